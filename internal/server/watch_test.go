@@ -67,8 +67,17 @@ func TestWatchShowsAWorkloadFromItsFirstReplicaToItsEnd(t *testing.T) {
 	watch, err := op.WatchWorkloads(c.ctx, &v1.WatchWorkloadsRequest{Name: "web"})
 	must(t, err)
 	wantChange(t, watch, changeSynced, "")
-	c.work("n1", idle)
-	made := c.create(op, workload("web"))
+	node := c.join("n1").connect(c.ctx)
+	// The node obeys only after the watch has shown what comes before: a slow watch may leave out a phase that has passed.
+	obeyUntil := func(desired string) {
+		t.Helper()
+		for done := false; !done; {
+			for _, a := range assignments(t, node).GetAssign() {
+				must(t, report(node, a.GetReplica().GetMetadata().GetUid(), obey(a.GetReplica())))
+				done = done || a.GetReplica().GetSpec().GetDesired() == desired
+			}
+		}
+	}
 	phases := []string{}
 	next := func() *v1.WorkloadChange {
 		t.Helper()
@@ -79,10 +88,18 @@ func TestWatchShowsAWorkloadFromItsFirstReplicaToItsEnd(t *testing.T) {
 		}
 		return got
 	}
+	made, err := op.CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web")})
+	must(t, err)
+	for next().GetWorkload().GetStatus().GetPhase() != "pending" {
+	}
+	obeyUntil(rollout.DesiredRunning)
 	for next().GetWorkload().GetStatus().GetPhase() != "running" {
 	}
 	_, err = op.DeleteWorkload(c.ctx, &v1.DeleteWorkloadRequest{Name: "web"})
 	must(t, err)
+	for next().GetWorkload().GetStatus().GetPhase() != "deleting" {
+	}
+	obeyUntil(rollout.DesiredStopped)
 	for next().GetChange() != changeRemoved {
 	}
 	if got := strings.Join(phases, " "); got != "pending running deleting" {
