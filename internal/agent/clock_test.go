@@ -8,6 +8,7 @@ import (
 	"time"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 // While the process runs, a pause is measured by the monotonic clock.
@@ -15,7 +16,7 @@ func TestPauseUsesTheMonotonicClock(t *testing.T) {
 	rec := newRecord(assignment("a", restart("always", "1s", "4s")), "boot-1")
 	rec.Status.StartTime = now()
 	rec.exited(&v1.Exit{Code: 1, Time: now()})
-	if rec.Status.GetPhase() != phaseBackoff || !strings.Contains(rec.Resume.String(), " m=") {
+	if rec.Status.GetPhase() != spec.PhaseBackoff || !strings.Contains(rec.Resume.String(), " m=") {
 		t.Errorf("the pause ends at %s, which is a mere date", rec.Resume)
 	}
 }
@@ -31,7 +32,7 @@ func TestPauseFromDiskSurvivesAClockSetBack(t *testing.T) {
 			t.Fatal(err)
 		}
 		rec := newRecord(a, "boot-1")
-		rec.Status.Phase, rec.Attempt, rec.Started = phaseBackoff, 1, true
+		rec.Status.Phase, rec.Attempt, rec.Started = spec.PhaseBackoff, 1, true
 		rec.Resume = time.Now().Add(10 * time.Hour)
 		if err := st.save(&rec); err != nil {
 			t.Fatal(err)

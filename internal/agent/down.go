@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cloudless/cloudless/internal/driver"
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 // DownOptions configures Down.
@@ -124,7 +125,7 @@ func stopReplica(ctx context.Context, s *store, uid, boot string, tasks []foundT
 func (r *record) afterDown(boot string, tasks []foundTask, now time.Time) record {
 	next, _ := resume(*r, boot, tasks, now)
 	present := slices.IndexFunc(tasks, func(t foundTask) bool { return t.attempt == next.Attempt })
-	if next.Status.GetPhase() != phaseRunning || present < 0 {
+	if next.Status.GetPhase() != spec.PhaseRunning || present < 0 {
 		return next
 	}
 	wanted := desired{assignment: next.Assignment, removed: next.Removed}
@@ -133,7 +134,7 @@ func (r *record) afterDown(boot string, tasks []foundTask, now time.Time) record
 		next.exited(next.seenExit(*status.Exit))
 	case wanted.stop():
 		next.Started = false
-		next.Status.Phase, next.Status.Pid = phaseStopping, 0
+		next.Status.Phase, next.Status.Pid = spec.PhaseStopping, 0
 	default:
 		next.interrupted(downReason, now)
 	}

@@ -22,6 +22,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/agent/machine"
 	"github.com/cloudless/cloudless/internal/driver"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
@@ -297,7 +298,7 @@ func (s *session) await(t *testing.T, uid, phase string) *v1.ReplicaStatus {
 func (s *session) awaitRestart(t *testing.T, uid string, restarts int32) *v1.ReplicaStatus {
 	t.Helper()
 	return s.awaitStatus(t, uid, "restarted", func(status *v1.ReplicaStatus) bool {
-		return status.GetPhase() == phaseRunning && status.GetRestarts() == restarts
+		return status.GetPhase() == spec.PhaseRunning && status.GetRestarts() == restarts
 	})
 }
 
@@ -377,7 +378,7 @@ func restart(policy, backoff, max string) func(*v1.WorkloadSpec) {
 // stopped is the same replica, to be stopped.
 func stopped(a *v1.Assignment) *v1.Assignment {
 	a = proto.CloneOf(a)
-	a.Replica.Spec.Desired = desiredStopped
+	a.Replica.Spec.Desired = spec.DesiredStopped
 	return a
 }
 

@@ -28,18 +28,6 @@ import (
 //	completed, failed, stopped ──removed──> gone
 //
 // An attempt only moves forward; the way back to preparing begins the next one.
-const (
-	phasePlaced    = "placed"
-	phasePreparing = "preparing"
-	phaseRunning   = "running"
-	phaseBackoff   = "backoff"
-	phaseStopping  = "stopping"
-	phaseStopped   = "stopped"
-	phaseCompleted = "completed"
-	phaseFailed    = "failed"
-)
-
-const desiredStopped = "stopped"
 
 // lostCode is the exit code of a task whose real one is unknown.
 const lostCode = 255
@@ -47,7 +35,7 @@ const lostCode = 255
 // ended reports whether nothing more happens to a replica in this phase unless the cluster
 // wants something else.
 func ended(phase string) bool {
-	return phase == phaseCompleted || phase == phaseFailed || phase == phaseStopped
+	return phase == spec.PhaseCompleted || phase == spec.PhaseFailed || phase == spec.PhaseStopped
 }
 
 // step takes the one step that the phase and the desired state call for. Waits end with
@@ -66,11 +54,11 @@ func (r *replica) step(ctx, armed context.Context) (gone bool, err error) {
 		r.log.Warn("cannot record that the replica must stop; stopping it anyway", "error", err)
 	}
 	switch {
-	case phase == phaseStopping:
+	case phase == spec.PhaseStopping:
 		return false, r.stop(ctx)
 	case ended(phase) && w.removed:
 		return r.cleanUp(ctx)
-	case phase == phaseStopped && !w.stop():
+	case phase == spec.PhaseStopped && !w.stop():
 		return false, r.again(false)
 	case ended(phase):
 		return false, r.awaitChange(ctx, armed)
@@ -79,14 +67,14 @@ func (r *replica) step(ctx, armed context.Context) (gone bool, err error) {
 		return false, nil
 	}
 	switch phase {
-	case phasePlaced:
+	case spec.PhasePlaced:
 		r.begin()
 		return false, nil
-	case phasePreparing:
+	case spec.PhasePreparing:
 		return false, r.start(armed)
-	case phaseRunning:
+	case spec.PhaseRunning:
 		return false, r.watch(armed)
-	case phaseBackoff:
+	case spec.PhaseBackoff:
 		return false, r.pause(ctx, armed)
 	default:
 		return false, fmt.Errorf("replica is in phase %q, which this version does not know", phase)
@@ -108,7 +96,7 @@ func (r *replica) removeStale(ctx context.Context) error {
 
 // placed -> preparing. It is not recorded: after a crash it is the same.
 func (r *replica) begin() {
-	r.rec.Status.Phase = phasePreparing
+	r.rec.Status.Phase = spec.PhasePreparing
 	r.publish()
 }
 
@@ -239,7 +227,7 @@ func (r *record) conclude(e ending, at *timestamppb.Timestamp) {
 	d := r.policy().after(e, r.Failures, rand.Float64())
 	r.Status.Phase, r.Status.Pid = d.phase, 0
 	r.Failures = d.failures
-	if d.phase == phaseBackoff {
+	if d.phase == spec.PhaseBackoff {
 		r.Resume = time.Now().Add(d.pause)
 		return
 	}
@@ -281,7 +269,7 @@ func (r *replica) again(restart bool) error {
 		rec.Attempt++
 		rec.Started = false
 		rec.Resume = time.Time{}
-		rec.Status.Phase = phasePreparing
+		rec.Status.Phase = spec.PhasePreparing
 		if restart {
 			rec.Status.Restarts++
 		}
@@ -291,10 +279,10 @@ func (r *replica) again(restart bool) error {
 // placed, preparing, running or backoff -> stopping. A failure to record that must not keep
 // the replica running; after a crash it is determined again.
 func (r *replica) beginStop() {
-	err := r.advance(func(rec *record) { rec.Status.Phase, rec.Status.Reason = phaseStopping, "" })
+	err := r.advance(func(rec *record) { rec.Status.Phase, rec.Status.Reason = spec.PhaseStopping, "" })
 	if err != nil {
 		r.log.Warn("cannot record that the replica stops", "error", err)
-		r.rec.Status.Phase = phaseStopping
+		r.rec.Status.Phase = spec.PhaseStopping
 		r.publish()
 	}
 }
@@ -307,7 +295,7 @@ func (r *replica) stop(ctx context.Context) error {
 	}
 	r.gpus.release(r.uid)
 	return r.advance(func(rec *record) {
-		rec.Status.Phase, rec.Status.Pid, rec.Status.Reason = phaseStopped, 0, ""
+		rec.Status.Phase, rec.Status.Pid, rec.Status.Reason = spec.PhaseStopped, 0, ""
 		rec.Status.EndTime = now()
 		if exit != nil {
 			rec.Status.LastExit, rec.Status.EndTime = exit, exit.GetTime()

@@ -13,6 +13,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/driver"
 	"github.com/cloudless/cloudless/internal/nodenet"
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 // Network is the node's network. Package nodenet implements it.
@@ -168,7 +169,7 @@ func (r *replica) reconnect(ctx context.Context) {
 	if !onNetwork(r.rec.Assignment) {
 		return
 	}
-	if r.rec.Status.GetPhase() != phaseRunning {
+	if r.rec.Status.GetPhase() != spec.PhaseRunning {
 		r.withdraw()
 		return
 	}

@@ -15,6 +15,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/driver"
 	"github.com/cloudless/cloudless/internal/nodenet"
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 // fakeNetwork keeps the promises of a node's network that an agent relies on. It outlives
@@ -139,7 +140,7 @@ func TestNetworkOfAReplica(t *testing.T) {
 		first := full(assignment("a", published, restart("always", "1s", "1s")))
 		first.Node = &v1.NodeSpec{SubnetV4: "10.64.7.0/24", SubnetV6: "fd00::/64"}
 		s.send(t, first)
-		status := s.await(t, "a", phaseRunning)
+		status := s.await(t, "a", spec.PhaseRunning)
 		if got := status.GetAddresses(); !slices.Equal(got, []string{"10.64.0.2"}) {
 			t.Errorf("addresses %v", got)
 		}
@@ -155,7 +156,7 @@ func TestNetworkOfAReplica(t *testing.T) {
 		n.tasks.exit("a-1", driver.Exit{Code: 1})
 		s.awaitRestart(t, "a", 1)
 		n.tasks.exit("a-2", driver.Exit{Code: 1})
-		s.await(t, "a", phaseBackoff)
+		s.await(t, "a", spec.PhaseBackoff)
 		if got := n.network.String(); got != "[a]" {
 			t.Errorf("while it does not run: %s", got)
 		}
@@ -163,7 +164,7 @@ func TestNetworkOfAReplica(t *testing.T) {
 			t.Errorf("after a restart it has %v", got)
 		}
 		s.send(t, full())
-		s.await(t, "a", phaseStopped)
+		s.await(t, "a", spec.PhaseStopped)
 		synctest.Wait()
 		if got := n.network.String(); got != "[]" {
 			t.Errorf("after its removal: %s", got)
@@ -178,12 +179,12 @@ func TestNetworkAfterACrash(t *testing.T) {
 		n.start()
 		s := n.join()
 		s.send(t, full(assignment("a"), assignment("b", restart("always", "1h", "1h"))))
-		s.await(t, "a", phaseRunning)
-		s.await(t, "b", phaseRunning)
+		s.await(t, "a", spec.PhaseRunning)
+		s.await(t, "b", spec.PhaseRunning)
 		n.tasks.exit("b-1", driver.Exit{Code: 1})
 		s.awaitRestart(t, "b", 1) // at once
 		n.tasks.exit("b-2", driver.Exit{Code: 1})
-		s.await(t, "b", phaseBackoff)
+		s.await(t, "b", spec.PhaseBackoff)
 		n.crash()
 		_, _ = n.network.Attach(t.Context(), nodenet.Endpoint{UID: "orphan"})
 		_ = n.network.Serve("b")
@@ -211,7 +212,7 @@ func TestUnrecordedStartHasAnAddress(t *testing.T) {
 		synctest.Wait()
 		n.server.setAway(false)
 		s = n.join()
-		if got := s.said("a"); got.GetPhase() != phaseRunning || !slices.Equal(got.GetAddresses(), []string{"10.64.0.2"}) {
+		if got := s.said("a"); got.GetPhase() != spec.PhaseRunning || !slices.Equal(got.GetAddresses(), []string{"10.64.0.2"}) {
 			t.Errorf("hello says %v", got)
 		}
 	})
@@ -225,11 +226,11 @@ func TestPortInUseIsReportedAndRetried(t *testing.T) {
 		n.start()
 		s := n.join()
 		s.send(t, full(assignment("a", published, restart("always", "1s", "2s"))))
-		if reason := s.await(t, "a", phaseBackoff).GetReason(); !strings.Contains(reason, "nginx (process 7)") {
+		if reason := s.await(t, "a", spec.PhaseBackoff).GetReason(); !strings.Contains(reason, "nginx (process 7)") {
 			t.Errorf("reason %q", reason)
 		}
 		n.network.fail(nil, "")
-		s.await(t, "a", phaseRunning)
+		s.await(t, "a", spec.PhaseRunning)
 	})
 }
 

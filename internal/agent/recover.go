@@ -10,6 +10,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/driver"
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 // foundTask is one of our tasks that existed when the agent started.
@@ -55,9 +56,9 @@ func resume(rec record, boot string, tasks []foundTask, now time.Time) (record, 
 	rebooted := rec.Boot != boot && !slices.ContainsFunc(tasks, runs)
 	rec.Boot = boot
 	switch rec.Status.GetPhase() {
-	case phasePlaced, phasePreparing, phaseRunning:
+	case spec.PhasePlaced, spec.PhasePreparing, spec.PhaseRunning:
 	default: // includes "stopping": stopping what is gone is no error
-		if rebooted && rec.Status.GetPhase() == phaseStopping {
+		if rebooted && rec.Status.GetPhase() == spec.PhaseStopping {
 			rec.Started = false // its exit cannot be known
 		}
 		return rec, others(tasks, rec.Attempt)
@@ -72,7 +73,7 @@ func resume(rec record, boot string, tasks []foundTask, now time.Time) (record, 
 		return rec, others(tasks, rec.Attempt)
 	case tasks[present].status.State == driver.StateCreated:
 		rec.Started = false
-		rec.Status.Phase = phasePreparing
+		rec.Status.Phase = spec.PhasePreparing
 		return rec, tasks
 	}
 	rec.reattach(tasks[present].status)
@@ -84,7 +85,7 @@ func (r *record) catchUp(tasks []foundTask) {
 	for _, task := range tasks {
 		if task.attempt > r.Attempt {
 			r.Attempt, r.Started = task.attempt, true
-			r.Status.Phase = phaseRunning
+			r.Status.Phase = spec.PhaseRunning
 		}
 	}
 }
@@ -105,9 +106,9 @@ func (r *record) afterReboot(now time.Time) {
 func (r *record) interrupted(reason string, now time.Time) {
 	r.Started = false
 	r.Attempt++
-	r.Status.Phase, r.Status.Pid, r.Status.StartTime = phasePreparing, 0, nil
+	r.Status.Phase, r.Status.Pid, r.Status.StartTime = spec.PhasePreparing, 0, nil
 	if r.policy().when == "never" {
-		r.Status.Phase, r.Status.Reason = phaseFailed, reason
+		r.Status.Phase, r.Status.Reason = spec.PhaseFailed, reason
 		r.Status.EndTime = timestamppb.New(now)
 	}
 }
@@ -115,7 +116,7 @@ func (r *record) interrupted(reason string, now time.Time) {
 // reattach makes the task the running one.
 func (r *record) reattach(task driver.Status) {
 	r.Started = true
-	r.Status.Phase, r.Status.Reason = phaseRunning, ""
+	r.Status.Phase, r.Status.Reason = spec.PhaseRunning, ""
 	r.Status.Pid = int32(task.PID)
 	if !task.StartedAt.IsZero() {
 		r.Status.StartTime = timestamppb.New(task.StartedAt)

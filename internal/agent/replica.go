@@ -11,6 +11,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/driver"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
@@ -63,7 +64,7 @@ type desired struct {
 }
 
 func (w desired) stop() bool {
-	return w.removed || w.assignment.GetReplica().GetSpec().GetDesired() == desiredStopped
+	return w.removed || w.assignment.GetReplica().GetSpec().GetDesired() == spec.DesiredStopped
 }
 
 // same reports whether everything is equal that a replica acts on or must record.
@@ -90,7 +91,7 @@ func newReplica(h *replicaEnv, rec record, saved bool, tasks []foundTask) *repli
 	// Changes after a reboot are written before anything is started.
 	r.saved = saved && rec.Boot == h.boot
 	r.show()
-	if r.status.GetPhase() != phasePlaced { // the server knows that phase
+	if r.status.GetPhase() != spec.PhasePlaced { // the server knows that phase
 		r.reports.add(r.report())
 	}
 	return r
@@ -101,7 +102,7 @@ func newReplica(h *replicaEnv, rec record, saved bool, tasks []foundTask) *repli
 // records.
 func newRecord(a *v1.Assignment, boot string) record {
 	known := a.GetReplica().GetStatus()
-	status := &v1.ReplicaStatus{Phase: phasePlaced, Restarts: known.GetRestarts(), LastExit: known.GetLastExit()}
+	status := &v1.ReplicaStatus{Phase: spec.PhasePlaced, Restarts: known.GetRestarts(), LastExit: known.GetLastExit()}
 	if ended(known.GetPhase()) {
 		status = proto.CloneOf(known)
 	}
@@ -185,7 +186,7 @@ func (r *replica) show() {
 	defer r.mu.Unlock()
 	r.status = proto.CloneOf(r.rec.Status)
 	r.task = ""
-	if r.status.GetPhase() == phaseRunning {
+	if r.status.GetPhase() == spec.PhaseRunning {
 		r.task = taskID(r.uid, r.rec.Attempt)
 	}
 	wasEnded := isClosed(r.ended)

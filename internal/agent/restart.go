@@ -63,7 +63,7 @@ type ending struct {
 
 // decision is what follows an ending.
 type decision struct {
-	phase    string // "backoff", "completed" or "failed"
+	phase    string // PhaseBackoff, PhaseCompleted or PhaseFailed
 	pause    time.Duration
 	failures int // pauses in a row, the input for the next ending
 }
@@ -77,9 +77,9 @@ type decision struct {
 //
 // A program that ends for the first time, or after a long run, is restarted at once.
 func (p restartPolicy) after(e ending, failures int, jitter float64) decision {
-	final := "completed"
+	final := spec.PhaseCompleted
 	if e.failed {
-		final = "failed"
+		final = spec.PhaseFailed
 	}
 	switch {
 	case !e.started && e.permanent && p.when == "never",
@@ -99,5 +99,5 @@ func (p restartPolicy) after(e ending, failures int, jitter float64) decision {
 	}
 	// The jitter only shortens, so that max is the longest pause.
 	pause -= time.Duration(jitter * 0.1 * float64(pause))
-	return decision{phase: phaseBackoff, pause: pause, failures: failures + 1}
+	return decision{phase: spec.PhaseBackoff, pause: pause, failures: failures + 1}
 }

@@ -7,6 +7,7 @@ import (
 	"pgregory.net/rapid"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 func TestRestartDefaults(t *testing.T) {
@@ -32,7 +33,7 @@ func TestPausesStayWithinTheirBounds(t *testing.T) {
 		for range rapid.IntRange(1, 100).Draw(t, "attempts") {
 			e := ending{started: rapid.Bool().Draw(t, "started"), failed: true}
 			d := p.after(e, failures, 0)
-			if d.phase != phaseBackoff {
+			if d.phase != spec.PhaseBackoff {
 				if p.when != "never" || !e.started {
 					t.Fatalf("%+v ends in %s under %s", e, d.phase, p.when)
 				}
@@ -60,7 +61,7 @@ func TestFirstRestartIsImmediate(t *testing.T) {
 	failures := 0
 	for _, want := range []time.Duration{0, p.first, 2 * p.first, 4 * p.first} {
 		d := p.after(ending{started: true, failed: true}, failures, 0)
-		if d.phase != phaseBackoff || d.pause != want {
+		if d.phase != spec.PhaseBackoff || d.pause != want {
 			t.Errorf("after %d failures: %+v, want a pause of %s", failures+1, d, want)
 		}
 		failures = d.failures

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -52,7 +52,7 @@ func assign(snap *state.Snapshot, r *v1.Replica) *v1.Assignment {
 
 // Holds reports whether a node has to keep a replica, which may be nil.
 func Holds(r *v1.Replica, node string) bool {
-	return r != nil && r.GetSpec().GetNodeUid() == node && rollout.Live(r.GetStatus().GetPhase())
+	return r != nil && r.GetSpec().GetNodeUid() == node && spec.Live(r.GetStatus().GetPhase())
 }
 
 // Concerned are the replica that a change is of and the nodes for which it means
@@ -61,7 +61,7 @@ func Concerned(before, after *v1.Replica) (uid string, nodes []string) {
 	uid = cmp.Or(after.GetMetadata().GetUid(), before.GetMetadata().GetUid())
 	was, is := before.GetSpec().GetNodeUid(), after.GetSpec().GetNodeUid()
 	if before != nil && after != nil && sameSpec(before.GetSpec(), after.GetSpec()) &&
-		rollout.Live(before.GetStatus().GetPhase()) == rollout.Live(after.GetStatus().GetPhase()) {
+		spec.Live(before.GetStatus().GetPhase()) == spec.Live(after.GetStatus().GetPhase()) {
 		return uid, nil
 	}
 	if was != "" {
@@ -89,7 +89,7 @@ func Reported(old *v1.Replica, node string, status *v1.ReplicaStatus, now time.T
 		status = proto.CloneOf(status) // the node does not know why
 		status.Reason = why
 	}
-	if status.GetEndTime() != nil && rollout.Live(status.GetPhase()) {
+	if status.GetEndTime() != nil && spec.Live(status.GetPhase()) {
 		status = proto.CloneOf(status) // it has begun again
 		status.EndTime = nil
 	}
@@ -97,7 +97,7 @@ func Reported(old *v1.Replica, node string, status *v1.ReplicaStatus, now time.T
 		return nil
 	}
 	r := state.RenewReplica(old, proto.CloneOf(status))
-	if rollout.Ended(r.GetStatus().GetPhase()) {
+	if spec.Ended(r.GetStatus().GetPhase()) {
 		r.Status.EndTime = timestamppb.New(now)
 	}
 	return r

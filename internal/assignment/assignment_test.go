@@ -9,7 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -18,7 +18,7 @@ var noon = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 func replica(name, node, phase string) *v1.Replica {
 	return &v1.Replica{
 		Metadata: &v1.Metadata{Uid: "uid-" + name, Name: name, Namespace: "default"},
-		Spec:     &v1.ReplicaSpec{NodeUid: node, RevisionUid: "revision", Desired: rollout.DesiredRunning},
+		Spec:     &v1.ReplicaSpec{NodeUid: node, RevisionUid: "revision", Desired: spec.DesiredRunning},
 		Status:   &v1.ReplicaStatus{Phase: phase},
 	}
 }
@@ -29,7 +29,7 @@ func TestNodeIsToldWhatIsItsOwnAndLives(t *testing.T) {
 	b.Create(&v1.Node{Metadata: &v1.Metadata{Uid: "n1", Name: "one"}, Spec: &v1.NodeSpec{SubnetV4: "10.64.1.0/24"}})
 	b.Create(&v1.Revision{Metadata: &v1.Metadata{Uid: "revision"}})
 	for _, r := range []*v1.Replica{
-		replica("a", "n1", rollout.PhaseRunning), replica("b", "n1", rollout.PhaseCompleted), replica("c", "n2", rollout.PhaseRunning),
+		replica("a", "n1", spec.PhaseRunning), replica("b", "n1", spec.PhaseCompleted), replica("c", "n2", spec.PhaseRunning),
 	} {
 		b.Create(r)
 	}
@@ -51,9 +51,9 @@ func TestNodeIsToldWhatIsItsOwnAndLives(t *testing.T) {
 }
 
 func TestChangeConcernsWhoHasToAct(t *testing.T) {
-	unplaced, placed := replica("a", "", rollout.PhasePending), replica("a", "n1", rollout.PhasePlaced)
-	running, moved := replica("a", "n1", rollout.PhaseRunning), replica("a", "n2", rollout.PhasePlaced)
-	stopped := replica("a", "n1", rollout.PhaseStopped)
+	unplaced, placed := replica("a", "", spec.PhasePending), replica("a", "n1", spec.PhasePlaced)
+	running, moved := replica("a", "n1", spec.PhaseRunning), replica("a", "n2", spec.PhasePlaced)
+	stopped := replica("a", "n1", spec.PhaseStopped)
 	for _, c := range []struct {
 		name          string
 		before, after *v1.Replica
@@ -73,22 +73,22 @@ func TestChangeConcernsWhoHasToAct(t *testing.T) {
 }
 
 func TestReportCountsForOwnLivingReplicasOnly(t *testing.T) {
-	said := &v1.ReplicaStatus{Phase: rollout.PhaseCompleted}
-	running := replica("a", "n1", rollout.PhaseRunning)
+	said := &v1.ReplicaStatus{Phase: spec.PhaseCompleted}
+	running := replica("a", "n1", spec.PhaseRunning)
 	got := Reported(running, "n1", said, noon)
-	if got.GetStatus().GetPhase() != rollout.PhaseCompleted || !got.GetStatus().GetEndTime().AsTime().Equal(noon) {
+	if got.GetStatus().GetPhase() != spec.PhaseCompleted || !got.GetStatus().GetEndTime().AsTime().Equal(noon) {
 		t.Errorf("after the report it is %v", got)
 	}
-	if running.GetStatus().GetPhase() != rollout.PhaseRunning || said.GetEndTime() != nil {
+	if running.GetStatus().GetPhase() != spec.PhaseRunning || said.GetEndTime() != nil {
 		t.Error("what was given was changed")
 	}
 	for name, nothing := range map[string]*v1.Replica{
 		"of another node": Reported(running, "n2", said, noon),
 		"of nothing":      Reported(nil, "n1", said, noon),
-		"after the end":   Reported(replica("a", "n1", rollout.PhaseLost), "n1", said, noon),
+		"after the end":   Reported(replica("a", "n1", spec.PhaseLost), "n1", said, noon),
 		"without a phase": Reported(running, "n1", &v1.ReplicaStatus{}, noon),
 		"known already":   Reported(running, "n1", proto.CloneOf(running.GetStatus()), noon),
-		"of an older end": Reported(running, "n1", &v1.ReplicaStatus{Phase: rollout.PhaseRunning, EndTime: timestamppb.New(noon)}, noon),
+		"of an older end": Reported(running, "n1", &v1.ReplicaStatus{Phase: spec.PhaseRunning, EndTime: timestamppb.New(noon)}, noon),
 	} {
 		if nothing != nil {
 			t.Errorf("a report %s counts: %v", name, nothing)
@@ -98,16 +98,16 @@ func TestReportCountsForOwnLivingReplicasOnly(t *testing.T) {
 
 // A node that was told to stop a replica does not know why; that stays to be seen.
 func TestWhyItWasStoppedStays(t *testing.T) {
-	old := replica("a", "n1", rollout.PhaseRunning)
+	old := replica("a", "n1", spec.PhaseRunning)
 	old.Spec.StopReason = "makes room for another"
-	got := Reported(old, "n1", &v1.ReplicaStatus{Phase: rollout.PhaseStopping}, noon)
+	got := Reported(old, "n1", &v1.ReplicaStatus{Phase: spec.PhaseStopping}, noon)
 	if got.GetStatus().GetReason() != "makes room for another" {
 		t.Errorf("after the report it is %v", got)
 	}
-	if again := Reported(got, "n1", &v1.ReplicaStatus{Phase: rollout.PhaseStopping}, noon); again != nil {
+	if again := Reported(got, "n1", &v1.ReplicaStatus{Phase: spec.PhaseStopping}, noon); again != nil {
 		t.Errorf("the same report changes it to %v", again)
 	}
-	if got := Reported(old, "n1", &v1.ReplicaStatus{Phase: rollout.PhaseFailed, Reason: "it crashed"}, noon); got.GetStatus().GetReason() != "it crashed" {
+	if got := Reported(old, "n1", &v1.ReplicaStatus{Phase: spec.PhaseFailed, Reason: "it crashed"}, noon); got.GetStatus().GetReason() != "it crashed" {
 		t.Errorf("what the node says is lost: %v", got)
 	}
 }

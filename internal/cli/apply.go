@@ -12,8 +12,8 @@ import (
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/cli/command"
-	"github.com/cloudless/cloudless/internal/cli/phrase"
 	"github.com/cloudless/cloudless/internal/cli/wait"
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 func (c *cli) applyCommand() *cobra.Command {
@@ -60,7 +60,7 @@ func (c *cli) applyCommand() *cobra.Command {
 
 // done are the words for what became of a workload or a namespace.
 var done = map[string]string{
-	phrase.ActionCreate: "created", phrase.ActionUpdate: "updated", phrase.ActionDelete: "deleted", phrase.ActionUnchanged: "unchanged",
+	spec.ActionCreate: "created", spec.ActionUpdate: "updated", spec.ActionDelete: "deleted", spec.ActionUnchanged: "unchanged",
 }
 
 // apply carries out the plan that was seen, or if there is none the one that is made now.

@@ -261,7 +261,7 @@ func (c *cli) nodeCordonCommand() *cobra.Command {
 		Args:    command.ExactArgs("NAME"),
 		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
 			node, err := cl.Nodes().CordonNode(ctx, &cloudlessv1.CordonNodeRequest{Name: args[0], Reason: reason})
-			return c.nodeChanged(node, err, "cordoned")
+			return c.nodeChanged(node, err, spec.NodeCordoned)
 		}),
 	}
 	cmd.Flags().StringVar(&reason, "reason", "", "`why`, for those who wonder")

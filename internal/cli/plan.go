@@ -11,7 +11,6 @@ import (
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/cli/command"
-	"github.com/cloudless/cloudless/internal/cli/phrase"
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
@@ -113,7 +112,7 @@ func (c *cli) plan(ctx context.Context, cl *client.Client, request *cloudlessv1.
 // changes reports whether a plan would change anything.
 func changes(plan *cloudlessv1.Plan) bool {
 	for _, change := range plan.GetChanges() {
-		if change.GetAction() != phrase.ActionUnchanged {
+		if change.GetAction() != spec.ActionUnchanged {
 			return true
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/cli/phrase"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 // marks are the sign and the colour of what is new, changed and gone.
@@ -14,8 +15,8 @@ var marks = map[string]struct {
 	sign   string
 	colour terminal.Colour
 }{
-	phrase.ActionCreate: {"+", terminal.Green}, phrase.ActionUpdate: {"~", terminal.Yellow}, phrase.ActionDelete: {"-", terminal.Red}, phrase.ActionUnchanged: {"=", terminal.Dim},
-	"replace": {"~", terminal.Yellow}, "move": {"~", terminal.Yellow}, "stop": {"-", terminal.Red}, "keep": {"=", terminal.Dim},
+	spec.ActionCreate: {"+", terminal.Green}, spec.ActionUpdate: {"~", terminal.Yellow}, spec.ActionDelete: {"-", terminal.Red}, spec.ActionUnchanged: {"=", terminal.Dim},
+	spec.ActionReplace: {"~", terminal.Yellow}, spec.ActionMove: {"~", terminal.Yellow}, spec.ActionStop: {"-", terminal.Red}, spec.ActionKeep: {"=", terminal.Dim},
 }
 
 // planText is a plan for people.
@@ -42,7 +43,7 @@ func (c *cli) showPlan(plan *cloudlessv1.Plan) error {
 		t.WriteString("Nothing would change.\n")
 	} else {
 		fmt.Fprintf(t, "Plan: %d to create, %d to update, %d to delete, %d unchanged.\n",
-			counts[phrase.ActionCreate], counts[phrase.ActionUpdate], counts[phrase.ActionDelete], counts[phrase.ActionUnchanged])
+			counts[spec.ActionCreate], counts[spec.ActionUpdate], counts[spec.ActionDelete], counts[spec.ActionUnchanged])
 		t.WriteString(t.style.Paint(terminal.Dim, "Apply this and nothing else with --plan "+terminal.Plain(plan.GetFingerprint())) + "\n")
 	}
 	_, err := c.Stdout.Write([]byte(t.String()))
@@ -51,7 +52,7 @@ func (c *cli) showPlan(plan *cloudlessv1.Plan) error {
 
 // would are the words for what becomes of an object.
 var would = map[string]string{
-	phrase.ActionCreate: "would be created", phrase.ActionUpdate: "would be updated", phrase.ActionDelete: "would be deleted", phrase.ActionUnchanged: "is unchanged",
+	spec.ActionCreate: "would be created", spec.ActionUpdate: "would be updated", spec.ActionDelete: "would be deleted", spec.ActionUnchanged: "is unchanged",
 }
 
 func (t *planText) change(change *cloudlessv1.PlanChange, namespace string) {
@@ -63,15 +64,15 @@ func (t *planText) change(change *cloudlessv1.PlanChange, namespace string) {
 	for _, field := range change.GetFields() {
 		t.field(field)
 	}
-	if image := change.GetImage(); strings.Contains(image, "@") && (change.GetAction() == phrase.ActionCreate || change.GetAction() == phrase.ActionUpdate) {
+	if image := change.GetImage(); strings.Contains(image, "@") && (change.GetAction() == spec.ActionCreate || change.GetAction() == spec.ActionUpdate) {
 		t.WriteString("    " + t.style.Paint(terminal.Dim, "  image "+terminal.Plain(image)) + "\n")
 	}
-	if change.GetAction() != phrase.ActionUnchanged {
+	if change.GetAction() != spec.ActionUnchanged {
 		t.steps(change.GetReplicas())
 	}
 	t.unplaced(change)
 	t.quota(change)
-	if change.GetAction() != phrase.ActionUnchanged {
+	if change.GetAction() != spec.ActionUnchanged {
 		t.WriteByte('\n')
 	}
 }
@@ -88,7 +89,7 @@ func (t *planText) quota(change *cloudlessv1.PlanChange) {
 		if change.GetWoken() > 1 {
 			who = fmt.Sprintf("%d replicas that wait get", change.GetWoken())
 		}
-		t.line(4, phrase.ActionCreate, "%s a node", who)
+		t.line(4, spec.ActionCreate, "%s a node", who)
 	}
 	if len(change.GetOver()) > 0 {
 		t.WriteString("    " + t.style.Paint(terminal.Yellow, "! "+overQuota(change.GetName(), change.GetOver())) + "\n")
@@ -100,11 +101,11 @@ func (t *planText) field(f *cloudlessv1.FieldChange) {
 	before, after := phrase.Value(f.GetBefore()), phrase.Value(f.GetAfter())
 	switch {
 	case f.GetBefore() == "":
-		t.line(4, phrase.ActionCreate, "%s: %s", terminal.Plain(f.GetPath()), after)
+		t.line(4, spec.ActionCreate, "%s: %s", terminal.Plain(f.GetPath()), after)
 	case f.GetAfter() == "":
-		t.line(4, phrase.ActionDelete, "%s: %s", terminal.Plain(f.GetPath()), before)
+		t.line(4, spec.ActionDelete, "%s: %s", terminal.Plain(f.GetPath()), before)
 	default:
-		t.line(4, phrase.ActionUpdate, "%s: %s -> %s", terminal.Plain(f.GetPath()), before, after)
+		t.line(4, spec.ActionUpdate, "%s: %s -> %s", terminal.Plain(f.GetPath()), before, after)
 	}
 }
 
@@ -133,17 +134,17 @@ func (t *planText) steps(steps []*cloudlessv1.ReplicaStep) {
 
 func fateText(action, from, to string) string {
 	switch {
-	case action == phrase.ActionCreate && to == "", action == "replace" && to == "":
+	case action == spec.ActionCreate && to == "", action == spec.ActionReplace && to == "":
 		return action + "d, where is decided when its turn comes"
-	case action == phrase.ActionCreate:
+	case action == spec.ActionCreate:
 		return "created on " + to
-	case action == "replace":
+	case action == spec.ActionReplace:
 		return "replaced on " + to
-	case action == "move":
+	case action == spec.ActionMove:
 		return "replaced, moving from " + from + " to " + to
-	case action == "stop" && from == "":
+	case action == spec.ActionStop && from == "":
 		return "given up: it has no node yet"
-	case action == "stop":
+	case action == spec.ActionStop:
 		return "stopped on " + from
 	}
 	return "kept on " + from
@@ -170,7 +171,7 @@ func (t *planText) preemptions(all []*cloudlessv1.Preemption, namespace string) 
 	if len(all) > 1 {
 		replicas = fmt.Sprintf("%d replicas", len(all))
 	}
-	t.line(0, "stop", "%s would be pushed out, by the signal and grace period of their workloads", replicas)
+	t.line(0, spec.ActionStop, "%s would be pushed out, by the signal and grace period of their workloads", replicas)
 	for _, p := range all {
 		text := fmt.Sprintf("%s of %s (priority %d) on %s, for %s (priority %d)", p.GetReplica(), inNamespace(p.GetWorkload(), p.GetNamespace(), namespace),
 			p.GetPriority(), p.GetNode(), inNamespace(p.GetForWorkload(), p.GetForNamespace(), namespace), p.GetForPriority())
@@ -179,7 +180,7 @@ func (t *planText) preemptions(all []*cloudlessv1.Preemption, namespace string) 
 		} else {
 			text += "; another waits for room"
 		}
-		t.line(4, "stop", "%s", terminal.Plain(text))
+		t.line(4, spec.ActionStop, "%s", terminal.Plain(text))
 	}
 	t.WriteByte('\n')
 }

@@ -16,7 +16,6 @@ import (
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/cli/command"
-	"github.com/cloudless/cloudless/internal/cli/phrase"
 	"github.com/cloudless/cloudless/internal/cli/wait"
 	"github.com/cloudless/cloudless/internal/image"
 	"github.com/cloudless/cloudless/internal/spec"
@@ -119,9 +118,9 @@ func (c *cli) reportRun(ctx context.Context, cl *client.Client, f runFlags, made
 		}
 	}
 	if f.On && !f.detach {
-		action := phrase.ActionUpdate
-		if result == done[phrase.ActionUnchanged] {
-			action = phrase.ActionUnchanged
+		action := spec.ActionUpdate
+		if result == done[spec.ActionUnchanged] {
+			action = spec.ActionUnchanged
 		}
 		now, err := f.ForWorkload(ctx, c.Env, cl, action, made)
 		if err := c.endJob(ctx, cl, f, made, err); err != nil {
@@ -340,7 +339,7 @@ func (c *cli) endJob(ctx context.Context, cl *client.Client, f runFlags, made *c
 	if err != nil {
 		return errors.Join(waited, err)
 	}
-	if phase := now.GetStatus().GetPhase(); phase != "completed" && phase != "failed" {
+	if phase := now.GetStatus().GetPhase(); phase != spec.PhaseCompleted && phase != spec.PhaseFailed {
 		return errors.Join(waited, fmt.Errorf("job %s has not ended and is not removed: remove it with: cloudless workload rm %s", meta.GetName(), meta.GetName()))
 	}
 	if failed, ok := errors.AsType[*wait.JobFailedError](waited); ok {

@@ -16,6 +16,7 @@ import (
 	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/cli/local"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 func (c *cli) serverListCommand() *cobra.Command {
@@ -251,7 +252,7 @@ func (c *cli) printClusterStatus(cluster *cloudlessv1.Cluster, nodes []*cloudles
 // nodesByState is a phrase such as "3 ready, 1 offline (box-4)". Of many in one state only the first are named.
 func nodesByState(nodes []*cloudlessv1.Node) string {
 	const named = 5
-	order := []string{"ready", "enrolling", "cordoned", "draining", "offline", "failed"}
+	order := []string{spec.NodeReady, spec.NodeEnrolling, spec.NodeCordoned, spec.NodeDraining, spec.NodeOffline, spec.NodeFailed}
 	byState := map[string][]string{}
 	for _, n := range nodes {
 		state := n.GetStatus().GetState()
@@ -265,7 +266,7 @@ func nodesByState(nodes []*cloudlessv1.Node) string {
 		all := byState[state]
 		switch {
 		case len(all) == 0:
-		case state == "ready":
+		case state == spec.NodeReady:
 			phrases = append(phrases, fmt.Sprintf("%d ready", len(all)))
 		case len(all) > named:
 			phrases = append(phrases, fmt.Sprintf("%d %s (%s and %d more)", len(all), state, strings.Join(all[:named], ", "), len(all)-named))

@@ -13,6 +13,7 @@ import (
 	"github.com/cloudless/cloudless/internal/cli/phrase"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
 	"github.com/cloudless/cloudless/internal/cli/wait"
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 func (c *cli) workloadCommand() *cobra.Command {
@@ -174,7 +175,7 @@ func (c *cli) changeWorkload(w wait.Flags, done func(*cloudlessv1.Workload) stri
 			}
 		}
 		if w.On {
-			if workload, err = w.ForWorkload(ctx, c.Env, cl, phrase.ActionUpdate, workload); err != nil {
+			if workload, err = w.ForWorkload(ctx, c.Env, cl, spec.ActionUpdate, workload); err != nil {
 				return err
 			}
 		}

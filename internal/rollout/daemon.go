@@ -3,6 +3,8 @@ package rollout
 import (
 	"maps"
 	"slices"
+
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 // Daemon is one daemon as it should be and as it is: one replica on each of some
@@ -39,18 +41,18 @@ func NextOfDaemon(d Daemon) DaemonStep {
 	var leaving []string
 	away, stopping := 0, false
 	for _, r := range d.Replicas {
-		going := r.Desired == DesiredStopped
+		going := r.Desired == spec.DesiredStopped
 		switch {
-		case Ended(r.Phase):
+		case spec.Ended(r.Phase):
 		case r.Away && (going || d.Deleting || !d.Keeps[r.Node]):
 			step.Lose = append(step.Lose, r.UID)
 		case r.Away:
 			away++
 			taken[r.Node] = true
-		case going || r.Phase == PhaseStopping:
+		case going || r.Phase == spec.PhaseStopping:
 			stopping = true
 			taken[r.Node] = true
-			if r.Revision != d.Revision && (r.Phase == PhaseRunning || r.Phase == PhaseStopping) {
+			if r.Revision != d.Revision && (r.Phase == spec.PhaseRunning || r.Phase == spec.PhaseStopping) {
 				leaving = append(leaving, r.UID)
 			}
 		default:
@@ -65,7 +67,7 @@ func NextOfDaemon(d Daemon) DaemonStep {
 	starting, unplaced := 0, 0
 	for node, here := range wanted {
 		taken[node] = true
-		if d.Deleting || !d.Keeps[node] || here[0].Phase == PhasePending && len(here) == 1 && !d.Takes[node] {
+		if d.Deleting || !d.Keeps[node] || here[0].Phase == spec.PhasePending && len(here) == 1 && !d.Takes[node] {
 			for _, r := range here {
 				stop(r)
 			}
@@ -76,12 +78,12 @@ func NextOfDaemon(d Daemon) DaemonStep {
 			stop(r)
 		}
 		switch r := here[len(here)-1]; {
-		case r.Revision == d.Revision && r.Phase == PhaseRunning:
-		case r.Revision == d.Revision && r.Phase == PhasePending && r.Succeeds == "":
+		case r.Revision == d.Revision && r.Serves:
+		case r.Revision == d.Revision && r.Phase == spec.PhasePending && r.Succeeds == "":
 			unplaced++
 		case r.Revision == d.Revision:
 			starting++
-		case r.Phase == PhaseRunning:
+		case r.Serves:
 			running = append(running, r)
 		default: // outdated and not running: nothing is lost by replacing it
 			stop(r)

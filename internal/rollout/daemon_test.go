@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 // on puts replicas onto nodes, one after the other.
@@ -72,6 +73,7 @@ func TestDaemonsConverge(t *testing.T) {
 		d := rollout.Daemon{Revision: "r0", Takes: map[string]bool{}, Keeps: map[string]bool{}}
 		made := 0
 		act := func() rollout.DaemonStep {
+			serve(d.Replicas)
 			step := rollout.NextOfDaemon(d)
 			going := step.Stop
 			if len(step.Replace) > 0 {
@@ -79,16 +81,16 @@ func TestDaemonsConverge(t *testing.T) {
 			}
 			for i := range d.Replicas {
 				if slices.Contains(going, d.Replicas[i].UID) {
-					d.Replicas[i].Desired = rollout.DesiredStopped
+					d.Replicas[i].Desired = spec.DesiredStopped
 				}
 			}
 			for _, node := range step.Create {
 				made++
-				d.Replicas = append(d.Replicas, rollout.Replica{UID: fmt.Sprintf("%05d", made), Revision: d.Revision, Node: node, Phase: rollout.PhasePending, Desired: rollout.DesiredRunning})
+				d.Replicas = append(d.Replicas, rollout.Replica{UID: fmt.Sprintf("%05d", made), Revision: d.Revision, Node: node, Phase: spec.PhasePending, Desired: spec.DesiredRunning})
 			}
 			live := map[string]int{}
 			for _, r := range d.Replicas {
-				if rollout.Live(r.Phase) {
+				if spec.Live(r.Phase) {
 					if live[r.Node]++; live[r.Node] > 1 {
 						t.Fatalf("two on %s: %+v", r.Node, d.Replicas)
 					}
@@ -100,13 +102,13 @@ func TestDaemonsConverge(t *testing.T) {
 			for i := range d.Replicas {
 				r := &d.Replicas[i]
 				switch {
-				case rollout.Ended(r.Phase):
-				case r.Desired == rollout.DesiredStopped:
-					r.Phase = rollout.PhaseStopped
-				case r.Phase == rollout.PhasePending:
-					r.Phase = rollout.PhasePreparing
+				case spec.Ended(r.Phase):
+				case r.Desired == spec.DesiredStopped:
+					r.Phase = spec.PhaseStopped
+				case r.Phase == spec.PhasePending:
+					r.Phase = spec.PhasePreparing
 				default:
-					r.Phase = rollout.PhaseRunning
+					r.Phase = spec.PhaseRunning
 				}
 			}
 		}
@@ -135,9 +137,9 @@ func TestDaemonsConverge(t *testing.T) {
 		}
 		has := map[string]bool{}
 		for _, r := range d.Replicas {
-			if rollout.Live(r.Phase) {
+			if spec.Live(r.Phase) {
 				has[r.Node] = true
-				if r.Revision != d.Revision || r.Phase != rollout.PhaseRunning || !d.Keeps[r.Node] {
+				if r.Revision != d.Revision || r.Phase != spec.PhaseRunning || !d.Keeps[r.Node] {
 					t.Fatalf("settled with %+v", r)
 				}
 			}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 // Job is one job as it should be and as it is.
@@ -36,7 +38,7 @@ type Job struct {
 type JobStep struct {
 	// Step has no Replace: what a job does is not to be kept up.
 	Step
-	// Outcome is how the job has ended, PhaseCompleted or PhaseFailed, and Reason why
+	// Outcome is how the job has ended, spec.PhaseCompleted or spec.PhaseFailed, and Reason why
 	// it failed.
 	Outcome, Reason string
 	Succeeded       int
@@ -63,7 +65,7 @@ func NextOfJob(j Job, now time.Time) JobStep {
 	var heirs heirs
 	for _, r := range w.outdated {
 		step.Stop = append(step.Stop, r.UID)
-		if heirs.outdated(r); r.Phase != PhasePending {
+		if heirs.outdated(r); r.Phase != spec.PhasePending {
 			heirs.bereave(r.UID)
 			w.leaving = append(w.leaving, r.UID)
 		}
@@ -123,26 +125,26 @@ type work struct {
 func (j Job) survey() work {
 	var w work
 	for _, r := range j.Replicas {
-		going, current := r.Desired == DesiredStopped, r.Revision == j.Revision
+		going, current := r.Desired == spec.DesiredStopped, r.Revision == j.Revision
 		switch {
-		case Ended(r.Phase):
+		case spec.Ended(r.Phase):
 			if going || !current {
 				break
 			}
 			switch r.Phase {
-			case PhaseCompleted:
+			case spec.PhaseCompleted:
 				w.succeeded++
 				if r.End.After(w.lastSuccess) {
 					w.lastSuccess = r.End
 				}
-			case PhaseFailed:
+			case spec.PhaseFailed:
 				w.failures = append(w.failures, r.End)
 			}
 		case r.Away && (going || !current):
 			w.lost = append(w.lost, r.UID)
 		case r.Away:
 			w.away = append(w.away, r)
-		case going || r.Phase == PhaseStopping:
+		case going || r.Phase == spec.PhaseStopping:
 			w.leaving = append(w.leaving, r.UID)
 		case current:
 			w.wanted = append(w.wanted, r)
@@ -158,11 +160,11 @@ func (j Job) survey() work {
 func (j Job) judge(w work, now time.Time) (outcome, reason string) {
 	switch {
 	case w.succeeded >= j.Completions:
-		return PhaseCompleted, ""
+		return spec.PhaseCompleted, ""
 	case len(w.failures) > j.Retries:
-		return PhaseFailed, fmt.Sprintf("%d of its replicas failed, and %d may", len(w.failures), j.Retries)
+		return spec.PhaseFailed, fmt.Sprintf("%d of its replicas failed, and %d may", len(w.failures), j.Retries)
 	case !j.Deadline.IsZero() && !now.Before(j.Deadline):
-		return PhaseFailed, "its deadline is over"
+		return spec.PhaseFailed, "its deadline is over"
 	}
 	return "", ""
 }

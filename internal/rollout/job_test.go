@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 var noon = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
@@ -18,7 +19,7 @@ var noon = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 // noon and each second earlier than the next.
 func ended(rs []rollout.Replica) []rollout.Replica {
 	for i := range rs {
-		if rollout.Ended(rs[i].Phase) {
+		if spec.Ended(rs[i].Phase) {
 			rs[i].End = noon.Add(time.Duration(i-len(rs)+1) * time.Second)
 		}
 	}
@@ -84,14 +85,14 @@ func TestJobHasADeadline(t *testing.T) {
 		t.Errorf("when it is over: %+v", got)
 	}
 	job.Replicas = ended(replicas("1 new completed", "2 new completed"))
-	if got := rollout.NextOfJob(job, noon.Add(time.Hour)); got.Outcome != rollout.PhaseCompleted {
+	if got := rollout.NextOfJob(job, noon.Add(time.Hour)); got.Outcome != spec.PhaseCompleted {
 		t.Errorf("what was done by then: %+v", got)
 	}
 }
 
 // A job that is over stays over, whatever is known of its replicas by then.
 func TestJobIsOverOnce(t *testing.T) {
-	for _, outcome := range []string{rollout.PhaseCompleted, rollout.PhaseFailed} {
+	for _, outcome := range []string{spec.PhaseCompleted, spec.PhaseFailed} {
 		job := rollout.Job{Completions: 1, Parallelism: 1, Revision: "new", Outcome: outcome}
 		if got := rollout.NextOfJob(job, noon); !reflect.DeepEqual(got, rollout.JobStep{Step: rollout.Step{Settled: true}, Outcome: outcome}) {
 			t.Errorf("%s: %+v", outcome, got)
@@ -120,6 +121,7 @@ func TestJobsEnd(t *testing.T) {
 		}
 		now, made, succeeded, failed := noon, 0, 0, 0
 		for range 2000 {
+			serve(job.Replicas)
 			before := slices.Clone(job.Replicas)
 			step := rollout.NextOfJob(job, now)
 			if !slices.Equal(before, job.Replicas) {
@@ -135,19 +137,19 @@ func TestJobsEnd(t *testing.T) {
 			for i := range job.Replicas {
 				r := &job.Replicas[i]
 				if slices.Contains(step.Stop, r.UID) {
-					r.Desired = rollout.DesiredStopped
+					r.Desired = spec.DesiredStopped
 				}
 				if slices.Contains(step.Lose, r.UID) {
-					r.Phase, r.End = rollout.PhaseLost, now
+					r.Phase, r.End = spec.PhaseLost, now
 				}
 			}
 			for range step.Create + step.Cover {
 				made++
-				job.Replicas = append(job.Replicas, rollout.Replica{UID: fmt.Sprintf("%05d", made), Revision: "r", Phase: rollout.PhaseRunning, Desired: rollout.DesiredRunning})
+				job.Replicas = append(job.Replicas, rollout.Replica{UID: fmt.Sprintf("%05d", made), Revision: "r", Phase: spec.PhaseRunning, Desired: spec.DesiredRunning})
 			}
 			live := 0
 			for _, r := range job.Replicas {
-				if rollout.Live(r.Phase) && !r.Away {
+				if spec.Live(r.Phase) && !r.Away {
 					live++
 				}
 			}
@@ -161,20 +163,20 @@ func TestJobsEnd(t *testing.T) {
 			for i := range job.Replicas {
 				r := &job.Replicas[i]
 				switch {
-				case rollout.Ended(r.Phase):
+				case spec.Ended(r.Phase):
 					continue
-				case r.Desired == rollout.DesiredStopped:
-					r.Phase = rollout.PhaseStopped
+				case r.Desired == spec.DesiredStopped:
+					r.Phase = spec.PhaseStopped
 				default:
 					r.Phase = rapid.SampledFrom([]string{"running", "completed", "completed", "failed", "lost"}).Draw(t, "becomes")
 				}
 				switch r.Phase {
-				case rollout.PhaseCompleted:
+				case spec.PhaseCompleted:
 					succeeded++
-				case rollout.PhaseFailed:
+				case spec.PhaseFailed:
 					failed++
 				}
-				if rollout.Ended(r.Phase) {
+				if spec.Ended(r.Phase) {
 					r.End = now
 				}
 			}
@@ -182,7 +184,7 @@ func TestJobsEnd(t *testing.T) {
 		if succeeded > completions {
 			t.Fatalf("%d completed, and %d should", succeeded, completions)
 		}
-		if done := job.Outcome == rollout.PhaseCompleted; job.Outcome == "" || done != (succeeded == completions) || !done && failed <= job.Retries {
+		if done := job.Outcome == spec.PhaseCompleted; job.Outcome == "" || done != (succeeded == completions) || !done && failed <= job.Retries {
 			t.Fatalf("it is %q with %d of %d completed and %d failed of %d that may", job.Outcome, succeeded, completions, failed, job.Retries)
 		}
 	})

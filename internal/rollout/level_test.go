@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 // Scaling down takes from where most are: what was level stays level, over zones
@@ -27,7 +28,7 @@ func TestScalingDownStaysLevel(t *testing.T) {
 		})).Draw(t, "order")
 		for i := range zones * nodes * each {
 			in.Replicas = append(in.Replicas, rollout.Replica{
-				UID: fmt.Sprintf("%03d", order[i]), Revision: "new", Phase: rollout.PhaseRunning, Desired: rollout.DesiredRunning,
+				UID: fmt.Sprintf("%03d", order[i]), Revision: "new", Phase: spec.PhaseRunning, Serves: true, Desired: spec.DesiredRunning,
 				Node: fmt.Sprintf("z%d/n%d", i%zones, i/zones%nodes),
 			})
 		}
@@ -74,13 +75,14 @@ func skewed(t *rapid.T, counts map[string]int) {
 func TestWhatIsOfLessUseGoesFirst(t *testing.T) {
 	in := rollout.Input{Desired: 2, Revision: "new", Policy: "always", Places: func(node string) []string { return []string{node} }}
 	for _, one := range []struct{ uid, node, revision, phase string }{
-		{"1", "a", "new", rollout.PhaseRunning},
-		{"2", "a", "new", rollout.PhaseRunning},
-		{"3", "b", "old", rollout.PhaseRunning},
-		{"4", "c", "new", rollout.PhasePreparing},
+		{"1", "a", "new", spec.PhaseRunning},
+		{"2", "a", "new", spec.PhaseRunning},
+		{"3", "b", "old", spec.PhaseRunning},
+		{"4", "c", "new", spec.PhasePreparing},
 	} {
-		in.Replicas = append(in.Replicas, rollout.Replica{UID: one.uid, Node: one.node, Revision: one.revision, Phase: one.phase, Desired: rollout.DesiredRunning})
+		in.Replicas = append(in.Replicas, rollout.Replica{UID: one.uid, Node: one.node, Revision: one.revision, Phase: one.phase, Desired: spec.DesiredRunning})
 	}
+	serve(in.Replicas)
 	if got := rollout.Next(in).Stop; !slices.Equal(got, []string{"3", "4"}) {
 		t.Errorf("%v go", got)
 	}

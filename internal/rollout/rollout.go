@@ -28,6 +28,7 @@ import (
 	"time"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 // Replica is what is known of one replica. Uids are UUIDv7, so that their order
@@ -37,7 +38,9 @@ type Replica struct {
 	// Revision is the uid of the revision that it runs.
 	Revision string
 	Phase    string
-	Desired  string
+	// Serves is whether it does its work, see [spec.Serves].
+	Serves  bool
+	Desired string
 	// Node is the uid of the node that it is on, or of the only one that it may go to.
 	Node string
 	// Away is whether its node is offline.
@@ -54,8 +57,9 @@ func ReplicaFromProto(r *v1.Replica) Replica {
 	one := Replica{
 		UID:      r.GetMetadata().GetUid(),
 		Revision: r.GetSpec().GetRevisionUid(),
-		Phase:    cmp.Or(r.GetStatus().GetPhase(), PhasePending),
-		Desired:  cmp.Or(r.GetSpec().GetDesired(), DesiredRunning),
+		Phase:    cmp.Or(r.GetStatus().GetPhase(), spec.PhasePending),
+		Serves:   spec.Serves(r),
+		Desired:  cmp.Or(r.GetSpec().GetDesired(), spec.DesiredRunning),
 		Node:     cmp.Or(r.GetSpec().GetNodeUid(), r.GetSpec().GetOnlyNodeUid()),
 		Succeeds: r.GetSpec().GetSucceeds(),
 	}
@@ -138,13 +142,13 @@ func Next(in Input) Step {
 			current++
 			heirs.add(r)
 			switch {
-			case r.Phase == PhaseRunning:
-			case r.Phase == PhasePending && r.Succeeds == "":
+			case r.Serves:
+			case r.Phase == spec.PhasePending && r.Succeeds == "":
 				unplaced++
 			default:
 				starting++
 			}
-		case r.Phase == PhaseRunning:
+		case r.Serves:
 			running = append(running, r)
 		default:
 			stop(r)
@@ -205,9 +209,9 @@ type situation struct {
 func sortOut(in Input) situation {
 	s := situation{wanted: make([]Replica, 0, len(in.Replicas))} // which most are
 	for _, r := range in.Replicas {
-		going := r.Desired == DesiredStopped
+		going := r.Desired == spec.DesiredStopped
 		switch {
-		case Ended(r.Phase):
+		case spec.Ended(r.Phase):
 			if !going && r.Revision == in.Revision && done(r.Phase, in.Policy) {
 				s.done++
 			}
@@ -215,9 +219,9 @@ func sortOut(in Input) situation {
 			s.lost = append(s.lost, r.UID)
 		case r.Away:
 			s.away = append(s.away, r)
-		case going || r.Phase == PhaseStopping:
+		case going || r.Phase == spec.PhaseStopping:
 			s.stopping = true
-			if r.Revision != in.Revision && (r.Phase == PhaseRunning || r.Phase == PhaseStopping) {
+			if r.Revision != in.Revision && (r.Phase == spec.PhaseRunning || r.Phase == spec.PhaseStopping) {
 				s.leaving = append(s.leaving, r.UID)
 			}
 		default:
@@ -227,10 +231,10 @@ func sortOut(in Input) situation {
 	return s
 }
 
-// serving counts those that run.
+// serving counts those that serve.
 func serving(replicas []Replica) (n int) {
 	for _, r := range replicas {
-		if r.Phase == PhaseRunning {
+		if r.Serves {
 			n++
 		}
 	}
@@ -244,7 +248,7 @@ func (in Input) leastUseful(a, b Replica) int {
 }
 
 func (in Input) usefulness(r Replica) (rank int) {
-	if r.Phase == PhaseRunning {
+	if r.Serves {
 		rank += 2
 	}
 	if r.Revision == in.Revision {

@@ -11,6 +11,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 // replicas reads "1 old running, 2 new backoff stopped": uid, revision, phase
@@ -18,13 +19,33 @@ import (
 // node is offline.
 func replicas(texts ...string) (rs []rollout.Replica) {
 	for _, s := range texts {
-		r := rollout.Replica{Desired: rollout.DesiredRunning}
+		r := rollout.Replica{Desired: spec.DesiredRunning}
 		// A missing last word leaves the default.
 		_, _ = fmt.Sscan(strings.TrimSuffix(s, " away"), &r.UID, &r.Revision, &r.Phase, &r.Desired)
 		r.Away = strings.HasSuffix(s, " away")
 		rs = append(rs, r)
 	}
+	serve(rs)
 	return rs
+}
+
+// serve lets the replicas serve that run.
+func serve(rs []rollout.Replica) {
+	for i := range rs {
+		rs[i].Serves = rs[i].Phase == spec.PhaseRunning
+	}
+}
+
+// A replica that runs but does not serve is like one that is starting: an update waits for it, and it goes first.
+func TestReplicaThatRunsButDoesNotServe(t *testing.T) {
+	all := replicas("1 old running", "2 old running", "3 new running")
+	all[2].Serves = false
+	if got := rollout.Next(rollout.Input{Desired: 3, Revision: "new", Policy: "always", Replicas: all}); !reflect.DeepEqual(got, rollout.Step{}) {
+		t.Errorf("the update goes on with %+v", got)
+	}
+	if got := rollout.Next(rollout.Input{Desired: 2, Revision: "new", Policy: "always", Replicas: all}).Stop; !slices.Equal(got, []string{"3"}) {
+		t.Errorf("scaling down stops %v", got)
+	}
 }
 
 func TestNext(t *testing.T) {
@@ -108,6 +129,7 @@ type world struct {
 
 // act takes one step and checks what it may take away.
 func (w *world) act(t *rapid.T) rollout.Step {
+	serve(w.in.Replicas)
 	before := slices.Clone(w.in.Replicas)
 	step := rollout.Next(w.in)
 	if !slices.Equal(before, w.in.Replicas) {
@@ -117,20 +139,20 @@ func (w *world) act(t *rapid.T) rollout.Step {
 	for i := range w.in.Replicas {
 		r := &w.in.Replicas[i]
 		going := slices.Contains(step.Stop, r.UID) || len(step.Replace) > 0 && r.UID == step.Replace[0]
-		if going && (r.Desired == rollout.DesiredStopped || rollout.Ended(r.Phase)) {
+		if going && (r.Desired == spec.DesiredStopped || spec.Ended(r.Phase)) {
 			t.Fatalf("%+v is stopped again", *r)
 		}
-		if r.Desired == rollout.DesiredRunning && rollout.Live(r.Phase) && r.Phase != rollout.PhaseStopping {
+		if r.Desired == spec.DesiredRunning && spec.Live(r.Phase) && r.Phase != spec.PhaseStopping {
 			live++
 			switch {
-			case r.Phase == rollout.PhaseRunning && going:
+			case r.Phase == spec.PhaseRunning && going:
 				taken++
-			case r.Phase != rollout.PhaseRunning && r.Phase != rollout.PhasePending && !going:
+			case r.Phase != spec.PhaseRunning && r.Phase != spec.PhasePending && !going:
 				starting++
 			}
 		}
 		if going {
-			r.Desired = rollout.DesiredStopped
+			r.Desired = spec.DesiredStopped
 		}
 	}
 	want := w.want()
@@ -143,7 +165,7 @@ func (w *world) act(t *rapid.T) rollout.Step {
 	for range step.Create {
 		w.made++
 		w.in.Replicas = append(w.in.Replicas, rollout.Replica{
-			UID: fmt.Sprintf("%05d", w.made), Revision: w.in.Revision, Phase: rollout.PhasePending, Desired: rollout.DesiredRunning,
+			UID: fmt.Sprintf("%05d", w.made), Revision: w.in.Revision, Phase: spec.PhasePending, Desired: spec.DesiredRunning,
 		})
 	}
 	return step
@@ -160,10 +182,10 @@ func (w *world) want() int {
 func (w *world) doneCount() int {
 	n := 0
 	for _, r := range w.in.Replicas {
-		if r.Revision != w.in.Revision || r.Desired != rollout.DesiredRunning {
+		if r.Revision != w.in.Revision || r.Desired != spec.DesiredRunning {
 			continue
 		}
-		completed, failed := r.Phase == rollout.PhaseCompleted, r.Phase == rollout.PhaseFailed
+		completed, failed := r.Phase == spec.PhaseCompleted, r.Phase == spec.PhaseFailed
 		if completed && w.in.Policy != "always" || failed && w.in.Policy == "never" {
 			n++
 		}
@@ -174,21 +196,21 @@ func (w *world) doneCount() int {
 // advance lets a replica take its next step; with trouble it may be a bad one.
 func (w *world) advance(t *rapid.T, r *rollout.Replica, trouble bool) {
 	switch {
-	case rollout.Ended(r.Phase):
-	case trouble && r.Phase != rollout.PhasePending && rapid.IntRange(0, 19).Draw(t, "lost") == 0:
-		r.Phase = rollout.PhaseLost
-	case r.Desired == rollout.DesiredStopped:
-		if r.Phase == rollout.PhaseStopping || r.Phase == rollout.PhasePending {
-			r.Phase = rollout.PhaseStopped
+	case spec.Ended(r.Phase):
+	case trouble && r.Phase != spec.PhasePending && rapid.IntRange(0, 19).Draw(t, "lost") == 0:
+		r.Phase = spec.PhaseLost
+	case r.Desired == spec.DesiredStopped:
+		if r.Phase == spec.PhaseStopping || r.Phase == spec.PhasePending {
+			r.Phase = spec.PhaseStopped
 		} else {
-			r.Phase = rollout.PhaseStopping
+			r.Phase = spec.PhaseStopping
 		}
-	case r.Phase == rollout.PhasePending:
-		r.Phase = rollout.PhasePlaced
-	case r.Phase == rollout.PhasePlaced:
-		r.Phase = rollout.PhasePreparing
-	case r.Phase == rollout.PhasePreparing, r.Phase == rollout.PhaseBackoff:
-		r.Phase = rollout.PhaseRunning
+	case r.Phase == spec.PhasePending:
+		r.Phase = spec.PhasePlaced
+	case r.Phase == spec.PhasePlaced:
+		r.Phase = spec.PhasePreparing
+	case r.Phase == spec.PhasePreparing, r.Phase == spec.PhaseBackoff:
+		r.Phase = spec.PhaseRunning
 	case trouble && rapid.IntRange(0, 4).Draw(t, "exit") == 0:
 		w.exit(r, rapid.Bool().Draw(t, "well"))
 	}
@@ -198,11 +220,11 @@ func (w *world) advance(t *rapid.T, r *rollout.Replica, trouble bool) {
 func (w *world) exit(r *rollout.Replica, well bool) {
 	switch {
 	case w.in.Policy == "always", w.in.Policy == "on-failure" && !well:
-		r.Phase = rollout.PhaseBackoff
+		r.Phase = spec.PhaseBackoff
 	case well:
-		r.Phase = rollout.PhaseCompleted
+		r.Phase = spec.PhaseCompleted
 	default:
-		r.Phase = rollout.PhaseFailed
+		r.Phase = spec.PhaseFailed
 	}
 }
 
@@ -230,10 +252,10 @@ func TestConverges(t *testing.T) {
 
 		running := 0
 		for _, r := range w.in.Replicas {
-			if rollout.Ended(r.Phase) {
+			if spec.Ended(r.Phase) {
 				continue
 			}
-			if r.Phase != rollout.PhaseRunning || r.Revision != w.in.Revision {
+			if r.Phase != spec.PhaseRunning || r.Revision != w.in.Revision {
 				t.Fatalf("settled with %+v", r)
 			}
 			running++

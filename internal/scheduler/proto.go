@@ -25,7 +25,7 @@ func NodeFromProto(n *v1.Node, policy spec.NodePolicy) Node {
 		UID: n.GetMetadata().GetUid(), Name: n.GetMetadata().GetName(), Hostname: status.GetInfo().GetHostname(),
 		Labels: labels, Region: labels[spec.LabelRegion], Zone: labels[spec.LabelZone],
 		Unschedulable: unschedulable(status),
-		Away:          status.GetState() == "offline",
+		Away:          status.GetState() == spec.NodeOffline,
 		GPUModel:      capacity.GetGpuModel(),
 		Reliability:   unknownReliability,
 		Battery:       status.GetInfo().GetBattery(),
@@ -67,7 +67,7 @@ func permille(percent int32) int64 { return int64(percent) * 10 }
 // unschedulable says why a node in this state takes no replicas.
 func unschedulable(s *v1.NodeStatus) string {
 	switch state := s.GetState(); {
-	case state == "ready":
+	case state == spec.NodeReady:
 		return pressed(s.GetConditions())
 	case state == "":
 		return "has not said yet what it is"

@@ -12,7 +12,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/identity"
-	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -156,12 +156,12 @@ func (m *member) work(serve serveOpen) *worker {
 // obey is the status of a replica that does at once what is wanted of it.
 func obey(r *v1.Replica) *v1.ReplicaStatus {
 	status := proto.CloneOf(r.GetStatus())
-	status.Phase = rollout.PhaseRunning
+	status.Phase = spec.PhaseRunning
 	if status.GetStartTime() == nil {
 		status.StartTime = timestamppb.Now()
 	}
-	if r.GetSpec().GetDesired() == rollout.DesiredStopped {
-		status.Phase = rollout.PhaseStopped
+	if r.GetSpec().GetDesired() == spec.DesiredStopped {
+		status.Phase = spec.PhaseStopped
 	}
 	return status
 }

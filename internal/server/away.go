@@ -6,7 +6,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -26,7 +25,7 @@ func (s *Server) offlineOf(snap *state.Snapshot) *offlineNodes {
 	}
 	found := &offlineNodes{nodes: nodes, uids: map[string]bool{}}
 	for n := range snap.Nodes("") {
-		if n.GetStatus().GetState() == nodeOffline {
+		if n.GetStatus().GetState() == spec.NodeOffline {
 			found.uids[n.GetMetadata().GetUid()] = true
 		}
 	}
@@ -37,7 +36,7 @@ func (s *Server) offlineOf(snap *state.Snapshot) *offlineNodes {
 // have reports whether a replica lives on one of them: it may still run there, and
 // nobody can say.
 func (o *offlineNodes) have(r *v1.Replica) bool {
-	return len(o.uids) > 0 && o.uids[r.GetSpec().GetNodeUid()] && rollout.Live(r.GetStatus().GetPhase())
+	return len(o.uids) > 0 && o.uids[r.GetSpec().GetNodeUid()] && spec.Live(r.GetStatus().GetPhase())
 }
 
 // presentReplica is a replica as the API shows it: what is stored, with what
@@ -52,13 +51,13 @@ func (s *Server) presentReplica(snap *state.Snapshot, stored *v1.Replica) *v1.Re
 	}
 	r := proto.CloneOf(stored)
 	r.Status.Reason = fmt.Sprintf("node %s is offline; it was %s there", r.GetSpec().GetNode(), stored.GetStatus().GetPhase())
-	r.Status.Phase, r.Status.Pid = rollout.PhaseUnknown, 0
+	r.Status.Phase, r.Status.Pid = spec.PhaseUnknown, 0
 	return r
 }
 
 // waits reports whether a replica has no node, and it was written down why.
 func waits(r *v1.Replica) bool {
-	return r.GetStatus().GetPhase() == rollout.PhasePending && r.GetStatus().GetReason() != "" &&
+	return r.GetStatus().GetPhase() == spec.PhasePending && r.GetStatus().GetReason() != "" &&
 		r.GetSpec().GetNodeUid()+r.GetSpec().GetReservedNodeUid()+r.GetSpec().GetSucceeds() == ""
 }
 
@@ -100,11 +99,11 @@ func turned(snap *state.Snapshot, c state.Change) func(yield func(*v1.Replica) b
 	return func(yield func(*v1.Replica) bool) {
 		before, _ := c.Old.(*v1.Node)
 		after, _ := c.New.(*v1.Node)
-		if (before.GetStatus().GetState() == nodeOffline) == (after.GetStatus().GetState() == nodeOffline) {
+		if (before.GetStatus().GetState() == spec.NodeOffline) == (after.GetStatus().GetState() == spec.NodeOffline) {
 			return
 		}
 		for r := range snap.ReplicasOn(after.GetMetadata().GetUid()) {
-			if rollout.Live(r.GetStatus().GetPhase()) && !yield(r) {
+			if spec.Live(r.GetStatus().GetPhase()) && !yield(r) {
 				return
 			}
 		}

@@ -87,16 +87,8 @@ func newTransaction(base *state.Snapshot, batch *state.Batch) *transaction {
 	return &transaction{base: base, batch: batch, images: map[string]pinned{}}
 }
 
-// Actions of a plan, which are also those of a write.
-const (
-	actionCreate    = "create"
-	actionUpdate    = "update"
-	actionDelete    = "delete"
-	actionUnchanged = "unchanged"
-)
-
 // results are the words for actions in the answer of Apply.
-var results = map[string]string{actionCreate: "created", actionUpdate: "updated", actionUnchanged: "unchanged"}
+var results = map[string]string{spec.ActionCreate: "created", spec.ActionUpdate: "updated", spec.ActionUnchanged: "unchanged"}
 
 // keyedRequest is a request that the state remembers by its idempotency key.
 type keyedRequest interface {
@@ -111,7 +103,7 @@ func (c *collection[T]) create(ctx context.Context, method string, request keyed
 			return now, "", c.exists(old)
 		}
 		now, err = b.create(ctx, tx)
-		return now, actionCreate, err
+		return now, spec.ActionCreate, err
 	})
 	return made, err
 }
@@ -150,15 +142,15 @@ func (c *collection[T]) build(ctx context.Context, tx *transaction, b builder[T]
 				c.kind, m.GetName(), m.GetVersion())
 		}
 		now, err = b.create(ctx, tx)
-		return now, actionCreate, err
+		return now, spec.ActionCreate, err
 	}
 	if err := c.changeable(old, m.GetVersion()); err != nil {
 		return now, "", err
 	}
 	if now, err = b.update(ctx, tx, old); now == old {
-		return now, actionUnchanged, err
+		return now, spec.ActionUnchanged, err
 	}
-	return now, actionUpdate, err
+	return now, spec.ActionUpdate, err
 }
 
 // write prepares an object and has f write it, once for each idempotency key.
@@ -182,7 +174,7 @@ func (c *collection[T]) once(ctx context.Context, r receipt, f func(*transaction
 			return c.repeated(tx.base, done.GetObjectUid()), err
 		}
 		now, action, err := f(tx)
-		if result = results[action]; err == nil && action != actionUnchanged {
+		if result = results[action]; err == nil && action != spec.ActionUnchanged {
 			r.keep(tx.batch, now.GetMetadata().GetUid(), result)
 		}
 		return now, err

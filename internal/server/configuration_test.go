@@ -352,7 +352,7 @@ func TestDefaultsTakeEffectForNewWorkloadsAndRestartNothing(t *testing.T) {
 	}
 	plan, err := admin.MakePlan(c.ctx, &v1.PlanRequest{Objects: manifests(workload("web", replicasOf(2)))})
 	must(t, err)
-	if plan.GetChanges()[0].GetAction() != actionUnchanged {
+	if plan.GetChanges()[0].GetAction() != spec.ActionUnchanged {
 		t.Errorf("a plan of the same again is %v", plan)
 	}
 	// What its author changes takes the new defaults.

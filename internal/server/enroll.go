@@ -166,7 +166,7 @@ func (s *enrollment) newNode(snap *state.Snapshot, l *ledger, request *v1.Enroll
 		Kind:       "Node",
 		Metadata:   &v1.Metadata{Uid: state.NewUID(), Name: l.name(snap, request.GetName()), Labels: request.GetLabels()},
 		Spec:       &v1.NodeSpec{SubnetV4: v4.String(), SubnetV6: v6.String()},
-		Status:     &v1.NodeStatus{State: "enrolling"},
+		Status:     &v1.NodeStatus{State: spec.NodeEnrolling},
 	}, nil
 }
 

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 func execUp(stream attachClient, response *v1.ExecResponse) {
@@ -165,7 +165,7 @@ func TestExecThatCannotBeIsRefused(t *testing.T) {
 	wantCode(t, try(named), codes.NotFound, "has no replica web-nope")
 
 	// A session that ends while its node is asked for a stream.
-	must(t, report(session, r.GetMetadata().GetUid(), &v1.ReplicaStatus{Phase: rollout.PhaseRunning}))
+	must(t, report(session, r.GetMetadata().GetUid(), &v1.ReplicaStatus{Phase: spec.PhaseRunning}))
 	c.running(made.GetMetadata().GetUid(), 1)
 	refused := make(chan error, 1)
 	go func() { refused <- try(execStart("web", "sh")) }()

@@ -20,7 +20,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -271,9 +271,9 @@ func TestProgressIsShownButNotKept(t *testing.T) {
 	_, err := op.CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web")})
 	must(t, err)
 	uid := assignments(t, stream).GetAssign()[0].GetReplica().GetMetadata().GetUid()
-	must(t, report(stream, uid, &v1.ReplicaStatus{Phase: rollout.PhasePreparing}))
+	must(t, report(stream, uid, &v1.ReplicaStatus{Phase: spec.PhasePreparing}))
 	c.until(func(snap *state.Snapshot) bool {
-		return snap.Replica(uid).GetStatus().GetPhase() == rollout.PhasePreparing
+		return snap.Replica(uid).GetStatus().GetPhase() == spec.PhasePreparing
 	})
 	watch, err := op.WatchReplicas(c.ctx, &v1.WatchReplicasRequest{})
 	must(t, err)
@@ -290,7 +290,7 @@ func TestProgressIsShownButNotKept(t *testing.T) {
 	see(func(r *v1.ReplicaChange) bool { return r.GetChange() == changeSynced })
 	before := c.store.Snapshot().Replica(uid).GetMetadata().GetVersion()
 	for _, done := range []int64{100, 200} {
-		must(t, report(stream, uid, &v1.ReplicaStatus{Phase: rollout.PhasePreparing, Progress: &v1.Progress{What: "pulling app", DoneBytes: done, TotalBytes: 300}}))
+		must(t, report(stream, uid, &v1.ReplicaStatus{Phase: spec.PhasePreparing, Progress: &v1.Progress{What: "pulling app", DoneBytes: done, TotalBytes: 300}}))
 		see(func(r *v1.ReplicaChange) bool { return r.GetReplica().GetStatus().GetProgress().GetDoneBytes() == done })
 	}
 	list, err := op.ListReplicas(c.ctx, &v1.ListReplicasRequest{Workload: "web"})

@@ -47,7 +47,7 @@ func (s *workloads) RunWorkload(ctx context.Context, request *v1.RunWorkloadRequ
 		tx.batch.Create(revision)
 		tx.batch.Create(run)
 		tx.batch.Create(s.event(ctx, cron, "Run", "job "+run.GetMetadata().GetName()+" was made"))
-		return run, actionCreate, nil
+		return run, spec.ActionCreate, nil
 	})
 	return made, err
 }
@@ -167,8 +167,8 @@ func (s *Server) presentKind(snap *state.Snapshot, stored, shown *v1.Workload, c
 	case spec.KindCron:
 		s.presentCron(snap, stored, shown.GetStatus())
 	case spec.KindDaemon:
-		if st := shown.GetStatus(); st.GetPhase() == "stopped" {
-			st.Phase, st.Reason = "pending", "no node suits it"
+		if st := shown.GetStatus(); st.GetPhase() == spec.PhaseStopped {
+			st.Phase, st.Reason = spec.PhasePending, "no node suits it"
 		}
 	}
 }
@@ -184,9 +184,9 @@ func presentJob(stored *v1.Workload, st *v1.WorkloadStatus, completed int32) {
 		}
 	case deleting:
 	case st.GetRunning() > 0:
-		st.Phase = "running"
+		st.Phase = spec.PhaseRunning
 	default:
-		st.Phase = "pending"
+		st.Phase = spec.PhasePending
 	}
 }
 
@@ -203,11 +203,11 @@ func (s *Server) presentCron(snap *state.Snapshot, stored *v1.Workload, st *v1.W
 	case stored.GetMetadata().GetDeleteTime() != nil:
 		return
 	case st.GetCron().GetActive() > 0:
-		st.Phase = "running"
+		st.Phase = spec.PhaseRunning
 	case c.GetSuspend():
-		st.Phase = "suspended"
+		st.Phase = spec.PhaseSuspended
 	default:
-		st.Phase = "scheduled"
+		st.Phase = spec.PhaseScheduled
 	}
 	if c.GetSuspend() {
 		return

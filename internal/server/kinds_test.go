@@ -9,7 +9,6 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -164,7 +163,7 @@ func TestStatusOfAJob(t *testing.T) {
 	}
 	revision := job.GetStatus().GetRevisionUid()
 	c.change(func(_ *state.Snapshot, b *state.Batch) {
-		for name, phase := range map[string]string{"a": rollout.PhaseCompleted, "b": rollout.PhaseFailed, "c": rollout.PhaseRunning} {
+		for name, phase := range map[string]string{"a": spec.PhaseCompleted, "b": spec.PhaseFailed, "c": spec.PhaseRunning} {
 			b.Create(&v1.Replica{
 				Metadata: &v1.Metadata{Uid: "uid-" + name, Name: "import-" + name, Namespace: "default"},
 				Spec:     &v1.ReplicaSpec{WorkloadUid: job.GetMetadata().GetUid(), Workload: "import", RevisionUid: revision, NodeUid: node},

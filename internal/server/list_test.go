@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -201,12 +201,12 @@ func TestNodeIsShownWithWhatOnlyTheLeaderKnows(t *testing.T) {
 	c.change(func(_ *state.Snapshot, b *state.Batch) {
 		b.Create(&v1.Replica{
 			Metadata: &v1.Metadata{Uid: "r", Name: "r", Namespace: "default"},
-			Spec:     &v1.ReplicaSpec{NodeUid: m.uid()}, Status: &v1.ReplicaStatus{Phase: rollout.PhasePlaced},
+			Spec:     &v1.ReplicaSpec{NodeUid: m.uid()}, Status: &v1.ReplicaStatus{Phase: spec.PhasePlaced},
 		})
 	})
-	must(t, report(stream, "r", &v1.ReplicaStatus{Phase: rollout.PhaseRunning}))
+	must(t, report(stream, "r", &v1.ReplicaStatus{Phase: spec.PhaseRunning}))
 	c.until(func(snap *state.Snapshot) bool {
-		return snap.Replica("r").GetStatus().GetPhase() == rollout.PhaseRunning
+		return snap.Replica("r").GetStatus().GetPhase() == spec.PhaseRunning
 	})
 	n, err := viewer.GetNode(c.ctx, &v1.GetNodeRequest{Name: "n1"})
 	must(t, err)

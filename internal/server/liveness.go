@@ -237,11 +237,8 @@ func (s *Server) routeNode(c state.Change) {
 	if !maps.Equal(spec.NodeLabels(before), spec.NodeLabels(after)) {
 		current.markTune()
 	}
-	went := before.GetStatus().GetState() != nodeOffline && after.GetStatus().GetState() == nodeOffline
-	if went && s.store.Snapshot().Node(current.node).GetStatus().GetState() == nodeOffline {
+	went := before.GetStatus().GetState() != spec.NodeOffline && after.GetStatus().GetState() == spec.NodeOffline
+	if went && s.store.Snapshot().Node(current.node).GetStatus().GetState() == spec.NodeOffline {
 		current.cancel(errSilent)
 	}
 }
-
-// nodeOffline is the state of a node that nobody hears of.
-const nodeOffline = "offline"

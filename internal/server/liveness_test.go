@@ -14,7 +14,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/identity"
-	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -216,7 +216,7 @@ func TestSilentNodeIsCutOffAndItsReplicasAreUnknown(t *testing.T) {
 			}
 		}
 	}
-	phases(rollout.PhaseRunning)
+	phases(spec.PhaseRunning)
 
 	c.configure(func(s *v1.ClusterSpec) { s.Liveness = &v1.Liveness{Heartbeat: "50ms", Silence: "100ms"} })
 	for {
@@ -225,7 +225,7 @@ func TestSilentNodeIsCutOffAndItsReplicasAreUnknown(t *testing.T) {
 			break
 		}
 	}
-	if lost := phases(rollout.PhaseUnknown); lost.GetStatus().GetReason() != "node n1 is offline; it was running there" {
+	if lost := phases(spec.PhaseUnknown); lost.GetStatus().GetReason() != "node n1 is offline; it was running there" {
 		t.Errorf("the replica is shown as %v", lost.GetStatus())
 	}
 	w, err := viewer.GetWorkload(c.ctx, &v1.GetWorkloadRequest{Name: "web"})
@@ -239,7 +239,7 @@ func TestSilentNodeIsCutOffAndItsReplicasAreUnknown(t *testing.T) {
 	if len(back.GetAssign()) != 1 || back.GetAssign()[0].GetReplica().GetMetadata().GetUid() != replica.GetMetadata().GetUid() {
 		t.Errorf("the node is told to run %v", back)
 	}
-	phases(rollout.PhaseRunning)
+	phases(spec.PhaseRunning)
 }
 
 func TestAgentThatSaysGoodbyeIsOfflineAtOnce(t *testing.T) {

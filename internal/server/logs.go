@@ -12,7 +12,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -117,7 +116,7 @@ func deletedWorkload(snap *state.Snapshot, namespace, name string) (uid string) 
 
 // wants leaves out replicas that were stopped before they ran: they have no log.
 func (t logWorkload) wants(r *v1.Replica) bool {
-	never := r.GetStatus().GetPhase() == rollout.PhaseStopped && !hasRun(r)
+	never := r.GetStatus().GetPhase() == spec.PhaseStopped && !hasRun(r)
 	return r.GetSpec().GetWorkloadUid() == t.uid && r.GetSpec().GetNodeUid() != "" && !never &&
 		(t.replica == "" || t.replica == r.GetMetadata().GetName())
 }
@@ -125,7 +124,7 @@ func (t logWorkload) wants(r *v1.Replica) bool {
 // hasRun reports whether a replica is known to have run.
 func hasRun(r *v1.Replica) bool {
 	st := r.GetStatus()
-	return st.GetPhase() == rollout.PhaseRunning || st.GetStartTime() != nil || st.GetLastExit() != nil || st.GetRestarts() > 0
+	return st.GetPhase() == spec.PhaseRunning || st.GetStartTime() != nil || st.GetLastExit() != nil || st.GetRestarts() > 0
 }
 
 // replicas are all that have a log. Logs of nodes that were removed went with them.

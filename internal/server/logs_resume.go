@@ -7,7 +7,6 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/logfile"
-	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
@@ -43,7 +42,7 @@ func chooseReplicas(replicas []*v1.Replica, request *v1.LogsRequest) (chosen, ot
 	if request.GetEnded() || request.GetReplica() != "" || len(replicas) == 0 {
 		return replicas, nil
 	}
-	chosen, others = split(replicas, func(r *v1.Replica) bool { return rollout.Live(r.GetStatus().GetPhase()) })
+	chosen, others = split(replicas, func(r *v1.Replica) bool { return spec.Live(r.GetStatus().GetPhase()) })
 	if len(chosen) > 0 {
 		return chosen, others
 	}

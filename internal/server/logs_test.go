@@ -15,7 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 var logStart = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -159,7 +159,7 @@ func TestFollowedLogsHaveNewReplicasAndEndWithTheWorkload(t *testing.T) {
 		// The log of a replica ends with the replica.
 		ctx, cancel := context.WithCancel(stream.Context())
 		defer cancel()
-		for snap, feed := c.store.Subscribe(); rollout.Live(snap.Replica(open.GetLogs().GetReplicaUid()).GetStatus().GetPhase()); snap = c.store.Snapshot() {
+		for snap, feed := c.store.Subscribe(); spec.Live(snap.Replica(open.GetLogs().GetReplicaUid()).GetStatus().GetPhase()); snap = c.store.Snapshot() {
 			if _, err := feed.Next(ctx); err != nil {
 				return
 			}
@@ -300,7 +300,7 @@ func TestLogsAreThoseOfReplicasThatRun(t *testing.T) {
 	replica := func(uid, phase string) *v1.Replica {
 		return &v1.Replica{Metadata: &v1.Metadata{Uid: uid, Name: "web-" + uid}, Status: &v1.ReplicaStatus{Phase: phase}}
 	}
-	failed, running, placed, stopped := replica("1", rollout.PhaseFailed), replica("2", rollout.PhaseRunning), replica("3", rollout.PhasePlaced), replica("4", rollout.PhaseStopped)
+	failed, running, placed, stopped := replica("1", spec.PhaseFailed), replica("2", spec.PhaseRunning), replica("3", spec.PhasePlaced), replica("4", spec.PhaseStopped)
 	for name, c := range map[string]struct {
 		replicas []*v1.Replica
 		request  *v1.LogsRequest
@@ -367,7 +367,7 @@ func TestLogsOfRemovedNodesAreLeftOut(t *testing.T) {
 func TestLogsLeaveOutWhatNeverRan(t *testing.T) {
 	never := &v1.Replica{
 		Metadata: &v1.Metadata{Name: "web-a"}, Spec: &v1.ReplicaSpec{WorkloadUid: "web", NodeUid: "n"},
-		Status: &v1.ReplicaStatus{Phase: rollout.PhaseStopped},
+		Status: &v1.ReplicaStatus{Phase: spec.PhaseStopped},
 	}
 	target := logWorkload{uid: "web"}
 	if target.wants(never) {
@@ -377,8 +377,8 @@ func TestLogsLeaveOutWhatNeverRan(t *testing.T) {
 		"has run":       func(s *v1.ReplicaStatus) { s.StartTime = timestamppb.Now() },
 		"has exited":    func(s *v1.ReplicaStatus) { s.LastExit = &v1.Exit{} },
 		"was restarted": func(s *v1.ReplicaStatus) { s.Restarts = 1 },
-		"is to run":     func(s *v1.ReplicaStatus) { s.Phase = rollout.PhasePlaced },
-		"is lost":       func(s *v1.ReplicaStatus) { s.Phase = rollout.PhaseLost },
+		"is to run":     func(s *v1.ReplicaStatus) { s.Phase = spec.PhasePlaced },
+		"is lost":       func(s *v1.ReplicaStatus) { s.Phase = spec.PhaseLost },
 	} {
 		r := proto.CloneOf(never)
 		change(r.Status)

@@ -4,7 +4,6 @@ import (
 	"google.golang.org/grpc/codes"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 	"github.com/cloudless/cloudless/internal/telemetry"
@@ -60,7 +59,7 @@ func (s *Server) collectState(emit telemetry.Emit) {
 	var restarts int32
 	for r := range snap.Replicas("", "") {
 		replicas[r.GetStatus().GetPhase()]++
-		if rollout.Live(r.GetStatus().GetPhase()) {
+		if spec.Live(r.GetStatus().GetPhase()) {
 			restarts += r.GetStatus().GetRestarts()
 		}
 	}

@@ -192,7 +192,7 @@ func (b *namespaceBuilder) update(ctx context.Context, tx *transaction, old *v1.
 
 func (b *namespaceBuilder) describe(tx *transaction, old, _ *v1.Namespace, change *v1.PlanChange) {
 	change.Over = b.placement.Used(tx.base, b.namespace).GetOver()
-	if change.GetAction() != actionUnchanged {
+	if change.GetAction() != spec.ActionUnchanged {
 		change.Fields = fieldChanges(spec.DiffNamespace(old, b.namespace))
 	}
 }

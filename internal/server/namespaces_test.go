@@ -12,7 +12,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -251,7 +250,7 @@ func TestAPlanWithNamespaces(t *testing.T) {
 	three := asking(&v1.Quota{Replicas: new(int64(2))}, 3)
 	plan := c.plan(op, three)
 	change := plan.GetChanges()[1]
-	if n := plan.GetChanges()[0]; n.GetAction() != actionCreate || n.GetVersion() != 0 || fmt.Sprint(n.GetFields()[0].GetPath(), n.GetFields()[0].GetAfter()) != "spec.quota.replicas2" {
+	if n := plan.GetChanges()[0]; n.GetAction() != spec.ActionCreate || n.GetVersion() != 0 || fmt.Sprint(n.GetFields()[0].GetPath(), n.GetFields()[0].GetAfter()) != "spec.quota.replicas2" {
 		t.Errorf("planned %v", n)
 	}
 	if change.GetUnplaced() != 1 || len(change.GetReplicas()) != 2 || change.GetQuota() != "the quota of namespace shop is used up: has 2 of at most 2 replicas" {
@@ -270,14 +269,14 @@ func TestAPlanWithNamespaces(t *testing.T) {
 	}
 	again, err := admin.ApplyPlan(c.ctx, apply)
 	must(t, err)
-	if again.GetPlan().GetChanges()[0].GetAction() != actionCreate || len(again.GetObjects()) != 2 {
+	if again.GetPlan().GetChanges()[0].GetAction() != spec.ActionCreate || len(again.GetObjects()) != 2 {
 		t.Errorf("applied again by its key: %v", again)
 	}
 	uid := spec.WorkloadsIn(answer.GetObjects())[0].GetMetadata().GetUid()
 	c.running(uid, 2)
 	c.until(func(snap *state.Snapshot) bool {
 		for r := range snap.ReplicasOf(uid) {
-			if r.GetStatus().GetPhase() == rollout.PhasePending {
+			if r.GetStatus().GetPhase() == spec.PhasePending {
 				return true
 			}
 		}
@@ -286,18 +285,18 @@ func TestAPlanWithNamespaces(t *testing.T) {
 
 	// Who may not change quotas may still apply a file that leaves them as they are.
 	same := c.plan(op, three)
-	if same.GetChanges()[0].GetAction() != actionUnchanged {
+	if same.GetChanges()[0].GetAction() != spec.ActionUnchanged {
 		t.Errorf("the same again would %v", same)
 	}
 	scaled := c.carryOut(op, asking(&v1.Quota{Replicas: new(int64(2))}, 4))
-	if scaled.GetPlan().GetChanges()[1].GetAction() != actionUpdate {
+	if scaled.GetPlan().GetChanges()[1].GetAction() != spec.ActionUpdate {
 		t.Errorf("scaled: %v", scaled)
 	}
 
 	// What waits would go on, and a lower quota stops nothing.
 	raise := &v1.PlanRequest{Objects: manifests(namespace("shop", &v1.Quota{Replicas: new(int64(3))}))}
 	raised := c.plan(op, raise)
-	if n := raised.GetChanges()[0]; n.GetAction() != actionUpdate || n.GetWoken() != 1 || len(n.GetOver()) != 0 || len(raised.GetChanges()) != 1 {
+	if n := raised.GetChanges()[0]; n.GetAction() != spec.ActionUpdate || n.GetWoken() != 1 || len(n.GetOver()) != 0 || len(raised.GetChanges()) != 1 {
 		t.Errorf("a higher quota would %v", raised)
 	}
 	lower := c.plan(op, &v1.PlanRequest{Objects: manifests(namespace("shop", &v1.Quota{Replicas: new(int64(1))}))})

@@ -8,7 +8,7 @@ import (
 	"github.com/cloudless/cloudless/api"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/identity"
-	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -68,15 +68,15 @@ func TestNodeWithReplicasIsRemovedByForceOnly(t *testing.T) {
 			})
 		})
 	}
-	place("web-ended", rollout.PhaseCompleted)
-	place("web-1", rollout.PhaseRunning)
+	place("web-ended", spec.PhaseCompleted)
+	place("web-1", spec.PhaseRunning)
 	admin := c.as(roleAdmin)
 	_, err = admin.DeleteNode(c.ctx, &v1.DeleteNodeRequest{Name: "busy"})
 	wantCode(t, err, codes.FailedPrecondition, "node busy has 1 replica:", "cloudless node taint busy leaving:NoExecute", "--force")
 	_, err = admin.DeleteNode(c.ctx, &v1.DeleteNodeRequest{Name: "busy", Force: true})
 	must(t, err)
 	for r := range c.store.Snapshot().Replicas("", "") {
-		want := map[string]string{"web-ended": rollout.PhaseCompleted, "web-1": rollout.PhaseLost}[r.GetMetadata().GetName()]
+		want := map[string]string{"web-ended": spec.PhaseCompleted, "web-1": spec.PhaseLost}[r.GetMetadata().GetName()]
 		if got := r.GetStatus().GetPhase(); got != want {
 			t.Errorf("replica %s is %s, want %s", r.GetMetadata().GetName(), got, want)
 		}

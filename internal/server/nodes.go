@@ -13,7 +13,6 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/identity"
-	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -89,7 +88,7 @@ func (s *nodeService) DeleteNode(ctx context.Context, request *v1.DeleteNodeRequ
 func dispensable(snap *state.Snapshot, n *v1.Node) error {
 	name, live := n.GetMetadata().GetName(), 0
 	for r := range snap.ReplicasOn(n.GetMetadata().GetUid()) {
-		if !rollout.Ended(r.GetStatus().GetPhase()) {
+		if !spec.Ended(r.GetStatus().GetPhase()) {
 			live++
 		}
 	}
@@ -111,28 +110,25 @@ func replicaCount(n int) string {
 	return fmt.Sprintf("%d replicas", n)
 }
 
-// availability wishes for a node, see NodeSpec.
-const wishCordoned = "cordoned"
-
 func (s *nodeService) CordonNode(ctx context.Context, request *v1.CordonNodeRequest) (*v1.Node, error) {
 	return s.wish(ctx, request, func(n *v1.Node) (reason, message string, _ error) {
-		spec := n.GetSpec()
-		if spec.GetAvailability() == wishCordoned && (request.GetReason() == "" || request.GetReason() == spec.GetAvailabilityReason()) {
+		wanted := n.GetSpec()
+		if wanted.GetAvailability() == spec.AvailabilityCordoned && (request.GetReason() == "" || request.GetReason() == wanted.GetAvailabilityReason()) {
 			return "", "", nil
 		}
-		spec.Availability, spec.AvailabilityReason, spec.AvailabilityBy = wishCordoned, request.GetReason(), s.actor(ctx)
+		wanted.Availability, wanted.AvailabilityReason, wanted.AvailabilityBy = spec.AvailabilityCordoned, request.GetReason(), s.actor(ctx)
 		return "Cordoned", cmp.Or(request.GetReason(), "nothing new is placed on it; what runs there stays"), nil
 	})
 }
 
 func (s *nodeService) UncordonNode(ctx context.Context, request *v1.UncordonNodeRequest) (*v1.Node, error) {
 	return s.wish(ctx, request, func(n *v1.Node) (reason, message string, _ error) {
-		spec := n.GetSpec()
-		if spec.GetAvailability() == "" {
+		wanted := n.GetSpec()
+		if wanted.GetAvailability() == "" {
 			return "", "", nil
 		}
-		before := spec.GetAvailability()
-		spec.Availability, spec.AvailabilityReason, spec.AvailabilityBy = "", "", ""
+		before := wanted.GetAvailability()
+		wanted.Availability, wanted.AvailabilityReason, wanted.AvailabilityBy = "", "", ""
 		return "Uncordoned", "was " + before, nil
 	})
 }
@@ -181,11 +177,11 @@ func (s *nodeService) wish(ctx context.Context, request interface {
 // loseReplicas ends the replicas of a node that nobody will hear of again.
 func (s *nodeService) loseReplicas(snap *state.Snapshot, b *state.Batch, n *v1.Node) (lost int) {
 	for old := range snap.ReplicasOn(n.GetMetadata().GetUid()) {
-		if rollout.Ended(old.GetStatus().GetPhase()) {
+		if spec.Ended(old.GetStatus().GetPhase()) {
 			continue
 		}
 		r := proto.CloneOf(old)
-		r.Status.Phase = rollout.PhaseLost
+		r.Status.Phase = spec.PhaseLost
 		r.Status.Reason = "node " + n.GetMetadata().GetName() + " was removed"
 		r.Status.EndTime = timestamppb.New(s.now())
 		b.Update(r, old.GetMetadata().GetVersion())

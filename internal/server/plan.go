@@ -15,7 +15,6 @@ import (
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/consensus"
-	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -94,7 +93,7 @@ func (s *planService) ApplyPlan(ctx context.Context, request *v1.ApplyPlanReques
 func (s *Server) mayApply(ctx context.Context, p *planned) error {
 	for _, change := range p.plan.GetChanges() {
 		roles := permitted(s.kinds.named(change.GetKind()).method())
-		if p := caller(ctx); change.GetAction() != actionUnchanged && !slices.Contains(roles, p.Role) {
+		if p := caller(ctx); change.GetAction() != spec.ActionUnchanged && !slices.Contains(roles, p.Role) {
 			return &forbidden{principal: p, what: fmt.Sprintf("%s %s %s", change.GetAction(), strings.ToLower(change.GetKind()), change.GetName()), roles: roles}
 		}
 	}
@@ -106,7 +105,7 @@ func (s *Server) planObjects(snap *state.Snapshot, plan *v1.Plan) []*v1.Manifest
 	var all []*v1.Manifest
 	for _, change := range plan.GetChanges() {
 		kind := s.kinds.named(change.GetKind())
-		if kind == nil || change.GetAction() == actionDelete {
+		if kind == nil || change.GetAction() == spec.ActionDelete {
 			continue
 		}
 		if manifest := kind.manifest(snap, change.GetNamespace(), change.GetName()); manifest != nil {
@@ -204,7 +203,7 @@ func (s *Server) plan(ctx context.Context, wanted *wanted, snap *state.Snapshot)
 		for w := range p.base.Workloads(wanted.namespace, "") {
 			if m := w.GetMetadata(); m.GetDeleteTime() == nil && w.GetStatus().GetOwnerUid() == "" && !given[title(state.KindWorkload, m)] && wanted.prune.Matches(m.GetLabels()) {
 				s.removeWorkload(ctx, p.transaction, w)
-				p.add(state.KindWorkload, w, &v1.PlanChange{Action: actionDelete, Version: m.GetVersion(), Image: p.base.Revision(w.GetStatus().GetRevisionUid()).GetSpec().GetImage()})
+				p.add(state.KindWorkload, w, &v1.PlanChange{Action: spec.ActionDelete, Version: m.GetVersion(), Image: p.base.Revision(w.GetStatus().GetRevisionUid()).GetSpec().GetImage()})
 			}
 		}
 	}
@@ -272,7 +271,7 @@ func (s *Server) forecast(p *planned, fork *state.Fork) error {
 func (p *planned) waiting() map[string][]string {
 	changed, any := map[string]bool{}, false
 	for i, change := range p.plan.GetChanges() {
-		if p.objects[i].kind == state.KindNamespace && change.GetAction() != actionUnchanged {
+		if p.objects[i].kind == state.KindNamespace && change.GetAction() != spec.ActionUnchanged {
 			changed[change.GetName()], any = true, true
 		}
 	}
@@ -282,7 +281,7 @@ func (p *planned) waiting() map[string][]string {
 	}
 	for r := range p.base.ReplicasOn("") {
 		name, uid := r.GetMetadata().GetNamespace(), r.GetSpec().GetWorkloadUid()
-		if changed[name] && !rollout.Ended(r.GetStatus().GetPhase()) && !slices.Contains(all[name], uid) {
+		if changed[name] && !spec.Ended(r.GetStatus().GetPhase()) && !slices.Contains(all[name], uid) {
 			all[name] = append(all[name], uid)
 		}
 	}
@@ -293,7 +292,7 @@ func (p *planned) waiting() map[string][]string {
 func woken(outcomes []*v1.PlanChange) (n int32) {
 	for _, o := range outcomes {
 		for _, step := range o.GetReplicas() {
-			if step.GetAction() == actionCreate && step.GetReplica() != "" {
+			if step.GetAction() == spec.ActionCreate && step.GetReplica() != "" {
 				n++
 			}
 		}
@@ -311,7 +310,7 @@ func (p *planned) propose(b *state.Batch, receipt receipt) error {
 	*b = *p.batch
 	kept := &v1.Plan{}
 	for i, change := range p.plan.GetChanges() {
-		if change.GetAction() == actionUnchanged {
+		if change.GetAction() == spec.ActionUnchanged {
 			b.Check(p.objects[i].kind, p.objects[i].uid, change.GetVersion())
 		}
 		kept.Changes = append(kept.Changes, &v1.PlanChange{

@@ -14,6 +14,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/image"
 	"github.com/cloudless/cloudless/internal/registry"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -104,7 +105,7 @@ func TestPlanRestsOnOneState(t *testing.T) {
 	for _, at := range []struct {
 		snap           *state.Snapshot
 		action, digest string
-	}{{before, actionCreate, first}, {c.store.Snapshot(), actionUpdate, second}} {
+	}{{before, spec.ActionCreate, first}, {c.store.Snapshot(), spec.ActionUpdate, second}} {
 		p, err := c.Server.plan(c.ctx, wanted, at.snap)
 		must(t, err)
 		name, err := image.ParseName(p.plan.GetChanges()[0].GetImage())

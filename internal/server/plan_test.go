@@ -262,7 +262,7 @@ func TestPlansAtTheSameTimeDoNotMix(t *testing.T) {
 }
 
 func changes(p *v1.Plan) bool {
-	return slices.ContainsFunc(p.GetChanges(), func(c *v1.PlanChange) bool { return c.GetAction() != actionUnchanged })
+	return slices.ContainsFunc(p.GetChanges(), func(c *v1.PlanChange) bool { return c.GetAction() != spec.ActionUnchanged })
 }
 
 func TestARefusedPlanSaysWhatHasMoved(t *testing.T) {

@@ -11,7 +11,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -44,7 +43,7 @@ func (s *Server) presentWorkload(snap *state.Snapshot, stored *v1.Workload, expl
 			runtime.Gosched()
 		}
 		outdated := r.GetSpec().GetRevisionUid() != st.GetRevisionUid()
-		if outdated && rollout.Ended(r.GetStatus().GetPhase()) {
+		if outdated && spec.Ended(r.GetStatus().GetPhase()) {
 			continue // how an older revision ended says nothing about this one
 		}
 		if away.have(r) {
@@ -52,10 +51,10 @@ func (s *Server) presentWorkload(snap *state.Snapshot, stored *v1.Workload, expl
 			gone[r.GetSpec().GetNode()] = true
 			continue
 		}
-		switch r.GetStatus().GetPhase() {
-		case rollout.PhaseRunning:
+		switch phase := r.GetStatus().GetPhase(); {
+		case spec.Serves(r):
 			st.Running++
-		case rollout.PhasePending, rollout.PhasePlaced, rollout.PhasePreparing:
+		case phase == spec.PhasePending, phase == spec.PhasePlaced, phase == spec.PhasePreparing:
 			st.Pending++
 			if r.GetSpec().GetNodeUid() == "" && r.GetSpec().GetSucceeds() == "" && r.GetStatus().GetReason() != "" {
 				waiting++
@@ -63,16 +62,16 @@ func (s *Server) presentWorkload(snap *state.Snapshot, stored *v1.Workload, expl
 			if r.GetSpec().GetReservedNodeUid() != "" {
 				making = "replica " + r.GetMetadata().GetName() + " " + r.GetStatus().GetReason()
 			}
-		case rollout.PhaseBackoff:
+		case phase == spec.PhaseBackoff:
 			if outdated {
 				break // it is about to be replaced
 			}
 			st.Failed++
 			// A replica gives no reason for an end without failure, after which it should go on all the same.
 			st.Reason = fmt.Sprintf("replica %s: %s", r.GetMetadata().GetName(), cmp.Or(r.GetStatus().GetReason(), "It exited with code 0."))
-		case rollout.PhaseCompleted:
+		case phase == spec.PhaseCompleted:
 			completed++
-		case rollout.PhaseFailed:
+		case phase == spec.PhaseFailed:
 			st.Failed++
 			st.Reason = fmt.Sprintf("replica %s failed: %s", r.GetMetadata().GetName(), r.GetStatus().GetReason())
 		}
@@ -122,22 +121,22 @@ func phaseOf(w *v1.Workload, completed int32) string {
 	st := w.GetStatus()
 	switch {
 	case w.GetMetadata().GetDeleteTime() != nil:
-		return "deleting"
+		return spec.PhaseDeleting
 	case st.GetDesired() == 0 && st.GetRunning() == 0:
-		return "stopped"
+		return spec.PhaseStopped
 	case st.GetRunning() >= st.GetDesired() && st.GetOutdated() == 0:
-		return "running"
+		return spec.PhaseRunning
 	case completed > 0 && completed+st.GetRunning() >= st.GetDesired():
 		if st.GetRunning() > 0 {
-			return "running"
+			return spec.PhaseRunning
 		}
-		return "completed"
+		return spec.PhaseCompleted
 	case st.GetRunning() > 0:
-		return "degraded"
+		return spec.PhaseDegraded
 	case st.GetFailed() > 0:
-		return "failed"
+		return spec.PhaseFailed
 	default:
-		return "pending"
+		return spec.PhasePending
 	}
 }
 

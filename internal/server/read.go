@@ -5,7 +5,6 @@ import (
 	"iter"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
@@ -45,7 +44,7 @@ func (s *workloads) ListReplicas(ctx context.Context, request *v1.ListReplicasRe
 	items, next, err := page(request.GetPage(), func(after string) iter.Seq[*v1.Replica] {
 		return snap.Replicas(selection.GetNamespace(), after)
 	}, byPath, func(r *v1.Replica) bool {
-		return (request.GetEnded() || !rollout.Ended(r.GetStatus().GetPhase())) &&
+		return (request.GetEnded() || !spec.Ended(r.GetStatus().GetPhase())) &&
 			(request.GetWorkload() == "" || r.GetSpec().GetWorkload() == request.GetWorkload()) &&
 			(request.GetNode() == "" || r.GetSpec().GetNode() == request.GetNode()) &&
 			selector.Matches(r.GetMetadata().GetLabels())

@@ -15,7 +15,6 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/assignment"
-	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -190,7 +189,7 @@ func brief(reason string) string {
 func transition(before, after *v1.ReplicaStatus) (reason, message string, severe bool) {
 	exit := after.GetLastExit()
 	switch {
-	case exit != nil && !proto.Equal(before.GetLastExit(), exit) && after.GetPhase() != rollout.PhaseStopped:
+	case exit != nil && !proto.Equal(before.GetLastExit(), exit) && after.GetPhase() != spec.PhaseStopped:
 		message = fmt.Sprintf("exit code %d", exit.GetCode())
 		if why := spec.ExitReason(exit); why != "" {
 			message += ": " + why
@@ -198,11 +197,11 @@ func transition(before, after *v1.ReplicaStatus) (reason, message string, severe
 		return "Exited", message, exit.GetCode() != 0
 	case before.GetPhase() == after.GetPhase():
 		return "", "", false
-	case after.GetPhase() == rollout.PhaseRunning:
+	case after.GetPhase() == spec.PhaseRunning:
 		return "Started", "", false
-	case after.GetPhase() == rollout.PhaseStopped:
+	case after.GetPhase() == spec.PhaseStopped:
 		return "Stopped", "", false
-	case after.GetPhase() == rollout.PhaseBackoff, after.GetPhase() == rollout.PhaseFailed:
+	case after.GetPhase() == spec.PhaseBackoff, after.GetPhase() == spec.PhaseFailed:
 		return "Failed", after.GetReason(), true
 	}
 	return "", "", false

@@ -9,7 +9,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/consensus"
-	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 // While reports cannot be written, agents are not sent away as fast as they come.
@@ -17,7 +17,7 @@ func TestAgentsSayEverythingAgainAfterAPause(t *testing.T) {
 	_, follower := pair(t)
 	connected := follower.sessions.enter(follower.ctx, "n1", "", func() {})
 	began := time.Now()
-	follower.reports.submit("n1", []*v1.ReplicaReport{{Uid: "r", Status: &v1.ReplicaStatus{Phase: rollout.PhaseRunning}}})
+	follower.reports.submit("n1", []*v1.ReplicaReport{{Uid: "r", Status: &v1.ReplicaStatus{Phase: spec.PhaseRunning}}})
 	select {
 	case <-connected.ctx.Done():
 	case <-follower.ctx.Done():

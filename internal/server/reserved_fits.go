@@ -30,7 +30,7 @@ var reservable = []struct {
 func reservedFits(snap *state.Snapshot, before, after *v1.ClusterSpec, refuse func(field, format string, args ...any)) {
 	blamed := map[string]bool{}
 	for n := range snap.Nodes("") {
-		if n.GetStatus().GetState() != "ready" {
+		if n.GetStatus().GetState() != spec.NodeReady {
 			continue
 		}
 		was, is := spec.NodePolicyOf(before, n), spec.NodePolicyOf(after, n)

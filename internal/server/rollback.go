@@ -38,9 +38,9 @@ func (s *workloads) RollbackWorkload(ctx context.Context, request *v1.RollbackWo
 		}
 		w, back, err := s.rollBack(ctx, tx.base, tx.batch, old, request.GetRevision())
 		if restored = back; w == old {
-			return w, actionUnchanged, err
+			return w, spec.ActionUnchanged, err
 		}
-		return w, actionUpdate, err
+		return w, spec.ActionUpdate, err
 	})
 	if err == nil && restored != nil && restored.Tag != "" {
 		s.settleTag(ctx, restored.Repository, restored.Tag, false)

@@ -7,7 +7,6 @@ import (
 	"google.golang.org/grpc/codes"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -33,11 +32,11 @@ func runningReplica(snap *state.Snapshot, wanted inReplica) (*v1.Replica, error)
 		if replica != "" && replica != r.GetMetadata().GetName() {
 			continue
 		}
-		if r.GetStatus().GetPhase() == rollout.PhaseRunning {
+		if r.GetStatus().GetPhase() == spec.PhaseRunning {
 			return r, nil
 		}
 		// One that may run yet says more than one that has ended.
-		if other == nil || rollout.Ended(other.GetStatus().GetPhase()) {
+		if other == nil || spec.Ended(other.GetStatus().GetPhase()) {
 			other = r
 		}
 	}

@@ -6,7 +6,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -20,7 +20,7 @@ func TestReplicaIsFoundByItsNameAlone(t *testing.T) {
 			b.Create(&v1.Replica{
 				Metadata: &v1.Metadata{Uid: name, Name: name, Namespace: "default"},
 				Spec:     &v1.ReplicaSpec{Workload: "web", WorkloadUid: w.GetMetadata().GetUid()},
-				Status:   &v1.ReplicaStatus{Phase: rollout.PhaseRunning},
+				Status:   &v1.ReplicaStatus{Phase: spec.PhaseRunning},
 			})
 		}
 	})

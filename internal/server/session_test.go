@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -23,7 +23,7 @@ func (c *cluster) running(workloadUID string, count int) []*v1.Replica {
 	c.until(func(snap *state.Snapshot) bool {
 		found = nil
 		for r := range snap.ReplicasOf(workloadUID) {
-			if r.GetStatus().GetPhase() == rollout.PhaseRunning {
+			if r.GetStatus().GetPhase() == spec.PhaseRunning {
 				found = append(found, r)
 			}
 		}
@@ -66,7 +66,7 @@ func TestSessionBeginsWithEverythingAndGoesOnWithWhatIsNew(t *testing.T) {
 
 	// A replica that has ended need not be kept any longer.
 	ended := proto.CloneOf(replica.GetStatus())
-	ended.Phase = rollout.PhaseFailed
+	ended.Phase = spec.PhaseFailed
 	must(t, report(stream, replica.GetMetadata().GetUid(), ended))
 	for {
 		delta = assignments(t, stream)
@@ -79,7 +79,7 @@ func TestSessionBeginsWithEverythingAndGoesOnWithWhatIsNew(t *testing.T) {
 	c.until(func(snap *state.Snapshot) bool {
 		live := 0
 		for r := range snap.ReplicasOn(m.uid()) {
-			if rollout.Live(r.GetStatus().GetPhase()) {
+			if spec.Live(r.GetStatus().GetPhase()) {
 				live++
 			}
 		}
@@ -136,25 +136,25 @@ func TestNodeReportsOnlyItsOwnReplicas(t *testing.T) {
 	stranger := c.join("stranger")
 	stream := stranger.connect(c.ctx)
 	assignments(t, stream)
-	lie := &v1.ReplicaStatus{Phase: rollout.PhaseFailed, Reason: "a lie"}
+	lie := &v1.ReplicaStatus{Phase: spec.PhaseFailed, Reason: "a lie"}
 	must(t, report(stream, before.GetMetadata().GetUid(), lie))
 	// The stranger's own session shows that its report has been dealt with: reports are written in order.
-	c.reports.submit(owner.uid(), []*v1.ReplicaReport{{Uid: before.GetMetadata().GetUid(), Status: &v1.ReplicaStatus{Phase: rollout.PhaseRunning, Restarts: 1}}})
+	c.reports.submit(owner.uid(), []*v1.ReplicaReport{{Uid: before.GetMetadata().GetUid(), Status: &v1.ReplicaStatus{Phase: spec.PhaseRunning, Restarts: 1}}})
 	snap := c.until(func(snap *state.Snapshot) bool {
 		return snap.Replica(before.GetMetadata().GetUid()).GetStatus().GetRestarts() == 1
 	})
-	if got := snap.Replica(before.GetMetadata().GetUid()).GetStatus(); got.GetPhase() != rollout.PhaseRunning || got.GetReason() != "" {
+	if got := snap.Replica(before.GetMetadata().GetUid()).GetStatus(); got.GetPhase() != spec.PhaseRunning || got.GetReason() != "" {
 		t.Errorf("another node changed the replica to %v", got)
 	}
 }
 
 func TestOneNodesReportNeverTakesThePlaceOfAnothers(t *testing.T) {
 	r := newReports()
-	r.submit("a", []*v1.ReplicaReport{{Uid: "r", Status: &v1.ReplicaStatus{Phase: rollout.PhaseRunning}}})
-	r.submit("b", []*v1.ReplicaReport{{Uid: "r", Status: &v1.ReplicaStatus{Phase: rollout.PhaseFailed}}})
-	r.submit("a", []*v1.ReplicaReport{{Uid: "r", Status: &v1.ReplicaStatus{Phase: rollout.PhaseBackoff}}})
+	r.submit("a", []*v1.ReplicaReport{{Uid: "r", Status: &v1.ReplicaStatus{Phase: spec.PhaseRunning}}})
+	r.submit("b", []*v1.ReplicaReport{{Uid: "r", Status: &v1.ReplicaStatus{Phase: spec.PhaseFailed}}})
+	r.submit("a", []*v1.ReplicaReport{{Uid: "r", Status: &v1.ReplicaStatus{Phase: spec.PhaseBackoff}}})
 	taken := r.take()
-	if len(taken) != 2 || taken[reported{"a", "r"}].GetPhase() != rollout.PhaseBackoff {
+	if len(taken) != 2 || taken[reported{"a", "r"}].GetPhase() != spec.PhaseBackoff {
 		t.Errorf("took %v, want the newest word of each node", taken)
 	}
 	if len(r.take()) != 0 {
@@ -171,20 +171,20 @@ func TestManyReportsAreWrittenTogether(t *testing.T) {
 			uid := state.NewUID()
 			b.Create(&v1.Replica{
 				Metadata: &v1.Metadata{Uid: uid, Name: "web-" + uid, Namespace: "default"},
-				Spec:     &v1.ReplicaSpec{NodeUid: m.uid(), Desired: rollout.DesiredRunning},
-				Status:   &v1.ReplicaStatus{Phase: rollout.PhasePlaced},
+				Spec:     &v1.ReplicaSpec{NodeUid: m.uid(), Desired: spec.DesiredRunning},
+				Status:   &v1.ReplicaStatus{Phase: spec.PhasePlaced},
 			})
 		}
 	})
 	var all []*v1.ReplicaReport
 	for r := range c.store.Snapshot().ReplicasOn(m.uid()) {
-		all = append(all, &v1.ReplicaReport{Uid: r.GetMetadata().GetUid(), Status: &v1.ReplicaStatus{Phase: rollout.PhaseRunning}})
+		all = append(all, &v1.ReplicaReport{Uid: r.GetMetadata().GetUid(), Status: &v1.ReplicaStatus{Phase: spec.PhaseRunning}})
 	}
 	before := c.store.Snapshot().Index()
 	c.reports.submit(m.uid(), all)
 	after := c.until(func(snap *state.Snapshot) bool {
 		for r := range snap.ReplicasOn(m.uid()) {
-			if r.GetStatus().GetPhase() != rollout.PhaseRunning {
+			if r.GetStatus().GetPhase() != spec.PhaseRunning {
 				return false
 			}
 		}
@@ -201,7 +201,7 @@ func TestReportWithoutAPhaseIsIgnored(t *testing.T) {
 	c.change(func(_ *state.Snapshot, b *state.Batch) {
 		b.Create(&v1.Replica{
 			Metadata: &v1.Metadata{Uid: "r", Name: "web-1", Namespace: "default"},
-			Spec:     &v1.ReplicaSpec{NodeUid: "n"}, Status: &v1.ReplicaStatus{Phase: rollout.PhaseRunning},
+			Spec:     &v1.ReplicaSpec{NodeUid: "n"}, Status: &v1.ReplicaStatus{Phase: spec.PhaseRunning},
 		})
 	})
 	for _, said := range []*v1.ReplicaStatus{nil, {}, {Reason: "nothing else"}} {
@@ -269,7 +269,7 @@ func TestSessionsLearnWhatTheServerHasMissed(t *testing.T) {
 	c.change(func(snap *state.Snapshot, b *state.Batch) {
 		cluster, node := proto.CloneOf(snap.Cluster()), proto.CloneOf(snap.Node(silent.uid()))
 		cluster.Spec.Liveness = &v1.Liveness{Heartbeat: "2s", Silence: "1m"}
-		node.Status.State = nodeOffline
+		node.Status.State = spec.NodeOffline
 		b.Update(cluster, cluster.GetMetadata().GetVersion())
 		b.Update(node, node.GetMetadata().GetVersion())
 		b.Create(&v1.Server{Metadata: &v1.Metadata{Uid: "s-9", Name: "s-9"}, Spec: &v1.ServerSpec{Address: "10.0.0.9:7700"}})

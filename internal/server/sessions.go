@@ -15,6 +15,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/assignment"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -429,7 +430,7 @@ func (s *Server) catchUp(snap *state.Snapshot) {
 		one.markServers()
 		one.markTune()
 		one.markAll()
-		if snap.Node(one.node).GetStatus().GetState() == nodeOffline {
+		if snap.Node(one.node).GetStatus().GetState() == spec.NodeOffline {
 			one.cancel(errSilent)
 		}
 	})

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -22,7 +22,7 @@ func TestManyStartsAreOneEvent(t *testing.T) {
 		uid := fmt.Sprintf("r%03d", i)
 		b.Create(&v1.Replica{
 			Metadata: &v1.Metadata{Uid: uid, Name: "web-" + uid, Namespace: "default"},
-			Spec:     &v1.ReplicaSpec{WorkloadUid: "w", Workload: "web", NodeUid: "n", Node: "n"}, Status: &v1.ReplicaStatus{Phase: rollout.PhasePlaced},
+			Spec:     &v1.ReplicaSpec{WorkloadUid: "w", Workload: "web", NodeUid: "n", Node: "n"}, Status: &v1.ReplicaStatus{Phase: spec.PhasePlaced},
 		})
 	}
 	_, err := store.Apply(1, b.Transaction(time.Now()))
@@ -33,9 +33,9 @@ func TestManyStartsAreOneEvent(t *testing.T) {
 		record := func(i int, status *v1.ReplicaStatus) {
 			c.recordOne(c.ctx, store.Snapshot(), &b, reported{"n", fmt.Sprintf("r%03d", i)}, status, transitions)
 		}
-		record(starting, &v1.ReplicaStatus{Phase: rollout.PhaseFailed, Reason: "no such program"})
+		record(starting, &v1.ReplicaStatus{Phase: spec.PhaseFailed, Reason: "no such program"})
 		for i := range starting {
-			record(i, &v1.ReplicaStatus{Phase: rollout.PhaseRunning})
+			record(i, &v1.ReplicaStatus{Phase: spec.PhaseRunning})
 		}
 		transitions.tell(c.ctx, c.Server, store.Snapshot(), &b)
 		for _, change := range b.Transaction(time.Now()).GetChanges() {

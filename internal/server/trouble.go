@@ -137,9 +137,9 @@ func (s *Server) nodeTroubles(snap *state.Snapshot) []string {
 	for n := range snap.Nodes("") {
 		name, status := n.GetMetadata().GetName(), n.GetStatus()
 		switch status.GetState() {
-		case "offline":
+		case spec.NodeOffline:
 			offline.add(name, " is offline", status.GetReason())
-		case "failed":
+		case spec.NodeFailed:
 			failed.add(name, " has failed", status.GetReason())
 		}
 		for _, c := range status.GetConditions() {
@@ -147,7 +147,7 @@ func (s *Server) nodeTroubles(snap *state.Snapshot) []string {
 			case !c.GetStatus():
 			case c.GetType() == "ClockSkewed":
 				skewed.add(name, "", c.GetReason())
-			case strings.HasSuffix(c.GetType(), "Pressure") && status.GetState() != "offline": // where it is what was heard last
+			case strings.HasSuffix(c.GetType(), "Pressure") && status.GetState() != spec.NodeOffline: // where it is what was heard last
 				short.add(name, " has "+c.GetType(), c.GetReason())
 			}
 		}

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -128,7 +128,7 @@ func (s *Server) usage(snap *state.Snapshot, of *v1.GetUsageRequest) (*v1.Usage,
 
 func runningOn(snap *state.Snapshot, node string) (count int32) {
 	for r := range snap.ReplicasOn(node) {
-		if r.GetStatus().GetPhase() == rollout.PhaseRunning {
+		if r.GetStatus().GetPhase() == spec.PhaseRunning {
 			count++
 		}
 	}

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -132,7 +132,7 @@ func TestWatchesOfReplicasNodesAndEvents(t *testing.T) {
 	c.create(op, workload("db")) // not asked for
 	c.create(op, workload("web"))
 	var seen []string
-	for phase := ""; phase != rollout.PhaseRunning; {
+	for phase := ""; phase != spec.PhaseRunning; {
 		r, err := replicas.Recv()
 		must(t, err)
 		phase = r.GetReplica().GetStatus().GetPhase()
@@ -246,17 +246,17 @@ func TestPhaseOfAWorkload(t *testing.T) {
 	}{
 		{want: "stopped"},
 		{want: "pending", desired: 1},
-		{want: "pending", desired: 1, replicas: []*v1.Replica{replica(current, rollout.PhasePreparing)}},
-		{want: "running", desired: 1, replicas: []*v1.Replica{replica(current, rollout.PhaseRunning)}},
-		{want: "degraded", desired: 2, replicas: []*v1.Replica{replica(current, rollout.PhaseRunning)}},
-		{want: "degraded", desired: 1, replicas: []*v1.Replica{replica(older, rollout.PhaseRunning)}},
-		{want: "failed", desired: 1, replicas: []*v1.Replica{replica(current, rollout.PhaseBackoff)}, reason: true},
-		{want: "failed", desired: 1, replicas: []*v1.Replica{replica(current, rollout.PhaseFailed)}, reason: true},
-		{want: "completed", desired: 1, replicas: []*v1.Replica{replica(current, rollout.PhaseCompleted)}},
-		{want: "deleting", deleting: true, desired: 1, replicas: []*v1.Replica{replica(current, rollout.PhaseRunning)}},
+		{want: "pending", desired: 1, replicas: []*v1.Replica{replica(current, spec.PhasePreparing)}},
+		{want: "running", desired: 1, replicas: []*v1.Replica{replica(current, spec.PhaseRunning)}},
+		{want: "degraded", desired: 2, replicas: []*v1.Replica{replica(current, spec.PhaseRunning)}},
+		{want: "degraded", desired: 1, replicas: []*v1.Replica{replica(older, spec.PhaseRunning)}},
+		{want: "failed", desired: 1, replicas: []*v1.Replica{replica(current, spec.PhaseBackoff)}, reason: true},
+		{want: "failed", desired: 1, replicas: []*v1.Replica{replica(current, spec.PhaseFailed)}, reason: true},
+		{want: "completed", desired: 1, replicas: []*v1.Replica{replica(current, spec.PhaseCompleted)}},
+		{want: "deleting", deleting: true, desired: 1, replicas: []*v1.Replica{replica(current, spec.PhaseRunning)}},
 		// How replicas of an older revision ended is history.
-		{want: "pending", desired: 1, replicas: []*v1.Replica{replica(older, rollout.PhaseCompleted)}},
-		{want: "running", desired: 1, replicas: []*v1.Replica{replica(older, rollout.PhaseFailed), replica(current, rollout.PhaseRunning)}},
+		{want: "pending", desired: 1, replicas: []*v1.Replica{replica(older, spec.PhaseCompleted)}},
+		{want: "running", desired: 1, replicas: []*v1.Replica{replica(older, spec.PhaseFailed), replica(current, spec.PhaseRunning)}},
 	} {
 		store := state.New()
 		var b state.Batch
@@ -289,7 +289,7 @@ func TestWorkloadThatEndsAndEndsSaysHow(t *testing.T) {
 	b.Create(&v1.Replica{
 		Metadata: &v1.Metadata{Uid: "r", Name: "web-1", Namespace: "default"},
 		Spec:     &v1.ReplicaSpec{WorkloadUid: "w", RevisionUid: "rev-1", NodeUid: "n"},
-		Status:   &v1.ReplicaStatus{Phase: rollout.PhaseBackoff, LastExit: &v1.Exit{}},
+		Status:   &v1.ReplicaStatus{Phase: spec.PhaseBackoff, LastExit: &v1.Exit{}},
 	})
 	store := state.New()
 	_, err := store.Apply(1, b.Transaction(c.now()))

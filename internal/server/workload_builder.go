@@ -153,9 +153,9 @@ func (tx *transaction) relyOnImages() {
 func (b *workloadBuilder) describe(tx *transaction, old, now *v1.Workload, change *v1.PlanChange) {
 	change.Image = tx.images[b.image.from].image
 	switch change.GetAction() {
-	case actionCreate:
+	case spec.ActionCreate:
 		change.Fields = fieldChanges(spec.Given(b.withClusterDefaults(tx.base, now)))
-	case actionUpdate:
+	case spec.ActionUpdate:
 		change.Fields = fieldChanges(spec.DiffWorkload(old, now))
 		before := tx.base.Revision(old.GetStatus().GetRevisionUid()).GetSpec().GetImage()
 		if before != change.GetImage() && spec.SameImage(old.GetSpec().GetImage(), now.GetSpec().GetImage()) {

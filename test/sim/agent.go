@@ -9,7 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 // record is what the agent's disk holds of a replica.
@@ -38,12 +38,12 @@ type task struct {
 
 func (r *record) phase() string { return r.status.GetPhase() }
 
-func (r *record) stop() bool { return r.removed || r.desired == rollout.DesiredStopped }
+func (r *record) stop() bool { return r.removed || r.desired == spec.DesiredStopped }
 
 // ended is whether nothing more happens to a replica by itself.
 func (r *record) ended() bool {
 	p := r.phase()
-	return p == rollout.PhaseCompleted || p == rollout.PhaseFailed || p == rollout.PhaseStopped
+	return p == spec.PhaseCompleted || p == spec.PhaseFailed || p == spec.PhaseStopped
 }
 
 func (m *machine) date() *timestamppb.Timestamp { return timestamppb.New(m.w.clock().Add(m.skew)) }
@@ -89,8 +89,8 @@ func (m *machine) want(uid string, a *v1.Assignment) {
 		r = &record{
 			uid: uid, name: a.GetReplica().GetMetadata().GetName(), workload: a.GetReplica().GetSpec().GetWorkloadUid(),
 			policy: workload.GetRestart().GetPolicy(), image: workload.GetImage(),
-			desired: rollout.DesiredRunning, boot: m.boot, attempt: 1,
-			status: &v1.ReplicaStatus{Phase: rollout.PhasePlaced, Restarts: known.GetRestarts(), LastExit: known.GetLastExit()},
+			desired: spec.DesiredRunning, boot: m.boot, attempt: 1,
+			status: &v1.ReplicaStatus{Phase: spec.PhasePlaced, Restarts: known.GetRestarts(), LastExit: known.GetLastExit()},
 		}
 		m.records[uid] = r
 		m.w.checkAssigned(m, a)
@@ -100,7 +100,7 @@ func (m *machine) want(uid string, a *v1.Assignment) {
 		r.desired = desired
 		m.w.checkStop(m, r)
 		m.advance(r)
-	} else if r.phase() == rollout.PhasePlaced && r.step == 0 {
+	} else if r.phase() == spec.PhasePlaced && r.step == 0 {
 		m.advance(r)
 	}
 }
@@ -166,25 +166,25 @@ func (m *machine) plan(r *record, d time.Duration, f func()) {
 // advance takes the step that the phase and the wish call for.
 func (m *machine) advance(r *record) {
 	switch {
-	case r.phase() == rollout.PhaseStopping:
+	case r.phase() == spec.PhaseStopping:
 		m.plan(r, m.w.stopTime(), func() { m.stopped(r) })
 	case r.ended() && r.removed:
 		r.step++
 		delete(m.tasks, r.uid)
 		delete(m.records, r.uid)
 		delete(m.pending, r.uid)
-	case r.phase() == rollout.PhaseStopped && !r.stop():
+	case r.phase() == spec.PhaseStopped && !r.stop():
 		m.again(r, false)
 	case r.ended():
 	case r.stop():
-		m.become(r, rollout.PhaseStopping, func(s *v1.ReplicaStatus) { s.Reason = "" })
+		m.become(r, spec.PhaseStopping, func(s *v1.ReplicaStatus) { s.Reason = "" })
 		m.advance(r)
-	case r.phase() == rollout.PhasePlaced:
-		m.become(r, rollout.PhasePreparing, nil)
+	case r.phase() == spec.PhasePlaced:
+		m.become(r, spec.PhasePreparing, nil)
 		m.advance(r)
-	case r.phase() == rollout.PhasePreparing:
+	case r.phase() == spec.PhasePreparing:
 		m.plan(r, m.w.startTime(), func() { m.start(r) })
-	case r.phase() == rollout.PhaseBackoff:
+	case r.phase() == spec.PhaseBackoff:
 		m.plan(r, r.resume-m.w.now, func() { m.again(r, r.started) })
 	}
 }
@@ -219,7 +219,7 @@ func (m *machine) start(r *record) {
 	t := &task{attempt: r.attempt}
 	m.tasks[r.uid] = t
 	r.started, r.boot = true, m.boot
-	m.become(r, rollout.PhaseRunning, func(s *v1.ReplicaStatus) { s.Reason, s.StartTime = "", m.date() })
+	m.become(r, spec.PhaseRunning, func(s *v1.ReplicaStatus) { s.Reason, s.StartTime = "", m.date() })
 	w.note("%s runs %s, attempt %d", m.name, r.name, r.attempt)
 	life := time.Duration(0)
 	switch {
@@ -248,7 +248,7 @@ func (m *machine) exit(uid string, t *task, code int32) {
 // exited is the agent that has seen it.
 func (m *machine) exited(uid string, t *task) {
 	r := m.records[uid]
-	if r == nil || m.tasks[uid] != t || r.phase() != rollout.PhaseRunning {
+	if r == nil || m.tasks[uid] != t || r.phase() != spec.PhaseRunning {
 		return
 	}
 	delete(m.tasks, uid)
@@ -262,9 +262,9 @@ func (m *machine) exited(uid string, t *task) {
 
 // conclude ends an attempt and decides by the policy what follows.
 func (m *machine) conclude(r *record, failed, started bool, reason string) {
-	final := rollout.PhaseCompleted
+	final := spec.PhaseCompleted
 	if failed {
-		final = rollout.PhaseFailed
+		final = spec.PhaseFailed
 	}
 	if started && (r.policy == "never" || r.policy == "on-failure" && !failed) {
 		m.become(r, final, func(s *v1.ReplicaStatus) { s.Reason, s.EndTime = reason, m.date() })
@@ -281,7 +281,7 @@ func (m *machine) conclude(r *record, failed, started bool, reason string) {
 	}
 	r.failures++
 	r.resume = m.w.now + pause
-	m.become(r, rollout.PhaseBackoff, func(s *v1.ReplicaStatus) { s.Reason = reason })
+	m.become(r, spec.PhaseBackoff, func(s *v1.ReplicaStatus) { s.Reason = reason })
 	m.advance(r)
 }
 
@@ -289,7 +289,7 @@ func (m *machine) conclude(r *record, failed, started bool, reason string) {
 func (m *machine) again(r *record, restart bool) {
 	r.attempt++
 	r.started = false
-	m.become(r, rollout.PhasePreparing, func(s *v1.ReplicaStatus) {
+	m.become(r, spec.PhasePreparing, func(s *v1.ReplicaStatus) {
 		if restart {
 			s.Restarts++
 		}
@@ -300,7 +300,7 @@ func (m *machine) again(r *record, restart bool) {
 func (m *machine) stopped(r *record) {
 	delete(m.tasks, r.uid)
 	r.started, r.failures = false, 0
-	m.become(r, rollout.PhaseStopped, func(s *v1.ReplicaStatus) { s.Reason, s.EndTime = "", m.date() })
+	m.become(r, spec.PhaseStopped, func(s *v1.ReplicaStatus) { s.Reason, s.EndTime = "", m.date() })
 	m.advance(r)
 }
 
@@ -312,17 +312,17 @@ func (m *machine) recover(r *record) {
 	rebooted := r.boot != m.boot && (t == nil || t.exited)
 	r.boot = m.boot
 	switch phase := r.phase(); {
-	case phase != rollout.PhaseRunning && phase != rollout.PhasePreparing:
+	case phase != spec.PhaseRunning && phase != spec.PhasePreparing:
 	case rebooted && r.started && r.policy == "never":
 		const reason = "The machine was restarted while the replica ran."
-		r.status = &v1.ReplicaStatus{Phase: rollout.PhaseFailed, Restarts: r.status.GetRestarts(), Reason: reason, EndTime: m.date()}
+		r.status = &v1.ReplicaStatus{Phase: spec.PhaseFailed, Restarts: r.status.GetRestarts(), Reason: reason, EndTime: m.date()}
 	case rebooted:
 		if r.started {
 			r.attempt++
 			r.started = false
 		}
-		r.status = &v1.ReplicaStatus{Phase: rollout.PhasePreparing, Restarts: r.status.GetRestarts(), LastExit: r.status.GetLastExit()}
-	case phase == rollout.PhaseRunning && t != nil && t.exited:
+		r.status = &v1.ReplicaStatus{Phase: spec.PhasePreparing, Restarts: r.status.GetRestarts(), LastExit: r.status.GetLastExit()}
+	case phase == spec.PhaseRunning && t != nil && t.exited:
 		m.later(0, func() { m.exited(r.uid, t) })
 	}
 	m.pending[r.uid] = true

@@ -9,7 +9,7 @@ import (
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/control/replicas"
-	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -68,7 +68,7 @@ const (
 func crowd(snap *state.Snapshot, tx *statev1.Transaction) {
 	for n := range snap.Nodes("") {
 		for _, change := range tx.GetChanges() {
-			if r := change.GetPut().GetReplica(); r.GetStatus().GetPhase() == rollout.PhasePlaced {
+			if r := change.GetPut().GetReplica(); r.GetStatus().GetPhase() == spec.PhasePlaced {
 				r.Spec.NodeUid, r.Spec.Node = n.GetMetadata().GetUid(), n.GetMetadata().GetName()
 			}
 		}
@@ -87,7 +87,7 @@ func grab(snap *state.Snapshot, b *state.Batch) {
 // forget deletes all work that is done.
 func forget(snap *state.Snapshot, b *state.Batch) {
 	for r := range snap.Replicas("", "") {
-		if r.GetStatus().GetPhase() == rollout.PhaseCompleted {
+		if r.GetStatus().GetPhase() == spec.PhaseCompleted {
 			b.Delete(state.KindReplica, r.GetMetadata().GetUid())
 		}
 	}
@@ -118,7 +118,7 @@ func without(changes []state.Change, match func(state.Change) bool) []state.Chan
 func unnoticed(changes []state.Change) []state.Change {
 	return without(changes, func(c state.Change) bool {
 		r, _ := c.New.(*v1.Replica)
-		return r != nil && r.GetStatus().GetPhase() != rollout.PhasePending && r.GetStatus().GetPhase() != rollout.PhasePlaced
+		return r != nil && r.GetStatus().GetPhase() != spec.PhasePending && r.GetStatus().GetPhase() != spec.PhasePlaced
 	})
 }
 
@@ -171,9 +171,9 @@ func keepAsleep(e *replicas.Engine, snap *state.Snapshot, changes []state.Change
 func pushOut(snap *state.Snapshot, b *state.Batch) {
 	for waits := range snap.ReplicasOn("") {
 		for old := range snap.Replicas("", "") {
-			if rollout.Live(waits.GetStatus().GetPhase()) && wanted(old) && old.GetStatus().GetPhase() == rollout.PhaseRunning {
+			if spec.Live(waits.GetStatus().GetPhase()) && wanted(old) && old.GetStatus().GetPhase() == spec.PhaseRunning {
 				r := proto.CloneOf(old)
-				r.Spec.Desired, r.Spec.PreemptedFor = rollout.DesiredStopped, waits.GetMetadata().GetUid()
+				r.Spec.Desired, r.Spec.PreemptedFor = spec.DesiredStopped, waits.GetMetadata().GetUid()
 				b.BeginPart()
 				b.Update(r, old.GetMetadata().GetVersion())
 				return

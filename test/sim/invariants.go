@@ -8,7 +8,6 @@ import (
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/control/replicas"
-	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/scheduler"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
@@ -91,13 +90,13 @@ func (w *World) checkEntry(p *proposal, before, after *state.Snapshot) {
 // checkReplica judges one replica that has changed.
 func (w *World) checkReplica(p *proposal, snapBefore *state.Snapshot, old, now *v1.Replica, after *state.Snapshot) {
 	name, phase := now.GetMetadata().GetName(), now.GetStatus().GetPhase()
-	if old != nil && rollout.Ended(old.GetStatus().GetPhase()) {
+	if old != nil && spec.Ended(old.GetStatus().GetPhase()) {
 		w.fail("what has ended stays as it ended", "%s: %s was %s and is %s", p.who, name, old.GetStatus().GetPhase(), phase)
 	}
 	if old != nil && old.GetSpec().GetNodeUid() != "" && old.GetSpec().GetNodeUid() != now.GetSpec().GetNodeUid() {
 		w.fail("a replica stays on its node", "%s: %s", p.who, name)
 	}
-	if rollout.Live(phase) {
+	if spec.Live(phase) {
 		if after.Workload(now.GetSpec().GetWorkloadUid()) == nil {
 			w.fail("what lives belongs to a workload", "%s: %s is %s", p.who, name, phase)
 		}
@@ -109,7 +108,7 @@ func (w *World) checkReplica(p *proposal, snapBefore *state.Snapshot, old, now *
 		w.checkNew(p, now, after)
 	}
 	w.remember(now, after)
-	if phase == rollout.PhaseCompleted || phase == rollout.PhaseFailed {
+	if phase == spec.PhaseCompleted || phase == spec.PhaseFailed {
 		w.oracle.lastWork = w.now
 	}
 	switch {
@@ -134,7 +133,7 @@ func (w *World) checkReplacing(p *proposal, before *state.Snapshot) {
 		r := change.GetPut().GetReplica()
 		old := before.Replica(r.GetMetadata().GetUid())
 		one := p.base.Workload(r.GetSpec().GetWorkloadUid())
-		if old == nil || !wanted(old) || r.GetSpec().GetDesired() != rollout.DesiredStopped || r.GetSpec().GetStopReason() != "" || old.GetStatus().GetPhase() != rollout.PhaseRunning ||
+		if old == nil || !wanted(old) || r.GetSpec().GetDesired() != spec.DesiredStopped || r.GetSpec().GetStopReason() != "" || old.GetStatus().GetPhase() != spec.PhaseRunning ||
 			one == nil || one.GetSpec().GetKind() == spec.KindJob || one.GetMetadata().GetDeleteTime() != nil || one.GetStatus().GetRevisionUid() == r.GetSpec().GetRevisionUid() {
 			continue
 		}
@@ -150,7 +149,7 @@ func (w *World) checkReplacing(p *proposal, before *state.Snapshot) {
 			case replicas.Away(p.base, r):
 			case wanted(r): // also where a taint is borne for a while
 				have++
-			case (phase == rollout.PhaseRunning || phase == rollout.PhaseStopping) && r.GetSpec().GetRevisionUid() != revision:
+			case (phase == spec.PhaseRunning || phase == spec.PhaseStopping) && r.GetSpec().GetRevisionUid() != revision:
 				leaving++
 			}
 		}
@@ -161,7 +160,7 @@ func (w *World) checkReplacing(p *proposal, before *state.Snapshot) {
 }
 
 func wanted(r *v1.Replica) bool {
-	return rollout.Live(r.GetStatus().GetPhase()) && r.GetSpec().GetDesired() != rollout.DesiredStopped
+	return spec.Live(r.GetStatus().GetPhase()) && r.GetSpec().GetDesired() != spec.DesiredStopped
 }
 
 // remember notes work that is done.
@@ -169,12 +168,12 @@ func (w *World) remember(r *v1.Replica, snap *state.Snapshot) {
 	revision := r.GetSpec().GetRevisionUid()
 	policy := snap.Revision(revision).GetSpec().GetWorkload().GetRestart().GetPolicy()
 	phase := r.GetStatus().GetPhase()
-	done := phase == rollout.PhaseCompleted && policy != "always" || phase == rollout.PhaseFailed && policy == "never"
-	if !done || r.GetSpec().GetDesired() == rollout.DesiredStopped {
+	done := phase == spec.PhaseCompleted && policy != "always" || phase == spec.PhaseFailed && policy == "never"
+	if !done || r.GetSpec().GetDesired() == spec.DesiredStopped {
 		return
 	}
 	to := w.oracle.done
-	if phase == rollout.PhaseFailed && snap.Workload(r.GetSpec().GetWorkloadUid()).GetSpec().GetKind() == spec.KindJob {
+	if phase == spec.PhaseFailed && snap.Workload(r.GetSpec().GetWorkloadUid()).GetSpec().GetKind() == spec.KindJob {
 		to = w.oracle.failed
 	}
 	if to[revision] == nil {
@@ -268,7 +267,7 @@ func (w *World) checkPromises(snap *state.Snapshot, uid string) {
 	var sum scheduler.Resources
 	owners := map[scheduler.Port]string{}
 	for r := range snap.ReplicasOn(uid) {
-		if rollout.Ended(r.GetStatus().GetPhase()) {
+		if spec.Ended(r.GetStatus().GetPhase()) {
 			continue
 		}
 		need, ok := w.needsOf(snap, r.GetSpec().GetRevisionUid())
@@ -298,7 +297,7 @@ func (w *World) checkPromises(snap *state.Snapshot, uid string) {
 func (w *World) checkPlacement(snap *state.Snapshot, b *state.Batch) {
 	for _, change := range b.Transaction(w.clock()).GetChanges() {
 		r := change.GetPut().GetReplica()
-		if r == nil || r.GetStatus().GetPhase() != rollout.PhasePlaced || snap.Replica(r.GetMetadata().GetUid()).GetSpec().GetNodeUid() != "" {
+		if r == nil || r.GetStatus().GetPhase() != spec.PhasePlaced || snap.Replica(r.GetMetadata().GetUid()).GetSpec().GetNodeUid() != "" {
 			continue
 		}
 		n := snap.Node(r.GetSpec().GetNodeUid())
@@ -417,7 +416,7 @@ func (w *World) needed(now time.Time, snap *state.Snapshot, key *statev1.Key) st
 	switch state.Kind(key.GetKind()) {
 	case state.KindReplica:
 		r := snap.Replica(key.GetUid())
-		if rollout.Live(r.GetStatus().GetPhase()) {
+		if spec.Live(r.GetStatus().GetPhase()) {
 			return "it is " + r.GetStatus().GetPhase()
 		}
 		if age := now.Sub(r.GetStatus().GetEndTime().AsTime()); age <= limits.Replicas {
@@ -429,7 +428,7 @@ func (w *World) needed(now time.Time, snap *state.Snapshot, key *statev1.Key) st
 			return "it is the current one"
 		}
 		for one := range snap.ReplicasOf(r.GetSpec().GetWorkloadUid()) {
-			if one.GetSpec().GetRevisionUid() == key.GetUid() && rollout.Live(one.GetStatus().GetPhase()) {
+			if one.GetSpec().GetRevisionUid() == key.GetUid() && spec.Live(one.GetStatus().GetPhase()) {
 				return "a replica of it lives"
 			}
 		}
@@ -480,7 +479,7 @@ func (w *World) checkAssigned(m *machine, a *v1.Assignment) {
 	switch {
 	case r.GetSpec().GetNodeUid() != m.uid:
 		w.fail("a node is given only what is its own", "%s to %s", r.GetMetadata().GetName(), m.name)
-	case rollout.Ended(r.GetStatus().GetPhase()):
+	case spec.Ended(r.GetStatus().GetPhase()):
 		w.fail("a node is given only what lives", "%s is %s", r.GetMetadata().GetName(), r.GetStatus().GetPhase())
 	case a.GetRevision() == nil:
 		w.fail("a node is given replicas with their revision", "%s", r.GetMetadata().GetName())

@@ -119,7 +119,7 @@ func (w *World) checkNewOfJob(p *proposal, r *v1.Replica, one *v1.Workload, live
 	completions, parallelism, retries, _ := spec.JobOf(one.GetSpec())
 	done, failed := len(w.oracle.done[revision]), 0
 	for uid := range w.oracle.failed[revision] {
-		if seen := p.base.Replica(uid); seen == nil || rollout.Ended(seen.GetStatus().GetPhase()) {
+		if seen := p.base.Replica(uid); seen == nil || spec.Ended(seen.GetStatus().GetPhase()) {
 			failed++
 		}
 	}
@@ -136,7 +136,7 @@ func (w *World) checkNewOfDaemon(r *v1.Replica, after *state.Snapshot) {
 		if r.GetSpec().GetSucceeds() != "" && (other.GetMetadata().GetUid() == r.GetSpec().GetSucceeds() || !wanted(other)) {
 			continue
 		}
-		if other.GetMetadata().GetUid() != r.GetMetadata().GetUid() && rollout.Live(other.GetStatus().GetPhase()) &&
+		if other.GetMetadata().GetUid() != r.GetMetadata().GetUid() && spec.Live(other.GetStatus().GetPhase()) &&
 			other.GetSpec().GetOnlyNodeUid() == r.GetSpec().GetOnlyNodeUid() {
 			w.fail("a node has one replica of a daemon", "%s and %s are for %s", r.GetMetadata().GetName(), other.GetMetadata().GetName(), r.GetSpec().GetOnlyNode())
 		}
@@ -183,14 +183,14 @@ func (w *World) jobAmiss(snap *state.Snapshot, one *v1.Workload, add func(string
 	live, pending := 0, 0
 	for r := range snap.ReplicasOf(one.GetMetadata().GetUid()) {
 		switch {
-		case rollout.Ended(r.GetStatus().GetPhase()):
+		case spec.Ended(r.GetStatus().GetPhase()):
 		case replicas.Away(snap, r) && wanted(r):
 			if outcome == "" && !w.fits(snap, one, "") {
 				pending++ // it may still run there
 				continue
 			}
 			live++
-		case r.GetStatus().GetPhase() == rollout.PhasePending && wanted(r):
+		case r.GetStatus().GetPhase() == spec.PhasePending && wanted(r):
 			pending++
 		default:
 			live++
@@ -214,7 +214,7 @@ func (w *World) daemonAmiss(snap *state.Snapshot, one *v1.Workload, add func(str
 	need, _ := w.needsOf(snap, revision)
 	has := map[string]*v1.Replica{}
 	for r := range snap.ReplicasOf(one.GetMetadata().GetUid()) {
-		if rollout.Ended(r.GetStatus().GetPhase()) {
+		if spec.Ended(r.GetStatus().GetPhase()) {
 			continue
 		}
 		node := r.GetSpec().GetOnlyNodeUid()
@@ -237,11 +237,11 @@ func (w *World) daemonAmiss(snap *state.Snapshot, one *v1.Workload, add func(str
 			if uid := r.GetMetadata().GetUid(); s.Takes && w.withinQuota(snap, one, need, uid) && w.hasRoom(snap, n, one, need, uid) {
 				add("%s is outdated though there is room", r.GetMetadata().GetName())
 			}
-		case r.GetStatus().GetPhase() == rollout.PhasePending:
+		case r.GetStatus().GetPhase() == spec.PhasePending:
 			if w.withinQuota(snap, one, need, "") && w.hasRoom(snap, n, one, need, "") {
 				add("one waits for %s though there is room", name)
 			}
-		case r.GetStatus().GetPhase() != rollout.PhaseRunning:
+		case r.GetStatus().GetPhase() != spec.PhaseRunning:
 			add("%s is %s", r.GetMetadata().GetName(), r.GetStatus().GetPhase())
 		}
 	}

@@ -10,7 +10,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/control/replicas"
-	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -62,7 +62,7 @@ func (w *World) predictable(snap *state.Snapshot) bool {
 	}
 	for r := range snap.Replicas("", "") {
 		one := snap.Workload(r.GetSpec().GetWorkloadUid())
-		if rollout.Live(r.GetStatus().GetPhase()) && one.GetSpec().GetRestart().GetPolicy() != "always" {
+		if spec.Live(r.GetStatus().GetPhase()) && one.GetSpec().GetRestart().GetPolicy() != "always" {
 			return false
 		}
 	}

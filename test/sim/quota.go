@@ -9,7 +9,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/scheduler"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
@@ -94,7 +93,7 @@ func (w *World) allowed(quota *v1.Quota, snap, nodes *state.Snapshot, namespace,
 	left = newAllowance(quota)
 	for r := range snap.Replicas(namespace, "") {
 		n := nodes.Node(r.GetSpec().GetNodeUid())
-		if n == nil || rollout.Ended(r.GetStatus().GetPhase()) || n.GetStatus().GetState() == "offline" || r.GetMetadata().GetUid() == without {
+		if n == nil || spec.Ended(r.GetStatus().GetPhase()) || n.GetStatus().GetState() == "offline" || r.GetMetadata().GetUid() == without {
 			continue
 		}
 		have++

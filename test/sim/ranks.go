@@ -11,7 +11,6 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/control/replicas"
-	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/scheduler"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
@@ -97,18 +96,18 @@ func (w *World) checkPreempted(p *proposal, old, now *v1.Replica, before, after 
 	if other <= 100 || mine >= other {
 		w.fail("only what is more important pushes others out", "%s: %s of priority %d for %s of %d", p.who, name, mine, by.GetMetadata().GetName(), other)
 	}
-	if by.GetSpec().GetReservedNodeUid() != now.GetSpec().GetNodeUid() || by.GetStatus().GetPhase() != rollout.PhasePending {
+	if by.GetSpec().GetReservedNodeUid() != now.GetSpec().GetNodeUid() || by.GetStatus().GetPhase() != spec.PhasePending {
 		w.fail("nobody is pushed out in vain", "%s: %s for %s, which is %s", p.who, name, by.GetMetadata().GetName(), by.GetStatus().GetPhase())
 	}
 	if len(p.result.LeftOut) == 0 {
 		w.checkRoomIsMade(p, after, now.GetSpec().GetNodeUid())
 	}
-	if old.GetStatus().GetPhase() != rollout.PhaseRunning || classOf(mine) != classOf(other) {
+	if old.GetStatus().GetPhase() != spec.PhaseRunning || classOf(mine) != classOf(other) {
 		return
 	}
 	left := 0
 	for r := range after.ReplicasOf(now.GetSpec().GetWorkloadUid()) {
-		if wanted(r) && r.GetStatus().GetPhase() == rollout.PhaseRunning && !replicas.Away(before, r) {
+		if wanted(r) && r.GetStatus().GetPhase() == spec.PhaseRunning && !replicas.Away(before, r) {
 			left++
 		}
 	}
@@ -178,7 +177,7 @@ func (w *World) couldPush(snap *state.Snapshot, one *v1.Workload) bool {
 			other := priorityOf(snap, r)
 			stays := snap.Workload(r.GetSpec().GetWorkloadUid()).GetSpec().GetMinAvailable() > 0 && classOf(other) == classOf(mine)
 			if other >= mine || stays {
-				if has, ok := w.needsOf(snap, r.GetSpec().GetRevisionUid()); ok && rollout.Live(r.GetStatus().GetPhase()) {
+				if has, ok := w.needsOf(snap, r.GetSpec().GetRevisionUid()); ok && spec.Live(r.GetStatus().GetPhase()) {
 					free[scheduler.CPU] -= has.Resources[scheduler.CPU]
 					free[scheduler.Memory] -= has.Resources[scheduler.Memory]
 				}

@@ -11,7 +11,6 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -65,9 +64,9 @@ func (w *World) removeNode(uid, name string, done func()) {
 			return false
 		}
 		for _, old := range slices.Collect(snap.ReplicasOn(uid)) {
-			if rollout.Live(old.GetStatus().GetPhase()) {
+			if spec.Live(old.GetStatus().GetPhase()) {
 				r := proto.CloneOf(old)
-				r.Status.Phase, r.Status.Reason = rollout.PhaseLost, "its node was removed"
+				r.Status.Phase, r.Status.Reason = spec.PhaseLost, "its node was removed"
 				r.Status.EndTime = timestamppb.New(w.wall(s))
 				b.Update(r, old.GetMetadata().GetVersion())
 			}

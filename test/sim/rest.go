@@ -9,7 +9,6 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/control/replicas"
-	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/scheduler"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
@@ -116,7 +115,7 @@ func (w *World) amiss() string {
 		add("server %s is at %s, and the state says %q", s.name, s.address, snap.Server(s.uid).GetSpec().GetAddress())
 	}
 	for r := range snap.Replicas("", "") {
-		if rollout.Live(r.GetStatus().GetPhase()) && snap.Workload(r.GetSpec().GetWorkloadUid()) == nil {
+		if spec.Live(r.GetStatus().GetPhase()) && snap.Workload(r.GetSpec().GetWorkloadUid()) == nil {
 			add("%s is left over and %s", r.GetMetadata().GetName(), r.GetStatus().GetPhase())
 		}
 	}
@@ -179,7 +178,7 @@ func (w *World) workloadAmiss(snap *state.Snapshot, one *v1.Workload) (wrong []s
 	for r := range snap.ReplicasOf(one.GetMetadata().GetUid()) {
 		phase := r.GetStatus().GetPhase()
 		switch {
-		case rollout.Ended(phase):
+		case spec.Ended(phase):
 		case wanted(r) && replicas.Away(snap, r):
 			away++ // it may still run there
 		case !wanted(r):
@@ -189,9 +188,9 @@ func (w *World) workloadAmiss(snap *state.Snapshot, one *v1.Workload) (wrong []s
 		case r.GetSpec().GetRevisionUid() != revision:
 			outdated++
 			old = append(old, r)
-		case phase == rollout.PhaseRunning:
+		case phase == spec.PhaseRunning:
 			running++
-		case phase == rollout.PhasePending:
+		case phase == spec.PhasePending:
 			pending++
 		default:
 			add("%s is %s", r.GetMetadata().GetName(), phase)
@@ -240,7 +239,7 @@ func (w *World) fits(snap *state.Snapshot, one *v1.Workload, without string) boo
 func (w *World) hasRoom(snap *state.Snapshot, n *v1.Node, one *v1.Workload, need needs, without string) bool {
 	free := scheduler.NodeFromProto(n, spec.NodePolicy{}).Capacity
 	for r := range snap.ReplicasOn(n.GetMetadata().GetUid()) {
-		if rollout.Ended(r.GetStatus().GetPhase()) || r.GetMetadata().GetUid() == without {
+		if spec.Ended(r.GetStatus().GetPhase()) || r.GetMetadata().GetUid() == without {
 			continue
 		}
 		other, ok := w.needsOf(snap, r.GetSpec().GetRevisionUid())
@@ -267,17 +266,17 @@ func (m *machine) amiss(snap *state.Snapshot) (wrong []string) {
 	}
 	for _, uid := range slices.Sorted(maps.Keys(m.tasks)) {
 		r := snap.Replica(uid)
-		if r.GetSpec().GetNodeUid() != m.uid || r.GetStatus().GetPhase() != rollout.PhaseRunning || m.tasks[uid].exited {
+		if r.GetSpec().GetNodeUid() != m.uid || r.GetStatus().GetPhase() != spec.PhaseRunning || m.tasks[uid].exited {
 			add("a program of %s runs, which is %s on %s", m.records[uid].nameOr(uid), r.GetStatus().GetPhase(), r.GetSpec().GetNode())
 		}
 	}
 	for r := range snap.ReplicasOn(m.uid) {
-		if r.GetStatus().GetPhase() == rollout.PhaseRunning && m.tasks[r.GetMetadata().GetUid()] == nil {
+		if r.GetStatus().GetPhase() == spec.PhaseRunning && m.tasks[r.GetMetadata().GetUid()] == nil {
 			add("%s should run and does not", r.GetMetadata().GetName())
 		}
 	}
 	for _, uid := range slices.Sorted(maps.Keys(m.records)) {
-		if r := snap.Replica(uid); r == nil || rollout.Ended(r.GetStatus().GetPhase()) {
+		if r := snap.Replica(uid); r == nil || spec.Ended(r.GetStatus().GetPhase()) {
 			add("%s is not forgotten", m.records[uid].name)
 		}
 	}

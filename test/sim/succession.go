@@ -2,7 +2,6 @@ package sim
 
 import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/scheduler"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
@@ -20,7 +19,7 @@ func (w *World) checkSuccession(p *proposal, before, after *state.Snapshot) {
 		if r.GetSpec().GetNodeUid() == "" || old.GetSpec().GetNodeUid() != "" {
 			continue
 		}
-		if waitsFor := before.Replica(old.GetSpec().GetSucceeds()); waitsFor != nil && !rollout.Ended(waitsFor.GetStatus().GetPhase()) {
+		if waitsFor := before.Replica(old.GetSpec().GetSucceeds()); waitsFor != nil && !spec.Ended(waitsFor.GetStatus().GetPhase()) {
 			w.fail("a successor waits for its predecessor", "%s is placed while %s is %s", r.GetMetadata().GetName(),
 				waitsFor.GetMetadata().GetName(), waitsFor.GetStatus().GetPhase())
 		}
@@ -37,7 +36,7 @@ func (w *World) checkHeirs(p *proposal, placed *v1.Replica, before, after *state
 	node := placed.GetSpec().GetNodeUid()
 	for heir := range after.ReplicasOn("") {
 		from := p.base.Replica(heir.GetSpec().GetSucceeds())
-		if !wanted(heir) || from.GetSpec().GetNodeUid() != node || !rollout.Ended(from.GetStatus().GetPhase()) || from.GetSpec().GetStopReason() != "" {
+		if !wanted(heir) || from.GetSpec().GetNodeUid() != node || !spec.Ended(from.GetStatus().GetPhase()) || from.GetSpec().GetStopReason() != "" {
 			continue
 		}
 		if w.fitsBeside(before, heir, node) && !w.fitsBeside(after, heir, node) {
@@ -58,7 +57,7 @@ func (w *World) fitsBeside(snap *state.Snapshot, more *v1.Replica, node string) 
 	}
 	take(more)
 	for r := range snap.ReplicasOn(node) {
-		if !rollout.Ended(r.GetStatus().GetPhase()) {
+		if !spec.Ended(r.GetStatus().GetPhase()) {
 			take(r)
 		}
 	}

@@ -76,13 +76,7 @@ func ReplicaReason(r *cloudlessv1.Replica) string {
 }
 
 // Ended reports whether a replica will not run again.
-func Ended(r *cloudlessv1.Replica) bool {
-	switch r.GetStatus().GetPhase() {
-	case "completed", "failed", "stopped", "lost":
-		return true
-	}
-	return false
-}
+func Ended(r *cloudlessv1.Replica) bool { return spec.Ended(r.GetStatus().GetPhase()) }
 
 // NoPlace continues a sentence with the quota that is used up, or else with why each node refuses.
 func NoPlace(quota string, reasons []*cloudlessv1.NodeReason) string {
@@ -130,11 +124,3 @@ func Value(s string) string {
 
 // Path is the namespace and name of an object.
 func Path(m *cloudlessv1.Metadata) string { return m.GetNamespace() + "/" + m.GetName() }
-
-// What a plan does with a workload or a namespace.
-const (
-	ActionCreate    = "create"
-	ActionUpdate    = "update"
-	ActionDelete    = "delete"
-	ActionUnchanged = "unchanged"
-)

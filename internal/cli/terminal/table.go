@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 // Table writes aligned columns. Rows that are added after a flush keep the widths of the columns as far as they fit.
@@ -181,14 +183,14 @@ func colourOf(heading, word string) Colour {
 		return noColour
 	}
 	switch word {
-	case "running", "ready", "completed", "create":
+	case spec.PhaseRunning, spec.NodeReady, spec.PhaseCompleted, spec.ActionCreate:
 		return Green
-	case "pending", "placed", "preparing", "backoff", "stopping", "degraded", "deleting", "deleted",
-		"enrolling", "draining", "cordoned", "warning", "update", "replace", "move":
+	case spec.PhasePending, spec.PhasePlaced, spec.PhasePreparing, spec.PhaseBackoff, spec.PhaseStopping, spec.PhaseDegraded, spec.PhaseDeleting,
+		spec.NodeEnrolling, spec.NodeDraining, spec.NodeCordoned, spec.ActionUpdate, spec.ActionReplace, spec.ActionMove, "deleted", "warning":
 		return Yellow
-	case "failed", "lost", "unknown", "offline", "delete":
+	case spec.PhaseFailed, spec.PhaseLost, spec.PhaseUnknown, spec.NodeOffline, spec.ActionDelete:
 		return Red
-	case "stopped", "info", "unchanged", "keep":
+	case spec.PhaseStopped, spec.ActionUnchanged, spec.ActionKeep, "info":
 		return Dim
 	}
 	return noColour

@@ -14,6 +14,7 @@ import (
 	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/cli/phrase"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 // late is the error about the first workload that was not done in time.
@@ -22,7 +23,7 @@ func (t *tracker) late(timeout time.Duration) error {
 		meta := w.asked.GetMetadata()
 		if done, _ := w.done(); !done {
 			how := phrase.Status(w.now)
-			if w.action == phrase.ActionDelete {
+			if w.action == spec.ActionDelete {
 				how = "it is still being removed"
 			}
 			return fmt.Errorf("workload %s is not there yet after %s: %s: the cluster goes on with it: see: %s", meta.GetName(), timeout, how, phrase.GetHint(meta))
@@ -91,7 +92,7 @@ func stuckError(ctx context.Context, cl *client.Client, stuck []*tracked) (offli
 	for _, s := range stuck {
 		waiting = append(waiting, s.asked)
 		meta := s.asked.GetMetadata()
-		if s.action == phrase.ActionDelete {
+		if s.action == spec.ActionDelete {
 			return nil, nil
 		}
 		w, err := cl.Workloads().GetWorkload(ctx, &cloudlessv1.GetWorkloadRequest{Namespace: meta.GetNamespace(), Name: meta.GetName()})

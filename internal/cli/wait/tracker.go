@@ -140,11 +140,11 @@ func (w *tracked) updateReplica(r *cloudlessv1.Replica, removed bool, now time.D
 		w.since[uid] = now
 	}
 	// The first restart is immediate: the watch may not have shown the backoff before it.
-	if restarted && before.GetStatus().GetPhase() != "backoff" {
+	if restarted && before.GetStatus().GetPhase() != spec.PhaseBackoff {
 		w.failures[uid]++
 	}
-	if r.GetStatus().GetPhase() == "backoff" {
-		if known && before.GetStatus().GetPhase() != "backoff" || w.failures[uid] == 0 {
+	if r.GetStatus().GetPhase() == spec.PhaseBackoff {
+		if known && before.GetStatus().GetPhase() != spec.PhaseBackoff || w.failures[uid] == 0 {
 			w.failures[uid]++
 		}
 		w.failures[uid] = max(w.failures[uid], int(r.GetStatus().GetRestarts())+1)
@@ -157,8 +157,8 @@ func (w *tracked) shown() []*cloudlessv1.Replica {
 	var all []*cloudlessv1.Replica
 	for _, r := range w.replicas {
 		switch phase := r.GetStatus().GetPhase(); {
-		case phase == "stopped", phase == "lost":
-		case (phase == "completed" || phase == "failed") && r.GetSpec().GetRevisionUid() != w.now.GetStatus().GetRevisionUid():
+		case phase == spec.PhaseStopped, phase == spec.PhaseLost:
+		case (phase == spec.PhaseCompleted || phase == spec.PhaseFailed) && r.GetSpec().GetRevisionUid() != w.now.GetStatus().GetRevisionUid():
 		default:
 			all = append(all, r)
 		}
@@ -192,14 +192,14 @@ func (w *tracked) steadyFor(uid string) time.Duration {
 // steady reports whether all replicas of the current revision have run for a while. A workload that was not changed
 // counts as steady. The replicas decide: their watch may be ahead of that of the workload.
 func (w *tracked) steady(now time.Duration) bool {
-	if w.action != phrase.ActionCreate && w.action != phrase.ActionUpdate {
+	if w.action != spec.ActionCreate && w.action != spec.ActionUpdate {
 		return true
 	}
 	for uid, r := range w.replicas {
-		if r.GetSpec().GetRevisionUid() != w.now.GetStatus().GetRevisionUid() || r.GetSpec().GetDesired() == "stopped" || phrase.Ended(r) {
+		if r.GetSpec().GetRevisionUid() != w.now.GetStatus().GetRevisionUid() || r.GetSpec().GetDesired() == spec.DesiredStopped || phrase.Ended(r) {
 			continue
 		}
-		if r.GetStatus().GetPhase() != "running" || now-w.since[uid] < w.steadyFor(uid) {
+		if !spec.Serves(r) || now-w.since[uid] < w.steadyFor(uid) {
 			return false
 		}
 	}
@@ -222,7 +222,7 @@ func (t *tracker) judge() verdict {
 		if err != nil {
 			return verdict{err: err}
 		}
-		if broken := w.broken(); broken != nil && w.action != phrase.ActionDelete {
+		if broken := w.broken(); broken != nil && w.action != spec.ActionDelete {
 			return verdict{broken: broken, of: w}
 		}
 		moving = moving || w.moving(t.watched)
@@ -243,7 +243,7 @@ func (t *tracker) judge() verdict {
 
 // done reports whether the workload is as it was asked to be.
 func (w *tracked) done() (bool, error) {
-	if w.action == phrase.ActionDelete {
+	if w.action == spec.ActionDelete {
 		return w.now.GetMetadata().GetDeleteTime() == nil, nil // gone, or created again
 	}
 	name := w.asked.GetMetadata().GetName()
@@ -254,13 +254,13 @@ func (w *tracked) done() (bool, error) {
 		return false, nil
 	}
 	status := w.now.GetStatus()
-	if there, decided, err := w.doneByKind(); decided && status.GetPhase() != "deleting" {
+	if there, decided, err := w.doneByKind(); decided && status.GetPhase() != spec.PhaseDeleting {
 		return there, err
 	}
 	switch status.GetPhase() {
-	case "completed":
+	case spec.PhaseCompleted:
 		return true, nil
-	case "deleting":
+	case spec.PhaseDeleting:
 		return false, fmt.Errorf("workload %s is being removed", name)
 	}
 	return status.GetDesired() == phrase.Desired(w.now) && status.GetRunning() == status.GetDesired() &&
@@ -270,16 +270,16 @@ func (w *tracked) done() (bool, error) {
 // broken is a replica of the current revision that will clearly not run.
 func (w *tracked) broken() *cloudlessv1.Replica {
 	for _, r := range w.shown() {
-		if r.GetSpec().GetRevisionUid() != w.now.GetStatus().GetRevisionUid() || r.GetSpec().GetDesired() == "stopped" {
+		if r.GetSpec().GetRevisionUid() != w.now.GetStatus().GetRevisionUid() || r.GetSpec().GetDesired() == spec.DesiredStopped {
 			continue
 		}
 		switch r.GetStatus().GetPhase() {
-		case "failed":
+		case spec.PhaseFailed:
 			if phrase.KindOf(w.now) == spec.KindJob {
 				break // another one replaces it, or the job as a whole has failed
 			}
 			return r
-		case "backoff", "preparing":
+		case spec.PhaseBackoff, spec.PhasePreparing:
 			if w.failures[r.GetMetadata().GetUid()] >= crashLoop {
 				return r
 			}
@@ -295,14 +295,14 @@ const awayFor = 30 * time.Second
 func (w *tracked) moving(now time.Duration) bool {
 	for uid, r := range w.replicas {
 		switch r.GetStatus().GetPhase() {
-		case "unknown":
+		case spec.PhaseUnknown:
 			if now-w.since[uid] < awayFor {
 				return true
 			}
-		case "placed", "preparing", "stopping", "backoff":
+		case spec.PhasePlaced, spec.PhasePreparing, spec.PhaseStopping, spec.PhaseBackoff:
 			return true
-		case "running":
-			if r.GetSpec().GetDesired() == "stopped" {
+		case spec.PhaseRunning:
+			if r.GetSpec().GetDesired() == spec.DesiredStopped {
 				return true
 			}
 		}
@@ -314,11 +314,11 @@ func (w *tracked) moving(now time.Duration) bool {
 func (w *tracked) doneByKind() (there, decided bool, err error) {
 	switch status := w.now.GetStatus(); phrase.KindOf(w.now) {
 	case spec.KindJob:
-		if status.GetPhase() == "failed" {
+		if status.GetPhase() == spec.PhaseFailed {
 			meta := w.now.GetMetadata()
 			return false, true, &JobFailedError{job: meta, reason: status.GetReason()}
 		}
-		return status.GetPhase() == "completed", true, nil
+		return status.GetPhase() == spec.PhaseCompleted, true, nil
 	case spec.KindCron:
 		return true, true, nil
 	default:

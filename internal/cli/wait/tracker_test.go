@@ -12,7 +12,6 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
-	"github.com/cloudless/cloudless/internal/cli/phrase"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
 	"github.com/cloudless/cloudless/internal/spec"
 )
@@ -38,7 +37,7 @@ func TestDone(t *testing.T) {
 		"being removed":     {now(6, &cloudlessv1.WorkloadStatus{Phase: "deleting"}), false, true},
 		"removed":           {nil, false, true},
 	} {
-		a := &tracked{action: phrase.ActionUpdate, asked: asked, now: test.now}
+		a := &tracked{action: spec.ActionUpdate, asked: asked, now: test.now}
 		got, err := a.done()
 		if got != test.want || (err != nil) != test.fail {
 			t.Errorf("%s: %v, %v", name, got, err)
@@ -48,7 +47,7 @@ func TestDone(t *testing.T) {
 
 // A node may be offline for a moment only.
 func TestReplicasOnAnOfflineNodeAreAwaited(t *testing.T) {
-	s := newTracker(&tracked{action: phrase.ActionCreate, asked: &cloudlessv1.Workload{Metadata: &cloudlessv1.Metadata{Name: "web"}}})
+	s := newTracker(&tracked{action: spec.ActionCreate, asked: &cloudlessv1.Workload{Metadata: &cloudlessv1.Metadata{Name: "web"}}})
 	a := s.workloads[0]
 	for _, step := range []struct {
 		at     time.Duration
@@ -112,7 +111,7 @@ func TestTreeFitsTheScreen(t *testing.T) {
 // The first restart is immediate: the watch may not show the end before it.
 func TestUnseenRestartCountsAsAFailure(t *testing.T) {
 	a := &tracked{
-		action: phrase.ActionCreate, now: &cloudlessv1.Workload{}, replicas: map[string]*cloudlessv1.Replica{},
+		action: spec.ActionCreate, now: &cloudlessv1.Workload{}, replicas: map[string]*cloudlessv1.Replica{},
 		failures: map[string]int{}, since: map[string]time.Duration{},
 	}
 	running := func(restarts int32) *cloudlessv1.Replica {

@@ -10,6 +10,7 @@ import (
 	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/cli/phrase"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 // view shows a tracker: on a terminal as a tree that is redrawn, elsewhere as a line for each change.
@@ -42,7 +43,7 @@ func (v *view) show(w *tracked, update client.Update) {
 	uid, line := r.GetMetadata().GetUid(), replicaLine(r)
 	before, known := v.said[uid]
 	v.said[uid] = line
-	calm := r.GetStatus().GetPhase() == "running" || phrase.Ended(r)
+	calm := spec.Serves(r) || phrase.Ended(r)
 	if line == before || !known && calm && !v.tracker.synced[r.GetMetadata().GetNamespace()] {
 		return // it was like that before
 	}
@@ -63,10 +64,10 @@ func replicaLine(r *cloudlessv1.Replica) string {
 
 // replicaWhy is the reason to show beside the phase.
 func replicaWhy(r *cloudlessv1.Replica) string {
-	if p := r.GetStatus().GetProgress(); p != nil && r.GetStatus().GetPhase() == "preparing" {
+	if p := r.GetStatus().GetProgress(); p != nil && r.GetStatus().GetPhase() == spec.PhasePreparing {
 		return progressText(p)
 	}
-	if r.GetStatus().GetPhase() == "running" && r.GetStatus().GetReason() == "" {
+	if spec.Serves(r) && r.GetStatus().GetReason() == "" {
 		return "" // how it ended before does not matter any more
 	}
 	return terminal.Plain(phrase.ReplicaReason(r))
@@ -131,9 +132,9 @@ func (v *view) tree(width, height int) []string {
 func (w *tracked) title() string {
 	name := w.asked.GetMetadata().GetName()
 	switch {
-	case w.action == phrase.ActionDelete && w.now.GetMetadata().GetDeleteTime() == nil:
+	case w.action == spec.ActionDelete && w.now.GetMetadata().GetDeleteTime() == nil:
 		return name + ": deleted"
-	case w.action == phrase.ActionDelete:
+	case w.action == spec.ActionDelete:
 		return name + ": being deleted"
 	case w.now == nil:
 		return name
@@ -143,7 +144,7 @@ func (w *tracked) title() string {
 
 // phaseColours are the colours of phases that are good or bad.
 var phaseColours = map[string]terminal.Colour{
-	"running": terminal.Green, "completed": terminal.Green, "failed": terminal.Red, "backoff": terminal.Red, "lost": terminal.Red, "unknown": terminal.Red, "pending": terminal.Yellow, "placed": terminal.Yellow, "preparing": terminal.Yellow,
+	spec.PhaseRunning: terminal.Green, spec.PhaseCompleted: terminal.Green, spec.PhaseFailed: terminal.Red, spec.PhaseBackoff: terminal.Red, spec.PhaseLost: terminal.Red, spec.PhaseUnknown: terminal.Red, spec.PhasePending: terminal.Yellow, spec.PhasePlaced: terminal.Yellow, spec.PhasePreparing: terminal.Yellow,
 }
 
 func (w *tracked) branches(width, room int, style terminal.Style) []string {
@@ -152,7 +153,7 @@ func (w *tracked) branches(width, room int, style terminal.Style) []string {
 	if len(replicas) > room {
 		var open, calm []*cloudlessv1.Replica
 		for _, r := range replicas {
-			if r.GetStatus().GetPhase() == "running" {
+			if spec.Serves(r) {
 				calm = append(calm, r)
 			} else {
 				open = append(open, r)

@@ -14,6 +14,7 @@ import (
 	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/cli/phrase"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 // Flags are the flags of commands that can wait until what they asked for is done.
@@ -118,7 +119,7 @@ func (w Flags) await(ctx context.Context, e *command.Env, cl *client.Client, t *
 	}
 	var all []*cloudlessv1.Workload
 	for _, w := range t.workloads {
-		if w.action != phrase.ActionDelete {
+		if w.action != spec.ActionDelete {
 			all = append(all, w.now)
 		}
 	}

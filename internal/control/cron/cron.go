@@ -195,7 +195,7 @@ func (t *tick) run(w *v1.Workload, name string, due time.Time, runs []*v1.Worklo
 func (t *tick) end(old *v1.Workload, reason string) {
 	w := proto.CloneOf(old)
 	w.Status.Job = &v1.JobStatus{
-		Outcome: rollout.PhaseFailed, Reason: reason, EndTime: timestamppb.New(t.now), RevisionUid: old.GetStatus().GetRevisionUid(),
+		Outcome: spec.PhaseFailed, Reason: reason, EndTime: timestamppb.New(t.now), RevisionUid: old.GetStatus().GetRevisionUid(),
 	}
 	t.batch.Update(w, old.GetMetadata().GetVersion())
 	t.event(w, "Failed", reason, state.SeverityWarning)
@@ -218,7 +218,7 @@ func (t *tick) trim(w *v1.Workload, runs []*v1.Workload) {
 	for _, kept := range []struct {
 		outcome string
 		count   int
-	}{{rollout.PhaseCompleted, int(c.GetKeepSucceeded())}, {rollout.PhaseFailed, int(c.GetKeepFailed())}} {
+	}{{spec.PhaseCompleted, int(c.GetKeepSucceeded())}, {spec.PhaseFailed, int(c.GetKeepFailed())}} {
 		var over []*v1.Workload
 		for _, r := range runs {
 			if rollout.Outcome(r) == kept.outcome && r.GetMetadata().GetDeleteTime() == nil {

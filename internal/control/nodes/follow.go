@@ -7,7 +7,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -64,7 +63,7 @@ func (l *Loop) nodeChanged(c state.Change) {
 // replicas. Later exits are not the node's fault.
 func (l *Loop) replicaChanged(before, after *v1.Replica) {
 	was, is := before.GetStatus().GetPhase(), after.GetStatus().GetPhase()
-	if after.GetSpec().GetNodeUid() == "" || was == is || was != rollout.PhasePlaced && was != rollout.PhasePreparing {
+	if after.GetSpec().GetNodeUid() == "" || was == is || was != spec.PhasePlaced && was != spec.PhasePreparing {
 		return
 	}
 	l.mu.Lock()
@@ -72,9 +71,9 @@ func (l *Loop) replicaChanged(before, after *v1.Replica) {
 	e := l.entries[after.GetSpec().GetNodeUid()]
 	switch {
 	case e == nil:
-	case is == rollout.PhaseRunning, is == rollout.PhaseCompleted:
+	case is == spec.PhaseRunning, is == spec.PhaseCompleted:
 		e.record.Started++
-	case is == rollout.PhaseBackoff, is == rollout.PhaseFailed:
+	case is == spec.PhaseBackoff, is == spec.PhaseFailed:
 		e.record.NotStarted++
 	}
 }
@@ -114,7 +113,7 @@ func (l *Loop) adopt(e *entry, n *v1.Node, config *v1.ClusterSpec, now time.Time
 		return
 	}
 	e.Enter(n.GetStatus().GetState(), now)
-	if e.state == stateOffline {
+	if e.state == spec.NodeOffline {
 		l.forget(e)
 	}
 }

@@ -8,22 +8,6 @@ import (
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
-// The states of a node; the package comment shows the transitions.
-const (
-	stateEnrolling = "enrolling"
-	stateReady     = "ready"
-	stateDraining  = "draining"
-	stateCordoned  = "cordoned"
-	stateOffline   = "offline"
-	stateFailed    = "failed"
-)
-
-// The values of NodeSpec.availability.
-const (
-	availabilityCordoned = "cordoned"
-	availabilityDraining = "draining"
-)
-
 // presence is whether a node is there.
 type presence int
 
@@ -38,30 +22,30 @@ const (
 // whether it can run replicas, and the availability that the operator wants.
 func follow(state string, p presence, canRun bool, availability string) string {
 	switch {
-	case p == away && state != stateEnrolling && state != "":
-		return stateOffline
+	case p == away && state != spec.NodeEnrolling && state != "":
+		return spec.NodeOffline
 	case p == heard && !canRun:
-		return stateFailed
+		return spec.NodeFailed
 	case p == heard, p == unsure && inService(state):
 		return stateInService(availability)
 	case state == "":
-		return stateEnrolling
+		return spec.NodeEnrolling
 	}
 	return state
 }
 
 func inService(state string) bool {
-	return state == stateReady || state == stateCordoned || state == stateDraining
+	return state == spec.NodeReady || state == spec.NodeCordoned || state == spec.NodeDraining
 }
 
 func stateInService(availability string) string {
 	switch availability {
-	case availabilityCordoned:
-		return stateCordoned
-	case availabilityDraining:
-		return stateDraining
+	case spec.AvailabilityCordoned:
+		return spec.NodeCordoned
+	case spec.AvailabilityDraining:
+		return spec.NodeDraining
 	}
-	return stateReady
+	return spec.NodeReady
 }
 
 // Observation is what is known of a node in memory.

@@ -246,11 +246,11 @@ func TestLossSeenByANewLeaderIsCountedOnce(t *testing.T) {
 // offline once more.
 func TestLossRightAfterAReturnIsCountedOnce(t *testing.T) {
 	s := NewStanding(time.Now())
-	s.Enter(stateOffline, time.Now())
+	s.Enter(spec.NodeOffline, time.Now())
 	s.Mended()
 	s.Broke(time.Now())
-	s.Enter(stateReady, time.Now())
-	s.Enter(stateOffline, time.Now())
+	s.Enter(spec.NodeReady, time.Now())
+	s.Enter(spec.NodeOffline, time.Now())
 	if got := s.record.GetLosses(); math.Abs(got-1) > 0.01 {
 		t.Errorf("%.2f losses were counted", got)
 	}
@@ -261,10 +261,10 @@ func TestLossRightAfterAReturnIsCountedOnce(t *testing.T) {
 func TestLossAfterALongUptimeIsCountedInFull(t *testing.T) {
 	start := time.Now()
 	s := NewStanding(start)
-	s.Enter(stateReady, start)
+	s.Enter(spec.NodeReady, start)
 	end := start.Add(lossesHalfLife)
 	s.Broke(end)
-	s.Enter(stateOffline, end)
+	s.Enter(spec.NodeOffline, end)
 	if got := s.record.GetLosses(); math.Abs(got-1) > 0.001 {
 		t.Errorf("%.3f losses were counted", got)
 	}

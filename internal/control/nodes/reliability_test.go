@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 func TestWeightsAreAHundredPerCent(t *testing.T) {
@@ -142,8 +142,8 @@ func TestScoreSurvivesTheLeader(t *testing.T) {
 		go func() { done <- first.Run(ctx) }()
 		first.Connected("n", here, &v1.NodeStatus{Capacity: &v1.NodeResources{Cpu: "4"}})
 		synctest.Wait()
-		put(t, first, placed("a", rollout.PhasePlaced), placed("b", rollout.PhasePreparing))
-		put(t, first, placed("a", rollout.PhaseRunning), placed("b", rollout.PhaseBackoff))
+		put(t, first, placed("a", spec.PhasePlaced), placed("b", spec.PhasePreparing))
+		put(t, first, placed("a", spec.PhaseRunning), placed("b", spec.PhaseBackoff))
 		first.Answered("n", 40*time.Millisecond)
 		for range 90 {
 			first.Heartbeat("n", &v1.Heartbeat{Usage: &v1.NodeResources{Cpu: "3"}})

@@ -10,13 +10,14 @@ import (
 	"time"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 // A heartbeat that has arrived before a node's deadline counts, even if this server was too
 // busy to handle it.
 func TestArrivedHeartbeatsCountBeforeSilenceIsJudged(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // as if others used all cores but one
-	err := lead(t, stateReady, nil, func(t *testing.T, l *Loop, state func() string, proposals func() int) {
+	err := lead(t, spec.NodeReady, nil, func(t *testing.T, l *Loop, state func() string, proposals func() int) {
 		l.Connected("n", here, &v1.NodeStatus{})
 		before := proposals()
 		for range 10 {
@@ -25,7 +26,7 @@ func TestArrivedHeartbeatsCountBeforeSilenceIsJudged(t *testing.T) {
 				runtime.Gosched()
 			}
 			l.Heartbeat("n", &v1.Heartbeat{})
-			want(t, state, stateReady)
+			want(t, state, spec.NodeReady)
 		}
 		if made := proposals() - before; made != 0 {
 			t.Errorf("the node was taken for offline meanwhile: %d changes were made", made)
@@ -39,7 +40,7 @@ func TestArrivedHeartbeatsCountBeforeSilenceIsJudged(t *testing.T) {
 // A server that was deaf for a while judges no node before it has caught up.
 func TestDeafServerJudgesNoNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		proposer := &log{store: storeWith(t, node(stateReady)), index: 1}
+		proposer := &log{store: storeWith(t, node(spec.NodeReady)), index: 1}
 		loop := New(proposer.store, proposer, alive)
 		var deaf atomic.Bool
 		loop.Deaf = deaf.Load
@@ -53,13 +54,13 @@ func TestDeafServerJudgesNoNode(t *testing.T) {
 		loop.Connected("n", here, &v1.NodeStatus{})
 		deaf.Store(true)
 		time.Sleep(2 * windows.Silence)
-		want(t, state, stateReady)
+		want(t, state, spec.NodeReady)
 		loop.Heartbeat("n", &v1.Heartbeat{}) // the first message after that
 		deaf.Store(false)
 		time.Sleep(windows.Silence - time.Second)
-		want(t, state, stateReady)
+		want(t, state, spec.NodeReady)
 		time.Sleep(time.Second + deafCheckInterval)
-		want(t, state, stateOffline)
+		want(t, state, spec.NodeOffline)
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
 			t.Error(err)
@@ -69,10 +70,10 @@ func TestDeafServerJudgesNoNode(t *testing.T) {
 
 // Time in which this server was stalled does not count as a node's silence.
 func TestStalledServerExtendsDeadlines(t *testing.T) {
-	l := New(storeWith(t, node(stateReady)), nil, alive)
+	l := New(storeWith(t, node(spec.NodeReady)), nil, alive)
 	l.since, l.lastCheck = at(0), at(8)
 	e := l.entry("n")
-	e.Connected, e.LastSeen, e.live, e.state = true, at(8), windows, stateReady
+	e.Connected, e.LastSeen, e.live, e.state = true, at(8), windows, spec.NodeReady
 	due := func(want time.Time) {
 		t.Helper()
 		if got := e.deadline(l.since); !got.Equal(want) {

@@ -6,6 +6,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 // Standing is the record behind a node's reliability score, while there is a leader. The
@@ -42,7 +43,7 @@ func (s *Standing) Enter(state string, now time.Time) {
 	s.pass(now)
 	known := s.state != ""
 	s.state = state
-	if s.state == stateOffline && known {
+	if s.state == spec.NodeOffline && known {
 		s.record.Losses++
 		if s.broken {
 			s.record.Losses -= brokenSession
@@ -72,11 +73,11 @@ func (s *Standing) Score(now time.Time, scarce string) *v1.Reliability {
 
 // waits reports whether the node is offline or was never heard of: it has no deadline, and
 // a heartbeat is news.
-func (s *Standing) waits() bool { return !inService(s.state) && s.state != stateFailed }
+func (s *Standing) waits() bool { return !inService(s.state) && s.state != spec.NodeFailed }
 
 // pass brings the record up to now. The time before a node's first session does not count.
 func (s *Standing) pass(now time.Time) {
-	if s.state != "" && s.state != stateEnrolling {
+	if s.state != "" && s.state != spec.NodeEnrolling {
 		pass(s.record, now.Sub(s.counted), !s.waits())
 	}
 	s.counted = now

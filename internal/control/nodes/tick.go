@@ -61,17 +61,17 @@ func judge(now, since time.Time, old *v1.Node, o Observation, live spec.Liveness
 	switch {
 	case p == heard && o.Status != nil:
 		status = o.Status
-	case p == heard && before.GetState() == stateOffline:
+	case p == heard && before.GetState() == spec.NodeOffline:
 		status = withoutReady(before) // the leader set that condition, not the agent
 	}
 	availability := old.GetSpec().GetAvailability()
 	after := follow(before.GetState(), p, canRun(status), availability)
-	if p != heard && (after == stateOffline || after == stateEnrolling) {
+	if p != heard && (after == spec.NodeOffline || after == spec.NodeEnrolling) {
 		until = time.Time{} // it stays as it is until there is news
 	}
 
 	// A goodbye says more than the silence before it.
-	leaves := after == stateOffline && (before.GetState() != stateOffline || why != "" && why == o.Goodbye && why != before.GetReason())
+	leaves := after == spec.NodeOffline && (before.GetState() != spec.NodeOffline || why != "" && why == o.Goodbye && why != before.GetReason())
 	next := &v1.NodeStatus{}
 	proto.Merge(next, status)
 	next.Reliability, next.LastSeen = before.GetReliability(), before.GetLastSeen()
@@ -121,14 +121,14 @@ func notReady(conditions []*v1.Condition, reason string, now time.Time) []*v1.Co
 // reason is one sentence about a state, empty if there is nothing to say.
 func reason(now string, before *v1.NodeStatus, wanted *v1.NodeSpec, said *v1.NodeStatus) string {
 	switch now {
-	case stateOffline:
+	case spec.NodeOffline:
 		return before.GetReason()
-	case stateFailed:
+	case spec.NodeFailed:
 		if i := slices.IndexFunc(said.GetConditions(), isReady); i >= 0 && !said.GetConditions()[i].GetStatus() {
 			return said.GetConditions()[i].GetReason()
 		}
 		return before.GetReason()
-	case stateCordoned, stateDraining:
+	case spec.NodeCordoned, spec.NodeDraining:
 		return availabilityReason(wanted)
 	}
 	return ""
@@ -149,15 +149,15 @@ func availabilityReason(wanted *v1.NodeSpec) string {
 func event(now time.Time, uid string, n *v1.Node, before string) *v1.Event {
 	severity, word, text := state.SeverityInfo, "", n.GetStatus().GetReason()
 	switch n.GetStatus().GetState() {
-	case stateReady:
+	case spec.NodeReady:
 		word, text = "Ready", "was "+before
-	case stateOffline:
+	case spec.NodeOffline:
 		severity, word = state.SeverityWarning, "Offline"
-	case stateFailed:
+	case spec.NodeFailed:
 		severity, word = state.SeverityWarning, "Failed"
-	case stateCordoned:
+	case spec.NodeCordoned:
 		word = "Cordoned"
-	case stateDraining:
+	case spec.NodeDraining:
 		word = "Draining"
 	}
 	return state.NewEvent(uid, now, n, severity, word, text, "control/nodes")

@@ -2,7 +2,7 @@ package nodes
 
 import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -67,7 +67,7 @@ func measured(snap *state.Snapshot, node string, before map[string]*v1.ReplicaUs
 }
 
 func runsOn(r *v1.Replica, node string) bool {
-	return r != nil && r.GetSpec().GetNodeUid() == node && rollout.Live(r.GetStatus().GetPhase())
+	return r != nil && r.GetSpec().GetNodeUid() == node && spec.Live(r.GetStatus().GetPhase())
 }
 
 // forget drops the usage of a node that has been silent long enough to count as offline.

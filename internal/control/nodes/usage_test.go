@@ -6,7 +6,7 @@ import (
 	"time"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -14,7 +14,7 @@ func replicaOn(node, uid string) *v1.Replica {
 	return &v1.Replica{
 		Metadata: &v1.Metadata{Uid: uid, Name: "web-" + uid, Namespace: "default"},
 		Spec:     &v1.ReplicaSpec{NodeUid: node, Node: "n1", Workload: "web"},
-		Status:   &v1.ReplicaStatus{Phase: rollout.PhaseRunning},
+		Status:   &v1.ReplicaStatus{Phase: spec.PhaseRunning},
 	}
 }
 
@@ -81,7 +81,7 @@ func TestUsageIsKeptWithItsReplicaAndNode(t *testing.T) {
 		wantUsed(t, l, "1 node: a")
 		// An ended replica disappears at once, and from memory with the next report.
 		ended := replicaOn("n", "a")
-		ended.Status.Phase = rollout.PhaseStopped
+		ended.Status.Phase = spec.PhaseStopped
 		put(t, l, ended)
 		wantUsed(t, l, "1 node:")
 		l.Heartbeat("n", beat())

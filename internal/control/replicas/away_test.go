@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -17,7 +17,7 @@ import (
 func (w *world) where(name string) []string {
 	var list []string
 	for r := range w.snap().ReplicasOf(w.snap().WorkloadByName("default", name).GetMetadata().GetUid()) {
-		if rollout.Live(r.GetStatus().GetPhase()) {
+		if spec.Live(r.GetStatus().GetPhase()) {
 			list = append(list, r.GetSpec().GetNode()+" "+r.GetStatus().GetPhase())
 		}
 	}
@@ -175,10 +175,10 @@ func TestOfflineNodesAreCoveredExactly(t *testing.T) {
 			here, away := 0, 0
 			for r := range w.snap().ReplicasOf(of.GetMetadata().GetUid()) {
 				switch {
-				case rollout.Ended(r.GetStatus().GetPhase()):
+				case spec.Ended(r.GetStatus().GetPhase()):
 				case Away(w.snap(), r):
 					away++
-				case r.GetStatus().GetPhase() == rollout.PhaseRunning:
+				case r.GetStatus().GetPhase() == spec.PhaseRunning:
 					here++
 				}
 			}

@@ -7,7 +7,6 @@ import (
 	"runtime"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/scheduler"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
@@ -111,7 +110,7 @@ func (c *cluster) configure(snap *state.Snapshot) {
 func (c *cluster) followNode(snap *state.Snapshot, change state.Change) {
 	before, _ := change.Old.(*v1.Node)
 	n, _ := change.New.(*v1.Node)
-	if before != nil && (n == nil || (before.GetStatus().GetState() == nodeOffline) != (n.GetStatus().GetState() == nodeOffline) || taintsChanged(before, n)) {
+	if before != nil && (n == nil || (before.GetStatus().GetState() == spec.NodeOffline) != (n.GetStatus().GetState() == spec.NodeOffline) || taintsChanged(before, n)) {
 		c.recount(snap, before.GetMetadata().GetUid())
 	}
 	switch {
@@ -121,7 +120,7 @@ func (c *cluster) followNode(snap *state.Snapshot, change state.Change) {
 	case before == nil:
 		c.addNode(snap, n)
 	default:
-		if c.offline[n.GetMetadata().GetUid()] != (n.GetStatus().GetState() == nodeOffline) {
+		if c.offline[n.GetMetadata().GetUid()] != (n.GetStatus().GetState() == spec.NodeOffline) {
 			c.addNode(snap, n) // the standing of its replicas has changed
 			return
 		}
@@ -141,7 +140,7 @@ func (c *cluster) followWorkload(snap *state.Snapshot, change state.Change) {
 	}
 	if before != nil && (before.GetStatus().GetRevisionUid() != after.GetStatus().GetRevisionUid() || after.GetMetadata().GetDeleteTime() != nil) {
 		for r := range snap.ReplicasOf(before.GetMetadata().GetUid()) {
-			if r.GetSpec().GetDesired() == rollout.DesiredStopped {
+			if r.GetSpec().GetDesired() == spec.DesiredStopped {
 				c.put(snap, r)
 			}
 		}
@@ -171,7 +170,7 @@ func sameForOthers(before, after *v1.Workload) bool {
 
 // addNode adds a node and its replicas to the view.
 func (c *cluster) addNode(snap *state.Snapshot, n *v1.Node) {
-	if n.GetStatus().GetState() == nodeOffline {
+	if n.GetStatus().GetState() == spec.NodeOffline {
 		c.offline[n.GetMetadata().GetUid()] = true
 	} else {
 		delete(c.offline, n.GetMetadata().GetUid())
@@ -191,7 +190,7 @@ func (c *cluster) put(snap *state.Snapshot, r *v1.Replica) {
 	c.noteSuccessor(r)
 	uid, node := r.GetMetadata().GetUid(), cmp.Or(r.GetSpec().GetNodeUid(), promised(snap, r))
 	revision, err := c.revision(snap, r.GetSpec().GetRevisionUid())
-	if err != nil || node == "" || rollout.Ended(r.GetStatus().GetPhase()) {
+	if err != nil || node == "" || spec.Ended(r.GetStatus().GetPhase()) {
 		c.view.RemoveReplica(uid)
 		return
 	}
@@ -204,11 +203,11 @@ func (c *cluster) standing(snap *state.Snapshot, r *v1.Replica) scheduler.Standi
 	switch {
 	case r.GetSpec().GetNodeUid() == "":
 		return standingOfPromised(r)
-	case r.GetSpec().GetDesired() == rollout.DesiredStopped && c.replaced(snap, r):
+	case r.GetSpec().GetDesired() == spec.DesiredStopped && c.replaced(snap, r):
 		return scheduler.Replaced
-	case r.GetSpec().GetDesired() == rollout.DesiredStopped, phase == rollout.PhaseStopping, c.offline[r.GetSpec().GetNodeUid()]:
+	case r.GetSpec().GetDesired() == spec.DesiredStopped, phase == spec.PhaseStopping, c.offline[r.GetSpec().GetNodeUid()]:
 		return scheduler.Leaving
-	case phase == rollout.PhaseRunning:
+	case spec.Serves(r):
 		return scheduler.Serving
 	}
 	return scheduler.Starting

@@ -8,8 +8,8 @@ import (
 	"pgregory.net/rapid"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/scheduler"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -66,7 +66,7 @@ func TestPendingWakesWhenItFits(t *testing.T) {
 	w.addWorkload("big", 1, "4")
 	d := drive(w)
 	d.rest()
-	if got := w.phases("big"); got[rollout.PhasePending] != 1 {
+	if got := w.phases("big"); got[spec.PhasePending] != 1 {
 		t.Fatalf("big is %v", got)
 	}
 	uid := w.snap().WorkloadByName("default", "big").GetMetadata().GetUid()
@@ -84,7 +84,7 @@ func TestPendingWakesWhenItFits(t *testing.T) {
 	}
 	d.settleLoop()
 	d.rest()
-	if got := w.phases("big"); got[rollout.PhaseRunning] != 1 {
+	if got := w.phases("big"); got[spec.PhaseRunning] != 1 {
 		t.Errorf("big is %v", got)
 	}
 }
@@ -101,7 +101,7 @@ func TestConfigurationSetsOvercommit(t *testing.T) {
 	w.addNode("a", "2")
 	w.addWorkload("web", 5, "1")
 	w.settle()
-	if got := w.phases("web"); got[rollout.PhaseRunning] != 3 || got[rollout.PhasePending] != 2 {
+	if got := w.phases("web"); got[spec.PhaseRunning] != 3 || got[spec.PhasePending] != 2 {
 		t.Errorf("with 2 CPU, twice promised, less one, web is %v", got)
 	}
 }

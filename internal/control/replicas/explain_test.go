@@ -8,7 +8,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -190,7 +189,7 @@ func TestCompletedReplicasAreExplained(t *testing.T) {
 	w.change(func(b *state.Batch) {
 		for old := range w.snap().Replicas("", "") {
 			r := proto.CloneOf(old)
-			r.Status.Phase = rollout.PhaseCompleted
+			r.Status.Phase = spec.PhaseCompleted
 			b.Update(r, old.GetMetadata().GetVersion())
 		}
 	})

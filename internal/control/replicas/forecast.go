@@ -11,7 +11,6 @@ import (
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -34,7 +33,7 @@ func (Placement) Forecast(now time.Time, fork *state.Fork, tx *statev1.Transacti
 		}
 	}
 	for r := range before.Replicas("", "") {
-		if r.GetSpec().GetDesired() == rollout.DesiredStopped && rollout.Live(r.GetStatus().GetPhase()) {
+		if r.GetSpec().GetDesired() == spec.DesiredStopped && spec.Live(r.GetStatus().GetPhase()) {
 			f.acting[r.GetMetadata().GetUid()] = true // its room is about to be free
 		}
 	}
@@ -112,7 +111,7 @@ func (f *forecast) begin() {
 	due := Due{Workloads: map[string]bool{}, Placement: true}
 	for r := range snap.Replicas("", "") {
 		uid := r.GetSpec().GetWorkloadUid()
-		outdated := r.GetStatus().GetPhase() == rollout.PhaseRunning && snap.Workload(uid).GetStatus().GetRevisionUid() != r.GetSpec().GetRevisionUid()
+		outdated := spec.Serves(r) && snap.Workload(uid).GetStatus().GetRevisionUid() != r.GetSpec().GetRevisionUid()
 		if outdated || wanted(r) && f.engine.cluster.offline[r.GetSpec().GetNodeUid()] {
 			due.Workloads[uid] = true
 		}
@@ -213,18 +212,18 @@ func (f *forecast) nextPhaseOf(snap *state.Snapshot, r *v1.Replica) string {
 	phase := r.GetStatus().GetPhase()
 	node := snap.Node(r.GetSpec().GetNodeUid())
 	switch {
-	case r == nil, rollout.Ended(phase), !slices.Contains(workingStates, node.GetStatus().GetState()):
+	case r == nil, spec.Ended(phase), !slices.Contains(workingStates, node.GetStatus().GetState()):
 		return ""
-	case r.GetSpec().GetDesired() == rollout.DesiredStopped:
-		return rollout.PhaseStopped
-	case phase == rollout.PhasePlaced, phase == rollout.PhasePreparing:
-		return rollout.PhaseRunning
+	case r.GetSpec().GetDesired() == spec.DesiredStopped:
+		return spec.PhaseStopped
+	case phase == spec.PhasePlaced, phase == spec.PhasePreparing:
+		return spec.PhaseRunning
 	}
 	return ""
 }
 
 // workingStates lists the states of nodes that follow their assignments.
-var workingStates = []string{"ready", "cordoned", "draining"}
+var workingStates = []string{spec.NodeReady, spec.NodeCordoned, spec.NodeDraining}
 
 // outcome compares the replicas of a workload before and after.
 func (f *forecast) outcome(before *state.Snapshot, workloadUID string) *v1.PlanChange {
@@ -254,7 +253,7 @@ func (f *forecast) outcome(before *state.Snapshot, workloadUID string) *v1.PlanC
 	if f.cutShort && w.GetMetadata().GetDeleteTime() == nil {
 		for range min(atOnce(after, w)-shown, f.open) { // created after the end of the forecast
 			f.open--
-			planned.Replicas = append(planned.Replicas, &v1.ReplicaStep{Action: "create"})
+			planned.Replicas = append(planned.Replicas, &v1.ReplicaStep{Action: spec.ActionCreate})
 		}
 	}
 	if planned.Unplaced > 0 {
@@ -283,13 +282,13 @@ func atOnce(snap *state.Snapshot, w *v1.Workload) int {
 // kept is the step of a replica that stays alive.
 func (f *forecast) kept(old, now *v1.Replica, revision string) *v1.ReplicaStep {
 	step := &v1.ReplicaStep{
-		Action: "keep", Replica: now.GetMetadata().GetName(), FromNode: old.GetSpec().GetNode(), ToNode: now.GetSpec().GetNode(),
+		Action: spec.ActionKeep, Replica: now.GetMetadata().GetName(), FromNode: old.GetSpec().GetNode(), ToNode: now.GetSpec().GetNode(),
 	}
 	switch {
 	case step.FromNode == "":
-		step.Action = "create" // it was waiting for a node
+		step.Action = spec.ActionCreate // it was waiting for a node
 	case f.cutShort && now.GetSpec().GetRevisionUid() != revision:
-		step.Action, step.ToNode = "replace", "" // its turn comes after the end of the forecast
+		step.Action, step.ToNode = spec.ActionReplace, "" // its turn comes after the end of the forecast
 	}
 	return step
 }
@@ -303,7 +302,7 @@ func byUID(snap *state.Snapshot, workloadUID string) []*v1.Replica {
 
 // wanted reports whether a replica is alive and should not stop.
 func wanted(r *v1.Replica) bool {
-	return rollout.Live(r.GetStatus().GetPhase()) && r.GetSpec().GetDesired() != rollout.DesiredStopped
+	return spec.Live(r.GetStatus().GetPhase()) && r.GetSpec().GetDesired() != spec.DesiredStopped
 }
 
 // pair matches removed replicas with their successors, on the same node if possible.
@@ -315,22 +314,22 @@ func pair(gone, fresh []*v1.Replica) []*v1.ReplicaStep {
 	steps := make([]*v1.ReplicaStep, len(gone))
 	taken := map[*v1.Replica]bool{}
 	for i, old := range gone {
-		steps[i] = &v1.ReplicaStep{Action: "stop", Replica: old.GetMetadata().GetName(), FromNode: old.GetSpec().GetNode()}
+		steps[i] = &v1.ReplicaStep{Action: spec.ActionStop, Replica: old.GetMetadata().GetName(), FromNode: old.GetSpec().GetNode()}
 		if node := old.GetSpec().GetNodeUid(); len(here[node]) > 0 {
-			steps[i].Action, steps[i].ToNode = "replace", steps[i].FromNode
+			steps[i].Action, steps[i].ToNode = spec.ActionReplace, steps[i].FromNode
 			taken[here[node][0]] = true
 			here[node] = here[node][1:]
 		}
 	}
 	left := slices.DeleteFunc(fresh, func(r *v1.Replica) bool { return taken[r] })
 	for _, step := range steps {
-		if step.Action == "stop" && step.FromNode != "" && len(left) > 0 {
-			step.Action, step.ToNode = "move", left[0].GetSpec().GetNode()
+		if step.Action == spec.ActionStop && step.FromNode != "" && len(left) > 0 {
+			step.Action, step.ToNode = spec.ActionMove, left[0].GetSpec().GetNode()
 			left = left[1:]
 		}
 	}
 	for _, r := range left {
-		steps = append(steps, &v1.ReplicaStep{Action: "create", ToNode: r.GetSpec().GetNode()})
+		steps = append(steps, &v1.ReplicaStep{Action: spec.ActionCreate, ToNode: r.GetSpec().GetNode()})
 	}
 	return steps
 }

@@ -4,7 +4,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -50,7 +50,7 @@ func (f *forecast) preemptions(before *state.Snapshot) []*v1.Preemption {
 func newPlaces(before, after *state.Snapshot, workloadUID string) []string {
 	nodes := []string{}
 	for _, r := range byUID(after, workloadUID) {
-		if before.Replica(r.GetMetadata().GetUid()) == nil && rollout.Live(r.GetStatus().GetPhase()) && wanted(r) && r.GetSpec().GetNode() != "" {
+		if before.Replica(r.GetMetadata().GetUid()) == nil && spec.Live(r.GetStatus().GetPhase()) && wanted(r) && r.GetSpec().GetNode() != "" {
 			nodes = append(nodes, r.GetSpec().GetNode())
 		}
 	}

@@ -13,6 +13,7 @@ import (
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -150,7 +151,7 @@ func real(before, after *state.Snapshot, uid string) (nodes, kept []string, pend
 		if was := before.Replica(r.GetMetadata().GetUid()); was.GetSpec().GetNodeUid() != "" {
 			kept = append(kept, r.GetMetadata().GetName())
 		}
-		if offline := after.Node(r.GetSpec().GetNodeUid()).GetStatus().GetState() == nodeOffline; !offline && r.GetSpec().GetRevisionUid() != revision {
+		if offline := after.Node(r.GetSpec().GetNodeUid()).GetStatus().GetState() == spec.NodeOffline; !offline && r.GetSpec().GetRevisionUid() != revision {
 			outdated++
 		}
 	}

@@ -62,7 +62,7 @@ func (t *tick) finish(old *v1.Workload, step rollout.JobStep) {
 		EndTime: timestamppb.New(t.now), RevisionUid: old.GetStatus().GetRevisionUid(),
 	}
 	t.batch.Update(w, old.GetMetadata().GetVersion())
-	if step.Outcome == rollout.PhaseFailed {
+	if step.Outcome == spec.PhaseFailed {
 		t.event(w, "Failed", step.Reason, state.SeverityWarning)
 		return
 	}
@@ -98,12 +98,12 @@ func (t *tick) survey(w *v1.Workload) survey {
 		}
 		if nodeRemoved(t.snap, r) {
 			t.lose(r, "node "+r.GetSpec().GetNode()+" was removed")
-			one.Phase = rollout.PhaseLost
+			one.Phase = spec.PhaseLost
 		}
 		counted.count(r, 1)
 		sound = sound && staysOnNode(t.snap, r)
 		s.replicas = append(s.replicas, one)
-		live = live || rollout.Live(r.GetStatus().GetPhase())
+		live = live || spec.Live(r.GetStatus().GetPhase())
 	}
 	if t.cluster.tallies[w.GetMetadata().GetUid()] = counted; !sound {
 		delete(t.cluster.tallies, w.GetMetadata().GetUid())

@@ -10,7 +10,6 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -42,7 +41,7 @@ func (w *world) end(name, phase string, at time.Time) {
 	w.t.Helper()
 	w.change(func(b *state.Batch) {
 		for old := range w.snap().ReplicasOf(w.snap().WorkloadByName("default", name).GetMetadata().GetUid()) {
-			if old.GetStatus().GetPhase() == rollout.PhaseRunning {
+			if old.GetStatus().GetPhase() == spec.PhaseRunning {
 				r := proto.CloneOf(old)
 				r.Status.Phase, r.Status.EndTime = phase, timestamppb.New(at)
 				b.Update(r, old.GetMetadata().GetVersion())
@@ -56,7 +55,7 @@ func (w *world) endOn(node, phase string) {
 	w.t.Helper()
 	w.change(func(b *state.Batch) {
 		for old := range w.snap().ReplicasOn(w.snap().NodeByName(node).GetMetadata().GetUid()) {
-			if old.GetStatus().GetPhase() == rollout.PhaseRunning {
+			if old.GetStatus().GetPhase() == spec.PhaseRunning {
 				r := proto.CloneOf(old)
 				r.Status.Phase, r.Status.EndTime = phase, timestamppb.New(w.now())
 				b.Update(r, old.GetMetadata().GetVersion())
@@ -74,17 +73,17 @@ func TestJobRunsToCompletion(t *testing.T) {
 	w.addNode("a", "8")
 	w.addJob("import", 3, 2, 3)
 	w.settle()
-	if got := w.phases("import"); got[rollout.PhaseRunning] != 2 || len(got) != 1 {
+	if got := w.phases("import"); got[spec.PhaseRunning] != 2 || len(got) != 1 {
 		t.Fatalf("in the beginning: %v", got)
 	}
-	w.end("import", rollout.PhaseCompleted, w.now())
+	w.end("import", spec.PhaseCompleted, w.now())
 	w.settle()
-	if got := w.phases("import"); got[rollout.PhaseRunning] != 1 || got[rollout.PhaseCompleted] != 2 {
+	if got := w.phases("import"); got[spec.PhaseRunning] != 1 || got[spec.PhaseCompleted] != 2 {
 		t.Fatalf("after the first two: %v", got)
 	}
-	w.end("import", rollout.PhaseCompleted, w.now())
+	w.end("import", spec.PhaseCompleted, w.now())
 	w.settle()
-	if got := w.outcome("import"); got.GetOutcome() != rollout.PhaseCompleted || got.GetSucceeded() != 3 || got.GetEndTime() == nil {
+	if got := w.outcome("import"); got.GetOutcome() != spec.PhaseCompleted || got.GetSucceeded() != 3 || got.GetEndTime() == nil {
 		t.Fatalf("in the end: %v", got)
 	}
 	// Nothing runs again, even after its replicas are deleted.
@@ -100,7 +99,7 @@ func TestJobRunsToCompletion(t *testing.T) {
 	// A new revision does the work again.
 	w.restart("import")
 	w.settle()
-	if got := w.phases("import"); got[rollout.PhaseRunning] != 2 {
+	if got := w.phases("import"); got[spec.PhaseRunning] != 2 {
 		t.Errorf("of a new revision: %v", got)
 	}
 	w.delete("import")
@@ -120,10 +119,10 @@ func TestJobPausesBetweenFailures(t *testing.T) {
 		fail := func() {
 			l.do(func() { l.work() })
 			l.do(func() { l.work() })
-			l.do(func() { l.end("import", rollout.PhaseFailed, time.Now()) })
+			l.do(func() { l.end("import", spec.PhaseFailed, time.Now()) })
 		}
 		live := func() int {
-			return l.phases("import")[rollout.PhasePlaced] + l.phases("import")[rollout.PhaseRunning] + l.phases("import")[rollout.PhasePreparing]
+			return l.phases("import")[spec.PhasePlaced] + l.phases("import")[spec.PhaseRunning] + l.phases("import")[spec.PhasePreparing]
 		}
 		fail()
 		synctest.Wait()
@@ -150,7 +149,7 @@ func TestJobPausesBetweenFailures(t *testing.T) {
 		fail()
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		if got := l.outcome("import"); got.GetOutcome() != rollout.PhaseFailed || got.GetReason() != "4 of its replicas failed, and 3 may" || live() != 0 {
+		if got := l.outcome("import"); got.GetOutcome() != spec.PhaseFailed || got.GetReason() != "4 of its replicas failed, and 3 may" || live() != 0 {
 			t.Errorf("in the end: %v with %v", got, l.phases("import"))
 		}
 	})
@@ -177,12 +176,12 @@ func TestJobHasADeadline(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if got := l.outcome("import"); got.GetOutcome() != rollout.PhaseFailed || got.GetReason() != "its deadline is over" {
+		if got := l.outcome("import"); got.GetOutcome() != spec.PhaseFailed || got.GetReason() != "its deadline is over" {
 			t.Errorf("when it is over: %v", got)
 		}
 		l.do(func() { l.work() })
 		l.do(func() { l.work() })
-		if got := l.phases("import"); got[rollout.PhaseStopped] != 1 {
+		if got := l.phases("import"); got[spec.PhaseStopped] != 1 {
 			t.Errorf("what ran is %v", got)
 		}
 	})

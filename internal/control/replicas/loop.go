@@ -12,7 +12,6 @@ import (
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/scheduler"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
@@ -192,13 +191,13 @@ func dueAfter(changes []state.Change) Due {
 			before, _ := c.Old.(*v1.Node)
 			after, _ := c.New.(*v1.Node)
 			due.Placement = due.Placement || placementMayChange(before, after)
-			if after == nil || (before.GetStatus().GetState() == nodeOffline) != (after.GetStatus().GetState() == nodeOffline) || taintsChanged(before, after) {
+			if after == nil || (before.GetStatus().GetState() == spec.NodeOffline) != (after.GetStatus().GetState() == spec.NodeOffline) || taintsChanged(before, after) {
 				due.Nodes[cmp.Or(after.GetMetadata().GetUid(), before.GetMetadata().GetUid())] = true
 			}
 		case state.KindReplica:
 			before, _ := c.Old.(*v1.Replica)
 			after, _ := c.New.(*v1.Replica)
-			if before.GetStatus().GetPhase() != after.GetStatus().GetPhase() {
+			if before.GetStatus().GetPhase() != after.GetStatus().GetPhase() || spec.Serves(before) != spec.Serves(after) {
 				r := after
 				if r == nil {
 					r = before
@@ -206,8 +205,8 @@ func dueAfter(changes []state.Change) Due {
 				due.PhaseChanged[r.GetSpec().GetWorkloadUid()] = true
 			}
 			due.Moved = due.Moved || after != nil && (before.GetSpec().GetNodeUid() != after.GetSpec().GetNodeUid() ||
-				before.GetStatus().GetPhase() != rollout.PhaseRunning && after.GetStatus().GetPhase() == rollout.PhaseRunning)
-			if before != nil && rollout.Live(before.GetStatus().GetPhase()) && (after == nil || rollout.Ended(after.GetStatus().GetPhase())) {
+				!spec.Serves(before) && spec.Serves(after))
+			if before != nil && spec.Live(before.GetStatus().GetPhase()) && (after == nil || spec.Ended(after.GetStatus().GetPhase())) {
 				due.Placement = true // it has made room
 			}
 			if had := before.GetSpec().GetReservedNodeUid() + before.GetSpec().GetSucceeds(); had != "" && had != after.GetSpec().GetReservedNodeUid()+after.GetSpec().GetSucceeds() {

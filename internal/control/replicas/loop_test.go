@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
-	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -89,28 +89,28 @@ func TestLoopFollowsEveryChange(t *testing.T) {
 	l := &log{world: newWorld(t)}
 	l.addWorkload("before", 1, "1")
 	err := runLoop(t, l, func() {
-		if got := l.phases("before"); got[rollout.PhasePending] != 1 {
+		if got := l.phases("before"); got[spec.PhasePending] != 1 {
 			t.Errorf("what was there before the loop is %v", got)
 		}
 		l.do(func() { l.addNode("a", "4") })
-		if got := l.phases("before"); got[rollout.PhasePlaced] != 1 {
+		if got := l.phases("before"); got[spec.PhasePlaced] != 1 {
 			t.Errorf("with a node it is %v", got)
 		}
 		l.do(func() { l.addWorkload("web", 2, "1") })
 		l.do(func() { l.work() })
 		l.do(func() { l.work() })
-		if got := l.phases("web"); got[rollout.PhaseRunning] != 2 {
+		if got := l.phases("web"); got[spec.PhaseRunning] != 2 {
 			t.Errorf("a new workload is %v", got)
 		}
 		// A replica that ends makes room for one that waits.
 		l.do(func() { l.addWorkload("waits", 1, "2") })
-		if got := l.phases("waits"); got[rollout.PhasePending] != 1 {
+		if got := l.phases("waits"); got[spec.PhasePending] != 1 {
 			t.Errorf("without room it is %v", got)
 		}
 		l.do(func() { l.scale("web", 0) })
 		l.do(func() { l.work() })
 		l.do(func() { l.work() })
-		if got := l.phases("waits"); got[rollout.PhasePlaced] != 1 {
+		if got := l.phases("waits"); got[spec.PhasePlaced] != 1 {
 			t.Errorf("with room it is %v", got)
 		}
 		l.do(func() { l.delete("web") })
@@ -133,7 +133,7 @@ func TestLoopRetriesWhenTheStateHasMovedOn(t *testing.T) {
 	l.addNode("a", "4")
 	l.addWorkload("web", 1, "1")
 	_ = runLoop(t, l, func() {
-		if got := l.phases("web"); got[rollout.PhasePlaced] != 1 || l.proposals != 4 {
+		if got := l.phases("web"); got[spec.PhasePlaced] != 1 || l.proposals != 4 {
 			t.Errorf("after %d proposals the replicas are %v", l.proposals, got)
 		}
 	})
@@ -160,7 +160,7 @@ func TestLoopBeginsAgainWhenItLags(t *testing.T) {
 				t.Fatal(err)
 			}
 		})
-		if got := l.phases("web"); got[rollout.PhasePlaced] != 1 {
+		if got := l.phases("web"); got[spec.PhasePlaced] != 1 {
 			t.Errorf("after a lag the replicas are %v", got)
 		}
 	})

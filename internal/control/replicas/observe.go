@@ -5,7 +5,7 @@ import (
 	"time"
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
-	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
@@ -18,13 +18,13 @@ func (l *Loop) decided(ctx context.Context, snap *state.Snapshot, tx *statev1.Tr
 	traced := map[string]bool{}
 	for _, change := range tx.GetChanges() {
 		r := change.GetPut().GetReplica()
-		if r == nil || rollout.Ended(r.GetStatus().GetPhase()) {
+		if r == nil || spec.Ended(r.GetStatus().GetPhase()) {
 			continue
 		}
 		switch r.GetStatus().GetPhase() {
-		case rollout.PhasePlaced:
+		case spec.PhasePlaced:
 			placed[change.GetPart()]++
-		case rollout.PhasePending:
+		case spec.PhasePending:
 			unplaced++
 		default:
 			continue

@@ -12,7 +12,6 @@ import (
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -34,11 +33,11 @@ func (w *world) setZone(name, zone string) {
 func (w *world) fail(name string) {
 	w.t.Helper()
 	for _, old := range w.of(name) {
-		if old.GetSpec().GetNodeUid() == "" || rollout.Ended(old.GetStatus().GetPhase()) {
+		if old.GetSpec().GetNodeUid() == "" || spec.Ended(old.GetStatus().GetPhase()) {
 			continue
 		}
 		r := proto.CloneOf(old)
-		r.Status.Phase, r.Status.EndTime = rollout.PhaseFailed, timestamppb.New(w.now())
+		r.Status.Phase, r.Status.EndTime = spec.PhaseFailed, timestamppb.New(w.now())
 		w.change(func(b *state.Batch) { b.Update(r, old.GetMetadata().GetVersion()) })
 		return
 	}
@@ -173,7 +172,7 @@ func TestOnlyReplicasUnderTheRuleAreLeftOut(t *testing.T) {
 		m.before = append(m.before, func() { w.fail("db") })
 	}
 	m.before = append(m.before, func() {
-		if got := w.phases("plain"); got[rollout.PhasePlaced] != 1 {
+		if got := w.phases("plain"); got[spec.PhasePlaced] != 1 {
 			t.Errorf("of what has no rules there is %v", got)
 		}
 	})
@@ -192,7 +191,7 @@ func TestOnlyReplicasUnderTheRuleAreLeftOut(t *testing.T) {
 			announced++
 		}
 	}
-	if got := w.phases("web")[rollout.PhasePlaced]; got != maxPlacedEvents+1 || announced != 1 || m.tried <= times {
+	if got := w.phases("web")[spec.PhasePlaced]; got != maxPlacedEvents+1 || announced != 1 || m.tried <= times {
 		t.Errorf("%d are placed, announced %d times, in %d commits", got, announced, m.tried)
 	}
 }
@@ -271,7 +270,7 @@ func (c judged) check(placed *v1.Replica) {
 		counts := map[string]int{}
 		for r := range c.snap().Replicas("", "") {
 			of := c.snap().Workload(r.GetSpec().GetWorkloadUid())
-			if of != nil && r.GetMetadata().GetUid() != placed.GetMetadata().GetUid() && r.GetSpec().GetNodeUid() != "" && !rollout.Ended(r.GetStatus().GetPhase()) && match(of) {
+			if of != nil && r.GetMetadata().GetUid() != placed.GetMetadata().GetUid() && r.GetSpec().GetNodeUid() != "" && !spec.Ended(r.GetStatus().GetPhase()) && match(of) {
 				counts[zone(r)]++
 			}
 		}

@@ -8,8 +8,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/scheduler"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -136,7 +136,7 @@ func (t *tick) assign(old *v1.Replica, p scheduler.Placement) {
 	}
 	r.Spec.NodeUid, r.Spec.Node, r.Spec.ReservedNodeUid, r.Spec.Succeeds = p.Node, p.NodeName, "", ""
 	t.cluster.decided = append(t.cluster.decided, decision{replica: r.GetMetadata().GetUid(), node: p.Node, score: p.Score})
-	r.Status.Phase, r.Status.Reason = rollout.PhasePlaced, ""
+	r.Status.Phase, r.Status.Reason = spec.PhasePlaced, ""
 	t.put(old, r)
 	t.recordPlaced(r)
 }

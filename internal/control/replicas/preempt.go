@@ -7,8 +7,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/scheduler"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -46,7 +46,7 @@ func (t *tick) reserve(m move) {
 func (t *tick) leaving(node string) map[string]int {
 	counts := map[string]int{}
 	for r := range t.snap.ReplicasOn(node) {
-		if rollout.Live(r.GetStatus().GetPhase()) && (t.stopped[r.GetMetadata().GetUid()] || t.cluster.standing(t.snap, r) == scheduler.Leaving) {
+		if spec.Live(r.GetStatus().GetPhase()) && (t.stopped[r.GetMetadata().GetUid()] || t.cluster.standing(t.snap, r) == scheduler.Leaving) {
 			counts[r.GetSpec().GetWorkload()]++
 		}
 	}
@@ -70,14 +70,14 @@ func (t *tick) push(old *v1.Replica, v scheduler.Preemption, by *v1.Replica) {
 func (t *tick) cancelStop(old *v1.Replica) bool {
 	before := len(t.stops)
 	t.stops = slices.DeleteFunc(t.stops, func(r *v1.Replica) bool { return r.GetMetadata().GetUid() == old.GetMetadata().GetUid() })
-	return len(t.stops) < before || old.GetSpec().GetDesired() == rollout.DesiredStopped
+	return len(t.stops) < before || old.GetSpec().GetDesired() == spec.DesiredStopped
 }
 
 // stopFor stops a replica for a reason outside its workload. The caller has taken room
 // for it.
 func (t *tick) stopFor(old *v1.Replica, event, why, by string) {
 	r := proto.CloneOf(old)
-	r.Spec.Desired, r.Spec.StopReason, r.Spec.PreemptedFor = rollout.DesiredStopped, why, by
+	r.Spec.Desired, r.Spec.StopReason, r.Spec.PreemptedFor = spec.DesiredStopped, why, by
 	r.Status.Reason = why
 	t.batch.Update(r, old.GetMetadata().GetVersion())
 	t.event(r, event, why, state.SeverityWarning)

@@ -11,8 +11,8 @@ import (
 	"pgregory.net/rapid"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/scheduler"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -43,7 +43,7 @@ func (w *world) checkAvailable(before *state.Snapshot, gone *v1.Replica, mine, o
 	w.t.Helper()
 	was, is := 0, 0
 	for r := range before.ReplicasOf(gone.GetSpec().GetWorkloadUid()) {
-		if wanted(r) && r.GetStatus().GetPhase() == rollout.PhaseRunning && !Away(before, r) {
+		if wanted(r) && r.GetStatus().GetPhase() == spec.PhaseRunning && !Away(before, r) {
 			was++
 			if wanted(w.snap().Replica(r.GetMetadata().GetUid())) {
 				is++
@@ -110,7 +110,7 @@ func (w *world) of(name string) []*v1.Replica {
 // going counts replicas that are stopping and have not ended.
 func (w *world) going() (n int) {
 	for r := range w.snap().Replicas("", "") {
-		if rollout.Live(r.GetStatus().GetPhase()) && r.GetSpec().GetDesired() == rollout.DesiredStopped {
+		if spec.Live(r.GetStatus().GetPhase()) && r.GetSpec().GetDesired() == spec.DesiredStopped {
 			n++
 		}
 	}
@@ -131,7 +131,7 @@ func TestHigherPriorityPreempts(t *testing.T) {
 		t.Fatalf("%d replicas are stopping", d.going())
 	}
 	for _, r := range d.of("batch") {
-		if r.GetSpec().GetDesired() != rollout.DesiredStopped {
+		if r.GetSpec().GetDesired() != spec.DesiredStopped {
 			continue
 		}
 		if want := "makes room on node a for " + d.snap().Replica(r.GetSpec().GetPreemptedFor()).GetMetadata().GetName() + " of priority 500; its own is 0"; r.GetStatus().GetReason() != want || r.GetSpec().GetStopReason() != want {
@@ -142,7 +142,7 @@ func TestHigherPriorityPreempts(t *testing.T) {
 		t.Errorf("events tell %q", got)
 	}
 	// Their replacements wait.
-	if got := d.phases("batch"); got[rollout.PhasePending] != 2 {
+	if got := d.phases("batch"); got[spec.PhasePending] != 2 {
 		t.Errorf("batch is %v", got)
 	}
 	if why := (Placement{}).Explain(d.snap(), d.of("web")[0].GetSpec().GetWorkloadUid()); len(why) != 0 {
@@ -197,9 +197,9 @@ func TestRoomIsReservedDuringPreemption(t *testing.T) {
 	d.react()
 	for range 3 { // they end one after the other
 		for _, old := range d.of("batch") {
-			if rollout.Live(old.GetStatus().GetPhase()) && old.GetSpec().GetPreemptedFor() == d.of("web")[0].GetMetadata().GetUid() {
+			if spec.Live(old.GetStatus().GetPhase()) && old.GetSpec().GetPreemptedFor() == d.of("web")[0].GetMetadata().GetUid() {
 				r := proto.CloneOf(old)
-				r.Status.Phase = rollout.PhaseStopped
+				r.Status.Phase = spec.PhaseStopped
 				d.change(func(b *state.Batch) { b.Update(r, old.GetMetadata().GetVersion()) })
 				break
 			}
@@ -474,13 +474,13 @@ func TestLossBeforeTheCommitSparesTheLastReplica(t *testing.T) {
 			m.rest()
 			m.loop.Proposer = m
 			m.before = append(m.before, func() {
-				m.editNode(lost, func(n *v1.Node) { n.Status.State = nodeOffline })
+				m.editNode(lost, func(n *v1.Node) { n.Status.State = spec.NodeOffline })
 			})
 			m.addRanked("boss", 1, "1", 300, 0)
 			m.rest()
 			left := 0
 			for _, r := range m.of("web") {
-				if wanted(r) && r.GetStatus().GetPhase() == rollout.PhaseRunning && !Away(m.snap(), r) {
+				if wanted(r) && r.GetStatus().GetPhase() == spec.PhaseRunning && !Away(m.snap(), r) {
 					left++
 				}
 			}
@@ -503,7 +503,7 @@ func TestCurrentPriorityCounts(t *testing.T) {
 	}
 	runs := func(name string) (uid string) {
 		for r := range m.snap().ReplicasOf(m.snap().WorkloadByName("default", name).GetMetadata().GetUid()) {
-			if r.GetStatus().GetPhase() == rollout.PhaseRunning {
+			if r.GetStatus().GetPhase() == spec.PhaseRunning {
 				uid = r.GetMetadata().GetUid()
 			}
 		}

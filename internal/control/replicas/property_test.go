@@ -8,7 +8,6 @@ import (
 	"pgregory.net/rapid"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/scheduler"
 	"github.com/cloudless/cloudless/internal/spec"
 )
@@ -112,15 +111,15 @@ func (w *world) checkSettled() {
 		running, pending := 0, 0
 		for r := range w.snap().ReplicasOf(uid) {
 			switch {
-			case rollout.Ended(r.GetStatus().GetPhase()):
+			case spec.Ended(r.GetStatus().GetPhase()):
 				continue
 			case r.GetSpec().GetRevisionUid() != of.GetStatus().GetRevisionUid() && Placement{}.ShortOfQuota(w.snap(), uid) != "":
 				running++ // the quota has no room for its successor
 			case r.GetSpec().GetRevisionUid() != of.GetStatus().GetRevisionUid():
 				w.t.Fatalf("replica %s is still of an older revision", r.GetMetadata().GetName())
-			case r.GetStatus().GetPhase() == rollout.PhaseRunning:
+			case r.GetStatus().GetPhase() == spec.PhaseRunning:
 				running++
-			case r.GetStatus().GetPhase() == rollout.PhasePending:
+			case r.GetStatus().GetPhase() == spec.PhasePending:
 				pending++
 			default:
 				w.t.Fatalf("replica %s is still %s", r.GetMetadata().GetName(), r.GetStatus().GetPhase())
@@ -167,7 +166,7 @@ func TestAnyWorldSettlesAsDesired(t *testing.T) {
 		first.settle()
 		var left []*v1.Replica
 		for r := range first.snap().Replicas("", "") {
-			if rollout.Live(r.GetStatus().GetPhase()) {
+			if spec.Live(r.GetStatus().GetPhase()) {
 				left = append(left, r)
 			}
 		}

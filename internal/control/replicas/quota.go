@@ -8,7 +8,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/scheduler"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
@@ -82,14 +81,14 @@ func (t *tick) holdQuota(namespace string) {
 // Replicas for which room is being made count, too.
 func counts(snap *state.Snapshot, r *v1.Replica) bool {
 	n := snap.Node(cmp.Or(r.GetSpec().GetNodeUid(), promised(snap, r)))
-	return n != nil && n.GetStatus().GetState() != nodeOffline && !rollout.Ended(r.GetStatus().GetPhase())
+	return n != nil && n.GetStatus().GetState() != spec.NodeOffline && !spec.Ended(r.GetStatus().GetPhase())
 }
 
 // usage sums up a namespace's usage. It equals that of a view of the whole cluster, at the
 // cost of one namespace.
 func (c *cluster) usage(snap *state.Snapshot, namespace string) (used scheduler.Usage, pending int64) {
 	for r := range snap.Replicas(namespace, "") {
-		if r.GetSpec().GetNodeUid() == "" && !rollout.Ended(r.GetStatus().GetPhase()) {
+		if r.GetSpec().GetNodeUid() == "" && !spec.Ended(r.GetStatus().GetPhase()) {
 			pending++
 		}
 		if !counts(snap, r) {

@@ -7,7 +7,6 @@ import (
 	"pgregory.net/rapid"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -73,7 +72,7 @@ func TestReplicasBeyondTheQuotaWait(t *testing.T) {
 	d.rest()
 	uid := w.snap().WorkloadByName("default", "web").GetMetadata().GetUid()
 	const why = "the quota of namespace default is used up: has 2 of at most 2 replicas"
-	if got := w.phases("web"); got[rollout.PhaseRunning] != 2 || got[rollout.PhasePending] != 1 {
+	if got := w.phases("web"); got[spec.PhaseRunning] != 2 || got[spec.PhasePending] != 1 {
 		t.Fatalf("web is %v", got)
 	}
 	for r := range w.snap().ReplicasOn("") {
@@ -105,26 +104,26 @@ func TestReplicasBeyondTheQuotaWait(t *testing.T) {
 	}
 	d.settleLoop()
 	d.rest()
-	if got := w.phases("web"); got[rollout.PhaseRunning] != 3 {
+	if got := w.phases("web"); got[spec.PhaseRunning] != 3 {
 		t.Errorf("with a higher quota web is %v", got)
 	}
 
 	// A lower quota stops nothing. A replica that ends returns its share.
 	w.quota(&v1.Quota{Replicas: new(int64(1))})
 	d.rest()
-	if got := w.phases("web"); got[rollout.PhaseRunning] != 3 {
+	if got := w.phases("web"); got[spec.PhaseRunning] != 3 {
 		t.Errorf("with a lower quota web is %v", got)
 	}
 	w.scale("web", 1)
 	d.rest()
 	w.addWorkload("other", 1, "1")
 	d.rest()
-	if got := w.phases("other"); got[rollout.PhasePending] != 1 {
+	if got := w.phases("other"); got[spec.PhasePending] != 1 {
 		t.Errorf("other is %v", got)
 	}
 	w.delete("web")
 	d.rest()
-	if got := w.phases("other"); got[rollout.PhaseRunning] != 1 {
+	if got := w.phases("other"); got[spec.PhaseRunning] != 1 {
 		t.Errorf("when web has ended other is %v", got)
 	}
 }
@@ -142,7 +141,7 @@ func TestFullQuotaBlocksNoUpdateOrReplacement(t *testing.T) {
 	d.rest()
 	revision := w.snap().WorkloadByName("default", "web").GetStatus().GetRevisionUid()
 	for r := range w.snap().Replicas("default", "") {
-		if rollout.Live(r.GetStatus().GetPhase()) && r.GetSpec().GetRevisionUid() != revision {
+		if spec.Live(r.GetStatus().GetPhase()) && r.GetSpec().GetRevisionUid() != revision {
 			t.Errorf("%s is still of the old revision", r.GetMetadata().GetName())
 		}
 	}
@@ -150,7 +149,7 @@ func TestFullQuotaBlocksNoUpdateOrReplacement(t *testing.T) {
 	d.rest()
 	var running int
 	for r := range w.snap().ReplicasOn(w.snap().NodeByName("b").GetMetadata().GetUid()) {
-		if r.GetStatus().GetPhase() == rollout.PhaseRunning {
+		if r.GetStatus().GetPhase() == spec.PhaseRunning {
 			running++
 		}
 	}
@@ -177,7 +176,7 @@ func TestQuotaLoweredBeforeTheCommitIsRespected(t *testing.T) {
 		t.Fatalf("a plan on an older quota gives %v", err)
 	}
 	w.settle()
-	if got := w.phases("web"); got[rollout.PhaseRunning] != 1 || got[rollout.PhasePending] != 2 {
+	if got := w.phases("web"); got[spec.PhaseRunning] != 1 || got[spec.PhasePending] != 2 {
 		t.Errorf("web is %v", got)
 	}
 }
@@ -232,7 +231,7 @@ func TestHigherOvercommitWakesWaitingReplicas(t *testing.T) {
 	})
 	w.addWorkload("more", 2, "1")
 	d.rest()
-	if web, more := w.phases("web"), w.phases("more"); web[rollout.PhaseRunning] != 1 || more[rollout.PhasePending] != 1 {
+	if web, more := w.phases("web"), w.phases("more"); web[spec.PhaseRunning] != 1 || more[spec.PhasePending] != 1 {
 		t.Fatalf("before, web is %v and more %v", web, more)
 	}
 	w.configure(&v1.ClusterSpec{NodeClasses: []*v1.NodeClass{{
@@ -243,7 +242,7 @@ func TestHigherOvercommitWakesWaitingReplicas(t *testing.T) {
 	if got := (Placement{}).Allocatable(w.snap(), n).GetCpu(); got != "6" {
 		t.Errorf("4 times 2 CPU less 2 may be promised, not %s", got)
 	}
-	if got := w.phases("more"); got[rollout.PhaseRunning] != 2 {
+	if got := w.phases("more"); got[spec.PhaseRunning] != 2 {
 		t.Errorf("with overcommit more is %v", got)
 	}
 	if got := (Placement{}).Requested(w.snap(), n.GetMetadata().GetUid()).GetCpu(); got != "5" {

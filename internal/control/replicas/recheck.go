@@ -8,8 +8,8 @@ import (
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/scheduler"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -161,7 +161,7 @@ func (t *tick) checkKept(workloadUID string, check func(state.Kind, string)) {
 	}
 	for r := range t.snap.ReplicasOf(workloadUID) {
 		uid := r.GetMetadata().GetUid()
-		if !wanted(r) || r.GetStatus().GetPhase() != rollout.PhaseRunning || Away(t.snap, r) || t.stopped[uid] || t.victims[uid] {
+		if !wanted(r) || !spec.Serves(r) || Away(t.snap, r) || t.stopped[uid] || t.victims[uid] {
 			continue
 		}
 		check(state.KindReplica, uid)

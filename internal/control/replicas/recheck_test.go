@@ -11,7 +11,6 @@ import (
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/scheduler"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
@@ -51,7 +50,7 @@ func (m *racingLog) commit(ctx context.Context, tx *statev1.Transaction) (*state
 func returned(before, after *state.Snapshot) bool {
 	for n := range after.Nodes("") {
 		was := before.Node(n.GetMetadata().GetUid())
-		if was.GetStatus().GetState() == nodeOffline && n.GetStatus().GetState() != nodeOffline {
+		if was.GetStatus().GetState() == spec.NodeOffline && n.GetStatus().GetState() != spec.NodeOffline {
 			return true
 		}
 	}
@@ -62,7 +61,7 @@ func returned(before, after *state.Snapshot) bool {
 func placedBy(before *state.Snapshot, result state.Result) (placed []*v1.Replica) {
 	for _, o := range result.Objects {
 		r, ok := o.(*v1.Replica)
-		if ok && r.GetStatus().GetPhase() == rollout.PhasePlaced && before.Replica(r.GetMetadata().GetUid()).GetSpec().GetNodeUid() == "" {
+		if ok && r.GetStatus().GetPhase() == spec.PhasePlaced && before.Replica(r.GetMetadata().GetUid()).GetSpec().GetNodeUid() == "" {
 			placed = append(placed, r)
 		}
 	}
@@ -109,7 +108,7 @@ func TestChangedNodeIsLeftOutOfTheCommit(t *testing.T) {
 		w.change(func(b *state.Batch) { w.revise(b, made); b.Create(made) })
 		d.react()
 		d.wantWhere("web", " pending", "b placed")
-		if first[rollout.PhasePlaced] != 1 || len(first) != 1 || m.tried != 2 {
+		if first[spec.PhasePlaced] != 1 || len(first) != 1 || m.tried != 2 {
 			t.Errorf("%s: the first commit brought %v, and there were %d", what, first, m.tried)
 		}
 		w.checkCapacity()
@@ -277,10 +276,10 @@ func TestFinishedWorkIsNotCovered(t *testing.T) {
 		w.settle()
 		w.addNode("b", "4")
 		d := drive(w)
-		d.loop.Proposer = &racingLog{driven: d, before: []func(){func() { w.end("work", rollout.PhaseCompleted, w.now()) }}}
+		d.loop.Proposer = &racingLog{driven: d, before: []func(){func() { w.end("work", spec.PhaseCompleted, w.now()) }}}
 		w.setNode("a", "offline")
 		d.react()
-		if got := w.phases("work"); got[rollout.PhaseCompleted] != 1 || len(got) != 1 {
+		if got := w.phases("work"); got[spec.PhaseCompleted] != 1 || len(got) != 1 {
 			t.Errorf("%s that completed before the commit: the replicas are %v", what, got)
 		}
 	}
@@ -297,7 +296,7 @@ func TestEndingReplicasDoNotDelayACover(t *testing.T) {
 	w.addNode("c", "1")
 	d := drive(w)
 	d.loop.Proposer = &racingLog{driven: d, before: []func(){
-		func() { w.endOn("b", rollout.PhaseCompleted) },
+		func() { w.endOn("b", spec.PhaseCompleted) },
 		func() { w.wantWhere("work", "a running", "c placed") },
 	}}
 	w.setNode("a", "offline")

@@ -3,7 +3,7 @@ package replicas
 import (
 	"testing"
 
-	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -23,7 +23,7 @@ func TestReplicaOfARemovedNodeIsLostAndReplaced(t *testing.T) {
 	w.removeNode("a")
 	w.addNode("b", "1")
 	d.react()
-	if got := w.phases("web"); got[rollout.PhaseLost] != 1 || got[rollout.PhasePlaced] != 1 {
+	if got := w.phases("web"); got[spec.PhaseLost] != 1 || got[spec.PhasePlaced] != 1 {
 		t.Errorf("the replicas are %v, want one lost and one placed", got)
 	}
 	w.wantWhere("web", "b placed")

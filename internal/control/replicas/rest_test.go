@@ -10,7 +10,6 @@ import (
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -229,7 +228,7 @@ func TestUpdateContinuesAfterLosingItsRoom(t *testing.T) {
 			w.restart("web")
 			d.react()
 			for _, r := range w.of("web") {
-				if r.GetSpec().GetDesired() == rollout.DesiredStopped {
+				if r.GetSpec().GetDesired() == spec.DesiredStopped {
 					lose(w, r.GetSpec().GetNode())
 				}
 			}

@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/scheduler"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
@@ -35,7 +34,7 @@ func predecessor(snap *state.Snapshot, r *v1.Replica) *v1.Replica {
 // awaits reports whether a replica waits for its predecessor to end.
 func awaits(snap *state.Snapshot, r *v1.Replica) bool {
 	old := predecessor(snap, r)
-	return old != nil && !rollout.Ended(old.GetStatus().GetPhase())
+	return old != nil && !spec.Ended(old.GetStatus().GetPhase())
 }
 
 // promised is the node with room for a replica that has no node: its reserved node, or that
@@ -45,7 +44,7 @@ func promised(snap *state.Snapshot, r *v1.Replica) string {
 	if r.GetSpec().GetReservedNodeUid() != "" {
 		return r.GetSpec().GetReservedNodeUid()
 	}
-	if old := predecessor(snap, r); rollout.Ended(old.GetStatus().GetPhase()) && old.GetSpec().GetStopReason() == "" {
+	if old := predecessor(snap, r); spec.Ended(old.GetStatus().GetPhase()) && old.GetSpec().GetStopReason() == "" {
 		return old.GetSpec().GetNodeUid()
 	}
 	return ""
@@ -122,7 +121,7 @@ func (c *cluster) putSuccessor(snap *state.Snapshot, old *v1.Replica) {
 	if !known {
 		return
 	}
-	if r := snap.Replica(successor); r.GetSpec().GetSucceeds() == uid && !rollout.Ended(r.GetStatus().GetPhase()) {
+	if r := snap.Replica(successor); r.GetSpec().GetSucceeds() == uid && !spec.Ended(r.GetStatus().GetPhase()) {
 		c.put(snap, r)
 	} else {
 		delete(c.successors, uid)
@@ -141,7 +140,7 @@ func (c *cluster) putPredecessor(snap *state.Snapshot, r *v1.Replica) {
 
 // noteSuccessor remembers which replica waits for the room of which other.
 func (c *cluster) noteSuccessor(r *v1.Replica) {
-	if old := r.GetSpec().GetSucceeds(); old != "" && !rollout.Ended(r.GetStatus().GetPhase()) {
+	if old := r.GetSpec().GetSucceeds(); old != "" && !spec.Ended(r.GetStatus().GetPhase()) {
 		c.successors[old] = r.GetMetadata().GetUid()
 	}
 }

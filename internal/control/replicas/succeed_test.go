@@ -8,7 +8,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -17,7 +16,7 @@ import (
 func (w *world) running(name string) (all, current int) {
 	revision := w.snap().WorkloadByName("default", name).GetStatus().GetRevisionUid()
 	for _, r := range w.of(name) {
-		if r.GetStatus().GetPhase() == rollout.PhaseRunning {
+		if r.GetStatus().GetPhase() == spec.PhaseRunning {
 			all++
 			if r.GetSpec().GetRevisionUid() == revision {
 				current++
@@ -68,7 +67,7 @@ func TestSuccessorsAreForgotten(t *testing.T) {
 	}
 	w.change(func(b *state.Batch) {
 		for _, r := range w.of("web") {
-			if rollout.Ended(r.GetStatus().GetPhase()) {
+			if spec.Ended(r.GetStatus().GetPhase()) {
 				b.Delete(state.KindReplica, r.GetMetadata().GetUid())
 			}
 		}
@@ -185,7 +184,7 @@ func TestHigherClassTakesTheRoomOfAnUpdate(t *testing.T) {
 					t.Errorf("%d of web run", all)
 				}
 				for _, r := range w.of("web") {
-					if r.GetSpec().GetSucceeds() != "" && !rollout.Ended(r.GetStatus().GetPhase()) {
+					if r.GetSpec().GetSucceeds() != "" && !spec.Ended(r.GetStatus().GetPhase()) {
 						t.Errorf("%s still waits for another: %s", r.GetMetadata().GetName(), r.GetStatus().GetReason())
 					}
 				}

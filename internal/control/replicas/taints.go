@@ -56,7 +56,7 @@ func noExecute(t *v1.Taint) bool { return t.GetEffect() == scheduler.NoExecute }
 // obeyTaints stops a replica that may not stay on its node. A replica that should be
 // covered first counts as away until then; obeyTaints then returns the reason.
 func (t *tick) obeyTaints(w *v1.Workload, r *v1.Replica, one *rollout.Replica) (why string) {
-	if one.Desired == rollout.DesiredStopped || one.Node == "" || one.Away || rollout.Ended(one.Phase) {
+	if one.Desired == spec.DesiredStopped || one.Node == "" || one.Away || spec.Ended(one.Phase) {
 		return ""
 	}
 	at, taint, tolerated := t.cluster.expiry(t.snap, r)
@@ -82,7 +82,7 @@ func (t *tick) obeyTaints(w *v1.Workload, r *v1.Replica, one *rollout.Replica) (
 		why = "node " + has + ", which it has tolerated for long enough"
 	}
 	t.evict(r, why)
-	one.Desired = rollout.DesiredStopped
+	one.Desired = spec.DesiredStopped
 	return ""
 }
 

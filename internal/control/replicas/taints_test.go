@@ -8,7 +8,6 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/scheduler"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
@@ -96,7 +95,7 @@ func TestTolerationExpires(t *testing.T) {
 		time.Sleep(2 * time.Nanosecond)
 		for range 20 {
 			l.do(func() { l.work() })
-			if got := l.phases("web")[rollout.PhaseRunning]; got < 3 {
+			if got := l.phases("web")[spec.PhaseRunning]; got < 3 {
 				t.Fatalf("only %d serve", got)
 			}
 		}

@@ -4,7 +4,6 @@ import (
 	"slices"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -24,10 +23,10 @@ type tally struct {
 
 // count adds a replica, or removes it if by is -1.
 func (t *tally) count(r *v1.Replica, by int) {
-	phase, stopped := r.GetStatus().GetPhase(), r.GetSpec().GetDesired() == rollout.DesiredStopped
+	phase, stopped := r.GetStatus().GetPhase(), r.GetSpec().GetDesired() == spec.DesiredStopped
 	switch {
-	case rollout.Ended(phase) && (stopped || phase == rollout.PhaseStopped || phase == rollout.PhaseLost):
-	case rollout.Live(phase) && !stopped && phase != rollout.PhaseStopping && phase != rollout.PhasePending && phase != "" &&
+	case spec.Ended(phase) && (stopped || phase == spec.PhaseStopped || phase == spec.PhaseLost):
+	case spec.Live(phase) && !stopped && phase != spec.PhaseStopping && phase != spec.PhasePending && phase != "" &&
 		r.GetSpec().GetNodeUid() != "" && r.GetSpec().GetRevisionUid() == t.revision:
 		t.standing += by
 	default:
@@ -80,11 +79,11 @@ func (c *cluster) followReplica(snap *state.Snapshot, before, after *v1.Replica)
 // staysOnNode reports whether nothing about its node makes a replica leave: the node exists, is
 // not offline and has no NoExecute taint.
 func staysOnNode(snap *state.Snapshot, r *v1.Replica) bool {
-	if r.GetSpec().GetNodeUid() == "" || rollout.Ended(r.GetStatus().GetPhase()) {
+	if r.GetSpec().GetNodeUid() == "" || spec.Ended(r.GetStatus().GetPhase()) {
 		return true
 	}
 	n := snap.Node(r.GetSpec().GetNodeUid())
-	return n != nil && n.GetStatus().GetState() != nodeOffline && !slices.ContainsFunc(n.GetSpec().GetTaints(), noExecute)
+	return n != nil && n.GetStatus().GetState() != spec.NodeOffline && !slices.ContainsFunc(n.GetSpec().GetTaints(), noExecute)
 }
 
 // recount drops the tallies of workloads with a replica on a changed node.

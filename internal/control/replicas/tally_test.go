@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -123,7 +123,7 @@ func TestManyPlacementsShareAnEvent(t *testing.T) {
 	}
 	var placed []*v1.Replica
 	for r := range w.snap().Replicas("", "") {
-		if r.GetStatus().GetPhase() == rollout.PhasePlaced {
+		if r.GetStatus().GetPhase() == spec.PhasePlaced {
 			placed = append(placed, r)
 		}
 	}

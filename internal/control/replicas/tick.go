@@ -149,7 +149,7 @@ func (c *cluster) workloads(snap *state.Snapshot, d Due) []string {
 	}
 	for node := range d.Nodes {
 		for r := range snap.ReplicasOn(node) {
-			if rollout.Live(r.GetStatus().GetPhase()) {
+			if spec.Live(r.GetStatus().GetPhase()) {
 				all[r.GetSpec().GetWorkloadUid()] = true
 			}
 		}
@@ -365,13 +365,13 @@ func (t *tick) remove(w *v1.Workload) {
 // stop asks the node to stop a replica. A replica without a node has stopped at once.
 func (t *tick) stop(old *v1.Replica) {
 	t.stopped[old.GetMetadata().GetUid()] = true
-	if old.GetSpec().GetDesired() == rollout.DesiredStopped || !t.take(old.GetSpec().GetWorkloadUid()) {
+	if old.GetSpec().GetDesired() == spec.DesiredStopped || !t.take(old.GetSpec().GetWorkloadUid()) {
 		return
 	}
 	r := proto.CloneOf(old)
-	r.Spec.Desired, r.Spec.ReservedNodeUid = rollout.DesiredStopped, ""
+	r.Spec.Desired, r.Spec.ReservedNodeUid = spec.DesiredStopped, ""
 	if r.GetSpec().GetNodeUid() == "" {
-		r.Status.Phase, r.Status.Reason = rollout.PhaseStopped, "" // it waits for nothing any more
+		r.Status.Phase, r.Status.Reason = spec.PhaseStopped, "" // it waits for nothing any more
 		r.Status.EndTime = timestamppb.New(t.now)
 	}
 	t.stops = append(t.stops, r)
@@ -383,7 +383,7 @@ func (t *tick) lose(old *v1.Replica, why string) {
 		return
 	}
 	r := proto.CloneOf(old)
-	r.Status.Phase = rollout.PhaseLost
+	r.Status.Phase = spec.PhaseLost
 	r.Status.Reason = why
 	r.Status.EndTime = timestamppb.New(t.now)
 	t.losses = append(t.losses, r)
@@ -414,9 +414,9 @@ func (t *tick) newReplica(w *v1.Workload) *v1.Replica {
 			Workload:    w.GetMetadata().GetName(),
 			RevisionUid: w.GetStatus().GetRevisionUid(),
 			Revision:    w.GetStatus().GetRevision(),
-			Desired:     rollout.DesiredRunning,
+			Desired:     spec.DesiredRunning,
 		},
-		Status: &v1.ReplicaStatus{Phase: rollout.PhasePending},
+		Status: &v1.ReplicaStatus{Phase: spec.PhasePending},
 	}
 }
 
@@ -428,8 +428,8 @@ func replicaName(workload, uid string) string {
 // waits adds a replica without a node to those to be placed. It skips outdated replicas,
 // which are about to stop, and successors whose predecessor has not ended.
 func (t *tick) waits(r *v1.Replica) {
-	if r.GetSpec().GetNodeUid() != "" || rollout.Ended(r.GetStatus().GetPhase()) ||
-		r.GetSpec().GetDesired() == rollout.DesiredStopped || t.stopped[r.GetMetadata().GetUid()] || awaits(t.snap, r) {
+	if r.GetSpec().GetNodeUid() != "" || spec.Ended(r.GetStatus().GetPhase()) ||
+		r.GetSpec().GetDesired() == spec.DesiredStopped || t.stopped[r.GetMetadata().GetUid()] || awaits(t.snap, r) {
 		return
 	}
 	if w := t.snap.Workload(r.GetSpec().GetWorkloadUid()); w.GetStatus().GetRevisionUid() != r.GetSpec().GetRevisionUid() {

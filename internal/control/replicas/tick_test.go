@@ -9,7 +9,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/consensus"
-	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -27,7 +27,7 @@ func TestNewWorkloadIsCreatedAndPlacedInOneTick(t *testing.T) {
 	on := map[string]bool{}
 	for _, r := range made {
 		on[r.GetSpec().GetNode()] = true
-		if r.GetStatus().GetPhase() != rollout.PhasePlaced || r.GetSpec().GetDesired() != rollout.DesiredRunning ||
+		if r.GetStatus().GetPhase() != spec.PhasePlaced || r.GetSpec().GetDesired() != spec.DesiredRunning ||
 			r.GetSpec().GetRevisionUid() != of.GetStatus().GetRevisionUid() || r.GetMetadata().GetLabels()["app"] != "web" ||
 			!strings.HasPrefix(r.GetMetadata().GetName(), "web-") {
 			t.Errorf("made %v", r)
@@ -52,7 +52,7 @@ func TestReplicaThatFitsNowhereStaysPendingAndSaysWhy(t *testing.T) {
 	w.addNode("small", "1")
 	w.addWorkload("big", 2, "8")
 	w.tick()
-	if got := w.phases("big"); !maps.Equal(got, map[string]int{rollout.PhasePending: 2}) {
+	if got := w.phases("big"); !maps.Equal(got, map[string]int{spec.PhasePending: 2}) {
 		t.Fatalf("the replicas are %v", got)
 	}
 	for r := range w.snap().ReplicasOn("") {
@@ -70,7 +70,7 @@ func TestReplicaThatFitsNowhereStaysPendingAndSaysWhy(t *testing.T) {
 	// New capacity is used.
 	w.addNode("large", "64")
 	w.settle()
-	if got := w.phases("big"); got[rollout.PhaseRunning] != 2 {
+	if got := w.phases("big"); got[spec.PhaseRunning] != 2 {
 		t.Errorf("with room the replicas are %v", got)
 	}
 	if why := (Placement{}).Explain(w.snap(), w.snap().WorkloadByName("default", "big").GetMetadata().GetUid()); len(why) != 0 {
@@ -85,7 +85,7 @@ func TestNothingIsPlacedOnANodeThatIsNotReady(t *testing.T) {
 		w.setNode("a", nodeState)
 		w.addWorkload("web", 1, "1")
 		w.tick()
-		if got := w.phases("web"); got[rollout.PhasePending] != 1 {
+		if got := w.phases("web"); got[spec.PhasePending] != 1 {
 			t.Errorf("with a node that is %q the replicas are %v", nodeState, got)
 		}
 	}
@@ -99,11 +99,11 @@ func TestUnwantedPendingReplicaStopsAtOnce(t *testing.T) {
 	// A node joins in the same tick: the stopped replica must not be placed as well.
 	w.addNode("a", "4")
 	w.tick()
-	if got := w.phases("web"); !maps.Equal(got, map[string]int{rollout.PhaseStopped: 1, rollout.PhasePlaced: 1}) {
+	if got := w.phases("web"); !maps.Equal(got, map[string]int{spec.PhaseStopped: 1, spec.PhasePlaced: 1}) {
 		t.Fatalf("the replicas are %v", got)
 	}
 	for r := range w.snap().ReplicasOn("") {
-		if r.GetStatus().GetEndTime() == nil || r.GetSpec().GetDesired() != rollout.DesiredStopped {
+		if r.GetStatus().GetEndTime() == nil || r.GetSpec().GetDesired() != spec.DesiredStopped {
 			t.Errorf("it ended as %v", r)
 		}
 	}
@@ -126,7 +126,7 @@ func TestDeletionStopsReplicasBeforeTheWorkload(t *testing.T) {
 	}
 	ended := 0
 	for r := range w.snap().ReplicasOf(uid) {
-		if r.GetStatus().GetPhase() == rollout.PhaseStopped {
+		if r.GetStatus().GetPhase() == spec.PhaseStopped {
 			ended++
 		}
 	}
@@ -142,13 +142,13 @@ func TestRestartKeepsTheRestServing(t *testing.T) {
 	w.settle()
 	w.restart("web")
 	for w.tick() || w.work() {
-		if running := w.phases("web")[rollout.PhaseRunning]; running < 2 {
+		if running := w.phases("web")[spec.PhaseRunning]; running < 2 {
 			t.Fatalf("only %d replicas serve", running)
 		}
 	}
 	current := w.snap().WorkloadByName("default", "web").GetStatus().GetRevisionUid()
 	for r := range w.snap().ReplicasOf(w.snap().WorkloadByName("default", "web").GetMetadata().GetUid()) {
-		if rollout.Live(r.GetStatus().GetPhase()) != (r.GetSpec().GetRevisionUid() == current) {
+		if spec.Live(r.GetStatus().GetPhase()) != (r.GetSpec().GetRevisionUid() == current) {
 			t.Errorf("after the restart there is %v", r)
 		}
 	}
@@ -182,7 +182,7 @@ func TestLargeWorkloadTakesSeveralTicksOfBoundedSize(t *testing.T) {
 		}
 	}
 	run(everything(w.snap()))
-	if got := w.phases("web")[rollout.PhasePlaced]; got != 3*maxReplicas+1 || ticks < 4 {
+	if got := w.phases("web")[spec.PhasePlaced]; got != 3*maxReplicas+1 || ticks < 4 {
 		t.Errorf("%d replicas are placed after %d ticks", got, ticks)
 	}
 	// Deleting it takes as many ticks.
@@ -190,7 +190,7 @@ func TestLargeWorkloadTakesSeveralTicksOfBoundedSize(t *testing.T) {
 	run(everything(w.snap()))
 	stopping := 0
 	for r := range w.snap().Replicas("", "") {
-		if r.GetSpec().GetDesired() == rollout.DesiredStopped {
+		if r.GetSpec().GetDesired() == spec.DesiredStopped {
 			stopping++
 		}
 	}
@@ -207,12 +207,12 @@ func TestManyPendingReplicasArePlacedOverSeveralTicks(t *testing.T) {
 	w.addNode("a", "100")
 	batch, left := Tick(w.now(), w.snap(), Due{Placement: true}, w.newUID)
 	w.apply(batch)
-	if got := w.phases("web")[rollout.PhasePlaced]; got != maxReplicas || left.Empty() {
+	if got := w.phases("web")[spec.PhasePlaced]; got != maxReplicas || left.Empty() {
 		t.Fatalf("%d are placed at first, left is %v", got, left)
 	}
 	batch, left = Tick(w.now(), w.snap(), left, w.newUID)
 	w.apply(batch)
-	if got := w.phases("web")[rollout.PhasePlaced]; got != maxReplicas+10 || !left.Empty() {
+	if got := w.phases("web")[spec.PhasePlaced]; got != maxReplicas+10 || !left.Empty() {
 		t.Errorf("%d are placed in the end, left is %v", got, left)
 	}
 }
@@ -250,7 +250,7 @@ func TestRevisionThatDoesNotFitReplacesNothing(t *testing.T) {
 		t.Error("the workload does not wait for room")
 	}
 	w.settle()
-	if got := w.phases("web"); !maps.Equal(got, map[string]int{rollout.PhaseRunning: 2}) {
+	if got := w.phases("web"); !maps.Equal(got, map[string]int{spec.PhaseRunning: 2}) {
 		t.Fatalf("the replicas are %v", got)
 	}
 	reasons := Placement{}.Explain(w.snap(), uid)
@@ -260,7 +260,7 @@ func TestRevisionThatDoesNotFitReplacesNothing(t *testing.T) {
 	w.addNode("large", "16")
 	w.settle()
 	for r := range w.snap().ReplicasOf(uid) {
-		if rollout.Live(r.GetStatus().GetPhase()) && r.GetSpec().GetNode() != "large" {
+		if spec.Live(r.GetStatus().GetPhase()) && r.GetSpec().GetNode() != "large" {
 			t.Errorf("%s is still on %s", r.GetMetadata().GetName(), r.GetSpec().GetNode())
 		}
 	}
@@ -282,7 +282,7 @@ func TestStuckReplicaDelaysNoOther(t *testing.T) {
 	var kept, replaced int
 	for r := range w.snap().ReplicasOf(uid) {
 		switch {
-		case r.GetStatus().GetPhase() != rollout.PhaseRunning:
+		case r.GetStatus().GetPhase() != spec.PhaseRunning:
 		case r.GetMetadata().GetUid() == oldest.GetMetadata().GetUid():
 			kept++
 		case r.GetSpec().GetRevision() == 2:

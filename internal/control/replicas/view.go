@@ -5,26 +5,22 @@ import (
 	"slices"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/scheduler"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// nodeOffline is the state of a node without contact.
-const nodeOffline = "offline"
-
 // Away reports whether a live replica is on an offline node.
 func Away(snap *state.Snapshot, r *v1.Replica) bool {
 	node := r.GetSpec().GetNodeUid()
-	return node != "" && rollout.Live(r.GetStatus().GetPhase()) && snap.Node(node).GetStatus().GetState() == nodeOffline
+	return node != "" && spec.Live(r.GetStatus().GetPhase()) && snap.Node(node).GetStatus().GetState() == spec.NodeOffline
 }
 
 // nodeRemoved reports whether a live replica is on a node that no longer exists: it was placed
 // there just as the node was removed.
 func nodeRemoved(snap *state.Snapshot, r *v1.Replica) bool {
 	node := r.GetSpec().GetNodeUid()
-	return node != "" && rollout.Live(r.GetStatus().GetPhase()) && snap.Node(node) == nil
+	return node != "" && spec.Live(r.GetStatus().GetPhase()) && snap.Node(node) == nil
 }
 
 // Placement answers questions about placement from a snapshot.
@@ -71,7 +67,7 @@ func (Placement) Explain(snap *state.Snapshot, workloadUID string) []*v1.NodeRea
 // making lists the uids of a workload's replicas for which room is being made.
 func making(snap *state.Snapshot, workloadUID string) (uids []string) {
 	for r := range snap.ReplicasOf(workloadUID) {
-		if promised(snap, r) != "" && rollout.Live(r.GetStatus().GetPhase()) {
+		if promised(snap, r) != "" && spec.Live(r.GetStatus().GetPhase()) {
 			uids = append(uids, r.GetMetadata().GetUid())
 		}
 	}
@@ -84,7 +80,7 @@ func making(snap *state.Snapshot, workloadUID string) (uids []string) {
 func missing(snap *state.Snapshot, w *v1.Workload) (pending int, outdated *v1.Replica) {
 	for r := range snap.ReplicasOf(w.GetMetadata().GetUid()) {
 		switch {
-		case rollout.Ended(r.GetStatus().GetPhase()), awaitsRoom(snap, r):
+		case spec.Ended(r.GetStatus().GetPhase()), awaitsRoom(snap, r):
 		case r.GetSpec().GetNodeUid() == "", Away(snap, r):
 			pending++
 		case r.GetSpec().GetRevisionUid() != w.GetStatus().GetRevisionUid() && (outdated == nil || r.GetMetadata().GetUid() < outdated.GetMetadata().GetUid()):
@@ -137,7 +133,7 @@ func (Placement) Pending(snap *state.Snapshot) map[string]int {
 	for r := range snap.ReplicasOn("") {
 		uid := r.GetSpec().GetWorkloadUid()
 		switch {
-		case rollout.Ended(r.GetStatus().GetPhase()):
+		case spec.Ended(r.GetStatus().GetPhase()):
 		case r.GetSpec().GetReservedNodeUid() != "":
 			counts["preemption"]++
 		case awaits(snap, r):

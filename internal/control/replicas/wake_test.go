@@ -7,8 +7,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/scheduler"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -89,7 +89,7 @@ func TestBlockedWorkloadWakesWhenSomethingHelps(t *testing.T) {
 					made.Spec = proto.CloneOf(c.spec)
 					l.change(func(b *state.Batch) { l.revise(b, made); b.Create(made) })
 				})
-				if got := l.phases("web"); got[rollout.PhasePending] != 1 {
+				if got := l.phases("web"); got[spec.PhasePending] != 1 {
 					t.Fatalf("at first it is %v", got)
 				}
 				before := l.tried()
@@ -102,7 +102,7 @@ func TestBlockedWorkloadWakesWhenSomethingHelps(t *testing.T) {
 				}
 				l.do(func() { c.help(l.world) })
 				l.running()
-				if got := l.phases("web"); got[rollout.PhaseRunning] != 1 {
+				if got := l.phases("web"); got[spec.PhaseRunning] != 1 {
 					t.Errorf("in the end it is %v", got)
 				}
 			})

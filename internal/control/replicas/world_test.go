@@ -10,7 +10,6 @@ import (
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -222,7 +221,7 @@ func (w *world) work() bool {
 			if phase := nextPhase(old); phase != old.GetStatus().GetPhase() {
 				r := proto.CloneOf(old)
 				r.Status.Phase = phase
-				if rollout.Ended(phase) {
+				if spec.Ended(phase) {
 					r.Status.EndTime = timestamppb.New(w.now())
 				}
 				b.Update(r, old.GetMetadata().GetVersion())
@@ -238,18 +237,18 @@ func (w *world) work() bool {
 
 // nextPhase is an agent's next step with a replica that never fails.
 func nextPhase(r *v1.Replica) string {
-	phase, stop := r.GetStatus().GetPhase(), r.GetSpec().GetDesired() == rollout.DesiredStopped
+	phase, stop := r.GetStatus().GetPhase(), r.GetSpec().GetDesired() == spec.DesiredStopped
 	switch {
-	case rollout.Ended(phase):
+	case spec.Ended(phase):
 		return phase
-	case stop && phase == rollout.PhaseStopping:
-		return rollout.PhaseStopped
+	case stop && phase == spec.PhaseStopping:
+		return spec.PhaseStopped
 	case stop:
-		return rollout.PhaseStopping
-	case phase == rollout.PhasePlaced:
-		return rollout.PhasePreparing
+		return spec.PhaseStopping
+	case phase == spec.PhasePlaced:
+		return spec.PhasePreparing
 	default:
-		return rollout.PhaseRunning
+		return spec.PhaseRunning
 	}
 }
 

@@ -67,7 +67,7 @@ func Tick(now time.Time, snap *state.Snapshot, limits Limits) *state.Batch {
 		return batch.Len() < maxDeletions
 	}
 	for r := range snap.Replicas("", "") {
-		old := rollout.Ended(r.GetStatus().GetPhase()) && now.Sub(r.GetStatus().GetEndTime().AsTime()) > limits.Replicas
+		old := spec.Ended(r.GetStatus().GetPhase()) && now.Sub(r.GetStatus().GetEndTime().AsTime()) > limits.Replicas
 		if old && !proves(snap, r) && !drop(state.KindReplica, r.GetMetadata().GetUid()) {
 			return batch
 		}
@@ -137,7 +137,7 @@ func proves(snap *state.Snapshot, r *v1.Replica) bool {
 	phase := r.GetStatus().GetPhase()
 	w := snap.Workload(r.GetSpec().GetWorkloadUid())
 	return w != nil && rollout.Outcome(w) == "" && w.GetStatus().GetRevisionUid() == r.GetSpec().GetRevisionUid() &&
-		(phase == rollout.PhaseCompleted || phase == rollout.PhaseFailed)
+		(phase == spec.PhaseCompleted || phase == spec.PhaseFailed)
 }
 
 // forgettable are the revisions of a workload beyond the newest ones that no replica runs
@@ -152,7 +152,7 @@ func forgettable(snap *state.Snapshot, w *v1.Workload, keep int) []string {
 	}
 	used := map[string]bool{w.GetStatus().GetRevisionUid(): true}
 	for r := range snap.ReplicasOf(w.GetMetadata().GetUid()) {
-		if rollout.Live(r.GetStatus().GetPhase()) {
+		if spec.Live(r.GetStatus().GetPhase()) {
 			used[r.GetSpec().GetRevisionUid()] = true
 		}
 	}

@@ -14,7 +14,7 @@ import (
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -94,11 +94,11 @@ func TestObjectsBeyondTheirLimitAreDeleted(t *testing.T) {
 	l.put(t, now.Add(-2*time.Hour), receipt("new-receipt"))
 	l.put(
 		t, now.Add(-9*time.Hour),
-		replica("old-stopped", rollout.PhaseStopped, now.Add(-time.Hour-time.Second)),
-		replica("old-failed", rollout.PhaseFailed, now.Add(-2*time.Hour)),
-		replica("new-stopped", rollout.PhaseStopped, now.Add(-time.Hour)),
-		replica("running", rollout.PhaseRunning, time.Time{}), // however long
-		replica("backoff", rollout.PhaseBackoff, now.Add(-9*time.Hour)),
+		replica("old-stopped", spec.PhaseStopped, now.Add(-time.Hour-time.Second)),
+		replica("old-failed", spec.PhaseFailed, now.Add(-2*time.Hour)),
+		replica("new-stopped", spec.PhaseStopped, now.Add(-time.Hour)),
+		replica("running", spec.PhaseRunning, time.Time{}), // however long
+		replica("backoff", spec.PhaseBackoff, now.Add(-9*time.Hour)),
 		token("old-token", now.Add(-3*time.Hour-time.Second)),
 		token("new-token", now.Add(-3*time.Hour)),
 		token("valid-token", now.Add(time.Hour)),
@@ -165,11 +165,11 @@ func TestProofOfFinishedWorkIsKept(t *testing.T) {
 	l.put(
 		t, long,
 		&v1.Workload{Metadata: &v1.Metadata{Uid: "w", Name: "job", Namespace: "default"}, Status: &v1.WorkloadStatus{RevisionUid: "rev-2"}},
-		of(replica("done", rollout.PhaseCompleted, long), "rev-2"),
-		of(replica("gave-up", rollout.PhaseFailed, long), "rev-2"),
-		of(replica("stopped", rollout.PhaseStopped, long), "rev-2"),
-		of(replica("done-before", rollout.PhaseCompleted, long), "rev-1"),
-		replica("of-a-deleted-one", rollout.PhaseCompleted, long),
+		of(replica("done", spec.PhaseCompleted, long), "rev-2"),
+		of(replica("gave-up", spec.PhaseFailed, long), "rev-2"),
+		of(replica("stopped", spec.PhaseStopped, long), "rev-2"),
+		of(replica("done-before", spec.PhaseCompleted, long), "rev-1"),
+		replica("of-a-deleted-one", spec.PhaseCompleted, long),
 	)
 	l.tick(t)
 	snap := l.store.Snapshot()
@@ -189,7 +189,7 @@ func TestUnusedOldRevisionsAreDeleted(t *testing.T) {
 		uid := fmt.Sprintf("rev-%d", n)
 		l.put(t, now, &v1.Revision{Metadata: &v1.Metadata{Uid: uid}, Spec: &v1.RevisionSpec{WorkloadUid: "w", Number: n}})
 	}
-	running, ended := replica("running", rollout.PhaseRunning, time.Time{}), replica("ended", rollout.PhaseStopped, now)
+	running, ended := replica("running", spec.PhaseRunning, time.Time{}), replica("ended", spec.PhaseStopped, now)
 	running.Spec.WorkloadUid, running.Spec.RevisionUid = "w", "rev-1"
 	ended.Spec.WorkloadUid, ended.Spec.RevisionUid = "w", "rev-2"
 	l.put(t, now, running, ended)
@@ -240,7 +240,7 @@ func TestRunTicksEveryMinuteInBoundedTransactions(t *testing.T) {
 		if fmt.Sprint(l.sizes) != "[5000 5000 1997]" {
 			t.Errorf("deleted in pieces of %v", l.sizes)
 		}
-		l.put(t, time.Now(), replica("r", rollout.PhaseStopped, time.Now()))
+		l.put(t, time.Now(), replica("r", spec.PhaseStopped, time.Now()))
 		time.Sleep(limits.Replicas)
 		synctest.Wait()
 		if l.store.Snapshot().Replica("r") == nil {
@@ -300,7 +300,7 @@ func TestRunFollowsTheConfiguration(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &log{store: state.New()}
 		l.configure(t, nil)
-		l.put(t, time.Now(), replica("r", rollout.PhaseStopped, time.Now()))
+		l.put(t, time.Now(), replica("r", spec.PhaseStopped, time.Now()))
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- Run(ctx, l.store, l) }()
@@ -342,7 +342,7 @@ func TestOnlyTheNewestConfigurationsAreKept(t *testing.T) {
 func TestRunEndsWithAnErrorOfTheProposer(t *testing.T) {
 	lost := errors.New("leadership lost")
 	l := &log{store: state.New()}
-	l.put(t, now, replica("r", rollout.PhaseStopped, now))
+	l.put(t, now, replica("r", spec.PhaseStopped, now))
 	l.err = lost
 	if err := Run(t.Context(), l.store, l); !errors.Is(err, lost) {
 		t.Errorf("ended with %v", err)

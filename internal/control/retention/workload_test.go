@@ -9,7 +9,7 @@ import (
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -42,11 +42,11 @@ func TestReplicaOfCompletedJobIsKept(t *testing.T) {
 	l.put(
 		t, long,
 		workload("job", "job-2"),
-		ofRevision(replica("done", rollout.PhaseCompleted, long), "job", "job-2"),
-		ofRevision(replica("failed", rollout.PhaseFailed, long), "job", "job-2"),
-		ofRevision(replica("of-before", rollout.PhaseCompleted, long), "job", "job-1"),
-		ofRevision(replica("scaled-down", rollout.PhaseStopped, long), "job", "job-2"),
-		ofRevision(replica("of-nobody", rollout.PhaseCompleted, long), "deleted", "deleted-1"),
+		ofRevision(replica("done", spec.PhaseCompleted, long), "job", "job-2"),
+		ofRevision(replica("failed", spec.PhaseFailed, long), "job", "job-2"),
+		ofRevision(replica("of-before", spec.PhaseCompleted, long), "job", "job-1"),
+		ofRevision(replica("scaled-down", spec.PhaseStopped, long), "job", "job-2"),
+		ofRevision(replica("of-nobody", spec.PhaseCompleted, long), "deleted", "deleted-1"),
 	)
 	gone := dropped(l, limits)
 	for uid, want := range map[string]bool{"done": false, "failed": false, "of-before": true, "scaled-down": true, "of-nobody": true} {
@@ -61,12 +61,12 @@ func TestReplicasOfFinishedJobAreDeleted(t *testing.T) {
 	l := &log{store: state.New()}
 	long := now.Add(-1000 * time.Hour)
 	over, open := workload("over", "over-1"), workload("open", "open-2")
-	over.Status.Job = &v1.JobStatus{Outcome: rollout.PhaseCompleted, RevisionUid: "over-1"}
-	open.Status.Job = &v1.JobStatus{Outcome: rollout.PhaseCompleted, RevisionUid: "open-1"} // it runs again since
+	over.Status.Job = &v1.JobStatus{Outcome: spec.PhaseCompleted, RevisionUid: "over-1"}
+	open.Status.Job = &v1.JobStatus{Outcome: spec.PhaseCompleted, RevisionUid: "open-1"} // it runs again since
 	l.put(
 		t, long, over, open,
-		ofRevision(replica("done", rollout.PhaseCompleted, long), "over", "over-1"),
-		ofRevision(replica("kept", rollout.PhaseCompleted, long), "open", "open-2"),
+		ofRevision(replica("done", spec.PhaseCompleted, long), "over", "over-1"),
+		ofRevision(replica("kept", spec.PhaseCompleted, long), "open", "open-2"),
 	)
 	if gone := dropped(l, limits); !gone["done"] || gone["kept"] {
 		t.Errorf("dropped are %v", gone)
@@ -75,7 +75,7 @@ func TestReplicasOfFinishedJobAreDeleted(t *testing.T) {
 
 func TestOldRevisionsAreForgottenUnlessTheyRun(t *testing.T) {
 	l := &log{store: state.New()}
-	l.put(t, now, workload("web", "web-9"), ofRevision(replica("old", rollout.PhaseRunning, time.Time{}), "web", "web-2"))
+	l.put(t, now, workload("web", "web-9"), ofRevision(replica("old", spec.PhaseRunning, time.Time{}), "web", "web-2"))
 	for n := 1; n <= 9; n++ {
 		uid := fmt.Sprintf("web-%d", n)
 		l.put(t, now, &v1.Revision{Metadata: &v1.Metadata{Uid: uid}, Spec: &v1.RevisionSpec{WorkloadUid: "web", Number: uint64(n)}})

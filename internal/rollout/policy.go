@@ -1,0 +1,23 @@
+package rollout
+
+import "github.com/cloudless/cloudless/internal/spec"
+
+// Restart policies.
+const (
+	PolicyAlways    = "always"
+	policyOnFailure = "on-failure"
+	policyNever     = "never"
+)
+
+// done reports whether a replica has done what its workload wants of it, so
+// that none takes its place.
+func done(phase, policy string) bool {
+	switch policy {
+	case policyNever:
+		return phase == spec.PhaseCompleted || phase == spec.PhaseFailed
+	case policyOnFailure:
+		return phase == spec.PhaseCompleted
+	default:
+		return false
+	}
+}
