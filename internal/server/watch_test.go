@@ -92,14 +92,14 @@ func TestWatchShowsAWorkloadFromItsFirstReplicaToItsEnd(t *testing.T) {
 	must(t, err)
 	for next().GetWorkload().GetStatus().GetPhase() != "pending" {
 	}
-	obeyUntil(rollout.DesiredRunning)
+	obeyUntil(spec.DesiredRunning)
 	for next().GetWorkload().GetStatus().GetPhase() != "running" {
 	}
 	_, err = op.DeleteWorkload(c.ctx, &v1.DeleteWorkloadRequest{Name: "web"})
 	must(t, err)
 	for next().GetWorkload().GetStatus().GetPhase() != "deleting" {
 	}
-	obeyUntil(rollout.DesiredStopped)
+	obeyUntil(spec.DesiredStopped)
 	for next().GetChange() != changeRemoved {
 	}
 	if got := strings.Join(phases, " "); got != "pending running deleting" {

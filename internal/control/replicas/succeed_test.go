@@ -238,7 +238,7 @@ func TestSuccessorIsLeftOutWithTheStopOfItsPredecessor(t *testing.T) {
 		b.Update(reported, reported.GetMetadata().GetVersion())
 	})
 	w.apply(batch)
-	if all := w.of("batch"); len(all) != 1 || all[0].GetSpec().GetDesired() != rollout.DesiredRunning {
+	if all := w.of("batch"); len(all) != 1 || all[0].GetSpec().GetDesired() != spec.DesiredRunning {
 		t.Errorf("the replica that was not stopped and its successors are %v", all)
 	}
 }
