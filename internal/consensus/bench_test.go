@@ -52,7 +52,7 @@ func BenchmarkRead(b *testing.B) {
 	})
 }
 
-// BenchmarkBareRaft is the measure of BenchmarkPropose: entries of the same size in the same log store, and a state
+// BenchmarkBareRaft is the baseline of BenchmarkPropose: entries of the same size in the same log store, and a state
 // machine that does nothing.
 func BenchmarkBareRaft(b *testing.B) {
 	dir := b.TempDir()

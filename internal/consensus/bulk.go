@@ -7,19 +7,19 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// Snapshots are taken after a number of entries, which is right for small ones. Of large ones the log would have grown
-// by gigabytes until then, so one is also taken when the log has grown by maxBulk, or by twice the size of the snapshot
-// before if that is more: writing snapshots is then the smaller part of all writing. About maxBulk of the log is kept
-// for servers that lag behind.
+// Snapshots are taken after a number of entries, which suits small ones. A log of large entries would grow by gigabytes
+// until then. So a snapshot is also taken when the log has grown by maxBulk, or by twice the size of the last snapshot
+// if that is more: then snapshots are the smaller part of all writing. About maxBulk of the log is kept for servers
+// that lag behind.
 const maxBulk = 256 << 20
 
 // minTrailing is how many entries are kept however large they are.
 const minTrailing = 64
 
-// bulk is by how much the log has grown since the last snapshot.
+// bulk measures how much the log has grown since the last snapshot.
 type bulk struct {
 	max  int64
-	full chan struct{} // has a word in it when it is time for a snapshot
+	full chan struct{} // has a token when it is time for a snapshot
 
 	mu      sync.Mutex
 	bytes   int64
@@ -45,14 +45,14 @@ func (b *bulk) add(entries []*raft.Log) {
 	}
 }
 
-// began counts from now on, because a snapshot is taken of all that was counted so far.
+// began restarts the count, because a snapshot of everything so far is being taken.
 func (b *bulk) began() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.bytes, b.entries = 0, 0
 }
 
-// trailing is how many entries of those that were counted may be kept.
+// trailing is how many of the counted entries may be kept.
 func (b *bulk) trailing() uint64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -102,8 +102,8 @@ func (c *Consensus) shorten() {
 		if err := c.raft.ReloadConfig(short); err != nil {
 			c.logger.Error("the log stays as long as it is", "error", err)
 		}
-		if err := c.raft.Snapshot().Error(); err != nil { // of which raft tells
-			c.bulk.began() // the next one is due when as much has been written again
+		if err := c.raft.Snapshot().Error(); err != nil { // raft logs it
+			c.bulk.began() // the next one is due after as much growth again
 		}
 		if err := c.raft.ReloadConfig(usual); err != nil {
 			c.logger.Error("the log stays as short as it is", "error", err)

@@ -6,7 +6,7 @@ import (
 	"github.com/cloudless/cloudless/internal/consensus"
 )
 
-// Large entries fill a disk long before there are as many of them as a snapshot is usually taken after.
+// Large entries fill a disk long before their number triggers a snapshot.
 func TestLogOfLargeEntriesIsShortened(t *testing.T) {
 	leader := cluster(t, 1, func(o *consensus.Options) { o.MaxLogGrowth = 4 << 20 })[0]
 	bulk(t, leader.Consensus)

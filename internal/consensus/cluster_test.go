@@ -43,7 +43,7 @@ func (d *directory) get(id string) string {
 	return d.all[id]
 }
 
-// loopback is a network on which everybody is who he says.
+// loopback is a network without authentication.
 type loopback struct{ net.Listener }
 
 func (loopback) Dial(_, address string, timeout time.Duration) (net.Conn, error) {
@@ -79,7 +79,7 @@ func (m *member) open(t *testing.T) {
 	t.Cleanup(func() { closed(t, opened) })
 }
 
-// cluster starts servers that talk over loopback: the first one makes the cluster, the others are added to it.
+// cluster starts servers that talk over loopback: the first one bootstraps the cluster, the others are added to it.
 func cluster(t *testing.T, size int, change ...func(*consensus.Options)) []*member {
 	t.Helper()
 	if testing.Short() {
@@ -128,7 +128,7 @@ func TestFollowerNamesTheLeader(t *testing.T) {
 	}
 }
 
-// TestFollowersConverge: what the leader acknowledged arrives at the others.
+// Followers receive what the leader acknowledged.
 func TestFollowersConverge(t *testing.T) {
 	members := cluster(t, 3)
 	propose(t, members[0].Consensus, 0, 20)
@@ -149,8 +149,8 @@ func TestFollowersConverge(t *testing.T) {
 	}
 }
 
-// TestLeadMoves runs the same loop on three servers and stops the leader: the loop must begin on another one, which
-// sees all that the first did, and only there.
+// The same loop runs on three servers. When the leader stops, the loop must start on another server, and only there,
+// with everything that the first one did.
 func TestLeadMoves(t *testing.T) {
 	members := cluster(t, 3)
 	type start struct {
@@ -201,11 +201,11 @@ func TestLeadMoves(t *testing.T) {
 	}
 }
 
-// TestATransferThatHangsKeepsNobodyFromLeading: a server is elected while raft still tries to let another one lead,
-// which hangs. Raft refuses everything until it has given up; then the server leads.
-func TestATransferThatHangsKeepsNobodyFromLeading(t *testing.T) {
+// A server is elected while raft still tries to transfer leadership to a hanging server. Raft refuses everything until
+// it gives up; then the server leads.
+func TestHangingTransferDoesNotPreventLeading(t *testing.T) {
 	members := cluster(t, 3)
-	hung, err := net.Listen("tcp", "127.0.0.1:0") // connections are made, and nobody answers
+	hung, err := net.Listen("tcp", "127.0.0.1:0") // connections succeed, without an answer
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -226,7 +226,7 @@ func TestATransferThatHangsKeepsNobodyFromLeading(t *testing.T) {
 	propose(t, leader.Consensus, 0, 1)
 }
 
-// TestLeaderWithoutMajorityStepsDown cuts the leader off: it must stop its loop and acknowledge nothing.
+// A leader that is cut off must stop its loop and acknowledge nothing.
 func TestLeaderWithoutMajorityStepsDown(t *testing.T) {
 	members := cluster(t, 3)
 	led := make(chan error)
@@ -252,8 +252,8 @@ func TestLeaderWithoutMajorityStepsDown(t *testing.T) {
 	}
 }
 
-// TestLeaderless: a server knows that nobody leads, and for how long.
-func TestLeaderless(t *testing.T) {
+// A server knows for how long there has been no leader.
+func TestLeaderlessTimeIsKnown(t *testing.T) {
 	members := cluster(t, 3)
 	for _, m := range members {
 		if since := m.Leaderless(); since != 0 {

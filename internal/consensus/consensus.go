@@ -15,66 +15,66 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// How long servers hear nothing from the one that leads before they elect another. A follower waits between once and
-// twice as long, and those who still hope for the old leader vote for nobody, so that its loss costs about that.
-// Heartbeats come five to ten times as often, which is what the longest follows from: a server that waits for the
-// shortest still hears those of a leader that waits for the longest, so servers need not agree about it.
+// How long followers wait for the leader before they elect another. A follower waits between once and twice as long,
+// and followers that still trust the old leader do not vote, so that losing it costs about that time. Heartbeats come
+// five to ten times as often. That limits the maximum: a server with the shortest timeout still hears the heartbeats of
+// a leader with the longest, so servers need not agree on it.
 const (
 	MinElectionTimeout = 500 * time.Millisecond
 	MaxElectionTimeout = 2500 * time.Millisecond
 )
 
-// drainTimeout bounds how long a server that stops waits for proposals which are on their way.
+// drainTimeout bounds how long a stopping server waits for proposals in flight.
 const drainTimeout = 5 * time.Second
 
 const (
 	defaultSnapshotThreshold = 8192
 	snapshotInterval         = 30 * time.Second
-	// maxBatch is how many entries share one write to the disk at most.
+	// maxBatch is how many entries share one disk write at most.
 	maxBatch = 256
 )
 
-// Options say which server this is and where it keeps its part.
+// Options configures a server.
 type Options struct {
-	// Dir holds log and snapshots. It is made if it does not exist. One process at a time may use it.
+	// Dir holds the log and snapshots. It is created if it does not exist. Only one process at a time may use it.
 	Dir string
-	// ServerID is the server's uid, for ever.
+	// ServerID is the server's uid. It never changes.
 	ServerID string
-	// Address is where others reach this server at first; it may change when the transport knows better.
+	// Address is this server's initial address; the transport may know a newer one.
 	Address string
-	// Network leads to the other servers. It is closed with this. Without one the server is alone.
+	// Network connects to the other servers. It is closed together with the server. Without one the server is alone.
 	Network Network
-	// Addresses says where a server is reached now, empty if it does not know; nil if it never does.
+	// Addresses returns a server's current address, or "" if unknown. It may be nil.
 	Addresses func(server string) string
-	// Store receives the transactions. Nobody else may change it.
+	// Store receives the transactions. Nothing else may change it.
 	Store  *state.Store
 	Logger *slog.Logger
-	// Bootstrap makes a cluster of this server alone if Dir holds none.
+	// Bootstrap creates a cluster of this server alone if Dir holds none.
 	Bootstrap bool
-	// Bootstrapped is whether that was done before. Where Dir holds nothing all the same, a second cluster with the keys of
-	// the first would call itself by its name: then there is none.
+	// Bootstrapped is whether that was done before. If Dir is empty nevertheless, Open fails: a second cluster would
+	// have the keys and the name of the first.
 	Bootstrapped bool
-	// SnapshotThreshold is the number of log entries after which a snapshot is taken, 8192 if 0. As many entries
-	// are kept for servers that lag behind.
+	// SnapshotThreshold is the number of log entries after which a snapshot is taken, 8192 if 0. As many entries are
+	// kept for servers that lag behind.
 	SnapshotThreshold uint64
-	// ElectionTimeout is how long this server waits for one that leads, the shortest time if 0. On machines that
-	// stand still now and then a longer one spares elections.
+	// ElectionTimeout is how long this server waits for the leader; 0 means the shortest time. On machines that stall
+	// now and then, a longer one avoids elections.
 	ElectionTimeout time.Duration
-	// Observer is told how long things take, if it is there.
+	// Observer receives durations. It may be nil.
 	Observer Observer
-	// Pause waits while there is something better to do than to write a snapshot; nil never does.
+	// Pause delays writing a snapshot while more urgent work is running. It may be nil.
 	Pause func(context.Context) bool
 
-	// Reached is a file outside of Dir for how far this server has come, so that the loss of what is in Dir is noticed;
-	// empty for none.
+	// Reached is a file outside of Dir that records how far this server has come, so that a loss of data in Dir is
+	// noticed. Empty means none.
 	Reached string
 
-	// Lost is asked by [Recover] whether the other servers are lost, before it changes anything; nil believes it. It is
-	// given the state with all that the log has.
+	// Lost checks, before [Recover] changes anything, that the other servers are lost. It gets the state including the
+	// whole log. It may be nil.
 	Lost func([]Server, *state.Snapshot) error
 
-	// MaxLogGrowth is by how many bytes the log may grow before a snapshot is taken and the log is shortened; 0 stands
-	// for 256 MiB.
+	// MaxLogGrowth is by how many bytes the log may grow before a snapshot is taken and the log is shortened; 0 means
+	// 256 MiB.
 	MaxLogGrowth int64
 }
 
@@ -102,12 +102,12 @@ func (o *Options) validate() error {
 		o.SnapshotThreshold = defaultSnapshotThreshold
 	}
 	if o.Observer == nil {
-		o.Observer = nobody{}
+		o.Observer = noObserver{}
 	}
 	return nil
 }
 
-// connected tells if there can be other servers.
+// connected reports whether there can be other servers.
 func (o *Options) connected() bool { return o.Network != nil }
 
 // Consensus is this server's part in the agreement.
@@ -127,7 +127,7 @@ type Consensus struct {
 	leadership leadership
 	watching   sync.WaitGroup
 
-	// Proposals, and whatever else waits for raft, take part in the group until gate is locked and closed is set.
+	// Proposals, and all other callers of raft, hold a share of the group until gate is locked and closed is set.
 	gate      sync.RWMutex
 	closed    bool
 	proposals sync.WaitGroup
@@ -135,12 +135,12 @@ type Consensus struct {
 	health    atomic.Pointer[[]Health] // while this server leads
 
 	stop     sync.Once
-	done     chan struct{} // closed when nothing works any more
-	failure  error         // why it stopped by itself; to be read after done
+	done     chan struct{} // closed when everything has stopped
+	failure  error         // why it stopped by itself; valid after done
 	closeErr error
 }
 
-// Open brings back what Dir holds and takes part in the cluster. A server that is the only voter leads at once.
+// Open restores what Dir holds and joins the cluster. A server that is the only voter leads at once.
 func Open(ctx context.Context, o Options) (_ *Consensus, err error) {
 	if err := o.validate(); err != nil {
 		return nil, err
@@ -218,14 +218,14 @@ func configOf(o Options, log *hcLogger, notify chan<- bool) *raft.Config {
 	config.Logger = log
 	config.NotifyCh = notify
 	config.HeartbeatTimeout, config.ElectionTimeout = o.ElectionTimeout, o.ElectionTimeout
-	config.LeaderLeaseTimeout = o.ElectionTimeout * 4 / 5 // who leads gives up before others take over
+	config.LeaderLeaseTimeout = o.ElectionTimeout * 4 / 5 // the leader steps down before others take over
 	config.MaxAppendEntries = maxBatch
 	config.BatchApplyCh = true
 	config.SnapshotThreshold = o.SnapshotThreshold
 	config.TrailingLogs = o.SnapshotThreshold
 	config.SnapshotInterval = snapshotInterval
 	config.NoLegacyTelemetry = true
-	// Done beforehand, so that a damaged snapshot is an error and not a reason to take an older one.
+	// Restored beforehand, so that a damaged snapshot is an error and not a reason to use an older one.
 	config.NoSnapshotRestoreOnStart = true
 	return config
 }
@@ -253,9 +253,9 @@ func (c *Consensus) bootstrap(o Options, config *raft.Config, transport raft.Tra
 	return nil
 }
 
-// electAtOnce spares the only voter the wait for the heartbeat of a leader that cannot exist. Raft looks again as
-// soon as its patience is shortened, by however little. Short timeouts would not do: they would still be there
-// when a second voter joins.
+// electAtOnce spares the only voter the wait for a leader that cannot exist. Raft re-evaluates as soon as its timeout
+// is shortened, by however little. Permanently short timeouts are no solution: they would remain when a second voter
+// joins.
 func (c *Consensus) electAtOnce(o Options, config *raft.Config) error {
 	var voters []raft.ServerID
 	for _, server := range c.raft.GetConfiguration().Configuration().Servers {
@@ -280,7 +280,7 @@ func (c *Consensus) electAtOnce(o Options, config *raft.Config) error {
 	return nil
 }
 
-// Done is closed when this server has stopped, be it by Close or because it could not go on; see [Consensus.Err].
+// Done is closed when this server has stopped, either by Close or because it could not continue; see [Consensus.Err].
 func (c *Consensus) Done() <-chan struct{} { return c.done }
 
 // Err returns why the server stopped by itself. It is nil before that and after an orderly Close.
@@ -293,14 +293,14 @@ func (c *Consensus) Err() error {
 	}
 }
 
-// Close waits for proposals that are on their way, ends leadership and closes all files.
+// Close waits for proposals in flight, ends leadership and closes all files.
 func (c *Consensus) Close() error {
 	c.shutdown(nil)
 	c.watching.Wait()
 	return c.closeErr
 }
 
-// shutdown stops everything, once. It must not be called by raft's own goroutines, for which it waits.
+// shutdown stops everything, once. Raft's own goroutines must not call it, because it waits for them.
 func (c *Consensus) shutdown(failure error) {
 	c.stop.Do(func() {
 		c.gate.Lock()
@@ -313,7 +313,7 @@ func (c *Consensus) shutdown(failure error) {
 	})
 }
 
-// drain waits for proposals, because raft forgets those that have not been written when it stops.
+// drain waits for proposals, because raft forgets unwritten ones when it stops.
 func (c *Consensus) drain() {
 	drained := make(chan struct{})
 	go func() {
@@ -327,7 +327,7 @@ func (c *Consensus) drain() {
 	}
 }
 
-// stopped is the error of everything that is asked for after the end.
+// stopped is the error of all calls after the end.
 func (c *Consensus) stopped() error {
 	c.gate.RLock()
 	defer c.gate.RUnlock()

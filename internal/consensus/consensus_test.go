@@ -64,7 +64,7 @@ func propose(t testing.TB, c *consensus.Consensus, from, to int) {
 	}
 }
 
-// numbers are those of the nodes that are there.
+// numbers are those of the existing nodes.
 func numbers(s *state.Snapshot) []int {
 	var all []int
 	for node := range s.Nodes("") {
@@ -94,7 +94,7 @@ func saved(t testing.TB, s *state.Snapshot) []byte {
 	return out.Bytes()
 }
 
-func TestWhatWasProposedIsThere(t *testing.T) {
+func TestProposalsAreApplied(t *testing.T) {
 	c := open(t, lone(t.TempDir()))
 	_, feed := c.Store().Subscribe()
 	result, err := c.Propose(t.Context(), numbered(1))
@@ -117,7 +117,7 @@ func TestWhatWasProposedIsThere(t *testing.T) {
 	}
 }
 
-func TestRefusalsOfTheStateComeBackAsTheyAre(t *testing.T) {
+func TestRefusalsOfTheStateAreReturnedUnchanged(t *testing.T) {
 	c := open(t, lone(t.TempDir()))
 	propose(t, c, 1, 2)
 	_, err := c.Propose(t.Context(), numbered(1))
@@ -140,7 +140,7 @@ func TestLargeTransactionIsRefused(t *testing.T) {
 	}
 }
 
-func TestProposeHeedsItsContext(t *testing.T) {
+func TestProposeRespectsItsContext(t *testing.T) {
 	c := open(t, lone(t.TempDir()))
 	reason := errors.New("the caller went away")
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -164,8 +164,7 @@ func TestReopened(t *testing.T) {
 	propose(t, c, 50, 51)
 }
 
-// TestSnapshotShortensTheLog takes snapshots between proposals: what is in the snapshot and what is in the log
-// together are the state.
+// Snapshots between proposals: the snapshot and the log together are the state.
 func TestSnapshotShortensTheLog(t *testing.T) {
 	dir := t.TempDir()
 	o := lone(dir)
@@ -243,8 +242,8 @@ func TestCloseAtOnce(t *testing.T) {
 	noGoroutines(t)
 }
 
-// noGoroutines waits until all goroutines of raft, its log and this package have ended. If one stays, the test ends
-// by the time limit of all tests, which prints it.
+// noGoroutines waits until all goroutines of raft, its log and this package have ended. If one stays, the test runs
+// into the time limit, which prints it.
 func noGoroutines(t *testing.T) {
 	t.Helper()
 	for {
@@ -259,7 +258,7 @@ func noGoroutines(t *testing.T) {
 	}
 }
 
-func TestLeadIsRunAgainOnlyInANewTerm(t *testing.T) {
+func TestLeadRunsAgainOnlyInANewTerm(t *testing.T) {
 	c := open(t, lone(t.TempDir()))
 	ctx, cancel := context.WithCancel(t.Context())
 	runs := 0
@@ -277,7 +276,7 @@ func TestLeadIsRunAgainOnlyInANewTerm(t *testing.T) {
 	}
 }
 
-func TestRefusalsOfOpen(t *testing.T) {
+func TestOpenRefusals(t *testing.T) {
 	used, owned := t.TempDir(), t.TempDir()
 	open(t, lone(used))
 	closed(t, open(t, lone(owned)))
@@ -303,11 +302,11 @@ func TestRefusalsOfOpen(t *testing.T) {
 			}
 		})
 	}
-	// A refusal leaves nothing behind that would keep the right server out.
+	// A refused Open leaves nothing behind that would keep the right server out.
 	open(t, lone(owned))
 }
 
-// TestElectionTimeout: raft waits as long as it is told, and a leader gives up before anybody else leads.
+// Raft gets the configured timeout, and a leader steps down before another one leads.
 func TestElectionTimeout(t *testing.T) {
 	for wished, want := range map[time.Duration]time.Duration{0: 500 * time.Millisecond, 2 * time.Second: 2 * time.Second} {
 		config, err := consensus.RaftConfig(consensus.Options{
@@ -322,8 +321,7 @@ func TestElectionTimeout(t *testing.T) {
 	}
 }
 
-// TestEntryOfANewerRelease puts something into the log that only a newer release understands: the server must stop,
-// and say so, rather than go on without it.
+// The log has an entry that only a newer release understands: the server must stop and say so, rather than skip it.
 func TestEntryOfANewerRelease(t *testing.T) {
 	dir := t.TempDir()
 	c := open(t, lone(dir))

@@ -16,10 +16,10 @@ import (
 	"github.com/cloudless/cloudless/internal/consensus"
 )
 
-// crashDir names the folder in which a child process of the tests is to write.
+// crashDir names the folder in which a child process of the tests writes.
 const crashDir = "CLOUDLESS_TEST_CRASH_DIR"
 
-// writeUntilKilled is the child: several goroutines propose numbered writes and print each that is acknowledged.
+// writeUntilKilled is the child: several goroutines propose numbered writes and print each acknowledged one.
 func writeUntilKilled(dir string) {
 	ctx := context.Background()
 	o := lone(dir)
@@ -51,7 +51,7 @@ func writeUntilKilled(dir string) {
 					fmt.Println("error", err)
 					os.Exit(1)
 				}
-				fmt.Println(n) // one write each: a line is whole or not there
+				fmt.Println(n) // one write each: a line is complete or missing
 			}
 		}()
 	}
@@ -63,8 +63,8 @@ func writeUntilKilled(dir string) {
 	}
 }
 
-// TestAcknowledgedWritesSurviveKill kills a process that writes and takes snapshots, several times in the middle of
-// it, with the same folder: every write that it was told of as done must be there afterwards.
+// A process that writes and takes snapshots is killed several times, with the same folder: every acknowledged write
+// must be there afterwards.
 func TestAcknowledgedWritesSurviveKill(t *testing.T) {
 	dir := t.TempDir()
 	var acknowledged []int

@@ -12,7 +12,7 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// written returns a folder with ten writes in its log and nothing else, closed.
+// written returns a closed folder with ten writes in its log and nothing else.
 func written(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -22,7 +22,7 @@ func written(t *testing.T) string {
 	return dir
 }
 
-// only returns the one file of a pattern.
+// only returns the one file that matches a pattern.
 func only(t *testing.T, elem ...string) string {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(elem...))
@@ -47,8 +47,8 @@ func change(t *testing.T, path string, f func([]byte) []byte) {
 // end returns where the written part of a segment ends.
 func end(segment []byte) int { return len(bytes.TrimRight(segment, "\x00")) }
 
-// TestTornEndIsDropped leaves behind what a crash in the middle of a write can: the beginning of a batch that was
-// never acknowledged, in any state. All that was acknowledged must be there, and writing must go on.
+// A crash in the middle of a write leaves the beginning of a batch that was never acknowledged, in any state.
+// Everything acknowledged must be there, and writing must go on.
 func TestTornEndIsDropped(t *testing.T) {
 	batch := bytes.Repeat([]byte{1, 0, 0, 0, 40, 0, 0, 0, 'x', 'y', 'z', 'x', 'y', 'z', 'x', 'y'}, 20)
 	commit := []byte{3, 0, 0, 0, 1, 2, 3, 4}
@@ -81,8 +81,7 @@ func TestTornEndIsDropped(t *testing.T) {
 	}
 }
 
-// TestUnfinishedLastBatchIsDropped cuts the file inside its last batch, which holds no proposal: the election of the
-// reopened server.
+// The file is cut inside its last batch, which holds no proposal: the election of the reopened server.
 func TestUnfinishedLastBatchIsDropped(t *testing.T) {
 	dir := written(t)
 	closed(t, open(t, lone(dir)))
@@ -93,7 +92,7 @@ func TestUnfinishedLastBatchIsDropped(t *testing.T) {
 	}
 }
 
-// TestDamageIsRefused changes what was acknowledged. The server must not start without it, nor with something else.
+// Acknowledged data is changed. The server must start neither without it nor with something else.
 func TestDamageIsRefused(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -156,7 +155,7 @@ func TestDamageIsRefused(t *testing.T) {
 	}
 }
 
-// snapshotted brings nearly everything in a folder from the log into a snapshot.
+// snapshotted moves nearly everything in a folder from the log into a snapshot.
 func snapshotted(t *testing.T, dir string) {
 	t.Helper()
 	o := lone(dir)
@@ -169,7 +168,7 @@ func snapshotted(t *testing.T, dir string) {
 	closed(t, c)
 }
 
-// TestEveryByteOfTheLogIsChecked flips single bits in the first half of a log: each of them must be found.
+// Single bits are flipped in the first half of a log: each flip must be found.
 func TestEveryByteOfTheLogIsChecked(t *testing.T) {
 	data, err := os.ReadFile(only(t, written(t), "log", "*.wal"))
 	if err != nil {
@@ -198,7 +197,7 @@ func FuzzCheckSegment(f *testing.F) {
 	f.Add(bytes.Repeat([]byte{1, 0, 0, 0, 255, 255, 255, 255}, 10), true)
 	f.Add(bytes.Repeat([]byte{3, 0, 0, 0, 0, 0, 0, 0}, 10), false)
 	f.Fuzz(func(_ *testing.T, data []byte, newest bool) {
-		consensus.CheckSegment(data, newest) // must not fail on anything
+		consensus.CheckSegment(data, newest) // must not panic on anything
 	})
 }
 

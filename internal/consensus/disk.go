@@ -21,8 +21,8 @@ const (
 	segmentSize     = 16 << 20
 	snapshotsToKeep = 2
 
-	// wayBack is what to do about a server that has lost something it had acknowledged.
-	// A backup of one of several would make it forget what it has agreed to since.
+	// wayBack says how to repair a server that has lost something it had acknowledged. Restoring a backup of one of
+	// several servers would make it forget what it has agreed to since.
 	wayBack = "if there are other servers, remove this one there with cloudless server rm, take its folder away with cloudless down --purge, and let this machine join again with a new token; if it is the only one, restore a backup of its folder"
 )
 
@@ -30,13 +30,13 @@ const (
 type disk struct {
 	lock *lockfile.Lock
 	log  *wal.WAL
-	logs string // folder of it
-	// meta is the log's own table of contents, which also has votes and terms. The log does not close it.
+	logs string // the log's folder
+	// meta is the log's own metadata, which also has votes and terms. The log does not close it.
 	meta      *metadb.BoltMetaDB
 	snapshots *raft.FileSnapshotStore
 }
 
-// openDisk refuses a folder in which something is damaged or which another process uses.
+// openDisk refuses a folder with damage or one that another process uses.
 func openDisk(dir string, logger *hcLogger) (_ *disk, err error) {
 	logs := filepath.Join(dir, logDir)
 	if err := os.MkdirAll(logs, 0o700); err != nil {
@@ -66,10 +66,10 @@ func openDisk(dir string, logger *hcLogger) (_ *disk, err error) {
 	return d, nil
 }
 
-// stepped is the log for who takes its beginning away.
+// stepped is the log for deleting its beginning in steps.
 func (d *disk) stepped() steppedLog { return steppedLog{d.log, d.logs} }
 
-// restore brings the newest snapshot into the store and makes sure that the log goes on from there.
+// restore loads the newest snapshot into the store and checks that the log continues from there.
 func (d *disk) restore(store *state.Store) error {
 	newest, err := d.snapshots.List()
 	if err != nil {
@@ -93,8 +93,8 @@ func (d *disk) restore(store *state.Store) error {
 	return d.dropCovered(first, covered)
 }
 
-// dropCovered takes the log away if it ends before the newest snapshot. That one came from another server, and this one
-// was killed before raft had taken the log away itself: nothing can be written to a log that does not go on from its end.
+// dropCovered deletes the log if it ends before the newest snapshot. The snapshot came from another server, and this
+// server was killed before raft had deleted the log itself: a log cannot be written with a gap.
 func (d *disk) dropCovered(first, covered uint64) error {
 	last, err := d.log.LastIndex()
 	if err != nil {

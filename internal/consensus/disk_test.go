@@ -10,9 +10,9 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// TestTakenBackEntriesLeaveAWholeLog: a follower takes back entries that were never agreed on when another server leads.
-// What is left must be readable after a restart, and must not look damaged.
-func TestTakenBackEntriesLeaveAWholeLog(t *testing.T) {
+// After a leader change, a follower deletes entries that were never committed. The rest must be readable after a
+// restart, and must not look damaged.
+func TestDeletedEntriesLeaveAnIntactLog(t *testing.T) {
 	dir := t.TempDir()
 	logger := newHCLogger(slog.New(slog.DiscardHandler))
 	entry := func(index, term uint64) *raft.Log {
@@ -27,7 +27,7 @@ func TestTakenBackEntriesLeaveAWholeLog(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for range 2 { // also of a segment that was made by taking back
+	for range 2 { // also from a segment that a deletion created
 		if err := d.log.DeleteRange(6, 10); err != nil {
 			t.Fatal(err)
 		}
@@ -50,9 +50,9 @@ func TestTakenBackEntriesLeaveAWholeLog(t *testing.T) {
 	}
 }
 
-// TestEntriesThatCannotBeTakenBackStopTheServer, because the log would not get over it: what is in the way then is
-// cleared away when the log is opened again.
-func TestEntriesThatCannotBeTakenBackStopTheServer(t *testing.T) {
+// A failed deletion of entries must stop the server, because the log cannot recover from it: reopening the log clears
+// away what is in the way.
+func TestFailedDeletionStopsTheServer(t *testing.T) {
 	dir := t.TempDir()
 	logger := newHCLogger(slog.New(slog.DiscardHandler))
 	for attempt := range 2 {
@@ -66,13 +66,13 @@ func TestEntriesThatCannotBeTakenBackStopTheServer(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			// As a full disk leaves it: the next segment was begun and is not known.
+			// As a full disk leaves it: the next segment was created and is not registered.
 			if err := os.WriteFile(filepath.Join(dir, logDir, fmt.Sprintf("%020d-%016x.wal", 6, 1)), nil, 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}
 		var failed error
-		err = watchedLog{observedLog{d.stepped(), nobody{}}, func(err error) { failed = err }}.DeleteRange(6, 10)
+		err = watchedLog{observedLog{d.stepped(), noObserver{}}, func(err error) { failed = err }}.DeleteRange(6, 10)
 		if attempt == 0 && (err == nil || failed == nil) || attempt == 1 && (err != nil || failed != nil) {
 			t.Errorf("attempt %d: %v, and the server hears %v", attempt, err, failed)
 		}

@@ -9,7 +9,7 @@ import (
 )
 
 // What one entry of the log may hold beside its first transaction. An entry costs every server more than a small
-// transaction, and raft writes the first one of a group to the disk while the others are still on their way to it: a
+// transaction, and raft writes the first entry of a group to disk while the others are still on their way to it: a
 // group of small ones is one entry. But snapshots are taken after a number of entries, and a log of large ones would be
 // long by then.
 const (
@@ -20,8 +20,8 @@ const (
 // othersField is the number of the field others of a Transaction.
 var othersField = (&statev1.Transaction{}).ProtoReflect().Descriptor().Fields().ByName("others").Number()
 
-// entry is what is written to the log together: as long as nobody reads in between, several transactions can have the
-// same place in it.
+// entry is what is written to the log together: as long as there is no read in between, several transactions can share
+// an index.
 type entry struct {
 	proposals []proposal
 	data      []byte
@@ -42,14 +42,15 @@ func entriesOf(group []proposal) []entry {
 	return entries
 }
 
-// blind reports whether a transaction changes something whatever version it has. It comes first in its entry: else it
-// could replace what one before it has put there, both would have the same version, and an update made from the one
-// would be taken for one made from the other. Transactions that name versions are refused in that case.
+// blind reports whether a transaction changes something regardless of its version. It must come first in its entry.
+// Otherwise it could replace what an earlier transaction of the entry wrote, both would have the same version, and an
+// update based on one would pass for an update based on the other. Transactions that name versions are refused in that
+// case.
 func blind(tx *statev1.Transaction) bool {
 	return slices.ContainsFunc(tx.GetChanges(), func(change *statev1.Change) bool { return change.ExpectVersion == nil })
 }
 
-// encodeTogether makes of encoded transactions an encoded one that has all but the first as its others.
+// encodeTogether combines encoded transactions into one that has all but the first as its others.
 func encodeTogether(proposals []proposal, size int) []byte {
 	if len(proposals) == 1 {
 		return proposals[0].data

@@ -16,9 +16,9 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// Entries hold the proposals of a group in their order, no more than fit, and come back from the log as they were;
-// those that name no version are the first in theirs.
-func TestEntriesHoldWhatWasProposed(t *testing.T) {
+// Entries hold the proposals of a group in their order, no more than fit, and come back from the log unchanged. A
+// proposal without a version comes first in its entry.
+func TestEntriesHoldTheirProposals(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var group []proposal
 		for n := range rapid.IntRange(1, 60).Draw(t, "proposals") {
@@ -67,7 +67,7 @@ func TestEntriesHoldWhatWasProposed(t *testing.T) {
 	})
 }
 
-// lostEntry is what raft says of an entry that it had.
+// lostEntry is raft's answer for an entry that it had accepted.
 type lostEntry struct {
 	raft.ApplyFuture
 	err error
@@ -75,9 +75,9 @@ type lostEntry struct {
 
 func (l lostEntry) Error() error { return l.err }
 
-// What raft had when it stopped may have been agreed on by the others, and what it could not write down may be on the
-// disk all the same, where it is found at the next start: nobody may be told that nothing has happened.
-func TestAnEntryThatRaftHadIsUncertain(t *testing.T) {
+// When raft stops, the others may have committed what it had, and what it could not write may still be found on disk at
+// the next start: no caller may be told that nothing has happened.
+func TestEntryAcceptedByRaftIsUncertain(t *testing.T) {
 	c := &Consensus{}
 	for _, why := range []error{raft.ErrRaftShutdown, raft.ErrLeadershipLost, syscall.EIO} {
 		if _, err := c.outcomes(entry{}, lostEntry{err: why}); !errors.Is(err, ErrUncertain) || errors.Is(err, ErrShutdown) || errors.Is(err, ErrNotLeader) {

@@ -8,15 +8,15 @@ import (
 )
 
 var (
-	// ErrNotLeader is what a [NotLeaderError] is.
+	// ErrNotLeader matches every [NotLeaderError].
 	ErrNotLeader = errors.New("this server is not the leader")
-	// ErrUncertain says that a proposal may or may not have happened.
+	// ErrUncertain says that a proposal may or may not have been applied.
 	ErrUncertain = errors.New("it is not known whether the change was made: read again before you repeat it")
 	// ErrShutdown says that this server has stopped.
 	ErrShutdown = errors.New("this server is shutting down: ask another one, or again after its restart")
 )
 
-// NotLeaderError refuses what only a leader may do. Nothing has happened: it may be asked again elsewhere.
+// NotLeaderError refuses what only a leader may do. Nothing has happened: it may be retried elsewhere.
 type NotLeaderError struct {
 	// Leader is empty if no leader is known.
 	Leader Server
@@ -32,7 +32,7 @@ func (e *NotLeaderError) Error() string {
 // Is makes every NotLeaderError an [ErrNotLeader].
 func (e *NotLeaderError) Is(target error) bool { return target == ErrNotLeader }
 
-// TooLargeError refuses a transaction that would hold up all others.
+// TooLargeError refuses a transaction that would delay all others.
 type TooLargeError struct {
 	Size int
 }
@@ -41,7 +41,7 @@ func (e *TooLargeError) Error() string {
 	return fmt.Sprintf("the change has %d bytes, the largest one allowed has %d: divide it", e.Size, MaxTransaction)
 }
 
-// translate makes errors of raft ours.
+// translate converts errors of raft.
 func (c *Consensus) translate(err error) error {
 	switch {
 	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipTransferInProgress):

@@ -20,10 +20,10 @@ import (
 // Store returns the store that was given.
 func (c *Consensus) Store() *state.Store { return c.store }
 
-// Raft returns what is beneath.
+// Raft returns the underlying raft.
 func (c *Consensus) Raft() *raft.Raft { return c.raft }
 
-// RaftConfig is what raft is told by the options.
+// RaftConfig is raft's configuration for the options.
 func RaftConfig(o Options) (*raft.Config, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
@@ -31,7 +31,7 @@ func RaftConfig(o Options) (*raft.Config, error) {
 	return configOf(o, nil, nil), nil
 }
 
-// LeadAgain has this server begin to lead as if raft had just elected it, and returns when it has or cannot.
+// LeadAgain makes this server begin to lead as if raft had just elected it, and returns when it has or cannot.
 func (c *Consensus) LeadAgain() {
 	c.leadership.end(ErrNotLeader)
 	c.take(true)
@@ -46,25 +46,25 @@ func (c *Consensus) FirstLogIndex(t testing.TB) uint64 {
 	return first
 }
 
-// ApplyRaw brings a transaction into the log without asking whether it is understood, as if another server had.
+// ApplyRaw puts a transaction into the log without validating it, as if another server had.
 func (c *Consensus) ApplyRaw(tx *statev1.Transaction) error {
 	data, err := proto.Marshal(tx)
 	if err != nil {
 		return err
 	}
 	p := proposal{tx: tx, data: data, outcome: make(chan state.Outcome, 1)}
-	tell(c.answers(entry{proposals: []proposal{p}, data: data}, c.raft.Apply(data, 0)))
+	answerAll(c.answers(entry{proposals: []proposal{p}, data: data}, c.raft.Apply(data, 0)))
 	return (<-p.outcome).Err
 }
 
-// Told returns the order in which proposals of these sizes are answered.
-func Told(sizes ...int) (order []int) {
+// AnswerOrder returns the order in which proposals of these sizes are answered.
+func AnswerOrder(sizes ...int) (order []int) {
 	outcome := make(chan state.Outcome, len(sizes))
 	answers := make([]answer, len(sizes))
 	for i, size := range sizes {
 		answers[i] = answer{to: proposal{data: make([]byte, size), outcome: outcome}, is: state.Outcome{Result: state.Result{Index: uint64(size)}}}
 	}
-	tell(answers)
+	answerAll(answers)
 	for range sizes {
 		order = append(order, int((<-outcome).Result.Index))
 	}
@@ -74,7 +74,7 @@ func Told(sizes ...int) (order []int) {
 // CheckSegment checks the bytes of one segment of the log.
 func CheckSegment(data []byte, newest bool) string { return checkSegment(data, newest) }
 
-// NewTransport is raft's way over a network.
+// NewTransport is raft's transport over a network.
 func NewTransport(network Network) interface {
 	raft.Transport
 	raft.WithClose
@@ -93,8 +93,7 @@ func (c *Consensus) OnTheirWay() int {
 	return len(c.fsm.proposed.byStart)
 }
 
-// MissTerm makes this server believe what it knew before raft elected it the last time, and returns what it learns
-// when it takes note of that.
+// MissTerm makes this server forget that raft has elected it the last time, and returns a function that tells it.
 func (c *Consensus) MissTerm() (learn func()) {
 	c.leadership.mu.Lock()
 	defer c.leadership.mu.Unlock()
@@ -106,7 +105,7 @@ func (c *Consensus) MissTerm() (learn func()) {
 	}
 }
 
-// Look returns what a pilot of a server that begins to lead now makes of another server, look by look.
+// Look returns the verdicts of a new leader's pilot about another server, look by look.
 func Look(c *Consensus, firstLook time.Duration) func(id string, healthy bool) Health {
 	p := newPilot(c, PilotOptions{FirstLook: firstLook})
 	return func(id string, healthy bool) Health {
@@ -122,7 +121,8 @@ func Look(c *Consensus, firstLook time.Duration) func(id string, healthy bool) H
 	}
 }
 
-// LagOfLeader is by how much a leader is behind itself if something happens between its questions and its conclusion.
+// LagOfLeader is by how much a leader seems to be behind itself if something happens between its questions and its
+// conclusion.
 func LagOfLeader(t *testing.T, c *Consensus, between func()) uint64 {
 	p := newPilot(c, PilotOptions{})
 	id := raft.ServerID(c.id)
@@ -132,24 +132,24 @@ func LagOfLeader(t *testing.T, c *Consensus, between func()) uint64 {
 	return c.Health()[0].Lag
 }
 
-// Groups are proposals that wait for each other, as far as their number goes.
+// Groups counts proposals that wait for each other.
 type Groups struct{ groups groups }
 
-// Come lets proposals come.
+// Come adds proposals.
 func (g *Groups) Come(n int) {
 	for range n {
 		g.groups.add(proposal{})
 	}
 }
 
-// Take returns the size of a group of all that have come, and gathers the next one.
+// Take returns the size of a group of all waiting proposals, and gathers the next one.
 func (g *Groups) Take() int {
 	group := g.groups.take()
 	g.groups.gather()
 	return len(group)
 }
 
-// Save writes so many bytes to a snapshot, and returns whether its file was found and what is left for the end.
+// Save writes so many bytes to a snapshot, and returns whether its file was found and how many are not synced yet.
 func Save(t *testing.T, bytes int) (found bool, fresh int) {
 	dir := t.TempDir()
 	store, err := raft.NewFileSnapshotStoreWithLogger(dir, 1, Silent())
@@ -160,7 +160,7 @@ func Save(t *testing.T, bytes int) (found bool, fresh int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := newTrickle(sink, filepath.Join(dir, "snapshots"), nil)
+	s := newSnapshotWriter(sink, filepath.Join(dir, "snapshots"), nil)
 	for range bytes >> 16 {
 		if _, err := s.Write(make([]byte, 1<<16)); err != nil {
 			t.Fatal(err)
@@ -172,10 +172,10 @@ func Save(t *testing.T, bytes int) (found bool, fresh int) {
 	return s.file != nil, s.fresh
 }
 
-// DeleteRange takes entries from a log that has some, and returns which are left.
+// DeleteRange deletes entries from a log, and returns the first and last one left.
 func DeleteRange(t *testing.T, oldest, newest, first, last uint64) (uint64, uint64) {
 	dir := t.TempDir()
-	log, err := wal.Open(dir, wal.WithLogger(Silent()), wal.WithSegmentSize(4<<10)) // for some thirty entries
+	log, err := wal.Open(dir, wal.WithLogger(Silent()), wal.WithSegmentSize(4<<10)) // about thirty entries
 	if err != nil {
 		t.Fatal(err)
 	}

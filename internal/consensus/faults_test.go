@@ -15,7 +15,7 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// piloted starts three servers that all vote, each on the disk that it is given, and all run the pilot when they lead.
+// piloted starts three voters, each on its own disk, and all run the pilot when they lead.
 func piloted(t *testing.T, disks ...string) []*member {
 	t.Helper()
 	number := 0
@@ -63,8 +63,8 @@ func leaderOf(members []*member) *member {
 	return nil
 }
 
-// proposeSomewhere makes a change at whoever leads, as calls do: they wait for an election, and for a leader whose disk
-// is full to step down.
+// proposeSomewhere makes a change at the current leader, as calls do: they wait for an election, and for a leader with
+// a full disk to step down.
 func proposeSomewhere(t *testing.T, members []*member, n int) {
 	t.Helper()
 	changeSomewhere(t, members, n, numbered)
@@ -80,13 +80,13 @@ func changeSomewhere(t *testing.T, members []*member, n int, transaction func(n 
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
 		_, err := leader.Propose(ctx, transaction(n))
-		exists := errors.As(err, new(*state.ExistsError)) // an earlier attempt of unknown outcome
+		exists := errors.As(err, new(*state.ExistsError)) // an earlier attempt with an unknown outcome
 		return err == nil || exists
 	})
 }
 
-// The disk of the leader fills up. It hands over to a server that has room, not to the other one that has none, and
-// changes go on.
+// When the leader's disk fills up, it hands over to a server that has room, not to the other full one, and changes go
+// on.
 func TestLeaderWithAFullDiskStepsDown(t *testing.T) {
 	small, alsoSmall := smallDisk(t, "192m"), smallDisk(t, "192m")
 	members := piloted(t, small, alsoSmall, "")
@@ -124,9 +124,9 @@ func TestLeaderWithAFullDiskStepsDown(t *testing.T) {
 	})
 }
 
-// When the disks of all are full nobody hands leadership round: changes are refused in words until there is room, and
-// what is known can be read.
-func TestFullDisksEverywhere(t *testing.T) {
+// When all disks are full, leadership stays put: changes are refused with an explanation until there is room, and reads
+// work.
+func TestLeadershipStaysWhenAllDisksAreFull(t *testing.T) {
 	disks := []string{smallDisk(t, "192m"), smallDisk(t, "192m"), smallDisk(t, "192m")}
 	members := piloted(t, disks...)
 	proposeSomewhere(t, members, 0)
@@ -165,14 +165,14 @@ func TestFullDisksEverywhere(t *testing.T) {
 	proposeSomewhere(t, members, 2)
 }
 
-// A server was away for so long that the others have thrown away the part of the log that it lacks. It is brought up to
-// date by a snapshot, and goes on.
-func TestServerIsBackAfterTheLogWasShortened(t *testing.T) {
+// A server was away for so long that the others have deleted the part of the log that it lacks. A snapshot brings it up
+// to date, and it continues.
+func TestServerCatchesUpAfterTheLogWasShortened(t *testing.T) {
 	members := cluster(t, 3, func(o *consensus.Options) { o.SnapshotThreshold = 8 })
 	propose(t, members[0].Consensus, 0, 10)
 	away := members[2]
 	closed(t, away.Consensus)
-	// More than a segment, because what is in the same one as the newest entry can still be read.
+	// More than a segment, because entries in the newest segment can still be read.
 	large := strings.Repeat("a", 512<<10)
 	for n := range 60 {
 		changeSomewhere(t, members[:2], 100+n, func(n int) *statev1.Transaction { return labelled(n, large) })
@@ -189,7 +189,7 @@ func TestServerIsBackAfterTheLogWasShortened(t *testing.T) {
 		return func() bool { return back.Stale().Count(state.KindNode) == count }
 	}
 	eventually(t, "it has all", has(70))
-	// Raft takes note of a snapshot after the state has been restored from it.
+	// Raft records a snapshot after the state has been restored from it.
 	eventually(t, "it was brought up to date by a snapshot", func() bool { return back.Stats().SnapshotIndex > 0 })
 	for n := range 10 {
 		proposeSomewhere(t, append(slices.Clone(members[:2]), back), 10+n)

@@ -12,23 +12,22 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// fsm applies committed entries to the store. Once it met an entry that it cannot understand it does no more, so that
-// this server does not go on with a state that differs from that of the others. Raft calls it from one goroutine.
+// fsm applies committed entries to the store. It stops at the first entry that it cannot understand, so that this
+// server's state does not diverge from that of the others. Raft calls it from one goroutine.
 type fsm struct {
 	store    *state.Store
 	observer Observer
-	// proposed are the transactions that this server has on their way, so that it need not decode what it has
-	// encoded itself.
+	// proposed are this server's transactions in flight, so that it need not decode what it has encoded itself.
 	proposed proposed
 	broken   error
-	// saving is told of every snapshot, and saved its size.
+	// saving is called with every snapshot, and saved with its size.
 	saving func()
 	saved  func(int64)
-	// snapshots is the folder of them.
+	// snapshots is their folder.
 	snapshots string
-	// pause may hold up the writing of a snapshot; nil never does.
+	// pause may delay the writing of a snapshot. It may be nil.
 	pause func(context.Context) bool
-	// failed receives what broke it.
+	// failed receives the error that stopped it.
 	failed chan error
 }
 
@@ -50,7 +49,7 @@ func (f *fsm) ApplyBatch(logs []*raft.Log) []any {
 		if log.Type == raft.LogCommand && f.broken == nil {
 			transactions, here, err := f.proposed.decode(log.Data)
 			if err != nil {
-				// Those before it are whole and still have to be applied.
+				// The logs before it are intact and still have to be applied.
 				return f.applyEntries(entries, ends[:i], len(logs), func() { f.fail(log.Index, err) })
 			}
 			for _, tx := range transactions {
@@ -105,7 +104,7 @@ func (f *fsm) Restore(saved io.ReadCloser) error {
 	return errors.Join(f.store.Restore(saved), saved.Close())
 }
 
-// saver streams a snapshot to where raft wants it.
+// saver streams a snapshot to raft's sink.
 type saver struct {
 	fsm      *fsm
 	snapshot *state.Snapshot
@@ -114,7 +113,7 @@ type saver struct {
 // Persist implements raft.FSMSnapshot.
 func (s saver) Persist(sink raft.SnapshotSink) error {
 	began := time.Now()
-	to := newTrickle(sink, s.fsm.snapshots, s.fsm.pause)
+	to := newSnapshotWriter(sink, s.fsm.snapshots, s.fsm.pause)
 	counted := &countedWriter{Writer: to}
 	if err := errors.Join(s.snapshot.Save(counted), to.Close()); err != nil {
 		return errors.Join(err, sink.Cancel())

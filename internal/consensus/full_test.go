@@ -33,7 +33,7 @@ func smallDisk(t *testing.T, size string) string {
 	return dir
 }
 
-// fill takes what is free on a disk but for so many bytes. free gives it back.
+// fill fills a disk except for so many bytes. free undoes it.
 func fill(t *testing.T, dir string, but int64) (free func()) {
 	t.Helper()
 	var s unix.Statfs_t
@@ -55,7 +55,7 @@ func fill(t *testing.T, dir string, but int64) (free func()) {
 	}
 }
 
-// eventually asks until it is told yes.
+// eventually polls until yes returns true.
 func eventually(t *testing.T, what string, yes func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(10 * time.Minute); !yes(); time.Sleep(5 * time.Millisecond) {
@@ -72,7 +72,7 @@ func labelled(n int, label string) *statev1.Transaction {
 	return b.Transaction(time.Unix(1_700_000_000, int64(n)))
 }
 
-func TestFullDiskIsRefusedBeforeItHarmsTheLog(t *testing.T) {
+func TestFullDiskIsRefusedBeforeItDamagesTheLog(t *testing.T) {
 	dir := smallDisk(t, "192m")
 	o := lone(filepath.Join(dir, "raft"))
 	c := open(t, o)
@@ -81,7 +81,7 @@ func TestFullDiskIsRefusedBeforeItHarmsTheLog(t *testing.T) {
 	var full *consensus.FullError
 	eventually(t, "a proposal is refused", func() bool {
 		_, err := c.Propose(t.Context(), numbered(10))
-		var there *state.ExistsError // it came before the look at the disk
+		var there *state.ExistsError // it came before the check of the disk
 		if err != nil && !errors.As(err, &full) && !errors.As(err, &there) {
 			t.Fatal(err)
 		}
@@ -90,13 +90,13 @@ func TestFullDiskIsRefusedBeforeItHarmsTheLog(t *testing.T) {
 	if text := full.Error(); !strings.Contains(text, "no space left on the disk") || !strings.Contains(text, o.Dir) || !strings.Contains(text, "nothing was changed") {
 		t.Errorf("refused with %q", text)
 	}
-	// What is known can still be read.
+	// Reads still work.
 	snapshot, err := c.Read(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	known := numbers(snapshot)
-	if !slices.Equal(known, upTo(10)) && !slices.Equal(known, upTo(11)) { // one may have come before the look at the disk
+	if !slices.Equal(known, upTo(10)) && !slices.Equal(known, upTo(11)) { // one may have come before the check of the disk
 		t.Errorf("read %v", known)
 	}
 	free()
@@ -105,7 +105,7 @@ func TestFullDiskIsRefusedBeforeItHarmsTheLog(t *testing.T) {
 		return err == nil
 	})
 	closed(t, c)
-	// A restart on a disk that is full loses nothing either.
+	// A restart on a full disk loses nothing either.
 	refill := fill(t, dir, 0)
 	o.Store = state.New()
 	c = open(t, o)
@@ -118,9 +118,9 @@ func TestFullDiskIsRefusedBeforeItHarmsTheLog(t *testing.T) {
 	refill()
 }
 
-// What slips through to a disk that is full must not leave a server that looks
-// alive: it stops and says why, and the next one has all that was acknowledged.
-func TestServerWhoseLogCannotBeWrittenStops(t *testing.T) {
+// A write that still meets a full disk must not leave a server that looks alive: it stops
+// and says why, and the next start has everything that was acknowledged.
+func TestServerWithAnUnwritableLogStops(t *testing.T) {
 	dir := smallDisk(t, "64m")
 	o := lone(filepath.Join(dir, "raft"))
 	c := open(t, o)

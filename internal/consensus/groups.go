@@ -14,16 +14,17 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// maxGroups is how many groups of proposals are on their way at once. With one, what waits makes for a larger next
-// group; measured, that is worth more on a lone server than writing a group while another is applied.
+// maxGroups is how many groups of proposals are in flight at once. With one, waiting proposals make for a larger next
+// group; measured, that is worth more on a lone server than writing one group while another is applied.
 const maxGroups = 1
 
-// Where many propose at once, the next group is given a moment to gather: those who were just answered are about to
-// propose again, and a group costs every server as much as a dozen proposals. Few do not wait for each other.
+// If many propose at once, the next group waits a moment to gather: clients that were just answered are about to
+// propose again, and a group costs every server as much as a dozen proposals. A few proposals do not wait for each
+// other.
 const (
 	manyTogether = 4
 	gatherTime   = time.Millisecond
-	// lately is after how many groups it is forgotten that many proposed at once.
+	// lately is how many recent groups count when estimating how many propose at once.
 	lately = 4
 )
 
@@ -31,12 +32,12 @@ const (
 type proposal struct {
 	tx      *statev1.Transaction
 	data    []byte
-	outcome chan state.Outcome // has room for it
+	outcome chan state.Outcome // buffered
 }
 
-// groups lets proposals that come while others are on their way wait for each other. A proposal that comes alone is
-// handed to raft at once; many that come together share one write to the disk, one change of the tables and one word
-// to those who follow them, each of which costs more than a proposal itself.
+// groups batches proposals that come while others are in flight. A lone proposal goes to raft at once; many that come
+// together share one disk write, one change of the tables and one notification of followers, each of which costs more
+// than a proposal itself.
 type groups struct {
 	mu      sync.Mutex
 	waiting []proposal
@@ -44,12 +45,12 @@ type groups struct {
 	sizes   [lately]int // of the newest groups
 	taken   int         // groups so far
 
-	// gathered is closed when as many wait as are expected, if somebody waits for that.
+	// gathered is closed when as many wait as are expected. It is nil while no group gathers.
 	gathered chan struct{}
 	expected int
 }
 
-// add reports whether somebody has to begin to take.
+// add queues a proposal and reports whether the caller has to start taking groups.
 func (g *groups) add(p proposal) (begin bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -65,7 +66,7 @@ func (g *groups) add(p proposal) (begin bool) {
 	return true
 }
 
-// take returns all that waits. If that is nothing, the one who takes is done.
+// take returns everything that waits. If that is nothing, the taker is done.
 func (g *groups) take() []proposal {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -80,7 +81,7 @@ func (g *groups) take() []proposal {
 	return group
 }
 
-// gather waits until as many have come as were lately in one group, or for a moment if they do not.
+// gather waits until as many have come as were recently in one group, or for a moment at most.
 func (g *groups) gather() {
 	gathered := g.expect()
 	if gathered == nil {
@@ -92,7 +93,7 @@ func (g *groups) gather() {
 	}
 }
 
-// expect returns nil if there is nobody to wait for.
+// expect returns nil if there is nothing to wait for.
 func (g *groups) expect() <-chan struct{} {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -104,7 +105,7 @@ func (g *groups) expect() <-chan struct{} {
 	return g.gathered
 }
 
-// submit brings a proposal on its way unless this server is stopping.
+// submit queues a proposal unless this server is stopping.
 func (c *Consensus) submit(p proposal) bool {
 	c.gate.RLock()
 	defer c.gate.RUnlock()
@@ -128,7 +129,7 @@ func (c *Consensus) applyGroups() {
 func (c *Consensus) applyGroup(group []proposal) {
 	entries := entriesOf(group)
 	c.fsm.proposed.add(entries)
-	defer c.fsm.proposed.remove(entries) // what was not applied
+	defer c.fsm.proposed.remove(entries) // those that were not applied
 	futures := make([]raft.ApplyFuture, len(entries))
 	for i, e := range entries {
 		futures[i] = c.raft.Apply(e.data, 0)
@@ -137,19 +138,19 @@ func (c *Consensus) applyGroup(group []proposal) {
 	for i, e := range entries {
 		answers = append(answers, c.answers(e, futures[i])...)
 	}
-	tell(answers)
+	answerAll(answers)
 }
 
-// answer is what becomes of a proposal.
+// answer is the outcome of a proposal.
 type answer struct {
 	to proposal
 	is state.Outcome
 }
 
-// tell answers all of a group, which is applied at once, the largest proposals first. Who is woken last runs next, and
-// all others behind whatever else wants to run, which on a busy server is for tens of milliseconds: somebody may be
-// waiting for a small one.
-func tell(answers []answer) {
+// answerAll answers all of a group, which is applied at once, the largest proposals first. The goroutine that is woken last
+// runs next, and all others wait behind it, which on a busy server takes tens of milliseconds: so small proposals, for
+// which users wait, come last.
+func answerAll(answers []answer) {
 	slices.SortStableFunc(answers, func(a, b answer) int { return cmp.Compare(len(b.to.data), len(a.to.data)) })
 	for _, a := range answers {
 		a.to.outcome <- a.is
@@ -168,19 +169,19 @@ func (c *Consensus) answers(e entry, future raft.ApplyFuture) []answer {
 	return all
 }
 
-// outcomes waits for those of an entry, one for each of its proposals. What raft says of one that failed is not looked
-// at: when raft stops, it may still be writing there.
+// outcomes waits for those of an entry, one for each of its proposals. It does not read raft's response of a failed
+// entry: when raft stops, it may still be writing there.
 func (c *Consensus) outcomes(e entry, future raft.ApplyFuture) ([]state.Outcome, error) {
 	switch err := future.Error(); {
 	case errors.Is(err, raft.ErrRaftShutdown): // raft had it, and does not say whether the others have
 		return nil, fmt.Errorf("the server that was asked stops: %w", ErrUncertain)
-	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipTransferInProgress): // raft has not taken it
+	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipTransferInProgress): // raft has not accepted it
 		return nil, c.translate(err)
-	case err != nil: // what could not be written may be on the disk all the same, and be found at the next start
+	case err != nil: // what could not be written may still be on disk, and be found at the next start
 		return nil, fmt.Errorf("%w: %w", err, ErrUncertain)
 	}
 	outcomes, _ := future.Response().([]state.Outcome)
-	if len(outcomes) != len(e.proposals) { // this server could not make sense of it
+	if len(outcomes) != len(e.proposals) { // this server could not understand it
 		return nil, ErrUncertain
 	}
 	return outcomes, nil

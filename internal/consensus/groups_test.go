@@ -12,8 +12,8 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// Proposals that come together travel together, but each has an outcome of its
-// own: of several that want the same name, one gets it.
+// Proposals that come together travel together, but each has its own outcome: of several that want the same name, one
+// gets it.
 func TestProposalsOfAGroupHaveTheirOwnOutcomes(t *testing.T) {
 	c := open(t, lone(t.TempDir()))
 	const names, rivals = 50, 8
@@ -43,9 +43,9 @@ func TestProposalsOfAGroupHaveTheirOwnOutcomes(t *testing.T) {
 	}
 }
 
-// Who is woken last runs first: the one whose proposal is the smallest.
-func TestTheSmallestIsAnsweredLast(t *testing.T) {
-	if got := consensus.Told(300, 20, 65_000, 100); !slices.Equal(got, []int{65_000, 300, 100, 20}) {
+// The goroutine that is woken last runs first: the one with the smallest proposal.
+func TestSmallestProposalIsAnsweredLast(t *testing.T) {
+	if got := consensus.AnswerOrder(300, 20, 65_000, 100); !slices.Equal(got, []int{65_000, 300, 100, 20}) {
 		t.Errorf("they are answered in the order %v", got)
 	}
 }
@@ -69,8 +69,9 @@ func TestProposalsShareEntries(t *testing.T) {
 	}
 }
 
-// Who was just answered is about to propose again. Many are waited for, so that they travel together; few are not.
-func TestManyAreWaitedForAMoment(t *testing.T) {
+// Clients that were just answered are about to propose again. A group waits for many of them, so that they travel
+// together, and not for few.
+func TestGroupsWaitForManyProposers(t *testing.T) {
 	waited := func(groups *consensus.Groups, come int) time.Duration {
 		began := time.Now()
 		groups.Come(come)

@@ -10,20 +10,20 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// leadership is what this server knows about who leads.
+// leadership is what this server knows about the leader.
 type leadership struct {
 	mu sync.Mutex
-	// term is not nil while this server leads and its state includes all that leaders before it did.
+	// term is not nil while this server leads and its state includes everything that earlier leaders did.
 	term *term
 	// over is set when there will be no more terms.
 	over bool
-	// alone is since when no server is known to lead; zero while one is.
+	// alone is since when no leader is known; zero while one is.
 	alone time.Time
-	// change is closed at the next change of anything here, or of who leads.
+	// change is closed at the next change of anything here, or of the leader.
 	change chan struct{}
 }
 
-// term is one time of leading, which ends with its context.
+// term is one term of leading, which ends with its context.
 type term struct {
 	// number is raft's.
 	number uint64
@@ -33,7 +33,7 @@ type term struct {
 
 func (l *leadership) init() { l.change = make(chan struct{}) }
 
-// now returns the current term, if there is one, and what to wait for until that may have changed.
+// now returns the current term, if there is one, and a channel that is closed when that may have changed.
 func (l *leadership) now() (*term, <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -69,7 +69,7 @@ func (l *leadership) finish(reason error) {
 	l.end(reason)
 }
 
-// changed wakes those who wait, after a change of who leads, if anybody does.
+// changed wakes the waiting goroutines after a change of the leader.
 func (l *leadership) changed(led bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -87,7 +87,7 @@ func (l *leadership) broadcast() {
 	l.change = make(chan struct{})
 }
 
-// watch follows what raft says about leadership until this server stops.
+// watch follows raft's leadership notifications until this server stops.
 func (c *Consensus) watch(notify <-chan bool) {
 	observed := make(chan raft.Observation, 16)
 	observer := raft.NewObserver(observed, false, func(o *raft.Observation) bool {
@@ -100,7 +100,7 @@ func (c *Consensus) watch(notify <-chan bool) {
 		_, led := c.Leader()
 		c.leadership.changed(led)
 	}
-	changed() // for what happened before the observer was there
+	changed() // for what happened before the observer existed
 	for {
 		select {
 		case leads := <-notify:
@@ -116,7 +116,7 @@ func (c *Consensus) watch(notify <-chan bool) {
 	}
 }
 
-// take makes this server leader, or no more.
+// take makes this server leader, or ends that.
 func (c *Consensus) take(leads bool) {
 	if !leads {
 		c.leadership.end(ErrNotLeader)
@@ -129,7 +129,7 @@ func (c *Consensus) take(leads bool) {
 		return
 	}
 	if c.raft.CurrentTerm() != number {
-		return // it was lost meanwhile, of which raft tells next
+		return // it was lost meanwhile; raft notifies of that next
 	}
 	if len(c.fsm.failed) > 0 {
 		return // the state is not that of the log, and this server is about to stop
@@ -140,13 +140,13 @@ func (c *Consensus) take(leads bool) {
 
 const (
 	barrierPause = 50 * time.Millisecond
-	// barrierPatience is more than raft gives any transfer of leadership.
+	// barrierPatience is longer than any leadership transfer of raft.
 	barrierPatience = 30 * time.Second
 )
 
-// barrier returns when all is applied that was there before a term of this server. That raft is still trying to have
-// another server lead, as somebody wished in an earlier term, does not mean that this one does not: it begins when
-// raft is done with that. Raft may never be, if the other one hangs, and then does nothing else: this server stops.
+// barrier returns when everything before this server's term is applied. Raft may still be trying to transfer leadership
+// to another server, as requested in an earlier term. This server leads nevertheless, once raft is done with that. If
+// the other server hangs, raft may never be, and does nothing else: then this server stops.
 func (c *Consensus) barrier(number uint64) error {
 	for began := time.Now(); ; {
 		applied := make(chan error, 1)
@@ -170,19 +170,19 @@ func (c *Consensus) barrier(number uint64) error {
 	}
 }
 
-// IsLeader tells if this server leads and has the newest state.
+// IsLeader reports whether this server leads and has the newest state.
 func (c *Consensus) IsLeader() bool {
 	term, _ := c.leadership.now()
 	return term != nil
 }
 
-// Leader returns the server that leads, as far as this one knows.
+// Leader returns the leader, as far as this server knows.
 func (c *Consensus) Leader() (Server, bool) {
 	address, id := c.raft.LeaderWithID()
 	return Server{ID: string(id), Address: plainAddress(address), Voter: id != ""}, id != ""
 }
 
-// Leaderless is for how long no server has led, as far as this one knows; 0 while one does.
+// Leaderless is for how long there has been no leader, as far as this server knows; 0 while there is one.
 func (c *Consensus) Leaderless() time.Duration {
 	_, led := c.Leader()
 	c.leadership.mu.Lock()
@@ -193,7 +193,7 @@ func (c *Consensus) Leaderless() time.Duration {
 	return time.Since(c.leadership.alone)
 }
 
-// WaitLeader waits until some server leads; if it is this one, until it has the newest state.
+// WaitLeader waits until there is a leader; if it is this server, until it has the newest state.
 func (c *Consensus) WaitLeader(ctx context.Context) error {
 	for {
 		term, change := c.leadership.now()
@@ -206,9 +206,9 @@ func (c *Consensus) WaitLeader(ctx context.Context) error {
 	}
 }
 
-// Lead runs f while this server leads: f begins when the state includes all that leaders before did, its context
-// ends with leadership, and it is run again when leadership comes back. If f fails while this server leads, Lead
-// returns that error; if it returns nil, it has done its work for this term. Lead returns when ctx ends, after f.
+// Lead runs f while this server leads: f begins when the state includes everything earlier leaders did, its context
+// ends with leadership, and it runs again when leadership comes back. If f fails while this server leads, Lead returns
+// that error; if it returns nil, it has done its work for this term. Lead returns when ctx ends, after f.
 func (c *Consensus) Lead(ctx context.Context, f func(context.Context) error) error {
 	for {
 		term, change := c.leadership.now()
@@ -224,7 +224,7 @@ func (c *Consensus) Lead(ctx context.Context, f func(context.Context) error) err
 	}
 }
 
-// run runs f until it is done or the term has ended, after which its error tells nothing.
+// run runs f until it is done or the term has ended. After that its error does not count.
 func (t *term) run(ctx context.Context, f func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -235,7 +235,7 @@ func (t *term) run(ctx context.Context, f func(context.Context) error) error {
 	return nil
 }
 
-// await waits for a change, unless there is no point in waiting any more.
+// await waits for a change, unless waiting is pointless.
 func (c *Consensus) await(ctx context.Context, change <-chan struct{}) error {
 	select {
 	case <-c.done:

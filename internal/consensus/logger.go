@@ -10,8 +10,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// hcLogger hands what raft and its log store say to slog, a step quieter: they tell people who debug them what they
-// do, and warn of every election. What operators must know is logged by this package itself.
+// hcLogger passes the logs of raft and its log store to slog, one level lower: they are for people who debug raft, and
+// warn of every election. This package itself logs what operators must know.
 type hcLogger struct {
 	to   *slog.Logger
 	name string
@@ -38,16 +38,16 @@ func (l *hcLogger) enabled(level hclog.Level) bool {
 	return l.to.Enabled(context.Background(), quieter(level))
 }
 
-// ofChange are what raft says, many times a second, about a server that cannot be reached, and its autopilot about one
-// that has just ceased to lead. Who watches the servers says so once.
-var ofChange = []string{
+// noisyMessages are messages that raft logs many times a second about an unreachable server, and its autopilot about a
+// server that has just stopped leading. The loop that watches the servers reports that once.
+var noisyMessages = []string{
 	"failed to heartbeat to", "failed to appendEntries to", "failed to pipeline appendEntries to", "failed to make requestVote RPC",
 	"failed to accept connection", "failed to decode incoming command", "failed to contact", "appendEntries rejected, sending older logs",
 	"failed to get previous log", "failed to flush response", "Error when computing next state",
 }
 
 func (l *hcLogger) Log(level hclog.Level, msg string, args ...any) {
-	if level > hclog.Debug && slices.Contains(ofChange, msg) {
+	if level > hclog.Debug && slices.Contains(noisyMessages, msg) {
 		level = hclog.Debug
 	}
 	if l.enabled(level) {

@@ -10,15 +10,14 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// Add lets a server receive the log, without a vote. Where it is this one, which is there already, it gets the new
-// address.
+// Add lets a server receive the log, without a vote. If it is this server, it gets the new address.
 func (c *Consensus) Add(ctx context.Context, s Server) error {
 	return c.change(ctx, "add server "+s.ID, func() raft.Future {
 		return c.raft.AddNonvoter(raft.ServerID(s.ID), raft.ServerAddress(s.Address), 0, 0)
 	})
 }
 
-// Remove takes a server out: it does not vote any more and hears no more of the log.
+// Remove removes a server: it no longer votes or receives the log.
 func (c *Consensus) Remove(ctx context.Context, id string) error {
 	return c.change(ctx, "remove server "+id, func() raft.Future {
 		return c.raft.RemoveServer(raft.ServerID(id), 0, 0)
@@ -26,10 +25,10 @@ func (c *Consensus) Remove(ctx context.Context, id string) error {
 }
 
 // transferAttempts is how often a server is asked to take over: raft gives it half a second each time, which a busy
-// machine may need for something else.
+// machine may exceed.
 const transferAttempts = 5
 
-// Transfer lets another server lead: the one with the id, or the one that is furthest if it is empty. When it
+// Transfer transfers leadership to the server with the id, or to the most up-to-date one if it is empty. When it
 // returns without error, another server leads or is just being elected.
 func (c *Consensus) Transfer(ctx context.Context, to string) (err error) {
 	if !c.IsLeader() {
@@ -64,7 +63,7 @@ type failed struct{ err error }
 
 func (f failed) Error() error { return f.err }
 
-// change waits for a change of who agrees, as long as ctx allows.
+// change waits for a change of the members, as long as ctx allows.
 func (c *Consensus) change(ctx context.Context, what string, begin func() raft.Future) error {
 	done := make(chan error, 1)
 	if !c.start(func() { done <- begin().Error() }) {
@@ -82,7 +81,7 @@ func (c *Consensus) change(ctx context.Context, what string, begin func() raft.F
 }
 
 // Leave prepares the stop of this server: if it leads, another one takes over, and a snapshot spares the next start
-// most of the log. What fails is logged: a server that stops must stop.
+// most of the log. Failures are only logged: a server that stops must stop.
 func (c *Consensus) Leave(ctx context.Context) {
 	if c.IsLeader() && c.otherVoters() > 0 {
 		if err := c.Transfer(ctx, ""); err != nil {
@@ -107,18 +106,18 @@ func (c *Consensus) otherVoters() (n int) {
 type Progress struct {
 	// LastTerm and LastIndex are of the newest entry in its log, AppliedIndex of the newest in its state.
 	LastTerm, LastIndex, AppliedIndex uint64
-	// LastContact is how long ago it heard of the leader, 0 for the leader itself, negative for never.
+	// LastContact is how long ago it heard from the leader, 0 for the leader itself, negative for never.
 	LastContact time.Duration
 	// Full is whether its disk has no room for changes.
 	Full bool
-	// Skew is by how much its clock is ahead of that of the server that asks.
+	// Skew is by how much its clock is ahead of the asking server's.
 	Skew time.Duration
 }
 
 // Progress is how far this server is.
 func (c *Consensus) Progress() Progress {
 	stats := c.raft.Stats()
-	term, _ := strconv.ParseUint(stats["last_log_term"], 10, 64) // raft prints it itself
+	term, _ := strconv.ParseUint(stats["last_log_term"], 10, 64) // raft formats it itself
 	p := Progress{
 		LastTerm: term, LastIndex: c.raft.LastIndex(), AppliedIndex: c.store.Snapshot().Index(), Full: c.room.check(0) != nil,
 	}
@@ -130,8 +129,8 @@ func (c *Consensus) Progress() Progress {
 	return p
 }
 
-// Term returns a context that ends with ctx or when this server leads no more, with [ErrNotLeader] as its cause then.
-// It is an error if this server does not lead; one that was just elected is waited for.
+// Term returns a context that ends with ctx or when this server no longer leads, then with [ErrNotLeader] as its cause.
+// It fails if this server does not lead; it waits for one that was just elected.
 func (c *Consensus) Term(ctx context.Context) (context.Context, context.CancelFunc, error) {
 	term, _, err := c.leads(ctx)
 	if err != nil {
@@ -145,7 +144,7 @@ func (c *Consensus) Term(ctx context.Context) (context.Context, context.CancelFu
 	}, nil
 }
 
-// Changed returns what is closed when it may have changed who leads.
+// Changed returns a channel that is closed when the leader may have changed.
 func (c *Consensus) Changed() <-chan struct{} {
 	_, change := c.leadership.now()
 	return change

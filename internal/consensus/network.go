@@ -11,13 +11,13 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// Network is how this server reaches the others and is reached by them. Who may is its business.
+// Network connects this server with the others. It decides who may connect.
 type Network interface {
-	// Accept gives the next connection of another server, until Close.
+	// Accept returns the next connection of another server, until Close.
 	Accept() (net.Conn, error)
 	Close() error
-	// Dial connects to a server that is expected at an address. It must refuse another one that answers there: one
-	// server that counted for two could make up a majority.
+	// Dial connects to a server that is expected at an address. It must refuse another server that answers there: one
+	// server that counted as two could make up a majority.
 	Dial(server, address string, timeout time.Duration) (net.Conn, error)
 }
 
@@ -26,15 +26,15 @@ const (
 	networkTimeout = 5 * time.Second
 	// networkPool is how many idle connections are kept to each server.
 	networkPool = 3
-	// networkInFlight is how many messages with entries are on their way to a server at once. With more than one raft
-	// 1.8.0 may wait for ever for who has stopped to read the answers, when a connection breaks or another server is
-	// elected: that server gets no more entries, and this one cannot be stopped. Proposals go in one group after the
-	// other anyway.
+	// networkInFlight is how many messages with entries are in flight to a server at once. With more than one, raft
+	// 1.8.0 may wait forever for the goroutine that reads the answers, when a connection breaks or another server is
+	// elected: that server gets no more entries, and this one cannot be stopped. Proposals are sent group by group
+	// anyway.
 	networkInFlight = 1
 )
 
-// transport is raft's way over a Network. Raft knows addresses only; here an address says too who is meant there, as
-// "server@address".
+// transport is raft's transport over a Network. Raft knows only addresses; here an address also names the expected
+// server, as "server@address".
 type transport struct {
 	*raft.NetworkTransport
 	heartbeats *heartbeats
@@ -45,7 +45,7 @@ func (t transport) SetHeartbeatHandler(handle func(raft.RPC)) {
 	t.NetworkTransport.SetHeartbeatHandler(t.heartbeats.guard(handle))
 }
 
-// Close also closes what raft keeps for the next message, and waits for the heartbeats that are being handled.
+// Close also closes pooled connections, and waits for heartbeats that are being handled.
 func (t transport) Close() error {
 	t.CloseStreams()
 	err := t.NetworkTransport.Close()
@@ -53,8 +53,8 @@ func (t transport) Close() error {
 	return err
 }
 
-// heartbeats are handled where they arrive and not by raft's own goroutines, which a shutdown waits for. One that was
-// still being handled would find the disk closed when it writes down its term, and raft panics then.
+// heartbeats are handled where they arrive and not by raft's own goroutines, for which a shutdown waits. A heartbeat
+// that is handled later would find the disk closed when it stores its term, and raft would panic.
 type heartbeats struct {
 	mu       sync.Mutex
 	ended    bool
@@ -96,7 +96,7 @@ func newTransport(o Options, configured *directory, log *hcLogger) transport {
 	}), &heartbeats{}}
 }
 
-// stream makes a Network what raft wants.
+// stream adapts a Network to raft.
 type stream struct {
 	network Network
 	address string
@@ -120,7 +120,7 @@ type address string
 func (address) Network() string  { return "tcp" }
 func (a address) String() string { return string(a) }
 
-// directory looks up what raft's own configuration says, once raft is there.
+// directory looks up addresses in raft's own configuration, once raft exists.
 type directory struct{ raft atomic.Pointer[raft.Raft] }
 
 func (d *directory) address(id raft.ServerID) string {
@@ -136,8 +136,8 @@ func (d *directory) address(id raft.ServerID) string {
 	return ""
 }
 
-// provider knows the newest addresses: a server may have moved since it was added. What the configuration says is
-// there before the state is, at the start.
+// provider knows the newest addresses: a server may have moved since it was added. At startup, the configuration is
+// there before the state.
 type provider struct {
 	newest     func(server string) string
 	configured *directory
@@ -158,7 +158,7 @@ func (p *provider) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) {
 	return raft.ServerAddress(string(id) + "@" + at), nil
 }
 
-// plainAddress is an address without the server that is meant.
+// plainAddress is an address without the expected server.
 func plainAddress(a raft.ServerAddress) string {
 	if _, at, ok := strings.Cut(string(a), "@"); ok {
 		return at

@@ -38,8 +38,8 @@ func (w wire) Close() error {
 	return nil
 }
 
-// What a heartbeat writes down must not meet a disk that is closed: raft would panic.
-func TestTransportIsNotClosedWhileHeartbeatIsHandled(t *testing.T) {
+// A heartbeat must not store its term on a closed disk: raft would panic.
+func TestTransportWaitsForHeartbeatsBeforeClosing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		conns := make(chan net.Conn, 1)
 		leader := consensus.NewTransport(wire{dialed: conns, closed: make(chan struct{})})
@@ -72,12 +72,13 @@ func TestTransportIsNotClosedWhileHeartbeatIsHandled(t *testing.T) {
 		if err := leader.Close(); err != nil {
 			t.Error(err)
 		}
-		time.Sleep(time.Minute) // the transports' own goroutines look now and then whether it is over
+		time.Sleep(time.Minute) // the transports' own goroutines poll for the end
 	})
 }
 
-// With several messages on their way raft may wait for ever for answers that nobody reads any more, see networkInFlight.
-func TestOneMessageAtATimeIsOnItsWay(t *testing.T) {
+// With several messages in flight, raft may wait forever for answers that no goroutine reads any more, see
+// networkInFlight.
+func TestOneMessageIsInFlightAtATime(t *testing.T) {
 	conns := make(chan net.Conn, 1)
 	leader := consensus.NewTransport(wire{dialed: conns, closed: make(chan struct{})})
 	defer leader.Close()

@@ -9,24 +9,24 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// Observer is told how long things take. It must not block.
+// Observer receives durations. It must not block.
 type Observer interface {
 	// Proposed is called with the outcome of a proposal: accepted, refused or failed.
 	Proposed(result string, took time.Duration)
-	// Synced is called when entries have been written to the disk.
+	// Synced is called when entries have been written to disk.
 	Synced(took time.Duration)
 	// Snapshotted is called when a snapshot has been written.
 	Snapshotted(took time.Duration)
 }
 
-// nobody observes.
-type nobody struct{}
+// noObserver is an Observer that does nothing.
+type noObserver struct{}
 
-func (nobody) Proposed(string, time.Duration) {}
-func (nobody) Synced(time.Duration)           {}
-func (nobody) Snapshotted(time.Duration)      {}
+func (noObserver) Proposed(string, time.Duration) {}
+func (noObserver) Synced(time.Duration)           {}
+func (noObserver) Snapshotted(time.Duration)      {}
 
-// resultOf tells a refusal by the state from a failure to agree.
+// resultOf distinguishes a refusal by the state from a failure to agree.
 func resultOf(err error) string {
 	if err == nil {
 		return "accepted"
@@ -41,7 +41,7 @@ func resultOf(err error) string {
 	return "failed"
 }
 
-// observedLog measures what raft waits for.
+// observedLog measures log writes.
 type observedLog struct {
 	steppedLog
 	observer Observer

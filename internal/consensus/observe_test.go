@@ -9,7 +9,7 @@ import (
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 )
 
-// stopwatch notes what it is told.
+// stopwatch records the durations.
 type stopwatch struct {
 	mu                sync.Mutex
 	results           []string
@@ -30,12 +30,12 @@ func (s *stopwatch) Proposed(result string, took time.Duration) {
 func (s *stopwatch) Synced(took time.Duration)      { s.note(took, func() { s.syncs++ }) }
 func (s *stopwatch) Snapshotted(took time.Duration) { s.note(took, func() { s.snapshots++ }) }
 
-func TestObserverIsToldHowLongThingsTake(t *testing.T) {
+func TestObserverReceivesDurations(t *testing.T) {
 	watch := &stopwatch{}
 	o := lone(t.TempDir())
 	o.Observer = watch
 	c := open(t, o)
-	for _, n := range []int{1, 2, 1} { // the last one's name is taken
+	for _, n := range []int{1, 2, 1} { // the last one's name is in use
 		_, _ = c.Propose(t.Context(), numbered(n))
 	}
 	_, _ = c.Propose(t.Context(), &statev1.Transaction{})

@@ -12,18 +12,18 @@ import (
 	autopilot "github.com/hashicorp/raft-autopilot"
 )
 
-// Timing of who votes.
+// Timing of votes.
 const (
 	pilotUpdate    = 500 * time.Millisecond
 	pilotReconcile = time.Second
-	// A server that is this far behind, or has not heard of the leader for so long, is not fit to vote.
+	// A server that lags by this much, or has not heard from the leader for so long, is not fit to vote.
 	maxLag     = 2000
 	maxSilence = 2 * time.Second
-	// DefaultStable is how long a server must be fit before it votes, and DefaultDead how long one must be dead
-	// before it is let go.
+	// DefaultStable is how long a server must be fit before it gets a vote, and DefaultDead how long one must be dead
+	// before it is removed.
 	DefaultStable = time.Second
 	DefaultDead   = 10 * time.Minute
-	// DefaultFirstLook is how long a server that has just begun to lead may take to hear of the others.
+	// DefaultFirstLook is how long a new leader may take to hear from the others.
 	DefaultFirstLook = 3 * time.Second
 
 	metaZone = "zone"
@@ -32,19 +32,19 @@ const (
 // Member is a server that should take part.
 type Member struct {
 	ID, Name, Address, Zone string
-	// Alive is whether the others hear of it.
+	// Alive is whether gossip sees it.
 	Alive bool
 }
 
-// PilotOptions say who should take part.
+// PilotOptions say which servers should take part.
 type PilotOptions struct {
 	// Voters is how many servers should vote.
 	Voters func() int
-	// Members are all that should take part, this one included.
+	// Members are all servers that should take part, this one included.
 	Members func() []Member
 	// Progress asks another server how far it is.
 	Progress func(ctx context.Context, id string) (Progress, error)
-	// Stable, Dead and FirstLook are DefaultStable, DefaultDead and DefaultFirstLook if 0.
+	// Stable, Dead and FirstLook default to DefaultStable, DefaultDead and DefaultFirstLook.
 	Stable, Dead, FirstLook time.Duration
 }
 
@@ -68,15 +68,15 @@ func (o *PilotOptions) validate() error {
 type Health struct {
 	ID      string
 	Healthy bool
-	// Unknown is whether the leader has just begun to look and has not heard of it yet.
+	// Unknown is whether the leader is new and has not heard from it yet.
 	Unknown bool
 	// Reason says why it is not healthy.
 	Reason string
 	// Lag is by how many entries it is behind.
 	Lag uint64
-	// LastTerm and LastIndex are of the newest entry in its log, 0 if it has not said so.
+	// LastTerm and LastIndex are of the newest entry in its log, 0 if unknown.
 	LastTerm, LastIndex uint64
-	// Silent is whether it did not answer when it was last asked.
+	// Silent is whether it did not answer the last question.
 	Silent bool
 	// Full is whether its disk has no room for changes.
 	Full bool
@@ -91,16 +91,16 @@ type pilot struct {
 
 	mu    sync.Mutex
 	began time.Time            // when this server began to look
-	met   map[string]bool      // those that have been well since then
+	met   map[string]bool      // servers that have been healthy since then
 	since map[string]time.Time // when a member was first seen dead
-	said  map[string]Progress  // what each has said of itself last, as long as it answers
+	said  map[string]Progress  // the latest answers of servers that still answer
 	last  uint64               // newest entry of this server when they were asked
-	// answered is what each has said of itself last, also if it does not answer any more.
-	answered map[raft.ServerID]words
+	// answered holds the latest answer of each server, even if it no longer answers.
+	answered map[raft.ServerID]lastAnswer
 }
 
-// words are what a server has said, and when.
-type words struct {
+// lastAnswer are a server's answer, and its time.
+type lastAnswer struct {
 	at    time.Time
 	stats autopilot.ServerStats
 }
@@ -108,13 +108,13 @@ type words struct {
 func newPilot(c *Consensus, o PilotOptions) *pilot {
 	return &pilot{
 		Consensus: c, PilotOptions: o, began: time.Now(),
-		met: map[string]bool{}, since: map[string]time.Time{}, said: map[string]Progress{}, answered: map[raft.ServerID]words{},
+		met: map[string]bool{}, since: map[string]time.Time{}, said: map[string]Progress{}, answered: map[raft.ServerID]lastAnswer{},
 	}
 }
 
-// Pilot decides, while this server leads, who takes part and who votes, until ctx ends: servers that should take part
-// are added without a vote, those that have caught up get one, up to the desired number, those that should not take
-// part are removed, and so are those that are long dead, if the rest is a majority.
+// Pilot manages members and votes while this server leads, until ctx ends. It adds servers that should take part,
+// without a vote. Those that have caught up get a vote, up to the desired number. It removes servers that should not
+// take part, and those that are long dead, if the rest is a majority.
 func (c *Consensus) Pilot(ctx context.Context, o PilotOptions) error {
 	if err := o.validate(); err != nil {
 		return err
@@ -131,7 +131,7 @@ func (c *Consensus) Pilot(ctx context.Context, o PilotOptions) error {
 	defer ticker.Stop()
 	for {
 		p.yieldWhenFull(ctx)
-		if err := p.enlist(ctx); err != nil && ctx.Err() == nil {
+		if err := p.updateMembers(ctx); err != nil && ctx.Err() == nil {
 			c.logger.Warn("the servers that take part could not be changed", "error", err)
 		}
 		select {
@@ -142,8 +142,8 @@ func (c *Consensus) Pilot(ctx context.Context, o PilotOptions) error {
 	}
 }
 
-// yieldWhenFull lets another server lead when there is no room for changes here: the one that is furthest of those that
-// have room. If none has, this one goes on leading: it refuses changes as all others would, and answers what is read.
+// yieldWhenFull transfers leadership when there is no room for changes here, to the most up-to-date server that has
+// room. If none has, this one keeps leading: it refuses changes as all others would, and answers reads.
 func (p *pilot) yieldWhenFull(ctx context.Context) {
 	full := p.room.check(0)
 	if full == nil {
@@ -159,7 +159,7 @@ func (p *pilot) yieldWhenFull(ctx context.Context) {
 	}
 }
 
-// withRoom is the voter that is furthest of those that have said that there is room; empty if there is none.
+// withRoom is the most up-to-date voter that reports room; empty if there is none.
 func (p *pilot) withRoom() (furthest string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -175,15 +175,15 @@ func (p *pilot) withRoom() (furthest string) {
 	return furthest
 }
 
-// enlist adds members that are there and not yet taking part, and removes those that are no members.
-func (p *pilot) enlist(ctx context.Context) error {
+// updateMembers adds members that do not take part yet, and removes servers that are not members.
+func (p *pilot) updateMembers(ctx context.Context) error {
 	taking := p.Servers()
 	members := p.Members()
 	if len(members) == 0 {
 		return nil // the state is not there yet
 	}
 	for _, m := range members {
-		if m.Alive && m.Address != "" && p.wanting(taking, m) {
+		if m.Alive && m.Address != "" && p.missingOrMoved(taking, m) {
 			p.logger.Info("server takes part", "server", m.ID, "name", m.Name, "address", m.Address)
 			if err := p.Add(ctx, Server{ID: m.ID, Address: m.Address}); err != nil {
 				return err
@@ -202,10 +202,10 @@ func (p *pilot) enlist(ctx context.Context) error {
 	return nil
 }
 
-// wanting reports whether raft does not know a member, or the address of this very server. The address of another one
-// that it knows stays as it is: raft 1.8.0 reads it without a lock while it sends to that server, and needs it only for
-// servers of which the state says nothing.
-func (p *pilot) wanting(taking []Server, m Member) bool {
+// missingOrMoved reports whether raft does not know a member, or has an old address of this very server. The known address of
+// another server stays unchanged: raft 1.8.0 reads it without a lock while it sends, and needs it only for servers that
+// the state does not know.
+func (p *pilot) missingOrMoved(taking []Server, m Member) bool {
 	i := slices.IndexFunc(taking, func(s Server) bool { return s.ID == m.ID })
 	return i < 0 || m.ID == p.id && taking[i].Address != m.Address
 }
@@ -214,7 +214,7 @@ func (p *pilot) now() time.Time { return time.Now() }
 
 func (p *pilot) desired() int { return max(1, p.Voters()) }
 
-// longDead reports whether a server is to be let go.
+// longDead reports whether a dead server should be removed.
 func (p *pilot) longDead(id string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -253,7 +253,7 @@ func (p *pilot) KnownServers() map[raft.ServerID]*autopilot.Server {
 	return known
 }
 
-// withSelf adds this server to the members where the state does not name it yet: whoever leads is there.
+// withSelf adds this server to the members if the state does not name it yet: the leader exists.
 func (p *pilot) withSelf(members []Member) []Member {
 	if slices.ContainsFunc(members, func(m Member) bool { return m.ID == p.id }) {
 		return members
@@ -271,7 +271,7 @@ func (p *pilot) withSelf(members []Member) []Member {
 func (p *pilot) FetchServerStats(ctx context.Context, servers map[raft.ServerID]*autopilot.Server) map[raft.ServerID]*autopilot.ServerStats {
 	stats := map[raft.ServerID]*autopilot.ServerStats{}
 	said := map[string]Progress{}
-	last := p.raft.LastIndex() // before they are asked: nobody is behind what came after that
+	last := p.raft.LastIndex() // before asking: no server is behind what came later
 	var mu sync.Mutex
 	var asking sync.WaitGroup
 	for id := range servers {
@@ -294,18 +294,18 @@ func (p *pilot) FetchServerStats(ctx context.Context, servers map[raft.ServerID]
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.said, p.last = said, last
-	p.believe(servers, stats)
+	p.rememberAnswers(servers, stats)
 	return stats
 }
 
-// believe remembers what servers have said, and adds of those that have said nothing for long that they hear of nobody:
-// autopilot takes what one said last for true as long as the gossip takes it for alive, which it may do for many seconds
-// after the end of several. One answer may be lost.
-func (p *pilot) believe(servers map[raft.ServerID]*autopilot.Server, stats map[raft.ServerID]*autopilot.ServerStats) {
+// rememberAnswers remembers the answers of servers, and treats long-silent ones as cut off from the leader. Autopilot would
+// trust the last answer as long as gossip sees the server as alive, which may be many seconds after several have ended.
+// A single answer may be lost.
+func (p *pilot) rememberAnswers(servers map[raft.ServerID]*autopilot.Server, stats map[raft.ServerID]*autopilot.ServerStats) {
 	now := p.now()
 	for id := range servers {
 		if said := stats[id]; said != nil {
-			p.answered[id] = words{now, *said}
+			p.answered[id] = lastAnswer{now, *said}
 			continue
 		}
 		if last, ever := p.answered[id]; ever && now.Sub(last.at) > maxSilence {
@@ -315,8 +315,8 @@ func (p *pilot) believe(servers map[raft.ServerID]*autopilot.Server, stats map[r
 	}
 }
 
-// word is what a server said when it was last asked, and whether it answered.
-func (p *pilot) word(id string) (said Progress, answers bool) {
+// answerOf is a server's answer to the last question, and whether it answered.
+func (p *pilot) answerOf(id string) (said Progress, answers bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	said, answers = p.said[id]
@@ -364,8 +364,8 @@ func reasonOf(s *autopilot.ServerState, silent bool, lag uint64) string {
 	return "it has not caught up yet"
 }
 
-// RemoveFailedServer implements autopilot.ApplicationIntegration. The server stays a member: should it come back, it
-// is added again.
+// RemoveFailedServer implements autopilot.ApplicationIntegration. The server stays a member: if it comes back, it is
+// added again.
 func (p *pilot) RemoveFailedServer(s *autopilot.Server) {
 	p.logger.Warn("a server that is dead votes no more", "server", s.ID, "name", s.Name)
 	p.start(func() {
@@ -375,7 +375,7 @@ func (p *pilot) RemoveFailedServer(s *autopilot.Server) {
 	})
 }
 
-// Health returns what the leader knows of the servers that take part; nothing on the others.
+// Health returns what the leader knows of the members; nothing on other servers.
 func (c *Consensus) Health() []Health {
 	if all := c.health.Load(); all != nil {
 		return *all

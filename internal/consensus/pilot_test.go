@@ -12,7 +12,7 @@ import (
 	"github.com/cloudless/cloudless/internal/consensus"
 )
 
-// crew are servers whose votes a pilot decides on.
+// crew is a set of servers with a pilot.
 type crew struct {
 	t       *testing.T
 	members map[string]*member
@@ -102,7 +102,7 @@ func (c *crew) dies(id string) {
 	closed(c.t, c.members[id].Consensus)
 }
 
-// until waits until these vote and these take part without a vote.
+// until waits until so many vote and so many take part without a vote.
 func (c *crew) until(voters, others int) []consensus.Server {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(c.t.Context(), 10*time.Minute)
@@ -126,11 +126,11 @@ func (c *crew) until(voters, others int) []consensus.Server {
 	}
 }
 
-// TestLeaderIsHealthyBeforeTheStateNamesIt: right after a start nobody has been entered there.
+// Right after a start, the state names no server yet.
 func TestLeaderIsHealthyBeforeTheStateNamesIt(t *testing.T) {
 	leader := cluster(t, 1)[0]
-	nobody := &crew{t: t, desired: 3, members: map[string]*member{leader.id: leader}}
-	nobody.pilot(leader)
+	nameless := &crew{t: t, desired: 3, members: map[string]*member{leader.id: leader}}
+	nameless.pilot(leader)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	for leader.Health() == nil {
@@ -145,8 +145,8 @@ func TestLeaderIsHealthyBeforeTheStateNamesIt(t *testing.T) {
 	}
 }
 
-// TestNobodyIsBehindWhatCameAfterTheQuestion: least of all the leader, whom the others are compared with.
-func TestNobodyIsBehindWhatCameAfterTheQuestion(t *testing.T) {
+// No server lags behind entries that came after the question, least of all the leader, the reference.
+func TestEntriesAfterTheQuestionCauseNoLag(t *testing.T) {
 	leader := cluster(t, 1)[0]
 	lag := consensus.LagOfLeader(t, leader.Consensus, func() {
 		if _, err := leader.Propose(t.Context(), numbered(1)); err != nil {
@@ -158,8 +158,8 @@ func TestNobodyIsBehindWhatCameAfterTheQuestion(t *testing.T) {
 	}
 }
 
-// TestOnlyTheAddressOfTheLeaderItselfChanges in what raft knows: those of the others are being read all the time.
-func TestOnlyTheAddressOfTheLeaderItselfChanges(t *testing.T) {
+// Only the leader's own address changes in raft: the addresses of others are read all the time.
+func TestOnlyTheLeadersOwnAddressChanges(t *testing.T) {
 	c := newCrew(t, 3, 3)
 	before := map[string]string{}
 	for _, s := range c.until(3, 0) {
@@ -189,7 +189,7 @@ func TestOnlyTheAddressOfTheLeaderItselfChanges(t *testing.T) {
 	}
 }
 
-// TestPilotKeepsTheDesiredNumberOfVoters: up to it servers get a vote, above it they wait, and it can be changed.
+// Servers get a vote up to the desired number, which can change. The others wait.
 func TestPilotKeepsTheDesiredNumberOfVoters(t *testing.T) {
 	c := newCrew(t, 5, 3)
 	leader := c.members["server-1"]
@@ -203,7 +203,7 @@ func TestPilotKeepsTheDesiredNumberOfVoters(t *testing.T) {
 	if !leader.IsLeader() {
 		t.Error("the leader lost its vote")
 	}
-	// One that is no member any more takes part no more.
+	// A server that is no longer a member takes part no more.
 	c.change(func() {
 		c.known = slices.DeleteFunc(c.known, func(m consensus.Member) bool { return m.ID == "server-2" })
 	})
@@ -217,8 +217,8 @@ func TestPilotKeepsTheDesiredNumberOfVoters(t *testing.T) {
 	}
 }
 
-// TestDeadServersAreLetGo while the rest is a majority, and a spare one takes over their vote.
-func TestDeadServersAreLetGo(t *testing.T) {
+// Dead servers are removed while the rest is a majority, and a spare server gets the vote.
+func TestDeadServersAreRemoved(t *testing.T) {
 	c := newCrew(t, 4, 3)
 	leader := c.members["server-1"]
 	servers := c.until(3, 1)
@@ -236,16 +236,16 @@ func TestDeadServersAreLetGo(t *testing.T) {
 	propose(t, leader.Consensus, 0, 5)
 }
 
-func TestPilotNeedsWhatItNeeds(t *testing.T) {
+func TestPilotOptionsAreRequired(t *testing.T) {
 	c := open(t, lone(t.TempDir()))
 	if err := c.Pilot(t.Context(), consensus.PilotOptions{}); err == nil {
 		t.Error("a pilot without anything flies")
 	}
 }
 
-// TestLeaderDoesNotJudgeWhomItHasNotMet, for a while: when all servers have just started, the others are on their way.
-// One that was there and is gone is judged at once.
-func TestLeaderDoesNotJudgeWhomItHasNotMet(t *testing.T) {
+// A new leader does not judge servers that it has not met yet: when all servers have just started, the others are on
+// their way. One that was there and is gone is judged at once.
+func TestNewLeaderDoesNotJudgeUnknownServers(t *testing.T) {
 	for _, one := range []struct {
 		firstLook time.Duration
 		want      consensus.Health

@@ -8,23 +8,23 @@ import (
 	autopilot "github.com/hashicorp/raft-autopilot"
 )
 
-// candidate is a server as far as its vote is concerned.
+// candidate is a server with what matters for its vote.
 type candidate struct {
 	id            raft.ServerID
 	zone          string
 	voter, leader bool
-	// fit is one that answers, is not behind and has room on its disk, and has been so for a while.
+	// fit means that it answers, is up to date and has room on its disk, and has been so for a while.
 	fit bool
-	// silent is one that did not answer just now. It may be on its way to be unfit.
+	// silent means that it did not answer just now. It may be about to become unfit.
 	silent bool
 }
 
-// away is whether its vote may not be there when it is needed.
+// away is whether its vote may be missing when it is needed.
 func (c candidate) away() bool { return !c.fit || c.silent }
 
-// chooseVoters returns who should vote, at most desired servers: the leader, then those that are fit, spread over
-// zones where these are known, and of equals those that vote already, and answer. Places for which nobody is fit stay
-// with those who have them: a vote is only taken from a server that is away when another one is there to have it.
+// chooseVoters returns which servers should vote, at most desired: the leader, then fit servers, spread over zones if
+// known. Among equals it prefers current voters and those that answer. If there are too few fit servers, current voters
+// keep their votes: an unfit server loses its vote only to a fit one.
 func chooseVoters(desired int, all []candidate) map[raft.ServerID]bool {
 	chosen := map[raft.ServerID]bool{}
 	inZone := map[string]int{}
@@ -75,7 +75,7 @@ func before(a, b bool) int {
 	return 1
 }
 
-// promoter is the autopilot's promoter: unlike the stock one it stops at the desired number, and takes votes back.
+// promoter is the autopilot's promoter: unlike the stock one it stops at the desired number, and takes votes away.
 type promoter struct{ pilot *pilot }
 
 var _ autopilot.Promoter = promoter{}
@@ -97,16 +97,16 @@ func (p promoter) CalculatePromotionsAndDemotions(config *autopilot.Config, s *a
 	var all []candidate
 	stable := s.ServerStabilizationTime(config)
 	for id, one := range s.Servers {
-		said, answers := p.pilot.word(string(id))
+		said, answers := p.pilot.answerOf(string(id))
 		all = append(all, candidate{
 			id: id, zone: one.Server.Meta[metaZone], voter: one.HasVotingRights(), leader: one.State == autopilot.RaftLeader,
-			// Whether one has room that did not answer is not known: it is given no vote, which would be taken back again.
+			// A server that did not answer may have no room: it gets no vote that would be taken away again.
 			fit:    one.Health.Healthy && !said.Full && (one.HasVotingRights() || answers && one.Health.IsStable(p.pilot.now(), stable)),
 			silent: !answers,
 		})
 	}
-	// Votes are taken back in this order, first from those that are away: whoever is left must be able to agree at every
-	// step of the way.
+	// Votes are taken away in this order, first from servers that are away: the rest must be able to agree after every
+	// step.
 	slices.SortFunc(all, func(a, b candidate) int { return cmp.Or(before(a.away(), b.away()), cmp.Compare(a.id, b.id)) })
 	var changes autopilot.RaftChanges
 	chosen := chooseVoters(p.pilot.desired(), all)
@@ -121,8 +121,8 @@ func (p promoter) CalculatePromotionsAndDemotions(config *autopilot.Config, s *a
 	return changes
 }
 
-// FilterFailedServerRemovals lets go only of servers that have been dead for a while: most of them come back. Those
-// that nobody knows any more are removed by the pilot itself.
+// FilterFailedServerRemovals removes only servers that have been dead for a while: most of them come back. The pilot
+// itself removes servers that are not members.
 func (p promoter) FilterFailedServerRemovals(_ *autopilot.Config, _ *autopilot.State, failed *autopilot.FailedServers) *autopilot.FailedServers {
 	dead := func(servers []*autopilot.Server) []*autopilot.Server {
 		return slices.DeleteFunc(slices.Clone(servers), func(s *autopilot.Server) bool { return !p.pilot.longDead(string(s.ID)) })

@@ -13,8 +13,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// parse reads servers such as "L1a V2b n3", a letter each for the leader, a voter that is fit, one that is away (v), a
-// server without a vote that is fit (N) or not (n); then its number, and its zone if it is known.
+// parse reads servers such as "L1a V2b n3", a letter each for the leader, a fit voter (V), one that is away (v), a
+// server without a vote that is fit (N) or not (n); then its number, and its zone if known.
 func parse(t *testing.T, text string) []candidate {
 	t.Helper()
 	var all []candidate
@@ -38,7 +38,7 @@ func parse(t *testing.T, text string) []candidate {
 	return all
 }
 
-func TestWhoVotes(t *testing.T) {
+func TestChooseVoters(t *testing.T) {
 	for _, c := range []struct {
 		what    string
 		desired int
@@ -71,8 +71,8 @@ func TestWhoVotes(t *testing.T) {
 	}
 }
 
-// TestVotesAreNeverWasted: whatever the servers are like, the leader votes, never more than desired do, nobody who is
-// away gets a vote, and no place stays empty that a fit server could have.
+// In any cluster, the leader votes, never more than desired do, no server that is away gets a vote, and no seat stays
+// empty that a fit server could have.
 func TestVotesAreNeverWasted(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		desired := rapid.IntRange(1, 7).Draw(t, "desired")
@@ -124,10 +124,10 @@ func TestVotesAreNeverWasted(t *testing.T) {
 	})
 }
 
-// TestFewerVotersAgreeAllTheWay: votes are taken back one after the other, and after each of them those that are well are
-// still a majority, also if it is not known yet of all others that they are not. A leader that were left with the votes
-// of dead servers could not go on, nor be replaced.
-func TestFewerVotersAgreeAllTheWay(t *testing.T) {
+// Votes are taken away one after the other, and after each step the healthy voters are still a majority, even if the
+// leader does not know yet which of the others are dead. A leader left with the votes of dead servers could neither go
+// on nor be replaced.
+func TestDemotionsKeepAQuorum(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 7).Draw(t, "voters")
 		well := rapid.IntRange(n/2+1, n).Draw(t, "well")
@@ -160,9 +160,9 @@ func TestFewerVotersAgreeAllTheWay(t *testing.T) {
 	})
 }
 
-// TestVoteGoesToWhereThereIsRoom: a voter whose disk is full gives its vote to a server that waits for one, if that one
-// has room, and keeps it otherwise. The leader never does: it lets another lead first.
-func TestVoteGoesToWhereThereIsRoom(t *testing.T) {
+// A voter with a full disk loses its vote to a waiting server that has room, and keeps it otherwise. The leader never
+// does: it transfers leadership first.
+func TestFullVoterLosesItsVote(t *testing.T) {
 	for about, c := range map[string]struct {
 		full     []string
 		promoted []raft.ServerID
@@ -192,9 +192,9 @@ func TestVoteGoesToWhereThereIsRoom(t *testing.T) {
 	}
 }
 
-// TestFullServerThatMissesAQuestionGetsNoVote: its zone would be worth a vote, but it is not known whether there is room
-// by now. Votes would go to and fro with every answer that is lost.
-func TestFullServerThatMissesAQuestionGetsNoVote(t *testing.T) {
+// Its zone would be worth a vote, but it is unknown whether it has room. Votes would go to and fro with every lost
+// answer.
+func TestSilentFullServerGetsNoVote(t *testing.T) {
 	stable := autopilot.ServerHealth{Healthy: true, StableSince: time.Now().Add(-time.Hour)}
 	s := &autopilot.State{Servers: map[raft.ServerID]*autopilot.ServerState{}}
 	p := &pilot{PilotOptions: PilotOptions{Voters: func() int { return 3 }}, said: map[string]Progress{}}
@@ -214,14 +214,13 @@ func TestFullServerThatMissesAQuestionGetsNoVote(t *testing.T) {
 	}
 }
 
-// TestWhoSaysNothingIsNotBelievedForLong: what a server said last counts for a moment, and not as long as the gossip takes
-// to notice that it is gone.
-func TestWhoSaysNothingIsNotBelievedForLong(t *testing.T) {
+// A server's last answer counts for a moment only, and not until gossip notices that it is gone.
+func TestSilentVoterLosesItsVote(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPilot(nil, PilotOptions{})
 		servers := map[raft.ServerID]*autopilot.Server{"s1": {}, "never": {}}
 		ask := func(said map[raft.ServerID]*autopilot.ServerStats) *autopilot.ServerStats {
-			p.believe(servers, said)
+			p.rememberAnswers(servers, said)
 			return said["s1"]
 		}
 		ask(map[raft.ServerID]*autopilot.ServerStats{"s1": {LastTerm: 2, LastIndex: 7}})
@@ -240,7 +239,7 @@ func TestWhoSaysNothingIsNotBelievedForLong(t *testing.T) {
 	})
 }
 
-// apply is what the servers are like once the chosen ones vote.
+// apply is the result once the chosen servers vote.
 func apply(all []candidate, chosen map[raft.ServerID]bool) []candidate {
 	after := slices.Clone(all)
 	for i := range after {

@@ -12,11 +12,11 @@ import (
 // MaxTransaction is the size in bytes of the largest transaction.
 const MaxTransaction = 8 << 20
 
-// Propose makes the changes of a transaction. When it returns without error they are durable and part of every
-// snapshot that is taken from then on. Refusals by the state come back as they are (see [state.Store.Apply]).
-// A [NotLeaderError] says that nothing has happened, [ErrUncertain] that something may have, which also holds when
-// ctx ended before the outcome was known. A [FullError] refuses before the disk does. The transaction and its messages
-// belong to the state from then on, unless it refused them.
+// Propose makes the changes of a transaction. When it returns without error they are durable and part of every snapshot
+// that is taken from then on. Refusals by the state are returned unchanged (see [state.Store.Apply]). A
+// [NotLeaderError] says that nothing has happened. [ErrUncertain] says that something may have, also if ctx ended
+// before the outcome was known. A [FullError] refuses before the disk does. The transaction and its messages belong to
+// the state from then on, unless it refused them.
 func (c *Consensus) Propose(ctx context.Context, tx *statev1.Transaction) (result state.Result, err error) {
 	began := time.Now()
 	defer func() { c.observer.Proposed(resultOf(err), time.Since(began)) }()
@@ -59,8 +59,8 @@ func (c *Consensus) start(proposal func()) bool {
 	return true
 }
 
-// Read returns a snapshot that includes every change that was acknowledged before, on whichever server, unless ctx
-// allows less (see [WithStale]).
+// Read returns a snapshot that includes every change that was acknowledged before, on any server, unless ctx allows a
+// stale read (see [WithStale]).
 func (c *Consensus) Read(ctx context.Context) (*state.Snapshot, error) {
 	if IsStale(ctx) {
 		return c.Stale(), nil
@@ -73,8 +73,8 @@ func (c *Consensus) Read(ctx context.Context) (*state.Snapshot, error) {
 		if err := c.verify(ctx); err != nil {
 			return nil, err
 		}
-		// As long as no other server can have been elected, all that was acknowledged was applied here. That this
-		// server leads is not enough: another one may have led in between, of which this one has not taken note yet.
+		// As long as no other server can have been elected, everything acknowledged was applied here. Leading is not
+		// enough: another server may have led in between, which this one has not noticed yet.
 		if c.raft.CurrentTerm() == term.number {
 			return c.store.Snapshot(), nil
 		}
@@ -93,7 +93,7 @@ func (c *Consensus) verify(ctx context.Context) error {
 	select {
 	case err := <-verified:
 		if err != nil {
-			return c.unread(err)
+			return c.readError(err)
 		}
 		return nil
 	case <-ctx.Done():
@@ -101,8 +101,8 @@ func (c *Consensus) verify(ctx context.Context) error {
 	}
 }
 
-// leads waits until a server that has just been elected has the newest state, and returns its term and what to wait for
-// until there may be another.
+// leads waits until a server that has just been elected has the newest state. It returns its term and a channel that is
+// closed when there may be another.
 func (c *Consensus) leads(ctx context.Context) (*term, <-chan struct{}, error) {
 	for {
 		term, change := c.leadership.now()
@@ -118,5 +118,5 @@ func (c *Consensus) leads(ctx context.Context) (*term, <-chan struct{}, error) {
 	}
 }
 
-// Stale returns what this server knows, which may be behind what others have acknowledged.
+// Stale returns this server's state, which may be behind what others have acknowledged.
 func (c *Consensus) Stale() *state.Snapshot { return c.store.Snapshot() }

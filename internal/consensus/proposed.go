@@ -6,9 +6,9 @@ import (
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 )
 
-// proposed knows transactions by the bytes that they were encoded to: not by what the bytes say but by where they
-// are in memory. Raft hands a leader the very bytes that it was given; what a follower gets, or what is read from
-// the disk, is somewhere else and is decoded. Its zero value is empty.
+// proposed finds transactions by the memory address of their encoded bytes, not by their content. Raft hands a leader
+// the very bytes that it was given; what a follower receives, or what is read from disk, is elsewhere and is decoded.
+// Its zero value is empty.
 type proposed struct {
 	mu      sync.Mutex
 	byStart map[*byte][]*statev1.Transaction
@@ -33,8 +33,8 @@ func (p *proposed) remove(entries []entry) {
 	}
 }
 
-// decode returns the transactions of an entry, and whether they were proposed here. Those that were are valid; they are
-// given away once, because the state owns them from then on.
+// decode returns the transactions of an entry, and whether they were proposed here. Those are valid, and are returned
+// only once, because the state owns them from then on.
 func (p *proposed) decode(data []byte) (all []*statev1.Transaction, here bool, err error) {
 	if proposed := p.take(data); proposed != nil {
 		return proposed, true, nil

@@ -15,8 +15,8 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// unusual draws transactions that look different in memory than after encoding and decoding: empty maps, lists,
-// bytes and messages, messages that are used twice, refusals in the middle.
+// unusual draws transactions that look different in memory than after encoding and decoding: empty maps, lists, bytes
+// and messages, messages that are used twice, refusals in the middle.
 func unusual(t *rapid.T) *statev1.Transaction {
 	uid := rapid.SampledFrom([]string{"u1", "u2", "u3", "u4"})
 	name := rapid.SampledFrom([]string{"a", "b", "c"})
@@ -48,9 +48,9 @@ func unusual(t *rapid.T) *statev1.Transaction {
 	return tx
 }
 
-// A leader keeps the messages that were proposed to it. What comes of them is byte for byte what another start makes
-// of the log, and what others make of it.
-func TestWhatWasProposedEqualsWhatIsReplayed(t *testing.T) {
+// A leader keeps the proposed messages. The resulting state equals, byte for byte, a replay of the log and the state of
+// followers.
+func TestReplayEqualsTheProposedState(t *testing.T) {
 	draw := rapid.SliceOfN(rapid.Custom(unusual), 20, 60)
 	for seed := range 12 {
 		dir := t.TempDir()
@@ -70,8 +70,8 @@ func TestWhatWasProposedEqualsWhatIsReplayed(t *testing.T) {
 	}
 }
 
-// What was proposed is given to the state as it is, and forgotten here.
-func TestALeaderDoesNotDecodeItsOwnProposals(t *testing.T) {
+// Proposed messages are given to the state as they are, and forgotten here.
+func TestLeaderDoesNotDecodeItsOwnProposals(t *testing.T) {
 	c := open(t, lone(t.TempDir()))
 	tx := numbered(1)
 	node := tx.GetChanges()[0].GetPut().GetNode()
@@ -88,7 +88,7 @@ func TestALeaderDoesNotDecodeItsOwnProposals(t *testing.T) {
 }
 
 // Followers have messages of their own, with the same content.
-func TestFollowersDecodeWhatTheLeaderKeeps(t *testing.T) {
+func TestFollowersDecodeProposals(t *testing.T) {
 	members := cluster(t, 3)
 	for n := range 50 {
 		if _, err := members[0].Propose(t.Context(), numbered(n)); err != nil {

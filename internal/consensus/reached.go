@@ -13,15 +13,15 @@ import (
 	"github.com/cloudless/cloudless/internal/atomicfile"
 )
 
-// A log that was cut off, taken away or replaced by an older one looks to raft like that of a server that has always
-// been so far behind, which could then vote away what it had helped to agree on. So how far a server has come is also
-// written down beside the log, and a log that ends before that is refused.
+// To raft, a server whose log was truncated, removed or replaced by an older one looks like one that always lagged, and
+// it could vote away what it had helped to commit. So each server also records, outside the log, how far it has come,
+// and a log that ends before that is refused.
 
-// reachedEvery is how often it is written down. Who loses files loses more than what was agreed on in that time.
+// reachedEvery is how often it is recorded. A loss of files usually costs more than a second of entries.
 const reachedEvery = time.Second
 
-// reached is the file with the index of an entry that was agreed on and on this server's disk. The zero value is of a
-// server that does not keep it.
+// reached is the file with the index of an entry that is committed and on this server's disk. The zero value records
+// nothing.
 type reached struct {
 	path string
 
@@ -29,7 +29,7 @@ type reached struct {
 	last uint64 // what the file says
 }
 
-// read returns 0 if nothing was ever reached.
+// read returns 0 if nothing was recorded.
 func (r *reached) read() (uint64, error) {
 	if r.path == "" {
 		return 0, nil
@@ -48,7 +48,7 @@ func (r *reached) read() (uint64, error) {
 	return index, nil
 }
 
-// note writes an index down if it is a higher one.
+// note records an index if it is higher.
 func (r *reached) note(index uint64) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -66,7 +66,7 @@ func (r *reached) write(index uint64) error {
 	return nil
 }
 
-// refuseLoss makes sure that the log, or the newest snapshot, goes as far as this server had come.
+// refuseLoss checks that the log, or the newest snapshot, goes as far as recorded.
 func (r *reached) refuseLoss(d *disk) error {
 	index, err := r.read()
 	if err != nil {
@@ -83,14 +83,14 @@ func (r *reached) refuseLoss(d *disk) error {
 	return nil
 }
 
-// noteReached writes down how far this server is, until it stops.
+// noteReached records how far this server is, until it stops.
 func (c *Consensus) noteReached() {
 	ticker := time.NewTicker(reachedEvery)
 	defer ticker.Stop()
 	for {
 		select {
 		case <-ticker.C:
-			// It is tried again, and a full disk is told of by others.
+			// It is retried, and a full disk is reported elsewhere.
 			if err := c.reached.note(c.raft.AppliedIndex()); err != nil {
 				c.logger.Debug("how far this server has come is not written down", "error", err)
 			}

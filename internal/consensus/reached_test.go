@@ -12,16 +12,16 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// marked are the options of a server that keeps how far it has come.
+// marked are the options of a server that records how far it has come.
 func marked(dir string) consensus.Options {
 	o := lone(filepath.Join(dir, "raft"))
 	o.Reached, o.Store = filepath.Join(dir, "reached"), state.New()
 	return o
 }
 
-// A log that ends before what the server had agreed to is refused, however it came to that: raft would take the server
-// for one that has always been behind, and let it vote away what others were told is safe.
-func TestALogThatHasLostItsEndIsRefused(t *testing.T) {
+// A log that ends before what the server had agreed to is refused: raft would treat the server as one that always
+// lagged, and let it vote away acknowledged writes.
+func TestTruncatedLogIsRefused(t *testing.T) {
 	segment := func(t *testing.T, dir string) string { return only(t, dir, "raft", "log", "*.wal") }
 	for name, lose := range map[string]func(t *testing.T, dir string) error{
 		"all of it":         func(_ *testing.T, dir string) error { return os.RemoveAll(filepath.Join(dir, "raft")) },
@@ -42,7 +42,7 @@ func TestALogThatHasLostItsEndIsRefused(t *testing.T) {
 			if err := lose(t, dir); err != nil {
 				t.Fatal(err)
 			}
-			for range 2 { // the first time leaves it as it was
+			for range 2 { // the first time leaves it unchanged
 				opened, err := consensus.Open(t.Context(), marked(dir))
 				if err == nil {
 					closed(t, opened)
@@ -56,8 +56,8 @@ func TestALogThatHasLostItsEndIsRefused(t *testing.T) {
 	}
 }
 
-// What was reached is written down while the server runs, too: it may be killed.
-func TestWhatIsReachedIsWrittenDown(t *testing.T) {
+// Progress is recorded while the server runs: it may be killed.
+func TestReachedIndexIsRecorded(t *testing.T) {
 	dir := t.TempDir()
 	c := open(t, marked(dir))
 	propose(t, c, 0, 10)
@@ -69,8 +69,8 @@ func TestWhatIsReachedIsWrittenDown(t *testing.T) {
 	closed(t, c)
 }
 
-// A snapshot goes as far as the log that it replaces.
-func TestASnapshotReachesAsFarAsTheLog(t *testing.T) {
+// A snapshot counts as far as the log that it replaces.
+func TestSnapshotCountsAsReached(t *testing.T) {
 	dir := t.TempDir()
 	o := marked(dir)
 	o.SnapshotThreshold = 1
@@ -86,8 +86,8 @@ func TestASnapshotReachesAsFarAsTheLog(t *testing.T) {
 	}
 }
 
-// Who is alone and has no backup goes on with what is left, and says so.
-func TestRecoverGivesUpWhatTheLogHasLost(t *testing.T) {
+// A lone server without a backup continues with what is left, and says so.
+func TestRecoverAcceptsATruncatedLog(t *testing.T) {
 	dir := t.TempDir()
 	c := open(t, marked(dir))
 	propose(t, c, 0, 10)
@@ -106,8 +106,8 @@ func TestRecoverGivesUpWhatTheLogHasLost(t *testing.T) {
 	}
 }
 
-// A server that has founded a cluster does not found another one where that is gone.
-func TestNoSecondClusterIsFounded(t *testing.T) {
+// A server that has bootstrapped a cluster does not bootstrap another one after its data is lost.
+func TestNoSecondClusterIsBootstrapped(t *testing.T) {
 	o := lone(t.TempDir())
 	o.Bootstrapped = true
 	c, err := consensus.Open(t.Context(), o)

@@ -6,8 +6,8 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// A server that has lost leadership and won it again answers no reads by what it knew before: another one may have
-// acknowledged something in between. It waits until it has taken note, which includes applying all of that.
+// A server that has lost and regained leadership answers no reads from before: another one may have acknowledged writes
+// in between. It waits until it has applied all of them.
 func TestReadDoesNotTrustAnOlderTerm(t *testing.T) {
 	leader := cluster(t, 1)[0]
 	learn := leader.MissTerm()
@@ -21,7 +21,7 @@ func TestReadDoesNotTrustAnOlderTerm(t *testing.T) {
 		}
 		answered <- snapshot
 	}()
-	// Raft verifies that it leads long before that.
+	// Raft verifies its leadership long before that.
 	for range 20 {
 		if err := leader.Raft().VerifyLeader().Error(); err != nil {
 			t.Fatal(err)

@@ -6,14 +6,14 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// What is kept of the log in memory: as much as servers that keep up are behind.
+// How much of the log is kept in memory: as much as servers that keep up are behind.
 const (
 	maxRecent     = 512
 	maxRecentSize = 8 << 20
 )
 
 // recentLog keeps the newest entries in memory. Raft reads each of them again, the leader for every follower and a
-// follower to apply it, which would each time be a read from the disk and a copy.
+// follower to apply it. Each time would be a disk read and a copy.
 type recentLog struct {
 	watchedLog
 	recent *recent
@@ -41,11 +41,11 @@ func (l recentLog) GetLog(index uint64, entry *raft.Log) error {
 
 // DeleteRange implements raft.LogStore.
 func (l recentLog) DeleteRange(first, last uint64) error {
-	l.recent.forget() // it is rare, be it the beginning or the end that goes
+	l.recent.forget() // rare, at either end
 	return l.watchedLog.DeleteRange(first, last)
 }
 
-// recent are entries without a gap between them.
+// recent are consecutive entries.
 type recent struct {
 	mu      sync.RWMutex
 	entries []raft.Log

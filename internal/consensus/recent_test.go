@@ -9,8 +9,8 @@ import (
 
 var _ raft.MonotonicLogStore = recentLog{}
 
-// What is remembered of the log is what was written last at each place, and never more than the bounds allow.
-func TestRecentEntriesAreThoseOfTheLog(t *testing.T) {
+// The cache returns what was written last at each index, and never exceeds its bounds.
+func TestRecentEntriesMatchTheLog(t *testing.T) {
 	zeros := make([]byte, maxRecentSize/20)
 	rapid.Check(t, func(t *rapid.T) {
 		var r recent

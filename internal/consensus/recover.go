@@ -10,14 +10,14 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// Recovered is how far a server was: the newest entry of its log, and the one that it had reached before. Where that
-// is a higher one, the log has lost what is between.
+// Recovered is how far a server was: the newest entry of its log, and the recorded one. If that is higher, the log has
+// lost what is between.
 type Recovered struct{ Term, Index, Reached uint64 }
 
-// Recover makes this server the only one of its cluster, with what it has on its disk, when the majority is lost for
-// good. What only the lost servers had is lost, and what they had not agreed on yet may become true. None of the others
-// may reach this one afterwards, which is up to the caller: to raft a majority of them would be right, and what this one
-// has agreed on alone would be undone. Nothing else may use Dir meanwhile; open it afterwards.
+// Recover makes this server the only one of its cluster, with what it has on disk, when the majority is lost for good.
+// Entries that only the lost servers had are lost, and uncommitted entries may take effect. The caller must ensure that
+// none of the others reaches this server afterwards: for raft a majority of them would be right, and undo what this
+// server has committed alone. Nothing else may use Dir meanwhile; open it afterwards.
 //
 // It returns how far the server was. What its log has lost is given up.
 func Recover(o Options) (was Recovered, err error) {
@@ -30,7 +30,7 @@ func Recover(o Options) (was Recovered, err error) {
 		return was, fmt.Errorf("open the log of server %s in %s: %w", o.ServerID, o.Dir, err)
 	}
 	defer func() { err = errors.Join(err, d.close()) }()
-	if err := d.restore(o.Store); err != nil { // refuses what is damaged
+	if err := d.restore(o.Store); err != nil { // refuses damage
 		return was, err
 	}
 	if was.Term, was.Index, err = d.end(); err != nil {
@@ -64,7 +64,7 @@ func Recover(o Options) (was Recovered, err error) {
 		return was, fmt.Errorf("make server %s the only one: %w", o.ServerID, err)
 	}
 	if was.Reached > was.Index {
-		// What was lost is given up, so that the server starts with what is left.
+		// The loss is accepted, so that the server starts with what is left.
 		if err := mark.write(was.Index); err != nil {
 			return was, err
 		}
@@ -72,8 +72,8 @@ func Recover(o Options) (was Recovered, err error) {
 	return was, machine.broken
 }
 
-// newest is the state with all that the log has, agreed on or not. The newest snapshot alone may be old, or there may be
-// none, where the server was killed. What cannot be read is said by who takes it over.
+// newest is the state with the whole log, committed or not. If the server was killed, the newest snapshot may be old or
+// missing. An unreadable log fails later, when raft opens it.
 func (d *disk) newest(observer Observer) (*state.Snapshot, error) {
 	store := state.New()
 	if err := d.restore(store); err != nil {
@@ -98,7 +98,7 @@ func (d *disk) newest(observer Observer) (*state.Snapshot, error) {
 	return store.Snapshot(), nil
 }
 
-// end is the newest entry of the log, or what the newest snapshot ends with.
+// end is the newest entry of the log, or of the newest snapshot.
 func (d *disk) end() (term, index uint64, err error) {
 	if kept, err := d.snapshots.List(); err == nil && len(kept) > 0 {
 		term, index = kept[0].Term, kept[0].Index

@@ -9,8 +9,8 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// TestOneServerGoesOnAlone: two of three are lost for good; the third has all that was acknowledged and goes on.
-func TestOneServerGoesOnAlone(t *testing.T) {
+// Two of three servers are lost for good; the third has everything acknowledged and continues alone.
+func TestRecoveredServerContinuesAlone(t *testing.T) {
 	members := cluster(t, 3)
 	propose(t, members[0].Consensus, 0, 30)
 	left := members[2]
@@ -36,15 +36,15 @@ func TestOneServerGoesOnAlone(t *testing.T) {
 	}
 }
 
-func TestNothingIsRecoveredFromNothing(t *testing.T) {
+func TestRecoverNeedsALog(t *testing.T) {
 	if _, err := consensus.Recover(lone(t.TempDir())); err == nil {
 		t.Error("a cluster was recovered from an empty folder")
 	}
 }
 
-// TestWhoIsLostIsAskedWithAllThatTheLogHas: where others are now may have been agreed on after the newest snapshot. The
-// second time there is no log, and the third time one that begins after the snapshot.
-func TestWhoIsLostIsAskedWithAllThatTheLogHas(t *testing.T) {
+// Newer addresses of the others may be in the log after the newest snapshot. The second time there is no log, and the
+// third time one that begins after the snapshot.
+func TestLostSeesTheWholeLog(t *testing.T) {
 	o := lone(t.TempDir())
 	c := open(t, o)
 	propose(t, c, 0, 10)

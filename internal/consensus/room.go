@@ -10,11 +10,11 @@ import (
 )
 
 const (
-	// reserve is what must be free on the disk beside a proposal: room for the next segment of the log, for what is
-	// on its way, and for the table of contents. A log that has met a full disk cannot be written until it is
-	// opened again, so it must never meet one.
+	// reserve is what must be free on disk beside a proposal: room for the next segment of the log, for proposals in
+	// flight, and for metadata. A log that has met a full disk cannot be written until it is reopened, so that must
+	// never happen.
 	reserve = 4 * segmentSize
-	// roomHolds is how long a look at the disk counts. Within it far less than the reserve can be written.
+	// roomHolds is how long a check of the disk is valid. Within it far less than the reserve can be written.
 	roomHolds = 50 * time.Millisecond
 )
 
@@ -43,7 +43,7 @@ func newRoom(dir string) *room {
 	return r
 }
 
-// check refuses what might not fit. A disk that cannot be asked is left to refuse by itself.
+// check refuses what might not fit. If the disk cannot be checked, it is left to refuse by itself.
 func (r *room) check(size int) error {
 	if now := int64(time.Since(r.opened)); now-r.looked.Load() >= int64(roomHolds) {
 		var s unix.Statfs_t
@@ -59,8 +59,8 @@ func (r *room) check(size int) error {
 	return nil
 }
 
-// watchedLog is the log as raft writes it. Raft would go on with a log that cannot be written, electing itself for
-// ever; the server stops instead, because only opening the log again can mend that.
+// watchedLog is the log as raft writes it. Raft would keep electing itself forever with an unwritable log; the server
+// stops instead, because only reopening the log can repair it.
 type watchedLog struct {
 	observedLog
 	failed func(error)
@@ -76,7 +76,7 @@ func (l watchedLog) StoreLogs(entries []*raft.Log) error {
 	return err
 }
 
-// DeleteRange leaves a file in the way of the next attempt, too, when there is no room.
+// DeleteRange on a full disk leaves a file that blocks the next attempt, too.
 func (l watchedLog) DeleteRange(first, last uint64) error {
 	err := l.observedLog.DeleteRange(first, last)
 	if err != nil {
@@ -85,7 +85,7 @@ func (l watchedLog) DeleteRange(first, last uint64) error {
 	return err
 }
 
-// logFailed is called by raft's own goroutine, which a shutdown waits for.
+// logFailed is called by raft's own goroutine, for which a shutdown waits.
 func (c *Consensus) logFailed(err error) {
 	c.logger.Error("the log cannot be written; this server stops", "error", err)
 	go c.shutdown(fmt.Errorf("the log of this server cannot be written: %w; make room if the disk is full, and start it again", err))

@@ -18,8 +18,8 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// TestNewServerIsInstalledFromASnapshot adds a server whose part of the log is gone, while writes go on: it must end up
-// with the same state as the others.
+// A server is added whose part of the log is gone, while writes go on: it must end up with the same state as the
+// others.
 func TestNewServerIsInstalledFromASnapshot(t *testing.T) {
 	members := cluster(t, 1, func(o *consensus.Options) { o.SnapshotThreshold = 64 })
 	leader := members[0]
@@ -61,7 +61,7 @@ func TestNewServerIsInstalledFromASnapshot(t *testing.T) {
 	if fresh.Stats().SnapshotIndex == 0 {
 		t.Error("the new server received the log, not a snapshot")
 	}
-	// It is as whole after a restart.
+	// It is just as complete after a restart.
 	closed(t, fresh.Consensus)
 	again := newMember(t, 2, leader.addresses)
 	again.options.Dir = fresh.options.Dir
@@ -74,7 +74,7 @@ func TestNewServerIsInstalledFromASnapshot(t *testing.T) {
 	}
 }
 
-// bulk writes so much that the oldest file of the log holds nothing that is still needed.
+// bulk writes so much that the oldest file of the log is no longer needed.
 func bulk(t *testing.T, c *consensus.Consensus) {
 	t.Helper()
 	for n := range 400 {
@@ -86,7 +86,7 @@ func bulk(t *testing.T, c *consensus.Consensus) {
 	}
 }
 
-// nextChange waits for the next change of a server's state, whatever it is.
+// nextChange waits for any next change of a server's state.
 func nextChange(t *testing.T, m *member) {
 	t.Helper()
 	before := m.Stale()
@@ -99,7 +99,7 @@ func nextChange(t *testing.T, m *member) {
 	}
 }
 
-// TestLeaveHandsLeadershipOver: a leader that stops in order is followed at once, and leaves a snapshot behind.
+// When a leader stops in order, another one takes over at once, and it leaves a snapshot behind.
 func TestLeaveHandsLeadershipOver(t *testing.T) {
 	members := cluster(t, 3)
 	propose(t, members[0].Consensus, 0, 20)
@@ -142,8 +142,8 @@ func join(t *testing.T, leader *member, number int) *member {
 	return fresh
 }
 
-// TestKilledWhileASnapshotIsInstalled has a server die when it has stored a snapshot from another one and still has its
-// own log, which ends long before that: the log goes on after the snapshot.
+// A server dies after it has stored a snapshot from another one and still has its own log, which ends long before: the
+// log continues after the snapshot.
 func TestKilledWhileASnapshotIsInstalled(t *testing.T) {
 	ahead, behind := t.TempDir(), t.TempDir()
 	c := open(t, lone(ahead))

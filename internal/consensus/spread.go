@@ -14,39 +14,39 @@ import (
 )
 
 const (
-	// spreadEvery is after how many bytes of a snapshot the disk has to have them.
+	// spreadEvery is after how many bytes a snapshot is synced to disk.
 	spreadEvery = 4 << 20
-	// longestBreak bounds the break after a piece of a snapshot, which is as long as the piece took: half of a core is
-	// enough for what has time.
+	// longestBreak bounds the break after a piece of a snapshot. A break is as long as its piece took: half of a core
+	// is enough for background work.
 	longestBreak = 5 * time.Millisecond
 )
 
-// trickle is where a snapshot is written to, bit by bit. Left to the end, hundreds of megabytes would go to the disk at
-// once, and whoever writes to the log would wait for all of them.
-type trickle struct {
+// snapshotWriter writes a snapshot bit by bit. Otherwise hundreds of megabytes would go to disk at once at the end, and log
+// writes would wait for all of them.
+type snapshotWriter struct {
 	to io.Writer
-	// file is the one that raft writes to; nil if it cannot be found, which costs others time and nothing else.
+	// file is the one that raft writes to. It is nil if it cannot be found, which only slows others down.
 	file *os.File
-	// pause waits while there is something better to do; nil never does.
+	// pause waits while more urgent work is running. It may be nil.
 	pause func(context.Context) bool
-	fresh int       // bytes since the disk was seen to have all
-	began time.Time // to make the piece that is written next
+	fresh int       // bytes since the last sync
+	began time.Time // when the current piece began
 }
 
-// newTrickle expects the snapshot in a folder of [raft.FileSnapshotStore].
-func newTrickle(sink raft.SnapshotSink, dir string, pause func(context.Context) bool) *trickle {
-	t := &trickle{to: sink, pause: pause, began: time.Now()}
+// newSnapshotWriter expects the snapshot in a folder of [raft.FileSnapshotStore].
+func newSnapshotWriter(sink raft.SnapshotSink, dir string, pause func(context.Context) bool) *snapshotWriter {
+	t := &snapshotWriter{to: sink, pause: pause, began: time.Now()}
 	if file, err := os.OpenFile(filepath.Join(dir, sink.ID()+".tmp", "state.bin"), os.O_WRONLY, 0); err == nil {
 		t.file = file
 	}
 	return t
 }
 
-func (t *trickle) Write(p []byte) (int, error) {
+func (t *snapshotWriter) Write(p []byte) (int, error) {
 	time.Sleep(min(time.Since(t.began), longestBreak))
 	defer func() { t.began = time.Now() }()
 	if t.pause != nil {
-		t.pause(context.Background()) // raft has no word for a snapshot that is not needed any more
+		t.pause(context.Background()) // raft cannot cancel a snapshot
 	}
 	n, err := t.to.Write(p)
 	if t.fresh += n; t.fresh >= spreadEvery && t.file != nil && err == nil {
@@ -56,9 +56,9 @@ func (t *trickle) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// spread waits until the disk has what was written so far. Where the file system knows no way to do that, it may take
-// all of it at the end.
-func (t *trickle) spread() error {
+// spread waits until the disk has what was written so far. A file system without support for that may write everything
+// at the end.
+func (t *snapshotWriter) spread() error {
 	const whole = unix.SYNC_FILE_RANGE_WAIT_BEFORE | unix.SYNC_FILE_RANGE_WRITE | unix.SYNC_FILE_RANGE_WAIT_AFTER
 	err := unix.SyncFileRange(int(t.file.Fd()), 0, 0, whole)
 	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ESPIPE) {
@@ -67,18 +67,18 @@ func (t *trickle) spread() error {
 	return err
 }
 
-func (t *trickle) Close() error {
+func (t *snapshotWriter) Close() error {
 	if t.file == nil {
 		return nil
 	}
 	return t.file.Close()
 }
 
-// shortenPause is the time between two steps in which the beginning of the log is taken away. Nobody can write to the
-// log while a file of it is removed, and after a snapshot there may be many.
+// shortenPause is the time between two steps of deleting the beginning of the log. The log cannot be written while one
+// of its files is removed, and after a snapshot there may be many.
 const shortenPause = 2 * time.Millisecond
 
-// steppedLog gives up its beginning file by file: it may be gone in part. Its end is gone at once.
+// steppedLog deletes its beginning file by file, so a crash may leave part of it. It deletes its end at once.
 type steppedLog struct {
 	*wal.WAL
 	dir string

@@ -13,7 +13,7 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// A snapshot is written in many pieces, between which there may be something better to do, and is whole at the end.
+// A snapshot is written in many pieces, with pauses for more urgent work, and is complete at the end.
 func TestSnapshotPausesBetweenItsPieces(t *testing.T) {
 	var pauses atomic.Int64
 	o := lone(t.TempDir())
@@ -40,14 +40,14 @@ func TestSnapshotPausesBetweenItsPieces(t *testing.T) {
 	}
 }
 
-// What is written goes to the disk on the way, not at the end: the file is where raft has it.
-func TestSnapshotGoesToTheDiskOnTheWay(t *testing.T) {
+// Data goes to disk on the way, not at the end: the file is where raft has it.
+func TestSnapshotIsSyncedOnTheWay(t *testing.T) {
 	if found, fresh := consensus.Save(t, 10<<20); !found || fresh > 2<<20 {
 		t.Errorf("the file was found: %v; %d bytes are left for the end", found, fresh)
 	}
 }
 
-// However the beginning of a log is taken away, what is left is what the caller wants.
+// However the beginning of a log is deleted, the right entries are left.
 func TestLogIsShortenedStepByStep(t *testing.T) {
 	for _, tt := range []struct{ first, last, oldest, newest uint64 }{
 		{1, 150, 151, 200},   // several entries in a step

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// stallingDisk is a file system of its own that can be made to stall: whoever writes waits until thaw.
+// stallingDisk is a file system of its own that can be made to stall: writes block until thaw.
 func stallingDisk(t *testing.T) (dir string, freeze, thaw func()) {
 	t.Helper()
 	if testing.Short() {
@@ -50,12 +50,12 @@ func stallingDisk(t *testing.T) (dir string, freeze, thaw func()) {
 	}, thaw
 }
 
-// stall is how long the disk lets everybody wait.
+// stall is how long the disk blocks.
 const stall = 2 * time.Second
 
-// The disk of one server stalls for two seconds while changes are made. If it is a follower's, changes go on
-// meanwhile; if it is the leader's, they go on afterwards. There is at most one new leader, and nothing is lost.
-func TestDiskThatStalls(t *testing.T) {
+// The disk of one server stalls for two seconds while changes are made. If it is a follower's, changes go on meanwhile;
+// if it is the leader's, they go on afterwards. There is at most one new leader, and nothing is lost.
+func TestStallingDisk(t *testing.T) {
 	for name, leads := range map[string]bool{"of a follower": false, "of the leader": true} {
 		t.Run(name, func(t *testing.T) {
 			disk, freeze, thaw := stallingDisk(t)

@@ -9,10 +9,10 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// Server is one of those that agree.
+// Server is a member of the cluster.
 type Server struct {
 	ID, Address string
-	// Voter tells if its vote counts.
+	// Voter is whether its vote counts.
 	Voter bool
 }
 
@@ -28,13 +28,13 @@ func serversOf(c raft.Configuration) (servers []Server) {
 	return servers
 }
 
-// Stats are figures about this server's part, for metrics.
+// Stats are figures about this server, for metrics.
 type Stats struct {
 	// State is "follower", "candidate", "leader" or "shutdown".
 	State string
 	Term  uint64
-	// LastIndex was written, CommitIndex is on a majority of disks, AppliedIndex is in the state, SnapshotIndex in
-	// the newest snapshot.
+	// LastIndex was written, CommitIndex is on a majority of disks, AppliedIndex is in the state, SnapshotIndex in the
+	// newest snapshot.
 	LastIndex, CommitIndex, AppliedIndex, SnapshotIndex uint64
 }
 
@@ -42,7 +42,7 @@ type Stats struct {
 func (c *Consensus) Stats() Stats {
 	all := c.raft.Stats()
 	number := func(name string) uint64 {
-		n, _ := strconv.ParseUint(all[name], 10, 64) // raft prints them itself
+		n, _ := strconv.ParseUint(all[name], 10, 64) // raft formats them itself
 		return n
 	}
 	return Stats{

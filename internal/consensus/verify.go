@@ -8,15 +8,15 @@ import (
 	"path/filepath"
 )
 
-// The log store checks the last batch of entries when it opens, and takes the first thing it does not understand
-// for the end of the log. This file checks every batch before, so that damage in the middle is not mistaken for the
-// torn end of a write that a crash interrupted.
+// When it opens, the log store checks only the last batch of entries, and treats the first thing that it does not
+// understand as the end of the log. This file checks every batch beforehand, so that damage in the middle is not mistaken
+// for the torn end of a write that a crash interrupted.
 //
 // A segment file is a header and then frames, all multiples of eight bytes:
 //
 //	entry   1, three zeros, length in bytes 4 to 8, payload padded to eight bytes
 //	index   2, the same; sealed segments end with one
-//	commit  3, three zeros, checksum in bytes 4 to 8 of all that follows the commit before it, or of all from the beginning
+//	commit  3, three zeros, checksum in bytes 4 to 8 of everything since the previous commit, or since the beginning
 const (
 	segmentHeader = 32
 	frameHeader   = 8
@@ -77,7 +77,7 @@ func segmentsOf(dir string) ([]segment, error) {
 
 // checkSegment returns what is wrong with a segment. Only the newest one may have a torn end.
 func checkSegment(data []byte, newest bool) string {
-	whole, sealed := segmentHeader, false // end of the last commit; the first one covers the header too
+	whole, sealed := segmentHeader, false // end of the last commit; the first one covers the header, too
 	batch, indexed := 0, false            // start of the current batch
 	for offset := segmentHeader; ; {
 		frame, size := frameAt(data, offset)
@@ -100,8 +100,8 @@ func checkSegment(data []byte, newest bool) string {
 	}
 }
 
-// checkEnd looks at what follows the last whole batch. A crash leaves at most one unfinished batch there, so a
-// finished one tells of damage before it.
+// checkEnd examines what follows the last complete batch. A crash leaves at most one unfinished batch there, so a
+// finished one proves damage before it.
 func checkEnd(data []byte, whole int, complete bool) string {
 	if !complete {
 		return fmt.Sprintf("ends at byte %d without being sealed", whole)
@@ -140,7 +140,7 @@ func frameAt(data []byte, offset int) (kind byte, size int) {
 	return kind, size
 }
 
-// committed tells if the commit frame at end is right about the data from start to there.
+// committed reports whether the commit frame at end matches the data from start to there.
 func committed(data []byte, start, end int) bool {
 	return crc32.Checksum(data[start:end], castagnoli) == binary.LittleEndian.Uint32(data[end+4:])
 }

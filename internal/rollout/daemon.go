@@ -7,26 +7,26 @@ import (
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
-// Daemon is one daemon as it should be and as it is: one replica on each of some
+// Daemon is the desired and the actual state of one daemon: one replica on each of some
 // nodes.
 //
-// A replica stays on a node that takes no new ones and goes from one that does not
-// suit it any more. One on an offline node is not covered elsewhere, because it has
-// its place there. Outdated ones are replaced node by node, as those of services are.
+// A replica stays on a node that takes no new ones and leaves a node that no longer suits.
+// A replica on an offline node is not covered elsewhere, because that is its place.
+// Outdated ones are replaced node by node, as those of services are.
 type Daemon struct {
 	// Revision is the uid of the revision that should run.
 	Revision string
 	Deleting bool
-	// Takes are the uids of the nodes that should have a replica, and Keeps those that
-	// may go on with the one that they have.
+	// Takes are the uids of the nodes that should have a replica, and Keeps those that may
+	// keep the one that they have.
 	Takes, Keeps map[string]bool
-	// Replicas are all that are known, ended ones too, in any order.
+	// Replicas are all known ones, in any order, even ended ones.
 	Replicas []Replica
 }
 
 // DaemonStep is what to do now.
 type DaemonStep struct {
-	// Create are the uids of the nodes that get a replica, in their order.
+	// Create are the uids of the nodes that get a replica, sorted.
 	Create []string
 	// The rest is as in Step.
 	Lose, Stop, Replace, Succeed []string
@@ -36,7 +36,7 @@ type DaemonStep struct {
 // NextOfDaemon returns the next step of a daemon.
 func NextOfDaemon(d Daemon) DaemonStep {
 	var step DaemonStep
-	taken := map[string]bool{} // nodes that have one, or one that is not gone yet
+	taken := map[string]bool{} // nodes with a replica, or one that is not gone yet
 	wanted := map[string][]Replica{}
 	var leaving []string
 	away, stopping := 0, false
@@ -63,7 +63,7 @@ func NextOfDaemon(d Daemon) DaemonStep {
 	in := Input{Revision: d.Revision}
 	stop := func(r Replica) { step.Stop = append(step.Stop, r.UID) }
 	var running []Replica
-	var heirs heirs
+	var successors successors
 	starting, unplaced := 0, 0
 	for node, here := range wanted {
 		taken[node] = true
@@ -87,10 +87,10 @@ func NextOfDaemon(d Daemon) DaemonStep {
 			running = append(running, r)
 		default: // outdated and not running: nothing is lost by replacing it
 			stop(r)
-			heirs.outdated(r)
+			successors.outdated(r)
 		}
 	}
-	step.Succeed = heirs.passOn(leaving, len(leaving))
+	step.Succeed = successors.needing(leaving, len(leaving))
 	if !d.Deleting {
 		for _, node := range slices.Sorted(maps.Keys(d.Takes)) {
 			if d.Takes[node] && !taken[node] {

@@ -65,9 +65,8 @@ func TestNextOfDaemon(t *testing.T) {
 	}
 }
 
-// TestDaemonsConverge plays nodes that come, go and change: there is never more than
-// one replica on a node, and in the end one of the current revision on each that
-// takes it.
+// Nodes come, go and change: there is never more than one replica on a node, and in the end
+// one of the current revision on each suitable node.
 func TestDaemonsConverge(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d := rollout.Daemon{Revision: "r0", Takes: map[string]bool{}, Keeps: map[string]bool{}}

@@ -9,19 +9,18 @@ import (
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
-// Job is one job as it should be and as it is.
+// Job is the desired and the actual state of one job.
 //
-// A job is done when as many replicas of its revision have completed as should. It
-// has failed when more of them have failed than may, or when its time is over; then
-// what still runs is stopped. What is lost with its node, or is stopped, has not
-// failed, and is replaced without a pause. A new revision begins anew: what is left
-// of the old one is stopped first.
+// A job is done when enough replicas of its revision have completed. It has failed when too
+// many of them have failed, or when its deadline has passed; then the rest is stopped. A
+// replica that is lost with its node, or is stopped, has not failed, and is replaced
+// without a pause. A new revision starts over: replicas of the old one are stopped first.
 type Job struct {
-	// Completions is how many replicas must complete, Parallelism how many may live
-	// at a time, Retries how many may fail.
+	// Completions is how many replicas must complete, Parallelism how many may run at a
+	// time, Retries how many may fail.
 	Completions, Parallelism, Retries int
-	// Backoff is the pause after the second failure in a row, doubled with each that
-	// follows without a success, up to MaxBackoff.
+	// Backoff is the pause after the second failure in a row. It doubles with each further
+	// one, up to MaxBackoff.
 	Backoff, MaxBackoff time.Duration
 	// Deadline is when its time is over, zero for never.
 	Deadline time.Time
@@ -30,13 +29,13 @@ type Job struct {
 	Deleting bool
 	// Outcome is how it ended, as an earlier step found; empty if it has not.
 	Outcome string
-	// Replicas are all that are known, ended ones too, in any order.
+	// Replicas are all known ones, in any order, even ended ones.
 	Replicas []Replica
 }
 
 // JobStep is what to do now.
 type JobStep struct {
-	// Step has no Replace: what a job does is not to be kept up.
+	// Step has no Replace: a job need not keep serving.
 	Step
 	// Outcome is how the job has ended, spec.PhaseCompleted or spec.PhaseFailed, and Reason why
 	// it failed.
@@ -47,7 +46,7 @@ type JobStep struct {
 	Again time.Time
 }
 
-// NextOfJob returns the next step of a job at a moment.
+// NextOfJob returns the next step of a job.
 func NextOfJob(j Job, now time.Time) JobStep {
 	w := j.survey()
 	step := JobStep{Outcome: j.Outcome, Succeeded: w.succeeded, Failed: len(w.failures)}
@@ -60,13 +59,12 @@ func NextOfJob(j Job, now time.Time) JobStep {
 		want = 0
 	}
 
-	// What is too much, or of an older revision, goes at once. What it has is for its
-	// successor.
-	var heirs heirs
+	// Surplus and outdated replicas stop at once. Their room goes to their successors.
+	var successors successors
 	for _, r := range w.outdated {
 		step.Stop = append(step.Stop, r.UID)
-		if heirs.outdated(r); r.Phase != spec.PhasePending {
-			heirs.bereave(r.UID)
+		if successors.outdated(r); r.Phase != spec.PhasePending {
+			successors.need(r.UID)
 			w.leaving = append(w.leaving, r.UID)
 		}
 	}
@@ -88,13 +86,13 @@ func NextOfJob(j Job, now time.Time) JobStep {
 	slices.Sort(step.Stop)
 	slices.Sort(step.Lose)
 
-	// Whoever is on its way out keeps its place until it is gone, if it has no successor yet.
+	// A leaving replica keeps its place until it is gone, if it has no successor yet.
 	for _, r := range kept {
-		heirs.add(r)
+		successors.add(r)
 	}
 	missing := max(0, want-len(kept))
-	step.Succeed = heirs.passOn(w.leaving, missing)
-	missing = max(0, missing-heirs.lacking(w.leaving))
+	step.Succeed = successors.needing(w.leaving, missing)
+	missing = max(0, missing-successors.lacking(w.leaving))
 	if until := j.pauseUntil(w, now); missing > 0 && now.Before(until) {
 		missing, step.Again = 0, until
 	}
@@ -107,14 +105,14 @@ func NextOfJob(j Job, now time.Time) JobStep {
 	return step
 }
 
-// work is a job's replicas sorted out.
+// work is a job's replicas, classified.
 type work struct {
 	succeeded int
 	// failures are when replicas failed, and lastSuccess when the newest completed.
 	failures    []time.Time
 	lastSuccess time.Time
-	// wanted live and are of the current revision, outdated live and are not;
-	// leaving are the uids of those of both that are on their way out.
+	// wanted are live and of the current revision, outdated live and not; leaving are the
+	// uids of those of both that are stopping.
 	wanted, outdated []Replica
 	leaving          []string
 	// away and lost are those of offline nodes, as in situation.
@@ -169,9 +167,8 @@ func (j Job) judge(w work, now time.Time) (outcome, reason string) {
 	return "", ""
 }
 
-// pauseUntil is when another replica may be made after the newest failure. One that
-// seems to lie ahead was written by a server whose clock was ahead: nobody waits for
-// that.
+// pauseUntil is when another replica may be created after the newest failure. A failure in
+// the future was recorded by a server whose clock was ahead, and causes no wait.
 func (j Job) pauseUntil(w work, now time.Time) time.Time {
 	row := 0
 	for _, at := range w.failures {

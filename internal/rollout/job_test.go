@@ -15,8 +15,8 @@ import (
 
 var noon = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 
-// ended puts the ends of replicas that have ended before noon, the last of them at
-// noon and each second earlier than the next.
+// ended sets the end times of ended replicas: the last one at noon, and each a second
+// before the next.
 func ended(rs []rollout.Replica) []rollout.Replica {
 	for i := range rs {
 		if spec.Ended(rs[i].Phase) {
@@ -90,8 +90,8 @@ func TestJobHasADeadline(t *testing.T) {
 	}
 }
 
-// A job that is over stays over, whatever is known of its replicas by then.
-func TestJobIsOverOnce(t *testing.T) {
+// A finished job stays finished, whatever its replicas are.
+func TestFinishedJobStaysFinished(t *testing.T) {
 	for _, outcome := range []string{spec.PhaseCompleted, spec.PhaseFailed} {
 		job := rollout.Job{Completions: 1, Parallelism: 1, Revision: "new", Outcome: outcome}
 		if got := rollout.NextOfJob(job, noon); !reflect.DeepEqual(got, rollout.JobStep{Step: rollout.Step{Settled: true}, Outcome: outcome}) {
@@ -109,9 +109,8 @@ func TestJobIsOverOnce(t *testing.T) {
 	}
 }
 
-// TestJobsEnd plays jobs whose replicas complete, fail and get lost: never more live
-// than may, no more complete than should, nothing begins when it is over, and in the
-// end it is over for a reason.
+// Replicas of jobs complete, fail and get lost: never more run than may, no more complete
+// than should, nothing starts after the end, and every job ends for a reason.
 func TestJobsEnd(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		completions := rapid.IntRange(1, 8).Draw(t, "completions")

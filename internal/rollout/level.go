@@ -6,10 +6,10 @@ import (
 	"slices"
 )
 
-// level puts those first of the replicas that are to go, which are sorted by how
-// little is lost without them. Of those that are equally useful it takes from where
-// most are, so that what is left is level: over the first kind of place, then over
-// the next, and where that says nothing the newest.
+// level moves the surplus to the front of replicas that are sorted by usefulness, least
+// useful first. Among equally useful replicas it takes from the fullest place, so that the
+// rest is level: over the first kind of place, then over the next. Otherwise it takes the
+// newest.
 func (in Input) level(sorted []Replica, surplus int) {
 	rank := in.usefulness(sorted[surplus-1])
 	first := slices.IndexFunc(sorted, func(r Replica) bool { return in.usefulness(r) == rank })
@@ -20,12 +20,12 @@ func (in Input) level(sorted []Replica, surplus int) {
 	if end == surplus {
 		return // all of them go
 	}
-	c := crowds{there: map[string]int{}}
-	byNode := map[string]*crowd{}
+	c := nodeGroups{there: map[string]int{}}
+	byNode := map[string]*nodeGroup{}
 	for i, r := range sorted[first:] {
 		one := byNode[r.Node]
 		if one == nil {
-			one = &crowd{places: in.Places(r.Node)}
+			one = &nodeGroup{places: in.Places(r.Node)}
 			byNode[r.Node] = one
 		}
 		for _, place := range one.places {
@@ -57,23 +57,23 @@ func (in Input) level(sorted []Replica, surplus int) {
 	})
 }
 
-// crowd is the replicas of one node, the newest first.
-type crowd struct {
+// nodeGroup is the replicas of one node, the newest first.
+type nodeGroup struct {
 	replicas []Replica
 	places   []string
-	// size is how many replicas there are in each of the places, as it was last looked
-	// at. It only shrinks.
+	// size is how many replicas there are in each of the places, when last computed. It
+	// only shrinks.
 	size []int
 }
 
-// crowds are ordered by size, the largest first.
-type crowds struct {
-	all   []*crowd
+// nodeGroups are ordered by size, the largest first.
+type nodeGroups struct {
+	all   []*nodeGroup
 	there map[string]int // replicas by place
 }
 
-// size of what is nowhere is more than any.
-func (c *crowds) size(of *crowd) []int {
+// size of a replica without a node is larger than any.
+func (c *nodeGroups) size(of *nodeGroup) []int {
 	if len(of.places) == 0 {
 		return []int{math.MaxInt}
 	}
@@ -84,8 +84,8 @@ func (c *crowds) size(of *crowd) []int {
 	return size
 }
 
-// take takes the newest replica out of the largest crowd.
-func (c *crowds) take() Replica {
+// take removes the newest replica from the largest group.
+func (c *nodeGroups) take() Replica {
 	for {
 		top := c.all[0]
 		if now := c.size(top); slices.Compare(now, top.size) < 0 { // others of its places have gone since
@@ -107,9 +107,9 @@ func (c *crowds) take() Replica {
 	}
 }
 
-func (c *crowds) Len() int { return len(c.all) }
+func (c *nodeGroups) Len() int { return len(c.all) }
 
-func (c *crowds) Less(i, j int) bool {
+func (c *nodeGroups) Less(i, j int) bool {
 	a, b := c.all[i], c.all[j]
 	if by := slices.Compare(a.size, b.size); by != 0 {
 		return by > 0
@@ -117,11 +117,11 @@ func (c *crowds) Less(i, j int) bool {
 	return len(a.replicas) > 0 && (len(b.replicas) == 0 || byAge(a.replicas[0], b.replicas[0]) > 0)
 }
 
-func (c *crowds) Swap(i, j int) { c.all[i], c.all[j] = c.all[j], c.all[i] }
+func (c *nodeGroups) Swap(i, j int) { c.all[i], c.all[j] = c.all[j], c.all[i] }
 
-func (c *crowds) Push(x any) { c.all = append(c.all, x.(*crowd)) }
+func (c *nodeGroups) Push(x any) { c.all = append(c.all, x.(*nodeGroup)) }
 
-func (c *crowds) Pop() any {
+func (c *nodeGroups) Pop() any {
 	last := c.all[len(c.all)-1]
 	c.all = c.all[:len(c.all)-1]
 	return last

@@ -12,8 +12,8 @@ import (
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
-// Scaling down takes from where most are: what was level stays level, over zones
-// first and over nodes within them, and what does not run goes before all others.
+// Scaling down takes from the fullest places: what was level stays level, over zones first
+// and over nodes within them. Replicas that do not run go first.
 func TestScalingDownStaysLevel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		zones, nodes := rapid.IntRange(1, 4).Draw(t, "zones"), rapid.IntRange(1, 3).Draw(t, "nodes in each")
@@ -71,8 +71,8 @@ func skewed(t *rapid.T, counts map[string]int) {
 	}
 }
 
-// Whoever does not run, or runs what is outdated, goes first, wherever it is.
-func TestWhatIsOfLessUseGoesFirst(t *testing.T) {
+// Replicas that do not run, or are outdated, go first, wherever they are.
+func TestLeastUsefulReplicasGoFirst(t *testing.T) {
 	in := rollout.Input{Desired: 2, Revision: "new", Policy: "always", Places: func(node string) []string { return []string{node} }}
 	for _, one := range []struct{ uid, node, revision, phase string }{
 		{"1", "a", "new", spec.PhaseRunning},

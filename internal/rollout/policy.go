@@ -9,8 +9,7 @@ const (
 	policyNever     = "never"
 )
 
-// done reports whether a replica has done what its workload wants of it, so
-// that none takes its place.
+// done reports whether a replica has done its work, so that none replaces it.
 func done(phase, policy string) bool {
 	switch policy {
 	case policyNever:

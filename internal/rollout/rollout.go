@@ -1,23 +1,20 @@
-// Package rollout says what may change now on the way of one workload to its
-// desired state: how many replicas to create and which to stop.
+// Package rollout decides the next step of one workload on its way to the desired state:
+// how many replicas to create and which to stop.
 //
-// It is a pure function that takes one step; called again with what came of it,
-// it takes the next, until all replicas are of the current revision and as many
-// as desired. It guarantees that a replacement takes away at most one running
-// replica at a time, and only while every replica of the current revision that
-// has a node runs: a revision that does not come up stops there, with the rest
-// still serving.
+// It is a pure function that takes one step. Called again with the result, it takes the
+// next, until there are as many replicas of the current revision as desired. It guarantees
+// that an update takes away at most one running replica at a time, and only while every
+// placed replica of the current revision runs: a revision that does not come up stops
+// there, with the rest still serving.
 //
-// A replica whose node is offline is away: it may still run where nobody can
-// see it. It is covered by a new one wherever there is room for that, and given
-// up only when the new one runs. If its node is back before, it has the older
-// right, and whoever is least useful then goes, which is first of all what does
-// not run yet, then what is where most are, and then the newest. Where
-// there is no room elsewhere it simply stays what it is.
+// A replica whose node is offline is away: it may still run there, unseen. It is covered by
+// a new one if there is room, and lost only when the new one runs. If its node is back
+// earlier, the least useful of all replicas go: first those that do not run yet, then those
+// in the fullest places, then the newest. If there is no room elsewhere, it stays.
 //
-// An outdated replica is stopped before its successor is created, because in
-// the network of the node both would want the same ports. Of nodes it knows only
-// in which places they are: where replicas go is the scheduler's matter.
+// An outdated replica is stopped before its successor is created, because in the network of
+// the node both would need the same ports. The package knows only in which places nodes
+// are: the scheduler decides where replicas go.
 //
 // Next is for services; jobs have NextOfJob and daemons NextOfDaemon.
 package rollout
@@ -41,12 +38,12 @@ type Replica struct {
 	// Serves is whether it does its work, see [spec.Serves].
 	Serves  bool
 	Desired string
-	// Node is the uid of the node that it is on, or of the only one that it may go to.
+	// Node is the uid of its node, or of the only one that it may go to.
 	Node string
 	// Away is whether its node is offline.
 	Away bool
-	// Succeeds is the uid of the one that makes way for it, and for whose room it waits;
-	// empty if there is none.
+	// Succeeds is the uid of its predecessor, for whose room it waits; empty if there is
+	// none.
 	Succeeds string
 	// End is when it ended, zero if it has not.
 	End time.Time
@@ -69,7 +66,7 @@ func ReplicaFromProto(r *v1.Replica) Replica {
 	return one
 }
 
-// Input is one workload as it should be and as it is.
+// Input is the desired and the actual state of one workload.
 type Input struct {
 	// Desired is the number of replicas.
 	Desired int
@@ -77,12 +74,12 @@ type Input struct {
 	Revision string
 	// Policy is the restart policy: "always", "on-failure" or "never".
 	Policy string
-	// Deleting is whether the workload is to go.
+	// Deleting is whether the workload is being deleted.
 	Deleting bool
-	// Replicas are all that are known, ended ones too, in any order.
+	// Replicas are all known ones, in any order, even ended ones.
 	Replicas []Replica
-	// Places are the places that a node is in, over each kind of which replicas are to
-	// be level, the most important kind first. If it is nil, they need not be.
+	// Places returns the places of a node, one of each kind over which replicas should be
+	// level, the most important kind first. It may be nil.
 	Places func(node string) []string
 }
 
@@ -93,16 +90,16 @@ type Step struct {
 	// Cover is how many more to create for those that are away, as far as there
 	// is a node for them now.
 	Cover int
-	// Lose are the uids of replicas that are away and not needed any more.
+	// Lose are the uids of replicas that are away and no longer needed.
 	Lose []string
 	// Stop are the uids of the replicas to stop.
 	Stop []string
-	// Replace are the uids of the outdated running replicas of which one is next
-	// to make room, the oldest first. It is to be stopped only if a successor
-	// would find a node then: where that of the oldest would not, another's may.
+	// Replace are the uids of outdated running replicas, oldest first, one of which is next
+	// to make room. It is stopped only if a successor would then find a node: if that of
+	// the oldest would not, another's may.
 	Replace []string
-	// Succeed are the uids of replicas on their way out that get a successor now: those
-	// whose successor is outdated itself and stopped, as far as one is wanted.
+	// Succeed are the uids of stopping replicas that get a successor now: those whose
+	// successor is itself outdated and stopped, as far as one is wanted.
 	Succeed []string
 	// Settled is whether the desired state is reached.
 	Settled bool
@@ -134,13 +131,13 @@ func Next(in Input) Step {
 
 	// Outdated and not running: nothing is lost by replacing it at once.
 	var running []Replica
-	var heirs heirs
+	var successors successors
 	current, starting, unplaced := 0, 0, 0
 	for _, r := range kept {
 		switch {
 		case r.Revision == in.Revision:
 			current++
-			heirs.add(r)
+			successors.add(r)
 			switch {
 			case r.Serves:
 			case r.Phase == spec.PhasePending && r.Succeeds == "":
@@ -152,19 +149,19 @@ func Next(in Input) Step {
 			running = append(running, r)
 		default:
 			stop(r)
-			heirs.outdated(r)
+			successors.outdated(r)
 		}
 	}
 
-	// Too few: created at once, except that whoever is on its way out keeps its
-	// place until it is gone, if it has no successor yet. Those that are away are covered.
+	// Too few: created at once, except that a leaving replica without a successor keeps its
+	// place until it is gone. Replicas that are away are covered.
 	missing := max(0, want-current-len(running))
-	step.Succeed = heirs.passOn(now.leaving, missing)
-	missing = max(0, missing-heirs.lacking(now.leaving))
+	step.Succeed = successors.needing(now.leaving, missing)
+	missing = max(0, missing-successors.lacking(now.leaving))
 	step.Cover = min(missing, len(now.away))
 	step.Create = missing - step.Cover
 
-	// Away, and as many run without them as should.
+	// Away, and enough run without them.
 	step.Lose = append(step.Lose, now.lost...)
 	if surplus := len(now.away) + serving(kept) - want; surplus > 0 {
 		slices.SortFunc(now.away, in.leastUseful)
@@ -174,8 +171,8 @@ func Next(in Input) Step {
 	}
 	slices.Sort(step.Lose)
 
-	// Outdated and running: the oldest goes when nothing else is under way.
-	// What has no node yet is no reason to wait: it may be waiting for that room.
+	// Outdated and running: the oldest goes when nothing else is in progress. A replica
+	// without a node is no reason to wait: it may be waiting for that room.
 	if len(running) > 0 && starting == 0 && len(now.leaving) == 0 && len(step.Stop) == 0 && step.Create == 0 {
 		slices.SortFunc(running, byAge)
 		for _, r := range running {
@@ -189,25 +186,25 @@ func Next(in Input) Step {
 	return step
 }
 
-// situation is the replicas sorted out.
+// situation is the classified replicas.
 type situation struct {
-	// wanted live and are to go on.
+	// wanted are live and should keep running.
 	wanted []Replica
 	// done counts those of the current revision that have done their work.
 	done int
-	// leaving are the uids of outdated ones on their way out whose program may still
-	// hold what a successor needs.
+	// leaving are the uids of outdated stopping replicas whose program may still hold what
+	// a successor needs.
 	leaving []string
-	// stopping is whether any is on its way out.
+	// stopping is whether any replica is stopping.
 	stopping bool
-	// away would be wanted if their nodes were not offline; lost are on their way
-	// out on nodes that are.
+	// away would be wanted if their nodes were not offline; lost are stopping on offline
+	// nodes.
 	away []Replica
 	lost []string
 }
 
 func sortOut(in Input) situation {
-	s := situation{wanted: make([]Replica, 0, len(in.Replicas))} // which most are
+	s := situation{wanted: make([]Replica, 0, len(in.Replicas))} // most are wanted
 	for _, r := range in.Replicas {
 		going := r.Desired == spec.DesiredStopped
 		switch {
@@ -241,8 +238,8 @@ func serving(replicas []Replica) (n int) {
 	return n
 }
 
-// leastUseful orders replicas by how little is lost without them: those that do
-// not run, then outdated ones, then the newest; see level for those in between.
+// leastUseful orders replicas by usefulness, least useful first: those that do not run,
+// then outdated ones, then the newest; see level for ties.
 func (in Input) leastUseful(a, b Replica) int {
 	return cmp.Or(in.usefulness(a)-in.usefulness(b), byAge(b, a))
 }

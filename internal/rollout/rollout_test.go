@@ -14,9 +14,8 @@ import (
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
-// replicas reads "1 old running, 2 new backoff stopped": uid, revision, phase
-// and, if it is not running, what is desired; "away" at the end means that its
-// node is offline.
+// replicas reads "1 old running, 2 new backoff stopped": uid, revision, phase and, if it is
+// not running, the desired state; "away" at the end means that its node is offline.
 func replicas(texts ...string) (rs []rollout.Replica) {
 	for _, s := range texts {
 		r := rollout.Replica{Desired: spec.DesiredRunning}
@@ -121,7 +120,7 @@ func TestReplicaFromProto(t *testing.T) {
 	}
 }
 
-// world is one workload whose replicas live, fail and are lost.
+// world is one workload whose replicas run, fail and are lost.
 type world struct {
 	in   rollout.Input
 	made int
@@ -228,8 +227,8 @@ func (w *world) exit(r *rollout.Replica, well bool) {
 	}
 }
 
-// However a workload is changed and whatever befalls its replicas: when that
-// ends, it comes to exactly the desired number at the newest revision.
+// However a workload is changed and whatever happens to its replicas: afterwards it settles
+// at exactly the desired number of the newest revision.
 func TestConverges(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := &world{in: rollout.Input{Revision: "r0", Policy: rapid.SampledFrom([]string{"always", "on-failure", "never"}).Draw(t, "policy")}}
@@ -266,7 +265,7 @@ func TestConverges(t *testing.T) {
 	})
 }
 
-// settle goes on without trouble until nothing is left to do.
+// settle continues without trouble until nothing is left to do.
 func (w *world) settle(t *rapid.T) {
 	for range 200 {
 		if w.act(t).Settled {

@@ -10,14 +10,14 @@ import (
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
-// RunName is the name of the job that a cron makes for a time of its schedule. It
-// follows from the time, so that there can be but one for each.
+// RunName is the name of the job that a cron creates for a time of its schedule. It follows
+// from the time, so that there can be only one for each.
 func RunName(cron string, at time.Time) string { return cron + at.UTC().Format("-20060102-1504") }
 
-// ExtraRunName is the name of a job that a cron makes outside its schedule.
+// ExtraRunName is the name of a job that a cron creates outside its schedule.
 func ExtraRunName(cron, uid string) string { return cron + "-run-" + uid[len(uid)-8:] }
 
-// NewRun is a job of a cron: what the cron's revision says, under a name of its own.
+// NewRun is a job of a cron: the cron's revision under a name of its own.
 func NewRun(cron *v1.Workload, of *v1.Revision, name string, newUID func() string) (*v1.Workload, *v1.Revision) {
 	s := proto.CloneOf(of.GetSpec().GetWorkload())
 	s.Kind, s.Cron = spec.KindJob, nil
