@@ -28,24 +28,24 @@ import (
 	"time"
 )
 
-// The failures that an agent treats differently from each other. Drivers wrap
-// them with what they were doing and to what.
+// Errors that an agent treats differently. Drivers wrap them with the operation and its
+// object.
 var (
-	// ErrNotFound means that the driver has no task of that id.
+	// ErrNotFound means that the driver has no task with that id.
 	ErrNotFound = errors.New("no such task")
-	// ErrImage means that the image cannot be had: it does not exist, may not be
-	// pulled or is for another architecture. Trying again at once will not help.
+	// ErrImage means that the image is not available: it does not exist, may not be pulled
+	// or is for another architecture. An immediate retry will not help.
 	ErrImage = errors.New("image not available")
-	// ErrInvalid means that the task can never start as it is described, for
-	// example because its command does not exist in the image.
+	// ErrInvalid means that the task can never start as specified, for example because its
+	// command does not exist in the image.
 	ErrInvalid = errors.New("task cannot run")
 	// ErrNotRunning means that the verb needs a running task.
 	ErrNotRunning = errors.New("task is not running")
 )
 
-// Driver runs tasks by one technology on this machine.
+// Driver runs tasks with one technology on this machine.
 type Driver interface {
-	// Name is the word by which a workload's spec asks for this driver.
+	// Name is the name by which a workload's spec asks for this driver.
 	Name() string
 
 	// Capabilities says what this driver can and cannot do on this machine.
@@ -54,46 +54,44 @@ type Driver interface {
 	// Prepare fetches and unpacks what the task needs, so that Start is quick.
 	Prepare(ctx context.Context, task Task) error
 
-	// Start prepares and runs the task. When it fails, nothing of the task is
-	// left. A task that was started before, whether it still runs or not, is left
-	// as it is until it is removed. The status is the one that the task has then.
+	// Start prepares and runs the task. When it fails, nothing of the task is left. It does
+	// not touch a task that was started before, whether it still runs or not. It returns
+	// the task's current status.
 	Start(ctx context.Context, task Task) (Status, error)
 
-	// Wait blocks until the task has exited and all its output is on disk.
-	// It may be called any number of times, also after a crash of the caller and
-	// after the exit. An error means that the exit could not be observed, never
-	// that the task failed. ErrNotRunning says that there is none: the task was
-	// made and not started, or a removal was cut short.
+	// Wait blocks until the task has exited and all its output is on disk. It may be called
+	// any number of times, also after a crash of the caller and after the exit. An error
+	// means that the exit could not be observed, never that the task failed. ErrNotRunning
+	// means that there is no exit: the task was created and not started, or a removal was
+	// interrupted.
 	Wait(ctx context.Context, id string) (Exit, error)
 
-	// Stop asks the task to end by signal, or by the one that the image names if
-	// it is empty, and kills it when grace has passed. It returns when the task
-	// has exited.
+	// Stop asks the task to end with signal, or with the image's own if it is empty, and
+	// kills it after grace. It returns when the task has exited.
 	Stop(ctx context.Context, id string, signal string, grace time.Duration) error
 
-	// Remove takes away every trace of the task, killing it first if it runs.
+	// Remove removes every trace of the task, killing it first if it runs.
 	Remove(ctx context.Context, id string) error
 
 	// List returns every task that this driver has on this machine.
 	List(ctx context.Context) ([]Status, error)
 }
 
-// Execer is a driver that runs further processes inside a running task.
+// Execer is a driver that can run further processes inside a running task.
 type Execer interface {
 	Exec(ctx context.Context, id string, exec Exec) (Process, error)
 }
 
-// Rooter is a driver whose tasks have files that can be reached from outside.
+// Rooter is a driver whose tasks have files that are accessible from outside.
 type Rooter interface {
-	// Root opens the root folder of a running task as its processes see it,
-	// mounts included. What is in it belongs to the task: it must be looked up so
-	// that its links lead nowhere else.
+	// Root opens the root folder of a running task as its processes see it, mounts
+	// included. Its content is untrusted: lookups must not follow links out of it.
 	Root(ctx context.Context, id string) (Root, error)
 }
 
 // Root is the root folder of a task.
 type Root struct {
-	// Dir cannot be read itself, but be looked up in. It is the caller's to close.
+	// Dir cannot be read itself, only used for lookups. The caller closes it.
 	Dir *os.File
 	// UID and GID are those of the task's first process.
 	UID, GID int
@@ -101,8 +99,7 @@ type Root struct {
 
 // Checker is a driver that can say whether it works at all.
 type Checker interface {
-	// Check returns why no task can be started now, whatever the task. It must be
-	// cheap.
+	// Check returns why no task can be started now. It must be cheap.
 	Check(ctx context.Context) error
 }
 
@@ -111,24 +108,24 @@ type Meter interface {
 	Stats(ctx context.Context, id string) (Stats, error)
 }
 
-// Progresser is a driver that can say how far the fetching of an image has come
-// while Prepare or Start is at it.
+// Progresser is a driver that can report the progress of fetching an image while Prepare or
+// Start is running.
 type Progresser interface {
-	// Progress is false if the image is not being fetched now.
+	// Progress returns false if the image is not being fetched now.
 	Progress(ctx context.Context, image string) (Progress, bool)
 }
 
 // Progress is how far something has come.
 type Progress struct {
 	Done  int64 // bytes
-	Total int64 // bytes, 0 while it is not known
+	Total int64 // bytes, 0 if unknown
 }
 
-// Capabilities is what the agent reports and what users are told.
+// Capabilities is what the agent reports to users.
 type Capabilities struct {
 	// Version names the technology and its version, for example "containerd 2.4.2".
 	Version string
-	// Missing has one sentence for each thing this driver cannot do here.
+	// Missing has one sentence for each thing that this driver cannot do here.
 	Missing []string
 }
 
@@ -137,8 +134,8 @@ type Task struct {
 	ID     string            // unique on this machine, made of [a-z0-9-], at most 76 characters
 	Labels map[string]string // handed back by List, for the owner's own use
 
-	Image      string            // full reference, pinned by digest where it is known
-	Login      *Login            // for the image's registry, nil for none; never kept
+	Image      string            // full reference, pinned by digest if known
+	Login      *Login            // for the image's registry, nil for none; never stored
 	Command    []string          // replaces the image's entrypoint and command if not empty
 	Args       []string          // replaces the image's command if not empty
 	Env        map[string]string // added to the image's environment
@@ -148,13 +145,13 @@ type Task struct {
 
 	ReadOnlyRoot bool
 	Network      Network
-	// NetworkNamespace is the path of the namespace with NetworkNode. Its owner
-	// makes it before the start and takes it away after the removal.
+	// NetworkNamespace is the path of the namespace for NetworkNode. Its owner creates it
+	// before the start and removes it after the removal.
 	NetworkNamespace string
 	// Files of this machine, by the path at which the task sees them, read-only.
 	Files map[string]string
-	// Devices are device files of this machine that the task may read and write, at
-	// the same paths.
+	// Devices are device files of this machine that the task may read and write, at the
+	// same paths.
 	Devices   []string
 	Resources Resources
 
@@ -162,8 +159,8 @@ type Task struct {
 	Logs   LogLimits
 }
 
-// Login is what is shown to a registry. It gives nothing away when it is
-// printed, logged or encoded.
+// Login is the credentials for a registry. It does not reveal them when it is printed,
+// logged or encoded.
 type Login struct{ Username, Password string }
 
 const hidden = "[login]"
@@ -187,8 +184,7 @@ const (
 	NetworkNone Network = "none" // a namespace of its own with loopback only
 )
 
-// Resources are what the task is promised and what it may not exceed. Zero
-// means nothing promised, or no limit.
+// Resources are the task's guarantees and limits. Zero means no guarantee, or no limit.
 type Resources struct {
 	CPURequest  int64 // thousandths of a CPU; becomes the weight under contention
 	CPULimit    int64 // thousandths of a CPU
@@ -208,7 +204,7 @@ type State string
 
 // A task moves forward through these states and never back.
 const (
-	StateCreated State = "created" // exists but does not run; a crash came between
+	StateCreated State = "created" // exists but does not run, because of a crash
 	StateRunning State = "running"
 	StateExited  State = "exited"
 )
@@ -227,8 +223,8 @@ type Status struct {
 type Exit struct {
 	Code      int // 128+n when killed by signal n
 	OOMKilled bool
-	// ChildOOMKilled is set when the task failed after another process of it was
-	// killed for memory.
+	// ChildOOMKilled is set when the task failed after another of its processes was
+	// OOM-killed.
 	ChildOOMKilled bool
 	At             time.Time
 	// Reason is set when the code alone would mislead, for example when the
@@ -246,7 +242,7 @@ type Exec struct {
 	Width      uint16 // of the terminal, 0 for the default
 	Height     uint16
 
-	Stdin  io.Reader // nil for none; read until it ends, also after the process has
+	Stdin  io.Reader // nil for none; read until its end, even after the process has ended
 	Stdout io.Writer // nil discards
 	Stderr io.Writer // unused with a terminal
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/cloudless/cloudless/internal/driver/drivertest"
 )
 
-// BenchmarkDriver measures the embedded daemon: how long it takes to open on an
-// existing folder, to prepare an image that is there, to start and to remove.
+// BenchmarkDriver measures the embedded daemon: opening an existing folder, preparing an
+// image that is there, starting and removing.
 func BenchmarkDriver(b *testing.B) {
 	opts := Options{ID: "bench", DataDir: b.TempDir(), RunDir: "/run/cl-bench", Log: slog.New(slog.DiscardHandler)}
 	ctx := context.Background()

@@ -17,15 +17,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cgroups is where the machine's cgroups are. It reads and removes; making them
-// and setting limits is runc's work.
+// cgroups is where the machine's cgroups are. It reads and removes them; runc creates them
+// and sets limits.
 type cgroups struct {
 	unified string            // mount point of version 2, if it has the controllers
-	v1      map[string]string // mount point by controller otherwise
+	v1      map[string]string // otherwise, mount point by controller
 }
 
-// findCgroups tells version 2 from version 1. On a machine with both, the
-// controllers are with version 1.
+// findCgroups distinguishes version 2 from version 1. On a machine with both, the
+// controllers are in version 1.
 func findCgroups() (cgroups, error) {
 	const root = "/sys/fs/cgroup"
 	var stat unix.Statfs_t
@@ -103,7 +103,7 @@ func (c cgroups) kill(path string) error {
 			return err
 		}
 		if len(pids) == 0 {
-			awaitBurial(killed)
+			awaitReaped(killed)
 			return nil
 		}
 		for _, pid := range pids {
@@ -117,9 +117,9 @@ func (c cgroups) kill(path string) error {
 	return fmt.Errorf("cgroup %s: its processes do not die", path)
 }
 
-// awaitBurial gives the parents of dead processes a moment to collect them: a
-// shim that is killed next could not.
-func awaitBurial(dead map[int]bool) {
+// awaitReaped gives the parents of dead processes a moment to reap them: a shim that is
+// killed next could not.
+func awaitReaped(dead map[int]bool) {
 	for range 100 {
 		maps.DeleteFunc(dead, func(pid int, _ bool) bool { return errors.Is(unix.Kill(pid, 0), unix.ESRCH) })
 		if len(dead) == 0 {
@@ -161,7 +161,7 @@ func (c cgroups) pids(path string) ([]int, error) {
 	return pids, err
 }
 
-// remove takes the cgroup and those below away, in every hierarchy.
+// remove removes the cgroup and those below, in every hierarchy.
 func (c cgroups) remove(path string) error {
 	var errs []error
 	for _, dir := range c.dirs(path) {
@@ -198,8 +198,8 @@ func removeCgroup(dir string) error {
 	return nil
 }
 
-// limitsSwap reports whether the kernel accounts swap, without which setting a
-// limit for it fails.
+// limitsSwap reports whether the kernel accounts swap. Without that, setting a swap limit
+// fails.
 func (c cgroups) limitsSwap() bool {
 	if c.unified == "" {
 		_, err := os.Stat(filepath.Join(c.v1["memory"], "memory.memsw.limit_in_bytes"))

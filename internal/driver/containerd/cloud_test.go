@@ -24,8 +24,8 @@ import (
 	"github.com/cloudless/cloudless/internal/logfile"
 )
 
-// childOptions, when set, make this program a process that runs a driver with
-// one task, to be killed.
+// childOptions, when set, make this program a process that runs a driver with one task, to
+// be killed.
 const childOptions = "CLOUDLESS_TEST_DRIVER"
 
 func TestMain(m *testing.M) {
@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// childTask is what the child is told.
+// childTask is the child's input.
 type childTask struct {
 	ID, DataDir, RunDir string
 	Task                driver.Task
@@ -131,8 +131,8 @@ func TestKilledProcess(t *testing.T) {
 	}
 }
 
-// runAndKill starts the task in another process and kills that. It returns
-// what the process said.
+// runAndKill starts the task in another process and kills that. It returns the output of
+// the process.
 func runAndKill(t *testing.T, opts Options, task driver.Task, exec ...string) string {
 	t.Helper()
 	text, err := json.Marshal(childTask{opts.ID, opts.DataDir, opts.RunDir, task, exec})
@@ -175,8 +175,8 @@ func waitForLine(t *testing.T, task driver.Task, last string) []string {
 	return lines
 }
 
-// Two clouds run tasks of the same name on one machine, and purging one of them
-// leaves nothing of it and the other as it is.
+// Two clouds run tasks of the same name on one machine. Purging one of them leaves nothing
+// of it and does not touch the other.
 func TestTwoClouds(t *testing.T) {
 	ref, _ := drivertest.Image(t)
 	var opts [2]Options
@@ -255,8 +255,7 @@ func TestPurgeEmptiesOutsideNamespace(t *testing.T) {
 	}
 }
 
-// What a pull has brought that was cut short by a crash belongs to no image, and
-// goes as well.
+// What an interrupted pull has fetched belongs to no image, and is removed as well.
 func TestPurgeOfACrashedPull(t *testing.T) {
 	opts := testOptions(t)
 	startOutside(t, &opts)
@@ -279,8 +278,8 @@ func TestPurgeOfACrashedPull(t *testing.T) {
 	}
 }
 
-// A second daemon on the same folder is refused with a sentence that helps, and
-// so is purging it.
+// A second daemon on the same folder is refused with a helpful sentence, and so is purging
+// it.
 func TestFolderInUse(t *testing.T) {
 	opts := testOptions(t)
 	t.Cleanup(func() { mustPurge(t, opts) })
@@ -295,7 +294,7 @@ func TestFolderInUse(t *testing.T) {
 }
 
 // A folder that no daemon can open any more can still be purged.
-func TestPurgeOfDamage(t *testing.T) {
+func TestPurgeOfADamagedFolder(t *testing.T) {
 	opts := testOptions(t)
 	d := mustOpen(t, opts)
 	ref, archive := drivertest.Image(t)
@@ -321,8 +320,8 @@ func TestPurgeOfDamage(t *testing.T) {
 	}
 }
 
-// What a crash between making and starting a task leaves is listed as created,
-// and the next start takes it away.
+// A crash between creating and starting a task leaves it listed as created, and the next
+// start removes it.
 func TestCrashBeforeStart(t *testing.T) {
 	opts := testOptions(t)
 	t.Cleanup(func() { mustPurge(t, opts) })
@@ -350,7 +349,7 @@ func TestCrashBeforeStart(t *testing.T) {
 	}
 }
 
-// After a reboot the containers are known, but nothing of them runs.
+// After a reboot the containers are known, but none of them runs.
 func TestReboot(t *testing.T) {
 	opts := testOptions(t)
 	t.Cleanup(func() { mustPurge(t, opts) })

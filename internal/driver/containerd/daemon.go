@@ -20,9 +20,9 @@ import (
 	"github.com/cloudless/cloudless/internal/lockfile"
 )
 
-// daemon is containerd inside this process. It serves the same API as an
-// outside one, on a socket that only root can open, so that the driver has one
-// way of talking to either and the usual tools can look inside.
+// daemon is containerd inside this process. It serves the same API as an outside one, on a
+// socket that only root can open. So the driver talks to both in the same way, and the
+// usual tools can look inside.
 type daemon struct {
 	opts    Options
 	logs    *logHook
@@ -34,8 +34,8 @@ type daemon struct {
 	serving sync.WaitGroup
 }
 
-// startDaemon returns once the daemon answers. Tasks of an earlier daemon on
-// the same folders are taken over.
+// startDaemon returns once the daemon answers. It takes over the tasks of an earlier daemon
+// on the same folders.
 func startDaemon(opts Options) (_ *daemon, err error) {
 	d := &daemon{opts: opts, logs: routeLogs(opts.Log), plugins: plugin.NewPluginSet()}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -75,7 +75,7 @@ func lockDir(dir string) (*lockfile.Lock, error) {
 	return lock, nil
 }
 
-// load starts the plugins in the order of their needs.
+// load starts the plugins in dependency order.
 func (d *daemon) load(ctx context.Context) error {
 	registrations, err := d.registrations()
 	if err != nil {
@@ -157,8 +157,8 @@ func (d *daemon) goServe(what string, serve func() error) {
 	})
 }
 
-// listen makes a socket that only this user can open. The folder is closed to
-// others, so that there is no moment at which the socket is open to them.
+// listen creates a socket that only this user can open. The folder is closed to others, so
+// that the socket is never open to them.
 func listen(path string) (net.Listener, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("remove the socket of an earlier run: %w", err)

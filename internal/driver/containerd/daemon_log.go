@@ -12,8 +12,8 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// routeLogs sends what containerd writes to its process-wide logger to log.
-// The level stays at info: at debug, every shim would open a further socket.
+// routeLogs sends containerd's process-wide log to log. The level stays at info: at debug,
+// every shim would open another socket.
 func routeLogs(log *slog.Logger) *logHook {
 	hook := &logHook{log: log.With("component", "containerd")}
 	std := logrus.StandardLogger()
@@ -25,7 +25,7 @@ func routeLogs(log *slog.Logger) *logHook {
 	return hook
 }
 
-// noFormat spares the work of rendering lines that are thrown away.
+// noFormat avoids formatting lines that are discarded.
 type noFormat struct{}
 
 func (noFormat) Format(*logrus.Entry) ([]byte, error) { return nil, nil }
@@ -58,15 +58,15 @@ func (h *logHook) Fire(entry *logrus.Entry) error {
 	return nil
 }
 
-// harmless finds the entries that containerd makes louder than they are, by
-// their message and a part of their error.
+// harmless finds entries that containerd logs at too high a level, by their message and a
+// part of their error.
 func harmless(entry *logrus.Entry) bool {
 	if entry.Message == "ttrpc: received message on inactive stream" {
-		return true // a shim answers a call that was given up, as when it is stopped
+		return true // a shim answers a cancelled call, as when it is stopped
 	}
 	err, ok := entry.Data[logrus.ErrorKey].(error)
 	part, known := map[string]string{
-		"failed check for fsverity support": "",                      // one may do without
+		"failed check for fsverity support": "",                      // optional
 		"copy shim log":                     "file already closed",   // a shim has ended
 		"copy shim log after reload":        "file already closed",   // likewise
 		"failed to delete task":             "container not created", // a start failed, which is reported

@@ -39,15 +39,15 @@ func (d *daemon) registrations() ([]plugin.Registration, error) {
 	return all, nil
 }
 
-// collectAfterEveryRemoval makes the garbage collector take the files of a
-// removed task at once, where it would otherwise wait for a hundred changes.
-// The type of its configuration is not exported, but its fields are.
+// collectAfterEveryRemoval makes the garbage collector remove the files of a removed task
+// at once. Otherwise it would wait for a hundred changes. The type of its configuration is
+// not exported, but its fields are.
 func collectAfterEveryRemoval(config any) error {
 	return json.Unmarshal([]byte(`{"DeletionThreshold": 1}`), config)
 }
 
-// snapshotters are registered by hand because containerd's own registration of
-// overlayfs probes at every start for abilities that are not used here.
+// snapshotters are registered by hand because containerd's own registration of overlayfs
+// probes at every start for features that are not used here.
 func (d *daemon) snapshotters() []plugin.Registration {
 	return []plugin.Registration{
 		snapshotter(overlayfs, func(root string) (snapshots.Snapshotter, error) { return overlay.NewSnapshotter(root) }),
@@ -66,8 +66,8 @@ func snapshotter(id string, open func(root string) (snapshots.Snapshotter, error
 	}
 }
 
-// snapshotter picks overlayfs where the data folder's filesystem can carry it,
-// and plain copies elsewhere.
+// snapshotter chooses overlayfs if the data folder's filesystem supports it, and plain
+// copies otherwise.
 func (d *daemon) snapshotter() string {
 	if err := overlayutils.Supported(d.opts.rootDir()); err != nil {
 		d.opts.Log.Warn("Overlayfs does not work on the data folder; root filesystems are copied, which is slow and takes space.",

@@ -18,10 +18,10 @@ const (
 
 // releaseShims closes the connections to all shims and leaves them running.
 //
-// containerd takes a closed connection for a dead shim and kills what is left
-// of its container: its own daemon never closes one and lets the end of the
-// process do it. Here the daemon may end before the process does, so the time
-// for that cleaning up is set to nothing while the connections are closed.
+// containerd treats a closed connection as a dead shim and kills the rest of its container.
+// Its own daemon never closes a connection before the process ends. Here the daemon may end
+// before the process, so the time for that cleanup is set to zero while the connections are
+// closed.
 func (d *daemon) releaseShims() {
 	loaded := d.plugins.Get(plugins.RuntimePluginV2, "task")
 	if loaded == nil {
@@ -40,7 +40,7 @@ func (d *daemon) releaseShims() {
 	}
 	timeout.Set(shimCleanup, -1)
 	defer timeout.Set(shimCleanup, shimCleanupDefault)
-	d.logs.muted.Store(true) // it will complain that it cannot clean up
+	d.logs.muted.Store(true) // it would complain that it cannot clean up
 	defer d.logs.muted.Store(false)
 	for _, task := range tasks {
 		shim, ok := task.(runtime.ShimInstance)

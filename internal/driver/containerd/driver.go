@@ -1,15 +1,14 @@
-// Package containerd runs tasks as containers by containerd and runc: by a
-// containerd inside this process, or by one that the machine already has.
+// Package containerd runs tasks as containers with containerd and runc: with a containerd
+// inside this process, or with one that the machine already has.
 //
-// A task is a container, its snapshot and its shim, all named by the task's id
-// within a containerd namespace of this cloud's own. Cgroups, runc's state and
-// the shims' sockets are this cloud's own too, so that several clouds on one
-// machine never meet. What containerd does not keep is in a small record per
-// task in the run folder.
+// A task is a container, its snapshot and its shim, all named by the task's id within a
+// containerd namespace of this cloud. Cgroups, runc's state and the shims' sockets belong
+// to this cloud, too, so that several clouds on one machine never meet. What containerd
+// does not store is in a small record per task in the run folder.
 //
-// With the embedded daemon the shim is Cloudless's own, which writes the log
-// itself and remembers the exit while nobody is connected. An outside daemon
-// uses its stock shim; what that cannot do is said by Capabilities.
+// The embedded daemon uses Cloudless's own shim, which writes the log itself and remembers
+// the exit while no daemon is connected. An outside daemon uses its stock shim;
+// Capabilities says what that cannot do.
 //
 // The package must not know of workloads, servers, restart policies or the API.
 package containerd
@@ -37,8 +36,7 @@ import (
 	"github.com/cloudless/cloudless/internal/driver/containerd/shim"
 )
 
-// Driver runs tasks by containerd. It is made by Open; its methods may be
-// called by several goroutines at once.
+// Driver runs tasks with containerd. Open creates it. It is safe for concurrent use.
 type Driver struct {
 	opts        Options
 	daemon      *daemon // nil with an outside one
@@ -56,7 +54,7 @@ type Driver struct {
 	bootID      string
 	closed      context.Context // done once Close was called
 	close       context.CancelFunc
-	work        sync.WaitGroup // what goes on in the background until then
+	work        sync.WaitGroup // background work until then
 }
 
 var (
@@ -66,8 +64,8 @@ var (
 	_ driver.Rooter = (*Driver)(nil)
 )
 
-// Open starts the embedded daemon, or connects to the outside one, and takes
-// back the tasks of an earlier run.
+// Open starts the embedded daemon, or connects to the outside one, and reattaches to the
+// tasks of an earlier run.
 func Open(ctx context.Context, opts Options) (_ *Driver, err error) {
 	if err := opts.validate(); err != nil {
 		return nil, fmt.Errorf("containerd driver: %w", err)
@@ -90,13 +88,13 @@ func Open(ctx context.Context, opts Options) (_ *Driver, err error) {
 	if err := d.connect(ctx); err != nil {
 		return nil, fmt.Errorf("containerd driver: %w", err)
 	}
-	if err := d.takeBack(ctx); err != nil {
+	if err := d.recoverTasks(ctx); err != nil {
 		return nil, fmt.Errorf("containerd driver: %w", err)
 	}
 	return d, nil
 }
 
-// findParts looks for what the driver needs on the machine.
+// findParts looks for the programs that the driver needs.
 func (d *Driver) findParts() (err error) {
 	if d.runc, err = findRunc(); err != nil {
 		return err
@@ -121,7 +119,7 @@ func (d *Driver) findParts() (err error) {
 	return nil
 }
 
-// findRunc also looks where root's programs lie, which is not always in PATH.
+// findRunc also looks where root's programs are, which is not always in PATH.
 func findRunc() (string, error) {
 	for _, name := range []string{"runc", "/usr/sbin/runc", "/usr/local/sbin/runc"} {
 		if path, err := exec.LookPath(name); err == nil {
@@ -153,13 +151,13 @@ func (d *Driver) connect(ctx context.Context) (err error) {
 	return err
 }
 
-// connectTime is how long an outside daemon is waited for: when the machine starts,
-// it may come after us.
+// connectTime is how long to wait for an outside daemon: when the machine boots, it may
+// start later.
 const connectTime = 10 * time.Second
 
 // awaitOutside asks the outside daemon for its version until it answers.
 func (d *Driver) awaitOutside(ctx context.Context) (client.Version, error) {
-	var refused error // which says more than that the time is over
+	var refused error // more specific than a timeout
 	for {
 		found, err := d.client.Version(ctx)
 		switch err = native(err); {
@@ -193,7 +191,7 @@ func (d *Driver) outsideSnapshotter(ctx context.Context) (string, error) {
 	return nativeCopy, nil
 }
 
-// Close lets go of the daemon and leaves every task running.
+// Close disconnects from the daemon and leaves every task running.
 func (d *Driver) Close() error {
 	d.close()
 	var errs []error
@@ -230,7 +228,7 @@ func (d *Driver) scope(ctx context.Context) context.Context {
 	return namespaces.WithNamespace(ctx, d.opts.namespace())
 }
 
-// Check asks containerd for nothing in particular.
+// Check calls containerd to see whether it answers.
 func (d *Driver) Check(ctx context.Context) error {
 	if _, err := d.client.ContainerService().List(ctx, `id==""`); err != nil {
 		return fmt.Errorf("containerd does not answer: %w", err)
@@ -258,7 +256,7 @@ func (d *Driver) List(ctx context.Context) ([]driver.Status, error) {
 	return list, nil
 }
 
-// process asks for the task's first process; nil means that there is no shim.
+// process returns the task's first process; nil means that there is no shim.
 func (d *Driver) process(ctx context.Context, id string) (*tasks.GetResponse, error) {
 	reply, err := d.client.TaskService().Get(ctx, &tasks.GetRequest{ContainerID: id})
 	if err = native(err); errdefs.IsNotFound(err) {

@@ -29,7 +29,7 @@ func TestEmbedded(t *testing.T) {
 	})
 }
 
-// A containerd that the machine has passes it too.
+// A containerd of the machine passes it, too.
 func TestOutside(t *testing.T) {
 	opts := testOptions(t)
 	root, state := startOutside(t, &opts)
@@ -49,9 +49,9 @@ func TestOutside(t *testing.T) {
 	}
 }
 
-// An outside daemon may come later, when the machine starts or both are upgraded.
-// One that was killed has left its socket.
-func TestOutsideDaemonIsWaitedFor(t *testing.T) {
+// An outside daemon may start later, when the machine boots or both are upgraded. A killed
+// one leaves its socket.
+func TestOpenWaitsForTheOutsideDaemon(t *testing.T) {
 	dir := t.TempDir()
 	opts := testOptions(t)
 	opts.Address = filepath.Join(dir, "containerd.sock")
@@ -61,7 +61,7 @@ func TestOutsideDaemonIsWaitedFor(t *testing.T) {
 	}
 	stale.SetUnlinkOnClose(false)
 	stale.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // with the time that all else takes
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // with the usual overhead
 	defer cancel()
 	if _, err := Open(ctx, opts); err == nil || !strings.Contains(err.Error(), "no containerd answers at "+opts.Address+": start it (connection error") {
 		t.Errorf("without one it says %v", err)
@@ -81,9 +81,9 @@ func TestOutsideDaemonIsWaitedFor(t *testing.T) {
 	}
 }
 
-// What exec has started goes on while an outside daemon is restarted, and can be
-// spoken with afterwards; if its caller leaves meanwhile, it ends nevertheless.
-func TestExecOutlivesARestartOfTheOutsideDaemon(t *testing.T) {
+// A process started by exec survives a restart of the outside daemon, and stays connected
+// to its caller. If the caller leaves meanwhile, it ends.
+func TestExecSurvivesARestartOfTheOutsideDaemon(t *testing.T) {
 	dir := t.TempDir()
 	root, state := filepath.Join(dir, "root"), filepath.Join(dir, "state")
 	opts := testOptions(t)

@@ -22,8 +22,8 @@ import (
 	"github.com/cloudless/cloudless/internal/driver"
 )
 
-// Exec runs a further process in the task, with the task's own user,
-// environment and rights where exec does not say otherwise.
+// Exec runs another process in the task. It has the task's own user, environment and rights
+// unless exec says otherwise.
 func (d *Driver) Exec(ctx context.Context, id string, exec driver.Exec) (_ driver.Process, err error) {
 	if len(exec.Command) == 0 || exec.Command[0] == "" {
 		return nil, fmt.Errorf("exec in task %s: no command given: %w", id, driver.ErrInvalid)
@@ -79,8 +79,8 @@ func (d *Driver) execSpec(ctx context.Context, container containers.Container, e
 	return spec.Process, err
 }
 
-// process is a process started by Exec. A goroutine of its own sees it through
-// to its end, whether or not anybody waits.
+// process is a process started by Exec. A goroutine of its own waits for its end, even if
+// no caller does.
 type process struct {
 	driver  *Driver
 	task    string
@@ -125,7 +125,7 @@ func (p *process) start(ctx context.Context, exec driver.Exec, spec *specs.Proce
 		return errors.Join(execError(err), p.delete(undo))
 	}
 	close(p.started)
-	go p.see()
+	go p.awaitExit()
 	return nil
 }
 
@@ -148,7 +148,7 @@ func (p *process) openStreams(exec driver.Exec) (cio.IO, error) {
 	return cio.NewCreator(opts...)(p.id)
 }
 
-// execError tells a command that cannot run from a task that does not.
+// execError distinguishes a command that cannot run from a task that does not run.
 func execError(err error) error {
 	err = native(err)
 	switch text := err.Error(); {
@@ -163,9 +163,8 @@ func execError(err error) error {
 	return err
 }
 
-// see waits for the exit and for the output before it, and then lets the shim
-// forget the process.
-func (p *process) see() {
+// awaitExit waits for the exit and all output, and then lets the shim forget the process.
+func (p *process) awaitExit() {
 	defer close(p.done)
 	reply, err := p.await(p.driver.closed)
 	if err != nil {
@@ -175,8 +174,8 @@ func (p *process) see() {
 		p.code = int(reply.ExitStatus)
 		ctx, cancel := context.WithTimeout(p.driver.closed, killTime)
 		defer cancel()
-		// The shim closes its ends of the streams, after waiting for a moment if
-		// a child of the process still holds them.
+		// The shim closes its ends of the streams, after a short wait if a child of the
+		// process still holds them.
 		if err := p.delete(ctx); err != nil {
 			p.streams.Cancel()
 		}
@@ -186,8 +185,8 @@ func (p *process) see() {
 	p.streams.Close()
 }
 
-// await attaches to the process for as often as the daemon breaks off: the process
-// and its streams know nothing of that.
+// await waits for the process, and reattaches whenever the daemon disconnects: the process
+// and its streams do not notice that.
 func (p *process) await(ctx context.Context) (*tasks.WaitResponse, error) {
 	for pause := 20 * time.Millisecond; ; pause = min(2*pause, time.Second) {
 		reply, err := p.driver.client.TaskService().Wait(ctx, &tasks.WaitRequest{ContainerID: p.task, ExecID: p.id})
@@ -226,8 +225,8 @@ func (p *process) Wait(ctx context.Context) (int, error) {
 	}
 }
 
-// kill tries again until ctx ends, because the daemon may be restarting: nobody
-// else would end the process.
+// kill retries until ctx ends, because the daemon may be restarting and nothing else would
+// end the process.
 func (p *process) kill(ctx context.Context) error {
 	for {
 		err := p.signal(ctx, syscall.SIGKILL)
@@ -244,8 +243,8 @@ func (p *process) kill(ctx context.Context) error {
 	}
 }
 
-// Resize tries again for a moment, because the terminal of a process that was
-// only just started may not be there yet.
+// Resize retries for a moment, because the terminal of a process that was just started may
+// not exist yet.
 func (p *process) Resize(ctx context.Context, width, height uint16) error {
 	request := &tasks.ResizePtyRequest{ContainerID: p.task, ExecID: p.id, Width: uint32(width), Height: uint32(height)}
 	for attempt := 1; ; attempt++ {
@@ -282,8 +281,8 @@ func (p *process) signal(ctx context.Context, sig syscall.Signal) error {
 	return nil
 }
 
-// closingReader tells the shim when the input has ended; the shim holds the
-// pipe open, so that the process would not notice otherwise.
+// closingReader tells the shim when the input has ended. The shim holds the pipe open, so
+// the process would not notice otherwise.
 type closingReader struct {
 	io.Reader
 	process *process

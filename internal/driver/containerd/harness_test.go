@@ -29,7 +29,7 @@ import (
 // unknownImage is on a registry that answers and has nothing.
 const unknownImage = "registry.test/nothing:1"
 
-// testOptions describe a cloud of the test's own.
+// testOptions describe a cloud for this test only.
 func testOptions(t *testing.T) Options {
 	t.Helper()
 	if testing.Short() {
@@ -49,11 +49,11 @@ func testOptions(t *testing.T) Options {
 	return opts
 }
 
-// testWriter shows what the driver logs where the test's own messages are.
+// testWriter writes the driver's log into the test's log.
 type testWriter struct{ t *testing.T }
 
 func (w testWriter) Write(b []byte) (int, error) {
-	// A daemon may say its last word after the test has ended.
+	// A daemon may still log after the test has ended.
 	if w.t.Context().Err() == nil {
 		w.t.Log(strings.TrimSpace(string(b)))
 	}
@@ -152,8 +152,8 @@ func tree(t *testing.T, root string, want func(fs.FileMode) bool) []string {
 	return found
 }
 
-// processes are those that have to do with the cloud's namespace in containerd
-// or run in its cgroups.
+// processes are those that belong to the cloud's namespace in containerd or run in its
+// cgroups.
 func processes(t *testing.T, opts Options) []string {
 	t.Helper()
 	entries, err := os.ReadDir("/proc")
@@ -168,7 +168,7 @@ func processes(t *testing.T, opts Options) []string {
 		}
 		cmdline, _ := os.ReadFile(filepath.Join("/proc", entry.Name(), "cmdline"))
 		if len(cmdline) == 0 {
-			continue // dead, and waiting for init to collect it
+			continue // dead, waiting for init to reap it
 		}
 		cgroup, _ := os.ReadFile(filepath.Join("/proc", entry.Name(), "cgroup"))
 		if bytes.Contains(cmdline, []byte(opts.namespace())) ||
@@ -208,7 +208,7 @@ func killStockShim(t *testing.T, opts Options, id string) {
 	t.Fatalf("no shim of task %s", id)
 }
 
-// firstLine reads a line of what a child process says.
+// firstLine reads a line of a child's output.
 func firstLine(t *testing.T, r io.Reader) string {
 	t.Helper()
 	lines := bufio.NewScanner(r)
@@ -218,8 +218,8 @@ func firstLine(t *testing.T, r io.Reader) string {
 	return lines.Text()
 }
 
-// quiet is for what is done after a test has ended.
+// quiet is for work after a test has ended.
 var quiet = slog.New(slog.DiscardHandler)
 
-// withoutCancel is for cleaning up, when the test's own context has ended.
+// withoutCancel is for cleanup, when the test's own context has ended.
 func withoutCancel(t *testing.T) context.Context { return context.WithoutCancel(t.Context()) }

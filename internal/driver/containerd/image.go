@@ -17,16 +17,14 @@ import (
 	"github.com/cloudless/cloudless/internal/driver"
 )
 
-// image is what a container needs to know of one that lies unpacked on this
-// machine.
+// image is what a container needs to know about an unpacked image.
 type image struct {
 	parent string // the snapshot of its topmost layer
 	config imagespec.ImageConfig
 }
 
-// imageCache spares Start the reading of what Prepare has just read. An image's
-// record keeps its content and snapshots from being collected, and only Purge
-// removes records.
+// imageCache spares Start from reading again what Prepare has just read. An image's record
+// keeps its content and snapshots from being collected, and only Purge removes records.
 type imageCache struct {
 	mu     sync.Mutex
 	images map[string]image
@@ -60,9 +58,9 @@ func (d *Driver) Prepare(ctx context.Context, task driver.Task) error {
 	return err
 }
 
-// image returns the image of that reference, pulling it if it is not here. A
-// reference that is here is not looked for again: what it means does not change
-// under a running replica, and owners pin it by digest.
+// image returns the image of that reference, and pulls it if it is missing. It does not
+// check for a newer version: the meaning of a reference must not change under a running
+// replica, and owners pin it by digest.
 func (d *Driver) image(ctx context.Context, ref string, login *driver.Login) (image, error) {
 	if found, ok := d.images.get(ref); ok {
 		return found, nil
@@ -91,7 +89,7 @@ func (d *Driver) image(ctx context.Context, ref string, login *driver.Login) (im
 	return loaded, nil
 }
 
-// unpacked makes sure that the image is for this machine and lies unpacked.
+// unpacked checks that the image is for this machine and unpacks it if needed.
 func (d *Driver) unpacked(ctx context.Context, img images.Image) (image, error) {
 	here := platforms.OnlyStrict(platforms.DefaultSpec())
 	manifest, err := images.Manifest(ctx, d.client.ContentStore(), img.Target, here)

@@ -22,8 +22,8 @@ import (
 	"github.com/cloudless/cloudless/internal/driver/drivertest"
 )
 
-// An image is pulled by the client that was given for its registry: from an
-// address that its name does not tell, with a certificate of the node's own.
+// An image is pulled with the client for its registry: from an address that its name does
+// not reveal, with the node's own certificate.
 func TestPullFromOwnRegistry(t *testing.T) {
 	opts := testOptions(t)
 	var requests atomic.Int64
@@ -62,8 +62,7 @@ func TestPullFromOwnRegistry(t *testing.T) {
 	}
 }
 
-// A registry that cannot be reached may be there again soon: that is not the
-// image's fault.
+// An unreachable registry may be back soon: that is not the image's fault.
 func TestUnreachableRegistry(t *testing.T) {
 	opts := testOptions(t)
 	server := httptest.NewTLSServer(http.NotFoundHandler())
@@ -78,8 +77,7 @@ func TestUnreachableRegistry(t *testing.T) {
 	}
 }
 
-// ownRegistry answers only who shows a certificate, and nobody who asks for a
-// forbidden image.
+// ownRegistry requires a client certificate, and refuses forbidden images.
 func ownRegistry(t *testing.T, requests *atomic.Int64) *http.Client {
 	t.Helper()
 	images := registry.New(registry.Logger(log.New(io.Discard, "", 0)))

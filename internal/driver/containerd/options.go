@@ -9,33 +9,32 @@ import (
 	"regexp"
 )
 
-// Options says where a driver keeps its things and which daemon it uses.
+// Options says where a driver keeps its data and which daemon it uses.
 type Options struct {
-	// ID tells the clouds on one machine apart: it names the containerd
-	// namespace and the parent of all cgroups. Made of [a-z0-9-].
+	// ID distinguishes the clouds on one machine: it names the containerd namespace and the
+	// parent of all cgroups. Made of [a-z0-9-].
 	ID string
 
 	// DataDir holds what must last: images, root filesystems and the shim.
 	DataDir string
 
-	// RunDir holds what a reboot may take: sockets and the state of running
-	// tasks. It must lie on a tmpfs such as /run and be short, because it
-	// becomes part of the names of sockets.
+	// RunDir holds what may be lost in a reboot: sockets and the state of running tasks. It
+	// must be on a tmpfs such as /run and be short, because it becomes part of socket
+	// names.
 	RunDir string
 
-	// Address is the socket of an outside containerd. When it is empty, the
-	// driver runs containerd inside this process.
+	// Address is the socket of an outside containerd. If it is empty, the driver runs
+	// containerd inside this process.
 	Address string
 
-	// Registries are the clients for registries that need more than the public
-	// rules: own certificates or an own way of dialling. The key is the host of
-	// the image's reference. All registries are spoken to by HTTPS.
+	// Registries are the clients for registries with their own certificates or their own
+	// way of dialling. The key is the host of the image's reference. All of them use HTTPS.
 	Registries map[string]*http.Client
 
 	Log *slog.Logger
 }
 
-// maxSocketDir is what containerd allows for the folder of the shims' sockets.
+// maxSocketDir is containerd's limit for the folder of the shims' sockets.
 const maxSocketDir = 42
 
 var validID = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$`)
@@ -59,8 +58,8 @@ func (o Options) validate() error {
 
 func (o Options) embedded() bool { return o.Address == "" }
 
-// namespace is the driver's own in containerd, so that clouds can share an
-// outside daemon without seeing each other.
+// namespace is the driver's own in containerd, so that clouds can share an outside daemon
+// without seeing each other.
 func (o Options) namespace() string { return "cloudless-" + o.ID }
 
 // cgroupParent holds the cgroups of all tasks.
@@ -74,7 +73,7 @@ func (o Options) runcDir() string   { return filepath.Join(o.RunDir, "runc") }
 func (o Options) recordDir() string { return filepath.Join(o.RunDir, "tasks") }
 func (o Options) fifoDir() string   { return filepath.Join(o.RunDir, "fifo") }
 
-// pipeDir holds the pipes of the processes that were started in a task by Exec.
+// pipeDir holds the pipes of the processes that Exec has started in a task.
 func (o Options) pipeDir(task string) string { return filepath.Join(o.fifoDir(), task) }
 
 func (o Options) address() string {

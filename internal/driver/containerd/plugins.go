@@ -1,8 +1,8 @@
 package containerd
 
-// The parts of containerd that the embedded daemon is made of. They put
-// themselves into containerd's registry; loadPlugins takes them from there.
-// Snapshotters are added by hand, see snapshotters.
+// The parts of containerd that make up the embedded daemon. They register themselves with
+// containerd; loadPlugins takes them from there. Snapshotters are added by hand, see
+// snapshotters.
 import (
 	_ "github.com/containerd/containerd/api/types/runc/options"
 	_ "github.com/containerd/containerd/v2/core/runtime/v2"

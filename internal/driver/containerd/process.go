@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// killShims kills the shims whose program lies in dir; of that task only,
-// unless id is empty.
+// killShims kills the shims whose program is in dir; only that of task id, unless id is
+// empty.
 func killShims(dir, id string) error {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -31,14 +31,13 @@ func killShims(dir, id string) error {
 	return nil
 }
 
-// killShim does nothing if the process is no such shim.
+// killShim does nothing if the process is not such a shim.
 func killShim(pid int, dir, id string) error {
 	return killIf(pid, func() (bool, error) { return isShim(pid, dir, id), nil })
 }
 
-// killIf holds on to the process before it is looked at, so that it never kills
-// another one that was given the same number. It returns when the process is
-// dead.
+// killIf opens the process before it checks it, so that it never kills another one with the
+// same pid. It returns when the process is dead.
 func killIf(pid int, ours func() (bool, error)) error {
 	handle, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL) {

@@ -30,9 +30,8 @@ import (
 // parallelLayers is how many layers of one image are fetched at once.
 const parallelLayers = 4
 
-// pull fetches and unpacks an image. Layers that are here are not fetched, and
-// one whose connection broke goes on where it was at the next attempt: what has
-// come of it waits in the content store.
+// pull fetches and unpacks an image. It skips layers that are here. An interrupted layer
+// resumes at the next attempt from what the content store has of it.
 func (d *Driver) pull(ctx context.Context, ref string, login *driver.Login) (images.Image, error) {
 	full, err := reference.Parse(ref)
 	if err != nil || full.Object == "" {
@@ -55,8 +54,8 @@ func (d *Driver) pull(ctx context.Context, ref string, login *driver.Login) (ima
 	return pulled.Metadata(), nil
 }
 
-// registryHosts says how a registry is reached: by the client that was given
-// for it, or by the public rules, with a login that only this registry is shown.
+// registryHosts says how to reach a registry: with its own client, or by the public rules,
+// with a login that only this registry sees.
 func (d *Driver) registryHosts(registry string, login *driver.Login) docker.RegistryHosts {
 	return func(host string) ([]docker.RegistryHost, error) {
 		if own, ok := d.opts.Registries[host]; ok {
@@ -69,7 +68,7 @@ func (d *Driver) registryHosts(registry string, login *driver.Login) docker.Regi
 			}}, nil
 		}
 		transport := http.RoundTripper(docker.DefaultHTTPTransport(nil))
-		if onThisMachine(host) { // where plain HTTP shows nobody the password
+		if onThisMachine(host) { // where plain HTTP reveals the password to no other machine
 			transport = docker.NewHTTPFallback(transport)
 		}
 		web := &http.Client{Transport: transport}
@@ -91,7 +90,7 @@ func onThisMachine(host string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// pullError tells what will not get better by trying again from the rest.
+// pullError distinguishes permanent errors from those worth a retry.
 func (d *Driver) pullError(ctx context.Context, ref string, login *driver.Login, resolver remotes.Resolver, err error) error {
 	status, ok := errors.AsType[remoteerrors.ErrUnexpectedStatus](err)
 	denied := ok && (status.StatusCode == http.StatusUnauthorized || status.StatusCode == http.StatusForbidden)
@@ -101,7 +100,7 @@ func (d *Driver) pullError(ctx context.Context, ref string, login *driver.Login,
 	case !errdefs.IsNotFound(err):
 		return fmt.Errorf("pull image %s: %w", ref, err)
 	}
-	// What was not found is the image, or a platform in it.
+	// The image was not found, or a platform in it.
 	_, target, resolveErr := resolver.Resolve(ctx, ref)
 	if resolveErr != nil {
 		return fmt.Errorf("image %s does not exist in its registry: %w: %w", ref, driver.ErrImage, err)
@@ -133,7 +132,7 @@ func refusedPull(ref string, login *driver.Login, err error) error {
 	return fmt.Errorf("image %s may not be pulled or does not exist: the registry refuses it: %s: %w: %w", ref, how, driver.ErrImage, err)
 }
 
-// maxManifest is what a manifest or a configuration may have in bytes.
+// maxManifest bounds a manifest or configuration in bytes.
 const maxManifest = 8 << 20
 
 func ownPlatform(name string) bool {
@@ -141,7 +140,7 @@ func ownPlatform(name string) bool {
 	return err == nil && platforms.OnlyStrict(platforms.DefaultSpec()).Match(p)
 }
 
-// otherPlatform says what an image has instead of what this machine needs.
+// otherPlatform says which platforms an image has instead of this machine's.
 func otherPlatform(ref string, offers []string) error {
 	if len(offers) == 0 {
 		return fmt.Errorf("image %s has nothing for this machine, which is %s: %w", ref, platforms.DefaultString(), driver.ErrImage)
@@ -154,7 +153,7 @@ func (d *Driver) stored(ctx context.Context, desc imagespec.Descriptor) ([]byte,
 	return content.ReadBlob(ctx, d.client.ContentStore(), desc)
 }
 
-// offered lists the platforms that an image is for, as far as that can be read.
+// offered lists the platforms that an image is for, as far as they can be read.
 func (d *Driver) offered(ctx context.Context, target imagespec.Descriptor, read func(context.Context, imagespec.Descriptor) ([]byte, error)) []string {
 	data, err := read(ctx, target)
 	if err != nil {
@@ -189,7 +188,7 @@ type pulls struct {
 	now map[string]*fetching
 }
 
-// fetching is what belongs to an image, as far as it is known.
+// fetching is the known content of an image.
 type fetching struct {
 	mu    sync.Mutex
 	parts map[digest.Digest]imagespec.Descriptor
@@ -245,7 +244,7 @@ func (f *fetching) all() []imagespec.Descriptor {
 	return all
 }
 
-// Progress says how much of an image that is being fetched lies on the disk.
+// Progress says how much of an image that is being fetched is on disk.
 func (d *Driver) Progress(ctx context.Context, ref string) (driver.Progress, bool) {
 	pull := d.pulls.get(ref)
 	if pull == nil {

@@ -16,7 +16,7 @@ import (
 
 	"github.com/distribution/distribution/v3/configuration"
 	"github.com/distribution/distribution/v3/registry/handlers"
-	_ "github.com/distribution/distribution/v3/registry/storage/driver/inmemory" // where the test's registry keeps its images
+	_ "github.com/distribution/distribution/v3/registry/storage/driver/inmemory" // storage of the test's registry
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -30,8 +30,8 @@ import (
 	"github.com/cloudless/cloudless/internal/driver/drivertest"
 )
 
-// others is a registry of others on this machine, spoken to by plain HTTP, which
-// gives a token to who has the password.
+// others is a foreign registry on this machine, with plain HTTP, which gives a token for
+// the password.
 type others struct {
 	host string
 	// intercept answers in its place, if it wants to.
@@ -104,8 +104,8 @@ func busybox(t *testing.T) v1.Image {
 	return img
 }
 
-// A registry that asks for a login gets the one of the task, by the way of
-// tokens, and nobody else sees it.
+// A registry that asks for a login gets the task's, through a token, and no other registry
+// sees it.
 func TestPullWithLogin(t *testing.T) {
 	opts := testOptions(t)
 	var log bytes.Buffer
@@ -150,8 +150,7 @@ func TestPullWithLogin(t *testing.T) {
 	}
 }
 
-// The node takes its own platform out of an index, and says what there is where
-// there is none for it.
+// The node picks its own platform from an index, and says what there is if that is missing.
 func TestPullChoosesByPlatform(t *testing.T) {
 	opts := testOptions(t)
 	t.Cleanup(func() { mustPurge(t, opts) })
@@ -194,9 +193,8 @@ func TestPullChoosesByPlatform(t *testing.T) {
 	}
 }
 
-// A pull whose connection breaks in the middle goes on there, and can be asked
-// how far it is.
-func TestPullGoesOnWhereItBroke(t *testing.T) {
+// A pull whose connection breaks resumes there, and reports its progress.
+func TestPullResumesWhereItBroke(t *testing.T) {
 	opts := testOptions(t)
 	t.Cleanup(func() { mustPurge(t, opts) })
 	o := newOthers(t)
@@ -257,7 +255,7 @@ func TestPullGoesOnWhereItBroke(t *testing.T) {
 	}
 	close(goOn)
 	if err := <-prepared; err != nil {
-		// The library may give up on a broken connection; the agent tries again.
+		// The library may give up on a broken connection; the agent retries.
 		if err := d.Prepare(t.Context(), task); err != nil {
 			t.Fatal(err)
 		}
@@ -270,11 +268,11 @@ func TestPullGoesOnWhereItBroke(t *testing.T) {
 	}
 }
 
-// progressOf asks until the progress is as wished.
-func progressOf(ctx context.Context, d *Driver, image string, wished func(driver.Progress) bool) (at driver.Progress) {
+// progressOf polls until the progress is as wanted.
+func progressOf(ctx context.Context, d *Driver, image string, want func(driver.Progress) bool) (at driver.Progress) {
 	for range 2000 {
 		if p, ok := d.Progress(ctx, image); ok {
-			if at = p; wished(p) {
+			if at = p; want(p) {
 				break
 			}
 		}

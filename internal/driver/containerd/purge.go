@@ -15,10 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Purge removes everything of this driver from the machine: tasks, images,
-// processes, mounts, cgroups, sockets and folders. Of an outside daemon it
-// removes the namespace of this cloud and nothing else. The driver must be
-// closed.
+// Purge removes everything of this driver from the machine: tasks, images, processes,
+// mounts, cgroups, sockets and folders. In an outside daemon it removes only this cloud's
+// namespace. The driver must be closed.
 func Purge(ctx context.Context, opts Options) error {
 	if err := opts.validate(); err != nil {
 		return fmt.Errorf("purge: %w", err)
@@ -46,8 +45,8 @@ func purgeOutside(ctx context.Context, opts Options) error {
 	return errors.Join(err, d.Close())
 }
 
-// purgeMachine needs no daemon: what one knows is in the folders, and what runs
-// is in the cgroups. It therefore works on folders that no daemon can open.
+// purgeMachine needs no daemon: a daemon's knowledge is in the folders, and what runs is in
+// the cgroups. So it works on folders that no daemon can open.
 func purgeMachine(opts Options) error {
 	if err := os.MkdirAll(opts.rootDir(), 0o700); err != nil {
 		return err
@@ -61,7 +60,7 @@ func purgeMachine(opts Options) error {
 	if err != nil {
 		return err
 	}
-	// Shims last: they are the parents, and bury what is killed.
+	// Shims last: they are the parents, and reap what is killed.
 	if err := cgroups.kill(opts.cgroupParent()); err != nil {
 		return err
 	}
@@ -83,7 +82,7 @@ func (d *Driver) removeAllTasks(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// emptyNamespace takes this cloud's things out of an outside daemon.
+// emptyNamespace removes this cloud's objects from an outside daemon.
 func (d *Driver) emptyNamespace(ctx context.Context) error {
 	all, err := d.client.ImageService().List(ctx)
 	if err != nil {
@@ -98,7 +97,7 @@ func (d *Driver) emptyNamespace(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("list leases: %w", err)
 	}
-	for _, lease := range held { // which may hold what a pull that was cut short has brought
+	for _, lease := range held { // they may hold content of an interrupted pull
 		if err := absent(d.client.LeasesService().Delete(ctx, lease, leases.SynchronousDelete)); err != nil {
 			return fmt.Errorf("remove lease %s: %w", lease.ID, err)
 		}
@@ -112,7 +111,7 @@ func (d *Driver) emptyNamespace(ctx context.Context) error {
 	return nil
 }
 
-// removeSnapshots removes what the collector has not, children before parents.
+// removeSnapshots removes what the collector has left, children before parents.
 func (d *Driver) removeSnapshots(ctx context.Context) error {
 	service := d.client.SnapshotService(d.snapshotter)
 	for {
@@ -129,7 +128,7 @@ func (d *Driver) removeSnapshots(ctx context.Context) error {
 			switch err := service.Remove(ctx, key); {
 			case err == nil || errdefs.IsNotFound(err):
 				removed = true
-			case !errdefs.IsFailedPrecondition(err): // which means that it has children
+			case !errdefs.IsFailedPrecondition(err): // it has children
 				return fmt.Errorf("remove snapshot %s: %w", key, err)
 			}
 		}
@@ -149,20 +148,19 @@ func removeFolders(opts Options) error {
 		opts.rootDir(), opts.shimDir(),
 	} {
 		if err := unmountBelow(dir); err != nil {
-			errs = append(errs, err) // and what is mounted there stays whole
+			errs = append(errs, err) // what is mounted there stays intact
 			continue
 		}
 		errs = append(errs, os.RemoveAll(dir))
 	}
-	// The run folder itself may hold things of others.
+	// The run folder itself may hold other things.
 	if err := os.Remove(opts.RunDir); err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
 
-// unmountBelow takes away every mount in dir, so that removing dir never
-// reaches into one.
+// unmountBelow unmounts everything in dir, so that removing dir never reaches into a mount.
 func unmountBelow(dir string) error {
 	real, err := filepath.EvalSymlinks(dir)
 	if errors.Is(err, os.ErrNotExist) {

@@ -13,8 +13,8 @@ import (
 	"github.com/cloudless/cloudless/internal/driver"
 )
 
-// record is what containerd does not keep about a task that was started. It
-// lies in the run folder, so that a reboot takes it together with the task.
+// record is what containerd does not store about a started task. It is in the run folder,
+// so that a reboot removes it together with the task.
 type record struct {
 	StartedAt time.Time    `json:"startedAt"`
 	Killed    bool         `json:"killed,omitempty"` // we sent SIGKILL
@@ -30,8 +30,7 @@ func newRecords(dir string) *records { return &records{dir: dir} }
 
 func (r *records) path(id string) string { return filepath.Join(r.dir, id+".json") }
 
-// read returns an error that is os.ErrNotExist if the task was never started in
-// this boot.
+// read returns os.ErrNotExist if the task was never started in this boot.
 func (r *records) read(id string) (*record, error) {
 	data, err := os.ReadFile(r.path(id))
 	if err != nil {
@@ -44,8 +43,7 @@ func (r *records) read(id string) (*record, error) {
 	return &rec, nil
 }
 
-// write replaces the record as a whole. It is not synced: it need not outlive a
-// reboot.
+// write replaces the record atomically. It is not synced: it need not survive a reboot.
 func (r *records) write(id string, rec record) error {
 	data, err := json.Marshal(rec)
 	if err != nil {

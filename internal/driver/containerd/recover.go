@@ -18,10 +18,10 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// takeBack puts right what a crash of an earlier run has left unfinished. Tasks
-// go on as they are; processes in them that were started by Exec end with the
-// one who asked for them. Nothing else uses the driver meanwhile.
-func (d *Driver) takeBack(ctx context.Context) error {
+// recoverTasks completes what a crash of an earlier run has left unfinished. Tasks go on;
+// processes that Exec has started in them end together with their caller. Nothing else uses
+// the driver meanwhile.
+func (d *Driver) recoverTasks(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, undoTime)
 	defer cancel()
 	all, err := d.client.ContainerService().List(ctx)
@@ -36,12 +36,11 @@ func (d *Driver) takeBack(ctx context.Context) error {
 	return d.endExecs(ctx, all)
 }
 
-// completeRecord writes the record of a task that was started and whose record
-// was not written any more. Without it the task would seem never to have been
-// started as soon as its shim is gone.
+// completeRecord writes the missing record of a started task. Without it, the task would
+// seem never to have been started as soon as its shim is gone.
 func (d *Driver) completeRecord(ctx context.Context, container containers.Container) error {
 	if _, err := d.records.read(container.ID); !errors.Is(err, os.ErrNotExist) {
-		return nil // a damaged one is told by whoever needs it
+		return nil // a damaged one is reported when it is needed
 	}
 	first, err := d.process(ctx, container.ID)
 	if err != nil || first == nil || first.Process.Status == tasktypes.Status_CREATED {
@@ -50,8 +49,8 @@ func (d *Driver) completeRecord(ctx context.Context, container containers.Contai
 	return d.records.write(container.ID, record{StartedAt: container.CreatedAt})
 }
 
-// endExecs ends the processes that an earlier run has started by Exec. Their
-// pipes tell of them: those are made first and taken away last.
+// endExecs ends the processes that an earlier run has started by Exec. Their pipes identify
+// them: those are created first and removed last.
 func (d *Driver) endExecs(ctx context.Context, all []containers.Container) error {
 	entries, err := os.ReadDir(d.opts.fifoDir())
 	if err != nil {
@@ -64,7 +63,7 @@ func (d *Driver) endExecs(ctx context.Context, all []containers.Container) error
 		} else {
 			err = d.endExecsOf(ctx, task)
 		}
-		if err != nil { // which is no reason to do without all tasks
+		if err != nil { // other tasks must still work
 			d.opts.Log.Warn("Processes that were started in a task by exec, and that nobody waits for, cannot be ended.", "task", task, "error", err)
 		}
 	}
@@ -145,12 +144,12 @@ type leftExec struct {
 	readers sync.WaitGroup
 }
 
-// stdoutPipe is how containerd's client names the pipe that every process has.
+// stdoutPipe is containerd's name for the pipe that every process has.
 const stdoutPipe = "-stdout"
 
-// drain reads the pipes until forget is done. The shim waits for somebody to take
-// the last words of the process and, while it starts one, for somebody to read at
-// all; a stock shim answers no question meanwhile.
+// drain reads the pipes until forget is done. The shim waits for a reader of the last
+// output and, while it starts a process, for any reader at all; a stock shim answers
+// nothing meanwhile.
 func (l *leftExec) drain() {
 	entries, err := os.ReadDir(l.dir)
 	if err != nil {
@@ -160,7 +159,7 @@ func (l *leftExec) drain() {
 		if id, found := strings.CutSuffix(entry.Name(), stdoutPipe); found {
 			l.id = id
 		}
-		// Without blocking: opening waits for nobody, and closing ends a read.
+		// Non-blocking: opening does not wait, and closing ends a read.
 		pipe, err := os.OpenFile(filepath.Join(l.dir, entry.Name()), os.O_RDWR|syscall.O_NONBLOCK, 0)
 		if err != nil {
 			continue
@@ -170,7 +169,7 @@ func (l *leftExec) drain() {
 	}
 }
 
-// forget lets the shim forget the process and takes its pipes away.
+// forget lets the shim forget the process and removes its pipes.
 func (l *leftExec) forget() {
 	ctx, cancel := context.WithTimeout(l.driver.closed, 2*killTime)
 	defer cancel()

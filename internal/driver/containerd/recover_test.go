@@ -19,9 +19,9 @@ import (
 	"github.com/cloudless/cloudless/internal/driver/drivertest"
 )
 
-// What exec has started ends with the process that asked for it, also after
-// kill -9, and nothing is left of it. The task itself goes on.
-func TestKilledProcessTakesItsExecsAlong(t *testing.T) {
+// A process started by exec ends with its caller, even after kill -9, and leaves nothing
+// behind. The task itself goes on.
+func TestExecsEndWithAKilledCaller(t *testing.T) {
 	opts := testOptions(t)
 	t.Cleanup(func() { mustPurge(t, opts) })
 	d := mustOpen(t, opts)
@@ -31,7 +31,7 @@ func TestKilledProcessTakesItsExecsAlong(t *testing.T) {
 		t.Fatal(err)
 	}
 	task := counter(t, ref, "host")
-	// It fills its pipe, which nobody reads any more.
+	// It fills its pipe, which has no reader any more.
 	runAndKill(t, opts, task, "sh", "-c", "while true; do echo left over; done")
 	if len(leftOver(t, opts)) != 1 {
 		t.Fatalf("kill -9 has ended the exec by itself: %v", processes(t, opts))
@@ -66,9 +66,9 @@ func TestKilledProcessTakesItsExecsAlong(t *testing.T) {
 	}
 }
 
-// The caller was killed while the shim waited for somebody to read: the process
-// runs, but its start has failed and the shim may not know it.
-func TestKilledProcessTakesAnExecAlongThatWasJustStarting(t *testing.T) {
+// The caller was killed while the shim waited for a reader: the process runs, but its start
+// has failed and the shim may not know it.
+func TestStartingExecEndsWithAKilledCaller(t *testing.T) {
 	for name, outside := range map[string]bool{"embedded": false, "outside": true} {
 		t.Run(name, func(t *testing.T) {
 			opts := testOptions(t)
@@ -84,7 +84,7 @@ func TestKilledProcessTakesAnExecAlongThatWasJustStarting(t *testing.T) {
 				t.Fatal(err)
 			}
 			startUnread(t, d, task.ID, "sh", "-c", "sleep 100000; echo left over")
-			// The shell may be seen twice, while it forks.
+			// The shell may appear twice, while it forks.
 			if left := leftOver(t, opts); len(left) == 0 {
 				t.Fatal("want a process whose start has failed, got none")
 			}
@@ -107,7 +107,7 @@ func TestKilledProcessTakesAnExecAlongThatWasJustStarting(t *testing.T) {
 	}
 }
 
-// startUnread starts a process whose pipes nobody reads, and gives up.
+// startUnread starts a process whose pipes have no reader, and gives up.
 func startUnread(t *testing.T, d *Driver, task string, command ...string) {
 	t.Helper()
 	container, err := d.container(t.Context(), task)
@@ -166,8 +166,8 @@ func leftOver(t *testing.T, opts Options) (found []string) {
 	return found
 }
 
-// A crash right after a start keeps the record from being written. The task is
-// no less a started one, also when its shim is killed later.
+// After a crash right after a start, the record is missing. The task still counts as
+// started, even when its shim is killed later.
 func TestCrashBeforeRecord(t *testing.T) {
 	opts := testOptions(t)
 	t.Cleanup(func() { mustPurge(t, opts) })
@@ -196,8 +196,8 @@ func TestCrashBeforeRecord(t *testing.T) {
 	}
 }
 
-// A daemon that is killed right after it has started a shim has not written down
-// where that is. Nothing of it is left all the same once its task was removed.
+// A daemon that is killed right after it has started a shim has not stored its address.
+// Removing the task still leaves nothing of it.
 func TestCrashBeforeTheShimIsKnown(t *testing.T) {
 	opts := testOptions(t)
 	t.Cleanup(func() { mustPurge(t, opts) })
@@ -228,8 +228,8 @@ func TestCrashBeforeTheShimIsKnown(t *testing.T) {
 	}
 }
 
-// A crash at the end of a removal leaves the container alone. Nothing is known of
-// how the task ended, and that is said so that nobody waits for it.
+// A crash at the end of a removal leaves only the container. The exit is lost, and Wait
+// says so instead of blocking.
 func TestCrashAtTheEndOfARemoval(t *testing.T) {
 	opts := testOptions(t)
 	t.Cleanup(func() { mustPurge(t, opts) })

@@ -15,8 +15,8 @@ import (
 	"github.com/cloudless/cloudless/internal/driver"
 )
 
-// Root opens the root folder by the task's first process, so that mounts inside
-// the container are seen too.
+// Root opens the root folder through the task's first process, so that mounts inside the
+// container are visible, too.
 func (d *Driver) Root(ctx context.Context, id string) (_ driver.Root, err error) {
 	container, err := d.container(ctx, id)
 	if err != nil {
@@ -36,7 +36,7 @@ func (d *Driver) Root(ctx context.Context, id string) (_ driver.Root, err error)
 		return driver.Root{}, fmt.Errorf("open the root folder of task %s: %w", id, err)
 	}
 	dir := os.NewFile(uintptr(fd), path)
-	// Had the process ended before, its number could have become another's.
+	// If the process had ended before, its pid could have been reused.
 	if again, err := d.runningPID(ctx, id); err != nil || again != pid {
 		_ = dir.Close()
 		return driver.Root{}, fmt.Errorf("open the root folder of task %s: %w", id, driver.ErrNotRunning)

@@ -27,16 +27,16 @@ const (
 	defaultPath     = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 	defaultPIDLimit = 4096
 	cpuPeriod       = 100_000 // microseconds
-	minCPUShares    = 2       // the least that the kernel takes
+	minCPUShares    = 2       // the kernel's minimum
 
-	// Open files: few by default, because some programs close every number up
-	// to the limit; many for those that ask.
+	// Open files: few by default, because some programs close every number up to the limit;
+	// many for those that ask.
 	openFilesSoft = 1024
 	openFilesHard = 524_288
 )
 
-// capabilities are what root in a container keeps. What makes devices, raw
-// packets, new roots and audit records, or passes capabilities on, is not here.
+// capabilities are what root in a container keeps. They do not allow making devices, raw
+// packets, new roots or audit records, nor passing capabilities on.
 var capabilities = []string{
 	"CAP_CHOWN",
 	"CAP_DAC_OVERRIDE",
@@ -48,14 +48,14 @@ var capabilities = []string{
 	"CAP_SETUID",
 }
 
-// processLimits are what the kernel grants every process of a task.
+// processLimits are the kernel's limits for every process of a task.
 type processLimits struct {
 	openFiles specs.POSIXRlimit
-	oomScore  int // of being killed when the machine runs out of memory
+	oomScore  int // badness for the OOM killer
 }
 
-// findProcessLimits stays within what this process has itself: where it lacks
-// the right to exceed that, its containers could not start.
+// findProcessLimits stays within this process's own limits: if it may not exceed them, its
+// containers could not start.
 func findProcessLimits() (processLimits, error) {
 	var own unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &own); err != nil {
@@ -104,8 +104,8 @@ func validateTask(task driver.Task) error {
 	return fmt.Errorf("task %q: %s: %w", task.ID, problem, driver.ErrInvalid)
 }
 
-// spec describes the container to runc. The user is left to be root unless it
-// is given in numbers; see lookupUser.
+// spec describes the container to runc. The user stays root unless it is given in numbers;
+// see lookupUser.
 func (d *Driver) spec(ctx context.Context, task driver.Task, container *containers.Container, config imagespec.ImageConfig) (*oci.Spec, error) {
 	args, err := commandLine(task, config)
 	if err != nil {
@@ -148,8 +148,8 @@ func (d *Driver) spec(ctx context.Context, task driver.Task, container *containe
 	return spec, nil
 }
 
-// allowDevices lets a task use devices besides those that every task has. It can
-// make none itself.
+// allowDevices lets a task use more devices than every task has. The task cannot create any
+// itself.
 func allowDevices(spec *oci.Spec, paths []string) error {
 	for _, path := range paths {
 		device, err := oci.DeviceFromPath(path)
@@ -164,9 +164,9 @@ func allowDevices(spec *oci.Spec, paths []string) error {
 	return nil
 }
 
-// ownArchitectureOnly refuses the system calls of the other architectures that
-// the processor speaks, such as 32-bit ones: the kernel's less trodden paths,
-// and half of the time that runc takes to build the filter.
+// ownArchitectureOnly refuses the system calls of other architectures that the processor
+// supports, such as 32-bit ones: they are less tested in the kernel, and take half of the
+// time in which runc builds the filter.
 func ownArchitectureOnly(_ context.Context, _ oci.Client, _ *containers.Container, spec *oci.Spec) error {
 	own, ok := map[string]specs.Arch{"amd64": specs.ArchX86_64, "arm64": specs.ArchAARCH64}[runtime.GOARCH]
 	if ok {
@@ -175,8 +175,8 @@ func ownArchitectureOnly(_ context.Context, _ oci.Client, _ *containers.Containe
 	return nil
 }
 
-// commandLine combines the image's words with the task's. A command of the
-// task's own makes the image's arguments meaningless.
+// commandLine combines the image's command with the task's. If the task has a command, the
+// image's arguments do not count.
 func commandLine(task driver.Task, config imagespec.ImageConfig) ([]string, error) {
 	args := slices.Concat(config.Entrypoint, config.Cmd)
 	switch {
@@ -217,8 +217,8 @@ func numericUser(user string) (uid, gid uint32, ok bool) {
 	return uint32(u), uint32(g), ok && errU == nil && errG == nil
 }
 
-// lookupUser finds a user that is not given in numbers in the task's root
-// filesystem, which must be there, and reports whether there was one to find.
+// lookupUser looks a user that is not given in numbers up in the task's root filesystem,
+// which must exist, and reports whether there was one to look up.
 func (d *Driver) lookupUser(ctx context.Context, user string, container *containers.Container, spec *oci.Spec) (bool, error) {
 	if _, _, ok := numericUser(user); ok {
 		return false, nil
@@ -248,7 +248,7 @@ func (d *Driver) setResources(to *specs.LinuxResources, from driver.Resources) {
 	}
 	if from.MemoryLimit > 0 {
 		to.Memory = &specs.LinuxMemory{Limit: &from.MemoryLimit}
-		// Without swap of its own, so that the limit means memory.
+		// Without swap, so that the limit means memory.
 		if d.cgroups.limitsSwap() {
 			to.Memory.Swap = &from.MemoryLimit
 		}
@@ -260,8 +260,8 @@ func (d *Driver) setResources(to *specs.LinuxResources, from driver.Resources) {
 	to.Pids = &specs.LinuxPids{Limit: &pids}
 }
 
-// setCgroupView shows the container its own cgroup, read-only, so that programs
-// can see their limits.
+// setCgroupView shows the container its own cgroup, read-only, so that programs can see
+// their limits.
 func (d *Driver) setCgroupView(spec *oci.Spec) {
 	spec.Mounts = append(spec.Mounts, specs.Mount{
 		Destination: "/sys/fs/cgroup",
@@ -274,8 +274,8 @@ func (d *Driver) setCgroupView(spec *oci.Spec) {
 	}
 }
 
-// useHostNetwork takes the own network namespace away; without one, runc makes
-// one in which only loopback is up.
+// useHostNetwork removes the task's network namespace; without that, runc would create one
+// with only loopback.
 func useHostNetwork(spec *oci.Spec) {
 	spec.Linux.Namespaces = slices.DeleteFunc(spec.Linux.Namespaces, func(ns specs.LinuxNamespace) bool {
 		return ns.Type == specs.NetworkNamespace
@@ -287,7 +287,7 @@ func useHostNetwork(spec *oci.Spec) {
 	}
 }
 
-// useNamespace lets the container join a network namespace that is there.
+// useNamespace lets the container join an existing network namespace.
 func useNamespace(spec *oci.Spec, path string) {
 	for i, ns := range spec.Linux.Namespaces {
 		if ns.Type == specs.NetworkNamespace {

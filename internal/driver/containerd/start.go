@@ -21,15 +21,15 @@ import (
 	"github.com/cloudless/cloudless/internal/logfile"
 )
 
-// stockRuntime is the shim that an outside daemon brings with it.
+// stockRuntime is the shim of an outside daemon.
 const stockRuntime = "io.containerd.runc.v2"
 
-// undoTime bounds the clearing away after a start that failed.
+// undoTime bounds the cleanup after a failed start.
 const undoTime = 30 * time.Second
 
-// Start makes the container and runs it. A task that was started before, in
-// this run or an earlier one, is left as it is; what a crash left of one that
-// was not is removed first.
+// Start creates the container and runs it. It does not touch a task that was started
+// before, in this run or an earlier one. What a crash left of a task that was not started
+// is removed first.
 func (d *Driver) Start(ctx context.Context, task driver.Task) (_ driver.Status, err error) {
 	if err := validateTask(task); err != nil {
 		return driver.Status{}, err
@@ -61,8 +61,8 @@ func (d *Driver) Start(ctx context.Context, task driver.Task) (_ driver.Status, 
 	return d.run(ctx, task, mounts)
 }
 
-// started returns the status of a task that was started before, or an empty one,
-// and clears away a task that was made but not started.
+// started returns the status of a task that was started before, or an empty one, and
+// removes a task that was created but not started.
 func (d *Driver) started(ctx context.Context, id string) (driver.Status, error) {
 	container, err := d.container(ctx, id)
 	if errors.Is(err, driver.ErrNotFound) {
@@ -78,8 +78,8 @@ func (d *Driver) started(ctx context.Context, id string) (driver.Status, error) 
 	return driver.Status{}, d.remove(ctx, id)
 }
 
-// create makes the container and its snapshot. The container comes first: it
-// keeps the snapshot from being collected, and makes List name the task.
+// create creates the container and its snapshot. The container comes first: it keeps the
+// snapshot from being collected, and makes List name the task.
 func (d *Driver) create(ctx context.Context, task driver.Task, img image) ([]mount.Mount, error) {
 	container := containers.Container{
 		ID:          task.ID,
@@ -109,8 +109,8 @@ func (d *Driver) create(ctx context.Context, task driver.Task, img image) ([]mou
 	return mounts, d.setUser(ctx, firstOf(task.User, img.config.User, "root"), container, spec)
 }
 
-// setUser completes the container once its root filesystem can be asked who the
-// user is.
+// setUser completes the container once its root filesystem exists and the user can be
+// looked up.
 func (d *Driver) setUser(ctx context.Context, user string, container containers.Container, spec *oci.Spec) error {
 	changed, err := d.lookupUser(ctx, user, &container, spec)
 	if err != nil {
@@ -139,8 +139,8 @@ func (d *Driver) labels(task driver.Task, img image) map[string]string {
 	return labels
 }
 
-// runtime is our own shim under our own daemon and the stock one elsewhere, in
-// both cases with a state folder that no other cloud uses.
+// runtime is our own shim under the embedded daemon and the stock one otherwise, in both
+// cases with a state folder that no other cloud uses.
 func (d *Driver) runtime() (containers.RuntimeInfo, error) {
 	name := d.shim
 	if !d.opts.embedded() {
@@ -191,8 +191,8 @@ func (d *Driver) logURI(task driver.Task) string {
 	return logfile.BinaryURI(d.shim, task.LogDir, limits)
 }
 
-// runError tells a task that can never run from a machine that is in trouble.
-// runc has no codes for it, only sentences.
+// runError distinguishes a task that can never run from a problem of the machine. runc has
+// no error codes for it, only sentences.
 func runError(task driver.Task, err error) error {
 	err = native(err)
 	for _, hopeless := range []string{"unable to start container process: exec:", "chdir to cwd", "exec format error"} {

@@ -43,8 +43,7 @@ func (c cgroups) stats(path string) (driver.Stats, error) {
 	return stats, err
 }
 
-// oomKills counts the processes of the cgroup that were killed because its
-// memory ran out.
+// oomKills counts the OOM-killed processes of the cgroup.
 func (c cgroups) oomKills(path string) (uint64, error) {
 	name := "memory.oom_control"
 	if c.unified != "" {
@@ -63,7 +62,7 @@ func (c cgroups) statsV1(stats *driver.Stats, path string) error {
 	stats.ThrottledPeriods, stats.ThrottledNanos = throttling["nr_throttled"], throttling["throttled_time"]
 	stats.MemoryBytes = workingSet(read.number(memory, "memory.usage_in_bytes"), read.keyed(memory, "memory.stat")["total_inactive_file"])
 	stats.MemoryLimit = read.number(memory, "memory.limit_in_bytes")
-	if stats.MemoryLimit > math.MaxInt64/2 { // the kernel's word for none, which depends on the page size
+	if stats.MemoryLimit > math.MaxInt64/2 { // the kernel's value for none, which depends on the page size
 		stats.MemoryLimit = 0
 	}
 	stats.OOMKills = read.keyed(memory, "memory.oom_control")["oom_kill"]
@@ -90,7 +89,7 @@ func workingSet(usage, inactiveFile uint64) uint64 {
 	return usage - min(usage, inactiveFile)
 }
 
-// reader reads files until the first failure, which it keeps.
+// reader reads files until the first error, which it keeps.
 type reader struct{ err error }
 
 func (r *reader) file(dir, name string) []byte {
@@ -114,7 +113,7 @@ func (r *reader) optional(dir, name string) []byte {
 	return data
 }
 
-// number reads a single number; "max" stands for no limit and becomes 0.
+// number reads a single number; "max" means no limit and becomes 0.
 func (r *reader) number(dir, name string) uint64 {
 	text := strings.TrimSpace(string(r.file(dir, name)))
 	if r.err != nil || text == "max" {
@@ -136,8 +135,8 @@ func readKeyed(path string) (map[string]uint64, error) {
 	return parseKeyed(data), err
 }
 
-// parseKeyed reads lines of a name and a number. Other lines are passed over:
-// the kernel may add any.
+// parseKeyed reads lines of a name and a number. It ignores other lines: the kernel may add
+// any.
 func parseKeyed(data []byte) map[string]uint64 {
 	values := map[string]uint64{}
 	lines := bufio.NewScanner(bytes.NewReader(data))

@@ -16,11 +16,10 @@ import (
 	"github.com/cloudless/cloudless/internal/driver"
 )
 
-// The driver's own labels on a container. Labels of the task's owner carry the
-// prefix.
+// The driver's own labels on a container. Labels of the task's owner have the prefix.
 const (
 	labelOwner = "cloudless.owner/"
-	labelBoot  = "cloudless.boot"        // the boot in which the task was made
+	labelBoot  = "cloudless.boot"        // the boot in which the task was created
 	labelStop  = "cloudless.stop-signal" // the image's own
 )
 
@@ -43,7 +42,7 @@ func (d *Driver) container(ctx context.Context, id string) (containers.Container
 	return container, nil
 }
 
-// status puts together what the container, the shim and the record know.
+// status combines what the container, the shim and the record know.
 func (d *Driver) status(ctx context.Context, container containers.Container) (driver.Status, error) {
 	status := driver.Status{ID: container.ID, Labels: ownerLabels(container.Labels)}
 	reply, err := d.process(ctx, container.ID)
@@ -75,8 +74,8 @@ func (d *Driver) status(ctx context.Context, container containers.Container) (dr
 	return status, err
 }
 
-// startedAt is when the task was started. Without a record, because a crash
-// came between, the making of the container is close enough.
+// startedAt is when the task was started. Without a record, because of a crash, the
+// creation of the container is close enough.
 func (d *Driver) startedAt(container containers.Container) (time.Time, error) {
 	rec, err := d.records.read(container.ID)
 	if errors.Is(err, os.ErrNotExist) {

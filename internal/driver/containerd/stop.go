@@ -54,9 +54,8 @@ func (d *Driver) Stop(ctx context.Context, id string, name string, grace time.Du
 	return nil
 }
 
-// stopSignal is the signal of that name or, if it is empty, the image's own. One
-// of the image that does not exist is nothing that a caller could put right, so
-// that SIGTERM takes its place.
+// stopSignal is the signal of that name or, if it is empty, the image's own. If the image's
+// does not exist, it is SIGTERM, because no caller could fix that.
 func stopSignal(name, ofImage string) (syscall.Signal, error) {
 	if name != "" {
 		return parseSignal(name)
@@ -79,8 +78,7 @@ func parseSignal(name string) (syscall.Signal, error) {
 	return sig, nil
 }
 
-// kill sends a signal to the task's first process. One that has exited is not
-// an error.
+// kill sends a signal to the task's first process. It is no error if that has exited.
 func (d *Driver) kill(ctx context.Context, id string, sig syscall.Signal) error {
 	if sig == syscall.SIGKILL {
 		if err := d.records.change(id, func(rec *record) { rec.Killed = true }); err != nil {
@@ -94,7 +92,7 @@ func (d *Driver) kill(ctx context.Context, id string, sig syscall.Signal) error 
 	return nil
 }
 
-// Remove kills the task if it runs and takes everything of it away.
+// Remove kills the task if it runs and removes everything of it.
 func (d *Driver) Remove(ctx context.Context, id string) error {
 	if !validTaskID.MatchString(id) {
 		return fmt.Errorf("remove task %q: %w", id, driver.ErrInvalid)
@@ -104,8 +102,8 @@ func (d *Driver) Remove(ctx context.Context, id string) error {
 	return d.remove(ctx, id)
 }
 
-// remove does not rely on any state: it may follow a crash at any point. The
-// container goes last, so that List names the task until all else is gone.
+// remove does not rely on any state: it may follow a crash at any point. The container goes
+// last, so that List names the task until everything else is gone.
 func (d *Driver) remove(ctx context.Context, id string) error {
 	if err := d.end(ctx, id); err != nil {
 		if !d.opts.embedded() {
@@ -131,7 +129,7 @@ func (d *Driver) remove(ctx context.Context, id string) error {
 		os.RemoveAll(d.opts.pipeDir(id)),
 		d.removeSnapshot(ctx, id),
 	)
-	if err == nil { // else whoever removes it again can still ask how it ended
+	if err == nil { // otherwise the next removal can still read the exit
 		err = d.records.remove(id)
 	}
 	if err == nil {
@@ -143,8 +141,8 @@ func (d *Driver) remove(ctx context.Context, id string) error {
 	return nil
 }
 
-// removeSnapshot asks the container which snapshotter it was made with, which
-// may have been another one then.
+// removeSnapshot uses the snapshotter with which the container was created, which may have
+// been another one.
 func (d *Driver) removeSnapshot(ctx context.Context, id string) error {
 	container, err := d.container(ctx, id)
 	if errors.Is(err, driver.ErrNotFound) {
@@ -156,7 +154,7 @@ func (d *Driver) removeSnapshot(ctx context.Context, id string) error {
 	return absent(d.client.SnapshotService(container.Snapshotter).Remove(ctx, id))
 }
 
-// end kills the task and lets the shim clear away and end itself.
+// end kills the task and lets the shim clean up and end itself.
 func (d *Driver) end(ctx context.Context, id string) error {
 	process, err := d.process(ctx, id)
 	if err != nil {
@@ -177,8 +175,8 @@ func (d *Driver) end(ctx context.Context, id string) error {
 	return absent(native(err))
 }
 
-// killUnknownShim kills the shim of a task if there is one. A daemon that was killed
-// while it started one does not know it, and it would wait for a word for ever.
+// killUnknownShim kills the shim of a task if there is one. A daemon that was killed while
+// it started a shim does not know it, and the shim would wait forever.
 func (d *Driver) killUnknownShim(id string) error {
 	if !d.opts.embedded() || !listens(d.shimSocket(id)) {
 		return nil
@@ -186,7 +184,7 @@ func (d *Driver) killUnknownShim(id string) error {
 	return killShims(d.opts.shimDir(), id)
 }
 
-// absent makes a success of finding nothing to remove.
+// absent ignores errors about things that do not exist.
 func absent(err error) error {
 	if errdefs.IsNotFound(err) {
 		return nil
@@ -194,8 +192,8 @@ func absent(err error) error {
 	return err
 }
 
-// removeBundle takes what a daemon that was killed left of the task's bundle.
-// An outside daemon keeps its bundles to itself.
+// removeBundle removes what a killed daemon left of the task's bundle. An outside daemon
+// manages its own bundles.
 func (d *Driver) removeBundle(id string) error {
 	if !d.opts.embedded() {
 		return nil
@@ -218,7 +216,7 @@ func (d *Driver) shimSocket(id string) string {
 	return filepath.Join(dir, fmt.Sprintf("%x", name))
 }
 
-// removeDeadSocket removes a socket on which nobody listens.
+// removeDeadSocket removes a socket without a listener.
 func removeDeadSocket(path string) error {
 	if listens(path) {
 		return nil

@@ -15,7 +15,7 @@ func TestStopSignals(t *testing.T) {
 	}{
 		{"", "", syscall.SIGTERM},
 		{"", "SIGQUIT", syscall.SIGQUIT},
-		{"", "SIGQIUT", syscall.SIGTERM}, // nothing that a caller could put right
+		{"", "SIGQIUT", syscall.SIGTERM}, // no caller could fix that
 		{"", "4711", syscall.SIGTERM},
 		{"SIGINT", "SIGQUIT", syscall.SIGINT},
 		{"SIGQIUT", "SIGQUIT", 0},

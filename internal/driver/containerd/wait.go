@@ -14,15 +14,15 @@ import (
 	"github.com/cloudless/cloudless/internal/driver"
 )
 
-// errNeverStarted means that a task has neither a shim nor a record: a crash
-// came between its making and its start, or before the end of its removal.
+// errNeverStarted means that a task has neither a shim nor a record: because of a crash
+// between its creation and its start, or before the end of its removal.
 var errNeverStarted = fmt.Errorf("the task was never started: %w", driver.ErrNotRunning)
 
-// killedBySignal9 is the exit code of what was killed by SIGKILL.
+// killedBySignal9 is the exit code after SIGKILL.
 const killedBySignal9 = 128 + 9
 
-// Wait attaches to the task for as often as the daemon or the shim break off,
-// until the exit is known or known to be lost.
+// Wait reattaches to the task whenever the daemon or the shim disconnects, until the exit
+// is known or known to be lost.
 func (d *Driver) Wait(ctx context.Context, id string) (driver.Exit, error) {
 	container, err := d.container(ctx, id)
 	if err != nil {
@@ -43,8 +43,8 @@ func (d *Driver) Wait(ctx context.Context, id string) (driver.Exit, error) {
 		case errdefs.IsNotFound(native(err)):
 			return d.lostExit(container)
 		}
-		// The daemon is restarting, or the shim died and the daemon has not
-		// cleaned up after it yet.
+		// The daemon is restarting, or the shim died and the daemon has not cleaned up
+		// after it yet.
 		d.opts.Log.Debug("Waiting for a task was interrupted.", "task", id, "error", err)
 		select {
 		case <-time.After(pause):
@@ -53,16 +53,16 @@ func (d *Driver) Wait(ctx context.Context, id string) (driver.Exit, error) {
 	}
 }
 
-// seenExit completes an exit that the shim reported and keeps it, because the
-// signs of running out of memory go away with the cgroup.
+// seenExit completes an exit that the shim reported and stores it, because the OOM counters
+// disappear with the cgroup.
 func (d *Driver) seenExit(id string, code uint32, at time.Time) (driver.Exit, error) {
 	exit := driver.Exit{Code: int(code), At: at}
 	kills, err := d.cgroups.oomKills(d.cgroupPath(id))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return driver.Exit{}, fmt.Errorf("see whether task %s ran out of memory: %w", id, err)
 	}
-	// A process other than the first may have been killed for memory long ago;
-	// and a kill of ours has the same code as one of the kernel.
+	// Another process than the first may have been OOM-killed long ago; and a kill of ours
+	// has the same code as one of the kernel.
 	exit.OOMKilled = kills > 0 && exit.Code == killedBySignal9
 	err = d.records.change(id, func(rec *record) {
 		if rec.Exit != nil {
@@ -76,8 +76,8 @@ func (d *Driver) seenExit(id string, code uint32, at time.Time) (driver.Exit, er
 	return exit, err
 }
 
-// lostExit is how a task ended that has no shim any more. What is left of its
-// processes is killed, so that it is true.
+// lostExit is the exit of a task without a shim. It kills the remaining processes, so that
+// the task has really ended.
 func (d *Driver) lostExit(container containers.Container) (driver.Exit, error) {
 	id := container.ID
 	exit := driver.Exit{

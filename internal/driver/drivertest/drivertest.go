@@ -1,10 +1,8 @@
-// Package drivertest is the conformance suite of the driver contract: what a
-// driver must do for an agent to rely on it, asked of a real one on a real
-// machine.
+// Package drivertest is the conformance suite of the driver contract: what a driver must do
+// for an agent to rely on it, tested with a real driver on a real machine.
 //
-// A driver's own test makes a Harness and calls Run. The suite brings its own
-// image, made of a static busybox, so that it needs no registry. It must not
-// know any driver.
+// A driver's own test makes a Harness and calls Run. The suite brings its own image, made
+// of a static busybox, so that it needs no registry. It must not know any driver.
 package drivertest
 
 import (
@@ -22,7 +20,7 @@ import (
 	"github.com/cloudless/cloudless/internal/logfile"
 )
 
-// Driver is a driver that can be let go without ending its tasks.
+// Driver is a driver that can be closed without ending its tasks.
 type Driver interface {
 	driver.Driver
 	driver.Execer
@@ -31,10 +29,10 @@ type Driver interface {
 	Close() error
 }
 
-// Harness is how the suite gets hold of a driver and looks behind it.
+// Harness gives the suite access to a driver and to its traces on the machine.
 type Harness struct {
-	// Open opens the driver, each time on the same state. The suite has at most
-	// one open at a time and closes what it opens.
+	// Open opens the driver, each time on the same state. The suite has at most one open at
+	// a time and closes it.
 	Open func(t *testing.T) Driver
 
 	// Import gives the driver an image, in the format of docker save.
@@ -43,30 +41,30 @@ type Harness struct {
 	// UnknownImage is a reference that the driver can look for and not find.
 	UnknownImage string
 
-	// LateLogs is set for a driver that says in its capabilities that the end of
-	// a log may reach the disk after the exit was reported.
+	// LateLogs is set for a driver whose capabilities say that the end of a log may reach
+	// the disk after the exit was reported.
 	LateLogs bool
 
-	// KillSupervisor kills whatever stands between the driver and the task,
-	// without a chance to clean up.
+	// KillSupervisor kills the process between the driver and the task, without a chance to
+	// clean up.
 	KillSupervisor func(t *testing.T, d Driver, id string)
 
-	// Traces names everything on the machine that is there because of tasks:
-	// processes, mounts, cgroups, sockets, files.
+	// Traces names everything on the machine that exists because of tasks: processes,
+	// mounts, cgroups, sockets, files.
 	Traces func(t *testing.T) []string
 }
 
-// hangs is how long the suite waits for what must happen before it calls it
-// hung. It is not a measure of speed.
+// hangs is how long the suite waits before it declares a hang. It is not a measure of
+// speed.
 const hangs = time.Minute
 
-// Run asks everything of the contract.
+// Run tests the whole contract.
 func Run(t *testing.T, h Harness) {
 	s := &suite{Harness: h}
 	s.open(t)
 	t.Cleanup(func() { s.close(t) })
 	s.importImages(t)
-	// The first task unpacks the image and makes folders that stay.
+	// The first task unpacks the image and creates folders that stay.
 	t.Run("a task runs", func(t *testing.T) { s.run(t, s.shell(t, "true")) })
 	before := h.Traces(t)
 	for _, group := range []struct {
@@ -151,7 +149,7 @@ func (s *suite) start(t *testing.T, task driver.Task) {
 	}
 }
 
-// startAgain starts what was started before, and returns how it stands.
+// startAgain starts a task that was started before, and returns its status.
 func (s *suite) startAgain(t *testing.T, task driver.Task) driver.Status {
 	t.Helper()
 	status, err := s.driver.Start(s.ctx(t), task)
@@ -197,7 +195,7 @@ func (s *suite) logUntil(t *testing.T, task driver.Task, last string) []string {
 	return lines
 }
 
-// log is what the task has written so far, for the message of a failure.
+// log is the task's output so far, for failure messages.
 func (s *suite) log(t *testing.T, task driver.Task) string {
 	var text strings.Builder
 	err := logfile.Read(s.ctx(t), task.LogDir, logfile.Options{Tail: -1}, func(e logfile.Entry) error {
@@ -222,8 +220,8 @@ func (s *suite) status(t *testing.T, id string) (driver.Status, bool) {
 	return all[at], true
 }
 
-// sameTraces fails if there is more on the machine than before. Some of it may
-// go away on its own shortly after.
+// sameTraces fails if there is more on the machine than before. Some of it may disappear
+// shortly after.
 func (s *suite) sameTraces(t *testing.T, before []string) {
 	t.Helper()
 	ctx := s.ctx(t)

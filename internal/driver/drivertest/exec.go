@@ -104,7 +104,7 @@ func execs(t *testing.T, s *suite) {
 		process, err := s.driver.Exec(s.ctx(t), other.ID, driver.Exec{Command: []string{"sleep", "100000"}})
 		must(t, err)
 		must(t, s.driver.Remove(s.ctx(t), other.ID))
-		process.Wait(s.ctx(t)) // it ends; how is of no interest
+		process.Wait(s.ctx(t)) // it ends, with any code
 		s.sameTraces(t, before)
 	})
 	t.Run("needs a running task", func(t *testing.T) {
@@ -163,7 +163,7 @@ func (w *watched) String() string {
 	return w.text.String()
 }
 
-// until returns the content once it has that part.
+// until returns the content once it contains part.
 func (w *watched) until(t *testing.T, ctx context.Context, part string) string {
 	t.Helper()
 	for {

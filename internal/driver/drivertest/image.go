@@ -33,8 +33,8 @@ func (s *suite) importImages(t *testing.T) {
 	s.Import(t, s.driver, archive(t, foreignImage, "s390x"))
 }
 
-// Image is the image of the suite for tests of a driver's own: its reference,
-// and the archive to import.
+// Image is the suite's image for a driver's own tests: its reference, and the archive to
+// import.
 func Image(t testing.TB) (ref string, content io.Reader) {
 	t.Helper()
 	return busyboxImage, archive(t, busyboxImage, runtime.GOARCH)
@@ -68,7 +68,7 @@ func archive(t testing.TB, ref, arch string) io.Reader {
 	return &buffer
 }
 
-// withConfig keeps the layers that the image has.
+// withConfig keeps the image's layers.
 func withConfig(t testing.TB, image v1.Image, config v1.ConfigFile) *v1.ConfigFile {
 	t.Helper()
 	old, err := image.ConfigFile()

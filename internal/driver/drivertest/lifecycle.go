@@ -22,7 +22,7 @@ func lifecycle(t *testing.T, s *suite) {
 		}
 	})
 	t.Run("a signal shows in the code", func(t *testing.T) {
-		// The first process of a pid namespace is safe from its own signals.
+		// The first process of a pid namespace is immune to its own signals.
 		task := s.shell(t, "echo ready; exec sleep 1000")
 		s.start(t, task)
 		s.logUntil(t, task, "ready")
@@ -119,7 +119,7 @@ func repeated(t *testing.T, s *suite) {
 	for range 2 {
 		must(t, s.driver.Stop(s.ctx(t), task.ID, "SIGKILL", 0))
 	}
-	if status := s.startAgain(t, task); status.State != driver.StateExited { // it has had its run
+	if status := s.startAgain(t, task); status.State != driver.StateExited { // it had its run
 		t.Errorf("after the end and another start: %+v", status)
 	}
 	for range 2 {
@@ -240,7 +240,7 @@ func logged(t *testing.T, s *suite) {
 		if next[e.Stream] == 2001 {
 			want = "unfinished"
 		}
-		// What is unfinished for long comes in parts, the last of them empty.
+		// A line that is unfinished for long comes in parts, the last of them empty.
 		line := begun[e.Stream] + e.Line
 		if e.Partial && line != want {
 			begun[e.Stream] = line

@@ -90,8 +90,8 @@ func recovery(t *testing.T, s *suite) {
 	})
 }
 
-// endWhileClosed starts a task that ends by SIGUSR1 and sends it that while the
-// driver is closed. The driver is open again when the task is dead.
+// endWhileClosed starts a task that ends on SIGUSR1 and sends it that while the driver is
+// closed. The driver is open again when the task is dead.
 func (s *suite) endWhileClosed(t *testing.T, task driver.Task) {
 	t.Helper()
 	s.start(t, task)

@@ -9,7 +9,7 @@ import (
 	"github.com/cloudless/cloudless/internal/driver"
 )
 
-// eat takes more memory than the tests allow.
+// eat allocates more memory than the tests allow.
 const eat = `x=$(dd if=/dev/zero bs=1M count=400 2>/dev/null | tr '\0' x); echo survived`
 
 func resources(t *testing.T, s *suite) {

@@ -10,7 +10,7 @@ import (
 	"github.com/cloudless/cloudless/internal/driver"
 )
 
-// readIn reads a file by a path that is looked up inside of a root folder.
+// readIn reads a file by a path that is looked up inside a root folder.
 func readIn(root driver.Root, path string) (string, error) {
 	fd, err := unix.Openat2(int(root.Dir.Fd()), path, &unix.OpenHow{Flags: unix.O_RDONLY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT})
 	if err != nil {
@@ -35,7 +35,7 @@ func roots(t *testing.T, s *suite) {
 				t.Errorf("%s: %q, %v", path, got, err)
 			}
 		}
-		// A mount of the task, which its image does not have.
+		// A mount of the task that its image does not have.
 		var st unix.Stat_t
 		if err := unix.Fstatat(int(root.Dir.Fd()), "proc/1", &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 			t.Errorf("the task's mounts are not there: %v", err)

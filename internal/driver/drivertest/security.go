@@ -15,7 +15,7 @@ import (
 	"github.com/cloudless/cloudless/internal/driver"
 )
 
-// The capabilities that nothing in a task may have, by their numbers in Linux.
+// The capabilities that no process of a task may have, by their numbers in Linux.
 var dangerous = map[string]int{
 	"CAP_SETPCAP":         8,
 	"CAP_NET_ADMIN":       12,
@@ -90,7 +90,8 @@ func security(t *testing.T, s *suite) {
 		}
 	})
 	t.Run("the host's network is the machine's own", func(t *testing.T) {
-		// Of this thread: the first one of the process may have been left in another, see newNamespace.
+		// Of this thread: the first one of the process may have been left in another
+		// namespace, see newNamespace.
 		here, err := os.Readlink("/proc/thread-self/ns/net")
 		must(t, err)
 		task := s.shell(t, "ls -l /proc/self/ns/net; cat /etc/hosts >/dev/null && echo hosts")
@@ -119,7 +120,7 @@ func security(t *testing.T, s *suite) {
 		}
 	})
 	t.Run("a device is there for those who are given it", func(t *testing.T) {
-		const device = "/dev/net/tun" // which most machines have and no task by itself
+		const device = "/dev/net/tun" // most machines have it, and no task by default
 		const try = "exec 3<>" + device + " && echo opened"
 		task := s.shell(t, try)
 		task.Devices = []string{device}

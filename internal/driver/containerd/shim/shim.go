@@ -1,12 +1,12 @@
-// Package shim carries the program cloudless-shim inside the cloudless binary
-// and puts it on disk, where containerd can run it.
+// Package shim carries the program cloudless-shim inside the cloudless binary and writes it
+// to disk, where containerd can run it.
 //
-// The program is built and compressed before cloudless is, once per architecture
-// (see embedded), and that of the binary's own is in it; without it the package
-// compiles, and [Extract] says what is missing.
+// The program is built and compressed before cloudless, once per architecture (see
+// embedded); a binary contains that of its own. Without it the package compiles, and
+// [Extract] says what is missing.
 //
-// The package must not know what the shim does, nor which of the extracted
-// versions are still running: removing old ones is the caller's business.
+// The package must not know what the shim does, nor which of the extracted versions are
+// still running: the caller removes old ones.
 package shim
 
 import (
@@ -24,7 +24,7 @@ import (
 	"runtime"
 )
 
-// Prefix is how the names of extracted shims begin; a digest follows.
+// Prefix begins the names of extracted shims; a digest follows.
 const Prefix = "cloudless-shim-"
 
 // ErrNotBuilt means that cloudless was compiled without its shim.
@@ -33,10 +33,9 @@ var ErrNotBuilt = errors.New("this cloudless was built without its shim: run mak
 // packedPath is where the shim of this binary's architecture is embedded.
 var packedPath = path.Join("embedded", runtime.GOARCH, "cloudless-shim.gz")
 
-// Extract makes sure that the shim lies in dir, which is created if need be,
-// and returns its path. The name carries the shim's digest, so that versions
-// stand side by side and a running one is never overwritten. What is already
-// there is left as it is.
+// Extract writes the shim to dir, which is created if needed, unless it is there, and
+// returns its path. The name includes the shim's digest, so that versions exist side by
+// side and a running one is never overwritten.
 func Extract(dir string) (path string, err error) {
 	return extract(embedded, dir)
 }
@@ -66,8 +65,7 @@ func extract(files fs.FS, dir string) (string, error) {
 	return path, nil
 }
 
-// unpack writes the program so that path either does not exist or is whole,
-// also after a crash and with several callers at once.
+// unpack writes the program atomically, also after a crash and with concurrent callers.
 func unpack(packed []byte, path string) error {
 	unzipped, err := gzip.NewReader(bytes.NewReader(packed))
 	if err != nil {

@@ -45,7 +45,7 @@ func TestExtractWritesAnExecutable(t *testing.T) {
 	}
 }
 
-func TestExtractLeavesWhatIsThere(t *testing.T) {
+func TestExtractKeepsAnExistingShim(t *testing.T) {
 	dir := t.TempDir()
 	first, err := extract(packed(t, "program"), dir)
 	if err != nil {
@@ -68,7 +68,7 @@ func TestExtractLeavesWhatIsThere(t *testing.T) {
 	}
 }
 
-func TestVersionsStandSideBySide(t *testing.T) {
+func TestVersionsCoexist(t *testing.T) {
 	dir := t.TempDir()
 	one, err := extract(packed(t, "one"), dir)
 	if err != nil {
@@ -126,8 +126,8 @@ func TestExtractSaysThatTheShimIsMissing(t *testing.T) {
 	}
 }
 
-// The shims are build products, one per architecture: one that was built for
-// another machine than its folder says would fail at the first container.
+// The shims are build products, one per architecture: one that was built for another
+// architecture than its folder says would fail at the first container.
 func TestEveryBuiltShimIsForItsArchitecture(t *testing.T) {
 	machines := map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}
 	if _, err := embedded.Open(packedPath); err != nil {
