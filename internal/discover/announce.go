@@ -12,26 +12,26 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// AnnounceOptions say what a server tells those who look for one.
+// AnnounceOptions say what a server announces.
 type AnnounceOptions struct {
-	// Name tells servers apart; it must be one label of DNS. The server's uid is.
+	// Name identifies the server, for example its uid; it must be one DNS label.
 	Name string
 	// Cluster is the fingerprint of the cluster's authority.
 	Cluster string
-	// Listen is where the server listens. If that is one address, only its network is answered; if it is all of
-	// them, everyone is told the address on their network.
+	// Listen is where the server listens. If that is one address, only its network gets answers; if it is all of them,
+	// each network gets the address on it.
 	Listen string
-	// Advertise is told to everybody instead, if it is set.
+	// Advertise replaces these addresses, if it is set.
 	Advertise string
 	Logger    *slog.Logger
 }
 
-// relook is how often new interfaces are looked for: a machine gets them long
-// after its start, and late is early enough for who repeats the question.
+// relook is how often to look for new interfaces: a machine may get them long after its start, and clients repeat their
+// question.
 const relook = 5 * time.Second
 
-// Announce answers who looks for servers, until ctx ends, which is no error. A
-// server that only its own machine can reach is announced to nobody.
+// Announce answers searches for servers until ctx ends, which is no error. A server that listens only on loopback is
+// not announced.
 func Announce(ctx context.Context, o AnnounceOptions) error {
 	a := &announcer{AnnounceOptions: o}
 	host, port, err := net.SplitHostPort(o.Listen)
@@ -147,8 +147,8 @@ func (a *announcer) serve(ctx context.Context, s *socket) error {
 	}
 }
 
-// reply tells the asker where the server is: everybody on the network, if the
-// asker takes part in multicast DNS, or else only the asker.
+// reply sends the server's address: to everybody on the network, if the asker takes part in multicast DNS, or else only
+// to the asker.
 func (a *announcer) reply(s *socket, index int, from net.Addr, id uint16) error {
 	link, err := net.InterfaceByIndex(index)
 	if err != nil {
@@ -176,7 +176,7 @@ func (a *announcer) reply(s *socket, index int, from net.Addr, id uint16) error 
 	return s.send(message, index, s.everybody())
 }
 
-// address is where those on an interface reach the server; empty if they cannot.
+// address is where machines on an interface reach the server; empty if they cannot.
 func (a *announcer) address(f family, link net.Interface) string {
 	switch {
 	case a.Advertise != "":

@@ -21,15 +21,15 @@ type Found struct {
 
 const (
 	service = "_cloudless._tcp.local."
-	// ttl of the records in seconds, as RFC 6762 has it for those that name a host.
+	// ttl of the records in seconds, as RFC 6762 recommends for records that name a host.
 	ttl = 120
-	// legacyTTL is for those who do not take part in multicast DNS and would not hear that something has changed.
+	// legacyTTL is for clients that do not take part in multicast DNS and would not notice changes.
 	legacyTTL = 10
 	// mostAnswers bounds what is read of one message.
 	mostAnswers = 64
 )
 
-// query asks who is there.
+// query asks for servers.
 func query(id uint16) ([]byte, error) {
 	b := dnsmessage.NewBuilder(nil, dnsmessage.Header{ID: id})
 	name, err := dnsmessage.NewName(service)
@@ -57,7 +57,7 @@ func asks(message []byte) (id uint16, ok bool) {
 		if err != nil {
 			return 0, false
 		}
-		// The highest bit of the class says only how the answer is wished.
+		// The highest bit of the class only says how to send the answer.
 		if strings.EqualFold(q.Name.String(), service) && q.Class&0x7fff == dnsmessage.ClassINET &&
 			(q.Type == dnsmessage.TypePTR || q.Type == dnsmessage.TypeALL) {
 			return header.ID, true
@@ -66,8 +66,8 @@ func asks(message []byte) (id uint16, ok bool) {
 	return 0, false
 }
 
-// answer says where a server is. A legacy one repeats the question, because the
-// asker knows it by that and by its id.
+// answer contains a server's address. A legacy answer repeats the question and its id, by which the asker recognizes
+// it.
 func answer(id uint16, legacy bool, name string, f Found) ([]byte, error) {
 	r, err := newRecords(name, f)
 	if err != nil {
@@ -153,7 +153,7 @@ func (r *records) details(b *dnsmessage.Builder, f Found) error {
 	return b.AAAAResource(r.header(r.host), dnsmessage.AAAAResource{AAAA: r.ip.As16()})
 }
 
-// heard are the servers that a message names. What is not whole is left out.
+// heard are the servers that a message names. Incomplete ones are left out.
 func heard(message []byte) []Found {
 	var p dnsmessage.Parser
 	header, err := p.Start(message)
@@ -215,7 +215,7 @@ func described(texts []string) (f Found, ok bool) {
 	return f, err == nil && host != "" && port != "" && f.Cluster != "" && printable(f.Address) && printable(f.Cluster)
 }
 
-// printable keeps what strangers say from doing anything to a terminal.
+// printable makes untrusted text safe for a terminal.
 func printable(s string) bool {
 	return !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' })
 }

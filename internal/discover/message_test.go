@@ -24,8 +24,8 @@ func TestQuestionIsUnderstood(t *testing.T) {
 	}
 }
 
-// Whoever wishes a private answer, writes the name in other letters or asks for more at once is understood too.
-func TestQuestionsOfOthers(t *testing.T) {
+// Questions for a private answer, with another spelling of the name or for several things at once are understood, too.
+func TestForeignQuestions(t *testing.T) {
 	ask := func(name string, kind dnsmessage.Type, class dnsmessage.Class) []byte {
 		t.Helper()
 		b := dnsmessage.NewBuilder(nil, dnsmessage.Header{})
@@ -61,7 +61,7 @@ func TestQuestionsOfOthers(t *testing.T) {
 	}
 }
 
-func TestAnswerIsHeard(t *testing.T) {
+func TestAnswerIsParsed(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := Found{
 			Address: rapid.SampledFrom([]string{"10.0.0.1:7700", "[fd00::1]:7700", "box.example.org:1"}).Draw(t, "address"),
@@ -86,8 +86,8 @@ func TestAnswerIsHeard(t *testing.T) {
 	})
 }
 
-// What strangers say is shown to people: nothing in it may do anything to a terminal, and nothing may be missing.
-func TestWhatIsNotBelievedIsLeftOut(t *testing.T) {
+// Untrusted text is shown to people: nothing in it may control a terminal, and nothing may be missing.
+func TestImplausibleAnswersAreLeftOut(t *testing.T) {
 	for _, texts := range [][]string{
 		nil,
 		{"addr=10.0.0.1:7700"},

@@ -30,8 +30,7 @@ func (f family) everybody() *net.UDPAddr {
 	return net.UDPAddrFromAddrPort(netip.AddrPortFrom(f.group, port))
 }
 
-// carries reports whether the interface has an address of the family, and the
-// one that others should use.
+// carries reports whether the interface has an address of the family, and the one that others should use.
 func (f family) carries(link net.Interface) (usable netip.Addr, has bool) {
 	all, err := link.Addrs()
 	if err != nil {
@@ -54,7 +53,7 @@ func (f family) carries(link net.Interface) (usable netip.Addr, has bool) {
 	return usable, has
 }
 
-// socket sends to and hears from one family.
+// socket sends and receives for one family.
 type socket struct {
 	family
 	conn net.PacketConn
@@ -62,13 +61,12 @@ type socket struct {
 	v6   *ipv6.PacketConn
 }
 
-// open opens a socket: on the port of multicast DNS, which it shares with others
-// on this machine, or on any.
+// open opens a socket: on the port of multicast DNS, which it shares with others on this machine, or on any.
 func (f family) open(ctx context.Context, shared bool) (*socket, error) {
 	where := ":0"
 	var lc net.ListenConfig
 	if shared {
-		// Bound to the group, it hears nothing that was sent to this machine alone: nobody off the network can ask.
+		// Bound to the group, it receives no unicast packets: machines outside the network cannot ask.
 		where = f.everybody().String()
 		lc.Control = share
 	}
@@ -102,8 +100,7 @@ func share(_, _ string, raw syscall.RawConn) error {
 	return set
 }
 
-// join lets the socket hear what is said to everybody on an interface. Whoever
-// has joined already is told so, which does no harm.
+// join joins the multicast group on an interface. Joining twice only returns a harmless error.
 func (s *socket) join(link net.Interface) {
 	if s.v4 != nil {
 		_ = s.v4.JoinGroup(&link, &net.UDPAddr{IP: s.group.AsSlice()})
@@ -128,7 +125,7 @@ func (s *socket) receive(buffer []byte) (n, link int, from net.Addr, err error) 
 	return n, link, from, err
 }
 
-// send sends a message by an interface.
+// send sends a message on an interface.
 func (s *socket) send(message []byte, link int, to net.Addr) error {
 	if s.v4 != nil {
 		_, err := s.v4.WriteTo(message, &ipv4.ControlMessage{IfIndex: link}, to)

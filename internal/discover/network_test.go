@@ -42,7 +42,8 @@ func ip(t *testing.T, args ...string) {
 	}
 }
 
-// TestMain lets this program announce and search on another machine: a namespace is a thread's, and both use several.
+// TestMain lets this program announce and search on another machine: a namespace belongs to a thread, and both use
+// several.
 func TestMain(m *testing.M) {
 	var err error
 	switch role := os.Getenv("DISCOVER_ROLE"); role {
@@ -89,7 +90,7 @@ func inside(t *testing.T, space, role string, env ...string) *exec.Cmd {
 	return cmd
 }
 
-// announce announces a server until the test ends, and in order then.
+// announce announces a server until the test ends, and then stops it in order.
 func announce(t *testing.T, space string, o AnnounceOptions) {
 	t.Helper()
 	options, err := json.Marshal(map[string]string{"Name": o.Name, "Cluster": o.Cluster, "Listen": o.Listen, "Advertise": o.Advertise})
@@ -154,8 +155,8 @@ func TestServersAreFoundOnTheSameNetwork(t *testing.T) {
 	}
 }
 
-// A server that listens everywhere tells everybody the address on their own network, and of their own family.
-func TestServerThatListensEverywhere(t *testing.T) {
+// A server that listens on all addresses gives each client the address on its own network and of its own family.
+func TestServerOnAllAddresses(t *testing.T) {
 	a, b := network(t)
 	announce(t, a, AnnounceOptions{Name: "one", Cluster: cluster, Listen: "[::]:7700"})
 	want := []Found{{"10.9.0.1:7700", cluster}, {"[fd09::1]:7700", cluster}}

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// ErrNoNetwork says that there is nobody to ask.
+// ErrNoNetwork means that there is no network to search.
 var ErrNoNetwork = errors.New("this machine has no network on which others could answer")
 
 // The question is repeated, because datagrams get lost: soon, and then less often.
@@ -17,9 +17,8 @@ const (
 	longestPause = 2 * time.Second
 )
 
-// Search asks on all networks of this machine which servers are there, and
-// calls visit with each that answers, once, until visit returns true or ctx
-// ends; the latter is no error.
+// Search looks for servers on all networks of this machine, and calls visit with each that
+// answers, once, until visit returns true or ctx ends; the latter is no error.
 func Search(ctx context.Context, visit func(Found) (done bool)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -1,13 +1,13 @@
-// Package gossip is how the servers of a cluster find each other and notice that one is gone: serf, over connections
-// that somebody else makes and vouches for.
+// Package gossip is how the servers of a cluster find each other and detect failures: serf, over connections that the
+// caller makes and authenticates.
 //
-// It guarantees that
-//   - every server learns within seconds of every other that any one of them knows, and where it is now;
-//   - one that does not answer anybody for a few seconds counts as gone, and as there again once it answers;
-//   - what is said is understood only by who has the key of the day;
-//   - a full queue or a dead peer never blocks: a lost word is said again.
+// It guarantees:
+// - Every server learns within seconds of every other that any one of them knows, and its current address.
+// - A server that answers no other for a few seconds counts as dead, and as alive again once it answers.
+// - Only servers with the current key understand the messages.
+// - A full queue or a dead peer never blocks: lost messages are repeated.
 //
-// It must not know TLS, Raft or the state. It decides nothing: who is a member, and who votes, is decided elsewhere.
+// It must not know TLS, Raft or the state. It decides nothing: members and voters are decided elsewhere.
 package gossip
 
 import (
@@ -26,7 +26,7 @@ import (
 	"github.com/hashicorp/serf/serf"
 )
 
-// Network carries what is gossiped. Who may speak is its business: it must refuse everybody but servers.
+// Network carries the gossip. It must refuse everybody but servers.
 type Network interface {
 	Accept() (net.Conn, error)
 	Close() error
@@ -34,26 +34,26 @@ type Network interface {
 	Dial(server, address string, timeout time.Duration) (net.Conn, error)
 }
 
-// Server is what a server tells of itself.
+// Server is what a server says of itself.
 type Server struct {
 	// ID is its uid, Address where it is reached, host:port.
 	ID, Address, Zone, Version string
-	// Alive is whether the others hear of it.
+	// Alive is whether the others hear from it.
 	Alive bool
 }
 
 // Options configure a [Gossip].
 type Options struct {
-	// Self is what this server tells of itself.
+	// Self is what this server says of itself.
 	Self    Server
 	Network Network
-	// Key encrypts what is said, whatever the Network does; without one this server is not understood until it has
-	// one, see [Gossip.UseKey].
+	// Key encrypts the messages, whatever the Network does. Without one this server is not understood until it has one,
+	// see [Gossip.UseKey].
 	Key []byte
-	// Known are servers to begin with; those that are gone do no harm.
+	// Known are servers to begin with; dead ones do no harm.
 	Known  func() []Server
 	Logger *slog.Logger
-	// Changed is called when a server came, went or moved; nil if nobody wants to know. It must not block.
+	// Changed is called when a server came, went or moved. It may be nil and must not block.
 	Changed func()
 }
 
@@ -76,8 +76,8 @@ type Gossip struct {
 	transport *transport
 	ring      *memberlist.Keyring
 	events    chan serf.Event
-	// expelled are the ids of servers that were removed: serf goes on calling them
-	// leaving until it has noticed that they do not answer.
+	// expelled are the ids of removed servers: serf reports them as leaving until it has noticed that they do not
+	// answer.
 	expelled sync.Map
 }
 
@@ -110,13 +110,13 @@ func Open(o Options) (*Gossip, error) {
 	if g.serf, err = serf.Create(config); err != nil {
 		return nil, errors.Join(fmt.Errorf("begin to gossip: %w", err), g.transport.Shutdown())
 	}
-	g.transport.words.Store(g.serf)
+	g.transport.peers.Store(g.serf)
 	return g, nil
 }
 
-// place is where memberlist says that a server is. It takes no names, and where a name leads is not for this server to
-// say: here it may be the machine itself, and nothing at all before the network is up. Who has a name is reached by
-// that, see transport.whereabouts.
+// place is a server's address for memberlist. It accepts no names, and this server must not resolve them: here a name
+// may mean the machine itself, or nothing before the network is up. Servers with a name are dialled by name, see
+// transport.whereabouts.
 func place(address string) (*net.TCPAddr, error) {
 	host, service, err := net.SplitHostPort(address)
 	if err != nil {
@@ -148,13 +148,13 @@ func memberlistConfig(o Options, t *transport, s *serf.Config) *memberlist.Confi
 	config.BindAddr, config.BindPort = config.AdvertiseAddr, config.AdvertisePort
 	config.ProbeInterval, config.ProbeTimeout = probeInterval, probeTimeout
 	config.EnableCompression = false
-	// A server may come back at another address. Who it is, its certificate says.
+	// A server may come back at another address. Its certificate proves its identity.
 	config.DeadNodeReclaimTime = time.Millisecond
 	config.Logger = s.Logger
 	return config
 }
 
-// Run looks for others until one is found, whenever there is none, and passes on what changes, until ctx ends.
+// Run looks for others whenever none is connected, and passes on changes, until ctx ends.
 func (g *Gossip) Run(ctx context.Context) error {
 	var joining sync.WaitGroup
 	defer joining.Wait()
@@ -172,7 +172,7 @@ func (g *Gossip) Run(ctx context.Context) error {
 	}
 }
 
-// report logs who came and who went.
+// report logs which servers came and went.
 func (g *Gossip) report(event serf.Event) {
 	members, ok := event.(serf.MemberEvent)
 	if !ok {
@@ -191,13 +191,13 @@ func (g *Gossip) report(event serf.Event) {
 	}
 }
 
-// find keeps this server in touch with somebody.
+// find keeps this server connected with at least one other.
 func (g *Gossip) find(ctx context.Context) {
 	ticker := time.NewTicker(joinPause)
 	defer ticker.Stop()
 	for {
 		if missing := g.missing(); len(missing) > 0 {
-			// A server that is named is reached only if it is the one that answers.
+			// A server with an id is reached only if it is the one that answers.
 			if _, err := g.serf.Join(missing, false); err != nil {
 				g.options.Logger.Debug("some servers cannot be reached", "error", err)
 			}
@@ -210,7 +210,7 @@ func (g *Gossip) find(ctx context.Context) {
 	}
 }
 
-// missing are the known servers that this one does not hear of.
+// missing are the known servers that this one does not hear from.
 func (g *Gossip) missing() []string {
 	heard := g.members()
 	var missing []string
@@ -218,7 +218,7 @@ func (g *Gossip) missing() []string {
 		if s.ID == g.options.Self.ID || s.Address == "" || heard[s.ID].Alive {
 			continue
 		}
-		if s.ID == "" { // whoever it is that let this one join
+		if s.ID == "" { // the server that let this one join
 			missing = append(missing, s.Address)
 			continue
 		}
@@ -233,8 +233,8 @@ func (g *Gossip) members() map[string]Server {
 		_, expelled := g.expelled.Load(m.Name)
 		all[m.Name] = Server{
 			ID: m.Name, Address: m.Tags[tagAddress], Zone: m.Tags[tagZone], Version: m.Tags[tagVersion],
-			// One that is said to be leaving still answers. Who has left once and is found again by the others, before it
-			// has found them itself, is called so until it has heard of it.
+			// A leaving server still answers. A server that has left once, and is found again by the others before it
+			// has found them itself, is reported as leaving until it has heard of it.
 			Alive: !expelled && (m.Status == serf.StatusAlive || m.Status == serf.StatusLeaving),
 		}
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/cloudless/cloudless/internal/gossip"
 )
 
-// wire is a Network over plain TCP; who may speak is no matter here.
+// wire is a Network over plain TCP, without authentication.
 type wire struct{ net.Listener }
 
 func (wire) Dial(_, address string, timeout time.Duration) (net.Conn, error) {
@@ -24,7 +24,7 @@ func (wire) Dial(_, address string, timeout time.Duration) (net.Conn, error) {
 	return net.DialTimeout("tcp", address, timeout)
 }
 
-// nowhere ends names that nobody can resolve but the wire.
+// nowhere ends names that only the wire can resolve.
 const nowhere = ".invalid"
 
 // server gossips until the test ends or leaves.
@@ -42,7 +42,7 @@ func start(t *testing.T, id string, known ...*server) *server {
 	return startAs(t, id, "127.0.0.1", known...)
 }
 
-// startAs is start for a server that says that it is at a host.
+// startAs is start for a server that announces a host.
 func startAs(t *testing.T, id, host string, known ...*server) *server {
 	t.Helper()
 	if testing.Short() {
@@ -133,8 +133,8 @@ func (c *cuttable) cut() {
 	}
 }
 
-// until waits until a server knows of others as wished.
-func (s *server) until(t *testing.T, wished func(map[string]gossip.Server) bool) {
+// until waits until a server's view of the others is as wanted.
+func (s *server) until(t *testing.T, want func(map[string]gossip.Server) bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
@@ -143,7 +143,7 @@ func (s *server) until(t *testing.T, wished func(map[string]gossip.Server) bool)
 		for _, one := range s.Servers() {
 			all[one.ID] = one
 		}
-		if wished(all) {
+		if want(all) {
 			return
 		}
 		select {
@@ -164,7 +164,7 @@ func alive(all map[string]gossip.Server, ids ...string) bool {
 	return true
 }
 
-// TestServersFindEachOther: a knows nobody, b knows a, c knows b; all learn of all.
+// a knows no other, b knows a, c knows b; all learn of all.
 func TestServersFindEachOther(t *testing.T) {
 	a := start(t, "a")
 	b := start(t, "b", a)
@@ -180,8 +180,8 @@ func TestServersFindEachOther(t *testing.T) {
 	}
 }
 
-// TestServerFindsOthersByTheirAddress: one that has joined and has no state yet knows where those are who let it join,
-// not who they are. It is heard where it is now, even if they look for it elsewhere.
+// A server that has joined and has no state yet knows the addresses of the others, not their ids. The others find it at
+// its current address, even if they look for it elsewhere.
 func TestServerFindsOthersByTheirAddress(t *testing.T) {
 	a := start(t, "a")
 	b := start(t, "b", &server{address: a.address})
@@ -190,9 +190,8 @@ func TestServerFindsOthersByTheirAddress(t *testing.T) {
 	}
 }
 
-// TestServerThatIsGoneIsNoticed, be it with a word or without, and is known again at its new address.
-// TestServersAreReachedByTheirNames, which lead to them from the others, wherever they lead where the server itself is: to
-// itself, as on many machines, or nowhere before the network is up.
+// Names lead to the servers from the others, even if a name leads to the machine itself there, as is common, or nowhere
+// before the network is up.
 func TestServersAreReachedByTheirNames(t *testing.T) {
 	a := startAs(t, "a", "a"+nowhere)
 	b := startAs(t, "b", "b"+nowhere, a)
@@ -200,7 +199,7 @@ func TestServersAreReachedByTheirNames(t *testing.T) {
 	for _, s := range []*server{a, b, c} {
 		s.until(t, func(all map[string]gossip.Server) bool { return alive(all, "a", "b", "c") })
 	}
-	// They do not lose each other, because every question is answered.
+	// They do not lose each other, because every probe is answered.
 	c.crash()
 	for _, s := range []*server{a, b} {
 		s.until(t, func(all map[string]gossip.Server) bool { return !all["c"].Alive })
@@ -208,7 +207,7 @@ func TestServersAreReachedByTheirNames(t *testing.T) {
 	}
 }
 
-func TestServerThatIsGoneIsNoticed(t *testing.T) {
+func TestDeadServerIsDetected(t *testing.T) {
 	for _, way := range []string{"leaves", "crashes"} {
 		t.Run(way, func(t *testing.T) {
 			a := start(t, "a")
@@ -228,7 +227,7 @@ func TestServerThatIsGoneIsNoticed(t *testing.T) {
 	}
 }
 
-func TestGossipNeedsWhatItNeeds(t *testing.T) {
+func TestOptionsAreRequired(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

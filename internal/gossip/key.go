@@ -7,8 +7,8 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// UseKey encrypts from now on with another key, of 16, 24 or 32 bytes, and understands no other. Servers that change
-// at different moments do not understand each other in between: what is lost then is said again.
+// UseKey encrypts from now on with another key, of 16, 24 or 32 bytes, and understands no other. Servers that switch at
+// different moments do not understand each other in between: lost messages are repeated.
 func (g *Gossip) UseKey(key []byte) error {
 	if err := g.ring.AddKey(key); err != nil {
 		return fmt.Errorf("use a key for the gossip: %w", err)
@@ -27,7 +27,7 @@ func (g *Gossip) UseKey(key []byte) error {
 	return nil
 }
 
-// newRing holds the first key, if there is one. Without one nothing is understood that is encrypted.
+// newRing holds the first key, if there is one. Without one no encrypted message is understood.
 func newRing(key []byte) (*memberlist.Keyring, error) {
 	ring, err := memberlist.NewKeyring(nil, key)
 	if err != nil {
@@ -36,8 +36,7 @@ func newRing(key []byte) (*memberlist.Keyring, error) {
 	return ring, nil
 }
 
-// Expel cuts the connections to a server that was removed and forgets it. That it cannot connect any more is the
-// Network's business.
+// Expel cuts the connections to a removed server and forgets it. The Network must refuse its new connections.
 func (g *Gossip) Expel(id string) error {
 	g.expelled.Store(id, true)
 	g.transport.cut(id)

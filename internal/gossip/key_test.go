@@ -10,9 +10,9 @@ import (
 
 func key(b byte) []byte { return bytes.Repeat([]byte{b}, 32) }
 
-// TestOnlyTheKeyOfTheDayIsUnderstood: servers change to another key while they gossip, and who has the old one, or
-// none, is nobody until it has the new one too.
-func TestOnlyTheKeyOfTheDayIsUnderstood(t *testing.T) {
+// Servers switch to another key while they gossip. A server with the old key, or none, is ignored until it has the new
+// one.
+func TestOnlyTheCurrentKeyIsUnderstood(t *testing.T) {
 	a := start(t, "a")
 	b := start(t, "b", a)
 	for _, s := range []*server{a, b} {
@@ -54,7 +54,7 @@ func TestOnlyTheKeyOfTheDayIsUnderstood(t *testing.T) {
 	}
 }
 
-// TestExpelledServerIsForgotten at once by who expels it, and by those who hear of that.
+// An expelled server is forgotten at once by the server that expels it, and by those that hear of that.
 func TestExpelledServerIsForgotten(t *testing.T) {
 	a := start(t, "a")
 	b := start(t, "b", a)

@@ -25,16 +25,16 @@ const (
 	maxPacket   = 1<<16 - 1
 	queueLength = 128
 	dialTimeout = time.Second
-	// idle is after how long a connection for packets is given up, on both sides.
+	// idle is after how long both sides close an idle connection for packets.
 	idle = time.Minute
 )
 
-// transport is memberlist's way over a Network.
+// transport is memberlist's transport over a Network.
 type transport struct {
 	network Network
 	at      *net.TCPAddr
 	log     *slog.Logger
-	words   atomic.Pointer[serf.Serf] // what servers say of themselves; nil at first
+	peers   atomic.Pointer[serf.Serf] // what servers say of themselves; nil at first
 
 	packets chan *memberlist.Packet
 	streams chan net.Conn
@@ -44,7 +44,7 @@ type transport struct {
 	mu     sync.Mutex
 	closed bool
 	queues map[memberlist.Address]chan []byte
-	open   map[net.Conn]string // to whom, empty for who came here
+	open   map[net.Conn]string // by connection: the server dialled, empty if accepted
 }
 
 var _ memberlist.NodeAwareTransport = (*transport)(nil)
@@ -70,7 +70,7 @@ func (t *transport) PacketCh() <-chan *memberlist.Packet { return t.packets }
 // StreamCh implements memberlist.Transport.
 func (t *transport) StreamCh() <-chan net.Conn { return t.streams }
 
-// track takes a connection into care until it is closed; false if it is too late for that.
+// track registers a connection until it is closed; false if the transport is shut down.
 func (t *transport) track(conn net.Conn, to string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -101,7 +101,7 @@ func (t *transport) accept() {
 	}
 }
 
-// receive takes what comes on a connection of another server.
+// receive handles an accepted connection.
 func (t *transport) receive(conn net.Conn) {
 	var purpose [1]byte
 	_ = conn.SetDeadline(time.Now().Add(idle))
@@ -171,9 +171,9 @@ func (t *transport) DialAddressTimeout(to memberlist.Address, timeout time.Durat
 	return &streamConn{Conn: conn, transport: t}, nil
 }
 
-// whereabouts is where a server is reached: by its name if it has one, wherever that leads from here.
-func (t *transport) whereabouts(to memberlist.Address) string {
-	known := t.words.Load()
+// dialAddress is a server's address to dial: its name if it has one, resolved here.
+func (t *transport) dialAddress(to memberlist.Address) string {
+	known := t.peers.Load()
 	if known == nil || to.Name == "" {
 		return to.Addr
 	}
@@ -190,7 +190,7 @@ func (t *transport) whereabouts(to memberlist.Address) string {
 }
 
 func (t *transport) dial(to memberlist.Address, timeout time.Duration, purpose byte) (net.Conn, error) {
-	conn, err := t.network.Dial(to.Name, t.whereabouts(to), timeout)
+	conn, err := t.network.Dial(to.Name, t.dialAddress(to), timeout)
 	if err != nil {
 		return nil, err
 	}
@@ -211,7 +211,7 @@ func (t *transport) WriteTo(b []byte, addr string) (time.Time, error) {
 	return t.WriteToAddress(b, memberlist.Address{Addr: addr})
 }
 
-// WriteToAddress sends a packet as if it were UDP: it may get lost, and nobody waits for it.
+// WriteToAddress sends a packet as if it were UDP: it does not block, and the packet may get lost.
 func (t *transport) WriteToAddress(b []byte, to memberlist.Address) (time.Time, error) {
 	if len(b) > maxPacket {
 		return time.Time{}, fmt.Errorf("a packet of %d bytes is too long to gossip", len(b))
@@ -236,7 +236,7 @@ func (t *transport) WriteToAddress(b []byte, to memberlist.Address) (time.Time, 
 	return time.Now(), nil
 }
 
-// send writes what is queued for one server until there has been nothing for a while.
+// send writes the queue of one server until it has been empty for a while.
 func (t *transport) send(to memberlist.Address, queue chan []byte) {
 	var conn net.Conn
 	defer func() {
@@ -277,7 +277,7 @@ func (t *transport) write(to memberlist.Address, conn net.Conn, packet []byte) n
 	return conn
 }
 
-// retire gives up a queue in which nothing waits.
+// retire closes an empty queue.
 func (t *transport) retire(to memberlist.Address, queue chan []byte) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -12,17 +12,16 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// Options are what an image says about how its program is started. The zero
-// value starts the program without arguments.
+// Options say how an image's program is started. The zero value starts the program without
+// arguments.
 type Options struct {
 	Args []string          // default arguments, which a workload may replace
 	Env  map[string]string // default environment
 }
 
-// FromBinary returns an image with one layer that holds the static Linux
-// program at path as /<file name>, beside /tmp and the accounts root and nobody.
-// The file must stay as it is for as long as the image is used, since its
-// layer is read from there.
+// FromBinary returns an image with one layer that holds the static Linux program at path as
+// /<file name>, beside /tmp and the accounts root and nobody. The file must not change
+// while the image is used, because its layer is read from there.
 func FromBinary(path string, opts Options) (v1.Image, error) {
 	env, err := environment(opts.Env)
 	if err != nil {
@@ -63,8 +62,8 @@ func FromBinary(path string, opts Options) (v1.Image, error) {
 	return img, nil
 }
 
-// environment returns the variables in a fixed order, since the order is part
-// of the digest. PATH is where the program is, unless said otherwise.
+// environment returns the variables in a fixed order, because the order is part of the
+// digest. PATH is where the program is, unless set otherwise.
 func environment(vars map[string]string) ([]string, error) {
 	all := map[string]string{"PATH": "/"}
 	maps.Copy(all, vars)

@@ -24,7 +24,7 @@ import (
 	"github.com/cloudless/cloudless/internal/image"
 )
 
-func TestImageHoldsProgramAndWhatProgramsExpect(t *testing.T) {
+func TestImageHoldsProgramAndAccounts(t *testing.T) {
 	path := build(t)
 	img, err := image.FromBinary(path, image.Options{Args: []string{"-v"}, Env: map[string]string{"B": "2", "A": "1"}})
 	if err != nil {
@@ -162,7 +162,7 @@ func TestVariableNamesAreChecked(t *testing.T) {
 	}
 }
 
-func TestProgramThatShrinksIsNoticed(t *testing.T) {
+func TestShrunkenProgramIsDetected(t *testing.T) {
 	path := file(t, "hello", read(t, build(t)))
 	img, err := image.FromBinary(path, image.Options{})
 	if err != nil {
@@ -188,7 +188,7 @@ func TestProgramThatShrinksIsNoticed(t *testing.T) {
 func TestLayerIsStreamed(t *testing.T) {
 	const size = 16 << 20
 	path := file(t, "big", read(t, build(t)))
-	if err := os.Truncate(path, size); err != nil { // data after the last segment does not matter to ELF
+	if err := os.Truncate(path, size); err != nil { // ELF ignores data after the last segment
 		t.Fatal(err)
 	}
 	var before, after runtime.MemStats

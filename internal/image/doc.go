@@ -1,17 +1,16 @@
-// Package image makes OCI images out of local files, names images and sends
-// them to a registry.
+// Package image makes OCI images out of local files, names images and sends them to a
+// registry.
 //
-// It guarantees that
+// It guarantees:
 //
-//   - an image name without a registry means the cluster's own registry and
-//     nothing else,
-//   - the same program with the same options gives the same image digest, on
-//     any machine and at any time,
-//   - a file that could not run in a container is refused before anything is
-//     sent, in one sentence that says why and what to do,
-//   - a layer is streamed from the file whenever it is read, so that memory
-//     use does not grow with the size of the program.
+// - An image name without a registry means the cluster's own registry and nothing else.
+// - The same program with the same options gives the same image digest, on any machine and
+// at any time.
+// - A file that could not run in a container is refused before anything is sent, in one
+// sentence that says why and what to do.
+// - A layer is streamed from the file whenever it is read, so that memory use does not grow
+// with the size of the program.
 //
-// It must not know the cluster: neither its API nor its credentials. Where a
-// registry is and how to speak to it comes in as an http.RoundTripper.
+// It must not know the cluster: neither its API nor its credentials. An http.RoundTripper
+// knows where a registry is and how to talk to it.
 package image

@@ -1,7 +1,7 @@
 package image
 
-// ReadArchive lets the fuzzer read archives that are no files.
+// ReadArchive lets the fuzzer read archives that are not files.
 var ReadArchive = readArchive
 
-// ParseAny reads every name in the same way, the commonest ones included.
+// ParseAny parses every name in the general way, even the commonest ones.
 var ParseAny = parseName

@@ -16,20 +16,18 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// The accounts that programs expect to find; without them looking up the own
-// user fails.
+// The accounts that programs expect; without them, looking up the own user fails.
 const (
 	passwd = "root:x:0:0:root:/:/sbin/nologin\nnobody:x:65534:65534:nobody:/:/sbin/nologin\n"
 	group  = "root:x:0:\nnobody:x:65534:\n"
 )
 
-// epoch is the only time in an image: real ones would change the digest of what
-// is otherwise the same.
+// epoch is the only time in an image: real ones would change the digest.
 var epoch = time.Unix(0, 0).UTC()
 
-// layer is a v1.Layer over a program file. It holds the few blocks around the
-// program and reads the program itself from its file each time it is opened,
-// without goroutines and without a second copy on disk.
+// layer is a v1.Layer over a program file. It holds the few blocks around the program and
+// reads the program itself from its file each time it is opened, without goroutines and
+// without a second copy on disk.
 type layer struct {
 	program program
 	head    []byte // everything before the program's content, its header included
@@ -40,7 +38,7 @@ type layer struct {
 
 var _ v1.Layer = (*layer)(nil)
 
-// newLayer reads the program once to learn the digests of both forms.
+// newLayer reads the program once to compute the digests of both forms.
 func newLayer(p program) (*layer, error) {
 	head, err := tarHead(p)
 	if err != nil {
@@ -67,7 +65,7 @@ func sum(h hash.Hash) v1.Hash {
 	return v1.Hash{Algorithm: "sha256", Hex: hex.EncodeToString(h.Sum(nil))}
 }
 
-// Digest is that of the compressed form, by which registries know the layer.
+// Digest is that of the compressed form, by which registries identify the layer.
 func (l *layer) Digest() (v1.Hash, error) { return l.digest, nil }
 
 // DiffID is the digest of the uncompressed form.
@@ -76,8 +74,7 @@ func (l *layer) DiffID() (v1.Hash, error) { return l.diffID, nil }
 // Size is the compressed size in bytes.
 func (l *layer) Size() (int64, error) { return l.size, nil }
 
-// MediaType says that the layer is a tar file compressed with gzip, the one
-// form that every runtime reads.
+// MediaType is a tar file compressed with gzip, the one form that every runtime reads.
 func (l *layer) MediaType() (types.MediaType, error) { return types.OCILayer, nil }
 
 // Compressed opens the layer as it is stored in registries.
@@ -103,8 +100,8 @@ func (l *layer) Uncompressed() (io.ReadCloser, error) {
 	}{io.MultiReader(bytes.NewReader(l.head), content, bytes.NewReader(tail)), f}, nil
 }
 
-// tarBlock is the unit of tar files: content is filled up to it, and two empty
-// ones are the end.
+// tarBlock is the unit of tar files: content is padded to it, and two empty blocks mark the
+// end.
 const tarBlock = 512
 
 // tarHead returns the tar file up to where the program's content begins.
@@ -132,8 +129,8 @@ func tarHead(p program) ([]byte, error) {
 	return buf.Bytes(), err
 }
 
-// exactReader reads exactly as many bytes as the tar header has promised, or
-// fails: a program that is rebuilt meanwhile must not become a broken layer.
+// exactReader reads exactly as many bytes as the tar header says, or fails: a program that
+// is rebuilt meanwhile must not become a broken layer.
 type exactReader struct {
 	r    io.Reader
 	left int64
@@ -163,8 +160,8 @@ type gzipReader struct {
 
 func compress(src io.ReadCloser) io.ReadCloser {
 	g := &gzipReader{src: src, chunk: make([]byte, 64<<10)}
-	// The error is only about levels that do not exist. The fastest level: the
-	// program is read more often on its way than its bytes are worth saving.
+	// The error is only about invalid levels. The fastest level: the program is compressed
+	// several times on its way, so a smaller size is not worth it.
 	g.w, _ = gzip.NewWriterLevel(&g.ready, gzip.BestSpeed)
 	return g
 }

@@ -17,7 +17,7 @@ import (
 const (
 	layoutFile = "oci-layout"
 	indexFile  = "index.json"
-	// maxJSON is what a manifest or configuration may have in bytes.
+	// maxJSON bounds a manifest or configuration in bytes.
 	maxJSON = 8 << 20
 )
 
@@ -68,7 +68,7 @@ func readSmall(files fs.FS, name string) ([]byte, error) {
 
 func blobPath(h v1.Hash) string { return "blobs/" + h.Algorithm + "/" + h.Hex }
 
-// readBlob reads a manifest or configuration and compares its digest.
+// readBlob reads a manifest or configuration and checks its digest.
 func readBlob(files fs.FS, h v1.Hash) ([]byte, error) {
 	raw, err := readSmall(files, blobPath(h))
 	if err != nil {
@@ -267,8 +267,7 @@ type savedLayer struct {
 func (l *savedLayer) DiffID() (v1.Hash, error)            { return l.id, nil }
 func (l *savedLayer) MediaType() (types.MediaType, error) { return types.DockerLayer, nil }
 
-// Uncompressed also reads layers that lie compressed in the archive, as other
-// programs than docker write them.
+// Uncompressed also reads compressed layers, which other programs than docker write.
 func (l *savedLayer) Uncompressed() (io.ReadCloser, error) {
 	section, err := l.files.section(l.name)
 	if err != nil {

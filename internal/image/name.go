@@ -10,26 +10,26 @@ import (
 )
 
 const (
-	// ClusterRegistry is the host name of the cluster's own registry, which is
-	// where an image name without a registry points.
+	// ClusterRegistry is the host name of the cluster's own registry, which an image name
+	// without a registry means.
 	ClusterRegistry = "registry.cloudless.internal"
 
 	// DefaultTag is the tag of a name that has neither tag nor digest.
 	DefaultTag = "latest"
 )
 
-// Name is a parsed image name in canonical form. Registry and Repository are
-// always set, and at least one of Tag and Digest is.
+// Name is a parsed image name in canonical form. Registry and Repository are always set,
+// and at least one of Tag and Digest is.
 type Name struct {
 	Registry   string // host and, if given, port
-	Repository string // the path in the registry, as library/nginx
+	Repository string // the path in the registry, such as library/nginx
 	Tag        string
-	Digest     string // algorithm and value, as sha256:9f86…
+	Digest     string // algorithm and value, such as sha256:9f86…
 }
 
-// ParseName reads [registry/]repository[:tag][@digest]. The first part is a
-// registry if it has a dot or a colon or is localhost, as everywhere else; what
-// is special here is only that its absence means ClusterRegistry.
+// ParseName reads [registry/]repository[:tag][@digest]. The first part is a registry if it
+// has a dot or a colon or is localhost, as everywhere else. The only difference is that a
+// missing registry means ClusterRegistry.
 func ParseName(s string) (Name, error) {
 	if n, ok := plainName(s); ok {
 		return n, nil
@@ -37,8 +37,8 @@ func ParseName(s string) (Name, error) {
 	return parseName(s)
 }
 
-// maxPlain is the longest word that plainName takes for a repository; what is
-// too long for one is said by parseName.
+// maxPlain is the longest word that plainName accepts as a repository; parseName refuses
+// longer ones.
 const maxPlain = 64
 
 // plainName reads the commonest form, a word with or without a tag, faster.
@@ -77,7 +77,7 @@ func parseName(s string) (Name, error) {
 		return Name{}, nameError(s, reason(s, err))
 	}
 	n := Name{
-		// Host names know no case, so two spellings must not be two registries.
+		// Host names are case-insensitive, so two spellings must not be two registries.
 		Registry:   strings.ToLower(reference.Domain(named)),
 		Repository: reference.Path(named),
 	}
@@ -109,8 +109,8 @@ func (n Name) String() string {
 // Local reports whether the name points into the cluster's own registry.
 func (n Name) Local() bool { return n.Registry == ClusterRegistry }
 
-// Reference returns what to ask the registry for: the digest if the name has
-// one, because only that cannot move, and else the tag.
+// Reference returns what to ask the registry for: the digest if the name has one, because a
+// digest cannot move, and else the tag.
 func (n Name) Reference() string {
 	if n.Digest != "" {
 		return n.Digest
@@ -118,14 +118,13 @@ func (n Name) Reference() string {
 	return n.Tag
 }
 
-// Pinned returns the name of exactly the image with the given digest, without
-// a tag.
+// Pinned returns the name of exactly the image with the given digest, without a tag.
 func (n Name) Pinned(digest string) string {
 	return n.Registry + "/" + n.Repository + "@" + digest
 }
 
-// Public returns the full name under which the same image is usually found in
-// the public registry: what to suggest when a local name leads nowhere.
+// Public returns the full name of the same image in the public registry: a suggestion when
+// a local name does not exist.
 func (n Name) Public() string {
 	if !n.Local() {
 		return n.String()
@@ -142,8 +141,8 @@ func hasRegistry(s string) bool {
 	return found && (strings.ContainsAny(first, ".:") || strings.EqualFold(first, "localhost"))
 }
 
-// checkSlips catches what people really type wrong and the parser would only
-// call an invalid format.
+// checkSlips catches common typing mistakes that the parser would only call an invalid
+// format.
 func checkSlips(s string) error {
 	switch {
 	case s == "":
@@ -163,8 +162,7 @@ func nameError(s, why string) error {
 	return fmt.Errorf("%.120q is not an image name, because %s: %s", s, why, nameForm)
 }
 
-// reason turns the parser's errors into words for people who have not read its
-// grammar.
+// reason turns the parser's errors into words for people who do not know its grammar.
 func reason(s string, err error) string {
 	_, after, pinned := strings.Cut(s, "@")
 	switch {

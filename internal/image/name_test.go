@@ -119,8 +119,8 @@ func FuzzParseName(f *testing.F) {
 	})
 }
 
-// The commonest names are read in another way than all others, to the same end.
-func TestPlainNamesAreReadAsAllOthers(t *testing.T) {
+// The fast path for common names gives the same results as the general parser.
+func TestFastPathParsesLikeTheGeneralParser(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var b strings.Builder
 		for range rapid.IntRange(0, 6).Draw(t, "parts") {

@@ -29,12 +29,12 @@ type Source struct {
 	close func() error
 }
 
-// Close lets go of the file. Nothing of the image can be read any more.
+// Close closes the file. Nothing of the image can be read any more.
 func (s *Source) Close() error { return s.close() }
 
-// Open opens what can be pushed: a static Linux program, a folder that is an OCI
-// image layout, or an archive as docker save and skopeo write it, which may be
-// compressed with gzip. Nothing is left on the disk by it, not even by a crash.
+// Open opens what can be pushed: a static Linux program, a folder that is an OCI image
+// layout, or an archive as docker save and skopeo write it, which may be compressed with
+// gzip. It leaves nothing on disk, not even after a crash.
 func Open(name string) (*Source, error) {
 	info, err := os.Stat(name)
 	switch {
@@ -87,7 +87,7 @@ func openFolder(name string) (*Source, error) {
 	return newSource(content, "layout", root.Close)
 }
 
-// isArchive tells tar files and compressed files from programs.
+// isArchive distinguishes tar files and compressed files from programs.
 func isArchive(f io.ReaderAt) bool {
 	var head [263]byte
 	n, _ := f.ReadAt(head[:], 0)
@@ -109,8 +109,8 @@ func openArchive(name string, f *os.File) (*Source, error) {
 	return newSource(content, "archive", plain.Close)
 }
 
-// decompressed is the archive itself, or what is in it as a file without a
-// name: layers are read in any order, which compressed files do not allow.
+// decompressed is the archive itself, or its decompressed content as an unnamed file:
+// layers are read in any order, which compressed files do not allow.
 func decompressed(f *os.File) (*os.File, error) {
 	var head [2]byte
 	if _, err := f.ReadAt(head[:], 0); err != nil {
@@ -137,8 +137,8 @@ func decompressed(f *os.File) (*os.File, error) {
 	return plain, f.Close()
 }
 
-// readArchive finds out what kind of archive it is. Newer versions of docker
-// save write both kinds at once; the layout says more.
+// readArchive finds out what kind of archive it is. Newer versions of docker save write
+// both kinds at once; the layout says more.
 func readArchive(r io.ReaderAt) (Content, error) {
 	files, err := indexTar(r)
 	if err != nil {
@@ -153,7 +153,7 @@ func readArchive(r io.ReaderAt) (Content, error) {
 	return nil, fmt.Errorf("it is an archive but not of an image, since it has neither %s nor %s: make one with docker save or skopeo copy", layoutFile, savedFile)
 }
 
-// tarFiles are the regular files of a tar file, read where they lie.
+// tarFiles are the regular files of a tar file, read in place.
 type tarFiles struct {
 	r       io.ReaderAt
 	entries map[string]tarEntry
@@ -164,7 +164,7 @@ type tarEntry struct {
 	link         string // what else holds the content
 }
 
-// maxEntries bounds what an archive can make us remember.
+// maxEntries bounds the memory that an archive can use.
 const maxEntries = 1 << 20
 
 func indexTar(r io.ReaderAt) (*tarFiles, error) {
@@ -185,13 +185,13 @@ func indexTar(r io.ReaderAt) (*tarFiles, error) {
 		name := path.Clean(header.Name)
 		switch header.Typeflag {
 		case tar.TypeReg:
-			// The reader asks for no more than headers, so it stands at the content.
+			// The reader consumes only headers, so its position is the content.
 			offset, err := from.Seek(0, io.SeekCurrent)
 			if err != nil {
 				return nil, err
 			}
 			files.entries[name] = tarEntry{offset: offset, size: header.Size}
-		case tar.TypeSymlink: // older versions of docker save share layers so
+		case tar.TypeSymlink: // how older versions of docker save share layers
 			files.entries[name] = tarEntry{link: path.Join(path.Dir(name), header.Linkname)}
 		case tar.TypeLink:
 			files.entries[name] = tarEntry{link: path.Clean(header.Linkname)}
@@ -233,8 +233,7 @@ func (f tarFile) Stat() (fs.FileInfo, error) {
 
 func (f tarFile) Close() error { return nil }
 
-// platformsOf are those that an index names beside its images, or that of the
-// image.
+// platformsOf are those that an index lists beside its images, or that of the image.
 func platformsOf(content Content) ([]string, error) {
 	var names []string
 	add := func(p *v1.Platform) {
@@ -273,7 +272,7 @@ func platformsOf(content Content) ([]string, error) {
 	return names, nil
 }
 
-// gunzipped is the content without the compression that it may have.
+// gunzipped is the content, decompressed if necessary.
 func gunzipped(r *io.SectionReader) (io.ReadCloser, error) {
 	var head [2]byte
 	if n, _ := r.ReadAt(head[:], 0); n < len(head) || !bytes.Equal(head[:], gzipMagic) {

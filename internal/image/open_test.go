@@ -22,7 +22,7 @@ import (
 	"github.com/cloudless/cloudless/internal/image"
 )
 
-// Every form of the same image is opened and can be read whole.
+// Every form of the same image can be opened and read completely.
 func TestOpenEveryForm(t *testing.T) {
 	dir := t.TempDir()
 	img := platformed(t, randomImage(t), "amd64")
@@ -86,7 +86,7 @@ func TestOpenAProgram(t *testing.T) {
 	}
 }
 
-// An index goes with all its platforms.
+// An index is pushed with all its platforms.
 func TestPushOfAnIndex(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "multi")
 	index := mutate.AppendManifests(empty.Index,
@@ -149,7 +149,7 @@ func TestOpenRefusesInOneSentence(t *testing.T) {
 	}
 }
 
-// Whatever lies in an archive, reading it ends with an image or an error.
+// Reading any archive ends with an image or an error.
 func FuzzOpenArchive(f *testing.F) {
 	config := `{"architecture":"amd64","os":"linux","rootfs":{"type":"layers","diff_ids":["` + digest + `"]}}`
 	f.Add(tarFile(f, map[string]string{"manifest.json": `[{"Config":"c","Layers":["l"]}]`, "c": config, "l": "layer"}))

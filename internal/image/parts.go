@@ -10,8 +10,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// Content is an image for one platform (v1.Image) or an index of several
-// (v1.ImageIndex).
+// Content is an image for one platform (v1.Image) or an index of several (v1.ImageIndex).
 type Content interface {
 	MediaType() (types.MediaType, error)
 	Digest() (v1.Hash, error)
@@ -46,7 +45,7 @@ func takeApart(what Content) (parts, error) {
 	return p, nil
 }
 
-// maxNesting is how deep an index may hold others.
+// maxNesting is how deep indexes may be nested.
 const maxNesting = 4
 
 func (p *parts) add(what Content, depth int) error {

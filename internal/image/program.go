@@ -15,7 +15,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
-// program is a file that was found fit to be the only program of an image.
+// program is a file that can be the only program of an image.
 type program struct {
 	path     string
 	name     string // file name, and name in the image's root folder
@@ -23,12 +23,10 @@ type program struct {
 	platform v1.Platform
 }
 
-// reserved are names in the root folder that the image itself or the container
-// runtime fills.
+// reserved are names in the root folder that the image itself or the container runtime uses.
 var reserved = []string{"dev", "etc", "proc", "run", "sys", "tmp"}
 
-// platforms are the kinds of machine an ELF header can name that containers
-// are known to run on.
+// platforms are those that an ELF header can name and containers are known to run on.
 var platforms = []struct {
 	machine  elf.Machine
 	class    elf.Class
@@ -37,7 +35,7 @@ var platforms = []struct {
 }{
 	{elf.EM_X86_64, elf.ELFCLASS64, elf.ELFDATA2LSB, v1.Platform{OS: "linux", Architecture: "amd64"}},
 	{elf.EM_AARCH64, elf.ELFCLASS64, elf.ELFDATA2LSB, v1.Platform{OS: "linux", Architecture: "arm64"}},
-	// The header does not tell the version; every ARM board that containers run on today is at least a v7.
+	// The header does not contain the version; every ARM board that containers run on today is at least a v7.
 	{elf.EM_ARM, elf.ELFCLASS32, elf.ELFDATA2LSB, v1.Platform{OS: "linux", Architecture: "arm", Variant: "v7"}},
 	{elf.EM_RISCV, elf.ELFCLASS64, elf.ELFDATA2LSB, v1.Platform{OS: "linux", Architecture: "riscv64"}},
 	{elf.EM_PPC64, elf.ELFCLASS64, elf.ELFDATA2LSB, v1.Platform{OS: "linux", Architecture: "ppc64le"}},
@@ -45,8 +43,8 @@ var platforms = []struct {
 	{elf.EM_386, elf.ELFCLASS32, elf.ELFDATA2LSB, v1.Platform{OS: "linux", Architecture: "386"}},
 }
 
-// inspect refuses, each time in one sentence with the way out, everything that
-// is not a static Linux program for a known architecture.
+// inspect refuses, each time in one sentence with the way out, everything that is not a static Linux program for a
+// known architecture.
 func inspect(path string) (program, error) {
 	info, err := os.Stat(path)
 	switch {
@@ -79,8 +77,7 @@ func inspect(path string) (program, error) {
 	return program{path: path, name: name, size: info.Size(), platform: platform}, nil
 }
 
-// checkMagic tells what a file that is no ELF file is instead, as far as its
-// first bytes say so.
+// checkMagic says what a file that is not an ELF file is instead, as far as its first bytes tell.
 func checkMagic(path string, r io.ReaderAt) error {
 	var buf [4]byte
 	n, err := r.ReadAt(buf[:], 0)
@@ -147,9 +144,8 @@ func platformOf(path string, f *elf.File) (v1.Platform, error) {
 		path, strings.TrimPrefix(f.Machine.String(), "EM_"), f.Class, f.Data, strings.Join(known, ", "))
 }
 
-// checkStatic refuses what needs files that the image does not have. A position
-// independent static program has neither an interpreter nor libraries to load,
-// but unlike a shared library it has an entry point.
+// checkStatic refuses programs that need files which the image does not have. A position independent static program has
+// neither an interpreter nor libraries to load, but unlike a shared library it has an entry point.
 func checkStatic(path string, f *elf.File) error {
 	const wayOut = "link it statically (Go: CGO_ENABLED=0 go build; C: -static; Rust: a musl target), or name an image that contains them"
 	interpreter, err := interpreterOf(f)
@@ -159,7 +155,7 @@ func checkStatic(path string, f *elf.File) error {
 	if interpreter != "" {
 		return fmt.Errorf("%s is dynamically linked and needs %s and its libraries, which the image would not have: %s", path, interpreter, wayOut)
 	}
-	// A file without section headers cannot be asked; without an interpreter it is static then.
+	// A file without section headers lists no libraries; without an interpreter it is static then.
 	if libraries, err := f.ImportedLibraries(); err == nil && len(libraries) > 0 {
 		return fmt.Errorf("%s needs the libraries %s, which the image would not have: %s", path, strings.Join(libraries, ", "), wayOut)
 	}

@@ -12,36 +12,32 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// PushOptions say how to reach the registry and whom to tell about progress.
+// PushOptions say how to reach the registry and where to report progress.
 type PushOptions struct {
-	// Transport carries the requests, which go to https://<registry of the
-	// name>. For the cluster's registry, whose host name no resolver knows, it
-	// also decides where to connect, and it says who the caller is. Nil means
+	// Transport carries the requests, which go to https://<registry of the name>. For the cluster's registry, whose
+	// host name no resolver knows, it also decides where to connect, and it authenticates the caller. Nil means
 	// http.DefaultTransport.
 	Transport http.RoundTripper
 
-	// Progress is told how many bytes the registry has and how many it will
-	// have in the end, manifests not counted. It is never called by two
-	// goroutines at once, nor after Push has returned. It may be nil.
+	// Progress is called with how many bytes the registry has and how many it will have in the end, without manifests.
+	// It is never called concurrently, nor after Push has returned. It may be nil.
 	Progress func(done, total int64)
 }
 
 // parallelBlobs is how many blobs are sent at once.
 const parallelBlobs = 4
 
-// All of an image is looked at again where a part of it is missing in the end: it may have been collected since, or the
-// server that had it was lost and another one answers, as often as that happens. pushAgain is how often that is done
-// where nothing was missing, and pushMost in all, for a registry that keeps nothing.
+// If a part of the image is missing in the end, the whole push is repeated: the part may have been collected since, or
+// the server that had it was lost and another one answers. pushAgain bounds the repetitions without progress, and
+// pushMost all repetitions, for a registry that stores nothing.
 const (
 	pushAgain = 3
 	pushMost  = 50
 )
 
-// Push sends an image or an index with all its images to the registry under the
-// given name, and returns its digest. Blobs that the registry has are not sent,
-// several are sent at once, and one whose connection breaks goes on where it
-// was. When Push ends early, the registry keeps the blobs that were whole and
-// nothing of the others.
+// Push sends an image or an index with all its images to the registry under the given name, and returns its digest.
+// Blobs that the registry has are not sent, several are sent at once, and one whose connection breaks resumes. When
+// Push ends early, the registry keeps the complete blobs and nothing of the others.
 func Push(ctx context.Context, what Content, to Name, opts PushOptions) (string, error) {
 	parts, err := takeApart(what)
 	if err != nil {
@@ -72,7 +68,7 @@ func Push(ctx context.Context, what Content, to Name, opts PushOptions) (string,
 	return parts.digest, nil
 }
 
-// blobMissing reports whether the registry lacks something that it had or was said to have.
+// blobMissing reports whether the registry lacks something that it had or claimed to have.
 func blobMissing(err error) bool {
 	r, refused := errors.AsType[*refusal](err)
 	return refused && strings.HasSuffix(r.code, "BLOB_UNKNOWN") // also MANIFEST_BLOB_UNKNOWN
@@ -115,7 +111,7 @@ func referenceOf(n Name, digest string) (string, error) {
 
 // meter counts what the registry has.
 type meter struct {
-	report func(done, total int64) // nil if nobody wants to know
+	report func(done, total int64) // may be nil
 	total  int64
 
 	mu    sync.Mutex
@@ -147,7 +143,7 @@ func (m *meter) add(s *sent, n int64) {
 	}
 }
 
-// set corrects what was counted to what the registry says that it has.
+// set corrects the count to what the registry says that it has.
 func (m *meter) set(s *sent, bytes int64) {
 	m.mu.Lock()
 	n := bytes - s.bytes
@@ -169,8 +165,8 @@ func (m *meter) end() {
 	m.ended = true
 }
 
-// countingBody is the content of a blob on its way. net/http may go on reading
-// it after it has given up on the request, until stop.
+// countingBody is the content of a blob in flight. net/http may keep reading it after it has given up on the request,
+// until stop.
 type countingBody struct {
 	meter *meter
 	sent  *sent
@@ -194,7 +190,7 @@ func (b *countingBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// stop ends all reading and says whether it failed.
+// stop ends all reading and returns a read error, if there was one.
 func (b *countingBody) stop() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

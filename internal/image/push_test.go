@@ -45,7 +45,7 @@ func TestPushReportsProgressAndDigest(t *testing.T) {
 	checkReports(t, reports, blobBytes(t, img))
 }
 
-func TestFailedAttemptIsTakenOutOfTheProgress(t *testing.T) {
+func TestFailedAttemptIsRemovedFromTheProgress(t *testing.T) {
 	var failed atomic.Bool
 	host, transport := serve(t, func(w http.ResponseWriter, req *http.Request) bool {
 		if req.Method != http.MethodPatch || failed.Swap(true) {
@@ -73,15 +73,15 @@ func TestFailedAttemptIsTakenOutOfTheProgress(t *testing.T) {
 	checkReports(t, reports, blobBytes(t, img))
 }
 
-// A push goes on as long as it gets further, however often the registry is another one that has nothing yet.
-func TestPushOutlastsRegistriesThatAreLost(t *testing.T) {
+// A push continues as long as it makes progress, even if it keeps meeting empty registries.
+func TestPushSurvivesLostRegistries(t *testing.T) {
 	var now atomic.Pointer[http.Handler]
 	anew := func() {
 		empty := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
 		now.Store(&empty)
 	}
 	anew()
-	left := 10 // of registries that are lost before they have the manifest
+	left := 10 // registries that are lost before they have the manifest
 	host, transport := serve(t, func(w http.ResponseWriter, req *http.Request) bool {
 		if req.Method == http.MethodPut && strings.Contains(req.URL.Path, "/manifests/") && left > 0 {
 			left--
@@ -135,8 +135,8 @@ func (h handled) RoundTrip(req *http.Request) (*http.Response, error) {
 	return answer.Result(), nil
 }
 
-// One that keeps nothing of what it takes, or never believes that it has it, is given up.
-func TestPushGivesUpWhereARegistryLacksWhatItHas(t *testing.T) {
+// A push gives up on a registry that stores nothing, or never believes that it has a blob.
+func TestPushGivesUpOnAForgetfulRegistry(t *testing.T) {
 	for what, forget := range map[string]bool{"forgets all": true, "has all": false} {
 		host, transport := serve(t, func(w http.ResponseWriter, req *http.Request) bool {
 			if req.Method == http.MethodPut && strings.Contains(req.URL.Path, "/manifests/") {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// People read the reason that a registry gives, not the JSON that it comes in.
+// Users see the registry's reason, not the JSON around it.
 func TestFailureShowsTheRegistrysReason(t *testing.T) {
 	for answer, want := range map[string]string{
 		`{"errors":[{"code":"DENIED","message":"eve may not push"}],"message":"eve may not push"}`: "the registry answers 403: eve may not push",

@@ -22,11 +22,11 @@ type uploader struct {
 	http  http.RoundTripper
 	to    Name
 	meter *meter
-	taken atomic.Int64 // blobs that were sent whole
+	taken atomic.Int64 // blobs that were sent completely
 }
 
 const (
-	maxAttempts  = 6  // without getting any further
+	maxAttempts  = 6  // without progress
 	maxLost      = 20 // uploads of one blob that the registry forgets, which takes about a minute
 	firstPause   = 200 * time.Millisecond
 	longestPause = 5 * time.Second
@@ -36,7 +36,7 @@ const (
 	beginTime = 15 * time.Second
 )
 
-// refusal is an answer that trying again will not change.
+// refusal is an answer that a retry will not change.
 type refusal struct {
 	status int
 	code   string // of the OCI specification, if the registry gave one
@@ -57,8 +57,7 @@ func (u *uploader) url(rest string) *url.URL {
 	return &url.URL{Scheme: "https", Host: u.to.Registry, Path: "/v2/" + u.to.Repository + rest}
 }
 
-// do makes one request and returns the answer's header. The body of the answer
-// is read and closed.
+// do makes one request and returns the answer's header. It reads and closes the body.
 func (u *uploader) do(ctx context.Context, method string, to *url.URL, body io.Reader, header ...string) (int, http.Header, error) {
 	req, err := http.NewRequestWithContext(ctx, method, to.String(), body)
 	if err != nil {
@@ -96,8 +95,8 @@ func failure(status int, answer []byte) error {
 	return &refusal{status: status, code: code, text: fmt.Sprintf("the registry answers %d: %s", status, why)}
 }
 
-// explain is why a registry refused something: the code and the message of the error that the OCI specification has it
-// answer with, or else the first line of whatever it said.
+// explain is why a registry refused something: the code and the message of an OCI error, or else the first line of the
+// answer.
 func explain(answer []byte) (code, why string) {
 	var told struct {
 		Errors []struct{ Code, Message string }
@@ -151,12 +150,12 @@ func (u *uploader) blob(ctx context.Context, b blob) error {
 	return persist(ctx, func() int64 { return up.offset }, func() error { return up.try(ctx) })
 }
 
-// upload is one blob on its way.
+// upload is one blob in flight.
 type upload struct {
 	*uploader
 	blob   blob
 	sent   *sent
-	at     *url.URL // where to go on; nil before it has begun and after its end
+	at     *url.URL // where to resume; nil before it has begun and after its end
 	offset int64    // what the registry has
 }
 
@@ -187,8 +186,7 @@ func (u *upload) isThere(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// begin is not interrupted: an upload of which we never heard could not be
-// cancelled.
+// begin cannot be interrupted: an upload with an unknown location could not be cancelled.
 func (u *upload) begin(ctx context.Context) error {
 	whole, cancel := context.WithTimeout(context.WithoutCancel(ctx), beginTime)
 	defer cancel()
@@ -205,8 +203,7 @@ func (u *upload) begin(ctx context.Context) error {
 	return u.moveOn(u.url("/blobs/uploads/"), header, 0)
 }
 
-// resume asks how far the upload has come, and begins again where it cannot go
-// on.
+// resume asks how far the upload has come, and starts over if it cannot resume.
 func (u *upload) resume(ctx context.Context) error {
 	status, header, err := u.do(ctx, http.MethodGet, u.at, nil)
 	_, refused := errors.AsType[*refusal](err)
@@ -215,7 +212,7 @@ func (u *upload) resume(ctx context.Context) error {
 	}
 	_, last, _ := strings.Cut(header.Get("Range"), "-")
 	end, parseErr := strconv.ParseInt(last, 10, 64)
-	// A range of 0-0 is of nothing or of one byte: nobody can tell.
+	// A range of 0-0 may mean nothing or one byte.
 	if status == http.StatusNoContent && parseErr == nil && end > 0 && end < u.blob.size {
 		return u.moveOn(u.at, header, end+1)
 	}
@@ -224,7 +221,7 @@ func (u *upload) resume(ctx context.Context) error {
 	return u.begin(ctx)
 }
 
-// restart forgets how far the upload came.
+// restart starts the upload over.
 func (u *upload) restart() {
 	u.meter.takeBack(u.sent)
 	u.sent, u.at, u.offset = &sent{}, nil, 0
@@ -253,10 +250,10 @@ func (u *upload) send(ctx context.Context) error {
 	body := &countingBody{content: content, meter: u.meter, sent: u.sent}
 	status, header, err := u.do(ctx, http.MethodPatch, u.at, body, "Content-Type", "application/octet-stream")
 	if err := body.stop(); err != nil {
-		return &refusal{text: err.Error()} // it is our side that cannot be read
+		return &refusal{text: err.Error()} // our own file cannot be read
 	}
 	if r, refused := errors.AsType[*refusal](err); refused && r.status == http.StatusRequestedRangeNotSatisfiable {
-		return errors.New(r.text) // the next attempt asks where to go on
+		return errors.New(r.text) // the next attempt asks where to resume
 	}
 	if err != nil {
 		return err
@@ -285,7 +282,7 @@ func (u *upload) finish(ctx context.Context) error {
 	return nil
 }
 
-// cancel takes an unfinished upload off the registry, also after ctx has ended.
+// cancel removes an unfinished upload from the registry, even after ctx has ended.
 func (u *upload) cancel(ctx context.Context) {
 	if u.at == nil {
 		return
@@ -293,8 +290,7 @@ func (u *upload) cancel(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelTime)
 	defer cancel()
 	defer func() { u.at = nil }()
-	// Only who knows how far it came may end it, and what was sent last may still
-	// arrive in between.
+	// Only a client that knows the offset may end it, and what was sent last may still arrive in between.
 	for range maxAttempts {
 		status, header, err := u.do(ctx, http.MethodGet, u.at, nil)
 		if err != nil {
@@ -308,7 +304,7 @@ func (u *upload) cancel(ctx context.Context) {
 			return
 		}
 	}
-	// The registry, if it is there again, removes the upload in time.
+	// The registry, if it is back, removes the upload in time.
 }
 
 // manifest sends a manifest under a tag or its digest.

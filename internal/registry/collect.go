@@ -14,17 +14,17 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// Keep says of a manifest without a tag whether somebody still needs it.
+// Keep reports whether a manifest without a tag is still needed.
 type Keep func(repository, digest string) bool
 
-// CollectOptions say what a collection takes away.
+// CollectOptions say what a collection removes.
 type CollectOptions struct {
-	// Keep is asked about manifests that have no tag; nil keeps none.
+	// Keep is called for manifests that have no tag; nil keeps none.
 	Keep Keep
-	// Without are images by repository and tag that are treated as if they had
-	// been deleted with now, for a collection that only counts.
+	// Without are images by repository and tag that are treated as deleted with now, for a
+	// dry run.
 	Without []Deleted
-	// Now also takes what was deleted and could still be had back.
+	// Now also removes deleted images that could still be restored.
 	Now bool
 	// DryRun only counts.
 	DryRun bool
@@ -34,14 +34,14 @@ func (o CollectOptions) keeps(repository, digest string) bool {
 	return o.Keep != nil && o.Keep(repository, digest)
 }
 
-// Collect removes the manifests that have no tag and that nobody keeps, and the
-// blobs that belong to no manifest, and returns how many bytes that freed.
+// Collect removes the manifests without a tag that Keep does not need, and the blobs that
+// belong to no manifest. It returns how many bytes that freed.
 //
-// It may run while others push and pull. First it marks what is reachable while
-// everything goes on, which reads files; then, with manifests held off, it
-// marks again, which reads only what is new, and moves aside what is not
-// reachable. What a push under way relies on stays, and so does what is younger
-// than the grace unless it belonged to an image that was deleted with now.
+// It may run while others push and pull. First it marks what is reachable while everything
+// goes on, which reads files. Then it blocks new manifests and marks again, which reads
+// only what is new, and moves aside what is not reachable. It keeps what pushes in progress
+// rely on, and what is younger than the grace period unless it belonged to an image that
+// was deleted with now.
 func (r *Registry) Collect(ctx context.Context, o CollectOptions) (freed int64, err error) {
 	r.changing.Lock()
 	defer r.changing.Unlock()
@@ -56,7 +56,7 @@ func (r *Registry) Collect(ctx context.Context, o CollectOptions) (freed int64, 
 	if o.DryRun {
 		return freed, err
 	}
-	// Also what an earlier run was interrupted at.
+	// Also what an interrupted run has left.
 	err = errors.Join(err, os.RemoveAll(r.asideDir()))
 	if err != nil {
 		return freed, fmt.Errorf("collect blobs: %w", err)
@@ -105,8 +105,8 @@ func (r *Registry) sweep(ctx context.Context, o CollectOptions) (freed int64, er
 			failed = append(failed, err)
 		}
 	}
-	// Names go before what they name: a crash in between leaves blobs that the
-	// next run takes, and no name that leads nowhere.
+	// Names go before what they name: a crash in between leaves blobs that the next run
+	// removes, and no dangling name.
 	for name, repo := range found.repositories {
 		for d := range repo.manifests {
 			if !repo.kept[d] {
@@ -142,8 +142,8 @@ func (r *Registry) putAside(blob string) error {
 	return os.Rename(r.blobDir(blob), filepath.Join(r.asideDir(), d.Encoded()))
 }
 
-// removeEmpty removes the folders of a repository that has nothing left. Each
-// is removed only if it is empty, so what comes at the same moment is safe.
+// removeEmpty removes the folders of a repository that has nothing left. Each is removed
+// only if it is empty, so concurrent pushes are safe.
 func (r *Registry) removeEmpty(name string) {
 	dir := filepath.Join(r.repositoriesDir(), filepath.FromSlash(name))
 	if entries, err := os.ReadDir(filepath.Join(dir, "_uploads")); err == nil && len(entries) > 0 {
@@ -162,17 +162,17 @@ func (r *Registry) removeEmpty(name string) {
 	}
 }
 
-// marked is what a registry has and what of it is reachable.
+// marked is what a registry has and which of it is reachable.
 type marked struct {
 	repositories map[string]*markedRepository
-	garbage      map[string]int64 // sizes of blobs that nothing needs, by digest
+	garbage      map[string]int64 // sizes of unneeded blobs, by digest
 }
 
 type markedRepository struct {
 	manifests map[string]time.Time // when it was pushed, by digest
 	layers    map[string]time.Time // when it was linked, by digest
 	kept      map[string]bool      // manifests
-	needs     map[string]bool      // blobs, those of kept manifests and of pushes
+	needs     map[string]bool      // blobs of kept manifests and of pushes
 }
 
 func (r *Registry) mark(ctx context.Context, o CollectOptions) (*marked, error) {
@@ -232,8 +232,8 @@ func (r *Registry) mark(ctx context.Context, o CollectOptions) (*marked, error) 
 // roots are the manifests from which everything else is reached.
 type roots struct {
 	tagged map[imageRef]bool
-	// gone are those that were deleted and whose time is over; true if even who
-	// uses them does not keep them.
+	// gone are deleted manifests whose time is over; true if even users of the image do not
+	// keep it.
 	gone map[imageRef]bool
 }
 
@@ -257,8 +257,7 @@ func (r *Registry) roots(o CollectOptions) (roots, error) {
 	return found, nil
 }
 
-// markManifests finds out which manifests of a repository stay, and what they
-// need.
+// markManifests finds out which manifests of a repository stay, and what they need.
 func (r *Registry) markManifests(name string, repo *markedRepository, roots roots, since time.Time, o CollectOptions) error {
 	tags, err := r.readTags(name)
 	if err != nil {
@@ -288,7 +287,7 @@ func (r *Registry) markManifests(name string, repo *markedRepository, roots root
 			}
 		}
 	}
-	// What only accompanies a manifest, such as a signature, stays with it.
+	// A manifest that only accompanies another, such as a signature, stays with it.
 	for d := range repo.manifests {
 		node, err := r.node(d)
 		if err != nil {
@@ -303,7 +302,7 @@ func (r *Registry) markManifests(name string, repo *markedRepository, roots root
 	return nil
 }
 
-// childOfGone is whether a manifest belongs to an index that is to go at once.
+// childOfGone reports whether a manifest belongs to an index that is removed at once.
 func (r *Registry) childOfGone(name, child string, roots roots) bool {
 	for key := range roots.gone {
 		if key.name != name {

@@ -24,7 +24,7 @@ import (
 	"github.com/cloudless/cloudless/internal/registry"
 )
 
-func TestDeletedImageCanBeHadBack(t *testing.T) {
+func TestDeletedImageCanBeRestored(t *testing.T) {
 	s := serve(t, t.TempDir(), slog.New(slog.DiscardHandler))
 	img := randomImage(t)
 	pushed := s.push(t, "hello:1", img)
@@ -50,8 +50,8 @@ func TestDeletedImageCanBeHadBack(t *testing.T) {
 	}
 }
 
-// A tag can be moved without a push, and only names become files.
-func TestTagsAreSet(t *testing.T) {
+// A tag can be moved without a push, and only valid names become files.
+func TestSetTag(t *testing.T) {
 	s := serve(t, t.TempDir(), slog.New(slog.DiscardHandler))
 	first := s.push(t, "hello:1", randomImage(t))
 	second := s.push(t, "hello:1", randomImage(t))
@@ -78,8 +78,8 @@ func TestTagsAreSet(t *testing.T) {
 	}
 }
 
-// An image that was deleted for good and is pushed again is not collected before
-// it has its tag; one that was deleted before goes when it is forgotten.
+// An image that was deleted for good and is pushed again is not collected before it has its
+// tag; one that was deleted before is removed when it is forgotten.
 func TestDeletedImageIsReclaimedOrForgotten(t *testing.T) {
 	s := serve(t, t.TempDir(), slog.New(slog.DiscardHandler))
 	again := s.push(t, "hello:1", randomImage(t))
@@ -108,9 +108,8 @@ func TestDeletedImageIsReclaimedOrForgotten(t *testing.T) {
 	}
 }
 
-// What was deleted with now goes at once however young it is, and takes nothing
-// with it that another image shares.
-func TestCollectionFreesWhatIsDeletedNow(t *testing.T) {
+// An image deleted with now is removed at once however young it is, and shared layers stay.
+func TestCollectionRemovesImagesDeletedNow(t *testing.T) {
 	dir := t.TempDir()
 	s := serve(t, dir, slog.New(slog.DiscardHandler))
 	shared, err := random.Layer(2000, "application/vnd.oci.image.layer.v1.tar+gzip")
@@ -153,8 +152,8 @@ func TestCollectionFreesWhatIsDeletedNow(t *testing.T) {
 	s.wantWhole(t, "gone:1")
 }
 
-// A manifest whose tag has moved stays as long as somebody keeps it.
-func TestCollectionAsksWhoKeepsAManifest(t *testing.T) {
+// A manifest whose tag has moved stays as long as it is kept.
+func TestCollectionKeepsNeededManifests(t *testing.T) {
 	s := serveWith(t, registry.Options{Dir: t.TempDir(), Grace: time.Nanosecond})
 	first := s.push(t, "hello:1", randomImage(t))
 	s.push(t, "hello:1", randomImage(t))
@@ -199,9 +198,9 @@ func TestCollectionFollowsAnIndex(t *testing.T) {
 	}
 }
 
-// A layer that a client has sent or has been told of is not taken before the
-// client had time to name it in a manifest.
-func TestCollectionSparesThePushUnderWay(t *testing.T) {
+// A layer that a client has sent or asked about stays until the client had time to name it
+// in a manifest.
+func TestCollectionSparesPushesInProgress(t *testing.T) {
 	s := serve(t, t.TempDir(), slog.New(slog.DiscardHandler))
 	img := randomImage(t)
 	s.push(t, "hello:1", img)
@@ -213,7 +212,7 @@ func TestCollectionSparesThePushUnderWay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Another client asks for a layer, is told that it is there, and takes its time.
+	// Another client asks for a layer, learns that it is there, and takes its time.
 	s.do(t, http.MethodHead, "/v2/hello/blobs/"+digest.String(), "", http.StatusOK)
 	if _, err := s.Delete(t.Context(), "hello", "1", true); err != nil {
 		t.Fatal(err)
@@ -222,8 +221,8 @@ func TestCollectionSparesThePushUnderWay(t *testing.T) {
 	s.do(t, http.MethodHead, "/v2/hello/blobs/"+digest.String(), "", http.StatusOK)
 }
 
-// Pushes, pulls, deletions and collections at once: whatever push was
-// acknowledged and not deleted is whole, and no push fails.
+// Pushes, pulls, deletions and collections at once: every acknowledged push that was not
+// deleted is complete, and no push fails.
 func TestCollectionWhileOthersPushAndPull(t *testing.T) {
 	dir := t.TempDir()
 	s := serveWith(t, registry.Options{Dir: dir})

@@ -21,8 +21,8 @@ import (
 	"github.com/cloudless/cloudless/internal/atomicfile"
 )
 
-// Deleted is an image that was deleted and can still be had back. Its manifest
-// and blobs stay until it expires.
+// Deleted is a deleted image that can still be restored. Its manifest and blobs stay until
+// it expires.
 type Deleted struct {
 	Repository string    `json:"repository"`
 	Tag        string    `json:"tag,omitempty"`
@@ -38,15 +38,14 @@ func (d Deleted) path(dir string) string {
 
 const deletedDir = "deleted"
 
-// Delete takes the tags away that a tag or digest of a repository names, and
-// returns what can be had back until it expires. It says so on the disk before
-// it takes anything away. With now, nothing can be had back, and the next
-// Collect removes it.
+// Delete removes the tags that a tag or digest of a repository names, and returns what can
+// be restored until it expires. It records that on disk before it removes anything. With
+// now, nothing can be restored, and the next Collect removes it.
 func (r *Registry) Delete(ctx context.Context, name, ref string, now bool) ([]Deleted, error) {
 	ctx = r.log.context(ctx)
 	r.changing.Lock()
 	defer r.changing.Unlock()
-	r.pushes.gate.Lock() // a tag that moves this moment is moved before or after
+	r.pushes.gate.Lock() // a tag that moves concurrently is moved before or after
 	defer r.pushes.gate.Unlock()
 	defer r.digests.forget()
 	gone, err := r.delete(ctx, name, ref, now)
@@ -125,7 +124,7 @@ func (r *Registry) unearth(d Deleted) error {
 	return nil
 }
 
-// Deleted lists what can still be had back, what was deleted last first.
+// Deleted lists what can still be restored, the latest first.
 func (r *Registry) Deleted() ([]Deleted, error) {
 	entries, err := os.ReadDir(filepath.Join(r.dir, deletedDir))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -142,7 +141,7 @@ func (r *Registry) Deleted() ([]Deleted, error) {
 		}
 		var d Deleted
 		if err := json.Unmarshal(data, &d); err != nil || entry.Name() != filepath.Base(d.path("")) {
-			continue // a write that a crash cut short, or nobody's
+			continue // an interrupted write, or a foreign file
 		}
 		all = append(all, d)
 	}

@@ -6,17 +6,17 @@ import (
 	"time"
 )
 
-// maxDigests bounds the memory that remembered digests take.
+// maxDigests bounds the memory for remembered digests.
 const maxDigests = 10_000
 
-// digests remembers what references stand for, because every change of a
-// workload asks and reading it from the storage takes several files. Whatever
-// may change a reference makes it forget everything.
+// digests caches what references stand for, because every change of a workload asks, and
+// reading from storage takes several files. Anything that may change a reference clears the
+// cache.
 type digests struct {
 	mu    sync.Mutex
 	known map[imageRef]string
-	// asked is when somebody last asked for an image, by its digest: who is about
-	// to say that it is used has asked for it before.
+	// asked is when an image was last resolved, by its digest: clients resolve an image
+	// before they use it.
 	asked map[imageRef]time.Time
 	// changes counts what may have changed a reference.
 	changes uint64
@@ -24,7 +24,7 @@ type digests struct {
 
 type imageRef struct{ name, ref string }
 
-// get returns a digest, or else what put must be told about it.
+// get returns a digest, or else the change count for put.
 func (d *digests) get(r imageRef) (digest string, ok bool, changes uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -34,7 +34,7 @@ func (d *digests) get(r imageRef) (digest string, ok bool, changes uint64) {
 	return digest, ok, d.changes
 }
 
-// ask is called with the lock held.
+// ask notes the time. The caller holds the lock.
 func (d *digests) ask(r imageRef) {
 	if d.asked == nil {
 		d.asked = map[imageRef]time.Time{}
@@ -42,7 +42,7 @@ func (d *digests) ask(r imageRef) {
 	d.asked[r] = time.Now()
 }
 
-// askedSince forgets who asked before that.
+// askedSince forgets older requests.
 func (d *digests) askedSince(r imageRef, since time.Time) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -75,8 +75,8 @@ func (d *digests) forget() {
 	d.changes++
 }
 
-// forgetting forgets after the request has done its work and before its client
-// hears of it.
+// forgetting clears the cache after the request has done its work and before its client
+// gets the answer.
 func (d *digests) forgetting(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if req.Method == http.MethodGet || req.Method == http.MethodHead {
@@ -103,5 +103,5 @@ func (w *forgettingWriter) Write(data []byte) (int, error) {
 	return w.ResponseWriter.Write(data)
 }
 
-// Unwrap leads http.ResponseController to what else the writer can do.
+// Unwrap gives http.ResponseController the underlying writer.
 func (w *forgettingWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }

@@ -10,8 +10,8 @@ import (
 	"github.com/cloudless/cloudless/internal/registry"
 )
 
-// What Digest remembers must not outlive a push to the same tag or a deletion,
-// as soon as the client has heard of it.
+// A cached digest must not outlive a push to the same tag or a deletion, once the client
+// has its answer.
 func TestDigestFollowsPushesAndDeletions(t *testing.T) {
 	s := serve(t, t.TempDir(), slog.New(slog.DiscardHandler))
 	for range 3 {

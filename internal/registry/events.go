@@ -8,10 +8,10 @@ import (
 	"github.com/docker/go-events"
 )
 
-// closeEvents ends the goroutine that distributes notifications. The library
-// starts it even when there is nobody to notify, keeps it in a private field
-// and forgets it at shutdown, so it has to be taken from there. If a later
-// version renames the field, the goroutine stays and a test says so.
+// closeEvents ends the goroutine that distributes notifications. The library starts it even
+// without receivers, keeps it in a private field and forgets it at shutdown, so it has to
+// be taken from there. If a later version renames the field, the goroutine stays and a test
+// fails.
 func closeEvents(app *handlers.App) {
 	sink := reflect.ValueOf(app).Elem().FieldByName("events")
 	if sink.Kind() != reflect.Struct {

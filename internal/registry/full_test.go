@@ -17,8 +17,8 @@ import (
 	"github.com/cloudless/cloudless/internal/image"
 )
 
-// A push to a disk that is nearly full is refused in a sentence before anything
-// is written; what is there can still be pulled; with room again it works.
+// A push to a nearly full disk is refused in a sentence before anything is written. Pulls
+// still work, and with room again the push works.
 func TestPushToAFullDiskIsRefused(t *testing.T) {
 	if testing.Short() {
 		t.Skip("mounts, which needs root; make test runs it")
@@ -83,8 +83,8 @@ func (z *zeros) Read(p []byte) (int, error) {
 	return int(n), nil
 }
 
-// A client need not say how much it will send. Its push is refused when the reserve
-// is reached, and not when the disk is full.
+// A client need not say how much it will send. Its push is refused when the reserve is
+// reached, and not when the disk is full.
 func TestChunkedPushLeavesTheReserve(t *testing.T) {
 	if testing.Short() {
 		t.Skip("mounts, which needs root; make test runs it")
@@ -128,7 +128,7 @@ func TestChunkedPushLeavesTheReserve(t *testing.T) {
 	if free := disk.Bavail * uint64(disk.Bsize) >> 20; free < 120 {
 		t.Errorf("%d MiB are left of the 128 that are kept in reserve", free)
 	}
-	// What was sent so far goes with the upload.
+	// The data sent so far is removed with the upload.
 	if to, err = to.Parse(send(http.MethodGet, to.String(), nil).Header.Get("Location")); err != nil {
 		t.Fatal(err)
 	}

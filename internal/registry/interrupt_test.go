@@ -15,7 +15,7 @@ import (
 	"github.com/cloudless/cloudless/internal/image"
 )
 
-// A push that is given up in the middle takes its upload with it.
+// An interrupted push removes its upload.
 func TestInterruptedPushLeavesNoUpload(t *testing.T) {
 	dir := t.TempDir()
 	s := serve(t, dir, slog.New(slog.DiscardHandler))
@@ -40,8 +40,8 @@ func TestInterruptedPushLeavesNoUpload(t *testing.T) {
 	s.wantWhole(t, "big:1")
 }
 
-// A layer whose connection breaks goes on where the registry has it.
-func TestPushGoesOnWhereTheConnectionBroke(t *testing.T) {
+// A layer whose connection breaks resumes from what the registry has.
+func TestPushResumesAfterABrokenConnection(t *testing.T) {
 	s := serve(t, t.TempDir(), slog.New(slog.DiscardHandler))
 	img, err := random.Image(8<<20, 1)
 	if err != nil {

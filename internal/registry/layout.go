@@ -15,8 +15,8 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// This file knows how the storage library lays out its folder, for what the
-// library itself cannot do while it serves.
+// This file knows the folder layout of the storage library, for operations that the library
+// does not offer while it serves.
 
 func (r *Registry) storageDir() string { return filepath.Join(r.dir, "docker", "registry", "v2") }
 
@@ -45,7 +45,7 @@ func (r *Registry) tagLink(repository, tag string) string {
 	return filepath.Join(r.manifestsDir(repository), "tags", tag, "current", "link")
 }
 
-// repositoryNames are those of every repository, also of ones without images.
+// repositoryNames lists every repository, even those without images.
 func (r *Registry) repositoryNames(ctx context.Context) ([]string, error) {
 	var names []string
 	root := r.repositoriesDir()
@@ -109,7 +109,7 @@ func readLinks(dir string) (map[string]time.Time, error) {
 	return links, nil
 }
 
-// readTags returns what the tags of a repository stand for.
+// readTags returns the digests of a repository's tags.
 func (r *Registry) readTags(name string) (map[string]string, error) {
 	entries, err := readDir(filepath.Join(r.manifestsDir(name), "tags"))
 	if err != nil {
@@ -119,7 +119,7 @@ func (r *Registry) readTags(name string) (map[string]string, error) {
 	for _, entry := range entries {
 		link, err := os.ReadFile(r.tagLink(name, entry.Name()))
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // comes or goes this moment
+			continue // appears or disappears at this moment
 		}
 		if err != nil {
 			return nil, err
@@ -162,7 +162,7 @@ func (r *Registry) eachBlob(ctx context.Context, visit func(blob string, data fs
 	return nil
 }
 
-// readDir reads a folder that may not be there.
+// readDir reads a folder that may be missing.
 func readDir(path string) ([]fs.DirEntry, error) {
 	entries, err := os.ReadDir(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -171,8 +171,7 @@ func readDir(path string) ([]fs.DirEntry, error) {
 	return entries, err
 }
 
-// node is a manifest in the graph of what needs what. It never changes, so it
-// is read once.
+// node is a manifest in the dependency graph. It never changes, so it is read once.
 type node struct {
 	children []string // blobs and manifests
 	subject  string   // what it accompanies
@@ -184,7 +183,7 @@ func (r *Registry) node(manifest string) (node, error) {
 	}
 	data, err := os.ReadFile(filepath.Join(r.blobDir(manifest), "data"))
 	if errors.Is(err, fs.ErrNotExist) {
-		return node{}, nil // a name that leads nowhere; not remembered, it may come back
+		return node{}, nil // a dangling name; not cached, it may come back
 	}
 	if err != nil {
 		return node{}, fmt.Errorf("read manifest %s: %w", manifest, err)

@@ -9,11 +9,11 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// logBridge carries what the distribution library logs to a slog.Logger.
+// logBridge passes the distribution library's log to a slog.Logger.
 //
-// The library takes its logger from the context, under a key that only its own
-// packages can write, and else uses the process-wide logger, which is not ours
-// to change. So the context that the bridge makes knows that key by its name.
+// The library takes its logger from the context, under a key that only its own packages can
+// set, and otherwise uses the process-wide logger, which is not ours to change. So the
+// bridge's context recognizes that key by its name.
 type logBridge struct{ entry *logrus.Entry }
 
 func newLogBridge(log *slog.Logger) logBridge {
@@ -47,9 +47,8 @@ func (c loggingContext) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// logFields are the fields that help somebody who reads the log. The others
-// repeat them, or carry what does not belong there: the request's URI contains
-// the signed state of an upload.
+// logFields are the fields that are useful in the log. The others repeat them, or do not
+// belong there: the request's URI contains the signed state of an upload.
 var logFields = []struct{ theirs, ours string }{
 	{"http.request.method", "method"},
 	{"http.request.remoteaddr", "client"},
@@ -84,8 +83,8 @@ func (h slogHook) Fire(e *logrus.Entry) error {
 	return nil
 }
 
-// levelOf lowers the library's opinion of itself: each request is an info to
-// it, and each question for a layer that is not there yet an error.
+// levelOf lowers the library's levels: it logs each request as info, and each question for
+// a missing layer as an error.
 func levelOf(e *logrus.Entry) slog.Level {
 	status, _ := e.Data["http.response.status"].(int)
 	switch {
@@ -98,7 +97,7 @@ func levelOf(e *logrus.Entry) slog.Level {
 	}
 }
 
-// noFormat spares formatting lines that nobody reads.
+// noFormat avoids formatting lines that are discarded.
 type noFormat struct{}
 
 func (noFormat) Format(*logrus.Entry) ([]byte, error) { return nil, nil }

@@ -9,11 +9,11 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// maxOffers bounds the memory that remembered platforms take.
+// maxOffers bounds the memory for remembered platforms.
 const maxOffers = 10_000
 
-// offers remembers what images are for, by digest. What a digest stands for never
-// changes, so that nothing has to be forgotten.
+// offers caches the platforms of images, by digest. A digest never changes its meaning, so
+// nothing has to be invalidated.
 type offers struct {
 	mu    sync.Mutex
 	known map[imageRef][]string
@@ -35,9 +35,9 @@ func (o *offers) put(r imageRef, platforms []string) {
 	o.known[r] = platforms
 }
 
-// Platforms are what the image of a digest is for, as linux/amd64 or linux/arm/v7;
-// none if that cannot be said of all that it holds. Like Digest it is asked by
-// every change of a workload.
+// Platforms are those of the image with a digest, such as linux/amd64 or linux/arm/v7; none
+// if they are not known for all that it holds. Like Digest it is called for every change of
+// a workload.
 func (r *Registry) Platforms(ctx context.Context, name, dgst string) ([]string, error) {
 	ref := imageRef{name, dgst}
 	if known, ok := r.offers.get(ref); ok {
@@ -75,7 +75,7 @@ func (r *Registry) platforms(ctx context.Context, name, ref string) ([]string, e
 	}
 	for _, m := range body.Manifests {
 		if m.Platform == nil {
-			return nil, nil // only the one who pulls it will see
+			return nil, nil // the node that pulls it will see
 		}
 	}
 	return body.platforms(ctx, repo)

@@ -20,9 +20,8 @@ const (
 	purgeInterval = 24 * time.Hour
 )
 
-// purgeUploads removes uploads that were given up, now and every day, until the
-// context ends. The storage library has a function for it, but that one writes
-// to the process-wide logger.
+// purgeUploads removes abandoned uploads, now and every day, until the context ends. The
+// storage library has a function for it, but that one writes to the process-wide logger.
 func purgeUploads(ctx context.Context, dir string, log *slog.Logger) {
 	ticker := time.NewTicker(purgeInterval)
 	defer ticker.Stop()
@@ -42,9 +41,9 @@ func purgeUploads(ctx context.Context, dir string, log *slog.Logger) {
 	}
 }
 
-// purgeOnce removes the uploads that began before the given time and returns
-// their number. An upload is a folder repositories/<name>/_uploads/<id> in
-// which a file says when it began.
+// purgeOnce removes the uploads that began before the given time and returns their number.
+// An upload is a folder repositories/<name>/_uploads/<id> with a file that says when it
+// began.
 func purgeOnce(ctx context.Context, dir string, before time.Time) (int, error) {
 	var removed int
 	var failed []error
@@ -52,7 +51,7 @@ func purgeOnce(ctx context.Context, dir string, before time.Time) (int, error) {
 	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			return nil // nothing was pushed yet, or it was finished this moment
+			return nil // nothing was pushed yet, or it has just finished
 		case err != nil:
 			return err
 		case ctx.Err() != nil:
@@ -79,15 +78,15 @@ func purgeOnce(ctx context.Context, dir string, before time.Time) (int, error) {
 func removeIfOld(upload string, before time.Time) (bool, error) {
 	content, err := os.ReadFile(filepath.Join(upload, "startedat"))
 	if errors.Is(err, fs.ErrNotExist) {
-		// Just beginning or just finished; or what a request that broke wrote
-		// after the upload was cancelled.
+		// Just beginning or just finished; or what a broken request wrote after the upload
+		// was cancelled.
 		if info, err := os.Stat(upload); err != nil || !info.ModTime().Before(before) {
 			return false, nil
 		}
 	} else if err != nil {
 		return false, fmt.Errorf("read when an upload began: %w", err)
 	}
-	// An upload whose beginning cannot be read can be of no use: resuming it needs that too.
+	// An upload with an unreadable start is useless: resuming it needs that, too.
 	began, err := time.Parse(time.RFC3339, string(content))
 	if err == nil && !began.Before(before) {
 		return false, nil
@@ -98,14 +97,14 @@ func removeIfOld(upload string, before time.Time) (bool, error) {
 	return true, nil
 }
 
-// tidyUpload removes the folder of an upload that was finished or cancelled: the
-// library writes into it once more when it closes the upload.
+// tidyUpload removes the folder of an upload that was finished or cancelled: the library
+// writes into it once more when it closes the upload.
 func (r *Registry) tidyUpload(repository, id string) {
 	if _, err := reference.WithName(repository); err != nil || uuid.Validate(id) != nil {
 		return // it becomes a path
 	}
 	upload := filepath.Join(r.repositoriesDir(), filepath.FromSlash(repository), "_uploads", id)
 	if _, err := os.Stat(filepath.Join(upload, "startedat")); errors.Is(err, fs.ErrNotExist) {
-		_ = os.RemoveAll(upload) // what stays is removed by purgeUploads in time
+		_ = os.RemoveAll(upload) // purgeUploads removes the rest in time
 	}
 }

@@ -46,8 +46,8 @@ func TestPurgeOfEmptyRegistry(t *testing.T) {
 	}
 }
 
-// beginUpload begins an upload by the storage library itself, which thereby
-// proves that the purge knows its layout, and returns the upload's folder.
+// beginUpload begins an upload with the storage library itself, which proves that the purge
+// knows its layout, and returns the upload's folder.
 func beginUpload(t *testing.T, dir, name string) string {
 	t.Helper()
 	ctx := newLogBridge(slog.New(slog.DiscardHandler)).context(t.Context())

@@ -19,20 +19,20 @@ import (
 	"github.com/distribution/distribution/v3/registry/storage/driver/filesystem"
 )
 
-// Options are what a registry needs.
+// Options configures a registry.
 type Options struct {
-	Dir    string       // holds everything, and nobody else's files; created if missing
-	Logger *slog.Logger // gets what goes wrong, and at debug level every request
+	Dir    string       // holds everything, and no other files; created if missing
+	Logger *slog.Logger // gets errors, and at debug level every request
 
-	// KeepDeleted is how long an image that is deleted now can be had back; nil
-	// means a day.
+	// KeepDeleted is how long an image that is deleted now can be restored; nil means a
+	// day.
 	KeepDeleted func() time.Duration
-	// Grace is how long a push may take between a layer and the manifest that
-	// names it without losing the layer to a collection; 0 means an hour.
+	// Grace is how long a push may take between a layer and the manifest that names it
+	// without losing the layer to a collection; 0 means an hour.
 	Grace time.Duration
 }
 
-// Registry is an open registry. Its methods may be called concurrently.
+// Registry is an open registry. It is safe for concurrent use.
 type Registry struct {
 	dir         string
 	keepDeleted func() time.Duration
@@ -47,10 +47,10 @@ type Registry struct {
 	closed    <-chan struct{}
 	closeOnce func()
 
-	// changing is held by who deletes, restores or collects. It guards the rest.
+	// changing is held by deletions, restores and collections. It guards the rest.
 	changing sync.Mutex
 	known    map[string]node   // manifests that were read
-	released map[imageRef]bool // manifests that go at once; true if whoever uses them
+	released map[imageRef]bool // manifests to remove at once; true even if they are in use
 }
 
 const (
@@ -58,8 +58,8 @@ const (
 	defaultGrace       = time.Hour
 )
 
-// release remembers that a manifest goes at the next collection, whatever its
-// age, and if forced, whoever uses it. It is called with changing held.
+// release makes the next collection remove a manifest, whatever its age, and if forced,
+// even if it is in use. The caller holds changing.
 func (r *Registry) release(key imageRef, forced bool) {
 	if r.released == nil {
 		r.released = map[imageRef]bool{}
@@ -73,8 +73,8 @@ type catalog interface {
 	distribution.RepositoryEnumerator
 }
 
-// Open opens the registry in its folder. The context is only for opening; the
-// registry lives until Close.
+// Open opens the registry in its folder. The context is only for opening; the registry
+// lives until Close.
 func Open(ctx context.Context, opts Options) (*Registry, error) {
 	if opts.Dir == "" {
 		return nil, errors.New("open registry: no folder was given: set Dir")
@@ -121,16 +121,15 @@ func Open(ctx context.Context, opts Options) (*Registry, error) {
 	return r, nil
 }
 
-// Close ends the registry's goroutines and waits for them. The server that
-// serves Handler should have been shut down before; requests that come later
-// are answered with 503.
+// Close ends the registry's goroutines and waits for them. The server that serves Handler
+// should have been shut down before; later requests get a 503.
 func (r *Registry) Close() error {
 	r.closeOnce()
 	return r.app.Shutdown()
 }
 
-// Handler serves the OCI distribution API under /v2/. Whoever gets through to
-// it may read, write and delete everything.
+// Handler serves the OCI distribution API under /v2/. It does not check permissions: every
+// request may read, write and delete everything.
 func (r *Registry) Handler() http.Handler {
 	return withRoom(r.dir, r.digests.forgetting(r.pushes.guard(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		select {
@@ -158,7 +157,7 @@ func openCatalog(ctx context.Context, dir string) (catalog, error) {
 // storageThreads bounds the number of threads that wait for the disk at once.
 const storageThreads = 100
 
-// lookups is how many tags are read at once when those of a digest are wanted.
+// lookups is how many tags are read at once to find those of a digest.
 const lookups = 8
 
 func config(dir, secret string) *configuration.Configuration {

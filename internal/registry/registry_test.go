@@ -136,7 +136,7 @@ func TestResolveOfIndexNamesEveryPlatform(t *testing.T) {
 	}
 }
 
-func TestResolveOfWhatIsNotThere(t *testing.T) {
+func TestResolveOfAMissingImage(t *testing.T) {
 	s := serve(t, t.TempDir(), slog.New(slog.DiscardHandler))
 	digest := s.push(t, "hello:1", randomImage(t))
 	absent := "sha256:" + strings.Repeat("0", 64)
@@ -195,7 +195,7 @@ func TestListShowsRepositoriesAndTags(t *testing.T) {
 	}
 }
 
-func TestUploadOutlivesRestart(t *testing.T) {
+func TestUploadSurvivesARestart(t *testing.T) {
 	dir := t.TempDir()
 	before := serve(t, dir, slog.New(slog.DiscardHandler))
 	location := before.do(t, http.MethodPost, "/v2/hello/blobs/uploads/", "", http.StatusAccepted)
@@ -244,7 +244,7 @@ func TestOpenRefusesMissingOptions(t *testing.T) {
 
 func TestLogsGoToTheInjectedLoggerOnly(t *testing.T) {
 	var elsewhere, debug, info lockedBuffer
-	logrus.SetOutput(&elsewhere) // what the library would write to without our logger
+	logrus.SetOutput(&elsewhere) // where the library would write without our logger
 	t.Cleanup(func() { logrus.SetOutput(os.Stderr) })
 
 	for _, c := range []struct {
@@ -290,7 +290,7 @@ func TestEnvironmentStartsNoExporter(t *testing.T) {
 func TestCloseEndsEveryGoroutine(t *testing.T) {
 	s := serve(t, t.TempDir(), slog.New(slog.DiscardHandler))
 	s.push(t, "hello:1", randomImage(t))
-	// Where the goroutines of the registry and of the library it uses come from.
+	// Where the goroutines of the registry and of its library come from.
 	sources := []string{"internal/registry.purgeUploads", "go-events.(*Broadcaster).run"}
 	running := goroutines(t)
 	for _, source := range sources {
@@ -309,7 +309,7 @@ func TestCloseEndsEveryGoroutine(t *testing.T) {
 	}
 }
 
-func TestClosedRegistryAsksToComeBack(t *testing.T) {
+func TestClosedRegistryAnswers503(t *testing.T) {
 	r, err := registry.Open(t.Context(), registry.Options{Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)

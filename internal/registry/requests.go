@@ -14,14 +14,12 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// pushes knows what clients that are pushing rely on, so that the collection
-// takes nothing from under them.
+// pushes tracks what pushing clients rely on, so that the collection does not remove it.
 //
-// The gate is held for reading by every request that makes the registry depend
-// on a blob, and for writing while the collection decides and takes away: what
-// a manifest names is there when the manifest is acknowledged. Between a
-// client's question for a layer and its manifest there may be hours, in which
-// the layer is pending and stays.
+// The gate is held for reading by every request that makes the registry depend on a blob,
+// and for writing while the collection decides and removes: when a manifest is
+// acknowledged, everything it names is there. There may be hours between a client's
+// question for a layer and its manifest. Meanwhile the layer is pending and stays.
 type pushes struct {
 	gate sync.RWMutex
 	// tidy removes what a request has left of an upload that has ended.
@@ -29,7 +27,7 @@ type pushes struct {
 
 	mu      sync.Mutex
 	pending map[imageRef]pending // by repository and digest of the blob
-	uploads map[string]*upload   // requests under way, by id of the upload
+	uploads map[string]*upload   // requests in progress, by id of the upload
 }
 
 type pending struct {
@@ -37,11 +35,11 @@ type pending struct {
 	last    time.Time
 }
 
-// upload is held by one request at a time. A client makes one at a time, so a
-// further one means that the connection of the one before is broken, which the
-// client may notice long before we do: that one is ended.
+// upload is held by one request at a time. A client makes one at a time, so another one
+// means that the connection of the one before is broken, which the client may notice long
+// before we do: that one is ended.
 type upload struct {
-	free      chan struct{} // has a token while nobody holds it
+	free      chan struct{} // has a token while it is not held
 	waiting   int
 	interrupt func() // ends the request that holds it
 }
@@ -57,7 +55,7 @@ func (p *pushes) rely(repository, blob string) {
 	p.pending[key] = pending{p.pending[key].clients + 1, time.Now()}
 }
 
-// settle takes one client off: it has named the blob, or did not get it.
+// settle removes one client from the count: it has named the blob, or did not get it.
 func (p *pushes) settle(repository, blob string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -70,8 +68,8 @@ func (p *pushes) settle(repository, blob string) {
 	}
 }
 
-// reliedOn returns the blobs of pushes under way, by repository and by
-// digest, and forgets the pushes that were given up.
+// reliedOn returns the blobs of pushes in progress, by repository and digest, and forgets
+// abandoned pushes.
 func (p *pushes) reliedOn(since time.Time) map[imageRef]bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -86,7 +84,7 @@ func (p *pushes) reliedOn(since time.Time) map[imageRef]bool {
 	return blobs
 }
 
-// hold ends the request that is at the upload, if there is one, and waits for it.
+// hold ends the current request of the upload, if there is one, and waits for it.
 func (p *pushes) hold(ctx context.Context, id string, interrupt func()) (release func(), err error) {
 	p.mu.Lock()
 	one := p.uploads[id]
@@ -128,10 +126,10 @@ func (p *pushes) hold(ctx context.Context, id string, interrupt func()) (release
 	}
 }
 
-// maxManifest is what a manifest may have in bytes; the library refuses more.
+// maxManifest bounds a manifest in bytes; the library refuses more.
 const maxManifest = 4 << 20
 
-// guard keeps the books while requests are served.
+// guard tracks requests while they are served.
 func (p *pushes) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		to := parsePath(req.URL.Path)
@@ -161,12 +159,12 @@ func (p *pushes) guard(next http.Handler) http.Handler {
 func (p *pushes) serveUpload(next http.Handler, w http.ResponseWriter, req *http.Request, to address) {
 	var interrupt func()
 	if req.Method == http.MethodPatch || req.Method == http.MethodPut { // the others end by themselves
-		// Not all writers can; then the other end of the connection has to.
+		// Not all writers support it; then the connection has to time out.
 		interrupt = func() { _ = http.NewResponseController(w).SetReadDeadline(time.Now()) }
 	}
 	release, err := p.hold(req.Context(), to.reference, interrupt)
 	if err != nil {
-		return // nobody is there to be answered
+		return // the client is gone
 	}
 	defer release()
 	defer p.tidy(to.repository, to.reference)
@@ -175,7 +173,7 @@ func (p *pushes) serveUpload(next http.Handler, w http.ResponseWriter, req *http
 		serve(next, w, req)
 		return
 	}
-	p.gate.RLock() // not while it is served: that may take as long as the client likes
+	p.gate.RLock() // not while it is served, which may take as long as the client likes
 	p.rely(to.repository, blob)
 	p.gate.RUnlock()
 	if served := serve(next, w, req); served >= 300 {
@@ -183,8 +181,8 @@ func (p *pushes) serveUpload(next http.Handler, w http.ResponseWriter, req *http
 	}
 }
 
-// serveManifest reads the manifest before it takes the gate, so that a slow
-// client holds up nobody.
+// serveManifest reads the manifest before it takes the gate, so that a slow client blocks
+// no others.
 func (p *pushes) serveManifest(next http.Handler, w http.ResponseWriter, req *http.Request, to address) {
 	body, err := io.ReadAll(io.LimitReader(req.Body, maxManifest+1))
 	if err != nil {
@@ -193,7 +191,7 @@ func (p *pushes) serveManifest(next http.Handler, w http.ResponseWriter, req *ht
 	}
 	var manifest manifestBody
 	if why := checkManifest(body, &manifest); why != "" {
-		_, _ = io.Copy(io.Discard, io.LimitReader(req.Body, maxManifest)) // so that the answer is heard
+		_, _ = io.Copy(io.Discard, io.LimitReader(req.Body, maxManifest)) // so that the client reads the answer
 		refuse(w, http.StatusBadRequest, "MANIFEST_INVALID", why)
 		return
 	}
@@ -210,7 +208,7 @@ func (p *pushes) serveManifest(next http.Handler, w http.ResponseWriter, req *ht
 }
 
 // checkManifest reads a manifest and says what is wrong with it, because the library
-// takes some mistakes of clients for its own.
+// reports some mistakes of clients as its own errors.
 func checkManifest(body []byte, manifest *manifestBody) (why string) {
 	if len(body) > maxManifest {
 		return fmt.Sprintf("a manifest has %d bytes at most", maxManifest)
@@ -266,7 +264,7 @@ type statusWriter struct {
 }
 
 func (w *statusWriter) WriteHeader(status int) {
-	if w.written { // the library says twice that a client is gone
+	if w.written { // the library reports twice that a client is gone
 		return
 	}
 	w.status, w.written = status, true
@@ -278,5 +276,5 @@ func (w *statusWriter) Write(data []byte) (int, error) {
 	return w.ResponseWriter.Write(data)
 }
 
-// Unwrap leads http.ResponseController to what else the writer can do.
+// Unwrap gives http.ResponseController the underlying writer.
 func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }

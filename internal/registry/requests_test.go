@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// A manifest that is wrong is the client's mistake, and the answer says which.
+// A wrong manifest is the client's mistake, and the answer says what is wrong.
 func TestWrongManifestsAreRefused(t *testing.T) {
 	s := serve(t, t.TempDir(), slog.New(slog.DiscardHandler))
 	for body, want := range map[string]string{

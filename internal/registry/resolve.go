@@ -19,8 +19,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// ErrNotFound is what errors wrap when the registry has no such repository,
-// tag or digest.
+// ErrNotFound means that the registry has no such repository, tag or digest.
 var ErrNotFound = errors.New("not in the cluster's registry")
 
 // Descriptor is what the registry knows about an image.
@@ -29,18 +28,18 @@ type Descriptor struct {
 	Size      int64 // of everything that a pull fetches; of an index, of all platforms together
 	MediaType string
 	PushTime  time.Time
-	Platforms []string // as linux/amd64 or linux/arm/v7; none if it is not an image that runs
+	Platforms []string // such as linux/amd64 or linux/arm/v7; none if it is not a runnable image
 }
 
-// Repository is a repository and its tags in alphabetical order. It has none if
-// its images can be reached by digest only.
+// Repository is a repository and its tags in alphabetical order. It has none if its images
+// can be reached by digest only.
 type Repository struct {
 	Name string
 	Tags []string
 }
 
-// Resolve returns what a tag or digest of a repository stands for now. The
-// repository is named without the registry's host.
+// Resolve returns what a tag or digest of a repository stands for now. The repository is
+// named without the registry's host.
 func (r *Registry) Resolve(ctx context.Context, name, ref string) (Descriptor, error) {
 	ctx = r.log.context(ctx)
 	d, err := r.resolve(ctx, name, ref)
@@ -100,8 +99,8 @@ func (r *Registry) pushTime(name, ref, dgst string) time.Time {
 	return time.Time{}
 }
 
-// Digest returns the digest that a tag or digest of a repository stands for
-// now. It reads no more than it must, because every change of a workload asks.
+// Digest returns the digest that a tag or digest of a repository stands for now. It reads
+// as little as possible, because every change of a workload calls it.
 func (r *Registry) Digest(ctx context.Context, name, ref string) (string, error) {
 	known, ok, changes := r.digests.get(imageRef{name, ref})
 	if ok {
@@ -139,8 +138,8 @@ func (r *Registry) digest(ctx context.Context, name, ref string) (digest.Digest,
 	return "", ErrNotFound
 }
 
-// digestOf tells digests from tags, which cannot contain a colon, and never
-// hands the storage a tag that is not one, since it becomes a file name.
+// digestOf distinguishes digests from tags, which cannot contain a colon. It never passes
+// an invalid tag to the storage, because it becomes a file name.
 func digestOf(ctx context.Context, repo distribution.Repository, named reference.Named, ref string) (digest.Digest, error) {
 	if d, err := digest.Parse(ref); err == nil {
 		return d, nil
@@ -168,7 +167,7 @@ type manifestBody struct {
 	Subject       *ocispec.Descriptor  `json:"subject"`
 }
 
-// readManifest is ErrNotFound if there is none of the digest.
+// readManifest returns ErrNotFound if the digest has none.
 func readManifest(ctx context.Context, manifests distribution.ManifestService, dgst digest.Digest) (mediaType string, payload []byte, body manifestBody, err error) {
 	manifest, err := manifests.Get(ctx, dgst)
 	if _, unknown := errors.AsType[distribution.ErrManifestUnknownRevision](err); unknown {
@@ -186,8 +185,8 @@ func readManifest(ctx context.Context, manifests distribution.ManifestService, d
 	return mediaType, payload, body, nil
 }
 
-// addSizes adds the sizes of everything that the manifest names, each once. An
-// index need not have all that it names here.
+// addSizes adds the sizes of everything that the manifest names, each once. Some of what an
+// index names may be missing here.
 func (manifest manifestBody) addSizes(ctx context.Context, manifests distribution.ManifestService, sizes map[digest.Digest]int64) error {
 	for _, d := range manifest.children() {
 		sizes[d.Digest] = d.Size
@@ -216,8 +215,8 @@ func (manifest manifestBody) addSizes(ctx context.Context, manifests distributio
 	return nil
 }
 
-// platforms are read from an index, where they stand beside the images, or
-// from the configuration of a single image.
+// platforms reads them from an index, which lists them beside the images, or from the
+// configuration of a single image.
 func (manifest manifestBody) platforms(ctx context.Context, repo distribution.Repository) ([]string, error) {
 	var found []ocispec.Platform
 	for _, m := range manifest.Manifests {
@@ -249,8 +248,7 @@ func readPlatform(ctx context.Context, repo distribution.Repository, config dige
 	return p, err
 }
 
-// platformNames leaves out what only accompanies an image, as signatures and
-// attestations do, which call themselves unknown.
+// platformNames leaves out signatures and attestations, whose platform is unknown.
 func platformNames(platforms []ocispec.Platform) []string {
 	var names []string
 	for _, p := range platforms {

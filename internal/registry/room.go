@@ -10,16 +10,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reserve is what pushes leave free on the disk, because the state of the
-// cluster needs the same disk more than images do.
+// reserve is what pushes leave free on the disk, because the state of the cluster needs the
+// same disk more than images do.
 const reserve = 128 << 20
 
-// roomEvery is after how many bytes of a body the disk is looked at again: clients
-// need not say how much they send, and others send at the same time.
+// roomEvery is after how many bytes of a body the disk is checked again: clients need not
+// say how much they send, and others send at the same time.
 const roomEvery = 2 << 20
 
-// withRoom refuses what would fill the disk of the folder, if possible before
-// anything of it is written. What is read or deleted always gets through.
+// withRoom refuses requests that would fill the disk of the folder, if possible before
+// anything is written. Reads and deletions always pass.
 func withRoom(dir string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		switch req.Method {
@@ -40,11 +40,11 @@ func withRoom(dir string, next http.Handler) http.Handler {
 // errFull ends a body for which there is no room any more.
 var errFull = errors.New("there is no space left on the disk of the registry")
 
-// roomyBody ends with errFull when what it brings would fill the disk.
+// roomyBody ends with errFull when it would fill the disk.
 type roomyBody struct {
 	io.ReadCloser
 	dir  string
-	read int64 // since the disk was looked at
+	read int64 // since the disk was checked
 	full bool
 	free uint64 // when it was full
 }
@@ -63,8 +63,8 @@ func (b *roomyBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// roomyWriter answers that the disk is full in place of what the library says when
-// a body ends early.
+// roomyWriter answers that the disk is full instead of the library's error about a body
+// that ends early.
 type roomyWriter struct {
 	http.ResponseWriter
 	body    *roomyBody
@@ -91,11 +91,11 @@ func (w *roomyWriter) Write(data []byte) (int, error) {
 	return len(data), nil
 }
 
-// Unwrap leads http.ResponseController to what else the writer can do.
+// Unwrap gives http.ResponseController the underlying writer.
 func (w *roomyWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// roomFor reports whether so many bytes fit, -1 if it is not known how many. A
-// disk that cannot be asked is left to refuse by itself.
+// roomFor reports whether so many bytes fit, -1 if unknown. If the disk cannot be checked,
+// it is left to refuse by itself.
 func roomFor(dir string, size int64) (free uint64, ok bool) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(dir, &s); err != nil {
@@ -105,14 +105,14 @@ func roomFor(dir string, size int64) (free uint64, ok bool) {
 	return free, free >= reserve+uint64(max(size, 0))
 }
 
-// refuseFull has a status that clients do not take as leave to try again at once.
+// refuseFull uses a status that makes clients not retry at once.
 func refuseFull(w http.ResponseWriter, free uint64) {
 	refuse(w, http.StatusInsufficientStorage, "DENIED",
 		fmt.Sprintf("there is no space left on the disk of the registry: %d MiB are free and %d MiB are kept in reserve; make room on the server and push again",
 			free>>20, reserve>>20))
 }
 
-// refuse answers as the distribution API wants errors.
+// refuse answers with an error of the distribution API.
 func refuse(w http.ResponseWriter, status int, code, why string) {
 	type problem struct {
 		Code    string `json:"code"`

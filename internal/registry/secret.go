@@ -14,9 +14,8 @@ import (
 
 const secretSize = 32
 
-// loadSecret returns the key that signs the state of an upload, which travels
-// through the client. It is made once and kept, so that uploads outlive a
-// restart.
+// loadSecret returns the key that signs the state of an upload, which travels through the
+// client. It is created once and stored, so that uploads survive a restart.
 func loadSecret(path string) (string, error) {
 	stored, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -32,7 +31,7 @@ func loadSecret(path string) (string, error) {
 	return secret, nil
 }
 
-// createSecret makes a secret that a crash leaves whole or not at all.
+// createSecret creates a secret atomically.
 func createSecret(path string) (string, error) {
 	raw := make([]byte, secretSize)
 	rand.Read(raw) // never fails

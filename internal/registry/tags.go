@@ -18,8 +18,7 @@ func CheckTag(name, tag string) error {
 	return err
 }
 
-// Tagged returns the digest that a tag stands for here, whether its image is
-// here or not.
+// Tagged returns the digest that a tag stands for here, whether its image is here or not.
 func (r *Registry) Tagged(ctx context.Context, name, tag string) (string, error) {
 	ctx = r.log.context(ctx)
 	repo, named, err := r.repository(ctx, name)
@@ -33,8 +32,8 @@ func (r *Registry) Tagged(ctx context.Context, name, tag string) (string, error)
 	return d.String(), nil
 }
 
-// SetTag lets a tag stand for an image. If that was deleted under the tag, it
-// is no longer.
+// SetTag sets a tag to an image. If the image was deleted under the tag, it no longer
+// counts as deleted.
 func (r *Registry) SetTag(ctx context.Context, name, tag, dgst string) error {
 	ctx = r.log.context(ctx)
 	if err := CheckTag(name, tag); err != nil {
@@ -57,7 +56,7 @@ func (r *Registry) SetTag(ctx context.Context, name, tag, dgst string) error {
 	return r.unearth(Deleted{Repository: name, Tag: tag, Digest: d.String()})
 }
 
-// Forget lets the next Collect remove an image that was deleted before its time.
+// Forget lets the next Collect remove a deleted image before its time.
 func (r *Registry) Forget(d Deleted) error {
 	r.changing.Lock()
 	defer r.changing.Unlock()
@@ -65,8 +64,8 @@ func (r *Registry) Forget(d Deleted) error {
 	return r.unearth(d)
 }
 
-// Reclaim returns once no collection takes an image for deleted any more that
-// somebody is about to give a tag. It must be there.
+// Reclaim returns once no collection treats an image as deleted that is about to get a tag.
+// The image must be there.
 func (r *Registry) Reclaim(ctx context.Context, name, dgst string) error {
 	r.changing.Lock()
 	delete(r.released, imageRef{name, dgst})
