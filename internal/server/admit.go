@@ -14,6 +14,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/ipam"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -37,7 +38,7 @@ type admission struct {
 	// of the server that the machine is already.
 	secret  identity.JoinToken
 	server  string
-	receipt receipt
+	receipt core.Receipt
 
 	done chan struct{}
 	node *v1.Node
@@ -83,7 +84,7 @@ func (s *enrollment) admitMachines(ctx context.Context) error {
 }
 
 func (s *enrollment) admitAll(ctx context.Context, all []*admission) {
-	_, err := s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
+	_, err := s.Propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
 		l := &ledger{tokens: map[string]*v1.Token{}, nodes: map[string]*v1.Node{}, names: map[string]bool{}}
 		for _, a := range all {
 			a.node, a.err = s.admitOne(snap, l, b, a)
@@ -116,11 +117,11 @@ func (s *enrollment) admitOne(snap *state.Snapshot, l *ledger, b *state.Batch, a
 	if err != nil {
 		return nil, err
 	}
-	earlier := snap.ReceiptByName(a.receipt.name)
+	earlier := snap.ReceiptByName(a.receipt.Name)
 	if node := snap.Node(earlier.GetObjectUid()); node != nil {
 		return node, nil
 	}
-	if node := l.nodes[a.receipt.name]; node != nil {
+	if node := l.nodes[a.receipt.Name]; node != nil {
 		return node, nil
 	}
 	node, err := s.admitNode(snap, l, b, a, token)
@@ -130,8 +131,8 @@ func (s *enrollment) admitOne(snap *state.Snapshot, l *ledger, b *state.Batch, a
 	if earlier != nil { // the node has been removed since
 		b.Delete(state.KindReceipt, earlier.GetMetadata().GetUid())
 	}
-	a.receipt.keep(b, node.GetMetadata().GetUid(), "")
-	l.nodes[a.receipt.name] = node
+	a.receipt.Keep(b, node.GetMetadata().GetUid(), "")
+	l.nodes[a.receipt.Name] = node
 	return node, nil
 }
 
@@ -139,10 +140,10 @@ func (s *enrollment) admitOne(snap *state.Snapshot, l *ledger, b *state.Batch, a
 // of a server, which must be a member. The leader is one before the state says so.
 func (s *enrollment) proveAdmission(snap *state.Snapshot, a *admission) (*v1.Token, error) {
 	if a.server == "" {
-		return s.prove(snap, a.secret, roleNode)
+		return s.auth.joinToken(snap, a.secret, core.RoleNode)
 	}
-	if a.server != s.uid && snap.Server(a.server) == nil {
-		return nil, refuse(codes.PermissionDenied, "server %s is not a member of this cluster, so its machine cannot be a node of it", a.server)
+	if a.server != s.UID && snap.Server(a.server) == nil {
+		return nil, core.Refuse(codes.PermissionDenied, "server %s is not a member of this cluster, so its machine cannot be a node of it", a.server)
 	}
 	return nil, nil
 }
@@ -179,12 +180,12 @@ func (l *ledger) name(snap *state.Snapshot, wished string) string {
 func (l *ledger) nextSubnets(snap *state.Snapshot, used []string) (v4, v6 netip.Prefix, err error) {
 	if l.subnets == nil {
 		if l.subnets, err = newSubnets(snap); err != nil {
-			return v4, v6, refuse(codes.ResourceExhausted, "%s", err)
+			return v4, v6, core.Refuse(codes.ResourceExhausted, "%s", err)
 		}
 	}
 	v4, v6, err = l.subnets.next(used)
 	if err != nil {
-		return v4, v6, refuse(codes.ResourceExhausted, "%s", err)
+		return v4, v6, core.Refuse(codes.ResourceExhausted, "%s", err)
 	}
 	return v4, v6, nil
 }

@@ -6,6 +6,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/server/core"
 )
 
 // A rack that is switched on joins as a whole: nobody is turned away because
@@ -13,7 +14,7 @@ import (
 func TestManyMachinesJoinAtOnce(t *testing.T) {
 	const machines = 300
 	c := newCluster(t)
-	token := c.newTokenSecret(&v1.CreateTokenRequest{Name: "rack", Role: roleNode, Uses: machines})
+	token := c.newTokenSecret(&v1.CreateTokenRequest{Name: "rack", Role: core.RoleNode, Uses: machines})
 	door := c.dial(nil, "")
 	var mu sync.Mutex
 	var all sync.WaitGroup
@@ -35,7 +36,7 @@ func TestManyMachinesJoinAtOnce(t *testing.T) {
 	if len(names) != machines || len(v4) != machines || len(v6) != machines {
 		t.Errorf("%d machines have %d names, %d and %d subnets", machines, len(names), len(v4), len(v6))
 	}
-	snap := c.store.Snapshot()
+	snap := c.Store.Snapshot()
 	if used := snap.TokenByName("rack").GetStatus().GetUsed(); used != machines {
 		t.Errorf("the token counts %d uses", used)
 	}
@@ -47,7 +48,7 @@ func TestManyMachinesJoinAtOnce(t *testing.T) {
 // The same machine that asks twice at the same moment is one node.
 func TestOneMachineThatAsksTwiceAtOnceIsOneNode(t *testing.T) {
 	c := newCluster(t)
-	token := c.newTokenSecret(&v1.CreateTokenRequest{Name: "join", Role: roleNode, Uses: 10})
+	token := c.newTokenSecret(&v1.CreateTokenRequest{Name: "join", Role: core.RoleNode, Uses: 10})
 	_, csr, err := identity.NewKeyAndCSR()
 	must(t, err)
 	door := c.dial(nil, "")
@@ -64,7 +65,7 @@ func TestOneMachineThatAsksTwiceAtOnceIsOneNode(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if used := c.store.Snapshot().TokenByName("join").GetStatus().GetUsed(); len(uids) != 1 || used != 1 {
+	if used := c.Store.Snapshot().TokenByName("join").GetStatus().GetUsed(); len(uids) != 1 || used != 1 {
 		t.Errorf("it is %d nodes and has used the token %d times", len(uids), used)
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -29,7 +30,7 @@ func (m *member) uid() string { return m.node.GetMetadata().GetUid() }
 // join enrolls a machine as the real agent does.
 func (c *cluster) join(name string) *member {
 	c.t.Helper()
-	m, err := c.enroll(name, c.newTokenSecret(&v1.CreateTokenRequest{Role: roleNode}))
+	m, err := c.enroll(name, c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleNode}))
 	must(c.t, err)
 	return m
 }

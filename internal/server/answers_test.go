@@ -24,13 +24,14 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
 // Lists that are too large to go together in one message cost nobody else the answer to a write.
 func TestLargeAnswersBreakNoOtherCalls(t *testing.T) {
 	leader, follower := pair(t)
-	secret := leader.newTokenSecret(&v1.CreateTokenRequest{Role: roleAdmin, Name: "ann"})
+	secret := leader.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleAdmin, Name: "ann"})
 	annotations := map[string]string{}
 	for i := range 12 {
 		annotations[fmt.Sprintf("value%d", i)] = strings.Repeat("x", 4000)
@@ -53,7 +54,7 @@ func TestLargeAnswersBreakNoOtherCalls(t *testing.T) {
 			}
 		})
 		all.Go(func() {
-			_, err := through.CreateToken(follower.ctx, &v1.CreateTokenRequest{Role: roleViewer, Name: fmt.Sprintf("u%d", i)})
+			_, err := through.CreateToken(follower.ctx, &v1.CreateTokenRequest{Role: core.RoleViewer, Name: fmt.Sprintf("u%d", i)})
 			if err != nil {
 				t.Errorf("write %d: %v", i, err)
 			}
@@ -348,15 +349,15 @@ func TestOnlyServersPassCallsOn(t *testing.T) {
 	leader, follower := pair(t)
 	server, err := identity.NewID(leader.ca.Trust().Cluster(), identity.KindServer, "s-2")
 	must(t, err)
-	forged := metadata.NewOutgoingContext(leader.ctx, Principal{ID: server, Role: roleServer}.metadata())
-	for role, as := range map[string]*user{roleAdmin: leader.as(roleAdmin), roleNode: leader.join("machine").user} {
+	forged := metadata.NewOutgoingContext(leader.ctx, metadataOf(core.Principal{ID: server, Role: core.RoleServer}))
+	for role, as := range map[string]*user{core.RoleAdmin: leader.as(core.RoleAdmin), core.RoleNode: leader.join("machine").user} {
 		stream, err := v1.NewPeerServiceClient(as.conn).PassCalls(forged)
 		must(t, err)
 		_, err = stream.Recv()
 		wantCode(t, err, codes.PermissionDenied, fmt.Sprintf("role %q", role))
 	}
 	call := passTo(t, leader, follower, func(ctx context.Context) error {
-		if p := caller(ctx); !p.ID.IsZero() || p.Role != "" {
+		if p := core.Caller(ctx); !p.ID.IsZero() || p.Role != "" {
 			return status.Errorf(codes.Internal, "the call is taken for one of %v", p)
 		}
 		return nil

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/server/core"
 )
 
 type attachStream = grpc.BidiStreamingServer[v1.AttachUp, v1.AttachDown]
@@ -31,7 +32,7 @@ type attachment struct {
 func (s *Server) attach(ctx context.Context, node string, request *v1.Open) (stream attachStream, release func(), err error) {
 	current := s.sessions.get(node)
 	if current == nil {
-		return nil, nil, refuse(codes.Unavailable, "node %s is not connected", s.nodeName(node))
+		return nil, nil, core.Refuse(codes.Unavailable, "node %s is not connected", s.nodeName(node))
 	}
 	request.Id = rand.Text()
 	wanted := &attachment{node: node, stream: make(chan attachStream), released: make(chan struct{})}
@@ -50,7 +51,7 @@ func (s *Server) attach(ctx context.Context, node string, request *v1.Open) (str
 	case <-ctx.Done():
 		err = ctx.Err()
 	case <-current.ctx.Done():
-		err = refuse(codes.Unavailable, "node %s was disconnected", s.nodeName(node))
+		err = core.Refuse(codes.Unavailable, "node %s was disconnected", s.nodeName(node))
 	}
 	release()
 	return nil, nil, err
@@ -67,7 +68,7 @@ func attachedReplica(request *v1.Open) string {
 }
 
 func (s *Server) nodeName(uid string) string {
-	if n := s.store.Snapshot().Node(uid); n != nil {
+	if n := s.Store.Snapshot().Node(uid); n != nil {
 		return n.GetMetadata().GetName()
 	}
 	return uid
@@ -103,9 +104,9 @@ func (s *agentService) Attach(stream attachStream) error {
 	if err != nil {
 		return err
 	}
-	wanted := s.attachments.take(first.GetId(), caller(stream.Context()).ID.Name())
+	wanted := s.attachments.take(first.GetId(), core.Caller(stream.Context()).ID.Name())
 	if wanted == nil {
-		return refuse(codes.NotFound, "nobody waits for this stream")
+		return core.Refuse(codes.NotFound, "nobody waits for this stream")
 	}
 	select {
 	case wanted.stream <- stream:

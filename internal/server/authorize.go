@@ -5,15 +5,18 @@ import (
 	"slices"
 	"strings"
 
+	"google.golang.org/grpc/codes"
+
 	"github.com/cloudless/cloudless/api"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/server/core"
 )
 
 var (
-	readers  = []string{roleViewer, roleOperator, roleAdmin}
-	writers  = []string{roleOperator, roleAdmin}
-	admins   = []string{roleAdmin}
-	everyone = []string{roleViewer, roleOperator, roleAdmin, roleNode, roleServer}
+	readers  = []string{core.RoleViewer, core.RoleOperator, core.RoleAdmin}
+	writers  = []string{core.RoleOperator, core.RoleAdmin}
+	admins   = []string{core.RoleAdmin}
+	everyone = []string{core.RoleViewer, core.RoleOperator, core.RoleAdmin, core.RoleNode, core.RoleServer}
 )
 
 // rolesOf are the roles of the callers that the contract names. Nobody has a role
@@ -23,9 +26,9 @@ var rolesOf = map[v1.Method_Caller][]string{
 	v1.Method_OPERATOR:      writers,
 	v1.Method_ADMIN:         admins,
 	v1.Method_ANY_IDENTITY:  everyone,
-	v1.Method_NODE:          {roleNode},
-	v1.Method_SERVER:        {roleServer},
-	v1.Method_MEMBER_SERVER: {roleServer},
+	v1.Method_NODE:          {core.RoleNode},
+	v1.Method_SERVER:        {core.RoleServer},
+	v1.Method_MEMBER_SERVER: {core.RoleServer},
 }
 
 // permitted returns the roles that may call a method. It is empty for methods that
@@ -50,7 +53,7 @@ func forMembers(method string) bool {
 
 // forbidden is a refusal to an identity that is known.
 type forbidden struct {
-	principal Principal
+	principal core.Principal
 	what      string
 	roles     []string
 }
@@ -61,23 +64,32 @@ func (f *forbidden) Error() string {
 	}
 	refusal := fmt.Sprintf("%s has role %q, which may not %s; it needs role %s",
 		f.principal.ID.Name(), f.principal.Role, f.what, strings.Join(f.roles, " or "))
-	if !slices.Contains(f.roles, roleAdmin) {
+	if !slices.Contains(f.roles, core.RoleAdmin) {
 		return refusal // only machines may, and no API token makes its bearer one
 	}
 	return refusal + ": ask an admin for a token made with: cloudless token create --role " + f.roles[0]
 }
 
-func authorize(p Principal, method string) error {
+// Code implements the interface by which errors say their codes.
+func (*forbidden) Code() codes.Code { return codes.PermissionDenied }
+
+// authorize refuses a caller that may not call a method.
+func authorize(p core.Principal, method string) error {
+	return authorizeTo(p, method, "call "+strings.TrimPrefix(method, "/"))
+}
+
+// authorizeTo is the same for what a method does, which the refusal says in words.
+func authorizeTo(p core.Principal, method, what string) error {
 	roles := permitted(method)
 	if slices.Contains(roles, p.Role) {
 		return nil
 	}
-	return &forbidden{principal: p, what: "call " + strings.TrimPrefix(method, "/"), roles: roles}
+	return &forbidden{principal: p, what: what, roles: roles}
 }
 
 // authorizeEarly is the same before the message is read. Methods that do not exist
 // and those that need no identity are answered later.
-func authorizeEarly(p Principal, method string) error {
+func authorizeEarly(p core.Principal, method string) error {
 	if m, declared := api.MethodOf(method); !declared || m.IsOpen() {
 		return nil
 	}
@@ -86,7 +98,7 @@ func authorizeEarly(p Principal, method string) error {
 
 // authorizeHTTP is the same for what is served besides the API: the registry
 // may be read by all and written by writers, everything else is for readers.
-func authorizeHTTP(p Principal, registry, write bool) error {
+func authorizeHTTP(p core.Principal, registry, write bool) error {
 	roles, what := readers, "read this"
 	switch {
 	case registry && write:

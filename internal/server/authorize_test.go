@@ -18,7 +18,16 @@ import (
 	"github.com/cloudless/cloudless/api"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/oneport"
+)
+
+// The roles that may read, write and administer, and all that there are.
+var (
+	mayRead  = []string{core.RoleViewer, core.RoleOperator, core.RoleAdmin}
+	mayWrite = []string{core.RoleOperator, core.RoleAdmin}
+	mayAdmin = []string{core.RoleAdmin}
+	mayAll   = []string{core.RoleViewer, core.RoleOperator, core.RoleAdmin, core.RoleNode, core.RoleServer}
 )
 
 // methods are all that the server has registered, and whether they stream.
@@ -57,12 +66,12 @@ func (rawCodec) Name() string                       { return "proto" }
 
 // callers has one caller for every role.
 func (c *cluster) callers() map[string]*user {
-	if c.store.Snapshot().Server("s-2") == nil {
+	if c.Store.Snapshot().Server("s-2") == nil {
 		c.enter("s-2")
 	}
 	return map[string]*user{
-		roleAdmin: c.as(roleAdmin), roleOperator: c.as(roleOperator), roleViewer: c.as(roleViewer),
-		roleNode: c.join("machine").user, roleServer: c.dial(c.certificateOf(identity.KindServer, "s-2"), ""),
+		core.RoleAdmin: c.as(core.RoleAdmin), core.RoleOperator: c.as(core.RoleOperator), core.RoleViewer: c.as(core.RoleViewer),
+		core.RoleNode: c.join("machine").user, core.RoleServer: c.dial(c.certificateOf(identity.KindServer, "s-2"), ""),
 	}
 }
 
@@ -97,7 +106,7 @@ func TestEveryMethodIsForItsDeclaredCallers(t *testing.T) {
 	c := newCluster(t)
 	for role, as := range c.callers() {
 		for method, streams := range c.methods() {
-			if open(method) {
+			if isOpen(method) {
 				continue
 			}
 			err := knock(c.ctx, as.conn, method, streams)
@@ -109,39 +118,21 @@ func TestEveryMethodIsForItsDeclaredCallers(t *testing.T) {
 	}
 }
 
-func TestNobodyMayCallAMethodWithoutADeclaration(t *testing.T) {
-	for _, role := range everyone {
-		if err := authorize(Principal{Role: role}, "/cloudless.v1.WorkloadService/Undeclared"); err == nil || !strings.Contains(err.Error(), "nobody may call") {
-			t.Errorf("as %s: %v", role, err)
-		}
-	}
-}
-
-// Every caller that a method can declare is some role, except nobody and everyone.
-func TestEveryCallerHasRoles(t *testing.T) {
-	for number, name := range v1.Method_Caller_name {
-		caller := v1.Method_Caller(number)
-		if has, want := len(rolesOf[caller]) > 0, caller != v1.Method_NOBODY && caller != v1.Method_ANYONE; has != want {
-			t.Errorf("%s has roles: %t", name, has)
-		}
-	}
-}
-
 func TestRefusalNamesTheRoleAndTheOnesThatMay(t *testing.T) {
 	c := newCluster(t)
-	_, err := c.as(roleViewer).ScaleWorkload(c.ctx, &v1.ScaleWorkloadRequest{Name: "web"})
+	_, err := c.as(core.RoleViewer).ScaleWorkload(c.ctx, &v1.ScaleWorkloadRequest{Name: "web"})
 	wantCode(t, err, codes.PermissionDenied, `has role "viewer"`, "ScaleWorkload", "operator or admin", "cloudless token create --role operator")
 }
 
 // strangers are all who have not proved an identity of this cluster.
 func (c *cluster) strangers() map[string]*user {
 	other := newCluster(c.t)
-	expired := c.newTokenSecret(&v1.CreateTokenRequest{Role: roleAdmin, Ttl: "1ms"})
-	join := c.newTokenSecret(&v1.CreateTokenRequest{Role: roleNode})
+	expired := c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleAdmin, Ttl: "1ms"})
+	join := c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleNode})
 	return map[string]*user{
 		"nobody":                     c.dial(nil, ""),
 		"garbage":                    c.dial(nil, "garbage"),
-		"token of another cluster":   c.dial(nil, other.newTokenSecret(&v1.CreateTokenRequest{Role: roleAdmin})),
+		"token of another cluster":   c.dial(nil, other.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleAdmin})),
 		"expired token":              c.dial(nil, expired),
 		"join token":                 c.dial(nil, join),
 		"certificate of a workload":  c.dial(c.certificateOf(identity.KindWorkload, "default", "web"), ""),
@@ -158,7 +149,7 @@ func TestNothingAnswersAStranger(t *testing.T) {
 	})
 	for who, as := range c.strangers() {
 		for method, streams := range c.methods() {
-			if open(method) {
+			if isOpen(method) {
 				continue
 			}
 			if err := knock(c.ctx, as.conn, method, streams); status.Code(err) != codes.Unauthenticated {
@@ -190,7 +181,7 @@ func TestAStrangerDoesNotLearnWhichMethodsThereAre(t *testing.T) {
 
 func TestNothingAnswersAStrangerOverHTTP(t *testing.T) {
 	c := newCluster(t)
-	join := c.newTokenSecret(&v1.CreateTokenRequest{Role: roleNode})
+	join := c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleNode})
 	for _, path := range []string{
 		"/", "/metrics", "/openapi.json", "/v2/", "/v2/app/manifests/1", "/v1/workloads", "/v1/whoami", "/v1/tokens", "/nothing",
 		"/v1/namespaces/default/workloads/web:exec",
@@ -219,26 +210,26 @@ func TestHTTPIsForTheRolesOfTheTable(t *testing.T) {
 	c := newCluster(t)
 	machine := c.join("machine")
 	tokens := map[string]string{}
-	for _, role := range readers {
+	for _, role := range mayRead {
 		tokens[role] = c.newTokenSecret(&v1.CreateTokenRequest{Role: role})
 	}
 	for _, ask := range []struct {
 		method, path string
 		roles        []string
 	}{
-		{http.MethodGet, "/metrics", readers},
-		{http.MethodGet, "/openapi.json", readers},
-		{http.MethodGet, "/v2/", everyone},
-		{http.MethodPost, "/v2/app/blobs/uploads/", writers},
-		{http.MethodDelete, "/v2/app/manifests/1", writers},
-		{http.MethodGet, "/v1/workloads", readers},
-		{http.MethodGet, "/v1/tokens", admins},
-		{http.MethodPost, "/v1/namespaces/default/workloads/web:scale", writers},
+		{http.MethodGet, "/metrics", mayRead},
+		{http.MethodGet, "/openapi.json", mayRead},
+		{http.MethodGet, "/v2/", mayAll},
+		{http.MethodPost, "/v2/app/blobs/uploads/", mayWrite},
+		{http.MethodDelete, "/v2/app/manifests/1", mayWrite},
+		{http.MethodGet, "/v1/workloads", mayRead},
+		{http.MethodGet, "/v1/tokens", mayAdmin},
+		{http.MethodPost, "/v1/namespaces/default/workloads/web:scale", mayWrite},
 	} {
-		for _, role := range []string{roleAdmin, roleOperator, roleViewer, roleNode} {
+		for _, role := range []string{core.RoleAdmin, core.RoleOperator, core.RoleViewer, core.RoleNode} {
 			var creds *identity.Credentials
 			header := []string{"Authorization", "Bearer " + tokens[role]}
-			if role == roleNode {
+			if role == core.RoleNode {
 				creds, header = machine.creds, nil
 			}
 			response, body := c.request(creds, ask.method, ask.path, "{}", header...)
@@ -253,21 +244,21 @@ func TestHTTPIsForTheRolesOfTheTable(t *testing.T) {
 func TestForgedIdentityIsIgnored(t *testing.T) {
 	c := newCluster(t)
 	forged := c.ca.Trust().Cluster()
-	viewer := c.newTokenSecret(&v1.CreateTokenRequest{Name: "eve", Role: roleViewer})
+	viewer := c.newTokenSecret(&v1.CreateTokenRequest{Name: "eve", Role: core.RoleViewer})
 	ctx := metadata.AppendToOutgoingContext(c.ctx,
-		metadataID, "spiffe://"+forged+"/user/root", metadataRole, roleAdmin, metadataToken, "", metadataExpires, "2999-01-01T00:00:00Z")
+		"x-cloudless-id", "spiffe://"+forged+"/user/root", "x-cloudless-role", core.RoleAdmin, "x-cloudless-token-uid", "", "x-cloudless-expires", "2999-01-01T00:00:00Z")
 
 	_, err := c.dial(nil, "").WhoAmI(ctx, &v1.WhoAmIRequest{})
 	wantCode(t, err, codes.Unauthenticated, "needs an identity")
 	me, err := c.dial(nil, viewer).WhoAmI(ctx, &v1.WhoAmIRequest{})
 	must(t, err)
-	if me.GetRole() != roleViewer || !strings.HasSuffix(me.GetId(), "/user/eve") {
+	if me.GetRole() != core.RoleViewer || !strings.HasSuffix(me.GetId(), "/user/eve") {
 		t.Errorf("a forged identity made the caller %v", me)
 	}
 	for _, prefix := range []string{"", "Grpc-Metadata-", "grpcgateway-"} {
 		response, body := c.request(nil, http.MethodGet, "/v1/whoami", "", "Authorization", "Bearer "+viewer,
-			prefix+metadataID, "spiffe://"+forged+"/user/root", prefix+metadataRole, roleAdmin)
-		if response.StatusCode != http.StatusOK || !strings.Contains(body, "/user/eve") || !strings.Contains(body, roleViewer) {
+			prefix+"x-cloudless-id", "spiffe://"+forged+"/user/root", prefix+"x-cloudless-role", core.RoleAdmin)
+		if response.StatusCode != http.StatusOK || !strings.Contains(body, "/user/eve") || !strings.Contains(body, core.RoleViewer) {
 			t.Errorf("forged headers %q: %s %s", prefix, response.Status, body)
 		}
 	}
@@ -276,10 +267,16 @@ func TestForgedIdentityIsIgnored(t *testing.T) {
 func TestCertificateCountsBeforeAToken(t *testing.T) {
 	c := newCluster(t)
 	m := c.join("machine")
-	both := c.dial(m.creds, c.newTokenSecret(&v1.CreateTokenRequest{Role: roleAdmin}))
+	both := c.dial(m.creds, c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleAdmin}))
 	me, err := both.WhoAmI(c.ctx, &v1.WhoAmIRequest{})
 	must(t, err)
-	if me.GetRole() != roleNode {
+	if me.GetRole() != core.RoleNode {
 		t.Errorf("a machine with a token acts as %v", me)
 	}
+}
+
+// isOpen reports whether a method is called without an identity.
+func isOpen(method string) bool {
+	m, ok := api.MethodOf(method)
+	return ok && m.IsOpen()
 }

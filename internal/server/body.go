@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
@@ -97,7 +98,7 @@ func (b *body) another(target any) *spec.Error {
 // wrongBody is the error of a request whose body was wrong, or else the error itself.
 func wrongBody(r *http.Request, err error) error {
 	if b, ok := r.Body.(*body); ok && b.wrong != nil {
-		return statusOf(b.wrong)
+		return core.StatusOf(b.wrong)
 	}
 	return err
 }

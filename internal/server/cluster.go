@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
@@ -19,13 +20,13 @@ type clusterService struct {
 }
 
 func (s *clusterService) GetCluster(ctx context.Context, _ *v1.GetClusterRequest) (*v1.Cluster, error) {
-	snap, err := s.consensus.Read(ctx)
+	snap, err := s.Consensus.Read(ctx)
 	if err != nil {
 		return nil, err
 	}
 	cluster := proto.CloneOf(snap.Cluster())
 	if cluster == nil {
-		return nil, refuse(codes.Unavailable, "this server has not received the cluster's state yet; ask another one, or again in a moment")
+		return nil, core.Refuse(codes.Unavailable, "this server has not received the cluster's state yet; ask another one, or again in a moment")
 	}
 	servers := s.presentServers(snap)
 	s.lookFor(ctx, servers)
@@ -35,12 +36,12 @@ func (s *clusterService) GetCluster(ctx context.Context, _ *v1.GetClusterRequest
 	voters := spec.VotersOf(cluster.GetSpec())
 	tolerated, problems := troubles(cluster.GetStatus().GetServers(), missedFrom(cluster))
 	cluster.Status.ToleratedFailures, cluster.Status.DesiredVoters = int32(tolerated), int32(voters)
-	if _, known := s.consensus.Leader(); !known && len(cluster.GetStatus().GetServers()) > 1 {
+	if _, known := s.Consensus.Leader(); !known && len(cluster.GetStatus().GetServers()) > 1 {
 		furthest := s.howFar(ctx, cluster.GetStatus().GetServers())
 		problems = append(problems, fmt.Sprintf("of the servers that answer %s is furthest: its log ends with entry %d of term %d",
 			furthest.GetName(), furthest.GetLastIndex(), furthest.GetLastTerm()))
 	}
-	cluster.Status.Problems = slices.Concat(problems, leaderTroubles(snap, s.now()), s.nodeTroubles(snap), s.doubles.problems(s.now()))
+	cluster.Status.Problems = slices.Concat(problems, leaderTroubles(snap, s.Now()), s.nodeTroubles(snap), s.doubles.problems(s.Now()))
 	return cluster, nil
 }
 
@@ -57,6 +58,6 @@ func missedFrom(cluster *v1.Cluster) int {
 }
 
 func (s *clusterService) WhoAmI(ctx context.Context, _ *v1.WhoAmIRequest) (*v1.WhoAmIResponse, error) {
-	p := caller(ctx)
+	p := core.Caller(ctx)
 	return &v1.WhoAmIResponse{Id: p.ID.String(), Role: p.Role}, nil
 }

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -65,12 +66,12 @@ type builder[T object] interface {
 
 // preparation is shared by all objects of one request while they are prepared.
 type preparation struct {
-	receipt receipt
+	receipt core.Receipt
 	// images are those that were looked up, by the names that workloads have for them.
 	images map[string]namedImage
 }
 
-func newPreparation(r receipt) *preparation {
+func newPreparation(r core.Receipt) *preparation {
 	return &preparation{receipt: r, images: map[string]namedImage{}}
 }
 
@@ -123,7 +124,7 @@ func (c *collection[T]) update(ctx context.Context, given T) (now T, err error) 
 			Message: "is missing: an update names the version it was made from; read the " + string(c.kind) + " first, or use apply",
 		}}}
 	}
-	b, err := c.prepare(ctx, given, newPreparation(receipt{}))
+	b, err := c.prepare(ctx, given, newPreparation(core.Receipt{}))
 	if err != nil {
 		return now, err
 	}
@@ -138,7 +139,7 @@ func (c *collection[T]) build(ctx context.Context, tx *transaction, b builder[T]
 	m, old := b.wanted().GetMetadata(), c.stored(tx.base, b.wanted())
 	if old == *new(T) {
 		if m.GetVersion() != 0 {
-			return now, "", refuse(codes.Aborted, "%s %s was at version %d and does not exist any more; apply it without metadata.version to create it anew",
+			return now, "", core.Refuse(codes.Aborted, "%s %s was at version %d and does not exist any more; apply it without metadata.version to create it anew",
 				c.kind, m.GetName(), m.GetVersion())
 		}
 		now, err = b.create(ctx, tx)
@@ -155,7 +156,7 @@ func (c *collection[T]) build(ctx context.Context, tx *transaction, b builder[T]
 
 // write prepares an object and has f write it, once for each idempotency key.
 func (c *collection[T]) write(ctx context.Context, method string, request keyedRequest, given T, f func(*transaction, builder[T]) (T, string, error)) (shown T, result string, err error) {
-	receipt, err := newReceipt(ctx, method, request.GetIdempotencyKey(), request)
+	receipt, err := core.NewReceipt(ctx, method, request.GetIdempotencyKey(), request)
 	if err != nil {
 		return shown, "", err
 	}
@@ -167,15 +168,15 @@ func (c *collection[T]) write(ctx context.Context, method string, request keyedR
 }
 
 // once has f write an object, unless a call with the same key has done so before: then the answer is the same.
-func (c *collection[T]) once(ctx context.Context, r receipt, f func(*transaction) (T, string, error)) (shown T, result string, err error) {
+func (c *collection[T]) once(ctx context.Context, r core.Receipt, f func(*transaction) (T, string, error)) (shown T, result string, err error) {
 	shown, err = c.change(ctx, func(tx *transaction) (T, error) {
-		if done, err := r.find(tx.base); done != nil || err != nil {
-			result = done.GetMetadata().GetAnnotations()[resultOf]
+		if done, err := r.Find(tx.base); done != nil || err != nil {
+			result = done.GetMetadata().GetAnnotations()[core.ResultOf]
 			return c.repeated(tx.base, done.GetObjectUid()), err
 		}
 		now, action, err := f(tx)
 		if result = results[action]; err == nil && action != spec.ActionUnchanged {
-			r.keep(tx.batch, now.GetMetadata().GetUid(), result)
+			r.Keep(tx.batch, now.GetMetadata().GetUid(), result)
 		}
 		return now, err
 	})
@@ -227,7 +228,7 @@ func (c *collection[T]) deleteIn(ctx context.Context, tx *transaction, namespace
 // change runs f until the transaction that it builds is accepted, and returns the object as it is shown.
 func (c *collection[T]) change(ctx context.Context, f func(*transaction) (T, error)) (shown T, err error) {
 	var now T
-	snap, err := c.propose(ctx, func(snap *state.Snapshot, b *state.Batch) (err error) {
+	snap, err := c.Propose(ctx, func(snap *state.Snapshot, b *state.Batch) (err error) {
 		tx := newTransaction(snap, b)
 		if now, err = f(tx); err == nil {
 			tx.relyOnImages()
@@ -262,7 +263,7 @@ func (c *collection[T]) sameVersion(old T, version uint64) error {
 	if version == 0 || version == m.GetVersion() {
 		return nil
 	}
-	return &outdated{current: old, err: &state.ConflictError{
+	return &core.Outdated{Current: old, Err: &state.ConflictError{
 		Kind: c.kind, Name: m.GetName(), UID: m.GetUid(), Expected: version, Actual: m.GetVersion(),
 	}}
 }

@@ -11,7 +11,7 @@ import (
 
 // read returns one object as it is shown.
 func (c *collection[T]) read(ctx context.Context, namespace, name string) (none T, err error) {
-	snap, err := c.consensus.Read(ctx)
+	snap, err := c.Consensus.Read(ctx)
 	if err != nil {
 		return none, err
 	}
@@ -51,7 +51,7 @@ func (c *collection[T]) labelsOf(o T) map[string]string {
 
 // list returns one page of the selected objects as they are shown.
 func (c *collection[T]) list(ctx context.Context, wanted *v1.Page, s selection[T]) (items []T, next string, err error) {
-	snap, err := c.consensus.Read(ctx)
+	snap, err := c.Consensus.Read(ctx)
 	if err != nil {
 		return nil, "", err
 	}

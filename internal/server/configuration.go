@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -38,7 +39,7 @@ func newConfiguration(uid string, number uint64, author string, settings *v1.Clu
 func (s *Server) configurationOf(snap *state.Snapshot) (*v1.Configuration, error) {
 	cluster := snap.Cluster()
 	if cluster == nil {
-		return nil, refuse(codes.Unavailable, "this server has not received the cluster's state yet; ask another one, or again in a moment")
+		return nil, core.Refuse(codes.Unavailable, "this server has not received the cluster's state yet; ask another one, or again in a moment")
 	}
 	if c := snap.Configuration(cluster.GetStatus().GetConfiguration()); c != nil {
 		return c, nil
@@ -49,7 +50,7 @@ func (s *Server) configurationOf(snap *state.Snapshot) (*v1.Configuration, error
 }
 
 func (s *clusterService) GetConfiguration(ctx context.Context, request *v1.GetConfigurationRequest) (*v1.Configuration, error) {
-	snap, err := s.consensus.Read(ctx)
+	snap, err := s.Consensus.Read(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -66,13 +67,13 @@ func (s *Server) configuration(snap *state.Snapshot, number uint64) (*v1.Configu
 		return c, nil
 	}
 	if number > current.GetSpec().GetNumber() {
-		return nil, refuse(codes.NotFound, "there is no configuration %d: the newest is %d", number, current.GetSpec().GetNumber())
+		return nil, core.Refuse(codes.NotFound, "there is no configuration %d: the newest is %d", number, current.GetSpec().GetNumber())
 	}
-	return nil, refuse(codes.NotFound, "configuration %d is not kept any more; see those that are with: cloudless cluster config history", number)
+	return nil, core.Refuse(codes.NotFound, "configuration %d is not kept any more; see those that are with: cloudless cluster config history", number)
 }
 
 func (s *clusterService) ListConfigurations(ctx context.Context, request *v1.ListConfigurationsRequest) (*v1.ListConfigurationsResponse, error) {
-	snap, err := s.consensus.Read(ctx)
+	snap, err := s.Consensus.Read(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -135,7 +136,7 @@ func sameConfiguration(current *v1.Configuration, from uint64) error {
 	if from == now {
 		return nil
 	}
-	return &outdated{current: current, err: &state.ConflictError{
+	return &core.Outdated{Current: current, Err: &state.ConflictError{
 		Kind: state.KindConfiguration, UID: "of the cluster", Expected: from, Actual: now,
 	}}
 }
@@ -144,8 +145,8 @@ func sameConfiguration(current *v1.Configuration, from uint64) error {
 // differ. A dry run ends where it would be proposed.
 func (s *Server) reconfigure(ctx context.Context, dryRun bool, wish func(*state.Snapshot, *v1.Configuration) (*v1.ConfigurationSpec, error)) (*v1.Configuration, error) {
 	var made *v1.Configuration
-	where := s.placesOf(ctx, s.addresses(s.store.Snapshot())...)
-	snap, err := s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
+	where := s.placesOf(ctx, s.addresses(s.Store.Snapshot())...)
+	snap, err := s.Propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
 		current, err := s.configurationOf(snap)
 		if err != nil {
 			return err
@@ -209,15 +210,15 @@ func (s *Server) putConfiguration(ctx context.Context, snap *state.Snapshot, b *
 	cluster.Status.Configuration = next.GetSpec().GetNumber()
 	b.Update(cluster, old.GetMetadata().GetVersion())
 	b.Create(next)
-	b.Create(s.event(ctx, cluster, "Configured", configuredMessage(next)))
+	b.Create(s.Event(ctx, cluster, "Configured", configuredMessage(next)))
 }
 
 // author is who calls, or this server where nobody does.
 func (s *Server) author(ctx context.Context) string {
-	if id := caller(ctx).ID; !id.IsZero() {
+	if id := core.Caller(ctx).ID; !id.IsZero() {
 		return id.String()
 	}
-	return "spiffe://" + s.ca.Trust().Cluster() + "/server/" + s.uid
+	return "spiffe://" + s.ca.Trust().Cluster() + "/server/" + s.UID
 }
 
 // shownChanges bounds what an event says; the configuration has them all.

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -46,7 +47,7 @@ func voters(n int32) func(*v1.ClusterSpec) {
 
 func TestEveryChangeOfTheConfigurationIsAVersion(t *testing.T) {
 	c := newCluster(t)
-	admin := c.as(roleAdmin)
+	admin := c.as(core.RoleAdmin)
 	first := c.current(admin)
 	if first.GetSpec().GetNumber() != 1 || first.GetSpec().GetCluster().GetRangeV4() != "10.64.0.0/10" || !strings.HasSuffix(first.GetSpec().GetAuthor(), "/server/s-1") {
 		t.Errorf("a new cluster has configuration %v", first)
@@ -99,7 +100,7 @@ func TestEveryChangeOfTheConfigurationIsAVersion(t *testing.T) {
 
 func TestRollbackMakesANewVersionThatEqualsTheOld(t *testing.T) {
 	c := newCluster(t)
-	admin := c.as(roleAdmin)
+	admin := c.as(core.RoleAdmin)
 	first := c.current(admin)
 	c.mustSet(admin, voters(5))
 	c.mustSet(admin, func(s *v1.ClusterSpec) { s.Liveness = &v1.Liveness{Silence: "5s"} })
@@ -143,7 +144,7 @@ func TestRollbackMakesANewVersionThatEqualsTheOld(t *testing.T) {
 	if fmt.Sprint(numbers) != "[6 5 4 3 2 1]" {
 		t.Errorf("the history lists %v", numbers)
 	}
-	old, err := c.as(roleViewer).GetConfiguration(c.ctx, &v1.GetConfigurationRequest{Number: 2})
+	old, err := c.as(core.RoleViewer).GetConfiguration(c.ctx, &v1.GetConfigurationRequest{Number: 2})
 	must(t, err)
 	if old.GetSpec().GetCluster().GetDesiredVoters() != 5 {
 		t.Errorf("version 2 is %v", old)
@@ -153,7 +154,7 @@ func TestRollbackMakesANewVersionThatEqualsTheOld(t *testing.T) {
 // A cluster that was founded before there were versions is at the first one.
 func TestConfigurationOfAnOlderCluster(t *testing.T) {
 	c := newCluster(t)
-	admin := c.as(roleAdmin)
+	admin := c.as(core.RoleAdmin)
 	c.change(func(snap *state.Snapshot, b *state.Batch) {
 		b.Delete(state.KindConfiguration, snap.Configuration(1).GetMetadata().GetUid())
 		old := proto.CloneOf(snap.Cluster())
@@ -175,7 +176,7 @@ func TestConfigurationOfAnOlderCluster(t *testing.T) {
 
 func TestConfigurationIsForAdminsToChange(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	_, err := c.set(op, voters(5))
 	wantCode(t, err, codes.PermissionDenied, "needs role admin")
 	_, err = op.RollbackConfiguration(c.ctx, &v1.RollbackConfigurationRequest{Number: 1})
@@ -184,7 +185,7 @@ func TestConfigurationIsForAdminsToChange(t *testing.T) {
 
 func TestConfigurationOverHTTP(t *testing.T) {
 	c := newCluster(t)
-	header := []string{"Authorization", "Bearer " + c.newTokenSecret(&v1.CreateTokenRequest{Role: roleAdmin})}
+	header := []string{"Authorization", "Bearer " + c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleAdmin})}
 	response, text := c.request(nil, http.MethodGet, "/v1/cluster/configuration", "", header...)
 	if response.StatusCode != http.StatusOK || !strings.Contains(text, `"number":"1"`) {
 		t.Errorf("get: %s %s", response.Status, text)
@@ -213,14 +214,14 @@ func TestConfigurationOverHTTP(t *testing.T) {
 
 func TestRangesTakeEffectForNewNodes(t *testing.T) {
 	c := newCluster(t)
-	admin := c.as(roleAdmin)
+	admin := c.as(core.RoleAdmin)
 	before := c.join("before")
 	c.mustSet(admin, func(s *v1.ClusterSpec) { s.RangeV4, s.RangeV6 = "172.20.0.0/16", "fd12:3456:789a::/48" })
 	after := c.join("after")
 	if got := after.node.GetSpec(); got.GetSubnetV4() != "172.20.0.0/24" || got.GetSubnetV6() != "fd12:3456:789a::/64" {
 		t.Errorf("a new node has %v", got)
 	}
-	if got := c.store.Snapshot().Node(before.uid()).GetSpec(); got.GetSubnetV4() != "10.64.0.0/24" {
+	if got := c.Store.Snapshot().Node(before.uid()).GetSpec(); got.GetSubnetV4() != "10.64.0.0/24" {
 		t.Errorf("the old node has %v", got)
 	}
 	// Back again, beside what is still in use.
@@ -255,7 +256,7 @@ func TestRangesTakeEffectForNewNodes(t *testing.T) {
 // A node that has nothing of a resource is not blamed on it.
 func TestReservationsLeaveNodesSomething(t *testing.T) {
 	c := newCluster(t)
-	admin := c.as(roleAdmin)
+	admin := c.as(core.RoleAdmin)
 	c.join("off") // and never ready
 	m := c.join("box")
 	m.connect(c.ctx)
@@ -289,7 +290,7 @@ func TestReservationsLeaveNodesSomething(t *testing.T) {
 
 func TestLimitsTakeEffectForWhatIsNew(t *testing.T) {
 	c := newCluster(t)
-	admin := c.as(roleAdmin)
+	admin := c.as(core.RoleAdmin)
 	made, err := admin.CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web", replicasOf(3))})
 	must(t, err)
 	c.join("one")
@@ -298,7 +299,7 @@ func TestLimitsTakeEffectForWhatIsNew(t *testing.T) {
 	c.mustSet(admin, func(s *v1.ClusterSpec) {
 		s.Limits = &v1.ClusterLimits{Nodes: new(int32(1)), Workloads: new(int32(1)), ReplicasPerWorkload: new(int32(3))}
 	})
-	_, err = c.enroll("two", c.newTokenSecret(&v1.CreateTokenRequest{Role: roleNode}))
+	_, err = c.enroll("two", c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleNode}))
 	wantCode(t, err, codes.ResourceExhausted, "the cluster has 1 nodes and allows no more", "limits.nodes=2")
 	_, err = admin.CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("more")})
 	wantCode(t, err, codes.ResourceExhausted, "workload more is one too many: the cluster allows 1", "limits.workloads=2")
@@ -322,7 +323,7 @@ func TestLimitsTakeEffectForWhatIsNew(t *testing.T) {
 
 func TestDefaultsTakeEffectForNewWorkloadsAndRestartNothing(t *testing.T) {
 	c := newCluster(t)
-	admin := c.as(roleAdmin)
+	admin := c.as(core.RoleAdmin)
 	memory := func(text string) func(*v1.ClusterSpec) {
 		return func(s *v1.ClusterSpec) { s.Defaults = &v1.WorkloadDefaults{Limits: &v1.ResourceAmounts{Memory: text}} }
 	}
@@ -340,7 +341,7 @@ func TestDefaultsTakeEffectForNewWorkloadsAndRestartNothing(t *testing.T) {
 		t.Errorf("a new workload is %v", made.GetWorkload())
 	}
 	c.mustSet(admin, memory("128Mi"))
-	if w := c.store.Snapshot().WorkloadByName("default", "web"); limit(w) != "64Mi" || w.GetStatus().GetRevision() != 1 {
+	if w := c.Store.Snapshot().WorkloadByName("default", "web"); limit(w) != "64Mi" || w.GetStatus().GetRevision() != 1 {
 		t.Errorf("a change of the defaults has made of it %v", w)
 	}
 	// The same file again, and one that only scales, replace nothing.
@@ -374,7 +375,7 @@ func TestDefaultsTakeEffectForNewWorkloadsAndRestartNothing(t *testing.T) {
 
 func TestDeletedImagesAreKeptAsConfigured(t *testing.T) {
 	c := newCluster(t)
-	admin := c.as(roleAdmin)
+	admin := c.as(core.RoleAdmin)
 	for _, keep := range []time.Duration{24 * time.Hour, 5 * time.Minute} {
 		if keep != 24*time.Hour {
 			c.mustSet(admin, func(s *v1.ClusterSpec) { s.Retention = &v1.Retention{Images: spec.FormatDuration(keep)} })

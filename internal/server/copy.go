@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/server/core"
 )
 
 func (s *workloads) Copy(stream grpc.BidiStreamingServer[v1.CopyRequest, v1.CopyResponse]) error {
@@ -17,7 +18,7 @@ func (s *workloads) Copy(stream grpc.BidiStreamingServer[v1.CopyRequest, v1.Copy
 	}
 	start := first.GetStart()
 	if start == nil {
-		return refuse(codes.InvalidArgument, "copy begins with start")
+		return core.Refuse(codes.InvalidArgument, "copy begins with start")
 	}
 	return inside[v1.CopyRequest, v1.CopyResponse]{
 		name: "copy", what: "copy", where: start,

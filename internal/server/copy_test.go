@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/server/core"
 )
 
 func copyUp(stream attachClient, response *v1.CopyResponse) {
@@ -56,7 +57,7 @@ func copyData(data []byte) *v1.CopyRequest {
 
 func TestCopyCarriesArchivesBothWays(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	c.work("n1", files(nil))
 	c.create(op, workload("web"))
 	stream, err := op.Copy(c.ctx)
@@ -82,7 +83,7 @@ func TestCopyCarriesArchivesBothWays(t *testing.T) {
 		t.Errorf("the end is %v after %d bytes", last, back.Len())
 	}
 	_, err = stream.Recv()
-	wantCode(t, statusOf(ignoreEOF(err)), codes.OK)
+	wantCode(t, core.StatusOf(ignoreEOF(err)), codes.OK)
 
 	bad, err := op.Copy(c.ctx)
 	must(t, err)
@@ -96,7 +97,7 @@ func TestCopyCarriesArchivesBothWays(t *testing.T) {
 
 func TestCopyEndsWithItsCaller(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	left := make(chan struct{}, 1)
 	w := c.work("n1", files(left))
 	c.create(op, workload("web"))
@@ -122,7 +123,7 @@ func TestCopyEndsWithItsCaller(t *testing.T) {
 
 func TestCopyThatCannotBeIsRefused(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	session := c.join("n1").connect(c.ctx)
 	assignments(t, session)
 	_, err := op.CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web")})
@@ -141,5 +142,5 @@ func TestCopyThatCannotBeIsRefused(t *testing.T) {
 	wantCode(t, try(op, copyStart("web", "relative", false)), codes.InvalidArgument, "absolute path")
 	wantCode(t, try(op, copyStart("wbe", "/x", false)), codes.NotFound, "workload wbe does not exist in namespace default; did you mean web?")
 	wantCode(t, try(op, copyStart("web", "/x", true)), codes.FailedPrecondition, "no replica of web is running", "is in phase placed", "cloudless ps --all")
-	wantCode(t, try(c.as(roleViewer), copyStart("web", "/x", false)), codes.PermissionDenied, "operator")
+	wantCode(t, try(c.as(core.RoleViewer), copyStart("web", "/x", false)), codes.PermissionDenied, "operator")
 }

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/peers"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -111,20 +112,20 @@ func (s *agentService) admitInstance(ctx context.Context, node, instance, from s
 
 // turnAway refuses a copy and lets everybody know.
 func (s *agentService) turnAway(ctx context.Context, node, from string) error {
-	stored := s.store.Snapshot().Node(node)
+	stored := s.Store.Snapshot().Node(node)
 	name := stored.GetMetadata().GetName()
 	sentence := fmt.Sprintf("a copy of the data folder of node %s runs on another machine (%s) and was turned away: stop it there, remove the copy with cloudless down --purge, and join with a new token", name, from)
-	if s.doubles.note(node, sentence, s.now()) {
-		s.logger.Warn("copy of a node turned away", "node", name, "from", from)
-		_, err := s.propose(ctx, func(_ *state.Snapshot, b *state.Batch) error {
-			b.Create(s.event(ctx, stored, "Copied", sentence))
+	if s.doubles.note(node, sentence, s.Now()) {
+		s.Logger.Warn("copy of a node turned away", "node", name, "from", from)
+		_, err := s.Propose(ctx, func(_ *state.Snapshot, b *state.Batch) error {
+			b.Create(s.Event(ctx, stored, "Copied", sentence))
 			return nil
 		})
 		if err != nil {
-			s.logger.Warn("that a copy of a node was turned away could not be noted", "node", name, "error", err)
+			s.Logger.Warn("that a copy of a node was turned away could not be noted", "node", name, "error", err)
 		}
 	}
-	return refuse(codes.AlreadyExists, "this data folder is a copy of that of node %s, which runs elsewhere: remove this copy with cloudless down --purge and join with a new token, or stop the other one first if this machine is to take its place", name)
+	return core.Refuse(codes.AlreadyExists, "this data folder is a copy of that of node %s, which runs elsewhere: remove this copy with cloudless down --purge and join with a new token, or stop the other one first if this machine is to take its place", name)
 }
 
 // origin is which machine an agent says that it runs on.
@@ -171,8 +172,8 @@ func (s *session) interval() time.Duration {
 // LocateServer says where this server hears of another one. One that asks for
 // itself is told only if somebody with its identity answers elsewhere.
 func (s *peerService) LocateServer(ctx context.Context, request *v1.LocateServerRequest) (*v1.LocateServerResponse, error) {
-	uid, asker := request.GetUid(), caller(ctx).ID.Name()
-	if uid == s.uid && asker == s.uid && request.GetAddress() != s.advertised {
+	uid, asker := request.GetUid(), core.Caller(ctx).ID.Name()
+	if uid == s.UID && asker == s.UID && request.GetAddress() != s.advertised {
 		s.noteServerCopy(uid, request.GetAddress())
 		return &v1.LocateServerResponse{Address: s.advertised}, nil
 	}
@@ -188,10 +189,10 @@ func (s *peerService) LocateServer(ctx context.Context, request *v1.LocateServer
 }
 
 func (s *Server) noteServerCopy(uid, address string) {
-	name := s.store.Snapshot().Server(uid).GetMetadata().GetName()
+	name := s.Store.Snapshot().Server(uid).GetMetadata().GetName()
 	sentence := fmt.Sprintf("a copy of the data folder of server %s was started at %s and turned away: remove the copy there with cloudless down --purge, and join it as a new server", name, address)
-	if s.doubles.note(uid, sentence, s.now()) {
-		s.logger.Warn("copy of a server turned away", "server", name, "address", address)
+	if s.doubles.note(uid, sentence, s.Now()) {
+		s.Logger.Warn("copy of a server turned away", "server", name, "address", address)
 	}
 }
 
@@ -250,9 +251,9 @@ func (s *Server) whereAmI(ctx context.Context, asked string) whereabouts {
 	if err != nil {
 		return whereabouts{}
 	}
-	answer, err := v1.NewPeerServiceClient(conn).LocateServer(ctx, &v1.LocateServerRequest{Uid: s.uid, Address: s.advertised})
+	answer, err := v1.NewPeerServiceClient(conn).LocateServer(ctx, &v1.LocateServerRequest{Uid: s.UID, Address: s.advertised})
 	if err != nil {
-		return whereabouts{removed: hasReason(err, reasonRemoved)}
+		return whereabouts{removed: core.HasReason(err, core.ReasonRemoved)}
 	}
 	return whereabouts{known: true, address: answer.GetAddress()}
 }
@@ -260,9 +261,9 @@ func (s *Server) whereAmI(ctx context.Context, asked string) whereabouts {
 // formerAddresses are where this server was, if it is elsewhere now: a copy of
 // the only server has nobody else to ask.
 func (s *Server) formerAddresses() []string {
-	all := []string{s.store.Snapshot().Server(s.uid).GetSpec().GetAddress()}
-	for _, one := range s.consensus.Servers() {
-		if one.ID == s.uid {
+	all := []string{s.Store.Snapshot().Server(s.UID).GetSpec().GetAddress()}
+	for _, one := range s.Consensus.Servers() {
+		if one.ID == s.UID {
 			all = append(all, one.Address)
 		}
 	}
@@ -283,12 +284,12 @@ func (s *Server) whoIsAt(ctx context.Context, address string) whereabouts {
 }
 
 func (s *Server) askSelf(ctx context.Context, address string) (*v1.LocateServerResponse, error) {
-	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(credentials.NewTLS(peers.TLS(s.PeerConfig(), s.uid))))
+	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(credentials.NewTLS(peers.TLS(s.PeerConfig(), s.UID))))
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = conn.Close() }()
-	return v1.NewPeerServiceClient(conn).LocateServer(ctx, &v1.LocateServerRequest{Uid: s.uid, Address: s.advertised})
+	return v1.NewPeerServiceClient(conn).LocateServer(ctx, &v1.LocateServerRequest{Uid: s.UID, Address: s.advertised})
 }
 
 // tellAll lets the one that was there first know that this one is a copy, and all
@@ -303,7 +304,7 @@ func (s *Server) tellAll(ctx context.Context, others []string, original string) 
 			select {
 			case <-time.After(doublePause):
 			case <-ctx.Done():
-				s.logger.Warn("a server could not be told that this one is a copy", "server", who)
+				s.Logger.Warn("a server could not be told that this one is a copy", "server", who)
 				return
 			}
 		}
@@ -318,14 +319,14 @@ func (s *Server) tellAll(ctx context.Context, others []string, original string) 
 // otherServers are those that the state or the log name.
 func (s *Server) otherServers() []string {
 	var all []string
-	for one := range s.store.Snapshot().Servers("") {
+	for one := range s.Store.Snapshot().Servers("") {
 		all = append(all, one.GetMetadata().GetUid())
 	}
-	for _, one := range s.consensus.Servers() {
+	for _, one := range s.Consensus.Servers() {
 		all = append(all, one.ID)
 	}
 	slices.Sort(all)
-	return slices.DeleteFunc(slices.Compact(all), func(uid string) bool { return strings.EqualFold(uid, s.uid) })
+	return slices.DeleteFunc(slices.Compact(all), func(uid string) bool { return strings.EqualFold(uid, s.UID) })
 }
 
 // stayAlone ends with an error when it turns out that this server is a copy, or

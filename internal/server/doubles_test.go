@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -49,13 +50,13 @@ func TestCopyOfANodeIsTurnedAway(t *testing.T) {
 		t.Errorf("the session is %v", current)
 	}
 	c.until(func(snap *state.Snapshot) bool { return snap.Node(m.uid()).GetStatus().GetState() == "ready" })
-	cluster, err := c.as(roleAdmin).GetCluster(c.ctx, &v1.GetClusterRequest{})
+	cluster, err := c.as(core.RoleAdmin).GetCluster(c.ctx, &v1.GetClusterRequest{})
 	must(t, err)
 	if problems := strings.Join(cluster.GetStatus().GetProblems(), "\n"); !strings.Contains(problems, "a copy of the data folder of node n1 runs on another machine (box-two") {
 		t.Errorf("the problems are %q", problems)
 	}
 	events := 0
-	for e := range c.store.Snapshot().Events("") {
+	for e := range c.Store.Snapshot().Events("") {
 		if e.GetSpec().GetReason() == "Copied" {
 			events++
 		}

@@ -3,22 +3,13 @@ package server
 import (
 	"context"
 	"net"
-	"net/http"
-	"net/url"
-	"strconv"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
-	"google.golang.org/grpc/peer"
-	"google.golang.org/grpc/status"
-	"google.golang.org/grpc/tap"
 
 	"github.com/cloudless/cloudless/api"
-	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/server/oneport"
 )
 
@@ -110,102 +101,4 @@ func (e *edge) stop(ctx context.Context) {
 		})
 	}
 	_ = g.Wait()
-}
-
-// tap checks the headers of calls without a client certificate before the message is read, so that a caller without an
-// identity cannot make the server buffer megabytes. It runs in the goroutine that reads the connection.
-func (g *guard) tap(ctx context.Context, about *tap.Info) (context.Context, error) {
-	from := oneport.StrangerOf(ctx)
-	if open(about.FullMethodName) {
-		if !from.Begin(ctx) {
-			return ctx, statusOf(errTooManyCalls())
-		}
-		return ctx, nil
-	}
-	p, err := g.prove(ctx, about.FullMethodName)
-	if err != nil {
-		from.Refused()
-		return ctx, statusOf(err)
-	}
-	from.Proved()
-	return withPrincipal(ctx, p), nil // the interceptors check that it is still valid
-}
-
-// tapMember checks the headers of calls with a client certificate. Calls of members pass. If the state does not know a
-// caller yet, catching up with the leader delays only the caller's own connection.
-func (g *guard) tapMember(ctx context.Context, about *tap.Info) (context.Context, error) {
-	from, ok := peer.FromContext(ctx)
-	if !ok {
-		return ctx, statusOf(unauthenticated(errNoIdentity))
-	}
-	info, ok := from.AuthInfo.(credentials.TLSInfo)
-	if !ok || g.auth.isMember(info) {
-		return ctx, nil // the gateway has authenticated its callers, and the interceptors check every call
-	}
-	p, err := g.prove(ctx, about.FullMethodName)
-	if err == nil {
-		err = authorizeEarly(p, about.FullMethodName) // servers that are not members may call only a few methods
-	}
-	return ctx, statusOf(err)
-}
-
-func errTooManyCalls() error {
-	return refuse(codes.Unavailable, "too many machines ask to join at this moment; ask again")
-}
-
-// overHTTP answers gRPC calls that come through net/http, which has no tap.
-func (s *Server) overHTTP() http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		from := oneport.StrangerOf(r.Context())
-		var err error
-		anonymous := open(r.URL.Path) && !certified(r)
-		if anonymous {
-			if !from.Begin(r.Context()) {
-				err = errTooManyCalls()
-			}
-		} else {
-			err = s.proveOverHTTP(r)
-		}
-		if err != nil {
-			if !anonymous {
-				from.Refused()
-			}
-			writeStatus(w, status.Convert(statusOf(err)))
-			return
-		}
-		if !anonymous {
-			from.Proved()
-		}
-		s.grpc.strangers.ServeHTTP(w, r)
-	})
-}
-
-func certified(r *http.Request) bool {
-	if r.TLS == nil {
-		return false
-	}
-	_, ok := identity.PeerID(*r.TLS)
-	return ok
-}
-
-func (s *Server) proveOverHTTP(r *http.Request) error {
-	p, err := s.router.surely(r.Context(), shownBy(r), func() (Principal, error) {
-		p, err := s.identify(r)
-		if err == nil && forMembers(r.URL.Path) {
-			err = s.auth.requireMember(p)
-		}
-		return p, err
-	})
-	if err != nil {
-		return err
-	}
-	return authorizeEarly(p, r.URL.Path)
-}
-
-// writeStatus answers a gRPC call with an error and nothing else.
-func writeStatus(w http.ResponseWriter, st *status.Status) {
-	w.Header().Set("Content-Type", "application/grpc")
-	w.Header().Set("Grpc-Status", strconv.Itoa(int(st.Code())))
-	w.Header().Set("Grpc-Message", url.PathEscape(st.Message()))
-	w.WriteHeader(http.StatusOK)
 }

@@ -9,8 +9,8 @@ import (
 	"google.golang.org/grpc/codes"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/consensus"
 	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/oneport"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
@@ -29,17 +29,17 @@ type enrollment struct {
 func (s *enrollment) Enroll(ctx context.Context, request *v1.EnrollRequest) (*v1.EnrollResponse, error) {
 	secret, err := identity.ParseJoinToken(request.GetToken())
 	if err != nil {
-		return nil, refuse(codes.Unauthenticated, "%s", err)
+		return nil, core.Refuse(codes.Unauthenticated, "%s", err)
 	}
-	role := roleNode
+	role := core.RoleNode
 	if request.GetServer() != nil {
-		role = roleServer
+		role = core.RoleServer
 	}
-	if err := s.proveSurely(ctx, request.GetToken(), secret, role); err != nil { // before anything else is done for a stranger
+	if err := s.auth.proveJoinToken(ctx, request.GetToken(), secret, role); err != nil { // before anything else is done for a stranger
 		return nil, err
 	}
 	oneport.StrangerOf(ctx).Proved()
-	if err := validate(request); err != nil {
+	if err := spec.Validate(request); err != nil {
 		return nil, err
 	}
 	if request.GetServer() != nil {
@@ -52,7 +52,7 @@ func (s *enrollment) Enroll(ctx context.Context, request *v1.EnrollRequest) (*v1
 // authority, so that a token would prove nothing more. Asked again with the same
 // key, it is the same node.
 func (s *enrollment) EnrollOwnNode(ctx context.Context, request *v1.EnrollOwnNodeRequest) (*v1.EnrollResponse, error) {
-	by := caller(ctx).ID.Name()
+	by := core.Caller(ctx).ID.Name()
 	return s.enrollNode(ctx, &admission{server: by, request: &v1.EnrollRequest{
 		Csr: request.GetCsr(), Name: request.GetName(), Labels: request.GetLabels(), Used: request.GetUsed(),
 	}}, by)
@@ -72,7 +72,7 @@ func (s *enrollment) enrollNode(ctx context.Context, a *admission, proof string)
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	case <-s.stopping.Done():
-		return nil, refuse(codes.Unavailable, "%s", errStopping)
+		return nil, core.Refuse(codes.Unavailable, "%s", core.ErrStopping)
 	}
 	if a.err != nil {
 		return nil, a.err
@@ -81,55 +81,19 @@ func (s *enrollment) enrollNode(ctx context.Context, a *admission, proof string)
 	if err != nil {
 		return nil, err
 	}
-	return &v1.EnrollResponse{Node: a.node, ClusterId: s.ca.Trust().Cluster(), Certificates: chain, Servers: s.addresses(s.store.Snapshot())}, nil
-}
-
-// unknownJoinToken is a join token that lets nobody join, for the role that a machine asked for.
-type unknownJoinToken string
-
-func (role unknownJoinToken) Error() string {
-	return "the join token is not valid: it is unknown, used up, revoked or has expired; create a new one with: cloudless token create --role " + string(role)
-}
-
-// proveSurely refuses a join token by a state that is surely the newest. Anybody can
-// make up a join token, so an unknown one costs no more than an unknown API token.
-func (s *enrollment) proveSurely(ctx context.Context, token string, secret identity.JoinToken, role string) error {
-	_, err := s.router.surely(ctx, shown{address: machineOf(ctx), token: token}, func() (Principal, error) {
-		_, err := s.prove(s.store.Snapshot(), secret, role)
-		return Principal{}, err
-	})
-	if hasReason(err, reasonNoLeader) {
-		return &consensus.NotLeaderError{} // the router waits for the next leader
-	}
-	return err
-}
-
-// prove returns the join token with a secret, be it used up or not.
-func (s *enrollment) prove(snap *state.Snapshot, secret identity.JoinToken, role string) (*v1.Token, error) {
-	credential := snap.Credential(secret.ID())
-	if credential == nil || !secret.Matches(credential.GetHash()) {
-		return nil, unknownJoinToken(role)
-	}
-	token := snap.Token(credential.GetTokenUid())
-	if token == nil || !s.now().Before(token.GetSpec().GetExpireTime().AsTime()) {
-		return nil, unknownJoinToken(role)
-	}
-	if have := token.GetSpec().GetRole(); have != role {
-		return nil, refuse(codes.InvalidArgument, "this token lets a machine join as %s, not as %s: join with --role %s, or create another with: cloudless token create --role %s", have, role, have, role)
-	}
-	return token, nil
+	return &v1.EnrollResponse{Node: a.node, ClusterId: s.ca.Trust().Cluster(), Certificates: chain, Servers: s.addresses(s.Store.Snapshot())}, nil
 }
 
 // enrollmentReceipt remembers who has joined, by its key and by what it proved
 // itself with, which is the id of a token or the uid of a server: what else the
 // machine says about itself may differ the next time it asks.
-func enrollmentReceipt(proof string, csr []byte) (receipt, error) {
+func enrollmentReceipt(proof string, csr []byte) (core.Receipt, error) {
 	key, err := identity.RequestFingerprint(csr)
 	if err != nil {
-		return receipt{}, refuse(codes.InvalidArgument, "certificate request: %s", err)
+		return core.Receipt{}, core.Refuse(codes.InvalidArgument, "certificate request: %s", err)
 	}
 	name := sha256.Sum256([]byte(v1.EnrollmentService_Enroll_FullMethodName + "\x00" + proof + "\x00" + key))
-	return receipt{name: hex.EncodeToString(name[:])}, nil
+	return core.Receipt{Name: hex.EncodeToString(name[:])}, nil
 }
 
 // admitNode makes a new node and counts one use of its join token, if it has one.
@@ -137,7 +101,7 @@ func (s *enrollment) admitNode(snap *state.Snapshot, l *ledger, b *state.Batch, 
 	how := "on the machine of server " + snap.Server(a.server).GetMetadata().GetName()
 	if token != nil {
 		if token = l.token(token); token.GetStatus().GetUsed() >= token.GetSpec().GetUses() {
-			return nil, unknownJoinToken(roleNode)
+			return nil, unknownJoinToken(core.RoleNode)
 		}
 		how = "with token " + token.GetMetadata().GetName()
 	}
@@ -152,7 +116,7 @@ func (s *enrollment) admitNode(snap *state.Snapshot, l *ledger, b *state.Batch, 
 		l.spend(token)
 	}
 	b.Create(node)
-	b.Create(s.event(a.ctx, node, "Enrolled", how))
+	b.Create(s.Event(a.ctx, node, "Enrolled", how))
 	return node, nil
 }
 
@@ -176,9 +140,9 @@ const certificateTTL = 30 * 24 * time.Hour
 
 // Certify issues a certificate to a node that is known.
 func (s *Server) Certify(csr []byte, nodeUID string) ([][]byte, error) {
-	node := s.store.Snapshot().Node(nodeUID)
+	node := s.Store.Snapshot().Node(nodeUID)
 	if node == nil {
-		return nil, notFound("node", "", nodeUID)
+		return nil, core.NotFound("node", "", nodeUID)
 	}
 	return s.certify(csr, node)
 }
@@ -188,16 +152,16 @@ func (s *Server) certify(csr []byte, node *v1.Node) ([][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	chain, err := s.ca.Issue(csr, id, identity.IssueOptions{TTL: s.certificateTTL, Client: true}, s.now())
+	chain, err := s.ca.Issue(csr, id, identity.IssueOptions{TTL: s.certificateTTL, Client: true}, s.Now())
 	if err != nil {
-		return nil, refuse(codes.InvalidArgument, "certificate request: %s", err)
+		return nil, core.Refuse(codes.InvalidArgument, "certificate request: %s", err)
 	}
 	return chain, nil
 }
 
 // Renew gives a member a new certificate for the identity it has proved.
 func (s *enrollment) Renew(ctx context.Context, request *v1.RenewRequest) (*v1.RenewResponse, error) {
-	chain, err := s.Certify(request.GetCsr(), caller(ctx).ID.Name())
+	chain, err := s.Certify(request.GetCsr(), core.Caller(ctx).ID.Name())
 	if err != nil {
 		return nil, err
 	}

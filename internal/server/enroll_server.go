@@ -11,6 +11,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -23,14 +24,14 @@ import (
 func (s *enrollment) enrollServer(ctx context.Context, request *v1.EnrollRequest, secret identity.JoinToken) (*v1.EnrollResponse, error) {
 	wish := request.GetServer()
 	if _, port, err := net.SplitHostPort(wish.GetAddress()); err != nil || port == "" || port == "0" {
-		return nil, refuse(codes.InvalidArgument, "the address %q of the new server is not of the form host:port", wish.GetAddress())
+		return nil, core.Refuse(codes.InvalidArgument, "the address %q of the new server is not of the form host:port", wish.GetAddress())
 	}
 	if s.sealer == nil {
-		return nil, refuse(codes.FailedPrecondition, "this cluster cannot have more servers: the one that leads does not hold the key-encryption key")
+		return nil, core.Refuse(codes.FailedPrecondition, "this cluster cannot have more servers: the one that leads does not hold the key-encryption key")
 	}
 	handed, err := s.sealer.HandOver(wish.GetSealTo(), s.ca.Trust().Cluster())
 	if err != nil {
-		return nil, refuse(codes.InvalidArgument, "%s", err)
+		return nil, core.Refuse(codes.InvalidArgument, "%s", err)
 	}
 	receipt, err := enrollmentReceipt(secret.ID(), request.GetCsr())
 	if err != nil {
@@ -38,12 +39,12 @@ func (s *enrollment) enrollServer(ctx context.Context, request *v1.EnrollRequest
 	}
 	answer := &v1.EnrollResponse{ClusterId: s.ca.Trust().Cluster(), SealedKey: handed}
 	where := s.placesOf(ctx, wish.GetAddress())
-	snap, err := s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
-		token, err := s.prove(snap, secret, roleServer)
+	snap, err := s.Propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
+		token, err := s.auth.joinToken(snap, secret, core.RoleServer)
 		if err != nil {
 			return err
 		}
-		if err := addressFree(snap, wish.GetAddress(), snap.ReceiptByName(receipt.name).GetObjectUid()); err != nil {
+		if err := addressFree(snap, wish.GetAddress(), snap.ReceiptByName(receipt.Name).GetObjectUid()); err != nil {
 			return err
 		}
 		if err := outsideRanges(snap, where, wish.GetAddress()); err != nil {
@@ -65,8 +66,8 @@ func (s *enrollment) enrollServer(ctx context.Context, request *v1.EnrollRequest
 
 // admitServer makes a new server and counts one use of its join token, unless it
 // is one already.
-func (s *enrollment) admitServer(ctx context.Context, snap *state.Snapshot, b *state.Batch, token *v1.Token, receipt receipt, request *v1.EnrollRequest) (*v1.Server, error) {
-	earlier := snap.ReceiptByName(receipt.name)
+func (s *enrollment) admitServer(ctx context.Context, snap *state.Snapshot, b *state.Batch, token *v1.Token, receipt core.Receipt, request *v1.EnrollRequest) (*v1.Server, error) {
+	earlier := snap.ReceiptByName(receipt.Name)
 	wish := request.GetServer()
 	if known := snap.Server(earlier.GetObjectUid()); known != nil {
 		if known.GetSpec().GetAddress() == wish.GetAddress() {
@@ -78,18 +79,18 @@ func (s *enrollment) admitServer(ctx context.Context, snap *state.Snapshot, b *s
 		return moved, nil
 	}
 	if token.GetStatus().GetUsed() >= token.GetSpec().GetUses() {
-		return nil, unknownJoinToken(roleServer)
+		return nil, unknownJoinToken(core.RoleServer)
 	}
 	used := proto.CloneOf(token)
 	used.Status.Used++
 	b.Update(used, token.GetMetadata().GetVersion())
 	made := s.newServer(snap, request)
 	b.Create(made)
-	b.Create(s.event(ctx, made, "Enrolled", fmt.Sprintf("with token %s, at %s", token.GetMetadata().GetName(), wish.GetAddress())))
+	b.Create(s.Event(ctx, made, "Enrolled", fmt.Sprintf("with token %s, at %s", token.GetMetadata().GetName(), wish.GetAddress())))
 	if earlier != nil { // the server has been removed since
 		b.Delete(state.KindReceipt, earlier.GetMetadata().GetUid())
 	}
-	receipt.keep(b, made.GetMetadata().GetUid(), "")
+	receipt.Keep(b, made.GetMetadata().GetUid(), "")
 	return made, nil
 }
 
@@ -97,7 +98,7 @@ func (s *enrollment) admitServer(ctx context.Context, snap *state.Snapshot, b *s
 func addressFree(snap *state.Snapshot, address, asking string) error {
 	for one := range snap.Servers("") {
 		if one.GetSpec().GetAddress() == address && one.GetMetadata().GetUid() != asking {
-			return refuse(codes.AlreadyExists, "server %s has the address %s: choose another with --api-addr, or remove that server with: cloudless server rm %s",
+			return core.Refuse(codes.AlreadyExists, "server %s has the address %s: choose another with --api-addr, or remove that server with: cloudless server rm %s",
 				one.GetMetadata().GetName(), address, one.GetMetadata().GetName())
 		}
 	}
@@ -114,7 +115,7 @@ func outsideRanges(snap *state.Snapshot, where places, address string) error {
 			continue
 		}
 		if a, inside := where.in(all, address); inside {
-			return refuse(codes.InvalidArgument, "the address %s of the new server is in %s, the range that the cluster's nodes get their addresses from: "+
+			return core.Refuse(codes.InvalidArgument, "the address %s of the new server is in %s, the range that the cluster's nodes get their addresses from: "+
 				"choose another with --api-addr or --advertise, or give the nodes another range first with: cloudless cluster config set %s=RANGE", a, all, setting)
 		}
 	}
@@ -140,9 +141,9 @@ func (s *enrollment) certifyServer(csr []byte, server *v1.Server) ([][]byte, err
 	if err != nil {
 		return nil, err
 	}
-	chain, err := s.ca.Issue(csr, id, identity.IssueOptions{TTL: s.certificateTTL, Server: true, Client: true}, s.now())
+	chain, err := s.ca.Issue(csr, id, identity.IssueOptions{TTL: s.certificateTTL, Server: true, Client: true}, s.Now())
 	if err != nil {
-		return nil, refuse(codes.InvalidArgument, "certificate request: %s", err)
+		return nil, core.Refuse(codes.InvalidArgument, "certificate request: %s", err)
 	}
 	return chain, nil
 }

@@ -16,12 +16,13 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
 func TestJoinTokenIsGoodForItsUsesAndNoMore(t *testing.T) {
 	c := newCluster(t)
-	token := c.newTokenSecret(&v1.CreateTokenRequest{Name: "join", Role: roleNode, Uses: 2})
+	token := c.newTokenSecret(&v1.CreateTokenRequest{Name: "join", Role: core.RoleNode, Uses: 2})
 	names, v4, v6 := map[string]bool{}, map[string]bool{}, map[string]bool{}
 	for range 2 {
 		m, err := c.enroll("machine", token)
@@ -35,10 +36,10 @@ func TestJoinTokenIsGoodForItsUsesAndNoMore(t *testing.T) {
 	}
 	_, err := c.enroll("machine", token)
 	wantCode(t, err, codes.Unauthenticated, "used up", "cloudless token create --role node")
-	if used := c.store.Snapshot().TokenByName("join").GetStatus().GetUsed(); used != 2 {
+	if used := c.Store.Snapshot().TokenByName("join").GetStatus().GetUsed(); used != 2 {
 		t.Errorf("the token counts %d uses", used)
 	}
-	one := c.newTokenSecret(&v1.CreateTokenRequest{Role: roleNode})
+	one := c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleNode})
 	_, err = c.enroll("machine", one)
 	must(t, err)
 	_, err = c.enroll("machine", one)
@@ -49,7 +50,7 @@ func TestJoinTokenIsGoodForItsUsesAndNoMore(t *testing.T) {
 // the same token and key, even under another name, the cluster knows it again.
 func TestEnrollmentIsRepeatable(t *testing.T) {
 	c := newCluster(t)
-	token := c.newTokenSecret(&v1.CreateTokenRequest{Name: "join", Role: roleNode, Uses: 2})
+	token := c.newTokenSecret(&v1.CreateTokenRequest{Name: "join", Role: core.RoleNode, Uses: 2})
 	key, _, err := identity.NewKeyAndCSR()
 	must(t, err)
 	ask := func(name string) (*v1.EnrollResponse, error) {
@@ -65,7 +66,7 @@ func TestEnrollmentIsRepeatable(t *testing.T) {
 	if got := again.GetNode().GetMetadata(); got.GetUid() != uid || got.GetName() != "machine" {
 		t.Errorf("asked again it is node %v, was %v", got, lost.GetNode().GetMetadata())
 	}
-	snap := c.store.Snapshot()
+	snap := c.Store.Snapshot()
 	if n, used := snap.Count(state.KindNode), snap.TokenByName("join").GetStatus().GetUsed(); n != 1 || used != 1 {
 		t.Errorf("there are %d nodes after %d uses of the token", n, used)
 	}
@@ -75,7 +76,7 @@ func TestEnrollmentIsRepeatable(t *testing.T) {
 	must(t, err)
 
 	// Once removed it is a new node, as long as the token has uses.
-	_, err = c.as(roleAdmin).DeleteNode(c.ctx, &v1.DeleteNodeRequest{Name: "machine", Force: true})
+	_, err = c.as(core.RoleAdmin).DeleteNode(c.ctx, &v1.DeleteNodeRequest{Name: "machine", Force: true})
 	must(t, err)
 	anew, err := ask("machine")
 	must(t, err)
@@ -86,7 +87,7 @@ func TestEnrollmentIsRepeatable(t *testing.T) {
 	must(t, err)
 	_, err = c.enroll("machine", token) // used up, and another key
 	wantCode(t, err, codes.Unauthenticated, "used up")
-	_, err = c.as(roleAdmin).DeleteToken(c.ctx, &v1.DeleteTokenRequest{Name: "join"})
+	_, err = c.as(core.RoleAdmin).DeleteToken(c.ctx, &v1.DeleteTokenRequest{Name: "join"})
 	must(t, err)
 	_, err = ask("machine")
 	wantCode(t, err, codes.Unauthenticated)
@@ -100,7 +101,7 @@ func TestEnrollmentOfAServerIsRepeatable(t *testing.T) {
 		o.Sealer, err = identity.OpenOrCreateSealer(filepath.Join(t.TempDir(), "kek.json"))
 		must(t, err)
 	})
-	token := c.newTokenSecret(&v1.CreateTokenRequest{Name: "join", Role: roleServer, Uses: 1})
+	token := c.newTokenSecret(&v1.CreateTokenRequest{Name: "join", Role: core.RoleServer, Uses: 1})
 	key, _, err := identity.NewKeyAndCSR()
 	must(t, err)
 	ask := func(key crypto.Signer, name, address string) (*v1.EnrollResponse, error) {
@@ -125,7 +126,7 @@ func TestEnrollmentOfAServerIsRepeatable(t *testing.T) {
 	}
 	_, err = ask(key, "second", "127.0.0.1:1002")
 	must(t, err)
-	snap := c.store.Snapshot()
+	snap := c.Store.Snapshot()
 	if got := snap.Server(uid).GetSpec().GetAddress(); got != "127.0.0.1:1002" {
 		t.Errorf("the server that moved before it came is at %s", got)
 	}
@@ -150,14 +151,14 @@ func TestEnrollmentOfAServerIsRepeatable(t *testing.T) {
 
 func TestAllRefusedJoinTokensReadTheSame(t *testing.T) {
 	c, other := newCluster(t), newCluster(t)
-	revoked := c.newTokenSecret(&v1.CreateTokenRequest{Name: "revoked", Role: roleNode})
-	_, err := c.as(roleAdmin).DeleteToken(c.ctx, &v1.DeleteTokenRequest{Name: "revoked"})
+	revoked := c.newTokenSecret(&v1.CreateTokenRequest{Name: "revoked", Role: core.RoleNode})
+	_, err := c.as(core.RoleAdmin).DeleteToken(c.ctx, &v1.DeleteTokenRequest{Name: "revoked"})
 	must(t, err)
 	words := map[string]bool{}
 	for _, token := range []string{
 		revoked,
-		c.newTokenSecret(&v1.CreateTokenRequest{Role: roleNode, Ttl: "1ms"}),
-		other.newTokenSecret(&v1.CreateTokenRequest{Role: roleNode}),
+		c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleNode, Ttl: "1ms"}),
+		other.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleNode}),
 		identity.NewJoinToken(c.ca.Trust().Fingerprint()).Reveal(),
 	} {
 		_, err := c.enroll("machine", token)
@@ -167,16 +168,16 @@ func TestAllRefusedJoinTokensReadTheSame(t *testing.T) {
 	if len(words) != 1 {
 		t.Errorf("refusals tell tokens apart: %v", words)
 	}
-	_, err = c.enroll("machine", c.newTokenSecret(&v1.CreateTokenRequest{Role: roleAdmin}))
+	_, err = c.enroll("machine", c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleAdmin}))
 	wantCode(t, err, codes.Unauthenticated)
-	if n := c.store.Snapshot().Count(state.KindNode); n != 0 {
+	if n := c.Store.Snapshot().Count(state.KindNode); n != 0 {
 		t.Errorf("%d nodes came of refused tokens", n)
 	}
 }
 
 func TestTwentyMachinesAtOnceWithATokenForTen(t *testing.T) {
 	c := newCluster(t)
-	token := c.newTokenSecret(&v1.CreateTokenRequest{Role: roleNode, Uses: 10})
+	token := c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleNode, Uses: 10})
 	var mu sync.Mutex
 	var all sync.WaitGroup
 	joined := 0
@@ -196,22 +197,22 @@ func TestTwentyMachinesAtOnceWithATokenForTen(t *testing.T) {
 	}
 	all.Wait()
 	subnets := map[string]bool{}
-	for n := range c.store.Snapshot().Nodes("") {
+	for n := range c.Store.Snapshot().Nodes("") {
 		subnets[n.GetSpec().GetSubnetV4()] = true
 	}
-	if joined != 10 || len(subnets) != 10 || c.store.Snapshot().NodeByName("machine-10") == nil {
+	if joined != 10 || len(subnets) != 10 || c.Store.Snapshot().NodeByName("machine-10") == nil {
 		t.Errorf("%d machines joined with %d subnets, want 10", joined, len(subnets))
 	}
 }
 
 func TestEnrollmentWithAUselessRequestSpendsNoUse(t *testing.T) {
 	c := newCluster(t)
-	token := c.newTokenSecret(&v1.CreateTokenRequest{Name: "join", Role: roleNode})
+	token := c.newTokenSecret(&v1.CreateTokenRequest{Name: "join", Role: core.RoleNode})
 	_, err := c.dial(nil, "").Enroll(c.ctx, &v1.EnrollRequest{Token: token, Name: "machine", Csr: []byte("not a request")})
 	wantCode(t, err, codes.InvalidArgument, "certificate request")
 	_, err = c.dial(nil, "").Enroll(c.ctx, &v1.EnrollRequest{Token: token, Name: "Not A Name", Csr: []byte("x")})
 	wantCode(t, err, codes.InvalidArgument, "name")
-	if used := c.store.Snapshot().TokenByName("join").GetStatus().GetUsed(); used != 0 {
+	if used := c.Store.Snapshot().TokenByName("join").GetStatus().GetUsed(); used != 0 {
 		t.Errorf("refused requests used the token %d times", used)
 	}
 }
@@ -283,7 +284,7 @@ func TestATokenIsRefusedByWhoLeadsForSure(t *testing.T) {
 	leader, follower := pair(t)
 	votes(t, leader, follower)
 	leader.router.patience = leastPatience
-	must(t, follower.consensus.Close())
+	must(t, follower.Consensus.Close())
 	_, err := leader.enroll("n1", identity.NewJoinToken(leader.ca.Trust().Fingerprint()).Reveal())
 	wantCode(t, err, codes.Unavailable)
 }
@@ -291,21 +292,21 @@ func TestATokenIsRefusedByWhoLeadsForSure(t *testing.T) {
 // Nothing is done for a machine that has no token, not even finding out what else is wrong with its message.
 func TestEnrollChecksTheTokenBeforeTheMessage(t *testing.T) {
 	c := newCluster(t)
-	unknown := c.newTokenSecret(&v1.CreateTokenRequest{Name: "gone", Role: roleNode})
-	_, err := c.as(roleAdmin).DeleteToken(c.ctx, &v1.DeleteTokenRequest{Name: "gone"})
+	unknown := c.newTokenSecret(&v1.CreateTokenRequest{Name: "gone", Role: core.RoleNode})
+	_, err := c.as(core.RoleAdmin).DeleteToken(c.ctx, &v1.DeleteTokenRequest{Name: "gone"})
 	must(t, err)
 	for _, token := range []string{"", "nonsense", unknown} {
 		_, err := c.dial(nil, "").Enroll(c.ctx, &v1.EnrollRequest{Token: token, Name: "-", Labels: map[string]string{"-": "-"}})
 		wantCode(t, err, codes.Unauthenticated)
 	}
-	known := c.newTokenSecret(&v1.CreateTokenRequest{Role: roleNode})
+	known := c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleNode})
 	_, err = c.dial(nil, "").Enroll(c.ctx, &v1.EnrollRequest{Token: known, Name: "-"})
 	wantCode(t, err, codes.InvalidArgument, "csr: is missing", "name: must be")
 }
 
 func TestLongEnrollMessageIsRefused(t *testing.T) {
 	c := newCluster(t)
-	token := c.newTokenSecret(&v1.CreateTokenRequest{Role: roleNode})
+	token := c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleNode})
 	_, err := c.dial(nil, "").Enroll(c.ctx, &v1.EnrollRequest{Token: token, Name: "machine", Csr: make([]byte, 65<<10)})
 	wantCode(t, err, codes.InvalidArgument, "65536 bytes")
 }
@@ -333,19 +334,19 @@ func TestServerEnrollsTheNodeOfItsMachine(t *testing.T) {
 	}
 	again, err := ask(second, "renamed")
 	must(t, err)
-	if again.GetNode().GetMetadata().GetUid() != first.GetNode().GetMetadata().GetUid() || c.store.Snapshot().Count(state.KindNode) != 1 {
+	if again.GetNode().GetMetadata().GetUid() != first.GetNode().GetMetadata().GetUid() || c.Store.Snapshot().Count(state.KindNode) != 1 {
 		t.Errorf("asked again it is %v", again.GetNode().GetMetadata())
 	}
 	creds, err := identity.NewCredentials(key, again.GetCertificates())
 	must(t, err)
 	who, err := c.dial(creds, "").WhoAmI(c.ctx, &v1.WhoAmIRequest{})
 	must(t, err)
-	if who.GetRole() != roleNode {
+	if who.GetRole() != core.RoleNode {
 		t.Errorf("what was enrolled is a %s", who.GetRole())
 	}
 
 	// Once the node was removed, its machine becomes another one with the same name.
-	_, err = c.as(roleAdmin).DeleteNode(c.ctx, &v1.DeleteNodeRequest{Name: "box", Force: true})
+	_, err = c.as(core.RoleAdmin).DeleteNode(c.ctx, &v1.DeleteNodeRequest{Name: "box", Force: true})
 	must(t, err)
 	anew, err := ask(second, "box")
 	must(t, err)
@@ -356,6 +357,6 @@ func TestServerEnrollsTheNodeOfItsMachine(t *testing.T) {
 	stranger := c.dial(c.certificateOf(identity.KindServer, state.NewUID()), "")
 	_, err = ask(stranger, "intruder")
 	wantCode(t, err, codes.PermissionDenied, "is not a member of this cluster")
-	_, err = ask(c.as(roleAdmin), "intruder")
+	_, err = ask(c.as(core.RoleAdmin), "intruder")
 	wantCode(t, err, codes.PermissionDenied)
 }

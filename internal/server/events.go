@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -15,19 +16,6 @@ import (
 type eventService struct {
 	v1.UnsafeEventServiceServer
 	*Server
-}
-
-// event is a line about an object, caused by the caller in ctx.
-func (s *Server) event(ctx context.Context, about state.Object, reason, message string) *v1.Event {
-	return state.NewEvent(state.NewUID(), s.now(), about, state.SeverityInfo, reason, message, s.actor(ctx))
-}
-
-// actor is who calls, or this server if nobody does.
-func (s *Server) actor(ctx context.Context) string {
-	if id := caller(ctx).ID; !id.IsZero() {
-		return string(id.Kind()) + "/" + id.Name()
-	}
-	return "server/" + s.uid
 }
 
 // eventFilter is what a list or a watch of events asks for.
@@ -53,7 +41,7 @@ func isReplicaOf(e *v1.Event, workload string) bool {
 }
 
 func (s *eventService) ListEvents(ctx context.Context, request *v1.ListEventsRequest) (*v1.ListEventsResponse, error) {
-	snap, err := s.consensus.Read(ctx)
+	snap, err := s.Consensus.Read(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +56,7 @@ func (s *eventService) ListEvents(ctx context.Context, request *v1.ListEventsReq
 
 func (s *eventService) WatchEvents(request *v1.WatchEventsRequest, stream grpc.ServerStreamingServer[v1.Event]) error {
 	// Whoever has the header knows that nothing is missed from then on.
-	start := func(*state.Snapshot) error { return beginStream(stream) }
+	start := func(*state.Snapshot) error { return core.BeginStream(stream) }
 	return s.watch(stream.Context(), start, func(_ *state.Snapshot, changes []state.Change) error {
 		for _, c := range changes {
 			e, ok := c.New.(*v1.Event)

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/server/core"
 )
 
 func (s *workloads) Exec(stream grpc.BidiStreamingServer[v1.ExecRequest, v1.ExecResponse]) error {
@@ -17,7 +18,7 @@ func (s *workloads) Exec(stream grpc.BidiStreamingServer[v1.ExecRequest, v1.Exec
 	}
 	start := first.GetStart()
 	if start == nil {
-		return refuse(codes.InvalidArgument, "exec begins with start")
+		return core.Refuse(codes.InvalidArgument, "exec begins with start")
 	}
 	return inside[v1.ExecRequest, v1.ExecResponse]{
 		name: "exec", what: "command", where: start,
@@ -38,12 +39,12 @@ func (s *workloads) Exec(stream grpc.BidiStreamingServer[v1.ExecRequest, v1.Exec
 func checkExec(start *v1.ExecStart, r *v1.ExecRequest) error {
 	switch r.GetMessage().(type) {
 	case nil:
-		return refuse(codes.InvalidArgument, "a message of exec says nothing: it has start, stdin, closeStdin, resize or signal")
+		return core.Refuse(codes.InvalidArgument, "a message of exec says nothing: it has start, stdin, closeStdin, resize or signal")
 	case *v1.ExecRequest_Start:
-		return refuse(codes.InvalidArgument, "start is the first message of exec, and only the first: each command has a call of its own")
+		return core.Refuse(codes.InvalidArgument, "start is the first message of exec, and only the first: each command has a call of its own")
 	case *v1.ExecRequest_Stdin:
 		if !start.GetStdin() {
-			return refuse(codes.InvalidArgument, "the command has no standard input: say stdin in start")
+			return core.Refuse(codes.InvalidArgument, "the command has no standard input: say stdin in start")
 		}
 	}
 	return nil

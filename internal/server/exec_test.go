@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
@@ -71,7 +72,7 @@ func (c *cluster) exec(ctx context.Context, u *user, command ...string) v1.Workl
 
 func TestExecCarriesInputOutputAndExitCode(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	c.work("n1", echo(nil))
 	c.create(op, workload("web"))
 	stream := c.exec(c.ctx, op, "cat", "-")
@@ -87,7 +88,7 @@ func TestExecCarriesInputOutputAndExitCode(t *testing.T) {
 		t.Errorf("the end is %v, %v", got, err)
 	}
 	_, err := stream.Recv()
-	wantCode(t, statusOf(ignoreEOF(err)), codes.OK)
+	wantCode(t, core.StatusOf(ignoreEOF(err)), codes.OK)
 }
 
 func ignoreEOF(err error) error {
@@ -99,7 +100,7 @@ func ignoreEOF(err error) error {
 
 func TestExecEndsOnBothSidesWhoeverLeaves(t *testing.T) {
 	c := newCluster(t)
-	admin := c.as(roleAdmin)
+	admin := c.as(core.RoleAdmin)
 	left := make(chan struct{}, 1)
 	w := c.work("n1", echo(left))
 	c.create(admin, workload("web"))
@@ -111,7 +112,7 @@ func TestExecEndsOnBothSidesWhoeverLeaves(t *testing.T) {
 		<-left
 	})
 	t.Run("the caller's token", func(t *testing.T) {
-		secret := c.newTokenSecret(&v1.CreateTokenRequest{Name: "ci", Role: roleOperator})
+		secret := c.newTokenSecret(&v1.CreateTokenRequest{Name: "ci", Role: core.RoleOperator})
 		stream := c.exec(c.ctx, c.dial(nil, secret), "silent")
 		_, err := admin.DeleteToken(c.ctx, &v1.DeleteTokenRequest{Name: "ci"})
 		must(t, err)
@@ -138,7 +139,7 @@ func TestExecEndsOnBothSidesWhoeverLeaves(t *testing.T) {
 
 func TestExecThatCannotBeIsRefused(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	m := c.join("n1")
 	session := m.connect(c.ctx)
 	assignments(t, session)
@@ -182,7 +183,7 @@ func TestExecThatCannotBeIsRefused(t *testing.T) {
 
 func TestAgentThatCannotServeAnExecSaysWhy(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	c.work("n1", func(_ *v1.Open, stream attachClient) {
 		_ = stream.Send(&v1.AttachUp{Message: &v1.AttachUp_Error{Error: "there is no sh in it"}})
 		awaitEnd(stream)
@@ -221,7 +222,7 @@ func readFrame(t *testing.T, ctx context.Context, socket *websocket.Conn) *v1.Ex
 // What would be passed over in silence ends the call, and says why.
 func TestExecRefusesWhatItWouldNotCarryOut(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	left := make(chan struct{}, 1)
 	c.work("n1", echo(left))
 	c.create(op, workload("web"))
@@ -262,7 +263,7 @@ func TestExecRefusesWhatItWouldNotCarryOut(t *testing.T) {
 // Who opens a stream and says nothing is told what to begin with.
 func TestExecWithoutAWordIsRefused(t *testing.T) {
 	c := newCluster(t)
-	stream, err := c.as(roleOperator).Exec(c.ctx)
+	stream, err := c.as(core.RoleOperator).Exec(c.ctx)
 	must(t, err)
 	must(t, stream.CloseSend())
 	_, err = stream.Recv()
@@ -274,14 +275,14 @@ func TestExecWithoutAWordIsRefused(t *testing.T) {
 func TestBrowserProvesItselfByASubprotocol(t *testing.T) {
 	c := newCluster(t)
 	c.work("n1", echo(make(chan struct{}, 1)))
-	c.create(c.as(roleOperator), workload("web"))
+	c.create(c.as(core.RoleOperator), workload("web"))
 	dial := func(path, token string) (*websocket.Conn, *http.Response, error) {
 		return websocket.Dial(c.ctx, "https://cloudless"+path, &websocket.DialOptions{
-			HTTPClient: c.webWithoutHTTP2(), Subprotocols: []string{socketProtocol, socketBearer + token},
+			HTTPClient: c.webWithoutHTTP2(), Subprotocols: []string{socketProtocol, "bearer." + token},
 		})
 	}
 	const path = "/v1/namespaces/default/workloads/web:exec"
-	socket, answer, err := dial(path, c.newTokenSecret(&v1.CreateTokenRequest{Role: roleOperator}))
+	socket, answer, err := dial(path, c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleOperator}))
 	must(t, err)
 	defer func() { _ = socket.CloseNow() }()
 	if got := answer.Header.Get("Sec-WebSocket-Protocol"); got != socketProtocol {
@@ -292,7 +293,7 @@ func TestBrowserProvesItselfByASubprotocol(t *testing.T) {
 		t.Error("the command does not run")
 	}
 	for _, refused := range []struct{ path, token string }{
-		{path, "clapi_wrong"}, {"/v1/workloads:watch", c.newTokenSecret(&v1.CreateTokenRequest{Role: roleOperator})},
+		{path, "clapi_wrong"}, {"/v1/workloads:watch", c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleOperator})},
 	} {
 		if _, answer, err := dial(refused.path, refused.token); err == nil || answer.StatusCode != http.StatusUnauthorized {
 			t.Errorf("%s: %v", refused.path, err)
@@ -302,10 +303,10 @@ func TestBrowserProvesItselfByASubprotocol(t *testing.T) {
 
 func TestExecOverWebSocket(t *testing.T) {
 	c := newCluster(t)
-	token := c.newTokenSecret(&v1.CreateTokenRequest{Role: roleOperator})
+	token := c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleOperator})
 	left := make(chan struct{}, 1)
 	c.work("n1", echo(left))
-	c.create(c.as(roleOperator), workload("web"))
+	c.create(c.as(core.RoleOperator), workload("web"))
 	const path = "/v1/namespaces/default/workloads/web:exec"
 
 	socket, _, err := c.socket(token, path)
@@ -351,7 +352,7 @@ func TestExecOverWebSocket(t *testing.T) {
 			t.Errorf("%s: %v, want %q", frame, err, want)
 		}
 	}
-	viewer := c.newTokenSecret(&v1.CreateTokenRequest{Role: roleViewer})
+	viewer := c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleViewer})
 	if _, response, err := c.socket(viewer, path); err == nil || response.StatusCode != http.StatusForbidden {
 		t.Errorf("exec as viewer: %v, %v", response, err)
 	}

@@ -26,7 +26,7 @@ func newExplainService(s *Server) *explainService {
 }
 
 func (s *explainService) GetExplanation(ctx context.Context, request *v1.GetExplanationRequest) (*v1.Explanation, error) {
-	snap, err := s.consensus.Read(ctx)
+	snap, err := s.Consensus.Read(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -50,7 +50,7 @@ func (s *explainService) ExplainWorkload(ctx context.Context, request *v1.Explai
 	if err != nil {
 		return nil, err
 	}
-	snap, err := s.consensus.Read(ctx)
+	snap, err := s.Consensus.Read(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +59,7 @@ func (s *explainService) ExplainWorkload(ctx context.Context, request *v1.Explai
 		return nil, err
 	}
 	if p.batch.Len() > 0 {
-		if _, err := fork.Apply(proto.CloneOf(p.batch.Transaction(s.now()))); err != nil {
+		if _, err := fork.Apply(proto.CloneOf(p.batch.Transaction(s.Now()))); err != nil {
 			return nil, fmt.Errorf("apply the workload to a fork of the state: %w", err)
 		}
 	}

@@ -8,15 +8,18 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/control/replicas"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
 func TestWhoMayReadMayAskWhy(t *testing.T) {
 	c := newCluster(t)
-	op, viewer := c.as(roleOperator), c.as(roleViewer)
+	op, viewer := c.as(core.RoleOperator), c.as(core.RoleViewer)
 	c.work("n1", idle)
 	web := c.create(op, workload("web", cpuOf("3")))
 	c.running(web.GetMetadata().GetUid(), 1)
@@ -43,14 +46,14 @@ func TestWhoMayReadMayAskWhy(t *testing.T) {
 
 func TestWhatIsNotAppliedCanBeExplained(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	c.work("n1", idle)
 	running := c.create(op, workload("web", cpuOf("1")))
 	c.running(running.GetMetadata().GetUid(), 1)
-	before := c.store.Snapshot().Workload(running.GetMetadata().GetUid()).GetMetadata().GetVersion()
+	before := c.Store.Snapshot().Workload(running.GetMetadata().GetUid()).GetMetadata().GetVersion()
 	explain := func(w *v1.Workload) *v1.Explanation {
 		t.Helper()
-		e, err := c.as(roleViewer).ExplainWorkload(c.ctx, &v1.ExplainWorkloadRequest{Workload: w})
+		e, err := c.as(core.RoleViewer).ExplainWorkload(c.ctx, &v1.ExplainWorkloadRequest{Workload: w})
 		must(t, err)
 		return e
 	}
@@ -67,7 +70,7 @@ func TestWhatIsNotAppliedCanBeExplained(t *testing.T) {
 	if same := explain(workload("web", cpuOf("1"))); same.GetAbout() != "one more replica" || same.GetRevision() != 1 {
 		t.Errorf("what is the same is explained by %v", same)
 	}
-	if snap := c.store.Snapshot(); snap.WorkloadByName("default", "api") != nil || snap.WorkloadByName("default", "web").GetMetadata().GetVersion() != before {
+	if snap := c.Store.Snapshot(); snap.WorkloadByName("default", "api") != nil || snap.WorkloadByName("default", "web").GetMetadata().GetVersion() != before {
 		t.Error("asking has changed something")
 	}
 	_, err := op.ExplainWorkload(c.ctx, &v1.ExplainWorkloadRequest{Workload: workload("api", imageOf("nope:1"))})
@@ -78,8 +81,8 @@ func TestWhatIsNotAppliedCanBeExplained(t *testing.T) {
 
 func TestExplainOverHTTP(t *testing.T) {
 	c := newCluster(t)
-	header := []string{"Authorization", "Bearer " + c.newTokenSecret(&v1.CreateTokenRequest{Role: roleViewer})}
-	_, err := c.as(roleOperator).CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web")})
+	header := []string{"Authorization", "Bearer " + c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleViewer})}
+	_, err := c.as(core.RoleOperator).CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web")})
 	must(t, err)
 	c.until(func(snap *state.Snapshot) bool { return snap.Count(state.KindReplica) == 1 })
 	got := &v1.Explanation{}
@@ -98,7 +101,7 @@ func TestExplainOverHTTP(t *testing.T) {
 // One explanation is worked out at a time, and who waits for it can leave.
 func TestExplanationsTakeTurns(t *testing.T) {
 	c := newCluster(t)
-	web, err := c.as(roleOperator).CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web")})
+	web, err := c.as(core.RoleOperator).CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web")})
 	must(t, err)
 	s := newExplainService(c.Server)
 	s.turn <- struct{}{}
@@ -108,8 +111,33 @@ func TestExplanationsTakeTurns(t *testing.T) {
 		t.Error("two explanations are worked out at once")
 	}
 	<-s.turn
-	snap := c.store.Snapshot()
+	snap := c.Store.Snapshot()
 	if _, err := s.explain(c.ctx, snap, web, "", false); err != nil || len(s.turn) != 0 {
 		t.Errorf("after that: %v", err)
 	}
+}
+
+// brokenPlacement has a bug.
+type brokenPlacement struct{ replicas.Placement }
+
+func (brokenPlacement) Explain(*state.Snapshot, string) []*v1.NodeReason {
+	panic("a bug in the explanation")
+}
+
+func TestPanicOfOneCallEndsNothingElse(t *testing.T) {
+	c := newCluster(t, func(o *Options) { o.Placement = brokenPlacement{} })
+	op := c.as(core.RoleOperator)
+	_, err := op.CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web")})
+	must(t, err)
+	c.until(func(snap *state.Snapshot) bool { return snap.Count(state.KindReplica) == 1 })
+	_, err = op.GetWorkload(c.ctx, &v1.GetWorkloadRequest{Name: "web"})
+	wantCode(t, err, codes.Internal, "its log says more", "(request ")
+	if strings.Contains(status.Convert(err).Message(), "a bug in the explanation") {
+		t.Error("the caller is told what only the log should say")
+	}
+	if !strings.Contains(c.log.String(), "a bug in the explanation") {
+		t.Error("the log does not say what happened")
+	}
+	_, err = op.ListWorkloads(c.ctx, &v1.ListWorkloadsRequest{})
+	must(t, err)
 }

@@ -13,6 +13,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/image"
 	"github.com/cloudless/cloudless/internal/registry"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -48,8 +49,8 @@ func (s *Server) mirrorOnce(ctx context.Context) {
 	s.followHere(ctx)
 	var all sync.WaitGroup
 	defer all.Wait()
-	for _, other := range s.consensus.Servers() {
-		if other.ID != s.uid {
+	for _, other := range s.Consensus.Servers() {
+		if other.ID != s.UID {
 			all.Go(func() { s.followThere(ctx, other.ID) })
 		}
 	}
@@ -69,7 +70,7 @@ func (s *Server) note(ctx context.Context, message, server string, image *v1.Ima
 	}
 	if s.mirrors.failing[key] != err.Error() {
 		s.mirrors.failing[key] = err.Error()
-		s.logger.WarnContext(ctx, message, "server", server, "image", image.GetRepository(), "tag", image.GetTag(), "error", err)
+		s.Logger.WarnContext(ctx, message, "server", server, "image", image.GetRepository(), "tag", image.GetTag(), "error", err)
 	}
 }
 
@@ -116,7 +117,7 @@ func (s *Server) untaggedCopies(snap *state.Snapshot) []*v1.ImageCopy {
 // later round, or when somebody asks for it.
 func (s *Server) followHere(ctx context.Context) {
 	s.followTags(ctx)
-	snap := s.store.Snapshot()
+	snap := s.Store.Snapshot()
 	for _, image := range append(copiesWanted(snap), s.untaggedCopies(snap)...) {
 		if ctx.Err() != nil {
 			return
@@ -130,14 +131,14 @@ func (s *Server) followHere(ctx context.Context) {
 func (s *Server) followTags(ctx context.Context) {
 	have, err := s.registry.List(ctx)
 	if err != nil && ctx.Err() == nil {
-		s.logger.WarnContext(ctx, "the tags of the registry cannot be listed", "error", err)
+		s.Logger.WarnContext(ctx, "the tags of the registry cannot be listed", "error", err)
 	}
 	for _, repository := range have {
 		for _, tag := range repository.Tags {
 			s.settleTag(ctx, repository.Name, tag, false)
 		}
 	}
-	for _, image := range copiesWanted(s.store.Snapshot()) {
+	for _, image := range copiesWanted(s.Store.Snapshot()) {
 		s.settleTag(ctx, image.GetRepository(), image.GetTag(), false)
 	}
 }
@@ -149,8 +150,8 @@ func (s *Server) have(ctx context.Context, repository, digest string) error {
 		return missing
 	}
 	var failed []error
-	for _, other := range s.consensus.Servers() {
-		if other.ID == s.uid {
+	for _, other := range s.Consensus.Servers() {
+		if other.ID == s.UID {
 			continue
 		}
 		_, err := s.peers.ready(ctx, other.ID)
@@ -167,7 +168,7 @@ func (s *Server) have(ctx context.Context, repository, digest string) error {
 	if len(failed) == 0 {
 		return missing
 	}
-	return refuse(codes.Unavailable, "image %s@%s is on no server that can be reached now: try again: %s", repository, digest, errors.Join(failed...))
+	return core.Refuse(codes.Unavailable, "image %s@%s is on no server that can be reached now: try again: %s", repository, digest, errors.Join(failed...))
 }
 
 // followThere brings another server what it lacks and takes from it what was
@@ -182,7 +183,7 @@ func (s *Server) followThere(ctx context.Context, server string) {
 		there[state.TagUID(image.GetRepository(), image.GetTag())] = image.GetDigest()
 	}
 	// It got tags only after they had been agreed on, so this has them.
-	snap := s.store.Snapshot()
+	snap := s.Store.Snapshot()
 	for _, image := range copiesWanted(snap) {
 		if ctx.Err() != nil {
 			return

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/cloudless/cloudless/internal/image"
+	"github.com/cloudless/cloudless/internal/server/core"
 )
 
 // foreign asks registries of others what a tag stands for.
@@ -148,7 +149,7 @@ func refused(err error) int {
 
 // pinForeign pins an image of another registry, as far as that can be asked.
 func (s *Server) pinForeign(ctx context.Context, n image.Name) (pinned, error) {
-	login, err := s.loginFor(s.store.Snapshot(), n.Registry)
+	login, err := s.loginFor(s.Store.Snapshot(), n.Registry)
 	if err != nil {
 		return pinned{}, err
 	}
@@ -160,16 +161,16 @@ func (s *Server) pinForeign(ctx context.Context, n image.Name) (pinned, error) {
 	case err == nil:
 		return pinned{image: n.Pinned(digest), platforms: s.foreignPlatforms(ctx, n, digest, login)}, nil
 	case errors.Is(err, errAway):
-		s.logger.DebugContext(ctx, "an image is not pinned", "image", n.String(), "error", err)
+		s.Logger.DebugContext(ctx, "an image is not pinned", "image", n.String(), "error", err)
 		return pinned{image: n.String()}, nil
 	case refused(err) == http.StatusNotFound:
-		return pinned{}, refuse(codes.FailedPrecondition, "image %s does not exist in the registry %s; correct its name or tag", n, n.Registry)
+		return pinned{}, core.Refuse(codes.FailedPrecondition, "image %s does not exist in the registry %s; correct its name or tag", n, n.Registry)
 	case refused(err) != 0 && login == nil:
-		return pinned{}, refuse(codes.FailedPrecondition,
+		return pinned{}, core.Refuse(codes.FailedPrecondition,
 			"image %s may not be pulled or does not exist: the registry %s refuses it without a login; log in with: cloudless image login %s --username USER",
 			n, n.Registry, n.Registry)
 	case refused(err) != 0:
-		return pinned{}, refuse(codes.FailedPrecondition,
+		return pinned{}, core.Refuse(codes.FailedPrecondition,
 			"image %s may not be pulled or does not exist: the registry %s refuses it to %s; correct the name, or log in anew with: cloudless image login %s --username USER",
 			n, n.Registry, login.username, n.Registry)
 	}

@@ -7,9 +7,9 @@ import (
 	"io"
 	"log/slog"
 	"slices"
+	"strings"
 	"time"
 
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -22,6 +22,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/consensus"
 	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -41,22 +42,15 @@ const (
 	// streamPatience is the same for a stream: who opens one, an agent above all,
 	// had better try another server soon.
 	streamPatience = 3 * time.Second
+	// catchUpPatience is how long an unknown caller waits for the catch-up.
+	catchUpPatience = 2 * time.Second
 	// leaderPause is how long to wait before asking again a server that is said
 	// to lead and does not.
 	leaderPause = 50 * time.Millisecond
 
-	// metadataForwarded marks a call that was passed on once already.
-	metadataForwarded = "x-cloudless-forwarded"
 	// metadataConsistency lets a caller have what this server knows.
 	metadataConsistency = "consistency"
 	consistencyStale    = "stale"
-
-	// Reasons in the details of errors: nothing was done because the asked server
-	// does not lead; it is not known what was done; there is no leader that this
-	// server could reach, but another one may.
-	reasonNotLeader = "NOT_LEADER"
-	reasonUncertain = "UNCERTAIN"
-	reasonNoLeader  = "NO_LEADER"
 )
 
 // router takes each call to where it can be answered.
@@ -65,7 +59,8 @@ type router struct {
 	store     *state.Store
 	peers     *peerConns
 	passing   *passing
-	unknown   *unknownCallers
+	// addresses are those of all servers.
+	addresses func() []string
 	expel     func()        // for one that has learnt that it was removed
 	patience  time.Duration // of a call that is no stream
 	logger    *slog.Logger
@@ -76,12 +71,9 @@ func staleWished(ctx context.Context) bool {
 	return slices.Equal(metadata.ValueFromIncomingContext(ctx, metadataConsistency), []string{consistencyStale})
 }
 
-func isForwarded(ctx context.Context) bool {
-	return len(metadata.ValueFromIncomingContext(ctx, metadataForwarded)) > 0
-}
-
-// unary answers a call here or has it answered by the leader.
-func (r *router) unary(ctx context.Context, request any, method string, handler grpc.UnaryHandler) (any, error) {
+// Unary answers a call here or has it answered by the leader.
+func (r *router) Unary(ctx context.Context, request any, method string, handler grpc.UnaryHandler) (any, error) {
+	r.tellServers(ctx)
 	m, _ := api.MethodOf(method)
 	if m.AnsweredBy == v1.Method_CALLED_SERVER {
 		return handler(ctx, request)
@@ -115,15 +107,15 @@ func (r *router) unary(ctx context.Context, request any, method string, handler 
 // uncertainOutcome is the error of a call whose earlier attempt may have taken effect: that the last attempt did nothing
 // does not prove that nothing happened. The caller may still retry at another server with the same key.
 func uncertainOutcome(err error) error {
-	last := statusOf(err)
+	last := core.StatusOf(err)
 	if status.Code(last) != codes.Unavailable {
 		return err // the state remembers the earlier attempt: this is the answer to both
 	}
-	reasons := []string{reasonUncertain}
-	if hasReason(last, reasonNoLeader) {
-		reasons = append(reasons, reasonNoLeader)
+	reasons := []string{core.ReasonUncertain}
+	if core.HasReason(last, core.ReasonNoLeader) {
+		reasons = append(reasons, core.ReasonNoLeader)
 	}
-	return withReasons(codes.Unknown, fmt.Sprintf("%v; by now: %s", consensus.ErrUncertain, status.Convert(last).Message()), reasons...)
+	return core.WithReasons(codes.Unknown, fmt.Sprintf("%v; by now: %s", consensus.ErrUncertain, status.Convert(last).Message()), reasons...)
 }
 
 // elsewhere sends a caller to another server where the leader does not listen to this
@@ -131,13 +123,13 @@ func uncertainOutcome(err error) error {
 // it is that one.
 func (r *router) elsewhere(ctx context.Context, err error) error {
 	switch {
-	case hasReason(err, reasonRemoved):
-		if caller(ctx).ID.Kind() != identity.KindServer {
+	case core.HasReason(err, core.ReasonRemoved):
+		if core.Caller(ctx).ID.Kind() != identity.KindServer {
 			r.expel()
 		}
-		return withReason(reasonNoLeader, "the server that was asked was removed from the cluster: ask another one")
-	case hasReason(err, reasonNotMember):
-		return withReason(reasonNoLeader, "the server that was asked is not a member of the cluster: ask another one")
+		return core.WithReason(core.ReasonNoLeader, "the server that was asked was removed from the cluster: ask another one")
+	case core.HasReason(err, core.ReasonNotMember):
+		return core.WithReason(core.ReasonNoLeader, "the server that was asked is not a member of the cluster: ask another one")
 	}
 	return err
 }
@@ -196,9 +188,9 @@ func (r *router) noLeader(last error) error {
 		}
 	}
 	if voters < 2 {
-		return refuse(codes.Unavailable, "%s", last)
+		return core.Refuse(codes.Unavailable, "%s", last)
 	}
-	return withReason(reasonNoLeader, fmt.Sprintf("no server leads that the asked one can reach: %d of the %d voting servers must run and reach each other; "+
+	return core.WithReason(core.ReasonNoLeader, fmt.Sprintf("no server leads that the asked one can reach: %d of the %d voting servers must run and reach each other; "+
 		"look at them with: cloudless cluster status; what was known last is shown by commands with --stale", voters/2+1, voters))
 }
 
@@ -208,28 +200,17 @@ func notLeader(err error) bool {
 	if errors.Is(err, consensus.ErrNotLeader) || errors.Is(err, errNotConnected) {
 		return true
 	}
-	return hasReason(err, reasonNotLeader)
+	return core.HasReason(err, core.ReasonNotLeader)
 }
 
 // uncertain reports whether it is not known if a call has done something.
 func uncertain(err error) bool {
-	return errors.Is(err, consensus.ErrUncertain) || hasReason(err, reasonUncertain)
+	return errors.Is(err, consensus.ErrUncertain) || core.HasReason(err, core.ReasonUncertain)
 }
 
 // unavailable reports whether another server has said that it cannot answer now, for a reason of its own.
 func unavailable(err error) bool {
-	return status.Code(err) == codes.Unavailable && !notLeader(err) && !hasReason(err, reasonNoLeader)
-}
-
-func hasReason(err error, reason string) bool {
-	s, ok := status.FromError(err)
-	if !ok {
-		return false
-	}
-	return slices.ContainsFunc(s.Details(), func(detail any) bool {
-		info, ok := detail.(*errdetails.ErrorInfo)
-		return ok && info.GetReason() == reason
-	})
+	return status.Code(err) == codes.Unavailable && !notLeader(err) && !core.HasReason(err, core.ReasonNoLeader)
 }
 
 var errNotConnected = errors.New("the leader cannot be reached")
@@ -313,8 +294,8 @@ func repeatable(method api.Method, request proto.Message) proto.Message {
 // was passed on. Nothing else that the caller said about itself goes along.
 func outgoing(ctx context.Context) context.Context {
 	md := metadata.MD{}
-	if p := caller(ctx); !p.ID.IsZero() {
-		md = p.metadata()
+	if p := core.Caller(ctx); !p.ID.IsZero() {
+		md = metadataOf(p)
 	}
 	md.Set(metadataForwarded, "true")
 	if machine := machineOf(ctx); machine.IsValid() {
@@ -327,7 +308,7 @@ func outgoing(ctx context.Context) context.Context {
 func messagesOf(method string) (in, out protoreflect.MessageType, err error) {
 	m, ok := api.MethodOf(method)
 	if !ok {
-		return nil, nil, refuse(codes.Unimplemented, "%s is not a method of this server", method)
+		return nil, nil, core.Refuse(codes.Unimplemented, "%s is not a method of this server", method)
 	}
 	if in, err = protoregistry.GlobalTypes.FindMessageByName(m.Descriptor.Input().FullName()); err != nil {
 		return nil, nil, err
@@ -336,10 +317,11 @@ func messagesOf(method string) (in, out protoreflect.MessageType, err error) {
 	return in, out, err
 }
 
-// stream answers a stream here, as long as this server leads, or has it
+// Stream answers a stream here, as long as this server leads, or has it
 // answered by the leader.
-func (r *router) stream(service any, stream *guardedStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	ctx := stream.ctx
+func (r *router) Stream(service any, stream *guardedStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	ctx := stream.Context()
+	r.tellServers(ctx)
 	m, _ := api.MethodOf(info.FullMethod)
 	if m.AnsweredBy == v1.Method_CALLED_SERVER {
 		return handler(service, stream)
@@ -365,18 +347,13 @@ func (r *router) stream(service any, stream *guardedStream, info *grpc.StreamSer
 }
 
 func leadsNoMore() error {
-	return refuse(codes.Unavailable, "the server that answered leads the cluster no more; call again")
-}
-
-// with is the stream with another context.
-func (s *guardedStream) with(ctx context.Context) *guardedStream {
-	return &guardedStream{ServerStream: s.ServerStream, ctx: ctx, revocable: s.revocable}
+	return core.Refuse(codes.Unavailable, "the server that answered leads the cluster no more; call again")
 }
 
 // begun keeps a stream that was begun from being begun again.
 func begun(err error) error {
 	if notLeader(err) {
-		return refuse(codes.Unavailable, "%s", err)
+		return core.Refuse(codes.Unavailable, "%s", err)
 	}
 	return err
 }
@@ -404,8 +381,8 @@ func (r *router) forwardStream(ctx context.Context, leader string, down grpc.Ser
 			cancel(err)
 		}
 	}()
-	if header, err := up.Header(); err == nil && hasBegun(header) {
-		_ = beginStream(down) // which callers wait for; it fails where another leader had begun
+	if header, err := up.Header(); err == nil && core.HasBegun(header) {
+		_ = core.BeginStream(down) // which callers wait for; it fails where another leader had begun
 	}
 	for {
 		m := out.New().Interface()
@@ -445,54 +422,6 @@ func passOn(up grpc.ClientStream, down grpc.ServerStream, in protoreflect.Messag
 	}
 }
 
-// surely proves a caller. A server turns a caller away only if it knows as much as the leader does: the state of a
-// server that was just started, or that is cut off, says nothing about who is missing in it.
-func (r *router) surely(ctx context.Context, by shown, prove func() (Principal, error)) (Principal, error) {
-	p, err := prove()
-	if notKnown(err) {
-		p, err = r.unknown.prove(ctx, by, prove)
-	}
-	if late, ok := errors.AsType[behindError](err); ok {
-		return Principal{}, r.unproven(ctx, late)
-	}
-	if err != nil {
-		return Principal{}, unauthenticated(err)
-	}
-	return p, nil
-}
-
-// unproven is the answer to a caller whom only the leader may know. Nothing was done, so that another server may be
-// asked: by the one that passed the call on, or by the caller.
-func (r *router) unproven(ctx context.Context, why error) error {
-	if isForwarded(ctx) {
-		return &consensus.NotLeaderError{}
-	}
-	return withReason(reasonNoLeader, fmt.Sprintf("this server is behind the others and does not know the caller: %v; ask another one, or again", why))
-}
-
-// withReason is an error that clients and other servers understand without words.
-func withReason(reason, message string) error {
-	return withReasons(codes.Unavailable, message, reason)
-}
-
-func withReasons(code codes.Code, message string, reasons ...string) error {
-	details := make([]*errdetails.ErrorInfo, len(reasons))
-	for i, reason := range reasons {
-		details[i] = &errdetails.ErrorInfo{Reason: reason, Domain: "cloudless"}
-	}
-	return withDetails(code, message, details...)
-}
-
-func withDetails(code codes.Code, message string, details ...*errdetails.ErrorInfo) error {
-	st := status.New(code, message)
-	for _, detail := range details {
-		if with, err := st.WithDetails(detail); err == nil {
-			st = with
-		}
-	}
-	return st.Err()
-}
-
 // catchUp waits until this server knows what the leader knew a moment ago.
 func (r *router) catchUp(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, catchUpPatience)
@@ -517,4 +446,34 @@ func (r *router) catchUp(ctx context.Context) error {
 		return err
 	}
 	return r.consensus.WaitApplied(ctx, there.GetAppliedIndex())
+}
+
+// A client says which servers it knows, and is told if that is not right.
+const (
+	metadataKnown   = "x-cloudless-known"
+	metadataServers = "x-cloudless-servers"
+	// metadataLeader is where the leader is, for a client whose call was passed on.
+	metadataLeader = "x-cloudless-leader"
+)
+
+// tellServers tells a client that wants to know where the servers are, if it does not.
+func (r *router) tellServers(ctx context.Context) {
+	md, _ := metadata.FromIncomingContext(ctx)
+	known := md.Get(metadataKnown)
+	if len(known) != 1 {
+		return
+	}
+	all := r.addresses()
+	claimed := strings.Split(known[0], ",")
+	if len(claimed) == len(all) && !slices.ContainsFunc(all, func(a string) bool { return !slices.Contains(claimed, a) }) {
+		return
+	}
+	_ = grpc.SetHeader(ctx, metadata.Pairs(metadataServers, strings.Join(all, ","))) // it is told next time
+}
+
+// tellLeader lets a client that wants to know make the next such call at the leader itself.
+func (r *router) tellLeader(ctx context.Context, leader string) {
+	if len(metadata.ValueFromIncomingContext(ctx, metadataKnown)) == 1 {
+		_ = grpc.SetHeader(ctx, metadata.Pairs(metadataLeader, r.store.Snapshot().Server(leader).GetSpec().GetAddress())) // it is told next time
+	}
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/cloudless/cloudless/internal/control/replicas"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/registry"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/peers"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
@@ -58,16 +59,16 @@ func pair(t *testing.T) (leader, follower *cluster) {
 	must(t, err)
 	leader = newMember(t, book, sealer, nil, "s-1")
 	follower = newMember(t, book, sealer, leader.ca, "s-2")
-	_, err = leader.propose(leader.ctx, func(_ *state.Snapshot, b *state.Batch) error {
+	_, err = leader.Propose(leader.ctx, func(_ *state.Snapshot, b *state.Batch) error {
 		for _, one := range []*cluster{leader, follower} {
-			b.Create(&v1.Server{Metadata: &v1.Metadata{Uid: one.uid, Name: one.uid}, Spec: &v1.ServerSpec{Address: one.Address()}})
+			b.Create(&v1.Server{Metadata: &v1.Metadata{Uid: one.UID, Name: one.UID}, Spec: &v1.ServerSpec{Address: one.Address()}})
 		}
 		return nil
 	})
 	must(t, err)
-	must(t, leader.consensus.Add(leader.ctx, consensus.Server{ID: "s-2", Address: follower.Address()}))
-	must(t, follower.consensus.WaitLeader(follower.ctx))
-	must(t, follower.consensus.WaitApplied(follower.ctx, leader.store.Snapshot().Index()))
+	must(t, leader.Consensus.Add(leader.ctx, consensus.Server{ID: "s-2", Address: follower.Address()}))
+	must(t, follower.Consensus.WaitLeader(follower.ctx))
+	must(t, follower.Consensus.WaitApplied(follower.ctx, leader.Store.Snapshot().Index()))
 	return leader, follower
 }
 
@@ -76,14 +77,14 @@ func votes(t *testing.T, leader, follower *cluster) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(leader.ctx)
 	defer cancel()
-	_ = leader.consensus.Pilot(ctx, consensus.PilotOptions{
+	_ = leader.Consensus.Pilot(ctx, consensus.PilotOptions{
 		Voters: func() int { return 3 },
 		Members: func() (all []consensus.Member) {
-			if all := leader.consensus.Servers(); len(all) == 2 && all[0].Voter && all[1].Voter {
+			if all := leader.Consensus.Servers(); len(all) == 2 && all[0].Voter && all[1].Voter {
 				cancel() // there is nothing left to do
 			}
 			for _, one := range []*cluster{leader, follower} {
-				all = append(all, consensus.Member{ID: one.uid, Name: one.uid, Address: one.Address(), Alive: true})
+				all = append(all, consensus.Member{ID: one.UID, Name: one.UID, Address: one.Address(), Alive: true})
 			}
 			return all
 		},
@@ -107,7 +108,7 @@ func hangs(leader *cluster, method string) (begun <-chan struct{}) {
 // rest it is said that its outcome is not known.
 func TestALeaderThatHangsHoldsNobodyUp(t *testing.T) {
 	leader, follower := pair(t)
-	admin := follower.dial(nil, leader.newTokenSecret(&v1.CreateTokenRequest{Role: roleAdmin, Name: "ann"}))
+	admin := follower.dial(nil, leader.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleAdmin, Name: "ann"}))
 	votes(t, leader, follower)
 	_, err := admin.ListTokens(follower.ctx, &v1.ListTokensRequest{})
 	must(t, err)
@@ -121,7 +122,7 @@ func TestALeaderThatHangsHoldsNobodyUp(t *testing.T) {
 		read <- err
 	}()
 	go func() {
-		_, err := admin.CreateToken(follower.ctx, &v1.CreateTokenRequest{Role: roleViewer, Name: "bob"})
+		_, err := admin.CreateToken(follower.ctx, &v1.CreateTokenRequest{Role: core.RoleViewer, Name: "bob"})
 		written <- err
 	}()
 	go func() {
@@ -131,7 +132,7 @@ func TestALeaderThatHangsHoldsNobodyUp(t *testing.T) {
 	<-reading
 	<-planning
 	<-writing
-	must(t, leader.consensus.Transfer(leader.ctx, "s-2"))
+	must(t, leader.Consensus.Transfer(leader.ctx, "s-2"))
 	if err := <-read; err != nil {
 		t.Errorf("what is harmless was not asked of the new leader: %v", err)
 	}
@@ -197,7 +198,7 @@ func stalling(t *testing.T, address string) (at string, stall func()) {
 // TestALeaderThatHangsHoldsNoStreamUp: who watches through another server is told to call again once another leads.
 func TestALeaderThatHangsHoldsNoStreamUp(t *testing.T) {
 	leader, follower := pair(t)
-	admin := follower.dial(nil, leader.newTokenSecret(&v1.CreateTokenRequest{Role: roleAdmin, Name: "ann"}))
+	admin := follower.dial(nil, leader.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleAdmin, Name: "ann"}))
 	votes(t, leader, follower)
 	at, stall := stalling(t, leader.Address())
 	follower.peers.address = func(string) string { return at }
@@ -206,7 +207,7 @@ func TestALeaderThatHangsHoldsNoStreamUp(t *testing.T) {
 	_, err = watch.Recv() // it has begun
 	must(t, err)
 	stall()
-	must(t, leader.consensus.Transfer(leader.ctx, "s-2"))
+	must(t, leader.Consensus.Transfer(leader.ctx, "s-2"))
 	for err == nil {
 		_, err = watch.Recv()
 	}
@@ -218,9 +219,9 @@ func TestALeaderThatHangsHoldsNoStreamUp(t *testing.T) {
 // that this is all there is, or that something is not there.
 func TestAWatchBeginsWithAllThatWasAcknowledged(t *testing.T) {
 	leader, follower := pair(t)
-	admin := leader.dial(nil, leader.newTokenSecret(&v1.CreateTokenRequest{Role: roleAdmin, Name: "ann"}))
+	admin := leader.dial(nil, leader.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleAdmin, Name: "ann"}))
 	votes(t, leader, follower)
-	must(t, follower.consensus.Close())
+	must(t, follower.Consensus.Close())
 	var calls sync.WaitGroup
 	defer calls.Wait()
 	for name, begin := range map[string]func() error{
@@ -265,7 +266,7 @@ func heard[T any](stream interface{ Recv() (*T, error) }, err error) error {
 func TestALeaderThatHandsOverAnswers(t *testing.T) {
 	leader, follower := pair(t)
 	votes(t, leader, follower)
-	admin := follower.dial(nil, leader.newTokenSecret(&v1.CreateTokenRequest{Role: roleAdmin, Name: "ann"}))
+	admin := follower.dial(nil, leader.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleAdmin, Name: "ann"}))
 	answer, err := v1.NewServerServiceClient(admin.conn).TransferLeader(follower.ctx, &v1.TransferLeaderRequest{To: "s-2"})
 	must(t, err)
 	if got := answer.GetLeader().GetMetadata().GetName(); got != "s-2" {
@@ -320,24 +321,27 @@ func TestWhoAsksARemovedServerIsSentElsewhere(t *testing.T) {
 	must(t, err)
 	server, err := identity.NewID("home", identity.KindServer, "s-1")
 	must(t, err)
-	elsewhere := func(err error) error { return r.elsewhere(withPrincipal(t.Context(), Principal{ID: node}), err) }
-	err = statusOf(elsewhere(unauthenticated(errRemovedServer)))
+	removed := core.WithReasons(codes.Unauthenticated, "removed", core.ReasonRemoved)
+	elsewhere := func(err error) error {
+		return r.elsewhere(core.WithPrincipal(t.Context(), core.Principal{ID: node}), err)
+	}
+	err = core.StatusOf(elsewhere(removed))
 	wantCode(t, err, codes.Unavailable, "was removed", "ask another one")
-	if hasReason(err, reasonRemoved) || !hasReason(err, reasonNoLeader) {
+	if core.HasReason(err, core.ReasonRemoved) || !core.HasReason(err, core.ReasonNoLeader) {
 		t.Error("the caller is told that it was removed itself, or not to ask another server")
 	}
 	if expelled != 1 {
 		t.Error("the server does not end that has learnt that it was removed")
 	}
-	if _ = r.elsewhere(withPrincipal(t.Context(), Principal{ID: server}), unauthenticated(errRemovedServer)); expelled != 1 {
+	if _ = r.elsewhere(core.WithPrincipal(t.Context(), core.Principal{ID: server}), removed); expelled != 1 {
 		t.Error("a server ends because another one was removed")
 	}
-	err = statusOf(elsewhere(unauthenticated(unknownServer("s-1"))))
+	err = core.StatusOf(elsewhere(core.WithReasons(codes.Unauthenticated, "not a member", core.ReasonNotMember)))
 	wantCode(t, err, codes.Unavailable, "is not a member", "ask another one")
-	if !hasReason(err, reasonNoLeader) || expelled != 1 {
+	if !core.HasReason(err, core.ReasonNoLeader) || expelled != 1 {
 		t.Error("the caller is not told to ask another server, or the asked one ends")
 	}
-	wantCode(t, statusOf(elsewhere(unauthenticated(errUnknownToken))), codes.Unauthenticated)
+	wantCode(t, core.StatusOf(elsewhere(status.Error(codes.Unauthenticated, "unknown token"))), codes.Unauthenticated)
 	if elsewhere(nil) != nil {
 		t.Error("what went well is an error")
 	}
@@ -346,12 +350,12 @@ func TestWhoAsksARemovedServerIsSentElsewhere(t *testing.T) {
 // TestFollowerPassesCallsOn: whoever is asked, the leader answers, as for the same caller.
 func TestFollowerPassesCallsOn(t *testing.T) {
 	leader, follower := pair(t)
-	secret := leader.newTokenSecret(&v1.CreateTokenRequest{Role: roleAdmin, Name: "ann"})
+	secret := leader.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleAdmin, Name: "ann"})
 	// The token is so new that the follower may not know it yet.
 	admin := follower.dial(nil, secret)
-	made, err := admin.CreateToken(follower.ctx, &v1.CreateTokenRequest{Role: roleViewer, Name: "bob"})
+	made, err := admin.CreateToken(follower.ctx, &v1.CreateTokenRequest{Role: core.RoleViewer, Name: "bob"})
 	must(t, err)
-	if leader.store.Snapshot().TokenByName("bob") == nil {
+	if leader.Store.Snapshot().TokenByName("bob") == nil {
 		t.Error("what the follower passed on did not happen")
 	}
 	events, err := admin.ListEvents(follower.ctx, &v1.ListEventsRequest{Object: "bob"})
@@ -360,12 +364,12 @@ func TestFollowerPassesCallsOn(t *testing.T) {
 		t.Errorf("the leader thinks that somebody else called: %v", events)
 	}
 	// Rights are those of the caller, not of the server in between.
-	_, err = follower.dial(nil, made.GetSecret()).CreateToken(follower.ctx, &v1.CreateTokenRequest{Role: roleAdmin})
+	_, err = follower.dial(nil, made.GetSecret()).CreateToken(follower.ctx, &v1.CreateTokenRequest{Role: core.RoleAdmin})
 	wantCode(t, err, codes.PermissionDenied, "bob", "viewer")
 	_, err = follower.dial(nil, "").ListTokens(follower.ctx, &v1.ListTokensRequest{})
 	wantCode(t, err, codes.Unauthenticated)
 	// A refusal by the leader arrives as it is.
-	_, err = admin.CreateToken(follower.ctx, &v1.CreateTokenRequest{Role: roleViewer, Name: "bob"})
+	_, err = admin.CreateToken(follower.ctx, &v1.CreateTokenRequest{Role: core.RoleViewer, Name: "bob"})
 	wantCode(t, err, codes.AlreadyExists, "token bob exists already")
 	// WhoAmI is about the connection to the asked server.
 	me, err := admin.WhoAmI(follower.ctx, &v1.WhoAmIRequest{})
@@ -378,7 +382,7 @@ func TestFollowerPassesCallsOn(t *testing.T) {
 // TestFollowerPassesStreamsOn: an agent at a follower has its session with the leader.
 func TestFollowerPassesStreamsOn(t *testing.T) {
 	leader, follower := pair(t)
-	secret := leader.newTokenSecret(&v1.CreateTokenRequest{Role: roleNode})
+	secret := leader.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleNode})
 	key, csr, err := identity.NewKeyAndCSR()
 	must(t, err)
 	answer, err := follower.dial(nil, "").Enroll(follower.ctx, &v1.EnrollRequest{Token: secret, Csr: csr, Name: "n1"})
@@ -401,7 +405,7 @@ func TestFollowerPassesStreamsOn(t *testing.T) {
 		t.Error("the session is not with the leader")
 	}
 	// A watch at the follower shows what happens at the leader.
-	watch, err := follower.dial(nil, leader.newTokenSecret(&v1.CreateTokenRequest{Role: roleViewer})).WatchNodes(follower.ctx, &v1.WatchNodesRequest{})
+	watch, err := follower.dial(nil, leader.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleViewer})).WatchNodes(follower.ctx, &v1.WatchNodesRequest{})
 	must(t, err)
 	change, err := watch.Recv()
 	must(t, err)
@@ -409,7 +413,7 @@ func TestFollowerPassesStreamsOn(t *testing.T) {
 		t.Errorf("the watch begins with %v", change)
 	}
 	// A node that is removed loses its stream, also behind another server.
-	_, err = leader.dial(nil, leader.newTokenSecret(&v1.CreateTokenRequest{Role: roleAdmin})).DeleteNode(leader.ctx, &v1.DeleteNodeRequest{Name: "n1", Force: true})
+	_, err = leader.dial(nil, leader.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleAdmin})).DeleteNode(leader.ctx, &v1.DeleteNodeRequest{Name: "n1", Force: true})
 	must(t, err)
 	for err == nil {
 		_, err = stream.Recv()
@@ -422,33 +426,27 @@ func TestFollowerPassesStreamsOn(t *testing.T) {
 // TestOnlyServersAreBelievedAboutCallers: what a server may say of a caller, a user or a node may not.
 func TestOnlyServersAreBelievedAboutCallers(t *testing.T) {
 	leader, _ := pair(t)
-	admin := Principal{Role: roleAdmin}
+	admin := core.Principal{Role: core.RoleAdmin}
 	var err error
 	admin.ID, err = identity.NewID(leader.ca.Trust().Cluster(), identity.KindUser, "mallory")
 	must(t, err)
-	forged := metadata.NewOutgoingContext(leader.ctx, metadata.Join(admin.metadata(), metadata.Pairs(metadataForwarded, "true")))
-	_, err = leader.dial(nil, leader.newTokenSecret(&v1.CreateTokenRequest{Role: roleViewer})).CreateToken(forged, &v1.CreateTokenRequest{Role: roleAdmin})
+	forged := metadata.NewOutgoingContext(leader.ctx, metadata.Join(metadataOf(admin), metadata.Pairs(metadataForwarded, "true")))
+	_, err = leader.dial(nil, leader.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleViewer})).CreateToken(forged, &v1.CreateTokenRequest{Role: core.RoleAdmin})
 	wantCode(t, err, codes.PermissionDenied, "viewer")
 	node := leader.join("n1")
-	_, err = node.CreateToken(forged, &v1.CreateTokenRequest{Role: roleAdmin})
+	_, err = node.CreateToken(forged, &v1.CreateTokenRequest{Role: core.RoleAdmin})
 	wantCode(t, err, codes.PermissionDenied, "node")
-	_, err = leader.dial(nil, "").CreateToken(forged, &v1.CreateTokenRequest{Role: roleAdmin})
+	_, err = leader.dial(nil, "").CreateToken(forged, &v1.CreateTokenRequest{Role: core.RoleAdmin})
 	wantCode(t, err, codes.Unauthenticated)
 	_, err = v1.NewPeerServiceClient(node.conn).GetProgress(leader.ctx, &v1.GetProgressRequest{})
 	wantCode(t, err, codes.PermissionDenied)
-	// A token that is gone is gone, whatever a server says that it was.
-	gone := admin
-	gone.TokenUID, gone.Expires = "gone", time.Now().Add(time.Hour)
-	if _, err := leader.auth.fromServer(serverID(t, leader, "s-2"), gone.metadata()); err == nil {
-		t.Error("a revoked token is believed when a server says so")
-	}
 }
 
 // TestStaleReads are answered by whoever is asked, by gRPC and by HTTP, and nothing else is.
 func TestStaleReads(t *testing.T) {
 	leader, follower := pair(t)
-	secret := leader.newTokenSecret(&v1.CreateTokenRequest{Role: roleAdmin, Name: "ann"})
-	must(t, follower.consensus.WaitApplied(follower.ctx, leader.store.Snapshot().Index()))
+	secret := leader.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleAdmin, Name: "ann"})
+	must(t, follower.Consensus.WaitApplied(follower.ctx, leader.Store.Snapshot().Index()))
 	leader.stop()
 	admin := follower.dial(nil, secret)
 	stale := metadata.AppendToOutgoingContext(follower.ctx, metadataConsistency, consistencyStale)
@@ -465,7 +463,7 @@ func TestStaleReads(t *testing.T) {
 	}
 	soon, cancel := context.WithTimeout(stale, 300*time.Millisecond)
 	defer cancel()
-	if _, err := admin.CreateToken(soon, &v1.CreateTokenRequest{Role: roleViewer}); err == nil {
+	if _, err := admin.CreateToken(soon, &v1.CreateTokenRequest{Role: core.RoleViewer}); err == nil {
 		t.Error("a write was answered by one server alone")
 	}
 }
@@ -474,10 +472,10 @@ func TestStaleReads(t *testing.T) {
 func TestNobodyRefusesOnOldState(t *testing.T) {
 	_, follower := pair(t)
 	for what, build := range map[string]func(*state.Snapshot, *state.Batch) error{
-		"a refusal":                func(*state.Snapshot, *state.Batch) error { return refuse(codes.Aborted, "old") },
+		"a refusal":                func(*state.Snapshot, *state.Batch) error { return core.Refuse(codes.Aborted, "old") },
 		"a call that does nothing": func(*state.Snapshot, *state.Batch) error { return nil },
 	} {
-		if _, err := follower.propose(follower.ctx, build); !errors.Is(err, consensus.ErrNotLeader) {
+		if _, err := follower.Propose(follower.ctx, build); !errors.Is(err, consensus.ErrNotLeader) {
 			t.Errorf("%s by a server that does not lead: %v", what, err)
 		}
 	}
@@ -490,7 +488,7 @@ func TestCallThatIsMadeAgainIsTheSame(t *testing.T) {
 	request := &v1.CreateWorkloadRequest{Workload: workload("web", imageOf(leader.push("hello:1")), replicasOf(0)), IdempotencyKey: "k"}
 	before := proto.CloneOf(request)
 	attempts := 0
-	_, err := leader.router.unary(leader.ctx, request, v1.WorkloadService_CreateWorkload_FullMethodName, func(_ context.Context, tried any) (any, error) {
+	_, err := leader.router.Unary(leader.ctx, request, v1.WorkloadService_CreateWorkload_FullMethodName, func(_ context.Context, tried any) (any, error) {
 		spec.Normalize(tried.(*v1.CreateWorkloadRequest).GetWorkload())
 		if attempts++; attempts == 1 {
 			return nil, consensus.ErrUncertain
@@ -511,26 +509,26 @@ func TestAnUncertainAttemptIsNotForgotten(t *testing.T) {
 	leader.router.patience = 0
 	try := func(method string, request proto.Message, first error) error {
 		attempts := 0
-		_, err := leader.router.unary(leader.ctx, request, method, func(context.Context, any) (any, error) {
+		_, err := leader.router.Unary(leader.ctx, request, method, func(context.Context, any) (any, error) {
 			if attempts++; attempts == 1 {
 				return nil, first
 			}
 			return nil, consensus.ErrNotLeader
 		})
-		return statusOf(err)
+		return core.StatusOf(err)
 	}
 	created, read := v1.WorkloadService_CreateWorkload_FullMethodName, v1.WorkloadService_GetWorkload_FullMethodName
 	keyed := &v1.CreateWorkloadRequest{IdempotencyKey: "k"}
 	err := try(created, keyed, consensus.ErrUncertain)
 	wantCode(t, err, codes.Unknown, "not known whether the change was made", "no server leads")
-	if !uncertain(err) || !hasReason(err, reasonNoLeader) {
+	if !uncertain(err) || !core.HasReason(err, core.ReasonNoLeader) {
 		t.Errorf("clients are told %v", err)
 	}
 	for what, err := range map[string]error{
 		"a change that was not begun": try(created, keyed, consensus.ErrNotLeader),
 		"what only reads":             try(read, &v1.GetWorkloadRequest{}, consensus.ErrUncertain),
 	} {
-		if uncertain(err) || !hasReason(err, reasonNoLeader) {
+		if uncertain(err) || !core.HasReason(err, core.ReasonNoLeader) {
 			t.Errorf("%s ends with %v", what, err)
 		}
 	}
@@ -540,14 +538,14 @@ func TestAnUncertainAttemptIsNotForgotten(t *testing.T) {
 func TestALeaderSaysItselfWhyItCannotAnswer(t *testing.T) {
 	leader, follower := pair(t)
 	votes(t, leader, follower)
-	admin := follower.dial(nil, leader.newTokenSecret(&v1.CreateTokenRequest{Role: roleAdmin, Name: "ann"}))
+	admin := follower.dial(nil, leader.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleAdmin, Name: "ann"}))
 	leader.passed.methods[v1.TokenService_ListTokens_FullMethodName] = passable{call: func(any, context.Context, func(any) error, grpc.UnaryServerInterceptor) (any, error) {
-		return nil, statusOf(refuse(codes.Unavailable, "the tags are not known yet"))
+		return nil, core.StatusOf(core.Refuse(codes.Unavailable, "the tags are not known yet"))
 	}}
 	follower.router.patience = 0
 	_, err := admin.ListTokens(follower.ctx, &v1.ListTokensRequest{})
 	wantCode(t, err, codes.Unavailable, "the tags are not known yet")
-	if hasReason(err, reasonNoLeader) {
+	if core.HasReason(err, core.ReasonNoLeader) {
 		t.Errorf("although one leads: %v", err)
 	}
 }
@@ -557,7 +555,7 @@ func TestALeaderSaysItselfWhyItCannotAnswer(t *testing.T) {
 func TestMachineThatJoinsIsAskedForAgain(t *testing.T) {
 	leader, _ := pair(t)
 	attempts := 0
-	_, err := leader.router.unary(leader.ctx, &v1.EnrollRequest{}, v1.EnrollmentService_Enroll_FullMethodName, func(context.Context, any) (any, error) {
+	_, err := leader.router.Unary(leader.ctx, &v1.EnrollRequest{}, v1.EnrollmentService_Enroll_FullMethodName, func(context.Context, any) (any, error) {
 		if attempts++; attempts == 1 {
 			return nil, consensus.ErrUncertain
 		}
@@ -578,7 +576,7 @@ func TestWhoIsBehindTurnsNobodyAway(t *testing.T) {
 	unknown = identity.NewAPIToken(identity.Fingerprint{}).Reveal() // the other one may be refused from memory
 	_, err = follower.dial(nil, unknown).ListTokens(follower.ctx, &v1.ListTokensRequest{})
 	wantCode(t, err, codes.Unavailable, "behind")
-	if !hasReason(err, reasonNoLeader) {
+	if !core.HasReason(err, core.ReasonNoLeader) {
 		t.Errorf("the client is not told to ask another server: %v", err)
 	}
 	if response, body := follower.request(nil, http.MethodGet, "/v1/tokens", "", "Authorization", "Bearer "+unknown); response.StatusCode != http.StatusServiceUnavailable {
@@ -603,7 +601,7 @@ func TestPatienceWithoutALeader(t *testing.T) {
 // TestClientIsToldOfAllServers, if it says which ones it knows and that is not right.
 func TestClientIsToldOfAllServers(t *testing.T) {
 	all := []string{"192.0.2.1:7700", "192.0.2.2:7700"}
-	g := &guard{addresses: func() []string { return all }}
+	g := &router{addresses: func() []string { return all }}
 	for known, told := range map[string]bool{
 		"192.0.2.1:7700":                               true,
 		"192.0.2.2:7700,192.0.2.1:7700":                false,
@@ -621,15 +619,15 @@ func TestClientIsToldOfAllServers(t *testing.T) {
 // A stream is as good an occasion, and lasts longer. It does not matter which server has it.
 func TestStreamIsToldOfAllServers(t *testing.T) {
 	leader, follower := pair(t)
-	op := leader.newTokenSecret(&v1.CreateTokenRequest{Role: roleOperator})
-	must(t, follower.consensus.WaitApplied(follower.ctx, leader.store.Snapshot().Index()))
+	op := leader.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleOperator})
+	must(t, follower.Consensus.WaitApplied(follower.ctx, leader.Store.Snapshot().Index()))
 	for _, at := range []*cluster{leader, follower} {
 		stream, err := at.dial(nil, op).WatchWorkloads(metadata.AppendToOutgoingContext(at.ctx, metadataKnown, ""), &v1.WatchWorkloadsRequest{})
 		must(t, err)
 		header, err := stream.Header()
 		must(t, err)
 		if told := header.Get(metadataServers); len(told) != 1 || len(strings.Split(told[0], ",")) != 2 {
-			t.Errorf("%s tells of %v", at.uid, told)
+			t.Errorf("%s tells of %v", at.UID, told)
 		}
 	}
 }
@@ -637,8 +635,8 @@ func TestStreamIsToldOfAllServers(t *testing.T) {
 // TestClientIsToldWhoLeads when its call was passed on, if it wants to know.
 func TestClientIsToldWhoLeads(t *testing.T) {
 	leader, follower := pair(t)
-	op := leader.newTokenSecret(&v1.CreateTokenRequest{Role: roleOperator})
-	must(t, follower.consensus.WaitApplied(follower.ctx, leader.store.Snapshot().Index()))
+	op := leader.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleOperator})
+	must(t, follower.Consensus.WaitApplied(follower.ctx, leader.Store.Snapshot().Index()))
 	wanting := metadata.AppendToOutgoingContext(leader.ctx, metadataKnown, "")
 	stale := metadata.AppendToOutgoingContext(wanting, metadataConsistency, consistencyStale)
 	for _, one := range []struct {
@@ -655,7 +653,7 @@ func TestClientIsToldWhoLeads(t *testing.T) {
 		_, err := one.at.dial(nil, op).ListWorkloads(one.ctx, &v1.ListWorkloadsRequest{}, grpc.Header(&header))
 		must(t, err)
 		if told := header.Get(metadataLeader); !slices.Equal(told, one.told) {
-			t.Errorf("%s says that %v leads", one.at.uid, told)
+			t.Errorf("%s says that %v leads", one.at.UID, told)
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/peers"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -63,7 +64,7 @@ func (s *Server) rotateGossipKey(snap *state.Snapshot, b *state.Batch) error {
 
 // EnsureGossipKey gives a key to a cluster that was founded without one.
 func (s *Server) EnsureGossipKey(ctx context.Context) error {
-	_, err := s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
+	_, err := s.Propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
 		if snap.GossipKey() != nil {
 			return nil
 		}
@@ -75,7 +76,7 @@ func (s *Server) EnsureGossipKey(ctx context.Context) error {
 // GossipKey is the key as the state has it, and its version; none if the state
 // is not there yet.
 func (s *Server) GossipKey() (key []byte, version uint64, err error) {
-	stored := s.store.Snapshot().GossipKey()
+	stored := s.Store.Snapshot().GossipKey()
 	if stored == nil {
 		return nil, 0, nil
 	}
@@ -89,7 +90,7 @@ func (s *Server) openGossipKey(sealed []byte) ([]byte, error) {
 
 // GetGossipKey tells another server the key.
 func (s *peerService) GetGossipKey(context.Context, *v1.GetGossipKeyRequest) (*v1.GetGossipKeyResponse, error) {
-	stored := s.store.Snapshot().GossipKey()
+	stored := s.Store.Snapshot().GossipKey()
 	return &v1.GetGossipKeyResponse{Version: stored.GetMetadata().GetVersion(), Sealed: stored.GetSealed()}, nil
 }
 
@@ -102,7 +103,7 @@ func (s *Server) AskGossipKey(ctx context.Context, address string) (key []byte, 
 	}
 	defer func() { _ = conn.Close() }()
 	answer, err := v1.NewPeerServiceClient(conn).GetGossipKey(ctx, &v1.GetGossipKeyRequest{})
-	if hasReason(err, reasonRemoved) {
+	if core.HasReason(err, core.ReasonRemoved) {
 		return nil, 0, ErrRemoved
 	}
 	if err != nil {

@@ -113,7 +113,7 @@ func (c *cluster) run(agreed *consensus.Consensus, loop *nodes.Loop) (stop func(
 		_ = agreed.Lead(ctx, func(ctx context.Context) error {
 			var both sync.WaitGroup
 			both.Go(func() { _ = loop.Run(ctx) })
-			placement := replicas.Loop{Store: c.store, Proposer: agreed}
+			placement := replicas.Loop{Store: c.Store, Proposer: agreed}
 			err := placement.Run(ctx)
 			both.Wait()
 			return err
@@ -226,12 +226,12 @@ func (c *cluster) request(member *identity.Credentials, method, path, body strin
 // until waits until the state is as wished, and returns it.
 func (c *cluster) until(wished func(*state.Snapshot) bool) *state.Snapshot {
 	c.t.Helper()
-	snap, feed := c.store.Subscribe()
+	snap, feed := c.Store.Subscribe()
 	for !wished(snap) {
 		if _, err := feed.Next(c.ctx); err != nil {
 			c.t.Fatalf("the state never was as wished: %v", err)
 		}
-		snap = c.store.Snapshot()
+		snap = c.Store.Snapshot()
 	}
 	return snap
 }
@@ -239,7 +239,7 @@ func (c *cluster) until(wished func(*state.Snapshot) bool) *state.Snapshot {
 // change puts objects into the state past the API.
 func (c *cluster) change(build func(*state.Snapshot, *state.Batch)) {
 	c.t.Helper()
-	_, err := c.propose(c.ctx, func(snap *state.Snapshot, b *state.Batch) error {
+	_, err := c.Propose(c.ctx, func(snap *state.Snapshot, b *state.Batch) error {
 		build(snap, b)
 		return nil
 	})

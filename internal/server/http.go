@@ -8,10 +8,10 @@ import (
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 
 	"github.com/cloudless/cloudless/api"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/oneport"
 )
 
@@ -53,7 +53,7 @@ func notTooLong(next http.Handler) http.Handler {
 		}
 		// Who is still sending when the connection is closed may never see the answer.
 		_, _ = io.CopyN(io.Discard, r.Body, maxUnread)
-		writeError(w, statusOf(refuse(codes.InvalidArgument, "the request has %d bytes, more than the %d that one may have", r.ContentLength, maxMessage)))
+		writeError(w, core.StatusOf(core.Refuse(codes.InvalidArgument, "the request has %d bytes, more than the %d that one may have", r.ContentLength, maxMessage)))
 	})
 }
 
@@ -65,7 +65,7 @@ func (s *Server) identified(next http.Handler) http.Handler {
 		if registry {
 			writeError = writeRegistryError
 		}
-		p, err := s.router.surely(r.Context(), shownBy(r), func() (Principal, error) { return s.identify(r) })
+		p, err := s.auth.proveRequest(r, "")
 		if err != nil {
 			last := oneport.StrangerOf(r.Context()).Refused()
 			if last || r.ProtoMajor == 1 && r.ContentLength != 0 {
@@ -75,48 +75,27 @@ func (s *Server) identified(next http.Handler) http.Handler {
 			if registry {
 				scheme = "Basic"
 			}
-			if err = statusOf(err); status.Code(err) == codes.Unauthenticated {
+			if err = core.StatusOf(err); status.Code(err) == codes.Unauthenticated {
 				w.Header().Set("WWW-Authenticate", scheme+` realm="cloudless"`)
 			}
 			writeError(w, err)
 			return
 		}
 		oneport.StrangerOf(r.Context()).Proved()
-		r = r.WithContext(withPrincipal(r.Context(), p))
+		r = r.WithContext(core.WithPrincipal(r.Context(), p))
 		if strings.HasPrefix(r.URL.Path, "/v1/") { // the API asks for itself, and says itself why it ends
 			next.ServeHTTP(w, r)
 			return
 		}
 		write := r.Method != http.MethodGet && r.Method != http.MethodHead
 		if err := authorizeHTTP(p, registry, write); err != nil && !copying(p, r) {
-			writeError(w, statusOf(err))
+			writeError(w, core.StatusOf(err))
 			return
 		}
 		ctx, release := s.revoked.bind(r.Context(), p)
 		defer release()
 		next.ServeHTTP(w, r.WithContext(ctx))
 	})
-}
-
-// identify proves the caller by client certificate, bearer token, or, as
-// registry clients do it, by a token as the password.
-func (s *Server) identify(r *http.Request) (Principal, error) {
-	if r.TLS == nil {
-		return Principal{}, errNoIdentity
-	}
-	if p, ok, err := s.auth.fromTLS(credentials.TLSInfo{State: *r.TLS}); ok {
-		if err == nil && p.Role == roleServer && r.Header.Get(metadataID) != "" {
-			return s.auth.fromServer(p.ID, principalHeaders(r.Header))
-		}
-		if err == nil && copying(p, r) && p.ID.Name() != s.uid {
-			err = s.auth.requireMember(p)
-		}
-		return p, err
-	}
-	if by := shownBy(r); by.token != "" {
-		return s.auth.fromToken(by.token)
-	}
-	return Principal{}, errNoIdentity
 }
 
 // writeError answers in the form that the gateway gives its errors.

@@ -17,12 +17,13 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/registry"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
 // writeRegistryError answers in the form that registry clients show to people.
 func writeRegistryError(w http.ResponseWriter, err error) {
-	st := status.Convert(statusOf(err))
+	st := status.Convert(core.StatusOf(err))
 	code := "UNKNOWN"
 	switch st.Code() {
 	case codes.Unauthenticated:
@@ -57,11 +58,11 @@ func (s *Server) checkUnused(r *http.Request) error {
 	name, reference, isManifest := manifestOf(r)
 	if !isManifest {
 		if strings.Contains(r.URL.Path, "/blobs/") && !strings.Contains(r.URL.Path, "/blobs/uploads/") {
-			return refuse(codes.FailedPrecondition, "a layer is not deleted by itself, because images may name it: delete the images, and it goes with the last of them")
+			return core.Refuse(codes.FailedPrecondition, "a layer is not deleted by itself, because images may name it: delete the images, and it goes with the last of them")
 		}
 		return nil
 	}
-	snap := s.store.Snapshot()
+	snap := s.Store.Snapshot()
 	tag, digest := reference, digestIn(snap, name, reference)
 	if isDigest(reference) {
 		tag = ""
@@ -70,7 +71,7 @@ func (s *Server) checkUnused(r *http.Request) error {
 		return nil
 	}
 	if users := imageUses(snap).of(name, tag, digest); len(users) > 0 {
-		return refuse(codes.FailedPrecondition, "image %s is used by %s; remove what uses it first, or delete it all the same with: cloudless image rm --force", name, listed(users))
+		return core.Refuse(codes.FailedPrecondition, "image %s is used by %s; remove what uses it first, or delete it all the same with: cloudless image rm --force", name, listed(users))
 	}
 	return nil
 }
@@ -115,7 +116,7 @@ func (s *Server) servePush(local http.Handler, w http.ResponseWriter, r *http.Re
 	// The registry refuses what is longer.
 	body, err := io.ReadAll(io.LimitReader(r.Body, maxManifest+1))
 	if err != nil {
-		writeRegistryError(w, refuse(codes.InvalidArgument, "the manifest could not be read: send it again"))
+		writeRegistryError(w, core.Refuse(codes.InvalidArgument, "the manifest could not be read: send it again"))
 		return
 	}
 	tag, digest := "", reference
@@ -184,7 +185,7 @@ func (s *Server) serveDelete(local http.Handler, w http.ResponseWriter, r *http.
 // serveManifest reads by the digest that the state has for a tag, and gets what
 // is missing here from the other servers.
 func (s *Server) serveManifest(local http.Handler, w http.ResponseWriter, r *http.Request, repository, reference string) {
-	snap := s.store.Snapshot()
+	snap := s.Store.Snapshot()
 	if !isDigest(reference) {
 		var err error
 		if snap, err = s.readTags(r.Context()); err != nil {

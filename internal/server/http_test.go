@@ -1,7 +1,9 @@
 package server
 
 import (
+	"bufio"
 	"encoding/json"
+	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -9,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/oneport"
 )
 
@@ -21,7 +24,7 @@ type refusedJSON struct {
 
 func TestRefusalsOverHTTPHaveOneShape(t *testing.T) {
 	c := newCluster(t)
-	operator := "Bearer " + c.newTokenSecret(&v1.CreateTokenRequest{Role: roleOperator})
+	operator := "Bearer " + c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleOperator})
 	for _, ask := range []struct {
 		method, path, body, token string
 		status                    int
@@ -55,7 +58,7 @@ func TestRefusalsOverHTTPHaveOneShape(t *testing.T) {
 		{"GET", "/v1/workloads:watch?selection.labels=!", "", operator, 400, codes.InvalidArgument, "labels"},
 		{"PUT", "/v1/workloads", "{}", operator, 405, codes.Unimplemented, "PUT cannot be done at /v1/workloads"},
 		{"GET", "/v1/namespaces/default/workloads/web:exec", "", operator, 400, codes.InvalidArgument, "exec is a WebSocket"},
-		{"POST", "/v2/app/blobs/uploads/", "", "Bearer " + c.newTokenSecret(&v1.CreateTokenRequest{Role: roleViewer}), 403, codes.PermissionDenied, "push images"},
+		{"POST", "/v2/app/blobs/uploads/", "", "Bearer " + c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleViewer}), 403, codes.PermissionDenied, "push images"},
 	} {
 		var header []string
 		if ask.token != "" {
@@ -77,7 +80,7 @@ func TestRefusalsOverHTTPHaveOneShape(t *testing.T) {
 // What is wrong with a body is said of its fields, as of one that is understood and refused.
 func TestWrongBodiesNameTheField(t *testing.T) {
 	c := newCluster(t)
-	operator := "Bearer " + c.newTokenSecret(&v1.CreateTokenRequest{Role: roleOperator})
+	operator := "Bearer " + c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleOperator})
 	for _, ask := range []struct{ path, body, field, why string }{
 		{"/v1/workloads", `{"spec":{"replcas":1}}`, "spec.replcas", "is not a known field; did you mean replicas?"},
 		{"/v1/workloads", `{"spec":{"replicas":"many"}}`, "spec.replicas", "must be a whole number"},
@@ -107,28 +110,29 @@ func TestWrongBodiesNameTheField(t *testing.T) {
 // A stream says why it ends, also by HTTP.
 func TestStreamOverHTTPSaysThatItsTokenIsRevoked(t *testing.T) {
 	c := newCluster(t)
-	made, err := c.as(roleAdmin).CreateToken(c.ctx, &v1.CreateTokenRequest{Name: "ci", Role: roleViewer})
+	made, err := c.as(core.RoleAdmin).CreateToken(c.ctx, &v1.CreateTokenRequest{Name: "ci", Role: core.RoleViewer})
 	must(t, err)
-	answered := make(chan string, 1)
-	go func() {
-		_, body := c.request(nil, http.MethodGet, "/v1/workloads:watch", "", "Authorization", "Bearer "+made.GetSecret())
-		answered <- body
-	}()
-	for bound := false; !bound; {
-		c.revoked.mu.Lock()
-		bound = len(c.revoked.streams) > 0
-		c.revoked.mu.Unlock()
-	}
-	_, err = c.as(roleAdmin).DeleteToken(c.ctx, &v1.DeleteTokenRequest{Name: "ci"})
+	request, err := http.NewRequestWithContext(c.ctx, http.MethodGet, "https://cloudless/v1/workloads:watch", nil)
 	must(t, err)
-	if body := <-answered; !strings.Contains(body, `"code":16`) || !strings.Contains(body, "revoked") {
+	request.Header.Set("Authorization", "Bearer "+made.GetSecret())
+	response, err := c.web(nil).Do(request)
+	must(t, err)
+	defer response.Body.Close()
+	lines := bufio.NewReader(response.Body)
+	_, err = lines.ReadString('\n') // the watch has begun
+	must(t, err)
+	_, err = c.as(core.RoleAdmin).DeleteToken(c.ctx, &v1.DeleteTokenRequest{Name: "ci"})
+	must(t, err)
+	rest, err := io.ReadAll(lines)
+	must(t, err)
+	if body := string(rest); !strings.Contains(body, `"code":16`) || !strings.Contains(body, "revoked") {
 		t.Errorf("the watch ended with %s", body)
 	}
 }
 
 func TestWorkloadOverHTTP(t *testing.T) {
 	c := newCluster(t)
-	header := []string{"Authorization", "Bearer " + c.newTokenSecret(&v1.CreateTokenRequest{Role: roleOperator})}
+	header := []string{"Authorization", "Bearer " + c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleOperator})}
 	do := func(method, path, body string) map[string]any {
 		t.Helper()
 		response, text := c.request(nil, method, path, body, header...)
@@ -176,7 +180,7 @@ func TestLargeFirstRequestIsNotCutOff(t *testing.T) {
 
 func TestRequestThatIsTooLongIsRefused(t *testing.T) {
 	c := newCluster(t)
-	token := c.newTokenSecret(&v1.CreateTokenRequest{Role: roleOperator})
+	token := c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleOperator})
 	body := `{"metadata":{"name":"web"},"spec":{"image":"` + strings.Repeat("x", maxMessage) + `"}}`
 	response, text := c.request(nil, http.MethodPost, "/v1/workloads", body, "Authorization", "Bearer "+token)
 	if response.StatusCode != http.StatusBadRequest || !strings.Contains(text, "more than the 8388608 that one may have") {

@@ -17,6 +17,7 @@ import (
 	"github.com/cloudless/cloudless/internal/assignment"
 	"github.com/cloudless/cloudless/internal/image"
 	"github.com/cloudless/cloudless/internal/registry"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -79,7 +80,7 @@ func (s *Server) resolve(ctx context.Context, snap *state.Snapshot, name image.N
 func localImage(from string) (image.Name, error) {
 	name, err := parseImage("name", from)
 	if err == nil && !name.Local() {
-		err = refuse(codes.NotFound, "image %s is not in the cluster's own registry", from)
+		err = core.Refuse(codes.NotFound, "image %s is not in the cluster's own registry", from)
 	}
 	return name, err
 }
@@ -264,7 +265,7 @@ func (s *imageService) DeleteImage(ctx context.Context, request *v1.DeleteImageR
 // afterDeletion frees the room at once if nobody can have the image back.
 func (s *Server) afterDeletion(ctx context.Context, shown *v1.Image, now bool) error {
 	if now {
-		if _, err := s.registry.Collect(ctx, registry.CollectOptions{Keep: s.keepImages(s.store.Snapshot())}); err != nil {
+		if _, err := s.registry.Collect(ctx, registry.CollectOptions{Keep: s.keepImages(s.Store.Snapshot())}); err != nil {
 			return err
 		}
 	}
@@ -277,7 +278,7 @@ func deletable(i *v1.Image, request *v1.DeleteImageRequest) error {
 	if len(users) == 0 || request.GetForce() {
 		return nil
 	}
-	return refuse(codes.FailedPrecondition, "image %s is used by %s; remove what uses it first, or delete it all the same with --force",
+	return core.Refuse(codes.FailedPrecondition, "image %s is used by %s; remove what uses it first, or delete it all the same with --force",
 		request.GetName(), listed(users))
 }
 
@@ -300,13 +301,13 @@ func (s *imageService) deleteAgain(ctx context.Context, snap *state.Snapshot, re
 	if err != nil {
 		return nil, err
 	}
-	users := imageUses(s.store.Snapshot()).of(deleted.Repository, "", deleted.Digest) // who has come to use it meanwhile keeps it
+	users := imageUses(s.Store.Snapshot()).of(deleted.Repository, "", deleted.Digest) // who has come to use it meanwhile keeps it
 	if len(users) == 0 || request.GetForce() {
 		if err := s.registry.Forget(*deleted); err != nil {
 			return nil, err
 		}
 	}
-	shown.Status.ExpireTime = timestamppb.New(s.now())
+	shown.Status.ExpireTime = timestamppb.New(s.Now())
 	return shown, s.afterDeletion(ctx, shown, true)
 }
 
@@ -320,14 +321,14 @@ func deletedUntil(i *v1.Image, now bool) string {
 // tell writes an event about an image. The image is what it is even if the
 // event could not be written.
 func (s *Server) tell(ctx context.Context, about *v1.Image, reason, message string) {
-	_, err := s.propose(ctx, func(_ *state.Snapshot, b *state.Batch) error {
-		e := s.event(ctx, &v1.Workload{Metadata: &v1.Metadata{Name: about.GetMetadata().GetName()}}, reason, message)
+	_, err := s.Propose(ctx, func(_ *state.Snapshot, b *state.Batch) error {
+		e := s.Event(ctx, &v1.Workload{Metadata: &v1.Metadata{Name: about.GetMetadata().GetName()}}, reason, message)
 		e.Spec.ObjectKind = "image"
 		b.Create(e)
 		return nil
 	})
 	if err != nil {
-		s.logger.WarnContext(ctx, "an event could not be written", "reason", reason, "error", err)
+		s.Logger.WarnContext(ctx, "an event could not be written", "reason", reason, "error", err)
 	}
 }
 
@@ -341,7 +342,7 @@ func (s *imageService) RestoreImage(ctx context.Context, request *v1.RestoreImag
 	} else if deleted := s.deletedImage(snap, name); deleted != nil {
 		err := s.have(ctx, deleted.Repository, deleted.Digest)
 		if errors.Is(err, registry.ErrNotFound) {
-			return nil, refuse(codes.NotFound, "image %s is deleted and no server has it any more: push it again", request.GetName())
+			return nil, core.Refuse(codes.NotFound, "image %s is deleted and no server has it any more: push it again", request.GetName())
 		}
 		if err != nil {
 			return nil, err
@@ -350,19 +351,19 @@ func (s *imageService) RestoreImage(ctx context.Context, request *v1.RestoreImag
 	back, err := s.restoreTag(ctx, name.Repository, name.Reference())
 	switch {
 	case errors.Is(err, errNotDeleted):
-		return nil, refuse(codes.FailedPrecondition, "image %s is not deleted", request.GetName())
+		return nil, core.Refuse(codes.FailedPrecondition, "image %s is not deleted", request.GetName())
 	case errors.Is(err, registry.ErrNotFound):
 		if _, err := s.registry.Digest(ctx, name.Repository, name.Reference()); err == nil && isDigest(name.Reference()) {
-			return nil, refuse(codes.FailedPrecondition, "image %s is not deleted", request.GetName())
+			return nil, core.Refuse(codes.FailedPrecondition, "image %s is not deleted", request.GetName())
 		}
-		return nil, refuse(codes.NotFound, "there is no deleted image %s to have back; see: cloudless image ls --deleted", request.GetName())
+		return nil, core.Refuse(codes.NotFound, "there is no deleted image %s to have back; see: cloudless image ls --deleted", request.GetName())
 	case errors.Is(err, errTaken):
-		return nil, refuse(codes.FailedPrecondition, "image %s was pushed anew since it was deleted; delete the new one first: cloudless image rm %s",
+		return nil, core.Refuse(codes.FailedPrecondition, "image %s was pushed anew since it was deleted; delete the new one first: cloudless image rm %s",
 			request.GetName(), request.GetName())
 	case err != nil:
 		return nil, err
 	}
-	snap := s.store.Snapshot()
+	snap := s.Store.Snapshot()
 	name.Tag, name.Digest = back.Tag, back.Digest
 	found, err := s.resolve(ctx, snap, name)
 	if err != nil {
@@ -415,7 +416,7 @@ func (s *imageService) PruneImages(ctx context.Context, request *v1.PruneImagesR
 				return nil, err
 			}
 		}
-		options.Keep = s.keepImages(s.store.Snapshot())
+		options.Keep = s.keepImages(s.Store.Snapshot())
 	}
 	answer.FreedBytes, err = s.registry.Collect(ctx, options)
 	return answer, err
@@ -434,12 +435,12 @@ func (s *Server) pruneBlobs(ctx context.Context) error {
 			return ctx.Err()
 		case <-ticker.C:
 		}
-		freed, err := s.registry.Collect(ctx, registry.CollectOptions{Keep: s.keepImages(s.store.Snapshot())})
+		freed, err := s.registry.Collect(ctx, registry.CollectOptions{Keep: s.keepImages(s.Store.Snapshot())})
 		if err != nil && ctx.Err() == nil {
-			s.logger.WarnContext(ctx, "images could not be collected, will try again", "error", err, "in", collectInterval)
+			s.Logger.WarnContext(ctx, "images could not be collected, will try again", "error", err, "in", collectInterval)
 		}
 		if freed > 0 {
-			s.logger.InfoContext(ctx, "removed what no image needs", "bytes", freed)
+			s.Logger.InfoContext(ctx, "removed what no image needs", "bytes", freed)
 		}
 	}
 }
@@ -560,12 +561,12 @@ func listed(names []string) string {
 // unpushedImage says what to do about an image that a workload cannot have.
 func (s *Server) unpushedImage(snap *state.Snapshot, from string, name image.Name) error {
 	if deleted := s.deletedImage(snap, name); deleted != nil {
-		return refuse(codes.FailedPrecondition, "image %s was deleted; have it back with: cloudless image restore %s", from, from)
+		return core.Refuse(codes.FailedPrecondition, "image %s was deleted; have it back with: cloudless image restore %s", from, from)
 	}
 	if near := nearestImage(snap, from); near != "" {
-		return refuse(codes.FailedPrecondition, "image %s is not in the cluster's registry; did you mean %s?", from, near)
+		return core.Refuse(codes.FailedPrecondition, "image %s is not in the cluster's registry; did you mean %s?", from, near)
 	}
-	return refuse(codes.FailedPrecondition,
+	return core.Refuse(codes.FailedPrecondition,
 		"image %s is not in the cluster's registry; push it first (cloudless run ./%s does), or name the registry it is in, such as %s",
 		from, path.Base(name.Repository), name.Public())
 }

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -27,7 +28,7 @@ import (
 func TestImageThatIsUsedIsNotDeleted(t *testing.T) {
 	c := newCluster(t)
 	c.work("box", idle)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	first := c.push("hello:1")
 	c.create(op, workload("web", imageOf("hello:1")))
 	image, err := op.GetImage(c.ctx, &v1.GetImageRequest{Name: "hello:1"})
@@ -92,7 +93,7 @@ func TestImageThatIsUsedIsNotDeleted(t *testing.T) {
 func TestPruneTakesWhatNothingUses(t *testing.T) {
 	c := newCluster(t)
 	c.work("box", idle)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	used := c.push("hello:1")
 	c.create(op, workload("web", imageOf("hello:1")))
 	c.push("lone:1")
@@ -160,11 +161,11 @@ func (a *abroad) push(t *testing.T, ref string) string {
 func TestForeignImageIsPinnedWithTheLogin(t *testing.T) {
 	a := newAbroad(t)
 	c := newCluster(t, func(o *Options) { o.Foreign = a })
-	op, admin := c.as(roleOperator), c.as(roleAdmin)
+	op, admin := c.as(core.RoleOperator), c.as(core.RoleAdmin)
 	digest := a.push(t, "app:1")
 	create := func(name, tag string) (*v1.Revision, error) {
 		w, err := op.CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload(name, imageOf(a.host+"/app:"+tag))})
-		return c.store.Snapshot().Revision(w.GetStatus().GetRevisionUid()), err
+		return c.Store.Snapshot().Revision(w.GetStatus().GetRevisionUid()), err
 	}
 	_, err := create("web", "1")
 	wantCode(t, err, codes.FailedPrecondition, "may not be pulled or does not exist", "cloudless image login "+a.host+" --username USER")
@@ -205,11 +206,11 @@ func TestForeignImageIsPinnedWithTheLogin(t *testing.T) {
 // A login reaches the nodes that pull from its registry and nobody else.
 func TestLoginIsSealedAndGoesToTheNode(t *testing.T) {
 	c := newCluster(t)
-	admin := c.as(roleAdmin)
+	admin := c.as(core.RoleAdmin)
 	m := c.join("box")
 	stream := m.connect(c.ctx)
 	assignments(t, stream)
-	_, err := c.as(roleOperator).SetLogin(c.ctx, &v1.SetLoginRequest{Host: "example.com", Username: "ann", Password: "s3cret"})
+	_, err := c.as(core.RoleOperator).SetLogin(c.ctx, &v1.SetLoginRequest{Host: "example.com", Username: "ann", Password: "s3cret"})
 	wantCode(t, err, codes.PermissionDenied)
 	for _, bad := range []string{"https://example.com", "example.com/x", "EXAMPLE", "registry.cloudless.internal"} {
 		_, err := admin.SetLogin(c.ctx, &v1.SetLoginRequest{Host: bad, Username: "ann", Password: "s3cret"})
@@ -244,7 +245,7 @@ func TestLoginIsSealedAndGoesToTheNode(t *testing.T) {
 	}
 	logins, err := admin.ListLogins(c.ctx, &v1.ListLoginsRequest{})
 	must(t, err)
-	stored := c.store.Snapshot().Password(c.store.Snapshot().LoginByName("example.com").GetMetadata().GetUid())
+	stored := c.Store.Snapshot().Password(c.Store.Snapshot().LoginByName("example.com").GetMetadata().GetUid())
 	if len(logins.GetItems()) != 2 || strings.Contains(logins.String(), "s3cret") || strings.Contains(string(stored.GetSealed()), "s3cret") {
 		t.Error("the password can be read, or a login is missing")
 	}
@@ -263,7 +264,7 @@ func TestLoginIsSealedAndGoesToTheNode(t *testing.T) {
 // The progress of a pull is shown and watched, and never written.
 func TestProgressIsShownButNotKept(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	m := c.join("box")
 	ctx, leave := context.WithCancel(c.ctx)
 	stream := m.connect(ctx)
@@ -288,7 +289,7 @@ func TestProgressIsShownButNotKept(t *testing.T) {
 		}
 	}
 	see(func(r *v1.ReplicaChange) bool { return r.GetChange() == changeSynced })
-	before := c.store.Snapshot().Replica(uid).GetMetadata().GetVersion()
+	before := c.Store.Snapshot().Replica(uid).GetMetadata().GetVersion()
 	for _, done := range []int64{100, 200} {
 		must(t, report(stream, uid, &v1.ReplicaStatus{Phase: spec.PhasePreparing, Progress: &v1.Progress{What: "pulling app", DoneBytes: done, TotalBytes: 300}}))
 		see(func(r *v1.ReplicaChange) bool { return r.GetReplica().GetStatus().GetProgress().GetDoneBytes() == done })
@@ -298,7 +299,7 @@ func TestProgressIsShownButNotKept(t *testing.T) {
 	if p := list.GetItems()[0].GetStatus().GetProgress(); p.GetTotalBytes() != 300 {
 		t.Errorf("the list shows %v", p)
 	}
-	if after := c.store.Snapshot().Replica(uid).GetMetadata().GetVersion(); after != before || c.store.Snapshot().Replica(uid).GetStatus().GetProgress() != nil {
+	if after := c.Store.Snapshot().Replica(uid).GetMetadata().GetVersion(); after != before || c.Store.Snapshot().Replica(uid).GetStatus().GetProgress() != nil {
 		t.Errorf("progress was written: from %d to %d", before, after)
 	}
 	leave() // what a node said that is gone is not shown
@@ -314,13 +315,13 @@ func TestProgressIsKeptForTheReplicasOfTheNodeOnly(t *testing.T) {
 	owner, other := c.join("owner"), c.join("other")
 	stream := owner.connect(c.ctx)
 	assignments(t, stream)
-	_, err := c.as(roleOperator).CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web")})
+	_, err := c.as(core.RoleOperator).CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web")})
 	must(t, err)
 	uid := assignments(t, stream).GetAssign()[0].GetReplica().GetMetadata().GetUid()
 	pulling := func(uid string, done int64) *v1.ReplicaReport {
 		return &v1.ReplicaReport{Uid: uid, Status: &v1.ReplicaStatus{Progress: &v1.Progress{What: "pulling app", DoneBytes: done}}}
 	}
-	snap := c.store.Snapshot()
+	snap := c.Store.Snapshot()
 	c.progress.take(snap, owner.uid(), []*v1.ReplicaReport{pulling(uid, 1), pulling("invented", 1)})
 	rest := c.progress.take(snap, other.uid(), []*v1.ReplicaReport{pulling(uid, 2), pulling("another", 2)})
 	if n := len(c.progress.known); n != 1 {

@@ -14,11 +14,6 @@ import (
 // calls pass the same interceptors. They travel in memory: no one outside can
 // open such a connection.
 
-// innerAuth marks a connection of the gateway.
-type innerAuth struct{ credentials.CommonAuthInfo }
-
-func (innerAuth) AuthType() string { return "inner" }
-
 type innerConn struct{ net.Conn }
 
 type innerListener struct{ *bufconn.Listener }

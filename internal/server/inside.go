@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/server/core"
 )
 
 // inside is a call that happens inside a running replica: the server finds the
@@ -29,7 +30,7 @@ type inside[Request, Response any] struct {
 
 // relay serves the call until the node has given its last answer.
 func (c inside[Request, Response]) relay(s *Server, stream grpc.BidiStreamingServer[Request, Response], about ...any) error {
-	snap, err := s.consensus.Read(stream.Context()) // which has what was started a moment ago
+	snap, err := s.Consensus.Read(stream.Context()) // which has what was started a moment ago
 	if err != nil {
 		return err
 	}
@@ -47,7 +48,7 @@ func (c inside[Request, Response]) relay(s *Server, stream grpc.BidiStreamingSer
 	// The answers are read from the agent's stream, which knows nothing of a
 	// caller who leaves or may no longer be here.
 	defer context.AfterFunc(ctx, release)()
-	s.logger.InfoContext(ctx, c.name, append(about, "replica", r.GetMetadata().GetName(), "caller", caller(ctx).ID.String())...)
+	s.Logger.InfoContext(ctx, c.name, append(about, "replica", r.GetMetadata().GetName(), "caller", core.Caller(ctx).ID.String())...)
 	go c.forward(stream, node, cancel) // ends with either stream
 	if err := c.answer(node, stream); err != nil {
 		return cmp.Or(context.Cause(ctx), err)
@@ -79,13 +80,13 @@ func (c inside[Request, Response]) answer(from attachStream, to grpc.BidiStreami
 	for {
 		said, err := from.Recv()
 		if errors.Is(err, io.EOF) {
-			return refuse(codes.Unavailable, "the node ended the stream before the %s had ended", c.what)
+			return core.Refuse(codes.Unavailable, "the node ended the stream before the %s had ended", c.what)
 		}
 		if err != nil {
-			return refuse(codes.Unavailable, "connection to the node lost: %s", err)
+			return core.Refuse(codes.Unavailable, "connection to the node lost: %s", err)
 		}
 		if refusal, ok := said.GetMessage().(*v1.AttachUp_Error); ok {
-			return refuse(codes.FailedPrecondition, "%s", refusal.Error)
+			return core.Refuse(codes.FailedPrecondition, "%s", refusal.Error)
 		}
 		answer, last := c.up(said)
 		if answer == nil {

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"runtime/debug"
 	"strings"
-	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -16,11 +15,17 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/cloudless/cloudless/api"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/oneport"
 	"github.com/cloudless/cloudless/internal/spec"
-	"github.com/cloudless/cloudless/internal/state"
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
+
+// Router takes calls that were let in to the server that answers them.
+type Router interface {
+	Unary(ctx context.Context, request any, method string, handler grpc.UnaryHandler) (any, error)
+	Stream(service any, stream *guardedStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error
+}
 
 // guard is what every gRPC call passes: prove, permit, validate, and map the
 // error of whatever comes after.
@@ -31,9 +36,7 @@ type guard struct {
 	logger      *slog.Logger
 	metrics     *telemetry.Server
 	tracing     *telemetry.Tracing
-	router      *router
-	// addresses are those of all servers.
-	addresses func() []string
+	router      Router
 	// stopping ends every stream, so that the server can stop.
 	stopping context.Context
 }
@@ -42,26 +45,13 @@ func (g *guard) admit(ctx context.Context, method string) (context.Context, erro
 	if open(method) {
 		return ctx, nil
 	}
-	p, err := g.prove(ctx, method)
+	p, err := g.auth.proveCall(ctx, method)
 	if err != nil {
 		return ctx, err
 	}
 	g.memberCalls.add()
-	ctx = withPrincipal(ctx, p)
+	ctx = core.WithPrincipal(ctx, p)
 	return ctx, authorize(p, method)
-}
-
-func (g *guard) prove(ctx context.Context, method string) (Principal, error) {
-	if p := caller(ctx); g.auth.stillHolds(p) {
-		return p, nil // proved by its headers
-	}
-	return g.router.surely(ctx, shownIn(ctx), func() (Principal, error) {
-		p, err := g.auth.fromContext(ctx)
-		if err == nil && forMembers(method) {
-			err = g.auth.requireMember(p)
-		}
-		return p, err
-	})
 }
 
 // noSuchMethod answers calls of what this server does not have. gRPC would answer
@@ -81,8 +71,7 @@ func (g *guard) unary(ctx context.Context, request any, info *grpc.UnaryServerIn
 	if err = shortEnough(info.FullMethod, request); err != nil {
 		return nil, err
 	}
-	g.tellServers(ctx)
-	response, err = g.router.unary(ctx, request, info.FullMethod, func(ctx context.Context, request any) (any, error) {
+	response, err = g.router.Unary(ctx, request, info.FullMethod, func(ctx context.Context, request any) (any, error) {
 		// Validated by the server that answers, not by those that pass the call on.
 		// The handler of an open method proves its caller first.
 		if !open(info.FullMethod) {
@@ -100,8 +89,8 @@ func (g *guard) unary(ctx context.Context, request any, info *grpc.UnaryServerIn
 
 func (g *guard) stream(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
 	if _, known := api.MethodOf(info.FullMethod); !known { // and not counted: names are easy to think of
-		if _, err := g.prove(stream.Context(), info.FullMethod); err != nil {
-			return statusOf(err)
+		if _, err := g.auth.proveCall(stream.Context(), info.FullMethod); err != nil {
+			return core.StatusOf(err)
 		}
 		return noSuchMethod(service, stream) // nor is one answered that nobody is permitted to call
 	}
@@ -112,18 +101,17 @@ func (g *guard) stream(service any, stream grpc.ServerStream, info *grpc.StreamS
 	if err != nil {
 		return err
 	}
-	ctx, release := g.revoked.bind(ctx, caller(ctx))
+	ctx, release := g.revoked.bind(ctx, core.Caller(ctx))
 	defer release()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer context.AfterFunc(g.stopping, func() { cancel(errStopping) })()
-	if p := caller(ctx); p.TokenUID != "" && g.auth.snapshot().Token(p.TokenUID) == nil {
+	defer context.AfterFunc(g.stopping, func() { cancel(core.ErrStopping) })()
+	if p := core.Caller(ctx); p.TokenUID != "" && g.auth.snapshot().Token(p.TokenUID) == nil {
 		return status.Error(codes.Unauthenticated, errUnknownToken.Error()) // revoked before it was bound
 	}
-	g.tellServers(ctx)
-	err = g.router.stream(service, &guardedStream{ServerStream: stream, ctx: ctx, revocable: caller(ctx).TokenUID != ""}, info, handler)
+	err = g.router.Stream(service, &guardedStream{ServerStream: stream, ctx: ctx, revocable: core.Caller(ctx).TokenUID != ""}, info, handler)
 	switch cause := context.Cause(ctx); {
-	case errors.Is(cause, errStopping):
+	case errors.Is(cause, core.ErrStopping):
 		return status.Error(codes.Unavailable, cause.Error())
 	case errors.Is(cause, errUnknownToken):
 		return status.Error(codes.Unauthenticated, cause.Error())
@@ -159,7 +147,7 @@ func (g *guard) finish(ctx context.Context, c call, panicked any, err error) err
 		g.logger.ErrorContext(ctx, "call panicked", "method", c.method, "panic", panicked, "stack", string(debug.Stack()))
 		err = status.Error(codes.Internal, "the server failed to answer this call; its log says more")
 	}
-	err = statusOf(err)
+	err = core.StatusOf(err)
 	code := status.Code(err)
 	if code == codes.Internal {
 		err = quotable(err, telemetry.RequestID(ctx))
@@ -185,7 +173,7 @@ func quotable(err error, id string) error {
 
 // callerOf is who calls, for the log.
 func callerOf(ctx context.Context) string {
-	if id := caller(ctx).ID; !id.IsZero() {
+	if id := core.Caller(ctx).ID; !id.IsZero() {
 		return string(id.Kind()) + "/" + id.Name()
 	}
 	return "unknown"
@@ -200,7 +188,7 @@ func shortEnough(method string, request any) error {
 		return nil
 	}
 	if m, ok := request.(proto.Message); ok && proto.Size(m) > maxOpenMessage {
-		return refuse(codes.InvalidArgument, "the message has %d bytes, and this call takes at most %d bytes: give the machine fewer or shorter labels", proto.Size(m), maxOpenMessage)
+		return core.Refuse(codes.InvalidArgument, "the message has %d bytes, and this call takes at most %d bytes: give the machine fewer or shorter labels", proto.Size(m), maxOpenMessage)
 	}
 	return nil
 }
@@ -224,6 +212,11 @@ type guardedStream struct {
 
 func (s *guardedStream) Context() context.Context { return s.ctx }
 
+// with is the stream with another context.
+func (s *guardedStream) with(ctx context.Context) *guardedStream {
+	return &guardedStream{ServerStream: s.ServerStream, ctx: ctx, revocable: s.revocable}
+}
+
 func (s *guardedStream) RecvMsg(m any) error {
 	if err := s.receive(m); err != nil {
 		return err
@@ -245,61 +238,11 @@ func (s *guardedStream) receive(m any) error {
 	}
 }
 
-// revocations ends the streams of a token when the token is revoked or expires.
-type revocations struct {
-	mu      sync.Mutex
-	next    int
-	streams map[string]map[int]context.CancelCauseFunc
-}
-
-func newRevocations() *revocations {
-	return &revocations{streams: map[string]map[int]context.CancelCauseFunc{}}
-}
-
-func (r *revocations) bind(ctx context.Context, p Principal) (context.Context, func()) {
-	if p.TokenUID == "" {
-		return ctx, func() {}
+// fault reports whether a code means that the server is to blame.
+func fault(code codes.Code) bool {
+	switch code {
+	case codes.Internal, codes.Unknown, codes.DataLoss, codes.Unavailable, codes.ResourceExhausted:
+		return true
 	}
-	ctx, stopTimer := context.WithDeadlineCause(ctx, p.Expires, errUnknownToken)
-	ctx, cancel := context.WithCancelCause(ctx)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.next++
-	key := r.next
-	if r.streams[p.TokenUID] == nil {
-		r.streams[p.TokenUID] = map[int]context.CancelCauseFunc{}
-	}
-	r.streams[p.TokenUID][key] = cancel
-	return ctx, func() {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		delete(r.streams[p.TokenUID], key)
-		if len(r.streams[p.TokenUID]) == 0 {
-			delete(r.streams, p.TokenUID)
-		}
-		cancel(nil)
-		stopTimer()
-	}
-}
-
-func (r *revocations) revoke(tokenUID string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, cancel := range r.streams[tokenUID] {
-		cancel(errUnknownToken)
-	}
-}
-
-// revokeMissing does the same for every token that is not there any more.
-func (r *revocations) revokeMissing(snap *state.Snapshot) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for uid, streams := range r.streams {
-		if snap.Token(uid) != nil {
-			continue
-		}
-		for _, cancel := range streams {
-			cancel(errUnknownToken)
-		}
-	}
+	return false
 }

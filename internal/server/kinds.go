@@ -12,6 +12,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/crontab"
 	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -21,7 +22,7 @@ import (
 // RunWorkload makes a job of a cron now. Neither its schedule nor its overlap policy
 // is asked, and what is due is not put off by it.
 func (s *workloads) RunWorkload(ctx context.Context, request *v1.RunWorkloadRequest) (*v1.Workload, error) {
-	receipt, err := newReceipt(ctx, v1.WorkloadService_RunWorkload_FullMethodName, request.GetIdempotencyKey(), request)
+	receipt, err := core.NewReceipt(ctx, v1.WorkloadService_RunWorkload_FullMethodName, request.GetIdempotencyKey(), request)
 	if err != nil {
 		return nil, err
 	}
@@ -35,7 +36,7 @@ func (s *workloads) RunWorkload(ctx context.Context, request *v1.RunWorkloadRequ
 			return nil, "", err
 		}
 		if cron.GetSpec().GetKind() != spec.KindCron {
-			return nil, "", refuse(codes.FailedPrecondition, "workload %s is a %s and not a cron; run it again with: %s",
+			return nil, "", core.Refuse(codes.FailedPrecondition, "workload %s is a %s and not a cron; run it again with: %s",
 				request.GetName(), spec.KindOf(cron.GetSpec()), spec.Hint(namespace, "cloudless workload restart "+request.GetName()))
 		}
 		uid := state.NewUID()
@@ -46,7 +47,7 @@ func (s *workloads) RunWorkload(ctx context.Context, request *v1.RunWorkloadRequ
 		tx.batch.Check(state.KindWorkload, cron.GetMetadata().GetUid(), cron.GetMetadata().GetVersion())
 		tx.batch.Create(revision)
 		tx.batch.Create(run)
-		tx.batch.Create(s.event(ctx, cron, "Run", "job "+run.GetMetadata().GetName()+" was made"))
+		tx.batch.Create(s.Event(ctx, cron, "Run", "job "+run.GetMetadata().GetName()+" was made"))
 		return run, spec.ActionCreate, nil
 	})
 	return made, err
@@ -56,10 +57,10 @@ func (s *workloads) RunWorkload(ctx context.Context, request *v1.RunWorkloadRequ
 func updatable(snap *state.Snapshot, old, wanted *v1.Workload) error {
 	name, was, is := old.GetMetadata().GetName(), spec.KindOf(old.GetSpec()), spec.KindOf(wanted.GetSpec())
 	if owner := old.GetStatus().GetOwner(); owner != "" {
-		return refuse(codes.FailedPrecondition, "workload %s is a job of cron %s; change that one instead", name, owner)
+		return core.Refuse(codes.FailedPrecondition, "workload %s is a job of cron %s; change that one instead", name, owner)
 	}
 	if was != is {
-		return refuse(codes.FailedPrecondition, "workload %s is a %s and cannot become a %s; delete it first, or choose another name", name, was, is)
+		return core.Refuse(codes.FailedPrecondition, "workload %s is a %s and cannot become a %s; delete it first, or choose another name", name, was, is)
 	}
 	return replicasAllowed(snap, old, spec.Size(wanted.GetSpec()))
 }
@@ -69,9 +70,9 @@ func scalable(w *v1.Workload) error {
 	name := w.GetMetadata().GetName()
 	switch w.GetSpec().GetKind() {
 	case spec.KindJob, spec.KindCron:
-		return refuse(codes.FailedPrecondition, "workload %s is a %s and is not scaled; change spec.job.parallelism and apply it", name, w.GetSpec().GetKind())
+		return core.Refuse(codes.FailedPrecondition, "workload %s is a %s and is not scaled; change spec.job.parallelism and apply it", name, w.GetSpec().GetKind())
 	case spec.KindDaemon:
-		return refuse(codes.FailedPrecondition, "workload %s is a daemon and is not scaled: it has one replica on every node that suits; change spec.placement and apply it", name)
+		return core.Refuse(codes.FailedPrecondition, "workload %s is a daemon and is not scaled: it has one replica on every node that suits; change spec.placement and apply it", name)
 	}
 	return nil
 }
@@ -79,7 +80,7 @@ func scalable(w *v1.Workload) error {
 // keepable refuses to scale a service below what it wants to keep.
 func keepable(w *v1.Workload, wished int32) error {
 	if words := spec.TooFew(w.GetSpec(), wished); words != "" {
-		return refuse(codes.FailedPrecondition, "workload %s cannot be scaled to %d: its minAvailable %s; lower minAvailable and apply it, or scale it to 0 to stop it",
+		return core.Refuse(codes.FailedPrecondition, "workload %s cannot be scaled to %d: its minAvailable %s; lower minAvailable and apply it, or scale it to 0 to stop it",
 			w.GetMetadata().GetName(), wished, words)
 	}
 	return nil
@@ -90,7 +91,7 @@ func restartable(w *v1.Workload) error {
 	if w.GetSpec().GetKind() != spec.KindCron {
 		return nil
 	}
-	return refuse(codes.FailedPrecondition, "workload %s is a cron and has no replicas of its own; make a job of it now with: %s",
+	return core.Refuse(codes.FailedPrecondition, "workload %s is a cron and has no replicas of its own; make a job of it now with: %s",
 		w.GetMetadata().GetName(), runHint(w))
 }
 
@@ -111,9 +112,9 @@ func hasOutput(snap *state.Snapshot, w *v1.Workload) error {
 		}
 	}
 	if newest == nil {
-		return refuse(codes.FailedPrecondition, "workload %s is a cron and has made no job yet; make one now with: %s", name, runHint(w))
+		return core.Refuse(codes.FailedPrecondition, "workload %s is a cron and has made no job yet; make one now with: %s", name, runHint(w))
 	}
-	return refuse(codes.FailedPrecondition, "workload %s is a cron, and the output is that of its jobs; see that of the newest with: %s",
+	return core.Refuse(codes.FailedPrecondition, "workload %s is a cron, and the output is that of its jobs; see that of the newest with: %s",
 		name, spec.Hint(w.GetMetadata().GetNamespace(), "cloudless logs "+newest.GetMetadata().GetName()))
 }
 
@@ -217,7 +218,7 @@ func (s *Server) presentCron(snap *state.Snapshot, stored *v1.Workload, st *v1.W
 	if err != nil || zoneErr != nil {
 		return // it was refused before it was stored
 	}
-	if next := times.Next(s.now(), zone); !next.IsZero() {
+	if next := times.Next(s.Now(), zone); !next.IsZero() {
 		st.Cron.NextRun = timestamppb.New(next)
 	}
 }

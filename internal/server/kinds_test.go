@@ -11,6 +11,8 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
+
+	"github.com/cloudless/cloudless/internal/server/core"
 )
 
 func kindOf(kind string) func(*v1.Workload) {
@@ -32,7 +34,7 @@ func (c *cluster) made(u *user, name string, change ...func(*v1.Workload)) *v1.W
 
 func TestCronIsRunByHand(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	cron := c.made(op, "backup", kindOf(spec.KindCron), labelled("app", "shop"))
 	if st := cron.GetStatus(); st.GetPhase() != "scheduled" || !strings.HasSuffix(st.GetCron().GetNextRun().AsTime().Format("01-02 15:04"), "01-01 02:00") {
 		t.Errorf("it is %v", st)
@@ -62,14 +64,14 @@ func TestCronIsRunByHand(t *testing.T) {
 	}
 	_, err = op.RunWorkload(c.ctx, &v1.RunWorkloadRequest{Name: "nope"})
 	wantCode(t, err, codes.NotFound, "workload nope does not exist")
-	_, err = c.as(roleViewer).RunWorkload(c.ctx, &v1.RunWorkloadRequest{Name: "backup"})
+	_, err = c.as(core.RoleViewer).RunWorkload(c.ctx, &v1.RunWorkloadRequest{Name: "backup"})
 	wantCode(t, err, codes.PermissionDenied)
 }
 
 // How many run at once is no part of what runs: changing it does no work again.
 func TestParallelismMakesNoRevision(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	apply := func(job *v1.Job) *v1.ApplyWorkloadResponse {
 		t.Helper()
 		answer, err := op.ApplyWorkload(c.ctx, &v1.ApplyWorkloadRequest{Workload: workload("import", kindOf(spec.KindJob), func(w *v1.Workload) { w.Spec.Job = job })})
@@ -89,7 +91,7 @@ func TestParallelismMakesNoRevision(t *testing.T) {
 
 func TestDaemonWithoutNodes(t *testing.T) {
 	c := newCluster(t)
-	if st := c.made(c.as(roleOperator), "logs", kindOf(spec.KindDaemon)).GetStatus(); st.GetPhase() != "pending" || st.GetReason() != "no node suits it" {
+	if st := c.made(c.as(core.RoleOperator), "logs", kindOf(spec.KindDaemon)).GetStatus(); st.GetPhase() != "pending" || st.GetReason() != "no node suits it" {
 		t.Errorf("it is %v", st)
 	}
 }
@@ -97,7 +99,7 @@ func TestDaemonWithoutNodes(t *testing.T) {
 // A service is not scaled below what it wants to keep, but can be stopped.
 func TestScalingKeepsMinAvailable(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	c.made(op, "web", replicasOf(3), func(w *v1.Workload) { w.Spec.MinAvailable = 2 })
 	scale := func(to int32) error {
 		_, err := op.ScaleWorkload(c.ctx, &v1.ScaleWorkloadRequest{Name: "web", Replicas: proto.Int32(to)})
@@ -112,7 +114,7 @@ func TestScalingKeepsMinAvailable(t *testing.T) {
 
 func TestWhatAKindCannotDo(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	c.made(op, "web")
 	c.made(op, "import", kindOf(spec.KindJob))
 	c.made(op, "backup", kindOf(spec.KindCron))
@@ -150,7 +152,7 @@ func TestWhatAKindCannotDo(t *testing.T) {
 // down when it ended.
 func TestStatusOfAJob(t *testing.T) {
 	c := newCluster(t)
-	op, node := c.as(roleOperator), c.join("n").uid()
+	op, node := c.as(core.RoleOperator), c.join("n").uid()
 	job := c.made(op, "import", kindOf(spec.KindJob), func(w *v1.Workload) { w.Spec.Job = &v1.Job{Completions: proto.Int32(3)} })
 	get := func() *v1.WorkloadStatus {
 		t.Helper()

@@ -10,6 +10,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/consensus"
 	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/peers"
 )
 
@@ -39,9 +40,9 @@ func AskLed(ctx context.Context, ca *identity.CA, uid string, other consensus.Se
 	there := v1.NewPeerServiceClient(conn)
 	_, err = there.GetProgress(ctx, &v1.GetProgressRequest{Leading: true})
 	switch {
-	case hasReason(err, reasonRemoved):
+	case core.HasReason(err, core.ReasonRemoved):
 		return false, ErrRemoved
-	case !hasReason(err, reasonNotLeader):
+	case !core.HasReason(err, core.ReasonNotLeader):
 		return err == nil, err
 	}
 	said, err := there.GetProgress(ctx, &v1.GetProgressRequest{})

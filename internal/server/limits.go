@@ -4,6 +4,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -16,7 +17,7 @@ import (
 func creatable(snap *state.Snapshot, w *v1.Workload, more int) error {
 	most := spec.MostWorkloads(snap.Cluster().GetSpec())
 	if snap.Count(state.KindWorkload)+more >= most {
-		return refuse(codes.ResourceExhausted, "workload %s is one too many: the cluster allows %d; delete one, or allow more with: cloudless cluster config set limits.workloads=%d",
+		return core.Refuse(codes.ResourceExhausted, "workload %s is one too many: the cluster allows %d; delete one, or allow more with: cloudless cluster config set limits.workloads=%d",
 			w.GetMetadata().GetName(), most, most+1)
 	}
 	return replicasWithin(snap, w, spec.Size(w.GetSpec()))
@@ -34,7 +35,7 @@ func replicasAllowed(snap *state.Snapshot, old *v1.Workload, wished int32) error
 func replicasWithin(snap *state.Snapshot, w *v1.Workload, wished int32) error {
 	most := spec.MostReplicas(snap.Cluster().GetSpec())
 	if int(wished) > most {
-		return refuse(codes.ResourceExhausted, "workload %s asks for %d replicas, and the cluster allows %d for one workload; ask for fewer, or allow more with: cloudless cluster config set limits.replicasPerWorkload=%d",
+		return core.Refuse(codes.ResourceExhausted, "workload %s asks for %d replicas, and the cluster allows %d for one workload; ask for fewer, or allow more with: cloudless cluster config set limits.replicasPerWorkload=%d",
 			w.GetMetadata().GetName(), wished, most, wished)
 	}
 	return nil
@@ -46,5 +47,5 @@ func nodeAllowed(snap *state.Snapshot, coming int) error {
 	if snap.Count(state.KindNode)+coming < most {
 		return nil
 	}
-	return refuse(codes.ResourceExhausted, "the cluster has %d nodes and allows no more; remove one with: cloudless node rm NAME, or allow more with: cloudless cluster config set limits.nodes=%d", most, most+1)
+	return core.Refuse(codes.ResourceExhausted, "the cluster has %d nodes and allows no more; remove one with: cloudless node rm NAME, or allow more with: cloudless cluster config set limits.nodes=%d", most, most+1)
 }

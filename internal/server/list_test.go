@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -24,7 +25,7 @@ func names[T interface{ GetMetadata() *v1.Metadata }](items []T) []string {
 
 func TestPagesBearObjectsThatComeAndGo(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	add := func(name string) {
 		t.Helper()
 		_, err := op.CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload(name, replicasOf(0))})
@@ -72,7 +73,7 @@ func TestPagesBearObjectsThatComeAndGo(t *testing.T) {
 
 func TestListsBySelectorAndNamespace(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	for i, labels := range []map[string]string{{"app": "web"}, {"app": "db"}, nil} {
 		for _, namespace := range []string{"default", "test"} {
 			_, err := op.CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload(fmt.Sprintf("w%d", i), replicasOf(0), func(w *v1.Workload) {
@@ -106,7 +107,7 @@ func TestListsBySelectorAndNamespace(t *testing.T) {
 
 func TestReplicasAreListedByWorkloadNodeAndWhetherTheyHaveEnded(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	w := c.work("n1", idle)
 	web := c.create(op, workload("web", replicasOf(2)))
 	c.create(op, workload("db"))
@@ -134,7 +135,7 @@ func TestReplicasAreListedByWorkloadNodeAndWhetherTheyHaveEnded(t *testing.T) {
 
 func TestEventsAreListedNewestFirstAndByObject(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	c.work("n1", idle)
 	c.create(op, workload("web"))
 	c.create(op, workload("web-2")) // whose name looks like that of a replica of web, but is none
@@ -157,14 +158,14 @@ func TestEventsAreListedNewestFirstAndByObject(t *testing.T) {
 		all = append(all, names(part.GetItems())...)
 		token = part.GetNext()
 	}
-	if len(all) != c.store.Snapshot().Count(state.KindEvent) {
-		t.Errorf("the pages have %d events of %d", len(all), c.store.Snapshot().Count(state.KindEvent))
+	if len(all) != c.Store.Snapshot().Count(state.KindEvent) {
+		t.Errorf("the pages have %d events of %d", len(all), c.Store.Snapshot().Count(state.KindEvent))
 	}
 }
 
 func TestImagesAreListedAndFound(t *testing.T) {
 	c := newCluster(t)
-	viewer := c.as(roleViewer)
+	viewer := c.as(core.RoleViewer)
 	one := c.push("team/hello:1")
 	c.push("team/hello:2")
 	c.push("app")
@@ -193,7 +194,7 @@ func TestImagesAreListedAndFound(t *testing.T) {
 
 func TestNodeIsShownWithWhatOnlyTheLeaderKnows(t *testing.T) {
 	c := newCluster(t)
-	viewer, m := c.as(roleViewer), c.join("n1")
+	viewer, m := c.as(core.RoleViewer), c.join("n1")
 	stream := m.connect(c.ctx)
 	assignments(t, stream)
 	must(t, stream.Send(&v1.SessionUp{Message: &v1.SessionUp_Heartbeat{Heartbeat: &v1.Heartbeat{Usage: &v1.NodeResources{Cpu: "1", Memory: "2Gi"}}}}))
@@ -213,7 +214,7 @@ func TestNodeIsShownWithWhatOnlyTheLeaderKnows(t *testing.T) {
 	if n.GetStatus().GetUsage().GetMemory() != "2Gi" || n.GetStatus().GetLastSeen() == nil || n.GetStatus().GetRequested() == nil {
 		t.Errorf("the node is shown as %v", n)
 	}
-	if stored := c.store.Snapshot().Node(m.uid()).GetStatus(); stored.GetUsage() != nil {
+	if stored := c.Store.Snapshot().Node(m.uid()).GetStatus(); stored.GetUsage() != nil {
 		t.Errorf("usage is in the replicated state: %v", stored)
 	}
 	list, err := viewer.ListNodes(c.ctx, &v1.ListNodesRequest{Labels: "disk=ssd"})

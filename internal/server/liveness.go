@@ -1,18 +1,12 @@
 package server
 
 import (
-	"context"
 	"errors"
 	"maps"
-	"net"
-	"net/netip"
 	"slices"
 	"sync"
 	"time"
 
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/peer"
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
@@ -34,52 +28,11 @@ func holdNodes(collector *gcpacer.Collector) func(identity.ID) func() {
 	}
 }
 
-// metadataMachine is from where a call came that a server passes on.
-const metadataMachine = "x-cloudless-machine"
-
-// machineOf is the machine from which a call came: that at the other end of the
-// connection, or where a server passes the call on, the one that it names.
-func machineOf(ctx context.Context) netip.Addr {
-	from, ok := peer.FromContext(ctx)
-	if !ok {
-		return netip.Addr{}
-	}
-	if passedOnBy(ctx) != "" {
-		md, _ := metadata.FromIncomingContext(ctx)
-		if named := md.Get(metadataMachine); len(named) == 1 {
-			machine, _ := netip.ParseAddr(named[0])
-			return machine
-		}
-		return netip.Addr{}
-	}
-	tcp, ok := from.Addr.(*net.TCPAddr)
-	if !ok {
-		return netip.Addr{}
-	}
-	return tcp.AddrPort().Addr().Unmap()
-}
-
-// passedOnBy is the server that passes a call on, empty if none does.
-func passedOnBy(ctx context.Context) string {
-	from, ok := peer.FromContext(ctx)
-	if !ok {
-		return ""
-	}
-	info, ok := from.AuthInfo.(credentials.TLSInfo)
-	if !ok {
-		return ""
-	}
-	if id, ok := identity.PeerID(info.State); ok && id.Kind() == identity.KindServer {
-		return id.Name()
-	}
-	return ""
-}
-
 // CutOff reports whether another server passes on what a node says, and does not
 // answer: then it is not known who of them is silent.
 func (s *Server) CutOff(node string) bool {
 	current := s.sessions.get(node)
-	return current != nil && slices.ContainsFunc(s.consensus.Health(), func(h consensus.Health) bool {
+	return current != nil && slices.ContainsFunc(s.Consensus.Health(), func(h consensus.Health) bool {
 		return h.ID == current.by && h.Silent
 	})
 }
@@ -141,7 +94,7 @@ func (s *agentService) withPace(current *session, message *v1.Assignments) *v1.A
 	if !current.takeTune() {
 		return message
 	}
-	snap := s.store.Snapshot()
+	snap := s.Store.Snapshot()
 	live := spec.LivenessOf(snap.Cluster().GetSpec(), snap.Node(current.node))
 	every := aliveEvery(snap, live)
 	if live.Heartbeat == current.told && every == current.alive {
@@ -238,7 +191,7 @@ func (s *Server) routeNode(c state.Change) {
 		current.markTune()
 	}
 	went := before.GetStatus().GetState() != spec.NodeOffline && after.GetStatus().GetState() == spec.NodeOffline
-	if went && s.store.Snapshot().Node(current.node).GetStatus().GetState() == spec.NodeOffline {
+	if went && s.Store.Snapshot().Node(current.node).GetStatus().GetState() == spec.NodeOffline {
 		current.cancel(errSilent)
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -36,7 +37,7 @@ func (c *cluster) configure(change func(*v1.ClusterSpec)) {
 
 func TestCordonedNodeTakesNothingNewAndKeepsWhatItHas(t *testing.T) {
 	c := newCluster(t)
-	operator := c.as(roleOperator)
+	operator := c.as(core.RoleOperator)
 	w := c.work("n1", idle)
 	made := c.create(operator, workload("web"))
 
@@ -87,7 +88,7 @@ func TestCordonedNodeTakesNothingNewAndKeepsWhatItHas(t *testing.T) {
 		return on == 2
 	})
 
-	_, err = c.as(roleViewer).CordonNode(c.ctx, &v1.CordonNodeRequest{Name: "n1"})
+	_, err = c.as(core.RoleViewer).CordonNode(c.ctx, &v1.CordonNodeRequest{Name: "n1"})
 	wantCode(t, err, codes.PermissionDenied, "viewer")
 	_, err = operator.CordonNode(c.ctx, &v1.CordonNodeRequest{Name: "n2"})
 	wantCode(t, err, codes.NotFound, "node n2 does not exist")
@@ -177,7 +178,7 @@ func TestResponseTimeIsMeasured(t *testing.T) {
 	}
 	answer(down.GetPing().GetSequence() + 7) // to a ping that there never was
 	answer(down.GetPing().GetSequence())
-	viewer := c.as(roleViewer)
+	viewer := c.as(core.RoleViewer)
 	for {
 		n, err := viewer.GetNode(c.ctx, &v1.GetNodeRequest{Name: "n1"})
 		must(t, err)
@@ -195,11 +196,11 @@ func TestResponseTimeIsMeasured(t *testing.T) {
 // what became of its replicas. Meanwhile nobody claims that they run.
 func TestSilentNodeIsCutOffAndItsReplicasAreUnknown(t *testing.T) {
 	c := newCluster(t)
-	viewer := c.as(roleViewer)
+	viewer := c.as(core.RoleViewer)
 	m := c.join("n1")
 	stream := m.connect(c.ctx)
 	assignments(t, stream)
-	made, err := c.as(roleOperator).CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web")})
+	made, err := c.as(core.RoleOperator).CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web")})
 	must(t, err)
 	replica := assignments(t, stream).GetAssign()[0].GetReplica()
 	must(t, report(stream, replica.GetMetadata().GetUid(), obey(replica)))
@@ -251,7 +252,7 @@ func TestAgentThatSaysGoodbyeIsOfflineAtOnce(t *testing.T) {
 	must(t, stream.Send(&v1.SessionUp{Message: &v1.SessionUp_Goodbye{Goodbye: &v1.Goodbye{Reason: "stopped by cloudless down"}}}))
 	must(t, stream.CloseSend())
 	c.inState(m.uid(), "offline")
-	if got := c.store.Snapshot().Node(m.uid()).GetStatus().GetReason(); got != "stopped by cloudless down" {
+	if got := c.Store.Snapshot().Node(m.uid()).GetStatus().GetReason(); got != "stopped by cloudless down" {
 		t.Errorf("the reason is %q", got)
 	}
 }
@@ -262,11 +263,11 @@ func TestMachineOfASession(t *testing.T) {
 	leader, follower := pair(t)
 	var from []netip.Addr
 	observe := func(ctx context.Context) { from = append(from, machineOf(ctx)) }
-	secret := leader.newTokenSecret(&v1.CreateTokenRequest{Role: roleNode, Uses: 2})
+	secret := leader.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleNode, Uses: 2})
 	for _, at := range []*cluster{leader, follower} {
 		key, csr, err := identity.NewKeyAndCSR()
 		must(t, err)
-		answer, err := at.dial(nil, "").Enroll(at.ctx, &v1.EnrollRequest{Token: secret, Csr: csr, Name: "n-" + at.uid})
+		answer, err := at.dial(nil, "").Enroll(at.ctx, &v1.EnrollRequest{Token: secret, Csr: csr, Name: "n-" + at.UID})
 		must(t, err)
 		creds, err := identity.NewCredentials(key, answer.GetCertificates())
 		must(t, err)

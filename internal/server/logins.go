@@ -11,6 +11,7 @@ import (
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/image"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -32,7 +33,7 @@ func registryHost(from string) (string, error) {
 		}}}
 	}
 	if name.Local() {
-		return "", refuse(codes.InvalidArgument, "the cluster pulls from its own registry without a login; other programs log in to it with an API token as the password")
+		return "", core.Refuse(codes.InvalidArgument, "the cluster pulls from its own registry without a login; other programs log in to it with an API token as the password")
 	}
 	return host, nil
 }
@@ -45,7 +46,7 @@ func (s *imageService) SetLogin(ctx context.Context, request *v1.SetLoginRequest
 	if err != nil {
 		return nil, err
 	}
-	snap, err := s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
+	snap, err := s.Propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
 		old := snap.LoginByName(host)
 		login := &v1.Login{
 			ApiVersion: spec.APIVersion, Kind: "Login",
@@ -69,7 +70,7 @@ func (s *imageService) SetLogin(ctx context.Context, request *v1.SetLoginRequest
 			b.Update(login, old.GetMetadata().GetVersion())
 			b.Update(password, password.GetMetadata().GetVersion())
 		}
-		b.Create(s.event(ctx, login, "LoggedIn", "images of "+host+" are pulled as "+request.GetUsername()))
+		b.Create(s.Event(ctx, login, "LoggedIn", "images of "+host+" are pulled as "+request.GetUsername()))
 		return nil
 	})
 	if err != nil {
@@ -79,7 +80,7 @@ func (s *imageService) SetLogin(ctx context.Context, request *v1.SetLoginRequest
 }
 
 func (s *imageService) ListLogins(ctx context.Context, request *v1.ListLoginsRequest) (*v1.ListLoginsResponse, error) {
-	snap, err := s.consensus.Read(ctx)
+	snap, err := s.Consensus.Read(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -96,14 +97,14 @@ func (s *imageService) DeleteLogin(ctx context.Context, request *v1.DeleteLoginR
 	if err != nil {
 		return nil, err
 	}
-	_, err = s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
+	_, err = s.Propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
 		login := snap.LoginByName(host)
 		if login == nil {
-			return refuse(codes.NotFound, "the cluster has no login to %s", host)
+			return core.Refuse(codes.NotFound, "the cluster has no login to %s", host)
 		}
 		b.Delete(state.KindLogin, login.GetMetadata().GetUid())
 		b.Delete(state.KindPassword, login.GetMetadata().GetUid())
-		b.Create(s.event(ctx, login, "LoggedOut", "images of "+host+" are pulled without a login"))
+		b.Create(s.Event(ctx, login, "LoggedOut", "images of "+host+" are pulled without a login"))
 		return nil
 	})
 	if err != nil {
@@ -134,7 +135,7 @@ func (s *Server) assignmentLogin(snap *state.Snapshot, revision *v1.Revision) *v
 	}
 	login, err := s.loginFor(snap, host)
 	if err != nil {
-		s.logger.Error("a login cannot be opened", "host", host, "error", err)
+		s.Logger.Error("a login cannot be opened", "host", host, "error", err)
 	}
 	if login == nil {
 		return nil

@@ -14,6 +14,8 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
+
+	"github.com/cloudless/cloudless/internal/server/core"
 )
 
 // Logs merges the output of a workload's replicas. What is already written is
@@ -26,7 +28,7 @@ func (s *workloads) Logs(request *v1.LogsRequest, stream grpc.ServerStreamingSer
 	if err := checkPositions(request); err != nil {
 		return err
 	}
-	snap, err := s.consensus.Read(stream.Context()) // which has what was started a moment ago
+	snap, err := s.Consensus.Read(stream.Context()) // which has what was started a moment ago
 	if err != nil {
 		return err
 	}
@@ -35,7 +37,7 @@ func (s *workloads) Logs(request *v1.LogsRequest, stream grpc.ServerStreamingSer
 		return err
 	}
 	// Before there is output, of which there may be none for long: so a client knows that it is heard.
-	if err := beginStream(stream); err != nil {
+	if err := core.BeginStream(stream); err != nil {
 		return err
 	}
 	if request.GetFollow() {
@@ -48,7 +50,7 @@ func (s *workloads) Logs(request *v1.LogsRequest, stream grpc.ServerStreamingSer
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
 	var sources []<-chan *v1.LogEntry
-	chosen, _ := chooseReplicas(target.replicas(s.store.Snapshot()), request)
+	chosen, _ := chooseReplicas(target.replicas(s.Store.Snapshot()), request)
 	for _, r := range chosen {
 		sources = append(sources, s.logSource(ctx, r, openLogs(request, r, false)))
 	}
@@ -92,10 +94,10 @@ func logTarget(snap *state.Snapshot, request *v1.LogsRequest) (logWorkload, erro
 	}
 	r := snap.ReplicaByName(namespace, target.replica)
 	if r.GetSpec().GetWorkload() != workload {
-		return target, refuse(codes.NotFound, "workload %s has no replica %s; see: %s", workload, target.replica, spec.Hint(namespace, "cloudless ps --all"))
+		return target, core.Refuse(codes.NotFound, "workload %s has no replica %s; see: %s", workload, target.replica, spec.Hint(namespace, "cloudless ps --all"))
 	}
 	if snap.Node(r.GetSpec().GetNodeUid()) == nil && r.GetSpec().GetNodeUid() != "" {
-		return target, refuse(codes.FailedPrecondition, "the log of replica %s is gone: it was on node %s, which was removed from the cluster",
+		return target, core.Refuse(codes.FailedPrecondition, "the log of replica %s is gone: it was on node %s, which was removed from the cluster",
 			target.replica, r.GetSpec().GetNode())
 	}
 	target.uid = r.GetSpec().GetWorkloadUid() // which may be that of an earlier workload of the name
@@ -180,13 +182,13 @@ func (s *Server) readLog(ctx context.Context, r *v1.Replica, open *v1.OpenLogs, 
 		}
 		switch m := up.GetMessage().(type) {
 		case *v1.AttachUp_Error:
-			if !hasRun(s.store.Snapshot().Replica(r.GetMetadata().GetUid())) {
+			if !hasRun(s.Store.Snapshot().Replica(r.GetMetadata().GetUid())) {
 				return nil // its node never got round to it, and has nothing to show
 			}
-			return refuse(codes.FailedPrecondition, "%s", m.Error)
+			return core.Refuse(codes.FailedPrecondition, "%s", m.Error)
 		case *v1.AttachUp_Log:
 			if first && open.GetAfter() != "" && !m.Log.GetMark() {
-				return refuse(codes.FailedPrecondition, "node %s runs an older version, which cannot resume a log; upgrade it", s.nodeName(r.GetSpec().GetNodeUid()))
+				return core.Refuse(codes.FailedPrecondition, "node %s runs an older version, which cannot resume a log; upgrade it", s.nodeName(r.GetSpec().GetNodeUid()))
 			}
 			m.Log.Replica = r.GetMetadata().GetName()
 			if err := emit(m.Log); err != nil {

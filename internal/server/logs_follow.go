@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -49,7 +50,7 @@ func (s *workloads) followLogs(request *v1.LogsRequest, target logWorkload, stre
 		active++
 		go s.followReplica(ctx, r, openLogs(request, r, isNew), merged, ended)
 	}
-	feed := s.store.Follow()
+	feed := s.Store.Follow()
 	chosen, others := chooseReplicas(target.replicas(feed.Newest().Snapshot), request)
 	if err := sendMarks(stream, request, chosen, others); err != nil {
 		return err
@@ -62,7 +63,7 @@ func (s *workloads) followLogs(request *v1.LogsRequest, target logWorkload, stre
 	}
 	newcomers := s.newcomers(ctx, feed, target)
 	for {
-		if active == 0 && s.store.Snapshot().Workload(target.uid) == nil {
+		if active == 0 && s.Store.Snapshot().Workload(target.uid) == nil {
 			return nil
 		}
 		select {
@@ -81,7 +82,7 @@ func (s *workloads) followLogs(request *v1.LogsRequest, target logWorkload, stre
 			active--
 		case r, ok := <-newcomers:
 			if !ok {
-				return refuse(codes.Unavailable, "following the log fell too far behind; begin again")
+				return core.Refuse(codes.Unavailable, "following the log fell too far behind; begin again")
 			}
 			if r == nil {
 				continue // the workload is gone
@@ -144,7 +145,7 @@ func (s *Server) followReplica(ctx context.Context, r *v1.Replica, open *v1.Open
 		if err == nil || ctx.Err() != nil {
 			return
 		}
-		if isRefusal(err) {
+		if core.IsRefusal(err) {
 			complain(err.Error())
 			return
 		}
@@ -200,7 +201,7 @@ func (s *Server) awaitNode(ctx context.Context, node string, hush time.Duration,
 		if current != nil {
 			return true
 		}
-		n := s.store.Snapshot().Node(node)
+		n := s.Store.Snapshot().Node(node)
 		if n == nil {
 			return false // removed from the cluster, with all that was on it
 		}

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/server/core"
 )
 
 // place is the position behind so many lines.
@@ -53,7 +54,7 @@ func nextEntry(t *testing.T, logs grpc.ServerStreamingClient[v1.LogEntry]) *v1.L
 // A followed log goes on behind its last line when the agent comes back, whatever the node's clock says.
 func TestFollowedLogResumesByPositionWhenItsAgentIsBack(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	asked := make(chan *v1.OpenLogs, 2)
 	first := c.work("n1", serveLines(asked, "first", "second"))
 	c.create(op, workload("web"))
@@ -76,7 +77,7 @@ func TestFollowedLogResumesByPositionWhenItsAgentIsBack(t *testing.T) {
 // An agent that gives no positions cannot resume. The reader is told, and gets nothing twice.
 func TestFollowedLogOfAnOlderAgentSaysThatLinesMayBeMissing(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	asked := make(chan *v1.OpenLogs, 2)
 	older := func(open *v1.Open, stream attachClient) {
 		asked <- open.GetLogs()
@@ -103,7 +104,7 @@ func TestFollowedLogOfAnOlderAgentSaysThatLinesMayBeMissing(t *testing.T) {
 // of lines from the first call would leave out what was printed since.
 func TestResumedLogHasAPositionForEachReplica(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	asked := make(chan *v1.OpenLogs, 3)
 	c.work("n1", serveLines(asked, "first", "second"))
 	made := c.create(op, workload("web", replicasOf(3)))
@@ -145,7 +146,7 @@ func TestResumedLogHasAPositionForEachReplica(t *testing.T) {
 // Marks name the replicas at once, also those whose nodes do not answer, and then where reading each of them begins.
 func TestMarksComeBeforeAnyLine(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	c.work("n1", serveLines(make(chan *v1.OpenLogs, 1), "first"))
 	made := c.create(op, workload("web"))
 	name := c.running(made.GetMetadata().GetUid(), 1)[0].GetMetadata().GetName()
@@ -166,7 +167,7 @@ func TestMarksComeBeforeAnyLine(t *testing.T) {
 // ran, something is missing.
 func TestLogOfAReplicaThatNeverRanIsEmpty(t *testing.T) {
 	c := newCluster(t)
-	op, node := c.as(roleOperator), c.join("n1")
+	op, node := c.as(core.RoleOperator), c.join("n1")
 	stream := node.connect(c.ctx)
 	assignments(t, stream)
 	_, err := op.CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web")})

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
@@ -56,7 +57,7 @@ func texts(entries []*v1.LogEntry) []string {
 
 func TestLogsOfAllReplicasAreMergedByTime(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	asked := make(chan *v1.OpenLogs, 8)
 	// The first machine writes the even lines, the second one the odd ones.
 	machine := func(lines ...int) serveOpen {
@@ -94,7 +95,7 @@ func TestLogsOfAllReplicasAreMergedByTime(t *testing.T) {
 // An end that has passed leaves nothing to wait for, but much to show.
 func TestFollowingToAnEndThatHasPassedShowsWhatCameBefore(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	asked := make(chan *v1.OpenLogs, 1)
 	c.work("n1", func(open *v1.Open, stream attachClient) {
 		asked <- open.GetLogs()
@@ -115,7 +116,7 @@ func TestFollowingToAnEndThatHasPassedShowsWhatCameBefore(t *testing.T) {
 
 func TestLogsThatCannotBeHadSaySo(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	away := c.work("n1", idle)
 	c.work("n2", func(_ *v1.Open, stream attachClient) {
 		sendLine(stream, 0, "before")
@@ -153,13 +154,13 @@ func recvOne[T any](stream grpc.ServerStreamingClient[T], err error) (*T, error)
 
 func TestFollowedLogsHaveNewReplicasAndEndWithTheWorkload(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	c.work("n1", func(open *v1.Open, stream attachClient) {
 		sendLine(stream, 0, open.GetLogs().GetReplicaUid())
 		// The log of a replica ends with the replica.
 		ctx, cancel := context.WithCancel(stream.Context())
 		defer cancel()
-		for snap, feed := c.store.Subscribe(); spec.Live(snap.Replica(open.GetLogs().GetReplicaUid()).GetStatus().GetPhase()); snap = c.store.Snapshot() {
+		for snap, feed := c.Store.Subscribe(); spec.Live(snap.Replica(open.GetLogs().GetReplicaUid()).GetStatus().GetPhase()); snap = c.Store.Snapshot() {
 			if _, err := feed.Next(ctx); err != nil {
 				return
 			}
@@ -181,7 +182,7 @@ func TestFollowedLogsHaveNewReplicasAndEndWithTheWorkload(t *testing.T) {
 	}
 	_, err = op.ScaleWorkload(c.ctx, &v1.ScaleWorkloadRequest{Name: "web", Replicas: proto.Int32(2)})
 	must(t, err)
-	if got := next(); got == first || c.store.Snapshot().Replica(got) == nil {
+	if got := next(); got == first || c.Store.Snapshot().Replica(got) == nil {
 		t.Fatalf("the second line is from %s, want the new replica", got)
 	}
 	_, err = op.DeleteWorkload(c.ctx, &v1.DeleteWorkloadRequest{Name: "web"})
@@ -199,7 +200,7 @@ func TestFollowedLogsHaveNewReplicasAndEndWithTheWorkload(t *testing.T) {
 
 func TestFollowedLogBearsAnAgentThatDies(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	dying := c.work("n1", func(_ *v1.Open, stream attachClient) {
 		sendLine(stream, 0, "dying")
 		awaitEnd(stream)
@@ -232,7 +233,7 @@ func TestFollowedLogBearsAnAgentThatDies(t *testing.T) {
 
 func TestNodeIsLetGoWhenTheReaderLeaves(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	released := make(chan struct{})
 	c.work("n1", func(_ *v1.Open, stream attachClient) {
 		sendLine(stream, 0, "x")
@@ -260,7 +261,7 @@ func TestNodeIsLetGoWhenTheReaderLeaves(t *testing.T) {
 
 func TestStreamOfOneNodeIsNotForAnother(t *testing.T) {
 	c := newCluster(t)
-	op, intruder := c.as(roleOperator), c.join("intruder")
+	op, intruder := c.as(core.RoleOperator), c.join("intruder")
 	owner := c.join("owner")
 	stream := owner.connect(c.ctx)
 	assignments(t, stream)
@@ -332,7 +333,7 @@ func TestLogsAreThoseOfReplicasThatRun(t *testing.T) {
 // The log of a removed node went with it. That is no error, unless somebody asks for that log by name.
 func TestLogsOfRemovedNodesAreLeftOut(t *testing.T) {
 	c := newCluster(t)
-	op, admin := c.as(roleOperator), c.as(roleAdmin)
+	op, admin := c.as(core.RoleOperator), c.as(core.RoleAdmin)
 	line := func(text string) serveOpen {
 		return func(_ *v1.Open, stream attachClient) {
 			sendLine(stream, 0, text)

@@ -7,12 +7,9 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
@@ -33,10 +30,10 @@ func (s *Server) join(o Options) {
 				return address
 			}
 		}
-		if known := s.store.Snapshot().Server(server); known != nil {
+		if known := s.Store.Snapshot().Server(server); known != nil {
 			return known.GetSpec().GetAddress()
 		}
-		for _, one := range s.consensus.Servers() {
+		for _, one := range s.Consensus.Servers() {
 			if one.ID == server {
 				return one.Address
 			}
@@ -47,10 +44,11 @@ func (s *Server) join(o Options) {
 	expelled := make(chan struct{})
 	s.expelled, s.expel = expelled, sync.OnceFunc(func() { time.AfterFunc(cutGrace, func() { close(expelled) }) })
 	s.router = &router{
-		consensus: s.consensus, store: s.store, peers: s.peers, passing: newPassing(),
-		expel: s.expel, patience: leaderPatience, logger: s.logger,
+		consensus: s.Consensus, store: s.Store, peers: s.peers, passing: newPassing(),
+		addresses: s.Addresses, expel: s.expel, patience: leaderPatience, logger: s.Logger,
 	}
-	s.router.unknown = newUnknownCallers(s.stopping, s.router.catchUp)
+	s.catchUpWithLeader = s.router.catchUp
+	s.auth = newAuthenticator(s.Core, s.ca.Trust().Cluster(), newUnknownCallers(s.stopping, func(ctx context.Context) error { return s.catchUpWithLeader(ctx) }))
 }
 
 // AdvertisedAddress is where others reach a server that listens on an address: as
@@ -123,7 +121,7 @@ func (s *Server) untilExpelled(ctx context.Context) error {
 // admitMember refuses members that were removed, in the handshake already. Only who speaks gRPC gets further, and is
 // told there, by every call, that it was removed.
 func (s *Server) admitMember(id identity.ID) error {
-	if s.store.Snapshot().Revocation(id.Name()) != nil {
+	if s.Store.Snapshot().Revocation(id.Name()) != nil {
 		return fmt.Errorf("%s was removed from the cluster", id)
 	}
 	return nil
@@ -136,7 +134,7 @@ func (s *Server) routeServer(c state.Change) {
 		id, err := identity.ParseID(revoked.GetId())
 		switch {
 		case err != nil, id.Kind() != identity.KindServer: // a node is cut off when it leaves the state
-		case id.Name() == s.uid:
+		case id.Name() == s.UID:
 			s.expel()
 		default:
 			s.cutServer(id)
@@ -179,37 +177,8 @@ func (s *session) markServers() { s.raise(&s.servers) }
 // takeServers reports whether the agent must be told, once.
 func (s *session) takeServers() bool { return s.lower(&s.servers) }
 
-// A client says which servers it knows, and is told if that is not right.
-const (
-	metadataKnown   = "x-cloudless-known"
-	metadataServers = "x-cloudless-servers"
-	// metadataLeader is where the leader is, for a client whose call was passed on.
-	metadataLeader = "x-cloudless-leader"
-)
-
-func (g *guard) tellServers(ctx context.Context) {
-	md, _ := metadata.FromIncomingContext(ctx)
-	known := md.Get(metadataKnown)
-	if len(known) != 1 {
-		return
-	}
-	all := g.addresses()
-	claimed := strings.Split(known[0], ",")
-	if len(claimed) == len(all) && !slices.ContainsFunc(all, func(a string) bool { return !slices.Contains(claimed, a) }) {
-		return
-	}
-	_ = grpc.SetHeader(ctx, metadata.Pairs(metadataServers, strings.Join(all, ","))) // it is told next time
-}
-
-// tellLeader lets a client that wants to know make the next such call at the leader itself.
-func (r *router) tellLeader(ctx context.Context, leader string) {
-	if len(metadata.ValueFromIncomingContext(ctx, metadataKnown)) == 1 {
-		_ = grpc.SetHeader(ctx, metadata.Pairs(metadataLeader, r.store.Snapshot().Server(leader).GetSpec().GetAddress())) // it is told next time
-	}
-}
-
 // Addresses are those of all servers, this one first.
-func (s *Server) Addresses() []string { return s.addresses(s.store.Snapshot()) }
+func (s *Server) Addresses() []string { return s.addresses(s.Store.Snapshot()) }
 
 // withServers adds to what is sent to an agent where the servers are, if the
 // agent does not know.
@@ -218,7 +187,7 @@ func (s *agentService) withServers(current *session, message *v1.Assignments) *v
 		return message
 	}
 	if message == nil {
-		message = &v1.Assignments{Epoch: s.store.Snapshot().Cluster().GetStatus().GetEpoch()}
+		message = &v1.Assignments{Epoch: s.Store.Snapshot().Cluster().GetStatus().GetEpoch()}
 	}
 	message.Servers = s.Addresses()
 	return message

@@ -34,22 +34,22 @@ func TestAMachineIsReachedAtAnAddressThatItHas(t *testing.T) {
 // without it, keeps no way to that one either; one that has missed its own ends.
 func TestRemovalThatWasMissedCutsTheWayToAServer(t *testing.T) {
 	leader, follower := pair(t)
-	_, err := leader.Progress(leader.ctx, follower.uid)
+	_, err := leader.Progress(leader.ctx, follower.UID)
 	must(t, err)
 	later := state.New()
 	expelled := false
 	leader.expel = func() { expelled = true }
-	for i, revoked := range []string{"s-9", follower.uid, leader.uid} {
+	for i, revoked := range []string{"s-9", follower.UID, leader.UID} {
 		var b state.Batch
 		b.Create(&statev1.Revocation{Metadata: &v1.Metadata{Uid: revoked}})
 		_, err := later.Apply(uint64(i+1), b.Transaction(time.Unix(1_700_000_000, 0)))
 		must(t, err)
 		leader.cutMissing(later.Snapshot())
-		if kept := slices.Contains(leader.peers.servers(), follower.uid); kept != (revoked == "s-9") {
-			t.Errorf("after the removal of %s the way to %s is kept: %t", revoked, follower.uid, kept)
+		if kept := slices.Contains(leader.peers.servers(), follower.UID); kept != (revoked == "s-9") {
+			t.Errorf("after the removal of %s the way to %s is kept: %t", revoked, follower.UID, kept)
 		}
-		if expelled != (revoked == leader.uid) {
-			t.Errorf("after the removal of %s server %s ends: %t", revoked, leader.uid, expelled)
+		if expelled != (revoked == leader.UID) {
+			t.Errorf("after the removal of %s server %s ends: %t", revoked, leader.UID, expelled)
 		}
 	}
 }

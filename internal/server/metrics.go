@@ -1,12 +1,12 @@
 package server
 
 import (
-	"google.golang.org/grpc/codes"
-
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 	"github.com/cloudless/cloudless/internal/telemetry"
+
+	"github.com/cloudless/cloudless/internal/server/core"
 )
 
 // observe has everything collected that this server knows only when asked.
@@ -28,9 +28,9 @@ func (s *Server) observe(r *telemetry.Registry) {
 }
 
 func (s *Server) collectRaft(emit telemetry.Emit) {
-	stats := s.consensus.Stats()
+	stats := s.Consensus.Stats()
 	leads := 0.0
-	if s.consensus.IsLeader() {
+	if s.Consensus.IsLeader() {
 		leads = 1
 	}
 	emit(telemetry.RaftLeader, leads)
@@ -42,7 +42,7 @@ func (s *Server) collectRaft(emit telemetry.Emit) {
 }
 
 func (s *Server) collectState(emit telemetry.Emit) {
-	snap := s.store.Snapshot()
+	snap := s.Store.Snapshot()
 	emit(telemetry.StateIndex, float64(snap.Index()))
 	for _, kind := range state.Kinds() {
 		emit(telemetry.StateObjects, float64(snap.Count(kind)), string(kind))
@@ -77,9 +77,9 @@ func (s *Server) collectState(emit telemetry.Emit) {
 
 // users counts the API tokens by role.
 func (s *Server) users(snap *state.Snapshot) map[string]int {
-	counts := map[string]int{roleAdmin: 0, roleOperator: 0, roleViewer: 0}
+	counts := map[string]int{core.RoleAdmin: 0, core.RoleOperator: 0, core.RoleViewer: 0}
 	for t := range snap.Tokens("") {
-		if role := t.GetSpec().GetRole(); role != roleNode && s.now().Before(t.GetSpec().GetExpireTime().AsTime()) {
+		if role := t.GetSpec().GetRole(); role != core.RoleNode && s.Now().Before(t.GetSpec().GetExpireTime().AsTime()) {
 			counts[role]++
 		}
 	}
@@ -88,7 +88,7 @@ func (s *Server) users(snap *state.Snapshot) map[string]int {
 
 func (s *Server) collectImages(emit telemetry.Emit) {
 	tags := 0
-	for t := range s.store.Snapshot().Tags() {
+	for t := range s.Store.Snapshot().Tags() {
 		if t.GetDigest() != "" {
 			tags++
 		}
@@ -115,18 +115,9 @@ func (s *Server) collectNodes(emit telemetry.Emit) {
 // heard is the usage of everything. Only the leader hears the nodes: what
 // another server remembers of its time is not shown.
 func (s *Server) heard() *v1.Usage {
-	if !s.consensus.IsLeader() {
+	if !s.Consensus.IsLeader() {
 		return nil
 	}
-	frame, _ := s.usage(s.store.Snapshot(), &v1.GetUsageRequest{})
+	frame, _ := s.usage(s.Store.Snapshot(), &v1.GetUsageRequest{})
 	return frame
-}
-
-// fault reports whether a code means that the server is to blame.
-func fault(code codes.Code) bool {
-	switch code {
-	case codes.Internal, codes.Unknown, codes.DataLoss, codes.Unavailable, codes.ResourceExhausted:
-		return true
-	}
-	return false
 }

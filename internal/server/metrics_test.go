@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/state"
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
@@ -37,7 +38,7 @@ func value(scrape, line string) string {
 
 func TestScrapeTellsOfTheWholeCluster(t *testing.T) {
 	c := newCluster(t)
-	op, viewer := c.as(roleOperator), c.as(roleViewer)
+	op, viewer := c.as(core.RoleOperator), c.as(core.RoleViewer)
 	stream, r := c.runs(op, c.join("n1"), "web")
 	_, err := op.CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("huge", func(w *v1.Workload) {
 		w.Spec.Resources = &v1.Resources{Requests: &v1.ResourceAmounts{Memory: "1Ti"}}
@@ -111,7 +112,7 @@ func TestMetricsAreNotForEverybody(t *testing.T) {
 
 func TestEveryCallHasAnIDThatComesBack(t *testing.T) {
 	c := newCluster(t)
-	viewer := c.as(roleViewer)
+	viewer := c.as(core.RoleViewer)
 	idOf := func(wished string) (string, error) {
 		var header metadata.MD
 		ctx := c.ctx
@@ -153,7 +154,7 @@ func TestFailureIsFoundInTheLogByItsID(t *testing.T) {
 		o.Placement = brokenPlacement{}
 		o.Logger = telemetry.NewLogger(log, -4, telemetry.LogText)
 	})
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	_, err := op.CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web")})
 	must(t, err)
 	c.until(func(snap *state.Snapshot) bool { return snap.Count(state.KindReplica) == 1 })

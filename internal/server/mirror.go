@@ -16,12 +16,12 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/consensus"
 	"github.com/cloudless/cloudless/internal/deadpeer"
 	"github.com/cloudless/cloudless/internal/registry"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/peers"
 )
 
@@ -32,24 +32,15 @@ import (
 // a server that was away receives what it has missed. What is named by its
 // digest is served by any server that has it.
 
-// headerCopy marks what servers ask of each other's registries: it is answered
-// by the asked one alone.
-const headerCopy = "x-cloudless-copy"
-
-// copying reports whether a request copies images between servers.
-func copying(p Principal, r *http.Request) bool {
-	return p.Role == roleServer && r.Header.Get(headerCopy) != ""
-}
-
 // mirrored takes each request to a registry that can answer it.
 func (s *Server) mirrored(local http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		leader, known := s.consensus.Leader()
-		alone := len(s.consensus.Servers()) < 2
+		leader, known := s.Consensus.Leader()
+		alone := len(s.Consensus.Servers()) < 2
 		switch {
-		case copying(caller(r.Context()), r):
+		case copying(core.Caller(r.Context()), r):
 			local.ServeHTTP(w, r)
-		case alone || known && leader.ID == s.uid:
+		case alone || known && leader.ID == s.UID:
 			s.serveLeading(local, w, r)
 		case known && asksForLayer(r):
 			s.passToLeader(leader.ID, w, r)
@@ -73,7 +64,7 @@ func (s *Server) mirrored(local http.Handler) http.Handler {
 const headerReason = "x-cloudless-reason"
 
 func refuseLeaderless(w http.ResponseWriter, code int, why string) {
-	w.Header().Set(headerReason, reasonNoLeader)
+	w.Header().Set(headerReason, core.ReasonNoLeader)
 	w.Header().Set("Connection", "close") // so that whoever asks again can ask another one
 	http.Error(w, why, code)
 }
@@ -134,17 +125,12 @@ func (s *Server) passToLeader(leader string, w http.ResponseWriter, r *http.Requ
 		Rewrite: func(to *httputil.ProxyRequest) {
 			to.SetURL(&url.URL{Scheme: "https", Host: leader})
 			to.Out.Host = r.Host // uploads go on at the address that the client knows
-			for _, key := range []string{"Authorization", headerCopy, metadataID, metadataRole, metadataToken, metadataExpires} {
-				to.Out.Header.Del(key) // what a client says of itself is not passed on
-			}
-			for key, values := range caller(r.Context()).metadata() {
-				to.Out.Header[http.CanonicalHeaderKey(key)] = values
-			}
+			handOn(to.Out.Header, core.Caller(r.Context()))
 		},
 		Transport:     untilAnswered{s.peerTransport(leader), s.router, leader},
 		FlushInterval: -1,
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
-			s.logger.WarnContext(r.Context(), "the leader's registry does not answer", "error", err)
+			s.Logger.WarnContext(r.Context(), "the leader's registry does not answer", "error", err)
 			refuseLeaderless(w, http.StatusBadGateway, "the leader's registry does not answer: try again")
 		},
 	}
@@ -167,17 +153,6 @@ func (t untilAnswered) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.RoundTripper.RoundTrip(r.WithContext(ctx))
 }
 
-// principalHeaders are what another server says of the caller.
-func principalHeaders(h http.Header) metadata.MD {
-	md := metadata.MD{}
-	for _, key := range []string{metadataID, metadataRole, metadataToken, metadataExpires} {
-		if value := h.Get(key); value != "" {
-			md.Set(key, value)
-		}
-	}
-	return md
-}
-
 // peerTransport reaches the HTTP side of another server, or of this one.
 func (s *Server) peerTransport(server string) *http.Transport {
 	s.mirrors.mu.Lock()
@@ -191,7 +166,7 @@ func (s *Server) peerTransport(server string) *http.Transport {
 		TLSClientConfig: config, MaxIdleConnsPerHost: 8, IdleConnTimeout: time.Minute,
 		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
 			address := s.peers.address(server)
-			if server == s.uid {
+			if server == s.UID {
 				address = loopbackOf(s.address)
 			}
 			return deadpeer.Dialer().DialContext(ctx, network, address)
@@ -215,7 +190,7 @@ func loopbackOf(address string) string {
 // one image after the other at each server. One that is about to leave does not
 // count; none leaves if that is empty.
 func (s *Server) spread(ctx context.Context, images []*v1.ImageCopy, leaving string) error {
-	others := slices.DeleteFunc(s.consensus.Servers(), func(o consensus.Server) bool { return o.ID == s.uid || o.ID == leaving })
+	others := slices.DeleteFunc(s.Consensus.Servers(), func(o consensus.Server) bool { return o.ID == s.UID || o.ID == leaving })
 	voters := 1
 	results := make(chan error, len(others))
 	for _, other := range others {
@@ -248,7 +223,7 @@ func (s *Server) spread(ctx context.Context, images []*v1.ImageCopy, leaving str
 	if have > voters/2 {
 		return nil
 	}
-	return refuse(codes.Unavailable, "only %d of %d servers would have it, too few to keep it safe: try again when more of them run: %s",
+	return core.Refuse(codes.Unavailable, "only %d of %d servers would have it, too few to keep it safe: try again when more of them run: %s",
 		have, voters, errors.Join(failed...))
 }
 
@@ -256,7 +231,7 @@ func (s *Server) spread(ctx context.Context, images []*v1.ImageCopy, leaving str
 // has every image that the cluster keeps: who has come in the place of others may
 // not have got them yet. What no server has any more cannot be waited for.
 func (s *Server) spreadBefore(ctx context.Context, leaving string) error {
-	snap := s.store.Snapshot()
+	snap := s.Store.Snapshot()
 	var here []*v1.ImageCopy
 	for _, image := range append(copiesWanted(snap), s.untaggedCopies(snap)...) {
 		err := s.have(ctx, image.GetRepository(), image.GetDigest())
@@ -300,7 +275,7 @@ func (s *Server) copyTo(server string, image *v1.ImageCopy) error {
 
 // CopyImage copies an image from the server that asks.
 func (s *peerService) CopyImage(ctx context.Context, request *v1.CopyImageRequest) (*v1.CopyImageResponse, error) {
-	return &v1.CopyImageResponse{}, s.copyFrom(ctx, caller(ctx).ID.Name(), request.GetImage())
+	return &v1.CopyImageResponse{}, s.copyFrom(ctx, core.Caller(ctx).ID.Name(), request.GetImage())
 }
 
 func (s *Server) copyFrom(ctx context.Context, server string, image *v1.ImageCopy) error {
@@ -322,13 +297,13 @@ func (s *Server) fetchFrom(ctx context.Context, server string, image *v1.ImageCo
 	const host = "registry.cloudless.internal/"
 	from, err := name.NewDigest(host+image.GetRepository()+"@"+image.GetDigest(), name.StrictValidation)
 	if err != nil {
-		return refuse(codes.InvalidArgument, "%s", err)
+		return core.Refuse(codes.InvalidArgument, "%s", err)
 	}
 	puller, err := remote.NewPuller(remote.WithTransport(copyTransport{s.peerTransport(server)}))
 	if err != nil {
 		return err
 	}
-	pusher, err := remote.NewPusher(remote.WithTransport(copyTransport{s.peerTransport(s.uid)}))
+	pusher, err := remote.NewPusher(remote.WithTransport(copyTransport{s.peerTransport(s.UID)}))
 	if err != nil {
 		return err
 	}
@@ -390,12 +365,12 @@ func (s *peerService) DropImage(ctx context.Context, request *v1.DropImageReques
 // dropEverywhere tells the other servers that an image was deleted. One that
 // does not hear of it is told again by the next round of mirroring.
 func (s *Server) dropEverywhere(ctx context.Context, repository, reference string, now bool) {
-	for _, other := range s.consensus.Servers() {
-		if other.ID == s.uid {
+	for _, other := range s.Consensus.Servers() {
+		if other.ID == s.UID {
 			continue
 		}
 		if err := s.dropAt(ctx, other.ID, repository, reference, now); err != nil {
-			s.logger.InfoContext(ctx, "a server will hear later that an image was deleted", "server", other.ID, "image", repository, "error", err)
+			s.Logger.InfoContext(ctx, "a server will hear later that an image was deleted", "server", other.ID, "image", repository, "error", err)
 		}
 	}
 }
@@ -412,13 +387,13 @@ func (s *Server) dropAt(ctx context.Context, server, repository, reference strin
 // deleted under one of its tags: some may lack the others so far. It waits for none.
 func (s *Server) reclaimEverywhere(ctx context.Context, image *v1.ImageCopy) {
 	_ = s.registry.Reclaim(ctx, image.GetRepository(), image.GetDigest()) // it fails where it is not here
-	for _, other := range s.consensus.Servers() {
-		if other.ID == s.uid {
+	for _, other := range s.Consensus.Servers() {
+		if other.ID == s.UID {
 			continue
 		}
 		s.mirrors.work.Go(func() {
 			if err := s.copyTo(other.ID, image); err != nil {
-				s.logger.InfoContext(ctx, "a server will hear later that an image has another tag", "server", other.ID, "error", err)
+				s.Logger.InfoContext(ctx, "a server will hear later that an image has another tag", "server", other.ID, "error", err)
 			}
 		})
 	}

@@ -9,6 +9,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/image"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 	"github.com/cloudless/cloudless/internal/suggest"
@@ -22,10 +23,10 @@ const maxCandidates = 20_000
 func missingWorkload(snap *state.Snapshot, namespace, name string) error {
 	missing := fmt.Sprintf("workload %s does not exist in namespace %s", name, namespace)
 	if r := snap.ReplicaByName(namespace, name); r != nil {
-		return refuse(codes.NotFound, "%s: it is a replica of workload %s; name that one", missing, r.GetSpec().GetWorkload())
+		return core.Refuse(codes.NotFound, "%s: it is a replica of workload %s; name that one", missing, r.GetSpec().GetWorkload())
 	}
 	if near := suggest.To(name, objectNames(snap.Workloads(namespace, ""))); near != "" {
-		return refuse(codes.NotFound, "%s; did you mean %s?", missing, near)
+		return core.Refuse(codes.NotFound, "%s; did you mean %s?", missing, near)
 	}
 	var elsewhere string
 	var namespaces []string
@@ -42,40 +43,40 @@ func missingWorkload(snap *state.Snapshot, namespace, name string) error {
 	switch {
 	case withReplica >= 0:
 		in := namespaces[withReplica]
-		return refuse(codes.NotFound, "%s, but replica %s does in namespace %s: add -n %s", missing, name, in, in)
+		return core.Refuse(codes.NotFound, "%s, but replica %s does in namespace %s: add -n %s", missing, name, in, in)
 	case elsewhere != "":
-		return refuse(codes.NotFound, "%s, but in namespace %s: add -n %s", missing, elsewhere, elsewhere)
+		return core.Refuse(codes.NotFound, "%s, but in namespace %s: add -n %s", missing, elsewhere, elsewhere)
 	case slices.Contains(namespaces, namespace):
-		return refuse(codes.NotFound, "%s; see: %s", missing, spec.Hint(namespace, "cloudless workload ls"))
+		return core.Refuse(codes.NotFound, "%s; see: %s", missing, spec.Hint(namespace, "cloudless workload ls"))
 	}
 	if near := suggest.To(namespace, slices.Values(namespaces)); near != "" {
-		return refuse(codes.NotFound, "%s, which is empty; did you mean namespace %s?", missing, near)
+		return core.Refuse(codes.NotFound, "%s, which is empty; did you mean namespace %s?", missing, near)
 	}
-	return refuse(codes.NotFound, "%s; see: cloudless workload ls --all-namespaces", missing)
+	return core.Refuse(codes.NotFound, "%s; see: cloudless workload ls --all-namespaces", missing)
 }
 
 func missingReplica(snap *state.Snapshot, w *v1.Workload, name string) error {
 	near := suggest.To(name, objectNames(snap.ReplicasOf(w.GetMetadata().GetUid())))
-	return refuse(codes.NotFound, "workload %s has no replica %s%s", w.GetMetadata().GetName(), name, meant(near, spec.Hint(w.GetMetadata().GetNamespace(), "cloudless ps")))
+	return core.Refuse(codes.NotFound, "workload %s has no replica %s%s", w.GetMetadata().GetName(), name, meant(near, spec.Hint(w.GetMetadata().GetNamespace(), "cloudless ps")))
 }
 
 func missingNode(snap *state.Snapshot, name string) error {
 	near := suggest.To(name, objectNames(snap.Nodes("")))
-	return refuse(codes.NotFound, "node %s does not exist%s", name, meant(near, "cloudless node ls"))
+	return core.Refuse(codes.NotFound, "node %s does not exist%s", name, meant(near, "cloudless node ls"))
 }
 
 func missingServer(snap *state.Snapshot, name string) error {
 	near := suggest.To(name, objectNames(snap.Servers("")))
-	return refuse(codes.NotFound, "server %s does not exist%s", name, meant(near, "cloudless server ls"))
+	return core.Refuse(codes.NotFound, "server %s does not exist%s", name, meant(near, "cloudless server ls"))
 }
 
 func missingToken(snap *state.Snapshot, name string) error {
 	near := suggest.To(name, objectNames(snap.Tokens("")))
-	return refuse(codes.NotFound, "token %s does not exist%s", name, meant(near, "cloudless token ls"))
+	return core.Refuse(codes.NotFound, "token %s does not exist%s", name, meant(near, "cloudless token ls"))
 }
 
 func missingImage(snap *state.Snapshot, name string) error {
-	return refuse(codes.NotFound, "image %s does not exist%s", name, meant(nearestImage(snap, name), "cloudless image ls"))
+	return core.Refuse(codes.NotFound, "image %s does not exist%s", name, meant(nearestImage(snap, name), "cloudless image ls"))
 }
 
 // nearestImage is the name in the cluster's own registry that may have been

@@ -8,14 +8,15 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
 func TestWhoMistypesIsToldWhatWasMeant(t *testing.T) {
 	c := newCluster(t)
-	admin := c.as(roleAdmin)
+	admin := c.as(core.RoleAdmin)
 	c.join("box")
-	c.newTokenSecret(&v1.CreateTokenRequest{Name: "laptop", Role: roleNode})
+	c.newTokenSecret(&v1.CreateTokenRequest{Name: "laptop", Role: core.RoleNode})
 	for _, name := range []string{"frontend", "backend"} {
 		_, err := admin.CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload(name)})
 		must(t, err)
@@ -73,7 +74,7 @@ func TestWhoMistypesIsToldWhatWasMeant(t *testing.T) {
 
 func TestRevisionsAreListedNewestFirstInPages(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	w := workload("web")
 	for i := range 5 {
 		w.Spec.Args = []string{fmt.Sprint(i + 1)}
@@ -110,7 +111,7 @@ func TestRevisionsAreListedNewestFirstInPages(t *testing.T) {
 // Whoever has the watch's header and lists then, misses nothing.
 func TestEventsOfOneWorkload(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	c.work("n1", nil)
 	watch, err := op.WatchEvents(c.ctx, &v1.WatchEventsRequest{Namespace: "default", Workload: "web"})
 	must(t, err)

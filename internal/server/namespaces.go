@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 	"github.com/cloudless/cloudless/internal/suggest"
@@ -41,14 +42,14 @@ func newNamespaces(s *Server) *collection[*v1.Namespace] {
 		},
 		remove: func(ctx context.Context, tx *transaction, old *v1.Namespace) *v1.Namespace {
 			tx.batch.DeleteVersion(state.KindNamespace, old.GetMetadata().GetUid(), old.GetMetadata().GetVersion())
-			tx.batch.Create(s.event(ctx, old, "Deleted", ""))
+			tx.batch.Create(s.Event(ctx, old, "Deleted", ""))
 			return old
 		},
 		present: s.presentNamespace,
 		missing: func(snap *state.Snapshot, _, name string) error { return missingNamespace(snap, name) },
 		exists: func(old *v1.Namespace) error {
 			name := old.GetMetadata().GetName()
-			return refuse(codes.AlreadyExists, "namespace %s exists already; change it with: cloudless namespace set %s", name, name)
+			return core.Refuse(codes.AlreadyExists, "namespace %s exists already; change it with: cloudless namespace set %s", name, name)
 		},
 		followed: followed[*v1.Namespace]{
 			key:     func(n *v1.Namespace) string { return n.GetMetadata().GetName() },
@@ -91,16 +92,16 @@ func emptyNamespace(snap *state.Snapshot, name string) error {
 	}
 	switch {
 	case name == spec.DefaultNamespace:
-		return refuse(codes.FailedPrecondition, "namespace %s is always there; lift its quota with: cloudless namespace set %s --unlimited", name, name)
+		return core.Refuse(codes.FailedPrecondition, "namespace %s is always there; lift its quota with: cloudless namespace set %s --unlimited", name, name)
 	case workloads > 0:
-		return refuse(codes.FailedPrecondition, "namespace %s has %s; delete them first (cloudless workload ls -n %s), or lift its quota with: cloudless namespace set %s --unlimited",
+		return core.Refuse(codes.FailedPrecondition, "namespace %s has %s; delete them first (cloudless workload ls -n %s), or lift its quota with: cloudless namespace set %s --unlimited",
 			name, counted(workloads, "workload"), name, name)
 	}
 	return nil
 }
 
 func (s *namespaceService) GetNamespace(ctx context.Context, request *v1.GetNamespaceRequest) (*v1.Namespace, error) {
-	snap, err := s.consensus.Read(ctx)
+	snap, err := s.Consensus.Read(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -173,7 +174,7 @@ func (b *namespaceBuilder) create(ctx context.Context, tx *transaction) (*v1.Nam
 		Labels: n.GetMetadata().GetLabels(), Annotations: n.GetMetadata().GetAnnotations(),
 	}
 	tx.batch.Create(n)
-	tx.batch.Create(b.event(ctx, n, "Created", "with "+quotaText(n)))
+	tx.batch.Create(b.Event(ctx, n, "Created", "with "+quotaText(n)))
 	return n, nil
 }
 
@@ -186,7 +187,7 @@ func (b *namespaceBuilder) update(ctx context.Context, tx *transaction, old *v1.
 	n.Metadata.Labels = maps.Clone(b.namespace.GetMetadata().GetLabels())
 	n.Metadata.Annotations = maps.Clone(b.namespace.GetMetadata().GetAnnotations())
 	tx.batch.Update(n, old.GetMetadata().GetVersion())
-	tx.batch.Create(b.event(ctx, n, "Updated", "now with "+quotaText(n)))
+	tx.batch.Create(b.Event(ctx, n, "Updated", "now with "+quotaText(n)))
 	return n, nil
 }
 
@@ -248,9 +249,9 @@ func namespaceNames(snap *state.Snapshot) []string {
 
 func missingNamespace(snap *state.Snapshot, name string) error {
 	if near := suggest.To(name, slices.Values(namespaceNames(snap))); near != "" {
-		return refuse(codes.NotFound, "namespace %s does not exist; did you mean %s?", name, near)
+		return core.Refuse(codes.NotFound, "namespace %s does not exist; did you mean %s?", name, near)
 	}
-	return refuse(codes.NotFound, "namespace %s does not exist; it comes with its first workload, or with: cloudless namespace create %s", name, name)
+	return core.Refuse(codes.NotFound, "namespace %s does not exist; it comes with its first workload, or with: cloudless namespace create %s", name, name)
 }
 
 // counted is a phrase such as "3 replicas".

@@ -14,6 +14,8 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
+
+	"github.com/cloudless/cloudless/internal/server/core"
 )
 
 func (u *user) namespaces() v1.NamespaceServiceClient { return v1.NewNamespaceServiceClient(u.conn) }
@@ -29,7 +31,7 @@ func inNamespace(name string) func(*v1.Workload) {
 // A namespace is there from its first workload on, or from when somebody made it.
 func TestNamespacesComeByThemselvesAndByHand(t *testing.T) {
 	c := newCluster(t)
-	admin, viewer := c.as(roleAdmin), c.as(roleViewer)
+	admin, viewer := c.as(core.RoleAdmin), c.as(core.RoleViewer)
 	spaces := admin.namespaces()
 	listed := func(page *v1.Page) (names []string, next string) {
 		t.Helper()
@@ -82,7 +84,7 @@ func TestNamespacesComeByThemselvesAndByHand(t *testing.T) {
 
 func TestNamespacesAreChangedByVersionAndKey(t *testing.T) {
 	c := newCluster(t)
-	spaces := c.as(roleAdmin).namespaces()
+	spaces := c.as(core.RoleAdmin).namespaces()
 	request := &v1.CreateNamespaceRequest{Namespace: namespace("shop", &v1.Quota{Cpu: "4"}), IdempotencyKey: "k"}
 	made, err := spaces.CreateNamespace(c.ctx, request)
 	must(t, err)
@@ -133,7 +135,7 @@ func TestNamespacesAreChangedByVersionAndKey(t *testing.T) {
 	_, err = spaces.DeleteNamespace(c.ctx, &v1.DeleteNamespaceRequest{Name: "default"})
 	wantCode(t, err, codes.FailedPrecondition, "namespace default is always there", "--unlimited")
 
-	events, err := c.as(roleViewer).ListEvents(c.ctx, &v1.ListEventsRequest{Object: "shop"})
+	events, err := c.as(core.RoleViewer).ListEvents(c.ctx, &v1.ListEventsRequest{Object: "shop"})
 	must(t, err)
 	var told []string
 	for _, e := range events.GetItems() {
@@ -148,7 +150,7 @@ func TestNamespacesAreChangedByVersionAndKey(t *testing.T) {
 // namespace with workloads stays.
 func TestAQuotaIsSaidAndRaised(t *testing.T) {
 	c := newCluster(t)
-	admin := c.as(roleAdmin)
+	admin := c.as(core.RoleAdmin)
 	spaces := admin.namespaces()
 	c.work("n1", idle)
 	_, err := spaces.CreateNamespace(c.ctx, &v1.CreateNamespaceRequest{Namespace: namespace("shop", &v1.Quota{Cpu: "1200m"})})
@@ -201,8 +203,8 @@ func wantNamespaceChange(t *testing.T, watch grpc.ServerStreamingClient[v1.Names
 
 func TestWatchNamespaces(t *testing.T) {
 	c := newCluster(t)
-	admin := c.as(roleAdmin)
-	watch, err := c.as(roleViewer).namespaces().WatchNamespaces(c.ctx, &v1.WatchNamespacesRequest{})
+	admin := c.as(core.RoleAdmin)
+	watch, err := c.as(core.RoleViewer).namespaces().WatchNamespaces(c.ctx, &v1.WatchNamespacesRequest{})
 	must(t, err)
 	wantNamespaceChange(t, watch, changeAdded, "default")
 	wantNamespaceChange(t, watch, changeSynced, "")
@@ -239,7 +241,7 @@ func TestWatchNamespaces(t *testing.T) {
 // the one transaction.
 func TestAPlanWithNamespaces(t *testing.T) {
 	c := newCluster(t)
-	admin, op := c.as(roleAdmin), c.as(roleOperator)
+	admin, op := c.as(core.RoleAdmin), c.as(core.RoleOperator)
 	c.work("n1", idle)
 	c.until(func(snap *state.Snapshot) bool { return snap.NodeByName("n1").GetStatus().GetState() == "ready" })
 	asking := func(q *v1.Quota, replicas int32) *v1.PlanRequest {
@@ -258,7 +260,7 @@ func TestAPlanWithNamespaces(t *testing.T) {
 	}
 	_, err := op.ApplyPlan(c.ctx, &v1.ApplyPlanRequest{Request: three, Fingerprint: plan.GetFingerprint()})
 	wantCode(t, err, codes.PermissionDenied, "may not create namespace shop", "it needs role admin")
-	if snap := c.store.Snapshot(); snap.Count(state.KindNamespace)+snap.Count(state.KindWorkload) != 0 {
+	if snap := c.Store.Snapshot(); snap.Count(state.KindNamespace)+snap.Count(state.KindWorkload) != 0 {
 		t.Error("a refused plan has left something behind")
 	}
 	apply := &v1.ApplyPlanRequest{Request: three, Fingerprint: plan.GetFingerprint(), IdempotencyKey: "k"}
@@ -316,7 +318,7 @@ func TestAPlanWithNamespaces(t *testing.T) {
 
 func TestNamespacesOverHTTP(t *testing.T) {
 	c := newCluster(t)
-	token := "Bearer " + c.newTokenSecret(&v1.CreateTokenRequest{Role: roleAdmin})
+	token := "Bearer " + c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleAdmin})
 	call := func(method, path, body string, want int, words ...string) {
 		t.Helper()
 		response, text := c.request(nil, method, path, body, "Authorization", token)

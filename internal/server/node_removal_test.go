@@ -8,6 +8,7 @@ import (
 	"github.com/cloudless/cloudless/api"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -16,18 +17,18 @@ import (
 // the state only lacks is not: the state may be older than the node.
 func TestOnlyARemovedNodeIsToldThatItWasRemoved(t *testing.T) {
 	c := newCluster(t)
-	token := c.newTokenSecret(&v1.CreateTokenRequest{Role: roleNode, Uses: 2})
+	token := c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleNode, Uses: 2})
 	_, err := c.enroll("stays", token)
 	must(t, err)
 	gone, err := c.enroll("gone", token)
 	must(t, err)
-	_, err = c.as(roleAdmin).DeleteNode(c.ctx, &v1.DeleteNodeRequest{Name: "gone"})
+	_, err = c.as(core.RoleAdmin).DeleteNode(c.ctx, &v1.DeleteNodeRequest{Name: "gone"})
 	must(t, err)
 	c.change(func(snap *state.Snapshot, b *state.Batch) { beginEpoch(snap, b) })
 
 	_, err = c.dial(gone.creds, "").WhoAmI(c.ctx, &v1.WhoAmIRequest{})
 	wantCode(t, err, codes.Unauthenticated, "was removed", "join it again")
-	epoch := c.store.Snapshot().Cluster().GetStatus().GetEpoch()
+	epoch := c.Store.Snapshot().Cluster().GetStatus().GetEpoch()
 	if said, removed := api.RemovedNode(err); !removed || said != epoch {
 		t.Errorf("the removed node is told removed %t in epoch %d, want epoch %d", removed, said, epoch)
 	}
@@ -42,10 +43,10 @@ func TestOnlyARemovedNodeIsToldThatItWasRemoved(t *testing.T) {
 
 func TestLastNodeIsRemovedByForceOnly(t *testing.T) {
 	c := newCluster(t)
-	token := c.newTokenSecret(&v1.CreateTokenRequest{Role: roleNode, Uses: 2})
+	token := c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleNode, Uses: 2})
 	_, err := c.enroll("vm", token)
 	must(t, err)
-	admin := c.as(roleAdmin)
+	admin := c.as(core.RoleAdmin)
 	_, err = admin.DeleteNode(c.ctx, &v1.DeleteNodeRequest{Name: "vm"})
 	wantCode(t, err, codes.FailedPrecondition, "node vm is the last node of the cluster", "0 replicas", "--force")
 	_, err = admin.DeleteNode(c.ctx, &v1.DeleteNodeRequest{Name: "vm", Force: true})
@@ -54,7 +55,7 @@ func TestLastNodeIsRemovedByForceOnly(t *testing.T) {
 
 func TestNodeWithReplicasIsRemovedByForceOnly(t *testing.T) {
 	c := newCluster(t)
-	token := c.newTokenSecret(&v1.CreateTokenRequest{Role: roleNode, Uses: 2})
+	token := c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleNode, Uses: 2})
 	_, err := c.enroll("other", token)
 	must(t, err)
 	busy, err := c.enroll("busy", token)
@@ -70,12 +71,12 @@ func TestNodeWithReplicasIsRemovedByForceOnly(t *testing.T) {
 	}
 	place("web-ended", spec.PhaseCompleted)
 	place("web-1", spec.PhaseRunning)
-	admin := c.as(roleAdmin)
+	admin := c.as(core.RoleAdmin)
 	_, err = admin.DeleteNode(c.ctx, &v1.DeleteNodeRequest{Name: "busy"})
 	wantCode(t, err, codes.FailedPrecondition, "node busy has 1 replica:", "cloudless node taint busy leaving:NoExecute", "--force")
 	_, err = admin.DeleteNode(c.ctx, &v1.DeleteNodeRequest{Name: "busy", Force: true})
 	must(t, err)
-	for r := range c.store.Snapshot().Replicas("", "") {
+	for r := range c.Store.Snapshot().Replicas("", "") {
 		want := map[string]string{"web-ended": spec.PhaseCompleted, "web-1": spec.PhaseLost}[r.GetMetadata().GetName()]
 		if got := r.GetStatus().GetPhase(); got != want {
 			t.Errorf("replica %s is %s, want %s", r.GetMetadata().GetName(), got, want)

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
@@ -28,7 +29,7 @@ func (s *nodeService) UpdateNode(ctx context.Context, request *v1.UpdateNodeRequ
 	return s.wish(ctx, request, func(n *v1.Node) (reason, message string, err error) {
 		var done edits
 		done.labels(n, request)
-		done.taints(n.GetSpec(), request, s.now())
+		done.taints(n.GetSpec(), request, s.Now())
 		done.figures(n.GetSpec(), request)
 		if len(done) == 0 {
 			return "", "", nil
@@ -130,10 +131,10 @@ func (c *edits) figures(of *v1.NodeSpec, request *v1.UpdateNodeRequest) {
 func nodeBounds(n *v1.Node) error {
 	name := n.GetMetadata().GetName()
 	if count := len(n.GetMetadata().GetLabels()); count > maxNodeLabels {
-		return refuse(codes.FailedPrecondition, "node %s would have %d labels, and a node has at most %d; remove some first: cloudless node label %s KEY-", name, count, maxNodeLabels, name)
+		return core.Refuse(codes.FailedPrecondition, "node %s would have %d labels, and a node has at most %d; remove some first: cloudless node label %s KEY-", name, count, maxNodeLabels, name)
 	}
 	if count := len(n.GetSpec().GetTaints()); count > maxTaints {
-		return refuse(codes.FailedPrecondition, "node %s would have %d taints, and a node has at most %d; remove some first: cloudless node taint %s KEY-", name, count, maxTaints, name)
+		return core.Refuse(codes.FailedPrecondition, "node %s would have %d taints, and a node has at most %d; remove some first: cloudless node taint %s KEY-", name, count, maxTaints, name)
 	}
 	return nil
 }

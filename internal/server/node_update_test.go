@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -45,7 +46,7 @@ func (c *cluster) pendingFor(workloadUID, reason string) {
 // polled: a label that comes and a taint that goes let it in.
 func TestLabelsAndTaintsWakeWhatWaits(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	n := c.work("n1", idle)
 	ssd := c.submit(op, workload("ssd", func(w *v1.Workload) {
 		w.Spec.Placement = &v1.Placement{Labels: map[string]string{"disk": "ssd"}}
@@ -87,7 +88,7 @@ func TestLabelsAndTaintsWakeWhatWaits(t *testing.T) {
 
 func TestTaintsKeepTheirTimeWhileTheyAreTheSame(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	c.join("n1")
 	taint := func(value string, effects ...string) *v1.Node {
 		t.Helper()
@@ -124,7 +125,7 @@ func TestTaintsKeepTheirTimeWhileTheyAreTheSame(t *testing.T) {
 
 func TestUpdateNodeSaysWhatItDidAndRefusesInWords(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	c.join("n1")
 	update := func(request *v1.UpdateNodeRequest) error {
 		request.Name = "n1"
@@ -169,7 +170,7 @@ func TestUpdateNodeSaysWhatItDidAndRefusesInWords(t *testing.T) {
 	wantCode(t, update(&v1.UpdateNodeRequest{Version: 1, Price: proto.Int64(1)}), codes.Aborted, "n1")
 	_, err = op.UpdateNode(c.ctx, &v1.UpdateNodeRequest{Name: "n2"})
 	wantCode(t, err, codes.NotFound, "node n2 does not exist")
-	_, err = c.as(roleViewer).UpdateNode(c.ctx, &v1.UpdateNodeRequest{Name: "n1"})
+	_, err = c.as(core.RoleViewer).UpdateNode(c.ctx, &v1.UpdateNodeRequest{Name: "n1"})
 	wantCode(t, err, codes.PermissionDenied, "viewer")
 	many := map[string]string{}
 	for i := range 64 {
@@ -184,7 +185,7 @@ func TestUpdateNodeSaysWhatItDidAndRefusesInWords(t *testing.T) {
 
 	// The same words at the door where machines come in.
 	_, err = c.dial(nil, "").Enroll(c.ctx, &v1.EnrollRequest{
-		Token: c.newTokenSecret(&v1.CreateTokenRequest{Role: roleNode}), Csr: []byte("x"), Name: "n3", Labels: map[string]string{"node.cloudless/arch": "z80"},
+		Token: c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleNode}), Csr: []byte("x"), Name: "n3", Labels: map[string]string{"node.cloudless/arch": "z80"},
 	})
 	wantCode(t, err, codes.InvalidArgument, "node.cloudless/arch is the cluster's own")
 }
@@ -198,7 +199,7 @@ func TestNodesAreChosenByWhatTheyAre(t *testing.T) {
 		c.join("node-"+arch).introduce(c.ctx, status)
 	}
 	for selector, want := range map[string]int{"node.cloudless/arch=arm64": 1, "node.cloudless/os=linux": 2, "node.cloudless/name=node-amd64": 1, "node.cloudless/arch=z80": 0} {
-		got, err := c.as(roleViewer).ListNodes(c.ctx, &v1.ListNodesRequest{Labels: selector})
+		got, err := c.as(core.RoleViewer).ListNodes(c.ctx, &v1.ListNodesRequest{Labels: selector})
 		must(t, err)
 		if len(got.GetItems()) != want {
 			t.Errorf("%s: %d nodes, want %d", selector, len(got.GetItems()), want)
@@ -209,7 +210,7 @@ func TestNodesAreChosenByWhatTheyAre(t *testing.T) {
 // A price and the place of a node count from the change on.
 func TestCheaperNodeIsTaken(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	c.join("a").introduce(c.ctx, machineStatus())
 	b := c.join("b")
 	b.introduce(c.ctx, machineStatus())

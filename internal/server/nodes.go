@@ -15,6 +15,8 @@ import (
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
+
+	"github.com/cloudless/cloudless/internal/server/core"
 )
 
 // nodeService is the NodeService.
@@ -54,7 +56,7 @@ func (s *nodeService) ListNodes(ctx context.Context, request *v1.ListNodesReques
 func (s *nodeService) DeleteNode(ctx context.Context, request *v1.DeleteNodeRequest) (*v1.Node, error) {
 	var removed *v1.Node
 	var event *v1.Event
-	after, err := s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
+	after, err := s.Propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
 		removed = snap.NodeByName(request.GetName())
 		if removed == nil {
 			return missingNode(snap, request.GetName())
@@ -73,7 +75,7 @@ func (s *nodeService) DeleteNode(ctx context.Context, request *v1.DeleteNodeRequ
 		if err := s.noteRemoval(b, identity.KindNode, m.GetUid()); err != nil {
 			return err
 		}
-		event = s.event(ctx, removed, "Removed", fmt.Sprintf("%d replicas on it count as lost", lost))
+		event = s.Event(ctx, removed, "Removed", fmt.Sprintf("%d replicas on it count as lost", lost))
 		b.Create(event)
 		return nil
 	})
@@ -94,10 +96,10 @@ func dispensable(snap *state.Snapshot, n *v1.Node) error {
 	}
 	switch {
 	case snap.Count(state.KindNode) == 1:
-		return refuse(codes.FailedPrecondition, "node %s is the last node of the cluster, and nothing would run without it (%s on it now): "+
+		return core.Refuse(codes.FailedPrecondition, "node %s is the last node of the cluster, and nothing would run without it (%s on it now): "+
 			"add another node first with: cloudless token create --role node, or remove it all the same with --force", name, replicaCount(live))
 	case live > 0:
-		return refuse(codes.FailedPrecondition, "node %s has %s: move what it has to other nodes first with: cloudless node taint %s leaving:NoExecute, "+
+		return core.Refuse(codes.FailedPrecondition, "node %s has %s: move what it has to other nodes first with: cloudless node taint %s leaving:NoExecute, "+
 			"or remove it all the same with --force, and they count as lost", name, replicaCount(live), name)
 	}
 	return nil
@@ -116,7 +118,7 @@ func (s *nodeService) CordonNode(ctx context.Context, request *v1.CordonNodeRequ
 		if wanted.GetAvailability() == spec.AvailabilityCordoned && (request.GetReason() == "" || request.GetReason() == wanted.GetAvailabilityReason()) {
 			return "", "", nil
 		}
-		wanted.Availability, wanted.AvailabilityReason, wanted.AvailabilityBy = spec.AvailabilityCordoned, request.GetReason(), s.actor(ctx)
+		wanted.Availability, wanted.AvailabilityReason, wanted.AvailabilityBy = spec.AvailabilityCordoned, request.GetReason(), s.Actor(ctx)
 		return "Cordoned", cmp.Or(request.GetReason(), "nothing new is placed on it; what runs there stays"), nil
 	})
 }
@@ -142,7 +144,7 @@ func (s *nodeService) wish(ctx context.Context, request interface {
 }, change func(*v1.Node) (reason, message string, err error),
 ) (*v1.Node, error) {
 	var uid string
-	snap, err := s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
+	snap, err := s.Propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
 		old := snap.NodeByName(request.GetName())
 		if old == nil {
 			return missingNode(snap, request.GetName())
@@ -161,7 +163,7 @@ func (s *nodeService) wish(ctx context.Context, request interface {
 		}
 		s.nodes.Settle(wished)
 		b.Update(wished, old.GetMetadata().GetVersion())
-		b.Create(s.event(ctx, wished, reason, message))
+		b.Create(s.Event(ctx, wished, reason, message))
 		return nil
 	})
 	if err != nil {
@@ -183,7 +185,7 @@ func (s *nodeService) loseReplicas(snap *state.Snapshot, b *state.Batch, n *v1.N
 		r := proto.CloneOf(old)
 		r.Status.Phase = spec.PhaseLost
 		r.Status.Reason = "node " + n.GetMetadata().GetName() + " was removed"
-		r.Status.EndTime = timestamppb.New(s.now())
+		r.Status.EndTime = timestamppb.New(s.Now())
 		b.Update(r, old.GetMetadata().GetVersion())
 		lost++
 	}

@@ -79,7 +79,7 @@ func (r *reports) takeNoticed() map[string][]*v1.EventReport {
 // writeNoticed makes events of what nodes have noticed.
 func (s *Server) writeNoticed(ctx context.Context, byNode map[string][]*v1.EventReport) error {
 	for _, node := range slices.Sorted(maps.Keys(byNode)) {
-		_, err := s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
+		_, err := s.Propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
 			for _, e := range byNode[node] {
 				s.noteOne(snap, b, node, e)
 			}
@@ -110,5 +110,5 @@ func (s *Server) noteOne(snap *state.Snapshot, b *state.Batch, nodeUID string, e
 	if e.GetSeverity() == state.SeverityWarning {
 		severity = state.SeverityWarning
 	}
-	b.Create(state.NewEvent(state.NewUID(), s.now(), about, severity, e.GetReason(), brief(e.GetMessage()), "node/"+node.GetMetadata().GetName()))
+	b.Create(state.NewEvent(state.NewUID(), s.Now(), about, severity, e.GetReason(), brief(e.GetMessage()), "node/"+node.GetMetadata().GetName()))
 }

@@ -90,7 +90,7 @@ func TestNoticedIsBounded(t *testing.T) {
 // A node is given addresses that its machine does not use, if there are any.
 func TestSubnetsAvoidWhatTheMachineUses(t *testing.T) {
 	c := newCluster(t)
-	snap := c.store.Snapshot()
+	snap := c.Store.Snapshot()
 	for _, used := range [][]string{{"10.64.0.0/22", "10.64.4.7/32", "garbage", "fd00::/8"}, {"10.64.0.0/22", "10.64.4.7/32"}} {
 		all, err := newSubnets(snap)
 		must(t, err)
@@ -120,7 +120,7 @@ func TestSubnetsAvoidTheServers(t *testing.T) {
 		}
 	})
 	for _, used := range [][]string{nil, {"10.0.0.0/8"}} {
-		all, err := newSubnets(c.store.Snapshot())
+		all, err := newSubnets(c.Store.Snapshot())
 		must(t, err)
 		v4, v6, err := all.next(used)
 		must(t, err)

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/server/core"
 )
 
 // passedCalls answers the calls that other servers pass on over one stream (see
@@ -77,7 +78,7 @@ func (p *passedCalls) call(ctx context.Context, call *v1.PassedCall) (proto.Mess
 	if !ok {
 		return nil, status.Errorf(codes.Unimplemented, "%s is not a method of this server", call.GetMethod())
 	}
-	ctx = withPrincipal(ctx, Principal{}) // not the server that passes it on
+	ctx = core.WithPrincipal(ctx, core.Principal{}) // not the server that passes it on
 	ctx = metadata.NewIncomingContext(ctx, metadata.New(call.GetMetadata()))
 	ctx = grpc.NewContextWithServerTransportStream(ctx, headless(call.GetMethod()))
 	response, err := method.call(method.service, ctx, func(request any) error {

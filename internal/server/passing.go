@@ -20,6 +20,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/consensus"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
@@ -86,7 +87,7 @@ func lost(why error) error {
 	case errors.Is(why, io.EOF):
 		reason = "it has stopped"
 	}
-	return statusOf(fmt.Errorf("the leader was lost before it had answered (%s): %w", reason, consensus.ErrUncertain))
+	return core.StatusOf(fmt.Errorf("the leader was lost before it had answered (%s): %w", reason, consensus.ErrUncertain))
 }
 
 // passedMetadata is what the leader is told about a call.
@@ -287,7 +288,7 @@ func (l *line) finish() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.err == nil {
-		l.err = status.Error(codes.Unavailable, errStopping.Error())
+		l.err = status.Error(codes.Unavailable, core.ErrStopping.Error())
 	}
 	l.calls.close()
 }

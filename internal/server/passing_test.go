@@ -14,12 +14,13 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/server/core"
 )
 
 // Calls that are passed on together have their own answers and refusals, as the leader gives them.
 func TestCallsPassedOnTogetherHaveTheirOwnAnswers(t *testing.T) {
 	leader, follower := pair(t)
-	admin := follower.dial(nil, leader.newTokenSecret(&v1.CreateTokenRequest{Role: roleAdmin, Name: "ann"}))
+	admin := follower.dial(nil, leader.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleAdmin, Name: "ann"}))
 	const names, rivals = 40, 3
 	outcomes := make([][rivals]error, names)
 	var all sync.WaitGroup
@@ -27,7 +28,7 @@ func TestCallsPassedOnTogetherHaveTheirOwnAnswers(t *testing.T) {
 		for rival := range rivals {
 			all.Go(func() {
 				name := fmt.Sprintf("user-%d", n)
-				made, err := admin.CreateToken(follower.ctx, &v1.CreateTokenRequest{Role: roleViewer, Name: name})
+				made, err := admin.CreateToken(follower.ctx, &v1.CreateTokenRequest{Role: core.RoleViewer, Name: name})
 				if err == nil && made.GetToken().GetMetadata().GetName() != name {
 					err = fmt.Errorf("%s got the answer for %s", name, made.GetToken().GetMetadata().GetName())
 				}
@@ -56,12 +57,12 @@ func TestCallsPassedOnTogetherHaveTheirOwnAnswers(t *testing.T) {
 // A request that would hold up the others goes by itself, and is answered all the same.
 func TestALargeCallIsPassedOnAlone(t *testing.T) {
 	leader, follower := pair(t)
-	conn, err := follower.peers.ready(follower.ctx, leader.uid)
+	conn, err := follower.peers.ready(follower.ctx, leader.UID)
 	must(t, err)
 	request := &v1.ListWorkloadsRequest{Selection: &v1.Selection{Labels: strings.Repeat("x", maxPassed)}}
 	_, out, err := messagesOf(v1.WorkloadService_ListWorkloads_FullMethodName)
 	must(t, err)
-	ctx := withPrincipal(follower.ctx, leader.bearerOf(roleViewer))
+	ctx := core.WithPrincipal(follower.ctx, leader.bearerOf(core.RoleViewer))
 	_, err = follower.router.passing.call(ctx, conn, v1.WorkloadService_ListWorkloads_FullMethodName, request, out)
 	if status.Code(err) != codes.InvalidArgument {
 		t.Errorf("a request with a selector of %d bytes: %v", maxPassed, err)
@@ -98,7 +99,7 @@ func passMethod(t *testing.T, leader, follower *cluster, call func(context.Conte
 func connected(t *testing.T, leader, follower *cluster) *grpc.ClientConn {
 	t.Helper()
 	for {
-		conn, err := follower.peers.ready(follower.ctx, leader.uid)
+		conn, err := follower.peers.ready(follower.ctx, leader.UID)
 		if err == nil {
 			return conn
 		}
@@ -162,19 +163,19 @@ func TestABrokenLineIsReplaced(t *testing.T) {
 	answered := make(chan error, 1)
 	go func() { answered <- call(follower.ctx) }()
 	<-begun
-	follower.peers.drop(leader.uid)
+	follower.peers.drop(leader.UID)
 	if err := <-answered; !uncertain(err) || notLeader(err) {
 		t.Errorf("a call whose connection broke ends with %v, want that its outcome is not known", err)
 	}
-	admin := follower.dial(nil, leader.newTokenSecret(&v1.CreateTokenRequest{Role: roleAdmin, Name: "ann"}))
-	_, err := admin.CreateToken(follower.ctx, &v1.CreateTokenRequest{Role: roleViewer, Name: "bob"})
+	admin := follower.dial(nil, leader.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleAdmin, Name: "ann"}))
+	_, err := admin.CreateToken(follower.ctx, &v1.CreateTokenRequest{Role: core.RoleViewer, Name: "bob"})
 	must(t, err)
 }
 
 // The answer that a follower gives is, byte for byte, that of the leader.
 func TestAnswersArePassedOnAsTheyCame(t *testing.T) {
 	leader, follower := pair(t)
-	secret := leader.newTokenSecret(&v1.CreateTokenRequest{Role: roleAdmin, Name: "ann"})
+	secret := leader.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleAdmin, Name: "ann"})
 	direct, err := leader.dial(nil, secret).ListTokens(leader.ctx, &v1.ListTokensRequest{})
 	must(t, err)
 	passed, err := follower.dial(nil, secret).ListTokens(follower.ctx, &v1.ListTokensRequest{})

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/cloudless/cloudless/api"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/peers"
 )
 
@@ -49,7 +50,7 @@ func (p *peerConns) get(server string) (*grpc.ClientConn, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
-		return nil, errStopping
+		return nil, core.ErrStopping
 	}
 	have := p.conns[server]
 	if have != nil && have.address == address {

@@ -8,6 +8,7 @@ import (
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	"github.com/cloudless/cloudless/internal/image"
 	"github.com/cloudless/cloudless/internal/registry"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -30,18 +31,18 @@ type namedImage struct {
 // what a repeated one is answered does not depend on the image any more. Where
 // that registry cannot be reached from here, the name is kept and the node
 // resolves it.
-func (s *Server) nameImage(ctx context.Context, from string, r receipt) (n namedImage, err error) {
+func (s *Server) nameImage(ctx context.Context, from string, r core.Receipt) (n namedImage, err error) {
 	n.from = from
 	if n.name, err = parseImage("spec.image", from); err != nil {
 		return n, err
 	}
 	if n.name.Local() {
-		if !tagsTaken(s.store.Snapshot()) {
+		if !tagsTaken(s.Store.Snapshot()) {
 			_, err = s.readTags(ctx)
 		}
 		return n, err
 	}
-	if done, err := r.find(s.store.Snapshot()); done != nil || err != nil {
+	if done, err := r.Find(s.Store.Snapshot()); done != nil || err != nil {
 		return n, err
 	}
 	n.foreign, err = s.pinForeign(ctx, n.name)

@@ -5,6 +5,7 @@ import (
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -15,10 +16,10 @@ func TestTagThatMovesMeanwhileIsLookedUpAgain(t *testing.T) {
 	c := newCluster(t)
 	first := c.push("web:1")
 	second := first
-	named, err := c.nameImage(c.ctx, "web:1", receipt{})
+	named, err := c.nameImage(c.ctx, "web:1", core.Receipt{})
 	must(t, err)
 	var seen []string
-	_, err = c.propose(c.ctx, func(snap *state.Snapshot, b *state.Batch) error {
+	_, err = c.Propose(c.ctx, func(snap *state.Snapshot, b *state.Batch) error {
 		image, err := c.pinIn(c.ctx, snap, named)
 		if err != nil {
 			return err
@@ -35,7 +36,7 @@ func TestTagThatMovesMeanwhileIsLookedUpAgain(t *testing.T) {
 		t.Errorf("from %s to %s it was taken for %v", first, second, seen)
 	}
 
-	_, err = c.propose(c.ctx, func(snap *state.Snapshot, b *state.Batch) error {
+	_, err = c.Propose(c.ctx, func(snap *state.Snapshot, b *state.Batch) error {
 		image, err := c.pinIn(c.ctx, snap, named)
 		if err != nil {
 			return err
@@ -49,7 +50,7 @@ func TestTagThatMovesMeanwhileIsLookedUpAgain(t *testing.T) {
 	if want := "image web:1 was deleted; have it back with: cloudless image restore web:1"; err == nil || err.Error() != want {
 		t.Errorf("of a deleted image: %v", err)
 	}
-	if c.store.Snapshot().Tag("never", "") != nil {
+	if c.Store.Snapshot().Tag("never", "") != nil {
 		t.Error("it was written all the same")
 	}
 }

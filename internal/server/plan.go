@@ -17,6 +17,8 @@ import (
 	"github.com/cloudless/cloudless/internal/consensus"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
+
+	"github.com/cloudless/cloudless/internal/server/core"
 )
 
 // planService is the PlanService. A plan is the transaction that carrying it
@@ -36,7 +38,7 @@ func (s *planService) MakePlan(ctx context.Context, request *v1.PlanRequest) (*v
 	if err != nil {
 		return nil, err
 	}
-	snap, err := s.consensus.Read(ctx)
+	snap, err := s.Consensus.Read(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -49,11 +51,11 @@ func (s *planService) MakePlan(ctx context.Context, request *v1.PlanRequest) (*v
 }
 
 func (s *planService) ApplyPlan(ctx context.Context, request *v1.ApplyPlanRequest) (*v1.ApplyPlanResponse, error) {
-	receipt, err := newReceipt(ctx, v1.PlanService_ApplyPlan_FullMethodName, request.GetIdempotencyKey(), request)
+	receipt, err := core.NewReceipt(ctx, v1.PlanService_ApplyPlan_FullMethodName, request.GetIdempotencyKey(), request)
 	if err != nil {
 		return nil, err
 	}
-	done, err := receipt.find(s.store.Snapshot())
+	done, err := receipt.Find(s.Store.Snapshot())
 	if err != nil {
 		return nil, err
 	}
@@ -65,8 +67,8 @@ func (s *planService) ApplyPlan(ctx context.Context, request *v1.ApplyPlanReques
 		return nil, err
 	}
 	var p *planned
-	snap, err := s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) (err error) {
-		if done, err = receipt.find(snap); done != nil || err != nil {
+	snap, err := s.Propose(ctx, func(snap *state.Snapshot, b *state.Batch) (err error) {
+		if done, err = receipt.Find(snap); done != nil || err != nil {
 			return err
 		}
 		if p, err = s.plan(ctx, wanted, snap); err != nil {
@@ -92,9 +94,12 @@ func (s *planService) ApplyPlan(ctx context.Context, request *v1.ApplyPlanReques
 // mayApply refuses a plan whose changes its caller may not apply by other calls either.
 func (s *Server) mayApply(ctx context.Context, p *planned) error {
 	for _, change := range p.plan.GetChanges() {
-		roles := permitted(s.kinds.named(change.GetKind()).method())
-		if p := caller(ctx); change.GetAction() != spec.ActionUnchanged && !slices.Contains(roles, p.Role) {
-			return &forbidden{principal: p, what: fmt.Sprintf("%s %s %s", change.GetAction(), strings.ToLower(change.GetKind()), change.GetName()), roles: roles}
+		if change.GetAction() == spec.ActionUnchanged {
+			continue
+		}
+		what := fmt.Sprintf("%s %s %s", change.GetAction(), strings.ToLower(change.GetKind()), change.GetName())
+		if err := authorizeTo(core.Caller(ctx), s.kinds.named(change.GetKind()).method(), what); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -118,7 +123,7 @@ func (s *Server) planObjects(snap *state.Snapshot, plan *v1.Plan) []*v1.Manifest
 // repeatedPlan answers a call that was made before, from what its receipt
 // keeps: what became of which workload.
 func (s *Server) repeatedPlan(done *statev1.Receipt, fingerprint string) (*v1.ApplyPlanResponse, error) {
-	data, err := base64.StdEncoding.DecodeString(done.GetMetadata().GetAnnotations()[resultOf])
+	data, err := base64.StdEncoding.DecodeString(done.GetMetadata().GetAnnotations()[core.ResultOf])
 	if err != nil {
 		return nil, fmt.Errorf("read the receipt of a plan: %w", err)
 	}
@@ -127,7 +132,7 @@ func (s *Server) repeatedPlan(done *statev1.Receipt, fingerprint string) (*v1.Ap
 		return nil, fmt.Errorf("read the receipt of a plan: %w", err)
 	}
 	plan.Fingerprint = fingerprint
-	snap := s.store.Snapshot()
+	snap := s.Store.Snapshot()
 	return &v1.ApplyPlanResponse{Plan: plan, Objects: s.planObjects(snap, plan)}, nil
 }
 
@@ -144,14 +149,14 @@ func (s *Server) prepareAll(ctx context.Context, request *v1.PlanRequest) (*want
 	if w.prune, err = parsePrune(request.GetPrune()); err != nil {
 		return nil, err
 	}
-	shared, seen := newPreparation(receipt{}), map[string]bool{}
+	shared, seen := newPreparation(core.Receipt{}), map[string]bool{}
 	for i, manifest := range request.GetObjects() {
 		o, err := s.kinds.prepare(ctx, i, manifest, shared)
 		if err != nil {
 			return nil, err
 		}
 		if seen[o.title()] {
-			return nil, refuse(codes.InvalidArgument, "%s is given twice; leave one of them out", o.title())
+			return nil, core.Refuse(codes.InvalidArgument, "%s is given twice; leave one of them out", o.title())
 		}
 		seen[o.title()] = true
 		w.objects = append(w.objects, o)
@@ -167,7 +172,7 @@ func parsePrune(text string) (spec.Selector, error) {
 		broken.Violations[0].Field = "prune"
 	}
 	if err == nil && text != "" && !selector.Names() {
-		err = refuse(codes.InvalidArgument, "prune by %q would delete whatever has no such label; name a label that must be there, such as app=shop", text)
+		err = core.Refuse(codes.InvalidArgument, "prune by %q would delete whatever has no such label; name a label that must be there, such as app=shop", text)
 	}
 	return selector, err
 }
@@ -232,7 +237,7 @@ func fieldChanges(from []spec.FieldChange) []*v1.FieldChange {
 
 // forecast adds what would become of the replicas.
 func (s *Server) forecast(p *planned, fork *state.Fork) error {
-	now := s.now()
+	now := s.Now()
 	tx := p.batch.Transaction(now)
 	if size := proto.Size(tx); size > consensus.MaxTransaction {
 		return &consensus.TooLargeError{Size: size}
@@ -302,7 +307,7 @@ func woken(outcomes []*v1.PlanChange) (n int32) {
 
 // propose puts the plan's transaction into b: all changes, and for all else that the plan names that it is still as it
 // was.
-func (p *planned) propose(b *state.Batch, receipt receipt) error {
+func (p *planned) propose(b *state.Batch, receipt core.Receipt) error {
 	if p.batch.Len() == 0 {
 		return nil
 	}
@@ -321,6 +326,6 @@ func (p *planned) propose(b *state.Batch, receipt receipt) error {
 	if err != nil {
 		return fmt.Errorf("encode the receipt of a plan: %w", err)
 	}
-	receipt.keep(b, "", base64.StdEncoding.EncodeToString(data))
+	receipt.Keep(b, "", base64.StdEncoding.EncodeToString(data))
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -53,7 +54,7 @@ func nameOf(kind plannable) string { return string(kind.message().ProtoReflect()
 func (k planKinds) prepare(ctx context.Context, index int, manifest *v1.Manifest, p *preparation) (planObject, error) {
 	given, field := spec.ObjectIn(manifest)
 	if given == nil {
-		return nil, refuse(codes.InvalidArgument, "objects[%d] is empty: give a workload or another object", index)
+		return nil, core.Refuse(codes.InvalidArgument, "objects[%d] is empty: give a workload or another object", index)
 	}
 	if err := spec.Validate(given); err != nil {
 		if broken, ok := errors.AsType[*spec.Error](err); ok {
@@ -68,7 +69,7 @@ func (k planKinds) prepare(ctx context.Context, index int, manifest *v1.Manifest
 			return kind.prepareObject(ctx, given, rank, p)
 		}
 	}
-	return nil, refuse(codes.InvalidArgument, "objects[%d]: a plan cannot hold a %s", index, field)
+	return nil, core.Refuse(codes.InvalidArgument, "objects[%d]: a plan cannot hold a %s", index, field)
 }
 
 func (c *collection[T]) message() proto.Message { return *new(T) }

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -87,7 +88,7 @@ func (p *plans) movedOn(fingerprint string, now *planned) error {
 	if known {
 		why = before.difference(now)
 	}
-	return refuse(codes.Aborted, "the world has moved on since this plan was made: %s; make the plan again and look at it", why)
+	return core.Refuse(codes.Aborted, "the world has moved on since this plan was made: %s; make the plan again and look at it", why)
 }
 
 // difference is what has changed since, the nearest cause first.

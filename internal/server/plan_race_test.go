@@ -16,15 +16,17 @@ import (
 	"github.com/cloudless/cloudless/internal/registry"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
+
+	"github.com/cloudless/cloudless/internal/server/core"
 )
 
 // While others push and delete what a tag stands for, every revision that a plan
 // writes has the image that the tag stands for at that very entry of the log.
 func TestPlansRacePushesAndDeletions(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	c.push("web:1")
-	start, feed := c.store.Subscribe()
+	start, feed := c.Store.Subscribe()
 	var others, appliers sync.WaitGroup
 	var over atomic.Bool
 	others.Go(func() {
@@ -95,17 +97,17 @@ func TestPlansRacePushesAndDeletions(t *testing.T) {
 // else the transaction would rest on two states at once.
 func TestPlanRestsOnOneState(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	first := c.push("web:1")
 	wanted, err := c.prepareAll(c.ctx, asking(workload("web", replicasOf(0), imageOf("web:1"))))
 	must(t, err)
-	before := c.store.Snapshot()
+	before := c.Store.Snapshot()
 	c.carryOut(op, asking(workload("web", replicasOf(0), imageOf("web:1"))))
 	second := c.push("web:1")
 	for _, at := range []struct {
 		snap           *state.Snapshot
 		action, digest string
-	}{{before, spec.ActionCreate, first}, {c.store.Snapshot(), spec.ActionUpdate, second}} {
+	}{{before, spec.ActionCreate, first}, {c.Store.Snapshot(), spec.ActionUpdate, second}} {
 		p, err := c.Server.plan(c.ctx, wanted, at.snap)
 		must(t, err)
 		name, err := image.ParseName(p.plan.GetChanges()[0].GetImage())
@@ -122,7 +124,7 @@ func TestDigestOfADeletedImageIsLookedUpAgain(t *testing.T) {
 	digest := c.push("web:1")
 	wanted, err := c.prepareAll(c.ctx, asking(workload("web", replicasOf(0), imageOf("web@"+digest))))
 	must(t, err)
-	_, err = c.propose(c.ctx, func(snap *state.Snapshot, b *state.Batch) error {
+	_, err = c.Propose(c.ctx, func(snap *state.Snapshot, b *state.Batch) error {
 		p, err := c.Server.plan(c.ctx, wanted, snap)
 		if err != nil {
 			return err
@@ -131,10 +133,10 @@ func TestDigestOfADeletedImageIsLookedUpAgain(t *testing.T) {
 			_, err := c.imageService().DeleteImage(c.ctx, &v1.DeleteImageRequest{Name: "web:1", Now: true, Force: true})
 			must(t, err)
 		}
-		return p.propose(b, receipt{})
+		return p.propose(b, core.Receipt{})
 	})
-	wantCode(t, statusOf(err), codes.FailedPrecondition, "is not in the cluster's registry")
-	if c.store.Snapshot().WorkloadByName("default", "web") != nil {
+	wantCode(t, core.StatusOf(err), codes.FailedPrecondition, "is not in the cluster's registry")
+	if c.Store.Snapshot().WorkloadByName("default", "web") != nil {
 		t.Error("a workload was written with an image that is gone")
 	}
 }
@@ -151,10 +153,10 @@ func TestUntaggedImageThatIsDeletedMeanwhileIsRefused(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		return p.propose(b, receipt{})
+		return p.propose(b, core.Receipt{})
 	}
 	create := func(snap *state.Snapshot, batch *state.Batch, named namedImage) error {
-		b, err := c.prepareWorkload(c.ctx, workload("web", replicasOf(0), imageOf(named.from)), newPreparation(receipt{}))
+		b, err := c.prepareWorkload(c.ctx, workload("web", replicasOf(0), imageOf(named.from)), newPreparation(core.Receipt{}))
 		must(t, err)
 		tx := newTransaction(snap, batch)
 		if _, err := b.create(c.ctx, tx); err != nil {
@@ -178,10 +180,10 @@ func TestUntaggedImageThatIsDeletedMeanwhileIsRefused(t *testing.T) {
 		{"api", deleted, "api:1", plan},
 	} {
 		name := of.repository + "@" + of.digest
-		named, err := c.nameImage(c.ctx, name, receipt{})
+		named, err := c.nameImage(c.ctx, name, core.Receipt{})
 		must(t, err)
 		var once sync.Once
-		_, err = c.propose(c.ctx, func(snap *state.Snapshot, b *state.Batch) error {
+		_, err = c.Propose(c.ctx, func(snap *state.Snapshot, b *state.Batch) error {
 			err := of.build(snap, b, named)
 			once.Do(func() {
 				must(t, err)
@@ -190,12 +192,12 @@ func TestUntaggedImageThatIsDeletedMeanwhileIsRefused(t *testing.T) {
 			})
 			return err
 		})
-		wantCode(t, statusOf(err), codes.FailedPrecondition, "image "+name)
+		wantCode(t, core.StatusOf(err), codes.FailedPrecondition, "image "+name)
 		if _, err := c.registry.Digest(c.ctx, of.repository, of.digest); !errors.Is(err, registry.ErrNotFound) {
 			t.Errorf("%s is still in the registry (%v)", name, err)
 		}
 	}
-	if c.store.Snapshot().WorkloadByName("default", "web") != nil {
+	if c.Store.Snapshot().WorkloadByName("default", "web") != nil {
 		t.Error("a workload was written with an image that is gone")
 	}
 }
@@ -209,10 +211,10 @@ func TestImageThatIsUsedMeanwhileOutlivesItsDeletion(t *testing.T) {
 	for _, of := range []struct{ repository, reference, digest string }{
 		{"tagged", "1", tagged}, {"untagged", untagged, untagged},
 	} {
-		c.carryOut(c.as(roleOperator), asking(workload(of.repository, replicasOf(0), imageOf(of.repository+"@"+of.digest))))
+		c.carryOut(c.as(core.RoleOperator), asking(workload(of.repository, replicasOf(0), imageOf(of.repository+"@"+of.digest))))
 		_, err := c.deleteTags(c.ctx, of.repository, of.reference, true, false)
 		must(t, err)
-		_, err = c.registry.Collect(c.ctx, registry.CollectOptions{Keep: c.keepImages(c.store.Snapshot())})
+		_, err = c.registry.Collect(c.ctx, registry.CollectOptions{Keep: c.keepImages(c.Store.Snapshot())})
 		must(t, err)
 		if _, err := c.registry.Digest(c.ctx, of.repository, of.digest); err != nil {
 			t.Errorf("the image that a workload uses: %v", err)

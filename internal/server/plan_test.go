@@ -17,6 +17,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/image"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -81,14 +82,14 @@ func wantPlan(t *testing.T, p *v1.Plan, lines ...string) {
 
 func TestAPlanShowsWhatWouldChangeAndChangesNothing(t *testing.T) {
 	c := newCluster(t)
-	op, viewer := c.as(roleOperator), c.as(roleViewer)
+	op, viewer := c.as(core.RoleOperator), c.as(core.RoleViewer)
 	c.work("n1", idle)
 	digest := c.push("hello:1")
 	web := func(change ...func(*v1.Workload)) *v1.PlanRequest {
 		return asking(workload("web", append([]func(*v1.Workload){imageOf("hello:1"), cpuOf("0.5")}, change...)...))
 	}
 	c.until(func(snap *state.Snapshot) bool { return snap.NodeByName("n1").GetStatus().GetState() == "ready" })
-	before := c.store.Snapshot().Index()
+	before := c.Store.Snapshot().Index()
 	plan := c.plan(viewer, web())
 	wantPlan(t, plan, "create web", "spec.image:  > hello:1", "spec.replicas:  > 1", "spec.resources.limits.cpu:  > 500m",
 		"spec.network:  > none", "create >n1")
@@ -98,7 +99,7 @@ func TestAPlanShowsWhatWouldChangeAndChangesNothing(t *testing.T) {
 	if again := c.plan(op, web()); !proto.Equal(plan, again) {
 		t.Errorf("the same plan again is another one: %v", again)
 	}
-	if after := c.store.Snapshot(); after.Index() != before || after.Count(state.KindWorkload) != 0 {
+	if after := c.Store.Snapshot(); after.Index() != before || after.Count(state.KindWorkload) != 0 {
 		t.Error("the plan has changed something")
 	}
 
@@ -122,7 +123,7 @@ func TestAPlanShowsWhatWouldChangeAndChangesNothing(t *testing.T) {
 
 func TestWorkloadsOfOnePlanCompeteForTheSameRoom(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	c.work("n1", idle)
 	c.until(func(snap *state.Snapshot) bool { return snap.NodeByName("n1").GetStatus().GetState() == "ready" })
 	request := asking(workload("a", cpuOf("3")), workload("b", cpuOf("3"))) // the node has 4
@@ -145,7 +146,7 @@ func TestWorkloadsOfOnePlanCompeteForTheSameRoom(t *testing.T) {
 // The loop puts replicas where the plan said.
 func TestWhatThePlanShowedIsWhatIsDone(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	for _, name := range []string{"n1", "n2", "n3"} {
 		c.work(name, idle)
 		c.until(func(snap *state.Snapshot) bool { return snap.NodeByName(name).GetStatus().GetState() == "ready" })
@@ -170,7 +171,7 @@ func TestWhatThePlanShowedIsWhatIsDone(t *testing.T) {
 
 func TestApplyPlanIsAllOrNothing(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	for _, name := range []string{"old", "kept", "other"} {
 		c.carryOut(op, asking(workload(name, labelled("app", "shop"), replicasOf(0))))
 	}
@@ -190,7 +191,7 @@ func TestApplyPlanIsAllOrNothing(t *testing.T) {
 	must(t, err)
 	_, err = op.ApplyPlan(c.ctx, &v1.ApplyPlanRequest{Request: request, Fingerprint: plan.GetFingerprint()})
 	wantCode(t, err, codes.Aborted, "the world has moved on", "workload default/kept was changed from version", "make the plan again")
-	snap := c.store.Snapshot()
+	snap := c.Store.Snapshot()
 	if snap.WorkloadByName("default", "new") != nil || snap.WorkloadByName("default", "old").GetMetadata().GetDeleteTime() != nil {
 		t.Error("a refused plan was half done")
 	}
@@ -208,7 +209,7 @@ func TestApplyPlanIsAllOrNothing(t *testing.T) {
 	c.until(func(snap *state.Snapshot) bool {
 		return snap.WorkloadByName("default", "old") == nil && snap.WorkloadByName("default", "other") == nil
 	})
-	snap = c.store.Snapshot()
+	snap = c.Store.Snapshot()
 	if snap.WorkloadByName("default", "stranger") == nil || snap.WorkloadByName("elsewhere", "old") == nil {
 		t.Error("more was pruned than was asked for")
 	}
@@ -225,7 +226,7 @@ func TestApplyPlanIsAllOrNothing(t *testing.T) {
 // it has not seen.
 func TestPlansAtTheSameTimeDoNotMix(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	colour := func(name, value string) *v1.Workload {
 		return workload(name, replicasOf(0), func(w *v1.Workload) { w.Spec.Env = map[string]string{"COLOUR": value} })
 	}
@@ -248,7 +249,7 @@ func TestPlansAtTheSameTimeDoNotMix(t *testing.T) {
 				default:
 					t.Errorf("refused by %v", err)
 				}
-				snap := c.store.Snapshot()
+				snap := c.Store.Snapshot()
 				if a, b := snap.WorkloadByName("default", "a").GetSpec().GetEnv()["COLOUR"], snap.WorkloadByName("default", "b").GetSpec().GetEnv()["COLOUR"]; a != b {
 					t.Errorf("a is %s and b is %s", a, b)
 				}
@@ -256,7 +257,7 @@ func TestPlansAtTheSameTimeDoNotMix(t *testing.T) {
 		})
 	}
 	callers.Wait()
-	if made := c.store.Snapshot().WorkloadByName("default", "a").GetStatus().GetRevision(); made != uint64(done.Load())+1 {
+	if made := c.Store.Snapshot().WorkloadByName("default", "a").GetStatus().GetRevision(); made != uint64(done.Load())+1 {
 		t.Errorf("%d plans were carried out, and there are %d revisions", done.Load(), made)
 	}
 }
@@ -267,7 +268,7 @@ func changes(p *v1.Plan) bool {
 
 func TestARefusedPlanSaysWhatHasMoved(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	node := c.work("n1", idle)
 	c.until(func(snap *state.Snapshot) bool { return snap.NodeByName("n1").GetStatus().GetState() == "ready" })
 	refused := func(request *v1.PlanRequest, meanwhile func(), words ...string) {
@@ -295,7 +296,7 @@ func TestARefusedPlanSaysWhatHasMoved(t *testing.T) {
 
 func TestApplyPlanTwiceWithOneKeyHappensOnce(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	c.carryOut(op, asking(workload("old", labelled("app", "x"), replicasOf(0))))
 	request := asking(workload("web", replicasOf(0)))
 	request.Prune = "app=x"
@@ -328,9 +329,9 @@ func manyLarge() (all []*v1.Workload) {
 
 func TestPlansAreRefusedInWords(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	c.carryOut(op, asking(workload("web", replicasOf(0))))
-	index := c.store.Snapshot().Index()
+	index := c.Store.Snapshot().Index()
 	versioned := workload("web")
 	versioned.Metadata.Version = 1
 	gone := workload("nope")
@@ -362,10 +363,10 @@ func TestPlansAreRefusedInWords(t *testing.T) {
 			wantCode(t, err, test.code)
 		})
 	}
-	if c.store.Snapshot().Index() != index {
+	if c.Store.Snapshot().Index() != index {
 		t.Error("a refused plan has changed something")
 	}
-	_, err := c.as(roleViewer).ApplyPlan(c.ctx, &v1.ApplyPlanRequest{Request: asking(), Fingerprint: "x"})
+	_, err := c.as(core.RoleViewer).ApplyPlan(c.ctx, &v1.ApplyPlanRequest{Request: asking(), Fingerprint: "x"})
 	wantCode(t, err, codes.PermissionDenied)
 	if plan := c.plan(op, asking()); len(plan.GetChanges()) != 0 {
 		t.Errorf("a plan of nothing: %v", plan)
@@ -374,7 +375,7 @@ func TestPlansAreRefusedInWords(t *testing.T) {
 
 func TestPlanOverHTTP(t *testing.T) {
 	c := newCluster(t)
-	header := []string{"Authorization", "Bearer " + c.newTokenSecret(&v1.CreateTokenRequest{Role: roleOperator})}
+	header := []string{"Authorization", "Bearer " + c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleOperator})}
 	request, err := protojson.Marshal(asking(workload("web", replicasOf(0))))
 	must(t, err)
 	response, body := c.request(nil, http.MethodPost, "/v1/plan", string(request), header...)
@@ -388,7 +389,7 @@ func TestPlanOverHTTP(t *testing.T) {
 	if response, body = apply("x"); response.StatusCode != http.StatusConflict || !strings.Contains(body, "the world has moved on") {
 		t.Errorf("%s %s", response.Status, body)
 	}
-	if response, body = apply(plan.GetFingerprint()); response.StatusCode != http.StatusOK || c.store.Snapshot().WorkloadByName("default", "web") == nil {
+	if response, body = apply(plan.GetFingerprint()); response.StatusCode != http.StatusOK || c.Store.Snapshot().WorkloadByName("default", "web") == nil {
 		t.Errorf("%s %s", response.Status, body)
 	}
 	huge := bytes.Repeat([]byte("x"), 10<<20)

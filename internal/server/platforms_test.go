@@ -16,6 +16,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/image"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -53,7 +54,7 @@ func (c *cluster) pushContent(to string, content image.Content) {
 	at, err := image.ParseName(to)
 	must(c.t, err)
 	_, err = image.Push(c.ctx, content, at, image.PushOptions{
-		Transport: pusher{c.web(nil), c.newTokenSecret(&v1.CreateTokenRequest{Role: roleOperator})},
+		Transport: pusher{c.web(nil), c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleOperator})},
 	})
 	must(c.t, err)
 }
@@ -78,7 +79,7 @@ func (m *member) introduce(ctx context.Context, status *v1.NodeStatus) sessionCl
 
 func TestRevisionsSayWhatTheirImageIsFor(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	c.pushContent("one:1", imageFor(t, "arm64", "v8"))
 	c.pushContent("many:1", indexFor(t, "arm64", "amd64"))
 	c.pushContent("vague:1", indexFor(t, "arm64", ""))
@@ -87,12 +88,12 @@ func TestRevisionsSayWhatTheirImageIsFor(t *testing.T) {
 		"one": {"linux/arm64"}, "many": {"linux/amd64", "linux/arm64"}, "vague": nil, "silent": nil,
 	} {
 		w := c.submit(op, workload(name, imageOf(name+":1")))
-		if got := c.store.Snapshot().Revision(w.GetStatus().GetRevisionUid()).GetSpec().GetPlatforms(); !slices.Equal(got, want) {
+		if got := c.Store.Snapshot().Revision(w.GetStatus().GetRevisionUid()).GetSpec().GetPlatforms(); !slices.Equal(got, want) {
 			t.Errorf("%s is for %q, want %q", name, got, want)
 		}
 		restarted, err := op.RestartWorkload(c.ctx, &v1.RestartWorkloadRequest{Name: name})
 		must(t, err)
-		if got := c.store.Snapshot().Revision(restarted.GetStatus().GetRevisionUid()).GetSpec().GetPlatforms(); !slices.Equal(got, want) {
+		if got := c.Store.Snapshot().Revision(restarted.GetStatus().GetRevisionUid()).GetSpec().GetPlatforms(); !slices.Equal(got, want) {
 			t.Errorf("restarted, %s is for %q, want %q", name, got, want)
 		}
 	}
@@ -102,7 +103,7 @@ func TestRevisionsSayWhatTheirImageIsFor(t *testing.T) {
 // as soon as it comes.
 func TestImageForAnotherArchitectureWaitsForItsMachine(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	machine := func(arch string) *v1.NodeStatus {
 		status := machineStatus()
 		status.Info = &v1.NodeInfo{Os: "linux", Arch: arch}
@@ -135,8 +136,8 @@ func TestImageForAnotherArchitectureWaitsForItsMachine(t *testing.T) {
 func TestForeignImagesSayWhatTheyAreFor(t *testing.T) {
 	a := newAbroad(t)
 	c := newCluster(t, func(o *Options) { o.Foreign = a })
-	op := c.as(roleOperator)
-	_, err := c.as(roleAdmin).SetLogin(c.ctx, &v1.SetLoginRequest{Host: a.host, Username: "ann", Password: "s3cret"})
+	op := c.as(core.RoleOperator)
+	_, err := c.as(core.RoleAdmin).SetLogin(c.ctx, &v1.SetLoginRequest{Host: a.host, Username: "ann", Password: "s3cret"})
 	must(t, err)
 	ann := remote.WithAuth(&authn.Basic{Username: "ann", Password: "s3cret"})
 	at := func(ref string) name.Tag {
@@ -151,7 +152,7 @@ func TestForeignImagesSayWhatTheyAreFor(t *testing.T) {
 	must(t, err)
 	platforms := func(workloadName, ref string) []string {
 		w := c.submit(op, workload(workloadName, imageOf(a.host+"/"+ref)))
-		return c.store.Snapshot().Revision(w.GetStatus().GetRevisionUid()).GetSpec().GetPlatforms()
+		return c.Store.Snapshot().Revision(w.GetStatus().GetRevisionUid()).GetSpec().GetPlatforms()
 	}
 	if got := platforms("many", "many:1"); !slices.Equal(got, []string{"linux/amd64", "linux/arm64"}) {
 		t.Errorf("an index is for %q", got)

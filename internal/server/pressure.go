@@ -23,6 +23,9 @@ type memberCalls struct {
 	few    bool
 }
 
+// Count is how many there were.
+func (w *memberCalls) Count() uint64 { return w.count.Load() }
+
 func (w *memberCalls) add() { w.count.Add(1) }
 
 // areFew reports whether there were few calls lately.
@@ -30,12 +33,9 @@ func (w *memberCalls) areFew(now time.Time) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if took := now.Sub(w.looked); took >= callLook {
-		calls := w.count.Load()
+		calls := w.Count()
 		w.few = float64(calls-w.seen) < fewCalls*took.Seconds()
 		w.looked, w.seen = now, calls
 	}
 	return w.few
 }
-
-// Pressed reports whether this server is busy with callers who have no identity, rather than with those who have one.
-func (s *Server) Pressed() bool { return s.memberCalls.areFew(time.Now()) && s.port.Pressed() }

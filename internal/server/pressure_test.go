@@ -28,17 +28,3 @@ func TestMembersCallLittleOrMuch(t *testing.T) {
 		}
 	}
 }
-
-// Callers with an identity keep a server busy, strangers press on it.
-func TestOnlyCallsWithAnIdentityAreCounted(t *testing.T) {
-	c := newCluster(t)
-	before := c.memberCalls.count.Load()
-	_ = knock(c.ctx, c.dial(nil, "").conn, "/cloudless.v1.ClusterService/WhoAmI", false)
-	if got := c.memberCalls.count.Load(); got != before {
-		t.Errorf("a stranger's call is counted: %d", got-before)
-	}
-	must(t, knock(c.ctx, c.as(roleViewer).conn, "/cloudless.v1.ClusterService/WhoAmI", false))
-	if got := c.memberCalls.count.Load(); got != before+1 {
-		t.Errorf("one call with a token is counted %d times", got-before)
-	}
-}

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"context"
 	"errors"
 	"strings"
 	"time"
@@ -9,37 +8,18 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	"github.com/cloudless/cloudless/api"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// The roles a caller can have.
-const (
-	roleAdmin    = "admin"
-	roleOperator = "operator"
-	roleViewer   = "viewer"
-	roleNode     = "node"
-	roleServer   = "server"
-)
-
-// Principal is who is calling, once that has been proved.
-type Principal struct {
-	ID   identity.ID
-	Role string
-	// TokenUID is set when the proof was an API token.
-	TokenUID string
-	// Expires is when the proof ends, zero for certificates.
-	Expires time.Time
-}
-
 var (
 	errNoIdentity   = errors.New("this call needs an identity: send an API token as 'Authorization: Bearer …' or use a client certificate of this cluster")
-	errUnknownToken = errors.New("the API token is not valid: it is unknown, revoked or has expired; " + newTokenWayOut(roleOperator))
+	errUnknownToken = errors.New("the API token is not valid: it is unknown, revoked or has expired; " + newTokenWayOut(core.RoleOperator))
 )
 
 // expiredToken is an API token whose time is over.
@@ -60,71 +40,58 @@ func newTokenWayOut(role string) string {
 
 var errRemovedServer = errors.New("this server was removed from the cluster: remove its data folder with cloudless down --purge, and join again with a new token")
 
-// Reasons in the details of an error tell a server that it was removed, or that it
-// is not a member.
-const (
-	reasonRemoved   = "REMOVED"
-	reasonNotMember = "NOT_MEMBER"
-)
-
 // unauthenticated is the answer to a caller who could not be proved.
 func unauthenticated(err error) error {
-	if _, refused := errors.AsType[*refusal](err); refused {
+	if _, refused := errors.AsType[*core.Refusal](err); refused {
 		return err // it has a code of its own
 	}
 	if removed, ok := errors.AsType[*removedNode](err); ok {
-		return withDetails(codes.Unauthenticated, err.Error(), api.NodeRemoved(removed.epoch))
+		return core.WithDetails(codes.Unauthenticated, err.Error(), api.NodeRemoved(removed.epoch))
 	}
 	_, notMember := errors.AsType[unknownServer](err)
 	switch {
 	case errors.Is(err, errRemovedServer):
-		return withReasons(codes.Unauthenticated, err.Error(), reasonRemoved)
+		return core.WithReasons(codes.Unauthenticated, err.Error(), core.ReasonRemoved)
 	case notMember:
-		return withReasons(codes.Unauthenticated, err.Error(), reasonNotMember)
+		return core.WithReasons(codes.Unauthenticated, err.Error(), core.ReasonNotMember)
 	}
 	return status.Error(codes.Unauthenticated, err.Error())
 }
 
-type principalKey struct{}
-
-func withPrincipal(ctx context.Context, p Principal) context.Context {
-	return context.WithValue(ctx, principalKey{}, p)
-}
-
-// caller returns the principal that the interceptors proved.
-func caller(ctx context.Context) Principal {
-	p, _ := ctx.Value(principalKey{}).(Principal)
-	return p
-}
-
 // authenticator proves identities against the replicated state.
 type authenticator struct {
-	cluster  string
-	snapshot func() *state.Snapshot
-	now      func() time.Time
+	core    *core.Core
+	cluster string
+	unknown *unknownCallers
 }
+
+func newAuthenticator(core *core.Core, cluster string, unknown *unknownCallers) *authenticator {
+	return &authenticator{core: core, cluster: cluster, unknown: unknown}
+}
+
+func (a *authenticator) snapshot() *state.Snapshot { return a.core.Store.Snapshot() }
 
 // fromTLS proves a member of the cluster by its certificate, which the
 // handshake has verified already. A member that is no longer in the state has
 // no identity any more, however long its certificate lasts.
-func (a *authenticator) fromTLS(info credentials.TLSInfo) (Principal, bool, error) {
+func (a *authenticator) fromTLS(info credentials.TLSInfo) (core.Principal, bool, error) {
 	id, ok := identity.PeerID(info.State)
 	if !ok {
-		return Principal{}, false, nil
+		return core.Principal{}, false, nil
 	}
 	switch id.Kind() {
 	case identity.KindNode:
 		if err := provenNode(a.snapshot(), id.Name()); err != nil {
-			return Principal{}, true, err
+			return core.Principal{}, true, err
 		}
-		return Principal{ID: id, Role: roleNode}, true, nil
+		return core.Principal{ID: id, Role: core.RoleNode}, true, nil
 	case identity.KindServer:
 		if a.snapshot().Revocation(id.Name()) != nil {
-			return Principal{}, true, errRemovedServer
+			return core.Principal{}, true, errRemovedServer
 		}
-		return Principal{ID: id, Role: roleServer}, true, nil
+		return core.Principal{ID: id, Role: core.RoleServer}, true, nil
 	default:
-		return Principal{}, true, errors.New("certificates of kind " + string(id.Kind()) + " cannot call the API")
+		return core.Principal{}, true, errors.New("certificates of kind " + string(id.Kind()) + " cannot call the API")
 	}
 }
 
@@ -142,108 +109,77 @@ func (a *authenticator) isMember(info credentials.TLSInfo) bool {
 }
 
 // requireMember refuses a server that the state does not have.
-func (a *authenticator) requireMember(p Principal) error {
-	if p.Role == roleServer && a.snapshot().Server(p.ID.Name()) == nil {
+func (a *authenticator) requireMember(p core.Principal) error {
+	if p.Role == core.RoleServer && a.snapshot().Server(p.ID.Name()) == nil {
 		return unknownServer(p.ID.Name())
 	}
 	return nil
 }
 
 // fromToken proves a user by an API token.
-func (a *authenticator) fromToken(secret string) (Principal, error) {
+func (a *authenticator) fromToken(secret string) (core.Principal, error) {
 	parsed, err := identity.ParseAPIToken(secret)
 	if err != nil {
-		return Principal{}, err
+		return core.Principal{}, err
 	}
 	snap := a.snapshot()
 	credential := snap.Credential(parsed.ID())
 	if credential == nil || !parsed.Matches(credential.GetHash()) {
-		return Principal{}, errUnknownToken
+		return core.Principal{}, errUnknownToken
 	}
 	return a.ofToken(snap.Token(credential.GetTokenUid()))
 }
 
 // stillHolds reports whether a caller that was proved by a token, before its message
 // was read, would be proved again. Everybody else is proved anew.
-func (a *authenticator) stillHolds(p Principal) bool {
+func (a *authenticator) stillHolds(p core.Principal) bool {
 	if p.TokenUID == "" {
 		return false
 	}
 	token := a.snapshot().Token(p.TokenUID)
-	return token != nil && token.GetSpec().GetRole() == p.Role && a.now().Before(token.GetSpec().GetExpireTime().AsTime())
+	return token != nil && token.GetSpec().GetRole() == p.Role && a.core.Now().Before(token.GetSpec().GetExpireTime().AsTime())
 }
 
 // ofToken is the bearer of a token, which may be nil.
-func (a *authenticator) ofToken(token *v1.Token) (Principal, error) {
+func (a *authenticator) ofToken(token *v1.Token) (core.Principal, error) {
 	if token == nil {
-		return Principal{}, errUnknownToken
+		return core.Principal{}, errUnknownToken
 	}
 	expires := token.GetSpec().GetExpireTime().AsTime()
-	if !a.now().Before(expires) {
-		return Principal{}, &expiredToken{name: token.GetMetadata().GetName(), role: token.GetSpec().GetRole(), at: expires}
+	if !a.core.Now().Before(expires) {
+		return core.Principal{}, &expiredToken{name: token.GetMetadata().GetName(), role: token.GetSpec().GetRole(), at: expires}
 	}
 	id, err := identity.NewID(a.cluster, identity.KindUser, token.GetMetadata().GetName())
 	if err != nil {
-		return Principal{}, err
+		return core.Principal{}, err
 	}
-	return Principal{ID: id, Role: token.GetSpec().GetRole(), TokenUID: token.GetMetadata().GetUid(), Expires: expires}, nil
-}
-
-// fromContext proves the caller of a gRPC call.
-func (a *authenticator) fromContext(ctx context.Context) (Principal, error) {
-	from, ok := peer.FromContext(ctx)
-	if !ok {
-		return Principal{}, errNoIdentity
-	}
-	md, _ := metadata.FromIncomingContext(ctx)
-	switch info := from.AuthInfo.(type) {
-	case innerAuth:
-		return principalFromMetadata(md)
-	case credentials.TLSInfo:
-		if p, ok, err := a.fromTLS(info); ok {
-			if err == nil && p.Role == roleServer && len(md.Get(metadataID)) > 0 {
-				return a.fromServer(p.ID, md)
-			}
-			return p, err
-		}
-	default:
-		return Principal{}, errNoIdentity
-	}
-	header := md.Get("authorization")
-	if len(header) != 1 {
-		return Principal{}, errNoIdentity
-	}
-	secret, ok := bearer(header[0])
-	if !ok {
-		return Principal{}, errNoIdentity
-	}
-	return a.fromToken(secret)
+	return core.Principal{ID: id, Role: token.GetSpec().GetRole(), TokenUID: token.GetMetadata().GetUid(), Expires: expires}, nil
 }
 
 // fromServer proves a caller whose call another server passes on. That server must
 // be a member, and is believed only about who calls: what the caller may do, and
 // until when, is what the state says here.
-func (a *authenticator) fromServer(by identity.ID, md metadata.MD) (Principal, error) {
+func (a *authenticator) fromServer(by identity.ID, md metadata.MD) (core.Principal, error) {
 	snap := a.snapshot()
 	if snap.Server(by.Name()) == nil {
-		return Principal{}, unknownServer(by.Name())
+		return core.Principal{}, unknownServer(by.Name())
 	}
 	named, err := principalFromMetadata(md)
 	if err != nil {
-		return Principal{}, err
+		return core.Principal{}, err
 	}
 	uid := named.ID.Name()
 	switch named.ID.Kind() {
 	case identity.KindNode:
 		if err := provenNode(snap, uid); err != nil {
-			return Principal{}, err
+			return core.Principal{}, err
 		}
-		return Principal{ID: named.ID, Role: roleNode}, nil
+		return core.Principal{ID: named.ID, Role: core.RoleNode}, nil
 	case identity.KindServer:
 		if snap.Revocation(uid) != nil {
-			return Principal{}, errRemovedServer // the server that passes it on may not know yet
+			return core.Principal{}, errRemovedServer // the server that passes it on may not know yet
 		}
-		return Principal{ID: named.ID, Role: roleServer}, nil
+		return core.Principal{ID: named.ID, Role: core.RoleServer}, nil
 	default:
 		return a.ofToken(snap.Token(named.TokenUID))
 	}
@@ -286,57 +222,10 @@ func (uid unknownServer) Error() string {
 	return "server " + string(uid) + " is not a member of this cluster, so it cannot pass calls on or change images: join it again with a new token"
 }
 
-// notKnown reports whether a caller was turned away only because the state of this server does not have it.
-func notKnown(err error) bool {
-	_, node := errors.AsType[unknownNode](err)
-	_, server := errors.AsType[unknownServer](err)
-	_, joinToken := errors.AsType[unknownJoinToken](err)
-	return node || server || joinToken || errors.Is(err, errUnknownToken)
-}
-
 func bearer(header string) (string, bool) {
 	scheme, secret, ok := strings.Cut(header, " ")
 	if !ok || !strings.EqualFold(scheme, "bearer") {
 		return "", false
 	}
 	return strings.TrimSpace(secret), true
-}
-
-// The gateway proves its callers itself and hands the result on over a private
-// in-memory connection, and a server does so when it passes a call on. These
-// keys are believed from them only.
-const (
-	metadataID      = "x-cloudless-id"
-	metadataRole    = "x-cloudless-role"
-	metadataToken   = "x-cloudless-token-uid"
-	metadataExpires = "x-cloudless-expires"
-)
-
-func (p Principal) metadata() metadata.MD {
-	md := metadata.Pairs(metadataID, p.ID.String(), metadataRole, p.Role)
-	if p.TokenUID != "" {
-		md.Set(metadataToken, p.TokenUID)
-		md.Set(metadataExpires, p.Expires.Format(time.RFC3339Nano))
-	}
-	return md
-}
-
-func principalFromMetadata(md metadata.MD) (Principal, error) {
-	first := func(key string) string {
-		if values := md.Get(key); len(values) == 1 {
-			return values[0]
-		}
-		return ""
-	}
-	id, err := identity.ParseID(first(metadataID))
-	if err != nil {
-		return Principal{}, errNoIdentity
-	}
-	p := Principal{ID: id, Role: first(metadataRole), TokenUID: first(metadataToken)}
-	if p.TokenUID != "" {
-		if p.Expires, err = time.Parse(time.RFC3339Nano, first(metadataExpires)); err != nil {
-			return Principal{}, errNoIdentity
-		}
-	}
-	return p, nil
 }

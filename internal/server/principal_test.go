@@ -14,6 +14,7 @@ import (
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -26,16 +27,16 @@ func TestRemovedServerIsToldInWords(t *testing.T) {
 	c.enter("gone", "other")
 	other := c.dial(c.certificateOf(identity.KindServer, "other"), "")
 	removed := c.dial(c.certificateOf(identity.KindServer, "gone"), "")
-	call := func(as *user, said Principal) error {
+	call := func(as *user, said core.Principal) error {
 		ctx := c.ctx
 		if said.Role != "" {
-			ctx = metadata.NewOutgoingContext(ctx, said.metadata())
+			ctx = metadata.NewOutgoingContext(ctx, metadataOf(said))
 		}
 		_, err := v1.NewPeerServiceClient(as.conn).GetProgress(ctx, &v1.GetProgressRequest{})
 		return err
 	}
-	about := Principal{ID: gone, Role: roleServer}
-	must(t, call(removed, Principal{}))
+	about := core.Principal{ID: gone, Role: core.RoleServer}
+	must(t, call(removed, core.Principal{}))
 	must(t, call(other, about))
 
 	c.change(func(_ *state.Snapshot, b *state.Batch) {
@@ -43,16 +44,16 @@ func TestRemovedServerIsToldInWords(t *testing.T) {
 	})
 	removed = c.dial(c.certificateOf(identity.KindServer, "gone"), "") // what it had was cut
 	for what, err := range map[string]error{
-		"its own call":            call(removed, Principal{}),
-		"a call that it passes":   call(removed, Principal{ID: known, Role: roleServer}),
+		"its own call":            call(removed, core.Principal{}),
+		"a call that it passes":   call(removed, core.Principal{ID: known, Role: core.RoleServer}),
 		"a call passed on for it": call(other, about),
 	} {
-		if wantCode(t, err, codes.Unauthenticated, words, "cloudless down --purge"); !hasReason(err, reasonRemoved) {
+		if wantCode(t, err, codes.Unauthenticated, words, "cloudless down --purge"); !core.HasReason(err, core.ReasonRemoved) {
 			t.Errorf("%s is answered with %v, which does not say so without words", what, err)
 		}
 	}
-	must(t, call(other, Principal{}))
-	if err := knock(c.ctx, removed.conn, v1.PeerService_PassCalls_FullMethodName, true); !hasReason(err, reasonRemoved) {
+	must(t, call(other, core.Principal{}))
+	if err := knock(c.ctx, removed.conn, v1.PeerService_PassCalls_FullMethodName, true); !core.HasReason(err, core.ReasonRemoved) {
 		t.Errorf("its stream is answered with %v", err)
 	}
 }
@@ -75,15 +76,15 @@ func serverID(t *testing.T, c *cluster, uid string) identity.ID {
 }
 
 // saying is a context in which a server passes on the call of somebody.
-func saying(c *cluster, p Principal) context.Context {
-	return metadata.NewOutgoingContext(c.ctx, p.metadata())
+func saying(c *cluster, p core.Principal) context.Context {
+	return metadata.NewOutgoingContext(c.ctx, metadataOf(p))
 }
 
 // A certificate of a server that never was a member is enough for what servers ask
 // each other before they know the state, and for nothing that users do.
 func TestOnlyMembersPassCallsOn(t *testing.T) {
 	c := newCluster(t)
-	admin := c.bearerOf(roleAdmin)
+	admin := c.bearerOf(core.RoleAdmin)
 	for _, uid := range []string{"member", "impostor"} {
 		as := c.dial(c.certificateOf(identity.KindServer, uid), "")
 		if uid == "member" {
@@ -122,13 +123,13 @@ func TestOnlyMembersWriteCopies(t *testing.T) {
 func TestMemberIsLookedForOnce(t *testing.T) {
 	c := newCluster(t)
 	catchUps := 0
-	c.router.unknown.catchUp.do = func(context.Context) error {
+	c.catchUpWithLeader = func(context.Context) error {
 		catchUps++
 		c.enter("s-2")
 		return nil
 	}
 	as := c.dial(c.certificateOf(identity.KindServer, "s-2"), "")
-	_, err := as.ListTokens(saying(c, c.bearerOf(roleAdmin)), &v1.ListTokensRequest{})
+	_, err := as.ListTokens(saying(c, c.bearerOf(core.RoleAdmin)), &v1.ListTokensRequest{})
 	must(t, err)
 	if catchUps != 1 {
 		t.Errorf("%d catch-ups", catchUps)
@@ -140,23 +141,23 @@ func TestMembersAreNotBelievedAboutRoles(t *testing.T) {
 	c := newCluster(t)
 	c.enter("s-2")
 	as := c.dial(c.certificateOf(identity.KindServer, "s-2"), "")
-	create := func(p Principal) error {
-		_, err := as.CreateToken(saying(c, p), &v1.CreateTokenRequest{Role: roleAdmin})
+	create := func(p core.Principal) error {
+		_, err := as.CreateToken(saying(c, p), &v1.CreateTokenRequest{Role: core.RoleAdmin})
 		return err
 	}
-	viewer := c.bearerOf(roleViewer)
-	viewer.Role = roleAdmin
+	viewer := c.bearerOf(core.RoleViewer)
+	viewer.Role = core.RoleAdmin
 	wantCode(t, create(viewer), codes.PermissionDenied, `role "viewer"`)
 	viewer.TokenUID = ""
 	wantCode(t, create(viewer), codes.Unauthenticated, "the API token is not valid")
-	node := Principal{Role: roleAdmin}
+	node := core.Principal{Role: core.RoleAdmin}
 	var err error
 	node.ID, err = identity.NewID(c.ca.Trust().Cluster(), identity.KindNode, c.join("machine").uid())
 	must(t, err)
 	wantCode(t, create(node), codes.PermissionDenied, `role "node"`)
-	wantCode(t, create(Principal{ID: serverID(t, c, "s-2"), Role: roleAdmin}), codes.PermissionDenied, `role "server"`)
+	wantCode(t, create(core.Principal{ID: serverID(t, c, "s-2"), Role: core.RoleAdmin}), codes.PermissionDenied, `role "server"`)
 	// Nor for how long.
-	expired := c.bearerOf(roleAdmin)
+	expired := c.bearerOf(core.RoleAdmin)
 	c.change(func(snap *state.Snapshot, b *state.Batch) {
 		old := snap.Token(expired.TokenUID)
 		token := proto.CloneOf(old)
@@ -167,21 +168,21 @@ func TestMembersAreNotBelievedAboutRoles(t *testing.T) {
 }
 
 // bearerOf is the bearer of a new token.
-func (c *cluster) bearerOf(role string) Principal {
+func (c *cluster) bearerOf(role string) core.Principal {
 	c.t.Helper()
 	made, err := c.CreateToken(c.ctx, &v1.CreateTokenRequest{Role: role})
 	must(c.t, err)
 	id, err := identity.NewID(c.ca.Trust().Cluster(), identity.KindUser, made.GetToken().GetMetadata().GetName())
 	must(c.t, err)
-	return Principal{ID: id, Role: role, TokenUID: made.GetToken().GetMetadata().GetUid(), Expires: made.GetToken().GetSpec().GetExpireTime().AsTime()}
+	return core.Principal{ID: id, Role: role, TokenUID: made.GetToken().GetMetadata().GetUid(), Expires: made.GetToken().GetSpec().GetExpireTime().AsTime()}
 }
 
 // passedOn asks by HTTP, as a server for somebody.
-func (c *cluster) passedOn(server string, p Principal, path string) int {
+func (c *cluster) passedOn(server string, p core.Principal, path string) int {
 	c.t.Helper()
 	request, err := http.NewRequestWithContext(c.ctx, http.MethodGet, "https://"+c.Address()+path, nil)
 	must(c.t, err)
-	for key, values := range p.metadata() {
+	for key, values := range metadataOf(p) {
 		request.Header[http.CanonicalHeaderKey(key)] = values
 	}
 	response, err := c.web(c.certificateOf(identity.KindServer, server)).Do(request)

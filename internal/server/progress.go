@@ -119,12 +119,12 @@ func (p *progress) of(stored *v1.Replica) *v1.Replica {
 // watchReplicas is watch for objects that also show progress: refresh is called
 // with every replica that may look different.
 func (s *Server) watchReplicas(ctx context.Context, start func(*state.Snapshot) error, change func([]state.Change) error, refresh func(*state.Snapshot) error) error {
-	if _, err := s.consensus.Read(ctx); err != nil { // as watch does
+	if _, err := s.Consensus.Read(ctx); err != nil { // as watch does
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	progressed := s.progress.news()
-	feed := s.store.Follow()
+	feed := s.Store.Follow()
 	begin := feed.Newest().Snapshot
 	type batch struct {
 		state.News
@@ -156,7 +156,7 @@ func (s *Server) watchReplicas(ctx context.Context, start func(*state.Snapshot) 
 			return ctx.Err()
 		case <-progressed:
 			progressed = s.progress.news()
-			if err := refresh(s.store.Snapshot()); err != nil {
+			if err := refresh(s.Store.Snapshot()); err != nil {
 				return err
 			}
 		case b := <-batches:

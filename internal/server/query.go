@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/cloudless/cloudless/api"
+	"github.com/cloudless/cloudless/internal/server/core"
 )
 
 // beStrict makes strictQuery the parser of all gateways of this process. The
@@ -119,10 +120,10 @@ func refuseParameters(next runtime.HandlerFunc) runtime.HandlerFunc {
 			switch {
 			case !found:
 			case key == metadataConsistency:
-				writeError(w, statusOf(refuse(codes.InvalidArgument, "%s", wrongConsistency(r.URL.Query()))))
+				writeError(w, core.StatusOf(core.Refuse(codes.InvalidArgument, "%s", wrongConsistency(r.URL.Query()))))
 				return
 			default:
-				writeError(w, statusOf(refuse(codes.InvalidArgument, "unknown parameter %q: %s", key, why)))
+				writeError(w, core.StatusOf(core.Refuse(codes.InvalidArgument, "unknown parameter %q: %s", key, why)))
 				return
 			}
 		}

@@ -9,7 +9,7 @@ import (
 )
 
 func (s *workloads) GetWorkload(ctx context.Context, request *v1.GetWorkloadRequest) (*v1.Workload, error) {
-	snap, err := s.consensus.Read(ctx)
+	snap, err := s.Consensus.Read(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -32,7 +32,7 @@ func (s *workloads) ListWorkloads(ctx context.Context, request *v1.ListWorkloads
 }
 
 func (s *workloads) ListReplicas(ctx context.Context, request *v1.ListReplicasRequest) (*v1.ListReplicasResponse, error) {
-	snap, err := s.consensus.Read(ctx)
+	snap, err := s.Consensus.Read(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -37,7 +37,7 @@ func (s *Server) revoke(ctx context.Context, b *state.Batch, removed *v1.Server,
 	if err := s.noteRemoval(b, identity.KindServer, uid); err != nil {
 		return nil, err
 	}
-	event := s.event(ctx, removed, "Removed", why)
+	event := s.Event(ctx, removed, "Removed", why)
 	b.Create(event)
 	return event, nil
 }
@@ -57,10 +57,10 @@ func (s *Server) noteRemoval(b *state.Batch, kind identity.Kind, uid string) err
 // its cluster, and returns their names. It must be called before anybody can
 // reach this one: those that were lost may be back, with a majority of their own.
 func (s *Server) RevokeOthers(ctx context.Context) (names []string, err error) {
-	_, err = s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
+	_, err = s.Propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
 		names = nil
 		for one := range snap.Servers("") {
-			if one.GetMetadata().GetUid() == s.uid {
+			if one.GetMetadata().GetUid() == s.UID {
 				continue
 			}
 			if _, err := s.revoke(ctx, b, one, "it was lost when the cluster was recovered, and is no server of it any more"); err != nil {
@@ -106,7 +106,7 @@ func (s *Server) cutServer(id identity.ID) {
 
 // cutMissing does the same for all whose removal may have been missed.
 func (s *Server) cutMissing(snap *state.Snapshot) {
-	if snap.Revocation(s.uid) != nil {
+	if snap.Revocation(s.UID) != nil {
 		s.expel()
 	}
 	s.port.CloseMembers(func(id identity.ID) bool {
@@ -146,7 +146,7 @@ func (s *Server) sparing(ctx context.Context, uid string) (done func()) {
 	return func() {
 		time.AfterFunc(cutGrace, func() {
 			s.spared.Delete(uid)
-			if s.store.Snapshot().Revocation(uid) != nil {
+			if s.Store.Snapshot().Revocation(uid) != nil {
 				s.cutServer(id)
 			}
 		})
@@ -175,7 +175,7 @@ func (s *Server) untilActedOn(ctx context.Context, snap *state.Snapshot, event *
 	}
 	newest := told.GetMetadata().GetVersion()
 	acted := func(uid string) bool {
-		if uid == s.uid {
+		if uid == s.UID {
 			return s.acted.Load() >= newest
 		}
 		conn, err := s.peers.ready(ctx, uid)
@@ -190,7 +190,7 @@ func (s *Server) untilActedOn(ctx context.Context, snap *state.Snapshot, event *
 		for !acted(uid) {
 			select {
 			case <-ctx.Done():
-				s.logger.WarnContext(ctx, "a server has not cut off yet who was removed", "server", one.GetMetadata().GetName())
+				s.Logger.WarnContext(ctx, "a server has not cut off yet who was removed", "server", one.GetMetadata().GetName())
 				return
 			case <-time.After(cutPause):
 			}

@@ -80,7 +80,7 @@ func (s *Server) record(ctx context.Context) error {
 			err = s.writeNoticed(ctx, s.reports.takeNoticed())
 		}
 		if err != nil && ctx.Err() == nil {
-			s.logger.WarnContext(ctx, "reports could not be written", slog.Any("error", err))
+			s.Logger.WarnContext(ctx, "reports could not be written", slog.Any("error", err))
 			s.sessions.hearAgain(ctx, err)
 		}
 	}
@@ -114,7 +114,7 @@ func (s *Server) write(ctx context.Context, batch map[reported]*v1.ReplicaStatus
 	})
 	for len(order) > 0 {
 		written := 0
-		_, err := s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
+		_, err := s.Propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
 			written = 0
 			said := &transitions{}
 			for labels := 0; written < min(len(order), maxReports) && labels < maxReportLabels; written++ {
@@ -145,7 +145,7 @@ func labelSize(labels map[string]string) (size int) {
 // reported it and has not ended already, and returns the replica then.
 func (s *Server) recordOne(ctx context.Context, snap *state.Snapshot, b *state.Batch, what reported, status *v1.ReplicaStatus, said *transitions) *v1.Replica {
 	old := snap.Replica(what.replica)
-	r := assignment.Reported(old, what.node, status, s.now())
+	r := assignment.Reported(old, what.node, status, s.Now())
 	if r == nil {
 		return nil
 	}
@@ -167,7 +167,7 @@ func (s *Server) recordOne(ctx context.Context, snap *state.Snapshot, b *state.B
 
 // replicaEvent is what a node says about one replica.
 func (s *Server) replicaEvent(ctx context.Context, r *v1.Replica, reason, message string, severe bool) *v1.Event {
-	e := s.event(ctx, r, reason, message)
+	e := s.Event(ctx, r, reason, message)
 	e.Spec.Actor = "node/" + r.GetSpec().GetNode()
 	if severe {
 		e.Spec.Severity = state.SeverityWarning

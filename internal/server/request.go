@@ -7,13 +7,14 @@ import (
 
 	"google.golang.org/grpc/metadata"
 
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
 // callMetadata is what the gateway hands on of an HTTP request: who calls, the
 // request's id, and the trace that it belongs to.
 func callMetadata(r *http.Request) metadata.MD {
-	md := caller(r.Context()).metadata()
+	md := metadataOf(core.Caller(r.Context()))
 	md.Set(telemetry.RequestIDHeader, telemetry.RequestID(r.Context()))
 	if parent := r.Header.Get("Traceparent"); parent != "" && len(parent) <= 64 {
 		md.Set("traceparent", parent)
@@ -31,7 +32,7 @@ func (s *Server) requested(next http.Handler) http.Handler {
 		answer := &countedAnswer{ResponseWriter: w, code: http.StatusOK}
 		defer func() {
 			s.metrics.Requested(route(r.URL.Path), answer.code)
-			s.logger.DebugContext(ctx, "http request", "verb", r.Method, "path", r.URL.Path, "code", answer.code, "took", time.Since(started))
+			s.Logger.DebugContext(ctx, "http request", "verb", r.Method, "path", r.URL.Path, "code", answer.code, "took", time.Since(started))
 		}()
 		next.ServeHTTP(answer, r.WithContext(ctx))
 	})

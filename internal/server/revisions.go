@@ -11,7 +11,7 @@ import (
 
 // ListRevisions lists the revisions of a workload that are kept, newest first.
 func (s *workloads) ListRevisions(ctx context.Context, request *v1.ListRevisionsRequest) (*v1.ListRevisionsResponse, error) {
-	snap, err := s.consensus.Read(ctx)
+	snap, err := s.Consensus.Read(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -15,6 +15,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/image"
 	"github.com/cloudless/cloudless/internal/registry"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -22,7 +23,7 @@ import (
 // RollbackWorkload makes a new revision of what an earlier one was. It runs the image
 // that the earlier one ran, whatever its tag stands for by now.
 func (s *workloads) RollbackWorkload(ctx context.Context, request *v1.RollbackWorkloadRequest) (*v1.Workload, error) {
-	receipt, err := newReceipt(ctx, v1.WorkloadService_RollbackWorkload_FullMethodName, request.GetIdempotencyKey(), request)
+	receipt, err := core.NewReceipt(ctx, v1.WorkloadService_RollbackWorkload_FullMethodName, request.GetIdempotencyKey(), request)
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +72,7 @@ func (s *workloads) rollBack(ctx context.Context, snap *state.Snapshot, b *state
 	revision := revise(b, w, pinnedBy(target))
 	revision.Spec.Restart = current.GetSpec().GetRestart()
 	b.Update(w, old.GetMetadata().GetVersion())
-	b.Create(s.event(ctx, w, "RolledBack", fmt.Sprintf("revision %d is what revision %d was%s",
+	b.Create(s.Event(ctx, w, "RolledBack", fmt.Sprintf("revision %d is what revision %d was%s",
 		revision.GetSpec().GetNumber(), target.GetSpec().GetNumber(), pinNote(revision.GetSpec().GetImage()))))
 	return w, restored, nil
 }
@@ -90,7 +91,7 @@ func earlierRevision(snap *state.Snapshot, w *v1.Workload, current *v1.Revision,
 	if word == "" {
 		i := slices.IndexFunc(newestFirst, func(r *v1.Revision) bool { return !sameRun(r, current) })
 		if i < 0 {
-			return nil, refuse(codes.FailedPrecondition, "workload %s has no earlier revision to go back to", name)
+			return nil, core.Refuse(codes.FailedPrecondition, "workload %s has no earlier revision to go back to", name)
 		}
 		return newestFirst[i], nil
 	}
@@ -100,7 +101,7 @@ func earlierRevision(snap *state.Snapshot, w *v1.Workload, current *v1.Revision,
 	case err == nil && i >= 0:
 		return newestFirst[i], nil
 	case err == nil && len(word) < leastDigest:
-		return nil, refuse(codes.NotFound, "workload %s has no revision %d; it has %s", name, number, revisionNumbers(newestFirst))
+		return nil, core.Refuse(codes.NotFound, "workload %s has no revision %d; it has %s", name, number, revisionNumbers(newestFirst))
 	}
 	return revisionWithImage(newestFirst, name, word)
 }
@@ -113,7 +114,7 @@ var digestBeginning = regexp.MustCompile(`^(sha256:)?[0-9a-f]+$`)
 // revisionWithImage finds the newest revision whose image has a digest that begins so.
 func revisionWithImage(newestFirst []*v1.Revision, workload, word string) (*v1.Revision, error) {
 	if !digestBeginning.MatchString(word) || !strings.Contains(word, ":") && len(word) < leastDigest {
-		return nil, refuse(codes.InvalidArgument, "%.80q is neither a number nor the beginning of a digest; see: cloudless workload history %s", word, workload)
+		return nil, core.Refuse(codes.InvalidArgument, "%.80q is neither a number nor the beginning of a digest; see: cloudless workload history %s", word, workload)
 	}
 	beginning := strings.TrimPrefix(word, "sha256:")
 	var found *v1.Revision
@@ -124,11 +125,11 @@ func revisionWithImage(newestFirst []*v1.Revision, workload, word string) (*v1.R
 		case found == nil:
 			found = r
 		case found.GetSpec().GetImage() != r.GetSpec().GetImage():
-			return nil, refuse(codes.InvalidArgument, "revisions of workload %s have several images that begin with %s: give more characters", workload, beginning)
+			return nil, core.Refuse(codes.InvalidArgument, "revisions of workload %s have several images that begin with %s: give more characters", workload, beginning)
 		}
 	}
 	if found == nil {
-		return nil, refuse(codes.NotFound, "workload %s has no revision with an image that begins with %s; see: cloudless workload history %s", workload, beginning, workload)
+		return nil, core.Refuse(codes.NotFound, "workload %s has no revision with an image that begins with %s; see: cloudless workload history %s", workload, beginning, workload)
 	}
 	return found, nil
 }
@@ -150,7 +151,7 @@ func (s *Server) bringBack(ctx context.Context, snap *state.Snapshot, b *state.B
 	}
 	err = s.have(ctx, name.Repository, name.Digest)
 	if errors.Is(err, registry.ErrNotFound) {
-		return nil, refuse(codes.FailedPrecondition, "the image of revision %d of workload %s (%s@%s) was deleted and no server has it any more: push it again, or go back to another revision; see: cloudless workload history %s",
+		return nil, core.Refuse(codes.FailedPrecondition, "the image of revision %d of workload %s (%s@%s) was deleted and no server has it any more: push it again, or go back to another revision; see: cloudless workload history %s",
 			target.GetSpec().GetNumber(), w.GetMetadata().GetName(), name.Repository, name.Digest, w.GetMetadata().GetName())
 	}
 	if err != nil {

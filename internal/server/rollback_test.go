@@ -9,6 +9,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/image"
+	"github.com/cloudless/cloudless/internal/server/core"
 )
 
 // history is a workload of three revisions: an image, a newer one under the same tag,
@@ -34,7 +35,7 @@ func (c *cluster) rolledBack(op *user, to string) (*v1.Workload, *v1.RevisionSpe
 	c.t.Helper()
 	w, err := op.RollbackWorkload(c.ctx, &v1.RollbackWorkloadRequest{Name: "web", Revision: to})
 	must(c.t, err)
-	return w, c.store.Snapshot().Revision(w.GetStatus().GetRevisionUid()).GetSpec()
+	return w, c.Store.Snapshot().Revision(w.GetStatus().GetRevisionUid()).GetSpec()
 }
 
 func digestOf(t *testing.T, r *v1.RevisionSpec) string {
@@ -48,7 +49,7 @@ func digestOf(t *testing.T, r *v1.RevisionSpec) string {
 // the tag points by now. What makes no revision stays.
 func TestRollbackMakesARevisionOfAnEarlierOne(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	first, second := c.history(op)
 	_, err := op.ScaleWorkload(c.ctx, &v1.ScaleWorkloadRequest{Name: "web", Replicas: new(int32(2))})
 	must(t, err)
@@ -87,7 +88,7 @@ func TestRollbackMakesARevisionOfAnEarlierOne(t *testing.T) {
 // A restart made a revision too, and going back to the same again would help nobody.
 func TestRollbackPassesOverRevisionsThatAreTheSame(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	c.history(op)
 	_, err := op.RestartWorkload(c.ctx, &v1.RestartWorkloadRequest{Name: "web"})
 	must(t, err)
@@ -102,7 +103,7 @@ func TestRollbackPassesOverRevisionsThatAreTheSame(t *testing.T) {
 
 func TestRollbacksThatCannotBe(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	c.history(op)
 	_, err := op.CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("new", replicasOf(0))})
 	must(t, err)
@@ -121,10 +122,10 @@ func TestRollbacksThatCannotBe(t *testing.T) {
 	_, err = revisionWithImage([]*v1.Revision{
 		{Spec: &v1.RevisionSpec{Image: "r/web@sha256:aaaaaaaaaaaa1"}}, {Spec: &v1.RevisionSpec{Image: "r/web@sha256:aaaaaaaaaaaa2"}},
 	}, "web", "aaaaaaaaaaaa")
-	wantCode(t, statusOf(err), codes.InvalidArgument, "several images", "more characters")
+	wantCode(t, core.StatusOf(err), codes.InvalidArgument, "several images", "more characters")
 	_, err = op.RollbackWorkload(c.ctx, &v1.RollbackWorkloadRequest{Name: "web", Version: 1})
 	wantCode(t, err, codes.Aborted)
-	_, err = c.as(roleViewer).RollbackWorkload(c.ctx, &v1.RollbackWorkloadRequest{Name: "web"})
+	_, err = c.as(core.RoleViewer).RollbackWorkload(c.ctx, &v1.RollbackWorkloadRequest{Name: "web"})
 	wantCode(t, err, codes.PermissionDenied)
 }
 
@@ -132,14 +133,14 @@ func TestRollbacksThatCannotBe(t *testing.T) {
 // is gone for good is refused.
 func TestRollbackToADeletedImage(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	first, second := c.history(op)
 	_, err := op.DeleteImage(c.ctx, &v1.DeleteImageRequest{Name: "web:1", Force: true})
 	must(t, err)
 	if _, revision := c.rolledBack(op, "2"); digestOf(t, revision) != second {
 		t.Errorf("it runs %s", revision.GetImage())
 	}
-	if stands := c.store.Snapshot().Tag("web", "1").GetDigest(); stands != second {
+	if stands := c.Store.Snapshot().Tag("web", "1").GetDigest(); stands != second {
 		t.Errorf("web:1 stands for %q", stands)
 	}
 	deleted, err := op.ListImages(c.ctx, &v1.ListImagesRequest{Deleted: true})
@@ -151,10 +152,10 @@ func TestRollbackToADeletedImage(t *testing.T) {
 	}
 	_, err = op.DeleteImage(c.ctx, &v1.DeleteImageRequest{Name: "web@" + first, Force: true, Now: true})
 	must(t, err)
-	before := c.store.Snapshot().WorkloadByName("default", "web").GetMetadata().GetVersion()
+	before := c.Store.Snapshot().WorkloadByName("default", "web").GetMetadata().GetVersion()
 	_, err = op.RollbackWorkload(c.ctx, &v1.RollbackWorkloadRequest{Name: "web", Revision: "1"})
 	wantCode(t, err, codes.FailedPrecondition, "the image of revision 1", "was deleted", "cloudless workload history web")
-	if after := c.store.Snapshot().WorkloadByName("default", "web").GetMetadata().GetVersion(); after != before {
+	if after := c.Store.Snapshot().WorkloadByName("default", "web").GetMetadata().GetVersion(); after != before {
 		t.Error("the workload was changed all the same")
 	}
 }
@@ -162,7 +163,7 @@ func TestRollbackToADeletedImage(t *testing.T) {
 // A deleted image whose tag has another one by now keeps that.
 func TestRollbackLeavesATagThatIsTaken(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	_, second := c.history(op)
 	_, err := op.DeleteImage(c.ctx, &v1.DeleteImageRequest{Name: "web:1", Force: true})
 	must(t, err)
@@ -170,7 +171,7 @@ func TestRollbackLeavesATagThatIsTaken(t *testing.T) {
 	if _, revision := c.rolledBack(op, "2"); digestOf(t, revision) != second {
 		t.Errorf("it runs %s", revision.GetImage())
 	}
-	if stands := c.store.Snapshot().Tag("web", "1").GetDigest(); stands != third {
+	if stands := c.Store.Snapshot().Tag("web", "1").GetDigest(); stands != third {
 		t.Errorf("web:1 stands for %q", stands)
 	}
 }
@@ -178,7 +179,7 @@ func TestRollbackLeavesATagThatIsTaken(t *testing.T) {
 // Without a revision, a call that is made twice would go back and forth.
 func TestRollbackTwiceWithOneKeyHappensOnce(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	c.history(op)
 	request := &v1.RollbackWorkloadRequest{Name: "web", IdempotencyKey: "k"}
 	once, err := op.RollbackWorkload(c.ctx, request)
@@ -193,7 +194,7 @@ func TestRollbackTwiceWithOneKeyHappensOnce(t *testing.T) {
 // What earlier revisions run is listed, with or without a tag, and can be asked for.
 func TestImagesOfEarlierRevisionsAreListed(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	first, second := c.history(op)
 	images, err := op.ListImages(c.ctx, &v1.ListImagesRequest{})
 	must(t, err)

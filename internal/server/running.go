@@ -9,6 +9,8 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
+
+	"github.com/cloudless/cloudless/internal/server/core"
 )
 
 // inReplica is a request for something inside a running replica: the named one,
@@ -42,12 +44,12 @@ func runningReplica(snap *state.Snapshot, wanted inReplica) (*v1.Replica, error)
 	}
 	switch {
 	case other != nil:
-		return nil, refuse(codes.FailedPrecondition, "no replica of %s is running: %s is in phase %s%s; see: %s",
+		return nil, core.Refuse(codes.FailedPrecondition, "no replica of %s is running: %s is in phase %s%s; see: %s",
 			workload, other.GetMetadata().GetName(), other.GetStatus().GetPhase(), because(other), spec.Hint(namespace, "cloudless ps --all"))
 	case replica != "":
 		return nil, missingReplica(snap, w, replica)
 	default:
-		return nil, refuse(codes.FailedPrecondition, "workload %s has no replicas; scale it up with: %s", workload, spec.Hint(namespace, "cloudless workload scale "+workload+" 1"))
+		return nil, core.Refuse(codes.FailedPrecondition, "workload %s has no replicas; scale it up with: %s", workload, spec.Hint(namespace, "cloudless workload scale "+workload+" 1"))
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -13,7 +14,7 @@ import (
 // ps shows the names of replicas, so exec, cp and logs take them where they take a workload.
 func TestReplicaIsFoundByItsNameAlone(t *testing.T) {
 	c := newCluster(t)
-	w, err := c.as(roleAdmin).CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web")})
+	w, err := c.as(core.RoleAdmin).CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web")})
 	must(t, err)
 	c.change(func(_ *state.Snapshot, b *state.Batch) {
 		for _, name := range []string{"web-1", "web-2"} {
@@ -24,7 +25,7 @@ func TestReplicaIsFoundByItsNameAlone(t *testing.T) {
 			})
 		}
 	})
-	snap := c.store.Snapshot()
+	snap := c.Store.Snapshot()
 	for _, name := range []string{"web-1", "web-2"} {
 		if r, err := runningReplica(snap, &v1.ExecStart{Workload: name}); err != nil || r.GetMetadata().GetName() != name {
 			t.Errorf("exec %s goes to %v, %v", name, r, err)
@@ -35,8 +36,8 @@ func TestReplicaIsFoundByItsNameAlone(t *testing.T) {
 		}
 	}
 	_, err = runningReplica(snap, &v1.ExecStart{Workload: "web-3"})
-	wantCode(t, statusOf(err), codes.NotFound, "workload web-3 does not exist in namespace default")
+	wantCode(t, core.StatusOf(err), codes.NotFound, "workload web-3 does not exist in namespace default")
 	// A replica of another one is not meant.
 	_, err = runningReplica(snap, &v1.ExecStart{Workload: "web-1", Replica: "web-2"})
-	wantCode(t, statusOf(err), codes.NotFound, "it is a replica of workload web")
+	wantCode(t, core.StatusOf(err), codes.NotFound, "it is a replica of workload web")
 }

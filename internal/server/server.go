@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -25,6 +24,7 @@ import (
 	"github.com/cloudless/cloudless/internal/gcpacer"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/registry"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/oneport"
 	"github.com/cloudless/cloudless/internal/server/peers"
 	"github.com/cloudless/cloudless/internal/state"
@@ -125,48 +125,46 @@ type Options struct {
 
 // Server is the API edge of one server process.
 type Server struct {
-	uid, version, address string
+	*core.Core
+	version, address string
 	// advertised is where others reach this server.
 	advertised string
 	// instance tells this process from one that runs on a copy of its data folder.
 	instance string
 	doubles  doubles
-	clock    func() time.Time
 	// lookup resolves names.
 	lookup func(ctx context.Context, network, host string) ([]netip.Addr, error)
 
-	store          *state.Store
-	consensus      *consensus.Consensus
 	ca             *identity.CA
 	sealer         *identity.Sealer
 	registry       *registry.Registry
 	nodes          Nodes
 	placement      Placement
-	logger         *slog.Logger
 	certificateTTL time.Duration
 
 	port        *oneport.Port
 	certificate *identity.Rotator
 	auth        *authenticator
-	revoked     *revocations
-	memberCalls memberCalls
-	sessions    *sessions
-	collector   *gcpacer.Collector // may be nil
-	encoded     *encodedRevisions
-	attachments *attachments
-	reports     *reports
-	admissions  *admissions
-	progress    *progress
-	offline     atomic.Pointer[offlineNodes]
-	foreign     *foreign
-	scrape      *telemetry.Registry
-	metrics     *telemetry.Server
-	tracing     *telemetry.Tracing
-	kinds       planKinds
-	plans       *plans
-	peers       *peerConns
-	mirrors     mirrors
-	router      *router
+	// catchUpWithLeader waits until this server knows what the leader knew a moment ago.
+	catchUpWithLeader func(context.Context) error
+	revoked           *revocations
+	memberCalls       memberCalls
+	sessions          *sessions
+	collector         *gcpacer.Collector // may be nil
+	encoded           *encodedRevisions
+	attachments       *attachments
+	reports           *reports
+	admissions        *admissions
+	progress          *progress
+	offline           atomic.Pointer[offlineNodes]
+	foreign           *foreign
+	scrape            *telemetry.Registry
+	metrics           *telemetry.Server
+	kinds             planKinds
+	plans             *plans
+	peers             *peerConns
+	mirrors           mirrors
+	router            *router
 	// acted is the index of the newest entry that dispatch has acted on.
 	acted atomic.Uint64
 	// spared are removed servers through which their removal is answered.
@@ -209,8 +207,6 @@ const httpStreams = 250
 // need not grow again for each. More calls at once get goroutines of their own.
 const streamWorkers = 64
 
-var errStopping = errors.New("this server is stopping")
-
 // New opens the port. Nothing is answered before Run.
 func New(ctx context.Context, o Options) (*Server, error) {
 	if o.CertificateTTL == 0 {
@@ -224,9 +220,9 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		o.Clock = time.Now
 	}
 	s := &Server{
-		uid: o.UID, version: o.Version, instance: rand.Text(), clock: o.Clock, lookup: net.DefaultResolver.LookupNetIP,
-		store: o.Store, consensus: o.Consensus, ca: o.CA, sealer: o.Sealer, registry: o.Registry,
-		nodes: o.Nodes, placement: o.Placement, logger: o.Logger, certificateTTL: o.CertificateTTL,
+		Core:    &core.Core{UID: o.UID, Store: o.Store, Consensus: o.Consensus, Clock: o.Clock, Logger: o.Logger, Tracing: o.Tracing},
+		version: o.Version, instance: rand.Text(), lookup: net.DefaultResolver.LookupNetIP,
+		ca: o.CA, sealer: o.Sealer, registry: o.Registry, nodes: o.Nodes, placement: o.Placement, certificateTTL: o.CertificateTTL,
 		revoked:     newRevocations(),
 		sessions:    newSessions(o.Collector.Pause),
 		collector:   o.Collector,
@@ -237,14 +233,12 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		progress:    newProgress(),
 		scrape:      o.Scrape,
 		metrics:     o.Metrics,
-		tracing:     o.Tracing,
 		plans:       newPlans(),
 		inner:       newInnerListener(),
 	}
 	s.stopping, s.stop = context.WithCancelCause(context.WithoutCancel(ctx))
 	s.observe(s.scrape)
-	s.foreign = newForeign(o.Foreign, s.now)
-	s.auth = &authenticator{cluster: o.CA.Trust().Cluster(), snapshot: o.Store.Snapshot, now: s.now}
+	s.foreign = newForeign(o.Foreign, s.Now)
 	var err error
 	if s.certificate, err = newOwnCertificate(o); err != nil {
 		return nil, err
@@ -258,13 +252,17 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	}
 	s.address = s.port.Addr().String()
 	s.join(o)
-	s.grpc = s.newGRPC()
+	guard := &guard{
+		auth: s.auth, memberCalls: &s.memberCalls, router: s.router, revoked: s.revoked, logger: s.Logger,
+		metrics: s.metrics, tracing: s.Tracing, stopping: s.stopping,
+	}
+	s.grpc = s.newGRPC(guard)
 	handler, err := s.newHTTP()
 	if err != nil {
 		return nil, errors.Join(err, s.port.Close())
 	}
 	s.http = &http.Server{
-		Handler:           oneport.Handler(s.overHTTP(), handler),
+		Handler:           oneport.Handler(guard.tapHTTP(s.grpc.strangers), handler),
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaders,
@@ -286,11 +284,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 // Address is where the server listens.
 func (s *Server) Address() string { return s.address }
 
-func (s *Server) newGRPC() *edge {
-	guard := &guard{
-		auth: s.auth, memberCalls: &s.memberCalls, router: s.router, addresses: s.Addresses, revoked: s.revoked, logger: s.logger,
-		metrics: s.metrics, tracing: s.tracing, stopping: s.stopping,
-	}
+func (s *Server) newGRPC(guard *guard) *edge {
 	server := newEdge(s.port, guard)
 	s.passed = &passedCalls{guard: guard, methods: server.methods}
 	all, namespaces := newWorkloads(s), newNamespaces(s)
@@ -312,6 +306,9 @@ func (s *Server) newGRPC() *edge {
 	reflection.Register(server)
 	return server
 }
+
+// Pressed reports whether this server is busy with callers who have no identity, rather than with those who have one.
+func (s *Server) Pressed() bool { return s.memberCalls.areFew(time.Now()) && s.port.Pressed() }
 
 // Run serves until ctx ends.
 func (s *Server) Run(ctx context.Context) error {
@@ -341,7 +338,7 @@ func (s *Server) Run(ctx context.Context) error {
 
 // shutdown ends streams first, then gives calls that are under way a moment.
 func (s *Server) shutdown() {
-	s.stop(errStopping)
+	s.stop(core.ErrStopping)
 	patience, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	if err := s.http.Shutdown(patience); err != nil {
@@ -356,7 +353,7 @@ func (s *Server) shutdown() {
 
 // Close frees the port of a server that was never run. After Run it does nothing.
 func (s *Server) Close() error {
-	s.stop(errStopping)
+	s.stop(core.ErrStopping)
 	return s.port.Close()
 }
 
@@ -365,46 +362,4 @@ func ignoreClosed(err error) error {
 		return nil
 	}
 	return err
-}
-
-func (s *Server) now() time.Time { return s.clock().UTC() }
-
-// maxAttempts bounds how often a proposal is made again because the state has
-// changed under it. Each attempt that fails means that another one succeeded.
-const maxAttempts = 64
-
-// propose builds a transaction on the newest state and makes it again when the
-// state has moved on in the meantime. The snapshot it returns has the changes.
-//
-// What is not proposed, because it is refused or changes nothing, is not seen by
-// the other servers either. It is decided on a state that is surely the newest:
-// a leader may have lost its office without knowing it yet.
-func (s *Server) propose(ctx context.Context, build func(*state.Snapshot, *state.Batch) error) (*state.Snapshot, error) {
-	snap, sure := s.store.Snapshot(), false
-	var err error
-	for range maxAttempts {
-		var b state.Batch
-		refused := build(snap, &b)
-		if refused == nil && b.Len() > 0 {
-			if err = s.agree(ctx, b.Transaction(s.now())); err == nil {
-				return s.store.Snapshot(), nil
-			}
-			if !state.MovedOn(err) {
-				return nil, err
-			}
-			snap, sure = s.store.Snapshot(), false
-			continue
-		}
-		if sure && refused != nil {
-			return nil, refused
-		}
-		if sure {
-			return snap, nil
-		}
-		if snap, err = s.consensus.Read(ctx); err != nil {
-			return nil, err
-		}
-		sure = true
-	}
-	return nil, fmt.Errorf("gave up after %d attempts: %w", maxAttempts, err)
 }

@@ -14,6 +14,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/consensus"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -31,7 +32,7 @@ type peerService struct {
 }
 
 func (s *serverService) ListServers(ctx context.Context, _ *v1.ListServersRequest) (*v1.ListServersResponse, error) {
-	snap, err := s.consensus.Read(ctx)
+	snap, err := s.Consensus.Read(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -47,7 +48,7 @@ func (s *Server) storedServers(snap *state.Snapshot) []*v1.Server {
 		return all
 	}
 	return []*v1.Server{{
-		ApiVersion: spec.APIVersion, Kind: "Server", Metadata: &v1.Metadata{Uid: s.uid, Name: s.uid},
+		ApiVersion: spec.APIVersion, Kind: "Server", Metadata: &v1.Metadata{Uid: s.UID, Name: s.UID},
 		Spec: &v1.ServerSpec{Address: s.advertised, Version: s.version},
 	}}
 }
@@ -58,9 +59,9 @@ const joiningTime = 30 * time.Second
 
 // presentServers are the servers with what is known of them now.
 func (s *Server) presentServers(snap *state.Snapshot) []*v1.Server {
-	leader, _ := s.consensus.Leader()
-	taking := s.consensus.Servers()
-	health := s.consensus.Health()
+	leader, _ := s.Consensus.Leader()
+	taking := s.Consensus.Servers()
+	health := s.Consensus.Health()
 	var shown []*v1.Server
 	for _, stored := range s.storedServers(snap) {
 		m, is := stored.GetMetadata(), stored.GetSpec()
@@ -78,16 +79,16 @@ func (s *Server) presentServers(snap *state.Snapshot) []*v1.Server {
 			status.Full, status.ClockSkew = health[i].Full, presentSkew(health[i].Skew)
 		case health != nil:
 			status.Reason = reasonAbsent
-		case m.GetUid() == s.uid:
+		case m.GetUid() == s.UID:
 			status.Healthy = true
-		case s.consensus.IsLeader():
+		case s.Consensus.IsLeader():
 			status.Unknown, status.Reason = true, "not known yet: the leader has just begun to look"
 		case leader.ID == "":
 			status.Unknown, status.Reason = true, "not known: no server leads"
 		default:
 			status.Unknown, status.Reason = true, "only the leader knows"
 		}
-		if !status.GetHealthy() && !status.GetVoter() && s.now().Sub(m.GetCreateTime().AsTime()).Abs() < joiningTime {
+		if !status.GetHealthy() && !status.GetVoter() && s.Now().Sub(m.GetCreateTime().AsTime()).Abs() < joiningTime {
 			status.Joining, status.Unknown, status.Reason = true, false, joiningReason(snap, taking)
 		}
 		shown = append(shown, &v1.Server{
@@ -149,8 +150,8 @@ func (s *Server) howFar(ctx context.Context, servers []*v1.ServerStatus) (furthe
 	var asking sync.WaitGroup
 	for _, one := range servers {
 		asking.Go(func() {
-			at, err := s.consensus.Progress(), error(nil)
-			if one.GetUid() != s.uid {
+			at, err := s.Consensus.Progress(), error(nil)
+			if one.GetUid() != s.UID {
 				at, err = s.Progress(ctx, one.GetUid())
 			}
 			if err != nil {
@@ -174,7 +175,7 @@ func (s *serverService) DeleteServer(ctx context.Context, request *v1.DeleteServ
 	removed, err := s.untilRemovable(ctx, request)
 	if err == nil && !request.GetForce() {
 		if err := s.spreadBefore(ctx, removed.GetMetadata().GetUid()); err != nil {
-			return nil, refuse(codes.FailedPrecondition, "without server %s an image would not be safe: %s; repair the other servers first, or use --force", request.GetName(), err)
+			return nil, core.Refuse(codes.FailedPrecondition, "without server %s an image would not be safe: %s; repair the other servers first, or use --force", request.GetName(), err)
 		}
 		removed, err = s.untilRemovable(ctx, request) // that may have taken a while
 	}
@@ -184,7 +185,7 @@ func (s *serverService) DeleteServer(ctx context.Context, request *v1.DeleteServ
 	uid := removed.GetMetadata().GetUid()
 	defer s.sparing(ctx, uid)()
 	var event *v1.Event
-	after, err := s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
+	after, err := s.Propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
 		if snap.Server(uid) == nil {
 			return nil // somebody was faster
 		}
@@ -197,9 +198,9 @@ func (s *serverService) DeleteServer(ctx context.Context, request *v1.DeleteServ
 	if err != nil {
 		return nil, err
 	}
-	if err := s.consensus.Remove(ctx, uid); err != nil {
+	if err := s.Consensus.Remove(ctx, uid); err != nil {
 		// It is agreed on that it is none any more: whoever leads takes it out.
-		s.logger.WarnContext(ctx, "a removed server could not be taken out of Raft yet", "server", removed.GetMetadata().GetName(), "error", err)
+		s.Logger.WarnContext(ctx, "a removed server could not be taken out of Raft yet", "server", removed.GetMetadata().GetName(), "error", err)
 	}
 	s.untilActedOn(ctx, after, event)
 	return removed, nil
@@ -214,7 +215,7 @@ const removalPatience = 3 * time.Second
 func (s *serverService) untilRemovable(ctx context.Context, request *v1.DeleteServerRequest) (*v1.Server, error) {
 	late := time.After(removalPatience)
 	for {
-		snap, err := s.consensus.Read(ctx)
+		snap, err := s.Consensus.Read(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -249,7 +250,7 @@ func (s *Server) doubt(ctx context.Context, servers []*v1.Server) {
 	var asking sync.WaitGroup
 	for _, one := range servers {
 		st := one.GetStatus()
-		if !st.GetHealthy() || !st.GetVoter() || st.GetUid() == s.uid {
+		if !st.GetHealthy() || !st.GetVoter() || st.GetUid() == s.UID {
 			continue
 		}
 		asking.Go(func() {
@@ -265,10 +266,10 @@ func (s *Server) doubt(ctx context.Context, servers []*v1.Server) {
 func removable(removed *v1.Server, all []*v1.Server) error {
 	name := removed.GetMetadata().GetName()
 	if len(all) == 1 {
-		return refuse(codes.FailedPrecondition, "server %s is the only one: a cluster needs one; end it with: cloudless down --purge", name)
+		return core.Refuse(codes.FailedPrecondition, "server %s is the only one: a cluster needs one; end it with: cloudless down --purge", name)
 	}
 	if removed.GetStatus().GetLeader() {
-		return refuse(codes.FailedPrecondition, "server %s leads the cluster: let another one lead first with: cloudless leader transfer", name)
+		return core.Refuse(codes.FailedPrecondition, "server %s leads the cluster: let another one lead first with: cloudless leader transfer", name)
 	}
 	return nil
 }
@@ -288,14 +289,14 @@ func bearable(removed *v1.Server, all []*v1.Server) error {
 		}
 	}
 	if healthy < voters/2+1 {
-		return refuse(codes.FailedPrecondition, "without server %s only %d of %d voting servers would be healthy, too few to agree: repair the others first, or use --force", removed.GetMetadata().GetName(), healthy, voters)
+		return core.Refuse(codes.FailedPrecondition, "without server %s only %d of %d voting servers would be healthy, too few to agree: repair the others first, or use --force", removed.GetMetadata().GetName(), healthy, voters)
 	}
 	return nil
 }
 
 // TransferLeader lets another server lead. It is answered when one does.
 func (s *serverService) TransferLeader(ctx context.Context, request *v1.TransferLeaderRequest) (*v1.TransferLeaderResponse, error) {
-	snap, err := s.consensus.Read(ctx)
+	snap, err := s.Consensus.Read(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -306,19 +307,19 @@ func (s *serverService) TransferLeader(ctx context.Context, request *v1.Transfer
 			return nil, missingServer(snap, name)
 		}
 		to = target.GetMetadata().GetUid()
-		if to == s.uid {
+		if to == s.UID {
 			return &v1.TransferLeaderResponse{Leader: target}, nil
 		}
 	}
 	if err := mayLead(to, s.presentServers(snap), spec.VotersOf(snap.Cluster().GetSpec())); err != nil {
 		return nil, err
 	}
-	if err := s.consensus.Transfer(ctx, to); err != nil {
+	if err := s.Consensus.Transfer(ctx, to); err != nil {
 		return nil, err
 	}
 	for {
-		changed := s.consensus.Changed()
-		if leader, known := s.consensus.Leader(); known && leader.ID != s.uid {
+		changed := s.Consensus.Changed()
+		if leader, known := s.Consensus.Leader(); known && leader.ID != s.UID {
 			return &v1.TransferLeaderResponse{Leader: snap.Server(leader.ID)}, nil
 		}
 		select {
@@ -326,7 +327,7 @@ func (s *serverService) TransferLeader(ctx context.Context, request *v1.Transfer
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		case <-time.After(leaderPatience):
-			return nil, refuse(codes.Unavailable, "no other server has begun to lead; look with: cloudless cluster status")
+			return nil, core.Refuse(codes.Unavailable, "no other server has begun to lead; look with: cloudless cluster status")
 		}
 	}
 }
@@ -348,22 +349,22 @@ func mayLead(to string, all []*v1.Server, desired int) error {
 		switch {
 		case st.GetUid() != to:
 		case !st.GetHealthy() && !st.GetUnknown() && !st.GetJoining():
-			return refuse(codes.FailedPrecondition, "server %s cannot lead now: %s", name, st.GetReason())
+			return core.Refuse(codes.FailedPrecondition, "server %s cannot lead now: %s", name, st.GetReason())
 		case st.GetVoter():
 		case desired == 1 && st.GetHealthy():
-			return refuse(codes.FailedPrecondition, "server %s does not vote and cannot lead, because one voting server is desired: %s", name, desireMore)
+			return core.Refuse(codes.FailedPrecondition, "server %s does not vote and cannot lead, because one voting server is desired: %s", name, desireMore)
 		case voters >= desired && st.GetHealthy():
-			return refuse(codes.FailedPrecondition, "server %s does not vote and cannot lead, because enough others vote (%d of the desired %d): "+
+			return core.Refuse(codes.FailedPrecondition, "server %s does not vote and cannot lead, because enough others vote (%d of the desired %d): "+
 				"remove one of them with: cloudless server rm NAME, or desire more with: cloudless cluster config set desiredVoters=NUMBER", name, voters, desired)
 		default:
-			return refuse(codes.FailedPrecondition, "server %s does not vote and cannot lead: wait until it has caught up", name)
+			return core.Refuse(codes.FailedPrecondition, "server %s does not vote and cannot lead: wait until it has caught up", name)
 		}
 	}
 	if desired == 1 && len(all) > 1 && voters < 2 {
-		return refuse(codes.FailedPrecondition, "no other server votes and could lead, because one voting server is desired: %s", desireMore)
+		return core.Refuse(codes.FailedPrecondition, "no other server votes and could lead, because one voting server is desired: %s", desireMore)
 	}
 	if voters < 2 {
-		return refuse(codes.FailedPrecondition, "there is no other voting server that could lead: add one with: cloudless join ADDRESS --role server")
+		return core.Refuse(codes.FailedPrecondition, "there is no other voting server that could lead: add one with: cloudless join ADDRESS --role server")
 	}
 	return nil
 }
@@ -371,15 +372,15 @@ func mayLead(to string, all []*v1.Server, desired int) error {
 // GetProgress says how far this server is.
 func (s *peerService) GetProgress(ctx context.Context, request *v1.GetProgressRequest) (*v1.GetProgressResponse, error) {
 	if request.GetLeading() {
-		if _, err := s.consensus.Read(ctx); err != nil {
+		if _, err := s.Consensus.Read(ctx); err != nil {
 			return nil, err
 		}
 	}
-	p := s.consensus.Progress()
-	leader, _ := s.consensus.Leader()
+	p := s.Consensus.Progress()
+	leader, _ := s.Consensus.Leader()
 	return &v1.GetProgressResponse{
 		LastTerm: p.LastTerm, LastIndex: p.LastIndex, AppliedIndex: p.AppliedIndex, LastContact: int64(p.LastContact),
-		Full: p.Full, Time: timestamppb.New(s.now()), Instance: s.instance,
+		Full: p.Full, Time: timestamppb.New(s.Now()), Instance: s.instance,
 		ActedIndex: s.acted.Load(), Leader: leader.ID,
 	}, nil
 }
@@ -390,14 +391,14 @@ func (s *Server) Progress(ctx context.Context, server string) (consensus.Progres
 	if err != nil {
 		return consensus.Progress{}, err
 	}
-	asked := s.now()
+	asked := s.Now()
 	p, err := v1.NewPeerServiceClient(conn).GetProgress(ctx, &v1.GetProgressRequest{})
 	if err != nil {
 		return consensus.Progress{}, err
 	}
 	return consensus.Progress{
 		LastTerm: p.GetLastTerm(), LastIndex: p.GetLastIndex(), AppliedIndex: p.GetAppliedIndex(), LastContact: time.Duration(p.GetLastContact()),
-		Full: p.GetFull(), Skew: skewOf(p.GetTime(), asked, s.now()),
+		Full: p.GetFull(), Skew: skewOf(p.GetTime(), asked, s.Now()),
 	}, nil
 }
 
@@ -406,7 +407,7 @@ func (s *Server) addresses(snap *state.Snapshot) []string {
 	all := []string{}
 	for _, one := range s.storedServers(snap) {
 		address := one.GetSpec().GetAddress()
-		if one.GetMetadata().GetUid() == s.uid {
+		if one.GetMetadata().GetUid() == s.UID {
 			all = slices.Insert(all, 0, address)
 		} else if !slices.Contains(all, address) {
 			all = append(all, address)

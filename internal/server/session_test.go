@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -34,7 +35,7 @@ func (c *cluster) running(workloadUID string, count int) []*v1.Replica {
 
 func TestSessionBeginsWithEverythingAndGoesOnWithWhatIsNew(t *testing.T) {
 	c := newCluster(t)
-	admin, m := c.as(roleAdmin), c.join("n1")
+	admin, m := c.as(core.RoleAdmin), c.join("n1")
 	stream := m.connect(c.ctx)
 	first := assignments(t, stream)
 	if !first.GetFull() || len(first.GetAssign()) != 0 || first.GetEpoch() != 1 {
@@ -105,7 +106,7 @@ func TestSecondSessionOfANodeReplacesTheFirst(t *testing.T) {
 	if c.sessions.get(m.uid()) == nil {
 		t.Error("the node has no session any more")
 	}
-	_, err := c.as(roleAdmin).CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web")})
+	_, err := c.as(core.RoleAdmin).CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web")})
 	must(t, err)
 	if delta := assignments(t, second); len(delta.GetAssign()) != 1 {
 		t.Errorf("the second session received %v", delta)
@@ -129,7 +130,7 @@ func TestSessionRefusesWhatDoesNotBeginWithHello(t *testing.T) {
 
 func TestNodeReportsOnlyItsOwnReplicas(t *testing.T) {
 	c := newCluster(t)
-	admin, owner := c.as(roleAdmin), c.work("owner", idle)
+	admin, owner := c.as(core.RoleAdmin), c.work("owner", idle)
 	made := c.create(admin, workload("web"))
 	before := c.running(made.GetMetadata().GetUid(), 1)[0]
 
@@ -177,10 +178,10 @@ func TestManyReportsAreWrittenTogether(t *testing.T) {
 		}
 	})
 	var all []*v1.ReplicaReport
-	for r := range c.store.Snapshot().ReplicasOn(m.uid()) {
+	for r := range c.Store.Snapshot().ReplicasOn(m.uid()) {
 		all = append(all, &v1.ReplicaReport{Uid: r.GetMetadata().GetUid(), Status: &v1.ReplicaStatus{Phase: spec.PhaseRunning}})
 	}
-	before := c.store.Snapshot().Index()
+	before := c.Store.Snapshot().Index()
 	c.reports.submit(m.uid(), all)
 	after := c.until(func(snap *state.Snapshot) bool {
 		for r := range snap.ReplicasOn(m.uid()) {
@@ -205,7 +206,7 @@ func TestReportWithoutAPhaseIsIgnored(t *testing.T) {
 		})
 	})
 	for _, said := range []*v1.ReplicaStatus{nil, {}, {Reason: "nothing else"}} {
-		c.recordOne(c.ctx, c.store.Snapshot(), &b, reported{"n", "r"}, said, &transitions{})
+		c.recordOne(c.ctx, c.Store.Snapshot(), &b, reported{"n", "r"}, said, &transitions{})
 	}
 	if b.Len() != 0 {
 		t.Errorf("reports without a phase made %d changes", b.Len())
@@ -245,7 +246,7 @@ func TestWhatANodeSaysIsBounded(t *testing.T) {
 
 	session := c.join("talkative").connect(c.ctx)
 	assignments(t, session)
-	made, err := c.as(roleOperator).CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web")})
+	made, err := c.as(core.RoleOperator).CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web")})
 	must(t, err)
 	r := assignments(t, session).GetAssign()[0].GetReplica()
 	status := obey(r)

@@ -17,6 +17,8 @@ import (
 	"github.com/cloudless/cloudless/internal/assignment"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
+
+	"github.com/cloudless/cloudless/internal/server/core"
 )
 
 // sessions are the agents that are connected now, one session for each node.
@@ -254,8 +256,8 @@ type agentService struct {
 }
 
 func (s *agentService) Session(stream grpc.BidiStreamingServer[v1.SessionUp, v1.SessionDown]) error {
-	if !s.consensus.IsLeader() {
-		return refuse(codes.Unavailable, "this server does not lead the cluster now; try another one")
+	if !s.Consensus.IsLeader() {
+		return core.Refuse(codes.Unavailable, "this server does not lead the cluster now; try another one")
 	}
 	first, err := stream.Recv()
 	if err != nil {
@@ -263,9 +265,9 @@ func (s *agentService) Session(stream grpc.BidiStreamingServer[v1.SessionUp, v1.
 	}
 	hello := first.GetHello()
 	if hello == nil {
-		return refuse(codes.InvalidArgument, "a session begins with hello")
+		return core.Refuse(codes.InvalidArgument, "a session begins with hello")
 	}
-	node := caller(stream.Context()).ID.Name()
+	node := core.Caller(stream.Context()).ID.Name()
 	if err := checkStatus(hello.GetStatus()); err != nil {
 		return err
 	}
@@ -274,7 +276,7 @@ func (s *agentService) Session(stream grpc.BidiStreamingServer[v1.SessionUp, v1.
 	}
 	current := s.sessions.enter(stream.Context(), node, hello.GetInstance(), func() {
 		s.nodes.Connected(node, machineOf(stream.Context()), hello.GetStatus())
-		s.reports.submit(node, s.progress.take(s.store.Snapshot(), node, hello.GetReplicas()))
+		s.reports.submit(node, s.progress.take(s.Store.Snapshot(), node, hello.GetReplicas()))
 	})
 	defer s.sessions.leave(current, func() {
 		s.nodes.Disconnected(node)
@@ -290,7 +292,7 @@ const maxNodeStatus = 256 << 10
 
 func checkStatus(status *v1.NodeStatus) error {
 	if size := proto.Size(status); size > maxNodeStatus {
-		return refuse(codes.InvalidArgument, "the node's status has %d bytes, more than the %d that a node may take", size, maxNodeStatus)
+		return core.Refuse(codes.InvalidArgument, "the node's status has %d bytes, more than the %d that a node may take", size, maxNodeStatus)
 	}
 	return nil
 }
@@ -319,11 +321,11 @@ func (s *agentService) receive(stream grpc.BidiStreamingServer[v1.SessionUp, v1.
 			current.during(func() { s.nodes.Goodbye(node, brief(m.Goodbye.GetReason())) })
 		case *v1.SessionUp_Report:
 			current.during(func() {
-				s.reports.submit(node, s.progress.take(s.store.Snapshot(), node, m.Report.GetReplicas()))
-				s.reports.submitEvents(node, m.Report.GetEvents(), s.now())
+				s.reports.submit(node, s.progress.take(s.Store.Snapshot(), node, m.Report.GetReplicas()))
+				s.reports.submitEvents(node, m.Report.GetEvents(), s.Now())
 			})
 		default:
-			return refuse(codes.InvalidArgument, "after hello a session takes heartbeats, reports, pongs and a goodbye only")
+			return core.Refuse(codes.InvalidArgument, "after hello a session takes heartbeats, reports, pongs and a goodbye only")
 		}
 	}
 }
@@ -340,7 +342,7 @@ func (s *agentService) send(stream grpc.BidiStreamingServer[v1.SessionUp, v1.Ses
 			}
 			return err
 		case <-current.ctx.Done():
-			return refuse(codes.Unavailable, "%s", context.Cause(current.ctx))
+			return core.Refuse(codes.Unavailable, "%s", context.Cause(current.ctx))
 		case <-life.C:
 			if !life.due(s.collector.Holds()) {
 				continue
@@ -392,11 +394,11 @@ func (s *agentService) sendAssignments(stream grpc.BidiStreamingServer[v1.Sessio
 // assignments is what the node must know now: everything, or what is new about
 // the replicas that changed.
 func (s *agentService) assignments(node string, full bool, dirty []string) *v1.Assignments {
-	snap := s.store.Snapshot()
+	snap := s.Store.Snapshot()
 	message := assignment.News(snap, node, dirty)
 	if full {
 		message = assignment.Full(snap, node)
-		message.Time = timestamppb.New(s.now())
+		message.Time = timestamppb.New(s.Now())
 	}
 	for _, one := range message.GetAssign() {
 		one.Login = s.assignmentLogin(snap, one.GetRevision())
@@ -408,7 +410,7 @@ func (s *agentService) assignments(node string, full bool, dirty []string) *v1.A
 // it concerns. One loop serves all sessions, so that a change costs the same
 // however many agents are connected.
 func (s *Server) dispatch(ctx context.Context) error {
-	for feed := s.store.Follow(); ; {
+	for feed := s.Store.Follow(); ; {
 		news, err := feed.Next(ctx)
 		if err != nil {
 			return err

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/server/core"
 )
 
 // execSocket serves exec to those who cannot speak gRPC: one JSON message of
@@ -25,25 +26,8 @@ type execSocket struct {
 
 const maxSocketFrame = 1 << 20
 
-// Browsers cannot give a WebSocket headers of their own, but names of protocols: they
-// offer the first one, which is taken, and their token behind the second one.
-const (
-	socketProtocol = "cloudless.v1"
-	socketBearer   = "bearer."
-)
-
-// socketToken is the token with which a browser asks for a WebSocket.
-func socketToken(r *http.Request) (secret string, ok bool) {
-	if !strings.HasSuffix(r.URL.Path, ":exec") {
-		return "", false
-	}
-	for _, offered := range strings.Split(r.Header.Get("Sec-WebSocket-Protocol"), ",") {
-		if secret, ok = strings.CutPrefix(strings.TrimSpace(offered), socketBearer); ok {
-			return secret, true
-		}
-	}
-	return "", false
-}
+// socketProtocol is the name of a protocol that browsers offer, and that is taken.
+const socketProtocol = "cloudless.v1"
 
 func (e *execSocket) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	namespace, workload, ok := execPath(r.URL.Path)
@@ -53,11 +37,11 @@ func (e *execSocket) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	// Accept would answer with headers that HTTP/2 has not, and so not at all.
 	if r.ProtoMajor != 1 || !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
-		writeError(w, statusOf(refuse(codes.InvalidArgument, "exec is a WebSocket: open one at %s, over HTTP/1.1", r.URL.Path)))
+		writeError(w, core.StatusOf(core.Refuse(codes.InvalidArgument, "exec is a WebSocket: open one at %s, over HTTP/1.1", r.URL.Path)))
 		return
 	}
-	if err := authorize(caller(r.Context()), v1.WorkloadService_Exec_FullMethodName); err != nil {
-		writeError(w, statusOf(err))
+	if err := authorize(core.Caller(r.Context()), v1.WorkloadService_Exec_FullMethodName); err != nil {
+		writeError(w, core.StatusOf(err))
 		return
 	}
 	socket, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{socketProtocol}})
@@ -66,7 +50,7 @@ func (e *execSocket) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	defer func() { _ = socket.CloseNow() }()
 	socket.SetReadLimit(maxSocketFrame)
-	ctx, cancel := context.WithCancel(metadata.NewOutgoingContext(r.Context(), caller(r.Context()).metadata()))
+	ctx, cancel := context.WithCancel(metadata.NewOutgoingContext(r.Context(), metadataOf(core.Caller(r.Context()))))
 	defer cancel()
 	stream, err := e.client.Exec(ctx)
 	if err != nil {
@@ -121,7 +105,7 @@ func startAt(start *v1.ExecStart, namespace, workload string) error {
 		path  string
 	}{{"namespace", &start.Namespace, namespace}, {"workload", &start.Workload, workload}} {
 		if *one.said != "" && *one.said != one.path {
-			return refuse(codes.InvalidArgument, "start.%s is %q, and the path says %q: leave it out", one.field, *one.said, one.path)
+			return core.Refuse(codes.InvalidArgument, "start.%s is %q, and the path says %q: leave it out", one.field, *one.said, one.path)
 		}
 		*one.said = one.path
 	}

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -34,7 +35,7 @@ func ours(t *testing.T) []string {
 func TestServerStopsWithOpenStreams(t *testing.T) {
 	before := len(ours(t))
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	m := c.join("n1")
 	c.work("n2", func(open *v1.Open, stream attachClient) {
 		if open.GetExec() != nil {
@@ -94,7 +95,7 @@ func TestServerStopsWithOpenStreams(t *testing.T) {
 func TestCallThatIsUnderWayIsAnsweredBeforeTheEnd(t *testing.T) {
 	entered, proceed := make(chan struct{}), make(chan struct{})
 	c := newCluster(t, func(o *Options) { o.Placement = slowPlacement{o.Placement, entered, proceed} })
-	viewer := c.as(roleViewer)
+	viewer := c.as(core.RoleViewer)
 	c.join("n1")
 	answered := make(chan error, 1)
 	go func() {
@@ -128,8 +129,8 @@ func (s slowPlacement) Requested(snap *state.Snapshot, uid string) *v1.NodeResou
 func TestServerThatNeverRanFreesItsPort(t *testing.T) {
 	c := newCluster(t)
 	other, err := New(c.ctx, Options{
-		UID: "s-2", Address: "127.0.0.1:0", Store: c.store, Consensus: c.consensus, CA: c.ca, Registry: c.registry,
-		Nodes: c.nodes, Placement: c.placement, Logger: c.logger,
+		UID: "s-2", Address: "127.0.0.1:0", Store: c.Store, Consensus: c.Consensus, CA: c.ca, Registry: c.registry,
+		Nodes: c.nodes, Placement: c.placement, Logger: c.Logger,
 	})
 	must(t, err)
 	must(t, other.Close())
@@ -139,7 +140,7 @@ func TestServerThatNeverRanFreesItsPort(t *testing.T) {
 	if context.Cause(other.stopping) == nil {
 		t.Error("what belongs to the server goes on")
 	}
-	if _, err := New(c.ctx, Options{UID: "s-3", Address: c.Address(), CA: c.ca, Consensus: c.consensus, Store: c.store, Registry: c.registry, Logger: c.logger}); err == nil {
+	if _, err := New(c.ctx, Options{UID: "s-3", Address: c.Address(), CA: c.ca, Consensus: c.Consensus, Store: c.Store, Registry: c.registry, Logger: c.Logger}); err == nil {
 		t.Error("two servers have one port")
 	}
 }

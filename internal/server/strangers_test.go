@@ -19,6 +19,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/oneport"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -70,7 +71,7 @@ func TestCertificatesOfNoMemberAreRefusedBeforeTheirMessageIsRead(t *testing.T) 
 
 func TestDeletedTokenIsRefusedBeforeTheMessageIsRead(t *testing.T) {
 	c := newCluster(t)
-	as := c.dial(nil, c.newTokenSecret(&v1.CreateTokenRequest{Role: roleAdmin, Name: "gone"}))
+	as := c.dial(nil, c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleAdmin, Name: "gone"}))
 	_, err := as.DeleteToken(c.ctx, &v1.DeleteTokenRequest{Name: "gone"}) // by which it proves itself on its connection
 	must(t, err)
 	wantCode(t, c.callUnfinished(as, v1.WorkloadService_CreateWorkload_FullMethodName), codes.Unauthenticated)
@@ -79,7 +80,7 @@ func TestDeletedTokenIsRefusedBeforeTheMessageIsRead(t *testing.T) {
 // The caller is proved before and after its message is read.
 func TestTokenDeletedDuringTheMessageIsRefused(t *testing.T) {
 	c := newCluster(t)
-	as := c.dial(nil, c.newTokenSecret(&v1.CreateTokenRequest{Role: roleAdmin, Name: "gone"}))
+	as := c.dial(nil, c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleAdmin, Name: "gone"}))
 	stream, err := as.conn.NewStream(c.ctx, &grpc.StreamDesc{ClientStreams: true}, v1.WorkloadService_CreateWorkload_FullMethodName)
 	must(t, err)
 	_, err = as.DeleteToken(c.ctx, &v1.DeleteTokenRequest{Name: "gone"}) // the server has seen the headers of both calls
@@ -92,7 +93,7 @@ func TestTokenDeletedDuringTheMessageIsRefused(t *testing.T) {
 // A connection on which somebody has proved something is cut, too, if it then brings nothing but refused calls.
 func TestRefusedCallsEndAConnectionThatOnceHadAProof(t *testing.T) {
 	c := newCluster(t)
-	as := c.dial(nil, c.newTokenSecret(&v1.CreateTokenRequest{Role: roleAdmin, Name: "gone"}))
+	as := c.dial(nil, c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleAdmin, Name: "gone"}))
 	_, err := as.DeleteToken(c.ctx, &v1.DeleteTokenRequest{Name: "gone"})
 	must(t, err)
 	var connection string
@@ -113,7 +114,7 @@ func TestNodeThatIsNewElsewhereIsLookedForOnce(t *testing.T) {
 	c := newCluster(t)
 	uid := "0190aaaa-0000-7000-8000-000000000000"
 	catchUps := 0
-	c.router.unknown.catchUp.do = func(context.Context) error {
+	c.catchUpWithLeader = func(context.Context) error {
 		catchUps++
 		c.change(func(_ *state.Snapshot, b *state.Batch) {
 			b.Create(&v1.Node{Metadata: &v1.Metadata{Uid: uid, Name: "machine"}, Spec: &v1.NodeSpec{}})
@@ -216,7 +217,7 @@ func TestCertificatesOfNoMemberAreRefusedThroughHTTP(t *testing.T) {
 	for _, kind := range []identity.Kind{identity.KindNode, identity.KindServer} {
 		for _, method := range []string{v1.WorkloadService_CreateWorkload_FullMethodName, v1.EnrollmentService_Enroll_FullMethodName} {
 			want := codes.Unauthenticated
-			if kind == identity.KindServer && !open(method) {
+			if kind == identity.KindServer && !isOpen(method) {
 				want = codes.PermissionDenied
 			}
 			response := c.postUnfinishedAs(c.certificateOf(kind, "never"), method, "application/grpc", "h2", "http/1.1")
@@ -236,7 +237,7 @@ func TestEnrollMessageOfMegabytesIsCutOff(t *testing.T) {
 
 func TestCallersWithATokenSendMegabytes(t *testing.T) {
 	c := newCluster(t)
-	_, err := c.as(roleAdmin).CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: &v1.Workload{
+	_, err := c.as(core.RoleAdmin).CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: &v1.Workload{
 		Metadata: &v1.Metadata{Name: "web"}, Spec: &v1.WorkloadSpec{Image: strings.Repeat("x", 7<<20)},
 	}})
 	wantCode(t, err, codes.InvalidArgument, "spec.image")
@@ -249,7 +250,7 @@ func TestMachinesJoinInBursts(t *testing.T) {
 		o.Strangers.SourceBurst, o.Strangers.SourceRate, o.Strangers.SourceHandshakes = 4, 0, 4
 	})
 	const machines = 60
-	token := c.newTokenSecret(&v1.CreateTokenRequest{Role: roleNode, Uses: machines})
+	token := c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleNode, Uses: machines})
 	var all sync.WaitGroup
 	for i := range machines {
 		all.Go(func() {
@@ -298,5 +299,19 @@ func TestStreamsAreLimitedExceptForServers(t *testing.T) {
 	}
 	if got := c.streamsAllowed(c.certificateOf(identity.KindServer, "s-2")); got != 0 {
 		t.Errorf("a server may have only %d streams", got)
+	}
+}
+
+// Callers with an identity keep a server busy, strangers press on it.
+func TestOnlyCallsWithAnIdentityAreCounted(t *testing.T) {
+	c := newCluster(t)
+	before := c.memberCalls.Count()
+	_ = knock(c.ctx, c.dial(nil, "").conn, "/cloudless.v1.ClusterService/WhoAmI", false)
+	if got := c.memberCalls.Count(); got != before {
+		t.Errorf("a stranger's call is counted: %d", got-before)
+	}
+	must(t, knock(c.ctx, c.as(core.RoleViewer).conn, "/cloudless.v1.ClusterService/WhoAmI", false))
+	if got := c.memberCalls.Count(); got != before+1 {
+		t.Errorf("one call with a token is counted %d times", got-before)
 	}
 }

@@ -6,25 +6,15 @@ import (
 	"net/http"
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/cloudless/cloudless/internal/server/core"
 )
 
-// metadataBegun marks a stream that was accepted and may have nothing to say for long.
-const metadataBegun = "x-cloudless-begun"
-
-// beginStream tells the caller that it is heard, and that nothing is missed from now on.
-func beginStream(stream grpc.ServerStream) error {
-	return stream.SendHeader(metadata.Pairs(metadataBegun, "true"))
-}
-
-func hasBegun(header metadata.MD) bool { return len(header.Get(metadataBegun)) > 0 }
-
-// beginAnswer does the same by HTTP. The gateway calls it without a message at the beginning of a stream, also of one
+// beginAnswer tells the caller by HTTP that its stream has begun. The gateway calls it without a message at the beginning of a stream, also of one
 // that is refused, and would otherwise wait for the first message with the head of its answer.
 func beginAnswer(ctx context.Context, w http.ResponseWriter, message proto.Message) error {
-	if told, _ := runtime.ServerMetadataFromContext(ctx); message != nil || !hasBegun(told.HeaderMD) {
+	if told, _ := runtime.ServerMetadataFromContext(ctx); message != nil || !core.HasBegun(told.HeaderMD) {
 		return nil
 	}
 	w.Header().Set("Content-Type", "application/json")

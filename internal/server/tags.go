@@ -15,6 +15,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/consensus"
 	"github.com/cloudless/cloudless/internal/registry"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -26,14 +27,14 @@ import (
 
 // readTags returns a state that has every tag.
 func (s *Server) readTags(ctx context.Context) (*state.Snapshot, error) {
-	snap, err := s.consensus.Read(ctx)
+	snap, err := s.Consensus.Read(ctx)
 	if err != nil || tagsTaken(snap) || consensus.IsStale(ctx) {
 		return snap, err
 	}
 	if err := s.takeTags(ctx); err != nil {
 		return nil, err
 	}
-	return s.consensus.Read(ctx)
+	return s.Consensus.Read(ctx)
 }
 
 // tagsTaken is whether the tags were taken over that older releases had in their
@@ -51,7 +52,7 @@ func allTagsTaken() *statev1.Tag {
 func (s *Server) takeTags(ctx context.Context) error {
 	s.mirrors.taking.Lock()
 	defer s.mirrors.taking.Unlock()
-	if tagsTaken(s.store.Snapshot()) {
+	if tagsTaken(s.Store.Snapshot()) {
 		return nil
 	}
 	found := map[string]*statev1.Tag{}
@@ -59,11 +60,11 @@ func (s *Server) takeTags(ctx context.Context) error {
 		return err
 	}
 	voters, heard := 0, 0
-	for _, server := range s.consensus.Servers() {
+	for _, server := range s.Consensus.Servers() {
 		if server.Voter {
 			voters++
 		}
-		if server.ID == s.uid {
+		if server.ID == s.UID {
 			heard++
 			continue
 		}
@@ -75,13 +76,13 @@ func (s *Server) takeTags(ctx context.Context) error {
 			heard++
 		}
 		for _, i := range items {
-			addTag(found, i, s.now())
+			addTag(found, i, s.Now())
 		}
 	}
 	if heard <= voters/2 {
-		return refuse(codes.Unavailable, "what the tags of images stand for is not known before more servers are reached: try again")
+		return core.Refuse(codes.Unavailable, "what the tags of images stand for is not known before more servers are reached: try again")
 	}
-	_, err := s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
+	_, err := s.Propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
 		if tagsTaken(snap) {
 			return nil
 		}
@@ -104,7 +105,7 @@ func (s *Server) ownTags(ctx context.Context, found map[string]*statev1.Tag) err
 		return err
 	}
 	for _, i := range own {
-		at := s.now()
+		at := s.Now()
 		if d, err := s.registry.Resolve(ctx, i.GetRepository(), i.GetTag()); err == nil {
 			at = d.PushTime
 		}
@@ -112,7 +113,7 @@ func (s *Server) ownTags(ctx context.Context, found map[string]*statev1.Tag) err
 	}
 	deleted, err := s.registry.Deleted()
 	for _, d := range deleted {
-		if !s.now().Before(d.ExpireTime) {
+		if !s.Now().Before(d.ExpireTime) {
 			continue
 		}
 		uid := state.TagUID(d.Repository, d.Tag)
@@ -153,9 +154,9 @@ func isDigest(ref string) bool { return strings.Contains(ref, ":") }
 
 // setTag lets a tag stand for an image, and returns when that is agreed on.
 func (s *Server) setTag(ctx context.Context, repository, tag, digest string) error {
-	_, err := s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
+	_, err := s.Propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
 		made := s.tagOf(snap, repository, tag)
-		made.Digest, made.PushTime = digest, timestamppb.New(s.now())
+		made.Digest, made.PushTime = digest, timestamppb.New(s.Now())
 		s.putTag(snap, b, made)
 		return nil
 	})
@@ -173,7 +174,7 @@ func (s *Server) tagOf(snap *state.Snapshot, repository, tag string) *statev1.Ta
 		return &statev1.Tag{Metadata: &v1.Metadata{Uid: state.TagUID(repository, tag)}}
 	}
 	made := proto.CloneOf(have)
-	made.Deleted = slices.DeleteFunc(made.Deleted, func(d *statev1.DeletedImage) bool { return !s.now().Before(d.GetExpireTime().AsTime()) })
+	made.Deleted = slices.DeleteFunc(made.Deleted, func(d *statev1.DeletedImage) bool { return !s.Now().Before(d.GetExpireTime().AsTime()) })
 	return made
 }
 
@@ -199,9 +200,9 @@ func (s *Server) putTag(snap *state.Snapshot, b *state.Batch, t *statev1.Tag) {
 // a workload has come to use meanwhile stays for it, unless force is set.
 func (s *Server) deleteTags(ctx context.Context, repository, ref string, now, force bool) ([]registry.Deleted, error) {
 	var gone []registry.Deleted
-	agreed, err := s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
+	agreed, err := s.Propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
 		gone = nil
-		at := s.now().UTC()
+		at := s.Now().UTC()
 		expire := at
 		if !now {
 			expire = at.Add(spec.RetentionOf(snap.Cluster().GetSpec()).Images)
@@ -230,10 +231,10 @@ func (s *Server) deleteTags(ctx context.Context, repository, ref string, now, fo
 		if d.Tag != "" {
 			s.settleTag(ctx, repository, d.Tag, now)
 		} else if _, err := s.registry.Delete(ctx, repository, d.Digest, now); err != nil && !errors.Is(err, registry.ErrNotFound) {
-			s.logger.WarnContext(ctx, "a deleted image could not be removed here", "image", repository, "error", err)
+			s.Logger.WarnContext(ctx, "a deleted image could not be removed here", "image", repository, "error", err)
 		}
 		s.dropEverywhere(ctx, repository, nonEmpty(d.Tag, d.Digest), now)
-		if now && tagFor(s.store.Snapshot(), repository, d.Digest) != nil {
+		if now && tagFor(s.Store.Snapshot(), repository, d.Digest) != nil {
 			s.reclaimEverywhere(ctx, &v1.ImageCopy{Repository: repository, Digest: d.Digest})
 		}
 	}
@@ -274,13 +275,13 @@ func nonEmpty(first, second string) string {
 // error is only logged.
 func (s *Server) settleTag(ctx context.Context, repository, tag string, now bool) {
 	err := s.followTag(ctx, repository, tag, now)
-	s.note(ctx, "a tag of the registry does not follow; trying again", s.uid, &v1.ImageCopy{Repository: repository, Tag: tag}, err)
+	s.note(ctx, "a tag of the registry does not follow; trying again", s.UID, &v1.ImageCopy{Repository: repository, Tag: tag}, err)
 }
 
 func (s *Server) followTag(ctx context.Context, repository, tag string, now bool) error {
 	s.mirrors.settling.Lock()
 	defer s.mirrors.settling.Unlock()
-	wanted := s.store.Snapshot().Tag(repository, tag).GetDigest()
+	wanted := s.Store.Snapshot().Tag(repository, tag).GetDigest()
 	have, err := s.registry.Tagged(ctx, repository, tag)
 	switch {
 	case err != nil && !errors.Is(err, registry.ErrNotFound):
@@ -300,7 +301,7 @@ func (s *Server) deletedIn(snap *state.Snapshot) []registry.Deleted {
 	for t := range snap.Tags() {
 		repository, tag := tagName(t)
 		for _, d := range t.GetDeleted() {
-			if expire := d.GetExpireTime().AsTime(); s.now().Before(expire) {
+			if expire := d.GetExpireTime().AsTime(); s.Now().Before(expire) {
 				all = append(all, registry.Deleted{
 					Repository: repository, Tag: tag, Digest: d.GetDigest(), DeleteTime: d.GetDeleteTime().AsTime(), ExpireTime: expire,
 				})
@@ -320,7 +321,7 @@ var (
 // restoreTag has the image back that was deleted last under a tag or digest.
 func (s *Server) restoreTag(ctx context.Context, repository, ref string) (registry.Deleted, error) {
 	var back registry.Deleted
-	_, err := s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
+	_, err := s.Propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
 		all := s.deletedIn(snap)
 		i := slices.IndexFunc(all, func(d registry.Deleted) bool { return deletedAs(d, repository, ref) })
 		if i < 0 {
@@ -356,7 +357,7 @@ func (s *Server) giveBack(t *statev1.Tag, back registry.Deleted) {
 	}
 	t.Digest, t.PushTime = back.Digest, was.GetPushTime()
 	if t.PushTime == nil {
-		t.PushTime = timestamppb.New(s.now())
+		t.PushTime = timestamppb.New(s.Now())
 	}
 }
 
@@ -373,7 +374,7 @@ func takeDeleted(t *statev1.Tag, digest string) *statev1.DeletedImage {
 // forgetDeleted forgets the deleted images that over says can no longer be had
 // back.
 func (s *Server) forgetDeleted(ctx context.Context, over func(registry.Deleted) bool) error {
-	_, err := s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
+	_, err := s.Propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
 		for t := range snap.Tags() {
 			if len(t.GetDeleted()) == 0 {
 				continue

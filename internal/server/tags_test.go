@@ -19,6 +19,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/image"
 	"github.com/cloudless/cloudless/internal/registry"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/state"
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
@@ -27,8 +28,8 @@ import (
 // what was deleted; one that was deleted since does not come back.
 func TestTagsOfOlderReleasesAreTakenOver(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
-	_, err := c.propose(c.ctx, func(_ *state.Snapshot, b *state.Batch) error {
+	op := c.as(core.RoleOperator)
+	_, err := c.Propose(c.ctx, func(_ *state.Snapshot, b *state.Batch) error {
 		b.Delete(state.KindTag, state.TagUID("", "")) // as founded by an older release
 		return nil
 	})
@@ -77,7 +78,7 @@ func TestTagsOfOlderReleasesAreTakenOver(t *testing.T) {
 // Clients of the registry read, move and delete tags as the state has them.
 func TestRegistryClientsSeeTheTagsOfTheState(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	ask := func(method, path string) (*http.Response, string) {
 		t.Helper()
 		return c.request(nil, method, path, "", "Authorization", "Bearer "+op.token)
@@ -120,7 +121,7 @@ func TestRegistryClientsSeeTheTagsOfTheState(t *testing.T) {
 // A tag that was pushed anew is not taken from the newer image.
 func TestRestoreDoesNotTakeATagFromANewerImage(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	first := c.push("web:1")
 	_, err := op.DeleteImage(c.ctx, &v1.DeleteImageRequest{Name: "web:1"})
 	must(t, err)
@@ -166,7 +167,7 @@ func TestAPushIsToldWhatTheLeaderHas(t *testing.T) {
 	must(t, err)
 	_, err = image.Push(leader.ctx, img, to, image.PushOptions{Transport: only{follower.registry.Handler()}})
 	must(t, err)
-	operator := pusher{follower.web(nil), leader.newTokenSecret(&v1.CreateTokenRequest{Role: roleOperator})}
+	operator := pusher{follower.web(nil), leader.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleOperator})}
 	if _, err := image.Push(leader.ctx, img, to, image.PushOptions{Transport: operator}); err != nil {
 		t.Errorf("by the follower that has its layers: %v", err)
 	}
@@ -176,8 +177,8 @@ func TestAPushIsToldWhatTheLeaderHas(t *testing.T) {
 func TestAFollowerAnswersAsTheLeaderDoes(t *testing.T) {
 	leader, follower := pair(t)
 	digest := leader.push("web:1")
-	must(t, follower.copyFrom(follower.ctx, leader.uid, &v1.ImageCopy{Repository: "web", Digest: digest}))
-	token := "Bearer " + leader.newTokenSecret(&v1.CreateTokenRequest{Role: roleViewer})
+	must(t, follower.copyFrom(follower.ctx, leader.UID, &v1.ImageCopy{Repository: "web", Digest: digest}))
+	token := "Bearer " + leader.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleViewer})
 	for _, method := range []string{http.MethodGet, http.MethodHead} {
 		want, body := leader.request(nil, method, "/v2/web/manifests/"+digest, "", "Authorization", token)
 		got, text := follower.request(nil, method, "/v2/web/manifests/"+digest, "", "Authorization", token)
@@ -195,9 +196,9 @@ func TestAFollowerAnswersAsTheLeaderDoes(t *testing.T) {
 // A leader that hangs, rather than being gone, holds nobody up who pushes through another server once another leads.
 func TestALeaderThatHangsHoldsNoPushUp(t *testing.T) {
 	leader, follower := pair(t)
-	token := "Bearer " + leader.newTokenSecret(&v1.CreateTokenRequest{Role: roleOperator})
+	token := "Bearer " + leader.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleOperator})
 	votes(t, leader, follower)
-	must(t, follower.consensus.WaitApplied(follower.ctx, leader.store.Snapshot().Index()))
+	must(t, follower.Consensus.WaitApplied(follower.ctx, leader.Store.Snapshot().Index()))
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	defer silent.Close()
@@ -206,14 +207,14 @@ func TestALeaderThatHangsHoldsNoPushUp(t *testing.T) {
 	defer push.Wait()
 	push.Go(func() {
 		answer, body := follower.request(nil, http.MethodPost, "/v2/web/blobs/uploads/", "", "Authorization", token)
-		if answer.StatusCode != http.StatusBadGateway || answer.Header.Get(headerReason) != reasonNoLeader {
+		if answer.StatusCode != http.StatusBadGateway || answer.Header.Get(headerReason) != core.ReasonNoLeader {
 			t.Errorf("the push is answered with %d: %s", answer.StatusCode, body)
 		}
 	})
 	passedOn, err := silent.Accept()
 	must(t, err)
 	defer passedOn.Close()
-	must(t, leader.consensus.Transfer(leader.ctx, "s-2"))
+	must(t, leader.Consensus.Transfer(leader.ctx, "s-2"))
 	push.Wait()
 }
 
@@ -223,14 +224,14 @@ func TestAServerThatHangsHoldsNoCopyUp(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // by HTTP; that it can be reached is known before
 	must(t, err)
 	defer silent.Close()
-	_, err = leader.Progress(leader.ctx, follower.uid)
+	_, err = leader.Progress(leader.ctx, follower.UID)
 	must(t, err)
-	leader.peerTransport(follower.uid).DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
+	leader.peerTransport(follower.UID).DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, network, silent.Addr().String())
 	}
 	leader.mirrors.patience = time.Millisecond
 	digest := "sha256:" + strings.Repeat("0", 64)
-	if err := leader.have(leader.ctx, "web", digest); status.Code(statusOf(err)) != codes.Unavailable {
+	if err := leader.have(leader.ctx, "web", digest); status.Code(core.StatusOf(err)) != codes.Unavailable {
 		t.Errorf("an image that only a server has that hangs is answered with %v", err)
 	}
 }
@@ -238,19 +239,19 @@ func TestAServerThatHangsHoldsNoCopyUp(t *testing.T) {
 // An image that is deleted for good by one name stays at every server when it has another, of which some may not know.
 func TestAnImageStaysWhereAnotherTagStandsForIt(t *testing.T) {
 	leader, follower := pair(t)
-	admin := leader.dial(nil, leader.newTokenSecret(&v1.CreateTokenRequest{Role: roleAdmin}))
+	admin := leader.dial(nil, leader.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleAdmin}))
 	digest := leader.push("web:1")
 	leader.mirrorOnce(leader.ctx)
 	must(t, leader.setTag(leader.ctx, "web", "2", digest))
 	_, err := admin.DeleteImage(leader.ctx, &v1.DeleteImageRequest{Name: "web:1", Now: true})
 	must(t, err)
 	leader.mirrors.work.Wait()
-	must(t, follower.consensus.WaitApplied(follower.ctx, leader.store.Snapshot().Index()))
+	must(t, follower.Consensus.WaitApplied(follower.ctx, leader.Store.Snapshot().Index()))
 	for _, one := range []*cluster{leader, follower} {
-		_, err := one.registry.Collect(one.ctx, registry.CollectOptions{Keep: one.keepImages(one.store.Snapshot())})
+		_, err := one.registry.Collect(one.ctx, registry.CollectOptions{Keep: one.keepImages(one.Store.Snapshot())})
 		must(t, err)
 		if _, err := one.registry.Digest(one.ctx, "web", digest); err != nil {
-			t.Errorf("server %s has lost it: %v", one.uid, err)
+			t.Errorf("server %s has lost it: %v", one.UID, err)
 		}
 	}
 }

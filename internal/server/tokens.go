@@ -14,6 +14,7 @@ import (
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -45,13 +46,13 @@ func (s *Server) CreateToken(ctx context.Context, request *v1.CreateTokenRequest
 	if err != nil {
 		return nil, err
 	}
-	receipt, err := newReceipt(ctx, v1.TokenService_CreateToken_FullMethodName, request.GetIdempotencyKey(), request)
+	receipt, err := core.NewReceipt(ctx, v1.TokenService_CreateToken_FullMethodName, request.GetIdempotencyKey(), request)
 	if err != nil {
 		return nil, err
 	}
 	uid := token.GetMetadata().GetUid()
-	snap, err := s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
-		done, err := receipt.find(snap)
+	snap, err := s.Propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
+		done, err := receipt.Find(snap)
 		if err != nil {
 			return err
 		}
@@ -61,12 +62,12 @@ func (s *Server) CreateToken(ctx context.Context, request *v1.CreateTokenRequest
 		}
 		m := token.GetMetadata()
 		if snap.TokenByName(m.GetName()) != nil {
-			return refuse(codes.AlreadyExists, "token %s exists already; choose another name, or revoke it with: cloudless token rm %s", m.GetName(), m.GetName())
+			return core.Refuse(codes.AlreadyExists, "token %s exists already; choose another name, or revoke it with: cloudless token rm %s", m.GetName(), m.GetName())
 		}
 		b.Create(token)
 		b.Create(credentialOf(token, secret))
-		b.Create(s.event(ctx, token, "Created", fmt.Sprintf("for role %s until %s", token.GetSpec().GetRole(), token.GetSpec().GetExpireTime().AsTime().Format(time.RFC3339))))
-		receipt.keep(b, m.GetUid(), "")
+		b.Create(s.Event(ctx, token, "Created", fmt.Sprintf("for role %s until %s", token.GetSpec().GetRole(), token.GetSpec().GetExpireTime().AsTime().Format(time.RFC3339))))
+		receipt.Keep(b, m.GetUid(), "")
 		return nil
 	})
 	if err != nil {
@@ -85,13 +86,13 @@ func credentialOf(token *v1.Token, secret tokenSecret) *statev1.Credential {
 func (s *Server) replaceSecret(ctx context.Context, b *state.Batch, token *v1.Token, secret tokenSecret) error {
 	switch {
 	case token == nil:
-		return refuse(codes.FailedPrecondition, "the token that this call created has been revoked since; use a new idempotency key to create another")
+		return core.Refuse(codes.FailedPrecondition, "the token that this call created has been revoked since; use a new idempotency key to create another")
 	case token.GetStatus().GetUsed() > 0:
-		return refuse(codes.FailedPrecondition, "the token that this call created has been used since; use a new idempotency key to create another")
+		return core.Refuse(codes.FailedPrecondition, "the token that this call created has been used since; use a new idempotency key to create another")
 	}
 	b.Delete(state.KindCredential, token.GetStatus().GetSecretId())
 	b.Create(credentialOf(token, secret))
-	b.Create(s.event(ctx, token, "Replaced", "its secret is another one, because the call that created it was repeated"))
+	b.Create(s.Event(ctx, token, "Replaced", "its secret is another one, because the call that created it was repeated"))
 	next := proto.CloneOf(token)
 	next.Status.SecretId = secret.ID()
 	b.Update(next, token.GetMetadata().GetVersion())
@@ -112,7 +113,7 @@ func (s *Server) newToken(request *v1.CreateTokenRequest) (*v1.Token, tokenSecre
 	uses := request.GetUses()
 	var secret tokenSecret
 	ca := s.ca.Trust().Fingerprint()
-	if request.GetRole() == roleNode || request.GetRole() == roleServer {
+	if request.GetRole() == core.RoleNode || request.GetRole() == core.RoleServer {
 		secret = identity.NewJoinToken(ca)
 		uses = max(uses, 1)
 	} else {
@@ -131,7 +132,7 @@ func (s *Server) newToken(request *v1.CreateTokenRequest) (*v1.Token, tokenSecre
 		ApiVersion: spec.APIVersion,
 		Kind:       "Token",
 		Metadata:   &v1.Metadata{Uid: state.NewUID(), Name: name},
-		Spec:       &v1.TokenSpec{Role: request.GetRole(), ExpireTime: timestamppb.New(s.now().Add(ttl)), Uses: uses},
+		Spec:       &v1.TokenSpec{Role: request.GetRole(), ExpireTime: timestamppb.New(s.Now().Add(ttl)), Uses: uses},
 		Status:     &v1.TokenStatus{SecretId: secret.ID()},
 	}, secret, nil
 }
@@ -143,7 +144,7 @@ func (s *Server) RoleOf(secret string) (role string, known bool) {
 }
 
 func (s *tokenService) ListTokens(ctx context.Context, request *v1.ListTokensRequest) (*v1.ListTokensResponse, error) {
-	snap, err := s.consensus.Read(ctx)
+	snap, err := s.Consensus.Read(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -156,14 +157,14 @@ func (s *tokenService) ListTokens(ctx context.Context, request *v1.ListTokensReq
 }
 
 func (s *tokenService) DeleteToken(ctx context.Context, request *v1.DeleteTokenRequest) (*v1.DeleteTokenResponse, error) {
-	_, err := s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
+	_, err := s.Propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
 		token := snap.TokenByName(request.GetName())
 		if token == nil {
 			return missingToken(snap, request.GetName())
 		}
 		b.DeleteVersion(state.KindToken, token.GetMetadata().GetUid(), token.GetMetadata().GetVersion())
 		b.Delete(state.KindCredential, token.GetStatus().GetSecretId())
-		b.Create(s.event(ctx, token, "Revoked", "it can be used no longer"))
+		b.Create(s.Event(ctx, token, "Revoked", "it can be used no longer"))
 		return nil
 	})
 	if err != nil {

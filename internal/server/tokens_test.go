@@ -1,13 +1,11 @@
 package server
 
 import (
-	"context"
 	"encoding/base64"
 	"encoding/hex"
 	"net/http"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -16,24 +14,24 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/identity"
-	"github.com/cloudless/cloudless/internal/state"
+	"github.com/cloudless/cloudless/internal/server/core"
 )
 
 func TestTokenIsForItsRoleUntilItExpires(t *testing.T) {
 	c := newCluster(t)
-	admin := c.as(roleAdmin)
+	admin := c.as(core.RoleAdmin)
 	before := time.Now()
-	made, err := admin.CreateToken(c.ctx, &v1.CreateTokenRequest{Name: "ci", Role: roleOperator})
+	made, err := admin.CreateToken(c.ctx, &v1.CreateTokenRequest{Name: "ci", Role: core.RoleOperator})
 	must(t, err)
 	if ttl := made.GetToken().GetSpec().GetExpireTime().AsTime().Sub(before).Round(time.Hour); ttl != 24*time.Hour {
 		t.Errorf("a token without a ttl holds for %s, want a day", ttl)
 	}
 	me, err := c.dial(nil, made.GetSecret()).WhoAmI(c.ctx, &v1.WhoAmIRequest{})
 	must(t, err)
-	if me.GetRole() != roleOperator || !strings.HasSuffix(me.GetId(), "/user/ci") {
+	if me.GetRole() != core.RoleOperator || !strings.HasSuffix(me.GetId(), "/user/ci") {
 		t.Errorf("the token's bearer is %v", me)
 	}
-	short, err := admin.CreateToken(c.ctx, &v1.CreateTokenRequest{Name: "short", Role: roleOperator, Ttl: "1ms"})
+	short, err := admin.CreateToken(c.ctx, &v1.CreateTokenRequest{Name: "short", Role: core.RoleOperator, Ttl: "1ms"})
 	must(t, err)
 	_, err = c.dial(nil, short.GetSecret()).WhoAmI(c.ctx, &v1.WhoAmIRequest{})
 	wantCode(t, err, codes.Unauthenticated, "API token short expired at 20", "cloudless token create --role operator", "cloudless login")
@@ -42,7 +40,7 @@ func TestTokenIsForItsRoleUntilItExpires(t *testing.T) {
 // The CLI verifies a server that it knows only by its address with the fingerprint in the token.
 func TestAPITokenNamesTheCAOfItsCluster(t *testing.T) {
 	c := newCluster(t)
-	token, err := identity.ParseAPIToken(c.newTokenSecret(&v1.CreateTokenRequest{Role: roleViewer}))
+	token, err := identity.ParseAPIToken(c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleViewer}))
 	must(t, err)
 	if ca, ok := token.CA(); !ok || ca != c.ca.Trust().Fingerprint() {
 		t.Errorf("the token names CA %s (%v), want %s", ca, ok, c.ca.Trust().Fingerprint())
@@ -51,14 +49,14 @@ func TestAPITokenNamesTheCAOfItsCluster(t *testing.T) {
 
 func TestTokenRequestsThatMakeNoSense(t *testing.T) {
 	c := newCluster(t)
-	admin := c.as(roleAdmin)
+	admin := c.as(core.RoleAdmin)
 	must1 := func(_ *v1.CreateTokenResponse, err error) error { return err }
 	wantCode(t, must1(admin.CreateToken(c.ctx, &v1.CreateTokenRequest{Role: "root"})), codes.InvalidArgument, "role")
-	wantCode(t, must1(admin.CreateToken(c.ctx, &v1.CreateTokenRequest{Role: roleViewer, Ttl: "soon"})), codes.InvalidArgument, "ttl")
-	wantCode(t, must1(admin.CreateToken(c.ctx, &v1.CreateTokenRequest{Role: roleViewer, Ttl: "0s"})), codes.InvalidArgument, "ttl", "more than 0")
-	wantCode(t, must1(admin.CreateToken(c.ctx, &v1.CreateTokenRequest{Role: roleViewer, Uses: 2})), codes.InvalidArgument, "uses")
-	must(t, must1(admin.CreateToken(c.ctx, &v1.CreateTokenRequest{Name: "ci", Role: roleViewer})))
-	wantCode(t, must1(admin.CreateToken(c.ctx, &v1.CreateTokenRequest{Name: "ci", Role: roleViewer})), codes.AlreadyExists, "token ci exists already", "cloudless token rm ci")
+	wantCode(t, must1(admin.CreateToken(c.ctx, &v1.CreateTokenRequest{Role: core.RoleViewer, Ttl: "soon"})), codes.InvalidArgument, "ttl")
+	wantCode(t, must1(admin.CreateToken(c.ctx, &v1.CreateTokenRequest{Role: core.RoleViewer, Ttl: "0s"})), codes.InvalidArgument, "ttl", "more than 0")
+	wantCode(t, must1(admin.CreateToken(c.ctx, &v1.CreateTokenRequest{Role: core.RoleViewer, Uses: 2})), codes.InvalidArgument, "uses")
+	must(t, must1(admin.CreateToken(c.ctx, &v1.CreateTokenRequest{Name: "ci", Role: core.RoleViewer})))
+	wantCode(t, must1(admin.CreateToken(c.ctx, &v1.CreateTokenRequest{Name: "ci", Role: core.RoleViewer})), codes.AlreadyExists, "token ci exists already", "cloudless token rm ci")
 	_, err := admin.DeleteToken(c.ctx, &v1.DeleteTokenRequest{Name: "nope"})
 	wantCode(t, err, codes.NotFound, "token nope does not exist")
 }
@@ -67,8 +65,8 @@ func TestTokenRequestsThatMakeNoSense(t *testing.T) {
 // kept, so that another one takes its place.
 func TestRepeatedTokenCallGivesTheTokenAnotherSecret(t *testing.T) {
 	c := newCluster(t)
-	admin := c.as(roleAdmin)
-	request := &v1.CreateTokenRequest{Name: "ci", Role: roleViewer, IdempotencyKey: "k"}
+	admin := c.as(core.RoleAdmin)
+	request := &v1.CreateTokenRequest{Name: "ci", Role: core.RoleViewer, IdempotencyKey: "k"}
 	first, err := admin.CreateToken(c.ctx, request)
 	must(t, err)
 	again, err := admin.CreateToken(c.ctx, request)
@@ -91,8 +89,8 @@ func TestRepeatedTokenCallGivesTheTokenAnotherSecret(t *testing.T) {
 // A join token that a machine has used was not lost: nobody's secret is taken away.
 func TestRepeatedTokenCallLeavesWhatIsInUse(t *testing.T) {
 	c := newCluster(t)
-	admin := c.as(roleAdmin)
-	request := &v1.CreateTokenRequest{Role: roleNode, Uses: 2, IdempotencyKey: "k"}
+	admin := c.as(core.RoleAdmin)
+	request := &v1.CreateTokenRequest{Role: core.RoleNode, Uses: 2, IdempotencyKey: "k"}
 	made, err := admin.CreateToken(c.ctx, request)
 	must(t, err)
 	_, err = c.enroll("n1", made.GetSecret())
@@ -105,8 +103,8 @@ func TestRepeatedTokenCallLeavesWhatIsInUse(t *testing.T) {
 
 func TestRevocationEndsOpenStreamsAtOnce(t *testing.T) {
 	c := newCluster(t)
-	admin := c.as(roleAdmin)
-	made, err := admin.CreateToken(c.ctx, &v1.CreateTokenRequest{Name: "ci", Role: roleOperator})
+	admin := c.as(core.RoleAdmin)
+	made, err := admin.CreateToken(c.ctx, &v1.CreateTokenRequest{Name: "ci", Role: core.RoleOperator})
 	must(t, err)
 	other, err := admin.WatchWorkloads(c.ctx, &v1.WatchWorkloadsRequest{})
 	must(t, err)
@@ -147,49 +145,11 @@ func TestRevocationEndsOpenStreamsAtOnce(t *testing.T) {
 	}
 }
 
-func TestStreamsEndWhenTheirTokenExpires(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRevocations()
-		ctx, release := r.bind(t.Context(), Principal{TokenUID: "t", Expires: time.Now().Add(time.Hour)})
-		defer release()
-		time.Sleep(time.Hour - time.Second)
-		if ctx.Err() != nil {
-			t.Fatalf("ended before its time: %v", context.Cause(ctx))
-		}
-		time.Sleep(2 * time.Second)
-		if context.Cause(ctx) != errUnknownToken {
-			t.Errorf("ended by %v", context.Cause(ctx))
-		}
-	})
-}
-
-func TestRevocationIsNotMissedByALag(t *testing.T) {
-	r := newRevocations()
-	store := state.New()
-	var b state.Batch
-	b.Create(&v1.Token{Metadata: &v1.Metadata{Uid: "kept", Name: "kept"}})
-	if _, err := store.Apply(1, b.Transaction(time.Now())); err != nil {
-		t.Fatal(err)
-	}
-	later := time.Now().Add(time.Hour)
-	kept, release := r.bind(t.Context(), Principal{TokenUID: "kept", Expires: later})
-	defer release()
-	gone, releaseGone := r.bind(t.Context(), Principal{TokenUID: "gone", Expires: later})
-	r.revokeMissing(store.Snapshot())
-	if kept.Err() != nil || context.Cause(gone) != errUnknownToken {
-		t.Errorf("kept ended by %v, gone by %v", context.Cause(kept), context.Cause(gone))
-	}
-	releaseGone()
-	if len(r.streams) != 1 {
-		t.Errorf("%d tokens are still bound, want 1", len(r.streams))
-	}
-}
-
 // secretWords are what must never be seen of a token after it was created.
 func secretWords(t *testing.T, c *cluster, secret string) []string {
 	t.Helper()
 	words := []string{secret, strings.Split(secret, "_")[2]}
-	credential := c.store.Snapshot().Credential(strings.Split(secret, "_")[1])
+	credential := c.Store.Snapshot().Credential(strings.Split(secret, "_")[1])
 	if credential == nil {
 		t.Fatal("the token has no credential")
 	}
@@ -201,8 +161,8 @@ func secretWords(t *testing.T, c *cluster, secret string) []string {
 
 func TestNoAnswerEventOrLogLineHasASecret(t *testing.T) {
 	c := newCluster(t)
-	admin := c.newTokenSecret(&v1.CreateTokenRequest{Role: roleAdmin})
-	join := c.newTokenSecret(&v1.CreateTokenRequest{Role: roleNode, Uses: 2})
+	admin := c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleAdmin})
+	join := c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleNode, Uses: 2})
 	used, err := c.enroll("n1", join)
 	must(t, err)
 	_, err = c.enroll("n2", strings.Replace(join, "cljoin", "clapi", 1))
@@ -234,7 +194,7 @@ func TestNoAnswerEventOrLogLineHasASecret(t *testing.T) {
 
 func TestJoinTokenIsNoAPIToken(t *testing.T) {
 	c := newCluster(t)
-	join := c.newTokenSecret(&v1.CreateTokenRequest{Role: roleNode})
+	join := c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleNode})
 	_, err := c.dial(nil, join).WhoAmI(c.ctx, &v1.WhoAmIRequest{})
 	wantCode(t, err, codes.Unauthenticated)
 	parsed, err := identity.ParseJoinToken(join)
@@ -250,9 +210,9 @@ func TestRoleOfAToken(t *testing.T) {
 		secret, role string
 		known        bool
 	}{
-		{c.newTokenSecret(&v1.CreateTokenRequest{Role: roleAdmin}), roleAdmin, true},
-		{c.newTokenSecret(&v1.CreateTokenRequest{Role: roleViewer}), roleViewer, true},
-		{c.newTokenSecret(&v1.CreateTokenRequest{Role: roleNode}), "", true},
+		{c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleAdmin}), core.RoleAdmin, true},
+		{c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleViewer}), core.RoleViewer, true},
+		{c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleNode}), "", true},
 		{identity.NewAPIToken(c.ca.Trust().Fingerprint()).Reveal(), "", false},
 	} {
 		if role, known := c.RoleOf(test.secret); role != test.role || known != test.known {

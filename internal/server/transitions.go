@@ -44,7 +44,7 @@ func (t *transitions) tell(ctx context.Context, s *Server, snap *state.Snapshot,
 			b.Create(s.replicaEvent(ctx, one.replica, one.reason, "", false))
 		case !told[key]:
 			told[key] = true
-			b.Create(s.event(ctx, w, one.reason, fmt.Sprintf("%d replicas", of[key])))
+			b.Create(s.Event(ctx, w, one.reason, fmt.Sprintf("%d replicas", of[key])))
 		}
 	}
 }

@@ -52,7 +52,7 @@ func TestManyStartsAreOneEvent(t *testing.T) {
 	many := fewTransitions + 1
 	want = []string{
 		fmt.Sprintf("web-r%03d by node/n: Failed no such program", many),
-		fmt.Sprintf("web by server/%s: Started %d replicas", c.uid, many),
+		fmt.Sprintf("web by server/%s: Started %d replicas", c.UID, many),
 	}
 	if got := tell(many); !slices.Equal(got, want) {
 		t.Errorf("said %q, want %q", got, want)

@@ -16,13 +16,14 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/consensus"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
 // status is what an admin is told of the cluster.
 func (c *cluster) status() *v1.ClusterStatus {
 	c.t.Helper()
-	cluster, err := c.as(roleAdmin).GetCluster(c.ctx, &v1.GetClusterRequest{})
+	cluster, err := c.as(core.RoleAdmin).GetCluster(c.ctx, &v1.GetClusterRequest{})
 	must(c.t, err)
 	return cluster.GetStatus()
 }
@@ -100,7 +101,7 @@ func TestServerThatHasJustJoinedIsJoining(t *testing.T) {
 // A server that the leader reaches is not said to be elsewhere: it only has to begin.
 func TestWhoIsReachedAndTakesNoPart(t *testing.T) {
 	leader, follower := pair(t)
-	one := &v1.Server{Metadata: &v1.Metadata{Uid: follower.uid}, Status: &v1.ServerStatus{Reason: reasonAbsent}}
+	one := &v1.Server{Metadata: &v1.Metadata{Uid: follower.UID}, Status: &v1.ServerStatus{Reason: reasonAbsent}}
 	leader.lookFor(leader.ctx, []*v1.Server{one})
 	if got := one.GetStatus().GetReason(); got != "it does not take part yet" {
 		t.Errorf("of the one that answers is said: %s", got)
@@ -119,12 +120,12 @@ func TestVotersAreAskedBeforeOneIsRemoved(t *testing.T) {
 		other *v1.Server
 		code  codes.Code
 	}{
-		{"one that answers", voter(follower.uid), codes.OK},
+		{"one that answers", voter(follower.UID), codes.OK},
 		{"one that is lost", voter("lost"), codes.FailedPrecondition},
 	} {
-		all := []*v1.Server{voter(leader.uid), c.other, removed}
+		all := []*v1.Server{voter(leader.UID), c.other, removed}
 		leader.doubt(leader.ctx, all)
-		if err := bearable(removed, all); status.Code(statusOf(err)) != c.code {
+		if err := bearable(removed, all); status.Code(core.StatusOf(err)) != c.code {
 			t.Errorf("beside %s: %v", c.about, err)
 		}
 	}
@@ -159,7 +160,7 @@ func TestWhoCannotLeadAndWhy(t *testing.T) {
 			check(t, err)
 			continue
 		}
-		wantCode(t, statusOf(err), codes.FailedPrecondition, c.want)
+		wantCode(t, core.StatusOf(err), codes.FailedPrecondition, c.want)
 	}
 }
 
@@ -175,7 +176,7 @@ func TestOneVoterThatIsDesired(t *testing.T) {
 		statuses = append(statuses, st)
 	}
 	for _, to := range []string{"", "s2"} {
-		err := statusOf(mayLead(to, all, 1))
+		err := core.StatusOf(mayLead(to, all, 1))
 		wantCode(t, err, codes.FailedPrecondition, "because one voting server is desired: "+wayOut)
 		if strings.Contains(err.Error(), "server rm") || strings.Contains(err.Error(), "join") {
 			t.Errorf("who wants %q to lead is told: %v", to, err)
@@ -271,7 +272,7 @@ func TestWhatIsSaidOfNodesThatAreAway(t *testing.T) {
 			node(b, fmt.Sprintf("away-%d", i), "offline", "no session for 10s")
 		}
 	})
-	problems := c.nodeTroubles(c.store.Snapshot())
+	problems := c.nodeTroubles(c.Store.Snapshot())
 	if len(problems) != 7 {
 		t.Fatalf("the problems are %q", problems)
 	}
@@ -302,7 +303,7 @@ func TestWhatIsSaidOfNodesThatAreShortOfSomething(t *testing.T) {
 			}}})
 		}
 	})
-	problems := c.nodeTroubles(c.store.Snapshot())
+	problems := c.nodeTroubles(c.Store.Snapshot())
 	want := "node full has DiskPressure: The disk is used up; make room there: it is given nothing new until then"
 	if len(problems) != 2 || !slices.Contains(problems, want) {
 		t.Errorf("the problems are %q, want %q", problems, want)

@@ -3,17 +3,14 @@ package server
 import (
 	"context"
 	"crypto/sha256"
-	"net/http"
+	"errors"
 	"net/netip"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/peer"
 
-	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/server/core"
 )
 
 // A server that lags behind may not have a caller in its state yet, so it catches
@@ -29,8 +26,6 @@ import (
 // once, even if it was unknown a moment ago and whatever else its address sends.
 
 const (
-	// catchUpPatience is how long an unknown caller waits for the catch-up.
-	catchUpPatience = 2 * time.Second
 	// catchUpPause is the least time between the beginnings of two catch-ups.
 	catchUpPause = 10 * time.Millisecond
 	// refusalTime is how long a token is refused without another catch-up. A server
@@ -44,55 +39,6 @@ const (
 	// maxFailing bounds how many addresses are counted in a second.
 	maxFailing = 4096
 )
-
-// shown is the API token or join token that a caller without a certificate shows, and from where.
-type shown struct {
-	address netip.Addr
-	token   string // empty for callers with a certificate
-}
-
-// shownIn is what a gRPC call shows.
-func shownIn(ctx context.Context) shown {
-	from, ok := peer.FromContext(ctx)
-	if !ok {
-		return shown{}
-	}
-	info, ok := from.AuthInfo.(credentials.TLSInfo)
-	if !ok {
-		return shown{}
-	}
-	if _, member := identity.PeerID(info.State); member {
-		return shown{}
-	}
-	md, _ := metadata.FromIncomingContext(ctx)
-	header := md.Get("authorization")
-	if len(header) != 1 {
-		return shown{}
-	}
-	secret, _ := bearer(header[0])
-	return shown{address: machineOf(ctx), token: secret}
-}
-
-// shownBy is what an HTTP request shows. Registry clients send the
-// token as a password, browsers send it in a header of their WebSockets.
-func shownBy(r *http.Request) shown {
-	if r.TLS == nil {
-		return shown{}
-	}
-	if _, member := identity.PeerID(*r.TLS); member {
-		return shown{}
-	}
-	from, _ := netip.ParseAddrPort(r.RemoteAddr)
-	caller := shown{address: from.Addr().Unmap()}
-	if secret, ok := bearer(r.Header.Get("Authorization")); ok {
-		caller.token = secret
-	} else if _, secret, ok := r.BasicAuth(); ok {
-		caller.token = secret
-	} else if secret, ok := socketToken(r); ok {
-		caller.token = secret
-	}
-	return caller
-}
 
 // unknownCallers decides about callers that the state of this server does not have.
 type unknownCallers struct {
@@ -108,8 +54,16 @@ func newUnknownCallers(ctx context.Context, catchUp func(context.Context) error)
 // behindError says why this server could not catch up with the leader.
 type behindError struct{ error }
 
+// notKnown reports whether a caller was turned away only because the state of this server does not have it.
+func notKnown(err error) bool {
+	_, node := errors.AsType[unknownNode](err)
+	_, server := errors.AsType[unknownServer](err)
+	_, joinToken := errors.AsType[unknownJoinToken](err)
+	return node || server || joinToken || errors.Is(err, errUnknownToken)
+}
+
 // prove proves a caller again once this server knows what the leader knows.
-func (u *unknownCallers) prove(ctx context.Context, by shown, prove func() (Principal, error)) (Principal, error) {
+func (u *unknownCallers) prove(ctx context.Context, by shown, prove func() (core.Principal, error)) (core.Principal, error) {
 	if by.token == "" {
 		return u.proveLater(ctx, prove)
 	}
@@ -118,7 +72,7 @@ func (u *unknownCallers) prove(ctx context.Context, by shown, prove func() (Prin
 		return prove() // by what this server knows
 	}
 	if u.failures.tooMany(by.address) {
-		return Principal{}, errTooManyTokens(by.address)
+		return core.Principal{}, errTooManyTokens(by.address)
 	}
 	p, err := u.proveLater(ctx, prove)
 	if notKnown(err) {
@@ -128,15 +82,15 @@ func (u *unknownCallers) prove(ctx context.Context, by shown, prove func() (Prin
 	return p, err
 }
 
-func (u *unknownCallers) proveLater(ctx context.Context, prove func() (Principal, error)) (Principal, error) {
+func (u *unknownCallers) proveLater(ctx context.Context, prove func() (core.Principal, error)) (core.Principal, error) {
 	if err := u.catchUp.wait(ctx); err != nil {
-		return Principal{}, behindError{err}
+		return core.Principal{}, behindError{err}
 	}
 	return prove()
 }
 
 func errTooManyTokens(from netip.Addr) error {
-	return refuse(codes.ResourceExhausted,
+	return core.Refuse(codes.ResourceExhausted,
 		"too many calls with unknown tokens come from %s, so this token was not looked up; stop them, or try again in a second", from)
 }
 

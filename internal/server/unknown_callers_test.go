@@ -3,10 +3,14 @@ package server
 import (
 	"context"
 	"crypto/sha256"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -14,10 +18,17 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
+	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/server/core"
+	"github.com/cloudless/cloudless/internal/state"
 )
 
 // catchUps counts catch-ups, each of which takes a while.
@@ -32,7 +43,7 @@ func (c *catchUps) do(context.Context) error {
 	return nil
 }
 
-func nobody() (Principal, error) { return Principal{}, errUnknownToken }
+func nobody() (core.Principal, error) { return core.Principal{}, errUnknownToken }
 
 var someAddress = netip.MustParseAddr("192.0.2.1")
 
@@ -43,11 +54,11 @@ func TestUnknownCallersShareOneCatchUp(t *testing.T) {
 		count := &catchUps{took: time.Second}
 		unknown := newUnknownCallers(t.Context(), count.do)
 		var made atomic.Bool // when the first catch-up has ended
-		prove := func() (Principal, error) {
+		prove := func() (core.Principal, error) {
 			if !made.Load() {
 				return nobody()
 			}
-			return Principal{Role: roleViewer}, nil
+			return core.Principal{Role: core.RoleViewer}, nil
 		}
 		var calls sync.WaitGroup
 		call := func(from, token int, want error) {
@@ -128,8 +139,8 @@ func TestRefusedTokenIsLookedUpAgainAfterASecond(t *testing.T) {
 			t.Errorf("100 calls with one unknown token cost %d catch-ups", count.began)
 		}
 		time.Sleep(refusalTime)
-		p, err := unknown.prove(t.Context(), by, func() (Principal, error) { return Principal{Role: roleViewer}, nil })
-		if err != nil || p.Role != roleViewer {
+		p, err := unknown.prove(t.Context(), by, func() (core.Principal, error) { return core.Principal{Role: core.RoleViewer}, nil })
+		if err != nil || p.Role != core.RoleViewer {
 			t.Errorf("the token that was made since is refused: %v", err)
 		}
 	})
@@ -148,7 +159,7 @@ func TestUnknownTokensOfOneAddressAreLimited(t *testing.T) {
 				t.Errorf("token %d: %v", i, err)
 			}
 		}
-		wantCode(t, statusOf(lookUp("2001:db8::2", maxFailures)), codes.ResourceExhausted, "2001:db8::2", "try again in a second")
+		wantRefusal(t, lookUp("2001:db8::2", maxFailures), codes.ResourceExhausted, "2001:db8::2", "try again in a second")
 		for _, other := range []string{"2001:db8:0:1::1", "192.0.2.1", "192.0.2.2"} {
 			if err := lookUp(other, 0); !errors.Is(err, errUnknownToken) {
 				t.Errorf("from %s: %v", other, err)
@@ -179,97 +190,136 @@ func TestMemoryOfUnknownTokensIsBounded(t *testing.T) {
 	})
 }
 
-// The guard and the HTTP side ask the state first: a token that this server knows
-// works however many unknown ones its address sends, and if it was refused before.
+// prover proves callers by a state that a test fills.
+type prover struct {
+	*authenticator
+	t     *testing.T
+	store *state.Store
+	count *catchUps
+}
+
+func newProver(t *testing.T) *prover {
+	store, count := state.New(), &catchUps{}
+	part := &core.Core{UID: "s-1", Store: store, Clock: time.Now}
+	return &prover{newAuthenticator(part, "home", newUnknownCallers(t.Context(), count.do)), t, store, count}
+}
+
+// create puts objects into the state.
+func (p *prover) create(objects ...state.Object) {
+	p.t.Helper()
+	var b state.Batch
+	for _, o := range objects {
+		b.Create(o)
+	}
+	if _, err := p.store.Apply(p.store.Snapshot().Index()+1, b.Transaction(time.Now())); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// keep puts a token into the state.
+func (p *prover) keep(role, id string, hash []byte) {
+	p.t.Helper()
+	p.create(
+		&v1.Token{Metadata: &v1.Metadata{Uid: "t-" + id, Name: "t-" + id}, Spec: &v1.TokenSpec{Role: role, ExpireTime: timestamppb.New(time.Now().Add(time.Hour)), Uses: 1}},
+		&statev1.Credential{Metadata: &v1.Metadata{Uid: id}, Hash: hash, TokenUid: "t-" + id},
+	)
+}
+
+// byRequest and byCall prove the bearer of a token by HTTP and by gRPC.
+func (p *prover) byRequest(token string) error {
+	r := httptest.NewRequestWithContext(p.t.Context(), http.MethodGet, "/v1/nodes", nil)
+	r.TLS, r.RemoteAddr = &tls.ConnectionState{}, someAddress.String()+":1"
+	r.Header.Set("Authorization", "Bearer "+token)
+	_, err := p.proveRequest(r, "")
+	return err
+}
+
+func (p *prover) byCall(token string) error {
+	ctx := metadata.NewIncomingContext(from(p.t.Context(), someAddress), metadata.Pairs("authorization", "Bearer "+token))
+	_, err := p.proveCall(ctx, v1.NodeService_ListNodes_FullMethodName)
+	return err
+}
+
+// from is the context of a call from a machine.
+func from(ctx context.Context, machine netip.Addr) context.Context {
+	return peer.NewContext(ctx, &peer.Peer{Addr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(machine, 1)), AuthInfo: credentials.TLSInfo{}})
+}
+
+func wantRefusal(t *testing.T, err error, code codes.Code, words ...string) {
+	t.Helper()
+	got := status.Convert(core.StatusOf(err))
+	if got.Code() != code {
+		t.Errorf("answered with %v, want %v", err, code)
+	}
+	for _, w := range words {
+		if !strings.Contains(got.Message(), w) {
+			t.Errorf("the refusal %q does not say %q", got.Message(), w)
+		}
+	}
+}
+
+// The state is asked first, by gRPC and by HTTP: a token that this server knows works however many unknown ones its
+// address sends, and if it was refused before.
 func TestUnknownTokensDoNotHarmKnownOnes(t *testing.T) {
-	c := newCluster(t)
-	stranger := c.newTokenSecret(&v1.CreateTokenRequest{Role: roleViewer, Name: "gone"})
-	_, err := c.as(roleAdmin).DeleteToken(c.ctx, &v1.DeleteTokenRequest{Name: "gone"})
-	must(t, err)
-	later := time.Now().Add(time.Hour) // so that neither is forgotten during the test
-	unknown := c.router.unknown
-	unknown.failures.began, unknown.failures.counts = later, map[netip.Prefix]int{netip.MustParsePrefix("127.0.0.1/32"): maxFailures}
-	_, err = c.dial(nil, stranger).ListNodes(c.ctx, &v1.ListNodesRequest{})
-	wantCode(t, err, codes.ResourceExhausted, "unknown tokens", "127.0.0.1")
-	if got := c.get(t, stranger, "/v1/nodes"); got != http.StatusTooManyRequests {
-		t.Errorf("by HTTP the stranger gets %d", got)
-	}
-	known := c.newTokenSecret(&v1.CreateTokenRequest{Role: roleViewer})
-	unknown.refused.began, unknown.refused.young = later, map[[sha256.Size]byte]struct{}{
-		sha256.Sum256([]byte(known)): {}, sha256.Sum256([]byte(stranger)): {},
-	}
-	_, err = c.dial(nil, known).ListNodes(c.ctx, &v1.ListNodesRequest{})
-	must(t, err)
-	if got := c.get(t, known, "/v1/nodes"); got != http.StatusOK {
-		t.Errorf("by HTTP the known token gets %d", got)
-	}
-	_, err = c.dial(nil, stranger).ListNodes(c.ctx, &v1.ListNodesRequest{})
-	wantCode(t, err, codes.Unauthenticated, "cloudless token create")
+	synctest.Test(t, func(t *testing.T) {
+		p := newProver(t)
+		known, stranger := identity.NewAPIToken(identity.Fingerprint{}), identity.NewAPIToken(identity.Fingerprint{})
+		wantRefusal(t, p.byCall(known.Reveal()), codes.Unauthenticated, "cloudless token create") // and so it is refused
+		for range maxFailures - 1 {
+			wantRefusal(t, p.byRequest(identity.NewAPIToken(identity.Fingerprint{}).Reveal()), codes.Unauthenticated)
+		}
+		for _, prove := range []func(string) error{p.byCall, p.byRequest} {
+			wantRefusal(t, prove(stranger.Reveal()), codes.ResourceExhausted, "unknown tokens", someAddress.String())
+		}
+		p.keep(core.RoleViewer, known.ID(), known.Hash())
+		for _, prove := range []func(string) error{p.byCall, p.byRequest} {
+			if err := prove(known.Reveal()); err != nil {
+				t.Error(err)
+			}
+		}
+	})
 }
 
 // Machines that join are refused as cheaply as callers of the API.
 func TestUnknownJoinTokensShareACatchUp(t *testing.T) {
-	c := newCluster(t)
-	gone := c.newTokenSecret(&v1.CreateTokenRequest{Role: roleNode, Name: "gone"})
-	_, err := c.as(roleAdmin).DeleteToken(c.ctx, &v1.DeleteTokenRequest{Name: "gone"})
-	must(t, err)
-	unknown := c.router.unknown
-	var catchUps atomic.Int64
-	catchUp := unknown.catchUp.do
-	unknown.catchUp.do = func(ctx context.Context) error {
-		catchUps.Add(1)
-		return catchUp(ctx)
-	}
-	later := time.Now().Add(time.Hour) // so that nothing is forgotten during the test
-	unknown.refused.began, unknown.refused.young = later, map[[sha256.Size]byte]struct{}{}
-	unknown.failures.began, unknown.failures.counts = later, map[netip.Prefix]int{}
-	for range 10 {
-		_, err := c.enroll("machine", gone)
-		wantCode(t, err, codes.Unauthenticated, "join token", "cloudless token create --role node")
-	}
-	if got := catchUps.Load(); got != 1 {
-		t.Errorf("10 calls with one unknown join token cost %d catch-ups", got)
-	}
-	home := netip.MustParsePrefix("127.0.0.1/32")
-	if got := unknown.failures.counts[home]; got != 1 {
-		t.Errorf("%d unknown tokens are counted for the address", got)
-	}
-	unknown.failures.counts[home] = maxFailures
-	made := c.newTokenSecret(&v1.CreateTokenRequest{Role: roleNode})
-	unknown.refused.young[sha256.Sum256([]byte(made))] = struct{}{}
-	_, err = c.enroll("machine", made)
-	must(t, err)
-	delete(unknown.refused.young, sha256.Sum256([]byte(gone)))
-	_, err = c.enroll("machine", gone)
-	wantCode(t, err, codes.ResourceExhausted, "unknown tokens", "127.0.0.1")
+	synctest.Test(t, func(t *testing.T) {
+		p := newProver(t)
+		prove := func(secret identity.JoinToken, machine netip.Addr) error {
+			return p.proveJoinToken(from(t.Context(), machine), secret.Reveal(), secret, core.RoleNode)
+		}
+		gone := identity.NewJoinToken(identity.Fingerprint{})
+		for range 10 {
+			wantRefusal(t, prove(gone, someAddress), codes.Unauthenticated, "join token", "cloudless token create --role node")
+		}
+		if p.count.began != 1 {
+			t.Errorf("10 calls with one unknown join token cost %d catch-ups", p.count.began)
+		}
+		for range maxFailures - 1 {
+			wantRefusal(t, prove(identity.NewJoinToken(identity.Fingerprint{}), someAddress), codes.Unauthenticated)
+		}
+		wantRefusal(t, prove(identity.NewJoinToken(identity.Fingerprint{}), someAddress), codes.ResourceExhausted, "unknown tokens")
+		wantRefusal(t, prove(identity.NewJoinToken(identity.Fingerprint{}), netip.MustParseAddr("192.0.2.2")), codes.Unauthenticated)
+		p.keep(core.RoleNode, gone.ID(), gone.Hash())
+		if err := prove(gone, someAddress); err != nil {
+			t.Errorf("the token that was made since is refused: %v", err)
+		}
+	})
 }
 
-// A follower passes the calls of many machines on. Each counts for itself.
-func TestUnknownJoinTokensCountForTheMachineThatShowsThem(t *testing.T) {
-	c := newCluster(t)
-	gone := c.newTokenSecret(&v1.CreateTokenRequest{Role: roleNode, Name: "gone"})
-	_, err := c.as(roleAdmin).DeleteToken(c.ctx, &v1.DeleteTokenRequest{Name: "gone"})
-	must(t, err)
-	unknown := c.router.unknown
-	unknown.failures.began, unknown.failures.counts = time.Now().Add(time.Hour), map[netip.Prefix]int{}
-	c.enter("s-2")
-	follower := c.dial(c.certificateOf(identity.KindServer, "s-2"), "")
-	ctx := metadata.AppendToOutgoingContext(c.ctx, metadataForwarded, "true", metadataMachine, someAddress.String())
-	_, err = follower.Enroll(ctx, &v1.EnrollRequest{Token: gone, Name: "machine"})
-	wantCode(t, err, codes.Unauthenticated, "join token")
-	if counts := unknown.failures.counts; len(counts) != 1 || counts[netip.PrefixFrom(someAddress, 32)] != 1 {
-		t.Errorf("counted: %v", counts)
+// A token that is gone is gone, whatever a server says that it was.
+func TestServerIsNotBelievedAboutARevokedToken(t *testing.T) {
+	p := newProver(t)
+	p.create(&v1.Server{Metadata: &v1.Metadata{Uid: "s-2", Name: "s-2"}, Spec: &v1.ServerSpec{Address: "192.0.2.2:7700"}})
+	server, err := identity.NewID("home", identity.KindServer, "s-2")
+	if err != nil {
+		t.Fatal(err)
 	}
-}
-
-// get asks by HTTP, as the bearer of a token.
-func (c *cluster) get(t *testing.T, token, path string) int {
-	t.Helper()
-	request, err := http.NewRequestWithContext(c.ctx, http.MethodGet, "https://"+c.Address()+path, nil)
-	must(t, err)
-	request.Header.Set("Authorization", "Bearer "+token)
-	response, err := c.web(nil).Do(request)
-	must(t, err)
-	must(t, response.Body.Close())
-	return response.StatusCode
+	user, err := identity.NewID("home", identity.KindUser, "ada")
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone := core.Principal{ID: user, Role: core.RoleAdmin, TokenUID: "gone", Expires: time.Now().Add(time.Hour)}
+	if _, err := p.fromServer(server, metadataOf(gone)); !errors.Is(err, errUnknownToken) {
+		t.Errorf("proved with %v", err)
+	}
 }

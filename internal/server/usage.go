@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -20,7 +21,7 @@ import (
 const usageFrame = 500 * time.Millisecond
 
 func (s *workloads) GetUsage(ctx context.Context, request *v1.GetUsageRequest) (*v1.Usage, error) {
-	snap, err := s.consensus.Read(ctx) // only the leader hears the nodes
+	snap, err := s.Consensus.Read(ctx) // only the leader hears the nodes
 	if err != nil {
 		return nil, err
 	}
@@ -34,7 +35,7 @@ func (s *workloads) GetUsage(ctx context.Context, request *v1.GetUsageRequest) (
 // WatchUsage sends a frame now and whenever a node has said something new.
 func (s *workloads) WatchUsage(request *v1.GetUsageRequest, stream grpc.ServerStreamingServer[v1.Usage]) error {
 	ctx := stream.Context()
-	snap, err := s.consensus.Read(ctx)
+	snap, err := s.Consensus.Read(ctx)
 	if err != nil {
 		return err
 	}
@@ -44,7 +45,7 @@ func (s *workloads) WatchUsage(request *v1.GetUsageRequest, stream grpc.ServerSt
 	pause := time.NewTimer(usageFrame)
 	defer pause.Stop()
 	for {
-		frame, news := s.usage(s.store.Snapshot(), request)
+		frame, news := s.usage(s.Store.Snapshot(), request)
 		if err := stream.Send(frame); err != nil {
 			return err
 		}
@@ -74,8 +75,8 @@ func (s *workloads) awaitNews(ctx context.Context, news <-chan struct{}) error {
 		case <-news:
 			return nil
 		case <-check.C:
-			if !s.consensus.IsLeader() {
-				return refuse(codes.Unavailable, "this server does not lead the cluster any more; begin the watch again")
+			if !s.Consensus.IsLeader() {
+				return core.Refuse(codes.Unavailable, "this server does not lead the cluster any more; begin the watch again")
 			}
 		}
 	}
@@ -95,14 +96,14 @@ func known(snap *state.Snapshot, request *v1.GetUsageRequest) error {
 	if request.GetNamespace() != "" {
 		return missingWorkload(snap, request.GetNamespace(), request.GetWorkload())
 	}
-	return notFound("workload", "", request.GetWorkload())
+	return core.NotFound("workload", "", request.GetWorkload())
 }
 
 // usage is what is in use of what is asked for, in order of names, and what is
 // closed when there is news.
 func (s *Server) usage(snap *state.Snapshot, of *v1.GetUsageRequest) (*v1.Usage, <-chan struct{}) {
 	nodes, replicas, news := s.nodes.Usage()
-	frame := &v1.Usage{Time: timestamppb.New(s.now())}
+	frame := &v1.Usage{Time: timestamppb.New(s.Now())}
 	concerned := map[string]bool{} // nodes by name
 	for _, u := range replicas {
 		if (of.GetNamespace() == "" || u.GetNamespace() == of.GetNamespace()) && (of.GetWorkload() == "" || u.GetWorkload() == of.GetWorkload()) {

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -45,7 +46,7 @@ func frame(t *testing.T, receive func() (*v1.Usage, error), wished func(*v1.Usag
 
 func TestUsageIsToldAsItArrives(t *testing.T) {
 	c := newCluster(t)
-	op, viewer := c.as(roleOperator), c.as(roleViewer)
+	op, viewer := c.as(core.RoleOperator), c.as(core.RoleViewer)
 	stream, r := c.runs(op, c.join("n1"), "web")
 	uid := r.GetMetadata().GetUid()
 	watching, end := context.WithCancel(c.ctx)
@@ -108,8 +109,8 @@ func TestUsageIsToldAsItArrives(t *testing.T) {
 // word in the end.
 func TestManyWordsAreFewFrames(t *testing.T) {
 	c := newCluster(t)
-	stream, r := c.runs(c.as(roleOperator), c.join("n1"), "web")
-	watch, err := c.as(roleViewer).WatchUsage(c.ctx, &v1.GetUsageRequest{})
+	stream, r := c.runs(c.as(core.RoleOperator), c.join("n1"), "web")
+	watch, err := c.as(core.RoleViewer).WatchUsage(c.ctx, &v1.GetUsageRequest{})
 	must(t, err)
 	const words = 500
 	for i := range words {
@@ -127,7 +128,7 @@ func TestManyWordsAreFewFrames(t *testing.T) {
 
 func TestEventsOfAWorkloadAreThoseOfItsReplicasToo(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	c.work("n1", idle)
 	watch, err := op.WatchEvents(c.ctx, &v1.WatchEventsRequest{Workload: "web-2"})
 	must(t, err)
@@ -147,7 +148,7 @@ func TestEventsOfAWorkloadAreThoseOfItsReplicasToo(t *testing.T) {
 	if len(list.GetItems()) != 3 {
 		t.Errorf("web has the events %v", list.GetItems())
 	}
-	for e := range c.store.Snapshot().OldestEvents() {
+	for e := range c.Store.Snapshot().OldestEvents() {
 		kind := e.GetSpec().GetObjectKind()
 		if e.GetSpec().GetReason() == "" || (kind == "workload" || kind == "replica") != (e.GetSpec().GetWorkload() != "") {
 			t.Errorf("an event lacks its reason or its workload: %v", e)

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -25,10 +26,10 @@ const (
 // watcher that is too slow is told to begin again.
 func (s *Server) watch(ctx context.Context, start func(*state.Snapshot) error, change func(*state.Snapshot, []state.Change) error) error {
 	// What was acknowledged before is part of what a watch begins with, as it is of every read.
-	if _, err := s.consensus.Read(ctx); err != nil {
+	if _, err := s.Consensus.Read(ctx); err != nil {
 		return err
 	}
-	feed := s.store.Follow()
+	feed := s.Store.Follow()
 	if err := start(feed.Newest().Snapshot); err != nil {
 		return err
 	}
@@ -48,7 +49,7 @@ func (s *Server) watch(ctx context.Context, start func(*state.Snapshot) error, c
 
 // errBehind ends what a caller watches when changes were lost: the caller may have
 // acted on what it was told.
-var errBehind = refuse(codes.Unavailable, "this watch fell too far behind; begin again")
+var errBehind = core.Refuse(codes.Unavailable, "this watch fell too far behind; begin again")
 
 // tracker turns "this object may differ" into added, changed and removed, and
 // leaves out what looks the same as before.
@@ -144,7 +145,7 @@ func (s *workloads) WatchReplicas(request *v1.WatchReplicasRequest, stream grpc.
 		}
 		return stream.Send(&v1.ReplicaChange{Change: changeSynced})
 	}, func(changes []state.Change) error {
-		return eachChanged(s.presentReplicas(s.store.Snapshot(), changes), out, matches)
+		return eachChanged(s.presentReplicas(s.Store.Snapshot(), changes), out, matches)
 	}, func(snap *state.Snapshot) error {
 		for uid := range out.sent {
 			if r := snap.Replica(uid); r != nil && matches(r) {

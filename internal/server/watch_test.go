@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -32,7 +33,7 @@ func wantChange(t *testing.T, watch grpc.ServerStreamingClient[v1.WorkloadChange
 
 func TestWatchSaysWhatIsThereAndThenWhatChanges(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	labelled := func(w *v1.Workload) { w.Metadata.Labels = map[string]string{"app": "web"} }
 	add := func(w *v1.Workload) {
 		t.Helper()
@@ -63,7 +64,7 @@ func TestWatchSaysWhatIsThereAndThenWhatChanges(t *testing.T) {
 
 func TestWatchShowsAWorkloadFromItsFirstReplicaToItsEnd(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	watch, err := op.WatchWorkloads(c.ctx, &v1.WatchWorkloadsRequest{Name: "web"})
 	must(t, err)
 	wantChange(t, watch, changeSynced, "")
@@ -105,14 +106,14 @@ func TestWatchShowsAWorkloadFromItsFirstReplicaToItsEnd(t *testing.T) {
 	if got := strings.Join(phases, " "); got != "pending running deleting" {
 		t.Errorf("the watch showed the phases %s", got)
 	}
-	if c.store.Snapshot().Workload(made.GetMetadata().GetUid()) != nil {
+	if c.Store.Snapshot().Workload(made.GetMetadata().GetUid()) != nil {
 		t.Error("the watch says removed before it is")
 	}
 }
 
 func TestWatchesOfReplicasNodesAndEvents(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	replicas, err := op.WatchReplicas(c.ctx, &v1.WatchReplicasRequest{Workload: "web"})
 	must(t, err)
 	nodes, err := op.WatchNodes(c.ctx, &v1.WatchNodesRequest{})
@@ -169,8 +170,8 @@ func (c *cluster) lines(ctx context.Context, token, path string) func() map[stri
 
 func TestWatchOverHTTPIsJSONLinesAndEndsWithItsToken(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
-	next := c.lines(c.ctx, c.newTokenSecret(&v1.CreateTokenRequest{Name: "ci", Role: roleViewer}), "/v1/workloads:watch")
+	op := c.as(core.RoleOperator)
+	next := c.lines(c.ctx, c.newTokenSecret(&v1.CreateTokenRequest{Name: "ci", Role: core.RoleViewer}), "/v1/workloads:watch")
 	if line := next(); line["result"].(map[string]any)["change"] != changeSynced {
 		t.Fatalf("the first line is %v", line)
 	}
@@ -180,7 +181,7 @@ func TestWatchOverHTTPIsJSONLinesAndEndsWithItsToken(t *testing.T) {
 	if line["change"] != changeAdded || line["workload"].(map[string]any)["metadata"].(map[string]any)["name"] != "web" {
 		t.Errorf("a new workload is the line %v", line)
 	}
-	_, err = c.as(roleAdmin).DeleteToken(c.ctx, &v1.DeleteTokenRequest{Name: "ci"})
+	_, err = c.as(core.RoleAdmin).DeleteToken(c.ctx, &v1.DeleteTokenRequest{Name: "ci"})
 	must(t, err)
 	for {
 		if line := next(); line["error"] != nil {
@@ -192,11 +193,11 @@ func TestWatchOverHTTPIsJSONLinesAndEndsWithItsToken(t *testing.T) {
 // A caller has the head of an answer before there is anything to say, and the reason of the end as a line of it.
 func TestStreamOverHTTPIsAnsweredBeforeItsFirstLine(t *testing.T) {
 	c := newCluster(t)
-	_, err := c.as(roleOperator).CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web")})
+	_, err := c.as(core.RoleOperator).CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web")})
 	must(t, err)
 	for _, path := range []string{"/v1/events:watch", "/v1/namespaces/default/workloads/web:logs?follow=true"} {
-		next := c.lines(c.ctx, c.newTokenSecret(&v1.CreateTokenRequest{Name: "ci", Role: roleOperator}), path)
-		_, err := c.as(roleAdmin).DeleteToken(c.ctx, &v1.DeleteTokenRequest{Name: "ci"})
+		next := c.lines(c.ctx, c.newTokenSecret(&v1.CreateTokenRequest{Name: "ci", Role: core.RoleOperator}), path)
+		_, err := c.as(core.RoleAdmin).DeleteToken(c.ctx, &v1.DeleteTokenRequest{Name: "ci"})
 		must(t, err)
 		line := next()
 		for line["error"] == nil {
@@ -221,9 +222,9 @@ func TestSlowWatchIsToldToBeginAgain(t *testing.T) {
 	<-started
 	// A state that is replaced as a whole is the same to a watcher as one that has moved on too far.
 	saved := &strings.Builder{}
-	must(t, c.store.Snapshot().Save(saved))
-	must(t, c.store.Restore(strings.NewReader(saved.String())))
-	wantCode(t, statusOf(<-lagged), codes.Unavailable, "fell too far behind; begin again")
+	must(t, c.Store.Snapshot().Save(saved))
+	must(t, c.Store.Restore(strings.NewReader(saved.String())))
+	wantCode(t, core.StatusOf(<-lagged), codes.Unavailable, "fell too far behind; begin again")
 }
 
 func TestPhaseOfAWorkload(t *testing.T) {
@@ -263,7 +264,7 @@ func TestPhaseOfAWorkload(t *testing.T) {
 		for _, r := range one.replicas {
 			b.Create(proto.CloneOf(r))
 		}
-		_, err := store.Apply(1, b.Transaction(c.now()))
+		_, err := store.Apply(1, b.Transaction(c.Now()))
 		if len(one.replicas) > 0 {
 			must(t, err)
 		}
@@ -272,7 +273,7 @@ func TestPhaseOfAWorkload(t *testing.T) {
 			Spec:     &v1.WorkloadSpec{Replicas: proto.Int32(one.desired)}, Status: &v1.WorkloadStatus{RevisionUid: current},
 		}
 		if one.deleting {
-			w.Metadata.DeleteTime = timestamppb.New(c.now())
+			w.Metadata.DeleteTime = timestamppb.New(c.Now())
 		}
 		got := c.presentWorkload(store.Snapshot(), w, false).GetStatus()
 		if got.GetPhase() != one.want || (got.GetReason() != "") != one.reason {
@@ -292,7 +293,7 @@ func TestWorkloadThatEndsAndEndsSaysHow(t *testing.T) {
 		Status:   &v1.ReplicaStatus{Phase: spec.PhaseBackoff, LastExit: &v1.Exit{}},
 	})
 	store := state.New()
-	_, err := store.Apply(1, b.Transaction(c.now()))
+	_, err := store.Apply(1, b.Transaction(c.Now()))
 	must(t, err)
 	w := &v1.Workload{
 		Metadata: &v1.Metadata{Uid: "w", Name: "web", Namespace: "default"},
@@ -305,7 +306,7 @@ func TestWorkloadThatEndsAndEndsSaysHow(t *testing.T) {
 
 func TestPendingWorkloadSaysWhyForEveryNode(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	c.work("n1", idle)
 	_, err := op.CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("big", func(w *v1.Workload) {
 		w.Spec.Resources = &v1.Resources{Requests: &v1.ResourceAmounts{Cpu: "64"}}
@@ -329,7 +330,7 @@ func TestPendingWorkloadSaysWhyForEveryNode(t *testing.T) {
 	list, err := op.ListReplicas(c.ctx, &v1.ListReplicasRequest{Workload: "big"})
 	must(t, err)
 	shown := list.GetItems()[0]
-	stored := c.store.Snapshot().Replica(shown.GetMetadata().GetUid()).GetStatus().GetReason()
+	stored := c.Store.Snapshot().Replica(shown.GetMetadata().GetUid()).GetStatus().GetReason()
 	if !strings.HasPrefix(stored, "1 replica of big cannot be placed: n1: ") {
 		t.Errorf("the stored reason is %q", stored)
 	}

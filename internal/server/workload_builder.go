@@ -64,7 +64,7 @@ func (b *workloadBuilder) create(ctx context.Context, tx *transaction) (*v1.Work
 	}
 	revise(tx.batch, w, image)
 	tx.batch.Create(w)
-	tx.batch.Create(b.event(ctx, w, "Created", fmt.Sprintf("%s of %s%s", sized(w.GetSpec()), w.GetSpec().GetImage(), pinNote(image.image))))
+	tx.batch.Create(b.Event(ctx, w, "Created", fmt.Sprintf("%s of %s%s", sized(w.GetSpec()), w.GetSpec().GetImage(), pinNote(image.image))))
 	tx.created++
 	return w, nil
 }
@@ -100,7 +100,7 @@ func (b *workloadBuilder) update(ctx context.Context, tx *transaction, old *v1.W
 		revision.Spec.Restart = current.GetSpec().GetRestart()
 	}
 	tx.batch.Update(w, old.GetMetadata().GetVersion())
-	tx.batch.Create(b.event(ctx, w, "Updated", fmt.Sprintf("now at revision %d%s", w.GetStatus().GetRevision(), pinNote(image.image))))
+	tx.batch.Create(b.Event(ctx, w, "Updated", fmt.Sprintf("now at revision %d%s", w.GetStatus().GetRevision(), pinNote(image.image))))
 	return w, nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -31,7 +32,7 @@ func newWorkloads(s *Server) *collection[*v1.Workload] {
 			if w.GetMetadata().GetDeleteTime() == nil {
 				return nil
 			}
-			return refuse(codes.FailedPrecondition, "workload %s is being deleted; wait until it is gone, then create it again", w.GetMetadata().GetName())
+			return core.Refuse(codes.FailedPrecondition, "workload %s is being deleted; wait until it is gone, then create it again", w.GetMetadata().GetName())
 		},
 		present: func(snap *state.Snapshot, stored *v1.Workload) *v1.Workload {
 			return s.presentWorkload(snap, stored, false)
@@ -79,7 +80,7 @@ func (s *workloads) ScaleWorkload(ctx context.Context, request *v1.ScaleWorkload
 		w := proto.CloneOf(old)
 		w.Spec.Replicas = proto.Int32(request.GetReplicas())
 		tx.batch.Update(w, old.GetMetadata().GetVersion())
-		tx.batch.Create(s.event(ctx, w, "Scaled", fmt.Sprintf("from %d to %d replicas", old.GetSpec().GetReplicas(), request.GetReplicas())))
+		tx.batch.Create(s.Event(ctx, w, "Scaled", fmt.Sprintf("from %d to %d replicas", old.GetSpec().GetReplicas(), request.GetReplicas())))
 		return w, nil
 	})
 }
@@ -94,7 +95,7 @@ func (s *workloads) RestartWorkload(ctx context.Context, request *v1.RestartWork
 		revision := revise(tx.batch, w, pinnedBy(current))
 		revision.Spec.Restart = current.GetSpec().GetRestart() + 1
 		tx.batch.Update(w, old.GetMetadata().GetVersion())
-		tx.batch.Create(s.event(ctx, w, "Restarted", fmt.Sprintf("every replica is replaced by one of revision %d", revision.GetSpec().GetNumber())))
+		tx.batch.Create(s.Event(ctx, w, "Restarted", fmt.Sprintf("every replica is replaced by one of revision %d", revision.GetSpec().GetNumber())))
 		return w, nil
 	})
 }
@@ -109,18 +110,18 @@ func (s *Server) removeWorkload(ctx context.Context, tx *transaction, old *v1.Wo
 		return old
 	}
 	w := proto.CloneOf(old)
-	w.Metadata.DeleteTime = timestamppb.New(s.now())
+	w.Metadata.DeleteTime = timestamppb.New(s.Now())
 	tx.batch.Update(w, old.GetMetadata().GetVersion())
-	tx.batch.Create(s.event(ctx, w, "Deleting", "its replicas are being stopped"))
+	tx.batch.Create(s.Event(ctx, w, "Deleting", "its replicas are being stopped"))
 	return w
 }
 
 func workloadExists(old *v1.Workload) error {
 	m := old.GetMetadata()
 	if m.GetDeleteTime() != nil {
-		return refuse(codes.FailedPrecondition, "workload %s is being deleted; wait until it is gone, then create it again", m.GetName())
+		return core.Refuse(codes.FailedPrecondition, "workload %s is being deleted; wait until it is gone, then create it again", m.GetName())
 	}
-	return refuse(codes.AlreadyExists, "workload %s exists already in namespace %s", m.GetName(), m.GetNamespace())
+	return core.Refuse(codes.AlreadyExists, "workload %s exists already in namespace %s", m.GetName(), m.GetNamespace())
 }
 
 // revise adds the next revision of w to the batch and points w at it.

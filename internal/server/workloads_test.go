@@ -12,6 +12,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/image"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -36,7 +37,7 @@ func (c *cluster) push(name string) string {
 	to, err := image.ParseName(name)
 	must(c.t, err)
 	digest, err := image.Push(c.ctx, img, to, image.PushOptions{
-		Transport: pusher{c.web(nil), c.newTokenSecret(&v1.CreateTokenRequest{Role: roleOperator})},
+		Transport: pusher{c.web(nil), c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleOperator})},
 	})
 	must(c.t, err)
 	return digest
@@ -52,7 +53,7 @@ func imageOf(name string) func(*v1.Workload) {
 
 func TestApplyMakesARevisionOnlyWhereWhatRunsDiffers(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	c.push("hello:1")
 	apply := func(change ...func(*v1.Workload)) *v1.ApplyWorkloadResponse {
 		t.Helper()
@@ -86,7 +87,7 @@ func TestApplyMakesARevisionOnlyWhereWhatRunsDiffers(t *testing.T) {
 	moved := c.push("hello:1")
 	answer := apply()
 	want(answer, "updated", 4)
-	revision := c.store.Snapshot().Revision(answer.GetWorkload().GetStatus().GetRevisionUid())
+	revision := c.Store.Snapshot().Revision(answer.GetWorkload().GetStatus().GetRevisionUid())
 	if got := revision.GetSpec().GetImage(); got != image.ClusterRegistry+"/hello@"+moved {
 		t.Errorf("the revision runs %s, want it pinned to %s", got, moved)
 	}
@@ -95,15 +96,15 @@ func TestApplyMakesARevisionOnlyWhereWhatRunsDiffers(t *testing.T) {
 
 func TestImageThatIsNotThereIsRefusedWithTheWayOut(t *testing.T) {
 	c := newCluster(t)
-	_, err := c.as(roleOperator).CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web", imageOf("nginx"))})
+	_, err := c.as(core.RoleOperator).CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web", imageOf("nginx"))})
 	wantCode(t, err, codes.FailedPrecondition, "image nginx is not in the cluster's registry", "docker.io/library/nginx")
-	_, err = c.as(roleOperator).CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web", imageOf("Not//An Image"))})
+	_, err = c.as(core.RoleOperator).CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web", imageOf("Not//An Image"))})
 	wantCode(t, err, codes.InvalidArgument, "spec.image")
 }
 
 func TestScaleAndRestart(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	made, err := op.CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web")})
 	must(t, err)
 	scaled, err := op.ScaleWorkload(c.ctx, &v1.ScaleWorkloadRequest{Name: "web", Replicas: proto.Int32(3)})
@@ -123,7 +124,7 @@ func TestScaleAndRestart(t *testing.T) {
 
 	restarted, err := op.RestartWorkload(c.ctx, &v1.RestartWorkloadRequest{Name: "web"})
 	must(t, err)
-	snap := c.store.Snapshot()
+	snap := c.Store.Snapshot()
 	before, after := snap.Revision(made.GetStatus().GetRevisionUid()), snap.Revision(restarted.GetStatus().GetRevisionUid())
 	if after.GetSpec().GetNumber() != 2 || after.GetSpec().GetRestart() != 1 || after.GetSpec().GetImage() != before.GetSpec().GetImage() {
 		t.Errorf("the restart made revision %v", after)
@@ -134,7 +135,7 @@ func TestScaleAndRestart(t *testing.T) {
 
 func TestIdempotencyKey(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	c.push("hello:1")
 	request := &v1.CreateWorkloadRequest{Workload: workload("web", imageOf("hello:1"), replicasOf(0)), IdempotencyKey: "k"}
 	first, err := op.CreateWorkload(c.ctx, request)
@@ -150,7 +151,7 @@ func TestIdempotencyKey(t *testing.T) {
 	wantCode(t, err, codes.InvalidArgument, "different request")
 
 	// Neither another caller nor another method meets this key.
-	_, err = c.as(roleOperator).CreateWorkload(c.ctx, request)
+	_, err = c.as(core.RoleOperator).CreateWorkload(c.ctx, request)
 	wantCode(t, err, codes.AlreadyExists, "workload web exists already")
 	applied, err := op.ApplyWorkload(c.ctx, &v1.ApplyWorkloadRequest{Workload: workload("other"), IdempotencyKey: "k"})
 	must(t, err)
@@ -169,14 +170,14 @@ func TestIdempotencyKey(t *testing.T) {
 	c.until(func(snap *state.Snapshot) bool { return snap.WorkloadByName("default", "web") == nil })
 	late, err := op.CreateWorkload(c.ctx, request)
 	must(t, err)
-	if late.GetMetadata().GetUid() != first.GetMetadata().GetUid() || c.store.Snapshot().WorkloadByName("default", "web") != nil {
+	if late.GetMetadata().GetUid() != first.GetMetadata().GetUid() || c.Store.Snapshot().WorkloadByName("default", "web") != nil {
 		t.Errorf("a call repeated after the deletion answered %v", late)
 	}
 }
 
 func TestUpdateNamesTheVersionItWasMadeFrom(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	made, err := op.CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web", replicasOf(0))})
 	must(t, err)
 	_, err = op.UpdateWorkload(c.ctx, &v1.UpdateWorkloadRequest{Workload: workload("web")})
@@ -205,7 +206,7 @@ func TestUpdateNamesTheVersionItWasMadeFrom(t *testing.T) {
 
 func TestDeletionTakesPlaceOnceAndInTheMeantimeNothingElse(t *testing.T) {
 	c := newCluster(t)
-	op, m := c.as(roleOperator), c.join("n1")
+	op, m := c.as(core.RoleOperator), c.join("n1")
 	stream := m.connect(c.ctx)
 	assignments(t, stream)
 	made, err := op.CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web")})
@@ -252,7 +253,7 @@ func second[T any](_ T, err error) error { return err }
 
 func TestRefusalsSayTheWordsOfTheContract(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op := c.as(core.RoleOperator)
 	for _, wrong := range []func(*v1.Workload){
 		func(w *v1.Workload) { w.Metadata.Name = "Not A Name" },
 		func(w *v1.Workload) { w.Spec.Image = "" },

@@ -1,10 +1,9 @@
-package server
+package core
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"testing"
 
 	"google.golang.org/grpc/codes"
@@ -12,7 +11,6 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/consensus"
-	"github.com/cloudless/cloudless/internal/control/replicas"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -25,12 +23,12 @@ func TestEveryErrorHasItsCode(t *testing.T) {
 		details int
 	}{
 		{nil, codes.OK, 0},
-		{refuse(codes.ResourceExhausted, "full"), codes.ResourceExhausted, 0},
-		{notFound("node", "", "n1"), codes.NotFound, 0},
+		{Refuse(codes.ResourceExhausted, "full"), codes.ResourceExhausted, 0},
+		{NotFound("node", "", "n1"), codes.NotFound, 0},
 		{&spec.Error{Violations: []spec.Violation{{Field: "spec.image", Message: "is missing"}}}, codes.InvalidArgument, 1},
-		{&outdated{err: conflict, current: &v1.Workload{}}, codes.Aborted, 1},
+		{&Outdated{Err: conflict, Current: &v1.Workload{}}, codes.Aborted, 1},
 		{conflict, codes.Aborted, 0},
-		{&forbidden{}, codes.PermissionDenied, 0},
+		{forbidden{}, codes.PermissionDenied, 0},
 		{&state.ExistsError{}, codes.AlreadyExists, 0},
 		{&state.NotFoundError{}, codes.NotFound, 0},
 		{&state.InvalidError{}, codes.Internal, 0},
@@ -47,7 +45,7 @@ func TestEveryErrorHasItsCode(t *testing.T) {
 		{errors.New("anything else"), codes.Internal, 0},
 	} {
 		for _, err := range []error{one.err, wrapped(one.err)} {
-			got := status.Convert(statusOf(err))
+			got := status.Convert(StatusOf(err))
 			if got.Code() != one.want || len(got.Details()) != one.details {
 				t.Errorf("%v (%T) becomes %v, want %v with %d details", err, one.err, got, one.want, one.details)
 			}
@@ -62,27 +60,9 @@ func wrapped(err error) error {
 	return fmt.Errorf("while doing something: %w", err)
 }
 
-// brokenPlacement has a bug.
-type brokenPlacement struct{ replicas.Placement }
+// forbidden is an error that says its own code.
+type forbidden struct{}
 
-func (brokenPlacement) Explain(*state.Snapshot, string) []*v1.NodeReason {
-	panic("a bug in the explanation")
-}
+func (forbidden) Error() string { return "forbidden" }
 
-func TestPanicOfOneCallEndsNothingElse(t *testing.T) {
-	c := newCluster(t, func(o *Options) { o.Placement = brokenPlacement{} })
-	op := c.as(roleOperator)
-	_, err := op.CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web")})
-	must(t, err)
-	c.until(func(snap *state.Snapshot) bool { return snap.Count(state.KindReplica) == 1 })
-	_, err = op.GetWorkload(c.ctx, &v1.GetWorkloadRequest{Name: "web"})
-	wantCode(t, err, codes.Internal, "its log says more", "(request ")
-	if strings.Contains(status.Convert(err).Message(), "a bug in the explanation") {
-		t.Error("the caller is told what only the log should say")
-	}
-	if !strings.Contains(c.log.String(), "a bug in the explanation") {
-		t.Error("the log does not say what happened")
-	}
-	_, err = op.ListWorkloads(c.ctx, &v1.ListWorkloadsRequest{})
-	must(t, err)
-}
+func (forbidden) Code() codes.Code { return codes.PermissionDenied }

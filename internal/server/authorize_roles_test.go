@@ -1,0 +1,28 @@
+package server
+
+import (
+	"strings"
+	"testing"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+
+	"github.com/cloudless/cloudless/internal/server/core"
+)
+
+func TestNobodyMayCallAMethodWithoutADeclaration(t *testing.T) {
+	for _, role := range everyone {
+		if err := authorize(core.Principal{Role: role}, "/cloudless.v1.WorkloadService/Undeclared"); err == nil || !strings.Contains(err.Error(), "nobody may call") {
+			t.Errorf("as %s: %v", role, err)
+		}
+	}
+}
+
+// Every caller that a method can declare is some role, except nobody and everyone.
+func TestEveryCallerHasRoles(t *testing.T) {
+	for number, name := range v1.Method_Caller_name {
+		caller := v1.Method_Caller(number)
+		if has, want := len(rolesOf[caller]) > 0, caller != v1.Method_NOBODY && caller != v1.Method_ANYONE; has != want {
+			t.Errorf("%s has roles: %t", name, has)
+		}
+	}
+}

@@ -1,0 +1,17 @@
+package core
+
+import (
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+)
+
+// metadataBegun marks a stream that was accepted and may have nothing to say for long.
+const metadataBegun = "x-cloudless-begun"
+
+// BeginStream tells the caller that it is heard, and that nothing is missed from now on.
+func BeginStream(stream grpc.ServerStream) error {
+	return stream.SendHeader(metadata.Pairs(metadataBegun, "true"))
+}
+
+// HasBegun reports whether a header says that its stream has begun.
+func HasBegun(header metadata.MD) bool { return len(header.Get(metadataBegun)) > 0 }

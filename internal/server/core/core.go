@@ -1,0 +1,108 @@
+// Package core is what every noun and every part of a server needs: the replicated
+// state, the way to change it, the caller of a call, and the errors that calls
+// end with. It knows no noun, no part and no protocol.
+package core
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/consensus"
+	"github.com/cloudless/cloudless/internal/state"
+	"github.com/cloudless/cloudless/internal/telemetry"
+)
+
+// Core is the state of one server and its way to change it.
+type Core struct {
+	// UID is that of this server.
+	UID       string
+	Store     *state.Store
+	Consensus *consensus.Consensus
+	// Clock is that of this server.
+	Clock   func() time.Time
+	Logger  *slog.Logger
+	Tracing *telemetry.Tracing // may be nil
+}
+
+// ErrStopping ends what a server that stops does not finish.
+var ErrStopping = errors.New("this server is stopping")
+
+// Now is the time by the clock of this server.
+func (c *Core) Now() time.Time { return c.Clock().UTC() }
+
+// maxAttempts bounds how often a proposal is made again because the state has
+// changed under it. Each attempt that fails means that another one succeeded.
+const maxAttempts = 64
+
+// Propose builds a transaction on the newest state and makes it again when the
+// state has moved on in the meantime. The snapshot it returns has the changes.
+//
+// What is not proposed, because it is refused or changes nothing, is not seen by
+// the other servers either. It is decided on a state that is surely the newest:
+// a leader may have lost its office without knowing it yet.
+func (c *Core) Propose(ctx context.Context, build func(*state.Snapshot, *state.Batch) error) (*state.Snapshot, error) {
+	snap, sure := c.Store.Snapshot(), false
+	var err error
+	for range maxAttempts {
+		var b state.Batch
+		refused := build(snap, &b)
+		if refused == nil && b.Len() > 0 {
+			if err = c.agree(ctx, b.Transaction(c.Now())); err == nil {
+				return c.Store.Snapshot(), nil
+			}
+			if !state.MovedOn(err) {
+				return nil, err
+			}
+			snap, sure = c.Store.Snapshot(), false
+			continue
+		}
+		if sure && refused != nil {
+			return nil, refused
+		}
+		if sure {
+			return snap, nil
+		}
+		if snap, err = c.Consensus.Read(ctx); err != nil {
+			return nil, err
+		}
+		sure = true
+	}
+	return nil, fmt.Errorf("gave up after %d attempts: %w", maxAttempts, err)
+}
+
+// agree proposes a transaction. Where the call is traced, the revisions in it
+// carry the trace on to whoever makes them run.
+func (c *Core) agree(ctx context.Context, tx *statev1.Transaction) error {
+	if c.Tracing == nil || !telemetry.Traced(ctx) {
+		_, err := c.Consensus.Propose(ctx, tx)
+		return err
+	}
+	parent := telemetry.Traceparent(ctx)
+	for _, change := range tx.GetChanges() {
+		if revision := change.GetPut().GetRevision(); revision.GetSpec() != nil && revision.GetMetadata().GetVersion() == 0 {
+			revision.Spec.Trace = parent
+		}
+	}
+	ctx, span := c.Tracing.Start(ctx, telemetry.SpanInternal, "propose")
+	_, err := c.Consensus.Propose(ctx, tx)
+	span.End(err)
+	return err
+}
+
+// Event is a line about an object, caused by the caller in ctx.
+func (c *Core) Event(ctx context.Context, about state.Object, reason, message string) *v1.Event {
+	return state.NewEvent(state.NewUID(), c.Now(), about, state.SeverityInfo, reason, message, c.Actor(ctx))
+}
+
+// Actor is who calls, or this server if nobody does.
+func (c *Core) Actor(ctx context.Context) string {
+	if id := Caller(ctx).ID; !id.IsZero() {
+		return string(id.Kind()) + "/" + id.Name()
+	}
+	return "server/" + c.UID
+}

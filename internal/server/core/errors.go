@@ -1,0 +1,181 @@
+package core
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/protoadapt"
+
+	"github.com/cloudless/cloudless/internal/consensus"
+	"github.com/cloudless/cloudless/internal/spec"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// Refusal is an answer that is not a failure of ours: the call asked for
+// something that cannot be.
+type Refusal struct {
+	code    codes.Code
+	message string
+}
+
+func (r *Refusal) Error() string { return r.message }
+
+// Refuse is a refusal in words.
+func Refuse(code codes.Code, format string, args ...any) error {
+	return &Refusal{code: code, message: fmt.Sprintf(format, args...)}
+}
+
+// IsRefusal reports whether trying again would give the same answer.
+func IsRefusal(err error) bool {
+	r, ok := errors.AsType[*Refusal](err)
+	return ok && r.code != codes.Unavailable
+}
+
+// Reasons in the details of errors, which clients and other servers understand without words.
+const (
+	// reasonNotLeader: nothing was done, because the server that was asked does not lead.
+	ReasonNotLeader = "NOT_LEADER"
+	// reasonUncertain: it is not known whether the call took effect.
+	ReasonUncertain = "UNCERTAIN"
+	// reasonNoLeader: this server reaches no leader, but another one may.
+	ReasonNoLeader = "NO_LEADER"
+	// reasonRemoved: the calling server was removed from the cluster.
+	ReasonRemoved = "REMOVED"
+	// reasonNotMember: the calling server is not a member of the cluster.
+	ReasonNotMember = "NOT_MEMBER"
+)
+
+// NotFound is the refusal of what does not exist.
+func NotFound(kind, namespace, name string) error {
+	if namespace == "" {
+		return Refuse(codes.NotFound, "%s %s does not exist", kind, name)
+	}
+	return Refuse(codes.NotFound, "%s %s does not exist in namespace %s", kind, name, namespace)
+}
+
+// coded is an error that says its own code.
+type coded interface {
+	error
+	Code() codes.Code
+}
+
+// Outdated is a refused update, with the object as it is now.
+type Outdated struct {
+	Err     *state.ConflictError
+	Current proto.Message
+}
+
+func (o *Outdated) Error() string { return o.Err.Error() }
+
+// StatusOf maps every error of this package to its code.
+func StatusOf(err error) error {
+	if err == nil {
+		return nil
+	}
+	if _, ok := status.FromError(err); ok {
+		return err
+	}
+	code, details := classify(err)
+	st := status.New(code, err.Error())
+	if len(details) > 0 {
+		if with, detailErr := st.WithDetails(details...); detailErr == nil {
+			st = with
+		}
+	}
+	return st.Err()
+}
+
+func classify(err error) (codes.Code, []protoadapt.MessageV1) {
+	if e, ok := errors.AsType[*Refusal](err); ok {
+		return e.code, nil
+	}
+	if e, ok := errors.AsType[*spec.Error](err); ok {
+		return codes.InvalidArgument, []protoadapt.MessageV1{badRequest(e)}
+	}
+	if e, ok := errors.AsType[*Outdated](err); ok {
+		return codes.Aborted, []protoadapt.MessageV1{protoadapt.MessageV1Of(e.Current)}
+	}
+	if e, ok := errors.AsType[coded](err); ok {
+		return e.Code(), nil
+	}
+	if _, ok := errors.AsType[*state.ConflictError](err); ok {
+		return codes.Aborted, nil
+	}
+	if _, ok := errors.AsType[*state.ExistsError](err); ok {
+		return codes.AlreadyExists, nil
+	}
+	if _, ok := errors.AsType[*state.NotFoundError](err); ok {
+		return codes.NotFound, nil
+	}
+	if _, ok := errors.AsType[*consensus.TooLargeError](err); ok {
+		return codes.InvalidArgument, nil
+	}
+	if _, ok := errors.AsType[*consensus.FullError](err); ok {
+		return codes.ResourceExhausted, nil
+	}
+	switch {
+	case errors.Is(err, consensus.ErrNotLeader): // a server that passed the call on may try another one
+		return codes.Unavailable, []protoadapt.MessageV1{&errdetails.ErrorInfo{Reason: ReasonNotLeader, Domain: "cloudless"}}
+	case errors.Is(err, consensus.ErrShutdown):
+		return codes.Unavailable, nil
+	case errors.Is(err, context.Canceled):
+		return codes.Canceled, nil
+	case errors.Is(err, context.DeadlineExceeded):
+		return codes.DeadlineExceeded, nil
+	case errors.Is(err, consensus.ErrUncertain):
+		// Not Unavailable, which clients take as leave to repeat the call.
+		return codes.Unknown, []protoadapt.MessageV1{&errdetails.ErrorInfo{Reason: ReasonUncertain, Domain: "cloudless"}}
+	}
+	return codes.Internal, nil
+}
+
+func badRequest(e *spec.Error) *errdetails.BadRequest {
+	detail := &errdetails.BadRequest{}
+	for _, v := range e.Violations {
+		detail.FieldViolations = append(detail.FieldViolations, &errdetails.BadRequest_FieldViolation{
+			Field: v.Field, Description: v.Message,
+		})
+	}
+	return detail
+}
+
+// WithReason is an error that clients and other servers understand without words.
+func WithReason(reason, message string) error {
+	return WithReasons(codes.Unavailable, message, reason)
+}
+
+func WithReasons(code codes.Code, message string, reasons ...string) error {
+	details := make([]*errdetails.ErrorInfo, len(reasons))
+	for i, reason := range reasons {
+		details[i] = &errdetails.ErrorInfo{Reason: reason, Domain: "cloudless"}
+	}
+	return WithDetails(code, message, details...)
+}
+
+func WithDetails(code codes.Code, message string, details ...*errdetails.ErrorInfo) error {
+	st := status.New(code, message)
+	for _, detail := range details {
+		if with, err := st.WithDetails(detail); err == nil {
+			st = with
+		}
+	}
+	return st.Err()
+}
+
+// HasReason reports whether an error carries a reason in its details.
+func HasReason(err error, reason string) bool {
+	s, ok := status.FromError(err)
+	if !ok {
+		return false
+	}
+	return slices.ContainsFunc(s.Details(), func(detail any) bool {
+		info, ok := detail.(*errdetails.ErrorInfo)
+		return ok && info.GetReason() == reason
+	})
+}

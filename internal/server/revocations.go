@@ -1,0 +1,68 @@
+package server
+
+import (
+	"context"
+	"sync"
+
+	"github.com/cloudless/cloudless/internal/server/core"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// revocations ends the streams of a token when the token is revoked or expires.
+type revocations struct {
+	mu      sync.Mutex
+	next    int
+	streams map[string]map[int]context.CancelCauseFunc
+}
+
+func newRevocations() *revocations {
+	return &revocations{streams: map[string]map[int]context.CancelCauseFunc{}}
+}
+
+func (r *revocations) bind(ctx context.Context, p core.Principal) (context.Context, func()) {
+	if p.TokenUID == "" {
+		return ctx, func() {}
+	}
+	ctx, stopTimer := context.WithDeadlineCause(ctx, p.Expires, errUnknownToken)
+	ctx, cancel := context.WithCancelCause(ctx)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.next++
+	key := r.next
+	if r.streams[p.TokenUID] == nil {
+		r.streams[p.TokenUID] = map[int]context.CancelCauseFunc{}
+	}
+	r.streams[p.TokenUID][key] = cancel
+	return ctx, func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		delete(r.streams[p.TokenUID], key)
+		if len(r.streams[p.TokenUID]) == 0 {
+			delete(r.streams, p.TokenUID)
+		}
+		cancel(nil)
+		stopTimer()
+	}
+}
+
+func (r *revocations) revoke(tokenUID string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, cancel := range r.streams[tokenUID] {
+		cancel(errUnknownToken)
+	}
+}
+
+// revokeMissing does the same for every token that is not there any more.
+func (r *revocations) revokeMissing(snap *state.Snapshot) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for uid, streams := range r.streams {
+		if snap.Token(uid) != nil {
+			continue
+		}
+		for _, cancel := range streams {
+			cancel(errUnknownToken)
+		}
+	}
+}
