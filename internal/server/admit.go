@@ -140,7 +140,7 @@ func (s *enrollment) admitOne(snap *state.Snapshot, l *ledger, b *state.Batch, a
 // of a server, which must be a member. The leader is one before the state says so.
 func (s *enrollment) proveAdmission(snap *state.Snapshot, a *admission) (*v1.Token, error) {
 	if a.server == "" {
-		return s.auth.joinToken(snap, a.secret, core.RoleNode)
+		return s.auth.JoinToken(snap, a.secret, core.RoleNode)
 	}
 	if a.server != s.UID && snap.Server(a.server) == nil {
 		return nil, core.Refuse(codes.PermissionDenied, "server %s is not a member of this cluster, so its machine cannot be a node of it", a.server)

@@ -24,6 +24,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/server/auth"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
@@ -349,7 +350,7 @@ func TestOnlyServersPassCallsOn(t *testing.T) {
 	leader, follower := pair(t)
 	server, err := identity.NewID(leader.ca.Trust().Cluster(), identity.KindServer, "s-2")
 	must(t, err)
-	forged := metadata.NewOutgoingContext(leader.ctx, metadataOf(core.Principal{ID: server, Role: core.RoleServer}))
+	forged := metadata.NewOutgoingContext(leader.ctx, auth.MetadataOf(core.Principal{ID: server, Role: core.RoleServer}))
 	for role, as := range map[string]*user{core.RoleAdmin: leader.as(core.RoleAdmin), core.RoleNode: leader.join("machine").user} {
 		stream, err := v1.NewPeerServiceClient(as.conn).PassCalls(forged)
 		must(t, err)

@@ -18,6 +18,7 @@ import (
 	"github.com/cloudless/cloudless/api"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/server/auth"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/oneport"
 )
@@ -110,7 +111,7 @@ func TestEveryMethodIsForItsDeclaredCallers(t *testing.T) {
 				continue
 			}
 			err := knock(c.ctx, as.conn, method, streams)
-			allowed := slices.Contains(permitted(method), role)
+			allowed := slices.Contains(auth.Permitted(method), role)
 			if denied := status.Code(err) == codes.PermissionDenied; denied == allowed || status.Code(err) == codes.Unauthenticated {
 				t.Errorf("%s as %s: %v, want allowed %t", method, role, err, allowed)
 			}

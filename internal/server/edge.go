@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/cloudless/cloudless/api"
+	"github.com/cloudless/cloudless/internal/server/auth"
 	"github.com/cloudless/cloudless/internal/server/oneport"
 )
 
@@ -37,16 +38,16 @@ const (
 	maxHeaders = 64 << 10
 )
 
-func newEdge(port *oneport.Port, guard *guard) *edge {
+func newEdge(port *oneport.Port, guard *auth.Guard) *edge {
 	build := func(alive keepalive.ServerParameters, more ...grpc.ServerOption) *grpc.Server {
 		alive.Time, alive.Timeout = 30*time.Second, 20*time.Second
 		return grpc.NewServer(append(more,
 			grpc.KeepaliveParams(alive),
 			grpc.Creds(edgeCredentials{port.GRPCCredentials()}),
 			grpc.ForceServerCodecV2(api.ServerCodec()),
-			grpc.UnaryInterceptor(guard.unary),
-			grpc.StreamInterceptor(guard.stream),
-			grpc.UnknownServiceHandler(noSuchMethod),
+			grpc.UnaryInterceptor(guard.Unary),
+			grpc.StreamInterceptor(guard.Stream),
+			grpc.UnknownServiceHandler(auth.NoSuchMethod),
 			grpc.MaxRecvMsgSize(maxMessage),
 			grpc.ReadBufferSize(readBuffer),
 			grpc.InitialWindowSize(streamWindow),
@@ -57,10 +58,10 @@ func newEdge(port *oneport.Port, guard *guard) *edge {
 	idle := keepalive.ServerParameters{MaxConnectionIdle: idleTimeout}
 	return &edge{
 		methods: map[string]passable{},
-		servers: build(keepalive.ServerParameters{}, grpc.NumStreamWorkers(streamWorkers/2), grpc.InTapHandle(guard.tapMember)),
-		members: build(idle, grpc.MaxConcurrentStreams(memberStreams), grpc.InTapHandle(guard.tapMember)),
+		servers: build(keepalive.ServerParameters{}, grpc.NumStreamWorkers(streamWorkers/2), grpc.InTapHandle(guard.TapMember)),
+		members: build(idle, grpc.MaxConcurrentStreams(memberStreams), grpc.InTapHandle(guard.TapMember)),
 		strangers: build(idle, grpc.MaxConcurrentStreams(callerStreams), grpc.NumStreamWorkers(streamWorkers/2),
-			grpc.MaxHeaderListSize(maxHeaders), grpc.StatsHandler(port.GRPCStats()), grpc.InTapHandle(guard.tap)),
+			grpc.MaxHeaderListSize(maxHeaders), grpc.StatsHandler(port.GRPCStats()), grpc.InTapHandle(guard.Tap)),
 	}
 }
 

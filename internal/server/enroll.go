@@ -10,6 +10,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/server/auth"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/oneport"
 	"github.com/cloudless/cloudless/internal/spec"
@@ -35,7 +36,7 @@ func (s *enrollment) Enroll(ctx context.Context, request *v1.EnrollRequest) (*v1
 	if request.GetServer() != nil {
 		role = core.RoleServer
 	}
-	if err := s.auth.proveJoinToken(ctx, request.GetToken(), secret, role); err != nil { // before anything else is done for a stranger
+	if err := s.auth.ProveJoinToken(ctx, request.GetToken(), secret, role); err != nil { // before anything else is done for a stranger
 		return nil, err
 	}
 	oneport.StrangerOf(ctx).Proved()
@@ -101,7 +102,7 @@ func (s *enrollment) admitNode(snap *state.Snapshot, l *ledger, b *state.Batch, 
 	how := "on the machine of server " + snap.Server(a.server).GetMetadata().GetName()
 	if token != nil {
 		if token = l.token(token); token.GetStatus().GetUsed() >= token.GetSpec().GetUses() {
-			return nil, unknownJoinToken(core.RoleNode)
+			return nil, auth.UnknownJoinToken(core.RoleNode)
 		}
 		how = "with token " + token.GetMetadata().GetName()
 	}

@@ -11,6 +11,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/server/auth"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
@@ -40,7 +41,7 @@ func (s *enrollment) enrollServer(ctx context.Context, request *v1.EnrollRequest
 	answer := &v1.EnrollResponse{ClusterId: s.ca.Trust().Cluster(), SealedKey: handed}
 	where := s.placesOf(ctx, wish.GetAddress())
 	snap, err := s.Propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
-		token, err := s.auth.joinToken(snap, secret, core.RoleServer)
+		token, err := s.auth.JoinToken(snap, secret, core.RoleServer)
 		if err != nil {
 			return err
 		}
@@ -79,7 +80,7 @@ func (s *enrollment) admitServer(ctx context.Context, snap *state.Snapshot, b *s
 		return moved, nil
 	}
 	if token.GetStatus().GetUsed() >= token.GetSpec().GetUses() {
-		return nil, unknownJoinToken(core.RoleServer)
+		return nil, auth.UnknownJoinToken(core.RoleServer)
 	}
 	used := proto.CloneOf(token)
 	used.Status.Used++

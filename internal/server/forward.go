@@ -22,6 +22,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/consensus"
 	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/server/auth"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -144,13 +145,13 @@ func (r *router) untilLeader(ctx context.Context, most time.Duration, retry bool
 		leader, known := r.consensus.Leader()
 		err := error(&consensus.NotLeaderError{})
 		if known {
-			if leader.ID != r.consensus.ID() && isForwarded(ctx) {
+			if leader.ID != r.consensus.ID() && auth.IsForwarded(ctx) {
 				return &consensus.NotLeaderError{Leader: leader} // who asked knows better by now
 			}
 			err = do(leader.ID)
 		}
 		again := notLeader(err) || retry && (uncertain(err) || unavailable(err))
-		if !again || isForwarded(ctx) {
+		if !again || auth.IsForwarded(ctx) {
 			return err
 		}
 		pause := time.After(leaderPause)
@@ -295,11 +296,11 @@ func repeatable(method api.Method, request proto.Message) proto.Message {
 func outgoing(ctx context.Context) context.Context {
 	md := metadata.MD{}
 	if p := core.Caller(ctx); !p.ID.IsZero() {
-		md = metadataOf(p)
+		md = auth.MetadataOf(p)
 	}
-	md.Set(metadataForwarded, "true")
-	if machine := machineOf(ctx); machine.IsValid() {
-		md.Set(metadataMachine, machine.String())
+	md.Set(auth.MetadataForwarded, "true")
+	if machine := auth.MachineOf(ctx); machine.IsValid() {
+		md.Set(auth.MetadataMachine, machine.String())
 	}
 	return metadata.NewOutgoingContext(ctx, md)
 }
@@ -319,7 +320,7 @@ func messagesOf(method string) (in, out protoreflect.MessageType, err error) {
 
 // Stream answers a stream here, as long as this server leads, or has it
 // answered by the leader.
-func (r *router) Stream(service any, stream *guardedStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+func (r *router) Stream(service any, stream *auth.GuardedStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	ctx := stream.Context()
 	r.tellServers(ctx)
 	m, _ := api.MethodOf(info.FullMethod)
@@ -327,7 +328,7 @@ func (r *router) Stream(service any, stream *guardedStream, info *grpc.StreamSer
 		return handler(service, stream)
 	}
 	if staleWished(ctx) && m.AnsweredBy == v1.Method_ANY_SERVER {
-		return handler(service, stream.with(consensus.WithStale(ctx)))
+		return handler(service, stream.With(consensus.WithStale(ctx)))
 	}
 	return r.untilLeader(ctx, streamPatience, false, func(leader string) error {
 		if leader != r.consensus.ID() {
@@ -338,7 +339,7 @@ func (r *router) Stream(service any, stream *guardedStream, info *grpc.StreamSer
 			return err
 		}
 		defer cancel()
-		err = handler(service, stream.with(during))
+		err = handler(service, stream.With(during))
 		if ctx.Err() == nil && errors.Is(context.Cause(during), consensus.ErrNotLeader) {
 			return leadsNoMore()
 		}

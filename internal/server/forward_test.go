@@ -26,6 +26,7 @@ import (
 	"github.com/cloudless/cloudless/internal/control/replicas"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/registry"
+	"github.com/cloudless/cloudless/internal/server/auth"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/peers"
 	"github.com/cloudless/cloudless/internal/spec"
@@ -430,7 +431,7 @@ func TestOnlyServersAreBelievedAboutCallers(t *testing.T) {
 	var err error
 	admin.ID, err = identity.NewID(leader.ca.Trust().Cluster(), identity.KindUser, "mallory")
 	must(t, err)
-	forged := metadata.NewOutgoingContext(leader.ctx, metadata.Join(metadataOf(admin), metadata.Pairs(metadataForwarded, "true")))
+	forged := metadata.NewOutgoingContext(leader.ctx, metadata.Join(auth.MetadataOf(admin), metadata.Pairs(auth.MetadataForwarded, "true")))
 	_, err = leader.dial(nil, leader.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleViewer})).CreateToken(forged, &v1.CreateTokenRequest{Role: core.RoleAdmin})
 	wantCode(t, err, codes.PermissionDenied, "viewer")
 	node := leader.join("n1")

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/cloudless/cloudless/api"
+	"github.com/cloudless/cloudless/internal/server/auth"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/oneport"
 )
@@ -65,7 +66,7 @@ func (s *Server) identified(next http.Handler) http.Handler {
 		if registry {
 			writeError = writeRegistryError
 		}
-		p, err := s.auth.proveRequest(r, "")
+		p, err := s.auth.ProveRequest(r, "")
 		if err != nil {
 			last := oneport.StrangerOf(r.Context()).Refused()
 			if last || r.ProtoMajor == 1 && r.ContentLength != 0 {
@@ -88,11 +89,11 @@ func (s *Server) identified(next http.Handler) http.Handler {
 			return
 		}
 		write := r.Method != http.MethodGet && r.Method != http.MethodHead
-		if err := authorizeHTTP(p, registry, write); err != nil && !copying(p, r) {
+		if err := auth.AuthorizeHTTP(p, registry, write); err != nil && !auth.Copying(p, r) {
 			writeError(w, core.StatusOf(err))
 			return
 		}
-		ctx, release := s.revoked.bind(r.Context(), p)
+		ctx, release := s.revoked.Bind(r.Context(), p)
 		defer release()
 		next.ServeHTTP(w, r.WithContext(ctx))
 	})

@@ -8,6 +8,8 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/cloudless/cloudless/internal/server/auth"
 )
 
 // The gateway is a client of the gRPC server in the same process, so that its
@@ -43,7 +45,7 @@ type edgeCredentials struct {
 
 func (c edgeCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	if inner, ok := raw.(innerConn); ok {
-		return inner, innerAuth{credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}}, nil
+		return inner, auth.InnerAuth{CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}}, nil
 	}
 	return c.TransportCredentials.ServerHandshake(raw)
 }

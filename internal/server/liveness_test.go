@@ -17,6 +17,8 @@ import (
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
+
+	"github.com/cloudless/cloudless/internal/server/auth"
 )
 
 // inState waits until a node is in a state.
@@ -262,7 +264,7 @@ func TestAgentThatSaysGoodbyeIsOfflineAtOnce(t *testing.T) {
 func TestMachineOfASession(t *testing.T) {
 	leader, follower := pair(t)
 	var from []netip.Addr
-	observe := func(ctx context.Context) { from = append(from, machineOf(ctx)) }
+	observe := func(ctx context.Context) { from = append(from, auth.MachineOf(ctx)) }
 	secret := leader.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleNode, Uses: 2})
 	for _, at := range []*cluster{leader, follower} {
 		key, csr, err := identity.NewKeyAndCSR()
@@ -271,7 +273,7 @@ func TestMachineOfASession(t *testing.T) {
 		must(t, err)
 		creds, err := identity.NewCredentials(key, answer.GetCertificates())
 		must(t, err)
-		forged := metadata.AppendToOutgoingContext(at.ctx, metadataMachine, "198.51.100.9")
+		forged := metadata.AppendToOutgoingContext(at.ctx, auth.MetadataMachine, "198.51.100.9")
 		stream, err := at.dial(creds, "").Session(forged)
 		must(t, err)
 		must(t, stream.Send(&v1.SessionUp{Message: &v1.SessionUp_Hello{Hello: &v1.Hello{Status: machineStatus()}}}))

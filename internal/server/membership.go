@@ -15,6 +15,7 @@ import (
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/server/auth"
 	"github.com/cloudless/cloudless/internal/server/peers"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -48,7 +49,7 @@ func (s *Server) join(o Options) {
 		addresses: s.Addresses, expel: s.expel, patience: leaderPatience, logger: s.Logger,
 	}
 	s.catchUpWithLeader = s.router.catchUp
-	s.auth = newAuthenticator(s.Core, s.ca.Trust().Cluster(), newUnknownCallers(s.stopping, func(ctx context.Context) error { return s.catchUpWithLeader(ctx) }))
+	s.auth = auth.NewAuthenticator(s.stopping, s.Core, s.ca.Trust().Cluster(), func(ctx context.Context) error { return s.catchUpWithLeader(ctx) })
 }
 
 // AdvertisedAddress is where others reach a server that listens on an address: as

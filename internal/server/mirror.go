@@ -21,6 +21,7 @@ import (
 	"github.com/cloudless/cloudless/internal/consensus"
 	"github.com/cloudless/cloudless/internal/deadpeer"
 	"github.com/cloudless/cloudless/internal/registry"
+	"github.com/cloudless/cloudless/internal/server/auth"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/peers"
 )
@@ -38,7 +39,7 @@ func (s *Server) mirrored(local http.Handler) http.Handler {
 		leader, known := s.Consensus.Leader()
 		alone := len(s.Consensus.Servers()) < 2
 		switch {
-		case copying(core.Caller(r.Context()), r):
+		case auth.Copying(core.Caller(r.Context()), r):
 			local.ServeHTTP(w, r)
 		case alone || known && leader.ID == s.UID:
 			s.serveLeading(local, w, r)
@@ -125,7 +126,7 @@ func (s *Server) passToLeader(leader string, w http.ResponseWriter, r *http.Requ
 		Rewrite: func(to *httputil.ProxyRequest) {
 			to.SetURL(&url.URL{Scheme: "https", Host: leader})
 			to.Out.Host = r.Host // uploads go on at the address that the client knows
-			handOn(to.Out.Header, core.Caller(r.Context()))
+			auth.HandOn(to.Out.Header, core.Caller(r.Context()))
 		},
 		Transport:     untilAnswered{s.peerTransport(leader), s.router, leader},
 		FlushInterval: -1,
@@ -322,7 +323,7 @@ type copyTransport struct{ http.RoundTripper }
 
 func (t copyTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.Clone(r.Context())
-	r.Header.Set(headerCopy, "true")
+	r.Header.Set(auth.HeaderCopy, "true")
 	return t.RoundTripper.RoundTrip(r)
 }
 

@@ -13,13 +13,14 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/server/auth"
 	"github.com/cloudless/cloudless/internal/server/core"
 )
 
 // passedCalls answers the calls that other servers pass on over one stream (see
 // passing), by the same handlers and behind the same guard as all others.
 type passedCalls struct {
-	guard   *guard
+	guard   *auth.Guard
 	methods map[string]passable
 }
 
@@ -83,7 +84,7 @@ func (p *passedCalls) call(ctx context.Context, call *v1.PassedCall) (proto.Mess
 	ctx = grpc.NewContextWithServerTransportStream(ctx, headless(call.GetMethod()))
 	response, err := method.call(method.service, ctx, func(request any) error {
 		return proto.Unmarshal(call.GetRequest(), request.(proto.Message))
-	}, p.guard.unary)
+	}, p.guard.Unary)
 	if err != nil {
 		return nil, err
 	}

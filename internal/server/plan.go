@@ -19,6 +19,8 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 
 	"github.com/cloudless/cloudless/internal/server/core"
+
+	"github.com/cloudless/cloudless/internal/server/auth"
 )
 
 // planService is the PlanService. A plan is the transaction that carrying it
@@ -98,7 +100,7 @@ func (s *Server) mayApply(ctx context.Context, p *planned) error {
 			continue
 		}
 		what := fmt.Sprintf("%s %s %s", change.GetAction(), strings.ToLower(change.GetKind()), change.GetName())
-		if err := authorizeTo(core.Caller(ctx), s.kinds.named(change.GetKind()).method(), what); err != nil {
+		if err := auth.AuthorizeTo(core.Caller(ctx), s.kinds.named(change.GetKind()).method(), what); err != nil {
 			return err
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/server/auth"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -30,7 +31,7 @@ func TestRemovedServerIsToldInWords(t *testing.T) {
 	call := func(as *user, said core.Principal) error {
 		ctx := c.ctx
 		if said.Role != "" {
-			ctx = metadata.NewOutgoingContext(ctx, metadataOf(said))
+			ctx = metadata.NewOutgoingContext(ctx, auth.MetadataOf(said))
 		}
 		_, err := v1.NewPeerServiceClient(as.conn).GetProgress(ctx, &v1.GetProgressRequest{})
 		return err
@@ -77,7 +78,7 @@ func serverID(t *testing.T, c *cluster, uid string) identity.ID {
 
 // saying is a context in which a server passes on the call of somebody.
 func saying(c *cluster, p core.Principal) context.Context {
-	return metadata.NewOutgoingContext(c.ctx, metadataOf(p))
+	return metadata.NewOutgoingContext(c.ctx, auth.MetadataOf(p))
 }
 
 // A certificate of a server that never was a member is enough for what servers ask
@@ -112,7 +113,7 @@ func TestOnlyMembersWriteCopies(t *testing.T) {
 	c.enter("member")
 	for uid, want := range map[string]int{"member": http.StatusAccepted, "impostor": http.StatusUnauthorized} {
 		as := c.certificateOf(identity.KindServer, uid)
-		response, body := c.request(as, http.MethodPost, "/v2/app/blobs/uploads/", "", headerCopy, "true")
+		response, body := c.request(as, http.MethodPost, "/v2/app/blobs/uploads/", "", auth.HeaderCopy, "true")
 		if response.StatusCode != want {
 			t.Errorf("the %s gets %s: %s", uid, response.Status, body)
 		}
@@ -182,7 +183,7 @@ func (c *cluster) passedOn(server string, p core.Principal, path string) int {
 	c.t.Helper()
 	request, err := http.NewRequestWithContext(c.ctx, http.MethodGet, "https://"+c.Address()+path, nil)
 	must(c.t, err)
-	for key, values := range metadataOf(p) {
+	for key, values := range auth.MetadataOf(p) {
 		request.Header[http.CanonicalHeaderKey(key)] = values
 	}
 	response, err := c.web(c.certificateOf(identity.KindServer, server)).Do(request)

@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/grpc/metadata"
 
+	"github.com/cloudless/cloudless/internal/server/auth"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
@@ -14,7 +15,7 @@ import (
 // callMetadata is what the gateway hands on of an HTTP request: who calls, the
 // request's id, and the trace that it belongs to.
 func callMetadata(r *http.Request) metadata.MD {
-	md := metadataOf(core.Caller(r.Context()))
+	md := auth.MetadataOf(core.Caller(r.Context()))
 	md.Set(telemetry.RequestIDHeader, telemetry.RequestID(r.Context()))
 	if parent := r.Header.Get("Traceparent"); parent != "" && len(parent) <= 64 {
 		md.Set("traceparent", parent)

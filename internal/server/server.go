@@ -24,6 +24,7 @@ import (
 	"github.com/cloudless/cloudless/internal/gcpacer"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/registry"
+	"github.com/cloudless/cloudless/internal/server/auth"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/oneport"
 	"github.com/cloudless/cloudless/internal/server/peers"
@@ -144,11 +145,11 @@ type Server struct {
 
 	port        *oneport.Port
 	certificate *identity.Rotator
-	auth        *authenticator
+	auth        *auth.Authenticator
 	// catchUpWithLeader waits until this server knows what the leader knew a moment ago.
 	catchUpWithLeader func(context.Context) error
-	revoked           *revocations
-	memberCalls       memberCalls
+	revoked           *auth.Revocations
+	memberCalls       auth.MemberCalls
 	sessions          *sessions
 	collector         *gcpacer.Collector // may be nil
 	encoded           *encodedRevisions
@@ -223,7 +224,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		Core:    &core.Core{UID: o.UID, Store: o.Store, Consensus: o.Consensus, Clock: o.Clock, Logger: o.Logger, Tracing: o.Tracing},
 		version: o.Version, instance: rand.Text(), lookup: net.DefaultResolver.LookupNetIP,
 		ca: o.CA, sealer: o.Sealer, registry: o.Registry, nodes: o.Nodes, placement: o.Placement, certificateTTL: o.CertificateTTL,
-		revoked:     newRevocations(),
+		revoked:     auth.NewRevocations(),
 		sessions:    newSessions(o.Collector.Pause),
 		collector:   o.Collector,
 		encoded:     newEncodedRevisions(),
@@ -252,9 +253,9 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	}
 	s.address = s.port.Addr().String()
 	s.join(o)
-	guard := &guard{
-		auth: s.auth, memberCalls: &s.memberCalls, router: s.router, revoked: s.revoked, logger: s.Logger,
-		metrics: s.metrics, tracing: s.Tracing, stopping: s.stopping,
+	guard := &auth.Guard{
+		Auth: s.auth, MemberCalls: &s.memberCalls, Router: s.router, Revoked: s.revoked, Logger: s.Logger,
+		Metrics: s.metrics, Tracing: s.Tracing, Stopping: s.stopping,
 	}
 	s.grpc = s.newGRPC(guard)
 	handler, err := s.newHTTP()
@@ -262,7 +263,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		return nil, errors.Join(err, s.port.Close())
 	}
 	s.http = &http.Server{
-		Handler:           oneport.Handler(guard.tapHTTP(s.grpc.strangers), handler),
+		Handler:           oneport.Handler(guard.TapHTTP(s.grpc.strangers), handler),
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaders,
@@ -284,7 +285,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 // Address is where the server listens.
 func (s *Server) Address() string { return s.address }
 
-func (s *Server) newGRPC(guard *guard) *edge {
+func (s *Server) newGRPC(guard *auth.Guard) *edge {
 	server := newEdge(s.port, guard)
 	s.passed = &passedCalls{guard: guard, methods: server.methods}
 	all, namespaces := newWorkloads(s), newNamespaces(s)
@@ -308,7 +309,7 @@ func (s *Server) newGRPC(guard *guard) *edge {
 }
 
 // Pressed reports whether this server is busy with callers who have no identity, rather than with those who have one.
-func (s *Server) Pressed() bool { return s.memberCalls.areFew(time.Now()) && s.port.Pressed() }
+func (s *Server) Pressed() bool { return s.memberCalls.AreFew(time.Now()) && s.port.Pressed() }
 
 // Run serves until ctx ends.
 func (s *Server) Run(ctx context.Context) error {

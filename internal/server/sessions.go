@@ -19,6 +19,8 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 
 	"github.com/cloudless/cloudless/internal/server/core"
+
+	"github.com/cloudless/cloudless/internal/server/auth"
 )
 
 // sessions are the agents that are connected now, one session for each node.
@@ -93,7 +95,7 @@ var errReplaced = errors.New("another session of the same node has taken over")
 // the new one begins with is done before anybody else can enter or leave.
 func (s *sessions) enter(ctx context.Context, node, instance string, begin func()) *session {
 	ctx, cancel := context.WithCancelCause(ctx)
-	entered := &session{node: node, instance: instance, by: passedOnBy(ctx), ctx: ctx, cancel: cancel, wake: make(chan struct{}, 1), full: true, servers: true, tune: true, dirty: map[string]bool{}, turns: s.turns}
+	entered := &session{node: node, instance: instance, by: auth.PassedOnBy(ctx), ctx: ctx, cancel: cancel, wake: make(chan struct{}, 1), full: true, servers: true, tune: true, dirty: map[string]bool{}, turns: s.turns}
 	entered.signal()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -275,7 +277,7 @@ func (s *agentService) Session(stream grpc.BidiStreamingServer[v1.SessionUp, v1.
 		return err
 	}
 	current := s.sessions.enter(stream.Context(), node, hello.GetInstance(), func() {
-		s.nodes.Connected(node, machineOf(stream.Context()), hello.GetStatus())
+		s.nodes.Connected(node, auth.MachineOf(stream.Context()), hello.GetStatus())
 		s.reports.submit(node, s.progress.take(s.Store.Snapshot(), node, hello.GetReplicas()))
 	})
 	defer s.sessions.leave(current, func() {
@@ -437,7 +439,7 @@ func (s *Server) catchUp(snap *state.Snapshot) {
 		}
 	})
 	s.progress.forgetMissing(snap)
-	s.revoked.revokeMissing(snap)
+	s.revoked.RevokeMissing(snap)
 	s.cutMissing(snap)
 }
 
@@ -446,7 +448,7 @@ func (s *Server) route(c state.Change) {
 	case c.Kind == state.KindServer, c.Kind == state.KindRevocation:
 		s.routeServer(c)
 	case c.Kind == state.KindToken && c.New == nil:
-		s.revoked.revoke(c.Old.GetMetadata().GetUid())
+		s.revoked.Revoke(c.Old.GetMetadata().GetUid())
 	case c.Kind == state.KindPassword:
 		s.sessions.each((*session).markAll) // whoever pulls may need it now
 	case c.Kind == state.KindCluster:

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/server/auth"
 	"github.com/cloudless/cloudless/internal/server/core"
 )
 
@@ -40,7 +41,7 @@ func (e *execSocket) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		writeError(w, core.StatusOf(core.Refuse(codes.InvalidArgument, "exec is a WebSocket: open one at %s, over HTTP/1.1", r.URL.Path)))
 		return
 	}
-	if err := authorize(core.Caller(r.Context()), v1.WorkloadService_Exec_FullMethodName); err != nil {
+	if err := auth.Authorize(core.Caller(r.Context()), v1.WorkloadService_Exec_FullMethodName); err != nil {
 		writeError(w, core.StatusOf(err))
 		return
 	}
@@ -50,7 +51,7 @@ func (e *execSocket) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	defer func() { _ = socket.CloseNow() }()
 	socket.SetReadLimit(maxSocketFrame)
-	ctx, cancel := context.WithCancel(metadata.NewOutgoingContext(r.Context(), metadataOf(core.Caller(r.Context()))))
+	ctx, cancel := context.WithCancel(metadata.NewOutgoingContext(r.Context(), auth.MetadataOf(core.Caller(r.Context()))))
 	defer cancel()
 	stream, err := e.client.Exec(ctx)
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/server/auth"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
@@ -139,8 +140,8 @@ func (s *Server) newToken(request *v1.CreateTokenRequest) (*v1.Token, tokenSecre
 
 // RoleOf is the role that an API token gives its bearer now. It is known if this server knows the token.
 func (s *Server) RoleOf(secret string) (role string, known bool) {
-	p, err := s.auth.fromToken(secret)
-	return p.Role, !errors.Is(err, errUnknownToken)
+	p, err := s.auth.FromToken(secret)
+	return p.Role, !errors.Is(err, auth.ErrUnknownToken)
 }
 
 func (s *tokenService) ListTokens(ctx context.Context, request *v1.ListTokensRequest) (*v1.ListTokensResponse, error) {

@@ -1,4 +1,4 @@
-package server
+package auth
 
 import (
 	"context"
@@ -24,44 +24,45 @@ import (
 // Router takes calls that were let in to the server that answers them.
 type Router interface {
 	Unary(ctx context.Context, request any, method string, handler grpc.UnaryHandler) (any, error)
-	Stream(service any, stream *guardedStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error
+	Stream(service any, stream *GuardedStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error
 }
 
-// guard is what every gRPC call passes: prove, permit, validate, and map the
+// Guard is what every gRPC call passes: prove, permit, validate, and map the
 // error of whatever comes after.
-type guard struct {
-	auth        *authenticator
-	memberCalls *memberCalls
-	revoked     *revocations
-	logger      *slog.Logger
-	metrics     *telemetry.Server
-	tracing     *telemetry.Tracing
-	router      Router
-	// stopping ends every stream, so that the server can stop.
-	stopping context.Context
+type Guard struct {
+	Auth        *Authenticator
+	MemberCalls *MemberCalls
+	Revoked     *Revocations
+	Logger      *slog.Logger
+	Metrics     *telemetry.Server
+	Tracing     *telemetry.Tracing
+	Router      Router
+	// Stopping ends every stream, so that the server can stop.
+	Stopping context.Context
 }
 
-func (g *guard) admit(ctx context.Context, method string) (context.Context, error) {
+func (g *Guard) admit(ctx context.Context, method string) (context.Context, error) {
 	if open(method) {
 		return ctx, nil
 	}
-	p, err := g.auth.proveCall(ctx, method)
+	p, err := g.Auth.proveCall(ctx, method)
 	if err != nil {
 		return ctx, err
 	}
-	g.memberCalls.add()
+	g.MemberCalls.add()
 	ctx = core.WithPrincipal(ctx, p)
-	return ctx, authorize(p, method)
+	return ctx, Authorize(p, method)
 }
 
-// noSuchMethod answers calls of what this server does not have. gRPC would answer
+// NoSuchMethod answers calls of what this server does not have. gRPC would answer
 // them itself, before the guard: a stranger could find out what there is.
-func noSuchMethod(_ any, stream grpc.ServerStream) error {
+func NoSuchMethod(_ any, stream grpc.ServerStream) error {
 	method, _ := grpc.MethodFromServerStream(stream)
 	return status.Errorf(codes.Unimplemented, "%s is not a method of this server", strings.TrimPrefix(method, "/"))
 }
 
-func (g *guard) unary(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (response any, err error) {
+// Unary guards calls that are no streams.
+func (g *Guard) Unary(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (response any, err error) {
 	ctx, call := g.begin(ctx, info.FullMethod, false)
 	_ = grpc.SetHeader(ctx, metadata.Pairs(telemetry.RequestIDHeader, telemetry.RequestID(ctx)))
 	defer func() { err = g.finish(ctx, call, recover(), err) }()
@@ -71,7 +72,7 @@ func (g *guard) unary(ctx context.Context, request any, info *grpc.UnaryServerIn
 	if err = shortEnough(info.FullMethod, request); err != nil {
 		return nil, err
 	}
-	response, err = g.router.Unary(ctx, request, info.FullMethod, func(ctx context.Context, request any) (any, error) {
+	response, err = g.Router.Unary(ctx, request, info.FullMethod, func(ctx context.Context, request any) (any, error) {
 		// Validated by the server that answers, not by those that pass the call on.
 		// The handler of an open method proves its caller first.
 		if !open(info.FullMethod) {
@@ -87,12 +88,13 @@ func (g *guard) unary(ctx context.Context, request any, info *grpc.UnaryServerIn
 	return response, err
 }
 
-func (g *guard) stream(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
+// Stream guards streams.
+func (g *Guard) Stream(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
 	if _, known := api.MethodOf(info.FullMethod); !known { // and not counted: names are easy to think of
-		if _, err := g.auth.proveCall(stream.Context(), info.FullMethod); err != nil {
+		if _, err := g.Auth.proveCall(stream.Context(), info.FullMethod); err != nil {
 			return core.StatusOf(err)
 		}
-		return noSuchMethod(service, stream) // nor is one answered that nobody is permitted to call
+		return NoSuchMethod(service, stream) // nor is one answered that nobody is permitted to call
 	}
 	ctx, call := g.begin(stream.Context(), info.FullMethod, true)
 	_ = stream.SetHeader(metadata.Pairs(telemetry.RequestIDHeader, telemetry.RequestID(ctx)))
@@ -101,19 +103,19 @@ func (g *guard) stream(service any, stream grpc.ServerStream, info *grpc.StreamS
 	if err != nil {
 		return err
 	}
-	ctx, release := g.revoked.bind(ctx, core.Caller(ctx))
+	ctx, release := g.Revoked.Bind(ctx, core.Caller(ctx))
 	defer release()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer context.AfterFunc(g.stopping, func() { cancel(core.ErrStopping) })()
-	if p := core.Caller(ctx); p.TokenUID != "" && g.auth.snapshot().Token(p.TokenUID) == nil {
-		return status.Error(codes.Unauthenticated, errUnknownToken.Error()) // revoked before it was bound
+	defer context.AfterFunc(g.Stopping, func() { cancel(core.ErrStopping) })()
+	if p := core.Caller(ctx); p.TokenUID != "" && g.Auth.snapshot().Token(p.TokenUID) == nil {
+		return status.Error(codes.Unauthenticated, ErrUnknownToken.Error()) // revoked before it was bound
 	}
-	err = g.router.Stream(service, &guardedStream{ServerStream: stream, ctx: ctx, revocable: core.Caller(ctx).TokenUID != ""}, info, handler)
+	err = g.Router.Stream(service, &GuardedStream{ServerStream: stream, ctx: ctx, revocable: core.Caller(ctx).TokenUID != ""}, info, handler)
 	switch cause := context.Cause(ctx); {
 	case errors.Is(cause, core.ErrStopping):
 		return status.Error(codes.Unavailable, cause.Error())
-	case errors.Is(cause, errUnknownToken):
+	case errors.Is(cause, ErrUnknownToken):
 		return status.Error(codes.Unauthenticated, cause.Error())
 	}
 	return err
@@ -127,7 +129,7 @@ type call struct {
 }
 
 // begin gives a call its id, and continues its caller's trace.
-func (g *guard) begin(ctx context.Context, method string, stream bool) (context.Context, call) {
+func (g *Guard) begin(ctx context.Context, method string, stream bool) (context.Context, call) {
 	incoming, _ := metadata.FromIncomingContext(ctx)
 	wished := ""
 	if values := incoming.Get(telemetry.RequestIDHeader); len(values) == 1 {
@@ -135,16 +137,16 @@ func (g *guard) begin(ctx context.Context, method string, stream bool) (context.
 	}
 	ctx, _ = telemetry.WithRequestID(ctx, wished)
 	begun := call{method: method, started: time.Now()}
-	ctx, begun.span = g.tracing.Serve(ctx, incoming, method, stream)
-	g.metrics.CallBegan()
+	ctx, begun.span = g.Tracing.Serve(ctx, incoming, method, stream)
+	g.Metrics.CallBegan()
 	return ctx, begun
 }
 
 // finish is the one place where errors become codes, and where a bug in one
 // call is kept from ending the process.
-func (g *guard) finish(ctx context.Context, c call, panicked any, err error) error {
+func (g *Guard) finish(ctx context.Context, c call, panicked any, err error) error {
 	if panicked != nil {
-		g.logger.ErrorContext(ctx, "call panicked", "method", c.method, "panic", panicked, "stack", string(debug.Stack()))
+		g.Logger.ErrorContext(ctx, "call panicked", "method", c.method, "panic", panicked, "stack", string(debug.Stack()))
 		err = status.Error(codes.Internal, "the server failed to answer this call; its log says more")
 	}
 	err = core.StatusOf(err)
@@ -153,13 +155,13 @@ func (g *guard) finish(ctx context.Context, c call, panicked any, err error) err
 		err = quotable(err, telemetry.RequestID(ctx))
 	}
 	took := time.Since(c.started)
-	g.metrics.CallEnded(c.method, code.String(), fault(code), took)
+	g.Metrics.CallEnded(c.method, code.String(), fault(code), took)
 	c.span.End(err)
 	if code == codes.Internal || code == codes.Unknown {
-		g.logger.ErrorContext(ctx, "call failed", "method", c.method, "error", err)
+		g.Logger.ErrorContext(ctx, "call failed", "method", c.method, "error", err)
 	}
-	if g.logger.Enabled(ctx, slog.LevelDebug) {
-		g.logger.DebugContext(ctx, "call", "method", c.method, "caller", callerOf(ctx), "code", code.String(), "took", took)
+	if g.Logger.Enabled(ctx, slog.LevelDebug) {
+		g.Logger.DebugContext(ctx, "call", "method", c.method, "caller", callerOf(ctx), "code", code.String(), "took", took)
 	}
 	return err
 }
@@ -201,8 +203,8 @@ func validate(message any) error {
 	return spec.Validate(m)
 }
 
-// guardedStream validates what comes in and carries the principal.
-type guardedStream struct {
+// GuardedStream validates what comes in and carries the principal.
+type GuardedStream struct {
 	grpc.ServerStream
 	ctx context.Context
 	// revocable streams end with their context even while they wait for the
@@ -210,21 +212,21 @@ type guardedStream struct {
 	revocable bool
 }
 
-func (s *guardedStream) Context() context.Context { return s.ctx }
+func (s *GuardedStream) Context() context.Context { return s.ctx }
 
-// with is the stream with another context.
-func (s *guardedStream) with(ctx context.Context) *guardedStream {
-	return &guardedStream{ServerStream: s.ServerStream, ctx: ctx, revocable: s.revocable}
+// With is the stream with another context.
+func (s *GuardedStream) With(ctx context.Context) *GuardedStream {
+	return &GuardedStream{ServerStream: s.ServerStream, ctx: ctx, revocable: s.revocable}
 }
 
-func (s *guardedStream) RecvMsg(m any) error {
+func (s *GuardedStream) RecvMsg(m any) error {
 	if err := s.receive(m); err != nil {
 		return err
 	}
 	return validate(m)
 }
 
-func (s *guardedStream) receive(m any) error {
+func (s *GuardedStream) receive(m any) error {
 	if !s.revocable {
 		return s.ServerStream.RecvMsg(m)
 	}

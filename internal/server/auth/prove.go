@@ -1,4 +1,4 @@
-package server
+package auth
 
 import (
 	"context"
@@ -17,7 +17,7 @@ import (
 
 // surely proves a caller. A server turns a caller away only if it knows as much as the leader does: the state of a
 // server that was just started, or that is cut off, says nothing about who is missing in it.
-func (a *authenticator) surely(ctx context.Context, by shown, prove func() (core.Principal, error)) (core.Principal, error) {
+func (a *Authenticator) surely(ctx context.Context, by shown, prove func() (core.Principal, error)) (core.Principal, error) {
 	p, err := prove()
 	if notKnown(err) {
 		p, err = a.unknown.prove(ctx, by, prove)
@@ -34,14 +34,14 @@ func (a *authenticator) surely(ctx context.Context, by shown, prove func() (core
 // unproven is the answer to a caller whom only the leader may know. Nothing was done, so that another server may be
 // asked: by the one that passed the call on, or by the caller.
 func unproven(ctx context.Context, why error) error {
-	if isForwarded(ctx) {
+	if IsForwarded(ctx) {
 		return &consensus.NotLeaderError{}
 	}
 	return core.WithReason(core.ReasonNoLeader, fmt.Sprintf("this server is behind the others and does not know the caller: %v; ask another one, or again", why))
 }
 
 // proveCall proves the caller of a gRPC method, by the headers of the call alone.
-func (a *authenticator) proveCall(ctx context.Context, method string) (core.Principal, error) {
+func (a *Authenticator) proveCall(ctx context.Context, method string) (core.Principal, error) {
 	if p := core.Caller(ctx); a.stillHolds(p) {
 		return p, nil // proved by its headers
 	}
@@ -55,14 +55,14 @@ func (a *authenticator) proveCall(ctx context.Context, method string) (core.Prin
 }
 
 // fromContext proves the caller of a gRPC call.
-func (a *authenticator) fromContext(ctx context.Context) (core.Principal, error) {
+func (a *Authenticator) fromContext(ctx context.Context) (core.Principal, error) {
 	from, ok := peer.FromContext(ctx)
 	if !ok {
 		return core.Principal{}, errNoIdentity
 	}
 	md, _ := metadata.FromIncomingContext(ctx)
 	switch info := from.AuthInfo.(type) {
-	case innerAuth:
+	case InnerAuth:
 		return principalFromMetadata(md)
 	case credentials.TLSInfo:
 		if p, ok, err := a.fromTLS(info); ok {
@@ -82,7 +82,7 @@ func (a *authenticator) fromContext(ctx context.Context) (core.Principal, error)
 	if !ok {
 		return core.Principal{}, errNoIdentity
 	}
-	return a.fromToken(secret)
+	return a.FromToken(secret)
 }
 
 // shown is the API token or join token that a caller without a certificate shows, and from where.
@@ -110,5 +110,5 @@ func shownIn(ctx context.Context) shown {
 		return shown{}
 	}
 	secret, _ := bearer(header[0])
-	return shown{address: machineOf(ctx), token: secret}
+	return shown{address: MachineOf(ctx), token: secret}
 }

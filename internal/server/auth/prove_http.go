@@ -1,4 +1,4 @@
-package server
+package auth
 
 import (
 	"net/http"
@@ -11,17 +11,17 @@ import (
 	"github.com/cloudless/cloudless/internal/server/core"
 )
 
-// headerCopy marks what servers ask of each other's registries: it is answered
+// HeaderCopy marks what servers ask of each other's registries: it is answered
 // by the asked one alone.
-const headerCopy = "x-cloudless-copy"
+const HeaderCopy = "x-cloudless-copy"
 
-// copying reports whether a request copies images between servers.
-func copying(p core.Principal, r *http.Request) bool {
-	return p.Role == core.RoleServer && r.Header.Get(headerCopy) != ""
+// Copying reports whether a request copies images between servers.
+func Copying(p core.Principal, r *http.Request) bool {
+	return p.Role == core.RoleServer && r.Header.Get(HeaderCopy) != ""
 }
 
-// proveRequest proves the caller of an HTTP request. The method is that of a gRPC call, empty for any other request.
-func (a *authenticator) proveRequest(r *http.Request, method string) (core.Principal, error) {
+// ProveRequest proves the caller of an HTTP request. The method is that of a gRPC call, empty for any other request.
+func (a *Authenticator) ProveRequest(r *http.Request, method string) (core.Principal, error) {
 	return a.surely(r.Context(), shownBy(r), func() (core.Principal, error) {
 		p, err := a.identify(r)
 		if err == nil && forMembers(method) {
@@ -33,7 +33,7 @@ func (a *authenticator) proveRequest(r *http.Request, method string) (core.Princ
 
 // identify proves the caller by client certificate, bearer token, or, as
 // registry clients do it, by a token as the password.
-func (a *authenticator) identify(r *http.Request) (core.Principal, error) {
+func (a *Authenticator) identify(r *http.Request) (core.Principal, error) {
 	if r.TLS == nil {
 		return core.Principal{}, errNoIdentity
 	}
@@ -41,13 +41,13 @@ func (a *authenticator) identify(r *http.Request) (core.Principal, error) {
 		if err == nil && p.Role == core.RoleServer && r.Header.Get(metadataID) != "" {
 			return a.fromServer(p.ID, principalHeaders(r.Header))
 		}
-		if err == nil && copying(p, r) && p.ID.Name() != a.core.UID {
+		if err == nil && Copying(p, r) && p.ID.Name() != a.core.UID {
 			err = a.requireMember(p)
 		}
 		return p, err
 	}
 	if by := shownBy(r); by.token != "" {
-		return a.fromToken(by.token)
+		return a.FromToken(by.token)
 	}
 	return core.Principal{}, errNoIdentity
 }

@@ -1,4 +1,4 @@
-package server
+package auth
 
 import (
 	"context"
@@ -8,22 +8,24 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// revocations ends the streams of a token when the token is revoked or expires.
-type revocations struct {
+// Revocations ends the streams of a token when the token is revoked or expires.
+type Revocations struct {
 	mu      sync.Mutex
 	next    int
 	streams map[string]map[int]context.CancelCauseFunc
 }
 
-func newRevocations() *revocations {
-	return &revocations{streams: map[string]map[int]context.CancelCauseFunc{}}
+// NewRevocations has no streams yet.
+func NewRevocations() *Revocations {
+	return &Revocations{streams: map[string]map[int]context.CancelCauseFunc{}}
 }
 
-func (r *revocations) bind(ctx context.Context, p core.Principal) (context.Context, func()) {
+// Bind ends the context of a stream when the token of its caller is revoked or expires.
+func (r *Revocations) Bind(ctx context.Context, p core.Principal) (context.Context, func()) {
 	if p.TokenUID == "" {
 		return ctx, func() {}
 	}
-	ctx, stopTimer := context.WithDeadlineCause(ctx, p.Expires, errUnknownToken)
+	ctx, stopTimer := context.WithDeadlineCause(ctx, p.Expires, ErrUnknownToken)
 	ctx, cancel := context.WithCancelCause(ctx)
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -45,16 +47,17 @@ func (r *revocations) bind(ctx context.Context, p core.Principal) (context.Conte
 	}
 }
 
-func (r *revocations) revoke(tokenUID string) {
+// Revoke ends the streams of a token.
+func (r *Revocations) Revoke(tokenUID string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, cancel := range r.streams[tokenUID] {
-		cancel(errUnknownToken)
+		cancel(ErrUnknownToken)
 	}
 }
 
-// revokeMissing does the same for every token that is not there any more.
-func (r *revocations) revokeMissing(snap *state.Snapshot) {
+// RevokeMissing does the same for every token that is not there any more.
+func (r *Revocations) RevokeMissing(snap *state.Snapshot) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for uid, streams := range r.streams {
@@ -62,7 +65,7 @@ func (r *revocations) revokeMissing(snap *state.Snapshot) {
 			continue
 		}
 		for _, cancel := range streams {
-			cancel(errUnknownToken)
+			cancel(ErrUnknownToken)
 		}
 	}
 }

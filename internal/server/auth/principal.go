@@ -1,6 +1,7 @@
-package server
+package auth
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"time"
@@ -19,7 +20,7 @@ import (
 
 var (
 	errNoIdentity   = errors.New("this call needs an identity: send an API token as 'Authorization: Bearer …' or use a client certificate of this cluster")
-	errUnknownToken = errors.New("the API token is not valid: it is unknown, revoked or has expired; " + newTokenWayOut(core.RoleOperator))
+	ErrUnknownToken = errors.New("the API token is not valid: it is unknown, revoked or has expired; " + newTokenWayOut(core.RoleOperator))
 )
 
 // expiredToken is an API token whose time is over.
@@ -58,23 +59,25 @@ func unauthenticated(err error) error {
 	return status.Error(codes.Unauthenticated, err.Error())
 }
 
-// authenticator proves identities against the replicated state.
-type authenticator struct {
+// Authenticator proves identities against the replicated state.
+type Authenticator struct {
 	core    *core.Core
 	cluster string
 	unknown *unknownCallers
 }
 
-func newAuthenticator(core *core.Core, cluster string, unknown *unknownCallers) *authenticator {
-	return &authenticator{core: core, cluster: cluster, unknown: unknown}
+// NewAuthenticator is that of a cluster. It has catchUp wait until this server knows what the leader knew a moment ago,
+// before it turns away a caller that the state does not have. The context is that of the server.
+func NewAuthenticator(ctx context.Context, core *core.Core, cluster string, catchUp func(context.Context) error) *Authenticator {
+	return &Authenticator{core: core, cluster: cluster, unknown: newUnknownCallers(ctx, catchUp)}
 }
 
-func (a *authenticator) snapshot() *state.Snapshot { return a.core.Store.Snapshot() }
+func (a *Authenticator) snapshot() *state.Snapshot { return a.core.Store.Snapshot() }
 
 // fromTLS proves a member of the cluster by its certificate, which the
 // handshake has verified already. A member that is no longer in the state has
 // no identity any more, however long its certificate lasts.
-func (a *authenticator) fromTLS(info credentials.TLSInfo) (core.Principal, bool, error) {
+func (a *Authenticator) fromTLS(info credentials.TLSInfo) (core.Principal, bool, error) {
 	id, ok := identity.PeerID(info.State)
 	if !ok {
 		return core.Principal{}, false, nil
@@ -96,7 +99,7 @@ func (a *authenticator) fromTLS(info credentials.TLSInfo) (core.Principal, bool,
 }
 
 // isMember reports whether the state has the bearer of a certificate.
-func (a *authenticator) isMember(info credentials.TLSInfo) bool {
+func (a *Authenticator) isMember(info credentials.TLSInfo) bool {
 	id, _ := identity.PeerID(info.State)
 	snap := a.snapshot()
 	switch id.Kind() {
@@ -109,15 +112,15 @@ func (a *authenticator) isMember(info credentials.TLSInfo) bool {
 }
 
 // requireMember refuses a server that the state does not have.
-func (a *authenticator) requireMember(p core.Principal) error {
+func (a *Authenticator) requireMember(p core.Principal) error {
 	if p.Role == core.RoleServer && a.snapshot().Server(p.ID.Name()) == nil {
 		return unknownServer(p.ID.Name())
 	}
 	return nil
 }
 
-// fromToken proves a user by an API token.
-func (a *authenticator) fromToken(secret string) (core.Principal, error) {
+// FromToken proves a user by an API token.
+func (a *Authenticator) FromToken(secret string) (core.Principal, error) {
 	parsed, err := identity.ParseAPIToken(secret)
 	if err != nil {
 		return core.Principal{}, err
@@ -125,14 +128,14 @@ func (a *authenticator) fromToken(secret string) (core.Principal, error) {
 	snap := a.snapshot()
 	credential := snap.Credential(parsed.ID())
 	if credential == nil || !parsed.Matches(credential.GetHash()) {
-		return core.Principal{}, errUnknownToken
+		return core.Principal{}, ErrUnknownToken
 	}
 	return a.ofToken(snap.Token(credential.GetTokenUid()))
 }
 
 // stillHolds reports whether a caller that was proved by a token, before its message
 // was read, would be proved again. Everybody else is proved anew.
-func (a *authenticator) stillHolds(p core.Principal) bool {
+func (a *Authenticator) stillHolds(p core.Principal) bool {
 	if p.TokenUID == "" {
 		return false
 	}
@@ -141,9 +144,9 @@ func (a *authenticator) stillHolds(p core.Principal) bool {
 }
 
 // ofToken is the bearer of a token, which may be nil.
-func (a *authenticator) ofToken(token *v1.Token) (core.Principal, error) {
+func (a *Authenticator) ofToken(token *v1.Token) (core.Principal, error) {
 	if token == nil {
-		return core.Principal{}, errUnknownToken
+		return core.Principal{}, ErrUnknownToken
 	}
 	expires := token.GetSpec().GetExpireTime().AsTime()
 	if !a.core.Now().Before(expires) {
@@ -159,7 +162,7 @@ func (a *authenticator) ofToken(token *v1.Token) (core.Principal, error) {
 // fromServer proves a caller whose call another server passes on. That server must
 // be a member, and is believed only about who calls: what the caller may do, and
 // until when, is what the state says here.
-func (a *authenticator) fromServer(by identity.ID, md metadata.MD) (core.Principal, error) {
+func (a *Authenticator) fromServer(by identity.ID, md metadata.MD) (core.Principal, error) {
 	snap := a.snapshot()
 	if snap.Server(by.Name()) == nil {
 		return core.Principal{}, unknownServer(by.Name())

@@ -1,4 +1,4 @@
-package server
+package auth
 
 import (
 	"strings"
@@ -11,7 +11,7 @@ import (
 
 func TestNobodyMayCallAMethodWithoutADeclaration(t *testing.T) {
 	for _, role := range everyone {
-		if err := authorize(core.Principal{Role: role}, "/cloudless.v1.WorkloadService/Undeclared"); err == nil || !strings.Contains(err.Error(), "nobody may call") {
+		if err := Authorize(core.Principal{Role: role}, "/cloudless.v1.WorkloadService/Undeclared"); err == nil || !strings.Contains(err.Error(), "nobody may call") {
 			t.Errorf("as %s: %v", role, err)
 		}
 	}

@@ -1,4 +1,4 @@
-package server
+package auth
 
 import (
 	"context"
@@ -43,7 +43,7 @@ func (c *catchUps) do(context.Context) error {
 	return nil
 }
 
-func nobody() (core.Principal, error) { return core.Principal{}, errUnknownToken }
+func nobody() (core.Principal, error) { return core.Principal{}, ErrUnknownToken }
 
 var someAddress = netip.MustParseAddr("192.0.2.1")
 
@@ -69,7 +69,7 @@ func TestUnknownCallersShareOneCatchUp(t *testing.T) {
 				}
 			})
 		}
-		call(0, 0, errUnknownToken)
+		call(0, 0, ErrUnknownToken)
 		synctest.Wait() // its catch-up runs
 		for i := range 1000 {
 			call(1, i+1, nil)
@@ -90,7 +90,7 @@ func TestCatchUpsKeepTheirDistance(t *testing.T) {
 		begun := time.Now()
 		for i := range 100 {
 			by := shown{address: netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), token: fmt.Sprint(i)}
-			if _, err := unknown.prove(t.Context(), by, nobody); !errors.Is(err, errUnknownToken) {
+			if _, err := unknown.prove(t.Context(), by, nobody); !errors.Is(err, ErrUnknownToken) {
 				t.Error(err)
 			}
 		}
@@ -131,7 +131,7 @@ func TestRefusedTokenIsLookedUpAgainAfterASecond(t *testing.T) {
 		unknown := newUnknownCallers(t.Context(), count.do)
 		by := shown{address: someAddress, token: "made-up"}
 		for range 100 {
-			if _, err := unknown.prove(t.Context(), by, nobody); !errors.Is(err, errUnknownToken) {
+			if _, err := unknown.prove(t.Context(), by, nobody); !errors.Is(err, ErrUnknownToken) {
 				t.Error(err)
 			}
 		}
@@ -155,18 +155,18 @@ func TestUnknownTokensOfOneAddressAreLimited(t *testing.T) {
 			return err
 		}
 		for i := range maxFailures {
-			if err := lookUp("2001:db8::1", i); !errors.Is(err, errUnknownToken) {
+			if err := lookUp("2001:db8::1", i); !errors.Is(err, ErrUnknownToken) {
 				t.Errorf("token %d: %v", i, err)
 			}
 		}
 		wantRefusal(t, lookUp("2001:db8::2", maxFailures), codes.ResourceExhausted, "2001:db8::2", "try again in a second")
 		for _, other := range []string{"2001:db8:0:1::1", "192.0.2.1", "192.0.2.2"} {
-			if err := lookUp(other, 0); !errors.Is(err, errUnknownToken) {
+			if err := lookUp(other, 0); !errors.Is(err, ErrUnknownToken) {
 				t.Errorf("from %s: %v", other, err)
 			}
 		}
 		time.Sleep(time.Second)
-		if err := lookUp("2001:db8::2", maxFailures); !errors.Is(err, errUnknownToken) {
+		if err := lookUp("2001:db8::2", maxFailures); !errors.Is(err, ErrUnknownToken) {
 			t.Errorf("a second later: %v", err)
 		}
 	})
@@ -192,7 +192,7 @@ func TestMemoryOfUnknownTokensIsBounded(t *testing.T) {
 
 // prover proves callers by a state that a test fills.
 type prover struct {
-	*authenticator
+	*Authenticator
 	t     *testing.T
 	store *state.Store
 	count *catchUps
@@ -201,7 +201,7 @@ type prover struct {
 func newProver(t *testing.T) *prover {
 	store, count := state.New(), &catchUps{}
 	part := &core.Core{UID: "s-1", Store: store, Clock: time.Now}
-	return &prover{newAuthenticator(part, "home", newUnknownCallers(t.Context(), count.do)), t, store, count}
+	return &prover{NewAuthenticator(t.Context(), part, "home", count.do), t, store, count}
 }
 
 // create puts objects into the state.
@@ -230,7 +230,7 @@ func (p *prover) byRequest(token string) error {
 	r := httptest.NewRequestWithContext(p.t.Context(), http.MethodGet, "/v1/nodes", nil)
 	r.TLS, r.RemoteAddr = &tls.ConnectionState{}, someAddress.String()+":1"
 	r.Header.Set("Authorization", "Bearer "+token)
-	_, err := p.proveRequest(r, "")
+	_, err := p.ProveRequest(r, "")
 	return err
 }
 
@@ -285,7 +285,7 @@ func TestUnknownJoinTokensShareACatchUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProver(t)
 		prove := func(secret identity.JoinToken, machine netip.Addr) error {
-			return p.proveJoinToken(from(t.Context(), machine), secret.Reveal(), secret, core.RoleNode)
+			return p.ProveJoinToken(from(t.Context(), machine), secret.Reveal(), secret, core.RoleNode)
 		}
 		gone := identity.NewJoinToken(identity.Fingerprint{})
 		for range 10 {
@@ -319,7 +319,7 @@ func TestServerIsNotBelievedAboutARevokedToken(t *testing.T) {
 		t.Fatal(err)
 	}
 	gone := core.Principal{ID: user, Role: core.RoleAdmin, TokenUID: "gone", Expires: time.Now().Add(time.Hour)}
-	if _, err := p.fromServer(server, metadataOf(gone)); !errors.Is(err, errUnknownToken) {
+	if _, err := p.fromServer(server, MetadataOf(gone)); !errors.Is(err, ErrUnknownToken) {
 		t.Errorf("proved with %v", err)
 	}
 }

@@ -1,4 +1,4 @@
-package server
+package auth
 
 import (
 	"context"
@@ -58,8 +58,8 @@ type behindError struct{ error }
 func notKnown(err error) bool {
 	_, node := errors.AsType[unknownNode](err)
 	_, server := errors.AsType[unknownServer](err)
-	_, joinToken := errors.AsType[unknownJoinToken](err)
-	return node || server || joinToken || errors.Is(err, errUnknownToken)
+	_, joinToken := errors.AsType[UnknownJoinToken](err)
+	return node || server || joinToken || errors.Is(err, ErrUnknownToken)
 }
 
 // prove proves a caller again once this server knows what the leader knows.

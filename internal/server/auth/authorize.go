@@ -1,4 +1,4 @@
-package server
+package auth
 
 import (
 	"fmt"
@@ -31,9 +31,9 @@ var rolesOf = map[v1.Method_Caller][]string{
 	v1.Method_MEMBER_SERVER: {core.RoleServer},
 }
 
-// permitted returns the roles that may call a method. It is empty for methods that
+// Permitted returns the roles that may call a method. It is empty for methods that
 // the contract does not declare: nobody may call them.
-func permitted(method string) []string {
+func Permitted(method string) []string {
 	m, _ := api.MethodOf(method)
 	return rolesOf[m.Caller]
 }
@@ -73,14 +73,14 @@ func (f *forbidden) Error() string {
 // Code implements the interface by which errors say their codes.
 func (*forbidden) Code() codes.Code { return codes.PermissionDenied }
 
-// authorize refuses a caller that may not call a method.
-func authorize(p core.Principal, method string) error {
-	return authorizeTo(p, method, "call "+strings.TrimPrefix(method, "/"))
+// Authorize refuses a caller that may not call a method.
+func Authorize(p core.Principal, method string) error {
+	return AuthorizeTo(p, method, "call "+strings.TrimPrefix(method, "/"))
 }
 
-// authorizeTo is the same for what a method does, which the refusal says in words.
-func authorizeTo(p core.Principal, method, what string) error {
-	roles := permitted(method)
+// AuthorizeTo is the same for what a method does, which the refusal says in words.
+func AuthorizeTo(p core.Principal, method, what string) error {
+	roles := Permitted(method)
 	if slices.Contains(roles, p.Role) {
 		return nil
 	}
@@ -93,12 +93,12 @@ func authorizeEarly(p core.Principal, method string) error {
 	if m, declared := api.MethodOf(method); !declared || m.IsOpen() {
 		return nil
 	}
-	return authorize(p, method)
+	return Authorize(p, method)
 }
 
-// authorizeHTTP is the same for what is served besides the API: the registry
+// AuthorizeHTTP is the same for what is served besides the API: the registry
 // may be read by all and written by writers, everything else is for readers.
-func authorizeHTTP(p core.Principal, registry, write bool) error {
+func AuthorizeHTTP(p core.Principal, registry, write bool) error {
 	roles, what := readers, "read this"
 	switch {
 	case registry && write:

@@ -1,4 +1,4 @@
-package server
+package auth
 
 import (
 	"context"
@@ -15,28 +15,28 @@ import (
 	"github.com/cloudless/cloudless/internal/server/core"
 )
 
-// innerAuth marks a connection of the gateway.
-type innerAuth struct{ credentials.CommonAuthInfo }
+// InnerAuth marks a connection of the gateway.
+type InnerAuth struct{ credentials.CommonAuthInfo }
 
-func (innerAuth) AuthType() string { return "inner" }
+func (InnerAuth) AuthType() string { return "inner" }
 
 const (
-	// metadataForwarded marks a call that was passed on once already.
-	metadataForwarded = "x-cloudless-forwarded"
-	// metadataMachine is from where a call came that a server passes on.
-	metadataMachine = "x-cloudless-machine"
+	// MetadataForwarded marks a call that was passed on once already.
+	MetadataForwarded = "x-cloudless-forwarded"
+	// MetadataMachine is from where a call came that a server passes on.
+	MetadataMachine = "x-cloudless-machine"
 )
 
-// machineOf is the machine from which a call came: that at the other end of the
+// MachineOf is the machine from which a call came: that at the other end of the
 // connection, or where a server passes the call on, the one that it names.
-func machineOf(ctx context.Context) netip.Addr {
+func MachineOf(ctx context.Context) netip.Addr {
 	from, ok := peer.FromContext(ctx)
 	if !ok {
 		return netip.Addr{}
 	}
-	if passedOnBy(ctx) != "" {
+	if PassedOnBy(ctx) != "" {
 		md, _ := metadata.FromIncomingContext(ctx)
-		if named := md.Get(metadataMachine); len(named) == 1 {
+		if named := md.Get(MetadataMachine); len(named) == 1 {
 			machine, _ := netip.ParseAddr(named[0])
 			return machine
 		}
@@ -49,8 +49,8 @@ func machineOf(ctx context.Context) netip.Addr {
 	return tcp.AddrPort().Addr().Unmap()
 }
 
-// passedOnBy is the server that passes a call on, empty if none does.
-func passedOnBy(ctx context.Context) string {
+// PassedOnBy is the server that passes a call on, empty if none does.
+func PassedOnBy(ctx context.Context) string {
 	from, ok := peer.FromContext(ctx)
 	if !ok {
 		return ""
@@ -65,9 +65,9 @@ func passedOnBy(ctx context.Context) string {
 	return ""
 }
 
-// isForwarded reports whether another server has passed the call on.
-func isForwarded(ctx context.Context) bool {
-	return len(metadata.ValueFromIncomingContext(ctx, metadataForwarded)) > 0
+// IsForwarded reports whether another server has passed the call on.
+func IsForwarded(ctx context.Context) bool {
+	return len(metadata.ValueFromIncomingContext(ctx, MetadataForwarded)) > 0
 }
 
 // The gateway proves its callers itself and hands the result on over a private
@@ -80,8 +80,8 @@ const (
 	metadataExpires = "x-cloudless-expires"
 )
 
-// metadataOf is a principal as the gateway and other servers hand it on.
-func metadataOf(p core.Principal) metadata.MD {
+// MetadataOf is a principal as the gateway and other servers hand it on.
+func MetadataOf(p core.Principal) metadata.MD {
 	md := metadata.Pairs(metadataID, p.ID.String(), metadataRole, p.Role)
 	if p.TokenUID != "" {
 		md.Set(metadataToken, p.TokenUID)
@@ -110,12 +110,12 @@ func principalFromMetadata(md metadata.MD) (core.Principal, error) {
 	return p, nil
 }
 
-// handOn names the caller in the headers of a request to another server, in the place of what the caller says of itself.
-func handOn(h http.Header, p core.Principal) {
-	for _, key := range []string{"Authorization", headerCopy, metadataID, metadataRole, metadataToken, metadataExpires} {
+// HandOn names the caller in the headers of a request to another server, in the place of what the caller says of itself.
+func HandOn(h http.Header, p core.Principal) {
+	for _, key := range []string{"Authorization", HeaderCopy, metadataID, metadataRole, metadataToken, metadataExpires} {
 		h.Del(key)
 	}
-	for key, values := range metadataOf(p) {
+	for key, values := range MetadataOf(p) {
 		h[http.CanonicalHeaderKey(key)] = values
 	}
 }

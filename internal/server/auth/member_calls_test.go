@@ -1,4 +1,4 @@
-package server
+package auth
 
 import (
 	"testing"
@@ -6,7 +6,7 @@ import (
 )
 
 func TestMembersCallLittleOrMuch(t *testing.T) {
-	var w memberCalls
+	var w MemberCalls
 	now := time.Now()
 	for _, look := range []struct {
 		calls int
@@ -23,7 +23,7 @@ func TestMembersCallLittleOrMuch(t *testing.T) {
 		for range look.calls {
 			w.add()
 		}
-		if got := w.areFew(now); got != look.want {
+		if got := w.AreFew(now); got != look.want {
 			t.Errorf("%d calls after %s: few is %v", look.calls, look.after, got)
 		}
 	}

@@ -1,4 +1,4 @@
-package server
+package auth
 
 import (
 	"context"
@@ -17,9 +17,9 @@ import (
 	"github.com/cloudless/cloudless/internal/server/oneport"
 )
 
-// tap checks the headers of calls without a client certificate before the message is read, so that a caller without an
+// Tap checks the headers of calls without a client certificate before the message is read, so that a caller without an
 // identity cannot make the server buffer megabytes. It runs in the goroutine that reads the connection.
-func (g *guard) tap(ctx context.Context, about *tap.Info) (context.Context, error) {
+func (g *Guard) Tap(ctx context.Context, about *tap.Info) (context.Context, error) {
 	from := oneport.StrangerOf(ctx)
 	if open(about.FullMethodName) {
 		if !from.Begin(ctx) {
@@ -27,7 +27,7 @@ func (g *guard) tap(ctx context.Context, about *tap.Info) (context.Context, erro
 		}
 		return ctx, nil
 	}
-	p, err := g.auth.proveCall(ctx, about.FullMethodName)
+	p, err := g.Auth.proveCall(ctx, about.FullMethodName)
 	if err != nil {
 		from.Refused()
 		return ctx, core.StatusOf(err)
@@ -36,18 +36,18 @@ func (g *guard) tap(ctx context.Context, about *tap.Info) (context.Context, erro
 	return core.WithPrincipal(ctx, p), nil // the interceptors check that it is still valid
 }
 
-// tapMember checks the headers of calls with a client certificate. Calls of members pass. If the state does not know a
+// TapMember checks the headers of calls with a client certificate. Calls of members pass. If the state does not know a
 // caller yet, catching up with the leader delays only the caller's own connection.
-func (g *guard) tapMember(ctx context.Context, about *tap.Info) (context.Context, error) {
+func (g *Guard) TapMember(ctx context.Context, about *tap.Info) (context.Context, error) {
 	from, ok := peer.FromContext(ctx)
 	if !ok {
 		return ctx, core.StatusOf(unauthenticated(errNoIdentity))
 	}
 	info, ok := from.AuthInfo.(credentials.TLSInfo)
-	if !ok || g.auth.isMember(info) {
+	if !ok || g.Auth.isMember(info) {
 		return ctx, nil // the gateway has authenticated its callers, and the interceptors check every call
 	}
-	p, err := g.auth.proveCall(ctx, about.FullMethodName)
+	p, err := g.Auth.proveCall(ctx, about.FullMethodName)
 	if err == nil {
 		err = authorizeEarly(p, about.FullMethodName) // servers that are not members may call only a few methods
 	}
@@ -58,8 +58,8 @@ func errTooManyCalls() error {
 	return core.Refuse(codes.Unavailable, "too many machines ask to join at this moment; ask again")
 }
 
-// tapHTTP does the same for gRPC calls that come through net/http, which has no tap.
-func (g *guard) tapHTTP(next http.Handler) http.Handler {
+// TapHTTP does the same for gRPC calls that come through net/http, which has no tap.
+func (g *Guard) TapHTTP(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		from := oneport.StrangerOf(r.Context())
 		var err error
@@ -85,8 +85,8 @@ func (g *guard) tapHTTP(next http.Handler) http.Handler {
 	})
 }
 
-func (g *guard) proveOverHTTP(r *http.Request) error {
-	p, err := g.auth.proveRequest(r, r.URL.Path)
+func (g *Guard) proveOverHTTP(r *http.Request) error {
+	p, err := g.Auth.ProveRequest(r, r.URL.Path)
 	if err != nil {
 		return err
 	}

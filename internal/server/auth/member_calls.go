@@ -1,4 +1,4 @@
-package server
+package auth
 
 import (
 	"sync"
@@ -13,8 +13,8 @@ const (
 	callLook = time.Second
 )
 
-// memberCalls counts the calls of callers with an identity.
-type memberCalls struct {
+// MemberCalls counts the calls of callers with an identity.
+type MemberCalls struct {
 	count atomic.Uint64
 
 	mu     sync.Mutex
@@ -24,12 +24,12 @@ type memberCalls struct {
 }
 
 // Count is how many there were.
-func (w *memberCalls) Count() uint64 { return w.count.Load() }
+func (w *MemberCalls) Count() uint64 { return w.count.Load() }
 
-func (w *memberCalls) add() { w.count.Add(1) }
+func (w *MemberCalls) add() { w.count.Add(1) }
 
-// areFew reports whether there were few calls lately.
-func (w *memberCalls) areFew(now time.Time) bool {
+// AreFew reports whether there were few calls lately.
+func (w *MemberCalls) AreFew(now time.Time) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if took := now.Sub(w.looked); took >= callLook {

@@ -1,4 +1,4 @@
-package server
+package auth
 
 import (
 	"context"
@@ -13,22 +13,22 @@ import (
 
 func TestStreamsEndWhenTheirTokenExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRevocations()
-		ctx, release := r.bind(t.Context(), core.Principal{TokenUID: "t", Expires: time.Now().Add(time.Hour)})
+		r := NewRevocations()
+		ctx, release := r.Bind(t.Context(), core.Principal{TokenUID: "t", Expires: time.Now().Add(time.Hour)})
 		defer release()
 		time.Sleep(time.Hour - time.Second)
 		if ctx.Err() != nil {
 			t.Fatalf("ended before its time: %v", context.Cause(ctx))
 		}
 		time.Sleep(2 * time.Second)
-		if context.Cause(ctx) != errUnknownToken {
+		if context.Cause(ctx) != ErrUnknownToken {
 			t.Errorf("ended by %v", context.Cause(ctx))
 		}
 	})
 }
 
 func TestRevocationIsNotMissedByALag(t *testing.T) {
-	r := newRevocations()
+	r := NewRevocations()
 	store := state.New()
 	var b state.Batch
 	b.Create(&v1.Token{Metadata: &v1.Metadata{Uid: "kept", Name: "kept"}})
@@ -36,11 +36,11 @@ func TestRevocationIsNotMissedByALag(t *testing.T) {
 		t.Fatal(err)
 	}
 	later := time.Now().Add(time.Hour)
-	kept, release := r.bind(t.Context(), core.Principal{TokenUID: "kept", Expires: later})
+	kept, release := r.Bind(t.Context(), core.Principal{TokenUID: "kept", Expires: later})
 	defer release()
-	gone, releaseGone := r.bind(t.Context(), core.Principal{TokenUID: "gone", Expires: later})
-	r.revokeMissing(store.Snapshot())
-	if kept.Err() != nil || context.Cause(gone) != errUnknownToken {
+	gone, releaseGone := r.Bind(t.Context(), core.Principal{TokenUID: "gone", Expires: later})
+	r.RevokeMissing(store.Snapshot())
+	if kept.Err() != nil || context.Cause(gone) != ErrUnknownToken {
 		t.Errorf("kept ended by %v, gone by %v", context.Cause(kept), context.Cause(gone))
 	}
 	releaseGone()
