@@ -2,8 +2,8 @@ package logfile
 
 import "bytes"
 
-// cutPart takes the next record's worth off p: a line, or as much of one as is
-// there and fits in a record.
+// cutPart cuts the next record off p: a line, or as much of one as is there and fits in a
+// record.
 func cutPart(p []byte) (part, rest []byte, ends bool) {
 	window := p[:min(len(p), maxPart+1)]
 	if i := bytes.IndexByte(window, '\n'); i >= 0 {

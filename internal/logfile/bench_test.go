@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// BenchmarkPump is the way of output from a pipe to the disk's cache.
+// BenchmarkPump copies output from a pipe to the disk cache.
 func BenchmarkPump(b *testing.B) {
 	line := []byte("a line of output as programs write them, about eighty bytes long, more or less..\n")
 	chunk := bytes.Repeat(line, 4096/len(line))

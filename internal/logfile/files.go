@@ -43,12 +43,12 @@ func filePath(dir string, seq uint64) string { return filepath.Join(dir, fileNam
 // backwardBlock is how much is read at once when a file is read from its end.
 const backwardBlock = 64 << 10
 
-// readBackward hands the records of a file to visit, the last one first, until
-// visit returns false. It returns the offset behind the last newline: what is
-// after it is a record that is being written or was cut short.
+// readBackward passes the records of a file to visit, the last one first, until visit
+// returns false. It returns the offset after the last newline: a record after it is
+// incomplete.
 func readBackward(f io.ReaderAt, size int64, visit func(offset int64, line []byte) bool) (end int64, err error) {
 	var (
-		tail  []byte // what lies at offset and does not yet begin with a known start
+		tail  []byte // data at offset whose start is not known yet
 		at    = size
 		found bool // whether a newline has been seen
 	)
@@ -85,8 +85,8 @@ func readBackward(f io.ReaderAt, size int64, visit func(offset int64, line []byt
 	return end, nil
 }
 
-// lastStamp returns the stamp of the last record of a file, or the zero time if
-// there is none, and the offset behind it.
+// lastStamp returns the timestamp of the last record of a file, or the zero time if there
+// is none, and the offset after it.
 func lastStamp(f *os.File) (stamp time.Time, end int64, err error) {
 	info, err := f.Stat()
 	if err != nil {
@@ -99,8 +99,8 @@ func lastStamp(f *os.File) (stamp time.Time, end int64, err error) {
 	return stamp, end, err
 }
 
-// firstStamp returns the stamp of the first record of a file, or the zero time
-// if there is none.
+// firstStamp returns the timestamp of the first record of a file, or the zero time if there
+// is none.
 func firstStamp(f *os.File) time.Time {
 	_, head := readHeader(f)
 	var b [len(stampLayout)]byte

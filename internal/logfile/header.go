@@ -9,14 +9,14 @@ import (
 	"strings"
 )
 
-// bootStep is by how much the numbers of files go up when the machine was restarted. Files that were begun shortly before
-// a crash may be gone after it, and their numbers must not be used again: a reader may know them.
+// bootStep is by how much the numbers of files increase when the machine was restarted. Files that were begun shortly
+// before a crash may be gone after it, and their numbers must not be reused: a reader may know them.
 const bootStep = 1000
 
-// header is the first line of a file. Files of releases before positions have none, and count as ones whose header is
-// zero. The line is no record, so readers of those releases pass over it.
+// header is the first line of a file. Files of releases before positions have none; for them the header is zero. The
+// line is not a record, so readers of those releases skip it.
 type header struct {
-	log   uint32 // the same in all files of a log; another one if the folder was removed and made again
+	log   uint32 // the same in all files of a log; different if the folder was removed and created again
 	epoch uint32 // of this file
 	prev  uint64 // the number of the file before this one
 	boot  string // the machine's boot in which the file was begun
@@ -73,7 +73,7 @@ func readHeader(f *os.File) (h header, size int64) {
 	return h, int64(len(b))
 }
 
-// headerOf is the header of the file with that number, zero if the file has none or is not there.
+// headerOf is the header of the file with that number, zero if the file has none or is missing.
 func headerOf(dir string, seq uint64) header {
 	f, err := os.Open(filePath(dir, seq))
 	if err != nil {
@@ -84,14 +84,14 @@ func headerOf(dir string, seq uint64) header {
 	return h
 }
 
-// newID is never zero, which stands for a file without a header.
+// newID is never zero, which means a file without a header.
 func newID() uint32 {
 	var b [4]byte
-	_, _ = rand.Read(b[:]) // which never fails
+	_, _ = rand.Read(b[:]) // never fails
 	return max(1, binary.BigEndian.Uint32(b[:]))
 }
 
-// currentBoot names the time since the machine was started; empty if the machine does not say.
+// currentBoot identifies the machine's current boot; empty if unknown.
 func currentBoot() string {
 	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

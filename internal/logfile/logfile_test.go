@@ -50,7 +50,7 @@ func read(t testing.TB, dir string, opts Options) []Entry {
 	return entries
 }
 
-// join puts parts together again and marks the streams: "stdout: one".
+// join joins the parts of lines and marks the streams: "stdout: one".
 func join(entries []Entry) []string {
 	lines := []string{}
 	var parts [2]strings.Builder
@@ -126,7 +126,7 @@ func TestRecordsOnDisk(t *testing.T) {
 	}
 }
 
-func TestLongLineComesInPartsAndWholeAgain(t *testing.T) {
+func TestLongLineIsSplitAndJoined(t *testing.T) {
 	const size = 50 << 20
 	dir := t.TempDir()
 	w := openLog(t, dir, WriterOptions{Limits: Limits{MaxFileBytes: 1 << 20, MaxFiles: 1000}})
@@ -190,17 +190,17 @@ func TestRotationByAge(t *testing.T) {
 	}
 	equal(t, join(all(t, dir)), []string{"stdout: 3", "stdout: 4", "stdout: 5", "stdout: 6"})
 
-	// A writer that is opened later knows how old the files are.
+	// A writer that is opened later knows the age of the files.
 	w.Close()
 	c.add(90 * time.Minute)
 	write(t, openLog(t, dir, opts), Stdout, "later\n")
 	equal(t, join(all(t, dir)), []string{"stdout: 5", "stdout: 6", "stdout: later"})
 }
 
-// A clock that is set back a little is waited for, so that stamps stay in order; one
-// that was far ahead is believed when it is right again, also by the next writer, and
-// its files get no older by it.
-func TestClockThatJumpsBack(t *testing.T) {
+// If the clock is set back a little, timestamps wait for it, so that they stay in order. If
+// it was far ahead, it is trusted when it is right again, also by the next writer, and its
+// files do not age by that.
+func TestClockSetBack(t *testing.T) {
 	dir := t.TempDir()
 	c := newClock()
 	start := c.Time
@@ -228,9 +228,9 @@ func TestClockThatJumpsBack(t *testing.T) {
 	equal(t, join(read(t, dir, Options{Tail: 2, Until: day.Add(24*time.Hour - 1)})), []string{"stdout: three", "stdout: four"})
 }
 
-// A clock that is set forward makes nothing old: what was written before it is still
-// there when the clock is set right, and goes when the new date has lasted.
-func TestClockThatJumpsAhead(t *testing.T) {
+// A clock that is set forward makes nothing old: earlier output is still there when the
+// clock is corrected, and is removed when the new date has lasted.
+func TestClockSetForward(t *testing.T) {
 	dir := t.TempDir()
 	c := newClock()
 	w := openLog(t, dir, WriterOptions{Now: c.now, Uptime: c.uptime, Limits: Limits{MaxAge: 4 * time.Hour, MaxFiles: 100}})
@@ -254,7 +254,7 @@ func TestClockThatJumpsAhead(t *testing.T) {
 	equal(t, join(all(t, dir)), []string{"stdout: believed"})
 }
 
-func TestTornRecordIsCutOff(t *testing.T) {
+func TestTornRecordIsTruncated(t *testing.T) {
 	whole := "2026-01-02T03:04:05.000000000Z stdout F whole\n"
 	torn := "2026-01-02T03:04:05.000000000Z stdout F torn"
 	for n := range len(torn) {
@@ -268,7 +268,7 @@ func TestTornRecordIsCutOff(t *testing.T) {
 	}
 }
 
-func TestLineThatACrashLeftOpenIsNotGluedToTheNext(t *testing.T) {
+func TestUnfinishedLineIsNotJoinedToTheNext(t *testing.T) {
 	dir := t.TempDir()
 	killed := openLog(t, dir, WriterOptions{})
 	killed.append(Stdout, []byte("half of a li"))
@@ -290,7 +290,7 @@ func TestTwoWritersDoNotShareAFile(t *testing.T) {
 	equal(t, join(all(t, dir)), []string{"stdout: old 1", "stdout: new 1", "stdout: new 2", "stdout: old 2"})
 }
 
-func TestForeignFilesAndLinesAreLeftAlone(t *testing.T) {
+func TestForeignFilesAndLinesAreIgnored(t *testing.T) {
 	dir := t.TempDir()
 	for name, content := range map[string]string{
 		"notes.txt":     "keep me",
@@ -310,7 +310,7 @@ func TestForeignFilesAndLinesAreLeftAlone(t *testing.T) {
 	equal(t, logFiles(t, dir), []string{"00000000.log", "00000002.log", "1.log", "notes.txt", "x00000001.log"})
 }
 
-func TestErrorOfTheReaderIsReported(t *testing.T) {
+func TestReadErrorIsReported(t *testing.T) {
 	broken := errors.New("broken")
 	dir := t.TempDir()
 	w := openLog(t, dir, WriterOptions{})

@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// Position is a place in a log from which reading can be resumed: the next record of each stream. It does not depend
-// on any clock, and stays valid while the writer and the reader are restarted and while files are started and removed.
-// The two streams share a place except where reading began in the middle of a line.
+// Position is a place in a log from which reading can resume: the next record of each stream. It does not depend on any
+// clock, and stays valid across restarts of writer and reader and while files are started and removed. The two streams
+// share a place except if reading began in the middle of a line.
 type Position struct {
 	Stdout, Stderr Place
 }
@@ -17,17 +17,16 @@ type Position struct {
 type Place struct {
 	File   uint64
 	Offset int64
-	// Log and Epoch identify the file beyond its number; zero for one that has no header.
+	// Log and Epoch identify the file beyond its number; zero for one without a header.
 	Log, Epoch uint32
-	// Open is whether the last record before the place was a part of a line that goes on.
+	// Open is whether the last record before the place was a part of a line that continues.
 	Open bool
 }
 
-// at is the place without what identifies its file.
+// at is the place without the identity of its file.
 func (p Place) at() position { return position{p.File, p.Offset} }
 
-// String is the text of a position, as ParsePosition reads it. Readers keep it and give it back; they must not look
-// into it.
+// String is the text of a position for ParsePosition. Readers store it and send it back; they must not interpret it.
 func (p Position) String() string {
 	if p.Stdout == p.Stderr {
 		return string(p.Stdout.appendTo(nil))

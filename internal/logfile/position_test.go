@@ -13,9 +13,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// A log is written, rotated, cut off and damaged in any order while a reader is interrupted again and again. It
-// resumes by position each time: no line comes twice, and none is missing unless it is gone from the disk, which the
-// reader is told.
+// A log is written, rotated, cut off and damaged in any order while a reader is interrupted again and again. It resumes
+// by position each time: no line comes twice, and none is missing unless it is gone from the disk, in which case the
+// reader gets a gap.
 func TestResumedReaderLosesAndRepeatsNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		dir, err := os.MkdirTemp("", "log")
@@ -39,16 +39,16 @@ func TestResumedReaderLosesAndRepeatsNothing(t *testing.T) {
 	})
 }
 
-// story is a log with all that was ever written to it, and a reader that comes and goes.
+// story is a log with everything that was ever written to it, and a reader that comes and goes.
 type story struct {
 	dir    string
 	clock  *clock
 	boot   int
 	writer *Writer
-	begun  [2]bool // by stream: a line that was begun and not ended
+	begun  [2]bool // by stream: a line was begun and not ended
 
 	written [2]int          // by stream: lines that were begun
-	gone    [2]map[int]bool // by stream: lines that are not on the disk any more; true if a reader can know that
+	gone    [2]map[int]bool // by stream: lines that are no longer on disk; true if a reader can know that
 
 	after   *Position
 	joined  [2]string // by stream: the parts of a line whose end was not read yet
@@ -62,7 +62,7 @@ func newStory(t *rapid.T, dir string) *story {
 	s.open(t)
 	begin := Options{Tail: rapid.SampledFrom([]int{-1, 0, 3}).Draw(t, "tail"), Begin: true, Follow: true}
 	begin.Done = closed
-	s.readWith(t, begin, -1) // of an empty log, which is where all of it will come
+	s.readWith(t, begin, -1) // of an empty log, where everything will come
 	return s
 }
 
@@ -81,7 +81,7 @@ func (s *story) bootName() string { return fmt.Sprint("boot ", s.boot) }
 func (s *story) writeLine(t *rapid.T) { s.write(t, true) }
 func (s *story) writePart(t *rapid.T) { s.write(t, false) }
 
-// write begins a line, or goes on with the one that was begun.
+// write begins a line, or continues the current one.
 func (s *story) write(t *rapid.T, ends bool) {
 	i := rapid.IntRange(0, 1).Draw(t, "stream")
 	text := "more"
@@ -162,7 +162,7 @@ func (s *story) onDisk(t *rapid.T) (records map[string]bool) {
 	return records
 }
 
-// forget is the end of what told of removed files: the numbers of those that were there.
+// forget removes what identified removed files: the numbers of those that were there.
 func (s *story) forget() {
 	for _, gone := range s.gone {
 		for number := range gone {
@@ -171,7 +171,7 @@ func (s *story) forget() {
 	}
 }
 
-// note remembers what has gone, and whether it can be known.
+// note remembers which lines are gone, and whether a reader can know that.
 func (s *story) note(before, after map[string]bool, known bool) {
 	for record := range before {
 		if after[record] {
@@ -187,7 +187,7 @@ func (s *story) note(before, after map[string]bool, known bool) {
 	}
 }
 
-// read resumes where it was and breaks off after so many entries, unless that is negative.
+// read resumes where it was and stops after count entries, unless that is negative.
 func (s *story) read(t *rapid.T, count int) {
 	s.readWith(t, Options{After: s.after, Begin: rapid.Bool().Draw(t, "begin")}, count)
 }
@@ -273,8 +273,8 @@ func (s *story) checkEnd(t *rapid.T) {
 	}
 }
 
-// A log of the release before positions has no headers. It is read and resumed like any other, and a writer goes on in
-// a file of its own.
+// A log of the release before positions has no headers. It is read and resumed like any other, and a writer continues
+// in a new file.
 func TestLogOfThePreviousReleaseIsResumed(t *testing.T) {
 	dir := t.TempDir()
 	old := "2026-01-02T03:04:05.000000000Z stdout F one\n2026-01-02T03:04:05.000000000Z stdout F two\n"
@@ -287,9 +287,9 @@ func TestLogOfThePreviousReleaseIsResumed(t *testing.T) {
 	equal(t, logFiles(t, dir), []string{"00000003.log", "00000004.log"})
 }
 
-// A crash of the machine can take the header of the newest file that is left, and whole files behind it. The writer
-// does not use their numbers again: a reader that resumes behind them gets all that was written since.
-func TestCrashThatTookTheHeaderIsResumed(t *testing.T) {
+// A crash of the machine can take the header of the newest remaining file, and whole files after it. The writer does
+// not reuse their numbers: a reader that resumes after them gets everything written since.
+func TestLogWithALostHeaderIsResumed(t *testing.T) {
 	dir := t.TempDir()
 	limits := Limits{MaxFileBytes: 1, MaxFiles: 10}
 	w := openLog(t, dir, WriterOptions{Boot: "one", Limits: limits})
@@ -309,8 +309,8 @@ func TestCrashThatTookTheHeaderIsResumed(t *testing.T) {
 	equal(t, join(read(t, dir, Options{After: &last})), []string{"gap", "stdout: 4", "stdout: 5", "stdout: 6"})
 }
 
-// Following by time shows what is new whatever its time: the clock of the machine may be behind that of who asks.
-func TestFollowSinceDropsNothingNewWhenTheClockIsBehind(t *testing.T) {
+// Following by time shows new records whatever their time: the machine's clock may be behind the reader's.
+func TestFollowSinceDeliversNewLinesWhateverTheClock(t *testing.T) {
 	dir := t.TempDir()
 	c := newClock()
 	w := openLog(t, dir, WriterOptions{Now: c.now, Uptime: c.uptime})
@@ -333,7 +333,7 @@ func TestFollowSinceDropsNothingNewWhenTheClockIsBehind(t *testing.T) {
 	equal(t, join(got), []string{"stdout: new"})
 }
 
-// Restarts of the machine make small files, which do not drive out what the limits let stay.
+// Restarts of the machine create small files, which do not displace what the limits allow.
 func TestRestartsOfTheMachineRemoveNothing(t *testing.T) {
 	dir := t.TempDir()
 	var want []string
@@ -345,8 +345,8 @@ func TestRestartsOfTheMachineRemoveNothing(t *testing.T) {
 	equal(t, join(all(t, dir)), want)
 }
 
-// A position that somebody made up reads something or nothing, and no half records.
-func TestPositionThatWasMadeUpIsHarmless(t *testing.T) {
+// An invented position reads something or nothing, and no partial records.
+func TestInventedPositionIsHarmless(t *testing.T) {
 	dir := t.TempDir()
 	write(t, openLog(t, dir, WriterOptions{}), Stdout, "one\ntwo\n")
 	known := read(t, dir, Options{Tail: -1})[0].Position

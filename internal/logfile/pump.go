@@ -12,16 +12,16 @@ import (
 const (
 	pumpBytes = 64 << 10 // what a pipe holds
 
-	// partWait is how long the end of a line may be waited for before its
-	// beginning is written as a part.
+	// partWait is how long to wait for the end of a line before its beginning is written as
+	// a part.
 	partWait = 100 * time.Millisecond
 )
 
-// Pump writes what r delivers as output of the stream until r ends, and ends
-// its last line if r did not. The error is that of reading, never of writing.
+// Pump writes what r delivers as output of the stream until r ends, and ends its last line
+// if r did not. The error is that of reading, never of writing.
 //
-// A line whose end does not come is written as a part after a tenth of a
-// second, if r has read deadlines as pipes have, and at once if it has none.
+// An unfinished line is written as a part after a tenth of a second, if r has read
+// deadlines as pipes have, and at once if it has none.
 func (w *Writer) Pump(stream Stream, r io.Reader) error {
 	in := newPartReader(r)
 	buf := make([]byte, pumpBytes)
@@ -63,14 +63,14 @@ func (w *Writer) finish(stream Stream, p []byte) {
 	}
 }
 
-// writable is how much of b need not wait for more: whole lines, and whole
-// parts of the line behind them.
+// writable is how much of b can be written now: whole lines, and whole parts of the line
+// after them.
 func writable(b []byte) int {
 	lines := bytes.LastIndexByte(b, '\n') + 1
 	return lines + (len(b)-lines)/maxPart*maxPart
 }
 
-// partReader sets the deadline by which a line that has begun must go on.
+// partReader sets the deadline by which an unfinished line must continue.
 type partReader struct {
 	deadlines deadliner // nil if the reader has none
 	set       bool
@@ -86,8 +86,8 @@ func newPartReader(r io.Reader) *partReader {
 	return &partReader{deadlines: d}
 }
 
-// limit prepares the next read: without a deadline unless output is waiting,
-// with a new one if it has just begun to wait, else with the one that is set.
+// limit prepares the next read: without a deadline unless output is waiting, with a new one
+// if it has just begun to wait, else with the current one.
 func (p *partReader) limit(waiting, fresh bool) error {
 	if p.deadlines == nil || !waiting && !p.set || waiting && p.set && !fresh {
 		return nil

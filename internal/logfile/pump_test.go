@@ -43,7 +43,7 @@ func TestPromptIsWrittenBeforeItsLineEnds(t *testing.T) {
 		if got := join(all(t, dir)); len(got) != 1 || got[0] != "stdout: Name? (required) Ada" {
 			t.Errorf("after the newline: %q", got)
 		}
-		// A line that is not waited for is written in one piece.
+		// A line that ends in time is written in one piece.
 		time.Sleep(partWait / 2)
 		send(" line\n")
 		if got := all(t, dir); got[len(got)-1].Line != "next line" {
@@ -70,8 +70,8 @@ func (c *chunks) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// Whatever is written in whatever pieces is what is read, by stream.
-func TestWhatIsReadIsWhatWasWritten(t *testing.T) {
+// Each stream reads back what was written to it, in whatever pieces.
+func TestReadReturnsWhatWasWritten(t *testing.T) {
 	root := t.TempDir()
 	rapid.Check(t, func(rt *rapid.T) {
 		dir, err := os.MkdirTemp(root, "")
@@ -110,7 +110,7 @@ func TestWhatIsReadIsWhatWasWritten(t *testing.T) {
 				rt.Errorf("stream %d: got %q, want %q", s, got[s].String(), want[s].String())
 			}
 		}
-		// And the tail of a log is the end of it.
+		// And the tail of a log is its end.
 		entries := all(t, dir)
 		lines := join(entries)
 		n := rapid.IntRange(0, len(lines)+1).Draw(rt, "tail")
@@ -121,7 +121,7 @@ func TestWhatIsReadIsWhatWasWritten(t *testing.T) {
 	})
 }
 
-// A disk that is full never blocks the writer, and the log says what is missing.
+// A full disk never blocks the writer, and the log says what is missing.
 func TestFullDisk(t *testing.T) {
 	disk := smallDisk(t)
 	dir := filepath.Join(disk, "log")
@@ -163,7 +163,7 @@ func TestFullDisk(t *testing.T) {
 
 // A reader that follows while the disk is full gets everything that is on disk
 // afterwards. Each attempt to begin a file wakes it.
-func TestFollowDeliversWhatIsWrittenAfterTheDiskWasFull(t *testing.T) {
+func TestFollowContinuesAfterAFullDisk(t *testing.T) {
 	disk := smallDisk(t)
 	dir := filepath.Join(disk, "log")
 	w := openLog(t, dir, WriterOptions{})

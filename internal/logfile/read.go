@@ -15,46 +15,41 @@ import (
 type Entry struct {
 	Time    time.Time
 	Stream  Stream
-	Partial bool // the line goes on in the next entry of the same stream
+	Partial bool // the line continues in the next entry of the same stream
 	Line    string
-	// Gap is set instead of a line where records are gone that were not read: their files were removed by their
-	// limits, or lost when the machine crashed.
+	// Gap is set instead of a line if unread records are gone: the limits removed their files, or a crash of the
+	// machine lost them.
 	Gap bool
 	// Begin is set instead of a line in the entry that Options.Begin asks for.
 	Begin bool
-	// Position is where reading resumes behind this entry.
+	// Position is where reading resumes after this entry.
 	Position Position
 }
 
 // Options says what to read of a log.
 type Options struct {
-	// After resumes behind an entry that was read before, if it is not nil. Since and Tail then mean nothing.
+	// After resumes after an earlier entry, if it is not nil. Since and Tail are then ignored.
 	After *Position
 	// Begin asks for a first entry that only says where reading begins.
 	Begin bool
-	// Since leaves out older records, if it is not zero. What is written from now on is delivered whatever its time:
-	// clocks may be set back.
+	// Since leaves out older records, if it is not zero. New output is delivered whatever its time: clocks may be set
+	// back.
 	Since time.Time
 	// Until leaves out newer records, if it is not zero.
 	Until time.Time
-	// Tail is the number of lines to begin with, counted from the end; all of
-	// them if negative.
+	// Tail is the number of lines to begin with, counted from the end; negative means all.
 	Tail int
-	// Follow goes on with what is written from now on, and waits for a log that
-	// does not exist yet, until Done is closed, Until has passed or the log is
-	// removed.
+	// Follow also delivers new output, and waits for a log that does not exist yet, until Done is closed, Until has
+	// passed or the log is removed.
 	Follow bool
-	// Done is closed by the caller once nothing more will be written; nil if it
-	// cannot know.
+	// Done is closed by the caller once nothing more will be written. It may be nil.
 	Done <-chan struct{}
 }
 
-// Read hands the log in dir to fn, entry by entry. It returns nil when it has
-// delivered everything that was asked for, the error of fn as it is, or that of
-// ctx. A log that does not exist is an empty one.
+// Read passes the log in dir to fn, entry by entry. It returns nil when it has delivered everything that was asked for,
+// the error of fn unchanged, or that of ctx. A missing log is an empty one.
 //
-// Files that are removed by their limits before they could be read are passed
-// over, with an entry in their place.
+// If the limits remove files before they were read, a gap entry takes their place.
 func Read(ctx context.Context, dir string, opts Options, fn func(Entry) error) error {
 	r := &reader{dir: dir, opts: opts, fn: fn, buf: make([]byte, readBytes)}
 	defer r.closeFile()
@@ -67,7 +62,7 @@ func Read(ctx context.Context, dir string, opts Options, fn func(Entry) error) e
 		}
 		return r.admitGap(r.last) // nothing is left of what was asked for
 	}
-	// Watching begins before reading, so that nothing falls between the two.
+	// Watching begins before reading, so that nothing is missed in between.
 	w := newWaiter(dir, opts)
 	defer w.close()
 	if err := r.seek(ctx); err != nil {
@@ -107,27 +102,27 @@ type reader struct {
 	dir  string
 	opts Options
 	fn   func(Entry) error
-	// visit is handed the lines at the cursor; deliver if nil.
+	// visit is called with the lines at the cursor; deliver if nil.
 	visit func(line []byte) error
 
-	from     [2]position // by stream: what comes before is not wanted
+	from     [2]position // by stream: earlier records are not wanted
 	fromHead [2]header   // of the files of from
 
-	old  position  // what comes before was written before reading began
-	to   *position // what comes from here on was written too late; nil if nothing was
+	old  position  // earlier records were written before reading began
+	to   *position // records from here on were written too late; nil if none were
 	at   position  // of the next record
-	file *os.File  // the file at.seq, if it is open
-	head header    // of the file at.seq, as far as it is known
-	skip bool      // at lies within a line that is no record
+	file *os.File  // the open file at.seq, if any
+	head header    // of the file at.seq, if known
+	skip bool      // at is within a line that is not a record
 	buf  []byte
 	open [2]bool // by stream: the last entry was partial
-	// missed is whether records were lost between what was delivered and the cursor.
+	// missed is whether records were lost between the last delivered one and the cursor.
 	missed bool
-	last   time.Time // of what was delivered last
-	said   Position  // behind what was delivered last
+	last   time.Time // of the last delivered entry
+	said   Position  // after the last delivered entry
 }
 
-// ended reports whether all that remains was written too late.
+// ended reports whether everything that remains was written too late.
 func (r *reader) ended() bool { return r.to != nil && !r.at.before(*r.to) }
 
 // drain delivers everything that is on disk.
@@ -145,8 +140,8 @@ func (r *reader) drain(ctx context.Context) error {
 		if next == 0 || err != nil {
 			return err
 		}
-		// The writer begins a file when it is done with the one before it: now,
-		// and only now, what can be read is all there will be.
+		// The writer begins a file after it has finished the one before: now, and only now, everything that will ever
+		// be in it can be read.
 		if err := r.readFile(ctx); err != nil {
 			return err
 		}
@@ -156,8 +151,8 @@ func (r *reader) drain(ctx context.Context) error {
 	return nil
 }
 
-// proceed puts the cursor at the beginning of another file. One with a lower number is the first of a log that was
-// begun anew, and one with the same number replaces the file at the cursor.
+// proceed moves the cursor to the beginning of another file. One with a lower number is the first of a log that was
+// created again, and one with the same number replaces the file at the cursor.
 func (r *reader) proceed(next uint64) {
 	before := next - 1
 	if head := headerOf(r.dir, next); head.prev != 0 {
@@ -201,7 +196,7 @@ func (r *reader) isReplaced() bool {
 	return openedErr == nil && foundErr == nil && !os.SameFile(opened, found)
 }
 
-// isAnew reports whether the files belong to another log than the one with that id: it was removed, and begun again.
+// isAnew reports whether the files belong to another log than the one with that id: it was removed, and created again.
 func (r *reader) isAnew(seqs []uint64, log uint32) bool {
 	for _, seq := range slices.Backward(seqs) {
 		if found := headerOf(r.dir, seq).log; found != 0 {
@@ -211,7 +206,7 @@ func (r *reader) isAnew(seqs []uint64, log uint32) bool {
 	return false
 }
 
-// files are the numbers of the log's files; there are none of a log that does not exist.
+// files are the numbers of the log's files; none if the log does not exist.
 func (r *reader) files() ([]uint64, error) {
 	seqs, err := listFiles(r.dir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -220,8 +215,7 @@ func (r *reader) files() ([]uint64, error) {
 	return seqs, nil
 }
 
-// openNext opens the file at the cursor or, if that is not there, the next one.
-// It reports false if there is none.
+// openNext opens the file at the cursor or, if that is missing, the next one. It reports false if there is none.
 func (r *reader) openNext() (bool, error) {
 	for {
 		f, err := os.Open(filePath(r.dir, r.at.seq))
@@ -239,12 +233,12 @@ func (r *reader) openNext() (bool, error) {
 		if next == 0 || err != nil {
 			return false, err
 		}
-		r.missed = true // what was to be read here
+		r.missed = true // what should have been read here
 		r.proceed(next)
 	}
 }
 
-// identify remembers the header of the file at the cursor. One without a header belongs to the log in which it lies.
+// identify remembers the header of the file at the cursor. A file without a header belongs to the log of its folder.
 func (r *reader) identify(head header) {
 	if head.log == 0 {
 		head.log = r.head.log
@@ -252,7 +246,7 @@ func (r *reader) identify(head header) {
 	r.head = head
 }
 
-// beginsLine reports whether a line begins at the offset; a position that was made up may lie anywhere.
+// beginsLine reports whether a line begins at the offset; an invented position may be anywhere.
 func beginsLine(f *os.File, offset int64) bool {
 	var b [1]byte
 	if offset == 0 {
@@ -269,8 +263,8 @@ func (r *reader) closeFile() {
 	}
 }
 
-// readFile delivers the rest of the present file, up to its last newline. What
-// follows is read again once it is complete.
+// readFile delivers the rest of the current file, up to its last newline. What follows is read again once it is
+// complete.
 func (r *reader) readFile(ctx context.Context) error {
 	for !r.ended() {
 		if err := ctx.Err(); err != nil {
@@ -290,8 +284,7 @@ func (r *reader) readFile(ctx context.Context) error {
 	return nil
 }
 
-// deliverLines delivers the records in b, which was read at the cursor, and
-// moves the cursor behind the last one.
+// deliverLines delivers the records in b, which was read at the cursor, and moves the cursor after the last one.
 func (r *reader) deliverLines(b []byte) error {
 	visit := r.visit
 	if visit == nil {
@@ -319,7 +312,7 @@ func (r *reader) deliverLines(b []byte) error {
 	return nil
 }
 
-// deliver hands the record at the cursor to the callback if it is wanted.
+// deliver passes the record at the cursor to the callback if it is wanted.
 func (r *reader) deliver(line []byte) error {
 	if r.at.offset == 0 {
 		head, _ := parseHeader(line)
@@ -327,7 +320,7 @@ func (r *reader) deliver(line []byte) error {
 	}
 	rec, err := parseRecord(line)
 	if err != nil {
-		return nil // a header, or damage by other hands; the rest of it still counts
+		return nil // a header, or damage by other programs; the rest of the file still counts
 	}
 	s := rec.stream.index()
 	unwanted := r.at.before(r.from[s]) ||
@@ -354,16 +347,16 @@ func (r *reader) deliver(line []byte) error {
 	return r.hand(Entry{Time: rec.time, Stream: rec.stream, Partial: !rec.ends, Line: string(rec.line)}, behind)
 }
 
-// hand gives an entry to the callback. Reading resumes behind it at a position of the present file.
+// hand passes an entry to the callback. Reading resumes after it at a position of the current file.
 func (r *reader) hand(e Entry, behind position) error {
 	e.Position = r.position(behind)
 	r.said = e.Position
 	return r.fn(e)
 }
 
-// admitGap says that something is missing before what was written at a time.
+// admitGap reports a gap before what was written at a time.
 func (r *reader) admitGap(at time.Time) error {
-	// The ends of lines are missing, too. They do not move the position: whoever resumes behind them is told of the gap.
+	// The ends of lines are missing, too. They do not move the position: a reader that resumes there gets the gap.
 	for s, place := range []*Place{&r.said.Stdout, &r.said.Stderr} {
 		if !r.open[s] {
 			continue

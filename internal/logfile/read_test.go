@@ -28,10 +28,10 @@ func TestTail(t *testing.T) {
 		"stdout: 1", "stdout: 2", "stdout: 3", "stderr: 4", "stderr: 5", "stderr: 7",
 		"stdout: 6 begins, 6 goes on, 6 ends", "stderr: 8 begins, 8 waits",
 	}
-	// Lines in the order in which they end; what waits is the last.
+	// Lines in the order in which they end; what is unfinished is the last.
 	for n := range len(lines) + 2 {
 		entries := read(t, dir, Options{Tail: n})
-		entries = append(entries, Entry{Stream: Stderr}) // ends what waits
+		entries = append(entries, Entry{Stream: Stderr}) // ends what is unfinished
 		got := join(entries)
 		if n == 0 {
 			equal(t, got, []string{"stderr: "})
@@ -81,13 +81,12 @@ func (c *countingReaderAt) ReadAt(b []byte, offset int64) (int, error) {
 	return c.ReaderAt.ReadAt(b, offset)
 }
 
-// What is written while the end of a log is looked for is not among its last lines,
-// unless it is followed.
-func TestTailIsNotMoreThanWasAskedFor(t *testing.T) {
+// Output that is written while the tail is searched for is not part of it, unless the log is followed.
+func TestTailIgnoresLaterLines(t *testing.T) {
 	for follow, want := range map[bool][]string{false: {"two"}, true: {"two", "three"}} {
 		dir := t.TempDir()
 		w := openLog(t, dir, WriterOptions{})
-		// lastLine is the last line of the log, in the middle of which another one is written.
+		// lastLine is the last line of the log, while another one is written.
 		lastLine := func(meanwhile string) (got []string) {
 			r := &reader{dir: dir, opts: Options{Tail: 1, Follow: follow}, buf: make([]byte, readBytes), fn: func(e Entry) error {
 				got = append(got, e.Line)
@@ -108,8 +107,7 @@ func TestTailIsNotMoreThanWasAskedFor(t *testing.T) {
 	}
 }
 
-// A program may print faster than its log is read: who does not follow it gets what
-// was there, and an end.
+// A program may print faster than its log is read: without Follow, a reader gets what was there, and an end.
 func TestReadEndsWhileTheLogGrows(t *testing.T) {
 	for about, tail := range map[string]int{"all": -1, "the last lines": 3} {
 		dir := t.TempDir()
@@ -130,8 +128,8 @@ func TestReadEndsWhileTheLogGrows(t *testing.T) {
 	}
 }
 
-// Nor is what came later read only to be left out, which would have no end either.
-func TestReadLooksAtNothingThatCameLater(t *testing.T) {
+// Later output is not even read only to be skipped, which would never end either.
+func TestReadDoesNotReadLaterOutput(t *testing.T) {
 	dir := t.TempDir()
 	w := openLog(t, dir, WriterOptions{Limits: Limits{MaxFileBytes: 100, MaxFiles: 100}})
 	write(t, w, Stdout, "1\n")
@@ -149,9 +147,9 @@ func TestReadLooksAtNothingThatCameLater(t *testing.T) {
 	}
 }
 
-// A log that is written faster than it is read loses its oldest files. Who reads it is
-// told where, once for all that is missing there.
-func TestReaderIsToldWhatWasRemovedBeforeItWasRead(t *testing.T) {
+// A log that is written faster than it is read loses its oldest files. The reader gets one gap for everything that is
+// missing there.
+func TestReaderGetsAGapForRemovedFiles(t *testing.T) {
 	for name, opts := range map[string]Options{"followed": {Tail: -1, Follow: true}, "read": {Tail: -1}} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -177,7 +175,7 @@ func TestReaderIsToldWhatWasRemovedBeforeItWasRead(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// Of the file that is being read nothing is missing.
+			// Nothing is missing from the file that is being read.
 			want := []string{"stdout: 1", "stdout: 2", "gap"}
 			if opts.Follow {
 				want = append(want, join(all(t, dir))...)
@@ -222,13 +220,13 @@ func TestSinceAndUntil(t *testing.T) {
 	}
 }
 
-func TestLogThatDoesNotExistIsEmpty(t *testing.T) {
+func TestMissingLogIsEmpty(t *testing.T) {
 	if got := all(t, filepath.Join(t.TempDir(), "nothing")); len(got) != 0 {
 		t.Errorf("got %v", got)
 	}
 }
 
-func TestReadStopsWithTheErrorOfItsCallback(t *testing.T) {
+func TestReadStopsOnACallbackError(t *testing.T) {
 	dir := t.TempDir()
 	write(t, openLog(t, dir, WriterOptions{}), Stdout, "1\n2\n")
 	enough := errors.New("enough")
@@ -242,7 +240,7 @@ func TestReadStopsWithTheErrorOfItsCallback(t *testing.T) {
 	}
 }
 
-// follow reads a log in the background; lines are what it delivers, joined.
+// follow reads a log in the background; entries are what it delivers.
 func follow(t *testing.T, dir string, opts Options) (entries <-chan Entry, result <-chan error) {
 	t.Helper()
 	delivered, done := make(chan Entry), make(chan error, 1)
@@ -287,7 +285,7 @@ func TestFollowWaitsForTheLog(t *testing.T) {
 	}
 }
 
-func TestFollowNeverDeliversHalfARecord(t *testing.T) {
+func TestFollowNeverDeliversPartialRecords(t *testing.T) {
 	dir := t.TempDir()
 	f, err := os.Create(filepath.Join(dir, "00000001.log"))
 	if err != nil {
@@ -308,9 +306,9 @@ func TestFollowNeverDeliversHalfARecord(t *testing.T) {
 	}
 }
 
-// A file that was removed and made again under the same number is another file. The reader opens it, and reports a
+// A file that was removed and created again under the same number is another file. The reader opens it, and reports a
 // gap if it had read from the one before.
-func TestReaderOpensAFileThatReplacesItsOwn(t *testing.T) {
+func TestReaderOpensAReplacedFile(t *testing.T) {
 	for name, c := range map[string]struct {
 		before string
 		want   []string
@@ -397,7 +395,7 @@ func TestFollowAcrossRotationAndRestarts(t *testing.T) {
 				return
 			}
 			pumpNumbers(t, w, i*lines, lines)
-			w.file.Close() // all that is left of a writer that was killed
+			w.file.Close() // all that is left of a killed writer
 		}
 	}()
 	secondLines := make(chan []string)

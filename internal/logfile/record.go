@@ -33,16 +33,16 @@ const (
 	maxPart     = 16 << 10
 )
 
-// record is a part of a line of output, or the whole of one.
+// record is a line of output, or a part of one.
 type record struct {
 	time   time.Time
 	stream Stream
 	begins bool // the line does not begin in an earlier record
-	ends   bool // the line does not go on in a later record
+	ends   bool // the line does not continue in a later record
 	line   []byte
 }
 
-// tag is the letter for what part of its line the record is.
+// tag is the letter for the record's part of its line.
 func (r record) tag() byte {
 	switch {
 	case r.begins && r.ends:
@@ -62,7 +62,7 @@ func (r record) appendTo(b []byte) []byte {
 	return r.appendRest(b)
 }
 
-// appendRest adds what follows the stamp.
+// appendRest adds what follows the timestamp.
 func (r record) appendRest(b []byte) []byte {
 	b = append(b, ' ')
 	b = append(b, r.stream...)
@@ -73,8 +73,7 @@ func (r record) appendRest(b []byte) []byte {
 
 var errRecord = errors.New("not a log record")
 
-// parseRecord reads a record without its newline. The record's line is a part
-// of b.
+// parseRecord reads a record without its newline. The record's line is a subslice of b.
 func parseRecord(b []byte) (record, error) {
 	const stampLen = len(stampLayout)
 	if len(b) < headerLen || b[stampLen] != ' ' || b[tagAt-1] != ' ' || b[headerLen-1] != ' ' {
@@ -103,13 +102,13 @@ func parseRecord(b []byte) (record, error) {
 	return r, nil
 }
 
-// parseStamp reads the stamp at the beginning of a record.
+// parseStamp reads the timestamp at the beginning of a record.
 func parseStamp(b []byte) (time.Time, error) {
 	if len(b) < len(stampLayout) {
 		return time.Time{}, errRecord
 	}
 	b = b[:len(stampLayout)]
-	// Package time would take a comma for the point, and a sign for a digit.
+	// Package time would accept a comma as the point, and a sign as a digit.
 	const point = len("2006-01-02T15:04:05")
 	for i, c := range b[point:] {
 		isDigit := '0' <= c && c <= '9'

@@ -7,7 +7,7 @@ import (
 	"os"
 )
 
-// seek puts the cursor where the options say that reading begins and, unless the log is followed, sets where it ends.
+// seek moves the cursor to where reading begins by the options and, unless the log is followed, sets where it ends.
 func (r *reader) seek(ctx context.Context) error {
 	seqs, err := r.files()
 	if err != nil {
@@ -21,7 +21,7 @@ func (r *reader) seek(ctx context.Context) error {
 		}
 	}
 	if !r.opts.Follow {
-		r.to = &end // a log that is written faster than it is read would have no end otherwise
+		r.to = &end // otherwise a log that is written faster than it is read would never end
 	}
 	if r.opts.After != nil {
 		if err := r.seekAfter(seqs); err != nil {
@@ -50,7 +50,7 @@ func (r *reader) begin(at Position) error {
 	return r.fn(Entry{Begin: true, Position: at})
 }
 
-// endOf is the offset behind the last whole record of a file, 0 if the file is not there.
+// endOf is the offset after the last complete record of a file, 0 if the file is missing.
 func (r *reader) endOf(seq uint64) (int64, error) {
 	f, err := os.Open(filePath(r.dir, seq))
 	if errors.Is(err, os.ErrNotExist) {
@@ -63,7 +63,7 @@ func (r *reader) endOf(seq uint64) (int64, error) {
 	return wholeEnd(f)
 }
 
-// wholeEnd is the offset behind the last newline of a file.
+// wholeEnd is the offset after the last newline of a file.
 func wholeEnd(f *os.File) (int64, error) {
 	info, err := f.Stat()
 	if err != nil {
@@ -79,13 +79,13 @@ func wholeEnd(f *os.File) (int64, error) {
 // errFound ends a search.
 var errFound = errors.New("found")
 
-// seekSince is where the first record lies that is not older than Options.Since, or the end if there is none.
+// seekSince is the first record that is not older than Options.Since, or the end if there is none.
 func (r *reader) seekSince(ctx context.Context, first, end position) (position, error) {
 	since := r.opts.Since.UTC().Format(stampLayout)
 	search := &reader{dir: r.dir, at: first, to: &end, buf: r.buf}
 	defer search.closeFile()
 	search.visit = func(line []byte) error {
-		if len(line) < len(since) || string(line[:len(since)]) < since { // stamps compare as text
+		if len(line) < len(since) || string(line[:len(since)]) < since { // timestamps compare as text
 			return nil
 		}
 		if _, err := parseRecord(line); err != nil {
@@ -100,7 +100,7 @@ func (r *reader) seekSince(ctx context.Context, first, end position) (position, 
 	return end, err
 }
 
-// seekAfter resumes behind Options.After. What was lost since then is noted as missed.
+// seekAfter resumes after Options.After. What was lost since then is noted as missed.
 func (r *reader) seekAfter(seqs []uint64) error {
 	for s, place := range []Place{r.opts.After.Stdout, r.opts.After.Stderr} {
 		at, head, intact, err := r.locate(place, seqs)
@@ -118,8 +118,8 @@ func (r *reader) seekAfter(seqs []uint64) error {
 	return nil
 }
 
-// locate finds a place again, or where reading goes on if what was read there is not in the log any more. A file that
-// is gone is left to openNext.
+// locate finds a place again, or where reading continues if what was read there is no longer in the log. openNext
+// handles a missing file.
 func (r *reader) locate(place Place, seqs []uint64) (at position, head header, intact bool, err error) {
 	head = header{log: place.Log, epoch: place.Epoch}
 	if r.isAnew(seqs, place.Log) {
@@ -151,7 +151,7 @@ func (r *reader) locate(place Place, seqs []uint64) (at position, head header, i
 	return place.at(), head, true, nil
 }
 
-// position is the place behind what has been looked at so far, with what identifies its file.
+// position is the place after what has been read so far, with the identity of its file.
 func (r *reader) position(behind position) Position {
 	return Position{r.place(0, behind), r.place(1, behind)}
 }

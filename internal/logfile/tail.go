@@ -10,7 +10,7 @@ import (
 // tail finds where the last lines of a log begin, reading it from its end.
 type tail struct {
 	opts      Options
-	first     position // what comes before is not wanted
+	first     position // earlier records are not wanted
 	end       position // of the log, as it is now
 	remaining int      // lines still wanted
 	from      [2]position
@@ -19,7 +19,7 @@ type tail struct {
 	stopped   bool
 }
 
-// seekTail puts the cursor where the lines begin that Options.Tail asks for. They lie between the two positions.
+// seekTail moves the cursor to where the lines of Options.Tail begin. They are between the two positions.
 func (r *reader) seekTail(seqs []uint64, first, end position) error {
 	r.at = first
 	if r.opts.Tail < 0 {
@@ -50,7 +50,7 @@ func (r *reader) seekTail(seqs []uint64, first, end position) error {
 	return nil
 }
 
-// scan looks at the records of one file.
+// scan examines the records of one file.
 func (t *tail) scan(dir string, seq uint64) error {
 	f, err := os.Open(filePath(dir, seq))
 	if err != nil {
@@ -69,12 +69,12 @@ func (t *tail) scan(dir string, seq uint64) error {
 		return t.visit(position{seq, offset}, line)
 	})
 	if errors.Is(err, errRecord) {
-		err = nil // damaged by other hands; what is behind the damage counts
+		err = nil // damaged by other programs; what is after the damage counts
 	}
 	return err
 }
 
-// visit looks at one record and reports whether to go on to the one before it.
+// visit examines one record and reports whether to continue with the one before it.
 func (t *tail) visit(at position, line []byte) bool {
 	if at.before(t.first) {
 		t.stopped = true

@@ -9,27 +9,26 @@ import (
 	"time"
 )
 
-// Scheme is the scheme of the URIs by which a shim is told where to log.
+// Scheme is the scheme of the URIs that tell a shim where to log.
 const Scheme = "cloudless-log"
 
 // Command is the argument that makes the shim's program the logger of a stock
 // shim; the log's URI follows it.
 const Command = "log"
 
-// Limits bounds what a log may take on disk. The zero value of a field stands
-// for its default.
+// Limits bounds a log's disk space. A zero field means its default.
 type Limits struct {
 	// MaxFileBytes is the size at which the next file is started, 10 MiB by
 	// default. A file may exceed it by one batch of records, about 80 KiB.
 	MaxFileBytes int64
 	// MaxFiles is the number of files kept, 5 by default.
 	MaxFiles int
-	// MaxAge is the age at which output is removed, at the latest a quarter of
-	// it later, provided that there is new output. By default age is no reason.
+	// MaxAge is the age at which output is removed, at the latest a quarter of it later,
+	// provided that there is new output. By default there is no limit.
 	MaxAge time.Duration
 }
 
-// The limits of a log for which nothing else is said.
+// The default limits of a log.
 const (
 	DefaultMaxFileBytes = 10 << 20
 	DefaultMaxFiles     = 5
@@ -57,8 +56,8 @@ func (l Limits) validate() error {
 	return nil
 }
 
-// URI names the log in dir, an absolute path, and its limits. A client hands it
-// to the shim as the task's standard output and standard error.
+// URI names the log in dir, an absolute path, and its limits. A client passes it to the
+// shim as the task's standard output and standard error.
 func URI(dir string, limits Limits) string {
 	limits = limits.withDefaults()
 	query := url.Values{
@@ -87,8 +86,8 @@ func BinaryURI(program, dir string, limits Limits) string {
 // ErrScheme means that a URI is not one of a log.
 var ErrScheme = errors.New("not a " + Scheme + " URI")
 
-// ParseURI is the inverse of [URI]. What is not a log's URI is refused with
-// [ErrScheme]; the limits it returns have no zero field but MaxAge.
+// ParseURI is the inverse of [URI]. It refuses other URIs with [ErrScheme]; the returned
+// limits have no zero field but MaxAge.
 func ParseURI(uri string) (dir string, limits Limits, err error) {
 	u, err := url.Parse(uri)
 	if err != nil || u.Scheme != Scheme {

@@ -9,8 +9,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// lookAgain is the interval at which a log is looked at when the machine has no
-// more watches to give.
+// lookAgain is the polling interval when the machine has no inotify watches left.
 const lookAgain = 500 * time.Millisecond
 
 // waiter wakes a reader when its log may have changed.
@@ -20,7 +19,7 @@ type waiter struct {
 	until    *time.Timer // nil if there is no end
 	watcher  *fsnotify.Watcher
 	watched  string       // the log or, until it exists, the nearest directory above it
-	ticker   *time.Ticker // stands in for a watcher that is not to be had
+	ticker   *time.Ticker // used if there is no watcher
 	finished bool         // nothing more can come
 }
 
@@ -51,7 +50,7 @@ func (w *waiter) close() {
 	}
 }
 
-// watch turns the watch to the log, or as near to it as there is a directory.
+// watch watches the log, or the nearest existing directory above it.
 func (w *waiter) watch() {
 	for w.watched != w.dir {
 		target := nearest(w.dir)
@@ -70,13 +69,13 @@ func (w *waiter) watch() {
 		if w.watched != "" && w.watched != filepath.Dir(w.dir) {
 			_ = w.watcher.Remove(w.watched) // it may itself be gone
 		}
-		// Once more round: something nearer may have come before the watch.
+		// Repeat: something nearer may have appeared before the watch.
 		w.watched = target
 	}
 }
 
-// add watches the target and, if that is the log, also what it lies in: the
-// log itself does not tell that it was removed while a file of it is open.
+// add watches the target and, if that is the log, also its parent: the log itself does not
+// report its removal while a file of it is open.
 func (w *waiter) add(target string) error {
 	if target == w.dir {
 		if err := w.watcher.Add(filepath.Dir(w.dir)); err != nil {
@@ -86,7 +85,7 @@ func (w *waiter) add(target string) error {
 	return w.watcher.Add(target)
 }
 
-// nearest is dir or, if that does not exist, the nearest one above that does.
+// nearest is dir or, if that does not exist, the nearest existing one above.
 func nearest(dir string) string {
 	for {
 		if _, err := os.Stat(dir); err == nil {
@@ -132,7 +131,7 @@ func (w *waiter) wait(ctx context.Context) error {
 	return nil
 }
 
-// handlePending takes the events that have piled up: one look answers them all.
+// handlePending consumes the queued events: one look covers them all.
 func (w *waiter) handlePending() {
 	for w.watcher != nil {
 		select {

@@ -14,12 +14,12 @@ import (
 	"github.com/cloudless/cloudless/internal/retentionclock"
 )
 
-// batchBytes is how many bytes of records are handed to the kernel at once.
+// batchBytes is how many bytes of records are written at once.
 const batchBytes = 64 << 10
 
-// maxStepBack is how far the clock may be set back without that being seen in the
-// stamps: they stand still until it has caught up. One that was further ahead would
-// hold them up for long, so that they go back with it.
+// maxStepBack is how far the clock may be set back before timestamps follow: up to that
+// they stand still until the clock has caught up. A clock that was further ahead would stop
+// them for long, so they go back with it.
 const maxStepBack = time.Second
 
 // WriterOptions configures a [Writer].
@@ -27,14 +27,14 @@ type WriterOptions struct {
 	Limits Limits
 	// Now is the clock that stamps records; time.Now if nil.
 	Now func() time.Time
-	// Uptime tells a clock that was set from time that has passed; that since Open
-	// if nil.
+	// Uptime distinguishes a clock that was set from time that has passed; the time since
+	// Open if nil.
 	Uptime func() time.Duration
-	// Boot names the time since the machine was started; what the kernel says if empty.
+	// Boot identifies the machine's boot; the kernel's boot id if empty.
 	Boot string
 }
 
-// Writer appends to a log. Its methods may be called from several goroutines.
+// Writer appends to a log. It is safe for concurrent use.
 type Writer struct {
 	dir    string
 	limits Limits
@@ -43,7 +43,7 @@ type Writer struct {
 	steady *retentionclock.Clock // a clock that is set forward must not make every file look old
 
 	boot string
-	log  uint32 // what all headers of this log have in common
+	log  uint32 // the same in all headers of this log
 
 	mu      sync.Mutex
 	closed  bool
@@ -51,23 +51,23 @@ type Writer struct {
 	seq     uint64    // the highest number seen or used
 	skipped [2]uint64 // the numbers around those that were skipped when the machine was restarted
 	head    int64     // length of file's header
-	size    int64     // of file, up to the last whole record
+	size    int64     // of file, up to the last complete record
 	started time.Time
-	last    time.Time // stamp of the last record in file
+	last    time.Time // timestamp of the last record in file
 	older   []olderFile
 	open    [2]bool // by stream: the last record was a part of a line
 	out     []byte
 	lost    loss
 }
 
-// olderFile is a file that is complete.
+// olderFile is a complete file.
 type olderFile struct {
 	seq  uint64
 	last time.Time
 	size int64 // of its records
 }
 
-// loss is what could not be written since the log last said so.
+// loss is what could not be written and is not recorded in the log yet.
 type loss struct {
 	lines, bytes int64
 	cause        error
@@ -75,9 +75,9 @@ type loss struct {
 
 func (l loss) isNothing() bool { return l.lines == 0 && l.bytes == 0 }
 
-// Open makes the directory if need be and returns a writer that goes on where
-// the last one ended, however that ended. A full disk is no error: what it
-// cannot take is dropped, as at any later time.
+// Open creates the directory if necessary and returns a writer that continues after the
+// last one, however that ended. A full disk is no error: what does not fit is dropped, as
+// at any later time.
 func Open(dir string, opts WriterOptions) (*Writer, error) {
 	if err := opts.Limits.validate(); err != nil {
 		return nil, fmt.Errorf("open log %s: %w", dir, err)
@@ -113,11 +113,11 @@ func Open(dir string, opts WriterOptions) (*Writer, error) {
 	return w, nil
 }
 
-// resume goes on writing to an existing file. It reports false if that cannot
-// be, for example because another writer still has it; the next file then
-// takes its place. So it does after a restart of the machine: records that were read
-// but had not reached the disk are gone then, and others in their place would be taken
-// for them by a reader that resumes behind them.
+// resume continues an existing file. It reports false if that is impossible, for example
+// because another writer still has it; then the next file takes its place. So it does after
+// a restart of the machine: records that were read but had not reached the disk are gone
+// then, and a reader that resumes after them would mistake new ones in their place for
+// them.
 func (w *Writer) resume(seq uint64) bool {
 	f, err := os.OpenFile(filePath(w.dir, seq), os.O_RDWR|os.O_APPEND, 0)
 	if err != nil {
@@ -129,7 +129,7 @@ func (w *Writer) resume(seq uint64) bool {
 	}
 	h, head := readHeader(f)
 	if h.boot == "" || h.boot != w.boot {
-		lostHeader := h.boot == "" && w.log != 0 && firstStamp(f).IsZero() // files of older releases begin with a stamp
+		lostHeader := h.boot == "" && w.log != 0 && firstStamp(f).IsZero() // files of older releases begin with a timestamp
 		f.Close()
 		if h.boot != "" || lostHeader {
 			w.skipped = [2]uint64{seq, seq + bootStep}
@@ -139,7 +139,7 @@ func (w *Writer) resume(seq uint64) bool {
 	}
 	last, end, err := lastStamp(f)
 	if err == nil {
-		// What a crash cut short would be glued to the next record.
+		// A torn record would be glued to the next one.
 		err = f.Truncate(end)
 	}
 	if err != nil {
@@ -150,8 +150,8 @@ func (w *Writer) resume(seq uint64) bool {
 	return true
 }
 
-// examine looks at a file that is complete. One that cannot be read counts as
-// old, so that its age is no reason to keep it.
+// examine reads a complete file. An unreadable one counts as old, so that its age is no
+// reason to keep it.
 func (w *Writer) examine(seq uint64) olderFile {
 	about := olderFile{seq: seq}
 	f, err := os.Open(filePath(w.dir, seq))
@@ -171,7 +171,7 @@ func (w *Writer) examine(seq uint64) olderFile {
 	return about
 }
 
-// Close ends the log. What is written afterwards is dropped.
+// Close ends the log. Later output is dropped.
 func (w *Writer) Close() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -179,7 +179,7 @@ func (w *Writer) Close() error {
 		return nil
 	}
 	if !w.lost.isNothing() {
-		w.prepare() // says so in the log, if there is room now
+		w.prepare() // records the loss, if there is room now
 	}
 	w.closed = true
 	if w.file == nil {
@@ -191,8 +191,8 @@ func (w *Writer) Close() error {
 	return nil
 }
 
-// append writes output of a stream: lines, and behind the last newline the
-// part of a line that goes on in the next call.
+// append writes output of a stream: lines, and after the last newline the part of a line
+// that continues in the next call.
 func (w *Writer) append(stream Stream, p []byte) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -209,13 +209,13 @@ func (w *Writer) append(stream Stream, p []byte) {
 	}
 }
 
-// prepare sees to it that there is a file with room, and returns the stamp for
-// the next batch. It reports false if nothing can be written now.
+// prepare ensures that there is a file with room, and returns the timestamp for the next
+// batch. It reports false if nothing can be written now.
 func (w *Writer) prepare() (stamp time.Time, ready bool) {
-	now := w.now().UTC() // without its monotonic part, which no clock that is set changes
+	now := w.now().UTC() // without its monotonic part, which a clock change does not affect
 	date := w.steady.Look(now, w.uptime())
 	if date.Before(w.started) {
-		w.started = date // the clock was ahead: what it said then is no age
+		w.started = date // the clock was ahead: its time then is no age
 	}
 	if w.isDue(date) {
 		if err := w.nextFile(date); err != nil {
@@ -242,7 +242,7 @@ func (w *Writer) isDue(date time.Time) bool {
 	return w.limits.MaxAge > 0 && size > 0 && date.Sub(w.started) > w.limits.MaxAge/4
 }
 
-// nextFile puts a new file in the place of the present one.
+// nextFile replaces the current file by a new one.
 func (w *Writer) nextFile(date time.Time) error {
 	w.retire()
 	w.prune(date)
@@ -259,9 +259,9 @@ func (w *Writer) nextFile(date time.Time) error {
 	}
 }
 
-// createFile makes the file with that number and returns the length of its header.
-// The file gets its name once the header is on disk. If readers saw a file whose
-// header did not fit, they would hold on to it while the next attempt replaces it.
+// createFile creates the file with that number and returns the length of its header. The
+// file gets its name once the header is on disk. If readers saw a file whose header did not
+// fit, they would keep it open while the next attempt replaces it.
 func (w *Writer) createFile(seq uint64) (_ *os.File, head int64, err error) {
 	unnamed := filepath.Join(w.dir, fmt.Sprintf("%08x.new", newID()))
 	f, err := os.OpenFile(unnamed, os.O_CREATE|os.O_EXCL|os.O_RDWR|os.O_APPEND, 0o640)
@@ -269,7 +269,7 @@ func (w *Writer) createFile(seq uint64) (_ *os.File, head int64, err error) {
 		return nil, 0, err
 	}
 	defer os.Remove(unnamed)
-	claim(f) // nobody else knows it yet
+	claim(f) // no other process knows it yet
 	h := header{log: w.log, epoch: newID(), prev: seq - 1, boot: w.boot}
 	if seq == w.skipped[1] {
 		h.prev = w.skipped[0]
@@ -285,18 +285,18 @@ func (w *Writer) createFile(seq uint64) (_ *os.File, head int64, err error) {
 	return f, int64(n), nil
 }
 
-// retire makes the present file one that is complete.
+// retire completes the current file.
 func (w *Writer) retire() {
 	if w.file == nil {
 		return
 	}
 	w.older = append(w.older, olderFile{w.seq, w.last, w.size - w.head})
-	w.file.Close() // every write has already been reported
+	w.file.Close() // every write error has already been reported
 	w.file, w.head, w.size, w.last = nil, 0, 0, time.Time{}
 }
 
-// spareFiles is by how much the number of files may exceed its limit. Restarts of
-// the machine and ages end files that are far from full.
+// spareFiles is by how much the number of files may exceed its limit. Restarts of the
+// machine and the age limit end files that are far from full.
 const spareFiles = 16
 
 // tooMuch reports whether there are more files than the limits allow, counting
@@ -321,8 +321,8 @@ func (w *Writer) prune(date time.Time) {
 	}
 }
 
-// removeOldest tries once: a file that cannot be removed now will not be removed
-// by trying again with each batch; the next writer tries.
+// removeOldest tries once: a file that cannot be removed now will not be removable with the
+// next batch either; the next writer tries again.
 func (w *Writer) removeOldest() {
 	_ = os.Remove(filePath(w.dir, w.older[0].seq))
 	w.older = w.older[1:]
@@ -344,8 +344,8 @@ func (w *Writer) fill(stream Stream, stamp time.Time, p []byte) (rest []byte) {
 	return p
 }
 
-// flush writes the batch. What cannot be written is counted as lost, and what
-// was written only in part is taken back up to the last whole record.
+// flush writes the batch. It counts what cannot be written as lost, and truncates a partial
+// write to the last complete record.
 func (w *Writer) flush(stream Stream) error {
 	n, err := w.file.Write(w.out)
 	if err == nil {
@@ -355,7 +355,7 @@ func (w *Writer) flush(stream Stream) error {
 	kept := wholeRecords(w.out[:n])
 	w.size += int64(kept)
 	if truncErr := w.file.Truncate(w.size); truncErr != nil {
-		w.retire() // nothing may follow half a record in the same file
+		w.retire() // nothing may follow a partial record in the same file
 	}
 	w.lose(stream, w.out[kept:], err)
 	return err
@@ -370,8 +370,8 @@ func (w *Writer) lose(stream Stream, records []byte, cause error) {
 	w.open[stream.index()] = false
 }
 
-// admitLoss says in the log what was lost, if anything was, and reports
-// whether the log is usable.
+// admitLoss records in the log what was lost, if anything, and reports whether the log is
+// usable.
 func (w *Writer) admitLoss() bool {
 	if w.lost.isNothing() {
 		return true
@@ -397,7 +397,7 @@ func (w *Writer) admitLoss() bool {
 	return true
 }
 
-// reason is the error without the path, which is of no use to who reads a log.
+// reason is the error without the path, which is useless to readers of a log.
 func reason(err error) error {
 	if errno, ok := errors.AsType[syscall.Errno](err); ok {
 		return errno
@@ -405,9 +405,9 @@ func reason(err error) error {
 	return err
 }
 
-// claim takes a file for this process until it is closed and reports false if
-// another one has it. Two writers can meet in one log when the output of a
-// container outlives the container. File systems without locks are trusted.
+// claim locks a file for this process until it is closed and reports false if another one
+// has it. Two writers can meet in one log when the output of a container outlives the
+// container. File systems without locks are trusted.
 func claim(f *os.File) bool {
 	return !errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK)
 }

@@ -19,17 +19,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// applier makes the rules what they should be, for many at a time.
+// applier makes the rules what they should be, for many changes at a time.
 type applier struct {
-	wanted atomic.Uint64 // counts the changes that were asked for
+	wanted atomic.Uint64 // counts the requested changes
 
-	mu      sync.Mutex // held while rules are put
-	applied uint64     // the change that the rules have
-	print   string     // how the rules looked when they were put
-	at      uint32     // the generation in which they looked so
+	mu      sync.Mutex // held while rules are written
+	applied uint64     // the change that the rules include
+	print   string     // fingerprint of the rules when they were written
+	at      uint32     // the ruleset generation of that fingerprint
 }
 
-// apply puts the rules as they should be now.
+// apply writes the rules as they should be now.
 func (n *Network) apply() error {
 	mine := n.rules.wanted.Add(1)
 	n.rules.mu.Lock()
@@ -39,7 +39,7 @@ func (n *Network) apply() error {
 	}
 	err := n.putRules()
 	if err != nil {
-		// Nobody else may ask for a change for a long time: the next look puts them.
+		// There may be no further change for a long time: the next check writes them.
 		n.rules.print = ""
 		n.poke()
 	}
@@ -53,8 +53,7 @@ func (n *Network) putRules() error {
 	if !rules.subnets.valid() {
 		return ErrNotConfigured
 	}
-	// How the rules look is remembered; it counts only if nobody else changed
-	// anything in between.
+	// The fingerprint is valid only if no other program changed anything in between.
 	for range 20 {
 		before, err := generation()
 		if err != nil {
@@ -76,7 +75,7 @@ func (n *Network) putRules() error {
 			return nil
 		}
 	}
-	n.rules.at = 0 // the next look compares again
+	n.rules.at = 0 // the next check compares again
 	return nil
 }
 
@@ -85,7 +84,7 @@ const batchBuffer = 8 << 20
 
 func connect() (*nftables.Conn, error) {
 	return nftables.New(nftables.WithSockOptions(func(c *mdnetlink.Conn) error {
-		// More than the machine's limit where we may, as much as it lets us where not.
+		// More than the machine's limit if we may, as much as allowed otherwise.
 		_ = c.SetWriteBuffer(batchBuffer)
 		_ = c.SetReadBuffer(batchBuffer)
 		return nil
@@ -117,7 +116,7 @@ func deleteTable(name string) error {
 	return nil
 }
 
-// verifyRules puts the rules again if somebody has changed them.
+// verifyRules writes the rules again if another program has changed them.
 func (n *Network) verifyRules() error {
 	n.rules.mu.Lock()
 	defer n.rules.mu.Unlock()
@@ -189,7 +188,7 @@ func generationOf(m mdnetlink.Message) (uint32, bool) {
 	return 0, false
 }
 
-// fingerprint is how a table looks to the kernel, "none" if it is not there.
+// fingerprint is what the kernel shows of a table, "none" if it is missing.
 func fingerprint(table string) (string, error) {
 	c, err := connect()
 	if err != nil {
@@ -201,7 +200,7 @@ func fingerprint(table string) (string, error) {
 	}
 	lines, err := describe(c, t)
 	if errors.Is(err, unix.ENOENT) {
-		return "changing", nil // something was taken away while we looked
+		return "changing", nil // something was removed while we read
 	}
 	if err != nil {
 		return "", fmt.Errorf("look at table %s: %w", table, err)
@@ -218,7 +217,7 @@ func describe(c *nftables.Conn, t *nftables.Table) ([]string, error) {
 		lines = append(lines, kind+" "+string(text))
 		return err
 	}
-	if err := add("table", t.Flags); err != nil { // one that is dormant does nothing
+	if err := add("table", t.Flags); err != nil { // a dormant one does nothing
 		return nil, err
 	}
 	chains, err := c.ListChainsOfTableFamily(t.Family)
@@ -252,7 +251,7 @@ func describe(c *nftables.Conn, t *nftables.Table) ([]string, error) {
 			return nil, err
 		}
 		for _, e := range elements {
-			// The library decodes no verdict of an element: it is in the value.
+			// The library does not decode the verdict of an element: it is in the value.
 			if err := add("element "+set.Name, [][]byte{e.Key, e.Val}); err != nil {
 				return nil, err
 			}
@@ -261,9 +260,8 @@ func describe(c *nftables.Conn, t *nftables.Table) ([]string, error) {
 	return lines, nil
 }
 
-// forgetFlows lets datagrams find their way anew that would otherwise go where
-// nobody serves any more: the kernel sends those of a known flow where it sent
-// the earlier ones.
+// forgetFlows drops conntrack entries of datagrams that would go to a backend that no
+// longer serves: the kernel sends those of a known flow where it sent the earlier ones.
 func (n *Network) forgetFlows(ports []Port) {
 	stale := staleFlows{serving: map[uint16]map[netip.Addr]bool{}}
 	for _, p := range ports {
@@ -297,10 +295,10 @@ func (n *Network) forgetFlows(ports []Port) {
 	}
 }
 
-// staleFlows are flows to ports of this machine that go where nobody serves them.
-// What goes to such a port of another machine is not ours.
+// staleFlows are flows to ports of this machine that go to a backend that no longer serves.
+// Flows to other machines are not ours.
 type staleFlows struct {
-	serving map[uint16]map[netip.Addr]bool // who serves, by port of UDP
+	serving map[uint16]map[netip.Addr]bool // serving backends, by UDP port
 	local   map[netip.Addr]bool            // the machine's addresses
 }
 

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Establish gives the node its ranges and puts them on its bridge at once, so
-// that whoever looks for free ranges from now on sees them taken.
+// Establish gives the node its ranges and puts them on its bridge at once, so that others
+// that look for free ranges see them as taken.
 func Establish(opts Options, s Subnets) error {
 	n, err := Open(opts)
 	if err != nil {
@@ -26,8 +26,8 @@ func Establish(opts Options, s Subnets) error {
 	return n.ensureBase()
 }
 
-// ensureBase makes the bridge, the settings and the rules, unless they were in
-// order when last looked at.
+// ensureBase creates the bridge, the settings and the rules, unless they were intact at the
+// last check.
 func (n *Network) ensureBase() error {
 	if n.intact.Load() {
 		return nil
@@ -44,7 +44,7 @@ func (n *Network) ensureBase() error {
 	return nil
 }
 
-// mendBase makes what is missing and leaves the rest alone.
+// mendBase creates what is missing and leaves the rest alone.
 func (n *Network) mendBase() error {
 	if err := n.forwardPackets(); err != nil {
 		return err
@@ -90,7 +90,7 @@ func (n *Network) makeBridge() (netlink.Link, error) {
 	if notFound(err) {
 		attrs := netlink.NewLinkAttrs()
 		attrs.Name, attrs.MTU, attrs.HardwareAddr = n.opts.bridge(), uplinkMTU(), hardwareAddr(n.opts.ID)
-		snooping := false // which would keep neighbours from finding each other
+		snooping := false // it would keep neighbours from finding each other
 		err = netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs, MulticastSnooping: &snooping})
 		if err != nil && !errors.Is(err, unix.EEXIST) {
 			return nil, err
@@ -116,19 +116,19 @@ func (n *Network) gateways() []netip.Prefix {
 	return list
 }
 
-// hardwareAddr is fixed, so that neighbours know a bridge again that was made
-// anew, and so that it does not follow the replicas that come and go.
+// hardwareAddr is fixed, so that neighbours recognize a recreated bridge, and so that it
+// does not change with the replicas.
 func hardwareAddr(id string) net.HardwareAddr {
 	sum := sha256.Sum256([]byte("cloudless bridge " + id))
 	addr := net.HardwareAddr(sum[:6])
-	addr[0] = addr[0]&^1 | 2 // of one station, and given by ourselves
+	addr[0] = addr[0]&^1 | 2 // unicast, locally administered
 	return addr
 }
 
 // defaultMTU is that of Ethernet.
 const defaultMTU = 1500
 
-// uplinkMTU is that of the machine's way out, where that takes less than usual.
+// uplinkMTU is that of the machine's uplink, if it is smaller than usual.
 func uplinkMTU() int {
 	mtu := defaultMTU
 	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Dst: nil}, netlink.RT_FILTER_DST)
@@ -140,7 +140,7 @@ func uplinkMTU() int {
 			mtu = min(mtu, link.Attrs().MTU)
 		}
 	}
-	return max(mtu, 1280) // the least that IPv6 takes
+	return max(mtu, 1280) // the minimum of IPv6
 }
 
 // setAddresses gives a link exactly these global addresses.
@@ -169,7 +169,7 @@ func setAddresses(h *netlink.Handle, link netlink.Link, want []netip.Prefix) err
 		}
 		addr := &netlink.Addr{IPNet: netOf(p)}
 		if p.Addr().Is6() {
-			addr.Flags = unix.IFA_F_NODAD // nobody else can have it, so it may be used at once
+			addr.Flags = unix.IFA_F_NODAD // no other machine can have it, so it may be used at once
 		}
 		if err := h.AddrAdd(link, addr); err != nil && !errors.Is(err, unix.EEXIST) {
 			return fmt.Errorf("add address %v: %w", p, err)
@@ -203,7 +203,7 @@ func notFound(err error) bool {
 	return missing
 }
 
-// retry asks again when the answer was mixed up by a change meanwhile.
+// retry asks again when a concurrent change disturbed the answer.
 func retry[T any](ask func() (T, error)) (T, error) {
 	answer, err := ask()
 	for range 10 {

@@ -19,8 +19,8 @@ func (e *PortError) Error() string {
 	return fmt.Sprintf("port %s is used by %s; choose another with --publish, or free it and the replica starts by itself", e.Port, e.User)
 }
 
-// claims are the ports of the machine that groups have, each held by a socket
-// so that nobody else can have it.
+// claims are the machine's ports that groups have, each held by a socket so that no other
+// program can have it.
 type claims struct {
 	backends func(portKey) []backend
 	log      *slog.Logger
@@ -33,15 +33,15 @@ type claims struct {
 type claim struct {
 	group, owner string
 	users        map[string]bool // uids
-	hold         *hold           // nil if a stranger has it
+	hold         *hold           // nil if another program has the port
 }
 
 func newClaims(backends func(portKey) []backend, log *slog.Logger) *claims {
 	return &claims{backends: backends, log: log, byPort: map[portKey]*claim{}}
 }
 
-// take gives the endpoint its ports, all or none. One that served before has
-// its ports even where they cannot be held.
+// take gives the endpoint its ports, all or none. An endpoint that served before gets its
+// ports even if they cannot be held.
 func (c *claims) take(e Endpoint, served bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -88,7 +88,8 @@ func (c *claims) takeOne(e Endpoint, key portKey, served bool) error {
 	return err
 }
 
-// holdAgain tries to hold what strangers had, and reports whether none is left.
+// holdAgain tries to hold the ports that other programs had, and reports whether none is
+// left.
 func (c *claims) holdAgain() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -110,7 +111,7 @@ func (c *claims) release(uid string) {
 	}
 }
 
-// drop lets go of a port with its last user.
+// drop releases a port with its last user.
 func (c *claims) drop(key portKey, uid string) {
 	have := c.byPort[key]
 	if have == nil {

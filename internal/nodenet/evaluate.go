@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// evaluate says what a rule does with a packet if it surely matches it.
+// evaluate says what a rule does with a packet if it certainly matches it.
 func evaluate(exprs []expr.Any, p packet, elements func(set string) []nftables.SetElement) (what expr.VerdictKind, chain string, matched bool) {
 	registers := map[uint32]known{}
 	for _, e := range exprs {
@@ -53,13 +53,13 @@ func evaluate(exprs []expr.Any, p packet, elements func(set string) []nftables.S
 			}
 			return 0, "", false
 		default:
-			return 0, "", false // a condition of which we cannot tell
+			return 0, "", false // an unknown condition
 		}
 	}
 	return 0, "", false
 }
 
-// verdictIn reads the verdict of an element, which the library hands on as it came.
+// verdictIn reads the verdict of an element, which the library passes on undecoded.
 func verdictIn(data []byte) (what expr.VerdictKind, chain string, is bool) {
 	attrs, err := mdnetlink.NewAttributeDecoder(data)
 	if err != nil {
@@ -77,11 +77,11 @@ func verdictIn(data []byte) (what expr.VerdictKind, chain string, is bool) {
 	return what, chain, is && attrs.Err() == nil
 }
 
-// known is what is known of a value: all bits, those of the mask, or that it is
-// none of certain values.
+// known is what is known of a value: all bits, those of the mask, or that it is not a
+// certain value.
 type known struct {
 	value, mask []byte
-	not         []byte // a value that it surely has not
+	not         []byte // a value that it certainly is not
 }
 
 func exactly(value []byte) known {
@@ -95,7 +95,7 @@ func (k known) masked(mask, xor []byte) known {
 	out := known{value: make([]byte, len(mask)), mask: make([]byte, len(mask))}
 	for i := range mask {
 		out.value[i] = k.value[i] & mask[i]
-		// What the mask takes away is known to be zero.
+		// Masked-out bits are known to be zero.
 		out.mask[i] = k.mask[i] | ^mask[i]
 		if i < len(xor) {
 			out.value[i] ^= xor[i]
@@ -104,10 +104,10 @@ func (k known) masked(mask, xor []byte) known {
 	return out
 }
 
-// compare is whether the comparison surely holds.
+// compare reports whether the comparison certainly holds.
 func (k known) compare(op expr.CmpOp, data []byte) bool {
 	if k.not != nil {
-		// Names of interfaces: nothing is known but that it is not the bridge's.
+		// Interface names: all that is known is that it is not the bridge's.
 		return op == expr.CmpOpNeq && isName(k.not, data)
 	}
 	if k.value == nil || len(data) > len(k.value) {
@@ -125,14 +125,14 @@ func (k known) compare(op expr.CmpOp, data []byte) bool {
 	return op == expr.CmpOpEq && equal || op == expr.CmpOpNeq && differ
 }
 
-// lookUp finds the element that has the value, nil if none has, if that can be
-// told at all.
+// lookUp finds the element with the value, nil if there is none. sure is whether that is
+// certain.
 func (k known) lookUp(elements []nftables.SetElement) (found *nftables.SetElement, sure bool) {
 	if k.value == nil || k.not != nil || bytes.Count(k.mask, []byte{0xff}) != len(k.mask) {
 		return nil, false
 	}
 	intervals := false
-	var below *nftables.SetElement // the last that is not above the value
+	var below *nftables.SetElement // the last one that is not above the value
 	for i, e := range elements {
 		if len(e.Key) != len(k.value) || e.KeyEnd != nil {
 			return nil, false
@@ -148,7 +148,7 @@ func (k known) lookUp(elements []nftables.SetElement) (found *nftables.SetElemen
 	return below, true
 }
 
-// isName is whether a comparison with data is one with this name.
+// isName reports whether data is a comparison with this name.
 func isName(name, data []byte) bool {
 	return bytes.Equal(bytes.TrimRight(name, "\x00"), bytes.TrimRight(data, "\x00"))
 }

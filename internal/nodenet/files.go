@@ -15,7 +15,7 @@ func dirOf(path string) string { return filepath.Dir(path) }
 
 func (n *Network) filesOf(uid string) string { return filepath.Join(n.opts.fileDir(), uid) }
 
-// writeFiles makes what programs expect to find about names and addresses.
+// writeFiles writes the files about names and addresses that programs expect.
 func (n *Network) writeFiles(e allocated) (map[string]string, error) {
 	dir := n.filesOf(e.UID)
 	if err := os.MkdirAll(dir, 0o711); err != nil {
@@ -46,7 +46,7 @@ func hostsFile(hostname string, addresses []netip.Addr) string {
 	return text
 }
 
-// writeInPlace keeps the file itself: containers have it mounted.
+// writeInPlace keeps the inode: containers have the file mounted.
 func writeInPlace(path, text string) error {
 	if now, err := os.ReadFile(path); err == nil && string(now) == text {
 		return nil
@@ -59,16 +59,15 @@ func writeInPlace(path, text string) error {
 	return errors.Join(err, file.Truncate(int64(len(text))), file.Close())
 }
 
-// resolvers are where the machine's own resolver is described, in the order in
-// which they are asked. The later ones are written by local caches and name the
-// servers behind them.
+// resolvers are the files with the machine's name servers, in order of preference. Local
+// caches write the later ones, with the servers behind them.
 var resolvers = []string{
 	"/etc/resolv.conf",
 	"/run/systemd/resolve/resolv.conf",
 	"/run/NetworkManager/no-stub-resolv.conf",
 }
 
-// followHost makes the file about name servers the same as the machine's.
+// followHost copies the machine's name servers.
 func (n *Network) followHost() error {
 	text, sentence := resolvFile(resolvers)
 	if err := os.MkdirAll(n.opts.fileDir(), 0o711); err != nil {
@@ -81,8 +80,8 @@ func (n *Network) followHost() error {
 	return nil
 }
 
-// resolvFile is the first of the files that names a server that can be reached
-// from other namespaces. If none does, a sentence says so.
+// resolvFile is the first of the files that names a server which other namespaces can
+// reach. If none does, a sentence says so.
 func resolvFile(paths []string) (text, sentence string) {
 	fallback, found := "", false
 	for _, path := range paths {
@@ -105,7 +104,7 @@ func resolvFile(paths []string) (text, sentence string) {
 		" has only servers on 127.0.0.x, which replicas cannot reach; name others in it."
 }
 
-// withoutLoopback takes out the servers that only the machine itself can reach.
+// withoutLoopback removes the servers that only the machine itself can reach.
 func withoutLoopback(data []byte) (text string, servers int, local bool) {
 	var out strings.Builder
 	lines := bufio.NewScanner(bytes.NewReader(data))

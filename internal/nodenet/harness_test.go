@@ -26,8 +26,8 @@ import (
 	"github.com/cloudless/cloudless/internal/nodenet"
 )
 
-// TestMain runs the tests on a machine of their own: a network namespace and a
-// mount namespace in which nothing of the real machine can be reached.
+// TestMain runs the tests in a network namespace and a mount namespace from which nothing
+// of the real machine can be reached.
 func TestMain(m *testing.M) {
 	const inside = "CLOUDLESS_NODENET_TEST"
 	if os.Getenv(inside) != "" || os.Geteuid() != 0 {
@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 		Unshareflags: syscall.CLONE_NEWNS, // which also makes mounts private
 		Pdeathsig:    syscall.SIGKILL,
 	}
-	runtime.LockOSThread() // the death of this thread would be taken for that of the process
+	runtime.LockOSThread() // the death of this thread would count as that of the process
 	err := self.Run()
 	if exit, failed := errors.AsType[*exec.ExitError](err); failed {
 		os.Exit(exit.ExitCode())
@@ -84,7 +84,7 @@ func newLab(t *testing.T) *lab {
 	return l
 }
 
-// start starts the network, as a process does that comes up.
+// start starts the network, like a new process.
 func (l *lab) start() {
 	l.t.Helper()
 	n, err := nodenet.Open(l.opts)
@@ -123,7 +123,7 @@ func (l *lab) must(err error) {
 	}
 }
 
-// connectOutside makes the other machine and the wire to it.
+// connectOutside creates the other machine and the link to it.
 func (l *lab) connectOutside() {
 	l.t.Helper()
 	l.outside = filepath.Join(l.t.TempDir(), "outside")
@@ -196,8 +196,8 @@ func inside(path string, f func() error) error {
 	return <-result
 }
 
-// attach attaches an endpoint on which a program answers with the endpoint's
-// uid and the caller's address, by TCP and UDP.
+// attach attaches an endpoint with a program that answers with the endpoint's uid and the
+// caller's address, by TCP and UDP.
 func (l *lab) attach(uid, group string, ports ...nodenet.Port) nodenet.Attachment {
 	l.t.Helper()
 	a, err := l.network.Attach(context.Background(), nodenet.Endpoint{UID: uid, Hostname: uid, Group: group, Owner: group, Ports: ports})
@@ -262,7 +262,7 @@ func answerUDP(packets net.PacketConn, uid string) {
 	}
 }
 
-// ask speaks to an address from a namespace; the answer is "uid caller text".
+// ask sends to an address from a namespace; the answer is "uid caller text".
 func ask(namespace, network, addr string) (uid, caller string, err error) {
 	err = inside(namespace, func() error {
 		conn, err := net.DialTimeout(network, addr, 5*time.Second)
@@ -290,7 +290,7 @@ func speak(conn net.Conn) (uid, caller string, err error) {
 	return uid, caller, nil
 }
 
-// events are what the network has told.
+// events are the network's events.
 type events struct {
 	changed chan struct{}
 	mu      sync.Mutex

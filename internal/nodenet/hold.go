@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hold keeps a port of the machine from others, and serves what the rules do
-// not translate: [::1], and everything in the moment in which rules are missing.
+// hold reserves a port of the machine, and proxies what the rules do not translate: [::1],
+// and everything while rules are missing.
 type hold struct {
 	key      portKey
 	backends func(portKey) []backend
@@ -76,7 +76,7 @@ func (h *hold) close() {
 	h.work.Wait()
 }
 
-// pick chooses one who serves by chance. The machine reaches it directly.
+// pick chooses a serving backend at random. The machine reaches it directly.
 func (h *hold) pick() (netip.AddrPort, bool) {
 	all := h.backends(h.key)
 	if len(all) == 0 {
@@ -115,7 +115,7 @@ func (h *hold) forwardTCP(from *net.TCPConn) {
 	defer stop()
 	addr, found := h.pick()
 	if !found {
-		_ = from.SetLinger(0) // refused, as if nobody listened
+		_ = from.SetLinger(0) // refused, as if the port were closed
 		return
 	}
 	dialer := net.Dialer{Timeout: 10 * time.Second}
@@ -144,7 +144,7 @@ func pass(to, from *net.TCPConn) {
 	_ = to.CloseWrite()
 }
 
-// The life of a flow of datagrams, and how many there may be on a port.
+// The lifetime of a flow of datagrams, and how many there may be on a port.
 const (
 	flowIdle = time.Minute
 	maxFlows = 1024
@@ -172,13 +172,13 @@ func (h *hold) serveUDP(conn *net.UDPConn) {
 	}
 }
 
-// flows are the peers that speak to a port.
+// flows are the peers of a port.
 type flows struct {
 	mu     sync.Mutex
 	byPeer map[netip.AddrPort]*net.UDPConn
 }
 
-// flow is the way for the datagrams of a peer, nil if there is none.
+// flow is the connection for the datagrams of a peer, nil if there is none.
 func (h *hold) flow(f *flows, conn *net.UDPConn, peer netip.AddrPort) *net.UDPConn {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -17,8 +17,8 @@ import (
 // inside is the name of the link that a replica sees.
 const inside = "eth0"
 
-// ensureEndpoint makes the endpoint's namespace and link, and leaves what is
-// right already as it is.
+// ensureEndpoint creates the endpoint's namespace and link, unless they exist and are
+// correct.
 func (n *Network) ensureEndpoint(e allocated) error {
 	path := n.opts.namespace(e.UID)
 	if !isNamespace(path) {
@@ -40,15 +40,15 @@ func (n *Network) ensureEndpoint(e allocated) error {
 	return nil
 }
 
-// isNamespace reports whether a namespace is bound to the path. Its file alone
-// is what a reboot leaves.
+// isNamespace reports whether a namespace is bound to the path. A reboot leaves only the
+// file.
 func isNamespace(path string) bool {
 	var stat unix.Statfs_t
 	return unix.Statfs(path, &stat) == nil && stat.Type == unix.NSFS_MAGIC
 }
 
-// insideSettings are those of every namespace. Duplicate addresses cannot be,
-// and to look for them takes a second.
+// insideSettings are those of every namespace. There can be no duplicate addresses, and
+// checking for them takes a second.
 var insideSettings = [][2]string{
 	{"ipv6/conf/default/accept_dad", "0"},
 	{"ipv6/conf/default/accept_ra", "0"},
@@ -58,7 +58,7 @@ var insideSettings = [][2]string{
 	{"ipv4/ping_group_range", "0\t2147483647"},
 }
 
-// makeNamespace makes a network namespace and binds it to the path.
+// makeNamespace creates a network namespace and binds it to the path.
 func makeNamespace(path string) error {
 	if err := os.MkdirAll(dirOf(path), 0o711); err != nil {
 		return err
@@ -69,7 +69,7 @@ func makeNamespace(path string) error {
 	}
 	_ = file.Close()
 	made := make(chan error, 1)
-	// A goroutine of its own: where the thread cannot come back, it ends with it.
+	// A goroutine of its own: if the thread cannot switch back, it ends with the goroutine.
 	go func() { made <- bindNewNamespace(path) }()
 	if err := <-made; err != nil {
 		return errors.Join(err, os.Remove(path))
@@ -108,7 +108,7 @@ func bindNewNamespace(path string) error {
 	return err
 }
 
-// ensureLink makes the pair of links, one end on the bridge and one inside.
+// ensureLink creates the veth pair, one end on the bridge and one inside.
 func (n *Network) ensureLink(e allocated, ns netns.NsHandle) error {
 	bridge, err := n.makeBridge()
 	if err != nil {
@@ -117,7 +117,7 @@ func (n *Network) ensureLink(e allocated, ns netns.NsHandle) error {
 	name := n.opts.link(e.Place)
 	link, err := netlink.LinkByName(name)
 	if err == nil && !insideExists(ns) {
-		// It leads to another namespace, of which nobody knows any more.
+		// It leads to another namespace, which is no longer known.
 		if err := netlink.LinkDel(link); err != nil && !notFound(err) {
 			return err
 		}
@@ -149,8 +149,8 @@ func (n *Network) ensureLink(e allocated, ns netns.NsHandle) error {
 	if link.Attrs().Flags&net.FlagUp != 0 && link.Attrs().MasterIndex == bridge.Attrs().Index {
 		return nil
 	}
-	// Where the machine's rules see bridged packets, too, one that comes back to
-	// its sender by a published port must be let through.
+	// If the machine's rules see bridged packets, too, a packet that returns to its sender
+	// through a published port must pass.
 	if err := netlink.LinkSetHairpin(link, true); err != nil {
 		return err
 	}
@@ -167,7 +167,7 @@ func insideExists(ns netns.NsHandle) bool {
 	return err == nil
 }
 
-// configureInside gives the link inside its addresses and its way out.
+// configureInside gives the link inside its addresses and default routes.
 func (n *Network) configureInside(e allocated, ns netns.NsHandle) error {
 	h, err := netlink.NewHandleAt(ns)
 	if err != nil {
@@ -209,7 +209,7 @@ func (n *Network) configureInside(e allocated, ns netns.NsHandle) error {
 	return nil
 }
 
-// removeEndpoint takes away what ensureEndpoint and writeFiles make.
+// removeEndpoint removes what ensureEndpoint and writeFiles create.
 func (n *Network) removeEndpoint(e allocated) error {
 	if err := removeLink(n.opts.link(e.Place)); err != nil {
 		return err
@@ -234,7 +234,7 @@ func removeLink(name string) error {
 	return nil
 }
 
-// removeNamespace lets go of the namespace, which ends with its last process.
+// removeNamespace unbinds the namespace, which ends with its last process.
 func removeNamespace(path string) error {
 	for isNamespace(path) { // as often as it was bound
 		if err := unix.Unmount(path, unix.MNT_DETACH); err != nil {

@@ -18,13 +18,13 @@ import (
 	"github.com/moby/locker"
 )
 
-// Options are what a node's network needs from outside.
+// Options configures a node's network.
 type Options struct {
 	// ID names the cloud on this machine, in eight letters and digits.
 	ID string
-	// DataDir holds what must last: who has which address.
+	// DataDir holds what must last: the assigned addresses.
 	DataDir string
-	// RunDir holds what is gone after a reboot: namespaces and small files.
+	// RunDir holds what may be lost in a reboot: namespaces and small files.
 	RunDir string
 	Logger *slog.Logger
 }
@@ -54,7 +54,7 @@ func (o *Options) link(at uint32) string { return fmt.Sprintf("%s%x", o.linkPref
 
 func (o *Options) namespace(uid string) string { return filepath.Join(o.namespaceDir(), uid) }
 
-// The names by which all clouds on a machine can be told.
+// The name prefixes of all clouds on a machine.
 const (
 	bridgePrefix = "cl-"
 	tablePrefix  = "cloudless_"
@@ -96,12 +96,11 @@ func (k portKey) String() string {
 	return fmt.Sprint(k.number)
 }
 
-// Endpoint is somebody who wants to be on the network.
+// Endpoint is a client of the network, such as a replica.
 type Endpoint struct {
 	UID      string
 	Hostname string
-	// Group is shared by those who share published ports; Owner is its name for
-	// people.
+	// Group is shared by endpoints that share published ports; Owner is its readable name.
 	Group string
 	Owner string
 	Ports []Port
@@ -111,13 +110,13 @@ type Endpoint struct {
 type Attachment struct {
 	// Namespace is the path of the network namespace.
 	Namespace string
-	// Addresses are an IPv4 address and, where the machine has IPv6, one of that.
+	// Addresses are an IPv4 address and, if the machine has IPv6, an IPv6 address.
 	Addresses []netip.Addr
 	// Files of this machine, by the path at which a program expects them.
 	Files map[string]string
 }
 
-// Event is something that an operator may want to hear of.
+// Event is something that an operator may want to know.
 type Event struct {
 	Warning bool
 	Reason  string // one word
@@ -125,11 +124,10 @@ type Event struct {
 	UID     string // of the endpoint it is about; empty for the node
 }
 
-// ErrNotConfigured means that the node has no addresses to give yet.
+// ErrNotConfigured means that the node has no subnets yet.
 var ErrNotConfigured = errors.New("the cluster has not given this node a subnet yet")
 
-// Network is the network of this node. Its methods may be called by several
-// goroutines at once.
+// Network is the network of this node. It is safe for concurrent use.
 type Network struct {
 	opts   Options
 	log    *slog.Logger
@@ -138,8 +136,8 @@ type Network struct {
 	uids   *locker.Locker // one of Attach and Detach at a time for each endpoint
 	store  store
 
-	base   sync.Mutex  // one at a time mends bridge and settings
-	intact atomic.Bool // bridge and settings were in order when last looked at
+	base   sync.Mutex  // serializes repairs of bridge and settings
+	intact atomic.Bool // bridge and settings were correct at the last check
 	rules  applier
 	kick   chan struct{}
 
@@ -148,18 +146,18 @@ type Network struct {
 
 	mu       sync.Mutex
 	live     map[string]*live
-	problems map[string]string // sentences by what they are about
-	notice   func(Event)       // nil while nobody listens
+	problems map[string]string // sentences by subject
+	notice   func(Event)       // may be nil
 }
 
-// live is what is true of an endpoint in this boot.
+// live is the state of an endpoint in this boot.
 type live struct {
 	attached bool // its namespace and its link are complete
 	serving  bool // published ports lead to it
 }
 
-// Open reads what is known of the node's network. It changes nothing on the
-// machine before Configure, Run or Attach do.
+// Open reads the stored state of the node's network. It changes nothing on the machine
+// before Configure, Run or Attach do.
 func Open(opts Options) (*Network, error) {
 	if err := opts.validate(); err != nil {
 		return nil, fmt.Errorf("node network: %w", err)
@@ -176,8 +174,8 @@ func Open(opts Options) (*Network, error) {
 	if n.store, err = openStore(opts.statePath()); err != nil {
 		return nil, fmt.Errorf("node network: %w", err)
 	}
-	// Whoever still has a namespace has probably gone on serving; its owner says
-	// so when it does not.
+	// An endpoint that still has a namespace has probably kept serving; its owner calls
+	// Withdraw if it has not.
 	for uid := range n.store.all() {
 		there := isNamespace(opts.namespace(uid))
 		n.live[uid] = &live{attached: there, serving: there}
@@ -185,10 +183,10 @@ func Open(opts Options) (*Network, error) {
 	return n, nil
 }
 
-// Close lets go of held ports and leaves everything else as it is.
+// Close releases held ports and leaves everything else as it is.
 func (n *Network) Close() { n.claims.close() }
 
-// Configure gives the node its ranges, on disk first. The machine follows at once.
+// Configure sets the node's ranges, on disk first. The machine follows at once.
 func (n *Network) Configure(s Subnets) error {
 	s.V4, s.V6 = s.V4.Masked(), s.V6.Masked()
 	if !s.V4.IsValid() || !s.V4.Addr().Is4() || s.V4.Bits() > 29 {
@@ -208,7 +206,7 @@ func (n *Network) Configure(s Subnets) error {
 	return nil
 }
 
-// subnets are the ranges in use: without IPv6 on the machine, none of it.
+// subnets are the ranges in use: without IPv6 on the machine, only IPv4.
 func (n *Network) subnets() Subnets {
 	s := n.store.subnets()
 	if !n.ipv6 {
@@ -217,7 +215,7 @@ func (n *Network) subnets() Subnets {
 	return s
 }
 
-// poke has the machine looked at.
+// poke triggers a check of the machine.
 func (n *Network) poke() {
 	select {
 	case n.kick <- struct{}{}:
@@ -225,9 +223,9 @@ func (n *Network) poke() {
 	}
 }
 
-// Attach gives the endpoint its namespace, its addresses and its ports, which
-// lead to it once it serves. A second time it finds everything as it was. If it
-// fails for an endpoint that was not attached before, nothing is left of it.
+// Attach gives the endpoint its namespace, its addresses and its ports, which lead to it
+// once it serves. A second call finds everything as it was. If it fails for an endpoint
+// that was not attached before, nothing is left of it.
 func (n *Network) Attach(ctx context.Context, e Endpoint) (_ Attachment, err error) {
 	n.uids.Lock(e.UID)
 	defer n.uids.Unlock(e.UID)
@@ -280,10 +278,10 @@ func (n *Network) attached(uid string) bool {
 	return n.live[uid] != nil && n.live[uid].attached
 }
 
-// Serve lets published ports lead to the endpoint.
+// Serve routes published ports to the endpoint.
 func (n *Network) Serve(uid string) error { return n.setServing(uid, true) }
 
-// Withdraw lets published ports lead to others of the group only.
+// Withdraw routes published ports only to others of the group.
 func (n *Network) Withdraw(uid string) error { return n.setServing(uid, false) }
 
 func (n *Network) setServing(uid string, serving bool) error {
@@ -308,8 +306,8 @@ func (n *Network) setServing(uid string, serving bool) error {
 	return nil
 }
 
-// Detach takes away everything of the endpoint and frees its addresses. What is
-// gone already is no error.
+// Detach removes everything of the endpoint and frees its addresses. It is no error if
+// something is gone already.
 func (n *Network) Detach(ctx context.Context, uid string) error {
 	n.uids.Lock(uid)
 	defer n.uids.Unlock(uid)
@@ -335,7 +333,7 @@ func (n *Network) remove(uid string) error {
 	return errors.Join(withdrawn, n.store.free(uid))
 }
 
-// Retain detaches every endpoint that is not to be kept.
+// Retain detaches every endpoint that keep rejects.
 func (n *Network) Retain(ctx context.Context, keep func(uid string) bool) error {
 	var errs []error
 	for uid := range n.store.all() {
@@ -356,7 +354,7 @@ func (n *Network) backends(key portKey) []backend {
 	return nil
 }
 
-// published is what the rules should say.
+// published is what the rules should contain.
 func (n *Network) published() []publication {
 	subnets := n.subnets()
 	byPort := map[portKey][]backend{}
@@ -395,8 +393,8 @@ func (n *Network) Condition() (ok bool, reason string) {
 	return reason == "", reason
 }
 
-// setProblem notes what is wrong with something, nothing if it is empty, and
-// tells of it when that is news.
+// setProblem notes a problem, or none if sentence is empty, and sends an event if that is
+// new.
 func (n *Network) setProblem(kind, reason, sentence string) {
 	n.mu.Lock()
 	before := n.problems[kind]

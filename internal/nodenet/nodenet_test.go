@@ -25,9 +25,9 @@ func udp(host, inside uint16) nodenet.Port {
 	return nodenet.Port{Protocol: "udp", Host: host, Inside: inside}
 }
 
-// Replicas have addresses of both families, reach each other and the outside,
-// and are seen there under the machine's own address.
-func TestAddressesAndTheWayOut(t *testing.T) {
+// Replicas have addresses of both families, reach each other and the outside, and appear
+// there under the machine's own address.
+func TestAddressesAndUplink(t *testing.T) {
 	l := newLab(t)
 	a, b := l.attach("a", "web"), l.attach("b", "db")
 	if got := fmt.Sprint(a.Addresses, b.Addresses); got != "[10.64.3.2 fd00:64:0:3::2] [10.64.3.3 fd00:64:0:3::3]" {
@@ -52,10 +52,10 @@ func TestAddressesAndTheWayOut(t *testing.T) {
 	}
 }
 
-// A published port is reached from other machines, from this one by all its
-// addresses, from another replica and from the replica itself.
+// A published port is reachable from other machines, from this one by all its addresses,
+// from another replica and from the replica itself.
 func TestPublish(t *testing.T) {
-	for _, setting := range []string{"0", "1"} { // whether rules see what is only bridged
+	for _, setting := range []string{"0", "1"} { // whether rules see bridged packets
 		t.Run("bridge-nf-call-iptables="+setting, func(t *testing.T) {
 			for _, name := range []string{"iptables", "ip6tables"} {
 				err := os.WriteFile("/proc/sys/net/bridge/bridge-nf-call-"+name, []byte(setting), 0)
@@ -98,13 +98,13 @@ func testPublish(t *testing.T) {
 			}
 		}
 	}
-	// What is not published is not reached, and other addresses are not ours.
+	// Unpublished ports are not reachable, and other addresses are not ours.
 	if _, _, err := ask(l.outside, "tcp", here4+":8000"); err == nil {
 		t.Error("a port that is not published can be reached")
 	}
 }
 
-// A replica cannot reach what listens on the machine's loopback only.
+// A replica cannot reach programs that listen only on the machine's loopback.
 func TestLoopbackStaysPrivate(t *testing.T) {
 	l := newLab(t)
 	a := l.attach("a", "web")
@@ -123,7 +123,7 @@ func TestLoopbackStaysPrivate(t *testing.T) {
 		if err := os.WriteFile("/proc/sys/net/ipv4/conf/eth0/route_localnet", []byte("1"), 0); err != nil {
 			return err
 		}
-		// The replica does what it can to send 127.0.0.1 out by its link.
+		// The replica does what it can to send 127.0.0.1 out through its link.
 		if err := netlink.AddrDel(lo, &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(127, 0, 0, 1), Mask: net.CIDRMask(8, 32)}}); err != nil {
 			return err
 		}
@@ -144,7 +144,7 @@ func TestLoopbackStaysPrivate(t *testing.T) {
 	}
 }
 
-// Replicas of one group share a port by chance; others cannot have it.
+// Replicas of one group share a port at random; other groups cannot have it.
 func TestSharedPort(t *testing.T) {
 	l := newLab(t)
 	for _, uid := range []string{"a", "b", "c"} {
@@ -175,7 +175,7 @@ func TestSharedPort(t *testing.T) {
 	}
 }
 
-// awaitAnswers asks until each has answered, and nobody else does.
+// awaitAnswers asks until each of want has answered, and no other does.
 func (l *lab) awaitAnswers(addr string, want ...string) {
 	l.t.Helper()
 	seen := map[string]bool{}
@@ -192,9 +192,9 @@ func (l *lab) awaitAnswers(addr string, want ...string) {
 	l.t.Errorf("only %v ever answered at %s", seen, addr)
 }
 
-// A port that a stranger has is not taken from it, the stranger is named, and
-// the port is had once it is free. Whoever comes later hears that it is in use.
-func TestPortOfAStranger(t *testing.T) {
+// A port in use is not taken from its program, the program is named, and the port is taken
+// once it is free. Later programs get "address in use".
+func TestPortInUse(t *testing.T) {
 	l := newLab(t)
 	for _, c := range []struct {
 		port nodenet.Port
@@ -227,9 +227,9 @@ func TestPortOfAStranger(t *testing.T) {
 	}
 }
 
-// Addresses are kept across restarts of the process and of the machine, are
-// never given twice, and are given again late.
-func TestAddressesLast(t *testing.T) {
+// Addresses survive restarts of the process and of the machine, are never given twice, and
+// are reused late.
+func TestAddressesSurviveRestarts(t *testing.T) {
 	l := newLab(t)
 	before := l.attach("a", "web", tcp(8080, insidePort))
 	l.attach("b", "web")
@@ -249,7 +249,7 @@ func TestAddressesLast(t *testing.T) {
 	if uid, _, err := ask(l.outside, "tcp", here4+":8080"); err != nil || uid != "a" {
 		t.Errorf("after a restart the port leads to %q, %v", uid, err)
 	}
-	// A reboot takes everything away that is not on disk.
+	// A reboot removes everything that is not on disk.
 	l.stop()
 	l.must(nodenet.Clear(l.opts))
 	l.start()
@@ -286,13 +286,13 @@ func TestSubnetIsFull(t *testing.T) {
 	}
 }
 
-// Whatever somebody else takes away comes back at once.
-func TestMendsItself(t *testing.T) {
+// Whatever another program removes is restored at once.
+func TestRestoresWhatOthersRemove(t *testing.T) {
 	l := newLab(t)
 	l.attach("a", "web", tcp(8080, insidePort))
 	table := "cloudless_testtest"
 	reached := func() error {
-		// By the rules, that is: whoever holds the port would be seen as the caller.
+		// By the rules, that is: a proxied connection would show the machine as the caller.
 		uid, caller, err := ask(l.outside, "tcp", here4+":8080")
 		if err == nil && (uid != "a" || caller != there4) {
 			err = fmt.Errorf("from outside: %s sees %s", uid, caller)
@@ -327,7 +327,7 @@ func TestMendsItself(t *testing.T) {
 	}
 }
 
-// A foreign rule that drops the traffic is named, with the command that mends it.
+// A foreign rule that drops the traffic is named, with the command that fixes it.
 func TestObstacles(t *testing.T) {
 	l := newLab(t)
 	l.attach("a", "web", tcp(8080, insidePort))
@@ -427,7 +427,7 @@ func nft(t *testing.T, text string) {
 	}
 }
 
-// Another interface that has the node's addresses is told in a sentence.
+// Another interface with the node's addresses is reported in a sentence.
 func TestCollision(t *testing.T) {
 	l := newLab(t)
 	eventually(t, func() error {
@@ -446,7 +446,7 @@ func TestCollision(t *testing.T) {
 	}
 }
 
-// Files inside say what the machine's say, without servers on its loopback.
+// Files inside contain what the machine's contain, without servers on its loopback.
 func TestFiles(t *testing.T) {
 	l := newLab(t)
 	a := l.attach("web-1", "web")
@@ -509,13 +509,13 @@ func TestCounters(t *testing.T) {
 	a := l.attach("a", "web")
 	before, err := l.network.Counters("a")
 	l.must(err)
-	// Nobody needs to listen: what is counted is what passes the link.
+	// No listener is needed: the link counts what passes.
 	conn, err := net.ListenPacket("udp", ":0")
 	l.must(err)
 	defer conn.Close()
 	to := &net.UDPAddr{IP: a.Addresses[0].AsSlice(), Port: 9}
 	eventually(t, func() error {
-		for range 100 { // again, because the kernel drops some until it knows the neighbour
+		for range 100 { // repeatedly, because the kernel drops some until it knows the neighbour
 			if _, err := conn.WriteTo(make([]byte, 1000), to); err != nil {
 				return err
 			}

@@ -24,8 +24,8 @@ type Obstacle struct {
 	Mend string
 }
 
-// Obstacles finds what stands in the way of the clouds on this machine or, where
-// there is none yet, of one to come.
+// Obstacles finds what blocks the clouds on this machine or, if there is none yet, a future
+// one.
 func Obstacles(ctx context.Context) ([]Obstacle, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -34,35 +34,34 @@ func Obstacles(ctx context.Context) ([]Obstacle, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list interfaces: %w", err)
 	}
-	var grounds []ground
+	var nets []bridgeNet
 	for _, l := range links {
 		if l.Type() == "bridge" && strings.HasPrefix(l.Attrs().Name, bridgePrefix) {
-			grounds = append(grounds, groundOf(l))
+			nets = append(nets, bridgeNetOf(l))
 		}
 	}
-	if len(grounds) == 0 {
-		grounds = []ground{{bridge: bridgePrefix + "00000000"}}
+	if len(nets) == 0 {
+		nets = []bridgeNet{{bridge: bridgePrefix + "00000000"}}
 	}
-	return obstaclesOf(grounds)
+	return obstaclesOf(nets)
 }
 
-// ground is a bridge and its subnets, of which some may be unknown, and the ports
-// that lead there.
-type ground struct {
-	bridge  string
-	index   int // of the bridge, 0 if it is unknown
-	subnets Subnets
-	doors   []door
+// bridgeNet is a bridge with its subnets, if known, and the published ports that lead there.
+type bridgeNet struct {
+	bridge   string
+	index    int // of the bridge, 0 if unknown
+	subnets  Subnets
+	forwards []portForward
 }
 
-// door is where a published port leads.
-type door struct {
+// portForward is where a published port leads.
+type portForward struct {
 	from portKey
 	to   netip.AddrPort
 }
 
-func (n *Network) ground() ground {
-	g := ground{bridge: n.opts.bridge(), subnets: n.subnets()}
+func (n *Network) bridgeNet() bridgeNet {
+	g := bridgeNet{bridge: n.opts.bridge(), subnets: n.subnets()}
 	if link, err := netlink.LinkByName(g.bridge); err == nil {
 		g.index = link.Attrs().Index
 	}
@@ -70,7 +69,7 @@ func (n *Network) ground() ground {
 		for _, b := range p.backends {
 			for _, addr := range []netip.Addr{b.v4, b.v6} {
 				if addr.IsValid() {
-					g.doors = append(g.doors, door{p.key, netip.AddrPortFrom(addr, b.port)})
+					g.forwards = append(g.forwards, portForward{p.key, netip.AddrPortFrom(addr, b.port)})
 				}
 			}
 		}
@@ -78,8 +77,8 @@ func (n *Network) ground() ground {
 	return g
 }
 
-func groundOf(bridge netlink.Link) ground {
-	g := ground{bridge: bridge.Attrs().Name, index: bridge.Attrs().Index}
+func bridgeNetOf(bridge netlink.Link) bridgeNet {
+	g := bridgeNet{bridge: bridge.Attrs().Name, index: bridge.Attrs().Index}
 	addrs, _ := netlink.AddrList(bridge, netlink.FAMILY_ALL)
 	for _, a := range addrs {
 		p, ok := prefixOf(a.IPNet)
@@ -94,12 +93,12 @@ func groundOf(bridge netlink.Link) ground {
 	return g
 }
 
-// packets are what must pass: out, in, and from one replica to another, of both
-// families, and then what comes in by published ports. What goes from one replica
-// to another is forwarded when it goes by an address of the machine.
-func (g ground) packets() []packet {
+// packets are what must pass: out, in, and from one replica to another, of both families,
+// and through published ports. Packets between replicas are forwarded if they use an
+// address of the machine.
+func (g bridgeNet) packets() []packet {
 	list := g.kinds()
-	for _, d := range g.doors {
+	for _, d := range g.forwards {
 		list = append(list, packet{
 			words: fmt.Sprintf("what comes in by published port %v", d.from), index: g.index,
 			family: familyOf(netip.PrefixFrom(d.to.Addr(), 0)), out: g.bridge,
@@ -110,7 +109,7 @@ func (g ground) packets() []packet {
 	return list
 }
 
-func (g ground) kinds() []packet {
+func (g bridgeNet) kinds() []packet {
 	var list []packet
 	for _, subnet := range []netip.Prefix{g.subnets.V4, g.subnets.V6} {
 		p := packet{family: familyOf(subnet), index: g.index}
@@ -123,15 +122,14 @@ func (g ground) kinds() []packet {
 		across.words, across.in, across.out, across.destination = "what replicas send to each other", g.bridge, g.bridge, p.source
 		list = append(list, out, in, across)
 		if !g.subnets.V6.IsValid() {
-			break // unknown, or not there
+			break // unknown, or missing
 		}
 	}
 	return list
 }
 
-// obstaclesOf asks every chain that others have put on the way of forwarded
-// packets what it does with ours.
-func obstaclesOf(grounds []ground) ([]Obstacle, error) {
+// obstaclesOf evaluates every foreign chain that forwarded packets pass with our packets.
+func obstaclesOf(nets []bridgeNet) ([]Obstacle, error) {
 	c, err := connect()
 	if err != nil {
 		return nil, fmt.Errorf("look at the machine's rules: %w", err)
@@ -140,15 +138,15 @@ func obstaclesOf(grounds []ground) ([]Obstacle, error) {
 	if err != nil {
 		return nil, fmt.Errorf("look at the machine's rules: %w", err)
 	}
-	court := &court{
+	firewall := &firewall{
 		conn: c, chains: map[chainKey]*nftables.Chain{}, rules: map[chainKey][]*nftables.Rule{}, sets: map[chainKey][]nftables.SetElement{},
 	}
 	for _, chain := range chains {
-		court.chains[keyOf(chain)] = chain
+		firewall.chains[keyOf(chain)] = chain
 	}
-	for i, g := range grounds {
-		if g.doors == nil {
-			grounds[i].doors = court.doorsOf(g.bridge)
+	for i, g := range nets {
+		if g.forwards == nil {
+			nets[i].forwards = firewall.forwardsOf(g.bridge)
 		}
 	}
 	var found []Obstacle
@@ -157,8 +155,8 @@ func obstaclesOf(grounds []ground) ([]Obstacle, error) {
 			strings.HasPrefix(chain.Table.Name, tablePrefix) {
 			continue
 		}
-		for _, g := range grounds {
-			if o, blocked := court.judge(chain, g); blocked {
+		for _, g := range nets {
+			if o, blocked := firewall.judge(chain, g); blocked {
 				found = append(found, o)
 			}
 		}
@@ -168,10 +166,10 @@ func obstaclesOf(grounds []ground) ([]Obstacle, error) {
 
 var portChain = regexp.MustCompile(`^(tcp|udp)_([0-9]+)(_[0-9]+)?$`)
 
-// doorsOf reads in the rules of a cloud where its published ports lead.
-func (c *court) doorsOf(bridge string) []door {
+// forwardsOf reads from the rules of a cloud where its published ports lead.
+func (c *firewall) forwardsOf(bridge string) []portForward {
 	table := tablePrefix + strings.TrimPrefix(bridge, bridgePrefix)
-	var doors []door
+	var forwards []portForward
 	for key, chain := range c.chains {
 		name := portChain.FindStringSubmatch(key.name)
 		if key.table != table || name == nil {
@@ -183,14 +181,14 @@ func (c *court) doorsOf(bridge string) []door {
 		}
 		for _, r := range c.rulesOf(chain) {
 			if to, ok := translation(r.Exprs); ok {
-				doors = append(doors, door{portKey{name[1], uint16(number)}, to})
+				forwards = append(forwards, portForward{portKey{name[1], uint16(number)}, to})
 			}
 		}
 	}
-	slices.SortFunc(doors, func(a, b door) int {
+	slices.SortFunc(forwards, func(a, b portForward) int {
 		return cmp.Or(cmp.Compare(a.from.number, b.from.number), cmp.Compare(a.from.protocol, b.from.protocol), a.to.Compare(b.to))
 	})
-	return doors
+	return forwards
 }
 
 // translation is where one of our rules leads.
@@ -211,7 +209,7 @@ func translation(exprs []expr.Any) (to netip.AddrPort, ok bool) {
 }
 
 // judge finds the first kind of packet that the chain drops.
-func (c *court) judge(chain *nftables.Chain, g ground) (Obstacle, bool) {
+func (c *firewall) judge(chain *nftables.Chain, g bridgeNet) (Obstacle, bool) {
 	for _, p := range g.packets() {
 		if !concerns(chain.Table.Family, p) {
 			continue
@@ -240,8 +238,8 @@ func concerns(f nftables.TableFamily, p packet) bool {
 	}
 }
 
-// mend is the command of whoever manages the chain.
-func mend(c *court, chain *nftables.Chain, bridge string) string {
+// mend is the command for the program that manages the chain.
+func mend(c *firewall, chain *nftables.Chain, bridge string) string {
 	table, family := chain.Table.Name, familyName(chain.Table.Family)
 	has := func(name string) bool {
 		_, found := c.chains[chainKey{chain.Table.Family, table, name}]
@@ -302,7 +300,7 @@ type packet struct {
 	in, out             string // names of interfaces; empty for any but the bridge
 	index               int    // of the bridge
 	source, destination netip.Prefix
-	protocol            byte // 0 if it is unknown, and so is the port
+	protocol            byte // 0 if unknown, and so is the port
 	port                uint16
 }
 
@@ -313,50 +311,50 @@ type chainKey struct {
 
 func keyOf(c *nftables.Chain) chainKey { return chainKey{c.Table.Family, c.Table.Name, c.Name} }
 
-// court knows the machine's rules, each chain read once.
-type court struct {
+// firewall evaluates the machine's rules, and reads each chain once.
+type firewall struct {
 	conn   *nftables.Conn
 	chains map[chainKey]*nftables.Chain
 	rules  map[chainKey][]*nftables.Rule
 	sets   map[chainKey][]nftables.SetElement
 }
 
-func (c *court) rulesOf(chain *nftables.Chain) []*nftables.Rule {
+func (c *firewall) rulesOf(chain *nftables.Chain) []*nftables.Rule {
 	key := keyOf(chain)
 	rules, known := c.rules[key]
 	if !known {
-		rules, _ = c.conn.GetRules(chain.Table, chain) // a chain that is gone has none
+		rules, _ = c.conn.GetRules(chain.Table, chain) // a missing chain has none
 		c.rules[key] = rules
 	}
 	return rules
 }
 
 // elementsOf are those of a set.
-func (c *court) elementsOf(table *nftables.Table, name string) []nftables.SetElement {
+func (c *firewall) elementsOf(table *nftables.Table, name string) []nftables.SetElement {
 	key := chainKey{table.Family, table.Name, name}
 	elements, known := c.sets[key]
 	if !known {
-		elements, _ = c.conn.GetSetElements(&nftables.Set{Table: table, Name: name}) // one that is gone has none
+		elements, _ = c.conn.GetSetElements(&nftables.Set{Table: table, Name: name}) // a missing set has none
 		c.sets[key] = elements
 	}
 	return elements
 }
 
-// verdict is what becomes of a packet.
+// verdict is what happens to a packet.
 type verdict int
 
 const (
-	undecided verdict = iota // it goes on behind the chain
+	undecided verdict = iota // it continues after the chain
 	accepted
 	dropped
 )
 
-// maxDepth is that of the kernel's jumps.
+// maxDepth is the kernel's limit for jumps.
 const maxDepth = 16
 
-// walk follows the packet through a chain. A rule counts only if it surely
-// matches; one that may match is passed by.
-func (c *court) walk(chain *nftables.Chain, p packet, depth int) (verdict, *nftables.Rule) {
+// walk follows the packet through a chain. A rule counts only if it certainly matches; one
+// that may match is skipped.
+func (c *firewall) walk(chain *nftables.Chain, p packet, depth int) (verdict, *nftables.Rule) {
 	if chain == nil || depth > maxDepth {
 		return undecided, nil
 	}

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What replicas get to know of name servers is what they can reach.
+// Replicas get only the name servers that they can reach.
 func TestResolvFile(t *testing.T) {
 	const stub, upstream, none = "nameserver 127.0.0.53\noptions edns0\n", "# made by a cache\nnameserver 192.0.2.53\nsearch example.com\n", "search example.com\n"
 	for _, c := range []struct {

@@ -29,12 +29,12 @@ func userOf(key portKey) string {
 	return "another process on this machine"
 }
 
-// listening is the state of a TCP socket that waits for connections; sockets of
-// UDP have but one state.
+// listening is the state of a TCP socket that waits for connections; UDP sockets have only
+// one state.
 const listening = "0A"
 
-// socketsAt reads a table of sockets as in /proc/net/tcp and returns the inodes
-// of those that keep others from the port.
+// socketsAt reads a table of sockets as in /proc/net/tcp and returns the inodes of those
+// that occupy the port.
 func socketsAt(table io.Reader, key portKey) []string {
 	var inodes []string
 	lines := bufio.NewScanner(table)

@@ -9,10 +9,9 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Clear takes the network away from the machine: rules, bridge, links,
-// namespaces, files and, where no other cloud is here, changed settings. What is
-// on disk stays, so that addresses are the same when it comes back. Nothing may
-// be attached that still runs.
+// Clear removes the network from the machine: rules, bridge, links, namespaces, files and,
+// if no other cloud is here, changed settings. The state on disk stays, so that addresses
+// are the same when the network comes back. No running program may be attached.
 func Clear(opts Options) error {
 	if err := opts.validate(); err != nil {
 		return fmt.Errorf("clear the node network: %w", err)
@@ -36,8 +35,8 @@ func Clear(opts Options) error {
 	return nil
 }
 
-// leaveSettings restores the machine's settings if no cloud is left. It looks
-// after our own bridge is gone, so that of two that leave at once one is last.
+// leaveSettings restores the machine's settings if no cloud is left. It checks after our
+// own bridge is gone, so that of two clouds that leave at once, one is last.
 func leaveSettings(opts Options) error {
 	links, err := retry(netlink.LinkList)
 	if err != nil {

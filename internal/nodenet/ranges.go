@@ -15,8 +15,8 @@ type usage struct {
 	link   string
 }
 
-// Used returns the ranges of addresses that the machine's interfaces and routes
-// use already, so that a cluster can give others.
+// Used returns the ranges of addresses that the machine's interfaces and routes already
+// use, so that a cluster can avoid them.
 func Used() ([]netip.Prefix, error) {
 	return usedBy(func(string) bool { return true })
 }
@@ -77,8 +77,8 @@ func used() ([]usage, error) {
 	return list, nil
 }
 
-// collision says in a sentence that the node's ranges are used by something
-// else on the machine, nothing if they are not.
+// collision says in a sentence that something else on the machine uses the node's ranges.
+// It is empty if nothing does.
 func (n *Network) collision() (string, error) {
 	list, err := used()
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// publication is a port of the machine and those to which it leads.
+// publication is a port of the machine and its backends.
 type publication struct {
 	key      portKey
 	backends []backend
@@ -39,15 +39,15 @@ func newBackend(e allocated, s Subnets, port uint16) backend {
 	return b
 }
 
-// ruleset is everything that our table says:
+// ruleset is the content of our table:
 //
-//	guard        from the bridge nobody speaks to 127.0.0.0/8 of the machine
-//	prerouting   what comes to an address of the machine: look the port up
+//	guard        the bridge must not reach 127.0.0.0/8 of the machine
+//	prerouting   packets to an address of the machine: look the port up
 //	output       the same for the machine itself, but not for ::1
-//	postrouting  what leaves the node, what came from 127.0.0.1 and what goes
-//	             back to where it came from is masqueraded
-//	published    protocol and port to the chain of that port
-//	tcp_8080     one backend, or one of several by chance
+//	postrouting  masquerade what leaves the node, what came from 127.0.0.1 and
+//	             what returns to its sender
+//	published    map of protocol and port to the chain of that port
+//	tcp_8080     one backend, or a random one of several
 //
 // Only the first packet of a connection passes here.
 type ruleset struct {
@@ -56,7 +56,7 @@ type ruleset struct {
 	published     []publication
 }
 
-// put makes the table anew in one transaction.
+// put replaces the table in one transaction.
 func (r ruleset) put(c *nftables.Conn) error {
 	t := &nftables.Table{Name: r.table, Family: nftables.TableFamilyINet}
 	c.AddTable(t) // so that there is one to delete
@@ -88,7 +88,7 @@ func (r ruleset) put(c *nftables.Conn) error {
 	return nil
 }
 
-// portElement is the key of a port: both parts fill a register each.
+// portElement is the key of a port: each part fills a register.
 func portElement(k portKey) []byte {
 	return []byte{k.number4(), 0, 0, 0, byte(k.number >> 8), byte(k.number), 0, 0}
 }
@@ -125,7 +125,7 @@ func (w *writer) rule(chain *nftables.Chain, parts ...[]expr.Any) {
 	w.conn.AddRule(&nftables.Rule{Table: w.table, Chain: chain, Exprs: all})
 }
 
-// publish makes the chain of one port.
+// publish creates the chain of one port.
 func (w *writer) publish(p publication) (string, error) {
 	name := fmt.Sprintf("%s_%d", p.key.protocol, p.key.number)
 	if len(p.backends) == 1 {
@@ -172,8 +172,8 @@ func (w *writer) translate(chain *nftables.Chain, b backend) {
 	}
 }
 
-// guard keeps replicas from what listens on the machine's loopback, to which
-// the setting route_localnet would let them through.
+// guard keeps replicas from programs on the machine's loopback, to which the setting
+// route_localnet would let them through.
 func (w *writer) guard() {
 	chain := w.base("guard", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, nftables.ChainPriorityRaw)
 	w.rule(chain, nameIs(expr.MetaKeyIIFNAME, w.bridge, expr.CmpOpEq), family(unix.NFPROTO_IPV4),
@@ -216,8 +216,8 @@ func (w *writer) sources() {
 			f = unix.NFPROTO_IPV6
 		}
 		from := address(f, true, subnet)
-		// A replica that reached another, or itself, by an address of the machine
-		// must hear the answer from there.
+		// A replica that reached another, or itself, by an address of the machine must get
+		// the answer from there.
 		w.rule(chain, toBridge, family(f), from, translated(), masquerade)
 		w.rule(chain, nameIs(expr.MetaKeyOIFNAME, w.bridge, expr.CmpOpNeq), family(f), from, masquerade)
 	}

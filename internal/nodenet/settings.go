@@ -14,8 +14,8 @@ import (
 	"github.com/cloudless/cloudless/internal/atomicfile"
 )
 
-// Settings of the kernel, as files. They are those of the network namespace of
-// the thread that opens them.
+// Kernel settings, as files. They are those of the network namespace of the thread that
+// opens them.
 const settingsRoot = "/proc/sys/net/"
 
 func readSetting(name string) (string, error) {
@@ -23,8 +23,8 @@ func readSetting(name string) (string, error) {
 	return strings.TrimSpace(string(data)), err
 }
 
-// setSetting writes only what is not so already: some settings undo others
-// whenever they are written.
+// setSetting writes a setting only if it differs: some settings reset others whenever they
+// are written.
 func setSetting(name, value string) (changed bool, err error) {
 	now, err := readSetting(name)
 	if err == nil && now == value {
@@ -44,8 +44,8 @@ func haveIPv6() bool {
 	return err == nil && off == "0"
 }
 
-// forwardPackets makes the machine a router. A machine that learns its own
-// addresses from routers must go on doing so, which routers do not by default.
+// forwardPackets makes the machine a router. A machine that learns its own addresses from
+// routers must keep doing so, which routers do not by default.
 func (n *Network) forwardPackets() error {
 	if err := n.change("ipv4/ip_forward", "1"); err != nil {
 		return err
@@ -71,7 +71,7 @@ func (n *Network) forwardPackets() error {
 	return n.change("ipv6/conf/all/forwarding", "1")
 }
 
-// change changes a setting of the machine, and remembers what it was.
+// change changes a setting of the machine, and remembers the old value.
 func (n *Network) change(name, value string) error {
 	before, err := readSetting(name)
 	if err != nil {
@@ -87,15 +87,15 @@ func (n *Network) change(name, value string) error {
 	return err
 }
 
-// setting is what a setting of the machine was before it was changed.
+// setting is the value of a setting before it was changed.
 type setting struct {
 	Name   string `json:"name"`
 	Before string `json:"before"`
 }
 
-// settingsDir is shared by the clouds on this machine: the first to come
-// remembers, the last to go restores. Settings are those of a network namespace
-// and end with it, and so does the folder's name.
+// settingsDir is shared by the clouds on this machine: the first one saves the settings,
+// the last one restores them. Settings belong to a network namespace and end with it, so
+// the folder's name does, too.
 func (o *Options) settingsDir() (string, error) {
 	namespace, err := namespaceID()
 	if err != nil {
@@ -104,8 +104,8 @@ func (o *Options) settingsDir() (string, error) {
 	return filepath.Join(filepath.Dir(o.RunDir), "settings-"+namespace), nil
 }
 
-// namespaceID is what no other network namespace ever has: the inode, which is
-// what tells two living ones apart, is given away again.
+// namespaceID is unique to a network namespace: its inode distinguishes only living ones,
+// and is reused.
 func namespaceID() (string, error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -128,7 +128,7 @@ func namespaceID() (string, error) {
 	return fmt.Sprintf("%s-%d", strings.TrimSpace(string(boot)), cookie), nil
 }
 
-// rememberSetting keeps what was remembered first.
+// rememberSetting keeps the first saved value.
 func (o *Options) rememberSetting(s setting) error {
 	dir, err := o.settingsDir()
 	if err != nil {
@@ -148,8 +148,8 @@ func (o *Options) rememberSetting(s setting) error {
 	return err
 }
 
-// restoreSettings puts back what was remembered, forwarding first: other
-// settings follow from it.
+// restoreSettings restores the saved values, forwarding first: other settings follow from
+// it.
 func (o *Options) restoreSettings() error {
 	dir, err := o.settingsDir()
 	if err != nil {

@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What one namespace remembered must not be taken for what its successor did, also
-// where that has got its inode.
-func TestNoTwoNamespacesAreTakenForTheSame(t *testing.T) {
+// The settings of one namespace must not be mistaken for those of its successor, even if
+// that has the same inode.
+func TestNamespaceIDsAreUnique(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root to make network namespaces")
 	}
@@ -24,15 +24,15 @@ func TestNoTwoNamespacesAreTakenForTheSame(t *testing.T) {
 		}
 		seen[id] = true
 		if inodes[inode] {
-			return // given away again, and told apart
+			return // reused, and distinguished
 		}
 		inodes[inode] = true
-		time.Sleep(time.Millisecond) // the kernel takes namespaces away in its own time
+		time.Sleep(time.Millisecond) // the kernel removes namespaces in its own time
 	}
 	t.Fatal("the kernel has given no inode away again, so nothing was tested")
 }
 
-// passingNamespace makes a network namespace that ends with the call.
+// passingNamespace creates a network namespace that ends with the call.
 func passingNamespace(t *testing.T) (id string, inode uint64) {
 	t.Helper()
 	var again string

@@ -13,22 +13,21 @@ import (
 	"github.com/cloudless/cloudless/internal/atomicfile"
 )
 
-// stateFormat is raised when an older version could not read the file any more.
+// stateFormat is raised when an older version could no longer read the file.
 const stateFormat = 1
 
 // gateway is the place of the bridge's own address in a subnet.
 const gateway = 1
 
-// maxPlace is the last place that is given: names of links have room for four
-// digits.
+// maxPlace is the last place that is assigned: link names have room for four digits.
 const maxPlace = 0xffff
 
-// state is what the node's network remembers on disk.
+// state is what the node's network stores on disk.
 type state struct {
 	Format    int                  `json:"format"`
 	V4        netip.Prefix         `json:"v4,omitzero"`
 	V6        netip.Prefix         `json:"v6,omitzero"`
-	Next      uint32               `json:"next"` // where the search for a free place goes on
+	Next      uint32               `json:"next"` // where the search for a free place continues
 	Endpoints map[string]allocated `json:"endpoints"`
 }
 
@@ -67,14 +66,14 @@ func at(p netip.Prefix, place uint32) netip.Addr {
 	return addr
 }
 
-// lastPlace is the last place of a subnet that may be given: the one after it is
-// the broadcast address.
+// lastPlace is the last place of a subnet that may be assigned: the next one is the
+// broadcast address.
 func lastPlace(p netip.Prefix) uint32 {
 	size := uint64(1) << min(32-p.Bits(), 31)
 	return uint32(min(size-2, maxPlace))
 }
 
-// store keeps the state on disk. Many who write at the same time share a write.
+// store keeps the state on disk. Concurrent changes share a write.
 type store struct{ *storage }
 
 type storage struct {
@@ -190,9 +189,8 @@ func (s *storage) all() map[string]allocated {
 	return maps.Clone(s.state.Endpoints)
 }
 
-// allocate gives the endpoint its place, the same one each time. A place that
-// was freed is given again as late as can be, so that nobody mistakes the new
-// one for the old.
+// allocate gives the endpoint its place, the same one each time. A freed place is reused as
+// late as possible, so that the new endpoint is not mistaken for the old one.
 func (s *storage) allocate(e Endpoint) (given allocated, err error) {
 	err = s.change(func(st *state) (bool, error) {
 		old, known := st.Endpoints[e.UID]

@@ -12,8 +12,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// However endpoints come and go and processes die, no two have one address, each
-// keeps its own, and none is outside the subnet or the gateway's.
+// However endpoints come and go and processes die, no two share an address, each keeps its
+// own, and none is outside the subnet or the gateway's.
 func TestAddressesNeverConflict(t *testing.T) {
 	dir := t.TempDir()
 	run := 0
@@ -76,8 +76,8 @@ func check(t *rapid.T, given map[string]netip.Addr, uid string, addresses []neti
 	}
 }
 
-// Those who come at the same time share writes and still have their own.
-func TestManyAtOnce(t *testing.T) {
+// Concurrent allocations share writes and still get different addresses.
+func TestConcurrentAllocations(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.json")
 	s, err := openStore(path)
 	if err != nil {

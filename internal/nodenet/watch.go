@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The kernel's groups of messages that say that something may have to be mended.
+// The kernel's message groups about changes that may need a repair.
 const rulesGroup = 7 // NFNLGRP_NFTABLES
 
 var linkGroups = []uint32{
@@ -23,15 +23,15 @@ var linkGroups = []uint32{
 	unix.RTNLGRP_IPV4_NETCONF, unix.RTNLGRP_IPV6_NETCONF,
 }
 
-// breath is the least time between two looks, so that a machine on which much
-// changes is not looked at all the time. The first look is at once.
-const breath = 100 * time.Millisecond
+// minCheckPause is the least time between two checks, so that a machine with many changes is not
+// checked all the time. The first check is at once.
+const minCheckPause = 100 * time.Millisecond
 
-// patience is the time between two tries of what does not work.
-const patience = 2 * time.Second
+// retryPause is the time between two retries.
+const retryPause = 2 * time.Second
 
-// Run keeps the network as it should be until ctx ends, and leaves it so. It
-// tells of what an operator may want to hear.
+// Run maintains the network until ctx ends, and leaves it in place. It sends events for
+// operators.
 func (n *Network) Run(ctx context.Context, notice func(Event)) error {
 	n.mu.Lock()
 	n.notice = notice
@@ -49,7 +49,7 @@ func (n *Network) Run(ctx context.Context, notice func(Event)) error {
 	n.adopt()
 	for ctx.Err() == nil {
 		again := n.look()
-		if !sleep(ctx, breath) {
+		if !sleep(ctx, minCheckPause) {
 			break
 		}
 		n.await(ctx, again)
@@ -57,7 +57,7 @@ func (n *Network) Run(ctx context.Context, notice func(Event)) error {
 	return nil
 }
 
-// adopt takes the ports of those who were attached before.
+// adopt takes the ports of endpoints that were attached before.
 func (n *Network) adopt() {
 	for uid, e := range n.store.all() {
 		if !n.attached(uid) {
@@ -69,11 +69,11 @@ func (n *Network) adopt() {
 	}
 }
 
-// await returns when something may have changed, or when it is time to try again.
+// await returns when something may have changed, or when it is time to retry.
 func (n *Network) await(ctx context.Context, again bool) {
 	var timer <-chan time.Time
 	if again {
-		t := time.NewTimer(patience)
+		t := time.NewTimer(retryPause)
 		defer t.Stop()
 		timer = t.C
 	}
@@ -84,7 +84,7 @@ func (n *Network) await(ctx context.Context, again bool) {
 	}
 }
 
-// look mends what is not as it should be, and reports whether to try again.
+// look repairs what is wrong, and reports whether to retry.
 func (n *Network) look() (again bool) {
 	if !n.subnets().valid() {
 		return false
@@ -95,13 +95,13 @@ func (n *Network) look() (again bool) {
 		sentence = fmt.Sprintf("The node's network cannot be set up: %v.", err)
 	}
 	n.setProblem("setup", "NetworkFailed", sentence)
-	n.lookAround()
+	n.checkObstacles()
 	return !n.claims.holdAgain() || err != nil
 }
 
-// lookAround finds out whether others stand in the way, if they may have changed
-// something since the last time.
-func (n *Network) lookAround() {
+// checkObstacles finds out whether foreign rules are in the way, if they may have changed since
+// the last time.
+func (n *Network) checkObstacles() {
 	if s := n.subnets(); n.readdressed.Swap(false) || s != n.around.subnets {
 		n.around.subnets = s
 		if collision, err := n.collision(); err == nil {
@@ -112,13 +112,13 @@ func (n *Network) lookAround() {
 	if err != nil || n.around.looked && now == n.around.generation {
 		return
 	}
-	if obstacles, err := obstaclesOf([]ground{n.ground()}); err == nil {
+	if obstacles, err := obstaclesOf([]bridgeNet{n.bridgeNet()}); err == nil {
 		n.around.looked, n.around.generation = true, now
 		n.setProblem("obstacle", "Obstructed", sentences(obstacles))
 	}
 }
 
-// around is what was there when others were last looked at.
+// around is what was there at the last check for foreign rules.
 type around struct {
 	subnets    Subnets
 	looked     bool
@@ -133,7 +133,7 @@ func (n *Network) mend() error {
 	return errors.Join(n.mendLinks(), n.sweep())
 }
 
-// mendLinks makes links again that somebody else has removed or disconnected.
+// mendLinks recreates links that another program has removed or disconnected.
 func (n *Network) mendLinks() error {
 	bridge, err := netlink.LinkByName(n.opts.bridge())
 	if err != nil {
@@ -181,7 +181,7 @@ func goodNow(name, bridge string) bool {
 	return err == nil && link.Attrs().MasterIndex == master.Attrs().Index && link.Attrs().RawFlags&unix.IFF_UP != 0
 }
 
-// sweep removes links, namespaces and files that belong to nobody any more.
+// sweep removes links, namespaces and files without an owner.
 func (n *Network) sweep() error {
 	known := func(uid string) bool { _, found := n.store.get(uid); return found }
 	var errs []error
@@ -207,7 +207,7 @@ func (n *Network) sweepOne(uid string, known func(string) bool) error {
 	return errors.Join(removeNamespace(n.opts.namespace(uid)), os.RemoveAll(n.filesOf(uid)))
 }
 
-// watch has the kernel and the file system poke us. What it returns ends that.
+// watch makes the kernel and the file system trigger checks. stop ends that.
 func (n *Network) watch(ctx context.Context) (stop func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{}, 3)
@@ -264,7 +264,7 @@ func subscribe(family int, groups ...uint32) (*mdnetlink.Conn, error) {
 	return c, nil
 }
 
-// listen pokes for every message that matters. Lost messages may have mattered.
+// listen triggers a check for every relevant message. Lost messages may have been relevant.
 func (n *Network) listen(ctx context.Context, c *mdnetlink.Conn, matters func(mdnetlink.Message) bool) {
 	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
 	defer stop()
@@ -276,7 +276,7 @@ func (n *Network) listen(ctx context.Context, c *mdnetlink.Conn, matters func(md
 		if err != nil {
 			n.readdressed.Store(true)
 			n.poke()
-			if !sleep(ctx, breath) {
+			if !sleep(ctx, minCheckPause) {
 				return
 			}
 			continue
