@@ -37,9 +37,6 @@ type Limits struct {
 	RemovedNodes time.Duration
 }
 
-// DefaultLimits are those of a new cluster.
-var DefaultLimits = LimitsOf(nil)
-
 // Limits that the configuration does not set.
 const (
 	receipts       = 24 * time.Hour
