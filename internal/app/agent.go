@@ -1,21 +1,17 @@
 package app
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
 	"strings"
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
@@ -28,7 +24,6 @@ import (
 	"github.com/cloudless/cloudless/internal/datadir"
 	"github.com/cloudless/cloudless/internal/driver"
 	"github.com/cloudless/cloudless/internal/enroll"
-	"github.com/cloudless/cloudless/internal/gcpacer"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/nodenet"
 	"github.com/cloudless/cloudless/internal/peering"
@@ -178,40 +173,6 @@ func renewer(conn *grpc.ClientConn) func(context.Context, []byte) ([][]byte, err
 	}
 }
 
-// Run runs the agent until ctx ends, and calls ready once it has its first
-// assignments.
-func (m *member) Run(ctx context.Context, ready func()) error {
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return m.agent.Run(ctx) })
-	g.Go(func() error { return m.rotator.Run(ctx) })
-	g.Go(func() error {
-		select {
-		case <-ctx.Done():
-		case <-m.agent.Ready():
-			ready()
-		}
-		return nil
-	})
-	return endedByContext(g.Wait())
-}
-
-// runAgent is the role of a machine that has joined before.
-func runAgent(ctx context.Context, o local.AgentOptions) error {
-	err := serveNode(ctx, o.Process, o.Machine, func(f *datadir.Folder, logger *slog.Logger) (func() error, error) {
-		if _, err := os.Stat(f.CredentialsPath()); errors.Is(err, fs.ErrNotExist) {
-			return nil, notJoined(f.Path())
-		}
-		if err := checkServers(ctx, f, o.Process); err != nil {
-			return nil, err
-		}
-		return nil, enroll.WarnExpired(f, logger)
-	})
-	if held, ok := errors.AsType[*datadir.AlreadyRunningError](err); ok {
-		return cmp.Or(runsLess(held, false, true), err)
-	}
-	return err
-}
-
 // checkServers refuses to start where servers of another cluster are in the place of the node's, if somebody waits until
 // the node is ready. Otherwise the node retries, because replicas need no server.
 func checkServers(ctx context.Context, f *datadir.Folder, process local.Process) error {
@@ -223,6 +184,23 @@ func checkServers(ctx context.Context, f *datadir.Folder, process local.Process)
 
 func notJoined(dataDir string) error {
 	return fmt.Errorf("this machine has not joined a cluster with data folder %s: run cloudless join ADDRESS --token TOKEN", dataDir)
+}
+
+// nodeProcess is a process with a node and no server, ready to run.
+type nodeProcess struct {
+	local.Process
+	folder      *datadir.Folder
+	instruments *instruments
+	link        *clusterLink
+	member      *member
+}
+
+// reportNoServer says that the node runs without a server, if none accepts it for long.
+func (n *nodeProcess) reportNoServer(ctx context.Context) error {
+	sayAlone(ctx, n.member.agent.Ready(), n.member.agent.Removed(), func() {
+		n.Ready(withoutServer(n.member, n.folder.Path(), n.link.servers.Addresses()))
+	})
+	return nil
 }
 
 // serveNode runs an agent in a process of its own.
@@ -270,19 +248,8 @@ func serveNode(ctx context.Context, process local.Process, m local.Machine, admi
 	}
 	process.Progress("waiting for the cluster")
 	p.progress = process.Progress
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return serveAgentMetrics(ctx, f.RunDir(), i, p.agent) })
-	g.Go(func() error { return gcpacer.Rest(ctx) })
-	g.Go(func() error {
-		return p.Run(ctx, func() { process.Ready(fmt.Sprintf("node %s is ready", p.name)) })
-	})
-	if process.Attended {
-		g.Go(func() error {
-			sayAlone(ctx, p.agent.Ready(), p.agent.Removed(), func() { process.Ready(withoutServer(p, f.Path(), link.servers.Addresses())) })
-			return nil
-		})
-	}
-	err = g.Wait()
+	n := &nodeProcess{Process: process, folder: f, instruments: i, link: link, member: p}
+	err = together(ctx, n.parts()...)
 	if errors.Is(err, agent.ErrCopy) {
 		// What was taken up from the folder runs on the node itself.
 		return errors.Join(err, restCopy(context.WithoutCancel(ctx), f, d, logger))

@@ -11,6 +11,7 @@ import (
 
 // Whoever waits for a node is let go after a while if no server is there, but not before, and not twice.
 func TestNodeWithoutServersLetsGoWhoeverWaits(t *testing.T) {
+	t.Parallel()
 	for name, one := range map[string]struct {
 		ready time.Duration // 0 for never
 		told  int

@@ -1,26 +1,118 @@
 package app
 
 import (
+	"context"
+	"fmt"
+
+	"golang.org/x/sync/errgroup"
+
 	"github.com/cloudless/cloudless/internal/cli/local"
+	"github.com/cloudless/cloudless/internal/consensus"
+	"github.com/cloudless/cloudless/internal/control/cron"
+	"github.com/cloudless/cloudless/internal/control/replicas"
+	"github.com/cloudless/cloudless/internal/control/retention"
+	"github.com/cloudless/cloudless/internal/control/servers"
+	"github.com/cloudless/cloudless/internal/gcpacer"
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
-// Roles are what the command line can start.
+// This file shows everything that runs: the roles of the command line, and what runs in the process of each.
+
+// Roles are what the command line can start. The first four run until they are stopped; the others return.
 func Roles() local.Roles {
 	return local.Roles{
-		Up: up, Server: runServer, Agent: runAgent, Join: join, Down: down, Recover: recoverCluster,
-		Install: install, Uninstall: uninstall, Doctor: examine,
+		Up: up, Server: runServer, Agent: runAgent, Join: join,
+		Down: down, Recover: recoverCluster, Install: install, Uninstall: uninstall, Doctor: examine,
 	}
 }
 
-// undo collects what must be taken back when a start fails in the middle, and
-// what must be closed at the end, in reverse order.
-type undo []func()
+// part runs until its context ends. If it fails, all parts beside it end.
+type part func(context.Context) error
 
-func (u *undo) add(f func()) { *u = append(*u, f) }
-
-func (u *undo) run() {
-	for i := len(*u) - 1; i >= 0; i-- {
-		(*u)[i]()
+// parts run in a process with a server: up, server, and join --role server.
+func (s *service) parts() []part {
+	if s.node == nil {
+		return []part{s.runPlane, s.reportServer}
 	}
-	*u = nil
+	return []part{s.runPlane, s.runNode, s.reportNoLeader}
+}
+
+// parts run in every server.
+func (p *controlPlane) parts() []part {
+	return []part{
+		p.peers.Run,         // finds the other servers by gossip
+		p.server.Run,        // serves the API, agents, images and the other servers
+		p.announceOnNetwork, // lets machines of this network find the server
+		func(ctx context.Context) error { return p.consensus.Lead(ctx, p.lead) },
+		p.collector.Run, // paces Go's garbage collector
+		gcpacer.Rest,    // returns memory after work
+		p.watchConsensus,
+	}
+}
+
+// leaderParts run in the server that leads.
+func (p *controlPlane) leaderParts() []part {
+	replicaLoop := replicas.Loop{
+		Store: p.store, Proposer: p.consensus, Metrics: p.metrics, Tracing: p.tracing, Decisions: p.decisions, Pause: p.collector.Pause,
+	}
+	cronLoop := cron.Loop{Store: p.store, Proposer: p.consensus}
+	serverLoop := servers.Loop{
+		Store: p.store, Proposer: p.consensus, Self: p.peers.Self, Term: p.consensus.Stats().Term, Seen: p.peers.Seen, Wake: p.peers.Changed(),
+	}
+	pilot := consensus.PilotOptions{
+		Voters:  func() int { return spec.VotersOf(p.store.Snapshot().Cluster().GetSpec()) },
+		Members: p.peers.Members, Progress: p.server.Progress,
+	}
+	return []part{
+		p.nodes.Run,     // decides which nodes are online
+		replicaLoop.Run, // creates, places and stops replicas
+		cronLoop.Run,    // starts the jobs of crons
+		serverLoop.Run,  // records the servers
+		func(ctx context.Context) error { return p.consensus.Pilot(ctx, pilot) }, // decides which servers vote
+		p.server.EnsureGossipKey,
+		p.server.MirrorImages, // copies images to every server
+		func(ctx context.Context) error { return retention.Run(ctx, p.store, p.consensus) }, // deletes what is old
+	}
+}
+
+// parts run in every node. ready is called once it has its first assignments.
+func (m *member) parts(ready func()) []part {
+	return []part{
+		m.agent.Run,   // runs replicas
+		m.rotator.Run, // renews the node's certificate
+		func(ctx context.Context) error {
+			select {
+			case <-ctx.Done():
+			case <-m.agent.Ready():
+				ready()
+			}
+			return nil
+		},
+	}
+}
+
+// parts run in a process with a node alone: agent, and join --role node.
+func (n *nodeProcess) parts() []part {
+	all := []part{
+		func(ctx context.Context) error {
+			return serveAgentMetrics(ctx, n.folder.RunDir(), n.instruments, n.member.agent)
+		},
+		gcpacer.Rest,
+		func(ctx context.Context) error {
+			return endedByContext(together(ctx, n.member.parts(func() { n.Ready(fmt.Sprintf("node %s is ready", n.member.name)) })...))
+		},
+	}
+	if n.Attended {
+		all = append(all, n.reportNoServer)
+	}
+	return all
+}
+
+// together runs parts until one of them fails or ctx ends, and waits for all of them.
+func together(ctx context.Context, parts ...part) error {
+	g, ctx := errgroup.WithContext(ctx)
+	for _, run := range parts {
+		g.Go(func() error { return run(ctx) })
+	}
+	return g.Wait()
 }

@@ -30,6 +30,7 @@ func entries(t *testing.T, path string) string {
 }
 
 func TestUndoRunsBackwardsAndOnce(t *testing.T) {
+	t.Parallel()
 	var u undo
 	var ran []int
 	for i := range 3 {
@@ -43,6 +44,7 @@ func TestUndoRunsBackwardsAndOnce(t *testing.T) {
 }
 
 func TestReachableAddress(t *testing.T) {
+	t.Parallel()
 	for from, want := range map[string]string{
 		"127.0.0.1:7700": "127.0.0.1:7700",
 		"0.0.0.0:7700":   "127.0.0.1:7700",
@@ -57,6 +59,7 @@ func TestReachableAddress(t *testing.T) {
 }
 
 func TestHostsNameTheAddressAndThisMachine(t *testing.T) {
+	t.Parallel()
 	if got := hosts("192.0.2.1:7700"); !slices.Contains(got, "192.0.2.1") || !slices.Contains(got, "127.0.0.1") {
 		t.Errorf("hosts are %v", got)
 	}
@@ -66,6 +69,7 @@ func TestHostsNameTheAddressAndThisMachine(t *testing.T) {
 }
 
 func TestRoleThatWasAskedToStopHasNotFailed(t *testing.T) {
+	t.Parallel()
 	if err := endedByContext(fmt.Errorf("wrapped: %w", context.Canceled)); err != nil {
 		t.Errorf("ended with %v", err)
 	}

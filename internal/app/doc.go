@@ -1,5 +1,5 @@
-// Package app is the only wiring: what a process is made of, in what order its
-// parts start, and how they stop. Read the file of a role from top to bottom.
+// Package app is the only wiring: what a process is made of, in what order its parts start, and how they stop. Begin
+// with app.go, which shows everything that runs.
 //
-// It holds no logic of its own beyond the data folder and who may use it.
+// It decides nothing about the cluster; that is for the packages that it connects.
 package app

@@ -39,6 +39,7 @@ func enrolled(t *testing.T, f *datadir.Folder, cluster string, issued time.Time)
 }
 
 func TestDoctorTellsHowFarARemovedNodeIsCleared(t *testing.T) {
+	t.Parallel()
 	for want, left := range map[string]doctor.Folder{
 		"so nothing runs on this machine":                    {Holder: 7},
 		"and process 7 is stopping 1 replica":                {Holder: 7, Orphans: 1},
@@ -51,6 +52,7 @@ func TestDoctorTellsHowFarARemovedNodeIsCleared(t *testing.T) {
 }
 
 func TestDoctorSeesTheDataFolder(t *testing.T) {
+	t.Parallel()
 	path := t.TempDir()
 	if got := lookFolder(filepath.Join(path, "none")); got.Exists || got.Err != nil {
 		t.Errorf("a folder that is not there: %+v", got)
@@ -84,6 +86,7 @@ func TestDoctorSeesTheDataFolder(t *testing.T) {
 }
 
 func TestDoctorSeesCertificates(t *testing.T) {
+	t.Parallel()
 	f, err := datadir.Open(t.TempDir())
 	must(t, err)
 	defer f.Release()
@@ -102,6 +105,7 @@ func TestDoctorSeesCertificates(t *testing.T) {
 }
 
 func TestDoctorSeesWhatNoProcessBelongsTo(t *testing.T) {
+	t.Parallel()
 	run, mine := t.TempDir(), t.TempDir()
 	living, own := "", ""
 	path := t.TempDir()
@@ -127,6 +131,7 @@ func TestDoctorSeesWhatNoProcessBelongsTo(t *testing.T) {
 }
 
 func TestDoctorComparesTheClockWithTheServers(t *testing.T) {
+	t.Parallel()
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Date", time.Now().Add(2*time.Hour).UTC().Format(http.TimeFormat))
 	}))
@@ -188,6 +193,7 @@ func TestDoctorExaminesThisMachine(t *testing.T) {
 
 // The port of a cluster's server is known by the folder that its process holds.
 func TestDoctorKnowsTheProcessOfACluster(t *testing.T) {
+	t.Parallel()
 	f, err := datadir.Open(t.TempDir())
 	must(t, err)
 	defer f.Release()

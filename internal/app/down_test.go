@@ -17,6 +17,7 @@ import (
 func quiet(string) {}
 
 func TestDownWithoutAnythingDoesNothing(t *testing.T) {
+	t.Parallel()
 	path := t.TempDir()
 	for _, purge := range []bool{false, true} {
 		err := down(t.Context(), local.DownOptions{DataDir: path, Progress: quiet, Purge: purge})
@@ -25,6 +26,8 @@ func TestDownWithoutAnythingDoesNothing(t *testing.T) {
 		}
 	}
 }
+
+// The tests that remove a cloud from /run run alone: they remove /run/cloudless as well if no other cloud is there.
 
 // A first start that fails leaves no folder behind, even where the client
 // configuration cannot be read.
@@ -113,7 +116,6 @@ func TestPurgeTakesWhatIsOursAndNothingElse(t *testing.T) {
 
 // Purging a copy of a folder that is in use on the same machine is refused before it touches what runs.
 func TestPurgeOfACopyOnTheSameMachineIsRefused(t *testing.T) {
-	t.Parallel()
 	f, err := datadir.Open(filepath.Join(t.TempDir(), "data"))
 	must(t, err)
 	defer f.Release()

@@ -188,6 +188,7 @@ func TestSecondBootstrap(t *testing.T) {
 
 // TestTakenAddress: nothing is left of a server that could not listen, so that the next try finds nothing in its way.
 func TestTakenAddress(t *testing.T) {
+	t.Parallel()
 	s := found(t)
 	path := filepath.Join(t.TempDir(), "data")
 	process := local.Process{DataDir: path, Version: "test", Log: io.Discard, Progress: quiet, Ready: func(string) { t.Error("it is ready") }}

@@ -20,6 +20,7 @@ func serviceIn(root string) local.ServiceOptions {
 }
 
 func TestDryRunShowsTheUnitAndDoesNothing(t *testing.T) {
+	t.Parallel()
 	root := t.TempDir()
 	said, err := install(t.Context(), local.InstallOptions{
 		ServiceOptions: serviceIn(root), Program: "/bin/true", BinDir: "/usr/local/bin", DataDir: "/d",
@@ -32,6 +33,7 @@ func TestDryRunShowsTheUnitAndDoesNothing(t *testing.T) {
 }
 
 func TestServiceComesIntoAnImageAndGoesAgain(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("needs the package systemd; make test installs it")
 	}
@@ -74,6 +76,7 @@ func (a active) Do(context.Context, ...string) error {
 }
 
 func TestProcessThatWasStartedByHandMakesWayForTheService(t *testing.T) {
+	t.Parallel()
 	path := t.TempDir()
 	byHand := datadirtest.Hold(t, path)
 	o := local.InstallOptions{ServiceOptions: serviceIn("/"), DataDir: path}

@@ -61,7 +61,7 @@ func (s *service) runMember(ctx context.Context, context string) (m *member, acc
 	var watches sync.WaitGroup
 	watches.Go(func() { s.sayNoSession(m, over) })
 	watches.Go(func() { s.sayRemoved(m, over) })
-	err = m.Run(ctx, func() { s.ready(s.readyMessage(m, context)) })
+	err = endedByContext(together(ctx, m.parts(func() { s.ready(s.readyMessage(m, context)) })...))
 	close(over)
 	watches.Wait()
 	if errors.Is(err, agent.ErrRemoved) {

@@ -36,6 +36,7 @@ func contents(t *testing.T, path string) map[string]string {
 }
 
 func TestServerIsRefusedInTheFolderOfANode(t *testing.T) {
+	t.Parallel()
 	path := t.TempDir()
 	f, err := datadir.Open(path)
 	must(t, err)
@@ -63,6 +64,7 @@ func TestServerIsRefusedInTheFolderOfANode(t *testing.T) {
 }
 
 func TestNodeIsRefusedInTheFolderOfAServer(t *testing.T) {
+	t.Parallel()
 	path, config := t.TempDir(), filepath.Join(t.TempDir(), "config.yaml")
 	s := startServer(t, path, config)
 	must(t, s.stop())
@@ -77,6 +79,7 @@ func TestNodeIsRefusedInTheFolderOfAServer(t *testing.T) {
 
 // That something runs on the folder is what was asked for only if it is a node of that cluster.
 func TestJoinIsRefusedWhileSomethingElseRunsOnTheFolder(t *testing.T) {
+	t.Parallel()
 	path := t.TempDir()
 	f, err := datadir.Open(path)
 	must(t, err)
@@ -106,6 +109,7 @@ func TestJoinIsRefusedWhileSomethingElseRunsOnTheFolder(t *testing.T) {
 
 // The same holds for a server.
 func TestServerIsRefusedWhileSomethingElseRunsOnTheFolder(t *testing.T) {
+	t.Parallel()
 	ca, err := identity.NewCA(anotherCluster, time.Now())
 	must(t, err)
 	try := func(path string) error {
@@ -130,6 +134,7 @@ func TestServerIsRefusedWhileSomethingElseRunsOnTheFolder(t *testing.T) {
 
 // A process that runs less than was asked for is no success.
 func TestUpIsRefusedWhileOnlyAServerOrANodeRuns(t *testing.T) {
+	t.Parallel()
 	for _, one := range []struct {
 		name         string
 		server, node bool
@@ -157,6 +162,7 @@ func TestUpIsRefusedWhileOnlyAServerOrANodeRuns(t *testing.T) {
 
 // A process whose node was removed goes on if nothing could take its place.
 func TestRemovedNodeIsNotReplacedByWhatCannotStart(t *testing.T) {
+	t.Parallel()
 	f, err := datadir.Open(t.TempDir())
 	must(t, err)
 	defer f.Release()
@@ -183,6 +189,7 @@ func TestRemovedNodeIsNotReplacedByWhatCannotStart(t *testing.T) {
 
 // What runs on goes on without its node, and does not make one of the machine that should join.
 func TestJoinIsRefusedWhileTheFormerNodeRuns(t *testing.T) {
+	t.Parallel()
 	f, err := datadir.Open(t.TempDir())
 	must(t, err)
 	defer f.Release()

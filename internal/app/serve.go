@@ -42,15 +42,6 @@ type service struct {
 	serverGone, nodeGone chan struct{}
 }
 
-// runServer is the role of a server alone.
-func runServer(ctx context.Context, o local.ServerOptions) error {
-	s := &service{ServerOptions: o, prepare: func(f *datadir.Folder, reach *local.Reach) error {
-		listenAgain(f, reach)
-		return f.TryPort(ctx, reach.APIAddr)
-	}}
-	return s.run(ctx)
-}
-
 // run serves until ctx ends. What a first start that fails has made is removed.
 func (s *service) run(ctx context.Context) (err error) {
 	if s.node != nil {
@@ -89,18 +80,7 @@ func (s *service) run(ctx context.Context) (err error) {
 		return err
 	}
 	s.serverGone, s.nodeGone = make(chan struct{}), make(chan struct{})
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return s.runPlane(ctx) })
-	if s.node != nil {
-		g.Go(func() error { return s.runNode(ctx) })
-		g.Go(func() error {
-			s.sayWhoIsMissing(ctx)
-			return nil
-		})
-	} else {
-		g.Go(func() error { return s.announceServer(ctx) })
-	}
-	return endedByContext(g.Wait())
+	return endedByContext(together(ctx, s.parts()...))
 }
 
 // name is that of the process, for those who trace it.

@@ -10,15 +10,11 @@ import (
 	"os"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/consensus"
-	"github.com/cloudless/cloudless/internal/control/cron"
 	"github.com/cloudless/cloudless/internal/control/nodes"
 	"github.com/cloudless/cloudless/internal/control/replicas"
-	"github.com/cloudless/cloudless/internal/control/retention"
 	"github.com/cloudless/cloudless/internal/control/servers"
 	"github.com/cloudless/cloudless/internal/datadir"
 	"github.com/cloudless/cloudless/internal/discover"
@@ -116,14 +112,12 @@ func (p *controlPlane) patience() time.Duration {
 	return silence / 4
 }
 
-// Run serves, and leads when this server is the leader, until ctx ends. Then
-// another server takes over, while this one can still be reached, and only then
-// this one stops.
+// Run serves, and leads while this server is the leader, until ctx ends. Then it hands leadership over while it can
+// still be reached, and stops.
 func (p *controlPlane) Run(asked context.Context) error {
 	ctx, stop := context.WithCancel(context.WithoutCancel(asked))
 	defer stop()
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error {
+	handOver := func(ctx context.Context) error {
 		select {
 		case <-asked.Done():
 			p.leave()
@@ -131,70 +125,36 @@ func (p *controlPlane) Run(asked context.Context) error {
 		case <-ctx.Done():
 		}
 		return nil
-	})
-	g.Go(func() error { return p.peers.Run(ctx) })
-	g.Go(func() error { return p.server.Run(ctx) })
-	g.Go(func() error { return p.announceOnNetwork(ctx) })
-	g.Go(func() error { return p.consensus.Lead(ctx, p.lead) })
-	g.Go(func() error { return p.collector.Run(ctx) })
-	g.Go(func() error { return gcpacer.Rest(ctx) })
-	g.Go(func() error {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-p.consensus.Done():
-			return p.consensus.Err()
-		}
-	})
-	return endedByContext(wayOut(p.folder, g.Wait()))
+	}
+	return endedByContext(wayOut(p.folder, together(ctx, append(p.parts(), handOver)...)))
+}
+
+// watchConsensus ends the server when consensus has ended by itself.
+func (p *controlPlane) watchConsensus(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-p.consensus.Done():
+		return p.consensus.Err()
+	}
 }
 
 // loopPause keeps loops that fail, for example on a full disk, from spinning.
 const loopPause = time.Second
 
-// lead is what only the leader does, until its time of leading ends. A loop
-// that fails begins again from the state: that costs a moment, while ending the
-// process would cost the API.
+// lead runs what only the leader runs, until another server leads. A loop that fails restarts from the state: that takes
+// a moment, while ending the process would interrupt the API.
 func (p *controlPlane) lead(ctx context.Context) error {
 	for {
-		err := p.loops(ctx)
+		err := together(ctx, p.leaderParts()...)
 		if ctx.Err() != nil {
 			return nil
 		}
 		p.logger.Error("control loops begin again", "error", err)
-		select {
-		case <-ctx.Done():
+		if pause(ctx, loopPause) != nil {
 			return nil
-		case <-time.After(loopPause):
 		}
 	}
-}
-
-func (p *controlPlane) loops(ctx context.Context) error {
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return p.nodes.Run(ctx) })
-	g.Go(func() error {
-		loop := replicas.Loop{Store: p.store, Proposer: p.consensus, Metrics: p.metrics, Tracing: p.tracing, Decisions: p.decisions, Pause: p.collector.Pause}
-		return loop.Run(ctx)
-	})
-	g.Go(func() error {
-		loop := cron.Loop{Store: p.store, Proposer: p.consensus}
-		return loop.Run(ctx)
-	})
-	g.Go(func() error {
-		loop := servers.Loop{Store: p.store, Proposer: p.consensus, Self: p.peers.Self, Term: p.consensus.Stats().Term, Seen: p.peers.Seen, Wake: p.peers.Changed()}
-		return loop.Run(ctx)
-	})
-	g.Go(func() error {
-		return p.consensus.Pilot(ctx, consensus.PilotOptions{
-			Voters:  func() int { return spec.VotersOf(p.store.Snapshot().Cluster().GetSpec()) },
-			Members: p.peers.Members, Progress: p.server.Progress,
-		})
-	})
-	g.Go(func() error { return p.server.EnsureGossipKey(ctx) })
-	g.Go(func() error { return p.server.MirrorImages(ctx) })
-	g.Go(func() error { return retention.Run(ctx, p.store, p.consensus) })
-	return g.Wait()
 }
 
 // asBefore completes what a server is told by what it was told before: whoever

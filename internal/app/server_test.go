@@ -194,6 +194,7 @@ func TestMachineEnrollsAtTheServerOfItsToken(t *testing.T) {
 }
 
 func TestAgentOfAMachineThatHasNotJoinedSaysWhatToDo(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "data")
 	process := local.Process{DataDir: dir, Log: io.Discard, Progress: quiet}
 	err := runAgent(t.Context(), local.AgentOptions{Process: process})
@@ -211,6 +212,7 @@ func TestAgentOfAMachineThatHasNotJoinedSaysWhatToDo(t *testing.T) {
 // A server is started again by its folder alone, as the program says: it is where
 // it was and waits as long as it did, until it is told otherwise.
 func TestFolderRemembersHowItsServerWasStarted(t *testing.T) {
+	t.Parallel()
 	path := t.TempDir()
 	for _, step := range []struct {
 		about    string

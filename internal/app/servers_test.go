@@ -64,6 +64,7 @@ type one struct {
 
 // The program says itself what consensus would refuse, before anything is done.
 func TestElectionTimeoutsAreThoseOfConsensus(t *testing.T) {
+	t.Parallel()
 	if local.MinElectionTimeout != consensus.MinElectionTimeout || local.MaxElectionTimeout != consensus.MaxElectionTimeout {
 		t.Errorf("%s to %s, but for consensus %s to %s", local.MinElectionTimeout, local.MaxElectionTimeout, consensus.MinElectionTimeout, consensus.MaxElectionTimeout)
 	}

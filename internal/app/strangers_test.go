@@ -16,6 +16,7 @@ import (
 // TestAnotherClusterInThePlaceOfOnesOwn is said to whoever waits for the node. Whom nobody waits for goes on trying,
 // and so does everybody whose servers are only away.
 func TestAnotherClusterInThePlaceOfOnesOwn(t *testing.T) {
+	t.Parallel()
 	s := found(t)
 	f := datadir.At(t.TempDir())
 	ca, err := identity.NewCA("elsewhere", time.Now())

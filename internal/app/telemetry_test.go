@@ -12,6 +12,7 @@ import (
 // The socket of a process that was killed does not keep the next one from
 // listening, and nobody else may open it at any moment.
 func TestSocketOfMetricsIsPrivateAndGoesWithItsProcess(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "run", metricsSocket)
 	killed, err := listenPrivately(context.Background(), path)
 	must(t, err)

@@ -23,6 +23,7 @@ func machineOf(t *testing.T, id, board string) string {
 // Machines are told apart by what their system or their hardware says, and
 // nothing of that is written down.
 func TestMachinesAreToldApart(t *testing.T) {
+	t.Parallel()
 	mark := MachineMark(machineOf(t, "1234567890abcdef", "board-1"))
 	if mark == "" || strings.Contains(mark, "1234567890abcdef") || mark != MachineMark(machineOf(t, "1234567890abcdef", "board-1")) {
 		t.Errorf("the mark is %q", mark)
@@ -45,6 +46,7 @@ func TestMachinesAreToldApart(t *testing.T) {
 // A folder that was last used on another machine is used all the same, and that
 // is said once.
 func TestMoveOfAFolderIsNoticed(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "data")
 	open := func(mark string) (said []string) {
 		f, err := Open(path)
@@ -71,6 +73,7 @@ func TestMoveOfAFolderIsNoticed(t *testing.T) {
 
 // A copy of a folder that is in use on the same machine is refused before it touches what runs.
 func TestCopyOnTheSameMachine(t *testing.T) {
+	t.Parallel()
 	f, err := Open(filepath.Join(t.TempDir(), "data"))
 	must(t, err)
 	defer f.Release()

@@ -35,6 +35,7 @@ func entries(t *testing.T, path string) string {
 }
 
 func TestFolderIsTheSameOneEveryTime(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "deep", "data")
 	first, err := Open(path)
 	must(t, err)
@@ -63,6 +64,7 @@ func TestFolderIsTheSameOneEveryTime(t *testing.T) {
 }
 
 func TestFolderIsHeldByOneProcess(t *testing.T) {
+	t.Parallel()
 	path := t.TempDir()
 	f, err := Open(path)
 	must(t, err)
@@ -86,6 +88,7 @@ func TestFolderIsHeldByOneProcess(t *testing.T) {
 // Who waits until a cloud is ready is not told that it runs while another process is
 // only starting it, or stopping it.
 func TestFolderOfAProcessThatMovesIsWaitedFor(t *testing.T) {
+	t.Parallel()
 	path := t.TempDir()
 	first, err := Open(path)
 	must(t, err)
@@ -144,6 +147,7 @@ func TestFolderOfAProcessThatMovesIsWaitedFor(t *testing.T) {
 // A process that was killed does not run any more, though it may hold its folder for a
 // moment: who comes next waits for it instead of being told that it runs.
 func TestFolderOfAProcessThatIsEndingIsWaitedFor(t *testing.T) {
+	t.Parallel()
 	path := t.TempDir()
 	killed := exec.Command("sleep", "1000")
 	must(t, killed.Start())
@@ -165,6 +169,7 @@ func TestFolderOfAProcessThatIsEndingIsWaitedFor(t *testing.T) {
 }
 
 func TestFolderThatCannotBeUsedIsRefusedAndLetGo(t *testing.T) {
+	t.Parallel()
 	for name, one := range map[string]struct{ content, want string }{
 		"newer":   {`{"format":99,"id":"abcdefgh"}`, "written by a newer version"},
 		"damaged": {`{"format":1,"id":`, "is damaged"},
@@ -189,6 +194,7 @@ func TestFolderThatCannotBeUsedIsRefusedAndLetGo(t *testing.T) {
 }
 
 func TestFolderThatOthersCanWriteIsRefused(t *testing.T) {
+	t.Parallel()
 	path := t.TempDir()
 	must(t, os.Chmod(path, 0o777))
 	if _, err := Open(path); err == nil || !strings.Contains(err.Error(), "can be written by others") || !strings.Contains(err.Error(), "chmod go-w "+path) {
@@ -200,6 +206,7 @@ func TestFolderThatOthersCanWriteIsRefused(t *testing.T) {
 }
 
 func TestFolderThatIsNotOursIsLeftAlone(t *testing.T) {
+	t.Parallel()
 	path := t.TempDir()
 	must(t, os.WriteFile(filepath.Join(path, "thesis.txt"), nil, 0o600))
 	if _, err := OpenExisting(path); !errors.Is(err, fs.ErrNotExist) {
@@ -214,6 +221,7 @@ func TestFolderThatIsNotOursIsLeftAlone(t *testing.T) {
 }
 
 func TestFolderStaysWithItsCluster(t *testing.T) {
+	t.Parallel()
 	const one, another = "11111111-1111-7111-8111-111111111111", "22222222-2222-7222-8222-222222222222"
 	f, err := Open(t.TempDir())
 	must(t, err)
@@ -231,6 +239,7 @@ func TestFolderStaysWithItsCluster(t *testing.T) {
 // What is said of a node when it joins can be repeated; another name or label is
 // refused, because it would change nothing.
 func TestWishesAreForNewNodes(t *testing.T) {
+	t.Parallel()
 	f, err := Open(t.TempDir())
 	must(t, err)
 	defer f.Release()
@@ -258,6 +267,7 @@ func TestWishesAreForNewNodes(t *testing.T) {
 }
 
 func TestMembershipIsReadBackOrRefused(t *testing.T) {
+	t.Parallel()
 	f, err := Open(t.TempDir())
 	must(t, err)
 	defer f.Release()

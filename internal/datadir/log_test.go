@@ -10,6 +10,7 @@ import (
 // A log that has grown is put aside, and the next lines are in the new one; one that
 // this process does not write is left alone.
 func TestLogOfAProcessIsPutAside(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	path, older := filepath.Join(dir, LogName), filepath.Join(dir, OlderLogName)
 	must(t, rotateLog(dir, os.Stderr, 10)) // there is none

@@ -25,6 +25,7 @@ func must(t *testing.T, err error) {
 }
 
 func TestSecondProcessIsRefusedWithThePIDOfTheFirst(t *testing.T) {
+	t.Parallel()
 	path := t.TempDir()
 	first := datadirtest.Hold(t, path)
 	_, err := datadir.Open(path)
@@ -35,6 +36,7 @@ func TestSecondProcessIsRefusedWithThePIDOfTheFirst(t *testing.T) {
 }
 
 func TestTakeOverStopsTheProcessAndHoldsItsFolder(t *testing.T) {
+	t.Parallel()
 	path := t.TempDir()
 	first := datadirtest.Hold(t, path)
 	var said []string
@@ -50,6 +52,7 @@ func TestTakeOverStopsTheProcessAndHoldsItsFolder(t *testing.T) {
 }
 
 func TestProcessThatDoesNotListenIsKilled(t *testing.T) {
+	t.Parallel()
 	path := t.TempDir()
 	stubborn := datadirtest.HoldStubbornly(t, path)
 	must(t, datadir.StopHolder(t.Context(), &datadir.AlreadyRunningError{DataDir: path, Holder: datadir.Holder{PID: stubborn.Process.Pid}}, 50*time.Millisecond))
@@ -59,6 +62,7 @@ func TestProcessThatDoesNotListenIsKilled(t *testing.T) {
 }
 
 func TestWaitingForAProcessEndsWithTheContext(t *testing.T) {
+	t.Parallel()
 	path := t.TempDir()
 	stubborn := datadirtest.HoldStubbornly(t, path)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -72,6 +76,7 @@ func TestWaitingForAProcessEndsWithTheContext(t *testing.T) {
 // The number in the lock file may be that of a process which died long ago, and
 // meanwhile of one that has nothing to do with us.
 func TestProcessThatDoesNotHoldTheFolderIsNeverStopped(t *testing.T) {
+	t.Parallel()
 	path := t.TempDir()
 	datadirtest.Hold(t, path)
 	stranger := datadirtest.Hold(t, t.TempDir())

@@ -137,6 +137,7 @@ func (nobodysServer) WhoAmI(context.Context, *v1.WhoAmIRequest) (*v1.WhoAmIRespo
 // A node that was removed hears so from any server that it knows, whichever of
 // them are gone, and becomes a new one.
 func TestNodeHearsOfItsRemovalFromAnyServer(t *testing.T) {
+	t.Parallel()
 	ca, err := identity.NewCA("home", time.Now())
 	must(t, err)
 	server := &forgetfulServer{ca: ca, expels: true}
@@ -162,6 +163,7 @@ func answersLost() []error {
 
 // A machine whose answer was lost asks again at once, and for the same.
 func TestMachineAsksAgainAtOnce(t *testing.T) {
+	t.Parallel()
 	ca, err := identity.NewCA("home", time.Now())
 	must(t, err)
 	server := &forgetfulServer{ca: ca, lost: answersLost()}
@@ -178,6 +180,7 @@ func TestMachineAsksAgainAtOnce(t *testing.T) {
 // Who is interrupted before an answer keeps the key and the folder, and asks for
 // the same by joining again.
 func TestMachineAsksAgainWithTheSameKey(t *testing.T) {
+	t.Parallel()
 	ca, err := identity.NewCA("home", time.Now())
 	must(t, err)
 	interrupted, interrupt := context.WithCancel(t.Context())
@@ -214,6 +217,7 @@ func TestMachineAsksAgainWithTheSameKey(t *testing.T) {
 
 // So does a server whose answer was lost; what was refused leaves nothing.
 func TestServerAsksAgainWithTheSameKey(t *testing.T) {
+	t.Parallel()
 	ca, err := identity.NewCA("home", time.Now())
 	must(t, err)
 	sealer, err := identity.OpenOrCreateSealer(filepath.Join(t.TempDir(), "kek.json"))
@@ -252,6 +256,7 @@ func TestServerAsksAgainWithTheSameKey(t *testing.T) {
 
 // Where nobody answers nothing was asked, and nothing is kept.
 func TestMachineThatReachesNobodyKeepsNothing(t *testing.T) {
+	t.Parallel()
 	ca, err := identity.NewCA("home", time.Now())
 	must(t, err)
 	path := filepath.Join(t.TempDir(), "data")
@@ -287,6 +292,7 @@ func memberSince(t *testing.T, f *datadir.Folder, ca *identity.CA, issued time.T
 // A node comes back after its certificate has ended: its agent says so and goes on with what runs, and with a new token
 // it joins again, on the folder that it has.
 func TestNodeWithAnExpiredCertificateJoinsAgain(t *testing.T) {
+	t.Parallel()
 	ca, err := identity.NewCA("home", time.Now())
 	must(t, err)
 	server := &forgetfulServer{ca: ca, keys: []string{"an answer that was lost"}}
@@ -333,6 +339,7 @@ func TestNodeWithAnExpiredCertificateJoinsAgain(t *testing.T) {
 // A node comes back when none of the servers that it knows is there any more. Who lets it join at one that is has it find
 // the cluster, as the node that it is. An address at which no server of it answers changes nothing.
 func TestNodeFindsServersThatCameLater(t *testing.T) {
+	t.Parallel()
 	ca, err := identity.NewCA("home", time.Now())
 	must(t, err)
 	server := &forgetfulServer{ca: ca}
@@ -358,6 +365,7 @@ func TestNodeFindsServersThatCameLater(t *testing.T) {
 
 // TestServerListensTowardsTheOneThatItJoins, unless it is told where. Between machines test/e2e shows it.
 func TestServerListensTowardsTheOneThatItJoins(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ given, other, want string }{
 		{"", "127.0.0.1:4711", "127.0.0.1:7700"},
 		{"192.0.2.7:1", "127.0.0.1:4711", "192.0.2.7:1"},
@@ -372,6 +380,7 @@ func TestServerListensTowardsTheOneThatItJoins(t *testing.T) {
 }
 
 func TestNameIsBroughtIntoForm(t *testing.T) {
+	t.Parallel()
 	for from, want := range map[string]string{
 		"web":                                    "web",
 		"Bob's Laptop":                           "bob-s-laptop",

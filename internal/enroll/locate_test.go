@@ -16,6 +16,7 @@ import (
 // Whoever says first that it is a server, and then says nothing, keeps nobody from
 // being found.
 func TestServerIsFoundBehindOneThatSaysNothing(t *testing.T) {
+	t.Parallel()
 	ca, err := identity.NewCA("home", time.Now())
 	must(t, err)
 	mute, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -43,6 +44,7 @@ func TestServerIsFoundBehindOneThatSaysNothing(t *testing.T) {
 
 // Where nobody answers in time, a person learns what to look at.
 func TestNobodyAnswersInTime(t *testing.T) {
+	t.Parallel()
 	ca, err := identity.NewCA("home", time.Now())
 	must(t, err)
 	late, cancel := context.WithDeadline(t.Context(), time.Now())

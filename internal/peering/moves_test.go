@@ -12,6 +12,7 @@ import (
 
 // A server that moved while changes were lost is noticed by comparing the states.
 func TestMoveThatWasMissedIsNoticed(t *testing.T) {
+	t.Parallel()
 	at := func(addresses ...string) *state.Snapshot {
 		store := state.New()
 		var b state.Batch

@@ -101,6 +101,7 @@ func sessionsOf(t *testing.T, list *ServerList) func() (by string, err error) {
 
 // TestNodeLeavesAServerThatIsCutOff: its connection is up, but no session can be had there.
 func TestNodeLeavesAServerThatIsCutOff(t *testing.T) {
+	t.Parallel()
 	began := time.Now()
 	cut, well := serveLonely(t, false), serveLonely(t, true)
 	var kept []string
@@ -148,6 +149,7 @@ func (l gatedListener) Accept() (net.Conn, error) {
 // While one server takes long to answer, gRPC dials the next one, and may use the
 // first one nevertheless.
 func TestNodeLeavesTheServerOfItsSessionNotTheOneDialedLast(t *testing.T) {
+	t.Parallel()
 	dialed, opened := make(chan struct{}), make(chan struct{})
 	dial, open := sync.OnceFunc(func() { close(dialed) }), sync.OnceFunc(func() { close(opened) })
 	slow := serveAt(t, gatedListener{Listener: listenLocally(t), taken: func() {}, gate: dialed}, true)
@@ -174,6 +176,7 @@ func TestNodeLeavesTheServerOfItsSessionNotTheOneDialedLast(t *testing.T) {
 
 // Streams of earlier sessions may go on at the servers that these were with.
 func TestOtherServersDoNotHideThatTheServerOfTheSessionIsQuiet(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		list := NewServerList(datadir.Membership{}, nil)
 		oldEnd, oldServer := net.Pipe()

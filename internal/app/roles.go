@@ -4,12 +4,58 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"io/fs"
 	"log/slog"
+	"os"
 
 	"github.com/cloudless/cloudless/internal/cli/local"
 	"github.com/cloudless/cloudless/internal/datadir"
 	"github.com/cloudless/cloudless/internal/enroll"
 )
+
+// up makes this machine a server and a node: those that it is already, or else the
+// first ones of a new cluster.
+func up(ctx context.Context, o local.UpOptions) error {
+	o.Reach.Name = o.Machine.Name
+	s := &service{
+		ServerOptions: local.ServerOptions{
+			Process: o.Process, ConfigPath: o.ConfigPath, Context: o.Context,
+			Reach: o.Reach,
+		},
+		node: &o.Machine,
+		prepare: func(f *datadir.Folder, reach *local.Reach) error {
+			listenAgain(f, reach)
+			return f.TryPort(ctx, reach.APIAddr)
+		},
+	}
+	return s.run(ctx)
+}
+
+// runServer is the role of a server alone.
+func runServer(ctx context.Context, o local.ServerOptions) error {
+	s := &service{ServerOptions: o, prepare: func(f *datadir.Folder, reach *local.Reach) error {
+		listenAgain(f, reach)
+		return f.TryPort(ctx, reach.APIAddr)
+	}}
+	return s.run(ctx)
+}
+
+// runAgent is the role of a machine that has joined before.
+func runAgent(ctx context.Context, o local.AgentOptions) error {
+	err := serveNode(ctx, o.Process, o.Machine, func(f *datadir.Folder, logger *slog.Logger) (func() error, error) {
+		if _, err := os.Stat(f.CredentialsPath()); errors.Is(err, fs.ErrNotExist) {
+			return nil, notJoined(f.Path())
+		}
+		if err := checkServers(ctx, f, o.Process); err != nil {
+			return nil, err
+		}
+		return nil, enroll.WarnExpired(f, logger)
+	})
+	if held, ok := errors.AsType[*datadir.AlreadyRunningError](err); ok {
+		return cmp.Or(runsLess(held, false, true), err)
+	}
+	return err
+}
 
 // join is the role of a machine that becomes a node or a server now. On a machine that has joined already it goes on as
 // that member and leaves the token unused.

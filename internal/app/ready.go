@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -16,8 +17,8 @@ const (
 	stateHope  = time.Minute
 )
 
-// announceServer says that this server, which has no node beside it, can be used.
-func (s *service) announceServer(ctx context.Context) error {
+// reportServer says that this server, which has no node beside it, can be used.
+func (s *service) reportServer(ctx context.Context) error {
 	doing, patience := "waiting for a server that leads", leaderHope
 	if len(s.plane.consensus.Servers()) == 0 {
 		doing, patience = "waiting for the cluster's state", stateHope
@@ -93,4 +94,25 @@ func (p *controlPlane) contextAddresses() []string {
 		return address == own || address == p.server.Advertised()
 	})
 	return append([]string{own}, rest...)
+}
+
+// reportNoLeader says that the server runs without a leader, if that lasts: other servers have joined it since, and do
+// not run.
+func (s *service) reportNoLeader(ctx context.Context) error {
+	patience := leaderHope
+	if len(s.plane.consensus.Servers()) == 0 {
+		patience = stateHope
+	}
+	hope, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if err := s.plane.consensus.WaitLeader(hope); err != nil && ctx.Err() == nil {
+		s.ready(s.waitsFor())
+	}
+	return nil
+}
+
+// onlyOnce passes on the first message only.
+func onlyOnce(say func(string)) func(string) {
+	var once sync.Once
+	return func(message string) { once.Do(func() { say(message) }) }
 }
