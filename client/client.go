@@ -76,6 +76,9 @@ func (c *Client) Plans() cloudlessv1.PlanServiceClient {
 	return cloudlessv1.NewPlanServiceClient(c.conn)
 }
 
+// Service calls any service of the contract, such as Service(c, cloudlessv1.NewNodeServiceClient).
+func Service[T any](c *Client, service func(grpc.ClientConnInterface) T) T { return service(c.conn) }
+
 // Namespaces calls the service for namespaces and their quotas.
 func (c *Client) Namespaces() cloudlessv1.NamespaceServiceClient {
 	return cloudlessv1.NewNamespaceServiceClient(c.conn)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cloudless/cloudless/api"
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/cli/command"
@@ -55,12 +56,11 @@ type lister func(ctx context.Context, c *cli, cl *client.Client) ([]string, erro
 // completeNames lets arguments and flags be completed: those of a group by the noun that it is named after, those of
 // other commands by the table here.
 func (c *cli) completeNames(root *cobra.Command) {
-	nouns := map[string]lister{"workload": workloadNames, "node": nodeNames, "image": imageNames, "token": tokenNames, "namespace": namespaceNames}
 	for _, group := range root.Commands() {
-		list := nouns[group.Name()]
+		_, noun := api.KindOf(group.Name())
 		for _, cmd := range group.Commands() {
-			if list != nil && cmd.ValidArgsFunction == nil && strings.Contains(cmd.Use, " NAME") {
-				cmd.ValidArgsFunction = c.completeBy(list, strings.Contains(cmd.Use, "..."))
+			if noun && cmd.ValidArgsFunction == nil && strings.Contains(cmd.Use, " NAME") {
+				cmd.ValidArgsFunction = c.completeBy(objectNames(group.Name()), strings.Contains(cmd.Use, "..."))
 			}
 			if group.Name() == "context" && strings.Contains(cmd.Use, " NAME") {
 				cmd.ValidArgsFunction = c.completeContexts
@@ -69,7 +69,7 @@ func (c *cli) completeNames(root *cobra.Command) {
 		switch group.Name() {
 		case "ps", "logs", "exec", "stats", "describe", "explain":
 			if group.ValidArgsFunction == nil {
-				group.ValidArgsFunction = c.completeBy(workloadNames, false)
+				group.ValidArgsFunction = c.completeBy(objectNames("workload"), false)
 			}
 		case "cp":
 			group.ValidArgsFunction = c.completeCopy
@@ -82,10 +82,10 @@ func (c *cli) completeNames(root *cobra.Command) {
 func (c *cli) completeFlags(cmd *cobra.Command) {
 	for name, complete := range map[string]cobra.CompletionFunc{
 		"context":   c.completeContexts,
-		"namespace": c.completeBy(namespaceNames, true),
-		"node":      c.completeBy(nodeNames, true),
-		"replica":   c.completeBy(replicaNames, true),
-		"for":       c.completeBy(workloadNames, true),
+		"namespace": c.completeBy(objectNames("namespace"), true),
+		"node":      c.completeBy(objectNames("node"), true),
+		"replica":   c.completeBy(objectNames("replica"), true),
+		"for":       c.completeBy(objectNames("workload"), true),
 		"output":    cobra.FixedCompletions([]string{"table", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp),
 		"role":      cobra.FixedCompletions([]string{"node", "server", "admin", "operator", "viewer"}, cobra.ShellCompDirectiveNoFileComp),
 		"restart":   cobra.FixedCompletions([]string{"always", "on-failure", "never"}, cobra.ShellCompDirectiveNoFileComp),
@@ -153,45 +153,20 @@ func (c *cli) completeCopy(cmd *cobra.Command, args []string, typed string) ([]s
 	if len(args) > 1 || strings.ContainsAny(typed, ":/.") {
 		return nil, cobra.ShellCompDirectiveDefault
 	}
-	workloads := c.ask(cmd.Context(), workloadNames, nil, typed)
+	workloads := c.ask(cmd.Context(), objectNames("workload"), nil, typed)
 	for i := range workloads {
 		workloads[i] += ":/"
 	}
 	return workloads, cobra.ShellCompDirectiveNoSpace
 }
 
-func workloadNames(ctx context.Context, c *cli, cl *client.Client) ([]string, error) {
-	answer, err := cl.Workloads().ListWorkloads(ctx, &cloudlessv1.ListWorkloadsRequest{
-		Selection: &cloudlessv1.Selection{Namespace: c.Namespace}, Page: &cloudlessv1.Page{Size: 1000},
-	})
-	return namesOf(answer.GetItems()), err
-}
-
-func namespaceNames(ctx context.Context, _ *cli, cl *client.Client) ([]string, error) {
-	answer, err := cl.Namespaces().ListNamespaces(ctx, &cloudlessv1.ListNamespacesRequest{Page: &cloudlessv1.Page{Size: 1000}})
-	return namesOf(answer.GetItems()), err
-}
-
-func replicaNames(ctx context.Context, c *cli, cl *client.Client) ([]string, error) {
-	answer, err := cl.Workloads().ListReplicas(ctx, &cloudlessv1.ListReplicasRequest{
-		Selection: &cloudlessv1.Selection{Namespace: c.Namespace}, Page: &cloudlessv1.Page{Size: 1000},
-	})
-	return namesOf(answer.GetItems()), err
-}
-
-func nodeNames(ctx context.Context, _ *cli, cl *client.Client) ([]string, error) {
-	answer, err := cl.Nodes().ListNodes(ctx, &cloudlessv1.ListNodesRequest{Page: &cloudlessv1.Page{Size: 1000}})
-	return namesOf(answer.GetItems()), err
-}
-
-func imageNames(ctx context.Context, _ *cli, cl *client.Client) ([]string, error) {
-	answer, err := cl.Images().ListImages(ctx, &cloudlessv1.ListImagesRequest{Page: &cloudlessv1.Page{Size: 1000}})
-	return namesOf(answer.GetItems()), err
-}
-
-func tokenNames(ctx context.Context, _ *cli, cl *client.Client) ([]string, error) {
-	answer, err := cl.Tokens().ListTokens(ctx, &cloudlessv1.ListTokensRequest{Page: &cloudlessv1.Page{Size: 1000}})
-	return namesOf(answer.GetItems()), err
+// objectNames lists the names of a kind, in the chosen namespace if it has them.
+func objectNames(kind string) lister {
+	return func(ctx context.Context, c *cli, cl *client.Client) ([]string, error) {
+		known, _ := api.KindOf(kind)
+		all, err := cl.Objects(known).List(ctx, c.Namespace, "")
+		return namesOf(all), err
+	}
 }
 
 func namesOf[T interface{ GetMetadata() *cloudlessv1.Metadata }](objects []T) []string {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cloudless/cloudless/api"
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/cli/command"
@@ -24,7 +25,7 @@ func (c *cli) describeCommand() *cobra.Command {
 		Use:   "describe NAME|KIND/NAME",
 		Short: "Show everything about a workload: what runs, what ran, and why",
 		Long: "Describe shows a workload's spec, replicas, last exits, revisions and events, and what keeps it from running.\n" +
-			"With a kind before the name it does so for a node, a replica, an image or a namespace.",
+			"With a kind before the name it describes an object of that kind, such as a node, a replica or an image.",
 		Example:    "  cloudless describe web\n  cloudless describe node/box1\n  cloudless describe replica/web-x7k2p\n  cloudless describe image/web:1 -o yaml",
 		SuggestFor: []string{"inspect", "show"},
 		Args:       command.ExactArgs("NAME"),
@@ -33,20 +34,31 @@ func (c *cli) describeCommand() *cobra.Command {
 			if !found {
 				kind, name = "workload", args[0]
 			}
-			describe := map[string]describer{
-				"workload": c.describeWorkload, "node": c.describeNodeByName, "replica": c.describeReplica, "image": c.describeImage, "namespace": c.describeNamespace,
-			}[strings.TrimSuffix(kind, "s")]
-			if describe == nil || name == "" {
-				return command.Usagef(cmd, "%q is not something to describe: write the name of a workload, or node/NAME, replica/NAME, image/NAME or namespace/NAME", args[0])
+			known, isKind := api.KindOf(kind)
+			if name == "" || !isKind {
+				return command.Usagef(cmd, "%q is not something to describe: write the name of a workload, or KIND/NAME such as node/box1; the kinds are %s",
+					args[0], strings.Join(kindNames(), ", "))
 			}
 			return c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
-				return describe(ctx, cl, name)
+				return c.describerOf(known)(ctx, cl, name)
 			})(cmd, args)
 		},
 	}
 }
 
 type describer func(ctx context.Context, cl *client.Client, name string) error
+
+// describerOf returns what describes an object of a kind.
+func (c *cli) describerOf(kind api.Kind) describer {
+	own := map[string]describer{
+		"Workload": c.describeWorkload, "Node": c.describeNodeByName, "Replica": c.describeReplica, "Image": c.describeImage,
+		"Namespace": c.describeNamespace,
+	}[kind.Name]
+	if own != nil {
+		return own
+	}
+	return c.describeObject(kind)
+}
 
 // description is all that is known of a workload.
 type description struct {

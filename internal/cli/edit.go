@@ -33,16 +33,20 @@ func (c *cli) editCommand() *cobra.Command {
 		ValidArgsFunction: c.completeObjects(1),
 		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
 			kind, _ := api.KindOf(args[0])
-			object, err := cl.Objects(kind).Get(ctx, c.Namespace, args[1])
-			if err != nil {
-				return err
-			}
-			if spec.ManifestOf(object) == nil {
-				return notEditable(kind)
-			}
-			return c.edit(ctx, cl, object)
+			return c.editObject(ctx, cl, kind, args[1])
 		}),
 	}
+}
+
+func (c *cli) editObject(ctx context.Context, cl *client.Client, kind api.Kind, name string) error {
+	object, err := cl.Objects(kind).Get(ctx, c.Namespace, name)
+	if err != nil {
+		return err
+	}
+	if spec.ManifestOf(object) == nil {
+		return notEditable(kind)
+	}
+	return c.edit(ctx, cl, object)
 }
 
 // edit has an object changed in an editor, and applies what comes back.

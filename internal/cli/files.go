@@ -7,10 +7,13 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/cloudless/cloudless/api"
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/cli/phrase"
 	"github.com/cloudless/cloudless/internal/spec"
 )
@@ -52,32 +55,23 @@ func (c *cli) readFiles(cmd *cobra.Command, files []string) (*cloudlessv1.PlanRe
 
 // addDocument adds what a document holds to a request, and returns what it is.
 func (c *cli) addDocument(cmd *cobra.Command, request *cloudlessv1.PlanRequest, at string, document spec.Document) (string, error) {
-	manifest := spec.ManifestOf(document.Message)
+	manifest, object := spec.ManifestOf(document.Message), document.Message.(client.Object)
 	if manifest == nil {
-		return "", fmt.Errorf("%s: a %s cannot be applied: only a Workload and a Namespace can", at, document.Kind)
+		return "", fmt.Errorf("%s: a %s cannot be applied", at, document.Kind)
 	}
 	request.Objects = append(request.Objects, manifest)
-	if n := manifest.GetNamespace(); n != nil {
-		return "namespace " + n.GetMetadata().GetName(), nil
+	kind, _ := api.KindOf(document.Kind)
+	noun, m := strings.ToLower(kind.Name), object.GetMetadata()
+	if !kind.Namespaced {
+		return noun + " " + m.GetName(), nil
 	}
-	workload := manifest.GetWorkload()
-	if err := c.placeWorkload(cmd, at, workload); err != nil {
-		return "", err
+	if given := m.GetNamespace(); given != "" && given != c.Namespace && cmd.Flags().Changed("namespace") {
+		return "", fmt.Errorf("%s: %s %s is of namespace %s, but --namespace says %s: leave one of them out", at, noun, m.GetName(), given, c.Namespace)
 	}
-	return "workload " + phrase.Path(workload.GetMetadata()), nil
-}
-
-// placeWorkload gives a workload of a file its namespace.
-func (c *cli) placeWorkload(cmd *cobra.Command, at string, workload *cloudlessv1.Workload) error {
-	given := workload.GetMetadata().GetNamespace()
-	if given != "" && given != c.Namespace && cmd.Flags().Changed("namespace") {
-		return fmt.Errorf("%s: workload %s is of namespace %s, but --namespace says %s: leave one of them out",
-			at, workload.GetMetadata().GetName(), given, c.Namespace)
+	if m.GetNamespace() == "" {
+		m.Namespace = c.Namespace
 	}
-	if given == "" {
-		workload.Metadata.Namespace = c.Namespace
-	}
-	return nil
+	return noun + " " + phrase.Path(m), nil
 }
 
 // unfold puts the files of a folder in its place, by name. Folders in it are left alone.

@@ -17,26 +17,26 @@ import (
 )
 
 func (c *cli) imageCommand() *cobra.Command {
-	cmd := command.Group("image", "Push, show and remove images, and log in to registries",
+	return c.nounCommand("image", "Push, show and remove images, and log in to registries",
 		"  cloudless image push hello:1 ./hello\n  cloudless image ls\n  cloudless image rm hello:1",
 		c.imagePushCommand(), c.imageListCommand(), c.imageGetCommand(), c.imageRemoveCommand(), c.imageRestoreCommand(),
 		c.imagePruneCommand(), c.imageLoginCommand(), c.imageLogoutCommand(), c.imageLoginsCommand())
-	cmd.Aliases = []string{"images"}
-	return cmd
 }
 
 func (c *cli) imageListCommand() *cobra.Command {
 	var deleted bool
+	var labels string
 	cmd := &cobra.Command{
 		Use:     "ls",
 		Aliases: []string{"list"},
 		Short:   "List images",
 		Long: "Ls lists the images of the cluster's registry: those that have a tag, and those that only revisions of workloads\n" +
-			"have, which can be rolled back to. Commands take digests as they are shown here.",
+			"have, which can be rolled back to. Commands take digests as they are shown here. A selector chooses by the labels that\n" +
+			"an image was built with.",
 		Example: "  cloudless image ls\n  cloudless image ls --deleted\n  cloudless image ls -o json",
 		Args:    command.ExactArgs(),
 		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
-			images, err := listImages(ctx, cl, deleted)
+			images, err := listImages(ctx, cl, deleted, labels)
 			if err != nil {
 				return err
 			}
@@ -50,13 +50,14 @@ func (c *cli) imageListCommand() *cobra.Command {
 		}),
 	}
 	cmd.Flags().BoolVar(&deleted, "deleted", false, "list the deleted ones that can still be had back")
+	selectorFlag(cmd, &labels, "team=web")
 	return cmd
 }
 
 // listImages gives all images, with those that were deleted and can be had back or without.
-func listImages(ctx context.Context, cl *client.Client, deleted bool) ([]*cloudlessv1.Image, error) {
+func listImages(ctx context.Context, cl *client.Client, deleted bool, labels string) ([]*cloudlessv1.Image, error) {
 	return client.AllPages(func(page *cloudlessv1.Page) ([]*cloudlessv1.Image, string, error) {
-		answer, err := cl.Images().ListImages(ctx, &cloudlessv1.ListImagesRequest{Page: page, Deleted: deleted})
+		answer, err := cl.Images().ListImages(ctx, &cloudlessv1.ListImagesRequest{Page: page, Deleted: deleted, Labels: labels})
 		return answer.GetItems(), answer.GetNext(), err
 	})
 }
@@ -252,7 +253,7 @@ func wholeImage(ctx context.Context, cl *client.Client, name string) (string, er
 	if parts == nil || wholeDigest.MatchString(name) {
 		return name, nil
 	}
-	images, err := listImages(ctx, cl, true)
+	images, err := listImages(ctx, cl, true, "")
 	if err != nil {
 		return "", err
 	}

@@ -19,11 +19,9 @@ import (
 )
 
 func (c *cli) namespaceCommand() *cobra.Command {
-	cmd := command.Group("namespace", "Show namespaces, and limit what their workloads may have together",
+	return c.nounCommand("namespace", "Show namespaces, and limit what their workloads may have together",
 		"  cloudless namespace ls\n  cloudless namespace set shop --cpu 4 --memory 8Gi --replicas 20 --gpu 0\n  cloudless namespace get shop",
 		c.namespaceListCommand(), c.namespaceGetCommand(), c.namespaceCreateCommand(), c.namespaceSetCommand(), c.namespaceRemoveCommand())
-	cmd.Aliases = []string{"namespaces", "ns"}
-	return cmd
 }
 
 func (c *cli) namespaceListCommand() *cobra.Command {
@@ -60,7 +58,7 @@ func (c *cli) namespaceListCommand() *cobra.Command {
 			return t.Flush()
 		}),
 	}
-	cmd.Flags().StringVarP(&labels, "selector", "l", "", "only with these `labels`, such as team=shop")
+	selectorFlag(cmd, &labels, "team=shop")
 	return cmd
 }
 

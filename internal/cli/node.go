@@ -17,10 +17,8 @@ import (
 )
 
 func (c *cli) nodeCommand() *cobra.Command {
-	cmd := command.Group("node", "Show, mark, cordon and remove the machines of the cluster", "  cloudless node ls\n  cloudless node get box1\n  cloudless node label box1 disk=ssd\n  cloudless node cordon box1 --reason \"new disk\"\n  cloudless node rm box1",
+	return c.nounCommand("node", "Show, mark, cordon and remove the machines of the cluster", "  cloudless node ls\n  cloudless node get box1\n  cloudless node label box1 disk=ssd\n  cloudless node cordon box1 --reason \"new disk\"\n  cloudless node rm box1",
 		c.nodeListCommand(), c.nodeGetCommand(), c.nodeLabelCommand(), c.nodeTaintCommand(), c.nodeSetCommand(), c.nodeCordonCommand(), c.nodeUncordonCommand(), c.nodeRemoveCommand())
-	cmd.Aliases = []string{"nodes"}
-	return cmd
 }
 
 func (c *cli) nodeListCommand() *cobra.Command {
@@ -50,7 +48,7 @@ func (c *cli) nodeListCommand() *cobra.Command {
 			return t.Flush()
 		}),
 	}
-	cmd.Flags().StringVarP(&labels, "selector", "l", "", "only with these `labels`, such as disk=ssd")
+	selectorFlag(cmd, &labels, "disk=ssd")
 	return cmd
 }
 

@@ -28,7 +28,7 @@ func (c *cli) nodeLabelCommand() *cobra.Command {
 		Example: "  cloudless node label box1 disk=ssd\n  cloudless node label box1 disk=nvme old-",
 		Args:    namesAnd("NAME", "KEY=VALUE or KEY-"),
 
-		ValidArgsFunction: c.completeBy(nodeNames, false),
+		ValidArgsFunction: c.completeBy(objectNames("node"), false),
 		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, cmd *cobra.Command, args []string) error {
 			request := &cloudlessv1.UpdateNodeRequest{Name: args[0]}
 			var set []string
@@ -70,7 +70,7 @@ func (c *cli) nodeTaintCommand() *cobra.Command {
 		Example: "  cloudless node taint box1 gpu=only:NoSchedule\n  cloudless node taint box1 gpu-\n  cloudless node taint box1 gpu:NoSchedule-",
 		Args:    namesAnd("NAME", "KEY=VALUE:EFFECT or KEY-"),
 
-		ValidArgsFunction: c.completeBy(nodeNames, false),
+		ValidArgsFunction: c.completeBy(objectNames("node"), false),
 		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, cmd *cobra.Command, args []string) error {
 			request := &cloudlessv1.UpdateNodeRequest{Name: args[0]}
 			for _, word := range args[1:] {

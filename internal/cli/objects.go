@@ -8,11 +8,14 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"github.com/cloudless/cloudless/api"
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/suggest"
 )
 
@@ -41,23 +44,36 @@ func ownCommands(root *cobra.Command, args []string) []string {
 	return slices.Concat(args[:at[0]], []string{noun, verb}, args[at[0]+1:at[1]], args[at[1]+1:])
 }
 
-// words are the places of the arguments that are neither flags nor values of the flags that all commands have.
+// words are the places of the arguments that are neither flags nor values of flags.
 func words(root *cobra.Command, args []string) (at []int) {
+	command := root
 	for i := 0; i < len(args); i++ {
-		if !strings.HasPrefix(args[i], "-") {
-			at = append(at, i)
+		if strings.HasPrefix(args[i], "-") {
+			if takesNext(root, command, args[i]) {
+				i++
+			}
 			continue
 		}
-		name, _, hasValue := strings.Cut(strings.TrimLeft(args[i], "-"), "=")
-		flag := root.PersistentFlags().Lookup(name)
-		if flag == nil && len(name) == 1 {
-			flag = root.PersistentFlags().ShorthandLookup(name)
-		}
-		if flag != nil && !hasValue && flag.NoOptDefVal == "" {
-			i++
+		if at = append(at, i); len(at) == 1 {
+			command, _, _ = root.Find(args[i : i+1]) // the root itself if there is none
 		}
 	}
 	return at
+}
+
+// takesNext reports whether the value of a flag is the next argument.
+func takesNext(root, command *cobra.Command, arg string) bool {
+	name, _, hasValue := strings.Cut(strings.TrimLeft(arg, "-"), "=")
+	for _, flags := range []*pflag.FlagSet{root.PersistentFlags(), command.Flags()} {
+		flag := flags.Lookup(name)
+		if flag == nil && len(name) == 1 {
+			flag = flags.ShorthandLookup(name)
+		}
+		if flag != nil {
+			return !hasValue && flag.NoOptDefVal == ""
+		}
+	}
+	return false
 }
 
 func (c *cli) getCommand() *cobra.Command {
@@ -75,16 +91,11 @@ func (c *cli) getCommand() *cobra.Command {
 				return c.listObjects(ctx, cl, kind, labels)
 			}
 			// There is one object of a kind without a list, such as the cluster, and it needs no name.
-			object, err := cl.Objects(kind).Get(ctx, c.Namespace, strings.Join(args[1:], ""))
-			if err != nil {
-				return err
-			}
-			c.PreferYAML()
-			return c.PrintObject(object)
+			return c.getObject(ctx, cl, kind, strings.Join(args[1:], ""))
 		}),
 		ValidArgsFunction: c.completeObjects(1),
 	}
-	cmd.Flags().StringVarP(&labels, "selector", "l", "", "only with these `labels`, such as app=shop")
+	selectorFlag(cmd, &labels, "app=shop")
 	return cmd
 }
 
@@ -105,6 +116,25 @@ func (c *cli) listObjects(ctx context.Context, cl *client.Client, kind api.Kind,
 	return t.Flush()
 }
 
+func (c *cli) getObject(ctx context.Context, cl *client.Client, kind api.Kind, name string) error {
+	object, err := cl.Objects(kind).Get(ctx, c.Namespace, name)
+	if err != nil {
+		return err
+	}
+	c.PreferYAML()
+	return c.PrintObject(object)
+}
+
+func (c *cli) removeObjects(ctx context.Context, cl *client.Client, kind api.Kind, names []string) error {
+	return c.ForEach(names, func(name string) error {
+		removed, err := cl.Objects(kind).Delete(ctx, c.Namespace, name)
+		if err != nil {
+			return err
+		}
+		return c.PrintRemoved(strings.ToLower(kind.Name), name, removed, len(names) > 1)
+	})
+}
+
 func (c *cli) rmCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "rm KIND NAME...",
@@ -113,16 +143,14 @@ func (c *cli) rmCommand() *cobra.Command {
 		Args:    kindAnd("NAME...", 1, -1),
 		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
 			kind, _ := api.KindOf(args[0])
-			return c.ForEach(args[1:], func(name string) error {
-				removed, err := cl.Objects(kind).Delete(ctx, c.Namespace, name)
-				if err != nil {
-					return err
-				}
-				return c.PrintRemoved(strings.ToLower(kind.Name), name, removed, len(args) > 2)
-			})
+			return c.removeObjects(ctx, cl, kind, args[1:])
 		}),
 		ValidArgsFunction: c.completeObjects(-1),
 	}
+}
+
+func selectorFlag(cmd *cobra.Command, labels *string, example string) {
+	cmd.Flags().StringVarP(labels, "selector", "l", "", "only with these `labels`, such as "+example)
 }
 
 // kindAnd checks that the first argument is a kind, and that as many names follow as a command takes.
@@ -165,12 +193,14 @@ func (c *cli) completeObjects(most int) cobra.CompletionFunc {
 		if !known || most >= 0 && len(args) > most {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		list := func(ctx context.Context, c *cli, cl *client.Client) ([]string, error) {
-			all, err := cl.Objects(kind).List(ctx, c.Namespace, "")
-			return namesOf(all), err
-		}
-		return c.ask(cmd.Context(), list, args[1:], typed), cobra.ShellCompDirectiveNoFileComp
+		return c.ask(cmd.Context(), objectNames(kind.Name), args[1:], typed), cobra.ShellCompDirectiveNoFileComp
 	}
+}
+
+// editable reports whether files can hold objects of a kind.
+func editable(kind api.Kind) bool {
+	message, err := protoregistry.GlobalTypes.FindMessageByName(kind.Message.FullName())
+	return err == nil && spec.ManifestOf(message.New().Interface()) != nil
 }
 
 // notEditable says why an object of a kind cannot be edited.

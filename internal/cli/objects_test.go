@@ -20,6 +20,7 @@ func TestGetAndRemoveUseTheCommandsOfTheKind(t *testing.T) {
 		{"get tokens -o json", "token ls -o json"},
 		{"get ns", "namespace ls"},
 		{"get -o yaml nodes", "node ls -o yaml"},
+		{"get nodes -l disk=ssd", "node ls -l disk=ssd"},
 		{"rm token ci", "token rm ci"},
 	} {
 		got, want := c.run(t.Context(), "", strings.Fields(same[0])...), c.run(t.Context(), "", strings.Fields(same[1])...)

@@ -149,7 +149,7 @@ func TestDescribeShowsAllThatIsKnown(t *testing.T) {
 		}
 	}
 	c.run(t.Context(), "", "describe", "replica/web-bb").expect(t, 1, "", "cloudless: replica web-bb does not exist in namespace default; did you mean web-b?\n")
-	if got := c.run(t.Context(), "", "describe", "pod/web"); got.code != 2 || !strings.Contains(got.stderr, "or node/NAME, replica/NAME, image/NAME or namespace/NAME") {
+	if got := c.run(t.Context(), "", "describe", "pod/web"); got.code != 2 || !strings.Contains(got.stderr, "or KIND/NAME such as node/box1; the kinds are cluster, configuration") {
 		t.Errorf("%+v", got)
 	}
 }
@@ -265,7 +265,7 @@ func TestCompletion(t *testing.T) {
 		"exec web --replica |": "web-a web-z",
 		"ps -o |":              "json table yaml",
 		"workload h|":          "history\tShow the revisions of a workload and what each has changed",
-		"help workload hi|":    "get history ls restart rm rollback run scale",
+		"help workload hi|":    "describe edit get history ls restart rm rollback run scale",
 	} {
 		words := strings.Split(line, " ")
 		last := len(words) - 1

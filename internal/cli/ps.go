@@ -27,7 +27,7 @@ type scope struct {
 
 func (s *scope) register(cmd *cobra.Command) {
 	cmd.Flags().BoolVarP(&s.everywhere, "all-namespaces", "A", false, "of all namespaces")
-	cmd.Flags().StringVarP(&s.labels, "selector", "l", "", "only with these `labels`, such as app=web,tier!=test")
+	selectorFlag(cmd, &s.labels, "app=web,tier!=test")
 }
 
 func (s *scope) selection(c *cli) *cloudlessv1.Selection {

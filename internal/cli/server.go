@@ -20,22 +20,26 @@ import (
 )
 
 func (c *cli) serverListCommand() *cobra.Command {
-	return &cobra.Command{
+	var labels string
+	cmd := &cobra.Command{
 		Use:     "ls",
 		Aliases: []string{"list"},
 		Short:   "List the servers of the cluster",
-		Example: "  cloudless server ls",
+		Example: "  cloudless server ls\n  cloudless server ls -l zone=a",
 		Args:    command.ExactArgs(),
 		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
-			answer, err := cl.Servers().ListServers(ctx, &cloudlessv1.ListServersRequest{})
+			servers, err := client.AllPages(func(page *cloudlessv1.Page) ([]*cloudlessv1.Server, string, error) {
+				answer, err := cl.Servers().ListServers(ctx, &cloudlessv1.ListServersRequest{Page: page, Labels: labels})
+				return answer.GetItems(), answer.GetNext(), err
+			})
 			if err != nil {
 				return err
 			}
 			if !c.ForPeople() {
-				return command.PrintList(c.Env, answer.GetItems())
+				return command.PrintList(c.Env, servers)
 			}
 			t := terminal.NewTable(c.Stdout, "NAME", "ADDRESS", "ROLE", "HEALTH", "LAG", "ZONE", "VERSION", "AGE")
-			for _, s := range answer.GetItems() {
+			for _, s := range servers {
 				st := s.GetStatus()
 				t.Row(st.GetName(), st.GetAddress(), serverRole(st), serverHealth(st), serverLag(st),
 					st.GetZone(), st.GetVersion(), command.Age(s.GetMetadata().GetCreateTime(), time.Now()))
@@ -43,6 +47,8 @@ func (c *cli) serverListCommand() *cobra.Command {
 			return t.Flush()
 		}),
 	}
+	selectorFlag(cmd, &labels, "zone=a")
+	return cmd
 }
 
 func serverRole(s *cloudlessv1.ServerStatus) string {

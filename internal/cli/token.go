@@ -14,11 +14,9 @@ import (
 )
 
 func (c *cli) tokenCommand() *cobra.Command {
-	cmd := command.Group("token", "Make and revoke what lets machines join and programs call",
+	return c.nounCommand("token", "Make and revoke what lets machines join and programs call",
 		"  cloudless token create --role node\n  cloudless token ls\n  cloudless token rm ci",
 		c.tokenCreateCommand(), c.tokenListCommand(), c.tokenRemoveCommand())
-	cmd.Aliases = []string{"tokens"}
-	return cmd
 }
 
 func (c *cli) tokenCreateCommand() *cobra.Command {
@@ -56,6 +54,7 @@ func (c *cli) tokenCreateCommand() *cobra.Command {
 	flags.StringVar(&request.Ttl, "ttl", "", "`time` after which it ends (default 24h)")
 	flags.Int32Var(&request.Uses, "uses", 0, "how many machines may join with it (default 1)")
 	flags.StringVar(&request.Name, "name", "", "`name` of the token (default: chosen by the cluster)")
+	flags.StringToStringVar(&request.Labels, "label", nil, "`labels` by which lists choose it, such as team=web")
 	return cmd
 }
 
@@ -78,15 +77,16 @@ func (c *cli) printToken(answer *cloudlessv1.CreateTokenResponse, server string)
 }
 
 func (c *cli) tokenListCommand() *cobra.Command {
-	return &cobra.Command{
+	var labels string
+	cmd := &cobra.Command{
 		Use:     "ls",
 		Aliases: []string{"list"},
 		Short:   "List tokens, without their secrets",
-		Example: "  cloudless token ls",
+		Example: "  cloudless token ls\n  cloudless token ls -l team=web",
 		Args:    command.ExactArgs(),
 		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
 			tokens, err := client.AllPages(func(page *cloudlessv1.Page) ([]*cloudlessv1.Token, string, error) {
-				answer, err := cl.Tokens().ListTokens(ctx, &cloudlessv1.ListTokensRequest{Page: page})
+				answer, err := cl.Tokens().ListTokens(ctx, &cloudlessv1.ListTokensRequest{Page: page, Labels: labels})
 				return answer.GetItems(), answer.GetNext(), err
 			})
 			if err != nil {
@@ -103,6 +103,8 @@ func (c *cli) tokenListCommand() *cobra.Command {
 			return t.Flush()
 		}),
 	}
+	selectorFlag(cmd, &labels, "team=web")
+	return cmd
 }
 
 func tokenUses(token *cloudlessv1.Token) string {

@@ -17,11 +17,9 @@ import (
 )
 
 func (c *cli) workloadCommand() *cobra.Command {
-	cmd := command.Group("workload", "Show and change workloads",
+	return c.nounCommand("workload", "Show and change workloads",
 		"  cloudless workload ls\n  cloudless workload get web\n  cloudless workload scale web 3",
 		c.workloadListCommand(), c.workloadGetCommand(), c.workloadScaleCommand(), c.workloadRestartCommand(), c.workloadRunCommand(), c.workloadHistoryCommand(), c.workloadRollbackCommand(), c.workloadRemoveCommand())
-	cmd.Aliases = []string{"workloads"}
-	return cmd
 }
 
 func (c *cli) workloadListCommand() *cobra.Command {

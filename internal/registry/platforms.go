@@ -78,5 +78,9 @@ func (r *Registry) platforms(ctx context.Context, name, ref string) ([]string, e
 			return nil, nil // the node that pulls it will see
 		}
 	}
-	return body.platforms(ctx, repo)
+	config, err := body.readConfig(ctx, repo)
+	if err != nil {
+		return nil, err
+	}
+	return body.platforms(config), nil
 }

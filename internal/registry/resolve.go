@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -29,6 +30,8 @@ type Descriptor struct {
 	MediaType string
 	PushTime  time.Time
 	Platforms []string // such as linux/amd64 or linux/arm/v7; none if it is not a runnable image
+	// Labels are those that a single image was built with. Of an index, they are its annotations.
+	Labels map[string]string
 }
 
 // Repository is a repository and its tags in alphabetical order. It has none if its images
@@ -70,7 +73,7 @@ func (r *Registry) resolve(ctx context.Context, name, ref string) (Descriptor, e
 	if err != nil {
 		return Descriptor{}, err
 	}
-	platforms, err := body.platforms(ctx, repo)
+	config, err := body.readConfig(ctx, repo)
 	if err != nil {
 		return Descriptor{}, err
 	}
@@ -78,7 +81,8 @@ func (r *Registry) resolve(ctx context.Context, name, ref string) (Descriptor, e
 	if err := body.addSizes(ctx, manifests, sizes); err != nil {
 		return Descriptor{}, err
 	}
-	d := Descriptor{Digest: dgst.String(), MediaType: mediaType, Platforms: platforms, PushTime: r.pushTime(name, ref, dgst.String())}
+	d := Descriptor{Digest: dgst.String(), MediaType: mediaType, PushTime: r.pushTime(name, ref, dgst.String())}
+	d.Platforms, d.Labels = body.platforms(config), body.labels(config)
 	for _, size := range sizes {
 		d.Size += size
 	}
@@ -165,6 +169,7 @@ type manifestBody struct {
 	Layers        []ocispec.Descriptor `json:"layers"`
 	Manifests     []ocispec.Descriptor `json:"manifests"`
 	Subject       *ocispec.Descriptor  `json:"subject"`
+	Annotations   map[string]string    `json:"annotations"`
 }
 
 // readManifest returns ErrNotFound if the digest has none.
@@ -215,37 +220,66 @@ func (manifest manifestBody) addSizes(ctx context.Context, manifests distributio
 	return nil
 }
 
-// platforms reads them from an index, which lists them beside the images, or from the
-// configuration of a single image.
-func (manifest manifestBody) platforms(ctx context.Context, repo distribution.Repository) ([]string, error) {
+// imageConfig is what is read of the configuration of a single image.
+type imageConfig struct {
+	ocispec.Platform
+	Config struct{ Labels map[string]string }
+}
+
+// maxConfig bounds what a client can make us read into memory.
+const maxConfig = 4 << 20
+
+// readConfig returns the configuration of a single image, and nil for anything else.
+func (manifest manifestBody) readConfig(ctx context.Context, repo distribution.Repository) (*imageConfig, error) {
+	c := manifest.Config
+	if c == nil || c.MediaType != ocispec.MediaTypeImageConfig && c.MediaType != schema2.MediaTypeImageConfig {
+		return nil, nil
+	}
+	blob, err := repo.Blobs(ctx).Open(ctx, c.Digest)
+	if err != nil {
+		return nil, fmt.Errorf("read the configuration: %w", err)
+	}
+	defer blob.Close()
+	config := &imageConfig{}
+	if err := json.NewDecoder(io.LimitReader(blob, maxConfig)).Decode(config); err != nil {
+		return nil, fmt.Errorf("read the configuration: %w", err)
+	}
+	return config, nil
+}
+
+// platforms are read from an index, where they stand beside the images, or from the configuration of a single image.
+func (manifest manifestBody) platforms(config *imageConfig) []string {
 	var found []ocispec.Platform
 	for _, m := range manifest.Manifests {
 		if m.Platform != nil {
 			found = append(found, *m.Platform)
 		}
 	}
-	if c := manifest.Config; c != nil && (c.MediaType == ocispec.MediaTypeImageConfig || c.MediaType == schema2.MediaTypeImageConfig) {
-		p, err := readPlatform(ctx, repo, c.Digest)
-		if err != nil {
-			return nil, fmt.Errorf("read the configuration: %w", err)
-		}
-		found = append(found, p)
+	if config != nil {
+		found = append(found, config.Platform)
 	}
-	return platformNames(found), nil
+	return platformNames(found)
 }
 
-// maxConfig bounds what a client can make us read into memory.
-const maxConfig = 4 << 20
+// maxLabels and maxLabel bound what a list of images has to carry for each of them.
+const (
+	maxLabels = 64
+	maxLabel  = 4 << 10 // key and value, in bytes
+)
 
-func readPlatform(ctx context.Context, repo distribution.Repository, config digest.Digest) (ocispec.Platform, error) {
-	blob, err := repo.Blobs(ctx).Open(ctx, config)
-	if err != nil {
-		return ocispec.Platform{}, err
+// labels leaves out those that are too long, and those that are too many in the order of their keys.
+func (manifest manifestBody) labels(config *imageConfig) map[string]string {
+	all := manifest.Annotations
+	if config != nil {
+		all = config.Config.Labels
 	}
-	defer blob.Close()
-	var p ocispec.Platform
-	err = json.NewDecoder(io.LimitReader(blob, maxConfig)).Decode(&p)
-	return p, err
+	kept := map[string]string{}
+	for _, key := range slices.Sorted(maps.Keys(all)) {
+		if len(kept) < maxLabels && len(key)+len(all[key]) <= maxLabel {
+			kept[key] = all[key]
+		}
+	}
+	return kept
 }
 
 // platformNames leaves out signatures and attestations, whose platform is unknown.

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/cloudless/cloudless/api"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/spec"
@@ -25,8 +26,8 @@ type object interface {
 type collection[T object] struct {
 	*Server
 	kind state.Kind
-	// applyMethod is the gRPC method that applies an object. Whoever may call it may also apply a plan with such an object.
-	applyMethod string
+	// declared is the kind as the contract declares it.
+	declared api.Kind
 
 	// find returns the object with a name; nil if there is none.
 	find func(snap *state.Snapshot, namespace, name string) T
@@ -34,6 +35,8 @@ type collection[T object] struct {
 	get func(snap *state.Snapshot, uid string) T
 	// all lists the objects of a namespace, or of all if it is empty, by name.
 	all func(snap *state.Snapshot, namespace, after string) iter.Seq[T]
+	// cursor names the place of an object in all: its path, unless the list has another order.
+	cursor func(T) string
 	// labels are what selectors match; nil stands for those of the metadata.
 	labels func(T) map[string]string
 
@@ -43,6 +46,10 @@ type collection[T object] struct {
 	remove func(ctx context.Context, tx *transaction, old T) T
 	// frozen refuses every change of an object; nil stands for none.
 	frozen func(T) error
+	// normalize brings a wanted object to its canonical form, and summary says in an event what was written. Only kinds
+	// without a builder of their own use them.
+	normalize func(T)
+	summary   func(T) string
 
 	// present is an object as the API shows it.
 	present func(snap *state.Snapshot, stored T) T
@@ -98,8 +105,8 @@ type keyedRequest interface {
 }
 
 // create writes an object that must not exist yet.
-func (c *collection[T]) create(ctx context.Context, method string, request keyedRequest, given T) (T, error) {
-	made, _, err := c.write(ctx, method, request, given, func(tx *transaction, b builder[T]) (now T, action string, err error) {
+func (c *collection[T]) create(ctx context.Context, request keyedRequest, given T) (T, error) {
+	made, _, err := c.write(ctx, c.declared.Create.Name, request, given, func(tx *transaction, b builder[T]) (now T, action string, err error) {
 		if old := c.stored(tx.base, b.wanted()); old != *new(T) {
 			return now, "", c.exists(old)
 		}
@@ -111,7 +118,7 @@ func (c *collection[T]) create(ctx context.Context, method string, request keyed
 
 // apply creates the object, or brings the stored one to what is given.
 func (c *collection[T]) apply(ctx context.Context, request keyedRequest, given T) (now T, result string, err error) {
-	return c.write(ctx, c.applyMethod, request, given, func(tx *transaction, b builder[T]) (T, string, error) {
+	return c.write(ctx, c.declared.Apply.Name, request, given, func(tx *transaction, b builder[T]) (T, string, error) {
 		return c.build(ctx, tx, b)
 	})
 }
@@ -190,8 +197,7 @@ func (c *collection[T]) repeated(snap *state.Snapshot, uid string) T {
 	}
 	var none T
 	gone := none.ProtoReflect().New().Interface().(T)
-	metadata := gone.ProtoReflect().Descriptor().Fields().ByName("metadata")
-	gone.ProtoReflect().Set(metadata, protoreflect.ValueOfMessage((&v1.Metadata{Uid: uid}).ProtoReflect()))
+	setField(gone, "metadata", protoreflect.ValueOfMessage((&v1.Metadata{Uid: uid}).ProtoReflect()))
 	return gone
 }
 

@@ -59,7 +59,7 @@ func (c *collection[T]) list(ctx context.Context, wanted *v1.Page, s selection[T
 	if err != nil {
 		return nil, "", err
 	}
-	items, next, err = page(wanted, func(after string) iter.Seq[T] { return c.all(snap, s.namespace, after) }, byPath, matches)
+	items, next, err = page(wanted, func(after string) iter.Seq[T] { return c.all(snap, s.namespace, after) }, c.cursor, matches)
 	for i, item := range items {
 		items[i] = c.present(snap, item)
 	}

@@ -15,7 +15,15 @@ import (
 // eventService is the EventService.
 type eventService struct {
 	v1.UnsafeEventServiceServer
-	*Server
+	*collection[*v1.Event]
+}
+
+// newEvents lists events from the newest to the oldest.
+func newEvents(s *Server) *collection[*v1.Event] {
+	c := newCollection[*v1.Event](s, state.KindEvent)
+	c.all = func(snap *state.Snapshot, _, before string) iter.Seq[*v1.Event] { return snap.Events(before) }
+	c.cursor = uidOf[*v1.Event]
+	return c
 }
 
 // eventFilter is what a list or a watch of events asks for.
@@ -41,13 +49,9 @@ func isReplicaOf(e *v1.Event, workload string) bool {
 }
 
 func (s *eventService) ListEvents(ctx context.Context, request *v1.ListEventsRequest) (*v1.ListEventsResponse, error) {
-	snap, err := s.Consensus.Read(ctx)
-	if err != nil {
-		return nil, err
-	}
-	items, next, err := page(request.GetPage(), func(before string) iter.Seq[*v1.Event] { return snap.Events(before) },
-		func(e *v1.Event) string { return e.GetMetadata().GetUid() },
-		func(e *v1.Event) bool { return eventMatches(e, request) })
+	items, next, err := s.list(ctx, request.GetPage(), selection[*v1.Event]{
+		also: func(e *v1.Event) bool { return eventMatches(e, request) },
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -57,7 +61,7 @@ func (s *eventService) ListEvents(ctx context.Context, request *v1.ListEventsReq
 func (s *eventService) WatchEvents(request *v1.WatchEventsRequest, stream grpc.ServerStreamingServer[v1.Event]) error {
 	// Whoever has the header knows that nothing is missed from then on.
 	start := func(*state.Snapshot) error { return core.BeginStream(stream) }
-	return s.watch(stream.Context(), start, func(_ *state.Snapshot, changes []state.Change) error {
+	return s.Server.watch(stream.Context(), start, func(_ *state.Snapshot, changes []state.Change) error {
 		for _, c := range changes {
 			e, ok := c.New.(*v1.Event)
 			if !ok || !eventMatches(e, request) {

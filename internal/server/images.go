@@ -27,6 +27,7 @@ import (
 type imageService struct {
 	v1.UnsafeImageServiceServer
 	*Server
+	logins *collection[*v1.Login]
 }
 
 const (
@@ -110,6 +111,10 @@ func (s *imageService) ListImages(ctx context.Context, request *v1.ListImagesReq
 		return nil, err
 	}
 	all = append(all, untagged...)
+	selector, err := spec.ParseSelector(request.GetLabels())
+	if err != nil {
+		return nil, err
+	}
 	if request.GetDeleted() {
 		for _, d := range s.deletedIn(snap) {
 			shown, err := s.presentDeleted(ctx, d, uses)
@@ -120,7 +125,9 @@ func (s *imageService) ListImages(ctx context.Context, request *v1.ListImagesReq
 		}
 	}
 	slices.SortFunc(all, func(a, b *v1.Image) int { return strings.Compare(imageCursor(a), imageCursor(b)) })
-	items, next, err := page(request.GetPage(), imagesAfter(all), imageCursor, func(*v1.Image) bool { return true })
+	items, next, err := page(request.GetPage(), imagesAfter(all), imageCursor, func(i *v1.Image) bool {
+		return selector.Matches(i.GetMetadata().GetLabels())
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -202,7 +209,7 @@ func presentImage(repository, tag string, found registry.Descriptor, uses imageU
 	return &v1.Image{
 		ApiVersion: spec.APIVersion,
 		Kind:       "Image",
-		Metadata:   &v1.Metadata{Name: name, CreateTime: pushed},
+		Metadata:   &v1.Metadata{Name: name, CreateTime: pushed, Labels: found.Labels},
 		Status: &v1.ImageStatus{
 			Repository: repository, Tag: tag, Digest: found.Digest, Size: found.Size, Platforms: found.Platforms,
 			Phase: imageReady, PushTime: pushed, UsedBy: uses.of(repository, tag, found.Digest),

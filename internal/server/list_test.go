@@ -6,6 +6,9 @@ import (
 	"slices"
 	"testing"
 
+	oci "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/random"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
@@ -224,4 +227,58 @@ func TestNodeIsShownWithWhatOnlyTheLeaderKnows(t *testing.T) {
 	}
 	_, err = viewer.GetNode(c.ctx, &v1.GetNodeRequest{Name: "nope"})
 	wantCode(t, err, codes.NotFound, "node nope does not exist")
+}
+
+// Servers, tokens and images are chosen by labels and read in pages like every other kind.
+func TestServersTokensAndImagesHaveSelectorsAndPages(t *testing.T) {
+	c := newCluster(t)
+	admin := c.as(core.RoleAdmin)
+	for _, name := range []string{"ci-1", "ci-2"} {
+		_, err := admin.CreateToken(c.ctx, &v1.CreateTokenRequest{Role: core.RoleViewer, Name: name, Labels: map[string]string{"team": "web"}})
+		must(t, err)
+	}
+	tokens, err := admin.ListTokens(c.ctx, &v1.ListTokensRequest{Labels: "team=web"})
+	must(t, err)
+	if got := names(tokens.GetItems()); !slices.Equal(got, []string{"ci-1", "ci-2"}) {
+		t.Errorf("the tokens of the team are %v", got)
+	}
+
+	labelled, err := random.Image(64, 1)
+	must(t, err)
+	labelled, err = mutate.Config(labelled, oci.Config{Labels: map[string]string{"team": "web"}})
+	must(t, err)
+	c.pushContent("hello:1", labelled)
+	c.push("other:1")
+	images, err := admin.ListImages(c.ctx, &v1.ListImagesRequest{Labels: "team=web"})
+	must(t, err)
+	if got := names(images.GetItems()); !slices.Equal(got, []string{"hello:1"}) {
+		t.Errorf("the images of the team are %v", got)
+	}
+
+	for i, zone := range []string{"a", "b", "b"} {
+		c.change(func(_ *state.Snapshot, b *state.Batch) {
+			b.Create(&v1.Server{
+				Metadata: &v1.Metadata{Uid: state.NewUID(), Name: fmt.Sprintf("s-%d", i+1)},
+				Spec:     &v1.ServerSpec{Address: fmt.Sprintf("192.0.2.%d:7700", i+1), Zone: zone},
+			})
+		})
+	}
+	servers := v1.NewServerServiceClient(admin.conn)
+	inZone, err := servers.ListServers(c.ctx, &v1.ListServersRequest{Labels: "zone=b"})
+	must(t, err)
+	if got := names(inZone.GetItems()); !slices.Equal(got, []string{"s-2", "s-3"}) {
+		t.Errorf("the servers of the zone are %v", got)
+	}
+	var all []string
+	for page := (&v1.Page{Size: 2}); ; {
+		answer, err := servers.ListServers(c.ctx, &v1.ListServersRequest{Page: page})
+		must(t, err)
+		all = append(all, names(answer.GetItems())...)
+		if page.Token = answer.GetNext(); page.Token == "" {
+			break
+		}
+	}
+	if len(all) < 3 || !slices.IsSorted(all) || len(slices.Compact(slices.Clone(all))) != len(all) {
+		t.Errorf("the pages have the servers %v", all)
+	}
 }

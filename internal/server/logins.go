@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"iter"
 	"strings"
 
 	"google.golang.org/grpc/codes"
@@ -79,13 +78,23 @@ func (s *imageService) SetLogin(ctx context.Context, request *v1.SetLoginRequest
 	return snap.LoginByName(host), nil
 }
 
-func (s *imageService) ListLogins(ctx context.Context, request *v1.ListLoginsRequest) (*v1.ListLoginsResponse, error) {
-	snap, err := s.Consensus.Read(ctx)
-	if err != nil {
-		return nil, err
+func newLogins(s *Server) *collection[*v1.Login] {
+	c := newCollection[*v1.Login](s, state.KindLogin)
+	c.missing = func(_ *state.Snapshot, _, host string) error {
+		return core.Refuse(codes.NotFound, "the cluster has no login to %s", host)
 	}
-	items, next, err := page(request.GetPage(), func(after string) iter.Seq[*v1.Login] { return snap.Logins(after) },
-		byPath, func(*v1.Login) bool { return true })
+	c.remove = func(ctx context.Context, tx *transaction, login *v1.Login) *v1.Login {
+		uid, host := login.GetMetadata().GetUid(), login.GetMetadata().GetName()
+		tx.batch.Delete(state.KindLogin, uid)
+		tx.batch.Delete(state.KindPassword, uid)
+		tx.batch.Create(s.Event(ctx, login, "LoggedOut", "images of "+host+" are pulled without a login"))
+		return login
+	}
+	return c
+}
+
+func (s *imageService) ListLogins(ctx context.Context, request *v1.ListLoginsRequest) (*v1.ListLoginsResponse, error) {
+	items, next, err := s.logins.list(ctx, request.GetPage(), selection[*v1.Login]{})
 	if err != nil {
 		return nil, err
 	}
@@ -97,17 +106,7 @@ func (s *imageService) DeleteLogin(ctx context.Context, request *v1.DeleteLoginR
 	if err != nil {
 		return nil, err
 	}
-	_, err = s.Propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
-		login := snap.LoginByName(host)
-		if login == nil {
-			return core.Refuse(codes.NotFound, "the cluster has no login to %s", host)
-		}
-		b.Delete(state.KindLogin, login.GetMetadata().GetUid())
-		b.Delete(state.KindPassword, login.GetMetadata().GetUid())
-		b.Create(s.Event(ctx, login, "LoggedOut", "images of "+host+" are pulled without a login"))
-		return nil
-	})
-	if err != nil {
+	if _, err := s.logins.delete(ctx, "", host, 0); err != nil {
 		return nil, err
 	}
 	return &v1.DeleteLoginResponse{}, nil

@@ -65,16 +65,6 @@ func missingNode(snap *state.Snapshot, name string) error {
 	return core.Refuse(codes.NotFound, "node %s does not exist%s", name, meant(near, "cloudless node ls"))
 }
 
-func missingServer(snap *state.Snapshot, name string) error {
-	near := suggest.To(name, objectNames(snap.Servers("")))
-	return core.Refuse(codes.NotFound, "server %s does not exist%s", name, meant(near, "cloudless server ls"))
-}
-
-func missingToken(snap *state.Snapshot, name string) error {
-	near := suggest.To(name, objectNames(snap.Tokens("")))
-	return core.Refuse(codes.NotFound, "token %s does not exist%s", name, meant(near, "cloudless token ls"))
-}
-
 func missingImage(snap *state.Snapshot, name string) error {
 	return core.Refuse(codes.NotFound, "image %s does not exist%s", name, meant(nearestImage(snap, name), "cloudless image ls"))
 }

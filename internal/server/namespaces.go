@@ -4,13 +4,11 @@ import (
 	"context"
 	"fmt"
 	"iter"
-	"maps"
 	"slices"
 	"strings"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/server/core"
@@ -30,37 +28,29 @@ type namespaceService struct {
 }
 
 func newNamespaces(s *Server) *collection[*v1.Namespace] {
-	return &collection[*v1.Namespace]{
-		Server: s, kind: state.KindNamespace, applyMethod: v1.NamespaceService_ApplyNamespace_FullMethodName,
-		find: func(snap *state.Snapshot, _, name string) *v1.Namespace { return snap.NamespaceByName(name) },
-		get:  (*state.Snapshot).Namespace,
-		all:  allNamespaces,
-		prepare: func(_ context.Context, given *v1.Namespace, _ *preparation) (builder[*v1.Namespace], error) {
-			n := proto.CloneOf(given)
-			spec.NormalizeNamespace(n)
-			return &namespaceBuilder{Server: s, namespace: n}, nil
-		},
-		remove: func(ctx context.Context, tx *transaction, old *v1.Namespace) *v1.Namespace {
-			tx.batch.DeleteVersion(state.KindNamespace, old.GetMetadata().GetUid(), old.GetMetadata().GetVersion())
-			tx.batch.Create(s.Event(ctx, old, "Deleted", ""))
-			return old
-		},
-		present: s.presentNamespace,
-		missing: func(snap *state.Snapshot, _, name string) error { return missingNamespace(snap, name) },
-		exists: func(old *v1.Namespace) error {
-			name := old.GetMetadata().GetName()
-			return core.Refuse(codes.AlreadyExists, "namespace %s exists already; change it with: cloudless namespace set %s", name, name)
-		},
-		followed: followed[*v1.Namespace]{
-			key:     func(n *v1.Namespace) string { return n.GetMetadata().GetName() },
-			find:    findNamespace,
-			touched: touchedNamespaces,
-		},
+	c := newCollection[*v1.Namespace](s, state.KindNamespace)
+	c.all, c.normalize = allNamespaces, spec.NormalizeNamespace
+	c.summary = func(n *v1.Namespace) string { return "with " + quotaText(n) }
+	c.prepare = func(ctx context.Context, given *v1.Namespace, p *preparation) (builder[*v1.Namespace], error) {
+		plain, err := c.preparePlain(ctx, given, p)
+		return &namespaceBuilder{builder: plain, placement: s.placement}, err
 	}
+	c.present = s.presentNamespace
+	c.missing = func(snap *state.Snapshot, _, name string) error { return missingNamespace(snap, name) }
+	c.exists = func(old *v1.Namespace) error {
+		name := old.GetMetadata().GetName()
+		return core.Refuse(codes.AlreadyExists, "namespace %s exists already; change it with: cloudless namespace set %s", name, name)
+	}
+	c.followed = followed[*v1.Namespace]{
+		key:     func(n *v1.Namespace) string { return n.GetMetadata().GetName() },
+		find:    findNamespace,
+		touched: touchedNamespaces,
+	}
+	return c
 }
 
 func (s *namespaceService) CreateNamespace(ctx context.Context, request *v1.CreateNamespaceRequest) (*v1.Namespace, error) {
-	return s.create(ctx, v1.NamespaceService_CreateNamespace_FullMethodName, request, request.GetNamespace())
+	return s.create(ctx, request, request.GetNamespace())
 }
 
 func (s *namespaceService) ApplyNamespace(ctx context.Context, request *v1.ApplyNamespaceRequest) (*v1.ApplyNamespaceResponse, error) {
@@ -158,50 +148,21 @@ func touchedNamespaces(snap *state.Snapshot, changes []state.Change) map[string]
 	return touched
 }
 
-// namespaceBuilder writes one namespace.
+// namespaceBuilder also tells in a plan what is over the quota.
 type namespaceBuilder struct {
-	*Server
-	namespace *v1.Namespace
+	builder[*v1.Namespace]
+	placement Placement
 }
 
-func (b *namespaceBuilder) wanted() *v1.Namespace { return b.namespace }
-
-func (b *namespaceBuilder) create(ctx context.Context, tx *transaction) (*v1.Namespace, error) {
-	n := proto.CloneOf(b.namespace)
-	n.Status = nil
-	n.Metadata = &v1.Metadata{
-		Uid: state.NewUID(), Name: n.GetMetadata().GetName(),
-		Labels: n.GetMetadata().GetLabels(), Annotations: n.GetMetadata().GetAnnotations(),
-	}
-	tx.batch.Create(n)
-	tx.batch.Create(b.Event(ctx, n, "Created", "with "+quotaText(n)))
-	return n, nil
-}
-
-func (b *namespaceBuilder) update(ctx context.Context, tx *transaction, old *v1.Namespace) (*v1.Namespace, error) {
-	if len(spec.DiffNamespace(old, b.namespace)) == 0 {
-		return old, nil
-	}
-	n := proto.CloneOf(old)
-	n.Spec = proto.CloneOf(b.namespace.GetSpec())
-	n.Metadata.Labels = maps.Clone(b.namespace.GetMetadata().GetLabels())
-	n.Metadata.Annotations = maps.Clone(b.namespace.GetMetadata().GetAnnotations())
-	tx.batch.Update(n, old.GetMetadata().GetVersion())
-	tx.batch.Create(b.Event(ctx, n, "Updated", "now with "+quotaText(n)))
-	return n, nil
-}
-
-func (b *namespaceBuilder) describe(tx *transaction, old, _ *v1.Namespace, change *v1.PlanChange) {
-	change.Over = b.placement.Used(tx.base, b.namespace).GetOver()
-	if change.GetAction() != spec.ActionUnchanged {
-		change.Fields = fieldChanges(spec.DiffNamespace(old, b.namespace))
-	}
+func (b *namespaceBuilder) describe(tx *transaction, old, now *v1.Namespace, change *v1.PlanChange) {
+	b.builder.describe(tx, old, now, change)
+	change.Over = b.placement.Used(tx.base, b.wanted()).GetOver()
 }
 
 // quotaText is a quota in words.
 func quotaText(n *v1.Namespace) string {
 	var parts []string
-	for _, c := range spec.DiffNamespace(&v1.Namespace{}, &v1.Namespace{Spec: n.GetSpec()}) {
+	for _, c := range spec.DiffObject(nil, &v1.Namespace{Spec: n.GetSpec()}) {
 		parts = append(parts, strings.TrimPrefix(c.Field, "spec.quota.")+" "+c.New)
 	}
 	if parts == nil {

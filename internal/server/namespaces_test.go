@@ -141,7 +141,7 @@ func TestNamespacesAreChangedByVersionAndKey(t *testing.T) {
 	for _, e := range events.GetItems() {
 		told = append(told, e.GetSpec().GetReason()+" "+e.GetSpec().GetMessage())
 	}
-	if got := strings.Join(told, "\n"); !strings.Contains(got, "Created with a quota of cpu 4") || !strings.Contains(got, "Updated now with a quota of cpu 2") || !strings.Contains(got, "Deleted") {
+	if got := strings.Join(told, "\n"); !strings.Contains(got, "Created with a quota of cpu 4") || !strings.Contains(got, "Updated with a quota of cpu 2") || !strings.Contains(got, "Deleted") {
 		t.Errorf("the events tell\n%s", got)
 	}
 }

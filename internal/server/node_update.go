@@ -26,7 +26,7 @@ const (
 // UpdateNode changes what operators say of a node. A node never says it of itself
 // but when it joins, so that what is said here stays, whatever restarts.
 func (s *nodeService) UpdateNode(ctx context.Context, request *v1.UpdateNodeRequest) (*v1.Node, error) {
-	return s.wish(ctx, request, func(n *v1.Node) (reason, message string, err error) {
+	return s.changeSpec(ctx, request, func(n *v1.Node) (reason, message string, err error) {
 		var done edits
 		done.labels(n, request)
 		done.taints(n.GetSpec(), request, s.Now())

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"iter"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -26,15 +25,9 @@ type nodeService struct {
 }
 
 func newNodes(s *Server) *collection[*v1.Node] {
-	return &collection[*v1.Node]{
-		Server: s, kind: state.KindNode,
-		find:    func(snap *state.Snapshot, _, name string) *v1.Node { return snap.NodeByName(name) },
-		get:     (*state.Snapshot).Node,
-		all:     func(snap *state.Snapshot, _, after string) iter.Seq[*v1.Node] { return snap.Nodes(after) },
-		labels:  spec.NodeLabels,
-		present: s.presentNode,
-		missing: func(snap *state.Snapshot, _, name string) error { return missingNode(snap, name) },
-	}
+	c := newCollection[*v1.Node](s, state.KindNode)
+	c.labels, c.present = spec.NodeLabels, s.presentNode
+	return c
 }
 
 func (s *nodeService) GetNode(ctx context.Context, request *v1.GetNodeRequest) (*v1.Node, error) {
@@ -59,7 +52,7 @@ func (s *nodeService) DeleteNode(ctx context.Context, request *v1.DeleteNodeRequ
 	after, err := s.Propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
 		removed = snap.NodeByName(request.GetName())
 		if removed == nil {
-			return missingNode(snap, request.GetName())
+			return s.missing(snap, "", request.GetName())
 		}
 		m := removed.GetMetadata()
 		if err := s.sameVersion(removed, request.GetVersion()); err != nil {
@@ -113,7 +106,7 @@ func replicaCount(n int) string {
 }
 
 func (s *nodeService) CordonNode(ctx context.Context, request *v1.CordonNodeRequest) (*v1.Node, error) {
-	return s.wish(ctx, request, func(n *v1.Node) (reason, message string, _ error) {
+	return s.changeSpec(ctx, request, func(n *v1.Node) (reason, message string, _ error) {
 		wanted := n.GetSpec()
 		if wanted.GetAvailability() == spec.AvailabilityCordoned && (request.GetReason() == "" || request.GetReason() == wanted.GetAvailabilityReason()) {
 			return "", "", nil
@@ -124,7 +117,7 @@ func (s *nodeService) CordonNode(ctx context.Context, request *v1.CordonNodeRequ
 }
 
 func (s *nodeService) UncordonNode(ctx context.Context, request *v1.UncordonNodeRequest) (*v1.Node, error) {
-	return s.wish(ctx, request, func(n *v1.Node) (reason, message string, _ error) {
+	return s.changeSpec(ctx, request, func(n *v1.Node) (reason, message string, _ error) {
 		wanted := n.GetSpec()
 		if wanted.GetAvailability() == "" {
 			return "", "", nil
@@ -135,45 +128,27 @@ func (s *nodeService) UncordonNode(ctx context.Context, request *v1.UncordonNode
 	})
 }
 
-// wish changes what is wanted of a node. The state that follows from it is part
-// of the same transaction, so that nothing is placed in between. A change
-// without a reason changes nothing.
-func (s *nodeService) wish(ctx context.Context, request interface {
+// changeSpec changes what is wanted of a node. The state that follows from it is part of the same transaction, so that
+// nothing is placed in between. A change without a reason changes nothing.
+func (s *nodeService) changeSpec(ctx context.Context, request interface {
 	GetName() string
 	GetVersion() uint64
 }, change func(*v1.Node) (reason, message string, err error),
 ) (*v1.Node, error) {
-	var uid string
-	snap, err := s.Propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
-		old := snap.NodeByName(request.GetName())
-		if old == nil {
-			return missingNode(snap, request.GetName())
+	return s.changeNamed(ctx, "", request.GetName(), request.GetVersion(), func(tx *transaction, old *v1.Node) (*v1.Node, error) {
+		n := proto.CloneOf(old)
+		if n.Spec == nil {
+			n.Spec = &v1.NodeSpec{}
 		}
-		if err := s.sameVersion(old, request.GetVersion()); err != nil {
-			return err
-		}
-		uid = old.GetMetadata().GetUid()
-		wished := proto.CloneOf(old)
-		if wished.Spec == nil {
-			wished.Spec = &v1.NodeSpec{}
-		}
-		reason, message, err := change(wished)
+		reason, message, err := change(n)
 		if err != nil || reason == "" {
-			return err
+			return old, err
 		}
-		s.nodes.Settle(wished)
-		b.Update(wished, old.GetMetadata().GetVersion())
-		b.Create(s.Event(ctx, wished, reason, message))
-		return nil
+		s.nodes.Settle(n)
+		tx.batch.Update(n, old.GetMetadata().GetVersion())
+		tx.batch.Create(s.Event(ctx, n, reason, message))
+		return n, nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	n := snap.Node(uid)
-	if n == nil { // removed in this moment
-		return nil, missingNode(snap, request.GetName())
-	}
-	return s.presentNode(snap, n), nil
 }
 
 // loseReplicas ends the replicas of a node that nobody will hear of again.

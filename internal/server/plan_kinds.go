@@ -19,7 +19,7 @@ import (
 type plannable interface {
 	// message is an empty object of the kind.
 	message() proto.Message
-	// method is the gRPC method that applies an object.
+	// method is the gRPC method that applies an object. Its callers may also apply a plan with such an object.
 	method() string
 	prepareObject(ctx context.Context, given proto.Message, rank int, p *preparation) (planObject, error)
 	// manifest is an object as it is now; nil if there is none.
@@ -73,7 +73,7 @@ func (k planKinds) prepare(ctx context.Context, index int, manifest *v1.Manifest
 }
 
 func (c *collection[T]) message() proto.Message { return *new(T) }
-func (c *collection[T]) method() string         { return c.applyMethod }
+func (c *collection[T]) method() string         { return c.declared.Apply.Name }
 
 func (c *collection[T]) prepareObject(ctx context.Context, given proto.Message, rank int, p *preparation) (planObject, error) {
 	b, err := c.prepare(ctx, given.(T), p)

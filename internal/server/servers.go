@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"sync"
@@ -22,7 +23,19 @@ import (
 // serverService is the ServerService.
 type serverService struct {
 	v1.UnsafeServerServiceServer
-	*Server
+	*collection[*v1.Server]
+}
+
+func newServers(s *Server) *collection[*v1.Server] {
+	c := newCollection[*v1.Server](s, state.KindServer)
+	c.labels, c.present = spec.ServerLabels, s.presentServer
+	c.all = func(snap *state.Snapshot, _, after string) iter.Seq[*v1.Server] {
+		if snap.Count(state.KindServer) == 0 {
+			return slices.Values(s.storedServers(snap))
+		}
+		return snap.Servers(after)
+	}
+	return c
 }
 
 // peerService is the PeerService.
@@ -31,14 +44,13 @@ type peerService struct {
 	*Server
 }
 
-func (s *serverService) ListServers(ctx context.Context, _ *v1.ListServersRequest) (*v1.ListServersResponse, error) {
-	snap, err := s.Consensus.Read(ctx)
+func (s *serverService) ListServers(ctx context.Context, request *v1.ListServersRequest) (*v1.ListServersResponse, error) {
+	items, next, err := s.list(ctx, request.GetPage(), selection[*v1.Server]{labels: request.GetLabels()})
 	if err != nil {
 		return nil, err
 	}
-	items := s.presentServers(snap)
 	s.lookFor(ctx, items)
-	return &v1.ListServersResponse{Items: items}, nil
+	return &v1.ListServersResponse{Items: items, Next: next}, nil
 }
 
 // storedServers are those of the state; this one alone if it has not been
@@ -59,43 +71,50 @@ const joiningTime = 30 * time.Second
 
 // presentServers are the servers with what is known of them now.
 func (s *Server) presentServers(snap *state.Snapshot) []*v1.Server {
-	leader, _ := s.Consensus.Leader()
-	taking := s.Consensus.Servers()
-	health := s.Consensus.Health()
 	var shown []*v1.Server
 	for _, stored := range s.storedServers(snap) {
-		m, is := stored.GetMetadata(), stored.GetSpec()
-		status := &v1.ServerStatus{
-			Uid: m.GetUid(), Name: m.GetName(), Address: is.GetAddress(), Zone: is.GetZone(), Version: is.GetVersion(),
-			Leader: leader.ID == m.GetUid(),
-			Voter:  slices.ContainsFunc(taking, func(t consensus.Server) bool { return t.ID == m.GetUid() && t.Voter }),
-		}
-		i := slices.IndexFunc(health, func(h consensus.Health) bool { return h.ID == m.GetUid() })
-		switch {
-		case i >= 0:
-			status.Healthy, status.Lag, status.Reason = health[i].Healthy, health[i].Lag, health[i].Reason
-			status.Unknown = health[i].Unknown
-			status.LastTerm, status.LastIndex = health[i].LastTerm, health[i].LastIndex
-			status.Full, status.ClockSkew = health[i].Full, presentSkew(health[i].Skew)
-		case health != nil:
-			status.Reason = reasonAbsent
-		case m.GetUid() == s.UID:
-			status.Healthy = true
-		case s.Consensus.IsLeader():
-			status.Unknown, status.Reason = true, "not known yet: the leader has just begun to look"
-		case leader.ID == "":
-			status.Unknown, status.Reason = true, "not known: no server leads"
-		default:
-			status.Unknown, status.Reason = true, "only the leader knows"
-		}
-		if !status.GetHealthy() && !status.GetVoter() && s.Now().Sub(m.GetCreateTime().AsTime()).Abs() < joiningTime {
-			status.Joining, status.Unknown, status.Reason = true, false, joiningReason(snap, taking)
-		}
-		shown = append(shown, &v1.Server{
-			ApiVersion: stored.GetApiVersion(), Kind: stored.GetKind(), Metadata: m, Spec: is, Status: status,
-		})
+		shown = append(shown, s.presentServer(snap, stored))
 	}
 	return shown
+}
+
+func (s *Server) presentServer(snap *state.Snapshot, stored *v1.Server) *v1.Server {
+	leader, _ := s.Consensus.Leader()
+	members := s.Consensus.Servers()
+	m, is := stored.GetMetadata(), stored.GetSpec()
+	status := &v1.ServerStatus{
+		Uid: m.GetUid(), Name: m.GetName(), Address: is.GetAddress(), Zone: is.GetZone(), Version: is.GetVersion(),
+		Leader: leader.ID == m.GetUid(),
+		Voter:  slices.ContainsFunc(members, func(o consensus.Server) bool { return o.ID == m.GetUid() && o.Voter }),
+	}
+	s.addHealth(status, leader.ID)
+	if !status.GetHealthy() && !status.GetVoter() && s.Now().Sub(m.GetCreateTime().AsTime()).Abs() < joiningTime {
+		status.Joining, status.Unknown, status.Reason = true, false, joiningReason(snap, members)
+	}
+	return &v1.Server{ApiVersion: stored.GetApiVersion(), Kind: stored.GetKind(), Metadata: m, Spec: is, Status: status}
+}
+
+// addHealth adds how the leader finds a server, or why that is not known.
+func (s *Server) addHealth(status *v1.ServerStatus, leader string) {
+	health := s.Consensus.Health()
+	i := slices.IndexFunc(health, func(h consensus.Health) bool { return h.ID == status.GetUid() })
+	switch {
+	case i >= 0:
+		status.Healthy, status.Lag, status.Reason = health[i].Healthy, health[i].Lag, health[i].Reason
+		status.Unknown = health[i].Unknown
+		status.LastTerm, status.LastIndex = health[i].LastTerm, health[i].LastIndex
+		status.Full, status.ClockSkew = health[i].Full, presentSkew(health[i].Skew)
+	case health != nil:
+		status.Reason = reasonAbsent
+	case status.GetUid() == s.UID:
+		status.Healthy = true
+	case s.Consensus.IsLeader():
+		status.Unknown, status.Reason = true, "not known yet: the leader has just begun to look"
+	case leader == "":
+		status.Unknown, status.Reason = true, "not known: no server leads"
+	default:
+		status.Unknown, status.Reason = true, "only the leader knows"
+	}
 }
 
 // joiningReason says what a server becomes once it has caught up.
@@ -222,7 +241,7 @@ func (s *serverService) untilRemovable(ctx context.Context, request *v1.DeleteSe
 		shown := s.presentServers(snap)
 		i := slices.IndexFunc(shown, func(one *v1.Server) bool { return one.GetMetadata().GetName() == request.GetName() })
 		if i < 0 {
-			return nil, missingServer(snap, request.GetName())
+			return nil, s.missing(snap, "", request.GetName())
 		}
 		if err := removable(shown[i], shown); err != nil {
 			return nil, err
@@ -304,7 +323,7 @@ func (s *serverService) TransferLeader(ctx context.Context, request *v1.Transfer
 	if name := request.GetTo(); name != "" {
 		target := snap.ServerByName(name)
 		if target == nil {
-			return nil, missingServer(snap, name)
+			return nil, s.missing(snap, "", name)
 		}
 		to = target.GetMetadata().GetUid()
 		if to == s.UID {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -25,7 +24,18 @@ const defaultTokenTTL = 24 * time.Hour
 // tokenService is the TokenService.
 type tokenService struct {
 	v1.UnsafeTokenServiceServer
-	*Server
+	*collection[*v1.Token]
+}
+
+func newTokens(s *Server) *collection[*v1.Token] {
+	c := newCollection[*v1.Token](s, state.KindToken)
+	c.remove = func(ctx context.Context, tx *transaction, token *v1.Token) *v1.Token {
+		tx.batch.DeleteVersion(state.KindToken, token.GetMetadata().GetUid(), token.GetMetadata().GetVersion())
+		tx.batch.Delete(state.KindCredential, token.GetStatus().GetSecretId())
+		tx.batch.Create(s.Event(ctx, token, "Revoked", "it can be used no longer"))
+		return token
+	}
+	return c
 }
 
 // tokenSecret is a join token or an API token.
@@ -132,7 +142,7 @@ func (s *Server) newToken(request *v1.CreateTokenRequest) (*v1.Token, tokenSecre
 	return &v1.Token{
 		ApiVersion: spec.APIVersion,
 		Kind:       "Token",
-		Metadata:   &v1.Metadata{Uid: state.NewUID(), Name: name},
+		Metadata:   &v1.Metadata{Uid: state.NewUID(), Name: name, Labels: request.GetLabels()},
 		Spec:       &v1.TokenSpec{Role: request.GetRole(), ExpireTime: timestamppb.New(s.Now().Add(ttl)), Uses: uses},
 		Status:     &v1.TokenStatus{SecretId: secret.ID()},
 	}, secret, nil
@@ -145,12 +155,7 @@ func (s *Server) RoleOf(secret string) (role string, known bool) {
 }
 
 func (s *tokenService) ListTokens(ctx context.Context, request *v1.ListTokensRequest) (*v1.ListTokensResponse, error) {
-	snap, err := s.Consensus.Read(ctx)
-	if err != nil {
-		return nil, err
-	}
-	items, next, err := page(request.GetPage(), func(after string) iter.Seq[*v1.Token] { return snap.Tokens(after) }, byPath,
-		func(*v1.Token) bool { return true })
+	items, next, err := s.list(ctx, request.GetPage(), selection[*v1.Token]{labels: request.GetLabels()})
 	if err != nil {
 		return nil, err
 	}
@@ -158,17 +163,7 @@ func (s *tokenService) ListTokens(ctx context.Context, request *v1.ListTokensReq
 }
 
 func (s *tokenService) DeleteToken(ctx context.Context, request *v1.DeleteTokenRequest) (*v1.DeleteTokenResponse, error) {
-	_, err := s.Propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
-		token := snap.TokenByName(request.GetName())
-		if token == nil {
-			return missingToken(snap, request.GetName())
-		}
-		b.DeleteVersion(state.KindToken, token.GetMetadata().GetUid(), token.GetMetadata().GetVersion())
-		b.Delete(state.KindCredential, token.GetStatus().GetSecretId())
-		b.Create(s.Event(ctx, token, "Revoked", "it can be used no longer"))
-		return nil
-	})
-	if err != nil {
+	if _, err := s.delete(ctx, "", request.GetName(), 0); err != nil {
 		return nil, err
 	}
 	return &v1.DeleteTokenResponse{}, nil

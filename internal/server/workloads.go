@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"fmt"
+	"iter"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
@@ -21,34 +22,24 @@ type workloads struct {
 }
 
 func newWorkloads(s *Server) *collection[*v1.Workload] {
-	return &collection[*v1.Workload]{
-		Server: s, kind: state.KindWorkload, applyMethod: v1.WorkloadService_ApplyWorkload_FullMethodName,
-		find:    (*state.Snapshot).WorkloadByName,
-		get:     (*state.Snapshot).Workload,
-		all:     (*state.Snapshot).Workloads,
-		prepare: s.prepareWorkload,
-		remove:  s.removeWorkload,
-		frozen: func(w *v1.Workload) error {
-			if w.GetMetadata().GetDeleteTime() == nil {
-				return nil
-			}
-			return core.Refuse(codes.FailedPrecondition, "workload %s is being deleted; wait until it is gone, then create it again", w.GetMetadata().GetName())
-		},
-		present: func(snap *state.Snapshot, stored *v1.Workload) *v1.Workload {
-			return s.presentWorkload(snap, stored, false)
-		},
-		missing: missingWorkload,
-		exists:  workloadExists,
-		followed: followed[*v1.Workload]{
-			key:     uidOf[*v1.Workload],
-			find:    (*state.Snapshot).Workload,
-			touched: touchedWorkloads,
-		},
+	c := newCollection[*v1.Workload](s, state.KindWorkload)
+	c.prepare, c.remove = s.prepareWorkload, s.removeWorkload
+	c.missing, c.exists = missingWorkload, workloadExists
+	c.frozen = func(w *v1.Workload) error {
+		if w.GetMetadata().GetDeleteTime() == nil {
+			return nil
+		}
+		return core.Refuse(codes.FailedPrecondition, "workload %s is being deleted; wait until it is gone, then create it again", w.GetMetadata().GetName())
 	}
+	c.present = func(snap *state.Snapshot, stored *v1.Workload) *v1.Workload {
+		return s.presentWorkload(snap, stored, false)
+	}
+	c.followed.touched = touchedWorkloads
+	return c
 }
 
 func (s *workloads) CreateWorkload(ctx context.Context, request *v1.CreateWorkloadRequest) (*v1.Workload, error) {
-	return s.create(ctx, v1.WorkloadService_CreateWorkload_FullMethodName, request, request.GetWorkload())
+	return s.create(ctx, request, request.GetWorkload())
 }
 
 func (s *workloads) ApplyWorkload(ctx context.Context, request *v1.ApplyWorkloadRequest) (*v1.ApplyWorkloadResponse, error) {
@@ -61,6 +52,56 @@ func (s *workloads) ApplyWorkload(ctx context.Context, request *v1.ApplyWorkload
 
 func (s *workloads) UpdateWorkload(ctx context.Context, request *v1.UpdateWorkloadRequest) (*v1.Workload, error) {
 	return s.update(ctx, request.GetWorkload())
+}
+
+func (s *workloads) GetWorkload(ctx context.Context, request *v1.GetWorkloadRequest) (*v1.Workload, error) {
+	snap, err := s.Consensus.Read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	namespace := orDefault(request.GetNamespace())
+	w := snap.WorkloadByName(namespace, request.GetName())
+	if w == nil {
+		return nil, missingWorkload(snap, namespace, request.GetName())
+	}
+	return s.presentWorkload(snap, w, true), nil
+}
+
+func (s *workloads) ListWorkloads(ctx context.Context, request *v1.ListWorkloadsRequest) (*v1.ListWorkloadsResponse, error) {
+	items, next, err := s.list(ctx, request.GetPage(), selection[*v1.Workload]{
+		namespace: request.GetSelection().GetNamespace(), labels: request.GetSelection().GetLabels(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &v1.ListWorkloadsResponse{Items: items, Next: next}, nil
+}
+
+func (s *workloads) ListReplicas(ctx context.Context, request *v1.ListReplicasRequest) (*v1.ListReplicasResponse, error) {
+	snap, err := s.Consensus.Read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	selection := request.GetSelection()
+	selector, err := spec.ParseSelector(selection.GetLabels())
+	if err != nil {
+		return nil, err
+	}
+	items, next, err := page(request.GetPage(), func(after string) iter.Seq[*v1.Replica] {
+		return snap.Replicas(selection.GetNamespace(), after)
+	}, byPath, func(r *v1.Replica) bool {
+		return (request.GetEnded() || !spec.Ended(r.GetStatus().GetPhase())) &&
+			(request.GetWorkload() == "" || r.GetSpec().GetWorkload() == request.GetWorkload()) &&
+			(request.GetNode() == "" || r.GetSpec().GetNode() == request.GetNode()) &&
+			selector.Matches(r.GetMetadata().GetLabels())
+	})
+	if err != nil {
+		return nil, err
+	}
+	for i, r := range items {
+		items[i] = s.presentReplica(snap, r)
+	}
+	return &v1.ListReplicasResponse{Items: items, Next: next}, nil
 }
 
 func (s *workloads) ScaleWorkload(ctx context.Context, request *v1.ScaleWorkloadRequest) (*v1.Workload, error) {

@@ -6,8 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"google.golang.org/protobuf/proto"
-
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
@@ -26,18 +24,7 @@ const (
 	nodeBits4, nodeBits6 = 24, 64
 )
 
-// configurationIn returns the configuration that a message is or carries, nil
-// for none.
-func configurationIn(msg proto.Message) *v1.Configuration {
-	switch m := msg.(type) {
-	case *v1.Configuration:
-		return m
-	case interface{ GetConfiguration() *v1.Configuration }:
-		return m.GetConfiguration()
-	default:
-		return nil
-	}
-}
+func init() { checkObjects(checkConfiguration) }
 
 // checkConfiguration adds what the rules of the contract cannot say about the
 // settings of a cluster, and what needs no look at the cluster itself.

@@ -77,11 +77,20 @@ func (d *decoder) object(node *yaml.Node) proto.Message {
 			d.refuse(kind, "kind", "%.60q is not known; did you mean %s?", kind.Value, near)
 			return nil
 		}
-		d.refuse(kind, "kind", "%.60q cannot be in a file; a file may hold %s", kind.Value, strings.Join(d.kinds, " and "))
+		d.refuse(kind, "kind", "%.60q cannot be in a file; a file may hold %s", kind.Value, listing(d.kinds))
 		return nil
 	}
 	d.message("", msg.ProtoReflect(), node, 0)
 	return msg
+}
+
+// listing is a phrase such as "a, b and c".
+func listing(words []string) string {
+	last := len(words) - 1
+	if last < 1 {
+		return strings.Join(words, "")
+	}
+	return strings.Join(words[:last], ", ") + " and " + words[last]
 }
 
 // scalarAt looks up a key of a mapping, nil if it is not a plain value.

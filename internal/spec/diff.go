@@ -84,6 +84,22 @@ func DiffWorkload(a, b *v1.Workload) []FieldChange {
 	return append(d.changes, Diff(a.GetSpec(), b.GetSpec())...)
 }
 
+// DiffObject lists the fields in which two objects of one kind differ that their author gives: labels, annotations and
+// spec. The objects must be in canonical form. Either may be nil.
+func DiffObject[T authored](a, b T) []FieldChange {
+	var d differ
+	d.authored(a.GetMetadata(), b.GetMetadata())
+	f := b.ProtoReflect().Descriptor().Fields().ByName("spec")
+	d.message("spec", a.ProtoReflect().Get(f).Message(), b.ProtoReflect().Get(f).Message())
+	return d.changes
+}
+
+// authored is an object with metadata and a spec.
+type authored interface {
+	proto.Message
+	GetMetadata() *v1.Metadata
+}
+
 // Given lists the fields that the author of a workload has set, in canonical
 // form, as changes from nothing. Defaults are not among them.
 func Given(w *v1.Workload) []FieldChange {

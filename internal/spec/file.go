@@ -35,16 +35,27 @@ type Document struct {
 
 // newObject returns an empty object of a kind that files may hold, else nil.
 func newObject(kind string) proto.Message {
-	switch kind {
-	case KindWorkload:
-		return &v1.Workload{}
-	case KindConfiguration:
+	if kind == KindConfiguration {
 		return &v1.Configuration{}
-	case KindNamespace:
-		return &v1.Namespace{}
+	}
+	for o := range manifestObjects() {
+		if string(o.ProtoReflect().Descriptor().Name()) == kind {
+			return o
+		}
 	}
 	return nil
 }
+
+// fileKinds are the kinds of objects that can be applied, the usual one first.
+var fileKinds = func() []string {
+	kinds := []string{KindWorkload}
+	for o := range manifestObjects() {
+		if kind := string(o.ProtoReflect().Descriptor().Name()); kind != KindWorkload {
+			kinds = append(kinds, kind)
+		}
+	}
+	return kinds
+}()
 
 // Decode reads a file of YAML or JSON documents. The name stands in errors
 // only. Whatever is wrong, in all documents, comes as one *Error with lines and
@@ -60,7 +71,7 @@ func Decode(name string, data []byte) ([]Document, error) {
 	var docs []Document
 	broken := &Error{File: name}
 	for _, node := range nodes {
-		doc, found, err := decodeObject(node, KindWorkload, KindNamespace)
+		doc, found, err := decodeObject(node, fileKinds...)
 		if err != nil {
 			return nil, fmt.Errorf("read %s: %w", name, err)
 		}

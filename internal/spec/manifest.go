@@ -1,6 +1,8 @@
 package spec
 
 import (
+	"iter"
+
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
@@ -9,6 +11,18 @@ import (
 
 // manifestObject is the oneof that holds the object of a manifest.
 var manifestObject = (&v1.Manifest{}).ProtoReflect().Descriptor().Oneofs().ByName("object")
+
+// manifestObjects yields an empty object of each kind that a manifest can hold.
+func manifestObjects() iter.Seq[proto.Message] {
+	return func(yield func(proto.Message) bool) {
+		fields := manifestObject.Fields()
+		for i := range fields.Len() {
+			if !yield((&v1.Manifest{}).ProtoReflect().NewField(fields.Get(i)).Message().Interface()) {
+				return
+			}
+		}
+	}
+}
 
 // ManifestOf puts an object into a manifest. It returns nil for kinds that files cannot hold.
 func ManifestOf(o proto.Message) *v1.Manifest {

@@ -1,8 +1,6 @@
 package spec
 
 import (
-	"google.golang.org/protobuf/proto"
-
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
@@ -12,17 +10,7 @@ const KindNamespace = "Namespace"
 // ValidateNamespace is Validate for a namespace.
 func ValidateNamespace(n *v1.Namespace) error { return Validate(n) }
 
-// namespaceIn returns the namespace that a message is or carries, nil for none.
-func namespaceIn(msg proto.Message) *v1.Namespace {
-	switch m := msg.(type) {
-	case *v1.Namespace:
-		return m
-	case interface{ GetNamespace() *v1.Namespace }:
-		return m.GetNamespace()
-	default:
-		return nil
-	}
-}
+func init() { checkObjects(checkNamespace) }
 
 // checkNamespace adds what the rules of the contract cannot say.
 func checkNamespace(n *v1.Namespace, found *violations) {
@@ -59,20 +47,4 @@ func normalQuota(q *v1.Quota) *v1.Quota {
 		q.Cpu, q.Memory, q.Disk, q.Bandwidth = normal.Cpu, normal.Memory, normal.Disk, normal.Bandwidth
 	}
 	return unlessEmpty(q)
-}
-
-// DiffNamespace lists the fields of a namespace that its author gives and in
-// which two differ. It is empty exactly if they mean the same.
-func DiffNamespace(a, b *v1.Namespace) []FieldChange {
-	var d differ
-	d.authored(a.GetMetadata(), b.GetMetadata())
-	d.message("spec", normalNamespaceSpec(a).ProtoReflect(), normalNamespaceSpec(b).ProtoReflect())
-	return d.changes
-}
-
-// normalNamespaceSpec leaves the given one alone.
-func normalNamespaceSpec(n *v1.Namespace) *v1.NamespaceSpec {
-	spec := &v1.NamespaceSpec{}
-	proto.Merge(spec, n.GetSpec())
-	return &v1.NamespaceSpec{Quota: normalQuota(spec.Quota)}
 }

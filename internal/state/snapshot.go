@@ -44,7 +44,7 @@ func (s *Snapshot) Get(kind Kind, uid string) Object {
 	if _, known := ordinals[kind]; !known {
 		return nil
 	}
-	return byUID[Object](s, kind, uid)
+	return ByUID[Object](s, kind, uid)
 }
 
 // RevisionsOf lists the revisions of a workload by number.
@@ -67,12 +67,15 @@ func (s *Snapshot) OldestReceipts() iter.Seq[*statev1.Receipt] {
 	return listByPrefix[*statev1.Receipt](s, KindReceipt, indexUID, nil)
 }
 
-func byUID[T Object](s *Snapshot, kind Kind, uid string) T {
+// ByUID returns the object of a kind with a uid, or nil. Code that knows the kind calls its getter, such as
+// [Snapshot.Node].
+func ByUID[T Object](s *Snapshot, kind Kind, uid string) T {
 	object, _ := s.rows[ordinals[kind]].byUID.get(uid).(T)
 	return object
 }
 
-func byName[T Object](s *Snapshot, kind Kind, namespace, name string) T {
+// ByName returns the object of a named kind with a name, or nil.
+func ByName[T Object](s *Snapshot, kind Kind, namespace, name string) T {
 	object, _ := s.rows[ordinals[kind]].byName.get(nameKeyOf(namespace, name)).(T)
 	return object
 }
@@ -93,7 +96,8 @@ func listByPrefix[T Object](s *Snapshot, kind Kind, index string, prefix []byte)
 	}
 }
 
-func listByName[T Object](s *Snapshot, kind Kind, namespace, after string) iter.Seq[T] {
+// ListByName lists the objects of a named kind by namespace and name, from the first one after a path on.
+func ListByName[T Object](s *Snapshot, kind Kind, namespace, after string) iter.Seq[T] {
 	return func(yield func(T) bool) {
 		s.rows[ordinals[kind]].byName.ascend(firstKey(namespace, after), func(_ string, o Object) bool {
 			return (namespace == "" || o.GetMetadata().GetNamespace() == namespace) && yield(o.(T))

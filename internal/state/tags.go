@@ -11,7 +11,7 @@ func TagUID(repository, tag string) string { return repository + ":" + tag }
 
 // Tag returns a tag of the cluster's own registry.
 func (s *Snapshot) Tag(repository, tag string) *statev1.Tag {
-	return byUID[*statev1.Tag](s, KindTag, TagUID(repository, tag))
+	return ByUID[*statev1.Tag](s, KindTag, TagUID(repository, tag))
 }
 
 // Tags lists the tags by repository and name.

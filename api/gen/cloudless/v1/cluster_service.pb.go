@@ -1010,8 +1010,9 @@ type CreateTokenRequest struct {
 	Ttl string `protobuf:"bytes,3,opt,name=ttl,proto3" json:"ttl,omitempty"`
 	// How many machines may join with it; 1 if 0. Only for roles node and
 	// server.
-	Uses           int32  `protobuf:"varint,4,opt,name=uses,proto3" json:"uses,omitempty"`
-	IdempotencyKey string `protobuf:"bytes,5,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
+	Uses           int32             `protobuf:"varint,4,opt,name=uses,proto3" json:"uses,omitempty"`
+	IdempotencyKey string            `protobuf:"bytes,5,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
+	Labels         map[string]string `protobuf:"bytes,6,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -1081,6 +1082,13 @@ func (x *CreateTokenRequest) GetIdempotencyKey() string {
 	return ""
 }
 
+func (x *CreateTokenRequest) GetLabels() map[string]string {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
+}
+
 type CreateTokenResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Token *Token                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
@@ -1136,8 +1144,10 @@ func (x *CreateTokenResponse) GetSecret() string {
 }
 
 type ListTokensRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Page          *Page                  `protobuf:"bytes,1,opt,name=page,proto3" json:"page,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Page  *Page                  `protobuf:"bytes,1,opt,name=page,proto3" json:"page,omitempty"`
+	// Label selector such as "team=web".
+	Labels        string `protobuf:"bytes,2,opt,name=labels,proto3" json:"labels,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1177,6 +1187,13 @@ func (x *ListTokensRequest) GetPage() *Page {
 		return x.Page
 	}
 	return nil
+}
+
+func (x *ListTokensRequest) GetLabels() string {
+	if x != nil {
+		return x.Labels
+	}
+	return ""
 }
 
 type ListTokensResponse struct {
@@ -1360,7 +1377,9 @@ type ListImagesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Page  *Page                  `protobuf:"bytes,1,opt,name=page,proto3" json:"page,omitempty"`
 	// Also those that were deleted and can still be had back.
-	Deleted       bool `protobuf:"varint,2,opt,name=deleted,proto3" json:"deleted,omitempty"`
+	Deleted bool `protobuf:"varint,2,opt,name=deleted,proto3" json:"deleted,omitempty"`
+	// Label selector such as "team=web".
+	Labels        string `protobuf:"bytes,3,opt,name=labels,proto3" json:"labels,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1407,6 +1426,13 @@ func (x *ListImagesRequest) GetDeleted() bool {
 		return x.Deleted
 	}
 	return false
+}
+
+func (x *ListImagesRequest) GetLabels() string {
+	if x != nil {
+		return x.Labels
+	}
+	return ""
 }
 
 type ListImagesResponse struct {
@@ -2163,19 +2189,24 @@ const file_cloudless_v1_cluster_service_proto_rawDesc = "" +
 	"\n" +
 	"NodeChange\x12\x16\n" +
 	"\x06change\x18\x01 \x01(\tR\x06change\x12&\n" +
-	"\x04node\x18\x02 \x01(\v2\x12.cloudless.v1.NodeR\x04node\"\xe5\x01\n" +
+	"\x04node\x18\x02 \x01(\v2\x12.cloudless.v1.NodeR\x04node\"\x80\x03\n" +
 	"\x12CreateTokenRequest\x12\x1d\n" +
 	"\x04name\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\x04name\x12@\n" +
 	"\x04role\x18\x02 \x01(\tB,\xbaH)r'R\x05adminR\boperatorR\x06viewerR\x04nodeR\x06serverR\x04role\x12\x1b\n" +
 	"\x03ttl\x18\x03 \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\x03ttl\x12\x1e\n" +
 	"\x04uses\x18\x04 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\x90N(\x00R\x04uses\x121\n" +
-	"\x0fidempotency_key\x18\x05 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x0eidempotencyKey\"X\n" +
+	"\x0fidempotency_key\x18\x05 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x0eidempotencyKey\x12^\n" +
+	"\x06labels\x18\x06 \x03(\v2,.cloudless.v1.CreateTokenRequest.LabelsEntryB\x18\xbaH\x15\x9a\x01\x12\x10@\"\x06r\x04\xe0\xc6'\x01*\x06r\x04\xe8\xc6'\x01R\x06labels\x1a9\n" +
+	"\vLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"X\n" +
 	"\x13CreateTokenResponse\x12)\n" +
 	"\x05token\x18\x01 \x01(\v2\x13.cloudless.v1.TokenR\x05token\x12\x16\n" +
-	"\x06secret\x18\x02 \x01(\tR\x06secret\";\n" +
+	"\x06secret\x18\x02 \x01(\tR\x06secret\"]\n" +
 	"\x11ListTokensRequest\x12&\n" +
-	"\x04page\x18\x01 \x01(\v2\x12.cloudless.v1.PageR\x04page\"S\n" +
+	"\x04page\x18\x01 \x01(\v2\x12.cloudless.v1.PageR\x04page\x12 \n" +
+	"\x06labels\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x06labels\"S\n" +
 	"\x12ListTokensResponse\x12)\n" +
 	"\x05items\x18\x01 \x03(\v2\x13.cloudless.v1.TokenR\x05items\x12\x12\n" +
 	"\x04next\x18\x02 \x01(\tR\x04next\"6\n" +
@@ -2184,10 +2215,11 @@ const file_cloudless_v1_cluster_service_proto_rawDesc = "" +
 	"\x13DeleteTokenResponse\"1\n" +
 	"\x0fGetImageRequest\x12\x1e\n" +
 	"\x04name\x18\x01 \x01(\tB\n" +
-	"\xbaH\ar\x05\x10\x01\x18\x80\x04R\x04name\"U\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\x04R\x04name\"w\n" +
 	"\x11ListImagesRequest\x12&\n" +
 	"\x04page\x18\x01 \x01(\v2\x12.cloudless.v1.PageR\x04page\x12\x18\n" +
-	"\adeleted\x18\x02 \x01(\bR\adeleted\"S\n" +
+	"\adeleted\x18\x02 \x01(\bR\adeleted\x12 \n" +
+	"\x06labels\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x06labels\"S\n" +
 	"\x12ListImagesResponse\x12)\n" +
 	"\x05items\x18\x01 \x03(\v2\x13.cloudless.v1.ImageR\x05items\x12\x12\n" +
 	"\x04next\x18\x02 \x01(\tR\x04next\"\\\n" +
@@ -2294,7 +2326,7 @@ func file_cloudless_v1_cluster_service_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_cluster_service_proto_rawDescData
 }
 
-var file_cloudless_v1_cluster_service_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
+var file_cloudless_v1_cluster_service_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
 var file_cloudless_v1_cluster_service_proto_goTypes = []any{
 	(*GetClusterRequest)(nil),            // 0: cloudless.v1.GetClusterRequest
 	(*GetConfigurationRequest)(nil),      // 1: cloudless.v1.GetConfigurationRequest
@@ -2336,93 +2368,95 @@ var file_cloudless_v1_cluster_service_proto_goTypes = []any{
 	(*ListEventsResponse)(nil),           // 37: cloudless.v1.ListEventsResponse
 	(*WatchEventsRequest)(nil),           // 38: cloudless.v1.WatchEventsRequest
 	nil,                                  // 39: cloudless.v1.UpdateNodeRequest.LabelsEntry
-	(*Configuration)(nil),                // 40: cloudless.v1.Configuration
-	(*Page)(nil),                         // 41: cloudless.v1.Page
-	(*Taint)(nil),                        // 42: cloudless.v1.Taint
-	(*Node)(nil),                         // 43: cloudless.v1.Node
-	(*Token)(nil),                        // 44: cloudless.v1.Token
-	(*Image)(nil),                        // 45: cloudless.v1.Image
-	(*Login)(nil),                        // 46: cloudless.v1.Login
-	(*Event)(nil),                        // 47: cloudless.v1.Event
-	(*Cluster)(nil),                      // 48: cloudless.v1.Cluster
+	nil,                                  // 40: cloudless.v1.CreateTokenRequest.LabelsEntry
+	(*Configuration)(nil),                // 41: cloudless.v1.Configuration
+	(*Page)(nil),                         // 42: cloudless.v1.Page
+	(*Taint)(nil),                        // 43: cloudless.v1.Taint
+	(*Node)(nil),                         // 44: cloudless.v1.Node
+	(*Token)(nil),                        // 45: cloudless.v1.Token
+	(*Image)(nil),                        // 46: cloudless.v1.Image
+	(*Login)(nil),                        // 47: cloudless.v1.Login
+	(*Event)(nil),                        // 48: cloudless.v1.Event
+	(*Cluster)(nil),                      // 49: cloudless.v1.Cluster
 }
 var file_cloudless_v1_cluster_service_proto_depIdxs = []int32{
-	40, // 0: cloudless.v1.SetConfigurationRequest.configuration:type_name -> cloudless.v1.Configuration
-	41, // 1: cloudless.v1.ListConfigurationsRequest.page:type_name -> cloudless.v1.Page
-	40, // 2: cloudless.v1.ListConfigurationsResponse.items:type_name -> cloudless.v1.Configuration
+	41, // 0: cloudless.v1.SetConfigurationRequest.configuration:type_name -> cloudless.v1.Configuration
+	42, // 1: cloudless.v1.ListConfigurationsRequest.page:type_name -> cloudless.v1.Page
+	41, // 2: cloudless.v1.ListConfigurationsResponse.items:type_name -> cloudless.v1.Configuration
 	39, // 3: cloudless.v1.UpdateNodeRequest.labels:type_name -> cloudless.v1.UpdateNodeRequest.LabelsEntry
-	42, // 4: cloudless.v1.UpdateNodeRequest.taints:type_name -> cloudless.v1.Taint
+	43, // 4: cloudless.v1.UpdateNodeRequest.taints:type_name -> cloudless.v1.Taint
 	12, // 5: cloudless.v1.UpdateNodeRequest.remove_taints:type_name -> cloudless.v1.TaintName
-	41, // 6: cloudless.v1.ListNodesRequest.page:type_name -> cloudless.v1.Page
-	43, // 7: cloudless.v1.ListNodesResponse.items:type_name -> cloudless.v1.Node
-	43, // 8: cloudless.v1.NodeChange.node:type_name -> cloudless.v1.Node
-	44, // 9: cloudless.v1.CreateTokenResponse.token:type_name -> cloudless.v1.Token
-	41, // 10: cloudless.v1.ListTokensRequest.page:type_name -> cloudless.v1.Page
-	44, // 11: cloudless.v1.ListTokensResponse.items:type_name -> cloudless.v1.Token
-	41, // 12: cloudless.v1.ListImagesRequest.page:type_name -> cloudless.v1.Page
-	45, // 13: cloudless.v1.ListImagesResponse.items:type_name -> cloudless.v1.Image
-	45, // 14: cloudless.v1.PruneImagesResponse.items:type_name -> cloudless.v1.Image
-	41, // 15: cloudless.v1.ListLoginsRequest.page:type_name -> cloudless.v1.Page
-	46, // 16: cloudless.v1.ListLoginsResponse.items:type_name -> cloudless.v1.Login
-	41, // 17: cloudless.v1.ListEventsRequest.page:type_name -> cloudless.v1.Page
-	47, // 18: cloudless.v1.ListEventsResponse.items:type_name -> cloudless.v1.Event
-	0,  // 19: cloudless.v1.ClusterService.GetCluster:input_type -> cloudless.v1.GetClusterRequest
-	6,  // 20: cloudless.v1.ClusterService.WhoAmI:input_type -> cloudless.v1.WhoAmIRequest
-	1,  // 21: cloudless.v1.ClusterService.GetConfiguration:input_type -> cloudless.v1.GetConfigurationRequest
-	2,  // 22: cloudless.v1.ClusterService.SetConfiguration:input_type -> cloudless.v1.SetConfigurationRequest
-	3,  // 23: cloudless.v1.ClusterService.ListConfigurations:input_type -> cloudless.v1.ListConfigurationsRequest
-	5,  // 24: cloudless.v1.ClusterService.RollbackConfiguration:input_type -> cloudless.v1.RollbackConfigurationRequest
-	8,  // 25: cloudless.v1.NodeService.GetNode:input_type -> cloudless.v1.GetNodeRequest
-	14, // 26: cloudless.v1.NodeService.ListNodes:input_type -> cloudless.v1.ListNodesRequest
-	9,  // 27: cloudless.v1.NodeService.DeleteNode:input_type -> cloudless.v1.DeleteNodeRequest
-	10, // 28: cloudless.v1.NodeService.CordonNode:input_type -> cloudless.v1.CordonNodeRequest
-	13, // 29: cloudless.v1.NodeService.UncordonNode:input_type -> cloudless.v1.UncordonNodeRequest
-	11, // 30: cloudless.v1.NodeService.UpdateNode:input_type -> cloudless.v1.UpdateNodeRequest
-	16, // 31: cloudless.v1.NodeService.WatchNodes:input_type -> cloudless.v1.WatchNodesRequest
-	18, // 32: cloudless.v1.TokenService.CreateToken:input_type -> cloudless.v1.CreateTokenRequest
-	20, // 33: cloudless.v1.TokenService.ListTokens:input_type -> cloudless.v1.ListTokensRequest
-	22, // 34: cloudless.v1.TokenService.DeleteToken:input_type -> cloudless.v1.DeleteTokenRequest
-	24, // 35: cloudless.v1.ImageService.GetImage:input_type -> cloudless.v1.GetImageRequest
-	25, // 36: cloudless.v1.ImageService.ListImages:input_type -> cloudless.v1.ListImagesRequest
-	27, // 37: cloudless.v1.ImageService.DeleteImage:input_type -> cloudless.v1.DeleteImageRequest
-	28, // 38: cloudless.v1.ImageService.RestoreImage:input_type -> cloudless.v1.RestoreImageRequest
-	29, // 39: cloudless.v1.ImageService.PruneImages:input_type -> cloudless.v1.PruneImagesRequest
-	31, // 40: cloudless.v1.ImageService.SetLogin:input_type -> cloudless.v1.SetLoginRequest
-	32, // 41: cloudless.v1.ImageService.ListLogins:input_type -> cloudless.v1.ListLoginsRequest
-	34, // 42: cloudless.v1.ImageService.DeleteLogin:input_type -> cloudless.v1.DeleteLoginRequest
-	36, // 43: cloudless.v1.EventService.ListEvents:input_type -> cloudless.v1.ListEventsRequest
-	38, // 44: cloudless.v1.EventService.WatchEvents:input_type -> cloudless.v1.WatchEventsRequest
-	48, // 45: cloudless.v1.ClusterService.GetCluster:output_type -> cloudless.v1.Cluster
-	7,  // 46: cloudless.v1.ClusterService.WhoAmI:output_type -> cloudless.v1.WhoAmIResponse
-	40, // 47: cloudless.v1.ClusterService.GetConfiguration:output_type -> cloudless.v1.Configuration
-	40, // 48: cloudless.v1.ClusterService.SetConfiguration:output_type -> cloudless.v1.Configuration
-	4,  // 49: cloudless.v1.ClusterService.ListConfigurations:output_type -> cloudless.v1.ListConfigurationsResponse
-	40, // 50: cloudless.v1.ClusterService.RollbackConfiguration:output_type -> cloudless.v1.Configuration
-	43, // 51: cloudless.v1.NodeService.GetNode:output_type -> cloudless.v1.Node
-	15, // 52: cloudless.v1.NodeService.ListNodes:output_type -> cloudless.v1.ListNodesResponse
-	43, // 53: cloudless.v1.NodeService.DeleteNode:output_type -> cloudless.v1.Node
-	43, // 54: cloudless.v1.NodeService.CordonNode:output_type -> cloudless.v1.Node
-	43, // 55: cloudless.v1.NodeService.UncordonNode:output_type -> cloudless.v1.Node
-	43, // 56: cloudless.v1.NodeService.UpdateNode:output_type -> cloudless.v1.Node
-	17, // 57: cloudless.v1.NodeService.WatchNodes:output_type -> cloudless.v1.NodeChange
-	19, // 58: cloudless.v1.TokenService.CreateToken:output_type -> cloudless.v1.CreateTokenResponse
-	21, // 59: cloudless.v1.TokenService.ListTokens:output_type -> cloudless.v1.ListTokensResponse
-	23, // 60: cloudless.v1.TokenService.DeleteToken:output_type -> cloudless.v1.DeleteTokenResponse
-	45, // 61: cloudless.v1.ImageService.GetImage:output_type -> cloudless.v1.Image
-	26, // 62: cloudless.v1.ImageService.ListImages:output_type -> cloudless.v1.ListImagesResponse
-	45, // 63: cloudless.v1.ImageService.DeleteImage:output_type -> cloudless.v1.Image
-	45, // 64: cloudless.v1.ImageService.RestoreImage:output_type -> cloudless.v1.Image
-	30, // 65: cloudless.v1.ImageService.PruneImages:output_type -> cloudless.v1.PruneImagesResponse
-	46, // 66: cloudless.v1.ImageService.SetLogin:output_type -> cloudless.v1.Login
-	33, // 67: cloudless.v1.ImageService.ListLogins:output_type -> cloudless.v1.ListLoginsResponse
-	35, // 68: cloudless.v1.ImageService.DeleteLogin:output_type -> cloudless.v1.DeleteLoginResponse
-	37, // 69: cloudless.v1.EventService.ListEvents:output_type -> cloudless.v1.ListEventsResponse
-	47, // 70: cloudless.v1.EventService.WatchEvents:output_type -> cloudless.v1.Event
-	45, // [45:71] is the sub-list for method output_type
-	19, // [19:45] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	42, // 6: cloudless.v1.ListNodesRequest.page:type_name -> cloudless.v1.Page
+	44, // 7: cloudless.v1.ListNodesResponse.items:type_name -> cloudless.v1.Node
+	44, // 8: cloudless.v1.NodeChange.node:type_name -> cloudless.v1.Node
+	40, // 9: cloudless.v1.CreateTokenRequest.labels:type_name -> cloudless.v1.CreateTokenRequest.LabelsEntry
+	45, // 10: cloudless.v1.CreateTokenResponse.token:type_name -> cloudless.v1.Token
+	42, // 11: cloudless.v1.ListTokensRequest.page:type_name -> cloudless.v1.Page
+	45, // 12: cloudless.v1.ListTokensResponse.items:type_name -> cloudless.v1.Token
+	42, // 13: cloudless.v1.ListImagesRequest.page:type_name -> cloudless.v1.Page
+	46, // 14: cloudless.v1.ListImagesResponse.items:type_name -> cloudless.v1.Image
+	46, // 15: cloudless.v1.PruneImagesResponse.items:type_name -> cloudless.v1.Image
+	42, // 16: cloudless.v1.ListLoginsRequest.page:type_name -> cloudless.v1.Page
+	47, // 17: cloudless.v1.ListLoginsResponse.items:type_name -> cloudless.v1.Login
+	42, // 18: cloudless.v1.ListEventsRequest.page:type_name -> cloudless.v1.Page
+	48, // 19: cloudless.v1.ListEventsResponse.items:type_name -> cloudless.v1.Event
+	0,  // 20: cloudless.v1.ClusterService.GetCluster:input_type -> cloudless.v1.GetClusterRequest
+	6,  // 21: cloudless.v1.ClusterService.WhoAmI:input_type -> cloudless.v1.WhoAmIRequest
+	1,  // 22: cloudless.v1.ClusterService.GetConfiguration:input_type -> cloudless.v1.GetConfigurationRequest
+	2,  // 23: cloudless.v1.ClusterService.SetConfiguration:input_type -> cloudless.v1.SetConfigurationRequest
+	3,  // 24: cloudless.v1.ClusterService.ListConfigurations:input_type -> cloudless.v1.ListConfigurationsRequest
+	5,  // 25: cloudless.v1.ClusterService.RollbackConfiguration:input_type -> cloudless.v1.RollbackConfigurationRequest
+	8,  // 26: cloudless.v1.NodeService.GetNode:input_type -> cloudless.v1.GetNodeRequest
+	14, // 27: cloudless.v1.NodeService.ListNodes:input_type -> cloudless.v1.ListNodesRequest
+	9,  // 28: cloudless.v1.NodeService.DeleteNode:input_type -> cloudless.v1.DeleteNodeRequest
+	10, // 29: cloudless.v1.NodeService.CordonNode:input_type -> cloudless.v1.CordonNodeRequest
+	13, // 30: cloudless.v1.NodeService.UncordonNode:input_type -> cloudless.v1.UncordonNodeRequest
+	11, // 31: cloudless.v1.NodeService.UpdateNode:input_type -> cloudless.v1.UpdateNodeRequest
+	16, // 32: cloudless.v1.NodeService.WatchNodes:input_type -> cloudless.v1.WatchNodesRequest
+	18, // 33: cloudless.v1.TokenService.CreateToken:input_type -> cloudless.v1.CreateTokenRequest
+	20, // 34: cloudless.v1.TokenService.ListTokens:input_type -> cloudless.v1.ListTokensRequest
+	22, // 35: cloudless.v1.TokenService.DeleteToken:input_type -> cloudless.v1.DeleteTokenRequest
+	24, // 36: cloudless.v1.ImageService.GetImage:input_type -> cloudless.v1.GetImageRequest
+	25, // 37: cloudless.v1.ImageService.ListImages:input_type -> cloudless.v1.ListImagesRequest
+	27, // 38: cloudless.v1.ImageService.DeleteImage:input_type -> cloudless.v1.DeleteImageRequest
+	28, // 39: cloudless.v1.ImageService.RestoreImage:input_type -> cloudless.v1.RestoreImageRequest
+	29, // 40: cloudless.v1.ImageService.PruneImages:input_type -> cloudless.v1.PruneImagesRequest
+	31, // 41: cloudless.v1.ImageService.SetLogin:input_type -> cloudless.v1.SetLoginRequest
+	32, // 42: cloudless.v1.ImageService.ListLogins:input_type -> cloudless.v1.ListLoginsRequest
+	34, // 43: cloudless.v1.ImageService.DeleteLogin:input_type -> cloudless.v1.DeleteLoginRequest
+	36, // 44: cloudless.v1.EventService.ListEvents:input_type -> cloudless.v1.ListEventsRequest
+	38, // 45: cloudless.v1.EventService.WatchEvents:input_type -> cloudless.v1.WatchEventsRequest
+	49, // 46: cloudless.v1.ClusterService.GetCluster:output_type -> cloudless.v1.Cluster
+	7,  // 47: cloudless.v1.ClusterService.WhoAmI:output_type -> cloudless.v1.WhoAmIResponse
+	41, // 48: cloudless.v1.ClusterService.GetConfiguration:output_type -> cloudless.v1.Configuration
+	41, // 49: cloudless.v1.ClusterService.SetConfiguration:output_type -> cloudless.v1.Configuration
+	4,  // 50: cloudless.v1.ClusterService.ListConfigurations:output_type -> cloudless.v1.ListConfigurationsResponse
+	41, // 51: cloudless.v1.ClusterService.RollbackConfiguration:output_type -> cloudless.v1.Configuration
+	44, // 52: cloudless.v1.NodeService.GetNode:output_type -> cloudless.v1.Node
+	15, // 53: cloudless.v1.NodeService.ListNodes:output_type -> cloudless.v1.ListNodesResponse
+	44, // 54: cloudless.v1.NodeService.DeleteNode:output_type -> cloudless.v1.Node
+	44, // 55: cloudless.v1.NodeService.CordonNode:output_type -> cloudless.v1.Node
+	44, // 56: cloudless.v1.NodeService.UncordonNode:output_type -> cloudless.v1.Node
+	44, // 57: cloudless.v1.NodeService.UpdateNode:output_type -> cloudless.v1.Node
+	17, // 58: cloudless.v1.NodeService.WatchNodes:output_type -> cloudless.v1.NodeChange
+	19, // 59: cloudless.v1.TokenService.CreateToken:output_type -> cloudless.v1.CreateTokenResponse
+	21, // 60: cloudless.v1.TokenService.ListTokens:output_type -> cloudless.v1.ListTokensResponse
+	23, // 61: cloudless.v1.TokenService.DeleteToken:output_type -> cloudless.v1.DeleteTokenResponse
+	46, // 62: cloudless.v1.ImageService.GetImage:output_type -> cloudless.v1.Image
+	26, // 63: cloudless.v1.ImageService.ListImages:output_type -> cloudless.v1.ListImagesResponse
+	46, // 64: cloudless.v1.ImageService.DeleteImage:output_type -> cloudless.v1.Image
+	46, // 65: cloudless.v1.ImageService.RestoreImage:output_type -> cloudless.v1.Image
+	30, // 66: cloudless.v1.ImageService.PruneImages:output_type -> cloudless.v1.PruneImagesResponse
+	47, // 67: cloudless.v1.ImageService.SetLogin:output_type -> cloudless.v1.Login
+	33, // 68: cloudless.v1.ImageService.ListLogins:output_type -> cloudless.v1.ListLoginsResponse
+	35, // 69: cloudless.v1.ImageService.DeleteLogin:output_type -> cloudless.v1.DeleteLoginResponse
+	37, // 70: cloudless.v1.EventService.ListEvents:output_type -> cloudless.v1.ListEventsResponse
+	48, // 71: cloudless.v1.EventService.WatchEvents:output_type -> cloudless.v1.Event
+	46, // [46:72] is the sub-list for method output_type
+	20, // [20:46] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_cluster_service_proto_init() }
@@ -2442,7 +2476,7 @@ func file_cloudless_v1_cluster_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_cluster_service_proto_rawDesc), len(file_cloudless_v1_cluster_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   40,
+			NumMessages:   41,
 			NumExtensions: 0,
 			NumServices:   5,
 		},

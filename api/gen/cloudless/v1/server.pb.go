@@ -821,7 +821,10 @@ func (*DropImageResponse) Descriptor() ([]byte, []int) {
 }
 
 type ListServersRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Page  *Page                  `protobuf:"bytes,1,opt,name=page,proto3" json:"page,omitempty"`
+	// Label selector such as "zone=a".
+	Labels        string `protobuf:"bytes,2,opt,name=labels,proto3" json:"labels,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -856,9 +859,24 @@ func (*ListServersRequest) Descriptor() ([]byte, []int) {
 	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{15}
 }
 
+func (x *ListServersRequest) GetPage() *Page {
+	if x != nil {
+		return x.Page
+	}
+	return nil
+}
+
+func (x *ListServersRequest) GetLabels() string {
+	if x != nil {
+		return x.Labels
+	}
+	return ""
+}
+
 type ListServersResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Items         []*Server              `protobuf:"bytes,1,rep,name=items,proto3" json:"items,omitempty"`
+	Next          string                 `protobuf:"bytes,2,opt,name=next,proto3" json:"next,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -898,6 +916,13 @@ func (x *ListServersResponse) GetItems() []*Server {
 		return x.Items
 	}
 	return nil
+}
+
+func (x *ListServersResponse) GetNext() string {
+	if x != nil {
+		return x.Next
+	}
+	return ""
 }
 
 type DeleteServerRequest struct {
@@ -1367,10 +1392,13 @@ const file_cloudless_v1_server_proto_rawDesc = "" +
 	"\treference\x18\x02 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x04R\treference\x12\x10\n" +
 	"\x03now\x18\x03 \x01(\bR\x03now\"\x13\n" +
-	"\x11DropImageResponse\"\x14\n" +
-	"\x12ListServersRequest\"A\n" +
+	"\x11DropImageResponse\"^\n" +
+	"\x12ListServersRequest\x12&\n" +
+	"\x04page\x18\x01 \x01(\v2\x12.cloudless.v1.PageR\x04page\x12 \n" +
+	"\x06labels\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x06labels\"U\n" +
 	"\x13ListServersResponse\x12*\n" +
-	"\x05items\x18\x01 \x03(\v2\x14.cloudless.v1.ServerR\x05items\"M\n" +
+	"\x05items\x18\x01 \x03(\v2\x14.cloudless.v1.ServerR\x05items\x12\x12\n" +
+	"\x04next\x18\x02 \x01(\tR\x04next\"M\n" +
 	"\x13DeleteServerRequest\x12 \n" +
 	"\x04name\x18\x01 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xc0\xc6'\x01R\x04name\x12\x14\n" +
 	"\x05force\x18\x02 \x01(\bR\x05force\"2\n" +
@@ -1457,7 +1485,8 @@ var file_cloudless_v1_server_proto_goTypes = []any{
 	nil,                            // 24: cloudless.v1.PassedCall.MetadataEntry
 	(*Metadata)(nil),               // 25: cloudless.v1.Metadata
 	(*ServerStatus)(nil),           // 26: cloudless.v1.ServerStatus
-	(*timestamppb.Timestamp)(nil),  // 27: google.protobuf.Timestamp
+	(*Page)(nil),                   // 27: cloudless.v1.Page
+	(*timestamppb.Timestamp)(nil),  // 28: google.protobuf.Timestamp
 }
 var file_cloudless_v1_server_proto_depIdxs = []int32{
 	25, // 0: cloudless.v1.Server.metadata:type_name -> cloudless.v1.Metadata
@@ -1468,34 +1497,35 @@ var file_cloudless_v1_server_proto_depIdxs = []int32{
 	5,  // 5: cloudless.v1.PassCallsResponse.answers:type_name -> cloudless.v1.PassedAnswer
 	6,  // 6: cloudless.v1.ListCopiesResponse.items:type_name -> cloudless.v1.ImageCopy
 	6,  // 7: cloudless.v1.CopyImageRequest.image:type_name -> cloudless.v1.ImageCopy
-	0,  // 8: cloudless.v1.ListServersResponse.items:type_name -> cloudless.v1.Server
-	0,  // 9: cloudless.v1.TransferLeaderResponse.leader:type_name -> cloudless.v1.Server
-	27, // 10: cloudless.v1.GetProgressResponse.time:type_name -> google.protobuf.Timestamp
-	15, // 11: cloudless.v1.ServerService.ListServers:input_type -> cloudless.v1.ListServersRequest
-	17, // 12: cloudless.v1.ServerService.DeleteServer:input_type -> cloudless.v1.DeleteServerRequest
-	18, // 13: cloudless.v1.ServerService.TransferLeader:input_type -> cloudless.v1.TransferLeaderRequest
-	20, // 14: cloudless.v1.PeerService.GetProgress:input_type -> cloudless.v1.GetProgressRequest
-	22, // 15: cloudless.v1.PeerService.LocateServer:input_type -> cloudless.v1.LocateServerRequest
-	9,  // 16: cloudless.v1.PeerService.ListCopies:input_type -> cloudless.v1.ListCopiesRequest
-	11, // 17: cloudless.v1.PeerService.CopyImage:input_type -> cloudless.v1.CopyImageRequest
-	7,  // 18: cloudless.v1.PeerService.GetGossipKey:input_type -> cloudless.v1.GetGossipKeyRequest
-	13, // 19: cloudless.v1.PeerService.DropImage:input_type -> cloudless.v1.DropImageRequest
-	2,  // 20: cloudless.v1.PeerService.PassCalls:input_type -> cloudless.v1.PassCallsRequest
-	16, // 21: cloudless.v1.ServerService.ListServers:output_type -> cloudless.v1.ListServersResponse
-	0,  // 22: cloudless.v1.ServerService.DeleteServer:output_type -> cloudless.v1.Server
-	19, // 23: cloudless.v1.ServerService.TransferLeader:output_type -> cloudless.v1.TransferLeaderResponse
-	21, // 24: cloudless.v1.PeerService.GetProgress:output_type -> cloudless.v1.GetProgressResponse
-	23, // 25: cloudless.v1.PeerService.LocateServer:output_type -> cloudless.v1.LocateServerResponse
-	10, // 26: cloudless.v1.PeerService.ListCopies:output_type -> cloudless.v1.ListCopiesResponse
-	12, // 27: cloudless.v1.PeerService.CopyImage:output_type -> cloudless.v1.CopyImageResponse
-	8,  // 28: cloudless.v1.PeerService.GetGossipKey:output_type -> cloudless.v1.GetGossipKeyResponse
-	14, // 29: cloudless.v1.PeerService.DropImage:output_type -> cloudless.v1.DropImageResponse
-	4,  // 30: cloudless.v1.PeerService.PassCalls:output_type -> cloudless.v1.PassCallsResponse
-	21, // [21:31] is the sub-list for method output_type
-	11, // [11:21] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	27, // 8: cloudless.v1.ListServersRequest.page:type_name -> cloudless.v1.Page
+	0,  // 9: cloudless.v1.ListServersResponse.items:type_name -> cloudless.v1.Server
+	0,  // 10: cloudless.v1.TransferLeaderResponse.leader:type_name -> cloudless.v1.Server
+	28, // 11: cloudless.v1.GetProgressResponse.time:type_name -> google.protobuf.Timestamp
+	15, // 12: cloudless.v1.ServerService.ListServers:input_type -> cloudless.v1.ListServersRequest
+	17, // 13: cloudless.v1.ServerService.DeleteServer:input_type -> cloudless.v1.DeleteServerRequest
+	18, // 14: cloudless.v1.ServerService.TransferLeader:input_type -> cloudless.v1.TransferLeaderRequest
+	20, // 15: cloudless.v1.PeerService.GetProgress:input_type -> cloudless.v1.GetProgressRequest
+	22, // 16: cloudless.v1.PeerService.LocateServer:input_type -> cloudless.v1.LocateServerRequest
+	9,  // 17: cloudless.v1.PeerService.ListCopies:input_type -> cloudless.v1.ListCopiesRequest
+	11, // 18: cloudless.v1.PeerService.CopyImage:input_type -> cloudless.v1.CopyImageRequest
+	7,  // 19: cloudless.v1.PeerService.GetGossipKey:input_type -> cloudless.v1.GetGossipKeyRequest
+	13, // 20: cloudless.v1.PeerService.DropImage:input_type -> cloudless.v1.DropImageRequest
+	2,  // 21: cloudless.v1.PeerService.PassCalls:input_type -> cloudless.v1.PassCallsRequest
+	16, // 22: cloudless.v1.ServerService.ListServers:output_type -> cloudless.v1.ListServersResponse
+	0,  // 23: cloudless.v1.ServerService.DeleteServer:output_type -> cloudless.v1.Server
+	19, // 24: cloudless.v1.ServerService.TransferLeader:output_type -> cloudless.v1.TransferLeaderResponse
+	21, // 25: cloudless.v1.PeerService.GetProgress:output_type -> cloudless.v1.GetProgressResponse
+	23, // 26: cloudless.v1.PeerService.LocateServer:output_type -> cloudless.v1.LocateServerResponse
+	10, // 27: cloudless.v1.PeerService.ListCopies:output_type -> cloudless.v1.ListCopiesResponse
+	12, // 28: cloudless.v1.PeerService.CopyImage:output_type -> cloudless.v1.CopyImageResponse
+	8,  // 29: cloudless.v1.PeerService.GetGossipKey:output_type -> cloudless.v1.GetGossipKeyResponse
+	14, // 30: cloudless.v1.PeerService.DropImage:output_type -> cloudless.v1.DropImageResponse
+	4,  // 31: cloudless.v1.PeerService.PassCalls:output_type -> cloudless.v1.PassCallsResponse
+	22, // [22:32] is the sub-list for method output_type
+	12, // [12:22] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_server_proto_init() }

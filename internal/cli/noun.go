@@ -1,0 +1,135 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloudless/cloudless/api"
+	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/command"
+	"github.com/cloudless/cloudless/internal/cli/terminal"
+	"github.com/cloudless/cloudless/internal/spec"
+)
+
+// nounCommand groups the commands of a kind: ls, get, describe, edit and rm as for every kind, and those that only this
+// kind has. A command of its own replaces the general one of the same name, for instance to show other columns.
+func (c *cli) nounCommand(word, short, example string, own ...*cobra.Command) *cobra.Command {
+	kind, _ := api.KindOf(word)
+	group := command.Group(strings.ToLower(kind.Name), short, example, own...)
+	group.Aliases = append([]string{kind.Plural}, kind.Aliases...)
+	general := []*cobra.Command{c.nounList(kind), c.nounGet(kind), c.nounDescribe(kind)}
+	if editable(kind) {
+		general = append(general, c.nounEdit(kind))
+	}
+	if kind.Delete != nil {
+		general = append(general, c.nounRemove(kind))
+	}
+	for _, cmd := range general {
+		if !slices.ContainsFunc(own, func(o *cobra.Command) bool { return o.Name() == cmd.Name() }) {
+			group.AddCommand(cmd)
+		}
+	}
+	return group
+}
+
+func (c *cli) nounList(kind api.Kind) *cobra.Command {
+	var labels string
+	cmd := &cobra.Command{
+		Use: "ls", Aliases: []string{"list"}, Short: "List " + kind.Plural,
+		Example: "  cloudless " + strings.ToLower(kind.Name) + " ls -l team=web",
+		Args:    command.ExactArgs(),
+		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
+			return c.listObjects(ctx, cl, kind, labels)
+		}),
+	}
+	selectorFlag(cmd, &labels, "team=web")
+	return cmd
+}
+
+func (c *cli) nounGet(kind api.Kind) *cobra.Command {
+	return c.nounVerb(kind, "get", "Show one "+strings.ToLower(kind.Name), func(ctx context.Context, cl *client.Client, name string) error {
+		return c.getObject(ctx, cl, kind, name)
+	})
+}
+
+func (c *cli) nounDescribe(kind api.Kind) *cobra.Command {
+	return c.nounVerb(kind, "describe", "Show everything about one "+strings.ToLower(kind.Name), c.describerOf(kind))
+}
+
+func (c *cli) nounEdit(kind api.Kind) *cobra.Command {
+	return c.nounVerb(kind, "edit", "Change one "+strings.ToLower(kind.Name)+" in an editor", func(ctx context.Context, cl *client.Client, name string) error {
+		return c.editObject(ctx, cl, kind, name)
+	})
+}
+
+func (c *cli) nounVerb(kind api.Kind, verb, short string, run describer) *cobra.Command {
+	return &cobra.Command{
+		Use: verb + " NAME", Short: short, Example: "  cloudless " + strings.ToLower(kind.Name) + " " + verb + " NAME",
+		Args: command.ExactArgs("NAME"),
+		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
+			return run(ctx, cl, args[0])
+		}),
+	}
+}
+
+func (c *cli) nounRemove(kind api.Kind) *cobra.Command {
+	noun := strings.ToLower(kind.Name)
+	return &cobra.Command{
+		Use: "rm NAME...", Aliases: []string{"remove", "delete"}, Short: "Remove " + kind.Plural,
+		Example: "  cloudless " + noun + " rm NAME",
+		Args:    command.AtLeastOne("NAME"),
+		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
+			return c.removeObjects(ctx, cl, kind, args)
+		}),
+	}
+}
+
+// describeObject shows an object of a kind that has no description of its own, and the events about it.
+func (c *cli) describeObject(kind api.Kind) describer {
+	return func(ctx context.Context, cl *client.Client, name string) error {
+		object, err := cl.Objects(kind).Get(ctx, c.Namespace, name)
+		if err != nil {
+			return err
+		}
+		if !c.ForPeople() {
+			return c.PrintObject(object)
+		}
+		m := object.GetMetadata()
+		f := terminal.NewFacts(c.Stdout)
+		f.Add("Name", m.GetName())
+		f.Add("Namespace", m.GetNamespace())
+		f.Add("Uid", m.GetUid())
+		f.Add("Labels", terminal.Pairs(m.GetLabels()))
+		f.Add("Annotations", terminal.Pairs(m.GetAnnotations()))
+		f.Add("Age", command.Age(m.GetCreateTime(), time.Now()))
+		if err := f.Flush(); err != nil {
+			return err
+		}
+		for _, part := range []string{"spec", "status"} {
+			if err := c.printPart(object, part); err != nil {
+				return err
+			}
+		}
+		return c.eventsAbout(ctx, cl, name)
+	}
+}
+
+// printPart shows the spec or the status of an object, if it has one.
+func (c *cli) printPart(object client.Object, name string) error {
+	field := object.ProtoReflect().Descriptor().Fields().ByTextName(name)
+	if field == nil || !object.ProtoReflect().Has(field) {
+		return nil
+	}
+	text, err := spec.EncodeYAML(object.ProtoReflect().Get(field).Message().Interface())
+	if err != nil {
+		return err
+	}
+	var indented bytes.Buffer
+	command.Indent(&indented, "  ", text)
+	return c.Printf("\n%s:\n%s", strings.ToUpper(name[:1])+name[1:], indented.String())
+}
