@@ -23,7 +23,7 @@ import (
 	"github.com/cloudless/cloudless/internal/identity"
 )
 
-// Client is a connection to a cluster. It may be used by many goroutines; it reconnects by itself.
+// Client is a connection to a cluster. It is safe for concurrent use, and reconnects by itself.
 type Client struct {
 	conn     *grpc.ClientConn
 	link     *link
@@ -35,12 +35,12 @@ type Client struct {
 // Option changes how a Client connects.
 type Option struct{ dial []grpc.DialOption }
 
-// WithDialOptions adds options to the gRPC connection, such as interceptors of one's own. They come after the
-// Client's and see every attempt of a call.
+// WithDialOptions adds options to the gRPC connection, such as interceptors. They come after the Client's own and see
+// every attempt of a call.
 func WithDialOptions(options ...grpc.DialOption) Option { return Option{dial: options} }
 
-// Dial connects to the cluster. It returns an [*UnreachableError] when none of its servers answers, or when what
-// answers is not a server of that cluster.
+// Dial connects to the cluster. It returns an [*UnreachableError] when none of its servers answers, or when the answer
+// does not come from a server of that cluster.
 func Dial(ctx context.Context, where Context, options ...Option) (*Client, error) {
 	trust, err := where.trust()
 	if err != nil {
@@ -71,7 +71,7 @@ func (c *Client) Workloads() cloudlessv1.WorkloadServiceClient {
 	return cloudlessv1.NewWorkloadServiceClient(c.conn)
 }
 
-// Plans calls the service that says what a change would do, and that does what a plan showed.
+// Plans calls the service that predicts the effect of a change, and applies plans.
 func (c *Client) Plans() cloudlessv1.PlanServiceClient {
 	return cloudlessv1.NewPlanServiceClient(c.conn)
 }
@@ -117,9 +117,8 @@ func (c *Client) Cluster() cloudlessv1.ClusterServiceClient {
 // maxAnswer is the longest answer in bytes: a full page of large workloads.
 const maxAnswer = 64 << 20
 
-// What a server may send before it has been read, on one stream and on one
-// connection. Fixed windows keep gRPC from measuring the connection with a ping
-// for every message.
+// Flow-control windows of a stream and of a connection. Fixed windows keep gRPC from measuring the connection with a
+// ping for every message.
 const (
 	streamWindow = 1 << 20
 	connWindow   = 4 << 20
@@ -130,7 +129,7 @@ func (c *Client) newConn(trust *identity.Trust, link *link, options []Option) (*
 	servers.InitialState(stateOf(link.addresses))
 	link.resolver = servers
 	config := identity.ClientTLS(trust, nil)
-	config.NextProtos = []string{"h2"} // only that: it is how one port tells gRPC from the rest
+	config.NextProtos = []string{"h2"} // only that: it distinguishes gRPC from the rest on one port
 	calls := interceptor{link: c.link, shortcut: c.shortcut}
 	dial := []grpc.DialOption{
 		grpc.WithResolvers(servers),
@@ -168,9 +167,9 @@ func connect(ctx context.Context, conn *grpc.ClientConn, link *link) error {
 	}
 }
 
-// retries lets calls outlast a short absence of the servers. Any method that is not named may have taken effect although
-// its answer was lost: made again, it would undo what somebody else has changed since, or be refused for what it has
-// changed itself. The interceptor gives a key to every request that can have one.
+// retries lets calls survive a short absence of the servers. A method that is not listed may have taken effect although
+// its answer was lost: retried, it would undo what others have changed since, or be refused because of its own change.
+// The interceptor adds an idempotency key to every request that can have one.
 var retries = sync.OnceValue(func() string {
 	var names []string
 	for m := range api.Methods() {
@@ -211,14 +210,14 @@ type link struct {
 	last      error
 }
 
-// A server whose machine is there and whose process stands still is noticed by asking it, when it has said nothing for
-// pingAfter while something is expected of it. gRPC asks no sooner, and servers allow as much.
+// A server whose machine is up and whose process hangs is detected by a ping, when it has sent nothing for pingAfter
+// while calls are open. gRPC does not ping sooner, and servers allow that much.
 const (
 	pingAfter   = 10 * time.Second
 	pingTimeout = 5 * time.Second
 )
 
-// dialer notices by TCP's own means, which need no agreement with the server, that the other end is gone.
+// dialer detects a dead peer through TCP itself, without the server's help.
 var dialer = deadpeer.Dialer()
 
 func (l *link) dial(ctx context.Context, address string) (net.Conn, error) {
@@ -237,7 +236,7 @@ func (l *link) failed(err error) {
 	l.last = err
 }
 
-// unreachable is the error for people: the newest failure if there is one, otherwise the given one.
+// unreachable is a readable error: the newest failure if there is one, otherwise the given one.
 func (l *link) unreachable(otherwise error) *UnreachableError {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -254,7 +253,7 @@ func (l *link) down() bool {
 	return l.last != nil
 }
 
-// watchedTLS tells the link how handshakes end.
+// watchedTLS reports the outcome of handshakes to the link.
 type watchedTLS struct {
 	credentials.TransportCredentials
 	link *link

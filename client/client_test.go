@@ -38,7 +38,7 @@ func TestCallsCarryTheToken(t *testing.T) {
 	}
 }
 
-func TestDialTakesTheFirstServerThatAnswers(t *testing.T) {
+func TestDialUsesTheFirstServerThatAnswers(t *testing.T) {
 	a := newAuthority(t, "one")
 	where := a.context(closedAddress(t), a.serve(identity.KindServer, named("home").register))
 	c := dial(t, where)
@@ -50,7 +50,7 @@ func TestDialTakesTheFirstServerThatAnswers(t *testing.T) {
 	}
 }
 
-func TestDialSaysHowToStartAClusterThatIsNotThere(t *testing.T) {
+func TestDialSaysHowToStartAMissingCluster(t *testing.T) {
 	a := newAuthority(t, "one")
 	address := closedAddress(t)
 	_, err := client.Dial(t.Context(), a.context(address))
@@ -63,7 +63,7 @@ func TestDialSaysHowToStartAClusterThatIsNotThere(t *testing.T) {
 	}
 }
 
-// Where there were several servers, they may be elsewhere now.
+// If there were several servers, they may have moved.
 func TestDialSaysWhatToDoIfAllServersHaveMoved(t *testing.T) {
 	a := newAuthority(t, "one")
 	one, two := closedAddress(t), closedAddress(t)
@@ -74,7 +74,7 @@ func TestDialSaysWhatToDoIfAllServersHaveMoved(t *testing.T) {
 	}
 }
 
-func TestDialRefusesWhatIsNotAServerOfTheCluster(t *testing.T) {
+func TestDialRefusesForeignServers(t *testing.T) {
 	mine, other := newAuthority(t, "mine"), newAuthority(t, "other")
 	for name, address := range map[string]string{
 		"a server of another cluster": other.serve(identity.KindServer, named("other").register),
@@ -91,7 +91,7 @@ func TestDialRefusesWhatIsNotAServerOfTheCluster(t *testing.T) {
 
 func TestDialEndsWithItsContext(t *testing.T) {
 	a := newAuthority(t, "one")
-	silent := listen(t) // accepts in the kernel, never shakes hands
+	silent := listen(t) // accepts in the kernel, never completes a handshake
 	defer silent.Close()
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errors.New("enough"))
@@ -101,7 +101,7 @@ func TestDialEndsWithItsContext(t *testing.T) {
 	}
 }
 
-func TestDialTellsABrokenConnectionFromAStranger(t *testing.T) {
+func TestDialDistinguishesBrokenConnectionsFromForeignServers(t *testing.T) {
 	a := newAuthority(t, "one")
 	listener := listen(t)
 	defer listener.Close()
@@ -120,7 +120,7 @@ func TestDialTellsABrokenConnectionFromAStranger(t *testing.T) {
 	}
 }
 
-func TestCallsSayThatTheClusterWentAway(t *testing.T) {
+func TestCallsReportALostCluster(t *testing.T) {
 	a := newAuthority(t, "one")
 	var server *grpc.Server
 	address := a.serve(identity.KindServer, func(r grpc.ServiceRegistrar) {
@@ -135,7 +135,7 @@ func TestCallsSayThatTheClusterWentAway(t *testing.T) {
 	}
 }
 
-func TestReadsOutlastAShortAbsence(t *testing.T) {
+func TestReadsSurviveAShortAbsence(t *testing.T) {
 	a := newAuthority(t, "one")
 	var calls atomic.Int32
 	flaky := cluster{answer: func() (*cloudlessv1.Cluster, error) {
@@ -153,7 +153,7 @@ func TestReadsOutlastAShortAbsence(t *testing.T) {
 	}
 }
 
-// creator fails the first attempt and notes the keys of all.
+// creator fails the first attempt and records the keys of all.
 type creator struct {
 	cloudlessv1.UnimplementedWorkloadServiceServer
 	keys chan string
@@ -167,7 +167,7 @@ func (c *creator) CreateWorkload(_ context.Context, req *cloudlessv1.CreateWorkl
 	return req.GetWorkload(), nil
 }
 
-func TestACreationIsRepeatedUnderOneKey(t *testing.T) {
+func TestCreationIsRetriedUnderOneKey(t *testing.T) {
 	a := newAuthority(t, "one")
 	srv := &creator{keys: make(chan string, 8)}
 	c := dial(t, a.context(a.serve(identity.KindServer, func(r grpc.ServiceRegistrar) {
@@ -194,7 +194,7 @@ func TestACreationIsRepeatedUnderOneKey(t *testing.T) {
 	}
 }
 
-func TestHTTPGoesToTheClusterAlone(t *testing.T) {
+func TestHTTPGoesOnlyToTheCluster(t *testing.T) {
 	a := newAuthority(t, "one")
 	address := a.serveHTTP(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(w, "%s %s %s %s", r.Proto, r.Host, r.URL.Path, r.Header.Get("Authorization"))
@@ -216,9 +216,8 @@ func TestHTTPGoesToTheClusterAlone(t *testing.T) {
 	}
 }
 
-// A server that is cut off from the others can be reached, and does no more than say so. Whoever asks again asks
-// another one, however many have asked at once.
-func TestHTTPLeavesAServerThatIsCutOff(t *testing.T) {
+// A server that is cut off from the others only refuses. Retries go to another server, however many clients there are.
+func TestHTTPLeavesAServerCutOff(t *testing.T) {
 	a := newAuthority(t, "one")
 	cut := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("X-Cloudless-Reason", "NO_LEADER")
@@ -241,7 +240,7 @@ func TestHTTPLeavesAServerThatIsCutOff(t *testing.T) {
 		asked.Go(func() { ask() })
 	}
 	asked.Wait()
-	ask() // what is still left of the first ones
+	ask() // what is left of the first ones
 	ask()
 	for range 3 {
 		if got := ask(); got != http.StatusOK {
@@ -257,7 +256,7 @@ func TestHTTPRefusesAnotherCluster(t *testing.T) {
 	var own *grpc.Server
 	address := mine.serve(identity.KindServer, func(r grpc.ServiceRegistrar) { own = r.(*grpc.Server) })
 	c := dial(t, mine.context(address, stranger))
-	own.Stop() // so that only the stranger is left
+	own.Stop() // so that only the foreign server is left
 	_, err := (&http.Client{Transport: c.HTTPTransport()}).Get("https://registry.cloudless.internal/v2/")
 	if err == nil || reached || !strings.Contains(err.Error(), "is not a server of the cluster that the context names, but of another one") {
 		t.Errorf("a stranger was spoken to: %v", err)

@@ -36,7 +36,7 @@ func newAuthority(t *testing.T, cluster string) *authority {
 	return &authority{ca: ca, t: t}
 }
 
-// serverTLS is the TLS configuration of a member of the given kind that accepts connections.
+// serverTLS is the server TLS configuration of a member of the given kind.
 func (a *authority) serverTLS(kind identity.Kind) *tls.Config {
 	a.t.Helper()
 	id, err := identity.NewID(a.ca.Trust().Cluster(), kind, "one")
@@ -125,7 +125,7 @@ func listen(t *testing.T) net.Listener {
 	return listener
 }
 
-// closedAddress is one where nobody listens.
+// closedAddress is one without a listener.
 func closedAddress(t *testing.T) string {
 	t.Helper()
 	listener := listen(t)

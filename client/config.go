@@ -28,12 +28,12 @@ const ConfigEnv = "CLOUDLESS_CONFIG"
 
 // Config is the client configuration: the clusters that this user knows.
 type Config struct {
-	// Current is the name of the context that is used when none is named.
+	// Current is the name of the context that is used by default.
 	Current  string    `yaml:"current,omitempty"`
 	Contexts []Context `yaml:"contexts,omitempty"`
 }
 
-// Context is one cluster and the right to call it.
+// Context is one cluster with its credentials.
 type Context struct {
 	Name string `yaml:"name"`
 	// Addresses of the servers, host:port each; the first that answers is used.
@@ -42,7 +42,7 @@ type Context struct {
 	Cluster string `yaml:"cluster"`
 	// CA is the certificate of the cluster's authority, PEM.
 	CA string `yaml:"ca"`
-	// Token is the API token. It is left out wherever a Context is printed.
+	// Token is the API token. Printing a Context omits it.
 	Token string `yaml:"token"`
 }
 
@@ -57,7 +57,7 @@ func (c Context) GoString() string { return c.String() }
 // LogValue is the context without its token.
 func (c Context) LogValue() slog.Value { return slog.StringValue(c.String()) }
 
-// Validate says what keeps the context from being used.
+// Validate says why the context cannot be used.
 func (c Context) Validate() error {
 	_, err := c.trust()
 	return err
@@ -90,7 +90,7 @@ func (c Context) trust() (*identity.Trust, error) {
 	return trust, nil
 }
 
-// Context is the context of the given name; of the current one if the name is empty.
+// Context is the context of the given name; the current one if the name is empty.
 func (c *Config) Context(name string) (Context, error) {
 	if name == "" {
 		name = c.Current
@@ -110,7 +110,7 @@ func (c *Config) Context(name string) (Context, error) {
 	return Context{}, fmt.Errorf("context %q does not exist: there is %s", name, c.names())
 }
 
-// Set adds the context, in place of one with the same name. The first one becomes the current one.
+// Set adds the context, or replaces the one with the same name. The first one becomes the current one.
 func (c *Config) Set(context Context) {
 	if i := c.index(context.Name); i >= 0 {
 		c.Contexts[i] = context
@@ -128,8 +128,8 @@ func (c *Config) RemoveCluster(cluster string) []string {
 	return c.remove(func(have Context) bool { return have.Cluster == cluster })
 }
 
-// RemoveServer takes a server that is gone out of the contexts of its cluster, and returns the names of those that led
-// nowhere else, which are removed.
+// RemoveServer removes a server from the contexts of its cluster. It removes contexts that have no other server, and
+// returns their names.
 func (c *Config) RemoveServer(cluster string, addresses ...string) []string {
 	for i, have := range c.Contexts {
 		if have.Cluster == cluster {
@@ -162,11 +162,11 @@ func (c *Config) remove(which func(Context) bool) []string {
 	return removed
 }
 
-// FreeName is the wished name, with a number behind it if a context of another cluster has that name.
-func (c *Config) FreeName(cluster, wish string) string {
-	name := wish
+// FreeName is the given name, with a number appended if a context of another cluster has that name.
+func (c *Config) FreeName(cluster, wanted string) string {
+	name := wanted
 	for n := 2; c.index(name) >= 0 && c.Contexts[c.index(name)].Cluster != cluster; n++ {
-		name = fmt.Sprintf("%s-%d", wish, n)
+		name = fmt.Sprintf("%s-%d", wanted, n)
 	}
 	return name
 }
@@ -188,8 +188,7 @@ func (c *Config) Names() iter.Seq[string] {
 
 func (c *Config) names() string { return strings.Join(slices.Collect(c.Names()), ", ") }
 
-// ConfigPath is where the configuration lies: what CLOUDLESS_CONFIG says, or else a file in the user's
-// configuration folder.
+// ConfigPath is the path of the configuration: CLOUDLESS_CONFIG, or else a file in the user's configuration folder.
 func ConfigPath() (string, error) {
 	if path := os.Getenv(ConfigEnv); path != "" {
 		return path, nil
@@ -201,8 +200,8 @@ func ConfigPath() (string, error) {
 	return filepath.Join(dir, "cloudless", "config.yaml"), nil
 }
 
-// LoadConfig reads the configuration, YAML or JSON. A file that does not exist is an empty configuration; one that
-// others may read is refused, because it holds tokens.
+// LoadConfig reads the configuration, YAML or JSON. A missing file is an empty configuration; one that others may read
+// is refused, because it holds tokens.
 func LoadConfig(path string) (*Config, error) {
 	data, err := readPrivate(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -254,8 +253,7 @@ func parseConfig(data []byte) (*Config, error) {
 	return &config, nil
 }
 
-// UpdateConfig changes the configuration. Nobody else changes it at the same time, and nobody sees half of a
-// change; if change fails, everything stays as it was.
+// UpdateConfig changes the configuration, atomically and under a lock. If change fails, everything stays as it was.
 func UpdateConfig(path string, change func(*Config) error) error {
 	if err := updateConfig(path, change); err != nil {
 		return fmt.Errorf("update the client configuration: %w", err)
@@ -265,7 +263,7 @@ func UpdateConfig(path string, change func(*Config) error) error {
 
 var errOnlyChecked = errors.New("nothing is to be changed")
 
-// CheckConfig says what would keep UpdateConfig from changing the configuration.
+// CheckConfig says why UpdateConfig would fail.
 func CheckConfig(path string) error {
 	err := UpdateConfig(path, func(*Config) error { return errOnlyChecked })
 	if errors.Is(err, errOnlyChecked) {

@@ -69,7 +69,7 @@ func TestConcurrentUpdatesLoseNothing(t *testing.T) {
 	}
 }
 
-func TestAFailedUpdateChangesNothing(t *testing.T) {
+func TestFailedUpdateChangesNothing(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.yaml")
 	refused := errors.New("refused")
 	err := client.UpdateConfig(path, func(c *client.Config) error {
@@ -172,7 +172,7 @@ func TestChoosingAContext(t *testing.T) {
 	}
 }
 
-func TestAContextKeepsItsToken(t *testing.T) {
+func TestContextHidesItsToken(t *testing.T) {
 	where := client.Context{Name: "a", Token: "clapi_secret"}
 	for _, text := range []string{
 		fmt.Sprint(where), fmt.Sprintf("%v %+v %#v %s", where, where, where, where),
@@ -184,7 +184,7 @@ func TestAContextKeepsItsToken(t *testing.T) {
 	}
 }
 
-func TestAContextThatCannotBeUsedSaysWhy(t *testing.T) {
+func TestInvalidContextSaysWhy(t *testing.T) {
 	good := newAuthority(t, "one").context("127.0.0.1:7700")
 	if err := good.Validate(); err != nil {
 		t.Fatal(err)
@@ -233,7 +233,7 @@ func FuzzLoadConfig(f *testing.F) {
 		if err != nil {
 			return
 		}
-		// What was read is written in a form that reads the same.
+		// Writing what was read does not change its meaning.
 		if err := client.UpdateConfig(path, func(*client.Config) error { return nil }); err != nil {
 			t.Fatalf("write back: %v", err)
 		}
@@ -247,7 +247,7 @@ func FuzzLoadConfig(f *testing.F) {
 	})
 }
 
-// normal does away with the difference between nothing and an empty list.
+// normal removes the difference between nil and an empty list.
 func normal(c *client.Config) client.Config {
 	out := client.Config{Current: c.Current}
 	for _, context := range c.Contexts {

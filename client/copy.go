@@ -17,8 +17,8 @@ type CopyOptions struct {
 	Replica string
 	// Path inside the replica, absolute.
 	Path string
-	// Started is called before the first file, with the name of the replica and the bytes of the files to come, which
-	// are only known on the way out. It may be nil.
+	// Started is called before the first file, with the name of the replica and the total size of the files, which is
+	// known only when copying out of the replica. It may be nil.
 	Started func(replica string, totalBytes int64)
 }
 
@@ -31,7 +31,7 @@ func (o *CopyOptions) start(into bool) *cloudlessv1.CopyRequest {
 // errCopyCut says that the end of a copy never came.
 var errCopyCut = errors.New("the connection to the replica ended before the copy had")
 
-// CopyFrom writes what the path leads to as a tar archive. All of it has come only if there is no error.
+// CopyFrom writes the file or folder at the path as a tar archive. The archive is complete only if there is no error.
 func (c *Client) CopyFrom(ctx context.Context, o CopyOptions, to io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -45,7 +45,7 @@ func (c *Client) CopyFrom(ctx context.Context, o CopyOptions, to io.Writer) erro
 	return o.receive(stream, to)
 }
 
-// CopyInto puts a tar archive where the path leads to. If it fails, also because from does, nothing half is left there.
+// CopyInto extracts a tar archive at the path. If it fails, or from does, nothing incomplete is left there.
 func (c *Client) CopyInto(ctx context.Context, o CopyOptions, from io.Reader) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -72,8 +72,7 @@ func (c *Client) CopyInto(ctx context.Context, o CopyOptions, from io.Reader) er
 	return err
 }
 
-// sendArchive sends all of it and then its end. An error is one of reading; why a stream breaks is the receiver's to
-// say.
+// sendArchive sends the archive and then its end. It returns only read errors; Recv says why a stream breaks.
 func sendArchive(stream interface {
 	Send(*cloudlessv1.CopyRequest) error
 }, from io.Reader,

@@ -1,5 +1,5 @@
-// Package client is the Go SDK of Cloudless: it finds a cluster in the client configuration, connects to it and
-// calls its API.
+// Package client is the Go SDK of Cloudless: it finds a cluster in the client configuration, connects to it and calls
+// its API.
 //
 //	config, err := client.LoadConfig(path)
 //	where, err := config.Context("")
@@ -7,12 +7,12 @@
 //	defer c.Close()
 //	web, err := c.Workloads().GetWorkload(ctx, &cloudlessv1.GetWorkloadRequest{Name: "web"})
 //
-// It guarantees that
-//   - every connection speaks TLS 1.3 with a server that the cluster's own authority has certified, and that the
-//     token goes nowhere else;
-//   - every error of a call is one sentence for people and still carries its gRPC status for programs;
-//   - calls that create something can be repeated by the SDK without creating it twice;
-//   - the configuration file is replaced as a whole and under a lock, readable by its owner alone.
+// It guarantees:
+// - Every connection uses TLS 1.3 with a server that the cluster's own authority has certified, and the token goes
+// nowhere else.
+// - Every error of a call is one sentence for people and still carries its gRPC status for programs.
+// - The SDK can retry calls that create something without creating it twice.
+// - The configuration file is replaced atomically and under a lock, and only its owner can read it.
 //
-// It must not know how a cluster is run, stored or scheduled: whatever it tells comes from the API.
+// It must not know how a cluster is run, stored or scheduled: everything it knows comes from the API.
 package client

@@ -19,7 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// UnreachableError says that no server of the cluster could be reached, or that what answered is none of its
+// UnreachableError says that no server of the cluster could be reached, or that the answer did not come from one of its
 // servers.
 type UnreachableError struct {
 	Addresses []string
@@ -49,7 +49,7 @@ func (e *UnreachableError) Error() string {
 
 func (e *UnreachableError) Unwrap() error { return e.Err }
 
-// GRPCStatus makes status.Code see it as what gRPC itself would have said.
+// GRPCStatus gives it the status code that gRPC itself would use.
 func (e *UnreachableError) GRPCStatus() *status.Status {
 	return status.New(codes.Unavailable, e.Error())
 }
@@ -71,7 +71,7 @@ func unknownAuthority(err error) bool {
 	return unknown
 }
 
-// handshakeFailed tells a proof that failed from a connection that did.
+// handshakeFailed distinguishes a failed proof from a broken connection.
 func handshakeFailed(address string, err error) error {
 	for _, broken := range []error{io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, net.ErrClosed, os.ErrDeadlineExceeded, context.DeadlineExceeded, context.Canceled} {
 		if errors.Is(err, broken) {
@@ -91,7 +91,7 @@ func (e *callError) Error() string { return e.message }
 
 func (e *callError) GRPCStatus() *status.Status { return e.status }
 
-// Is lets callers ask for the context's errors, which gRPC turns into codes.
+// Is matches the context's errors, which gRPC turns into codes.
 func (e *callError) Is(target error) bool {
 	switch target {
 	case context.Canceled:
@@ -102,14 +102,13 @@ func (e *callError) Is(target error) bool {
 	return false
 }
 
-// callErr turns what gRPC returns into a sentence.
+// callErr turns a gRPC error into a sentence.
 func (l *link) callErr(err error) error {
 	if err == nil || err == io.EOF { //nolint:errorlint // gRPC promises the plain value
 		return err
 	}
 	s := status.Convert(err)
-	// A server that leads to no leader has answered, whatever has become of the
-	// connections that were tried after it.
+	// A server that finds no leader has answered, whatever happened to later connections.
 	if s.Code() == codes.Unavailable && l.down() && !hasReason(err, reasonNoLeader) {
 		return l.unreachable(err)
 	}
@@ -158,7 +157,7 @@ func Message(err error) string {
 
 func blank(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }
 
-// interceptor puts errors into words, gives creating calls their key, and learns about the servers by the way.
+// interceptor puts errors into words, adds idempotency keys, and learns the servers' addresses from answers.
 type interceptor struct {
 	link     *link
 	shortcut *shortcut
@@ -167,19 +166,19 @@ type interceptor struct {
 func (i interceptor) unary(ctx context.Context, method string, req, reply any, usual *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	req = withKey(req)
 	left, err := i.once(ctx, method, req, reply, usual, invoke, opts...)
-	// Nothing was done, or a key keeps it from being done twice, and another server may know one that leads. Several
-	// may be cut off together, and one may be known by two addresses.
+	// Nothing was done, or a key keeps it from being done twice, and another server may know the leader. Several may be
+	// cut off together, and one may be known by two addresses.
 	for asked := 1; left && ctx.Err() == nil && asked < max(2, len(i.link.all())); asked++ {
 		earlier := err
 		left, err = i.once(ctx, method, req, reply, usual, invoke, opts...)
 		if Uncertain(earlier) && status.Code(err) == codes.Unavailable {
-			err = earlier // that the later one did nothing says nothing of it
+			err = earlier // that the later attempt did nothing says nothing about the earlier one
 		}
 	}
 	return i.link.callErr(err)
 }
 
-// once makes a call, and reports whether it left a server for another one because that could do nothing.
+// once makes a call, and reports whether it left a server for another one because the first could do nothing.
 func (i interceptor) once(ctx context.Context, method string, req, reply any, usual *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) (left bool, err error) {
 	by := i.shortcut.choose(ctx, method, usual)
 	var header metadata.MD
@@ -187,7 +186,7 @@ func (i interceptor) once(ctx context.Context, method string, req, reply any, us
 	err = invoke(ctx, method, req, reply, by, append(slices.Clip(opts), grpc.Header(&header))...)
 	i.shortcut.hear(method, by, header, err, i.link)
 	i.link.hear(header)
-	return hasReason(err, reasonNoLeader) && (by != usual || i.link.moveOn()), err // a shortcut is given up by then
+	return hasReason(err, reasonNoLeader) && (by != usual || i.link.moveOn()), err // a broken shortcut is closed by then
 }
 
 func (i interceptor) stream(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
@@ -201,20 +200,20 @@ func (i interceptor) stream(ctx context.Context, desc *grpc.StreamDesc, conn *gr
 type errorStream struct {
 	grpc.ClientStream
 	link  *link
-	heard bool // what the server says of the others
+	heard bool // whether the header with the servers was read
 }
 
 func (s *errorStream) SendMsg(m any) error { return s.link.callErr(s.ClientStream.SendMsg(m)) }
 func (s *errorStream) RecvMsg(m any) error {
 	err := s.ClientStream.RecvMsg(m)
-	if !s.heard { // the header has come by now, if there is one
+	if !s.heard { // the header is there by now, if there is one
 		s.heard = true
 		if header, err := s.Header(); err == nil {
 			s.link.hear(header)
 		}
 	}
 	if hasReason(err, reasonNoLeader) {
-		s.link.moveOn() // for who opens it again
+		s.link.moveOn() // for the next attempt
 	}
 	return s.link.callErr(err)
 }

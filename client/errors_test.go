@@ -11,9 +11,9 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// The client leaves a server that finds no leader and tries the next at once.
-// What the first one said is the answer all the same, not that the next is down.
-func TestServerWithoutLeaderIsHeard(t *testing.T) {
+// The client leaves a server that finds no leader and tries the next at once. The error is still that of the first one,
+// not that the next is down.
+func TestErrorOfAServerWithoutLeaderIsKept(t *testing.T) {
 	said, err := status.New(codes.Unavailable, "no server leads").WithDetails(&errdetails.ErrorInfo{Reason: reasonNoLeader})
 	if err != nil {
 		t.Fatal(err)
@@ -26,8 +26,8 @@ func TestServerWithoutLeaderIsHeard(t *testing.T) {
 	}
 }
 
-// A machine that is switched off, or an address that is mistyped, is told of by whatever is on the way, or by nobody.
-func TestAMachineThatIsNotThere(t *testing.T) {
+// If a machine is off, or an address is wrong, a router reports it, or the connection times out.
+func TestUnreachableMachine(t *testing.T) {
 	for _, why := range []error{syscall.EHOSTUNREACH, syscall.ENETUNREACH, os.ErrDeadlineExceeded} {
 		l := &link{addresses: []string{"a:1"}}
 		l.failed(why)

@@ -12,7 +12,7 @@ import (
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
-// ExecOptions say what to run inside a replica and with what its ends are connected.
+// ExecOptions say what to run inside a replica, and its input and output.
 type ExecOptions struct {
 	Namespace string
 	Workload  string
@@ -24,16 +24,16 @@ type ExecOptions struct {
 	WorkingDir string
 	User       string
 
-	// Terminal gives the command a terminal of the given size; everything it prints comes to Stdout then.
+	// Terminal gives the command a terminal of the given size; then all its output goes to Stdout.
 	Terminal bool
 	Size     TerminalSize
 
-	// Stdin is sent until it ends; nil means none. A Read that is under way when the command ends is not waited for.
+	// Stdin is sent until it ends; nil means none. A pending Read does not delay the end of the command.
 	Stdin io.Reader
-	// Stdout and Stderr receive the output; nil throws it away.
+	// Stdout and Stderr receive the output; nil discards it.
 	Stdout, Stderr io.Writer
 
-	// Resize gives new sizes of the terminal, Signals names of signals such as SIGINT. Both may be nil.
+	// Resize receives new sizes of the terminal, Signals names of signals such as SIGINT. Both may be nil.
 	Resize  <-chan TerminalSize
 	Signals <-chan string
 
@@ -51,9 +51,9 @@ func (s TerminalSize) message() *cloudlessv1.TerminalSize {
 	return &cloudlessv1.TerminalSize{Width: uint32(s.Width), Height: uint32(s.Height)}
 }
 
-// Exec runs a command inside a replica and returns its exit code. The error says why there is none: the command
-// could not be started, or the connection to it was lost. With one that does not exist the code is 127, with one that
-// may not be run 126, as shells have it.
+// Exec runs a command inside a replica and returns its exit code. The error says why there is none: the command could
+// not be started, or the connection to it was lost. As in shells, the code is 127 if the command does not exist and 126
+// if it may not be run.
 func (c *Client) Exec(ctx context.Context, options ExecOptions) (int, error) {
 	if len(options.Command) == 0 {
 		return 0, errors.New("exec needs a command")
@@ -99,7 +99,7 @@ type execStream interface {
 	Recv() (*cloudlessv1.ExecResponse, error)
 }
 
-// send forwards input, sizes and signals until ctx ends or the stream breaks. Why it broke is the receiver's to say.
+// send forwards input, sizes and signals until ctx ends or the stream breaks. Recv says why it broke.
 func (o *ExecOptions) send(ctx context.Context, stream execStream) {
 	input := make(chan *cloudlessv1.ExecRequest)
 	if o.Stdin != nil {
@@ -131,8 +131,7 @@ func (o *ExecOptions) send(ctx context.Context, stream execStream) {
 	}
 }
 
-// readInput hands over what it reads and then the end of it. It ends with the input, or with the first Read after
-// ctx has ended.
+// readInput sends what it reads and then the end. It ends with the input, or with the first Read after ctx has ended.
 func readInput(ctx context.Context, from io.Reader, to chan<- *cloudlessv1.ExecRequest) {
 	hand := func(request *cloudlessv1.ExecRequest) bool {
 		select {
@@ -187,8 +186,8 @@ func (o *ExecOptions) receive(stream execStream) (int, error) {
 	}
 }
 
-// lostCommand says what becomes of a command that ran already: that the cluster cannot answer now sounds as if it had
-// never begun, and could be run once more without a thought.
+// lostCommand says what happens to a command that was already running. The plain error would sound as if it had never
+// begun, and could safely be run again.
 func lostCommand(replica string, err error) error {
 	s := status.Convert(err)
 	if replica == "" || s.Code() != codes.Unavailable {

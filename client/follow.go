@@ -14,21 +14,21 @@ import (
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
-// Update is one thing that Follow sees.
+// Update is one event of Follow.
 type Update struct {
-	// Workload or Replica is what is there now or, if Removed, what is not there any more.
+	// Workload or Replica is the current object or, if Removed, the removed one.
 	Workload *cloudlessv1.Workload
 	Replica  *cloudlessv1.Replica
 	Removed  bool
-	// Reset says to forget everything: all that is there comes again.
+	// Reset says to forget everything: all objects come again.
 	Reset bool
-	// Synced says that all that was there has come.
+	// Synced says that all existing objects have come.
 	Synced bool
 }
 
-// Follow sees the workloads of a namespace and their replicas as they are, and every change after that, until ctx
-// ends or see returns an error. With a name it sees that workload only. see is called by one goroutine at a time.
-// Short absences of the cluster are waited out; what is seen begins again after them.
+// Follow calls see with the workloads of a namespace and their replicas, and with every change after that, until ctx
+// ends or see returns an error. With a name it follows only that workload. Calls of see are not concurrent. Follow
+// survives short absences of the cluster, and starts over after them.
 func (c *Client) Follow(ctx context.Context, namespace, name string, see func(Update) error) error {
 	for {
 		err := see(Update{Reset: true})
@@ -72,7 +72,7 @@ func (c *Client) followOnce(ctx context.Context, namespace, name string, see fun
 	return g.Wait()
 }
 
-// pump passes on what a watch says. A watch has no end of its own.
+// pump passes on the events of a watch. A watch never ends by itself.
 func pump[T any](ctx context.Context, stream grpc.ServerStreamingClient[T], to chan<- Update, read func(*T) Update) error {
 	for {
 		change, err := stream.Recv()
@@ -90,7 +90,7 @@ func pump[T any](ctx context.Context, stream grpc.ServerStreamingClient[T], to c
 	}
 }
 
-// collect lets see have one update after the other, and one Synced for both watches.
+// collect calls see with one update after the other, and with one Synced for both watches.
 func collect(ctx context.Context, updates <-chan Update, see func(Update) error) error {
 	unsynced := 2
 	for {

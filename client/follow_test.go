@@ -16,7 +16,7 @@ import (
 	"github.com/cloudless/cloudless/internal/identity"
 )
 
-// watched is a cluster whose watches are told by functions.
+// watched is a cluster whose watches are functions.
 type watched struct {
 	cloudlessv1.UnimplementedWorkloadServiceServer
 	workloads func(grpc.ServerStreamingServer[cloudlessv1.WorkloadChange]) error
@@ -31,8 +31,9 @@ func (w *watched) WatchReplicas(_ *cloudlessv1.WatchReplicasRequest, s grpc.Serv
 	return w.replicas(s)
 }
 
-// A follower sees both kinds, begins again after the server was away, and ends when it has enough.
-func TestFollowOutlastsTheServer(t *testing.T) {
+// A follower sees both kinds, starts over after the server was away, and ends when it has
+// enough.
+func TestFollowSurvivesTheServer(t *testing.T) {
 	opened := 0
 	srv := &watched{
 		workloads: func(s grpc.ServerStreamingServer[cloudlessv1.WorkloadChange]) error {
@@ -69,7 +70,7 @@ func TestFollowOutlastsTheServer(t *testing.T) {
 		default:
 			replicas = append(replicas, u.Replica.GetMetadata().GetName())
 		}
-		if synced > 0 && len(replicas) > 0 && replicas[len(replicas)-1] == "-web-2" { // the two watches are not told in order
+		if synced > 0 && len(replicas) > 0 && replicas[len(replicas)-1] == "-web-2" { // the order of the two watches is random
 			return enough
 		}
 		return nil

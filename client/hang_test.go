@@ -20,8 +20,8 @@ import (
 // noticed ends a test that hangs itself.
 const noticed = 10 * time.Minute
 
-// A process that stands still keeps its connections, and its machine confirms what it is sent.
-func TestACallLeavesAServerThatHangs(t *testing.T) {
+// A hanging process keeps its connections, and its kernel acknowledges what it receives.
+func TestCallLeavesAHangingServer(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits until a silent server is asked; make test runs it")
 	}
@@ -39,7 +39,7 @@ func TestACallLeavesAServerThatHangs(t *testing.T) {
 	}
 }
 
-func TestAWatchEndsWhereAServerHangs(t *testing.T) {
+func TestWatchEndsWhenItsServerHangs(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits until a silent server is asked; make test runs it")
 	}
@@ -63,7 +63,7 @@ func TestAWatchEndsWhereAServerHangs(t *testing.T) {
 	}
 }
 
-// silent begins to watch and sees nothing.
+// silent accepts a watch and sends nothing.
 type silent struct {
 	cloudlessv1.UnimplementedWorkloadServiceServer
 }
@@ -76,7 +76,7 @@ func (silent) WatchWorkloads(_ *cloudlessv1.WatchWorkloadsRequest, stream grpc.S
 	return stream.Context().Err()
 }
 
-func TestAPushLeavesAServerThatHangs(t *testing.T) {
+func TestPushLeavesAHangingServer(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits until a silent server is asked; make test runs it")
 	}
@@ -117,8 +117,8 @@ func TestAPushLeavesAServerThatHangs(t *testing.T) {
 	}
 }
 
-// An answer may take long where many servers must have an image first.
-func TestAPushWaitsForAServerThatIsThere(t *testing.T) {
+// An answer may take long if many servers must have an image first.
+func TestPushWaitsForASlowServer(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits until a silent server is asked; make test runs it")
 	}
@@ -133,7 +133,7 @@ func TestAPushWaitsForAServerThatIsThere(t *testing.T) {
 	_ = resp.Body.Close()
 }
 
-// hanging is a way to a server on which nothing moves any more once it is stopped, though connections are accepted.
+// hanging is a proxy on which nothing moves once it is stopped, though connections are accepted.
 type hanging struct {
 	address string
 	stopped atomic.Bool

@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	// handshakeTimeout is how long a server may take until it can be spoken to.
+	// handshakeTimeout is how long a server may take to complete a handshake.
 	handshakeTimeout = 10 * time.Second
-	// quietTime is how long nothing may move on a connection before the server is asked whether it is there.
+	// quietTime is how long a connection may be silent before the server is probed.
 	quietTime = 5 * time.Second
 )
 
@@ -47,7 +47,7 @@ func (l *link) dialTLS(ctx context.Context, config *tls.Config) (net.Conn, error
 	return nil, &UnreachableError{Addresses: l.all(), Err: errors.Join(failures...)}
 }
 
-// servedConn is a connection to a server that the client knows by an address.
+// servedConn is a connection to a server, with the address by which the client knows it.
 type servedConn struct {
 	net.Conn
 	by     string
@@ -72,9 +72,9 @@ func (c *servedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// watch closes a connection to a server whose process stands still, and leaves that server, so that who asks again asks
-// another one. Its machine goes on to confirm what it is sent, so that TCP notices nothing; and an answer may rightly
-// take long. So a server that is silent is asked for another handshake.
+// watch closes a connection to a hanging server, and leaves that server, so that the next attempt uses another one. The
+// server's kernel keeps acknowledging, so TCP notices nothing; and an answer may rightly take long. So a silent server
+// is probed with another handshake.
 func (l *link) watch(conn net.Conn, config *tls.Config, address string) *servedConn {
 	ctx, cancel := context.WithCancel(context.Background())
 	watched := &servedConn{Conn: conn, by: address, closed: cancel}
@@ -103,7 +103,7 @@ func (l *link) watch(conn net.Conn, config *tls.Config, address string) *servedC
 func answers(ctx context.Context, config *tls.Config, address string) bool {
 	conn, err := shakeHands(ctx, config, address)
 	if err == nil {
-		_ = conn.Close() // nothing was said on it
+		_ = conn.Close() // nothing was sent on it
 	}
 	return err == nil
 }
@@ -123,8 +123,8 @@ func shakeHands(ctx context.Context, config *tls.Config, address string) (*tls.C
 	return conn, nil
 }
 
-// HTTPTransport carries HTTPS requests to the cluster with the client's token. Whatever host a request names, the
-// cluster and nobody else receives it, so that the cluster's registry is reached by a name that no resolver knows.
+// HTTPTransport carries HTTPS requests to the cluster with the client's token. Whatever host a request names, only the
+// cluster receives it, so that the cluster's registry can have a name that no resolver knows.
 func (c *Client) HTTPTransport() http.RoundTripper { return &httpTransport{client: c} }
 
 type httpTransport struct{ client *Client }
@@ -145,16 +145,16 @@ func (t *httpTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	req.Header.Set("Authorization", t.client.auth.header())
 	resp, err := t.client.http.RoundTrip(req)
 	if err == nil && resp.Header.Get(headerReason) == reasonNoLeader {
-		t.client.link.leave(by) // for who asks again
+		t.client.link.leave(by) // for the next attempt
 		t.client.http.CloseIdleConnections()
 	}
 	return resp, err
 }
 
-// headerReason says in an answer without a status of gRPC why it is what it is.
+// headerReason carries the reason of an answer without a gRPC status.
 const headerReason = "x-cloudless-reason"
 
-// leave makes the server with an address the last one to be asked.
+// leave makes the server with an address the last one to try.
 func (l *link) leave(address string) {
 	l.mu.Lock()
 	if i := slices.Index(l.addresses, address); i >= 0 && l.current != address {

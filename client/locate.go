@@ -9,8 +9,8 @@ import (
 )
 
 // Locate makes a context of a cluster that is known only by the address of one of its servers and by an API token. The
-// fingerprint in the token proves the server. Nothing is sent before that, and the token is not sent at all. The
-// context is called like the address.
+// fingerprint in the token authenticates the server. Nothing is sent before that, and the token is not sent at all. The
+// context is named after the address.
 func Locate(ctx context.Context, address, token string) (Context, error) {
 	parsed, err := identity.ParseAPIToken(token)
 	if err != nil {
@@ -37,7 +37,7 @@ func Locate(ctx context.Context, address, token string) (Context, error) {
 	return Context{Name: address, Addresses: []string{address}, Cluster: trust.Cluster(), CA: string(trust.PEM()), Token: token}, nil
 }
 
-// Fits reports whether the token is one of the context's cluster, as far as the token says.
+// Fits reports whether the token is for the context's cluster, as far as the token says.
 func (c Context) Fits(token identity.APIToken) bool {
 	ca, carries := token.CA()
 	if !carries {

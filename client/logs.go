@@ -12,7 +12,7 @@ import (
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
-// LongestLogLine is how many bytes of one line of output are put together; a longer one is broken there.
+// LongestLogLine is how many bytes of one line of output are joined; a longer one is broken there.
 const LongestLogLine = 16 << 20
 
 // LogLine is one whole line of a replica's output.
@@ -23,13 +23,13 @@ type LogLine struct {
 	Stream string
 	// Line is without its line break.
 	Line []byte
-	// Missing says, instead of a line, why a part of the log cannot be had.
+	// Missing says, instead of a line, why a part of the log is missing.
 	Missing string
 }
 
-// Logs yields the output of a workload's replicas line by line: parts of long lines are put together, however the
-// replicas' parts are mixed. It ends with the log, or with an error. A log that is followed goes on, without a line
-// lost or doubled, when the server that gave it is gone and another one is there.
+// Logs yields the output of a workload's replicas line by line. It joins the parts of long lines, even if the parts of
+// several replicas are interleaved. It ends with the log, or with an error. A followed log resumes at another server if
+// its server dies, without losing or repeating a line.
 func (c *Client) Logs(ctx context.Context, request *cloudlessv1.LogsRequest) iter.Seq2[LogLine, error] {
 	return func(yield func(LogLine, error) bool) {
 		joiner := lineJoiner{open: map[logSource]*LogLine{}}
@@ -53,7 +53,7 @@ func (c *Client) Logs(ctx context.Context, request *cloudlessv1.LogsRequest) ite
 	}
 }
 
-// LogEntries is the same as [Client.Logs] for the entries as the API has them.
+// LogEntries is like [Client.Logs] with the entries of the API.
 func (c *Client) LogEntries(ctx context.Context, request *cloudlessv1.LogsRequest) iter.Seq2[*cloudlessv1.LogEntry, error] {
 	return func(yield func(*cloudlessv1.LogEntry, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
@@ -75,7 +75,7 @@ func (c *Client) LogEntries(ctx context.Context, request *cloudlessv1.LogsReques
 
 type logSource struct{ replica, stream string }
 
-// lineJoiner holds the lines of which parts are still to come.
+// lineJoiner holds unfinished lines.
 type lineJoiner struct{ open map[logSource]*LogLine }
 
 // add takes the next entry and returns a line if it completes one.
@@ -100,7 +100,7 @@ func (j *lineJoiner) add(entry *cloudlessv1.LogEntry) (LogLine, bool) {
 	return *line, true
 }
 
-// rest returns lines whose end never came, in the order in which they began.
+// rest returns the unfinished lines, in the order in which they began.
 func (j *lineJoiner) rest() []LogLine {
 	var lines []LogLine
 	for _, line := range j.open {

@@ -12,24 +12,24 @@ import (
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
-// A log that is followed goes on at another server when the one that gave it is gone.
+// A followed log resumes at another server if its server dies.
 const (
 	followPause = 200 * time.Millisecond
-	// followPatience is how long a server is looked for.
+	// followPatience is how long to look for a server.
 	followPatience = 30 * time.Second
-	// followProof is how long a stream must have lasted for its server to have been there.
+	// followProof is how long a stream must have lasted to prove that its server was healthy.
 	followProof = 5 * time.Second
 )
 
-// logFollower receives a log, and knows how far each replica's was read.
+// logFollower receives a log, and knows how far each replica's log was read.
 type logFollower struct {
 	client    *Client
 	request   *cloudlessv1.LogsRequest
 	stream    cloudlessv1.WorkloadService_LogsClient
-	positions map[string]string // by the name of the replica
-	// blind is whether lines came without a position: the server is of an older version, and nothing can be resumed.
+	positions map[string]string // by replica name
+	// blind is whether lines came without a position: the server is of an older version, and the log cannot resume.
 	blind bool
-	// opened is when a server answered last, and broken since when none does.
+	// opened is when a server last answered, and broken since when none does.
 	opened, broken time.Time
 }
 
@@ -40,7 +40,7 @@ func (c *Client) followLogs(ctx context.Context, request *cloudlessv1.LogsReques
 	return f, f.open(ctx)
 }
 
-// open returns when a server has answered, which it does before there is anything to tell.
+// open returns when a server has answered, which it does before the first line.
 func (f *logFollower) open(ctx context.Context) error {
 	stream, err := f.client.Workloads().Logs(ctx, f.request)
 	if err != nil {
@@ -53,7 +53,7 @@ func (f *logFollower) open(ctx context.Context) error {
 	return nil
 }
 
-// next returns the next entry, at whatever server it is.
+// next returns the next entry, from any server.
 func (f *logFollower) next(ctx context.Context) (*cloudlessv1.LogEntry, error) {
 	for {
 		entry, err := f.stream.Recv()
@@ -71,7 +71,7 @@ func (f *logFollower) next(ctx context.Context) (*cloudlessv1.LogEntry, error) {
 	}
 }
 
-// note remembers where reading resumes behind the entry.
+// note remembers where reading resumes after the entry.
 func (f *logFollower) note(entry *cloudlessv1.LogEntry) {
 	switch {
 	case entry.GetPosition() != "":
@@ -81,7 +81,7 @@ func (f *logFollower) note(entry *cloudlessv1.LogEntry) {
 	}
 }
 
-// resume goes on at a server that is there, after an error that may mean that the last one is not.
+// resume continues at another server, after an error that may mean that the last one is gone.
 func (f *logFollower) resume(ctx context.Context, err error) error {
 	for f.request.GetFollow() && !f.blind && status.Code(err) == codes.Unavailable && time.Since(f.broken) < followPatience {
 		select {

@@ -14,14 +14,14 @@ import (
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
-// logOfServers is the output of replicas, which any server gives from the position that it is asked for. Its servers go
-// away after a number of entries.
+// logOfServers is the output of replicas, which any server sends from the requested position. Its servers stop after a
+// number of entries.
 type logOfServers struct {
 	lines map[string]int // of each replica
-	stops []int          // after how many entries each server goes away; the last one stays
+	stops []int          // after how many entries each server stops; the last one stays
 }
 
-// serve sends the entries of all replicas in turn, with times that mean nothing.
+// serve sends the entries of all replicas in turn, with meaningless times.
 func (l *logOfServers) serve(asked *cloudlessv1.LogsRequest, s grpc.ServerStreamingServer[cloudlessv1.LogEntry]) error {
 	left := -1
 	if len(l.stops) > 0 {
@@ -65,7 +65,7 @@ func (l *logOfServers) serve(asked *cloudlessv1.LogsRequest, s grpc.ServerStream
 	return nil
 }
 
-// Wherever servers go away, and whatever the times of lines: each line of each replica comes once, in order.
+// Wherever servers stop, and whatever the times of lines: each line of each replica comes once, in order.
 func TestFollowedLogResumesByPosition(t *testing.T) {
 	srv := &workloads{}
 	c := srv.dial(t)

@@ -13,8 +13,7 @@ import (
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
-// Objects calls the standard methods of a kind, whatever the kind is. Code that knows the kind calls its service
-// instead.
+// Objects calls the standard methods of any kind. Code that knows the kind calls its service instead.
 type Objects struct {
 	client *Client
 	kind   api.Kind

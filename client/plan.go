@@ -11,8 +11,8 @@ func (c *Client) Plan(ctx context.Context, request *cloudlessv1.PlanRequest) (*c
 	return c.Plans().MakePlan(ctx, request)
 }
 
-// ApplyPlan does what the plan of a request showed, all of it or nothing. It is refused with the code Aborted when
-// the same request would lead to another plan by now.
+// ApplyPlan does what the plan of a request showed, all of it or nothing. It is refused with the code Aborted if the
+// same request would now lead to another plan.
 func (c *Client) ApplyPlan(ctx context.Context, request *cloudlessv1.PlanRequest, plan *cloudlessv1.Plan) (*cloudlessv1.ApplyPlanResponse, error) {
 	return c.Plans().ApplyPlan(ctx, &cloudlessv1.ApplyPlanRequest{Request: request, Fingerprint: plan.GetFingerprint()})
 }

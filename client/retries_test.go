@@ -14,7 +14,7 @@ import (
 	"github.com/cloudless/cloudless/internal/identity"
 )
 
-// forgetful does what it is asked for, and is lost each time before it has answered.
+// forgetful executes each call, and breaks the connection before it answers.
 type forgetful struct {
 	cloudlessv1.UnimplementedClusterServiceServer
 	cloudlessv1.UnimplementedNodeServiceServer
@@ -66,8 +66,8 @@ func (f *forgetful) RunWorkload(context.Context, *cloudlessv1.RunWorkloadRequest
 	return nil, f.lost()
 }
 
-// The key that the client gives it makes it harmless.
-func TestACallWithAKeyIsRepeated(t *testing.T) {
+// The client's idempotency key makes a retry harmless.
+func TestCallWithAKeyIsRetried(t *testing.T) {
 	a := newAuthority(t, "one")
 	server := &forgetful{}
 	c := dial(t, a.context(a.serve(identity.KindServer, server.register)))
@@ -76,9 +76,9 @@ func TestACallWithAKeyIsRepeated(t *testing.T) {
 	}
 }
 
-// A change that has no idempotency key is made once, even if it is not known whether it was made: somebody else may
-// have changed the same since and been told so, and a change of a given version would be refused because of itself.
-func TestAChangeWithoutAKeyIsNotRepeated(t *testing.T) {
+// A change without an idempotency key is made once, even if its outcome is unknown: others may have changed the same
+// object since, and a change of a given version would be refused because of itself.
+func TestChangeWithoutAKeyIsNotRetried(t *testing.T) {
 	for name, change := range map[string]func(context.Context, *client.Client) error{
 		"set the configuration": func(ctx context.Context, c *client.Client) error {
 			_, err := c.Cluster().SetConfiguration(ctx, &cloudlessv1.SetConfigurationRequest{})

@@ -18,8 +18,7 @@ func (c *Client) Servers() cloudlessv1.ServerServiceClient {
 	return cloudlessv1.NewServerServiceClient(c.conn)
 }
 
-// WithStale lets calls that read be answered by what the asked server knows, which may be behind: also while no server
-// leads, and at less cost.
+// WithStale allows stale reads: the server answers from its own state, even without a leader, and at less cost.
 func WithStale(ctx context.Context) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, headerConsistency, consistencyStale)
 }
@@ -29,14 +28,14 @@ const (
 	consistencyStale  = "stale"
 )
 
-// A client learns of new servers by the way: it says in every call which ones it knows, and a server that knows better
+// A client learns of new servers from answers: every call says which ones it knows, and a server that knows better
 // answers with the whole list.
 const (
 	headerKnown   = "x-cloudless-known"
 	headerServers = "x-cloudless-servers"
 )
 
-// Addresses are those of all servers that the client knows now, the one it is connected to first.
+// Addresses are those of all servers that the client knows now, the connected one first.
 func (c *Client) Addresses() []string { return c.link.all() }
 
 func stateOf(addresses []string) resolver.State {
@@ -53,7 +52,7 @@ func (l *link) all() []string {
 	return slices.Clone(l.addresses)
 }
 
-// connected puts the address that answers first, which is where pushes go, too.
+// connected moves the address that answers to the front, which is where pushes go, too.
 func (l *link) connected(address string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -63,7 +62,7 @@ func (l *link) connected(address string) {
 	}
 }
 
-// known is what a call says of the servers that the client knows.
+// known is the list of known servers for a call.
 func (l *link) known() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -71,16 +70,16 @@ func (l *link) known() string {
 }
 
 const (
-	// reasonNoLeader is why a server that is cut off from the others, or was removed, cannot answer.
+	// reasonNoLeader means that a server is cut off from the others, or was removed.
 	reasonNoLeader = "NO_LEADER"
-	// reasonUncertain says that a call may have changed something.
+	// reasonUncertain means that a call may have changed something.
 	reasonUncertain = "UNCERTAIN"
 )
 
-// NoLeader reports whether a server refused a call because it cannot reach one that leads. Another server may.
+// NoLeader reports whether a server refused a call because it cannot reach the leader. Another server may.
 func NoLeader(err error) bool { return hasReason(err, reasonNoLeader) }
 
-// Uncertain reports whether a call that failed may have changed something: read again before you repeat it.
+// Uncertain reports whether a failed call may have changed something: read again before you repeat it.
 func Uncertain(err error) bool { return hasReason(err, reasonUncertain) }
 
 func hasReason(err error, reason string) bool {
@@ -113,15 +112,15 @@ func (l *link) lead(all []string) {
 	l.resolver.UpdateState(stateOf(all))
 }
 
-// hear learns from the header of an answer, if it says something.
+// hear learns from the header of an answer.
 func (l *link) hear(header metadata.MD) {
 	if told := header.Get(headerServers); len(told) == 1 {
 		l.learn(strings.Split(told[0], ","))
 	}
 }
 
-// learn takes the servers' own word for where they are. The address that works now stays, even if they do not name it:
-// it may be the only one that leads there from here.
+// learn adopts the servers' own list of addresses. The address that works now stays, even if it is not in the list: it
+// may be the only one that is reachable from here.
 func (l *link) learn(told []string) {
 	l.mu.Lock()
 	all := slices.Clone(told)

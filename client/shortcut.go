@@ -11,38 +11,38 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// Any server takes any call, passes on what only the leader can answer, and says in the answer where the leader is. A
-// client that has heard that often connects to the leader too, and makes such calls there. It is never wrong to go
-// the usual way: the shortcut is taken only while it is there and answers.
+// Any server accepts any call, forwards what only the leader can answer, and names the leader in the answer. A client
+// that sees this often opens a second connection, to the leader, and sends such calls there. The usual way always
+// works: the shortcut is used only while it is connected and answers.
 const headerLeader = "x-cloudless-leader"
 
 const (
-	// worthAShortcut is how many calls are passed on before a connection for them costs less.
+	// worthAShortcut is after how many forwarded calls a second connection pays off.
 	worthAShortcut = 16
-	// shortcutPatience is how long nothing may be heard on it before the next calls go the usual way.
+	// shortcutPatience is how long it may be silent before the next calls go the usual way.
 	shortcutPatience = time.Second
 )
 
-// shortcut is a second connection, to the server that leads. Should it break, gRPC finds another server for what is
-// repeated on it, as it does on the usual one.
+// shortcut is a second connection, to the leader. If it breaks, gRPC finds another server for retries, as on the usual
+// one.
 type shortcut struct {
 	conn *grpc.ClientConn
 	link *link // of this connection
 
 	mu      sync.Mutex
-	passed  map[string]bool // the methods that were passed on, which are those to call by it
-	heard   int             // how often that was without a shortcut
-	worth   int             // how often it must be
-	to      string          // where the leader is, if the shortcut leads there
-	asked   int             // calls on it that are not answered
-	waiting time.Time       // since when nothing was heard of them
+	passed  map[string]bool // methods that were forwarded, and so use the shortcut
+	heard   int             // how many were forwarded without a shortcut
+	worth   int             // how many make it worthwhile
+	to      string          // the leader's address, if the shortcut leads there
+	asked   int             // unanswered calls on it
+	waiting time.Time       // since when it has been silent
 }
 
 func newShortcut(addresses []string) *shortcut {
 	return &shortcut{link: &link{addresses: addresses}, passed: map[string]bool{}, worth: worthAShortcut}
 }
 
-// choose returns the connection for a call; what becomes of it is to be heard.
+// choose returns the connection for a call. The caller then reports the outcome to hear.
 func (s *shortcut) choose(ctx context.Context, method string, usual *grpc.ClientConn) *grpc.ClientConn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,17 +69,17 @@ func staleWished(ctx context.Context) bool {
 	return slices.Contains(md.Get(headerConsistency), consistencyStale)
 }
 
-// hear learns from the answer to a call where the leader is, if it was passed on.
+// hear learns from the answer to a call where the leader is, if it was forwarded.
 func (s *shortcut) hear(method string, by *grpc.ClientConn, header metadata.MD, err error, usual *link) {
 	leader := ""
-	for _, leader = range header.Get(headerLeader) { // the last word counts, after an election there are two
+	for _, leader = range header.Get(headerLeader) { // the last value counts, after an election there are two
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if by == s.conn {
 		s.asked--
 		s.waiting = time.Now()
-		if leader == s.to || hasReason(err, reasonNoLeader) { // it has led to another server, or to nowhere
+		if leader == s.to || hasReason(err, reasonNoLeader) { // it led to another server, or nowhere
 			s.to, s.heard, s.worth = "", 0, 2*s.worth
 			return
 		}
@@ -93,7 +93,7 @@ func (s *shortcut) hear(method string, by *grpc.ClientConn, header metadata.MD, 
 	}
 }
 
-// aim leads the shortcut to a leader. It is called with the lock held.
+// aim connects the shortcut to a leader. The caller holds the lock.
 func (s *shortcut) aim(leader string, all []string) {
 	s.to, s.heard = leader, 0
 	s.link.lead(append([]string{leader}, slices.DeleteFunc(all, func(a string) bool { return a == leader })...))

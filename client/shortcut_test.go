@@ -19,13 +19,13 @@ import (
 	"github.com/cloudless/cloudless/internal/identity"
 )
 
-// passer answers GetCluster, as if the leader had if it knows of one.
+// passer answers GetCluster, as if forwarded to the leader if it knows one.
 type passer struct {
 	cloudlessv1.UnimplementedClusterServiceServer
 	address string
 	leader  atomic.Value // a string
 	calls   atomic.Int64
-	cut     atomic.Bool // from all who could lead
+	cut     atomic.Bool // cut off from every leader
 	unsure  atomic.Bool // whether it has reached one before that
 	stop    func()
 }
@@ -64,8 +64,8 @@ func (a *authority) servePasser() *passer {
 	return p
 }
 
-// What is passed on often is called at the leader itself, whoever that is; stale reads stay where they are, and so
-// does everything when the leader is gone or cannot be reached.
+// Calls that are forwarded often go directly to the current leader. Stale reads go the usual way, and so does
+// everything when the leader is gone or unreachable.
 func TestClientTakesAShortcutToTheLeader(t *testing.T) {
 	a := newAuthority(t, "one")
 	first, second, third := a.servePasser(), a.servePasser(), a.servePasser()
@@ -117,9 +117,9 @@ func TestClientTakesAShortcutToTheLeader(t *testing.T) {
 	}
 }
 
-// A call that a server refuses because it reaches none that leads is made at another one that the client knows, and
-// the next ones too.
-func TestCallIsMadeElsewhereWhereNobodyLeads(t *testing.T) {
+// A call that a server refuses because it reaches no leader is retried at another known server, and later calls go
+// there, too.
+func TestCallIsRetriedElsewhereWithoutALeader(t *testing.T) {
 	a := newAuthority(t, "one")
 	cut, alsoCut, well := a.servePasser(), a.servePasser(), a.servePasser()
 	cut.cut.Store(true)
@@ -133,15 +133,16 @@ func TestCallIsMadeElsewhereWhereNobodyLeads(t *testing.T) {
 	if well.calls.Load() != 3 {
 		t.Errorf("%d of 3 calls were made at the server that is well", well.calls.Load())
 	}
-	// Who knows no other one is told.
+	// A client that knows no other server gets the error.
 	alone := dial(t, a.context(cut.address))
 	if _, err := alone.Cluster().GetCluster(t.Context(), &cloudlessv1.GetClusterRequest{}); !client.NoLeader(err) {
 		t.Errorf("a server alone that is cut off: %v", err)
 	}
 }
 
-// So is one that may have been done, as its key allows; that the other server did nothing then is not the whole truth.
-func TestAnUncertainCallIsMadeElsewhereAndNotForgotten(t *testing.T) {
+// A call that may have been executed is retried, too, if its key allows it. If the other server refuses it then, the
+// outcome is still uncertain.
+func TestUncertainCallIsRetriedAndStaysUncertain(t *testing.T) {
 	a := newAuthority(t, "one")
 	cut, other := a.servePasser(), a.servePasser()
 	cut.cut.Store(true)
@@ -156,8 +157,8 @@ func TestAnUncertainCallIsMadeElsewhereAndNotForgotten(t *testing.T) {
 	}
 }
 
-// So is one that took the shortcut to a leader that is cut off from the others since.
-func TestCallIsMadeTheUsualWayWhereTheShortcutLeadsToNobody(t *testing.T) {
+// A call on a shortcut to a leader that is now cut off is retried the usual way.
+func TestCallIsRetriedTheUsualWayWhenTheShortcutFails(t *testing.T) {
 	a := newAuthority(t, "one")
 	usual, leader := a.servePasser(), a.servePasser()
 	usual.leader.Store(leader.address)

@@ -52,7 +52,7 @@ func (w *workloads) dial(t *testing.T) *client.Client {
 	})))
 }
 
-func TestLogsPutLinesTogether(t *testing.T) {
+func TestLogsJoinLines(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	entry := func(replica, stream, line string, partial bool) *cloudlessv1.LogEntry {
 		at = at.Add(time.Second)
@@ -93,9 +93,9 @@ func TestLogsPutLinesTogether(t *testing.T) {
 	}
 }
 
-// A stream may last longer than all the servers that were known when it began: it says which they are, and hears of
-// the others, as every call does.
-func TestAStreamLearnsOfTheServers(t *testing.T) {
+// A stream may outlive all the servers that were known when it began: it says which ones it knows and learns of others,
+// as every call does.
+func TestStreamLearnsOfNewServers(t *testing.T) {
 	const other = "192.0.2.7:7700"
 	srv := &workloads{logs: func(s grpc.ServerStreamingServer[cloudlessv1.LogEntry]) error {
 		if known := metadata.ValueFromIncomingContext(s.Context(), "x-cloudless-known"); len(known) != 1 {
@@ -115,7 +115,7 @@ func TestAStreamLearnsOfTheServers(t *testing.T) {
 	}
 }
 
-// A server that gives no positions is of an older version: what it gave cannot be resumed, and is not given again.
+// A server that sends no positions is of an older version: its log cannot resume, and is not repeated.
 func TestLogOfAnOlderServerEndsWithIt(t *testing.T) {
 	calls := 0
 	srv := &workloads{logs: func(s grpc.ServerStreamingServer[cloudlessv1.LogEntry]) error {
@@ -175,7 +175,7 @@ func TestLogsEndWhenTheReaderHasEnough(t *testing.T) {
 	}
 }
 
-func TestWaitWorkloadOutlastsTheServer(t *testing.T) {
+func TestWaitWorkloadSurvivesTheServer(t *testing.T) {
 	var opened int
 	change := func(s grpc.ServerStreamingServer[cloudlessv1.WorkloadChange], what string, phase string) error {
 		return s.Send(&cloudlessv1.WorkloadChange{Change: what, Workload: &cloudlessv1.Workload{Status: &cloudlessv1.WorkloadStatus{Phase: phase}}})
@@ -200,7 +200,7 @@ func TestWaitWorkloadOutlastsTheServer(t *testing.T) {
 	}
 }
 
-func TestWaitWorkloadSeesThatThereIsNone(t *testing.T) {
+func TestWaitWorkloadSeesAMissingWorkload(t *testing.T) {
 	srv := &workloads{watch: func(s grpc.ServerStreamingServer[cloudlessv1.WorkloadChange]) error {
 		_ = s.Send(&cloudlessv1.WorkloadChange{Change: "synced"})
 		<-s.Context().Done()
@@ -312,7 +312,7 @@ func TestExecSaysWhyThereIsNoExitCode(t *testing.T) {
 	}
 }
 
-// blocked is an input at which nobody types.
+// blocked is an input without data.
 func blocked(t *testing.T) io.Reader {
 	r, w := io.Pipe()
 	t.Cleanup(func() { _ = w.Close() })

@@ -17,8 +17,8 @@ import (
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
-// withKey gives a creating request that has no idempotency key one of its own, in a copy that shares the rest, so that
-// repeating the call cannot create twice.
+// withKey adds an idempotency key to a creating request that has none, in a shallow copy, so that a retry cannot create
+// twice.
 func withKey(req any) any {
 	message, ok := req.(proto.Message)
 	if !ok {
@@ -39,12 +39,12 @@ func withKey(req any) any {
 	return keyed.Interface()
 }
 
-// rewatchPause is how long WaitWorkload lets a cluster breathe that broke off a watch.
+// rewatchPause is how long WaitWorkload pauses after a broken watch.
 const rewatchPause = 300 * time.Millisecond
 
-// WaitWorkload watches a workload until done says so, and returns it as it was then. done sees the workload as it
-// is and after every change, nil while it does not exist; an error of done ends the waiting. Short absences of the
-// cluster are waited out.
+// WaitWorkload watches a workload until done returns true, and returns it as it was then. done is called with the
+// current workload and after every change, with nil while it does not exist; an error of done ends the waiting. Short
+// absences of the cluster are waited out.
 func (c *Client) WaitWorkload(ctx context.Context, namespace, name string, done func(*cloudlessv1.Workload) (bool, error)) (*cloudlessv1.Workload, error) {
 	for {
 		workload, err := c.watchWorkload(ctx, namespace, name, done)
@@ -96,8 +96,8 @@ func (c *Client) watchWorkload(ctx context.Context, namespace, name string, done
 	}
 }
 
-// AllPages calls list for one page after the other and returns the items of all of them. list returns the items of
-// one page and what the page after it is asked by, empty for the last one.
+// AllPages calls list for one page after the other and returns all items. list returns the items of one page and the
+// token of the next one, empty for the last.
 func AllPages[T any](list func(page *cloudlessv1.Page) (items []T, next string, err error)) ([]T, error) {
 	var all []T
 	page := &cloudlessv1.Page{Size: 1000}

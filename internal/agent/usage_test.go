@@ -146,28 +146,28 @@ func TestAgentMetrics(t *testing.T) {
 # HELP cloudless_agent_connected 1 while the agent has a session with a server.
 # TYPE cloudless_agent_connected gauge
 cloudless_agent_connected 1
-# HELP cloudless_agent_exits_total Exits of replicas that nobody asked for, by result: completed, failed or oom.
+# HELP cloudless_agent_exits_total Exits of replicas without a request to stop, by result: completed, failed or oom.
 # TYPE cloudless_agent_exits_total counter
 cloudless_agent_exits_total{result="failed"} 1
-# HELP cloudless_agent_pulls_total Images that were asked of a driver, be they there already or not, by result: done or failed.
+# HELP cloudless_agent_pulls_total Images requested from a driver, whether cached or not, by result: done or failed.
 # TYPE cloudless_agent_pulls_total counter
 cloudless_agent_pulls_total{result="done"} 2
 # HELP cloudless_agent_replicas Replicas of this node by phase.
 # TYPE cloudless_agent_replicas gauge
 cloudless_agent_replicas{phase="running"} 1
-# HELP cloudless_agent_restarts_total Replicas that were started again after they had exited.
+# HELP cloudless_agent_restarts_total Restarts of replicas after an exit.
 # TYPE cloudless_agent_restarts_total counter
 cloudless_agent_restarts_total 1
 # HELP cloudless_agent_session_failures_total Sessions that ended or could not be opened.
 # TYPE cloudless_agent_session_failures_total counter
 cloudless_agent_session_failures_total 1
-# HELP cloudless_node_block_written_bytes_total Bytes that the machine has written to its disks.
+# HELP cloudless_node_block_written_bytes_total Bytes written to the machine's disks.
 # TYPE cloudless_node_block_written_bytes_total counter
 cloudless_node_block_written_bytes_total 4
-# HELP cloudless_node_network_received_bytes_total Bytes that the machine has received by its network devices.
+# HELP cloudless_node_network_received_bytes_total Bytes received by the machine's network devices.
 # TYPE cloudless_node_network_received_bytes_total counter
 cloudless_node_network_received_bytes_total 1
-# HELP cloudless_agent_sessions_total Sessions with a server that were opened; all but the first are reconnects.
+# HELP cloudless_agent_sessions_total Sessions opened with a server; all but the first are reconnects.
 # TYPE cloudless_agent_sessions_total counter
 cloudless_agent_sessions_total 2
 `), "cloudless_node_block_written_bytes_total", "cloudless_node_network_received_bytes_total",

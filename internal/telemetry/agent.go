@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Agent is what an agent counts while it works. A nil *Agent counts nothing.
+// Agent is the metrics of an agent. A nil *Agent counts nothing.
 type Agent struct {
 	sessions, failures, restarts prometheus.Counter
 	connected                    prometheus.Gauge
@@ -25,7 +25,7 @@ func NewAgent(r *Registry) *Agent {
 	}
 }
 
-// SessionOpened counts a session in which assignments came.
+// SessionOpened counts a session that received assignments.
 func (a *Agent) SessionOpened() {
 	if a != nil {
 		a.sessions.Inc()
@@ -41,7 +41,7 @@ func (a *Agent) SessionEnded() {
 	}
 }
 
-// Drove measures a verb of a driver.
+// Drove measures a call of a driver.
 func (a *Agent) Drove(driver, verb string, err error, took time.Duration) {
 	if a == nil {
 		return
@@ -56,14 +56,14 @@ func (a *Agent) Drove(driver, verb string, err error, took time.Duration) {
 	}
 }
 
-// Restarted counts a replica that is started again.
+// Restarted counts a restart of a replica.
 func (a *Agent) Restarted() {
 	if a != nil {
 		a.restarts.Inc()
 	}
 }
 
-// Exited counts an exit that nobody asked for: completed, failed or oom.
+// Exited counts an unrequested exit: completed, failed or oom.
 func (a *Agent) Exited(result string) {
 	if a != nil {
 		a.exits.WithLabelValues(result).Inc()

@@ -2,7 +2,7 @@ package telemetry
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Kind is what a metric can be.
+// Kind is the type of a metric.
 type Kind string
 
 // The kinds of metrics.
@@ -12,7 +12,7 @@ const (
 	KindHistogram Kind = "histogram"
 )
 
-// Who has a metric.
+// The roles that have a metric.
 const (
 	FromServer = "server"
 	FromAgent  = "agent"
@@ -23,7 +23,7 @@ const (
 type Metric struct {
 	Name string
 	Kind Kind
-	// Unit of its value, empty for a plain number of things.
+	// Unit of its value, empty for a plain count.
 	Unit   string
 	Labels []string
 	Help   string
@@ -36,14 +36,14 @@ type Metric struct {
 // From half a millisecond to half a minute.
 var callBuckets = prometheus.ExponentialBuckets(0.0005, 4, 9)
 
-// From 50 microseconds to three seconds: what a disk takes.
+// From 50 microseconds to three seconds: typical of a disk.
 var diskBuckets = prometheus.ExponentialBuckets(0.00005, 4, 9)
 
-// From five milliseconds to two minutes: what a container takes.
+// From five milliseconds to two minutes: typical of a container.
 var driverBuckets = prometheus.ExponentialBuckets(0.005, 3, 10)
 
-// The catalogue. A label has few values, except for replicas, whose number is
-// bounded where they are shown (see MaxReplicas).
+// The catalogue. A label has few values, except for replicas, whose number is bounded when
+// they are shown (see MaxReplicas).
 var (
 	APICalls = Metric{
 		Name: "cloudless_api_calls_total", Kind: KindCounter, From: FromServer,
@@ -51,7 +51,7 @@ var (
 	}
 	APIErrors = Metric{
 		Name: "cloudless_api_errors_total", Kind: KindCounter, From: FromServer,
-		Labels: []string{"method"}, Help: "API calls that failed by a fault of the server, not of the caller.",
+		Labels: []string{"method"}, Help: "API calls that failed because of the server, not of the caller.",
 	}
 	APISeconds = Metric{
 		Name: "cloudless_api_call_seconds", Kind: KindHistogram, Unit: "seconds", From: FromServer, Buckets: callBuckets,
@@ -76,10 +76,10 @@ var (
 		Name: "cloudless_raft_last_index", Kind: KindGauge, From: FromServer, Help: "Index of the newest entry of the log.",
 	}
 	RaftCommitIndex = Metric{
-		Name: "cloudless_raft_commit_index", Kind: KindGauge, From: FromServer, Help: "Index up to which the servers have agreed.",
+		Name: "cloudless_raft_commit_index", Kind: KindGauge, From: FromServer, Help: "Index of the newest committed entry.",
 	}
 	RaftAppliedIndex = Metric{
-		Name: "cloudless_raft_applied_index", Kind: KindGauge, From: FromServer, Help: "Index of the newest entry that Raft has handed to the state.",
+		Name: "cloudless_raft_applied_index", Kind: KindGauge, From: FromServer, Help: "Index of the newest entry that Raft has applied.",
 	}
 	RaftSnapshotIndex = Metric{
 		Name: "cloudless_raft_snapshot_index", Kind: KindGauge, From: FromServer, Help: "Index of the newest entry in the newest snapshot.",
@@ -111,7 +111,7 @@ var (
 		Name: "cloudless_replicas", Kind: KindGauge, From: FromServer, Labels: []string{"phase"}, Help: "Replicas by phase, ended ones included.",
 	}
 	ReplicaRestarts = Metric{
-		Name: "cloudless_replica_restarts", Kind: KindGauge, From: FromServer, Help: "Restarts of the replicas that have not ended, added up.",
+		Name: "cloudless_replica_restarts", Kind: KindGauge, From: FromServer, Help: "Sum of the restarts of all live replicas.",
 	}
 	Nodes = Metric{
 		Name: "cloudless_nodes", Kind: KindGauge, From: FromServer, Labels: []string{"state"}, Help: "Nodes by state.",
@@ -129,15 +129,15 @@ var (
 
 	SchedulingDecisions = Metric{
 		Name: "cloudless_scheduling_decisions_total", Kind: KindCounter, From: FromServer,
-		Labels: []string{"result"}, Help: "Replicas for which a place was sought, by result: placed or unplaced.",
+		Labels: []string{"result"}, Help: "Scheduled replicas, by result: placed or unplaced.",
 	}
 	SchedulingSeconds = Metric{
 		Name: "cloudless_scheduling_seconds", Kind: KindHistogram, Unit: "seconds", From: FromServer, Buckets: diskBuckets,
-		Help: "Time to compute what is to be done about the workloads that are due.",
+		Help: "Time of one scheduling round.",
 	}
 	PendingReplicas = Metric{
 		Name: "cloudless_pending_replicas", Kind: KindGauge, From: FromServer, Labels: []string{"reason"},
-		Help: "Replicas without a node, by what refused most nodes: ready, driver, labels, fit or ports; quota where that is used up, nodes where there are none, revision where that is gone, placing where one will be found at once, preemption where room is being made, update where the one that is replaced has not ended yet.",
+		Help: "Replicas without a node, by main reason: the filter that refused most nodes (such as ready, driver, labels, fit or ports), quota (used up), nodes (none exist), revision (deleted), placing (about to be placed), preemption (victims are still ending) or update (the predecessor has not ended yet).",
 	}
 
 	NodeCPU = Metric{
@@ -153,39 +153,39 @@ var (
 		Name: "cloudless_node_memory_capacity_bytes", Kind: KindGauge, Unit: "bytes", From: FromServer, Labels: []string{"node"}, Help: "Memory of the machine.",
 	}
 	NodeDisk = Metric{
-		Name: "cloudless_node_disk_used_bytes", Kind: KindGauge, Unit: "bytes", From: FromServer, Labels: []string{"node"}, Help: "Disk space in use where the data folder lies.",
+		Name: "cloudless_node_disk_used_bytes", Kind: KindGauge, Unit: "bytes", From: FromServer, Labels: []string{"node"}, Help: "Disk space in use on the file system of the data folder.",
 	}
 	NodeDiskCapacity = Metric{
-		Name: "cloudless_node_disk_capacity_bytes", Kind: KindGauge, Unit: "bytes", From: FromServer, Labels: []string{"node"}, Help: "Disk space where the data folder lies.",
+		Name: "cloudless_node_disk_capacity_bytes", Kind: KindGauge, Unit: "bytes", From: FromServer, Labels: []string{"node"}, Help: "Size of the file system of the data folder.",
 	}
 
 	ReplicaCPU       = replicaMetric("cloudless_replica_cpu_seconds_total", KindCounter, "seconds", "CPU time used since the start.")
 	ReplicaThrottled = replicaMetric("cloudless_replica_cpu_throttled_seconds_total", KindCounter, "seconds",
-		"Time for which the replica wanted to run and was not let, because of its CPU limit.")
+		"Time for which the CPU limit kept the replica from running.")
 	ReplicaThrottledPeriods = replicaMetric("cloudless_replica_cpu_throttled_periods_total", KindCounter, "", "Periods in which the replica was throttled.")
-	ReplicaMemory           = replicaMetric("cloudless_replica_memory_bytes", KindGauge, "bytes", "Memory in use, without what the kernel can drop at once.")
-	ReplicaMemoryLimit      = replicaMetric("cloudless_replica_memory_limit_bytes", KindGauge, "bytes", "Memory limit; absent where there is none.")
+	ReplicaMemory           = replicaMetric("cloudless_replica_memory_bytes", KindGauge, "bytes", "Memory in use, without reclaimable file cache.")
+	ReplicaMemoryLimit      = replicaMetric("cloudless_replica_memory_limit_bytes", KindGauge, "bytes", "Memory limit; absent if there is none.")
 	ReplicaPIDs             = replicaMetric("cloudless_replica_pids", KindGauge, "", "Processes and threads.")
-	ReplicaReceived         = replicaMetric("cloudless_replica_network_received_bytes_total", KindCounter, "bytes", "Bytes received; absent on the machine's own network.")
-	ReplicaSent             = replicaMetric("cloudless_replica_network_sent_bytes_total", KindCounter, "bytes", "Bytes sent; absent on the machine's own network.")
+	ReplicaReceived         = replicaMetric("cloudless_replica_network_received_bytes_total", KindCounter, "bytes", "Bytes received; absent on the host network.")
+	ReplicaSent             = replicaMetric("cloudless_replica_network_sent_bytes_total", KindCounter, "bytes", "Bytes sent; absent on the host network.")
 	ReplicaRead             = replicaMetric("cloudless_replica_block_read_bytes_total", KindCounter, "bytes", "Bytes read from block devices.")
 	ReplicaWritten          = replicaMetric("cloudless_replica_block_written_bytes_total", KindCounter, "bytes", "Bytes written to block devices.")
 	ReplicasOmitted         = Metric{
 		Name: "cloudless_replica_usage_omitted", Kind: KindGauge, From: FromBoth,
-		Help: "Replicas whose usage is not shown, because more are running than are shown at once.",
+		Help: "Running replicas whose usage is omitted because there are too many.",
 	}
 
 	NodeReceived = Metric{
-		Name: "cloudless_node_network_received_bytes_total", Kind: KindCounter, Unit: "bytes", From: FromAgent, Help: "Bytes that the machine has received by its network devices.",
+		Name: "cloudless_node_network_received_bytes_total", Kind: KindCounter, Unit: "bytes", From: FromAgent, Help: "Bytes received by the machine's network devices.",
 	}
 	NodeSent = Metric{
-		Name: "cloudless_node_network_sent_bytes_total", Kind: KindCounter, Unit: "bytes", From: FromAgent, Help: "Bytes that the machine has sent by its network devices.",
+		Name: "cloudless_node_network_sent_bytes_total", Kind: KindCounter, Unit: "bytes", From: FromAgent, Help: "Bytes sent by the machine's network devices.",
 	}
 	NodeRead = Metric{
-		Name: "cloudless_node_block_read_bytes_total", Kind: KindCounter, Unit: "bytes", From: FromAgent, Help: "Bytes that the machine has read from its disks.",
+		Name: "cloudless_node_block_read_bytes_total", Kind: KindCounter, Unit: "bytes", From: FromAgent, Help: "Bytes read from the machine's disks.",
 	}
 	NodeWritten = Metric{
-		Name: "cloudless_node_block_written_bytes_total", Kind: KindCounter, Unit: "bytes", From: FromAgent, Help: "Bytes that the machine has written to its disks.",
+		Name: "cloudless_node_block_written_bytes_total", Kind: KindCounter, Unit: "bytes", From: FromAgent, Help: "Bytes written to the machine's disks.",
 	}
 
 	AgentReplicas = Metric{
@@ -195,25 +195,25 @@ var (
 		Name: "cloudless_agent_connected", Kind: KindGauge, From: FromAgent, Help: "1 while the agent has a session with a server.",
 	}
 	AgentSessions = Metric{
-		Name: "cloudless_agent_sessions_total", Kind: KindCounter, From: FromAgent, Help: "Sessions with a server that were opened; all but the first are reconnects.",
+		Name: "cloudless_agent_sessions_total", Kind: KindCounter, From: FromAgent, Help: "Sessions opened with a server; all but the first are reconnects.",
 	}
 	AgentSessionFailures = Metric{
 		Name: "cloudless_agent_session_failures_total", Kind: KindCounter, From: FromAgent, Help: "Sessions that ended or could not be opened.",
 	}
 	AgentDriverSeconds = Metric{
 		Name: "cloudless_agent_driver_seconds", Kind: KindHistogram, Unit: "seconds", From: FromAgent, Buckets: driverBuckets,
-		Labels: []string{"driver", "verb", "result"}, Help: "Time that a driver took, by verb (prepare, start, stop, remove) and result: done or failed.",
+		Labels: []string{"driver", "verb", "result"}, Help: "Time of driver calls, by verb (prepare, start, stop, remove) and result: done or failed.",
 	}
 	AgentRestarts = Metric{
-		Name: "cloudless_agent_restarts_total", Kind: KindCounter, From: FromAgent, Help: "Replicas that were started again after they had exited.",
+		Name: "cloudless_agent_restarts_total", Kind: KindCounter, From: FromAgent, Help: "Restarts of replicas after an exit.",
 	}
 	AgentExits = Metric{
 		Name: "cloudless_agent_exits_total", Kind: KindCounter, From: FromAgent,
-		Labels: []string{"result"}, Help: "Exits of replicas that nobody asked for, by result: completed, failed or oom.",
+		Labels: []string{"result"}, Help: "Exits of replicas without a request to stop, by result: completed, failed or oom.",
 	}
 	AgentPulls = Metric{
 		Name: "cloudless_agent_pulls_total", Kind: KindCounter, From: FromAgent,
-		Labels: []string{"result"}, Help: "Images that were asked of a driver, be they there already or not, by result: done or failed.",
+		Labels: []string{"result"}, Help: "Images requested from a driver, whether cached or not, by result: done or failed.",
 	}
 	AgentLogBytes = Metric{
 		Name: "cloudless_agent_log_bytes", Kind: KindGauge, Unit: "bytes", From: FromAgent, Help: "Size of the logs of replicas on this node's disk.",

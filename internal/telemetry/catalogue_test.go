@@ -16,8 +16,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
-// Names keep the conventions of Prometheus, so that nobody has to look up what
-// a number means.
+// Names follow the conventions of Prometheus, so that they explain themselves.
 func TestCatalogueKeepsTheConventions(t *testing.T) {
 	seen := map[string]bool{}
 	for _, m := range Catalogue() {
@@ -110,14 +109,14 @@ cloudless_api_calls_open 0
 # TYPE cloudless_api_calls_total counter
 cloudless_api_calls_total{code="Internal",method="/m"} 1
 cloudless_api_calls_total{code="OK",method="/m"} 1
-# HELP cloudless_api_errors_total API calls that failed by a fault of the server, not of the caller.
+# HELP cloudless_api_errors_total API calls that failed because of the server, not of the caller.
 # TYPE cloudless_api_errors_total counter
 cloudless_api_errors_total{method="/m"} 1
-# HELP cloudless_scheduling_decisions_total Replicas for which a place was sought, by result: placed or unplaced.
+# HELP cloudless_scheduling_decisions_total Scheduled replicas, by result: placed or unplaced.
 # TYPE cloudless_scheduling_decisions_total counter
 cloudless_scheduling_decisions_total{result="placed"} 3
 cloudless_scheduling_decisions_total{result="unplaced"} 1
-# HELP cloudless_agent_pulls_total Images that were asked of a driver, be they there already or not, by result: done or failed.
+# HELP cloudless_agent_pulls_total Images requested from a driver, whether cached or not, by result: done or failed.
 # TYPE cloudless_agent_pulls_total counter
 cloudless_agent_pulls_total{result="failed"} 1
 # HELP cloudless_replica_cpu_seconds_total CPU time used since the start.
@@ -127,7 +126,7 @@ cloudless_replica_cpu_seconds_total{namespace="default",node="n1",replica="web-1
 	if err != nil {
 		t.Error(err)
 	}
-	// Neither a limit nor a network that is not there is shown as zero.
+	// A missing limit or network is not shown as zero.
 	for _, m := range []Metric{ReplicaMemoryLimit, ReplicaReceived} {
 		if n, err := testutil.GatherAndCount(r.Gatherer(), m.Name); err != nil || n != 0 {
 			t.Errorf("%s is shown %d times (%v)", m.Name, n, err)
@@ -150,7 +149,7 @@ func TestScrapeShowsABoundedNumberOfReplicas(t *testing.T) {
 		t.Errorf("%d replicas are shown (%v)", n, err)
 	}
 	err := testutil.GatherAndCompare(r.Gatherer(), strings.NewReader(`
-# HELP cloudless_replica_usage_omitted Replicas whose usage is not shown, because more are running than are shown at once.
+# HELP cloudless_replica_usage_omitted Running replicas whose usage is omitted because there are too many.
 # TYPE cloudless_replica_usage_omitted gauge
 cloudless_replica_usage_omitted 5
 `), ReplicasOmitted.Name)
@@ -159,7 +158,7 @@ cloudless_replica_usage_omitted 5
 	}
 }
 
-// Who measures nothing needs no condition around every count.
+// A nil receiver counts nothing, so that callers need no condition.
 func TestNothingIsCountedWithoutARegistry(t *testing.T) {
 	var s *Server
 	s.CallBegan()

@@ -7,8 +7,8 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// DialOptions have the calls of a connection traced, and are none without
-// tracing. They come after the interceptors that the connection has already.
+// DialOptions trace the calls of a connection. There are none without tracing. They come
+// after the connection's other interceptors.
 func (t *Tracing) DialOptions() []grpc.DialOption {
 	if t == nil {
 		return nil
@@ -23,7 +23,7 @@ func (t *Tracing) unaryCall(ctx context.Context, method string, req, reply any, 
 	return err
 }
 
-// streamCall's span covers the opening: how long a stream lasts says little.
+// streamCall's span covers only the opening: the duration of a stream says little.
 func (t *Tracing) streamCall(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	if !Traced(ctx) {
 		return open(ctx, desc, conn, method, opts...)
@@ -38,8 +38,8 @@ func outgoing(ctx context.Context) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, traceparent, Traceparent(ctx))
 }
 
-// Serve begins the span of a call that came in with this metadata. A stream
-// without a trace of its caller begins none: agents hold them open for days.
+// Serve begins the span of an incoming call with this metadata. A stream whose caller has
+// no trace begins none: agents keep streams open for days.
 func (t *Tracing) Serve(ctx context.Context, incoming metadata.MD, method string, stream bool) (context.Context, *Span) {
 	if t == nil {
 		return ctx, nil

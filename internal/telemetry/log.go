@@ -7,16 +7,16 @@ import (
 	"log/slog"
 )
 
-// LogFormat is the form of log lines.
+// LogFormat is the format of log lines.
 type LogFormat string
 
-// The forms of log lines.
+// The formats of log lines.
 const (
 	LogText LogFormat = "text"
 	LogJSON LogFormat = "json"
 )
 
-// ParseLogFormat understands the value of a flag.
+// ParseLogFormat parses the value of a flag.
 func ParseLogFormat(s string) (LogFormat, error) {
 	switch f := LogFormat(s); f {
 	case LogText, LogJSON:
@@ -25,8 +25,8 @@ func ParseLogFormat(s string) (LogFormat, error) {
 	return "", fmt.Errorf("log format %q is not known: use text or json", s)
 }
 
-// NewLogger writes lines from a level on. Lines of a call name its request id,
-// and its trace where it is traced.
+// NewLogger writes lines from a level on. Lines of a call have its request id, and its
+// trace if it is traced.
 func NewLogger(w io.Writer, level slog.Level, format LogFormat) *slog.Logger {
 	options := &slog.HandlerOptions{Level: level}
 	if format == LogJSON {
@@ -35,7 +35,7 @@ func NewLogger(w io.Writer, level slog.Level, format LogFormat) *slog.Logger {
 	return slog.New(callHandler{slog.NewTextHandler(w, options)})
 }
 
-// callHandler adds what a line belongs to.
+// callHandler adds the request id and trace to a line.
 type callHandler struct{ slog.Handler }
 
 func (h callHandler) Handle(ctx context.Context, record slog.Record) error {

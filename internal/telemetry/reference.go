@@ -10,9 +10,9 @@ import (
 func WriteReference(w io.Writer) error {
 	var b strings.Builder
 	b.WriteString(referenceHead)
-	b.WriteString("What nodes and replicas use is told by the server that leads, because the nodes speak to it.\n")
-	fmt.Fprintf(&b, "Of single replicas at most %d are shown at once; how many more run is in\n`%s`.\n\n", MaxReplicas, ReplicasOmitted.Name)
-	b.WriteString("| metric | type | unit | labels | of | what it says |\n| --- | --- | --- | --- | --- | --- |\n")
+	b.WriteString("Only the leader has the usage of nodes and replicas, because the nodes report to it.\n")
+	fmt.Fprintf(&b, "A scrape shows at most %d single replicas. The number of others is in\n`%s`.\n\n", MaxReplicas, ReplicasOmitted.Name)
+	b.WriteString("| metric | type | unit | labels | of | meaning |\n| --- | --- | --- | --- | --- | --- |\n")
 	for _, m := range Catalogue() {
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s |\n", m.Name, m.Kind, m.Unit, strings.Join(m.Labels, ", "), m.From, m.Help)
 	}
@@ -25,8 +25,8 @@ const referenceHead = `# Metrics
 
 <!-- Written by "make docs" from the catalogue in the code. Do not edit. -->
 
-Servers and agents tell what they do in the Prometheus text format. Nothing is
-shown to anybody without an identity.
+Servers and agents export metrics in the Prometheus text format. Every scrape needs
+an identity.
 
 **A server**, and so ` + "`cloudless up`" + ` with its agent in the same process, answers at
 ` + "`/metrics`" + ` on its one port, to an API token of any role:
@@ -36,7 +36,7 @@ cloudless token create --role viewer --name prometheus --ttl 8760h
 curl --cacert ca.pem -H "Authorization: Bearer $TOKEN" https://127.0.0.1:7700/metrics
 ` + "```" + `
 
-Prometheus takes the same two things:
+Prometheus needs the same two things:
 
 ` + "```yaml" + `
 scrape_configs:
@@ -62,6 +62,5 @@ curl --unix-socket /run/cloudless/ID/metrics.sock http://agent/metrics
 `
 
 const referenceTail = `
-Besides these there is what the Go runtime (` + "`go_*`" + `) and the kernel (` + "`process_*`" + `) know
-of the process.
+In addition there are the metrics of the Go runtime (` + "`go_*`" + `) and of the process (` + "`process_*`" + `).
 `

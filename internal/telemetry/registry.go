@@ -11,20 +11,19 @@ import (
 // Registry holds the metrics of one process.
 type Registry struct{ prometheus *prometheus.Registry }
 
-// NewRegistry has what Go and the kernel know of the process, and nothing else
-// yet.
+// NewRegistry has the metrics of the Go runtime and of the process.
 func NewRegistry() *Registry {
 	r := &Registry{prometheus.NewRegistry()}
 	r.prometheus.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return r
 }
 
-// Handler answers a scrape. Who may ask is the caller's matter.
+// Handler answers a scrape. The caller checks permissions.
 func (r *Registry) Handler() http.Handler {
 	return promhttp.HandlerFor(r.prometheus, promhttp.HandlerOpts{})
 }
 
-// Gatherer is for those who read the metrics within the process.
+// Gatherer reads the metrics within the process.
 func (r *Registry) Gatherer() prometheus.Gatherer { return r.prometheus }
 
 // Counter registers a counter of the catalogue.
@@ -48,11 +47,11 @@ func (r *Registry) Histogram(m Metric) *prometheus.HistogramVec {
 	return vec
 }
 
-// Emit says one value during a scrape.
+// Emit reports one value during a scrape.
 type Emit func(m Metric, value float64, labels ...string)
 
-// Collect registers counters and gauges whose values are found out when
-// somebody asks, by one function for all of them, until stop is called.
+// Collect registers counters and gauges that one function computes on demand, until stop is
+// called.
 func (r *Registry) Collect(metrics []Metric, collect func(Emit)) (stop func()) {
 	c := &collector{descs: map[string]*prometheus.Desc{}, collect: collect}
 	for _, m := range metrics {

@@ -11,18 +11,18 @@ import (
 // header, in both directions.
 const RequestIDHeader = "x-request-id"
 
-// maxRequestID is the longest id that is taken over from a caller.
+// maxRequestID is the longest id that is accepted from a caller.
 const maxRequestID = 64
 
 type requestKey struct{}
 
-// WithRequestID gives the call in ctx an id: the caller's own if it is sane,
-// otherwise a new one.
-func WithRequestID(ctx context.Context, wished string) (context.Context, string) {
-	if !sane(wished) {
-		wished = newRequestID()
+// WithRequestID gives the call in ctx an id: the caller's own if it is valid, otherwise a
+// new one.
+func WithRequestID(ctx context.Context, wanted string) (context.Context, string) {
+	if !sane(wanted) {
+		wanted = newRequestID()
 	}
-	return context.WithValue(ctx, requestKey{}, wished), wished
+	return context.WithValue(ctx, requestKey{}, wanted), wanted
 }
 
 // RequestID is the id of the call in ctx, empty outside of calls.
@@ -31,7 +31,7 @@ func RequestID(ctx context.Context) string {
 	return id
 }
 
-// sane ids can stand in a log line and in a header as they are.
+// sane reports whether an id can be used in a log line and in a header as it is.
 func sane(id string) bool {
 	if id == "" || len(id) > maxRequestID {
 		return false
@@ -46,7 +46,7 @@ func sane(id string) bool {
 	return true
 }
 
-// newRequestID need not be hard to guess, only new: it lets nobody do anything.
+// newRequestID need not be hard to guess, only unique: it grants nothing.
 func newRequestID() string {
 	var id [16]byte
 	binary.BigEndian.PutUint64(id[:8], rand.Uint64())

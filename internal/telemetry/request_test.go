@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-func TestRequestIDOfTheCallerIsTakenOverIfItIsSane(t *testing.T) {
+func TestValidRequestIDOfTheCallerIsKept(t *testing.T) {
 	for wished, taken := range map[string]bool{
 		"abc-DEF_1.2:3":              true,
 		strings.Repeat("x", 64):      true,
@@ -49,7 +49,7 @@ func FuzzRequestID(f *testing.F) {
 	})
 }
 
-func TestLinesOfACallNameIt(t *testing.T) {
+func TestLogLinesHaveTheRequestID(t *testing.T) {
 	var out bytes.Buffer
 	log := NewLogger(&out, slog.LevelInfo, LogJSON)
 	ctx, _ := WithRequestID(context.Background(), "abc")

@@ -7,8 +7,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Server is what a server counts while it works. What it only knows when asked
-// is collected, see Registry.Collect. A nil *Server counts nothing.
+// Server is the metrics of a server. Those that are computed on demand use
+// Registry.Collect. A nil *Server counts nothing.
 type Server struct {
 	calls, errors, requests, decisions             *prometheus.CounterVec
 	callSeconds, commitSeconds                     *prometheus.HistogramVec
@@ -33,7 +33,7 @@ func (s *Server) CallBegan() {
 	}
 }
 
-// CallEnded counts a call by its outcome; fault says that the server was to blame.
+// CallEnded counts a call by its outcome; fault is whether the server was at fault.
 func (s *Server) CallEnded(method, code string, fault bool, took time.Duration) {
 	if s == nil {
 		return
@@ -75,7 +75,7 @@ func (s *Server) Snapshotted(took time.Duration) {
 	}
 }
 
-// Scheduled measures one round of the scheduler and counts what came of it.
+// Scheduled measures one round of the scheduler and counts its results.
 func (s *Server) Scheduled(placed, unplaced int, took time.Duration) {
 	if s == nil {
 		return

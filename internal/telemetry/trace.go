@@ -23,21 +23,21 @@ import (
 // OTLPEndpointEnv names the environment variable that says where traces go.
 const OTLPEndpointEnv = "OTEL_EXPORTER_OTLP_ENDPOINT"
 
-// exportTimeout bounds one attempt to hand spans to the collector.
+// exportTimeout bounds one attempt to send spans to the collector.
 const exportTimeout = 5 * time.Second
 
 // TraceOptions say what is traced and where the spans go.
 type TraceOptions struct {
-	// Endpoint of an OTLP collector that speaks gRPC, such as
-	// http://127.0.0.1:4317. Without a scheme it is taken for http.
+	// Endpoint of an OTLP collector with gRPC, such as http://127.0.0.1:4317. The default
+	// scheme is http.
 	Endpoint string
 	// Service names the process among others, Version its release.
 	Service, Version string
 	Logger           *slog.Logger
 }
 
-// Tracing makes spans and hands them to a collector. A nil *Tracing, which is
-// what OpenTracing gives without an endpoint, does nothing.
+// Tracing creates spans and sends them to a collector. A nil *Tracing, which OpenTracing
+// returns without an endpoint, does nothing.
 type Tracing struct {
 	provider *sdktrace.TracerProvider
 	tracer   trace.Tracer
@@ -61,7 +61,7 @@ func endpointURL(endpoint string) (string, error) {
 	return full, nil
 }
 
-// OpenTracing connects to nobody yet; a collector that is away is no error.
+// OpenTracing does not connect yet; an unreachable collector is no error.
 func OpenTracing(ctx context.Context, o TraceOptions) (*Tracing, error) {
 	if o.Endpoint == "" {
 		return nil, nil
@@ -73,7 +73,7 @@ func OpenTracing(ctx context.Context, o TraceOptions) (*Tracing, error) {
 	exporter, err := otlptracegrpc.New(ctx,
 		otlptracegrpc.WithEndpointURL(full),
 		otlptracegrpc.WithTimeout(exportTimeout),
-		// What cannot be delivered is dropped rather than kept: spans are hints, not records.
+		// Spans that cannot be delivered are dropped: they are hints, not records.
 		otlptracegrpc.WithRetry(otlptracegrpc.RetryConfig{Enabled: false}))
 	if err != nil {
 		return nil, fmt.Errorf("send traces to %s: %w", o.Endpoint, err)
@@ -88,15 +88,15 @@ func OpenTracing(ctx context.Context, o TraceOptions) (*Tracing, error) {
 	return &Tracing{provider: provider, tracer: provider.Tracer("cloudless")}, nil
 }
 
-// Close hands over what is left, as far as ctx allows.
+// Close sends the remaining spans, as far as ctx allows.
 func (t *Tracing) Close(ctx context.Context) {
 	if t != nil {
-		_ = t.provider.Shutdown(ctx) // the exporter has told what there is to tell
+		_ = t.provider.Shutdown(ctx) // the exporter has logged any error
 	}
 }
 
-// quietExporter keeps the failures of a collector from everybody: OpenTelemetry
-// would print each of them to the standard error of the process.
+// quietExporter hides the failures of a collector: OpenTelemetry would print each of them
+// to the standard error of the process.
 type quietExporter struct {
 	sdktrace.SpanExporter
 	logger   *slog.Logger
@@ -143,7 +143,7 @@ func (t *Tracing) Start(ctx context.Context, kind SpanKind, name string, attribu
 	return t.start(ctx, name, trace.WithSpanKind(kind), trace.WithAttributes(pairs(attributes)...))
 }
 
-// StartAt is Start for what began earlier.
+// StartAt is Start for something that began earlier.
 func (t *Tracing) StartAt(ctx context.Context, began time.Time, name string, attributes ...string) (context.Context, *Span) {
 	if t == nil {
 		return ctx, nil
@@ -164,7 +164,7 @@ func pairs(attributes []string) []attribute.KeyValue {
 	return all
 }
 
-// End ends the span, with the error that it ended by.
+// End ends the span, with its error if any.
 func (s *Span) End(err error) {
 	if s == nil {
 		return
@@ -176,18 +176,18 @@ func (s *Span) End(err error) {
 	s.span.End()
 }
 
-// traceparent is the name under which W3C puts a trace into metadata.
+// traceparent is the metadata key of W3C traces.
 const traceparent = "traceparent"
 
-// Traceparent is the span in ctx in the words of W3C, empty if there is none.
+// Traceparent is the span in ctx in W3C format, empty if there is none.
 func Traceparent(ctx context.Context) string {
 	carrier := propagation.MapCarrier{}
 	propagation.TraceContext{}.Inject(ctx, carrier)
 	return carrier[traceparent]
 }
 
-// WithTraceparent continues the trace of somebody else. What is not a
-// traceparent changes nothing.
+// WithTraceparent continues another process's trace. An invalid traceparent changes
+// nothing.
 func WithTraceparent(ctx context.Context, parent string) context.Context {
 	if parent == "" {
 		return ctx
@@ -205,8 +205,8 @@ func traceID(ctx context.Context) string {
 	return ""
 }
 
-// freshness is how long after a call what it made still belongs to its trace.
-// Replicas that are started again days later are not what the caller waits for.
+// freshness is how long after a call its results still belong to its trace. The caller does
+// not wait for restarts days later.
 const freshness = 10 * time.Minute
 
 // TraceOf is the trace of the call that made a revision, empty if that was not

@@ -69,7 +69,7 @@ func TestSpansReachTheCollectorAndNameTheirParents(t *testing.T) {
 	start.End(errors.New("no such image"))
 	call.End(nil)
 	command.End(nil)
-	// A stream that belongs to no trace begins none.
+	// A stream without a trace begins none.
 	if _, none := tracing.Serve(t.Context(), nil, "/session", true); none != nil {
 		t.Error("a stream of nobody is traced")
 	}
@@ -92,8 +92,8 @@ func TestSpansReachTheCollectorAndNameTheirParents(t *testing.T) {
 	}
 }
 
-// Without an address there is nothing: no provider, no interceptor, no garbage.
-func TestNothingIsTracedWithoutAnAddress(t *testing.T) {
+// Without an endpoint there is nothing: no provider, no interceptor, no garbage.
+func TestNothingIsTracedWithoutAnEndpoint(t *testing.T) {
 	tracing, err := OpenTracing(t.Context(), TraceOptions{Service: "test"})
 	if tracing != nil || err != nil {
 		t.Fatalf("opened %v, %v", tracing, err)
@@ -117,8 +117,8 @@ func TestNothingIsTracedWithoutAnAddress(t *testing.T) {
 	tracing.Close(ctx)
 }
 
-// A collector that is away is said once in the log, and nobody waits for it.
-func TestCollectorThatIsAwayDisturbsNobody(t *testing.T) {
+// An unreachable collector is logged once, and delays nothing.
+func TestUnreachableCollectorDisturbsNothing(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -141,7 +141,7 @@ func TestCollectorThatIsAwayDisturbsNobody(t *testing.T) {
 	}
 }
 
-func TestAddressesOfCollectors(t *testing.T) {
+func TestCheckEndpoint(t *testing.T) {
 	for endpoint, fine := range map[string]bool{
 		"http://127.0.0.1:4317": true, "https://otel.example": true, "127.0.0.1:4317": true, "otel.example:4317": true,
 		"": false, "http://": false, "ftp://x": false, "http://x:port": false, "%%": false,
@@ -152,7 +152,7 @@ func TestAddressesOfCollectors(t *testing.T) {
 	}
 }
 
-func TestTraceOfARevisionEnds(t *testing.T) {
+func TestTraceOfARevisionExpires(t *testing.T) {
 	now := time.Now()
 	made := func(ago time.Duration, trace string) *v1.Revision {
 		return &v1.Revision{Metadata: &v1.Metadata{CreateTime: timestamppb.New(now.Add(-ago))}, Spec: &v1.RevisionSpec{Trace: trace}}

@@ -6,11 +6,11 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
-// MaxReplicas is how many replicas a scrape shows one by one. What is beyond is
-// counted, so that a large cluster does not drown whoever scrapes it.
+// MaxReplicas is how many replicas a scrape shows one by one. The rest is only counted, so
+// that a large cluster does not overload the scraper.
 const MaxReplicas = 2000
 
-// EmitReplicas says what replicas use, of as many as a scrape shows.
+// EmitReplicas reports the usage of as many replicas as a scrape shows.
 func EmitReplicas(emit Emit, replicas []*v1.ReplicaUsage) {
 	shown := replicas[:min(len(replicas), MaxReplicas)]
 	emit(ReplicasOmitted, float64(len(replicas)-len(shown)))

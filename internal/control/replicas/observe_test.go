@@ -65,7 +65,7 @@ func TestDecisionsAreCountedOnCommit(t *testing.T) {
 			l.decided(t.Context(), w.snap(), batch.Transaction(w.now()), w.now())(o.result, o.err)
 		}
 		err := testutil.GatherAndCompare(registry.Gatherer(), strings.NewReader(fmt.Sprintf(`
-# HELP cloudless_scheduling_decisions_total Replicas for which a place was sought, by result: placed or unplaced.
+# HELP cloudless_scheduling_decisions_total Scheduled replicas, by result: placed or unplaced.
 # TYPE cloudless_scheduling_decisions_total counter
 cloudless_scheduling_decisions_total{result="placed"} %d
 cloudless_scheduling_decisions_total{result="unplaced"} 1
