@@ -10,14 +10,14 @@ import (
 )
 
 // The interpreter of the rules keeps every violation that it finds, at about 2 KB each. A message of a few megabytes
-// could have a million of them. So it collects violations in an excerpt of the message, and looks at all of a message
+// could have a million of them. So violations are collected in an excerpt of the message; the whole message is checked
 // only until the first violation.
 
-// excerptEntries is how many entries of lists and maps an excerpt has in all. It is more than any rule of the contract
-// allows for one list, so that a list which is too long is found to be.
+// excerptEntries is how many entries of lists and maps an excerpt has in all. It is more than any rule allows for one
+// list, so that a list that is too long is detected.
 const excerptEntries = 2000
 
-// interpret returns violations of the rules of the contract: those of an excerpt, or else the first one.
+// interpret returns violations of the API's rules: those of an excerpt, or else the first one.
 func interpret(msg proto.Message) ([]*protovalidate.Violation, error) {
 	rules, err := validator()
 	if err != nil {
@@ -43,7 +43,7 @@ func broken(err error) ([]*protovalidate.Violation, error) {
 }
 
 // excerpt copies a message with the first entries of its lists and maps, as many as are left. Every list keeps its
-// first entry: a rule may ask for one.
+// first entry: a rule may require one.
 func excerpt(m protoreflect.Message, left *int) protoreflect.Message {
 	part := m.New()
 	m.Range(func(field protoreflect.FieldDescriptor, v protoreflect.Value) bool {

@@ -50,7 +50,7 @@ func TestInvalidMessagesCostNoMoreForMoreMistakes(t *testing.T) {
 	}
 }
 
-// What is wrong is repeated to the caller, but not megabytes of it.
+// Errors repeat the invalid value, but not megabytes of it.
 func TestLongKeyIsClippedInTheError(t *testing.T) {
 	m := hostile(0)
 	m.Labels[strings.Repeat("-", 1<<20)] = ""
@@ -59,7 +59,7 @@ func TestLongKeyIsClippedInTheError(t *testing.T) {
 	}
 }
 
-// A violation behind thousands of valid entries is still found.
+// A violation after thousands of valid entries is still found.
 func TestViolationAfterManyValidEntriesIsFound(t *testing.T) {
 	m := &v1.Report{}
 	for range 5_000 {
@@ -75,8 +75,8 @@ func TestViolationAfterManyValidEntriesIsFound(t *testing.T) {
 	}
 }
 
-// The first entries of lists and maps are checked without the rest, so that no rule may ask for more entries than one,
-// nor compare a list with anything else.
+// The first entries of lists and maps are checked without the rest, so no rule may require more than one entry, nor
+// compare a list with anything else.
 func TestNoRuleNeedsAWholeList(t *testing.T) {
 	protoregistry.GlobalFiles.RangeFilesByPackage("cloudless.v1", func(file protoreflect.FileDescriptor) bool {
 		checkListRules(t, file.Messages())

@@ -11,19 +11,19 @@ import (
 type Liveness struct {
 	// Heartbeat is how often an agent reports.
 	Heartbeat time.Duration
-	// Silence is how long an open session may say nothing.
+	// Silence is how long an open session may be silent.
 	Silence time.Duration
 	// Reconnect is how long a node without a session may take to come back
 	// while its machine still answers.
 	Reconnect time.Duration
 }
 
-// DefaultLiveness is that of a cluster whose configuration says nothing else.
+// DefaultLiveness is used if the configuration sets nothing.
 var DefaultLiveness = Liveness{Heartbeat: time.Second, Silence: 3 * time.Second, Reconnect: 10 * time.Second}
 
-// LivenessOf returns how a node is judged: as the first class that matches says, then
-// as the cluster says, then by default. What cannot be read counts as not said: the
-// configuration was validated when it was set.
+// LivenessOf returns the timeouts for a node: from the first class that matches, then from
+// the cluster, then the defaults. Unreadable values are ignored: the configuration was
+// validated when it was set.
 func LivenessOf(c *v1.ClusterSpec, n *v1.Node) Liveness {
 	own, all := NodeClassOf(c, n).GetLiveness(), c.GetLiveness()
 	return Liveness{
@@ -33,7 +33,7 @@ func LivenessOf(c *v1.ClusterSpec, n *v1.Node) Liveness {
 	}
 }
 
-// ShortestSilence is how long an open session of any node may say nothing.
+// ShortestSilence is the shortest silence limit of any node.
 func ShortestSilence(c *v1.ClusterSpec) time.Duration {
 	shortest := cmp.Or(said(c.GetLiveness().GetSilence()), DefaultLiveness.Silence)
 	for _, class := range c.GetNodeClasses() {
@@ -44,7 +44,7 @@ func ShortestSilence(c *v1.ClusterSpec) time.Duration {
 	return shortest
 }
 
-// said is the length of time that a text names, 0 if it names none.
+// said is the parsed duration, 0 if there is none.
 func said(text string) time.Duration {
 	if text == "" {
 		return 0

@@ -7,7 +7,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
-func TestTheShortestSilenceIsThatOfAnyNode(t *testing.T) {
+func TestShortestSilenceOfAllClasses(t *testing.T) {
 	laptops := []*v1.NodeClass{{Name: "laptops", Liveness: &v1.Liveness{Silence: "1m"}}, {Name: "phones"}}
 	racks := append(laptops, &v1.NodeClass{Name: "racks", Liveness: &v1.Liveness{Silence: "2s"}})
 	for _, c := range []struct {
@@ -26,7 +26,7 @@ func TestTheShortestSilenceIsThatOfAnyNode(t *testing.T) {
 	}
 }
 
-func TestLivenessIsOfTheFirstClassThatMatches(t *testing.T) {
+func TestLivenessComesFromTheFirstMatchingClass(t *testing.T) {
 	cluster := &v1.ClusterSpec{
 		Liveness: &v1.Liveness{Silence: "5s"},
 		NodeClasses: []*v1.NodeClass{
@@ -51,9 +51,8 @@ func TestLivenessIsOfTheFirstClassThatMatches(t *testing.T) {
 	}
 }
 
-// A class may be that of all machines of a kind: what a node tells of itself counts as
-// it does for the rules of workloads.
-func TestANodeIsOfAClassByWhatItTellsOfItself(t *testing.T) {
+// A class may match all machines of a kind: facts that a node reports count like labels.
+func TestClassMatchesReportedFacts(t *testing.T) {
 	cluster := &v1.ClusterSpec{NodeClasses: []*v1.NodeClass{
 		{Name: "arms", Labels: "node.cloudless/arch=arm64", Overcommit: &v1.Overcommit{Cpu: new(int32(300))}, Liveness: &v1.Liveness{Silence: "1m"}},
 	}}

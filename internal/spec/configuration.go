@@ -15,7 +15,7 @@ import (
 // KindConfiguration is the kind of a v1.Configuration.
 const KindConfiguration = "Configuration"
 
-// What a cluster does whose configuration says nothing else.
+// Defaults of the cluster's configuration.
 const (
 	defaultVoters    = 3
 	defaultMaxEvents = 10_000
@@ -25,10 +25,10 @@ const (
 	maxReplicas      = 100_000
 )
 
-// defaultOvercommit is in percent: what a node has may be promised once.
+// defaultOvercommit is in percent: no overcommit.
 const defaultOvercommit = "100"
 
-// Retention says how long and how much of what is over is kept.
+// Retention says how long and how much ended and old objects are kept.
 type Retention struct {
 	Replicas, Events, Tokens, Images time.Duration
 	MaxEvents, Revisions             int
@@ -42,8 +42,8 @@ var defaultRetention = Retention{
 // VotersOf is how many servers should vote.
 func VotersOf(c *v1.ClusterSpec) int { return cmp.Or(int(c.GetDesiredVoters()), defaultVoters) }
 
-// RetentionOf is what the configuration says about what is over. What cannot be
-// read counts as not said: the configuration was validated when it was set.
+// RetentionOf returns the configured retention. Unreadable values are ignored: the
+// configuration was validated when it was set.
 func RetentionOf(c *v1.ClusterSpec) Retention {
 	r := c.GetRetention()
 	return Retention{
@@ -56,7 +56,7 @@ func RetentionOf(c *v1.ClusterSpec) Retention {
 	}
 }
 
-// MostNodes, MostWorkloads and MostReplicas are the limits of a cluster.
+// MostNodes is how many nodes there may be.
 func MostNodes(c *v1.ClusterSpec) int { return cmp.Or(int(c.GetLimits().GetNodes()), maxNodes) }
 
 // MostWorkloads is how many workloads there may be in all namespaces.
@@ -69,10 +69,9 @@ func MostReplicas(c *v1.ClusterSpec) int {
 	return cmp.Or(int(c.GetLimits().GetReplicasPerWorkload()), maxReplicas)
 }
 
-// NormalizedCluster returns a configuration in canonical form and leaves the
-// given one alone: amounts are written in one way, and what says nothing is
-// left out. Defaults are not filled in, so that they can be told from what was
-// said.
+// NormalizedCluster returns a configuration in canonical form and does not change its
+// argument: amounts are written in one way, and empty parts are removed. Defaults are not
+// filled in, so that they can be distinguished from explicit settings.
 func NormalizedCluster(c *v1.ClusterSpec) *v1.ClusterSpec {
 	n := &v1.ClusterSpec{}
 	proto.Merge(n, c)
@@ -124,8 +123,7 @@ func normalLiveness(l *v1.Liveness) *v1.Liveness {
 	return unlessEmpty(l)
 }
 
-// unlessEmpty is nil for a message that says nothing, so that saying nothing has
-// one form.
+// unlessEmpty is nil for an empty message, so that "nothing set" has one form.
 func unlessEmpty[T proto.Message](m T) T {
 	var none T
 	if proto.Size(m) == 0 {
@@ -134,16 +132,15 @@ func unlessEmpty[T proto.Message](m T) T {
 	return m
 }
 
-// canonicalDuration leaves alone what is empty or cannot be read.
+// canonicalDuration ignores empty and unreadable text.
 func canonicalDuration(s *string) {
 	if *s != "" {
 		normalDuration(s, "")
 	}
 }
 
-// DiffCluster lists the settings in which two configurations differ, by their
-// keys: in the order of the contract, and those of node classes last. It is
-// empty exactly if they mean the same.
+// DiffCluster lists the settings in which two configurations differ, by key: in the order
+// of the API, and those of node classes last. It is empty exactly if they mean the same.
 func DiffCluster(a, b *v1.ClusterSpec) []FieldChange {
 	a, b = NormalizedCluster(a), NormalizedCluster(b)
 	classesA, classesB := a.NodeClasses, b.NodeClasses
@@ -207,11 +204,11 @@ func withoutName(class *v1.NodeClass) *v1.NodeClass {
 	return class
 }
 
-// WithDefaults returns a workload's spec in canonical form, with the cluster's
-// defaults where its author says nothing. The given one is left alone.
+// WithDefaults returns a workload's spec in canonical form, with the cluster's defaults for
+// unset fields. It does not change its argument.
 //
-// A default never makes a spec invalid: a request is at most the author's limit,
-// and a limit at least the author's request.
+// A default never makes a spec invalid: a request is at most the author's limit, and a
+// limit at least the author's request.
 func WithDefaults(s *v1.WorkloadSpec, d *v1.WorkloadDefaults) *v1.WorkloadSpec {
 	w := &v1.WorkloadSpec{}
 	proto.Merge(w, s)
@@ -220,8 +217,8 @@ func WithDefaults(s *v1.WorkloadSpec, d *v1.WorkloadDefaults) *v1.WorkloadSpec {
 	return w
 }
 
-// FillDefaults writes the cluster's defaults into a spec that only the author
-// has written in, where that says nothing.
+// FillDefaults writes the cluster's defaults into the unset fields of a spec as its author
+// wrote it.
 func FillDefaults(w *v1.WorkloadSpec, d *v1.WorkloadDefaults) {
 	if d == nil {
 		return
@@ -246,7 +243,7 @@ func FillDefaults(w *v1.WorkloadSpec, d *v1.WorkloadDefaults) {
 		if w.Restart == nil {
 			w.Restart = &v1.Restart{}
 		}
-		if KindOf(w) == kindService { // other kinds leave no choice
+		if KindOf(w) == kindService { // other kinds have no choice
 			fill(&w.Restart.Policy, d.Restart.GetPolicy())
 		}
 		fillBackoff(w.Restart, d.Restart)
@@ -285,8 +282,8 @@ func fillAmounts(request, limit *string, otherRequest, otherLimit string, parse 
 	}
 }
 
-// fillBackoff fills both pauses such that the first is at most the longest, which
-// the author may have said only one of.
+// fillBackoff fills both pauses such that the first is at most the longest, even if the
+// author set only one of them.
 func fillBackoff(w, d *v1.Restart) {
 	said := w.Backoff
 	fill(&w.Backoff, d.GetBackoff())

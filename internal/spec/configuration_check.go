@@ -9,25 +9,25 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
-// clusterPath is where a configuration stands in a Configuration.
+// clusterPath is the path of the settings in a Configuration.
 const clusterPath = "spec.cluster"
 
-// The bounds of durations: below them the cluster would be busy with nothing
-// else, above them it would never notice or never let go.
+// The bounds of durations: below them the cluster would be busy with nothing else, above
+// them it would never react.
 const (
 	minHeartbeat, maxHeartbeat = 100 * time.Millisecond, time.Minute
 	maxSilence                 = time.Hour
 	minReconnect, maxReconnect = time.Second, 24 * time.Hour
 	minRetention, maxRetention = time.Minute, 10 * 365 * 24 * time.Hour
 
-	// The subnet of one node, and the widest ranges that are private in whole.
+	// The subnet of one node, and the widest private ranges.
 	nodeBits4, nodeBits6 = 24, 64
 )
 
 func init() { checkObjects(checkConfiguration) }
 
-// checkConfiguration adds what the rules of the contract cannot say about the
-// settings of a cluster, and what needs no look at the cluster itself.
+// checkConfiguration checks what the API's rules cannot express about the settings of a
+// cluster, as far as the settings alone show it.
 func checkConfiguration(c *v1.Configuration, found *violations) {
 	if c.GetSpec().GetCluster() == nil {
 		found.add(clusterPath, "is missing: give the settings of the cluster, or {} for the defaults")
@@ -43,7 +43,7 @@ func checkConfiguration(c *v1.Configuration, found *violations) {
 	checkWeights(clusterPath+".weights", s.GetWeights(), found)
 }
 
-// checkReserved refuses amounts that no node could read: it would take nothing.
+// checkReserved refuses amounts that no node could read: the node would accept nothing.
 func checkReserved(path string, a *v1.ResourceAmounts, found *violations) {
 	readAmount(path+".cpu", a.GetCpu(), ParseCPU, found)
 	readAmount(path+".memory", a.GetMemory(), ParseBytes, found)
@@ -62,7 +62,7 @@ func checkRanges(s *v1.ClusterSpec, found *violations) {
 	}
 }
 
-// readRange parses a range that the rules of the contract have accepted.
+// readRange parses a range that the API's rules have accepted.
 func readRange(path, text string, found *violations) (netip.Prefix, bool) {
 	if text == "" || found.has(path) {
 		return netip.Prefix{}, false
@@ -98,7 +98,7 @@ func checkRange(path string, p netip.Prefix, private []netip.Prefix, nodeBits in
 	}
 }
 
-// nodesIn is how many nodes get a subnet out of a range, as far as that matters.
+// nodesIn is how many nodes get a subnet out of a range, capped.
 func nodesIn(p netip.Prefix, nodeBits int) int {
 	return 1 << min(max(nodeBits-p.Bits(), 0), 30)
 }
@@ -111,8 +111,7 @@ func NodesIn(p netip.Prefix) int {
 	return nodesIn(p, nodeBits6)
 }
 
-// checkLiveness is given what was written and what it comes to with what
-// surrounds it.
+// checkLiveness gets what was written and the effective values.
 func checkLiveness(path string, written *v1.Liveness, l Liveness, found *violations) {
 	within(path+".heartbeat", written.GetHeartbeat(), minHeartbeat, maxHeartbeat, found)
 	within(path+".silence", written.GetSilence(), minHeartbeat, maxSilence, found)
@@ -129,7 +128,7 @@ func checkLiveness(path string, written *v1.Liveness, l Liveness, found *violati
 		FormatDuration(l.Silence), FormatDuration(l.Heartbeat))
 }
 
-// within checks a duration that may be left out.
+// within checks an optional duration.
 func within(path, text string, least, most time.Duration, found *violations) {
 	d, ok := readAmount(path, text, ParseDuration, found)
 	if ok && (d < least || d > most) {
@@ -154,7 +153,7 @@ func checkClasses(s *v1.ClusterSpec, found *violations) {
 			found.add(path+".labels", "is missing: say which nodes are of the class, such as kind=laptop; what holds for all nodes is set in liveness")
 		}
 		checkReserved(path+".reserved", class.GetReserved(), found)
-		// As for a node of this class: what it does not say is as for the cluster.
+		// As for a node of this class: unset values come from the cluster.
 		judged := LivenessOf(&v1.ClusterSpec{Liveness: overlay(s.GetLiveness(), class.GetLiveness())}, nil)
 		if l := class.GetLiveness(); l.GetHeartbeat() != "" || l.GetSilence() != "" || l.GetReconnect() != "" {
 			checkLiveness(path+".liveness", class.GetLiveness(), judged, found)
@@ -179,8 +178,7 @@ func checkRetention(r *v1.Retention, found *violations) {
 	}
 }
 
-// checkDefaults refuses what would make a workload invalid that says nothing
-// itself.
+// checkDefaults refuses defaults that would make an empty workload invalid.
 func checkDefaults(d *v1.WorkloadDefaults, found *violations) {
 	if d == nil {
 		return

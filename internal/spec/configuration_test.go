@@ -16,9 +16,9 @@ func configuration(c *v1.ClusterSpec) *v1.Configuration {
 	return &v1.Configuration{ApiVersion: APIVersion, Kind: KindConfiguration, Spec: &v1.ConfigurationSpec{Number: 1, Cluster: c}}
 }
 
-// Every refusal names the field, the reason and the way out, and is the same in
-// a request that carries the configuration.
-func TestConfigurationsThatWouldBreakTheClusterAreRefused(t *testing.T) {
+// Every refusal names the field, the reason and the way out, and is the same in a request
+// that contains the configuration.
+func TestHarmfulConfigurationsAreRefused(t *testing.T) {
 	for about, c := range map[string]struct {
 		given *v1.ClusterSpec
 		want  string
@@ -72,7 +72,7 @@ func TestConfigurationsThatWouldBreakTheClusterAreRefused(t *testing.T) {
 	}
 }
 
-func TestWhatIsLeftOutIsValid(t *testing.T) {
+func TestEmptyConfigurationIsValid(t *testing.T) {
 	if err := Validate(configuration(&v1.ClusterSpec{})); err != nil {
 		t.Error(err)
 	}
@@ -131,7 +131,7 @@ func TestDiffOfConfigurationsIsByKey(t *testing.T) {
 	}
 }
 
-func TestDefaultsFillOnlyWhatTheAuthorLeavesOut(t *testing.T) {
+func TestDefaultsFillOnlyUnsetFields(t *testing.T) {
 	defaults := &v1.WorkloadDefaults{
 		Requests: &v1.ResourceAmounts{Cpu: "200m", Memory: "64Mi"}, Limits: &v1.ResourceAmounts{Cpu: "500m", Memory: "128Mi"},
 		Restart: &v1.Restart{Policy: "on-failure", MaxBackoff: "5s"}, Stop: &v1.Stop{Grace: "1m"},
@@ -156,8 +156,8 @@ func TestDefaultsFillOnlyWhatTheAuthorLeavesOut(t *testing.T) {
 	}
 }
 
-// What can only be requested has defaults too.
-func TestDefaultsAreRequestedOfEverythingThatCanBe(t *testing.T) {
+// Resources that can only be requested have defaults, too.
+func TestEveryRequestHasADefault(t *testing.T) {
 	defaults := &v1.WorkloadDefaults{Requests: &v1.ResourceAmounts{Disk: "1Gi", Bandwidth: "10M"}}
 	for about, c := range map[string]struct {
 		given *v1.ResourceAmounts
@@ -174,7 +174,7 @@ func TestDefaultsAreRequestedOfEverythingThatCanBe(t *testing.T) {
 	}
 }
 
-// Whatever valid defaults meet whatever valid workload, the result is valid.
+// Any valid defaults and any valid workload give a valid result.
 func TestDefaultsNeverMakeAWorkloadInvalid(t *testing.T) {
 	amounts := rapid.Custom(func(t *rapid.T) *v1.ResourceAmounts {
 		return &v1.ResourceAmounts{
@@ -262,7 +262,7 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-// Whatever is typed is set or refused; it never breaks, and what is set is shown.
+// Any input is set or refused without a panic, and what is set is shown.
 func FuzzSetting(f *testing.F) {
 	for _, s := range []string{"desiredVoters=5", "nodeClasses.a.labels=x=y", "nodeClasses.a=", "liveness.silence=", "a.b.c=", "nodeClasses..labels=x", "=", "limits.nodes=99999999999"} {
 		f.Add(s)
@@ -286,7 +286,7 @@ func FuzzSetting(f *testing.F) {
 			}
 			return
 		}
-		_ = Validate(configuration(c)) // says no, but does not break
+		_ = Validate(configuration(c)) // may refuse, must not panic
 		for _, shown := range Settings(c) {
 			if shown.Key == key && shown.Default && value != "" {
 				t.Fatalf("%q is shown as %+v", s, shown)
@@ -295,8 +295,7 @@ func FuzzSetting(f *testing.F) {
 	})
 }
 
-// A weight of 0 is one that was said, a missing one has its default, and all of
-// them cannot be 0.
+// A weight of 0 is explicit, a missing one has its default, and not all of them can be 0.
 func TestWeightsAreSettings(t *testing.T) {
 	shown := func(c *v1.ClusterSpec) (all string) {
 		for _, s := range Settings(c) {
@@ -338,12 +337,12 @@ func TestWeightsAreSettings(t *testing.T) {
 	}
 }
 
-// Whatever can be set is seen in the difference, also what a class says.
+// Every setting can be set and appears in a diff, also those of a class.
 func TestEverySettingCanBeSetAndDiffers(t *testing.T) {
 	classed := &v1.ClusterSpec{NodeClasses: []*v1.NodeClass{{Name: "laptops"}}}
 	for _, key := range SettingKeys(classed) {
 		changed := proto.CloneOf(classed)
-		if err := Set(changed, key, "1"); err != nil { // whether it makes sense is asked later
+		if err := Set(changed, key, "1"); err != nil { // validity is checked later
 			t.Errorf("%s=1: %v", key, err)
 		}
 		if changes := DiffCluster(classed, changed); len(changes) != 1 || changes[0].Field != key {

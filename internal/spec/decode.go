@@ -18,14 +18,14 @@ import (
 
 type position struct{ line, column int }
 
-// decoder fills a message from a tree and remembers where every field stands,
-// so that what is found wrong later can be pointed at.
+// decoder fills a message from a YAML tree and remembers the position of every field, for
+// error messages.
 type decoder struct {
 	// kinds are those of the objects that the file may hold, the usual one first.
 	kinds     []string
 	positions map[string]position
 	found     violations
-	// strict is whether a text must be written as one.
+	// strict is whether strings must be quoted or look like strings.
 	strict bool
 }
 
@@ -38,8 +38,8 @@ func (d *decoder) refuse(node *yaml.Node, path, format string, args ...any) {
 	})
 }
 
-// locate gives a violation the position of its field or, if that is not in the
-// file, of the closest one around it.
+// locate gives a violation the position of its field or, if that is not in the file, of the
+// closest enclosing one.
 func (d *decoder) locate(v *Violation) {
 	if v.Line > 0 {
 		return
@@ -93,7 +93,7 @@ func listing(words []string) string {
 	return strings.Join(words[:last], ", ") + " and " + words[last]
 }
 
-// scalarAt looks up a key of a mapping, nil if it is not a plain value.
+// scalarAt looks up a key of a mapping, nil if it is not a scalar.
 func scalarAt(node *yaml.Node, key string) *yaml.Node {
 	for i := 0; i+1 < len(node.Content); i += 2 {
 		if node.Content[i].Value == key && node.Content[i+1].Kind == yaml.ScalarNode {
@@ -103,7 +103,7 @@ func scalarAt(node *yaml.Node, key string) *yaml.Node {
 	return nil
 }
 
-// plainNode refuses what files need not have and can do harm with.
+// plainNode refuses YAML features that files do not need and that can do harm.
 func (d *decoder) plainNode(path string, node *yaml.Node, depth int) bool {
 	switch {
 	case depth > maxDepth:
@@ -120,7 +120,7 @@ func (d *decoder) plainNode(path string, node *yaml.Node, depth int) bool {
 
 var knownTags = []string{"!!str", "!!int", "!!float", "!!bool", "!!null", "!!timestamp", "!!map", "!!seq"}
 
-// pairs calls use for every entry of a mapping with a key of its own.
+// pairs calls use for every entry of a mapping, without duplicates.
 func (d *decoder) pairs(path string, node *yaml.Node, use func(key, value *yaml.Node)) {
 	if node.Kind != yaml.MappingNode {
 		d.refuse(node, path, "must have fields, not be %s", nodeName(node))
@@ -204,7 +204,7 @@ func (d *decoder) mapping(path string, m protoreflect.Map, f protoreflect.FieldD
 	})
 }
 
-// entry reads a value that cannot be left out.
+// entry reads a required value.
 func (d *decoder) entry(path string, f protoreflect.FieldDescriptor, empty func() protoreflect.Value, node *yaml.Node, depth int) (protoreflect.Value, bool) {
 	if !d.plainNode(path, node, depth) {
 		return protoreflect.Value{}, false
@@ -242,7 +242,7 @@ func (d *decoder) value(path string, f protoreflect.FieldDescriptor, empty proto
 
 var timestampName = (*timestamppb.Timestamp)(nil).ProtoReflect().Descriptor().FullName()
 
-// wholeNumber says which ones a field may have.
+// wholeNumber describes the numbers that a field accepts.
 func wholeNumber(f protoreflect.FieldDescriptor) string {
 	rules, err := protovalidate.ResolveFieldRules(f)
 	if own := rules.GetInt32(); err == nil && own.HasGte() && own.HasLte() {
@@ -255,7 +255,7 @@ func wholeNumber(f protoreflect.FieldDescriptor) string {
 func scalar(f protoreflect.FieldDescriptor, node *yaml.Node) (v protoreflect.Value, want string) {
 	switch f.Kind() {
 	case protoreflect.StringKind:
-		// cpu: 1 and env: {DEBUG: true} mean the text that stands there.
+		// cpu: 1 and env: {DEBUG: true} mean the literal text.
 		return protoreflect.ValueOfString(node.Value), ""
 	case protoreflect.BoolKind:
 		b, err := strconv.ParseBool(node.Value)

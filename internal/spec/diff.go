@@ -12,8 +12,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
-// FieldChange is one field that differs, with its values as they stand in a
-// file. A value that is not there is empty.
+// FieldChange is one field that differs, with its values as in a file. A missing value is empty.
 type FieldChange struct {
 	Field    string
 	Old, New string
@@ -24,8 +23,8 @@ func Equal(a, b *v1.WorkloadSpec) bool {
 	return proto.Equal(inMeaning(a), inMeaning(b))
 }
 
-// inMeaning is a spec in canonical form, with the tag that an image's name leaves out. The canonical form alone keeps
-// the name as its author wrote it.
+// inMeaning is a spec in canonical form, with an explicit image tag. The canonical form alone keeps the name as its
+// author wrote it.
 func inMeaning(s *v1.WorkloadSpec) *v1.WorkloadSpec {
 	c := Normalized(s)
 	c.Image = tagged(c.GetImage())
@@ -35,7 +34,7 @@ func inMeaning(s *v1.WorkloadSpec) *v1.WorkloadSpec {
 // SameImage reports whether two names of an image mean the same tag or digest.
 func SameImage(a, b string) bool { return tagged(a) == tagged(b) }
 
-// tagged adds the tag that a name leaves out.
+// tagged adds the default tag to a name without one.
 func tagged(image string) string {
 	last := image[strings.LastIndex(image, "/")+1:]
 	if last == "" || strings.ContainsAny(last, ":@") {
@@ -44,9 +43,8 @@ func tagged(image string) string {
 	return image + ":latest"
 }
 
-// ReplacesNone reports whether going from one spec to another replaces no replica:
-// they differ at most in how many there are, of those of a job how many at once, in how
-// important they are and in how many are to stay when others need the room.
+// ReplacesNone reports whether going from one spec to another replaces no replica: they differ only in the number of
+// replicas, a job's parallelism, the priority and minAvailable.
 func ReplacesNone(a, b *v1.WorkloadSpec) bool {
 	a, b = inMeaning(a), inMeaning(b)
 	a.Replicas, b.Replicas = nil, nil
@@ -58,7 +56,7 @@ func ReplacesNone(a, b *v1.WorkloadSpec) bool {
 	return proto.Equal(a, b)
 }
 
-// RolledBack is an earlier spec of a workload, with everything that makes no revision as it is now.
+// RolledBack is an earlier spec of a workload, with the current values of everything that makes no revision.
 func RolledBack(now, earlier *v1.WorkloadSpec) *v1.WorkloadSpec {
 	now, back := proto.CloneOf(now), proto.CloneOf(earlier)
 	back.Replicas, back.MinAvailable, back.Priority = now.Replicas, now.MinAvailable, now.Priority
@@ -68,16 +66,15 @@ func RolledBack(now, earlier *v1.WorkloadSpec) *v1.WorkloadSpec {
 	return back
 }
 
-// Diff lists the fields in which two specs differ in meaning: in the order of
-// the contract, map entries by key. It is empty exactly if they are Equal.
+// Diff lists the fields in which two specs differ in meaning: in the order of the API, map entries by key. It is empty
+// exactly if they are Equal.
 func Diff(a, b *v1.WorkloadSpec) []FieldChange {
 	var d differ
 	d.message("spec", inMeaning(a).ProtoReflect(), inMeaning(b).ProtoReflect())
 	return d.changes
 }
 
-// DiffWorkload is Diff for all of a workload that its author gives: labels and
-// annotations too.
+// DiffWorkload is Diff for everything that a workload's author writes, labels and annotations included.
 func DiffWorkload(a, b *v1.Workload) []FieldChange {
 	var d differ
 	d.authored(a.GetMetadata(), b.GetMetadata())
@@ -100,8 +97,8 @@ type authored interface {
 	GetMetadata() *v1.Metadata
 }
 
-// Given lists the fields that the author of a workload has set, in canonical
-// form, as changes from nothing. Defaults are not among them.
+// Given lists the fields that the author of a workload has set, in canonical form, as changes from nothing. It omits
+// defaults.
 func Given(w *v1.Workload) []FieldChange {
 	none := &v1.WorkloadSpec{}
 	var written, normal differ
@@ -125,7 +122,7 @@ type differ struct {
 	changes []FieldChange
 }
 
-// authored compares what of an object's metadata is its author's.
+// authored compares the part of an object's metadata that its author writes.
 func (d *differ) authored(a, b *v1.Metadata) {
 	fields := a.ProtoReflect().Descriptor().Fields()
 	for _, name := range []protoreflect.Name{"labels", "annotations"} {
@@ -176,7 +173,7 @@ func (d *differ) mapping(path string, f protoreflect.FieldDescriptor, a, b proto
 	}
 }
 
-// value compares two values of a field, of which either may be missing.
+// value compares two values of a field. Either may be missing.
 func (d *differ) value(path string, f protoreflect.FieldDescriptor, a, b protoreflect.Value) {
 	switch {
 	case !a.IsValid() && !b.IsValid():
@@ -191,8 +188,7 @@ func (d *differ) value(path string, f protoreflect.FieldDescriptor, a, b protore
 	}
 }
 
-// appeared compares a message with none. One without content still differs from
-// none, for instance as an entry of a list.
+// appeared compares a message with none. Even an empty message differs from none, for instance as an entry of a list.
 func (d *differ) appeared(path string, a, b protoreflect.Value) {
 	before := len(d.changes)
 	if a.IsValid() {
@@ -218,7 +214,7 @@ func present(m protoreflect.Message, f protoreflect.FieldDescriptor) protoreflec
 	return m.Get(f)
 }
 
-// text is a value as in a file, where an empty one needs its quotes.
+// text is a value as in a file, where an empty one needs quotes.
 func text(v protoreflect.Value) string {
 	if !v.IsValid() {
 		return ""
@@ -229,8 +225,7 @@ func text(v protoreflect.Value) string {
 	return `""`
 }
 
-// entryPath is the path of a map's entry for people: quoted only where the key
-// would not be read as one word.
+// entryPath is the readable path of a map entry: quoted only if the key is not one word.
 func entryPath(parent, key string) string {
 	if plainKey().MatchString(key) {
 		return parent + "[" + key + "]"

@@ -11,8 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// EncodeJSON writes a message in the API's JSON, indented, the same bytes for
-// the same message.
+// EncodeJSON writes a message in the API's JSON, indented, and always in the same way.
 func EncodeJSON(msg proto.Message) ([]byte, error) {
 	raw, err := protojson.Marshal(msg)
 	if err != nil {
@@ -53,9 +52,8 @@ func EncodeYAML(msg proto.Message) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// quoteTabs has texts quoted of which a line begins with a tab. They would be
-// written line by line as they are, and who reads that takes the tab for a wrong
-// indentation.
+// quoteTabs quotes texts with a line that begins with a tab. A block literal of them would
+// be unreadable, because the tab would count as wrong indentation.
 func quoteTabs(node *yaml.Node) {
 	if strings.Contains("\n"+node.Value, "\n\t") {
 		node.Style = yaml.DoubleQuotedStyle

@@ -11,10 +11,10 @@ import (
 // answer, and costs no more than one with a few mistakes.
 const maxViolations = 50
 
-// Violation is one thing that is wrong with an object, in words for its author.
+// Violation is one mistake in an object, in words for its author.
 type Violation struct {
-	// Field is the path as the author writes it: spec.ports[0].port. It is
-	// empty when the whole object is meant.
+	// Field is the path as the author writes it: spec.ports[0].port. It is empty for the
+	// whole object.
 	Field string
 	// Message continues the field's name: "must be between 1 and 65535".
 	Message string
@@ -22,7 +22,7 @@ type Violation struct {
 	Line, Column int
 }
 
-// Error says what is wrong with what was given.
+// Error lists everything that is wrong with an input.
 type Error struct {
 	// File is the name of the file, empty when there is none.
 	File       string
@@ -56,7 +56,7 @@ func (e *Error) line(v Violation) string {
 	return strings.Join(append(parts, v.Message), ": ")
 }
 
-// violations gathers what is wrong, up to maxViolations.
+// violations collects up to maxViolations.
 type violations []Violation
 
 func (v *violations) add(field, format string, args ...any) {

@@ -16,7 +16,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
-// MaxFileSize is how large a file may be, all its documents together.
+// MaxFileSize is the largest size of a file, with all its documents.
 const MaxFileSize = 4 << 20
 
 // maxDocuments is how many objects a file may hold.
@@ -57,9 +57,8 @@ var fileKinds = func() []string {
 	return kinds
 }()
 
-// Decode reads a file of YAML or JSON documents. The name stands in errors
-// only. Whatever is wrong, in all documents, comes as one *Error with lines and
-// columns.
+// Decode reads a file of YAML or JSON documents. The name is only for errors. All mistakes
+// in all documents come as one *Error with lines and columns.
 func Decode(name string, data []byte) ([]Document, error) {
 	if len(data) > MaxFileSize {
 		return nil, fileError(name, 0, "has %d bytes and may have %d; split it into several files", len(data), MaxFileSize)
@@ -87,8 +86,7 @@ func Decode(name string, data []byte) ([]Document, error) {
 	return docs, nil
 }
 
-// DecodeConfiguration reads a file that holds one Configuration, as Decode reads
-// others.
+// DecodeConfiguration reads a file that holds one Configuration, in the same way.
 func DecodeConfiguration(name string, data []byte) (*v1.Configuration, error) {
 	if len(data) > MaxFileSize {
 		return nil, fileError(name, 0, "has %d bytes and may have %d", len(data), MaxFileSize)
@@ -118,12 +116,11 @@ func fileError(name string, line int, format string, args ...any) error {
 	return &Error{File: name, Violations: []Violation{v}}
 }
 
-// readNodes gives the root of every document that is not empty.
+// readNodes returns the root of every document that is not empty.
 func readNodes(name string, data []byte) ([]*yaml.Node, error) {
 	data = bytes.TrimPrefix(data, []byte("\ufeff"))
 	if start := bytes.TrimLeft(data, " \t\r\n"); len(start) > 0 && start[0] == '{' {
-		// A flow mapping of YAML begins like this too, so what is not JSON gets
-		// its second chance.
+		// A YAML flow mapping also begins like this, so what is not JSON is tried as YAML.
 		if nodes, err := readJSON(data); err == nil {
 			return nodes, tooMany(name, nodes)
 		}
@@ -157,7 +154,7 @@ func tooMany(name string, nodes []*yaml.Node) error {
 
 var yamlLine = regexp.MustCompile(`^line (\d+): `)
 
-// syntaxError moves the line that the YAML reader names to where ours stand.
+// syntaxError moves the YAML reader's line number to where ours is.
 func syntaxError(name string, err error) error {
 	text, line := strings.TrimPrefix(err.Error(), "yaml: "), 0
 	if m := yamlLine.FindStringSubmatch(text); m != nil {
@@ -167,8 +164,8 @@ func syntaxError(name string, err error) error {
 	return fileError(name, line, "is not YAML: %s", text)
 }
 
-// decodeObject reads one document and checks it. Its error is for what is not
-// the author's fault.
+// decodeObject reads one document and checks it. Its error is for failures that are not the
+// author's mistake.
 func decodeObject(node *yaml.Node, kinds ...string) (Document, violations, error) {
 	d := &decoder{kinds: kinds, positions: map[string]position{"": {node.Line, node.Column}}}
 	msg := d.object(node)

@@ -91,7 +91,7 @@ func TestDecodeJSON(t *testing.T) {
 	}
 }
 
-// What is wrong in a file comes with its place.
+// Mistakes in a file come with their position.
 func TestDecodeRefusals(t *testing.T) {
 	const head = "kind: Workload\nmetadata: {name: web}\nspec:\n  image: hello\n"
 	for _, c := range []struct{ file, want string }{
@@ -141,7 +141,7 @@ func TestDecodeRefusals(t *testing.T) {
 }
 
 // The object is refused in the same words by the API and in a file.
-func TestFileAndAPISayTheSame(t *testing.T) {
+func TestFileAndAPIUseTheSameWords(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := &v1.Workload{Kind: "Workload", Metadata: &v1.Metadata{Name: rapid.SampledFrom([]string{"", "web", "WEB"}).Draw(t, "name")}, Spec: anySpec().Draw(t, "spec")}
 		file, err := spec.EncodeYAML(w)
@@ -162,7 +162,7 @@ func TestFileAndAPISayTheSame(t *testing.T) {
 	})
 }
 
-// words are the violations without places, sorted by nothing but their text.
+// words are the violations without positions, sorted by text.
 func words(err error) string {
 	broken, _ := errors.AsType[*spec.Error](err)
 	if broken == nil {

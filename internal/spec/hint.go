@@ -1,6 +1,6 @@
 package spec
 
-// Hint is a command that a message tells people to run, which must reach the namespace that the message is about.
+// Hint is a command for people to run, with the namespace that the message is about.
 func Hint(namespace, command string) string {
 	if namespace == "" || namespace == DefaultNamespace {
 		return command

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// HumanBytes writes an amount of bytes for people: exactly where that is short, as amounts that people chose are, else
+// HumanBytes formats an amount of bytes for people: exactly if that is short, as for amounts that people chose, else
 // rounded down to one decimal, so that it never promises more than there is. Programs read FormatBytes.
 func HumanBytes(n int64) string {
 	const short = 4 // digits

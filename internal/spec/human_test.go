@@ -6,7 +6,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestAmountsForPeople(t *testing.T) {
+func TestHumanBytes(t *testing.T) {
 	for n, want := range map[int64]string{
 		0: "0", 1000: "1000", 64 << 20: "64Mi", 1536 << 20: "1536Mi", 24551344 << 10: "23.4Gi", 123456789: "117Mi", 99999: "97.6Ki", 8 << 50: "8Pi",
 	} {
@@ -16,7 +16,7 @@ func TestAmountsForPeople(t *testing.T) {
 	}
 }
 
-func TestAmountsForPeopleAreShortAndNeverTooMuch(t *testing.T) {
+func TestHumanBytesAreShortAndNeverTooMuch(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.Int64Range(0, maxBytes).Draw(t, "bytes")
 		text := HumanBytes(n)

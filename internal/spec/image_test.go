@@ -8,12 +8,12 @@ import (
 	"pgregory.net/rapid"
 )
 
-// imageSyntax is the syntax as one would write it down: too slow to be used for
-// every call.
+// imageSyntax is the syntax as a regular expression, which is too slow to be used for every
+// call.
 var imageSyntax = regexp.MustCompile(`^([A-Za-z0-9.-]+(:[0-9]+)?/)?[a-z0-9]+([._-]+[a-z0-9]+)*(/[a-z0-9]+([._-]+[a-z0-9]+)*)*` +
 	`(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@[a-z0-9]+:[0-9a-f]{32,128})?$`)
 
-// someImage is a name near the borders of the syntax.
+// someImage is a name near the edges of the syntax.
 var someImage = rapid.Custom(func(t *rapid.T) string {
 	var b strings.Builder
 	for range rapid.IntRange(0, 7).Draw(t, "parts") {
@@ -24,7 +24,7 @@ var someImage = rapid.Custom(func(t *rapid.T) string {
 	return b.String()
 })
 
-func TestImagesAreWhatTheSyntaxSays(t *testing.T) {
+func TestImageNamesMatchTheSyntax(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		name := someImage.Draw(t, "name")
 		if got, want := validImage(name), imageSyntax.MatchString(name); got != want {

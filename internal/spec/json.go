@@ -12,12 +12,11 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// maxDepth bounds how deep a file may nest. The contract needs about six.
+// maxDepth bounds the nesting of a file. The API needs about six levels.
 const maxDepth = 100
 
-// readJSON reads one or more JSON values into the tree that YAML gives, with
-// their positions. YAML contains JSON in theory, but its reader refuses some
-// escapes that JSON writers use.
+// readJSON reads one or more JSON values into a YAML tree, with their positions. In theory
+// YAML includes JSON, but its reader refuses some escapes that JSON writers use.
 func readJSON(data []byte) ([]*yaml.Node, error) {
 	r := &jsonReader{data: data, dec: json.NewDecoder(bytes.NewReader(data)), line: 1}
 	r.dec.UseNumber()
@@ -34,8 +33,8 @@ func readJSON(data []byte) ([]*yaml.Node, error) {
 	}
 }
 
-// ExplainJSON says what of a JSON text is not as the message has it, nil if nothing
-// can be said: it is for those who could not read the text.
+// ExplainJSON says what in a JSON text does not match the message, nil if it finds nothing.
+// It is for callers that could not decode the text.
 func ExplainJSON(data []byte, message proto.Message) *Error {
 	nodes, err := readJSON(data)
 	if err != nil {
@@ -55,7 +54,7 @@ func ExplainJSON(data []byte, message proto.Message) *Error {
 type jsonReader struct {
 	data []byte
 	dec  *json.Decoder
-	// Where the reader has counted lines to.
+	// How far the reader has counted lines.
 	offset, line, lineStart int
 }
 
@@ -130,7 +129,7 @@ func (r *jsonReader) content(node *yaml.Node, depth int) error {
 	}
 }
 
-// noEOF tells the end in the middle of a value from the end of the file.
+// noEOF distinguishes the end in the middle of a value from the end of the file.
 func noEOF(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF

@@ -10,21 +10,21 @@ import (
 	"github.com/cloudless/cloudless/internal/crontab"
 )
 
-// The kinds of workloads beside services, which are written by leaving the kind
-// out, so that saying nothing has one form.
+// The kinds of workloads beside services. A service leaves the kind empty, so that it has
+// one form.
 const (
 	kindService = "service"
 	// KindJob runs until its work is done.
 	KindJob = "job"
-	// KindCron makes jobs at certain times.
+	// KindCron creates jobs at certain times.
 	KindCron = "cron"
-	// KindDaemon has one replica on every node that suits.
+	// KindDaemon has one replica on every suitable node.
 	KindDaemon = "daemon"
 )
 
 var workloadKinds = []string{kindService, KindJob, KindCron, KindDaemon}
 
-// KindOf is the kind of a workload in words: "service" where nothing is said.
+// KindOf is the kind of a workload in words: "service" if it is empty.
 func KindOf(s *v1.WorkloadSpec) string {
 	if s.GetKind() == "" {
 		return kindService
@@ -32,7 +32,7 @@ func KindOf(s *v1.WorkloadSpec) string {
 	return s.GetKind()
 }
 
-// runsOnce is the restart policy of jobs: what fails is replaced and not restarted.
+// runsOnce is the restart policy of jobs: failed replicas are replaced and not restarted.
 const runsOnce = "never"
 
 // Defaults of jobs and crons.
@@ -43,7 +43,7 @@ const (
 	defaultOverlap     = "skip"
 )
 
-// What a cron does about a job of before that is not over yet.
+// What a cron does if an earlier job is still running.
 const (
 	OverlapSkip    = defaultOverlap
 	OverlapAllow   = "allow"
@@ -55,7 +55,7 @@ const RunSuffix = len("-20060102-1504")
 
 const maxName = 63
 
-// normalKind fills in what a kind says by itself.
+// normalKind fills in what follows from the kind.
 func normalKind(s *v1.WorkloadSpec) {
 	switch s.Kind {
 	case kindService, "":
@@ -114,8 +114,8 @@ func normalCron(c *v1.Cron) {
 	}
 }
 
-// Size is how many replicas a workload has at a time or keeps as a proof of its
-// work, whichever is more; 0 of a daemon, which the nodes bound.
+// Size is how many replicas a workload has at a time or keeps as a proof of its work,
+// whichever is more; 0 for a daemon, which has as many as nodes.
 func Size(s *v1.WorkloadSpec) int32 {
 	if runsToEnd(s) {
 		return Normalized(s).GetJob().GetCompletions()
@@ -130,16 +130,16 @@ func JobOf(s *v1.WorkloadSpec) (completions, parallelism, retries int, deadline 
 	return int(j.GetCompletions()), int(j.GetParallelism()), int(j.GetRetries()), deadline
 }
 
-// BackoffOf is the first and the longest pause before a replica that failed is
-// replaced. The spec is in canonical form.
+// BackoffOf is the first and the longest pause before a failed replica is replaced. The
+// spec is in canonical form.
 func BackoffOf(s *v1.WorkloadSpec) (first, longest time.Duration) {
 	first, _ = ParseDuration(s.GetRestart().GetBackoff())
 	longest, _ = ParseDuration(s.GetRestart().GetMaxBackoff())
 	return first, longest
 }
 
-// checkKind refuses what makes no sense for a kind. It is given what the author
-// wrote and its canonical form.
+// checkKind refuses what makes no sense for a kind. It gets what the author wrote and its
+// canonical form.
 func checkKind(name string, written, s *v1.WorkloadSpec, found *violations) {
 	switch s.Kind {
 	case "":
@@ -171,9 +171,9 @@ func checkKind(name string, written, s *v1.WorkloadSpec, found *violations) {
 	}
 }
 
-// TooFew says in words that a service with so many replicas could not keep its
-// minAvailable, and is empty if it could: nobody could ever push any of them out. A
-// service that is stopped, with no replicas, has nothing to keep.
+// TooFew says that a service with so many replicas could not keep its minAvailable, because
+// none of them could ever be preempted. It is empty if the service could. A stopped
+// service, with no replicas, has nothing to keep.
 func TooFew(s *v1.WorkloadSpec, replicas int32) string {
 	if replicas == 0 || s.GetMinAvailable() <= replicas {
 		return ""
@@ -181,7 +181,7 @@ func TooFew(s *v1.WorkloadSpec, replicas int32) string {
 	return fmt.Sprintf("must be at most the number of replicas: %d is more than %d", s.GetMinAvailable(), replicas)
 }
 
-// checkNoService refuses what only services have.
+// checkNoService refuses fields that only services have.
 func checkNoService(written *v1.WorkloadSpec, why string, found *violations) {
 	if written.Replicas != nil {
 		found.add("spec.replicas", "is not for %s; leave it out", why)

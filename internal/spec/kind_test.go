@@ -48,9 +48,8 @@ func TestKindsHaveDefaults(t *testing.T) {
 	}
 }
 
-// What the cluster's configuration says for all workloads is not what a job is
-// refused for.
-func TestDefaultsOfTheClusterFitEveryKind(t *testing.T) {
+// Defaults in the cluster's configuration do not make a job invalid.
+func TestClusterDefaultsFitEveryKind(t *testing.T) {
 	d := &v1.WorkloadDefaults{Restart: &v1.Restart{Policy: "on-failure", Backoff: "2s", MaxBackoff: "10s", Reset_: "1m"}}
 	for _, kind := range []string{"", KindJob, KindCron, KindDaemon} {
 		w := kinded(kind, nil)
@@ -64,7 +63,7 @@ func TestDefaultsOfTheClusterFitEveryKind(t *testing.T) {
 	}
 }
 
-func TestWhatMakesNoSenseForAKindIsRefused(t *testing.T) {
+func TestFieldsOfOtherKindsAreRefused(t *testing.T) {
 	long := strings.Repeat("a", 50)
 	for _, c := range []struct {
 		name   string
@@ -139,9 +138,8 @@ func TestWhatMakesNoSenseForAKindIsRefused(t *testing.T) {
 	}
 }
 
-// A service may keep all of its replicas, and one that is stopped may say how many
-// it will keep.
-func TestMinAvailableOfAllAndOfNone(t *testing.T) {
+// A service may keep all of its replicas, and a stopped one may say how many it will keep.
+func TestMinAvailableOfAllReplicasAndOfAStoppedService(t *testing.T) {
 	for _, replicas := range []int32{2, 0} {
 		w := kinded("", func(s *v1.WorkloadSpec) { s.Replicas, s.MinAvailable = new(replicas), 2 })
 		if err := Validate(w); err != nil {

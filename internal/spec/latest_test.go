@@ -6,7 +6,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
-func TestLatestIsTheTagThatIsLeftOut(t *testing.T) {
+func TestMissingTagMeansLatest(t *testing.T) {
 	image := func(name string) *v1.WorkloadSpec { return &v1.WorkloadSpec{Image: name} }
 	for _, test := range []struct {
 		a, b string

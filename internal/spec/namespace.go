@@ -12,7 +12,7 @@ func ValidateNamespace(n *v1.Namespace) error { return Validate(n) }
 
 func init() { checkObjects(checkNamespace) }
 
-// checkNamespace adds what the rules of the contract cannot say.
+// checkNamespace checks what the API's rules cannot express.
 func checkNamespace(n *v1.Namespace, found *violations) {
 	if n.GetMetadata().GetName() == "" && !found.has("metadata.name") {
 		found.add("metadata.name", "is missing")
@@ -28,8 +28,8 @@ func checkNamespace(n *v1.Namespace, found *violations) {
 	readAmount(path+".bandwidth", q.GetBandwidth(), ParseBandwidth, found)
 }
 
-// NormalizeNamespace brings a namespace to its canonical form in place: amounts
-// are written in one way, and what says nothing is left out.
+// NormalizeNamespace brings a namespace to its canonical form in place: amounts are written
+// in one way, and empty parts are removed.
 func NormalizeNamespace(n *v1.Namespace) {
 	n.ApiVersion, n.Kind = APIVersion, KindNamespace
 	if n.Metadata == nil {

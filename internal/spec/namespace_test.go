@@ -9,7 +9,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
-// Files hold namespaces beside workloads, and point at what is wrong.
+// Files can hold namespaces beside workloads, and errors have positions.
 func TestNamespaceFile(t *testing.T) {
 	docs, err := Decode("f", []byte("kind: Namespace\nmetadata: {name: shop}\nspec:\n  quota: {cpu: 1.5, memory: 8Gi, gpu: 0}\n---\nkind: Workload\nmetadata: {name: web}\nspec: {image: hello}\n"))
 	if err != nil || len(docs) != 2 || docs[0].Kind != KindNamespace || docs[1].Kind != KindWorkload {
@@ -37,7 +37,7 @@ func TestNamespaceFile(t *testing.T) {
 	}
 }
 
-// The same quota in other words is the same; none at all is not no limit.
+// The same quota in another notation is the same; "nothing" differs from "no limit".
 func TestNamespacesMeanTheSame(t *testing.T) {
 	space := func(q *v1.Quota) *v1.Namespace {
 		return &v1.Namespace{Metadata: &v1.Metadata{Name: "shop"}, Spec: &v1.NamespaceSpec{Quota: q}}
@@ -71,8 +71,8 @@ func TestNamespacesMeanTheSame(t *testing.T) {
 	}
 }
 
-// What nodes keep for themselves has one form, and nonsense is refused where it is
-// set and not on the nodes.
+// The reserve of nodes has one form, and nonsense is refused when it is set and not on the
+// nodes.
 func TestReservedHasOneForm(t *testing.T) {
 	written := &v1.ClusterSpec{
 		Reserved: &v1.ResourceAmounts{Cpu: "0.5"}, Overcommit: &v1.Overcommit{},

@@ -10,10 +10,10 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
-// The labels of a node that the cluster knows by itself. Rules and selectors see
-// them as they see those of operators.
+// The labels of a node that the cluster sets itself. Rules and selectors treat them like
+// those of operators.
 const (
-	// OwnLabels is what they begin with; nobody else can set such a label.
+	// OwnLabels is their prefix; users cannot set such a label.
 	OwnLabels = "node.cloudless/"
 
 	LabelName     = OwnLabels + "name"
@@ -25,14 +25,14 @@ const (
 	LabelGPU      = OwnLabels + "gpu"
 )
 
-// The labels that say where a node stands.
+// The labels that say where a node is.
 const (
 	LabelRegion = "region"
 	LabelZone   = "zone"
 )
 
-// NodeLabels are all labels of a node: those that it was given, and those that the
-// cluster knows by itself. What is not known is left out.
+// NodeLabels are all labels of a node: the operator's and the cluster's own. Unknown ones
+// are omitted.
 func NodeLabels(n *v1.Node) map[string]string {
 	given := n.GetMetadata().GetLabels()
 	all := make(map[string]string, len(given)+7)
@@ -56,8 +56,7 @@ func NodeLabels(n *v1.Node) map[string]string {
 	return all
 }
 
-// checkNode finds what the rules of the contract cannot say about what
-// somebody wants to be said of a node.
+// checkNode checks what the API's rules cannot express about changes of a node.
 func checkNode(msg proto.Message, found *violations) {
 	switch m := msg.(type) {
 	case *v1.EnrollRequest:
@@ -86,7 +85,7 @@ func checkNodeLabels(labels map[string]string, found *violations) {
 	}
 }
 
-// checkTaints refuses two of which one would replace the other.
+// checkTaints refuses two taints of which one would replace the other.
 func checkTaints(taints []*v1.Taint, found *violations) {
 	for i, t := range taints {
 		if slices.ContainsFunc(taints[:i], func(o *v1.Taint) bool { return SameTaint(o, t) }) {
@@ -95,13 +94,13 @@ func checkTaints(taints []*v1.Taint, found *violations) {
 	}
 }
 
-// SameTaint is whether one taint takes the place of the other: a node has one of
-// each key and effect.
+// SameTaint reports whether one taint replaces the other: a node has one of each key and
+// effect.
 func SameTaint(a, b *v1.Taint) bool {
 	return a.GetKey() == b.GetKey() && a.GetEffect() == b.GetEffect()
 }
 
-// FormatTaint writes a taint as it is given on the command line.
+// FormatTaint formats a taint as on the command line.
 func FormatTaint(t *v1.Taint) string {
 	if t.GetValue() == "" {
 		return t.GetKey() + ":" + t.GetEffect()
@@ -109,8 +108,8 @@ func FormatTaint(t *v1.Taint) string {
 	return t.GetKey() + "=" + t.GetValue() + ":" + t.GetEffect()
 }
 
-// LinkOf is what a node's network carries in bits per second: what the operator
-// says, or else the machine; empty if nobody does.
+// LinkOf is the bandwidth of a node's network in bits per second: what the operator says,
+// or else the machine; empty if unknown.
 func LinkOf(n *v1.Node) string {
 	if said := n.GetSpec().GetBandwidth(); said != "" {
 		return said
@@ -118,10 +117,10 @@ func LinkOf(n *v1.Node) string {
 	return n.GetStatus().GetCapacity().GetBandwidth()
 }
 
-// ModelMatches is whether a GPU of a model is one of the wished: of that name, or
-// with those words in its name, as "a100" is in "a100-sxm4-40gb".
-func ModelMatches(model, wished string) bool {
-	return wished == "" || strings.Contains("-"+model+"-", "-"+GPUModel(wished)+"-")
+// ModelMatches reports whether a GPU model matches the requested one: by its full name, or
+// by some words of it, as "a100" matches "a100-sxm4-40gb".
+func ModelMatches(model, requested string) bool {
+	return requested == "" || strings.Contains("-"+model+"-", "-"+GPUModel(requested)+"-")
 }
 
 // GPUModel is the name of a GPU in the form in which names are compared: lower

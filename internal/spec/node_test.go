@@ -9,8 +9,7 @@ import (
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
-// What the cluster knows by itself goes before what somebody wrote, and what is
-// not known is not there.
+// The cluster's own labels override others, and unknown ones are missing.
 func TestNodeLabels(t *testing.T) {
 	n := &v1.Node{
 		Metadata: &v1.Metadata{Name: "n1", Labels: map[string]string{"disk": "ssd", spec.LabelArch: "z80", spec.LabelGPU: "none"}},

@@ -6,7 +6,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
-// Defaults of the contract.
+// Defaults of the API.
 const (
 	defaultDriver     = "container"
 	defaultNetwork    = "node"
@@ -19,9 +19,8 @@ const (
 	defaultGrace      = "10s"
 )
 
-// Normalize brings a workload to its canonical form in place: what was left out
-// is filled in and amounts are written in one way. What cannot be read is left
-// as it is, for Validate to refuse.
+// Normalize brings a workload to its canonical form in place: it fills in defaults and
+// writes amounts in one way. Unreadable values stay as they are, for Validate to refuse.
 func Normalize(w *v1.Workload) {
 	w.ApiVersion, w.Kind = APIVersion, KindWorkload
 	if w.Metadata == nil {
@@ -34,7 +33,7 @@ func Normalize(w *v1.Workload) {
 	normalizeSpec(w.Spec)
 }
 
-// Normalized returns a spec in canonical form and leaves the given one alone.
+// Normalized returns a spec in canonical form and does not change its argument.
 func Normalized(s *v1.WorkloadSpec) *v1.WorkloadSpec {
 	c := &v1.WorkloadSpec{}
 	proto.Merge(c, s)
@@ -66,8 +65,8 @@ func normalizeSpec(s *v1.WorkloadSpec) {
 	normalDuration(&s.Stop.Grace, defaultGrace)
 }
 
-// normalResources returns nil where nothing is said, so that saying nothing has
-// one form. A limit without a request is requested too.
+// normalResources returns nil for an empty message, so that "nothing set" has one form. A
+// limit without a request is also requested.
 func normalResources(r *v1.Resources) *v1.Resources {
 	limits := normalAmounts(r.GetLimits())
 	requests := normalAmounts(r.GetRequests())

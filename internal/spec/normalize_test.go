@@ -13,7 +13,7 @@ import (
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
-func TestNormalizeFillsInAndRewrites(t *testing.T) {
+func TestNormalizeFillsInDefaultsAndRewritesAmounts(t *testing.T) {
 	w := hello()
 	w.Spec.Ports = []*v1.Port{{Port: 80}}
 	w.Spec.Placement = &v1.Placement{}
@@ -41,7 +41,7 @@ func TestNormalizeFillsInAndRewrites(t *testing.T) {
 	}
 }
 
-// anySpec draws specs of which many are valid, written in many ways.
+// anySpec draws specs, many of them valid, in many notations.
 func anySpec() *rapid.Generator[*v1.WorkloadSpec] {
 	cpu := rapid.SampledFrom([]string{"", "1", "1000m", "0.5", "500m", "2", "bad", "1234.567"})
 	memory := rapid.SampledFrom([]string{"", "1Gi", "1024Mi", "64Mi", "1.3Gi", "1000000000", "bad"})
@@ -117,7 +117,7 @@ func TestEqualSpecsHaveNoDiff(t *testing.T) {
 	})
 }
 
-// No spec at all means all defaults.
+// A nil spec means all defaults.
 func TestNilSpec(t *testing.T) {
 	if !spec.Equal(nil, &v1.WorkloadSpec{}) || len(spec.Diff(nil, hello().Spec)) != 1 || !spec.ReplacesNone(nil, nil) {
 		t.Errorf("a missing spec differs by %v", spec.Diff(nil, hello().Spec))
@@ -168,7 +168,7 @@ func TestDiffWorkloadShowsLabelsToo(t *testing.T) {
 	}
 }
 
-// What is given is shown even if it is the default, and defaults are not.
+// Given fields are shown even if they equal the default; defaults are not.
 func TestGiven(t *testing.T) {
 	w := hello()
 	w.Metadata.Labels = map[string]string{"app": "web"}

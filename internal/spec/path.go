@@ -28,8 +28,8 @@ func keyPath(parent, key string) string {
 	return parent + "[" + strconv.Quote(key) + "]"
 }
 
-// parentPath takes the last step off a path; the path of the root is empty. A
-// quoted key may hold dots and brackets, so the path is read from its start.
+// parentPath removes the last step of a path; the path of the root is empty. A quoted key
+// may hold dots and brackets, so the path is read from its start.
 func parentPath(path string) string {
 	parent, quoted := 0, false
 	for i := 1; i < len(path); i++ {

@@ -23,7 +23,7 @@ const (
 	PhasePlaced    = "placed"    // has a node that does not know of it yet
 	PhasePreparing = "preparing" // its image is pulled and its container created
 	PhaseRunning   = "running"   // its program runs
-	PhaseBackoff   = "backoff"   // its program ended and waits to be started again
+	PhaseBackoff   = "backoff"   // its program ended and will be restarted
 	PhaseStopping  = "stopping"  // its program was asked to end
 	PhaseCompleted = "completed" // ended well and will not run again
 	PhaseFailed    = "failed"    // ended badly and will not run again

@@ -12,11 +12,11 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
-// DefaultPriority is that of a workload that says nothing. What has a higher one
-// may push others out.
+// DefaultPriority is used if a workload sets none. A workload with a higher one may preempt
+// others.
 const DefaultPriority = 100
 
-// PriorityOf is the priority of a workload, whether it says it or not.
+// PriorityOf is the priority of a workload, explicit or default.
 func PriorityOf(s *v1.WorkloadSpec) int32 {
 	if s == nil || s.Priority == nil {
 		return DefaultPriority
@@ -24,19 +24,18 @@ func PriorityOf(s *v1.WorkloadSpec) int32 {
 	return s.GetPriority()
 }
 
-// The places that replicas can be levelled over or kept together in, beside the
-// keys of labels.
+// The topology keys that replicas can be levelled over or kept together in, beside those of
+// labels.
 const (
 	keyNode = "node"
 	keyZone = "zone"
 )
 
-// defaultStrategy is written by leaving it out, so that a placement which says
-// nothing else can be left out too.
+// defaultStrategy is normalized to empty, so that an otherwise empty placement can be
+// removed, too.
 const defaultStrategy = "pack"
 
-// normalPlacement brings a placement to its canonical form, which is nil for one
-// that says nothing.
+// normalPlacement brings a placement to its canonical form, which is nil if it is empty.
 func normalPlacement(p *v1.Placement) *v1.Placement {
 	if p == nil {
 		return nil
@@ -68,7 +67,7 @@ func normalPlacement(p *v1.Placement) *v1.Placement {
 	return p
 }
 
-// checkPlacement checks what the rules of the contract cannot.
+// checkPlacement checks what the API's rules cannot express.
 func checkPlacement(p *v1.Placement, found *violations) {
 	const path = "spec.placement"
 	for i, r := range p.GetRequire() {
@@ -106,7 +105,7 @@ func checkPlacement(p *v1.Placement, found *violations) {
 	checkWeights(path+".weights", p.GetWeights(), found)
 }
 
-// checkPlaces refuses places without a name: a node that is nowhere is in none.
+// checkPlaces refuses places without a name: a node without a place is in none.
 func checkPlaces(at, what string, names []string, found *violations) {
 	for i, name := range names {
 		if name == "" {
@@ -137,7 +136,7 @@ func checkTopologyKey(at, key string, found *violations) {
 	}
 }
 
-// checkWeights refuses weights by which no node would be better than another.
+// checkWeights refuses weights that are all 0.
 func checkWeights(at string, w *v1.ScoreWeights, found *violations) {
 	if w == nil {
 		return
@@ -150,7 +149,7 @@ func checkWeights(at string, w *v1.ScoreWeights, found *violations) {
 	found.add(at, "must not all be 0, because nothing would be left to choose a node by: make one at least 0.001, or leave one out for its default")
 }
 
-// checkLabelRule holds the values of a rule against its operator.
+// checkLabelRule checks the values of a rule against its operator.
 func checkLabelRule(at string, r *v1.LabelRule, found *violations) {
 	values := r.GetValues()
 	fits, want := len(values) == 1, "one value"
@@ -180,16 +179,16 @@ func checkLabelRule(at string, r *v1.LabelRule, found *violations) {
 	}
 }
 
-// NodePolicy is what the configuration says about how much of a node is used.
+// NodePolicy is the configured use of a node's capacity.
 type NodePolicy struct {
-	// Overcommit is in percent; what is not set stands for 100.
+	// Overcommit is in percent; unset means 100.
 	Overcommit *v1.Overcommit
 	// Reserved is kept for the system.
 	Reserved *v1.ResourceAmounts
 }
 
-// NodePolicyOf returns what holds for a node: what the first class that matches says,
-// and what the cluster says about the rest.
+// NodePolicyOf returns the policy for a node: from the first class that matches, and from
+// the cluster for the rest.
 func NodePolicyOf(c *v1.ClusterSpec, n *v1.Node) NodePolicy {
 	class := NodeClassOf(c, n)
 	own, all := cmp.Or(class.GetOvercommit(), &v1.Overcommit{}), cmp.Or(c.GetOvercommit(), &v1.Overcommit{})
@@ -206,11 +205,11 @@ func NodePolicyOf(c *v1.ClusterSpec, n *v1.Node) NodePolicy {
 	}
 }
 
-// NodeClassOf is the first class that a node is of, nil if there is none. All labels
-// count that rules of workloads can use.
+// NodeClassOf is the first class that matches a node, nil if there is none. It matches all
+// labels that rules of workloads can use.
 func NodeClassOf(c *v1.ClusterSpec, n *v1.Node) *v1.NodeClass {
 	if len(c.GetNodeClasses()) == 0 {
-		return nil // as nearly always
+		return nil // nearly always
 	}
 	labels := NodeLabels(n)
 	at := slices.IndexFunc(c.GetNodeClasses(), func(class *v1.NodeClass) bool {

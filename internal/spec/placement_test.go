@@ -13,7 +13,7 @@ func placed(p *v1.Placement) *v1.Workload {
 	return &v1.Workload{Metadata: &v1.Metadata{Name: "web"}, Spec: &v1.WorkloadSpec{Image: "hello:1", Placement: p}}
 }
 
-// What a placement cannot mean is refused where it stands.
+// A meaningless placement is refused with its field.
 func TestPlacementIsChecked(t *testing.T) {
 	require := func(operator string, values ...string) *v1.Placement {
 		return &v1.Placement{Require: []*v1.LabelRule{{Key: "k", Operator: operator, Values: values}}}
@@ -72,7 +72,7 @@ func TestPlacementIsChecked(t *testing.T) {
 	}
 }
 
-// Saying the default says nothing.
+// Setting the default is the same as setting nothing.
 func TestPlacementIsNormalized(t *testing.T) {
 	same := func(a, b *v1.WorkloadSpec) {
 		t.Helper()

@@ -116,7 +116,7 @@ func words() *rapid.Generator[string] {
 }
 
 // Each function says of a text what the regular expression that it stands for does.
-func TestExpressionsAreThoseOfTheContract(t *testing.T) {
+func TestExpressionsMatchTheContract(t *testing.T) {
 	pattern := regexp.MustCompile(`this\.matches\('(.*)'\)`)
 	for text, check := range expressions {
 		found := pattern.FindStringSubmatch(text)

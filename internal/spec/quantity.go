@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// maxBytes is the largest amount of bytes that can be asked for. Every amount
-// below it has a canonical form that the rules of the contract accept.
+// maxBytes is the largest amount of bytes that can be requested. Every amount below it has
+// a canonical form that the API's rules accept.
 const maxBytes = 8 << 50
 
 var errTooLarge = errors.New("is too large")
 
-// unit is a suffix and what it multiplies by.
+// unit is a suffix and its factor.
 type unit struct {
 	suffix string
 	factor uint64
@@ -59,7 +59,7 @@ func FormatCPU(millis int64) string {
 	case -1e6 < millis && millis < 1e6:
 		return strconv.FormatInt(millis, 10) + "m"
 	default:
-		// The contract allows six digits before the m.
+		// The API's rules allow six digits before the m.
 		return strings.TrimRight(fmt.Sprintf("%d.%03d", millis/1000, max(millis%1000, -(millis%1000))), "0")
 	}
 }
@@ -98,8 +98,7 @@ func FormatBytes(n int64) string {
 	return strconv.FormatInt(n, 10)
 }
 
-// parseAmount reads digits with at most three digits behind a point and
-// multiplies them, rounding up.
+// parseAmount reads digits with at most three decimals and multiplies them, rounding up.
 func parseAmount(s string, factor uint64, fraction bool, maxDigits int) (int64, error) {
 	whole, frac, point := strings.Cut(s, ".")
 	if !digits(whole, maxDigits) || point && (!fraction || !digits(frac, 3)) {
@@ -151,10 +150,9 @@ var durationUnits = []struct {
 	length time.Duration
 }{{"h", time.Hour}, {"m", time.Minute}, {"s", time.Second}, {"ms", time.Millisecond}}
 
-// ParseDuration reads a length of time such as "500ms", "10s" or "1h30m".
+// ParseDuration reads a duration such as "500ms", "10s" or "1h30m".
 func ParseDuration(s string) (time.Duration, error) {
-	// time.ParseDuration knows signs, fractions and units that the contract
-	// does not.
+	// time.ParseDuration accepts signs, fractions and units that the API does not.
 	if s == "" || strings.ContainsAny(s, "+-.nuµμ") || s == "0" {
 		return 0, durationError(s)
 	}
@@ -169,8 +167,7 @@ func durationError(s string) error {
 	return fmt.Errorf("%q must be a length of time such as 500ms, 10s, 5m or 1h30m", s)
 }
 
-// FormatDuration writes a length of time in canonical form, in whole
-// milliseconds.
+// FormatDuration writes a duration in canonical form, in whole milliseconds.
 func FormatDuration(d time.Duration) string {
 	var b strings.Builder
 	if d < 0 {

@@ -62,7 +62,7 @@ func TestDuration(t *testing.T) {
 	}
 }
 
-// What is written in canonical form is read back as the same amount.
+// A formatted amount is read back as the same amount.
 func TestQuantitiesSurviveFormatting(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		millis := rapid.Int64Range(0, 999_999_999).Draw(t, "millis")
@@ -80,7 +80,7 @@ func TestQuantitiesSurviveFormatting(t *testing.T) {
 	})
 }
 
-// Whatever is read has a canonical form, which is a fixed point, and is never
+// Every accepted amount has a canonical form, which is a fixed point, and is never
 // negative.
 func FuzzQuantity(f *testing.F) {
 	for _, s := range []string{"1", "0.5", "250m", "128Mi", "1.5Gi", "9999999999999999P", "1h30m", "500ms", "-1", "1e9"} {

@@ -7,8 +7,8 @@ import (
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
-// A rollback brings back what makes a revision, and nothing else.
-func TestRolledBackKeepsWhatMakesNoRevision(t *testing.T) {
+// A rollback restores what makes a revision, and nothing else.
+func TestRollbackRestoresOnlyTheRevision(t *testing.T) {
 	earlier := &v1.WorkloadSpec{Image: "web:1", Replicas: new(int32(1)), Env: map[string]string{"COLOUR": "red"}}
 	now := &v1.WorkloadSpec{Image: "web:2", Replicas: new(int32(5)), MinAvailable: 3, Priority: new(int32(7))}
 	back := spec.RolledBack(now, earlier)

@@ -8,9 +8,9 @@ import (
 	"sync"
 )
 
-// The same patterns as label_key and label_value in the contract, whose rules
-// cannot reach into a selector. Compiled when first needed: long repetitions
-// are dear, and few programs select.
+// The same patterns as label_key and label_value in the .proto, whose rules cannot reach
+// into a selector. They are compiled when first needed: long repetitions are expensive, and
+// few programs select.
 var (
 	labelKey   = lazyRegexp(`^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$`)
 	labelValue = lazyRegexp(`^([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?$`)
@@ -20,7 +20,7 @@ func lazyRegexp(pattern string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(pattern) })
 }
 
-// Selector chooses objects by their labels. The zero value chooses all.
+// Selector selects objects by their labels. The zero value selects all.
 type Selector struct {
 	terms []term
 }
@@ -40,9 +40,9 @@ const (
 	opHasNot   operator = "has not"
 )
 
-// ParseSelector reads terms that must all hold, separated by commas: "a=b" (or
-// "a==b"), "a!=b" (which a missing label fulfils too), "a" (the label is there)
-// and "!a" (it is not). An empty text chooses all.
+// ParseSelector reads terms that must all hold, separated by commas: "a=b" (or "a==b"),
+// "a!=b" (which a missing label also fulfils), "a" (the label exists) and "!a" (it does
+// not). An empty text selects all.
 func ParseSelector(s string) (Selector, error) {
 	if strings.TrimSpace(s) == "" {
 		return Selector{}, nil
@@ -100,16 +100,15 @@ func (t term) matches(labels map[string]string) bool {
 	}
 }
 
-// Empty reports whether the selector chooses everything.
+// Empty reports whether the selector selects everything.
 func (s Selector) Empty() bool { return len(s.terms) == 0 }
 
-// Names reports whether the selector asks for a label that must be there, and
-// does not only say what must not be.
+// Names reports whether the selector requires a label, and does not only exclude some.
 func (s Selector) Names() bool {
 	return slices.ContainsFunc(s.terms, func(t term) bool { return t.op == opEqual || t.op == opHas })
 }
 
-// String gives a text that ParseSelector reads as the same selector.
+// String returns a text that ParseSelector reads as the same selector.
 func (s Selector) String() string {
 	texts := make([]string, len(s.terms))
 	for i, t := range s.terms {

@@ -14,31 +14,30 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
-// A setting is one value of the configuration, named by a key: the path of its
-// field, such as liveness.silence. A node class stands in it with its name:
+// A setting is one value of the configuration, named by a key: the path of its field, such
+// as liveness.silence. Keys of a node class include its name:
 // nodeClasses.laptops.liveness.reconnect.
 
-// Setting is a value that is in force.
+// Setting is an effective value.
 type Setting struct {
 	Key, Value string
-	// Default is set if the configuration does not say it.
+	// Default is set if the configuration does not set it.
 	Default bool
 }
 
-// UnknownSettingError refuses a key that no setting has.
+// UnknownSettingError refuses an unknown key.
 type UnknownSettingError struct {
 	Key string
-	// Known are the keys that there are.
+	// Known are the existing keys.
 	Known []string
 }
 
 func (e *UnknownSettingError) Error() string { return fmt.Sprintf("%q is not a setting", e.Key) }
 
-// notSet stands for a value that is not there and has no default.
+// notSet stands for a missing value without a default.
 const notSet = "none"
 
-// settingDefaults are the values of settings that are not set. What is not
-// listed has none.
+// settingDefaults are the default values of settings. Others have none.
 var settingDefaults = map[string]string{
 	"desiredVoters":               strconv.Itoa(defaultVoters),
 	"liveness.heartbeat":          FormatDuration(DefaultLiveness.Heartbeat),
@@ -70,14 +69,13 @@ var settingDefaults = map[string]string{
 	"limits.replicasPerWorkload":  strconv.Itoa(maxReplicas),
 }
 
-// SettingDefault is the value of a setting that is not set, empty if it has none.
+// SettingDefault is the default value of a setting, empty if it has none.
 func SettingDefault(key string) string { return settingDefaults[key] }
 
-// classKey is the beginning of the keys of node classes.
+// classKey begins the keys of node classes.
 const classKey = "nodeClasses"
 
-// Settings lists every setting with the value that is in force, in the order of
-// the contract.
+// Settings lists every setting with its effective value, in the order of the API.
 func Settings(c *v1.ClusterSpec) []Setting {
 	var all []Setting
 	m := NormalizedCluster(c).ProtoReflect()
@@ -109,8 +107,7 @@ func appendSettings(all []Setting, key string, m protoreflect.Message, f protore
 	return append(all, Setting{Key: key, Value: cmp.Or(defaults[key], notSet), Default: true})
 }
 
-// appendClass adds those of a node class: what it does not say is as for the
-// cluster.
+// appendClass adds the settings of a node class: unset ones come from the cluster.
 func appendClass(all []Setting, c *v1.ClusterSpec, class *v1.NodeClass) []Setting {
 	key := classKey + "." + class.GetName()
 	inherited := map[string]string{}
@@ -152,8 +149,8 @@ func ParseSetting(s string) (key, value string, err error) {
 	return key, strings.TrimSpace(value), nil
 }
 
-// Set changes one setting of a configuration; an empty value takes it back to
-// its default. Whether the value makes sense, Validate says.
+// Set changes one setting of a configuration; an empty value restores its default. It does
+// not validate the value, see Validate.
 func Set(c *v1.ClusterSpec, key, value string) error {
 	steps := strings.Split(key, ".")
 	if steps[0] == classKey && len(steps) > 1 {
@@ -162,7 +159,7 @@ func Set(c *v1.ClusterSpec, key, value string) error {
 	return setField(c.ProtoReflect(), c, key, steps, value)
 }
 
-// setInClass finds the class by its name, and makes it if there is none.
+// setInClass finds the class by its name, and adds it if it is missing.
 func setInClass(c *v1.ClusterSpec, key, name string, steps []string, value string) error {
 	i := slices.IndexFunc(c.NodeClasses, func(class *v1.NodeClass) bool { return class.GetName() == name })
 	if len(steps) == 0 {
@@ -190,7 +187,7 @@ func setInClass(c *v1.ClusterSpec, key, name string, steps []string, value strin
 	return nil
 }
 
-// withClass is for the keys that could have been meant.
+// withClass is for suggesting keys.
 func withClass(c *v1.ClusterSpec, class *v1.NodeClass) *v1.ClusterSpec {
 	if slices.Contains(c.NodeClasses, class) {
 		return c
@@ -223,7 +220,7 @@ func setField(m protoreflect.Message, c *v1.ClusterSpec, key string, steps []str
 	return nil
 }
 
-// checkKey refuses an unknown key of what is not set, without setting it.
+// checkKey refuses an unknown key of an unset part, without setting it.
 func checkKey(d protoreflect.MessageDescriptor, c *v1.ClusterSpec, key string, steps []string) error {
 	for i, step := range steps {
 		f := d.Fields().ByJSONName(step)
@@ -235,7 +232,7 @@ func checkKey(d protoreflect.MessageDescriptor, c *v1.ClusterSpec, key string, s
 	return nil
 }
 
-// firstBelow is an example of a key of several settings.
+// firstBelow is an example of a key below another.
 func firstBelow(c *v1.ClusterSpec, key string) string {
 	for _, known := range SettingKeys(c) {
 		if strings.HasPrefix(known, key+".") {

@@ -7,7 +7,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// suggestion names the field that was probably meant, or all there are.
+// suggestion names the field that was probably meant, or all existing ones.
 func suggestion(name string, fields protoreflect.FieldDescriptors) string {
 	names := make([]string, fields.Len())
 	for i := range names {
@@ -20,7 +20,7 @@ func suggestion(name string, fields protoreflect.FieldDescriptors) string {
 	return "there are " + strings.Join(names, ", ")
 }
 
-// nearest is the name that was probably meant, empty if none is near.
+// nearest is the name that was probably meant, empty if none is close.
 func nearest(name string, names []string) string {
 	best := slices.MinFunc(names, func(a, b string) int { return distance(name, a) - distance(name, b) })
 	if distance(name, best) > max(1, len(best)/3) {
@@ -29,10 +29,10 @@ func nearest(name string, names []string) string {
 	return best
 }
 
-// distance counts the letters to insert, delete or change to get from a to b,
-// whatever their case.
+// distance counts the letters to insert, delete or change to get from a to b, ignoring
+// case.
 func distance(a, b string) int {
-	const longest = 64 // No field's name is as long.
+	const longest = 64 // no field's name is as long
 	a, b = strings.ToLower(a), strings.ToLower(b)
 	if len(a) > longest {
 		return len(a)

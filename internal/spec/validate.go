@@ -78,7 +78,7 @@ func carried(request protoreflect.Message, kind protoreflect.MessageDescriptor) 
 	return nil
 }
 
-// brokenRules are rules of the contract that a message breaks, if any.
+// brokenRules are the API's rules that a message breaks.
 func brokenRules(msg proto.Message) (found violations, err error) {
 	broken, err := interpret(msg)
 	if err != nil {
@@ -90,8 +90,8 @@ func brokenRules(msg proto.Message) (found violations, err error) {
 	return found, nil
 }
 
-// objectPath turns the path of a violation into the author's words: JSON names,
-// and without the field of a request that only carries the object.
+// objectPath turns the path of a violation into the author's words: JSON names, without the request's field that
+// contains the object.
 func objectPath(root protoreflect.MessageDescriptor, path *validate.FieldPath) string {
 	steps := path.GetElements()
 	if len(steps) > 1 {
@@ -146,8 +146,7 @@ func isObject(msg protoreflect.MessageDescriptor) bool {
 	return f != nil && f.Message() != nil && f.Message().FullName() == (*v1.Metadata)(nil).ProtoReflect().Descriptor().FullName()
 }
 
-// Standard rules speak of values, lists and item(s); these are their sentences
-// for people.
+// Sentences for people in place of the standard rules' wording, which speaks of values, lists and items.
 var rewordings = []struct {
 	rule *regexp.Regexp
 	text string
@@ -164,7 +163,7 @@ var rewordings = []struct {
 	{regexp.MustCompile(`^value (is|must) `), "$1 "},
 }
 
-// plain gives the sentence of a violation.
+// plain is the sentence of a violation.
 func plain(v *protovalidate.Violation) string {
 	if v.Proto.GetRuleId() == "string.in" && v.RuleDescriptor != nil && v.RuleDescriptor.IsList() {
 		return "must be " + choice(v.RuleValue.List())
@@ -178,8 +177,7 @@ func plain(v *protovalidate.Violation) string {
 	return text
 }
 
-// choice lists the words that may be given; the empty one stands for leaving
-// the field out and is not shown.
+// choice lists the accepted words; the empty one means omitting the field and is not shown.
 func choice(list protoreflect.List) string {
 	words := make([]string, 0, list.Len())
 	for i := range list.Len() {

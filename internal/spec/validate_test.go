@@ -108,7 +108,7 @@ func TestRefusals(t *testing.T) {
 		w := hello()
 		c.change(w)
 		before := proto.CloneOf(w)
-		// The same words for the object and for every request that carries it.
+		// The same words for the object and for every request that contains it.
 		for _, msg := range []proto.Message{w, &v1.CreateWorkloadRequest{Workload: w}, &v1.ApplyWorkloadRequest{Workload: w}, &v1.UpdateWorkloadRequest{Workload: w}} {
 			err := spec.Validate(msg)
 			if _, ok := errors.AsType[*spec.Error](err); !ok || err.Error() != c.want {

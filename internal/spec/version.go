@@ -17,10 +17,10 @@ type versionBound struct {
 	version  []int64
 }
 
-// ParseVersionRange reads conditions that must all hold, separated by commas:
-// "=1.2", ">1.2", ">=1.2", "<2", "<=2" or "!=1.3"; without a sign it is "=".
-// Versions are numbers with points between them, with or without a v before
-// them; what follows the numbers does not count, and missing numbers are 0.
+// ParseVersionRange reads conditions that must all hold, separated by commas: "=1.2",
+// ">1.2", ">=1.2", "<2", "<=2" or "!=1.3"; without a sign it is "=". Versions are numbers
+// with points between them, with or without a leading v; what follows the numbers is
+// ignored, and missing numbers are 0.
 func ParseVersionRange(s string) (VersionRange, error) {
 	var r VersionRange
 	for text := range strings.SplitSeq(s, ",") {
@@ -41,8 +41,7 @@ func ParseVersionRange(s string) (VersionRange, error) {
 	return r, nil
 }
 
-// Contains reports whether a version is in the range. What is not a version is
-// in none.
+// Contains reports whether a version is in the range. Invalid versions are in none.
 func (r VersionRange) Contains(version string) bool {
 	v, ok := parseVersion(version)
 	if !ok {
@@ -56,7 +55,7 @@ func (r VersionRange) Contains(version string) bool {
 	return true
 }
 
-// allows reports whether a version that compares so is within the bound.
+// allows reports whether a version with this comparison result is within the bound.
 func (b versionBound) allows(order int) bool {
 	switch b.operator {
 	case ">":

@@ -18,19 +18,19 @@ const (
 	minMemory = 4 << 20
 	// minCPU is the kernel's smallest quota, 1 ms in a period of 100 ms.
 	minCPU = 10
-	// maxArguments stays below the 2 MiB that Linux grants to the arguments and
-	// the environment of a process together.
+	// maxArguments stays below Linux's limit of 2 MiB for the arguments and the environment
+	// of a process.
 	maxArguments = 1 << 20
 )
 
-// The syntax of an image's name before its digest, with the registry left open,
-// and that of the digest. The lengths of tag and digest are left to validImage,
-// because bounded repetitions make a regular expression large and slow.
+// The syntax of an image's name before its digest, without the registry, and that of the
+// digest. validImage checks the lengths of tag and digest, because bounded repetitions make
+// a regular expression large and slow.
 var (
 	imageName = lazyRegexp(`^([A-Za-z0-9.-]+(:[0-9]+)?/)?[a-z0-9]+([._-]+[a-z0-9]+)*(/[a-z0-9]+([._-]+[a-z0-9]+)*)*` +
 		`(:[A-Za-z0-9_][A-Za-z0-9_.-]*)?$`)
 	imageDigest = lazyRegexp(`^[a-z0-9]+:[0-9a-f]+$`)
-	// byDigest matches an image by its digest, or by the beginning of it that tables show.
+	// byDigest matches an image by its digest, or by the prefix of it that tables show.
 	byDigest = lazyRegexp(`^[^@]+@sha256:[0-9a-f]+$`)
 )
 
@@ -47,7 +47,7 @@ func validImage(s string) bool {
 	if digested && !validDigest(digest) {
 		return false
 	}
-	// Behind the last colon is the tag, or a registry's port and the path.
+	// After the last colon is the tag, or a registry's port and the path.
 	colon := strings.LastIndexByte(name, ':')
 	tagged := colon >= 0 && !strings.Contains(name[colon:], "/")
 	if tagged && len(name)-colon-1 > maxImageTag {
@@ -56,7 +56,7 @@ func validImage(s string) bool {
 	return imageName().MatchString(name)
 }
 
-// plainImage knows the commonest form, a word with or without a tag, faster.
+// plainImage recognizes the commonest form, a word with or without a tag, faster.
 func plainImage(s string) bool {
 	name, tag, tagged := strings.Cut(s, ":")
 	if tagged && (tag == "" || len(tag) > maxImageTag || tag[0] == '.' || tag[0] == '-') {
@@ -72,8 +72,8 @@ func validDigest(s string) bool {
 
 func init() { checkObjects(checkWorkload) }
 
-// checkWorkload adds what the rules of the contract cannot say: how fields
-// depend on each other.
+// checkWorkload checks what the API's rules cannot express: how fields depend on each
+// other.
 func checkWorkload(w *v1.Workload, found *violations) {
 	if w.GetMetadata() != nil && w.GetMetadata().GetName() == "" {
 		found.add("metadata.name", "is missing")
@@ -81,8 +81,8 @@ func checkWorkload(w *v1.Workload, found *violations) {
 	if w.GetSpec() == nil {
 		return
 	}
-	// Defaults take part: a backoff must not be longer than the longest one,
-	// also when that one was left out.
+	// Defaults count: a backoff must not be longer than the longest one, even if that was
+	// omitted.
 	s := Normalized(w.GetSpec())
 	switch {
 	case s.Image == "" || validImage(s.Image):
@@ -119,14 +119,14 @@ func checkArguments(s *v1.WorkloadSpec, found *violations) {
 	}
 }
 
-// process is what a program is started with.
+// process is how a program is started.
 type process struct {
 	command, args []string
 	env           map[string]string
 	workingDir    string
 }
 
-// checkNoZeros refuses bytes of value 0, with which the kernel ends a text.
+// checkNoZeros refuses zero bytes, which end a string in the kernel.
 func checkNoZeros(prefix string, p process, found *violations) {
 	const why = "has a byte of value 0, which no program can be given"
 	check := func(path, text string) {
@@ -160,7 +160,7 @@ func checkExec(msg proto.Message, found *violations) {
 	checkUser("start.user", s.User, found)
 }
 
-// checkUser refuses numbers that no user and no group has.
+// checkUser refuses numbers that no user or group can have.
 func checkUser(path, user string, found *violations) {
 	for part := range strings.SplitSeq(user, ":") {
 		if strings.Trim(part, "0123456789") != "" || part == "" {
@@ -172,8 +172,8 @@ func checkUser(path, user string, found *violations) {
 	}
 }
 
-// checkResources is given what the author wrote and its canonical form, so that
-// a request that follows from a limit is not blamed on the author.
+// checkResources gets what the author wrote and its canonical form, so that a request that
+// follows from a limit is not blamed on the author.
 func checkResources(written, r *v1.Resources, found *violations) {
 	const path = "spec.resources"
 	if gpu := written.GetGpu(); gpu.GetModel() != "" && gpu.GetCount() == 0 {
@@ -199,7 +199,7 @@ func checkResources(written, r *v1.Resources, found *violations) {
 	}
 }
 
-// checkUnlimited refuses limits of what can only be requested.
+// checkUnlimited refuses limits of resources that can only be requested.
 func checkUnlimited(written *v1.Resources, found *violations) {
 	const path = "spec.resources"
 	readAmount(path+".requests.disk", written.GetRequests().GetDisk(), ParseBytes, found)
@@ -212,8 +212,8 @@ func checkUnlimited(written *v1.Resources, found *violations) {
 	}
 }
 
-// readAmount parses an amount that may be missing. The rules of the contract
-// refuse what is malformed; what remains is what they cannot count.
+// readAmount parses an optional amount. The API's rules refuse malformed ones; the rest is
+// what they cannot compute.
 func readAmount[T any](path, s string, parse func(string) (T, error), found *violations) (T, bool) {
 	var none T
 	if s == "" || found.has(path) {
