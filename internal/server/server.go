@@ -290,7 +290,7 @@ func (s *Server) newGRPC(guard *auth.Guard) *edge {
 	s.passed = &passedCalls{guard: guard, methods: server.methods}
 	all, namespaces := newWorkloads(s), newNamespaces(s)
 	s.kinds = planKinds{namespaces, all}
-	v1.RegisterWorkloadServiceServer(server, &workloads{collection: all})
+	v1.RegisterWorkloadServiceServer(server, &workloads{collection: all, replicas: newReplicas(s)})
 	v1.RegisterNodeServiceServer(server, &nodeService{collection: newNodes(s)})
 	v1.RegisterClusterServiceServer(server, &clusterService{Server: s})
 	v1.RegisterTokenServiceServer(server, &tokenService{collection: newTokens(s)})

@@ -9,7 +9,6 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/server/core"
-	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -119,15 +118,15 @@ func touchedWorkloads(snap *state.Snapshot, changes []state.Change) map[string]b
 }
 
 func (s *workloads) WatchReplicas(request *v1.WatchReplicasRequest, stream grpc.ServerStreamingServer[v1.ReplicaChange]) error {
-	selection := request.GetSelection()
-	selector, err := spec.ParseSelector(selection.GetLabels())
+	namespace := request.GetSelection().GetNamespace()
+	matches, err := s.replicas.matcher(selection[*v1.Replica]{
+		namespace: namespace, labels: request.GetSelection().GetLabels(),
+		also: func(r *v1.Replica) bool {
+			return request.GetWorkload() == "" || request.GetWorkload() == r.GetSpec().GetWorkload()
+		},
+	})
 	if err != nil {
 		return err
-	}
-	matches := func(r *v1.Replica) bool {
-		return (selection.GetNamespace() == "" || selection.GetNamespace() == r.GetMetadata().GetNamespace()) &&
-			(request.GetWorkload() == "" || request.GetWorkload() == r.GetSpec().GetWorkload()) &&
-			selector.Matches(r.GetMetadata().GetLabels())
 	}
 	out := newTracker(func(change string, r *v1.Replica) error {
 		return stream.Send(&v1.ReplicaChange{Change: change, Replica: r})
@@ -136,7 +135,7 @@ func (s *workloads) WatchReplicas(request *v1.WatchReplicasRequest, stream grpc.
 		return out.present(r.GetMetadata().GetUid(), s.presentReplica(snap, r))
 	}
 	return s.watchReplicas(stream.Context(), func(snap *state.Snapshot) error {
-		for r := range snap.Replicas(selection.GetNamespace(), "") {
+		for r := range snap.Replicas(namespace, "") {
 			if matches(r) {
 				if err := show(snap, r); err != nil {
 					return err

@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"fmt"
-	"iter"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
@@ -19,6 +18,7 @@ import (
 type workloads struct {
 	v1.UnsafeWorkloadServiceServer
 	*collection[*v1.Workload]
+	replicas *collection[*v1.Replica]
 }
 
 func newWorkloads(s *Server) *collection[*v1.Workload] {
@@ -77,29 +77,23 @@ func (s *workloads) ListWorkloads(ctx context.Context, request *v1.ListWorkloads
 	return &v1.ListWorkloadsResponse{Items: items, Next: next}, nil
 }
 
+func newReplicas(s *Server) *collection[*v1.Replica] {
+	c := newCollection[*v1.Replica](s, state.KindReplica)
+	c.present = s.presentReplica
+	return c
+}
+
 func (s *workloads) ListReplicas(ctx context.Context, request *v1.ListReplicasRequest) (*v1.ListReplicasResponse, error) {
-	snap, err := s.Consensus.Read(ctx)
-	if err != nil {
-		return nil, err
-	}
-	selection := request.GetSelection()
-	selector, err := spec.ParseSelector(selection.GetLabels())
-	if err != nil {
-		return nil, err
-	}
-	items, next, err := page(request.GetPage(), func(after string) iter.Seq[*v1.Replica] {
-		return snap.Replicas(selection.GetNamespace(), after)
-	}, byPath, func(r *v1.Replica) bool {
-		return (request.GetEnded() || !spec.Ended(r.GetStatus().GetPhase())) &&
-			(request.GetWorkload() == "" || r.GetSpec().GetWorkload() == request.GetWorkload()) &&
-			(request.GetNode() == "" || r.GetSpec().GetNode() == request.GetNode()) &&
-			selector.Matches(r.GetMetadata().GetLabels())
+	items, next, err := s.replicas.list(ctx, request.GetPage(), selection[*v1.Replica]{
+		namespace: request.GetSelection().GetNamespace(), labels: request.GetSelection().GetLabels(),
+		also: func(r *v1.Replica) bool {
+			return (request.GetEnded() || !spec.Ended(r.GetStatus().GetPhase())) &&
+				(request.GetWorkload() == "" || r.GetSpec().GetWorkload() == request.GetWorkload()) &&
+				(request.GetNode() == "" || r.GetSpec().GetNode() == request.GetNode())
+		},
 	})
 	if err != nil {
 		return nil, err
-	}
-	for i, r := range items {
-		items[i] = s.presentReplica(snap, r)
 	}
 	return &v1.ListReplicasResponse{Items: items, Next: next}, nil
 }
