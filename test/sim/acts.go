@@ -5,17 +5,17 @@ import (
 	"time"
 )
 
-// act is a fault or a wish that comes at a moment. It has chance of its own, so
+// act is a fault or a request of an operator at a moment. It has its own random source, so
 // that it stays the same when others are left out.
 type act struct {
 	at   time.Duration // since the beginning of the round
 	kind string
 	seed uint64
-	// ambush is whether it waits until a proposal is under way.
+	// ambush is whether it waits until a proposal is in flight.
 	ambush bool
 }
 
-// kinds are the acts with how often each comes.
+// kinds are the acts with their relative frequency.
 var kinds = []struct {
 	name   string
 	weight int
@@ -57,7 +57,7 @@ var kinds = []struct {
 	{"flaky", 3, (*World).actFlaky},
 }
 
-// round is one stretch of faults with an end.
+// round is one period of faults with an end.
 type round struct {
 	length time.Duration
 	acts   []act
@@ -75,7 +75,7 @@ func (w *World) rounds() []round {
 		r.length = []time.Duration{5 * time.Minute, 30 * time.Minute, 2 * time.Hour, 6 * time.Hour}[w.rng.IntN(4)]
 		for range 5 + w.rng.IntN(30) {
 			a := act{at: w.between(0, r.length), seed: w.rng.Uint64(), ambush: w.rng.IntN(3) == 0}
-			if len(r.acts) > 0 { // trouble seldom comes alone
+			if len(r.acts) > 0 { // faults seldom come alone
 				last := r.acts[len(r.acts)-1].at
 				switch w.rng.IntN(4) {
 				case 0:
@@ -103,7 +103,7 @@ func (w *World) rounds() []round {
 	return all
 }
 
-// live lets all rounds happen and returns how many acts there were.
+// live runs all rounds and returns how many acts there were.
 func (w *World) live(keep func(int) bool) int {
 	count := 0
 	for i, r := range w.rounds() {
@@ -119,7 +119,7 @@ func (w *World) live(keep func(int) bool) int {
 				continue
 			}
 			w.after(a.at, func() {
-				if a.ambush { // until something is under way that it can get between
+				if a.ambush { // until a proposal is in flight that it can race with
 					w.ambushes = append(w.ambushes, func() { w.perform(number, a) })
 					return
 				}
@@ -152,8 +152,8 @@ func (w *World) perform(number int, a act) {
 	}
 }
 
-// heal ends all faults at once, but for machines that are gone until the next
-// round begins.
+// heal ends all faults at once, except for machines that are gone until the next round
+// begins.
 func (w *World) heal() {
 	w.ambushes, w.healed = nil, true
 	w.note("everything is healed")

@@ -23,9 +23,8 @@ type record struct {
 	attempt, failures   int
 	started             bool
 	resume              time.Duration
-	status              *v1.ReplicaStatus // never modified once it is here
-	// step is the number of the present step: what another one planned does not
-	// happen.
+	status              *v1.ReplicaStatus // never modified once set
+	// step is the number of the current step: what another one planned does not happen.
 	step int
 }
 
@@ -40,7 +39,7 @@ func (r *record) phase() string { return r.status.GetPhase() }
 
 func (r *record) stop() bool { return r.removed || r.desired == spec.DesiredStopped }
 
-// ended is whether nothing more happens to a replica by itself.
+// ended reports whether nothing more happens to a replica by itself.
 func (r *record) ended() bool {
 	p := r.phase()
 	return p == spec.PhaseCompleted || p == spec.PhaseFailed || p == spec.PhaseStopped
@@ -57,7 +56,7 @@ func (m *machine) everything() []*v1.ReplicaReport {
 	return all
 }
 
-// assign makes what the leader says the wish.
+// assign makes the leader's message the desired state.
 func (m *machine) assign(message *v1.Assignments) {
 	if m.outdated(message) {
 		return
@@ -115,7 +114,7 @@ func (m *machine) remove(uid string) {
 	m.advance(r)
 }
 
-// become brings a replica to a phase and reports it.
+// become moves a replica to a phase and reports it.
 func (m *machine) become(r *record, phase string, change func(*v1.ReplicaStatus)) {
 	next := &v1.ReplicaStatus{
 		Phase: phase, Restarts: r.status.GetRestarts(), StartTime: r.status.GetStartTime(),
@@ -129,7 +128,7 @@ func (m *machine) become(r *record, phase string, change func(*v1.ReplicaStatus)
 	m.say()
 }
 
-// say tells the leader what has piled up.
+// say sends the queued reports to the leader.
 func (m *machine) say() {
 	if m.saying || m.session == nil {
 		return
@@ -151,8 +150,7 @@ func (m *machine) say() {
 	})
 }
 
-// plan has the agent take a replica's next step after a while, unless something
-// else comes before.
+// plan schedules a replica's next step, unless something else comes before.
 func (m *machine) plan(r *record, d time.Duration, f func()) {
 	r.step++
 	step := r.step
@@ -163,7 +161,7 @@ func (m *machine) plan(r *record, d time.Duration, f func()) {
 	})
 }
 
-// advance takes the step that the phase and the wish call for.
+// advance takes the step that the phase and the desired state call for.
 func (m *machine) advance(r *record) {
 	switch {
 	case r.phase() == spec.PhaseStopping:
@@ -205,7 +203,7 @@ func (w *World) stopTime() time.Duration {
 	case w.tidy:
 		return 500 * time.Millisecond
 	case w.rng.IntN(8) == 0:
-		return 10 * time.Second // it does not listen and is killed
+		return 10 * time.Second // it ignores the signal and is killed
 	}
 	return w.between(10*time.Millisecond, time.Second)
 }
@@ -236,7 +234,7 @@ func (m *machine) start(r *record) {
 	}
 }
 
-// exit is a program that ends by itself, whether the agent is there or not.
+// exit ends a program by itself, whether the agent runs or not.
 func (m *machine) exit(uid string, t *task, code int32) {
 	if m.tasks[uid] != t || t.exited {
 		return
@@ -245,7 +243,7 @@ func (m *machine) exit(uid string, t *task, code int32) {
 	m.do(func() { m.exited(uid, t) })
 }
 
-// exited is the agent that has seen it.
+// exited is the agent's reaction to an exit.
 func (m *machine) exited(uid string, t *task) {
 	r := m.records[uid]
 	if r == nil || m.tasks[uid] != t || r.phase() != spec.PhaseRunning {
@@ -304,7 +302,7 @@ func (m *machine) stopped(r *record) {
 	m.advance(r)
 }
 
-// recover is where a replica stands when the agent begins, see resume in
+// recover computes the state of a replica when the agent starts, see resume in
 // internal/agent.
 func (m *machine) recover(r *record) {
 	r.step++

@@ -12,27 +12,28 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// Availability of the control plane is the share of time in which a write that a client
-// sends is acknowledged within a second. It is measured over a month in the life of a
-// cluster of three servers, in which things break as often as they do in ordinary life:
-// rounds of faults would say how it bears them, and not how available it is.
+// Availability of the control plane is the share of time in which a client's write is
+// acknowledged within a second. It is measured over a month in a cluster of three servers,
+// in which things break as often as they usually do: rounds of faults would measure
+// resilience, and not availability.
 
 const (
 	// Month is for how long availability is measured.
 	Month = 30 * 24 * time.Hour
-	// AvailabilityTarget is what it must be at least.
+	// AvailabilityTarget is the required minimum.
 	AvailabilityTarget = 0.999
 
-	// ackWithin is how long a client waits for a write, and writeRetry when it tries again.
+	// ackWithin is how long a client waits for a write, and writeRetry the pause before a
+	// retry.
 	ackWithin  = time.Second
 	writeRetry = 50 * time.Millisecond
-	// A write is sent when something begins that may hold writes up, soon after one that
-	// has not been acknowledged by then, and now and then otherwise.
+	// A write is sent when something begins that may delay writes, soon after one that has
+	// not been acknowledged by then, and now and then otherwise.
 	writeSoon = 100 * time.Millisecond
 	writeElse = time.Minute
 )
 
-// trouble is something that happens now and then, on average once in every.
+// trouble is something that happens on average once in every.
 type trouble struct {
 	what  string
 	every time.Duration
@@ -44,8 +45,8 @@ const (
 	week = 7 * day
 )
 
-// ordinary is the trouble of ordinary life. Each of the three servers loses its power
-// and crashes once a month; the rates of machines are for all of them together.
+// ordinary are the usual faults. Each of the three servers loses its power and crashes once
+// a month; the rates of machines are for all of them together.
 var ordinary = []trouble{
 	{"a server loses power", Month / 3, func(w *World, c *rand.Rand) { w.stop(w.anyServer(c), draw(c, time.Minute, 15*time.Minute), losesPower) }},
 	{"a server crashes", Month / 3, func(w *World, c *rand.Rand) { w.stop(w.anyServer(c), draw(c, time.Second, 10*time.Second), isKilled) }},
@@ -81,14 +82,13 @@ func (w *World) upgrade(c *rand.Rand) {
 	}
 }
 
-// sample is one write of a client. It speaks for the time from its sending to that of
-// the next one.
+// sample is one write of a client. It represents the time until the next one is sent.
 type sample struct {
 	sent   time.Duration
 	inTime bool
 }
 
-// writes are those of a client, in the order of their sending.
+// writes are those of a client, in the order of sending.
 type writes struct {
 	samples []*sample
 	end     time.Duration
@@ -114,7 +114,7 @@ func (a writes) Availability() float64 {
 	return 1 - float64(a.Unavailable())/float64(a.end-a.samples[0].sent)
 }
 
-// liveCalmly lets ordinary life happen and returns how much trouble there was.
+// liveCalmly runs a period with the usual faults and returns how many there were.
 func (w *World) liveCalmly(length time.Duration) (troubles int) {
 	begin := w.now
 	for range 10 {
@@ -142,7 +142,7 @@ func (w *World) liveCalmly(length time.Duration) (troubles int) {
 	return troubles
 }
 
-// until is how long it takes until something happens that comes once in a while.
+// until draws the time until the next event that comes once in every.
 func (w *World) until(every time.Duration) time.Duration {
 	return time.Duration(w.rng.ExpFloat64() * float64(every))
 }
@@ -169,14 +169,14 @@ func (w *World) write() {
 	})
 }
 
-// disturbed is called when something begins that may hold writes up.
+// disturbed is called when something begins that may delay writes.
 func (w *World) disturbed() {
 	if len(w.writes.samples) > 0 {
 		w.after(0, w.write)
 	}
 }
 
-// tryWrite is the client: it waits for a leader and tries again, as long as it is in time.
+// tryWrite is the client: it waits for a leader and retries, as long as it is in time.
 func (w *World) tryWrite(s *sample) {
 	again := func() { w.after(writeRetry, func() { w.tryWrite(s) }) }
 	switch t := w.leader; {

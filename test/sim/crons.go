@@ -8,25 +8,25 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// cronLoop is cron.Loop without its goroutine: it looks when a time has come, and
-// when a cron or one of its jobs has changed.
+// cronLoop is cron.Loop without its goroutine: it ticks when a time has come, and when a
+// cron or one of its jobs has changed.
 type cronLoop struct {
 	*loops
 	feed *state.Subscription
-	// busy is set while a tick is planned or its proposal under way.
+	// busy is set while a tick is planned or its proposal is in flight.
 	busy bool
-	// timer is the number of the timer that counts.
+	// timer is the number of the valid timer.
 	timer int
 }
 
-// wake looks at what has changed.
+// wake examines what has changed.
 func (l *cronLoop) wake() {
 	if !l.busy && !l.dead && l.concerned() {
 		l.plan(l.t.w.loopDelay())
 	}
 }
 
-// concerned reports whether something has changed that the loop has to look at.
+// concerned reports whether something has changed that concerns the loop.
 func (l *cronLoop) concerned() bool {
 	changes, err := l.feed.Next(ended)
 	if errors.Is(err, state.ErrLagged) {

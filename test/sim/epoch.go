@@ -9,8 +9,8 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// actEpoch begins another epoch, as a backup does that is brought back: what was
-// said in the one before does not count any more.
+// actEpoch begins another epoch, as restoring a backup does: messages of the one before no
+// longer count.
 func (w *World) actEpoch(*rand.Rand) {
 	wanted := w.newest().Cluster().GetStatus().GetEpoch() + 1
 	w.operate("epoch", func(_ *server, snap *state.Snapshot, b *state.Batch) bool {
@@ -25,8 +25,8 @@ func (w *World) actEpoch(*rand.Rand) {
 	}, nil)
 }
 
-// outdated is whether assignments are of an older epoch than the agent has seen,
-// which it leaves alone. Its disk remembers the newest.
+// outdated reports whether assignments are of an older epoch than the agent has seen, which
+// it ignores. Its disk remembers the newest.
 func (m *machine) outdated(message *v1.Assignments) bool {
 	switch {
 	case message.GetEpoch() > m.w.oracle.epoch:
@@ -39,7 +39,7 @@ func (m *machine) outdated(message *v1.Assignments) bool {
 	return false
 }
 
-// fromThePast makes a message one of the epoch before.
+// fromThePast changes a message to the epoch before.
 func fromThePast(message *v1.Assignments) {
 	if message.GetEpoch() > 1 {
 		message.Epoch--

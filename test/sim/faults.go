@@ -11,7 +11,7 @@ func draw(c *rand.Rand, least, most time.Duration) time.Duration {
 	return least + time.Duration(c.Int64N(int64(most-least)+1))
 }
 
-// machine draws one that has joined.
+// machine draws a machine that has joined.
 func (w *World) machine(c *rand.Rand) *machine {
 	var joined []*machine
 	for _, m := range w.machines {
@@ -25,7 +25,7 @@ func (w *World) machine(c *rand.Rand) *machine {
 	return joined[c.IntN(len(joined))]
 }
 
-// stop ends a server's process and brings it back after a while.
+// stop ends a server's process and restarts it after a while.
 func (w *World) stop(s *server, away time.Duration, how string) {
 	if !s.up {
 		return
@@ -79,8 +79,8 @@ func (w *World) actLoseServer(c *rand.Rand) {
 	w.stop(w.servers[c.IntN(len(w.servers))], draw(c, time.Second, time.Hour), handsOver)
 }
 
-// actIsolateLeader cuts the leader off from the other servers. Until it notices
-// it agrees on nothing.
+// actIsolateLeader cuts the leader off from the other servers. Until it notices, it commits
+// nothing.
 func (w *World) actIsolateLeader(c *rand.Rand) {
 	t := w.leader
 	if t == nil || len(w.servers) == 1 {
@@ -103,7 +103,7 @@ func (w *World) actIsolateLeader(c *rand.Rand) {
 	})
 }
 
-// actLag has the loop of replicas fall behind the changes, so that it begins again.
+// actLag makes the loop of replicas miss changes, so that it begins again.
 func (w *World) actLag(*rand.Rand) {
 	if t := w.leader; t != nil && !t.loops.dead {
 		w.note("the loop of replicas has lagged")
@@ -172,7 +172,7 @@ func (w *World) actCut(c *rand.Rand) {
 	w.after(draw(c, 100*time.Millisecond, 10*time.Minute), func() { m.cut(false, false, nil) })
 }
 
-// actClone makes a copy of a machine, disk and all, that runs for a while.
+// actClone makes a copy of a machine, disk included, that runs for a while.
 func (w *World) actClone(c *rand.Rand) {
 	m := w.machine(c)
 	if m == nil || !m.on {
@@ -193,8 +193,8 @@ func (w *World) actClone(c *rand.Rand) {
 	w.after(draw(c, time.Second, 20*time.Second), twin.powerOff)
 }
 
-// actClock sets a server's or a machine's clock wrong for less than the hour
-// after which a date is believed.
+// actClock sets a server's or a machine's clock wrong for less than the hour after which a
+// date is trusted.
 func (w *World) actClock(c *rand.Rand) {
 	skew := draw(c, -48*time.Hour, 48*time.Hour)
 	if c.IntN(2) == 0 {
@@ -244,8 +244,8 @@ func (w *World) actFlaky(c *rand.Rand) {
 	}
 }
 
-// actBury takes a machine away until the next round: what ran there has to run
-// elsewhere. Most machines stay.
+// actBury removes a machine until the next round: its replicas have to run elsewhere. Most
+// machines stay.
 func (w *World) actBury(c *rand.Rand) {
 	buried := 0
 	for _, m := range w.machines {

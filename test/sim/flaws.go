@@ -13,52 +13,51 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// Flaw is something that is made wrong on purpose: a simulator that finds
-// nothing has to prove that it would.
+// Flaw is a deliberate mistake: a simulator that finds nothing has to prove that it would.
 type Flaw string
 
-// The flaws, each a mistake that somebody could make in the product.
+// The flaws, each a mistake that could be made in the product.
 const (
-	// A new leader does not give nodes the time to come to it.
+	// A new leader does not give nodes time to reconnect.
 	Hasty Flaw = "hasty"
-	// The leader does not listen to heartbeats.
+	// The leader ignores heartbeats.
 	Deaf Flaw = "deaf"
-	// The leader judges nobody.
+	// The leader never declares a node offline.
 	Lenient Flaw = "lenient"
-	// The first message of a session leaves out a replica.
+	// The first message of a session omits a replica.
 	Forgetful Flaw = "forgetful"
-	// The loop of replicas does not look at what nodes do.
+	// The loop of replicas ignores the reports of nodes.
 	Blind Flaw = "blind"
 	// Every replica goes to the first node.
 	Crowding Flaw = "crowding"
-	// Retention lets go of whatever it likes.
+	// Retention deletes what is still needed.
 	Greedy Flaw = "greedy"
-	// Work that is done is forgotten with its replica.
+	// Finished work is forgotten with its replica.
 	Amnesic Flaw = "amnesic"
-	// The loop of replicas does not look again when it should.
+	// The loop of replicas does not wake when a time has come.
 	Timeless Flaw = "timeless"
-	// Which times of a schedule were decided on is not written down.
+	// Decided times of a schedule are not stored.
 	Repeating Flaw = "repeating"
 	// Servers apply an entry each by its own clock.
 	Wilful Flaw = "wilful"
-	// The loop of replicas does not look at quotas.
+	// The loop of replicas ignores quotas.
 	Generous Flaw = "generous"
-	// A new leader forgets how nodes have fared.
+	// A new leader forgets the reliability of nodes.
 	Heedless Flaw = "heedless"
-	// A node that goes away is relied on as before.
+	// A node that goes offline keeps its reliability.
 	Forgiving Flaw = "forgiving"
-	// Sessions speak of an epoch that is over.
+	// Sessions use an old epoch.
 	Outdated Flaw = "outdated"
-	// A plan says something else than what will be done.
+	// A plan differs from what will be done.
 	Lying Flaw = "lying"
-	// Whoever waits pushes others out, important or not.
+	// Waiting replicas preempt others regardless of priority.
 	Ruthless Flaw = "ruthless"
-	// The engine of replicas is not told that a node was taken out of service, so that
-	// its view of the nodes is old.
+	// The engine of replicas does not learn that a node was taken out of service, so that
+	// its view of the nodes is outdated.
 	Petrified Flaw = "petrified"
 	// The engine of replicas follows each change twice, so that its tallies are wrong.
 	Stuttering Flaw = "stuttering"
-	// What waits for room is not woken when there is some.
+	// Waiting replicas are not woken when there is room.
 	Asleep Flaw = "asleep"
 	// Servers take minutes to elect a leader.
 	Undecided Flaw = "undecided"
@@ -76,7 +75,7 @@ func crowd(snap *state.Snapshot, tx *statev1.Transaction) {
 	}
 }
 
-// grab deletes the first replica there is.
+// grab deletes the first replica.
 func grab(snap *state.Snapshot, b *state.Batch) {
 	for r := range snap.Replicas("", "") {
 		b.Delete(state.KindReplica, r.GetMetadata().GetUid())
@@ -84,7 +83,7 @@ func grab(snap *state.Snapshot, b *state.Batch) {
 	}
 }
 
-// forget deletes all work that is done.
+// forget deletes all finished work.
 func forget(snap *state.Snapshot, b *state.Batch) {
 	for r := range snap.Replicas("", "") {
 		if r.GetStatus().GetPhase() == spec.PhaseCompleted {
@@ -93,7 +92,7 @@ func forget(snap *state.Snapshot, b *state.Batch) {
 	}
 }
 
-// undecided takes out of a transaction which times were decided on.
+// undecided removes the decided times from a transaction.
 func undecided(tx *statev1.Transaction) {
 	for _, change := range tx.GetChanges() {
 		if w := change.GetPut().GetWorkload(); w.GetStatus().GetCron() != nil {
@@ -102,19 +101,20 @@ func undecided(tx *statev1.Transaction) {
 	}
 }
 
-// leaveOut takes the last assignment out of a message.
+// leaveOut removes the last assignment from a message.
 func leaveOut(message *v1.Assignments) {
 	if n := len(message.GetAssign()); message.GetFull() && n > 0 {
 		message.Assign = slices.Delete(message.GetAssign(), n-1, n)
 	}
 }
 
-// without are the changes that do not match. The list itself is shared with others.
+// without are the changes that do not match. It does not modify its argument, which is
+// shared.
 func without(changes []state.Change, match func(state.Change) bool) []state.Change {
 	return slices.DeleteFunc(slices.Clone(changes), match)
 }
 
-// unnoticed are changes without those that nodes report.
+// unnoticed are changes without the reports of nodes.
 func unnoticed(changes []state.Change) []state.Change {
 	return without(changes, func(c state.Change) bool {
 		r, _ := c.New.(*v1.Replica)
@@ -135,7 +135,7 @@ func withoutNamespaces(changes []state.Change) []state.Change {
 	return without(changes, func(c state.Change) bool { return c.Kind == state.KindNamespace })
 }
 
-// twice are changes of which each comes twice.
+// twice repeats each change.
 func twice(changes []state.Change) (all []state.Change) {
 	for _, c := range changes {
 		all = append(all, c, c)
@@ -143,8 +143,8 @@ func twice(changes []state.Change) (all []state.Change) {
 	return all
 }
 
-// keepAsleep returns what takes from an engine, after it has followed changes, the
-// services that it has woken because they may fit now.
+// keepAsleep returns a function that removes from an engine, after it has followed changes,
+// the services that it has woken because they may fit now.
 func keepAsleep(e *replicas.Engine, snap *state.Snapshot, changes []state.Change) func() {
 	awake := maps.Clone(e.Due.Workloads)
 	if awake == nil {
@@ -167,7 +167,7 @@ func keepAsleep(e *replicas.Engine, snap *state.Snapshot, changes []state.Change
 	}
 }
 
-// pushOut has the first running replica go for the first that waits.
+// pushOut preempts the first running replica for the first waiting one.
 func pushOut(snap *state.Snapshot, b *state.Batch) {
 	for waits := range snap.ReplicasOn("") {
 		for old := range snap.Replicas("", "") {

@@ -13,23 +13,23 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// oracle is what the simulator remembers to judge by; the product does not know it.
+// oracle is what the simulator remembers for its checks; the product does not know it.
 type oracle struct {
 	// done are the replicas that have done the work of a revision, by its uid.
 	done map[string]map[string]bool
-	// failed are those of jobs that have failed, over how a job ended, both by the
-	// uid of the revision; runs are the jobs of crons by owner and name.
+	// failed are the failed replicas of jobs, over the outcomes of jobs, both by the uid of
+	// the revision; runs are the jobs of crons by owner and name.
 	failed map[string]map[string]bool
 	over   map[string]string
 	runs   map[string]bool
-	// cloned are the nodes of which there have been two at once: what two
-	// machines say under one name cannot be judged.
+	// cloned are the nodes that existed twice at once: the reports of two machines under
+	// one name cannot be checked.
 	cloned map[string]bool
 	// scored are the last writes of the scores of nodes.
 	scored map[string]scored
 	// lastWork is when a replica last ended by itself.
 	lastWork time.Duration
-	// epoch is the newest that was agreed on.
+	// epoch is the newest committed one.
 	epoch uint64
 	plans int
 }
@@ -61,7 +61,7 @@ func (w *World) needsOf(snap *state.Snapshot, revision string) (needs, bool) {
 	return read.Needs, true
 }
 
-// checkEntry holds what must be true after every entry of the log.
+// checkEntry checks the invariants after every entry of the log.
 func (w *World) checkEntry(p *proposal, before, after *state.Snapshot) {
 	w.oracle.epoch = max(w.oracle.epoch, after.Cluster().GetStatus().GetEpoch())
 	w.checkReplacing(p, before)
@@ -87,7 +87,7 @@ func (w *World) checkEntry(p *proposal, before, after *state.Snapshot) {
 	}
 }
 
-// checkReplica judges one replica that has changed.
+// checkReplica checks one replica that has changed.
 func (w *World) checkReplica(p *proposal, snapBefore *state.Snapshot, old, now *v1.Replica, after *state.Snapshot) {
 	name, phase := now.GetMetadata().GetName(), now.GetStatus().GetPhase()
 	if old != nil && spec.Ended(old.GetStatus().GetPhase()) {
@@ -122,8 +122,8 @@ func (w *World) checkReplica(p *proposal, snapBefore *state.Snapshot, old, now *
 	}
 }
 
-// checkReplacing holds that of a workload that is at strength, a replacement
-// takes away one running replica at a time, and none while another one goes.
+// checkReplacing checks that an update of a workload at full strength takes away one
+// running replica at a time, and none while another one stops.
 func (w *World) checkReplacing(p *proposal, before *state.Snapshot) {
 	if p.who != "replicas" {
 		return
@@ -147,7 +147,7 @@ func (w *World) checkReplacing(p *proposal, before *state.Snapshot) {
 			phase := r.GetStatus().GetPhase()
 			switch {
 			case replicas.Away(p.base, r):
-			case wanted(r): // also where a taint is borne for a while
+			case wanted(r): // also if a taint is tolerated for a while
 				have++
 			case (phase == spec.PhaseRunning || phase == spec.PhaseStopping) && r.GetSpec().GetRevisionUid() != revision:
 				leaving++
@@ -163,7 +163,7 @@ func wanted(r *v1.Replica) bool {
 	return spec.Live(r.GetStatus().GetPhase()) && r.GetSpec().GetDesired() != spec.DesiredStopped
 }
 
-// remember notes work that is done.
+// remember notes finished work.
 func (w *World) remember(r *v1.Replica, snap *state.Snapshot) {
 	revision := r.GetSpec().GetRevisionUid()
 	policy := snap.Revision(revision).GetSpec().GetWorkload().GetRestart().GetPolicy()
@@ -182,8 +182,8 @@ func (w *World) remember(r *v1.Replica, snap *state.Snapshot) {
 	to[revision][r.GetMetadata().GetUid()] = true
 }
 
-// checkNew holds that work that is done is not done again, even if its proof
-// has been forgotten, and that no more are made than are wanted.
+// checkNew checks that finished work is not done again, even if its proof was deleted, and
+// that no more replicas are created than wanted.
 func (w *World) checkNew(p *proposal, r *v1.Replica, after *state.Snapshot) {
 	revision := r.GetSpec().GetRevisionUid()
 	one := p.base.Workload(r.GetSpec().GetWorkloadUid())
@@ -213,7 +213,7 @@ func (w *World) checkNew(p *proposal, r *v1.Replica, after *state.Snapshot) {
 	}
 }
 
-// checkGivenUp holds that a replica is given up for a reason only.
+// checkGivenUp checks that a replica is lost only for a reason.
 func (w *World) checkGivenUp(p *proposal, before *state.Snapshot, r *v1.Replica) {
 	for _, snap := range []*state.Snapshot{before, p.base} {
 		one := snap.Workload(r.GetSpec().GetWorkloadUid())
@@ -244,7 +244,7 @@ func (w *World) checkGivenUp(p *proposal, before *state.Snapshot, r *v1.Replica)
 		r.GetMetadata().GetName(), r.GetStatus().GetPhase(), r.GetSpec().GetNode())
 }
 
-// mayLose is whether replicas of a node in this state may be replaced.
+// mayLose reports whether replicas of a node in this state may be replaced.
 func mayLose(n *v1.Node) bool {
 	switch n.GetStatus().GetState() {
 	case "offline", "failed", "draining":
@@ -253,8 +253,8 @@ func mayLose(n *v1.Node) bool {
 	return false
 }
 
-// checkPromises holds that a node is promised to no more than it has, and a
-// port of it to one workload only.
+// checkPromises checks that a node is not overcommitted, and that one of its ports goes to
+// one workload only.
 func (w *World) checkPromises(snap *state.Snapshot, uid string) {
 	n := snap.Node(uid)
 	if n == nil {
@@ -292,8 +292,8 @@ func (w *World) checkPromises(snap *state.Snapshot, uid string) {
 	}
 }
 
-// checkPlacement holds that a loop puts replicas only where they may be, in the
-// state that it has seen.
+// checkPlacement checks that a loop puts replicas only where they may be, in the state that
+// it has seen.
 func (w *World) checkPlacement(snap *state.Snapshot, b *state.Batch) {
 	for _, change := range b.Transaction(w.clock()).GetChanges() {
 		r := change.GetPut().GetReplica()
@@ -309,7 +309,7 @@ func (w *World) checkPlacement(snap *state.Snapshot, b *state.Batch) {
 	}
 }
 
-// may is whether a node may take a replica at all, however much is free.
+// may reports whether a node may take a replica at all, however much is free.
 func may(n *v1.Node, need needs) bool {
 	for _, rule := range need.Rules {
 		if !slices.Contains(rule.Values, n.GetMetadata().GetLabels()[rule.Key]) {
@@ -319,8 +319,8 @@ func may(n *v1.Node, need needs) bool {
 	return n.GetStatus().GetState() == "ready" && !refusedByTaint(n, need.Tolerations)
 }
 
-// checkNodes holds that nobody is taken offline who is heard of, nor by a leader
-// that has not listened long enough.
+// checkNodes checks that no node goes offline that is heard, nor by a leader that has not
+// listened long enough.
 func (w *World) checkNodes(t *term, snap *state.Snapshot, b *state.Batch) {
 	for _, change := range b.Transaction(w.clock()).GetChanges() {
 		n := change.GetPut().GetNode()
@@ -348,9 +348,8 @@ func (w *World) checkNodes(t *term, snap *state.Snapshot, b *state.Batch) {
 	}
 }
 
-// soundFor is how long nothing must have been wrong with a machine so that
-// nothing but the servers can be the reason why it is not heard of: keepalive,
-// waiting to try again, and the silence before.
+// soundFor is how long a machine must have been healthy so that only the servers can be the
+// reason for its silence: keepalive, retry pause, and the silence before.
 const soundFor = 30 * time.Second
 
 func (w *World) machineOf(uid string) *machine {
@@ -362,11 +361,11 @@ func (w *World) machineOf(uid string) *machine {
 	return nil
 }
 
-// offlineSlack is for agreeing on it.
+// offlineSlack is the time to commit it.
 const offlineSlack = 5 * time.Second
 
-// expectOffline holds that a node that is not heard of is offline in time, as
-// far as there is a leader that can say so.
+// expectOffline checks that a silent node goes offline in time, as far as there is a leader
+// to decide that.
 func (w *World) expectOffline(m *machine, quiet int) {
 	bound := func() time.Duration {
 		live := w.liveness(m)
@@ -396,7 +395,7 @@ func (w *World) expectOffline(m *machine, quiet int) {
 	w.after(bound(), check)
 }
 
-// checkRetention holds that nothing is let go of that is still needed.
+// checkRetention checks that nothing is deleted that is still needed.
 func (w *World) checkRetention(now time.Time, snap *state.Snapshot, b *state.Batch) {
 	for _, change := range b.Transaction(w.clock()).GetChanges() {
 		key := change.GetDelete()
@@ -458,14 +457,14 @@ func (w *World) needed(now time.Time, snap *state.Snapshot, key *statev1.Key) st
 	return ""
 }
 
-// newest is the state after the last entry of the log, whether or not a server that has
-// applied it is up.
+// newest is the state after the last entry of the log, even if no server that has applied
+// it is up.
 func (w *World) newest() *state.Snapshot { return w.log.agreed }
 
-// checkStop holds that an agent is told to stop a replica only if that was
-// agreed on: not because a server is away, nor because one has forgotten it.
+// checkStop checks that an agent stops a replica only if that was committed: not because a
+// server is away, nor because one has forgotten it.
 func (w *World) checkStop(m *machine, r *record) {
-	if !r.stop() || r.ended() || m.clone || w.newest().Node(m.uid) == nil { // what a removed node has is lost
+	if !r.stop() || r.ended() || m.clone || w.newest().Node(m.uid) == nil { // the replicas of a removed node are lost
 		return
 	}
 	if now := w.newest().Replica(r.uid); now != nil && now.GetSpec().GetNodeUid() == m.uid && wanted(now) {
@@ -473,7 +472,7 @@ func (w *World) checkStop(m *machine, r *record) {
 	}
 }
 
-// checkAssigned holds that an agent is given only what is its own and lives.
+// checkAssigned checks that an agent gets only live replicas of its own.
 func (w *World) checkAssigned(m *machine, a *v1.Assignment) {
 	r := a.GetReplica()
 	switch {

@@ -14,15 +14,15 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// Jobs, crons and daemons: what operators want of them, and what must be true.
+// Jobs, crons and daemons: the requests of operators, and the invariants.
 
-// anyKind draws what a new workload is.
+// anyKind draws the kind of a new workload.
 func anyKind(c *rand.Rand) string {
 	return []string{"", "", "", "", "", spec.KindJob, spec.KindJob, spec.KindDaemon, spec.KindCron}[c.IntN(9)]
 }
 
-// asKind makes a spec that was drawn for a service one of another kind. Its numbers
-// follow from those of the service.
+// asKind turns a service's spec into another kind. Its numbers follow from those of the
+// service.
 func asKind(s *v1.WorkloadSpec, kind string) *v1.WorkloadSpec {
 	if kind == "" {
 		return s
@@ -48,7 +48,7 @@ func asKind(s *v1.WorkloadSpec, kind string) *v1.WorkloadSpec {
 	return spec.Normalized(made)
 }
 
-// suspend has all crons make no jobs, or go on: they would never come to rest.
+// suspend suspends all crons, or resumes them: they would never come to rest.
 func (w *World) suspend(suspended bool) {
 	what := fmt.Sprintf("suspend crons: %v", suspended)
 	w.operate(what, func(s *server, snap *state.Snapshot, b *state.Batch) bool {
@@ -65,7 +65,7 @@ func (w *World) suspend(suspended bool) {
 	}, nil)
 }
 
-// checkWorkload judges a workload that has changed.
+// checkWorkload checks a workload that has changed.
 func (w *World) checkWorkload(p *proposal, before, after *v1.Workload) {
 	if after == nil {
 		return
@@ -85,8 +85,8 @@ func (w *World) checkWorkload(p *proposal, before, after *v1.Workload) {
 	}
 }
 
-// checkRun holds that no time of a schedule has two jobs, and that they overlap only
-// where they may.
+// checkRun checks that no time of a schedule has two jobs, and that they overlap only if
+// allowed.
 func (w *World) checkRun(p *proposal, owner string, run *v1.Workload) {
 	name := run.GetMetadata().GetName()
 	if w.oracle.runs[owner+name] {
@@ -108,9 +108,9 @@ func (w *World) checkRun(p *proposal, owner string, run *v1.Workload) {
 	}
 }
 
-// checkNewOfJob holds that a job makes no more than it needs, and nothing when it is
-// over. What fails or is ended after the loop has looked does not count yet: the next
-// tick stops what was made in vain.
+// checkNewOfJob checks that a job creates no more replicas than it needs, and none after
+// its end. Failures after the loop's snapshot do not count yet: the next tick stops the
+// surplus.
 func (w *World) checkNewOfJob(p *proposal, r *v1.Replica, one *v1.Workload, live int) {
 	revision := r.GetSpec().GetRevisionUid()
 	if outcome := w.oracle.over[revision]; outcome != "" && rollout.Outcome(one) != "" {
@@ -129,8 +129,8 @@ func (w *World) checkNewOfJob(p *proposal, r *v1.Replica, one *v1.Workload, live
 	}
 }
 
-// checkNewOfDaemon holds that a node has one replica of a daemon, but for one that
-// waits for another to make way.
+// checkNewOfDaemon checks that a node has one replica of a daemon, except for a waiting
+// successor.
 func (w *World) checkNewOfDaemon(r *v1.Replica, after *state.Snapshot) {
 	for other := range after.ReplicasOf(r.GetSpec().GetWorkloadUid()) {
 		if r.GetSpec().GetSucceeds() != "" && (other.GetMetadata().GetUid() == r.GetSpec().GetSucceeds() || !wanted(other)) {
@@ -143,7 +143,7 @@ func (w *World) checkNewOfDaemon(r *v1.Replica, after *state.Snapshot) {
 	}
 }
 
-// mayGoByKind is whether a job or a daemon may give a replica up in a state.
+// mayGoByKind reports whether a job or a daemon may give a replica up in a state.
 func (w *World) mayGoByKind(snap *state.Snapshot, one *v1.Workload, r *v1.Replica) bool {
 	switch one.GetSpec().GetKind() {
 	case spec.KindJob:
@@ -166,7 +166,7 @@ func (w *World) mayGoByKind(snap *state.Snapshot, one *v1.Workload, r *v1.Replic
 	return false
 }
 
-// standing is how a node stands to a daemon.
+// standing is how a node suits a daemon.
 func (w *World) standing(snap *state.Snapshot, one *v1.Workload, n *v1.Node) scheduler.Suit {
 	read, err := scheduler.RevisionFromProto(one, snap.Revision(one.GetStatus().GetRevisionUid()))
 	if err != nil {
@@ -177,7 +177,7 @@ func (w *World) standing(snap *state.Snapshot, one *v1.Workload, n *v1.Node) sch
 	return scheduler.SuitOf(read, &node)
 }
 
-// jobAmiss holds that a job is over, or waits for a reason.
+// jobAmiss checks that a job has ended, or waits for a reason.
 func (w *World) jobAmiss(snap *state.Snapshot, one *v1.Workload, add func(string, ...any)) {
 	outcome := rollout.Outcome(one)
 	live, pending := 0, 0
@@ -207,8 +207,8 @@ func (w *World) jobAmiss(snap *state.Snapshot, one *v1.Workload, add func(string
 	}
 }
 
-// daemonAmiss holds that every node that suits has one replica of the current
-// revision, or no room for it.
+// daemonAmiss checks that every suitable node has one replica of the current revision, or
+// no room for it.
 func (w *World) daemonAmiss(snap *state.Snapshot, one *v1.Workload, add func(string, ...any)) {
 	revision := one.GetStatus().GetRevisionUid()
 	need, _ := w.needsOf(snap, revision)

@@ -21,25 +21,26 @@ type server struct {
 	uid, name string
 	address   string
 	up        bool
-	// dark is set while its machine is without power: nobody says that it is gone.
+	// dark is set while its machine is without power: there is no notification that it is
+	// gone.
 	dark  bool
 	store *state.Store
-	// applied is the position in the log up to which the store is.
+	// applied is the position in the log that the store has reached.
 	applied int
-	// saved is the newest snapshot on its disk, and at which position and index.
+	// saved is the newest snapshot on its disk, with its position and index.
 	saved   []byte
 	savedAt int
-	// skew is by how much its date is wrong.
+	// skew is by how much its clock is wrong.
 	skew    time.Duration
 	watch   *watch
 	lastUID uint64
-	// clock is what retention asks, begun is the uptime 0 of it.
+	// clock is retention's clock, begun its uptime 0.
 	clock *retentionclock.Clock
 	begun time.Duration
 }
 
-// entry is one agreed transaction, and what came of it on the first server that
-// applied it: it must be the same on all.
+// entry is one committed transaction, and its outcome on the first server that applied it:
+// it must be the same on all.
 type entry struct {
 	index   uint64
 	data    []byte
@@ -49,20 +50,20 @@ type entry struct {
 // replicated is the log that the servers agree on.
 type replicated struct {
 	entries []entry
-	// first is the position of entries[0]; what was before is only in snapshots.
+	// first is the position of entries[0]; earlier ones are only in snapshots.
 	first int
 	index uint64
-	// agreed is the state after the last entry. Sometimes no server has it: followers lag, and
-	// a leader that restarts begins with the snapshot on its disk.
+	// agreed is the state after the last entry. Sometimes no server has it: followers lag,
+	// and a restarted leader begins with the snapshot on its disk.
 	agreed *state.Snapshot
 }
 
 func (l *replicated) end() int { return l.first + len(l.entries) }
 
-// wall is the date on a server.
+// wall is the wall time on a server.
 func (w *World) wall(s *server) time.Time { return w.clock().Add(s.skew) }
 
-// start is a server's process that begins: it has what is on its disk.
+// start starts a server's process: it has what is on its disk.
 func (w *World) start(s *server) {
 	s.up, s.dark = true, false
 	if s.address == "" || w.rng.IntN(4) == 0 { // it may have moved
@@ -141,8 +142,7 @@ const (
 	keepLog = 100
 )
 
-// compact has every server save its state when the log is long, and drops the
-// beginning of it.
+// compact saves the state of every server when the log is long, and drops its beginning.
 func (w *World) compact() {
 	if len(w.log.entries) < maxLog {
 		return
@@ -181,7 +181,7 @@ func (w *World) sameEverywhere() {
 			}
 			continue
 		}
-		// Where an index ended without a transaction is nobody's business.
+		// An index without a transaction does not matter.
 		if !bytes.Equal(saved, first) {
 			w.fail("the same log gives the same state to the byte", "servers %s and %s differ at position %d", name, s.name, s.applied)
 		}
@@ -199,13 +199,13 @@ func outcomeOf(result state.Result, err error) string {
 	return text
 }
 
-// What a proposal that was not agreed on ends with.
+// The errors of proposals that were not committed.
 var (
 	errNoRoom    = errors.New("the disk is full")
 	errUncertain = errors.New("leadership was lost: the change may have been made or not")
 )
 
-// proposal is a transaction on its way.
+// proposal is a transaction in flight.
 type proposal struct {
 	who  string
 	tx   *statev1.Transaction
@@ -213,7 +213,7 @@ type proposal struct {
 	// base is the state that it was made from.
 	base *state.Snapshot
 	done func(error)
-	// result is what came of it.
+	// result is its outcome.
 	result state.Result
 }
 
@@ -222,8 +222,8 @@ func (p *proposal) made() []*statev1.Change {
 	return slices.DeleteFunc(slices.Clone(p.tx.GetChanges()), func(c *statev1.Change) bool { return p.result.LeftOut[c.GetPart()] != nil })
 }
 
-// propose asks the servers to agree. done is called once, unless the term ends
-// and nobody waits any more.
+// propose asks the servers to agree. done is called once, unless the term ends and the
+// caller is gone.
 func (t *term) propose(who string, b *state.Batch, base *state.Snapshot, done func(error)) *proposal {
 	w := t.w
 	tx := b.Transaction(w.wall(t.server))
@@ -277,7 +277,7 @@ func (t *term) commit(p *proposal) {
 	}
 	before := t.server.store.Snapshot()
 	w.log.index++
-	// The leader applies what it was given, the others what they read.
+	// The leader applies the original, the others a decoded copy.
 	var err error
 	p.result, err = t.server.store.Apply(w.log.index, p.tx)
 	w.append(t.server, p.data, outcomeOf(p.result, err))
@@ -303,7 +303,7 @@ func refusal(err error) string {
 // cluster needs.
 const maxPerMinute = 2000
 
-// append puts what a server has applied at the end of the log.
+// append adds what a server has applied to the end of the log.
 func (w *World) append(s *server, data []byte, outcome string) {
 	if minute := w.now / time.Minute; minute != w.minute {
 		w.minute, w.perMinute = minute, 0
@@ -316,7 +316,7 @@ func (w *World) append(s *server, data []byte, outcome string) {
 	w.log.agreed = s.store.Snapshot()
 }
 
-// inherit applies what the last leader had under way and a majority has.
+// inherit applies what the last leader had in flight and a majority has.
 func (t *term) inherit(p *proposal) {
 	w := t.w
 	tx := &statev1.Transaction{}

@@ -7,9 +7,9 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// The simulator judges by everything that was agreed on, also while no server has applied
+// The simulator judges by everything that was committed, even while no server has applied
 // all of it: the leader that had was restarted, and its followers lag.
-func TestNewestStateOutlivesTheLeader(t *testing.T) {
+func TestNewestStateSurvivesTheLeader(t *testing.T) {
 	w := newWorld(Story{Seed: 1})
 	w.run(w.now + time.Minute)
 	leader := w.leader.server

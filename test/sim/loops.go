@@ -43,8 +43,8 @@ func (t *term) begin() {
 	t.w.after(scoreEvery, l.keepScores)
 }
 
-// settled is what becomes of a loop after its proposal: it goes on, or all
-// loops begin again.
+// settled handles the outcome of a loop's proposal: the loop goes on, or all loops begin
+// again.
 func (l *loops) settled(err error) bool {
 	if l.dead || l.t.over {
 		return false
@@ -63,7 +63,7 @@ func (l *loops) settled(err error) bool {
 	return false
 }
 
-// loopDelay is how long a loop takes to notice that it was woken.
+// loopDelay is how long a loop takes to wake up.
 func (w *World) loopDelay() time.Duration {
 	if w.tidy {
 		return time.Millisecond
@@ -71,15 +71,15 @@ func (w *World) loopDelay() time.Duration {
 	return w.between(0, 5*time.Millisecond)
 }
 
-// nodeLoop is nodes.Loop without its goroutine. What it has heard is the
-// server's own, in watch.
+// nodeLoop is nodes.Loop without its goroutine. Its observations belong to the server, see
+// watch.
 type nodeLoop struct {
 	*loops
 	since time.Duration
 	busy  bool
-	// woken is set when there is news while a proposal is under way.
+	// woken is set when there is news while a proposal is in flight.
 	woken bool
-	// timer is the number of the timer that counts.
+	// timer is the number of the valid timer.
 	timer int
 }
 
@@ -125,15 +125,15 @@ func (l *nodeLoop) tick() {
 	})
 }
 
-// arm plans the next tick without news. While every node that should be heard
-// of is heard of, none is needed: their heartbeats would put it off each time.
+// arm plans the next tick without news. It needs none while every node is heard that should
+// be: their heartbeats would postpone it each time.
 func (l *nodeLoop) arm(next time.Time) {
 	w := l.t.w
 	if next.IsZero() || l.t.allHeard() {
 		return
 	}
 	timer := l.timer
-	// A tick that is due at once is given the time that heartbeats take.
+	// A tick that is due at once waits for heartbeats in transit.
 	w.after(max(time.Millisecond, next.Sub(w.clock())), func() {
 		if timer == l.timer {
 			l.wake()

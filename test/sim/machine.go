@@ -8,12 +8,11 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
-// machine is a computer with an agent on it. The agent's records are on its
-// disk and outlive everything but a wipe; its programs outlive the agent but
-// not the power.
+// machine is a computer with an agent. The agent's records are on its disk and survive
+// everything but a wipe; its programs survive the agent but not a power loss.
 type machine struct {
 	w *World
-	// hostname is what it calls itself, name and uid are those of its node.
+	// hostname is its own name, name and uid are those of its node.
 	hostname    string
 	name, uid   string
 	labels      map[string]string
@@ -22,11 +21,11 @@ type machine struct {
 	clone bool
 
 	on, agent, hung bool
-	// mute is whether a firewall eats probes, broken whether it can run nothing,
-	// buried whether it stays off when all else is healed.
+	// mute is whether a firewall drops probes, broken whether it can run nothing, buried
+	// whether it stays off when everything else is healed.
 	mute, broken, buried bool
-	// cutUp and cutDown are whether what it sends or receives is lost, towards
-	// one server or all of them if cutFrom is nil.
+	// cutUp and cutDown are whether what it sends or receives is lost, for one server, or
+	// for all of them if cutFrom is nil.
 	cutUp, cutDown bool
 	cutFrom        *server
 	skew           time.Duration
@@ -34,7 +33,7 @@ type machine struct {
 
 	records map[string]*record
 	tasks   map[string]*task
-	// epoch is the newest that it was told of.
+	// epoch is the newest that it has seen.
 	epoch uint64
 
 	// life is the number of the agent's process: what another one planned does
@@ -48,19 +47,19 @@ type machine struct {
 	pending map[string]bool
 	saying  bool
 
-	// quiet is the number of the present silence or noise, see fellSilent; paths
-	// is that of the present way to the servers.
+	// quiet is the number of the current period of silence or noise, see fellSilent; paths
+	// is that of the current path to the servers.
 	quiet, paths int
 	silentSince  time.Duration
-	// soundSince is since when nothing is wrong with it, if sound is set.
+	// soundSince is since when it is healthy, if sound is set.
 	sound      bool
 	soundSince time.Duration
 }
 
-// acts is whether the agent does anything.
+// acts reports whether the agent does anything.
 func (m *machine) acts() bool { return m.on && m.agent && !m.hung }
 
-// reaches and reachedBy are whether packets arrive.
+// reaches and reachedBy report whether packets arrive.
 func (m *machine) reaches(s *server) bool {
 	return m.on && !s.dark && !(m.cutUp && (m.cutFrom == nil || m.cutFrom == s))
 }
@@ -69,7 +68,7 @@ func (m *machine) reachedBy(s *server) bool {
 	return m.on && !s.dark && !(m.cutDown && (m.cutFrom == nil || m.cutFrom == s))
 }
 
-// do has the agent do something now, or when it can again, or never.
+// do lets the agent do something now, or when it can again, or never.
 func (m *machine) do(f func()) {
 	switch {
 	case !m.on || !m.agent:
@@ -95,7 +94,7 @@ func (m *machine) later(d time.Duration, f func()) {
 	})
 }
 
-// status is what the agent says of the machine.
+// status is the agent's report about the machine.
 func (m *machine) status() *v1.NodeStatus {
 	return &v1.NodeStatus{
 		Conditions: []*v1.Condition{{Type: "Ready", Status: !m.broken}},
@@ -105,7 +104,7 @@ func (m *machine) status() *v1.NodeStatus {
 	}
 }
 
-// changed looks at everything again after a fault has begun or ended.
+// changed re-evaluates everything after a fault has begun or ended.
 func (m *machine) changed() {
 	m.paths++
 	if sound := m.acts() && !m.cutUp && !m.cutDown; sound != m.sound {
@@ -126,7 +125,7 @@ func (m *machine) changed() {
 	m.redial()
 }
 
-// keepalive lets both sides of a session find out that the other one is gone.
+// keepalive lets both sides of a session detect that the other one is gone.
 func (m *machine) keepalive() {
 	paths := m.paths
 	if s := m.session; s != nil {
@@ -147,16 +146,15 @@ func (m *machine) keepalive() {
 	}
 }
 
-// fellSilent begins to count how long a node is not heard of: it has to be
-// noticed in time.
+// fellSilent begins to count the silence of a node: it has to be noticed in time.
 func (m *machine) fellSilent() {
 	m.quiet++
 	m.silentSince = m.w.now
 	m.w.expectOffline(m, m.quiet)
 }
 
-// redial tries to open a session, unless there is one. While there is nobody to
-// talk to it waits to be told of one, which saves the events of trying in vain.
+// redial tries to open a session, unless there is one. Without a server to talk to, it
+// waits for a notification, which saves the events of futile attempts.
 func (m *machine) redial() {
 	if m.session != nil || m.dialing || !m.on || !m.agent || m.uid == "" {
 		return
@@ -180,23 +178,23 @@ func (m *machine) dial() {
 		for _, uid := range slices.Sorted(maps.Keys(m.records)) {
 			m.remove(uid)
 		}
-		// Who removed it may not have learned that it came to pass.
+		// The operator who removed it may not have learned that the removal was committed.
 		uid := m.uid
 		m.w.after(10*time.Minute, func() { m.w.startOver(m, uid) })
 		return
 	}
-	clear(m.pending) // hello says everything
+	clear(m.pending) // hello reports everything
 	m.session = t.enter(m)
 }
 
-// callAll has every agent without a session try again.
+// callAll lets every agent without a session try again.
 func (w *World) callAll() {
 	for _, m := range w.machines {
 		m.redial()
 	}
 }
 
-// powerOff ends everything on the machine without a word.
+// powerOff ends everything on the machine at once.
 func (m *machine) powerOff() {
 	if !m.on {
 		return
@@ -219,8 +217,7 @@ func (m *machine) powerOn() {
 	m.startAgent()
 }
 
-// endAgent ends the process. A session whose machine lives is closed by its
-// kernel.
+// endAgent ends the process. The kernel closes its session if the machine is up.
 func (m *machine) endAgent() {
 	m.agent = false
 	m.life++
@@ -292,7 +289,7 @@ func fromWhom(s *server) string {
 	return ", from server " + s.name
 }
 
-// breakDown has the agent say whether it can run anything.
+// breakDown lets the agent report whether it can run anything.
 func (m *machine) breakDown(broken bool) {
 	m.broken = broken
 	m.do(func() {

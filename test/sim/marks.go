@@ -15,8 +15,7 @@ import (
 // taintKey is that of the only taint there is.
 const taintKey = "only"
 
-// actMark says something else of a node: where it stands, what it costs, whom it
-// is for.
+// actMark changes a node's labels, price or taints.
 func (w *World) actMark(c *rand.Rand) {
 	m := w.machine(c)
 	if m == nil {
@@ -48,7 +47,7 @@ func (w *World) actMark(c *rand.Rand) {
 	}, nil)
 }
 
-// refusedByTaint is whether a taint keeps new replicas from a node.
+// refusedByTaint reports whether a taint keeps new replicas from a node.
 func refusedByTaint(n *v1.Node, tolerations []scheduler.Toleration) bool {
 	for _, t := range n.GetSpec().GetTaints() {
 		_, borne := scheduler.Tolerates(tolerations, scheduler.Taint{Key: t.GetKey(), Value: t.GetValue(), Effect: t.GetEffect()})

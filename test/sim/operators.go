@@ -15,11 +15,11 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// build adds to a batch what somebody wants, and is false if it is so already.
+// build adds a change to a batch, and returns false if nothing is to be changed.
 type build func(s *server, snap *state.Snapshot, b *state.Batch) bool
 
-// operate is a call of the API: it waits for a leader, and is tried again when
-// the state has moved on or nobody knows what came of it.
+// operate is a call of the API: it waits for a leader, and is retried when the state has
+// moved on or the outcome is unknown.
 func (w *World) operate(what string, f build, done func()) { w.attempt(what, f, done, 30) }
 
 func (w *World) attempt(what string, f build, done func(), attempts int) {
@@ -29,7 +29,7 @@ func (w *World) attempt(what string, f build, done func(), attempts int) {
 	}
 	again := func(d time.Duration) { w.after(d, func() { w.attempt(what, f, done, attempts-1) }) }
 	t := w.leader
-	if t == nil || t.frozen { // nobody could say what became of it so far
+	if t == nil || t.frozen { // the outcome so far is unknown
 		w.after(time.Second, func() { w.attempt(what, f, done, attempts) })
 		return
 	}
@@ -84,7 +84,7 @@ func imageName(n int) string { return fmt.Sprintf("app%d:1", n) }
 // maxWorkloads keeps worlds small.
 const maxWorkloads = 20
 
-// anySpec draws what a workload may be.
+// anySpec draws a workload's spec.
 func anySpec(c *rand.Rand) *v1.WorkloadSpec {
 	s := &v1.WorkloadSpec{
 		Image: imageName(c.IntN(images)), Replicas: proto.Int32(int32(c.IntN(6))),
@@ -150,7 +150,7 @@ func (w *World) revise(s *server, b *state.Batch, one *v1.Workload) {
 	})
 }
 
-// change has an operator change one workload that is there.
+// change lets an operator change one existing workload.
 func (w *World) change(c *rand.Rand, verb string, f func(s *server, snap *state.Snapshot, b *state.Batch, one *v1.Workload) bool) {
 	chosen := w.workload(c)
 	if chosen == nil {
@@ -212,7 +212,7 @@ func (w *World) actDelete(c *rand.Rand) {
 	})
 }
 
-// actToken makes a token that retention has to let go of, and its credential.
+// actToken makes a token that retention has to delete, and its credential.
 func (w *World) actToken(c *rand.Rand) {
 	lasts := draw(c, time.Minute, 2*time.Hour)
 	w.names++
@@ -226,8 +226,7 @@ func (w *World) actToken(c *rand.Rand) {
 	}, nil)
 }
 
-// actCordon takes a node out of service, for a while or to empty it, or puts it
-// back.
+// actCordon cordons or drains a node, or puts it back into service.
 func (w *World) actCordon(c *rand.Rand) {
 	m := w.machine(c)
 	if m == nil {
@@ -250,7 +249,7 @@ func (w *World) actCordon(c *rand.Rand) {
 	}, nil)
 }
 
-// paces are sensible ways to judge nodes.
+// paces are sensible timeouts for nodes.
 var paces = []*v1.Liveness{
 	nil,
 	{Heartbeat: "2s", Silence: "8s", Reconnect: "20s"},
@@ -258,8 +257,7 @@ var paces = []*v1.Liveness{
 	{Heartbeat: "500ms", Silence: "2s", Reconnect: "10s"},
 }
 
-// actConfigure changes how nodes are judged, all of them or some, and how long
-// things are kept.
+// actConfigure changes the timeouts of all nodes or some, and how long things are kept.
 func (w *World) actConfigure(c *rand.Rand) {
 	all, some, kept := paces[c.IntN(len(paces))], paces[c.IntN(len(paces))], anyRetention(c)
 	w.operate("configure", func(s *server, snap *state.Snapshot, b *state.Batch) bool {
@@ -280,7 +278,7 @@ func (w *World) actConfigure(c *rand.Rand) {
 	}, nil)
 }
 
-// anyRetention draws how long what is over is kept.
+// anyRetention draws how long old objects are kept.
 func anyRetention(c *rand.Rand) *v1.Retention {
 	hours := func() string { return []string{"", "1h", "4h", "10h"}[c.IntN(4)] }
 	return &v1.Retention{Replicas: hours(), Events: hours(), MaxEvents: new(int32(100 + c.IntN(900))), Revisions: new(int32(2 + c.IntN(9))), Tokens: hours()}

@@ -14,8 +14,8 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// tryPlan has a change planned as the API does, then carries it out while
-// nothing goes wrong, and holds that what was shown is what was done.
+// tryPlan plans a change as the API does, then applies it while nothing goes wrong, and
+// checks that the plan came true.
 func (w *World) tryPlan(c *rand.Rand) {
 	t := w.leader
 	snap := t.server.store.Snapshot()
@@ -52,8 +52,7 @@ func (w *World) tryPlan(c *rand.Rand) {
 	}
 }
 
-// predictable is whether nothing will happen but what is planned: no work is
-// about to end.
+// predictable reports whether nothing but the plan will happen: no work is about to end.
 func (w *World) predictable(snap *state.Snapshot) bool {
 	for n := range snap.Nodes("") {
 		if n.GetStatus().GetState() == "offline" {
@@ -101,7 +100,7 @@ func (w *World) anyChange(c *rand.Rand, s *server, snap *state.Snapshot, b *stat
 	return one.GetMetadata().GetUid()
 }
 
-// comparePlan compares what was shown with what there is now.
+// comparePlan compares the plan with the result.
 func (w *World) comparePlan(planned *v1.PlanChange, uid string) {
 	snap := w.newest()
 	var shown, there []string

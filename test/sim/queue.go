@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// event is something that happens at a moment. Of two at the same one, the one
-// that was planned first comes first.
+// event happens at a moment. Of two at the same moment, the one that was planned first
+// comes first.
 type event struct {
 	at  time.Duration
 	seq uint64
@@ -36,17 +36,17 @@ func (q *queue) Pop() any {
 	return last
 }
 
-// after plans something.
+// after plans an event.
 func (w *World) after(d time.Duration, do func()) {
 	w.seq++
 	heap.Push(&w.events, event{at: w.now + max(0, d), seq: w.seq, do: do})
 }
 
-// maxAtOnce is how many events may happen within one simulated second before
-// the world is taken to run in circles.
+// maxAtOnce is how many events may happen within one simulated second before the world
+// counts as looping.
 const maxAtOnce = 200_000
 
-// run lets time pass until a moment, or until something is broken.
+// run lets time pass until a moment, or until an invariant breaks.
 func (w *World) run(until time.Duration) {
 	for w.failure == nil && len(w.events) > 0 && w.events[0].at <= until {
 		next := heap.Pop(&w.events).(event)

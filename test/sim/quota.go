@@ -14,13 +14,13 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// namespaces are those that workloads live in.
+// namespaces are those of workloads.
 var namespaces = []string{spec.DefaultNamespace, "team"}
 
 // namespaceOf is that of a workload, by its name.
 func namespaceOf(name string) string { return namespaces[int(name[len(name)-1])%len(namespaces)] }
 
-// anyQuota draws what a namespace may have: nothing, little or enough.
+// anyQuota draws a quota: nothing, little or enough.
 func anyQuota(c *rand.Rand) *v1.Quota {
 	q := &v1.Quota{}
 	if c.IntN(2) == 0 {
@@ -35,7 +35,7 @@ func anyQuota(c *rand.Rand) *v1.Quota {
 	return q
 }
 
-// actQuota has an operator make, change or delete a namespace.
+// actQuota lets an operator create, change or delete a namespace.
 func (w *World) actQuota(c *rand.Rand) {
 	name, quota, lift := namespaces[c.IntN(len(namespaces))], anyQuota(c), c.IntN(3) == 0
 	w.operate("quota of "+name, func(s *server, snap *state.Snapshot, b *state.Batch) bool {
@@ -86,9 +86,8 @@ func newAllowance(q *v1.Quota) allowance {
 	return a
 }
 
-// allowed is what is left of the quota of a namespace, judged by the nodes of
-// another moment: what is promised on nodes that are not heard of does not count.
-// have is how many count.
+// allowed is what is left of the quota of a namespace, judged by the nodes of another
+// moment: replicas on offline nodes do not count. have is how many count.
 func (w *World) allowed(quota *v1.Quota, snap, nodes *state.Snapshot, namespace, without string) (left allowance, have int64) {
 	left = newAllowance(quota)
 	for r := range snap.Replicas(namespace, "") {
@@ -106,8 +105,8 @@ func (w *World) allowed(quota *v1.Quota, snap, nodes *state.Snapshot, namespace,
 	return left, have
 }
 
-// withinQuota is whether the quota would let one more replica of a workload be
-// placed, without one that would go.
+// withinQuota reports whether the quota allows one more replica of a workload, without one
+// that would go.
 func (w *World) withinQuota(snap *state.Snapshot, one *v1.Workload, need needs, without string) bool {
 	namespace := one.GetMetadata().GetNamespace()
 	left, have := w.allowed(snap.NamespaceByName(namespace).GetSpec().GetQuota(), snap, snap, namespace, without)
@@ -119,8 +118,8 @@ func (w *World) withinQuota(snap *state.Snapshot, one *v1.Workload, need needs, 
 	return left.replicas < 0 || have < left.replicas
 }
 
-// checkQuotas holds that nothing is placed beyond a quota: not in the state that
-// the loop has seen, and not under another quota than the one it has seen.
+// checkQuotas checks that nothing is placed beyond a quota: not in the state that the loop
+// has seen, and not under another quota than the one it has seen.
 func (w *World) checkQuotas(p *proposal, before, after *state.Snapshot) {
 	if p.who != "replicas" || p.base == nil {
 		return
@@ -159,7 +158,7 @@ func (w *World) checkQuotas(p *proposal, before, after *state.Snapshot) {
 	}
 }
 
-// unlimited is the state as a loop sees it that does not look at quotas.
+// unlimited is the state as seen by a loop that ignores quotas.
 func unlimited(store *state.Store) *state.Snapshot {
 	fork := store.Fork()
 	var b state.Batch

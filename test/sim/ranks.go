@@ -16,7 +16,7 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// rank draws how important a workload is, what it wants to keep and what it bears.
+// rank draws a workload's priority, minAvailable and tolerations.
 func rank(c *rand.Rand, s *v1.WorkloadSpec) {
 	if c.IntN(2) == 0 {
 		s.Priority = proto.Int32([]int32{0, 50, 101, 300, 600, 950}[c.IntN(6)])
@@ -32,7 +32,7 @@ func rank(c *rand.Rand, s *v1.WorkloadSpec) {
 	}
 }
 
-// actTaint sets a taint of a node, or takes it away.
+// actTaint sets a taint of a node, or removes it.
 func (w *World) actTaint(c *rand.Rand) {
 	m := w.machine(c)
 	if m == nil {
@@ -54,8 +54,7 @@ func (w *World) actTaint(c *rand.Rand) {
 	}, nil)
 }
 
-// bears is until when a replica may be on a node with its taints, and whether there
-// is an end to it.
+// bears is until when a replica may be on a node with its taints, and whether that ends.
 func bears(n *v1.Node, need needs) (until time.Time, ends bool) {
 	for _, t := range n.GetSpec().GetTaints() {
 		seconds, forever := scheduler.Tolerates(need.Tolerations, scheduler.Taint{Key: t.GetKey(), Value: t.GetValue(), Effect: t.GetEffect()})
@@ -69,7 +68,7 @@ func bears(n *v1.Node, need needs) (until time.Time, ends bool) {
 	return until, ends
 }
 
-// mustLeave is whether a replica is on a node that it has to leave sooner or later.
+// mustLeave reports whether a replica has to leave its node sooner or later.
 func (w *World) mustLeave(snap *state.Snapshot, r *v1.Replica) bool {
 	need, ok := w.needsOf(snap, r.GetSpec().GetRevisionUid())
 	if !ok {
@@ -87,8 +86,8 @@ func classOf(priority int32) int {
 	return slices.IndexFunc([]int32{100, 500, 900, 1000}, func(most int32) bool { return priority <= most })
 }
 
-// checkPreempted holds that a replica is pushed out only for one above 100 and
-// above itself that waits for its room, and not below what its service keeps.
+// checkPreempted checks that a replica is preempted only for a waiting one with a priority
+// above 100 and above its own, and that its service keeps its minAvailable.
 func (w *World) checkPreempted(p *proposal, old, now *v1.Replica, before, after *state.Snapshot) {
 	name := now.GetMetadata().GetName()
 	by := after.Replica(now.GetSpec().GetPreemptedFor())
@@ -116,8 +115,8 @@ func (w *World) checkPreempted(p *proposal, old, now *v1.Replica, before, after 
 	}
 }
 
-// checkRoomIsMade holds that whoever waits for room on a node has it when those
-// have ended that leave.
+// checkRoomIsMade checks that a replica that waits for room on a node has it when the
+// victims have ended.
 func (w *World) checkRoomIsMade(p *proposal, snap *state.Snapshot, node string) {
 	free := scheduler.NodeFromProto(snap.Node(node), spec.NodePolicy{}).Capacity
 	count := func(r *v1.Replica) {
@@ -141,7 +140,7 @@ func (w *World) checkRoomIsMade(p *proposal, snap *state.Snapshot, node string) 
 	}
 }
 
-// checkEvicted holds that a replica leaves because of a taint that its node has.
+// checkEvicted checks that a replica is evicted only by a taint that its node has.
 func (w *World) checkEvicted(p *proposal, r *v1.Replica, before *state.Snapshot) {
 	if !w.mustLeave(before, r) && !w.mustLeave(p.base, r) {
 		w.fail("a replica is given up for a reason", "%s has %s leave %s, which has no taint that it does not bear", p.who,
@@ -149,7 +148,7 @@ func (w *World) checkEvicted(p *proposal, r *v1.Replica, before *state.Snapshot)
 	}
 }
 
-// overstays is whether a replica is where a taint does not let it stay.
+// overstays reports whether a replica is where a taint does not let it stay.
 func (w *World) overstays(snap *state.Snapshot, r *v1.Replica) bool {
 	n := snap.Node(r.GetSpec().GetNodeUid())
 	need, ok := w.needsOf(snap, r.GetSpec().GetRevisionUid())
@@ -160,8 +159,8 @@ func (w *World) overstays(snap *state.Snapshot, r *v1.Replica) bool {
 	return ends && until.Before(w.clock())
 }
 
-// couldPush is whether a workload could have room on some node if all went that
-// are less important and need not stay.
+// couldPush reports whether a workload would have room on some node if all less important
+// replicas left that may.
 func (w *World) couldPush(snap *state.Snapshot, one *v1.Workload) bool {
 	need, ok := w.needsOf(snap, one.GetStatus().GetRevisionUid())
 	mine := one.GetSpec().GetPriority()
@@ -190,7 +189,7 @@ func (w *World) couldPush(snap *state.Snapshot, one *v1.Workload) bool {
 	return false
 }
 
-// comparePreemptions compares who was to be pushed out with who was.
+// comparePreemptions compares the planned preemptions with the real ones.
 func (w *World) comparePreemptions(before *state.Snapshot, planned []*v1.Preemption) {
 	shown, gone := map[string]bool{}, map[string]bool{}
 	for _, p := range planned {

@@ -15,16 +15,16 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// How machines become nodes, and nodes go.
+// How machines become nodes, and nodes are removed.
 
-// join enrolls a machine and starts its agent. If its name is taken, the node has a
-// suffix, as in the product. The machine has no uid until the servers have agreed on its
-// node, so that nobody can act on it before.
+// join enrolls a machine and starts its agent. If its name is taken, the node gets a
+// suffix, as in the product. The machine has no uid until its node is committed, so that
+// nothing can act on it before.
 func (w *World) join(m *machine) {
 	uid, name := "", ""
 	w.operate("join "+m.hostname, func(s *server, snap *state.Snapshot, b *state.Batch) bool {
 		if uid != "" && snap.Node(uid) != nil {
-			return false // an earlier attempt was agreed on after all
+			return false // an earlier attempt was committed after all
 		}
 		name = m.hostname
 		for i := 2; snap.NodeByName(name) != nil; i++ {
@@ -43,8 +43,8 @@ func (w *World) join(m *machine) {
 	})
 }
 
-// actRemoveNode expels a node. Its machine goes on for a while, is wiped and
-// joins again as another node.
+// actRemoveNode removes a node. Its machine runs on for a while, is wiped and joins again
+// as another node.
 func (w *World) actRemoveNode(c *rand.Rand) {
 	m := w.machine(c)
 	if m == nil {
@@ -56,7 +56,7 @@ func (w *World) actRemoveNode(c *rand.Rand) {
 	})
 }
 
-// removeNode has an operator remove a node.
+// removeNode lets an operator remove a node.
 func (w *World) removeNode(uid, name string, done func()) {
 	w.operate("remove "+name, func(s *server, snap *state.Snapshot, b *state.Batch) bool {
 		n := snap.Node(uid)
@@ -76,7 +76,7 @@ func (w *World) removeNode(uid, name string, done func()) {
 	}, done)
 }
 
-// startOver wipes a machine whose node was removed and has it join again.
+// startOver wipes a machine whose node was removed and lets it join again.
 func (w *World) startOver(m *machine, uid string) {
 	if m.uid == uid && !m.clone && uid != "" && w.newest().Node(uid) == nil {
 		w.reinstall(m)
@@ -92,8 +92,8 @@ func (w *World) reinstall(m *machine) {
 	w.join(m)
 }
 
-// actReinstall wipes a machine whose node nobody has removed. It joins as another node;
-// the old one is offline until an operator removes it.
+// actReinstall wipes a machine whose node was not removed. It joins as another node; the
+// old one is offline until an operator removes it.
 func (w *World) actReinstall(c *rand.Rand) {
 	m := w.machine(c)
 	if m == nil || w.oracle.cloned[m.uid] {
@@ -104,7 +104,7 @@ func (w *World) actReinstall(c *rand.Rand) {
 	w.after(draw(c, 10*time.Second, time.Hour), w.removeOrphans)
 }
 
-// removeOrphans has an operator remove the nodes whose machine was wiped.
+// removeOrphans lets an operator remove the nodes whose machine was wiped.
 func (w *World) removeOrphans() {
 	for _, uid := range slices.Sorted(maps.Keys(w.orphans)) {
 		w.removeNode(uid, w.orphans[uid], func() { delete(w.orphans, uid) })

@@ -9,17 +9,17 @@ import (
 )
 
 // replicaLoop is replicas.Loop without its goroutine. It drives the same engine, which
-// follows the changes of the leader's store from the beginning of the term on.
+// follows the changes of the leader's store from the beginning of the term.
 type replicaLoop struct {
 	*loops
 	engine replicas.Engine
 	feed   *state.Subscription
 	// lagged is whether it has missed changes.
 	lagged bool
-	// busy is set while a tick is planned or its proposal under way.
+	// busy is set while a tick is planned or its proposal is in flight.
 	busy bool
-	// until is the time for which a timer is set, zero for none, and reached the one
-	// that came last.
+	// until is the time of the current timer, zero for none, and reached the last one that
+	// elapsed.
 	until, reached time.Time
 }
 
@@ -66,7 +66,7 @@ func (l *replicaLoop) tick() {
 	l.propose(snap, step)
 }
 
-// follow has the engine follow changes, as well as a flaw lets it.
+// follow lets the engine follow changes, as far as a flaw allows.
 func (l *replicaLoop) follow(snap *state.Snapshot, changes []state.Change) {
 	switch l.t.w.flaw {
 	case Blind:
@@ -83,8 +83,8 @@ func (l *replicaLoop) follow(snap *state.Snapshot, changes []state.Change) {
 	l.engine.Follow(snap, changes)
 }
 
-// propose asks the servers to agree on a step. If the state has moved on, what was due
-// still is.
+// propose asks the servers to agree on a step. If the state has moved on, everything stays
+// due.
 func (l *replicaLoop) propose(snap *state.Snapshot, step *replicas.Step) {
 	w := l.t.w
 	switch w.flaw {
@@ -108,8 +108,8 @@ func (l *replicaLoop) propose(snap *state.Snapshot, step *replicas.Step) {
 	})
 }
 
-// arm sets a timer for what is due without a change. A time that was waited for has
-// come even if the clock was set back meanwhile.
+// arm sets a timer for what is due without a change. An elapsed timer counts even if the
+// clock was set back meanwhile.
 func (l *replicaLoop) arm() {
 	w, next := l.t.w, l.engine.Next()
 	if next.IsZero() || next.Equal(l.until) || w.flaw == Timeless {

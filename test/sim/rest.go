@@ -14,9 +14,9 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// How long a healed cluster may take until everything is as it should be, and
-// how often that is looked at. Jobs that have piled up may take longer: it has so
-// long since the last of their replicas has ended.
+// How long a healed cluster may take until everything is as it should be, and how often
+// that is checked. A backlog of jobs may take longer: the time counts from the last end of
+// one of their replicas.
 const (
 	restAtLeast = 12 * time.Minute
 	restAtMost  = 2 * time.Hour
@@ -26,8 +26,7 @@ const (
 	still = 10 * time.Minute
 )
 
-// rest lets time pass after everything is healed, and holds what must be true
-// in the end.
+// rest lets time pass after everything is healed, and checks the final invariants.
 func (w *World) rest() {
 	begin := w.now
 	w.run(begin + restAtLeast)
@@ -56,8 +55,8 @@ func (w *World) rest() {
 	w.holdStill()
 }
 
-// holdStill holds that nothing is written when nothing happens, but for what
-// retention lets go of, and for scores: time alone moves them.
+// holdStill checks that nothing is written when nothing happens, except for retention, and
+// for scores, which time alone changes.
 func (w *World) holdStill() {
 	before, _ := w.written()
 	w.run(w.now + still)
@@ -69,7 +68,7 @@ func (w *World) holdStill() {
 	}
 }
 
-// written is the newest version of all that is there, and of what.
+// written is the newest version of all objects, and of which object.
 func (w *World) written() (newest uint64, what string) {
 	snap := w.newest()
 	look := func(kind state.Kind, o interface{ GetMetadata() *v1.Metadata }) {
@@ -125,8 +124,8 @@ func (w *World) amiss() string {
 	return strings.Join(wrong, "; ")
 }
 
-// underWay is what the leader has not finished, empty if it is idle: what comes of it
-// may be written a moment later.
+// underWay is what the leader has not finished, empty if it is idle: it may write a moment
+// later.
 func (w *World) underWay() string {
 	t := w.leader
 	switch {
@@ -140,7 +139,7 @@ func (w *World) underWay() string {
 	return ""
 }
 
-// nodeWell is whether a node is what it should be when everything is healed.
+// nodeWell reports whether a node is what it should be when everything is healed.
 func (w *World) nodeWell(n *v1.Node) bool {
 	if m := w.machineOf(n.GetMetadata().GetUid()); m != nil && m.buried {
 		return settledAway(n)
@@ -148,8 +147,8 @@ func (w *World) nodeWell(n *v1.Node) bool {
 	return n.GetStatus().GetState() == inService(n)
 }
 
-// workloadAmiss holds that a workload has as many replicas as it should, all of
-// its current revision, and that those that wait do so for a reason.
+// workloadAmiss checks that a workload has as many replicas as it should, all of its
+// current revision, and that pending ones have a reason.
 func (w *World) workloadAmiss(snap *state.Snapshot, one *v1.Workload) (wrong []string) {
 	name := one.GetMetadata().GetName()
 	add := func(format string, args ...any) { wrong = append(wrong, name+": "+fmt.Sprintf(format, args...)) }
@@ -200,7 +199,7 @@ func (w *World) workloadAmiss(snap *state.Snapshot, one *v1.Workload) (wrong []s
 	if policy != "always" && running > 0 {
 		add("its work is not done yet")
 	}
-	// Those that wait may be there for those that are away, of which it is not known whether they run.
+	// Pending ones may be covers for those that are away, which may or may not run.
 	if here := running + pending + outdated; here > want || here+away < want || running+outdated+away > want {
 		add("%d run, %d wait, %d are outdated, %d away, %d are wanted, %d have done their work", running, pending, outdated, away, want, done)
 	}
@@ -221,8 +220,8 @@ func (w *World) workloadAmiss(snap *state.Snapshot, one *v1.Workload) (wrong []s
 	return wrong
 }
 
-// fits is whether some node would take one more replica of a workload, without
-// one that would go.
+// fits reports whether some node would take one more replica of a workload, without one
+// that would go.
 func (w *World) fits(snap *state.Snapshot, one *v1.Workload, without string) bool {
 	need, ok := w.needsOf(snap, one.GetStatus().GetRevisionUid())
 	if !ok || !w.withinQuota(snap, one, need, without) {
@@ -258,7 +257,7 @@ func (w *World) hasRoom(snap *state.Snapshot, n *v1.Node, one *v1.Workload, need
 	return need.Resources[scheduler.CPU] <= free[scheduler.CPU] && need.Resources[scheduler.Memory] <= free[scheduler.Memory]
 }
 
-// amiss holds that exactly those programs run on a machine that should.
+// amiss checks that exactly the right programs run on a machine.
 func (m *machine) amiss(snap *state.Snapshot) (wrong []string) {
 	add := func(format string, args ...any) { wrong = append(wrong, m.name+": "+fmt.Sprintf(format, args...)) }
 	if !m.on || !m.agent {

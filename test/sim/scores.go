@@ -23,7 +23,7 @@ func (v *watch) standing(uid string, now time.Time) *nodes.Standing {
 	return s
 }
 
-// resume is a leader that begins: it goes on from the scores in the state.
+// resume lets a new leader resume from the scores in the state.
 func (v *watch) resume(w *World, snap *state.Snapshot) {
 	clear(v.scores)
 	clear(v.losses)
@@ -38,7 +38,7 @@ func (v *watch) resume(w *World, snap *state.Snapshot) {
 	}
 }
 
-// enter notes what the state says of a node.
+// enter notes the state of a node.
 func (v *watch) enter(w *World, n *v1.Node) {
 	uid, now := n.GetMetadata().GetUid(), n.GetStatus().GetState()
 	v.lossesOf(uid).enter(w.now, now)
@@ -54,8 +54,8 @@ func (v *watch) broke(w *World, uid string) {
 	v.standing(uid, w.clock()).Broke(w.clock())
 }
 
-// losses are how often a node went offline, of which half is forgotten in six
-// hours, and how many sessions of it broke beside that.
+// losses are how often a node went offline, with a half-life of six hours, and how many
+// other sessions of it broke.
 type losses struct {
 	count  float64
 	until  time.Duration
@@ -83,17 +83,17 @@ func (l *losses) pass(now time.Duration) {
 	l.until = now
 }
 
-// explain reports whether a score counts each time that the node went away, and
-// nothing but that and broken sessions, each as a quarter.
+// explain reports whether a score counts each loss of the node, and nothing but those and
+// broken sessions, each as a quarter.
 func (l *losses) explain(now time.Duration, counted float64) bool {
 	l.pass(now)
 	return counted > l.count-0.01 && counted < l.count+float64(l.broken)/4+0.01
 }
 
-// scoreEvery is longer than in the product, because most looks find nothing.
+// scoreEvery is longer than in the product, because most rounds find nothing.
 const scoreEvery = 10 * time.Minute
 
-// keepScores writes down the scores that have moved, and again after a while.
+// keepScores stores the scores that have changed, and again after a while.
 func (l *loops) keepScores() {
 	if l.dead || l.t.over {
 		return
@@ -118,8 +118,8 @@ func (l *loops) keepScores() {
 	again()
 }
 
-// checkScores holds that a score is made of what is known, and goes on from the
-// one before, whoever wrote that.
+// checkScores checks that a score is made of what is known, and continues the one before,
+// from any leader.
 func (w *World) checkScores(v *watch, snap *state.Snapshot, b *state.Batch) {
 	for _, change := range b.Transaction(w.clock()).GetChanges() {
 		n := change.GetPut().GetNode()
@@ -139,7 +139,8 @@ func (w *World) checkScores(v *watch, snap *state.Snapshot, b *state.Batch) {
 		if stored == nil {
 			continue
 		}
-		// What is long ago counts less, by half in seven days; nothing else is forgotten.
+		// Old observations count less, with a half-life of seven days; nothing else is
+		// forgotten.
 		passed := w.now - w.oracle.scored[n.GetMetadata().GetUid()].at
 		kept := stored.GetRecord().GetWatchedSeconds() * math.Exp2(-passed.Hours()/(7*24))
 		if r.GetWatchedSeconds() < kept-1 {
@@ -155,7 +156,7 @@ type scored struct {
 	at      time.Duration
 }
 
-// onlyScored is whether nothing but a node's score has changed.
+// onlyScored reports whether nothing but a node's score has changed.
 func onlyScored(old, now *v1.Node) bool {
 	if old == nil || now == nil || proto.Equal(old.GetStatus().GetReliability(), now.GetStatus().GetReliability()) {
 		return false
@@ -166,8 +167,7 @@ func onlyScored(old, now *v1.Node) bool {
 	return proto.Equal(a, b)
 }
 
-// checkNode holds that nobody else loses a node's score, and remembers who wrote
-// what.
+// checkNode checks that no other writer loses a node's score, and remembers the writers.
 func (w *World) checkNode(p *proposal, old, now *v1.Node) {
 	if old == nil || now == nil {
 		return

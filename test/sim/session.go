@@ -9,9 +9,8 @@ import (
 	"github.com/cloudless/cloudless/internal/assignment"
 )
 
-// session is the stream between an agent and the leader. Each side has its own
-// belief whether it is open. What is sent arrives in order, or when a cut is
-// healed, or never.
+// session is the stream between an agent and the leader. Each side has its own view of
+// whether it is open. Messages arrive in order, or when a cut is healed, or never.
 type session struct {
 	t                 *term
 	m                 *machine
@@ -19,7 +18,7 @@ type session struct {
 	atServer, atAgent bool
 	up, down          []func()
 
-	// full and dirty are what waits to be told to the agent.
+	// full and dirty are what waits to be sent to the agent.
 	full    bool
 	dirty   map[string]bool
 	sending bool
@@ -32,7 +31,7 @@ type session struct {
 	lastBeat time.Duration
 }
 
-// Keepalives find out that the other side is gone, at the agent and at the server.
+// Keepalives detect that the other side is gone, at the agent and at the server.
 const (
 	agentKeepalive  = 6 * time.Second // a heartbeat is not acknowledged for five
 	serverKeepalive = 50 * time.Second
@@ -46,7 +45,7 @@ func (w *World) latency() time.Duration {
 	return w.between(200*time.Microsecond, 8*time.Millisecond)
 }
 
-// enter is a session that begins: the agent says hello, the leader listens.
+// enter begins a session: the agent says hello, the leader listens.
 func (t *term) enter(m *machine) *session {
 	w := t.w
 	s := &session{t: t, m: m, node: m.uid, atServer: true, atAgent: true, dirty: map[string]bool{}, interval: w.liveness(m).Heartbeat}
@@ -115,7 +114,7 @@ func (s *session) pace() {
 	})
 }
 
-// hear tells the leader's memory of the heartbeats until now.
+// hear adds the heartbeats until now to the leader's memory.
 func (t *term) hear() {
 	for _, uid := range slices.Sorted(maps.Keys(t.sessions)) {
 		if s := t.sessions[uid]; s.beating {
@@ -124,7 +123,7 @@ func (t *term) hear() {
 	}
 }
 
-// allHeard is whether every node is heard of, or known to be away.
+// allHeard reports whether every node is heard, or known to be away.
 func (t *term) allHeard() bool {
 	for n := range t.server.store.Snapshot().Nodes("") {
 		s := t.sessions[n.GetMetadata().GetUid()]
@@ -145,7 +144,7 @@ func (s *session) markAll() {
 	s.send()
 }
 
-// send tells the agent what waits, as it is at the moment of sending.
+// send sends what waits to the agent, as it is at the moment of sending.
 func (s *session) send() {
 	if s.sending {
 		return
@@ -181,7 +180,7 @@ func (s *session) send() {
 	})
 }
 
-// report is what the agent says.
+// report delivers the agent's reports.
 func (s *session) report(statuses []*v1.ReplicaReport) {
 	s.pass(&s.up, func() {
 		if s.t.sessions[s.node] == s {
@@ -190,14 +189,14 @@ func (s *session) report(statuses []*v1.ReplicaReport) {
 	})
 }
 
-// pass puts a message on its way.
+// pass sends a message.
 func (s *session) pass(way *[]func(), deliver func()) {
 	*way = append(*way, deliver)
 	s.t.w.after(s.t.w.latency(), s.arrive)
 }
 
-// arrive delivers what can be delivered now. What cannot waits for the cut to
-// be healed, or goes with the session.
+// arrive delivers what can be delivered now. The rest waits for the cut to be healed, or is
+// lost with the session.
 func (s *session) arrive() {
 	if s.atServer && !s.t.over && s.m.reaches(s.t.server) {
 		for _, deliver := range take(&s.up) {
@@ -219,8 +218,8 @@ func take(way *[]func()) []func() {
 	return taken
 }
 
-// closeAtServer ends the session as the server sees it. The agent hears of it
-// if it can be reached.
+// closeAtServer ends the session for the server. The agent learns of it if it can be
+// reached.
 func (s *session) closeAtServer(why string) {
 	if !s.atServer {
 		return
@@ -244,7 +243,7 @@ func (s *session) closeAtServer(why string) {
 	s.m.keepalive() // it will find out
 }
 
-// closeAtAgent ends the session as the agent sees it; it tries to open another.
+// closeAtAgent ends the session for the agent, which tries to open another.
 func (s *session) closeAtAgent(why string) {
 	if !s.atAgent {
 		return

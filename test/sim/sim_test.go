@@ -15,9 +15,9 @@ var (
 	told  = flag.Bool("sim.trace", false, "tell every line of the stories")
 )
 
-// onceFailed are seeds that broke an invariant, by a mistake of the product or of the
-// simulator. A seed tells another story when the simulator changes, so each mistake has a
-// test of its own where it was made; the list is there because it costs little.
+// onceFailed are seeds that broke an invariant, because of a mistake in the product or in
+// the simulator. A seed is another story when the simulator changes, so each mistake has
+// its own test where it was made; the list is here because it costs little.
 var onceFailed = []uint64{
 	7000306, 7000355, 8000027, 9000120, 3888077557015, 3888077557249, 530361382997060, 870053890964413, 870053890964662,
 	414702034397050, 631034895098530, 245283335358672, 235637210778550, 485179579250149,
@@ -31,7 +31,7 @@ func firstSeed() uint64 {
 	return 1_000_000_000 + rand.Uint64N(1_000_000_000_000_000)
 }
 
-// teller prints a story where that was asked for.
+// teller prints a story if that was requested.
 func teller() func(string) {
 	if !*told {
 		return nil
@@ -39,15 +39,15 @@ func teller() func(string) {
 	return func(line string) { fmt.Println(line) }
 }
 
-// maxFailures is after how many broken stories the others are not told any more, and
-// progressEvery after how many hours a long run says how far it is.
+// maxFailures is after how many broken stories a run stops, and progressEvery after how
+// many hours a long run reports its progress.
 const (
 	maxFailures   = 10
 	progressEvery = 2000
 )
 
-// Clusters live through everything that kinds in acts.go lists, and what the
-// architecture promises holds all the time. Each run has other seeds.
+// Clusters go through everything that kinds in acts.go lists, and the invariants hold all
+// the time. Each run has other seeds.
 func TestClusters(t *testing.T) {
 	enough := *hours
 	switch {
@@ -79,7 +79,7 @@ func TestClusters(t *testing.T) {
 		total, clusters, begin, begin+uint64(clusters)-1, acts, entries, plans)
 }
 
-// Seeds that once failed are told each time.
+// Seeds that once failed are run each time.
 func TestSeedsThatOnceFailed(t *testing.T) {
 	t.Logf("seeds %d", onceFailed)
 	for _, seed := range onceFailed {
@@ -89,7 +89,7 @@ func TestSeedsThatOnceFailed(t *testing.T) {
 	}
 }
 
-// In a month of ordinary life the control plane acknowledges writes as often as it has to.
+// In a month with the usual faults, the control plane is as available as it has to be.
 func TestAvailability(t *testing.T) {
 	if testing.Short() {
 		t.Skip("simulates a month")
@@ -103,7 +103,7 @@ func TestAvailability(t *testing.T) {
 		r.Acts, seed, 100*r.Writes.Availability(), r.Writes.Unavailable().Truncate(time.Millisecond), ackWithin, 100*AvailabilityTarget)
 }
 
-// describe tells how a story ended badly, with as few acts as it takes.
+// describe reports a failure, with as few acts as it takes.
 func describe(r Result) string {
 	left := shrink(r)
 	short := Run(Story{Seed: r.Seed, Keep: only(left)})
@@ -136,8 +136,8 @@ func only(acts []int) func(int) bool {
 	return func(act int) bool { return slices.Contains(acts, act) }
 }
 
-// A seed is the same story each time it is told, so that a failure can be looked at.
-func TestSeedIsOneStory(t *testing.T) {
+// A seed always gives the same story, so that a failure can be examined.
+func TestSeedIsReproducible(t *testing.T) {
 	begin := firstSeed()
 	for seed := begin; seed < begin+5; seed++ {
 		a, b := Run(Story{Seed: seed}), Run(Story{Seed: seed})
@@ -150,7 +150,7 @@ func TestSeedIsOneStory(t *testing.T) {
 	}
 }
 
-// Whatever is made wrong on purpose is found, as what it is.
+// Every planted flaw is found, by the right invariant.
 func TestFlawsAreFound(t *testing.T) {
 	for flaw, invariants := range map[Flaw][]string{
 		Hasty:      {"a new leader gives everybody time", "a leader change takes nobody offline"},
@@ -190,7 +190,7 @@ func TestFlawsAreFound(t *testing.T) {
 	}
 }
 
-// A control plane that is away for too long is found.
+// A control plane that is unavailable for too long is detected.
 func TestUnavailabilityIsFound(t *testing.T) {
 	for seed := uint64(1); seed <= 20; seed++ {
 		r := Run(Story{Seed: seed, Flaw: Undecided, Calm: week})

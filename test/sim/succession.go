@@ -7,8 +7,8 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// checkSuccession holds that a successor is placed when its predecessor has ended, and
-// that nobody takes the room in between who may not push others out.
+// checkSuccession checks that a successor is placed when its predecessor has ended, and
+// that no replica takes the room in between unless it may preempt.
 func (w *World) checkSuccession(p *proposal, before, after *state.Snapshot) {
 	if p.who != "replicas" {
 		return
@@ -24,15 +24,15 @@ func (w *World) checkSuccession(p *proposal, before, after *state.Snapshot) {
 				waitsFor.GetMetadata().GetName(), waitsFor.GetStatus().GetPhase())
 		}
 		if priorityOf(after, r) <= 100 {
-			w.checkHeirs(p, r, before, after)
+			w.checkInheritedRoom(p, r, before, after)
 		}
 	}
 }
 
-// checkHeirs holds that one that was placed leaves those their room who have inherited
-// it on that node and are not placed yet. One whose predecessor has ended since the plan
-// was made is sure of that one's room only, and may need more.
-func (w *World) checkHeirs(p *proposal, placed *v1.Replica, before, after *state.Snapshot) {
+// checkInheritedRoom checks that a placement leaves room for replicas that have inherited room on
+// that node and are not placed yet. A replica whose predecessor has ended since the plan
+// was made is sure only of that one's room, and may need more.
+func (w *World) checkInheritedRoom(p *proposal, placed *v1.Replica, before, after *state.Snapshot) {
 	node := placed.GetSpec().GetNodeUid()
 	for heir := range after.ReplicasOn("") {
 		from := p.base.Replica(heir.GetSpec().GetSucceeds())
@@ -46,7 +46,7 @@ func (w *World) checkHeirs(p *proposal, placed *v1.Replica, before, after *state
 	}
 }
 
-// fitsBeside is whether a node has room for one more replica.
+// fitsBeside reports whether a node has room for one more replica.
 func (w *World) fitsBeside(snap *state.Snapshot, more *v1.Replica, node string) bool {
 	free := scheduler.NodeFromProto(snap.Node(node), spec.NodePolicy{}).Capacity
 	take := func(r *v1.Replica) {

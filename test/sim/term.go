@@ -15,7 +15,7 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// term is one time of leading, with all that only a leader has.
+// term is one term of a leader, with everything that only a leader has.
 type term struct {
 	w      *World
 	server *server
@@ -27,11 +27,11 @@ type term struct {
 	flight     []*proposal
 	lastCommit time.Duration
 	loops      *loops
-	sessions   map[string]*session // by the uid of the node
+	sessions   map[string]*session // by node uid
 	met        map[string]bool     // nodes that had a session
-	// feed is what wakes the sessions.
+	// feed wakes the sessions.
 	feed *state.Subscription
-	// reports wait to be written, in the order of node and replica.
+	// reports wait to be written, ordered by node and replica.
 	reports map[reported]*v1.ReplicaStatus
 	writing bool
 }
@@ -60,14 +60,14 @@ func (w *World) elect() {
 			}
 		}
 		if 2*len(up) <= len(w.servers) {
-			return // whoever comes back calls for another election
+			return // a returning server starts another election
 		}
 		w.lead(up[w.rng.IntN(len(up))])
 	})
 }
 
-// electionTime is how long it takes until servers notice that nobody leads, and agree
-// on one.
+// electionTime is how long servers take to notice that there is no leader, and to elect
+// one.
 func (w *World) electionTime() time.Duration {
 	if w.flaw == Undecided {
 		return 10 * time.Minute
@@ -93,8 +93,8 @@ func (w *World) lead(s *server) {
 	w.callAll()
 }
 
-// depose ends the leader's time. Some of what it had under way is agreed on all
-// the same; nobody learns which.
+// depose ends the leader's term. Some of its proposals in flight are committed all the
+// same; no client learns which.
 func (w *World) depose(why string) {
 	t := w.leader
 	if t == nil {
@@ -108,7 +108,7 @@ func (w *World) depose(why string) {
 	}
 	agreed := w.rng.IntN(len(t.flight) + 1)
 	if t.frozen {
-		agreed = 0 // nobody else has it
+		agreed = 0 // no other server has it
 	}
 	for i, p := range t.flight {
 		if i < agreed {
@@ -124,7 +124,7 @@ func (w *World) depose(why string) {
 	w.elect()
 }
 
-// published lets everybody at the leader see what has changed.
+// published notifies everything at the leader of changes.
 func (t *term) published() {
 	changes, err := t.feed.Next(ended)
 	if errors.Is(err, state.ErrLagged) {
@@ -165,13 +165,13 @@ func (t *term) route(c state.Change) {
 		case after == nil: // it was removed, and is cut off at once
 			s.closeAtServer("the node was removed")
 		case before.GetStatus().GetState() != "offline" && after.GetStatus().GetState() == "offline":
-			// When it speaks again it has to say first what became of its replicas.
+			// Before it counts again, it has to report the outcome of its replicas.
 			s.closeAtServer("nothing was heard of it for too long")
 		case !proto.Equal(before.GetSpec(), after.GetSpec()):
 			s.markAll()
 		}
 	case state.KindCluster:
-		t.w.troubled() // what was waited for is measured anew
+		t.w.troubled() // waiting times start over
 		t.loops.nodes.wake()
 		for _, uid := range slices.Sorted(maps.Keys(t.sessions)) {
 			t.sessions[uid].pace()
@@ -179,7 +179,7 @@ func (t *term) route(c state.Change) {
 	}
 }
 
-// submit takes what a node says of its replicas.
+// submit accepts a node's reports about its replicas.
 func (t *term) submit(node string, statuses []*v1.ReplicaReport) {
 	for _, one := range statuses {
 		t.reports[reported{node, one.GetUid()}] = one.GetStatus()
@@ -193,8 +193,8 @@ const (
 	maxAttempts = 16
 )
 
-// write brings reports into the state: while one batch is being agreed on, the
-// next one fills.
+// write brings reports into the state: while one batch is being committed, the next one
+// fills.
 func (t *term) write() {
 	if t.writing || len(t.reports) == 0 {
 		return
@@ -235,7 +235,7 @@ func (t *term) writeBatch(taken map[reported]*v1.ReplicaStatus, attempts int) {
 		case state.MovedOn(err) && attempts > 1:
 			t.writeBatch(taken, attempts-1)
 			return
-		case err != nil: // agents say everything again when they connect again
+		case err != nil: // agents report everything again when they reconnect
 			for _, uid := range slices.Sorted(maps.Keys(t.sessions)) {
 				t.sessions[uid].closeAtServer(fmt.Sprintf("reports could not be written: %v", err))
 			}

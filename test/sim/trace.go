@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// kept is how many lines of a story are told when it ends badly.
+// kept is how many lines of a story are shown when it fails.
 const kept = 60
 
 // trace is the story so far: a hash of all of it, and its last lines.
@@ -23,7 +23,7 @@ type trace struct {
 func newTrace(tell func(string)) trace { return trace{hash: fnv.New64a(), tell: tell} }
 
 func (t *trace) add(line string) {
-	_, _ = t.hash.Write([]byte(line)) // a hash takes everything
+	_, _ = t.hash.Write([]byte(line)) // never fails
 	_, _ = t.hash.Write([]byte{'\n'})
 	t.last[t.lines%kept] = line
 	t.lines++

@@ -9,12 +9,12 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// watch is what a server has heard of nodes: the memory of nodes.Loop. All that
-// the simulator knows of how nodes are judged is in this file.
+// watch is what a server has observed of nodes: the memory of nodes.Loop. Everything the
+// simulator knows about judging nodes is in this file.
 type watch struct {
 	seen map[string]*heard
-	// scores are what the leader knows of how nodes fare, and losses how often they
-	// went away, counted apart from that.
+	// scores are the leader's records of nodes, and losses a separate count of how often
+	// they went offline.
 	scores map[string]*nodes.Standing
 	losses map[string]*losses
 }
@@ -42,7 +42,7 @@ func (v *watch) of(uid string) *heard {
 	return h
 }
 
-// take is a leader that begins: what it has heard long ago does not count.
+// take begins a leader's term: older observations do not count.
 func (v *watch) take() {
 	for uid, h := range v.seen {
 		if !h.Connected {
@@ -118,8 +118,8 @@ func (t *term) learn(m *machine, h *heard) {
 	})
 }
 
-// suspect is called when the session of a machine breaks, and whenever the way
-// to it changes after that.
+// suspect is called when the session of a machine breaks, and whenever the path to it
+// changes after that.
 func (t *term) suspect(m *machine) {
 	h := t.server.watch.of(m.uid)
 	if t.over || h.Connected || !h.answers || h.Gone || h.Goodbye != "" || m.answers(t.server) {
@@ -135,21 +135,21 @@ func (t *term) suspect(m *machine) {
 	})
 }
 
-// answers is whether a probe of the machine is answered.
+// answers reports whether the machine answers a probe.
 func (m *machine) answers(s *server) bool { return !m.mute && m.reaches(s) && m.reachedBy(s) }
 
-// liveness is how a machine is judged now.
+// liveness is the current timeouts for a machine.
 func (w *World) liveness(m *machine) spec.Liveness {
 	return spec.LivenessOf(w.newest().Cluster().GetSpec(), &v1.Node{Metadata: &v1.Metadata{Labels: m.labels}})
 }
 
-// settledAway is whether a node that is not heard of stays as it is.
+// settledAway reports whether a silent node stays as it is.
 func settledAway(n *v1.Node) bool {
 	st := n.GetStatus().GetState()
 	return st == "offline" || st == "enrolling"
 }
 
-// inService is the state of a node that is heard of and can run something.
+// inService is the state of a node that is heard and can run something.
 func inService(n *v1.Node) string {
 	if n.GetSpec().GetAvailability() != "" {
 		return n.GetSpec().GetAvailability()

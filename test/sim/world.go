@@ -14,7 +14,7 @@ import (
 // dawn is when every world begins.
 var dawn = time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// World is one cluster and all that happens to it.
+// World is one cluster and everything that happens to it.
 type World struct {
 	seed   uint64
 	flaw   Flaw
@@ -23,7 +23,7 @@ type World struct {
 	events queue
 	seq    uint64
 	atOnce int
-	// perMinute counts the entries of the present minute.
+	// perMinute counts the entries of the current minute.
 	minute    time.Duration
 	perMinute int
 	trace     trace
@@ -41,17 +41,17 @@ type World struct {
 	orphans  map[string]string
 	receipts time.Duration // how long they are kept
 	names    int           // given to workloads so far
-	// ambushes are acts that wait for a proposal to be under way.
+	// ambushes are acts that wait for a proposal in flight.
 	ambushes []func()
 	healed   bool
 
-	// What goes wrong for a while.
+	// Temporary faults.
 	slowUntil, fullUntil time.Duration
 	missing              map[string]time.Duration // images that cannot be pulled
 	flaky                map[string]time.Duration // workloads whose programs crash
 	// lastTrouble is when something last kept the leader from working.
 	lastTrouble time.Duration
-	// tidy is whether everything takes the same time each time.
+	// tidy is whether everything always takes the same time.
 	tidy bool
 
 	oracle oracle
@@ -59,35 +59,35 @@ type World struct {
 	writes writes
 }
 
-// Result is what came of a story.
+// Result is the result of a story.
 type Result struct {
 	Seed    uint64
 	Hours   float64 // simulated
 	Entries uint64  // of the log
 	Hash    uint64  // of the whole story
 	Acts    int
-	Plans   int // that were shown and then carried out
+	Plans   int // that were shown and then applied
 	Writes  writes
 	Failure *Failure
 	// Tail are the last lines of the story.
 	Tail string
 }
 
-// Story is what a world lives through.
+// Story says what a world goes through.
 type Story struct {
 	Seed uint64
 	// Keep says which acts happen; all of them if it is nil.
 	Keep func(act int) bool
 	// Tell receives every line of the story, if it is not nil.
 	Tell func(line string)
-	// Flaw is what is wrong on purpose, empty for nothing.
+	// Flaw is a deliberate mistake, empty for none.
 	Flaw Flaw
-	// Calm is for how long three servers live with the trouble of ordinary life instead
-	// of rounds of faults, see calm.go; 0 for rounds.
+	// Calm is for how long three servers run with the usual faults instead of rounds, see
+	// calm.go; 0 for rounds.
 	Calm time.Duration
 }
 
-// Run lets a story happen.
+// Run runs a story.
 func Run(story Story) Result {
 	w := newWorld(story)
 	acts := 0
@@ -159,7 +159,7 @@ func (w *World) limits(snap *state.Snapshot) retention.Limits {
 // clock is the true time.
 func (w *World) clock() time.Time { return dawn.Add(w.now) }
 
-// between is a random length of time.
+// between draws a duration.
 func (w *World) between(least, most time.Duration) time.Duration {
 	return least + time.Duration(w.rng.Int64N(int64(most-least)+1))
 }
@@ -167,13 +167,12 @@ func (w *World) between(least, most time.Duration) time.Duration {
 // troubled notes that something keeps the leader from working.
 func (w *World) troubled() { w.lastTrouble = max(w.lastTrouble, w.now) }
 
-// uidsOf is where a server has its uids from: they are in the order of its date,
-// and of their making.
+// uidsOf is a server's source of uids: they are ordered by its clock, and by creation.
 func (w *World) uidsOf(s *server) func() string {
 	return func() string { return w.uuid(w.wall(s), &s.lastUID) }
 }
 
-// uuid is a UUIDv7 with chance out of the seed.
+// uuid is a UUIDv7 with randomness from the seed.
 func (w *World) uuid(date time.Time, last *uint64) string {
 	stamp := uint64(date.UnixMilli()) << 12
 	if stamp <= *last {
