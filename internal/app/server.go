@@ -14,6 +14,7 @@ import (
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/consensus"
 	"github.com/cloudless/cloudless/internal/control/nodes"
+	"github.com/cloudless/cloudless/internal/control/placement"
 	"github.com/cloudless/cloudless/internal/control/replicas"
 	"github.com/cloudless/cloudless/internal/control/servers"
 	"github.com/cloudless/cloudless/internal/datadir"
@@ -35,7 +36,7 @@ type controlPlane struct {
 	consensus *consensus.Consensus
 	registry  *registry.Registry
 	nodes     *nodes.Loop
-	decisions *replicas.Decisions
+	decisions *placement.Decisions
 	server    *server.Server
 	ca        *identity.CA
 	sealer    *identity.Sealer
@@ -70,12 +71,12 @@ func openControlPlane(ctx context.Context, f *datadir.Folder, o planeOptions, i 
 		return nil, err
 	}
 	u.add(func() { logError(logger, "close registry", p.registry.Close()) })
-	p.nodes, p.decisions = nodes.New(p.store, p.consensus, nil), &replicas.Decisions{}
+	p.nodes, p.decisions = nodes.New(p.store, p.consensus, nil), &placement.Decisions{}
 	p.nodes.Deaf = p.collector.Holds
 	p.server, err = server.New(ctx, server.Options{
 		UID: f.ServerUID, Version: o.version, Address: o.address, Advertise: o.advertise, Hosts: hosts(o.address, o.advertise),
 		Store: p.store, Consensus: p.consensus, CA: p.ca, Sealer: p.sealer, Addresses: p.peers.AddressOf, Registry: p.registry,
-		Nodes: p.nodes, Placement: replicas.Placement{Decisions: p.decisions}, Logger: logger, Clock: o.clock, CertificateTTL: o.certificateTTL,
+		Nodes: p.nodes, Placement: replicas.Placement{Queries: placement.Queries{Decisions: p.decisions}}, Logger: logger, Clock: o.clock, CertificateTTL: o.certificateTTL,
 		Scrape: i.registry, Metrics: p.metrics, Tracing: i.tracing, Collector: p.collector,
 	})
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 //
 // A namespace exists from its first workload on, as a word in the metadata of workloads. An object is stored only for
 // one that somebody created, above all to give it a quota. Quotas hold where replicas are placed, see
-// control/replicas/quota.go.
+// control/placement/quota.go.
 type namespaceService struct {
 	v1.UnsafeNamespaceServiceServer
 	*collection[*v1.Namespace]

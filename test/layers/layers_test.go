@@ -42,6 +42,7 @@ var layer = map[string]int{
 	"internal/doctor":                  1,
 	"internal/systemd":                 1,
 	"internal/assignment":              2,
+	"internal/control/placement":       2,
 	"internal/consensus":               2,
 	"internal/identity":                2,
 	"internal/nodenet":                 2,

@@ -7,7 +7,7 @@ import (
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/control/replicas"
+	"github.com/cloudless/cloudless/internal/control/placement"
 	"github.com/cloudless/cloudless/internal/scheduler"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
@@ -146,7 +146,7 @@ func (w *World) checkReplacing(p *proposal, before *state.Snapshot) {
 		for r := range p.base.ReplicasOf(uid) {
 			phase := r.GetStatus().GetPhase()
 			switch {
-			case replicas.Away(p.base, r):
+			case placement.Away(p.base, r):
 			case wanted(r): // also if a taint is tolerated for a while
 				have++
 			case (phase == spec.PhaseRunning || phase == spec.PhaseStopping) && r.GetSpec().GetRevisionUid() != revision:
@@ -195,7 +195,7 @@ func (w *World) checkNew(p *proposal, r *v1.Replica, after *state.Snapshot) {
 	}
 	live := 0
 	for other := range after.ReplicasOf(one.GetMetadata().GetUid()) {
-		if wanted(other) && other.GetSpec().GetRevisionUid() == revision && !replicas.Away(p.base, other) && !w.mustLeave(p.base, other) {
+		if wanted(other) && other.GetSpec().GetRevisionUid() == revision && !placement.Away(p.base, other) && !w.mustLeave(p.base, other) {
 			live++
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/control/replicas"
+	"github.com/cloudless/cloudless/internal/control/placement"
 	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/scheduler"
 	"github.com/cloudless/cloudless/internal/spec"
@@ -184,7 +184,7 @@ func (w *World) jobAmiss(snap *state.Snapshot, one *v1.Workload, add func(string
 	for r := range snap.ReplicasOf(one.GetMetadata().GetUid()) {
 		switch {
 		case spec.Ended(r.GetStatus().GetPhase()):
-		case replicas.Away(snap, r) && wanted(r):
+		case placement.Away(snap, r) && wanted(r):
 			if outcome == "" && !w.fits(snap, one, "") {
 				pending++ // it may still run there
 				continue
@@ -230,7 +230,7 @@ func (w *World) daemonAmiss(snap *state.Snapshot, one *v1.Workload, add func(str
 		switch {
 		case r == nil && s.Takes:
 			add("none is on %s", name)
-		case r == nil, replicas.Away(snap, r) && s.Keeps:
+		case r == nil, placement.Away(snap, r) && s.Keeps:
 		case !s.Keeps:
 			add("one is on %s, which does not suit", name)
 		case r.GetSpec().GetRevisionUid() != revision:

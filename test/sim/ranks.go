@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/control/replicas"
+	"github.com/cloudless/cloudless/internal/control/placement"
 	"github.com/cloudless/cloudless/internal/scheduler"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
@@ -106,7 +106,7 @@ func (w *World) checkPreempted(p *proposal, old, now *v1.Replica, before, after 
 	}
 	left := 0
 	for r := range after.ReplicasOf(now.GetSpec().GetWorkloadUid()) {
-		if wanted(r) && r.GetStatus().GetPhase() == spec.PhaseRunning && !replicas.Away(before, r) {
+		if wanted(r) && r.GetStatus().GetPhase() == spec.PhaseRunning && !placement.Away(before, r) {
 			left++
 		}
 	}

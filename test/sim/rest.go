@@ -8,7 +8,7 @@ import (
 	"time"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/control/replicas"
+	"github.com/cloudless/cloudless/internal/control/placement"
 	"github.com/cloudless/cloudless/internal/scheduler"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
@@ -178,7 +178,7 @@ func (w *World) workloadAmiss(snap *state.Snapshot, one *v1.Workload) (wrong []s
 		phase := r.GetStatus().GetPhase()
 		switch {
 		case spec.Ended(phase):
-		case wanted(r) && replicas.Away(snap, r):
+		case wanted(r) && placement.Away(snap, r):
 			away++ // it may still run there
 		case !wanted(r):
 			add("%s is still %s though nobody wants it", r.GetMetadata().GetName(), phase)

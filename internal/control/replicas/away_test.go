@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/control/placement"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -176,7 +177,7 @@ func TestOfflineNodesAreCoveredExactly(t *testing.T) {
 			for r := range w.snap().ReplicasOf(of.GetMetadata().GetUid()) {
 				switch {
 				case spec.Ended(r.GetStatus().GetPhase()):
-				case Away(w.snap(), r):
+				case placement.Away(w.snap(), r):
 					away++
 				case r.GetStatus().GetPhase() == spec.PhaseRunning:
 					here++

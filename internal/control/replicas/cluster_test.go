@@ -19,8 +19,8 @@ func TestFollowedClusterEqualsFreshOne(t *testing.T) {
 		followSteps(t, func(_ *world, _ step, now *state.Snapshot, kept *cluster) {
 			fresh := newCluster(now)
 			for workload := range now.Workloads("", "") {
-				a, errA := kept.revision(now, workload.GetStatus().GetRevisionUid())
-				b, errB := fresh.revision(now, workload.GetStatus().GetRevisionUid())
+				a, errA := kept.Revision(now, workload.GetStatus().GetRevisionUid())
+				b, errB := fresh.Revision(now, workload.GetStatus().GetRevisionUid())
 				if (errA == nil) != (errB == nil) || !reflect.DeepEqual(a, b) {
 					t.Fatalf("%v (%v) is kept of %v (%v)", a, errA, b, errB)
 				}
@@ -30,7 +30,7 @@ func TestFollowedClusterEqualsFreshOne(t *testing.T) {
 				request := func(r *scheduler.Revision) scheduler.Request {
 					return scheduler.Request{Asks: []scheduler.Ask{{Revision: r, Count: 30}}, Reasons: true}
 				}
-				if x, y := kept.view.Plan(request(a)), fresh.view.Plan(request(b)); !reflect.DeepEqual(x, y) {
+				if x, y := kept.View.Plan(request(a)), fresh.View.Plan(request(b)); !reflect.DeepEqual(x, y) {
 					t.Fatalf("the plan of the kept one is\n%+v\nnot\n%+v", x, y)
 				}
 			}

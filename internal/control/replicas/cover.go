@@ -2,6 +2,7 @@ package replicas
 
 import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/control/placement"
 	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
@@ -23,7 +24,7 @@ const maxAway = 1024
 func (t *tick) checkAway(workloadUID string) {
 	var away []*v1.Replica
 	for r := range t.snap.ReplicasOf(workloadUID) {
-		if wanted(r) && Away(t.snap, r) {
+		if placement.Wanted(r) && placement.Away(t.snap, r) {
 			away = append(away, r)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
+	"github.com/cloudless/cloudless/internal/control/placement"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -39,7 +40,7 @@ func (e *Engine) Follow(snap *state.Snapshot, changes []state.Change) {
 	e.cluster.follow(snap, changes)
 	due := e.memory.after(changes)
 	due.Placement = false // waiting workloads are woken by name
-	for _, uid := range e.cluster.view.Wake() {
+	for _, uid := range e.cluster.View.Wake() {
 		due.Workloads[uid] = true
 	}
 	e.Due.add(due)
@@ -58,7 +59,7 @@ type Step struct {
 	Batch *state.Batch
 
 	left    Due
-	decided []decision
+	decided []placement.Decision
 }
 
 // Settle decides the next step from the actual to the desired state of what is due. It
@@ -83,6 +84,6 @@ func (e *Engine) Agreed(s *Step, tx *statev1.Transaction, result state.Result) {
 	e.Due = s.left
 	e.Due.add(handedBack(tx, result))
 	for r := range leftOut(tx, result) {
-		s.decided = slices.DeleteFunc(s.decided, func(d decision) bool { return d.replica == r.GetMetadata().GetUid() })
+		s.decided = slices.DeleteFunc(s.decided, func(d placement.Decision) bool { return d.Replica == r.GetMetadata().GetUid() })
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/control/placement"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -206,7 +207,7 @@ func TestExplanationsAreBounded(t *testing.T) {
 	w.addWorkload("web", 60, "2")
 	w.settle()
 	e := w.explained("web", "", false)
-	if len(e.GetNodes()) != 2*maxNodes || len(e.GetReplicas()) != maxGroups || e.GetReplicasLeftOut() != 40 {
+	if len(e.GetNodes()) != 2*20 || len(e.GetReplicas()) != 20 || e.GetReplicasLeftOut() != 40 {
 		t.Errorf("%d nodes and %d replicas are listed, %d left out", len(e.GetNodes()), len(e.GetReplicas()), e.GetReplicasLeftOut())
 	}
 	if e.GetTakingCount() != 100 || len(e.GetRefused()) != 1 || e.GetRefused()[0].GetCount() != 100 {
@@ -261,31 +262,16 @@ func TestWeightsOfClusterAndWorkloadCount(t *testing.T) {
 func TestDecisionsAreRemembered(t *testing.T) {
 	w := twoNodes(t)
 	d := drive(w)
-	d.loop.Decisions = &Decisions{}
+	d.loop.Decisions = &placement.Decisions{}
 	w.scale("web", 2)
 	d.rest()
-	e, err := Placement{Decisions: d.loop.Decisions}.Explanation(w.snap(), w.snap().WorkloadByName("default", "web").GetMetadata().GetUid(), "", false)
+	e, err := Placement{placement.Queries{Decisions: d.loop.Decisions}}.Explanation(w.snap(), w.snap().WorkloadByName("default", "web").GetMetadata().GetUid(), "", false)
 	if err != nil {
 		t.Fatal(err)
 	}
 	first, second := e.GetReplicas()[0], e.GetReplicas()[1]
 	if first.GetPlacedScore() != nil || second.GetNode() != "b" || second.GetPlacedScore().GetTotal() != 0.9 || second.GetPlacedScore().GetReliability() != 1 {
 		t.Errorf("the replicas were placed with %v and %v", first.GetPlacedScore(), second.GetPlacedScore())
-	}
-	var many []decision
-	for i := range keptDecisions + 5 {
-		many = append(many, decision{replica: fmt.Sprint(i), node: "n"})
-	}
-	kept := &Decisions{}
-	kept.keep(many[:10])
-	kept.keep(many)
-	for at, want := range map[int]bool{4: false, 5: true, keptDecisions + 4: true} {
-		if _, known := kept.find(fmt.Sprint(at), "n"); known != want {
-			t.Errorf("that decision %d is remembered is %v", at, known)
-		}
-	}
-	if _, known := kept.find("7", "elsewhere"); known || len(kept.byReplica) != keptDecisions {
-		t.Errorf("%d are remembered", len(kept.byReplica))
 	}
 }
 

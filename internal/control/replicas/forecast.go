@@ -1,7 +1,6 @@
 package replicas
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -11,9 +10,13 @@ import (
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/control/placement"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
+
+// Placement answers the questions of the server: what is, from package placement, and what would become of a change.
+type Placement struct{ placement.Queries }
 
 // Forecast applies tx to a fork and simulates the loop on it until nothing is left to do.
 // It assumes that every ready node acts at once and nothing else happens. It returns the
@@ -112,7 +115,7 @@ func (f *forecast) begin() {
 	for r := range snap.Replicas("", "") {
 		uid := r.GetSpec().GetWorkloadUid()
 		outdated := spec.Serves(r) && snap.Workload(uid).GetStatus().GetRevisionUid() != r.GetSpec().GetRevisionUid()
-		if outdated || wanted(r) && f.engine.cluster.offline[r.GetSpec().GetNodeUid()] {
+		if outdated || placement.Wanted(r) && f.engine.cluster.Offline[r.GetSpec().GetNodeUid()] {
 			due.Workloads[uid] = true
 		}
 	}
@@ -147,7 +150,7 @@ func (f *forecast) follow(changes []state.Change) {
 // waits reports whether an outdated replica stays because its successor fits nowhere. One
 // on an offline node has a cover instead, which waits by itself.
 func (f *forecast) waits(r *v1.Replica) bool {
-	return f.engine.memory.waiting[r.GetSpec().GetWorkloadUid()] && !f.engine.cluster.offline[r.GetSpec().GetNodeUid()]
+	return f.engine.memory.waiting[r.GetSpec().GetWorkloadUid()] && !f.engine.cluster.Offline[r.GetSpec().GetNodeUid()]
 }
 
 // settle ticks until there is nothing to do, like Loop.settle.
@@ -232,19 +235,19 @@ func (f *forecast) outcome(before *state.Snapshot, workloadUID string) *v1.PlanC
 	w := after.Workload(workloadUID)
 	revision := w.GetStatus().GetRevisionUid()
 	var gone, fresh []*v1.Replica
-	for _, r := range byUID(after, workloadUID) {
+	for _, r := range placement.ByUID(after, workloadUID) {
 		old := before.Replica(r.GetMetadata().GetUid())
 		switch {
-		case wanted(r) && r.GetSpec().GetNodeUid() == "":
+		case placement.Wanted(r) && r.GetSpec().GetNodeUid() == "":
 			planned.Unplaced++
-		case wanted(r) && old == nil:
+		case placement.Wanted(r) && old == nil:
 			fresh = append(fresh, r)
-		case wanted(r):
+		case placement.Wanted(r):
 			planned.Replicas = append(planned.Replicas, f.kept(old, r, revision))
 			if r.GetSpec().GetRevisionUid() != revision && f.waits(r) {
 				planned.Unplaced++ // its successor
 			}
-		case old != nil && wanted(old):
+		case old != nil && placement.Wanted(old):
 			gone = append(gone, old)
 		}
 	}
@@ -267,7 +270,7 @@ func (f *forecast) outcome(before *state.Snapshot, workloadUID string) *v1.PlanC
 func atOnce(snap *state.Snapshot, w *v1.Workload) int {
 	switch w.GetSpec().GetKind() {
 	case spec.KindJob:
-		if jobOf(snap, w).Outcome != "" {
+		if placement.JobOf(snap, w).Outcome != "" {
 			return 0
 		}
 		completions, parallelism, _, _ := spec.JobOf(w.GetSpec())
@@ -291,18 +294,6 @@ func (f *forecast) kept(old, now *v1.Replica, revision string) *v1.ReplicaStep {
 		step.Action, step.ToNode = spec.ActionReplace, "" // its turn comes after the end of the forecast
 	}
 	return step
-}
-
-// byUID lists the replicas of a workload, oldest first.
-func byUID(snap *state.Snapshot, workloadUID string) []*v1.Replica {
-	return slices.SortedFunc(snap.ReplicasOf(workloadUID), func(a, b *v1.Replica) int {
-		return cmp.Compare(a.GetMetadata().GetUid(), b.GetMetadata().GetUid())
-	})
-}
-
-// wanted reports whether a replica is alive and should not stop.
-func wanted(r *v1.Replica) bool {
-	return spec.Live(r.GetStatus().GetPhase()) && r.GetSpec().GetDesired() != spec.DesiredStopped
 }
 
 // pair matches removed replicas with their successors, on the same node if possible.

@@ -4,6 +4,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/control/placement"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -31,8 +32,8 @@ func (f *forecast) preemptions(before *state.Snapshot) []*v1.Preemption {
 		by := after.Replica(r.GetSpec().GetPreemptedFor())
 		p := &v1.Preemption{
 			Namespace: r.GetMetadata().GetNamespace(), Workload: r.GetSpec().GetWorkload(), Replica: r.GetMetadata().GetName(),
-			Node: r.GetSpec().GetNode(), Priority: proto.Int32(priorityOf(after, r)),
-			ForNamespace: by.GetMetadata().GetNamespace(), ForWorkload: by.GetSpec().GetWorkload(), ForPriority: proto.Int32(priorityOf(after, by)),
+			Node: r.GetSpec().GetNode(), Priority: proto.Int32(placement.PriorityOf(after, r)),
+			ForNamespace: by.GetMetadata().GetNamespace(), ForWorkload: by.GetSpec().GetWorkload(), ForPriority: proto.Int32(placement.PriorityOf(after, by)),
 		}
 		uid := r.GetSpec().GetWorkloadUid()
 		if _, known := places[uid]; !known {
@@ -49,8 +50,8 @@ func (f *forecast) preemptions(before *state.Snapshot) []*v1.Preemption {
 // newPlaces lists the nodes of a workload's new replicas.
 func newPlaces(before, after *state.Snapshot, workloadUID string) []string {
 	nodes := []string{}
-	for _, r := range byUID(after, workloadUID) {
-		if before.Replica(r.GetMetadata().GetUid()) == nil && spec.Live(r.GetStatus().GetPhase()) && wanted(r) && r.GetSpec().GetNode() != "" {
+	for _, r := range placement.ByUID(after, workloadUID) {
+		if before.Replica(r.GetMetadata().GetUid()) == nil && spec.Live(r.GetStatus().GetPhase()) && placement.Wanted(r) && r.GetSpec().GetNode() != "" {
 			nodes = append(nodes, r.GetSpec().GetNode())
 		}
 	}

@@ -13,6 +13,7 @@ import (
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/control/placement"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -140,7 +141,7 @@ func real(before, after *state.Snapshot, uid string) (nodes, kept []string, pend
 	revision := after.Workload(uid).GetStatus().GetRevisionUid()
 	outdated := 0
 	for r := range after.ReplicasOf(uid) {
-		if !wanted(r) {
+		if !placement.Wanted(r) {
 			continue
 		}
 		if r.GetSpec().GetNodeUid() == "" {

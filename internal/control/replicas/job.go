@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/control/placement"
 	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
@@ -23,7 +24,7 @@ func (t *tick) job(w *v1.Workload) {
 		t.remove(w)
 		return
 	}
-	job := jobOf(t.snap, w)
+	job := placement.JobOf(t.snap, w)
 	job.Replicas = have.replicas
 	step := rollout.NextOfJob(job, t.now)
 	if step.Outcome != job.Outcome {
@@ -38,20 +39,6 @@ func (t *tick) job(w *v1.Workload) {
 		t.waits(r)
 	}
 	t.add(w, step.Create, step.Cover, have.away)
-}
-
-// jobOf reads a job without its replicas.
-func jobOf(snap *state.Snapshot, w *v1.Workload) rollout.Job {
-	completions, parallelism, retries, deadline := spec.JobOf(w.GetSpec())
-	first, longest := spec.BackoffOf(w.GetSpec())
-	job := rollout.Job{
-		Completions: completions, Parallelism: parallelism, Retries: retries, Backoff: first, MaxBackoff: longest,
-		Revision: w.GetStatus().GetRevisionUid(), Deleting: w.GetMetadata().GetDeleteTime() != nil, Outcome: rollout.Outcome(w),
-	}
-	if began := snap.Revision(job.Revision).GetMetadata().GetCreateTime(); deadline > 0 && began != nil {
-		job.Deadline = began.AsTime().Add(deadline)
-	}
-	return job
 }
 
 // finish records the outcome of a job.
@@ -89,14 +76,14 @@ func (t *tick) survey(w *v1.Workload) survey {
 	counted, sound := &tally{revision: w.GetStatus().GetRevisionUid()}, true
 	for r := range t.snap.ReplicasOf(w.GetMetadata().GetUid()) {
 		one := rollout.ReplicaFromProto(r)
-		one.Away = Away(t.snap, r)
+		one.Away = placement.Away(t.snap, r)
 		if one.Away {
 			s.away[r.GetSpec().GetNode()+" is offline"] = true
 		}
 		if why := t.obeyTaints(w, r, &one); why != "" {
 			s.away[why] = true
 		}
-		if nodeRemoved(t.snap, r) {
+		if placement.NodeRemoved(t.snap, r) {
 			t.lose(r, "node "+r.GetSpec().GetNode()+" was removed")
 			one.Phase = spec.PhaseLost
 		}

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/control/placement"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -201,7 +202,7 @@ func TestDaemonRunsOnEverySuitableNode(t *testing.T) {
 			var names []string
 			for n := range l.snap().Nodes("") {
 				for r := range l.snap().ReplicasOn(n.GetMetadata().GetUid()) {
-					if wanted(r) && r.GetSpec().GetWorkload() == "logs" {
+					if placement.Wanted(r) && r.GetSpec().GetWorkload() == "logs" {
 						names = append(names, n.GetMetadata().GetName()+":"+r.GetStatus().GetPhase())
 					}
 				}
@@ -270,7 +271,7 @@ func TestDaemonRunsOnEverySuitableNode(t *testing.T) {
 		}
 		expect("with a rule", "a:running b:running")
 		for r := range l.snap().Replicas("", "") {
-			if wanted(r) && r.GetSpec().GetRevision() != 2 {
+			if placement.Wanted(r) && r.GetSpec().GetRevision() != 2 {
 				t.Errorf("%s is of revision %d", r.GetMetadata().GetName(), r.GetSpec().GetRevision())
 			}
 		}

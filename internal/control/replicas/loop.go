@@ -12,6 +12,7 @@ import (
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/control/placement"
 	"github.com/cloudless/cloudless/internal/scheduler"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
@@ -31,7 +32,7 @@ type Loop struct {
 	Metrics *telemetry.Server
 	Tracing *telemetry.Tracing
 	// Decisions remembers why replicas were placed where they are. It may be nil.
-	Decisions *Decisions
+	Decisions *placement.Decisions
 	// Pause waits while more urgent work is running. It may be nil.
 	Pause func(context.Context) bool
 
@@ -132,7 +133,7 @@ func (l *Loop) settle(ctx context.Context) error {
 		switch {
 		case err == nil:
 			l.engine.Agreed(step, tx, result)
-			l.Decisions.keep(step.decided)
+			l.Decisions.Keep(step.decided)
 			if l.Pause != nil && step.Batch.Len() >= manyChanges {
 				l.Pause(ctx)
 			}
@@ -180,7 +181,7 @@ func dueAfter(changes []state.Change) Due {
 			}
 			before, _ := c.Old.(*v1.Workload)
 			after, _ := c.New.(*v1.Workload)
-			if before != nil && after != nil && !sameForOthers(before, after) {
+			if before != nil && after != nil && !placement.SameForOthers(before, after) {
 				due.Moved, due.Placement = true, true // waiting workloads may preempt it now
 			}
 		case state.KindCluster:

@@ -12,6 +12,7 @@ import (
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/control/placement"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -176,12 +177,12 @@ func TestOnlyReplicasUnderTheRuleAreLeftOut(t *testing.T) {
 			t.Errorf("of what has no rules there is %v", got)
 		}
 	})
-	d.loop.Proposer, d.loop.Decisions = m, &Decisions{}
+	d.loop.Proposer, d.loop.Decisions = m, &placement.Decisions{}
 	w.addRuled("web", maxPlacedEvents+1, &v1.Placement{Affinity: []*v1.Affinity{{Workload: "db", Key: "node"}}})
 	w.addRuled("plain", 1, nil)
 	d.react()
-	for _, one := range d.loop.Decisions.ring {
-		if w.snap().Replica(one.replica) == nil {
+	for one := range d.loop.Decisions.All() {
+		if w.snap().Replica(one.Replica) == nil {
 			t.Errorf("a decision is remembered that was left out: %v", one)
 		}
 	}

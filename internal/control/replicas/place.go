@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/control/placement"
 	"github.com/cloudless/cloudless/internal/scheduler"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
@@ -31,7 +32,7 @@ func (t *tick) place() {
 			a = &asked{}
 			byWorkload[r.GetSpec().GetWorkloadUid()] = a
 		}
-		if promised(t.snap, r) != "" {
+		if placement.Promised(t.snap, r) != "" {
 			a.held = append(a.held, r)
 		} else {
 			a.waiting = append(a.waiting, r)
@@ -42,11 +43,11 @@ func (t *tick) place() {
 	for _, uid := range slices.Sorted(maps.Keys(byWorkload)) {
 		a := byWorkload[uid]
 		var err error
-		if a.revision, err = t.cluster.revision(t.snap, t.revisionOf(a)); err != nil {
+		if a.revision, err = t.cluster.Revision(t.snap, t.revisionOf(a)); err != nil {
 			t.keepPending(append(a.held, a.waiting...), err.Error())
 			continue
 		}
-		request.Asks = append(request.Asks, askFor(a.revision, a.waiting, a.held))
+		request.Asks = append(request.Asks, placement.AskFor(a.revision, a.waiting, a.held))
 		all = append(all, a)
 	}
 	if len(request.Asks) > 0 {
@@ -61,13 +62,6 @@ func (t *tick) revisionOf(a *asked) string {
 	return ""
 }
 
-func uidsOf(replicas []*v1.Replica) (uids []string) {
-	for _, r := range replicas {
-		uids = append(uids, r.GetMetadata().GetUid())
-	}
-	return uids
-}
-
 // plan plans as if the replicas that this tick stops were leaving. Afterwards the view
 // matches the snapshot again.
 func (t *tick) plan(request scheduler.Request) scheduler.Plan {
@@ -75,15 +69,15 @@ func (t *tick) plan(request scheduler.Request) scheduler.Plan {
 		switch r := t.snap.Replica(uid); {
 		case r == nil:
 		case !t.makesWay(r):
-			t.cluster.view.Leave(uid)
+			t.cluster.View.Leave(uid)
 		case r.GetSpec().GetNodeUid() != "":
-			t.cluster.view.GiveWay(uid) // it no longer serves, so its workload has one fewer toward minAvailable
+			t.cluster.View.GiveWay(uid) // it no longer serves, so its workload has one fewer toward minAvailable
 		}
 	}
-	plan := t.cluster.view.Plan(request)
+	plan := t.cluster.View.Plan(request)
 	for uid := range t.stopped {
 		if r := t.snap.Replica(uid); r != nil {
-			t.cluster.put(t.snap, r)
+			t.cluster.Put(t.snap, r)
 		}
 	}
 	return plan
@@ -110,22 +104,22 @@ func (t *tick) carryOut(plan scheduler.Plan, all []*asked) {
 			moves = append(moves, m)
 		}
 		if p.Preempts {
-			t.cluster.view.WaitPatiently(a.revision)
+			t.cluster.View.WaitPatiently(a.revision)
 		}
 	}
 	t.commit(moves)
 	for _, h := range plan.Held {
-		t.cluster.view.WaitPatiently(all[h.Ask].revision)
+		t.cluster.View.WaitPatiently(all[h.Ask].revision)
 	}
 	for _, u := range plan.Unplaced {
 		a := all[u.Ask]
-		if nodes := onlyNodes(a.waiting); len(nodes) > 0 {
+		if nodes := placement.OnlyNodes(a.waiting); len(nodes) > 0 {
 			t.keepPendingEach(a.waiting, u)
-			t.cluster.view.WaitOn(a.revision, nodes)
+			t.cluster.View.WaitOn(a.revision, nodes)
 			continue
 		}
 		t.keepPending(a.waiting, u.Summary())
-		t.cluster.view.Wait(a.revision)
+		t.cluster.View.Wait(a.revision)
 	}
 }
 
@@ -135,7 +129,7 @@ func (t *tick) assign(old *v1.Replica, p scheduler.Placement) {
 		r = proto.CloneOf(old)
 	}
 	r.Spec.NodeUid, r.Spec.Node, r.Spec.ReservedNodeUid, r.Spec.Succeeds = p.Node, p.NodeName, "", ""
-	t.cluster.decided = append(t.cluster.decided, decision{replica: r.GetMetadata().GetUid(), node: p.Node, score: p.Score})
+	t.cluster.decided = append(t.cluster.decided, placement.Decision{Replica: r.GetMetadata().GetUid(), Node: p.Node, Score: p.Score})
 	r.Status.Phase, r.Status.Reason = spec.PhasePlaced, ""
 	t.put(old, r)
 	t.recordPlaced(r)

@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/control/placement"
 	"github.com/cloudless/cloudless/internal/scheduler"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
@@ -46,7 +47,7 @@ func (t *tick) reserve(m move) {
 func (t *tick) leaving(node string) map[string]int {
 	counts := map[string]int{}
 	for r := range t.snap.ReplicasOn(node) {
-		if spec.Live(r.GetStatus().GetPhase()) && (t.stopped[r.GetMetadata().GetUid()] || t.cluster.standing(t.snap, r) == scheduler.Leaving) {
+		if spec.Live(r.GetStatus().GetPhase()) && (t.stopped[r.GetMetadata().GetUid()] || t.cluster.Standing(t.snap, r) == scheduler.Leaving) {
 			counts[r.GetSpec().GetWorkload()]++
 		}
 	}
@@ -61,7 +62,7 @@ func (t *tick) push(old *v1.Replica, v scheduler.Preemption, by *v1.Replica) {
 	t.stopped[old.GetMetadata().GetUid()] = true
 	t.left.Workloads[old.GetSpec().GetWorkloadUid()] = true
 	t.stopFor(old, "Preempted", fmt.Sprintf("makes room on node %s for %s of priority %d; its own is %d",
-		v.NodeName, by.GetMetadata().GetName(), priorityOf(t.snap, by), v.Priority), by.GetMetadata().GetUid())
+		v.NodeName, by.GetMetadata().GetName(), placement.PriorityOf(t.snap, by), v.Priority), by.GetMetadata().GetUid())
 	t.createSuccessorOf(old)
 }
 

@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/control/placement"
 	"github.com/cloudless/cloudless/internal/scheduler"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
@@ -26,7 +27,7 @@ func (w *world) checkPreemptions(before *state.Snapshot) {
 			continue
 		}
 		by := snap.Replica(r.GetSpec().GetPreemptedFor())
-		mine, other := int(priorityOf(snap, r)), int(priorityOf(snap, by))
+		mine, other := int(placement.PriorityOf(snap, r)), int(placement.PriorityOf(snap, by))
 		if other <= 100 || mine >= other {
 			w.t.Fatalf("%s of priority %d is preempted for %s of %d", r.GetMetadata().GetName(), mine, by.GetMetadata().GetName(), other)
 		}
@@ -43,9 +44,9 @@ func (w *world) checkAvailable(before *state.Snapshot, gone *v1.Replica, mine, o
 	w.t.Helper()
 	was, is := 0, 0
 	for r := range before.ReplicasOf(gone.GetSpec().GetWorkloadUid()) {
-		if wanted(r) && r.GetStatus().GetPhase() == spec.PhaseRunning && !Away(before, r) {
+		if placement.Wanted(r) && r.GetStatus().GetPhase() == spec.PhaseRunning && !placement.Away(before, r) {
 			was++
-			if wanted(w.snap().Replica(r.GetMetadata().GetUid())) {
+			if placement.Wanted(w.snap().Replica(r.GetMetadata().GetUid())) {
 				is++
 			}
 		}
@@ -71,13 +72,13 @@ func (w *world) checkHeld(before *state.Snapshot) {
 	}
 	var request scheduler.Request
 	for _, uid := range slices.Sorted(maps.Keys(held)) {
-		revision, err := c.revision(snap, uid)
+		revision, err := c.Revision(snap, uid)
 		if err != nil {
 			w.t.Fatalf("%v", err)
 		}
 		request.Asks = append(request.Asks, scheduler.Ask{Revision: revision, Held: held[uid]})
 	}
-	if plan := c.view.Plan(request); len(plan.Preemptions)+len(plan.Unplaced) > 0 {
+	if plan := c.View.Plan(request); len(plan.Preemptions)+len(plan.Unplaced) > 0 {
 		w.t.Fatalf("room is made in vain: %+v", plan)
 	}
 }
@@ -104,7 +105,7 @@ func (w *world) messagesOf(reason string) (messages []string) {
 }
 
 func (w *world) of(name string) []*v1.Replica {
-	return byUID(w.snap(), w.snap().WorkloadByName("default", name).GetMetadata().GetUid())
+	return placement.ByUID(w.snap(), w.snap().WorkloadByName("default", name).GetMetadata().GetUid())
 }
 
 // going counts replicas that are stopping and have not ended.
@@ -368,7 +369,7 @@ func TestNewWorkloadNeverDisplacesHigherPriorities(t *testing.T) {
 		waiting := func() map[string]int {
 			counts := map[string]int{}
 			for r := range w.snap().ReplicasOn("") {
-				if wanted(r) && priorityOf(w.snap(), r) >= priority {
+				if placement.Wanted(r) && placement.PriorityOf(w.snap(), r) >= priority {
 					counts[r.GetSpec().GetWorkload()]++
 				}
 			}
@@ -480,7 +481,7 @@ func TestLossBeforeTheCommitSparesTheLastReplica(t *testing.T) {
 			m.rest()
 			left := 0
 			for _, r := range m.of("web") {
-				if wanted(r) && r.GetStatus().GetPhase() == spec.PhaseRunning && !Away(m.snap(), r) {
+				if placement.Wanted(r) && r.GetStatus().GetPhase() == spec.PhaseRunning && !placement.Away(m.snap(), r) {
 					left++
 				}
 			}

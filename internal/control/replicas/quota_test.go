@@ -210,8 +210,8 @@ func TestUsageIsWhatTheViewCounts(t *testing.T) {
 		for _, s := range drawSteps(t) {
 			w.take(s)
 			c := newCluster(w.snap())
-			if got, _ := c.usage(w.snap(), "default"); got != c.view.Used("default") {
-				t.Fatalf("%+v is used, and the view counts %+v", got, c.view.Used("default"))
+			if got, _ := c.Usage(w.snap(), "default"); got != c.View.Used("default") {
+				t.Fatalf("%+v is used, and the view counts %+v", got, c.View.Used("default"))
 			}
 		}
 	})

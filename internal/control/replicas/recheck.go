@@ -8,6 +8,7 @@ import (
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/control/placement"
 	"github.com/cloudless/cloudless/internal/scheduler"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
@@ -161,7 +162,7 @@ func (t *tick) checkKept(workloadUID string, check func(state.Kind, string)) {
 	}
 	for r := range t.snap.ReplicasOf(workloadUID) {
 		uid := r.GetMetadata().GetUid()
-		if !wanted(r) || !spec.Serves(r) || Away(t.snap, r) || t.stopped[uid] || t.victims[uid] {
+		if !placement.Wanted(r) || !spec.Serves(r) || placement.Away(t.snap, r) || t.stopped[uid] || t.victims[uid] {
 			continue
 		}
 		check(state.KindReplica, uid)
@@ -218,7 +219,7 @@ func (t *tick) ruled(moves []move) ruled {
 			continue
 		}
 		all[m.of] = true
-		on := t.cluster.view.Relies(m.of)
+		on := t.cluster.View.Relies(m.of)
 		if on.Others {
 			r.revisions[m.of] = true
 		}

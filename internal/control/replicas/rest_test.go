@@ -10,6 +10,7 @@ import (
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/control/placement"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -313,7 +314,7 @@ func TestScalingUpDoesNotWaitForAnUpdate(t *testing.T) {
 	d.react()
 	many := 0
 	for _, r := range w.of("web") {
-		if wanted(r) {
+		if placement.Wanted(r) {
 			many++
 		}
 	}

@@ -5,9 +5,7 @@ import (
 	"slices"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/scheduler"
 	"github.com/cloudless/cloudless/internal/spec"
-	"github.com/cloudless/cloudless/internal/state"
 )
 
 // An update must not cost a workload its room. So the successor of an outdated replica is
@@ -21,34 +19,6 @@ import (
 //
 // A replica that may preempt the old one or the successor still gets the room. Then the
 // successor waits like any other.
-
-// predecessor is the replica that makes way for one without a node. It is nil if there is
-// none or it was deleted.
-func predecessor(snap *state.Snapshot, r *v1.Replica) *v1.Replica {
-	if r.GetSpec().GetSucceeds() == "" || r.GetSpec().GetNodeUid() != "" {
-		return nil
-	}
-	return snap.Replica(r.GetSpec().GetSucceeds())
-}
-
-// awaits reports whether a replica waits for its predecessor to end.
-func awaits(snap *state.Snapshot, r *v1.Replica) bool {
-	old := predecessor(snap, r)
-	return old != nil && !spec.Ended(old.GetStatus().GetPhase())
-}
-
-// promised is the node with room for a replica that has no node: its reserved node, or that
-// of its ended predecessor unless that was preempted or evicted. It is empty if there is
-// none.
-func promised(snap *state.Snapshot, r *v1.Replica) string {
-	if r.GetSpec().GetReservedNodeUid() != "" {
-		return r.GetSpec().GetReservedNodeUid()
-	}
-	if old := predecessor(snap, r); spec.Ended(old.GetStatus().GetPhase()) && old.GetSpec().GetStopReason() == "" {
-		return old.GetSpec().GetNodeUid()
-	}
-	return ""
-}
 
 // succeed stops an outdated replica and creates its successor.
 func (t *tick) succeed(w *v1.Workload, old *v1.Replica) {
@@ -80,7 +50,7 @@ func (t *tick) makesWay(r *v1.Replica) bool {
 	if slices.ContainsFunc(t.successors, func(successor *v1.Replica) bool { return successor.GetSpec().GetSucceeds() == uid }) {
 		return true
 	}
-	return t.cluster.replaced(t.snap, r) && !t.stopped[t.cluster.successors[uid]]
+	return t.cluster.Replaced(t.snap, r) && !t.stopped[t.cluster.Successors[uid]]
 }
 
 // addSuccessors creates successors of stopping replicas.
@@ -111,56 +81,4 @@ func (t *tick) createSuccessorOf(old *v1.Replica) {
 		t.batch.Create(r)
 		return true
 	})
-}
-
-// putSuccessor updates the successor of a replica that has changed, and forgets it if it no
-// longer waits.
-func (c *cluster) putSuccessor(snap *state.Snapshot, old *v1.Replica) {
-	uid := old.GetMetadata().GetUid()
-	successor, known := c.successors[uid]
-	if !known {
-		return
-	}
-	if r := snap.Replica(successor); r.GetSpec().GetSucceeds() == uid && !spec.Ended(r.GetStatus().GetPhase()) {
-		c.put(snap, r)
-	} else {
-		delete(c.successors, uid)
-	}
-}
-
-// putPredecessor updates the predecessor of a replica.
-func (c *cluster) putPredecessor(snap *state.Snapshot, r *v1.Replica) {
-	if r.GetSpec().GetSucceeds() == "" {
-		return // nearly always
-	}
-	if old := snap.Replica(r.GetSpec().GetSucceeds()); old != nil && old.GetSpec().GetNodeUid() != "" {
-		c.put(snap, old)
-	}
-}
-
-// noteSuccessor remembers which replica waits for the room of which other.
-func (c *cluster) noteSuccessor(r *v1.Replica) {
-	if old := r.GetSpec().GetSucceeds(); old != "" && !spec.Ended(r.GetStatus().GetPhase()) {
-		c.successors[old] = r.GetMetadata().GetUid()
-	}
-}
-
-// explainSuccessors lists the replicas that wait for their predecessors.
-func (x *explainer) explainSuccessors(answer *v1.Explanation) {
-	for _, r := range x.successors {
-		if x.only != "" && predecessor(x.snap, r).GetSpec().GetNodeUid() != x.only {
-			continue
-		}
-		described := groupOf([]*v1.Replica{r})
-		described.Count, described.Revision, described.Reason = 1, r.GetSpec().GetRevision(), r.GetStatus().GetReason()
-		answer.Replicas = append(answer.Replicas, described)
-	}
-}
-
-// standingOfPromised is the standing of a replica without a node.
-func standingOfPromised(r *v1.Replica) scheduler.Standing {
-	if r.GetSpec().GetReservedNodeUid() != "" {
-		return scheduler.Reserved
-	}
-	return scheduler.Inherited
 }

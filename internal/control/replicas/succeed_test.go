@@ -62,8 +62,8 @@ func TestSuccessorsAreForgotten(t *testing.T) {
 	d.rest()
 	w.restart("web")
 	d.rest()
-	if len(d.loop.engine.cluster.successors) != 2 {
-		t.Errorf("%v are remembered", d.loop.engine.cluster.successors)
+	if len(d.loop.engine.cluster.Successors) != 2 {
+		t.Errorf("%v are remembered", d.loop.engine.cluster.Successors)
 	}
 	w.change(func(b *state.Batch) {
 		for _, r := range w.of("web") {
@@ -73,8 +73,8 @@ func TestSuccessorsAreForgotten(t *testing.T) {
 		}
 	})
 	d.rest()
-	if len(d.loop.engine.cluster.successors) != 0 {
-		t.Errorf("%v are remembered", d.loop.engine.cluster.successors)
+	if len(d.loop.engine.cluster.Successors) != 0 {
+		t.Errorf("%v are remembered", d.loop.engine.cluster.Successors)
 	}
 }
 

@@ -31,7 +31,7 @@ func (c *cluster) expiry(snap *state.Snapshot, r *v1.Replica) (at time.Time, bec
 	if !slices.ContainsFunc(taints, noExecute) {
 		return at, nil, false
 	}
-	revision, err := c.revision(snap, r.GetSpec().GetRevisionUid())
+	revision, err := c.Revision(snap, r.GetSpec().GetRevisionUid())
 	if err != nil {
 		return at, nil, false
 	}

@@ -4,9 +4,46 @@ import (
 	"slices"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/control/placement"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
+
+// cluster is the model that the engine decides by, with what it remembers about it.
+type cluster struct {
+	*placement.Model
+	// decided holds the placements of the last tick.
+	decided []placement.Decision
+	// tallies by workload uid. Workloads that were not examined yet have none.
+	tallies map[string]*tally
+}
+
+func newCluster(snap *state.Snapshot) *cluster {
+	return &cluster{Model: placement.NewModel(snap), tallies: map[string]*tally{}}
+}
+
+// follow applies the changes that led to a snapshot.
+func (c *cluster) follow(snap *state.Snapshot, changes []state.Change) {
+	for _, change := range changes {
+		switch change.Kind {
+		case state.KindNode:
+			before, _ := change.Old.(*v1.Node)
+			after, _ := change.New.(*v1.Node)
+			if before != nil && (after == nil || (before.GetStatus().GetState() == spec.NodeOffline) != (after.GetStatus().GetState() == spec.NodeOffline) || taintsChanged(before, after)) {
+				c.recount(snap, before.GetMetadata().GetUid())
+			}
+		case state.KindWorkload:
+			if change.New == nil {
+				delete(c.tallies, change.Old.GetMetadata().GetUid())
+			}
+		case state.KindReplica:
+			before, _ := change.Old.(*v1.Replica)
+			after, _ := change.New.(*v1.Replica)
+			c.followReplica(snap, before, after)
+		}
+	}
+	c.Model.Follow(snap, changes)
+}
 
 // tally counts the replicas of one workload. With it, the change of one replica need not
 // examine all: a workload of thousands would be examined thousands of times while its

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/control/placement"
 	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/scheduler"
 	"github.com/cloudless/cloudless/internal/spec"
@@ -246,7 +247,7 @@ func (t *tick) service(w *v1.Workload) {
 		t.remove(w)
 		return
 	}
-	in := inputOf(w, have.replicas)
+	in := placement.InputOf(w, have.replicas)
 	in.Places = t.placesToLevel(w)
 	step := rollout.Next(in)
 	t.loseAndStop(step.Lose, step.Stop)
@@ -258,22 +259,11 @@ func (t *tick) service(w *v1.Workload) {
 	t.add(w, step.Create, step.Cover, have.away)
 }
 
-// inputOf is a service and its replicas as input for package rollout.
-func inputOf(w *v1.Workload, replicas []rollout.Replica) rollout.Input {
-	return rollout.Input{
-		Desired:  int(w.GetSpec().GetReplicas()),
-		Revision: w.GetStatus().GetRevisionUid(),
-		Policy:   w.GetSpec().GetRestart().GetPolicy(),
-		Deleting: w.GetMetadata().GetDeleteTime() != nil,
-		Replicas: replicas,
-	}
-}
-
 // placesToLevel returns the topology domains of a node over which the scheduler levels a
 // workload. They are computed on the first call, because most ticks need none.
 func (t *tick) placesToLevel(w *v1.Workload) func(node string) []string {
 	keys := sync.OnceValue(func() []string {
-		revision, err := t.cluster.revision(t.snap, w.GetStatus().GetRevisionUid())
+		revision, err := t.cluster.Revision(t.snap, w.GetStatus().GetRevisionUid())
 		if err != nil {
 			return nil
 		}
@@ -332,7 +322,7 @@ func (t *tick) replace(w *v1.Workload, outdated []string) {
 func (t *tick) blocked(w *v1.Workload) {
 	uid := w.GetMetadata().GetUid()
 	t.left.Waiting[uid] = true
-	revision, err := t.cluster.revision(t.snap, w.GetStatus().GetRevisionUid())
+	revision, err := t.cluster.Revision(t.snap, w.GetStatus().GetRevisionUid())
 	if err == nil && (len(revision.Preferences.Affinity)+len(revision.Preferences.Spread) > 0 || revision.Priority > spec.DefaultPriority) {
 		t.left.Watching[uid] = true
 	}
@@ -341,15 +331,15 @@ func (t *tick) blocked(w *v1.Workload) {
 // hasSuccessor reports whether a replica of the current revision would find a node, or fit
 // on the old one's, in its place.
 func (t *tick) hasSuccessor(w *v1.Workload, old *v1.Replica, there bool) bool {
-	revision, err := t.cluster.revision(t.snap, w.GetStatus().GetRevisionUid())
+	revision, err := t.cluster.Revision(t.snap, w.GetStatus().GetRevisionUid())
 	if err != nil {
 		return false
 	}
-	ask := askFor(revision, []*v1.Replica{old}, nil)
+	ask := placement.AskFor(revision, []*v1.Replica{old}, nil)
 	if there {
 		ask.Pinned, ask.On = true, []string{old.GetSpec().GetNodeUid()}
 	}
-	plan := t.cluster.view.Plan(scheduler.Request{Asks: []scheduler.Ask{ask}, Without: []string{old.GetMetadata().GetUid()}})
+	plan := t.cluster.View.Plan(scheduler.Request{Asks: []scheduler.Ask{ask}, Without: []string{old.GetMetadata().GetUid()}})
 	return len(plan.Unplaced) == 0
 }
 
@@ -429,7 +419,7 @@ func replicaName(workload, uid string) string {
 // which are about to stop, and successors whose predecessor has not ended.
 func (t *tick) waits(r *v1.Replica) {
 	if r.GetSpec().GetNodeUid() != "" || spec.Ended(r.GetStatus().GetPhase()) ||
-		r.GetSpec().GetDesired() == spec.DesiredStopped || t.stopped[r.GetMetadata().GetUid()] || awaits(t.snap, r) {
+		r.GetSpec().GetDesired() == spec.DesiredStopped || t.stopped[r.GetMetadata().GetUid()] || placement.Awaits(t.snap, r) {
 		return
 	}
 	if w := t.snap.Workload(r.GetSpec().GetWorkloadUid()); w.GetStatus().GetRevisionUid() != r.GetSpec().GetRevisionUid() {

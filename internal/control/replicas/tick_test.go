@@ -9,6 +9,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/consensus"
+	"github.com/cloudless/cloudless/internal/control/placement"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -275,7 +276,7 @@ func TestStuckReplicaDelaysNoOther(t *testing.T) {
 	w.addWorkload("web", 2, "1")
 	w.settle()
 	uid := w.snap().WorkloadByName("default", "web").GetMetadata().GetUid()
-	oldest := byUID(w.snap(), uid)[0]
+	oldest := placement.ByUID(w.snap(), uid)[0]
 	w.setNode(oldest.GetSpec().GetNode(), "cordoned")
 	w.restart("web")
 	w.settle()

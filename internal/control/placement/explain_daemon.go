@@ -1,4 +1,4 @@
-package replicas
+package placement
 
 import (
 	"fmt"
@@ -44,12 +44,12 @@ func (x *explainer) survey() (all []daemonNode) {
 		own = append(own, r.GetMetadata().GetUid())
 	}
 	judged := map[string]*scheduler.Judgement{}
-	e := x.cluster.view.Explain(scheduler.Question{Revision: x.revision, Without: own})
+	e := x.cluster.View.Explain(scheduler.Question{Revision: x.revision, Without: own})
 	for k := range e.Nodes {
 		judged[e.Nodes[k].Node] = &e.Nodes[k]
 	}
 	x.each = map[string]daemonNode{}
-	for _, s := range x.cluster.view.Suits(x.revision) {
+	for _, s := range x.cluster.View.Suits(x.revision) {
 		g := daemonNode{Suit: s, judged: judged[s.Node]}
 		g.current, g.has = has[s.Node]
 		x.each[s.Node] = g
@@ -203,9 +203,9 @@ func (x *explainer) helpOn(lacking map[string]bool, quota string) []string {
 	help := x.quotaHelp(quota, nil)
 	for node := range x.each {
 		if !lacking[node] {
-			x.cluster.view.RemoveNode(node)
+			x.cluster.View.RemoveNode(node)
 		}
 	}
 	x.outlook.Placements = slices.DeleteFunc(x.outlook.Placements, func(p scheduler.Placement) bool { return !lacking[p.Node] })
-	return append(help, x.helpAfter(scheduler.Question{Revision: x.revision, Without: uidsOf(x.placed), Most: scheduler.NoNodes})...)
+	return append(help, x.helpAfter(scheduler.Question{Revision: x.revision, Without: UIDsOf(x.placed), Most: scheduler.NoNodes})...)
 }

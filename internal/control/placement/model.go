@@ -1,4 +1,4 @@
-package replicas
+package placement
 
 import (
 	"cmp"
@@ -12,41 +12,38 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// cluster is the scheduler's view of the state. It is read once and then follows the
+// Model is the scheduler's view of the state. It is read once and then follows the
 // changes, at about a microsecond each. The result equals a view read afresh from the
 // newest state.
-type cluster struct {
-	view *scheduler.View
+type Model struct {
+	View *scheduler.View
 	// revisions by uid. All replicas of a revision have the same needs, and parsing them is
 	// expensive. A revision that cannot be parsed is nil.
 	revisions map[string]*scheduler.Revision
-	// decided holds the placements of the last tick.
-	decided []decision
-	// offline holds the uids of offline nodes.
-	offline map[string]bool
-	// tallies by workload uid. Workloads that were not examined yet have none.
-	tallies map[string]*tally
-	// successors maps the uid of a replica to the uid of the successor that waits for its room.
-	successors map[string]string
+	// Offline holds the uids of offline nodes.
+	Offline map[string]bool
+	// Successors maps the uid of a replica to the uid of the successor that waits for its room.
+	Successors map[string]string
 }
 
-// emptyCluster has only the cluster configuration.
-func emptyCluster(snap *state.Snapshot) *cluster {
-	return &cluster{
-		view: scheduler.NewView(options(snap)), revisions: map[string]*scheduler.Revision{}, offline: map[string]bool{}, tallies: map[string]*tally{},
-		successors: map[string]string{},
+// emptyModel has only the cluster configuration.
+func emptyModel(snap *state.Snapshot) *Model {
+	return &Model{
+		View: scheduler.NewView(options(snap)), revisions: map[string]*scheduler.Revision{}, Offline: map[string]bool{},
+		Successors: map[string]string{},
 	}
 }
 
-func newCluster(snap *state.Snapshot) *cluster {
-	c := emptyCluster(snap)
+// NewModel reads the model from a snapshot.
+func NewModel(snap *state.Snapshot) *Model {
+	c := emptyModel(snap)
 	c.addQuotas(snap)
 	for n := range snap.Nodes("") {
 		c.addNode(snap, n)
 	}
 	for r := range snap.ReplicasOn("") {
 		if r.GetSpec().GetReservedNodeUid()+r.GetSpec().GetSucceeds() != "" {
-			c.put(snap, r)
+			c.Put(snap, r)
 			c.putPredecessor(snap, r)
 		}
 	}
@@ -62,8 +59,8 @@ func options(snap *state.Snapshot) scheduler.Options {
 // preempts the goroutine.
 const followAtOnce = 64
 
-// follow applies the changes that led to a snapshot.
-func (c *cluster) follow(snap *state.Snapshot, changes []state.Change) {
+// Follow applies the changes that led to a snapshot.
+func (c *Model) Follow(snap *state.Snapshot, changes []state.Change) {
 	for i, change := range changes {
 		if i%followAtOnce == followAtOnce-1 {
 			runtime.Gosched()
@@ -84,47 +81,43 @@ func (c *cluster) follow(snap *state.Snapshot, changes []state.Change) {
 		case state.KindReplica:
 			before, _ := change.Old.(*v1.Replica)
 			after, _ := change.New.(*v1.Replica)
-			c.followReplica(snap, before, after)
 			c.putPredecessor(snap, before)
 			if c.noteSuccessor(after); before.GetSpec().GetSucceeds() != after.GetSpec().GetSucceeds() {
 				c.putPredecessor(snap, after)
 			}
 			if after == nil {
-				c.view.RemoveReplica(before.GetMetadata().GetUid())
+				c.View.RemoveReplica(before.GetMetadata().GetUid())
 				c.putSuccessor(snap, before)
 			} else {
-				c.put(snap, after)
+				c.Put(snap, after)
 				c.putSuccessor(snap, after)
 			}
 		}
 	}
 }
 
-func (c *cluster) configure(snap *state.Snapshot) {
-	c.view.SetOptions(options(snap))
+func (c *Model) configure(snap *state.Snapshot) {
+	c.View.SetOptions(options(snap))
 	for n := range snap.Nodes("") {
-		c.view.ApplyNode(viewNode(snap, n))
+		c.View.ApplyNode(viewNode(snap, n))
 	}
 }
 
-func (c *cluster) followNode(snap *state.Snapshot, change state.Change) {
+func (c *Model) followNode(snap *state.Snapshot, change state.Change) {
 	before, _ := change.Old.(*v1.Node)
 	n, _ := change.New.(*v1.Node)
-	if before != nil && (n == nil || (before.GetStatus().GetState() == spec.NodeOffline) != (n.GetStatus().GetState() == spec.NodeOffline) || taintsChanged(before, n)) {
-		c.recount(snap, before.GetMetadata().GetUid())
-	}
 	switch {
 	case n == nil:
-		c.view.RemoveNode(before.GetMetadata().GetUid())
-		delete(c.offline, before.GetMetadata().GetUid())
+		c.View.RemoveNode(before.GetMetadata().GetUid())
+		delete(c.Offline, before.GetMetadata().GetUid())
 	case before == nil:
 		c.addNode(snap, n)
 	default:
-		if c.offline[n.GetMetadata().GetUid()] != (n.GetStatus().GetState() == spec.NodeOffline) {
+		if c.Offline[n.GetMetadata().GetUid()] != (n.GetStatus().GetState() == spec.NodeOffline) {
 			c.addNode(snap, n) // the standing of its replicas has changed
 			return
 		}
-		c.view.ApplyNode(viewNode(snap, n))
+		c.View.ApplyNode(viewNode(snap, n))
 	}
 }
 
@@ -132,20 +125,17 @@ func (c *cluster) followNode(snap *state.Snapshot, change state.Change) {
 // minAvailable changed, because rules of other workloads and preemption depend on them.
 // After a new revision or a deletion, the replicas that leave free their room for other
 // workloads.
-func (c *cluster) followWorkload(snap *state.Snapshot, change state.Change) {
+func (c *Model) followWorkload(snap *state.Snapshot, change state.Change) {
 	before, _ := change.Old.(*v1.Workload)
 	after, _ := change.New.(*v1.Workload)
-	if after == nil {
-		delete(c.tallies, before.GetMetadata().GetUid())
-	}
 	if before != nil && (before.GetStatus().GetRevisionUid() != after.GetStatus().GetRevisionUid() || after.GetMetadata().GetDeleteTime() != nil) {
 		for r := range snap.ReplicasOf(before.GetMetadata().GetUid()) {
 			if r.GetSpec().GetDesired() == spec.DesiredStopped {
-				c.put(snap, r)
+				c.Put(snap, r)
 			}
 		}
 	}
-	if before == nil || after == nil || sameForOthers(before, after) {
+	if before == nil || after == nil || SameForOthers(before, after) {
 		return
 	}
 	uid := change.New.GetMetadata().GetUid()
@@ -153,31 +143,31 @@ func (c *cluster) followWorkload(snap *state.Snapshot, change state.Change) {
 		delete(c.revisions, revision.GetMetadata().GetUid())
 	}
 	for r := range snap.ReplicasOf(uid) {
-		c.view.RemoveReplica(r.GetMetadata().GetUid())
+		c.View.RemoveReplica(r.GetMetadata().GetUid())
 	}
 	for r := range snap.ReplicasOf(uid) {
-		c.put(snap, r)
+		c.Put(snap, r)
 	}
 }
 
-// sameForOthers reports whether a workload's labels, priority and minAvailable are
+// SameForOthers reports whether a workload's labels, priority and minAvailable are
 // unchanged: other workloads' rules and preemption depend on nothing else.
-func sameForOthers(before, after *v1.Workload) bool {
+func SameForOthers(before, after *v1.Workload) bool {
 	was, is := before.GetSpec(), after.GetSpec()
 	return was.GetMinAvailable() == is.GetMinAvailable() && spec.PriorityOf(was) == spec.PriorityOf(is) &&
 		maps.Equal(before.GetMetadata().GetLabels(), after.GetMetadata().GetLabels())
 }
 
 // addNode adds a node and its replicas to the view.
-func (c *cluster) addNode(snap *state.Snapshot, n *v1.Node) {
+func (c *Model) addNode(snap *state.Snapshot, n *v1.Node) {
 	if n.GetStatus().GetState() == spec.NodeOffline {
-		c.offline[n.GetMetadata().GetUid()] = true
+		c.Offline[n.GetMetadata().GetUid()] = true
 	} else {
-		delete(c.offline, n.GetMetadata().GetUid())
+		delete(c.Offline, n.GetMetadata().GetUid())
 	}
-	c.view.ApplyNode(viewNode(snap, n))
+	c.View.ApplyNode(viewNode(snap, n))
 	for r := range snap.ReplicasOn(n.GetMetadata().GetUid()) {
-		c.put(snap, r)
+		c.Put(snap, r)
 	}
 }
 
@@ -185,27 +175,27 @@ func viewNode(snap *state.Snapshot, n *v1.Node) scheduler.Node {
 	return scheduler.NodeFromProto(n, spec.NodePolicyOf(snap.Cluster().GetSpec(), n))
 }
 
-// put adds a replica to the view, or updates it.
-func (c *cluster) put(snap *state.Snapshot, r *v1.Replica) {
+// Put adds a replica to the view, or updates it.
+func (c *Model) Put(snap *state.Snapshot, r *v1.Replica) {
 	c.noteSuccessor(r)
-	uid, node := r.GetMetadata().GetUid(), cmp.Or(r.GetSpec().GetNodeUid(), promised(snap, r))
-	revision, err := c.revision(snap, r.GetSpec().GetRevisionUid())
+	uid, node := r.GetMetadata().GetUid(), cmp.Or(r.GetSpec().GetNodeUid(), Promised(snap, r))
+	revision, err := c.Revision(snap, r.GetSpec().GetRevisionUid())
 	if err != nil || node == "" || spec.Ended(r.GetStatus().GetPhase()) {
-		c.view.RemoveReplica(uid)
+		c.View.RemoveReplica(uid)
 		return
 	}
-	c.view.ApplyReplicaAs(uid, revision, node, c.standing(snap, r))
+	c.View.ApplyReplicaAs(uid, revision, node, c.Standing(snap, r))
 }
 
-// standing says whether others may preempt a replica or wait for its room.
-func (c *cluster) standing(snap *state.Snapshot, r *v1.Replica) scheduler.Standing {
+// Standing says whether others may preempt a replica or wait for its room.
+func (c *Model) Standing(snap *state.Snapshot, r *v1.Replica) scheduler.Standing {
 	phase := r.GetStatus().GetPhase()
 	switch {
 	case r.GetSpec().GetNodeUid() == "":
 		return standingOfPromised(r)
-	case r.GetSpec().GetDesired() == spec.DesiredStopped && c.replaced(snap, r):
+	case r.GetSpec().GetDesired() == spec.DesiredStopped && c.Replaced(snap, r):
 		return scheduler.Replaced
-	case r.GetSpec().GetDesired() == spec.DesiredStopped, phase == spec.PhaseStopping, c.offline[r.GetSpec().GetNodeUid()]:
+	case r.GetSpec().GetDesired() == spec.DesiredStopped, phase == spec.PhaseStopping, c.Offline[r.GetSpec().GetNodeUid()]:
 		return scheduler.Leaving
 	case spec.Serves(r):
 		return scheduler.Serving
@@ -213,20 +203,20 @@ func (c *cluster) standing(snap *state.Snapshot, r *v1.Replica) scheduler.Standi
 	return scheduler.Starting
 }
 
-// replaced reports whether a stopping replica makes room for its own successor.
-func (c *cluster) replaced(snap *state.Snapshot, r *v1.Replica) bool {
+// Replaced reports whether a stopping replica makes room for its own successor.
+func (c *Model) Replaced(snap *state.Snapshot, r *v1.Replica) bool {
 	uid := r.GetMetadata().GetUid()
-	successor := snap.Replica(c.successors[uid])
-	return successor.GetSpec().GetSucceeds() == uid && wanted(successor) && r.GetSpec().GetStopReason() == ""
+	successor := snap.Replica(c.Successors[uid])
+	return successor.GetSpec().GetSucceeds() == uid && Wanted(successor) && r.GetSpec().GetStopReason() == ""
 }
 
-// priorityOf is the current priority of the replica's workload.
-func priorityOf(snap *state.Snapshot, r *v1.Replica) int32 {
+// PriorityOf is the current priority of the replica's workload.
+func PriorityOf(snap *state.Snapshot, r *v1.Replica) int32 {
 	return spec.PriorityOf(snap.Workload(r.GetSpec().GetWorkloadUid()).GetSpec())
 }
 
-// revision parses what the replicas of a revision need.
-func (c *cluster) revision(snap *state.Snapshot, uid string) (*scheduler.Revision, error) {
+// Revision parses what the replicas of a revision need.
+func (c *Model) Revision(snap *state.Snapshot, uid string) (*scheduler.Revision, error) {
 	if known := c.revisions[uid]; known != nil {
 		return known, nil
 	}

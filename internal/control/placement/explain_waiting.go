@@ -1,4 +1,4 @@
-package replicas
+package placement
 
 import (
 	"cmp"
@@ -29,7 +29,7 @@ func (x *explainer) plan() outlook {
 	if ask.Pinned = x.workload.GetSpec().GetKind() == spec.KindDaemon; ask.Pinned {
 		ask.On = x.on
 	}
-	o.Plan = x.cluster.view.Plan(scheduler.Request{Asks: []scheduler.Ask{ask}})
+	o.Plan = x.cluster.View.Plan(scheduler.Request{Asks: []scheduler.Ask{ask}})
 	for _, u := range o.Unplaced {
 		o.unplaced += u.Count
 		o.quota = cmp.Or(o.quota, u.Quota)
@@ -73,13 +73,13 @@ func (x *explainer) expect(waiting []*v1.Replica, count int, plan scheduler.Plan
 // place, ignoring the quota.
 func (x *explainer) helpAfter(question scheduler.Question) []string {
 	for _, gone := range x.outlook.Preemptions {
-		x.cluster.view.RemoveReplica(gone.Replica)
+		x.cluster.View.RemoveReplica(gone.Replica)
 	}
 	for i, p := range x.outlook.Placements {
-		x.cluster.view.ApplyReplica(fmt.Sprint("planned ", i), x.revision, p.Node)
+		x.cluster.View.ApplyReplica(fmt.Sprint("planned ", i), x.revision, p.Node)
 	}
-	x.cluster.view.SetQuota(x.workload.GetMetadata().GetNamespace(), scheduler.Quota{})
-	return x.cluster.view.Explain(question).Help
+	x.cluster.View.SetQuota(x.workload.GetMetadata().GetNamespace(), scheduler.Quota{})
+	return x.cluster.View.Explain(question).Help
 }
 
 // nodesOf lists the nodes on which replicas end to make room.
@@ -114,4 +114,16 @@ func placesOf(plan scheduler.Plan) string {
 		texts = append(texts, fmt.Sprintf("and %d more", left))
 	}
 	return strings.Join(texts, ", ")
+}
+
+// explainSuccessors lists the replicas that wait for their predecessors.
+func (x *explainer) explainSuccessors(answer *v1.Explanation) {
+	for _, r := range x.successors {
+		if x.only != "" && Predecessor(x.snap, r).GetSpec().GetNodeUid() != x.only {
+			continue
+		}
+		described := groupOf([]*v1.Replica{r})
+		described.Count, described.Revision, described.Reason = 1, r.GetSpec().GetRevision(), r.GetStatus().GetReason()
+		answer.Replicas = append(answer.Replicas, described)
+	}
 }

@@ -1,15 +1,17 @@
-package replicas
+package placement
 
 import (
+	"iter"
+	"slices"
 	"sync"
 
 	"github.com/cloudless/cloudless/internal/scheduler"
 )
 
-// decision is the score with which a replica was placed on a node.
-type decision struct {
-	replica, node string
-	score         scheduler.Score
+// Decision is the score with which a replica was placed on a node.
+type Decision struct {
+	Replica, Node string
+	Score         scheduler.Score
 }
 
 // Decisions remembers the loop's newest placements, with their scores by component. Only
@@ -21,7 +23,7 @@ type Decisions struct {
 	mu sync.Mutex
 	// ring holds the newest decisions and next is the index of the oldest; byReplica finds
 	// them by uid.
-	ring      []decision
+	ring      []Decision
 	next      int
 	byReplica map[string]int
 }
@@ -29,8 +31,8 @@ type Decisions struct {
 // keptDecisions bounds the memory to about 2 MB.
 const keptDecisions = 10_000
 
-// keep remembers decisions that were committed.
-func (d *Decisions) keep(made []decision) {
+// Keep remembers decisions that were committed.
+func (d *Decisions) Keep(made []Decision) {
 	if d == nil {
 		return
 	}
@@ -42,13 +44,13 @@ func (d *Decisions) keep(made []decision) {
 	for _, one := range made[max(0, len(made)-keptDecisions):] {
 		if len(d.ring) < keptDecisions {
 			d.ring = append(d.ring, one)
-			d.byReplica[one.replica] = len(d.ring) - 1
+			d.byReplica[one.Replica] = len(d.ring) - 1
 			continue
 		}
-		if d.byReplica[d.ring[d.next].replica] == d.next {
-			delete(d.byReplica, d.ring[d.next].replica)
+		if d.byReplica[d.ring[d.next].Replica] == d.next {
+			delete(d.byReplica, d.ring[d.next].Replica)
 		}
-		d.ring[d.next], d.byReplica[one.replica] = one, d.next
+		d.ring[d.next], d.byReplica[one.Replica] = one, d.next
 		d.next = (d.next + 1) % keptDecisions
 	}
 }
@@ -61,8 +63,15 @@ func (d *Decisions) find(replica, node string) (scheduler.Score, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	at, known := d.byReplica[replica]
-	if !known || d.ring[at].node != node {
+	if !known || d.ring[at].Node != node {
 		return scheduler.Score{}, false
 	}
-	return d.ring[at].score, true
+	return d.ring[at].Score, true
+}
+
+// All are the decisions that are remembered.
+func (d *Decisions) All() iter.Seq[Decision] {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Values(slices.Clone(d.ring))
 }

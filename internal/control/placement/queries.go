@@ -1,4 +1,4 @@
-package replicas
+package placement
 
 import (
 	"maps"
@@ -16,22 +16,22 @@ func Away(snap *state.Snapshot, r *v1.Replica) bool {
 	return node != "" && spec.Live(r.GetStatus().GetPhase()) && snap.Node(node).GetStatus().GetState() == spec.NodeOffline
 }
 
-// nodeRemoved reports whether a live replica is on a node that no longer exists: it was placed
+// NodeRemoved reports whether a live replica is on a node that no longer exists: it was placed
 // there just as the node was removed.
-func nodeRemoved(snap *state.Snapshot, r *v1.Replica) bool {
+func NodeRemoved(snap *state.Snapshot, r *v1.Replica) bool {
 	node := r.GetSpec().GetNodeUid()
 	return node != "" && spec.Live(r.GetStatus().GetPhase()) && snap.Node(node) == nil
 }
 
-// Placement answers questions about placement from a snapshot.
-type Placement struct {
+// Queries answers questions about placement from a snapshot.
+type Queries struct {
 	// Decisions are those of this server's loop. It may be nil.
 	Decisions *Decisions
 }
 
 // Explain says for each node why it cannot take the pending replicas of a workload, or else
 // the successor of its oldest outdated one. It is empty if they fit.
-func (Placement) Explain(snap *state.Snapshot, workloadUID string) []*v1.NodeReason {
+func (Queries) Explain(snap *state.Snapshot, workloadUID string) []*v1.NodeReason {
 	w := snap.Workload(workloadUID)
 	if w.GetSpec().GetKind() == spec.KindDaemon {
 		return explainDaemon(snap, w)
@@ -41,8 +41,8 @@ func (Placement) Explain(snap *state.Snapshot, workloadUID string) []*v1.NodeRea
 	if pending == 0 && outdated == nil && held == nil {
 		return nil
 	}
-	c := newCluster(snap)
-	revision, err := c.revision(snap, w.GetStatus().GetRevisionUid())
+	c := NewModel(snap)
+	revision, err := c.Revision(snap, w.GetStatus().GetRevisionUid())
 	if err != nil {
 		return nil
 	}
@@ -51,7 +51,7 @@ func (Placement) Explain(snap *state.Snapshot, workloadUID string) []*v1.NodeRea
 		request.Asks[0].Count = 1
 		request.Without = []string{outdated.GetMetadata().GetUid()}
 	}
-	plan := c.view.Plan(request)
+	plan := c.View.Plan(request)
 	var reasons []*v1.NodeReason
 	for _, u := range plan.Unplaced {
 		for _, n := range u.Nodes {
@@ -67,7 +67,7 @@ func (Placement) Explain(snap *state.Snapshot, workloadUID string) []*v1.NodeRea
 // making lists the uids of a workload's replicas for which room is being made.
 func making(snap *state.Snapshot, workloadUID string) (uids []string) {
 	for r := range snap.ReplicasOf(workloadUID) {
-		if promised(snap, r) != "" && spec.Live(r.GetStatus().GetPhase()) {
+		if Promised(snap, r) != "" && spec.Live(r.GetStatus().GetPhase()) {
 			uids = append(uids, r.GetMetadata().GetUid())
 		}
 	}
@@ -91,19 +91,19 @@ func missing(snap *state.Snapshot, w *v1.Workload) (pending int, outdated *v1.Re
 }
 
 // Requested is the sum of the requests of the replicas on a node.
-func (Placement) Requested(snap *state.Snapshot, nodeUID string) *v1.NodeResources {
+func (Queries) Requested(snap *state.Snapshot, nodeUID string) *v1.NodeResources {
 	n := snap.Node(nodeUID)
 	if n == nil {
 		return nil
 	}
-	c := emptyCluster(snap)
+	c := emptyModel(snap)
 	c.addNode(snap, n)
-	return nodeResources(c.view.Requested(nodeUID))
+	return nodeResources(c.View.Requested(nodeUID))
 }
 
 // Allocatable is how much the replicas on a node may request in total. It is empty until
 // the node has reported its resources.
-func (Placement) Allocatable(snap *state.Snapshot, n *v1.Node) *v1.NodeResources {
+func (Queries) Allocatable(snap *state.Snapshot, n *v1.Node) *v1.NodeResources {
 	if n.GetStatus().GetCapacity() == nil {
 		return nil
 	}
@@ -127,7 +127,7 @@ func nodeResources(r scheduler.Resources) *v1.NodeResources {
 // Pending counts the replicas without a node by what refuses most nodes: the name of a
 // filter, "nodes" if there are none, "placing" if a place will be found at once,
 // "preemption" if room is being made, "update" if the predecessor has not ended yet.
-func (Placement) Pending(snap *state.Snapshot) map[string]int {
+func (Queries) Pending(snap *state.Snapshot) map[string]int {
 	waiting := map[string][]*v1.Replica{} // by workload
 	counts := map[string]int{}
 	for r := range snap.ReplicasOn("") {
@@ -136,7 +136,7 @@ func (Placement) Pending(snap *state.Snapshot) map[string]int {
 		case spec.Ended(r.GetStatus().GetPhase()):
 		case r.GetSpec().GetReservedNodeUid() != "":
 			counts["preemption"]++
-		case awaits(snap, r):
+		case Awaits(snap, r):
 			counts["update"]++
 		default:
 			waiting[uid] = append(waiting[uid], r)
@@ -145,17 +145,17 @@ func (Placement) Pending(snap *state.Snapshot) map[string]int {
 	if len(waiting) == 0 {
 		return counts
 	}
-	c := newCluster(snap)
+	c := NewModel(snap)
 	var request scheduler.Request
 	for _, uid := range slices.Sorted(maps.Keys(waiting)) {
-		revision, err := c.revision(snap, snap.Workload(uid).GetStatus().GetRevisionUid())
+		revision, err := c.Revision(snap, snap.Workload(uid).GetStatus().GetRevisionUid())
 		if err != nil {
 			counts["revision"] += len(waiting[uid])
 			continue
 		}
-		request.Asks = append(request.Asks, askFor(revision, waiting[uid], nil))
+		request.Asks = append(request.Asks, AskFor(revision, waiting[uid], nil))
 	}
-	plan := c.view.Plan(request)
+	plan := c.View.Plan(request)
 	if found := len(plan.Placements); found > 0 {
 		counts["placing"] = found
 	}

@@ -1,4 +1,4 @@
-package replicas
+package placement
 
 import (
 	"cmp"
@@ -31,10 +31,10 @@ const (
 //
 // It reads only the snapshot and blocks nothing. If nodeUID is given, the answer is about
 // that node only; all lists every node.
-func (p Placement) Explanation(snap *state.Snapshot, workloadUID, nodeUID string, all bool) (*v1.Explanation, error) {
+func (p Queries) Explanation(snap *state.Snapshot, workloadUID, nodeUID string, all bool) (*v1.Explanation, error) {
 	w := snap.Workload(workloadUID)
-	c := newCluster(snap)
-	revision, err := c.revision(snap, w.GetStatus().GetRevisionUid())
+	c := NewModel(snap)
+	revision, err := c.Revision(snap, w.GetStatus().GetRevisionUid())
 	if err != nil {
 		return nil, fmt.Errorf("explain workload %s: %w", w.GetMetadata().GetName(), err)
 	}
@@ -48,7 +48,7 @@ type explainer struct {
 	decisions *Decisions
 
 	snap     *state.Snapshot
-	cluster  *cluster
+	cluster  *Model
 	workload *v1.Workload
 	revision *scheduler.Revision
 	only     string // uid of the only node to report
@@ -72,15 +72,15 @@ type explainer struct {
 // sort classifies the live replicas, oldest first.
 func (x *explainer) sort() {
 	var replicas []rollout.Replica
-	for _, r := range byUID(x.snap, x.workload.GetMetadata().GetUid()) {
+	for _, r := range ByUID(x.snap, x.workload.GetMetadata().GetUid()) {
 		one := rollout.ReplicaFromProto(r)
 		one.Away = Away(x.snap, r)
 		replicas = append(replicas, one)
 		current := r.GetSpec().GetRevisionUid() == x.workload.GetStatus().GetRevisionUid()
 		switch {
-		case !wanted(r):
+		case !Wanted(r):
 			continue // it has ended, or is about to
-		case awaits(x.snap, r):
+		case Awaits(x.snap, r):
 			x.successors = append(x.successors, r)
 			continue
 		case r.GetSpec().GetNodeUid() == "":
@@ -104,25 +104,25 @@ func (x *explainer) predict(replicas []rollout.Replica) {
 	switch w.GetSpec().GetKind() {
 	case spec.KindCron:
 	case spec.KindDaemon:
-		d, _ := x.cluster.daemonOf(w, x.revision)
+		d, _ := x.cluster.DaemonOf(w, x.revision)
 		d.Replicas = replicas
 		missing := rollout.NextOfDaemon(d).Create
 		x.missing = len(missing)
-		x.on = slices.Concat(onlyNodes(slices.DeleteFunc(slices.Clone(x.waiting), func(r *v1.Replica) bool { return awaitsRoom(x.snap, r) })), missing)
+		x.on = slices.Concat(OnlyNodes(slices.DeleteFunc(slices.Clone(x.waiting), func(r *v1.Replica) bool { return awaitsRoom(x.snap, r) })), missing)
 	case spec.KindJob:
-		job := jobOf(x.snap, w)
+		job := JobOf(x.snap, w)
 		job.Replicas = replicas
 		step := rollout.NextOfJob(job, time.Time{}) // ignoring the backoff after a failure
 		x.missing, x.covers = step.Create, step.Cover
 	default:
-		step := rollout.Next(inputOf(w, replicas))
+		step := rollout.Next(InputOf(w, replicas))
 		x.missing, x.covers = step.Create, step.Cover
 	}
 }
 
 // awaitsRoom reports whether a replica gets room as soon as others have ended.
 func awaitsRoom(snap *state.Snapshot, r *v1.Replica) bool {
-	return promised(snap, r) != "" || awaits(snap, r)
+	return Promised(snap, r) != "" || Awaits(snap, r)
 }
 
 func (x *explainer) answer() *v1.Explanation {
@@ -162,7 +162,7 @@ func (x *explainer) judgeAll(answer *v1.Explanation) (help func() []string) {
 	case x.covers > 0:
 		answer.About = "a replacement for " + x.away[0].GetMetadata().GetName() + ", whose node is offline"
 	case len(x.successors) > 0:
-		inPlaceOf(predecessor(x.snap, x.successors[0]))
+		inPlaceOf(Predecessor(x.snap, x.successors[0]))
 	case len(x.outdated) > 0:
 		inPlaceOf(x.outdated[0])
 	}
@@ -172,7 +172,7 @@ func (x *explainer) judgeAll(answer *v1.Explanation) (help func() []string) {
 	case x.all:
 		question.Most = 0
 	}
-	e := x.cluster.view.Explain(question)
+	e := x.cluster.View.Explain(question)
 	answer.Strategy, answer.Weights, answer.Levels = string(e.Strategy), weightsProto(e.Weights), levels(&e)
 	answer.Quota = cmp.Or(answer.Quota, e.Quota)
 	answer.NodeCount, answer.TakingCount, answer.YieldingCount = int32(e.All), int32(e.Taking), int32(e.Yielding)

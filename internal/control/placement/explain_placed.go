@@ -1,4 +1,4 @@
-package replicas
+package placement
 
 import (
 	"cmp"
@@ -40,7 +40,7 @@ func (x *explainer) standing(group []*v1.Replica) *v1.ReplicaExplanation {
 	if score, known := x.decisions.find(first.GetMetadata().GetUid(), first.GetSpec().GetNodeUid()); known {
 		described.PlacedScore = scoreOf(&score)
 	}
-	s, known := x.cluster.view.Review(first.GetMetadata().GetUid())
+	s, known := x.cluster.View.Review(first.GetMetadata().GetUid())
 	if !known {
 		described.Reason = "what its revision asks for cannot be read any more, so nothing can be said about it"
 		return described

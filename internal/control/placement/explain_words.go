@@ -1,4 +1,4 @@
-package replicas
+package placement
 
 import (
 	"fmt"
