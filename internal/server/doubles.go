@@ -177,7 +177,7 @@ func (s *peerService) LocateServer(ctx context.Context, request *v1.LocateServer
 		s.noteServerCopy(uid, request.GetAddress())
 		return &v1.LocateServerResponse{Address: s.advertised}, nil
 	}
-	address := s.peers.address(uid)
+	address := s.peers.Address(uid)
 	if asker != uid || address == request.GetAddress() || address == "" {
 		return &v1.LocateServerResponse{Address: address}, nil
 	}
@@ -247,7 +247,7 @@ type whereabouts struct {
 }
 
 func (s *Server) whereAmI(ctx context.Context, asked string) whereabouts {
-	conn, err := s.peers.ready(ctx, asked)
+	conn, err := s.peers.Ready(ctx, asked)
 	if err != nil {
 		return whereabouts{}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/cloudless/cloudless/api"
 	"github.com/cloudless/cloudless/internal/server/auth"
 	"github.com/cloudless/cloudless/internal/server/oneport"
+	"github.com/cloudless/cloudless/internal/server/relay"
 )
 
 // edge is the gRPC server. It is one for each kind of caller, with the same services, because gRPC limits the streams of
@@ -24,7 +25,7 @@ type edge struct {
 	members *grpc.Server
 	// strangers serves all others. They show a token with each call, or want to join.
 	strangers *grpc.Server
-	methods   map[string]passable
+	methods   map[string]relay.Passable
 }
 
 const (
@@ -57,7 +58,7 @@ func newEdge(port *oneport.Port, guard *auth.Guard) *edge {
 	}
 	idle := keepalive.ServerParameters{MaxConnectionIdle: idleTimeout}
 	return &edge{
-		methods: map[string]passable{},
+		methods: map[string]relay.Passable{},
 		servers: build(keepalive.ServerParameters{}, grpc.NumStreamWorkers(streamWorkers/2), grpc.InTapHandle(guard.TapMember)),
 		members: build(idle, grpc.MaxConcurrentStreams(memberStreams), grpc.InTapHandle(guard.TapMember)),
 		strangers: build(idle, grpc.MaxConcurrentStreams(callerStreams), grpc.NumStreamWorkers(streamWorkers/2),
@@ -70,7 +71,7 @@ func (e *edge) all() []*grpc.Server { return []*grpc.Server{e.servers, e.members
 // RegisterService implements grpc.ServiceRegistrar, and remembers the methods.
 func (e *edge) RegisterService(about *grpc.ServiceDesc, service any) {
 	for _, m := range about.Methods {
-		e.methods["/"+about.ServiceName+"/"+m.MethodName] = passable{service: service, call: m.Handler}
+		e.methods["/"+about.ServiceName+"/"+m.MethodName] = relay.Passable{Service: service, Call: m.Handler}
 	}
 	for _, server := range e.all() {
 		server.RegisterService(about, service)

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -283,7 +284,7 @@ func TestNothingIsDoneForAStranger(t *testing.T) {
 func TestATokenIsRefusedByWhoLeadsForSure(t *testing.T) {
 	leader, follower := pair(t)
 	votes(t, leader, follower)
-	leader.router.patience = leastPatience
+	leader.router.Patience = time.Second
 	must(t, follower.Consensus.Close())
 	_, err := leader.enroll("n1", identity.NewJoinToken(leader.ca.Trust().Fingerprint()).Reveal())
 	wantCode(t, err, codes.Unavailable)

@@ -14,6 +14,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/control/replicas"
 	"github.com/cloudless/cloudless/internal/server/core"
+	"github.com/cloudless/cloudless/internal/server/relay"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -31,7 +32,7 @@ func TestWhoMayReadMayAskWhy(t *testing.T) {
 	if n := e.GetNodes()[0]; n.GetNode() != "n1" || n.GetRank() != 0 || n.GetRefusals()[0].GetReason() != "needs 3 CPU, 1 of 4 free" {
 		t.Errorf("n1 is explained by %v", n)
 	}
-	stale := metadata.AppendToOutgoingContext(c.ctx, metadataConsistency, consistencyStale)
+	stale := metadata.AppendToOutgoingContext(c.ctx, relay.Consistency, relay.Stale)
 	if e, err := viewer.GetExplanation(stale, &v1.GetExplanationRequest{Name: "web", Node: "n1"}); err != nil || len(e.GetNodes()) != 1 {
 		t.Errorf("what one server knows is %v, %v", e, err)
 	}

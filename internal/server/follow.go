@@ -154,7 +154,7 @@ func (s *Server) have(ctx context.Context, repository, digest string) error {
 		if other.ID == s.UID {
 			continue
 		}
-		_, err := s.peers.ready(ctx, other.ID)
+		_, err := s.peers.Ready(ctx, other.ID)
 		if err == nil {
 			err = s.copyFrom(ctx, other.ID, &v1.ImageCopy{Repository: repository, Digest: digest})
 		}
@@ -225,7 +225,7 @@ func (s *Server) bringUntagged(ctx context.Context, server string, wanted []*v1.
 
 // copiesAt are the tagged images that another server has.
 func (s *Server) copiesAt(ctx context.Context, server string) ([]*v1.ImageCopy, error) {
-	conn, err := s.peers.ready(ctx, server)
+	conn, err := s.peers.Ready(ctx, server)
 	if err != nil {
 		return nil, err
 	}

@@ -29,6 +29,7 @@ import (
 	"github.com/cloudless/cloudless/internal/server/auth"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/peers"
+	"github.com/cloudless/cloudless/internal/server/relay"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -97,7 +98,7 @@ func votes(t *testing.T, leader, follower *cluster) {
 // hangs is a method of a leader that begins and then does not answer, as if its process stood still.
 func hangs(leader *cluster, method string) (begun <-chan struct{}) {
 	began := make(chan struct{}, 1)
-	leader.passed.methods[method] = passable{call: func(_ any, ctx context.Context, _ func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+	leader.passed.Methods[method] = relay.Passable{Call: func(_ any, ctx context.Context, _ func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
 		began <- struct{}{}
 		<-leader.stopping.Done()
 		return nil, ctx.Err()
@@ -137,11 +138,11 @@ func TestALeaderThatHangsHoldsNobodyUp(t *testing.T) {
 	if err := <-read; err != nil {
 		t.Errorf("what is harmless was not asked of the new leader: %v", err)
 	}
-	if err := <-planned; uncertain(err) {
+	if err := <-planned; core.HasReason(err, core.ReasonUncertain) {
 		t.Errorf("of a plan, which changes nothing, it is said: %v", err)
 	}
 	// Not only because the connection was given up, which is much later.
-	if err := <-written; !uncertain(err) || !strings.Contains(err.Error(), errSucceeded.Error()) {
+	if err := <-written; !core.HasReason(err, core.ReasonUncertain) || !strings.Contains(err.Error(), "another server leads now") {
 		t.Errorf("a change whose outcome is not known ends with %v", err)
 	}
 }
@@ -202,7 +203,7 @@ func TestALeaderThatHangsHoldsNoStreamUp(t *testing.T) {
 	admin := follower.dial(nil, leader.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleAdmin, Name: "ann"}))
 	votes(t, leader, follower)
 	at, stall := stalling(t, leader.Address())
-	follower.peers.address = func(string) string { return at }
+	follower.peers.Address = func(string) string { return at }
 	watch, err := admin.WatchNodes(follower.ctx, &v1.WatchNodesRequest{})
 	must(t, err)
 	_, err = watch.Recv() // it has begun
@@ -313,41 +314,6 @@ func newMember(t *testing.T, book *addressBook, sealer *identity.Sealer, ca *ide
 	return c
 }
 
-// TestWhoAsksARemovedServerIsSentElsewhere: clients take another server where one is not available, and give up where
-// they are not known.
-func TestWhoAsksARemovedServerIsSentElsewhere(t *testing.T) {
-	expelled := 0
-	r := &router{expel: func() { expelled++ }}
-	node, err := identity.NewID("home", identity.KindNode, "n-1")
-	must(t, err)
-	server, err := identity.NewID("home", identity.KindServer, "s-1")
-	must(t, err)
-	removed := core.WithReasons(codes.Unauthenticated, "removed", core.ReasonRemoved)
-	elsewhere := func(err error) error {
-		return r.elsewhere(core.WithPrincipal(t.Context(), core.Principal{ID: node}), err)
-	}
-	err = core.StatusOf(elsewhere(removed))
-	wantCode(t, err, codes.Unavailable, "was removed", "ask another one")
-	if core.HasReason(err, core.ReasonRemoved) || !core.HasReason(err, core.ReasonNoLeader) {
-		t.Error("the caller is told that it was removed itself, or not to ask another server")
-	}
-	if expelled != 1 {
-		t.Error("the server does not end that has learnt that it was removed")
-	}
-	if _ = r.elsewhere(core.WithPrincipal(t.Context(), core.Principal{ID: server}), removed); expelled != 1 {
-		t.Error("a server ends because another one was removed")
-	}
-	err = core.StatusOf(elsewhere(core.WithReasons(codes.Unauthenticated, "not a member", core.ReasonNotMember)))
-	wantCode(t, err, codes.Unavailable, "is not a member", "ask another one")
-	if !core.HasReason(err, core.ReasonNoLeader) || expelled != 1 {
-		t.Error("the caller is not told to ask another server, or the asked one ends")
-	}
-	wantCode(t, core.StatusOf(elsewhere(status.Error(codes.Unauthenticated, "unknown token"))), codes.Unauthenticated)
-	if elsewhere(nil) != nil {
-		t.Error("what went well is an error")
-	}
-}
-
 // TestFollowerPassesCallsOn: whoever is asked, the leader answers, as for the same caller.
 func TestFollowerPassesCallsOn(t *testing.T) {
 	leader, follower := pair(t)
@@ -450,13 +416,13 @@ func TestStaleReads(t *testing.T) {
 	must(t, follower.Consensus.WaitApplied(follower.ctx, leader.Store.Snapshot().Index()))
 	leader.stop()
 	admin := follower.dial(nil, secret)
-	stale := metadata.AppendToOutgoingContext(follower.ctx, metadataConsistency, consistencyStale)
+	stale := metadata.AppendToOutgoingContext(follower.ctx, relay.Consistency, relay.Stale)
 	tokens, err := admin.ListTokens(stale, &v1.ListTokensRequest{})
 	must(t, err)
 	if !slices.ContainsFunc(tokens.GetItems(), func(token *v1.Token) bool { return token.GetMetadata().GetName() == "ann" }) {
 		t.Errorf("the follower knows %v", tokens)
 	}
-	for _, how := range [][2]string{{"/v1/tokens?consistency=stale", ""}, {"/v1/tokens", consistencyStale}} {
+	for _, how := range [][2]string{{"/v1/tokens?consistency=stale", ""}, {"/v1/tokens", relay.Stale}} {
 		response, body := follower.request(nil, http.MethodGet, how[0], "", "Authorization", "Bearer "+secret, "Consistency", how[1])
 		if response.StatusCode != http.StatusOK || !strings.Contains(body, `"ann"`) {
 			t.Errorf("%v: %d %s", how, response.StatusCode, body)
@@ -507,7 +473,7 @@ func TestCallThatIsMadeAgainIsTheSame(t *testing.T) {
 func TestAnUncertainAttemptIsNotForgotten(t *testing.T) {
 	leader, follower := pair(t)
 	votes(t, leader, follower)
-	leader.router.patience = 0
+	leader.router.Patience = 0
 	try := func(method string, request proto.Message, first error) error {
 		attempts := 0
 		_, err := leader.router.Unary(leader.ctx, request, method, func(context.Context, any) (any, error) {
@@ -522,14 +488,14 @@ func TestAnUncertainAttemptIsNotForgotten(t *testing.T) {
 	keyed := &v1.CreateWorkloadRequest{IdempotencyKey: "k"}
 	err := try(created, keyed, consensus.ErrUncertain)
 	wantCode(t, err, codes.Unknown, "not known whether the change was made", "no server leads")
-	if !uncertain(err) || !core.HasReason(err, core.ReasonNoLeader) {
+	if !core.HasReason(err, core.ReasonUncertain) || !core.HasReason(err, core.ReasonNoLeader) {
 		t.Errorf("clients are told %v", err)
 	}
 	for what, err := range map[string]error{
 		"a change that was not begun": try(created, keyed, consensus.ErrNotLeader),
 		"what only reads":             try(read, &v1.GetWorkloadRequest{}, consensus.ErrUncertain),
 	} {
-		if uncertain(err) || !core.HasReason(err, core.ReasonNoLeader) {
+		if core.HasReason(err, core.ReasonUncertain) || !core.HasReason(err, core.ReasonNoLeader) {
 			t.Errorf("%s ends with %v", what, err)
 		}
 	}
@@ -540,10 +506,10 @@ func TestALeaderSaysItselfWhyItCannotAnswer(t *testing.T) {
 	leader, follower := pair(t)
 	votes(t, leader, follower)
 	admin := follower.dial(nil, leader.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleAdmin, Name: "ann"}))
-	leader.passed.methods[v1.TokenService_ListTokens_FullMethodName] = passable{call: func(any, context.Context, func(any) error, grpc.UnaryServerInterceptor) (any, error) {
+	leader.passed.Methods[v1.TokenService_ListTokens_FullMethodName] = relay.Passable{Call: func(any, context.Context, func(any) error, grpc.UnaryServerInterceptor) (any, error) {
 		return nil, core.StatusOf(core.Refuse(codes.Unavailable, "the tags are not known yet"))
 	}}
-	follower.router.patience = 0
+	follower.router.Patience = 0
 	_, err := admin.ListTokens(follower.ctx, &v1.ListTokensRequest{})
 	wantCode(t, err, codes.Unavailable, "the tags are not known yet")
 	if core.HasReason(err, core.ReasonNoLeader) {
@@ -588,46 +554,17 @@ func TestWhoIsBehindTurnsNobodyAway(t *testing.T) {
 	wantCode(t, err, codes.Unauthenticated)
 }
 
-// A call waits for an election, but not once more for a leader that is known to be missing.
-func TestPatienceWithoutALeader(t *testing.T) {
-	for leaderless, want := range map[time.Duration]time.Duration{
-		0: leaderPatience, 3 * time.Second: leaderPatience - 3*time.Second, leaderPatience: leastPatience, time.Hour: leastPatience,
-	} {
-		if got := patienceAfter(leaderPatience, leaderless); got != want {
-			t.Errorf("after %s without a leader a call waits for %s, not %s", leaderless, got, want)
-		}
-	}
-}
-
-// TestClientIsToldOfAllServers, if it says which ones it knows and that is not right.
-func TestClientIsToldOfAllServers(t *testing.T) {
-	all := []string{"192.0.2.1:7700", "192.0.2.2:7700"}
-	g := &router{addresses: func() []string { return all }}
-	for known, told := range map[string]bool{
-		"192.0.2.1:7700":                               true,
-		"192.0.2.2:7700,192.0.2.1:7700":                false,
-		"192.0.2.2:7700,192.0.2.1:7700,192.0.2.3:7700": true,
-		"": true,
-	} {
-		header := &recordedHeader{}
-		g.tellServers(header.context(metadata.Pairs(metadataKnown, known)))
-		if got := len(header.md.Get(metadataServers)) == 1; got != told {
-			t.Errorf("who knows %q is told: %v", known, got)
-		}
-	}
-}
-
 // A stream is as good an occasion, and lasts longer. It does not matter which server has it.
 func TestStreamIsToldOfAllServers(t *testing.T) {
 	leader, follower := pair(t)
 	op := leader.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleOperator})
 	must(t, follower.Consensus.WaitApplied(follower.ctx, leader.Store.Snapshot().Index()))
 	for _, at := range []*cluster{leader, follower} {
-		stream, err := at.dial(nil, op).WatchWorkloads(metadata.AppendToOutgoingContext(at.ctx, metadataKnown, ""), &v1.WatchWorkloadsRequest{})
+		stream, err := at.dial(nil, op).WatchWorkloads(metadata.AppendToOutgoingContext(at.ctx, "x-cloudless-known", ""), &v1.WatchWorkloadsRequest{})
 		must(t, err)
 		header, err := stream.Header()
 		must(t, err)
-		if told := header.Get(metadataServers); len(told) != 1 || len(strings.Split(told[0], ",")) != 2 {
+		if told := header.Get("x-cloudless-servers"); len(told) != 1 || len(strings.Split(told[0], ",")) != 2 {
 			t.Errorf("%s tells of %v", at.UID, told)
 		}
 	}
@@ -638,8 +575,8 @@ func TestClientIsToldWhoLeads(t *testing.T) {
 	leader, follower := pair(t)
 	op := leader.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleOperator})
 	must(t, follower.Consensus.WaitApplied(follower.ctx, leader.Store.Snapshot().Index()))
-	wanting := metadata.AppendToOutgoingContext(leader.ctx, metadataKnown, "")
-	stale := metadata.AppendToOutgoingContext(wanting, metadataConsistency, consistencyStale)
+	wanting := metadata.AppendToOutgoingContext(leader.ctx, "x-cloudless-known", "")
+	stale := metadata.AppendToOutgoingContext(wanting, relay.Consistency, relay.Stale)
 	for _, one := range []struct {
 		at   *cluster
 		ctx  context.Context
@@ -653,7 +590,7 @@ func TestClientIsToldWhoLeads(t *testing.T) {
 		var header metadata.MD
 		_, err := one.at.dial(nil, op).ListWorkloads(one.ctx, &v1.ListWorkloadsRequest{}, grpc.Header(&header))
 		must(t, err)
-		if told := header.Get(metadataLeader); !slices.Equal(told, one.told) {
+		if told := header.Get("x-cloudless-leader"); !slices.Equal(told, one.told) {
 			t.Errorf("%s says that %v leads", one.at.UID, told)
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/server/auth"
 	"github.com/cloudless/cloudless/internal/server/peers"
+	"github.com/cloudless/cloudless/internal/server/relay"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -25,7 +26,7 @@ import (
 func (s *Server) join(o Options) {
 	s.sealer = o.Sealer
 	s.advertised = AdvertisedAddress(o.Advertise, s.address)
-	s.peers = newPeerConns(s.PeerConfig(), func(server string) string {
+	s.peers = relay.NewConns(s.PeerConfig(), func(server string) string {
 		if o.Addresses != nil {
 			if address := o.Addresses(server); address != "" {
 				return address
@@ -44,11 +45,8 @@ func (s *Server) join(o Options) {
 	s.mirrors.transports, s.mirrors.patience = map[string]*http.Transport{}, copyPatience
 	expelled := make(chan struct{})
 	s.expelled, s.expel = expelled, sync.OnceFunc(func() { time.AfterFunc(cutGrace, func() { close(expelled) }) })
-	s.router = &router{
-		consensus: s.Consensus, store: s.Store, peers: s.peers, passing: newPassing(),
-		addresses: s.Addresses, expel: s.expel, patience: leaderPatience, logger: s.Logger,
-	}
-	s.catchUpWithLeader = s.router.catchUp
+	s.router = relay.NewRouter(s.Core, s.peers, s.Addresses, s.expel)
+	s.catchUpWithLeader = s.router.CatchUp
 	s.auth = auth.NewAuthenticator(s.stopping, s.Core, s.ca.Trust().Cluster(), func(ctx context.Context) error { return s.catchUpWithLeader(ctx) })
 }
 
@@ -152,8 +150,8 @@ func (s *Server) routeServer(c state.Change) {
 // make it, and that an answer without the other servers will do.
 func gatewayMetadata(r *http.Request) metadata.MD {
 	md := callMetadata(r)
-	if r.Header.Get(metadataConsistency) == consistencyStale {
-		md.Set(metadataConsistency, consistencyStale)
+	if r.Header.Get(relay.Consistency) == relay.Stale {
+		md.Set(relay.Consistency, relay.Stale)
 	}
 	return md
 }
@@ -162,13 +160,13 @@ func gatewayMetadata(r *http.Request) metadata.MD {
 // have.
 func withConsistency(r *http.Request) *http.Request {
 	query := r.URL.Query()
-	if query.Get(metadataConsistency) != consistencyStale {
+	if query.Get(relay.Consistency) != relay.Stale {
 		return r
 	}
 	r = r.Clone(r.Context())
-	query.Del(metadataConsistency)
+	query.Del(relay.Consistency)
 	r.URL.RawQuery = query.Encode()
-	r.Header.Set(metadataConsistency, consistencyStale)
+	r.Header.Set(relay.Consistency, relay.Stale)
 	return r
 }
 

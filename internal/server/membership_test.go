@@ -45,7 +45,7 @@ func TestRemovalThatWasMissedCutsTheWayToAServer(t *testing.T) {
 		_, err := later.Apply(uint64(i+1), b.Transaction(time.Unix(1_700_000_000, 0)))
 		must(t, err)
 		leader.cutMissing(later.Snapshot())
-		if kept := slices.Contains(leader.peers.servers(), follower.UID); kept != (revoked == "s-9") {
+		if kept := slices.Contains(leader.peers.Servers(), follower.UID); kept != (revoked == "s-9") {
 			t.Errorf("after the removal of %s the way to %s is kept: %t", revoked, follower.UID, kept)
 		}
 		if expelled != (revoked == leader.UID) {

@@ -24,6 +24,7 @@ import (
 	"github.com/cloudless/cloudless/internal/server/auth"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/peers"
+	"github.com/cloudless/cloudless/internal/server/relay"
 )
 
 // The cluster's registry serves from every server. The registries hold images;
@@ -142,13 +143,13 @@ func (s *Server) passToLeader(leader string, w http.ResponseWriter, r *http.Requ
 // server leads: one that hangs never gives it. What has begun goes on.
 type untilAnswered struct {
 	http.RoundTripper
-	router *router
+	router *relay.Router
 	leader string
 }
 
 func (t untilAnswered) RoundTrip(r *http.Request) (*http.Response, error) {
 	ctx, giveUp := context.WithCancelCause(r.Context()) // it ends with the request, when the answer has been read
-	waiting, answered := t.router.untilSucceeded(r.Context(), t.leader, false)
+	waiting, answered := t.router.UntilSucceeded(r.Context(), t.leader, false)
 	defer answered()
 	defer context.AfterFunc(waiting, func() { giveUp(context.Cause(waiting)) })()
 	return t.RoundTripper.RoundTrip(r.WithContext(ctx))
@@ -166,7 +167,7 @@ func (s *Server) peerTransport(server string) *http.Transport {
 	made := &http.Transport{
 		TLSClientConfig: config, MaxIdleConnsPerHost: 8, IdleConnTimeout: time.Minute,
 		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
-			address := s.peers.address(server)
+			address := s.peers.Address(server)
 			if server == s.UID {
 				address = loopbackOf(s.address)
 			}
@@ -264,7 +265,7 @@ const copyPatience = 10 * time.Minute
 func (s *Server) copyTo(server string, image *v1.ImageCopy) error {
 	ctx, cancel := context.WithTimeout(s.stopping, s.mirrors.patience)
 	defer cancel()
-	conn, err := s.peers.ready(ctx, server)
+	conn, err := s.peers.Ready(ctx, server)
 	if err == nil {
 		_, err = v1.NewPeerServiceClient(conn).CopyImage(ctx, &v1.CopyImageRequest{Image: image})
 	}
@@ -377,7 +378,7 @@ func (s *Server) dropEverywhere(ctx context.Context, repository, reference strin
 }
 
 func (s *Server) dropAt(ctx context.Context, server, repository, reference string, now bool) error {
-	conn, err := s.peers.ready(ctx, server)
+	conn, err := s.peers.Ready(ctx, server)
 	if err == nil {
 		_, err = v1.NewPeerServiceClient(conn).DropImage(ctx, &v1.DropImageRequest{Repository: repository, Reference: reference, Now: now})
 	}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/cloudless/cloudless/api"
 	"github.com/cloudless/cloudless/internal/server/core"
+	"github.com/cloudless/cloudless/internal/server/relay"
 )
 
 // beStrict makes strictQuery the parser of all gateways of this process. The
@@ -35,7 +36,7 @@ func (q strictQuery) Parse(target proto.Message, values url.Values, filter *util
 	for _, key := range slices.Sorted(maps.Keys(values)) {
 		field, path := fieldAt(message, key)
 		switch {
-		case key == metadataConsistency:
+		case key == relay.Consistency:
 			return wrongConsistency(values)
 		case field == nil:
 			return fmt.Errorf("unknown parameter %q: there are %s", key, strings.Join(parametersOf(message, filter.HasCommonPrefix), ", "))
@@ -51,7 +52,7 @@ func (q strictQuery) Parse(target proto.Message, values url.Values, filter *util
 
 // wrongConsistency refuses another consistency than the one that withConsistency grants.
 func wrongConsistency(values url.Values) error {
-	return fmt.Errorf("parameter %s: must be %s or left out, not %q", metadataConsistency, consistencyStale, strings.Join(values[metadataConsistency], ","))
+	return fmt.Errorf("parameter %s: must be %s or left out, not %q", relay.Consistency, relay.Stale, strings.Join(values[relay.Consistency], ","))
 }
 
 // parametersOf are the parameters that a request may have: all fields but those that
@@ -74,7 +75,7 @@ func parametersOf(message protoreflect.MessageDescriptor, said func(path []strin
 		}
 	}
 	visit(message, "", nil)
-	return append(known, metadataConsistency)
+	return append(known, relay.Consistency)
 }
 
 // fieldAt is the field of a message at a path such as page.size, and the path in the
@@ -119,7 +120,7 @@ func refuseParameters(next runtime.HandlerFunc) runtime.HandlerFunc {
 		for _, key := range slices.Sorted(maps.Keys(r.URL.Query())) {
 			switch {
 			case !found:
-			case key == metadataConsistency:
+			case key == relay.Consistency:
 				writeError(w, core.StatusOf(core.Refuse(codes.InvalidArgument, "%s", wrongConsistency(r.URL.Query()))))
 				return
 			default:

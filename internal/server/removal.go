@@ -100,7 +100,7 @@ func (s *Server) cutServer(id identity.ID) {
 		return
 	}
 	s.port.CloseIdentity(id)
-	s.peers.drop(id.Name())
+	s.peers.Drop(id.Name())
 	s.mirrors.forget(id.Name())
 }
 
@@ -118,9 +118,9 @@ func (s *Server) cutMissing(snap *state.Snapshot) {
 		}
 		return false
 	})
-	for _, uid := range s.peers.servers() {
+	for _, uid := range s.peers.Servers() {
 		if snap.Revocation(uid) != nil {
-			s.peers.drop(uid)
+			s.peers.Drop(uid)
 			s.mirrors.forget(uid)
 		}
 	}
@@ -178,7 +178,7 @@ func (s *Server) untilActedOn(ctx context.Context, snap *state.Snapshot, event *
 		if uid == s.UID {
 			return s.acted.Load() >= newest
 		}
-		conn, err := s.peers.ready(ctx, uid)
+		conn, err := s.peers.Ready(ctx, uid)
 		if err != nil {
 			return true // it cannot be reached
 		}

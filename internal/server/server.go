@@ -30,6 +30,8 @@ import (
 	"github.com/cloudless/cloudless/internal/server/peers"
 	"github.com/cloudless/cloudless/internal/state"
 	"github.com/cloudless/cloudless/internal/telemetry"
+
+	"github.com/cloudless/cloudless/internal/server/relay"
 )
 
 // Nodes is told what the agents' sessions say. It must not block.
@@ -163,14 +165,14 @@ type Server struct {
 	metrics           *telemetry.Server
 	kinds             planKinds
 	plans             *plans
-	peers             *peerConns
+	peers             *relay.Conns
 	mirrors           mirrors
-	router            *router
+	router            *relay.Router
 	// acted is the index of the newest entry that dispatch has acted on.
 	acted atomic.Uint64
 	// spared are removed servers through which their removal is answered.
 	spared sync.Map
-	passed *passedCalls
+	passed *relay.PassedCalls
 	// expelled is closed, by expel, when this server is a member no more.
 	expelled <-chan struct{}
 	expel    func()
@@ -287,7 +289,7 @@ func (s *Server) Address() string { return s.address }
 
 func (s *Server) newGRPC(guard *auth.Guard) *edge {
 	server := newEdge(s.port, guard)
-	s.passed = &passedCalls{guard: guard, methods: server.methods}
+	s.passed = &relay.PassedCalls{Guard: guard.Unary, Methods: server.methods, Stopping: s.stopping}
 	all, namespaces := newWorkloads(s), newNamespaces(s)
 	s.kinds = planKinds{namespaces, all}
 	v1.RegisterWorkloadServiceServer(server, &workloads{collection: all, replicas: newReplicas(s)})
@@ -302,7 +304,7 @@ func (s *Server) newGRPC(guard *auth.Guard) *edge {
 	v1.RegisterEnrollmentServiceServer(server, &enrollment{Server: s})
 	v1.RegisterAgentServiceServer(server, &agentService{Server: s})
 	v1.RegisterServerServiceServer(server, &serverService{collection: newServers(s)})
-	v1.RegisterPeerServiceServer(server, &peerService{Server: s})
+	v1.RegisterPeerServiceServer(server, &peerService{Server: s, PassedCalls: s.passed})
 	healthv1.RegisterHealthServer(server, health.NewServer())
 	reflection.Register(server)
 	return server
@@ -348,7 +350,7 @@ func (s *Server) shutdown() {
 	s.grpc.stop(patience)
 	_ = s.inner.Close()
 	s.mirrors.close()
-	s.peers.close()
+	s.peers.Close()
 	_ = s.port.Close()
 }
 

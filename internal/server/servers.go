@@ -16,6 +16,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/consensus"
 	"github.com/cloudless/cloudless/internal/server/core"
+	"github.com/cloudless/cloudless/internal/server/relay"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -42,6 +43,7 @@ func newServers(s *Server) *collection[*v1.Server] {
 type peerService struct {
 	v1.UnsafePeerServiceServer
 	*Server
+	*relay.PassedCalls
 }
 
 func (s *serverService) ListServers(ctx context.Context, request *v1.ListServersRequest) (*v1.ListServersResponse, error) {
@@ -345,7 +347,7 @@ func (s *serverService) TransferLeader(ctx context.Context, request *v1.Transfer
 		case <-changed:
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
-		case <-time.After(leaderPatience):
+		case <-time.After(relay.LeaderPatience):
 			return nil, core.Refuse(codes.Unavailable, "no other server has begun to lead; look with: cloudless cluster status")
 		}
 	}
@@ -406,7 +408,7 @@ func (s *peerService) GetProgress(ctx context.Context, request *v1.GetProgressRe
 
 // Progress asks another server how far it is.
 func (s *Server) Progress(ctx context.Context, server string) (consensus.Progress, error) {
-	conn, err := s.peers.ready(ctx, server)
+	conn, err := s.peers.Ready(ctx, server)
 	if err != nil {
 		return consensus.Progress{}, err
 	}

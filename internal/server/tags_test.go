@@ -202,7 +202,7 @@ func TestALeaderThatHangsHoldsNoPushUp(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	defer silent.Close()
-	follower.peers.address = func(string) string { return silent.Addr().String() }
+	follower.peers.Address = func(string) string { return silent.Addr().String() }
 	var push sync.WaitGroup
 	defer push.Wait()
 	push.Go(func() {

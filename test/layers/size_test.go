@@ -17,13 +17,11 @@ const (
 // oversized are the packages that still have more than maxFiles files, with their present number. The number may only
 // shrink: split the package instead of raising it.
 var oversized = map[string]int{
-	"internal/server": 87,
+	"internal/server": 81,
 }
 
 // long are the files that still have more than maxLines lines, with their present number, which may only shrink.
-var long = map[string]int{
-	"forward_test.go": 661,
-}
+var long = map[string]int{}
 
 // A hand-written file that is longer than maxLines says why in its first comment, with the words "This file is long".
 const longReason = "This file is long"

@@ -1,4 +1,4 @@
-package server
+package relay
 
 import (
 	"context"
@@ -13,26 +13,28 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/server/auth"
 	"github.com/cloudless/cloudless/internal/server/core"
 )
 
-// passedCalls answers the calls that other servers pass on over one stream (see
+// PassedCalls answers the calls that other servers pass on over one stream (see
 // passing), by the same handlers and behind the same guard as all others.
-type passedCalls struct {
-	guard   *auth.Guard
-	methods map[string]passable
+type PassedCalls struct {
+	// Guard is what every call passes.
+	Guard   grpc.UnaryServerInterceptor
+	Methods map[string]Passable
+	// Stopping ends when the server does.
+	Stopping context.Context
 }
 
-// passable is a method that can be called without a stream of its own.
-type passable struct {
-	service any
-	call    grpc.MethodHandler
+// Passable is a method that can be called without a stream of its own.
+type Passable struct {
+	Service any
+	Call    grpc.MethodHandler
 }
 
 // PassCalls answers until the asking server ends the stream. A server that
 // stops says so, and still answers what was asked before that was heard.
-func (s *peerService) PassCalls(stream grpc.BidiStreamingServer[v1.PassCallsRequest, v1.PassCallsResponse]) error {
+func (p *PassedCalls) PassCalls(stream grpc.BidiStreamingServer[v1.PassCallsRequest, v1.PassCallsResponse]) error {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(stream.Context()))
 	out := newAnswers(stream.Send)
 	var delivering sync.WaitGroup
@@ -43,12 +45,12 @@ func (s *peerService) PassCalls(stream grpc.BidiStreamingServer[v1.PassCallsRequ
 		calls.running.Wait()
 		delivering.Wait()
 	}()
-	defer context.AfterFunc(s.stopping, func() { _ = out.say(ctx, &v1.PassCallsResponse{Stopping: true}) })()
+	defer context.AfterFunc(p.Stopping, func() { _ = out.say(ctx, &v1.PassCallsResponse{Stopping: true}) })()
 	receive := func() (*v1.PassCallsRequest, error) {
 		out.unsent.wait(stream.Context())
 		return stream.Recv()
 	}
-	err := calls.take(ctx, receive, func(ctx context.Context, call *v1.PassedCall) { out.put(ctx, s.passed.answer(ctx, call)) })
+	err := calls.take(ctx, receive, func(ctx context.Context, call *v1.PassedCall) { out.put(ctx, p.answer(ctx, call)) })
 	if !errors.Is(err, io.EOF) {
 		return err
 	}
@@ -58,7 +60,7 @@ func (s *peerService) PassCalls(stream grpc.BidiStreamingServer[v1.PassCallsRequ
 	return nil
 }
 
-func (p *passedCalls) answer(ctx context.Context, call *v1.PassedCall) *v1.PassedAnswer {
+func (p *PassedCalls) answer(ctx context.Context, call *v1.PassedCall) *v1.PassedAnswer {
 	response, err := p.call(ctx, call)
 	var data []byte
 	if err == nil {
@@ -74,17 +76,17 @@ func (p *passedCalls) answer(ctx context.Context, call *v1.PassedCall) *v1.Passe
 	return &v1.PassedAnswer{Number: call.GetNumber(), Failure: failure}
 }
 
-func (p *passedCalls) call(ctx context.Context, call *v1.PassedCall) (proto.Message, error) {
-	method, ok := p.methods[call.GetMethod()]
+func (p *PassedCalls) call(ctx context.Context, call *v1.PassedCall) (proto.Message, error) {
+	method, ok := p.Methods[call.GetMethod()]
 	if !ok {
 		return nil, status.Errorf(codes.Unimplemented, "%s is not a method of this server", call.GetMethod())
 	}
 	ctx = core.WithPrincipal(ctx, core.Principal{}) // not the server that passes it on
 	ctx = metadata.NewIncomingContext(ctx, metadata.New(call.GetMetadata()))
 	ctx = grpc.NewContextWithServerTransportStream(ctx, headless(call.GetMethod()))
-	response, err := method.call(method.service, ctx, func(request any) error {
+	response, err := method.Call(method.Service, ctx, func(request any) error {
 		return proto.Unmarshal(call.GetRequest(), request.(proto.Message))
-	}, p.guard.Unary)
+	}, p.Guard)
 	if err != nil {
 		return nil, err
 	}

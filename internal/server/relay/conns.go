@@ -1,4 +1,4 @@
-package server
+package relay
 
 import (
 	"context"
@@ -20,12 +20,12 @@ import (
 	"github.com/cloudless/cloudless/internal/server/peers"
 )
 
-// peerConns are the connections to other servers, one for each, kept while they
+// Conns are the connections to other servers, one for each, kept while they
 // are used.
-type peerConns struct {
+type Conns struct {
 	config peers.Config
-	// address says where a server is reached now, empty if that is not known.
-	address func(server string) string
+	// Address says where a server is reached now, empty if that is not known.
+	Address func(server string) string
 
 	mu     sync.Mutex
 	closed bool
@@ -37,13 +37,14 @@ type peerConn struct {
 	*grpc.ClientConn
 }
 
-func newPeerConns(config peers.Config, address func(string) string) *peerConns {
-	return &peerConns{config: config, address: address, conns: map[string]*peerConn{}}
+// NewConns has no connections yet.
+func NewConns(config peers.Config, address func(string) string) *Conns {
+	return &Conns{config: config, Address: address, conns: map[string]*peerConn{}}
 }
 
 // get returns the connection to a server, which may not be up yet.
-func (p *peerConns) get(server string) (*grpc.ClientConn, error) {
-	address := p.address(server)
+func (p *Conns) get(server string) (*grpc.ClientConn, error) {
+	address := p.Address(server)
 	if address == "" {
 		return nil, fmt.Errorf("the address of server %s is not known", server)
 	}
@@ -80,9 +81,9 @@ func (p *peerConns) get(server string) (*grpc.ClientConn, error) {
 // said to lead.
 const connectPatience = 500 * time.Millisecond
 
-// ready returns a connection that is up, so that a call on it which fails may
+// Ready returns a connection that is up, so that a call on it which fails may
 // have been received, and one for which there is no connection was not.
-func (p *peerConns) ready(ctx context.Context, server string) (*grpc.ClientConn, error) {
+func (p *Conns) Ready(ctx context.Context, server string) (*grpc.ClientConn, error) {
 	conn, err := p.get(server)
 	if err != nil {
 		return nil, err
@@ -107,15 +108,15 @@ func (p *peerConns) ready(ctx context.Context, server string) (*grpc.ClientConn,
 	}
 }
 
-// servers are those to which there are connections.
-func (p *peerConns) servers() []string {
+// Servers are those to which there are connections.
+func (p *Conns) Servers() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Collect(maps.Keys(p.conns))
 }
 
-// drop closes the connection to a server that is gone for good.
-func (p *peerConns) drop(server string) {
+// Drop closes the connection to a server that is gone for good.
+func (p *Conns) Drop(server string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if have := p.conns[server]; have != nil {
@@ -124,7 +125,8 @@ func (p *peerConns) drop(server string) {
 	}
 }
 
-func (p *peerConns) close() {
+// Close closes all connections, and keeps others from being made.
+func (p *Conns) Close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.closed = true

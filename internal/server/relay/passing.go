@@ -1,4 +1,4 @@
-package server
+package relay
 
 import (
 	"context"
@@ -37,9 +37,9 @@ type passing struct {
 
 func newPassing() *passing { return &passing{lines: map[*grpc.ClientConn]*line{}} }
 
-// call has the server at the other end of a connection answer a call. An answer
+// Call has the server at the other end of a connection answer a call. An answer
 // is not looked at: it is given to the caller as it came.
-func (p *passing) call(ctx context.Context, conn *grpc.ClientConn, method string, request proto.Message, out protoreflect.MessageType) (proto.Message, error) {
+func (p *passing) Call(ctx context.Context, conn *grpc.ClientConn, method string, request proto.Message, out protoreflect.MessageType) (proto.Message, error) {
 	data, err := proto.Marshal(request)
 	if err != nil {
 		return nil, err
@@ -240,7 +240,7 @@ func (l *line) ask(call *v1.PassedCall) (*asked, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.err != nil {
-		return nil, errors.Join(errNotConnected, l.err) // it was not even sent
+		return nil, errors.Join(ErrNotConnected, l.err) // it was not even sent
 	}
 	made := &asked{outcome: make(chan outcome, 1)}
 	l.last++
@@ -299,7 +299,7 @@ func (l *line) breakUp(why error) {
 	defer l.mu.Unlock()
 	l.err = why
 	for _, unsent := range l.calls.empty() {
-		l.settle(unsent.GetNumber(), outcome{err: errors.Join(errNotConnected, why)})
+		l.settle(unsent.GetNumber(), outcome{err: errors.Join(ErrNotConnected, why)})
 	}
 	for number := range l.waiting {
 		l.settle(number, outcome{err: lost(why)})

@@ -1,11 +1,10 @@
-package server
+package relay
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -24,21 +23,20 @@ import (
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/server/auth"
 	"github.com/cloudless/cloudless/internal/server/core"
-	"github.com/cloudless/cloudless/internal/state"
 )
 
 // Any server accepts any call. What only the leader can answer is passed on to
 // it, over a connection that proves this server, with the caller that this
-// server has proved. Nobody but a server is believed about that (principal.go).
+// server has proved. Nobody but a server is believed about that (package auth).
 //
 // While there is no leader a call waits for one: an election costs callers a
 // moment, not an error. Where there has been none for longer than that, most are
 // lost, and callers are soon told so.
 
 const (
-	// leaderPatience is how long a call waits for a leader, and leastPatience where
+	// LeaderPatience is how long a call waits for a leader, and leastPatience where
 	// others have waited for long already.
-	leaderPatience = 10 * time.Second
+	LeaderPatience = 10 * time.Second
 	leastPatience  = time.Second
 	// streamPatience is the same for a stream: who opens one, an agent above all,
 	// had better try another server soon.
@@ -49,31 +47,34 @@ const (
 	// to lead and does not.
 	leaderPause = 50 * time.Millisecond
 
-	// metadataConsistency lets a caller have what this server knows.
-	metadataConsistency = "consistency"
-	consistencyStale    = "stale"
+	// Consistency lets a caller have what this server knows.
+	Consistency = "consistency"
+	Stale       = "stale"
 )
 
-// router takes each call to where it can be answered.
-type router struct {
-	consensus *consensus.Consensus
-	store     *state.Store
-	peers     *peerConns
-	passing   *passing
+// Router takes each call to where it can be answered.
+type Router struct {
+	core    *core.Core
+	peers   *Conns
+	Passing *passing
 	// addresses are those of all servers.
 	addresses func() []string
 	expel     func()        // for one that has learnt that it was removed
-	patience  time.Duration // of a call that is no stream
-	logger    *slog.Logger
+	Patience  time.Duration // of a call that is no stream
+}
+
+// NewRouter is that of a server. It is told the addresses of all servers, and how a server ends that was removed.
+func NewRouter(core *core.Core, peers *Conns, addresses func() []string, expel func()) *Router {
+	return &Router{core: core, peers: peers, Passing: newPassing(), addresses: addresses, expel: expel, Patience: LeaderPatience}
 }
 
 // staleWished reports whether the caller wants an answer without the others.
 func staleWished(ctx context.Context) bool {
-	return slices.Equal(metadata.ValueFromIncomingContext(ctx, metadataConsistency), []string{consistencyStale})
+	return slices.Equal(metadata.ValueFromIncomingContext(ctx, Consistency), []string{Stale})
 }
 
 // Unary answers a call here or has it answered by the leader.
-func (r *router) Unary(ctx context.Context, request any, method string, handler grpc.UnaryHandler) (any, error) {
+func (r *Router) Unary(ctx context.Context, request any, method string, handler grpc.UnaryHandler) (any, error) {
 	r.tellServers(ctx)
 	m, _ := api.MethodOf(method)
 	if m.AnsweredBy == v1.Method_CALLED_SERVER {
@@ -88,9 +89,9 @@ func (r *router) Unary(ctx context.Context, request any, method string, handler 
 	}
 	var response any
 	maybeApplied := false // an earlier attempt may have taken effect
-	err := r.untilLeader(ctx, r.patience, m.MayRetry(message), func(leader string) (err error) {
+	err := r.untilLeader(ctx, r.Patience, m.MayRetry(message), func(leader string) (err error) {
 		defer func() { maybeApplied = maybeApplied || uncertain(err) && !m.Reads }()
-		if leader == r.consensus.ID() {
+		if leader == r.core.Consensus.ID() {
 			response, err = handler(ctx, repeatable(m, message))
 			return err
 		}
@@ -122,7 +123,7 @@ func uncertainOutcome(err error) error {
 // elsewhere sends a caller to another server where the leader does not listen to this
 // one any more: that is not the caller's fault, unless the caller is a server too and
 // it is that one.
-func (r *router) elsewhere(ctx context.Context, err error) error {
+func (r *Router) elsewhere(ctx context.Context, err error) error {
 	switch {
 	case core.HasReason(err, core.ReasonRemoved):
 		if core.Caller(ctx).ID.Kind() != identity.KindServer {
@@ -138,14 +139,14 @@ func (r *router) elsewhere(ctx context.Context, err error) error {
 // untilLeader calls do with the leader until somebody who really leads has
 // answered, or the patience for that is at its end. If retry is set, it calls do
 // again after an attempt that may have taken effect.
-func (r *router) untilLeader(ctx context.Context, most time.Duration, retry bool, do func(leader string) error) error {
+func (r *Router) untilLeader(ctx context.Context, most time.Duration, retry bool, do func(leader string) error) error {
 	var patience <-chan time.Time // begins when it is needed
 	for {
-		changed := r.consensus.Changed()
-		leader, known := r.consensus.Leader()
+		changed := r.core.Consensus.Changed()
+		leader, known := r.core.Consensus.Leader()
 		err := error(&consensus.NotLeaderError{})
 		if known {
-			if leader.ID != r.consensus.ID() && auth.IsForwarded(ctx) {
+			if leader.ID != r.core.Consensus.ID() && auth.IsForwarded(ctx) {
 				return &consensus.NotLeaderError{Leader: leader} // who asked knows better by now
 			}
 			err = do(leader.ID)
@@ -159,7 +160,7 @@ func (r *router) untilLeader(ctx context.Context, most time.Duration, retry bool
 			pause = nil
 		}
 		if patience == nil {
-			patience = time.After(patienceAfter(most, r.consensus.Leaderless()))
+			patience = time.After(patienceAfter(most, r.core.Consensus.Leaderless()))
 		}
 		select {
 		case <-changed:
@@ -181,9 +182,9 @@ func patienceAfter(most, leaderless time.Duration) time.Duration {
 }
 
 // noLeader says in plain words that nothing can be agreed on now.
-func (r *router) noLeader(last error) error {
+func (r *Router) noLeader(last error) error {
 	voters := 0
-	for _, s := range r.consensus.Servers() {
+	for _, s := range r.core.Consensus.Servers() {
 		if s.Voter {
 			voters++
 		}
@@ -198,7 +199,7 @@ func (r *router) noLeader(last error) error {
 // notLeader reports whether a call was not even begun because the one who was
 // asked does not lead.
 func notLeader(err error) bool {
-	if errors.Is(err, consensus.ErrNotLeader) || errors.Is(err, errNotConnected) {
+	if errors.Is(err, consensus.ErrNotLeader) || errors.Is(err, ErrNotConnected) {
 		return true
 	}
 	return core.HasReason(err, core.ReasonNotLeader)
@@ -214,21 +215,21 @@ func unavailable(err error) bool {
 	return status.Code(err) == codes.Unavailable && !notLeader(err) && !core.HasReason(err, core.ReasonNoLeader)
 }
 
-var errNotConnected = errors.New("the leader cannot be reached")
+var ErrNotConnected = errors.New("the leader cannot be reached")
 
 // forward has the leader answer a call.
-func (r *router) forward(ctx context.Context, leader string, method api.Method, request proto.Message) (any, error) {
+func (r *Router) forward(ctx context.Context, leader string, method api.Method, request proto.Message) (any, error) {
 	_, out, err := messagesOf(method.Name)
 	if err != nil {
 		return nil, err
 	}
-	conn, err := r.peers.ready(ctx, leader)
+	conn, err := r.peers.Ready(ctx, leader)
 	if err != nil {
-		return nil, errors.Join(errNotConnected, err)
+		return nil, errors.Join(ErrNotConnected, err)
 	}
-	during, cancel := r.untilSucceeded(ctx, leader, method.MayRetry(request))
+	during, cancel := r.UntilSucceeded(ctx, leader, method.MayRetry(request))
 	defer cancel()
-	response, err := r.passing.call(during, conn, method.Name, request, out)
+	response, err := r.Passing.Call(during, conn, method.Name, request, out)
 	if status.Code(err) == codes.Canceled && errors.Is(context.Cause(during), errSucceeded) {
 		return nil, lost(errSucceeded)
 	}
@@ -246,11 +247,11 @@ var errSucceeded = errors.New("another server leads now")
 // asked for it shows; one that hangs never does.
 const farewell = time.Second
 
-// untilSucceeded is a context that ends, by errSucceeded, once another server than
+// UntilSucceeded is a context that ends, by errSucceeded, once another server than
 // this leader is known to lead: at once for a call that can be asked of that one.
 // A leader that hangs, rather than being gone, would hold callers up until its
 // connection is given up.
-func (r *router) untilSucceeded(ctx context.Context, leader string, again bool) (context.Context, context.CancelFunc) {
+func (r *Router) UntilSucceeded(ctx context.Context, leader string, again bool) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() { // ends with the context
 		if r.awaitSuccessor(ctx, leader) != nil {
@@ -268,10 +269,10 @@ func (r *router) untilSucceeded(ctx context.Context, leader string, again bool) 
 }
 
 // awaitSuccessor returns when another server than this one is known to lead.
-func (r *router) awaitSuccessor(ctx context.Context, leader string) error {
+func (r *Router) awaitSuccessor(ctx context.Context, leader string) error {
 	for {
-		changed := r.consensus.Changed()
-		if now, known := r.consensus.Leader(); known && now.ID != leader {
+		changed := r.core.Consensus.Changed()
+		if now, known := r.core.Consensus.Leader(); known && now.ID != leader {
 			return nil
 		}
 		select {
@@ -320,7 +321,7 @@ func messagesOf(method string) (in, out protoreflect.MessageType, err error) {
 
 // Stream answers a stream here, as long as this server leads, or has it
 // answered by the leader.
-func (r *router) Stream(service any, stream *auth.GuardedStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+func (r *Router) Stream(service any, stream *auth.GuardedStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	ctx := stream.Context()
 	r.tellServers(ctx)
 	m, _ := api.MethodOf(info.FullMethod)
@@ -331,10 +332,10 @@ func (r *router) Stream(service any, stream *auth.GuardedStream, info *grpc.Stre
 		return handler(service, stream.With(consensus.WithStale(ctx)))
 	}
 	return r.untilLeader(ctx, streamPatience, false, func(leader string) error {
-		if leader != r.consensus.ID() {
+		if leader != r.core.Consensus.ID() {
 			return r.elsewhere(ctx, r.forwardStream(ctx, leader, stream, info))
 		}
-		during, cancel, err := r.consensus.Term(ctx)
+		during, cancel, err := r.core.Consensus.Term(ctx)
 		if err != nil {
 			return err
 		}
@@ -359,16 +360,16 @@ func begun(err error) error {
 	return err
 }
 
-func (r *router) forwardStream(ctx context.Context, leader string, down grpc.ServerStream, info *grpc.StreamServerInfo) error {
+func (r *Router) forwardStream(ctx context.Context, leader string, down grpc.ServerStream, info *grpc.StreamServerInfo) error {
 	in, out, err := messagesOf(info.FullMethod)
 	if err != nil {
 		return err
 	}
-	conn, err := r.peers.ready(ctx, leader)
+	conn, err := r.peers.Ready(ctx, leader)
 	if err != nil {
-		return errors.Join(errNotConnected, err)
+		return errors.Join(ErrNotConnected, err)
 	}
-	ctx, end := r.untilSucceeded(ctx, leader, false) // one that does not hang ends its streams itself
+	ctx, end := r.UntilSucceeded(ctx, leader, false) // one that does not hang ends its streams itself
 	defer end()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -423,22 +424,22 @@ func passOn(up grpc.ClientStream, down grpc.ServerStream, in protoreflect.Messag
 	}
 }
 
-// catchUp waits until this server knows what the leader knew a moment ago.
-func (r *router) catchUp(ctx context.Context) error {
+// CatchUp waits until this server knows what the leader knew a moment ago.
+func (r *Router) CatchUp(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, catchUpPatience)
 	defer cancel()
-	if err := r.consensus.WaitLeader(ctx); err != nil {
+	if err := r.core.Consensus.WaitLeader(ctx); err != nil {
 		return err
 	}
-	leader, known := r.consensus.Leader()
+	leader, known := r.core.Consensus.Leader()
 	if !known {
-		return errNotConnected
+		return ErrNotConnected
 	}
-	if leader.ID == r.consensus.ID() {
-		_, err := r.consensus.Read(ctx)
+	if leader.ID == r.core.Consensus.ID() {
+		_, err := r.core.Consensus.Read(ctx)
 		return err
 	}
-	conn, err := r.peers.ready(ctx, leader.ID)
+	conn, err := r.peers.Ready(ctx, leader.ID)
 	if err != nil {
 		return err
 	}
@@ -446,7 +447,7 @@ func (r *router) catchUp(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return r.consensus.WaitApplied(ctx, there.GetAppliedIndex())
+	return r.core.Consensus.WaitApplied(ctx, there.GetAppliedIndex())
 }
 
 // A client says which servers it knows, and is told if that is not right.
@@ -458,7 +459,7 @@ const (
 )
 
 // tellServers tells a client that wants to know where the servers are, if it does not.
-func (r *router) tellServers(ctx context.Context) {
+func (r *Router) tellServers(ctx context.Context) {
 	md, _ := metadata.FromIncomingContext(ctx)
 	known := md.Get(metadataKnown)
 	if len(known) != 1 {
@@ -473,8 +474,8 @@ func (r *router) tellServers(ctx context.Context) {
 }
 
 // tellLeader lets a client that wants to know make the next such call at the leader itself.
-func (r *router) tellLeader(ctx context.Context, leader string) {
+func (r *Router) tellLeader(ctx context.Context, leader string) {
 	if len(metadata.ValueFromIncomingContext(ctx, metadataKnown)) == 1 {
-		_ = grpc.SetHeader(ctx, metadata.Pairs(metadataLeader, r.store.Snapshot().Server(leader).GetSpec().GetAddress())) // it is told next time
+		_ = grpc.SetHeader(ctx, metadata.Pairs(metadataLeader, r.core.Store.Snapshot().Server(leader).GetSpec().GetAddress())) // it is told next time
 	}
 }
