@@ -70,7 +70,7 @@ func (p *controlPlane) leaderParts() []part {
 		serverLoop.Run,  // records the servers
 		func(ctx context.Context) error { return p.consensus.Pilot(ctx, pilot) }, // decides which servers vote
 		p.server.EnsureGossipKey,
-		p.server.MirrorImages, // copies images to every server
+		p.server.Images().MirrorImages, // copies images to every server
 		func(ctx context.Context) error { return retention.Run(ctx, p.store, p.consensus) }, // deletes what is old
 	}
 }

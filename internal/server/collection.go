@@ -11,6 +11,7 @@ import (
 	"github.com/cloudless/cloudless/api"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/server/core"
+	"github.com/cloudless/cloudless/internal/server/images"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -75,11 +76,11 @@ type builder[T object] interface {
 type preparation struct {
 	receipt core.Receipt
 	// images are those that were looked up, by the names that workloads have for them.
-	images map[string]namedImage
+	images map[string]images.Named
 }
 
 func newPreparation(r core.Receipt) *preparation {
-	return &preparation{receipt: r, images: map[string]namedImage{}}
+	return &preparation{receipt: r, images: map[string]images.Named{}}
 }
 
 // transaction is a change of the state in the making.
@@ -88,11 +89,11 @@ type transaction struct {
 	batch *state.Batch
 	// created counts new workloads, and images are those that workloads rely on, by the names that they have for them.
 	created int
-	images  map[string]pinned
+	images  map[string]images.Pinned
 }
 
 func newTransaction(base *state.Snapshot, batch *state.Batch) *transaction {
-	return &transaction{base: base, batch: batch, images: map[string]pinned{}}
+	return &transaction{base: base, batch: batch, images: map[string]images.Pinned{}}
 }
 
 // results are the words for actions in the answer of Apply.

@@ -12,6 +12,7 @@ import (
 	"github.com/cloudless/cloudless/internal/consensus"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/ipam"
+	"github.com/cloudless/cloudless/internal/server/images"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -92,7 +93,7 @@ func found(ctx context.Context, c *consensus.Consensus, sealer *identity.Sealer,
 	})
 	b.Create(newConfiguration(state.NewUID(), firstConfiguration, founder.String(), settings))
 	b.Create(gossipKey)
-	b.Create(allTagsTaken()) // there are none yet
+	b.Create(images.AllTagsTaken()) // there are none yet
 	b.Create(&statev1.Authority{Metadata: &v1.Metadata{Uid: id}, Certificate: ca.Trust().DER(), SealedKey: sealed})
 	_, err = c.Propose(ctx, b.Transaction(now))
 	return err

@@ -13,6 +13,7 @@ import (
 	"github.com/cloudless/cloudless/api"
 	"github.com/cloudless/cloudless/internal/server/auth"
 	"github.com/cloudless/cloudless/internal/server/core"
+	"github.com/cloudless/cloudless/internal/server/images"
 	"github.com/cloudless/cloudless/internal/server/oneport"
 )
 
@@ -24,7 +25,7 @@ func (s *Server) newHTTP() (http.Handler, error) {
 	}
 	known := http.NewServeMux()
 	known.Handle("/v1/", notTooLong(gateway))
-	known.Handle("/v2/", s.registryHandler())
+	known.Handle("/v2/", s.images.Handler())
 	known.Handle("GET /metrics", s.scrape.Handler())
 	known.HandleFunc("GET /openapi.json", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -64,7 +65,7 @@ func (s *Server) identified(next http.Handler) http.Handler {
 		registry := r.URL.Path == "/v2" || strings.HasPrefix(r.URL.Path, "/v2/")
 		writeError := writeError
 		if registry {
-			writeError = writeRegistryError
+			writeError = images.WriteError
 		}
 		p, err := s.auth.ProveRequest(r, "")
 		if err != nil {

@@ -1,11 +1,10 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"iter"
-	"path"
 	"slices"
 	"strings"
 	"time"
@@ -14,10 +13,10 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/assignment"
 	"github.com/cloudless/cloudless/internal/image"
 	"github.com/cloudless/cloudless/internal/registry"
 	"github.com/cloudless/cloudless/internal/server/core"
+	"github.com/cloudless/cloudless/internal/server/images"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -40,68 +39,40 @@ func (s *imageService) GetImage(ctx context.Context, request *v1.GetImageRequest
 	if err != nil {
 		return nil, err
 	}
-	snap, err := s.readTags(ctx)
+	snap, err := s.images.ReadTags(ctx)
 	if err != nil {
 		return nil, err
 	}
-	uses := imageUses(snap)
-	found, err := s.resolve(ctx, snap, name)
+	uses := images.UsesOf(snap)
+	found, err := s.images.Resolve(ctx, snap, name)
 	if err == nil {
 		return presentImage(name.Repository, name.Tag, found, uses), nil
 	}
 	if !errors.Is(err, registry.ErrNotFound) {
 		return nil, err
 	}
-	deleted := s.deletedImage(snap, name)
+	deleted := s.images.DeletedImage(snap, name)
 	if deleted == nil {
 		return nil, missingImage(snap, request.GetName())
 	}
 	return s.presentDeleted(ctx, *deleted, uses)
 }
 
-// resolve reads what an image name stands for, from another server if need be.
-func (s *Server) resolve(ctx context.Context, snap *state.Snapshot, name image.Name) (registry.Descriptor, error) {
-	digest := digestIn(snap, name.Repository, name.Reference())
-	if digest == "" {
-		return registry.Descriptor{}, registry.ErrNotFound
-	}
-	if s.promised(snap, name.Repository, digest) {
-		if err := s.have(ctx, name.Repository, digest); err != nil {
-			return registry.Descriptor{}, err
-		}
-	}
-	found, err := s.registry.Resolve(ctx, name.Repository, digest)
-	if t := snap.Tag(name.Repository, name.Tag); err == nil && t.GetDigest() == digest {
-		found.PushTime = t.GetPushTime().AsTime()
-	}
-	return found, err
-}
-
 // localImage reads the name of an image in the cluster's own registry.
 func localImage(from string) (image.Name, error) {
-	name, err := parseImage("name", from)
+	name, err := images.ParseName("name", from)
 	if err == nil && !name.Local() {
 		err = core.Refuse(codes.NotFound, "image %s is not in the cluster's own registry", from)
 	}
 	return name, err
 }
 
-// deletedImage is what was deleted last under the name, if it can be had back.
-func (s *Server) deletedImage(snap *state.Snapshot, name image.Name) *registry.Deleted {
-	for _, d := range s.deletedIn(snap) {
-		if deletedAs(d, name.Repository, name.Reference()) {
-			return &d
-		}
-	}
-	return nil
-}
-
 func (s *imageService) ListImages(ctx context.Context, request *v1.ListImagesRequest) (*v1.ListImagesResponse, error) {
-	snap, err := s.readTags(ctx)
+	snap, err := s.images.ReadTags(ctx)
 	if err != nil {
 		return nil, err
 	}
-	uses := imageUses(snap)
+	uses := images.UsesOf(snap)
 	all, err := s.readyImages(ctx, snap, uses)
 	if err != nil {
 		return nil, err
@@ -116,7 +87,7 @@ func (s *imageService) ListImages(ctx context.Context, request *v1.ListImagesReq
 		return nil, err
 	}
 	if request.GetDeleted() {
-		for _, d := range s.deletedIn(snap) {
+		for _, d := range s.images.DeletedIn(snap) {
 			shown, err := s.presentDeleted(ctx, d, uses)
 			if err != nil {
 				return nil, err
@@ -155,13 +126,13 @@ func imagesAfter(all []*v1.Image) func(after string) iter.Seq[*v1.Image] {
 
 // readyImages are all that have a tag. Of what is still on its way to this
 // server only the digest is known here.
-func (s *Server) readyImages(ctx context.Context, snap *state.Snapshot, uses imageUsers) ([]*v1.Image, error) {
+func (s *Server) readyImages(ctx context.Context, snap *state.Snapshot, uses images.Users) ([]*v1.Image, error) {
 	var all []*v1.Image
 	for t := range snap.Tags() {
 		if t.GetDigest() == "" {
 			continue
 		}
-		repository, tag := tagName(t)
+		repository, tag := images.TagName(t)
 		found, err := s.registry.Resolve(ctx, repository, t.GetDigest())
 		if errors.Is(err, registry.ErrNotFound) {
 			found = registry.Descriptor{Digest: t.GetDigest()}
@@ -175,15 +146,15 @@ func (s *Server) readyImages(ctx context.Context, snap *state.Snapshot, uses ima
 }
 
 // untaggedImages are those that only revisions name, by their digests.
-func (s *Server) untaggedImages(ctx context.Context, snap *state.Snapshot, uses imageUsers) ([]*v1.Image, error) {
+func (s *Server) untaggedImages(ctx context.Context, snap *state.Snapshot, uses images.Users) ([]*v1.Image, error) {
 	deleted := map[string]bool{}
-	for _, d := range s.deletedIn(snap) {
+	for _, d := range s.images.DeletedIn(snap) {
 		deleted[d.Repository+"@"+d.Digest] = true
 	}
 	var all []*v1.Image
-	for name := range uses.digests() {
+	for name := range uses.Digests() {
 		repository, digest, _ := strings.Cut(name, "@")
-		if deleted[name] || tagFor(snap, repository, digest) != nil {
+		if deleted[name] || images.TagFor(snap, repository, digest) != nil {
 			continue
 		}
 		found, err := s.registry.Resolve(ctx, repository, digest)
@@ -200,7 +171,7 @@ func (s *Server) untaggedImages(ctx context.Context, snap *state.Snapshot, uses 
 	return all, nil
 }
 
-func presentImage(repository, tag string, found registry.Descriptor, uses imageUsers) *v1.Image {
+func presentImage(repository, tag string, found registry.Descriptor, uses images.Users) *v1.Image {
 	name := repository
 	if tag != "" {
 		name += ":" + tag
@@ -212,13 +183,13 @@ func presentImage(repository, tag string, found registry.Descriptor, uses imageU
 		Metadata:   &v1.Metadata{Name: name, CreateTime: pushed, Labels: found.Labels},
 		Status: &v1.ImageStatus{
 			Repository: repository, Tag: tag, Digest: found.Digest, Size: found.Size, Platforms: found.Platforms,
-			Phase: imageReady, PushTime: pushed, UsedBy: uses.of(repository, tag, found.Digest),
-			KeptBy: uses.earlier[repository+"@"+found.Digest],
+			Phase: imageReady, PushTime: pushed, UsedBy: uses.Of(repository, tag, found.Digest),
+			KeptBy: uses.Earlier[repository+"@"+found.Digest],
 		},
 	}
 }
 
-func (s *Server) presentDeleted(ctx context.Context, d registry.Deleted, uses imageUsers) (*v1.Image, error) {
+func (s *Server) presentDeleted(ctx context.Context, d registry.Deleted, uses images.Users) (*v1.Image, error) {
 	found, err := s.registry.Resolve(ctx, d.Repository, d.Digest)
 	if errors.Is(err, registry.ErrNotFound) { // gone this moment, or by another way
 		found = registry.Descriptor{Digest: d.Digest, PushTime: d.DeleteTime}
@@ -236,14 +207,14 @@ func (s *imageService) DeleteImage(ctx context.Context, request *v1.DeleteImageR
 	if err != nil {
 		return nil, err
 	}
-	snap, err := s.readTags(ctx)
+	snap, err := s.images.ReadTags(ctx)
 	if err != nil {
 		return nil, err
 	}
-	uses := imageUses(snap)
-	digest := digestIn(snap, name.Repository, name.Reference())
-	found, err := s.registry.Resolve(ctx, name.Repository, nonEmpty(digest, name.Reference()))
-	if tagged := !isDigest(name.Reference()) && digest != ""; tagged && errors.Is(err, registry.ErrNotFound) {
+	uses := images.UsesOf(snap)
+	digest := images.DigestIn(snap, name.Repository, name.Reference())
+	found, err := s.registry.Resolve(ctx, name.Repository, cmp.Or(digest, name.Reference()))
+	if tagged := !images.IsDigest(name.Reference()) && digest != ""; tagged && errors.Is(err, registry.ErrNotFound) {
 		found, err = registry.Descriptor{Digest: digest}, nil // it can be deleted all the same
 	}
 	if digest == "" || errors.Is(err, registry.ErrNotFound) {
@@ -256,7 +227,7 @@ func (s *imageService) DeleteImage(ctx context.Context, request *v1.DeleteImageR
 	if err := deletable(shown, request); err != nil {
 		return nil, err
 	}
-	gone, err := s.deleteTags(ctx, name.Repository, name.Reference(), request.GetNow(), request.GetForce())
+	gone, err := s.images.DeleteTags(ctx, name.Repository, name.Reference(), request.GetNow(), request.GetForce())
 	if err != nil {
 		return nil, err
 	}
@@ -272,7 +243,7 @@ func (s *imageService) DeleteImage(ctx context.Context, request *v1.DeleteImageR
 // afterDeletion frees the room at once if nobody can have the image back.
 func (s *Server) afterDeletion(ctx context.Context, shown *v1.Image, now bool) error {
 	if now {
-		if _, err := s.registry.Collect(ctx, registry.CollectOptions{Keep: s.keepImages(s.Store.Snapshot())}); err != nil {
+		if _, err := s.registry.Collect(ctx, registry.CollectOptions{Keep: s.images.Keep(s.Store.Snapshot())}); err != nil {
 			return err
 		}
 	}
@@ -286,12 +257,12 @@ func deletable(i *v1.Image, request *v1.DeleteImageRequest) error {
 		return nil
 	}
 	return core.Refuse(codes.FailedPrecondition, "image %s is used by %s; remove what uses it first, or delete it all the same with --force",
-		request.GetName(), listed(users))
+		request.GetName(), core.Listed(users))
 }
 
 // deleteAgain is about an image that was deleted before: with now, it goes.
-func (s *imageService) deleteAgain(ctx context.Context, snap *state.Snapshot, request *v1.DeleteImageRequest, name image.Name, uses imageUsers) (*v1.Image, error) {
-	deleted := s.deletedImage(snap, name)
+func (s *imageService) deleteAgain(ctx context.Context, snap *state.Snapshot, request *v1.DeleteImageRequest, name image.Name, uses images.Users) (*v1.Image, error) {
+	deleted := s.images.DeletedImage(snap, name)
 	if deleted == nil {
 		return nil, missingImage(snap, request.GetName())
 	}
@@ -302,13 +273,13 @@ func (s *imageService) deleteAgain(ctx context.Context, snap *state.Snapshot, re
 	if err := deletable(shown, request); err != nil {
 		return nil, err
 	}
-	err = s.forgetDeleted(ctx, func(d registry.Deleted) bool {
+	err = s.images.ForgetDeleted(ctx, func(d registry.Deleted) bool {
 		return d.Repository == deleted.Repository && d.Tag == deleted.Tag && d.Digest == deleted.Digest
 	})
 	if err != nil {
 		return nil, err
 	}
-	users := imageUses(s.Store.Snapshot()).of(deleted.Repository, "", deleted.Digest) // who has come to use it meanwhile keeps it
+	users := images.UsesOf(s.Store.Snapshot()).Of(deleted.Repository, "", deleted.Digest) // who has come to use it meanwhile keeps it
 	if len(users) == 0 || request.GetForce() {
 		if err := s.registry.Forget(*deleted); err != nil {
 			return nil, err
@@ -344,10 +315,10 @@ func (s *imageService) RestoreImage(ctx context.Context, request *v1.RestoreImag
 	if err != nil {
 		return nil, err
 	}
-	if snap, err := s.readTags(ctx); err != nil {
+	if snap, err := s.images.ReadTags(ctx); err != nil {
 		return nil, err
-	} else if deleted := s.deletedImage(snap, name); deleted != nil {
-		err := s.have(ctx, deleted.Repository, deleted.Digest)
+	} else if deleted := s.images.DeletedImage(snap, name); deleted != nil {
+		err := s.images.Have(ctx, deleted.Repository, deleted.Digest)
 		if errors.Is(err, registry.ErrNotFound) {
 			return nil, core.Refuse(codes.NotFound, "image %s is deleted and no server has it any more: push it again", request.GetName())
 		}
@@ -355,16 +326,16 @@ func (s *imageService) RestoreImage(ctx context.Context, request *v1.RestoreImag
 			return nil, err
 		}
 	}
-	back, err := s.restoreTag(ctx, name.Repository, name.Reference())
+	back, err := s.images.RestoreTag(ctx, name.Repository, name.Reference())
 	switch {
-	case errors.Is(err, errNotDeleted):
+	case errors.Is(err, images.ErrNotDeleted):
 		return nil, core.Refuse(codes.FailedPrecondition, "image %s is not deleted", request.GetName())
 	case errors.Is(err, registry.ErrNotFound):
-		if _, err := s.registry.Digest(ctx, name.Repository, name.Reference()); err == nil && isDigest(name.Reference()) {
+		if _, err := s.registry.Digest(ctx, name.Repository, name.Reference()); err == nil && images.IsDigest(name.Reference()) {
 			return nil, core.Refuse(codes.FailedPrecondition, "image %s is not deleted", request.GetName())
 		}
 		return nil, core.Refuse(codes.NotFound, "there is no deleted image %s to have back; see: cloudless image ls --deleted", request.GetName())
-	case errors.Is(err, errTaken):
+	case errors.Is(err, images.ErrTaken):
 		return nil, core.Refuse(codes.FailedPrecondition, "image %s was pushed anew since it was deleted; delete the new one first: cloudless image rm %s",
 			request.GetName(), request.GetName())
 	case err != nil:
@@ -372,27 +343,27 @@ func (s *imageService) RestoreImage(ctx context.Context, request *v1.RestoreImag
 	}
 	snap := s.Store.Snapshot()
 	name.Tag, name.Digest = back.Tag, back.Digest
-	found, err := s.resolve(ctx, snap, name)
+	found, err := s.images.Resolve(ctx, snap, name)
 	if err != nil {
 		return nil, err
 	}
-	shown := presentImage(back.Repository, back.Tag, found, imageUses(snap))
+	shown := presentImage(back.Repository, back.Tag, found, images.UsesOf(snap))
 	s.tell(ctx, shown, "Restored", "")
 	return shown, nil
 }
 
 func (s *imageService) PruneImages(ctx context.Context, request *v1.PruneImagesRequest) (*v1.PruneImagesResponse, error) {
-	snap, err := s.readTags(ctx)
+	snap, err := s.images.ReadTags(ctx)
 	if err != nil {
 		return nil, err
 	}
-	uses := imageUses(snap)
+	uses := images.UsesOf(snap)
 	all, err := s.readyImages(ctx, snap, uses)
 	if err != nil {
 		return nil, err
 	}
 	answer := &v1.PruneImagesResponse{}
-	options := registry.CollectOptions{Keep: keepRevisions(snap), Now: request.GetNow(), DryRun: request.GetDryRun()}
+	options := registry.CollectOptions{Keep: images.KeepRevisions(snap), Now: request.GetNow(), DryRun: request.GetDryRun()}
 	for _, i := range all {
 		st := i.GetStatus()
 		if len(st.GetUsedBy()) > 0 {
@@ -405,7 +376,7 @@ func (s *imageService) PruneImages(ctx context.Context, request *v1.PruneImagesR
 			}
 			continue
 		}
-		gone, err := s.deleteTags(ctx, st.GetRepository(), st.GetTag(), request.GetNow(), false)
+		gone, err := s.images.DeleteTags(ctx, st.GetRepository(), st.GetTag(), request.GetNow(), false)
 		if err != nil {
 			return nil, err
 		}
@@ -418,170 +389,13 @@ func (s *imageService) PruneImages(ctx context.Context, request *v1.PruneImagesR
 	}
 	if !request.GetDryRun() {
 		if request.GetNow() {
-			used := keepRevisions(snap)
-			if err := s.forgetDeleted(ctx, func(d registry.Deleted) bool { return !used(d.Repository, d.Digest) }); err != nil {
+			used := images.KeepRevisions(snap)
+			if err := s.images.ForgetDeleted(ctx, func(d registry.Deleted) bool { return !used(d.Repository, d.Digest) }); err != nil {
 				return nil, err
 			}
 		}
-		options.Keep = s.keepImages(s.Store.Snapshot())
+		options.Keep = s.images.Keep(s.Store.Snapshot())
 	}
 	answer.FreedBytes, err = s.registry.Collect(ctx, options)
 	return answer, err
-}
-
-// collectInterval is how often blobs that belong to nothing are removed.
-const collectInterval = time.Hour
-
-// pruneBlobs removes, now and then, what no image needs.
-func (s *Server) pruneBlobs(ctx context.Context) error {
-	ticker := time.NewTicker(collectInterval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-ticker.C:
-		}
-		freed, err := s.registry.Collect(ctx, registry.CollectOptions{Keep: s.keepImages(s.Store.Snapshot())})
-		if err != nil && ctx.Err() == nil {
-			s.Logger.WarnContext(ctx, "images could not be collected, will try again", "error", err, "in", collectInterval)
-		}
-		if freed > 0 {
-			s.Logger.InfoContext(ctx, "removed what no image needs", "bytes", freed)
-		}
-	}
-}
-
-// imageUsers are the workloads that use an image, by repository:tag and by
-// repository@digest, and the earlier revisions that could, by repository@digest.
-type imageUsers struct{ now, earlier map[string][]string }
-
-// imageUses finds out which images are used: by the current revision of a
-// workload, by those that still run, and by those that can be rolled back to.
-func imageUses(snap *state.Snapshot) imageUsers {
-	uses := imageUsers{now: map[string][]string{}, earlier: map[string][]string{}}
-	for w := range snap.Workloads("", "") {
-		revisions := map[string]bool{w.GetStatus().GetRevisionUid(): true}
-		for r := range snap.ReplicasOf(w.GetMetadata().GetUid()) {
-			if assignment.Holds(r, r.GetSpec().GetNodeUid()) {
-				revisions[r.GetSpec().GetRevisionUid()] = true
-			}
-		}
-		user := w.GetMetadata().GetNamespace() + "/" + w.GetMetadata().GetName()
-		for uid := range revisions {
-			uses.add(user, snap.Revision(uid).GetSpec())
-		}
-		for r := range snap.RevisionsOf(w.GetMetadata().GetUid()) {
-			if r.GetMetadata().GetUid() != w.GetStatus().GetRevisionUid() {
-				uses.addEarlier(user+":"+revisionNumber(r), r.GetSpec())
-			}
-		}
-	}
-	return uses
-}
-
-func (u imageUsers) add(user string, revision *v1.RevisionSpec) {
-	for _, from := range []string{revision.GetImage(), revision.GetWorkload().GetImage()} {
-		name, err := image.ParseName(from)
-		if err != nil || !name.Local() {
-			continue
-		}
-		for _, key := range []string{name.Repository + "@" + name.Digest, name.Repository + ":" + name.Tag} {
-			if !slices.Contains(u.now[key], user) {
-				u.now[key] = append(u.now[key], user)
-			}
-		}
-	}
-}
-
-func (u imageUsers) addEarlier(revision string, is *v1.RevisionSpec) {
-	if name, err := image.ParseName(is.GetImage()); err == nil && name.Local() && name.Digest != "" {
-		key := name.Repository + "@" + name.Digest
-		u.earlier[key] = append(u.earlier[key], revision)
-	}
-}
-
-// digests are all images that revisions name, as repository@digest.
-func (u imageUsers) digests() iter.Seq[string] {
-	return func(yield func(string) bool) {
-		for name := range u.now {
-			if strings.Contains(name, "@sha256:") && !yield(name) {
-				return
-			}
-		}
-		for name := range u.earlier {
-			if _, twice := u.now[name]; !twice && !yield(name) {
-				return
-			}
-		}
-	}
-}
-
-func (u imageUsers) of(repository, tag, digest string) []string {
-	users := slices.Clone(u.now[repository+"@"+digest])
-	if tag != "" {
-		users = append(users, u.now[repository+":"+tag]...)
-	}
-	slices.Sort(users)
-	return slices.Compact(users)
-}
-
-// keepRevisions keeps what any revision names, so that a workload can go back.
-func keepRevisions(snap *state.Snapshot) registry.Keep {
-	named := map[string]bool{}
-	for w := range snap.Workloads("", "") {
-		for r := range snap.RevisionsOf(w.GetMetadata().GetUid()) {
-			named[r.GetSpec().GetImage()] = true
-		}
-	}
-	return func(repository, digest string) bool {
-		return named[image.Name{Registry: image.ClusterRegistry, Repository: repository}.Pinned(digest)]
-	}
-}
-
-// keepImages keeps also what a tag stands for, or stood for when it was deleted,
-// until it can no longer be had back: the tags of this server may lag behind.
-func (s *Server) keepImages(snap *state.Snapshot) registry.Keep {
-	used := keepRevisions(snap)
-	named := map[string]bool{}
-	for _, d := range s.deletedIn(snap) {
-		named[d.Repository+"@"+d.Digest] = true
-	}
-	for t := range snap.Tags() {
-		repository, _ := tagName(t)
-		named[repository+"@"+t.GetDigest()] = true
-	}
-	return func(repository, digest string) bool {
-		return named[repository+"@"+digest] || used(repository, digest)
-	}
-}
-
-// listed is a list for a sentence, cut where it gets long.
-func listed(names []string) string {
-	const most = 5
-	if len(names) > most {
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
-	}
-	return strings.Join(names, ", ")
-}
-
-// unpushedImage says what to do about an image that a workload cannot have.
-func (s *Server) unpushedImage(snap *state.Snapshot, from string, name image.Name) error {
-	if deleted := s.deletedImage(snap, name); deleted != nil {
-		return core.Refuse(codes.FailedPrecondition, "image %s was deleted; have it back with: cloudless image restore %s", from, from)
-	}
-	if near := nearestImage(snap, from); near != "" {
-		return core.Refuse(codes.FailedPrecondition, "image %s is not in the cluster's registry; did you mean %s?", from, near)
-	}
-	return core.Refuse(codes.FailedPrecondition,
-		"image %s is not in the cluster's registry; push it first (cloudless run ./%s does), or name the registry it is in, such as %s",
-		from, path.Base(name.Repository), name.Public())
-}
-
-func parseImage(field, from string) (image.Name, error) {
-	name, err := image.ParseName(from)
-	if err != nil {
-		return image.Name{}, &spec.Error{Violations: []spec.Violation{{Field: field, Message: err.Error()}}}
-	}
-	return name, nil
 }

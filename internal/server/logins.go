@@ -11,6 +11,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/image"
 	"github.com/cloudless/cloudless/internal/server/core"
+	"github.com/cloudless/cloudless/internal/server/images"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -37,9 +38,6 @@ func registryHost(from string) (string, error) {
 	return host, nil
 }
 
-// passwordContext binds a sealed password to its use.
-func passwordContext(loginUID string) string { return "cloudless/registry-password/" + loginUID }
-
 func (s *imageService) SetLogin(ctx context.Context, request *v1.SetLoginRequest) (*v1.Login, error) {
 	host, err := registryHost(request.GetHost())
 	if err != nil {
@@ -56,7 +54,7 @@ func (s *imageService) SetLogin(ctx context.Context, request *v1.SetLoginRequest
 		}
 		login.Spec = &v1.LoginSpec{Host: host, Username: request.GetUsername()}
 		uid := login.GetMetadata().GetUid()
-		sealed, err := s.sealer.Seal([]byte(request.GetPassword()), passwordContext(uid))
+		sealed, err := s.sealer.Seal([]byte(request.GetPassword()), images.PasswordContext(uid))
 		if err != nil {
 			return err
 		}
@@ -110,34 +108,4 @@ func (s *imageService) DeleteLogin(ctx context.Context, request *v1.DeleteLoginR
 		return nil, err
 	}
 	return &v1.DeleteLoginResponse{}, nil
-}
-
-// loginFor is how the cluster logs in to a registry, nil if it does not.
-func (s *Server) loginFor(snap *state.Snapshot, host string) (*registryLogin, error) {
-	login := snap.LoginByName(host)
-	if login == nil {
-		return nil, nil
-	}
-	uid := login.GetMetadata().GetUid()
-	password, err := s.sealer.Unseal(snap.Password(uid).GetSealed(), passwordContext(uid))
-	if err != nil {
-		return nil, err
-	}
-	return &registryLogin{host: host, username: login.GetSpec().GetUsername(), password: string(password)}, nil
-}
-
-// assignmentLogin is what a node needs to pull the image of a revision.
-func (s *Server) assignmentLogin(snap *state.Snapshot, revision *v1.Revision) *v1.RegistryLogin {
-	host, _, found := strings.Cut(revision.GetSpec().GetImage(), "/")
-	if !found || host == image.ClusterRegistry {
-		return nil
-	}
-	login, err := s.loginFor(snap, host)
-	if err != nil {
-		s.Logger.Error("a login cannot be opened", "host", host, "error", err)
-	}
-	if login == nil {
-		return nil
-	}
-	return &v1.RegistryLogin{Host: login.host, Username: login.username, Password: login.password}
 }

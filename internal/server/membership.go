@@ -16,6 +16,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/server/auth"
+	"github.com/cloudless/cloudless/internal/server/images"
 	"github.com/cloudless/cloudless/internal/server/peers"
 	"github.com/cloudless/cloudless/internal/server/relay"
 	"github.com/cloudless/cloudless/internal/state"
@@ -42,11 +43,14 @@ func (s *Server) join(o Options) {
 		}
 		return ""
 	})
-	s.mirrors.transports, s.mirrors.patience = map[string]*http.Transport{}, copyPatience
 	expelled := make(chan struct{})
 	s.expelled, s.expel = expelled, sync.OnceFunc(func() { time.AfterFunc(cutGrace, func() { close(expelled) }) })
 	s.router = relay.NewRouter(s.Core, s.peers, s.Addresses, s.expel)
 	s.catchUpWithLeader = s.router.CatchUp
+	s.images = images.New(images.Options{
+		Core: s.Core, Registry: s.registry, Sealer: s.sealer, Foreign: o.Foreign, Conns: s.peers, Router: s.router,
+		PeerConfig: s.PeerConfig(), Address: s.address, Stopping: s.stopping,
+	})
 	s.auth = auth.NewAuthenticator(s.stopping, s.Core, s.ca.Trust().Cluster(), func(ctx context.Context) error { return s.catchUpWithLeader(ctx) })
 }
 

@@ -8,8 +8,8 @@ import (
 	"google.golang.org/grpc/codes"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/image"
 	"github.com/cloudless/cloudless/internal/server/core"
+	"github.com/cloudless/cloudless/internal/server/images"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 	"github.com/cloudless/cloudless/internal/suggest"
@@ -66,23 +66,7 @@ func missingNode(snap *state.Snapshot, name string) error {
 }
 
 func missingImage(snap *state.Snapshot, name string) error {
-	return core.Refuse(codes.NotFound, "image %s does not exist%s", name, meant(nearestImage(snap, name), "cloudless image ls"))
-}
-
-// nearestImage is the name in the cluster's own registry that may have been
-// meant, if any.
-func nearestImage(snap *state.Snapshot, name string) string {
-	return suggest.To(name, bounded(func(yield func(string) bool) {
-		for t := range snap.Tags() {
-			if t.GetDigest() == "" {
-				continue
-			}
-			repository, tag := tagName(t)
-			if tag == image.DefaultTag && !yield(repository) || !yield(repository+":"+tag) {
-				return
-			}
-		}
-	}))
+	return core.Refuse(codes.NotFound, "image %s does not exist%s", name, meant(images.Nearest(snap, name), "cloudless image ls"))
 }
 
 // meant is the end of the sentence: the name that may have been meant, or where

@@ -16,34 +16,34 @@ func TestTagThatMovesMeanwhileIsLookedUpAgain(t *testing.T) {
 	c := newCluster(t)
 	first := c.push("web:1")
 	second := first
-	named, err := c.nameImage(c.ctx, "web:1", core.Receipt{})
+	named, err := c.images.Name(c.ctx, "web:1", core.Receipt{})
 	must(t, err)
 	var seen []string
 	_, err = c.Propose(c.ctx, func(snap *state.Snapshot, b *state.Batch) error {
-		image, err := c.pinIn(c.ctx, snap, named)
+		image, err := c.images.Pin(c.ctx, snap, named)
 		if err != nil {
 			return err
 		}
-		if seen = append(seen, image.image); len(seen) == 1 {
+		if seen = append(seen, image.Image); len(seen) == 1 {
 			second = c.push("web:1")
 		}
-		image.relyOn(b)
+		image.RelyOn(b)
 		b.Create(&statev1.Tag{Metadata: &v1.Metadata{Uid: state.TagUID("written", "")}})
 		return nil
 	})
 	must(t, err)
-	if len(seen) != 2 || seen[0] != named.name.Pinned(first) || seen[1] != named.name.Pinned(second) {
+	if len(seen) != 2 || seen[0] != named.Name.Pinned(first) || seen[1] != named.Name.Pinned(second) {
 		t.Errorf("from %s to %s it was taken for %v", first, second, seen)
 	}
 
 	_, err = c.Propose(c.ctx, func(snap *state.Snapshot, b *state.Batch) error {
-		image, err := c.pinIn(c.ctx, snap, named)
+		image, err := c.images.Pin(c.ctx, snap, named)
 		if err != nil {
 			return err
 		}
-		_, deleteErr := c.deleteTags(c.ctx, "web", "1", false, false)
+		_, deleteErr := c.images.DeleteTags(c.ctx, "web", "1", false, false)
 		must(t, deleteErr)
-		image.relyOn(b)
+		image.RelyOn(b)
 		b.Create(&statev1.Tag{Metadata: &v1.Metadata{Uid: state.TagUID("never", "")}})
 		return nil
 	})

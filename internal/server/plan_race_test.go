@@ -18,6 +18,7 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 
 	"github.com/cloudless/cloudless/internal/server/core"
+	"github.com/cloudless/cloudless/internal/server/images"
 )
 
 // While others push and delete what a tag stands for, every revision that a plan
@@ -146,8 +147,8 @@ func TestDigestOfADeletedImageIsLookedUpAgain(t *testing.T) {
 // in its repository or a later one, and whether it could be had back before.
 func TestUntaggedImageThatIsDeletedMeanwhileIsRefused(t *testing.T) {
 	c := newCluster(t)
-	plan := func(snap *state.Snapshot, b *state.Batch, named namedImage) error {
-		wanted, err := c.prepareAll(c.ctx, asking(workload("web", replicasOf(0), imageOf(named.from))))
+	plan := func(snap *state.Snapshot, b *state.Batch, named images.Named) error {
+		wanted, err := c.prepareAll(c.ctx, asking(workload("web", replicasOf(0), imageOf(named.From))))
 		must(t, err)
 		p, err := c.Server.plan(c.ctx, wanted, snap)
 		if err != nil {
@@ -155,8 +156,8 @@ func TestUntaggedImageThatIsDeletedMeanwhileIsRefused(t *testing.T) {
 		}
 		return p.propose(b, core.Receipt{})
 	}
-	create := func(snap *state.Snapshot, batch *state.Batch, named namedImage) error {
-		b, err := c.prepareWorkload(c.ctx, workload("web", replicasOf(0), imageOf(named.from)), newPreparation(core.Receipt{}))
+	create := func(snap *state.Snapshot, batch *state.Batch, named images.Named) error {
+		b, err := c.prepareWorkload(c.ctx, workload("web", replicasOf(0), imageOf(named.From)), newPreparation(core.Receipt{}))
 		must(t, err)
 		tx := newTransaction(snap, batch)
 		if _, err := b.create(c.ctx, tx); err != nil {
@@ -172,7 +173,7 @@ func TestUntaggedImageThatIsDeletedMeanwhileIsRefused(t *testing.T) {
 	must(t, err)
 	for _, of := range []struct {
 		repository, digest, deletedAs string
-		build                         func(*state.Snapshot, *state.Batch, namedImage) error
+		build                         func(*state.Snapshot, *state.Batch, images.Named) error
 	}{
 		{"web", first, "web@" + first, plan},
 		{"web", second, "web@" + second, create},
@@ -180,7 +181,7 @@ func TestUntaggedImageThatIsDeletedMeanwhileIsRefused(t *testing.T) {
 		{"api", deleted, "api:1", plan},
 	} {
 		name := of.repository + "@" + of.digest
-		named, err := c.nameImage(c.ctx, name, core.Receipt{})
+		named, err := c.images.Name(c.ctx, name, core.Receipt{})
 		must(t, err)
 		var once sync.Once
 		_, err = c.Propose(c.ctx, func(snap *state.Snapshot, b *state.Batch) error {
@@ -212,9 +213,9 @@ func TestImageThatIsUsedMeanwhileOutlivesItsDeletion(t *testing.T) {
 		{"tagged", "1", tagged}, {"untagged", untagged, untagged},
 	} {
 		c.carryOut(c.as(core.RoleOperator), asking(workload(of.repository, replicasOf(0), imageOf(of.repository+"@"+of.digest))))
-		_, err := c.deleteTags(c.ctx, of.repository, of.reference, true, false)
+		_, err := c.images.DeleteTags(c.ctx, of.repository, of.reference, true, false)
 		must(t, err)
-		_, err = c.registry.Collect(c.ctx, registry.CollectOptions{Keep: c.keepImages(c.Store.Snapshot())})
+		_, err = c.registry.Collect(c.ctx, registry.CollectOptions{Keep: c.images.Keep(c.Store.Snapshot())})
 		must(t, err)
 		if _, err := c.registry.Digest(c.ctx, of.repository, of.digest); err != nil {
 			t.Errorf("the image that a workload uses: %v", err)

@@ -101,7 +101,7 @@ func (s *Server) cutServer(id identity.ID) {
 	}
 	s.port.CloseIdentity(id)
 	s.peers.Drop(id.Name())
-	s.mirrors.forget(id.Name())
+	s.images.ForgetServer(id.Name())
 }
 
 // cutMissing does the same for all whose removal may have been missed.
@@ -121,7 +121,7 @@ func (s *Server) cutMissing(snap *state.Snapshot) {
 	for _, uid := range s.peers.Servers() {
 		if snap.Revocation(uid) != nil {
 			s.peers.Drop(uid)
-			s.mirrors.forget(uid)
+			s.images.ForgetServer(uid)
 		}
 	}
 	s.acted.Store(max(s.acted.Load(), snap.Index()))

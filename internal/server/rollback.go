@@ -16,6 +16,7 @@ import (
 	"github.com/cloudless/cloudless/internal/image"
 	"github.com/cloudless/cloudless/internal/registry"
 	"github.com/cloudless/cloudless/internal/server/core"
+	"github.com/cloudless/cloudless/internal/server/images"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -44,7 +45,7 @@ func (s *workloads) RollbackWorkload(ctx context.Context, request *v1.RollbackWo
 		return w, spec.ActionUpdate, err
 	})
 	if err == nil && restored != nil && restored.Tag != "" {
-		s.settleTag(ctx, restored.Repository, restored.Tag, false)
+		s.images.SettleTag(ctx, restored.Repository, restored.Tag, false)
 	}
 	return shown, err
 }
@@ -69,11 +70,11 @@ func (s *workloads) rollBack(ctx context.Context, snap *state.Snapshot, b *state
 	if err != nil {
 		return nil, nil, err
 	}
-	revision := revise(b, w, pinnedBy(target))
+	revision := revise(b, w, images.PinnedBy(target))
 	revision.Spec.Restart = current.GetSpec().GetRestart()
 	b.Update(w, old.GetMetadata().GetVersion())
 	b.Create(s.Event(ctx, w, "RolledBack", fmt.Sprintf("revision %d is what revision %d was%s",
-		revision.GetSpec().GetNumber(), target.GetSpec().GetNumber(), pinNote(revision.GetSpec().GetImage()))))
+		revision.GetSpec().GetNumber(), target.GetSpec().GetNumber(), images.PinNote(revision.GetSpec().GetImage()))))
 	return w, restored, nil
 }
 
@@ -139,7 +140,7 @@ func revisionNumbers(newestFirst []*v1.Revision) string {
 	for _, r := range slices.Backward(newestFirst) {
 		numbers = append(numbers, revisionNumber(r))
 	}
-	return listed(numbers)
+	return core.Listed(numbers)
 }
 
 // bringBack makes sure that the image of an earlier revision is there when the
@@ -149,7 +150,7 @@ func (s *Server) bringBack(ctx context.Context, snap *state.Snapshot, b *state.B
 	if err != nil || !name.Local() || name.Digest == "" {
 		return nil, err // a registry of others has it, or has not
 	}
-	err = s.have(ctx, name.Repository, name.Digest)
+	err = s.images.Have(ctx, name.Repository, name.Digest)
 	if errors.Is(err, registry.ErrNotFound) {
 		return nil, core.Refuse(codes.FailedPrecondition, "the image of revision %d of workload %s (%s@%s) was deleted and no server has it any more: push it again, or go back to another revision; see: cloudless workload history %s",
 			target.GetSpec().GetNumber(), w.GetMetadata().GetName(), name.Repository, name.Digest, w.GetMetadata().GetName())
@@ -157,17 +158,17 @@ func (s *Server) bringBack(ctx context.Context, snap *state.Snapshot, b *state.B
 	if err != nil {
 		return nil, err
 	}
-	keepers := keepersOf(snap, name.Repository, name.Digest)
+	keepers := images.KeepersOf(snap, name.Repository, name.Digest)
 	var deleted *registry.Deleted
-	if tagFor(snap, name.Repository, name.Digest) == nil {
-		deleted = s.deletedImage(snap, name)
+	if images.TagFor(snap, name.Repository, name.Digest) == nil {
+		deleted = s.images.DeletedImage(snap, name)
 	}
 	if deleted != nil {
-		made := s.tagOf(snap, deleted.Repository, deleted.Tag)
-		s.giveBack(made, *deleted)
-		s.putTag(snap, b, made)
-		keepers = slices.DeleteFunc(keepers, func(k tagVersion) bool { return k.uid == made.GetMetadata().GetUid() })
+		made := s.images.TagOf(snap, deleted.Repository, deleted.Tag)
+		s.images.GiveBack(made, *deleted)
+		s.images.PutTag(snap, b, made)
+		keepers = slices.DeleteFunc(keepers, func(k images.TagVersion) bool { return k.UID == made.GetMetadata().GetUid() })
 	}
-	pinned{keepers: keepers}.relyOn(b)
+	images.Pinned{Keepers: keepers}.RelyOn(b)
 	return deleted, nil
 }

@@ -32,6 +32,8 @@ import (
 	"github.com/cloudless/cloudless/internal/telemetry"
 
 	"github.com/cloudless/cloudless/internal/server/relay"
+
+	"github.com/cloudless/cloudless/internal/server/images"
 )
 
 // Nodes is told what the agents' sessions say. It must not block.
@@ -160,13 +162,12 @@ type Server struct {
 	admissions        *admissions
 	progress          *progress
 	offline           atomic.Pointer[offlineNodes]
-	foreign           *foreign
 	scrape            *telemetry.Registry
 	metrics           *telemetry.Server
 	kinds             planKinds
 	plans             *plans
 	peers             *relay.Conns
-	mirrors           mirrors
+	images            *images.Images
 	router            *relay.Router
 	// acted is the index of the newest entry that dispatch has acted on.
 	acted atomic.Uint64
@@ -241,7 +242,6 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	}
 	s.stopping, s.stop = context.WithCancelCause(context.WithoutCancel(ctx))
 	s.observe(s.scrape)
-	s.foreign = newForeign(o.Foreign, s.Now)
 	var err error
 	if s.certificate, err = newOwnCertificate(o); err != nil {
 		return nil, err
@@ -284,6 +284,9 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	return s, nil
 }
 
+// Images are those that this server serves.
+func (s *Server) Images() *images.Images { return s.images }
+
 // Address is where the server listens.
 func (s *Server) Address() string { return s.address }
 
@@ -304,7 +307,7 @@ func (s *Server) newGRPC(guard *auth.Guard) *edge {
 	v1.RegisterEnrollmentServiceServer(server, &enrollment{Server: s})
 	v1.RegisterAgentServiceServer(server, &agentService{Server: s})
 	v1.RegisterServerServiceServer(server, &serverService{collection: newServers(s)})
-	v1.RegisterPeerServiceServer(server, &peerService{Server: s, PassedCalls: s.passed})
+	v1.RegisterPeerServiceServer(server, &peerService{Server: s, Copies: images.Copies{Images: s.images}, PassedCalls: s.passed})
 	healthv1.RegisterHealthServer(server, health.NewServer())
 	reflection.Register(server)
 	return server
@@ -324,7 +327,7 @@ func (s *Server) Run(ctx context.Context) error {
 	g.Go(func() error { return s.sessions.turns.run(ctx) })
 	g.Go(func() error { return s.record(ctx) })
 	g.Go(func() error { return (&enrollment{Server: s}).admitMachines(ctx) })
-	g.Go(func() error { return s.pruneBlobs(ctx) })
+	g.Go(func() error { return s.images.Prune(ctx) })
 	g.Go(func() error { return s.grpc.serve(s.port, s.inner) })
 	g.Go(func() error { return ignoreClosed(s.http.Serve(s.port.HTTP())) })
 	g.Go(func() error {
@@ -349,7 +352,7 @@ func (s *Server) shutdown() {
 	}
 	s.grpc.stop(patience)
 	_ = s.inner.Close()
-	s.mirrors.close()
+	s.images.Close()
 	s.peers.Close()
 	_ = s.port.Close()
 }

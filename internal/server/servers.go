@@ -16,6 +16,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/consensus"
 	"github.com/cloudless/cloudless/internal/server/core"
+	"github.com/cloudless/cloudless/internal/server/images"
 	"github.com/cloudless/cloudless/internal/server/relay"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
@@ -44,6 +45,7 @@ type peerService struct {
 	v1.UnsafePeerServiceServer
 	*Server
 	*relay.PassedCalls
+	images.Copies
 }
 
 func (s *serverService) ListServers(ctx context.Context, request *v1.ListServersRequest) (*v1.ListServersResponse, error) {
@@ -195,7 +197,7 @@ func (s *Server) howFar(ctx context.Context, servers []*v1.ServerStatus) (furthe
 func (s *serverService) DeleteServer(ctx context.Context, request *v1.DeleteServerRequest) (*v1.Server, error) {
 	removed, err := s.untilRemovable(ctx, request)
 	if err == nil && !request.GetForce() {
-		if err := s.spreadBefore(ctx, removed.GetMetadata().GetUid()); err != nil {
+		if err := s.images.SpreadBefore(ctx, removed.GetMetadata().GetUid()); err != nil {
 			return nil, core.Refuse(codes.FailedPrecondition, "without server %s an image would not be safe: %s; repair the other servers first, or use --force", request.GetName(), err)
 		}
 		removed, err = s.untilRemovable(ctx, request) // that may have taken a while

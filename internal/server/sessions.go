@@ -403,7 +403,7 @@ func (s *agentService) assignments(node string, full bool, dirty []string) *v1.A
 		message.Time = timestamppb.New(s.Now())
 	}
 	for _, one := range message.GetAssign() {
-		one.Login = s.assignmentLogin(snap, one.GetRevision())
+		one.Login = s.images.LoginOf(snap, one.GetRevision())
 	}
 	return message
 }

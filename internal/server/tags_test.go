@@ -177,7 +177,7 @@ func TestAPushIsToldWhatTheLeaderHas(t *testing.T) {
 func TestAFollowerAnswersAsTheLeaderDoes(t *testing.T) {
 	leader, follower := pair(t)
 	digest := leader.push("web:1")
-	must(t, follower.copyFrom(follower.ctx, leader.UID, &v1.ImageCopy{Repository: "web", Digest: digest}))
+	must(t, follower.images.CopyFrom(follower.ctx, leader.UID, &v1.ImageCopy{Repository: "web", Digest: digest}))
 	token := "Bearer " + leader.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleViewer})
 	for _, method := range []string{http.MethodGet, http.MethodHead} {
 		want, body := leader.request(nil, method, "/v2/web/manifests/"+digest, "", "Authorization", token)
@@ -207,7 +207,7 @@ func TestALeaderThatHangsHoldsNoPushUp(t *testing.T) {
 	defer push.Wait()
 	push.Go(func() {
 		answer, body := follower.request(nil, http.MethodPost, "/v2/web/blobs/uploads/", "", "Authorization", token)
-		if answer.StatusCode != http.StatusBadGateway || answer.Header.Get(headerReason) != core.ReasonNoLeader {
+		if answer.StatusCode != http.StatusBadGateway || answer.Header.Get("x-cloudless-reason") != core.ReasonNoLeader {
 			t.Errorf("the push is answered with %d: %s", answer.StatusCode, body)
 		}
 	})
@@ -226,12 +226,12 @@ func TestAServerThatHangsHoldsNoCopyUp(t *testing.T) {
 	defer silent.Close()
 	_, err = leader.Progress(leader.ctx, follower.UID)
 	must(t, err)
-	leader.peerTransport(follower.UID).DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
+	leader.images.Transport(follower.UID).DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, network, silent.Addr().String())
 	}
-	leader.mirrors.patience = time.Millisecond
+	leader.images.Patience = time.Millisecond
 	digest := "sha256:" + strings.Repeat("0", 64)
-	if err := leader.have(leader.ctx, "web", digest); status.Code(core.StatusOf(err)) != codes.Unavailable {
+	if err := leader.images.Have(leader.ctx, "web", digest); status.Code(core.StatusOf(err)) != codes.Unavailable {
 		t.Errorf("an image that only a server has that hangs is answered with %v", err)
 	}
 }
@@ -241,14 +241,14 @@ func TestAnImageStaysWhereAnotherTagStandsForIt(t *testing.T) {
 	leader, follower := pair(t)
 	admin := leader.dial(nil, leader.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleAdmin}))
 	digest := leader.push("web:1")
-	leader.mirrorOnce(leader.ctx)
-	must(t, leader.setTag(leader.ctx, "web", "2", digest))
+	leader.images.MirrorOnce(leader.ctx)
+	must(t, leader.images.SetTag(leader.ctx, "web", "2", digest))
 	_, err := admin.DeleteImage(leader.ctx, &v1.DeleteImageRequest{Name: "web:1", Now: true})
 	must(t, err)
-	leader.mirrors.work.Wait()
+	leader.images.Close()
 	must(t, follower.Consensus.WaitApplied(follower.ctx, leader.Store.Snapshot().Index()))
 	for _, one := range []*cluster{leader, follower} {
-		_, err := one.registry.Collect(one.ctx, registry.CollectOptions{Keep: one.keepImages(one.Store.Snapshot())})
+		_, err := one.registry.Collect(one.ctx, registry.CollectOptions{Keep: one.images.Keep(one.Store.Snapshot())})
 		must(t, err)
 		if _, err := one.registry.Digest(one.ctx, "web", digest); err != nil {
 			t.Errorf("server %s has lost it: %v", one.UID, err)

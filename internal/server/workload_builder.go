@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/server/images"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -17,7 +18,7 @@ import (
 type workloadBuilder struct {
 	*Server
 	given *v1.Workload
-	image namedImage
+	image images.Named
 }
 
 // prepareWorkload looks up the image, which may take a while.
@@ -29,7 +30,7 @@ func (s *Server) prepareWorkload(ctx context.Context, given *v1.Workload, p *pre
 	given.Metadata.Namespace = orDefault(given.GetMetadata().GetNamespace())
 	from := given.GetSpec().GetImage()
 	if _, known := p.images[from]; !known {
-		named, err := s.nameImage(ctx, from, p.receipt)
+		named, err := s.images.Name(ctx, from, p.receipt)
 		if err != nil {
 			return nil, err
 		}
@@ -64,7 +65,7 @@ func (b *workloadBuilder) create(ctx context.Context, tx *transaction) (*v1.Work
 	}
 	revise(tx.batch, w, image)
 	tx.batch.Create(w)
-	tx.batch.Create(b.Event(ctx, w, "Created", fmt.Sprintf("%s of %s%s", sized(w.GetSpec()), w.GetSpec().GetImage(), pinNote(image.image))))
+	tx.batch.Create(b.Event(ctx, w, "Created", fmt.Sprintf("%s of %s%s", sized(w.GetSpec()), w.GetSpec().GetImage(), images.PinNote(image.Image))))
 	tx.created++
 	return w, nil
 }
@@ -80,10 +81,10 @@ func (b *workloadBuilder) update(ctx context.Context, tx *transaction, old *v1.W
 		return nil, err
 	}
 	current := tx.base.Revision(old.GetStatus().GetRevisionUid())
-	if unpinned(image.image) && spec.SameImage(old.GetSpec().GetImage(), wanted.GetSpec().GetImage()) {
-		image = pinnedBy(current) // a registry that is away is no reason to run something else
+	if images.Unpinned(image.Image) && spec.SameImage(old.GetSpec().GetImage(), wanted.GetSpec().GetImage()) {
+		image = images.PinnedBy(current) // a registry that is away is no reason to run something else
 	}
-	sameTemplate := image.image == current.GetSpec().GetImage() && spec.ReplacesNone(old.GetSpec(), wanted.GetSpec())
+	sameTemplate := image.Image == current.GetSpec().GetImage() && spec.ReplacesNone(old.GetSpec(), wanted.GetSpec())
 	sameAll := sameTemplate && spec.Equal(old.GetSpec(), wanted.GetSpec()) &&
 		maps.Equal(old.GetMetadata().GetLabels(), wanted.GetMetadata().GetLabels()) &&
 		maps.Equal(old.GetMetadata().GetAnnotations(), wanted.GetMetadata().GetAnnotations())
@@ -100,7 +101,7 @@ func (b *workloadBuilder) update(ctx context.Context, tx *transaction, old *v1.W
 		revision.Spec.Restart = current.GetSpec().GetRestart()
 	}
 	tx.batch.Update(w, old.GetMetadata().GetVersion())
-	tx.batch.Create(b.Event(ctx, w, "Updated", fmt.Sprintf("now at revision %d%s", w.GetStatus().GetRevision(), pinNote(image.image))))
+	tx.batch.Create(b.Event(ctx, w, "Updated", fmt.Sprintf("now at revision %d%s", w.GetStatus().GetRevision(), images.PinNote(image.Image))))
 	return w, nil
 }
 
@@ -128,15 +129,15 @@ func (b *workloadBuilder) accept(snap *state.Snapshot) *v1.Workload {
 }
 
 // pin looks up what the image stands for, once for all workloads of a transaction that name it.
-func (b *workloadBuilder) pin(ctx context.Context, tx *transaction) (pinned, error) {
-	if known, ok := tx.images[b.image.from]; ok {
+func (b *workloadBuilder) pin(ctx context.Context, tx *transaction) (images.Pinned, error) {
+	if known, ok := tx.images[b.image.From]; ok {
 		return known, nil
 	}
-	image, err := b.pinIn(ctx, tx.base, b.image)
+	image, err := b.images.Pin(ctx, tx.base, b.image)
 	if err != nil {
-		return pinned{}, err
+		return images.Pinned{}, err
 	}
-	tx.images[b.image.from] = image
+	tx.images[b.image.From] = image
 	return image, nil
 }
 
@@ -146,12 +147,12 @@ func (tx *transaction) relyOnImages() {
 		return
 	}
 	for _, from := range slices.Sorted(maps.Keys(tx.images)) {
-		tx.images[from].relyOn(tx.batch)
+		tx.images[from].RelyOn(tx.batch)
 	}
 }
 
 func (b *workloadBuilder) describe(tx *transaction, old, now *v1.Workload, change *v1.PlanChange) {
-	change.Image = tx.images[b.image.from].image
+	change.Image = tx.images[b.image.From].Image
 	switch change.GetAction() {
 	case spec.ActionCreate:
 		change.Fields = fieldChanges(spec.Given(b.withClusterDefaults(tx.base, now)))

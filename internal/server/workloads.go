@@ -10,6 +10,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/server/core"
+	"github.com/cloudless/cloudless/internal/server/images"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -127,7 +128,7 @@ func (s *workloads) RestartWorkload(ctx context.Context, request *v1.RestartWork
 		}
 		w := proto.CloneOf(old)
 		current := tx.base.Revision(old.GetStatus().GetRevisionUid())
-		revision := revise(tx.batch, w, pinnedBy(current))
+		revision := revise(tx.batch, w, images.PinnedBy(current))
 		revision.Spec.Restart = current.GetSpec().GetRestart() + 1
 		tx.batch.Update(w, old.GetMetadata().GetVersion())
 		tx.batch.Create(s.Event(ctx, w, "Restarted", fmt.Sprintf("every replica is replaced by one of revision %d", revision.GetSpec().GetNumber())))
@@ -160,7 +161,7 @@ func workloadExists(old *v1.Workload) error {
 }
 
 // revise adds the next revision of w to the batch and points w at it.
-func revise(b *state.Batch, w *v1.Workload, image pinned) *v1.Revision {
+func revise(b *state.Batch, w *v1.Workload, image images.Pinned) *v1.Revision {
 	w.Status.Revision++
 	w.Status.RevisionUid = state.NewUID()
 	revision := &v1.Revision{
@@ -175,8 +176,8 @@ func revise(b *state.Batch, w *v1.Workload, image pinned) *v1.Revision {
 			WorkloadUid: w.GetMetadata().GetUid(),
 			Number:      w.GetStatus().GetRevision(),
 			Workload:    w.GetSpec(), // shared, since what is stored never changes
-			Image:       image.image,
-			Platforms:   image.platforms,
+			Image:       image.Image,
+			Platforms:   image.Platforms,
 		},
 	}
 	b.Create(revision)

@@ -1,4 +1,4 @@
-package server
+package images
 
 import (
 	"context"
@@ -16,22 +16,22 @@ import (
 	"github.com/cloudless/cloudless/internal/registry"
 )
 
-// pinned is what a revision runs: an image by digest where that is known, and
+// Pinned is what a revision runs: an image by digest where that is known, and
 // what it is for, where that is.
-type pinned struct {
-	image     string
-	platforms []string
-	// keepers are the tags that say so, of an image in the cluster's own registry.
-	keepers []tagVersion
+type Pinned struct {
+	Image     string
+	Platforms []string
+	// Keepers are the tags that say so, of an image in the cluster's own registry.
+	Keepers []TagVersion
 }
 
-func pinnedBy(r *v1.Revision) pinned {
-	return pinned{image: r.GetSpec().GetImage(), platforms: r.GetSpec().GetPlatforms()}
+func PinnedBy(r *v1.Revision) Pinned {
+	return Pinned{Image: r.GetSpec().GetImage(), Platforms: r.GetSpec().GetPlatforms()}
 }
 
 // platforms are what an image of the cluster's registry is for. They are not known
 // of one that is still on its way to this server: then the node that pulls it sees.
-func (s *Server) platforms(ctx context.Context, repository, digest string) []string {
+func (s *Images) platforms(ctx context.Context, repository, digest string) []string {
 	offers, err := s.registry.Platforms(ctx, repository, digest)
 	if err != nil && !errors.Is(err, registry.ErrNotFound) {
 		s.Logger.WarnContext(ctx, "cannot see what an image is for", "image", repository, "digest", digest, "error", err)
@@ -41,7 +41,7 @@ func (s *Server) platforms(ctx context.Context, repository, digest string) []str
 
 // foreignPlatforms are what an image of another registry is for. A registry that
 // does not say is no reason to refuse the image.
-func (s *Server) foreignPlatforms(ctx context.Context, n image.Name, digest string, login *registryLogin) []string {
+func (s *Images) foreignPlatforms(ctx context.Context, n image.Name, digest string, login *registryLogin) []string {
 	offers, err := s.foreign.platforms(ctx, n, digest, login)
 	if err != nil {
 		s.Logger.DebugContext(ctx, "cannot see what an image is for", "image", n.String(), "error", err)

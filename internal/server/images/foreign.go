@@ -1,4 +1,4 @@
-package server
+package images
 
 import (
 	"context"
@@ -10,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
@@ -148,10 +147,10 @@ func refused(err error) int {
 }
 
 // pinForeign pins an image of another registry, as far as that can be asked.
-func (s *Server) pinForeign(ctx context.Context, n image.Name) (pinned, error) {
+func (s *Images) pinForeign(ctx context.Context, n image.Name) (Pinned, error) {
 	login, err := s.loginFor(s.Store.Snapshot(), n.Registry)
 	if err != nil {
-		return pinned{}, err
+		return Pinned{}, err
 	}
 	digest := n.Digest
 	if digest == "" {
@@ -159,48 +158,31 @@ func (s *Server) pinForeign(ctx context.Context, n image.Name) (pinned, error) {
 	}
 	switch {
 	case err == nil:
-		return pinned{image: n.Pinned(digest), platforms: s.foreignPlatforms(ctx, n, digest, login)}, nil
+		return Pinned{Image: n.Pinned(digest), Platforms: s.foreignPlatforms(ctx, n, digest, login)}, nil
 	case errors.Is(err, errAway):
 		s.Logger.DebugContext(ctx, "an image is not pinned", "image", n.String(), "error", err)
-		return pinned{image: n.String()}, nil
+		return Pinned{Image: n.String()}, nil
 	case refused(err) == http.StatusNotFound:
-		return pinned{}, core.Refuse(codes.FailedPrecondition, "image %s does not exist in the registry %s; correct its name or tag", n, n.Registry)
+		return Pinned{}, core.Refuse(codes.FailedPrecondition, "image %s does not exist in the registry %s; correct its name or tag", n, n.Registry)
 	case refused(err) != 0 && login == nil:
-		return pinned{}, core.Refuse(codes.FailedPrecondition,
+		return Pinned{}, core.Refuse(codes.FailedPrecondition,
 			"image %s may not be pulled or does not exist: the registry %s refuses it without a login; log in with: cloudless image login %s --username USER",
 			n, n.Registry, n.Registry)
 	case refused(err) != 0:
-		return pinned{}, core.Refuse(codes.FailedPrecondition,
+		return Pinned{}, core.Refuse(codes.FailedPrecondition,
 			"image %s may not be pulled or does not exist: the registry %s refuses it to %s; correct the name, or log in anew with: cloudless image login %s --username USER",
 			n, n.Registry, login.username, n.Registry)
 	}
-	return pinned{}, err
+	return Pinned{}, err
 }
 
-// unpinned is whether an image is still to be resolved by the nodes.
-func unpinned(image string) bool { return !strings.Contains(image, "@") }
+// Unpinned is whether an image is still to be resolved by the nodes.
+func Unpinned(image string) bool { return !strings.Contains(image, "@") }
 
-// pinNote says in an event that an image is not pinned.
-func pinNote(image string) string {
-	if unpinned(image) {
+// PinNote says in an event that an image is not pinned.
+func PinNote(image string) string {
+	if Unpinned(image) {
 		return "; the image is not pinned to a digest, because its registry cannot be reached from the server: each node resolves the tag itself"
 	}
 	return ""
-}
-
-// registryLogin is what is shown to a registry. It never becomes text.
-type registryLogin struct{ host, username, password string }
-
-func (l *registryLogin) user() string {
-	if l == nil {
-		return ""
-	}
-	return l.username
-}
-
-func (l *registryLogin) authenticator() authn.Authenticator {
-	if l == nil {
-		return authn.Anonymous
-	}
-	return &authn.Basic{Username: l.username, Password: l.password}
 }

@@ -1,6 +1,7 @@
-package server
+package images
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -25,8 +26,8 @@ import (
 // acknowledged. The registry of a server has tags too, for its collection and
 // its lists; they follow the state.
 
-// readTags returns a state that has every tag.
-func (s *Server) readTags(ctx context.Context) (*state.Snapshot, error) {
+// ReadTags returns a state that has every tag.
+func (s *Images) ReadTags(ctx context.Context) (*state.Snapshot, error) {
 	snap, err := s.Consensus.Read(ctx)
 	if err != nil || tagsTaken(snap) || consensus.IsStale(ctx) {
 		return snap, err
@@ -42,14 +43,14 @@ func (s *Server) readTags(ctx context.Context) (*state.Snapshot, error) {
 // not taken over later.
 func tagsTaken(snap *state.Snapshot) bool { return snap.Tag("", "") != nil }
 
-func allTagsTaken() *statev1.Tag {
+func AllTagsTaken() *statev1.Tag {
 	return &statev1.Tag{Metadata: &v1.Metadata{Uid: state.TagUID("", "")}}
 }
 
 // takeTags takes over the tags that are in registries and that the state does
 // not know. A majority of the servers has everything that was acknowledged, so
 // that many are asked; where they differ, it is as this server has it.
-func (s *Server) takeTags(ctx context.Context) error {
+func (s *Images) takeTags(ctx context.Context) error {
 	s.mirrors.taking.Lock()
 	defer s.mirrors.taking.Unlock()
 	if tagsTaken(s.Store.Snapshot()) {
@@ -92,14 +93,14 @@ func (s *Server) takeTags(ctx context.Context) error {
 				b.Create(proto.CloneOf(t))
 			}
 		}
-		b.Create(allTagsTaken())
+		b.Create(AllTagsTaken())
 		return nil
 	})
 	return err
 }
 
 // ownTags are those of this server's registry, and what was deleted there.
-func (s *Server) ownTags(ctx context.Context, found map[string]*statev1.Tag) error {
+func (s *Images) ownTags(ctx context.Context, found map[string]*statev1.Tag) error {
 	own, err := s.copies(ctx)
 	if err != nil {
 		return err
@@ -139,36 +140,36 @@ func splitTag(uid string) (repository, tag string) {
 	return uid[:max(i, 0)], uid[i+1:]
 }
 
-func tagName(t *statev1.Tag) (repository, tag string) { return splitTag(t.GetMetadata().GetUid()) }
+func TagName(t *statev1.Tag) (repository, tag string) { return splitTag(t.GetMetadata().GetUid()) }
 
-// digestIn is what a tag or digest stands for, if it stands for anything.
-func digestIn(snap *state.Snapshot, repository, ref string) string {
-	if isDigest(ref) {
+// DigestIn is what a tag or digest stands for, if it stands for anything.
+func DigestIn(snap *state.Snapshot, repository, ref string) string {
+	if IsDigest(ref) {
 		return ref
 	}
 	return snap.Tag(repository, ref).GetDigest()
 }
 
-// isDigest tells digests from tags, which cannot contain a colon.
-func isDigest(ref string) bool { return strings.Contains(ref, ":") }
+// IsDigest tells digests from tags, which cannot contain a colon.
+func IsDigest(ref string) bool { return strings.Contains(ref, ":") }
 
-// setTag lets a tag stand for an image, and returns when that is agreed on.
-func (s *Server) setTag(ctx context.Context, repository, tag, digest string) error {
+// SetTag lets a tag stand for an image, and returns when that is agreed on.
+func (s *Images) SetTag(ctx context.Context, repository, tag, digest string) error {
 	_, err := s.Propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
-		made := s.tagOf(snap, repository, tag)
+		made := s.TagOf(snap, repository, tag)
 		made.Digest, made.PushTime = digest, timestamppb.New(s.Now())
-		s.putTag(snap, b, made)
+		s.PutTag(snap, b, made)
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	s.settleTag(ctx, repository, tag, false)
+	s.SettleTag(ctx, repository, tag, false)
 	return nil
 }
 
-// tagOf is a tag to be changed, without what can no longer be had back.
-func (s *Server) tagOf(snap *state.Snapshot, repository, tag string) *statev1.Tag {
+// TagOf is a tag to be changed, without what can no longer be had back.
+func (s *Images) TagOf(snap *state.Snapshot, repository, tag string) *statev1.Tag {
 	have := snap.Tag(repository, tag)
 	if have == nil {
 		return &statev1.Tag{Metadata: &v1.Metadata{Uid: state.TagUID(repository, tag)}}
@@ -178,11 +179,11 @@ func (s *Server) tagOf(snap *state.Snapshot, repository, tag string) *statev1.Ta
 	return made
 }
 
-// putTag replaces a tag, or forgets one that there is nothing to say about. The empty tag
+// PutTag replaces a tag, or forgets one that there is nothing to say about. The empty tag
 // of a repository stays once it is there: its version tells transactions that an image
 // without a tag was deleted.
-func (s *Server) putTag(snap *state.Snapshot, b *state.Batch, t *statev1.Tag) {
-	repository, tag := tagName(t)
+func (s *Images) PutTag(snap *state.Snapshot, b *state.Batch, t *statev1.Tag) {
+	repository, tag := TagName(t)
 	have := snap.Tag(repository, tag)
 	switch forget := tag != "" && t.GetDigest() == "" && len(t.GetDeleted()) == 0 && tagsTaken(snap); {
 	case have == nil && forget:
@@ -195,10 +196,10 @@ func (s *Server) putTag(snap *state.Snapshot, b *state.Batch, t *statev1.Tag) {
 	}
 }
 
-// deleteTags takes the tags away that a tag or digest names, and returns what
+// DeleteTags takes the tags away that a tag or digest names, and returns what
 // was deleted when that is agreed on. With now, it cannot be had back, but an image that
 // a workload has come to use meanwhile stays for it, unless force is set.
-func (s *Server) deleteTags(ctx context.Context, repository, ref string, now, force bool) ([]registry.Deleted, error) {
+func (s *Images) DeleteTags(ctx context.Context, repository, ref string, now, force bool) ([]registry.Deleted, error) {
 	var gone []registry.Deleted
 	agreed, err := s.Propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
 		gone = nil
@@ -208,8 +209,8 @@ func (s *Server) deleteTags(ctx context.Context, repository, ref string, now, fo
 			expire = at.Add(spec.RetentionOf(snap.Cluster().GetSpec()).Images)
 		}
 		for _, tag := range tagsNamed(snap, repository, ref) {
-			made := s.tagOf(snap, repository, tag)
-			one := registry.Deleted{Repository: repository, Tag: tag, Digest: digestIn(snap, repository, ref), DeleteTime: at, ExpireTime: expire}
+			made := s.TagOf(snap, repository, tag)
+			one := registry.Deleted{Repository: repository, Tag: tag, Digest: DigestIn(snap, repository, ref), DeleteTime: at, ExpireTime: expire}
 			made.Deleted = slices.DeleteFunc(made.Deleted, func(d *statev1.DeletedImage) bool { return d.GetDigest() == one.Digest })
 			if !now {
 				made.Deleted = slices.Insert(made.Deleted, 0, &statev1.DeletedImage{
@@ -217,7 +218,7 @@ func (s *Server) deleteTags(ctx context.Context, repository, ref string, now, fo
 				})
 			}
 			made.Digest, made.PushTime = "", nil
-			s.putTag(snap, b, made)
+			s.PutTag(snap, b, made)
 			gone = append(gone, one)
 		}
 		return nil
@@ -225,16 +226,16 @@ func (s *Server) deleteTags(ctx context.Context, repository, ref string, now, fo
 	if err != nil {
 		return nil, err
 	}
-	uses := imageUses(agreed) // from here on no workload can begin to use it: the tags have changed
+	uses := UsesOf(agreed) // from here on no workload can begin to use it: the tags have changed
 	for _, d := range gone {
-		now := now && (force || len(uses.of(repository, "", d.Digest)) == 0)
+		now := now && (force || len(uses.Of(repository, "", d.Digest)) == 0)
 		if d.Tag != "" {
-			s.settleTag(ctx, repository, d.Tag, now)
+			s.SettleTag(ctx, repository, d.Tag, now)
 		} else if _, err := s.registry.Delete(ctx, repository, d.Digest, now); err != nil && !errors.Is(err, registry.ErrNotFound) {
 			s.Logger.WarnContext(ctx, "a deleted image could not be removed here", "image", repository, "error", err)
 		}
-		s.dropEverywhere(ctx, repository, nonEmpty(d.Tag, d.Digest), now)
-		if now && tagFor(s.Store.Snapshot(), repository, d.Digest) != nil {
+		s.dropEverywhere(ctx, repository, cmp.Or(d.Tag, d.Digest), now)
+		if now && TagFor(s.Store.Snapshot(), repository, d.Digest) != nil {
 			s.reclaimEverywhere(ctx, &v1.ImageCopy{Repository: repository, Digest: d.Digest})
 		}
 	}
@@ -244,7 +245,7 @@ func (s *Server) deleteTags(ctx context.Context, repository, ref string, now, fo
 // tagsNamed are the tags that a tag or digest names; an image without one has
 // the empty one.
 func tagsNamed(snap *state.Snapshot, repository, ref string) []string {
-	if !isDigest(ref) {
+	if !IsDigest(ref) {
 		if snap.Tag(repository, ref).GetDigest() == "" {
 			return nil
 		}
@@ -253,7 +254,7 @@ func tagsNamed(snap *state.Snapshot, repository, ref string) []string {
 	var tags []string
 	for t := range snap.TagsOf(repository) {
 		if t.GetDigest() == ref {
-			_, tag := tagName(t)
+			_, tag := TagName(t)
 			tags = append(tags, tag)
 		}
 	}
@@ -263,22 +264,15 @@ func tagsNamed(snap *state.Snapshot, repository, ref string) []string {
 	return tags
 }
 
-func nonEmpty(first, second string) string {
-	if first != "" {
-		return first
-	}
-	return second
-}
-
-// settleTag lets a tag in this server's registry be as the state has it. Nobody
+// SettleTag lets a tag in this server's registry be as the state has it. Nobody
 // is answered by it, and the next round of mirroring tries again, so that an
 // error is only logged.
-func (s *Server) settleTag(ctx context.Context, repository, tag string, now bool) {
+func (s *Images) SettleTag(ctx context.Context, repository, tag string, now bool) {
 	err := s.followTag(ctx, repository, tag, now)
 	s.note(ctx, "a tag of the registry does not follow; trying again", s.UID, &v1.ImageCopy{Repository: repository, Tag: tag}, err)
 }
 
-func (s *Server) followTag(ctx context.Context, repository, tag string, now bool) error {
+func (s *Images) followTag(ctx context.Context, repository, tag string, now bool) error {
 	s.mirrors.settling.Lock()
 	defer s.mirrors.settling.Unlock()
 	wanted := s.Store.Snapshot().Tag(repository, tag).GetDigest()
@@ -295,11 +289,11 @@ func (s *Server) followTag(ctx context.Context, repository, tag string, now bool
 	return err
 }
 
-// deletedIn are the images that can be had back, what was deleted last first.
-func (s *Server) deletedIn(snap *state.Snapshot) []registry.Deleted {
+// DeletedIn are the images that can be had back, what was deleted last first.
+func (s *Images) DeletedIn(snap *state.Snapshot) []registry.Deleted {
 	var all []registry.Deleted
 	for t := range snap.Tags() {
-		repository, tag := tagName(t)
+		repository, tag := TagName(t)
 		for _, d := range t.GetDeleted() {
 			if expire := d.GetExpireTime().AsTime(); s.Now().Before(expire) {
 				all = append(all, registry.Deleted{
@@ -314,33 +308,33 @@ func (s *Server) deletedIn(snap *state.Snapshot) []registry.Deleted {
 
 // Why restoreTag gives nothing back, beside registry.ErrNotFound.
 var (
-	errNotDeleted = errors.New("the image is not deleted")
-	errTaken      = errors.New("the tag stands for another image by now")
+	ErrNotDeleted = errors.New("the image is not deleted")
+	ErrTaken      = errors.New("the tag stands for another image by now")
 )
 
-// restoreTag has the image back that was deleted last under a tag or digest.
-func (s *Server) restoreTag(ctx context.Context, repository, ref string) (registry.Deleted, error) {
+// RestoreTag has the image back that was deleted last under a tag or digest.
+func (s *Images) RestoreTag(ctx context.Context, repository, ref string) (registry.Deleted, error) {
 	var back registry.Deleted
 	_, err := s.Propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
-		all := s.deletedIn(snap)
+		all := s.DeletedIn(snap)
 		i := slices.IndexFunc(all, func(d registry.Deleted) bool { return deletedAs(d, repository, ref) })
 		if i < 0 {
-			if isDigest(ref) || digestIn(snap, repository, ref) == "" {
+			if IsDigest(ref) || DigestIn(snap, repository, ref) == "" {
 				return registry.ErrNotFound
 			}
-			return errNotDeleted
+			return ErrNotDeleted
 		}
 		back = all[i]
-		made := s.tagOf(snap, repository, back.Tag)
+		made := s.TagOf(snap, repository, back.Tag)
 		if have := made.GetDigest(); have != "" && have != back.Digest {
-			return errTaken
+			return ErrTaken
 		}
-		s.giveBack(made, back)
-		s.putTag(snap, b, made)
+		s.GiveBack(made, back)
+		s.PutTag(snap, b, made)
 		return nil
 	})
 	if err == nil && back.Tag != "" {
-		s.settleTag(ctx, repository, back.Tag, false)
+		s.SettleTag(ctx, repository, back.Tag, false)
 	}
 	return back, err
 }
@@ -349,8 +343,8 @@ func deletedAs(d registry.Deleted, repository, ref string) bool {
 	return d.Repository == repository && (d.Tag == ref || d.Digest == ref)
 }
 
-// giveBack has a deleted image back under its tag, unless that has another one by now.
-func (s *Server) giveBack(t *statev1.Tag, back registry.Deleted) {
+// GiveBack has a deleted image back under its tag, unless that has another one by now.
+func (s *Images) GiveBack(t *statev1.Tag, back registry.Deleted) {
 	was := takeDeleted(t, back.Digest)
 	if back.Tag == "" || t.GetDigest() != "" {
 		return
@@ -371,21 +365,21 @@ func takeDeleted(t *statev1.Tag, digest string) *statev1.DeletedImage {
 	return was
 }
 
-// forgetDeleted forgets the deleted images that over says can no longer be had
+// ForgetDeleted forgets the deleted images that over says can no longer be had
 // back.
-func (s *Server) forgetDeleted(ctx context.Context, over func(registry.Deleted) bool) error {
+func (s *Images) ForgetDeleted(ctx context.Context, over func(registry.Deleted) bool) error {
 	_, err := s.Propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
 		for t := range snap.Tags() {
 			if len(t.GetDeleted()) == 0 {
 				continue
 			}
-			repository, tag := tagName(t)
-			made := s.tagOf(snap, repository, tag)
+			repository, tag := TagName(t)
+			made := s.TagOf(snap, repository, tag)
 			made.Deleted = slices.DeleteFunc(made.Deleted, func(d *statev1.DeletedImage) bool {
 				return over(registry.Deleted{Repository: repository, Tag: tag, Digest: d.GetDigest()})
 			})
 			if len(made.GetDeleted()) != len(t.GetDeleted()) {
-				s.putTag(snap, b, made)
+				s.PutTag(snap, b, made)
 			}
 		}
 		return nil

@@ -1,4 +1,4 @@
-package server
+package images
 
 import (
 	"bytes"
@@ -21,8 +21,8 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// writeRegistryError answers in the form that registry clients show to people.
-func writeRegistryError(w http.ResponseWriter, err error) {
+// WriteError answers in the form that registry clients show to people.
+func WriteError(w http.ResponseWriter, err error) {
 	st := status.Convert(core.StatusOf(err))
 	code := "UNKNOWN"
 	switch st.Code() {
@@ -39,14 +39,14 @@ func writeRegistryError(w http.ResponseWriter, err error) {
 	})
 }
 
-// registryHandler is the registry, of which other clients cannot delete what is
+// Handler is the registry, of which other clients cannot delete what is
 // used either.
-func (s *Server) registryHandler() http.Handler {
+func (s *Images) Handler() http.Handler {
 	next := s.registry.Handler()
 	return s.mirrored(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodDelete {
 			if err := s.checkUnused(r); err != nil {
-				writeRegistryError(w, err)
+				WriteError(w, err)
 				return
 			}
 		}
@@ -54,7 +54,7 @@ func (s *Server) registryHandler() http.Handler {
 	}))
 }
 
-func (s *Server) checkUnused(r *http.Request) error {
+func (s *Images) checkUnused(r *http.Request) error {
 	name, reference, isManifest := manifestOf(r)
 	if !isManifest {
 		if strings.Contains(r.URL.Path, "/blobs/") && !strings.Contains(r.URL.Path, "/blobs/uploads/") {
@@ -63,15 +63,15 @@ func (s *Server) checkUnused(r *http.Request) error {
 		return nil
 	}
 	snap := s.Store.Snapshot()
-	tag, digest := reference, digestIn(snap, name, reference)
-	if isDigest(reference) {
+	tag, digest := reference, DigestIn(snap, name, reference)
+	if IsDigest(reference) {
 		tag = ""
 	}
 	if digest == "" {
 		return nil
 	}
-	if users := imageUses(snap).of(name, tag, digest); len(users) > 0 {
-		return core.Refuse(codes.FailedPrecondition, "image %s is used by %s; remove what uses it first, or delete it all the same with: cloudless image rm --force", name, listed(users))
+	if users := UsesOf(snap).Of(name, tag, digest); len(users) > 0 {
+		return core.Refuse(codes.FailedPrecondition, "image %s is used by %s; remove what uses it first, or delete it all the same with: cloudless image rm --force", name, core.Listed(users))
 	}
 	return nil
 }
@@ -87,19 +87,19 @@ func manifestOf(r *http.Request) (repository, reference string, ok bool) {
 
 // serveLeading answers at the leader: what tags stand for by the state, all else
 // by the registry.
-func (s *Server) serveLeading(local http.Handler, w http.ResponseWriter, r *http.Request) {
+func (s *Images) serveLeading(local http.Handler, w http.ResponseWriter, r *http.Request) {
 	repository, reference, isManifest := manifestOf(r)
 	switch {
 	case !isManifest:
 		if strings.HasSuffix(r.URL.Path, "/tags/list") || strings.HasSuffix(r.URL.Path, "/_catalog") {
-			if _, err := s.readTags(r.Context()); err != nil {
-				writeRegistryError(w, err)
+			if _, err := s.ReadTags(r.Context()); err != nil {
+				WriteError(w, err)
 				return
 			}
 			s.followTags(r.Context()) // the registry lists its own
 		}
 		local.ServeHTTP(w, r)
-	case !isDigest(reference) && registry.CheckTag(repository, reference) != nil:
+	case !IsDigest(reference) && registry.CheckTag(repository, reference) != nil:
 		local.ServeHTTP(w, r) // it finds the words
 	case r.Method == http.MethodPut:
 		s.servePush(local, w, r, repository, reference)
@@ -112,15 +112,15 @@ func (s *Server) serveLeading(local http.Handler, w http.ResponseWriter, r *http
 
 // servePush stores the image by its digest, makes sure that a majority of the
 // servers has it, and has them agree on the tag, before the push is answered.
-func (s *Server) servePush(local http.Handler, w http.ResponseWriter, r *http.Request, repository, reference string) {
+func (s *Images) servePush(local http.Handler, w http.ResponseWriter, r *http.Request, repository, reference string) {
 	// The registry refuses what is longer.
 	body, err := io.ReadAll(io.LimitReader(r.Body, maxManifest+1))
 	if err != nil {
-		writeRegistryError(w, core.Refuse(codes.InvalidArgument, "the manifest could not be read: send it again"))
+		WriteError(w, core.Refuse(codes.InvalidArgument, "the manifest could not be read: send it again"))
 		return
 	}
 	tag, digest := "", reference
-	if !isDigest(reference) {
+	if !IsDigest(reference) {
 		tag, digest = reference, fmt.Sprintf("sha256:%x", sha256.Sum256(body))
 	}
 	held := &heldAnswer{header: http.Header{}, code: http.StatusOK}
@@ -129,7 +129,7 @@ func (s *Server) servePush(local http.Handler, w http.ResponseWriter, r *http.Re
 	local.ServeHTTP(held, put)
 	if held.code == http.StatusCreated {
 		if err := s.keepPushed(r.Context(), repository, tag, digest); err != nil {
-			writeRegistryError(w, err)
+			WriteError(w, err)
 			return
 		}
 	}
@@ -139,41 +139,41 @@ func (s *Server) servePush(local http.Handler, w http.ResponseWriter, r *http.Re
 // maxManifest is what a manifest may have in bytes.
 const maxManifest = 4 << 20
 
-func (s *Server) keepPushed(ctx context.Context, repository, tag, digest string) error {
+func (s *Images) keepPushed(ctx context.Context, repository, tag, digest string) error {
 	if err := s.registry.Reclaim(ctx, repository, digest); err != nil {
 		return err
 	}
 	if err := s.spread(ctx, []*v1.ImageCopy{{Repository: repository, Digest: digest}}, ""); err != nil || tag == "" {
 		return err
 	}
-	if _, err := s.readTags(ctx); err != nil { // before tags of older releases are known, none is set
+	if _, err := s.ReadTags(ctx); err != nil { // before tags of older releases are known, none is set
 		return err
 	}
-	return s.setTag(ctx, repository, tag, digest)
+	return s.SetTag(ctx, repository, tag, digest)
 }
 
 // serveDelete takes tags away. An image is not deleted by its digest for good
 // before that is agreed on.
-func (s *Server) serveDelete(local http.Handler, w http.ResponseWriter, r *http.Request, repository, reference string) {
-	snap, err := s.readTags(r.Context())
+func (s *Images) serveDelete(local http.Handler, w http.ResponseWriter, r *http.Request, repository, reference string) {
+	snap, err := s.ReadTags(r.Context())
 	if err == nil {
 		err = s.checkUnused(r)
 	}
 	if err != nil {
-		writeRegistryError(w, err)
+		WriteError(w, err)
 		return
 	}
-	if !isDigest(reference) && digestIn(snap, repository, reference) == "" {
+	if !IsDigest(reference) && DigestIn(snap, repository, reference) == "" {
 		writeUnknownManifest(w, reference)
 		return
 	}
-	if _, err := s.deleteTags(r.Context(), repository, reference, isDigest(reference), false); err != nil {
-		writeRegistryError(w, err)
+	if _, err := s.DeleteTags(r.Context(), repository, reference, IsDigest(reference), false); err != nil {
+		WriteError(w, err)
 		return
 	}
-	if isDigest(reference) {
+	if IsDigest(reference) {
 		if err := s.checkUnused(r); err != nil { // a workload was written before the deletion was agreed on
-			writeRegistryError(w, err)
+			WriteError(w, err)
 			return
 		}
 		local.ServeHTTP(w, r)
@@ -184,23 +184,23 @@ func (s *Server) serveDelete(local http.Handler, w http.ResponseWriter, r *http.
 
 // serveManifest reads by the digest that the state has for a tag, and gets what
 // is missing here from the other servers.
-func (s *Server) serveManifest(local http.Handler, w http.ResponseWriter, r *http.Request, repository, reference string) {
+func (s *Images) serveManifest(local http.Handler, w http.ResponseWriter, r *http.Request, repository, reference string) {
 	snap := s.Store.Snapshot()
-	if !isDigest(reference) {
+	if !IsDigest(reference) {
 		var err error
-		if snap, err = s.readTags(r.Context()); err != nil {
-			writeRegistryError(w, err)
+		if snap, err = s.ReadTags(r.Context()); err != nil {
+			WriteError(w, err)
 			return
 		}
 	}
-	digest := digestIn(snap, repository, reference)
+	digest := DigestIn(snap, repository, reference)
 	if digest == "" {
 		writeUnknownManifest(w, reference)
 		return
 	}
 	if s.promised(snap, repository, digest) {
-		if err := s.have(r.Context(), repository, digest); err != nil && !errors.Is(err, registry.ErrNotFound) {
-			writeRegistryError(w, err)
+		if err := s.Have(r.Context(), repository, digest); err != nil && !errors.Is(err, registry.ErrNotFound) {
+			WriteError(w, err)
 			return
 		}
 	}
@@ -208,9 +208,9 @@ func (s *Server) serveManifest(local http.Handler, w http.ResponseWriter, r *htt
 }
 
 // promised reports whether an image is missing here that the cluster keeps.
-func (s *Server) promised(snap *state.Snapshot, repository, digest string) bool {
+func (s *Images) promised(snap *state.Snapshot, repository, digest string) bool {
 	_, err := s.registry.Digest(s.stopping, repository, digest)
-	return errors.Is(err, registry.ErrNotFound) && s.keepImages(snap)(repository, digest)
+	return errors.Is(err, registry.ErrNotFound) && s.Keep(snap)(repository, digest)
 }
 
 // named is the request about a manifest by its digest.

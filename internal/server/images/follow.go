@@ -1,4 +1,4 @@
-package server
+package images
 
 import (
 	"context"
@@ -25,11 +25,11 @@ const mirrorPause = 15 * time.Second
 // MirrorImages lets every server have what the tags stand for and what revisions
 // are of, and no other tag, this one first, until ctx ends. It runs where the
 // leader is.
-func (s *Server) MirrorImages(ctx context.Context) error {
+func (s *Images) MirrorImages(ctx context.Context) error {
 	ticker := time.NewTicker(mirrorPause)
 	defer ticker.Stop()
 	for {
-		s.mirrorOnce(ctx)
+		s.MirrorOnce(ctx)
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -38,13 +38,13 @@ func (s *Server) MirrorImages(ctx context.Context) error {
 	}
 }
 
-func (s *Server) mirrorOnce(ctx context.Context) {
+func (s *Images) MirrorOnce(ctx context.Context) {
 	err := s.takeTags(ctx)
 	s.note(ctx, "the tags of images of older servers could not be taken over; trying again", "", nil, err)
 	if err != nil {
 		return // what no server has told of yet must not be dropped
 	}
-	err = s.forgetDeleted(ctx, func(registry.Deleted) bool { return false })
+	err = s.ForgetDeleted(ctx, func(registry.Deleted) bool { return false })
 	s.note(ctx, "deleted images could not be forgotten; trying again", "", nil, err)
 	s.followHere(ctx)
 	var all sync.WaitGroup
@@ -57,7 +57,7 @@ func (s *Server) mirrorOnce(ctx context.Context) {
 }
 
 // note logs what failed once, not in every round.
-func (s *Server) note(ctx context.Context, message, server string, image *v1.ImageCopy, err error) {
+func (s *Images) note(ctx context.Context, message, server string, image *v1.ImageCopy, err error) {
 	s.mirrors.mu.Lock()
 	defer s.mirrors.mu.Unlock()
 	key := message + " " + server + " " + image.GetRepository() + ":" + image.GetTag()
@@ -78,7 +78,7 @@ func (s *Server) note(ctx context.Context, message, server string, image *v1.Ima
 func copiesWanted(snap *state.Snapshot) []*v1.ImageCopy {
 	var all []*v1.ImageCopy
 	for t := range snap.Tags() {
-		if repository, tag := tagName(t); t.GetDigest() != "" {
+		if repository, tag := TagName(t); t.GetDigest() != "" {
 			all = append(all, &v1.ImageCopy{Repository: repository, Tag: tag, Digest: t.GetDigest()})
 		}
 	}
@@ -88,10 +88,10 @@ func copiesWanted(snap *state.Snapshot) []*v1.ImageCopy {
 // untaggedCopies are the images that no tag has to stand for: those that revisions
 // are of, because what runs them may have to be started elsewhere, or be gone back
 // to, and those that were deleted and can still be had back.
-func (s *Server) untaggedCopies(snap *state.Snapshot) []*v1.ImageCopy {
+func (s *Images) untaggedCopies(snap *state.Snapshot) []*v1.ImageCopy {
 	seen := map[string]bool{}
 	var all []*v1.ImageCopy
-	for _, d := range s.deletedIn(snap) {
+	for _, d := range s.DeletedIn(snap) {
 		if of := d.Repository + "@" + d.Digest; !seen[of] {
 			seen[of] = true
 			all = append(all, &v1.ImageCopy{Repository: d.Repository, Digest: d.Digest})
@@ -115,36 +115,36 @@ func (s *Server) untaggedCopies(snap *state.Snapshot) []*v1.ImageCopy {
 // followHere lets this server's registry have what the tags stand for and what is
 // needed without one. What only a server has that cannot be reached now comes in a
 // later round, or when somebody asks for it.
-func (s *Server) followHere(ctx context.Context) {
+func (s *Images) followHere(ctx context.Context) {
 	s.followTags(ctx)
 	snap := s.Store.Snapshot()
 	for _, image := range append(copiesWanted(snap), s.untaggedCopies(snap)...) {
 		if ctx.Err() != nil {
 			return
 		}
-		err := s.have(ctx, image.GetRepository(), image.GetDigest())
+		err := s.Have(ctx, image.GetRepository(), image.GetDigest())
 		s.note(ctx, "an image could not be had from any other server; trying again", "", image, err)
 	}
 }
 
 // followTags lets the tags of this server's registry be as the state has them.
-func (s *Server) followTags(ctx context.Context) {
+func (s *Images) followTags(ctx context.Context) {
 	have, err := s.registry.List(ctx)
 	if err != nil && ctx.Err() == nil {
 		s.Logger.WarnContext(ctx, "the tags of the registry cannot be listed", "error", err)
 	}
 	for _, repository := range have {
 		for _, tag := range repository.Tags {
-			s.settleTag(ctx, repository.Name, tag, false)
+			s.SettleTag(ctx, repository.Name, tag, false)
 		}
 	}
 	for _, image := range copiesWanted(s.Store.Snapshot()) {
-		s.settleTag(ctx, image.GetRepository(), image.GetTag(), false)
+		s.SettleTag(ctx, image.GetRepository(), image.GetTag(), false)
 	}
 }
 
-// have gets an image from another server unless it is here.
-func (s *Server) have(ctx context.Context, repository, digest string) error {
+// Have gets an image from another server unless it is here.
+func (s *Images) Have(ctx context.Context, repository, digest string) error {
 	_, missing := s.registry.Digest(ctx, repository, digest)
 	if !errors.Is(missing, registry.ErrNotFound) {
 		return missing
@@ -156,7 +156,7 @@ func (s *Server) have(ctx context.Context, repository, digest string) error {
 		}
 		_, err := s.peers.Ready(ctx, other.ID)
 		if err == nil {
-			err = s.copyFrom(ctx, other.ID, &v1.ImageCopy{Repository: repository, Digest: digest})
+			err = s.CopyFrom(ctx, other.ID, &v1.ImageCopy{Repository: repository, Digest: digest})
 		}
 		if err == nil {
 			return nil
@@ -173,7 +173,7 @@ func (s *Server) have(ctx context.Context, repository, digest string) error {
 
 // followThere brings another server what it lacks and takes from it what was
 // deleted. An image that fails, as on a full disk, holds up no other.
-func (s *Server) followThere(ctx context.Context, server string) {
+func (s *Images) followThere(ctx context.Context, server string) {
 	have, err := s.copiesAt(ctx, server)
 	if err != nil {
 		return // it is told when it is back
@@ -203,7 +203,7 @@ func (s *Server) followThere(ctx context.Context, server string) {
 
 // bringUntagged brings another server images without tags. It does not tell of
 // those, but says so if it has one already: each is offered once.
-func (s *Server) bringUntagged(ctx context.Context, server string, wanted []*v1.ImageCopy) {
+func (s *Images) bringUntagged(ctx context.Context, server string, wanted []*v1.ImageCopy) {
 	had := s.mirrors.offered(server)
 	has := map[string]bool{}
 	for _, image := range wanted {
@@ -224,7 +224,7 @@ func (s *Server) bringUntagged(ctx context.Context, server string, wanted []*v1.
 }
 
 // copiesAt are the tagged images that another server has.
-func (s *Server) copiesAt(ctx context.Context, server string) ([]*v1.ImageCopy, error) {
+func (s *Images) copiesAt(ctx context.Context, server string) ([]*v1.ImageCopy, error) {
 	conn, err := s.peers.Ready(ctx, server)
 	if err != nil {
 		return nil, err

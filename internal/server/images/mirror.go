@@ -1,4 +1,4 @@
-package server
+package images
 
 import (
 	"context"
@@ -35,7 +35,7 @@ import (
 // digest is served by any server that has it.
 
 // mirrored takes each request to a registry that can answer it.
-func (s *Server) mirrored(local http.Handler) http.Handler {
+func (s *Images) mirrored(local http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		leader, known := s.Consensus.Leader()
 		alone := len(s.Consensus.Servers()) < 2
@@ -122,14 +122,14 @@ func (w *unlessMissing) Write(data []byte) (int, error) {
 
 // passToLeader has the leader's registry answer, for the caller whom this server
 // has proved.
-func (s *Server) passToLeader(leader string, w http.ResponseWriter, r *http.Request) {
+func (s *Images) passToLeader(leader string, w http.ResponseWriter, r *http.Request) {
 	proxy := &httputil.ReverseProxy{
 		Rewrite: func(to *httputil.ProxyRequest) {
 			to.SetURL(&url.URL{Scheme: "https", Host: leader})
 			to.Out.Host = r.Host // uploads go on at the address that the client knows
 			auth.HandOn(to.Out.Header, core.Caller(r.Context()))
 		},
-		Transport:     untilAnswered{s.peerTransport(leader), s.router, leader},
+		Transport:     untilAnswered{s.Transport(leader), s.router, leader},
 		FlushInterval: -1,
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			s.Logger.WarnContext(r.Context(), "the leader's registry does not answer", "error", err)
@@ -155,14 +155,14 @@ func (t untilAnswered) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.RoundTripper.RoundTrip(r.WithContext(ctx))
 }
 
-// peerTransport reaches the HTTP side of another server, or of this one.
-func (s *Server) peerTransport(server string) *http.Transport {
+// Transport reaches the HTTP side of another server, or of this one.
+func (s *Images) Transport(server string) *http.Transport {
 	s.mirrors.mu.Lock()
 	defer s.mirrors.mu.Unlock()
 	if have := s.mirrors.transports[server]; have != nil {
 		return have
 	}
-	config := peers.TLS(s.PeerConfig(), server)
+	config := peers.TLS(s.peerConfig, server)
 	config.NextProtos = []string{"http/1.1"}
 	made := &http.Transport{
 		TLSClientConfig: config, MaxIdleConnsPerHost: 8, IdleConnTimeout: time.Minute,
@@ -191,7 +191,7 @@ func loopbackOf(address string) string {
 // majority of the voters has them all. The rest goes on without anybody waiting,
 // one image after the other at each server. One that is about to leave does not
 // count; none leaves if that is empty.
-func (s *Server) spread(ctx context.Context, images []*v1.ImageCopy, leaving string) error {
+func (s *Images) spread(ctx context.Context, images []*v1.ImageCopy, leaving string) error {
 	others := slices.DeleteFunc(s.Consensus.Servers(), func(o consensus.Server) bool { return o.ID == s.UID || o.ID == leaving })
 	voters := 1
 	results := make(chan error, len(others))
@@ -229,14 +229,14 @@ func (s *Server) spread(ctx context.Context, images []*v1.ImageCopy, leaving str
 		have, voters, errors.Join(failed...))
 }
 
-// spreadBefore returns when a majority of the servers that are left without one
+// SpreadBefore returns when a majority of the servers that are left without one
 // has every image that the cluster keeps: who has come in the place of others may
 // not have got them yet. What no server has any more cannot be waited for.
-func (s *Server) spreadBefore(ctx context.Context, leaving string) error {
+func (s *Images) SpreadBefore(ctx context.Context, leaving string) error {
 	snap := s.Store.Snapshot()
 	var here []*v1.ImageCopy
 	for _, image := range append(copiesWanted(snap), s.untaggedCopies(snap)...) {
-		err := s.have(ctx, image.GetRepository(), image.GetDigest())
+		err := s.Have(ctx, image.GetRepository(), image.GetDigest())
 		if errors.Is(err, registry.ErrNotFound) {
 			continue
 		}
@@ -249,7 +249,7 @@ func (s *Server) spreadBefore(ctx context.Context, leaving string) error {
 }
 
 // copyAll has another server copy images from this one.
-func (s *Server) copyAll(server string, images []*v1.ImageCopy) error {
+func (s *Images) copyAll(server string, images []*v1.ImageCopy) error {
 	for _, image := range images {
 		if err := s.copyTo(server, image); err != nil {
 			return err
@@ -262,8 +262,8 @@ func (s *Server) copyAll(server string, images []*v1.ImageCopy) error {
 const copyPatience = 10 * time.Minute
 
 // copyTo has another server copy an image from this one.
-func (s *Server) copyTo(server string, image *v1.ImageCopy) error {
-	ctx, cancel := context.WithTimeout(s.stopping, s.mirrors.patience)
+func (s *Images) copyTo(server string, image *v1.ImageCopy) error {
+	ctx, cancel := context.WithTimeout(s.stopping, s.Patience)
 	defer cancel()
 	conn, err := s.peers.Ready(ctx, server)
 	if err == nil {
@@ -275,12 +275,15 @@ func (s *Server) copyTo(server string, image *v1.ImageCopy) error {
 	return nil
 }
 
+// Copies is what servers ask of each other's registries by the PeerService.
+type Copies struct{ *Images }
+
 // CopyImage copies an image from the server that asks.
-func (s *peerService) CopyImage(ctx context.Context, request *v1.CopyImageRequest) (*v1.CopyImageResponse, error) {
-	return &v1.CopyImageResponse{}, s.copyFrom(ctx, core.Caller(ctx).ID.Name(), request.GetImage())
+func (s Copies) CopyImage(ctx context.Context, request *v1.CopyImageRequest) (*v1.CopyImageResponse, error) {
+	return &v1.CopyImageResponse{}, s.CopyFrom(ctx, core.Caller(ctx).ID.Name(), request.GetImage())
 }
 
-func (s *Server) copyFrom(ctx context.Context, server string, image *v1.ImageCopy) error {
+func (s *Images) CopyFrom(ctx context.Context, server string, image *v1.ImageCopy) error {
 	err := s.registry.Reclaim(ctx, image.GetRepository(), image.GetDigest())
 	if errors.Is(err, registry.ErrNotFound) {
 		err = s.fetchFrom(ctx, server, image)
@@ -293,19 +296,19 @@ func (s *Server) copyFrom(ctx context.Context, server string, image *v1.ImageCop
 
 // fetchFrom copies what an image consists of from another server's registry, which
 // may stand still and never answer.
-func (s *Server) fetchFrom(ctx context.Context, server string, image *v1.ImageCopy) error {
-	ctx, cancel := context.WithTimeout(ctx, s.mirrors.patience)
+func (s *Images) fetchFrom(ctx context.Context, server string, image *v1.ImageCopy) error {
+	ctx, cancel := context.WithTimeout(ctx, s.Patience)
 	defer cancel()
 	const host = "registry.cloudless.internal/"
 	from, err := name.NewDigest(host+image.GetRepository()+"@"+image.GetDigest(), name.StrictValidation)
 	if err != nil {
 		return core.Refuse(codes.InvalidArgument, "%s", err)
 	}
-	puller, err := remote.NewPuller(remote.WithTransport(copyTransport{s.peerTransport(server)}))
+	puller, err := remote.NewPuller(remote.WithTransport(copyTransport{s.Transport(server)}))
 	if err != nil {
 		return err
 	}
-	pusher, err := remote.NewPusher(remote.WithTransport(copyTransport{s.peerTransport(s.UID)}))
+	pusher, err := remote.NewPusher(remote.WithTransport(copyTransport{s.Transport(s.UID)}))
 	if err != nil {
 		return err
 	}
@@ -329,12 +332,12 @@ func (t copyTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // ListCopies lists the tagged images that are here.
-func (s *peerService) ListCopies(ctx context.Context, _ *v1.ListCopiesRequest) (*v1.ListCopiesResponse, error) {
+func (s Copies) ListCopies(ctx context.Context, _ *v1.ListCopiesRequest) (*v1.ListCopiesResponse, error) {
 	all, err := s.copies(ctx)
 	return &v1.ListCopiesResponse{Items: all}, err
 }
 
-func (s *Server) copies(ctx context.Context) ([]*v1.ImageCopy, error) {
+func (s *Images) copies(ctx context.Context) ([]*v1.ImageCopy, error) {
 	repositories, err := s.registry.List(ctx)
 	if err != nil {
 		return nil, err
@@ -356,7 +359,7 @@ func (s *Server) copies(ctx context.Context) ([]*v1.ImageCopy, error) {
 }
 
 // DropImage deletes an image here because it was deleted at the leader.
-func (s *peerService) DropImage(ctx context.Context, request *v1.DropImageRequest) (*v1.DropImageResponse, error) {
+func (s Copies) DropImage(ctx context.Context, request *v1.DropImageRequest) (*v1.DropImageResponse, error) {
 	_, err := s.registry.Delete(ctx, request.GetRepository(), request.GetReference(), request.GetNow())
 	if errors.Is(err, registry.ErrNotFound) {
 		err = nil
@@ -366,7 +369,7 @@ func (s *peerService) DropImage(ctx context.Context, request *v1.DropImageReques
 
 // dropEverywhere tells the other servers that an image was deleted. One that
 // does not hear of it is told again by the next round of mirroring.
-func (s *Server) dropEverywhere(ctx context.Context, repository, reference string, now bool) {
+func (s *Images) dropEverywhere(ctx context.Context, repository, reference string, now bool) {
 	for _, other := range s.Consensus.Servers() {
 		if other.ID == s.UID {
 			continue
@@ -377,7 +380,7 @@ func (s *Server) dropEverywhere(ctx context.Context, repository, reference strin
 	}
 }
 
-func (s *Server) dropAt(ctx context.Context, server, repository, reference string, now bool) error {
+func (s *Images) dropAt(ctx context.Context, server, repository, reference string, now bool) error {
 	conn, err := s.peers.Ready(ctx, server)
 	if err == nil {
 		_, err = v1.NewPeerServiceClient(conn).DropImage(ctx, &v1.DropImageRequest{Repository: repository, Reference: reference, Now: now})
@@ -387,7 +390,7 @@ func (s *Server) dropAt(ctx context.Context, server, repository, reference strin
 
 // reclaimEverywhere has no server take an image for one that goes, because it was
 // deleted under one of its tags: some may lack the others so far. It waits for none.
-func (s *Server) reclaimEverywhere(ctx context.Context, image *v1.ImageCopy) {
+func (s *Images) reclaimEverywhere(ctx context.Context, image *v1.ImageCopy) {
 	_ = s.registry.Reclaim(ctx, image.GetRepository(), image.GetDigest()) // it fails where it is not here
 	for _, other := range s.Consensus.Servers() {
 		if other.ID == s.UID {
@@ -405,7 +408,6 @@ func (s *Server) reclaimEverywhere(ctx context.Context, image *v1.ImageCopy) {
 type mirrors struct {
 	mu         sync.Mutex
 	transports map[string]*http.Transport
-	patience   time.Duration // with one image
 	work       sync.WaitGroup
 
 	taking   sync.Mutex // held while tags of older releases are taken over
@@ -450,3 +452,9 @@ func (m *mirrors) close() {
 		t.CloseIdleConnections()
 	}
 }
+
+// ForgetServer lets go of a server that was removed.
+func (s *Images) ForgetServer(server string) { s.mirrors.forget(server) }
+
+// Close waits for copies that are on their way; they end with the server.
+func (s *Images) Close() { s.mirrors.close() }
