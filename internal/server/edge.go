@@ -11,6 +11,7 @@ import (
 
 	"github.com/cloudless/cloudless/api"
 	"github.com/cloudless/cloudless/internal/server/auth"
+	"github.com/cloudless/cloudless/internal/server/gateway"
 	"github.com/cloudless/cloudless/internal/server/oneport"
 	"github.com/cloudless/cloudless/internal/server/relay"
 )
@@ -44,12 +45,12 @@ func newEdge(port *oneport.Port, guard *auth.Guard) *edge {
 		alive.Time, alive.Timeout = 30*time.Second, 20*time.Second
 		return grpc.NewServer(append(more,
 			grpc.KeepaliveParams(alive),
-			grpc.Creds(edgeCredentials{port.GRPCCredentials()}),
+			grpc.Creds(gateway.Credentials{TransportCredentials: port.GRPCCredentials()}),
 			grpc.ForceServerCodecV2(api.ServerCodec()),
 			grpc.UnaryInterceptor(guard.Unary),
 			grpc.StreamInterceptor(guard.Stream),
 			grpc.UnknownServiceHandler(auth.NoSuchMethod),
-			grpc.MaxRecvMsgSize(maxMessage),
+			grpc.MaxRecvMsgSize(gateway.MaxMessage),
 			grpc.ReadBufferSize(readBuffer),
 			grpc.InitialWindowSize(streamWindow),
 			grpc.InitialConnWindowSize(connWindow),

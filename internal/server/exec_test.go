@@ -278,14 +278,14 @@ func TestBrowserProvesItselfByASubprotocol(t *testing.T) {
 	c.create(c.as(core.RoleOperator), workload("web"))
 	dial := func(path, token string) (*websocket.Conn, *http.Response, error) {
 		return websocket.Dial(c.ctx, "https://cloudless"+path, &websocket.DialOptions{
-			HTTPClient: c.webWithoutHTTP2(), Subprotocols: []string{socketProtocol, "bearer." + token},
+			HTTPClient: c.webWithoutHTTP2(), Subprotocols: []string{"cloudless.v1", "bearer." + token},
 		})
 	}
 	const path = "/v1/namespaces/default/workloads/web:exec"
 	socket, answer, err := dial(path, c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleOperator}))
 	must(t, err)
 	defer func() { _ = socket.CloseNow() }()
-	if got := answer.Header.Get("Sec-WebSocket-Protocol"); got != socketProtocol {
+	if got := answer.Header.Get("Sec-WebSocket-Protocol"); got != "cloudless.v1" {
 		t.Errorf("the protocol that was taken is %q", got)
 	}
 	writeFrame(t, c.ctx, socket, execStart("", "cat"))

@@ -12,6 +12,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/server/core"
+	"github.com/cloudless/cloudless/internal/server/gateway"
 	"github.com/cloudless/cloudless/internal/server/oneport"
 )
 
@@ -181,7 +182,7 @@ func TestLargeFirstRequestIsNotCutOff(t *testing.T) {
 func TestRequestThatIsTooLongIsRefused(t *testing.T) {
 	c := newCluster(t)
 	token := c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleOperator})
-	body := `{"metadata":{"name":"web"},"spec":{"image":"` + strings.Repeat("x", maxMessage) + `"}}`
+	body := `{"metadata":{"name":"web"},"spec":{"image":"` + strings.Repeat("x", gateway.MaxMessage) + `"}}`
 	response, text := c.request(nil, http.MethodPost, "/v1/workloads", body, "Authorization", "Bearer "+token)
 	if response.StatusCode != http.StatusBadRequest || !strings.Contains(text, "more than the 8388608 that one may have") {
 		t.Errorf("a request of %d bytes: %s %.200s", len(body), response.Status, text)

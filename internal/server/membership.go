@@ -6,11 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"sync"
 	"time"
-
-	"google.golang.org/grpc/metadata"
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
@@ -148,30 +145,6 @@ func (s *Server) routeServer(c state.Change) {
 		one.markServers()
 		one.markTune() // signs of life are for those who have a choice
 	})
-}
-
-// gatewayMetadata is what the gateway says about a request: who was proved to
-// make it, and that an answer without the other servers will do.
-func gatewayMetadata(r *http.Request) metadata.MD {
-	md := callMetadata(r)
-	if r.Header.Get(relay.Consistency) == relay.Stale {
-		md.Set(relay.Consistency, relay.Stale)
-	}
-	return md
-}
-
-// withConsistency lets the wish be a parameter too, which the messages do not
-// have.
-func withConsistency(r *http.Request) *http.Request {
-	query := r.URL.Query()
-	if query.Get(relay.Consistency) != relay.Stale {
-		return r
-	}
-	r = r.Clone(r.Context())
-	query.Del(relay.Consistency)
-	r.URL.RawQuery = query.Encode()
-	r.Header.Set(relay.Consistency, relay.Stale)
-	return r
 }
 
 // markServers has the agent told where the servers are.

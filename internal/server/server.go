@@ -34,6 +34,8 @@ import (
 	"github.com/cloudless/cloudless/internal/server/relay"
 
 	"github.com/cloudless/cloudless/internal/server/images"
+
+	"github.com/cloudless/cloudless/internal/server/gateway"
 )
 
 // Nodes is told what the agents' sessions say. It must not block.
@@ -180,14 +182,11 @@ type Server struct {
 
 	grpc  *edge
 	http  *http.Server
-	inner *innerListener
+	inner *gateway.Inner
 	// stopping ends when the server does; every stream ends with it.
 	stopping context.Context
 	stop     context.CancelCauseFunc
 }
-
-// maxMessage is the longest request in bytes, by gRPC and by HTTP.
-const maxMessage = 8 << 20
 
 // What a caller may send before the other side has read it, on one stream and
 // on one connection. Fixed windows keep gRPC from measuring the connection with
@@ -238,7 +237,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		scrape:      o.Scrape,
 		metrics:     o.Metrics,
 		plans:       newPlans(),
-		inner:       newInnerListener(),
+		inner:       gateway.NewInner(),
 	}
 	s.stopping, s.stop = context.WithCancelCause(context.WithoutCancel(ctx))
 	s.observe(s.scrape)
@@ -260,7 +259,10 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		Metrics: s.metrics, Tracing: s.Tracing, Stopping: s.stopping,
 	}
 	s.grpc = s.newGRPC(guard)
-	handler, err := s.newHTTP()
+	handler, err := gateway.New(gateway.Options{
+		Auth: s.auth, Revoked: s.revoked, Metrics: s.metrics, Logger: s.Logger, Inner: s.inner, Stopping: s.stopping,
+		Registry: s.images.Handler(), RefuseRegistry: images.WriteError, Scrape: s.scrape.Handler(),
+	})
 	if err != nil {
 		return nil, errors.Join(err, s.port.Close())
 	}

@@ -1,4 +1,4 @@
-package server
+package gateway
 
 import (
 	"encoding/json"
@@ -13,20 +13,19 @@ import (
 	"github.com/cloudless/cloudless/api"
 	"github.com/cloudless/cloudless/internal/server/auth"
 	"github.com/cloudless/cloudless/internal/server/core"
-	"github.com/cloudless/cloudless/internal/server/images"
 	"github.com/cloudless/cloudless/internal/server/oneport"
 )
 
 // newHTTP is everything that is not gRPC: HTTP/JSON, the registry, metrics.
-func (s *Server) newHTTP() (http.Handler, error) {
-	gateway, err := s.newGateway()
+func (s *gateway) newHTTP() (http.Handler, error) {
+	calls, err := s.newCalls()
 	if err != nil {
 		return nil, err
 	}
 	known := http.NewServeMux()
-	known.Handle("/v1/", notTooLong(gateway))
-	known.Handle("/v2/", s.images.Handler())
-	known.Handle("GET /metrics", s.scrape.Handler())
+	known.Handle("/v1/", notTooLong(calls))
+	known.Handle("/v2/", s.registry)
+	known.Handle("GET /metrics", s.scrape)
 	known.HandleFunc("GET /openapi.json", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write(api.OpenAPI)
@@ -47,25 +46,25 @@ const maxUnread = 64 << 20
 
 // notTooLong refuses what is longer than a message may be.
 func notTooLong(next http.Handler) http.Handler {
-	limited := http.MaxBytesHandler(next, maxMessage)
+	limited := http.MaxBytesHandler(next, MaxMessage)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.ContentLength <= maxMessage {
+		if r.ContentLength <= MaxMessage {
 			limited.ServeHTTP(w, r)
 			return
 		}
 		// Who is still sending when the connection is closed may never see the answer.
 		_, _ = io.CopyN(io.Discard, r.Body, maxUnread)
-		writeError(w, core.StatusOf(core.Refuse(codes.InvalidArgument, "the request has %d bytes, more than the %d that one may have", r.ContentLength, maxMessage)))
+		writeError(w, core.StatusOf(core.Refuse(codes.InvalidArgument, "the request has %d bytes, more than the %d that one may have", r.ContentLength, MaxMessage)))
 	})
 }
 
 // identified lets nobody pass who has not proved an identity.
-func (s *Server) identified(next http.Handler) http.Handler {
+func (s *gateway) identified(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		registry := r.URL.Path == "/v2" || strings.HasPrefix(r.URL.Path, "/v2/")
 		writeError := writeError
 		if registry {
-			writeError = images.WriteError
+			writeError = s.refuseRegistry
 		}
 		p, err := s.auth.ProveRequest(r, "")
 		if err != nil {

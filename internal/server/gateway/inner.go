@@ -1,4 +1,4 @@
-package server
+package gateway
 
 import (
 	"context"
@@ -18,11 +18,13 @@ import (
 
 type innerConn struct{ net.Conn }
 
-type innerListener struct{ *bufconn.Listener }
+// Inner is the way of the gateway to the gRPC server.
+type Inner struct{ *bufconn.Listener }
 
-func newInnerListener() *innerListener { return &innerListener{bufconn.Listen(256 << 10)} }
+// NewInner is a listener for the gRPC server.
+func NewInner() *Inner { return &Inner{bufconn.Listen(256 << 10)} }
 
-func (l *innerListener) Accept() (net.Conn, error) {
+func (l *Inner) Accept() (net.Conn, error) {
 	conn, err := l.Listener.Accept()
 	if err != nil {
 		return nil, net.ErrClosed
@@ -30,7 +32,7 @@ func (l *innerListener) Accept() (net.Conn, error) {
 	return innerConn{conn}, nil
 }
 
-func (l *innerListener) dial() (*grpc.ClientConn, error) {
+func (l *Inner) dial() (*grpc.ClientConn, error) {
 	return grpc.NewClient("passthrough:///inner",
 		grpc.WithTransportCredentials(insecure.NewCredentials()), // memory of this process
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }),
@@ -38,18 +40,18 @@ func (l *innerListener) dial() (*grpc.ClientConn, error) {
 	)
 }
 
-// edgeCredentials accept connections of the port and of the gateway.
-type edgeCredentials struct {
+// Credentials accept connections of the port and of the gateway.
+type Credentials struct {
 	credentials.TransportCredentials
 }
 
-func (c edgeCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+func (c Credentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	if inner, ok := raw.(innerConn); ok {
 		return inner, auth.InnerAuth{CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}}, nil
 	}
 	return c.TransportCredentials.ServerHandshake(raw)
 }
 
-func (c edgeCredentials) Clone() credentials.TransportCredentials {
-	return edgeCredentials{c.TransportCredentials.Clone()}
+func (c Credentials) Clone() credentials.TransportCredentials {
+	return Credentials{c.TransportCredentials.Clone()}
 }

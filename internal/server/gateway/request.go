@@ -1,4 +1,4 @@
-package server
+package gateway
 
 import (
 	"net/http"
@@ -9,6 +9,7 @@ import (
 
 	"github.com/cloudless/cloudless/internal/server/auth"
 	"github.com/cloudless/cloudless/internal/server/core"
+	"github.com/cloudless/cloudless/internal/server/relay"
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
@@ -25,7 +26,7 @@ func callMetadata(r *http.Request) metadata.MD {
 
 // requested gives every HTTP request an id, which comes back with the answer,
 // and counts and logs it.
-func (s *Server) requested(next http.Handler) http.Handler {
+func (s *gateway) requested(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		started := time.Now()
 		ctx, id := telemetry.WithRequestID(r.Context(), r.Header.Get(telemetry.RequestIDHeader))
@@ -33,7 +34,7 @@ func (s *Server) requested(next http.Handler) http.Handler {
 		answer := &countedAnswer{ResponseWriter: w, code: http.StatusOK}
 		defer func() {
 			s.metrics.Requested(route(r.URL.Path), answer.code)
-			s.Logger.DebugContext(ctx, "http request", "verb", r.Method, "path", r.URL.Path, "code", answer.code, "took", time.Since(started))
+			s.logger.DebugContext(ctx, "http request", "verb", r.Method, "path", r.URL.Path, "code", answer.code, "took", time.Since(started))
 		}()
 		next.ServeHTTP(answer, r.WithContext(ctx))
 	})
@@ -78,3 +79,27 @@ func (a *countedAnswer) Write(data []byte) (int, error) {
 func (a *countedAnswer) Flush() { _ = http.NewResponseController(a.ResponseWriter).Flush() }
 
 func (a *countedAnswer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
+
+// gatewayMetadata is what the gateway says about a request: who was proved to
+// make it, and that an answer without the other servers will do.
+func gatewayMetadata(r *http.Request) metadata.MD {
+	md := callMetadata(r)
+	if r.Header.Get(relay.Consistency) == relay.Stale {
+		md.Set(relay.Consistency, relay.Stale)
+	}
+	return md
+}
+
+// withConsistency lets the wish be a parameter too, which the messages do not
+// have.
+func withConsistency(r *http.Request) *http.Request {
+	query := r.URL.Query()
+	if query.Get(relay.Consistency) != relay.Stale {
+		return r
+	}
+	r = r.Clone(r.Context())
+	query.Del(relay.Consistency)
+	r.URL.RawQuery = query.Encode()
+	r.Header.Set(relay.Consistency, relay.Stale)
+	return r
+}

@@ -1,4 +1,4 @@
-package server
+package gateway
 
 import (
 	"context"
@@ -14,9 +14,9 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
-// newGateway turns HTTP/JSON into gRPC calls over the inner listener. Streams
+// newCalls turns HTTP/JSON into gRPC calls over the inner listener. Streams
 // are JSON lines; exec is a WebSocket.
-func (s *Server) newGateway() (http.Handler, error) {
+func (s *gateway) newCalls() (http.Handler, error) {
 	conn, err := s.inner.dial()
 	if err != nil {
 		return nil, err
