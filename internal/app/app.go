@@ -9,6 +9,8 @@ import (
 	"github.com/cloudless/cloudless/internal/cli/local"
 	"github.com/cloudless/cloudless/internal/consensus"
 	"github.com/cloudless/cloudless/internal/control/cron"
+	"github.com/cloudless/cloudless/internal/control/gossipkey"
+	"github.com/cloudless/cloudless/internal/control/images"
 	"github.com/cloudless/cloudless/internal/control/replicas"
 	"github.com/cloudless/cloudless/internal/control/retention"
 	"github.com/cloudless/cloudless/internal/control/servers"
@@ -59,6 +61,8 @@ func (p *controlPlane) leaderParts() []part {
 	serverLoop := servers.Loop{
 		Store: p.store, Proposer: p.consensus, Self: p.peers.Self, Term: p.consensus.Stats().Term, Seen: p.peers.Seen, Wake: p.peers.Changed(),
 	}
+	keyLoop := gossipkey.Loop{Proposer: p.server, Cluster: p.ca.Trust().Cluster(), Sealer: p.sealer}
+	imageLoop := images.Loop{Store: p.store, Consensus: p.consensus, Images: p.server.Images(), Logger: p.logger}
 	pilot := consensus.PilotOptions{
 		Voters:  func() int { return spec.VotersOf(p.store.Snapshot().Cluster().GetSpec()) },
 		Members: p.peers.Members, Progress: p.server.Progress,
@@ -69,8 +73,8 @@ func (p *controlPlane) leaderParts() []part {
 		cronLoop.Run,    // starts the jobs of crons
 		serverLoop.Run,  // records the servers
 		func(ctx context.Context) error { return p.consensus.Pilot(ctx, pilot) }, // decides which servers vote
-		p.server.EnsureGossipKey,
-		p.server.Images().MirrorImages, // copies images to every server
+		keyLoop.Run,   // gives the gossip a key
+		imageLoop.Run, // copies images to every server
 		func(ctx context.Context) error { return retention.Run(ctx, p.store, p.consensus) }, // deletes what is old
 	}
 }

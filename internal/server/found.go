@@ -10,6 +10,7 @@ import (
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/consensus"
+	"github.com/cloudless/cloudless/internal/control/gossipkey"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/ipam"
 	"github.com/cloudless/cloudless/internal/server/images"
@@ -74,7 +75,7 @@ func found(ctx context.Context, c *consensus.Consensus, sealer *identity.Sealer,
 	if err != nil {
 		return err
 	}
-	gossipKey, err := newGossipKey(id, sealer)
+	gossipKey, err := gossipkey.New(id, sealer)
 	if err != nil {
 		return err
 	}

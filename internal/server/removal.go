@@ -10,6 +10,7 @@ import (
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/control/gossipkey"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -72,7 +73,7 @@ func (s *Server) RevokeOthers(ctx context.Context) (names []string, err error) {
 			return nil
 		}
 		beginEpoch(snap, b)
-		return s.rotateGossipKey(snap, b)
+		return gossipkey.Rotate(s.ca.Trust().Cluster(), s.sealer, snap, b)
 	})
 	return names, err
 }

@@ -15,6 +15,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/consensus"
+	"github.com/cloudless/cloudless/internal/control/gossipkey"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/images"
 	"github.com/cloudless/cloudless/internal/server/relay"
@@ -216,7 +217,7 @@ func (s *serverService) DeleteServer(ctx context.Context, request *v1.DeleteServ
 		if event, err = s.revoke(ctx, b, removed, "it is no server of this cluster any more"); err != nil {
 			return err
 		}
-		return s.rotateGossipKey(snap, b)
+		return gossipkey.Rotate(s.ca.Trust().Cluster(), s.sealer, snap, b)
 	})
 	if err != nil {
 		return nil, err

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	mirroring "github.com/cloudless/cloudless/internal/control/images"
+
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/v1/random"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
@@ -241,7 +243,7 @@ func TestAnImageStaysWhereAnotherTagStandsForIt(t *testing.T) {
 	leader, follower := pair(t)
 	admin := leader.dial(nil, leader.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleAdmin}))
 	digest := leader.push("web:1")
-	leader.images.MirrorOnce(leader.ctx)
+	(&mirroring.Loop{Store: leader.Store, Consensus: leader.Consensus, Images: leader.images, Logger: leader.Logger}).Round(leader.ctx)
 	must(t, leader.images.SetTag(leader.ctx, "web", "2", digest))
 	_, err := admin.DeleteImage(leader.ctx, &v1.DeleteImageRequest{Name: "web:1", Now: true})
 	must(t, err)

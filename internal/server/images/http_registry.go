@@ -96,7 +96,7 @@ func (s *Images) serveLeading(local http.Handler, w http.ResponseWriter, r *http
 				WriteError(w, err)
 				return
 			}
-			s.followTags(r.Context()) // the registry lists its own
+			s.FollowTags(r.Context()) // the registry lists its own
 		}
 		local.ServeHTTP(w, r)
 	case !IsDigest(reference) && registry.CheckTag(repository, reference) != nil:

@@ -23,6 +23,7 @@ import (
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 	"github.com/cloudless/cloudless/internal/suggest"
+	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
 // Images are those of one server.
@@ -38,6 +39,7 @@ type Images struct {
 	address    string
 	stopping   context.Context
 	mirrors    mirrors
+	failures   telemetry.Failures
 	// Patience bounds the copying of one image from one server to another.
 	Patience time.Duration
 }

@@ -235,7 +235,7 @@ func (s *Images) spread(ctx context.Context, images []*v1.ImageCopy, leaving str
 func (s *Images) SpreadBefore(ctx context.Context, leaving string) error {
 	snap := s.Store.Snapshot()
 	var here []*v1.ImageCopy
-	for _, image := range append(copiesWanted(snap), s.untaggedCopies(snap)...) {
+	for _, image := range append(s.Tagged(snap), s.Untagged(snap)...) {
 		err := s.Have(ctx, image.GetRepository(), image.GetDigest())
 		if errors.Is(err, registry.ErrNotFound) {
 			continue
@@ -251,7 +251,7 @@ func (s *Images) SpreadBefore(ctx context.Context, leaving string) error {
 // copyAll has another server copy images from this one.
 func (s *Images) copyAll(server string, images []*v1.ImageCopy) error {
 	for _, image := range images {
-		if err := s.copyTo(server, image); err != nil {
+		if err := s.CopyTo(server, image); err != nil {
 			return err
 		}
 	}
@@ -261,8 +261,8 @@ func (s *Images) copyAll(server string, images []*v1.ImageCopy) error {
 // copyPatience bounds the copying of one image from one server to another.
 const copyPatience = 10 * time.Minute
 
-// copyTo has another server copy an image from this one.
-func (s *Images) copyTo(server string, image *v1.ImageCopy) error {
+// CopyTo has another server copy an image from this one.
+func (s *Images) CopyTo(server string, image *v1.ImageCopy) error {
 	ctx, cancel := context.WithTimeout(s.stopping, s.Patience)
 	defer cancel()
 	conn, err := s.peers.Ready(ctx, server)
@@ -374,13 +374,14 @@ func (s *Images) dropEverywhere(ctx context.Context, repository, reference strin
 		if other.ID == s.UID {
 			continue
 		}
-		if err := s.dropAt(ctx, other.ID, repository, reference, now); err != nil {
+		if err := s.DropAt(ctx, other.ID, repository, reference, now); err != nil {
 			s.Logger.InfoContext(ctx, "a server will hear later that an image was deleted", "server", other.ID, "image", repository, "error", err)
 		}
 	}
 }
 
-func (s *Images) dropAt(ctx context.Context, server, repository, reference string, now bool) error {
+// DropAt has another server delete an image.
+func (s *Images) DropAt(ctx context.Context, server, repository, reference string, now bool) error {
 	conn, err := s.peers.Ready(ctx, server)
 	if err == nil {
 		_, err = v1.NewPeerServiceClient(conn).DropImage(ctx, &v1.DropImageRequest{Repository: repository, Reference: reference, Now: now})
@@ -397,7 +398,7 @@ func (s *Images) reclaimEverywhere(ctx context.Context, image *v1.ImageCopy) {
 			continue
 		}
 		s.mirrors.work.Go(func() {
-			if err := s.copyTo(other.ID, image); err != nil {
+			if err := s.CopyTo(other.ID, image); err != nil {
 				s.Logger.InfoContext(ctx, "a server will hear later that an image has another tag", "server", other.ID, "error", err)
 			}
 		})
@@ -412,24 +413,6 @@ type mirrors struct {
 
 	taking   sync.Mutex // held while tags of older releases are taken over
 	settling sync.Mutex // held while a tag is made to follow the state
-
-	failing map[string]string          // what could not be copied and why, guarded by mu
-	revised map[string]map[string]bool // images without tags that a server has, by its uid, guarded by mu
-}
-
-func (m *mirrors) offered(server string) map[string]bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.revised[server]
-}
-
-func (m *mirrors) offer(server string, has map[string]bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.revised == nil {
-		m.revised = map[string]map[string]bool{}
-	}
-	m.revised[server] = has
 }
 
 // forget lets go of a server that was removed.
@@ -440,7 +423,6 @@ func (m *mirrors) forget(server string) {
 		t.CloseIdleConnections()
 	}
 	delete(m.transports, server)
-	delete(m.revised, server)
 }
 
 // close waits for copies that are on their way; they end with the server.

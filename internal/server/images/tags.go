@@ -32,7 +32,7 @@ func (s *Images) ReadTags(ctx context.Context) (*state.Snapshot, error) {
 	if err != nil || tagsTaken(snap) || consensus.IsStale(ctx) {
 		return snap, err
 	}
-	if err := s.takeTags(ctx); err != nil {
+	if err := s.TakeTags(ctx); err != nil {
 		return nil, err
 	}
 	return s.Consensus.Read(ctx)
@@ -47,10 +47,10 @@ func AllTagsTaken() *statev1.Tag {
 	return &statev1.Tag{Metadata: &v1.Metadata{Uid: state.TagUID("", "")}}
 }
 
-// takeTags takes over the tags that are in registries and that the state does
+// TakeTags takes over the tags that are in registries and that the state does
 // not know. A majority of the servers has everything that was acknowledged, so
 // that many are asked; where they differ, it is as this server has it.
-func (s *Images) takeTags(ctx context.Context) error {
+func (s *Images) TakeTags(ctx context.Context) error {
 	s.mirrors.taking.Lock()
 	defer s.mirrors.taking.Unlock()
 	if tagsTaken(s.Store.Snapshot()) {
@@ -69,7 +69,7 @@ func (s *Images) takeTags(ctx context.Context) error {
 			heard++
 			continue
 		}
-		items, err := s.copiesAt(ctx, server.ID)
+		items, err := s.CopiesAt(ctx, server.ID)
 		if err != nil {
 			continue
 		}
@@ -269,7 +269,7 @@ func tagsNamed(snap *state.Snapshot, repository, ref string) []string {
 // error is only logged.
 func (s *Images) SettleTag(ctx context.Context, repository, tag string, now bool) {
 	err := s.followTag(ctx, repository, tag, now)
-	s.note(ctx, "a tag of the registry does not follow; trying again", s.UID, &v1.ImageCopy{Repository: repository, Tag: tag}, err)
+	s.failures.Note(ctx, s.Logger, "a tag of the registry does not follow; trying again", err, "image", repository, "tag", tag)
 }
 
 func (s *Images) followTag(ctx context.Context, repository, tag string, now bool) error {
