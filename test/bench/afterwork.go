@@ -11,8 +11,8 @@ const (
 	workRest     = 2 * time.Minute // after the last replica is gone
 )
 
-// measureAfterWork looks at one process before and after it has run replicas. The
-// floor is what it had before, so that both numbers are of the same run.
+// measureAfterWork measures the memory of one process before and after it has run replicas.
+// The floor is the memory before, so that both numbers are from the same run.
 func measureAfterWork(ctx context.Context, l *lab) (result, error) {
 	c, err := l.newCloud(ctx, "after-work")
 	if err != nil {
@@ -66,7 +66,7 @@ func (c *cloud) comeAndGo(ctx context.Context, pid int) (during memory, err erro
 	return during, removeWorkload(ctx, api, "work")
 }
 
-// memory is what a process has of the machine's, in MB.
+// memory is a process's memory in MB.
 type memory struct{ resident, own float64 }
 
 func memoryOf(pid int) (m memory, err error) {

@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 )
 
-// measureBinary takes the larger of the binaries that make build-all makes.
+// measureBinary takes the larger of the binaries of make build-all.
 func measureBinary(_ context.Context, l *lab) (result, error) {
 	var r result
 	for _, arch := range []string{"amd64", "arm64"} {

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bareBridge is the network work of a replica done by hand: a namespace bound
-// to a file, a veth pair into it, one address of each family, default routes.
+// bareBridge does the network work of a replica by hand: a namespace bound to a file, a
+// veth pair into it, one address of each family, default routes.
 type bareBridge struct {
 	dir  string
 	link *netlink.Bridge
@@ -25,7 +25,7 @@ type bareBridge struct {
 
 var (
 	bare4 = netip.MustParsePrefix("198.18.0.1/24")
-	bare6 = netip.MustParsePrefix("2001:2::1/64") // set aside for benchmarks, too
+	bare6 = netip.MustParsePrefix("2001:2::1/64") // reserved for benchmarks, too
 )
 
 func newBareBridge(dir string) (*bareBridge, error) {
@@ -50,7 +50,7 @@ func (b *bareBridge) close() error { return netlink.LinkDel(b.link) }
 
 func (b *bareBridge) path(i int) string { return filepath.Join(b.dir, strconv.Itoa(i)) }
 
-// join makes a namespace on the bridge and returns its path.
+// join creates a namespace on the bridge and returns its path.
 func (b *bareBridge) join(i int) (string, error) {
 	space, err := bindNamespace(b.path(i))
 	if err != nil {
@@ -105,12 +105,12 @@ func (b *bareBridge) configure(in *netlink.Handle, i int) error {
 	return nil
 }
 
-// leave takes a namespace away, and the pair with it.
+// leave removes a namespace, and the pair with it.
 func (b *bareBridge) leave(i int) error {
 	return errors.Join(unix.Unmount(b.path(i), unix.MNT_DETACH), os.Remove(b.path(i)))
 }
 
-// bindNamespace makes a network namespace that lasts as long as its file.
+// bindNamespace creates a network namespace that lasts as long as its file.
 func bindNamespace(path string) (netns.NsHandle, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -18,15 +18,15 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
-// crowd is how large the two-million challenge is.
+// crowd is the size of the two-million challenge.
 type crowd struct {
 	nodes, workloads, replicas int
-	// heartbeat is how often nodes report; as usual if empty. On a machine that others use too, a run takes long, and
-	// with the usual ones it would be of little but heartbeats.
+	// heartbeat is how often nodes report; the default if empty. On a shared machine a run takes long, and with the
+	// default interval it would measure little but heartbeats.
 	heartbeat string
 }
 
-// theCrowd is the challenge itself; smaller ones are for trying things out.
+// theCrowd is the challenge itself; smaller ones are for experiments.
 var theCrowd = crowd{nodes: 6100, workloads: 1000, replicas: 2_000_000}
 
 func (c *crowd) flags(flags *flag.FlagSet) {
@@ -46,8 +46,7 @@ func (c *crowd) check() error {
 // of is how many replicas the i-th workload has.
 func (c *crowd) of(i int) int { return (i+1)*c.replicas/c.workloads - i*c.replicas/c.workloads }
 
-// crowdMeasurements are of one run, which takes minutes and most of a machine, so they are only measured when they are
-// named.
+// crowdMeasurements come from one run, which takes minutes and most of a machine, so they are measured only if named.
 var crowdMeasurements = []measurement{
 	{
 		name: "c2m_seconds", unit: "s", measure: measureCrowd("seconds", (*crowdRun).time), target: atMost(180),
@@ -66,7 +65,7 @@ var crowdMeasurements = []measurement{
 	},
 }
 
-// crowdRun is what one run found.
+// crowdRun is the result of one run.
 type crowdRun struct {
 	crowd
 	began                time.Time
@@ -80,7 +79,7 @@ type crowdRun struct {
 	plot, late           string
 }
 
-// measureCrowd has one part of what a run found. A run of another size than the challenge has other names.
+// measureCrowd reports one part of a run's result. A run of another size than the challenge has other names.
 func measureCrowd(part string, found func(*crowdRun) result) func(context.Context, *lab) (result, error) {
 	return func(ctx context.Context, l *lab) (result, error) {
 		if l.crowded == nil {
@@ -99,7 +98,7 @@ func measureCrowd(part string, found func(*crowdRun) result) func(context.Contex
 	}
 }
 
-// about is what was placed where.
+// about says what was placed where.
 func (c *crowd) about() string {
 	text := fmt.Sprintf("%d replicas in %d workloads on %d simulated nodes", c.replicas, c.workloads, c.nodes)
 	if c.heartbeat != "" {
@@ -142,7 +141,7 @@ func (r *crowdRun) stall() result {
 	return result{value: during.quantile(1), floor: otherwise.quantile(1), notes: notes}
 }
 
-// gather makes a cluster of one server and the nodes, and has it place the replicas.
+// gather creates a cluster of one server and the nodes, and lets it place the replicas.
 func (l *lab) gather(ctx context.Context, size crowd) (_ *crowdRun, err error) {
 	c, err := l.newServer(ctx, "c2m")
 	if err != nil {
@@ -183,7 +182,7 @@ func (l *lab) gather(ctx context.Context, size crowd) (_ *crowdRun, err error) {
 	return r, r.draw()
 }
 
-// newServer starts a server alone. Its close leaves nothing behind.
+// newServer starts a lone server. Its close leaves nothing behind.
 func (l *lab) newServer(ctx context.Context, name string) (*cloud, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -200,7 +199,7 @@ func (l *lab) newServer(ctx context.Context, name string) (*cloud, error) {
 	return c, nil
 }
 
-// ready waits until all nodes are.
+// ready waits until all nodes are ready.
 func (f *fleetProcess) ready(ctx context.Context, conn *grpc.ClientConn) error {
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
@@ -257,7 +256,7 @@ func (r *crowdRun) run(ctx context.Context, c *cloud, conns []*grpc.ClientConn, 
 	return nil
 }
 
-// cpuOf is what each process has used so far, in seconds.
+// cpuOf is the CPU time of each process so far, in seconds.
 func cpuOf(pids ...int) ([]float64, error) {
 	all := make([]float64, len(pids))
 	for i, pid := range pids {
@@ -270,7 +269,7 @@ func cpuOf(pids ...int) ([]float64, error) {
 	return all, nil
 }
 
-// sizeOf is how much the files of a folder take.
+// sizeOf is the size of a folder's files.
 func sizeOf(dir string) (bytes int64) {
 	_ = filepath.WalkDir(dir, func(_ string, entry os.DirEntry, err error) error {
 		if err != nil {
@@ -284,14 +283,13 @@ func sizeOf(dir string) (bytes int64) {
 	return bytes
 }
 
-// crowdLook is how often it is looked how far the cluster has come, crowdLine how often that is said where a line
-// cannot be replaced by the next.
+// crowdLook is how often progress is checked, crowdLine how often it is printed if lines cannot be overwritten.
 const (
 	crowdLook = 2 * time.Second
 	crowdLine = 5
 )
 
-// follow says how far the cluster has come until it is done.
+// follow reports the progress of the cluster until it is done.
 func (r *crowdRun) follow(ctx context.Context, l *lab, conn *grpc.ClientConn, f *fleetProcess) error {
 	seen := &census{api: v1.NewWorkloadServiceClient(conn), size: r.crowd}
 	live := false
@@ -330,8 +328,8 @@ func (r *crowdRun) follow(ctx context.Context, l *lab, conn *grpc.ClientConn, f 
 	}
 }
 
-// crowdMoment is how far the cluster had come: replicas that are placed, that nodes have said to run, and that the API
-// shows running.
+// crowdMoment is the progress at a moment: replicas that are placed, that nodes have reported as running, and that the
+// API shows as running.
 type crowdMoment struct {
 	at                    time.Duration
 	placed, told, running int

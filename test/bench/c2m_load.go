@@ -48,7 +48,7 @@ func crowdWorkload(i, replicas int, image string) *v1.Workload {
 	return w
 }
 
-// submit creates all workloads through the API, about in their order.
+// submit creates all workloads through the API, roughly in order.
 func (r *crowdRun) submit(ctx context.Context, conn *grpc.ClientConn, image string) error {
 	api := v1.NewWorkloadServiceClient(conn)
 	var next atomic.Int64
@@ -66,8 +66,8 @@ func (r *crowdRun) submit(ctx context.Context, conn *grpc.ClientConn, image stri
 	return g.Wait()
 }
 
-// census counts replicas through the API. To count millions each time would be most of what it measures: workloads
-// come to their end about in the order of their names, so it looks at those where something is happening.
+// census counts replicas through the API. Counting millions each time would dominate the measurement: workloads finish
+// roughly in the order of their names, so it reads only those where something happens.
 type census struct {
 	api   v1.WorkloadServiceClient
 	size  crowd
@@ -82,7 +82,7 @@ type censusPage struct {
 
 const (
 	censusSize  = 20 // workloads on a page
-	censusPages = 2  // that are read at a time which are not done
+	censusPages = 2  // unfinished ones that are read at a time
 )
 
 // look returns how many replicas are placed and how many run.
@@ -117,7 +117,7 @@ func (c *census) look(ctx context.Context) (placed, running int, err error) {
 	return placed, running, nil
 }
 
-// read counts one page anew.
+// read counts one page again.
 func (c *census) read(ctx context.Context, i int) (next string, err error) {
 	answer, err := c.api.ListWorkloads(ctx, &v1.ListWorkloadsRequest{Page: &v1.Page{Size: censusSize, Token: c.pages[i].token}})
 	if err != nil {
@@ -137,24 +137,24 @@ func (c *census) read(ctx context.Context, i int) (next string, err error) {
 	return answer.GetNext(), nil
 }
 
-// smallWrite is when a small change was asked for and when it was acknowledged, and for how long a core was taken from
-// this machine meanwhile.
+// smallWrite is when a small change was requested and acknowledged, and how long a core was stolen from this machine
+// meanwhile.
 type smallWrite struct {
 	span
 	stolen time.Duration
 }
 
-// took is how long it took by the clock.
+// took is its duration on the clock.
 func (w smallWrite) took() time.Duration { return w.end.Sub(w.begin) }
 
 type span struct{ begin, end time.Time }
 
 func (s span) overlaps(o span) bool { return s.begin.Before(o.end) && o.begin.Before(s.end) }
 
-// smallPause is how long a client waits between two small writes.
+// smallPause is the pause between two small writes.
 const smallPause = 25 * time.Millisecond
 
-// writeSteadily changes a label of one workload, again and again, until ctx ends.
+// writeSteadily changes a label of one workload repeatedly, until ctx ends.
 func writeSteadily(ctx context.Context, conn *grpc.ClientConn, image string) ([]smallWrite, error) {
 	api := v1.NewWorkloadServiceClient(conn)
 	w, err := api.CreateWorkload(ctx, &v1.CreateWorkloadRequest{Workload: workload("steady", image, 0)})
@@ -190,10 +190,10 @@ func writeSteadily(ctx context.Context, conn *grpc.ClientConn, image string) ([]
 	}
 }
 
-// snapshotLook is how often it is looked whether a snapshot is being written.
+// snapshotLook is the polling interval for snapshots.
 const snapshotLook = 10 * time.Millisecond
 
-// watchSnapshots notes when snapshots are written into a folder, until ctx ends: while one is, its name says so.
+// watchSnapshots records when snapshots are written into a folder, until ctx ends: while one is, its name says so.
 func watchSnapshots(ctx context.Context, dir string) ([]span, error) {
 	var all []span
 	writing := false
@@ -220,7 +220,7 @@ func watchSnapshots(ctx context.Context, dir string) ([]span, error) {
 	}
 }
 
-// split parts writes into those during one of the spans and all others.
+// split divides writes into those during one of the spans and all others.
 func split(writes []smallWrite, spans []span) (during, otherwise []smallWrite) {
 	for _, w := range writes {
 		if slices.ContainsFunc(spans, w.overlaps) {
@@ -232,7 +232,7 @@ func split(writes []smallWrite, spans []span) (during, otherwise []smallWrite) {
 	return during, otherwise
 }
 
-// timesOf are how long writes took, in milliseconds.
+// timesOf are the durations of writes, in milliseconds.
 func timesOf(writes []smallWrite) (all sample) {
 	for _, w := range writes {
 		all = append(all, milliseconds(w.took()))

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// The whole challenge with a few nodes, by the real binary.
-func TestTheChallengeInSmall(t *testing.T) {
+// The whole challenge with a few nodes, with the real binary.
+func TestSmallChallenge(t *testing.T) {
 	if testing.Short() || os.Geteuid() != 0 {
 		t.Skip("needs root and bin/cloudless")
 	}
@@ -28,7 +28,7 @@ func TestTheChallengeInSmall(t *testing.T) {
 		t.Fatal(err)
 	}
 	last := r.history[len(r.history)-1]
-	if last.running != 600 || last.placed != 600 || last.told != 600 && last.told != 0 { // the fleet tells once a second
+	if last.running != 600 || last.placed != 600 || last.told != 600 && last.told != 0 { // the fleet reports once a second
 		t.Errorf("in the end there were %+v", last)
 	}
 	if r.rss < 10<<10 || r.server <= 0 || r.logBytes == 0 || len(r.writes) == 0 {
@@ -113,7 +113,7 @@ func TestDrawingIsWellFormed(t *testing.T) {
 	plotCrowd(io.Discard, nil, began, nil, 1) // nothing was seen
 }
 
-func TestWritesDuringSnapshotsAreApart(t *testing.T) {
+func TestWritesDuringSnapshotsAreSeparate(t *testing.T) {
 	at := func(ms int) time.Time { return time.UnixMilli(int64(ms)) }
 	writes := []smallWrite{{span{at(0), at(5)}, 0}, {span{at(10), at(40)}, 20 * time.Millisecond}, {span{at(30), at(37)}, 10 * time.Millisecond}, {span{at(30), at(43)}, 0}, {span{at(60), at(61)}, 0}}
 	inside, outside := split(writes, []span{{at(35), at(50)}})

@@ -13,26 +13,26 @@ import (
 	"github.com/cloudless/cloudless/internal/identity"
 )
 
-// Fixed windows, as package client has them; its codec is used, too.
+// Fixed windows, as in package client; its codec is used, too.
 const (
 	streamWindow = 1 << 20
 	connWindow   = 4 << 20
 )
 
-// caller is who calls the API.
+// caller calls the API.
 type caller interface {
 	Cluster() v1.ClusterServiceClient
 	Workloads() v1.WorkloadServiceClient
 }
 
-// plain calls by gRPC alone.
+// plain uses only gRPC.
 type plain struct{ *grpc.ClientConn }
 
 func (p plain) Cluster() v1.ClusterServiceClient    { return v1.NewClusterServiceClient(p) }
 func (p plain) Workloads() v1.WorkloadServiceClient { return v1.NewWorkloadServiceClient(p) }
 
-// connectMany opens plain gRPC connections by TLS and API token and returns how
-// to close them.
+// connectMany opens plain gRPC connections with TLS and API token and returns how to close
+// them.
 func (c *cloud) connectMany(ctx context.Context, n int) (callers []caller, hangUp func(), err error) {
 	where, err := c.context()
 	if err != nil {

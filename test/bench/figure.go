@@ -13,19 +13,19 @@ import (
 	"text/tabwriter"
 )
 
-// result is what a measurement finds.
+// result is the result of a measurement.
 type result struct {
 	value, floor float64
-	// notes qualify the two numbers: spreads, and what was measured beside them.
+	// notes qualify the two numbers: spreads, and further measurements.
 	notes []string
-	// absent is whether there is no value, for a reason that the notes give.
+	// absent is whether there is no value, for a reason in the notes.
 	absent bool
-	// name is instead of the measurement's where something else was measured, which has no target.
+	// name replaces the measurement's if something else was measured, which has no target.
 	name string
 }
 
-// figure is one line of the record. Numbers are not rounded, and Value is missing where there was nothing to measure.
-// Note holds everything that qualifies the numbers.
+// figure is one line of the record. Numbers are not rounded, and Value is missing if there was nothing to measure. Note
+// holds everything that qualifies the numbers.
 type figure struct {
 	Name  string   `json:"name"`
 	Value *float64 `json:"value"`
@@ -52,7 +52,7 @@ func (m measurement) figure(r result) figure {
 	return f
 }
 
-// met is yes or no where there is a value and a target for it.
+// met is yes or no if there is a value and a target for it.
 func (f figure) met() string {
 	switch {
 	case f.Value == nil || f.target.met == nil:
@@ -63,7 +63,7 @@ func (f figure) met() string {
 	return "no"
 }
 
-// round keeps what people can use of a number.
+// round keeps the useful digits of a number.
 func round(x float64) float64 {
 	if x >= 1000 {
 		return math.Round(x)
@@ -100,7 +100,7 @@ func (s sample) spread(name string) string {
 	return fmt.Sprintf("%s: %.4g, 10%% %.4g, 90%% %.4g, of %d", name, s.median(), s.quantile(0.1), s.quantile(0.9), len(s))
 }
 
-// printTable shows the figures to people.
+// printTable prints the figures for people.
 func printTable(to io.Writer, figures []figure) error {
 	if len(figures) == 0 {
 		return nil

@@ -11,10 +11,10 @@ import (
 
 const (
 	firstAppTimes = 5
-	firstAppPause = 2 * time.Millisecond // between two questions whether the app answers
+	firstAppPause = 2 * time.Millisecond // between two checks whether the app answers
 )
 
-// measureFirstApp does what a newcomer does, from an empty data folder on.
+// measureFirstApp does what a newcomer does, beginning with an empty data folder.
 func measureFirstApp(ctx context.Context, l *lab) (result, error) {
 	hello, err := l.build(ctx, "hello", "./examples/hello")
 	if err != nil {
@@ -54,7 +54,7 @@ func (l *lab) firstApp(ctx context.Context, hello string, n int) (up, whole floa
 		return 0, 0, err
 	}
 	up = time.Since(began).Seconds()
-	// The page is what is waited for: run would also see whether the app stays up.
+	// The test waits for the page: run would also check that the app stays up.
 	if err := c.run(ctx, "run", hello, "--name", "web", "--wait=false", "--publish", fmt.Sprintf("%d:8080", port)); err != nil {
 		return 0, 0, err
 	}

@@ -28,13 +28,13 @@ const (
 	fleetLost    = fleetNodes / 10
 	fleetSources = "127.7.0.0/16"
 	fleetSettle  = 20 * time.Second // before anything is measured
-	fleetTime    = 2 * time.Minute  // over which it is
-	fleetJoin    = 5 * time.Minute  // that joining and connecting may take
-	// fleetPatience is when a node that was killed counts as never noticed.
+	fleetTime    = 2 * time.Minute  // duration of the measurement
+	fleetJoin    = 5 * time.Minute  // limit for joining and connecting
+	// fleetPatience is when a killed node counts as never noticed.
 	fleetPatience = time.Minute
 )
 
-// fleetRun is what one run of the fleet found.
+// fleetRun is the result of one run of the fleet.
 type fleetRun struct {
 	cores   float64
 	false   int
@@ -62,8 +62,8 @@ func measureFleetOffline(ctx context.Context, l *lab) (result, error) {
 	}}, nil
 }
 
-// measureFleet has thousands of simulated nodes report to one server for a
-// while, and then kills a tenth of them.
+// measureFleet lets thousands of simulated nodes report to one server for a while, and then
+// kills a tenth of them.
 func (l *lab) measureFleet(ctx context.Context) (_ fleetRun, err error) {
 	if l.fleet != nil {
 		return *l.fleet, nil
@@ -158,7 +158,7 @@ func (c *cloud) fleetRun(ctx context.Context, y *yard, conn *grpc.ClientConn) (r
 	return r, seen.failed()
 }
 
-// steady measures while nothing happens but heartbeats.
+// steady measures while there are only heartbeats.
 func (r *fleetRun) steady(ctx context.Context, server int, f *fleetProcess, alone int) error {
 	own := f.cmd.Process.Pid
 	before, err := cpuTicks(server)
@@ -198,9 +198,8 @@ func (r *fleetRun) steady(ctx context.Context, server int, f *fleetProcess, alon
 	return nil
 }
 
-// lose lets machines vanish: those of one half break their connections first, as
-// one does that is switched off in order, the others say nothing, as one that
-// lost its power.
+// lose lets machines vanish: those of one half break their connections first, as in an
+// orderly shutdown, the others say nothing, as after a power loss.
 func (r *fleetRun) lose(ctx context.Context, y *yard, f *fleetProcess, seen *nodeWatch) error {
 	at := time.Now()
 	broken, err := f.order(ctx, "kill", fleetLost/2)
@@ -245,7 +244,7 @@ type nodeWatch struct {
 	ready   int                  // how many are
 	doomed  map[string]bool      // those that were killed
 	offline map[string]time.Time // when one of them was first seen offline
-	wrong   map[string]lapse     // others that were
+	wrong   map[string]lapse     // others that went offline
 	news    chan struct{}        // closed at the next change
 	err     error
 }
@@ -308,7 +307,7 @@ func (w *nodeWatch) failed() error {
 	return w.err
 }
 
-// until waits until the nodes are as wished.
+// until waits until the nodes are as wanted.
 func (w *nodeWatch) until(ctx context.Context, wished func() bool) error {
 	for {
 		w.mu.Lock()
@@ -358,7 +357,7 @@ func (w *nodeWatch) offlineAfter(uid string, at time.Time) time.Duration {
 	return seen.Sub(at)
 }
 
-// doom says who is killed from now on.
+// doom says which nodes are killed from now on.
 func (w *nodeWatch) doom(nodes map[string]bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -370,7 +369,7 @@ func (w *nodeWatch) doom(nodes map[string]bool) {
 	}
 }
 
-// mistakes counts the others that were seen leaving the state ready, and says when and why.
+// mistakes counts the others that left the state ready, and says when and why.
 func (w *nodeWatch) mistakes(since time.Time) (n int, note string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -422,7 +421,7 @@ type fleetStats struct {
 	LastError  string `json:"last_error"`
 }
 
-// fleetPlan is what a fleet is like, and where it is started.
+// fleetPlan describes a fleet, and where it is started.
 type fleetPlan struct {
 	nodes  int
 	args   []string
@@ -501,7 +500,7 @@ func (f *fleetProcess) await(ctx context.Context, seen *nodeWatch) error {
 	return err
 }
 
-// order gives a command and returns the nodes that it was carried out on.
+// order sends a command and returns the nodes that it affected.
 func (f *fleetProcess) order(ctx context.Context, what string, nodes int) ([]fleetNode, error) {
 	if _, err := fmt.Fprintf(f.in, "%s %d\n", what, nodes); err != nil {
 		return nil, err
@@ -531,17 +530,17 @@ func (f *fleetProcess) answer(ctx context.Context) (fleetWord, error) {
 // end ends the fleet and waits for it.
 func (f *fleetProcess) end() error {
 	_, _ = fmt.Fprintln(f.in, "quit")
-	for range f.done { // what it still says
+	for range f.done { // its remaining output
 	}
 	return f.cmd.Wait()
 }
 
-// stalls is how long this machine let a process wait that wanted to run.
+// stalls is how long this machine delayed a runnable process.
 type stalls struct{ most atomic.Int64 }
 
 func (s *stalls) longest() time.Duration { return time.Duration(s.most.Load()) }
 
-// watchStalls looks at it until ctx ends.
+// watchStalls measures that until ctx ends.
 func watchStalls(ctx context.Context) *stalls {
 	const nap = 20 * time.Millisecond
 	s := &stalls{}

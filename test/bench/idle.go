@@ -14,12 +14,12 @@ import (
 const (
 	idleSettle = 30 * time.Second // before anything is measured
 	idleTime   = 60 * time.Second // over which the CPU is measured
-	// ticksPerSecond is USER_HZ, in which Linux tells CPU times on every
-	// architecture that we build for.
+	// ticksPerSecond is USER_HZ, the unit of CPU times in Linux on every architecture that
+	// we build for.
 	ticksPerSecond = 100
 )
 
-// measureIdleRSS looks at a whole cloud in one process that nobody uses.
+// measureIdleRSS measures a whole idle cloud in one process.
 func measureIdleRSS(ctx context.Context, l *lab) (result, error) {
 	return l.idle(ctx, "idle-rss", func(pid int) (float64, []string, error) {
 		m, err := memoryOf(pid)
@@ -27,7 +27,7 @@ func measureIdleRSS(ctx context.Context, l *lab) (result, error) {
 	})
 }
 
-// measureIdleCPU looks at the same for a minute.
+// measureIdleCPU measures the same for a minute.
 func measureIdleCPU(ctx context.Context, l *lab) (result, error) {
 	return l.idle(ctx, "idle-cpu", func(pid int) (float64, []string, error) {
 		before, err := cpuTicks(pid)
@@ -44,7 +44,7 @@ func measureIdleCPU(ctx context.Context, l *lab) (result, error) {
 	})
 }
 
-// idle lets a new cloud come to rest, and then measures its one process.
+// idle lets a new cloud become idle, and then measures its one process.
 func (l *lab) idle(ctx context.Context, name string, measure func(pid int) (float64, []string, error)) (result, error) {
 	c, err := l.newCloud(ctx, name)
 	if err != nil {
@@ -75,13 +75,13 @@ func (c *cloud) pid() (int, error) {
 	return holder.PID, nil
 }
 
-// cpuTicks is what a process has used so far, in user and in system mode.
+// cpuTicks is the CPU time of a process so far, in user and in system mode.
 func cpuTicks(pid int) (int, error) {
 	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0, err
 	}
-	// The name may hold anything, so count from behind it.
+	// The name may contain anything, so count from behind it.
 	fields := strings.Fields(string(line[strings.LastIndexByte(string(line), ')')+1:]))
 	if len(fields) < 13 {
 		return 0, fmt.Errorf("/proc/%d/stat is too short", pid)

@@ -18,11 +18,11 @@ import (
 	"github.com/cloudless/cloudless/internal/image"
 )
 
-// cleanupTime bounds the clearing away of one cloud.
+// cleanupTime bounds the cleanup of one cloud.
 const cleanupTime = 2 * time.Minute
 
-// lab is what all measurements share: a folder on the disk of the repository,
-// the programs, and where to say what is going on.
+// lab is what all measurements share: a folder on the disk of the repository, the programs,
+// and where to report progress.
 type lab struct {
 	dir       string
 	cloudless string
@@ -69,7 +69,7 @@ func (l *lab) close() {
 
 func (l *lab) say(format string, args ...any) { fmt.Fprintf(l.out, format+"\n", args...) }
 
-// build makes a static program.
+// build builds a static program.
 func (l *lab) build(ctx context.Context, name, pkg string, flags ...string) (string, error) {
 	path := filepath.Join(l.dir, name)
 	args := append([]string{"build", "-trimpath", "-ldflags", "-s -w", "-o", path}, flags...)
@@ -81,7 +81,7 @@ func (l *lab) build(ctx context.Context, name, pkg string, flags ...string) (str
 	return path, nil
 }
 
-// cloud is a one-machine cloud of a measurement's own.
+// cloud is a one-machine cloud for one measurement.
 type cloud struct {
 	lab     *lab
 	data    string
@@ -126,8 +126,8 @@ func (c *cloud) close() {
 	}
 }
 
-// run runs a command of the binary in a process group of its own, so that
-// ctrl-C reaches this program alone and the command is ended in order.
+// run runs a command of the binary in its own process group, so that only this program gets
+// ctrl-C and the command is ended in order.
 func (c *cloud) run(ctx context.Context, args ...string) error {
 	cmd := exec.CommandContext(ctx, c.lab.cloudless, args...)
 	cmd.Env = append(os.Environ(), client.ConfigEnv+"="+c.config)
@@ -156,7 +156,7 @@ func (c *cloud) dial(ctx context.Context) (*client.Client, error) {
 	return client.Dial(ctx, where)
 }
 
-// id is how the cloud is named on this machine.
+// id is the cloud's name on this machine.
 func (c *cloud) id() (string, error) {
 	data, err := os.ReadFile(filepath.Join(c.data, "cloud.json"))
 	if err != nil {
@@ -169,7 +169,7 @@ func (c *cloud) id() (string, error) {
 	return about.ID, nil
 }
 
-// pushed is push for who needs no client besides.
+// pushed is push for callers without a client.
 func (c *cloud) pushed(ctx context.Context) (string, error) {
 	api, err := c.dial(ctx)
 	if err != nil {

@@ -1,8 +1,7 @@
-// Command bench measures how fast and how small Cloudless is, each figure
-// beside a floor: the least that the same machine needs for the same thing at
-// the same time. It drives the real binary as root, prints a table and appends
-// the figures to build/bench.jsonl, unrounded and with what qualifies them. It says
-// which targets are met, and succeeds whether they are or not.
+// Command bench measures how fast and how small Cloudless is, each figure beside a floor: the least that the same
+// machine needs for the same thing at the same time. It runs the real binary as root, prints a table and appends the
+// figures to build/bench.jsonl, unrounded and with their qualifications. It says which targets are met, and succeeds
+// whether they are or not.
 //
 //	make bench
 //	go run ./test/bench -only start_p50,write_1

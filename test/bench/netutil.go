@@ -8,8 +8,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// bringUp gives an interface an address and switches it on; in is the
-// namespace, nil for this one.
+// bringUp gives an interface an address and brings it up; in is the namespace, nil for this
+// one.
 func bringUp(in *netlink.Handle, name string, address netip.Prefix) error {
 	if in == nil {
 		in = &netlink.Handle{}

@@ -29,9 +29,9 @@ const (
 	lostApp    = "lost"
 )
 
-// field is a server on this machine and nodes on machines of their own: each in
-// a network namespace that only its processes hold, so that it goes with the
-// last of them as a machine's network goes with its power.
+// field is a server on this machine and nodes on machines of their own: each in a network
+// namespace that only its processes hold, so that it disappears with the last of them as a
+// machine's network does with its power.
 type field struct {
 	*cloud
 	api     *client.Client
@@ -63,7 +63,7 @@ func (l *lab) newField(ctx context.Context, count int) (_ *field, err error) {
 	}()
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = "clfield" + strconv.Itoa(os.Getpid()%1000)
-	attrs.HardwareAddr = net.HardwareAddr{0x02, 0xc1, 0, 0, 0, 1} // or else it changes with every machine that is plugged in
+	attrs.HardwareAddr = net.HardwareAddr{0x02, 0xc1, 0, 0, 0, 1} // otherwise it changes with every attached machine
 	f.bridge = &netlink.Bridge{LinkAttrs: attrs}
 	if err := netlink.LinkAdd(f.bridge); err != nil {
 		f.bridge = nil
@@ -93,8 +93,8 @@ func (l *lab) newField(ctx context.Context, count int) (_ *field, err error) {
 	return f, f.allReady(ctx)
 }
 
-// start switches a node's machine on: a process in a namespace of its own, which
-// becomes the agent once the namespace is on the bridge.
+// start starts a node's machine: a process in its own namespace, which becomes the agent
+// once the namespace is on the bridge.
 func (f *field) start(ctx context.Context, b *box) error {
 	args := []string{"agent", "--data-dir", b.data}
 	if !b.joined {
@@ -191,7 +191,7 @@ func (b *box) processes() []int {
 	return found
 }
 
-// kill kills the agent and at once everything else of the node that was there.
+// kill kills the agent and at once everything else of the node.
 func (b *box) kill() {
 	others := b.processes()
 	_ = b.process.Process.Kill() // no harm if it has ended
@@ -223,8 +223,7 @@ func (f *field) close() {
 	}
 }
 
-// allReady waits until every node is, and until the server knows what their
-// machines are like.
+// allReady waits until every node is ready, and until the server knows their machines.
 func (f *field) allReady(ctx context.Context) error {
 	for {
 		all, err := f.api.Nodes().ListNodes(ctx, &v1.ListNodesRequest{})
@@ -292,7 +291,7 @@ func (f *field) lose(ctx context.Context, kill func(*box)) (took time.Duration, 
 	return took, f.settled(ctx)
 }
 
-// settled waits until the cluster is whole again.
+// settled waits until the cluster is complete again.
 func (f *field) settled(ctx context.Context) error {
 	if err := f.allReady(ctx); err != nil {
 		return err
@@ -309,7 +308,7 @@ func (f *field) settled(ctx context.Context) error {
 	}
 }
 
-// measureNodeLost kills the node that runs a replica again and again.
+// measureNodeLost repeatedly kills the node that runs a replica.
 func measureNodeLost(ctx context.Context, l *lab) (result, error) {
 	f, err := l.newField(ctx, 3)
 	if err != nil {
@@ -362,14 +361,13 @@ func measureNodeLost(ctx context.Context, l *lab) (result, error) {
 	}, nil
 }
 
-// killAgent kills the agent alone: its replica goes on, and keeps the machine's
-// network.
+// killAgent kills only the agent: its replica goes on, and keeps the machine's network.
 func (b *box) killAgent() {
 	_ = b.process.Process.Kill()
 	_ = b.process.Wait()
 }
 
-// tail is what the nodes said last, to go with an error.
+// tail is the last output of the nodes, for an error.
 func (f *field) tail() string {
 	var text strings.Builder
 	for name := range f.nodes {

@@ -25,9 +25,8 @@ const (
 	publishPort    = 9000 // in the replica
 )
 
-// measurePublish connects from another machine, which is a network namespace
-// behind a link of its own: through the published port of this one, and
-// straight to the replica's address.
+// measurePublish connects from another machine, which is a network namespace behind its own
+// link: through the published port of this one, and directly to the replica's address.
 func measurePublish(ctx context.Context, l *lab) (_ result, err error) {
 	c, err := l.newStage(ctx, "publish")
 	if err != nil {
@@ -102,7 +101,7 @@ type farMachine struct {
 	here  netip.Addr // of this machine, as the other one knows it
 }
 
-// The link's addresses are of the range that is set aside for benchmarks.
+// The link's addresses are from the range that is reserved for benchmarks.
 var (
 	linkHere  = netip.MustParsePrefix("198.18.255.1/30")
 	linkThere = netip.MustParsePrefix("198.18.255.2/30")
@@ -179,7 +178,7 @@ func (f *farMachine) connect(ctx context.Context, to netip.AddrPort) (float64, e
 
 // connectSome works on a thread of its own, which ends in the far namespace.
 func (f *farMachine) connectSome(ctx context.Context, to netip.AddrPort, n int) error {
-	runtime.LockOSThread() // never unlocked: the thread goes with the goroutine
+	runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 	if err := netns.Set(f.space); err != nil {
 		return err
 	}
@@ -194,8 +193,7 @@ func (f *farMachine) connectSome(ctx context.Context, to netip.AddrPort, n int) 
 	return nil
 }
 
-// connectOnce makes a connection and resets it, so that it leaves no port in
-// TIME_WAIT behind.
+// connectOnce makes a connection and resets it, so that it leaves no port in TIME_WAIT.
 func connectOnce(to netip.AddrPort) error {
 	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -13,16 +13,16 @@ import (
 	wal "github.com/hashicorp/raft-wal"
 )
 
-// What the server of Cloudless sets too: entries that share a write to the
-// disk, the size of the log's files, and about the size of an entry.
+// The same settings as the server's: entries that share a disk write, the size of the log's
+// files, and about the size of an entry.
 const (
 	raftBatch   = 256
 	raftSegment = 16 << 20
 	raftEntry   = 1 << 10
 )
 
-// bareRaft is hashicorp/raft alone with itself: it agrees on entries, brings
-// them to the disk and does nothing with them.
+// bareRaft is hashicorp/raft alone with itself: it agrees on entries, writes them to disk
+// and does nothing with them.
 type bareRaft struct {
 	raft *raft.Raft
 	log  *wal.WAL
@@ -74,7 +74,7 @@ func openBareRaft(ctx context.Context, dir string) (_ *bareRaft, err error) {
 
 func (b *bareRaft) name() string { return "bare raft" }
 
-// write returns when the entry is on the disk and applied.
+// write returns when the entry is on disk and applied.
 func (b *bareRaft) write() error { return b.raft.Apply(b.data, 0).Error() }
 
 func (b *bareRaft) close() error {

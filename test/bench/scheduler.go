@@ -18,8 +18,8 @@ const (
 	nomadSpreads = "Nomad 2.0: 2 to 24 ms for each placement"
 )
 
-// schedulerMeasurements are about the scheduler alone, in this process, and in time
-// of one core: 5,000 nodes, five zones, twelve sizes, half full.
+// schedulerMeasurements measure the scheduler alone, in this process, and in time of one
+// core: 5,000 nodes, five zones, twelve sizes, half full.
 var schedulerMeasurements = []measurement{
 	{
 		name: "plan_100", unit: "ms", measure: measurePlan("plain", 100, nomadPacks), target: under(1),
@@ -87,8 +87,8 @@ func halfFull(nodes int) *scheduler.View {
 // spent is what plans have allocated for each placement.
 type spent struct{ allocations, bytes float64 }
 
-// timePlans plans over and over and returns how long each took in microseconds,
-// and what was allocated. Changes that come before each plan count.
+// timePlans plans repeatedly and returns how long each plan took in microseconds, and what
+// was allocated. Changes before each plan count.
 func timePlans(ctx context.Context, v *scheduler.View, rounds, count int, revision func(round int) *scheduler.Revision, changes ...func(round int)) (sample, spent, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -115,8 +115,8 @@ func timePlans(ctx context.Context, v *scheduler.View, rounds, count int, revisi
 	return took, spent{float64(after.Mallocs-before.Mallocs) / placed, float64(after.TotalAlloc-before.TotalAlloc) / placed}, nil
 }
 
-// threadTime is what this thread has had of a core, in nanoseconds: others on the
-// machine do not make the scheduler slower by waiting for their turn.
+// threadTime is the CPU time of this thread, in nanoseconds: other load on the machine does
+// not count.
 func threadTime() int64 {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t); err != nil {
@@ -157,8 +157,8 @@ func measurePlanCurve(ctx context.Context, l *lab) (result, error) {
 	return r, nil
 }
 
-// decide makes decisions about workloads that differ in what they need, each after a node
-// has changed its price, so that what depends on all nodes has to be refreshed.
+// decide makes decisions about workloads with different needs, each after a node has
+// changed its price, so that what depends on all nodes has to be refreshed.
 func decide(ctx context.Context, v *scheduler.View, rounds int) (sample, error) {
 	changing := schedulertest.Node(0, 0)
 	changing.UID, changing.Name = "changing", "changing"
@@ -175,7 +175,7 @@ func decide(ctx context.Context, v *scheduler.View, rounds int) (sample, error) 
 	return took, err
 }
 
-// measureDecide decides in turns about as many nodes and about ten times as many.
+// measureDecide alternates between as many nodes and ten times as many.
 func measureDecide(quantile float64) func(context.Context, *lab) (result, error) {
 	return func(ctx context.Context, _ *lab) (result, error) {
 		few, many := halfFull(schedulerNodes), halfFull(10*schedulerNodes)
@@ -235,7 +235,7 @@ func measureViewChange(_ context.Context, _ *lab) (result, error) {
 // fleets is how many seeded fleets the figures of quality are the worst of.
 const fleets = 20
 
-// measurePacking packs every shape of fleet as often as the others.
+// measurePacking packs every shape of fleet equally often.
 func measurePacking(_ context.Context, _ *lab) (result, error) {
 	var worst float64
 	notes := make([]string, 0, len(schedulertest.Shapes)+1)

@@ -22,7 +22,7 @@ const (
 	lossWriters  = 4
 )
 
-// trio is three servers as processes of their own on this machine.
+// trio is three servers as separate processes on this machine.
 type trio struct {
 	*cloud  // the first one
 	members map[string]*cloud
@@ -89,7 +89,7 @@ func allHealthy(all []*v1.ServerStatus) bool {
 	return !slices.ContainsFunc(all, func(s *v1.ServerStatus) bool { return !s.GetVoter() || !s.GetHealthy() })
 }
 
-// until waits until the servers are as wished.
+// until waits until the servers are as wanted.
 func (t *trio) until(ctx context.Context, wished func([]*v1.ServerStatus) bool) error {
 	for {
 		cluster, err := t.api.Cluster().GetCluster(ctx, &v1.GetClusterRequest{})
@@ -156,8 +156,8 @@ func measureLeaderLossMax(ctx context.Context, l *lab) (result, error) {
 	return result{value: lost.quantile(1)}, nil
 }
 
-// measureLosses kills the leader again and again while clients write, and notes
-// when the first write is acknowledged that was begun after the kill.
+// measureLosses repeatedly kills the leader while clients write, and records when the first
+// write is acknowledged that began after the kill.
 func measureLosses(ctx context.Context, l *lab) (sample, error) {
 	if l.losses != nil {
 		return l.losses, nil

@@ -14,8 +14,8 @@ import (
 
 const shimTimes = 9
 
-// measureShim compares the parents of containers' first processes: a shim is
-// all that runs for one container alone.
+// measureShim compares the parents of containers' first processes: the shim is all that
+// runs for a single container.
 func measureShim(ctx context.Context, l *lab) (_ result, err error) {
 	c, err := l.newStage(ctx, "shim")
 	if err != nil {

@@ -15,12 +15,11 @@ import (
 
 const (
 	snapshotObjects = 100_000
-	snapshotPart    = 500 // how many are made in one transaction
+	snapshotPart    = 500 // how many are created in one transaction
 	snapshotRounds  = 5
 )
 
-// measureSnapshotStall writes one thing after the other while snapshots are
-// written beside it.
+// measureSnapshotStall makes one write after the other while snapshots are written.
 func measureSnapshotStall(ctx context.Context, l *lab) (_ result, err error) {
 	c, err := consensus.Open(ctx, consensus.Options{
 		Dir: filepath.Join(l.dir, "snapshot"), ServerID: "lone", Store: state.New(), Logger: slog.New(slog.DiscardHandler), Bootstrap: true,

@@ -6,14 +6,14 @@ import (
 	"github.com/cloudless/cloudless/client"
 )
 
-// stage is a cloud with an image to run on it, and a client that is connected.
+// stage is a cloud with an image to run on it, and a connected client.
 type stage struct {
 	*cloud
 	api   *client.Client
 	image string
 }
 
-// newStage makes all of it. Its close leaves nothing behind.
+// newStage creates all of it. Its close leaves nothing behind.
 func (l *lab) newStage(ctx context.Context, name string) (_ *stage, err error) {
 	c, err := l.newCloud(ctx, name)
 	if err != nil {

@@ -62,8 +62,8 @@ func startWorkload(ctx context.Context, api *client.Client, name, image string) 
 	return startThis(ctx, api, workload(name, image, 1))
 }
 
-// startThis creates a workload and waits until a watch that was there before
-// says that all of it runs.
+// startThis creates a workload and waits until an already open watch shows that all of it
+// runs.
 func startThis(ctx context.Context, api *client.Client, w *v1.Workload) (time.Duration, error) {
 	name := w.GetMetadata().GetName()
 	ctx, cancel := context.WithCancel(ctx)
@@ -94,7 +94,7 @@ func startThis(ctx context.Context, api *client.Client, w *v1.Workload) (time.Du
 	return took, nil
 }
 
-// await receives until one is the right one.
+// await receives until one matches.
 func await[T any](receive func() (T, error), right func(T) bool) (T, error) {
 	for {
 		one, err := receive()
@@ -112,8 +112,8 @@ func removeWorkload(ctx context.Context, api *client.Client, name string) error 
 	return err
 }
 
-// workload has a network namespace of its own, as the containers of the
-// containerd client have by default.
+// workload has its own network namespace, as the containers of the containerd client have
+// by default.
 func workload(name, image string, replicas int32) *v1.Workload {
 	return &v1.Workload{
 		Metadata: &v1.Metadata{Name: name, Labels: map[string]string{"app": "bench"}},

@@ -20,9 +20,8 @@ const (
 	manyWarm     = 1
 )
 
-// measureStartMany alternates between a workload of many replicas and as many
-// containers of the containerd client, of which as many are started at once as
-// the agent starts at once.
+// measureStartMany alternates between a workload of many replicas and as many containers of
+// the containerd client, with the same number of parallel starts as the agent.
 func measureStartMany(ctx context.Context, l *lab) (_ result, err error) {
 	c, err := l.newStage(ctx, "many")
 	if err != nil {

@@ -16,12 +16,12 @@ import (
 	"github.com/containerd/containerd/v2/pkg/oci"
 )
 
-// stockNamespace keeps the floor's containers out of the agent's sight.
+// stockNamespace hides the floor's containers from the agent.
 const stockNamespace = "bench"
 
-// stock runs containers on a cloud's own daemon as if there were no Cloudless:
-// by the containerd client and the stock shim of the same version. Everything
-// it makes lies where the cloud's purge clears away too.
+// stock runs containers on a cloud's own daemon as if there were no Cloudless: with the
+// containerd client and the stock shim of the same version. The cloud's purge also removes
+// everything it creates.
 type stock struct {
 	client *client.Client
 	image  client.Image
@@ -36,7 +36,7 @@ func (c *cloud) openStock(ctx context.Context) (_ *stock, err error) {
 		return nil, err
 	}
 	s := &stock{runDir: filepath.Join("/run/cloudless", id), cgroup: "/cloudless-" + id}
-	// The tag is the one that containerd's own Makefile builds it with.
+	// The tag is the one that containerd's own Makefile uses.
 	s.shim, err = c.lab.build(ctx, "containerd-shim-runc-v2", "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2", "-tags", "no_grpc")
 	if err != nil {
 		return nil, err
@@ -83,8 +83,7 @@ func (s *stock) scope(ctx context.Context) context.Context {
 	return namespaces.WithNamespace(ctx, stockNamespace)
 }
 
-// start creates a container and starts its process. The function that it
-// returns takes both away.
+// start creates a container and starts its process. The returned function removes both.
 func (s *stock) start(ctx context.Context, name string, more ...oci.SpecOpts) (client.Task, func() error, error) {
 	mine := s.scope(ctx)
 	after := context.WithoutCancel(mine)

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// stolen is for how long whoever runs this machine has given each of its cores to others since it started, although
-// there was something to do on it, in steps of 10 ms. On a machine that is nobody's guest it is 0 for good.
+// stolen is for how long the hypervisor has given each core of this machine to others since boot, although there was
+// something to do on it, in steps of 10 ms. On a physical machine it is always 0.
 type stolen []time.Duration
 
 func stolenTime() (stolen, error) {
@@ -40,7 +40,7 @@ func parseStolen(stat string) (stolen, error) {
 	return all, nil
 }
 
-// since is for how long a core was away since before, of that which was away the longest.
+// since is for how long a core was stolen since before, the longest of all cores.
 func (s stolen) since(before stolen) (most time.Duration) {
 	for i := range min(len(s), len(before)) {
 		most = max(most, s[i]-before[i])

@@ -21,17 +21,17 @@ const (
 	// strangerTime is how long writes are counted in each round, strangerWarm how long the attack lasts before that.
 	strangerTime = 5 * time.Second
 	strangerWarm = 3 * time.Second
-	// memoryTime is how long the server is attacked without writes beside it, to see its memory.
+	// memoryTime is how long the server is attacked without writes, to measure its memory.
 	memoryTime = 45 * time.Second
-	// rssPause is between two looks at the server's memory.
+	// rssPause is between two measurements of the server's memory.
 	rssPause = 100 * time.Millisecond
 	// strangerMemory is how many MB the attacks may cost.
 	strangerMemory = 200
 )
 
-// measureStrangers counts the writes of 64 clients with a token while strangers attack the server, in turns with the
-// same while as much CPU is used up by something else. What the attacks cost in memory is measured before the first
-// write, because writes need more.
+// measureStrangers counts the writes of 64 clients with a token while strangers attack the server, alternating with the
+// same while something else uses as much CPU. The memory cost of the attacks is measured before the first write,
+// because writes need more.
 func measureStrangers(ctx context.Context, l *lab) (result, error) {
 	c, err := l.newCloud(ctx, "strangers")
 	if err != nil {
@@ -84,7 +84,7 @@ type siege struct {
 	reports         []strangerReport
 }
 
-// strangerReport is what an attacker says in the end, see test/bench/stranger.
+// strangerReport is an attacker's final report, see test/bench/stranger.
 type strangerReport struct {
 	Share        float64
 	Done, Failed map[string]int
@@ -107,7 +107,7 @@ func (s *siege) result() result {
 	}
 }
 
-// weigh looks at the memory of a server that has nothing to do but to be attacked.
+// weigh measures the memory of a server that is only attacked.
 func (s *siege) weigh(ctx context.Context) error {
 	if err := sleep(ctx, idleSettle); err != nil {
 		return err

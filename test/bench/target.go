@@ -2,8 +2,8 @@ package main
 
 import "fmt"
 
-// target is what a figure should reach. It is compared with numbers as they were measured: 0.596 is less than 0.6,
-// although a table with two digits shows the same.
+// target is what a figure should reach. It is compared with unrounded numbers: 0.596 is less than 0.6, although a table
+// with two digits shows the same.
 type target struct {
 	text string
 	met  func(value, floor float64) bool

@@ -8,8 +8,8 @@ import (
 
 const upTimes = 9
 
-// measureUp times a restart of the whole cloud. The detached command returns
-// when the node has had its first assignments from the server.
+// measureUp times a restart of the whole cloud. The detached command returns when the node
+// has received its first assignments from the server.
 func measureUp(ctx context.Context, l *lab) (result, error) {
 	c, err := l.newCloud(ctx, "up")
 	if err != nil {
@@ -40,7 +40,7 @@ func measureUp(ctx context.Context, l *lab) (result, error) {
 	}, nil
 }
 
-// fill gives the cloud a workload that runs.
+// fill gives the cloud a running workload.
 func (c *cloud) fill(ctx context.Context) error {
 	api, err := c.dial(ctx)
 	if err != nil {

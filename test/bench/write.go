@@ -17,7 +17,7 @@ import (
 
 const (
 	writeClients = 64
-	// Many short rounds: what others take of this machine for a while weighs on all loads alike.
+	// Many short rounds: temporary load of others affects all loads alike.
 	writeRounds = 15
 	writeTime   = 700 * time.Millisecond
 	writeWarm   = time.Second
@@ -30,8 +30,8 @@ type load struct {
 	rate sample
 }
 
-// measureWrites lets 64 clients, each with a connection of its own, do one
-// thing at a time, in turns.
+// measureWrites lets 64 clients, each with its own connection, do one thing at a time, in
+// turns.
 func measureWrites(ctx context.Context, l *lab) (result, error) {
 	c, err := l.newCloud(ctx, "write")
 	if err != nil {
@@ -62,8 +62,8 @@ type agreement interface {
 	close() error
 }
 
-// compareWrites measures the creating of workloads, beside the empty call and
-// the bare agreement, which it closes, and whatever else is of interest.
+// compareWrites measures the creation of workloads, beside the empty call and the bare
+// agreement, which it closes, and further loads.
 func (l *lab) compareWrites(ctx context.Context, clients []caller, image string, bare agreement, more ...*load) (result, error) {
 	defer func() {
 		if err := bare.close(); err != nil {
@@ -135,8 +135,7 @@ func emptyCall(clients []caller) func(context.Context, int) error {
 	}
 }
 
-// createWorkload makes one after the other, without replicas: what is measured
-// is the writing down.
+// createWorkload creates one after the other, without replicas: only the write is measured.
 func createWorkload(clients []caller, image string) func(context.Context, int) error {
 	var made atomic.Int64
 	return func(ctx context.Context, client int) error {

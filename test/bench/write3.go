@@ -41,8 +41,8 @@ func measureWrites3(ctx context.Context, l *lab) (result, error) {
 	return l.compareWrites(ctx, clients, image, bare)
 }
 
-// dialAll spreads clients over the servers. Package client finds out who leads
-// and makes there what the others would pass on.
+// dialAll spreads clients over the servers. Package client finds the leader and calls it
+// directly.
 func (t *trio) dialAll(ctx context.Context, n int) (callers []caller, hangUp func(), err error) {
 	var all []*client.Client
 	hangUp = func() {
@@ -67,7 +67,7 @@ func (t *trio) dialAll(ctx context.Context, n int) (callers []caller, hangUp fun
 	return callers, hangUp, nil
 }
 
-// bareTrio is three times hashicorp/raft in this process, over loopback.
+// bareTrio is three hashicorp/rafts in this process, over loopback.
 type bareTrio struct {
 	rafts []*raft.Raft
 	logs  []*wal.WAL

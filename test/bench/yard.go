@@ -13,13 +13,12 @@ import (
 	"github.com/vishvananda/netns"
 )
 
-// yard is a network namespace in which machines can vanish: each simulated one
-// has an address of its own there, and packets from and to those that are gone
-// are dropped, as if the machine had lost its power. It ends with its handle
-// and the processes in it.
+// yard is a network namespace in which machines can vanish: each simulated one has its own
+// address there, and packets from and to those that are gone are dropped, as after a power
+// loss. It ends with its handle and the processes in it.
 type yard struct{ space netns.NsHandle }
 
-// yardRules drop what concerns machines that are gone. Nobody is told.
+// yardRules silently drop packets of machines that are gone.
 const yardRules = `table inet yard {
 	set gone { type ipv4_addr; }
 	chain in { type filter hook input priority 0; ip saddr @gone drop; ip daddr @gone drop; }
@@ -76,7 +75,7 @@ func newNamespace() (netns.NsHandle, error) {
 func (y *yard) inside(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // never unlocked: the thread goes with the goroutine
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 		if err := netns.Set(y.space); err != nil {
 			done <- err
 			return
@@ -86,7 +85,7 @@ func (y *yard) inside(f func() error) error {
 	return <-done
 }
 
-// dial connects to somebody in the namespace.
+// dial connects to an address in the namespace.
 func (y *yard) dial(ctx context.Context, address string) (conn net.Conn, err error) {
 	err = y.inside(func() (err error) {
 		conn, err = new(net.Dialer).DialContext(ctx, "tcp", address)
@@ -106,7 +105,7 @@ func (y *yard) nft(ctx context.Context, rules string) error {
 	})
 }
 
-// vanish makes machines answer nobody any more, and hear nobody.
+// vanish makes machines unreachable: they neither send nor receive.
 func (y *yard) vanish(ctx context.Context, addresses []string) error {
 	return y.nft(ctx, "add element inet yard gone { "+strings.Join(addresses, ", ")+" }\n")
 }

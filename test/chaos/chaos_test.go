@@ -40,8 +40,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// TestChaos is the whole story. A failure says how to have the same faults in
-// the same order again, and where the evidence lies.
+// TestChaos is the whole test. A failure says how to repeat the same faults in the same
+// order, and where the evidence is.
 func TestChaos(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs root and containers; make test runs it")
@@ -91,8 +91,8 @@ func TestChaos(t *testing.T) {
 	}
 }
 
-// run does harm while clients call, and returns what they saw once everything
-// has healed.
+// run injects faults while clients call, and returns what they saw once everything has
+// healed.
 func run(t *testing.T, l *lab, steps []step) *crowd {
 	image, err := l.push(t.Context(), "1")
 	if err != nil {
@@ -155,7 +155,7 @@ func judge(t *testing.T, l *lab, c *crowd) {
 		*seed, len(l.told.faults), len(c.calls), len(c.stale), len(c.kept), len(c.gone), c.failures)
 }
 
-// evidence is where a failed run leaves what it knows.
+// evidence is where a failed run leaves its data.
 func evidence(t *testing.T) string {
 	dir, err := filepath.Abs(fmt.Sprintf("../../build/chaos-%d", *seed))
 	if err != nil {
@@ -167,7 +167,7 @@ func evidence(t *testing.T) string {
 	return dir
 }
 
-// keep copies the logs of all machines to where they outlast the test.
+// keep copies the logs of all machines to where they outlive the test.
 func keep(t *testing.T, l *lab) string {
 	dir := evidence(t)
 	for _, m := range l.machines() {

@@ -21,7 +21,7 @@ const (
 	swappers    = 4
 	callTimeout = 4 * time.Second
 	valueKey    = "value"
-	// missing is what a register has that is not there at all.
+	// missing is the value of a register that does not exist.
 	missing = "(missing)"
 )
 
@@ -33,10 +33,10 @@ type crowd struct {
 	diligence
 
 	mu sync.Mutex
-	// kept and gone are what creations and deletions were acknowledged.
+	// kept and gone are the acknowledged creations and deletions.
 	kept, gone map[string]bool
 	failures   map[codes.Code]int
-	// odd are answers that no fault explains.
+	// odd are errors that no fault explains.
 	odd []string
 }
 
@@ -44,7 +44,7 @@ func newCrowd(l *lab, image string) *crowd {
 	return &crowd{lab: l, image: image, kept: map[string]bool{}, gone: map[string]bool{}, failures: map[codes.Code]int{}}
 }
 
-// thing is a workload that runs nowhere.
+// thing is a workload without replicas.
 func (c *crowd) thing(name, value string) *v1.Workload {
 	return &v1.Workload{
 		Metadata: &v1.Metadata{Name: name, Annotations: map[string]string{valueKey: value}},
@@ -54,7 +54,7 @@ func (c *crowd) thing(name, value string) *v1.Workload {
 
 func registerName(i int) string { return fmt.Sprintf("register-%d", i) }
 
-// prepare makes the registers.
+// prepare creates the registers.
 func (c *crowd) prepare(ctx context.Context, api *client.Client) error {
 	for i := range registers {
 		w := c.thing(registerName(i), "first")
@@ -71,7 +71,7 @@ func (c *crowd) prepare(ctx context.Context, api *client.Client) error {
 	return nil
 }
 
-// connect makes the clients; each calls in a loop of its own.
+// connect creates the clients; each calls in a loop of its own.
 func (c *crowd) connect(ctx context.Context, seed uint64) (loops []func(context.Context), err error) {
 	add := func(addresses []string, loop func(*caller, context.Context), kinds ...verb) {
 		api, dialErr := c.lab.dial(ctx, addresses)
@@ -79,7 +79,7 @@ func (c *crowd) connect(ctx context.Context, seed uint64) (loops []func(context.
 			err = errors.Join(err, dialErr)
 			return
 		}
-		number := len(c.lab.clients) // which is also what its randomness begins with
+		number := len(c.lab.clients) // also the seed of its randomness
 		c.lab.clients = append(c.lab.clients, api)
 		one := &caller{crowd: c, number: number, api: api, random: rand.New(rand.NewPCG(seed, uint64(number)))}
 		c.expect(number, kinds...)
@@ -105,7 +105,7 @@ type caller struct {
 	count  int
 }
 
-// pause waits about so long and reports whether to go on.
+// pause waits about so long and reports whether to continue.
 func (c *caller) pause(ctx context.Context, about time.Duration) bool {
 	select {
 	case <-ctx.Done():
@@ -121,7 +121,7 @@ func (c *caller) exercise(ctx context.Context) {
 		value   string
 		version uint64
 	}
-	last := map[string]known{} // what a swap is made from
+	last := map[string]known{} // what a swap is based on
 	for c.pause(ctx, 30*time.Millisecond) {
 		made := call{client: c.number, register: registerName(c.random.IntN(registers))}
 		from := last[made.register]
@@ -149,9 +149,8 @@ func (c *caller) exercise(ctx context.Context) {
 	}
 }
 
-// perform makes a call and reports whether it counts: one that is known to have
-// done nothing and tells nothing does not. It outlasts the end of the run, so
-// that its outcome is known.
+// perform makes a call and reports whether it counts. A call that certainly changed nothing and returned nothing does
+// not. It outlasts the end of the run, so that its outcome is known.
 func (c *caller) perform(made *call, version uint64) (counts bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
@@ -181,11 +180,11 @@ func (c *caller) perform(made *call, version uint64) (counts bool) {
 	return true
 }
 
-// judge says what an error tells about a call, nothing if it can be forgotten.
+// judge says what an error reveals about a call. The outcome is empty if the call can be forgotten.
 func (c *caller) judge(v verb, err error) (outcome, *v1.Workload) {
 	c.failed(v, err)
 	switch status.Code(err) {
-	case codes.NotFound: // which a register never is
+	case codes.NotFound: // a register always exists
 		return done, &v1.Workload{Metadata: &v1.Metadata{Annotations: map[string]string{valueKey: missing}}}
 	case codes.Aborted:
 		for _, detail := range status.Convert(err).Details() {
@@ -194,7 +193,7 @@ func (c *caller) judge(v verb, err error) (outcome, *v1.Workload) {
 			}
 		}
 		return "", nil
-	case codes.ResourceExhausted: // refused for want of room
+	case codes.ResourceExhausted: // refused for lack of room
 		return "", nil
 	}
 	if v == read {
@@ -203,7 +202,7 @@ func (c *caller) judge(v verb, err error) (outcome, *v1.Workload) {
 	return unknown, nil
 }
 
-// failed counts failures, and notes those that no fault explains.
+// failed counts failures, and records those that no fault explains.
 func (c *caller) failed(what verb, err error) {
 	code := status.Code(err)
 	c.mu.Lock()
@@ -215,7 +214,7 @@ func (c *caller) failed(what verb, err error) {
 }
 
 // explained reports whether a fault explains an error. Only a change can be uncertain, and its answer must say so:
-// without that a client cannot tell it from a bug of the server.
+// otherwise a client cannot distinguish it from a bug of the server.
 func explained(what verb, err error) bool {
 	switch status.Code(err) {
 	case codes.Unavailable, codes.DeadlineExceeded, codes.ResourceExhausted, codes.Aborted:
@@ -226,7 +225,7 @@ func explained(what verb, err error) bool {
 	return false
 }
 
-// readStale asks one server for what it knows.
+// readStale makes stale reads at one server.
 func (c *caller) readStale(ctx context.Context) {
 	for c.pause(ctx, 150*time.Millisecond) {
 		made := call{client: c.number, verb: read, register: registerName(c.random.IntN(registers)), begin: c.lab.told.now()}
@@ -234,7 +233,7 @@ func (c *caller) readStale(ctx context.Context) {
 		answer, err := c.api.Workloads().GetWorkload(client.WithStale(during), &v1.GetWorkloadRequest{Name: made.register})
 		cancel()
 		if status.Code(err) == codes.NotFound {
-			continue // that old may it be, too
+			continue // a stale answer may be that old
 		}
 		if err != nil {
 			c.failed(staleRead, err)
@@ -246,8 +245,7 @@ func (c *caller) readStale(ctx context.Context) {
 	}
 }
 
-// create makes things and removes every third one, and remembers what was
-// acknowledged.
+// create creates things and deletes every third one, and remembers what was acknowledged.
 func (c *caller) create(ctx context.Context) {
 	for c.pause(ctx, 100*time.Millisecond) {
 		name := fmt.Sprintf("thing-%d", c.count)
@@ -261,7 +259,7 @@ func (c *caller) create(ctx context.Context) {
 		if c.count%3 != 0 || !c.kept[name] {
 			continue
 		}
-		c.mark(c.kept, name, false) // whatever becomes of the deletion
+		c.mark(c.kept, name, false) // whatever the outcome of the deletion
 		if c.acknowledged(deletion, func(ctx context.Context) error {
 			_, err := c.api.Workloads().DeleteWorkload(ctx, &v1.DeleteWorkloadRequest{Name: name})
 			return err
@@ -293,7 +291,7 @@ func (c *caller) acknowledged(kind verb, do func(context.Context) error) bool {
 	return true
 }
 
-// scale changes how much runs.
+// scale scales the running workload.
 func (c *caller) scale(ctx context.Context) {
 	for c.pause(ctx, 4*time.Second) {
 		to := int32(2 + c.random.IntN(5))

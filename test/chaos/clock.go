@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// The clock of a machine is that of the kernel, which all machines of the test share with the machine that runs it. A
-// process asks for the time through code that the kernel maps into it (vdso). The test rewrites that code, in one
-// process and in its memory only: CLOCK_REALTIME is shifted as if somebody had set the clock, and the clocks that
-// measure time go on as they do on a real machine. The program that is tested knows nothing of it.
+// All machines of the test share the kernel's clock with the machine that runs it. A process reads the time through
+// code that the kernel maps into it (vdso). The test rewrites that code, in the memory of one process only:
+// CLOCK_REALTIME is shifted as if the clock had been set, and the monotonic clocks go on as on a real machine. The
+// tested program does not know.
 
 // canSetClocks is whether the code below is for this machine.
 const canSetClocks = runtime.GOARCH == "amd64"
@@ -31,7 +31,7 @@ var shiftedClock = [...]byte{
 	0x48, 0xb9, 0, 0, 0, 0, 0, 0, 0, 0, 0x48, 0x01, 0x0e, 0xc3,
 }
 
-// secondsAt is where the seconds lie in shiftedClock.
+// secondsAt is the offset of the seconds in shiftedClock.
 const secondsAt = 13
 
 // setClock makes the clock of a process differ from the kernel's.
@@ -124,8 +124,8 @@ func clockEntry(code []byte) (uint64, error) {
 	return 0, errors.New("the kernel's code has no clock")
 }
 
-// shift puts our clock into room that the kernel's code leaves, and then leads calls there by one write: the process
-// goes on meanwhile.
+// shift writes our clock into unused space of the kernel's code, and then redirects calls there with one write: the
+// process runs on meanwhile.
 func (v *vdso) shift(seconds int64) error {
 	place := len(v.code) - 32
 	place += (8 - (place+secondsAt)%8) % 8 // the seconds are changed by one write, too
@@ -143,7 +143,7 @@ func (v *vdso) shift(seconds int64) error {
 		return err
 	}
 	jump := bytes.Clone(v.code[v.entry : v.entry+8])
-	jump[0] = 0xe9 // jmp, relative to what follows its five bytes
+	jump[0] = 0xe9 // jmp, relative to the end of its five bytes
 	binary.LittleEndian.PutUint32(jump[1:], uint32(place-int(v.entry)-5))
 	_, err := v.memory.WriteAt(jump, v.start+int64(v.entry))
 	return err

@@ -9,9 +9,8 @@ import (
 	"sync"
 )
 
-// What nobody calls cannot go wrong, so a run in which clients hardly got
-// anything through proves nothing. How much that is depends on the machine; the
-// least is counted in faults and not in seconds.
+// A run in which clients hardly succeeded proves nothing. How much they achieve depends on
+// the machine, so the minimum is counted in faults and not in seconds.
 
 // The kinds of calls beside those on registers.
 const (
@@ -21,11 +20,11 @@ const (
 	scaling   verb = "scaling"
 )
 
-// rare are those of which a client makes a few only.
+// rare are those of which a client makes only a few.
 var rare = []verb{deletion, scaling}
 
-// diligence counts the calls of each client that were answered by what they
-// asked for. A swap that found another value is answered as well.
+// diligence counts the successful calls of each client. A swap that found another value
+// counts, too.
 type diligence struct {
 	mu   sync.Mutex
 	done map[int]map[verb]int
@@ -47,7 +46,7 @@ func (d *diligence) expect(client int, kinds ...verb) {
 func (d *diligence) count(client int, kind verb) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if counts := d.done[client]; counts != nil { // who was never expected, such as the last reader, counts for nothing
+	if counts := d.done[client]; counts != nil { // unexpected clients, such as the last reader, do not count
 		counts[kind]++
 	}
 }
@@ -77,9 +76,8 @@ func (d *diligence) since(before map[int]map[verb]int) error {
 	return errors.Join(errs...)
 }
 
-// enough is an error if so few calls were answered that the run proves nothing:
-// each kind, and each client, has one for every fault. Of those that are rare one
-// is enough.
+// enough is an error if so few calls succeeded that the run proves nothing: each kind, and
+// each client, needs one for every fault. Of the rare ones one is enough.
 func (d *diligence) enough(faults int) error {
 	var errs []error
 	kinds := map[verb]int{}
@@ -106,7 +104,7 @@ func (d *diligence) enough(faults int) error {
 	return errors.Join(errs...)
 }
 
-// ordered goes through a map in the order of its keys.
+// ordered iterates over a map in the order of its keys.
 func ordered[K int | verb, V any](m map[K]V) func(func(K, V) bool) {
 	return func(yield func(K, V) bool) {
 		for _, key := range slices.Sorted(maps.Keys(m)) {
@@ -117,8 +115,8 @@ func ordered[K int | verb, V any](m map[K]V) func(func(K, V) bool) {
 	}
 }
 
-// resume waits until every client has had something of each of its kinds done
-// by the healed cluster.
+// resume waits until every client has succeeded with each of its kinds on the healed
+// cluster.
 func (c *crowd) resume(ctx context.Context) error {
 	before := c.soFar()
 	if err := c.lab.until(ctx, func(context.Context) error { return c.since(before) }); err != nil {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// A run in which hardly anything was answered does not pass.
+// A run in which hardly any call succeeded does not pass.
 func TestIdleRunsProveNothing(t *testing.T) {
 	const faults = 3
 	busy := func() *diligence {
@@ -21,7 +21,7 @@ func TestIdleRunsProveNothing(t *testing.T) {
 		}
 		d.count(1, deletion)
 		d.count(2, scaling)
-		d.count(9, read) // of nobody
+		d.count(9, read) // of an unknown client
 		return d
 	}
 	if err := busy().enough(faults); err != nil {

@@ -1,15 +1,14 @@
-// Package chaos breaks a cluster for minutes on end and then asks what was
-// promised: three servers and three nodes, each a process of the real binary in
-// a network namespace and on a disk of its own, are killed, paused, cut off from
-// each other, filled up and given wrong clocks (clock.go) in a random order that a
-// seed fixes (schedule.go, faults.go), while clients read, write and compare-and-set
-// (clients.go), and others follow the output of a program that numbers its lines.
+// Package chaos injects faults into a cluster for minutes and then checks its guarantees:
+// three servers and three nodes, each a process of the real binary in its own network
+// namespace and on its own disk, are killed, paused, cut off from each other, filled up and
+// given wrong clocks (clock.go) in a random order that a seed fixes (schedule.go,
+// faults.go), while clients read, write and compare-and-set (clients.go), and others follow
+// the output of a program that numbers its lines.
 //
-// Afterwards the history of all calls must be linearizable (history.go), every
-// acknowledged write must be found, everything that should run must run
-// (verdict.go), and every line that is in a log must have reached every follower
-// once and in order (logs.go).
+// Afterwards the history of all calls must be linearizable (history.go), every acknowledged
+// write must exist, everything that should run must run (verdict.go), and every line that
+// is in a log must have reached every follower once and in order (logs.go).
 //
-// All of it happens in namespaces of the test's own (space.go): whatever becomes
-// of the test, nothing is left on the machine.
+// All of it happens in the test's own namespaces (space.go): whatever happens to the test,
+// nothing is left on the machine.
 package chaos

@@ -12,12 +12,10 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
-// fault begins something bad and returns what was done to whom, and how to undo
-// it.
+// fault begins a fault and returns a description, and how to undo it.
 type fault func(ctx context.Context, l *lab, s step) (what string, undo func() error, err error)
 
-// kinds are the faults by name. Whom they hit is decided when they begin: the
-// leader as it is then.
+// kinds are the faults by name. Their targets are chosen when they begin: the leader as it is then.
 var kinds = map[string]fault{
 	"kill-leader":   onLeader(killed),
 	"kill-follower": onFollower(killed),
@@ -50,7 +48,7 @@ var kinds = map[string]fault{
 
 func kindNames() []string { return slices.Sorted(maps.Keys(kinds)) }
 
-// inflict does what the schedule says, and has undone all of it when it returns.
+// inflict runs the schedule, and has undone all of it when it returns.
 func inflict(ctx context.Context, l *lab, steps []step) error {
 	var running sync.WaitGroup
 	var mu sync.Mutex
@@ -176,7 +174,7 @@ func (l *lab) cut(what string, pairs []pair) (string, func() error, error) {
 	return what, func() error { return l.network.heal(pairs) }, l.network.cut(pairs)
 }
 
-// cutFromServers leaves a server that clients and nodes still reach.
+// cutFromServers cuts a server off from the others; clients and nodes still reach it.
 func cutFromServers(l *lab, m *machine, _ step) (string, func() error, error) {
 	return l.cut(m.name+" cut from the servers", both([]string{m.address}, addresses(l.servers)))
 }
@@ -186,12 +184,12 @@ func isolated(l *lab, m *machine, _ step) (string, func() error, error) {
 	return l.cut(m.name+" cut from everybody", both([]string{m.address}, everybody))
 }
 
-// mute is a server whom the others do not hear.
+// mute is a server that the others do not hear.
 func mute(l *lab, m *machine, _ step) (string, func() error, error) {
 	return l.cut(m.name+" is not heard by the servers", oneWay([]string{m.address}, addresses(l.servers)))
 }
 
-// deaf is a server who does not hear the others.
+// deaf is a server that does not hear the others.
 func deaf(l *lab, m *machine, _ step) (string, func() error, error) {
 	return l.cut(m.name+" does not hear the servers", oneWay(addresses(l.servers), []string{m.address}))
 }
@@ -215,7 +213,7 @@ func transfer(ctx context.Context, l *lab, s step) (string, func() error, error)
 }
 
 // clockSet shifts the clocks of everything that runs on a node, back or forth. The agent's stays within what
-// certificates bear; those of its shims, which stamp lines of output, differ by hours.
+// certificates tolerate; those of its shims, which timestamp lines of output, differ by hours.
 func clockSet(_ *lab, m *machine, s step) (string, func() error, error) {
 	by := time.Duration(1+s.dice%(6*3600)) * time.Second
 	if s.dice%2 == 0 {

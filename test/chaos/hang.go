@@ -12,13 +12,12 @@ import (
 	"github.com/cloudless/cloudless/client"
 )
 
-// wordsUnderway is how long after a process has stopped somebody may still hear what
-// has passed through it.
+// wordsUnderway is how long messages may still arrive after a process has stopped.
 const wordsUnderway = 2 * time.Second
 
-// hang stops the process of the server that leads, and then of one that follows,
-// while its machine goes on to take connections. The nodes that speak to it must
-// leave it in time: none of them may be taken for offline.
+// hang stops the process of the leader, and then of a follower, while the kernel still
+// accepts connections. Their nodes must switch to another server in time: none of them may
+// go offline.
 func (l *lab) hang(ctx context.Context) error {
 	first, err := l.leader(ctx)
 	if err != nil {
@@ -47,7 +46,7 @@ func (l *lab) hangOne(ctx context.Context, m *machine) (err error) {
 		return err
 	}
 	defer observer.Close()
-	if err := l.runNew(ctx, observer, "before-"+m.name); err != nil { // over connections that are kept
+	if err := l.runNew(ctx, observer, "before-"+m.name); err != nil { // over kept connections
 		return err
 	}
 	began := time.Now()
@@ -69,7 +68,7 @@ func (l *lab) hangOne(ctx context.Context, m *machine) (err error) {
 	return noneOffline(ctx, observer, began)
 }
 
-// runNew has every node pull an image that it has not yet, and run it.
+// runNew lets every node pull a new image and run it.
 func (l *lab) runNew(ctx context.Context, by *client.Client, name string) error {
 	image, err := l.pushBy(ctx, by, name)
 	if err != nil {
@@ -104,7 +103,7 @@ func heardSince(ctx context.Context, observer *client.Client, since time.Time) e
 	return nil
 }
 
-// noneOffline says which nodes have been taken for offline since.
+// noneOffline says which nodes went offline since.
 func noneOffline(ctx context.Context, observer *client.Client, since time.Time) error {
 	events, err := observer.Events().ListEvents(ctx, &v1.ListEventsRequest{})
 	if err != nil {

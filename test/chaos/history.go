@@ -10,8 +10,8 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// Registers are annotations of workloads. Every value is written by one call
-// only, so a value tells which call wrote it.
+// Registers are annotations of workloads. Every value is written by only one call, so a
+// value identifies its call.
 
 // verb is what a call was to do.
 type verb string
@@ -28,7 +28,7 @@ type outcome string
 
 const (
 	done outcome = "done"
-	// refused is a swap that found another value, which it was told.
+	// refused is a swap that found another value, which the answer contains.
 	refused outcome = "refused"
 	// unknown is a write or swap without an answer: it may have happened, and may
 	// still happen.
@@ -44,12 +44,12 @@ type call struct {
 	value       string // that is written
 	expected    string // by a swap
 	outcome     outcome
-	seen        string // the value that the answer shows
+	seen        string // the value in the answer
 	seenVersion uint64
 }
 
-// observed is the value that was in the register when a call took effect, if
-// the answer tells.
+// observed is the value that was in the register when a call took effect, if the answer
+// contains it.
 func (c call) observed() (string, bool) {
 	switch {
 	case c.verb == read, c.outcome == refused:
@@ -75,7 +75,7 @@ func (c call) String() string {
 type history struct {
 	mu    sync.Mutex
 	calls []call
-	// stale are answers of servers that were allowed to be behind.
+	// stale are answers of stale reads.
 	stale []call
 }
 
@@ -91,10 +91,10 @@ func (h *history) addStale(c call) {
 	h.stale = append(h.stale, c)
 }
 
-// settle decides the calls of unknown outcome, without which the search for an
-// order is hopeless. A value that nobody saw was written after everything else,
-// or never: the call can go. One that somebody saw was written before that
-// somebody had the answer: that bounds the call. Neither changes the verdict.
+// settle decides the calls of unknown outcome, without which the search for an order is
+// hopeless. If no call saw the value, it was written after everything else, or never: the
+// call can be dropped. If a call saw it, it was written before that call had its answer:
+// that bounds the write. Neither changes the verdict.
 func settle(calls []call) (settled []call) {
 	seen := sightings{}
 	for _, c := range calls {
@@ -132,7 +132,7 @@ func (s sightings) of(register, value string) (time.Duration, bool) {
 	return at, ok
 }
 
-// add reports whether that is news.
+// add reports whether that is new.
 func (s sightings) add(register, value string, at time.Duration) bool {
 	before, known := s.of(register, value)
 	if known && before <= at {
@@ -142,7 +142,7 @@ func (s sightings) add(register, value string, at time.Duration) bool {
 	return true
 }
 
-// register is what a register should do, one value at a time.
+// register is the model of a register, one value at a time.
 var register = porcupine.Model{
 	Init: func() any { return "" },
 	Step: func(state, input, _ any) (bool, any) {
@@ -188,8 +188,8 @@ func operations(calls []call) (all []porcupine.Operation) {
 	return all
 }
 
-// checkPatience bounds the search for an order. It is no measure of speed: a
-// search that finds none in this time counts as failed.
+// checkPatience bounds the search for an order. It is no measure of speed: a search that
+// takes longer counts as failed.
 const checkPatience = 5 * time.Minute
 
 // linearizable says why the calls cannot have happened in any order that agrees
@@ -235,8 +235,7 @@ func versions(h *history) error {
 	return nil
 }
 
-// staleAnswers says which stale answer shows a value that nobody had begun to
-// write by then.
+// staleAnswers says which stale answer shows a value whose write had not begun by then.
 func staleAnswers(h *history) error {
 	began := map[[2]string]time.Duration{}
 	for _, c := range h.calls {

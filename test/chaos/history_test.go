@@ -18,8 +18,7 @@ func at(begin, end int, c call) call {
 	return c
 }
 
-// TestBrokenHistoriesAreRefused: each of these would be a broken promise, and the checker sees it; what is like it
-// and right, it lets pass.
+// The checker refuses each of these broken histories, and accepts similar correct ones.
 func TestBrokenHistoriesAreRefused(t *testing.T) {
 	first := at(0, 1, call{verb: write, value: "a"})
 	second := at(2, 3, call{verb: write, value: "b"})
@@ -53,8 +52,7 @@ func TestBrokenHistoriesAreRefused(t *testing.T) {
 	}
 }
 
-// TestSettlingChangesNoVerdict compares with what porcupine says when calls of unknown outcome are left to happen at
-// any time after they began, or never.
+// The verdict equals that of porcupine when calls of unknown outcome may happen at any time after they began, or never.
 func TestSettlingChangesNoVerdict(t *testing.T) {
 	open := register
 	open.Step = func(state, input, output any) (bool, any) {
@@ -88,7 +86,7 @@ func TestSettlingChangesNoVerdict(t *testing.T) {
 	}
 }
 
-// randomHistory is one of a register that mostly does what it should.
+// randomHistory is one of a register that mostly works.
 func randomHistory(t *rapid.T) (calls []call) {
 	value, begun := "", []string{""}
 	clock := 0
@@ -129,8 +127,8 @@ func randomHistory(t *rapid.T) (calls []call) {
 	return calls
 }
 
-// TestVersionsTellOfCallsThatHappenedTwice, which the order alone may not.
-func TestVersionsTellOfCallsThatHappenedTwice(t *testing.T) {
+// Versions reveal calls that were applied twice, which the order alone may not.
+func TestVersionsRevealCallsAppliedTwice(t *testing.T) {
 	seen := func(value string, version uint64) call {
 		return at(0, 1, call{verb: read, seen: value, seenVersion: version})
 	}
@@ -149,7 +147,6 @@ func TestVersionsTellOfCallsThatHappenedTwice(t *testing.T) {
 	}
 }
 
-// TestStaleAnswersMayBeOldButNotInvented.
 func TestStaleAnswersMayBeOldButNotInvented(t *testing.T) {
 	written := []call{at(0, 1, call{verb: write, value: "a"}), at(5, 6, call{verb: write, value: "b"})}
 	for what, c := range map[string]struct {
@@ -168,9 +165,8 @@ func TestStaleAnswersMayBeOldButNotInvented(t *testing.T) {
 	}
 }
 
-// TestASeedIsAnOrderOfFaults: the same one each time, another one for another seed, with every kind in it and room
-// for none that is not known.
-func TestASeedIsAnOrderOfFaults(t *testing.T) {
+// The same seed always gives the same order, another seed another one, with every kind in it and no unknown kind.
+func TestSeedFixesTheOrderOfFaults(t *testing.T) {
 	names := kindNames()
 	one, again, other := schedule(1, names, time.Hour), schedule(1, names, time.Hour), schedule(2, names, time.Hour)
 	if describe(one) != describe(again) || describe(one) == describe(other) {

@@ -23,8 +23,8 @@ const (
 	// Sizes of disks in MiB. A server keeps 64 in reserve.
 	serverDisk, nodeDisk = 320, 512
 
-	// patience bounds waiting for what should come about by itself. It is no
-	// measure of speed: what is missing is told when it is over.
+	// patience bounds waiting for eventual states. It is no measure of speed: the error
+	// then says what is missing.
 	patience = 3 * time.Minute
 )
 
@@ -137,8 +137,7 @@ func (l *lab) token(ctx context.Context, role string) (path string, err error) {
 	return path, os.WriteFile(path, []byte(token.GetSecret()), 0o600)
 }
 
-// dial connects as the first server's configuration says, to other addresses if
-// some are given.
+// dial connects with the first server's configuration, to other addresses if given.
 func (l *lab) dial(ctx context.Context, addresses []string) (*client.Client, error) {
 	config, err := client.LoadConfig(filepath.Join(l.dir, "config.yaml"))
 	if err != nil {
@@ -222,7 +221,7 @@ func (l *lab) whole(ctx context.Context) error {
 	return nil
 }
 
-// leader is the machine of the server that leads, as far as one says so.
+// leader is the machine of the leader, according to any server.
 func (l *lab) leader(ctx context.Context) (*machine, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -240,8 +239,8 @@ func (l *lab) leader(ctx context.Context) (*machine, error) {
 	return nil, errors.New("no server leads")
 }
 
-// push makes the program that containers run an image of the cluster. Images of
-// different names differ.
+// push makes the containers' program an image of the cluster. Images of different names
+// differ.
 func (l *lab) push(ctx context.Context, tag string) (string, error) {
 	return l.pushBy(ctx, l.admin, tag)
 }
@@ -256,7 +255,7 @@ func (l *lab) pushProgram(ctx context.Context, by *client.Client, which, tag str
 		return "", err
 	}
 	path := filepath.Join(l.dir, which+"-"+tag)
-	if err := os.WriteFile(path, append(data, tag...), 0o700); err != nil { // what follows a program is not run
+	if err := os.WriteFile(path, append(data, tag...), 0o700); err != nil { // data after a program is ignored
 		return "", err
 	}
 	img, err := image.FromBinary(path, image.Options{})
@@ -271,7 +270,7 @@ func (l *lab) pushProgram(ctx context.Context, by *client.Client, which, tag str
 	return which + ":" + tag, err
 }
 
-// runApp lets something run on the nodes.
+// runApp runs a workload on the nodes.
 func (l *lab) runApp(ctx context.Context, image string) error {
 	if err := l.create(ctx, appName, image, appReplicas); err != nil {
 		return err

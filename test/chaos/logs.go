@@ -34,7 +34,7 @@ type audience struct {
 	end       context.CancelFunc
 }
 
-// follow lets the printer run and followers listen, one through the SDK and one through the command line.
+// follow runs the printer and followers, one through the SDK and one through the command line.
 func (l *lab) follow(ctx context.Context) (*audience, error) {
 	image, err := l.pushProgram(ctx, l.admin, "printer", "1")
 	if err != nil {
@@ -44,7 +44,7 @@ func (l *lab) follow(ctx context.Context) (*audience, error) {
 		Metadata: &v1.Metadata{Name: printerName},
 		Spec: &v1.WorkloadSpec{
 			Image: image, Replicas: proto.Int32(printerReplicas),
-			Placement: &v1.Placement{Spread: []*v1.Spread{{Key: "node", MaxSkew: 1}}}, // faults of any node are to hit one
+			Placement: &v1.Placement{Spread: []*v1.Spread{{Key: "node", MaxSkew: 1}}}, // faults of any node should hit one
 		},
 	}}); err != nil {
 		return nil, err
@@ -67,7 +67,7 @@ func (a *audience) add(ctx context.Context, name string, follow func(context.Con
 	a.following.Go(func() { f.ended = follow(ctx, f) })
 }
 
-// dismiss ends the printer. Followers of what is gone end by themselves.
+// dismiss ends the printer. Its followers then end by themselves.
 func (a *audience) dismiss(ctx context.Context) error {
 	defer a.end()
 	if err := a.lab.until(ctx, func(ctx context.Context) error {
@@ -89,7 +89,7 @@ func (a *audience) dismiss(ctx context.Context) error {
 	}
 }
 
-// complaints are what followers missed or saw twice, and what is in the logs and reached nobody.
+// complaints are what followers missed or saw twice, and what is in the logs and reached no follower.
 func (a *audience) complaints() (all []string) {
 	written, err := a.written()
 	if err != nil {
@@ -155,7 +155,7 @@ func (a *audience) written() (map[series]int, error) {
 // series is the output of one process on one stream.
 type series struct{ process, stream string }
 
-// parseLine reads a line of the printer. One that is not whole is none.
+// parseLine reads a line of the printer. An incomplete line does not count.
 func parseLine(line string) (s series, number int, ok bool) {
 	line, whole := strings.CutSuffix(line, "x.")
 	if !whole {
@@ -170,13 +170,13 @@ type follower struct {
 	name     string
 	next     map[series]int
 	partial  map[series]string // by replica and stream
-	admitted map[string]int    // by replica: how many lines the writer says that it lost, and which are not missed yet
+	admitted map[string]int    // by replica: how many lines the writer reports as lost that are not missed yet
 	at       map[string]time.Time
 	wrong    []string
 	ended    error
 	lines    int
-	jumps    int // how often a clock was set between two lines of a replica, as far as times are told
-	lost     int // lines that were never written, as the log itself says
+	jumps    int // how often a clock changed between two lines of a replica, if times are shown
+	lost     int // lines that were never written, according to the log itself
 }
 
 // slack are lines that a writer may lose in part, beyond those that it counts, each time that it loses some.
@@ -205,7 +205,7 @@ func (f *follower) hear(replica, line string) {
 	f.next[s] = number + 1
 }
 
-// miss is told of lines that did not come. The writer may have said that they are lost.
+// miss is called for lines that did not come. The writer may have reported them as lost.
 func (f *follower) miss(replica string, lines int, what string) {
 	f.admitted[replica] -= lines
 	f.lost += lines
@@ -215,7 +215,7 @@ func (f *follower) miss(replica string, lines int, what string) {
 	}
 }
 
-// followAPI resumes by position also where the SDK has given up.
+// followAPI resumes by position even if the SDK has given up.
 func (f *follower) followAPI(ctx context.Context, l *lab, api *client.Client) error {
 	request := &v1.LogsRequest{Workload: printerName, Follow: true, Marks: true}
 	positions := map[string]string{}
@@ -260,7 +260,7 @@ func (f *follower) take(l *lab, entry *v1.LogEntry) {
 	}
 }
 
-// tell notes where a clock was set between two lines of a replica.
+// tell notes when a clock changed between two lines of a replica.
 func (f *follower) tell(l *lab, replica string, at time.Time) {
 	before, known := f.at[replica]
 	f.at[replica] = at

@@ -17,19 +17,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// restartPause is how long a machine waits before it starts a process again that
-// has ended by itself, as systemd does.
+// restartPause is the pause before a process that has ended by itself is restarted, as
+// systemd does.
 const restartPause = 500 * time.Millisecond
 
-// machine is a server or a node: a network namespace, a disk, and a process of
-// the binary that is started again when it ends, unless it was killed.
+// machine is a server or a node: a network namespace, a disk, and a process of the binary
+// that is restarted when it ends, unless it was killed.
 type machine struct {
 	name, address string
 	data          string // where its disk is mounted
 	log           string
 	space         netns.NsHandle
 	told          *timeline
-	// again are the arguments that start it when it has been started before.
+	// again are the arguments for restarts.
 	again []string
 
 	mu      sync.Mutex
@@ -67,7 +67,7 @@ func (m *machine) start(args ...string) error {
 	return m.run(args)
 }
 
-// run is called with the lock held.
+// run starts the process. The caller holds the lock.
 func (m *machine) run(args []string) error {
 	log, err := os.OpenFile(m.log, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
@@ -90,7 +90,7 @@ func (m *machine) run(args []string) error {
 	return nil
 }
 
-// keepRunning starts a process again that has ended by itself.
+// keepRunning restarts a process that has ended by itself.
 func (m *machine) keepRunning(process *os.Process, why error) {
 	m.mu.Lock()
 	wanted := m.wanted
@@ -106,7 +106,7 @@ func (m *machine) keepRunning(process *os.Process, why error) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.wanted && m.process == process { // nobody was quicker
+	if m.wanted && m.process == process { // it was not restarted meanwhile
 		if err := m.run(m.again); err != nil {
 			m.told.note("%v", err)
 		}
@@ -119,7 +119,7 @@ func (m *machine) lastLine() string {
 	return lines[len(lines)-1]
 }
 
-// kill ends the process and whatever else also says, all by SIGKILL, and waits.
+// kill kills the process and those of also with SIGKILL, and waits.
 func (m *machine) kill(also func() ([]int, error)) error {
 	m.mu.Lock()
 	m.wanted = false
@@ -142,7 +142,7 @@ func (m *machine) kill(also func() ([]int, error)) error {
 	return err
 }
 
-// revive starts it again after a kill.
+// revive restarts it after a kill.
 func (m *machine) revive() error { return m.start(m.again...) }
 
 // signal pauses and resumes the process. One that has ended needs neither.
@@ -164,7 +164,7 @@ func (m *machine) close() {
 
 func (m *machine) fillerPath() string { return filepath.Join(m.data, "filler") }
 
-// fill takes all of the disk but so many bytes.
+// fill fills the disk except for so many bytes.
 func (m *machine) fill(left uint64) error {
 	var s unix.Statfs_t
 	if err := unix.Statfs(m.data, &s); err != nil {
@@ -196,7 +196,7 @@ func (m *machine) free() error {
 	return nil
 }
 
-// id is how the machine's processes, groups and links are named.
+// id names the machine's processes, cgroups and links.
 func (m *machine) id() (string, error) {
 	data, err := os.ReadFile(filepath.Join(m.data, "cloud.json"))
 	if err != nil {
@@ -209,8 +209,8 @@ func (m *machine) id() (string, error) {
 	return about.ID, nil
 }
 
-// shims are the processes on whose word the machine's containers live, and
-// containers those that run the program of the workload.
+// shims are the parents of the machine's containers, and containers those that run the
+// program of the workload.
 func (m *machine) shims() ([]int, error) {
 	return m.processes(func(command, _ string) bool { return strings.HasPrefix(command, filepath.Join(m.data, "shim")+"/") })
 }

@@ -16,8 +16,8 @@ import (
 // clientsAddress is where the clients of the test are: on the bridge itself.
 const clientsAddress = "10.77.0.254"
 
-// network is a bridge with the machines on it. What one address sends to
-// another is dropped by the bridge while the pair is cut: neither end is told.
+// network is a bridge with the machines on it. While a pair is cut, the bridge silently
+// drops what one address sends to the other.
 type network struct {
 	bridge *netlink.Bridge
 
@@ -47,7 +47,7 @@ func newNetwork() (*network, error) {
 		}`)
 }
 
-// attach makes a namespace with an address on the bridge.
+// attach creates a namespace with an address on the bridge.
 func (n *network) attach(name, address string) (netns.NsHandle, error) {
 	space, err := newNamespace()
 	if err != nil {
@@ -117,7 +117,7 @@ func bringUp(in *netlink.Handle, name, address string) error {
 	return in.LinkSetUp(link)
 }
 
-// cut drops what goes along the pairs until heal is called as often.
+// cut drops packets of the pairs until heal is called as often.
 func (n *network) cut(pairs []pair) error { return n.change("add", pairs, +1) }
 
 func (n *network) heal(pairs []pair) error { return n.change("delete", pairs, -1) }

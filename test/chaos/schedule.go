@@ -21,9 +21,9 @@ func (s step) String() string {
 	return fmt.Sprintf("%6.1fs  %-14s for %.1fs", s.at.Seconds(), s.kind, s.length.Seconds())
 }
 
-// schedule is the order of faults that belongs to a seed: the same one for ever,
-// as long as the kinds stay the same. Every kind comes once before any comes
-// again. A third of them begin while the one before is not over.
+// schedule is the order of faults of a seed: always the same one, as long as the kinds stay
+// the same. Every kind comes once before any is repeated. A third of them begin before the
+// previous one ends.
 func schedule(seed uint64, kinds []string, length time.Duration) (steps []step) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	between := func(least, most time.Duration) time.Duration {

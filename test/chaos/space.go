@@ -15,13 +15,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The test runs itself again in namespaces of its own for processes, mounts and
-// the network. The first process in there only waits for the others; when it
-// ends, however it does, the kernel ends all others and takes their mounts,
-// links and rules away.
+// The test runs itself again in its own namespaces for processes, mounts and the network.
+// The first process in there only waits for the others; when it ends, in whatever way, the
+// kernel kills all others and removes their mounts, links and rules.
 //
 //	outside   builds what is needed, waits, removes cgroups
-//	└ first   the first process of the namespaces: mounts, and collects the dead
+//	└ first   the first process of the namespaces: mounts, and reaps the dead
 //	  └ inside  the tests
 const (
 	stageEnv = "CLOUDLESS_CHAOS_STAGE"
@@ -46,7 +45,7 @@ func outside() (int, error) {
 		return 1, err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	// A copy, so that the whole run is one of the same program.
+	// A copy, so that the whole run uses the same program.
 	if err := os.WriteFile(filepath.Join(dir, "cloudless"), binary, 0o700); err != nil {
 		return 1, err
 	}
@@ -59,16 +58,16 @@ func outside() (int, error) {
 	return again(dir)
 }
 
-// again runs this program in new namespaces, and ends it by ctrl-C.
+// again runs this program in new namespaces, and ends it on ctrl-C.
 func again(dir string) (int, error) {
-	runtime.LockOSThread() // the kernel takes the end of the thread for that of the parent
+	runtime.LockOSThread() // the end of the thread would count as that of the parent
 	defer runtime.UnlockOSThread()
 	first := exec.Command("/proc/self/exe", os.Args[1:]...)
 	first.Stdout, first.Stderr = os.Stdout, os.Stderr
 	first.Env = append(os.Environ(), stageEnv+"="+stageFirst, dirEnv+"="+dir)
 	first.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWNET,
-		Setpgid:    true, // so that ctrl-C comes here alone
+		Setpgid:    true, // so that only this process gets ctrl-C
 		Pdeathsig:  syscall.SIGKILL,
 	}
 	interrupted := make(chan os.Signal, 1)
@@ -93,8 +92,7 @@ func again(dir string) (int, error) {
 	return 0, err
 }
 
-// first makes the namespaces usable, runs the tests in them, and collects what
-// nobody else waits for.
+// first makes the namespaces usable, runs the tests in them, and reaps orphans.
 func first() (int, error) {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return 1, fmt.Errorf("keep mounts to ourselves: %w", err)
@@ -139,8 +137,8 @@ func exitCode(status unix.WaitStatus) int {
 	return 128 + int(status.Signal())
 }
 
-// Control groups are in no namespace. Whoever has them is written down, so that
-// they can be removed when everything in them has ended.
+// Control groups are in no namespace. They are recorded, so that they can be removed when
+// everything in them has ended.
 const groupsFile = "groups"
 
 func noteGroup(dir, id string) error {
@@ -152,7 +150,7 @@ func noteGroup(dir, id string) error {
 	return errors.Join(err, file.Close())
 }
 
-// program is the path of one that was made outside.
+// program is the path of one that was built outside.
 func program(name string) string { return filepath.Join(os.Getenv(dirEnv), name) }
 
 // groupOf is the name of the control group of a machine's containers.

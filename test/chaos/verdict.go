@@ -17,8 +17,7 @@ import (
 	"github.com/cloudless/cloudless/client"
 )
 
-// converge waits until the healed cluster is whole and everything that should
-// run runs.
+// converge waits until the healed cluster is complete and everything that should run runs.
 func (l *lab) converge(ctx context.Context) error {
 	if err := l.until(ctx, l.whole); err != nil {
 		return fmt.Errorf("a whole cluster: %w", err)
@@ -35,9 +34,9 @@ func (l *lab) converge(ctx context.Context) error {
 	return nil
 }
 
-// loseForGood takes the leader away without a word and for ever. Clients and
-// nodes that were connected to it must find another server by themselves: a
-// change, a push and a pull go on.
+// loseForGood removes the leader without notice and for good. Clients and nodes that were
+// connected to it must find another server by themselves: a change, a push and a pull
+// succeed.
 func (l *lab) loseForGood(ctx context.Context) error {
 	leader, err := l.leader(ctx)
 	if err != nil {
@@ -94,7 +93,7 @@ func (l *lab) loseForGood(ctx context.Context) error {
 	return nil
 }
 
-// readAll ends the history with what every register has in the end.
+// readAll ends the history with the final value of every register.
 func (c *crowd) readAll(ctx context.Context) error {
 	reader := &caller{crowd: c, number: len(c.lab.clients), api: c.lab.admin}
 	for i := range registers {
@@ -107,7 +106,8 @@ func (c *crowd) readAll(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// acknowledgedWrites says which acknowledged creation or deletion is not found.
+// acknowledgedWrites says which acknowledged creation is missing or which deletion was
+// undone.
 func (c *crowd) acknowledgedWrites(ctx context.Context) error {
 	there := map[string]bool{}
 	all, err := client.AllPages(func(page *v1.Page) ([]*v1.Workload, string, error) {
@@ -136,7 +136,7 @@ func (c *crowd) acknowledgedWrites(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// crashes are the places where a process ended by a fault of its own.
+// crashes are the places where a process crashed.
 func (l *lab) crashes() (found []string) {
 	for _, m := range l.machines() {
 		data, err := os.ReadFile(m.log)

@@ -8,7 +8,7 @@ import (
 	"github.com/cloudless/cloudless/test/fleet/simulated"
 )
 
-// obey carries out one command.
+// obey executes one command.
 func obey(fleet *simulated.Fleet, line string, out *voice) (quit bool, err error) {
 	words := strings.Fields(line)
 	if len(words) == 0 {
@@ -42,7 +42,7 @@ func obey(fleet *simulated.Fleet, line string, out *voice) (quit bool, err error
 	return false, fmt.Errorf("%q is no command: say kill N, pause N, return or quit", line)
 }
 
-// share reads a number of nodes, or a part of them such as 10%.
+// share reads a number of nodes, or a percentage of them such as 10%.
 func share(text string, of int) (int, error) {
 	number, percent := strings.CutSuffix(text, "%")
 	n, err := strconv.Atoi(number)

@@ -11,12 +11,12 @@ import (
 	"github.com/cloudless/cloudless/test/fleet/simulated"
 )
 
-// image is one that needs no registry: its digest is in its name.
+// image needs no registry: its digest is in its name.
 var image = "registry.example.com/app@sha256:" + strings.Repeat("a", 64)
 
-// Simulated nodes join, are ready, acknowledge what they are assigned, and
-// report the end of what is to stop.
-func TestFleetRunsWhatItIsAssigned(t *testing.T) {
+// Simulated nodes join, are ready, acknowledge their assignments, and report the end of
+// stopped replicas.
+func TestFleetAcknowledgesAssignments(t *testing.T) {
 	const nodes, replicas = 20, 60
 	c := newCluster(t)
 	f := c.fleet(simulated.Options{Nodes: nodes, Delay: 50 * time.Millisecond})
@@ -36,7 +36,8 @@ func TestFleetRunsWhatItIsAssigned(t *testing.T) {
 	c.untilReplicas("web", func(phases map[string]int) bool { return phases["running"] == 10 && phases["stopping"] == 0 })
 	c.until(func() bool { return f.Stats().Running == 10 })
 
-	// What runs is known again after the connection broke, and nothing is started twice.
+	// Running replicas are known again after the connection broke, and nothing is started
+	// twice.
 	reported := f.Stats().Reported
 	for _, n := range f.Nodes() {
 		n.Kill()
@@ -49,9 +50,8 @@ func TestFleetRunsWhatItIsAssigned(t *testing.T) {
 	}
 }
 
-// Nodes that are killed and nodes that fall silent are offline after a while,
-// and ready again when they are back.
-func TestNodesThatDieAreOfflineUntilTheyReturn(t *testing.T) {
+// Killed and silent nodes are offline after a while, and ready again when they are back.
+func TestDeadNodesAreOfflineUntilTheyReturn(t *testing.T) {
 	const nodes = 20
 	c := newCluster(t)
 	f := c.fleet(simulated.Options{Nodes: nodes})
@@ -82,8 +82,8 @@ func TestNodesThatDieAreOfflineUntilTheyReturn(t *testing.T) {
 	c.untilNodes(func(states map[string]string) bool { return all(states, nodes, "ready") })
 }
 
-// When the server that leads is stopped, nodes go on to another one that the
-// session has told them of.
+// When the leader is stopped, nodes switch to another server that the session has
+// announced.
 func TestNodesFindTheNextLeader(t *testing.T) {
 	const nodes = 12
 	c := newCluster(t)

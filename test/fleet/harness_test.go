@@ -21,10 +21,10 @@ import (
 	"github.com/cloudless/cloudless/test/fleet/simulated"
 )
 
-// cluster is real servers in this process: folders, TLS and fsync of their own.
+// cluster is real servers in this process, with their own folders, TLS and fsync.
 type cluster struct {
 	t      *testing.T
-	ctx    context.Context // ends a while after a test that hangs should have passed
+	ctx    context.Context // ends a while after a hanging test should have passed
 	config string
 	api    *client.Client
 	// servers are their addresses and how to stop them, by name.
@@ -130,7 +130,7 @@ func (c *cluster) fleet(o simulated.Options) *simulated.Fleet {
 	return f
 }
 
-// untilNodes waits until the nodes are as wished by their states.
+// untilNodes waits until the states of the nodes are as wanted.
 func (c *cluster) untilNodes(wished func(states map[string]string) bool) {
 	c.t.Helper()
 	c.rewatching(func(ctx context.Context) error {
@@ -152,7 +152,7 @@ func (c *cluster) untilNodes(wished func(states map[string]string) bool) {
 	})
 }
 
-// rewatching begins anew whenever a change of the leader ends what is watched.
+// rewatching restarts a watch whenever a change of the leader ends it.
 func (c *cluster) rewatching(watch func(context.Context) error) {
 	c.t.Helper()
 	for {
@@ -168,7 +168,7 @@ func (c *cluster) rewatching(watch func(context.Context) error) {
 	}
 }
 
-// untilReplicas waits until the replicas of a workload are as wished.
+// untilReplicas waits until the replicas of a workload are as wanted.
 func (c *cluster) untilReplicas(workload string, wished func(phases map[string]int) bool) {
 	c.t.Helper()
 	c.rewatching(func(ctx context.Context) error {

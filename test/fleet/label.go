@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// labelChoices are labels whose values are dealt out over the nodes so that every combination of them occurs equally
+// labelChoices are labels whose values are distributed over the nodes so that every combination of them occurs equally
 // often.
 type labelChoices []labelChoice
 

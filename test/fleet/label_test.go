@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestLabelsAreDealtOutEvenly(t *testing.T) {
+func TestLabelsAreDistributedEvenly(t *testing.T) {
 	var labels labelChoices
 	for _, text := range []string{"zone=a,b,c", "disk=ssd,hdd"} {
 		if err := labels.Set(text); err != nil {

@@ -1,4 +1,4 @@
-// Command fleet joins thousands of simulated nodes to a cluster, from one process, to see how its servers bear them.
+// Command fleet joins thousands of simulated nodes to a cluster, from one process, to load its servers.
 //
 //	go run ./test/fleet --nodes 5000 --join 127.0.0.1:7700 --token-file token
 //
@@ -56,7 +56,7 @@ func main() {
 	}
 }
 
-// settings are what the command line says.
+// settings are the command-line flags.
 type settings struct {
 	simulated.Options
 	json bool
@@ -148,7 +148,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		case <-ctx.Done():
 			return nil
 		case line, open := <-commands:
-			if !open { // whoever started us has no more to say
+			if !open { // the parent has closed our input
 				commands = nil
 				continue
 			}
@@ -163,7 +163,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	}
 }
 
-// readLines hands on what is typed. A read from a terminal cannot be ended, so its goroutine ends with the process.
+// readLines passes on what is typed. A read from a terminal cannot be interrupted, so its goroutine ends with the
+// process.
 func readLines(ctx context.Context, from io.Reader) <-chan string {
 	lines := make(chan string)
 	go func() {

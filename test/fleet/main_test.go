@@ -15,7 +15,7 @@ import (
 )
 
 // The program as another one drives it: JSON lines out, commands in.
-func TestProgramObeys(t *testing.T) {
+func TestCommands(t *testing.T) {
 	c := newCluster(t)
 	token := filepath.Join(t.TempDir(), "token")
 	must(t, os.WriteFile(token, []byte(c.token("node", 10)+"\n"), 0o600))

@@ -15,7 +15,7 @@ import (
 	"github.com/cloudless/cloudless/test/fleet/simulated"
 )
 
-// voice says how the fleet is doing: as a line that changes on a terminal, as lines elsewhere, as JSON for programs.
+// voice reports the fleet's status: as a live line on a terminal, as lines elsewhere, as JSON for programs.
 type voice struct {
 	to   io.Writer
 	json bool
@@ -29,7 +29,7 @@ func newVoice(to io.Writer, asJSON bool) *voice {
 	return &voice{to: to, json: asJSON, live: !asJSON && isTerminal(to)}
 }
 
-// word is what is said as JSON. What does not apply is left out.
+// word is one report as JSON. Fields that do not apply are omitted.
 type word struct {
 	Did     string         `json:"did,omitempty"`
 	Nodes   []nodeWord     `json:"nodes,omitempty"`
@@ -58,7 +58,7 @@ func (v *voice) say(w word, text string) {
 	fmt.Fprintln(v.to, text)
 }
 
-// status shows a line that the next one replaces, where that is possible.
+// status shows a line that the next one replaces, if possible.
 func (v *voice) status(w word, text string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -73,7 +73,7 @@ func (v *voice) status(w word, text string) {
 	v.last = text
 }
 
-// enrolling shows how far joining has come, on a terminal.
+// enrolling shows the progress of joining, on a terminal.
 func (v *voice) enrolling(nodes int) func(int) {
 	if !v.live {
 		return nil
@@ -103,10 +103,10 @@ func (v *voice) did(what string, nodes []*simulated.Node) {
 	v.say(w, fmt.Sprintf("%s: %d nodes", what, len(nodes)))
 }
 
-// quietly is how often lines come where they cannot be overwritten.
+// quietly is how often lines come if they cannot be overwritten.
 const quietly = 10
 
-// follow says every second how the fleet is doing, and at the end what it has done.
+// follow reports every second how the fleet is doing, and at the end what it has done.
 func (v *voice) follow(ctx context.Context, fleet *simulated.Fleet, before memory) {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
@@ -150,7 +150,7 @@ func describe(s, before simulated.Stats, took time.Duration, used memory) (word,
 	return w, text
 }
 
-// memory is what this process takes.
+// memory is what this process uses.
 type memory struct {
 	resident   int64 // bytes
 	goroutines int

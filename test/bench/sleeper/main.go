@@ -1,6 +1,6 @@
-// Command sleeper is what the benchmarks run in containers: it does nothing
-// until it is told to stop. With an address as its argument it also accepts
-// connections there, and closes them.
+// Command sleeper is the benchmarks' program for containers: it does nothing until it is
+// stopped. With an address as its argument it also accepts connections there, and closes
+// them.
 package main
 
 import (

@@ -18,7 +18,7 @@ import (
 	"github.com/cloudless/cloudless/internal/identity"
 )
 
-// attacks are what a stranger does. Each call is one go, on a connection of its own.
+// attacks are what a stranger does. Each call is one attempt, on its own connection.
 var attacks = map[string]func(context.Context, *victim) error{
 	"enroll with many labels":    enrollFlood,
 	"enroll of 7 MB":             longEnroll,
@@ -45,7 +45,7 @@ func message(data []byte) []byte {
 	return append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(data))), data...)
 }
 
-// labelled is an EnrollRequest that consists of tiny labels, with a token that looks like one.
+// labelled is an EnrollRequest that consists of tiny labels, with a token that looks valid.
 func labelled(size int) []byte {
 	token := identity.NewJoinToken(identity.Fingerprint{}).Reveal()
 	data := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), token)
@@ -130,7 +130,7 @@ func unknownTokensByHTTP(ctx context.Context, v *victim) error {
 	return nil
 }
 
-// slowReader asks as long as it is let, and reads no answer.
+// slowReader sends requests as long as it can, and reads no answer.
 func slowReader(ctx context.Context, v *victim) error {
 	c, err := v.shake(ctx, "http/1.1")
 	if err != nil {
@@ -161,7 +161,7 @@ func slowHeaders(ctx context.Context, v *victim) error {
 	return nil
 }
 
-// slowHeaderFrames sends headers of HTTP/2 that never end.
+// slowHeaderFrames sends HTTP/2 headers that never end.
 func slowHeaderFrames(ctx context.Context, v *victim) error {
 	return v.calls(ctx, func(c *h2conn) error {
 		if err := c.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: []byte{0x83}}); err != nil {
@@ -175,7 +175,7 @@ func slowHeaderFrames(ctx context.Context, v *victim) error {
 	})
 }
 
-// rapidReset begins calls and takes them back at once.
+// rapidReset begins calls and resets them at once.
 func rapidReset(ctx context.Context, v *victim) error {
 	return v.calls(ctx, func(c *h2conn) error {
 		for i := 0; c.throttle.wait(ctx); i++ {
@@ -196,7 +196,7 @@ func rapidReset(ctx context.Context, v *victim) error {
 	})
 }
 
-// helloFlood has the server do its part of a handshake, with a hello that is the same each time and costs nothing.
+// helloFlood makes the server do its part of a handshake, with a constant hello that costs nothing.
 func helloFlood(ctx context.Context, v *victim) error {
 	c, err := v.dial(ctx)
 	if err != nil {
@@ -219,7 +219,7 @@ func handshakeFlood(ctx context.Context, v *victim) error {
 	return err
 }
 
-// silentConnection sends nothing, or something that is no hello.
+// silentConnection sends nothing, or something that is not a hello.
 func silentConnection(ctx context.Context, v *victim) error {
 	c, err := v.dial(ctx)
 	if err != nil {

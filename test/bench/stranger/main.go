@@ -1,7 +1,6 @@
-// Command stranger attacks a server as somebody who has no identity in its cluster. It does all that it can think of at
-// once, with as much of one core as it is given, until it is told to stop. Then it says, as JSON, how much CPU it has
-// used and how often it has done what. Without an address it does nothing useful, for comparison. The server must be
-// on this machine.
+// Command stranger attacks a server without an identity in its cluster. It runs all its attacks at once, with as much
+// of one core as it is given, until it is stopped. Then it reports, as JSON, how much CPU it has used and how often it
+// has done what. Without an address it only uses CPU, for comparison. The server must be on this machine.
 //
 //	stranger -share 0.5 127.0.0.1:7700
 package main
@@ -21,7 +20,7 @@ import (
 	"syscall"
 )
 
-// report is what a stranger says in the end.
+// report is a stranger's final report.
 type report struct {
 	// Share is how much of one core was used.
 	Share float64
@@ -52,8 +51,8 @@ func main() {
 	}
 }
 
-// attack runs all attacks beside each other, each with a few workers. Every worker has an address of its own, so that
-// limits for one address hold back none of them.
+// attack runs all attacks in parallel, each with a few workers. Every worker has its own address, so that limits for
+// one address do not stop any of them.
 func (r *report) attack(ctx context.Context, t *throttle, address, only string) {
 	const workers = 4
 	var all sync.WaitGroup

@@ -14,12 +14,12 @@ type throttle struct {
 	share float64
 	began time.Time
 
-	mu sync.Mutex // one at a time asks and sleeps
+	mu sync.Mutex // one caller at a time checks and sleeps
 }
 
 func newThrottle(share float64) *throttle { return &throttle{share: share, began: time.Now()} }
 
-// wait waits until the process may go on, and reports whether it should.
+// wait waits until the process may continue, and reports whether it should.
 func (t *throttle) wait(ctx context.Context) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -35,7 +35,7 @@ func (v *victim) dial(ctx context.Context) (net.Conn, error) {
 	return (&net.Dialer{Timeout: patience, LocalAddr: &net.TCPAddr{IP: v.from}}).DialContext(ctx, "tcp", v.address)
 }
 
-// shake makes a connection and trusts whoever answers.
+// shake makes a connection without verifying the server.
 func (v *victim) shake(ctx context.Context, protocol string) (net.Conn, error) {
 	raw, err := v.dial(ctx)
 	if err != nil {
@@ -45,7 +45,7 @@ func (v *victim) shake(ctx context.Context, protocol string) (net.Conn, error) {
 	defer cancel()
 	secure := tls.Client(raw, &tls.Config{
 		InsecureSkipVerify: true, NextProtos: []string{protocol}, //nolint:gosec // an attacker does not mind
-		CurvePreferences: []tls.CurveID{tls.X25519}, // which costs it the least
+		CurvePreferences: []tls.CurveID{tls.X25519}, // which costs the attacker least
 	})
 	if err := secure.HandshakeContext(ctx); err != nil {
 		return nil, errors.Join(err, raw.Close())
@@ -80,7 +80,7 @@ func (v *victim) drip(c net.Conn, drop []byte) {
 	}()
 }
 
-// h2conn is a connection that speaks HTTP/2, frame by frame.
+// h2conn is an HTTP/2 connection, frame by frame.
 type h2conn struct {
 	net.Conn
 	throttle *throttle
@@ -93,7 +93,7 @@ type h2conn struct {
 	closed   chan struct{}
 }
 
-// calls makes a connection for gRPC calls. That the server cuts it is no failure.
+// calls makes a connection for gRPC calls. It is no failure if the server cuts it.
 func (v *victim) calls(ctx context.Context, do func(*h2conn) error) error {
 	raw, err := v.shake(ctx, "h2")
 	if err != nil {
@@ -120,7 +120,7 @@ func (v *victim) calls(ctx context.Context, do func(*h2conn) error) error {
 	return nil
 }
 
-// listen takes note of answers.
+// listen records answers.
 func (c *h2conn) listen() {
 	defer close(c.closed)
 	for {
@@ -167,7 +167,7 @@ func (c *h2conn) headers(method string, more []hpack.HeaderField) error {
 	return c.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: c.stream, BlockFragment: c.packed.Bytes(), EndHeaders: true})
 }
 
-// call sends a call without regard for what the server is ready to take.
+// call sends a call and ignores the server's windows.
 func (c *h2conn) call(method string, more []hpack.HeaderField, data []byte, end bool) error {
 	c.stream += 2
 	if err := c.headers(method, more); err != nil {
@@ -184,8 +184,8 @@ func (c *h2conn) call(method string, more []hpack.HeaderField, data []byte, end 
 	return c.out.Flush()
 }
 
-// post makes gRPC calls on one connection, and sends as much as the server takes. It ends when the server has answered
-// all of them, or has cut the connection.
+// post makes gRPC calls on one connection, and sends as much as the server accepts. It ends when the server has
+// answered all of them, or has cut the connection.
 func (v *victim) post(ctx context.Context, methods []string, body func() io.Reader) error {
 	raw, err := v.shake(ctx, "h2")
 	if err != nil {
@@ -215,7 +215,7 @@ func (v *victim) post(ctx context.Context, methods []string, body func() io.Read
 	return nil
 }
 
-// over speaks HTTP/2 over one connection, and makes no other.
+// over uses HTTP/2 over one connection, and opens no other.
 func over(raw net.Conn) *http.Transport {
 	var protocols http.Protocols
 	protocols.SetHTTP2(true)
@@ -245,7 +245,7 @@ func (t throttled) Read(b []byte) (int, error) {
 	return t.from.Read(b)
 }
 
-// stall is a message that goes on at some other time.
+// stall is a message that never continues.
 type stall struct{ ctx context.Context }
 
 func (s stall) Read([]byte) (int, error) {
@@ -253,7 +253,7 @@ func (s stall) Read([]byte) (int, error) {
 	return 0, context.Cause(s.ctx)
 }
 
-// hello is the first thing that a TLS client says.
+// hello is a TLS ClientHello.
 var hello = sync.OnceValue(func() []byte {
 	near, far := net.Pipe()
 	go func() {

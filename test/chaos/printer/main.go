@@ -1,6 +1,6 @@
-// Command printer is what the chaos test runs to see what becomes of output: it prints numbered lines on both streams
-// until it is told to stop. Each line says which process printed it, and ends with a period if it is whole. The first
-// lines come at once and nearly fill a file of a log; the others keep it growing, so that it is rotated.
+// Command printer is the program that the chaos test runs to check logs: it prints numbered lines on both streams until
+// it is stopped. Each line names the process that printed it, and ends with a period if it is complete. The first lines
+// come at once and nearly fill a file of a log; the others keep it growing, so that it is rotated.
 package main
 
 import (

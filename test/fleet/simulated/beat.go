@@ -11,10 +11,10 @@ import (
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
-// grain is how exactly nodes are on time. A timer for each of thousands would cost more than what is done then.
+// grain is the precision of the schedule. A timer for each of thousands of nodes would cost more than the work itself.
 const grain = 20 * time.Millisecond
 
-// What is done when its time has come.
+// Kinds of scheduled work.
 type task int
 
 const (
@@ -22,7 +22,7 @@ const (
 	saying
 )
 
-// due is something to do for a node.
+// due is scheduled work for a node.
 type due struct {
 	at    time.Time
 	node  *Node
@@ -30,7 +30,7 @@ type due struct {
 	round int
 }
 
-// shard does what is due for a part of the nodes.
+// shard does the scheduled work of a part of the nodes.
 type shard struct {
 	mu    sync.Mutex
 	queue agenda
@@ -71,8 +71,8 @@ func (s *shard) run(ctx context.Context) {
 	}
 }
 
-// next takes what is due. A heartbeat is due again an interval later, or an interval from now if this is late: a
-// machine that was busy does not make up for what it has not said.
+// next takes what is due. A heartbeat is due again an interval later, or an interval from now if this is late: a busy
+// machine does not catch up on missed heartbeats.
 func (s *shard) next(now time.Time) (due, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -121,7 +121,7 @@ func (a *agenda) Pop() any {
 	return last
 }
 
-// variants of a heartbeat differ in what they measured, so that a server cannot take them for one.
+// variants of a heartbeat have different measurements, so that a server cannot treat them as equal.
 const variants = 16
 
 // beats are the encoded heartbeats, which all nodes share.

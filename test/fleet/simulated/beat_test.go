@@ -12,7 +12,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
-// Thousands of nodes report every second: that must not make garbage.
+// Thousands of nodes report every second: that must not create garbage.
 func TestHeartbeatsAllocateNothing(t *testing.T) {
 	l := &link{stream: 1, last: 1}
 	var shared beats
@@ -30,7 +30,7 @@ func TestHeartbeatsAllocateNothing(t *testing.T) {
 	}
 }
 
-func TestHeartbeatsSayHowOftenTheyCome(t *testing.T) {
+func TestHeartbeatsCarryTheirInterval(t *testing.T) {
 	var shared beats
 	seen := map[string]bool{}
 	for i := range 3 * variants {
@@ -48,7 +48,7 @@ func TestHeartbeatsSayHowOftenTheyCome(t *testing.T) {
 	}
 }
 
-// Nodes take turns over the interval, each keeps its pace, and one that is late does not make up for it.
+// Nodes are spread over the interval, each keeps its interval, and a late one does not catch up.
 func TestHeartbeatsAreSpreadAndKeepTheirPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &Fleet{nodes: make([]*Node, 8)}
@@ -85,7 +85,7 @@ func TestHeartbeatsAreSpreadAndKeepTheirPace(t *testing.T) {
 	})
 }
 
-// Orders come while heartbeats are due, and neither waits for the other for ever.
+// Orders arrive while heartbeats are due, without a deadlock.
 func TestOrdersAndHeartbeatsGoTogether(t *testing.T) {
 	f := &Fleet{nodes: make([]*Node, 1), options: Options{Delay: time.Millisecond}}
 	n := &Node{fleet: f}
@@ -96,7 +96,7 @@ func TestOrdersAndHeartbeatsGoTogether(t *testing.T) {
 	const times = 20000
 	work.Go(func() {
 		for range times {
-			n.take(orders{wishes: []wish{{uid: uuid.New()}}})
+			n.take(orders{wishes: []desired{{uid: uuid.New()}}})
 		}
 	})
 	work.Go(func() {

@@ -1,15 +1,15 @@
 // Package simulated is thousands of nodes in one process, for measurements and tests of servers.
 //
-// Each node is a member like any other: it has enrolled with a join token, has a key and a certificate of its own, one
-// TLS connection of its own and the real session stream on it. It says hello, reports as often as the cluster asks
-// for, acknowledges what it is assigned as running after a while, reports the end of what is to stop, comes back after
-// a broken connection, and goes on to another server when one is gone. It runs nothing.
+// Each node is a member like any other: it has enrolled with a join token, and has its own key, certificate and TLS
+// connection with the real session stream on it. It says hello, reports as often as the cluster asks, acknowledges
+// assigned replicas as running after a while, reports the end of stopped ones, reconnects after a broken connection,
+// and switches to another server when one is gone. It runs nothing.
 //
-// It guarantees that
-//   - a node costs little: one goroutine, that waits, and a few KiB beside its TLS connection; all nodes share the
-//     buffers and the few goroutines that report;
-//   - a node can be killed, made silent and brought back at any time;
-//   - nothing is left behind when [Fleet.Run] returns, but nodes that the cluster takes for offline.
+// It guarantees:
+// - A node is cheap: one waiting goroutine, and a few KiB beside its TLS connection. All nodes share the buffers and
+// the few goroutines that report.
+// - A node can be killed, silenced and brought back at any time.
+// - Nothing is left when [Fleet.Run] returns, except for nodes that go offline.
 //
-// It must not know how a server works: it only speaks the API.
+// It must not know how a server works: it only uses the API.
 package simulated

@@ -21,12 +21,13 @@ const (
 	// enrollers is how many nodes ask to join at the same time, over enrollLinks connections.
 	enrollers   = 64
 	enrollLinks = 4
-	// enrollTries bears a leader change in the middle.
+	// enrollTries is enough for a leader change in the middle.
 	enrollTries = 20
 	enrollPause = 500 * time.Millisecond
 )
 
-// Enroll has all nodes join the cluster, each with a key of its own. Progress, which may be nil, is told how many have.
+// Enroll lets all nodes join the cluster, each with its own key. progress is called with the number of joined nodes. It
+// may be nil.
 func Enroll(ctx context.Context, o Options, progress func(done int)) (*Fleet, error) {
 	if err := o.fill(); err != nil {
 		return nil, err
@@ -36,12 +37,12 @@ func Enroll(ctx context.Context, o Options, progress func(done int)) (*Fleet, er
 		return nil, err
 	}
 	f := &Fleet{options: o, handshakes: make(chan struct{}, o.Handshakes), nodes: make([]*Node, o.Nodes)}
-	doors, hangUp, err := openDoors(o.Join, token)
+	clients, hangUp, err := dialForEnrollment(o.Join, token)
 	if err != nil {
 		return nil, err
 	}
 	defer hangUp()
-	first, chain, err := f.enroll(ctx, doors[0], 0)
+	first, chain, err := f.enroll(ctx, clients[0], 0)
 	if err != nil {
 		return nil, err
 	}
@@ -53,15 +54,15 @@ func Enroll(ctx context.Context, o Options, progress func(done int)) (*Fleet, er
 		return nil, errors.New("the server answered with a certificate of another cluster than the token's")
 	}
 	f.nodes[0] = first
-	if err := f.enrollRest(ctx, doors, progress); err != nil {
+	if err := f.enrollRest(ctx, clients, progress); err != nil {
 		return nil, err
 	}
 	f.schedule()
 	return f, nil
 }
 
-// openDoors makes connections of machines that have not joined yet.
-func openDoors(addresses []string, token identity.JoinToken) (doors []v1.EnrollmentServiceClient, hangUp func(), err error) {
+// dialForEnrollment opens connections of machines that have not joined yet.
+func dialForEnrollment(addresses []string, token identity.JoinToken) (clients []v1.EnrollmentServiceClient, hangUp func(), err error) {
 	var conns []*grpc.ClientConn
 	hangUp = func() {
 		for _, conn := range conns {
@@ -76,12 +77,12 @@ func openDoors(addresses []string, token identity.JoinToken) (doors []v1.Enrollm
 			return nil, nil, fmt.Errorf("connect to %s: %w", addresses[i%len(addresses)], err)
 		}
 		conns = append(conns, conn)
-		doors = append(doors, v1.NewEnrollmentServiceClient(conn))
+		clients = append(clients, v1.NewEnrollmentServiceClient(conn))
 	}
-	return doors, hangUp, nil
+	return clients, hangUp, nil
 }
 
-func (f *Fleet) enrollRest(ctx context.Context, doors []v1.EnrollmentServiceClient, progress func(int)) error {
+func (f *Fleet) enrollRest(ctx context.Context, clients []v1.EnrollmentServiceClient, progress func(int)) error {
 	var done, next atomic.Int64
 	done.Store(1)
 	g, ctx := errgroup.WithContext(ctx)
@@ -92,7 +93,7 @@ func (f *Fleet) enrollRest(ctx context.Context, doors []v1.EnrollmentServiceClie
 				if i >= len(f.nodes) {
 					return nil
 				}
-				n, _, err := f.enroll(ctx, doors[w%len(doors)], i)
+				n, _, err := f.enroll(ctx, clients[w%len(clients)], i)
 				if err != nil {
 					return err
 				}
@@ -106,8 +107,8 @@ func (f *Fleet) enrollRest(ctx context.Context, doors []v1.EnrollmentServiceClie
 	return g.Wait()
 }
 
-// enroll asks until it has an answer: asking again with the same key is asking for the same node.
-func (f *Fleet) enroll(ctx context.Context, door v1.EnrollmentServiceClient, i int) (*Node, [][]byte, error) {
+// enroll retries until it has an answer: a retry with the same key asks for the same node.
+func (f *Fleet) enroll(ctx context.Context, client v1.EnrollmentServiceClient, i int) (*Node, [][]byte, error) {
 	key, csr, err := identity.NewKeyAndCSR()
 	if err != nil {
 		return nil, nil, err
@@ -116,7 +117,7 @@ func (f *Fleet) enroll(ctx context.Context, door v1.EnrollmentServiceClient, i i
 		Token: f.options.Token, Csr: csr, Name: fmt.Sprintf("%s-%05d", f.options.Name, i), Labels: f.options.Labels(i),
 	}
 	for try := 1; ; try++ {
-		answer, err := door.Enroll(ctx, request)
+		answer, err := client.Enroll(ctx, request)
 		if err == nil {
 			chain := answer.GetCertificates()
 			if len(chain) != 2 {

@@ -15,11 +15,11 @@ import (
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
-// Options says what a fleet is like.
+// Options describes a fleet.
 type Options struct {
 	// Nodes is how many there are.
 	Nodes int
-	// Join are addresses of servers, of which the first that answers is asked to let the nodes join.
+	// Join are addresses of servers; the first that answers lets the nodes join.
 	Join []string
 	// Token is a join token that may be used as many times.
 	Token string
@@ -28,11 +28,11 @@ type Options struct {
 	Name string
 	// Labels are those of the i-th node; nil gives none.
 	Labels func(i int) map[string]string
-	// Status is what the i-th node says about its machine; nil stands for [DefaultStatus].
+	// Status is the i-th node's report about its machine; [DefaultStatus] if nil.
 	Status func(i int) *v1.NodeStatus
 	// Source is the address from which the i-th node connects; nil leaves that to the kernel.
 	Source func(i int) netip.Addr
-	// Heartbeat is how often a node reports, until the cluster tells it otherwise; one second if 0.
+	// Heartbeat is how often a node reports, until the cluster sets the interval; one second if 0.
 	Heartbeat time.Duration
 	// Delay is how long a replica takes to start and to stop.
 	Delay time.Duration
@@ -41,7 +41,7 @@ type Options struct {
 	Logger     *slog.Logger
 }
 
-// fill checks the options and adds what is not said.
+// fill checks the options and fills in defaults.
 func (o *Options) fill() error {
 	switch {
 	case o.Nodes < 1:
@@ -96,19 +96,19 @@ type counts struct {
 	last error // that ended a session
 }
 
-// Stats is how a fleet is doing.
+// Stats is the status of a fleet.
 type Stats struct {
 	// Nodes is how many there are, and Connected how many have a session.
 	Nodes, Connected int
-	// Opened is how many sessions were begun so far.
+	// Opened is how many sessions were opened so far.
 	Opened int64
-	// Heartbeats is how many were sent, Assigned how many replicas were assigned or were to stop, and Reported how
-	// many words about replicas were sent.
+	// Heartbeats is how many were sent, Assigned how many replicas were assigned or stopped, and Reported how many
+	// replica reports were sent.
 	Heartbeats, Assigned, Reported int64
 	// Running is how many replicas run now.
 	Running int64
-	// Late is how late the latest heartbeat so far was sent: a fleet that gets no time to report has only itself to
-	// blame for being taken for offline.
+	// Late is the largest delay of a heartbeat so far: a fleet that is too busy to report goes offline by its own
+	// fault.
 	Late time.Duration
 	// LastError is why a session ended last.
 	LastError error
@@ -142,7 +142,7 @@ func (c *counts) failed(err error) {
 	c.last = err
 }
 
-// Nodes are all nodes, in their order.
+// Nodes are all nodes, in order.
 func (f *Fleet) Nodes() []*Node { return f.nodes }
 
 // Pick returns n nodes that are neither killed nor silent, spread over the fleet, or all of them if there are fewer.

@@ -20,7 +20,7 @@ import (
 
 const (
 	frameHeader   = 9
-	messageHeader = 5 // of gRPC: whether it is compressed, and the length
+	messageHeader = 5 // of gRPC: compression flag and length
 	maxFrame      = 16 << 10
 	// receiveWindow is what a server may send before the node has read it.
 	receiveWindow = 8 << 20
@@ -64,7 +64,7 @@ func appendWindowUpdate(b []byte, stream, by uint32) []byte {
 	return binary.BigEndian.AppendUint32(b, by)
 }
 
-// greeting is what every connection begins with. Without a table of headers, blocks of them can be read one by one.
+// greeting begins every connection. Without a dynamic table, header blocks can be read one by one.
 var greeting = sync.OnceValue(func() []byte {
 	b := []byte(http2.ClientPreface)
 	settings := []http2.Setting{
@@ -80,7 +80,7 @@ var greeting = sync.OnceValue(func() []byte {
 	return appendWindowUpdate(b, 0, receiveWindow)
 })
 
-// request is the block of headers that opens a session.
+// request is the header block that opens a session.
 var request = sync.OnceValue(func() []byte {
 	var block bytes.Buffer
 	encoder := hpack.NewEncoder(&block)
@@ -94,7 +94,7 @@ var request = sync.OnceValue(func() []byte {
 		{"user-agent", "cloudless-fleet"},
 		{"te", "trailers"},
 	} {
-		_ = encoder.WriteField(hpack.HeaderField{Name: field[0], Value: field[1]}) // a buffer takes everything
+		_ = encoder.WriteField(hpack.HeaderField{Name: field[0], Value: field[1]}) // never fails on a buffer
 	}
 	return block.Bytes()
 })
@@ -105,7 +105,7 @@ func appendRequest(b []byte, stream uint32) []byte {
 	return append(b, block...)
 }
 
-// decodeHeaders reads a whole block of headers.
+// decodeHeaders reads a whole header block.
 func decodeHeaders(flags http2.Flags, payload []byte) (map[string]string, error) {
 	if !flags.Has(http2.FlagHeadersEndHeaders) {
 		return nil, errors.New("headers in parts are not understood")

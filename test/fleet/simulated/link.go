@@ -20,7 +20,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// writeTime bounds how long a server may take no bytes before a connection counts as broken.
+// writeTime bounds how long a server may accept no bytes before a connection counts as broken.
 const writeTime = 20 * time.Second
 
 // link is a node's connection to a server, and the stream that is open on it.
@@ -29,15 +29,15 @@ type link struct {
 	raw  *net.TCPConn
 	// leaving is set when the server will open no further stream; it belongs to the reader.
 	leaving bool
-	// Of the message that is being read, for one that comes in several frames; they belong to the reader.
+	// The message that is being read, if it comes in several frames; owned by the reader.
 	partial []byte
-	unread  uint32 // bytes received that the server was not told of
+	unread  uint32 // received bytes that are not acknowledged to the server yet
 	first   [1]byte
 
 	mu     sync.Mutex // one writer at a time
 	stream uint32     // that is open; 0 if none is
 	last   uint32     // that was opened
-	// What may be sent: on the connection, on the stream, and on a new stream.
+	// Send windows: of the connection, of the stream, and of a new stream.
 	window, streamWindow, initialWindow int64
 }
 
@@ -47,7 +47,7 @@ var errNoWindow = errors.New("the server has not read what it was sent")
 // errNoStream says that a message was not sent, because the session is over.
 var errNoStream = errors.New("no session is open")
 
-// dialLink connects and shakes hands.
+// dialLink connects and completes the handshake.
 func dialLink(ctx context.Context, dialer *net.Dialer, address string, config *tls.Config) (*link, error) {
 	raw, err := dialer.DialContext(ctx, "tcp", address)
 	if err != nil {
@@ -101,7 +101,7 @@ func (l *link) send(message []byte) error {
 	return l.write(b)
 }
 
-// message adds a message to what is written next, if the server will take it.
+// message adds a message to the write buffer, if the windows allow it.
 func (l *link) message(b, message []byte) ([]byte, error) {
 	size := int64(len(message) + messageHeader)
 	switch {
@@ -122,7 +122,7 @@ func (l *link) control(frame []byte) error {
 	return l.write(frame)
 }
 
-// write is called with the lock held.
+// write writes b. The caller holds the lock.
 func (l *link) write(b []byte) error {
 	if err := l.raw.SetWriteDeadline(time.Now().Add(writeTime)); err != nil {
 		return err
@@ -131,31 +131,31 @@ func (l *link) write(b []byte) error {
 	return err
 }
 
-// cut ends the connection as a kernel does whose process was killed with unread data: by a reset.
+// cut ends the connection with a reset, as the kernel does for a killed process with unread data.
 func (l *link) cut() {
 	_ = l.raw.SetLinger(0)
 	_ = l.raw.Close()
 }
 
-// close ends the connection in order, or tries to.
+// close tries to end the connection in order.
 func (l *link) close() { _ = l.conn.Close() }
 
-// handler takes what comes on a stream. What it is given is valid during the call only.
+// handler receives what comes on a stream. Its arguments are valid during the call only.
 type handler interface {
 	message([]byte) error
-	// mayWrite is called when a server takes more bytes than before.
+	// mayWrite is called when a send window grows.
 	mayWrite()
-	// await returns when the node may go on.
+	// await returns when the node may continue.
 	await()
 }
 
-// read hands on messages until the stream ends, with its status as error, or the connection does.
+// read passes on messages until the stream ends, with its status as error, or the connection does.
 func (l *link) read(to handler) error {
 	buffer := buffers.Get().(*[]byte)
 	defer func() { buffers.Put(buffer) }()
 	l.partial = nil
 	for {
-		// Between two frames, that is for most of the time, a node has no buffer.
+		// Between two frames, which is most of the time, a node has no buffer.
 		head := (*buffer)[:frameHeader]
 		if l.idle() {
 			buffers.Put(buffer)
@@ -293,7 +293,7 @@ func (l *link) takeData(to handler, flags http2.Flags, stream uint32, payload []
 	return nil
 }
 
-// messages hands on those that are whole and returns what follows them.
+// messages passes on the complete ones and returns what follows them.
 func messages(to handler, data []byte) ([]byte, error) {
 	for len(data) >= messageHeader {
 		size := int(binary.BigEndian.Uint32(data[1:]))
@@ -311,7 +311,7 @@ func messages(to handler, data []byte) ([]byte, error) {
 	return data, nil
 }
 
-// keep holds the beginning of a message until the rest has come.
+// keep stores the beginning of a message until the rest has come.
 func (l *link) keep(rest []byte) {
 	switch {
 	case len(rest) == 0:
@@ -337,7 +337,7 @@ func (l *link) takeHeaders(flags http2.Flags, stream uint32, payload []byte) err
 	return l.ended(statusOf(fields))
 }
 
-// ended is the end of a stream whose connection goes on.
+// ended is the end of a stream whose connection stays open.
 func (l *link) ended(err error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -350,7 +350,7 @@ type streamEnded struct{ error }
 
 func (e *streamEnded) Unwrap() error { return e.error }
 
-// statusOf reads the status that a stream ends with.
+// statusOf reads the final status of a stream.
 func statusOf(fields map[string]string) error {
 	code, err := strconv.ParseUint(fields["grpc-status"], 10, 32)
 	if err != nil {

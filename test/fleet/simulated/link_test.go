@@ -17,7 +17,7 @@ import (
 	"github.com/cloudless/cloudless/client"
 )
 
-// collector is a node that only keeps what it is told.
+// collector is a node that only keeps what it receives.
 type collector struct{ got [][]byte }
 
 func (c *collector) message(m []byte) error {
@@ -27,7 +27,7 @@ func (c *collector) message(m []byte) error {
 func (*collector) mayWrite() {}
 func (*collector) await()    {}
 
-// Messages come out as they went in, however they are cut into frames.
+// Messages come out as they went in, however they are divided into frames.
 func TestMessagesSurviveFrames(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var want [][]byte
@@ -49,7 +49,7 @@ func TestMessagesSurviveFrames(t *testing.T) {
 		for len(stream) > 0 {
 			n := min(len(stream), rapid.IntRange(1, maxFrame).Draw(t, "cut"))
 			if l.unread > receiveWindow/8 {
-				l.unread = 0 // there is nobody to be told of it here
+				l.unread = 0 // there is no server to acknowledge to
 			}
 			if err := l.take(c, http2.FrameData, 0, 1, stream[:n]); err != nil {
 				t.Fatal(err)
@@ -67,7 +67,7 @@ func TestMessagesSurviveFrames(t *testing.T) {
 	})
 }
 
-// A node says no more than the server takes.
+// A node sends no more than the windows allow.
 func TestWindowsAreKept(t *testing.T) {
 	l := &link{stream: 1, last: 1, window: 100, streamWindow: 60, initialWindow: 60}
 	if _, err := l.message(nil, make([]byte, 55)); err != nil {
@@ -129,7 +129,7 @@ func FuzzFrames(f *testing.F) {
 	f.Add(byte(http2.FrameWindowUpdate), byte(0), uint32(0), []byte{0, 0})
 	f.Fuzz(func(t *testing.T, kind, flags byte, stream uint32, payload []byte) {
 		if kind := http2.FrameType(kind); kind == http2.FramePing || kind == http2.FrameSettings || len(payload) > maxFrame {
-			return // these are answered, and here is nobody to answer
+			return // these would be answered, and there is no server here
 		}
 		l := &link{stream: 1, last: 1}
 		_ = l.take(&collector{}, http2.FrameType(kind), http2.Flags(flags), stream, payload)

@@ -21,7 +21,7 @@ import (
 	"github.com/cloudless/cloudless/client"
 )
 
-// The pauses between two tries to reach a server are those of an agent.
+// The retry pauses are those of an agent.
 const (
 	retryFirst = 50 * time.Millisecond
 	retryMax   = 5 * time.Second
@@ -40,8 +40,8 @@ type Node struct {
 	// ticket resumes the last TLS session; nil if there is none.
 	ticket atomic.Pointer[tls.ClientSessionState]
 
-	// interval is how often the node reports. It is read with the lock of its shard held,
-	// under which that of the node must not be asked for.
+	// interval is how often the node reports. It is read with the lock of its shard held, under which the node's lock
+	// must not be taken.
 	interval atomic.Int64
 
 	mu       sync.Mutex
@@ -50,7 +50,7 @@ type Node struct {
 	servers  []string
 	epoch    uint64
 	replicas map[uuid.UUID]replica
-	// unsaid are the replicas whose change the server has not been told yet.
+	// unsaid are the replicas with unreported changes.
 	unsaid []uuid.UUID
 	// away is not nil while the node is killed or silent, and is closed when it is back.
 	away   chan struct{}
@@ -58,7 +58,7 @@ type Node struct {
 	over   bool // the fleet has ended
 }
 
-// replica is what a node keeps of one.
+// replica is what a node stores of one.
 type replica struct {
 	since   int64 // in seconds
 	stopped bool
@@ -80,16 +80,16 @@ func newNode(f *Fleet, i int, key crypto.Signer, certificate []byte, answer *v1.
 	return n
 }
 
-// Get is the node's last TLS session. All servers of a cluster take it.
+// Get is the node's last TLS session. All servers of a cluster accept it.
 func (n *Node) Get(string) (*tls.ClientSessionState, bool) {
 	ticket := n.ticket.Load()
 	return ticket, ticket != nil
 }
 
-// Put keeps a TLS session for the next connection.
+// Put stores a TLS session for the next connection.
 func (n *Node) Put(_ string, ticket *tls.ClientSessionState) { n.ticket.Store(ticket) }
 
-// UID is the node's, by which the cluster knows it.
+// UID identifies the node in the cluster.
 func (n *Node) UID() string { return n.uid }
 
 // Name is the node's.
@@ -118,7 +118,7 @@ func (n *Node) status() *v1.NodeStatus {
 	return status
 }
 
-// Kill breaks the node's connection without a word. The node stays away until [Node.Return].
+// Kill breaks the node's connection without notice. The node stays away until [Node.Return].
 func (n *Node) Kill() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -129,8 +129,7 @@ func (n *Node) Kill() {
 	}
 }
 
-// Pause makes the node silent: its session stays open, but it says nothing, nor does it take anything, until
-// [Node.Return].
+// Pause makes the node silent: its session stays open, but it neither sends nor reads anything, until [Node.Return].
 func (n *Node) Pause() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -143,7 +142,7 @@ func (n *Node) leave() {
 	}
 }
 
-// Return brings a node back that was killed or silent.
+// Return brings back a killed or silent node.
 func (n *Node) Return() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -213,7 +212,7 @@ func (n *Node) live(ctx context.Context) {
 	}
 }
 
-// connected is one connection and the sessions on it, and reports whether one of them worked.
+// connected runs one connection and the sessions on it, and reports whether one of them worked.
 func (n *Node) connected(ctx context.Context) (worked bool, err error) {
 	l, err := n.dial(ctx)
 	if err != nil {
@@ -241,7 +240,7 @@ func (n *Node) connected(ctx context.Context) (worked bool, err error) {
 	}
 }
 
-// dial connects to the server whose turn it is, and lets only so many nodes do so at once.
+// dial connects to the next server. It limits how many nodes do so at once.
 func (n *Node) dial(ctx context.Context) (*link, error) {
 	select {
 	case n.fleet.handshakes <- struct{}{}:

@@ -14,23 +14,23 @@ import (
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
-// Of an assignment, a node that runs nothing needs the replica's uid and whether it is to run. Decoding the rest, the
-// whole revision above all, would be most of the work of a fleet that is assigned millions of replicas.
+// A simulated node needs only the uid and the desired state of each assigned replica. Decoding the rest, above all the
+// whole revision, would be most of the work of a fleet that is assigned millions of replicas.
 
-// wish is what a server wants of one replica.
-type wish struct {
+// desired is the desired state of one replica.
+type desired struct {
 	uid  uuid.UUID
 	stop bool
 }
 
-// orders is what is used of [v1.Assignments].
+// orders is the used part of [v1.Assignments].
 type orders struct {
 	epoch     uint64
 	full      bool
-	wishes    []wish
+	wishes    []desired
 	remove    []uuid.UUID
 	servers   []string
-	heartbeat time.Duration // 0 if it says nothing
+	heartbeat time.Duration // 0 if unset
 }
 
 func field(m proto.Message, name protoreflect.Name) protowire.Number {
@@ -57,13 +57,13 @@ var (
 	fieldDesired  = field(&v1.ReplicaSpec{}, "desired")
 )
 
-// heard is what a message of a server is about.
+// heard is the used part of a server's message.
 type heard struct {
-	orders *orders // nil if it gives none
+	orders *orders // nil if it has none
 	pong   []byte  // the encoded answer to a ping; nil if there was none
 }
 
-// scan reads a SessionDown. What is about neither is not for a simulated node.
+// scan reads a SessionDown. A simulated node ignores everything else.
 func scan(down []byte) (h heard, err error) {
 	err = each(down, func(number protowire.Number, value []byte, _ uint64) error {
 		switch number {
@@ -90,7 +90,7 @@ func (o *orders) scan(assignments []byte) error {
 		case fieldFull:
 			o.full = n != 0
 		case fieldAssign:
-			var w wish
+			var w desired
 			if w, err = scanWish(value); err == nil {
 				o.wishes = append(o.wishes, w)
 			}
@@ -108,7 +108,7 @@ func (o *orders) scan(assignments []byte) error {
 	})
 }
 
-func scanWish(assignment []byte) (w wish, err error) {
+func scanWish(assignment []byte) (w desired, err error) {
 	known := false
 	replica := func(number protowire.Number, value []byte, _ uint64) error {
 		switch number {

@@ -15,7 +15,7 @@ func drawUID(t *rapid.T, label string) uuid.UUID {
 	return uuid.UUID(rapid.SliceOfN(rapid.Byte(), 16, 16).Draw(t, label))
 }
 
-// What is scanned is what a decoder of the whole message finds.
+// The scan finds the same as a decoder of the whole message.
 func TestScanAgreesWithTheDecoder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := &v1.Assignments{
@@ -25,7 +25,7 @@ func TestScanAgreesWithTheDecoder(t *testing.T) {
 		}
 		want := orders{epoch: m.GetEpoch(), full: m.GetFull(), servers: m.GetServers(), heartbeat: 2e9}
 		for range rapid.IntRange(0, 20).Draw(t, "assigned") {
-			w := wish{uid: drawUID(t, "uid"), stop: rapid.Bool().Draw(t, "stop")}
+			w := desired{uid: drawUID(t, "uid"), stop: rapid.Bool().Draw(t, "stop")}
 			desired := "running"
 			if w.stop {
 				desired = "stopped"
@@ -60,7 +60,7 @@ func TestScanAgreesWithTheDecoder(t *testing.T) {
 	})
 }
 
-func TestWhatIsNoAssignmentIsNoOrder(t *testing.T) {
+func TestOtherMessagesAreIgnored(t *testing.T) {
 	data, err := proto.Marshal(&v1.SessionDown{Message: &v1.SessionDown_Open{Open: &v1.Open{Id: "x"}}})
 	if err != nil {
 		t.Fatal(err)

@@ -11,10 +11,10 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
-// maxReports is how many replicas one message speaks of.
+// maxReports bounds the replicas in one message.
 const maxReports = 500
 
-// session is one session, from hello to its end. It worked if assignments came.
+// session runs one session, from hello to its end. It worked if assignments came.
 func (n *Node) session(l *link) (worked bool, err error) {
 	hello, err := n.hello()
 	if err != nil {
@@ -34,7 +34,7 @@ func (n *Node) session(l *link) (worked bool, err error) {
 	return worked, err
 }
 
-// hello is the first message. What does not fit into it waits to be said.
+// hello is the first message. Reports that do not fit into it wait.
 func (n *Node) hello() ([]byte, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -50,7 +50,7 @@ func (n *Node) hello() ([]byte, error) {
 	return encode(&v1.SessionUp{Message: &v1.SessionUp_Hello{Hello: hello}})
 }
 
-// report is what a server is told about a replica. It is called with the lock held.
+// report is the report of a replica. The caller holds the lock.
 func (n *Node) report(uid uuid.UUID) *v1.ReplicaReport {
 	r := n.replicas[uid]
 	since := &timestamppb.Timestamp{Seconds: r.since}
@@ -61,7 +61,7 @@ func (n *Node) report(uid uuid.UUID) *v1.ReplicaReport {
 	return &v1.ReplicaReport{Uid: uid.String(), Status: status}
 }
 
-// message takes what the server says.
+// message handles a server's message.
 func (n *Node) message(down []byte) error {
 	h, err := scan(down)
 	if err != nil {
@@ -80,7 +80,7 @@ func (n *Node) message(down []byte) error {
 	return nil
 }
 
-// answer says at once that the node is there.
+// answer answers a ping at once.
 func (n *Node) answer(pong []byte) {
 	n.mu.Lock()
 	l := n.link
@@ -90,7 +90,7 @@ func (n *Node) answer(pong []byte) {
 	}
 }
 
-// mayWrite says what could not be said before.
+// mayWrite sends what could not be sent before.
 func (n *Node) mayWrite() { n.say() }
 
 func (n *Node) take(o orders) {
@@ -113,7 +113,7 @@ func (n *Node) take(o orders) {
 	n.carryOut(o)
 }
 
-// learn takes a new list of servers. The one that is connected stays the first.
+// learn adopts a new list of servers. The connected one stays the first.
 func (n *Node) learn(servers []string) {
 	current := n.servers[0]
 	n.servers = append(append(n.servers[:0:0], current), slices.DeleteFunc(slices.Clone(servers), func(s string) bool { return s == current })...)
@@ -163,8 +163,8 @@ func (n *Node) forget(uid uuid.UUID) {
 }
 
 // forgetOthers removes what a full set of assignments does not name.
-func (n *Node) forgetOthers(named []wish) {
-	if len(n.replicas) == len(named) { // all are named: those that were not known are known by now
+func (n *Node) forgetOthers(named []desired) {
+	if len(n.replicas) == len(named) { // all are named: unknown ones have been added by now
 		return
 	}
 	keep := make(map[uuid.UUID]bool, len(named))
@@ -178,7 +178,7 @@ func (n *Node) forgetOthers(named []wish) {
 	}
 }
 
-// say reports what the server has not been told yet, as far as it takes it.
+// say sends the unreported changes, as far as the windows allow.
 func (n *Node) say() {
 	for {
 		n.mu.Lock()
@@ -191,13 +191,13 @@ func (n *Node) say() {
 			n.mu.Lock()
 			n.unsaid = append(n.unsaid, said...)
 			n.mu.Unlock()
-			return // said when the server takes more, or by the next hello
+			return // sent when the window grows, or with the next hello
 		}
 		n.fleet.counts.reported.Add(int64(len(said)))
 	}
 }
 
-// nextReport takes a part of what is to be said.
+// nextReport takes a part of the unreported changes.
 func (n *Node) nextReport() (message []byte, l *link, said []uuid.UUID, err error) {
 	if n.link == nil || n.away != nil || len(n.unsaid) == 0 {
 		return nil, nil, nil, nil
@@ -218,7 +218,7 @@ func (n *Node) nextReport() (message []byte, l *link, said []uuid.UUID, err erro
 	return message, n.link, said, err
 }
 
-// beat sends a heartbeat, if the node is well and has said hello.
+// beat sends a heartbeat, if the node is active and has said hello.
 func (n *Node) beat(round int, at time.Time) {
 	n.mu.Lock()
 	l, well := n.link, n.away == nil
@@ -231,6 +231,6 @@ func (n *Node) beat(round int, at time.Time) {
 		n.fleet.counts.sent(time.Since(at))
 	case errors.Is(err, errNoStream), errors.Is(err, errNoWindow):
 	default:
-		l.cut() // the reader sees it and begins again
+		l.cut() // the reader notices and begins again
 	}
 }
