@@ -110,7 +110,7 @@ func TestChangeWithoutAKeyIsNotRetried(t *testing.T) {
 			server := &forgetful{}
 			c := dial(t, a.context(a.serve(identity.KindServer, server.register)))
 			if err := change(t.Context(), c); status.Code(err) != codes.Unavailable {
-				t.Errorf("the caller was told %v, want that the connection broke", err)
+				t.Errorf("the error is %v, want that the connection broke", err)
 			}
 			if done := server.done.Load(); done != 1 {
 				t.Errorf("it was done %d times", done)

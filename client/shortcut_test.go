@@ -153,7 +153,7 @@ func TestUncertainCallIsRetriedAndStaysUncertain(t *testing.T) {
 		t.Error("the other server was not asked")
 	}
 	if status.Code(err) != codes.Unknown || !strings.Contains(err.Error(), "not known whether") {
-		t.Errorf("the caller is told: %v", err)
+		t.Errorf("the error is %v", err)
 	}
 }
 

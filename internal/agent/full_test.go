@@ -63,7 +63,7 @@ func TestFullDiskDelaysReplicasAndLosesNone(t *testing.T) {
 		}
 		held := s.awaitStatus(t, "b", "held up", heldUp)
 		if held.GetPhase() != "placed" || !strings.HasPrefix(held.GetReason(), "It is held up: ") {
-			t.Errorf("told was %v", held)
+			t.Errorf("the report was %v", held)
 		}
 		if got := n.tasks.ids(); len(got) != 1 || got[0] != "a-1" {
 			t.Errorf("there run %v, want only what ran before", got)
@@ -73,7 +73,7 @@ func TestFullDiskDelaysReplicasAndLosesNone(t *testing.T) {
 
 		free()
 		if got := s.await(t, "b", "running"); got.GetReason() != "" {
-			t.Errorf("with room again, told is %v", got)
+			t.Errorf("with room again, the report is %v", got)
 		}
 		if got := s.awaitRestart(t, "a", 1); got.GetLastExit().GetCode() != 3 {
 			t.Errorf("the exit was lost: %v", got)

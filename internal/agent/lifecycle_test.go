@@ -122,7 +122,7 @@ func TestMissingImageIsRetriedUntilItExists(t *testing.T) {
 		n.tasks.mu.Unlock()
 		got = s.await(t, "a", "running")
 		if got.GetRestarts() != 0 || got.GetReason() != "" {
-			t.Errorf("a first run after waiting for the image is told as %v", got)
+			t.Errorf("a first run after waiting for the image is reported as %v", got)
 		}
 	})
 }
@@ -332,7 +332,7 @@ func TestOOMExitNamesTheLimit(t *testing.T) {
 		got := s.await(t, "a", "failed")
 		for _, told := range []string{got.GetReason(), got.GetLastExit().GetReason()} {
 			if want := "It ran out of memory (OOM): its limit is 64Mi; raise spec.resources.limits.memory, or make it use less"; told != want {
-				t.Errorf("it is told as %q, want %q", told, want)
+				t.Errorf("it is reported as %q, want %q", told, want)
 			}
 		}
 	})
@@ -346,6 +346,6 @@ func TestExitAfterAnOOMKilledChildNamesTheLimit(t *testing.T) {
 	exit := rec.seenExit(driver.Exit{Code: 3, ChildOOMKilled: true})
 	want := "A process that it had started was killed. It ran out of memory (OOM): its limit is 64Mi; raise spec.resources.limits.memory, or make it use less"
 	if exit.GetReason() != want || exit.GetOomKilled() || exit.GetCode() != 3 {
-		t.Errorf("it is told as %v, want %q", exit, want)
+		t.Errorf("it is reported as %v, want %q", exit, want)
 	}
 }

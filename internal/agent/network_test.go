@@ -97,7 +97,7 @@ func (n *fakeNetwork) Retain(ctx context.Context, keep func(string) bool) error 
 func (n *fakeNetwork) Counters(uid string) (nodenet.Counters, error) {
 	counted, found := n.counters[uid]
 	if !found {
-		return nodenet.Counters{}, errors.New("nobody counts")
+		return nodenet.Counters{}, errors.New("no counters")
 	}
 	return counted, nil
 }

@@ -95,7 +95,7 @@ func TestReportIntervalIsBounded(t *testing.T) {
 	for text, want := range map[string]time.Duration{"": time.Second, "0s": paceMost, "1ms": paceMost, "2s": 2 * time.Second, "1000h": paceLeast} {
 		p.every.Store(int64(time.Second))
 		if err := p.set(text); err != nil || p.now() != want {
-			t.Errorf("told %q, the pace is %s (%v)", text, p.now(), err)
+			t.Errorf("after %q, the interval is %s (%v)", text, p.now(), err)
 		}
 	}
 	if err := p.set("often"); err == nil {

@@ -102,7 +102,7 @@ func TestRemovedNodeReportsWhatItStops(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := agent.Run(t.Context()); !errors.Is(err, ErrRemoved) || told != "2 replicas, 40s;" {
-			t.Errorf("Run ended with %v, and told %q", err, told)
+			t.Errorf("Run ended with %v, and reported %q", err, told)
 		}
 	})
 }

@@ -76,13 +76,13 @@ func TestHeartbeatCarriesStatusOnlyWhenItChanged(t *testing.T) {
 		n.machine.changes <- struct{}{}
 		beat := (<-s.ups).GetHeartbeat()
 		if beat.GetStatus().GetCapacity().GetDisk() != "200Gi" {
-			t.Errorf("a changed machine was told as %v", beat)
+			t.Errorf("a changed machine was reported as %v", beat)
 		}
 		if passed := time.Since(begin); passed != 10*time.Second {
-			t.Errorf("the change was told %s late", passed-10*time.Second)
+			t.Errorf("the change was reported %s late", passed-10*time.Second)
 		}
 		if beat := (<-s.ups).GetHeartbeat(); beat.GetStatus() != nil {
-			t.Error("the same change was told twice")
+			t.Error("the same change was reported twice")
 		}
 	})
 }

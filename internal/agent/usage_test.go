@@ -212,7 +212,7 @@ func TestOOMKillsAreReported(t *testing.T) {
 			}
 		}
 		if len(told) != 3 || told[1]-told[0] < oomEventInterval || told[2]-told[1] < oomEventInterval {
-			t.Errorf("told at %v", told)
+			t.Errorf("reported at %v", told)
 		}
 	})
 }

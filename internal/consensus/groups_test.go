@@ -88,7 +88,7 @@ func TestGroupsWaitForManyProposers(t *testing.T) {
 	}{
 		{"few", []int{3, 2, 3}, 0, 0},
 		{"many who all come back", []int{8}, 8, 100 * time.Microsecond},
-		{"many of whom some stay away", []int{8}, 7, time.Millisecond},
+		{"many, some of which stay away", []int{8}, 7, time.Millisecond},
 		{"as many as lately", []int{8, 2, 1}, 8, 100 * time.Microsecond},
 		{"many, long ago", []int{8, 1, 1, 1, 1}, 0, 0},
 	}

@@ -184,7 +184,7 @@ func TestOnlyTheLeadersOwnAddressChanges(t *testing.T) {
 	}
 	for _, s := range now {
 		if s.ID != leader.id && s.Address != before[s.ID] {
-			t.Errorf("raft is told that server %s is at %s now", s.ID, s.Address)
+			t.Errorf("raft has the address %[2]s of server %[1]s now", s.ID, s.Address)
 		}
 	}
 }

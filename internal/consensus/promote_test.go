@@ -50,7 +50,7 @@ func TestChooseVoters(t *testing.T) {
 		{"one that has votes", 3, "L1 N2", "12"},
 		{"up to the desired number", 3, "L1 V2 V3 N4 N5", "123"},
 		{"above it votes are taken back, not the leader's", 3, "V1 V2 V3 V4 L5", "125"},
-		{"a dead one keeps its vote while nobody could have it", 3, "L1 V2 v3 n4", "123"},
+		{"a dead one keeps its vote while no other could have it", 3, "L1 V2 v3 n4", "123"},
 		{"and loses it to one who can", 3, "L1 V2 v3 N4", "124"},
 		{"zones are spread", 3, "L1a N2a N3b N4c", "134"},
 		{"a voter makes room for another zone", 3, "L1a V2a V3b N4c", "134"},
@@ -168,13 +168,13 @@ func TestFullVoterLosesItsVote(t *testing.T) {
 		promoted []raft.ServerID
 		demoted  []raft.ServerID
 	}{
-		"all have room":    {nil, nil, nil},
-		"a voter is full":  {[]string{"s2"}, []raft.ServerID{"s4"}, []raft.ServerID{"s2"}},
-		"both are full":    {[]string{"s2", "s4"}, nil, nil},
-		"one waits, full":  {[]string{"s4"}, nil, nil},
-		"the leader is":    {[]string{"s1"}, nil, nil},
-		"all voters are":   {[]string{"s1", "s2", "s3"}, []raft.ServerID{"s4"}, []raft.ServerID{"s3"}},
-		"nobody has space": {[]string{"s1", "s2", "s3", "s4"}, nil, nil},
+		"all have room":       {nil, nil, nil},
+		"a voter is full":     {[]string{"s2"}, []raft.ServerID{"s4"}, []raft.ServerID{"s2"}},
+		"both are full":       {[]string{"s2", "s4"}, nil, nil},
+		"one waits, full":     {[]string{"s4"}, nil, nil},
+		"the leader is":       {[]string{"s1"}, nil, nil},
+		"all voters are":      {[]string{"s1", "s2", "s3"}, []raft.ServerID{"s4"}, []raft.ServerID{"s3"}},
+		"no server has space": {[]string{"s1", "s2", "s3", "s4"}, nil, nil},
 	} {
 		now := time.Now()
 		s := &autopilot.State{Servers: map[raft.ServerID]*autopilot.ServerState{}}

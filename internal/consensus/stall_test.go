@@ -106,7 +106,7 @@ func TestStallingDisk(t *testing.T) {
 			cancel()
 			written := <-done
 			now := leaderOf(members)
-			eventually(t, "somebody leads", func() bool { now = leaderOf(members); return now != nil })
+			eventually(t, "there is a leader", func() bool { now = leaderOf(members); return now != nil })
 			if after := now.Stats().Term; after > before+1 {
 				t.Errorf("the term was %d and is %d", before, after)
 			}

@@ -257,7 +257,7 @@ func (g *Gossip) Server(id string) Server { return g.members()[id] }
 // Close says goodbye and ends the gossip.
 func (g *Gossip) Close() error {
 	if err := g.serf.Leave(); err != nil {
-		g.options.Logger.Debug("nobody heard the goodbye", "error", err)
+		g.options.Logger.Debug("no server received the goodbye", "error", err)
 	}
 	err := g.serf.Shutdown()
 	<-g.serf.ShutdownCh()

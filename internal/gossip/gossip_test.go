@@ -150,7 +150,7 @@ func (s *server) until(t *testing.T, want func(map[string]gossip.Server) bool) {
 		case <-s.changed:
 		case <-time.After(100 * time.Millisecond):
 		case <-ctx.Done():
-			t.Fatalf("%s never knew what was wished, but %v", s.id, all)
+			t.Fatalf("%s never had the wanted view, but %v", s.id, all)
 		}
 	}
 }
@@ -176,7 +176,7 @@ func TestServersFindEachOther(t *testing.T) {
 		t.Errorf("a knows c as %+v", got)
 	}
 	if got := a.Server("nobody"); got.ID != "" || got.Alive {
-		t.Errorf("a knows nobody as %+v", got)
+		t.Errorf("an unknown server is %+v", got)
 	}
 }
 

@@ -18,7 +18,7 @@ func TestFailureShowsTheRegistrysReason(t *testing.T) {
 		strings.Repeat("x", 501):          "the registry answers 403: " + strings.Repeat("x", 500),
 	} {
 		if err := failure(http.StatusForbidden, []byte(answer)); err == nil || err.Error() != want {
-			t.Errorf("%q is told as %v, want %s", answer, err, want)
+			t.Errorf("%q is reported as %v, want %s", answer, err, want)
 		}
 	}
 }

@@ -220,7 +220,7 @@ func (s *story) receive(t *rapid.T, e Entry) {
 		return
 	case e.Gap:
 		if !s.removed {
-			t.Fatal("told of a gap though everything is there")
+			t.Fatal("a gap is reported though everything is there")
 		}
 		s.told = [2]bool{true, true}
 		return

@@ -323,7 +323,7 @@ func (e *events) await(t *testing.T, reason string) nodenet.Event {
 		select {
 		case <-e.changed:
 		case <-timeout:
-			t.Fatalf("nobody told of %s", reason)
+			t.Fatalf("there was no event %s", reason)
 		}
 	}
 }

@@ -170,7 +170,7 @@ func TestSharedPort(t *testing.T) {
 	l.must(l.network.Withdraw("c"))
 	for _, addr := range []string{"127.0.0.1:8080", "[::1]:8080"} {
 		if uid, _, err := ask("", "tcp", addr); err == nil {
-			t.Errorf("%s answers at %s and nobody serves", uid, addr)
+			t.Errorf("%s answers at %s and no replica serves", uid, addr)
 		}
 	}
 }
@@ -323,7 +323,7 @@ func TestRestoresWhatOthersRemove(t *testing.T) {
 	}
 	l.events.await(t, "RulesRestored")
 	if told := l.events.await(t, "LinkRestored"); told.UID != "a" {
-		t.Errorf("told of %q", told.UID)
+		t.Errorf("the event is about %q", told.UID)
 	}
 }
 
@@ -439,7 +439,7 @@ func TestCollision(t *testing.T) {
 	})
 	address(l, &netlink.Handle{}, "wire", "10.64.3.77/25")
 	if told := l.events.await(t, "SubnetCollision"); !strings.Contains(told.Message, "10.64.3.0/24 overlaps 10.64.3.0/25 on interface wire") {
-		t.Errorf("told %q", told.Message)
+		t.Errorf("the event is %q", told.Message)
 	}
 	if ok, _ := l.network.Condition(); ok {
 		t.Error("the condition says that all is well")
@@ -500,7 +500,7 @@ func TestNameServersFollowTheMachine(t *testing.T) {
 	}
 	say("nameserver 127.0.0.53\n")
 	if told := l.events.await(t, "NoNameServer"); !strings.Contains(told.Message, "Names cannot be resolved") {
-		t.Errorf("told %q", told.Message)
+		t.Errorf("the event is %q", told.Message)
 	}
 }
 
@@ -527,7 +527,7 @@ func TestCounters(t *testing.T) {
 		return err
 	})
 	if _, err := l.network.Counters("nobody"); err == nil {
-		t.Error("nobody has counters")
+		t.Error("an unknown replica has counters")
 	}
 }
 

@@ -165,7 +165,7 @@ func TestCollectionKeepsNeededManifests(t *testing.T) {
 	s.wantWhole(t, "hello@"+first)
 	used = false
 	if freed := s.collect(t, registry.CollectOptions{Keep: keep}); freed == 0 {
-		t.Error("freed nothing, though the old image is used by nobody")
+		t.Error("freed nothing, though the old image is unused")
 	}
 	if _, err := s.Resolve(t.Context(), "hello", first); !errors.Is(err, registry.ErrNotFound) {
 		t.Errorf("the old image is still there: %v", err)

@@ -46,7 +46,7 @@ func TestNextOfDaemon(t *testing.T) {
 		{"one on an offline node is not covered", set("b"), set("a", "b"), on(replicas("1 new running away", "2 new running"), "a", "b"), rollout.DaemonStep{}},
 		{"and given up when the node does not suit", set("b"), set("b"), on(replicas("1 new running away", "2 new running"), "a", "b"), rollout.DaemonStep{Lose: []string{"1"}}},
 		{"of two on a node the newer goes", set("a"), set("a"), on(replicas("1 new running", "2 new running"), "a", "a"), rollout.DaemonStep{Stop: []string{"2"}}},
-		{"whoever is on the way out keeps the place", set("a"), set("a"), on(replicas("1 new stopping stopped"), "a"), rollout.DaemonStep{}},
+		{"a stopping replica keeps its place", set("a"), set("a"), on(replicas("1 new stopping stopped"), "a"), rollout.DaemonStep{}},
 		{"and then is followed", set("a"), set("a"), on(replicas("1 new stopped stopped"), "a"), rollout.DaemonStep{Create: []string{"a"}}},
 		{"outdated ones are replaced one node after the other", set("a", "b"), set("a", "b"), on(replicas("1 old running", "2 old running"), "a", "b"), rollout.DaemonStep{Replace: []string{"1", "2"}}},
 		{"the next one waits", set("a", "b"), set("a", "b"), on(replicas("2 old running", "3 new preparing"), "b", "a"), rollout.DaemonStep{}},

@@ -38,7 +38,7 @@ func TestNextOfJob(t *testing.T) {
 	}{
 		{"as many begin as may run at once", 5, 2, 0, nil, rollout.JobStep{Step: rollout.Step{Create: 2}}},
 		{"what runs is waited for", 5, 2, 0, replicas("1 new running", "2 new preparing"), rollout.JobStep{}},
-		{"whoever completes makes room for the next", 5, 2, 0, replicas("1 new completed", "2 new running"), rollout.JobStep{Step: rollout.Step{Create: 1}, Succeeded: 1}},
+		{"a completed replica makes room for the next", 5, 2, 0, replicas("1 new completed", "2 new running"), rollout.JobStep{Step: rollout.Step{Create: 1}, Succeeded: 1}},
 		{"no more begin than must complete", 3, 2, 0, replicas("1 new completed", "2 new completed"), rollout.JobStep{Step: rollout.Step{Create: 1}, Succeeded: 2}},
 		{"when enough have completed it is done", 2, 2, 0, replicas("1 new completed", "2 new completed"), rollout.JobStep{Step: rollout.Step{Settled: true}, Outcome: "completed", Succeeded: 2}},
 		{"the first that fails is replaced at once", 1, 1, 0, replicas("1 new failed"), rollout.JobStep{Step: rollout.Step{Create: 1}, Failed: 1}},

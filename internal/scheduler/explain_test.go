@@ -348,8 +348,8 @@ func TestReviewMatchesTheExplanation(t *testing.T) {
 				t.Fatalf("the other is %+v, not %+v", s.Other, other)
 			}
 		}
-		if _, known := v.Review("nobody"); known {
-			t.Fatal("nobody stands somewhere")
+		if _, known := v.Review("unknown"); known {
+			t.Fatal("an unknown replica has a review")
 		}
 	})
 }

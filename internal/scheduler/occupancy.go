@@ -76,7 +76,7 @@ func newOccupancy() occupancy {
 	return occupancy{byUID: map[string]int32{}, shapes: map[string]*shape{}, workloads: map[string]*workload{}}
 }
 
-// newest represents a workload of which several revisions run.
+// newest represents a workload with several running revisions.
 func (w *workload) newest() *Revision {
 	return slices.MaxFunc(w.shapes, func(a, b *shape) int { return cmp.Compare(a.UID, b.UID) }).Revision
 }

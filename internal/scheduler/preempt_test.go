@@ -78,7 +78,7 @@ func TestAntiAffinityEvictsLessImportant(t *testing.T) {
 	}{
 		"the important one does not want it":       {plain, away("noisy"), 500, "noisy@a"},
 		"the other one does not want it":           {away("web"), plain, 500, "noisy@a"},
-		"one that may push nobody out":             {plain, away("noisy"), 100, ""},
+		"one that may not preempt":                 {plain, away("noisy"), 100, ""},
 		"one that is no more important than those": {plain, away("noisy"), 200, ""},
 	} {
 		v := view(node("a"))

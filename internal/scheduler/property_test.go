@@ -33,7 +33,7 @@ func (m *model) replay(t *rapid.T, r scheduler.Request, plan scheduler.Plan) {
 		unplaced = unplaced[1:]
 	}
 	if next != len(plan.Placements) || len(unplaced) != 0 {
-		t.Fatalf("nobody asked for %+v and %+v", plan.Placements[next:], unplaced)
+		t.Fatalf("the request does not contain %+v and %+v", plan.Placements[next:], unplaced)
 	}
 }
 

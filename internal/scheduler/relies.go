@@ -5,7 +5,7 @@ type Reliance struct {
 	// Others is whether affinity rules decide where it may go: then the plan is valid only
 	// as long as no node changes, anywhere.
 	Others bool
-	// Workloads are the uids, in no order, of workloads of which no replica may end either:
+	// Workloads are the uids, in no order, of workloads whose replicas must not end either:
 	// those that it must be near, and itself if it is levelled.
 	Workloads []string
 	// Labels is whether it might not go there if it had other labels.

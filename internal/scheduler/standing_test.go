@@ -83,7 +83,7 @@ func TestHeldRoom(t *testing.T) {
 	}
 }
 
-// Inherited room is for its owner only, who goes to the best place: there, or elsewhere.
+// Inherited room is for its owner only. The owner goes to the best place: there, or elsewhere.
 func TestInheritedRoom(t *testing.T) {
 	v := view(node("a"), node("b"))
 	web := revision("web", 1500, priority(0))

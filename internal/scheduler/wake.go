@@ -32,7 +32,7 @@ func (v *View) Wait(r *Revision) {
 	v.WaitOn(r, nil)
 }
 
-// WaitOn is Wait for replicas that are for certain nodes, of which one must change.
+// WaitOn is Wait for replicas that only a change of certain nodes can help.
 func (v *View) WaitOn(r *Revision, nodes []string) {
 	v.waits.add(r)
 	delete(v.waits.patient, r.Workload)

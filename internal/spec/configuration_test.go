@@ -30,7 +30,7 @@ func TestHarmfulConfigurationsAreRefused(t *testing.T) {
 		"not a range":                   {&v1.ClusterSpec{RangeV4: "ten"}, "spec.cluster.rangeV4: must be a range of IPv4 addresses such as 10.64.0.0/10"},
 		"the wrong family":              {&v1.ClusterSpec{RangeV4: "fd00::/48"}, "spec.cluster.rangeV4: must be a range of IPv4"},
 		"a range with an address in it": {&v1.ClusterSpec{RangeV4: "10.1.2.3/16"}, "with nothing but zeros behind its length"},
-		"somebody else's addresses":     {&v1.ClusterSpec{RangeV4: "8.8.0.0/16"}, "spec.cluster.rangeV4: must be a range of private IPv4 addresses"},
+		"public addresses":              {&v1.ClusterSpec{RangeV4: "8.8.0.0/16"}, "spec.cluster.rangeV4: must be a range of private IPv4 addresses"},
 		"more than is private":          {&v1.ClusterSpec{RangeV4: "192.0.0.0/8"}, "within 10.0.0.0/8"},
 		"loopback":                      {&v1.ClusterSpec{RangeV4: "127.0.0.0/16"}, "spec.cluster.rangeV4: must be a range of private"},
 		"global IPv6":                   {&v1.ClusterSpec{RangeV6: "2001:db8::/48"}, "spec.cluster.rangeV6: must be a range of unique local IPv6 addresses, within fd00::/8"},

@@ -85,7 +85,7 @@ func checkNodeLabels(labels map[string]string, found *violations) {
 	}
 }
 
-// checkTaints refuses two taints of which one would replace the other.
+// checkTaints refuses two taints if one would replace the other.
 func checkTaints(taints []*v1.Taint, found *violations) {
 	for i, t := range taints {
 		if slices.ContainsFunc(taints[:i], func(o *v1.Taint) bool { return SameTaint(o, t) }) {

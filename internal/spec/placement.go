@@ -82,7 +82,7 @@ func checkPlacement(p *v1.Placement, found *violations) {
 	checkPlaces(path+".zones", "zone", p.GetZones(), found)
 	for i, t := range p.GetTolerations() {
 		if e := t.GetEffect(); t.GetSeconds() != 0 && (e == "NoSchedule" || e == "PreferNoSchedule") {
-			found.add(indexPath(path+".tolerations", i)+".seconds", "is not for effect %s, which sends nobody away; leave it out, or tolerate NoExecute", e)
+			found.add(indexPath(path+".tolerations", i)+".seconds", "is not for effect %s, which evicts nothing; leave it out, or tolerate NoExecute", e)
 		}
 	}
 	keys := map[string]int{}

@@ -71,7 +71,7 @@ func TestSpansReachTheCollectorAndNameTheirParents(t *testing.T) {
 	command.End(nil)
 	// A stream without a trace begins none.
 	if _, none := tracing.Serve(t.Context(), nil, "/session", true); none != nil {
-		t.Error("a stream of nobody is traced")
+		t.Error("a stream without a trace is traced")
 	}
 	tracing.Close(t.Context())
 

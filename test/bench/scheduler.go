@@ -249,7 +249,7 @@ func measurePacking(_ context.Context, _ *lab) (result, error) {
 	}
 	ours, firstFit, err := packings(schedulertest.Opposite, 1)
 	return result{value: worst, notes: append(notes,
-		fmt.Sprintf("not counted, because nobody can reach the bound: %s: %.3f, first-fit-decreasing %.3f", schedulertest.Opposite.Name, ours, firstFit))}, err
+		fmt.Sprintf("not counted, because the bound is out of reach: %s: %.3f, first-fit-decreasing %.3f", schedulertest.Opposite.Name, ours, firstFit))}, err
 }
 
 // packings are the worst ratios to the bound over some fleets of one shape.

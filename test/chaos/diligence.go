@@ -20,7 +20,7 @@ const (
 	scaling   verb = "scaling"
 )
 
-// rare are those of which a client makes only a few.
+// rare are calls that a client makes only a few times.
 var rare = []verb{deletion, scaling}
 
 // diligence counts the successful calls of each client. A swap that found another value

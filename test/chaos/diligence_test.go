@@ -39,7 +39,7 @@ func TestIdleRunsProveNothing(t *testing.T) {
 	d := busy()
 	before := d.soFar()
 	if err := d.since(before); err == nil || strings.Count(err.Error(), "\n") != 5 {
-		t.Errorf("nobody has gone on, and it is %v", err)
+		t.Errorf("no client has succeeded, and it is %v", err)
 	}
 	for client, counts := range before {
 		for kind := range counts {

@@ -245,7 +245,7 @@ func staleAnswers(h *history) error {
 	}
 	for _, c := range h.stale {
 		if at, ok := began[[2]string{c.register, c.seen}]; !ok || at > c.end {
-			return fmt.Errorf("a stale answer shows what nobody wrote: %v", c)
+			return fmt.Errorf("a stale answer shows a value that was not written: %v", c)
 		}
 	}
 	return nil

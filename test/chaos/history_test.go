@@ -27,23 +27,23 @@ func TestBrokenHistoriesAreRefused(t *testing.T) {
 		calls []call
 		right bool
 	}{
-		"a read of what was written":                 {[]call{first, second, at(4, 5, call{verb: read, seen: "b"})}, true},
-		"a stale read":                               {[]call{first, second, at(4, 5, call{verb: read, seen: "a"})}, false},
-		"a lost write":                               {[]call{first, at(2, 3, call{verb: read, seen: missing})}, false},
-		"a read during a write":                      {[]call{first, at(2, 9, call{verb: write, value: "b"}), at(3, 4, call{verb: read, seen: "b"}), at(5, 6, call{verb: read, seen: "b"})}, true},
-		"a read that goes back during a write":       {[]call{first, at(2, 9, call{verb: write, value: "b"}), at(3, 4, call{verb: read, seen: "b"}), at(5, 6, call{verb: read, seen: "a"})}, false},
-		"a swap":                                     {[]call{first, at(2, 3, call{verb: swap, expected: "a", value: "b"})}, true},
-		"a swap on an old value":                     {[]call{first, second, at(4, 5, call{verb: swap, expected: "a", value: "c"})}, false},
-		"two swaps of one value":                     {[]call{first, at(2, 5, call{verb: swap, expected: "a", value: "b"}), at(2, 5, call{verb: swap, expected: "a", value: "c"})}, false},
-		"a refused swap":                             {[]call{first, second, at(4, 5, call{verb: swap, expected: "a", outcome: refused, seen: "b"})}, true},
-		"a swap refused with an old value":           {[]call{first, second, at(4, 5, call{verb: swap, expected: "x", outcome: refused, seen: "a"})}, false},
-		"a swap refused for nothing":                 {[]call{first, at(2, 3, call{verb: swap, expected: "a", outcome: refused, seen: "a"})}, false},
-		"an unanswered write that nobody saw":        {[]call{first, lost, at(4, 5, call{verb: read, seen: "a"})}, true},
-		"an unanswered write that happens later":     {[]call{first, lost, at(4, 5, call{verb: read, seen: "a"}), at(6, 7, call{verb: read, seen: "b"})}, true},
-		"an unanswered write that happens and goes":  {[]call{first, lost, at(4, 5, call{verb: read, seen: "b"}), at(6, 7, call{verb: read, seen: "a"})}, false},
-		"an unanswered write that happens too early": {[]call{first, at(2, 3, call{verb: read, seen: "b"}), at(4, 5, call{verb: write, value: "b", outcome: unknown})}, false},
-		"an unanswered swap of a value that is gone": {[]call{first, second, at(4, 5, call{verb: swap, expected: "a", value: "c", outcome: unknown}), at(6, 7, call{verb: read, seen: "c"})}, false},
-		"an answer of what nobody wrote":             {[]call{first, at(2, 3, call{verb: read, seen: "z"})}, false},
+		"a read of what was written":                  {[]call{first, second, at(4, 5, call{verb: read, seen: "b"})}, true},
+		"a stale read":                                {[]call{first, second, at(4, 5, call{verb: read, seen: "a"})}, false},
+		"a lost write":                                {[]call{first, at(2, 3, call{verb: read, seen: missing})}, false},
+		"a read during a write":                       {[]call{first, at(2, 9, call{verb: write, value: "b"}), at(3, 4, call{verb: read, seen: "b"}), at(5, 6, call{verb: read, seen: "b"})}, true},
+		"a read that goes back during a write":        {[]call{first, at(2, 9, call{verb: write, value: "b"}), at(3, 4, call{verb: read, seen: "b"}), at(5, 6, call{verb: read, seen: "a"})}, false},
+		"a swap":                                      {[]call{first, at(2, 3, call{verb: swap, expected: "a", value: "b"})}, true},
+		"a swap on an old value":                      {[]call{first, second, at(4, 5, call{verb: swap, expected: "a", value: "c"})}, false},
+		"two swaps of one value":                      {[]call{first, at(2, 5, call{verb: swap, expected: "a", value: "b"}), at(2, 5, call{verb: swap, expected: "a", value: "c"})}, false},
+		"a refused swap":                              {[]call{first, second, at(4, 5, call{verb: swap, expected: "a", outcome: refused, seen: "b"})}, true},
+		"a swap refused with an old value":            {[]call{first, second, at(4, 5, call{verb: swap, expected: "x", outcome: refused, seen: "a"})}, false},
+		"a swap refused for nothing":                  {[]call{first, at(2, 3, call{verb: swap, expected: "a", outcome: refused, seen: "a"})}, false},
+		"an unanswered write that was not seen":       {[]call{first, lost, at(4, 5, call{verb: read, seen: "a"})}, true},
+		"an unanswered write that happens later":      {[]call{first, lost, at(4, 5, call{verb: read, seen: "a"}), at(6, 7, call{verb: read, seen: "b"})}, true},
+		"an unanswered write that happens and goes":   {[]call{first, lost, at(4, 5, call{verb: read, seen: "b"}), at(6, 7, call{verb: read, seen: "a"})}, false},
+		"an unanswered write that happens too early":  {[]call{first, at(2, 3, call{verb: read, seen: "b"}), at(4, 5, call{verb: write, value: "b", outcome: unknown})}, false},
+		"an unanswered swap of a value that is gone":  {[]call{first, second, at(4, 5, call{verb: swap, expected: "a", value: "c", outcome: unknown}), at(6, 7, call{verb: read, seen: "c"})}, false},
+		"an answer with a value that was not written": {[]call{first, at(2, 3, call{verb: read, seen: "z"})}, false},
 	} {
 		drawing, err := linearizable(c.calls, nil)
 		if (err == nil) != c.right || (err == nil) != (drawing == nil) {
@@ -156,7 +156,7 @@ func TestStaleAnswersMayBeOldButNotInvented(t *testing.T) {
 		"old":              {at(8, 9, call{verb: read, seen: "a"}), true},
 		"new":              {at(8, 9, call{verb: read, seen: "b"}), true},
 		"of the future":    {at(2, 3, call{verb: read, seen: "b"}), false},
-		"of nobody":        {at(8, 9, call{verb: read, seen: "c"}), false},
+		"not written":      {at(8, 9, call{verb: read, seen: "c"}), false},
 		"of what is there": {at(8, 9, call{verb: read, seen: missing}), false},
 	} {
 		if err := staleAnswers(&history{calls: written, stale: []call{c.answer}}); (err == nil) != c.right {

@@ -85,7 +85,7 @@ func (a *audience) dismiss(ctx context.Context) error {
 	case <-gone:
 		return nil
 	case <-time.After(patience):
-		return errors.New("somebody still follows the log of a workload that is gone")
+		return errors.New("a follower of a deleted workload's log has not ended")
 	}
 }
 

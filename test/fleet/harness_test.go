@@ -140,7 +140,7 @@ func (c *cluster) untilNodes(wished func(states map[string]string) bool) {
 		for !synced || !wished(states) {
 			change, err := watch.Recv()
 			if err != nil {
-				return fmt.Errorf("the nodes are not yet as wished, but %v: %w", states, err)
+				return fmt.Errorf("the nodes are not yet as wanted, but %v: %w", states, err)
 			}
 			if n := change.GetNode(); n != nil {
 				states[n.GetMetadata().GetName()] = n.GetStatus().GetState()
@@ -185,7 +185,7 @@ func (c *cluster) untilReplicas(workload string, wished func(phases map[string]i
 			}
 			change, err := watch.Recv()
 			if err != nil {
-				return fmt.Errorf("the replicas are not yet as wished, but %v: %w", count, err)
+				return fmt.Errorf("the replicas are not yet as wanted, but %v: %w", count, err)
 			}
 			switch r := change.GetReplica(); {
 			case r == nil:
@@ -205,7 +205,7 @@ func (c *cluster) until(wished func() bool) {
 	for !wished() {
 		select {
 		case <-c.ctx.Done():
-			c.t.Fatal("the fleet never was as wished")
+			c.t.Fatal("the fleet never was as wanted")
 		case <-time.After(10 * time.Millisecond):
 		}
 	}

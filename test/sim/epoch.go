@@ -30,7 +30,7 @@ func (w *World) actEpoch(*rand.Rand) {
 func (m *machine) outdated(message *v1.Assignments) bool {
 	switch {
 	case message.GetEpoch() > m.w.oracle.epoch:
-		m.w.fail("an epoch is agreed on before it is told", "%s is told of %d, and %d is the newest", m.name, message.GetEpoch(), m.w.oracle.epoch)
+		m.w.fail("an epoch is committed before it is announced", "%s gets epoch %d, and %d is the newest", m.name, message.GetEpoch(), m.w.oracle.epoch)
 	case message.GetEpoch() < m.epoch:
 		m.w.note("%s ignores assignments of epoch %d, because it has seen %d", m.name, message.GetEpoch(), m.epoch)
 		return true

@@ -91,17 +91,17 @@ func (w *World) checkEntry(p *proposal, before, after *state.Snapshot) {
 func (w *World) checkReplica(p *proposal, snapBefore *state.Snapshot, old, now *v1.Replica, after *state.Snapshot) {
 	name, phase := now.GetMetadata().GetName(), now.GetStatus().GetPhase()
 	if old != nil && spec.Ended(old.GetStatus().GetPhase()) {
-		w.fail("what has ended stays as it ended", "%s: %s was %s and is %s", p.who, name, old.GetStatus().GetPhase(), phase)
+		w.fail("an ended replica stays as it ended", "%s: %s was %s and is %s", p.who, name, old.GetStatus().GetPhase(), phase)
 	}
 	if old != nil && old.GetSpec().GetNodeUid() != "" && old.GetSpec().GetNodeUid() != now.GetSpec().GetNodeUid() {
 		w.fail("a replica stays on its node", "%s: %s", p.who, name)
 	}
 	if spec.Live(phase) {
 		if after.Workload(now.GetSpec().GetWorkloadUid()) == nil {
-			w.fail("what lives belongs to a workload", "%s: %s is %s", p.who, name, phase)
+			w.fail("a live replica belongs to a workload", "%s: %s is %s", p.who, name, phase)
 		}
 		if after.Revision(now.GetSpec().GetRevisionUid()) == nil {
-			w.fail("what lives has its revision", "%s: %s is %s", p.who, name, phase)
+			w.fail("a live replica has its revision", "%s: %s is %s", p.who, name, phase)
 		}
 	}
 	if old == nil {
@@ -154,7 +154,7 @@ func (w *World) checkReplacing(p *proposal, before *state.Snapshot) {
 			}
 		}
 		if have <= int(one.GetSpec().GetReplicas()) && going[uid]+leaving > 1 {
-			w.fail("one is replaced at a time", "of %s %d are told to go while %d are going", one.GetMetadata().GetName(), going[uid], leaving)
+			w.fail("one replica is replaced at a time", "%s: %d are stopped while %d are stopping", one.GetMetadata().GetName(), going[uid], leaving)
 		}
 	}
 }
@@ -208,7 +208,7 @@ func (w *World) checkNew(p *proposal, r *v1.Replica, after *state.Snapshot) {
 		return
 	}
 	if done := len(w.oracle.done[revision]); live+done > int(one.GetSpec().GetReplicas()) {
-		w.fail("work that is done is not done again", "%s is made, the %dth living one; %d have done their work, %d are wanted",
+		w.fail("finished work is not repeated", "%s is made, the %dth living one; %d have done their work, %d are wanted",
 			r.GetMetadata().GetName(), live, done, one.GetSpec().GetReplicas())
 	}
 }
@@ -240,7 +240,7 @@ func (w *World) checkGivenUp(p *proposal, before *state.Snapshot, r *v1.Replica)
 	if p.who == "remove "+r.GetSpec().GetNode() || p.who == "inherited" {
 		return
 	}
-	w.fail("a replica is given up for a reason", "%s gives up %s, which is %s on %s", p.who,
+	w.fail("a replica is lost only for a reason", "%s gives up %s, which is %s on %s", p.who,
 		r.GetMetadata().GetName(), r.GetStatus().GetPhase(), r.GetSpec().GetNode())
 }
 
@@ -288,7 +288,7 @@ func (w *World) checkPromises(snap *state.Snapshot, uid string) {
 		}
 	}
 	if sum[scheduler.CPU] > capacity.Capacity[scheduler.CPU] || sum[scheduler.Memory] > capacity.Capacity[scheduler.Memory] {
-		w.fail("no node is promised more than it has", "%s has %+v and has promised %+v", n.GetMetadata().GetName(), capacity.Capacity, sum)
+		w.fail("no node is overcommitted", "%s has %+v and has promised %+v", n.GetMetadata().GetName(), capacity.Capacity, sum)
 	}
 }
 
@@ -337,13 +337,13 @@ func (w *World) checkNodes(t *term, snap *state.Snapshot, b *state.Batch) {
 		}
 		live := spec.LivenessOf(snap.Cluster().GetSpec(), n)
 		if s := t.sessions[uid]; s != nil && s.beating && w.now-s.heard() < live.Silence {
-			w.fail("nobody is offline who is heard of", "%s was heard of %s ago", n.GetMetadata().GetName(), w.now-s.heard())
+			w.fail("no node is offline that is heard", "%s was heard of %s ago", n.GetMetadata().GetName(), w.now-s.heard())
 		}
 		if m := w.machineOf(uid); m != nil && m.sound && w.now-m.soundSince > soundFor {
-			w.fail("a leader change takes nobody offline", "%s has been well for %s", m.name, w.now-m.soundSince)
+			w.fail("a leader change makes no node offline", "%s has been well for %s", m.name, w.now-m.soundSince)
 		}
 		if !t.met[uid] && w.now-t.since < live.Reconnect {
-			w.fail("a new leader gives everybody time", "%s, %s after it began to lead", n.GetMetadata().GetName(), w.now-t.since)
+			w.fail("a new leader gives nodes time to reconnect", "%s, %s after it began to lead", n.GetMetadata().GetName(), w.now-t.since)
 		}
 	}
 }
@@ -389,7 +389,7 @@ func (w *World) expectOffline(m *machine, quiet int) {
 		}
 		n := w.leader.server.store.Snapshot().Node(m.uid)
 		if n != nil && !settledAway(n) {
-			w.fail("who is not heard of is offline in time", "%s is %s, and silent since %s", m.name, n.GetStatus().GetState(), m.silentSince)
+			w.fail("a silent node is offline in time", "%s is %s, and silent since %s", m.name, n.GetStatus().GetState(), m.silentSince)
 		}
 	}
 	w.after(bound(), check)
@@ -452,7 +452,7 @@ func (w *World) needed(now time.Time, snap *state.Snapshot, key *statev1.Key) st
 		}
 	case state.KindCredential:
 	default:
-		return "nobody said that these may go"
+		return "these must not be deleted"
 	}
 	return ""
 }
@@ -468,7 +468,7 @@ func (w *World) checkStop(m *machine, r *record) {
 		return
 	}
 	if now := w.newest().Replica(r.uid); now != nil && now.GetSpec().GetNodeUid() == m.uid && wanted(now) {
-		w.fail("nothing is stopped that is wanted", "%s on %s is %s", r.name, m.name, now.GetStatus().GetPhase())
+		w.fail("no wanted replica is stopped", "%s on %s is %s", r.name, m.name, now.GetStatus().GetPhase())
 	}
 }
 
@@ -477,10 +477,10 @@ func (w *World) checkAssigned(m *machine, a *v1.Assignment) {
 	r := a.GetReplica()
 	switch {
 	case r.GetSpec().GetNodeUid() != m.uid:
-		w.fail("a node is given only what is its own", "%s to %s", r.GetMetadata().GetName(), m.name)
+		w.fail("a node gets only its own replicas", "%s to %s", r.GetMetadata().GetName(), m.name)
 	case spec.Ended(r.GetStatus().GetPhase()):
-		w.fail("a node is given only what lives", "%s is %s", r.GetMetadata().GetName(), r.GetStatus().GetPhase())
+		w.fail("a node gets only live replicas", "%s is %s", r.GetMetadata().GetName(), r.GetStatus().GetPhase())
 	case a.GetRevision() == nil:
-		w.fail("a node is given replicas with their revision", "%s", r.GetMetadata().GetName())
+		w.fail("a node gets replicas with their revision", "%s", r.GetMetadata().GetName())
 	}
 }

@@ -74,11 +74,11 @@ func (w *World) checkWorkload(p *proposal, before, after *v1.Workload) {
 	if outcome := rollout.Outcome(after); outcome != "" {
 		revision := after.GetStatus().GetRevisionUid()
 		if earlier := w.oracle.over[revision]; earlier != "" && earlier != outcome {
-			w.fail("a job that is over stays so", "%s was %s and is %s", name, earlier, outcome)
+			w.fail("a finished job stays finished", "%s was %s and is %s", name, earlier, outcome)
 		}
 		w.oracle.over[revision] = outcome
 	} else if before != nil && rollout.Outcome(before) != "" && before.GetStatus().GetRevisionUid() == after.GetStatus().GetRevisionUid() {
-		w.fail("a job that is over stays so", "%s was %s", name, rollout.Outcome(before))
+		w.fail("a finished job stays finished", "%s was %s", name, rollout.Outcome(before))
 	}
 	if owner := after.GetStatus().GetOwnerUid(); owner != "" && before == nil {
 		w.checkRun(p, owner, after)
@@ -95,7 +95,7 @@ func (w *World) checkRun(p *proposal, owner string, run *v1.Workload) {
 	w.oracle.runs[owner+name] = true
 	by := p.base.Workload(owner)
 	if by == nil || by.GetMetadata().GetDeleteTime() != nil || by.GetSpec().GetCron().GetSuspend() {
-		w.fail("only a cron that is there makes jobs", "%s", name)
+		w.fail("only an existing cron creates jobs", "%s", name)
 		return
 	}
 	if by.GetSpec().GetCron().GetOverlap() != spec.OverlapSkip {
@@ -103,7 +103,7 @@ func (w *World) checkRun(p *proposal, owner string, run *v1.Workload) {
 	}
 	for other := range p.base.Workloads("", "") {
 		if other.GetStatus().GetOwnerUid() == owner && rollout.Outcome(other) == "" {
-			w.fail("jobs overlap only where they may", "%s is made while %s is not over", name, other.GetMetadata().GetName())
+			w.fail("jobs overlap only if allowed", "%s is made while %s is not over", name, other.GetMetadata().GetName())
 		}
 	}
 }
@@ -114,7 +114,7 @@ func (w *World) checkRun(p *proposal, owner string, run *v1.Workload) {
 func (w *World) checkNewOfJob(p *proposal, r *v1.Replica, one *v1.Workload, live int) {
 	revision := r.GetSpec().GetRevisionUid()
 	if outcome := w.oracle.over[revision]; outcome != "" && rollout.Outcome(one) != "" {
-		w.fail("a job that is over does not run again", "%s is made, and the job is %s", r.GetMetadata().GetName(), outcome)
+		w.fail("a finished job does not run again", "%s is made, and the job is %s", r.GetMetadata().GetName(), outcome)
 	}
 	completions, parallelism, retries, _ := spec.JobOf(one.GetSpec())
 	done, failed := len(w.oracle.done[revision]), 0
@@ -124,7 +124,7 @@ func (w *World) checkNewOfJob(p *proposal, r *v1.Replica, one *v1.Workload, live
 		}
 	}
 	if live > parallelism || live+done > completions || failed > retries {
-		w.fail("a job makes no more than it needs", "%s is made, the %dth living one of %d that may; %d of %d have completed, %d failed and %d may",
+		w.fail("a job creates no more replicas than it needs", "%s is made, the %dth living one of %d that may; %d of %d have completed, %d failed and %d may",
 			r.GetMetadata().GetName(), live, parallelism, done, completions, failed, retries)
 	}
 }

@@ -42,7 +42,7 @@ func (w *World) tryPlan(c *rand.Rand) {
 	w.note("a plan is carried out: %v", planned[0])
 	t.propose("plan", b, snap, func(err error) {
 		if err != nil {
-			w.fail("a plan can be carried out", "%v", err)
+			w.fail("a plan can be applied", "%v", err)
 		}
 	})
 	w.run(w.now + 5*time.Minute)
@@ -117,6 +117,6 @@ func (w *World) comparePlan(planned *v1.PlanChange, uid string) {
 	slices.Sort(shown)
 	slices.Sort(there)
 	if !slices.Equal(shown, there) {
-		w.fail("what the plan showed is what was done", "%s: shown on %v, there on %v", snap.Workload(uid).GetMetadata().GetName(), shown, there)
+		w.fail("a plan comes true", "%s: shown on %v, there on %v", snap.Workload(uid).GetMetadata().GetName(), shown, there)
 	}
 }

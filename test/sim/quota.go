@@ -143,7 +143,7 @@ func (w *World) checkQuotas(p *proposal, before, after *state.Snapshot) {
 			continue
 		}
 		if now := before.NamespaceByName(name); now.GetMetadata().GetVersion() != seen.GetMetadata().GetVersion() {
-			w.fail("what is placed is placed under the quota of the moment", "namespace %s is at version %d, seen was %d",
+			w.fail("a placement is checked against the current quota", "namespace %s is at version %d, seen was %d",
 				name, now.GetMetadata().GetVersion(), seen.GetMetadata().GetVersion())
 		}
 		left, have := w.allowed(seen.GetSpec().GetQuota(), after, p.base, name, "")

@@ -93,10 +93,10 @@ func (w *World) checkPreempted(p *proposal, old, now *v1.Replica, before, after 
 	by := after.Replica(now.GetSpec().GetPreemptedFor())
 	mine, other := priorityOf(after, now), priorityOf(after, by)
 	if other <= 100 || mine >= other {
-		w.fail("only what is more important pushes others out", "%s: %s of priority %d for %s of %d", p.who, name, mine, by.GetMetadata().GetName(), other)
+		w.fail("only a more important replica preempts others", "%s: %s of priority %d for %s of %d", p.who, name, mine, by.GetMetadata().GetName(), other)
 	}
 	if by.GetSpec().GetReservedNodeUid() != now.GetSpec().GetNodeUid() || by.GetStatus().GetPhase() != spec.PhasePending {
-		w.fail("nobody is pushed out in vain", "%s: %s for %s, which is %s", p.who, name, by.GetMetadata().GetName(), by.GetStatus().GetPhase())
+		w.fail("no replica is preempted in vain", "%s: %s for %s, which is %s", p.who, name, by.GetMetadata().GetName(), by.GetStatus().GetPhase())
 	}
 	if len(p.result.LeftOut) == 0 {
 		w.checkRoomIsMade(p, after, now.GetSpec().GetNodeUid())
@@ -111,7 +111,7 @@ func (w *World) checkPreempted(p *proposal, old, now *v1.Replica, before, after 
 		}
 	}
 	if keeps := after.Workload(now.GetSpec().GetWorkloadUid()).GetSpec().GetMinAvailable(); left < int(keeps) {
-		w.fail("a service keeps what it needs", "%s: %s goes, %d are left and %d should stay", p.who, name, left, keeps)
+		w.fail("a service keeps its minAvailable", "%s: %s goes, %d are left and %d should stay", p.who, name, left, keeps)
 	}
 }
 
@@ -136,14 +136,14 @@ func (w *World) checkRoomIsMade(p *proposal, snap *state.Snapshot, node string) 
 		}
 	}
 	if free[scheduler.CPU] < 0 || free[scheduler.Memory] < 0 {
-		w.fail("nobody is pushed out in vain", "%s: on %s is not enough room for all that wait for it: %v", p.who, snap.Node(node).GetMetadata().GetName(), free)
+		w.fail("no replica is preempted in vain", "%s: on %s is not enough room for all that wait for it: %v", p.who, snap.Node(node).GetMetadata().GetName(), free)
 	}
 }
 
 // checkEvicted checks that a replica is evicted only by a taint that its node has.
 func (w *World) checkEvicted(p *proposal, r *v1.Replica, before *state.Snapshot) {
 	if !w.mustLeave(before, r) && !w.mustLeave(p.base, r) {
-		w.fail("a replica is given up for a reason", "%s has %s leave %s, which has no taint that it does not bear", p.who,
+		w.fail("a replica is lost only for a reason", "%s has %s leave %s, which has no taint that it does not bear", p.who,
 			r.GetMetadata().GetName(), r.GetSpec().GetNode())
 	}
 }
@@ -201,7 +201,7 @@ func (w *World) comparePreemptions(before *state.Snapshot, planned []*v1.Preempt
 		}
 	}
 	if !maps.Equal(shown, gone) {
-		w.fail("what the plan showed is what was done", "%v were to be pushed out, and %v were",
+		w.fail("a plan comes true", "%v were planned to be preempted, and %v were",
 			slices.Sorted(maps.Keys(shown)), slices.Sorted(maps.Keys(gone)))
 	}
 }

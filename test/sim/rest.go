@@ -61,14 +61,14 @@ func (w *World) holdStill() {
 	before, _ := w.written()
 	w.run(w.now + still)
 	if after, what := w.written(); after > before && w.failure == nil {
-		w.fail("when nothing happens nothing is written", "%s at version %d, and nothing after %d should be", what, after, before)
+		w.fail("nothing is written when nothing happens", "%s at version %d, and nothing after %d should be", what, after, before)
 	}
 	if wrong := w.amiss(); wrong != "" {
-		w.fail("what is as desired stays so", "%s", wrong)
+		w.fail("a settled cluster stays settled", "%s", wrong)
 	}
 }
 
-// written is the newest version of all objects, and of which object.
+// written is the newest version of all objects, and the object that has it.
 func (w *World) written() (newest uint64, what string) {
 	snap := w.newest()
 	look := func(kind state.Kind, o interface{ GetMetadata() *v1.Metadata }) {
@@ -97,7 +97,7 @@ func (w *World) written() (newest uint64, what string) {
 // amiss is what is not as it should be, empty if all is well.
 func (w *World) amiss() string {
 	if w.leader == nil {
-		return "nobody leads"
+		return "there is no leader"
 	}
 	snap := w.leader.server.store.Snapshot()
 	var wrong []string
@@ -130,7 +130,7 @@ func (w *World) underWay() string {
 	t := w.leader
 	switch {
 	case len(t.flight) > 0:
-		return "a proposal of " + t.flight[0].who + " is under way"
+		return "a proposal of " + t.flight[0].who + " is in flight"
 	case t.writing || len(t.reports) > 0:
 		return "reports are being written"
 	case t.loops.dead || t.loops.replicas.busy || t.loops.nodes.busy || t.loops.crons.busy:
@@ -181,7 +181,7 @@ func (w *World) workloadAmiss(snap *state.Snapshot, one *v1.Workload) (wrong []s
 		case wanted(r) && placement.Away(snap, r):
 			away++ // it may still run there
 		case !wanted(r):
-			add("%s is still %s though nobody wants it", r.GetMetadata().GetName(), phase)
+			add("%s is still %s though it is not wanted", r.GetMetadata().GetName(), phase)
 		case w.overstays(snap, r):
 			add("%s is still on %s, which has a taint that it does not bear", r.GetMetadata().GetName(), r.GetSpec().GetNode())
 		case r.GetSpec().GetRevisionUid() != revision:

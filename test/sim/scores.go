@@ -130,10 +130,10 @@ func (w *World) checkScores(v *watch, snap *state.Snapshot, b *state.Batch) {
 		}
 		r := fresh.GetRecord()
 		if fresh.GetScore() < 0 || fresh.GetScore() > 100 || r.GetOnlineSeconds() > r.GetWatchedSeconds()+1 || r.GetLosses() < 0 {
-			w.fail("a score is made of what can be", "%s: %v", name, fresh)
+			w.fail("a score has plausible parts", "%s: %v", name, fresh)
 		}
 		if l := v.lossesOf(n.GetMetadata().GetUid()); !l.explain(w.now, r.GetLosses()) {
-			w.fail("who goes away is trusted less", "%s: %.2f losses were counted, and there were %.2f, and %d broken sessions", name, r.GetLosses(), l.count, l.broken)
+			w.fail("a lost node is trusted less", "%s: %.2f losses were counted, and there were %.2f, and %d broken sessions", name, r.GetLosses(), l.count, l.broken)
 		}
 		stored := old.GetStatus().GetReliability()
 		if stored == nil {
@@ -144,7 +144,7 @@ func (w *World) checkScores(v *watch, snap *state.Snapshot, b *state.Batch) {
 		passed := w.now - w.oracle.scored[n.GetMetadata().GetUid()].at
 		kept := stored.GetRecord().GetWatchedSeconds() * math.Exp2(-passed.Hours()/(7*24))
 		if r.GetWatchedSeconds() < kept-1 {
-			w.fail("a score goes on from the one before", "%s was watched for %.0f s and now for %.0f s, %s later",
+			w.fail("a score continues the previous one", "%s was watched for %.0f s and now for %.0f s, %s later",
 				name, stored.GetRecord().GetWatchedSeconds(), r.GetWatchedSeconds(), passed)
 		}
 	}
@@ -178,6 +178,6 @@ func (w *World) checkNode(p *proposal, old, now *v1.Node) {
 		return
 	}
 	if p.who != "scores" && !proto.Equal(old.GetStatus().GetReliability(), now.GetStatus().GetReliability()) {
-		w.fail("a score is lost by nobody else's change", "%s by %s", now.GetMetadata().GetName(), p.who)
+		w.fail("no other change loses a score", "%s by %s", now.GetMetadata().GetName(), p.who)
 	}
 }

@@ -142,7 +142,7 @@ func TestSeedIsReproducible(t *testing.T) {
 	for seed := begin; seed < begin+5; seed++ {
 		a, b := Run(Story{Seed: seed}), Run(Story{Seed: seed})
 		if a.Hash != b.Hash || a.Entries != b.Entries {
-			t.Errorf("seed %d was told in two ways: %x with %d entries, and %x with %d", seed, a.Hash, a.Entries, b.Hash, b.Entries)
+			t.Errorf("seed %d gave two stories: %x with %d entries, and %x with %d", seed, a.Hash, a.Entries, b.Hash, b.Entries)
 		}
 	}
 	if Run(Story{Seed: begin}).Hash == Run(Story{Seed: begin + 1}).Hash {
@@ -153,25 +153,25 @@ func TestSeedIsReproducible(t *testing.T) {
 // Every planted flaw is found, by the right invariant.
 func TestFlawsAreFound(t *testing.T) {
 	for flaw, invariants := range map[Flaw][]string{
-		Hasty:      {"a new leader gives everybody time", "a leader change takes nobody offline"},
-		Deaf:       {"nobody is offline who is heard of"},
-		Lenient:    {"who is not heard of is offline in time", "in the end everything is as desired"},
-		Forgetful:  {"nothing is stopped that is wanted"},
+		Hasty:      {"a new leader gives nodes time to reconnect", "a leader change makes no node offline"},
+		Deaf:       {"no node is offline that is heard"},
+		Lenient:    {"a silent node is offline in time", "in the end everything is as desired"},
+		Forgetful:  {"no wanted replica is stopped"},
 		Blind:      {"in the end everything is as desired"},
-		Crowding:   {"replicas go only where they may", "no node is promised more than it has", "a port is promised once"},
+		Crowding:   {"replicas go only where they may", "no node is overcommitted", "a port is promised once"},
 		Greedy:     {"retention never deletes what is needed"},
-		Amnesic:    {"work that is done is not done again", "retention never deletes what is needed"},
+		Amnesic:    {"finished work is not repeated", "retention never deletes what is needed"},
 		Timeless:   {"in the end everything is as desired"},
 		Repeating:  {"a time of a schedule has one job", "progress"},
 		Wilful:     {"the same log gives the same state to the byte"},
 		Generous:   {"nothing is placed beyond a quota"},
-		Heedless:   {"a score goes on from the one before", "who goes away is trusted less"},
-		Forgiving:  {"who goes away is trusted less"},
-		Outdated:   {"in the end everything is as desired", "who is not heard of is offline in time"},
-		Lying:      {"what the plan showed is what was done"},
-		Ruthless:   {"only what is more important pushes others out", "nobody is pushed out in vain"},
+		Heedless:   {"a score continues the previous one", "a lost node is trusted less"},
+		Forgiving:  {"a lost node is trusted less"},
+		Outdated:   {"in the end everything is as desired", "a silent node is offline in time"},
+		Lying:      {"a plan comes true"},
+		Ruthless:   {"only a more important replica preempts others", "no replica is preempted in vain"},
 		Petrified:  {"replicas go only where they may"},
-		Stuttering: {"in the end everything is as desired", "work that is done is not done again"},
+		Stuttering: {"in the end everything is as desired", "finished work is not repeated"},
 		Asleep:     {"in the end everything is as desired"},
 	} {
 		t.Run(string(flaw), func(t *testing.T) {
@@ -185,7 +185,7 @@ func TestFlawsAreFound(t *testing.T) {
 				}
 				return
 			}
-			t.Error("twenty clusters lived with it, and nothing was found")
+			t.Error("twenty clusters had the flaw, and nothing was found")
 		})
 	}
 }

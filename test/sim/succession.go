@@ -40,7 +40,7 @@ func (w *World) checkInheritedRoom(p *proposal, placed *v1.Replica, before, afte
 			continue
 		}
 		if w.fitsBeside(before, heir, node) && !w.fitsBeside(after, heir, node) {
-			w.fail("the room of one that is replaced is for its successor", "%s takes it on %s from %s", placed.GetMetadata().GetName(),
+			w.fail("the room of a replaced replica is for its successor", "%s takes it on %s from %s", placed.GetMetadata().GetName(),
 				placed.GetSpec().GetNode(), heir.GetMetadata().GetName())
 		}
 	}

@@ -93,7 +93,7 @@ func TestBattery(t *testing.T) {
 		{"charging", nil, false},
 		{"the plug is pulled", laptop("0", "Discharging"), true},
 		{"a weak charger does not keep up", laptop("1", "Discharging"), false},
-		{"nobody knows yet", laptop("0", "Unknown"), false},
+		{"unknown", laptop("0", "Unknown"), false},
 		{"again", laptop("0", "Discharging"), true},
 		{"fed by USB", map[string]string{"sys/class/power_supply/usbc/type": "USB\n", "sys/class/power_supply/usbc/online": "1\n"}, false},
 	} {

@@ -285,7 +285,7 @@ func TestTCPProbe(t *testing.T) {
 		t.Error("this machine does not answer itself")
 	}
 	if testing.Short() {
-		t.Skip("a network without anybody in it needs root")
+		t.Skip("an empty network needs root")
 	}
 	answered := make(chan bool)
 	go func() {
@@ -296,7 +296,7 @@ func TestTCPProbe(t *testing.T) {
 		answered <- TCPProbe(t.Context(), netip.MustParseAddr("192.0.2.7"))
 	}()
 	if <-answered {
-		t.Error("somebody has answered where nobody is")
+		t.Error("a probe of an unused address was answered")
 	}
 }
 

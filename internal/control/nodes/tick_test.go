@@ -91,7 +91,7 @@ func TestTransitions(t *testing.T) {
 		{"a new leader gives up", "ready", "", nil, 100, 110, "offline", "no session for 10s", -1},
 		{"what a leader heard before it lost the lead counts from its return", "ready", "", heard(true, 5), 100, 102, "ready", "", 103},
 		{"a new leader leaves the offline ones alone", "offline", "", nil, 100, 101, "offline", "", -1},
-		{"who was told a new pace has a whole interval from then on", "ready", "", with(heard(true, 5), func(o *Observation) { o.NotBefore = at(20) }), 0, 22, "ready", "", 23},
+		{"a new report interval starts a whole interval", "ready", "", with(heard(true, 5), func(o *Observation) { o.NotBefore = at(20) }), 0, 22, "ready", "", 23},
 	} {
 		t.Run(one.name, func(t *testing.T) {
 			n := node(one.before)

@@ -122,7 +122,7 @@ func TestUsageReportsWakeWatchers(t *testing.T) {
 		began := time.Now()
 		<-news
 		if passed := time.Since(began); passed != windows.Silence {
-			t.Errorf("the loss was told after %s", passed)
+			t.Errorf("the loss was reported after %s", passed)
 		}
 		wantUsed(t, l, "0 node:")
 	})

@@ -205,7 +205,7 @@ func (t *tick) checkWhole(moves []move) {
 // that those rules are about.
 type ruled struct {
 	revisions map[*scheduler.Revision]bool
-	// workloads are the uids of workloads of which no replica may end.
+	// workloads are the uids of workloads whose replicas must not end.
 	workloads map[string]bool
 	// labels are the revisions whose workloads must keep their labels.
 	labels map[*scheduler.Revision]bool

@@ -215,9 +215,9 @@ func TestNoPreemptionBesideALeavingReplica(t *testing.T) {
 // An update continues after a successor has lost its room.
 func TestUpdateContinuesAfterLosingItsRoom(t *testing.T) {
 	for what, lose := range map[string]func(w *world, node string){
-		"its node is lost":          func(w *world, node string) { w.setNode(node, "offline") },
-		"its node takes none":       func(w *world, node string) { w.taint(node, &v1.Taint{Key: "x", Effect: "NoSchedule"}) },
-		"somebody else is to be it": func(w *world, _ string) { w.addRanked("boss", 1, "1", 300, 0) },
+		"its node is lost":               func(w *world, node string) { w.setNode(node, "offline") },
+		"its node takes none":            func(w *world, node string) { w.taint(node, &v1.Taint{Key: "x", Effect: "NoSchedule"}) },
+		"another workload gets the room": func(w *world, _ string) { w.addRanked("boss", 1, "1", 300, 0) },
 	} {
 		t.Run(what, func(t *testing.T) {
 			w := newWorld(t)

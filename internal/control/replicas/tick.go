@@ -22,7 +22,7 @@ import (
 type Due struct {
 	// Workloads by uid.
 	Workloads map[string]bool
-	// PhaseChanged are workloads, by uid, of which only the phases of some replicas changed. A
+	// PhaseChanged are workloads, by uid, in which only phases of replicas changed. A
 	// workload whose tally shows that nothing follows from that is skipped.
 	PhaseChanged map[string]bool
 	// Nodes by uid whose replicas' workloads are due.
@@ -191,7 +191,7 @@ type tick struct {
 	// covers maps the uids of unplaced replicas that cover others, which may still run, to
 	// the reason: "a is offline".
 	covers map[string]string
-	// uncovered are workloads that could have more covers; placeless are those of which a
+	// uncovered are workloads that could have more covers; placeless are those for which a
 	// cover found no place.
 	uncovered []string
 	placeless map[string]bool

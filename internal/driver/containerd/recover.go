@@ -64,7 +64,7 @@ func (d *Driver) endExecs(ctx context.Context, all []containers.Container) error
 			err = d.endExecsOf(ctx, task)
 		}
 		if err != nil { // other tasks must still work
-			d.opts.Log.Warn("Processes that were started in a task by exec, and that nobody waits for, cannot be ended.", "task", task, "error", err)
+			d.opts.Log.Warn("Cannot end the processes that an earlier run has started in a task by exec.", "task", task, "error", err)
 		}
 	}
 	return nil
@@ -136,7 +136,7 @@ func startedByExec(pid, first, shim int) (bool, error) {
 	return parent == shim, err
 }
 
-// leftExec is a process of an earlier run, of which only the pipes are known.
+// leftExec is a process of an earlier run. Only its pipes are known.
 type leftExec struct {
 	process        // without streams
 	dir     string // of its pipes

@@ -96,7 +96,7 @@ func execs(t *testing.T, s *suite) {
 		}
 	})
 	t.Run("a terminal", func(t *testing.T) { terminal(t, s, task.ID) })
-	t.Run("an exec that nobody waits for goes with the task", func(t *testing.T) {
+	t.Run("an exec without a waiter ends with the task", func(t *testing.T) {
 		before := s.Traces(t)
 		other := s.shell(t, "echo ready; exec sleep 100000")
 		s.start(t, other)

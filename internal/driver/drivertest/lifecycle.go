@@ -155,7 +155,7 @@ func stops(t *testing.T, s *suite) {
 			t.Errorf("got %+v, want code 137 without OOM", exit)
 		}
 	})
-	t.Run("uses the image's signal unless told", func(t *testing.T) {
+	t.Run("uses the image's signal by default", func(t *testing.T) {
 		task := s.shell(t, `trap 'exit 33' USR1; echo ready; while true; do sleep 0.05; done`)
 		s.start(t, task)
 		s.logUntil(t, task, "ready")
