@@ -17,18 +17,18 @@ import (
 )
 
 func (c *cli) applyCommand() *cobra.Command {
-	var wish wishes
+	var input planInput
 	var w wait.Flags
 	var dryRun bool
 	var fingerprint string
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE|FOLDER|-",
-		Short: "Bring workloads and namespaces to what a file says",
-		Long: "Apply makes the workloads of a file, or changes those that are there to what the file says: all of them or,\n" +
-			"if one cannot be, none. The same goes for namespaces and their quotas. Then it shows their replicas until all run, or says why they will not.\n" +
-			"A file is YAML or JSON and may hold several documents; - is standard input; of a folder it takes all files.\n\n" +
-			"It makes a plan and carries out exactly that. See it first with cloudless plan, and have that one carried out\n" +
-			"with --plan: it is refused, and nothing is changed, if the world has moved on since.",
+		Short: "Create or update the workloads and namespaces in a file",
+		Long: "Apply creates or updates the workloads and namespaces in a file: all of them, or none if one is refused.\n" +
+			"Then it shows the replicas until all of them run, or says why they cannot.\n" +
+			"A file is YAML or JSON and may hold several documents. - is standard input. A folder stands for all files in it.\n\n" +
+			"Apply makes a plan and carries out exactly that plan. To see the plan first, run cloudless plan, and then pass the\n" +
+			"fingerprint that it prints with --plan: if the plan would differ by now, apply refuses it and changes nothing.",
 		Example: "  cloudless apply -f app.yaml\n  cloudless apply -f shop/ --prune app=shop\n" +
 			"  cloudless apply -f app.yaml --plan FINGERPRINT\n  cat *.yaml | cloudless apply -f - --wait=false",
 		Args: command.ExactArgs(),
@@ -39,7 +39,7 @@ func (c *cli) applyCommand() *cobra.Command {
 			case seen && dryRun:
 				return command.Usagef(cmd, "--plan and --dry-run exclude each other: the one carries a plan out, the other only shows it")
 			}
-			request, err := c.planRequest(cmd, wish)
+			request, err := c.planRequest(cmd, input)
 			if err != nil {
 				return err
 			}
@@ -51,19 +51,19 @@ func (c *cli) applyCommand() *cobra.Command {
 			})(cmd, args)
 		},
 	}
-	wish.register(cmd)
+	input.register(cmd)
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "show the plan and change nothing, the same as cloudless plan")
-	cmd.Flags().StringVar(&fingerprint, "plan", "", "carry out the plan with this `fingerprint`, which cloudless plan has shown, and no other")
+	cmd.Flags().StringVar(&fingerprint, "plan", "", "carry out only the plan with this `fingerprint`, which cloudless plan prints")
 	w.Register(cmd, "they run")
 	return cmd
 }
 
-// done are the words for what became of a workload or a namespace.
+// done is the past tense of each action.
 var done = map[string]string{
 	spec.ActionCreate: "created", spec.ActionUpdate: "updated", spec.ActionDelete: "deleted", spec.ActionUnchanged: "unchanged",
 }
 
-// apply carries out the plan that was seen, or if there is none the one that is made now.
+// apply carries out the plan with the fingerprint seen, or makes a new plan if seen is empty.
 func (c *cli) apply(ctx context.Context, cl *client.Client, w wait.Flags, request *cloudlessv1.PlanRequest, seen string) (err error) {
 	var answer *cloudlessv1.ApplyPlanResponse
 	if seen != "" {
@@ -100,7 +100,7 @@ func (c *cli) apply(ctx context.Context, cl *client.Client, w wait.Flags, reques
 	return c.PrintObject(answer)
 }
 
-// replaceWorkloads puts workloads as they are now in the place of those that an answer holds.
+// replaceWorkloads replaces the workloads in an answer by their newer versions.
 func replaceWorkloads(in []*cloudlessv1.Manifest, now []*cloudlessv1.Workload) {
 	for _, w := range now {
 		for _, m := range in {
@@ -111,11 +111,11 @@ func replaceWorkloads(in []*cloudlessv1.Manifest, now []*cloudlessv1.Workload) {
 	}
 }
 
-// maxPlans is how often a plan is made anew because the world has moved on in between.
+// maxPlans limits how often carryOut makes a new plan because the cluster has changed in between.
 const maxPlans = 10
 
-// carryOut makes a plan and applies it. If the cluster has moved on in between it does so again, but only as long as
-// the workloads would be changed in the same way, or not at all any more: nobody has seen another change.
+// carryOut makes a plan and applies it. If the cluster has changed in between, it tries again, unless the new plan
+// would change the workloads in another way.
 func carryOut(ctx context.Context, cl *client.Client, request *cloudlessv1.PlanRequest) (*cloudlessv1.ApplyPlanResponse, error) {
 	var first *cloudlessv1.Plan
 	var refused error
@@ -139,7 +139,7 @@ func carryOut(ctx context.Context, cl *client.Client, request *cloudlessv1.PlanR
 	return nil, fmt.Errorf("nothing was done after %d attempts: %w", maxPlans, refused)
 }
 
-// sameChanges reports whether two plans do the same with the same workloads, wherever their replicas go.
+// sameChanges reports whether two plans change the same objects in the same way, wherever the replicas go.
 func sameChanges(a, b *cloudlessv1.Plan) bool {
 	return proto.Equal(&cloudlessv1.Plan{Changes: withoutPlaces(a)}, &cloudlessv1.Plan{Changes: withoutPlaces(b)})
 }

@@ -11,26 +11,25 @@ import (
 	"github.com/cloudless/cloudless/internal/cli/usage"
 )
 
-// Options are what the command line is given by main.
+// Options are what main passes to the command line.
 type Options struct {
-	// Args are the arguments without the name of the program.
-	Args   []string
-	Stdin  io.Reader
-	Stdout io.Writer
-	Stderr io.Writer
-	// Version of the program.
-	Version string
+	// Args are the arguments without the program's name.
+	Args    []string
+	Stdin   io.Reader
+	Stdout  io.Writer
+	Stderr  io.Writer
+	Version string // of the program
 	Roles   local.Roles
 }
 
-// Main runs one command line and returns the exit code. It ends early when ctx does.
+// Main runs one command line until it ends or ctx is done, and returns the exit code.
 func Main(ctx context.Context, o Options) int {
 	c := newCLI(o)
 	root := c.rootCommand()
 	return c.Execute(ctx, root, ownCommands(root, o.Args))
 }
 
-// cli makes the commands.
+// cli builds the commands.
 type cli struct {
 	*command.Env
 	machine *local.Commands

@@ -157,8 +157,8 @@ func TestContexts(t *testing.T) {
 	run("ps", "--context", "lost").expect(t, 1, "", "cloudless: context \"lost\" does not exist: there is home, work\n")
 }
 
-// Where all servers have moved, one of them is named once, and the context knows it from then on.
-func TestServerThatTheContextDoesNotKnow(t *testing.T) {
+// After all servers have moved, --server names one of them once, and the context keeps it.
+func TestServerFlagReplacesStaleAddresses(t *testing.T) {
 	c := newCluster(t)
 	config, err := client.LoadConfig(c.config)
 	if err != nil {
@@ -186,7 +186,7 @@ func TestServerThatTheContextDoesNotKnow(t *testing.T) {
 	}
 }
 
-func TestAnInterruptIsToldFromAnError(t *testing.T) {
+func TestInterruptHasItsOwnExitCode(t *testing.T) {
 	c := newCluster(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -203,7 +203,7 @@ func TestStaleOutputIsMarked(t *testing.T) {
 	}
 }
 
-// result is what a command line did.
+// result is the exit code and the output of a command line.
 type result struct {
 	code           int
 	stdout, stderr string
@@ -220,7 +220,7 @@ func runCLI(ctx context.Context, o Options, args ...string) result {
 	return result{code, stdout.String(), stderr.String()}
 }
 
-// expect compares what a command line did with what it should have done.
+// expect compares a result with the expected one.
 func (r result) expect(t *testing.T, code int, stdout, stderr string) {
 	t.Helper()
 	if r.code != code || r.stdout != stdout || r.stderr != stderr {

@@ -28,8 +28,8 @@ func (c *cli) clusterConfigCommand() *cobra.Command {
 		"  cloudless cluster config history\n"+
 		"  cloudless cluster config rollback 3",
 		c.configGetCommand(), c.configSetCommand(), c.configHistoryCommand(), c.configDiffCommand(), c.configRollbackCommand())
-	cmd.Long = "Config shows and changes the configuration of the cluster. Every change makes a new version, which is in force at\n" +
-		"once and on all servers and nodes without restarting anything; older versions can be compared and brought back."
+	cmd.Long = "Config shows and changes the configuration of the cluster. Every change makes a new version, which takes effect at\n" +
+		"once on all servers and nodes, without a restart. Older versions can be compared and restored."
 	return cmd
 }
 
@@ -38,8 +38,8 @@ func (c *cli) configGetCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "get",
 		Short: "Show every setting and which of them are defaults",
-		Long: "Get shows the configuration in force, or an older version of it, with every setting. What -o yaml prints can be\n" +
-			"edited and set again with: cloudless cluster config set -f FILE",
+		Long: "Get shows every setting of the configuration in force, or of an older version. Edit the output of -o yaml and set it\n" +
+			"again with: cloudless cluster config set -f FILE",
 		Example: "  cloudless cluster config get\n  cloudless cluster config get --version 3\n  cloudless cluster config get -o yaml > cluster.yaml",
 		Args:    command.ExactArgs(),
 		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
@@ -77,7 +77,7 @@ func when(shown *cloudlessv1.Configuration) string {
 	return shown.GetMetadata().GetCreateTime().AsTime().Local().Format(time.DateTime)
 }
 
-// authorOf is the author without the cluster, which is always the same.
+// authorOf is the author's SPIFFE id without the cluster, which is always the same.
 func authorOf(shown *cloudlessv1.Configuration) string {
 	path := strings.TrimPrefix(shown.GetSpec().GetAuthor(), "spiffe://")
 	if _, rest, ok := strings.Cut(path, "/"); ok {
@@ -86,7 +86,7 @@ func authorOf(shown *cloudlessv1.Configuration) string {
 	return cmp.Or(path, "the cluster")
 }
 
-// configChange is what set is asked for.
+// configChange are the arguments and flags of set.
 type configChange struct {
 	file, comment string
 	unset         []string
@@ -99,10 +99,10 @@ func (c *cli) configSetCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set KEY=VALUE... | -f FILE",
 		Short: "Change settings, or the whole configuration from a file",
-		Long: "Set makes a new version of the configuration and prints what it changes. Keys are those that get shows; an empty\n" +
-			"value, or --unset, brings a default back. A class of nodes is named in the key, and is made by setting its\n" +
-			"labels. A file holds a whole Configuration, as get -o yaml prints it: what it leaves out becomes the default,\n" +
-			"and if it has a number, that version must still be in force.",
+		Long: "Set makes a new version of the configuration and prints what it changes. Get shows the keys. An empty value, or\n" +
+			"--unset, restores a default. The key of a node class's setting contains the name of the class; setting its labels\n" +
+			"creates the class. A file holds a whole Configuration, as get -o yaml prints it. Settings that the file leaves out\n" +
+			"get their defaults. If the file has a version number, that version must still be in force.",
 		Example: "  cloudless cluster config set desiredVoters=5 liveness.silence=5s\n" +
 			"  cloudless cluster config set retention.events= --comment \"back to the default\"\n" +
 			"  cloudless cluster config set nodeClasses.laptops.labels=kind=laptop nodeClasses.laptops.liveness.reconnect=5m\n" +
@@ -121,8 +121,8 @@ func (c *cli) configSetCommand() *cobra.Command {
 		ValidArgsFunction: c.completeSettings,
 	}
 	cmd.Flags().StringVarP(&change.file, "file", "f", "", "`file` with the whole configuration, - for standard input")
-	cmd.Flags().StringArrayVar(&change.unset, "unset", nil, "`key` that gets its default back; may be given several times")
-	cmd.Flags().StringVar(&change.comment, "comment", "", "`text` that says why, for the history")
+	cmd.Flags().StringArrayVar(&change.unset, "unset", nil, "`key` to reset to its default; may be repeated")
+	cmd.Flags().StringVar(&change.comment, "comment", "", "reason for the change, a `text` for the history")
 	cmd.Flags().BoolVar(&change.dryRun, "dry-run", false, "only show what would change")
 	_ = cmd.RegisterFlagCompletionFunc("unset", c.completeBy(settingKeys, true))
 	return cmd
@@ -144,7 +144,7 @@ func (change configChange) check(cmd *cobra.Command) error {
 	return nil
 }
 
-// maxConflicts bounds how often settings are put on top of somebody else's newer ones.
+// maxConflicts limits the retries when somebody else changes the configuration at the same time.
 const maxConflicts = 8
 
 func (c *cli) setConfiguration(ctx context.Context, cl *client.Client, cmd *cobra.Command, change configChange) error {
@@ -153,13 +153,13 @@ func (c *cli) setConfiguration(ctx context.Context, cl *client.Client, cmd *cobr
 		if err != nil {
 			return err
 		}
-		wished, err := c.wishedConfiguration(cmd, current, change)
+		desired, err := c.desiredConfiguration(cmd, current, change)
 		if err != nil {
 			return err
 		}
-		made, err := cl.Cluster().SetConfiguration(ctx, &cloudlessv1.SetConfigurationRequest{Configuration: wished, DryRun: change.dryRun})
+		made, err := cl.Cluster().SetConfiguration(ctx, &cloudlessv1.SetConfigurationRequest{Configuration: desired, DryRun: change.dryRun})
 		if status.Code(err) == codes.Aborted && change.file == "" && attempt < maxConflicts {
-			continue // the settings are as good on top of the newer one
+			continue // the same settings can go on top of the newer version
 		}
 		if err != nil {
 			return err
@@ -168,9 +168,9 @@ func (c *cli) setConfiguration(ctx context.Context, cl *client.Client, cmd *cobr
 	}
 }
 
-// wishedConfiguration is what to send: that of a file, or the one in force with other settings.
-func (c *cli) wishedConfiguration(cmd *cobra.Command, current *cloudlessv1.Configuration, change configChange) (*cloudlessv1.Configuration, error) {
-	wished := &cloudlessv1.Configuration{ApiVersion: spec.APIVersion, Kind: spec.KindConfiguration, Spec: &cloudlessv1.ConfigurationSpec{}}
+// desiredConfiguration is the configuration to send: that of the file, or the one in force with the changed settings.
+func (c *cli) desiredConfiguration(cmd *cobra.Command, current *cloudlessv1.Configuration, change configChange) (*cloudlessv1.Configuration, error) {
+	desired := &cloudlessv1.Configuration{ApiVersion: spec.APIVersion, Kind: spec.KindConfiguration, Spec: &cloudlessv1.ConfigurationSpec{}}
 	if change.file != "" {
 		data, err := c.readFile(change.file)
 		if err != nil {
@@ -180,17 +180,17 @@ func (c *cli) wishedConfiguration(cmd *cobra.Command, current *cloudlessv1.Confi
 		if err != nil {
 			return nil, err
 		}
-		wished.Spec.Number = cmp.Or(given.GetSpec().GetNumber(), current.GetSpec().GetNumber())
-		wished.Spec.Cluster = given.GetSpec().GetCluster()
-		wished.Spec.Comment = change.comment
-		if given.GetSpec().GetAuthor() == "" { // else it is the comment of the version that get has printed
-			wished.Spec.Comment = cmp.Or(change.comment, given.GetSpec().GetComment())
+		desired.Spec.Number = cmp.Or(given.GetSpec().GetNumber(), current.GetSpec().GetNumber())
+		desired.Spec.Cluster = given.GetSpec().GetCluster()
+		desired.Spec.Comment = change.comment
+		if given.GetSpec().GetAuthor() == "" { // with an author, the file is an older version, and so is its comment
+			desired.Spec.Comment = cmp.Or(change.comment, given.GetSpec().GetComment())
 		}
-		return wished, nil
+		return desired, nil
 	}
-	wished.Spec.Number, wished.Spec.Comment = current.GetSpec().GetNumber(), change.comment
-	wished.Spec.Cluster = proto.CloneOf(current.GetSpec().GetCluster())
-	return wished, change.apply(cmd, wished.GetSpec().GetCluster())
+	desired.Spec.Number, desired.Spec.Comment = current.GetSpec().GetNumber(), change.comment
+	desired.Spec.Cluster = proto.CloneOf(current.GetSpec().GetCluster())
+	return desired, change.apply(cmd, desired.GetSpec().GetCluster())
 }
 
 func (change configChange) apply(cmd *cobra.Command, settings *cloudlessv1.ClusterSpec) error {
@@ -222,7 +222,7 @@ func setSetting(cmd *cobra.Command, settings *cloudlessv1.ClusterSpec, key, valu
 	return nil
 }
 
-// printChange says what a change has done, or would do.
+// printChange prints what a change has done, or would do.
 func (c *cli) printChange(before, made *cloudlessv1.Configuration, dryRun bool) error {
 	if !c.ForPeople() {
 		return c.PrintObject(made)
@@ -242,7 +242,7 @@ func (c *cli) printChange(before, made *cloudlessv1.Configuration, dryRun bool) 
 	return c.Printf("configuration %d is in force\n", number)
 }
 
-// settingChange is a changed setting in one line; one that was not set had its default.
+// settingChange is a changed setting in one line. A setting that was not set had its default.
 func settingChange(key, before, after string) string {
 	if standard := spec.SettingDefault(key); standard != "" {
 		standard += " (default)"
@@ -282,7 +282,7 @@ func (c *cli) configHistoryCommand() *cobra.Command {
 	}
 }
 
-// versionChanges says what a version has changed, a line each and at least one.
+// versionChanges lists what a version has changed, at least one line.
 func versionChanges(version *cloudlessv1.Configuration) []string {
 	var lines []string
 	if to := version.GetSpec().GetRolledBackTo(); to != 0 {
@@ -304,8 +304,8 @@ func (c *cli) configDiffCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "diff [A [B]]",
 		Short: "Show what differs between two versions",
-		Long: "Diff shows what differs from version A to version B. Without B it is the one in force; without A too, it is what\n" +
-			"the last change has changed.",
+		Long: "Diff shows what differs from version A to version B. Without B it compares A with the version in force. Without\n" +
+			"both it shows the last change.",
 		Example: "  cloudless cluster config diff\n  cloudless cluster config diff 3\n  cloudless cluster config diff 3 5",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 2 {
@@ -380,8 +380,8 @@ func (c *cli) configRollbackCommand() *cobra.Command {
 	request := &cloudlessv1.RollbackConfigurationRequest{}
 	cmd := &cobra.Command{
 		Use:     "rollback VERSION",
-		Short:   "Bring an older version back",
-		Long:    "Rollback makes a new version that equals an older one. It is refused if the cluster has outgrown that one.",
+		Short:   "Restore an older version",
+		Long:    "Rollback makes a new version that equals an older one. It is refused if the cluster has outgrown that version.",
 		Example: "  cloudless cluster config rollback 3 --comment \"it was better before\"\n  cloudless cluster config rollback 3 --dry-run",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if err := command.ExactArgs("VERSION")(cmd, args); err != nil {
@@ -407,12 +407,12 @@ func (c *cli) configRollbackCommand() *cobra.Command {
 		}
 		return c.printChange(current, made, request.GetDryRun())
 	})
-	cmd.Flags().StringVar(&request.Comment, "comment", "", "`text` that says why, for the history")
+	cmd.Flags().StringVar(&request.Comment, "comment", "", "reason for the change, a `text` for the history")
 	cmd.Flags().BoolVar(&request.DryRun, "dry-run", false, "only show what would change")
 	return cmd
 }
 
-// completeSettings offers keys with the = that they need.
+// completeSettings offers setting keys, each with its =.
 func (c *cli) completeSettings(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
 	if strings.Contains(typed, "=") {
 		return nil, cobra.ShellCompDirectiveNoFileComp

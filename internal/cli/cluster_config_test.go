@@ -15,7 +15,7 @@ import (
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
-// settled is the far side of the configuration: it keeps every version, and is changed by others too.
+// settled is a fake configuration service that keeps every version and simulates changes by others.
 type settled struct {
 	all []*cloudlessv1.Configuration
 	// others is called before a configuration is set.
@@ -58,8 +58,8 @@ func (v *settled) SetConfiguration(_ context.Context, request *cloudlessv1.SetCo
 	return v.put("spiffe://test/user/me", request.GetConfiguration().GetSpec().GetCluster()), nil
 }
 
-// Settings are put on top of what somebody else has set meanwhile; a file that was made from an older version is not.
-func TestSettingsMeetThoseOfOthers(t *testing.T) {
+// Settings are applied on top of a concurrent change. A file that was made from an older version is refused.
+func TestConcurrentConfigChanges(t *testing.T) {
 	c := newCluster(t)
 	c.versions = &settled{}
 	c.versions.put("spiffe://test/server/one", &cloudlessv1.ClusterSpec{})
@@ -90,7 +90,7 @@ func TestSettingsMeetThoseOfOthers(t *testing.T) {
 	}
 }
 
-func TestConfigCommandsRefuseInWords(t *testing.T) {
+func TestConfigUsageErrors(t *testing.T) {
 	c := newCluster(t)
 	c.versions = &settled{}
 	c.versions.put("", &cloudlessv1.ClusterSpec{})

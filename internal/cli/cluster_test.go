@@ -31,7 +31,7 @@ import (
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
-// TestMain ignores the clusters that the environment of the developer names.
+// TestMain ignores the clusters in the developer's environment.
 func TestMain(m *testing.M) {
 	for _, name := range []string{command.ContextEnv, client.ConfigEnv, local.DataDirEnv, command.TokenEnv, telemetry.OTLPEndpointEnv} {
 		if err := os.Unsetenv(name); err != nil {
@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// cluster is the far side: it remembers workloads and says that they run.
+// cluster is a fake server that remembers workloads and reports them as running.
 type cluster struct {
 	asked  []string             // what was asked of images and revisions
 	images []*cloudlessv1.Image // besides web:1
@@ -211,7 +211,7 @@ func (c *cluster) ApplyWorkload(_ context.Context, r *cloudlessv1.ApplyWorkloadR
 	return &cloudlessv1.ApplyWorkloadResponse{Workload: c.put(r.GetWorkload()), Result: "updated"}, nil
 }
 
-// tells sets what the next watch of replicas tells.
+// tells sets the changes that the next watch of replicas sends.
 func (c *cluster) tells(story func(send func(*cloudlessv1.Replica))) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -495,7 +495,7 @@ func (c *cluster) UncordonNode(ctx context.Context, r *cloudlessv1.UncordonNodeR
 	return c.GetNode(ctx, &cloudlessv1.GetNodeRequest{Name: r.GetName()})
 }
 
-// UpdateNode plays a node that has what it is told, and nothing else.
+// UpdateNode returns a node with only the requested values.
 func (c *cluster) UpdateNode(ctx context.Context, r *cloudlessv1.UpdateNodeRequest) (*cloudlessv1.Node, error) {
 	found, err := c.GetNode(ctx, &cloudlessv1.GetNodeRequest{Name: r.GetName()})
 	if err != nil {

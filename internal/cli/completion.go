@@ -23,9 +23,9 @@ func (c *cli) completionCommand() *cobra.Command {
 	}
 	return &cobra.Command{
 		Use:   "completion bash|zsh|fish",
-		Short: "Print what lets your shell complete commands, flags and names",
-		Long: "Completion prints a script for your shell. With it, the tab key completes commands and flags, and the names of\n" +
-			"workloads, nodes, images, tokens and contexts by asking the cluster.",
+		Short: "Print a script that completes commands, flags and names in your shell",
+		Long: "Completion prints a script for your shell. The tab key then completes commands, flags and contexts. It asks the\n" +
+			"cluster for the names of workloads, nodes, images and tokens.",
 		Example: "  source <(cloudless completion bash)\n" +
 			"  cloudless completion bash > /etc/bash_completion.d/cloudless\n" +
 			"  cloudless completion zsh > \"${fpath[1]}/_cloudless\"\n" +
@@ -46,15 +46,14 @@ func (c *cli) completionCommand() *cobra.Command {
 	}
 }
 
-// completionTime is how long somebody who has pressed the tab key waits. Whatever keeps the cluster from answering
-// until then, the answer is nothing, without a word. Tests wait for longer.
+// completionTime limits how long the tab key waits for the cluster. After that, nothing is offered. Tests wait longer.
 var completionTime = time.Second
 
-// lister gives the names of one kind.
+// lister lists the names of one kind.
 type lister func(ctx context.Context, c *cli, cl *client.Client) ([]string, error)
 
-// completeNames lets arguments and flags be completed: those of a group by the noun that it is named after, those of
-// other commands by the table here.
+// completeNames makes arguments and flags complete: arguments of a noun's commands by that noun, those of other
+// commands by the table here.
 func (c *cli) completeNames(root *cobra.Command) {
 	for _, group := range root.Commands() {
 		_, noun := api.KindOf(group.Name())
@@ -78,7 +77,7 @@ func (c *cli) completeNames(root *cobra.Command) {
 	c.completeFlags(root)
 }
 
-// completeFlags finds flags by their names, wherever they are.
+// completeFlags sets the completion of flags by their names, for a command and all below it.
 func (c *cli) completeFlags(cmd *cobra.Command) {
 	for name, complete := range map[string]cobra.CompletionFunc{
 		"context":   c.completeContexts,
@@ -100,7 +99,7 @@ func (c *cli) completeFlags(cmd *cobra.Command) {
 	}
 }
 
-// completeBy completes the first argument, or every one, by the names that the cluster knows.
+// completeBy completes the first argument, or every argument, with names from the cluster.
 func (c *cli) completeBy(list lister, every bool) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 		if len(args) > 0 && !every {
@@ -110,7 +109,7 @@ func (c *cli) completeBy(list lister, every bool) cobra.CompletionFunc {
 	}
 }
 
-// ask lists what begins with what was typed and is not there yet.
+// ask lists the names that begin with the typed text and are not among the arguments yet.
 func (c *cli) ask(ctx context.Context, list lister, have []string, typed string) []string {
 	if ctx == nil {
 		ctx = context.Background()
@@ -118,7 +117,7 @@ func (c *cli) ask(ctx context.Context, list lister, have []string, typed string)
 	ctx, cancel := context.WithTimeout(ctx, completionTime)
 	defer cancel()
 	if c.TokenFromStdin() {
-		return nil // standard input is the shell's
+		return nil // standard input belongs to the shell
 	}
 	cl, err := c.Dial(ctx)
 	if err != nil {
@@ -148,7 +147,7 @@ func (c *cli) completeContexts(_ *cobra.Command, args []string, _ string) ([]str
 	return slices.Collect(config.Names()), cobra.ShellCompDirectiveNoFileComp
 }
 
-// completeCopy offers files of this machine, and workloads with the colon that they need.
+// completeCopy offers local files, and workloads with a colon.
 func (c *cli) completeCopy(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 1 || strings.ContainsAny(typed, ":/.") {
 		return nil, cobra.ShellCompDirectiveDefault
@@ -160,7 +159,7 @@ func (c *cli) completeCopy(cmd *cobra.Command, args []string, typed string) ([]s
 	return workloads, cobra.ShellCompDirectiveNoSpace
 }
 
-// objectNames lists the names of a kind, in the chosen namespace if it has them.
+// objectNames lists the names of a kind, in the current namespace if the kind is namespaced.
 func objectNames(kind string) lister {
 	return func(ctx context.Context, c *cli, cl *client.Client) ([]string, error) {
 		known, _ := api.KindOf(kind)

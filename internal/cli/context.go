@@ -89,7 +89,7 @@ func (c *cli) contextRemoveCommand() *cobra.Command {
 		Use:        "rm NAME...",
 		Aliases:    []string{"remove", "delete"},
 		SuggestFor: []string{"logout"},
-		Short:      "Forget contexts; the clusters themselves are left as they are",
+		Short:      "Forget contexts; the clusters themselves do not change",
 		Example:    "  cloudless context rm old",
 		Args:       command.AtLeastOne("NAME"),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -104,7 +104,7 @@ func (c *cli) contextRemoveCommand() *cobra.Command {
 	}
 }
 
-// changeContext changes the configuration if it has a context of that name.
+// changeContext changes the client configuration if it has a context of that name.
 func (c *cli) changeContext(name string, change func(*client.Config)) error {
 	path, err := c.ConfigPath()
 	if err != nil {
@@ -118,7 +118,7 @@ func (c *cli) changeContext(name string, change func(*client.Config)) error {
 		return missing
 	})
 	if missing != nil {
-		return missing // without the words about the file, which is not to blame
+		return missing // without the file's name, which UpdateConfig adds
 	}
 	return err
 }
@@ -127,15 +127,15 @@ func (c *cli) loginCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "login ADDRESS --token-file FILE",
 		Short: "Use a cluster with an API token",
-		Long: "Login stores a context for the cluster at ADDRESS and makes it the current one. The token proves the server\n" +
-			"before it is sent there: it carries the fingerprint of the cluster's certificate authority. The context is called\n" +
-			"like the token, unless --context names it, and knows all servers of the cluster.\n\n" +
-			"A token for single commands needs no login: --token-file counts before $" + command.TokenEnv + ", and both count before\n" +
-			"the context. cloudless context rm forgets the token; an admin revokes it with cloudless token rm.",
+		Long: "Login stores a context for the cluster at ADDRESS and makes it the current one. The token contains the\n" +
+			"fingerprint of the cluster's certificate authority: login verifies the server with it before it sends the token.\n" +
+			"The context gets the name of the token, unless --context names it, and knows all servers of the cluster.\n\n" +
+			"Single commands can use a token without a login: --token-file takes precedence over $" + command.TokenEnv + ", and\n" +
+			"both over the context. cloudless context rm forgets the token; an admin revokes it with cloudless token rm.",
 		Example: "  cloudless login 192.0.2.1:7700 --token-file token\n  cloudless login 192.0.2.1:7700 --token-file token --context work",
 		Args:    command.ExactArgs("ADDRESS"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			made, who, err := c.enter(cmd, args[0], c.Context)
+			made, owner, err := c.enter(cmd, args[0], c.Context)
 			if err != nil {
 				return err
 			}
@@ -143,21 +143,20 @@ func (c *cli) loginCommand() *cobra.Command {
 			if err != nil || !c.ForPeople() {
 				return err
 			}
-			return c.Printf("logged in at %s as %s; context %s is now the current one\n", args[0], who, made.Name)
+			return c.Printf("logged in at %s as %s; context %s is now the current one\n", args[0], owner, made.Name)
 		},
 	}
 }
 
 func (c *cli) contextAddCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "add NAME ADDRESS --token-file FILE",
-		Short: "Add a context for a cluster, with an API token",
-		Long: "Add stores a context as cloudless login does, and leaves the current context as it is. The first context\n" +
-			"becomes the current one.",
+		Use:     "add NAME ADDRESS --token-file FILE",
+		Short:   "Add a context for a cluster, with an API token",
+		Long:    "Add stores a context as cloudless login does, but does not make it the current one, unless it is the first.",
 		Example: "  cloudless context add work 192.0.2.1:7700 --token-file token",
 		Args:    command.ExactArgs("NAME", "ADDRESS"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			made, who, err := c.enter(cmd, args[1], args[0])
+			made, owner, err := c.enter(cmd, args[1], args[0])
 			if err != nil {
 				return err
 			}
@@ -165,20 +164,20 @@ func (c *cli) contextAddCommand() *cobra.Command {
 			if err != nil || !c.ForPeople() {
 				return err
 			}
-			return c.Printf("context %s added: %s, at %s; use it with: cloudless context use %s\n", made.Name, who, args[1], made.Name)
+			return c.Printf("context %s added: %s, at %s; use it with: cloudless context use %s\n", made.Name, owner, args[1], made.Name)
 		},
 	}
 }
 
-// bearer is whose token it is.
-type bearer struct{ name, role string }
+// tokenOwner is the identity that a token belongs to.
+type tokenOwner struct{ name, role string }
 
-func (b bearer) String() string { return b.name + ", role " + b.role }
+func (o tokenOwner) String() string { return o.name + ", role " + o.role }
 
-// enter makes a context of the given token and the server at an address, once that server has accepted the token.
-// Without a name the context is called like the token.
-func (c *cli) enter(cmd *cobra.Command, address, name string) (client.Context, bearer, error) {
-	refuse := func(err error) (client.Context, bearer, error) { return client.Context{}, bearer{}, err }
+// enter makes a context from the given token and the server at an address, after that server has accepted the token.
+// Without a name the context gets the name of the token.
+func (c *cli) enter(cmd *cobra.Command, address, name string) (client.Context, tokenOwner, error) {
+	refuse := func(err error) (client.Context, tokenOwner, error) { return client.Context{}, tokenOwner{}, err }
 	if err := command.CheckAddress(cmd, "ADDRESS", address); err != nil {
 		return refuse(err)
 	}
@@ -193,38 +192,38 @@ func (c *cli) enter(cmd *cobra.Command, address, name string) (client.Context, b
 	if err != nil {
 		return refuse(err)
 	}
-	who, addresses, err := c.whoIs(cmd.Context(), made)
+	owner, addresses, err := c.ownerOf(cmd.Context(), made)
 	if err != nil {
 		return refuse(err)
 	}
 	made.Addresses = addresses
-	if made.Name, err = c.nameFor(cmd.Context(), made, name, who); err != nil {
+	if made.Name, err = c.nameFor(cmd.Context(), made, name, owner); err != nil {
 		return refuse(err)
 	}
-	return made, who, nil
+	return made, owner, nil
 }
 
-// whoIs asks the cluster whose token a context has, and where all of the servers are.
-func (c *cli) whoIs(ctx context.Context, where client.Context) (bearer, []string, error) {
+// ownerOf asks the cluster for the owner of a context's token, and for the addresses of all servers.
+func (c *cli) ownerOf(ctx context.Context, where client.Context) (tokenOwner, []string, error) {
 	cl, err := c.DialContext(ctx, where)
 	if err != nil {
-		return bearer{}, nil, err
+		return tokenOwner{}, nil, err
 	}
 	answer, err := cl.Cluster().WhoAmI(ctx, &cloudlessv1.WhoAmIRequest{})
 	addresses := cl.Addresses()
 	if err := errors.Join(err, cl.Close()); err != nil {
-		return bearer{}, nil, err
+		return tokenOwner{}, nil, err
 	}
 	id, err := identity.ParseID(answer.GetId())
 	if err != nil {
-		return bearer{}, nil, err
+		return tokenOwner{}, nil, err
 	}
-	return bearer{name: id.Name(), role: answer.GetRole()}, addresses, nil
+	return tokenOwner{name: id.Name(), role: answer.GetRole()}, addresses, nil
 }
 
-// nameFor is the name to store a context under: the wished one, or else a free one after the token. A context whose
-// token still works for somebody else is not replaced: that token may be nowhere else.
-func (c *cli) nameFor(ctx context.Context, made client.Context, wish string, who bearer) (string, error) {
+// nameFor is the name to store a context under: the given one, or a free one after the token. It refuses to replace a
+// context with a valid token of another owner: the context may be the only copy of that token.
+func (c *cli) nameFor(ctx context.Context, made client.Context, name string, owner tokenOwner) (string, error) {
 	path, err := c.ConfigPath()
 	if err != nil {
 		return "", err
@@ -233,27 +232,27 @@ func (c *cli) nameFor(ctx context.Context, made client.Context, wish string, who
 	if err != nil {
 		return "", err
 	}
-	if wish == "" {
-		wish = config.FreeName(made.Cluster, who.name)
+	if name == "" {
+		name = config.FreeName(made.Cluster, owner.name)
 	}
-	i := slices.IndexFunc(config.Contexts, func(have client.Context) bool { return have.Name == wish })
+	i := slices.IndexFunc(config.Contexts, func(have client.Context) bool { return have.Name == name })
 	if i < 0 {
-		return wish, nil
+		return name, nil
 	}
 	have := config.Contexts[i]
 	const wayOut = "choose another name, or remove it first with: cloudless context rm "
 	if have.CA != made.CA {
-		return "", fmt.Errorf("context %s is of another cluster: %s%s", wish, wayOut, wish)
+		return "", fmt.Errorf("context %s is of another cluster: %s%s", name, wayOut, name)
 	}
 	have.Addresses = made.Addresses
-	holder, _, err := c.whoIs(ctx, have)
+	current, _, err := c.ownerOf(ctx, have)
 	switch {
-	case status.Code(err) == codes.Unauthenticated, err == nil && holder == who:
-		return wish, nil
+	case status.Code(err) == codes.Unauthenticated, err == nil && current == owner:
+		return name, nil
 	case err != nil:
-		return "", fmt.Errorf("find out whether the token of context %s still works: %w", wish, err)
+		return "", fmt.Errorf("find out whether the token of context %s still works: %w", name, err)
 	}
-	return "", fmt.Errorf("context %s holds a token that still works, of %s: %s%s", wish, holder, wayOut, wish)
+	return "", fmt.Errorf("context %s holds a token that still works, of %s: %s%s", name, current, wayOut, name)
 }
 
 // storeContext writes a context to the client configuration.

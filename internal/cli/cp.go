@@ -22,11 +22,11 @@ func (c *cli) copyCommand() *cobra.Command {
 	var replica string
 	cmd := &cobra.Command{
 		Use:   "cp NAME:PATH HERE | HERE NAME:PATH",
-		Short: "Copy files and folders out of a replica or into one",
-		Long: "Cp copies like cp -r: into the folder that is there, or under the new name if there is nothing. A path that\n" +
-			"ends in /. means what is in the folder. Links inside folders stay links. What is copied into a replica belongs\n" +
-			"to the user that its program runs as, and is gone with the replica. The image needs no tar and no shell.\n\n" +
-			"Whatever interrupts a copy, no file is left half-made.",
+		Short: "Copy files and folders from or to a replica",
+		Long: "Cp copies like cp -r: into the target folder if it exists, or else under the new name. A path that ends in /.\n" +
+			"means the contents of the folder. Links inside folders stay links. Files in a replica belong to the user that its\n" +
+			"program runs as, and disappear with the replica. The image needs no tar and no shell.\n\n" +
+			"An interrupted copy leaves no partial files behind.",
 		Example: "  cloudless cp web:/var/log/app.log .\n" +
 			"  cloudless cp web:/data ./backup\n" +
 			"  cloudless cp ./config/. web:/etc/app\n" +
@@ -56,16 +56,16 @@ func (c *cli) copyCommand() *cobra.Command {
 			})(cmd, args)
 		},
 	}
-	cmd.Flags().StringVar(&replica, "replica", "", "out of or into this `replica` (default: any that runs)")
+	cmd.Flags().StringVar(&replica, "replica", "", "copy from or to this `replica` (default: any running one)")
 	return cmd
 }
 
-// place is one end of a copy: a path here, or one inside a workload's replica.
+// place is one end of a copy: a local path, or a path inside a workload's replica.
 type place struct{ workload, path string }
 
 func (p place) inside() bool { return p.workload != "" }
 
-// parsePlace takes what has a colon before the first slash as inside a replica, as scp does; ./a:b is here.
+// parsePlace takes a path with a colon before the first slash for one inside a replica, as scp does. ./a:b is local.
 func parsePlace(s string) place {
 	workload, path, found := strings.Cut(s, ":")
 	if !found || workload == "" || strings.ContainsAny(workload, "/.") {
@@ -74,7 +74,7 @@ func parsePlace(s string) place {
 	return place{workload: workload, path: path}
 }
 
-// copyFrom takes files out of a replica.
+// copyFrom copies files from a replica to this machine.
 func (c *cli) copyFrom(ctx context.Context, cl *client.Client, o client.CopyOptions, to string) error {
 	if to == "" {
 		return errors.New("where to copy to is empty: write . for this folder")
@@ -86,11 +86,11 @@ func (c *cli) copyFrom(ctx context.Context, cl *client.Client, o client.CopyOpti
 	unpacked := make(chan error, 1)
 	go func() {
 		err := c.unpackHere(ctx, reader, o.Path, to, meter)
-		reader.CloseWithError(err) // so that the sender ends too
+		reader.CloseWithError(err) // ends the sender too
 		unpacked <- err
 	}()
 	received := cl.CopyFrom(ctx, o, meter.through(writer))
-	// What has not come whole must not look as if it had.
+	// An incomplete archive must not look complete.
 	if received != nil {
 		writer.CloseWithError(received)
 	} else {
@@ -110,7 +110,7 @@ func (c *cli) unpackHere(ctx context.Context, archive io.Reader, from, to string
 	})
 }
 
-// copyInto puts files of this machine into a replica.
+// copyInto copies files from this machine to a replica.
 func (c *cli) copyInto(ctx context.Context, cl *client.Client, o client.CopyOptions, from string) error {
 	as, err := nameHere(from)
 	if err != nil {
@@ -143,7 +143,7 @@ func (c *cli) copyInto(ctx context.Context, cl *client.Client, o client.CopyOpti
 	return c.copyDone(from, fmt.Sprintf("%s:%s", o.Workload, o.Path), meter)
 }
 
-// copyFailure chooses between what the two ends say: the one that failed first makes the other one fail by it.
+// copyFailure chooses between the errors of the two ends: the end that fails first makes the other one fail too.
 func copyFailure(far, here error) error {
 	switch {
 	case far == nil || (here != nil && errors.Is(far, here)):
@@ -153,7 +153,7 @@ func copyFailure(far, here error) error {
 	}
 }
 
-// nameHere is what a local path is called elsewhere.
+// nameHere is the name that a local path gets in the archive.
 func nameHere(path string) (string, error) {
 	if path == "" {
 		return "", errors.New("what to copy is empty: write . for this folder")
@@ -168,7 +168,7 @@ func nameHere(path string) (string, error) {
 	return tarcopy.Base(absolute), nil
 }
 
-// contentOnly reports whether a path means what is in the folder rather than the folder.
+// contentOnly reports whether a path means the contents of a folder rather than the folder.
 func contentOnly(path string) bool { return path == "." || strings.HasSuffix(path, "/.") }
 
 func (c *cli) copyDone(from, to string, meter *copyMeter) error {
@@ -185,7 +185,7 @@ func (c *cli) skipped(meter *copyMeter) func(name, what string) {
 	}
 }
 
-// copyMeter shows how far a copy has come.
+// copyMeter shows the progress of a copy.
 type copyMeter struct {
 	*terminal.ProgressLine
 	what        string
@@ -196,7 +196,7 @@ func (c *cli) copyMeter(what string) *copyMeter {
 	return &copyMeter{ProgressLine: terminal.NewProgressLine(c.Stderr), what: what}
 }
 
-// through counts what is written to the archive, which is a little more than the files in it.
+// through counts the bytes of the archive, which is a little larger than the files in it.
 func (m *copyMeter) through(to io.Writer) io.Writer {
 	return writerFunc(func(b []byte) (int, error) {
 		n, err := to.Write(b)

@@ -23,9 +23,9 @@ import (
 func (c *cli) describeCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "describe NAME|KIND/NAME",
-		Short: "Show everything about a workload: what runs, what ran, and why",
-		Long: "Describe shows a workload's spec, replicas, last exits, revisions and events, and what keeps it from running.\n" +
-			"With a kind before the name it describes an object of that kind, such as a node, a replica or an image.",
+		Short: "Show everything about a workload or another object",
+		Long: "Describe shows a workload's spec, replicas, last exits, revisions and events, and why replicas are pending.\n" +
+			"With KIND/NAME it describes an object of another kind, such as a node, a replica or an image.",
 		Example:    "  cloudless describe web\n  cloudless describe node/box1\n  cloudless describe replica/web-x7k2p\n  cloudless describe image/web:1 -o yaml",
 		SuggestFor: []string{"inspect", "show"},
 		Args:       command.ExactArgs("NAME"),
@@ -48,7 +48,7 @@ func (c *cli) describeCommand() *cobra.Command {
 
 type describer func(ctx context.Context, cl *client.Client, name string) error
 
-// describerOf returns what describes an object of a kind.
+// describerOf returns the function that describes objects of a kind.
 func (c *cli) describerOf(kind api.Kind) describer {
 	own := map[string]describer{
 		"Workload": c.describeWorkload, "Node": c.describeNodeByName, "Replica": c.describeReplica, "Image": c.describeImage,
@@ -60,7 +60,7 @@ func (c *cli) describerOf(kind api.Kind) describer {
 	return c.describeObject(kind)
 }
 
-// description is all that is known of a workload.
+// description is everything about a workload.
 type description struct {
 	workload  *cloudlessv1.Workload
 	revisions []*cloudlessv1.Revision // newest first
@@ -84,7 +84,7 @@ func (c *cli) describeWorkload(ctx context.Context, cl *client.Client, name stri
 	if d.replicas, err = listReplicas(ctx, cl, &cloudlessv1.ListReplicasRequest{Selection: selection, Workload: name, Ended: true}); err != nil {
 		return err
 	}
-	// A workload of the same name may have been there before.
+	// Earlier workloads may have had the same name.
 	d.replicas = slices.DeleteFunc(d.replicas, func(r *cloudlessv1.Replica) bool {
 		return r.GetSpec().GetWorkloadUid() != d.workload.GetMetadata().GetUid()
 	})
@@ -101,7 +101,7 @@ func (c *cli) describeWorkload(ctx context.Context, cl *client.Client, name stri
 	return c.showRuns(ctx, cl, d.workload)
 }
 
-// printDescription writes the API's own objects under one roof.
+// printDescription writes the API's objects as one JSON or YAML object.
 func (c *cli) printDescription(d *description) error {
 	build := d.json
 	if c.WantsYAML() {
@@ -222,7 +222,7 @@ func (c *cli) eventTable(events []*cloudlessv1.Event, now time.Time) *terminal.T
 	return t
 }
 
-// workloadFacts is the head of a description. The revision, if it is known, names the image by digest.
+// workloadFacts is the head of a description. The revision, if known, adds the image's digest.
 func (c *cli) workloadFacts(w *cloudlessv1.Workload, revision *cloudlessv1.Revision) *terminal.Facts {
 	status, s := w.GetStatus(), w.GetSpec()
 	f := terminal.NewFacts(c.Stdout)
@@ -254,7 +254,7 @@ func (c *cli) workloadFacts(w *cloudlessv1.Workload, revision *cloudlessv1.Revis
 	return f
 }
 
-// whyPending shows what speaks against each node.
+// whyPending shows why each node refuses the workload's replicas.
 func (c *cli) whyPending(status *cloudlessv1.WorkloadStatus) error {
 	if len(status.GetUnplaced()) == 0 {
 		return nil

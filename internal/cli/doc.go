@@ -6,7 +6,7 @@
 //   - an error is one sentence with a way out, and the exit code tells a usage error (2) from others (1), an
 //     interrupt (130) and, for exec, the command's own; for plan, 2 means that something would change;
 //   - -o json and -o yaml are the API's own JSON, with lists as {"items": […]};
-//   - no secret stands in an argument list that it writes.
+//   - it never writes a secret into an argument list.
 //
 // It calls the cluster only through package client. It must not know how a server or agent is built: main passes the
 // roles in.

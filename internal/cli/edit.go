@@ -25,9 +25,9 @@ func (c *cli) editCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "edit KIND NAME",
 		Short: "Change an object in an editor",
-		Long: "Edit opens an object as YAML in the editor that $VISUAL or $EDITOR names, or in vi. When the editor ends, it checks\n" +
-			"the text, shows the plan and applies it. Nothing is changed if the text is the same, or if somebody else has changed\n" +
-			"the object meanwhile. A text that is refused is kept, so that it can be mended and applied with cloudless apply -f.",
+		Long: "Edit opens an object as YAML in the editor that $VISUAL or $EDITOR names, or in vi. When the editor exits, edit\n" +
+			"validates the text, shows the plan and applies it. It changes nothing if the text is the same, or if somebody else has\n" +
+			"changed the object meanwhile. A refused text is kept, so that you can fix it and run cloudless apply -f.",
 		Example:           "  cloudless edit workload web\n  EDITOR=nano cloudless edit namespace shop",
 		Args:              kindAnd("NAME", 1, 1),
 		ValidArgsFunction: c.completeObjects(1),
@@ -49,7 +49,7 @@ func (c *cli) editObject(ctx context.Context, cl *client.Client, kind api.Kind, 
 	return c.edit(ctx, cl, object)
 }
 
-// edit has an object changed in an editor, and applies what comes back.
+// edit opens an object in an editor and applies the result.
 func (c *cli) edit(ctx context.Context, cl *client.Client, object client.Object) error {
 	before, err := spec.EncodeYAML(authored(object))
 	if err != nil {
@@ -57,7 +57,7 @@ func (c *cli) edit(ctx context.Context, cl *client.Client, object client.Object)
 	}
 	folder, err := os.MkdirTemp("", "cloudless-edit-")
 	if err != nil {
-		return fmt.Errorf("make room for the text: %w", err)
+		return fmt.Errorf("make a folder for the text: %w", err)
 	}
 	path := filepath.Join(folder, object.GetMetadata().GetName()+".yaml")
 	after, err := c.editText(ctx, path, before)
@@ -69,13 +69,13 @@ func (c *cli) edit(ctx context.Context, cl *client.Client, object client.Object)
 		err = c.applyText(ctx, cl, path, after)
 	}
 	if err != nil {
-		c.Note("The text is kept: mend it and apply it with: cloudless apply -f %s", path)
+		c.Note("The text is kept: fix it and apply it with: cloudless apply -f %s", path)
 		return err
 	}
 	return os.RemoveAll(folder)
 }
 
-// authored is what of an object its author gives, and the version that the edit is made from.
+// authored is the part of an object that users write, and the version that the edit is based on.
 func authored(object client.Object) proto.Message {
 	o := proto.Clone(object).(client.Object)
 	m := o.GetMetadata()
@@ -88,7 +88,7 @@ func authored(object client.Object) proto.Message {
 	return o
 }
 
-// editText has a text changed in the editor of the person at the terminal.
+// editText opens a text in the user's editor and returns the result.
 func (c *cli) editText(ctx context.Context, path string, text []byte) ([]byte, error) {
 	if err := os.WriteFile(path, text, 0o600); err != nil {
 		return nil, fmt.Errorf("write the text: %w", err)
@@ -111,14 +111,14 @@ func (c *cli) editText(ctx context.Context, path string, text []byte) ([]byte, e
 	return os.ReadFile(path)
 }
 
-// applyText checks a text, shows what it would change, and applies that.
+// applyText validates a text, shows its plan, and applies that plan.
 func (c *cli) applyText(ctx context.Context, cl *client.Client, path string, text []byte) error {
 	documents, err := spec.Decode(path, text)
 	if err != nil {
 		return err
 	}
 	if len(documents) != 1 {
-		return fmt.Errorf("the text holds %d objects: leave the one that was to be edited", len(documents))
+		return fmt.Errorf("the text holds %d objects: keep only the one that you are editing", len(documents))
 	}
 	request := &cloudlessv1.PlanRequest{Objects: []*cloudlessv1.Manifest{spec.ManifestOf(documents[0].Message)}}
 	plan, err := cl.Plan(ctx, request)

@@ -36,15 +36,14 @@ func (c *cli) eventsCommand() *cobra.Command {
 			return command.Interruptible(ctx, c.events(ctx, cl, f))
 		}),
 	}
-	cmd.Flags().StringVar(&f.about, "for", "", "only about this workload and its replicas, or about node/`NAME`, server/NAME or replica/NAME")
-	cmd.Flags().BoolVarP(&f.follow, "follow", "f", false, "go on with new events")
-	cmd.Flags().BoolVarP(&f.everywhere, "all-namespaces", "A", false, "of all namespaces")
-	cmd.Flags().IntVar(&f.limit, "limit", 100, "the newest so `many` of the past; 0 for all")
+	cmd.Flags().StringVar(&f.about, "for", "", "only events of this workload and its replicas, or of node/`NAME`, server/NAME or replica/NAME")
+	cmd.Flags().BoolVarP(&f.follow, "follow", "f", false, "keep showing new events")
+	cmd.Flags().BoolVarP(&f.everywhere, "all-namespaces", "A", false, "show all namespaces")
+	cmd.Flags().IntVar(&f.limit, "limit", 100, "`number` of past events to show, the newest; 0 for all")
 	return cmd
 }
 
-// events shows past events and, if they are followed, new ones: each once, and none is missed, also not while the
-// connection is away for a moment.
+// events shows past events and, with --follow, new ones: each exactly once, even if the connection breaks in between.
 func (c *cli) events(ctx context.Context, cl *client.Client, f eventsFlags) error {
 	source := &eventSource{cl: cl, namespace: c.Namespace, limit: f.limit, seen: newRecent(100_000)}
 	if f.everywhere {
@@ -75,7 +74,7 @@ func aboutWhat(about string) string {
 	return " about " + about
 }
 
-// splitAbout tells a workload from the name of something else, which stands behind its kind.
+// splitAbout splits the value of --for into a workload, or the name of another object, which is written KIND/NAME.
 func splitAbout(about string) (workload, object string) {
 	kind, name, found := strings.Cut(about, "/")
 	switch {
@@ -87,7 +86,7 @@ func splitAbout(about string) (workload, object string) {
 	return "", name
 }
 
-// eventSource is where events come from.
+// eventSource fetches events.
 type eventSource struct {
 	cl                          *client.Client
 	namespace, workload, object string
@@ -96,7 +95,7 @@ type eventSource struct {
 	connected                   bool // at least once
 }
 
-// past gives the newest events, the oldest of them first: as many as wanted, or all since those that were seen.
+// past returns the newest events in order of time: up to the limit, or all since the last seen ones.
 func (s *eventSource) past(ctx context.Context) ([]*cloudlessv1.Event, error) {
 	limit := s.limit
 	if !s.seen.empty() {
@@ -125,7 +124,7 @@ func (s *eventSource) past(ctx context.Context) ([]*cloudlessv1.Event, error) {
 	return events, err
 }
 
-// eventPause is how long a cluster may breathe that broke off a watch.
+// eventPause is the pause before a broken watch is opened again.
 const eventPause = 300 * time.Millisecond
 
 func (s *eventSource) follow(ctx context.Context, show func(...*cloudlessv1.Event) error) error {
@@ -142,11 +141,11 @@ func (s *eventSource) follow(ctx context.Context, show func(...*cloudlessv1.Even
 	}
 }
 
-// followOnce shows what has happened since, and then what happens, until the watch ends.
+// followOnce shows the events since the last seen one, and then new ones until the watch ends.
 func (s *eventSource) followOnce(ctx context.Context, show func(...*cloudlessv1.Event) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	// The watch is opened first, so that nothing falls between the past and the new.
+	// The watch is opened first, so that no event is missed between list and watch.
 	stream, err := s.cl.Events().WatchEvents(ctx, &cloudlessv1.WatchEventsRequest{
 		Namespace: s.namespace, Workload: s.workload, Object: s.object,
 	}, grpc.WaitForReady(s.connected))
@@ -183,34 +182,34 @@ func (s *eventSource) show(show func(...*cloudlessv1.Event) error, events ...*cl
 	return show(events...)
 }
 
-// recent remembers the last so many words.
+// recent is a bounded set of uids that forgets the oldest first.
 type recent struct {
-	words map[string]bool
+	uids  map[string]bool
 	order []string
 	most  int
 }
 
-func newRecent(most int) *recent { return &recent{words: map[string]bool{}, most: most} }
+func newRecent(most int) *recent { return &recent{uids: map[string]bool{}, most: most} }
 
-func (r *recent) has(word string) bool { return r.words[word] }
+func (r *recent) has(uid string) bool { return r.uids[uid] }
 
-func (r *recent) empty() bool { return len(r.words) == 0 }
+func (r *recent) empty() bool { return len(r.uids) == 0 }
 
-// add reports whether the word is new.
-func (r *recent) add(word string) bool {
-	if r.words[word] {
+// add reports whether the uid is new.
+func (r *recent) add(uid string) bool {
+	if r.uids[uid] {
 		return false
 	}
 	if len(r.order) == r.most {
-		delete(r.words, r.order[0])
+		delete(r.uids, r.order[0])
 		r.order = r.order[1:]
 	}
-	r.words[word] = true
-	r.order = append(r.order, word)
+	r.uids[uid] = true
+	r.order = append(r.order, uid)
 	return true
 }
 
-// eventPrinter shows events as they come, in one table.
+// eventPrinter shows events as they arrive, in one table.
 func (c *cli) eventPrinter() func(...*cloudlessv1.Event) error {
 	if !c.ForPeople() {
 		return func(events ...*cloudlessv1.Event) error {

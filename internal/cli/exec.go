@@ -26,9 +26,9 @@ func (c *cli) execCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "exec NAME -- COMMAND [ARG...]",
 		Short: "Run a command inside a replica",
-		Long: "Exec runs a command inside a running replica: NAME is that of a replica, or of a workload of which any\n" +
-			"replica will do. It ends with the command's own exit code, or with 127 if there is no such command there and\n" +
-			"126 if it may not be run. Without a terminal, signals are handed on to the command.",
+		Long: "Exec runs a command inside a running replica. NAME is a replica, or a workload to use any of its replicas.\n" +
+			"The exit code is that of the command, 127 if the command does not exist in the replica, and 126 if it is not\n" +
+			"executable. Without a terminal, signals are forwarded to the command.",
 		Example: "  cloudless exec -it web -- sh\n  cloudless exec web -- cat /etc/hosts\n  cloudless exec web-8d996b73 -- ps\n  tar c . | cloudless exec -i web -- tar x -C /tmp",
 		Args: func(cmd *cobra.Command, args []string) error {
 			switch {
@@ -56,10 +56,10 @@ func (c *cli) execCommand() *cobra.Command {
 		},
 	}
 	flags := cmd.Flags()
-	flags.BoolVarP(&f.interactive, "interactive", "i", false, "hand standard input on to the command")
+	flags.BoolVarP(&f.interactive, "interactive", "i", false, "forward standard input to the command")
 	flags.BoolVarP(&f.terminal, "terminal", "t", false, "give the command a terminal")
-	flags.StringVar(&f.replica, "replica", "", "in this `replica` (default: any that runs)")
-	flags.StringArrayVarP(&f.env, "env", "e", nil, "environment variable `KEY=VALUE`, or KEY to take it over from here; may be repeated")
+	flags.StringVar(&f.replica, "replica", "", "run in this `replica` (default: any running one)")
+	flags.StringArrayVarP(&f.env, "env", "e", nil, "environment variable `KEY=VALUE`, or KEY to copy it from here; may be repeated")
 	flags.StringVar(&f.user, "user", "", "`user` to run as")
 	flags.StringVar(&f.workdir, "workdir", "", "working `folder`")
 	return cmd
@@ -73,7 +73,7 @@ func (c *cli) exec(ctx context.Context, cmd *cobra.Command, cl *client.Client, f
 	if f.terminal {
 		screen := c.screen()
 		if screen == nil {
-			return command.Usagef(cmd, "there is no terminal here that -t could hand on: leave -t out")
+			return command.Usagef(cmd, "there is no terminal here to connect with -t: leave -t out")
 		}
 		stopResize := attachScreen(screen, &options)
 		defer stopResize()
@@ -86,7 +86,7 @@ func (c *cli) exec(ctx context.Context, cmd *cobra.Command, cl *client.Client, f
 		}
 		defer restore()
 	} else {
-		// From the moment the command runs, an interrupt is the command's to answer.
+		// Once the command runs, interrupts go to the command.
 		var cancel context.CancelCauseFunc
 		interrupt := ctx
 		ctx, cancel = context.WithCancelCause(context.WithoutCancel(ctx))
@@ -105,7 +105,7 @@ func (c *cli) exec(ctx context.Context, cmd *cobra.Command, cl *client.Client, f
 	return err
 }
 
-// screen is the terminal at which the person sits, nil if there is none.
+// screen is the user's terminal, nil if there is none.
 func (c *cli) screen() *os.File {
 	for _, stream := range []any{c.Stdin, c.Stdout} {
 		if f, ok := stream.(*os.File); ok && terminal.IsTerminal(f) {
@@ -115,7 +115,7 @@ func (c *cli) screen() *os.File {
 	return nil
 }
 
-// attachScreen gives the command a terminal like this one, and its size whenever it changes until it is stopped.
+// attachScreen gives the command a terminal like this one, and forwards changes of its size until stop is called.
 func attachScreen(screen *os.File, options *client.ExecOptions) (stop func()) {
 	options.Size = sizeOf(screen)
 	if kind := os.Getenv("TERM"); kind != "" {
@@ -145,7 +145,7 @@ func sizeOf(screen *os.File) client.TerminalSize {
 	return client.TerminalSize{Width: uint16(width), Height: uint16(height)}
 }
 
-// forwardedSignals are the names of the signals that reach this process until it is stopped.
+// forwardedSignals are the names of the signals that this process receives until stop is called.
 func forwardedSignals() (names <-chan string, stop func()) {
 	received := make(chan os.Signal, 16)
 	signal.Notify(received, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)

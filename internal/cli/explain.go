@@ -17,23 +17,23 @@ import (
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
-// inquiry is the flags of explain.
-type inquiry struct {
+// explainFlags are the flags of explain.
+type explainFlags struct {
 	files []string
 	node  string
 	all   bool
 }
 
 func (c *cli) explainCommand() *cobra.Command {
-	var q inquiry
+	var q explainFlags
 	cmd := &cobra.Command{
 		Use:   "explain WORKLOAD | explain -f FILE",
-		Short: "Show why replicas are where they are, or why nowhere",
-		Long: "Explain judges every node for one more replica of a workload: the filters that refuse it, or its place among\n" +
-			"the others and its score by component. Then it says of the replicas why they are where they are, and of those\n" +
-			"that wait what would help. It is worked out as things are now; what runs is not moved by it.\n" +
-			"Of a daemon it says which nodes suit it, and what keeps it from those of them that have none.\n\n" +
-			"With -f it does so for a workload as it would be if the file were applied. Nothing is changed.",
+		Short: "Show why replicas run where they do, or why they are pending",
+		Long: "Explain evaluates every node for one more replica of a workload: the filters that refuse the node, or its rank\n" +
+			"and its score by component. Then it says why each replica is on its node, and what would help pending replicas.\n" +
+			"The answer is about the cluster as it is now. Explain changes and moves nothing.\n" +
+			"For a daemon it shows which nodes suit, and what keeps it from suitable nodes that do not run it.\n\n" +
+			"With -f it explains workloads as they would be if the file were applied.",
 		Example:    "  cloudless explain web\n  cloudless explain web --node box1\n  cloudless explain web --all -o json\n  cloudless explain -f app.yaml",
 		SuggestFor: []string{"why"},
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -63,13 +63,13 @@ func (c *cli) explainCommand() *cobra.Command {
 			})(cmd, args)
 		},
 	}
-	cmd.Flags().StringArrayVarP(&q.files, "file", "f", nil, "`file` or folder with workloads to explain as if they were applied, - for standard input; may be repeated")
-	cmd.Flags().StringVar(&q.node, "node", "", "only the `node` of this name and the replicas on it")
-	cmd.Flags().BoolVar(&q.all, "all", false, "every node, rather than the first ones that would take a replica and the first ones that refuse")
+	cmd.Flags().StringArrayVarP(&q.files, "file", "f", nil, "`file` or folder with workloads to explain before applying, - for standard input; may be repeated")
+	cmd.Flags().StringVar(&q.node, "node", "", "show only this `node` and its replicas")
+	cmd.Flags().BoolVar(&q.all, "all", false, "show every node, not only the first few that accept and refuse")
 	return cmd
 }
 
-func (c *cli) explain(ctx context.Context, cl *client.Client, name string, q inquiry) error {
+func (c *cli) explain(ctx context.Context, cl *client.Client, name string, q explainFlags) error {
 	answer, err := cl.Explanations().GetExplanation(ctx, &cloudlessv1.GetExplanationRequest{Namespace: c.Namespace, Name: name, Node: q.node, All: q.all})
 	if err != nil {
 		return err
@@ -80,8 +80,8 @@ func (c *cli) explain(ctx context.Context, cl *client.Client, name string, q inq
 	return c.showExplanation(answer, q)
 }
 
-// explainFiles explains what is not applied yet, one workload after the other.
-func (c *cli) explainFiles(ctx context.Context, cl *client.Client, workloads []*cloudlessv1.Workload, q inquiry) error {
+// explainFiles explains workloads that are not applied yet.
+func (c *cli) explainFiles(ctx context.Context, cl *client.Client, workloads []*cloudlessv1.Workload, q explainFlags) error {
 	var answers []*cloudlessv1.Explanation
 	for _, w := range workloads {
 		answer, err := cl.Explanations().ExplainWorkload(ctx, &cloudlessv1.ExplainWorkloadRequest{Workload: w, Node: q.node, All: q.all})
@@ -110,7 +110,7 @@ func (c *cli) explainFiles(ctx context.Context, cl *client.Client, workloads []*
 	return nil
 }
 
-func (c *cli) showExplanation(e *cloudlessv1.Explanation, q inquiry) error {
+func (c *cli) showExplanation(e *cloudlessv1.Explanation, q explainFlags) error {
 	phase := e.GetPhase()
 	if phase == "" {
 		phase = "not applied yet"
@@ -118,9 +118,9 @@ func (c *cli) showExplanation(e *cloudlessv1.Explanation, q inquiry) error {
 	if err := c.Printf("workload %s is %s: %s\n", e.GetName(), phase, terminal.Plain(e.GetSummary())); err != nil {
 		return err
 	}
-	shows := []func(*cloudlessv1.Explanation, inquiry) error{c.showTaking, c.showRefusing, c.showReplicas, c.showHelp}
+	shows := []func(*cloudlessv1.Explanation, explainFlags) error{c.showTaking, c.showRefusing, c.showReplicas, c.showHelp}
 	if e.GetEveryNode() {
-		shows = []func(*cloudlessv1.Explanation, inquiry) error{c.showEach, c.showReplicas, c.showHelp}
+		shows = []func(*cloudlessv1.Explanation, explainFlags) error{c.showEach, c.showReplicas, c.showHelp}
 	}
 	for _, show := range shows {
 		if err := show(e, q); err != nil {
@@ -131,7 +131,7 @@ func (c *cli) showExplanation(e *cloudlessv1.Explanation, q inquiry) error {
 }
 
 // showTaking shows the nodes that would take a replica, the best first.
-func (c *cli) showTaking(e *cloudlessv1.Explanation, _ inquiry) error {
+func (c *cli) showTaking(e *cloudlessv1.Explanation, _ explainFlags) error {
 	preferred, avoided := false, false
 	ranked := slices.DeleteFunc(slices.Clone(e.GetNodes()), func(n *cloudlessv1.NodeExplanation) bool {
 		preferred = preferred || n.GetScore().GetAffinity() != 0
@@ -176,7 +176,7 @@ func (c *cli) showTaking(e *cloudlessv1.Explanation, _ inquiry) error {
 	return nil
 }
 
-// ofNodes is such as "2 of 3 nodes".
+// ofNodes is a phrase such as "2 of 3 nodes".
 func ofNodes(n int32, e *cloudlessv1.Explanation) string {
 	if e.GetNodeCount() == 1 {
 		return fmt.Sprintf("%d of 1 node", n)
@@ -184,7 +184,7 @@ func ofNodes(n int32, e *cloudlessv1.Explanation) string {
 	return fmt.Sprintf("%d of %d nodes", n, e.GetNodeCount())
 }
 
-// weighted is the heading of a component with how much it counts.
+// weighted is the heading of a score component, with its weight.
 func weighted(name string, weight float64) string {
 	return name + " ×" + strconv.FormatFloat(weight, 'g', 3, 64)
 }
@@ -205,7 +205,7 @@ func nodeRow(n *cloudlessv1.NodeExplanation, levels int, preferred, avoided bool
 		row = append(row, number(s.GetAvoided()))
 	}
 	for k := range levels {
-		same := s.GetSameNode() // the last of them, unless nodes are not levelled
+		same := s.GetSameNode() // the last level, unless nodes have no levels
 		if k < len(s.GetSame()) {
 			same = s.GetSame()[k]
 		}
@@ -225,7 +225,7 @@ func nodeRow(n *cloudlessv1.NodeExplanation, levels int, preferred, avoided bool
 	return append(row, why)
 }
 
-// displaced names those who would have to go.
+// displaced names the replicas that would have to go.
 func displaced(all []*cloudlessv1.Displaced) string {
 	var names []string
 	for _, d := range all {
@@ -234,8 +234,8 @@ func displaced(all []*cloudlessv1.Displaced) string {
 	return strings.Join(names, ", ")
 }
 
-// showRefusing shows the nodes that refuse, and those left out by filter.
-func (c *cli) showRefusing(e *cloudlessv1.Explanation, q inquiry) error {
+// showRefusing shows the nodes that refuse, and counts the omitted ones by filter.
+func (c *cli) showRefusing(e *cloudlessv1.Explanation, q explainFlags) error {
 	t := c.refusals(e, func(*cloudlessv1.NodeExplanation) bool { return true })
 	refusing := e.GetNodeCount() - e.GetTakingCount() - e.GetYieldingCount()
 	if !t.Empty() {
@@ -269,19 +269,19 @@ func (c *cli) refusals(e *cloudlessv1.Explanation, of func(*cloudlessv1.NodeExpl
 	return t
 }
 
-// showLeftOut counts the nodes that refuse and were not told of one by one.
-func (c *cli) showLeftOut(e *cloudlessv1.Explanation, q inquiry) error {
+// showLeftOut counts the refusing nodes that are not listed.
+func (c *cli) showLeftOut(e *cloudlessv1.Explanation, q explainFlags) error {
 	if q.node != "" {
 		return nil
 	}
-	told := map[string]int32{} // by first filter
+	listed := map[string]int32{} // by first filter
 	for _, n := range e.GetNodes() {
 		if len(n.GetRefusals()) > 0 {
-			told[n.GetRefusals()[0].GetFilter()]++
+			listed[n.GetRefusals()[0].GetFilter()]++
 		}
 	}
 	for _, g := range e.GetRefused() {
-		if left := g.GetCount() - told[g.GetFilter()]; left > 0 {
+		if left := g.GetCount() - listed[g.GetFilter()]; left > 0 {
 			if err := c.Printf("and %d more by %s, as %s: %s\n", left, g.GetFilter(), terminal.Plain(g.GetNode()), terminal.Plain(g.GetReason())); err != nil {
 				return err
 			}
@@ -290,9 +290,8 @@ func (c *cli) showLeftOut(e *cloudlessv1.Explanation, q inquiry) error {
 	return nil
 }
 
-// showEach shows what keeps a daemon from the nodes that should have one, and which
-// do not suit it.
-func (c *cli) showEach(e *cloudlessv1.Explanation, q inquiry) error {
+// showEach shows the suitable nodes that cannot take a daemon's replica, and the nodes that do not suit it.
+func (c *cli) showEach(e *cloudlessv1.Explanation, q explainFlags) error {
 	heading := "One on every node that suits: " + verbOf(ofNodes(e.GetSuitingCount(), e), e.GetSuitingCount(), "does", "do")
 	if err := c.Printf("\n%s\n", terminal.StyleFor(c.Stdout).Paint(terminal.Bold, heading)); err != nil {
 		return err
@@ -313,7 +312,7 @@ func (c *cli) showEach(e *cloudlessv1.Explanation, q inquiry) error {
 	return c.showLeftOut(e, q)
 }
 
-// verbOf puts the verb behind so many of something.
+// verbOf appends the singular or the plural of a verb.
 func verbOf(text string, n int32, one, many string) string {
 	if n == 1 {
 		return text + " " + one
@@ -321,8 +320,8 @@ func verbOf(text string, n int32, one, many string) string {
 	return text + " " + many
 }
 
-// showReplicas shows why each replica is where it is.
-func (c *cli) showReplicas(e *cloudlessv1.Explanation, _ inquiry) error {
+// showReplicas shows why each replica is on its node.
+func (c *cli) showReplicas(e *cloudlessv1.Explanation, _ explainFlags) error {
 	if len(e.GetReplicas()) == 0 {
 		return nil
 	}
@@ -361,9 +360,9 @@ func namedReplicas(r *cloudlessv1.ReplicaExplanation) string {
 	return strings.Join(names, ", ")
 }
 
-func (c *cli) showHelp(e *cloudlessv1.Explanation, q inquiry) error {
+func (c *cli) showHelp(e *cloudlessv1.Explanation, q explainFlags) error {
 	if len(e.GetHelp()) == 0 || q.node != "" && !e.GetEveryNode() {
-		return nil // what would help is about that node only for a daemon
+		return nil // only a daemon's advice is about that node
 	}
 	if err := c.Printf("\n%s\n", terminal.StyleFor(c.Stdout).Paint(terminal.Bold, "What would help:")); err != nil {
 		return err

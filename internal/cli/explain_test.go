@@ -133,7 +133,7 @@ What would help:
 	}
 }
 
-// daemonExplanation is of a daemon that is on one of the two nodes that suit it.
+// daemonExplanation explains a daemon that runs on one of two suitable nodes.
 func daemonExplanation() *cloudlessv1.Explanation {
 	full, label := &cloudlessv1.Refusal{Filter: "fit", Reason: "needs 2 CPU, 1 of 4 free"}, &cloudlessv1.Refusal{Filter: "labels", Reason: "label disk=ssd is missing"}
 	return &cloudlessv1.Explanation{
@@ -153,8 +153,7 @@ func daemonExplanation() *cloudlessv1.Explanation {
 	}
 }
 
-// The nodes of a daemon have no ranks, and what would help is shown for one of them
-// too.
+// The nodes of a daemon have no ranks, and the advice is shown for a single node too.
 func TestExplainADaemon(t *testing.T) {
 	c := newCluster(t)
 	c.run(t.Context(), "", "explain", "logs").expect(t, 0, `workload logs is degraded: 1 of 2 replicas has a node; 1 has no place

@@ -53,7 +53,7 @@ func (c *cli) readFiles(cmd *cobra.Command, files []string) (*cloudlessv1.PlanRe
 	return request, nil
 }
 
-// addDocument adds what a document holds to a request, and returns what it is.
+// addDocument adds a document's object to a request, and returns the object's kind and name.
 func (c *cli) addDocument(cmd *cobra.Command, request *cloudlessv1.PlanRequest, at string, document spec.Document) (string, error) {
 	manifest, object := spec.ManifestOf(document.Message), document.Message.(client.Object)
 	if manifest == nil {
@@ -74,12 +74,12 @@ func (c *cli) addDocument(cmd *cobra.Command, request *cloudlessv1.PlanRequest, 
 	return noun + " " + phrase.Path(m), nil
 }
 
-// unfold puts the files of a folder in its place, by name. Folders in it are left alone.
+// unfold replaces a folder by the files in it, sorted by name, without subfolders.
 func unfold(files []string) ([]string, error) {
 	var all []string
 	for _, file := range files {
 		info, err := os.Stat(file)
-		if file == "-" || err != nil || !info.IsDir() { // what cannot be read is told when it is read
+		if file == "-" || err != nil || !info.IsDir() { // readFile reports a file that cannot be read
 			all = append(all, file)
 			continue
 		}

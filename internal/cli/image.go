@@ -30,9 +30,9 @@ func (c *cli) imageListCommand() *cobra.Command {
 		Use:     "ls",
 		Aliases: []string{"list"},
 		Short:   "List images",
-		Long: "Ls lists the images of the cluster's registry: those that have a tag, and those that only revisions of workloads\n" +
-			"have, which can be rolled back to. Commands take digests as they are shown here. A selector chooses by the labels that\n" +
-			"an image was built with.",
+		Long: "Ls lists the images in the cluster's registry: those with a tag, and those without one that earlier revisions of\n" +
+			"workloads still need for a rollback. Other commands accept digests as they are shown here. A selector matches the\n" +
+			"labels that an image was built with.",
 		Example: "  cloudless image ls\n  cloudless image ls --deleted\n  cloudless image ls -o json",
 		Args:    command.ExactArgs(),
 		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
@@ -49,12 +49,12 @@ func (c *cli) imageListCommand() *cobra.Command {
 			return c.printImages(images, deleted)
 		}),
 	}
-	cmd.Flags().BoolVar(&deleted, "deleted", false, "list the deleted ones that can still be had back")
+	cmd.Flags().BoolVar(&deleted, "deleted", false, "list deleted images that can still be restored")
 	selectorFlag(cmd, &labels, "team=web")
 	return cmd
 }
 
-// listImages gives all images, with those that were deleted and can be had back or without.
+// listImages lists all images, optionally with the deleted ones that can still be restored.
 func listImages(ctx context.Context, cl *client.Client, deleted bool, labels string) ([]*cloudlessv1.Image, error) {
 	return client.AllPages(func(page *cloudlessv1.Page) ([]*cloudlessv1.Image, string, error) {
 		answer, err := cl.Images().ListImages(ctx, &cloudlessv1.ListImagesRequest{Page: page, Deleted: deleted, Labels: labels})
@@ -62,7 +62,7 @@ func listImages(ctx context.Context, cl *client.Client, deleted bool, labels str
 	})
 }
 
-// imageUsers are the workloads that use an image and the earlier revisions that have it.
+// imageUsers are the workloads that use an image, and the earlier revisions that keep it.
 func imageUsers(s *cloudlessv1.ImageStatus) string {
 	all := slices.Clone(s.GetUsedBy())
 	for _, kept := range s.GetKeptBy() {
@@ -130,9 +130,9 @@ func (c *cli) imageRemoveCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "rm NAME...",
 		Aliases: []string{"remove", "delete"},
-		Short:   "Delete images; for a day they can be had back",
-		Long: "Rm deletes images that nothing uses. A deleted image can be had back for a day with cloudless image restore,\n" +
-			"unless --now is given. With --force it is deleted even if workloads use it: what runs goes on.",
+		Short:   "Delete images; they can be restored for a day",
+		Long: "Rm deletes images that nothing uses. A deleted image can be restored for a day with cloudless image restore,\n" +
+			"unless --now was given. With --force, rm deletes an image even if workloads use it. Running replicas keep running.",
 		Example: "  cloudless image rm hello:1\n  cloudless image rm --now hello:1 hello:2",
 		Args:    command.AtLeastOne("NAME"),
 		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
@@ -148,7 +148,7 @@ func (c *cli) imageRemoveCommand() *cobra.Command {
 				if !c.ForPeople() {
 					return c.PrintItem(image)
 				}
-				after := fmt.Sprintf("; for %s it can be had back with: cloudless image restore %s", command.ShortDuration(time.Until(image.GetStatus().GetExpireTime().AsTime())+time.Second), name)
+				after := fmt.Sprintf("; restore it within %s with: cloudless image restore %s", command.ShortDuration(time.Until(image.GetStatus().GetExpireTime().AsTime())+time.Second), name)
 				if now {
 					after = ""
 				}
@@ -156,15 +156,15 @@ func (c *cli) imageRemoveCommand() *cobra.Command {
 			})
 		}),
 	}
-	cmd.Flags().BoolVar(&force, "force", false, "delete it even if workloads use it")
-	cmd.Flags().BoolVar(&now, "now", false, "delete it for good at once")
+	cmd.Flags().BoolVar(&force, "force", false, "delete images even if workloads use them")
+	cmd.Flags().BoolVar(&now, "now", false, "delete images for good, without a way to restore them")
 	return cmd
 }
 
 func (c *cli) imageRestoreCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "restore NAME",
-		Short:   "Have a deleted image back",
+		Short:   "Restore a deleted image",
 		Example: "  cloudless image ls --deleted\n  cloudless image restore hello:1",
 		Args:    command.ExactArgs("NAME"),
 		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
@@ -211,12 +211,12 @@ func (c *cli) imagePruneCommand() *cobra.Command {
 			return c.Printf("%s %s\n", size(answer.GetFreedBytes()), freed)
 		}),
 	}
-	cmd.Flags().BoolVar(&request.DryRun, "dry-run", false, "only say what would be deleted")
-	cmd.Flags().BoolVar(&request.Now, "now", false, "for good at once, also what was deleted before and could still be had back")
+	cmd.Flags().BoolVar(&request.DryRun, "dry-run", false, "only show what would be deleted")
+	cmd.Flags().BoolVar(&request.Now, "now", false, "delete images for good, including deleted ones that can still be restored")
 	return cmd
 }
 
-// size is a number of bytes as people read it.
+// size formats a number of bytes for people.
 func size(n int64) string {
 	const units = "KMGTPE"
 	if n < 1000 {
@@ -230,7 +230,7 @@ func size(n int64) string {
 	return fmt.Sprintf("%.1f %cB", value, units[unit])
 }
 
-// shortDigest is enough of a digest for people to tell images apart.
+// shortDigest is a digest shortened to 12 hexadecimal digits.
 func shortDigest(digest string) string {
 	algorithm, value, found := strings.Cut(digest, ":")
 	if !found || len(value) <= 12 {
@@ -239,15 +239,14 @@ func shortDigest(digest string) string {
 	return algorithm + ":" + value[:12]
 }
 
-// byDigest matches an image by the beginning of its digest or all of it, with its
-// repository or without: web@sha256:0123456789ab, web@0123456789ab, sha256:0123456789ab.
+// byDigest matches a digest or its beginning, with or without the repository: web@sha256:0123456789ab,
+// web@0123456789ab, sha256:0123456789ab.
 var byDigest = regexp.MustCompile(`^(?:(.+)@(?:sha256:)?|sha256:)([0-9a-f]{6,64})$`)
 
-// wholeDigest matches an image that is named by its repository and its whole digest.
+// wholeDigest matches a repository with a whole digest.
 var wholeDigest = regexp.MustCompile(`.@sha256:[0-9a-f]{64}$`)
 
-// wholeImage completes a digest that was shortened as tables do it, or that lacks its
-// repository, and leaves every other name of an image as it is.
+// wholeImage completes a shortened digest, or one without its repository. It returns other names of images unchanged.
 func wholeImage(ctx context.Context, cl *client.Client, name string) (string, error) {
 	parts := byDigest.FindStringSubmatch(name)
 	if parts == nil || wholeDigest.MatchString(name) {
@@ -287,7 +286,7 @@ func sameDigest(images []string) bool {
 	return !slices.ContainsFunc(images, func(image string) bool { return !strings.HasSuffix(image, "@"+first) })
 }
 
-// untagged is a repository without the tag that may follow it.
+// untagged is a repository without its tag, if it has one.
 func untagged(name string) string {
 	if i := strings.LastIndexByte(name, ':'); i > strings.LastIndexByte(name, '/') {
 		return name[:i]

@@ -23,9 +23,9 @@ func (c *cli) imageLoginCommand() *cobra.Command {
 	var fromStdin bool
 	cmd := &cobra.Command{
 		Use:   "login HOST --username USER [--password-stdin]",
-		Short: "Let the cluster pull from a registry that asks for a login",
-		Long: "Login keeps the password of a registry of others, sealed, so that nodes can pull from there. The password is\n" +
-			"read from the terminal or, with --password-stdin, from standard input; it is never shown again.",
+		Short: "Let the cluster pull from a registry that requires a login",
+		Long: "Login stores the password of an external registry, encrypted, so that nodes can pull from it. Login reads the\n" +
+			"password from the terminal or, with --password-stdin, from standard input. No command ever shows it.",
 		Example: "  cloudless image login ghcr.io --username ann\n  cloudless image login registry.example:5000 --username ci --password-stdin < password",
 		Args:    command.ExactArgs("HOST"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -53,7 +53,7 @@ func (c *cli) imageLoginCommand() *cobra.Command {
 	return cmd
 }
 
-// maxPassword is what the API takes.
+// maxPassword is the longest password that the API accepts.
 const maxPassword = 8192
 
 func (c *cli) readPassword(cmd *cobra.Command, fromStdin bool, user, host string) (string, error) {

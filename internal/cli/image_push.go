@@ -21,9 +21,9 @@ func (c *cli) imagePushCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "push NAME ./PROGRAM|LAYOUT|ARCHIVE",
 		Short: "Send an image to the cluster's registry",
-		Long: "Push sends a static Linux program, a folder that is an OCI image layout, or an archive as docker save and\n" +
-			"skopeo write it (tar, also compressed with gzip). What the registry has already is not sent again, and a\n" +
-			"connection that breaks does not begin from the start.",
+		Long: "Push sends a static Linux program, a folder with an OCI image layout, or an archive as docker save and skopeo\n" +
+			"write it (tar, also compressed with gzip). Push skips layers that the registry has already, and resumes after a\n" +
+			"broken connection.",
 		Example: "  cloudless image push hello:1 ./hello\n  docker save web:2 | gzip > web.tar.gz && cloudless image push web:2 web.tar.gz",
 		Args:    command.ExactArgs("NAME", "PROGRAM, LAYOUT or ARCHIVE"),
 		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
@@ -50,11 +50,11 @@ func (c *cli) imagePushCommand() *cobra.Command {
 			return c.Printf("image %s pushed: %s, %s\n", args[0], shortDigest(pushed.GetStatus().GetDigest()), size(pushed.GetStatus().GetSize()))
 		}),
 	}
-	cmd.Flags().BoolVar(&anyPlatform, "any-platform", false, "push it even if no node could run it")
+	cmd.Flags().BoolVar(&anyPlatform, "any-platform", false, "push the image even if no node can run it")
 	return cmd
 }
 
-// push sends what lies at a path to the cluster's registry.
+// push sends the program, layout or archive at a path to the cluster's registry.
 func (c *cli) push(ctx context.Context, cl *client.Client, name image.Name, path string, anyPlatform bool) (err error) {
 	source, err := image.Open(path)
 	if err != nil {
@@ -85,8 +85,7 @@ func (c *cli) push(ctx context.Context, cl *client.Client, name image.Name, path
 	return err
 }
 
-// checkPlatforms refuses what no node of the cluster could run. A cluster
-// without nodes may get some.
+// checkPlatforms refuses an image that no node can run. It accepts everything while there are no nodes.
 func (c *cli) checkPlatforms(ctx context.Context, cl *client.Client, path string, offers []string) error {
 	nodes, err := command.ListNodes(ctx, cl, "")
 	if err != nil {
@@ -96,7 +95,7 @@ func (c *cli) checkPlatforms(ctx context.Context, cl *client.Client, path string
 	for _, n := range nodes {
 		info := n.GetStatus().GetInfo()
 		if info.GetArch() == "" {
-			return nil // it has not said yet what it is
+			return nil // the node has not reported its platform yet
 		}
 		have = append(have, info.GetOs()+"/"+info.GetArch())
 	}

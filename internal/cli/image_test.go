@@ -30,9 +30,8 @@ func TestPushSaysWhatItSent(t *testing.T) {
 	}
 }
 
-// What no node could run is refused in the same sentence by run and by push,
-// before anything is sent.
-func TestPushAndRunRefuseWhatNoNodeRuns(t *testing.T) {
+// Run and push refuse an image that no node can run with the same message, before they send anything.
+func TestPushAndRunRefuseForeignPlatforms(t *testing.T) {
 	c := newCluster(t)
 	c.registry = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { t.Errorf("asked for %s %s", r.Method, r.URL) })
 	program, dir := buildProgram(t, "amd64"), t.TempDir()

@@ -20,7 +20,7 @@ import (
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
-// kindFlags are the flags of run about jobs, crons and daemons. What was not given is left to the cluster.
+// kindFlags are the flags of run for jobs, crons and daemons. The cluster fills in the ones that are not given.
 type kindFlags struct {
 	kind, schedule, timeZone, deadline string
 	completions, parallelism, retries  int32
@@ -30,16 +30,16 @@ type kindFlags struct {
 
 func (f *kindFlags) register(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.kind, "kind", "", "`kind` of the workload: service (default), job (runs until its work is done), cron (makes jobs at certain times) or daemon (one on every node that suits)")
-	flags.StringVar(&f.schedule, "schedule", "", "when a cron makes a job, such as \"30 3 * * 1-5\" or @daily; makes the workload a cron")
+	flags.StringVar(&f.kind, "kind", "", "`kind` of the workload: service (default), job (runs to completion), cron (creates jobs on a schedule) or daemon (one replica on every suitable node)")
+	flags.StringVar(&f.schedule, "schedule", "", "when a cron creates a job, such as \"30 3 * * 1-5\" or @daily; implies --kind cron")
 	flags.StringVar(&f.timeZone, "time-zone", "", "time `zone` of the schedule, such as Europe/Berlin (default: UTC)")
-	flags.Int32Var(&f.completions, "completions", 1, "how many copies of a job must complete")
-	flags.Int32Var(&f.parallelism, "parallelism", 0, "how many copies of a job run at once (default: as many as must complete)")
-	flags.Int32Var(&f.retries, "retries", 3, "how many copies of a job may fail")
-	flags.StringVar(&f.deadline, "deadline", "", "how `long` a job may take, such as 1h (default: for ever)")
+	flags.Int32Var(&f.completions, "completions", 1, "how many replicas of a job must complete")
+	flags.Int32Var(&f.parallelism, "parallelism", 0, "how many replicas of a job run at once (default: as many as must complete)")
+	flags.Int32Var(&f.retries, "retries", 3, "how many replicas of a job may fail")
+	flags.StringVar(&f.deadline, "deadline", "", "`time` after which a job fails, such as 1h (default: no limit)")
 }
 
-// apply puts what was asked for into a spec.
+// apply puts the given flags into a spec.
 func (f *kindFlags) apply(s *cloudlessv1.WorkloadSpec, replicas int32) {
 	s.Kind = f.kind
 	if s.Kind == "" && f.schedule != "" {
@@ -70,9 +70,9 @@ func (c *cli) workloadRunCommand() *cobra.Command {
 	var w wait.Flags
 	cmd := &cobra.Command{
 		Use:   "run NAME",
-		Short: "Make a job of a cron now",
-		Long: "Run makes a job of a cron now, whatever its schedule and its overlap say, and also of one that is suspended. It waits\n" +
-			"until the job is done, and fails if the job does. The job goes on if the wait ends before.",
+		Short: "Run a cron's job now",
+		Long: "Run creates a job of a cron now, whatever its schedule and overlap policy say, even if the cron is suspended.\n" +
+			"It waits until the job is done, and fails if the job fails. If the wait ends early, the job keeps running.",
 		Example: "  cloudless workload run backup\n  cloudless workload run backup --wait=false",
 		Args:    command.ExactArgs("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -85,7 +85,7 @@ func (c *cli) workloadRunCommand() *cobra.Command {
 	return cmd
 }
 
-// reasonOf is what there is to say about a workload: what is wrong, or else when a cron runs.
+// reasonOf is the reason in a workload's status or, for a healthy cron, its last and next run.
 func reasonOf(w *cloudlessv1.Workload, now time.Time) string {
 	if status := w.GetStatus(); status.GetReason() != "" || phrase.KindOf(w) != spec.KindCron {
 		return status.GetReason()
@@ -137,7 +137,7 @@ func jobFacts(f *terminal.Facts, j *cloudlessv1.Job) {
 	f.Add("Deadline", j.GetDeadline())
 }
 
-// zoned is a time as clocks in a zone show it.
+// zoned formats a time in a time zone.
 func zoned(at *timestamppb.Timestamp, zone string) string {
 	t := at.AsTime()
 	if place, err := time.LoadLocation(zone); err == nil {

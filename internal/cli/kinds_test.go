@@ -74,7 +74,7 @@ func TestKindsAreShown(t *testing.T) {
 	}
 }
 
-// Whoever waits for a job learns how it ended.
+// Waiting for a job ends with the job's result.
 func TestWaitingForAJob(t *testing.T) {
 	kinds(t, "completed").run(t.Context(), "", "workload", "run", "backup").expect(t, 0,
 		"workload backup-run-1 made\nbackup-run-1: completed, 2/4 done, its deadline is over\n", "")

@@ -105,8 +105,8 @@ func TestContextAddLeavesTheCurrentContext(t *testing.T) {
 	}
 }
 
-// Nobody loses the admin token by logging in with a lesser one.
-func TestLoginReplacesOnlyATokenThatIsOfNoUse(t *testing.T) {
+// A login with a lesser token does not replace the admin token.
+func TestLoginReplacesOnlyInvalidTokens(t *testing.T) {
 	c := newCluster(t)
 	_, file := c.token(t)
 	c.run(t.Context(), "", "login", c.address, "--token-file", file, "--context", "test").expect(t, 1, "",
@@ -149,7 +149,7 @@ func TestLoginVerifiesTheServerByTheToken(t *testing.T) {
 	}
 }
 
-func TestTokenGivenCountsBeforeTheContext(t *testing.T) {
+func TestGivenTokenTakesPrecedenceOverContext(t *testing.T) {
 	c := newCluster(t)
 	byFlag, file := c.token(t)
 	byEnv, _ := c.token(t)
@@ -190,7 +190,7 @@ func TestTokenGivenCountsBeforeTheContext(t *testing.T) {
 }
 
 // A script whose token is missing or damaged must not act as admin.
-func TestTokenGivenNeverFallsBackToTheContext(t *testing.T) {
+func TestGivenTokenNeverFallsBackToContext(t *testing.T) {
 	c := newCluster(t)
 	stranger, _ := newCluster(t).token(t)
 	join := identity.NewJoinToken(c.ca.Fingerprint()).Reveal()
@@ -222,7 +222,7 @@ func TestTokenGivenNeverFallsBackToTheContext(t *testing.T) {
 	}
 }
 
-// A machine that knows no cluster, such as one that builds, needs the address and the token.
+// A machine without a context, such as a build machine, needs only the address and the token.
 func TestTokenAndServerNeedNoContext(t *testing.T) {
 	c := newCluster(t)
 	secret, _ := c.token(t)
@@ -241,7 +241,7 @@ func TestTokenAndServerNeedNoContext(t *testing.T) {
 	}
 }
 
-func TestRefusalSaysWhichTokenWasUsed(t *testing.T) {
+func TestRefusalNamesTheUsedToken(t *testing.T) {
 	c := newCluster(t)
 	c.revoked = identity.NewAPIToken(c.ca.Fingerprint()).Reveal()
 	file := tokenFile(t, c.revoked)

@@ -27,10 +27,10 @@ func (c *cli) logsCommand() *cobra.Command {
 	var f logsFlags
 	cmd := &cobra.Command{
 		Use:   "logs NAME",
-		Short: "Show what the replicas of a workload print",
-		Long: "Logs shows the output of the replicas of a workload that run, merged by time, or of the newest one if all\n" +
-			"have ended. With more than one replica every line begins with the name of its own. Output of replicas that\n" +
-			"have ended is kept for a while: --all shows it, too.",
+		Short: "Show the output of a workload's replicas",
+		Long: "Logs shows the output of a workload's running replicas, merged by time, or of the newest one if all have ended.\n" +
+			"With more than one replica, every line begins with the replica's name. The output of ended replicas is kept for a\n" +
+			"while; --all shows it, too.",
 		Example: "  cloudless logs -f --tail 20 web\n  cloudless logs --all web\n  cloudless logs --since 5m --timestamps web\n" +
 			"  cloudless logs --since 2026-01-02T15:00:00Z --until 2026-01-02T16:00:00Z web",
 		Args: command.ExactArgs("NAME"),
@@ -48,13 +48,13 @@ func (c *cli) logsCommand() *cobra.Command {
 		},
 	}
 	flags := cmd.Flags()
-	flags.BoolVarP(&f.follow, "follow", "f", false, "go on with new output")
-	flags.Int32Var(&f.tail, "tail", 0, "only the last `lines` of each replica")
-	flags.StringVar(&f.since, "since", "", "only from this `time` on: 5m ago, or 2006-01-02T15:04:05Z")
-	flags.StringVar(&f.until, "until", "", "only before this `time`")
+	flags.BoolVarP(&f.follow, "follow", "f", false, "keep showing new output")
+	flags.Int32Var(&f.tail, "tail", 0, "show only the last `lines` of each replica")
+	flags.StringVar(&f.since, "since", "", "show only output since this `time`, such as 5m (ago) or 2006-01-02T15:04:05Z")
+	flags.StringVar(&f.until, "until", "", "show only output before this `time`")
 	flags.BoolVarP(&f.timestamps, "timestamps", "t", false, "show when each line was printed")
-	flags.BoolVarP(&f.all, "all", "a", false, "also of replicas that have ended and are kept for their logs")
-	flags.StringVar(&f.replica, "replica", "", "only of this `replica`")
+	flags.BoolVarP(&f.all, "all", "a", false, "include replicas that have ended")
+	flags.StringVar(&f.replica, "replica", "", "show only this `replica`")
 	flags.BoolVar(&f.noPrefix, "no-prefix", false, "never show the names of replicas")
 	return cmd
 }
@@ -83,7 +83,7 @@ func (f *logsFlags) request(cmd *cobra.Command, namespace, workload string, now 
 	return request, nil
 }
 
-// logEntries shows the API's own entries.
+// logEntries prints the API's own entries.
 func (c *cli) logEntries(ctx context.Context, cl *client.Client, request *cloudlessv1.LogsRequest) error {
 	for entry, err := range cl.LogEntries(ctx, request) {
 		if err != nil {
@@ -107,7 +107,7 @@ func (c *cli) logs(ctx context.Context, cl *client.Client, f logsFlags, request 
 		}
 		printer.expect(replicas)
 	}
-	missing := map[string]bool{} // replicas of which something may still come
+	missing := map[string]bool{} // replicas with incomplete output
 	for line, err := range cl.Logs(ctx, request) {
 		switch {
 		case err != nil:
@@ -118,10 +118,10 @@ func (c *cli) logs(ctx context.Context, cl *client.Client, f logsFlags, request 
 			c.Note("cloudless: the output of %s is not complete: %s", line.Replica, terminal.Plain(line.Missing))
 		default:
 			if f.follow {
-				delete(missing, line.Replica) // it goes on where it was
+				delete(missing, line.Replica) // its output resumes where it stopped
 			}
 			err = printer.print(line)
-			// While following, a line is worth a write of its own.
+			// While following, every line is shown at once.
 			if f.follow {
 				err = errors.Join(err, printer.out.Flush())
 			}
@@ -142,18 +142,18 @@ func (c *cli) logs(ctx context.Context, cl *client.Client, f logsFlags, request 
 // logTime has a fixed width, so that lines stay aligned.
 const logTime = "2006-01-02T15:04:05.000000Z"
 
-// logPrinter writes lines, with the names of replicas as soon as there is more than one.
+// logPrinter writes lines, and prefixes them with the replica's name if there is more than one replica.
 type logPrinter struct {
 	out        *bufio.Writer
 	timestamps bool
-	quiet      bool // never a name
+	quiet      bool // never prefix
 
 	prefix bool
-	only   string // the one replica that has been seen
+	only   string // the first replica seen
 	width  int    // of the longest name
 }
 
-// expect decides by what is known beforehand.
+// expect sets prefix and width for the known replicas.
 func (p *logPrinter) expect(replicas []*cloudlessv1.Replica) {
 	replicas = ofNewestWorkload(replicas)
 	p.prefix = len(replicas) > 1
@@ -162,8 +162,8 @@ func (p *logPrinter) expect(replicas []*cloudlessv1.Replica) {
 	}
 }
 
-// ofNewestWorkload leaves out what is left of earlier workloads of the same name, whose output is not shown. The
-// replicas are in the order in which they were made.
+// ofNewestWorkload drops replicas of earlier workloads with the same name, whose output is not shown. The replicas are
+// in order of creation.
 func ofNewestWorkload(replicas []*cloudlessv1.Replica) []*cloudlessv1.Replica {
 	if len(replicas) == 0 {
 		return nil

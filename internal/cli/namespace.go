@@ -19,7 +19,7 @@ import (
 )
 
 func (c *cli) namespaceCommand() *cobra.Command {
-	return c.nounCommand("namespace", "Show namespaces, and limit what their workloads may have together",
+	return c.nounCommand("namespace", "Show namespaces and set their quotas",
 		"  cloudless namespace ls\n  cloudless namespace set shop --cpu 4 --memory 8Gi --replicas 20 --gpu 0\n  cloudless namespace get shop",
 		c.namespaceListCommand(), c.namespaceGetCommand(), c.namespaceCreateCommand(), c.namespaceSetCommand(), c.namespaceRemoveCommand())
 }
@@ -29,9 +29,9 @@ func (c *cli) namespaceListCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "ls",
 		Aliases: []string{"list"},
-		Short:   "List namespaces with what they use of what they may",
-		Long: "Ls lists the namespaces that somebody has made, those that have workloads, and default. An amount such as\n" +
-			"500m/4 is what is promised to its replicas and its quota; without a quota there is no second part.",
+		Short:   "List namespaces, what they use and their quotas",
+		Long: "Ls lists the namespaces that were created, those that have workloads, and default. An amount such as 500m/4 is\n" +
+			"the sum of the replicas' requests and the quota. Without a quota, the second part is missing.",
 		Example: "  cloudless namespace ls\n  cloudless namespace ls -l team=shop -o json",
 		Args:    command.ExactArgs(),
 		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
@@ -72,10 +72,10 @@ const (
 	quotaReplicas
 )
 
-// quotaRow is one thing that a quota limits.
+// quotaRow is one resource that a quota limits.
 type quotaRow struct{ what, used, limit string }
 
-// share is what is used of the limit, if there is one.
+// share is the used amount and the limit, if there is one.
 func (r quotaRow) share() string {
 	if r.limit == "" {
 		return shortQuantity(r.used)
@@ -108,7 +108,7 @@ func quotaRows(n *cloudlessv1.Namespace) []quotaRow {
 func (c *cli) namespaceGetCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "get NAME",
-		Short:   "Show one namespace, its quota and what of it is used",
+		Short:   "Show one namespace, its quota and its usage",
 		Example: "  cloudless namespace get shop\n  cloudless namespace get shop -o yaml",
 		Args:    command.ExactArgs("NAME"),
 		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
@@ -164,20 +164,20 @@ func (c *cli) showNamespace(n *cloudlessv1.Namespace) error {
 	return t.Flush()
 }
 
-// unlimited is the word for no limit.
+// unlimited is the value of a quota flag that lifts the limit.
 const unlimited = "unlimited"
 
-// The flags that change a quota. What is not given stays as it is.
+// The flags that change a quota.
 var (
 	quotaAmounts = map[string]string{
-		"cpu":       "the most `CPU` for all replicas together, such as 4 or 500m; unlimited for no limit",
-		"memory":    "the most `memory`, such as 8Gi",
-		"disk":      "the most `disk`, such as 100Gi",
-		"bandwidth": "the most `bandwidth` in bits per second, such as 1G",
+		"cpu":       "most `CPU` for all replicas together, such as 4 or 500m; unlimited for no limit",
+		"memory":    "most `memory`, such as 8Gi",
+		"disk":      "most `disk`, such as 100Gi",
+		"bandwidth": "most `bandwidth` in bits per second, such as 1G",
 	}
 	quotaCounts = map[string]string{
-		"gpu":      "the most `GPUs`; 0 for none at all",
-		"replicas": "the most `replicas` that may have a node at once",
+		"gpu":      "most `GPUs`; 0 for none",
+		"replicas": "most `replicas` that may have a node at once",
 	}
 )
 
@@ -189,8 +189,8 @@ func quotaFlags(cmd *cobra.Command) {
 	}
 }
 
-// changeQuota brings a quota to what the flags say, and reports whether they say anything.
-func changeQuota(cmd *cobra.Command, to *cloudlessv1.Quota) (said bool, err error) {
+// changeQuota sets the fields of a quota whose flags are given, and reports whether any is.
+func changeQuota(cmd *cobra.Command, to *cloudlessv1.Quota) (changed bool, err error) {
 	amounts := map[string]*string{"cpu": &to.Cpu, "memory": &to.Memory, "disk": &to.Disk, "bandwidth": &to.Bandwidth}
 	for name, field := range amounts {
 		text, given := givenFlag(cmd, name)
@@ -202,14 +202,14 @@ func changeQuota(cmd *cobra.Command, to *cloudlessv1.Quota) (said bool, err erro
 		case text == unlimited:
 			text = ""
 		}
-		*field, said = text, true
+		*field, changed = text, true
 	}
 	for name, field := range map[string]**int64{"gpu": &to.Gpu, "replicas": &to.Replicas} {
 		text, given := givenFlag(cmd, name)
 		if !given {
 			continue
 		}
-		if said = true; text == unlimited {
+		if changed = true; text == unlimited {
 			*field = nil
 			continue
 		}
@@ -219,7 +219,7 @@ func changeQuota(cmd *cobra.Command, to *cloudlessv1.Quota) (said bool, err erro
 		}
 		*field = &n
 	}
-	return said, nil
+	return changed, nil
 }
 
 func givenFlag(cmd *cobra.Command, name string) (text string, given bool) {
@@ -229,9 +229,9 @@ func givenFlag(cmd *cobra.Command, name string) (text string, given bool) {
 func (c *cli) namespaceCreateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "create NAME",
-		Short: "Make a namespace",
-		Long: "Create makes a namespace, with a quota if one is given. A namespace need not be made: it is there from its first\n" +
-			"workload on, without limits.",
+		Short: "Create a namespace",
+		Long: "Create creates a namespace, with a quota if the flags give one. This is optional: a namespace also comes into\n" +
+			"being with its first workload, without limits.",
 		Example: "  cloudless namespace create shop --cpu 4 --memory 8Gi --replicas 20",
 		Args:    command.ExactArgs("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -259,18 +259,18 @@ func (c *cli) namespaceSetCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set NAME",
 		Short: "Change the quota of a namespace",
-		Long: "Set changes what is given and leaves the rest of the quota as it is. An amount of 0 is none at all, and\n" +
-			"unlimited lifts a limit. Nothing that runs is stopped by a lower quota: new replicas wait until there is room.\n" +
-			"A higher one lets those that wait go on at once.",
+		Long: "Set changes the given limits of the quota and keeps the others. 0 allows nothing, and unlimited lifts a limit. A\n" +
+			"lower quota stops no running replica: new replicas are pending until there is room. After a higher quota, pending\n" +
+			"replicas are placed at once.",
 		Example: "  cloudless namespace set shop --cpu 4 --memory 8Gi --replicas 20 --gpu 0\n" +
 			"  cloudless namespace set shop --replicas unlimited\n  cloudless namespace set shop --unlimited",
 		Args: command.ExactArgs("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			said, err := changeQuota(cmd, &cloudlessv1.Quota{})
+			changed, err := changeQuota(cmd, &cloudlessv1.Quota{})
 			if err != nil {
 				return err
 			}
-			if !said && !lift {
+			if !changed && !lift {
 				return command.Usagef(cmd, "nothing is given to change: %s --cpu 4", cmd.CommandPath()+" "+args[0])
 			}
 			return c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
@@ -278,7 +278,7 @@ func (c *cli) namespaceSetCommand() *cobra.Command {
 					if lift {
 						proto.Reset(to)
 					}
-					_, _ = changeQuota(cmd, to) // it was tried above
+					_, _ = changeQuota(cmd, to) // the flags were checked above
 				})
 				if err != nil {
 					return err
@@ -288,14 +288,14 @@ func (c *cli) namespaceSetCommand() *cobra.Command {
 		},
 	}
 	quotaFlags(cmd)
-	cmd.Flags().BoolVar(&lift, "unlimited", false, "lift all limits, except for those that are given")
+	cmd.Flags().BoolVar(&lift, "unlimited", false, "lift all limits, except the given ones")
 	return cmd
 }
 
-// maxSets is how often a quota is changed anew because somebody else has changed it meanwhile.
+// maxSets limits the attempts to change a quota that somebody else changes at the same time.
 const maxSets = 10
 
-// setQuota changes the quota that is there now, whoever else is changing another part of it.
+// setQuota changes the current quota, and tries again if somebody else has changed it meanwhile.
 func setQuota(ctx context.Context, cl *client.Client, name string, change func(*cloudlessv1.Quota)) (*cloudlessv1.ApplyNamespaceResponse, error) {
 	for try := 1; ; try++ {
 		n, err := cl.Namespaces().GetNamespace(ctx, &cloudlessv1.GetNamespaceRequest{Name: name})
@@ -311,7 +311,7 @@ func setQuota(ctx context.Context, cl *client.Client, name string, change func(*
 		}
 		change(quota)
 		n.Spec, n.Status = &cloudlessv1.NamespaceSpec{Quota: quota}, nil
-		if n.GetMetadata().GetUid() == "" { // nobody has made it yet
+		if n.GetMetadata().GetUid() == "" { // the namespace was not created yet
 			made, err := cl.Namespaces().CreateNamespace(ctx, &cloudlessv1.CreateNamespaceRequest{Namespace: n})
 			if status.Code(err) == codes.AlreadyExists && try < maxSets {
 				continue
@@ -329,7 +329,7 @@ func (c *cli) namespaceRemoveCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "rm NAME...",
 		Aliases: []string{"remove", "delete"},
-		Short:   "Remove namespaces in which there are no workloads",
+		Short:   "Remove namespaces that have no workloads",
 		Example: "  cloudless namespace rm shop",
 		Args:    command.AtLeastOne("NAME"),
 		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
@@ -344,7 +344,7 @@ func (c *cli) namespaceRemoveCommand() *cobra.Command {
 	}
 }
 
-// namespaceChanged shows what became of a namespace, and warns where it has more than it may.
+// namespaceChanged shows a changed namespace, and warns if it exceeds its quota.
 func (c *cli) namespaceChanged(n *cloudlessv1.Namespace, what string) error {
 	if !c.ForPeople() {
 		return c.PrintObject(n)
@@ -358,7 +358,7 @@ func (c *cli) namespaceChanged(n *cloudlessv1.Namespace, what string) error {
 	return nil
 }
 
-// overQuota says what more than the quota means.
+// overQuota is the warning about an exceeded quota.
 func overQuota(name string, over []string) string {
 	return terminal.Plain(fmt.Sprintf("namespace %s has more than its quota: %s: nothing that runs is stopped, and new replicas wait", name, strings.Join(over, ", ")))
 }

@@ -168,7 +168,7 @@ func TestApplyNamespaces(t *testing.T) {
 	})
 	want := `~ namespace shop would be updated
     ~ spec.quota.cpu: 4 -> 2
-    + 2 replicas that wait get a node
+    + 2 pending replicas get a node
     ! namespace shop has more than its quota: 3 CPU of 2: nothing that runs is stopped, and new replicas wait
 
 = workload web is unchanged
@@ -181,8 +181,8 @@ Apply this and nothing else with --plan 0123
 	}
 }
 
-// Whoever waits for what the quota keeps from running is told so.
-func TestApplyEndsWhereTheQuotaIsUsedUp(t *testing.T) {
+// The wait ends with the reason if the quota keeps replicas from running.
+func TestApplyFailsWhenTheQuotaIsExhausted(t *testing.T) {
 	c := newCluster(t)
 	c.standing = func(w *cloudlessv1.Workload) *cloudlessv1.WorkloadStatus {
 		return &cloudlessv1.WorkloadStatus{

@@ -17,7 +17,7 @@ import (
 )
 
 func (c *cli) nodeCommand() *cobra.Command {
-	return c.nounCommand("node", "Show, mark, cordon and remove the machines of the cluster", "  cloudless node ls\n  cloudless node get box1\n  cloudless node label box1 disk=ssd\n  cloudless node cordon box1 --reason \"new disk\"\n  cloudless node rm box1",
+	return c.nounCommand("node", "Show, label, cordon and remove the nodes of the cluster", "  cloudless node ls\n  cloudless node get box1\n  cloudless node label box1 disk=ssd\n  cloudless node cordon box1 --reason \"new disk\"\n  cloudless node rm box1",
 		c.nodeListCommand(), c.nodeGetCommand(), c.nodeLabelCommand(), c.nodeTaintCommand(), c.nodeSetCommand(), c.nodeCordonCommand(), c.nodeUncordonCommand(), c.nodeRemoveCommand())
 }
 
@@ -56,11 +56,11 @@ func (c *cli) nodeRemoveCommand() *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{
 		Use:   "rm NAME...",
-		Short: "Remove machines for good",
-		Long: "Rm takes a node's membership away at once: its certificate is worth nothing from then on, and its replicas\n" +
-			"are replaced on other nodes. The machine stops them as soon as a server tells it that it was removed; one\n" +
-			"that is away, when it is back. The last node, and one with replicas, are removed only with --force.\n" +
-			"The machine becomes a node again with cloudless join and a new token, or with cloudless up if it is a server.",
+		Short: "Remove nodes for good",
+		Long: "Rm ends a node's membership at once: it revokes the node's certificate, and other nodes replace its replicas. The\n" +
+			"machine stops its replicas as soon as a server tells it about the removal, at the latest when it reconnects. The\n" +
+			"last node, and a node with replicas, need --force. The machine becomes a node again with cloudless join and a new\n" +
+			"token, or with cloudless up if it is a server.",
 		Example: "  cloudless node rm box1\n  cloudless node rm box1 --force",
 		Args:    command.AtLeastOne("NAME"),
 		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
@@ -73,11 +73,11 @@ func (c *cli) nodeRemoveCommand() *cobra.Command {
 			})
 		}),
 	}
-	cmd.Flags().BoolVar(&force, "force", false, "even the last node, or one with replicas; these count as lost")
+	cmd.Flags().BoolVar(&force, "force", false, "remove even the last node, or a node with replicas; these count as lost")
 	return cmd
 }
 
-// share shows what is used of what is there.
+// share is the used amount and the capacity.
 func share(used, has string) string {
 	if used == "" || has == "" {
 		return shortQuantity(has)
@@ -85,7 +85,7 @@ func share(used, has string) string {
 	return shortQuantity(used) + "/" + shortQuantity(has)
 }
 
-// shortQuantity is a quantity in few digits.
+// shortQuantity is a quantity with few digits.
 func shortQuantity(quantity string) string {
 	n, err := spec.ParseBytes(quantity)
 	if err != nil || n < 10<<10 {
@@ -94,7 +94,7 @@ func shortQuantity(quantity string) string {
 	return spec.HumanBytes(n)
 }
 
-// nodeReason is the node's own reason, or else what its conditions complain about.
+// nodeReason is the reason for the node's state, or else its conditions that are wrong.
 func nodeReason(status *cloudlessv1.NodeStatus) string {
 	if status.GetReason() != "" {
 		return status.GetReason()
@@ -140,7 +140,7 @@ func (c *cli) describeNode(node *cloudlessv1.Node, replicas []*cloudlessv1.Repli
 	f.Add("Taints", taints(node))
 	f.Add("State", status.GetState())
 	f.Add("Reason", status.GetReason())
-	f.Add("Wish", nodeWish(node))
+	f.Add("Desired", desiredState(node))
 	if price := node.GetSpec().GetPrice(); price != 0 {
 		f.Add("Price", fmt.Sprint(price))
 	}
@@ -181,16 +181,16 @@ func (c *cli) describeNode(node *cloudlessv1.Node, replicas []*cloudlessv1.Repli
 	return c.replicaTable(true, replicas).Flush()
 }
 
-// nodeWish is what an operator wants of a node, where its state cannot show it.
-func nodeWish(node *cloudlessv1.Node) string {
-	wish, why := node.GetSpec().GetAvailability(), node.GetSpec().GetAvailabilityReason()
+// desiredState is the state that an operator wants for a node, if the node is not in that state.
+func desiredState(node *cloudlessv1.Node) string {
+	desired, reason := node.GetSpec().GetAvailability(), node.GetSpec().GetAvailabilityReason()
 	switch {
-	case wish == "" || wish == node.GetStatus().GetState():
+	case desired == "" || desired == node.GetStatus().GetState():
 		return ""
-	case why == "":
-		return wish + " as soon as it is in service"
+	case reason == "":
+		return desired + " as soon as it is in service"
 	}
-	return wish + " as soon as it is in service: " + why
+	return desired + " as soon as it is in service: " + reason
 }
 
 func (c *cli) nodeTables(node *cloudlessv1.Node) error {
@@ -226,7 +226,7 @@ func (c *cli) nodeTables(node *cloudlessv1.Node) error {
 	return t.Flush()
 }
 
-// gpuModels are the models of the node's GPUs, each once.
+// gpuModels are the distinct models of the node's GPUs.
 func gpuModels(status *cloudlessv1.NodeStatus) string {
 	models := []string{status.GetCapacity().GetGpuModel()}
 	if models[0] == "" {
@@ -251,10 +251,9 @@ func (c *cli) nodeCordonCommand() *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{
 		Use:   "cordon NAME",
-		Short: "Place nothing new on a machine",
-		Long: "Cordon keeps the scheduler from placing anything new on a node. What runs there goes on, and is restarted\n" +
-			"there when it ends. A node that is cordoned stays so, also when its agent or its machine restarts, until\n" +
-			"cloudless node uncordon.",
+		Short: "Place no new replicas on a node",
+		Long: "Cordon keeps the scheduler from placing new replicas on a node. Running replicas keep running, and are restarted\n" +
+			"there when they end. The node stays cordoned until cloudless node uncordon, even if its agent or machine restarts.",
 		Example: "  cloudless node cordon box1\n  cloudless node cordon box1 --reason \"new disk on Friday\"",
 		Args:    command.ExactArgs("NAME"),
 		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
@@ -262,15 +261,15 @@ func (c *cli) nodeCordonCommand() *cobra.Command {
 			return c.nodeChanged(node, err, spec.NodeCordoned)
 		}),
 	}
-	cmd.Flags().StringVar(&reason, "reason", "", "`why`, for those who wonder")
+	cmd.Flags().StringVar(&reason, "reason", "", "`text` to show as the reason")
 	return cmd
 }
 
 func (c *cli) nodeUncordonCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "uncordon NAME",
-		Short:   "Use a machine again that was cordoned",
-		Long:    "Uncordon lets the scheduler place replicas on a node again. What runs elsewhere stays there.",
+		Short:   "Place replicas on a cordoned node again",
+		Long:    "Uncordon lets the scheduler place replicas on a node again. Replicas on other nodes stay there.",
 		Example: "  cloudless node uncordon box1",
 		Args:    command.ExactArgs("NAME"),
 		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
@@ -280,7 +279,7 @@ func (c *cli) nodeUncordonCommand() *cobra.Command {
 	}
 }
 
-// nodeChanged says what became of a node that was asked to change.
+// nodeChanged prints what was done to a node, and its state.
 func (c *cli) nodeChanged(node *cloudlessv1.Node, err error, what string) error {
 	if err != nil {
 		return err
@@ -291,7 +290,7 @@ func (c *cli) nodeChanged(node *cloudlessv1.Node, err error, what string) error 
 	return c.Printf("node %s %s; it is %s\n", node.GetMetadata().GetName(), what, node.GetStatus().GetState())
 }
 
-// reliability is a score out of a hundred, empty while there is none.
+// reliability is a score out of a hundred, empty if there is none yet.
 func reliability(r *cloudlessv1.Reliability) string {
 	if r == nil {
 		return ""
@@ -299,7 +298,7 @@ func reliability(r *cloudlessv1.Reliability) string {
 	return fmt.Sprintf("%d/100", r.GetScore())
 }
 
-// reliabilityTable shows what a score is made of.
+// reliabilityTable shows the components of a score.
 func (c *cli) reliabilityTable(r *cloudlessv1.Reliability) error {
 	if r == nil {
 		return nil

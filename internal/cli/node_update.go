@@ -20,11 +20,11 @@ import (
 func (c *cli) nodeLabelCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "label NAME KEY=VALUE|KEY-...",
-		Short: "Set and take away labels of a machine",
-		Long: "Label sets labels of a node, whatever they were before, and takes those away whose key has a dash behind it.\n" +
-			"Workloads choose nodes by them, and what waits for one is placed at once. What runs stays where it is.\n" +
-			"Labels stay when the node's agent or machine restarts. Those that begin with " + spec.OwnLabels + " are the\n" +
-			"cluster's own and cannot be set.",
+		Short: "Set and remove labels of a node",
+		Long: "Label sets labels of a node, and removes those whose key is followed by a dash. Workloads select nodes by their\n" +
+			"labels. Replicas that are pending for lack of a label are placed at once; running replicas stay where they are.\n" +
+			"Labels survive a restart of the node's agent or machine. Those that begin with " + spec.OwnLabels + " belong to\n" +
+			"the cluster and cannot be set.",
 		Example: "  cloudless node label box1 disk=ssd\n  cloudless node label box1 disk=nvme old-",
 		Args:    namesAnd("NAME", "KEY=VALUE or KEY-"),
 
@@ -50,8 +50,7 @@ func (c *cli) nodeLabelCommand() *cobra.Command {
 	}
 }
 
-// removal reads a word such as "disk-", which takes something away. Neither keys
-// nor values end with a dash.
+// removal parses a word such as "disk-", which removes a label. Neither keys nor values end with a dash.
 func removal(word string) (key string, removed bool) {
 	key, removed = strings.CutSuffix(word, "-")
 	return key, removed && key != "" && !strings.Contains(key, "=")
@@ -60,13 +59,13 @@ func removal(word string) (key string, removed bool) {
 func (c *cli) nodeTaintCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "taint NAME KEY[=VALUE]:EFFECT|KEY[:EFFECT]-...",
-		Short: "Keep work away from a machine that does not tolerate it",
-		Long: "Taint marks a node, so that only workloads with a toleration for the mark use it. Effects are:\n\n" +
-			"  NoSchedule        nothing new is placed there\n" +
-			"  PreferNoSchedule  something new is placed there only if nothing else will do\n" +
-			"  NoExecute         nothing new is placed there, and what is there has to go\n\n" +
-			"A node has one taint of each key and effect. With a dash behind it, taints of the key are taken away, and\n" +
-			"what waited for that is placed at once.",
+		Short: "Keep workloads without a matching toleration off a node",
+		Long: "Taint marks a node, so that only workloads that tolerate the taint use it. Effects are:\n\n" +
+			"  NoSchedule        no new replicas are placed there\n" +
+			"  PreferNoSchedule  new replicas are placed there only if no other node fits\n" +
+			"  NoExecute         no new replicas are placed there, and running ones are evicted\n\n" +
+			"A node has one taint for each key and effect. A dash after the key removes the taints with that key, and replicas\n" +
+			"that were pending because of them are placed at once.",
 		Example: "  cloudless node taint box1 gpu=only:NoSchedule\n  cloudless node taint box1 gpu-\n  cloudless node taint box1 gpu:NoSchedule-",
 		Args:    namesAnd("NAME", "KEY=VALUE:EFFECT or KEY-"),
 
@@ -94,8 +93,7 @@ func (c *cli) nodeTaintCommand() *cobra.Command {
 	}
 }
 
-// checkTaintWords holds taints against the rules of the contract before the cluster
-// does, because only here the words that they were given in are known.
+// checkTaintWords validates taints here rather than on the server, so that errors can quote the arguments.
 func checkTaintWords(request *cloudlessv1.UpdateNodeRequest) error {
 	check := func(word string, taint proto.Message) error {
 		wrong, ok := errors.AsType[*spec.Error](spec.Validate(taint))
@@ -122,7 +120,7 @@ func checkTaintWords(request *cloudlessv1.UpdateNodeRequest) error {
 	return nil
 }
 
-// parseTaint reads KEY=VALUE:EFFECT, of which the value may be missing.
+// parseTaint parses KEY[=VALUE]:EFFECT.
 func parseTaint(word string) (*cloudlessv1.Taint, error) {
 	at := strings.LastIndexByte(word, ':')
 	if at < 0 {
@@ -136,7 +134,7 @@ func parseTaint(word string) (*cloudlessv1.Taint, error) {
 	return &cloudlessv1.Taint{Key: key, Value: value, Effect: word[at+1:]}, nil
 }
 
-// parseTaintName reads KEY, KEY:EFFECT or the whole taint.
+// parseTaintName parses KEY, KEY:EFFECT or the whole taint.
 func parseTaintName(text string) *cloudlessv1.TaintName {
 	text, effect, _ := strings.Cut(text, ":")
 	key, _, _ := strings.Cut(text, "=")
@@ -148,9 +146,9 @@ func (c *cli) nodeSetCommand() *cobra.Command {
 	var bandwidth, region, zone string
 	cmd := &cobra.Command{
 		Use:   "set NAME",
-		Short: "Say what a machine costs, where it stands and what its link carries",
-		Long: "Set says of a node what it cannot know itself. Cheaper nodes are used before dearer ones that are as good in\n" +
-			"all else; region and zone are labels, over which replicas are spread. What runs stays where it is.",
+		Short: "Set a node's price, region, zone and bandwidth",
+		Long: "Set gives the scheduler facts that a node cannot find out itself. Of otherwise equal nodes the scheduler prefers\n" +
+			"the cheaper one. Region and zone are labels, and replicas are spread over them. Running replicas stay where they are.",
 		Example: "  cloudless node set box1 --price 40\n  cloudless node set box1 --region eu --zone eu-1 --bandwidth 1G\n  cloudless node set box1 --bandwidth auto",
 		Args:    command.ExactArgs("NAME"),
 		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, cmd *cobra.Command, args []string) error {
@@ -179,15 +177,15 @@ func (c *cli) nodeSetCommand() *cobra.Command {
 			}
 			slices.Sort(request.RemoveLabels)
 			if len(request.Labels)+len(request.RemoveLabels) == 0 && request.Price == nil && request.Bandwidth == nil {
-				return command.Usagef(cmd, "nothing is to be set; say what, such as --price 40")
+				return command.Usagef(cmd, "there is nothing to set: give a flag such as --price 40")
 			}
 			return c.updateNode(ctx, cl, request, describeSettings)
 		}),
 	}
-	cmd.Flags().Int64Var(&price, "price", 0, "what it costs, a whole `number` in a unit that is the same for all nodes; 0 for nothing")
-	cmd.Flags().StringVar(&bandwidth, "bandwidth", "", "what its link carries in `bits` per second, such as 1G; auto for what the machine says")
-	cmd.Flags().StringVar(&region, "region", "", "`name` of the region that it stands in; empty to take it away")
-	cmd.Flags().StringVar(&zone, "zone", "", "`name` of the zone that it stands in; empty to take it away")
+	cmd.Flags().Int64Var(&price, "price", 0, "price as a whole `number`, in the same unit for all nodes; 0 for free")
+	cmd.Flags().StringVar(&bandwidth, "bandwidth", "", "bandwidth of its link in `bits` per second, such as 1G; auto to detect it")
+	cmd.Flags().StringVar(&region, "region", "", "`name` of its region; empty to remove it")
+	cmd.Flags().StringVar(&zone, "zone", "", "`name` of its zone; empty to remove it")
 	return cmd
 }
 
@@ -205,7 +203,7 @@ func describeSettings(n *cloudlessv1.Node) string {
 	return "has " + strings.Join(all, ", ")
 }
 
-// updateNode says what the node is like afterwards, so that a slip is seen.
+// updateNode changes a node and prints the result, so that mistakes are visible.
 func (c *cli) updateNode(ctx context.Context, cl *client.Client, request *cloudlessv1.UpdateNodeRequest, describe func(*cloudlessv1.Node) string) error {
 	node, err := cl.Nodes().UpdateNode(ctx, request)
 	if err != nil {
@@ -224,7 +222,7 @@ func has(what, list string) string {
 	return "has the " + what + " " + list
 }
 
-// taints shows the taints of a node.
+// taints lists the taints of a node.
 func taints(n *cloudlessv1.Node) string {
 	var all []string
 	for _, t := range n.GetSpec().GetTaints() {
@@ -233,7 +231,7 @@ func taints(n *cloudlessv1.Node) string {
 	return strings.Join(all, ", ")
 }
 
-// namesAnd asks for one name and at least one of what follows it.
+// namesAnd requires one name and at least one argument after it.
 func namesAnd(name, rest string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		for i, word := range []string{name, rest} {

@@ -16,8 +16,8 @@ import (
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
-// nounCommand groups the commands of a kind: ls, get, describe, edit and rm as for every kind, and those that only this
-// kind has. A command of its own replaces the general one of the same name, for instance to show other columns.
+// nounCommand groups the commands of a kind: the general ls, get, describe, edit and rm, and the kind's own. An own
+// command replaces the general one of the same name, for instance to show other columns.
 func (c *cli) nounCommand(word, short, example string, own ...*cobra.Command) *cobra.Command {
 	kind, _ := api.KindOf(word)
 	group := command.Group(strings.ToLower(kind.Name), short, example, own...)

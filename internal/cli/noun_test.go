@@ -46,7 +46,7 @@ func TestRunAnImage(t *testing.T) {
 	}
 }
 
-func TestRunSaysWhatAFileInTheWayMayMean(t *testing.T) {
+func TestRunHintsAtALocalProgram(t *testing.T) {
 	c := newCluster(t)
 	t.Chdir(t.TempDir())
 	if err := os.WriteFile("hello", []byte("x"), 0o700); err != nil {
@@ -63,7 +63,7 @@ func TestRunSaysWhatAFileInTheWayMayMean(t *testing.T) {
 	}
 }
 
-func TestNamesAreMadeOfProgramsAndImages(t *testing.T) {
+func TestNameFromProgramOrImage(t *testing.T) {
 	for what, want := range map[string]string{
 		"./Hello_World":                 "hello-world",
 		"/usr/bin/app.v2":               "app-v2",
@@ -127,7 +127,7 @@ func TestApplyRefusesBeforeItChangesAnything(t *testing.T) {
 	}
 }
 
-func TestWaitingSaysWhatKeepsAWorkload(t *testing.T) {
+func TestWaitingShowsWhyAWorkloadIsPending(t *testing.T) {
 	c := newCluster(t)
 	c.standing = func(w *cloudlessv1.Workload) *cloudlessv1.WorkloadStatus {
 		return &cloudlessv1.WorkloadStatus{Phase: "pending", Desired: 1, Pending: 1, Reason: "no node has label disk=ssd"}
@@ -137,8 +137,8 @@ func TestWaitingSaysWhatKeepsAWorkload(t *testing.T) {
 			"the cluster goes on with it: see: cloudless workload get hello\n")
 }
 
-// A node that is away for a moment may have room when it is back; one that is away for long is not waited for.
-func TestNodeThatIsAwayForAMomentIsWaitedFor(t *testing.T) {
+// A node that is briefly offline may have room when it is back. Nodes that are offline for long are not waited for.
+func TestWaitsForNodesThatAreBrieflyOffline(t *testing.T) {
 	for want, away := range map[string]time.Duration{
 		"workload web is not there yet after 500ms":                              time.Second,
 		"workload web has no place, 0 of 1 running: far: is offline: no session": time.Hour,
@@ -162,7 +162,7 @@ func TestNodeThatIsAwayForAMomentIsWaitedFor(t *testing.T) {
 	}
 }
 
-// Whatever makes replicas run says at once why they never will, and not after the time that it may wait.
+// Every command that starts replicas says at once why they will never run, without waiting for the timeout.
 func TestEveryChangeSaysWhyReplicasDoNotRun(t *testing.T) {
 	for _, args := range [][]string{{"run", "hello:1", "--name", "web"}, {"run", "hello:1", "--name", "web", "--update"}, {"workload", "scale", "web", "1"}, {"workload", "restart", "web"}} {
 		c := newCluster(t)
@@ -200,7 +200,7 @@ func TestEveryChangeSaysWhyReplicasDoNotRun(t *testing.T) {
 	}
 }
 
-func TestAnInterruptEndsTheWaitingAlone(t *testing.T) {
+func TestInterruptEndsOnlyTheWait(t *testing.T) {
 	c := newCluster(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -381,10 +381,9 @@ func TestCordon(t *testing.T) {
 	c.run(t.Context(), "", "node", "cordon").expect(t, 2, "", "cloudless: NAME is missing: cloudless node cordon NAME [flags]\nSee: cloudless node cordon --help\n")
 }
 
-// A node that is offline, or can run nothing, does not look as if nobody had
-// cordoned it.
-func TestWishOfANodeThatIsNotInServiceIsShown(t *testing.T) {
-	for _, c := range []struct{ wish, why, state, want string }{
+// An offline or failed node shows that it is cordoned.
+func TestDesiredStateOfAnOfflineNodeIsShown(t *testing.T) {
+	for _, c := range []struct{ desired, reason, state, want string }{
 		{"", "", "ready", ""},
 		{"", "", "offline", ""},
 		{"cordoned", "new disk", "cordoned", ""},
@@ -392,20 +391,20 @@ func TestWishOfANodeThatIsNotInServiceIsShown(t *testing.T) {
 		{"draining", "", "failed", "draining as soon as it is in service"},
 	} {
 		n := &cloudlessv1.Node{
-			Spec:   &cloudlessv1.NodeSpec{Availability: c.wish, AvailabilityReason: c.why},
+			Spec:   &cloudlessv1.NodeSpec{Availability: c.desired, AvailabilityReason: c.reason},
 			Status: &cloudlessv1.NodeStatus{State: c.state},
 		}
 		var out strings.Builder
 		if err := newCLI(Options{Stdout: &out}).describeNode(n, nil); err != nil {
 			t.Fatal(err)
 		}
-		if shown := strings.Contains(out.String(), "Wish:"); shown != (c.want != "") || !strings.Contains(out.String(), c.want) {
-			t.Errorf("%s, %s: want %q in\n%s", c.wish, c.state, c.want, &out)
+		if shown := strings.Contains(out.String(), "Desired:"); shown != (c.want != "") || !strings.Contains(out.String(), c.want) {
+			t.Errorf("%s, %s: want %q in\n%s", c.desired, c.state, c.want, &out)
 		}
 	}
 }
 
-func TestNodeLabelsTaintsAndFigures(t *testing.T) {
+func TestNodeLabelsTaintsAndSettings(t *testing.T) {
 	c := newCluster(t)
 	asked := func(want *cloudlessv1.UpdateNodeRequest) {
 		t.Helper()
@@ -448,7 +447,7 @@ func TestNodeLabelsTaintsAndFigures(t *testing.T) {
 		{`taint "foo:Bar-": its effect must be`, []string{"taint", "box", "foo:Bar-"}},
 		{`taint "a b:NoExecute": its key must`, []string{"taint", "box", "a b:NoExecute"}},
 		{`taint ":NoSchedule" has no key`, []string{"taint", "box", ":NoSchedule"}},
-		{"nothing is to be set; say what, such as --price 40", []string{"set", "box"}},
+		{"there is nothing to set: give a flag such as --price 40", []string{"set", "box"}},
 	} {
 		if got := c.run(t.Context(), "", append([]string{"node"}, wrong.args...)...); got.code != 2 || !strings.Contains(got.stderr, wrong.words) {
 			t.Errorf("%q: %+v, want %q", wrong.args, got, wrong.words)
@@ -501,7 +500,7 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-// What is shown after a wait in another namespace can be run as it stands there.
+// The command in the hint includes the namespace.
 func TestHintAfterATimeoutNamesTheNamespace(t *testing.T) {
 	c := newCluster(t)
 	c.standing = func(*cloudlessv1.Workload) *cloudlessv1.WorkloadStatus {

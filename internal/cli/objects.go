@@ -19,11 +19,11 @@ import (
 	"github.com/cloudless/cloudless/internal/suggest"
 )
 
-// Commands for objects of every kind: get, rm and edit. A kind with commands of its own, such as "workload ls", is
-// shown and removed by these; the code here is for all others.
+// Commands for objects of every kind: get, rm and edit. If a kind has a command of its own, such as "workload ls", that
+// one runs; the code here is for all other kinds.
 
 // ownCommands turns "get nodes" into "node ls", "get node n1" into "node get n1" and "rm node n1" into "node rm n1", if
-// the kind has that command. Flags go with it.
+// the kind has that command. It keeps the flags.
 func ownCommands(root *cobra.Command, args []string) []string {
 	at := words(root, args)
 	if len(at) < 2 || args[at[0]] != "get" && args[at[0]] != "rm" {
@@ -44,7 +44,7 @@ func ownCommands(root *cobra.Command, args []string) []string {
 	return slices.Concat(args[:at[0]], []string{noun, verb}, args[at[0]+1:at[1]], args[at[1]+1:])
 }
 
-// words are the places of the arguments that are neither flags nor values of flags.
+// words are the indexes of the arguments that are neither flags nor values of flags.
 func words(root *cobra.Command, args []string) (at []int) {
 	command := root
 	for i := 0; i < len(args); i++ {
@@ -82,7 +82,7 @@ func (c *cli) getCommand() *cobra.Command {
 		Use:   "get KIND [NAME]",
 		Short: "List the objects of a kind, or show one of them",
 		Long: "Get lists the objects of a kind, or shows the one with a name. It works for every kind: " + strings.Join(kindNames(), ", ") + ".\n" +
-			"Names of kinds may be in the plural.",
+			"The plural of a kind works too.",
 		Example: "  cloudless get nodes\n  cloudless get workload web -o yaml\n  cloudless get events",
 		Args:    kindAnd("[NAME]", 0, 1),
 		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
@@ -90,7 +90,7 @@ func (c *cli) getCommand() *cobra.Command {
 			if len(args) == 1 && kind.List != nil {
 				return c.listObjects(ctx, cl, kind, labels)
 			}
-			// There is one object of a kind without a list, such as the cluster, and it needs no name.
+			// A kind without a list, such as the cluster, has one object, which needs no name.
 			return c.getObject(ctx, cl, kind, strings.Join(args[1:], ""))
 		}),
 		ValidArgsFunction: c.completeObjects(1),
@@ -150,10 +150,10 @@ func (c *cli) rmCommand() *cobra.Command {
 }
 
 func selectorFlag(cmd *cobra.Command, labels *string, example string) {
-	cmd.Flags().StringVarP(labels, "selector", "l", "", "only with these `labels`, such as "+example)
+	cmd.Flags().StringVarP(labels, "selector", "l", "", "show only objects with these `labels`, such as "+example)
 }
 
-// kindAnd checks that the first argument is a kind, and that as many names follow as a command takes.
+// kindAnd checks that the first argument is a kind, and that least to most names follow; most -1 means any number.
 func kindAnd(what string, least, most int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		switch {
@@ -183,7 +183,7 @@ func kindNames() []string {
 	return all
 }
 
-// completeObjects completes a kind and then names of its objects: so many, or any number if most is -1.
+// completeObjects completes a kind and then up to most names of its objects; most -1 means any number.
 func (c *cli) completeObjects(most int) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 		if len(args) == 0 {
@@ -203,7 +203,6 @@ func editable(kind api.Kind) bool {
 	return err == nil && spec.ManifestOf(message.New().Interface()) != nil
 }
 
-// notEditable says why an object of a kind cannot be edited.
 func notEditable(kind api.Kind) error {
 	return fmt.Errorf("a %s cannot be edited: only kinds that files can hold can be", strings.ToLower(kind.Name))
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/cloudless/cloudless/api"
 )
 
-// Kinds with commands of their own are shown by these, and flags go with them.
+// Get and rm use a kind's own commands and pass the flags on.
 func TestGetAndRemoveUseTheCommandsOfTheKind(t *testing.T) {
 	c := newCluster(t)
 	for _, same := range [][2]string{
@@ -31,7 +31,7 @@ func TestGetAndRemoveUseTheCommandsOfTheKind(t *testing.T) {
 	}
 }
 
-// Every kind can be listed or shown, also those without commands of their own.
+// Every kind can be listed or shown, even without commands of its own.
 func TestGetWorksForEveryKind(t *testing.T) {
 	c := newCluster(t)
 	c.run(t.Context(), twoDocuments, "apply", "-f", "-", "--wait=false").expect(t, 0, "workload web created\nworkload db created\n", "")
@@ -61,7 +61,7 @@ func TestGetWorksForEveryKind(t *testing.T) {
 	}
 }
 
-// editor is a program that does what a script says with the file that it is given.
+// editor is a program that runs a script on the file in its argument.
 func editor(t *testing.T, script string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "editor")

@@ -50,7 +50,7 @@ func revision(number uint64, image string, ago time.Duration, change func(*cloud
 	}
 }
 
-// described is a cluster with one workload of which much is known.
+// described is a cluster with one workload that has revisions, replicas and events.
 func described(t *testing.T) *cluster {
 	c := newCluster(t)
 	c.put(&cloudlessv1.Workload{
@@ -110,7 +110,7 @@ func TestHistoryShowsWhatEachRevisionChanged(t *testing.T) {
 	c.run(t.Context(), "", "workload", "history", "wbe").expect(t, 1, "", "cloudless: workload wbe does not exist in namespace default\n")
 }
 
-func TestDescribeShowsAllThatIsKnown(t *testing.T) {
+func TestDescribeShowsEverything(t *testing.T) {
 	c := described(t)
 	c.standing = func(*cloudlessv1.Workload) *cloudlessv1.WorkloadStatus {
 		return &cloudlessv1.WorkloadStatus{
@@ -264,7 +264,7 @@ func TestCompletion(t *testing.T) {
 		"events --for |":       "web",
 		"exec web --replica |": "web-a web-z",
 		"ps -o |":              "json table yaml",
-		"workload h|":          "history\tShow the revisions of a workload and what each has changed",
+		"workload h|":          "history\tList the revisions of a workload and their changes",
 		"help workload hi|":    "describe edit get history ls restart rm rollback run scale",
 	} {
 		words := strings.Split(line, " ")
@@ -405,7 +405,7 @@ func TestCopyOutOfAReplica(t *testing.T) {
 	}
 }
 
-func TestCopyOutIsInterruptedWithoutATrace(t *testing.T) {
+func TestInterruptedCopyLeavesNoFiles(t *testing.T) {
 	c := newCluster(t)
 	ctx, interrupt := context.WithCancel(t.Context())
 	c.copy = func(s copyServer) error {

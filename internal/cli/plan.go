@@ -17,33 +17,33 @@ import (
 // exitChanges is the exit code of a plan that would change something.
 const exitChanges = 2
 
-// maxRequest is the longest request in bytes that a server reads, with some room for what is around it.
+// maxRequest is the largest request in bytes that a server reads, less some room for framing.
 const maxRequest = 8<<20 - 64<<10
 
-// wishes are the flags that say what is to be applied.
-type wishes struct {
+// planInput are the flags that say what to apply.
+type planInput struct {
 	files []string
 	prune string
 }
 
-func (w *wishes) register(cmd *cobra.Command) {
-	cmd.Flags().StringArrayVarP(&w.files, "file", "f", nil, "`file` or folder with workloads, - for standard input; may be repeated")
-	cmd.Flags().StringVar(&w.prune, "prune", "", "also delete the workloads with these `labels` that are not in the files, such as app=shop")
+func (in *planInput) register(cmd *cobra.Command) {
+	cmd.Flags().StringArrayVarP(&in.files, "file", "f", nil, "`file` or folder to apply, - for standard input; may be repeated")
+	cmd.Flags().StringVar(&in.prune, "prune", "", "delete workloads with these `labels`, such as app=shop, that are not in the files")
 }
 
 func (c *cli) planCommand() *cobra.Command {
-	var w wishes
+	var input planInput
 	cmd := &cobra.Command{
 		Use:   "plan -f FILE|FOLDER|-",
 		Short: "Show what applying a file would do",
 		Long: "Plan shows what apply would create, change field by field, replace, move and delete, and what would not\n" +
-			"fit and why. The cluster works it out with its own scheduler. Nothing is changed.\n\n" +
-			"The exit code is 0 if nothing would change, 2 if something would, and 1 if there is no answer.",
+			"fit and why. The cluster computes the plan with its own scheduler and changes nothing.\n\n" +
+			"The exit code is 0 if nothing would change, 2 if something would, and 1 if there is no plan.",
 		Example:     "  cloudless plan -f app.yaml\n  cloudless plan -f shop/ --prune app=shop",
 		Args:        command.ExactArgs(),
 		Annotations: map[string]string{command.OwnUsageCode: ""},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			request, err := c.planRequest(cmd, w)
+			request, err := c.planRequest(cmd, input)
 			if err != nil {
 				return err
 			}
@@ -52,27 +52,27 @@ func (c *cli) planCommand() *cobra.Command {
 			})(cmd, args)
 		},
 	}
-	w.register(cmd)
+	input.register(cmd)
 	return cmd
 }
 
-// planRequest reads the files and says where to prune.
-func (c *cli) planRequest(cmd *cobra.Command, w wishes) (*cloudlessv1.PlanRequest, error) {
-	if len(w.files) == 0 {
+// planRequest reads the files and finds out in which namespace to prune.
+func (c *cli) planRequest(cmd *cobra.Command, in planInput) (*cloudlessv1.PlanRequest, error) {
+	if len(in.files) == 0 {
 		return nil, command.Usagef(cmd, "the file is missing: %s", cmd.UseLine())
 	}
-	if w.prune == "" && cmd.Flags().Changed("prune") {
+	if in.prune == "" && cmd.Flags().Changed("prune") {
 		return nil, command.Usagef(cmd, "--prune needs labels such as app=shop: without them it would delete everything else")
 	}
-	request, err := c.readFiles(cmd, w.files)
+	request, err := c.readFiles(cmd, in.files)
 	if err != nil {
 		return nil, err
 	}
-	request.Prune = w.prune
+	request.Prune = in.prune
 	if size := proto.Size(request); size > maxRequest {
 		return nil, fmt.Errorf("the files hold %d MB of workloads together and one request may have %d: apply them one after the other", megabytes(size), megabytes(maxRequest))
 	}
-	if w.prune == "" {
+	if in.prune == "" {
 		return request, nil
 	}
 	request.PruneNamespace = c.Namespace

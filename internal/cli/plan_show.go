@@ -10,7 +10,7 @@ import (
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
-// marks are the sign and the colour of what is new, changed and gone.
+// marks are the sign and the colour of each action.
 var marks = map[string]struct {
 	sign   string
 	colour terminal.Colour
@@ -19,7 +19,7 @@ var marks = map[string]struct {
 	spec.ActionReplace: {"~", terminal.Yellow}, spec.ActionMove: {"~", terminal.Yellow}, spec.ActionStop: {"-", terminal.Red}, spec.ActionKeep: {"=", terminal.Dim},
 }
 
-// planText is a plan for people.
+// planText is a plan as text for people.
 type planText struct {
 	strings.Builder
 	style terminal.Style
@@ -50,7 +50,7 @@ func (c *cli) showPlan(plan *cloudlessv1.Plan) error {
 	return err
 }
 
-// would are the words for what becomes of an object.
+// would is the conditional of each action.
 var would = map[string]string{
 	spec.ActionCreate: "would be created", spec.ActionUpdate: "would be updated", spec.ActionDelete: "would be deleted", spec.ActionUnchanged: "is unchanged",
 }
@@ -85,18 +85,18 @@ func kindWord(change *cloudlessv1.PlanChange) string {
 // quota shows what the new quota of a namespace means for its replicas.
 func (t *planText) quota(change *cloudlessv1.PlanChange) {
 	if change.GetWoken() > 0 {
-		who := "1 replica that waits gets"
+		text := "1 pending replica gets"
 		if change.GetWoken() > 1 {
-			who = fmt.Sprintf("%d replicas that wait get", change.GetWoken())
+			text = fmt.Sprintf("%d pending replicas get", change.GetWoken())
 		}
-		t.line(4, spec.ActionCreate, "%s a node", who)
+		t.line(4, spec.ActionCreate, "%s a node", text)
 	}
 	if len(change.GetOver()) > 0 {
 		t.WriteString("    " + t.style.Paint(terminal.Yellow, "! "+overQuota(change.GetName(), change.GetOver())) + "\n")
 	}
 }
 
-// field shows one field. What was or becomes empty was or becomes unset.
+// field shows one changed field. An empty value means unset.
 func (t *planText) field(f *cloudlessv1.FieldChange) {
 	before, after := phrase.Value(f.GetBefore()), phrase.Value(f.GetAfter())
 	switch {
@@ -109,33 +109,33 @@ func (t *planText) field(f *cloudlessv1.FieldChange) {
 	}
 }
 
-// steps shows what happens to replicas, those with the same fate together.
+// steps shows what happens to replicas, with equal steps grouped into one line.
 func (t *planText) steps(steps []*cloudlessv1.ReplicaStep) {
-	type fate struct{ action, from, to string }
-	count, first := map[fate]int{}, map[fate]string{}
-	var order []fate
+	type step struct{ action, from, to string }
+	count, first := map[step]int{}, map[step]string{}
+	var order []step
 	for _, s := range steps {
-		f := fate{s.GetAction(), s.GetFromNode(), s.GetToNode()}
-		if count[f]++; count[f] == 1 {
-			order, first[f] = append(order, f), s.GetReplica()
+		key := step{s.GetAction(), s.GetFromNode(), s.GetToNode()}
+		if count[key]++; count[key] == 1 {
+			order, first[key] = append(order, key), s.GetReplica()
 		}
 	}
-	for _, f := range order {
-		who := fmt.Sprintf("%d replicas", count[f])
-		if count[f] == 1 {
-			who = "replica " + first[f]
-			if first[f] == "" {
-				who = "1 replica"
+	for _, s := range order {
+		replicas := fmt.Sprintf("%d replicas", count[s])
+		if count[s] == 1 {
+			replicas = "replica " + first[s]
+			if first[s] == "" {
+				replicas = "1 replica"
 			}
 		}
-		t.line(4, f.action, "%s", terminal.Plain(who+" "+fateText(f.action, f.from, f.to)))
+		t.line(4, s.action, "%s", terminal.Plain(replicas+" "+stepText(s.action, s.from, s.to)))
 	}
 }
 
-func fateText(action, from, to string) string {
+func stepText(action, from, to string) string {
 	switch {
 	case action == spec.ActionCreate && to == "", action == spec.ActionReplace && to == "":
-		return action + "d, where is decided when its turn comes"
+		return action + "d; its node is chosen when its turn comes"
 	case action == spec.ActionCreate:
 		return "created on " + to
 	case action == spec.ActionReplace:
@@ -155,14 +155,14 @@ func (t *planText) unplaced(change *cloudlessv1.PlanChange) {
 	if n == 0 {
 		return
 	}
-	who := "1 replica has no place"
+	text := "1 replica has no place"
 	if n > 1 {
-		who = fmt.Sprintf("%d replicas have no place", n)
+		text = fmt.Sprintf("%d replicas have no place", n)
 	}
-	t.WriteString("    " + t.style.Paint(terminal.Red, "! "+who+phrase.NoPlace(change.GetQuota(), change.GetUnplacedReasons())) + "\n")
+	t.WriteString("    " + t.style.Paint(terminal.Red, "! "+text+phrase.NoPlace(change.GetQuota(), change.GetUnplacedReasons())) + "\n")
 }
 
-// preemptions shows who would be pushed out, and for whom.
+// preemptions shows the replicas that would be preempted, and the workloads that they make room for.
 func (t *planText) preemptions(all []*cloudlessv1.Preemption, namespace string) {
 	if len(all) == 0 {
 		return
@@ -185,15 +185,15 @@ func (t *planText) preemptions(all []*cloudlessv1.Preemption, namespace string) 
 	t.WriteByte('\n')
 }
 
-// inNamespace is a workload's name, with its namespace if that is not the usual one.
-func inNamespace(name, namespace, usual string) string {
-	if namespace != usual {
+// inNamespace is a workload's name, with its namespace if that is not the current one.
+func inNamespace(name, namespace, current string) string {
+	if namespace != current {
 		name += " in namespace " + namespace
 	}
 	return name
 }
 
-// tellPreemptions says who makes room for what was applied.
+// tellPreemptions names the replicas that make room for the applied workloads.
 func (c *cli) tellPreemptions(all []*cloudlessv1.Preemption) error {
 	for _, p := range all {
 		if err := c.Printf("%s of %s (priority %d) on %s makes room for %s (priority %d)\n", terminal.Plain(p.GetReplica()),

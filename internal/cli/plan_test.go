@@ -18,7 +18,7 @@ import (
 	"github.com/cloudless/cloudless/internal/cli/command"
 )
 
-// withoutFingerprint leaves out the line that names the plan.
+// withoutFingerprint drops the line with the fingerprint.
 func (r result) withoutFingerprint() result {
 	r.stdout = regexp.MustCompile(`(?m)^Apply this and nothing else with --plan .*\n`).ReplaceAllString(r.stdout, "")
 	return r
@@ -92,7 +92,7 @@ func TestPlanOfReplicas(t *testing.T) {
     - replica web-e stopped on n2
     - replica web-f given up: it has no node yet
     + 2 replicas created on n1
-    + 1 replica created, where is decided when its turn comes
+    + 1 replica created; its node is chosen when its turn comes
     ! 2 replicas have no place: n1: needs 3 CPU, 1 of 4 free
 
 Plan: 0 to create, 1 to update, 0 to delete, 0 unchanged.
@@ -103,7 +103,7 @@ Apply this and nothing else with --plan 0123
 	}
 }
 
-func TestPlanShowsWhoIsPushedOut(t *testing.T) {
+func TestPlanShowsPreemptions(t *testing.T) {
 	plan := &cloudlessv1.Plan{Fingerprint: "0123", Changes: []*cloudlessv1.PlanChange{{Kind: "Workload", Namespace: "default", Name: "web", Action: "create"}}, Preemptions: []*cloudlessv1.Preemption{
 		{Namespace: "default", Workload: "batch", Replica: "batch-a", Node: "n1", Priority: proto.Int32(0), ForNamespace: "default", ForWorkload: "web", ForPriority: proto.Int32(500)},
 		{Namespace: "team", Workload: "batch", Replica: "batch-b", Node: "n2", Priority: proto.Int32(50), ForNamespace: "default", ForWorkload: "web", ForPriority: proto.Int32(500), ToNode: "n3"},
@@ -139,7 +139,7 @@ Apply this and nothing else with --plan 0123
 }
 
 // Exit code 2 means that something would change, and nothing else.
-func TestWhatIsNoPlanHasExitCodeOne(t *testing.T) {
+func TestPlanErrorHasExitCodeOne(t *testing.T) {
 	c := newCluster(t)
 	folder := t.TempDir()
 	big := filepath.Join(folder, "big.yaml")
@@ -191,7 +191,7 @@ func TestWhatIsNoPlanHasExitCodeOne(t *testing.T) {
 	}
 }
 
-func TestAFolderIsAllItsFiles(t *testing.T) {
+func TestApplyReadsAllFilesOfAFolder(t *testing.T) {
 	c := newCluster(t)
 	folder := t.TempDir()
 	for name, text := range map[string]string{
@@ -244,8 +244,8 @@ func TestApplyPlansAgainOnlyWhileTheChangesAreTheSame(t *testing.T) {
 	}
 }
 
-// A plan that somebody has looked at is carried out as it was, or not at all.
-func TestApplyCarriesOutThePlanThatWasSeen(t *testing.T) {
+// Apply carries out exactly the plan with the given fingerprint, or nothing.
+func TestApplyCarriesOutTheGivenPlan(t *testing.T) {
 	c := newCluster(t)
 	got := c.run(t.Context(), twoDocuments, "plan", "-f", "-", "-o", "json")
 	var seen struct{ Fingerprint string }
@@ -274,12 +274,12 @@ func TestApplyCarriesOutThePlanThatWasSeen(t *testing.T) {
 	}
 }
 
-// waitingFor is the status of workloads of which nothing runs yet.
+// waitingFor is the status of workloads without running replicas.
 func waitingFor(w *cloudlessv1.Workload) *cloudlessv1.WorkloadStatus {
 	return &cloudlessv1.WorkloadStatus{Phase: "pending", RevisionUid: "r1", Desired: 1, Pending: 1}
 }
 
-// tell is a replica of web in some phase.
+// tell is a replica of web in the given phase.
 func tell(phase string, change ...func(*cloudlessv1.Replica)) *cloudlessv1.Replica {
 	r := replica("web-1", "web", phase, 0, 0)
 	r.Metadata.Uid, r.Spec.RevisionUid = "u1", "r1"
@@ -289,7 +289,7 @@ func tell(phase string, change ...func(*cloudlessv1.Replica)) *cloudlessv1.Repli
 	return r
 }
 
-// crashed says that a replica has ended.
+// crashed is a replica that has exited.
 func crashed(r *cloudlessv1.Replica) {
 	r.Status.LastExit, r.Status.Reason = &cloudlessv1.Exit{Code: 3}, "It exited with code 3."
 }
@@ -373,7 +373,7 @@ func TestApplyStopsWaiting(t *testing.T) {
 	}
 }
 
-// On a terminal there is a tree that is drawn over itself, and stays in the end.
+// On a terminal, apply redraws a tree in place and leaves it there in the end.
 func TestApplyDrawsATree(t *testing.T) {
 	t.Setenv("NO_COLOR", "")
 	t.Setenv("TERM", "xterm")

@@ -19,14 +19,14 @@ import (
 	"github.com/cloudless/cloudless/internal/cli/terminal"
 )
 
-// scope are the flags that choose among workloads and replicas.
+// scope are the flags that select workloads and replicas.
 type scope struct {
 	everywhere bool
 	labels     string
 }
 
 func (s *scope) register(cmd *cobra.Command) {
-	cmd.Flags().BoolVarP(&s.everywhere, "all-namespaces", "A", false, "of all namespaces")
+	cmd.Flags().BoolVarP(&s.everywhere, "all-namespaces", "A", false, "show all namespaces")
 	selectorFlag(cmd, &s.labels, "app=web,tier!=test")
 }
 
@@ -43,7 +43,7 @@ func (c *cli) psCommand() *cobra.Command {
 	var node string
 	cmd := &cobra.Command{
 		Use:     "ps [WORKLOAD]",
-		Short:   "Show the replicas that run",
+		Short:   "List running replicas",
 		Example: "  cloudless ps\n  cloudless ps web --all\n  cloudless ps -w",
 		Args: func(cmd *cobra.Command, args []string) error {
 			switch {
@@ -74,13 +74,13 @@ func (c *cli) psCommand() *cobra.Command {
 		}),
 	}
 	s.register(cmd)
-	cmd.Flags().BoolVarP(&ended, "all", "a", false, "also replicas that have ended and are kept for their logs")
-	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "go on with every change")
-	cmd.Flags().StringVar(&node, "node", "", "only on this `node`")
+	cmd.Flags().BoolVarP(&ended, "all", "a", false, "include replicas that have ended")
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "keep showing changes")
+	cmd.Flags().StringVar(&node, "node", "", "show only replicas on this `node`")
 	return cmd
 }
 
-// listReplicas gives all replicas, those of one workload together and the oldest first.
+// listReplicas lists replicas, grouped by workload and the oldest first.
 func listReplicas(ctx context.Context, cl *client.Client, request *cloudlessv1.ListReplicasRequest) ([]*cloudlessv1.Replica, error) {
 	replicas, err := client.AllPages(func(page *cloudlessv1.Page) ([]*cloudlessv1.Replica, string, error) {
 		request.Page = page
@@ -91,7 +91,7 @@ func listReplicas(ctx context.Context, cl *client.Client, request *cloudlessv1.L
 	return replicas, err
 }
 
-// compareReplicas keeps those of one workload together, and puts the oldest first.
+// compareReplicas orders replicas by workload and then by age, the oldest first.
 func compareReplicas(a, b *cloudlessv1.Replica) int {
 	return cmp.Or(
 		cmp.Compare(a.GetMetadata().GetNamespace(), b.GetMetadata().GetNamespace()),
@@ -101,11 +101,11 @@ func compareReplicas(a, b *cloudlessv1.Replica) int {
 	)
 }
 
-// portsOf tells the ports that a replica has, none once it has ended; it is nil where they are shown elsewhere.
+// portsOf returns the published ports of a replica, none if it has ended. A nil portsOf hides the column.
 type portsOf func(*cloudlessv1.Replica) string
 
-// publishedPorts asks for the ports of all workloads once, and again for a replica of a revision that was not there:
-// one that was made since, or one that is being replaced.
+// publishedPorts fetches the ports of all workloads once, and the revisions of a workload when a replica has another
+// revision: a newer one, or one that is being replaced.
 func publishedPorts(ctx context.Context, cl *client.Client, selection *cloudlessv1.Selection) portsOf {
 	known := map[string]string{} // by revision
 	asked := false
@@ -125,7 +125,7 @@ func publishedPorts(ctx context.Context, cl *client.Client, selection *cloudless
 		}
 		uid := r.GetSpec().GetRevisionUid()
 		if _, found := known[uid]; !found {
-			known[uid] = "" // also if the workload is gone already
+			known[uid] = "" // in case the workload is gone already
 			revisions, _ := listRevisions(ctx, cl, r.GetMetadata().GetNamespace(), r.GetSpec().GetWorkload())
 			for _, revision := range revisions {
 				known[revision.GetMetadata().GetUid()] = published(revision.GetSpec().GetWorkload().GetPorts())
@@ -135,7 +135,7 @@ func publishedPorts(ctx context.Context, cl *client.Client, selection *cloudless
 	}
 }
 
-// published are the ports of the node and where they lead, such as 8080:80.
+// published lists the node's ports and the replica's ports behind them, such as 8080:80.
 func published(ports []*cloudlessv1.Port) string {
 	var all []string
 	for _, p := range ports {
@@ -191,7 +191,7 @@ func replicaRow(namespaces bool, r *cloudlessv1.Replica, now time.Time, ports po
 	return row
 }
 
-// watchReplicas shows the rows of ps, and then what changes about them and which come later.
+// watchReplicas shows the rows of ps, and then a row for every change.
 func (c *cli) watchReplicas(ctx context.Context, cl *client.Client, s *scope, workload, node string, ports portsOf) error {
 	stream, err := cl.Workloads().WatchReplicas(ctx, &cloudlessv1.WatchReplicasRequest{Selection: s.selection(c), Workload: workload})
 	if err != nil {
@@ -231,14 +231,14 @@ func (c *cli) watchReplicas(ctx context.Context, cl *client.Client, s *scope, wo
 	}
 }
 
-// watchedChanges holds back what a watch begins with until all of it is known, and leaves out what has ended before.
+// watchedChanges collects the initial state of a watch until it is complete, and drops replicas that ended before.
 type watchedChanges struct {
 	synced bool
 	first  []*cloudlessv1.ReplicaChange
 	shown  map[string]bool // by uid
 }
 
-// add takes a change and returns those that are to be shown now, if it is time to show any.
+// add takes a change, and returns the changes to show now and whether to show any.
 func (w *watchedChanges) add(change *cloudlessv1.ReplicaChange) (due []*cloudlessv1.ReplicaChange, isDue bool) {
 	replica := change.GetReplica()
 	uid := replica.GetMetadata().GetUid()

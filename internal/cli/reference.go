@@ -9,11 +9,11 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Reference is the page of the documentation about the command line, made from the commands themselves.
+// Reference is the documentation page about the command line, generated from the commands.
 func Reference() string {
 	root := newCLI(Options{Stdin: strings.NewReader(""), Stdout: io.Discard, Stderr: io.Discard}).rootCommand()
 	var b strings.Builder
-	b.WriteString("# Command line\n\nThis page is made from the code by `make docs`. `cloudless COMMAND --help` says the same.\n\n")
+	b.WriteString("# Command line\n\n`make docs` generates this page from the code. `cloudless COMMAND --help` shows the same text.\n\n")
 	b.WriteString("Flags of every command:\n\n")
 	writeFlags(&b, root.PersistentFlags())
 	for _, group := range root.Groups() {
@@ -43,7 +43,7 @@ func writeCommand(b *strings.Builder, cmd *cobra.Command) {
 	}
 }
 
-// writeUse is how a command is used that does something itself.
+// writeUse writes the usage of a command that does something itself.
 func writeUse(b *strings.Builder, cmd *cobra.Command) {
 	fmt.Fprintf(b, "```text\n%s\n```\n\n", cmd.UseLine())
 	if len(cmd.Aliases) > 0 {
@@ -82,7 +82,7 @@ func writeFlags(b *strings.Builder, flags *pflag.FlagSet) {
 	b.WriteString("| flag | is |\n| --- | --- |\n" + strings.Join(rows, "") + "\n")
 }
 
-// givenDefault is the default of a flag, the same for whoever runs the generator.
+// givenDefault is the default of a flag, the same for every user who runs the generator.
 func givenDefault(f *pflag.Flag) string {
 	switch {
 	case f.Name == "data-dir":
@@ -93,7 +93,7 @@ func givenDefault(f *pflag.Flag) string {
 	return f.DefValue
 }
 
-// markdown keeps a text from being taken for a table's cell or a tag.
+// markdown escapes a text for a table cell.
 func markdown(s string) string {
 	return strings.NewReplacer("|", "\\|", "<", "&lt;", "\n", " ").Replace(s)
 }

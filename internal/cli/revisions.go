@@ -20,9 +20,9 @@ import (
 func (c *cli) workloadHistoryCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "history NAME",
-		Short: "Show the revisions of a workload and what each has changed",
-		Long: "History lists the revisions that are kept, newest first. A revision is made whenever what runs would differ;\n" +
-			"scaling alone makes none.",
+		Short: "List the revisions of a workload and their changes",
+		Long: "History lists the revisions that are kept, newest first. Every change of a workload's spec makes a revision, except\n" +
+			"a change of the number of replicas.",
 		Example: "  cloudless workload history web\n  cloudless workload history web -o yaml",
 		Args:    command.ExactArgs("NAME"),
 		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
@@ -38,7 +38,7 @@ func (c *cli) workloadHistoryCommand() *cobra.Command {
 	}
 }
 
-// listRevisions gives those of a workload, newest first.
+// listRevisions lists the revisions of a workload, newest first.
 func listRevisions(ctx context.Context, cl *client.Client, namespace, workload string) ([]*cloudlessv1.Revision, error) {
 	return client.AllPages(func(page *cloudlessv1.Page) ([]*cloudlessv1.Revision, string, error) {
 		answer, err := cl.Workloads().ListRevisions(ctx, &cloudlessv1.ListRevisionsRequest{Namespace: namespace, Workload: workload, Page: page})
@@ -64,7 +64,7 @@ func (c *cli) revisionTable(newestFirst []*cloudlessv1.Revision) *terminal.Table
 	return t
 }
 
-// revisionChanges says what a revision has changed, a line each and at least one.
+// revisionChanges lists what a revision has changed, at least one line.
 func revisionChanges(before, r *cloudlessv1.Revision) []string {
 	switch {
 	case before == nil && r.GetSpec().GetNumber() <= 1:
@@ -100,7 +100,7 @@ func fieldChange(field, before, after string) string {
 	return fmt.Sprintf("%s: %s → %s", field, before, after)
 }
 
-// shortImage is the digest that a revision pins, or the name if it pins none.
+// shortImage is the digest of a revision's image, or its name if it has no digest.
 func shortImage(r *cloudlessv1.RevisionSpec) string {
 	if _, digest, pinned := strings.Cut(r.GetImage(), "@"); pinned {
 		return shortDigest(digest)
@@ -115,12 +115,12 @@ func (c *cli) workloadRollbackCommand() *cobra.Command {
 		Aliases:    []string{"undo"},
 		SuggestFor: []string{"revert", "back"},
 		Short:      "Go back to an earlier revision",
-		Long: "Rollback makes a new revision that equals an earlier one, and replaces the replicas by it as any other change\n" +
-			"does. REVISION is a number, or a digest as cloudless workload history shows it. Without it, the newest revision\n" +
-			"that differs from the current one is taken.\n\n" +
-			"The workload runs the very image that the revision ran, even if its tag has moved. An image that was deleted\n" +
-			"comes back with it, as long as it can be had back. The number of replicas, the priority and minAvailable stay.\n" +
-			"Change your files too: the next apply goes by them.",
+		Long: "Rollback makes a new revision that equals an earlier one, and replaces the replicas as for any other change.\n" +
+			"REVISION is a number, or a digest as cloudless workload history shows it. Without it, rollback takes the newest\n" +
+			"revision that differs from the current one.\n\n" +
+			"The workload runs exactly the image of that revision, even if its tag has moved. Rollback restores a deleted image,\n" +
+			"as long as that is possible. The number of replicas, the priority and minAvailable do not change.\n" +
+			"Change your files too: the next apply uses them.",
 		Example: "  cloudless workload rollback web\n  cloudless workload rollback web 3\n  cloudless workload rollback web sha256:0123456789ab",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 2 {

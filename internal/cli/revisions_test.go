@@ -32,7 +32,7 @@ func TestRollbackNamesTheRevision(t *testing.T) {
 	}
 }
 
-// Whatever a table prints of a digest can be given to a command.
+// Commands accept digests as tables show them.
 func TestShortDigestsAreAccepted(t *testing.T) {
 	c := described(t)
 	const whole = "web@sha256:0123456789abcdef"
@@ -81,7 +81,7 @@ func TestShortDigestsAreAccepted(t *testing.T) {
 	}
 }
 
-// What only earlier revisions have is listed with them.
+// Images that only earlier revisions use are listed with those revisions.
 func TestImageListNamesEarlierRevisions(t *testing.T) {
 	c := described(t)
 	c.images = append(c.images, &cloudlessv1.Image{Status: &cloudlessv1.ImageStatus{

@@ -36,10 +36,10 @@ func (c *cli) runCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:        "run ./PROGRAM|IMAGE [--name NAME] [-- ARG...]",
 		SuggestFor: []string{"start"},
-		Short:      "Run a program of this machine, or an image",
-		Long: "Run makes a workload. What begins with a dot or a slash is a static Linux program of this machine: it\n" +
-			"becomes an image in the cluster's own registry. Anything else is the name of an image. The output of a job\n" +
-			"is shown when the job has ended.",
+		Short:      "Run a local program or an image",
+		Long: "Run creates a workload. An argument that begins with a dot or a slash is a static Linux program on this machine:\n" +
+			"run pushes it as an image to the cluster's own registry. Any other argument is the name of an image. When a job\n" +
+			"has ended, run shows its output.",
 		Example: "  cloudless run ./hello --name web --publish 8080:8080 -- --greeting hi\n" +
 			"  cloudless run docker.io/library/nginx:1.27 --replicas 2\n" +
 			"  cloudless run ./import --kind job --completions 8 --parallelism 2\n" +
@@ -63,23 +63,23 @@ func (c *cli) runCommand() *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.name, "name", "", "`name` of the workload (default: that of the program or image)")
-	flags.Int32Var(&f.replicas, "replicas", 1, "how many copies run")
-	flags.Int32Var(&f.priority, "priority", spec.DefaultPriority, "who goes first where room is short, 0 to 1000; above 100 it may push out what has a lower one")
-	flags.StringArrayVarP(&f.env, "env", "e", nil, "environment variable `KEY=VALUE`, or KEY to take it over from here; may be repeated")
-	flags.StringArrayVar(&f.envFiles, "env-file", nil, "`file` with a variable KEY=VALUE in each line; --env wins; may be repeated")
-	flags.StringArrayVarP(&f.publish, "publish", "p", nil, "port of the node that leads to one of the program, `HOST:PORT[/udp]`, such as 8080:80, 53:53/udp or http=8080:80; may be repeated")
-	flags.StringVar(&f.cpu, "cpu", "", "`CPU` that each copy may use at most, such as 500m or 2")
-	flags.StringVar(&f.memory, "memory", "", "`memory` that each copy may use at most, such as 256Mi")
+	flags.Int32Var(&f.replicas, "replicas", 1, "how many replicas run")
+	flags.Int32Var(&f.priority, "priority", spec.DefaultPriority, "0 to 1000; higher ones are placed first, and above 100 they may preempt lower ones")
+	flags.StringArrayVarP(&f.env, "env", "e", nil, "environment variable `KEY=VALUE`, or KEY to copy it from here; may be repeated")
+	flags.StringArrayVar(&f.envFiles, "env-file", nil, "`file` with KEY=VALUE lines; --env takes precedence; may be repeated")
+	flags.StringArrayVarP(&f.publish, "publish", "p", nil, "publish a port on the node, `HOST:PORT[/udp]`, such as 8080:80, 53:53/udp or http=8080:80; may be repeated")
+	flags.StringVar(&f.cpu, "cpu", "", "`CPU` limit of each replica, such as 500m or 2")
+	flags.StringVar(&f.memory, "memory", "", "`memory` limit of each replica, such as 256Mi")
 	flags.StringVar(&f.network, "network", "", "network: node (default; an address of its own), host (the machine's own) or none")
-	flags.StringVar(&f.restart, "restart", "", "when a copy that ended is started again: always (default), on-failure or never")
+	flags.StringVar(&f.restart, "restart", "", "when to restart a replica that ended: always (default), on-failure or never")
 	flags.StringArrayVarP(&f.labels, "label", "l", nil, "label `KEY=VALUE` of the workload; may be repeated")
 	flags.StringArrayVar(&f.onlyOn, "only-on", nil, "label `KEY=VALUE` that a node must have; may be repeated")
-	flags.StringVar(&f.image, "image", "", "`name` of the image that the program becomes (default: that of the program)")
+	flags.StringVar(&f.image, "image", "", "`name` of the image for the program (default: that of the program)")
 	flags.StringVar(&f.user, "user", "", "`user` to run as, such as 1000:1000")
 	flags.StringVar(&f.workdir, "workdir", "", "working `folder`")
 	flags.BoolVar(&f.update, "update", false, "change the workload if it exists already")
 	flags.BoolVarP(&f.detach, "detach", "d", false, "do not wait, the same as --wait=false")
-	flags.BoolVar(&f.remove, "rm", false, "remove the job when it has ended and its output was shown")
+	flags.BoolVar(&f.remove, "rm", false, "remove the job after it has ended and its output is shown")
 	f.kindFlags.register(cmd)
 	f.Flags.Register(cmd, "it runs, or a job is done")
 	return cmd
@@ -134,7 +134,7 @@ func (c *cli) reportRun(ctx context.Context, cl *client.Client, f runFlags, made
 	return c.PrintObject(made)
 }
 
-// workload is what the flags ask for.
+// workload builds the workload from the flags.
 func (f *runFlags) workload(namespace, what string, args []string) (*cloudlessv1.Workload, error) {
 	name := f.name
 	if name == "" {
@@ -198,7 +198,7 @@ func (f *runFlags) create(ctx context.Context, cl *client.Client, w *cloudlessv1
 	return made, "created", err
 }
 
-// hint adds what a person may have meant who wrote the name of a program like that of an image.
+// hint adds a hint to the error if the image's name is also the name of a local program.
 func hint(err error, what string) error {
 	if info, stat := os.Stat(what); !isProgram(what) && stat == nil && info.Mode().IsRegular() {
 		return fmt.Errorf("%w: to run the program %s of this folder, write ./%s", err, what, what)
@@ -210,7 +210,7 @@ func isProgram(what string) bool {
 	return strings.HasPrefix(what, ".") || filepath.IsAbs(what)
 }
 
-// nameOf makes a workload's name of a path or an image, empty if nothing is left.
+// nameOf derives a workload's name from a path or an image. It may be empty.
 func nameOf(what string) string {
 	base := filepath.Base(what)
 	if !isProgram(what) {
@@ -232,7 +232,7 @@ func nameOf(what string) string {
 	return strings.Trim(name, "-")
 }
 
-// imageName is the image that is given, or the one that a program becomes.
+// imageName is the given image, or the image for a program.
 func (f *runFlags) imageName(what string) string {
 	switch {
 	case !isProgram(what):
@@ -244,7 +244,7 @@ func (f *runFlags) imageName(what string) string {
 	}
 }
 
-// pushProgram makes an image of a program and sends it to the cluster's registry.
+// pushProgram pushes a program as an image to the cluster's registry.
 func (c *cli) pushProgram(ctx context.Context, cl *client.Client, path, local string) error {
 	name, err := image.ParseName(local)
 	if err != nil {
@@ -256,7 +256,7 @@ func (c *cli) pushProgram(ctx context.Context, cl *client.Client, path, local st
 	return c.push(ctx, cl, name, path, false)
 }
 
-// environment is that of the files, one after the other, and then of the flags: the later wins.
+// environment merges the variables of the files in order, and then those of the flags. Later values win.
 func environment(files, pairs []string) (map[string]string, error) {
 	all := map[string]string{}
 	for _, path := range files {
@@ -281,8 +281,8 @@ func environment(files, pairs []string) (map[string]string, error) {
 	return all, nil
 }
 
-// parseEnvFile reads KEY=VALUE lines, or KEY to take the value over from here. Empty lines and those that begin with #
-// say nothing. A value is taken as it stands, with quotes and spaces.
+// parseEnvFile parses KEY=VALUE lines, or KEY to look the value up. It skips empty lines and those that begin with #.
+// Values are literal, with quotes and spaces.
 func parseEnvFile(name, text string, lookup func(string) (string, bool)) (map[string]string, error) {
 	values := map[string]string{}
 	number := 0
@@ -310,7 +310,7 @@ func parseEnvFile(name, text string, lookup func(string) (string, bool)) (map[st
 	return values, nil
 }
 
-// checkRemoval refuses --rm for what does not end, or whose end nobody waits for.
+// checkRemoval refuses --rm for workloads that are not jobs, and without waiting for the job's end.
 func (f *runFlags) checkRemoval(cmd *cobra.Command) error {
 	switch {
 	case !f.remove:
@@ -318,12 +318,12 @@ func (f *runFlags) checkRemoval(cmd *cobra.Command) error {
 	case f.kind != spec.KindJob:
 		return command.Usagef(cmd, "--rm is for jobs, which end by themselves: add --kind job, or remove the workload with: cloudless workload rm")
 	case f.detach || !f.On:
-		return command.Usagef(cmd, "--rm needs somebody to wait for the end of the job: leave out --detach and --wait=false")
+		return command.Usagef(cmd, "--rm has to wait for the end of the job: leave out --detach and --wait=false")
 	}
 	return nil
 }
 
-// endJob shows what a job has printed, however the wait for it ended, and removes it if that was asked for.
+// endJob shows the output of a job, even if the wait for it failed, and removes the job with --rm.
 func (c *cli) endJob(ctx context.Context, cl *client.Client, f runFlags, made *cloudlessv1.Workload, waited error) error {
 	if made.GetSpec().GetKind() != spec.KindJob || ctx.Err() != nil {
 		return waited
@@ -349,7 +349,7 @@ func (c *cli) endJob(ctx context.Context, cl *client.Client, f runFlags, made *c
 	return errors.Join(waited, err)
 }
 
-// showOutput prints what all replicas of a workload have printed.
+// showOutput prints the output of all replicas of a workload.
 func (c *cli) showOutput(ctx context.Context, cl *client.Client, meta *cloudlessv1.Metadata) error {
 	f := logsFlags{all: true}
 	return c.logs(ctx, cl, f, &cloudlessv1.LogsRequest{Namespace: meta.GetNamespace(), Workload: meta.GetName(), Ended: true})

@@ -45,7 +45,7 @@ func TestRunAProgram(t *testing.T) {
 	}
 }
 
-// buildProgram builds for an architecture; that of the node is arm64.
+// buildProgram builds for an architecture. The node has arm64.
 func buildProgram(t *testing.T, arch string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -110,7 +110,7 @@ func FuzzParseEnvFile(f *testing.F) {
 	})
 }
 
-// Whoever runs a job wants to see what it prints, whether it completes or fails.
+// Run shows the output of a job whether it completes or fails.
 func TestRunShowsTheOutputOfAJob(t *testing.T) {
 	for phase, code := range map[string]int{"completed": 0, "failed": 1} {
 		c := kinds(t, phase)

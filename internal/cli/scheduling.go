@@ -11,7 +11,7 @@ import (
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
-// schedulingFacts are the part of a description that says where replicas may go, and who goes first.
+// schedulingFacts are the part of a description about placement and priority.
 func schedulingFacts(f *terminal.Facts, s *cloudlessv1.WorkloadSpec) {
 	p := s.GetPlacement()
 	f.Add("GPU", gpus(s.GetResources().GetGpu()))
@@ -31,7 +31,7 @@ func schedulingFacts(f *terminal.Facts, s *cloudlessv1.WorkloadSpec) {
 	f.Add("Weights", weights(p.GetWeights()))
 }
 
-// listed shows a list on one line. Parts may have commas in them.
+// listed shows a list on one line, with semicolons because the parts may contain commas.
 func listed[T any](all []T, show func(T) string) string {
 	texts := make([]string, 0, len(all))
 	for _, one := range all {
@@ -47,7 +47,7 @@ func gpus(g *cloudlessv1.Gpu) string {
 	return strings.TrimSpace(fmt.Sprintf("%d %s", g.GetCount(), g.GetModel()))
 }
 
-// priorityOf is empty if a workload says nothing about it.
+// priorityOf is empty if a workload sets neither priority nor minAvailable.
 func priorityOf(s *cloudlessv1.WorkloadSpec) string {
 	if s.Priority == nil && s.GetMinAvailable() == 0 {
 		return ""
@@ -59,7 +59,7 @@ func priorityOf(s *cloudlessv1.WorkloadSpec) string {
 	return text
 }
 
-// labelRule writes a rule as one would say it: "disk in ssd, nvme".
+// labelRule formats a rule, such as "disk in ssd, nvme".
 func labelRule(r *cloudlessv1.LabelRule) string {
 	values := strings.Join(r.GetValues(), ", ")
 	switch r.GetOperator() {
@@ -78,7 +78,7 @@ func labelRule(r *cloudlessv1.LabelRule) string {
 	}
 }
 
-// weighed adds what a wish counts beside others, if that was said.
+// weighed appends the weight of a preference, if it has one.
 func weighed(text string, weight int32) string {
 	if weight > 0 {
 		text += fmt.Sprintf(" (weight %d)", weight)
@@ -105,7 +105,7 @@ func spreadOver(s *cloudlessv1.Spread) string {
 	return text
 }
 
-// affinity writes a rule such as "away from web by zone".
+// affinity formats a rule, such as "away from web by zone".
 func affinity(a *cloudlessv1.Affinity) string {
 	text := "with "
 	if a.GetAnti() {
@@ -119,7 +119,7 @@ func affinity(a *cloudlessv1.Affinity) string {
 	return weighed(text+" by "+cmp.Or(a.GetKey(), "node"), a.GetWeight())
 }
 
-// toleration writes what is borne as a taint is written; what is not said stands for all.
+// toleration formats a toleration like a taint. An empty part matches everything.
 func toleration(t *cloudlessv1.Toleration) string {
 	text := t.GetKey()
 	if t.GetValue() != "" {
@@ -139,7 +139,7 @@ func toleration(t *cloudlessv1.Toleration) string {
 	return text
 }
 
-// weights shows the weights that are set, also one of 0.
+// weights lists the weights that are set, including 0.
 func weights(w *cloudlessv1.ScoreWeights) string {
 	if w == nil {
 		return ""

@@ -66,7 +66,7 @@ Weights:      cost 2.5, network 1
 	}
 }
 
-func TestSchedulingThatIsNotSaidIsNotShown(t *testing.T) {
+func TestUnsetSchedulingIsNotShown(t *testing.T) {
 	c := newCluster(t)
 	c.put(&cloudlessv1.Workload{
 		Kind: "Workload", Metadata: &cloudlessv1.Metadata{Name: "web", Namespace: "default"},

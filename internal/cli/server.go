@@ -68,7 +68,7 @@ func serverHealth(s *cloudlessv1.ServerStatus) string {
 	return s.GetReason()
 }
 
-// serverLag is by how much a server is behind, if that is known.
+// serverLag is the number of log entries that a server is behind, if known.
 func serverLag(s *cloudlessv1.ServerStatus) string {
 	if s.GetUnknown() || !s.GetHealthy() && s.GetLastIndex() == 0 {
 		return "-"
@@ -76,15 +76,15 @@ func serverLag(s *cloudlessv1.ServerStatus) string {
 	return fmt.Sprint(s.GetLag())
 }
 
-// leads reports whether whoever has answered knows a server that leads.
-func leads(st *cloudlessv1.ClusterStatus) bool {
+// hasLeader reports whether the server that answered knows a leader.
+func hasLeader(st *cloudlessv1.ClusterStatus) bool {
 	return slices.ContainsFunc(st.GetServers(), (*cloudlessv1.ServerStatus).GetLeader)
 }
 
-// mayFail says how many servers may be lost, as far as whoever has answered knows.
+// mayFail says how many servers may fail, as far as the server that answered knows.
 func mayFail(st *cloudlessv1.ClusterStatus) string {
 	switch {
-	case !leads(st):
+	case !hasLeader(st):
 		return "none leads"
 	case slices.ContainsFunc(st.GetServers(), func(s *cloudlessv1.ServerStatus) bool { return s.GetVoter() && s.GetUnknown() }):
 		return "how many more may fail is not known here"
@@ -98,9 +98,9 @@ func (c *cli) serverRemoveCommand() *cobra.Command {
 		Use:     "rm NAME...",
 		Aliases: []string{"remove", "delete"},
 		Short:   "Remove servers for good: they are cut off at once",
-		Long: "Rm takes a server out of the cluster: it votes no more, its certificate is worth nothing from then on, its\n" +
-			"connections are closed, and the servers' gossip gets another key, all before the command ends. The process\n" +
-			"ends by itself once it learns of it; one that is away then, when it is started again.",
+		Long: "Rm removes a server from the cluster. Before the command returns, the server has lost its vote, its certificate is\n" +
+			"revoked, its connections are closed, and the gossip key is replaced. The server's process exits as soon as it\n" +
+			"learns of the removal, at the latest when it is started again.",
 		Example: "  cloudless server rm old-box",
 		Args:    command.AtLeastOne("NAME"),
 		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
@@ -113,12 +113,12 @@ func (c *cli) serverRemoveCommand() *cobra.Command {
 			})
 		}),
 	}
-	cmd.Flags().BoolVar(&force, "force", false, "even if too few healthy servers are left to agree on anything, or they do not have all images")
+	cmd.Flags().BoolVar(&force, "force", false, "remove even if the remaining servers have no quorum or lack images")
 	return cmd
 }
 
 func (c *cli) leaderCommand() *cobra.Command {
-	return command.Group("leader", "Let another server lead", "  cloudless leader transfer\n  cloudless leader transfer box-2", c.leaderTransferCommand())
+	return command.Group("leader", "Choose which server leads", "  cloudless leader transfer\n  cloudless leader transfer box-2", c.leaderTransferCommand())
 }
 
 func (c *cli) leaderTransferCommand() *cobra.Command {
@@ -145,7 +145,7 @@ func (c *cli) leaderTransferCommand() *cobra.Command {
 }
 
 func (c *cli) clusterCommand() *cobra.Command {
-	return command.Group("cluster", "See how the cluster is, and change how it behaves", "  cloudless cluster status\n  cloudless cluster config get",
+	return command.Group("cluster", "Show the status of the cluster and configure it", "  cloudless cluster status\n  cloudless cluster config get",
 		c.clusterStatusCommand(), c.clusterConfigCommand(), c.machine.Recover())
 }
 
@@ -153,9 +153,8 @@ func (c *cli) clusterStatusCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
 		Short: "Show servers and nodes, what is wrong, and what to do about it",
-		Long: "Status shows the servers, which one leads, which ones vote and how far each is behind; how many may be lost;\n" +
-			"the nodes by state; and what is wrong and what to do about it. If no server leads, it shows what the server\n" +
-			"that answered knew last.",
+		Long: "Status shows the servers with their roles and how far each is behind, how many may fail, the nodes by state, and\n" +
+			"problems with what to do about them. Without a leader, it shows the last known state of the server that answered.",
 		Example: "  cloudless cluster status\n  cloudless cluster status -o json",
 		Args:    command.ExactArgs(),
 		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
@@ -172,13 +171,13 @@ func (c *cli) clusterStatusCommand() *cobra.Command {
 }
 
 const (
-	// statusPatience is how long status waits for a leader before it takes what one server knows, and for a leader that
-	// has just begun before it takes what that one does not know yet.
+	// statusPatience is how long status waits for a leader before it asks for a stale answer, and how long it waits
+	// until a new leader knows the health of all servers.
 	statusPatience = 4 * time.Second
 	statusPause    = 200 * time.Millisecond
 )
 
-// settledCluster asks for the cluster until it is known how well its servers are, as long as ctx lasts.
+// settledCluster asks for the cluster until the health of all servers is known, or ctx is done.
 func settledCluster(ctx context.Context, cl *client.Client) (last *cloudlessv1.Cluster, err error) {
 	for {
 		cluster, err := cl.Cluster().GetCluster(ctx, &cloudlessv1.GetClusterRequest{})
@@ -201,7 +200,7 @@ func (c *cli) clusterStatus(ctx context.Context, cl *client.Client) (*cloudlessv
 	soon, cancel := context.WithTimeout(ctx, statusPatience)
 	defer cancel()
 	ask := settledCluster
-	if c.Stale { // one that does not lead never knows
+	if c.Stale { // a follower never knows the health of all servers
 		ask = func(ctx context.Context, cl *client.Client) (*cloudlessv1.Cluster, error) {
 			return cl.Cluster().GetCluster(ctx, &cloudlessv1.GetClusterRequest{})
 		}
@@ -232,7 +231,7 @@ func (c *cli) printClusterStatus(cluster *cloudlessv1.Cluster, nodes []*cloudles
 		return err
 	}
 	far, how := "LAG", serverLag
-	if !leads(st) { // nobody can say how far others are behind
+	if !hasLeader(st) { // only a leader knows how far the others are behind
 		far, how = "LOG", func(s *cloudlessv1.ServerStatus) string {
 			return local.LogEnd{Term: s.GetLastTerm(), Index: s.GetLastIndex()}.String()
 		}
@@ -255,7 +254,7 @@ func (c *cli) printClusterStatus(cluster *cloudlessv1.Cluster, nodes []*cloudles
 	return nil
 }
 
-// nodesByState is a phrase such as "3 ready, 1 offline (box-4)". Of many in one state only the first are named.
+// nodesByState is a phrase such as "3 ready, 1 offline (box-4)". It names only the first nodes in each state.
 func nodesByState(nodes []*cloudlessv1.Node) string {
 	const named = 5
 	order := []string{spec.NodeReady, spec.NodeEnrolling, spec.NodeCordoned, spec.NodeDraining, spec.NodeOffline, spec.NodeFailed}
@@ -263,7 +262,7 @@ func nodesByState(nodes []*cloudlessv1.Node) string {
 	for _, n := range nodes {
 		state := n.GetStatus().GetState()
 		if !slices.Contains(order, state) {
-			order = append(order, state) // of a newer server
+			order = append(order, state) // a newer server may know more states
 		}
 		byState[state] = append(byState[state], n.GetMetadata().GetName())
 	}

@@ -7,7 +7,7 @@ import (
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
-// The states come in one order, and of many nodes only the first are named.
+// States have a fixed order, and only the first nodes of each state are named.
 func TestNodesByState(t *testing.T) {
 	node := func(name, state string) *cloudlessv1.Node {
 		return &cloudlessv1.Node{Metadata: &cloudlessv1.Metadata{Name: name}, Status: &cloudlessv1.NodeStatus{State: state}}
@@ -27,9 +27,8 @@ func TestNodesByState(t *testing.T) {
 	}
 }
 
-// A server that does not lead knows neither how far the others are nor how many may
-// be lost, and does not say 0.
-func TestWhatIsNotKnownOfServersIsNotSaid(t *testing.T) {
+// A follower knows neither the lag of the others nor how many may fail, and does not show 0.
+func TestUnknownServerFactsAreNotShown(t *testing.T) {
 	leader := &cloudlessv1.ServerStatus{Name: "a", Leader: true, Voter: true, Healthy: true, LastIndex: 9}
 	well := &cloudlessv1.ServerStatus{Name: "b", Voter: true, Healthy: true, LastIndex: 7, Lag: 2}
 	unknown := &cloudlessv1.ServerStatus{Name: "c", Voter: true, Unknown: true}

@@ -7,7 +7,7 @@ import (
 	"github.com/cloudless/cloudless/client"
 )
 
-// Every rm takes several names, and what fails for one keeps no other from it.
+// Every rm takes several names, and continues after a failure.
 func TestRemoveSeveral(t *testing.T) {
 	c := newCluster(t)
 	c.run(t.Context(), "", "token", "rm", "t1", "ci").expect(t, 0, "token t1 revoked\ntoken ci revoked\n", "")

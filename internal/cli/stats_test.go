@@ -43,7 +43,7 @@ func (c *cluster) WatchUsage(request *cloudlessv1.GetUsageRequest, stream grpc.S
 	return nil
 }
 
-// used is a frame some seconds after the first one.
+// used is a frame the given seconds after the first one.
 func used(second int, replicas ...*cloudlessv1.ReplicaUsage) *cloudlessv1.Usage {
 	at := timestamppb.New(time.Date(2026, 1, 2, 3, 4, second, 0, time.UTC))
 	for _, u := range replicas {
@@ -94,7 +94,7 @@ func TestStatsShowRatesOnceInAPipe(t *testing.T) {
 	}
 }
 
-// squeeze leaves one blank where there are many.
+// squeeze replaces runs of blanks by one blank.
 func squeeze(s string) string {
 	lines := strings.Split(s, "\n")
 	for i, line := range lines {
@@ -103,13 +103,13 @@ func squeeze(s string) string {
 	return strings.Join(lines, "\n")
 }
 
-func TestStatsOfNothingDoNotWait(t *testing.T) {
+func TestStatsWithoutReplicasReturnAtOnce(t *testing.T) {
 	c := newCluster(t)
 	c.usage = []*cloudlessv1.Usage{{}}
 	c.run(t.Context(), "", "stats").expect(t, 0, "REPLICA  NODE  CPU  THROTTLED  MEMORY  NET RX/TX  BLOCK R/W  PIDS\n", "")
 }
 
-// terminal is one at which a test sits.
+// terminal is a pseudo-terminal that a test controls.
 type fakeTerminal struct {
 	t    *testing.T
 	user *os.File // the test's side
@@ -164,7 +164,7 @@ func (x *fakeTerminal) text() string {
 	return x.seen.String()
 }
 
-// await waits until the screen has shown all of this.
+// await waits until the screen has shown all given texts.
 func (x *fakeTerminal) await(words ...string) {
 	x.t.Helper()
 	late := time.After(10 * time.Minute)
@@ -202,7 +202,7 @@ func (x *fakeTerminal) settings() unix.Termios {
 	return *settings
 }
 
-// start runs a command at the terminal; ended has its exit code.
+// start runs a command on the terminal and sends its exit code to ended.
 func (x *fakeTerminal) start(ctx context.Context, c *cluster, args ...string) (ended <-chan int) {
 	code := make(chan int, 1)
 	go func() {
@@ -278,8 +278,8 @@ func TestTopIsForTerminalsOnly(t *testing.T) {
 	}
 }
 
-// A refusal can be read: the screen is taken only when there is something to show.
-func TestTopThatIsRefusedLeavesTheScreenAlone(t *testing.T) {
+// Top takes the screen only when it has something to show, so that an error stays readable.
+func TestRefusedTopKeepsTheScreen(t *testing.T) {
 	c, x := newCluster(t), newTerminal(t, 80, 20)
 	c.usage = []*cloudlessv1.Usage{{}}
 	ended := x.start(t.Context(), c, "top", "--context", "nowhere")

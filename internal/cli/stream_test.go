@@ -42,7 +42,7 @@ func TestLogsOfOneReplica(t *testing.T) {
 	}
 }
 
-func TestLogsOfSeveralReplicasCarryTheirNames(t *testing.T) {
+func TestLogsOfSeveralReplicasHavePrefixes(t *testing.T) {
 	c := newCluster(t)
 	c.replicas = []*cloudlessv1.Replica{replica("web-a", "web", "running", 0, time.Minute), replica("web-bcd", "web", "failed", 0, time.Minute)}
 	c.entries = []*cloudlessv1.LogEntry{entry("web-a", "one", 1), entry("web-bcd", "two", 2), {Replica: "web-c", Error: "node box is offline"}}
@@ -55,8 +55,8 @@ func TestLogsOfSeveralReplicasCarryTheirNames(t *testing.T) {
 	c.run(t.Context(), "", "logs", "web", "--replica", "web-a").expect(t, 0, "one\n", "")
 }
 
-// What is left of a workload that was removed is not among the replicas of the one that has its name now.
-func TestLogsOfAWorkloadMadeAnewCarryNoNames(t *testing.T) {
+// Replicas of a removed workload do not count as replicas of a new workload with the same name.
+func TestLogsOfARecreatedWorkloadHaveNoPrefix(t *testing.T) {
 	c := newCluster(t)
 	former := replica("web-zzz", "web", "stopped", 0, time.Hour)
 	former.Spec.WorkloadUid = "removed"
@@ -65,8 +65,8 @@ func TestLogsOfAWorkloadMadeAnewCarryNoNames(t *testing.T) {
 	c.run(t.Context(), "", "logs", "web").expect(t, 0, "one\n", "")
 }
 
-// A log that is followed goes on where it was: what was missing has come.
-func TestFollowedLogIsWholeWhenItGoesOn(t *testing.T) {
+// A followed log that resumes where it stopped is complete.
+func TestFollowedLogIsCompleteOnceItResumes(t *testing.T) {
 	c := newCluster(t)
 	away := &cloudlessv1.LogEntry{Replica: "web-a", Error: "node box does not answer"}
 	said := "cloudless: the output of web-a is not complete: node box does not answer\n"
@@ -77,7 +77,7 @@ func TestFollowedLogIsWholeWhenItGoesOn(t *testing.T) {
 	c.run(t.Context(), "", "logs", "web", "--follow", "--until", "2020-01-01").expect(t, 1, "one\ntwo\n", said+said)
 }
 
-func TestLogsShowNamesAsSoonAsAnotherReplicaSpeaks(t *testing.T) {
+func TestLogsGetPrefixesOnceAnotherReplicaPrints(t *testing.T) {
 	c := newCluster(t)
 	c.entries = []*cloudlessv1.LogEntry{entry("web-a", "one", 1), entry("web-b", "two", 2), entry("web-a", "three", 3)}
 	c.run(t.Context(), "", "logs", "web").expect(t, 0, "one\nweb-b | two\nweb-a | three\n", "")
@@ -102,7 +102,7 @@ func TestLogsFollowUntilInterrupted(t *testing.T) {
 	}
 }
 
-// cancelling ends the command at its first output, as a person does who has seen enough.
+// cancelling cancels the command at its first output.
 type cancelling struct {
 	bytes.Buffer
 	cancel context.CancelFunc
@@ -131,7 +131,7 @@ func exit(s execServer, code int32) error {
 	return s.Send(&cloudlessv1.ExecResponse{Message: &cloudlessv1.ExecResponse_Exit{Exit: &cloudlessv1.ExecExit{Code: code}}})
 }
 
-// cat says what it was told to do, repeats its input and ends with 7.
+// cat prints its options, echoes its input and exits with code 7.
 func cat(s execServer) error {
 	start, err := started(s)
 	if err != nil {
@@ -155,7 +155,7 @@ func cat(s execServer) error {
 	return exit(s, 7)
 }
 
-func TestExecEndsWithTheCommandsOwnCode(t *testing.T) {
+func TestExecReturnsTheCommandsExitCode(t *testing.T) {
 	c := newCluster(t)
 	c.exec = cat
 	c.run(t.Context(), "typed", "exec", "-i", "-e", "A=b", "--replica", "web-a", "web", "--", "cat", "-v").
@@ -172,9 +172,9 @@ func TestExecEndsWithTheCommandsOwnCode(t *testing.T) {
 	}
 }
 
-// A command that ran for long knows the servers of the time when it began. Others have written down since where they
-// are now, or have chosen another cluster: their word stays.
-func TestALongCommandLeavesNewerAddressesAlone(t *testing.T) {
+// A long command knows the servers from when it began. If another command has changed the context since, that newer
+// change stays.
+func TestLongCommandKeepsNewerAddresses(t *testing.T) {
 	c := newCluster(t)
 	change := func(change func(*client.Config)) {
 		err := client.UpdateConfig(c.config, func(config *client.Config) error {
@@ -223,7 +223,7 @@ func TestALongCommandLeavesNewerAddressesAlone(t *testing.T) {
 	}
 }
 
-func TestExecHandsSignalsOn(t *testing.T) {
+func TestExecForwardsSignals(t *testing.T) {
 	c := newCluster(t)
 	c.exec = func(s execServer) error {
 		if _, err := started(s); err != nil {

@@ -14,7 +14,7 @@ import (
 )
 
 func (c *cli) tokenCommand() *cobra.Command {
-	return c.nounCommand("token", "Make and revoke what lets machines join and programs call",
+	return c.nounCommand("token", "Create and revoke tokens for joining machines and for API calls",
 		"  cloudless token create --role node\n  cloudless token ls\n  cloudless token rm ci",
 		c.tokenCreateCommand(), c.tokenListCommand(), c.tokenRemoveCommand())
 }
@@ -23,9 +23,9 @@ func (c *cli) tokenCreateCommand() *cobra.Command {
 	var request cloudlessv1.CreateTokenRequest
 	cmd := &cobra.Command{
 		Use:   "create --role node|server|admin|operator|viewer",
-		Short: "Make a token; its secret is shown only now",
-		Long: "Create makes a token and prints its secret, which is not stored and never shown again. A token of role\n" +
-			"node or server lets machines join; the other roles let programs call the API.",
+		Short: "Create a token; its secret is shown only once",
+		Long: "Create creates a token and prints its secret, which is not stored and never shown again. A token with role node\n" +
+			"or server lets machines join; the other roles let programs call the API.",
 		Example: "  cloudless token create --role node > join-token\n" +
 			"  cloudless token create --role node --ttl 1h --uses 3\n" +
 			"  cloudless token create --role viewer --name ci --ttl 720h",
@@ -50,11 +50,11 @@ func (c *cli) tokenCreateCommand() *cobra.Command {
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&request.Role, "role", "", "what it allows: node, server, admin, operator or viewer")
-	flags.StringVar(&request.Ttl, "ttl", "", "`time` after which it ends (default 24h)")
-	flags.Int32Var(&request.Uses, "uses", 0, "how many machines may join with it (default 1)")
+	flags.StringVar(&request.Role, "role", "", "role of the token: node, server, admin, operator or viewer")
+	flags.StringVar(&request.Ttl, "ttl", "", "`time` after which the token expires (default 24h)")
+	flags.Int32Var(&request.Uses, "uses", 0, "how many machines may join with the token (default 1)")
 	flags.StringVar(&request.Name, "name", "", "`name` of the token (default: chosen by the cluster)")
-	flags.StringToStringVar(&request.Labels, "label", nil, "`labels` by which lists choose it, such as team=web")
+	flags.StringToStringVar(&request.Labels, "label", nil, "`labels` of the token, such as team=web")
 	return cmd
 }
 
@@ -129,7 +129,7 @@ func (c *cli) tokenRemoveCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "rm NAME...",
 		Aliases: []string{"remove", "delete", "revoke"},
-		Short:   "Revoke tokens: what uses them is cut off at once",
+		Short:   "Revoke tokens; their users lose access at once",
 		Example: "  cloudless token rm ci\n  cloudless token rm ci reader",
 		Args:    command.AtLeastOne("NAME"),
 		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
@@ -143,7 +143,7 @@ func (c *cli) tokenRemoveCommand() *cobra.Command {
 	}
 }
 
-// roleFlag is what a machine must say besides its token.
+// roleFlag is the flag that join needs besides the token.
 func roleFlag(role string) string {
 	if role == "server" {
 		return " --role server"

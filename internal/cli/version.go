@@ -12,11 +12,11 @@ import (
 	"github.com/cloudless/cloudless/internal/cli/terminal"
 )
 
-// versions is what version shows.
+// versions is the output of version.
 type versions struct {
 	Client  string          `json:"client" yaml:"client"`
 	Servers []serverVersion `json:"servers" yaml:"servers"`
-	// Unknown says why the servers' versions are not known.
+	// Unknown is the reason why the servers' versions are unknown.
 	Unknown string `json:"unknown,omitempty" yaml:"unknown,omitempty"`
 }
 
@@ -25,7 +25,7 @@ type serverVersion struct {
 	Version string `json:"version" yaml:"version"`
 }
 
-// versionPatience keeps version quick when a cluster does not answer.
+// versionPatience limits how long version waits for a cluster that does not answer.
 const versionPatience = 5 * time.Second
 
 func (c *cli) versionCommand() *cobra.Command {

@@ -76,7 +76,7 @@ func (c *cli) workloadTable(namespaces bool, workloads []*cloudlessv1.Workload) 
 func (c *cli) workloadGetCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "get NAME",
-		Short:   "Show one workload, its replicas and what keeps it from running",
+		Short:   "Show one workload, its replicas and why they are pending",
 		Example: "  cloudless workload get web\n  cloudless workload get web -o yaml",
 		Args:    command.ExactArgs("NAME"),
 		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
@@ -119,7 +119,7 @@ func (c *cli) workloadScaleCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:        "scale NAME REPLICAS",
 		SuggestFor: []string{"stop"},
-		Short:      "Change how many replicas run",
+		Short:      "Change the number of replicas",
 		Example:    "  cloudless workload scale web 3\n  cloudless workload scale web 0",
 		Args:       command.ExactArgs("NAME", "REPLICAS"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -142,7 +142,7 @@ func (c *cli) workloadRestartCommand() *cobra.Command {
 	var w wait.Flags
 	cmd := &cobra.Command{
 		Use:     "restart NAME",
-		Short:   "Replace every replica by a new one",
+		Short:   "Replace every replica with a new one",
 		Example: "  cloudless workload restart web",
 		Args:    command.ExactArgs("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -155,12 +155,12 @@ func (c *cli) workloadRestartCommand() *cobra.Command {
 	return cmd
 }
 
-// plainly says the same of every workload.
+// plainly returns the same word for every workload.
 func plainly(done string) func(*cloudlessv1.Workload) string {
 	return func(*cloudlessv1.Workload) string { return done }
 }
 
-// changeWorkload does one change, says what was done, and waits for it.
+// changeWorkload makes one change, prints it, and waits for it.
 func (c *cli) changeWorkload(w wait.Flags, done func(*cloudlessv1.Workload) string, change func(context.Context, *client.Client) (*cloudlessv1.Workload, error)) func(*cobra.Command, []string) error {
 	return c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
 		workload, err := change(ctx, cl)

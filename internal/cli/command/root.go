@@ -71,12 +71,12 @@ func (e *Env) registerGlobalFlags(root *cobra.Command) {
 	flags := root.PersistentFlags()
 	flags.StringVar(&e.Config, "config", "", "client configuration `file` (default: $"+client.ConfigEnv+", else in the user's configuration folder)")
 	flags.StringVar(&e.Context, "context", os.Getenv(ContextEnv), "`name` of the cluster's context (default: $"+ContextEnv+", else the current one)")
-	flags.StringVar(&e.server, "server", "", "`address` of a server, where none is any more that the context names; it is remembered")
+	flags.StringVar(&e.server, "server", "", "`address` of a server to use when none in the context answers (saved)")
 	flags.String("token-file", "", "`file` with the API token, - for standard input (default: $"+TokenEnv+", else the context's)")
 	e.tokenFile = flags.Lookup("token-file")
 	flags.StringVarP(&e.Namespace, "namespace", "n", spec.DefaultNamespace, "`namespace` of workloads")
 	flags.StringVarP(&e.output, "output", "o", "table", "`format` of the output: table, json or yaml")
-	flags.BoolVar(&e.Stale, "stale", false, "allow stale reads from any server, also while none leads; they are marked")
+	flags.BoolVar(&e.Stale, "stale", false, "allow stale reads from any server, even without a leader")
 }
 
 const (
