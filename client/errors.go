@@ -184,8 +184,8 @@ func (i interceptor) once(ctx context.Context, method string, req, reply any, us
 	var header metadata.MD
 	ctx = metadata.AppendToOutgoingContext(ctx, headerKnown, i.link.known())
 	err = invoke(ctx, method, req, reply, by, append(slices.Clip(opts), grpc.Header(&header))...)
-	i.shortcut.hear(method, by, header, err, i.link)
-	i.link.hear(header)
+	i.shortcut.learnFrom(method, by, header, err, i.link)
+	i.link.learnFrom(header)
 	return hasReason(err, reasonNoLeader) && (by != usual || i.link.moveOn()), err // a broken shortcut is closed by then
 }
 
@@ -199,17 +199,17 @@ func (i interceptor) stream(ctx context.Context, desc *grpc.StreamDesc, conn *gr
 
 type errorStream struct {
 	grpc.ClientStream
-	link  *link
-	heard bool // whether the header with the servers was read
+	link       *link
+	headerRead bool // whether the header with the servers was read
 }
 
 func (s *errorStream) SendMsg(m any) error { return s.link.callErr(s.ClientStream.SendMsg(m)) }
 func (s *errorStream) RecvMsg(m any) error {
 	err := s.ClientStream.RecvMsg(m)
-	if !s.heard { // the header is there by now, if there is one
-		s.heard = true
+	if !s.headerRead { // the header is there by now, if there is one
+		s.headerRead = true
 		if header, err := s.Header(); err == nil {
-			s.link.hear(header)
+			s.link.learnFrom(header)
 		}
 	}
 	if hasReason(err, reasonNoLeader) {

@@ -112,18 +112,18 @@ func (l *link) lead(all []string) {
 	l.resolver.UpdateState(stateOf(all))
 }
 
-// hear learns from the header of an answer.
-func (l *link) hear(header metadata.MD) {
-	if told := header.Get(headerServers); len(told) == 1 {
-		l.learn(strings.Split(told[0], ","))
+// learnFrom learns from the header of an answer.
+func (l *link) learnFrom(header metadata.MD) {
+	if addresses := header.Get(headerServers); len(addresses) == 1 {
+		l.learn(strings.Split(addresses[0], ","))
 	}
 }
 
 // learn adopts the servers' own list of addresses. The address that works now stays, even if it is not in the list: it
 // may be the only one that is reachable from here.
-func (l *link) learn(told []string) {
+func (l *link) learn(addresses []string) {
 	l.mu.Lock()
-	all := slices.Clone(told)
+	all := slices.Clone(addresses)
 	if i := slices.Index(all, l.current); i >= 0 {
 		all = slices.Delete(all, i, i+1)
 	}

@@ -29,13 +29,13 @@ type shortcut struct {
 	conn *grpc.ClientConn
 	link *link // of this connection
 
-	mu      sync.Mutex
-	passed  map[string]bool // methods that were forwarded, and so use the shortcut
-	heard   int             // how many were forwarded without a shortcut
-	worth   int             // how many make it worthwhile
-	to      string          // the leader's address, if the shortcut leads there
-	asked   int             // unanswered calls on it
-	waiting time.Time       // since when it has been silent
+	mu        sync.Mutex
+	passed    map[string]bool // methods that were forwarded, and so use the shortcut
+	forwarded int             // how many were forwarded without a shortcut
+	worth     int             // how many make it worthwhile
+	to        string          // the leader's address, if the shortcut leads there
+	asked     int             // unanswered calls on it
+	waiting   time.Time       // since when it has been silent
 }
 
 func newShortcut(addresses []string) *shortcut {
@@ -46,7 +46,7 @@ func newShortcut(addresses []string) *shortcut {
 func (s *shortcut) choose(ctx context.Context, method string, usual *grpc.ClientConn) *grpc.ClientConn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.to == "" || !s.passed[method] || staleWished(ctx) {
+	if s.to == "" || !s.passed[method] || wantsStale(ctx) {
 		return usual
 	}
 	if s.conn.GetState() != connectivity.Ready {
@@ -64,13 +64,13 @@ func (s *shortcut) choose(ctx context.Context, method string, usual *grpc.Client
 	return s.conn
 }
 
-func staleWished(ctx context.Context) bool {
+func wantsStale(ctx context.Context) bool {
 	md, _ := metadata.FromOutgoingContext(ctx)
 	return slices.Contains(md.Get(headerConsistency), consistencyStale)
 }
 
-// hear learns from the answer to a call where the leader is, if it was forwarded.
-func (s *shortcut) hear(method string, by *grpc.ClientConn, header metadata.MD, err error, usual *link) {
+// learnFrom learns from the answer to a call where the leader is, if it was forwarded.
+func (s *shortcut) learnFrom(method string, by *grpc.ClientConn, header metadata.MD, err error, usual *link) {
 	leader := ""
 	for _, leader = range header.Get(headerLeader) { // the last value counts, after an election there are two
 	}
@@ -80,7 +80,7 @@ func (s *shortcut) hear(method string, by *grpc.ClientConn, header metadata.MD, 
 		s.asked--
 		s.waiting = time.Now()
 		if leader == s.to || hasReason(err, reasonNoLeader) { // it led to another server, or nowhere
-			s.to, s.heard, s.worth = "", 0, 2*s.worth
+			s.to, s.forwarded, s.worth = "", 0, 2*s.worth
 			return
 		}
 	}
@@ -88,14 +88,14 @@ func (s *shortcut) hear(method string, by *grpc.ClientConn, header metadata.MD, 
 		return
 	}
 	s.passed[method] = true
-	if s.heard++; s.to != "" || s.heard >= s.worth {
+	if s.forwarded++; s.to != "" || s.forwarded >= s.worth {
 		s.aim(leader, usual.all())
 	}
 }
 
 // aim connects the shortcut to a leader. The caller holds the lock.
 func (s *shortcut) aim(leader string, all []string) {
-	s.to, s.heard = leader, 0
+	s.to, s.forwarded = leader, 0
 	s.link.lead(append([]string{leader}, slices.DeleteFunc(all, func(a string) bool { return a == leader })...))
 	s.conn.Connect()
 }

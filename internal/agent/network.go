@@ -64,12 +64,12 @@ func (a *Agent) noticed(e nodenet.Event) {
 	if e.Warning {
 		severity = "warning"
 	}
-	a.tell(severity, e.Reason, e.UID, sentence(e.Message))
+	a.reportEvent(severity, e.Reason, e.UID, sentence(e.Message))
 	a.noteChange()
 }
 
-// tell reports an event to the cluster. replica is empty if it is about the node.
-func (a *Agent) tell(severity, reason, replica, message string) {
+// reportEvent reports an event to the cluster. replica is empty if it is about the node.
+func (a *Agent) reportEvent(severity, reason, replica, message string) {
 	a.reports.addEvent(&v1.EventReport{Severity: severity, Reason: reason, Message: message, ReplicaUid: replica, Time: now()})
 }
 

@@ -36,10 +36,10 @@ type measurement struct {
 	at    time.Time // with its monotonic part: a wall clock may jump
 	nanos uint64
 	cpu   float64
-	// oomKills is how many processes were OOM-killed so far, and told when the last event was
+	// oomKills is how many processes were OOM-killed so far, and lastEvent when the last event was
 	// sent.
-	oomKills uint64
-	told     time.Time
+	oomKills  uint64
+	lastEvent time.Time
 }
 
 // runningTask is a task that can be measured.
@@ -113,17 +113,17 @@ func (a *Agent) measure(ctx context.Context) []*v1.ReplicaUsage {
 // earlier agent, or end the task.
 func (a *Agent) reportOOMKills(t runningTask, now measurement, oomKills uint64) measurement {
 	before, known := a.meter.last[t.id]
-	now.oomKills, now.told = oomKills, before.told
+	now.oomKills, now.lastEvent = oomKills, before.lastEvent
 	if !known || oomKills <= before.oomKills {
 		return now
 	}
-	if now.at.Sub(now.told) < oomEventInterval {
+	if now.at.Sub(now.lastEvent) < oomEventInterval {
 		now.oomKills = before.oomKills // the next event includes it
 		return now
 	}
-	a.tell("warning", "OutOfMemory", t.replica.GetMetadata().GetUid(),
+	a.reportEvent("warning", "OutOfMemory", t.replica.GetMetadata().GetUid(),
 		fmt.Sprintf("%s. Processes of it were killed, %d since it was started; it goes on.", spec.OutOfMemory(t.limit), oomKills))
-	now.told = now.at
+	now.lastEvent = now.at
 	return now
 }
 

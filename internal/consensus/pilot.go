@@ -99,7 +99,7 @@ type pilot struct {
 	answered map[raft.ServerID]lastAnswer
 }
 
-// lastAnswer are a server's answer, and its time.
+// lastAnswer is a server's answer, and its time.
 type lastAnswer struct {
 	at    time.Time
 	stats autopilot.ServerStats

@@ -98,13 +98,13 @@ func failure(status int, answer []byte) error {
 // explain is why a registry refused something: the code and the message of an OCI error, or else the first line of the
 // answer.
 func explain(answer []byte) (code, why string) {
-	var told struct {
+	var body struct {
 		Errors []struct{ Code, Message string }
 	}
 	why = string(answer)
-	if json.Unmarshal(answer, &told) == nil && len(told.Errors) > 0 {
-		code = told.Errors[0].Code
-		why = cmp.Or(told.Errors[0].Message, code)
+	if json.Unmarshal(answer, &body) == nil && len(body.Errors) > 0 {
+		code = body.Errors[0].Code
+		why = cmp.Or(body.Errors[0].Message, code)
 	}
 	const longest = 500
 	why, _, _ = strings.Cut(strings.TrimSpace(why), "\n")

@@ -383,14 +383,14 @@ func (w *Writer) admitLoss() bool {
 	if stamp.Before(w.last) {
 		stamp = w.last
 	}
-	said := w.lost
+	lost := w.lost
 	w.lost = loss{}
-	text := fmt.Sprintf("cloudless: %d lines (%d bytes) of output were lost here: %v", said.lines, said.bytes, reason(said.cause))
+	text := fmt.Sprintf("cloudless: %d lines (%d bytes) of output were lost here: %v", lost.lines, lost.bytes, reason(lost.cause))
 	w.out = record{time: stamp, stream: Stderr, begins: true, ends: true, line: []byte(text)}.appendTo(w.out[:0])
 	w.open[Stderr.index()] = false
 	if err := w.flush(Stderr); err != nil {
-		said.cause = err
-		w.lost = said
+		lost.cause = err
+		w.lost = lost
 		return false
 	}
 	w.last = stamp

@@ -140,7 +140,7 @@ func (n *Network) verifyRules() error {
 		return err
 	}
 	if !first {
-		n.tell(Event{Warning: true, Reason: "RulesRestored", Message: fmt.Sprintf(
+		n.sendEvent(Event{Warning: true, Reason: "RulesRestored", Message: fmt.Sprintf(
 			"Somebody else changed or removed the rules of table inet %s; they were restored.", n.opts.table())})
 	}
 	return nil

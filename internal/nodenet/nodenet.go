@@ -240,7 +240,7 @@ func (n *Network) Attach(ctx context.Context, e Endpoint) (_ Attachment, err err
 		if !known {
 			return Attachment{}, err
 		}
-		n.tell(Event{Warning: true, Reason: "PortTaken", Message: err.Error(), UID: e.UID})
+		n.sendEvent(Event{Warning: true, Reason: "PortTaken", Message: err.Error(), UID: e.UID})
 	}
 	defer func() {
 		if err != nil && !known {
@@ -407,13 +407,13 @@ func (n *Network) setProblem(kind, reason, sentence string) {
 	switch {
 	case before == sentence:
 	case sentence != "":
-		n.tell(Event{Warning: true, Reason: reason, Message: sentence})
+		n.sendEvent(Event{Warning: true, Reason: reason, Message: sentence})
 	default:
-		n.tell(Event{Reason: "NetworkMended", Message: "This is over: " + before})
+		n.sendEvent(Event{Reason: "NetworkMended", Message: "This is over: " + before})
 	}
 }
 
-func (n *Network) tell(e Event) {
+func (n *Network) sendEvent(e Event) {
 	level := slog.LevelInfo
 	if e.Warning {
 		level = slog.LevelWarn

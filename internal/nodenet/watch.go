@@ -64,7 +64,7 @@ func (n *Network) adopt() {
 			continue
 		}
 		if err := n.claims.take(e.endpoint(), true); err != nil {
-			n.tell(Event{Warning: true, Reason: "PortTaken", Message: err.Error(), UID: uid})
+			n.sendEvent(Event{Warning: true, Reason: "PortTaken", Message: err.Error(), UID: uid})
 		}
 	}
 }
@@ -168,7 +168,7 @@ func (n *Network) mendEndpoint(uid string, good map[string]bool) error {
 	if err := n.ensureEndpoint(e); err != nil {
 		return fmt.Errorf("mend the link of %s: %w", uid, err)
 	}
-	n.tell(Event{Warning: true, Reason: "LinkRestored", Message: "Somebody else changed or removed the replica's link to the bridge; it was restored.", UID: uid})
+	n.sendEvent(Event{Warning: true, Reason: "LinkRestored", Message: "Somebody else changed or removed the replica's link to the bridge; it was restored.", UID: uid})
 	return nil
 }
 

@@ -21,10 +21,10 @@ type Weighing struct {
 // alone, the ones below count.
 func (w Weighing) over(below Weights) Weights {
 	all, sum := below, int64(0)
-	said := [5]*int32{w.Locality, w.Reliability, w.Cost, w.Utilization, w.Network}
+	set := [5]*int32{w.Locality, w.Reliability, w.Cost, w.Utilization, w.Network}
 	for i, one := range all.list() {
-		if said[i] != nil {
-			*one = max(0, *said[i])
+		if set[i] != nil {
+			*one = max(0, *set[i])
 		}
 		sum += int64(*one)
 	}

@@ -27,25 +27,25 @@ var DefaultLiveness = Liveness{Heartbeat: time.Second, Silence: 3 * time.Second,
 func LivenessOf(c *v1.ClusterSpec, n *v1.Node) Liveness {
 	own, all := NodeClassOf(c, n).GetLiveness(), c.GetLiveness()
 	return Liveness{
-		Heartbeat: cmp.Or(said(own.GetHeartbeat()), said(all.GetHeartbeat()), DefaultLiveness.Heartbeat),
-		Silence:   cmp.Or(said(own.GetSilence()), said(all.GetSilence()), DefaultLiveness.Silence),
-		Reconnect: cmp.Or(said(own.GetReconnect()), said(all.GetReconnect()), DefaultLiveness.Reconnect),
+		Heartbeat: cmp.Or(durationOf(own.GetHeartbeat()), durationOf(all.GetHeartbeat()), DefaultLiveness.Heartbeat),
+		Silence:   cmp.Or(durationOf(own.GetSilence()), durationOf(all.GetSilence()), DefaultLiveness.Silence),
+		Reconnect: cmp.Or(durationOf(own.GetReconnect()), durationOf(all.GetReconnect()), DefaultLiveness.Reconnect),
 	}
 }
 
 // ShortestSilence is the shortest silence limit of any node.
 func ShortestSilence(c *v1.ClusterSpec) time.Duration {
-	shortest := cmp.Or(said(c.GetLiveness().GetSilence()), DefaultLiveness.Silence)
+	shortest := cmp.Or(durationOf(c.GetLiveness().GetSilence()), DefaultLiveness.Silence)
 	for _, class := range c.GetNodeClasses() {
-		if own := said(class.GetLiveness().GetSilence()); own > 0 {
+		if own := durationOf(class.GetLiveness().GetSilence()); own > 0 {
 			shortest = min(shortest, own)
 		}
 	}
 	return shortest
 }
 
-// said is the parsed duration, 0 if there is none.
-func said(text string) time.Duration {
+// durationOf is the parsed duration, 0 if there is none.
+func durationOf(text string) time.Duration {
 	if text == "" {
 		return 0
 	}

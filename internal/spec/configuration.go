@@ -47,10 +47,10 @@ func VotersOf(c *v1.ClusterSpec) int { return cmp.Or(int(c.GetDesiredVoters()), 
 func RetentionOf(c *v1.ClusterSpec) Retention {
 	r := c.GetRetention()
 	return Retention{
-		Replicas:  cmp.Or(said(r.GetReplicas()), defaultRetention.Replicas),
-		Events:    cmp.Or(said(r.GetEvents()), defaultRetention.Events),
-		Tokens:    cmp.Or(said(r.GetTokens()), defaultRetention.Tokens),
-		Images:    cmp.Or(said(r.GetImages()), defaultRetention.Images),
+		Replicas:  cmp.Or(durationOf(r.GetReplicas()), defaultRetention.Replicas),
+		Events:    cmp.Or(durationOf(r.GetEvents()), defaultRetention.Events),
+		Tokens:    cmp.Or(durationOf(r.GetTokens()), defaultRetention.Tokens),
+		Images:    cmp.Or(durationOf(r.GetImages()), defaultRetention.Images),
 		MaxEvents: cmp.Or(int(r.GetMaxEvents()), defaultRetention.MaxEvents),
 		Revisions: cmp.Or(int(r.GetRevisions()), defaultRetention.Revisions),
 	}
@@ -285,7 +285,7 @@ func fillAmounts(request, limit *string, otherRequest, otherLimit string, parse 
 // fillBackoff fills both pauses such that the first is at most the longest, even if the
 // author set only one of them.
 func fillBackoff(w, d *v1.Restart) {
-	said := w.Backoff
+	written := w.Backoff
 	fill(&w.Backoff, d.GetBackoff())
 	fill(&w.MaxBackoff, d.GetMaxBackoff())
 	first, err1 := ParseDuration(cmp.Or(w.Backoff, defaultBackoff))
@@ -293,7 +293,7 @@ func fillBackoff(w, d *v1.Restart) {
 	if err1 != nil || err2 != nil || first <= longest {
 		return
 	}
-	if said == "" {
+	if written == "" {
 		w.Backoff = cmp.Or(w.MaxBackoff, defaultMaxBackoff)
 	} else {
 		w.MaxBackoff = w.Backoff

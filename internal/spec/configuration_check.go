@@ -116,8 +116,8 @@ func checkLiveness(path string, written *v1.Liveness, l Liveness, found *violati
 	within(path+".heartbeat", written.GetHeartbeat(), minHeartbeat, maxHeartbeat, found)
 	within(path+".silence", written.GetSilence(), minHeartbeat, maxSilence, found)
 	within(path+".reconnect", written.GetReconnect(), minReconnect, maxReconnect, found)
-	said := written.GetHeartbeat() != "" || written.GetSilence() != ""
-	if !said || found.has(path+".heartbeat") || found.has(path+".silence") || l.Silence > 2*l.Heartbeat {
+	durationOf := written.GetHeartbeat() != "" || written.GetSilence() != ""
+	if !durationOf || found.has(path+".heartbeat") || found.has(path+".silence") || l.Silence > 2*l.Heartbeat {
 		return
 	}
 	field := path + ".silence"

@@ -234,7 +234,7 @@ func checkDaemon(written, s *v1.WorkloadSpec, found *violations) {
 	p := s.GetPlacement()
 	for _, one := range []struct {
 		field string
-		said  bool
+		set   bool
 	}{
 		{"prefer", len(p.GetPrefer()) > 0},
 		{"spread", len(p.GetSpread()) > 0},
@@ -243,7 +243,7 @@ func checkDaemon(written, s *v1.WorkloadSpec, found *violations) {
 		{"nearRegion", p.GetNearRegion() != ""},
 		{"nearZone", p.GetNearZone() != ""},
 	} {
-		if one.said {
+		if one.set {
 			found.add(path+one.field, "is not for kind daemon, which is on every node that suits; leave it out")
 		}
 	}

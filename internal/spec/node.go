@@ -111,8 +111,8 @@ func FormatTaint(t *v1.Taint) string {
 // LinkOf is the bandwidth of a node's network in bits per second: what the operator says,
 // or else the machine; empty if unknown.
 func LinkOf(n *v1.Node) string {
-	if said := n.GetSpec().GetBandwidth(); said != "" {
-		return said
+	if bandwidth := n.GetSpec().GetBandwidth(); bandwidth != "" {
+		return bandwidth
 	}
 	return n.GetStatus().GetCapacity().GetBandwidth()
 }

@@ -15,23 +15,23 @@ func EmitReplicas(emit Emit, replicas []*v1.ReplicaUsage) {
 	shown := replicas[:min(len(replicas), MaxReplicas)]
 	emit(ReplicasOmitted, float64(len(replicas)-len(shown)))
 	for _, u := range shown {
-		say := func(m Metric, value float64) {
+		emitOne := func(m Metric, value float64) {
 			emit(m, value, u.GetNamespace(), u.GetWorkload(), u.GetReplica(), u.GetNode())
 		}
-		say(ReplicaCPU, seconds(u.GetCpuNanos()))
-		say(ReplicaThrottled, seconds(u.GetThrottledNanos()))
-		say(ReplicaThrottledPeriods, float64(u.GetThrottledPeriods()))
-		say(ReplicaMemory, float64(u.GetMemoryBytes()))
+		emitOne(ReplicaCPU, seconds(u.GetCpuNanos()))
+		emitOne(ReplicaThrottled, seconds(u.GetThrottledNanos()))
+		emitOne(ReplicaThrottledPeriods, float64(u.GetThrottledPeriods()))
+		emitOne(ReplicaMemory, float64(u.GetMemoryBytes()))
 		if limit := u.GetMemoryLimitBytes(); limit > 0 {
-			say(ReplicaMemoryLimit, float64(limit))
+			emitOne(ReplicaMemoryLimit, float64(limit))
 		}
-		say(ReplicaPIDs, float64(u.GetPids()))
+		emitOne(ReplicaPIDs, float64(u.GetPids()))
 		if u.GetReceivedBytes() > 0 || u.GetSentBytes() > 0 {
-			say(ReplicaReceived, float64(u.GetReceivedBytes()))
-			say(ReplicaSent, float64(u.GetSentBytes()))
+			emitOne(ReplicaReceived, float64(u.GetReceivedBytes()))
+			emitOne(ReplicaSent, float64(u.GetSentBytes()))
 		}
-		say(ReplicaRead, float64(u.GetReadBytes()))
-		say(ReplicaWritten, float64(u.GetWrittenBytes()))
+		emitOne(ReplicaRead, float64(u.GetReadBytes()))
+		emitOne(ReplicaWritten, float64(u.GetWrittenBytes()))
 	}
 }
 

@@ -1,11 +1,9 @@
-// Package gossipkey is the key of the servers' gossip: it draws it, seals it into
-// the state and replaces it, and the leader's loop gives one to a cluster that was
-// founded without.
+// Package gossipkey manages the key of the servers' gossip: it generates the key, seals it into the state and rotates
+// it. The leader's loop adds one to a cluster that was bootstrapped without.
 //
-// The gossip runs over mutual TLS, and is encrypted once more inside it by this
-// key. It changes in the transaction that removes a server. A server that has not
-// heard of the removal, and still listens to the removed one, then cannot carry
-// words between it and the others. The package does not know who gossips.
+// Gossip runs over mutual TLS, and is encrypted once more inside it with this key. The key changes in the transaction
+// that removes a server. A server that has not heard of the removal, and still listens to the removed one, then cannot
+// relay messages between it and the others. The package does not know the gossiping servers.
 package gossipkey
 
 import (
@@ -21,13 +19,13 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// keySize makes it a key of AES-256.
+// keySize is that of AES-256.
 const keySize = 32
 
 // useOf binds the sealed key to its use.
 func useOf(cluster string) string { return "cloudless/gossip-key/" + cluster }
 
-// New draws a key.
+// New generates a key.
 func New(cluster string, sealer *identity.Sealer) (*statev1.GossipKey, error) {
 	key := make([]byte, keySize)
 	if _, err := rand.Read(key); err != nil {
@@ -45,8 +43,7 @@ func Open(cluster string, sealer *identity.Sealer, sealed []byte) ([]byte, error
 	return sealer.Unseal(sealed, useOf(cluster))
 }
 
-// Rotate puts another key in the place of the one that a removed server knows. Without a sealer the server is alone, and
-// has nobody to gossip with.
+// Rotate replaces the key that a removed server knows. Without a sealer the server is alone, and there is no gossip.
 func Rotate(cluster string, sealer *identity.Sealer, snap *state.Snapshot, b *state.Batch) error {
 	if sealer == nil {
 		return nil
@@ -69,7 +66,7 @@ type Proposer interface {
 	Propose(ctx context.Context, build func(*state.Snapshot, *state.Batch) error) (*state.Snapshot, error)
 }
 
-// Loop gives a key to a cluster that was founded without one. It ends when there is one.
+// Loop adds a key to a cluster that was bootstrapped without one. It ends when there is one.
 type Loop struct {
 	Proposer Proposer
 	Cluster  string

@@ -12,7 +12,7 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// proposer applies what is proposed to a state at once.
+// proposer applies proposals to a state at once.
 type proposer struct{ *state.Store }
 
 func (p proposer) Propose(_ context.Context, build func(*state.Snapshot, *state.Batch) error) (*state.Snapshot, error) {

@@ -1,7 +1,7 @@
-// Package images is the leader's loop that copies images to every server: each is
-// to have what the tags stand for and what revisions are of, and no other tag.
+// Package images is the leader's loop that copies images to every server: each should have the images of all tags and
+// revisions, and no other tag.
 //
-// It knows what the servers are to have, and not how images are stored or copied.
+// It knows which images the servers should have, and not how images are stored or copied.
 package images
 
 import (
@@ -22,27 +22,27 @@ import (
 // mirrorPause is how often the leader looks for servers that lack an image.
 const mirrorPause = 15 * time.Second
 
-// Images are the images of this server, and its way to those of the others.
+// Images are the images of this server, and its access to those of the others.
 type Images interface {
-	// TakeTags takes over the tags that older releases had in their registries alone.
+	// TakeTags imports the tags that older releases stored only in their registries.
 	TakeTags(ctx context.Context) error
-	// ForgetDeleted forgets the deleted images that can no longer be had back, and those that over names.
+	// ForgetDeleted forgets the deleted images that can no longer be restored, and those that over names.
 	ForgetDeleted(ctx context.Context, over func(registry.Deleted) bool) error
-	// FollowTags lets the tags of this server's registry be as the state has them.
+	// FollowTags makes the tags of this server's registry match the state.
 	FollowTags(ctx context.Context)
 	// Tagged are the images that have a tag, and Untagged those that are needed without one.
 	Tagged(snap *state.Snapshot) []*v1.ImageCopy
 	Untagged(snap *state.Snapshot) []*v1.ImageCopy
-	// Have gets an image from another server unless it is here.
+	// Have fetches an image from another server unless it is here.
 	Have(ctx context.Context, repository, digest string) error
 	// CopiesAt are the tagged images that another server has.
 	CopiesAt(ctx context.Context, server string) ([]*v1.ImageCopy, error)
-	// CopyTo has another server copy an image from this one, and DropAt has it delete one.
+	// CopyTo makes another server copy an image from this one, and DropAt makes it delete one.
 	CopyTo(server string, image *v1.ImageCopy) error
 	DropAt(ctx context.Context, server, repository, reference string, now bool) error
 }
 
-// Consensus says which servers there are.
+// Consensus lists the servers.
 type Consensus interface {
 	ID() string
 	Servers() []consensus.Server
@@ -61,9 +61,8 @@ type Loop struct {
 	has map[string]map[string]bool
 }
 
-// Run lets every server have what the tags stand for and what revisions
-// are of, and no other tag, this one first, until ctx ends. It runs where the
-// leader is.
+// Run gives every server the images of all tags and revisions, and no other tag, this server first, until ctx ends. It
+// runs on the leader.
 func (l *Loop) Run(ctx context.Context) error {
 	ticker := time.NewTicker(mirrorPause)
 	defer ticker.Stop()
@@ -82,7 +81,7 @@ func (l *Loop) Round(ctx context.Context) {
 	err := l.Images.TakeTags(ctx)
 	l.note(ctx, "the tags of images of older servers could not be taken over; trying again", "", nil, err)
 	if err != nil {
-		return // what no server has told of yet must not be dropped
+		return // tags that no server has reported yet must not be dropped
 	}
 	err = l.Images.ForgetDeleted(ctx, func(registry.Deleted) bool { return false })
 	l.note(ctx, "deleted images could not be forgotten; trying again", "", nil, err)
@@ -98,9 +97,8 @@ func (l *Loop) Round(ctx context.Context) {
 	}
 }
 
-// followHere lets this server's registry have what the tags stand for and what is
-// needed without one. What only a server has that cannot be reached now comes in a
-// later round, or when somebody asks for it.
+// followHere fetches the images of all tags, and those needed without one, into this server's registry. Images that
+// only an unreachable server has come in a later round, or on demand.
 func (l *Loop) followHere(ctx context.Context) {
 	l.Images.FollowTags(ctx)
 	snap := l.Store.Snapshot()
@@ -113,18 +111,18 @@ func (l *Loop) followHere(ctx context.Context) {
 	}
 }
 
-// followThere brings another server what it lacks and takes from it what was
-// deleted. An image that fails, as on a full disk, holds up no other.
+// followThere sends another server the images that it lacks and removes deleted ones from it. An image that fails, as
+// on a full disk, delays no other.
 func (l *Loop) followThere(ctx context.Context, server string) {
 	have, err := l.Images.CopiesAt(ctx, server)
 	if err != nil {
-		return // it is told when it is back
+		return // it follows when it is back
 	}
 	there := map[string]string{}
 	for _, image := range have {
 		there[state.TagUID(image.GetRepository(), image.GetTag())] = image.GetDigest()
 	}
-	// It got tags only after they had been agreed on, so this has them.
+	// It got tags only after they were committed, so this state includes them.
 	snap := l.Store.Snapshot()
 	for _, image := range l.Images.Tagged(snap) {
 		if ctx.Err() != nil {
@@ -143,8 +141,8 @@ func (l *Loop) followThere(ctx context.Context, server string) {
 	}
 }
 
-// bringUntagged brings another server images without tags. It does not tell of
-// those, but says so if it has one already: each is offered once.
+// bringUntagged sends another server images without tags. It does not list those, but says so if it has one already:
+// each is offered once.
 func (l *Loop) bringUntagged(ctx context.Context, server string, wanted []*v1.ImageCopy) {
 	had := l.had(server)
 	has := map[string]bool{}
@@ -186,7 +184,7 @@ func (l *Loop) remember(server string, has map[string]bool) {
 	l.has[server] = has
 }
 
-// forgetOthers lets go of servers that are gone.
+// forgetOthers forgets servers that are gone.
 func (l *Loop) forgetOthers(servers []consensus.Server) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -26,11 +26,11 @@ func (servers) Servers() []consensus.Server {
 	return []consensus.Server{{ID: "s-1", Voter: true}, {ID: "s-2", Voter: true}}
 }
 
-// played are images whose copies are only noted down.
+// played are images whose copies are only recorded.
 type played struct {
 	untagged []*v1.ImageCopy
 	there    []*v1.ImageCopy // at the other server
-	full     bool            // is its disk
+	full     bool            // its disk is full
 
 	mu   sync.Mutex
 	done []string
@@ -98,7 +98,7 @@ func TestOtherServersGetWhatTheyLackAndLoseWhatWasDeleted(t *testing.T) {
 	}
 	l := &images.Loop{Store: store, Consensus: servers{}, Images: p, Logger: slog.New(slog.DiscardHandler)}
 	here := []string{"have sha256:new", "have sha256:run"}
-	// What failed is tried again; what has arrived without a tag is offered once.
+	// A failed copy is retried; an untagged image that has arrived is offered once.
 	for _, full := range []bool{true, false} {
 		p.full = full
 		want := append(slices.Clone(here), "copy sha256:new to s-2", "copy sha256:run to s-2", "drop web:gone at s-2")

@@ -119,13 +119,13 @@ func notReady(conditions []*v1.Condition, reason string, now time.Time) []*v1.Co
 }
 
 // reason is one sentence about a state, empty if there is nothing to say.
-func reason(now string, before *v1.NodeStatus, wanted *v1.NodeSpec, said *v1.NodeStatus) string {
+func reason(now string, before *v1.NodeStatus, wanted *v1.NodeSpec, reported *v1.NodeStatus) string {
 	switch now {
 	case spec.NodeOffline:
 		return before.GetReason()
 	case spec.NodeFailed:
-		if i := slices.IndexFunc(said.GetConditions(), isReady); i >= 0 && !said.GetConditions()[i].GetStatus() {
-			return said.GetConditions()[i].GetReason()
+		if i := slices.IndexFunc(reported.GetConditions(), isReady); i >= 0 && !reported.GetConditions()[i].GetStatus() {
+			return reported.GetConditions()[i].GetReason()
 		}
 		return before.GetReason()
 	case spec.NodeCordoned, spec.NodeDraining:
@@ -147,18 +147,18 @@ func availabilityReason(wanted *v1.NodeSpec) string {
 }
 
 func event(now time.Time, uid string, n *v1.Node, before string) *v1.Event {
-	severity, word, text := state.SeverityInfo, "", n.GetStatus().GetReason()
+	severity, kind, text := state.SeverityInfo, "", n.GetStatus().GetReason()
 	switch n.GetStatus().GetState() {
 	case spec.NodeReady:
-		word, text = "Ready", "was "+before
+		kind, text = "Ready", "was "+before
 	case spec.NodeOffline:
-		severity, word = state.SeverityWarning, "Offline"
+		severity, kind = state.SeverityWarning, "Offline"
 	case spec.NodeFailed:
-		severity, word = state.SeverityWarning, "Failed"
+		severity, kind = state.SeverityWarning, "Failed"
 	case spec.NodeCordoned:
-		word = "Cordoned"
+		kind = "Cordoned"
 	case spec.NodeDraining:
-		word = "Draining"
+		kind = "Draining"
 	}
-	return state.NewEvent(uid, now, n, severity, word, text, "control/nodes")
+	return state.NewEvent(uid, now, n, severity, kind, text, "control/nodes")
 }

@@ -41,12 +41,12 @@ func (l *Loop) announce() {
 // state, under the names that they have there. So a report can take no more memory than the
 // node's replicas in the state. A heartbeat without measurements keeps the last ones, as
 // long as their replicas exist.
-func measured(snap *state.Snapshot, node string, before map[string]*v1.ReplicaUsage, said []*v1.ReplicaUsage) map[string]*v1.ReplicaUsage {
-	if len(said) == 0 && len(before) == 0 {
+func measured(snap *state.Snapshot, node string, before map[string]*v1.ReplicaUsage, reported []*v1.ReplicaUsage) map[string]*v1.ReplicaUsage {
+	if len(reported) == 0 && len(before) == 0 {
 		return nil
 	}
 	kept := map[string]*v1.ReplicaUsage{}
-	for _, u := range said {
+	for _, u := range reported {
 		r := snap.Replica(u.GetUid())
 		if !runsOn(r, node) {
 			continue
@@ -55,7 +55,7 @@ func measured(snap *state.Snapshot, node string, before map[string]*v1.ReplicaUs
 		u.Workload, u.Node = r.GetSpec().GetWorkload(), r.GetSpec().GetNode()
 		kept[u.GetUid()] = u
 	}
-	if len(said) > 0 {
+	if len(reported) > 0 {
 		return kept
 	}
 	for uid, u := range before {

@@ -60,7 +60,7 @@ func (c *Model) putPredecessor(snap *state.Snapshot, r *v1.Replica) {
 	}
 }
 
-// noteSuccessor remembers which replica waits for the room of which other.
+// noteSuccessor remembers that a replica waits for the room of its predecessor.
 func (c *Model) noteSuccessor(r *v1.Replica) {
 	if old := r.GetSpec().GetSucceeds(); old != "" && !spec.Ended(r.GetStatus().GetPhase()) {
 		c.Successors[old] = r.GetMetadata().GetUid()

@@ -144,8 +144,8 @@ func (t *tick) keepPending(replicas []*v1.Replica, reason string) {
 		t.evictUncovered(old.GetSpec().GetWorkloadUid())
 		// Users who ask get a fresh explanation. A new event for every change of the free
 		// resources would evict all other events.
-		said := old.GetStatus().GetReason() != "" && old.GetSpec().GetReservedNodeUid()+old.GetSpec().GetSucceeds() == ""
-		if t.stored(old) && (said || !t.take(old.GetSpec().GetWorkloadUid())) {
+		announced := old.GetStatus().GetReason() != "" && old.GetSpec().GetReservedNodeUid()+old.GetSpec().GetSucceeds() == ""
+		if t.stored(old) && (announced || !t.take(old.GetSpec().GetWorkloadUid())) {
 			continue
 		}
 		if old.GetSpec().GetSucceeds() != "" {

@@ -19,7 +19,7 @@ func quotaChanged(change state.Change) bool {
 func capacityChanged(change state.Change) bool {
 	before, _ := change.Old.(*v1.Cluster)
 	after, _ := change.New.(*v1.Cluster)
-	said := func(c *v1.Cluster) *v1.ClusterSpec {
+	specOf := func(c *v1.Cluster) *v1.ClusterSpec {
 		s := &v1.ClusterSpec{Overcommit: c.GetSpec().GetOvercommit(), Reserved: c.GetSpec().GetReserved()}
 		for _, class := range c.GetSpec().GetNodeClasses() {
 			s.NodeClasses = append(s.NodeClasses, &v1.NodeClass{
@@ -28,7 +28,7 @@ func capacityChanged(change state.Change) bool {
 		}
 		return s
 	}
-	return !proto.Equal(said(before), said(after))
+	return !proto.Equal(specOf(before), specOf(after))
 }
 
 // holdQuota makes the commit of this tick's placements depend on an unchanged quota.

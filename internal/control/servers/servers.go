@@ -64,10 +64,10 @@ func Tick(snap *state.Snapshot, self Self, seen []Seen) *state.Batch {
 	return batch
 }
 
-func freeName(snap *state.Snapshot, wish string) string {
-	name := wish
+func freeName(snap *state.Snapshot, wanted string) string {
+	name := wanted
 	for i := 2; snap.ServerByName(name) != nil; i++ {
-		name = fmt.Sprintf("%.58s-%d", wish, i)
+		name = fmt.Sprintf("%.58s-%d", wanted, i)
 	}
 	return name
 }
@@ -81,10 +81,10 @@ func LeaderEvent(now time.Time, uid string, snap *state.Snapshot, self Self, ter
 	}
 	message := fmt.Sprintf("leads since term %d", term)
 	for last := range snap.LeaderEvents() {
-		switch said := last.GetSpec(); {
-		case said.GetObjectUid() != self.UID:
-			message += ", after server " + said.GetObjectName()
-		case said.GetMessage() == message, strings.HasPrefix(said.GetMessage(), message+","):
+		switch event := last.GetSpec(); {
+		case event.GetObjectUid() != self.UID:
+			message += ", after server " + event.GetObjectName()
+		case event.GetMessage() == message, strings.HasPrefix(event.GetMessage(), message+","):
 			return nil
 		}
 		break // at the newest
@@ -124,8 +124,8 @@ func (l *Loop) Run(ctx context.Context) error {
 	}
 	ticker := time.NewTicker(tickInterval)
 	defer ticker.Stop()
-	for told := false; ; told = true {
-		if err := l.once(ctx, !told); err != nil {
+	for announced := false; ; announced = true {
+		if err := l.once(ctx, !announced); err != nil {
 			return err
 		}
 		select {
@@ -138,11 +138,11 @@ func (l *Loop) Run(ctx context.Context) error {
 }
 
 // once brings the state up to date. It retries when the state moves on meanwhile.
-func (l *Loop) once(ctx context.Context, tell bool) error {
+func (l *Loop) once(ctx context.Context, announce bool) error {
 	for {
 		snap, now := l.Store.Snapshot(), time.Now().UTC()
 		batch := Tick(snap, l.Self, l.Seen())
-		if tell {
+		if announce {
 			if event := LeaderEvent(now, state.NewUID(), snap, l.Self, l.Term); event != nil {
 				batch.Create(event)
 			}
