@@ -155,9 +155,9 @@ func TestChoosingAContext(t *testing.T) {
 	if _, err := config.Context("wrok"); err == nil || !strings.Contains(err.Error(), "did you mean work?") {
 		t.Errorf("of an unknown name: %v", err)
 	}
-	for _, test := range []struct{ cluster, wish, want string }{{"w", "work", "work"}, {"x", "work", "work-2"}, {"x", "local", "local"}} {
-		if got := config.FreeName(test.cluster, test.wish); got != test.want {
-			t.Errorf("FreeName(%s, %s) = %q, want %q", test.cluster, test.wish, got, test.want)
+	for _, test := range []struct{ cluster, wanted, want string }{{"w", "work", "work"}, {"x", "work", "work-2"}, {"x", "local", "local"}} {
+		if got := config.FreeName(test.cluster, test.wanted); got != test.want {
+			t.Errorf("FreeName(%s, %s) = %q, want %q", test.cluster, test.wanted, got, test.want)
 		}
 	}
 	many := client.Config{Current: "one", Contexts: []client.Context{

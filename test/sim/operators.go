@@ -232,14 +232,14 @@ func (w *World) actCordon(c *rand.Rand) {
 	if m == nil {
 		return
 	}
-	uid, wish := m.uid, []string{"cordoned", "draining", "", "", ""}[c.IntN(5)]
-	w.operate("cordon "+m.name+" "+wish, func(_ *server, snap *state.Snapshot, b *state.Batch) bool {
+	uid, availability := m.uid, []string{"cordoned", "draining", "", "", ""}[c.IntN(5)]
+	w.operate("cordon "+m.name+" "+availability, func(_ *server, snap *state.Snapshot, b *state.Batch) bool {
 		old := snap.Node(uid)
-		if old == nil || old.GetSpec().GetAvailability() == wish {
+		if old == nil || old.GetSpec().GetAvailability() == availability {
 			return false
 		}
 		n := proto.CloneOf(old)
-		n.Spec.Availability = wish
+		n.Spec.Availability = availability
 		// The state follows in the same transaction, so that nothing is placed in between.
 		if st := n.GetStatus().GetState(); st == "ready" || st == "cordoned" || st == "draining" {
 			n.Status.State = inService(n)

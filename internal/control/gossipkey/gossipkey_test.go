@@ -45,7 +45,7 @@ func TestKeyStaysUntilItIsRotated(t *testing.T) {
 	}
 	first := key()
 	if len(first) != 32 || !bytes.Equal(first, key()) {
-		t.Errorf("the key of %d bytes is another one although nobody was removed", len(first))
+		t.Errorf("the key of %d bytes changed although no server was removed", len(first))
 	}
 	_, err = p.Propose(t.Context(), func(snap *state.Snapshot, b *state.Batch) error {
 		return gossipkey.Rotate("home", sealer, snap, b)

@@ -160,7 +160,7 @@ func TestNoTransitionOutsideTheDiagram(t *testing.T) {
 				o, since = Observation{}, now // another leader
 			case 7:
 				n := proto.CloneOf(store.Snapshot().Node("n"))
-				n.Spec = &v1.NodeSpec{Availability: rapid.SampledFrom([]string{"", "cordoned", "draining"}).Draw(t, "wish")}
+				n.Spec = &v1.NodeSpec{Availability: rapid.SampledFrom([]string{"", "cordoned", "draining"}).Draw(t, "availability")}
 				var b state.Batch
 				b.Put(n)
 				index++

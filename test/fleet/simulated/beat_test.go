@@ -96,7 +96,7 @@ func TestOrdersAndHeartbeatsGoTogether(t *testing.T) {
 	const times = 20000
 	work.Go(func() {
 		for range times {
-			n.take(orders{wishes: []desired{{uid: uuid.New()}}})
+			n.take(orders{assigned: []desired{{uid: uuid.New()}}})
 		}
 	})
 	work.Go(func() {

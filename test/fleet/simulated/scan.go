@@ -27,7 +27,7 @@ type desired struct {
 type orders struct {
 	epoch     uint64
 	full      bool
-	wishes    []desired
+	assigned    []desired
 	remove    []uuid.UUID
 	servers   []string
 	heartbeat time.Duration // 0 if unset
@@ -92,7 +92,7 @@ func (o *orders) scan(assignments []byte) error {
 		case fieldAssign:
 			var w desired
 			if w, err = scanWish(value); err == nil {
-				o.wishes = append(o.wishes, w)
+				o.assigned = append(o.assigned, w)
 			}
 		case fieldRemove:
 			var uid uuid.UUID

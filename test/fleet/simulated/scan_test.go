@@ -37,7 +37,7 @@ func TestScanAgreesWithTheDecoder(t *testing.T) {
 				},
 				Revision: &v1.Revision{Metadata: &v1.Metadata{Uid: "another"}},
 			})
-			want.wishes = append(want.wishes, w)
+			want.assigned = append(want.assigned, w)
 		}
 		for range rapid.IntRange(0, 5).Draw(t, "removed") {
 			uid := drawUID(t, "remove")
@@ -54,7 +54,7 @@ func TestScanAgreesWithTheDecoder(t *testing.T) {
 		}
 		got := *h.orders
 		if got.epoch != want.epoch || got.full != want.full || got.heartbeat != want.heartbeat ||
-			!slices.Equal(got.servers, want.servers) || !slices.Equal(got.wishes, want.wishes) || !slices.Equal(got.remove, want.remove) {
+			!slices.Equal(got.servers, want.servers) || !slices.Equal(got.assigned, want.assigned) || !slices.Equal(got.remove, want.remove) {
 			t.Fatalf("got %+v, want %+v", got, want)
 		}
 	})
@@ -97,7 +97,7 @@ func FuzzScan(f *testing.F) {
 	f.Add(data)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if h, err := scan(data); err == nil && h.orders != nil {
-			for _, w := range h.orders.wishes {
+			for _, w := range h.orders.assigned {
 				_ = w.uid.String()
 			}
 		}

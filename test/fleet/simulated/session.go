@@ -122,10 +122,10 @@ func (n *Node) learn(servers []string) {
 // carryOut begins what is new.
 func (n *Node) carryOut(o orders) {
 	began, now := len(n.unsaid), time.Now()
-	if n.replicas == nil && len(o.wishes) > 0 {
-		n.replicas = make(map[uuid.UUID]replica, len(o.wishes))
+	if n.replicas == nil && len(o.assigned) > 0 {
+		n.replicas = make(map[uuid.UUID]replica, len(o.assigned))
 	}
-	for _, w := range o.wishes {
+	for _, w := range o.assigned {
 		known, there := n.replicas[w.uid]
 		if there && known.stopped == w.stop {
 			continue
@@ -139,7 +139,7 @@ func (n *Node) carryOut(o orders) {
 		n.forget(uid)
 	}
 	if o.full {
-		n.forgetOthers(o.wishes)
+		n.forgetOthers(o.assigned)
 	}
 	if delay := n.fleet.options.Delay; delay > 0 && len(n.unsaid) > began {
 		n.shard().add(now.Add(delay), n, saying)
