@@ -27,7 +27,7 @@ type desired struct {
 type orders struct {
 	epoch     uint64
 	full      bool
-	assigned    []desired
+	assigned  []desired
 	remove    []uuid.UUID
 	servers   []string
 	heartbeat time.Duration // 0 if unset
