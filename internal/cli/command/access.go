@@ -15,14 +15,14 @@ import (
 	"github.com/cloudless/cloudless/internal/identity"
 )
 
-// Token is an API token that the command line or the environment hands over. It counts before the context's token.
+// Token is an API token from the command line or the environment. It takes precedence over the context's token.
 type Token struct {
 	identity.APIToken
 	source string // where it is from, for people
 }
 
-// GivenToken reads --token-file, or else the environment. It is nil if neither is there. A token that was given and
-// cannot be used is an error: nobody who hands over a token expects to call with another one.
+// GivenToken reads --token-file, or else the environment. It is nil if neither is set. A given token that cannot be used
+// is an error: a command must not fall back to another token.
 func (e *Env) GivenToken() (*Token, error) {
 	var secret, source string
 	fromEnv, inEnv := os.LookupEnv(TokenEnv)
@@ -54,10 +54,10 @@ func (e *Env) GivenToken() (*Token, error) {
 	return &Token{APIToken: token, source: source}, nil
 }
 
-// TokenFromStdin reports whether the token is to be read from standard input.
+// TokenFromStdin reports whether to read the token from standard input.
 func (e *Env) TokenFromStdin() bool { return e.tokenFile.Value.String() == "-" }
 
-// where is the cluster to call, and with which token: the given one, or else that of the context.
+// where is the cluster to call, with the given token or else the context's.
 func (e *Env) where(ctx context.Context) (client.Context, error) {
 	path, err := e.ConfigPath()
 	if err != nil {
@@ -79,7 +79,7 @@ func (e *Env) where(ctx context.Context) (client.Context, error) {
 	return e.whereWith(ctx, config, given)
 }
 
-// whereWith is the cluster of a given token: that of the context, or else the one of --server.
+// whereWith is the cluster of a given token: that of the context, or else that of --server.
 func (e *Env) whereWith(ctx context.Context, config *client.Config, given *Token) (client.Context, error) {
 	known, err := config.Context(e.Context)
 	switch {

@@ -14,7 +14,7 @@ import (
 	"github.com/cloudless/cloudless/internal/systemd"
 )
 
-// ForGood marks an error that every restart would end with too. The exit code tells systemd not to restart.
+// ForGood marks an error that a restart cannot fix. The exit code tells systemd not to restart.
 func ForGood(err error) error { return Exit(exitForGood, err) }
 
 // usageError is a mistake in the command line.
@@ -74,15 +74,15 @@ func (e *Env) complain(err error) {
 	if own, ok := errors.AsType[*exitCodeError](err); ok && own.why == nil {
 		return
 	}
-	who := terminal.StyleFor(e.Stderr).Paint(terminal.Red, "cloudless:")
+	prefix := terminal.StyleFor(e.Stderr).Paint(terminal.Red, "cloudless:")
 	if bad, ok := errors.AsType[*spec.Error](err); ok {
 		// One line for each violation, with its place in the file.
 		for line := range strings.Lines(bad.Error()) {
-			e.Note("%s %s", who, strings.TrimRight(line, "\n"))
+			e.Note("%s %s", prefix, strings.TrimRight(line, "\n"))
 		}
 		return
 	}
-	e.Note("%s %s%s", who, client.Message(err), e.tokenUsed(err))
+	e.Note("%s %s%s", prefix, client.Message(err), e.tokenUsed(err))
 	if misused, ok := errors.AsType[*usageError](err); ok {
 		e.Note("See: %s --help", misused.command)
 	}

@@ -11,10 +11,10 @@ import (
 	"github.com/cloudless/cloudless/internal/suggest"
 )
 
-// flagError says in words for people what is wrong with a flag.
+// flagError turns cobra's errors about flags into readable ones.
 func flagError(cmd *cobra.Command, err error) error {
 	if e, ok := errors.AsType[*pflag.NotExistError](err); ok {
-		// The flag may be one of the command that was mistyped.
+		// The flag may belong to a mistyped command.
 		if words := cmd.Flags().Args(); cmd.HasSubCommands() && len(words) > 0 {
 			return unknownCommand(cmd, words[0])
 		}

@@ -7,7 +7,7 @@ import (
 	"github.com/cloudless/cloudless/client"
 )
 
-// ListNodes are the nodes with labels that a selector asks for, all if it is empty.
+// ListNodes lists the nodes that a label selector matches, all if it is empty.
 func ListNodes(ctx context.Context, cl *client.Client, labels string) ([]*cloudlessv1.Node, error) {
 	return client.AllPages(func(page *cloudlessv1.Page) ([]*cloudlessv1.Node, string, error) {
 		answer, err := cl.Nodes().ListNodes(ctx, &cloudlessv1.ListNodesRequest{Labels: labels, Page: page})

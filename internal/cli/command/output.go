@@ -14,7 +14,7 @@ import (
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
-// format is what -o says.
+// format is the value of -o.
 type format string
 
 const (
@@ -37,7 +37,7 @@ func (e *Env) ForPeople() bool { return format(e.output) == formatTable }
 // WantsYAML reports whether the output is YAML.
 func (e *Env) WantsYAML() bool { return format(e.output) == formatYAML }
 
-// PreferYAML shows YAML where a table was asked for: for objects that have no table.
+// PreferYAML switches from a table to YAML, for objects without a table.
 func (e *Env) PreferYAML() {
 	if e.ForPeople() {
 		e.output = string(formatYAML)
@@ -58,7 +58,7 @@ func (e *Env) PrintObject(object proto.Message) error {
 	return err
 }
 
-// PrintItem writes one object of a list that has no end: a line of JSON, or a YAML document.
+// PrintItem writes one object of an endless list: a line of JSON, or a YAML document.
 func (e *Env) PrintItem(object proto.Message) error {
 	var out bytes.Buffer
 	if e.WantsYAML() {
@@ -134,7 +134,7 @@ func KeyedYAML[T proto.Message](key string, objects []T) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// Indent writes lines behind two blanks, the first one behind lead.
+// Indent writes lines indented by two blanks, the first one after lead.
 func Indent(out *bytes.Buffer, lead string, data []byte) {
 	for line := range bytes.Lines(data) {
 		if len(bytes.TrimSpace(line)) > 0 {
@@ -145,7 +145,7 @@ func Indent(out *bytes.Buffer, lead string, data []byte) {
 	}
 }
 
-// NoteEmpty says below an empty table that there is nothing to show.
+// NoteEmpty notes below an empty table that there is nothing to show.
 func (e *Env) NoteEmpty(count int, what string, everywhere bool) {
 	if count > 0 || !e.ForPeople() {
 		return
@@ -157,7 +157,7 @@ func (e *Env) NoteEmpty(count int, what string, everywhere bool) {
 	e.Note("no %s in namespace %s", what, e.Namespace)
 }
 
-// Age is how long ago something was, in its largest unit.
+// Age is the time since something happened, in its largest unit.
 func Age(since *timestamppb.Timestamp, now time.Time) string {
 	if since == nil {
 		return ""
@@ -165,7 +165,7 @@ func Age(since *timestamppb.Timestamp, now time.Time) string {
 	return ShortDuration(now.Sub(since.AsTime()))
 }
 
-// ShortDuration is a length of time in one unit.
+// ShortDuration is a duration in one unit.
 func ShortDuration(d time.Duration) string {
 	switch d = max(d, 0); {
 	case d < 2*time.Minute:
@@ -178,7 +178,7 @@ func ShortDuration(d time.Duration) string {
 	return fmt.Sprintf("%dd", d/(24*time.Hour))
 }
 
-// PrintValue writes what is no object of the API.
+// PrintValue writes a value that is not an API object.
 func (e *Env) PrintValue(value any) error {
 	if e.WantsYAML() {
 		encoder := yaml.NewEncoder(e.Stdout)
@@ -193,7 +193,7 @@ func (e *Env) PrintValue(value any) error {
 	return encoder.Encode(value)
 }
 
-// PrintRemoved shows what was removed, one of several if there are.
+// PrintRemoved shows a removed object, as an item of a list if there are several.
 func (e *Env) PrintRemoved(noun, name string, object proto.Message, several bool) error {
 	switch {
 	case e.ForPeople():
@@ -216,7 +216,7 @@ func RawMessages[T proto.Message](objects []T) ([]json.RawMessage, error) {
 	return items, nil
 }
 
-// Section writes a heading and what is under it, with a blank line before.
+// Section writes a blank line, a heading and a table.
 func (e *Env) Section(heading string, t *terminal.Table) error {
 	if err := e.Printf("\n%s\n", terminal.StyleFor(e.Stdout).Paint(terminal.Bold, heading)); err != nil {
 		return err

@@ -10,8 +10,8 @@ import (
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
-// ParseTime reads a point in time: a length of time before now, such as 5m or 2d, or a date and time of RFC 3339,
-// whose time, or seconds and zone, may be left out. Without a zone it is local time.
+// ParseTime parses a duration before now, such as 5m or 2d, or an RFC 3339 date and time. The time, or seconds and zone,
+// may be missing. Without a zone it is local time.
 func ParseTime(s string, now time.Time) (time.Time, error) {
 	if before, err := parseAgo(s); err == nil {
 		return now.Add(-before), nil
@@ -27,7 +27,7 @@ func ParseTime(s string, now time.Time) (time.Time, error) {
 	return time.Time{}, fmt.Errorf("%.64q is not a time: write how long ago, such as 5m or 1h30m, or a date and time such as 2006-01-02T15:04:05Z", s)
 }
 
-// parseAgo knows days beside the units of spec.ParseDuration.
+// parseAgo accepts days besides the units of spec.ParseDuration.
 func parseAgo(s string) (time.Duration, error) {
 	const most = 100 * 365 // days, far below what a Duration can hold
 	if days, ok := strings.CutSuffix(s, "d"); ok {
@@ -44,7 +44,7 @@ func parseAgo(s string) (time.Duration, error) {
 	return d, err
 }
 
-// checkTime refuses what the API's timestamps cannot hold.
+// checkTime refuses times that the API's timestamps cannot represent.
 func checkTime(s string, at time.Time) (time.Time, error) {
 	if at = at.UTC(); at.Year() < 1 || at.Year() > 9999 {
 		return time.Time{}, fmt.Errorf("%.64q is not a time: the year must be from 1 to 9999", s)
@@ -52,8 +52,8 @@ func checkTime(s string, at time.Time) (time.Time, error) {
 	return at, nil
 }
 
-// ParsePublish reads a port of the node and the one of the program that it leads to: HOST:PORT, or PORT where both are
-// the same, with an optional protocol and name: 8080:80, 53/udp or http=8080:80.
+// ParsePublish parses a published port: HOST:PORT, or PORT if both are the same, with an optional protocol and name:
+// 8080:80, 53/udp or http=8080:80.
 func ParsePublish(s string) (*cloudlessv1.Port, error) {
 	port := &cloudlessv1.Port{}
 	numbers := s
@@ -80,7 +80,7 @@ func ParsePublish(s string) (*cloudlessv1.Port, error) {
 	return port, nil
 }
 
-// ParsePairs reads KEY=VALUE arguments. A key that stands alone takes its value from lookup, if there is one.
+// ParsePairs parses KEY=VALUE arguments. A key alone takes its value from lookup, if lookup is not nil.
 func ParsePairs(what string, pairs []string, lookup func(string) (string, bool)) (map[string]string, error) {
 	values := map[string]string{}
 	for _, pair := range pairs {

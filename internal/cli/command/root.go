@@ -40,7 +40,7 @@ func (e *Env) NewRoot() *cobra.Command {
 		SilenceUsage:  true,
 		Args:          cobra.ArbitraryArgs,
 		RunE:          groupRun,
-		// Ours has examples and speaks only for shells that people use with it.
+		// The completion command of package cli replaces cobra's.
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
 			if _, err := parseFormat(e.output); err != nil {
@@ -85,7 +85,7 @@ const (
 	GroupMachine   = "machine"
 )
 
-// Add puts commands into a group of the root.
+// Add adds commands to a group of the root.
 func Add(root *cobra.Command, group string, commands ...*cobra.Command) {
 	for _, command := range commands {
 		command.GroupID = group
@@ -93,14 +93,14 @@ func Add(root *cobra.Command, group string, commands ...*cobra.Command) {
 	}
 }
 
-// Group is a command that only holds others.
+// Group is a command that only has subcommands.
 func Group(use, short, example string, commands ...*cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{Use: use, Short: short, Example: example, Args: cobra.ArbitraryArgs, RunE: groupRun}
 	cmd.AddCommand(commands...)
 	return cmd
 }
 
-// groupRun shows the help of a command that needs another one behind it, or says that there is no such other one.
+// groupRun shows the help of a command without its subcommand, or an error if the subcommand does not exist.
 func groupRun(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return cmd.Help()
@@ -124,7 +124,7 @@ func listPlural(root *cobra.Command, args []string) []string {
 	if !plural || i < 0 {
 		return args
 	}
-	// What is no flag was meant as a command of the noun.
+	// A word that is no flag was meant as a subcommand.
 	noun.Commands()[i].Args = func(_ *cobra.Command, words []string) error {
 		if len(words) > 0 {
 			return unknownCommand(noun, words[0])
@@ -134,7 +134,7 @@ func listPlural(root *cobra.Command, args []string) []string {
 	return slices.Concat(strings.Fields(noun.CommandPath())[1:], []string{"ls"}, rest)
 }
 
-// helpCommand is cobra's, but for words that are no command: these are mistakes here as everywhere.
+// helpCommand is cobra's, except that an unknown command is an error.
 func helpCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "help [COMMAND...]",

@@ -10,8 +10,7 @@ import (
 	"github.com/cloudless/cloudless/internal/suggest"
 )
 
-// DidYouMean is the end of a sentence about a name that does not exist: the one that may have been meant, or else another
-// way out.
+// DidYouMean is the end of an error about a name that does not exist: the nearest existing name, or else another hint.
 func DidYouMean(name string, among iter.Seq[string], otherwise string) string {
 	if near := suggest.To(name, among); near != "" {
 		return "; did you mean " + near + "?"
@@ -19,7 +18,8 @@ func DidYouMean(name string, among iter.Seq[string], otherwise string) string {
 	return "; " + otherwise
 }
 
-// didYouMeanCommand is the same for a command: one under another noun, those that other tools call so, or the nearest one.
+// didYouMeanCommand is the same for a command: one of another noun, the equivalent of another tool's command, or the
+// nearest one.
 func didYouMeanCommand(cmd *cobra.Command, word string) string {
 	var all, elsewhere []string
 	for _, below := range cmd.Commands() {

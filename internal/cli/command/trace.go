@@ -10,12 +10,12 @@ import (
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
-// tracePatience is how long a command waits at its end for a collector to take
-// its spans. One that is away must not be felt.
+// tracePatience limits how long a command waits at its end to export its spans, so that a collector that is down does
+// not delay it.
 const tracePatience = time.Second
 
-// trace begins the span of the command, if the environment says where traces go. Roles trace themselves, by their own
-// flag. Nothing that goes wrong with traces is a matter of the command.
+// trace starts the span of the command if the environment names a collector. Roles have a flag of their own for that.
+// Errors in tracing do not fail the command.
 func (e *Env) trace(ctx context.Context, root *cobra.Command, args []string) (_ context.Context, end func(error)) {
 	endpoint := os.Getenv(telemetry.OTLPEndpointEnv)
 	cmd, _, err := root.Find(args)

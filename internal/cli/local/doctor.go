@@ -31,9 +31,9 @@ func (c *Commands) Doctor() *cobra.Command {
 	var o DoctorOptions
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Say what this machine lacks or has wrong, and how to mend it",
-		Long: "Doctor looks at this machine as a home for Cloudless and changes nothing. It exits with 1 if something fails;\n" +
-			"warnings are no failure.",
+		Short: "Check this machine for problems and show how to fix them",
+		Long: "Doctor checks whether this machine can run Cloudless, and changes nothing. It exits with 1 if a check fails, but\n" +
+			"not for warnings.",
 		Example: "  cloudless doctor\n  cloudless doctor --port 8080 --port 53/udp\n  cloudless doctor -o json",
 		Args:    command.ExactArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
@@ -71,9 +71,9 @@ func (c *Commands) Doctor() *cobra.Command {
 		},
 	}
 	p.registerDataDir(cmd)
-	cmd.Flags().StringVar(&o.APIAddr, "api-addr", "", "`address` where the API is to listen"+listenedBefore)
+	cmd.Flags().StringVar(&o.APIAddr, "api-addr", "", "`address` where the API should listen"+listenedBefore)
 	cmd.Flags().StringArrayVar(&o.Ports, "port", nil, "`port` that you want to publish: 8080 or 53/udp; may be repeated")
-	cmd.Flags().StringVar(&o.ContainerdAddress, "containerd-address", "", "`socket` of a containerd that runs already (default: the one that was used last)")
+	cmd.Flags().StringVar(&o.ContainerdAddress, "containerd-address", "", "`socket` of an external containerd (default: the one that was used last)")
 	return cmd
 }
 
@@ -117,7 +117,7 @@ func (c *Commands) printFindings(found []doctor.Finding) error {
 		if f.Mend == "" {
 			continue
 		}
-		if err := c.Printf("%smend with: %s\n", strings.Repeat(" ", indent), terminal.Plain(f.Mend)); err != nil {
+		if err := c.Printf("%sfix with: %s\n", strings.Repeat(" ", indent), terminal.Plain(f.Mend)); err != nil {
 			return err
 		}
 	}

@@ -22,7 +22,7 @@ func TestDoctorTellsWhatItFound(t *testing.T) {
 	runLocal(t.Context(), roles, args...).expect(t, 0,
 		"ok    kernel      Linux 6\n"+
 			"warn  forwarding  is off\n"+
-			"                  mend with: sysctl -w x=1\n"+
+			"                  fix with: sysctl -w x=1\n"+
 			"\nnothing fails; 1 of 2 checks warn\n", "")
 	if asked.DataDir != "/d" || asked.ConfigPath != "/c" || asked.Context != "home" || asked.APIAddr != "" || asked.Ports[0] != "53/udp" {
 		t.Errorf("asked for %+v", asked)
@@ -39,7 +39,7 @@ func TestDoctorTellsWhatItFound(t *testing.T) {
 	runLocal(t.Context(), roles, args...).expect(t, 1,
 		"ok    kernel      Linux 6\n"+
 			"fail  forwarding  is off\n"+
-			"                  mend with: sysctl -w x=1\n"+
+			"                  fix with: sysctl -w x=1\n"+
 			"\n1 of 2 checks fail, 0 warn\n", "")
 	found = found[:1]
 	runLocal(t.Context(), roles, args...).expect(t, 0, "ok  kernel  Linux 6\n\nthis machine has what it needs\n", "")

@@ -15,10 +15,10 @@ func (c *Commands) Down() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:        "down",
 		SuggestFor: []string{"stop"},
-		Short:      "Stop what runs here, containers included",
-		Long: "Down stops the process that runs on the data folder and its containers. The next up starts everything again,\n" +
-			"except replicas whose restart policy is never: these count as failed. With --purge nothing is left: neither data\n" +
-			"nor images, logs or the context in the client configuration.",
+		Short:      "Stop the server and agent on this machine, and their containers",
+		Long: "Down stops the process that runs on the data folder, and its containers. The next up starts everything again,\n" +
+			"except replicas with restart policy never: these count as failed. --purge also removes all data, images and logs,\n" +
+			"and the context in the client configuration.",
 		Example: "  cloudless down\n  cloudless down --data-dir ./cloud2 --purge",
 		Args:    command.ExactArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -50,7 +50,7 @@ func (c *Commands) Down() *cobra.Command {
 		},
 	}
 	p.registerDataDir(cmd)
-	cmd.Flags().StringVar(&p.logLevel, "log-level", "warn", "least `level` that is logged: debug, info, warn or error")
-	cmd.Flags().BoolVar(&purge, "purge", false, "remove all data, images and logs too")
+	cmd.Flags().StringVar(&p.logLevel, "log-level", "warn", "lowest `level` to log: debug, info, warn or error")
+	cmd.Flags().BoolVar(&purge, "purge", false, "also remove all data, images and logs")
 	return cmd
 }

@@ -66,12 +66,12 @@ func (c *Commands) Install() *cobra.Command {
 	var dryRun bool
 	cmd := &cobra.Command{
 		Use:   "install [up|server|agent] [-- FLAG...]",
-		Short: "Let systemd run cloudless on this machine",
-		Long: "Install copies this program to --bin-dir and makes a systemd service of it that runs the given role, up if none\n" +
-			"is given, with the flags after --. Run again, it is an upgrade: program and unit are replaced and the service\n" +
-			"starts anew, while containers go on running; if the new one does not come up, the old one is put back.\n" +
-			"Up is for a machine that is server and node, be it the first one or one that has joined with --role server.\n" +
-			"A machine that shall be a node alone joins first, with cloudless join.",
+		Short: "Install cloudless as a systemd service",
+		Long: "Install copies this program to --bin-dir and creates a systemd service that runs the given role, by default up,\n" +
+			"with the flags after --. Installing again is an upgrade: install replaces the program and the unit and restarts the\n" +
+			"service, while containers keep running. If the new version does not start, install restores the old one.\n" +
+			"Up is for a machine that is server and node, whether it is the first one or has joined with --role server.\n" +
+			"For a machine that is only a node, run cloudless join first.",
 		Example: "  cloudless install\n  cloudless install server -- --api-addr 192.0.2.1:7700\n  cloudless install agent --dry-run",
 		Args: func(cmd *cobra.Command, args []string) error {
 			before := len(args)
@@ -109,8 +109,8 @@ func (c *Commands) Install() *cobra.Command {
 		},
 	}
 	f.register(cmd)
-	cmd.Flags().StringVar(&binDir, "bin-dir", "/usr/local/bin", "`folder` that the program is copied to")
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "show the unit and do nothing")
+	cmd.Flags().StringVar(&binDir, "bin-dir", "/usr/local/bin", "`folder` for the program")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only show the unit")
 	return cmd
 }
 
@@ -168,10 +168,9 @@ func (c *Commands) Uninstall() *cobra.Command {
 	var purge bool
 	cmd := &cobra.Command{
 		Use:   "uninstall",
-		Short: "Take the service of cloudless away from systemd",
-		Long: "Uninstall stops the service and removes its unit and program. Containers go on running and the data stays: the\n" +
-			"next install takes both back. With --purge the containers are stopped and nothing is left, as by\n" +
-			"cloudless down --purge.",
+		Short: "Remove the systemd service",
+		Long: "Uninstall stops the service and removes its unit and program. Containers keep running and the data stays, for the\n" +
+			"next install. With --purge, uninstall stops the containers and removes everything, like cloudless down --purge.",
 		Example: "  cloudless uninstall\n  cloudless uninstall --purge",
 		Args:    command.ExactArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -197,6 +196,6 @@ func (c *Commands) Uninstall() *cobra.Command {
 		},
 	}
 	f.register(cmd)
-	cmd.Flags().BoolVar(&purge, "purge", false, "stop the containers and remove all data, images and logs too")
+	cmd.Flags().BoolVar(&purge, "purge", false, "also stop the containers and remove all data, images and logs")
 	return cmd
 }

@@ -54,15 +54,14 @@ func (c *Commands) Join() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "join ADDRESS|--discover --token-file FILE",
 		Short: "Make this machine a node or a server of a cluster",
-		Long: "Join enrolls this machine with a token of role node and then runs its agent. The token proves the\n" +
-			"server to this machine too, before anything is said. After a restart of the machine, run cloudless agent.\n\n" +
-			"With --role server, and a token of that role, the machine becomes one of the servers: it receives the\n" +
-			"cluster's state and votes once it has caught up. It becomes a node as well, unless --no-node is given. It\n" +
-			"listens on port " + DefaultPort + " of the address of this machine that leads to the joined server, unless --api-addr says\n" +
-			"otherwise. After a restart, run cloudless up, or cloudless server after --no-node, as it is printed when the\n" +
-			"server is ready.\n\n" +
-			"With --discover no address is needed: servers of the same network are found by multicast DNS. The token\n" +
-			"decides which of them is trusted, and those of other clusters are left alone.",
+		Long: "Join enrolls this machine with a token of role node and then runs its agent. Before join sends anything secret, it\n" +
+			"verifies the server with the token. After a restart of the machine, run cloudless agent.\n\n" +
+			"With --role server, and a token of that role, the machine becomes a server: it receives the cluster's state, and\n" +
+			"votes once it has caught up. It becomes a node as well, unless --no-node is given. By default the server listens on\n" +
+			"port " + DefaultPort + " of the local address that routes to the joined server; --api-addr changes that. After a restart, run\n" +
+			"cloudless up, or cloudless server after --no-node.\n\n" +
+			"With --discover no address is needed: join finds servers on the same network by multicast DNS. It trusts only\n" +
+			"servers of the token's cluster.",
 		Example: "  cloudless join 192.0.2.1:7700 --token-file token\n  " + command.TokenEnv + "=… cloudless join 192.0.2.1:7700 --detach\n" +
 			"  cloudless join --discover --token-file token --detach\n  cloudless join 192.0.2.1:7700 --token-file token --role server --detach\n" +
 			"  cloudless join 192.0.2.1:7700 --token-file token --role server --no-node --detach",
@@ -114,8 +113,8 @@ func (c *Commands) Join() *cobra.Command {
 	cmd.Flags().StringVar(&role, "role", "node", "what the machine becomes: node or server")
 	cmd.Flags().BoolVar(&noNode, "no-node", false, "with --role server: do not run replicas on this machine")
 	cmd.Flags().BoolVar(&discover, "discover", false, "find a server of the token's cluster on this network, by mDNS")
-	cmd.Flags().StringVar(&given.value, "token", "", "join `token`; others on this machine can see it: better use --token-file or $"+command.TokenEnv)
-	cmd.Flags().StringVar(&given.file, "token-file", "", "`file` that holds the join token, - for standard input")
+	cmd.Flags().StringVar(&given.value, "token", "", "join `token`, visible to other users of this machine: prefer --token-file or $"+command.TokenEnv)
+	cmd.Flags().StringVar(&given.file, "token-file", "", "`file` with the join token, - for standard input")
 	return cmd
 }
 

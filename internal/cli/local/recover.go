@@ -11,13 +11,13 @@ func (c *Commands) Recover() *cobra.Command {
 	var lost bool
 	cmd := &cobra.Command{
 		Use:   "recover --data-dir DIR --others-are-lost",
-		Short: "Let one server go on alone when most of the others are lost for good",
-		Long: "Recover is for the case that more than half of the voting servers are lost for good, so that nothing can be\n" +
-			"agreed on any more. Choose the server that is furthest: cloudless cluster status shows how far each of those is\n" +
-			"that still answer, by term and entry of its log, of which the term counts more. Stop it, run this on its\n" +
-			"machine, and start it again with cloudless server: it is then the only server of the cluster, with what it has\n" +
-			"on its disk. What only the lost ones had is lost. All other servers are removed from the cluster when it starts:\n" +
-			"one that comes back after all is turned away, and can join anew in an empty data folder.",
+		Short: "Continue with one server after the quorum is lost for good",
+		Long: "Recover is for clusters that have lost more than half of their voting servers for good, and with them the quorum.\n" +
+			"Choose the surviving server with the newest log: cloudless cluster status shows the last term and entry of each;\n" +
+			"compare the terms first. Stop that server, run recover on its machine, and start it again with cloudless server.\n" +
+			"It is then the only server of the cluster, with the state on its disk. Changes that only the lost servers had are\n" +
+			"lost. When it starts, it removes all other servers from the cluster: one that comes back after all is refused, and\n" +
+			"can join again with an empty data folder.",
 		Example: "  cloudless cluster recover --data-dir /var/lib/cloudless --others-are-lost\n  cloudless server --data-dir /var/lib/cloudless --api-addr 192.0.2.1:7700",
 		Args:    command.ExactArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -36,6 +36,6 @@ func (c *Commands) Recover() *cobra.Command {
 		},
 	}
 	p.registerDataDir(cmd)
-	cmd.Flags().BoolVar(&lost, "others-are-lost", false, "the other servers are gone for good and will not be started again")
+	cmd.Flags().BoolVar(&lost, "others-are-lost", false, "confirm that the other servers will never be started again")
 	return cmd
 }

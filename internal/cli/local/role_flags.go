@@ -28,19 +28,19 @@ type processFlags struct {
 
 func (f *processFlags) register(cmd *cobra.Command) {
 	f.registerDataDir(cmd)
-	cmd.Flags().StringVar(&f.logLevel, "log-level", "info", "least `level` that is logged: debug, info, warn or error")
-	cmd.Flags().StringVar(&f.logFormat, "log-format", "text", "`form` of log lines: text or json")
-	cmd.Flags().StringVar(&f.otlp, "otlp-endpoint", os.Getenv(telemetry.OTLPEndpointEnv), "`address` of an OpenTelemetry collector (OTLP, gRPC) that receives traces, such as http://127.0.0.1:4317 (default: $"+telemetry.OTLPEndpointEnv+")")
-	cmd.Flags().BoolVarP(&f.detach, "detach", "d", false, "return when it is ready, and let it run on; its log is cloudless.log in the data folder")
+	cmd.Flags().StringVar(&f.logLevel, "log-level", "info", "lowest `level` to log: debug, info, warn or error")
+	cmd.Flags().StringVar(&f.logFormat, "log-format", "text", "`format` of log lines: text or json")
+	cmd.Flags().StringVar(&f.otlp, "otlp-endpoint", os.Getenv(telemetry.OTLPEndpointEnv), "`address` of an OpenTelemetry collector (OTLP, gRPC) for traces, such as http://127.0.0.1:4317 (default: $"+telemetry.OTLPEndpointEnv+")")
+	cmd.Flags().BoolVarP(&f.detach, "detach", "d", false, "run in the background and return when ready; logs to cloudless.log in the data folder")
 }
 
 // registerElection adds the flags of roles that may run a server.
 func (f *processFlags) registerElection(cmd *cobra.Command) {
-	cmd.Flags().DurationVar(&f.election, "election-timeout", 0, "how long a server hears nothing from the one that leads before another is elected, 500ms to 2.5s: longer on machines that stand still now and then (default: as before, else 500ms)")
+	cmd.Flags().DurationVar(&f.election, "election-timeout", 0, "silence of the leader before an election, 500ms to 2.5s; choose more for machines that stall (default: as before, else 500ms)")
 }
 
 func (f *processFlags) registerDataDir(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.dataDir, "data-dir", defaultDataDir(), "`folder` of everything that must last; $"+DataDirEnv+" sets another default")
+	cmd.Flags().StringVar(&f.dataDir, "data-dir", defaultDataDir(), "`folder` for persistent data; $"+DataDirEnv+" sets another default")
 }
 
 // DataDirEnv names the environment variable that holds the data folder.
@@ -115,13 +115,13 @@ type machineFlags struct {
 }
 
 func (f *machineFlags) register(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.name, "name", "", "wished `name` of the node (default: the host name)")
+	cmd.Flags().StringVar(&f.name, "name", "", "`name` of the node (default: the host name)")
 	cmd.Flags().StringArrayVarP(&f.labels, "label", "l", nil, "label `KEY=VALUE` of the node; may be repeated")
 	f.registerContainerd(cmd)
 }
 
 func (f *machineFlags) registerContainerd(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.containerd, "containerd-address", "", "`socket` of a containerd that runs already (default: the one that the data folder was used with before, else the built-in one)")
+	cmd.Flags().StringVar(&f.containerd, "containerd-address", "", "`socket` of an external containerd (default: the one used before, else the built-in one)")
 }
 
 func (f *machineFlags) machine(cmd *cobra.Command) (Machine, error) {
@@ -141,17 +141,17 @@ type reachFlags struct {
 // register adds the flags. About says, for the help, where the server listens by default.
 func (f *reachFlags) register(cmd *cobra.Command, about string) {
 	cmd.Flags().StringVar(&f.APIAddr, "api-addr", "", "`address` where the API of a server listens"+about)
-	cmd.Flags().StringVar(&f.Advertise, "advertise", "", "`address` where others reach this server (default: that of --api-addr)")
-	cmd.Flags().StringVar(&f.zone, "zone", "", "`zone` of this server, \"\" for none; votes are spread over zones (default: the one that it had before)")
+	cmd.Flags().StringVar(&f.Advertise, "advertise", "", "`address` at which others reach this server (default: that of --api-addr)")
+	cmd.Flags().StringVar(&f.zone, "zone", "", "`zone` of this server, \"\" for none; voters are spread over zones (default: as before)")
 	registerAnnounce(cmd, &f.Announce)
 }
 
 func (f *reachFlags) registerPeer(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.Peer, "peer", "", "`address` of another server that runs, if all of them have moved since this one ran")
+	cmd.Flags().StringVar(&f.Peer, "peer", "", "`address` of another running server, if all of them have moved since this one ran")
 }
 
 func registerAnnounce(cmd *cobra.Command, announce *bool) {
-	cmd.Flags().BoolVar(announce, "announce", true, "answer machines of this network that look for servers by mDNS (cloudless join --discover); never done on 127.0.0.1")
+	cmd.Flags().BoolVar(announce, "announce", true, "answer cloudless join --discover by mDNS; never on 127.0.0.1")
 }
 
 // reach checks the flags.

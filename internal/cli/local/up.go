@@ -15,11 +15,11 @@ func (c *Commands) Up() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:        "up",
 		SuggestFor: []string{"start"},
-		Short:      "Make this machine a cloud of its own, or run its server and node again",
-		Long: "Up runs a server and an agent in one process and writes a context with admin credentials to the client\n" +
-			"configuration. It runs until it is interrupted; containers go on running and are taken back by the next up.\n" +
-			"On a machine that has joined a cluster with --role server it runs the server and the node that it is.\n" +
-			"If the node was removed from the cluster, up makes this machine a new one.",
+		Short:      "Run a server and a node on this machine",
+		Long: "Up runs a server and an agent in one process, and writes a context with admin credentials to the client\n" +
+			"configuration. The first up founds a cluster. On a machine that has joined with --role server, up runs its server\n" +
+			"and its node. Up runs until it is interrupted; containers keep running, and the next up adopts them.\n" +
+			"If the node was removed from the cluster, up makes this machine a new node.",
 		Example: "  cloudless up --detach\n  cloudless up --data-dir ./cloud2 --api-addr 127.0.0.1:7701 --context second",
 		Args:    command.ExactArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
@@ -47,15 +47,15 @@ func (c *Commands) Up() *cobra.Command {
 	return cmd
 }
 
-// Server is the command cloudless server. The commands below it are about the servers of the cluster.
+// Server is the command cloudless server. Its subcommands are about the servers of the cluster.
 func (c *Commands) Server(below ...*cobra.Command) *cobra.Command {
 	var p processFlags
 	var r reachFlags
 	cmd := &cobra.Command{
 		Use:   "server",
 		Short: "Run a server alone; list and remove servers",
-		Long: "Server runs a server without running workloads here: one that has joined before, or else the first one of a\n" +
-			"new cluster. The commands below it are about the servers of the cluster.",
+		Long: "Server runs a server without a node: one that has joined before, or else the first one of a new cluster. Its\n" +
+			"subcommands list and remove the servers of the cluster.",
 		Example: "  cloudless server --data-dir /var/lib/cloudless --api-addr 192.0.2.1:7700\n  cloudless server ls",
 		Args:    command.ExactArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
@@ -75,7 +75,7 @@ func (c *Commands) Server(below ...*cobra.Command) *cobra.Command {
 	p.register(cmd)
 	p.registerElection(cmd)
 	r.register(cmd, listenedBefore)
-	cmd.Flags().StringVar(&r.Name, "name", "", "wished `name` of the server (default: the host name)")
+	cmd.Flags().StringVar(&r.Name, "name", "", "`name` of the server (default: the host name)")
 	r.registerPeer(cmd)
 	cmd.Aliases = []string{"servers"}
 	cmd.AddCommand(below...)

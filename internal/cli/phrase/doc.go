@@ -1,3 +1,3 @@
-// Package phrase says in a few words how workloads and replicas are, why they are not better, and which command shows
-// more. It must not know the commands that show it.
+// Package phrase describes the state of workloads and replicas in a few words, with the reason and the command that
+// shows more. It must not know the commands that use it.
 package phrase

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Facts lists what is known about one object, one line each. Empty values are left out.
+// Facts lists the properties of one object, one per line. It omits empty values.
 type Facts struct{ table *Table }
 
 func NewFacts(out io.Writer) *Facts {

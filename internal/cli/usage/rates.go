@@ -7,13 +7,13 @@ import (
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
-// rates turns the totals of replicas into what they do in a second.
+// rates turns the totals of replicas into rates per second.
 type rates struct {
 	last map[string]*cloudlessv1.ReplicaUsage // the newest measurement of each replica, by uid
 	now  map[string]rate
 }
 
-// rate is what a replica did between its last two measurements.
+// rate is the usage of a replica between its last two measurements.
 type rate struct {
 	throttled               float64 // part of the time
 	received, sent          float64 // bytes a second
@@ -24,7 +24,7 @@ func newRates() *rates {
 	return &rates{last: map[string]*cloudlessv1.ReplicaUsage{}, now: map[string]rate{}}
 }
 
-// see takes in a frame and forgets the replicas that are not in it.
+// see adds a frame and forgets the replicas that are not in it.
 func (r *rates) see(frame *cloudlessv1.Usage) {
 	last, now := map[string]*cloudlessv1.ReplicaUsage{}, map[string]rate{}
 	for _, u := range frame.GetReplicas() {
@@ -46,7 +46,7 @@ func (r *rates) see(frame *cloudlessv1.Usage) {
 
 func between(before, after *cloudlessv1.ReplicaUsage, seconds float64) rate {
 	per := func(get func(*cloudlessv1.ReplicaUsage) uint64) float64 {
-		if get(after) < get(before) { // it was started again
+		if get(after) < get(before) { // the replica was restarted
 			return 0
 		}
 		return float64(get(after)-get(before)) / seconds
@@ -61,7 +61,7 @@ func between(before, after *cloudlessv1.ReplicaUsage, seconds float64) rate {
 // complete reports whether every replica of the newest frame has a rate.
 func (r *rates) complete() bool { return len(r.now) == len(r.last) }
 
-// cells are what a table shows of a replica's usage: CPU, throttled, memory, network, block I/O, processes.
+// cells are the columns of a replica's usage: CPU, throttled, memory, network, block I/O, processes.
 func (r *rates) cells(u *cloudlessv1.ReplicaUsage) []string {
 	now, known := r.now[u.GetUid()]
 	cells := []string{cpus(u.GetCpu()), "-", memory(u), "-", "-", fmt.Sprint(u.GetPids())}

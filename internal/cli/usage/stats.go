@@ -50,15 +50,15 @@ func Stats(e *command.Env) *cobra.Command {
 			return statsOnce(ctx, e.Stdout, cl, request, everywhere)
 		}),
 	}
-	cmd.Flags().BoolVar(&once, "no-stream", false, "show it once, even on a terminal")
-	cmd.Flags().BoolVarP(&everywhere, "all-namespaces", "A", false, "of all namespaces")
+	cmd.Flags().BoolVar(&once, "no-stream", false, "show usage once, even on a terminal")
+	cmd.Flags().BoolVarP(&everywhere, "all-namespaces", "A", false, "show all namespaces")
 	return cmd
 }
 
-// statsPatience is how long one look waits for a second measurement, without which there is no rate.
+// statsPatience limits how long statsOnce waits for a second measurement, which rates need.
 const statsPatience = 5 * time.Second
 
-// statsOnce looks until every replica was measured twice, or for a while.
+// statsOnce waits until every replica was measured twice, or until statsPatience is over.
 func statsOnce(ctx context.Context, out io.Writer, cl *client.Client, request *cloudlessv1.GetUsageRequest, everywhere bool) error {
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
@@ -73,13 +73,13 @@ func statsOnce(ctx context.Context, out io.Writer, cl *client.Client, request *c
 		frame, err := stream.Recv()
 		if err != nil {
 			if newest != nil && ctx.Err() == nil && watching.Err() != nil {
-				break // what is there has to do
+				break // show what there is
 			}
 			return err
 		}
 		newest = frame
 		seen.see(frame)
-		if patience == nil { // a cluster that takes its time for the first one is not given up
+		if patience == nil { // the first frame may take any time
 			patience = time.AfterFunc(statsPatience, stop)
 			defer patience.Stop()
 		}
@@ -87,7 +87,7 @@ func statsOnce(ctx context.Context, out io.Writer, cl *client.Client, request *c
 	return statsTable(out, seen, newest, everywhere)
 }
 
-// liveStats draws a table over and over.
+// liveStats redraws a table for every frame.
 func liveStats(ctx context.Context, cl *client.Client, request *cloudlessv1.GetUsageRequest, screen *os.File, everywhere bool) error {
 	stream, err := cl.Workloads().WatchUsage(ctx, request)
 	if err != nil {

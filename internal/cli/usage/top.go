@@ -46,7 +46,7 @@ func Top(e *command.Env) *cobra.Command {
 	return cmd
 }
 
-// top shows frames until somebody ends it. However it ends, the terminal is as it was.
+// top shows frames until the user quits, and always restores the terminal.
 func top(ctx context.Context, stdin io.Reader, cl *client.Client, screen *os.File, by order) error {
 	ctx, quit := context.WithCancel(ctx)
 	defer quit()
@@ -56,7 +56,7 @@ func top(ctx context.Context, stdin io.Reader, cl *client.Client, screen *os.Fil
 	}
 	frames, failed := make(chan *cloudlessv1.Usage), make(chan error, 1)
 	go func() { failed <- receiveFrames(ctx, stream.Recv, frames) }() // ends with ctx
-	first, err := nextFrame(frames, failed)                           // before the screen is taken, so that a refusal can be read
+	first, err := nextFrame(frames, failed)                           // before it takes the screen, so that an error stays readable
 	if err != nil {
 		return err
 	}
@@ -114,7 +114,7 @@ func nextFrame(frames <-chan *cloudlessv1.Usage, failed <-chan error) (*cloudles
 	}
 }
 
-// takeScreen has the whole screen and every key until it is released. redraw is told when the picture may differ.
+// takeScreen takes the whole screen and every key until it is released. It signals redraw when the picture may differ.
 func takeScreen(stdin io.Reader, screen *os.File, by order, quit func()) (release func(), redraw chan struct{}, sorted *atomic.Value, err error) {
 	redraw, sorted = make(chan struct{}, 1), &atomic.Value{}
 	sorted.Store(by)
@@ -138,7 +138,7 @@ func takeScreen(stdin io.Reader, screen *os.File, by order, quit func()) (releas
 		undo = append(undo, restore)
 		stop, err := terminal.ReadKeys(f, func(key byte) {
 			switch key {
-			case 'q', 'Q', 3: // ctrl-C, which a raw terminal does not make a signal
+			case 'q', 'Q', 3: // ctrl-C, which is no signal on a raw terminal
 				quit()
 			case 'c', 'C':
 				sorted.Store(byCPU)

@@ -12,7 +12,7 @@ import (
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
-// order is by what replicas are sorted, the most first.
+// order is the sort order of replicas, the highest usage first.
 type order string
 
 const (
@@ -28,10 +28,10 @@ func parseOrder(s string) (order, error) {
 	return "", fmt.Errorf("replicas cannot be sorted by %q: use cpu or memory", s)
 }
 
-// historyLength is how many frames a plot goes back: about a minute.
+// historyLength is the number of frames in a plot: about a minute.
 const historyLength = 60
 
-// topView is what top has seen, and how it looks.
+// topView collects frames and draws them.
 type topView struct {
 	terminal.Style
 	rates   *rates
@@ -43,7 +43,7 @@ func newTopView(s terminal.Style) *topView {
 	return &topView{Style: s, rates: newRates(), history: map[string][]float64{}}
 }
 
-// see takes in a frame.
+// see adds a frame.
 func (v *topView) see(frame *cloudlessv1.Usage) {
 	v.newest = frame
 	v.rates.see(frame)
@@ -66,17 +66,17 @@ func (v *topView) see(frame *cloudlessv1.Usage) {
 
 type load struct{ cpu, memory float64 }
 
-// load is what a node uses and what it has.
+// load is the usage and the capacity of a node.
 func (*topView) load(n *cloudlessv1.NodeUsage) (used, capacity load) {
 	read := func(r *cloudlessv1.NodeResources) load {
-		millis, _ := spec.ParseCPU(r.GetCpu()) // nothing where nothing was said
+		millis, _ := spec.ParseCPU(r.GetCpu()) // 0 if unset
 		bytes, _ := spec.ParseBytes(r.GetMemory())
 		return load{cpu: float64(millis) / 1000, memory: float64(bytes)}
 	}
 	return read(n.GetUsage()), read(n.GetCapacity())
 }
 
-// lines are the picture, for a screen of that size.
+// lines draws the picture for a screen of that size.
 func (v *topView) lines(width int, by order, now time.Time) []string {
 	plot := min(max((width-60)/3, 8), historyLength)
 	lines := []string{v.title(width, by, now), ""}
@@ -144,7 +144,7 @@ func part(used, capacity float64) float64 {
 	return used / capacity
 }
 
-// align puts cells into columns; the first row is a heading.
+// align aligns cells in columns. The first row is the heading.
 func (v *topView) align(rows [][]string) []string {
 	widths := make([]int, len(rows[0]))
 	for _, row := range rows {
