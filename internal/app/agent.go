@@ -36,10 +36,9 @@ type member struct {
 	agent   *agent.Agent
 	rotator *identity.Rotator
 	name    string
-	// refusal is why there was no session with a server the last time that one
-	// was tried; nil if none failed yet.
+	// refusal is why the last attempt to open a session failed; nil if none has failed yet.
 	refusal atomic.Pointer[string]
-	// progress is told why, until there is one; nil if nobody wants to know.
+	// progress shows refusals until there is a session; may be nil.
 	progress func(doing string)
 }
 
@@ -52,7 +51,7 @@ func (m *member) noSession(err error) {
 	}
 }
 
-// ending says what a machine waits for before it becomes another node.
+// ending shows that the replicas of the removed node have to stop before the machine becomes a new node.
 func (m *member) ending(replicas int, atMost time.Duration) {
 	if m.progress != nil && !m.accepted() {
 		m.progress(fmt.Sprintf("waiting for %s of removed node %s to stop (up to %s)", countReplicas(replicas), m.name, spec.FormatDuration(atMost)))
@@ -66,7 +65,7 @@ func countReplicas(n int) string {
 	return fmt.Sprintf("%d replicas", n)
 }
 
-// accepted reports whether a server has let this node in since the process began.
+// accepted reports whether a server has accepted this node since the process began.
 func (m *member) accepted() bool { return closed(m.agent.Ready()) }
 
 func closed(ch <-chan struct{}) bool {
@@ -78,9 +77,8 @@ func closed(ch <-chan struct{}) bool {
 	}
 }
 
-// clusterLink is a node's way to its cluster: one identity, one address, used
-// for sessions and for pulling images. It can be made before the machine has
-// joined and is filled in afterwards.
+// clusterLink is a node's identity and server list, used for sessions and for pulling images. It may be created before
+// the machine has joined, and is filled in afterwards.
 type clusterLink struct {
 	rotator *identity.Rotator
 	trust   *identity.Trust
@@ -93,7 +91,7 @@ func (l *clusterLink) registryClient() *http.Client {
 		ForceAttemptHTTP2:   true,
 		MaxIdleConnsPerHost: 8,
 		IdleConnTimeout:     time.Minute,
-		// A server whose process hangs keeps its connections: who waits for it asks.
+		// Pings detect a server that hangs but keeps its connections open.
 		HTTP2: &http.HTTP2Config{SendPingTimeout: 5 * time.Second, PingTimeout: 5 * time.Second},
 		DialTLSContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			config := identity.ClientTLS(l.trust, l.rotator.Certificate)
@@ -104,7 +102,7 @@ func (l *clusterLink) registryClient() *http.Client {
 	return &http.Client{Transport: transport}
 }
 
-// outputAge is when the output of a replica is removed at the latest.
+// outputAge is how long the output of a replica is kept at most.
 const outputAge = 30 * 24 * time.Hour
 
 // openMember connects a machine that has joined.
@@ -173,8 +171,8 @@ func renewer(conn *grpc.ClientConn) func(context.Context, []byte) ([][]byte, err
 	}
 }
 
-// checkServers refuses to start where servers of another cluster are in the place of the node's, if somebody waits until
-// the node is ready. Otherwise the node retries, because replicas need no server.
+// checkServers refuses to start if servers of another cluster answer at the node's addresses and a user waits until the
+// node is ready. Otherwise the node retries, because replicas need no server.
 func checkServers(ctx context.Context, f *datadir.Folder, process local.Process) error {
 	if !process.Attended {
 		return nil
@@ -242,7 +240,7 @@ func serveNode(ctx context.Context, process local.Process, m local.Machine, admi
 	if err != nil {
 		return err
 	}
-	// Not when it is ready: its cluster may be away for long.
+	// Before the node is ready, because its cluster may be unreachable for long.
 	if err := f.MarkStarted(ctx); err != nil {
 		return err
 	}
@@ -251,7 +249,7 @@ func serveNode(ctx context.Context, process local.Process, m local.Machine, admi
 	n := &nodeProcess{Process: process, folder: f, instruments: i, link: link, member: p}
 	err = together(ctx, n.parts()...)
 	if errors.Is(err, agent.ErrCopy) {
-		// What was taken up from the folder runs on the node itself.
+		// The containers that this process has adopted belong to the original node.
 		return errors.Join(err, restCopy(context.WithoutCancel(ctx), f, d, logger))
 	}
 	if errors.Is(err, agent.ErrRemoved) {
@@ -261,15 +259,15 @@ func serveNode(ctx context.Context, process local.Process, m local.Machine, admi
 	return endedByContext(err)
 }
 
-// serverHope is how long a person waits for a server before he is told that the node runs without one.
+// serverHope is how long a user waits before reportNoServer says that the node runs without a server.
 const serverHope = 15 * time.Second
 
-// sayAlone lets go whoever waits for a node that hears of no server: what runs here needs none, and the next that he
+// sayAlone calls say if no server accepts the node in time. Replicas need no server, and the next process that the user
 // starts may be one.
 func sayAlone(ctx context.Context, ready, removed <-chan struct{}, say func()) {
 	select {
 	case <-ready:
-	case <-removed: // it does not go on, and says so itself
+	case <-removed: // the process ends and says so itself
 	case <-ctx.Done():
 	case <-time.After(serverHope):
 		say()

@@ -14,29 +14,28 @@ import (
 	"github.com/cloudless/cloudless/internal/server"
 )
 
-// planeOptions are what a server is told at its start.
+// planeOptions are the settings of a server.
 type planeOptions struct {
-	// address to listen on; advertise is where others reach it, chosen if empty.
+	// address to listen on; advertise is where others reach the server, derived from address if empty.
 	address, advertise string
-	// peer is where one of the others is, if none is where it was.
+	// peer is the current address of another server, if all of them have moved.
 	peer       string
 	name, zone string
 	version    string
-	// announce is whether machines of the same network may find it.
+	// announce lets machines of the same network find the server.
 	announce bool
-	// clock is what it takes for the time; nil stands for the machine's.
+	// clock is nil for the machine's clock.
 	clock func() time.Time
-	// election is how long it waits for one that leads; 0 stands for the default.
+	// election is the election timeout; 0 for the default.
 	election time.Duration
-	// maxLogGrowth is by how many bytes its log may grow before it is shortened; 0 stands for the default.
+	// maxLogGrowth is how many bytes the log may grow before it is truncated; 0 for the default.
 	maxLogGrowth int64
-	// certificateTTL is how long the certificates that it issues hold; 0 stands for the default.
+	// certificateTTL is the lifetime of issued certificates; 0 for the default.
 	certificateTTL time.Duration
 }
 
-// openAgreement opens the replicated state and finds the cluster's authority:
-// beside the state where there was one before, in the state of a cluster that
-// is founded now.
+// openAgreement opens the replicated state and the cluster's authority: the stored copy, or the one in the state of a
+// cluster that is founded now.
 func (p *controlPlane) openAgreement(ctx context.Context, f *datadir.Folder, o planeOptions, u *undo) error {
 	var err error
 	if p.sealer, err = identity.OpenOrCreateSealer(f.KeyPath()); err != nil {
@@ -71,17 +70,17 @@ func (p *controlPlane) openAgreement(ctx context.Context, f *datadir.Folder, o p
 	return f.BindCluster(p.ca.Trust().Cluster())
 }
 
-// site is where a cluster is founded. What cannot be found out of the machine
-// cannot be avoided.
+// site describes the machine on which a cluster is founded. Errors are ignored: the new cluster then avoids fewer
+// address ranges.
 func site(o planeOptions) server.Site {
 	used, _ := nodenet.UsedByOthers()
 	return server.Site{Address: server.AdvertisedAddress(o.advertise, o.address), Used: used}
 }
 
-// leaveTime bounds what a server does for the others before it stops.
+// leaveTime limits how long a stopping server takes to hand over its leadership.
 const leaveTime = 5 * time.Second
 
-// leave hands leadership over while this server can still be reached.
+// leave hands over leadership while the others can still reach this server.
 func (p *controlPlane) leave() {
 	ctx, cancel := context.WithTimeout(context.Background(), leaveTime)
 	defer cancel()

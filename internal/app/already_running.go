@@ -58,7 +58,7 @@ func (s *service) openFolder(ctx context.Context) (*datadir.Folder, error) {
 	}
 }
 
-// mayLeaveRunning refuses a running process that is not what was asked for.
+// mayLeaveRunning refuses a running process that does not run the requested role.
 func (s *service) mayLeaveRunning(held *datadir.AlreadyRunningError) error {
 	if s.sameRole != nil {
 		if err := s.sameRole(held); err != nil {
@@ -86,8 +86,8 @@ func (s *service) mayReplace(ctx context.Context, held *datadir.AlreadyRunningEr
 	return client.CheckConfig(s.ConfigPath)
 }
 
-// runsLess refuses a process that runs less than the server and the node that
-// were asked for. A process of an older version does not say what it runs.
+// runsLess refuses a running process that lacks the requested server or node. A process of an older version does not
+// record what it runs.
 func runsLess(held *datadir.AlreadyRunningError, server, node bool) error {
 	again := fmt.Sprintf("stop it with: cloudless down --data-dir %s, and run this command again", held.DataDir)
 	switch {
@@ -104,16 +104,15 @@ func runsLess(held *datadir.AlreadyRunningError, server, node bool) error {
 	return nil
 }
 
-// runsElsewhere refuses another port than that of a cloud that runs already, which
-// would be ignored.
-func runsElsewhere(held *datadir.AlreadyRunningError, wished string) error {
-	_, wants, wantsErr := net.SplitHostPort(wished)
+// runsElsewhere refuses a port that differs from that of the running process, because it would be ignored.
+func runsElsewhere(held *datadir.AlreadyRunningError, address string) error {
+	_, wants, wantsErr := net.SplitHostPort(address)
 	_, has, hasErr := net.SplitHostPort(held.Address)
 	if wantsErr != nil || hasErr != nil || wants == has || wants == "0" {
 		return nil
 	}
 	return fmt.Errorf("process %d runs on %s already, at %s: to have it at %s, stop it first with: cloudless down --data-dir %s",
-		held.PID, held.DataDir, held.Address, wished, held.DataDir)
+		held.PID, held.DataDir, held.Address, address, held.DataDir)
 }
 
 // stopPause is the pause before the next look at a process that was stopped.

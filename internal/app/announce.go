@@ -7,7 +7,7 @@ import (
 	"github.com/cloudless/cloudless/internal/discover"
 )
 
-// prepareAnnouncement notes what those are told who look for servers.
+// prepareAnnouncement prepares the answer to machines that look for servers.
 func (p *controlPlane) prepareAnnouncement(f *datadir.Folder, o planeOptions) {
 	if !o.announce {
 		return
@@ -18,8 +18,7 @@ func (p *controlPlane) prepareAnnouncement(f *datadir.Folder, o planeOptions) {
 	}
 }
 
-// announceOnNetwork lets machines of the same network find this server. That it
-// cannot is no reason not to serve.
+// announceOnNetwork lets machines of the same network find this server. The server runs on if that fails.
 func (p *controlPlane) announceOnNetwork(ctx context.Context) error {
 	if p.announcement == nil {
 		return nil

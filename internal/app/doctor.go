@@ -31,19 +31,17 @@ import (
 	"github.com/cloudless/cloudless/internal/peering"
 )
 
-// furtherChecks are those of packages that look for themselves, beside those of
-// package doctor.
+// furtherChecks are the checks of other packages than doctor.
 var furtherChecks = []func(context.Context, local.DoctorOptions) []doctor.Finding{
 	clusterAnswers,
 	serversAnswer,
 	firewallLetsPass,
 }
 
-// examine is the doctor: what can be seen of the machine, and what this package
-// knows about the files of a cloud.
+// examine runs all checks: those of package doctor about the machine, and those that need the files of a cloud.
 func examine(ctx context.Context, o local.DoctorOptions) ([]doctor.Finding, error) {
 	folder := lookFolder(o.DataDir)
-	cluster := "" // whose server may use the port of the API, too
+	cluster := "" // its server may use the API port, too
 	if o.APIAddr == "" {
 		o.APIAddr = local.DefaultAPIAddr
 		if id, err := datadir.ReadRecord(o.DataDir); err == nil {
@@ -68,7 +66,7 @@ func examine(ctx context.Context, o local.DoctorOptions) ([]doctor.Finding, erro
 		v.Ports[i].Ours = p.PID != 0 && (p.PID == folder.Holder || servesCluster(p.PID, cluster))
 	}
 	v.Certificates = lookCertificates(o.DataDir)
-	if v.Root { // others do not see what processes have open
+	if v.Root { // other users cannot see the open files of processes
 		v.Leftovers = lookLeftovers(datadir.RunDir(""), o.DataDir)
 	}
 	v.Clock.Skew = serverSkew(ctx, o)
@@ -82,8 +80,7 @@ func examine(ctx context.Context, o local.DoctorOptions) ([]doctor.Finding, erro
 	return found, ctx.Err()
 }
 
-// firewallLetsPass finds rules of others that would drop what replicas send and
-// receive.
+// firewallLetsPass finds foreign firewall rules that would drop the traffic of replicas.
 func firewallLetsPass(ctx context.Context, _ local.DoctorOptions) []doctor.Finding {
 	obstacles, err := nodenet.Obstacles(ctx)
 	if err != nil {
@@ -122,7 +119,7 @@ func wantedPorts(o local.DoctorOptions) ([]doctor.Port, error) {
 	return all, nil
 }
 
-// lookFolder sees a data folder without taking it.
+// lookFolder inspects a data folder without locking it.
 func lookFolder(path string) doctor.Folder {
 	f := doctor.Folder{Path: path}
 	if f.Err = datadir.CheckPrivate(path); errors.Is(f.Err, fs.ErrNotExist) {
@@ -144,7 +141,7 @@ func lookFolder(path string) doctor.Folder {
 	return f
 }
 
-// countShims is how many containers of the folder run: each has a shim from it.
+// countShims counts the running containers of the folder: each has a shim from it.
 func countShims(path string) (count int) {
 	lines, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, line := range lines {
@@ -158,7 +155,7 @@ func countShims(path string) (count int) {
 func lookCertificates(dataDir string) []doctor.Certificate {
 	creds, err := identity.LoadCredentials(datadir.At(dataDir).CredentialsPath())
 	if err != nil {
-		return nil // what is damaged is said by who needs it
+		return nil // another check reports a damaged file
 	}
 	mend := "cloudless join ADDRESS --token-file FILE"
 	if _, err := os.Stat(filepath.Join(dataDir, "server")); err == nil {
@@ -178,9 +175,8 @@ func lookCertificates(dataDir string) []doctor.Certificate {
 	return all
 }
 
-// lookLeftovers finds what clouds have below /run and no process has to do with
-// any more. The folder that is looked at is not one of them: the next up takes
-// what is there.
+// lookLeftovers finds folders below /run whose clouds have no process any more. It skips that of dataDir, which the next
+// up uses.
 func lookLeftovers(run, dataDir string) (all []doctor.Leftover) {
 	entries, err := os.ReadDir(run)
 	if err != nil {
@@ -210,8 +206,7 @@ func servesCluster(pid int, cluster string) bool {
 	return cluster != "" && slices.ContainsFunc(datadir.HeldBy(strconv.Itoa(pid)), func(id datadir.Record) bool { return id.Cluster == cluster })
 }
 
-// livingClouds are the ids of clouds that have a process: one that holds their
-// folder, or one in a container of theirs.
+// livingClouds are the ids of clouds that have a process: one that holds their folder, or one in their containers.
 func livingClouds() (ids []string) {
 	for _, id := range datadir.HeldBy("[0-9]*") {
 		ids = append(ids, id.ID)
@@ -226,12 +221,11 @@ func livingClouds() (ids []string) {
 	return ids
 }
 
-// serverPatience keeps the doctor quick when a cluster does not answer.
+// serverPatience limits how long the doctor waits for a cluster that does not answer.
 const serverPatience = 3 * time.Second
 
-// askServer gets the health page of the first server that answers. Nothing
-// secret is sent and nothing is believed but the date, so that the server need
-// not be proved: with a wrong clock it could not be.
+// askServer gets the health page of the first server that answers. It does not verify the server, because that fails
+// with a wrong clock. It sends no secret and uses only the date of the answer.
 func askServer(ctx context.Context, where client.Context) (*http.Response, error) {
 	asker := &http.Client{
 		Timeout:   serverPatience,
@@ -260,8 +254,7 @@ func contextOf(o local.DoctorOptions) (client.Context, error) {
 	return config.Context(o.Context)
 }
 
-// serverSkew is by how much the server's clock is ahead of this one; nil if no
-// server says.
+// serverSkew is how far the server's clock is ahead of this one; nil if no server answers.
 func serverSkew(ctx context.Context, o local.DoctorOptions) *time.Duration {
 	where, err := contextOf(o)
 	if err != nil {
@@ -276,16 +269,16 @@ func serverSkew(ctx context.Context, o local.DoctorOptions) *time.Duration {
 	if err != nil {
 		return nil
 	}
-	// The date has no fractions: it is half a second later on average.
+	// The date has no fractions: the real time is half a second later on average.
 	skew := date.Add(500 * time.Millisecond).Sub(asked.Add(time.Since(asked) / 2)).Round(time.Second)
 	return &skew
 }
 
-// clusterAnswers looks whether the cluster that the command line talks to is there.
+// clusterAnswers checks whether the cluster of the current context answers.
 func clusterAnswers(ctx context.Context, o local.DoctorOptions) []doctor.Finding {
 	where, err := contextOf(o)
 	if err != nil {
-		return nil // there is none yet
+		return nil // there is no context yet
 	}
 	addresses := strings.Join(where.Addresses, ", ")
 	if _, err := askServer(ctx, where); err != nil {
@@ -297,17 +290,17 @@ func clusterAnswers(ctx context.Context, o local.DoctorOptions) []doctor.Finding
 	return []doctor.Finding{{Check: "cluster", Level: doctor.OK, Text: fmt.Sprintf("the cluster of context %s answers at %s", where.Name, addresses)}}
 }
 
-// serversAnswer looks whether the node that this machine is finds a server of its cluster. The command line may know
-// another cluster, or none.
+// serversAnswer checks whether the node on this machine reaches a server of its cluster, which may differ from the
+// cluster of the current context.
 func serversAnswer(ctx context.Context, o local.DoctorOptions) []doctor.Finding {
 	f := datadir.At(o.DataDir)
 	about, err := f.ReadMembership()
 	if err != nil {
-		return nil // it is no node
+		return nil // this machine is no node
 	}
 	creds, err := identity.LoadCredentials(f.CredentialsPath())
 	if err != nil {
-		return nil // which is said of the certificates
+		return nil // the check of the certificates reports it
 	}
 	var why []string
 	for _, address := range peering.NewServerList(about, nil).Addresses() {
@@ -326,8 +319,7 @@ func serversAnswer(ctx context.Context, o local.DoctorOptions) []doctor.Finding 
 	}}
 }
 
-// membershipAt judges what a server of its cluster says of the node that this
-// machine is.
+// membershipAt asks a server whether this machine's node is still a member.
 func membershipAt(ctx context.Context, f *datadir.Folder, address string, about datadir.Membership, creds *identity.Credentials) doctor.Finding {
 	ctx, cancel := context.WithTimeout(ctx, enroll.MemberPatience)
 	defer cancel()
@@ -352,8 +344,7 @@ func membershipAt(ctx context.Context, f *datadir.Folder, address string, about 
 	return doctor.Finding{Check: "servers", Level: doctor.OK, Text: fmt.Sprintf("node %s reaches a server of its cluster at %s", about.Node, address)}
 }
 
-// afterRemoval says what becomes of the replicas of a removed node. Each that is
-// left has a shim.
+// afterRemoval says what happens to the replicas of a removed node. Each remaining one has a shim.
 func afterRemoval(left doctor.Folder) string {
 	switch {
 	case left.Orphans == 0:

@@ -24,9 +24,8 @@ import (
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
-// down stops what runs on a data folder: the process first, then the
-// containers, which outlive processes on purpose, each by the signal and within
-// the grace of its workload. It works the same when the process died long ago.
+// down stops the process on a data folder and then its containers, which outlive processes on purpose, each with the
+// signal and grace period of its workload. It also works if the process died long ago.
 func down(ctx context.Context, o local.DownOptions) error {
 	f, ran, err := datadir.TakeOver(ctx, o.DataDir, o.Progress)
 	defer ran.Close()
@@ -42,7 +41,7 @@ func down(ctx context.Context, o local.DownOptions) error {
 		return fmt.Errorf("open log: %w", err)
 	}
 	defer func() { _ = log.Close() }()
-	logger := telemetry.NewLogger(log, o.LogLevel, telemetry.LogText) // the runtime's chatter is not for the terminal
+	logger := telemetry.NewLogger(log, o.LogLevel, telemetry.LogText) // the runtime logs too much for the terminal
 	if _, err := os.Stat(f.Path("agent")); err == nil {
 		o.Progress("stopping containers")
 		if err := stopTasks(ctx, f, logger); err != nil {
@@ -59,19 +58,18 @@ func down(ctx context.Context, o local.DownOptions) error {
 	return purge(ctx, f, o.ConfigPath, logger)
 }
 
-// leaveConfig removes from the client configuration what a server of this folder
-// has written there; nothing if configPath is empty.
+// leaveConfig removes from the client configuration what this folder's server has written there. It does nothing if
+// configPath is empty.
 func leaveConfig(f *datadir.Folder, configPath string) error {
-	if f.Cluster == "" || configPath == "" || !f.HasServer() { // a node has written nothing, and its cluster goes on
+	if f.Cluster == "" || configPath == "" || !f.HasServer() { // a node writes no context
 		return nil
 	}
 	return client.UpdateConfig(configPath, func(c *client.Config) error { return leaveContexts(f, c) })
 }
 
-// leaveContexts takes this folder's server out of the contexts; those that led only
-// to it go.
+// leaveContexts removes this folder's server from the contexts, and the contexts that have no other server.
 func leaveContexts(f *datadir.Folder, c *client.Config) error {
-	if f.Listen == "" && f.Founds() { // it listened on a port of nobody's choice
+	if f.Listen == "" && f.Founds() { // it listened on a random port
 		c.RemoveCluster(f.Cluster)
 		return nil
 	}
@@ -88,8 +86,7 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// stopTasks stops and removes every container of this cloud, in a way that the
-// next start takes for a rest and not for a failure.
+// stopTasks stops and removes every container of this cloud, so that the next start does not count them as failed.
 func stopTasks(ctx context.Context, f *datadir.Folder, logger *slog.Logger) error {
 	facts, err := machine.New(machine.Options{DataDir: f.Path()})
 	if err != nil {
@@ -110,8 +107,8 @@ func purge(ctx context.Context, f *datadir.Folder, configPath string, logger *sl
 	return purgeBut(ctx, f, configPath, logger, nil)
 }
 
-// abandon removes what the first start on a folder has made, if it failed: a cluster
-// that nobody has used yet would be in the way of the next start. The log stays.
+// abandon removes what a failed first start has created: an unused cluster would be in the way of the next start. It
+// keeps the log.
 func abandon(ctx context.Context, f *datadir.Folder, configPath string, logger *slog.Logger) {
 	if !f.New() {
 		return
@@ -123,9 +120,9 @@ func abandon(ctx context.Context, f *datadir.Folder, configPath string, logger *
 	logError(logger, "remove what a start that failed has made", purgeBut(ctx, f, "", logger, append(f.Preexisting(), datadir.LogName, datadir.OlderLogName)))
 }
 
-// purgeBut is purge, except for some files of the data folder.
+// purgeBut is purge, but keeps some files of the data folder.
 func purgeBut(ctx context.Context, f *datadir.Folder, configPath string, logger *slog.Logger, keep []string) error {
-	if _, err := os.Stat(f.RunDir()); err == nil { // of a copy, what runs here is the other one's
+	if _, err := os.Stat(f.RunDir()); err == nil { // a copy of the folder has no containers of its own
 		if err := f.LockMachine(); err != nil {
 			return err
 		}
@@ -142,8 +139,8 @@ func purgeBut(ctx context.Context, f *datadir.Folder, configPath string, logger 
 		return err
 	}
 	_ = os.Remove("/run/cloudless") // succeeds when this was the last cloud
-	// Only what is ours: the folder may have been somebody's before.
-	ours, _ := filepath.Glob(f.Path(atomicfile.Prefix + "*")) // what a crash has left of a write
+	// Only our files: the folder may have held others before.
+	ours, _ := filepath.Glob(f.Path(atomicfile.Prefix + "*")) // left by a crash during a write
 	for _, name := range []string{"server", "agent", "logs", "containerd", "shim", "network", datadir.LogName, datadir.OlderLogName, "cloud.json", "lock"} {
 		if !slices.Contains(keep, name) {
 			ours = append(ours, f.Path(name))
@@ -158,8 +155,7 @@ func purgeBut(ctx context.Context, f *datadir.Folder, configPath string, logger 
 	return nil
 }
 
-// ranContainers reports whether a container runtime has used the folder, and
-// nothing of that name is to be kept.
+// ranContainers reports whether a container runtime has used the folder, and none of its files is to be kept.
 func ranContainers(f *datadir.Folder, keep []string) bool {
 	ran := false
 	for _, name := range []string{"agent", "containerd", "shim"} {

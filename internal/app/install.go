@@ -13,8 +13,8 @@ import (
 	"github.com/cloudless/cloudless/internal/systemd"
 )
 
-// install makes a service of systemd. A process that was started by hand on the
-// same data folder makes way for it; its containers go on running.
+// install installs a systemd service. It stops a process that was started by hand on the same data folder; the
+// containers keep running.
 func install(ctx context.Context, o local.InstallOptions) (string, error) {
 	unit := systemd.Unit{Binary: filepath.Join(o.BinDir, "cloudless"), Args: o.Args, DataDir: o.DataDir}
 	if o.DryRun {
@@ -56,8 +56,7 @@ func installer(o local.ServiceOptions) (systemd.Installer, error) {
 	return i, systemd.Running()
 }
 
-// makeWay ends the process that holds the data folder, unless it is the service
-// itself, which systemd ends.
+// makeWay stops the process that holds the data folder, unless it is the service itself, which systemd stops.
 func makeWay(ctx context.Context, manager systemd.Manager, o local.InstallOptions) error {
 	if manager.Do(ctx, "is-active", "--quiet", o.Name+".service") == nil {
 		return nil
@@ -89,7 +88,7 @@ func uninstall(ctx context.Context, o local.UninstallOptions) (string, error) {
 		}
 		err := down(ctx, local.DownOptions{DataDir: u.DataDir, Purge: true, ConfigPath: o.ConfigPath, Progress: o.Progress})
 		if errors.Is(err, local.ErrNoCloud) {
-			return nil // it was installed and never ran, or was purged before
+			return nil // the service never ran, or was purged before
 		}
 		return err
 	})

@@ -19,9 +19,9 @@ import (
 	"github.com/cloudless/cloudless/internal/identity"
 )
 
-// runNode makes this machine a node, unless it is one, and runs its agent. A node
-// that was removed while this process did not run becomes a new one. One that is
-// removed later is left alone until the next start: somebody wanted that.
+// runNode makes this machine a node, unless it is one, and runs its agent. If the node was removed while this process
+// did not run, the machine becomes a new node. A node that is removed later stays removed until the next start, because
+// an operator wanted that.
 func (s *service) runNode(ctx context.Context) error {
 	s.Progress("joining this machine to the cluster")
 	if err := s.enrollSelf(ctx); err != nil {
@@ -47,8 +47,7 @@ func (s *service) runNode(ctx context.Context) error {
 	}
 }
 
-// runMember runs the agent until it ends, and reports whether a server had
-// accepted it.
+// runMember runs the agent until it ends, and reports whether a server had accepted it.
 func (s *service) runMember(ctx context.Context, context string) (m *member, accepted bool, err error) {
 	var u undo
 	defer u.run()
@@ -70,8 +69,8 @@ func (s *service) runMember(ctx context.Context, context string) (m *member, acc
 	return m, m.accepted(), err
 }
 
-// sayNoSession says why the node gets no session, if that takes long although a
-// server leads, until over is closed.
+// sayNoSession reports why the node gets no session, if that takes long although there is a leader, until over is
+// closed.
 func (s *service) sayNoSession(m *member, over <-chan struct{}) {
 	select {
 	case <-over:
@@ -86,8 +85,8 @@ func (s *service) sayNoSession(m *member, over <-chan struct{}) {
 	}
 }
 
-// sayRemoved tells those who find the folder held that its node was removed, while
-// the agent still stops replicas, until over is closed.
+// sayRemoved tells processes that find the folder held that its node was removed, while the agent still stops replicas,
+// until over is closed.
 func (s *service) sayRemoved(m *member, over <-chan struct{}) {
 	select {
 	case <-over:
@@ -102,7 +101,7 @@ func (s *service) sayRemoved(m *member, over <-chan struct{}) {
 	}
 }
 
-// withoutNode goes on as a server whose node was removed.
+// withoutNode continues as a server without its removed node.
 func (s *service) withoutNode(ctx context.Context, m *member) error {
 	close(s.nodeGone)
 	s.logger.Error("the node of this machine was removed from the cluster and its replicas were stopped; the server goes on",
@@ -115,8 +114,8 @@ func (s *service) withoutNode(ctx context.Context, m *member) error {
 	}
 }
 
-// enrollSelf joins this machine on its first start. After a rest longer than
-// its certificate lasts it gets a new one from the authority in this process.
+// enrollSelf enrolls this machine on its first start. If its certificate has expired since the last run, the authority
+// in this process issues a new one.
 func (s *service) enrollSelf(ctx context.Context) error {
 	f, p := s.folder, s.plane
 	creds, err := identity.LoadCredentials(f.CredentialsPath())
@@ -142,13 +141,12 @@ func (s *service) enrollSelf(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	about.Via = reachable(p.server.Address()) // the address may be another one than last time
+	about.Via = reachable(p.server.Address()) // the address may have changed
 	about.Servers = []string{about.Via}
 	return f.WriteMembership(about)
 }
 
-// recertify issues a certificate to the node of this machine; nil if the cluster
-// does not have the node any more.
+// recertify issues a certificate to this machine's node; nil if the node is not in the cluster any more.
 func (s *service) recertify(old *identity.Credentials) (*identity.Credentials, error) {
 	key, csr, err := identity.NewKeyAndCSR()
 	if err != nil {
@@ -164,8 +162,7 @@ func (s *service) recertify(old *identity.Credentials) (*identity.Credentials, e
 	return identity.NewCredentials(key, chain)
 }
 
-// enrollAnew makes this machine a new node, called and labelled as the one that it
-// was, unless the person at the terminal says otherwise.
+// enrollAnew makes this machine a new node with the name and labels of the former one, unless the user gives others.
 func (s *service) enrollAnew(ctx context.Context) error {
 	m := *s.node
 	if about, err := s.folder.ReadMembership(); err == nil {
@@ -177,7 +174,7 @@ func (s *service) enrollAnew(ctx context.Context) error {
 		}
 	}
 	err := s.enrollOwnNode(ctx, m)
-	s.folder.FormerNode = "" // it needs not be removed
+	s.folder.FormerNode = "" // it need not be removed
 	return err
 }
 
@@ -190,7 +187,7 @@ func (s *service) enrollOwnNode(ctx context.Context, m local.Machine) error {
 	})
 }
 
-// readyMessage says that server and node can be used.
+// readyMessage says that server and node are ready.
 func (s *service) readyMessage(m *member, context string) string {
 	if !s.folder.Founds() {
 		return fmt.Sprintf("server is ready at %s (node %s); after a restart of the machine, run: %s", s.plane.server.Address(), m.name, s.startAgain())
@@ -198,7 +195,7 @@ func (s *service) readyMessage(m *member, context string) string {
 	return fmt.Sprintf("cloudless is ready at %s (node %s)\n%s\n%s", s.plane.server.Address(), m.name, context, whatNext(s.folder))
 }
 
-// whatNext is the command that is of most use after a start.
+// whatNext is the most useful command after a start.
 func whatNext(f *datadir.Folder) string {
 	if f.FormerNode != "" {
 		return fmt.Sprintf("this machine was node %s, whose key is lost: remove that one with: cloudless node rm %s", f.FormerNode, f.FormerNode)

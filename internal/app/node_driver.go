@@ -18,8 +18,7 @@ import (
 	"github.com/cloudless/cloudless/internal/image"
 )
 
-// openDriver starts the container runtime. It needs nothing from the cluster,
-// so it may start before the machine has joined.
+// openDriver starts the container runtime. It does not need the cluster, so it may start before the machine has joined.
 func openDriver(ctx context.Context, f *datadir.Folder, m local.Machine, registry *http.Client, logger *slog.Logger) (*containerd.Driver, error) {
 	if err := f.LockMachine(); err != nil {
 		return nil, err
@@ -38,19 +37,18 @@ func openDriver(ctx context.Context, f *datadir.Folder, m local.Machine, registr
 	return d, nil
 }
 
-// containerdAddress is the address of the one that is wished, or else of the one that was
-// used before. It cannot be another than that: what runs, and all images, would be
-// left behind in the old one.
-func containerdAddress(ctx context.Context, f *datadir.Folder, wished string) (string, error) {
+// containerdAddress is the given address, or else the one used before. It refuses a change, because containers and
+// images would stay behind in the old containerd.
+func containerdAddress(ctx context.Context, f *datadir.Folder, given string) (string, error) {
 	_, err := os.Stat(f.Path("agent"))
 	used := err == nil
-	if !used && wished != "" { // later it may come after us when the machine starts
-		if err := answers(ctx, wished); err != nil {
-			return "", fmt.Errorf("no containerd answers at %s (%w): start it, or leave --containerd-address out for the built-in one", wished, err)
+	if !used && given != "" { // later, containerd may start after this process when the machine boots
+		if err := answers(ctx, given); err != nil {
+			return "", fmt.Errorf("no containerd answers at %s (%w): start it, or leave --containerd-address out for the built-in one", given, err)
 		}
 	}
-	if !used || wished == "" || wished == f.ContainerdAddress {
-		return cmp.Or(wished, f.ContainerdAddress), nil
+	if !used || given == "" || given == f.ContainerdAddress {
+		return cmp.Or(given, f.ContainerdAddress), nil
 	}
 	have := "the built-in containerd"
 	if f.ContainerdAddress != "" {
@@ -65,14 +63,14 @@ func answers(ctx context.Context, socket string) error {
 	conn, err := (&net.Dialer{Timeout: 10 * time.Second}).DialContext(ctx, "unix", socket)
 	if err != nil {
 		if cause := errors.Unwrap(errors.Unwrap(err)); cause != nil {
-			return cause // the address was named
+			return cause // the caller's error names the address
 		}
 		return err
 	}
 	return conn.Close()
 }
 
-// mayRunContainers refuses what would fail somewhere in the middle.
+// mayRunContainers refuses early if containers cannot run here.
 func mayRunContainers() error {
 	if os.Geteuid() != 0 {
 		return errors.New("only root can run containers: use sudo; a server alone, cloudless server, runs as any user")
@@ -87,9 +85,8 @@ func driverOptions(f *datadir.Folder, address string, registry *http.Client, log
 	}
 }
 
-// openNodeDriver starts the container runtime and then enrolls the machine if it
-// is not a node yet: one that cannot run anything spends no token. A folder that
-// was made for nothing is left as it was found.
+// openNodeDriver starts the container runtime and then enrolls the machine if it is not a node yet, so that a machine
+// without a working runtime does not use up a token. If it fails, it restores a new folder to what it was.
 func openNodeDriver(ctx context.Context, f *datadir.Folder, m local.Machine, link *clusterLink, enrolls func() error, logger *slog.Logger, u *undo) (*containerd.Driver, error) {
 	undone := forsakeDriver(f, logger)
 	d, err := openDriver(ctx, f, m, link.registryClient(), logger)
@@ -109,8 +106,8 @@ func openNodeDriver(ctx context.Context, f *datadir.Folder, m local.Machine, lin
 	return d, nil
 }
 
-// forsakeDriver returns what forsakes a folder in which a container runtime has
-// been started, unless something of that name was there before.
+// forsakeDriver returns a function that removes the files of the container runtime from a folder, unless they existed
+// before.
 func forsakeDriver(f *datadir.Folder, logger *slog.Logger) func() {
 	there := false
 	for _, name := range []string{"containerd", "shim"} {

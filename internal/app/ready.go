@@ -9,15 +9,14 @@ import (
 	"time"
 )
 
-// How long a server waits for a leader before it says that it runs without
-// one: one that comes back, and one that has just been let in and to which
-// those who did so are about to send the state.
+// How long a server waits for a leader before it reports that it runs without one: a returning server, and one that has
+// just joined and is about to receive the state.
 const (
 	leaderHope = 15 * time.Second
 	stateHope  = time.Minute
 )
 
-// reportServer says that this server, which has no node beside it, can be used.
+// reportServer reports that this server, which has no node beside it, is ready.
 func (s *service) reportServer(ctx context.Context) error {
 	doing, patience := "waiting for a server that leads", leaderHope
 	if len(s.plane.consensus.Servers()) == 0 {
@@ -45,7 +44,7 @@ func (s *service) reportServer(ctx context.Context) error {
 	return nil
 }
 
-// waitsFor says what a server needs that knows of none that leads.
+// waitsFor says what a server without a leader waits for.
 func (s *service) waitsFor() string {
 	at := s.plane.server.Address()
 	again := fmt.Sprintf("cloudless %s --data-dir %s --api-addr %s", s.command(), s.folder.Path(), at)
@@ -54,13 +53,13 @@ func (s *service) waitsFor() string {
 			"where all are elsewhere now, stop this one and name where another one is: %s --peer ADDRESS",
 			at, strings.Join(s.plane.peers.Addresses(), ", "), again)
 	}
-	// It was let in, and has never been sent anything.
+	// It has joined, but never received anything.
 	return fmt.Sprintf("server runs at %s, but is not sent the cluster's state: the server that leads must run and reach this one at %s; "+
 		"open the way to it, or stop it and name another address: %s --advertise ADDRESS",
 		at, s.plane.server.Advertised(), again)
 }
 
-// command is the one that starts this process again.
+// command is the command that starts this process again.
 func (s *service) command() string {
 	if s.node != nil {
 		return "up"
@@ -86,8 +85,7 @@ func (s *service) startAgain() string {
 	return command
 }
 
-// contextAddresses are where a client of this machine reaches the servers, this
-// one first.
+// contextAddresses are the addresses at which a client on this machine reaches the servers, this one first.
 func (p *controlPlane) contextAddresses() []string {
 	own := reachable(p.server.Address())
 	rest := slices.DeleteFunc(p.server.Addresses(), func(address string) bool {
@@ -96,8 +94,7 @@ func (p *controlPlane) contextAddresses() []string {
 	return append([]string{own}, rest...)
 }
 
-// reportNoLeader says that the server runs without a leader, if that lasts: other servers have joined it since, and do
-// not run.
+// reportNoLeader reports that the server runs without a leader, if that lasts: servers that joined it do not run.
 func (s *service) reportNoLeader(ctx context.Context) error {
 	patience := leaderHope
 	if len(s.plane.consensus.Servers()) == 0 {

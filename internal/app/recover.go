@@ -19,9 +19,8 @@ import (
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
-// recoverCluster makes the server of a data folder the only one of its cluster.
-// The next start founds nothing: it goes on with what is there, and removes the
-// others before it lets anybody in (see letGo).
+// recoverCluster makes the server of a data folder the only one of its cluster. The next start continues with the
+// existing state, and removes the other servers before it accepts connections (see letGo).
 func recoverCluster(ctx context.Context, o local.RecoverOptions) (was local.LogEnd, err error) {
 	f, err := datadir.OpenExisting(o.DataDir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -47,9 +46,8 @@ func recoverCluster(ctx context.Context, o local.RecoverOptions) (was local.LogE
 	return local.LogEnd{Term: end.Term, Index: end.Index}, err
 }
 
-// giveUp marks the folder, if the others are lost. The mark comes before anything is
-// changed: without it the server would still believe the others, who could be back
-// as a majority that knows nothing of what is written from now on.
+// giveUp marks the folder if the other servers are lost. The mark comes before any change: without it, the server would
+// accept the others again, and they could return as a majority without the changes that follow.
 func giveUp(ctx context.Context, f *datadir.Folder, others []consensus.Server) error {
 	if err := areLost(ctx, f, others); err != nil {
 		return err
@@ -57,8 +55,7 @@ func giveUp(ctx context.Context, f *datadir.Folder, others []consensus.Server) e
 	return f.Update(func(id *datadir.Record) { id.Recovered = true })
 }
 
-// wherever adds where the other servers are by what the state says: raft keeps the
-// address that one had at first.
+// wherever adds the addresses of the other servers in the state: Raft keeps only their first addresses.
 func wherever(f *datadir.Folder, others []consensus.Server, snap *state.Snapshot) []consensus.Server {
 	for s := range snap.Servers("") {
 		one := consensus.Server{ID: s.GetMetadata().GetUid(), Address: s.GetSpec().GetAddress()}
@@ -70,11 +67,9 @@ func wherever(f *datadir.Folder, others []consensus.Server, snap *state.Snapshot
 	return others
 }
 
-// areLost is an error if one of the other servers leads, or hears of one that does,
-// which may have come while this one was away, or says that this one was removed:
-// then two clusters would go on by one name. Those that answer and cannot agree on
-// anything any more are lost too, as far as the cluster is concerned, and of those
-// that do not answer nobody can know.
+// areLost returns an error if another server leads, knows a leader, which may have joined while this one was away, or
+// says that this server was removed: recovery would then split the cluster in two. Servers that answer but have no
+// quorum count as lost, and so do those that do not answer.
 func areLost(ctx context.Context, f *datadir.Folder, others []consensus.Server) error {
 	ca, err := enroll.OpenAuthority(f)
 	if err != nil {
@@ -82,7 +77,7 @@ func areLost(ctx context.Context, f *datadir.Folder, others []consensus.Server) 
 	}
 	answers := make(chan error, len(others))
 	for _, one := range others {
-		go func() { answers <- isLost(ctx, f, ca, one) }() // ends with its own patience
+		go func() { answers <- isLost(ctx, f, ca, one) }() // ends by its own timeout
 	}
 	for range others {
 		if err := <-answers; err != nil {
@@ -104,15 +99,14 @@ func isLost(ctx context.Context, f *datadir.Folder, ca *identity.CA, one consens
 	return nil
 }
 
-// letGo removes the servers that were lost, if this one was made the only one of
-// its cluster. It runs before the port and the links open, so that while the
-// mark is there no other server is heard or asked.
+// letGo removes the lost servers if this one was made the only one of its cluster. It runs before the port and the
+// links open, so that no other server can interfere while the mark exists.
 func (p *controlPlane) letGo(ctx context.Context, f *datadir.Folder) error {
 	if !f.Recovered {
 		return nil
 	}
 	if len(p.consensus.Servers()) != 1 {
-		// The others still vote, so that the recovery ended before it changed anything.
+		// The others still vote: the recovery was interrupted before it changed anything.
 		p.logger.Warn("cluster recover was begun in this data folder and did nothing: run it again if the other servers are lost", "folder", f.Path())
 		return f.Update(func(id *datadir.Record) { id.Recovered = false })
 	}
@@ -123,8 +117,8 @@ func (p *controlPlane) letGo(ctx context.Context, f *datadir.Folder) error {
 	if err != nil {
 		return fmt.Errorf("remove the servers that were lost: %w", err)
 	}
-	// At the next start the log is believed only once this server leads again, and
-	// a lost one could be faster. What is in a snapshot is there from the beginning.
+	// After a start, log entries apply only once this server leads again, and a lost server could be faster. A snapshot
+	// applies from the beginning.
 	if err := p.consensus.Snapshot(ctx); err != nil {
 		return fmt.Errorf("keep that the lost servers were removed: %w", err)
 	}

@@ -9,15 +9,14 @@ import (
 	"github.com/cloudless/cloudless/internal/nodenet"
 )
 
-// wasRemoved says that a machine is no node any more, and how it becomes one.
+// wasRemoved says that this machine's node was removed, and how the machine becomes a node again.
 func wasRemoved(f *datadir.Folder, m *member) error {
 	return fmt.Errorf("this machine was node %s of cluster %s and has been removed from it, and nothing of it runs here any more: "+
 		"make it a new one with a new token and: cloudless join ADDRESS --data-dir %s; or clear it with: cloudless down --purge --data-dir %s",
 		m.name, f.Cluster, f.Path(), f.Path())
 }
 
-// clearNetworkIfRemoved has the network of the node cleared away at the end, once
-// the agent has closed it, if leaves was called by then.
+// clearNetworkIfRemoved removes the node's network at the end, after the agent has closed it, if leaves was called.
 func clearNetworkIfRemoved(f *datadir.Folder, logger *slog.Logger, u *undo) (leaves func()) {
 	removed := false
 	u.add(func() {

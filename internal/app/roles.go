@@ -13,8 +13,7 @@ import (
 	"github.com/cloudless/cloudless/internal/enroll"
 )
 
-// up makes this machine a server and a node: those that it is already, or else the
-// first ones of a new cluster.
+// up runs this machine's server and node. On a new machine it founds a cluster.
 func up(ctx context.Context, o local.UpOptions) error {
 	o.Reach.Name = o.Machine.Name
 	s := &service{
@@ -57,8 +56,8 @@ func runAgent(ctx context.Context, o local.AgentOptions) error {
 	return err
 }
 
-// join is the role of a machine that becomes a node or a server now. On a machine that has joined already it goes on as
-// that member and leaves the token unused.
+// join is the role of a machine that becomes a node or a server now. On a machine that has joined already it continues
+// as that member and does not use the token.
 func join(ctx context.Context, o local.JoinOptions) error {
 	if o.Role == "server" {
 		return joinServer(ctx, o)
@@ -83,8 +82,7 @@ func requestOf(m local.Machine) datadir.NodeRequest {
 	return datadir.NodeRequest{Name: m.Name, Labels: m.Labels}
 }
 
-// joinServer is the role of a machine that becomes one of a cluster's servers now, and a node as well unless NoNode is
-// set.
+// joinServer is the role of a machine that becomes a server now, and a node as well unless NoNode is set.
 func joinServer(ctx context.Context, o local.JoinOptions) error {
 	s := &service{
 		ServerOptions: local.ServerOptions{Process: o.Process, Reach: o.Reach},
@@ -109,7 +107,7 @@ func joinServer(ctx context.Context, o local.JoinOptions) error {
 	return s.run(ctx)
 }
 
-// listenAgain lets a server listen where it did before, unless it is told otherwise.
+// listenAgain is the given endpoint, or else the last one.
 func listenAgain(f *datadir.Folder, reach *local.Reach) {
 	endpoint := f.ListenAgain(datadir.Endpoint{Listen: reach.APIAddr, Advertise: reach.Advertise})
 	reach.APIAddr, reach.Advertise = cmp.Or(endpoint.Listen, local.DefaultAPIAddr), endpoint.Advertise

@@ -16,19 +16,16 @@ import (
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
-// service is a process with a server in it, and with the node of its machine
-// beside it if node is not nil. They meet over the same port, certificates and
-// streams as if they were far apart.
+// service is a process with a server, and with the machine's node if node is not nil. Server and node connect over the
+// same port, certificates and streams as on two machines.
 type service struct {
 	local.ServerOptions
 	node *local.Machine
-	// prepare makes the folder one that a server can run on, and settles where it
-	// is reached.
+	// prepare makes the folder ready for a server, and decides at which address others reach it.
 	prepare func(*datadir.Folder, *local.Reach) error
-	// sameRole refuses a folder on which another role runs than this one; nil
-	// accepts every server.
+	// sameRole refuses a running process with another role than this one; nil accepts every server.
 	sameRole func(*datadir.AlreadyRunningError) error
-	// ready is called once, with what the person at the terminal should know.
+	// ready is called once, with a message for the user.
 	ready func(string)
 
 	folder      *datadir.Folder
@@ -37,12 +34,12 @@ type service struct {
 	plane       *controlPlane
 	driver      *containerd.Driver // nil without a node
 	link        *clusterLink
-	// serverGone and nodeGone are closed when the cluster has removed the one or
-	// the other. The process ends when it is neither.
+	// serverGone and nodeGone are closed when the cluster has removed the server or the node. The process ends when both
+	// are.
 	serverGone, nodeGone chan struct{}
 }
 
-// run serves until ctx ends. What a first start that fails has made is removed.
+// run serves until ctx ends. It removes what a failed first start has created.
 func (s *service) run(ctx context.Context) (err error) {
 	if s.node != nil {
 		if err := mayRunContainers(); err != nil {
@@ -70,7 +67,7 @@ func (s *service) run(ctx context.Context) (err error) {
 	})
 	s.ready = onlyOnce(func(message string) {
 		f.Keep()
-		_ = f.MarkStarted(ctx) // without it other processes wait for longer
+		_ = f.MarkStarted(ctx) // without it other processes wait longer
 		s.Ready(message)
 	})
 	if err := s.begin(ctx); err != nil {
@@ -83,7 +80,7 @@ func (s *service) run(ctx context.Context) (err error) {
 	return endedByContext(together(ctx, s.parts()...))
 }
 
-// name is that of the process, for those who trace it.
+// name is the name of the process in traces.
 func (s *service) name() string {
 	if s.node != nil {
 		return "cloudless"
@@ -91,7 +88,7 @@ func (s *service) name() string {
 	return "cloudless-server"
 }
 
-// begin refuses what cannot be served, and prepares the folder for the rest.
+// begin checks that the role can run on the folder, and prepares the folder.
 func (s *service) begin(ctx context.Context) error {
 	f := s.folder
 	if err := s.mayBegin(ctx, f); err != nil {
@@ -103,7 +100,7 @@ func (s *service) begin(ctx context.Context) error {
 	return s.prepare(f, &s.Reach)
 }
 
-// mayBegin refuses what cannot be served on the folder. It changes nothing.
+// mayBegin checks that the role can run on the folder. It changes nothing.
 func (s *service) mayBegin(ctx context.Context, f *datadir.Folder) error {
 	if err := f.CheckServer(); err != nil {
 		return err
@@ -122,11 +119,10 @@ func (s *service) mayBegin(ctx context.Context, f *datadir.Folder) error {
 	if s.ConfigPath == "" || f.Cluster != "" {
 		return nil
 	}
-	return client.CheckConfig(s.ConfigPath) // before a cluster is founded that nobody could call
+	return client.CheckConfig(s.ConfigPath) // before founding a cluster that no client could call
 }
 
-// open opens control plane and container runtime side by side, because each takes
-// a while and neither needs the other.
+// open opens control plane and container runtime in parallel, because both are slow and independent.
 func (s *service) open(ctx context.Context, u *undo) error {
 	told := asBefore(s.folder, planeOptions{
 		address: s.APIAddr, advertise: s.Advertise, peer: s.Peer, name: s.Reach.Name, version: s.Version,
@@ -162,8 +158,8 @@ func (s *service) open(ctx context.Context, u *undo) error {
 	return startedAs(s.folder, told)
 }
 
-// runPlane runs the server. One that was removed from its cluster ends, and leaves
-// the node of its machine, which is a member still, to the other servers.
+// runPlane runs the server. If the server was removed from its cluster, it ends, and the node of this machine continues
+// with the other servers.
 func (s *service) runPlane(ctx context.Context) error {
 	err := s.plane.Run(ctx)
 	if s.node == nil || !errors.Is(err, server.ErrRemoved) {

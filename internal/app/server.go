@@ -46,12 +46,12 @@ type controlPlane struct {
 	tracing   *telemetry.Tracing
 	collector *gcpacer.Collector
 	folder    *datadir.Folder
-	// announcement is what machines that look for servers are told.
+	// announcement is the answer to machines that look for servers.
 	announcement *discover.AnnounceOptions
 }
 
-// openControlPlane opens the replicated state first, because everything else
-// stands on it, and the port last, because who reaches it must be served.
+// openControlPlane opens the replicated state first, because everything else needs it, and the port last, when calls can
+// be answered.
 func openControlPlane(ctx context.Context, f *datadir.Folder, o planeOptions, i *instruments, logger *slog.Logger, u *undo) (*controlPlane, error) {
 	gcpacer.Allow()
 	p := &controlPlane{folder: f, store: state.New(), logger: logger, metrics: telemetry.NewServer(i.registry), tracing: i.tracing}
@@ -102,9 +102,9 @@ func openControlPlane(ctx context.Context, f *datadir.Folder, o planeOptions, i 
 	return p, f.UpdateHolder(func(h *datadir.Holder) { h.Address = p.server.Address() })
 }
 
-// patience is how long heartbeats may wait. The leader takes nobody for silent
-// meanwhile, and finds out so much later who is; of those that another server passes on
-// to it it does not know, so that enough has to be left for one that is lost.
+// patience is how long heartbeats may be delayed. The leader counts no node as silent meanwhile, and so detects silent
+// nodes that much later. It does not know about delays of heartbeats that another server forwards, so enough time must
+// remain for a lost one.
 func (p *controlPlane) patience() time.Duration {
 	silence := spec.ShortestSilence(p.store.Snapshot().Cluster().GetSpec())
 	if p.consensus.IsLeader() {
@@ -113,8 +113,7 @@ func (p *controlPlane) patience() time.Duration {
 	return silence / 4
 }
 
-// Run serves, and leads while this server is the leader, until ctx ends. Then it hands leadership over while it can
-// still be reached, and stops.
+// Run serves, and leads while this server is the leader, until ctx ends. Then it hands over leadership and stops.
 func (p *controlPlane) Run(asked context.Context) error {
 	ctx, stop := context.WithCancel(context.WithoutCancel(asked))
 	defer stop()
@@ -130,7 +129,7 @@ func (p *controlPlane) Run(asked context.Context) error {
 	return endedByContext(wayOut(p.folder, together(ctx, append(p.parts(), handOver)...)))
 }
 
-// watchConsensus ends the server when consensus has ended by itself.
+// watchConsensus stops the server when consensus has stopped by itself.
 func (p *controlPlane) watchConsensus(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -140,7 +139,7 @@ func (p *controlPlane) watchConsensus(ctx context.Context) error {
 	}
 }
 
-// loopPause keeps loops that fail, for example on a full disk, from spinning.
+// loopPause is the pause before a failed loop restarts, for example on a full disk.
 const loopPause = time.Second
 
 // lead runs what only the leader runs, until another server leads. A loop that fails restarts from the state: that takes
@@ -158,15 +157,14 @@ func (p *controlPlane) lead(ctx context.Context) error {
 	}
 }
 
-// asBefore completes what a server is told by what it was told before: whoever
-// starts it again need not know.
+// asBefore fills in missing settings with those of the last start.
 func asBefore(f *datadir.Folder, o planeOptions, zone *string) planeOptions {
 	o.zone = zoneOf(f, zone)
 	o.election = cmp.Or(o.election, f.ElectionTimeout)
 	return o
 }
 
-// startedAs remembers what the folder's server was told.
+// startedAs stores the settings of the folder's server.
 func startedAs(f *datadir.Folder, o planeOptions) error {
 	_, port, err := net.SplitHostPort(o.address)
 	if err != nil {
@@ -174,19 +172,18 @@ func startedAs(f *datadir.Folder, o planeOptions) error {
 	}
 	return f.Update(func(id *datadir.Record) {
 		id.Zone, id.ElectionTimeout = o.zone, o.election
-		if port != "0" { // which is another one every time
+		if port != "0" { // 0 is a random port
 			id.Listen, id.Advertise = o.address, o.advertise
 		}
 	})
 }
 
-// adminTTL is how long the admin token in the client configuration holds.
+// adminTTL is the lifetime of the admin token in the client configuration.
 const adminTTL = "8760h"
 
-// writeContext puts a context with admin credentials into the client
-// configuration, unless a working one for this cluster is there, and returns what
-// to say of it. The current context stays, if there is one. Only the server that founded the cluster does so: one that has
-// joined has no say in who is an admin.
+// writeContext writes a context with admin credentials to the client configuration, unless it has a valid one for this
+// cluster, and returns a message about it. It keeps the current context, if there is one. Only the server that founded
+// the cluster does so: a server that has joined may not appoint admins.
 func (s *service) writeContext(ctx context.Context) (said string, err error) {
 	if s.ConfigPath == "" || !s.folder.Founds() {
 		return "", nil
@@ -216,13 +213,13 @@ func (s *service) writeContext(ctx context.Context) (said string, err error) {
 	return said, err
 }
 
-// A server that has just started may have to be elected first.
+// A server that has just started may have to win an election first.
 const (
 	leadPatience = 30 * time.Second
 	leadPause    = 100 * time.Millisecond
 )
 
-// createToken makes a token as soon as this server leads.
+// createToken creates a token as soon as this server leads.
 func (p *controlPlane) createToken(ctx context.Context, request *v1.CreateTokenRequest) (*v1.CreateTokenResponse, error) {
 	for end := time.Now().Add(leadPatience); ; {
 		made, err := p.server.CreateToken(ctx, request)
@@ -232,8 +229,8 @@ func (p *controlPlane) createToken(ctx context.Context, request *v1.CreateTokenR
 	}
 }
 
-// adminContext is the name and token of the context that the configuration has for this cluster's admin. Without one
-// it is a name and no token. Contexts that hold a token of another role are left alone.
+// adminContext is the name and token of the configuration's admin context for this cluster. If there is none, it returns
+// a free name and no token. It ignores contexts with tokens of other roles.
 func (p *controlPlane) adminContext(config *client.Config, wish string) (name, token string) {
 	cluster := p.ca.Trust().Cluster()
 	for _, context := range config.Contexts {
@@ -241,15 +238,14 @@ func (p *controlPlane) adminContext(config *client.Config, wish string) (name, t
 			continue
 		}
 		role, known := p.server.RoleOf(context.Token)
-		if role == "admin" || !known && !p.consensus.IsLeader() { // a server that does not lead may be behind
+		if role == "admin" || !known && !p.consensus.IsLeader() { // a follower may be behind
 			return context.Name, context.Token
 		}
 	}
 	return config.FreeName(cluster, wish), ""
 }
 
-// reachable turns the address of a listener on all interfaces into one that
-// can be dialled on this machine.
+// reachable turns the address of a listener on all interfaces into one that this machine can dial.
 func reachable(address string) string {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -261,7 +257,7 @@ func reachable(address string) string {
 	return net.JoinHostPort(host, port)
 }
 
-// hosts are the names and addresses by which this machine may be reached.
+// hosts are the names and addresses of this machine.
 func hosts(addresses ...string) []string {
 	var names []string
 	for _, address := range addresses {
@@ -287,7 +283,7 @@ func logError(logger *slog.Logger, what string, err error) {
 	}
 }
 
-// endedByContext: a role that was asked to stop has not failed.
+// endedByContext drops the error of a role that was asked to stop.
 func endedByContext(err error) error {
 	if errors.Is(err, context.Canceled) {
 		return nil

@@ -19,16 +19,15 @@ import (
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
-// instruments are what a process measures itself with.
+// instruments are the metrics and traces of a process.
 type instruments struct {
 	registry *telemetry.Registry
-	tracing  *telemetry.Tracing // nil unless somebody has said where traces go
-	// agent counts for all agents that this process has one after the other.
+	tracing  *telemetry.Tracing // nil without a collector
+	// agent returns the metrics that all successive agents of this process share.
 	agent func() *telemetry.Agent
 }
 
-// flushPatience is how long a process that stops waits for its last spans to
-// be taken.
+// flushPatience limits how long a stopping process waits to export its last spans.
 const flushPatience = 2 * time.Second
 
 func openInstruments(ctx context.Context, process local.Process, service string, logger *slog.Logger, u *undo) (*instruments, error) {
@@ -51,12 +50,11 @@ func openInstruments(ctx context.Context, process local.Process, service string,
 	}, nil
 }
 
-// metricsSocket is where an agent alone shows its metrics. It opens no port:
-// who may open the file may read them.
+// metricsSocket is where an agent without a server serves its metrics. It opens no port: the file's mode decides who may
+// read them.
 const metricsSocket = "metrics.sock"
 
-// serveAgentMetrics answers scrapes of an agent that shares its process with no
-// server, until ctx ends.
+// serveAgentMetrics serves the metrics of an agent without a server in its process, until ctx ends.
 func serveAgentMetrics(ctx context.Context, dir string, i *instruments, a *agent.Agent) error {
 	i.registry.Collect(telemetry.ReplicaUsage(), func(emit telemetry.Emit) { telemetry.EmitReplicas(emit, a.Usage(ctx)) })
 	socket, err := listenPrivately(ctx, filepath.Join(dir, metricsSocket))
@@ -73,15 +71,13 @@ func serveAgentMetrics(ctx context.Context, dir string, i *instruments, a *agent
 	return nil
 }
 
-// listenPrivately makes a socket that only this user can open, from its first
-// moment on. The folder is held by this process: what lies there is of an
-// earlier one.
+// listenPrivately creates a socket that only this user can open, from the first moment on. This process holds the
+// folder, so an existing socket is left from an earlier process.
 func listenPrivately(ctx context.Context, path string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, err
 	}
-	// It is made under another name in a folder of its own: between its making
-	// and the change of its mode, nobody else can reach it.
+	// It is created in a private folder and moved later: nobody else can open it before its mode is set.
 	nursery, err := os.MkdirTemp(filepath.Dir(path), ".metrics-")
 	if err != nil {
 		return nil, err
@@ -103,7 +99,7 @@ func listenPrivately(ctx context.Context, path string) (net.Listener, error) {
 	return removedOnClose{socket, path}, nil
 }
 
-// removedOnClose takes the socket's file along.
+// removedOnClose removes the socket's file on Close.
 type removedOnClose struct {
 	net.Listener
 	path string

@@ -1,7 +1,6 @@
 package app
 
-// undo collects what must be taken back when a start fails in the middle, and
-// what must be closed at the end, in reverse order.
+// undo collects functions that clean up when a start fails or the process ends. It runs them in reverse order.
 type undo []func()
 
 func (u *undo) add(f func()) { *u = append(*u, f) }
