@@ -1,10 +1,7 @@
-// Package doctor says what a machine lacks or has wrong for running Cloudless,
-// each thing in a sentence with the command that mends it.
+// Package doctor checks whether a machine can run Cloudless. Each finding is a sentence with the command that fixes it.
 //
-// [Look] sees the machine, in throwaway namespaces where something has to be
-// tried, and leaves nothing behind; [Examine] judges what was seen and is pure.
-// Nothing is mended by itself.
+// [Look] inspects the machine and leaves nothing behind; it tries things out in throwaway namespaces. [Examine] judges
+// the result and is pure. Neither fixes anything.
 //
-// It must not know how the cluster works: what its files mean is told to it by
-// the caller, as facts in the [View].
+// It must not know how the cluster works: the caller adds facts about the cluster's files to the [View].
 package doctor

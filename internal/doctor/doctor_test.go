@@ -43,8 +43,8 @@ func TestHealthyMachineHasNothingWrong(t *testing.T) {
 	}
 }
 
-// Every check is seen to fail or to warn, and says what it found and how to mend it.
-func TestWhatIsWrong(t *testing.T) {
+// Every check can fail or warn, with a finding and a way to fix it.
+func TestEveryCheckFindsItsProblem(t *testing.T) {
 	skew := func(d time.Duration) *time.Duration { return &d }
 	seen := map[string]bool{}
 	for _, test := range []struct {
@@ -116,7 +116,7 @@ func TestWhatIsWrong(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotThereIsNotWrong(t *testing.T) {
+func TestMissingFactsAreNoProblem(t *testing.T) {
 	v := healthy()
 	v.Folder = Folder{Path: "/data"}
 	v.Containerd, v.Certificates, v.Ports = nil, nil, nil

@@ -9,13 +9,13 @@ import (
 	"strings"
 )
 
-// check judges one thing.
+// check judges one aspect of the machine.
 type check struct {
 	name  string
 	judge func(View) []Finding
 }
 
-// checks are all of them, in the order in which people mend: what other things need comes first.
+// checks are in the order in which to fix problems: prerequisites come first.
 var checks = []check{
 	{"kernel", kernel},
 	{"root", root},
@@ -35,7 +35,7 @@ var checks = []check{
 	{"containerd", containerd},
 }
 
-// Examine judges everything that was seen.
+// Examine runs all checks.
 func Examine(v View) (all []Finding) {
 	for _, c := range checks {
 		for _, f := range c.judge(v) {
@@ -46,7 +46,7 @@ func Examine(v View) (all []Finding) {
 	return all
 }
 
-// oldestKernel has pidfds, by which processes are ended without mistaking them.
+// oldestKernel has pidfds, which are needed to stop processes safely.
 var oldestKernel = [2]int{5, 3}
 
 func kernel(v View) []Finding {
@@ -61,7 +61,7 @@ func kernel(v View) []Finding {
 	return ok("Linux " + v.Kernel + " on " + v.Arch)
 }
 
-// olderThan compares the first two numbers of a version. One that cannot be read is not older.
+// olderThan compares the first two numbers of a version. A version that cannot be parsed is not older.
 func olderThan(version string, than [2]int) bool {
 	major, rest, _ := strings.Cut(version, ".")
 	minor := rest[:len(rest)-len(strings.TrimLeft(rest, "0123456789"))]
@@ -116,7 +116,7 @@ func cgroups(v View) []Finding {
 	return ok("cgroups (version " + v.Cgroups.Version + ") with cpu, memory and pids")
 }
 
-// probed judges what could only be tried, and only by root.
+// probed judges the result of a probe that needs root.
 func (v View) probed(err error, works string, failed func() []Finding) []Finding {
 	switch {
 	case err == nil:

@@ -14,7 +14,7 @@ func folder(v View) []Finding {
 	case errors.Is(f.Err, fs.ErrPermission):
 		return warn(fmt.Sprintf("%s cannot be read by you", f.Path), "sudo cloudless doctor")
 	case f.Err != nil:
-		// A refusal says what is wrong, and after a colon the way out.
+		// The error says what is wrong and, after a colon, how to fix it.
 		wrong, mend, _ := strings.Cut(f.Err.Error(), ": ")
 		return fail(wrong, mend)
 	case !f.Exists:
@@ -40,7 +40,7 @@ func certificates(v View) (all []Finding) {
 			all = append(all, fail(c.What+" is good only from "+c.NotBefore.UTC().Format(time.DateTime)+" on: the clock is behind", "timedatectl set-ntp true")...)
 		case left <= 0:
 			all = append(all, fail(c.What+" has expired on "+until, c.Mend)...)
-		case left < c.Life/4: // it renews itself when a third is left
+		case left < c.Life/4: // certificates are renewed when a third is left
 			all = append(all, warn(c.What+" expires on "+until+" and has not been renewed", c.Mend)...)
 		default:
 			all = append(all, ok(c.What+" is good until "+until)...)
@@ -66,7 +66,7 @@ func ports(v View) (all []Finding) {
 
 func leftovers(v View) (all []Finding) {
 	if !v.Root {
-		return nil // only root sees what belongs to whom
+		return nil // only root sees the owners of processes and files
 	}
 	for _, l := range v.Leftovers {
 		all = append(all, warn(l.Path+" was left behind by a cloud that runs no more", l.Mend)...)

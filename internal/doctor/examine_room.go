@@ -38,7 +38,7 @@ func memory(v View) []Finding {
 	return ok(available)
 }
 
-// amount is a number of bytes as people read it.
+// amount formats a number of bytes for people.
 func amount(n uint64) string {
 	if n < gibibyte {
 		return fmt.Sprintf("%d MiB", n/mebibyte)
@@ -47,13 +47,13 @@ func amount(n uint64) string {
 }
 
 const (
-	// skewTold is the difference that people would wonder about in logs; the server's answer has no finer unit than a second.
+	// skewTold is the smallest skew to report. The server's answer has a resolution of one second.
 	skewTold = 3 * time.Second
-	// skewHarmful is the difference by which certificates are dated back: beyond it, fresh ones are not yet good.
+	// skewHarmful is how far certificates are backdated: with more skew, new certificates are not valid yet.
 	skewHarmful = 24 * time.Hour
 )
 
-// anyTimeBefore a clock cannot be right: this program is younger.
+// anyTimeBefore is before this program was written: an earlier clock is wrong.
 var anyTimeBefore = time.Date(2025, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func clock(v View) []Finding {

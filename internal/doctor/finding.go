@@ -8,20 +8,20 @@ import (
 // Level is how bad a finding is.
 type Level string
 
-// The levels. What fails keeps something from working; a warning does not yet.
+// The levels. A failure keeps something from working; a warning does not yet.
 const (
 	OK   Level = "ok"
 	Warn Level = "warn"
 	Fail Level = "fail"
 )
 
-// Finding is what was found about one thing.
+// Finding is the result of one check.
 type Finding struct {
 	Check string `json:"check" yaml:"check"`
 	Level Level  `json:"level" yaml:"level"`
 	// Text is one sentence without a full stop.
 	Text string `json:"text" yaml:"text"`
-	// Mend is the command that mends it, or a few words where there is none.
+	// Mend is the command that fixes the problem, or a few words if there is none.
 	Mend string `json:"mend,omitempty" yaml:"mend,omitempty"`
 }
 

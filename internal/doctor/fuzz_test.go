@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// FuzzParsers: whatever the kernel or runc says, it is read without harm.
+// FuzzParsers: no output of the kernel or runc crashes the parsers.
 func FuzzParsers(f *testing.F) {
 	f.Add("MemTotal: 1 kB\n", uint16(1))
 	f.Add("cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n", uint16(7700))

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// lookPorts finds out who uses the ports.
+// lookPorts finds the processes that use the ports.
 func lookPorts(wanted []Port) []Port {
 	if len(wanted) == 0 {
 		return nil
@@ -17,7 +17,7 @@ func lookPorts(wanted []Port) []Port {
 		"tcp": read("/proc/net/tcp") + read("/proc/net/tcp6"),
 		"udp": read("/proc/net/udp") + read("/proc/net/udp6"),
 	}
-	owners := map[string]owner{} // by inode; found once, because it takes a while
+	owners := map[string]owner{} // by inode; listed only once, because that is slow
 	seen := make([]Port, len(wanted))
 	for i, p := range wanted {
 		inode := listener(tables[p.Network], p.Network, p.Number)
@@ -36,7 +36,7 @@ func lookPorts(wanted []Port) []Port {
 	return seen
 }
 
-// listener is the inode of the socket that listens on a port, from the kernel's table; empty if there is none.
+// listener finds the inode of the socket that listens on a port in the kernel's table; empty if there is none.
 func listener(table, network string, port uint16) (inode string) {
 	const listening, unconnected = "0A", "07"
 	state := map[string]string{"tcp": listening, "udp": unconnected}[network]
@@ -53,7 +53,7 @@ func listener(table, network string, port uint16) (inode string) {
 	return ""
 }
 
-// owner is a process that has a socket.
+// owner is a process with an open socket.
 type owner struct {
 	pid  int
 	name string

@@ -22,14 +22,14 @@ import (
 type Options struct {
 	// DataDir is the data folder, which need not exist.
 	DataDir string
-	// Ports to look at; who uses them is found out.
+	// Ports to check; Look finds out which process uses them.
 	Ports []Port
-	// Containerd is the address of an outside one; empty if there is none.
+	// Containerd is the address of an external containerd; empty if there is none.
 	Containerd string
 }
 
-// Look sees this machine. What only the caller knows stays empty: the folder,
-// the certificates, the server's clock, what was left behind.
+// Look inspects this machine. It leaves the facts that only the caller knows empty: the folder, the certificates, the
+// server's clock, leftovers.
 func Look(ctx context.Context, o Options) View {
 	v := View{
 		OS: runtime.GOOS, Arch: runtime.GOARCH, Kernel: kernelRelease(), Root: os.Geteuid() == 0,
@@ -51,7 +51,7 @@ func Look(ctx context.Context, o Options) View {
 	return v
 }
 
-// read is empty for what cannot be read.
+// read returns a file's content, empty if it cannot be read.
 func read(path string) string {
 	data, _ := os.ReadFile(path)
 	return string(data)
@@ -65,7 +65,7 @@ func kernelRelease() string {
 	return unix.ByteSliceToString(name.Release[:])
 }
 
-// installer is how packages are installed here.
+// installer is the command that installs packages on this machine.
 func installer(look func(string) (string, error)) string {
 	for _, command := range []string{"apt-get install -y", "dnf install -y", "zypper install -y", "apk add", "pacman -S --noconfirm"} {
 		program, _, _ := strings.Cut(command, " ")
@@ -103,14 +103,14 @@ func parseRuncVersion(out []byte) string {
 	return ""
 }
 
-// parseMemory reads /proc/meminfo.
+// parseMemory parses /proc/meminfo.
 func parseMemory(file string) (m Memory) {
 	for line := range strings.Lines(file) {
 		fields := strings.Fields(line)
 		if len(fields) < 2 {
 			continue
 		}
-		n, err := strconv.ParseUint(fields[1], 10, 54) // so that it is still a number in bytes
+		n, err := strconv.ParseUint(fields[1], 10, 54) // so that the number of bytes does not overflow
 		if err != nil {
 			continue
 		}
@@ -124,7 +124,7 @@ func parseMemory(file string) (m Memory) {
 	return m
 }
 
-// parseCgroups reads the table of mounts.
+// parseCgroups parses the table of mounts.
 func parseCgroups(mounts string, readFile func(string) ([]byte, error)) Cgroups {
 	var one, two bool
 	var controllers []string
@@ -148,7 +148,7 @@ func parseCgroups(mounts string, readFile func(string) ([]byte, error)) Cgroups 
 	return Cgroups{Version: version, Controllers: controllers}
 }
 
-// existing is the nearest folder at or above path that is there.
+// existing is path or its nearest parent that exists.
 func existing(path string) string {
 	for ; path != "/" && path != "."; path = filepath.Dir(path) {
 		if info, err := os.Stat(path); err == nil && info.IsDir() {
@@ -175,7 +175,7 @@ func lookClock() Clock {
 	return Clock{Now: time.Now(), Synchronized: err == nil && t.Status&unix.STA_UNSYNC == 0}
 }
 
-// reach connects to a socket and hangs up again.
+// reach connects to a socket and disconnects.
 func reach(ctx context.Context, address string) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestLookSeesThisMachineAndLeavesNothing(t *testing.T) {
+func TestLookInspectsThisMachineAndLeavesNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs root and runc; make test runs it")
 	}
@@ -60,7 +60,7 @@ func TestOverlayIsTriedWhereTheDataIs(t *testing.T) {
 	}
 }
 
-func TestAttemptThatFailsSaysWhy(t *testing.T) {
+func TestFailedProbeReturnsItsError(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs root; make test runs it")
 	}
@@ -97,7 +97,7 @@ func TestPortIsTracedToItsProcess(t *testing.T) {
 	}
 }
 
-func TestCgroupsAreToldApart(t *testing.T) {
+func TestCgroupVersions(t *testing.T) {
 	one := "cgroup /sys/fs/cgroup/cpu,cpuacct cgroup rw,cpu,cpuacct 0 0\ncgroup /sys/fs/cgroup/pids cgroup rw,pids 0 0\n"
 	two := "cgroup2 /sys/fs/cgroup/unified cgroup2 rw,nosuid 0 0\n"
 	files := func(path string) ([]byte, error) {

@@ -14,15 +14,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inThrowaway tries something in a network and a mount namespace that end with
-// the attempt, so that whatever it makes is gone afterwards.
+// inThrowaway runs a probe in new network and mount namespaces, which disappear afterwards with everything in them.
 func inThrowaway(try func() error) error {
 	done := make(chan error)
 	go func() {
 		// Never unlocked: the thread ends with the goroutine, and the namespaces with the thread.
 		runtime.LockOSThread()
 		if unix.Gettid() == unix.Getpid() {
-			// The first thread would not end, and what others read in /proc about this process is about it.
+			// The main thread would not end, and /proc shows its namespaces as those of the process.
 			err := inThrowaway(try)
 			runtime.UnlockOSThread()
 			done <- err
@@ -41,7 +40,7 @@ func inThrowaway(try func() error) error {
 	return <-done
 }
 
-// tryLinks makes a bridge with one end of a veth pair on it.
+// tryLinks creates a bridge with one end of a veth pair on it.
 func tryLinks() error {
 	bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "try0"}}
 	if err := netlink.LinkAdd(bridge); err != nil {
@@ -57,7 +56,7 @@ func tryLinks() error {
 	return nil
 }
 
-// tryNFTables makes the kinds of rules that published ports and outbound traffic need.
+// tryNFTables creates the kinds of rules that published ports and outbound traffic need.
 func tryNFTables() error {
 	conn, err := nftables.New()
 	if err != nil {
@@ -75,7 +74,7 @@ func tryNFTables() error {
 	return nil
 }
 
-// tryOverlay mounts two folders over each other where the data will be.
+// tryOverlay mounts an overlay in the data folder.
 func tryOverlay(dataDir string) (err error) {
 	dir, err := os.MkdirTemp(existing(dataDir), ".try-overlay-")
 	if err != nil {

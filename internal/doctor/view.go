@@ -2,17 +2,16 @@ package doctor
 
 import "time"
 
-// View is what was seen of a machine. The zero value of a part means that it was
-// not looked at only where its comment says so.
+// View is the state of a machine. A zero value means "not inspected" only where the comment says so.
 type View struct {
 	OS, Arch, Kernel string
 	Root             bool
-	// Installer is how this machine installs a package, such as "apt-get install -y"; empty if that is not known.
+	// Installer is the command that installs packages, such as "apt-get install -y"; empty if unknown.
 	Installer string
 	Runc      Runc
-	// The probes: nil if it works.
+	// The errors of probes, nil if they succeed.
 	NFTables, Links, Overlay error
-	// Forwarding is whether the kernel passes IPv4 packets on.
+	// Forwarding reports whether the kernel forwards IPv4 packets.
 	Forwarding bool
 	Cgroups    Cgroups
 	Disk       Disk
@@ -20,11 +19,11 @@ type View struct {
 	Ports      []Port
 	Clock      Clock
 	Folder     Folder
-	// Certificates that lie on this machine.
+	// Certificates stored on this machine.
 	Certificates []Certificate
-	// Leftovers of clouds that run no more.
+	// Leftovers of clouds that no longer run.
 	Leftovers []Leftover
-	// Containerd is the outside one; nil if none is configured.
+	// Containerd is the external containerd; nil if none is configured.
 	Containerd *Containerd
 }
 
@@ -46,7 +45,7 @@ type Cgroups struct {
 type Disk struct {
 	Path        string
 	Free, Total uint64
-	// Inodes are 0 of 0 where the file system has no fixed number.
+	// Inodes are 0 of 0 if the file system has no fixed number.
 	FreeInodes, Inodes uint64
 	Err                error
 }
@@ -54,58 +53,58 @@ type Disk struct {
 // Memory of the machine.
 type Memory struct{ Available, Total uint64 }
 
-// Port is one that something is about to listen on.
+// Port is a port to listen on.
 type Port struct {
 	// What it is for, such as "the API".
 	What    string
 	Network string // tcp or udp
 	Number  uint16
-	// UsedBy is who listens on it now; empty if nobody does.
+	// UsedBy is the program that listens on it now; empty if none does.
 	UsedBy string
-	// PID is the process that does; 0 if it cannot be seen.
+	// PID is the process of that program; 0 if it is not visible.
 	PID int
-	// Ours is whether that is the process of this cloud.
+	// Ours reports whether that is the process of this cloud.
 	Ours bool
 }
 
 // Clock of the machine.
 type Clock struct {
 	Now time.Time
-	// Synchronized is whether the kernel's clock follows another one.
+	// Synchronized reports whether the kernel's clock is synchronized, for example by NTP.
 	Synchronized bool
-	// Skew is by how much the server is ahead; nil if no server could be asked.
+	// Skew is how far the server's clock is ahead; nil if no server answered.
 	Skew *time.Duration
 }
 
 // Folder is the data folder.
 type Folder struct {
 	Path string
-	// Exists is whether it is the folder of a cloud.
+	// Exists reports whether it is the folder of a cloud.
 	Exists bool
 	// Err is why it cannot be used: damaged, of a newer version, open to others.
 	Err error
-	// Holder is the process that runs on it; 0 if none does.
+	// Holder is the process that holds it; 0 if none does.
 	Holder int
-	// Cluster and Member are the clusters of which the folder and the node's certificate say that they are; empty if not known.
+	// Cluster and Member are the clusters of the folder and of the node's certificate; empty if unknown.
 	Cluster, Member string
-	// Containers run although no process holds the folder.
+	// Containers counts those that run although no process holds the folder.
 	Orphans int
 }
 
-// Certificate lies on this machine.
+// Certificate is a certificate on this machine.
 type Certificate struct {
 	What                string
 	NotBefore, NotAfter time.Time
-	// Life is how long it held when it was issued; that it is dated back does not count.
+	// Life is its lifetime when it was issued, without the backdating.
 	Life time.Duration
 	// Mend is what to do when it has expired.
 	Mend string
 }
 
-// Leftover is something that a cloud has left behind.
+// Leftover is something that a cloud left behind.
 type Leftover struct{ Path, Mend string }
 
-// Containerd is one that was not started by us.
+// Containerd is an external containerd.
 type Containerd struct {
 	Address string
 	// Err is why it cannot be reached.

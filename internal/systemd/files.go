@@ -16,8 +16,8 @@ func replaceFile(path string, mode fs.FileMode, data []byte) (back func() error,
 	return replace(path, mode, bytes.NewReader(data))
 }
 
-// replace puts content at the path, whole or not at all. back puts back what was
-// there; settle forgets it, and is to be called at the end in any case.
+// replace writes a file atomically. back restores the previous file. settle deletes the backup and must always be called
+// at the end.
 func replace(path string, mode fs.FileMode, content io.Reader) (back func() error, settle func(), err error) {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -34,7 +34,7 @@ func replace(path string, mode fs.FileMode, content io.Reader) (back func() erro
 		back, settle = func() error { return os.Remove(path) }, func() {}
 	case err != nil:
 		_ = os.Remove(fresh)
-		return nil, nil, fmt.Errorf("keep %s of before: %w", path, err)
+		return nil, nil, fmt.Errorf("back up %s: %w", path, err)
 	}
 	if err := os.Rename(fresh, path); err != nil {
 		_ = os.Remove(fresh)
@@ -48,7 +48,7 @@ func replace(path string, mode fs.FileMode, content io.Reader) (back func() erro
 	return back, settle, nil
 }
 
-// writeAside writes content to a new file beside path and returns its name.
+// writeAside writes content to a new file next to path and returns its name.
 func writeAside(path string, mode fs.FileMode, content io.Reader) (name string, err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), atomicfile.Prefix+"*")
 	if err != nil {

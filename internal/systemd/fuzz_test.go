@@ -5,8 +5,7 @@ import (
 	"testing"
 )
 
-// FuzzUnit: whatever is written into a unit stays on its line, one word per
-// argument, and what the unit notes is read back.
+// FuzzUnit: every value in a unit stays on its line, one word per argument, and can be read back.
 func FuzzUnit(f *testing.F) {
 	f.Add("--name=a b", "/var/lib/cloudless")
 	f.Add("100%$\"\\", "/d\nExecStart=/bin/evil")

@@ -14,30 +14,29 @@ import (
 
 const unitDir = "/etc/systemd/system"
 
-// Installer puts services in place and takes them away.
+// Installer installs and uninstalls services.
 type Installer struct {
 	// Service is the unit's name without .service.
 	Service string
-	// Root is put before every path, for the image of another machine: then
-	// nothing is started or stopped. It is / for this machine.
+	// Root is a prefix of every path: / for this machine, or the image of another machine, where nothing is started or
+	// stopped.
 	Root    string
 	Manager Manager
-	// BeforeStart is called when everything lies in place and the service does
-	// not run yet. May be nil.
+	// BeforeStart is called when all files are in place and the service does not run yet. May be nil.
 	BeforeStart func(ctx context.Context) error
 
-	units string // where units lie, if not in unitDir
+	units string // the folder of units, if not unitDir
 }
 
 var serviceName = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}$`)
 
-// Result is what an installation has done.
+// Result is the outcome of an installation.
 type Result struct {
-	// UnitPath is where the unit lies.
+	// UnitPath is the path of the unit.
 	UnitPath string
-	// Upgraded is whether the service was there before.
+	// Upgraded reports whether the service existed before.
 	Upgraded bool
-	// Started is whether it runs now; not on the image of another machine.
+	// Started reports whether the service runs now. It never does in the image of another machine.
 	Started bool
 }
 
@@ -62,9 +61,8 @@ func (i Installer) running(args ...string) []string {
 	return append([]string{"--root=" + i.Root}, args...)
 }
 
-// Install copies the program at source to the unit's Binary, writes the unit,
-// and starts the service anew. Run again it is an upgrade. When a step fails,
-// what was there before is put back.
+// Install copies the program at source to the unit's Binary, writes the unit, and starts or restarts the service. If a
+// step fails, it restores the previous state.
 func (i Installer) Install(ctx context.Context, source string, u Unit) (result Result, err error) {
 	if err := i.validate(); err != nil {
 		return result, err
@@ -113,9 +111,9 @@ func (i Installer) Install(ctx context.Context, source string, u Unit) (result R
 	return result, nil
 }
 
-// start makes the service run from what lies in place now.
+// start starts or restarts the service from the installed files.
 func (i Installer) start(ctx context.Context, undo *[]func() error, upgraded bool) error {
-	// What is taken back must be taken back although ctx may have ended.
+	// The undo must run even if ctx is done.
 	later := context.WithoutCancel(ctx)
 	if !i.here() {
 		return i.Manager.Do(ctx, i.running("enable", i.unit())...)
@@ -125,7 +123,7 @@ func (i Installer) start(ctx context.Context, undo *[]func() error, upgraded boo
 	if upgraded {
 		afterwards = func() error { return errors.Join(reload(), i.Manager.Do(later, "restart", i.unit())) }
 	}
-	*undo = slices.Insert(*undo, 0, afterwards) // done last, when the files of before are back
+	*undo = slices.Insert(*undo, 0, afterwards) // runs last, when the previous files are restored
 	if err := i.Manager.Do(ctx, "daemon-reload"); err != nil {
 		return err
 	}
@@ -143,8 +141,7 @@ func (i Installer) start(ctx context.Context, undo *[]func() error, upgraded boo
 	return i.Manager.Do(ctx, "restart", i.unit())
 }
 
-// Installed is what an installed service says about itself; fs.ErrNotExist if
-// there is none.
+// Installed reads the unit of the installed service; fs.ErrNotExist if there is none.
 func (i Installer) Installed() (Unit, error) {
 	if err := i.validate(); err != nil {
 		return Unit{}, err
@@ -160,9 +157,8 @@ func (i Installer) Installed() (Unit, error) {
 	return u, nil
 }
 
-// Uninstall stops the service and takes its unit and program away. stopped is
-// called in between, when the service runs no more and the program is still
-// there. A second run finds nothing and says so with fs.ErrNotExist.
+// Uninstall stops the service, calls stopped, and then removes the unit and the program. It returns fs.ErrNotExist if
+// there is no service.
 func (i Installer) Uninstall(ctx context.Context, stopped func(Unit) error) (Unit, error) {
 	u, err := i.Installed()
 	if err != nil {
@@ -178,7 +174,7 @@ func (i Installer) Uninstall(ctx context.Context, stopped func(Unit) error) (Uni
 	if err := stopped(u); err != nil {
 		return u, err
 	}
-	// The unit goes last: as long as it is there, uninstall can be run again.
+	// The unit is removed last: as long as it exists, uninstall can be repeated.
 	if err := os.Remove(i.on(u.Binary)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return u, fmt.Errorf("remove the program: %w", err)
 	}
@@ -193,9 +189,8 @@ func (i Installer) Uninstall(ctx context.Context, stopped func(Unit) error) (Uni
 
 func nothing() error { return nil }
 
-// replaceProgram puts a copy of source at path, which a running program may
-// have: that one keeps its old file. Where source already is that file there is
-// nothing to do.
+// replaceProgram copies source to path. A process that runs the old file keeps it. It does nothing if source and path are
+// the same file.
 func replaceProgram(source, path string) (back func() error, settle func(), err error) {
 	from, err := os.Open(source)
 	if err != nil {

@@ -10,9 +10,9 @@ import (
 	"strings"
 )
 
-// Manager is asked to do things with units.
+// Manager controls units.
 type Manager interface {
-	// Do is systemctl with these arguments.
+	// Do runs systemctl with these arguments.
 	Do(ctx context.Context, args ...string) error
 }
 
@@ -34,10 +34,10 @@ func (Systemctl) Do(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// ErrNoSystemd means that this machine is not run by systemd.
+// ErrNoSystemd means that systemd does not run on this machine.
 var ErrNoSystemd = errors.New("this machine does not run systemd: let its own service manager run cloudless up, or start it with: cloudless up --detach")
 
-// Running is an error unless systemd runs this machine.
+// Running returns an error unless systemd runs on this machine.
 func Running() error {
 	if _, err := os.Stat("/run/systemd/system"); err != nil {
 		return ErrNoSystemd

@@ -7,24 +7,22 @@ import (
 	"strings"
 )
 
-// notifyEnv names the socket on which the manager waits for word.
+// notifyEnv names the socket on which systemd receives notifications.
 const notifyEnv = "NOTIFY_SOCKET"
 
-// Notifier tells the manager how the service gets on. The zero value is for a
-// process that no manager waits for, and tells nobody.
+// Notifier tells systemd the state of the service. The zero value does nothing.
 type Notifier struct{ socket string }
 
-// NewNotifier takes the manager's socket out of the environment, so that what
-// this process starts does not speak in its name: runc would.
+// NewNotifier removes systemd's socket from the environment, so that child processes such as runc do not notify systemd.
 func NewNotifier() (Notifier, error) {
 	n := Notifier{socket: os.Getenv(notifyEnv)}
 	return n, os.Unsetenv(notifyEnv)
 }
 
-// Ready says that the service can be used.
+// Ready reports that the service is ready.
 func (n Notifier) Ready() error { return n.tell("READY=1") }
 
-// Status says in a few words what is being done.
+// Status reports in a few words what the service is doing.
 func (n Notifier) Status(doing string) error {
 	return n.tell("STATUS=" + strings.ReplaceAll(doing, "\n", "; "))
 }
@@ -33,7 +31,7 @@ func (n Notifier) tell(state string) error {
 	if n.socket == "" {
 		return nil
 	}
-	// A name that begins with @ is in the abstract namespace, and net reads it so.
+	// Package net supports names that begin with @, which are in the abstract namespace.
 	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: n.socket, Net: "unixgram"})
 	if err != nil {
 		return fmt.Errorf("reach the service manager: %w", err)

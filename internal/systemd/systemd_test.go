@@ -20,8 +20,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// manager stands for systemd: it writes down what it is asked, and refuses
-// what it was told to refuse, once.
+// manager is a fake systemd that records its calls and fails the chosen one once.
 type manager struct {
 	asked  []string
 	refuse string
@@ -42,7 +41,7 @@ func unitOf(dir string) Unit {
 	return Unit{Binary: filepath.Join(dir, "bin", "cloudless"), Args: []string{"up", "--data-dir=/var/lib/cloudless"}, DataDir: "/var/lib/cloudless"}
 }
 
-// program writes a file that stands for a version of the program.
+// program writes a file that represents a version of the program.
 func program(t *testing.T, content string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "cloudless")
@@ -69,7 +68,7 @@ func files(t *testing.T, dir string) (all []string) {
 	return all
 }
 
-func TestUnitLeavesContainersAloneAndComesBack(t *testing.T) {
+func TestUnitKeepsContainersAndRestarts(t *testing.T) {
 	text, err := unitOf("/usr/local").Text()
 	must(t, err)
 	for _, line := range []string{
@@ -86,9 +85,8 @@ func TestUnitLeavesContainersAloneAndComesBack(t *testing.T) {
 	}
 }
 
-// systemd-analyze reads the unit as systemd would. That the service really runs
-// under one is seen in test/e2e.
-func TestSystemdFindsNothingWrongWithTheUnit(t *testing.T) {
+// systemd-analyze parses the unit like systemd. test/e2e runs the service under a real systemd.
+func TestSystemdAcceptsTheUnit(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs the package systemd; make test installs it")
 	}
@@ -196,7 +194,7 @@ func TestInstallUpgradeUninstall(t *testing.T) {
 	}
 }
 
-func TestInstallationThatFailsLeavesWhatWasThere(t *testing.T) {
+func TestFailedInstallationRestoresThePreviousState(t *testing.T) {
 	for _, refused := range []string{"daemon-reload", "enable", "restart"} {
 		root := t.TempDir()
 		m := manager{refuse: refused}
@@ -227,7 +225,7 @@ func TestInstallationThatFailsLeavesWhatWasThere(t *testing.T) {
 	}
 }
 
-func TestUnitOfSomebodyElseIsLeftAlone(t *testing.T) {
+func TestForeignUnitIsNotTouched(t *testing.T) {
 	root := t.TempDir()
 	i := Installer{Service: "nginx", Root: "/", Manager: &manager{}, units: root}
 	must(t, os.WriteFile(i.unitPath(), []byte("[Service]\nExecStart=/bin/nginx\n"), 0o600))
@@ -270,7 +268,7 @@ func TestInstallIntoAnImage(t *testing.T) {
 	}
 }
 
-func TestManagerHearsThatTheServiceIsReady(t *testing.T) {
+func TestReadyNotifiesSystemd(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "notify")
 	for _, name := range []string{path, "@cloudless-test-" + filepath.Base(t.TempDir()) + filepath.Base(filepath.Dir(path))} {
 		socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: name, Net: "unixgram"})

@@ -9,8 +9,7 @@ import (
 	"strings"
 )
 
-// ForGood is the exit code after which the service is not started again: it would
-// end in the same way.
+// ForGood is the exit code after which systemd does not restart the service, because a restart cannot help.
 const ForGood = 78
 
 // Unit is a service of this program.
@@ -19,16 +18,15 @@ type Unit struct {
 	Binary string
 	// Args are its arguments: the role and its flags.
 	Args []string
-	// DataDir is noted in the unit, for whoever takes the service away.
+	// DataDir is recorded in the unit for uninstall --purge.
 	DataDir string
 }
 
 // Text is the unit file.
 //
-// The settings that matter: KillMode=process, because containers and their
-// shims outlive the process on purpose; Delegate=yes, because they have cgroups
-// of their own; no limit on the time to start, because an agent is ready when it
-// has heard from its server, which may be away for long.
+// The important settings: KillMode=process, because containers and their shims outlive the process on purpose;
+// Delegate=yes, because they have cgroups of their own; no start timeout, because an agent is ready only once it has
+// reached its server, which may be unreachable for long.
 func (u Unit) Text() (string, error) {
 	if !filepath.IsAbs(u.Binary) || !filepath.IsAbs(u.DataDir) || len(u.Args) == 0 {
 		return "", errors.New("a unit needs a role and absolute paths of the program and the data folder")
@@ -77,8 +75,7 @@ DataDir=` + u.DataDir + `
 
 var plainWord = regexp.MustCompile(`^[A-Za-z0-9_./:=@,+-]+$`)
 
-// quote writes a word so that systemd reads the same one: neither a specifier
-// nor a variable, and not two words.
+// quote escapes an argument for a unit, so that systemd expands no specifier or variable and does not split it.
 func quote(word string) (string, error) {
 	if plainWord.MatchString(word) {
 		return word, nil
@@ -103,7 +100,7 @@ func quote(word string) (string, error) {
 	return b.String(), nil
 }
 
-// notes reads what a unit of ours says about itself; false if it is not ours.
+// notes parses the values recorded in a unit; false if cloudless did not write it.
 func notes(text string) (u Unit, ours bool) {
 	_, section, found := strings.Cut(text, "\n[X-Cloudless]\n")
 	if !found {
