@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Whoever waits for a node is let go after a while if no server is there, but not before, and not twice.
-func TestNodeWithoutServersLetsGoWhoeverWaits(t *testing.T) {
+// A node without a server reports that once, after a while.
+func TestNodeWithoutServersReportsItOnce(t *testing.T) {
 	t.Parallel()
 	for name, one := range map[string]struct {
 		ready time.Duration // 0 for never

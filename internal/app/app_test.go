@@ -68,7 +68,7 @@ func TestHostsNameTheAddressAndThisMachine(t *testing.T) {
 	}
 }
 
-func TestRoleThatWasAskedToStopHasNotFailed(t *testing.T) {
+func TestStoppedRoleReturnsNoError(t *testing.T) {
 	t.Parallel()
 	if err := endedByContext(fmt.Errorf("wrapped: %w", context.Canceled)); err != nil {
 		t.Errorf("ended with %v", err)

@@ -29,8 +29,8 @@ func segment(t *testing.T, folder string, change func(data []byte)) {
 	must(t, os.WriteFile(all[0], data, 0o600))
 }
 
-// TestTornLogOfOneServer: the power fails while a server writes. What was never acknowledged is dropped, and it catches
-// up by itself.
+// TestTornLogOfOneServer: the power fails while a server writes. The server drops entries that were never acknowledged,
+// and catches up.
 func TestTornLogOfOneServer(t *testing.T) {
 	t.Parallel()
 	s := found(t)
@@ -50,8 +50,8 @@ func TestTornLogOfOneServer(t *testing.T) {
 	}
 }
 
-// TestDamagedLogOfOneServer: a server that has lost what it acknowledged refuses to start, in words. The others go on,
-// and by these words the machine becomes a server again.
+// TestDamagedLogOfOneServer: a server that has lost acknowledged entries refuses to start. The others continue, and the
+// commands in the error make the machine a server again.
 func TestDamagedLogOfOneServer(t *testing.T) {
 	t.Parallel()
 	s := found(t)
@@ -84,8 +84,8 @@ func TestDamagedLogOfOneServer(t *testing.T) {
 	}
 }
 
-// TestServerBackAfterAWeek: while a server was away, the log went on beyond what is kept of it, one of the servers that
-// it knew was replaced, and the other one moved. It is found, brought up to date by a snapshot, and votes again.
+// TestServerBackAfterAWeek: while a server was away, the others truncated their logs beyond its last entry, one of them
+// was replaced, and the other one moved. The others find it, send it a snapshot, and it votes again.
 func TestServerBackAfterAWeek(t *testing.T) {
 	t.Parallel()
 	s := found(t)

@@ -38,7 +38,7 @@ func enrolled(t *testing.T, f *datadir.Folder, cluster string, issued time.Time)
 	must(t, creds.Save(f.CredentialsPath()))
 }
 
-func TestDoctorTellsHowFarARemovedNodeIsCleared(t *testing.T) {
+func TestDoctorReportsReplicasOfARemovedNode(t *testing.T) {
 	t.Parallel()
 	for want, left := range map[string]doctor.Folder{
 		"so nothing runs on this machine":                    {Holder: 7},
@@ -51,7 +51,7 @@ func TestDoctorTellsHowFarARemovedNodeIsCleared(t *testing.T) {
 	}
 }
 
-func TestDoctorSeesTheDataFolder(t *testing.T) {
+func TestDoctorChecksTheDataFolder(t *testing.T) {
 	t.Parallel()
 	path := t.TempDir()
 	if got := lookFolder(filepath.Join(path, "none")); got.Exists || got.Err != nil {
@@ -85,7 +85,7 @@ func TestDoctorSeesTheDataFolder(t *testing.T) {
 	}
 }
 
-func TestDoctorSeesCertificates(t *testing.T) {
+func TestDoctorChecksCertificates(t *testing.T) {
 	t.Parallel()
 	f, err := datadir.Open(t.TempDir())
 	must(t, err)
@@ -104,7 +104,7 @@ func TestDoctorSeesCertificates(t *testing.T) {
 	}
 }
 
-func TestDoctorSeesWhatNoProcessBelongsTo(t *testing.T) {
+func TestDoctorFindsLeftovers(t *testing.T) {
 	t.Parallel()
 	run, mine := t.TempDir(), t.TempDir()
 	living, own := "", ""
@@ -191,8 +191,8 @@ func TestDoctorExaminesThisMachine(t *testing.T) {
 	}
 }
 
-// The port of a cluster's server is known by the folder that its process holds.
-func TestDoctorKnowsTheProcessOfACluster(t *testing.T) {
+// Doctor recognizes the process of a cluster's server by the folder that it holds.
+func TestDoctorRecognizesTheProcessOfACluster(t *testing.T) {
 	t.Parallel()
 	f, err := datadir.Open(t.TempDir())
 	must(t, err)

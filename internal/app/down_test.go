@@ -29,8 +29,7 @@ func TestDownWithoutAnythingDoesNothing(t *testing.T) {
 
 // The tests that remove a cloud from /run run alone: they remove /run/cloudless as well if no other cloud is there.
 
-// A first start that fails leaves no folder behind, even where the client
-// configuration cannot be read.
+// A failed first start leaves no folder behind, even if the client configuration cannot be read.
 func TestFailedStartLeavesNoFolderDespiteABrokenConfiguration(t *testing.T) {
 	path, config := filepath.Join(t.TempDir(), "data"), filepath.Join(t.TempDir(), "config.yaml")
 	must(t, os.WriteFile(config, nil, 0o644))
@@ -45,7 +44,7 @@ func TestFailedStartLeavesNoFolderDespiteABrokenConfiguration(t *testing.T) {
 	}
 }
 
-// No cluster is founded that nobody could call.
+// A server founds no cluster that no client could call.
 func TestServerIsNotFoundedWithABrokenConfiguration(t *testing.T) {
 	path, config := filepath.Join(t.TempDir(), "data"), filepath.Join(t.TempDir(), "config.yaml")
 	must(t, os.WriteFile(config, nil, 0o644))
@@ -62,7 +61,7 @@ func TestServerIsNotFoundedWithABrokenConfiguration(t *testing.T) {
 	}
 }
 
-func TestPurgeTakesWhatIsOursAndNothingElse(t *testing.T) {
+func TestPurgeRemovesOnlyOurFiles(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "data")
 	f, err := datadir.Open(path)
 	must(t, err)

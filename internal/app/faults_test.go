@@ -32,7 +32,7 @@ func (s *several) untilProblem(want string) {
 	}
 }
 
-// TestClockFiveMinutesOff: nothing breaks, whoever has the wrong clock and whatever it does, and everybody can see it.
+// TestClockFiveMinutesOff: a wrong clock on any server breaks nothing, and the cluster reports it.
 func TestClockFiveMinutesOff(t *testing.T) {
 	t.Parallel()
 	for _, off := range []time.Duration{5 * time.Minute, -5 * time.Minute} {
@@ -87,8 +87,8 @@ func (s *several) as(o *one, token string) *client.Client {
 	return c
 }
 
-// TestCopyOfAServer: a second process on a copy of a server's folder takes no part in anything. It says why, and so does
-// the cluster. Where the first one has stopped, the copy is that server, which has moved.
+// TestCopyOfAServer: a second process on a copy of a server's folder may not join. The process and the cluster say why.
+// Once the original has stopped, the copy counts as that server, which has moved.
 func TestCopyOfAServer(t *testing.T) {
 	t.Parallel()
 	s := found(t)
@@ -130,7 +130,7 @@ func TestCopyOfAServer(t *testing.T) {
 	}
 }
 
-// TestCopyOfTheOnlyServer: it has nobody to ask but the one that it is a copy of, where that one was.
+// TestCopyOfTheOnlyServer: the copy can ask only its original, at the address that the original had.
 func TestCopyOfTheOnlyServer(t *testing.T) {
 	t.Parallel()
 	s := found(t)
@@ -160,7 +160,7 @@ func TestCopyOfTheOnlyServer(t *testing.T) {
 	must(t, s.write(s.at(s.running["s1"]), "moved"))
 }
 
-// TestSecondBootstrap: a server that would found a cluster on a folder that has one founds none.
+// TestSecondBootstrap: a server does not found a second cluster in a folder that has one.
 func TestSecondBootstrap(t *testing.T) {
 	t.Parallel()
 	s := found(t)
@@ -186,7 +186,7 @@ func TestSecondBootstrap(t *testing.T) {
 	}
 }
 
-// TestTakenAddress: nothing is left of a server that could not listen, so that the next try finds nothing in its way.
+// TestTakenAddress: a server that cannot listen leaves nothing behind that would disturb the next attempt.
 func TestTakenAddress(t *testing.T) {
 	t.Parallel()
 	s := found(t)

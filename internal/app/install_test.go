@@ -32,7 +32,7 @@ func TestDryRunShowsTheUnitAndDoesNothing(t *testing.T) {
 	}
 }
 
-func TestServiceComesIntoAnImageAndGoesAgain(t *testing.T) {
+func TestInstallAndUninstallInAnImage(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("needs the package systemd; make test installs it")
@@ -75,7 +75,7 @@ func (a active) Do(context.Context, ...string) error {
 	return errors.New("inactive")
 }
 
-func TestProcessThatWasStartedByHandMakesWayForTheService(t *testing.T) {
+func TestInstallStopsAProcessThatWasStartedByHand(t *testing.T) {
 	t.Parallel()
 	path := t.TempDir()
 	byHand := datadirtest.Hold(t, path)

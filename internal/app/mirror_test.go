@@ -15,8 +15,8 @@ import (
 	"github.com/cloudless/cloudless/internal/image"
 )
 
-// TestImagesAreOnEveryServer: an image that is pushed at a server which does not lead is on a majority of the servers
-// when the push is answered, later on all of them, on one that joins too, and survives the leader.
+// TestImagesAreOnEveryServer: an image pushed to a follower is on a majority of the servers when the push returns, later
+// on all of them, also on one that joins, and survives the loss of the leader.
 func TestImagesAreOnEveryServer(t *testing.T) {
 	t.Parallel()
 	s := found(t)
@@ -140,8 +140,7 @@ func apart(t *testing.T) (s *several, leave, comeBack func()) {
 	return s, func() { s.stop("s2") }, func() { s.start("s2", second.path, second.address, "") }
 }
 
-// TestAcknowledgedTagsSurviveLeaders: what a tag stands for, and what was deleted, is what was acknowledged, also
-// where a server leads that was away then.
+// TestAcknowledgedTagsSurviveLeaders: acknowledged tags and deletions hold even if the next leader was away then.
 func TestAcknowledgedTagsSurviveLeaders(t *testing.T) {
 	t.Parallel()
 	s, leave, comeBack := apart(t)
@@ -186,7 +185,7 @@ func TestAcknowledgedTagsSurviveLeaders(t *testing.T) {
 	}
 }
 
-// TestImagesPassAFullServer: a server that can store nothing holds up neither a push nor what the others get.
+// TestImagesPassAFullServer: a server with a full disk delays neither a push nor the mirroring to others.
 func TestImagesPassAFullServer(t *testing.T) {
 	t.Parallel()
 	s, leave, comeBack := apart(t)
@@ -212,9 +211,9 @@ func TestImagesPassAFullServer(t *testing.T) {
 	s.untilFile(data)
 }
 
-// TestWhatWorkloadsRunIsOnEveryServer, also what no tag stands for any more: without that, those who come in the place
-// of other servers could not have it started again.
-func TestWhatWorkloadsRunIsOnEveryServer(t *testing.T) {
+// TestUsedImagesAreOnEveryServer, even without a tag: otherwise replicas could not restart after all servers are
+// replaced.
+func TestUsedImagesAreOnEveryServer(t *testing.T) {
 	t.Parallel()
 	s := found(t)
 	digest := s.pushTo("web:1")
@@ -232,8 +231,8 @@ func (s *several) manifestAt(server, digest string) string {
 	return filepath.Join(s.running[server].path, "server/registry/docker/registry/v2/blobs/sha256", digest[7:9], digest[7:], "data")
 }
 
-// TestWhatCanBeHadBackIsOnEveryServer: an image that was deleted can be restored when all who had it are replaced.
-func TestWhatCanBeHadBackIsOnEveryServer(t *testing.T) {
+// TestDeletedImagesAreOnEveryServer: a deleted image can be restored after all servers that had it are replaced.
+func TestDeletedImagesAreOnEveryServer(t *testing.T) {
 	t.Parallel()
 	s := found(t)
 	digest := s.pushTo("old:1")
@@ -243,8 +242,8 @@ func TestWhatCanBeHadBackIsOnEveryServer(t *testing.T) {
 	s.untilFile(s.manifestAt("s2", digest))
 }
 
-// TestImagesOutliveTheServersThatHadThem: a server is removed only when a majority of the others has every image, also
-// when these have just come in its place.
+// TestImagesOutliveTheServersThatHadThem: a server is removed only after a majority of the others has every image, even
+// if those have just joined.
 func TestImagesOutliveTheServersThatHadThem(t *testing.T) {
 	t.Parallel()
 	s := found(t)
@@ -284,8 +283,7 @@ func (s *several) untilFile(path string) {
 	}
 }
 
-// TestTagsFollowTheState: a tag that is only in the registry of a server, as one that was away when it was deleted has
-// it, goes.
+// TestTagsFollowTheState: a server that was away when a tag was deleted removes the tag from its registry.
 func TestTagsFollowTheState(t *testing.T) {
 	t.Parallel()
 	s := found(t)

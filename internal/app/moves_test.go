@@ -32,8 +32,8 @@ func restored(t *testing.T, path string) *state.Snapshot {
 	return store.Snapshot()
 }
 
-// TestWhereServersAreIsKnownAfterAStart: also if all of them lose power right after one has moved.
-func TestWhereServersAreIsKnownAfterAStart(t *testing.T) {
+// TestServerAddressesSurviveARestart, even if all servers lose power right after one has moved.
+func TestServerAddressesSurviveARestart(t *testing.T) {
 	t.Parallel()
 	s := found(t)
 	moves := s.join("s2")

@@ -77,7 +77,7 @@ func TestNodeIsRefusedInTheFolderOfAServer(t *testing.T) {
 	must(t, f.CheckServer())
 }
 
-// That something runs on the folder is what was asked for only if it is a node of that cluster.
+// Join accepts a process that runs on the folder only if it is a node of the token's cluster.
 func TestJoinIsRefusedWhileSomethingElseRunsOnTheFolder(t *testing.T) {
 	t.Parallel()
 	path := t.TempDir()
@@ -132,7 +132,7 @@ func TestServerIsRefusedWhileSomethingElseRunsOnTheFolder(t *testing.T) {
 	}
 }
 
-// A process that runs less than was asked for is no success.
+// A running process that lacks the server or the node is an error.
 func TestUpIsRefusedWhileOnlyAServerOrANodeRuns(t *testing.T) {
 	t.Parallel()
 	for _, one := range []struct {
@@ -160,8 +160,8 @@ func TestUpIsRefusedWhileOnlyAServerOrANodeRuns(t *testing.T) {
 	}
 }
 
-// A process whose node was removed goes on if nothing could take its place.
-func TestRemovedNodeIsNotReplacedByWhatCannotStart(t *testing.T) {
+// A process whose node was removed is not stopped for one that cannot start.
+func TestRemovedNodeIsNotReplacedByAProcessThatCannotStart(t *testing.T) {
 	t.Parallel()
 	f, err := datadir.Open(t.TempDir())
 	must(t, err)
@@ -187,7 +187,7 @@ func TestRemovedNodeIsNotReplacedByWhatCannotStart(t *testing.T) {
 	}
 }
 
-// What runs on goes on without its node, and does not make one of the machine that should join.
+// The running process has lost its node, and does not make this machine a new one.
 func TestJoinIsRefusedWhileTheFormerNodeRuns(t *testing.T) {
 	t.Parallel()
 	f, err := datadir.Open(t.TempDir())

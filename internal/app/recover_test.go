@@ -34,9 +34,9 @@ func (s *several) endsRemoved(name string) {
 	}
 }
 
-// TestLostServersUndoNothing: two of three servers are taken for lost, and the third is recovered and writes. Then the
-// two come back while it is away. They are a majority of the old cluster, and nobody in the one that was recovered:
-// what was acknowledged there stays, and they end.
+// TestLostServersUndoNothing: two of three servers count as lost, and the third is recovered and writes. Then the two
+// return while it is away. They are a majority of the old cluster, but not members of the recovered one: its acknowledged
+// writes stay, and the two exit.
 func TestLostServersUndoNothing(t *testing.T) {
 	t.Parallel()
 	s := found(t)
@@ -116,9 +116,8 @@ func TestRecoveryIsMarked(t *testing.T) {
 	}
 }
 
-// TestNothingIsRecoveredBesideACluster: while one of the others leads, a second cluster of the same name would go on
-// without it. The folder stays as it was.
-func TestNothingIsRecoveredBesideACluster(t *testing.T) {
+// TestRecoveryIsRefusedWhileAnotherServerLeads, because it would split the cluster. The folder does not change.
+func TestRecoveryIsRefusedWhileAnotherServerLeads(t *testing.T) {
 	t.Parallel()
 	s := found(t)
 	s.join("s2")
@@ -149,9 +148,9 @@ func TestNothingIsRecoveredBesideACluster(t *testing.T) {
 	s.recover(second.path)
 }
 
-// TestNothingIsRecoveredBesideLeadersOfLater: a server was away while others came and moved. None of those that it knows
-// leads, but the cluster goes on: each of them says so, wherever it is now.
-func TestNothingIsRecoveredBesideLeadersOfLater(t *testing.T) {
+// TestRecoveryIsRefusedWhileANewerServerLeads: a server was away while others joined and moved. None of the servers that
+// it knows leads, but each of them knows the leader and says so, at its new address.
+func TestRecoveryIsRefusedWhileANewerServerLeads(t *testing.T) {
 	t.Parallel()
 	s := found(t)
 	moved := s.join("s2")
@@ -191,7 +190,7 @@ func (s *several) servers() []string {
 	return all
 }
 
-// TestServerRemovedWhileAway is told so when it starts, in words that say what to do.
+// TestServerRemovedWhileAway: when it starts, the server says that it was removed and what to do.
 func TestServerRemovedWhileAway(t *testing.T) {
 	t.Parallel()
 	s := found(t)

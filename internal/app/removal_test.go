@@ -94,10 +94,10 @@ func gossipKeyOf(ctx context.Context, conn *grpc.ClientConn) (*v1.GetGossipKeyRe
 	return v1.NewPeerServiceClient(conn).GetGossipKey(ctx, &v1.GetGossipKeyRequest{})
 }
 
-// TestRemovedServerIsNobody: from the moment at which its removal is answered, no server lets it speak Raft or gossip
-// or call anything, what it had open is closed, it reads no stream that it passed on, and it does not get the new key
-// of the gossip. One that was away meanwhile does, and finds the others from another address.
-func TestRemovedServerIsNobody(t *testing.T) {
+// TestRemovedServerIsCutOff: once the removal returns, no server accepts Raft, gossip or calls from the removed server.
+// Its connections are closed, it cannot read streams that it relayed, and it does not get the new gossip key. A server
+// that was only away gets the key, and finds the others from another address.
+func TestRemovedServerIsCutOff(t *testing.T) {
 	t.Parallel()
 	s := found(t)
 	s.join("s2")
@@ -163,8 +163,8 @@ func TestRemovedServerIsNobody(t *testing.T) {
 	must(t, s.write(s.at(s.running["s4"]), "back"))
 }
 
-// TestRemovedNodeIsCutOffAtEveryServer: a node that talks to a server which does not lead loses its session and its
-// pull of an image, and no server answers it any more, when its removal is answered.
+// TestRemovedNodeIsCutOffAtEveryServer: once the removal returns, a node that is connected to a follower has lost its
+// session and its image pull, and no server answers it any more.
 func TestRemovedNodeIsCutOffAtEveryServer(t *testing.T) {
 	t.Parallel()
 	s := found(t)
@@ -204,8 +204,7 @@ func TestRemovedNodeIsCutOffAtEveryServer(t *testing.T) {
 	}
 }
 
-// TestRemovedNodeStopsBeforeItJoinsAgain: while its agent runs, which keeps running what ran there, joining again does
-// nothing, and must not be taken for done.
+// TestRemovedNodeStopsBeforeItJoinsAgain: while the agent of the removed node still runs, joining again is refused.
 func TestRemovedNodeStopsBeforeItJoinsAgain(t *testing.T) {
 	t.Parallel()
 	s := found(t)
@@ -231,9 +230,9 @@ func TestRemovedNodeStopsBeforeItJoinsAgain(t *testing.T) {
 	}
 }
 
-// TestServerThatNobodyReachesLearnsOfItsRemoval: it has joined and never got the state, because the others look for it
-// where it is not. It ends and says why, as every server does that was removed.
-func TestServerThatNobodyReachesLearnsOfItsRemoval(t *testing.T) {
+// TestUnreachableServerLearnsOfItsRemoval: the server has joined but never received the state, because the others have a
+// wrong address for it. It exits with the same error as every removed server.
+func TestUnreachableServerLearnsOfItsRemoval(t *testing.T) {
 	t.Parallel()
 	s := found(t)
 	ended := make(chan error, 1)
@@ -320,8 +319,8 @@ func (s *several) slowPull(creds *identity.Credentials, from *one) io.Reader {
 	return body
 }
 
-// TestConfigurationDecidesWhoVotes, at once and while everything runs.
-func TestConfigurationDecidesWhoVotes(t *testing.T) {
+// TestConfigurationSetsTheNumberOfVoters, at once and without a restart.
+func TestConfigurationSetsTheNumberOfVoters(t *testing.T) {
 	t.Parallel()
 	s := found(t)
 	s.join("s2")

@@ -100,8 +100,8 @@ func TestServerIsTheSameClusterAfterARestart(t *testing.T) {
 	must(t, again.stop())
 }
 
-// Somebody who has logged in as a viewer stays one when the server starts again.
-func TestServerLeavesContextsOfOtherRolesAlone(t *testing.T) {
+// A context with a viewer's token does not change when the server restarts.
+func TestServerKeepsContextsOfOtherRoles(t *testing.T) {
 	t.Parallel()
 	path, config := t.TempDir(), filepath.Join(t.TempDir(), "config.yaml")
 	first := startServer(t, path, config)
@@ -209,8 +209,7 @@ func TestAgentOfAMachineThatHasNotJoinedSaysWhatToDo(t *testing.T) {
 	}
 }
 
-// A server is started again by its folder alone, as the program says: it is where
-// it was and waits as long as it did, until it is told otherwise.
+// A server restarts with its folder alone: it keeps its address and its election timeout unless flags change them.
 func TestFolderRemembersHowItsServerWasStarted(t *testing.T) {
 	t.Parallel()
 	path := t.TempDir()

@@ -62,7 +62,7 @@ type one struct {
 	ended <-chan error
 }
 
-// The program says itself what consensus would refuse, before anything is done.
+// The flag has the same limits as consensus.
 func TestElectionTimeoutsAreThoseOfConsensus(t *testing.T) {
 	t.Parallel()
 	if local.MinElectionTimeout != consensus.MinElectionTimeout || local.MaxElectionTimeout != consensus.MaxElectionTimeout {
@@ -164,30 +164,30 @@ func (s *several) join(name string) *one {
 	return o
 }
 
-// until waits until the servers are as wished.
-func (s *several) until(wished func(map[string]*v1.ServerStatus) bool) {
+// until waits until the servers satisfy a condition.
+func (s *several) until(reached func(map[string]*v1.ServerStatus) bool) {
 	s.t.Helper()
 	s.untilCluster(func(cluster *v1.ClusterStatus) bool {
 		all := map[string]*v1.ServerStatus{}
 		for _, one := range cluster.GetServers() {
 			all[one.GetName()] = one
 		}
-		return wished(all)
+		return reached(all)
 	})
 }
 
 // untilCluster waits for a condition of the whole cluster. On a busy machine a server may miss one health check, so a
 // single look at the status proves nothing.
-func (s *several) untilCluster(wished func(*v1.ClusterStatus) bool) {
+func (s *several) untilCluster(reached func(*v1.ClusterStatus) bool) {
 	s.t.Helper()
 	for {
 		cluster, err := s.client.Cluster().GetCluster(s.ctx, &v1.GetClusterRequest{})
-		if err == nil && wished(cluster.GetStatus()) {
+		if err == nil && reached(cluster.GetStatus()) {
 			return
 		}
 		select {
 		case <-s.ctx.Done():
-			s.t.Fatalf("the cluster never was as wished: %v, %v", cluster.GetStatus(), err)
+			s.t.Fatalf("the cluster never reached the state: %v, %v", cluster.GetStatus(), err)
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
@@ -254,8 +254,8 @@ func names(t *testing.T, c *client.Client, ctx context.Context) []string {
 	return all
 }
 
-// TestThreeServers is the way from one server to three: whoever is asked answers, and what was acknowledged is there
-// after the leader has gone.
+// TestThreeServers goes from one server to three: every server answers, and acknowledged writes survive the loss of the
+// leader.
 func TestThreeServers(t *testing.T) {
 	t.Parallel()
 	s := found(t)
@@ -373,8 +373,8 @@ func TestReplacementOfAllServers(t *testing.T) {
 	}
 }
 
-// TestWhoCannotJoin: each is refused in one sentence that says why.
-func TestWhoCannotJoin(t *testing.T) {
+// TestRefusedJoins: every refusal says why in one sentence.
+func TestRefusedJoins(t *testing.T) {
 	t.Parallel()
 	s := found(t)
 	other := found(t)
@@ -431,7 +431,7 @@ func foundedFolder(t *testing.T) string {
 	return path
 }
 
-// TestWithoutQuorum: what is left says so in plain words, answers what it knows to who wants that, and goes on when the
+// TestWithoutQuorum: the remaining server says that there is no quorum, answers stale reads, and continues when the
 // others are back.
 func TestWithoutQuorum(t *testing.T) {
 	t.Parallel()
@@ -487,8 +487,8 @@ func TestServerMoves(t *testing.T) {
 	must(t, s.write(s.at(s.running["s3"]), "moved"))
 }
 
-// TestAllServersMove at once, so that nobody is where the others look for it: they find each other when each is told where
-// one is, and remember it.
+// TestAllServersMove at once, so that no server finds another at its old address. With --peer they find each other, and
+// they keep the new addresses.
 func TestAllServersMove(t *testing.T) {
 	t.Parallel()
 	s := found(t)
@@ -518,8 +518,8 @@ func TestAllServersMove(t *testing.T) {
 	}
 }
 
-// TestFounderMovesAfterAKill: what the founder has of the state when it is back, before anybody leads it, is from the
-// time when it was alone. It looks for the others all the same, because they do not know where it is.
+// TestFounderMovesAfterAKill: until there is a leader, the founder's state is from the time when it was alone. It looks
+// for the others all the same, because they do not know its new address.
 func TestFounderMovesAfterAKill(t *testing.T) {
 	t.Parallel()
 	s := found(t)

@@ -13,9 +13,9 @@ import (
 	"github.com/cloudless/cloudless/internal/identity"
 )
 
-// TestAnotherClusterInThePlaceOfOnesOwn is said to whoever waits for the node. Whom nobody waits for goes on trying,
-// and so does everybody whose servers are only away.
-func TestAnotherClusterInThePlaceOfOnesOwn(t *testing.T) {
+// TestServersOfAnotherCluster: an attended node fails if servers of another cluster answer at its servers' addresses. It
+// retries if nobody waits for it, or if its servers do not answer at all.
+func TestServersOfAnotherCluster(t *testing.T) {
 	t.Parallel()
 	s := found(t)
 	f := datadir.At(t.TempDir())

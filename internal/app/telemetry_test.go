@@ -9,9 +9,8 @@ import (
 	"testing"
 )
 
-// The socket of a process that was killed does not keep the next one from
-// listening, and nobody else may open it at any moment.
-func TestSocketOfMetricsIsPrivateAndGoesWithItsProcess(t *testing.T) {
+// A killed process leaves its socket behind, and the next one listens all the same. Other users can never open it.
+func TestMetricsSocketIsPrivateAndRemoved(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "run", metricsSocket)
 	killed, err := listenPrivately(context.Background(), path)

@@ -20,9 +20,8 @@ func machineOf(t *testing.T, id, board string) string {
 	return root
 }
 
-// Machines are told apart by what their system or their hardware says, and
-// nothing of that is written down.
-func TestMachinesAreToldApart(t *testing.T) {
+// The mark distinguishes machines by ids of system and hardware, and does not contain those ids.
+func TestMachineMarksDiffer(t *testing.T) {
 	t.Parallel()
 	mark := MachineMark(machineOf(t, "1234567890abcdef", "board-1"))
 	if mark == "" || strings.Contains(mark, "1234567890abcdef") || mark != MachineMark(machineOf(t, "1234567890abcdef", "board-1")) {
@@ -43,8 +42,7 @@ func TestMachinesAreToldApart(t *testing.T) {
 	}
 }
 
-// A folder that was last used on another machine is used all the same, and that
-// is said once.
+// A folder that was last used on another machine works, with one warning.
 func TestMoveOfAFolderIsNoticed(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "data")
@@ -71,7 +69,7 @@ func TestMoveOfAFolderIsNoticed(t *testing.T) {
 	}
 }
 
-// A copy of a folder that is in use on the same machine is refused before it touches what runs.
+// A copy of a folder that is in use on the same machine is refused before it changes anything.
 func TestCopyOnTheSameMachine(t *testing.T) {
 	t.Parallel()
 	f, err := Open(filepath.Join(t.TempDir(), "data"))

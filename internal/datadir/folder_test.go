@@ -85,9 +85,8 @@ func TestFolderIsHeldByOneProcess(t *testing.T) {
 	}
 }
 
-// Who waits until a cloud is ready is not told that it runs while another process is
-// only starting it, or stopping it.
-func TestFolderOfAProcessThatMovesIsWaitedFor(t *testing.T) {
+// OpenWaiting waits while another process is starting or stopping.
+func TestOpenWaitsForAProcessThatStartsOrStops(t *testing.T) {
 	t.Parallel()
 	path := t.TempDir()
 	first, err := Open(path)
@@ -144,9 +143,8 @@ func TestFolderOfAProcessThatMovesIsWaitedFor(t *testing.T) {
 	}
 }
 
-// A process that was killed does not run any more, though it may hold its folder for a
-// moment: who comes next waits for it instead of being told that it runs.
-func TestFolderOfAProcessThatIsEndingIsWaitedFor(t *testing.T) {
+// A killed process may hold its folder for a moment: the next process waits for it.
+func TestOpenWaitsForAProcessThatIsEnding(t *testing.T) {
 	t.Parallel()
 	path := t.TempDir()
 	killed := exec.Command("sleep", "1000")
@@ -168,7 +166,7 @@ func TestFolderOfAProcessThatIsEndingIsWaitedFor(t *testing.T) {
 	again.Release()
 }
 
-func TestFolderThatCannotBeUsedIsRefusedAndLetGo(t *testing.T) {
+func TestUnusableFolderIsRefusedAndReleased(t *testing.T) {
 	t.Parallel()
 	for name, one := range map[string]struct{ content, want string }{
 		"newer":   {`{"format":99,"id":"abcdefgh"}`, "written by a newer version"},
@@ -205,7 +203,7 @@ func TestFolderThatOthersCanWriteIsRefused(t *testing.T) {
 	}
 }
 
-func TestFolderThatIsNotOursIsLeftAlone(t *testing.T) {
+func TestForeignFolderIsNotTouched(t *testing.T) {
 	t.Parallel()
 	path := t.TempDir()
 	must(t, os.WriteFile(filepath.Join(path, "thesis.txt"), nil, 0o600))
@@ -236,9 +234,8 @@ func TestFolderStaysWithItsCluster(t *testing.T) {
 	}
 }
 
-// What is said of a node when it joins can be repeated; another name or label is
-// refused, because it would change nothing.
-func TestWishesAreForNewNodes(t *testing.T) {
+// The same name and labels may be given again. Others are refused, because they would have no effect.
+func TestNameAndLabelsAreForNewNodes(t *testing.T) {
 	t.Parallel()
 	f, err := Open(t.TempDir())
 	must(t, err)

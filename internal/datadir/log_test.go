@@ -7,9 +7,8 @@ import (
 	"testing"
 )
 
-// A log that has grown is put aside, and the next lines are in the new one; one that
-// this process does not write is left alone.
-func TestLogOfAProcessIsPutAside(t *testing.T) {
+// A large log is rotated, but not one that this process does not write.
+func TestLogIsRotated(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	path, older := filepath.Join(dir, LogName), filepath.Join(dir, OlderLogName)

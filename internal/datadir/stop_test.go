@@ -51,7 +51,7 @@ func TestTakeOverStopsTheProcessAndHoldsItsFolder(t *testing.T) {
 	}
 }
 
-func TestProcessThatDoesNotListenIsKilled(t *testing.T) {
+func TestProcessThatIgnoresSIGTERMIsKilled(t *testing.T) {
 	t.Parallel()
 	path := t.TempDir()
 	stubborn := datadirtest.HoldStubbornly(t, path)
@@ -73,8 +73,7 @@ func TestWaitingForAProcessEndsWithTheContext(t *testing.T) {
 	}
 }
 
-// The number in the lock file may be that of a process which died long ago, and
-// meanwhile of one that has nothing to do with us.
+// The process id in the lock file may belong to another program by now.
 func TestProcessThatDoesNotHoldTheFolderIsNeverStopped(t *testing.T) {
 	t.Parallel()
 	path := t.TempDir()

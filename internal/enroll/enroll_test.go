@@ -125,7 +125,7 @@ func (s *forgetfulServer) listen(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-// nobodysServer knows no member.
+// nobodysServer is a server that knows no member.
 type nobodysServer struct {
 	v1.UnimplementedClusterServiceServer
 }
@@ -134,8 +134,7 @@ func (nobodysServer) WhoAmI(context.Context, *v1.WhoAmIRequest) (*v1.WhoAmIRespo
 	return nil, status.Error(codes.Unauthenticated, "not a member of this cluster any more")
 }
 
-// A node that was removed hears so from any server that it knows, whichever of
-// them are gone, and becomes a new one.
+// A removed node learns of its removal from any server that answers, and becomes a new node.
 func TestNodeHearsOfItsRemovalFromAnyServer(t *testing.T) {
 	t.Parallel()
 	ca, err := identity.NewCA("home", time.Now())
@@ -156,13 +155,13 @@ func TestNodeHearsOfItsRemovalFromAnyServer(t *testing.T) {
 	}
 }
 
-// answersLost are the ways of not knowing what a cluster has done.
+// answersLost are the errors after which a cluster may have enrolled the machine.
 func answersLost() []error {
 	return []error{status.Error(codes.Unavailable, "the connection was cut"), status.Error(codes.Unknown, "leadership lost while committing log")}
 }
 
-// A machine whose answer was lost asks again at once, and for the same.
-func TestMachineAsksAgainAtOnce(t *testing.T) {
+// A machine whose answer was lost retries at once with the same request.
+func TestMachineRetriesAtOnce(t *testing.T) {
 	t.Parallel()
 	ca, err := identity.NewCA("home", time.Now())
 	must(t, err)
@@ -177,9 +176,8 @@ func TestMachineAsksAgainAtOnce(t *testing.T) {
 	}
 }
 
-// Who is interrupted before an answer keeps the key and the folder, and asks for
-// the same by joining again.
-func TestMachineAsksAgainWithTheSameKey(t *testing.T) {
+// A machine that was interrupted before an answer keeps the key and the folder. Joining again repeats the request.
+func TestMachineRetriesWithTheSameKey(t *testing.T) {
 	t.Parallel()
 	ca, err := identity.NewCA("home", time.Now())
 	must(t, err)
@@ -215,8 +213,8 @@ func TestMachineAsksAgainWithTheSameKey(t *testing.T) {
 	}
 }
 
-// So does a server whose answer was lost; what was refused leaves nothing.
-func TestServerAsksAgainWithTheSameKey(t *testing.T) {
+// So does a server whose answer was lost. A refused join leaves nothing behind.
+func TestServerRetriesWithTheSameKey(t *testing.T) {
 	t.Parallel()
 	ca, err := identity.NewCA("home", time.Now())
 	must(t, err)
@@ -254,8 +252,8 @@ func TestServerAsksAgainWithTheSameKey(t *testing.T) {
 	}
 }
 
-// Where nobody answers nothing was asked, and nothing is kept.
-func TestMachineThatReachesNobodyKeepsNothing(t *testing.T) {
+// A machine that reaches no server keeps nothing.
+func TestMachineThatReachesNoServerKeepsNothing(t *testing.T) {
 	t.Parallel()
 	ca, err := identity.NewCA("home", time.Now())
 	must(t, err)
@@ -273,7 +271,7 @@ func TestMachineThatReachesNobodyKeepsNothing(t *testing.T) {
 	}
 }
 
-// memberSince makes the folder that of a node whose certificate was issued at a time and lasts an hour.
+// memberSince makes the folder that of a node with a certificate of one hour, issued at the given time.
 func memberSince(t *testing.T, f *datadir.Folder, ca *identity.CA, issued time.Time) {
 	t.Helper()
 	id, err := identity.NewID(ca.Trust().Cluster(), identity.KindNode, "n-0")
@@ -289,8 +287,8 @@ func memberSince(t *testing.T, f *datadir.Folder, ca *identity.CA, issued time.T
 	must(t, f.WriteMembership(datadir.Membership{Servers: []string{"127.0.0.1:1"}, Node: "n0"}))
 }
 
-// A node comes back after its certificate has ended: its agent says so and goes on with what runs, and with a new token
-// it joins again, on the folder that it has.
+// A node returns after its certificate has expired: its agent reports that and keeps replicas running. With a new token
+// it joins again with the same folder.
 func TestNodeWithAnExpiredCertificateJoinsAgain(t *testing.T) {
 	t.Parallel()
 	ca, err := identity.NewCA("home", time.Now())
@@ -336,9 +334,9 @@ func TestNodeWithAnExpiredCertificateJoinsAgain(t *testing.T) {
 	}
 }
 
-// A node comes back when none of the servers that it knows is there any more. Who lets it join at one that is has it find
-// the cluster, as the node that it is. An address at which no server of it answers changes nothing.
-func TestNodeFindsServersThatCameLater(t *testing.T) {
+// A node returns after all servers that it knows are gone. Joining at a current server lets it find the cluster as the
+// same node. An address without a server of its cluster changes nothing.
+func TestNodeFindsNewerServers(t *testing.T) {
 	t.Parallel()
 	ca, err := identity.NewCA("home", time.Now())
 	must(t, err)
@@ -363,8 +361,8 @@ func TestNodeFindsServersThatCameLater(t *testing.T) {
 	}
 }
 
-// TestServerListensTowardsTheOneThatItJoins, unless it is told where. Between machines test/e2e shows it.
-func TestServerListensTowardsTheOneThatItJoins(t *testing.T) {
+// TestServerListensTowardsTheJoinedServer, unless a flag names the address. test/e2e tests it between machines.
+func TestServerListensTowardsTheJoinedServer(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ given, other, want string }{
 		{"", "127.0.0.1:4711", "127.0.0.1:7700"},
@@ -379,7 +377,7 @@ func TestServerListensTowardsTheOneThatItJoins(t *testing.T) {
 	}
 }
 
-func TestNameIsBroughtIntoForm(t *testing.T) {
+func TestNameIsNormalized(t *testing.T) {
 	t.Parallel()
 	for from, want := range map[string]string{
 		"web":                                    "web",

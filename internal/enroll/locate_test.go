@@ -13,9 +13,8 @@ import (
 	"github.com/cloudless/cloudless/internal/peering"
 )
 
-// Whoever says first that it is a server, and then says nothing, keeps nobody from
-// being found.
-func TestServerIsFoundBehindOneThatSaysNothing(t *testing.T) {
+// A candidate that never answers does not keep others from being found.
+func TestServerIsFoundDespiteASilentCandidate(t *testing.T) {
 	t.Parallel()
 	ca, err := identity.NewCA("home", time.Now())
 	must(t, err)
@@ -42,8 +41,8 @@ func TestServerIsFoundBehindOneThatSaysNothing(t *testing.T) {
 	}
 }
 
-// Where nobody answers in time, a person learns what to look at.
-func TestNobodyAnswersInTime(t *testing.T) {
+// If no server answers in time, the error says what to check.
+func TestNoServerAnswersInTime(t *testing.T) {
 	t.Parallel()
 	ca, err := identity.NewCA("home", time.Now())
 	must(t, err)

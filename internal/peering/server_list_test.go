@@ -28,7 +28,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// lonely is a server that cannot reach the others, or one that can. One that can says where it is.
+// lonely is a server that may or may not reach the others. If it does, it sends its address.
 type lonely struct {
 	v1.UnimplementedAgentServiceServer
 	leads   bool
@@ -81,7 +81,7 @@ func serveAt(t *testing.T, listener net.Listener, leads bool) string {
 	return listener.Addr().String()
 }
 
-// sessionsOf opens sessions with the servers of a list, and says which server has answered.
+// sessionsOf opens sessions with the servers of a list, and reports which server answered.
 func sessionsOf(t *testing.T, list *ServerList) func() (by string, err error) {
 	t.Helper()
 	trusted := x509.NewCertPool()
@@ -99,7 +99,7 @@ func sessionsOf(t *testing.T, list *ServerList) func() (by string, err error) {
 	}
 }
 
-// TestNodeLeavesAServerThatIsCutOff: its connection is up, but no session can be had there.
+// TestNodeLeavesAServerThatIsCutOff: the server is connected but accepts no session.
 func TestNodeLeavesAServerThatIsCutOff(t *testing.T) {
 	t.Parallel()
 	began := time.Now()
@@ -129,8 +129,7 @@ func TestNodeLeavesAServerThatIsCutOff(t *testing.T) {
 	}
 }
 
-// gatedListener has the kernel take connections at once, and the server only when the
-// gate is open.
+// gatedListener lets the kernel accept connections at once, but the server only when the gate is open.
 type gatedListener struct {
 	net.Listener
 	taken func()
@@ -146,8 +145,7 @@ func (l gatedListener) Accept() (net.Conn, error) {
 	return conn, err
 }
 
-// While one server takes long to answer, gRPC dials the next one, and may use the
-// first one nevertheless.
+// While one server is slow to answer, gRPC dials the next one, but may still use the first.
 func TestNodeLeavesTheServerOfItsSessionNotTheOneDialedLast(t *testing.T) {
 	t.Parallel()
 	dialed, opened := make(chan struct{}), make(chan struct{})
@@ -174,8 +172,8 @@ func TestNodeLeavesTheServerOfItsSessionNotTheOneDialedLast(t *testing.T) {
 	}
 }
 
-// Streams of earlier sessions may go on at the servers that these were with.
-func TestOtherServersDoNotHideThatTheServerOfTheSessionIsQuiet(t *testing.T) {
+// Streams of earlier sessions may continue on their servers.
+func TestOtherServersDoNotHideAQuietSessionServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		list := NewServerList(datadir.Membership{}, nil)
