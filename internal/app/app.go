@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/cloudless/cloudless/internal/checkup"
 	"github.com/cloudless/cloudless/internal/cli/local"
 	"github.com/cloudless/cloudless/internal/consensus"
 	"github.com/cloudless/cloudless/internal/control/cron"
@@ -24,7 +25,7 @@ import (
 func Roles() local.Roles {
 	return local.Roles{
 		Up: up, Server: runServer, Agent: runAgent, Join: join,
-		Down: down, Recover: recoverCluster, Install: install, Uninstall: uninstall, Doctor: examine,
+		Down: down, Recover: recoverCluster, Install: install, Uninstall: uninstall, Doctor: checkup.Examine,
 	}
 }
 

@@ -16,9 +16,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// sideBySide lets more tests run at a time than there are processors, unless
-// somebody has said how many: those with several servers wait for elections and
-// for each other most of the time.
+// sideBySide lets more tests run at a time than there are processors, unless -parallel is given: tests with several
+// servers wait for elections and for each other most of the time.
 func sideBySide(tests string) error {
 	flag.Parse()
 	said := false

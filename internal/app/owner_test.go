@@ -12,6 +12,7 @@ import (
 
 	"github.com/cloudless/cloudless/internal/cli/local"
 	"github.com/cloudless/cloudless/internal/datadir"
+	"github.com/cloudless/cloudless/internal/datadir/datadirtest"
 	"github.com/cloudless/cloudless/internal/identity"
 )
 
@@ -41,7 +42,7 @@ func TestServerIsRefusedInTheFolderOfANode(t *testing.T) {
 	f, err := datadir.Open(path)
 	must(t, err)
 	must(t, f.BindCluster(oneCluster))
-	enrolled(t, f, oneCluster, time.Now())
+	datadirtest.Enroll(t, f, oneCluster, time.Now())
 	f.Release()
 	before := contents(t, path)
 	process := local.Process{DataDir: path, Log: io.Discard, Progress: quiet, Ready: quiet}
@@ -84,7 +85,7 @@ func TestJoinIsRefusedWhileSomethingElseRunsOnTheFolder(t *testing.T) {
 	f, err := datadir.Open(path)
 	must(t, err)
 	defer f.Release()
-	enrolled(t, f, oneCluster, time.Now())
+	datadirtest.Enroll(t, f, oneCluster, time.Now())
 	creds, err := identity.LoadCredentials(f.CredentialsPath())
 	must(t, err)
 	ca, err := identity.NewCA(anotherCluster, time.Now())
@@ -121,7 +122,7 @@ func TestServerIsRefusedWhileSomethingElseRunsOnTheFolder(t *testing.T) {
 	node, err := datadir.Open(t.TempDir())
 	must(t, err)
 	defer node.Release()
-	enrolled(t, node, anotherCluster, time.Now())
+	datadirtest.Enroll(t, node, anotherCluster, time.Now())
 	if err := try(node.Path()); err == nil || !strings.Contains(err.Error(), "is that of a node of cluster "+anotherCluster) {
 		t.Errorf("a node runs there: %v", err)
 	}
@@ -147,7 +148,7 @@ func TestUpIsRefusedWhileOnlyAServerOrANodeRuns(t *testing.T) {
 	} {
 		f, err := datadir.Open(t.TempDir())
 		must(t, err)
-		enrolled(t, f, oneCluster, time.Now())
+		datadirtest.Enroll(t, f, oneCluster, time.Now())
 		if one.name != "only a node" {
 			must(t, os.Mkdir(f.Path("server"), 0o700))
 		}
@@ -166,7 +167,7 @@ func TestRemovedNodeIsNotReplacedByAProcessThatCannotStart(t *testing.T) {
 	f, err := datadir.Open(t.TempDir())
 	must(t, err)
 	defer f.Release()
-	enrolled(t, f, oneCluster, time.Now())
+	datadirtest.Enroll(t, f, oneCluster, time.Now())
 	must(t, os.Mkdir(f.Path("server"), 0o700))
 	must(t, f.WriteMembership(datadir.Membership{Servers: []string{"127.0.0.1:1"}, Node: "box", Removed: true, Requested: &datadir.NodeRequest{}}))
 	must(t, f.UpdateHolder(func(h *datadir.Holder) {
@@ -193,7 +194,7 @@ func TestJoinIsRefusedWhileTheFormerNodeRuns(t *testing.T) {
 	f, err := datadir.Open(t.TempDir())
 	must(t, err)
 	defer f.Release()
-	enrolled(t, f, oneCluster, time.Now().Add(-48*time.Hour)) // for a day
+	datadirtest.Enroll(t, f, oneCluster, time.Now().Add(-48*time.Hour)) // for a day
 	creds, err := identity.LoadCredentials(f.CredentialsPath())
 	must(t, err)
 	err = join(t.Context(), local.JoinOptions{

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cloudless/cloudless/internal/checkup"
 	"github.com/cloudless/cloudless/internal/cli/local"
 	"github.com/cloudless/cloudless/internal/datadir"
 	"github.com/cloudless/cloudless/internal/doctor"
@@ -35,16 +36,16 @@ func TestServersOfAnotherCluster(t *testing.T) {
 	waited := local.Process{DataDir: f.Path(), Version: "test", Log: io.Discard, Progress: quiet, Attended: true}
 	must(t, f.WriteMembership(datadir.Membership{Servers: []string{freeAddress(t)}, Node: "far"}))
 	must(t, checkServers(s.ctx, f, waited))
-	seen := serversAnswer(s.ctx, local.DoctorOptions{DataDir: f.Path()})
+	seen := checkup.Servers(s.ctx, local.DoctorOptions{DataDir: f.Path()})
 	if len(seen) != 1 || seen[0].Level != doctor.Warn || !strings.Contains(seen[0].Text, "nothing listens there") {
 		t.Errorf("of servers that are away the doctor says %+v", seen)
 	}
 	must(t, f.WriteMembership(datadir.Membership{Servers: []string{freeAddress(t), s.running["s1"].address}, Node: "far"}))
 	must(t, checkServers(s.ctx, f, local.Process{}))
-	if seen := serversAnswer(s.ctx, local.DoctorOptions{DataDir: f.Path()}); len(seen) != 1 || seen[0].Level != doctor.Warn {
+	if seen := checkup.Servers(s.ctx, local.DoctorOptions{DataDir: f.Path()}); len(seen) != 1 || seen[0].Level != doctor.Warn {
 		t.Errorf("of another cluster in their place the doctor says %+v", seen)
 	}
-	if seen := serversAnswer(s.ctx, local.DoctorOptions{DataDir: t.TempDir()}); seen != nil {
+	if seen := checkup.Servers(s.ctx, local.DoctorOptions{DataDir: t.TempDir()}); seen != nil {
 		t.Errorf("of a machine that is no node the doctor says %+v", seen)
 	}
 	err = runAgent(s.ctx, local.AgentOptions{Process: waited})

@@ -90,19 +90,12 @@ func dispensable(snap *state.Snapshot, n *v1.Node) error {
 	switch {
 	case snap.Count(state.KindNode) == 1:
 		return core.Refuse(codes.FailedPrecondition, "node %s is the last node of the cluster, and nothing would run without it (%s on it now): "+
-			"add another node first with: cloudless token create --role node, or remove it all the same with --force", name, replicaCount(live))
+			"add another node first with: cloudless token create --role node, or remove it all the same with --force", name, spec.CountReplicas(live))
 	case live > 0:
 		return core.Refuse(codes.FailedPrecondition, "node %s has %s: move what it has to other nodes first with: cloudless node taint %s leaving:NoExecute, "+
-			"or remove it all the same with --force, and they count as lost", name, replicaCount(live), name)
+			"or remove it all the same with --force, and they count as lost", name, spec.CountReplicas(live), name)
 	}
 	return nil
-}
-
-func replicaCount(n int) string {
-	if n == 1 {
-		return "1 replica"
-	}
-	return fmt.Sprintf("%d replicas", n)
 }
 
 func (s *nodeService) CordonNode(ctx context.Context, request *v1.CordonNodeRequest) (*v1.Node, error) {

@@ -26,3 +26,11 @@ func HumanBytes(n int64) string {
 	}
 	return exact
 }
+
+// CountReplicas is a number of replicas in words.
+func CountReplicas(n int) string {
+	if n == 1 {
+		return "1 replica"
+	}
+	return strconv.Itoa(n) + " replicas"
+}

@@ -80,6 +80,7 @@ var layer = map[string]int{
 	"internal/cli/terminal":            1,
 	"internal/peering":                 4,
 	"internal/enroll":                  4,
+	"internal/checkup":                 4,
 	"internal/app":                     5,
 	"cmd/cloudless":                    6,
 	"docs/generate":                    6,
@@ -108,6 +109,7 @@ var sideways = map[string][]string{
 	"internal/agent":                   {"internal/agent/machine"},
 	"internal/enroll":                  {"client", "internal/peering"},
 	"internal/peering":                 {"client"},
+	"internal/checkup":                 {"client", "internal/cli/local", "internal/enroll", "internal/peering"},
 }
 
 // The shim runs once per container: it stays as small as it can be.

@@ -1,4 +1,4 @@
-// Package datadirtest lets tests have another process hold a data folder.
+// Package datadirtest prepares data folders for tests: held by another process, or with the credentials of a node.
 package datadirtest
 
 import (

@@ -1,4 +1,4 @@
-package app
+package checkup
 
 import (
 	"cmp"
@@ -29,17 +29,18 @@ import (
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/nodenet"
 	"github.com/cloudless/cloudless/internal/peering"
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 // furtherChecks are the checks of other packages than doctor.
 var furtherChecks = []func(context.Context, local.DoctorOptions) []doctor.Finding{
 	clusterAnswers,
-	serversAnswer,
+	Servers,
 	firewallLetsPass,
 }
 
-// examine runs all checks: those of package doctor about the machine, and those that need the files of a cloud.
-func examine(ctx context.Context, o local.DoctorOptions) ([]doctor.Finding, error) {
+// Examine runs all checks: those of package doctor about the machine, and those that need the files of a cloud.
+func Examine(ctx context.Context, o local.DoctorOptions) ([]doctor.Finding, error) {
 	folder := lookFolder(o.DataDir)
 	cluster := "" // its server may use the API port, too
 	if o.APIAddr == "" {
@@ -290,9 +291,9 @@ func clusterAnswers(ctx context.Context, o local.DoctorOptions) []doctor.Finding
 	return []doctor.Finding{{Check: "cluster", Level: doctor.OK, Text: fmt.Sprintf("the cluster of context %s answers at %s", where.Name, addresses)}}
 }
 
-// serversAnswer checks whether the node on this machine reaches a server of its cluster, which may differ from the
+// Servers checks whether the node on this machine reaches a server of its cluster, which may differ from the
 // cluster of the current context.
-func serversAnswer(ctx context.Context, o local.DoctorOptions) []doctor.Finding {
+func Servers(ctx context.Context, o local.DoctorOptions) []doctor.Finding {
 	f := datadir.At(o.DataDir)
 	about, err := f.ReadMembership()
 	if err != nil {
@@ -350,7 +351,7 @@ func afterRemoval(left doctor.Folder) string {
 	case left.Orphans == 0:
 		return "so nothing runs on this machine"
 	case left.Holder != 0:
-		return fmt.Sprintf("and process %d is stopping %s", left.Holder, countReplicas(left.Orphans))
+		return fmt.Sprintf("and process %d is stopping %s", left.Holder, spec.CountReplicas(left.Orphans))
 	}
-	return fmt.Sprintf("but it has left %s running on this machine", countReplicas(left.Orphans))
+	return fmt.Sprintf("but it has left %s running on this machine", spec.CountReplicas(left.Orphans))
 }
