@@ -3,6 +3,7 @@ package replicas
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -326,4 +327,43 @@ func (c judged) fewest(counts map[string]int) int {
 		}
 	}
 	return fewest
+}
+
+// A replica that a tick gives up is gone when its replacement is placed: the replacement
+// must not make up for it in another zone.
+func TestLostReplicaDoesNotCountForSpread(t *testing.T) {
+	w := newWorld(t)
+	nodes := []string{"a", "b", "c", "d"}
+	for i, zone := range []string{"z1", "z1", "z2", "z2"} {
+		w.addNode(nodes[i], "4")
+		w.setZone(nodes[i], zone)
+	}
+	only := func(ready string) {
+		for _, name := range nodes {
+			if w.snap().NodeByName(name).GetStatus().GetState() != spec.NodeOffline {
+				w.setNode(name, "cordoned")
+			}
+		}
+		w.setNode(ready, spec.NodeReady)
+		w.tick()
+		w.work()
+	}
+	w.addRuled("load", 1, nil) // so that b is the better node
+	only("b")
+	w.addRuled("even", 1, levelled)
+	only("a")
+	w.setNode("a", spec.NodeOffline)
+	only("c") // covers the replica on a
+	w.setNode("c", spec.NodeOffline)
+	w.setNode("b", spec.NodeReady)
+	w.setNode("d", spec.NodeReady)
+	w.tick()
+	var places []string
+	for _, r := range w.of("even") {
+		places = append(places, r.GetSpec().GetNode()+" "+r.GetStatus().GetPhase())
+	}
+	slices.Sort(places)
+	if !slices.Contains(places, "d placed") {
+		t.Errorf("the replicas are %q, and the new one should be on d", places)
+	}
 }

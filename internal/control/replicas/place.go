@@ -62,9 +62,12 @@ func (t *tick) revisionOf(a *asked) string {
 	return ""
 }
 
-// plan plans as if the replicas that this tick stops were leaving. Afterwards the view
-// matches the snapshot again.
+// plan plans as if the replicas that this tick stops were leaving, and those that it loses
+// were gone. Afterwards the view matches the snapshot again.
 func (t *tick) plan(request scheduler.Request) scheduler.Plan {
+	for _, lost := range t.losses {
+		request.Without = append(request.Without, lost.GetMetadata().GetUid())
+	}
 	for uid := range t.stopped {
 		switch r := t.snap.Replica(uid); {
 		case r == nil:
