@@ -41,7 +41,7 @@ func (s *clusterService) GetCluster(ctx context.Context, _ *v1.GetClusterRequest
 		problems = append(problems, fmt.Sprintf("of the servers that answer %s is furthest: its log ends with entry %d of term %d",
 			furthest.GetName(), furthest.GetLastIndex(), furthest.GetLastTerm()))
 	}
-	cluster.Status.Problems = slices.Concat(problems, leaderTroubles(snap, s.Now()), s.nodeTroubles(snap), s.doubles.problems(s.Now()))
+	cluster.Status.Problems = slices.Concat(problems, leaderTroubles(snap, s.Now()), s.nodeTroubles(snap), s.duplicates.Problems(s.Now()))
 	return cluster, nil
 }
 

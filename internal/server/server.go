@@ -137,8 +137,8 @@ type Server struct {
 	// advertised is where others reach this server.
 	advertised string
 	// instance tells this process from one that runs on a copy of its data folder.
-	instance string
-	doubles  doubles
+	instance   string
+	duplicates core.Duplicates
 	// lookup resolves names.
 	lookup func(ctx context.Context, network, host string) ([]netip.Addr, error)
 

@@ -88,31 +88,3 @@ func TestRestartedAgentIsNoCopy(t *testing.T) {
 	cancel()
 	assignments(t, m.connectAs(c.ctx, "after"))
 }
-
-func TestWhatIsSaidOfDisksAndClocks(t *testing.T) {
-	three := func(change func(all []*v1.ServerStatus)) string {
-		all := []*v1.ServerStatus{
-			{Name: "s1", Leader: true, Voter: true, Healthy: true}, {Name: "s2", Voter: true, Healthy: true}, {Name: "s3", Voter: true, Healthy: true},
-		}
-		change(all)
-		_, problems := troubles(all, 3)
-		return strings.Join(problems, "\n")
-	}
-	for _, test := range []struct {
-		change func(all []*v1.ServerStatus)
-		want   string
-	}{
-		{func([]*v1.ServerStatus) {}, ""},
-		{func(all []*v1.ServerStatus) { all[1].Full = true }, "the disk of server s2 is full: make room there"},
-		{func(all []*v1.ServerStatus) { all[0].Full, all[1].Full, all[2].Full = true, true, true }, "the disks of all voting servers are full (s1, s2, s3), so nothing can be changed: make room on them"},
-		{func(all []*v1.ServerStatus) { all[1].ClockSkew = presentSkew(5 * time.Minute) }, "the clock of server s2 is 5m ahead of that of server s1, which leads"},
-		{func(all []*v1.ServerStatus) { all[1].ClockSkew = presentSkew(-5 * time.Minute) }, "the clock of server s2 is 5m behind that of server s1, which leads"},
-		{func(all []*v1.ServerStatus) { all[1].ClockSkew, all[2].ClockSkew = "-5m", "-5m1s" }, "differ from that of server s1, which leads, and is about 5m1s ahead of theirs"},
-		{func(all []*v1.ServerStatus) { all[1].ClockSkew = presentSkew(time.Second) }, ""},
-	} {
-		got := three(test.change)
-		if (test.want == "") != (got == "") || !strings.Contains(got, test.want) {
-			t.Errorf("said is %q, want %q", got, test.want)
-		}
-	}
-}
