@@ -12,6 +12,7 @@ import (
 	"github.com/cloudless/cloudless/api"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/server/core"
+	"github.com/cloudless/cloudless/internal/server/notfound"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 	"github.com/cloudless/cloudless/internal/suggest"
@@ -63,12 +64,12 @@ func (c *collection[T]) removePlain(ctx context.Context, tx *transaction, old T)
 }
 
 func (c *collection[T]) missingPlain(snap *state.Snapshot, namespace, name string) error {
-	near := suggest.To(name, objectNames(c.all(snap, namespace, "")))
+	near := suggest.To(name, notfound.Names(c.all(snap, namespace, "")))
 	see := "cloudless " + string(c.kind) + " ls"
 	if !c.declared.Namespaced {
-		return core.Refuse(codes.NotFound, "%s %s does not exist%s", c.kind, name, meant(near, see))
+		return core.Refuse(codes.NotFound, "%s %s does not exist%s", c.kind, name, notfound.Hint(near, see))
 	}
-	return core.Refuse(codes.NotFound, "%s %s does not exist in namespace %s%s", c.kind, name, namespace, meant(near, spec.Hint(namespace, see)))
+	return core.Refuse(codes.NotFound, "%s %s does not exist in namespace %s%s", c.kind, name, namespace, notfound.Hint(near, spec.Hint(namespace, see)))
 }
 
 func (c *collection[T]) existsAlready(old T) error {

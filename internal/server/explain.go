@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/server/notfound"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -33,7 +34,7 @@ func (s *explainService) GetExplanation(ctx context.Context, request *v1.GetExpl
 	namespace := orDefault(request.GetNamespace())
 	w := snap.WorkloadByName(namespace, request.GetName())
 	if w == nil {
-		return nil, missingWorkload(snap, namespace, request.GetName())
+		return nil, notfound.Workload(snap, namespace, request.GetName())
 	}
 	answer, err := s.explain(ctx, snap, w, request.GetNode(), request.GetAll())
 	if err != nil {
@@ -80,7 +81,7 @@ func (s *explainService) explain(ctx context.Context, snap *state.Snapshot, w *v
 	if node != "" {
 		n := snap.NodeByName(node)
 		if n == nil {
-			return nil, missingNode(snap, node)
+			return nil, notfound.Node(snap, node)
 		}
 		uid = n.GetMetadata().GetUid()
 	}

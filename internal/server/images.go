@@ -17,6 +17,7 @@ import (
 	"github.com/cloudless/cloudless/internal/registry"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/images"
+	"github.com/cloudless/cloudless/internal/server/notfound"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -53,7 +54,7 @@ func (s *imageService) GetImage(ctx context.Context, request *v1.GetImageRequest
 	}
 	deleted := s.images.DeletedImage(snap, name)
 	if deleted == nil {
-		return nil, missingImage(snap, request.GetName())
+		return nil, notfound.Image(snap, request.GetName())
 	}
 	return s.presentDeleted(ctx, *deleted, uses)
 }
@@ -232,7 +233,7 @@ func (s *imageService) DeleteImage(ctx context.Context, request *v1.DeleteImageR
 		return nil, err
 	}
 	if len(gone) == 0 { // by somebody else, this moment
-		return nil, missingImage(snap, request.GetName())
+		return nil, notfound.Image(snap, request.GetName())
 	}
 	shown.Status.Phase = imageDeleted
 	shown.Metadata.DeleteTime = timestamppb.New(gone[0].DeleteTime)
@@ -264,7 +265,7 @@ func deletable(i *v1.Image, request *v1.DeleteImageRequest) error {
 func (s *imageService) deleteAgain(ctx context.Context, snap *state.Snapshot, request *v1.DeleteImageRequest, name image.Name, uses images.Users) (*v1.Image, error) {
 	deleted := s.images.DeletedImage(snap, name)
 	if deleted == nil {
-		return nil, missingImage(snap, request.GetName())
+		return nil, notfound.Image(snap, request.GetName())
 	}
 	shown, err := s.presentDeleted(ctx, *deleted, uses)
 	if err != nil || !request.GetNow() {

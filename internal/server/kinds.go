@@ -13,6 +13,7 @@ import (
 	"github.com/cloudless/cloudless/internal/crontab"
 	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/server/core"
+	"github.com/cloudless/cloudless/internal/server/notfound"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -30,7 +31,7 @@ func (s *workloads) RunWorkload(ctx context.Context, request *v1.RunWorkloadRequ
 	made, _, err := s.once(ctx, receipt, func(tx *transaction) (*v1.Workload, string, error) {
 		cron := tx.base.WorkloadByName(namespace, request.GetName())
 		if cron == nil {
-			return nil, "", missingWorkload(tx.base, namespace, request.GetName())
+			return nil, "", notfound.Workload(tx.base, namespace, request.GetName())
 		}
 		if err := s.changeable(cron, 0); err != nil {
 			return nil, "", err

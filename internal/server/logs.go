@@ -16,6 +16,7 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 
 	"github.com/cloudless/cloudless/internal/server/core"
+	"github.com/cloudless/cloudless/internal/server/notfound"
 )
 
 // Logs merges the output of a workload's replicas. What is already written is
@@ -87,7 +88,7 @@ func logTarget(snap *state.Snapshot, request *v1.LogsRequest) (logWorkload, erro
 		target.uid = deletedWorkload(snap, namespace, workload)
 	}
 	if target.uid == "" {
-		return target, missingWorkload(snap, namespace, workload)
+		return target, notfound.Workload(snap, namespace, workload)
 	}
 	if target.replica == "" {
 		return target, nil

@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/server/notfound"
 )
 
 // ListRevisions lists the revisions of a workload that are kept, newest first.
@@ -18,7 +19,7 @@ func (s *workloads) ListRevisions(ctx context.Context, request *v1.ListRevisions
 	namespace := orDefault(request.GetNamespace())
 	w := snap.WorkloadByName(namespace, request.GetWorkload())
 	if w == nil {
-		return nil, missingWorkload(snap, namespace, request.GetWorkload())
+		return nil, notfound.Workload(snap, namespace, request.GetWorkload())
 	}
 	newestFirst := slices.Collect(snap.RevisionsOf(w.GetMetadata().GetUid()))
 	slices.Reverse(newestFirst)

@@ -17,6 +17,7 @@ import (
 	"github.com/cloudless/cloudless/internal/registry"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/images"
+	"github.com/cloudless/cloudless/internal/server/notfound"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -33,7 +34,7 @@ func (s *workloads) RollbackWorkload(ctx context.Context, request *v1.RollbackWo
 	shown, _, err := s.once(ctx, receipt, func(tx *transaction) (*v1.Workload, string, error) {
 		old := tx.base.WorkloadByName(namespace, request.GetName())
 		if old == nil {
-			return nil, "", missingWorkload(tx.base, namespace, request.GetName())
+			return nil, "", notfound.Workload(tx.base, namespace, request.GetName())
 		}
 		if err := s.changeable(old, request.GetVersion()); err != nil {
 			return nil, "", err

@@ -11,6 +11,7 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 
 	"github.com/cloudless/cloudless/internal/server/core"
+	"github.com/cloudless/cloudless/internal/server/notfound"
 )
 
 // inReplica is a request for something inside a running replica: the named one,
@@ -27,7 +28,7 @@ func runningReplica(snap *state.Snapshot, wanted inReplica) (*v1.Replica, error)
 	workload, replica := meantReplica(snap, namespace, wanted)
 	w := snap.WorkloadByName(namespace, workload)
 	if w == nil {
-		return nil, missingWorkload(snap, namespace, workload)
+		return nil, notfound.Workload(snap, namespace, workload)
 	}
 	var other *v1.Replica
 	for r := range snap.ReplicasOf(w.GetMetadata().GetUid()) {
@@ -47,7 +48,7 @@ func runningReplica(snap *state.Snapshot, wanted inReplica) (*v1.Replica, error)
 		return nil, core.Refuse(codes.FailedPrecondition, "no replica of %s is running: %s is in phase %s%s; see: %s",
 			workload, other.GetMetadata().GetName(), other.GetStatus().GetPhase(), because(other), spec.Hint(namespace, "cloudless ps --all"))
 	case replica != "":
-		return nil, missingReplica(snap, w, replica)
+		return nil, notfound.Replica(snap, w, replica)
 	default:
 		return nil, core.Refuse(codes.FailedPrecondition, "workload %s has no replicas; scale it up with: %s", workload, spec.Hint(namespace, "cloudless workload scale "+workload+" 1"))
 	}

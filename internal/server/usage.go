@@ -12,6 +12,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/server/core"
+	"github.com/cloudless/cloudless/internal/server/notfound"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -94,7 +95,7 @@ func known(snap *state.Snapshot, request *v1.GetUsageRequest) error {
 		}
 	}
 	if request.GetNamespace() != "" {
-		return missingWorkload(snap, request.GetNamespace(), request.GetWorkload())
+		return notfound.Workload(snap, request.GetNamespace(), request.GetWorkload())
 	}
 	return core.NotFound("workload", "", request.GetWorkload())
 }

@@ -11,6 +11,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/images"
+	"github.com/cloudless/cloudless/internal/server/notfound"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -25,7 +26,7 @@ type workloads struct {
 func newWorkloads(s *Server) *collection[*v1.Workload] {
 	c := newCollection[*v1.Workload](s, state.KindWorkload)
 	c.prepare, c.remove = s.prepareWorkload, s.removeWorkload
-	c.missing, c.exists = missingWorkload, workloadExists
+	c.missing, c.exists = notfound.Workload, workloadExists
 	c.frozen = func(w *v1.Workload) error {
 		if w.GetMetadata().GetDeleteTime() == nil {
 			return nil
@@ -63,7 +64,7 @@ func (s *workloads) GetWorkload(ctx context.Context, request *v1.GetWorkloadRequ
 	namespace := orDefault(request.GetNamespace())
 	w := snap.WorkloadByName(namespace, request.GetName())
 	if w == nil {
-		return nil, missingWorkload(snap, namespace, request.GetName())
+		return nil, notfound.Workload(snap, namespace, request.GetName())
 	}
 	return s.presentWorkload(snap, w, true), nil
 }

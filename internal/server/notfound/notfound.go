@@ -1,4 +1,6 @@
-package server
+// Package notfound has the errors for names that do not exist. They suggest the
+// name that the caller probably meant. It only reads the state.
+package notfound
 
 import (
 	"fmt"
@@ -15,17 +17,17 @@ import (
 	"github.com/cloudless/cloudless/internal/suggest"
 )
 
-// maxCandidates bounds how many names are looked at for what was meant.
+// maxCandidates bounds how many names are compared to find a suggestion.
 const maxCandidates = 20_000
 
-// missingWorkload says that a workload does not exist, and what may have been
-// meant: the workload of a replica, another name, or another namespace.
-func missingWorkload(snap *state.Snapshot, namespace, name string) error {
+// Workload is the error for a workload that does not exist. It suggests the workload
+// of a replica, a similar name, or another namespace.
+func Workload(snap *state.Snapshot, namespace, name string) error {
 	missing := fmt.Sprintf("workload %s does not exist in namespace %s", name, namespace)
 	if r := snap.ReplicaByName(namespace, name); r != nil {
 		return core.Refuse(codes.NotFound, "%s: it is a replica of workload %s; name that one", missing, r.GetSpec().GetWorkload())
 	}
-	if near := suggest.To(name, objectNames(snap.Workloads(namespace, ""))); near != "" {
+	if near := suggest.To(name, Names(snap.Workloads(namespace, ""))); near != "" {
 		return core.Refuse(codes.NotFound, "%s; did you mean %s?", missing, near)
 	}
 	var elsewhere string
@@ -55,30 +57,34 @@ func missingWorkload(snap *state.Snapshot, namespace, name string) error {
 	return core.Refuse(codes.NotFound, "%s; see: cloudless workload ls --all-namespaces", missing)
 }
 
-func missingReplica(snap *state.Snapshot, w *v1.Workload, name string) error {
-	near := suggest.To(name, objectNames(snap.ReplicasOf(w.GetMetadata().GetUid())))
-	return core.Refuse(codes.NotFound, "workload %s has no replica %s%s", w.GetMetadata().GetName(), name, meant(near, spec.Hint(w.GetMetadata().GetNamespace(), "cloudless ps")))
+// Replica is the error for a replica that workload w does not have.
+func Replica(snap *state.Snapshot, w *v1.Workload, name string) error {
+	near := suggest.To(name, Names(snap.ReplicasOf(w.GetMetadata().GetUid())))
+	return core.Refuse(codes.NotFound, "workload %s has no replica %s%s", w.GetMetadata().GetName(), name, Hint(near, spec.Hint(w.GetMetadata().GetNamespace(), "cloudless ps")))
 }
 
-func missingNode(snap *state.Snapshot, name string) error {
-	near := suggest.To(name, objectNames(snap.Nodes("")))
-	return core.Refuse(codes.NotFound, "node %s does not exist%s", name, meant(near, "cloudless node ls"))
+// Node is the error for a node that does not exist.
+func Node(snap *state.Snapshot, name string) error {
+	near := suggest.To(name, Names(snap.Nodes("")))
+	return core.Refuse(codes.NotFound, "node %s does not exist%s", name, Hint(near, "cloudless node ls"))
 }
 
-func missingImage(snap *state.Snapshot, name string) error {
-	return core.Refuse(codes.NotFound, "image %s does not exist%s", name, meant(images.Nearest(snap, name), "cloudless image ls"))
+// Image is the error for an image that is not in the cluster's own registry.
+func Image(snap *state.Snapshot, name string) error {
+	return core.Refuse(codes.NotFound, "image %s does not exist%s", name, Hint(images.Nearest(snap, name), "cloudless image ls"))
 }
 
-// meant is the end of the sentence: the name that may have been meant, or where
-// all of them can be seen.
-func meant(near, see string) string {
+// Hint is the end of such an error: it suggests a similar name or, without one, the
+// command that lists all names.
+func Hint(near, see string) string {
 	if near != "" {
 		return "; did you mean " + near + "?"
 	}
 	return "; see: " + see
 }
 
-func objectNames[T state.Object](objects iter.Seq[T]) iter.Seq[string] {
+// Names yields the names of objects, up to a bound.
+func Names[T state.Object](objects iter.Seq[T]) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for o := range bounded(objects) {
 			if !yield(o.GetMetadata().GetName()) {
