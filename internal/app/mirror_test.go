@@ -181,7 +181,7 @@ func TestAcknowledgedTagsSurviveLeaders(t *testing.T) {
 	must(t, err)
 	s.lead("s2")
 	if got := s.pull(s.running["s1"], "gone:1"); got != kept || back.GetStatus().GetDigest() != kept {
-		t.Errorf("had back is %s, pulled %s, pushed was %s", back.GetStatus().GetDigest(), got, kept)
+		t.Errorf("restored is %s, pulled %s, pushed was %s", back.GetStatus().GetDigest(), got, kept)
 	}
 }
 

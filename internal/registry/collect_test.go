@@ -39,7 +39,7 @@ func TestDeletedImageCanBeRestored(t *testing.T) {
 		t.Errorf("the tag is still there: %v", err)
 	}
 	if freed := s.collect(t, registry.CollectOptions{}); freed != 0 {
-		t.Errorf("the collection took %d bytes of an image that can be had back", freed)
+		t.Errorf("the collection took %d bytes of an image that can be restored", freed)
 	}
 	if err := s.SetTag(t.Context(), "hello", "1", pushed); err != nil {
 		t.Fatal(err)

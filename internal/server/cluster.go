@@ -29,28 +29,28 @@ func (s *clusterService) GetCluster(ctx context.Context, _ *v1.GetClusterRequest
 		return nil, core.Refuse(codes.Unavailable, "this server has not received the cluster's state yet; ask another one, or again in a moment")
 	}
 	servers := s.presentServers(snap)
-	s.lookFor(ctx, servers)
+	s.markUnreachable(ctx, servers)
 	for _, one := range servers {
 		cluster.Status.Servers = append(cluster.Status.Servers, one.GetStatus())
 	}
 	voters := spec.VotersOf(cluster.GetSpec())
-	tolerated, problems := troubles(cluster.GetStatus().GetServers(), missedFrom(cluster))
+	tolerated, problems := serverProblems(cluster.GetStatus().GetServers(), expectedVoters(cluster))
 	cluster.Status.ToleratedFailures, cluster.Status.DesiredVoters = int32(tolerated), int32(voters)
 	if _, known := s.Consensus.Leader(); !known && len(cluster.GetStatus().GetServers()) > 1 {
-		furthest := s.howFar(ctx, cluster.GetStatus().GetServers())
+		furthest := s.mostAdvanced(ctx, cluster.GetStatus().GetServers())
 		problems = append(problems, fmt.Sprintf("of the servers that answer %s is furthest: its log ends with entry %d of term %d",
 			furthest.GetName(), furthest.GetLastIndex(), furthest.GetLastTerm()))
 	}
-	cluster.Status.Problems = slices.Concat(problems, leaderTroubles(snap, s.Now()), s.nodeTroubles(snap), s.duplicates.Problems(s.Now()))
+	cluster.Status.Problems = slices.Concat(problems, leaderProblems(snap, s.Now()), s.nodeProblems(snap), s.duplicates.Problems(s.Now()))
 	return cluster, nil
 }
 
-// missedFrom is how many servers should vote before some are said to be missing. One
-// that was always alone is not told so only because three vote where nobody says how
-// many; one that others were lost from, or that somebody wants more beside, is.
-func missedFrom(cluster *v1.Cluster) int {
+// expectedVoters is the number of voting servers below which the status reports missing
+// ones. It is 1 for a cluster that always had one server and does not set desiredVoters, so
+// that a single server does not complain about the default of three.
+func expectedVoters(cluster *v1.Cluster) int {
 	st := cluster.GetStatus()
-	const first = 1 // epoch; each recovery begins another one
+	const first = 1 // epoch number; each recovery raises it
 	if len(st.GetServers()) == 1 && st.GetEpoch() <= first && cluster.GetSpec().DesiredVoters == nil {
 		return 1
 	}

@@ -22,33 +22,33 @@ type object interface {
 	state.Object
 }
 
-// collection offers all objects of one kind: it reads and lists them, watches them, and is the one way by which
-// requests and plans write them. A kind declares what is special about it in the fields.
+// collection holds all objects of one kind: it reads, lists and watches them, and all requests and plans write them
+// through it. A kind declares what is special about it in the fields.
 type collection[T object] struct {
 	*Server
 	kind state.Kind
-	// declared is the kind as the contract declares it.
+	// declared is the declaration of the kind in its .proto file.
 	declared api.Kind
 
 	// find returns the object with a name; nil if there is none.
 	find func(snap *state.Snapshot, namespace, name string) T
 	// get returns the object with a uid; nil if there is none.
 	get func(snap *state.Snapshot, uid string) T
-	// all lists the objects of a namespace, or of all if it is empty, by name.
+	// all lists the objects of a namespace by name, or of all namespaces if it is empty.
 	all func(snap *state.Snapshot, namespace, after string) iter.Seq[T]
-	// cursor names the place of an object in all: its path, unless the list has another order.
+	// cursor names the position of an object in all: its path, unless the list has another order.
 	cursor func(T) string
-	// labels are what selectors match; nil stands for those of the metadata.
+	// labels are what selectors match; nil means those in the metadata.
 	labels func(T) map[string]string
 
-	// prepare makes the builder of a wanted object. It may ask others, such as a registry.
+	// prepare makes the builder of a wanted object. It may call other systems, such as a registry.
 	prepare func(ctx context.Context, given T, p *preparation) (builder[T], error)
 	// remove adds the removal of an object to a transaction.
 	remove func(ctx context.Context, tx *transaction, old T) T
-	// frozen refuses every change of an object; nil stands for none.
+	// frozen refuses every change of an object; nil refuses none.
 	frozen func(T) error
-	// normalize brings a wanted object to its canonical form, and summary says in an event what was written. Only kinds
-	// without a builder of their own use them.
+	// normalize brings a wanted object into its canonical form, and summary describes in an event what was written.
+	// Only kinds without their own builder use them.
 	normalize func(T)
 	summary   func(T) string
 
@@ -61,21 +61,21 @@ type collection[T object] struct {
 }
 
 // builder adds the creation or the update of one wanted object to a transaction. Create, Apply, Update and plans all
-// write through it. It is made once for a request, and builds on every state that the request is tried on.
+// write through it. There is one for each request, and every retry of the request uses it on a newer state.
 type builder[T object] interface {
 	// wanted is the object as the request gives it, with its namespace.
 	wanted() T
 	create(ctx context.Context, tx *transaction) (T, error)
 	// update returns old itself if nothing differs.
 	update(ctx context.Context, tx *transaction, old T) (T, error)
-	// describe adds to a change of a plan what is to be shown of it. There is no old object if it is new.
+	// describe adds to a change of a plan what the plan shows about it. old is nil if the object is new.
 	describe(tx *transaction, old, now T, change *v1.PlanChange)
 }
 
 // preparation is shared by all objects of one request while they are prepared.
 type preparation struct {
 	receipt core.Receipt
-	// images are those that were looked up, by the names that workloads have for them.
+	// images are the images that have been looked up, by the names that workloads use for them.
 	images map[string]images.Named
 }
 
@@ -83,11 +83,11 @@ func newPreparation(r core.Receipt) *preparation {
 	return &preparation{receipt: r, images: map[string]images.Named{}}
 }
 
-// transaction is a change of the state in the making.
+// transaction is a change of the state that is being built.
 type transaction struct {
 	base  *state.Snapshot
 	batch *state.Batch
-	// created counts new workloads, and images are those that workloads rely on, by the names that they have for them.
+	// created counts new workloads. images are those that workloads rely on, by the names that they use for them.
 	created int
 	images  map[string]images.Pinned
 }
@@ -96,10 +96,10 @@ func newTransaction(base *state.Snapshot, batch *state.Batch) *transaction {
 	return &transaction{base: base, batch: batch, images: map[string]images.Pinned{}}
 }
 
-// results are the words for actions in the answer of Apply.
+// results maps actions to the results in the answer of Apply.
 var results = map[string]string{spec.ActionCreate: "created", spec.ActionUpdate: "updated", spec.ActionUnchanged: "unchanged"}
 
-// keyedRequest is a request that the state remembers by its idempotency key.
+// keyedRequest is a request with an idempotency key, by which the state remembers it.
 type keyedRequest interface {
 	proto.Message
 	GetIdempotencyKey() string
@@ -117,14 +117,14 @@ func (c *collection[T]) create(ctx context.Context, request keyedRequest, given 
 	return made, err
 }
 
-// apply creates the object, or brings the stored one to what is given.
+// apply creates the object, or updates the stored one.
 func (c *collection[T]) apply(ctx context.Context, request keyedRequest, given T) (now T, result string, err error) {
 	return c.write(ctx, c.declared.Apply.Name, request, given, func(tx *transaction, b builder[T]) (T, string, error) {
 		return c.build(ctx, tx, b)
 	})
 }
 
-// update changes the version of an object that its caller has read.
+// update changes an object if it still has the version that the caller has read.
 func (c *collection[T]) update(ctx context.Context, given T) (now T, err error) {
 	if given.GetMetadata().GetVersion() == 0 {
 		return now, &spec.Error{Violations: []spec.Violation{{
@@ -142,7 +142,7 @@ func (c *collection[T]) update(ctx context.Context, given T) (now T, err error) 
 	})
 }
 
-// build adds to a transaction what brings the state to what is wanted.
+// build adds the creation or the update of a wanted object to a transaction.
 func (c *collection[T]) build(ctx context.Context, tx *transaction, b builder[T]) (now T, action string, err error) {
 	m, old := b.wanted().GetMetadata(), c.stored(tx.base, b.wanted())
 	if old == *new(T) {
@@ -162,7 +162,7 @@ func (c *collection[T]) build(ctx context.Context, tx *transaction, b builder[T]
 	return now, spec.ActionUpdate, err
 }
 
-// write prepares an object and has f write it, once for each idempotency key.
+// write prepares an object and lets f write it, once for each idempotency key.
 func (c *collection[T]) write(ctx context.Context, method string, request keyedRequest, given T, f func(*transaction, builder[T]) (T, string, error)) (shown T, result string, err error) {
 	receipt, err := core.NewReceipt(ctx, method, request.GetIdempotencyKey(), request)
 	if err != nil {
@@ -175,7 +175,7 @@ func (c *collection[T]) write(ctx context.Context, method string, request keyedR
 	return c.once(ctx, receipt, func(tx *transaction) (T, string, error) { return f(tx, b) })
 }
 
-// once has f write an object, unless a call with the same key has done so before: then the answer is the same.
+// once lets f write an object, unless an earlier call with the same key has done so: then it returns the same answer.
 func (c *collection[T]) once(ctx context.Context, r core.Receipt, f func(*transaction) (T, string, error)) (shown T, result string, err error) {
 	shown, err = c.change(ctx, func(tx *transaction) (T, error) {
 		if done, err := r.Find(tx.base); done != nil || err != nil {
@@ -191,7 +191,7 @@ func (c *collection[T]) once(ctx context.Context, r core.Receipt, f func(*transa
 	return shown, result, err
 }
 
-// repeated is the answer to a repeated call: the object as it is now, or only its uid when it was deleted since.
+// repeated is the answer to a repeated call: the object as it is now, or only its uid if it was deleted since.
 func (c *collection[T]) repeated(snap *state.Snapshot, uid string) T {
 	if now := c.get(snap, uid); now != *new(T) {
 		return now
@@ -202,7 +202,7 @@ func (c *collection[T]) repeated(snap *state.Snapshot, uid string) T {
 	return gone
 }
 
-// changeNamed changes one existing object. The version may be 0 for any.
+// changeNamed changes one existing object. Version 0 means any.
 func (c *collection[T]) changeNamed(ctx context.Context, namespace, name string, version uint64, f func(*transaction, T) (T, error)) (T, error) {
 	return c.change(ctx, func(tx *transaction) (none T, err error) {
 		old := c.find(tx.base, namespace, name)
@@ -216,7 +216,7 @@ func (c *collection[T]) changeNamed(ctx context.Context, namespace, name string,
 	})
 }
 
-// delete removes an object. The version may be 0 for any.
+// delete removes an object. Version 0 means any.
 func (c *collection[T]) delete(ctx context.Context, namespace, name string, version uint64) (T, error) {
 	return c.change(ctx, func(tx *transaction) (T, error) { return c.deleteIn(ctx, tx, namespace, name, version) })
 }
@@ -232,7 +232,7 @@ func (c *collection[T]) deleteIn(ctx context.Context, tx *transaction, namespace
 	return c.remove(ctx, tx, old), nil
 }
 
-// change runs f until the transaction that it builds is accepted, and returns the object as it is shown.
+// change runs f until the transaction that it builds is accepted, and returns the object as the API shows it.
 func (c *collection[T]) change(ctx context.Context, f func(*transaction) (T, error)) (shown T, err error) {
 	var now T
 	snap, err := c.Propose(ctx, func(snap *state.Snapshot, b *state.Batch) (err error) {
@@ -264,7 +264,7 @@ func (c *collection[T]) changeable(old T, version uint64) error {
 	return c.sameVersion(old, version)
 }
 
-// sameVersion refuses a change that was made from another version. 0 stands for any.
+// sameVersion refuses a change that was made from another version. 0 means any.
 func (c *collection[T]) sameVersion(old T, version uint64) error {
 	m := old.GetMetadata()
 	if version == 0 || version == m.GetVersion() {

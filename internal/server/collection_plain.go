@@ -18,7 +18,7 @@ import (
 	"github.com/cloudless/cloudless/internal/suggest"
 )
 
-// newCollection returns the collection of a kind that has nothing special: its objects are found by name, shown as they
+// newCollection returns the collection of a kind without special rules: its objects are found by name, shown as they
 // are stored, and stored as their author gives them. A kind that differs replaces fields of the result.
 func newCollection[T object](s *Server, kind state.Kind) *collection[T] {
 	declared, known := api.KindOf(string(kind))

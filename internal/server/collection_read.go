@@ -9,7 +9,7 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// read returns one object as it is shown.
+// read returns one object as the API shows it.
 func (c *collection[T]) read(ctx context.Context, namespace, name string) (none T, err error) {
 	snap, err := c.Consensus.Read(ctx)
 	if err != nil {
@@ -22,15 +22,15 @@ func (c *collection[T]) read(ctx context.Context, namespace, name string) (none 
 	return c.present(snap, found), nil
 }
 
-// selection says which objects a list or a watch is about.
+// selection says which objects a list or a watch includes.
 type selection[T object] struct {
-	namespace string // all if it is empty
+	namespace string // all if empty
 	labels    string
-	// also is what an object must be besides; nil stands for nothing.
+	// also is a further condition; nil means none.
 	also func(T) bool
 }
 
-// matcher checks a selection.
+// matcher compiles a selection.
 func (c *collection[T]) matcher(s selection[T]) (func(T) bool, error) {
 	selector, err := spec.ParseSelector(s.labels)
 	if err != nil {
@@ -49,7 +49,7 @@ func (c *collection[T]) labelsOf(o T) map[string]string {
 	return o.GetMetadata().GetLabels()
 }
 
-// list returns one page of the selected objects as they are shown.
+// list returns one page of the selected objects as the API shows them.
 func (c *collection[T]) list(ctx context.Context, wanted *v1.Page, s selection[T]) (items []T, next string, err error) {
 	snap, err := c.Consensus.Read(ctx)
 	if err != nil {
@@ -66,7 +66,8 @@ func (c *collection[T]) list(ctx context.Context, wanted *v1.Page, s selection[T
 	return items, next, err
 }
 
-// watch sends the selected objects as they are shown, then changeSynced, then every change.
+// watch sends the selected objects as the API shows them, then changeSynced, then every
+// change.
 func (c *collection[T]) watch(ctx context.Context, s selection[T], send func(change string, object T) error) error {
 	matches, err := c.matcher(s)
 	if err != nil {
@@ -97,11 +98,11 @@ func (c *collection[T]) watch(ctx context.Context, s selection[T], send func(cha
 	})
 }
 
-// followed says how a watch recognizes objects. Most kinds are followed by uid.
+// followed says how a watch identifies objects. Most kinds are followed by uid.
 type followed[T object] struct {
 	key  func(T) string
 	find func(snap *state.Snapshot, key string) T
-	// touched are the keys of all objects that may look different after some changes.
+	// touched returns the keys of all objects that may look different after some changes.
 	touched func(snap *state.Snapshot, changes []state.Change) map[string]bool
 }
 

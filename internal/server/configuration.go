@@ -16,13 +16,11 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// The configuration of the cluster is the spec of the Cluster: that is what
-// everything reads, at the moment when it needs it, so that a change is in force
-// at once and nothing is started anew for it. Each version is kept beside it as
-// a Configuration, written in the same transaction.
+// The configuration of the cluster is the spec of the Cluster. All parts read it at the
+// moment when they need it, so that a change takes effect at once and without a restart.
+// Each version is also stored as a Configuration, in the same transaction.
 
-// firstConfiguration is the number of the configuration that a cluster is
-// founded with.
+// firstConfiguration is the number of a new cluster's configuration.
 const firstConfiguration = 1
 
 func newConfiguration(uid string, number uint64, author string, settings *v1.ClusterSpec) *v1.Configuration {
@@ -34,8 +32,8 @@ func newConfiguration(uid string, number uint64, author string, settings *v1.Clu
 	}
 }
 
-// configurationOf is the configuration in force. A cluster that was founded
-// before there were versions is at the first one, which is not stored.
+// configurationOf returns the configuration in force. In a cluster that is older than the
+// versions it is the first one, which is not stored.
 func (s *Server) configurationOf(snap *state.Snapshot) (*v1.Configuration, error) {
 	cluster := snap.Cluster()
 	if cluster == nil {
@@ -57,7 +55,7 @@ func (s *clusterService) GetConfiguration(ctx context.Context, request *v1.GetCo
 	return s.configuration(snap, request.GetNumber())
 }
 
-// configuration is a version by its number, the one in force if that is 0.
+// configuration returns the version with a number, or the one in force if the number is 0.
 func (s *Server) configuration(snap *state.Snapshot, number uint64) (*v1.Configuration, error) {
 	current, err := s.configurationOf(snap)
 	if err != nil || number == 0 || number == current.GetSpec().GetNumber() {
@@ -98,17 +96,17 @@ func (s *clusterService) ListConfigurations(ctx context.Context, request *v1.Lis
 }
 
 func (s *clusterService) SetConfiguration(ctx context.Context, request *v1.SetConfigurationRequest) (*v1.Configuration, error) {
-	wished := request.GetConfiguration().GetSpec()
-	if wished.GetNumber() == 0 {
+	wanted := request.GetConfiguration().GetSpec()
+	if wanted.GetNumber() == 0 {
 		return nil, &spec.Error{Violations: []spec.Violation{{
 			Field: "spec.number", Message: "is missing: a configuration names the number of the one that it was made from; read that one first",
 		}}}
 	}
 	return s.reconfigure(ctx, request.GetDryRun(), func(_ *state.Snapshot, current *v1.Configuration) (*v1.ConfigurationSpec, error) {
-		if err := sameConfiguration(current, wished.GetNumber()); err != nil {
+		if err := sameConfiguration(current, wanted.GetNumber()); err != nil {
 			return nil, err
 		}
-		return &v1.ConfigurationSpec{Comment: wished.GetComment(), Cluster: wished.GetCluster()}, nil
+		return &v1.ConfigurationSpec{Comment: wanted.GetComment(), Cluster: wanted.GetCluster()}, nil
 	})
 }
 
@@ -129,8 +127,8 @@ func (s *clusterService) RollbackConfiguration(ctx context.Context, request *v1.
 	})
 }
 
-// sameConfiguration refuses a change that was made from another version than the
-// one in force, with that one.
+// sameConfiguration refuses a change that was made from another version than the one in
+// force. The error carries the one in force.
 func sameConfiguration(current *v1.Configuration, from uint64) error {
 	now := current.GetSpec().GetNumber()
 	if from == now {
@@ -141,9 +139,9 @@ func sameConfiguration(current *v1.Configuration, from uint64) error {
 	}}
 }
 
-// reconfigure makes the next version of what wish returns, unless nothing would
-// differ. A dry run ends where it would be proposed.
-func (s *Server) reconfigure(ctx context.Context, dryRun bool, wish func(*state.Snapshot, *v1.Configuration) (*v1.ConfigurationSpec, error)) (*v1.Configuration, error) {
+// reconfigure stores the spec that build returns as the next version, unless nothing would
+// change. A dry run stops before the proposal.
+func (s *Server) reconfigure(ctx context.Context, dryRun bool, build func(*state.Snapshot, *v1.Configuration) (*v1.ConfigurationSpec, error)) (*v1.Configuration, error) {
 	var made *v1.Configuration
 	where := s.placesOf(ctx, s.addresses(s.Store.Snapshot())...)
 	snap, err := s.Propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
@@ -151,11 +149,11 @@ func (s *Server) reconfigure(ctx context.Context, dryRun bool, wish func(*state.
 		if err != nil {
 			return err
 		}
-		wished, err := wish(snap, current)
+		wanted, err := build(snap, current)
 		if err != nil {
 			return err
 		}
-		if made, err = s.nextConfiguration(ctx, snap, where, current, wished); err != nil {
+		if made, err = s.nextConfiguration(ctx, snap, where, current, wanted); err != nil {
 			return err
 		}
 		if made == current || dryRun {
@@ -173,12 +171,12 @@ func (s *Server) reconfigure(ctx context.Context, dryRun bool, wish func(*state.
 	return made, nil
 }
 
-// nextConfiguration is the version that follows the one in force, checked, or
-// that one itself if nothing would differ.
-func (s *Server) nextConfiguration(ctx context.Context, snap *state.Snapshot, where places, current *v1.Configuration, wished *v1.ConfigurationSpec) (*v1.Configuration, error) {
+// nextConfiguration returns the version that follows the current one, validated, or the
+// current one itself if nothing would change.
+func (s *Server) nextConfiguration(ctx context.Context, snap *state.Snapshot, where places, current *v1.Configuration, wanted *v1.ConfigurationSpec) (*v1.Configuration, error) {
 	before := current.GetSpec().GetCluster()
-	after := spec.NormalizedCluster(wished.GetCluster())
-	// A cluster cannot be without ranges.
+	after := spec.NormalizedCluster(wanted.GetCluster())
+	// A cluster always has ranges.
 	if after.GetRangeV4() == "" {
 		after.RangeV4 = before.GetRangeV4()
 	}
@@ -190,30 +188,30 @@ func (s *Server) nextConfiguration(ctx context.Context, snap *state.Snapshot, wh
 		return current, nil
 	}
 	next := newConfiguration(state.NewUID(), current.GetSpec().GetNumber()+1, s.author(ctx), after)
-	next.Spec.Comment, next.Spec.RolledBackTo = wished.GetComment(), wished.GetRolledBackTo()
+	next.Spec.Comment, next.Spec.RolledBackTo = wanted.GetComment(), wanted.GetRolledBackTo()
 	next.Spec.Changes = fieldChanges(changes)
-	// Again, for what a rollback brings back may have become impossible.
+	// Validate again: a rollback may restore values that are no longer valid.
 	if err := spec.Validate(next); err != nil {
 		return nil, err
 	}
 	return next, fits(snap, where, before, after)
 }
 
-// putConfiguration adds to the batch what brings a version into force.
+// putConfiguration adds to the batch the changes that bring a version into force.
 func (s *Server) putConfiguration(ctx context.Context, snap *state.Snapshot, b *state.Batch, current, next *v1.Configuration) {
 	if snap.Configuration(current.GetSpec().GetNumber()) == nil {
 		b.Create(proto.CloneOf(current))
 	}
 	old := snap.Cluster()
 	cluster := proto.CloneOf(old)
-	cluster.Spec = next.GetSpec().GetCluster() // shared, since what is stored never changes
+	cluster.Spec = next.GetSpec().GetCluster() // shared, since stored objects never change
 	cluster.Status.Configuration = next.GetSpec().GetNumber()
 	b.Update(cluster, old.GetMetadata().GetVersion())
 	b.Create(next)
 	b.Create(s.Event(ctx, cluster, "Configured", configuredMessage(next)))
 }
 
-// author is who calls, or this server where nobody does.
+// author is the caller, or this server if there is no caller.
 func (s *Server) author(ctx context.Context) string {
 	if id := core.Caller(ctx).ID; !id.IsZero() {
 		return id.String()
@@ -221,7 +219,7 @@ func (s *Server) author(ctx context.Context) string {
 	return "spiffe://" + s.ca.Trust().Cluster() + "/server/" + s.UID
 }
 
-// shownChanges bounds what an event says; the configuration has them all.
+// shownChanges limits how many changes an event lists; the configuration lists all.
 const shownChanges = 3
 
 func configuredMessage(c *v1.Configuration) string {

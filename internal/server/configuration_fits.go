@@ -10,8 +10,8 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// fits refuses a configuration that the cluster, as it is now, is already beyond.
-// What has not been changed is not blamed.
+// fits refuses a configuration that the current cluster would violate. Settings that stay
+// the same are not checked.
 func fits(snap *state.Snapshot, where places, before, after *v1.ClusterSpec) error {
 	broken := &spec.Error{}
 	refuse := func(field, format string, args ...any) {
@@ -44,10 +44,10 @@ func fits(snap *state.Snapshot, where places, before, after *v1.ClusterSpec) err
 	return nil
 }
 
-// rangeFits refuses a range that is too small for the nodes that are there, or
-// that would take the addresses at which the cluster's own machines are reached:
-// traffic for them would end at a node's containers. Subnets that nodes have
-// keep out of its way by themselves, be they in it or not.
+// rangeFits refuses a range that is too small for the existing nodes, or that contains the
+// address of one of the cluster's own machines: traffic to it would end at a node's
+// containers. The subnets of existing nodes need no check, inside the range or not: new
+// subnets avoid them.
 func rangeFits(snap *state.Snapshot, where places, field, text string, refuse func(field, format string, args ...any)) {
 	all, err := netip.ParsePrefix(text)
 	if err != nil {
@@ -79,15 +79,15 @@ func rangeFits(snap *state.Snapshot, where places, field, text string, refuse fu
 	}
 }
 
-// hostAddress is the IP address of what is reached at host:port, unless that has
-// a name: where a name leads may change, and is found out by placesOf.
+// hostAddress returns the IP address in host:port, unless the host is a name. A name can
+// resolve to another address later; placesOf resolves names.
 func hostAddress(address string) (netip.Addr, bool) {
 	host, _, _ := net.SplitHostPort(address)
 	a, err := netip.ParseAddr(host)
 	return a.Unmap().WithZone(""), err == nil
 }
 
-// subnetsOf are those that nodes have for their replicas.
+// subnetsOf returns the subnets that nodes use for their replicas.
 func subnetsOf(snap *state.Snapshot) []netip.Prefix {
 	var all []netip.Prefix
 	for node := range snap.Nodes("") {

@@ -384,7 +384,7 @@ func TestDeletedImagesAreKeptAsConfigured(t *testing.T) {
 		gone, err := admin.DeleteImage(c.ctx, &v1.DeleteImageRequest{Name: "hello:1"})
 		must(t, err)
 		if got := gone.GetStatus().GetExpireTime().AsTime().Sub(gone.GetMetadata().GetDeleteTime().AsTime()); got != keep {
-			t.Errorf("a deleted image can be had back for %s, want %s", got, keep)
+			t.Errorf("a deleted image can be restored for %s, want %s", got, keep)
 		}
 	}
 }

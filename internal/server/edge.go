@@ -16,27 +16,27 @@ import (
 	"github.com/cloudless/cloudless/internal/server/relay"
 )
 
-// edge is the gRPC server. It is one for each kind of caller, with the same services, because gRPC limits the streams of
-// a connection by server.
+// edge is the gRPC server. It consists of one server for each kind of caller, all with the same services, because gRPC
+// limits the streams of a connection by server.
 type edge struct {
 	// servers serves other servers, which relay the sessions of thousands of agents over one connection, and the
 	// gateway, which has one connection for all HTTP requests.
 	servers *grpc.Server
-	// members serves agents, by their certificates.
+	// members serves agents, which authenticate with certificates.
 	members *grpc.Server
-	// strangers serves all others. They show a token with each call, or want to join.
+	// strangers serves all others. They send a token with each call, or want to join.
 	strangers *grpc.Server
 	methods   map[string]relay.Passable
 }
 
 const (
-	// memberStreams is how many streams an agent may have open: its session, and one for each log, command and copy.
+	// memberStreams is how many streams an agent may have open: its session, and one for each log, exec and copy.
 	memberStreams = 10_000
-	// callerStreams is the same for callers without a certificate.
+	// callerStreams is the same limit for callers without a certificate.
 	callerStreams = 1_000
 	// idleTimeout is how long a connection may be open without a call.
 	idleTimeout = 5 * time.Minute
-	// maxHeaders is how long the headers of a call may be in bytes.
+	// maxHeaders is the maximum size of the headers of a call in bytes.
 	maxHeaders = 64 << 10
 )
 
@@ -69,7 +69,7 @@ func newEdge(port *oneport.Port, guard *auth.Guard) *edge {
 
 func (e *edge) all() []*grpc.Server { return []*grpc.Server{e.servers, e.members, e.strangers} }
 
-// RegisterService implements grpc.ServiceRegistrar, and remembers the methods.
+// RegisterService implements grpc.ServiceRegistrar, and records the methods.
 func (e *edge) RegisterService(about *grpc.ServiceDesc, service any) {
 	for _, m := range about.Methods {
 		e.methods["/"+about.ServiceName+"/"+m.MethodName] = relay.Passable{Service: service, Call: m.Handler}
@@ -82,7 +82,7 @@ func (e *edge) RegisterService(about *grpc.ServiceDesc, service any) {
 // GetServiceInfo implements reflection.ServiceInfoProvider.
 func (e *edge) GetServiceInfo() map[string]grpc.ServiceInfo { return e.strangers.GetServiceInfo() }
 
-// serve serves the connections of a port and of the gateway until the listeners are closed.
+// serve serves the connections of a port and of the gateway until the listeners close.
 func (e *edge) serve(port *oneport.Port, inner net.Listener) error {
 	var g errgroup.Group
 	for listener, server := range map[net.Listener]*grpc.Server{
@@ -93,7 +93,7 @@ func (e *edge) serve(port *oneport.Port, inner net.Listener) error {
 	return g.Wait()
 }
 
-// stop ends all connections; those with calls that are not answered yet when the context ends.
+// stop closes all connections. It waits for calls in progress until the context ends.
 func (e *edge) stop(ctx context.Context) {
 	var g errgroup.Group
 	for _, server := range e.all() {

@@ -106,7 +106,7 @@ func (s *enrollment) admitNode(snap *state.Snapshot, l *ledger, b *state.Batch, 
 		}
 		how = "with token " + token.GetMetadata().GetName()
 	}
-	if err := nodeAllowed(snap, len(l.nodes)); err != nil {
+	if err := checkNodeLimit(snap, len(l.nodes)); err != nil {
 		return nil, err
 	}
 	node, err := s.newNode(snap, l, a.request)

@@ -26,7 +26,7 @@ func newEvents(s *Server) *collection[*v1.Event] {
 	return c
 }
 
-// eventFilter is what a list or a watch of events asks for.
+// eventFilter is the filter of a list or a watch of events.
 type eventFilter interface {
 	GetNamespace() string
 	GetObject() string
@@ -40,8 +40,8 @@ func eventMatches(e *v1.Event, f eventFilter) bool {
 		(workload == "" || e.GetSpec().GetWorkload() == workload)
 }
 
-// isReplicaOf lets the events of a workload's replicas count as its own: a
-// replica is named after its workload, with a suffix that has no dash.
+// isReplicaOf counts the events of a workload's replicas as events of the workload. A
+// replica is named after its workload, with a suffix without a dash.
 func isReplicaOf(e *v1.Event, workload string) bool {
 	name := e.GetSpec().GetObjectName()
 	dash := strings.LastIndexByte(name, '-')
@@ -59,7 +59,7 @@ func (s *eventService) ListEvents(ctx context.Context, request *v1.ListEventsReq
 }
 
 func (s *eventService) WatchEvents(request *v1.WatchEventsRequest, stream grpc.ServerStreamingServer[v1.Event]) error {
-	// Whoever has the header knows that nothing is missed from then on.
+	// A caller that has the header misses no event from then on.
 	start := func(*state.Snapshot) error { return core.BeginStream(stream) }
 	return s.Server.watch(stream.Context(), start, func(_ *state.Snapshot, changes []state.Change) error {
 		for _, c := range changes {

@@ -11,14 +11,13 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// explainService is the ExplainService. Explanations are worked out from a
-// snapshot, so that any server can give one that may be stale, and the loop that
-// places replicas is not held up.
+// explainService is the ExplainService. It computes explanations from a snapshot, so that
+// any server can give a stale one, and the loop that places replicas is not delayed.
 type explainService struct {
 	v1.UnsafeExplainServiceServer
 	*Server
-	// turn is taken by the one explanation that is being worked out: each reads all
-	// replicas of the cluster.
+	// turn lets one explanation run at a time, because each reads all replicas of the
+	// cluster.
 	turn chan struct{}
 }
 
@@ -44,8 +43,7 @@ func (s *explainService) GetExplanation(ctx context.Context, request *v1.GetExpl
 	return answer, nil
 }
 
-// ExplainWorkload does to a fork what applying the workload would do to the state,
-// and explains that.
+// ExplainWorkload applies the workload to a fork of the state and explains the result.
 func (s *explainService) ExplainWorkload(ctx context.Context, request *v1.ExplainWorkloadRequest) (*v1.Explanation, error) {
 	wanted, err := s.prepareAll(ctx, &v1.PlanRequest{Objects: []*v1.Manifest{{Object: &v1.Manifest_Workload{Workload: request.GetWorkload()}}}})
 	if err != nil {
@@ -75,7 +73,7 @@ func (s *explainService) ExplainWorkload(ctx context.Context, request *v1.Explai
 	return answer, nil
 }
 
-// explain works out one explanation at a time.
+// explain computes one explanation at a time.
 func (s *explainService) explain(ctx context.Context, snap *state.Snapshot, w *v1.Workload, node string, all bool) (*v1.Explanation, error) {
 	uid := ""
 	if node != "" {

@@ -295,7 +295,7 @@ func newMember(t *testing.T, book *addressBook, sealer *identity.Sealer, ca *ide
 		must(t, agreed.WaitLeader(ctx))
 		ca, err = Found(ctx, agreed, sealer, Site{})
 		must(t, err)
-		bePatient(t, agreed, store)
+		tolerateSilence(t, agreed, store)
 	}
 	images, err := registry.Open(ctx, registry.Options{Dir: filepath.Join(dir, "registry"), Logger: logger})
 	must(t, err)

@@ -62,7 +62,7 @@ func newCluster(t *testing.T, change ...func(*Options)) *cluster {
 	must(t, agreed.WaitLeader(ctx))
 	ca, err := Found(ctx, agreed, sealer, Site{})
 	must(t, err)
-	bePatient(t, agreed, store)
+	tolerateSilence(t, agreed, store)
 	images, err := registry.Open(ctx, registry.Options{
 		Dir: filepath.Join(dir, "registry"), Logger: logger,
 		KeepDeleted: func() time.Duration { return spec.RetentionOf(store.Snapshot().Cluster().GetSpec()).Images },
@@ -85,9 +85,9 @@ func newCluster(t *testing.T, change ...func(*Options)) *cluster {
 	return c
 }
 
-// bePatient lets nodes be silent for as long as a test may take: most of the
+// tolerateSilence lets nodes be silent for as long as a test may take: most of the
 // agents that tests play send no heartbeats.
-func bePatient(t *testing.T, agreed *consensus.Consensus, store *state.Store) {
+func tolerateSilence(t *testing.T, agreed *consensus.Consensus, store *state.Store) {
 	t.Helper()
 	cluster := proto.CloneOf(store.Snapshot().Cluster())
 	cluster.Spec.Liveness = &v1.Liveness{Silence: "10m"}

@@ -22,8 +22,8 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// imageService is the ImageService. What a name stands for is in the replicated
-// state, and what an image consists of in the registry.
+// imageService is the ImageService. The replicated state maps names to digests; the
+// registry holds the content.
 type imageService struct {
 	v1.UnsafeImageServiceServer
 	*Server
@@ -59,7 +59,7 @@ func (s *imageService) GetImage(ctx context.Context, request *v1.GetImageRequest
 	return s.presentDeleted(ctx, *deleted, uses)
 }
 
-// localImage reads the name of an image in the cluster's own registry.
+// localImage parses the name of an image in the cluster's own registry.
 func localImage(from string) (image.Name, error) {
 	name, err := images.ParseName("name", from)
 	if err == nil && !name.Local() {
@@ -106,13 +106,12 @@ func (s *imageService) ListImages(ctx context.Context, request *v1.ListImagesReq
 	return &v1.ListImagesResponse{Items: items, Next: next}, nil
 }
 
-// imageCursor tells images of the same name apart: the present one and those
-// that were deleted.
+// imageCursor distinguishes images of the same name: the current one and the deleted ones.
 func imageCursor(i *v1.Image) string {
 	return i.GetMetadata().GetName() + " " + i.GetStatus().GetPhase() + " " + i.GetStatus().GetDigest()
 }
 
-// imagesAfter lets a sorted slice of images be read in pages.
+// imagesAfter makes a sorted slice of images readable in pages.
 func imagesAfter(all []*v1.Image) func(after string) iter.Seq[*v1.Image] {
 	return func(after string) iter.Seq[*v1.Image] {
 		i, found := slices.BinarySearchFunc(all, after, func(i *v1.Image, cursor string) int {
@@ -125,8 +124,8 @@ func imagesAfter(all []*v1.Image) func(after string) iter.Seq[*v1.Image] {
 	}
 }
 
-// readyImages are all that have a tag. Of what is still on its way to this
-// server only the digest is known here.
+// readyImages returns all images with a tag. If this server has not copied an image yet, it
+// knows only the digest.
 func (s *Server) readyImages(ctx context.Context, snap *state.Snapshot, uses images.Users) ([]*v1.Image, error) {
 	var all []*v1.Image
 	for t := range snap.Tags() {
@@ -146,7 +145,7 @@ func (s *Server) readyImages(ctx context.Context, snap *state.Snapshot, uses ima
 	return all, nil
 }
 
-// untaggedImages are those that only revisions name, by their digests.
+// untaggedImages returns the images that only revisions name, by their digests.
 func (s *Server) untaggedImages(ctx context.Context, snap *state.Snapshot, uses images.Users) ([]*v1.Image, error) {
 	deleted := map[string]bool{}
 	for _, d := range s.images.DeletedIn(snap) {
@@ -192,7 +191,7 @@ func presentImage(repository, tag string, found registry.Descriptor, uses images
 
 func (s *Server) presentDeleted(ctx context.Context, d registry.Deleted, uses images.Users) (*v1.Image, error) {
 	found, err := s.registry.Resolve(ctx, d.Repository, d.Digest)
-	if errors.Is(err, registry.ErrNotFound) { // gone this moment, or by another way
+	if errors.Is(err, registry.ErrNotFound) { // purged a moment ago
 		found = registry.Descriptor{Digest: d.Digest, PushTime: d.DeleteTime}
 	} else if err != nil {
 		return nil, err
@@ -216,7 +215,7 @@ func (s *imageService) DeleteImage(ctx context.Context, request *v1.DeleteImageR
 	digest := images.DigestIn(snap, name.Repository, name.Reference())
 	found, err := s.registry.Resolve(ctx, name.Repository, cmp.Or(digest, name.Reference()))
 	if tagged := !images.IsDigest(name.Reference()) && digest != ""; tagged && errors.Is(err, registry.ErrNotFound) {
-		found, err = registry.Descriptor{Digest: digest}, nil // it can be deleted all the same
+		found, err = registry.Descriptor{Digest: digest}, nil // its tag can still be deleted
 	}
 	if digest == "" || errors.Is(err, registry.ErrNotFound) {
 		return s.deleteAgain(ctx, snap, request, name, uses)
@@ -232,7 +231,7 @@ func (s *imageService) DeleteImage(ctx context.Context, request *v1.DeleteImageR
 	if err != nil {
 		return nil, err
 	}
-	if len(gone) == 0 { // by somebody else, this moment
+	if len(gone) == 0 { // another call deleted it a moment ago
 		return nil, notfound.Image(snap, request.GetName())
 	}
 	shown.Status.Phase = imageDeleted
@@ -241,14 +240,14 @@ func (s *imageService) DeleteImage(ctx context.Context, request *v1.DeleteImageR
 	return shown, s.afterDeletion(ctx, shown, request.GetNow())
 }
 
-// afterDeletion frees the room at once if nobody can have the image back.
+// afterDeletion frees the space at once if the image cannot be restored.
 func (s *Server) afterDeletion(ctx context.Context, shown *v1.Image, now bool) error {
 	if now {
 		if _, err := s.registry.Collect(ctx, registry.CollectOptions{Keep: s.images.Keep(s.Store.Snapshot())}); err != nil {
 			return err
 		}
 	}
-	s.tell(ctx, shown, "Deleted", deletedUntil(shown, now))
+	s.recordEvent(ctx, shown, "Deleted", restorableText(shown, now))
 	return nil
 }
 
@@ -261,7 +260,8 @@ func deletable(i *v1.Image, request *v1.DeleteImageRequest) error {
 		request.GetName(), core.Listed(users))
 }
 
-// deleteAgain is about an image that was deleted before: with now, it goes.
+// deleteAgain handles an image that was deleted before: with now, it removes the image for
+// good.
 func (s *imageService) deleteAgain(ctx context.Context, snap *state.Snapshot, request *v1.DeleteImageRequest, name image.Name, uses images.Users) (*v1.Image, error) {
 	deleted := s.images.DeletedImage(snap, name)
 	if deleted == nil {
@@ -280,7 +280,7 @@ func (s *imageService) deleteAgain(ctx context.Context, snap *state.Snapshot, re
 	if err != nil {
 		return nil, err
 	}
-	users := images.UsesOf(s.Store.Snapshot()).Of(deleted.Repository, "", deleted.Digest) // who has come to use it meanwhile keeps it
+	users := images.UsesOf(s.Store.Snapshot()).Of(deleted.Repository, "", deleted.Digest) // an image that has come into use meanwhile stays
 	if len(users) == 0 || request.GetForce() {
 		if err := s.registry.Forget(*deleted); err != nil {
 			return nil, err
@@ -290,16 +290,16 @@ func (s *imageService) deleteAgain(ctx context.Context, snap *state.Snapshot, re
 	return shown, s.afterDeletion(ctx, shown, true)
 }
 
-func deletedUntil(i *v1.Image, now bool) string {
+func restorableText(i *v1.Image, now bool) string {
 	if now {
-		return "it cannot be had back"
+		return "it cannot be restored"
 	}
-	return "it can be had back until " + i.GetStatus().GetExpireTime().AsTime().Format(time.RFC3339)
+	return "it can be restored until " + i.GetStatus().GetExpireTime().AsTime().Format(time.RFC3339)
 }
 
-// tell writes an event about an image. The image is what it is even if the
-// event could not be written.
-func (s *Server) tell(ctx context.Context, about *v1.Image, reason, message string) {
+// recordEvent writes an event about an image. If that fails, the change of the image still
+// counts.
+func (s *Server) recordEvent(ctx context.Context, about *v1.Image, reason, message string) {
 	_, err := s.Propose(ctx, func(_ *state.Snapshot, b *state.Batch) error {
 		e := s.Event(ctx, &v1.Workload{Metadata: &v1.Metadata{Name: about.GetMetadata().GetName()}}, reason, message)
 		e.Spec.ObjectKind = "image"
@@ -335,7 +335,7 @@ func (s *imageService) RestoreImage(ctx context.Context, request *v1.RestoreImag
 		if _, err := s.registry.Digest(ctx, name.Repository, name.Reference()); err == nil && images.IsDigest(name.Reference()) {
 			return nil, core.Refuse(codes.FailedPrecondition, "image %s is not deleted", request.GetName())
 		}
-		return nil, core.Refuse(codes.NotFound, "there is no deleted image %s to have back; see: cloudless image ls --deleted", request.GetName())
+		return nil, core.Refuse(codes.NotFound, "there is no deleted image %s to restore; see: cloudless image ls --deleted", request.GetName())
 	case errors.Is(err, images.ErrTaken):
 		return nil, core.Refuse(codes.FailedPrecondition, "image %s was pushed anew since it was deleted; delete the new one first: cloudless image rm %s",
 			request.GetName(), request.GetName())
@@ -349,7 +349,7 @@ func (s *imageService) RestoreImage(ctx context.Context, request *v1.RestoreImag
 		return nil, err
 	}
 	shown := presentImage(back.Repository, back.Tag, found, images.UsesOf(snap))
-	s.tell(ctx, shown, "Restored", "")
+	s.recordEvent(ctx, shown, "Restored", "")
 	return shown, nil
 }
 
@@ -386,7 +386,7 @@ func (s *imageService) PruneImages(ctx context.Context, request *v1.PruneImagesR
 		}
 		st.Phase, st.ExpireTime = imageDeleted, timestamppb.New(gone[0].ExpireTime)
 		answer.Items = append(answer.Items, i)
-		s.tell(ctx, i, "Deleted", "nothing used it; "+deletedUntil(i, request.GetNow()))
+		s.recordEvent(ctx, i, "Deleted", "nothing used it; "+restorableText(i, request.GetNow()))
 	}
 	if !request.GetDryRun() {
 		if request.GetNow() {

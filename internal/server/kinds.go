@@ -18,10 +18,10 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// What is different about jobs, crons and daemons at the edge.
+// What is special about jobs, crons and daemons at the edge.
 
-// RunWorkload makes a job of a cron now. Neither its schedule nor its overlap policy
-// is asked, and what is due is not put off by it.
+// RunWorkload creates a job of a cron now. It ignores the schedule and the overlap policy,
+// and does not delay scheduled runs.
 func (s *workloads) RunWorkload(ctx context.Context, request *v1.RunWorkloadRequest) (*v1.Workload, error) {
 	receipt, err := core.NewReceipt(ctx, v1.WorkloadService_RunWorkload_FullMethodName, request.GetIdempotencyKey(), request)
 	if err != nil {
@@ -42,7 +42,7 @@ func (s *workloads) RunWorkload(ctx context.Context, request *v1.RunWorkloadRequ
 		}
 		uid := state.NewUID()
 		run, revision := rollout.NewRun(cron, tx.base.Revision(cron.GetStatus().GetRevisionUid()), rollout.ExtraRunName(request.GetName(), uid), state.NewUID)
-		if err := creatable(tx.base, run, 0); err != nil {
+		if err := checkCreate(tx.base, run, 0); err != nil {
 			return nil, "", err
 		}
 		tx.batch.Check(state.KindWorkload, cron.GetMetadata().GetUid(), cron.GetMetadata().GetVersion())
@@ -54,8 +54,8 @@ func (s *workloads) RunWorkload(ctx context.Context, request *v1.RunWorkloadRequ
 	return made, err
 }
 
-// updatable refuses what an existing workload cannot become.
-func updatable(snap *state.Snapshot, old, wanted *v1.Workload) error {
+// checkUpdate refuses changes that an existing workload cannot make.
+func checkUpdate(snap *state.Snapshot, old, wanted *v1.Workload) error {
 	name, was, is := old.GetMetadata().GetName(), spec.KindOf(old.GetSpec()), spec.KindOf(wanted.GetSpec())
 	if owner := old.GetStatus().GetOwner(); owner != "" {
 		return core.Refuse(codes.FailedPrecondition, "workload %s is a job of cron %s; change that one instead", name, owner)
@@ -63,11 +63,11 @@ func updatable(snap *state.Snapshot, old, wanted *v1.Workload) error {
 	if was != is {
 		return core.Refuse(codes.FailedPrecondition, "workload %s is a %s and cannot become a %s; delete it first, or choose another name", name, was, is)
 	}
-	return replicasAllowed(snap, old, spec.Size(wanted.GetSpec()))
+	return checkReplicas(snap, old, spec.Size(wanted.GetSpec()))
 }
 
-// scalable refuses to scale what has no number of replicas.
-func scalable(w *v1.Workload) error {
+// checkScalable refuses to scale a kind of workload without a fixed number of replicas.
+func checkScalable(w *v1.Workload) error {
 	name := w.GetMetadata().GetName()
 	switch w.GetSpec().GetKind() {
 	case spec.KindJob, spec.KindCron:
@@ -78,17 +78,17 @@ func scalable(w *v1.Workload) error {
 	return nil
 }
 
-// keepable refuses to scale a service below what it wants to keep.
-func keepable(w *v1.Workload, wished int32) error {
-	if words := spec.TooFew(w.GetSpec(), wished); words != "" {
+// checkMinAvailable refuses to scale a service below its minAvailable.
+func checkMinAvailable(w *v1.Workload, requested int32) error {
+	if words := spec.TooFew(w.GetSpec(), requested); words != "" {
 		return core.Refuse(codes.FailedPrecondition, "workload %s cannot be scaled to %d: its minAvailable %s; lower minAvailable and apply it, or scale it to 0 to stop it",
-			w.GetMetadata().GetName(), wished, words)
+			w.GetMetadata().GetName(), requested, words)
 	}
 	return nil
 }
 
-// restartable refuses to restart what has nothing that runs.
-func restartable(w *v1.Workload) error {
+// checkRestartable refuses to restart a cron, which has no replicas.
+func checkRestartable(w *v1.Workload) error {
 	if w.GetSpec().GetKind() != spec.KindCron {
 		return nil
 	}
@@ -96,12 +96,12 @@ func restartable(w *v1.Workload) error {
 		w.GetMetadata().GetName(), runHint(w))
 }
 
-// runHint is the command that makes a job of a cron.
+// runHint is the command that creates a job of a cron.
 func runHint(cron *v1.Workload) string {
 	return spec.Hint(cron.GetMetadata().GetNamespace(), "cloudless workload run "+cron.GetMetadata().GetName())
 }
 
-// hasOutput refuses to show the output of a cron, which is that of its jobs.
+// hasOutput refuses to show the output of a cron. Only its jobs have output.
 func hasOutput(snap *state.Snapshot, w *v1.Workload) error {
 	if w.GetSpec().GetKind() != spec.KindCron {
 		return nil
@@ -119,7 +119,7 @@ func hasOutput(snap *state.Snapshot, w *v1.Workload) error {
 		name, spec.Hint(w.GetMetadata().GetNamespace(), "cloudless logs "+newest.GetMetadata().GetName()))
 }
 
-// runsOf are the jobs of a cron, which all begin with its name.
+// runsOf yields the jobs of a cron. Their names all begin with its name.
 func runsOf(snap *state.Snapshot, cron *v1.Workload) iter.Seq[*v1.Workload] {
 	m := cron.GetMetadata()
 	return func(yield func(*v1.Workload) bool) {
@@ -134,8 +134,8 @@ func runsOf(snap *state.Snapshot, cron *v1.Workload) iter.Seq[*v1.Workload] {
 	}
 }
 
-// sized is how much of a workload there will be, in words.
-func sized(s *v1.WorkloadSpec) string {
+// sizeText says how many replicas a new workload will have.
+func sizeText(s *v1.WorkloadSpec) string {
 	switch s.GetKind() {
 	case spec.KindJob:
 		return "a job with " + counted(int(s.GetJob().GetCompletions()), "replica")
@@ -160,8 +160,8 @@ func (s *Server) desired(snap *state.Snapshot, w *v1.Workload) int32 {
 	}
 }
 
-// presentKind adds what is different about a kind to a status that was made as for
-// a service.
+// presentKind adds what is special about a kind to a status that was computed as for a
+// service.
 func (s *Server) presentKind(snap *state.Snapshot, stored, shown *v1.Workload, completed int32) {
 	switch stored.GetSpec().GetKind() {
 	case spec.KindJob:

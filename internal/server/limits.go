@@ -9,40 +9,40 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// Limits and defaults of the cluster's configuration. They are asked for what is
-// new only: what is there already stays as it is.
+// The limits of the cluster's configuration. They apply to new objects and new replicas
+// only: what exists already stays.
 
-// creatable refuses a workload beyond the limits. In a plan that makes several,
-// more of them come before it.
-func creatable(snap *state.Snapshot, w *v1.Workload, more int) error {
+// checkCreate refuses a workload that exceeds the limits. The transaction has already
+// created that many other workloads.
+func checkCreate(snap *state.Snapshot, w *v1.Workload, created int) error {
 	most := spec.MostWorkloads(snap.Cluster().GetSpec())
-	if snap.Count(state.KindWorkload)+more >= most {
+	if snap.Count(state.KindWorkload)+created >= most {
 		return core.Refuse(codes.ResourceExhausted, "workload %s is one too many: the cluster allows %d; delete one, or allow more with: cloudless cluster config set limits.workloads=%d",
 			w.GetMetadata().GetName(), most, most+1)
 	}
-	return replicasWithin(snap, w, spec.Size(w.GetSpec()))
+	return checkReplicaLimit(snap, w, spec.Size(w.GetSpec()))
 }
 
-// replicasAllowed refuses more replicas than a workload may have, unless it had
-// as many before.
-func replicasAllowed(snap *state.Snapshot, old *v1.Workload, wished int32) error {
-	if wished <= spec.Size(old.GetSpec()) {
+// checkReplicas refuses more replicas than a workload may have, unless the workload already
+// has that many.
+func checkReplicas(snap *state.Snapshot, old *v1.Workload, requested int32) error {
+	if requested <= spec.Size(old.GetSpec()) {
 		return nil
 	}
-	return replicasWithin(snap, old, wished)
+	return checkReplicaLimit(snap, old, requested)
 }
 
-func replicasWithin(snap *state.Snapshot, w *v1.Workload, wished int32) error {
+func checkReplicaLimit(snap *state.Snapshot, w *v1.Workload, requested int32) error {
 	most := spec.MostReplicas(snap.Cluster().GetSpec())
-	if int(wished) > most {
+	if int(requested) > most {
 		return core.Refuse(codes.ResourceExhausted, "workload %s asks for %d replicas, and the cluster allows %d for one workload; ask for fewer, or allow more with: cloudless cluster config set limits.replicasPerWorkload=%d",
-			w.GetMetadata().GetName(), wished, most, wished)
+			w.GetMetadata().GetName(), requested, most, requested)
 	}
 	return nil
 }
 
-// nodeAllowed refuses a node beyond the limit.
-func nodeAllowed(snap *state.Snapshot, coming int) error {
+// checkNodeLimit refuses a node that exceeds the limit.
+func checkNodeLimit(snap *state.Snapshot, coming int) error {
 	most := spec.MostNodes(snap.Cluster().GetSpec())
 	if snap.Count(state.KindNode)+coming < most {
 		return nil

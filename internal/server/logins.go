@@ -16,10 +16,10 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// dockerHub is the one registry that people know by several hosts.
+// dockerHub is the only registry with several well-known hosts.
 const dockerHub = "docker.io"
 
-// registryHost is the host as image names have it.
+// registryHost returns the host as image names contain it.
 func registryHost(from string) (string, error) {
 	host := strings.ToLower(strings.TrimSuffix(from, "/"))
 	switch strings.TrimPrefix(host, "https://") {

@@ -9,8 +9,8 @@ import (
 	"github.com/cloudless/cloudless/internal/server/core"
 )
 
-// observe has everything collected that this server knows only when asked.
-func (s *Server) observe(r *telemetry.Registry) {
+// registerMetrics registers the metrics that are computed when they are scraped.
+func (s *Server) registerMetrics(r *telemetry.Registry) {
 	r.Collect([]telemetry.Metric{
 		telemetry.RaftLeader, telemetry.RaftTerm, telemetry.RaftLastIndex, telemetry.RaftCommitIndex,
 		telemetry.RaftAppliedIndex, telemetry.RaftSnapshotIndex,
@@ -24,7 +24,7 @@ func (s *Server) observe(r *telemetry.Registry) {
 		telemetry.NodeCPU, telemetry.NodeCPUCapacity, telemetry.NodeMemory, telemetry.NodeMemoryCapacity,
 		telemetry.NodeDisk, telemetry.NodeDiskCapacity,
 	}, s.collectNodes)
-	r.Collect(telemetry.ReplicaUsage(), func(emit telemetry.Emit) { telemetry.EmitReplicas(emit, s.heard().GetReplicas()) })
+	r.Collect(telemetry.ReplicaUsage(), func(emit telemetry.Emit) { telemetry.EmitReplicas(emit, s.allUsage().GetReplicas()) })
 }
 
 func (s *Server) collectRaft(emit telemetry.Emit) {
@@ -97,24 +97,24 @@ func (s *Server) collectImages(emit telemetry.Emit) {
 }
 
 func (s *Server) collectNodes(emit telemetry.Emit) {
-	for _, n := range s.heard().GetNodes() {
-		say := func(m telemetry.Metric, text string, parse func(string) (int64, error), unit float64) {
+	for _, n := range s.allUsage().GetNodes() {
+		emitAmount := func(m telemetry.Metric, text string, parse func(string) (int64, error), unit float64) {
 			if value, err := parse(text); err == nil && text != "" {
 				emit(m, float64(value)/unit, n.GetNode())
 			}
 		}
-		say(telemetry.NodeCPU, n.GetUsage().GetCpu(), spec.ParseCPU, 1000)
-		say(telemetry.NodeCPUCapacity, n.GetCapacity().GetCpu(), spec.ParseCPU, 1000)
-		say(telemetry.NodeMemory, n.GetUsage().GetMemory(), spec.ParseBytes, 1)
-		say(telemetry.NodeMemoryCapacity, n.GetCapacity().GetMemory(), spec.ParseBytes, 1)
-		say(telemetry.NodeDisk, n.GetUsage().GetDisk(), spec.ParseBytes, 1)
-		say(telemetry.NodeDiskCapacity, n.GetCapacity().GetDisk(), spec.ParseBytes, 1)
+		emitAmount(telemetry.NodeCPU, n.GetUsage().GetCpu(), spec.ParseCPU, 1000)
+		emitAmount(telemetry.NodeCPUCapacity, n.GetCapacity().GetCpu(), spec.ParseCPU, 1000)
+		emitAmount(telemetry.NodeMemory, n.GetUsage().GetMemory(), spec.ParseBytes, 1)
+		emitAmount(telemetry.NodeMemoryCapacity, n.GetCapacity().GetMemory(), spec.ParseBytes, 1)
+		emitAmount(telemetry.NodeDisk, n.GetUsage().GetDisk(), spec.ParseBytes, 1)
+		emitAmount(telemetry.NodeDiskCapacity, n.GetCapacity().GetDisk(), spec.ParseBytes, 1)
 	}
 }
 
-// heard is the usage of everything. Only the leader hears the nodes: what
-// another server remembers of its time is not shown.
-func (s *Server) heard() *v1.Usage {
+// allUsage returns the usage of everything. Only the leader receives reports from nodes:
+// another server shows none, because what it remembers from its own leadership is outdated.
+func (s *Server) allUsage() *v1.Usage {
 	if !s.Consensus.IsLeader() {
 		return nil
 	}

@@ -19,8 +19,8 @@ import (
 
 // namespaceService is the NamespaceService.
 //
-// A namespace exists from its first workload on, as a word in the metadata of workloads. An object is stored only for
-// one that somebody created, above all to give it a quota. Quotas hold where replicas are placed, see
+// A namespace exists from its first workload on, as a word in the metadata of workloads. An object is stored only for a
+// namespace that somebody created, mostly to give it a quota. The quota is enforced where replicas are placed, see
 // control/placement/quota.go.
 type namespaceService struct {
 	v1.UnsafeNamespaceServiceServer
@@ -127,12 +127,12 @@ func allNamespaces(snap *state.Snapshot, _, after string) iter.Seq[*v1.Namespace
 	}
 }
 
-// touchedNamespaces are those whose shown form may differ after the changes.
+// touchedNamespaces returns the names of those that may look different after the changes.
 func touchedNamespaces(snap *state.Snapshot, changes []state.Change) map[string]bool {
 	touched := map[string]bool{}
 	for _, c := range changes {
 		if c.Kind == state.KindNode {
-			for r := range turned(snap, c) {
+			for r := range affectedReplicas(snap, c) {
 				touched[r.GetMetadata().GetNamespace()] = true
 			}
 		}
@@ -148,7 +148,7 @@ func touchedNamespaces(snap *state.Snapshot, changes []state.Change) map[string]
 	return touched
 }
 
-// namespaceBuilder also tells in a plan what is over the quota.
+// namespaceBuilder also shows in a plan what exceeds the quota.
 type namespaceBuilder struct {
 	builder[*v1.Namespace]
 	placement Placement
@@ -171,7 +171,7 @@ func quotaText(n *v1.Namespace) string {
 	return "a quota of " + strings.Join(parts, ", ")
 }
 
-// presentNamespace is a namespace as the API shows it: with what it has now.
+// presentNamespace returns a namespace as the API shows it: with its current usage.
 func (s *Server) presentNamespace(snap *state.Snapshot, n *v1.Namespace) *v1.Namespace {
 	return &v1.Namespace{
 		ApiVersion: n.GetApiVersion(), Kind: n.GetKind(), Metadata: n.GetMetadata(), Spec: n.GetSpec(),
@@ -179,7 +179,7 @@ func (s *Server) presentNamespace(snap *state.Snapshot, n *v1.Namespace) *v1.Nam
 	}
 }
 
-// findNamespace is a namespace that is there, made or not, nil for any other.
+// findNamespace returns a namespace that exists, created or not; nil if there is none.
 func findNamespace(snap *state.Snapshot, name string) *v1.Namespace {
 	if n := snap.NamespaceByName(name); n != nil {
 		return n
@@ -197,7 +197,7 @@ func findNamespace(snap *state.Snapshot, name string) *v1.Namespace {
 	return n
 }
 
-// namespaceNames are all that are there, in their order.
+// namespaceNames returns the names of all namespaces, sorted.
 func namespaceNames(snap *state.Snapshot) []string {
 	all := slices.Collect(snap.NamespacesInUse())
 	for n := range snap.Namespaces("") {

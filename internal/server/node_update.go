@@ -16,15 +16,15 @@ import (
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
-// maxNodeLabels and maxTaints bound what one node can put into the state and into
-// every decision about it.
+// maxNodeLabels and maxTaints limit what one node adds to the state and to every placement
+// decision.
 const (
 	maxNodeLabels = 64
 	maxTaints     = 64
 )
 
-// UpdateNode changes what operators say of a node. A node never says it of itself
-// but when it joins, so that what is said here stays, whatever restarts.
+// UpdateNode changes the settings that operators make for a node. The agent sends such
+// settings only when the node joins, so that a restart never overwrites them.
 func (s *nodeService) UpdateNode(ctx context.Context, request *v1.UpdateNodeRequest) (*v1.Node, error) {
 	return s.changeSpec(ctx, request, func(n *v1.Node) (reason, message string, err error) {
 		var done edits
@@ -34,14 +34,14 @@ func (s *nodeService) UpdateNode(ctx context.Context, request *v1.UpdateNodeRequ
 		if len(done) == 0 {
 			return "", "", nil
 		}
-		if err := nodeBounds(n); err != nil {
+		if err := checkNodeSize(n); err != nil {
 			return "", "", err
 		}
 		return "Updated", strings.Join(done, "; "), nil
 	})
 }
 
-// edits are the words for what was changed, for the event.
+// edits describe the changes, for the event.
 type edits []string
 
 func (c *edits) add(format string, args ...any) { *c = append(*c, fmt.Sprintf(format, args...)) }
@@ -73,8 +73,8 @@ func (c *edits) labels(n *v1.Node, request *v1.UpdateNodeRequest) {
 	}
 }
 
-// taints keeps the time of what is the same: replicas that bear a taint for a
-// while must not get that time anew.
+// taints keeps the time of a taint that stays the same: replicas that tolerate it for a
+// while must not get that time again.
 func (c *edits) taints(of *v1.NodeSpec, request *v1.UpdateNodeRequest, now time.Time) {
 	before := of.GetTaints()
 	kept := slices.DeleteFunc(slices.Clone(before), func(t *v1.Taint) bool {
@@ -127,8 +127,8 @@ func (c *edits) figures(of *v1.NodeSpec, request *v1.UpdateNodeRequest) {
 	of.Bandwidth = wanted
 }
 
-// nodeBounds refuses a node that would say too much.
-func nodeBounds(n *v1.Node) error {
+// checkNodeSize refuses a node with too many labels or taints.
+func checkNodeSize(n *v1.Node) error {
 	name := n.GetMetadata().GetName()
 	if count := len(n.GetMetadata().GetLabels()); count > maxNodeLabels {
 		return core.Refuse(codes.FailedPrecondition, "node %s would have %d labels, and a node has at most %d; remove some first: cloudless node label %s KEY-", name, count, maxNodeLabels, name)

@@ -42,10 +42,9 @@ func (s *nodeService) ListNodes(ctx context.Context, request *v1.ListNodesReques
 	return &v1.ListNodesResponse{Items: items, Next: next}, nil
 }
 
-// DeleteNode expels a node, which then stops its replicas. One that others rely on
-// goes only by force. The state refuses its calls from the moment of the
-// transaction; when this call is answered, every server that can be reached has
-// closed its connections too (see removal.go).
+// DeleteNode expels a node, which then stops its replicas. A node with replicas, or the only node, is removed only by
+// force. The state refuses the node's calls as soon as the transaction commits. When this call returns, every reachable
+// server has also closed its connections to the node (see removal.go).
 func (s *nodeService) DeleteNode(ctx context.Context, request *v1.DeleteNodeRequest) (*v1.Node, error) {
 	var removed *v1.Node
 	var event *v1.Event
@@ -59,7 +58,7 @@ func (s *nodeService) DeleteNode(ctx context.Context, request *v1.DeleteNodeRequ
 			return err
 		}
 		if !request.GetForce() {
-			if err := dispensable(snap, removed); err != nil {
+			if err := checkNodeRemovable(snap, removed); err != nil {
 				return err
 			}
 		}
@@ -79,8 +78,8 @@ func (s *nodeService) DeleteNode(ctx context.Context, request *v1.DeleteNodeRequ
 	return removed, nil
 }
 
-// dispensable refuses to remove a node that has replicas or is the only one.
-func dispensable(snap *state.Snapshot, n *v1.Node) error {
+// checkRemovable refuses to remove a node that has replicas or is the only one.
+func checkNodeRemovable(snap *state.Snapshot, n *v1.Node) error {
 	name, live := n.GetMetadata().GetName(), 0
 	for r := range snap.ReplicasOn(n.GetMetadata().GetUid()) {
 		if !spec.Ended(r.GetStatus().GetPhase()) {
@@ -121,8 +120,8 @@ func (s *nodeService) UncordonNode(ctx context.Context, request *v1.UncordonNode
 	})
 }
 
-// changeSpec changes what is wanted of a node. The state that follows from it is part of the same transaction, so that
-// nothing is placed in between. A change without a reason changes nothing.
+// changeSpec changes the spec of a node. The same transaction sets the state that follows from it, so that nothing is
+// placed in between. If change returns no reason, nothing is written.
 func (s *nodeService) changeSpec(ctx context.Context, request interface {
 	GetName() string
 	GetVersion() uint64
@@ -144,7 +143,7 @@ func (s *nodeService) changeSpec(ctx context.Context, request interface {
 	})
 }
 
-// loseReplicas ends the replicas of a node that nobody will hear of again.
+// loseReplicas ends the replicas of a node that will never report again.
 func (s *nodeService) loseReplicas(snap *state.Snapshot, b *state.Batch, n *v1.Node) (lost int) {
 	for old := range snap.ReplicasOn(n.GetMetadata().GetUid()) {
 		if spec.Ended(old.GetStatus().GetPhase()) {

@@ -12,12 +12,12 @@ import (
 
 const defaultPageSize = 100
 
-// page takes one page out of all. The token names the last object of the page
-// before, so that objects that come and go between two pages make no other
-// object appear twice or not at all.
+// page returns one page of all objects. The token names the last object of the previous
+// page. If objects are created or deleted between two pages, no other object appears twice
+// or is skipped.
 func page[T state.Object](wanted *v1.Page, all func(after string) iter.Seq[T], cursor func(T) string, match func(T) bool) (items []T, next string, err error) {
 	var object T
-	mark := string(object.ProtoReflect().Descriptor().Name()) + ":" // which list it is of
+	mark := string(object.ProtoReflect().Descriptor().Name()) + ":" // the list that the token belongs to
 	given, err := base64.RawURLEncoding.DecodeString(wanted.GetToken())
 	after, ok := strings.CutPrefix(string(given), mark)
 	if err != nil || !ok && len(given) > 0 {

@@ -47,7 +47,7 @@ func TestTagThatMovesMeanwhileIsLookedUpAgain(t *testing.T) {
 		b.Create(&statev1.Tag{Metadata: &v1.Metadata{Uid: state.TagUID("never", "")}})
 		return nil
 	})
-	if want := "image web:1 was deleted; have it back with: cloudless image restore web:1"; err == nil || err.Error() != want {
+	if want := "image web:1 was deleted; restore it with: cloudless image restore web:1"; err == nil || err.Error() != want {
 		t.Errorf("of a deleted image: %v", err)
 	}
 	if c.Store.Snapshot().Tag("never", "") != nil {

@@ -23,13 +23,11 @@ import (
 	"github.com/cloudless/cloudless/internal/server/auth"
 )
 
-// planService is the PlanService. A plan is the transaction that carrying it
-// out proposes, made on a fork of the state, and what the loop of replicas does
-// with it there: one code for showing and for doing.
+// planService is the PlanService. A plan is the transaction that ApplyPlan would propose, built on a fork of the state,
+// and what the loop of replicas does with it there. The same code shows a plan and applies it.
 //
-// Replicas are not created in that transaction. Placement has one writer, the
-// loop: two could promise the same room twice. It comes to what the plan
-// showed because it decides by the same function on the same state.
+// The transaction creates no replicas. Only the loop places replicas: two writers could promise the same room twice.
+// The loop arrives at what the plan showed because it decides by the same function on the same state.
 type planService struct {
 	v1.UnsafePlanServiceServer
 	*Server
@@ -77,7 +75,7 @@ func (s *planService) ApplyPlan(ctx context.Context, request *v1.ApplyPlanReques
 			return err
 		}
 		if p.plan.GetFingerprint() != request.GetFingerprint() {
-			return s.plans.movedOn(request.GetFingerprint(), p)
+			return s.plans.outdated(request.GetFingerprint(), p)
 		}
 		if err := s.mayApply(ctx, p); err != nil {
 			return err
@@ -93,7 +91,7 @@ func (s *planService) ApplyPlan(ctx context.Context, request *v1.ApplyPlanReques
 	return &v1.ApplyPlanResponse{Plan: p.plan, Objects: s.planObjects(snap, p.plan)}, nil
 }
 
-// mayApply refuses a plan whose changes its caller may not apply by other calls either.
+// mayApply refuses a plan with changes that its caller could not apply one by one either.
 func (s *Server) mayApply(ctx context.Context, p *planned) error {
 	for _, change := range p.plan.GetChanges() {
 		if change.GetAction() == spec.ActionUnchanged {
@@ -107,7 +105,7 @@ func (s *Server) mayApply(ctx context.Context, p *planned) error {
 	return nil
 }
 
-// planObjects are the objects of a plan as they are now.
+// planObjects returns the objects of a plan as they are now.
 func (s *Server) planObjects(snap *state.Snapshot, plan *v1.Plan) []*v1.Manifest {
 	var all []*v1.Manifest
 	for _, change := range plan.GetChanges() {
@@ -122,8 +120,7 @@ func (s *Server) planObjects(snap *state.Snapshot, plan *v1.Plan) []*v1.Manifest
 	return all
 }
 
-// repeatedPlan answers a call that was made before, from what its receipt
-// keeps: what became of which workload.
+// repeatedPlan answers a repeated call from its receipt, which keeps the action for each object.
 func (s *Server) repeatedPlan(done *statev1.Receipt, fingerprint string) (*v1.ApplyPlanResponse, error) {
 	data, err := base64.StdEncoding.DecodeString(done.GetMetadata().GetAnnotations()[core.ResultOf])
 	if err != nil {
@@ -138,9 +135,9 @@ func (s *Server) repeatedPlan(done *statev1.Receipt, fingerprint string) (*v1.Ap
 	return &v1.ApplyPlanResponse{Plan: plan, Objects: s.planObjects(snap, plan)}, nil
 }
 
-// wanted is what a request for a plan asks for, checked and prepared.
+// wanted is a request for a plan, checked and prepared.
 type wanted struct {
-	objects   []planObject // kind by kind
+	objects   []planObject // sorted by kind
 	prune     spec.Selector
 	namespace string
 }
@@ -167,7 +164,7 @@ func (s *Server) prepareAll(ctx context.Context, request *v1.PlanRequest) (*want
 	return w, nil
 }
 
-// parsePrune refuses every selector that could choose what nobody thought of.
+// parsePrune refuses selectors that also match objects without any of their labels.
 func parsePrune(text string) (spec.Selector, error) {
 	selector, err := spec.ParseSelector(text)
 	if broken, ok := errors.AsType[*spec.Error](err); ok {
@@ -196,7 +193,7 @@ func newPlanned(base *state.Snapshot) *planned {
 	return &planned{transaction: newTransaction(base, &state.Batch{}), plan: &v1.Plan{}}
 }
 
-// plan works out on a state what is wanted.
+// plan builds the plan of a request on a state.
 func (s *Server) plan(ctx context.Context, wanted *wanted, snap *state.Snapshot) (*planned, error) {
 	p := newPlanned(snap)
 	given := map[string]bool{}
@@ -221,7 +218,7 @@ func (s *Server) plan(ctx context.Context, wanted *wanted, snap *state.Snapshot)
 	return p, nil
 }
 
-// add adds a change of an object to the plan.
+// add adds the change of an object to the plan.
 func (p *planned) add(kind state.Kind, o state.Object, change *v1.PlanChange) {
 	change.Kind = string(o.ProtoReflect().Descriptor().Name())
 	change.Namespace, change.Name = o.GetMetadata().GetNamespace(), o.GetMetadata().GetName()
@@ -237,21 +234,21 @@ func fieldChanges(from []spec.FieldChange) []*v1.FieldChange {
 	return all
 }
 
-// forecast adds what would become of the replicas.
+// forecast adds what would happen to the replicas.
 func (s *Server) forecast(p *planned, fork *state.Fork) error {
 	now := s.Now()
 	tx := p.batch.Transaction(now)
 	if size := proto.Size(tx); size > consensus.MaxTransaction {
 		return &consensus.TooLargeError{Size: size}
 	}
-	// Each change is about some workloads: its own, or those that wait in a namespace whose quota changes.
-	about, waiting := make([][]string, len(p.objects)), p.waiting()
+	// Each change affects some workloads: its own, or those with pending replicas in a namespace whose quota changes.
+	about, pending := make([][]string, len(p.objects)), p.pending()
 	for i, o := range p.objects {
 		switch o.kind {
 		case state.KindWorkload:
 			about[i] = []string{o.uid}
 		case state.KindNamespace:
-			about[i] = waiting[p.plan.GetChanges()[i].GetName()]
+			about[i] = pending[p.plan.GetChanges()[i].GetName()]
 		}
 	}
 	outcomes, preemptions, err := s.placement.Forecast(now, fork, tx, slices.Concat(about...))
@@ -273,9 +270,9 @@ func (s *Server) forecast(p *planned, fork *state.Fork) error {
 	return nil
 }
 
-// waiting are the uids of the workloads with replicas that have no node, in the namespaces whose quotas a plan
+// pending returns the uids of the workloads with replicas that have no node, in the namespaces whose quotas a plan
 // changes, by namespace.
-func (p *planned) waiting() map[string][]string {
+func (p *planned) pending() map[string][]string {
 	changed, any := map[string]bool{}, false
 	for i, change := range p.plan.GetChanges() {
 		if p.objects[i].kind == state.KindNamespace && change.GetAction() != spec.ActionUnchanged {
@@ -307,8 +304,7 @@ func woken(outcomes []*v1.PlanChange) (n int32) {
 	return n
 }
 
-// propose puts the plan's transaction into b: all changes, and for all else that the plan names that it is still as it
-// was.
+// propose puts the plan's transaction into b: all changes, and a check that each unchanged object is still the same.
 func (p *planned) propose(b *state.Batch, receipt core.Receipt) error {
 	if p.batch.Len() == 0 {
 		return nil

@@ -22,7 +22,7 @@ type plannable interface {
 	// method is the gRPC method that applies an object. Its callers may also apply a plan with such an object.
 	method() string
 	prepareObject(ctx context.Context, given proto.Message, rank int, p *preparation) (planObject, error)
-	// manifest is an object as it is now; nil if there is none.
+	// manifest returns an object as it is now; nil if there is none.
 	manifest(snap *state.Snapshot, namespace, name string) *v1.Manifest
 }
 
@@ -30,7 +30,7 @@ type plannable interface {
 type planObject interface {
 	// title is the kind and the name for people, such as "workload default/web".
 	title() string
-	// rank is the place of the kind among the others.
+	// rank is the position of the kind among the others.
 	rank() int
 	given() proto.Message
 	plan(ctx context.Context, p *planned) error

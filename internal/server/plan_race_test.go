@@ -144,7 +144,7 @@ func TestDigestOfADeletedImageIsLookedUpAgain(t *testing.T) {
 
 // An image without a tag can be deleted while a transaction that uses it is built. Every
 // way to write a workload notices, whether it was the first such image that was deleted
-// in its repository or a later one, and whether it could be had back before.
+// in its repository or a later one, and whether it could be restored before.
 func TestUntaggedImageThatIsDeletedMeanwhileIsRefused(t *testing.T) {
 	c := newCluster(t)
 	plan := func(snap *state.Snapshot, b *state.Batch, named images.Named) error {

@@ -15,13 +15,13 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// countAtOnce is how many replicas are counted before others have their turn: whoever
-// lists large workloads must not hold up those who write.
-const countAtOnce = 256
+// yieldEvery is the number of replicas after which the loop lets other goroutines run: listing large workloads must not
+// delay writes.
+const yieldEvery = 256
 
-// presentWorkload is a workload as the API shows it: what is stored, with a status
-// that is derived from its replicas at this moment. explain adds why replicas
-// are pending, node by node. All but the status is shared with what is stored.
+// presentWorkload returns a workload as the API shows it: the stored one with a status that is computed from its
+// replicas. explain adds, node by node, why replicas are pending. Everything but the status is shared with the stored
+// workload.
 func (s *Server) presentWorkload(snap *state.Snapshot, stored *v1.Workload, explain bool) *v1.Workload {
 	st := &v1.WorkloadStatus{
 		Revision: stored.GetStatus().GetRevision(), RevisionUid: stored.GetStatus().GetRevisionUid(),
@@ -33,22 +33,22 @@ func (s *Server) presentWorkload(snap *state.Snapshot, stored *v1.Workload, expl
 		Metadata: stored.GetMetadata(), Spec: stored.GetSpec(), Status: st,
 	}
 	var completed int32
-	away := s.offlineOf(snap)
-	gone := map[string]bool{} // nodes that are offline
-	making := ""              // why room is being made
-	waiting := 0              // those that were looked at and found no node
+	offline := s.offlineIn(snap)
+	hosts := map[string]bool{} // names of the offline nodes that have replicas
+	preempting := ""           // the preemption that makes room for a replica
+	unplaced := 0              // pending replicas that the scheduler found no node for
 	seen := 0
 	for r := range snap.ReplicasOf(w.GetMetadata().GetUid()) {
-		if seen++; seen%countAtOnce == 0 {
+		if seen++; seen%yieldEvery == 0 {
 			runtime.Gosched()
 		}
 		outdated := r.GetSpec().GetRevisionUid() != st.GetRevisionUid()
 		if outdated && spec.Ended(r.GetStatus().GetPhase()) {
-			continue // how an older revision ended says nothing about this one
+			continue // the end of an older revision says nothing about this one
 		}
-		if away.have(r) {
+		if offline.host(r) {
 			st.Pending++
-			gone[r.GetSpec().GetNode()] = true
+			hosts[r.GetSpec().GetNode()] = true
 			continue
 		}
 		switch phase := r.GetStatus().GetPhase(); {
@@ -57,17 +57,17 @@ func (s *Server) presentWorkload(snap *state.Snapshot, stored *v1.Workload, expl
 		case phase == spec.PhasePending, phase == spec.PhasePlaced, phase == spec.PhasePreparing:
 			st.Pending++
 			if r.GetSpec().GetNodeUid() == "" && r.GetSpec().GetSucceeds() == "" && r.GetStatus().GetReason() != "" {
-				waiting++
+				unplaced++
 			}
 			if r.GetSpec().GetReservedNodeUid() != "" {
-				making = "replica " + r.GetMetadata().GetName() + " " + r.GetStatus().GetReason()
+				preempting = "replica " + r.GetMetadata().GetName() + " " + r.GetStatus().GetReason()
 			}
 		case phase == spec.PhaseBackoff:
 			if outdated {
 				break // it is about to be replaced
 			}
 			st.Failed++
-			// A replica gives no reason for an end without failure, after which it should go on all the same.
+			// A replica that exited with code 0 and has to be restarted has no reason.
 			st.Reason = fmt.Sprintf("replica %s: %s", r.GetMetadata().GetName(), cmp.Or(r.GetStatus().GetReason(), "It exited with code 0."))
 		case phase == spec.PhaseCompleted:
 			completed++
@@ -79,28 +79,27 @@ func (s *Server) presentWorkload(snap *state.Snapshot, stored *v1.Workload, expl
 			st.Outdated++
 		}
 	}
-	offline := strings.Join(slices.Sorted(maps.Keys(gone)), ", ")
-	if offline != "" {
-		st.Reason = "replicas on an offline node: " + offline
+	offlineNames := strings.Join(slices.Sorted(maps.Keys(hosts)), ", ")
+	if offlineNames != "" {
+		st.Reason = "replicas on an offline node: " + offlineNames
 	}
-	if making != "" {
-		st.Reason = making
+	if preempting != "" {
+		st.Reason = preempting
 	}
-	if st.Reason == "" && waiting > 0 && !explain {
-		st.Reason = fmt.Sprintf("%d wait for a place: see: %s", waiting, spec.Hint(w.GetMetadata().GetNamespace(), "cloudless explain "+w.GetMetadata().GetName()))
+	if st.Reason == "" && unplaced > 0 && !explain {
+		st.Reason = fmt.Sprintf("%d cannot be placed %s", unplaced, explainHint(w.GetMetadata().GetNamespace(), w.GetMetadata().GetName()))
 	}
 	st.Phase = phaseOf(w, completed)
 	s.presentKind(snap, stored, w, completed)
-	// What is over waits for nothing, though some of it may not be gone yet.
+	// A job that has ended waits for nothing, though some replicas may still be stopping.
 	if explain && st.Pending+st.Outdated > 0 && st.GetJob().GetOutcome() == "" {
-		s.explainPending(snap, w, offline)
+		s.explainPending(snap, w, offlineNames)
 	}
 	return w
 }
 
-// explainPending adds to a status why replicas wait, node by node. Some may be on
-// nodes that are offline.
-func (s *Server) explainPending(snap *state.Snapshot, w *v1.Workload, offline string) {
+// explainPending adds to a status, node by node, why replicas are pending. Some may be on offline nodes.
+func (s *Server) explainPending(snap *state.Snapshot, w *v1.Workload, offlineNames string) {
 	st := w.GetStatus()
 	st.Unplaced = s.placement.Explain(snap, w.GetMetadata().GetUid())
 	st.Quota = s.placement.ShortOfQuota(snap, w.GetMetadata().GetUid())
@@ -108,8 +107,8 @@ func (s *Server) explainPending(snap *state.Snapshot, w *v1.Workload, offline st
 	case st.Quota != "":
 		st.Reason = st.Quota
 	case len(st.Unplaced) == 0:
-	case offline != "":
-		st.Reason = "node " + offline + " is offline, and no other node can take its replicas"
+	case offlineNames != "":
+		st.Reason = "node " + offlineNames + " is offline, and no other node can take its replicas"
 	case st.Pending > 0:
 		st.Reason = "no node can take the pending replicas"
 	default:

@@ -9,7 +9,7 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// reservable are the resources of which the system keeps something on nodes.
+// reservable are the resources that nodes reserve for the system.
 var reservable = []struct {
 	name     string
 	capacity func(*v1.Node) string
@@ -24,9 +24,9 @@ var reservable = []struct {
 	{"bandwidth", spec.LinkOf, (*v1.Overcommit).GetBandwidth, (*v1.ResourceAmounts).GetBandwidth, spec.ParseBandwidth, spec.FormatBandwidth},
 }
 
-// reservedFits refuses what would leave a node that is ready nothing to promise of
-// a resource of which it has something to promise now. One such node is named for
-// each resource.
+// reservedFits refuses a configuration that would leave a ready node nothing to promise of
+// a resource, if the node can promise some of it now. It names one such node for each
+// resource.
 func reservedFits(snap *state.Snapshot, before, after *v1.ClusterSpec, refuse func(field, format string, args ...any)) {
 	blamed := map[string]bool{}
 	for n := range snap.Nodes("") {
@@ -37,10 +37,10 @@ func reservedFits(snap *state.Snapshot, before, after *v1.ClusterSpec, refuse fu
 		for _, r := range reservable {
 			capacity, err := r.parse(r.capacity(n))
 			if err != nil || blamed[r.name] {
-				continue // it says nothing about it
+				continue // unknown, or already refused
 			}
 			left := func(p spec.NodePolicy) int64 {
-				kept, _ := r.parse(r.reserved(p.Reserved)) // nothing, or valid
+				kept, _ := r.parse(r.reserved(p.Reserved)) // empty or valid
 				return promised(capacity, r.percent(p.Overcommit)) - kept
 			}
 			if left(was) <= 0 || left(is) > 0 {
@@ -57,7 +57,8 @@ func reservedFits(snap *state.Snapshot, before, after *v1.ClusterSpec, refuse fu
 	}
 }
 
-// promised is what may be promised of a capacity, before the system keeps some.
+// promised is how much of a capacity may be promised, before the reservation for the
+// system.
 func promised(capacity int64, percent int32) int64 {
 	if percent == 0 {
 		return capacity

@@ -34,8 +34,8 @@ func (s *workloads) ListRevisions(ctx context.Context, request *v1.ListRevisions
 
 func revisionNumber(r *v1.Revision) string { return strconv.FormatUint(r.GetSpec().GetNumber(), 10) }
 
-// revisionsBefore are those with a smaller number, whether or not there is one
-// with that number; all of them if it is none.
+// revisionsBefore yields those with a smaller number, whether or not a revision has that
+// number. It yields all if the text is not a number.
 func revisionsBefore(all []*v1.Revision, number string) iter.Seq[*v1.Revision] {
 	return func(yield func(*v1.Revision) bool) {
 		before, err := strconv.ParseUint(number, 10, 64)

@@ -22,8 +22,8 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// RollbackWorkload makes a new revision of what an earlier one was. It runs the image
-// that the earlier one ran, whatever its tag stands for by now.
+// RollbackWorkload creates a new revision with the spec of an earlier one. It runs the same
+// image as the earlier one, even if the tag has moved since.
 func (s *workloads) RollbackWorkload(ctx context.Context, request *v1.RollbackWorkloadRequest) (*v1.Workload, error) {
 	receipt, err := core.NewReceipt(ctx, v1.WorkloadService_RollbackWorkload_FullMethodName, request.GetIdempotencyKey(), request)
 	if err != nil {
@@ -51,8 +51,8 @@ func (s *workloads) RollbackWorkload(ctx context.Context, request *v1.RollbackWo
 	return shown, err
 }
 
-// rollBack returns the workload as it is to be, which is old itself if it is the same,
-// and the deleted image that comes back with it, if one does.
+// rollBack returns the workload after the rollback, or old itself if nothing changes, and
+// the deleted image that the rollback restores, if any.
 func (s *workloads) rollBack(ctx context.Context, snap *state.Snapshot, b *state.Batch, old *v1.Workload, to string) (*v1.Workload, *registry.Deleted, error) {
 	current := snap.Revision(old.GetStatus().GetRevisionUid())
 	target, err := earlierRevision(snap, old, current, to)
@@ -64,10 +64,10 @@ func (s *workloads) rollBack(ctx context.Context, snap *state.Snapshot, b *state
 	}
 	w := proto.CloneOf(old)
 	w.Spec = spec.RolledBack(old.GetSpec(), target.GetSpec().GetWorkload())
-	if err := updatable(snap, old, w); err != nil {
+	if err := checkUpdate(snap, old, w); err != nil {
 		return nil, nil, err
 	}
-	restored, err := s.bringBack(ctx, snap, b, old, target)
+	restored, err := s.restoreImage(ctx, snap, b, old, target)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -79,13 +79,13 @@ func (s *workloads) rollBack(ctx context.Context, snap *state.Snapshot, b *state
 	return w, restored, nil
 }
 
-// sameRun reports whether two revisions run the same.
+// sameRun reports whether the replicas of two revisions run the same.
 func sameRun(a, b *v1.Revision) bool {
 	return a.GetSpec().GetImage() == b.GetSpec().GetImage() && spec.ReplacesNone(a.GetSpec().GetWorkload(), b.GetSpec().GetWorkload())
 }
 
-// earlierRevision finds the revision that a word names: by number, by the beginning of
-// its image's digest, or, if it is empty, the newest one that differs from the current.
+// earlierRevision finds the revision that a word names: by its number, by the beginning of
+// its image's digest, or, if it is empty, the newest one that differs from the current one.
 func earlierRevision(snap *state.Snapshot, w *v1.Workload, current *v1.Revision, word string) (*v1.Revision, error) {
 	newestFirst := slices.Collect(snap.RevisionsOf(w.GetMetadata().GetUid()))
 	slices.Reverse(newestFirst)
@@ -102,20 +102,20 @@ func earlierRevision(snap *state.Snapshot, w *v1.Workload, current *v1.Revision,
 	switch {
 	case err == nil && i >= 0:
 		return newestFirst[i], nil
-	case err == nil && len(word) < leastDigest:
+	case err == nil && len(word) < minDigest:
 		return nil, core.Refuse(codes.NotFound, "workload %s has no revision %d; it has %s", name, number, revisionNumbers(newestFirst))
 	}
 	return revisionWithImage(newestFirst, name, word)
 }
 
-// leastDigest is how many characters of a digest name an image.
-const leastDigest = 6
+// minDigest is how many characters of a digest identify an image.
+const minDigest = 6
 
 var digestBeginning = regexp.MustCompile(`^(sha256:)?[0-9a-f]+$`)
 
-// revisionWithImage finds the newest revision whose image has a digest that begins so.
+// revisionWithImage finds the newest revision whose image has a digest with that beginning.
 func revisionWithImage(newestFirst []*v1.Revision, workload, word string) (*v1.Revision, error) {
-	if !digestBeginning.MatchString(word) || !strings.Contains(word, ":") && len(word) < leastDigest {
+	if !digestBeginning.MatchString(word) || !strings.Contains(word, ":") && len(word) < minDigest {
 		return nil, core.Refuse(codes.InvalidArgument, "%.80q is neither a number nor the beginning of a digest; see: cloudless workload history %s", word, workload)
 	}
 	beginning := strings.TrimPrefix(word, "sha256:")
@@ -144,12 +144,12 @@ func revisionNumbers(newestFirst []*v1.Revision) string {
 	return core.Listed(numbers)
 }
 
-// bringBack makes sure that the image of an earlier revision is there when the
-// transaction happens. One that was deleted and can be had back is restored by it.
-func (s *Server) bringBack(ctx context.Context, snap *state.Snapshot, b *state.Batch, w *v1.Workload, target *v1.Revision) (*registry.Deleted, error) {
+// restoreImage makes the transaction depend on the image of an earlier revision. If the
+// image was deleted and can still be restored, the transaction restores it.
+func (s *Server) restoreImage(ctx context.Context, snap *state.Snapshot, b *state.Batch, w *v1.Workload, target *v1.Revision) (*registry.Deleted, error) {
 	name, err := image.ParseName(target.GetSpec().GetImage())
 	if err != nil || !name.Local() || name.Digest == "" {
-		return nil, err // a registry of others has it, or has not
+		return nil, err // the image is in a registry outside the cluster
 	}
 	err = s.images.Have(ctx, name.Repository, name.Digest)
 	if errors.Is(err, registry.ErrNotFound) {

@@ -129,7 +129,7 @@ func TestRollbacksThatCannotBe(t *testing.T) {
 	wantCode(t, err, codes.PermissionDenied)
 }
 
-// An image that was deleted and can be had back comes back with the rollback; one that
+// An image that was deleted and can be restored comes back with the rollback; one that
 // is gone for good is refused.
 func TestRollbackToADeletedImage(t *testing.T) {
 	c := newCluster(t)

@@ -38,95 +38,93 @@ import (
 	"github.com/cloudless/cloudless/internal/server/gateway"
 )
 
-// Nodes is told what the agents' sessions say. It must not block.
+// Nodes receives what the agents' sessions report. Its methods must not block.
 type Nodes interface {
-	// Connected is told from where the session came, if that is known.
+	// Connected gets the address that the session came from, if it is known.
 	Connected(uid string, machine netip.Addr, status *v1.NodeStatus)
 	Heartbeat(uid string, beat *v1.Heartbeat)
-	// Answered is told how long an agent took to answer.
+	// Answered gets the time that an agent took to answer a ping.
 	Answered(uid string, took time.Duration)
-	// Goodbye is told why an agent will not be back soon.
+	// Goodbye gets the reason why an agent will not be back soon.
 	Goodbye(uid, reason string)
 	Disconnected(uid string)
-	// Settle brings the state of a node to where its spec wants it now.
+	// Settle sets the state of a node to what its spec asks for.
 	Settle(n *v1.Node)
-	// Observe adds to a node what is known only here: usage and when it was last seen.
+	// Observe adds to a node what only this server knows: its usage and when it was last seen.
 	Observe(n *v1.Node)
-	// Usage is what is in use now, by the uids of nodes and of replicas, and
-	// what is closed when there is news. It must not be changed.
+	// Usage returns the current usage by the uids of nodes and of replicas, and a channel that is closed when there is
+	// news. The maps must not be changed.
 	Usage() (nodes map[string]*v1.NodeResources, replicas map[string]*v1.ReplicaUsage, news <-chan struct{})
 }
 
 // Placement answers questions about where replicas are and could be.
 type Placement interface {
-	// Explain says, for each node, why it cannot take the pending replicas.
+	// Explain says for each node why it cannot take the pending replicas.
 	Explain(snap *state.Snapshot, workloadUID string) []*v1.NodeReason
-	// Explanation judges every node for a workload, or one of which the uid is given,
-	// and says of its replicas why they are where they are.
+	// Explanation judges every node for a workload, or only the node with the given uid, and says why the replicas are
+	// where they are.
 	Explanation(snap *state.Snapshot, workloadUID, nodeUID string, all bool) (*v1.Explanation, error)
-	// Requested is the sum of what is promised to the replicas on a node.
+	// Requested is the sum of what the replicas on a node request.
 	Requested(snap *state.Snapshot, nodeUID string) *v1.NodeResources
-	// Nodes is on how many nodes a daemon should be.
+	// Nodes is the number of nodes on which a daemon should run.
 	Nodes(snap *state.Snapshot, w *v1.Workload) int
-	// Pending counts the replicas that have no node by one word for the reason.
+	// Pending counts the replicas without a node, by one word for the reason.
 	Pending(snap *state.Snapshot) map[string]int
-	// Allocatable is what may be promised to the replicas on a node in all.
+	// Allocatable is how much of a node all its replicas together may request.
 	Allocatable(snap *state.Snapshot, n *v1.Node) *v1.NodeResources
-	// Used is what a namespace has now, and how far that is beyond its quota.
+	// Used is what a namespace uses now, and by how much that exceeds its quota.
 	Used(snap *state.Snapshot, n *v1.Namespace) *v1.NamespaceStatus
-	// ShortOfQuota says what of the namespace's quota is used up for the pending
-	// replicas of a workload, empty if that is not the reason.
+	// ShortOfQuota says which part of the namespace's quota keeps the pending replicas of a workload waiting. It is
+	// empty if the quota is not the reason.
 	ShortOfQuota(snap *state.Snapshot, workloadUID string) string
-	// Forecast plays on the fork what would follow the changes made to it, and
-	// returns what would become of the workloads' replicas, one for each.
+	// Forecast applies a transaction to the fork, simulates what follows, and returns the outcome for the replicas of
+	// each workload.
 	Forecast(now time.Time, fork *state.Fork, tx *statev1.Transaction, workloads []string) ([]*v1.PlanChange, []*v1.Preemption, error)
 }
 
-// Options is what a Server is made of.
+// Options are the parts and settings of a Server.
 type Options struct {
 	UID     string // of this server
 	Version string
 	// Address to listen on.
 	Address string
-	// Advertise is where others reach this server; where it listens if empty.
+	// Advertise is the address at which others reach this server; Address if empty.
 	Advertise string
-	// Hosts are further names and addresses by which clients that check host
-	// names may reach this server.
+	// Hosts are further names and addresses for the certificate of this server, for clients that check host names.
 	Hosts []string
 
 	Store     *state.Store
 	Consensus *consensus.Consensus
 	CA        *identity.CA
-	// Sealer holds the key-encryption key, which is handed to servers that join.
+	// Sealer holds the key-encryption key, which servers that join receive.
 	Sealer *identity.Sealer
-	// Addresses says where another server is reached now; nil if nobody knows
-	// better than the state.
+	// Addresses returns the current address of another server; nil if only the state knows addresses.
 	Addresses func(server string) string
 	Registry  *registry.Registry
 	Nodes     Nodes
 	Placement Placement
 	Logger    *slog.Logger
 
-	// Scrape is the process's registry of metrics, and Metrics what the server
-	// counts in it; both are made if they are nil. Tracing may be nil.
+	// Scrape is the process's registry of metrics, and Metrics are the server's counters in it. New makes those that
+	// are nil. Tracing may be nil.
 	Scrape  *telemetry.Registry
 	Metrics *telemetry.Server
 	Tracing *telemetry.Tracing
-	// Collector says who waits while garbage is collected; nobody does if it is nil.
+	// Collector delays background work while garbage is collected; nil delays nothing.
 	Collector *gcpacer.Collector
 
-	// CertificateTTL is how long certificates of nodes and of this server hold.
-	// They are renewed well before. 0 means thirty days.
+	// CertificateTTL is the validity of the certificates of nodes and of this server. They are renewed well before it
+	// ends. 0 means thirty days.
 	CertificateTTL time.Duration
 
-	// Clock is that of this server; nil stands for the machine's.
+	// Clock is the clock of this server; nil means the machine's.
 	Clock func() time.Time
 
-	// Strangers is what callers without an identity may use; zero stands for the defaults.
+	// Strangers limits callers without an identity; zero means the defaults.
 	Strangers oneport.Limits
 
-	// Foreign carries questions to registries of others; nil asks as the
-	// environment of the process says.
+	// Foreign carries requests to registries outside the cluster; nil means a transport with the proxy settings of the
+	// environment.
 	Foreign http.RoundTripper
 }
 
@@ -134,9 +132,9 @@ type Options struct {
 type Server struct {
 	*core.Core
 	version, address string
-	// advertised is where others reach this server.
+	// advertised is the address at which others reach this server.
 	advertised string
-	// instance tells this process from one that runs on a copy of its data folder.
+	// instance distinguishes this process from one that runs on a copy of its data folder.
 	instance   string
 	duplicates core.Duplicates
 	// lookup resolves names.
@@ -152,7 +150,7 @@ type Server struct {
 	port        *oneport.Port
 	certificate *identity.Rotator
 	auth        *auth.Authenticator
-	// catchUpWithLeader waits until this server knows what the leader knew a moment ago.
+	// catchUpWithLeader waits until this server has applied what the leader had committed when it was called.
 	catchUpWithLeader func(context.Context) error
 	revoked           *auth.Revocations
 	memberCalls       auth.MemberCalls
@@ -173,44 +171,43 @@ type Server struct {
 	router            *relay.Router
 	// acted is the index of the newest entry that dispatch has acted on.
 	acted atomic.Uint64
-	// spared are removed servers through which their removal is answered.
+	// spared are removed servers that still have to relay the answer about their removal.
 	spared sync.Map
 	passed *relay.PassedCalls
-	// expelled is closed, by expel, when this server is a member no more.
+	// expelled is closed, by expel, when this server is no longer a member.
 	expelled <-chan struct{}
 	expel    func()
 
 	grpc  *edge
 	http  *http.Server
 	inner *gateway.Inner
-	// stopping ends when the server does; every stream ends with it.
+	// stopping ends when the server stops; every stream ends with it.
 	stopping context.Context
 	stop     context.CancelCauseFunc
 }
 
-// What a caller may send before the other side has read it, on one stream and
-// on one connection. Fixed windows keep gRPC from measuring the connection with
-// a ping for every message, which costs more than a small call itself.
+// How much a caller may send before the other side has read it, on one stream and on one connection. With fixed windows
+// gRPC does not measure the connection by a ping for every message, which would cost more than a small call itself.
 const (
 	streamWindow = 1 << 20
 	connWindow   = 4 << 20
-	// httpWindow is smaller than what a stranger may send on a connection: net/http reads on while a handler finds out
-	// who calls, and must not cut off a caller with a large body for it.
+	// httpWindow is smaller than what a stranger may send on a connection: net/http keeps reading while a handler
+	// authenticates the caller, and a caller with a large body must not be cut off for that.
 	httpWindow = 192 << 10
 )
 
-// readBuffer is small, because every connected agent has one for as long as it
-// is connected, and TLS beneath it reads whole records anyway.
+// readBuffer is small, because every connected agent holds one all the time, and TLS beneath it reads whole records
+// anyway.
 const readBuffer = 1 << 10
 
-// httpStreams is how many requests one connection of HTTP/2 may have open.
+// httpStreams is how many requests one HTTP/2 connection may have open.
 const httpStreams = 250
 
-// streamWorkers is how many goroutines are kept for calls, so that their stacks
-// need not grow again for each. More calls at once get goroutines of their own.
+// streamWorkers is the number of goroutines that are reused for calls, so that their stacks need not grow again for
+// each call. Further concurrent calls get new goroutines.
 const streamWorkers = 64
 
-// New opens the port. Nothing is answered before Run.
+// New opens the port. The server answers nothing before Run.
 func New(ctx context.Context, o Options) (*Server, error) {
 	if o.CertificateTTL == 0 {
 		o.CertificateTTL = certificateTTL
@@ -240,7 +237,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		inner:       gateway.NewInner(),
 	}
 	s.stopping, s.stop = context.WithCancelCause(context.WithoutCancel(ctx))
-	s.observe(s.scrape)
+	s.registerMetrics(s.scrape)
 	var err error
 	if s.certificate, err = newOwnCertificate(o); err != nil {
 		return nil, err
@@ -286,10 +283,10 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	return s, nil
 }
 
-// Images are those that this server serves.
+// Images returns the images that this server serves.
 func (s *Server) Images() *images.Images { return s.images }
 
-// Address is where the server listens.
+// Address is the address that the server listens on.
 func (s *Server) Address() string { return s.address }
 
 func (s *Server) newGRPC(guard *auth.Guard) *edge {
@@ -315,7 +312,7 @@ func (s *Server) newGRPC(guard *auth.Guard) *edge {
 	return server
 }
 
-// Pressed reports whether this server is busy with callers who have no identity, rather than with those who have one.
+// Pressed reports whether this server is busy with callers without an identity rather than with members.
 func (s *Server) Pressed() bool { return s.memberCalls.AreFew(time.Now()) && s.port.Pressed() }
 
 // Run serves until ctx ends.
@@ -344,7 +341,7 @@ func (s *Server) Run(ctx context.Context) error {
 	return err
 }
 
-// shutdown ends streams first, then gives calls that are under way a moment.
+// shutdown ends streams first, then gives calls in progress a moment.
 func (s *Server) shutdown() {
 	s.stop(core.ErrStopping)
 	patience, cancel := context.WithTimeout(context.Background(), 2*time.Second)
@@ -359,7 +356,7 @@ func (s *Server) shutdown() {
 	_ = s.port.Close()
 }
 
-// Close frees the port of a server that was never run. After Run it does nothing.
+// Close frees the port of a server that never ran. After Run it does nothing.
 func (s *Server) Close() error {
 	s.stop(core.ErrStopping)
 	return s.port.Close()

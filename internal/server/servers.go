@@ -54,12 +54,12 @@ func (s *serverService) ListServers(ctx context.Context, request *v1.ListServers
 	if err != nil {
 		return nil, err
 	}
-	s.lookFor(ctx, items)
+	s.markUnreachable(ctx, items)
 	return &v1.ListServersResponse{Items: items, Next: next}, nil
 }
 
-// storedServers are those of the state; this one alone if it has not been
-// entered there yet.
+// storedServers returns the servers in the state, or only this one if it is not stored
+// there yet.
 func (s *Server) storedServers(snap *state.Snapshot) []*v1.Server {
 	if all := slices.Collect(snap.Servers("")); len(all) > 0 {
 		return all
@@ -70,11 +70,11 @@ func (s *Server) storedServers(snap *state.Snapshot) []*v1.Server {
 	}}
 }
 
-// joiningTime is how long a new server may take to be heard of before that is
-// said to be wrong.
-const joiningTime = 30 * time.Second
+// joiningGrace is how long a new server may take to be heard of before it counts as
+// unhealthy.
+const joiningGrace = 30 * time.Second
 
-// presentServers are the servers with what is known of them now.
+// presentServers returns all servers as the API shows them: with their current status.
 func (s *Server) presentServers(snap *state.Snapshot) []*v1.Server {
 	var shown []*v1.Server
 	for _, stored := range s.storedServers(snap) {
@@ -93,13 +93,13 @@ func (s *Server) presentServer(snap *state.Snapshot, stored *v1.Server) *v1.Serv
 		Voter:  slices.ContainsFunc(members, func(o consensus.Server) bool { return o.ID == m.GetUid() && o.Voter }),
 	}
 	s.addHealth(status, leader.ID)
-	if !status.GetHealthy() && !status.GetVoter() && s.Now().Sub(m.GetCreateTime().AsTime()).Abs() < joiningTime {
+	if !status.GetHealthy() && !status.GetVoter() && s.Now().Sub(m.GetCreateTime().AsTime()).Abs() < joiningGrace {
 		status.Joining, status.Unknown, status.Reason = true, false, joiningReason(snap, members)
 	}
 	return &v1.Server{ApiVersion: stored.GetApiVersion(), Kind: stored.GetKind(), Metadata: m, Spec: is, Status: status}
 }
 
-// addHealth adds how the leader finds a server, or why that is not known.
+// addHealth adds the leader's view of a server's health, or why it is unknown.
 func (s *Server) addHealth(status *v1.ServerStatus, leader string) {
 	health := s.Consensus.Health()
 	i := slices.IndexFunc(health, func(h consensus.Health) bool { return h.ID == status.GetUid() })
@@ -110,7 +110,7 @@ func (s *Server) addHealth(status *v1.ServerStatus, leader string) {
 		status.LastTerm, status.LastIndex = health[i].LastTerm, health[i].LastIndex
 		status.Full, status.ClockSkew = health[i].Full, presentSkew(health[i].Skew)
 	case health != nil:
-		status.Reason = reasonAbsent
+		status.Reason = reasonNotMember
 	case status.GetUid() == s.UID:
 		status.Healthy = true
 	case s.Consensus.IsLeader():
@@ -136,17 +136,17 @@ func joiningReason(snap *state.Snapshot, taking []consensus.Server) string {
 	return "joining: it stands by once it has caught up"
 }
 
-// What is said of a server that takes part in nothing: that it could begin, or that
-// it is looked for where it is not.
+// Why a server that does not vote is unhealthy: it is not in the Raft configuration yet, or
+// the leader cannot connect to it.
 const (
-	reasonAbsent    = "it does not take part yet"
+	reasonNotMember = "it does not take part yet"
 	reasonUnreached = "the leader does not reach it there"
 )
 
-// lookFor finds out who cannot take part because the leader does not reach it at
-// the address that it advertises: of those that it has never heard.
-func (s *Server) lookFor(ctx context.Context, servers []*v1.Server) {
-	ctx, cancel := context.WithTimeout(ctx, farPatience)
+// markUnreachable marks the servers that never took part because this server cannot reach
+// them at the addresses that they advertise.
+func (s *Server) markUnreachable(ctx context.Context, servers []*v1.Server) {
+	ctx, cancel := context.WithTimeout(ctx, progressTimeout)
 	defer cancel()
 	var asking sync.WaitGroup
 	for _, one := range servers {
@@ -163,13 +163,14 @@ func (s *Server) lookFor(ctx context.Context, servers []*v1.Server) {
 	asking.Wait()
 }
 
-// farPatience is how long a server may take to say how far it is.
-const farPatience = 2 * time.Second
+// progressTimeout bounds the wait for the progress of other servers.
+const progressTimeout = 2 * time.Second
 
-// howFar asks all servers how far they are, which nobody else knows where none
-// leads. It returns the one that is furthest of those that answer.
-func (s *Server) howFar(ctx context.Context, servers []*v1.ServerStatus) (furthest *v1.ServerStatus) {
-	ctx, cancel := context.WithTimeout(ctx, farPatience)
+// mostAdvanced asks all servers for the end of their logs and adds it to their statuses.
+// Without a leader no server knows it of the others. It returns the server whose log is the
+// longest of those that answer.
+func (s *Server) mostAdvanced(ctx context.Context, servers []*v1.ServerStatus) (furthest *v1.ServerStatus) {
+	ctx, cancel := context.WithTimeout(ctx, progressTimeout)
 	defer cancel()
 	var asking sync.WaitGroup
 	for _, one := range servers {
@@ -191,17 +192,17 @@ func (s *Server) howFar(ctx context.Context, servers []*v1.ServerStatus) (furthe
 	})
 }
 
-// DeleteServer expels a server, which may be the only one to have some image: the
-// others have all of them before. When the call is answered, it has no vote, the
-// key of the gossip is another one, and every server that can be reached has cut
-// it off (see removal.go).
+// DeleteServer expels a server. First it copies to the other servers all images that only
+// the removed one has. When the call returns, the server has no vote, the gossip key is a
+// new one, and every reachable server has closed its connections to the removed one (see
+// removal.go).
 func (s *serverService) DeleteServer(ctx context.Context, request *v1.DeleteServerRequest) (*v1.Server, error) {
-	removed, err := s.untilRemovable(ctx, request)
+	removed, err := s.waitRemovable(ctx, request)
 	if err == nil && !request.GetForce() {
 		if err := s.images.SpreadBefore(ctx, removed.GetMetadata().GetUid()); err != nil {
 			return nil, core.Refuse(codes.FailedPrecondition, "without server %s an image would not be safe: %s; repair the other servers first, or use --force", request.GetName(), err)
 		}
-		removed, err = s.untilRemovable(ctx, request) // that may have taken a while
+		removed, err = s.waitRemovable(ctx, request) // the copies may have taken a while
 	}
 	if err != nil {
 		return nil, err
@@ -211,7 +212,7 @@ func (s *serverService) DeleteServer(ctx context.Context, request *v1.DeleteServ
 	var event *v1.Event
 	after, err := s.Propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
 		if snap.Server(uid) == nil {
-			return nil // somebody was faster
+			return nil // another call removed it
 		}
 		var err error
 		if event, err = s.revoke(ctx, b, removed, "it is no server of this cluster any more"); err != nil {
@@ -223,21 +224,21 @@ func (s *serverService) DeleteServer(ctx context.Context, request *v1.DeleteServ
 		return nil, err
 	}
 	if err := s.Consensus.Remove(ctx, uid); err != nil {
-		// It is agreed on that it is none any more: whoever leads takes it out.
+		// The state says that it is no member: the next leader takes it out of Raft.
 		s.Logger.WarnContext(ctx, "a removed server could not be taken out of Raft yet", "server", removed.GetMetadata().GetName(), "error", err)
 	}
 	s.untilActedOn(ctx, after, event)
 	return removed, nil
 }
 
-// removalPatience is for a leader that has just begun, or a busy machine: how
-// well the others are is known a moment later.
-const removalPatience = 3 * time.Second
+// removalTimeout is for a new leader or a busy machine, which learns the health of the
+// others a moment later.
+const removalTimeout = 3 * time.Second
 
-// untilRemovable finds a server that can be removed, and waits a little for the
-// others to be well.
-func (s *serverService) untilRemovable(ctx context.Context, request *v1.DeleteServerRequest) (*v1.Server, error) {
-	late := time.After(removalPatience)
+// waitRemovable returns a server that can be removed, and waits a little until enough other
+// servers are healthy.
+func (s *serverService) waitRemovable(ctx context.Context, request *v1.DeleteServerRequest) (*v1.Server, error) {
+	late := time.After(removalTimeout)
 	for {
 		snap, err := s.Consensus.Read(ctx)
 		if err != nil {
@@ -248,11 +249,11 @@ func (s *serverService) untilRemovable(ctx context.Context, request *v1.DeleteSe
 		if i < 0 {
 			return nil, s.missing(snap, "", request.GetName())
 		}
-		if err := removable(shown[i], shown); err != nil {
+		if err := checkServerRemovable(shown[i], shown); err != nil {
 			return nil, err
 		}
-		s.doubt(ctx, shown)
-		err = bearable(shown[i], shown)
+		s.verifyHealth(ctx, shown)
+		err = checkQuorumWithout(shown[i], shown)
 		if err == nil || request.GetForce() {
 			return shown[i], nil
 		}
@@ -261,15 +262,15 @@ func (s *serverService) untilRemovable(ctx context.Context, request *v1.DeleteSe
 			return nil, context.Cause(ctx)
 		case <-late:
 			return nil, err
-		case <-time.After(removalPatience / 20):
+		case <-time.After(removalTimeout / 20):
 		}
 	}
 }
 
-// doubt asks the voters that are said to be well whether they are: one may be lost of
-// which that is not known yet, and the removal of another be one loss too many.
-func (s *Server) doubt(ctx context.Context, servers []*v1.Server) {
-	ctx, cancel := context.WithTimeout(ctx, farPatience)
+// verifyHealth asks the voters that count as healthy for a sign of life. One of them may
+// have been lost a moment ago, and the removal of another voter would then cost the quorum.
+func (s *Server) verifyHealth(ctx context.Context, servers []*v1.Server) {
+	ctx, cancel := context.WithTimeout(ctx, progressTimeout)
 	defer cancel()
 	var asking sync.WaitGroup
 	for _, one := range servers {
@@ -286,8 +287,8 @@ func (s *Server) doubt(ctx context.Context, servers []*v1.Server) {
 	asking.Wait()
 }
 
-// removable refuses what would end the cluster.
-func removable(removed *v1.Server, all []*v1.Server) error {
+// checkServerRemovable refuses a removal that would end the cluster.
+func checkServerRemovable(removed *v1.Server, all []*v1.Server) error {
 	name := removed.GetMetadata().GetName()
 	if len(all) == 1 {
 		return core.Refuse(codes.FailedPrecondition, "server %s is the only one: a cluster needs one; end it with: cloudless down --purge", name)
@@ -298,8 +299,8 @@ func removable(removed *v1.Server, all []*v1.Server) error {
 	return nil
 }
 
-// bearable refuses what would leave too few voters that are well.
-func bearable(removed *v1.Server, all []*v1.Server) error {
+// checkQuorumWithout refuses a removal that would leave too few healthy voters.
+func checkQuorumWithout(removed *v1.Server, all []*v1.Server) error {
 	if !removed.GetStatus().GetVoter() {
 		return nil
 	}
@@ -318,7 +319,7 @@ func bearable(removed *v1.Server, all []*v1.Server) error {
 	return nil
 }
 
-// TransferLeader lets another server lead. It is answered when one does.
+// TransferLeader makes another server lead. It returns when one does.
 func (s *serverService) TransferLeader(ctx context.Context, request *v1.TransferLeaderRequest) (*v1.TransferLeaderResponse, error) {
 	snap, err := s.Consensus.Read(ctx)
 	if err != nil {
@@ -356,11 +357,11 @@ func (s *serverService) TransferLeader(ctx context.Context, request *v1.Transfer
 	}
 }
 
-// desireMore is what to do where no more than one server may vote.
-const desireMore = "desire more with: cloudless cluster config set desiredVoters=3"
+// moreVotersHint says how to let more than one server vote.
+const moreVotersHint = "desire more with: cloudless cluster config set desiredVoters=3"
 
-// mayLead refuses a server that cannot lead, and says what would change that. None
-// is named if to is empty.
+// mayLead refuses a server that cannot lead, and says what would change that. If to is
+// empty, any server may lead.
 func mayLead(to string, all []*v1.Server, desired int) error {
 	voters := 0
 	for _, one := range all {
@@ -376,7 +377,7 @@ func mayLead(to string, all []*v1.Server, desired int) error {
 			return core.Refuse(codes.FailedPrecondition, "server %s cannot lead now: %s", name, st.GetReason())
 		case st.GetVoter():
 		case desired == 1 && st.GetHealthy():
-			return core.Refuse(codes.FailedPrecondition, "server %s does not vote and cannot lead, because one voting server is desired: %s", name, desireMore)
+			return core.Refuse(codes.FailedPrecondition, "server %s does not vote and cannot lead, because one voting server is desired: %s", name, moreVotersHint)
 		case voters >= desired && st.GetHealthy():
 			return core.Refuse(codes.FailedPrecondition, "server %s does not vote and cannot lead, because enough others vote (%d of the desired %d): "+
 				"remove one of them with: cloudless server rm NAME, or desire more with: cloudless cluster config set desiredVoters=NUMBER", name, voters, desired)
@@ -385,7 +386,7 @@ func mayLead(to string, all []*v1.Server, desired int) error {
 		}
 	}
 	if desired == 1 && len(all) > 1 && voters < 2 {
-		return core.Refuse(codes.FailedPrecondition, "no other server votes and could lead, because one voting server is desired: %s", desireMore)
+		return core.Refuse(codes.FailedPrecondition, "no other server votes and could lead, because one voting server is desired: %s", moreVotersHint)
 	}
 	if voters < 2 {
 		return core.Refuse(codes.FailedPrecondition, "there is no other voting server that could lead: add one with: cloudless join ADDRESS --role server")
@@ -393,7 +394,7 @@ func mayLead(to string, all []*v1.Server, desired int) error {
 	return nil
 }
 
-// GetProgress says how far this server is.
+// GetProgress returns the progress of this server.
 func (s *peerService) GetProgress(ctx context.Context, request *v1.GetProgressRequest) (*v1.GetProgressResponse, error) {
 	if request.GetLeading() {
 		if _, err := s.Consensus.Read(ctx); err != nil {
@@ -409,7 +410,7 @@ func (s *peerService) GetProgress(ctx context.Context, request *v1.GetProgressRe
 	}, nil
 }
 
-// Progress asks another server how far it is.
+// Progress asks another server for its progress.
 func (s *Server) Progress(ctx context.Context, server string) (consensus.Progress, error) {
 	conn, err := s.peers.Ready(ctx, server)
 	if err != nil {
@@ -426,7 +427,7 @@ func (s *Server) Progress(ctx context.Context, server string) (consensus.Progres
 	}, nil
 }
 
-// addresses are those of all servers, this one first.
+// addresses returns the addresses of all servers, this one first.
 func (s *Server) addresses(snap *state.Snapshot) []string {
 	all := []string{}
 	for _, one := range s.storedServers(snap) {
@@ -440,10 +441,10 @@ func (s *Server) addresses(snap *state.Snapshot) []string {
 	return all
 }
 
-// troubles says what is wrong with the servers and what to do about it.
-func troubles(servers []*v1.ServerStatus, desired int) (tolerated int, problems []string) {
-	voters, healthy, coming := 0, 0, 0 // those that come are joining, or get their vote in a moment
-	leader, settled := false, true     // settled is whether it is known how well everybody is
+// serverProblems says what is wrong with the servers and what to do about it.
+func serverProblems(servers []*v1.ServerStatus, desired int) (tolerated int, problems []string) {
+	voters, healthy, coming := 0, 0, 0 // coming servers are joining, or about to get their vote
+	leader, settled := false, true     // settled means that the health of all servers is known
 	for _, one := range servers {
 		leader = leader || one.GetLeader()
 		if one.GetVoter() {
@@ -468,11 +469,11 @@ func troubles(servers []*v1.ServerStatus, desired int) (tolerated int, problems 
 		problems = append(problems, fmt.Sprintf("server %s at %s is not healthy: %s; %s, or remove it with: cloudless server rm %s",
 			one.GetName(), one.GetAddress(), strings.TrimSuffix(one.GetReason(), "."), again, one.GetName()))
 	}
-	problems = append(problems, diskTroubles(servers)...)
-	problems = append(problems, clockTroubles(servers)...)
+	problems = append(problems, diskProblems(servers)...)
+	problems = append(problems, clockProblems(servers)...)
 	switch {
 	case !leader:
-		problems = append(problems, withoutLeader(voters))
+		problems = append(problems, noLeaderProblem(voters))
 	case voters+coming < desired:
 		enough := ""
 		if len(servers) == 1 {
@@ -484,15 +485,15 @@ func troubles(servers []*v1.ServerStatus, desired int) (tolerated int, problems 
 	if leader && tolerated == 0 && settled && len(servers) > 1 {
 		stops := "the loss of one more voting server would stop every change"
 		if voters == 1 && desired == 1 {
-			stops = "the loss of the only voting server would stop every change: " + desireMore
+			stops = "the loss of the only voting server would stop every change: " + moreVotersHint
 		}
 		problems = append(problems, stops)
 	}
 	return tolerated, problems
 }
 
-// withoutLeader says what can be done where nothing can be agreed on.
-func withoutLeader(voters int) string {
+// noLeaderProblem says what to do when no server leads.
+func noLeaderProblem(voters int) string {
 	if voters < 2 {
 		return "no server leads, so nothing can be changed: the only voting server must run: start it, if it is not just starting"
 	}

@@ -64,7 +64,7 @@ func TestTagsOfOlderReleasesAreTakenOver(t *testing.T) {
 	back, err := op.RestoreImage(c.ctx, &v1.RestoreImageRequest{Name: "buried:1"})
 	must(t, err)
 	if back.GetStatus().GetDigest() != digests["buried:1"] {
-		t.Errorf("had back is %v", back.GetStatus())
+		t.Errorf("restored: %v", back.GetStatus())
 	}
 	_, err = op.DeleteImage(c.ctx, &v1.DeleteImageRequest{Name: "old:2", Now: true})
 	must(t, err)
@@ -111,7 +111,7 @@ func TestRegistryClientsSeeTheTagsOfTheState(t *testing.T) {
 	back, err := op.RestoreImage(c.ctx, &v1.RestoreImageRequest{Name: "web"})
 	must(t, err)
 	if back.GetStatus().GetDigest() != second {
-		t.Errorf("had back is %v", back.GetStatus())
+		t.Errorf("restored: %v", back.GetStatus())
 	}
 	if answer, body := ask(http.MethodDelete, "/v2/web/manifests/"+second); answer.StatusCode != http.StatusAccepted {
 		t.Errorf("the deletion by digest is answered with %d: %s", answer.StatusCode, body)
@@ -135,13 +135,13 @@ func TestRestoreDoesNotTakeATagFromANewerImage(t *testing.T) {
 	if got.GetStatus().GetDigest() != newer {
 		t.Errorf("the tag stands for %s", got.GetStatus().GetDigest())
 	}
-	// Both can be had back, each by its digest.
+	// Both can be restored, each by its digest.
 	_, err = op.DeleteImage(c.ctx, &v1.DeleteImageRequest{Name: "web:1"})
 	must(t, err)
 	back, err := op.RestoreImage(c.ctx, &v1.RestoreImageRequest{Name: "web@" + first})
 	must(t, err)
 	if st := back.GetStatus(); st.GetDigest() != first || st.GetTag() != "1" {
-		t.Errorf("had back is %v", st)
+		t.Errorf("restored: %v", st)
 	}
 	_, err = op.RestoreImage(c.ctx, &v1.RestoreImageRequest{Name: "nothing:1"})
 	wantCode(t, err, codes.NotFound)

@@ -49,9 +49,8 @@ func (s *tokenService) CreateToken(ctx context.Context, request *v1.CreateTokenR
 	return s.Server.CreateToken(ctx, request)
 }
 
-// CreateToken makes a token on behalf of the caller in ctx. Secrets are nowhere
-// kept, so that a call repeated by its idempotency key, whose answer must have
-// been lost, gets another one in the place of the first.
+// CreateToken creates a token on behalf of the caller in ctx. Secrets are not stored. If a call is repeated by its
+// idempotency key, the first answer must have been lost, and the token gets a new secret.
 func (s *Server) CreateToken(ctx context.Context, request *v1.CreateTokenRequest) (*v1.CreateTokenResponse, error) {
 	token, secret, err := s.newToken(request)
 	if err != nil {
@@ -87,13 +86,12 @@ func (s *Server) CreateToken(ctx context.Context, request *v1.CreateTokenRequest
 	return &v1.CreateTokenResponse{Token: snap.Token(uid), Secret: secret.Reveal()}, nil
 }
 
-// credentialOf is what is kept of a token's secret.
+// credentialOf is what the state stores of a token's secret.
 func credentialOf(token *v1.Token, secret tokenSecret) *statev1.Credential {
 	return &statev1.Credential{Metadata: &v1.Metadata{Uid: secret.ID()}, Hash: secret.Hash(), TokenUid: token.GetMetadata().GetUid()}
 }
 
-// replaceSecret gives a token another secret, unless the one that it has is known
-// to somebody.
+// replaceSecret gives a token a new secret, unless somebody has used the old one.
 func (s *Server) replaceSecret(ctx context.Context, b *state.Batch, token *v1.Token, secret tokenSecret) error {
 	switch {
 	case token == nil:
@@ -148,7 +146,8 @@ func (s *Server) newToken(request *v1.CreateTokenRequest) (*v1.Token, tokenSecre
 	}, secret, nil
 }
 
-// RoleOf is the role that an API token gives its bearer now. It is known if this server knows the token.
+// RoleOf returns the role that an API token gives its bearer now. known is false if this server does not know the
+// token.
 func (s *Server) RoleOf(secret string) (role string, known bool) {
 	p, err := s.auth.FromToken(secret)
 	return p.Role, !errors.Is(err, auth.ErrUnknownToken)

@@ -17,30 +17,30 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// usageFrame is the shortest time between two frames of a watch: what arrives
-// within it, from however many nodes, is one frame.
+// usageFrame is the shortest time between two frames of a watch. Everything that arrives
+// meanwhile goes into one frame.
 const usageFrame = 500 * time.Millisecond
 
 func (s *workloads) GetUsage(ctx context.Context, request *v1.GetUsageRequest) (*v1.Usage, error) {
-	snap, err := s.Consensus.Read(ctx) // only the leader hears the nodes
+	snap, err := s.Consensus.Read(ctx) // only the leader receives the reports of nodes
 	if err != nil {
 		return nil, err
 	}
-	if err := known(snap, request); err != nil {
+	if err := checkWorkload(snap, request); err != nil {
 		return nil, err
 	}
 	frame, _ := s.usage(snap, request)
 	return frame, nil
 }
 
-// WatchUsage sends a frame now and whenever a node has said something new.
+// WatchUsage sends a frame now and whenever a node has reported something new.
 func (s *workloads) WatchUsage(request *v1.GetUsageRequest, stream grpc.ServerStreamingServer[v1.Usage]) error {
 	ctx := stream.Context()
 	snap, err := s.Consensus.Read(ctx)
 	if err != nil {
 		return err
 	}
-	if err := known(snap, request); err != nil {
+	if err := checkWorkload(snap, request); err != nil {
 		return err
 	}
 	pause := time.NewTimer(usageFrame)
@@ -62,12 +62,12 @@ func (s *workloads) WatchUsage(request *v1.GetUsageRequest, stream grpc.ServerSt
 	}
 }
 
-// leadCheck is how soon a watch of usage notices that the nodes speak to
-// another server now: where nobody speaks, silence is no sign.
-const leadCheck = 5 * time.Second
+// leaderCheckInterval is how soon a watch of usage notices that this server no longer
+// leads. Without nodes no report would reveal it.
+const leaderCheckInterval = 5 * time.Second
 
 func (s *workloads) awaitNews(ctx context.Context, news <-chan struct{}) error {
-	check := time.NewTicker(leadCheck)
+	check := time.NewTicker(leaderCheckInterval)
 	defer check.Stop()
 	for {
 		select {
@@ -83,9 +83,9 @@ func (s *workloads) awaitNews(ctx context.Context, news <-chan struct{}) error {
 	}
 }
 
-// known refuses a workload that is not there, which would otherwise look like
-// one that uses nothing.
-func known(snap *state.Snapshot, request *v1.GetUsageRequest) error {
+// checkWorkload refuses a workload that does not exist. Otherwise it would look like one
+// that uses nothing.
+func checkWorkload(snap *state.Snapshot, request *v1.GetUsageRequest) error {
 	if request.GetWorkload() == "" {
 		return nil
 	}
@@ -100,12 +100,12 @@ func known(snap *state.Snapshot, request *v1.GetUsageRequest) error {
 	return core.NotFound("workload", "", request.GetWorkload())
 }
 
-// usage is what is in use of what is asked for, in order of names, and what is
+// usage returns the usage that a request asks for, sorted by name, and a channel that is
 // closed when there is news.
 func (s *Server) usage(snap *state.Snapshot, of *v1.GetUsageRequest) (*v1.Usage, <-chan struct{}) {
 	nodes, replicas, news := s.nodes.Usage()
 	frame := &v1.Usage{Time: timestamppb.New(s.Now())}
-	concerned := map[string]bool{} // nodes by name
+	concerned := map[string]bool{} // names of the nodes that a workload runs on
 	for _, u := range replicas {
 		if (of.GetNamespace() == "" || u.GetNamespace() == of.GetNamespace()) && (of.GetWorkload() == "" || u.GetWorkload() == of.GetWorkload()) {
 			frame.Replicas = append(frame.Replicas, u)

@@ -12,7 +12,7 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// What a watch says about an object.
+// The kinds of changes that a watch reports.
 const (
 	changeAdded   = "added"
 	changeChanged = "changed"
@@ -20,11 +20,11 @@ const (
 	changeSynced  = "synced"
 )
 
-// watch follows the state: start is called with the first snapshot, then
-// change for every batch of changes with a snapshot that contains it. A
-// watcher that is too slow is told to begin again.
+// watch follows the state: it calls start with the first snapshot, then change for every
+// batch of changes, with a snapshot that contains it. It ends with errBehind if the watcher
+// is too slow.
 func (s *Server) watch(ctx context.Context, start func(*state.Snapshot) error, change func(*state.Snapshot, []state.Change) error) error {
-	// What was acknowledged before is part of what a watch begins with, as it is of every read.
+	// Like every read, a watch begins with everything that was acknowledged before.
 	if _, err := s.Consensus.Read(ctx); err != nil {
 		return err
 	}
@@ -46,12 +46,12 @@ func (s *Server) watch(ctx context.Context, start func(*state.Snapshot) error, c
 	}
 }
 
-// errBehind ends what a caller watches when changes were lost: the caller may have
-// acted on what it was told.
+// errBehind ends a watch that has lost changes. The caller has to begin again, because it
+// may have acted on what it received.
 var errBehind = core.Refuse(codes.Unavailable, "this watch fell too far behind; begin again")
 
-// tracker turns "this object may differ" into added, changed and removed, and
-// leaves out what looks the same as before.
+// tracker turns "this object may differ" into added, changed and removed, and drops objects
+// that look the same as before.
 type tracker[T proto.Message] struct {
 	sent map[string]T
 	send func(change string, object T) error
@@ -93,12 +93,12 @@ func (s *workloads) WatchWorkloads(request *v1.WatchWorkloadsRequest, stream grp
 	})
 }
 
-// touchedWorkloads are those whose shown form may differ after the changes.
+// touchedWorkloads returns the uids of those that may look different after the changes.
 func touchedWorkloads(snap *state.Snapshot, changes []state.Change) map[string]bool {
 	touched := map[string]bool{}
 	for _, c := range changes {
 		if c.Kind == state.KindNode {
-			for r := range turned(snap, c) {
+			for r := range affectedReplicas(snap, c) {
 				touched[r.GetSpec().GetWorkloadUid()] = true
 			}
 		}

@@ -326,7 +326,7 @@ func TestPendingWorkloadSaysWhyForEveryNode(t *testing.T) {
 		t.Errorf("the workload is pending because of %v", why)
 	}
 
-	// What a replica says is of another moment, and is marked as such; what is stored stays.
+	// The stored reason is from another moment. The API shows the command that explains the present one.
 	list, err := op.ListReplicas(c.ctx, &v1.ListReplicasRequest{Workload: "big"})
 	must(t, err)
 	shown := list.GetItems()[0]
@@ -334,7 +334,7 @@ func TestPendingWorkloadSaysWhyForEveryNode(t *testing.T) {
 	if !strings.HasPrefix(stored, "1 replica of big cannot be placed: n1: ") {
 		t.Errorf("the stored reason is %q", stored)
 	}
-	if want := "when it began to wait: " + stored + "; for now, see: cloudless explain big"; shown.GetStatus().GetReason() != want {
+	if want := "cannot be placed (details: cloudless explain big)"; shown.GetStatus().GetReason() != want {
 		t.Errorf("the replica is pending because of %q, want %q", shown.GetStatus().GetReason(), want)
 	}
 }

@@ -43,7 +43,7 @@ func (b *workloadBuilder) wanted() *v1.Workload { return b.given }
 
 func (b *workloadBuilder) create(ctx context.Context, tx *transaction) (*v1.Workload, error) {
 	wanted := b.accept(tx.base)
-	if err := creatable(tx.base, wanted, tx.created); err != nil {
+	if err := checkCreate(tx.base, wanted, tx.created); err != nil {
 		return nil, err
 	}
 	image, err := b.pin(ctx, tx)
@@ -65,15 +65,15 @@ func (b *workloadBuilder) create(ctx context.Context, tx *transaction) (*v1.Work
 	}
 	revise(tx.batch, w, image)
 	tx.batch.Create(w)
-	tx.batch.Create(b.Event(ctx, w, "Created", fmt.Sprintf("%s of %s%s", sized(w.GetSpec()), w.GetSpec().GetImage(), images.PinNote(image.Image))))
+	tx.batch.Create(b.Event(ctx, w, "Created", fmt.Sprintf("%s of %s%s", sizeText(w.GetSpec()), w.GetSpec().GetImage(), images.PinNote(image.Image))))
 	tx.created++
 	return w, nil
 }
 
-// update makes a new revision only where what runs would differ.
+// update creates a new revision only if the replicas would run something different.
 func (b *workloadBuilder) update(ctx context.Context, tx *transaction, old *v1.Workload) (*v1.Workload, error) {
 	wanted := b.accept(tx.base)
-	if err := updatable(tx.base, old, wanted); err != nil {
+	if err := checkUpdate(tx.base, old, wanted); err != nil {
 		return nil, err
 	}
 	image, err := b.pin(ctx, tx)
@@ -82,7 +82,7 @@ func (b *workloadBuilder) update(ctx context.Context, tx *transaction, old *v1.W
 	}
 	current := tx.base.Revision(old.GetStatus().GetRevisionUid())
 	if images.Unpinned(image.Image) && spec.SameImage(old.GetSpec().GetImage(), wanted.GetSpec().GetImage()) {
-		image = images.PinnedBy(current) // a registry that is away is no reason to run something else
+		image = images.PinnedBy(current) // an unreachable registry is no reason to run another image
 	}
 	sameTemplate := image.Image == current.GetSpec().GetImage() && spec.ReplacesNone(old.GetSpec(), wanted.GetSpec())
 	sameAll := sameTemplate && spec.Equal(old.GetSpec(), wanted.GetSpec()) &&
@@ -105,11 +105,11 @@ func (b *workloadBuilder) update(ctx context.Context, tx *transaction, old *v1.W
 	return w, nil
 }
 
-// accept is the workload in canonical form, with the cluster's defaults where its author says nothing. Its status says
-// which configuration the defaults are from.
+// accept returns the workload in canonical form, with the cluster's defaults where its author gives no value. Its
+// status says which configuration the defaults are from.
 //
-// A stored workload keeps the defaults that it was created with as long as its author changes nothing: to apply the
-// same file again replaces nothing, whatever the defaults are by then.
+// A stored workload keeps the defaults that it was created with as long as its author changes nothing: applying the
+// same file again replaces nothing, even if the defaults have changed.
 func (b *workloadBuilder) accept(snap *state.Snapshot) *v1.Workload {
 	w, cluster := proto.CloneOf(b.given), snap.Cluster()
 	defaults, number := cluster.GetSpec().GetDefaults(), cluster.GetStatus().GetConfiguration()
@@ -128,7 +128,7 @@ func (b *workloadBuilder) accept(snap *state.Snapshot) *v1.Workload {
 	return w
 }
 
-// pin looks up what the image stands for, once for all workloads of a transaction that name it.
+// pin resolves the image to a digest, once for all workloads of a transaction that name it.
 func (b *workloadBuilder) pin(ctx context.Context, tx *transaction) (images.Pinned, error) {
 	if known, ok := tx.images[b.image.From]; ok {
 		return known, nil
@@ -141,7 +141,7 @@ func (b *workloadBuilder) pin(ctx context.Context, tx *transaction) (images.Pinn
 	return image, nil
 }
 
-// relyOnImages lets the transaction happen only while its images are kept as they were looked up.
+// relyOnImages makes the transaction fail if its images change or are deleted before it commits.
 func (tx *transaction) relyOnImages() {
 	if tx.batch.Len() == 0 {
 		return
@@ -160,13 +160,13 @@ func (b *workloadBuilder) describe(tx *transaction, old, now *v1.Workload, chang
 		change.Fields = fieldChanges(spec.DiffWorkload(old, now))
 		before := tx.base.Revision(old.GetStatus().GetRevisionUid()).GetSpec().GetImage()
 		if before != change.GetImage() && spec.SameImage(old.GetSpec().GetImage(), now.GetSpec().GetImage()) {
-			// The same name means another image now.
+			// The same name now means another image.
 			change.Fields = append(change.Fields, &v1.FieldChange{Path: "spec.image", Before: before, After: change.GetImage()})
 		}
 	}
 }
 
-// withClusterDefaults is what the author of a new workload has given, with the defaults that the cluster adds.
+// withClusterDefaults is the workload as its author gives it, with the defaults that the cluster adds.
 func (b *workloadBuilder) withClusterDefaults(snap *state.Snapshot, now *v1.Workload) *v1.Workload {
 	defaults := snap.Configuration(now.GetStatus().GetConfiguration()).GetSpec().GetCluster().GetDefaults()
 	with := proto.CloneOf(b.given)

@@ -102,16 +102,16 @@ func (s *workloads) ListReplicas(ctx context.Context, request *v1.ListReplicasRe
 
 func (s *workloads) ScaleWorkload(ctx context.Context, request *v1.ScaleWorkloadRequest) (*v1.Workload, error) {
 	return s.changeNamed(ctx, orDefault(request.GetNamespace()), request.GetName(), request.GetVersion(), func(tx *transaction, old *v1.Workload) (*v1.Workload, error) {
-		if err := scalable(old); err != nil {
+		if err := checkScalable(old); err != nil {
 			return nil, err
 		}
-		if err := replicasAllowed(tx.base, old, request.GetReplicas()); err != nil {
+		if err := checkReplicas(tx.base, old, request.GetReplicas()); err != nil {
 			return nil, err
 		}
 		if old.GetSpec().GetReplicas() == request.GetReplicas() {
 			return old, nil
 		}
-		if err := keepable(old, request.GetReplicas()); err != nil {
+		if err := checkMinAvailable(old, request.GetReplicas()); err != nil {
 			return nil, err
 		}
 		w := proto.CloneOf(old)
@@ -124,7 +124,7 @@ func (s *workloads) ScaleWorkload(ctx context.Context, request *v1.ScaleWorkload
 
 func (s *workloads) RestartWorkload(ctx context.Context, request *v1.RestartWorkloadRequest) (*v1.Workload, error) {
 	return s.changeNamed(ctx, orDefault(request.GetNamespace()), request.GetName(), 0, func(tx *transaction, old *v1.Workload) (*v1.Workload, error) {
-		if err := restartable(old); err != nil {
+		if err := checkRestartable(old); err != nil {
 			return nil, err
 		}
 		w := proto.CloneOf(old)
@@ -141,7 +141,7 @@ func (s *workloads) DeleteWorkload(ctx context.Context, request *v1.DeleteWorklo
 	return s.delete(ctx, orDefault(request.GetNamespace()), request.GetName(), request.GetVersion())
 }
 
-// removeWorkload begins the deletion of a workload. The loop of replicas finishes it.
+// removeWorkload begins the deletion of a workload. The loop of replicas completes it.
 func (s *Server) removeWorkload(ctx context.Context, tx *transaction, old *v1.Workload) *v1.Workload {
 	if old.GetMetadata().GetDeleteTime() != nil {
 		return old
@@ -176,7 +176,7 @@ func revise(b *state.Batch, w *v1.Workload, image images.Pinned) *v1.Revision {
 		Spec: &v1.RevisionSpec{
 			WorkloadUid: w.GetMetadata().GetUid(),
 			Number:      w.GetStatus().GetRevision(),
-			Workload:    w.GetSpec(), // shared, since what is stored never changes
+			Workload:    w.GetSpec(), // shared, since stored objects never change
 			Image:       image.Image,
 			Platforms:   image.Platforms,
 		},

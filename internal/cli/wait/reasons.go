@@ -66,7 +66,7 @@ func clause(sentence string) string {
 // logPatience limits the wait for the last line of a replica: an error without it is good enough.
 const logPatience = 3 * time.Second
 
-// lastLine is the last line that a replica has printed, if it can be had.
+// lastLine is the last line that a replica has printed, if the log can be read.
 func lastLine(ctx context.Context, cl *client.Client, r *cloudlessv1.Replica) string {
 	ctx, cancel := context.WithTimeout(ctx, logPatience)
 	defer cancel()

@@ -28,7 +28,7 @@ func (s *Images) Tagged(snap *state.Snapshot) []*v1.ImageCopy {
 
 // Untagged are the images that no tag has to stand for: those that revisions
 // are of, because what runs them may have to be started elsewhere, or be gone back
-// to, and those that were deleted and can still be had back.
+// to, and those that were deleted and can still be restored.
 func (s *Images) Untagged(snap *state.Snapshot) []*v1.ImageCopy {
 	seen := map[string]bool{}
 	var all []*v1.ImageCopy

@@ -89,7 +89,7 @@ func (s *Images) Resolve(ctx context.Context, snap *state.Snapshot, name image.N
 	return found, err
 }
 
-// DeletedImage is what was deleted last under the name, if it can be had back.
+// DeletedImage is what was deleted last under the name, if it can be restored.
 func (s *Images) DeletedImage(snap *state.Snapshot, name image.Name) *registry.Deleted {
 	for _, d := range s.DeletedIn(snap) {
 		if deletedAs(d, name.Repository, name.Reference()) {
@@ -102,7 +102,7 @@ func (s *Images) DeletedImage(snap *state.Snapshot, name image.Name) *registry.D
 // unpushedImage says what to do about an image that a workload cannot have.
 func (s *Images) unpushedImage(snap *state.Snapshot, from string, name image.Name) error {
 	if deleted := s.DeletedImage(snap, name); deleted != nil {
-		return core.Refuse(codes.FailedPrecondition, "image %s was deleted; have it back with: cloudless image restore %s", from, from)
+		return core.Refuse(codes.FailedPrecondition, "image %s was deleted; restore it with: cloudless image restore %s", from, from)
 	}
 	if near := Nearest(snap, from); near != "" {
 		return core.Refuse(codes.FailedPrecondition, "image %s is not in the cluster's registry; did you mean %s?", from, near)

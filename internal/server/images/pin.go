@@ -101,7 +101,7 @@ func versionOf(snap *state.Snapshot, repository, tag string) TagVersion {
 
 // KeepersOf are the tags of which at least one changes before an image goes for good: one
 // that stands for it or, if none does, the empty one, which every deletion of an image
-// without a tag changes, and those from which it was deleted and can be had back.
+// without a tag changes, and those from which it was deleted and can be restored.
 func KeepersOf(snap *state.Snapshot, repository, digest string) []TagVersion {
 	if t := TagFor(snap, repository, digest); t != nil {
 		return []TagVersion{{t.GetMetadata().GetUid(), t.GetMetadata().GetVersion()}}

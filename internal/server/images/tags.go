@@ -21,7 +21,7 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// What a tag stands for, and which images were deleted and can be had back, is
+// What a tag stands for, and which images were deleted and can be restored, is
 // in the replicated state, so that no change of leader can undo what was
 // acknowledged. The registry of a server has tags too, for its collection and
 // its lists; they follow the state.
@@ -168,7 +168,7 @@ func (s *Images) SetTag(ctx context.Context, repository, tag, digest string) err
 	return nil
 }
 
-// TagOf is a tag to be changed, without what can no longer be had back.
+// TagOf is a tag to be changed, without what can no longer be restored.
 func (s *Images) TagOf(snap *state.Snapshot, repository, tag string) *statev1.Tag {
 	have := snap.Tag(repository, tag)
 	if have == nil {
@@ -197,7 +197,7 @@ func (s *Images) PutTag(snap *state.Snapshot, b *state.Batch, t *statev1.Tag) {
 }
 
 // DeleteTags takes the tags away that a tag or digest names, and returns what
-// was deleted when that is agreed on. With now, it cannot be had back, but an image that
+// was deleted when that is agreed on. With now, it cannot be restored, but an image that
 // a workload has come to use meanwhile stays for it, unless force is set.
 func (s *Images) DeleteTags(ctx context.Context, repository, ref string, now, force bool) ([]registry.Deleted, error) {
 	var gone []registry.Deleted
@@ -289,7 +289,7 @@ func (s *Images) followTag(ctx context.Context, repository, tag string, now bool
 	return err
 }
 
-// DeletedIn are the images that can be had back, what was deleted last first.
+// DeletedIn are the images that can be restored, what was deleted last first.
 func (s *Images) DeletedIn(snap *state.Snapshot) []registry.Deleted {
 	var all []registry.Deleted
 	for t := range snap.Tags() {

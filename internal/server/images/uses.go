@@ -102,7 +102,7 @@ func KeepRevisions(snap *state.Snapshot) registry.Keep {
 }
 
 // Keep keeps also what a tag stands for, or stood for when it was deleted,
-// until it can no longer be had back: the tags of this server may lag behind.
+// until it can no longer be restored: the tags of this server may lag behind.
 func (s *Images) Keep(snap *state.Snapshot) registry.Keep {
 	used := KeepRevisions(snap)
 	named := map[string]bool{}

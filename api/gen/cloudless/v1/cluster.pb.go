@@ -467,7 +467,7 @@ type Retention struct {
 	Revisions *int32 `protobuf:"varint,4,opt,name=revisions,proto3,oneof" json:"revisions,omitempty"`
 	// How long expired tokens are listed; "24h" if empty.
 	Tokens string `protobuf:"bytes,5,opt,name=tokens,proto3" json:"tokens,omitempty"`
-	// How long deleted images can be had back; "24h" if empty.
+	// How long deleted images can be restored; "24h" if empty.
 	Images        string `protobuf:"bytes,6,opt,name=images,proto3" json:"images,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1585,7 +1585,7 @@ type ImageStatus struct {
 	Size       int64                  `protobuf:"varint,4,opt,name=size,proto3" json:"size,omitempty"`
 	// Such as "linux/amd64".
 	Platforms []string `protobuf:"bytes,5,rep,name=platforms,proto3" json:"platforms,omitempty"`
-	// "ready", or "deleted" while it can still be had back.
+	// "ready", or "deleted" while it can still be restored.
 	Phase string `protobuf:"bytes,6,opt,name=phase,proto3" json:"phase,omitempty"`
 	// When a deleted image is gone for good.
 	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`

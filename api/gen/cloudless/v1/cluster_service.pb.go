@@ -1376,7 +1376,7 @@ func (x *GetImageRequest) GetName() string {
 type ListImagesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Page  *Page                  `protobuf:"bytes,1,opt,name=page,proto3" json:"page,omitempty"`
-	// Also those that were deleted and can still be had back.
+	// Also those that were deleted and can still be restored.
 	Deleted bool `protobuf:"varint,2,opt,name=deleted,proto3" json:"deleted,omitempty"`
 	// Label selector such as "team=web".
 	Labels        string `protobuf:"bytes,3,opt,name=labels,proto3" json:"labels,omitempty"`
@@ -1493,7 +1493,7 @@ type DeleteImageRequest struct {
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Even if workloads use it: they go on running where it is, and start nowhere else.
 	Force bool `protobuf:"varint,2,opt,name=force,proto3" json:"force,omitempty"`
-	// At once, without a time to have it back.
+	// At once, without the time to restore it.
 	Now           bool `protobuf:"varint,3,opt,name=now,proto3" json:"now,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1598,7 +1598,7 @@ type PruneImagesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Only say what would go.
 	DryRun bool `protobuf:"varint,1,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
-	// Also remove at once what was deleted and could still be had back.
+	// Also remove at once what was deleted and could still be restored.
 	Now           bool `protobuf:"varint,2,opt,name=now,proto3" json:"now,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

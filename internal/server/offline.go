@@ -10,18 +10,18 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// offlineNodes are the uids of the nodes that are offline. They are asked for
-// with every replica that is shown or counted, and nodes seldom change.
+// offlineNodes caches the uids of the offline nodes. Every replica that is shown or counted
+// needs them, and nodes seldom change.
 type offlineNodes struct {
 	nodes state.Generation
 	uids  map[string]bool
 }
 
-// offlineOf are those of a snapshot.
-func (s *Server) offlineOf(snap *state.Snapshot) *offlineNodes {
+// offlineIn returns the offline nodes of a snapshot.
+func (s *Server) offlineIn(snap *state.Snapshot) *offlineNodes {
 	nodes := snap.Generation(state.KindNode)
-	if known := s.offline.Load(); known != nil && known.nodes == nodes {
-		return known
+	if cached := s.offline.Load(); cached != nil && cached.nodes == nodes {
+		return cached
 	}
 	found := &offlineNodes{nodes: nodes, uids: map[string]bool{}}
 	for n := range snap.Nodes("") {
@@ -33,20 +33,19 @@ func (s *Server) offlineOf(snap *state.Snapshot) *offlineNodes {
 	return found
 }
 
-// have reports whether a replica lives on one of them: it may still run there, and
-// nobody can say.
-func (o *offlineNodes) have(r *v1.Replica) bool {
+// host reports whether a live replica is on an offline node. It may still run there, but
+// that is unknown.
+func (o *offlineNodes) host(r *v1.Replica) bool {
 	return len(o.uids) > 0 && o.uids[r.GetSpec().GetNodeUid()] && spec.Live(r.GetStatus().GetPhase())
 }
 
-// presentReplica is a replica as the API shows it: what is stored, with what
-// only this server's memory holds, and in words if its node is offline, or if it
-// has none.
+// presentReplica returns a replica as the API shows it: the stored one, with what only this
+// server's memory holds, and with a reason if it has no node or its node is offline.
 func (s *Server) presentReplica(snap *state.Snapshot, stored *v1.Replica) *v1.Replica {
-	if waits(stored) {
+	if isWaiting(stored) {
 		return presentWaiting(stored)
 	}
-	if !s.offlineOf(snap).have(stored) {
+	if !s.offlineIn(snap).host(stored) {
 		return s.progress.of(stored)
 	}
 	r := proto.CloneOf(stored)
@@ -55,26 +54,30 @@ func (s *Server) presentReplica(snap *state.Snapshot, stored *v1.Replica) *v1.Re
 	return r
 }
 
-// waits reports whether a replica has no node, and it was written down why.
-func waits(r *v1.Replica) bool {
+// isWaiting reports whether a replica has no node and a reason for that is stored.
+func isWaiting(r *v1.Replica) bool {
 	return r.GetStatus().GetPhase() == spec.PhasePending && r.GetStatus().GetReason() != "" &&
 		r.GetSpec().GetNodeUid()+r.GetSpec().GetReservedNodeUid()+r.GetSpec().GetSucceeds() == ""
 }
 
-// presentWaiting says of which moment the reason is. It is written down once, with
-// what was free then, so that replicas of one workload may differ in it.
+// presentWaiting replaces the stored reason, which is from the moment when the replica began
+// to wait, by the command that shows the present one.
 func presentWaiting(stored *v1.Replica) *v1.Replica {
 	status := proto.CloneOf(stored.GetStatus())
-	status.Reason = fmt.Sprintf("when it began to wait: %s; for now, see: %s", status.GetReason(),
-		spec.Hint(stored.GetMetadata().GetNamespace(), "cloudless explain "+stored.GetSpec().GetWorkload()))
+	status.Reason = "cannot be placed " + explainHint(stored.GetMetadata().GetNamespace(), stored.GetSpec().GetWorkload())
 	return &v1.Replica{
 		ApiVersion: stored.GetApiVersion(), Kind: stored.GetKind(),
 		Metadata: stored.GetMetadata(), Spec: stored.GetSpec(), Status: status,
 	}
 }
 
-// presentReplicas does the same with what changes are to, and adds the replicas
-// of nodes that have gone offline or come back.
+// explainHint is the command that says why replicas of a workload have no node.
+func explainHint(namespace, workload string) string {
+	return fmt.Sprintf("(details: %s)", spec.Hint(namespace, "cloudless explain "+workload))
+}
+
+// presentReplicas does the same with the replicas in changes, and adds the replicas of
+// nodes that have gone offline or come back.
 func (s *Server) presentReplicas(snap *state.Snapshot, changes []state.Change) []state.Change {
 	var shown []state.Change
 	for _, c := range changes {
@@ -83,7 +86,7 @@ func (s *Server) presentReplicas(snap *state.Snapshot, changes []state.Change) [
 			c.New = s.presentReplica(snap, now)
 			shown = append(shown, c)
 		case *v1.Node:
-			for r := range turned(snap, c) {
+			for r := range affectedReplicas(snap, c) {
 				shown = append(shown, state.Change{Kind: state.KindReplica, Old: r, New: s.presentReplica(snap, r)})
 			}
 		default:
@@ -93,9 +96,9 @@ func (s *Server) presentReplicas(snap *state.Snapshot, changes []state.Change) [
 	return shown
 }
 
-// turned yields the living replicas of a node that a change takes offline or
-// brings back.
-func turned(snap *state.Snapshot, c state.Change) func(yield func(*v1.Replica) bool) {
+// affectedReplicas yields the live replicas of a node that goes offline or comes back with
+// a change.
+func affectedReplicas(snap *state.Snapshot, c state.Change) func(yield func(*v1.Replica) bool) {
 	return func(yield func(*v1.Replica) bool) {
 		before, _ := c.Old.(*v1.Node)
 		after, _ := c.New.(*v1.Node)

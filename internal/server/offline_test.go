@@ -6,13 +6,13 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
-// Only a reason that was written down once is marked; others are of now.
-func TestReasonsOfNowAreShownAsTheyAre(t *testing.T) {
+// The reason why a replica has no node is outdated soon; other reasons are current.
+func TestOnlyReasonsOfUnplacedReplicasPointToExplain(t *testing.T) {
 	for _, one := range []struct {
 		reason, node, reserved, phase, want string
 	}{
 		{phase: "pending", want: ""},
-		{phase: "pending", reason: "n1: is full", want: "when it began to wait: n1: is full; for now, see: cloudless explain web"},
+		{phase: "pending", reason: "n1: is full", want: "cannot be placed (details: cloudless explain web)"},
 		{phase: "pending", reason: "waits for 1 replica of batch to end on node n1", reserved: "n", want: "waits for 1 replica of batch to end on node n1"},
 		{phase: "backoff", reason: "exit code 1", node: "n", want: "exit code 1"},
 		{phase: "stopping", reason: "scaled down", want: "scaled down"},
@@ -22,7 +22,7 @@ func TestReasonsOfNowAreShownAsTheyAre(t *testing.T) {
 			Status: &v1.ReplicaStatus{Phase: one.phase, Reason: one.reason},
 		}
 		shown := r
-		if waits(r) {
+		if isWaiting(r) {
 			shown = presentWaiting(r)
 		}
 		if got := shown.GetStatus().GetReason(); got != one.want || r.GetStatus().GetReason() != one.reason {

@@ -15,13 +15,13 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// fingerprint stands for a request and for all that its plan says and rests
-// on: versions, digests, fields and steps.
+// fingerprint identifies a request together with everything that its plan shows and depends on: versions, digests,
+// fields and steps.
 func fingerprint(wanted *wanted, plan *v1.Plan) string {
 	hash := sha256.New()
 	add := func(m proto.Message) {
 		data, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
-		if err != nil { // only text that is not UTF-8, which the guard has refused
+		if err != nil { // only for text that is not UTF-8, which the guard has refused
 			data = []byte(err.Error())
 		}
 		fmt.Fprintf(hash, "%d:", len(data))
@@ -35,28 +35,28 @@ func fingerprint(wanted *wanted, plan *v1.Plan) string {
 	return hex.EncodeToString(hash.Sum(nil))
 }
 
-// plans remembers what the newest plans rested on, so that the refusal of one
-// can say what has changed since. Forgetting one costs that sentence only.
+// plans remembers what the newest plans depended on, so that the refusal of an outdated plan can say what has changed
+// since. Without the record only that sentence is missing.
 type plans struct {
 	mu    sync.Mutex
-	known map[string]memory
-	order []string // of the fingerprints, oldest first
+	known map[string]planRecord
+	order []string // fingerprints, oldest first
 }
 
-// memory is what is remembered of a plan.
-type memory struct {
-	index   uint64 // of the state that it rests on
+// record is what plans remembers about one plan.
+type planRecord struct {
+	index   uint64 // of the state that the plan depends on
 	nodes   int
 	changes map[string]*v1.PlanChange // by title, without fields and replicas
 }
 
-// maxPlans is how many plans are remembered.
+// maxPlans is the number of plans that are remembered.
 const maxPlans = 128
 
-func newPlans() *plans { return &plans{known: map[string]memory{}} }
+func newPlans() *plans { return &plans{known: map[string]planRecord{}} }
 
 func (p *plans) remember(made *planned) {
-	m := memory{index: made.base.Index(), nodes: made.base.Count(state.KindNode), changes: map[string]*v1.PlanChange{}}
+	m := planRecord{index: made.base.Index(), nodes: made.base.Count(state.KindNode), changes: map[string]*v1.PlanChange{}}
 	for _, c := range made.plan.GetChanges() {
 		m.changes[changeTitle(c)] = &v1.PlanChange{Action: c.GetAction(), Version: c.GetVersion(), Image: c.GetImage(), Unplaced: c.GetUnplaced()}
 	}
@@ -78,9 +78,8 @@ func changeTitle(c *v1.PlanChange) string {
 	return title(state.Kind(strings.ToLower(c.GetKind())), &v1.Metadata{Namespace: c.GetNamespace(), Name: c.GetName()})
 }
 
-// movedOn refuses to carry out a plan that is not the one that would be made
-// now, and says why as far as that is known.
-func (p *plans) movedOn(fingerprint string, now *planned) error {
+// outdated refuses to apply a plan that would be different now, and says why, as far as that is known.
+func (p *plans) outdated(fingerprint string, now *planned) error {
 	p.mu.Lock()
 	before, known := p.known[fingerprint]
 	p.mu.Unlock()
@@ -91,8 +90,8 @@ func (p *plans) movedOn(fingerprint string, now *planned) error {
 	return core.Refuse(codes.Aborted, "the world has moved on since this plan was made: %s; make the plan again and look at it", why)
 }
 
-// difference is what has changed since, the nearest cause first.
-func (m memory) difference(now *planned) string {
+// difference says what has changed since, the nearest cause first.
+func (m planRecord) difference(now *planned) string {
 	var found []string
 	for _, c := range now.plan.GetChanges() {
 		title := changeTitle(c)
@@ -125,10 +124,10 @@ func (m memory) difference(now *planned) string {
 	return strings.Join(found, ", ")
 }
 
-// maxCauses is how many causes one sentence can hold.
+// maxCauses is how many causes one sentence lists.
 const maxCauses = 3
 
-func (m memory) changedNodes(snap *state.Snapshot) (found []string) {
+func (m planRecord) changedNodes(snap *state.Snapshot) (found []string) {
 	for n := range snap.Nodes("") {
 		if n.GetMetadata().GetVersion() > m.index {
 			found = append(found, fmt.Sprintf("node %s has changed and is %s", n.GetMetadata().GetName(), n.GetStatus().GetState()))

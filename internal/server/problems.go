@@ -14,20 +14,20 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// tolerableSkew is how far clocks may be apart before it is said: nothing
-// breaks by more than that, but times in events and logs mislead.
+// tolerableSkew is how far clocks may differ before a problem is reported. A larger skew
+// breaks nothing, but times in events and logs mislead.
 const tolerableSkew = 10 * time.Second
 
-// skewOf is by how much a clock that said a time between two moments of ours is
-// ahead.
+// skewOf returns how far another clock is ahead of ours, given the time that it said
+// between two moments of ours.
 func skewOf(said *timestamppb.Timestamp, asked, answered time.Time) time.Duration {
 	if said == nil {
-		return 0 // of a server that does not say
+		return 0 // the other server does not send its time
 	}
 	return said.AsTime().Sub(asked.Add(answered.Sub(asked) / 2))
 }
 
-// presentSkew is what is shown of a difference of clocks.
+// presentSkew returns a skew for the API; empty if it is tolerable.
 func presentSkew(skew time.Duration) string {
 	if skew.Abs() < tolerableSkew {
 		return ""
@@ -35,9 +35,9 @@ func presentSkew(skew time.Duration) string {
 	return spec.FormatDuration(skew.Round(time.Second))
 }
 
-// clockTroubles says which clocks are wrong. The leader's is the measure; where
-// all others differ from it, it is the one that is wrong.
-func clockTroubles(servers []*v1.ServerStatus) (problems []string) {
+// clockProblems says which clocks are wrong, compared with the leader's. If all others
+// differ from it, the leader's clock is the wrong one.
+func clockProblems(servers []*v1.ServerStatus) (problems []string) {
 	const wayOut = "set it right, best by time synchronization (NTP); times in events and logs mislead until then"
 	var leader, skew string
 	differ := 0
@@ -70,7 +70,7 @@ func opposite(skew string) string {
 	return "-" + skew
 }
 
-// aheadOrBehind puts a difference into words.
+// aheadOrBehind describes a skew.
 func aheadOrBehind(skew string) string {
 	if behind, ok := strings.CutPrefix(skew, "-"); ok {
 		return behind + " behind"
@@ -78,8 +78,8 @@ func aheadOrBehind(skew string) string {
 	return skew + " ahead of"
 }
 
-// diskTroubles says whose disk is full.
-func diskTroubles(servers []*v1.ServerStatus) (problems []string) {
+// diskProblems says which servers have a full disk.
+func diskProblems(servers []*v1.ServerStatus) (problems []string) {
 	voters, full := 0, 0
 	var names []string
 	for _, one := range servers {
@@ -102,15 +102,15 @@ func diskTroubles(servers []*v1.ServerStatus) (problems []string) {
 	return problems
 }
 
-// A leadership that has changed so often lately does not hold; less often, somebody
-// may have restarted all servers in turn.
+// So many changes of the leader in a short time mean that the leadership is unstable. Fewer
+// can come from a restart of all servers in turn.
 const (
 	changesTooMany = 5
 	changesLately  = 10 * time.Minute
 )
 
-// leaderTroubles says so if the leadership does not hold.
-func leaderTroubles(snap *state.Snapshot, now time.Time) []string {
+// leaderProblems reports an unstable leadership.
+func leaderProblems(snap *state.Snapshot, now time.Time) []string {
 	changes, last := 0, ""
 	for e := range snap.LeaderEvents() {
 		if now.Sub(e.GetSpec().GetTime().AsTime()) > changesLately {
@@ -127,13 +127,13 @@ func leaderTroubles(snap *state.Snapshot, now time.Time) []string {
 		changes, spec.FormatDuration(changesLately), last, last)}
 }
 
-// nodeTroubles says which nodes are away, cannot work, are short of something or
-// have a wrong clock, and what to do about it.
-func (s *Server) nodeTroubles(snap *state.Snapshot) []string {
-	offline := &nodeTrouble{wayOut: "start its machine, or its agent there with: cloudless agent; if it is gone for good: cloudless node rm NAME", more: "are offline"}
-	failed := &nodeTrouble{wayOut: "look on its machine with: cloudless doctor, and here with: cloudless node get NAME", more: "have failed"}
-	short := &nodeTrouble{wayOut: "make room there: it is given nothing new until then", more: "are short of disk, memory or processes"}
-	skewed := &nodeTrouble{more: "have clocks that are wrong"}
+// nodeProblems says which nodes are offline, have failed, are short of a resource or have a
+// wrong clock, and what to do about it.
+func (s *Server) nodeProblems(snap *state.Snapshot) []string {
+	offline := &nodeProblem{wayOut: "start its machine, or its agent there with: cloudless agent; if it is gone for good: cloudless node rm NAME", more: "are offline"}
+	failed := &nodeProblem{wayOut: "look on its machine with: cloudless doctor, and here with: cloudless node get NAME", more: "have failed"}
+	short := &nodeProblem{wayOut: "make room there: it is given nothing new until then", more: "are short of disk, memory or processes"}
+	skewed := &nodeProblem{more: "have clocks that are wrong"}
 	for n := range snap.Nodes("") {
 		name, status := n.GetMetadata().GetName(), n.GetStatus()
 		switch status.GetState() {
@@ -147,7 +147,7 @@ func (s *Server) nodeTroubles(snap *state.Snapshot) []string {
 			case !c.GetStatus():
 			case c.GetType() == "ClockSkewed":
 				skewed.add(name, "", c.GetReason())
-			case strings.HasSuffix(c.GetType(), "Pressure") && status.GetState() != spec.NodeOffline: // where it is what was heard last
+			case strings.HasSuffix(c.GetType(), "Pressure") && status.GetState() != spec.NodeOffline: // that of an offline node is outdated
 				short.add(name, " has "+c.GetType(), c.GetReason())
 			}
 		}
@@ -155,17 +155,18 @@ func (s *Server) nodeTroubles(snap *state.Snapshot) []string {
 	return slices.Concat(offline.sentences(), failed.sentences(), short.sentences(), skewed.sentences())
 }
 
-// nodeTrouble is one thing that is wrong with nodes, of which a few are named.
-type nodeTrouble struct {
-	// wayOut is what to do about it, if the reason does not say it.
+// nodeProblem is one kind of problem. It names a few nodes that have it and counts the
+// others.
+type nodeProblem struct {
+	// wayOut says what to do about it, if the reason does not.
 	wayOut string
-	// more is what is said of those that are not named.
+	// more is the verb phrase for the nodes that are not named.
 	more  string
 	named []string
 	rest  int
 }
 
-func (t *nodeTrouble) add(name, what, reason string) {
+func (t *nodeProblem) add(name, what, reason string) {
 	const most = 5
 	if len(t.named) == most {
 		t.rest++
@@ -181,7 +182,7 @@ func (t *nodeTrouble) add(name, what, reason string) {
 	t.named = append(t.named, sentence)
 }
 
-func (t *nodeTrouble) sentences() []string {
+func (t *nodeProblem) sentences() []string {
 	if t.rest == 0 {
 		return t.named
 	}

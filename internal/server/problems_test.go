@@ -88,7 +88,7 @@ func TestServerThatHasJustJoinedIsJoining(t *testing.T) {
 		t.Errorf("the problems are %q", problems)
 	}
 
-	later.Store(int64(joiningTime))
+	later.Store(int64(joiningGrace))
 	said = c.status()
 	if two := said.GetServers()[1]; two.GetJoining() || two.GetReason() != "the leader does not reach it there" {
 		t.Errorf("the server that joined a while ago is %v", two)
@@ -101,8 +101,8 @@ func TestServerThatHasJustJoinedIsJoining(t *testing.T) {
 // A server that the leader reaches is not said to be elsewhere: it only has to begin.
 func TestWhoIsReachedAndTakesNoPart(t *testing.T) {
 	leader, follower := pair(t)
-	one := &v1.Server{Metadata: &v1.Metadata{Uid: follower.UID}, Status: &v1.ServerStatus{Reason: reasonAbsent}}
-	leader.lookFor(leader.ctx, []*v1.Server{one})
+	one := &v1.Server{Metadata: &v1.Metadata{Uid: follower.UID}, Status: &v1.ServerStatus{Reason: reasonNotMember}}
+	leader.markUnreachable(leader.ctx, []*v1.Server{one})
 	if got := one.GetStatus().GetReason(); got != "it does not take part yet" {
 		t.Errorf("of the one that answers is said: %s", got)
 	}
@@ -124,8 +124,8 @@ func TestVotersAreAskedBeforeOneIsRemoved(t *testing.T) {
 		{"one that is lost", voter("lost"), codes.FailedPrecondition},
 	} {
 		all := []*v1.Server{voter(leader.UID), c.other, removed}
-		leader.doubt(leader.ctx, all)
-		if err := bearable(removed, all); status.Code(core.StatusOf(err)) != c.code {
+		leader.verifyHealth(leader.ctx, all)
+		if err := checkQuorumWithout(removed, all); status.Code(core.StatusOf(err)) != c.code {
 			t.Errorf("beside %s: %v", c.about, err)
 		}
 	}
@@ -182,7 +182,7 @@ func TestOneVoterThatIsDesired(t *testing.T) {
 			t.Errorf("who wants %q to lead is told: %v", to, err)
 		}
 	}
-	if _, problems := troubles(statuses, 1); !slices.Equal(problems, []string{"the loss of the only voting server would stop every change: " + wayOut}) {
+	if _, problems := serverProblems(statuses, 1); !slices.Equal(problems, []string{"the loss of the only voting server would stop every change: " + wayOut}) {
 		t.Errorf("the problems are %q", problems)
 	}
 }
@@ -193,14 +193,14 @@ func TestServersThatComeAreNotMissed(t *testing.T) {
 	all := []*v1.ServerStatus{
 		{Name: "s1", Leader: true, Voter: true, Healthy: true}, {Name: "s2", Voter: true, Healthy: true}, {Name: "s3", Joining: true},
 	}
-	if _, problems := troubles(all, 3); len(problems) != 0 {
+	if _, problems := serverProblems(all, 3); len(problems) != 0 {
 		t.Errorf("while the third joins: %q", problems)
 	}
 	all[2].Joining, all[2].Healthy = false, true
-	if _, problems := troubles(all, 3); !slices.Equal(problems, []string{"the loss of one more voting server would stop every change"}) {
+	if _, problems := serverProblems(all, 3); !slices.Equal(problems, []string{"the loss of one more voting server would stop every change"}) {
 		t.Errorf("before the third votes: %q", problems)
 	}
-	if _, problems := troubles(all, 5); len(problems) != 2 || !strings.HasPrefix(problems[0], "2 of the desired 5 servers vote: add servers") {
+	if _, problems := serverProblems(all, 5); len(problems) != 2 || !strings.HasPrefix(problems[0], "2 of the desired 5 servers vote: add servers") {
 		t.Errorf("where five are desired: %q", problems)
 	}
 }
@@ -220,7 +220,7 @@ func TestOneServerIsEnoughUnlessMoreWereThere(t *testing.T) {
 		"more are desired":       {&v1.Cluster{Spec: &v1.ClusterSpec{DesiredVoters: new(int32(5))}, Status: alone}, "1 of the desired 5 servers vote"},
 		"recovered, one is well": {&v1.Cluster{Spec: &v1.ClusterSpec{DesiredVoters: new(int32(1))}, Status: recovered}, ""},
 	} {
-		_, problems := troubles(c.cluster.GetStatus().GetServers(), missedFrom(c.cluster))
+		_, problems := serverProblems(c.cluster.GetStatus().GetServers(), expectedVoters(c.cluster))
 		if c.want == "" && len(problems) > 0 || c.want != "" && (len(problems) != 1 || !strings.HasPrefix(problems[0], c.want) || !strings.HasSuffix(problems[0], "config set desiredVoters=1")) {
 			t.Errorf("%s: %q", about, problems)
 		}
@@ -246,11 +246,11 @@ func TestLeadershipThatDoesNotHold(t *testing.T) {
 	for i := range 4 {
 		led(20+i, 4*time.Minute)
 	}
-	if got := leaderTroubles(store.Snapshot(), now); len(got) != 0 {
+	if got := leaderProblems(store.Snapshot(), now); len(got) != 0 {
 		t.Errorf("of four changes it is said: %q", got)
 	}
 	led(24, time.Second)
-	got := leaderTroubles(store.Snapshot(), now)
+	got := leaderProblems(store.Snapshot(), now)
 	if len(got) != 1 || !strings.HasPrefix(got[0], "the leadership has changed 5 times in the last 10m, at last to server s0: ") || !strings.Contains(got[0], "cloudless events --for server/s0,") {
 		t.Errorf("of five changes it is said: %q", got)
 	}
@@ -272,7 +272,7 @@ func TestWhatIsSaidOfNodesThatAreAway(t *testing.T) {
 			node(b, fmt.Sprintf("away-%d", i), "offline", "no session for 10s")
 		}
 	})
-	problems := c.nodeTroubles(c.Store.Snapshot())
+	problems := c.nodeProblems(c.Store.Snapshot())
 	if len(problems) != 7 {
 		t.Fatalf("the problems are %q", problems)
 	}
@@ -303,7 +303,7 @@ func TestWhatIsSaidOfNodesThatAreShortOfSomething(t *testing.T) {
 			}}})
 		}
 	})
-	problems := c.nodeTroubles(c.Store.Snapshot())
+	problems := c.nodeProblems(c.Store.Snapshot())
 	want := "node full has DiskPressure: The disk is used up; make room there: it is given nothing new until then"
 	if len(problems) != 2 || !slices.Contains(problems, want) {
 		t.Errorf("the problems are %q, want %q", problems, want)
@@ -316,11 +316,11 @@ func TestWhatIsNotKnownYetIsNoTrouble(t *testing.T) {
 	all := []*v1.ServerStatus{
 		{Name: "s1", Leader: true, Voter: true, Healthy: true}, {Name: "s2", Voter: true, Unknown: true}, {Name: "s3", Voter: true, Unknown: true},
 	}
-	if _, problems := troubles(all, 3); len(problems) != 0 {
+	if _, problems := serverProblems(all, 3); len(problems) != 0 {
 		t.Errorf("before the leader has looked: %q", problems)
 	}
 	all[1].Unknown, all[1].Reason = false, "it does not answer"
-	if _, problems := troubles(all, 3); len(problems) != 1 || !strings.HasPrefix(problems[0], "server s2 at  is not healthy: it does not answer; start it again") {
+	if _, problems := serverProblems(all, 3); len(problems) != 1 || !strings.HasPrefix(problems[0], "server s2 at  is not healthy: it does not answer; start it again") {
 		t.Errorf("of the one that it has looked at: %q", problems)
 	}
 }
@@ -328,7 +328,7 @@ func TestWhatIsNotKnownYetIsNoTrouble(t *testing.T) {
 // Without a leader the way out is named: the right one first.
 func TestWithoutALeaderTheWayOutIsNamed(t *testing.T) {
 	all := []*v1.ServerStatus{{Name: "s1", Voter: true, Healthy: true}, {Name: "s2", Voter: true, Unknown: true}, {Name: "s3", Voter: true, Unknown: true}}
-	_, problems := troubles(all, 3)
+	_, problems := serverProblems(all, 3)
 	if len(problems) != 1 {
 		t.Fatalf("the problems are %q", problems)
 	}
@@ -342,7 +342,7 @@ func TestWithoutALeaderTheWayOutIsNamed(t *testing.T) {
 		}
 		last = at
 	}
-	if _, problems := troubles(all[:1], 3); len(problems) != 1 || strings.Contains(problems[0], "recover") {
+	if _, problems := serverProblems(all[:1], 3); len(problems) != 1 || strings.Contains(problems[0], "recover") {
 		t.Errorf("of the only one: %q", problems)
 	}
 }
@@ -353,7 +353,7 @@ func TestWhatIsSaidOfDisksAndClocks(t *testing.T) {
 			{Name: "s1", Leader: true, Voter: true, Healthy: true}, {Name: "s2", Voter: true, Healthy: true}, {Name: "s3", Voter: true, Healthy: true},
 		}
 		change(all)
-		_, problems := troubles(all, 3)
+		_, problems := serverProblems(all, 3)
 		return strings.Join(problems, "\n")
 	}
 	for _, test := range []struct {
