@@ -75,25 +75,23 @@ type builder[T object] interface {
 // preparation is shared by all objects of one request while they are prepared.
 type preparation struct {
 	receipt core.Receipt
-	// images are the images that have been looked up, by the names that workloads use for them.
-	images map[string]images.Named
-}
-
-func newPreparation(r core.Receipt) *preparation {
-	return &preparation{receipt: r, images: map[string]images.Named{}}
+	// images are the images that have been looked up. Most requests name one: a slice costs less than a map.
+	images []images.Named
 }
 
 // transaction is a change of the state that is being built.
 type transaction struct {
 	base  *state.Snapshot
 	batch *state.Batch
-	// created counts new workloads. images are those that workloads rely on, by the names that they use for them.
+	// created counts new workloads. images are those that workloads rely on.
 	created int
-	images  map[string]images.Pinned
+	images  []reliedOn
 }
 
-func newTransaction(base *state.Snapshot, batch *state.Batch) *transaction {
-	return &transaction{base: base, batch: batch, images: map[string]images.Pinned{}}
+// reliedOn is an image with the name that workloads use for it.
+type reliedOn struct {
+	from string
+	images.Pinned
 }
 
 // results maps actions to the results in the answer of Apply.
@@ -132,7 +130,7 @@ func (c *collection[T]) update(ctx context.Context, given T) (now T, err error) 
 			Message: "is missing: an update names the version it was made from; read the " + string(c.kind) + " first, or use apply",
 		}}}
 	}
-	b, err := c.prepare(ctx, given, newPreparation(core.Receipt{}))
+	b, err := c.prepare(ctx, given, &preparation{})
 	if err != nil {
 		return now, err
 	}
@@ -168,7 +166,7 @@ func (c *collection[T]) write(ctx context.Context, method string, request keyedR
 	if err != nil {
 		return shown, "", err
 	}
-	b, err := c.prepare(ctx, given, newPreparation(receipt))
+	b, err := c.prepare(ctx, given, &preparation{receipt: receipt})
 	if err != nil {
 		return shown, "", err
 	}
@@ -236,7 +234,7 @@ func (c *collection[T]) deleteIn(ctx context.Context, tx *transaction, namespace
 func (c *collection[T]) change(ctx context.Context, f func(*transaction) (T, error)) (shown T, err error) {
 	var now T
 	snap, err := c.Propose(ctx, func(snap *state.Snapshot, b *state.Batch) (err error) {
-		tx := newTransaction(snap, b)
+		tx := &transaction{base: snap, batch: b}
 		if now, err = f(tx); err == nil {
 			tx.relyOnImages()
 		}

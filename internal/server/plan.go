@@ -148,7 +148,7 @@ func (s *Server) prepareAll(ctx context.Context, request *v1.PlanRequest) (*want
 	if w.prune, err = parsePrune(request.GetPrune()); err != nil {
 		return nil, err
 	}
-	shared, seen := newPreparation(core.Receipt{}), map[string]bool{}
+	shared, seen := &preparation{}, map[string]bool{}
 	for i, manifest := range request.GetObjects() {
 		o, err := s.kinds.prepare(ctx, i, manifest, shared)
 		if err != nil {
@@ -190,7 +190,7 @@ type plannedObject struct {
 }
 
 func newPlanned(base *state.Snapshot) *planned {
-	return &planned{transaction: newTransaction(base, &state.Batch{}), plan: &v1.Plan{}}
+	return &planned{transaction: &transaction{base: base, batch: &state.Batch{}}, plan: &v1.Plan{}}
 }
 
 // plan builds the plan of a request on a state.

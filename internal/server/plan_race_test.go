@@ -157,9 +157,9 @@ func TestUntaggedImageThatIsDeletedMeanwhileIsRefused(t *testing.T) {
 		return p.propose(b, core.Receipt{})
 	}
 	create := func(snap *state.Snapshot, batch *state.Batch, named images.Named) error {
-		b, err := c.prepareWorkload(c.ctx, workload("web", replicasOf(0), imageOf(named.From)), newPreparation(core.Receipt{}))
+		b, err := c.prepareWorkload(c.ctx, workload("web", replicasOf(0), imageOf(named.From)), &preparation{})
 		must(t, err)
-		tx := newTransaction(snap, batch)
+		tx := &transaction{base: snap, batch: batch}
 		if _, err := b.create(c.ctx, tx); err != nil {
 			return err
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"slices"
 
 	"google.golang.org/protobuf/proto"
 
@@ -23,20 +22,32 @@ type workloadBuilder struct {
 
 // prepareWorkload looks up the image, which may take a while.
 func (s *Server) prepareWorkload(ctx context.Context, given *v1.Workload, p *preparation) (builder[*v1.Workload], error) {
-	given = proto.CloneOf(given)
-	if given.Metadata == nil {
-		given.Metadata = &v1.Metadata{}
+	// The spec is shared with the request: accept clones it before it changes anything.
+	m := proto.CloneOf(given.GetMetadata())
+	if m == nil {
+		m = &v1.Metadata{}
 	}
-	given.Metadata.Namespace = orDefault(given.GetMetadata().GetNamespace())
-	from := given.GetSpec().GetImage()
-	if _, known := p.images[from]; !known {
-		named, err := s.images.Name(ctx, from, p.receipt)
-		if err != nil {
-			return nil, err
+	m.Namespace = orDefault(m.GetNamespace())
+	image, err := p.lookUp(ctx, s.images, given.GetSpec().GetImage())
+	if err != nil {
+		return nil, err
+	}
+	given = &v1.Workload{ApiVersion: given.GetApiVersion(), Kind: given.GetKind(), Metadata: m, Spec: given.GetSpec(), Status: given.GetStatus()}
+	return &workloadBuilder{Server: s, given: given, image: image}, nil
+}
+
+// lookUp returns the image with a name, which it looks up once for all workloads that use it.
+func (p *preparation) lookUp(ctx context.Context, all *images.Images, from string) (images.Named, error) {
+	for _, known := range p.images {
+		if known.From == from {
+			return known, nil
 		}
-		p.images[from] = named
 	}
-	return &workloadBuilder{Server: s, given: given, image: p.images[from]}, nil
+	found, err := all.Name(ctx, from, p.receipt)
+	if err == nil {
+		p.images = append(p.images, found)
+	}
+	return found, err
 }
 
 func (b *workloadBuilder) wanted() *v1.Workload { return b.given }
@@ -111,7 +122,8 @@ func (b *workloadBuilder) update(ctx context.Context, tx *transaction, old *v1.W
 // A stored workload keeps the defaults that it was created with as long as its author changes nothing: applying the
 // same file again replaces nothing, even if the defaults have changed.
 func (b *workloadBuilder) accept(snap *state.Snapshot) *v1.Workload {
-	w, cluster := proto.CloneOf(b.given), snap.Cluster()
+	w := &v1.Workload{Metadata: b.given.GetMetadata(), Spec: proto.CloneOf(b.given.GetSpec())}
+	cluster := snap.Cluster()
 	defaults, number := cluster.GetSpec().GetDefaults(), cluster.GetStatus().GetConfiguration()
 	old := snap.WorkloadByName(w.GetMetadata().GetNamespace(), w.GetMetadata().GetName())
 	if had := old.GetStatus().GetConfiguration(); old != nil && had != number && w.GetSpec() != nil {
@@ -130,15 +142,25 @@ func (b *workloadBuilder) accept(snap *state.Snapshot) *v1.Workload {
 
 // pin resolves the image to a digest, once for all workloads of a transaction that name it.
 func (b *workloadBuilder) pin(ctx context.Context, tx *transaction) (images.Pinned, error) {
-	if known, ok := tx.images[b.image.From]; ok {
+	if known, ok := tx.image(b.image.From); ok {
 		return known, nil
 	}
 	image, err := b.images.Pin(ctx, tx.base, b.image)
 	if err != nil {
 		return images.Pinned{}, err
 	}
-	tx.images[b.image.From] = image
+	tx.images = append(tx.images, reliedOn{from: b.image.From, Pinned: image})
 	return image, nil
+}
+
+// image returns the image that a name stands for, if a workload of the transaction uses it.
+func (tx *transaction) image(from string) (images.Pinned, bool) {
+	for _, i := range tx.images {
+		if i.from == from {
+			return i.Pinned, true
+		}
+	}
+	return images.Pinned{}, false
 }
 
 // relyOnImages makes the transaction fail if its images change or are deleted before it commits.
@@ -146,13 +168,14 @@ func (tx *transaction) relyOnImages() {
 	if tx.batch.Len() == 0 {
 		return
 	}
-	for _, from := range slices.Sorted(maps.Keys(tx.images)) {
-		tx.images[from].RelyOn(tx.batch)
+	for _, image := range tx.images {
+		image.RelyOn(tx.batch)
 	}
 }
 
 func (b *workloadBuilder) describe(tx *transaction, old, now *v1.Workload, change *v1.PlanChange) {
-	change.Image = tx.images[b.image.From].Image
+	image, _ := tx.image(b.image.From)
+	change.Image = image.Image
 	switch change.GetAction() {
 	case spec.ActionCreate:
 		change.Fields = fieldChanges(spec.Given(b.withClusterDefaults(tx.base, now)))

@@ -38,13 +38,13 @@ func outgoing(ctx context.Context) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, traceparent, Traceparent(ctx))
 }
 
-// Serve begins the span of an incoming call with this metadata. A stream whose caller has
+// Serve begins the span of an incoming call. A stream whose caller has
 // no trace begins none: agents keep streams open for days.
-func (t *Tracing) Serve(ctx context.Context, incoming metadata.MD, method string, stream bool) (context.Context, *Span) {
+func (t *Tracing) Serve(ctx context.Context, method string, stream bool) (context.Context, *Span) {
 	if t == nil {
 		return ctx, nil
 	}
-	if values := incoming.Get(traceparent); len(values) == 1 {
+	if values := metadata.ValueFromIncomingContext(ctx, traceparent); len(values) == 1 {
 		ctx = WithTraceparent(ctx, values[0])
 	}
 	if stream && !Traced(ctx) {

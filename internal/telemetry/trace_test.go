@@ -63,14 +63,14 @@ func TestSpansReachTheCollectorAndNameTheirParents(t *testing.T) {
 	}
 	root, command := tracing.Start(t.Context(), SpanInternal, "command", "key", "value")
 	// Over the wire, as gRPC metadata, and on as text in the state.
-	served, call := tracing.Serve(t.Context(), metadata.Pairs("traceparent", Traceparent(root)), "/m", true)
+	served, call := tracing.Serve(metadata.NewIncomingContext(t.Context(), metadata.Pairs("traceparent", Traceparent(root))), "/m", true)
 	kept := Traceparent(served)
 	_, start := tracing.StartAt(WithTraceparent(t.Context(), kept), time.Now().Add(-time.Second), "start")
 	start.End(errors.New("no such image"))
 	call.End(nil)
 	command.End(nil)
 	// A stream without a trace begins none.
-	if _, none := tracing.Serve(t.Context(), nil, "/session", true); none != nil {
+	if _, none := tracing.Serve(t.Context(), "/session", true); none != nil {
 		t.Error("a stream without a trace is traced")
 	}
 	tracing.Close(t.Context())
@@ -101,10 +101,10 @@ func TestNothingIsTracedWithoutAnEndpoint(t *testing.T) {
 	if options := tracing.DialOptions(); options != nil {
 		t.Errorf("a connection has %d more options", len(options))
 	}
-	ctx, incoming := t.Context(), metadata.MD{}
+	ctx := t.Context()
 	allocated := testing.AllocsPerRun(100, func() {
 		called, span := tracing.Start(ctx, SpanInternal, "command")
-		_, served := tracing.Serve(called, incoming, "/m", false)
+		_, served := tracing.Serve(called, "/m", false)
 		served.End(nil)
 		span.End(nil)
 	})

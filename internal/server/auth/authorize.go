@@ -75,6 +75,9 @@ func (*forbidden) Code() codes.Code { return codes.PermissionDenied }
 
 // Authorize refuses a caller that may not call a method.
 func Authorize(p core.Principal, method string) error {
+	if slices.Contains(Permitted(method), p.Role) {
+		return nil // before a refusal is worded
+	}
 	return AuthorizeTo(p, method, "call "+strings.TrimPrefix(method, "/"))
 }
 

@@ -130,14 +130,13 @@ type call struct {
 
 // begin gives a call its id, and continues its caller's trace.
 func (g *Guard) begin(ctx context.Context, method string, stream bool) (context.Context, call) {
-	incoming, _ := metadata.FromIncomingContext(ctx)
-	wished := ""
-	if values := incoming.Get(telemetry.RequestIDHeader); len(values) == 1 {
-		wished = values[0]
+	chosen := "" // by the caller
+	if values := metadata.ValueFromIncomingContext(ctx, telemetry.RequestIDHeader); len(values) == 1 {
+		chosen = values[0]
 	}
-	ctx, _ = telemetry.WithRequestID(ctx, wished)
+	ctx, _ = telemetry.WithRequestID(ctx, chosen)
 	begun := call{method: method, started: time.Now()}
-	ctx, begun.span = g.Tracing.Serve(ctx, incoming, method, stream)
+	ctx, begun.span = g.Tracing.Serve(ctx, method, stream)
 	g.Metrics.CallBegan()
 	return ctx, begun
 }

@@ -35,8 +35,7 @@ func MachineOf(ctx context.Context) netip.Addr {
 		return netip.Addr{}
 	}
 	if PassedOnBy(ctx) != "" {
-		md, _ := metadata.FromIncomingContext(ctx)
-		if named := md.Get(MetadataMachine); len(named) == 1 {
+		if named := metadata.ValueFromIncomingContext(ctx, MetadataMachine); len(named) == 1 {
 			machine, _ := netip.ParseAddr(named[0])
 			return machine
 		}

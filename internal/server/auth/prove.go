@@ -60,13 +60,14 @@ func (a *Authenticator) fromContext(ctx context.Context) (core.Principal, error)
 	if !ok {
 		return core.Principal{}, errNoIdentity
 	}
-	md, _ := metadata.FromIncomingContext(ctx)
 	switch info := from.AuthInfo.(type) {
 	case InnerAuth:
+		md, _ := metadata.FromIncomingContext(ctx)
 		return principalFromMetadata(md)
 	case credentials.TLSInfo:
 		if p, ok, err := a.fromTLS(info); ok {
-			if err == nil && p.Role == core.RoleServer && len(md.Get(metadataID)) > 0 {
+			if err == nil && p.Role == core.RoleServer && len(metadata.ValueFromIncomingContext(ctx, metadataID)) > 0 {
+				md, _ := metadata.FromIncomingContext(ctx)
 				return a.fromServer(p.ID, md)
 			}
 			return p, err
@@ -74,7 +75,7 @@ func (a *Authenticator) fromContext(ctx context.Context) (core.Principal, error)
 	default:
 		return core.Principal{}, errNoIdentity
 	}
-	header := md.Get("authorization")
+	header := metadata.ValueFromIncomingContext(ctx, "authorization")
 	if len(header) != 1 {
 		return core.Principal{}, errNoIdentity
 	}
@@ -104,8 +105,7 @@ func shownIn(ctx context.Context) shown {
 	if _, member := identity.PeerID(info.State); member {
 		return shown{}
 	}
-	md, _ := metadata.FromIncomingContext(ctx)
-	header := md.Get("authorization")
+	header := metadata.ValueFromIncomingContext(ctx, "authorization")
 	if len(header) != 1 {
 		return shown{}
 	}

@@ -460,8 +460,7 @@ const (
 
 // tellServers tells a client that wants to know where the servers are, if it does not.
 func (r *Router) tellServers(ctx context.Context) {
-	md, _ := metadata.FromIncomingContext(ctx)
-	known := md.Get(metadataKnown)
+	known := metadata.ValueFromIncomingContext(ctx, metadataKnown)
 	if len(known) != 1 {
 		return
 	}
