@@ -83,7 +83,7 @@ func openControlPlane(ctx context.Context, f *datadir.Folder, o planeOptions, i 
 		return nil, err
 	}
 	u.add(func() { logError(logger, "close port", p.server.Close()) })
-	p.nodes.CutOff = p.server.CutOff
+	p.nodes.CutOff = p.server.Sessions().CutOff
 	if err := p.letGo(ctx, f); err != nil {
 		return nil, err
 	}

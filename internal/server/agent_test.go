@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"runtime"
 	"sync"
 	"testing"
 
@@ -212,19 +211,24 @@ func (c *cluster) create(u *user, w *v1.Workload) *v1.Workload {
 	return made
 }
 
-// disconnected waits until the server has noticed that a session has ended.
+// hasSession reports whether a node is connected to this server.
+func (c *cluster) hasSession(node string) bool {
+	connected, _ := c.sessions.Connected(node)
+	return connected
+}
+
+// disconnected waits until the server has noticed that a node's session has ended.
 func (c *cluster) disconnected(node string) {
 	c.t.Helper()
-	current := c.sessions.get(node)
-	if current == nil {
-		return
-	}
-	select {
-	case <-current.ctx.Done():
-	case <-c.ctx.Done():
-		c.t.Fatal("the server never noticed that the session has ended")
-	}
-	for c.sessions.get(node) == current { // leave cancels first and forgets then
-		runtime.Gosched()
+	for {
+		connected, changed := c.sessions.Connected(node)
+		if !connected {
+			return
+		}
+		select {
+		case <-changed:
+		case <-c.ctx.Done():
+			c.t.Fatal("the server never noticed that the session has ended")
+		}
 	}
 }

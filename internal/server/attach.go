@@ -12,7 +12,8 @@ import (
 	"github.com/cloudless/cloudless/internal/server/core"
 )
 
-type attachStream = grpc.BidiStreamingServer[v1.AttachUp, v1.AttachDown]
+// AttachStream is a log, exec or copy stream that an agent has opened.
+type AttachStream = grpc.BidiStreamingServer[v1.AttachUp, v1.AttachDown]
 
 // attachments are the log, exec and copy streams that agents have been asked to open
 // and have not opened yet.
@@ -23,19 +24,19 @@ type attachments struct {
 
 type attachment struct {
 	node     string
-	stream   chan attachStream
+	stream   chan AttachStream
 	released chan struct{}
 }
 
-// attach asks a node's agent for a stream and waits for it. The stream lives
+// Open asks a node's agent for a stream and waits for it. The stream lives
 // until release is called.
-func (s *Server) attach(ctx context.Context, node string, request *v1.Open) (stream attachStream, release func(), err error) {
-	current := s.sessions.get(node)
+func (s *Sessions) Open(ctx context.Context, node string, request *v1.Open) (stream AttachStream, release func(), err error) {
+	current := s.connected.get(node)
 	if current == nil {
 		return nil, nil, core.Refuse(codes.Unavailable, "node %s is not connected", s.nodeName(node))
 	}
 	request.Id = rand.Text()
-	wanted := &attachment{node: node, stream: make(chan attachStream), released: make(chan struct{})}
+	wanted := &attachment{node: node, stream: make(chan AttachStream), released: make(chan struct{})}
 	s.attachments.add(request.GetId(), wanted)
 	release = sync.OnceFunc(func() {
 		s.attachments.remove(request.GetId())
@@ -67,7 +68,7 @@ func attachedReplica(request *v1.Open) string {
 	return request.GetExec().GetReplicaUid()
 }
 
-func (s *Server) nodeName(uid string) string {
+func (s *Sessions) nodeName(uid string) string {
 	if n := s.Store.Snapshot().Node(uid); n != nil {
 		return n.GetMetadata().GetName()
 	}
@@ -99,7 +100,7 @@ func (a *attachments) take(id, node string) *attachment {
 }
 
 // Attach hands the agent's stream to whoever waits for it.
-func (s *agentService) Attach(stream attachStream) error {
+func (s *Sessions) Attach(stream AttachStream) error {
 	first, err := stream.Recv()
 	if err != nil {
 		return err

@@ -24,11 +24,11 @@ const (
 // admitInstance lets a node's agent in unless one that runs on another copy of
 // its data folder is there and alive. An older one that says nothing any more
 // has lost its machine: that is no copy but a restart.
-func (s *agentService) admitInstance(ctx context.Context, node, instance, from string) error {
+func (s *Sessions) admitInstance(ctx context.Context, node, instance, from string) error {
 	heard := 0
 	var patience <-chan time.Time
 	for {
-		there, _ := s.sessions.look(node)
+		there, _ := s.connected.look(node)
 		if instance == "" || there == nil || there.instance == "" || there.instance == instance {
 			return nil
 		}
@@ -53,11 +53,11 @@ func (s *agentService) admitInstance(ctx context.Context, node, instance, from s
 }
 
 // turnAway refuses a copy and lets everybody know.
-func (s *agentService) turnAway(ctx context.Context, node, from string) error {
+func (s *Sessions) turnAway(ctx context.Context, node, from string) error {
 	stored := s.Store.Snapshot().Node(node)
 	name := stored.GetMetadata().GetName()
 	sentence := fmt.Sprintf("a copy of the data folder of node %s runs on another machine (%s) and was turned away: stop it there, remove the copy with cloudless down --purge, and join with a new token", name, from)
-	if s.duplicates.Note(node, sentence, s.Now()) {
+	if s.refused.Note(node, sentence, s.Now()) {
 		s.Logger.Warn("copy of a node turned away", "node", name, "from", from)
 		_, err := s.Propose(ctx, func(_ *state.Snapshot, b *state.Batch) error {
 			b.Create(s.Event(ctx, stored, "Copied", sentence))

@@ -34,33 +34,15 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// addressBook is where servers of a test find each other.
-type addressBook struct {
-	mu  sync.Mutex
-	all map[string]string
-}
-
-func (b *addressBook) set(server, address string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.all[server] = address
-}
-
-func (b *addressBook) get(server string) string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.all[server]
-}
-
 // pair is a leader and a follower that votes not, so that who leads never changes.
-func pair(t *testing.T) (leader, follower *cluster) {
+func pair(t *testing.T, change ...func(*Options)) (leader, follower *cluster) {
 	t.Helper()
 	book := &addressBook{all: map[string]string{}}
 	dir := t.TempDir()
 	sealer, err := identity.OpenOrCreateSealer(filepath.Join(dir, "kek.json"))
 	must(t, err)
-	leader = newMember(t, book, sealer, nil, "s-1")
-	follower = newMember(t, book, sealer, leader.ca, "s-2")
+	leader = newMember(t, book, sealer, nil, "s-1", change...)
+	follower = newMember(t, book, sealer, leader.ca, "s-2", change...)
 	_, err = leader.Propose(leader.ctx, func(_ *state.Snapshot, b *state.Batch) error {
 		for _, one := range []*cluster{leader, follower} {
 			b.Create(&v1.Server{Metadata: &v1.Metadata{Uid: one.UID, Name: one.UID}, Spec: &v1.ServerSpec{Address: one.Address()}})
@@ -277,7 +259,7 @@ func TestALeaderThatHandsOverAnswers(t *testing.T) {
 }
 
 // newMember is a server that can have others beside it; it founds the cluster if there is no authority yet.
-func newMember(t *testing.T, book *addressBook, sealer *identity.Sealer, ca *identity.CA, uid string) *cluster {
+func newMember(t *testing.T, book *addressBook, sealer *identity.Sealer, ca *identity.CA, uid string, change ...func(*Options)) *cluster {
 	t.Helper()
 	log := &logBuffer{}
 	logger := slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -301,10 +283,14 @@ func newMember(t *testing.T, book *addressBook, sealer *identity.Sealer, ca *ide
 	must(t, err)
 	t.Cleanup(func() { check(t, images.Close()) })
 	loop := nodes.New(store, agreed, nil)
-	s, err := New(ctx, Options{
+	options := Options{
 		UID: uid, Version: "test", Address: "127.0.0.1:0", Store: store, Consensus: agreed, CA: ca, Sealer: sealer,
 		Addresses: book.get, Registry: images, Nodes: loop, Placement: replicas.Placement{}, Logger: logger,
-	})
+	}
+	for _, f := range change {
+		f(&options)
+	}
+	s, err := New(ctx, options)
 	must(t, err)
 	book.set(uid, s.Address())
 	s.OpenLink(link, peers.Raft)
@@ -368,7 +354,7 @@ func TestFollowerPassesStreamsOn(t *testing.T) {
 		t.Errorf("the session begins with %v", first)
 	}
 	leader.until(func(snap *state.Snapshot) bool { return snap.NodeByName("n1").GetStatus().GetState() == "ready" })
-	if leader.sessions.get(creds.ID().Name()) == nil || follower.sessions.get(creds.ID().Name()) != nil {
+	if !leader.hasSession(creds.ID().Name()) || follower.hasSession(creds.ID().Name()) {
 		t.Error("the session is not with the leader")
 	}
 	// A watch at the follower shows what happens at the leader.

@@ -97,6 +97,24 @@ func tolerateSilence(t *testing.T, agreed *consensus.Consensus, store *state.Sto
 	must(t, err)
 }
 
+// addressBook is where servers of a test find each other.
+type addressBook struct {
+	mu  sync.Mutex
+	all map[string]string
+}
+
+func (b *addressBook) set(server, address string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.all[server] = address
+}
+
+func (b *addressBook) get(server string) string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.all[server]
+}
+
 // noNetwork is a machine that reaches nobody.
 type noNetwork struct{}
 

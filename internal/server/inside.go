@@ -40,7 +40,7 @@ func (c inside[Request, Response]) relay(s *Server, stream grpc.BidiStreamingSer
 	}
 	ctx, cancel := context.WithCancelCause(stream.Context())
 	defer cancel(nil)
-	node, release, err := s.attach(ctx, r.GetSpec().GetNodeUid(), c.open(r.GetMetadata().GetUid()))
+	node, release, err := s.sessions.Open(ctx, r.GetSpec().GetNodeUid(), c.open(r.GetMetadata().GetUid()))
 	if err != nil {
 		return err
 	}
@@ -57,7 +57,7 @@ func (c inside[Request, Response]) relay(s *Server, stream grpc.BidiStreamingSer
 }
 
 // forward hands on what the caller says, until that is something wrong.
-func (c inside[Request, Response]) forward(from grpc.BidiStreamingServer[Request, Response], to attachStream, refuse func(error)) {
+func (c inside[Request, Response]) forward(from grpc.BidiStreamingServer[Request, Response], to AttachStream, refuse func(error)) {
 	for {
 		request, err := from.Recv()
 		if errors.Is(err, io.EOF) {
@@ -76,7 +76,7 @@ func (c inside[Request, Response]) forward(from grpc.BidiStreamingServer[Request
 	}
 }
 
-func (c inside[Request, Response]) answer(from attachStream, to grpc.BidiStreamingServer[Request, Response]) error {
+func (c inside[Request, Response]) answer(from AttachStream, to grpc.BidiStreamingServer[Request, Response]) error {
 	for {
 		said, err := from.Recv()
 		if errors.Is(err, io.EOF) {

@@ -30,8 +30,8 @@ func holdNodes(collector *gcpacer.Collector) func(identity.ID) func() {
 
 // CutOff reports whether another server passes on what a node says, and does not
 // answer: then it is not known who of them is silent.
-func (s *Server) CutOff(node string) bool {
-	current := s.sessions.get(node)
+func (s *Sessions) CutOff(node string) bool {
+	current := s.connected.get(node)
 	return current != nil && slices.ContainsFunc(s.Consensus.Health(), func(h consensus.Health) bool {
 		return h.ID == current.by && h.Silent
 	})
@@ -90,7 +90,7 @@ func (s *session) takeTune() bool { return s.lower(&s.tune) }
 
 // withPace adds to what is sent to an agent how often it should report, and how
 // often it will hear that the server is alive, if that is not what it was told.
-func (s *agentService) withPace(current *session, message *v1.Assignments) *v1.Assignments {
+func (s *Sessions) withPace(current *session, message *v1.Assignments) *v1.Assignments {
 	if !current.takeTune() {
 		return message
 	}
@@ -177,10 +177,10 @@ func (l *lifeSigns) given(every time.Duration) {
 var errSilent = errors.New("nothing was heard of this node for too long; connect again")
 
 // routeNode tells a node's session what a change of the node means for it.
-func (s *Server) routeNode(c state.Change) {
+func (s *Sessions) routeNode(c state.Change) {
 	before, _ := c.Old.(*v1.Node)
 	after, _ := c.New.(*v1.Node)
-	current := s.sessions.get(after.GetMetadata().GetUid())
+	current := s.connected.get(after.GetMetadata().GetUid())
 	if current == nil || before == nil {
 		return // a session begins with all that a new node must know
 	}

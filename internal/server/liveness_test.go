@@ -1,12 +1,9 @@
 package server
 
 import (
-	"context"
 	"net/netip"
 	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -259,12 +256,22 @@ func TestAgentThatSaysGoodbyeIsOfflineAtOnce(t *testing.T) {
 	}
 }
 
+// machinesOf are the nodes of a server, with the machines that sessions came from.
+type machinesOf struct {
+	Nodes
+	from chan netip.Addr
+}
+
+func (m machinesOf) Connected(uid string, machine netip.Addr, status *v1.NodeStatus) {
+	m.from <- machine
+	m.Nodes.Connected(uid, machine, status)
+}
+
 // A machine is known by its own address behind another server too, and cannot
 // say that it is somewhere else.
 func TestMachineOfASession(t *testing.T) {
-	leader, follower := pair(t)
-	var from []netip.Addr
-	observe := func(ctx context.Context) { from = append(from, auth.MachineOf(ctx)) }
+	from := make(chan netip.Addr, 2)
+	leader, follower := pair(t, func(o *Options) { o.Nodes = machinesOf{o.Nodes, from} })
 	secret := leader.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleNode, Uses: 2})
 	for _, at := range []*cluster{leader, follower} {
 		key, csr, err := identity.NewKeyAndCSR()
@@ -278,39 +285,8 @@ func TestMachineOfASession(t *testing.T) {
 		must(t, err)
 		must(t, stream.Send(&v1.SessionUp{Message: &v1.SessionUp_Hello{Hello: &v1.Hello{Status: machineStatus()}}}))
 		assignments(t, stream)
-		observe(leader.sessions.get(creds.ID().Name()).ctx)
-	}
-	for _, machine := range from {
-		if machine != netip.MustParseAddr("127.0.0.1") {
-			t.Errorf("a session comes from %v", machine)
+		if machine := <-from; machine != netip.MustParseAddr("127.0.0.1") {
+			t.Errorf("the session at server %s comes from %v", at.UID, machine)
 		}
 	}
-}
-
-// While garbage is collected, signs of life wait, but not for longer than an agent
-// that misses two of them has patience.
-func TestSignsOfLifeWaitForACollection(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		life := newLifeSigns()
-		defer life.Stop()
-		life.given(3 * time.Second)
-		began := time.Now()
-		given := func(collecting bool) time.Duration {
-			for {
-				<-life.C
-				if life.due(collecting) {
-					return time.Since(began)
-				}
-			}
-		}
-		if at := given(false); at != 3*time.Second {
-			t.Errorf("the first was given after %s", at)
-		}
-		if at := given(true); at != 7500*time.Millisecond {
-			t.Errorf("one that is late was given after %s", at)
-		}
-		if at := given(false); at != 10500*time.Millisecond {
-			t.Errorf("the next one was given after %s", at)
-		}
-	})
 }

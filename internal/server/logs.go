@@ -166,7 +166,7 @@ func (s *Server) logSource(ctx context.Context, r *v1.Replica, open *v1.OpenLogs
 }
 
 func (s *Server) readLog(ctx context.Context, r *v1.Replica, open *v1.OpenLogs, emit func(*v1.LogEntry) error) error {
-	stream, release, err := s.attach(ctx, r.GetSpec().GetNodeUid(), &v1.Open{What: &v1.Open_Logs{Logs: proto.CloneOf(open)}}) // the session sends it when it can
+	stream, release, err := s.sessions.Open(ctx, r.GetSpec().GetNodeUid(), &v1.Open{What: &v1.Open_Logs{Logs: proto.CloneOf(open)}}) // the session sends it when it can
 	if err != nil {
 		return err
 	}
@@ -189,7 +189,7 @@ func (s *Server) readLog(ctx context.Context, r *v1.Replica, open *v1.OpenLogs, 
 			return core.Refuse(codes.FailedPrecondition, "%s", m.Error)
 		case *v1.AttachUp_Log:
 			if first && open.GetAfter() != "" && !m.Log.GetMark() {
-				return core.Refuse(codes.FailedPrecondition, "node %s runs an older version, which cannot resume a log; upgrade it", s.nodeName(r.GetSpec().GetNodeUid()))
+				return core.Refuse(codes.FailedPrecondition, "node %s runs an older version, which cannot resume a log; upgrade it", r.GetSpec().GetNode())
 			}
 			m.Log.Replica = r.GetMetadata().GetName()
 			if err := emit(m.Log); err != nil {

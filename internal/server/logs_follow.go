@@ -197,8 +197,8 @@ func (s *Server) awaitNode(ctx context.Context, node string, hush time.Duration,
 		patience = timer.C
 	}
 	for {
-		current, changed := s.sessions.look(node)
-		if current != nil {
+		connected, changed := s.sessions.Connected(node)
+		if connected {
 			return true
 		}
 		n := s.Store.Snapshot().Node(node)

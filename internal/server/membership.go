@@ -10,7 +10,6 @@ import (
 	"time"
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
-	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/server/auth"
 	"github.com/cloudless/cloudless/internal/server/images"
@@ -127,44 +126,19 @@ func (s *Server) admitMember(id identity.ID) error {
 	return nil
 }
 
-// routeServer passes on that a server came, moved or went.
-func (s *Server) routeServer(c state.Change) {
-	if c.Kind == state.KindRevocation {
-		revoked, _ := c.New.(*statev1.Revocation)
-		id, err := identity.ParseID(revoked.GetId())
-		switch {
-		case err != nil, id.Kind() != identity.KindServer: // a node is cut off when it leaves the state
-		case id.Name() == s.UID:
-			s.expel()
-		default:
-			s.cutServer(id)
-		}
-		return
+// routeRevocation cuts off a server that was removed. A node is cut off when it
+// leaves the state.
+func (s *Server) routeRevocation(c state.Change) {
+	revoked, _ := c.New.(*statev1.Revocation)
+	id, err := identity.ParseID(revoked.GetId())
+	switch {
+	case err != nil, id.Kind() != identity.KindServer:
+	case id.Name() == s.UID:
+		s.expel()
+	default:
+		s.cutServer(id)
 	}
-	s.sessions.each(func(one *session) {
-		one.markServers()
-		one.markTune() // signs of life are for those who have a choice
-	})
 }
-
-// markServers has the agent told where the servers are.
-func (s *session) markServers() { s.raise(&s.servers) }
-
-// takeServers reports whether the agent must be told, once.
-func (s *session) takeServers() bool { return s.lower(&s.servers) }
 
 // Addresses are those of all servers, this one first.
 func (s *Server) Addresses() []string { return s.addresses(s.Store.Snapshot()) }
-
-// withServers adds to what is sent to an agent where the servers are, if the
-// agent does not know.
-func (s *agentService) withServers(current *session, message *v1.Assignments) *v1.Assignments {
-	if !current.takeServers() {
-		return message
-	}
-	if message == nil {
-		message = &v1.Assignments{Epoch: s.Store.Snapshot().Cluster().GetStatus().GetEpoch()}
-	}
-	message.Servers = s.Addresses()
-	return message
-}

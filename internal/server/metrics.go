@@ -72,7 +72,7 @@ func (s *Server) collectState(emit telemetry.Emit) {
 	count(telemetry.Users, s.users(snap))
 	count(telemetry.PendingReplicas, s.placement.Pending(snap))
 	emit(telemetry.ReplicaRestarts, float64(restarts))
-	emit(telemetry.Sessions, float64(s.sessions.count()))
+	emit(telemetry.Sessions, float64(s.sessions.Count()))
 }
 
 // users counts the API tokens by role.

@@ -77,7 +77,7 @@ func (r *reports) takeNoticed() map[string][]*v1.EventReport {
 }
 
 // writeNoticed makes events of what nodes have noticed.
-func (s *Server) writeNoticed(ctx context.Context, byNode map[string][]*v1.EventReport) error {
+func (s *Sessions) writeNoticed(ctx context.Context, byNode map[string][]*v1.EventReport) error {
 	for _, node := range slices.Sorted(maps.Keys(byNode)) {
 		_, err := s.Propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
 			for _, e := range byNode[node] {
@@ -93,7 +93,7 @@ func (s *Server) writeNoticed(ctx context.Context, byNode map[string][]*v1.Event
 }
 
 // noteOne adds one event if it is about the node or a replica of the node's.
-func (s *Server) noteOne(snap *state.Snapshot, b *state.Batch, nodeUID string, e *v1.EventReport) {
+func (s *Sessions) noteOne(snap *state.Snapshot, b *state.Batch, nodeUID string, e *v1.EventReport) {
 	node := snap.Node(nodeUID)
 	if node == nil || e.GetReason() == "" {
 		return

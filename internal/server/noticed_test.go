@@ -66,6 +66,7 @@ func TestWhatANodeNotices(t *testing.T) {
 
 // A node that tells without end is heard only so often.
 func TestNoticedIsBounded(t *testing.T) {
+	const burst = 32
 	c := newCluster(t)
 	m := c.join("n1")
 	stream := m.connect(c.ctx)
@@ -81,8 +82,8 @@ func TestNoticedIsBounded(t *testing.T) {
 	_, err := stream.Recv()
 	wantCode(t, err, codes.InvalidArgument)
 	var count int
-	c.until(func(snap *state.Snapshot) bool { count = len(noticedEvents(snap)); return count >= noticedBurst })
-	if count > noticedBurst+5 {
+	c.until(func(snap *state.Snapshot) bool { count = len(noticedEvents(snap)); return count >= burst })
+	if count > burst+5 {
 		t.Errorf("%d of 500 events were written", count)
 	}
 }

@@ -46,7 +46,7 @@ func (s *Server) presentReplica(snap *state.Snapshot, stored *v1.Replica) *v1.Re
 		return presentWaiting(stored)
 	}
 	if !s.offlineIn(snap).host(stored) {
-		return s.progress.of(stored)
+		return s.sessions.WithProgress(stored)
 	}
 	r := proto.CloneOf(stored)
 	r.Status.Reason = fmt.Sprintf("node %s is offline; it was %s there", r.GetSpec().GetNode(), stored.GetStatus().GetPhase())

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"context"
 	"maps"
 	"sync"
 
@@ -116,59 +115,8 @@ func (p *progress) of(stored *v1.Replica) *v1.Replica {
 	return shown
 }
 
-// watchReplicas is watch for objects that also show progress: refresh is called
-// with every replica that may look different.
-func (s *Server) watchReplicas(ctx context.Context, start func(*state.Snapshot) error, change func([]state.Change) error, refresh func(*state.Snapshot) error) error {
-	if _, err := s.Consensus.Read(ctx); err != nil { // as watch does
-		return err
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	progressed := s.progress.news()
-	feed := s.Store.Follow()
-	begin := feed.Newest().Snapshot
-	type batch struct {
-		state.News
-		err error
-	}
-	batches := make(chan batch)
-	var reader sync.WaitGroup
-	defer reader.Wait()
-	defer cancel()
-	reader.Go(func() {
-		for {
-			news, err := feed.Next(ctx)
-			select {
-			case batches <- batch{news, err}:
-			case <-ctx.Done():
-				return
-			}
-			if err != nil {
-				return
-			}
-		}
-	})
-	if err := start(begin); err != nil {
-		return err
-	}
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-progressed:
-			progressed = s.progress.news()
-			if err := refresh(s.Store.Snapshot()); err != nil {
-				return err
-			}
-		case b := <-batches:
-			if b.err != nil {
-				return b.err
-			}
-			if b.Resync {
-				return errBehind
-			}
-			if err := change(b.Changes); err != nil {
-				return err
-			}
-		}
-	}
-}
+// Progressed returns a channel that is closed when the progress of a replica changes.
+func (s *Sessions) Progressed() <-chan struct{} { return s.progress.news() }
+
+// WithProgress returns a stored replica with its progress.
+func (s *Sessions) WithProgress(stored *v1.Replica) *v1.Replica { return s.progress.of(stored) }

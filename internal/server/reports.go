@@ -68,7 +68,7 @@ const (
 )
 
 // record writes reports until ctx ends.
-func (s *Server) record(ctx context.Context) error {
+func (s *Sessions) record(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
@@ -81,7 +81,7 @@ func (s *Server) record(ctx context.Context) error {
 		}
 		if err != nil && ctx.Err() == nil {
 			s.Logger.WarnContext(ctx, "reports could not be written", slog.Any("error", err))
-			s.sessions.hearAgain(ctx, err)
+			s.connected.hearAgain(ctx, err)
 		}
 	}
 }
@@ -93,7 +93,7 @@ const hearAgainPause = time.Second
 
 // hearAgain ends the sessions there are, unless ctx ends before. An agent says
 // everything again when it connects again; who connects meanwhile has.
-func (s *sessions) hearAgain(ctx context.Context, why error) {
+func (s *table) hearAgain(ctx context.Context, why error) {
 	var heard []*session
 	s.each(func(one *session) { heard = append(heard, one) })
 	pause := time.NewTimer(hearAgainPause)
@@ -108,7 +108,7 @@ func (s *sessions) hearAgain(ctx context.Context, why error) {
 	}
 }
 
-func (s *Server) write(ctx context.Context, batch map[reported]*v1.ReplicaStatus) error {
+func (s *Sessions) write(ctx context.Context, batch map[reported]*v1.ReplicaStatus) error {
 	order := slices.SortedFunc(maps.Keys(batch), func(a, b reported) int {
 		return cmp.Or(cmp.Compare(a.replica, b.replica), cmp.Compare(a.node, b.node))
 	})
@@ -143,7 +143,7 @@ func labelSize(labels map[string]string) (size int) {
 
 // recordOne adds a report to the batch if the replica belongs to the node that
 // reported it and has not ended already, and returns the replica then.
-func (s *Server) recordOne(ctx context.Context, snap *state.Snapshot, b *state.Batch, what reported, status *v1.ReplicaStatus, said *transitions) *v1.Replica {
+func (s *Sessions) recordOne(ctx context.Context, snap *state.Snapshot, b *state.Batch, what reported, status *v1.ReplicaStatus, said *transitions) *v1.Replica {
 	old := snap.Replica(what.replica)
 	r := assignment.Reported(old, what.node, status, s.Now())
 	if r == nil {
@@ -166,7 +166,7 @@ func (s *Server) recordOne(ctx context.Context, snap *state.Snapshot, b *state.B
 }
 
 // replicaEvent is what a node says about one replica.
-func (s *Server) replicaEvent(ctx context.Context, r *v1.Replica, reason, message string, severe bool) *v1.Event {
+func (s *Sessions) replicaEvent(ctx context.Context, r *v1.Replica, reason, message string, severe bool) *v1.Event {
 	e := s.Event(ctx, r, reason, message)
 	e.Spec.Actor = "node/" + r.GetSpec().GetNode()
 	if severe {
@@ -205,4 +205,45 @@ func transition(before, after *v1.ReplicaStatus) (reason, message string, severe
 		return "Failed", after.GetReason(), true
 	}
 	return "", "", false
+}
+
+// fewTransitions is how many replicas that start or stop are told one by one. An
+// event is as dear as what it tells of, and nobody reads thousands of them.
+const fewTransitions = 32
+
+// transitions are those of one batch of reports of which there is no more to say
+// than that they happened.
+type transitions struct {
+	all []transitioned
+}
+
+type transitioned struct {
+	replica *v1.Replica
+	reason  string
+}
+
+func (t *transitions) add(r *v1.Replica, reason string) {
+	t.all = append(t.all, transitioned{r, reason})
+}
+
+// tell makes events of them: one for each replica where they are few, else one
+// for each workload.
+func (t *transitions) tell(ctx context.Context, s *Sessions, snap *state.Snapshot, b *state.Batch) {
+	type group struct{ workload, reason string }
+	of := map[group]int{}
+	for _, one := range t.all {
+		of[group{one.replica.GetSpec().GetWorkloadUid(), one.reason}]++
+	}
+	told := map[group]bool{}
+	for _, one := range t.all {
+		key := group{one.replica.GetSpec().GetWorkloadUid(), one.reason}
+		w := snap.Workload(key.workload)
+		switch {
+		case len(t.all) <= fewTransitions, of[key] == 1, w == nil:
+			b.Create(s.replicaEvent(ctx, one.replica, one.reason, "", false))
+		case !told[key]:
+			told[key] = true
+			b.Create(s.Event(ctx, w, one.reason, fmt.Sprintf("%d replicas", of[key])))
+		}
+	}
 }

@@ -38,16 +38,9 @@ import (
 	"github.com/cloudless/cloudless/internal/server/gateway"
 )
 
-// Nodes receives what the agents' sessions report. Its methods must not block.
+// Nodes knows the state of the nodes, which it learns from the agents' sessions. Its methods must not block.
 type Nodes interface {
-	// Connected gets the address that the session came from, if it is known.
-	Connected(uid string, machine netip.Addr, status *v1.NodeStatus)
-	Heartbeat(uid string, beat *v1.Heartbeat)
-	// Answered gets the time that an agent took to answer a ping.
-	Answered(uid string, took time.Duration)
-	// Goodbye gets the reason why an agent will not be back soon.
-	Goodbye(uid, reason string)
-	Disconnected(uid string)
+	sessionNodes
 	// Settle sets the state of a node to what its spec asks for.
 	Settle(n *v1.Node)
 	// Observe adds to a node what only this server knows: its usage and when it was last seen.
@@ -154,13 +147,8 @@ type Server struct {
 	catchUpWithLeader func(context.Context) error
 	revoked           *auth.Revocations
 	memberCalls       auth.MemberCalls
-	sessions          *sessions
-	collector         *gcpacer.Collector // may be nil
-	encoded           *encodedRevisions
-	attachments       *attachments
-	reports           *reports
+	sessions          *Sessions
 	admissions        *admissions
-	progress          *progress
 	offline           atomic.Pointer[offlineNodes]
 	scrape            *telemetry.Registry
 	metrics           *telemetry.Server
@@ -223,18 +211,12 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		Core:    &core.Core{UID: o.UID, Store: o.Store, Consensus: o.Consensus, Clock: o.Clock, Logger: o.Logger, Tracing: o.Tracing},
 		version: o.Version, instance: rand.Text(), lookup: net.DefaultResolver.LookupNetIP,
 		ca: o.CA, sealer: o.Sealer, registry: o.Registry, nodes: o.Nodes, placement: o.Placement, certificateTTL: o.CertificateTTL,
-		revoked:     auth.NewRevocations(),
-		sessions:    newSessions(o.Collector.Pause),
-		collector:   o.Collector,
-		encoded:     newEncodedRevisions(),
-		attachments: &attachments{waiting: map[string]*attachment{}},
-		reports:     newReports(),
-		admissions:  newAdmissions(),
-		progress:    newProgress(),
-		scrape:      o.Scrape,
-		metrics:     o.Metrics,
-		plans:       newPlans(),
-		inner:       gateway.NewInner(),
+		revoked:    auth.NewRevocations(),
+		admissions: newAdmissions(),
+		scrape:     o.Scrape,
+		metrics:    o.Metrics,
+		plans:      newPlans(),
+		inner:      gateway.NewInner(),
 	}
 	s.stopping, s.stop = context.WithCancelCause(context.WithoutCancel(ctx))
 	s.registerMetrics(s.scrape)
@@ -251,6 +233,9 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	}
 	s.address = s.port.Addr().String()
 	s.join(o)
+	s.sessions = newSessions(SessionOptions{
+		Core: s.Core, Nodes: o.Nodes, Collector: o.Collector, Login: s.images.LoginOf, Addresses: s.Addresses, Duplicates: &s.duplicates,
+	})
 	guard := &auth.Guard{
 		Auth: s.auth, MemberCalls: &s.memberCalls, Router: s.router, Revoked: s.revoked, Logger: s.Logger,
 		Metrics: s.metrics, Tracing: s.Tracing, Stopping: s.stopping,
@@ -286,6 +271,9 @@ func New(ctx context.Context, o Options) (*Server, error) {
 // Images returns the images that this server serves.
 func (s *Server) Images() *images.Images { return s.images }
 
+// Sessions returns the sessions of the agents with this server.
+func (s *Server) Sessions() *Sessions { return s.sessions }
+
 // Address is the address that the server listens on.
 func (s *Server) Address() string { return s.address }
 
@@ -304,7 +292,7 @@ func (s *Server) newGRPC(guard *auth.Guard) *edge {
 	v1.RegisterNamespaceServiceServer(server, &namespaceService{collection: namespaces})
 	v1.RegisterExplainServiceServer(server, newExplainService(s))
 	v1.RegisterEnrollmentServiceServer(server, &enrollment{Server: s})
-	v1.RegisterAgentServiceServer(server, &agentService{Server: s})
+	v1.RegisterAgentServiceServer(server, s.sessions)
 	v1.RegisterServerServiceServer(server, &serverService{collection: newServers(s)})
 	v1.RegisterPeerServiceServer(server, &peerService{Server: s, Copies: images.Copies{Images: s.images}, PassedCalls: s.passed})
 	healthv1.RegisterHealthServer(server, health.NewServer())
@@ -323,8 +311,7 @@ func (s *Server) Run(ctx context.Context) error {
 	g.Go(func() error { return s.untilExpelled(ctx) })
 	g.Go(func() error { return s.stayAlone(ctx) })
 	g.Go(func() error { return s.dispatch(ctx) })
-	g.Go(func() error { return s.sessions.turns.run(ctx) })
-	g.Go(func() error { return s.record(ctx) })
+	g.Go(func() error { return s.sessions.Run(ctx) })
 	g.Go(func() error { return (&enrollment{Server: s}).admitMachines(ctx) })
 	g.Go(func() error { return s.images.Prune(ctx) })
 	g.Go(func() error { return s.grpc.serve(s.port, s.inner) })

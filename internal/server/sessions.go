@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
@@ -15,35 +17,147 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/assignment"
+	"github.com/cloudless/cloudless/internal/gcpacer"
+	"github.com/cloudless/cloudless/internal/server/auth"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
-
-	"github.com/cloudless/cloudless/internal/server/core"
-
-	"github.com/cloudless/cloudless/internal/server/auth"
+	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
-// sessions are the agents that are connected now, one session for each node.
-type sessions struct {
+// sessionNodes receives what the agents' sessions report. Its methods must not block.
+type sessionNodes interface {
+	// Connected gets the address that the session came from, if it is known.
+	Connected(uid string, machine netip.Addr, status *v1.NodeStatus)
+	Heartbeat(uid string, beat *v1.Heartbeat)
+	// Answered gets the time that an agent took to answer a ping.
+	Answered(uid string, took time.Duration)
+	// Goodbye gets the reason why an agent will not be back soon.
+	Goodbye(uid, reason string)
+	Disconnected(uid string)
+}
+
+// Sessions are the sessions of all agents with this server. It is the AgentService.
+type Sessions struct {
+	v1.UnsafeAgentServiceServer
+	*core.Core
+	nodes     sessionNodes
+	collector *gcpacer.Collector // may be nil
+	login     func(*state.Snapshot, *v1.Revision) *v1.RegistryLogin
+	addresses func() []string
+	refused   *core.Duplicates
+
+	connected   *table
+	encoded     *encodedRevisions
+	attachments *attachments
+	reports     *reports
+	progress    *progress
+}
+
+// SessionOptions is what Sessions are made of.
+type SessionOptions struct {
+	Core  *core.Core
+	Nodes sessionNodes
+	// Collector says when sessions wait for a garbage collection. It may be nil.
+	Collector *gcpacer.Collector
+	// Login returns the login with which a node pulls the image of a revision.
+	Login func(*state.Snapshot, *v1.Revision) *v1.RegistryLogin
+	// Addresses returns the addresses of all servers.
+	Addresses func() []string
+	// Duplicates remembers agents that were refused.
+	Duplicates *core.Duplicates
+}
+
+// newSessions makes the sessions of a server.
+func newSessions(o SessionOptions) *Sessions {
+	return &Sessions{
+		Core: o.Core, nodes: o.Nodes, collector: o.Collector, login: o.Login, addresses: o.Addresses, refused: o.Duplicates,
+		connected: newTable(o.Collector.Pause), encoded: newEncodedRevisions(),
+		attachments: &attachments{waiting: map[string]*attachment{}}, reports: newReports(), progress: newProgress(),
+	}
+}
+
+// Run writes the agents' reports and gives sessions their turns until ctx ends.
+func (s *Sessions) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return s.connected.turns.run(ctx) })
+	g.Go(func() error { return s.record(ctx) })
+	return g.Wait()
+}
+
+// Count returns how many agents are connected.
+func (s *Sessions) Count() int { return s.connected.count() }
+
+// Connected reports whether a node's agent is connected. The channel is closed when
+// that may have changed.
+func (s *Sessions) Connected(node string) (connected bool, changed <-chan struct{}) {
+	current, changed := s.connected.look(node)
+	return current != nil, changed
+}
+
+// CatchUp does what Route does, for all changes that may have been missed.
+func (s *Sessions) CatchUp(snap *state.Snapshot) {
+	s.connected.each(func(one *session) {
+		one.markServers()
+		one.markTune()
+		one.markAll()
+		if snap.Node(one.node).GetStatus().GetState() == spec.NodeOffline {
+			one.cancel(errSilent)
+		}
+	})
+	s.progress.forgetMissing(snap)
+}
+
+// Route marks the sessions that a change concerns: their agents must be told of it.
+func (s *Sessions) Route(c state.Change) {
+	switch {
+	case c.Kind == state.KindServer:
+		s.connected.each(func(one *session) {
+			one.markServers()
+			one.markTune() // signs of life are for those who have a choice
+		})
+	case c.Kind == state.KindPassword:
+		s.connected.each((*session).markAll) // whoever pulls may need it now
+	case c.Kind == state.KindCluster:
+		s.connected.each((*session).markTune)
+	case c.Kind == state.KindNode && c.New != nil:
+		s.routeNode(c)
+	case c.Kind == state.KindReplica:
+		before, _ := c.Old.(*v1.Replica)
+		after, _ := c.New.(*v1.Replica)
+		uid, nodes := assignment.Concerned(before, after)
+		if after == nil {
+			s.progress.forget(uid)
+		}
+		for _, node := range nodes {
+			if current := s.connected.get(node); current != nil {
+				current.mark(uid)
+			}
+		}
+	}
+}
+
+// table has the agents that are connected now, one session for each node.
+type table struct {
 	mu      sync.Mutex
 	byNode  map[string]*session
 	changed chan struct{} // closed when a node comes or goes
 	turns   *turns
 }
 
-func newSessions(pause func(context.Context) bool) *sessions {
-	return &sessions{byNode: map[string]*session{}, changed: make(chan struct{}), turns: newTurns(pause)}
+func newTable(pause func(context.Context) bool) *table {
+	return &table{byNode: map[string]*session{}, changed: make(chan struct{}), turns: newTurns(pause)}
 }
 
 // announce wakes those who wait for a node. It is called with the lock held.
-func (s *sessions) announce() {
+func (s *table) announce() {
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
 
 // look returns the node's session, if there is one, and what is closed when
 // that may have changed.
-func (s *sessions) look(node string) (*session, <-chan struct{}) {
+func (s *table) look(node string) (*session, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.byNode[node], s.changed
@@ -93,7 +207,7 @@ var errReplaced = errors.New("another session of the same node has taken over")
 
 // enter makes a new session the node's current one and ends an older one. What
 // the new one begins with is done before anybody else can enter or leave.
-func (s *sessions) enter(ctx context.Context, node, instance string, begin func()) *session {
+func (s *table) enter(ctx context.Context, node, instance string, begin func()) *session {
 	ctx, cancel := context.WithCancelCause(ctx)
 	entered := &session{node: node, instance: instance, by: auth.PassedOnBy(ctx), ctx: ctx, cancel: cancel, wake: make(chan struct{}, 1), full: true, servers: true, tune: true, dirty: map[string]bool{}, turns: s.turns}
 	entered.signal()
@@ -110,7 +224,7 @@ func (s *sessions) enter(ctx context.Context, node, instance string, begin func(
 }
 
 // leave ends a session, and calls end if the node has none any more.
-func (s *sessions) leave(gone *session, end func()) {
+func (s *table) leave(gone *session, end func()) {
 	gone.cancel(nil)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -140,21 +254,21 @@ func (s *session) finish() {
 	s.over = true
 }
 
-func (s *sessions) get(node string) *session {
+func (s *table) get(node string) *session {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.byNode[node]
 }
 
 // count is how many agents are connected.
-func (s *sessions) count() int {
+func (s *table) count() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.byNode)
 }
 
 // each calls f for every session there is.
-func (s *sessions) each(f func(*session)) {
+func (s *table) each(f func(*session)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, one := range s.byNode {
@@ -251,13 +365,7 @@ func (s *session) free() bool {
 	return free
 }
 
-// agentService is the AgentService.
-type agentService struct {
-	v1.UnsafeAgentServiceServer
-	*Server
-}
-
-func (s *agentService) Session(stream grpc.BidiStreamingServer[v1.SessionUp, v1.SessionDown]) error {
+func (s *Sessions) Session(stream grpc.BidiStreamingServer[v1.SessionUp, v1.SessionDown]) error {
 	if !s.Consensus.IsLeader() {
 		return core.Refuse(codes.Unavailable, "this server does not lead the cluster now; try another one")
 	}
@@ -276,11 +384,11 @@ func (s *agentService) Session(stream grpc.BidiStreamingServer[v1.SessionUp, v1.
 	if err := s.admitInstance(stream.Context(), node, hello.GetInstance(), origin(hello.GetStatus())); err != nil {
 		return err
 	}
-	current := s.sessions.enter(stream.Context(), node, hello.GetInstance(), func() {
+	current := s.connected.enter(stream.Context(), node, hello.GetInstance(), func() {
 		s.nodes.Connected(node, auth.MachineOf(stream.Context()), hello.GetStatus())
 		s.reports.submit(node, s.progress.take(s.Store.Snapshot(), node, hello.GetReplicas()))
 	})
-	defer s.sessions.leave(current, func() {
+	defer s.connected.leave(current, func() {
 		s.nodes.Disconnected(node)
 		s.progress.drop(node)
 	})
@@ -300,7 +408,7 @@ func checkStatus(status *v1.NodeStatus) error {
 }
 
 // receive takes what the agent says until the stream ends.
-func (s *agentService) receive(stream grpc.BidiStreamingServer[v1.SessionUp, v1.SessionDown], current *session) error {
+func (s *Sessions) receive(stream grpc.BidiStreamingServer[v1.SessionUp, v1.SessionDown], current *session) error {
 	node := current.node
 	for {
 		up, err := stream.Recv()
@@ -333,7 +441,7 @@ func (s *agentService) receive(stream grpc.BidiStreamingServer[v1.SessionUp, v1.
 }
 
 // send passes on what waits in the session until the stream ends.
-func (s *agentService) send(stream grpc.BidiStreamingServer[v1.SessionUp, v1.SessionDown], current *session, received <-chan error) error {
+func (s *Sessions) send(stream grpc.BidiStreamingServer[v1.SessionUp, v1.SessionDown], current *session, received <-chan error) error {
 	life := newLifeSigns()
 	defer life.Stop()
 	for {
@@ -378,7 +486,7 @@ func (s *agentService) send(stream grpc.BidiStreamingServer[v1.SessionUp, v1.Ses
 }
 
 // sendAssignments sends what the agent does not know yet, if there is anything.
-func (s *agentService) sendAssignments(stream grpc.BidiStreamingServer[v1.SessionUp, v1.SessionDown], current *session) (sent bool, err error) {
+func (s *Sessions) sendAssignments(stream grpc.BidiStreamingServer[v1.SessionUp, v1.SessionDown], current *session) (sent bool, err error) {
 	full, dirty := current.take()
 	message := s.withPace(current, s.withServers(current, s.assignments(current.node, full, dirty)))
 	if message == nil {
@@ -395,7 +503,7 @@ func (s *agentService) sendAssignments(stream grpc.BidiStreamingServer[v1.Sessio
 
 // assignments is what the node must know now: everything, or what is new about
 // the replicas that changed.
-func (s *agentService) assignments(node string, full bool, dirty []string) *v1.Assignments {
+func (s *Sessions) assignments(node string, full bool, dirty []string) *v1.Assignments {
 	snap := s.Store.Snapshot()
 	message := assignment.News(snap, node, dirty)
 	if full {
@@ -403,71 +511,46 @@ func (s *agentService) assignments(node string, full bool, dirty []string) *v1.A
 		message.Time = timestamppb.New(s.Now())
 	}
 	for _, one := range message.GetAssign() {
-		one.Login = s.images.LoginOf(snap, one.GetRevision())
+		one.Login = s.login(snap, one.GetRevision())
 	}
 	return message
 }
 
-// dispatch marks, for every change of a replica, the session of the node that
-// it concerns. One loop serves all sessions, so that a change costs the same
-// however many agents are connected.
-func (s *Server) dispatch(ctx context.Context) error {
-	for feed := s.Store.Follow(); ; {
-		news, err := feed.Next(ctx)
-		if err != nil {
-			return err
-		}
-		if news.Resync {
-			s.catchUp(news.Snapshot)
-			continue
-		}
-		for _, c := range news.Changes {
-			s.route(c)
-		}
-		s.actedOn(news.Changes)
+// markServers has the agent told where the servers are.
+func (s *session) markServers() { s.raise(&s.servers) }
+
+// takeServers reports whether the agent must be told, once.
+func (s *session) takeServers() bool { return s.lower(&s.servers) }
+
+// withServers adds to what is sent to an agent where the servers are, if the
+// agent does not know.
+func (s *Sessions) withServers(current *session, message *v1.Assignments) *v1.Assignments {
+	if !current.takeServers() {
+		return message
 	}
+	if message == nil {
+		message = &v1.Assignments{Epoch: s.Store.Snapshot().Cluster().GetStatus().GetEpoch()}
+	}
+	message.Servers = s.addresses()
+	return message
 }
 
-// catchUp does what route does for all changes that it may not have been told of.
-func (s *Server) catchUp(snap *state.Snapshot) {
-	s.sessions.each(func(one *session) {
-		one.markServers()
-		one.markTune()
-		one.markAll()
-		if snap.Node(one.node).GetStatus().GetState() == spec.NodeOffline {
-			one.cancel(errSilent)
+// traceAssignments traces what is sent to a node, until it has been sent.
+func (s *Sessions) traceAssignments(ctx context.Context, message *v1.Assignments) (end func(error)) {
+	if s.Tracing == nil || message.GetFull() {
+		return func(error) {}
+	}
+	var spans []*telemetry.Span
+	for _, a := range message.GetAssign() {
+		if parent := telemetry.TraceOf(a.GetRevision(), time.Now()); parent != "" {
+			_, span := s.Tracing.Start(telemetry.WithTraceparent(ctx, parent), telemetry.SpanInternal, "assign",
+				"replica", a.GetReplica().GetMetadata().GetName(), "node", a.GetReplica().GetSpec().GetNode())
+			spans = append(spans, span)
 		}
-	})
-	s.progress.forgetMissing(snap)
-	s.revoked.RevokeMissing(snap)
-	s.cutMissing(snap)
-}
-
-func (s *Server) route(c state.Change) {
-	switch {
-	case c.Kind == state.KindServer, c.Kind == state.KindRevocation:
-		s.routeServer(c)
-	case c.Kind == state.KindToken && c.New == nil:
-		s.revoked.Revoke(c.Old.GetMetadata().GetUid())
-	case c.Kind == state.KindPassword:
-		s.sessions.each((*session).markAll) // whoever pulls may need it now
-	case c.Kind == state.KindCluster:
-		s.sessions.each((*session).markTune)
-	case c.Kind == state.KindNode && c.New == nil:
-		s.cutNode(c.Old.GetMetadata().GetUid())
-	case c.Kind == state.KindNode:
-		s.routeNode(c)
-	case c.Kind == state.KindReplica:
-		before, _ := c.Old.(*v1.Replica)
-		after, _ := c.New.(*v1.Replica)
-		uid, nodes := assignment.Concerned(before, after)
-		if after == nil {
-			s.progress.forget(uid)
-		}
-		for _, node := range nodes {
-			if current := s.sessions.get(node); current != nil {
-				current.mark(uid)
-			}
+	}
+	return func(err error) {
+		for _, span := range spans {
+			span.End(err)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"sync"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -173,4 +174,61 @@ func eachChanged[T state.Object](changes []state.Change, out *tracker[T], matche
 		}
 	}
 	return nil
+}
+
+// watchReplicas is watch for objects that also show progress: refresh is called
+// with every replica that may look different.
+func (s *Server) watchReplicas(ctx context.Context, start func(*state.Snapshot) error, change func([]state.Change) error, refresh func(*state.Snapshot) error) error {
+	if _, err := s.Consensus.Read(ctx); err != nil { // as watch does
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	progressed := s.sessions.Progressed()
+	feed := s.Store.Follow()
+	begin := feed.Newest().Snapshot
+	type batch struct {
+		state.News
+		err error
+	}
+	batches := make(chan batch)
+	var reader sync.WaitGroup
+	defer reader.Wait()
+	defer cancel()
+	reader.Go(func() {
+		for {
+			news, err := feed.Next(ctx)
+			select {
+			case batches <- batch{news, err}:
+			case <-ctx.Done():
+				return
+			}
+			if err != nil {
+				return
+			}
+		}
+	})
+	if err := start(begin); err != nil {
+		return err
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-progressed:
+			progressed = s.sessions.Progressed()
+			if err := refresh(s.Store.Snapshot()); err != nil {
+				return err
+			}
+		case b := <-batches:
+			if b.err != nil {
+				return b.err
+			}
+			if b.Resync {
+				return errBehind
+			}
+			if err := change(b.Changes); err != nil {
+				return err
+			}
+		}
+	}
 }
