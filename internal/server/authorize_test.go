@@ -23,7 +23,7 @@ import (
 	"github.com/cloudless/cloudless/internal/server/oneport"
 )
 
-// The roles that may read, write and administer, and all that there are.
+// The roles that may read, write and administer, and all roles.
 var (
 	mayRead  = []string{core.RoleViewer, core.RoleOperator, core.RoleAdmin}
 	mayWrite = []string{core.RoleOperator, core.RoleAdmin}
@@ -31,7 +31,7 @@ var (
 	mayAll   = []string{core.RoleViewer, core.RoleOperator, core.RoleAdmin, core.RoleNode, core.RoleServer}
 )
 
-// methods are all that the server has registered, and whether they stream.
+// methods returns all registered methods, and whether they stream.
 func (c *cluster) methods() map[string]bool {
 	all := map[string]bool{}
 	for service, info := range c.grpc.GetServiceInfo() {
@@ -42,8 +42,8 @@ func (c *cluster) methods() map[string]bool {
 	return all
 }
 
-// knock calls a method in a way that does nothing: with an empty request, or
-// on a stream with a message that cannot be read.
+// knock calls a method without an effect: with an empty request, or on a stream with a
+// message that cannot be decoded.
 func knock(ctx context.Context, conn *grpc.ClientConn, method string, streams bool) error {
 	if !streams {
 		return conn.Invoke(ctx, method, &emptypb.Empty{}, &emptypb.Empty{})
@@ -65,10 +65,10 @@ func (rawCodec) Marshal(v any) ([]byte, error)      { return v.([]byte), nil }
 func (rawCodec) Unmarshal(data []byte, v any) error { *v.(*[]byte) = data; return nil }
 func (rawCodec) Name() string                       { return "proto" }
 
-// callers has one caller for every role.
+// callers returns one caller for every role.
 func (c *cluster) callers() map[string]*user {
 	if c.Store.Snapshot().Server("s-2") == nil {
-		c.enter("s-2")
+		c.addServers("s-2")
 	}
 	return map[string]*user{
 		core.RoleAdmin: c.as(core.RoleAdmin), core.RoleOperator: c.as(core.RoleOperator), core.RoleViewer: c.as(core.RoleViewer),
@@ -119,13 +119,13 @@ func TestEveryMethodIsForItsDeclaredCallers(t *testing.T) {
 	}
 }
 
-func TestRefusalNamesTheRoleAndTheOnesThatMay(t *testing.T) {
+func TestRefusalNamesTheRoleAndThePermittedOnes(t *testing.T) {
 	c := newCluster(t)
 	_, err := c.as(core.RoleViewer).ScaleWorkload(c.ctx, &v1.ScaleWorkloadRequest{Name: "web"})
 	wantCode(t, err, codes.PermissionDenied, `has role "viewer"`, "ScaleWorkload", "operator or admin", "cloudless token create --role operator")
 }
 
-// strangers are all who have not proved an identity of this cluster.
+// strangers returns callers without an identity of this cluster.
 func (c *cluster) strangers() map[string]*user {
 	other := newCluster(c.t)
 	expired := c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleAdmin, Ttl: "1ms"})
@@ -143,10 +143,10 @@ func (c *cluster) strangers() map[string]*user {
 	}
 }
 
-func TestNothingAnswersAStranger(t *testing.T) {
+func TestUnauthenticatedCallersAreRefused(t *testing.T) {
 	c := newCluster(t, func(o *Options) {
 		o.Strangers = oneport.DefaultLimits()
-		o.Strangers.Refusals = 1000 // which are asked for on one connection
+		o.Strangers.Refusals = 1000 // more than the test makes on one connection
 	})
 	for who, as := range c.strangers() {
 		for method, streams := range c.methods() {
@@ -160,8 +160,8 @@ func TestNothingAnswersAStranger(t *testing.T) {
 	}
 }
 
-// Nor does a stranger learn what there is by asking for what there is not.
-func TestAStrangerDoesNotLearnWhichMethodsThereAre(t *testing.T) {
+// The refusal does not reveal whether a method exists.
+func TestMethodsAreHiddenFromUnauthenticatedCallers(t *testing.T) {
 	c := newCluster(t)
 	for about, method := range map[string]string{
 		"of a service that there is":     "/cloudless.v1.WorkloadService/Nothing",
@@ -180,7 +180,7 @@ func TestAStrangerDoesNotLearnWhichMethodsThereAre(t *testing.T) {
 	}
 }
 
-func TestNothingAnswersAStrangerOverHTTP(t *testing.T) {
+func TestUnauthenticatedCallersAreRefusedOverHTTP(t *testing.T) {
 	c := newCluster(t)
 	join := c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleNode})
 	for _, path := range []string{
@@ -207,7 +207,7 @@ func TestNothingAnswersAStrangerOverHTTP(t *testing.T) {
 	}
 }
 
-func TestHTTPIsForTheRolesOfTheTable(t *testing.T) {
+func TestHTTPRequiresTheRolesOfTheTable(t *testing.T) {
 	c := newCluster(t)
 	machine := c.join("machine")
 	tokens := map[string]string{}
@@ -265,7 +265,7 @@ func TestForgedIdentityIsIgnored(t *testing.T) {
 	}
 }
 
-func TestCertificateCountsBeforeAToken(t *testing.T) {
+func TestCertificateTakesPrecedenceOverToken(t *testing.T) {
 	c := newCluster(t)
 	m := c.join("machine")
 	both := c.dial(m.creds, c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleAdmin}))
@@ -276,7 +276,7 @@ func TestCertificateCountsBeforeAToken(t *testing.T) {
 	}
 }
 
-// isOpen reports whether a method is called without an identity.
+// isOpen reports whether a method needs no identity.
 func isOpen(method string) bool {
 	m, ok := api.MethodOf(method)
 	return ok && m.IsOpen()

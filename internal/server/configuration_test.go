@@ -17,7 +17,7 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// current is the configuration in force.
+// current returns the configuration in force.
 func (c *cluster) current(u *user) *v1.Configuration {
 	c.t.Helper()
 	current, err := u.GetConfiguration(c.ctx, &v1.GetConfigurationRequest{})
@@ -28,10 +28,10 @@ func (c *cluster) current(u *user) *v1.Configuration {
 // set changes the configuration in force.
 func (c *cluster) set(u *user, change func(*v1.ClusterSpec)) (*v1.Configuration, error) {
 	c.t.Helper()
-	wished := proto.CloneOf(c.current(u))
-	change(wished.GetSpec().GetCluster())
-	wished.Spec.Comment = "because"
-	return u.SetConfiguration(c.ctx, &v1.SetConfigurationRequest{Configuration: wished})
+	wanted := proto.CloneOf(c.current(u))
+	change(wanted.GetSpec().GetCluster())
+	wanted.Spec.Comment = "because"
+	return u.SetConfiguration(c.ctx, &v1.SetConfigurationRequest{Configuration: wanted})
 }
 
 func (c *cluster) mustSet(u *user, change func(*v1.ClusterSpec)) *v1.Configuration {
@@ -45,7 +45,7 @@ func voters(n int32) func(*v1.ClusterSpec) {
 	return func(s *v1.ClusterSpec) { s.DesiredVoters = &n }
 }
 
-func TestEveryChangeOfTheConfigurationIsAVersion(t *testing.T) {
+func TestEveryChangeOfTheConfigurationMakesAVersion(t *testing.T) {
 	c := newCluster(t)
 	admin := c.as(core.RoleAdmin)
 	first := c.current(admin)
@@ -73,19 +73,19 @@ func TestEveryChangeOfTheConfigurationIsAVersion(t *testing.T) {
 		t.Errorf("the events say %v", events.GetItems())
 	}
 
-	// What changes nothing makes no version, and neither does a dry run.
+	// A change without an effect makes no version, and neither does a dry run.
 	if same := c.mustSet(admin, func(s *v1.ClusterSpec) { s.Liveness = &v1.Liveness{} }); same.GetSpec().GetNumber() != 2 {
 		t.Errorf("the same again is version %d", same.GetSpec().GetNumber())
 	}
-	wished := proto.CloneOf(second)
-	wished.Spec.Cluster.DesiredVoters = new(int32(7))
-	would, err := admin.SetConfiguration(c.ctx, &v1.SetConfigurationRequest{Configuration: wished, DryRun: true})
+	wanted := proto.CloneOf(second)
+	wanted.Spec.Cluster.DesiredVoters = new(int32(7))
+	would, err := admin.SetConfiguration(c.ctx, &v1.SetConfigurationRequest{Configuration: wanted, DryRun: true})
 	must(t, err)
 	if would.GetSpec().GetNumber() != 3 || len(would.GetSpec().GetChanges()) != 1 || c.current(admin).GetSpec().GetNumber() != 2 {
 		t.Errorf("a dry run says %v", would)
 	}
 
-	// Who changes an old one is told of the newer one.
+	// A change that was made from an old version is refused with the newer one.
 	stale := proto.CloneOf(first)
 	stale.Spec.Cluster.DesiredVoters = new(int32(1))
 	_, err = admin.SetConfiguration(c.ctx, &v1.SetConfigurationRequest{Configuration: stale})
@@ -120,7 +120,7 @@ func TestRollbackMakesANewVersionThatEqualsTheOld(t *testing.T) {
 	_, err = admin.RollbackConfiguration(c.ctx, &v1.RollbackConfigurationRequest{Number: 9})
 	wantCode(t, err, codes.NotFound, "there is no configuration 9: the newest is 4")
 
-	// A version that the cluster has outgrown does not come back.
+	// A rollback to a version that the cluster has outgrown is refused.
 	small := c.mustSet(admin, func(s *v1.ClusterSpec) { s.Limits = &v1.ClusterLimits{Nodes: new(int32(1))} })
 	c.mustSet(admin, func(s *v1.ClusterSpec) { s.Limits = nil })
 	c.join("one")
@@ -128,7 +128,7 @@ func TestRollbackMakesANewVersionThatEqualsTheOld(t *testing.T) {
 	_, err = admin.RollbackConfiguration(c.ctx, &v1.RollbackConfigurationRequest{Number: small.GetSpec().GetNumber()})
 	wantCode(t, err, codes.InvalidArgument, "spec.cluster.limits.nodes: must be at least 2, because so many nodes are there")
 
-	// The history has all of it, in pages, newest first.
+	// The history has all versions, in pages, newest first.
 	var numbers []uint64
 	page := &v1.Page{Size: 4}
 	for {
@@ -151,7 +151,7 @@ func TestRollbackMakesANewVersionThatEqualsTheOld(t *testing.T) {
 	}
 }
 
-// A cluster that was founded before there were versions is at the first one.
+// A cluster that is older than the versions of configurations is at the first one.
 func TestConfigurationOfAnOlderCluster(t *testing.T) {
 	c := newCluster(t)
 	admin := c.as(core.RoleAdmin)
@@ -174,7 +174,7 @@ func TestConfigurationOfAnOlderCluster(t *testing.T) {
 	must(t, err)
 }
 
-func TestConfigurationIsForAdminsToChange(t *testing.T) {
+func TestOnlyAdminsChangeTheConfiguration(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(core.RoleOperator)
 	_, err := c.set(op, voters(5))
@@ -212,7 +212,7 @@ func TestConfigurationOverHTTP(t *testing.T) {
 	}
 }
 
-func TestRangesTakeEffectForNewNodes(t *testing.T) {
+func TestRangesApplyToNewNodes(t *testing.T) {
 	c := newCluster(t)
 	admin := c.as(core.RoleAdmin)
 	before := c.join("before")
@@ -224,7 +224,7 @@ func TestRangesTakeEffectForNewNodes(t *testing.T) {
 	if got := c.Store.Snapshot().Node(before.uid()).GetSpec(); got.GetSubnetV4() != "10.64.0.0/24" {
 		t.Errorf("the old node has %v", got)
 	}
-	// Back again, beside what is still in use.
+	// Back to the old range, beside subnets that are still in use.
 	c.mustSet(admin, func(s *v1.ClusterSpec) { s.RangeV4 = "10.64.0.0/10" })
 	if got := c.join("later").node.GetSpec().GetSubnetV4(); got != "10.64.1.0/24" {
 		t.Errorf("a later node has %s", got)
@@ -248,16 +248,16 @@ func TestRangesTakeEffectForNewNodes(t *testing.T) {
 	})
 	_, err = c.set(admin, func(s *v1.ClusterSpec) { s.RangeV4 = "172.16.0.0/12" })
 	wantCode(t, err, codes.InvalidArgument, "spec.cluster.rangeV4: contains 172.16.3.4, the address of server other")
-	c.lookup = leadsTo("nobody.invalid", "")                                 // a name that leads nowhere is in nobody's way
-	c.mustSet(admin, func(s *v1.ClusterSpec) { s.RangeV4 = "10.64.0.0/11" }) // which has the bridge of a node in it
+	c.lookup = leadsTo("nobody.invalid", "")                                 // a name that does not resolve conflicts with nothing
+	c.mustSet(admin, func(s *v1.ClusterSpec) { s.RangeV4 = "10.64.0.0/11" }) // contains the bridge of a node
 }
 
-// What the system keeps must leave every node that is ready something to promise.
-// A node that has nothing of a resource is not blamed on it.
-func TestReservationsLeaveNodesSomething(t *testing.T) {
+// The reservation for the system must leave every ready node something to promise. A node
+// that has nothing of a resource is ignored.
+func TestReservationsMustLeaveCapacity(t *testing.T) {
 	c := newCluster(t)
 	admin := c.as(core.RoleAdmin)
-	c.join("off") // and never ready
+	c.join("off") // never ready
 	m := c.join("box")
 	m.connect(c.ctx)
 	c.until(func(snap *state.Snapshot) bool { return snap.Node(m.uid()).GetStatus().GetState() == "ready" })
@@ -273,7 +273,7 @@ func TestReservationsLeaveNodesSomething(t *testing.T) {
 	_, err = c.set(admin, func(s *v1.ClusterSpec) { s.Overcommit = &v1.Overcommit{Cpu: new(int32(99))} })
 	wantCode(t, err, codes.InvalidArgument, "spec.cluster.reserved.cpu: would leave nothing to promise on node box, which has 3960m of which the system would keep 3999m")
 
-	// A class may say otherwise, in both directions.
+	// A node class can override the reservation, in both directions.
 	c.change(func(snap *state.Snapshot, b *state.Batch) {
 		n := proto.CloneOf(snap.Node(m.uid()))
 		n.Metadata.Labels = map[string]string{"kind": "edge"}
@@ -288,7 +288,7 @@ func TestReservationsLeaveNodesSomething(t *testing.T) {
 	})
 }
 
-func TestLimitsTakeEffectForWhatIsNew(t *testing.T) {
+func TestLimitsApplyToNewObjectsOnly(t *testing.T) {
 	c := newCluster(t)
 	admin := c.as(core.RoleAdmin)
 	made, err := admin.CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web", replicasOf(3))})
@@ -312,7 +312,7 @@ func TestLimitsTakeEffectForWhatIsNew(t *testing.T) {
 	_, err = admin.ScaleWorkload(c.ctx, &v1.ScaleWorkloadRequest{Name: "web", Replicas: proto.Int32(2), Version: made.GetMetadata().GetVersion()})
 	must(t, err)
 
-	// Two that are made by one plan count both.
+	// Both workloads of one plan count.
 	c.mustSet(admin, func(s *v1.ClusterSpec) { s.Limits.Workloads = new(int32(2)) })
 	_, err = admin.MakePlan(c.ctx, &v1.PlanRequest{Objects: manifests(workload("a"), workload("b"))})
 	wantCode(t, err, codes.ResourceExhausted, "workload b is one too many")
@@ -321,7 +321,7 @@ func TestLimitsTakeEffectForWhatIsNew(t *testing.T) {
 	must(t, err)
 }
 
-func TestDefaultsTakeEffectForNewWorkloadsAndRestartNothing(t *testing.T) {
+func TestNewDefaultsApplyToNewWorkloadsOnly(t *testing.T) {
 	c := newCluster(t)
 	admin := c.as(core.RoleAdmin)
 	memory := func(text string) func(*v1.ClusterSpec) {
@@ -344,7 +344,7 @@ func TestDefaultsTakeEffectForNewWorkloadsAndRestartNothing(t *testing.T) {
 	if w := c.Store.Snapshot().WorkloadByName("default", "web"); limit(w) != "64Mi" || w.GetStatus().GetRevision() != 1 {
 		t.Errorf("a change of the defaults has made of it %v", w)
 	}
-	// The same file again, and one that only scales, replace nothing.
+	// Applying the same file again, or only scaling, replaces nothing.
 	if again := apply(); again.GetResult() != "unchanged" {
 		t.Errorf("the same again is %s", again.GetResult())
 	}
@@ -356,12 +356,12 @@ func TestDefaultsTakeEffectForNewWorkloadsAndRestartNothing(t *testing.T) {
 	if plan.GetChanges()[0].GetAction() != spec.ActionUnchanged {
 		t.Errorf("a plan of the same again is %v", plan)
 	}
-	// What its author changes takes the new defaults.
+	// A change by the author takes the new defaults.
 	changed := apply(replicasOf(2), func(w *v1.Workload) { w.Spec.Args = []string{"-v"} }).GetWorkload()
 	if limit(changed) != "128Mi" || changed.GetStatus().GetRevision() != 2 || changed.GetStatus().GetConfiguration() != 3 {
 		t.Errorf("changed it is %v", changed)
 	}
-	// What its author says wins, and a plan shows what the cluster adds.
+	// Values of the author win, and a plan shows what the cluster adds.
 	own := workload("own", func(w *v1.Workload) { w.Spec.Resources = &v1.Resources{Limits: &v1.ResourceAmounts{Memory: "1Gi"}} })
 	if w, err := admin.CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: own}); err != nil || limit(w) != "1Gi" {
 		t.Errorf("one with a limit of its own is %v, %v", w, err)
@@ -373,7 +373,7 @@ func TestDefaultsTakeEffectForNewWorkloadsAndRestartNothing(t *testing.T) {
 	}
 }
 
-func TestDeletedImagesAreKeptAsConfigured(t *testing.T) {
+func TestDeletedImagesAreKeptForTheConfiguredTime(t *testing.T) {
 	c := newCluster(t)
 	admin := c.as(core.RoleAdmin)
 	for _, keep := range []time.Duration{24 * time.Hour, 5 * time.Minute} {

@@ -16,13 +16,14 @@ import (
 type explainService struct {
 	v1.UnsafeExplainServiceServer
 	*Server
+	nodes *collection[*v1.Node]
 	// turn lets one explanation run at a time, because each reads all replicas of the
 	// cluster.
 	turn chan struct{}
 }
 
-func newExplainService(s *Server) *explainService {
-	return &explainService{Server: s, turn: make(chan struct{}, 1)}
+func newExplainService(nodes *collection[*v1.Node]) *explainService {
+	return &explainService{Server: nodes.Server, nodes: nodes, turn: make(chan struct{}, 1)}
 }
 
 func (s *explainService) GetExplanation(ctx context.Context, request *v1.GetExplanationRequest) (*v1.Explanation, error) {
@@ -79,7 +80,7 @@ func (s *explainService) explain(ctx context.Context, snap *state.Snapshot, w *v
 	if node != "" {
 		n := snap.NodeByName(node)
 		if n == nil {
-			return nil, notfound.Node(snap, node)
+			return nil, s.nodes.missing(snap, "", node)
 		}
 		uid = n.GetMetadata().GetUid()
 	}

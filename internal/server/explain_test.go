@@ -18,7 +18,7 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-func TestWhoMayReadMayAskWhy(t *testing.T) {
+func TestReadersMayExplain(t *testing.T) {
 	c := newCluster(t)
 	op, viewer := c.as(core.RoleOperator), c.as(core.RoleViewer)
 	c.work("n1", idle)
@@ -45,7 +45,7 @@ func TestWhoMayReadMayAskWhy(t *testing.T) {
 	wantCode(t, err, codes.InvalidArgument)
 }
 
-func TestWhatIsNotAppliedCanBeExplained(t *testing.T) {
+func TestExplainWorkloadWithoutApplyingIt(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(core.RoleOperator)
 	c.work("n1", idle)
@@ -63,7 +63,7 @@ func TestWhatIsNotAppliedCanBeExplained(t *testing.T) {
 		fresh.GetHelp()[0] != "1 node would fit after 1 CPU is freed; the largest free is 1 on n1" {
 		t.Errorf("a new one is explained by %v", fresh)
 	}
-	// In place of what runs there is room for it.
+	// It fits in place of the running replica.
 	larger := explain(workload("web", cpuOf("4")))
 	if larger.GetPhase() != "running" || larger.GetTakingCount() != 1 || !strings.HasPrefix(larger.GetAbout(), "the successor of web-") {
 		t.Errorf("an update is explained by %v", larger)
@@ -99,12 +99,12 @@ func TestExplainOverHTTP(t *testing.T) {
 	}
 }
 
-// One explanation is worked out at a time, and who waits for it can leave.
-func TestExplanationsTakeTurns(t *testing.T) {
+// One explanation is computed at a time, and a waiting caller can leave.
+func TestOneExplanationRunsAtATime(t *testing.T) {
 	c := newCluster(t)
 	web, err := c.as(core.RoleOperator).CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web")})
 	must(t, err)
-	s := newExplainService(c.Server)
+	s := newExplainService(newNodes(c.Server))
 	s.turn <- struct{}{}
 	ctx, cancel := context.WithCancel(c.ctx)
 	cancel()
@@ -118,7 +118,7 @@ func TestExplanationsTakeTurns(t *testing.T) {
 	}
 }
 
-// brokenPlacement has a bug.
+// brokenPlacement panics.
 type brokenPlacement struct{ replicas.Placement }
 
 func (brokenPlacement) Explain(*state.Snapshot, string) []*v1.NodeReason {

@@ -34,7 +34,7 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// pair is a leader and a follower that votes not, so that who leads never changes.
+// pair returns a leader and a follower without a vote, so that the leader never changes.
 func pair(t *testing.T, change ...func(*Options)) (leader, follower *cluster) {
 	t.Helper()
 	book := &addressBook{all: map[string]string{}}
@@ -77,7 +77,7 @@ func votes(t *testing.T, leader, follower *cluster) {
 	must(t, leader.ctx.Err())
 }
 
-// hangs is a method of a leader that begins and then does not answer, as if its process stood still.
+// hangs makes a method of a leader begin and then not answer, as if the process had stopped.
 func hangs(leader *cluster, method string) (begun <-chan struct{}) {
 	began := make(chan struct{}, 1)
 	leader.passed.Methods[method] = relay.Passable{Call: func(_ any, ctx context.Context, _ func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
@@ -88,9 +88,9 @@ func hangs(leader *cluster, method string) (begun <-chan struct{}) {
 	return began
 }
 
-// TestALeaderThatHangsHoldsNobodyUp: once another server leads, it is asked what is harmless to ask again, and of the
-// rest it is said that its outcome is not known.
-func TestALeaderThatHangsHoldsNobodyUp(t *testing.T) {
+// Once another server leads, the follower retries idempotent calls there. For all others it answers that the outcome is
+// unknown.
+func TestHangingLeaderDoesNotBlockCalls(t *testing.T) {
 	leader, follower := pair(t)
 	admin := follower.dial(nil, leader.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleAdmin, Name: "ann"}))
 	votes(t, leader, follower)
@@ -123,13 +123,14 @@ func TestALeaderThatHangsHoldsNobodyUp(t *testing.T) {
 	if err := <-planned; core.HasReason(err, core.ReasonUncertain) {
 		t.Errorf("of a plan, which changes nothing, it is said: %v", err)
 	}
-	// Not only because the connection was given up, which is much later.
+	// The answer must not wait until the connection times out, which is much later.
 	if err := <-written; !core.HasReason(err, core.ReasonUncertain) || !strings.Contains(err.Error(), "another server leads now") {
 		t.Errorf("a change whose outcome is not known ends with %v", err)
 	}
 }
 
-// stalling is where a server is reached until it stalls: then nothing comes through any more, but nobody is told.
+// stalling returns an address that leads to a server until stall is called. Then nothing passes any more, and neither
+// side gets an error.
 func stalling(t *testing.T, address string) (at string, stall func()) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -179,8 +180,8 @@ func stalling(t *testing.T, address string) (at string, stall func()) {
 	return listener.Addr().String(), func() { stalled.Store(true) }
 }
 
-// TestALeaderThatHangsHoldsNoStreamUp: who watches through another server is told to call again once another leads.
-func TestALeaderThatHangsHoldsNoStreamUp(t *testing.T) {
+// A watch through another server ends once a new server leads, and the caller has to call again.
+func TestHangingLeaderDoesNotBlockStreams(t *testing.T) {
 	leader, follower := pair(t)
 	admin := follower.dial(nil, leader.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleAdmin, Name: "ann"}))
 	votes(t, leader, follower)
@@ -195,13 +196,13 @@ func TestALeaderThatHangsHoldsNoStreamUp(t *testing.T) {
 	for err == nil {
 		_, err = watch.Recv()
 	}
-	// Not only because the connection was given up, which is much later.
+	// The answer must not wait until the connection times out, which is much later.
 	wantCode(t, err, codes.Unavailable, "leads the cluster no more; call again")
 }
 
-// TestAWatchBeginsWithAllThatWasAcknowledged: one who cannot know whether another server has been elected does not say
-// that this is all there is, or that something is not there.
-func TestAWatchBeginsWithAllThatWasAcknowledged(t *testing.T) {
+// A leader that cannot confirm its leadership must not claim that its state is complete, or that an object does not
+// exist.
+func TestWatchBeginsWithAllAcknowledgedWrites(t *testing.T) {
 	leader, follower := pair(t)
 	admin := leader.dial(nil, leader.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleAdmin, Name: "ann"}))
 	votes(t, leader, follower)
@@ -211,22 +212,22 @@ func TestAWatchBeginsWithAllThatWasAcknowledged(t *testing.T) {
 	for name, begin := range map[string]func() error{
 		"a watch of nodes": func() error {
 			watch, err := admin.WatchNodes(leader.ctx, &v1.WatchNodesRequest{})
-			return heard(watch, err)
+			return firstError(watch, err)
 		},
 		"a watch of replicas": func() error {
 			watch, err := admin.WatchReplicas(leader.ctx, &v1.WatchReplicasRequest{})
-			return heard(watch, err)
+			return firstError(watch, err)
 		},
 		"a log": func() error {
 			log, err := admin.Logs(leader.ctx, &v1.LogsRequest{Workload: "web"})
-			return heard(log, err)
+			return firstError(log, err)
 		},
 		"exec": func() error {
 			exec, err := admin.Exec(leader.ctx)
 			if err == nil {
 				err = exec.Send(&v1.ExecRequest{Message: &v1.ExecRequest_Start{Start: &v1.ExecStart{Workload: "web", Command: []string{"true"}}}})
 			}
-			return heard(exec, err)
+			return firstError(exec, err)
 		},
 	} {
 		calls.Go(func() {
@@ -237,17 +238,16 @@ func TestAWatchBeginsWithAllThatWasAcknowledged(t *testing.T) {
 	}
 }
 
-// heard is how a stream begins.
-func heard[T any](stream interface{ Recv() (*T, error) }, err error) error {
+// firstError returns the error with which a stream begins.
+func firstError[T any](stream interface{ Recv() (*T, error) }, err error) error {
 	if err == nil {
 		_, err = stream.Recv()
 	}
 	return err
 }
 
-// TestALeaderThatHandsOverAnswers: the call that asks for it comes through another server, and is answered by the one
-// that leads no more.
-func TestALeaderThatHandsOverAnswers(t *testing.T) {
+// The call comes through another server, and the former leader answers it.
+func TestFormerLeaderAnswersTheTransfer(t *testing.T) {
 	leader, follower := pair(t)
 	votes(t, leader, follower)
 	admin := follower.dial(nil, leader.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleAdmin, Name: "ann"}))
@@ -258,7 +258,7 @@ func TestALeaderThatHandsOverAnswers(t *testing.T) {
 	}
 }
 
-// newMember is a server that can have others beside it; it founds the cluster if there is no authority yet.
+// newMember returns a server that can have peers. Without a CA it founds the cluster.
 func newMember(t *testing.T, book *addressBook, sealer *identity.Sealer, ca *identity.CA, uid string, change ...func(*Options)) *cluster {
 	t.Helper()
 	log := &logBuffer{}
@@ -269,7 +269,7 @@ func newMember(t *testing.T, book *addressBook, sealer *identity.Sealer, ca *ide
 	agreed, err := consensus.Open(ctx, consensus.Options{
 		Dir: filepath.Join(dir, "raft"), ServerID: uid, Address: "127.0.0.1:0", Network: link, Addresses: book.get,
 		Store: store, Logger: logger, Bootstrap: ca == nil,
-		ElectionTimeout: consensus.MaxElectionTimeout, // who leads goes on so on a machine that stands still now and then
+		ElectionTimeout: consensus.MaxElectionTimeout, // so that the leader stays on a machine that stalls now and then
 	})
 	must(t, err)
 	t.Cleanup(func() { check(t, agreed.Close()) })
@@ -300,8 +300,8 @@ func newMember(t *testing.T, book *addressBook, sealer *identity.Sealer, ca *ide
 	return c
 }
 
-// TestFollowerPassesCallsOn: whoever is asked, the leader answers, as for the same caller.
-func TestFollowerPassesCallsOn(t *testing.T) {
+// The leader answers a call to any server, for the same caller.
+func TestFollowerRelaysCalls(t *testing.T) {
 	leader, follower := pair(t)
 	secret := leader.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleAdmin, Name: "ann"})
 	// The token is so new that the follower may not know it yet.
@@ -316,15 +316,15 @@ func TestFollowerPassesCallsOn(t *testing.T) {
 	if len(events.GetItems()) != 1 || events.GetItems()[0].GetSpec().GetActor() != "user/ann" {
 		t.Errorf("the leader thinks that somebody else called: %v", events)
 	}
-	// Rights are those of the caller, not of the server in between.
+	// The rights are those of the caller, not of the server in between.
 	_, err = follower.dial(nil, made.GetSecret()).CreateToken(follower.ctx, &v1.CreateTokenRequest{Role: core.RoleAdmin})
 	wantCode(t, err, codes.PermissionDenied, "bob", "viewer")
 	_, err = follower.dial(nil, "").ListTokens(follower.ctx, &v1.ListTokensRequest{})
 	wantCode(t, err, codes.Unauthenticated)
-	// A refusal by the leader arrives as it is.
+	// A refusal by the leader arrives unchanged.
 	_, err = admin.CreateToken(follower.ctx, &v1.CreateTokenRequest{Role: core.RoleViewer, Name: "bob"})
 	wantCode(t, err, codes.AlreadyExists, "token bob exists already")
-	// WhoAmI is about the connection to the asked server.
+	// WhoAmI is about the connection to the called server.
 	me, err := admin.WhoAmI(follower.ctx, &v1.WhoAmIRequest{})
 	must(t, err)
 	if !strings.HasSuffix(me.GetId(), "/user/ann") {
@@ -332,8 +332,8 @@ func TestFollowerPassesCallsOn(t *testing.T) {
 	}
 }
 
-// TestFollowerPassesStreamsOn: an agent at a follower has its session with the leader.
-func TestFollowerPassesStreamsOn(t *testing.T) {
+// An agent at a follower has its session with the leader.
+func TestFollowerRelaysStreams(t *testing.T) {
 	leader, follower := pair(t)
 	secret := leader.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleNode})
 	key, csr, err := identity.NewKeyAndCSR()
@@ -365,19 +365,19 @@ func TestFollowerPassesStreamsOn(t *testing.T) {
 	if change.GetNode().GetMetadata().GetName() != "n1" {
 		t.Errorf("the watch begins with %v", change)
 	}
-	// A node that is removed loses its stream, also behind another server.
+	// A removed node loses its stream, even through another server.
 	_, err = leader.dial(nil, leader.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleAdmin})).DeleteNode(leader.ctx, &v1.DeleteNodeRequest{Name: "n1", Force: true})
 	must(t, err)
 	for err == nil {
 		_, err = stream.Recv()
 	}
-	// Its old connection is closed, which a call on it may notice first.
+	// A call may notice first that the old connection was closed.
 	_, err = follower.dial(creds, "").Renew(follower.ctx, &v1.RenewRequest{Csr: csr})
 	wantCode(t, err, codes.Unauthenticated, "not a member")
 }
 
-// TestOnlyServersAreBelievedAboutCallers: what a server may say of a caller, a user or a node may not.
-func TestOnlyServersAreBelievedAboutCallers(t *testing.T) {
+// Only servers may state the caller of a relayed call; users and nodes may not.
+func TestOnlyServersStateTheCallerOfACall(t *testing.T) {
 	leader, _ := pair(t)
 	admin := core.Principal{Role: core.RoleAdmin}
 	var err error
@@ -395,7 +395,7 @@ func TestOnlyServersAreBelievedAboutCallers(t *testing.T) {
 	wantCode(t, err, codes.PermissionDenied)
 }
 
-// TestStaleReads are answered by whoever is asked, by gRPC and by HTTP, and nothing else is.
+// Any server answers stale reads, by gRPC and by HTTP, and only those.
 func TestStaleReads(t *testing.T) {
 	leader, follower := pair(t)
 	secret := leader.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleAdmin, Name: "ann"})
@@ -421,8 +421,8 @@ func TestStaleReads(t *testing.T) {
 	}
 }
 
-// TestNobodyRefusesOnOldState: whoever has lost its office without knowing it does not answer from what it knows.
-func TestNobodyRefusesOnOldState(t *testing.T) {
+// A former leader that does not know it yet must not answer from its own state.
+func TestFormerLeaderDoesNotAnswerFromStaleState(t *testing.T) {
 	_, follower := pair(t)
 	for what, build := range map[string]func(*state.Snapshot, *state.Batch) error{
 		"a refusal":                func(*state.Snapshot, *state.Batch) error { return core.Refuse(codes.Aborted, "old") },
@@ -434,9 +434,8 @@ func TestNobodyRefusesOnOldState(t *testing.T) {
 	}
 }
 
-// TestCallThatIsMadeAgainIsTheSame: what a server does to a call before it finds that it does not lead any more is
-// not seen by the one who leads.
-func TestCallThatIsMadeAgainIsTheSame(t *testing.T) {
+// The new leader does not see what a former leader changed in a call before it noticed that it no longer leads.
+func TestRetriedCallIsUnchanged(t *testing.T) {
 	leader, _ := pair(t)
 	request := &v1.CreateWorkloadRequest{Workload: workload("web", imageOf(leader.push("hello:1")), replicasOf(0)), IdempotencyKey: "k"}
 	before := proto.CloneOf(request)
@@ -454,9 +453,9 @@ func TestCallThatIsMadeAgainIsTheSame(t *testing.T) {
 	}
 }
 
-// TestAnUncertainAttemptIsNotForgotten: what a key makes harmless to repeat may still have been done the first time,
-// whatever becomes of the repetition. Another server may be asked all the same.
-func TestAnUncertainAttemptIsNotForgotten(t *testing.T) {
+// An idempotency key makes a retry safe, but the first attempt may have taken effect, whatever the retry returns.
+// Another server may be tried.
+func TestRetryRemembersAnUncertainAttempt(t *testing.T) {
 	leader, follower := pair(t)
 	votes(t, leader, follower)
 	leader.router.Patience = 0
@@ -487,8 +486,8 @@ func TestAnUncertainAttemptIsNotForgotten(t *testing.T) {
 	}
 }
 
-// TestALeaderSaysItselfWhyItCannotAnswer: nobody is told that no server leads because of that.
-func TestALeaderSaysItselfWhyItCannotAnswer(t *testing.T) {
+// The error must not be that no server leads.
+func TestLeaderExplainsWhyItCannotAnswer(t *testing.T) {
 	leader, follower := pair(t)
 	votes(t, leader, follower)
 	admin := follower.dial(nil, leader.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleAdmin, Name: "ann"}))
@@ -503,9 +502,9 @@ func TestALeaderSaysItselfWhyItCannotAnswer(t *testing.T) {
 	}
 }
 
-// TestMachineThatJoinsIsAskedForAgain: the state knows it by its token and key, so that nothing is lost if the one who
-// leads loses that while it takes the machine.
-func TestMachineThatJoinsIsAskedForAgain(t *testing.T) {
+// The state identifies the machine by its token and key, so that nothing is lost if the leader loses its leadership
+// during the enrollment.
+func TestEnrollmentIsRetriedWithTheNextLeader(t *testing.T) {
 	leader, _ := pair(t)
 	attempts := 0
 	_, err := leader.router.Unary(leader.ctx, &v1.EnrollRequest{}, v1.EnrollmentService_Enroll_FullMethodName, func(context.Context, any) (any, error) {
@@ -519,14 +518,14 @@ func TestMachineThatJoinsIsAskedForAgain(t *testing.T) {
 	}
 }
 
-// TestWhoIsBehindTurnsNobodyAway: a server that cannot ask the leader does not know who is missing in its state.
-func TestWhoIsBehindTurnsNobodyAway(t *testing.T) {
+// A server that cannot ask the leader does not know whether its state lacks a token.
+func TestLaggingServerRefusesNoUnknownToken(t *testing.T) {
 	leader, follower := pair(t)
 	unknown := identity.NewAPIToken(identity.Fingerprint{}).Reveal()
 	_, err := follower.dial(nil, unknown).ListTokens(follower.ctx, &v1.ListTokensRequest{})
 	wantCode(t, err, codes.Unauthenticated, "not valid")
 	leader.stop()
-	unknown = identity.NewAPIToken(identity.Fingerprint{}).Reveal() // the other one may be refused from memory
+	unknown = identity.NewAPIToken(identity.Fingerprint{}).Reveal() // the first one may be refused from the cache
 	_, err = follower.dial(nil, unknown).ListTokens(follower.ctx, &v1.ListTokensRequest{})
 	wantCode(t, err, codes.Unavailable, "behind")
 	if !core.HasReason(err, core.ReasonNoLeader) {
@@ -535,13 +534,13 @@ func TestWhoIsBehindTurnsNobodyAway(t *testing.T) {
 	if response, body := follower.request(nil, http.MethodGet, "/v1/tokens", "", "Authorization", "Bearer "+unknown); response.StatusCode != http.StatusServiceUnavailable {
 		t.Errorf("by HTTP: %d %s", response.StatusCode, body)
 	}
-	// Who proves nothing is nobody, whatever the others know.
+	// A caller without credentials is unauthenticated, whatever the other servers know.
 	_, err = follower.dial(nil, "").ListTokens(follower.ctx, &v1.ListTokensRequest{})
 	wantCode(t, err, codes.Unauthenticated)
 }
 
-// A stream is as good an occasion, and lasts longer. It does not matter which server has it.
-func TestStreamIsToldOfAllServers(t *testing.T) {
+// A stream carries the list of servers too, and lasts longer than a call. Any server can send it.
+func TestStreamSendsTheAddressesOfAllServers(t *testing.T) {
 	leader, follower := pair(t)
 	op := leader.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleOperator})
 	must(t, follower.Consensus.WaitApplied(follower.ctx, leader.Store.Snapshot().Index()))
@@ -556,8 +555,8 @@ func TestStreamIsToldOfAllServers(t *testing.T) {
 	}
 }
 
-// TestClientIsToldWhoLeads when its call was passed on, if it wants to know.
-func TestClientIsToldWhoLeads(t *testing.T) {
+// The answer to a relayed call names the leader if the client asks for it.
+func TestAnswerNamesTheLeader(t *testing.T) {
 	leader, follower := pair(t)
 	op := leader.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleOperator})
 	must(t, follower.Consensus.WaitApplied(follower.ctx, leader.Store.Snapshot().Index()))

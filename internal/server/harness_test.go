@@ -32,8 +32,8 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// cluster is a whole server on a port of its own: real state on disk, real
-// certificates, real loops. Only the machines are played, see agent_test.go.
+// cluster is a whole server on its own port, with real state on disk, real certificates and
+// real loops. Only the machines are simulated, see agent_test.go.
 type cluster struct {
 	*Server
 	t *testing.T
@@ -41,7 +41,7 @@ type cluster struct {
 	log *logBuffer
 	// stop ends the server and waits for it. It may be called more than once.
 	stop func()
-	// ctx ends a while after a test that hangs should have passed.
+	// ctx ends a while after a test should have passed, so that a hanging test fails.
 	ctx context.Context
 }
 
@@ -85,8 +85,8 @@ func newCluster(t *testing.T, change ...func(*Options)) *cluster {
 	return c
 }
 
-// tolerateSilence lets nodes be silent for as long as a test may take: most of the
-// agents that tests play send no heartbeats.
+// tolerateSilence lets nodes be silent for as long as a test may take: most simulated
+// agents send no heartbeats.
 func tolerateSilence(t *testing.T, agreed *consensus.Consensus, store *state.Store) {
 	t.Helper()
 	cluster := proto.CloneOf(store.Snapshot().Cluster())
@@ -97,7 +97,7 @@ func tolerateSilence(t *testing.T, agreed *consensus.Consensus, store *state.Sto
 	must(t, err)
 }
 
-// addressBook is where servers of a test find each other.
+// addressBook maps the servers of a test to their addresses.
 type addressBook struct {
 	mu  sync.Mutex
 	all map[string]string
@@ -115,14 +115,14 @@ func (b *addressBook) get(server string) string {
 	return b.all[server]
 }
 
-// noNetwork is a machine that reaches nobody.
+// noNetwork is a transport without a network.
 type noNetwork struct{}
 
 func (noNetwork) RoundTrip(*http.Request) (*http.Response, error) {
 	return nil, errors.New("no network")
 }
 
-// run serves and leads.
+// run serves and runs the loops of the leader.
 func (c *cluster) run(agreed *consensus.Consensus, loop *nodes.Loop) (stop func()) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(c.ctx))
 	var done sync.WaitGroup
@@ -143,7 +143,7 @@ func (c *cluster) run(agreed *consensus.Consensus, loop *nodes.Loop) (stop func(
 	})
 }
 
-// user is every service, as one caller.
+// user is one caller with a client for every service.
 type user struct {
 	v1.WorkloadServiceClient
 	v1.NodeServiceClient
@@ -156,11 +156,11 @@ type user struct {
 	v1.EnrollmentServiceClient
 	v1.AgentServiceClient
 	conn *grpc.ClientConn
-	// token is the secret that the caller shows, if any.
+	// token is the secret that the caller sends, if any.
 	token string
 }
 
-// dial connects with a certificate, an API token, or nothing.
+// dial connects with a certificate, an API token, or no credentials.
 func (c *cluster) dial(member *identity.Credentials, token string) *user {
 	c.t.Helper()
 	var source identity.CertificateSource
@@ -190,7 +190,7 @@ func (b bearerToken) GetRequestMetadata(context.Context, ...string) (map[string]
 
 func (bearerToken) RequireTransportSecurity() bool { return true }
 
-// as is a user with an API token of a role.
+// as returns a user with an API token of a role.
 func (c *cluster) as(role string) *user {
 	c.t.Helper()
 	return c.dial(nil, c.newTokenSecret(&v1.CreateTokenRequest{Role: role}))
@@ -203,7 +203,7 @@ func (c *cluster) newTokenSecret(request *v1.CreateTokenRequest) string {
 	return made.GetSecret()
 }
 
-// web is an HTTP client, with a certificate or without.
+// web returns an HTTP client, with a certificate or without.
 func (c *cluster) web(member *identity.Credentials) *http.Client {
 	var source identity.CertificateSource
 	if member != nil {
@@ -225,7 +225,7 @@ func (c *cluster) webSpeaking(source identity.CertificateSource, protocols ...st
 	return &http.Client{Transport: transport}
 }
 
-// request is one HTTP request; header are pairs of a name and a value.
+// request makes one HTTP request; header has pairs of a name and a value.
 func (c *cluster) request(member *identity.Credentials, method, path, body string, header ...string) (*http.Response, string) {
 	c.t.Helper()
 	r, err := http.NewRequestWithContext(c.ctx, method, "https://cloudless"+path, strings.NewReader(body))
@@ -241,20 +241,20 @@ func (c *cluster) request(member *identity.Credentials, method, path, body strin
 	return response, string(text)
 }
 
-// until waits until the state is as wished, and returns it.
-func (c *cluster) until(wished func(*state.Snapshot) bool) *state.Snapshot {
+// until waits until the state satisfies the condition, and returns it.
+func (c *cluster) until(want func(*state.Snapshot) bool) *state.Snapshot {
 	c.t.Helper()
 	snap, feed := c.Store.Subscribe()
-	for !wished(snap) {
+	for !want(snap) {
 		if _, err := feed.Next(c.ctx); err != nil {
-			c.t.Fatalf("the state never was as wished: %v", err)
+			c.t.Fatalf("the state never satisfied the condition: %v", err)
 		}
 		snap = c.Store.Snapshot()
 	}
 	return snap
 }
 
-// change puts objects into the state past the API.
+// change writes objects to the state, bypassing the API.
 func (c *cluster) change(build func(*state.Snapshot, *state.Batch)) {
 	c.t.Helper()
 	_, err := c.Propose(c.ctx, func(snap *state.Snapshot, b *state.Batch) error {
@@ -296,7 +296,7 @@ func check(t *testing.T, err error) {
 	}
 }
 
-// wantCode checks how a call was refused, and that the refusal says these words.
+// wantCode checks the code of a refusal, and that its message contains these words.
 func wantCode(t *testing.T, err error, code codes.Code, words ...string) {
 	t.Helper()
 	if status.Code(err) != code {
@@ -310,7 +310,7 @@ func wantCode(t *testing.T, err error, code codes.Code, words ...string) {
 	}
 }
 
-// manifests are objects as a plan holds them.
+// manifests returns objects as a plan holds them.
 func manifests(objects ...proto.Message) (all []*v1.Manifest) {
 	for _, o := range objects {
 		all = append(all, spec.ManifestOf(o))

@@ -16,7 +16,7 @@ import (
 	"github.com/cloudless/cloudless/internal/server/oneport"
 )
 
-// refusedJSON is the JSON that every refusal over HTTP has.
+// refusedJSON is the JSON of every refusal over HTTP.
 type refusedJSON struct {
 	Code    codes.Code        `json:"code"`
 	Message string            `json:"message"`
@@ -78,7 +78,7 @@ func TestRefusalsOverHTTPHaveOneShape(t *testing.T) {
 	}
 }
 
-// What is wrong with a body is said of its fields, as of one that is understood and refused.
+// An error in a body names the field, as an error in a valid body does.
 func TestWrongBodiesNameTheField(t *testing.T) {
 	c := newCluster(t)
 	operator := "Bearer " + c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleOperator})
@@ -108,7 +108,7 @@ func TestWrongBodiesNameTheField(t *testing.T) {
 	}
 }
 
-// A stream says why it ends, also by HTTP.
+// A stream says why it ends, over HTTP too.
 func TestStreamOverHTTPSaysThatItsTokenIsRevoked(t *testing.T) {
 	c := newCluster(t)
 	made, err := c.as(core.RoleAdmin).CreateToken(c.ctx, &v1.CreateTokenRequest{Name: "ci", Role: core.RoleViewer})
@@ -172,14 +172,14 @@ func TestWorkloadOverHTTP(t *testing.T) {
 	}
 }
 
-// The bytes that a caller may send before it has proved who it is must not cut off one who is about to.
+// The limit of bytes before authentication must not cut off a caller that is about to authenticate.
 func TestLargeFirstRequestIsNotCutOff(t *testing.T) {
 	if allowed := oneport.DefaultLimits().Bytes; httpWindow+maxHeaders >= allowed {
 		t.Errorf("a client may send %d bytes of headers and %d of a body before a handler looks at it, and is cut off after %d", maxHeaders, httpWindow, allowed)
 	}
 }
 
-func TestRequestThatIsTooLongIsRefused(t *testing.T) {
+func TestTooLongRequestIsRefused(t *testing.T) {
 	c := newCluster(t)
 	token := c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleOperator})
 	body := `{"metadata":{"name":"web"},"spec":{"image":"` + strings.Repeat("x", gateway.MaxMessage) + `"}}`

@@ -25,7 +25,7 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-func TestImageThatIsUsedIsNotDeleted(t *testing.T) {
+func TestUsedImageIsNotDeleted(t *testing.T) {
 	c := newCluster(t)
 	c.work("box", idle)
 	op := c.as(core.RoleOperator)
@@ -39,12 +39,12 @@ func TestImageThatIsUsedIsNotDeleted(t *testing.T) {
 	}
 	_, err = op.DeleteImage(c.ctx, &v1.DeleteImageRequest{Name: "hello:1"})
 	wantCode(t, err, codes.FailedPrecondition, "image hello:1 is used by default/web", "--force")
-	// Other clients are refused, too, in words that they show.
+	// Other clients are refused, too, with a message that they show.
 	response, body := c.request(nil, http.MethodDelete, "/v2/hello/manifests/"+first, "", "Authorization", "Bearer "+op.token)
 	if response.StatusCode < 400 || !strings.Contains(body, `"code":"DENIED"`) || !strings.Contains(body, "used by default/web") {
 		t.Errorf("answered with %d: %s", response.StatusCode, body)
 	}
-	// Nor may they take the layers out of it.
+	// They cannot delete the layers either.
 	_, body = c.request(nil, http.MethodGet, "/v2/hello/manifests/"+first, "", "Authorization", "Bearer "+op.token)
 	layers := regexp.MustCompile(`sha256:[0-9a-f]{64}`).FindAllString(body, -1)
 	if len(layers) == 0 {
@@ -89,8 +89,8 @@ func TestImageThatIsUsedIsNotDeleted(t *testing.T) {
 	wantCode(t, err, codes.NotFound)
 }
 
-// An image whose tag has moved is used by what still runs it.
-func TestPruneTakesWhatNothingUses(t *testing.T) {
+// An image whose tag has moved stays while a workload still runs it.
+func TestPruneDeletesUnusedImages(t *testing.T) {
 	c := newCluster(t)
 	c.work("box", idle)
 	op := c.as(core.RoleOperator)
@@ -114,16 +114,16 @@ func TestPruneTakesWhatNothingUses(t *testing.T) {
 	wantCode(t, err, codes.NotFound)
 }
 
-// abroad is a registry of others that asks for a password and counts questions.
-type abroad struct {
+// foreignRegistry is a registry outside the cluster that requires a password and counts requests.
+type foreignRegistry struct {
 	host  string
 	asked atomic.Int64
 	away  atomic.Bool
 }
 
-func newAbroad(t *testing.T) *abroad {
+func newAbroad(t *testing.T) *foreignRegistry {
 	t.Helper()
-	a := &abroad{}
+	a := &foreignRegistry{}
 	images := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		a.asked.Add(1)
@@ -139,14 +139,14 @@ func newAbroad(t *testing.T) *abroad {
 	return a
 }
 
-func (a *abroad) RoundTrip(r *http.Request) (*http.Response, error) {
+func (a *foreignRegistry) RoundTrip(r *http.Request) (*http.Response, error) {
 	if a.away.Load() {
 		return nil, errors.New("no route to host")
 	}
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-func (a *abroad) push(t *testing.T, ref string) string {
+func (a *foreignRegistry) push(t *testing.T, ref string) string {
 	t.Helper()
 	img, err := random.Image(64, 1)
 	must(t, err)
@@ -183,7 +183,7 @@ func TestForeignImageIsPinnedWithTheLogin(t *testing.T) {
 	_, err = create("other", "2")
 	wantCode(t, err, codes.FailedPrecondition, "does not exist in the registry")
 
-	// A registry that is away is no reason to refuse, nor to run something else.
+	// An unreachable registry is no reason to refuse, nor to run another image.
 	a.away.Store(true)
 	a.push(t, "app:1")
 	revision, err = create("later", "3")
@@ -203,7 +203,7 @@ func TestForeignImageIsPinnedWithTheLogin(t *testing.T) {
 	}
 }
 
-// A login reaches the nodes that pull from its registry and nobody else.
+// A login reaches only the nodes that pull from its registry.
 func TestLoginIsSealedAndGoesToTheNode(t *testing.T) {
 	c := newCluster(t)
 	admin := c.as(core.RoleAdmin)
@@ -236,7 +236,7 @@ func TestLoginIsSealedAndGoesToTheNode(t *testing.T) {
 	if a := next(); a.GetLogin() != nil {
 		t.Error("a login of another registry was sent")
 	}
-	for range 2 { // a new one, and one in place of another
+	for range 2 { // a new one, and one that replaces it
 		_, err = admin.SetLogin(c.ctx, &v1.SetLoginRequest{Host: "example.com", Username: "ann", Password: "s3cret"})
 		must(t, err)
 		if l := next().GetLogin(); l.GetHost() != "example.com" || l.GetUsername() != "ann" || l.GetPassword() != "s3cret" {
@@ -261,8 +261,8 @@ func TestLoginIsSealedAndGoesToTheNode(t *testing.T) {
 	}
 }
 
-// The progress of a pull is shown and watched, and never written.
-func TestProgressIsShownButNotKept(t *testing.T) {
+// The progress of a pull is shown and watched, and never stored.
+func TestPullProgressIsShownAndNotStored(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(core.RoleOperator)
 	m := c.join("box")
@@ -278,12 +278,12 @@ func TestProgressIsShownButNotKept(t *testing.T) {
 	})
 	watch, err := op.WatchReplicas(c.ctx, &v1.WatchReplicasRequest{})
 	must(t, err)
-	see := func(wished func(*v1.ReplicaChange) bool) *v1.ReplicaChange {
+	see := func(wanted func(*v1.ReplicaChange) bool) *v1.ReplicaChange {
 		t.Helper()
 		for {
 			change, err := watch.Recv()
 			must(t, err)
-			if wished(change) {
+			if wanted(change) {
 				return change
 			}
 		}
@@ -302,7 +302,7 @@ func TestProgressIsShownButNotKept(t *testing.T) {
 	if after := c.Store.Snapshot().Replica(uid).GetMetadata().GetVersion(); after != before || c.Store.Snapshot().Replica(uid).GetStatus().GetProgress() != nil {
 		t.Errorf("progress was written: from %d to %d", before, after)
 	}
-	leave() // what a node said that is gone is not shown
+	leave() // what a disconnected node said is not shown
 	see(func(r *v1.ReplicaChange) bool {
 		return r.GetReplica() != nil && r.GetReplica().GetStatus().GetProgress() == nil
 	})

@@ -24,7 +24,7 @@ func kindOf(kind string) func(*v1.Workload) {
 	}
 }
 
-// made creates a workload, which must work.
+// made creates a workload, which must succeed.
 func (c *cluster) made(u *user, name string, change ...func(*v1.Workload)) *v1.Workload {
 	c.t.Helper()
 	w, err := u.CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload(name, change...)})
@@ -32,7 +32,7 @@ func (c *cluster) made(u *user, name string, change ...func(*v1.Workload)) *v1.W
 	return w
 }
 
-func TestCronIsRunByHand(t *testing.T) {
+func TestRunWorkloadCreatesAJobOfACron(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(core.RoleOperator)
 	cron := c.made(op, "backup", kindOf(spec.KindCron), labelled("app", "shop"))
@@ -52,12 +52,12 @@ func TestCronIsRunByHand(t *testing.T) {
 		t.Errorf("there are %v", list.GetItems())
 	}
 
-	// The job is the cron's own.
+	// Only the cron can change its job.
 	changed := proto.CloneOf(run)
 	changed.Spec.Args = []string{"other"}
 	_, err = op.UpdateWorkload(c.ctx, &v1.UpdateWorkloadRequest{Workload: changed})
 	wantCode(t, err, codes.FailedPrecondition, "is a job of cron backup; change that one instead")
-	for _, line := range said(c.plan(op, &v1.PlanRequest{Prune: "app=shop"})) {
+	for _, line := range planLines(c.plan(op, &v1.PlanRequest{Prune: "app=shop"})) {
 		if strings.Contains(line, run.GetMetadata().GetName()) {
 			t.Errorf("a plan that prunes says %s", line)
 		}
@@ -68,7 +68,7 @@ func TestCronIsRunByHand(t *testing.T) {
 	wantCode(t, err, codes.PermissionDenied)
 }
 
-// How many run at once is no part of what runs: changing it does no work again.
+// The parallelism is not part of a revision: changing it repeats no work.
 func TestParallelismMakesNoRevision(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(core.RoleOperator)
@@ -96,7 +96,7 @@ func TestDaemonWithoutNodes(t *testing.T) {
 	}
 }
 
-// A service is not scaled below what it wants to keep, but can be stopped.
+// A service is not scaled below its minAvailable, but can be stopped.
 func TestScalingKeepsMinAvailable(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(core.RoleOperator)
@@ -112,7 +112,7 @@ func TestScalingKeepsMinAvailable(t *testing.T) {
 	must(t, scale(4))
 }
 
-func TestWhatAKindCannotDo(t *testing.T) {
+func TestKindsRefuseUnsuitedOperations(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(core.RoleOperator)
 	c.made(op, "web")
@@ -148,8 +148,7 @@ func TestWhatAKindCannotDo(t *testing.T) {
 	wantCode(t, err, codes.FailedPrecondition, "has made no job yet; make one now with: cloudless workload run backup")
 }
 
-// A job's status is that of its replicas until it is over, and then what was written
-// down when it ended.
+// A job's status is that of its replicas until it ends, and then the stored outcome.
 func TestStatusOfAJob(t *testing.T) {
 	c := newCluster(t)
 	op, node := c.as(core.RoleOperator), c.join("n").uid()

@@ -26,7 +26,7 @@ func names[T interface{ GetMetadata() *v1.Metadata }](items []T) []string {
 	return all
 }
 
-func TestPagesBearObjectsThatComeAndGo(t *testing.T) {
+func TestPagesTolerateConcurrentChanges(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(core.RoleOperator)
 	add := func(name string) {
@@ -51,8 +51,8 @@ func TestPagesBearObjectsThatComeAndGo(t *testing.T) {
 	}
 	first := page("")
 	remove("d") // the one that the token names
-	add("a")    // before it: comes too late
-	add("e")    // after it: is seen
+	add("a")    // before the token: not listed
+	add("e")    // after the token: listed
 	remove("h")
 	second := page(first.GetNext())
 	third := page(second.GetNext())
@@ -141,7 +141,7 @@ func TestEventsAreListedNewestFirstAndByObject(t *testing.T) {
 	op := c.as(core.RoleOperator)
 	c.work("n1", idle)
 	c.create(op, workload("web"))
-	c.create(op, workload("web-2")) // whose name looks like that of a replica of web, but is none
+	c.create(op, workload("web-2")) // its name looks like that of a replica of web
 	answer, err := op.ListEvents(c.ctx, &v1.ListEventsRequest{Object: "web"})
 	must(t, err)
 	var reasons []string
@@ -195,13 +195,14 @@ func TestImagesAreListedAndFound(t *testing.T) {
 	wantCode(t, err, codes.NotFound, "not in the cluster's own registry")
 }
 
-func TestNodeIsShownWithWhatOnlyTheLeaderKnows(t *testing.T) {
+func TestNodeIsShownWithItsUsage(t *testing.T) {
 	c := newCluster(t)
 	viewer, m := c.as(core.RoleViewer), c.join("n1")
 	stream := m.connect(c.ctx)
 	assignments(t, stream)
 	must(t, stream.Send(&v1.SessionUp{Message: &v1.SessionUp_Heartbeat{Heartbeat: &v1.Heartbeat{Usage: &v1.NodeResources{Cpu: "1", Memory: "2Gi"}}}}))
-	// A report after the heartbeat: once it is in the state, the heartbeat has been heard.
+	// The report follows the heartbeat: once it is in the state, the heartbeat has been
+	// received.
 	c.change(func(_ *state.Snapshot, b *state.Batch) {
 		b.Create(&v1.Replica{
 			Metadata: &v1.Metadata{Uid: "r", Name: "r", Namespace: "default"},
@@ -229,7 +230,7 @@ func TestNodeIsShownWithWhatOnlyTheLeaderKnows(t *testing.T) {
 	wantCode(t, err, codes.NotFound, "node nope does not exist")
 }
 
-// Servers, tokens and images are chosen by labels and read in pages like every other kind.
+// Servers, tokens and images have selectors and pages like every other kind.
 func TestServersTokensAndImagesHaveSelectorsAndPages(t *testing.T) {
 	c := newCluster(t)
 	admin := c.as(core.RoleAdmin)

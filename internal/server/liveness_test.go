@@ -34,7 +34,7 @@ func (c *cluster) configure(change func(*v1.ClusterSpec)) {
 	})
 }
 
-func TestCordonedNodeTakesNothingNewAndKeepsWhatItHas(t *testing.T) {
+func TestCordonedNodeKeepsItsReplicasAndTakesNoNewOnes(t *testing.T) {
 	c := newCluster(t)
 	operator := c.as(core.RoleOperator)
 	w := c.work("n1", idle)

@@ -28,7 +28,7 @@ func (c *cluster) scrape(token string) string {
 	return text
 }
 
-// value is that of one line of a scrape, empty if there is none.
+// value returns the value of one line of a scrape; empty if there is none.
 func value(scrape, line string) string {
 	if found := regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(line) + ` (.*)$`).FindStringSubmatch(scrape); found != nil {
 		return found[1]
@@ -36,7 +36,7 @@ func value(scrape, line string) string {
 	return ""
 }
 
-func TestScrapeTellsOfTheWholeCluster(t *testing.T) {
+func TestScrapeShowsTheWholeCluster(t *testing.T) {
 	c := newCluster(t)
 	op, viewer := c.as(core.RoleOperator), c.as(core.RoleViewer)
 	stream, r := c.runs(op, c.join("n1"), "web")
@@ -69,7 +69,7 @@ func TestScrapeTellsOfTheWholeCluster(t *testing.T) {
 		`cloudless_replicas{phase="running"}`:                   "1",
 		`cloudless_nodes{state="ready"}`:                        "1",
 		`cloudless_users{role="viewer"}`:                        "1",
-		`cloudless_users{role="operator"}`:                      "2", // who pushes is one, too
+		`cloudless_users{role="operator"}`:                      "2", // the user that pushes is one, too
 		`cloudless_images`:                                      "1",
 		`cloudless_sessions`:                                    "1",
 		`cloudless_pending_replicas{reason="fit"}`:              "1",
@@ -81,7 +81,7 @@ func TestScrapeTellsOfTheWholeCluster(t *testing.T) {
 		`cloudless_replica_cpu_throttled_seconds_total` + usage: "0.5",
 		`cloudless_replica_memory_bytes` + usage:                "7",
 		`cloudless_replica_network_sent_bytes_total` + usage:    "2",
-		`cloudless_replica_memory_limit_bytes` + usage:          "", // it has none
+		`cloudless_replica_memory_limit_bytes` + usage:          "", // no limit
 	} {
 		if got := value(text, line); got != want {
 			t.Errorf("%s is %q, want %q", line, got, want)
@@ -92,7 +92,7 @@ func TestScrapeTellsOfTheWholeCluster(t *testing.T) {
 			t.Errorf("%s is %q", line, got)
 		}
 	}
-	// Nothing is shown that the catalogue, and so the docs, do not name.
+	// Every metric is in the catalogue, and so in the docs.
 	for _, found := range regexp.MustCompile(`(?m)^# TYPE (cloudless_\S+) (\S+)$`).FindAllStringSubmatch(text, -1) {
 		if !slices.ContainsFunc(telemetry.Catalogue(), func(m telemetry.Metric) bool { return m.Name == found[1] && string(m.Kind) == found[2] }) {
 			t.Errorf("%s is not in the catalogue as a %s", found[1], found[2])
@@ -100,7 +100,7 @@ func TestScrapeTellsOfTheWholeCluster(t *testing.T) {
 	}
 }
 
-func TestMetricsAreNotForEverybody(t *testing.T) {
+func TestMetricsRequireARole(t *testing.T) {
 	c := newCluster(t)
 	if answer, _ := c.request(nil, http.MethodGet, "/metrics", ""); answer.StatusCode != http.StatusUnauthorized {
 		t.Errorf("nobody is answered with %s", answer.Status)
@@ -110,14 +110,14 @@ func TestMetricsAreNotForEverybody(t *testing.T) {
 	}
 }
 
-func TestEveryCallHasAnIDThatComesBack(t *testing.T) {
+func TestEveryAnswerHasARequestID(t *testing.T) {
 	c := newCluster(t)
 	viewer := c.as(core.RoleViewer)
-	idOf := func(wished string) (string, error) {
+	idOf := func(wanted string) (string, error) {
 		var header metadata.MD
 		ctx := c.ctx
-		if wished != "" {
-			ctx = metadata.AppendToOutgoingContext(ctx, telemetry.RequestIDHeader, wished)
+		if wanted != "" {
+			ctx = metadata.AppendToOutgoingContext(ctx, telemetry.RequestIDHeader, wanted)
 		}
 		_, err := viewer.GetWorkload(ctx, &v1.GetWorkloadRequest{Name: "nope"}, grpc.Header(&header))
 		return strings.Join(header.Get(telemetry.RequestIDHeader), ","), err
@@ -134,7 +134,7 @@ func TestEveryCallHasAnIDThatComesBack(t *testing.T) {
 	if header, err := stream.Header(); err != nil || !slices.Equal(header.Get(telemetry.RequestIDHeader), []string{"stream-1"}) {
 		t.Errorf("a stream has the id %v (%v)", header, err)
 	}
-	// The same over HTTP: also for what is refused before it becomes a call.
+	// The same over HTTP, even if the request is refused before it becomes a call.
 	for _, authorization := range []string{"Bearer " + viewer.token, "Bearer nonsense"} {
 		answer, _ := c.request(nil, http.MethodGet, "/v1/nodes", "", "Authorization", authorization, "X-Request-Id", "web-1")
 		if got := answer.Header.Values("X-Request-Id"); !slices.Equal(got, []string{"web-1"}) {
@@ -146,8 +146,8 @@ func TestEveryCallHasAnIDThatComesBack(t *testing.T) {
 	}
 }
 
-// A failure that only the log explains can be found there: the caller, the
-// answer and the log lines have the same id, however the call came in.
+// A failure that only the log explains can be found there: the caller, the answer and the
+// log lines have the same id, by gRPC and by HTTP.
 func TestFailureIsFoundInTheLogByItsID(t *testing.T) {
 	log := &logBuffer{}
 	c := newCluster(t, func(o *Options) {

@@ -12,7 +12,7 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-func TestWhoMistypesIsToldWhatWasMeant(t *testing.T) {
+func TestMisspelledNamesGetASuggestion(t *testing.T) {
 	c := newCluster(t)
 	admin := c.as(core.RoleAdmin)
 	c.join("box")
@@ -108,7 +108,7 @@ func TestRevisionsAreListedNewestFirstInPages(t *testing.T) {
 	wantCode(t, err, codes.InvalidArgument, "page.token")
 }
 
-// Whoever has the watch's header and lists then, misses nothing.
+// A client that lists after it has the header of the watch misses nothing.
 func TestEventsOfOneWorkload(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(core.RoleOperator)

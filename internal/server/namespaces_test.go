@@ -28,8 +28,8 @@ func inNamespace(name string) func(*v1.Workload) {
 	return func(w *v1.Workload) { w.Metadata.Namespace = name }
 }
 
-// A namespace is there from its first workload on, or from when somebody made it.
-func TestNamespacesComeByThemselvesAndByHand(t *testing.T) {
+// A namespace exists from its first workload on, or from its creation.
+func TestNamespacesExistImplicitlyOrByCreation(t *testing.T) {
 	c := newCluster(t)
 	admin, viewer := c.as(core.RoleAdmin), c.as(core.RoleViewer)
 	spaces := admin.namespaces()
@@ -146,9 +146,9 @@ func TestNamespacesAreChangedByVersionAndKey(t *testing.T) {
 	}
 }
 
-// Pending replicas say that it is the quota, and go on when it is raised. A
-// namespace with workloads stays.
-func TestAQuotaIsSaidAndRaised(t *testing.T) {
+// Pending replicas name the quota as the reason, and are placed when it is raised. A
+// namespace with workloads cannot be deleted.
+func TestPendingReplicasNameTheQuota(t *testing.T) {
 	c := newCluster(t)
 	admin := c.as(core.RoleAdmin)
 	spaces := admin.namespaces()
@@ -237,9 +237,9 @@ func TestWatchNamespaces(t *testing.T) {
 	}
 }
 
-// Namespaces are part of the plan: of what it shows, of what it rests on and of
-// the one transaction.
-func TestAPlanWithNamespaces(t *testing.T) {
+// Namespaces are part of a plan: of what it shows, of what it depends on and of its
+// transaction.
+func TestPlanWithNamespaces(t *testing.T) {
 	c := newCluster(t)
 	admin, op := c.as(core.RoleAdmin), c.as(core.RoleOperator)
 	c.work("n1", idle)
@@ -285,17 +285,18 @@ func TestAPlanWithNamespaces(t *testing.T) {
 		return false
 	})
 
-	// Who may not change quotas may still apply a file that leaves them as they are.
+	// A caller who may not change quotas may still apply a file that leaves them as they
+	// are.
 	same := c.plan(op, three)
 	if same.GetChanges()[0].GetAction() != spec.ActionUnchanged {
 		t.Errorf("the same again would %v", same)
 	}
-	scaled := c.carryOut(op, asking(&v1.Quota{Replicas: new(int64(2))}, 4))
+	scaled := c.applyPlan(op, asking(&v1.Quota{Replicas: new(int64(2))}, 4))
 	if scaled.GetPlan().GetChanges()[1].GetAction() != spec.ActionUpdate {
 		t.Errorf("scaled: %v", scaled)
 	}
 
-	// What waits would go on, and a lower quota stops nothing.
+	// Raising the quota would place the pending replicas; a lower quota stops nothing.
 	raise := &v1.PlanRequest{Objects: manifests(namespace("shop", &v1.Quota{Replicas: new(int64(3))}))}
 	raised := c.plan(op, raise)
 	if n := raised.GetChanges()[0]; n.GetAction() != spec.ActionUpdate || n.GetWoken() != 1 || len(n.GetOver()) != 0 || len(raised.GetChanges()) != 1 {

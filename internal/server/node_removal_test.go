@@ -13,9 +13,9 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// A node that was removed is told so, and the epoch in which that holds. One that
-// the state only lacks is not: the state may be older than the node.
-func TestOnlyARemovedNodeIsToldThatItWasRemoved(t *testing.T) {
+// A removed node learns that it was removed, and in which epoch. A node that is merely
+// missing in the state does not: the state may be older than the node.
+func TestOnlyARemovedNodeLearnsThatItWasRemoved(t *testing.T) {
 	c := newCluster(t)
 	token := c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleNode, Uses: 2})
 	_, err := c.enroll("stays", token)

@@ -29,7 +29,7 @@ func (c *cluster) on(workloadUID, nodeUID string) {
 	})
 }
 
-// pendingFor waits until a replica of a workload has no node because of something.
+// pendingFor waits until a replica of a workload has no node for a given reason.
 func (c *cluster) pendingFor(workloadUID, reason string) {
 	c.t.Helper()
 	c.until(func(snap *state.Snapshot) bool {
@@ -42,9 +42,9 @@ func (c *cluster) pendingFor(workloadUID, reason string) {
 	})
 }
 
-// What operators say of a node decides at once about what waits, and nothing is
-// polled: a label that comes and a taint that goes let it in.
-func TestLabelsAndTaintsWakeWhatWaits(t *testing.T) {
+// An operator's change to a node takes effect at once, without polling: a new label and a
+// removed taint let pending replicas in.
+func TestLabelsAndTaintsWakePendingReplicas(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(core.RoleOperator)
 	n := c.work("n1", idle)
@@ -72,7 +72,7 @@ func TestLabelsAndTaintsWakeWhatWaits(t *testing.T) {
 	must(t, err)
 	c.on(ssd.GetMetadata().GetUid(), n.uid())
 
-	// What runs stays, and a new session of the agent changes nothing of it.
+	// Running replicas stay, and a new session of the agent changes nothing.
 	_, err = op.UpdateNode(c.ctx, &v1.UpdateNodeRequest{Name: "n1", RemoveLabels: []string{"disk"}, Labels: map[string]string{"rack": "7"}})
 	must(t, err)
 	n.leave()
@@ -86,7 +86,7 @@ func TestLabelsAndTaintsWakeWhatWaits(t *testing.T) {
 	c.on(ssd.GetMetadata().GetUid(), n.uid())
 }
 
-func TestTaintsKeepTheirTimeWhileTheyAreTheSame(t *testing.T) {
+func TestUnchangedTaintsKeepTheirTime(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(core.RoleOperator)
 	c.join("n1")
@@ -113,7 +113,7 @@ func TestTaintsKeepTheirTimeWhileTheyAreTheSame(t *testing.T) {
 	if len(times) != 2 || !times["NoSchedule"] || times["NoExecute"] {
 		t.Errorf("the taints are %v after %v", other.GetSpec().GetTaints(), first.GetSpec().GetTaints())
 	}
-	// One who names a time himself is not believed.
+	// A time in the request is ignored.
 	lie := proto.CloneOf(first.GetSpec().GetTaints()[0])
 	lie.Key, lie.Time.Seconds = "lie", 1
 	told, err := op.UpdateNode(c.ctx, &v1.UpdateNodeRequest{Name: "n1", Taints: []*v1.Taint{lie}, RemoveTaints: []*v1.TaintName{{Key: "spot", Effect: "NoExecute"}}})
@@ -123,7 +123,7 @@ func TestTaintsKeepTheirTimeWhileTheyAreTheSame(t *testing.T) {
 	}
 }
 
-func TestUpdateNodeSaysWhatItDidAndRefusesInWords(t *testing.T) {
+func TestUpdateNodeRecordsChangesAndRefusesInvalidOnes(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(core.RoleOperator)
 	c.join("n1")
@@ -134,7 +134,7 @@ func TestUpdateNodeSaysWhatItDidAndRefusesInWords(t *testing.T) {
 	}
 	must(t, update(&v1.UpdateNodeRequest{Price: proto.Int64(40), Bandwidth: proto.String("1000M"), Labels: map[string]string{"zone": "a"}}))
 	must(t, update(&v1.UpdateNodeRequest{Labels: map[string]string{"zone": "b"}, RemoveLabels: []string{"nothing"}}))
-	must(t, update(&v1.UpdateNodeRequest{Labels: map[string]string{"zone": "b"}, Price: proto.Int64(40), Bandwidth: proto.String("1G")})) // no news
+	must(t, update(&v1.UpdateNodeRequest{Labels: map[string]string{"zone": "b"}, Price: proto.Int64(40), Bandwidth: proto.String("1G")})) // no change, no event
 	must(t, update(&v1.UpdateNodeRequest{Bandwidth: proto.String("")}))
 	events, err := op.ListEvents(c.ctx, &v1.ListEventsRequest{Object: "n1"})
 	must(t, err)
@@ -183,15 +183,15 @@ func TestUpdateNodeSaysWhatItDidAndRefusesInWords(t *testing.T) {
 		t.Errorf("answered with %d: %s", response.StatusCode, body)
 	}
 
-	// The same words at the door where machines come in.
+	// Enrollment refuses in the same words.
 	_, err = c.dial(nil, "").Enroll(c.ctx, &v1.EnrollRequest{
 		Token: c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleNode}), Csr: []byte("x"), Name: "n3", Labels: map[string]string{"node.cloudless/arch": "z80"},
 	})
 	wantCode(t, err, codes.InvalidArgument, "node.cloudless/arch is the cluster's own")
 }
 
-// Lists and watches see the labels that the cluster knows by itself.
-func TestNodesAreChosenByWhatTheyAre(t *testing.T) {
+// Lists and watches match the labels that the cluster derives, too.
+func TestNodesAreSelectedByDerivedLabels(t *testing.T) {
 	c := newCluster(t)
 	for _, arch := range []string{"amd64", "arm64"} {
 		status := machineStatus()
@@ -207,8 +207,8 @@ func TestNodesAreChosenByWhatTheyAre(t *testing.T) {
 	}
 }
 
-// A price and the place of a node count from the change on.
-func TestCheaperNodeIsTaken(t *testing.T) {
+// The price and the zone of a node take effect with the change.
+func TestCheaperNodeIsPreferred(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(core.RoleOperator)
 	c.join("a").introduce(c.ctx, machineStatus())

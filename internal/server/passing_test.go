@@ -24,8 +24,8 @@ import (
 	"github.com/cloudless/cloudless/internal/server/relay"
 )
 
-// Calls that are passed on together have their own answers and refusals, as the leader gives them.
-func TestCallsPassedOnTogetherHaveTheirOwnAnswers(t *testing.T) {
+// Calls that share a stream get their own answers and refusals, as the leader gives them.
+func TestCallsThatShareAStreamGetTheirOwnAnswers(t *testing.T) {
 	leader, follower := pair(t)
 	admin := follower.dial(nil, leader.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleAdmin, Name: "ann"}))
 	const names, rivals = 40, 3
@@ -64,8 +64,8 @@ func TestCallsPassedOnTogetherHaveTheirOwnAnswers(t *testing.T) {
 // largeCall is the size of a request that does not share a stream with others, in bytes.
 const largeCall = 64 << 10
 
-// A request that would hold up the others goes by itself, and is answered all the same.
-func TestALargeCallIsPassedOnAlone(t *testing.T) {
+// A request that would delay the others has its own stream, and is answered all the same.
+func TestLargeCallIsRelayedAlone(t *testing.T) {
 	leader, follower := pair(t)
 	conn, err := follower.peers.Ready(follower.ctx, leader.UID)
 	must(t, err)
@@ -92,7 +92,7 @@ func passTo(t *testing.T, leader, follower *cluster, call func(context.Context) 
 	}
 }
 
-// passMethod does so with a method that has something to say.
+// passMethod does the same with a method that returns a message.
 func passMethod(t *testing.T, leader, follower *cluster, call func(context.Context) (proto.Message, error)) func(context.Context) (proto.Message, error) {
 	t.Helper()
 	const method = "/test/Method"
@@ -105,7 +105,7 @@ func passMethod(t *testing.T, leader, follower *cluster, call func(context.Conte
 	}
 }
 
-// connected waits for a connection however long that takes: callers would give up at some point.
+// connected waits for a connection as long as it takes: callers would give up at some point.
 func connected(t *testing.T, leader, follower *cluster) *grpc.ClientConn {
 	t.Helper()
 	for {
@@ -117,8 +117,8 @@ func connected(t *testing.T, leader, follower *cluster) *grpc.ClientConn {
 	}
 }
 
-// When the caller leaves, so does the call at the leader.
-func TestACallerThatLeavesEndsThePassedCall(t *testing.T) {
+// When the caller leaves, the call at the leader ends.
+func TestRelayedCallEndsWhenItsCallerLeaves(t *testing.T) {
 	leader, follower := pair(t)
 	begun, ended := make(chan struct{}), make(chan struct{})
 	call := passTo(t, leader, follower, func(ctx context.Context) error {
@@ -142,8 +142,8 @@ func TestACallerThatLeavesEndsThePassedCall(t *testing.T) {
 	}
 }
 
-// A leader that stops still answers what it has been asked, and is asked nothing more.
-func TestALeaderThatStopsAnswersWhatWasPassedOn(t *testing.T) {
+// A leader that stops still answers the calls that it has, and gets no further ones.
+func TestStoppingLeaderAnswersRelayedCalls(t *testing.T) {
 	leader, follower := pair(t)
 	begun := make(chan struct{})
 	call := passTo(t, leader, follower, func(context.Context) error {
@@ -161,8 +161,8 @@ func TestALeaderThatStopsAnswersWhatWasPassedOn(t *testing.T) {
 	}
 }
 
-// What was asked when the connection broke has no known outcome; what is asked then goes over a new stream.
-func TestABrokenLineIsReplaced(t *testing.T) {
+// Calls in progress when the connection breaks have an unknown outcome; later calls use a new stream.
+func TestBrokenStreamBetweenServersIsReplaced(t *testing.T) {
 	leader, follower := pair(t)
 	begun := make(chan struct{}, 1)
 	call := passTo(t, leader, follower, func(ctx context.Context) error {
@@ -182,8 +182,8 @@ func TestABrokenLineIsReplaced(t *testing.T) {
 	must(t, err)
 }
 
-// The answer that a follower gives is, byte for byte, that of the leader.
-func TestAnswersArePassedOnAsTheyCame(t *testing.T) {
+// A follower returns the answer of the leader byte for byte.
+func TestAnswersAreRelayedUnchanged(t *testing.T) {
 	leader, follower := pair(t)
 	secret := leader.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleAdmin, Name: "ann"})
 	direct, err := leader.dial(nil, secret).ListTokens(leader.ctx, &v1.ListTokensRequest{})
@@ -195,7 +195,7 @@ func TestAnswersArePassedOnAsTheyCame(t *testing.T) {
 	}
 }
 
-// Lists that are too large to go together in one message cost nobody else the answer to a write.
+// Lists that are too large to share a message do not cost another caller the answer to a write.
 func TestLargeAnswersBreakNoOtherCalls(t *testing.T) {
 	leader, follower := pair(t)
 	secret := leader.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleAdmin, Name: "ann"})
@@ -230,8 +230,8 @@ func TestLargeAnswersBreakNoOtherCalls(t *testing.T) {
 	all.Wait()
 }
 
-// An answer that is larger than a message may be arrives whole, and so does a long refusal.
-func TestAnAnswerOfAnySizeArrives(t *testing.T) {
+// An answer that exceeds the size of a message arrives whole, and so does a long refusal.
+func TestAnswerOfAnySizeArrives(t *testing.T) {
 	leader, follower := pair(t)
 	whole, refused := messageOf(65<<20), status.Error(codes.Aborted, strings.Repeat("y", 3*largeCall))
 	var asked atomic.Int32
@@ -251,8 +251,8 @@ func TestAnAnswerOfAnySizeArrives(t *testing.T) {
 	}
 }
 
-// Nobody but a server can pass calls on, whoever he says he is, and who passes one on is not its caller.
-func TestOnlyServersPassCallsOn(t *testing.T) {
+// Only a server can relay calls, whatever identity a caller claims, and the relaying server is not the caller.
+func TestOnlyServersRelayCalls(t *testing.T) {
 	leader, follower := pair(t)
 	server, err := identity.NewID(leader.ca.Trust().Cluster(), identity.KindServer, "s-2")
 	must(t, err)
@@ -272,7 +272,7 @@ func TestOnlyServersPassCallsOn(t *testing.T) {
 	must(t, call(follower.ctx))
 }
 
-// messageOf is a message of about so many bytes.
+// messageOf returns a message of about that many bytes.
 func messageOf(size int) *v1.WhoAmIRequest {
 	m := &v1.WhoAmIRequest{}
 	m.ProtoReflect().SetUnknown(protowire.AppendBytes(protowire.AppendTag(nil, 1000, protowire.BytesType), bytes.Repeat([]byte("x"), size)))

@@ -9,10 +9,10 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// A workload is written with what its tag stands for at that very moment: if the
-// tag has moved since it was looked up, nothing is written and it is looked up
-// again; if the image was deleted meanwhile, the workload is refused.
-func TestTagThatMovesMeanwhileIsLookedUpAgain(t *testing.T) {
+// A workload is stored with the digest that its tag has at the commit. If the tag has moved
+// since it was resolved, nothing is written and it is resolved again. If the image was
+// deleted meanwhile, the workload is refused.
+func TestMovedTagIsResolvedAgain(t *testing.T) {
 	c := newCluster(t)
 	first := c.push("web:1")
 	second := first

@@ -21,8 +21,8 @@ import (
 	"github.com/cloudless/cloudless/internal/server/images"
 )
 
-// While others push and delete what a tag stands for, every revision that a plan
-// writes has the image that the tag stands for at that very entry of the log.
+// While others push and delete images, every revision that a plan writes has the image that
+// the tag stands for at that very entry of the log.
 func TestPlansRacePushesAndDeletions(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(core.RoleOperator)
@@ -52,7 +52,7 @@ func TestPlansRacePushesAndDeletions(t *testing.T) {
 				switch status.Code(err) {
 				case codes.OK:
 					applied.Add(1)
-				case codes.Aborted, codes.FailedPrecondition: // it moved, or is deleted
+				case codes.Aborted, codes.FailedPrecondition: // the tag has moved, or was deleted
 				default:
 					t.Errorf("apply: %v", err)
 				}
@@ -94,16 +94,16 @@ func TestPlansRacePushesAndDeletions(t *testing.T) {
 	t.Logf("%d of 200 plans were carried out", written)
 }
 
-// A plan says what would happen to the state that it is made on, not to a newer one:
-// else the transaction would rest on two states at once.
-func TestPlanRestsOnOneState(t *testing.T) {
+// A plan forecasts the state that it was made on, not a newer one. Otherwise the
+// transaction would depend on two states at once.
+func TestPlanDependsOnOneState(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(core.RoleOperator)
 	first := c.push("web:1")
 	wanted, err := c.prepareAll(c.ctx, asking(workload("web", replicasOf(0), imageOf("web:1"))))
 	must(t, err)
 	before := c.Store.Snapshot()
-	c.carryOut(op, asking(workload("web", replicasOf(0), imageOf("web:1"))))
+	c.applyPlan(op, asking(workload("web", replicasOf(0), imageOf("web:1"))))
 	second := c.push("web:1")
 	for _, at := range []struct {
 		snap           *state.Snapshot
@@ -119,8 +119,8 @@ func TestPlanRestsOnOneState(t *testing.T) {
 	}
 }
 
-// An image that is named by its digest relies on a tag that keeps it, too.
-func TestDigestOfADeletedImageIsLookedUpAgain(t *testing.T) {
+// An image that is named by its digest also depends on a tag that keeps it.
+func TestDeletedImageIsResolvedAgainByDigest(t *testing.T) {
 	c := newCluster(t)
 	digest := c.push("web:1")
 	wanted, err := c.prepareAll(c.ctx, asking(workload("web", replicasOf(0), imageOf("web@"+digest))))
@@ -142,10 +142,10 @@ func TestDigestOfADeletedImageIsLookedUpAgain(t *testing.T) {
 	}
 }
 
-// An image without a tag can be deleted while a transaction that uses it is built. Every
-// way to write a workload notices, whether it was the first such image that was deleted
-// in its repository or a later one, and whether it could be restored before.
-func TestUntaggedImageThatIsDeletedMeanwhileIsRefused(t *testing.T) {
+// An image without a tag can be deleted while a transaction that uses it is being built.
+// Every write of a workload notices that, whether it is the first such image that is
+// deleted in its repository or a later one, and whether it could be restored before.
+func TestUntaggedImageDeletedMeanwhileIsRefused(t *testing.T) {
 	c := newCluster(t)
 	plan := func(snap *state.Snapshot, b *state.Batch, named images.Named) error {
 		wanted, err := c.prepareAll(c.ctx, asking(workload("web", replicasOf(0), imageOf(named.From))))
@@ -203,16 +203,16 @@ func TestUntaggedImageThatIsDeletedMeanwhileIsRefused(t *testing.T) {
 	}
 }
 
-// A workload can be written between the look at what uses an image and its deletion. The
-// deletion then takes the tag, and leaves the image to the workload unless it is forced.
-func TestImageThatIsUsedMeanwhileOutlivesItsDeletion(t *testing.T) {
+// A workload can be written between the check for users of an image and its deletion. The
+// deletion then removes the tag, but leaves the image to the workload unless it is forced.
+func TestImageUsedDuringItsDeletionSurvives(t *testing.T) {
 	c := newCluster(t)
 	tagged, untagged := c.push("tagged:1"), c.push("untagged:1")
 	c.push("untagged:1")
 	for _, of := range []struct{ repository, reference, digest string }{
 		{"tagged", "1", tagged}, {"untagged", untagged, untagged},
 	} {
-		c.carryOut(c.as(core.RoleOperator), asking(workload(of.repository, replicasOf(0), imageOf(of.repository+"@"+of.digest))))
+		c.applyPlan(c.as(core.RoleOperator), asking(workload(of.repository, replicasOf(0), imageOf(of.repository+"@"+of.digest))))
 		_, err := c.images.DeleteTags(c.ctx, of.repository, of.reference, true, false)
 		must(t, err)
 		_, err = c.registry.Collect(c.ctx, registry.CollectOptions{Keep: c.images.Keep(c.Store.Snapshot())})

@@ -40,7 +40,7 @@ func asking(workloads ...*v1.Workload) *v1.PlanRequest {
 	return request
 }
 
-// plan makes a plan, which must work.
+// plan makes a plan, which must succeed.
 func (c *cluster) plan(u *user, request *v1.PlanRequest) *v1.Plan {
 	c.t.Helper()
 	plan, err := u.MakePlan(c.ctx, request)
@@ -48,16 +48,16 @@ func (c *cluster) plan(u *user, request *v1.PlanRequest) *v1.Plan {
 	return plan
 }
 
-// carryOut makes a plan and applies it.
-func (c *cluster) carryOut(u *user, request *v1.PlanRequest) *v1.ApplyPlanResponse {
+// applyPlan makes a plan and applies it.
+func (c *cluster) applyPlan(u *user, request *v1.PlanRequest) *v1.ApplyPlanResponse {
 	c.t.Helper()
 	answer, err := u.ApplyPlan(c.ctx, &v1.ApplyPlanRequest{Request: request, Fingerprint: c.plan(u, request).GetFingerprint()})
 	must(c.t, err)
 	return answer
 }
 
-// said is a plan in short: actions, fields, and steps that are more than keeping.
-func said(p *v1.Plan) (lines []string) {
+// summary lists a plan in short: actions, fields, and steps other than keeping.
+func planLines(p *v1.Plan) (lines []string) {
 	for _, c := range p.GetChanges() {
 		lines = append(lines, c.GetAction()+" "+c.GetName())
 		for _, f := range c.GetFields() {
@@ -75,12 +75,12 @@ func said(p *v1.Plan) (lines []string) {
 
 func wantPlan(t *testing.T, p *v1.Plan, lines ...string) {
 	t.Helper()
-	if got := said(p); !slices.Equal(got, lines) {
+	if got := planLines(p); !slices.Equal(got, lines) {
 		t.Errorf("the plan says\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(lines, "\n"))
 	}
 }
 
-func TestAPlanShowsWhatWouldChangeAndChangesNothing(t *testing.T) {
+func TestPlanShowsChangesAndMakesNone(t *testing.T) {
 	c := newCluster(t)
 	op, viewer := c.as(core.RoleOperator), c.as(core.RoleViewer)
 	c.work("n1", idle)
@@ -103,19 +103,19 @@ func TestAPlanShowsWhatWouldChangeAndChangesNothing(t *testing.T) {
 		t.Error("the plan has changed something")
 	}
 
-	answer := c.carryOut(op, web())
+	answer := c.applyPlan(op, web())
 	if w := spec.WorkloadsIn(answer.GetObjects())[0]; w.GetMetadata().GetName() != "web" || w.GetStatus().GetRevision() != 1 {
 		t.Errorf("applied: %v", answer)
 	}
 	uid := spec.WorkloadsIn(answer.GetObjects())[0].GetMetadata().GetUid()
 	c.running(uid, 1)
-	wantPlan(t, c.plan(op, web(cpuOf("500m"))), "unchanged web", "keep n1>n1") // written otherwise
+	wantPlan(t, c.plan(op, web(cpuOf("500m"))), "unchanged web", "keep n1>n1") // the same value in another notation
 	wantPlan(t, c.plan(op, web(replicasOf(2), labelled("app", "web"))), "update web",
 		"metadata.labels[app]:  > web", "spec.replicas: 1 > 2", "keep n1>n1", "create >n1")
 	wantPlan(t, c.plan(op, web(func(w *v1.Workload) { w.Spec.Env = map[string]string{"LOG_LEVEL": "debug"} })), "update web",
 		"spec.env[LOG_LEVEL]:  > debug", "replace n1>n1")
 
-	// The tag moves: the same words mean another image.
+	// The tag moves: the same name means another image.
 	moved := c.push("hello:1")
 	wantPlan(t, c.plan(op, web()), "update web",
 		"spec.image: "+image.ClusterRegistry+"/hello@"+digest+" > "+image.ClusterRegistry+"/hello@"+moved, "replace n1>n1")
@@ -131,20 +131,20 @@ func TestWorkloadsOfOnePlanCompeteForTheSameRoom(t *testing.T) {
 	changes := plan.GetChanges()
 	if changes[0].GetUnplaced() != 0 || changes[1].GetUnplaced() != 1 || changes[1].GetUnplacedReasons()[0].GetNode() != "n1" ||
 		!strings.Contains(changes[1].GetUnplacedReasons()[0].GetReason(), "needs 3 CPU, 1 of 4 free") {
-		t.Errorf("planned %v", said(plan))
+		t.Errorf("planned %v", planLines(plan))
 	}
-	answer := c.carryOut(op, request)
+	answer := c.applyPlan(op, request)
 	c.running(spec.WorkloadsIn(answer.GetObjects())[0].GetMetadata().GetUid(), 1)
 
-	// What makes room for it is in the same plan.
+	// The same plan shows what makes room for it.
 	alone := asking(workload("b", cpuOf("3"), labelled("app", "x")))
 	alone.Prune = "app=x"
-	c.carryOut(op, asking(workload("a", cpuOf("3"), labelled("app", "x"))))
+	c.applyPlan(op, asking(workload("a", cpuOf("3"), labelled("app", "x"))))
 	wantPlan(t, c.plan(op, alone), "update b", "metadata.labels[app]:  > x", "create >n1", "delete a", "stop n1>")
 }
 
-// The loop puts replicas where the plan said.
-func TestWhatThePlanShowedIsWhatIsDone(t *testing.T) {
+// The loop places replicas where the plan said.
+func TestApplyingAPlanDoesWhatItShowed(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(core.RoleOperator)
 	for _, name := range []string{"n1", "n2", "n3"} {
@@ -152,7 +152,7 @@ func TestWhatThePlanShowedIsWhatIsDone(t *testing.T) {
 		c.until(func(snap *state.Snapshot) bool { return snap.NodeByName(name).GetStatus().GetState() == "ready" })
 	}
 	request := asking(workload("a", replicasOf(4), cpuOf("1")), workload("b", replicasOf(2), cpuOf("2")), workload("c", replicasOf(3), cpuOf("1500m")))
-	answer := c.carryOut(op, request)
+	answer := c.applyPlan(op, request)
 	for i, change := range answer.GetPlan().GetChanges() {
 		var want, got []string
 		for _, step := range change.GetReplicas() {
@@ -173,12 +173,12 @@ func TestApplyPlanIsAllOrNothing(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(core.RoleOperator)
 	for _, name := range []string{"old", "kept", "other"} {
-		c.carryOut(op, asking(workload(name, labelled("app", "shop"), replicasOf(0))))
+		c.applyPlan(op, asking(workload(name, labelled("app", "shop"), replicasOf(0))))
 	}
-	c.carryOut(op, asking(workload("stranger", labelled("app", "bank"), replicasOf(0))))
+	c.applyPlan(op, asking(workload("stranger", labelled("app", "bank"), replicasOf(0))))
 	elsewhere := workload("old", labelled("app", "shop"), replicasOf(0))
 	elsewhere.Metadata.Namespace = "elsewhere"
-	c.carryOut(op, asking(elsewhere))
+	c.applyPlan(op, asking(elsewhere))
 
 	request := asking(workload("new", replicasOf(0)), workload("kept", labelled("app", "shop"), replicasOf(0)))
 	request.Prune = "app=shop"
@@ -186,7 +186,7 @@ func TestApplyPlanIsAllOrNothing(t *testing.T) {
 	wantPlan(t, plan, "create new", "spec.image:  > example.com/app:1", "spec.replicas:  > 0", "spec.network:  > none",
 		"unchanged kept", "delete old", "delete other")
 
-	// Somebody changes one of them: nothing happens to any.
+	// Somebody changes one of them: none is changed.
 	_, err := op.ScaleWorkload(c.ctx, &v1.ScaleWorkloadRequest{Name: "kept", Replicas: proto.Int32(2)})
 	must(t, err)
 	_, err = op.ApplyPlan(c.ctx, &v1.ApplyPlanRequest{Request: request, Fingerprint: plan.GetFingerprint()})
@@ -196,9 +196,9 @@ func TestApplyPlanIsAllOrNothing(t *testing.T) {
 		t.Error("a refused plan was half done")
 	}
 
-	// The loop has its two replicas by then: a plan that it comes between is refused too.
+	// The loop has created its two replicas by then, so a plan from before that is refused too.
 	c.until(func(snap *state.Snapshot) bool { return snap.Count(state.KindReplica) == 2 })
-	answer := c.carryOut(op, request)
+	answer := c.applyPlan(op, request)
 	var names []string
 	for _, w := range spec.WorkloadsIn(answer.GetObjects()) {
 		names = append(names, w.GetMetadata().GetName())
@@ -222,15 +222,15 @@ func TestApplyPlanIsAllOrNothing(t *testing.T) {
 	}
 }
 
-// Many change the same workloads at once: each plan is carried out whole or refused, and never on top of a change that
-// it has not seen.
-func TestPlansAtTheSameTimeDoNotMix(t *testing.T) {
+// Many callers change the same workloads at once. Each plan is applied whole or refused, and never on top of a change
+// that it has not seen.
+func TestConcurrentPlansDoNotMix(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(core.RoleOperator)
 	colour := func(name, value string) *v1.Workload {
 		return workload(name, replicasOf(0), func(w *v1.Workload) { w.Spec.Env = map[string]string{"COLOUR": value} })
 	}
-	c.carryOut(op, asking(colour("a", "none"), colour("b", "none")))
+	c.applyPlan(op, asking(colour("a", "none"), colour("b", "none")))
 	var callers sync.WaitGroup
 	var done atomic.Int64
 	for i := range 8 {
@@ -266,7 +266,7 @@ func changes(p *v1.Plan) bool {
 	return slices.ContainsFunc(p.GetChanges(), func(c *v1.PlanChange) bool { return c.GetAction() != spec.ActionUnchanged })
 }
 
-func TestARefusedPlanSaysWhatHasMoved(t *testing.T) {
+func TestRefusedPlanSaysWhatHasChanged(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(core.RoleOperator)
 	node := c.work("n1", idle)
@@ -294,10 +294,10 @@ func TestARefusedPlanSaysWhatHasMoved(t *testing.T) {
 	wantCode(t, err, codes.Aborted, "something that it rests on has changed")
 }
 
-func TestApplyPlanTwiceWithOneKeyHappensOnce(t *testing.T) {
+func TestApplyPlanIsIdempotentByKey(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(core.RoleOperator)
-	c.carryOut(op, asking(workload("old", labelled("app", "x"), replicasOf(0))))
+	c.applyPlan(op, asking(workload("old", labelled("app", "x"), replicasOf(0))))
 	request := asking(workload("web", replicasOf(0)))
 	request.Prune = "app=x"
 	call := &v1.ApplyPlanRequest{Request: request, Fingerprint: c.plan(op, request).GetFingerprint(), IdempotencyKey: "k"}
@@ -319,7 +319,7 @@ func TestApplyPlanTwiceWithOneKeyHappensOnce(t *testing.T) {
 	wantCode(t, err, codes.InvalidArgument, "different request")
 }
 
-// manyLarge are workloads that fit into a request, but not into one transaction.
+// manyLarge returns workloads that fit into a request, but not into one transaction.
 func manyLarge() (all []*v1.Workload) {
 	for i := range 5 {
 		all = append(all, workload(fmt.Sprint("large-", i), func(w *v1.Workload) { w.Spec.Args = []string{strings.Repeat("x", 1<<20-1000)} }))
@@ -327,10 +327,10 @@ func manyLarge() (all []*v1.Workload) {
 	return all
 }
 
-func TestPlansAreRefusedInWords(t *testing.T) {
+func TestInvalidPlansAreRefused(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(core.RoleOperator)
-	c.carryOut(op, asking(workload("web", replicasOf(0))))
+	c.applyPlan(op, asking(workload("web", replicasOf(0))))
 	index := c.Store.Snapshot().Index()
 	versioned := workload("web")
 	versioned.Metadata.Version = 1

@@ -20,7 +20,7 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// imageFor is an image for one platform.
+// imageFor returns an image for one platform.
 func imageFor(t *testing.T, arch, variant string) oci.Image {
 	t.Helper()
 	img, err := random.Image(64, 1)
@@ -34,8 +34,8 @@ func imageFor(t *testing.T, arch, variant string) oci.Image {
 	return img
 }
 
-// indexFor is an index of images for several platforms; one without a name says
-// nothing of itself.
+// indexFor returns an index of images for several platforms. An entry without a name has no
+// platform.
 func indexFor(t *testing.T, archs ...string) oci.ImageIndex {
 	t.Helper()
 	index := oci.ImageIndex(empty.Index)
@@ -59,7 +59,7 @@ func (c *cluster) pushContent(to string, content image.Content) {
 	must(c.t, err)
 }
 
-// submit creates a workload and waits for nothing.
+// submit creates a workload and does not wait.
 func (c *cluster) submit(as *user, w *v1.Workload) *v1.Workload {
 	c.t.Helper()
 	created, err := as.CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: w})
@@ -67,7 +67,7 @@ func (c *cluster) submit(as *user, w *v1.Workload) *v1.Workload {
 	return created
 }
 
-// introduce has a machine say hello as what it is, and waits until it is ready.
+// introduce lets a machine say hello with its status, and waits until it is ready.
 func (m *member) introduce(ctx context.Context, status *v1.NodeStatus) sessionClient {
 	m.c.t.Helper()
 	stream, err := m.Session(ctx)
@@ -77,7 +77,7 @@ func (m *member) introduce(ctx context.Context, status *v1.NodeStatus) sessionCl
 	return stream
 }
 
-func TestRevisionsSayWhatTheirImageIsFor(t *testing.T) {
+func TestRevisionsRecordThePlatformsOfTheirImage(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(core.RoleOperator)
 	c.pushContent("one:1", imageFor(t, "arm64", "v8"))
@@ -99,9 +99,9 @@ func TestRevisionsSayWhatTheirImageIsFor(t *testing.T) {
 	}
 }
 
-// A machine of another architecture refuses in words, and one that fits is used
-// as soon as it comes.
-func TestImageForAnotherArchitectureWaitsForItsMachine(t *testing.T) {
+// A machine of another architecture is refused with a reason, and one that fits is used as
+// soon as it joins.
+func TestReplicaWaitsForANodeOfItsArchitecture(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(core.RoleOperator)
 	machine := func(arch string) *v1.NodeStatus {
@@ -133,7 +133,7 @@ func TestImageForAnotherArchitectureWaitsForItsMachine(t *testing.T) {
 	})
 }
 
-func TestForeignImagesSayWhatTheyAreFor(t *testing.T) {
+func TestForeignImagesReportTheirPlatforms(t *testing.T) {
 	a := newAbroad(t)
 	c := newCluster(t, func(o *Options) { o.Foreign = a })
 	op := c.as(core.RoleOperator)
@@ -164,7 +164,7 @@ func TestForeignImagesSayWhatTheyAreFor(t *testing.T) {
 	if got := platforms("again", "one@"+digest.String()); !slices.Equal(got, []string{"linux/arm64"}) || a.asked.Load() != asked {
 		t.Errorf("it is for %q, after %d more questions", got, a.asked.Load()-asked)
 	}
-	// Who cannot be asked says nothing, and that refuses nothing.
+	// An unreachable registry reports no platform, and that refuses nothing.
 	a.away.Store(true)
 	if got := platforms("away", "other@"+digest.String()); got != nil {
 		t.Errorf("what cannot be asked is for %q", got)

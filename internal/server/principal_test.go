@@ -19,13 +19,13 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// TestRemovedServerIsToldInWords: neither its own calls are answered, nor what it passes on, nor what a server passes
-// on for it that has not heard of the removal. It can tell the answer from any other one.
-func TestRemovedServerIsToldInWords(t *testing.T) {
+// A removed server gets no answers to its own calls, nor to calls that it relays, nor to its calls through a server
+// that has not heard of the removal. It can distinguish this refusal from any other.
+func TestRemovedServerLearnsThatItWasRemoved(t *testing.T) {
 	c := newCluster(t)
 	const words = "this server was removed from the cluster"
 	gone, known := serverID(t, c, "gone"), serverID(t, c, "other")
-	c.enter("gone", "other")
+	c.addServers("gone", "other")
 	other := c.dial(c.certificateOf(identity.KindServer, "other"), "")
 	removed := c.dial(c.certificateOf(identity.KindServer, "gone"), "")
 	call := func(as *user, said core.Principal) error {
@@ -43,7 +43,7 @@ func TestRemovedServerIsToldInWords(t *testing.T) {
 	c.change(func(_ *state.Snapshot, b *state.Batch) {
 		b.Put(&statev1.Revocation{Metadata: &v1.Metadata{Uid: gone.Name()}, Id: gone.String()})
 	})
-	removed = c.dial(c.certificateOf(identity.KindServer, "gone"), "") // what it had was cut
+	removed = c.dial(c.certificateOf(identity.KindServer, "gone"), "") // its old connection was closed
 	for what, err := range map[string]error{
 		"its own call":            call(removed, core.Principal{}),
 		"a call that it passes":   call(removed, core.Principal{ID: known, Role: core.RoleServer}),
@@ -59,8 +59,8 @@ func TestRemovedServerIsToldInWords(t *testing.T) {
 	}
 }
 
-// enter makes servers members of the cluster.
-func (c *cluster) enter(uids ...string) {
+// addServers makes servers members of the cluster.
+func (c *cluster) addServers(uids ...string) {
 	c.t.Helper()
 	c.change(func(_ *state.Snapshot, b *state.Batch) {
 		for _, uid := range uids {
@@ -76,30 +76,30 @@ func serverID(t *testing.T, c *cluster, uid string) identity.ID {
 	return id
 }
 
-// saying is a context in which a server passes on the call of somebody.
-func saying(c *cluster, p core.Principal) context.Context {
+// relaying returns a context in which a server relays the call of somebody.
+func relaying(c *cluster, p core.Principal) context.Context {
 	return metadata.NewOutgoingContext(c.ctx, auth.MetadataOf(p))
 }
 
-// A certificate of a server that never was a member is enough for what servers ask
-// each other before they know the state, and for nothing that users do.
-func TestOnlyMembersPassCallsOn(t *testing.T) {
+// The certificate of a server that was never a member is good for the calls that servers make before they know the
+// state, and for none that users make.
+func TestOnlyMembersRelayCalls(t *testing.T) {
 	c := newCluster(t)
 	admin := c.bearerOf(core.RoleAdmin)
 	for _, uid := range []string{"member", "impostor"} {
 		as := c.dial(c.certificateOf(identity.KindServer, uid), "")
 		if uid == "member" {
-			c.enter(uid)
-			_, err := as.ListTokens(saying(c, admin), &v1.ListTokensRequest{})
+			c.addServers(uid)
+			_, err := as.ListTokens(relaying(c, admin), &v1.ListTokensRequest{})
 			must(t, err)
-			if got := c.passedOn(uid, admin, "/v1/tokens"); got != http.StatusOK {
+			if got := c.relayedStatus(uid, admin, "/v1/tokens"); got != http.StatusOK {
 				t.Errorf("by HTTP the member gets %d", got)
 			}
 			continue
 		}
-		_, err := as.ListTokens(saying(c, admin), &v1.ListTokensRequest{})
+		_, err := as.ListTokens(relaying(c, admin), &v1.ListTokensRequest{})
 		wantCode(t, err, codes.Unauthenticated, "server impostor is not a member")
-		if got := c.passedOn(uid, admin, "/v1/tokens"); got != http.StatusUnauthorized {
+		if got := c.relayedStatus(uid, admin, "/v1/tokens"); got != http.StatusUnauthorized {
 			t.Errorf("by HTTP the impostor gets %d", got)
 		}
 		_, err = v1.NewPeerServiceClient(as.conn).GetProgress(c.ctx, &v1.GetProgressRequest{})
@@ -107,10 +107,10 @@ func TestOnlyMembersPassCallsOn(t *testing.T) {
 	}
 }
 
-// Copies of images are taken from members only.
+// Only members can write copies of images.
 func TestOnlyMembersWriteCopies(t *testing.T) {
 	c := newCluster(t)
-	c.enter("member")
+	c.addServers("member")
 	for uid, want := range map[string]int{"member": http.StatusAccepted, "impostor": http.StatusUnauthorized} {
 		as := c.certificateOf(identity.KindServer, uid)
 		response, body := c.request(as, http.MethodPost, "/v2/app/blobs/uploads/", "", auth.HeaderCopy, "true")
@@ -120,30 +120,30 @@ func TestOnlyMembersWriteCopies(t *testing.T) {
 	}
 }
 
-// The leader may learn of a new server while that one passes its first call on.
-func TestMemberIsLookedForOnce(t *testing.T) {
+// The leader may learn of a new server while it relays its first call.
+func TestUnknownServerIsLookedUpOnce(t *testing.T) {
 	c := newCluster(t)
 	catchUps := 0
 	c.catchUpWithLeader = func(context.Context) error {
 		catchUps++
-		c.enter("s-2")
+		c.addServers("s-2")
 		return nil
 	}
 	as := c.dial(c.certificateOf(identity.KindServer, "s-2"), "")
-	_, err := as.ListTokens(saying(c, c.bearerOf(core.RoleAdmin)), &v1.ListTokensRequest{})
+	_, err := as.ListTokens(relaying(c, c.bearerOf(core.RoleAdmin)), &v1.ListTokensRequest{})
 	must(t, err)
 	if catchUps != 1 {
 		t.Errorf("%d catch-ups", catchUps)
 	}
 }
 
-// What a caller may do is what the state says of its token, whatever a member claims.
-func TestMembersAreNotBelievedAboutRoles(t *testing.T) {
+// The state decides what a token may do, whatever a member claims.
+func TestRelayedRoleIsIgnored(t *testing.T) {
 	c := newCluster(t)
-	c.enter("s-2")
+	c.addServers("s-2")
 	as := c.dial(c.certificateOf(identity.KindServer, "s-2"), "")
 	create := func(p core.Principal) error {
-		_, err := as.CreateToken(saying(c, p), &v1.CreateTokenRequest{Role: core.RoleAdmin})
+		_, err := as.CreateToken(relaying(c, p), &v1.CreateTokenRequest{Role: core.RoleAdmin})
 		return err
 	}
 	viewer := c.bearerOf(core.RoleViewer)
@@ -157,7 +157,7 @@ func TestMembersAreNotBelievedAboutRoles(t *testing.T) {
 	must(t, err)
 	wantCode(t, create(node), codes.PermissionDenied, `role "node"`)
 	wantCode(t, create(core.Principal{ID: serverID(t, c, "s-2"), Role: core.RoleAdmin}), codes.PermissionDenied, `role "server"`)
-	// Nor for how long.
+	// The same holds for its expiry.
 	expired := c.bearerOf(core.RoleAdmin)
 	c.change(func(snap *state.Snapshot, b *state.Batch) {
 		old := snap.Token(expired.TokenUID)
@@ -168,7 +168,7 @@ func TestMembersAreNotBelievedAboutRoles(t *testing.T) {
 	wantCode(t, create(expired), codes.Unauthenticated, "expired at")
 }
 
-// bearerOf is the bearer of a new token.
+// bearerOf returns the bearer of a new token.
 func (c *cluster) bearerOf(role string) core.Principal {
 	c.t.Helper()
 	made, err := c.CreateToken(c.ctx, &v1.CreateTokenRequest{Role: role})
@@ -178,8 +178,8 @@ func (c *cluster) bearerOf(role string) core.Principal {
 	return core.Principal{ID: id, Role: role, TokenUID: made.GetToken().GetMetadata().GetUid(), Expires: made.GetToken().GetSpec().GetExpireTime().AsTime()}
 }
 
-// passedOn asks by HTTP, as a server for somebody.
-func (c *cluster) passedOn(server string, p core.Principal, path string) int {
+// relayedStatus calls by HTTP, as a server that relays for somebody.
+func (c *cluster) relayedStatus(server string, p core.Principal, path string) int {
 	c.t.Helper()
 	request, err := http.NewRequestWithContext(c.ctx, http.MethodGet, "https://"+c.Address()+path, nil)
 	must(c.t, err)

@@ -20,7 +20,7 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// status is what an admin is told of the cluster.
+// status returns the status of the cluster that an admin sees.
 func (c *cluster) status() *v1.ClusterStatus {
 	c.t.Helper()
 	cluster, err := c.as(core.RoleAdmin).GetCluster(c.ctx, &v1.GetClusterRequest{})
@@ -28,9 +28,8 @@ func (c *cluster) status() *v1.ClusterStatus {
 	return cluster.GetStatus()
 }
 
-// piloted lets the leader look at who takes part, which is itself, and waits
-// until it has.
-func (c *cluster) piloted(agreed *consensus.Consensus) {
+// runPilot runs the leader's autopilot, which knows only the leader itself, and waits until it has judged the servers.
+func (c *cluster) runPilot(agreed *consensus.Consensus) {
 	c.t.Helper()
 	ctx, cancel := context.WithCancel(c.ctx)
 	ended := make(chan error, 1)
@@ -54,16 +53,16 @@ func (c *cluster) piloted(agreed *consensus.Consensus) {
 	}
 }
 
-// A server that has just joined is no trouble, and nobody is told to remove it;
-// one that joined a while ago and was never heard of is.
-func TestServerThatHasJustJoinedIsJoining(t *testing.T) {
+// A server that has just joined is no problem, and no message suggests removing it. A server that joined a while ago
+// and was never heard of is one.
+func TestNewServerIsShownAsJoining(t *testing.T) {
 	var later atomic.Int64
 	var agreed *consensus.Consensus
 	c := newCluster(t, func(o *Options) {
 		o.Clock = func() time.Time { return time.Now().Add(time.Duration(later.Load())) }
 		agreed = o.Consensus
 	})
-	c.piloted(agreed)
+	c.runPilot(agreed)
 	c.change(func(_ *state.Snapshot, b *state.Batch) {
 		b.Create(&v1.Server{Metadata: &v1.Metadata{Uid: "s-1", Name: "one"}, Spec: &v1.ServerSpec{Address: c.Address()}})
 		b.Create(&v1.Server{Metadata: &v1.Metadata{Uid: "s-2", Name: "two"}, Spec: &v1.ServerSpec{Address: "127.0.0.1:1"}})
@@ -98,8 +97,8 @@ func TestServerThatHasJustJoinedIsJoining(t *testing.T) {
 	}
 }
 
-// A server that the leader reaches is not said to be elsewhere: it only has to begin.
-func TestWhoIsReachedAndTakesNoPart(t *testing.T) {
+// A server that the leader reaches only has to begin; the message does not say that it is elsewhere.
+func TestReachableServerIsOnlyNotStarted(t *testing.T) {
 	leader, follower := pair(t)
 	one := &v1.Server{Metadata: &v1.Metadata{Uid: follower.UID}, Status: &v1.ServerStatus{Reason: reasonNotMember}}
 	leader.markUnreachable(leader.ctx, []*v1.Server{one})
@@ -108,8 +107,8 @@ func TestWhoIsReachedAndTakesNoPart(t *testing.T) {
 	}
 }
 
-// A voter that was well a moment ago and does not answer now is no reason to remove another one.
-func TestVotersAreAskedBeforeOneIsRemoved(t *testing.T) {
+// A voter that was healthy a moment ago and does not answer now prevents the removal of another one.
+func TestRemovalVerifiesTheOtherVoters(t *testing.T) {
 	leader, follower := pair(t)
 	voter := func(uid string) *v1.Server {
 		return &v1.Server{Metadata: &v1.Metadata{Uid: uid, Name: uid}, Status: &v1.ServerStatus{Uid: uid, Voter: true, Healthy: true}}
@@ -131,8 +130,8 @@ func TestVotersAreAskedBeforeOneIsRemoved(t *testing.T) {
 	}
 }
 
-// Who wants a server to lead that does not vote is told to wait only where that helps.
-func TestWhoCannotLeadAndWhy(t *testing.T) {
+// The message suggests waiting for a vote only if waiting helps.
+func TestTransferExplainsWhyAServerCannotLead(t *testing.T) {
 	server := func(name string, st *v1.ServerStatus) *v1.Server {
 		st.Uid = name
 		return &v1.Server{Metadata: &v1.Metadata{Uid: name, Name: name}, Status: st}
@@ -145,7 +144,7 @@ func TestWhoCannotLeadAndWhy(t *testing.T) {
 		about string
 		to    string
 		all   []*v1.Server
-		want  string // nothing if it can
+		want  string // empty if it can
 	}{
 		{"anybody", "", well, ""},
 		{"a voter", "s2", well, ""},
@@ -164,9 +163,9 @@ func TestWhoCannotLeadAndWhy(t *testing.T) {
 	}
 }
 
-// Where one server alone is to vote, though there are others, no other one is added or
-// removed to change that: more have to be desired.
-func TestOneVoterThatIsDesired(t *testing.T) {
+// If one server alone is to vote although there are others, adding or removing servers changes nothing: desiredVoters
+// has to be raised.
+func TestSingleDesiredVoterSuggestsDesiringMore(t *testing.T) {
 	const wayOut = "desire more with: cloudless cluster config set desiredVoters=3"
 	var all []*v1.Server
 	var statuses []*v1.ServerStatus
@@ -187,9 +186,8 @@ func TestOneVoterThatIsDesired(t *testing.T) {
 	}
 }
 
-// Nobody is told to add a server for a vote that one of those who are there is
-// about to have.
-func TestServersThatComeAreNotMissed(t *testing.T) {
+// No message asks for another server if an existing one is about to get its vote.
+func TestJoiningServersAreNotReportedMissing(t *testing.T) {
 	all := []*v1.ServerStatus{
 		{Name: "s1", Leader: true, Voter: true, Healthy: true}, {Name: "s2", Voter: true, Healthy: true}, {Name: "s3", Joining: true},
 	}
@@ -205,9 +203,9 @@ func TestServersThatComeAreNotMissed(t *testing.T) {
 	}
 }
 
-// The user of one machine is not told to get two more, unless servers were lost or
-// somebody wants more of them.
-func TestOneServerIsEnoughUnlessMoreWereThere(t *testing.T) {
+// A single server does not report that two more are missing, unless servers were lost or an operator wants more of
+// them.
+func TestSingleServerReportsNoMissingVoters(t *testing.T) {
 	alone := &v1.ClusterStatus{Epoch: 1, Servers: []*v1.ServerStatus{{Name: "s1", Leader: true, Voter: true, Healthy: true}}}
 	recovered := proto.CloneOf(alone)
 	recovered.Epoch = 2
@@ -227,9 +225,8 @@ func TestOneServerIsEnoughUnlessMoreWereThere(t *testing.T) {
 	}
 }
 
-// A leadership that goes from one to the other is said to do so, a few changes by
-// somebody who restarts the servers are not.
-func TestLeadershipThatDoesNotHold(t *testing.T) {
+// Frequent changes of the leader are reported; a few changes by a restart of all servers are not.
+func TestUnstableLeadershipIsReported(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	store := state.New()
 	led := func(i int, ago time.Duration) {
@@ -256,10 +253,10 @@ func TestLeadershipThatDoesNotHold(t *testing.T) {
 	}
 }
 
-// What is wrong with nodes is said of a few by name, with the way out.
-func TestWhatIsSaidOfNodesThatAreAway(t *testing.T) {
+// Problems name a few nodes, with the way out.
+func TestOfflineNodeProblems(t *testing.T) {
 	c := newCluster(t)
-	c.stop() // so that nobody else judges the nodes
+	c.stop() // so that no loop changes the nodes
 	node := func(b *state.Batch, name, standing, reason string) {
 		b.Create(&v1.Node{Metadata: &v1.Metadata{Uid: "uid-" + name, Name: name}, Spec: &v1.NodeSpec{}, Status: &v1.NodeStatus{State: standing, Reason: reason}})
 	}
@@ -292,10 +289,10 @@ func TestWhatIsSaidOfNodesThatAreAway(t *testing.T) {
 	}
 }
 
-// A node that is short of something says so by its conditions, and gets nothing new: that is not seen from its state.
-func TestWhatIsSaidOfNodesThatAreShortOfSomething(t *testing.T) {
+// A node that is short of a resource gets nothing new. Only its conditions show that, not its state.
+func TestNodePressureProblems(t *testing.T) {
 	c := newCluster(t)
-	c.stop() // so that nobody else judges the nodes
+	c.stop() // so that no loop changes the nodes
 	c.change(func(_ *state.Snapshot, b *state.Batch) {
 		for name, standing := range map[string]string{"full": "ready", "away": "offline"} {
 			b.Create(&v1.Node{Metadata: &v1.Metadata{Uid: "uid-" + name, Name: name}, Spec: &v1.NodeSpec{}, Status: &v1.NodeStatus{State: standing, Conditions: []*v1.Condition{
@@ -310,9 +307,8 @@ func TestWhatIsSaidOfNodesThatAreShortOfSomething(t *testing.T) {
 	}
 }
 
-// Right after a start nobody knows yet how well the others are: that is no
-// reason to say that they are not.
-func TestWhatIsNotKnownYetIsNoTrouble(t *testing.T) {
+// Right after a start the health of the others is unknown, which is no problem.
+func TestUnknownHealthIsNoProblem(t *testing.T) {
 	all := []*v1.ServerStatus{
 		{Name: "s1", Leader: true, Voter: true, Healthy: true}, {Name: "s2", Voter: true, Unknown: true}, {Name: "s3", Voter: true, Unknown: true},
 	}
@@ -325,8 +321,8 @@ func TestWhatIsNotKnownYetIsNoTrouble(t *testing.T) {
 	}
 }
 
-// Without a leader the way out is named: the right one first.
-func TestWithoutALeaderTheWayOutIsNamed(t *testing.T) {
+// Without a leader the message names the way out, the harmless one first.
+func TestNoLeaderProblemNamesTheWayOut(t *testing.T) {
 	all := []*v1.ServerStatus{{Name: "s1", Voter: true, Healthy: true}, {Name: "s2", Voter: true, Unknown: true}, {Name: "s3", Voter: true, Unknown: true}}
 	_, problems := serverProblems(all, 3)
 	if len(problems) != 1 {
@@ -347,7 +343,7 @@ func TestWithoutALeaderTheWayOutIsNamed(t *testing.T) {
 	}
 }
 
-func TestWhatIsSaidOfDisksAndClocks(t *testing.T) {
+func TestDiskAndClockProblems(t *testing.T) {
 	three := func(change func(all []*v1.ServerStatus)) string {
 		all := []*v1.ServerStatus{
 			{Name: "s1", Leader: true, Voter: true, Healthy: true}, {Name: "s2", Voter: true, Healthy: true}, {Name: "s3", Voter: true, Healthy: true},

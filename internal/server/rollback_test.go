@@ -12,8 +12,8 @@ import (
 	"github.com/cloudless/cloudless/internal/server/core"
 )
 
-// history is a workload of three revisions: an image, a newer one under the same tag,
-// and another environment. It returns the digests of the two images.
+// history creates a workload with three revisions: an image, a newer one under the same
+// tag, and another environment. It returns the digests of the two images.
 func (c *cluster) history(op *user) (first, second string) {
 	c.t.Helper()
 	apply := func(env string) {
@@ -30,7 +30,7 @@ func (c *cluster) history(op *user) (first, second string) {
 	return first, second
 }
 
-// rolledBack is the workload after a rollback, which must work, and its revision.
+// rolledBack returns the workload after a rollback, which must succeed, and its revision.
 func (c *cluster) rolledBack(op *user, to string) (*v1.Workload, *v1.RevisionSpec) {
 	c.t.Helper()
 	w, err := op.RollbackWorkload(c.ctx, &v1.RollbackWorkloadRequest{Name: "web", Revision: to})
@@ -45,9 +45,9 @@ func digestOf(t *testing.T, r *v1.RevisionSpec) string {
 	return name.Digest
 }
 
-// A rollback makes a new revision of what an earlier one was, image and all, wherever
-// the tag points by now. What makes no revision stays.
-func TestRollbackMakesARevisionOfAnEarlierOne(t *testing.T) {
+// A rollback creates a new revision with the spec and the image of an earlier one, even if
+// the tag has moved. Settings that are not part of a revision stay.
+func TestRollbackRepeatsAnEarlierRevision(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(core.RoleOperator)
 	first, second := c.history(op)
@@ -85,8 +85,8 @@ func TestRollbackMakesARevisionOfAnEarlierOne(t *testing.T) {
 	}
 }
 
-// A restart made a revision too, and going back to the same again would help nobody.
-func TestRollbackPassesOverRevisionsThatAreTheSame(t *testing.T) {
+// A restart also makes a revision. A rollback to one that runs the same would be useless.
+func TestRollbackSkipsRevisionsThatRunTheSame(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(core.RoleOperator)
 	c.history(op)
@@ -101,7 +101,7 @@ func TestRollbackPassesOverRevisionsThatAreTheSame(t *testing.T) {
 	}
 }
 
-func TestRollbacksThatCannotBe(t *testing.T) {
+func TestImpossibleRollbacksAreRefused(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(core.RoleOperator)
 	c.history(op)
@@ -129,8 +129,7 @@ func TestRollbacksThatCannotBe(t *testing.T) {
 	wantCode(t, err, codes.PermissionDenied)
 }
 
-// An image that was deleted and can be restored comes back with the rollback; one that
-// is gone for good is refused.
+// A rollback restores a deleted image if that is still possible; otherwise it is refused.
 func TestRollbackToADeletedImage(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(core.RoleOperator)
@@ -160,8 +159,8 @@ func TestRollbackToADeletedImage(t *testing.T) {
 	}
 }
 
-// A deleted image whose tag has another one by now keeps that.
-func TestRollbackLeavesATagThatIsTaken(t *testing.T) {
+// The tag of a deleted image that points to another image by now stays there.
+func TestRollbackLeavesATagWithANewerImage(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(core.RoleOperator)
 	_, second := c.history(op)
@@ -176,8 +175,8 @@ func TestRollbackLeavesATagThatIsTaken(t *testing.T) {
 	}
 }
 
-// Without a revision, a call that is made twice would go back and forth.
-func TestRollbackTwiceWithOneKeyHappensOnce(t *testing.T) {
+// Without a given revision, a repeated call would switch back and forth.
+func TestRollbackIsIdempotentByKey(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(core.RoleOperator)
 	c.history(op)
@@ -191,7 +190,8 @@ func TestRollbackTwiceWithOneKeyHappensOnce(t *testing.T) {
 	}
 }
 
-// What earlier revisions run is listed, with or without a tag, and can be asked for.
+// The images of earlier revisions are listed, with or without a tag, and can be read by
+// digest.
 func TestImagesOfEarlierRevisionsAreListed(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(core.RoleOperator)

@@ -280,17 +280,17 @@ func (s *Server) Address() string { return s.address }
 func (s *Server) newGRPC(guard *auth.Guard) *edge {
 	server := newEdge(s.port, guard)
 	s.passed = &relay.PassedCalls{Guard: guard.Unary, Methods: server.methods, Stopping: s.stopping}
-	all, namespaces := newWorkloads(s), newNamespaces(s)
+	all, namespaces, nodes := newWorkloads(s), newNamespaces(s), newNodes(s)
 	s.kinds = planKinds{namespaces, all}
 	v1.RegisterWorkloadServiceServer(server, &workloads{collection: all, replicas: newReplicas(s)})
-	v1.RegisterNodeServiceServer(server, &nodeService{collection: newNodes(s)})
+	v1.RegisterNodeServiceServer(server, &nodeService{collection: nodes})
 	v1.RegisterClusterServiceServer(server, &clusterService{Server: s})
 	v1.RegisterTokenServiceServer(server, &tokenService{collection: newTokens(s)})
 	v1.RegisterImageServiceServer(server, &imageService{Server: s, logins: newLogins(s)})
 	v1.RegisterEventServiceServer(server, &eventService{collection: newEvents(s)})
 	v1.RegisterPlanServiceServer(server, &planService{Server: s})
 	v1.RegisterNamespaceServiceServer(server, &namespaceService{collection: namespaces})
-	v1.RegisterExplainServiceServer(server, newExplainService(s))
+	v1.RegisterExplainServiceServer(server, newExplainService(nodes))
 	v1.RegisterEnrollmentServiceServer(server, &enrollment{Server: s})
 	v1.RegisterAgentServiceServer(server, s.sessions)
 	v1.RegisterServerServiceServer(server, &serverService{collection: newServers(s)})

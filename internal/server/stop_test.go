@@ -18,7 +18,7 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// ours are the goroutines that run code of this package, tests left out.
+// ours returns the goroutines that run code of this package, except tests.
 func ours(t *testing.T) []string {
 	t.Helper()
 	var all bytes.Buffer
@@ -47,7 +47,7 @@ func TestServerStopsWithOpenStreams(t *testing.T) {
 	})
 	c.create(op, workload("web"))
 
-	// One of each, all of them idle.
+	// One stream of each kind, all of them idle.
 	session := m.connect(c.ctx)
 	assignments(t, session)
 	watch, err := op.WatchWorkloads(c.ctx, &v1.WatchWorkloadsRequest{Name: "nope"})
@@ -92,7 +92,7 @@ func TestServerStopsWithOpenStreams(t *testing.T) {
 	}
 }
 
-func TestCallThatIsUnderWayIsAnsweredBeforeTheEnd(t *testing.T) {
+func TestCallInProgressIsAnsweredBeforeShutdown(t *testing.T) {
 	entered, proceed := make(chan struct{}), make(chan struct{})
 	c := newCluster(t, func(o *Options) { o.Placement = slowPlacement{o.Placement, entered, proceed} })
 	viewer := c.as(core.RoleViewer)
@@ -114,7 +114,7 @@ func TestCallThatIsUnderWayIsAnsweredBeforeTheEnd(t *testing.T) {
 	<-stopped
 }
 
-// slowPlacement answers when it is told to.
+// slowPlacement answers when the test lets it.
 type slowPlacement struct {
 	Placement
 	entered, proceed chan struct{}
@@ -145,7 +145,7 @@ func TestServerThatNeverRanFreesItsPort(t *testing.T) {
 	}
 }
 
-// lastOf is how a log ends, after what it says about agents that went before.
+// lastOf returns how a log ends, after notes about agents that left before.
 func lastOf(logs grpc.ServerStreamingClient[v1.LogEntry]) error {
 	for {
 		if _, err := logs.Recv(); err != nil {

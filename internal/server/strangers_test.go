@@ -24,7 +24,7 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// unfinished is a body of which nothing ever comes.
+// unfinished is a body that never arrives.
 type unfinished struct{ done <-chan struct{} }
 
 func (u unfinished) Read([]byte) (int, error) {
@@ -45,8 +45,8 @@ func TestAnonymousCallIsRefusedBeforeItsMessageIsRead(t *testing.T) {
 	}
 }
 
-// A certificate proves nothing by itself: the state must know its bearer.
-func TestCertificatesOfNoMemberAreRefusedBeforeTheirMessageIsRead(t *testing.T) {
+// A certificate alone is not enough: the state must know its bearer.
+func TestCertificatesOfNonMembersAreRefusedBeforeTheirMessageIsRead(t *testing.T) {
 	c := newCluster(t)
 	never := "0190aaaa-0000-7000-8000-000000000000"
 	callers := map[string]*user{
@@ -72,12 +72,12 @@ func TestCertificatesOfNoMemberAreRefusedBeforeTheirMessageIsRead(t *testing.T) 
 func TestDeletedTokenIsRefusedBeforeTheMessageIsRead(t *testing.T) {
 	c := newCluster(t)
 	as := c.dial(nil, c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleAdmin, Name: "gone"}))
-	_, err := as.DeleteToken(c.ctx, &v1.DeleteTokenRequest{Name: "gone"}) // by which it proves itself on its connection
+	_, err := as.DeleteToken(c.ctx, &v1.DeleteTokenRequest{Name: "gone"}) // authenticates the connection
 	must(t, err)
 	wantCode(t, c.callUnfinished(as, v1.WorkloadService_CreateWorkload_FullMethodName), codes.Unauthenticated)
 }
 
-// The caller is proved before and after its message is read.
+// The server authenticates the caller before and after it reads the message.
 func TestTokenDeletedDuringTheMessageIsRefused(t *testing.T) {
 	c := newCluster(t)
 	as := c.dial(nil, c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleAdmin, Name: "gone"}))
@@ -90,8 +90,8 @@ func TestTokenDeletedDuringTheMessageIsRefused(t *testing.T) {
 	wantCode(t, stream.RecvMsg(&v1.Workload{}), codes.Unauthenticated, "the API token is not valid")
 }
 
-// A connection on which somebody has proved something is cut, too, if it then brings nothing but refused calls.
-func TestRefusedCallsEndAConnectionThatOnceHadAProof(t *testing.T) {
+// A connection that was authenticated once is also closed if it then brings nothing but refused calls.
+func TestRefusedCallsCloseAnAuthenticatedConnection(t *testing.T) {
 	c := newCluster(t)
 	as := c.dial(nil, c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleAdmin, Name: "gone"}))
 	_, err := as.DeleteToken(c.ctx, &v1.DeleteTokenRequest{Name: "gone"})
@@ -109,8 +109,8 @@ func TestRefusedCallsEndAConnectionThatOnceHadAProof(t *testing.T) {
 	t.Error("all calls came over one connection")
 }
 
-// A node may reach a server that has not heard of it yet.
-func TestNodeThatIsNewElsewhereIsLookedForOnce(t *testing.T) {
+// A node may reach a server that does not know it yet.
+func TestUnknownNodeIsLookedUpOnce(t *testing.T) {
 	c := newCluster(t)
 	uid := "0190aaaa-0000-7000-8000-000000000000"
 	catchUps := 0
@@ -133,7 +133,7 @@ func TestNodeThatIsNewElsewhereIsLookedForOnce(t *testing.T) {
 // callUnfinished makes a call, sends nothing, and returns the answer.
 func (c *cluster) callUnfinished(as *user, method string) error {
 	c.t.Helper()
-	ctx, cancel := context.WithTimeout(c.ctx, time.Minute) // which is only for calls that nobody answers
+	ctx, cancel := context.WithTimeout(c.ctx, time.Minute) // only for calls without an answer
 	defer cancel()
 	stream, err := as.conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true}, method)
 	must(c.t, err)
@@ -154,7 +154,7 @@ func TestAnonymousRequestIsRefusedBeforeItsBodyIsRead(t *testing.T) {
 	}
 }
 
-// postUnfinished sends the headers of a request by nobody, and returns those of the answer.
+// postUnfinished sends the headers of an anonymous request, and returns the headers of the answer.
 func (c *cluster) postUnfinished(path, contentType string, protocols ...string) *http.Response {
 	c.t.Helper()
 	return c.postUnfinishedAs(nil, path, contentType, protocols...)
@@ -167,7 +167,7 @@ func (c *cluster) postUnfinishedAs(member *identity.Credentials, path, contentTy
 		source = member.Certificate
 	}
 	done := make(chan struct{})
-	ctx, cancel := context.WithTimeout(c.ctx, time.Minute) // which is only for requests that nobody answers
+	ctx, cancel := context.WithTimeout(c.ctx, time.Minute) // only for requests without an answer
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://cloudless"+path, unfinished{done})
 	must(c.t, err)
@@ -179,7 +179,7 @@ func (c *cluster) postUnfinishedAs(member *identity.Credentials, path, contentTy
 	return response
 }
 
-// Clients that offer HTTP/1.1, too, come to gRPC through net/http.
+// Clients that also offer HTTP/1.1 reach gRPC through net/http.
 func TestAnonymousCallThroughHTTPIsRefusedBeforeItsMessageIsRead(t *testing.T) {
 	c := newCluster(t)
 	response := c.postUnfinished(v1.WorkloadService_CreateWorkload_FullMethodName, "application/grpc", "h2", "http/1.1")
@@ -191,9 +191,8 @@ func TestAnonymousCallThroughHTTPIsRefusedBeforeItsMessageIsRead(t *testing.T) {
 	}
 }
 
-// Load balancers ask for the health of a server again and again. They are told in time that a connection has served
-// its turn.
-func TestHealthIsToldSoManyTimesOnOneConnection(t *testing.T) {
+// Load balancers ask for the health of a server again and again. The server closes such a connection in time.
+func TestHealthChecksPerConnectionAreLimited(t *testing.T) {
 	c := newCluster(t)
 	web := c.webWithoutHTTP2()
 	most := oneport.DefaultLimits().Refusals
@@ -212,7 +211,7 @@ func TestHealthIsToldSoManyTimesOnOneConnection(t *testing.T) {
 }
 
 // The same holds for certificates that the state does not know.
-func TestCertificatesOfNoMemberAreRefusedThroughHTTP(t *testing.T) {
+func TestCertificatesOfNonMembersAreRefusedThroughHTTP(t *testing.T) {
 	c := newCluster(t)
 	for _, kind := range []identity.Kind{identity.KindNode, identity.KindServer} {
 		for _, method := range []string{v1.WorkloadService_CreateWorkload_FullMethodName, v1.EnrollmentService_Enroll_FullMethodName} {
@@ -228,14 +227,14 @@ func TestCertificatesOfNoMemberAreRefusedThroughHTTP(t *testing.T) {
 	}
 }
 
-// The message never arrives as a whole: the connection is cut long before.
+// The message never arrives completely: the connection is cut long before.
 func TestEnrollMessageOfMegabytesIsCutOff(t *testing.T) {
 	c := newCluster(t)
 	_, err := c.dial(nil, "").Enroll(c.ctx, &v1.EnrollRequest{Token: "x", Csr: make([]byte, 7<<20)})
 	wantCode(t, err, codes.Unavailable)
 }
 
-func TestCallersWithATokenSendMegabytes(t *testing.T) {
+func TestAuthenticatedCallersMaySendMegabytes(t *testing.T) {
 	c := newCluster(t)
 	_, err := c.as(core.RoleAdmin).CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: &v1.Workload{
 		Metadata: &v1.Metadata{Name: "web"}, Spec: &v1.WorkloadSpec{Image: strings.Repeat("x", 7<<20)},
@@ -243,7 +242,8 @@ func TestCallersWithATokenSendMegabytes(t *testing.T) {
 	wantCode(t, err, codes.InvalidArgument, "spec.image")
 }
 
-// A burst of machines that join from one address is bigger than what strangers of one address may have open.
+// A burst of machines that join from one address exceeds the connections that one address may have open without an
+// identity.
 func TestMachinesJoinInBursts(t *testing.T) {
 	c := newCluster(t, func(o *Options) {
 		o.Strangers = oneport.DefaultLimits()
@@ -262,7 +262,7 @@ func TestMachinesJoinInBursts(t *testing.T) {
 	all.Wait()
 }
 
-// streamsAllowed is how many streams the server lets a connection have open, 0 for any number.
+// streamsAllowed returns how many streams the server lets a connection have open; 0 means any number.
 func (c *cluster) streamsAllowed(member *identity.Credentials) uint32 {
 	c.t.Helper()
 	var source identity.CertificateSource
@@ -302,8 +302,8 @@ func TestStreamsAreLimitedExceptForServers(t *testing.T) {
 	}
 }
 
-// Callers with an identity keep a server busy, strangers press on it.
-func TestOnlyCallsWithAnIdentityAreCounted(t *testing.T) {
+// Calls with an identity show that a server is doing useful work.
+func TestOnlyAuthenticatedCallsAreCounted(t *testing.T) {
 	c := newCluster(t)
 	before := c.memberCalls.Count()
 	_ = knock(c.ctx, c.dial(nil, "").conn, "/cloudless.v1.ClusterService/WhoAmI", false)

@@ -26,9 +26,9 @@ import (
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
-// Tags that an older release had in its registry alone are taken over once, with
-// what was deleted; one that was deleted since does not come back.
-func TestTagsOfOlderReleasesAreTakenOver(t *testing.T) {
+// Tags that an older release kept only in its registry are imported once, with the deleted ones; one that was deleted
+// since does not come back.
+func TestTagsOfOlderReleasesAreImported(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(core.RoleOperator)
 	_, err := c.Propose(c.ctx, func(_ *state.Snapshot, b *state.Batch) error {
@@ -68,7 +68,7 @@ func TestTagsOfOlderReleasesAreTakenOver(t *testing.T) {
 	}
 	_, err = op.DeleteImage(c.ctx, &v1.DeleteImageRequest{Name: "old:2", Now: true})
 	must(t, err)
-	write("old:2") // behind the back of the state, as a server has it that was away
+	write("old:2") // past the state, as on a server that was away
 	_, err = op.GetImage(c.ctx, &v1.GetImageRequest{Name: "old:2"})
 	wantCode(t, err, codes.NotFound)
 	listed, body := c.request(nil, http.MethodGet, "/v2/old/tags/list", "", "Authorization", "Bearer "+op.token)
@@ -94,7 +94,7 @@ func TestRegistryClientsSeeTheTagsOfTheState(t *testing.T) {
 	if answer, body := ask(http.MethodGet, "/v2/web/manifests/"+first); answer.StatusCode != http.StatusOK {
 		t.Errorf("the image pushed before is answered with %d: %s", answer.StatusCode, body)
 	}
-	// A tag that only the registry's folder knows is not believed.
+	// A tag that only the registry's folder knows is ignored.
 	must(t, c.registry.SetTag(c.ctx, "web", "latest", first))
 	answer, _ = ask(http.MethodGet, "/v2/web/manifests/latest")
 	if got := answer.Header.Get("Docker-Content-Digest"); got != second {
@@ -120,7 +120,7 @@ func TestRegistryClientsSeeTheTagsOfTheState(t *testing.T) {
 	wantCode(t, err, codes.NotFound)
 }
 
-// A tag that was pushed anew is not taken from the newer image.
+// Restoring an image leaves its tag to a newer image.
 func TestRestoreDoesNotTakeATagFromANewerImage(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(core.RoleOperator)
@@ -159,9 +159,9 @@ func (o only) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer.Result(), nil
 }
 
-// TestAPushIsToldWhatTheLeaderHas: a follower may have layers that the leader never had, because it led when a push
-// began, or has collected by now. It is the leader that takes the image.
-func TestAPushIsToldWhatTheLeaderHas(t *testing.T) {
+// A follower may have layers that the leader lacks: the follower led when the push began, or the leader has collected
+// them. The leader stores the image, so its answer counts.
+func TestPushSeesTheLayersOfTheLeader(t *testing.T) {
 	leader, follower := pair(t)
 	img, err := random.Image(64, 1)
 	must(t, err)
@@ -175,8 +175,8 @@ func TestAPushIsToldWhatTheLeaderHas(t *testing.T) {
 	}
 }
 
-// What a follower has is answered by itself, just as the leader would.
-func TestAFollowerAnswersAsTheLeaderDoes(t *testing.T) {
+// A follower answers for what it has itself, just as the leader would.
+func TestFollowerServesItsImagesLikeTheLeader(t *testing.T) {
 	leader, follower := pair(t)
 	digest := leader.push("web:1")
 	must(t, follower.images.CopyFrom(follower.ctx, leader.UID, &v1.ImageCopy{Repository: "web", Digest: digest}))
@@ -195,8 +195,8 @@ func TestAFollowerAnswersAsTheLeaderDoes(t *testing.T) {
 	}
 }
 
-// A leader that hangs, rather than being gone, holds nobody up who pushes through another server once another leads.
-func TestALeaderThatHangsHoldsNoPushUp(t *testing.T) {
+// A leader that hangs does not block pushes through another server once a new leader is elected.
+func TestHangingLeaderDoesNotBlockPushes(t *testing.T) {
 	leader, follower := pair(t)
 	token := "Bearer " + leader.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleOperator})
 	votes(t, leader, follower)
@@ -220,10 +220,10 @@ func TestALeaderThatHangsHoldsNoPushUp(t *testing.T) {
 	push.Wait()
 }
 
-// A server that hangs does not keep another one for ever from getting an image.
-func TestAServerThatHangsHoldsNoCopyUp(t *testing.T) {
+// A server that hangs does not block the copy of an image for ever.
+func TestHangingServerDoesNotBlockCopies(t *testing.T) {
 	leader, follower := pair(t)
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // by HTTP; that it can be reached is known before
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // that it can be reached is known before
 	must(t, err)
 	defer silent.Close()
 	_, err = leader.Progress(leader.ctx, follower.UID)
@@ -238,8 +238,9 @@ func TestAServerThatHangsHoldsNoCopyUp(t *testing.T) {
 	}
 }
 
-// An image that is deleted for good by one name stays at every server when it has another, of which some may not know.
-func TestAnImageStaysWhereAnotherTagStandsForIt(t *testing.T) {
+// An image that is deleted for good under one name stays on every server if it has another name, even one that a server
+// does not know yet.
+func TestDeletedImageStaysIfAnotherTagNamesIt(t *testing.T) {
 	leader, follower := pair(t)
 	admin := leader.dial(nil, leader.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleAdmin}))
 	digest := leader.push("web:1")

@@ -17,7 +17,7 @@ import (
 	"github.com/cloudless/cloudless/internal/server/core"
 )
 
-func TestTokenIsForItsRoleUntilItExpires(t *testing.T) {
+func TestTokenGrantsItsRoleUntilItExpires(t *testing.T) {
 	c := newCluster(t)
 	admin := c.as(core.RoleAdmin)
 	before := time.Now()
@@ -37,7 +37,8 @@ func TestTokenIsForItsRoleUntilItExpires(t *testing.T) {
 	wantCode(t, err, codes.Unauthenticated, "API token short expired at 20", "cloudless token create --role operator", "cloudless login")
 }
 
-// The CLI verifies a server that it knows only by its address with the fingerprint in the token.
+// The CLI authenticates a server that it knows only by its address, by the fingerprint in
+// the token.
 func TestAPITokenNamesTheCAOfItsCluster(t *testing.T) {
 	c := newCluster(t)
 	token, err := identity.ParseAPIToken(c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleViewer}))
@@ -47,7 +48,7 @@ func TestAPITokenNamesTheCAOfItsCluster(t *testing.T) {
 	}
 }
 
-func TestTokenRequestsThatMakeNoSense(t *testing.T) {
+func TestInvalidTokenRequestsAreRefused(t *testing.T) {
 	c := newCluster(t)
 	admin := c.as(core.RoleAdmin)
 	must1 := func(_ *v1.CreateTokenResponse, err error) error { return err }
@@ -61,9 +62,9 @@ func TestTokenRequestsThatMakeNoSense(t *testing.T) {
 	wantCode(t, err, codes.NotFound, "token nope does not exist")
 }
 
-// A call whose answer was lost is repeated: the secret that nobody has seen is not
-// kept, so that another one takes its place.
-func TestRepeatedTokenCallGivesTheTokenAnotherSecret(t *testing.T) {
+// A call whose answer was lost is repeated. The first secret is not stored, so a new one
+// replaces it.
+func TestRepeatedTokenCallReplacesTheSecret(t *testing.T) {
 	c := newCluster(t)
 	admin := c.as(core.RoleAdmin)
 	request := &v1.CreateTokenRequest{Name: "ci", Role: core.RoleViewer, IdempotencyKey: "k"}
@@ -86,8 +87,8 @@ func TestRepeatedTokenCallGivesTheTokenAnotherSecret(t *testing.T) {
 	wantCode(t, err, codes.FailedPrecondition, "has been revoked since", "new idempotency key")
 }
 
-// A join token that a machine has used was not lost: nobody's secret is taken away.
-func TestRepeatedTokenCallLeavesWhatIsInUse(t *testing.T) {
+// A join token that a machine has used was not lost: it keeps its secret.
+func TestRepeatedTokenCallKeepsAUsedSecret(t *testing.T) {
 	c := newCluster(t)
 	admin := c.as(core.RoleAdmin)
 	request := &v1.CreateTokenRequest{Role: core.RoleNode, Uses: 2, IdempotencyKey: "k"}
@@ -132,12 +133,12 @@ func TestRevocationEndsOpenStreamsAtOnce(t *testing.T) {
 	wantCode(t, err, codes.Unauthenticated, "revoked")
 	_, err = health.Recv()
 	wantCode(t, err, codes.Unauthenticated, "revoked")
-	_, err = reflection.Recv() // waits for the caller's next word
+	_, err = reflection.Recv() // waits for the caller's next message
 	wantCode(t, err, codes.Unauthenticated, "revoked")
 	_, err = ci.WhoAmI(c.ctx, &v1.WhoAmIRequest{})
 	wantCode(t, err, codes.Unauthenticated, "revoked")
 
-	// Nobody else's streams end.
+	// Streams of other callers go on.
 	_, err = admin.CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web")})
 	must(t, err)
 	if change, err := other.Recv(); err != nil || change.GetChange() != changeAdded {
@@ -145,7 +146,7 @@ func TestRevocationEndsOpenStreamsAtOnce(t *testing.T) {
 	}
 }
 
-// secretWords are what must never be seen of a token after it was created.
+// secretWords returns the parts of a token that must never appear after its creation.
 func secretWords(t *testing.T, c *cluster, secret string) []string {
 	t.Helper()
 	words := []string{secret, strings.Split(secret, "_")[2]}

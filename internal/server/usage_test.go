@@ -13,7 +13,8 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// runs puts a workload's replica onto a node that says hello and runs it, and returns the session.
+// runs puts a workload's replica onto a node that says hello and runs it, and returns the
+// session.
 func (c *cluster) runs(op *user, m *member, name string) (sessionClient, *v1.Replica) {
 	c.t.Helper()
 	stream := m.connect(c.ctx)
@@ -32,19 +33,19 @@ func (c *cluster) beat(stream sessionClient, cpu string, replicas ...*v1.Replica
 	}}}))
 }
 
-// frame reads frames until one is as wished.
-func frame(t *testing.T, receive func() (*v1.Usage, error), wished func(*v1.Usage) bool) *v1.Usage {
+// frame reads frames until one satisfies the condition.
+func frame(t *testing.T, receive func() (*v1.Usage, error), want func(*v1.Usage) bool) *v1.Usage {
 	t.Helper()
 	for {
 		next, err := receive()
 		must(t, err)
-		if wished(next) {
+		if want(next) {
 			return next
 		}
 	}
 }
 
-func TestUsageIsToldAsItArrives(t *testing.T) {
+func TestUsageIsSentAsItArrives(t *testing.T) {
 	c := newCluster(t)
 	op, viewer := c.as(core.RoleOperator), c.as(core.RoleViewer)
 	stream, r := c.runs(op, c.join("n1"), "web")
@@ -105,9 +106,9 @@ func TestUsageIsToldAsItArrives(t *testing.T) {
 	}
 }
 
-// However often nodes speak, a watcher gets a frame now and then, and the newest
-// word in the end.
-func TestManyWordsAreFewFrames(t *testing.T) {
+// However often nodes report, a watcher gets a frame now and then, and finally the newest
+// report.
+func TestManyReportsShareAFrame(t *testing.T) {
 	c := newCluster(t)
 	stream, r := c.runs(c.as(core.RoleOperator), c.join("n1"), "web")
 	watch, err := c.as(core.RoleViewer).WatchUsage(c.ctx, &v1.GetUsageRequest{})
@@ -126,7 +127,7 @@ func TestManyWordsAreFewFrames(t *testing.T) {
 	}
 }
 
-func TestEventsOfAWorkloadAreThoseOfItsReplicasToo(t *testing.T) {
+func TestEventsOfAWorkloadIncludeThoseOfItsReplicas(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(core.RoleOperator)
 	c.work("n1", idle)

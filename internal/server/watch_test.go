@@ -31,7 +31,7 @@ func wantChange(t *testing.T, watch grpc.ServerStreamingClient[v1.WorkloadChange
 	return got.GetWorkload()
 }
 
-func TestWatchSaysWhatIsThereAndThenWhatChanges(t *testing.T) {
+func TestWatchSendsObjectsThenChanges(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(core.RoleOperator)
 	labelled := func(w *v1.Workload) { w.Metadata.Labels = map[string]string{"app": "web"} }
@@ -47,7 +47,7 @@ func TestWatchSaysWhatIsThereAndThenWhatChanges(t *testing.T) {
 	wantChange(t, watch, changeAdded, "a")
 	wantChange(t, watch, changeSynced, "")
 
-	add(workload("hidden", replicasOf(0), func(w *v1.Workload) { w.Spec.Args = []string{"x"} })) // says nothing
+	add(workload("hidden", replicasOf(0), func(w *v1.Workload) { w.Spec.Args = []string{"x"} })) // not visible to the watch
 	add(workload("b", labelled, replicasOf(0)))
 	wantChange(t, watch, changeAdded, "b")
 	add(workload("a", labelled, replicasOf(0), func(w *v1.Workload) { w.Spec.Args = []string{"x"} }))
@@ -69,7 +69,7 @@ func TestWatchShowsAWorkloadFromItsFirstReplicaToItsEnd(t *testing.T) {
 	must(t, err)
 	wantChange(t, watch, changeSynced, "")
 	node := c.join("n1").connect(c.ctx)
-	// The node obeys only after the watch has shown what comes before: a slow watch may leave out a phase that has passed.
+	// The node obeys only after the watch has shown the previous phase: a slow watch may skip a phase that has passed.
 	obeyUntil := func(desired string) {
 		t.Helper()
 		for done := false; !done; {
@@ -130,7 +130,7 @@ func TestWatchesOfReplicasNodesAndEvents(t *testing.T) {
 		must(t, err)
 		state = n.GetNode().GetStatus().GetState()
 	}
-	c.create(op, workload("db")) // not asked for
+	c.create(op, workload("db")) // not selected
 	c.create(op, workload("web"))
 	var seen []string
 	for phase := ""; phase != spec.PhaseRunning; {
@@ -144,7 +144,7 @@ func TestWatchesOfReplicasNodesAndEvents(t *testing.T) {
 	}
 }
 
-// lines are the JSON lines of a stream over HTTP.
+// lines returns the JSON lines of a stream over HTTP.
 func (c *cluster) lines(ctx context.Context, token, path string) func() map[string]any {
 	c.t.Helper()
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://cloudless"+path, nil)
@@ -190,7 +190,7 @@ func TestWatchOverHTTPIsJSONLinesAndEndsWithItsToken(t *testing.T) {
 	}
 }
 
-// A caller has the head of an answer before there is anything to say, and the reason of the end as a line of it.
+// The headers arrive before there is anything to send, and the reason for the end arrives as a line.
 func TestStreamOverHTTPIsAnsweredBeforeItsFirstLine(t *testing.T) {
 	c := newCluster(t)
 	_, err := c.as(core.RoleOperator).CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web")})
@@ -209,7 +209,7 @@ func TestStreamOverHTTPIsAnsweredBeforeItsFirstLine(t *testing.T) {
 	}
 }
 
-func TestSlowWatchIsToldToBeginAgain(t *testing.T) {
+func TestSlowWatchHasToBeginAgain(t *testing.T) {
 	c := newCluster(t)
 	started := make(chan struct{})
 	lagged := make(chan error, 1)
@@ -220,7 +220,7 @@ func TestSlowWatchIsToldToBeginAgain(t *testing.T) {
 		}, func(*state.Snapshot, []state.Change) error { return nil })
 	}()
 	<-started
-	// A state that is replaced as a whole is the same to a watcher as one that has moved on too far.
+	// To a watcher, replacing the whole state is the same as falling too far behind.
 	saved := &strings.Builder{}
 	must(t, c.Store.Snapshot().Save(saved))
 	must(t, c.Store.Restore(strings.NewReader(saved.String())))
@@ -255,7 +255,7 @@ func TestPhaseOfAWorkload(t *testing.T) {
 		{want: "failed", desired: 1, replicas: []*v1.Replica{replica(current, spec.PhaseFailed)}, reason: true},
 		{want: "completed", desired: 1, replicas: []*v1.Replica{replica(current, spec.PhaseCompleted)}},
 		{want: "deleting", deleting: true, desired: 1, replicas: []*v1.Replica{replica(current, spec.PhaseRunning)}},
-		// How replicas of an older revision ended is history.
+		// The end of replicas of an older revision does not count.
 		{want: "pending", desired: 1, replicas: []*v1.Replica{replica(older, spec.PhaseCompleted)}},
 		{want: "running", desired: 1, replicas: []*v1.Replica{replica(older, spec.PhaseFailed), replica(current, spec.PhaseRunning)}},
 	} {
@@ -282,9 +282,8 @@ func TestPhaseOfAWorkload(t *testing.T) {
 	}
 }
 
-// Who is to run always and has ended without a failure has nothing to complain of, but
-// its workload does not run.
-func TestWorkloadThatEndsAndEndsSaysHow(t *testing.T) {
+// A service that exits with code 0 has not failed, but it does not run either.
+func TestServiceThatKeepsExitingReportsItsExit(t *testing.T) {
 	c := newCluster(t)
 	var b state.Batch
 	b.Create(&v1.Replica{

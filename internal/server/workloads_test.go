@@ -51,7 +51,7 @@ func imageOf(name string) func(*v1.Workload) {
 	return func(w *v1.Workload) { w.Spec.Image = name }
 }
 
-func TestApplyMakesARevisionOnlyWhereWhatRunsDiffers(t *testing.T) {
+func TestApplyMakesARevisionOnlyIfReplicasWouldDiffer(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(core.RoleOperator)
 	c.push("hello:1")
@@ -75,7 +75,7 @@ func TestApplyMakesARevisionOnlyWhereWhatRunsDiffers(t *testing.T) {
 	if same.GetWorkload().GetMetadata().GetVersion() != version {
 		t.Error("an unchanged workload has a new version")
 	}
-	want(apply(func(w *v1.Workload) { w.Spec.Restart = &v1.Restart{Policy: "always"} }), "unchanged", 1) // said what is assumed anyway
+	want(apply(func(w *v1.Workload) { w.Spec.Restart = &v1.Restart{Policy: "always"} }), "unchanged", 1) // the default, written out
 	want(apply(func(w *v1.Workload) { w.Metadata.Labels = map[string]string{"app": "web"} }), "updated", 1)
 	want(apply(replicasOf(2)), "updated", 1)
 	want(apply(replicasOf(2), func(w *v1.Workload) { w.Spec.MinAvailable = 1 }), "updated", 1)
@@ -83,7 +83,7 @@ func TestApplyMakesARevisionOnlyWhereWhatRunsDiffers(t *testing.T) {
 	want(apply(func(w *v1.Workload) { w.Spec.Args = []string{"x"} }), "updated", 2)
 	want(apply(), "updated", 3)
 
-	// The tag moves: the same words mean another image now.
+	// The tag moves: the same name means another image now.
 	moved := c.push("hello:1")
 	answer := apply()
 	want(answer, "updated", 4)
@@ -94,7 +94,7 @@ func TestApplyMakesARevisionOnlyWhereWhatRunsDiffers(t *testing.T) {
 	want(apply(), "unchanged", 4)
 }
 
-func TestImageThatIsNotThereIsRefusedWithTheWayOut(t *testing.T) {
+func TestMissingImageIsRefusedWithTheWayOut(t *testing.T) {
 	c := newCluster(t)
 	_, err := c.as(core.RoleOperator).CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web", imageOf("nginx"))})
 	wantCode(t, err, codes.FailedPrecondition, "image nginx is not in the cluster's registry", "docker.io/library/nginx")
@@ -150,7 +150,7 @@ func TestIdempotencyKey(t *testing.T) {
 	_, err = op.CreateWorkload(c.ctx, other)
 	wantCode(t, err, codes.InvalidArgument, "different request")
 
-	// Neither another caller nor another method meets this key.
+	// The key does not apply to another caller or another method.
 	_, err = c.as(core.RoleOperator).CreateWorkload(c.ctx, request)
 	wantCode(t, err, codes.AlreadyExists, "workload web exists already")
 	applied, err := op.ApplyWorkload(c.ctx, &v1.ApplyWorkloadRequest{Workload: workload("other"), IdempotencyKey: "k"})
@@ -164,7 +164,7 @@ func TestIdempotencyKey(t *testing.T) {
 		t.Errorf("the repeated apply answered %v", repeated)
 	}
 
-	// Deleted since: still not made a second time.
+	// Deleted since: the repeated call still does not create it again.
 	_, err = op.DeleteWorkload(c.ctx, &v1.DeleteWorkloadRequest{Name: "web"})
 	must(t, err)
 	c.until(func(snap *state.Snapshot) bool { return snap.WorkloadByName("default", "web") == nil })
@@ -204,7 +204,7 @@ func TestUpdateNamesTheVersionItWasMadeFrom(t *testing.T) {
 	wantCode(t, err, codes.Aborted, "does not exist any more")
 }
 
-func TestDeletionTakesPlaceOnceAndInTheMeantimeNothingElse(t *testing.T) {
+func TestWorkloadBeingDeletedRefusesChanges(t *testing.T) {
 	c := newCluster(t)
 	op, m := c.as(core.RoleOperator), c.join("n1")
 	stream := m.connect(c.ctx)
@@ -233,7 +233,7 @@ func TestDeletionTakesPlaceOnceAndInTheMeantimeNothingElse(t *testing.T) {
 		}
 	}
 
-	// The node stops it; then the workload is gone, its ended replica stays for its logs, and the name is free.
+	// The node stops it. Then the workload is gone, its ended replica stays for its logs, and the name is free.
 	stop := assignments(t, stream).GetAssign()[0].GetReplica()
 	must(t, report(stream, stop.GetMetadata().GetUid(), obey(stop)))
 	snap := c.until(func(snap *state.Snapshot) bool { return snap.WorkloadByName("default", "web") == nil })
@@ -251,7 +251,7 @@ func TestDeletionTakesPlaceOnceAndInTheMeantimeNothingElse(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
-func TestRefusalsSayTheWordsOfTheContract(t *testing.T) {
+func TestRefusalsUseTheWordsOfTheDeclaration(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(core.RoleOperator)
 	for _, wrong := range []func(*v1.Workload){

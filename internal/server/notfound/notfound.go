@@ -63,12 +63,6 @@ func Replica(snap *state.Snapshot, w *v1.Workload, name string) error {
 	return core.Refuse(codes.NotFound, "workload %s has no replica %s%s", w.GetMetadata().GetName(), name, Hint(near, spec.Hint(w.GetMetadata().GetNamespace(), "cloudless ps")))
 }
 
-// Node is the error for a node that does not exist.
-func Node(snap *state.Snapshot, name string) error {
-	near := suggest.To(name, Names(snap.Nodes("")))
-	return core.Refuse(codes.NotFound, "node %s does not exist%s", name, Hint(near, "cloudless node ls"))
-}
-
 // Image is the error for an image that is not in the cluster's own registry.
 func Image(snap *state.Snapshot, name string) error {
 	return core.Refuse(codes.NotFound, "image %s does not exist%s", name, Hint(images.Nearest(snap, name), "cloudless image ls"))
