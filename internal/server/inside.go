@@ -11,6 +11,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/server/core"
+	"github.com/cloudless/cloudless/internal/server/sessions"
 )
 
 // inside is a call that happens inside a running replica: the server finds the
@@ -57,7 +58,7 @@ func (c inside[Request, Response]) relay(s *Server, stream grpc.BidiStreamingSer
 }
 
 // forward hands on what the caller says, until that is something wrong.
-func (c inside[Request, Response]) forward(from grpc.BidiStreamingServer[Request, Response], to AttachStream, refuse func(error)) {
+func (c inside[Request, Response]) forward(from grpc.BidiStreamingServer[Request, Response], to sessions.AttachStream, refuse func(error)) {
 	for {
 		request, err := from.Recv()
 		if errors.Is(err, io.EOF) {
@@ -76,7 +77,7 @@ func (c inside[Request, Response]) forward(from grpc.BidiStreamingServer[Request
 	}
 }
 
-func (c inside[Request, Response]) answer(from AttachStream, to grpc.BidiStreamingServer[Request, Response]) error {
+func (c inside[Request, Response]) answer(from sessions.AttachStream, to grpc.BidiStreamingServer[Request, Response]) error {
 	for {
 		said, err := from.Recv()
 		if errors.Is(err, io.EOF) {

@@ -28,6 +28,7 @@ import (
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/oneport"
 	"github.com/cloudless/cloudless/internal/server/peers"
+	"github.com/cloudless/cloudless/internal/server/sessions"
 	"github.com/cloudless/cloudless/internal/state"
 	"github.com/cloudless/cloudless/internal/telemetry"
 
@@ -40,7 +41,7 @@ import (
 
 // Nodes knows the state of the nodes, which it learns from the agents' sessions. Its methods must not block.
 type Nodes interface {
-	sessionNodes
+	sessions.Nodes
 	// Settle sets the state of a node to what its spec asks for.
 	Settle(n *v1.Node)
 	// Observe adds to a node what only this server knows: its usage and when it was last seen.
@@ -147,7 +148,7 @@ type Server struct {
 	catchUpWithLeader func(context.Context) error
 	revoked           *auth.Revocations
 	memberCalls       auth.MemberCalls
-	sessions          *Sessions
+	sessions          *sessions.Sessions
 	admissions        *admissions
 	offline           atomic.Pointer[offlineNodes]
 	scrape            *telemetry.Registry
@@ -226,14 +227,14 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	}
 	s.port, err = oneport.Listen(ctx, oneport.Options{
 		Address: o.Address, Trust: o.CA.Trust(), Certificate: s.certificate.Certificate, Log: o.Logger,
-		Peers: peers.Protocols(), Admit: s.admitMember, TicketKeys: o.CA.TicketKeys, Hold: holdNodes(o.Collector), Limits: o.Strangers,
+		Peers: peers.Protocols(), Admit: s.admitMember, TicketKeys: o.CA.TicketKeys, Hold: sessions.HoldNodes(o.Collector), Limits: o.Strangers,
 	})
 	if err != nil {
 		return nil, err
 	}
 	s.address = s.port.Addr().String()
 	s.join(o)
-	s.sessions = newSessions(SessionOptions{
+	s.sessions = sessions.New(sessions.Options{
 		Core: s.Core, Nodes: o.Nodes, Collector: o.Collector, Login: s.images.LoginOf, Addresses: s.Addresses, Duplicates: &s.duplicates,
 	})
 	guard := &auth.Guard{
@@ -272,7 +273,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 func (s *Server) Images() *images.Images { return s.images }
 
 // Sessions returns the sessions of the agents with this server.
-func (s *Server) Sessions() *Sessions { return s.sessions }
+func (s *Server) Sessions() *sessions.Sessions { return s.sessions }
 
 // Address is the address that the server listens on.
 func (s *Server) Address() string { return s.address }

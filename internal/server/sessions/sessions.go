@@ -1,4 +1,4 @@
-package server
+package sessions
 
 import (
 	"context"
@@ -25,8 +25,8 @@ import (
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
-// sessionNodes receives what the agents' sessions report. Its methods must not block.
-type sessionNodes interface {
+// Nodes receives what the agents' sessions report. Its methods must not block.
+type Nodes interface {
 	// Connected gets the address that the session came from, if it is known.
 	Connected(uid string, machine netip.Addr, status *v1.NodeStatus)
 	Heartbeat(uid string, beat *v1.Heartbeat)
@@ -41,7 +41,7 @@ type sessionNodes interface {
 type Sessions struct {
 	v1.UnsafeAgentServiceServer
 	*core.Core
-	nodes     sessionNodes
+	nodes     Nodes
 	collector *gcpacer.Collector // may be nil
 	login     func(*state.Snapshot, *v1.Revision) *v1.RegistryLogin
 	addresses func() []string
@@ -54,10 +54,10 @@ type Sessions struct {
 	progress    *progress
 }
 
-// SessionOptions is what Sessions are made of.
-type SessionOptions struct {
+// Options is what Sessions are made of.
+type Options struct {
 	Core  *core.Core
-	Nodes sessionNodes
+	Nodes Nodes
 	// Collector says when sessions wait for a garbage collection. It may be nil.
 	Collector *gcpacer.Collector
 	// Login returns the login with which a node pulls the image of a revision.
@@ -68,8 +68,8 @@ type SessionOptions struct {
 	Duplicates *core.Duplicates
 }
 
-// newSessions makes the sessions of a server.
-func newSessions(o SessionOptions) *Sessions {
+// New makes the sessions of a server.
+func New(o Options) *Sessions {
 	return &Sessions{
 		Core: o.Core, nodes: o.Nodes, collector: o.Collector, login: o.Login, addresses: o.Addresses, refused: o.Duplicates,
 		connected: newTable(o.Collector.Pause), encoded: newEncodedRevisions(),

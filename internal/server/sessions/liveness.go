@@ -1,4 +1,4 @@
-package server
+package sessions
 
 import (
 	"errors"
@@ -17,9 +17,9 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// holdNodes lets what nodes say wait for a moment while a collection of garbage
+// HoldNodes lets what nodes say wait for a moment while a collection of garbage
 // begins.
-func holdNodes(collector *gcpacer.Collector) func(identity.ID) func() {
+func HoldNodes(collector *gcpacer.Collector) func(identity.ID) func() {
 	return func(member identity.ID) func() {
 		if member.Kind() != identity.KindNode {
 			return nil

@@ -1,4 +1,4 @@
-package server
+package sessions
 
 import (
 	"context"
@@ -20,7 +20,7 @@ import (
 
 // unitSessions are sessions that neither read nor change a state.
 func unitSessions() *Sessions {
-	return newSessions(SessionOptions{Core: &core.Core{UID: "s-1", Store: state.New(), Clock: time.Now}})
+	return New(Options{Core: &core.Core{UID: "s-1", Store: state.New(), Clock: time.Now}})
 }
 
 // While reports cannot be written, agents are not sent away as fast as they come.
@@ -32,7 +32,7 @@ func TestAgentsSayEverythingAgainAfterAPause(t *testing.T) {
 	})
 	must(t, err)
 	t.Cleanup(func() { check(t, agreed.Close()) })
-	s := newSessions(SessionOptions{Core: &core.Core{UID: "s-1", Store: store, Consensus: agreed, Clock: time.Now, Logger: slog.New(slog.DiscardHandler)}})
+	s := New(Options{Core: &core.Core{UID: "s-1", Store: store, Consensus: agreed, Clock: time.Now, Logger: slog.New(slog.DiscardHandler)}})
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx) }()
 	connected := s.connected.enter(ctx, "n1", "", func() {})
