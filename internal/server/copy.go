@@ -11,7 +11,7 @@ import (
 	"github.com/cloudless/cloudless/internal/server/core"
 )
 
-func (s *workloads) Copy(stream grpc.BidiStreamingServer[v1.CopyRequest, v1.CopyResponse]) error {
+func (s *Streams) Copy(stream grpc.BidiStreamingServer[v1.CopyRequest, v1.CopyResponse]) error {
 	first, err := stream.Recv()
 	if err != nil && !errors.Is(err, io.EOF) { // who says nothing has not said what to begin with
 		return err
@@ -31,5 +31,5 @@ func (s *workloads) Copy(stream grpc.BidiStreamingServer[v1.CopyRequest, v1.Copy
 		up: func(said *v1.AttachUp) (*v1.CopyResponse, bool) {
 			return said.GetCopy(), said.GetCopy().GetDone() != nil
 		},
-	}.relay(s.Server, stream, "path", start.GetPath(), "into", start.GetInto())
+	}.relay(s, stream, "path", start.GetPath(), "into", start.GetInto())
 }

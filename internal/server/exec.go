@@ -11,7 +11,7 @@ import (
 	"github.com/cloudless/cloudless/internal/server/core"
 )
 
-func (s *workloads) Exec(stream grpc.BidiStreamingServer[v1.ExecRequest, v1.ExecResponse]) error {
+func (s *Streams) Exec(stream grpc.BidiStreamingServer[v1.ExecRequest, v1.ExecResponse]) error {
 	first, err := stream.Recv()
 	if err != nil && !errors.Is(err, io.EOF) { // who says nothing has not said what to begin with
 		return err
@@ -32,7 +32,7 @@ func (s *workloads) Exec(stream grpc.BidiStreamingServer[v1.ExecRequest, v1.Exec
 			return said.GetExec(), said.GetExec().GetExit() != nil
 		},
 		check: func(r *v1.ExecRequest) error { return checkExec(start, r) },
-	}.relay(s.Server, stream)
+	}.relay(s, stream)
 }
 
 // checkExec refuses what would be passed over in silence otherwise.

@@ -11,7 +11,6 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/server/core"
-	"github.com/cloudless/cloudless/internal/server/sessions"
 )
 
 // inside is a call that happens inside a running replica: the server finds the
@@ -30,7 +29,7 @@ type inside[Request, Response any] struct {
 }
 
 // relay serves the call until the node has given its last answer.
-func (c inside[Request, Response]) relay(s *Server, stream grpc.BidiStreamingServer[Request, Response], about ...any) error {
+func (c inside[Request, Response]) relay(s *Streams, stream grpc.BidiStreamingServer[Request, Response], about ...any) error {
 	snap, err := s.Consensus.Read(stream.Context()) // which has what was started a moment ago
 	if err != nil {
 		return err
@@ -41,7 +40,7 @@ func (c inside[Request, Response]) relay(s *Server, stream grpc.BidiStreamingSer
 	}
 	ctx, cancel := context.WithCancelCause(stream.Context())
 	defer cancel(nil)
-	node, release, err := s.sessions.Open(ctx, r.GetSpec().GetNodeUid(), c.open(r.GetMetadata().GetUid()))
+	node, release, err := s.attach(ctx, r.GetSpec().GetNodeUid(), c.open(r.GetMetadata().GetUid()))
 	if err != nil {
 		return err
 	}
@@ -58,7 +57,7 @@ func (c inside[Request, Response]) relay(s *Server, stream grpc.BidiStreamingSer
 }
 
 // forward hands on what the caller says, until that is something wrong.
-func (c inside[Request, Response]) forward(from grpc.BidiStreamingServer[Request, Response], to sessions.AttachStream, refuse func(error)) {
+func (c inside[Request, Response]) forward(from grpc.BidiStreamingServer[Request, Response], to AgentStream, refuse func(error)) {
 	for {
 		request, err := from.Recv()
 		if errors.Is(err, io.EOF) {
@@ -77,7 +76,7 @@ func (c inside[Request, Response]) forward(from grpc.BidiStreamingServer[Request
 	}
 }
 
-func (c inside[Request, Response]) answer(from sessions.AttachStream, to grpc.BidiStreamingServer[Request, Response]) error {
+func (c inside[Request, Response]) answer(from AgentStream, to grpc.BidiStreamingServer[Request, Response]) error {
 	for {
 		said, err := from.Recv()
 		if errors.Is(err, io.EOF) {

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,7 +23,7 @@ import (
 // Logs merges the output of a workload's replicas. What is already written is
 // merged by time, for people; while following, entries come as they arrive. What is
 // sent is decided by positions alone: no clock can drop or repeat a line.
-func (s *workloads) Logs(request *v1.LogsRequest, stream grpc.ServerStreamingServer[v1.LogEntry]) error {
+func (s *Streams) Logs(request *v1.LogsRequest, stream grpc.ServerStreamingServer[v1.LogEntry]) error {
 	if err := checkSpan(request); err != nil {
 		return err
 	}
@@ -33,7 +34,7 @@ func (s *workloads) Logs(request *v1.LogsRequest, stream grpc.ServerStreamingSer
 	if err != nil {
 		return err
 	}
-	target, err := logTarget(snap, request)
+	target, err := s.logTarget(snap, request)
 	if err != nil {
 		return err
 	}
@@ -75,12 +76,12 @@ type logWorkload struct {
 	replica string
 }
 
-func logTarget(snap *state.Snapshot, request *v1.LogsRequest) (logWorkload, error) {
-	namespace := orDefault(request.GetNamespace())
+func (s *Streams) logTarget(snap *state.Snapshot, request *v1.LogsRequest) (logWorkload, error) {
+	namespace := cmp.Or(request.GetNamespace(), spec.DefaultNamespace)
 	workload, replica := meantReplica(snap, namespace, request)
 	target := logWorkload{replica: replica}
 	if w := snap.WorkloadByName(namespace, workload); w != nil {
-		if err := hasOutput(snap, w); err != nil {
+		if err := s.hasOutput(snap, w); err != nil {
 			return target, err
 		}
 		target.uid = w.GetMetadata().GetUid()
@@ -143,7 +144,7 @@ func (t logWorkload) replicas(snap *state.Snapshot) []*v1.Replica {
 
 // logSource reads one replica's log from its node in the background, until it
 // ends or ctx does.
-func (s *Server) logSource(ctx context.Context, r *v1.Replica, open *v1.OpenLogs) <-chan *v1.LogEntry {
+func (s *Streams) logSource(ctx context.Context, r *v1.Replica, open *v1.OpenLogs) <-chan *v1.LogEntry {
 	entries := make(chan *v1.LogEntry, 64)
 	go func() {
 		defer close(entries)
@@ -165,8 +166,8 @@ func (s *Server) logSource(ctx context.Context, r *v1.Replica, open *v1.OpenLogs
 	return entries
 }
 
-func (s *Server) readLog(ctx context.Context, r *v1.Replica, open *v1.OpenLogs, emit func(*v1.LogEntry) error) error {
-	stream, release, err := s.sessions.Open(ctx, r.GetSpec().GetNodeUid(), &v1.Open{What: &v1.Open_Logs{Logs: proto.CloneOf(open)}}) // the session sends it when it can
+func (s *Streams) readLog(ctx context.Context, r *v1.Replica, open *v1.OpenLogs, emit func(*v1.LogEntry) error) error {
+	stream, release, err := s.attach(ctx, r.GetSpec().GetNodeUid(), &v1.Open{What: &v1.Open_Logs{Logs: proto.CloneOf(open)}}) // the session sends it when it can
 	if err != nil {
 		return err
 	}

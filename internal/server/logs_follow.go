@@ -28,7 +28,7 @@ const (
 // followLogs follows the replicas that are there and those that come later,
 // until the caller leaves, the wished end has passed, or the workload and all
 // its replicas are gone.
-func (s *workloads) followLogs(request *v1.LogsRequest, target logWorkload, stream grpc.ServerStreamingServer[v1.LogEntry]) error {
+func (s *Streams) followLogs(request *v1.LogsRequest, target logWorkload, stream grpc.ServerStreamingServer[v1.LogEntry]) error {
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
 	var over <-chan time.Time
@@ -113,7 +113,7 @@ func sendMarks(stream grpc.ServerStreamingServer[v1.LogEntry], request *v1.LogsR
 // followReplica follows one log to its end. When the agent goes away it waits for
 // it, and resumes behind the last line that it has passed on. It says so only if
 // that takes long: nothing is lost by it.
-func (s *Server) followReplica(ctx context.Context, r *v1.Replica, open *v1.OpenLogs, merged chan<- *v1.LogEntry, ended chan<- struct{}) {
+func (s *Streams) followReplica(ctx context.Context, r *v1.Replica, open *v1.OpenLogs, merged chan<- *v1.LogEntry, ended chan<- struct{}) {
 	defer func() {
 		select {
 		case ended <- struct{}{}:
@@ -189,7 +189,7 @@ func (a *absence) end() { *a = absence{} }
 
 // awaitNode waits for a node's session and reports whether there can be one. It
 // complains, once, when the hush is over.
-func (s *Server) awaitNode(ctx context.Context, node string, hush time.Duration, complain func(why string)) bool {
+func (s *Streams) awaitNode(ctx context.Context, node string, hush time.Duration, complain func(why string)) bool {
 	var patience <-chan time.Time
 	if hush >= 0 {
 		timer := time.NewTimer(hush)
@@ -197,7 +197,7 @@ func (s *Server) awaitNode(ctx context.Context, node string, hush time.Duration,
 		patience = timer.C
 	}
 	for {
-		connected, changed := s.sessions.Connected(node)
+		connected, changed := s.connected(node)
 		if connected {
 			return true
 		}
@@ -217,7 +217,7 @@ func (s *Server) awaitNode(ctx context.Context, node string, hush time.Duration,
 
 // newcomers gives every replica of the target that changes, and nil when its
 // workload is gone. It is closed when changes were lost.
-func (s *Server) newcomers(ctx context.Context, feed *state.Follower, target logWorkload) <-chan *v1.Replica {
+func (s *Streams) newcomers(ctx context.Context, feed *state.Follower, target logWorkload) <-chan *v1.Replica {
 	found := make(chan *v1.Replica)
 	go func() {
 		defer close(found)

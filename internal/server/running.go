@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -24,7 +25,7 @@ type inReplica interface {
 
 // runningReplica finds the replica that is meant, or says why there is none.
 func runningReplica(snap *state.Snapshot, wanted inReplica) (*v1.Replica, error) {
-	namespace := orDefault(wanted.GetNamespace())
+	namespace := cmp.Or(wanted.GetNamespace(), spec.DefaultNamespace)
 	workload, replica := meantReplica(snap, namespace, wanted)
 	w := snap.WorkloadByName(namespace, workload)
 	if w == nil {

@@ -1,9 +1,12 @@
 package server
 
 import (
+	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/server/core"
@@ -11,33 +14,42 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// ps shows the names of replicas, so exec, cp and logs take them where they take a workload.
+// ps shows the names of replicas, so exec, cp and logs accept them in place of a workload's name.
 func TestReplicaIsFoundByItsNameAlone(t *testing.T) {
-	c := newCluster(t)
-	w, err := c.as(core.RoleAdmin).CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web")})
-	must(t, err)
-	c.change(func(_ *state.Snapshot, b *state.Batch) {
-		for _, name := range []string{"web-1", "web-2"} {
-			b.Create(&v1.Replica{
-				Metadata: &v1.Metadata{Uid: name, Name: name, Namespace: "default"},
-				Spec:     &v1.ReplicaSpec{Workload: "web", WorkloadUid: w.GetMetadata().GetUid()},
-				Status:   &v1.ReplicaStatus{Phase: spec.PhaseRunning},
-			})
-		}
-	})
-	snap := c.Store.Snapshot()
+	var b state.Batch
+	b.Create(&v1.Workload{Metadata: &v1.Metadata{Uid: "w", Name: "web", Namespace: "default"}})
+	for _, name := range []string{"web-1", "web-2"} {
+		b.Create(&v1.Replica{
+			Metadata: &v1.Metadata{Uid: name, Name: name, Namespace: "default"},
+			Spec:     &v1.ReplicaSpec{Workload: "web", WorkloadUid: "w"},
+			Status:   &v1.ReplicaStatus{Phase: spec.PhaseRunning},
+		})
+	}
+	store := state.New()
+	if _, err := store.Apply(1, b.Transaction(time.Now())); err != nil {
+		t.Fatal(err)
+	}
+	snap := store.Snapshot()
+	streams := NewStreams(StreamsOptions{HasOutput: func(*state.Snapshot, *v1.Workload) error { return nil }})
 	for _, name := range []string{"web-1", "web-2"} {
 		if r, err := runningReplica(snap, &v1.ExecStart{Workload: name}); err != nil || r.GetMetadata().GetName() != name {
 			t.Errorf("exec %s goes to %v, %v", name, r, err)
 		}
-		target, err := logTarget(snap, &v1.LogsRequest{Workload: name})
-		if err != nil || target.replica != name || target.uid != w.GetMetadata().GetUid() {
-			t.Errorf("logs %s are those of %+v, %v", name, target, err)
+		target, err := streams.logTarget(snap, &v1.LogsRequest{Workload: name})
+		if err != nil || target.replica != name || target.uid != "w" {
+			t.Errorf("logs %s reads %+v, %v", name, target, err)
 		}
 	}
-	_, err = runningReplica(snap, &v1.ExecStart{Workload: "web-3"})
-	wantCode(t, core.StatusOf(err), codes.NotFound, "workload web-3 does not exist in namespace default")
-	// A replica of another one is not meant.
-	_, err = runningReplica(snap, &v1.ExecStart{Workload: "web-1", Replica: "web-2"})
-	wantCode(t, core.StatusOf(err), codes.NotFound, "it is a replica of workload web")
+	for _, missing := range []struct {
+		start *v1.ExecStart
+		why   string
+	}{
+		{&v1.ExecStart{Workload: "web-3"}, "workload web-3 does not exist in namespace default"},
+		{&v1.ExecStart{Workload: "web-1", Replica: "web-2"}, "it is a replica of workload web"},
+	} {
+		_, err := runningReplica(snap, missing.start)
+		if status.Code(core.StatusOf(err)) != codes.NotFound || !strings.Contains(err.Error(), missing.why) {
+			t.Errorf("%v: %v", missing.start, err)
+		}
+	}
 }

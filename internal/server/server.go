@@ -283,7 +283,7 @@ func (s *Server) newGRPC(guard *auth.Guard) *edge {
 	s.passed = &relay.PassedCalls{Guard: guard.Unary, Methods: server.methods, Stopping: s.stopping}
 	all, namespaces, nodes := newWorkloads(s), newNamespaces(s), newNodes(s)
 	s.kinds = planKinds{namespaces, all}
-	v1.RegisterWorkloadServiceServer(server, &workloads{collection: all, replicas: newReplicas(s)})
+	v1.RegisterWorkloadServiceServer(server, &workloads{collection: all, replicas: newReplicas(s), Streams: s.newStreams()})
 	v1.RegisterNodeServiceServer(server, &nodeService{collection: nodes})
 	v1.RegisterClusterServiceServer(server, &clusterService{Server: s})
 	v1.RegisterTokenServiceServer(server, &tokenService{collection: newTokens(s)})
@@ -299,6 +299,11 @@ func (s *Server) newGRPC(guard *auth.Guard) *edge {
 	healthv1.RegisterHealthServer(server, health.NewServer())
 	reflection.Register(server)
 	return server
+}
+
+// newStreams makes what serves logs, exec and cp by the sessions of the nodes.
+func (s *Server) newStreams() *Streams {
+	return NewStreams(StreamsOptions{Core: s.Core, Attach: s.sessions.Open, Connected: s.sessions.Connected, HasOutput: hasOutput})
 }
 
 // Pressed reports whether this server is busy with callers without an identity rather than with members.

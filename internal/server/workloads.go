@@ -21,6 +21,7 @@ type workloads struct {
 	v1.UnsafeWorkloadServiceServer
 	*collection[*v1.Workload]
 	replicas *collection[*v1.Replica]
+	*Streams
 }
 
 func newWorkloads(s *Server) *collection[*v1.Workload] {
