@@ -29,6 +29,7 @@ import (
 	"github.com/cloudless/cloudless/internal/server/oneport"
 	"github.com/cloudless/cloudless/internal/server/peers"
 	"github.com/cloudless/cloudless/internal/server/sessions"
+	"github.com/cloudless/cloudless/internal/server/streams"
 	"github.com/cloudless/cloudless/internal/state"
 	"github.com/cloudless/cloudless/internal/telemetry"
 
@@ -302,8 +303,8 @@ func (s *Server) newGRPC(guard *auth.Guard) *edge {
 }
 
 // newStreams makes what serves logs, exec and cp by the sessions of the nodes.
-func (s *Server) newStreams() *Streams {
-	return NewStreams(StreamsOptions{Core: s.Core, Attach: s.sessions.Open, Connected: s.sessions.Connected, HasOutput: hasOutput})
+func (s *Server) newStreams() *streams.Streams {
+	return streams.New(streams.Options{Core: s.Core, Attach: s.sessions.Open, Connected: s.sessions.Connected, HasOutput: hasOutput})
 }
 
 // Pressed reports whether this server is busy with callers without an identity rather than with members.

@@ -12,6 +12,7 @@ import (
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/images"
 	"github.com/cloudless/cloudless/internal/server/notfound"
+	"github.com/cloudless/cloudless/internal/server/streams"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -21,7 +22,7 @@ type workloads struct {
 	v1.UnsafeWorkloadServiceServer
 	*collection[*v1.Workload]
 	replicas *collection[*v1.Replica]
-	*Streams
+	*streams.Streams
 }
 
 func newWorkloads(s *Server) *collection[*v1.Workload] {

@@ -1,4 +1,4 @@
-package server
+package streams
 
 import (
 	"strings"
@@ -30,7 +30,7 @@ func TestReplicaIsFoundByItsNameAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	snap := store.Snapshot()
-	streams := NewStreams(StreamsOptions{HasOutput: func(*state.Snapshot, *v1.Workload) error { return nil }})
+	streams := New(Options{HasOutput: func(*state.Snapshot, *v1.Workload) error { return nil }})
 	for _, name := range []string{"web-1", "web-2"} {
 		if r, err := runningReplica(snap, &v1.ExecStart{Workload: name}); err != nil || r.GetMetadata().GetName() != name {
 			t.Errorf("exec %s goes to %v, %v", name, r, err)

@@ -4,7 +4,7 @@
 //
 // It knows no session of an agent, only how to ask for a stream. It changes nothing
 // in the state.
-package server
+package streams
 
 import (
 	"context"
@@ -27,8 +27,8 @@ type Streams struct {
 	hasOutput func(*state.Snapshot, *v1.Workload) error
 }
 
-// StreamsOptions is what Streams are made of.
-type StreamsOptions struct {
+// Options is what Streams are made of.
+type Options struct {
 	Core *core.Core
 	// Attach asks a node's agent to open a stream and waits for it. The stream lives
 	// until release is called.
@@ -40,7 +40,7 @@ type StreamsOptions struct {
 	HasOutput func(*state.Snapshot, *v1.Workload) error
 }
 
-// NewStreams makes the Streams of a server.
-func NewStreams(o StreamsOptions) *Streams {
+// New makes the Streams of a server.
+func New(o Options) *Streams {
 	return &Streams{Core: o.Core, attach: o.Attach, connected: o.Connected, hasOutput: o.HasOutput}
 }
