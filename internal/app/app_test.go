@@ -4,30 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
-	"strings"
 	"testing"
 )
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// entries are the names in a folder.
-func entries(t *testing.T, path string) string {
-	t.Helper()
-	all, err := os.ReadDir(path)
-	must(t, err)
-	var names []string
-	for _, e := range all {
-		names = append(names, e.Name())
-	}
-	return strings.Join(names, " ")
-}
 
 func TestUndoRunsBackwardsAndOnce(t *testing.T) {
 	t.Parallel()

@@ -13,20 +13,21 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/cli/local"
+	"github.com/cloudless/cloudless/internal/must"
 )
 
 // segment rewrites the log of a server that does not run.
 func segment(t *testing.T, folder string, change func(data []byte)) {
 	t.Helper()
 	all, err := filepath.Glob(filepath.Join(folder, "server", "raft", "log", "*.wal"))
-	must(t, err)
+	must.Succeed(t, err)
 	if len(all) != 1 {
 		t.Fatalf("the segments are %v", all)
 	}
 	data, err := os.ReadFile(all[0])
-	must(t, err)
+	must.Succeed(t, err)
 	change(data)
-	must(t, os.WriteFile(all[0], data, 0o600))
+	must.Succeed(t, os.WriteFile(all[0], data, 0o600))
 }
 
 // TestTornLogOfOneServer: the power fails while a server writes. The server drops entries that were never acknowledged,
@@ -36,13 +37,13 @@ func TestTornLogOfOneServer(t *testing.T) {
 	s := found(t)
 	s.join("s2")
 	torn := s.join("s3")
-	must(t, s.write(s.client, "before"))
+	must.Succeed(t, s.write(s.client, "before"))
 	s.stop("s3")
 	segment(t, torn.path, func(data []byte) {
 		at := (len(bytes.TrimRight(data, "\x00")) + 7) / 8 * 8
 		copy(data[at:], bytes.Repeat([]byte{1, 0, 0, 0, 40, 0, 0, 0, 'x', 'y', 'z', 'x'}, 10))
 	})
-	must(t, s.write(s.client, "meanwhile"))
+	must.Succeed(t, s.write(s.client, "meanwhile"))
 	s.start("s3", torn.path, torn.address, "")
 	s.until(func(all map[string]*v1.ServerStatus) bool { return all["s3"].GetHealthy() && all["s3"].GetVoter() })
 	if all := names(t, s.at(s.running["s3"]), s.ctx); !slices.Contains(all, "before") || !slices.Contains(all, "meanwhile") {
@@ -57,7 +58,7 @@ func TestDamagedLogOfOneServer(t *testing.T) {
 	s := found(t)
 	s.join("s2")
 	damaged := s.join("s3")
-	must(t, s.write(s.client, "before"))
+	must.Succeed(t, s.write(s.client, "before"))
 	s.stop("s3")
 	segment(t, damaged.path, func(data []byte) {
 		at := bytes.Index(data, []byte("s2"))
@@ -75,9 +76,9 @@ func TestDamagedLogOfOneServer(t *testing.T) {
 			t.Errorf("it ends with %v, and does not say %q", err, want)
 		}
 	}
-	must(t, s.write(s.client, "meanwhile"))
+	must.Succeed(t, s.write(s.client, "meanwhile"))
 	_, err = s.client.Servers().DeleteServer(s.ctx, &v1.DeleteServerRequest{Name: "s3"})
-	must(t, err)
+	must.Succeed(t, err)
 	s.join("s3-again")
 	if all := names(t, s.at(s.running["s3-again"]), s.ctx); !slices.Contains(all, "before") || !slices.Contains(all, "meanwhile") {
 		t.Errorf("it knows %v", all)
@@ -91,21 +92,21 @@ func TestServerBackAfterAWeek(t *testing.T) {
 	s := found(t)
 	s.join("s2")
 	away := s.join("s3")
-	must(t, s.write(s.client, "before"))
+	must.Succeed(t, s.write(s.client, "before"))
 	s.stop("s3")
 
 	s.maxLogGrowth = 1 << 20 // of those that start from now on
 	s.join("s4")
 	if s.leader() == "s1" {
 		_, err := s.client.Servers().TransferLeader(s.ctx, &v1.TransferLeaderRequest{})
-		must(t, err)
+		must.Succeed(t, err)
 	}
 	// Whoever has just begun to lead must see for itself that the others are well.
 	s.until(func(all map[string]*v1.ServerStatus) bool {
 		return all["s2"].GetHealthy() && all["s4"].GetHealthy() && all["s2"].GetVoter() && all["s4"].GetVoter()
 	})
 	_, err := s.client.Servers().DeleteServer(s.ctx, &v1.DeleteServerRequest{Name: "s1"})
-	must(t, err)
+	must.Succeed(t, err)
 	s.removed("s1")
 	moved := s.running["s2"]
 	s.stop("s2")
@@ -132,9 +133,9 @@ func TestServerBackAfterAWeek(t *testing.T) {
 		t.Errorf("it knows %v", all)
 	}
 	want, err := s.client.Workloads().GetWorkload(s.ctx, &v1.GetWorkloadRequest{Name: "large"})
-	must(t, err)
+	must.Succeed(t, err)
 	got, err := after.Workloads().GetWorkload(s.ctx, &v1.GetWorkloadRequest{Name: "large"})
-	must(t, err)
+	must.Succeed(t, err)
 	if got.GetMetadata().GetVersion() != want.GetMetadata().GetVersion() {
 		t.Errorf("it knows version %d of the workload, the others %d", got.GetMetadata().GetVersion(), want.GetMetadata().GetVersion())
 	}
@@ -144,17 +145,17 @@ func TestServerBackAfterAWeek(t *testing.T) {
 // returns the index of that.
 func (s *several) writeUntilLogsAreShort(servers ...string) (first uint64) {
 	s.t.Helper()
-	must(s.t, s.write(s.client, "meanwhile"))
+	must.Succeed(s.t, s.write(s.client, "meanwhile"))
 	s.pushTo("large:1")
 	large := &v1.Workload{Metadata: &v1.Metadata{Name: "large"}, Spec: &v1.WorkloadSpec{Image: "large:1", Replicas: new(int32)}}
 	large, err := s.client.Workloads().CreateWorkload(s.ctx, &v1.CreateWorkloadRequest{Workload: large})
-	must(s.t, err)
+	must.Succeed(s.t, err)
 	first = large.GetMetadata().GetVersion()
 	filler := strings.Repeat("x", 120<<10)
 	for n := 0; slices.ContainsFunc(servers, func(name string) bool { return oldestEntry(s.t, s.running[name].path) <= first }); n++ {
 		large.Status, large.Spec.Env = nil, map[string]string{"FILLER": fmt.Sprint(n, filler)}
 		large, err = s.client.Workloads().UpdateWorkload(s.ctx, &v1.UpdateWorkloadRequest{Workload: large})
-		must(s.t, err)
+		must.Succeed(s.t, err)
 	}
 	return first
 }
@@ -163,12 +164,12 @@ func (s *several) writeUntilLogsAreShort(servers ...string) (first uint64) {
 func oldestEntry(t *testing.T, folder string) uint64 {
 	t.Helper()
 	all, err := filepath.Glob(filepath.Join(folder, "server", "raft", "log", "*.wal"))
-	must(t, err)
+	must.Succeed(t, err)
 	var indexes []uint64
 	for _, path := range all {
 		index, _, _ := strings.Cut(filepath.Base(path), "-")
 		n, err := strconv.ParseUint(index, 10, 64)
-		must(t, err)
+		must.Succeed(t, err)
 		indexes = append(indexes, n)
 	}
 	return slices.Min(indexes)
@@ -178,11 +179,11 @@ func oldestEntry(t *testing.T, folder string) uint64 {
 func snapshotsIn(t *testing.T, folder string) (indexes []uint64) {
 	t.Helper()
 	all, err := filepath.Glob(filepath.Join(folder, "server", "raft", "snapshots", "*-*-*"))
-	must(t, err)
+	must.Succeed(t, err)
 	for _, path := range all {
 		if parts := strings.Split(filepath.Base(path), "-"); !strings.HasSuffix(path, ".tmp") {
 			n, err := strconv.ParseUint(parts[1], 10, 64)
-			must(t, err)
+			must.Succeed(t, err)
 			indexes = append(indexes, n)
 		}
 	}

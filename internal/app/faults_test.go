@@ -13,6 +13,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/cli/local"
+	"github.com/cloudless/cloudless/internal/must"
 )
 
 // untilProblem waits until the cluster says something is wrong.
@@ -41,7 +42,7 @@ func TestClockFiveMinutesOff(t *testing.T) {
 			s.off = map[string]time.Duration{"s2": off}
 			s.join("s2")
 			s.join("s3")
-			must(t, s.write(s.client, "before"))
+			must.Succeed(t, s.write(s.client, "before"))
 			word := map[bool]string{true: "ahead of", false: "behind"}[off > 0]
 			if s.leader() != "s2" {
 				s.untilProblem("the clock of server s2 is 5m " + word + " that of server ")
@@ -49,14 +50,14 @@ func TestClockFiveMinutesOff(t *testing.T) {
 
 			// It leads, makes tokens, and lets others join with them and with certificates that it issues.
 			_, err := s.client.Servers().TransferLeader(s.ctx, &v1.TransferLeaderRequest{To: "s2"})
-			must(t, err)
+			must.Succeed(t, err)
 			s.untilProblem("differ from that of server s2, which leads, and is about 5m")
-			must(t, s.write(s.at(s.running["s3"]), "during"))
+			must.Succeed(t, s.write(s.at(s.running["s3"]), "during"))
 			token := s.token("server")
 			s.start("s4", t.TempDir(), freeAddress(t), token)
 			s.until(func(all map[string]*v1.ServerStatus) bool { return all["s4"].GetHealthy() })
 			admin, err := s.client.Tokens().CreateToken(s.ctx, &v1.CreateTokenRequest{Role: "admin", Ttl: "1h"})
-			must(t, err)
+			must.Succeed(t, err)
 			for _, o := range s.running { // a token of one clock is good by the others
 				c := s.as(o, admin.GetSecret())
 				if all := names(t, c, s.ctx); !slices.Contains(all, "before") || !slices.Contains(all, "during") {
@@ -66,8 +67,8 @@ func TestClockFiveMinutesOff(t *testing.T) {
 
 			// The others lead again, and what it wrote is there.
 			_, err = s.client.Servers().TransferLeader(s.ctx, &v1.TransferLeaderRequest{To: "s3"})
-			must(t, err)
-			must(t, s.write(s.client, "after"))
+			must.Succeed(t, err)
+			must.Succeed(t, s.write(s.client, "after"))
 			s.untilProblem("the clock of server s2 is 5m " + word + " that of server s3, which leads")
 		})
 	}
@@ -77,12 +78,12 @@ func TestClockFiveMinutesOff(t *testing.T) {
 func (s *several) as(o *one, token string) *client.Client {
 	s.t.Helper()
 	contexts, err := client.LoadConfig(s.config)
-	must(s.t, err)
+	must.Succeed(s.t, err)
 	where, err := contexts.Context("")
-	must(s.t, err)
+	must.Succeed(s.t, err)
 	where.Addresses, where.Token = []string{o.address}, token
 	c, err := client.Dial(s.ctx, where)
-	must(s.t, err)
+	must.Succeed(s.t, err)
 	s.t.Cleanup(func() { _ = c.Close() })
 	return c
 }
@@ -111,13 +112,13 @@ func TestCopyOfAServer(t *testing.T) {
 	}
 	for _, leader := range []string{"s1", "s3"} { // also when the one that was copied leads
 		_, err := s.client.Servers().TransferLeader(s.ctx, &v1.TransferLeaderRequest{To: leader})
-		must(t, err)
+		must.Succeed(t, err)
 		err = second()
 		if err == nil || !strings.Contains(err.Error(), "is a copy of that of a server which runs at "+original.address) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("the copy ended with %v", err)
 		}
 		s.untilProblem("a copy of the data folder of server s3 was started at " + elsewhere + " and turned away")
-		must(t, s.write(s.client, "while-"+leader+"-leads"))
+		must.Succeed(t, s.write(s.client, "while-"+leader+"-leads"))
 	}
 
 	s.stop("s3")
@@ -152,12 +153,12 @@ func TestCopyOfTheOnlyServer(t *testing.T) {
 		t.Errorf("the copy ended with %v", err)
 	}
 	s.untilProblem("a copy of the data folder of server s1 was started at " + elsewhere + " and turned away")
-	must(t, s.write(s.client, "kept"))
+	must.Succeed(t, s.write(s.client, "kept"))
 
 	// Where the first one has stopped it is that server, which has moved.
 	s.stop("s1")
 	s.start("s1", copied, elsewhere, "")
-	must(t, s.write(s.at(s.running["s1"]), "moved"))
+	must.Succeed(t, s.write(s.at(s.running["s1"]), "moved"))
 }
 
 // TestSecondBootstrap: a server does not found a second cluster in a folder that has one.
@@ -165,9 +166,9 @@ func TestSecondBootstrap(t *testing.T) {
 	t.Parallel()
 	s := found(t)
 	founded := s.running["s1"]
-	must(t, s.write(s.client, "kept"))
+	must.Succeed(t, s.write(s.client, "kept"))
 	before, err := s.client.Cluster().GetCluster(s.ctx, &v1.GetClusterRequest{})
-	must(t, err)
+	must.Succeed(t, err)
 
 	// While it runs, a second process is refused; after it has stopped, it goes on as what it is.
 	err = runServer(s.ctx, local.ServerOptions{
@@ -180,7 +181,7 @@ func TestSecondBootstrap(t *testing.T) {
 	s.stop("s1")
 	s.start("s1", founded.path, founded.address, "")
 	after, err := s.client.Cluster().GetCluster(s.ctx, &v1.GetClusterRequest{})
-	must(t, err)
+	must.Succeed(t, err)
 	if after.GetMetadata().GetUid() != before.GetMetadata().GetUid() || !slices.Contains(names(t, s.client, s.ctx), "kept") {
 		t.Errorf("it was cluster %s and is %s", before.GetMetadata().GetUid(), after.GetMetadata().GetUid())
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/cloudless/cloudless/internal/cli/local"
 	"github.com/cloudless/cloudless/internal/datadir"
 	"github.com/cloudless/cloudless/internal/datadir/datadirtest"
+	"github.com/cloudless/cloudless/internal/must"
 )
 
 func serviceIn(root string) local.ServiceOptions {
@@ -26,9 +27,9 @@ func TestDryRunShowsTheUnitAndDoesNothing(t *testing.T) {
 		ServiceOptions: serviceIn(root), Program: "/bin/true", BinDir: "/usr/local/bin", DataDir: "/d",
 		Args: []string{"up", "--data-dir=/d"}, DryRun: true,
 	})
-	must(t, err)
-	if !strings.Contains(said, "ExecStart=/usr/local/bin/cloudless up --data-dir=/d\n") || entries(t, root) != "" {
-		t.Errorf("said %s, left %s", said, entries(t, root))
+	must.Succeed(t, err)
+	if !strings.Contains(said, "ExecStart=/usr/local/bin/cloudless up --data-dir=/d\n") || must.List(t, root) != "" {
+		t.Errorf("said %s, left %s", said, must.List(t, root))
 	}
 }
 
@@ -44,7 +45,7 @@ func TestInstallAndUninstallInAnImage(t *testing.T) {
 	}
 	for range 2 {
 		said, err := install(t.Context(), o)
-		must(t, err)
+		must.Succeed(t, err)
 		if !strings.Contains(said, "starts with the machine") {
 			t.Errorf("said %q", said)
 		}
@@ -56,7 +57,7 @@ func TestInstallAndUninstallInAnImage(t *testing.T) {
 		t.Errorf("purged an image: %v", err)
 	}
 	said, err := uninstall(t.Context(), local.UninstallOptions{ServiceOptions: serviceIn(root)})
-	must(t, err)
+	must.Succeed(t, err)
 	if !strings.Contains(said, "containers go on running") {
 		t.Errorf("said %q", said)
 	}
@@ -80,14 +81,14 @@ func TestInstallStopsAProcessThatWasStartedByHand(t *testing.T) {
 	path := t.TempDir()
 	byHand := datadirtest.Hold(t, path)
 	o := local.InstallOptions{ServiceOptions: serviceIn("/"), DataDir: path}
-	must(t, makeWay(t.Context(), active(true), o)) // it is the service itself: systemd ends it
-	must(t, byHand.Process.Signal(syscall.Signal(0)))
-	must(t, makeWay(t.Context(), active(false), o))
+	must.Succeed(t, makeWay(t.Context(), active(true), o)) // it is the service itself: systemd ends it
+	must.Succeed(t, byHand.Process.Signal(syscall.Signal(0)))
+	must.Succeed(t, makeWay(t.Context(), active(false), o))
 	if got := datadirtest.SignalOf(t, byHand); got != syscall.SIGTERM {
 		t.Errorf("the process ended by %v", got)
 	}
 	f, err := datadir.Open(path) // and the folder is free
-	must(t, err)
+	must.Succeed(t, err)
 	f.Release()
-	must(t, makeWay(t.Context(), active(false), local.InstallOptions{ServiceOptions: serviceIn("/"), DataDir: filepath.Join(path, "none")}))
+	must.Succeed(t, makeWay(t.Context(), active(false), local.InstallOptions{ServiceOptions: serviceIn("/"), DataDir: filepath.Join(path, "none")}))
 }

@@ -13,6 +13,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/image"
+	"github.com/cloudless/cloudless/internal/must"
 )
 
 // TestImagesAreOnEveryServer: an image pushed to a follower is on a majority of the servers when the push returns, later
@@ -30,19 +31,19 @@ func TestImagesAreOnEveryServer(t *testing.T) {
 		}
 	}
 	pushed, err := random.Image(10_000, 3)
-	must(t, err)
+	must.Succeed(t, err)
 	digest, err := pushed.Digest()
-	must(t, err)
+	must.Succeed(t, err)
 	to, err := image.ParseName("hello:1")
-	must(t, err)
+	must.Succeed(t, err)
 	_, err = image.Push(s.ctx, pushed, to, image.PushOptions{Transport: s.at(follower).HTTPTransport()})
-	must(t, err)
+	must.Succeed(t, err)
 	layers, err := pushed.Layers()
-	must(t, err)
+	must.Succeed(t, err)
 	blobs := []string{digest.Hex}
 	for _, layer := range layers {
 		d, err := layer.Digest()
-		must(t, err)
+		must.Succeed(t, err)
 		blobs = append(blobs, d.Hex)
 	}
 	has := func(o *one) bool {
@@ -75,14 +76,14 @@ func TestImagesAreOnEveryServer(t *testing.T) {
 	s.stop(leader)
 	for _, o := range []*one{follower, fourth} {
 		got, err := s.at(o).Images().GetImage(s.ctx, &v1.GetImageRequest{Name: "hello:1"})
-		must(t, err)
+		must.Succeed(t, err)
 		if got.GetStatus().GetDigest() != digest.String() {
 			t.Errorf("asked at %s the image is %v", o.name, got)
 		}
 	}
 	// A deletion is known everywhere too.
 	_, err = s.client.Images().DeleteImage(s.ctx, &v1.DeleteImageRequest{Name: "hello:1"})
-	must(t, err)
+	must.Succeed(t, err)
 	for _, o := range s.running {
 		tag := filepath.Join(o.path, "server/registry/docker/registry/v2/repositories/hello/_manifests/tags/1/current/link")
 		if _, err := os.Stat(tag); err == nil {
@@ -95,11 +96,11 @@ func TestImagesAreOnEveryServer(t *testing.T) {
 func (s *several) pushTo(name string) string {
 	s.t.Helper()
 	made, err := random.Image(2_000, 2)
-	must(s.t, err)
+	must.Succeed(s.t, err)
 	to, err := image.ParseName(name)
-	must(s.t, err)
+	must.Succeed(s.t, err)
 	digest, err := image.Push(s.ctx, made, to, image.PushOptions{Transport: s.client.HTTPTransport()})
-	must(s.t, err)
+	must.Succeed(s.t, err)
 	return digest
 }
 
@@ -121,12 +122,12 @@ func (s *several) lead(name string) {
 func (s *several) pull(o *one, ref string) string {
 	s.t.Helper()
 	from, err := name.ParseReference("registry.cloudless.internal/" + ref)
-	must(s.t, err)
+	must.Succeed(s.t, err)
 	got, err := remote.Image(from, remote.WithTransport(s.at(o).HTTPTransport()), remote.WithContext(s.ctx))
-	must(s.t, err)
-	must(s.t, validate.Image(got))
+	must.Succeed(s.t, err)
+	must.Succeed(s.t, validate.Image(got))
 	digest, err := got.Digest()
-	must(s.t, err)
+	must.Succeed(s.t, err)
 	return digest.String()
 }
 
@@ -152,13 +153,13 @@ func TestAcknowledgedTagsSurviveLeaders(t *testing.T) {
 		t.Fatal("both pushes are of the same image")
 	}
 	_, err := s.client.Images().DeleteImage(s.ctx, &v1.DeleteImageRequest{Name: "gone:1"})
-	must(t, err)
+	must.Succeed(t, err)
 	comeBack()
 	for _, leader := range []string{"s2", "s3"} {
 		s.lead(leader)
 		for _, o := range s.running {
 			got, err := s.at(o).Images().GetImage(s.ctx, &v1.GetImageRequest{Name: "web:latest"})
-			must(t, err)
+			must.Succeed(t, err)
 			if got.GetStatus().GetDigest() != second {
 				t.Errorf("with %s leading, %s says that the tag stands for %s, not for what was pushed last", leader, o.name, got.GetStatus().GetDigest())
 			}
@@ -166,19 +167,19 @@ func TestAcknowledgedTagsSurviveLeaders(t *testing.T) {
 				t.Errorf("with %s leading, a pull at %s gives %s", leader, o.name, got)
 			}
 			gone, err := s.at(o).Images().GetImage(s.ctx, &v1.GetImageRequest{Name: "gone:1"})
-			must(t, err)
+			must.Succeed(t, err)
 			if gone.GetStatus().GetPhase() != "deleted" {
 				t.Errorf("with %s leading, the deleted image is %s at %s", leader, gone.GetStatus().GetPhase(), o.name)
 			}
 			from, err := name.ParseReference("registry.cloudless.internal/gone:1")
-			must(t, err)
+			must.Succeed(t, err)
 			if _, err := remote.Head(from, remote.WithTransport(s.at(o).HTTPTransport())); err == nil {
 				t.Errorf("with %s leading, the deleted image can be pulled at %s", leader, o.name)
 			}
 		}
 	}
 	back, err := s.client.Images().RestoreImage(s.ctx, &v1.RestoreImageRequest{Name: "gone:1"})
-	must(t, err)
+	must.Succeed(t, err)
 	s.lead("s2")
 	if got := s.pull(s.running["s1"], "gone:1"); got != kept || back.GetStatus().GetDigest() != kept {
 		t.Errorf("restored is %s, pulled %s, pushed was %s", back.GetStatus().GetDigest(), got, kept)
@@ -193,8 +194,8 @@ func TestImagesPassAFullServer(t *testing.T) {
 	s.pushTo("before:1")
 	// Where blobs belong there is a file now, which refuses even root.
 	blobs := filepath.Join(s.running["s3"].path, "server/registry/docker/registry/v2/blobs")
-	must(t, os.Rename(blobs, blobs+".away"))
-	must(t, os.WriteFile(blobs, nil, 0o600))
+	must.Succeed(t, os.Rename(blobs, blobs+".away"))
+	must.Succeed(t, os.WriteFile(blobs, nil, 0o600))
 	comeBack()
 	s.until(func(all map[string]*v1.ServerStatus) bool { return all["s2"].GetHealthy() })
 	digest := s.pushTo("web:1")
@@ -205,8 +206,8 @@ func TestImagesPassAFullServer(t *testing.T) {
 		}
 	}
 	// When it can again, it gets what it has missed.
-	must(t, os.Remove(blobs))
-	must(t, os.Rename(blobs+".away", blobs))
+	must.Succeed(t, os.Remove(blobs))
+	must.Succeed(t, os.Rename(blobs+".away", blobs))
 	data := filepath.Join(blobs, "sha256", digest[7:9], digest[7:], "data")
 	s.untilFile(data)
 }
@@ -220,7 +221,7 @@ func TestUsedImagesAreOnEveryServer(t *testing.T) {
 	_, err := s.client.Workloads().CreateWorkload(s.ctx, &v1.CreateWorkloadRequest{Workload: &v1.Workload{
 		Metadata: &v1.Metadata{Name: "web"}, Spec: &v1.WorkloadSpec{Image: "web:1"},
 	}})
-	must(t, err)
+	must.Succeed(t, err)
 	s.pushTo("web:1") // another one
 	s.join("s2")
 	s.untilFile(s.manifestAt("s2", digest))
@@ -237,7 +238,7 @@ func TestDeletedImagesAreOnEveryServer(t *testing.T) {
 	s := found(t)
 	digest := s.pushTo("old:1")
 	_, err := s.client.Images().DeleteImage(s.ctx, &v1.DeleteImageRequest{Name: "old:1"})
-	must(t, err)
+	must.Succeed(t, err)
 	s.join("s2")
 	s.untilFile(s.manifestAt("s2", digest))
 }
@@ -254,7 +255,7 @@ func TestImagesOutliveTheServersThatHadThem(t *testing.T) {
 	remove := func(name string) {
 		t.Helper()
 		_, err := s.client.Servers().DeleteServer(s.ctx, &v1.DeleteServerRequest{Name: name})
-		must(t, err)
+		must.Succeed(t, err)
 		s.removed(name)
 	}
 	remove("s2")
@@ -291,7 +292,7 @@ func TestTagsFollowTheState(t *testing.T) {
 	o := s.running["s1"]
 	s.stop("s1")
 	tags := filepath.Join(o.path, "server/registry/docker/registry/v2/repositories/web/_manifests/tags")
-	must(t, os.CopyFS(filepath.Join(tags, "stray"), os.DirFS(filepath.Join(tags, "1"))))
+	must.Succeed(t, os.CopyFS(filepath.Join(tags, "stray"), os.DirFS(filepath.Join(tags, "1"))))
 	s.start("s1", o.path, o.address, "")
 	for {
 		if _, err := os.Stat(filepath.Join(tags, "stray")); os.IsNotExist(err) {

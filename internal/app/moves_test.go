@@ -8,6 +8,7 @@ import (
 	"time"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/must"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -16,19 +17,19 @@ func restored(t *testing.T, path string) *state.Snapshot {
 	t.Helper()
 	store := state.New()
 	all, err := filepath.Glob(filepath.Join(path, "server", "raft", "snapshots", "*[0-9]", "state.bin"))
-	must(t, err)
+	must.Succeed(t, err)
 	if len(all) == 0 {
 		return store.Snapshot()
 	}
 	written := func(path string) time.Time {
 		info, err := os.Stat(path)
-		must(t, err)
+		must.Succeed(t, err)
 		return info.ModTime()
 	}
 	file, err := os.Open(slices.MaxFunc(all, func(a, b string) int { return written(a).Compare(written(b)) }))
-	must(t, err)
+	must.Succeed(t, err)
 	defer file.Close()
-	must(t, store.Restore(file))
+	must.Succeed(t, store.Restore(file))
 	return store.Snapshot()
 }
 

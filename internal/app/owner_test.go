@@ -14,6 +14,7 @@ import (
 	"github.com/cloudless/cloudless/internal/datadir"
 	"github.com/cloudless/cloudless/internal/datadir/datadirtest"
 	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/must"
 )
 
 const (
@@ -25,7 +26,7 @@ const (
 func contents(t *testing.T, path string) map[string]string {
 	t.Helper()
 	all := map[string]string{}
-	must(t, filepath.WalkDir(path, func(name string, d os.DirEntry, err error) error {
+	must.Succeed(t, filepath.WalkDir(path, func(name string, d os.DirEntry, err error) error {
 		if err != nil || d.IsDir() || name == filepath.Join(path, "lock") {
 			return err
 		}
@@ -40,8 +41,8 @@ func TestServerIsRefusedInTheFolderOfANode(t *testing.T) {
 	t.Parallel()
 	path := t.TempDir()
 	f, err := datadir.Open(path)
-	must(t, err)
-	must(t, f.BindCluster(oneCluster))
+	must.Succeed(t, err)
+	must.Succeed(t, f.BindCluster(oneCluster))
 	datadirtest.Enroll(t, f, oneCluster, time.Now())
 	f.Release()
 	before := contents(t, path)
@@ -68,14 +69,14 @@ func TestNodeIsRefusedInTheFolderOfAServer(t *testing.T) {
 	t.Parallel()
 	path, config := t.TempDir(), filepath.Join(t.TempDir(), "config.yaml")
 	s := startServer(t, path, config)
-	must(t, s.stop())
+	must.Succeed(t, s.stop())
 	f, err := datadir.Open(path)
-	must(t, err)
+	must.Succeed(t, err)
 	defer f.Release()
 	if err := f.CheckNode(); err == nil || !strings.Contains(err.Error(), "holds the server of a cluster ("+f.Cluster+")") {
 		t.Errorf("joined: %v", err)
 	}
-	must(t, f.CheckServer())
+	must.Succeed(t, f.CheckServer())
 }
 
 // Join accepts a process that runs on the folder only if it is a node of the token's cluster.
@@ -83,13 +84,13 @@ func TestJoinIsRefusedWhileSomethingElseRunsOnTheFolder(t *testing.T) {
 	t.Parallel()
 	path := t.TempDir()
 	f, err := datadir.Open(path)
-	must(t, err)
+	must.Succeed(t, err)
 	defer f.Release()
 	datadirtest.Enroll(t, f, oneCluster, time.Now())
 	creds, err := identity.LoadCredentials(f.CredentialsPath())
-	must(t, err)
+	must.Succeed(t, err)
 	ca, err := identity.NewCA(anotherCluster, time.Now())
-	must(t, err)
+	must.Succeed(t, err)
 	try := func(ca identity.Fingerprint) error {
 		return join(t.Context(), local.JoinOptions{
 			Process: local.Process{DataDir: path, Log: io.Discard, Progress: quiet, Ready: quiet},
@@ -102,7 +103,7 @@ func TestJoinIsRefusedWhileSomethingElseRunsOnTheFolder(t *testing.T) {
 	if err := try(ca.Trust().Fingerprint()); err == nil || !strings.Contains(err.Error(), "belongs to a node of another cluster ("+oneCluster+")") {
 		t.Errorf("a node of another cluster runs there: %v", err)
 	}
-	must(t, os.Mkdir(f.Path("server"), 0o700))
+	must.Succeed(t, os.Mkdir(f.Path("server"), 0o700))
 	if err := try(creds.Trust().Fingerprint()); err == nil || !strings.Contains(err.Error(), "holds the server of a cluster") {
 		t.Errorf("a server runs there: %v", err)
 	}
@@ -112,7 +113,7 @@ func TestJoinIsRefusedWhileSomethingElseRunsOnTheFolder(t *testing.T) {
 func TestServerIsRefusedWhileSomethingElseRunsOnTheFolder(t *testing.T) {
 	t.Parallel()
 	ca, err := identity.NewCA(anotherCluster, time.Now())
-	must(t, err)
+	must.Succeed(t, err)
 	try := func(path string) error {
 		return join(t.Context(), local.JoinOptions{
 			Process: local.Process{DataDir: path, Log: io.Discard, Progress: quiet, Ready: quiet}, Role: "server", NoNode: true,
@@ -120,7 +121,7 @@ func TestServerIsRefusedWhileSomethingElseRunsOnTheFolder(t *testing.T) {
 		})
 	}
 	node, err := datadir.Open(t.TempDir())
-	must(t, err)
+	must.Succeed(t, err)
 	defer node.Release()
 	datadirtest.Enroll(t, node, anotherCluster, time.Now())
 	if err := try(node.Path()); err == nil || !strings.Contains(err.Error(), "is that of a node of cluster "+anotherCluster) {
@@ -147,12 +148,12 @@ func TestUpIsRefusedWhileOnlyAServerOrANodeRuns(t *testing.T) {
 		{"older version", false, false, ""},
 	} {
 		f, err := datadir.Open(t.TempDir())
-		must(t, err)
+		must.Succeed(t, err)
 		datadirtest.Enroll(t, f, oneCluster, time.Now())
 		if one.name != "only a node" {
-			must(t, os.Mkdir(f.Path("server"), 0o700))
+			must.Succeed(t, os.Mkdir(f.Path("server"), 0o700))
 		}
-		must(t, f.UpdateHolder(func(h *datadir.Holder) { h.Server, h.Node = one.server, one.node }))
+		must.Succeed(t, f.UpdateHolder(func(h *datadir.Holder) { h.Server, h.Node = one.server, one.node }))
 		err = up(t.Context(), local.UpOptions{Process: local.Process{DataDir: f.Path(), Log: io.Discard, Progress: quiet, Ready: quiet}})
 		if _, running := errors.AsType[*datadir.AlreadyRunningError](err); running != (one.want == "") || !strings.Contains(err.Error(), one.want) {
 			t.Errorf("%s: %v", one.name, err)
@@ -165,16 +166,16 @@ func TestUpIsRefusedWhileOnlyAServerOrANodeRuns(t *testing.T) {
 func TestRemovedNodeIsNotReplacedByAProcessThatCannotStart(t *testing.T) {
 	t.Parallel()
 	f, err := datadir.Open(t.TempDir())
-	must(t, err)
+	must.Succeed(t, err)
 	defer f.Release()
 	datadirtest.Enroll(t, f, oneCluster, time.Now())
-	must(t, os.Mkdir(f.Path("server"), 0o700))
-	must(t, f.WriteMembership(datadir.Membership{Servers: []string{"127.0.0.1:1"}, Node: "box", Removed: true, Requested: &datadir.NodeRequest{}}))
-	must(t, f.UpdateHolder(func(h *datadir.Holder) {
+	must.Succeed(t, os.Mkdir(f.Path("server"), 0o700))
+	must.Succeed(t, f.WriteMembership(datadir.Membership{Servers: []string{"127.0.0.1:1"}, Node: "box", Removed: true, Requested: &datadir.NodeRequest{}}))
+	must.Succeed(t, f.UpdateHolder(func(h *datadir.Holder) {
 		*h = datadir.Holder{PID: os.Getpid(), Server: true, Node: true, NodeRemoved: true, Address: "127.0.0.1:1"}
 	}))
 	config := filepath.Join(t.TempDir(), "config.yaml")
-	must(t, os.WriteFile(config, nil, 0o644))
+	must.Succeed(t, os.WriteFile(config, nil, 0o644))
 	for want, o := range map[string]local.UpOptions{
 		"labels":                      {Machine: local.Machine{Labels: map[string]string{"a b": "c"}}},
 		"--containerd-address cannot": {Machine: local.Machine{ContainerdAddress: "/no.sock"}},
@@ -192,11 +193,11 @@ func TestRemovedNodeIsNotReplacedByAProcessThatCannotStart(t *testing.T) {
 func TestJoinIsRefusedWhileTheFormerNodeRuns(t *testing.T) {
 	t.Parallel()
 	f, err := datadir.Open(t.TempDir())
-	must(t, err)
+	must.Succeed(t, err)
 	defer f.Release()
 	datadirtest.Enroll(t, f, oneCluster, time.Now().Add(-48*time.Hour)) // for a day
 	creds, err := identity.LoadCredentials(f.CredentialsPath())
-	must(t, err)
+	must.Succeed(t, err)
 	err = join(t.Context(), local.JoinOptions{
 		Process: local.Process{DataDir: f.Path(), Log: io.Discard, Progress: quiet, Ready: quiet},
 		Address: "127.0.0.1:1", Token: identity.NewJoinToken(creds.Trust().Fingerprint()).Reveal(),

@@ -15,6 +15,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/cli/local"
 	"github.com/cloudless/cloudless/internal/datadir"
+	"github.com/cloudless/cloudless/internal/must"
 	"github.com/cloudless/cloudless/internal/server"
 	"github.com/cloudless/cloudless/internal/server/peers"
 )
@@ -42,7 +43,7 @@ func TestLostServersUndoNothing(t *testing.T) {
 	s := found(t)
 	lost := []*one{s.running["s1"], s.join("s2")}
 	left := s.join("s3")
-	must(t, s.write(s.client, "before"))
+	must.Succeed(t, s.write(s.client, "before"))
 	passport := s.passport(lost[1])
 	s.stop("s1")
 	s.stop("s2")
@@ -50,12 +51,12 @@ func TestLostServersUndoNothing(t *testing.T) {
 	s.recover(left.path)
 
 	left = s.start("s3", left.path, left.address, "")
-	must(t, s.write(s.at(left), "alone"))
+	must.Succeed(t, s.write(s.at(left), "alone"))
 	s.stop("s3")
 	for _, o := range lost {
 		s.start(o.name, o.path, o.address, "")
 	}
-	must(t, s.write(s.at(s.running["s2"]), "elsewhere")) // they agree with each other
+	must.Succeed(t, s.write(s.at(s.running["s2"]), "elsewhere")) // they agree with each other
 
 	left = s.start("s3", left.path, left.address, "")
 	for _, protocol := range peers.Protocols() {
@@ -71,7 +72,7 @@ func TestLostServersUndoNothing(t *testing.T) {
 		t.Errorf("there is %v", all)
 	}
 	cluster, err := s.at(left).Cluster().GetCluster(s.ctx, &v1.GetClusterRequest{})
-	must(t, err)
+	must.Succeed(t, err)
 	if all := cluster.GetStatus().GetServers(); len(all) != 1 || all[0].GetName() != "s3" || !all[0].GetLeader() {
 		t.Errorf("the servers are %v", all)
 	}
@@ -88,12 +89,12 @@ func TestRecoveryIsMarked(t *testing.T) {
 	s.stop("s1")
 	marked := func() bool {
 		id, err := datadir.ReadRecord(left.path)
-		must(t, err)
+		must.Succeed(t, err)
 		return id.Recovered
 	}
 	f, err := datadir.OpenExisting(left.path)
-	must(t, err)
-	must(t, f.Update(func(id *datadir.Record) { id.Recovered = true })) // recover ended here
+	must.Succeed(t, err)
+	must.Succeed(t, f.Update(func(id *datadir.Record) { id.Recovered = true })) // recover ended here
 	f.Release()
 	s.start("s1", left.path, left.address, "")
 	s.stop("s1")
@@ -139,7 +140,7 @@ func TestRecoveryIsRefusedWhileAnotherServerLeads(t *testing.T) {
 	s.start("s3", left.path, left.address, "")
 	s.stop("s3")
 	_, err := s.client.Servers().DeleteServer(s.ctx, &v1.DeleteServerRequest{Name: "s3"})
-	must(t, err)
+	must.Succeed(t, err)
 	refused("was removed from the cluster", "cloudless down --purge --data-dir "+left.path)
 	// Those that are left and cannot agree on anything any more are no cluster.
 	second := s.running["s2"]
@@ -162,10 +163,10 @@ func TestRecoveryIsRefusedWhileANewerServerLeads(t *testing.T) {
 		return all["s2"].GetAddress() == elsewhere && all["s2"].GetHealthy() && all["s3"].GetHealthy()
 	})
 	s.stop("s3")
-	must(t, os.RemoveAll(filepath.Join(away.path, "server", "raft", "snapshots"))) // a kill leaves none
+	must.Succeed(t, os.RemoveAll(filepath.Join(away.path, "server", "raft", "snapshots"))) // a kill leaves none
 	s.join("s4")
 	_, err := s.client.Servers().TransferLeader(s.ctx, &v1.TransferLeaderRequest{To: "s4"})
-	must(t, err)
+	must.Succeed(t, err)
 	refused := func(when string) {
 		t.Helper()
 		_, err := recoverCluster(s.ctx, local.RecoverOptions{DataDir: away.path, Log: io.Discard})
@@ -183,7 +184,7 @@ func (s *several) servers() []string {
 	s.t.Helper()
 	var all []string
 	answer, err := s.client.Servers().ListServers(s.ctx, &v1.ListServersRequest{})
-	must(s.t, err)
+	must.Succeed(s.t, err)
 	for _, one := range answer.GetItems() {
 		all = append(all, one.GetMetadata().GetName())
 	}
@@ -198,7 +199,7 @@ func TestServerRemovedWhileAway(t *testing.T) {
 	away := s.join("s3")
 	s.stop("s3")
 	_, err := s.client.Servers().DeleteServer(s.ctx, &v1.DeleteServerRequest{Name: "s3"})
-	must(t, err)
+	must.Succeed(t, err)
 	err = runServer(s.ctx, local.ServerOptions{
 		Process: local.Process{DataDir: away.path, Version: "test", Log: testLog(t), Progress: quiet, Ready: func(string) { t.Error("it is ready") }},
 		Reach:   local.Reach{APIAddr: away.address},
@@ -212,7 +213,7 @@ func TestServerRemovedWhileAway(t *testing.T) {
 func (s *several) recover(path string) {
 	s.t.Helper()
 	end, err := recoverCluster(s.ctx, local.RecoverOptions{DataDir: path, Log: io.Discard})
-	must(s.t, err)
+	must.Succeed(s.t, err)
 	if end.Term == 0 || end.Index == 0 {
 		s.t.Errorf("the log of the server that is left ends with %s", end)
 	}

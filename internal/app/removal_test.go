@@ -28,6 +28,7 @@ import (
 	"github.com/cloudless/cloudless/internal/datadir"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/image"
+	"github.com/cloudless/cloudless/internal/must"
 	"github.com/cloudless/cloudless/internal/server"
 	"github.com/cloudless/cloudless/internal/server/peers"
 )
@@ -36,17 +37,17 @@ import (
 func (s *several) passport(o *one) peers.Config {
 	s.t.Helper()
 	sealer, err := identity.OpenOrCreateSealer(filepath.Join(o.path, "server", "kek.json"))
-	must(s.t, err)
+	must.Succeed(s.t, err)
 	ca, err := server.OpenAuthority(filepath.Join(o.path, "server", "authority"), sealer)
-	must(s.t, err)
+	must.Succeed(s.t, err)
 	id, err := identity.NewID(ca.Trust().Cluster(), identity.KindServer, s.uid(o.name))
-	must(s.t, err)
+	must.Succeed(s.t, err)
 	key, csr, err := identity.NewKeyAndCSR()
-	must(s.t, err)
+	must.Succeed(s.t, err)
 	chain, err := ca.Issue(csr, id, identity.IssueOptions{TTL: time.Hour, Server: true, Client: true}, time.Now())
-	must(s.t, err)
+	must.Succeed(s.t, err)
 	creds, err := identity.NewCredentials(key, chain)
-	must(s.t, err)
+	must.Succeed(s.t, err)
 	return peers.Config{Trust: ca.Trust(), Certificate: creds.Certificate}
 }
 
@@ -66,7 +67,7 @@ func (s *several) speak(as peers.Config, to *one, protocol string) net.Conn {
 	config := peers.TLS(as, "")
 	config.NextProtos = []string{protocol}
 	conn, err := (&tls.Dialer{Config: config}).DialContext(s.ctx, "tcp", to.address)
-	must(s.t, err)
+	must.Succeed(s.t, err)
 	s.t.Cleanup(func() { _ = conn.Close() })
 	return conn
 }
@@ -75,7 +76,7 @@ func (s *several) speak(as peers.Config, to *one, protocol string) net.Conn {
 func (s *several) hungUp(conn net.Conn, what string) {
 	s.t.Helper()
 	deadline, _ := s.ctx.Deadline()
-	must(s.t, conn.SetReadDeadline(deadline))
+	must.Succeed(s.t, conn.SetReadDeadline(deadline))
 	_, err := io.Copy(io.Discard, conn)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		s.t.Errorf("%s stays open", what)
@@ -85,7 +86,7 @@ func (s *several) hungUp(conn net.Conn, what string) {
 func (s *several) call(as peers.Config, to *one) *grpc.ClientConn {
 	s.t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+to.address, grpc.WithTransportCredentials(credentials.NewTLS(peers.TLS(as, ""))))
-	must(s.t, err)
+	must.Succeed(s.t, err)
 	s.t.Cleanup(func() { _ = conn.Close() })
 	return conn
 }
@@ -107,12 +108,12 @@ func TestRemovedServerIsCutOff(t *testing.T) {
 	s.stop("s4")
 	if s.leader() == "s3" {
 		_, err := s.client.Servers().TransferLeader(s.ctx, &v1.TransferLeaderRequest{To: "s1"})
-		must(t, err)
+		must.Succeed(t, err)
 	}
 	rest := []*one{s.running["s1"], s.running["s2"]}
 	passport, staying := s.passport(removed), s.passport(rest[0])
 	before, err := gossipKeyOf(s.ctx, s.call(passport, rest[0]))
-	must(t, err)
+	must.Succeed(t, err)
 
 	conns := map[string]net.Conn{}
 	for _, to := range rest {
@@ -121,12 +122,12 @@ func TestRemovedServerIsCutOff(t *testing.T) {
 		}
 	}
 	watch, err := s.at(removed).Events().WatchEvents(s.ctx, &v1.WatchEventsRequest{})
-	must(t, err)
+	must.Succeed(t, err)
 	_, err = watch.Header() // it follows from here on
-	must(t, err)
+	must.Succeed(t, err)
 
 	_, err = s.client.Servers().DeleteServer(s.ctx, &v1.DeleteServerRequest{Name: "s3"})
-	must(t, err)
+	must.Succeed(t, err)
 	for _, to := range rest {
 		if _, err := gossipKeyOf(s.ctx, s.call(passport, to)); err == nil {
 			t.Errorf("server %s still answers the removed one", to.name)
@@ -135,7 +136,7 @@ func TestRemovedServerIsCutOff(t *testing.T) {
 			s.hungUp(s.speak(passport, to, protocol), "a new "+protocol+" with "+to.name)
 		}
 		after, err := gossipKeyOf(s.ctx, s.call(staying, to))
-		must(t, err)
+		must.Succeed(t, err)
 		if after.GetVersion() <= before.GetVersion() || string(after.GetSealed()) == string(before.GetSealed()) {
 			t.Errorf("server %s gossips with the key that the removed one knows", to.name)
 		}
@@ -143,7 +144,7 @@ func TestRemovedServerIsCutOff(t *testing.T) {
 	for what, conn := range conns {
 		s.hungUp(conn, what)
 	}
-	must(t, s.write(s.client, "secret"))
+	must.Succeed(t, s.write(s.client, "secret"))
 	for {
 		event, err := watch.Recv()
 		if err != nil {
@@ -160,7 +161,7 @@ func TestRemovedServerIsCutOff(t *testing.T) {
 	s.until(func(all map[string]*v1.ServerStatus) bool {
 		return all["s4"].GetHealthy() && all["s4"].GetVoter() && all["s4"].GetAddress() == address
 	})
-	must(t, s.write(s.at(s.running["s4"]), "back"))
+	must.Succeed(t, s.write(s.at(s.running["s4"]), "back"))
 }
 
 // TestRemovedNodeIsCutOffAtEveryServer: once the removal returns, a node that is connected to a follower has lost its
@@ -171,19 +172,19 @@ func TestRemovedNodeIsCutOffAtEveryServer(t *testing.T) {
 	follower := s.join("s2")
 	if s.leader() == "s2" {
 		_, err := s.client.Servers().TransferLeader(s.ctx, &v1.TransferLeaderRequest{To: "s1"})
-		must(t, err)
+		must.Succeed(t, err)
 	}
 	creds, answer := s.enrollNode("worker")
 	as := peers.Config{Trust: creds.Trust(), Certificate: creds.Certificate}
 	session, err := v1.NewAgentServiceClient(s.call(as, follower)).Session(s.ctx)
-	must(t, err)
-	must(t, session.Send(&v1.SessionUp{Message: &v1.SessionUp_Hello{Hello: &v1.Hello{Status: &v1.NodeStatus{}}}}))
+	must.Succeed(t, err)
+	must.Succeed(t, session.Send(&v1.SessionUp{Message: &v1.SessionUp_Hello{Hello: &v1.Hello{Status: &v1.NodeStatus{}}}}))
 	_, err = session.Recv()
-	must(t, err)
+	must.Succeed(t, err)
 	pull := s.slowPull(creds, follower)
 
 	_, err = s.client.Nodes().DeleteNode(s.ctx, &v1.DeleteNodeRequest{Name: answer.GetNode().GetMetadata().GetName(), Force: true})
-	must(t, err)
+	must.Succeed(t, err)
 	for _, to := range s.running {
 		_, err := v1.NewClusterServiceClient(s.call(as, to)).WhoAmI(s.ctx, &v1.WhoAmIRequest{})
 		if status.Code(err) != codes.Unauthenticated {
@@ -210,10 +211,10 @@ func TestRemovedNodeStopsBeforeItJoinsAgain(t *testing.T) {
 	s := found(t)
 	creds, answer := s.enrollNode("worker")
 	f, err := datadir.Open(t.TempDir()) // as its agent does
-	must(t, err)
+	must.Succeed(t, err)
 	defer f.Release()
-	must(t, os.MkdirAll(f.Path("agent"), 0o700))
-	must(t, creds.Save(f.CredentialsPath()))
+	must.Succeed(t, os.MkdirAll(f.Path("agent"), 0o700))
+	must.Succeed(t, creds.Save(f.CredentialsPath()))
 	again := func() error {
 		return join(s.ctx, local.JoinOptions{
 			Process: local.Process{DataDir: f.Path(), Log: io.Discard, Progress: quiet, Ready: quiet},
@@ -224,7 +225,7 @@ func TestRemovedNodeStopsBeforeItJoinsAgain(t *testing.T) {
 		t.Error("the node runs, and that is not said")
 	}
 	_, err = s.client.Nodes().DeleteNode(s.ctx, &v1.DeleteNodeRequest{Name: answer.GetNode().GetMetadata().GetName(), Force: true})
-	must(t, err)
+	must.Succeed(t, err)
 	if err := again(); err == nil || !strings.Contains(err.Error(), "it was removed from the cluster: stop it first") {
 		t.Errorf("joined: %v", err)
 	}
@@ -248,7 +249,7 @@ func TestUnreachableServerLearnsOfItsRemoval(t *testing.T) {
 	}()
 	s.uid("s2")
 	_, err := s.client.Servers().DeleteServer(s.ctx, &v1.DeleteServerRequest{Name: "s2"})
-	must(t, err)
+	must.Succeed(t, err)
 	select {
 	case err := <-ended:
 		if !errors.Is(err, server.ErrRemoved) {
@@ -266,16 +267,16 @@ func (s *several) enrollNode(name string) (*identity.Credentials, *v1.EnrollResp
 	s.t.Helper()
 	secret := s.token("node")
 	token, err := identity.ParseJoinToken(secret)
-	must(s.t, err)
+	must.Succeed(s.t, err)
 	key, csr, err := identity.NewKeyAndCSR()
-	must(s.t, err)
+	must.Succeed(s.t, err)
 	conn, err := grpc.NewClient("passthrough:///"+s.running["s1"].address, grpc.WithTransportCredentials(credentials.NewTLS(identity.JoinTLS(token.CA()))))
-	must(s.t, err)
+	must.Succeed(s.t, err)
 	defer conn.Close()
 	answer, err := v1.NewEnrollmentServiceClient(conn).Enroll(s.ctx, &v1.EnrollRequest{Token: secret, Csr: csr, Name: name})
-	must(s.t, err)
+	must.Succeed(s.t, err)
 	creds, err := identity.NewCredentials(key, answer.GetCertificates())
-	must(s.t, err)
+	must.Succeed(s.t, err)
 	return creds, answer
 }
 
@@ -285,13 +286,13 @@ func (s *several) slowPull(creds *identity.Credentials, from *one) io.Reader {
 	// More than sockets hold, and nothing that has to be compressed for that.
 	layer := static.NewLayer(make([]byte, 64<<20), types.OCIUncompressedLayer)
 	pushed, err := mutate.AppendLayers(empty.Image, layer)
-	must(s.t, err)
+	must.Succeed(s.t, err)
 	name, err := image.ParseName("large:1")
-	must(s.t, err)
+	must.Succeed(s.t, err)
 	_, err = image.Push(s.ctx, pushed, name, image.PushOptions{Transport: s.client.HTTPTransport()})
-	must(s.t, err)
+	must.Succeed(s.t, err)
 	digest, err := layer.Digest()
-	must(s.t, err)
+	must.Succeed(s.t, err)
 	config := identity.ClientTLS(creds.Trust(), creds.Certificate)
 	config.NextProtos = []string{"http/1.1"}
 	transport := &http.Transport{DialTLSContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -299,11 +300,11 @@ func (s *several) slowPull(creds *identity.Credentials, from *one) io.Reader {
 	}}
 	s.t.Cleanup(transport.CloseIdleConnections)
 	request, err := http.NewRequestWithContext(s.ctx, http.MethodGet, "https://"+from.address+"/v2/large/blobs/"+digest.String(), nil)
-	must(s.t, err)
+	must.Succeed(s.t, err)
 	var body io.ReadCloser
 	for body == nil { // the image may be copied to this server yet
 		response, err := (&http.Client{Transport: transport}).Do(request)
-		must(s.t, err)
+		must.Succeed(s.t, err)
 		if response.StatusCode == http.StatusOK {
 			body = response.Body
 			break
@@ -315,7 +316,7 @@ func (s *several) slowPull(creds *identity.Credentials, from *one) io.Reader {
 	}
 	s.t.Cleanup(func() { _ = body.Close() })
 	_, err = io.ReadFull(body, make([]byte, 1<<10))
-	must(s.t, err)
+	must.Succeed(s.t, err)
 	return body
 }
 
@@ -327,10 +328,10 @@ func TestConfigurationSetsTheNumberOfVoters(t *testing.T) {
 	s.join("s3")
 	for _, want := range []int32{1, 3} {
 		current, err := s.client.Cluster().GetConfiguration(s.ctx, &v1.GetConfigurationRequest{})
-		must(t, err)
+		must.Succeed(t, err)
 		current.Spec.Cluster.DesiredVoters = &want
 		_, err = s.client.Cluster().SetConfiguration(s.ctx, &v1.SetConfigurationRequest{Configuration: current})
-		must(t, err)
+		must.Succeed(t, err)
 		s.until(func(all map[string]*v1.ServerStatus) bool {
 			voters := int32(0)
 			for _, one := range all {

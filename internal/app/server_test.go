@@ -19,6 +19,7 @@ import (
 	"github.com/cloudless/cloudless/internal/datadir"
 	"github.com/cloudless/cloudless/internal/enroll"
 	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/must"
 	"github.com/cloudless/cloudless/internal/nodenet"
 )
 
@@ -49,13 +50,13 @@ func startServer(t *testing.T, path, config string) *running {
 		t.Fatalf("the server ended before it was ready: %v", err)
 	}
 	contexts, err := client.LoadConfig(config)
-	must(t, err)
+	must.Succeed(t, err)
 	_, after, _ := strings.Cut(said, "\ncontext ")
 	name, _, _ := strings.Cut(after, " is in ")
 	where, err := contexts.Context(name)
-	must(t, err)
+	must.Succeed(t, err)
 	c, err := client.Dial(t.Context(), where)
-	must(t, err)
+	must.Succeed(t, err)
 	stop := sync.OnceValue(func() error {
 		_ = c.Close()
 		cancel()
@@ -70,7 +71,7 @@ func TestServerIsTheSameClusterAfterARestart(t *testing.T) {
 	path, config := t.TempDir(), filepath.Join(t.TempDir(), "config.yaml")
 	first := startServer(t, path, config)
 	before, err := first.client.Cluster().GetCluster(t.Context(), &v1.GetClusterRequest{})
-	must(t, err)
+	must.Succeed(t, err)
 	if held := datadir.ReadHolder(path); held.PID != os.Getpid() || held.Address != before.GetStatus().GetServers()[0].GetAddress() {
 		t.Errorf("the folder says that it is held by %+v", held)
 	}
@@ -83,21 +84,21 @@ func TestServerIsTheSameClusterAfterARestart(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "to have it at 127.0.0.1:1, stop it first with: cloudless down") {
 		t.Errorf("the same server at another address: %v", err)
 	}
-	must(t, first.stop())
+	must.Succeed(t, first.stop())
 
 	again := startServer(t, path, config)
 	after, err := again.client.Cluster().GetCluster(t.Context(), &v1.GetClusterRequest{})
-	must(t, err)
+	must.Succeed(t, err)
 	if after.GetMetadata().GetUid() != before.GetMetadata().GetUid() || after.GetStatus().GetCaFingerprint() != before.GetStatus().GetCaFingerprint() {
 		t.Errorf("after the restart it is %v, want %v", after, before)
 	}
 	// The working token in the configuration is used again, not joined by another one.
 	tokens, err := again.client.Tokens().ListTokens(t.Context(), &v1.ListTokensRequest{})
-	must(t, err)
+	must.Succeed(t, err)
 	if len(tokens.GetItems()) != 1 {
 		t.Errorf("there are %d tokens", len(tokens.GetItems()))
 	}
-	must(t, again.stop())
+	must.Succeed(t, again.stop())
 }
 
 // A context with a viewer's token does not change when the server restarts.
@@ -106,19 +107,19 @@ func TestServerKeepsContextsOfOtherRoles(t *testing.T) {
 	path, config := t.TempDir(), filepath.Join(t.TempDir(), "config.yaml")
 	first := startServer(t, path, config)
 	made, err := first.client.Tokens().CreateToken(t.Context(), &v1.CreateTokenRequest{Role: "viewer", Name: "ci"})
-	must(t, err)
+	must.Succeed(t, err)
 	viewer, err := client.Locate(t.Context(), first.client.Addresses()[0], made.GetSecret())
-	must(t, err)
-	must(t, first.stop())
+	must.Succeed(t, err)
+	must.Succeed(t, first.stop())
 	viewer.Name = "ci"
-	must(t, client.UpdateConfig(config, func(c *client.Config) error {
+	must.Succeed(t, client.UpdateConfig(config, func(c *client.Config) error {
 		*c = client.Config{Current: viewer.Name, Contexts: []client.Context{viewer}}
 		return nil
 	}))
 
 	again := startServer(t, path, config)
 	contexts, err := client.LoadConfig(config)
-	must(t, err)
+	must.Succeed(t, err)
 	if kept, err := contexts.Context("ci"); err != nil || kept.Token != viewer.Token {
 		t.Errorf("the viewer's context has become another one: %v", err)
 	}
@@ -128,24 +129,24 @@ func TestServerKeepsContextsOfOtherRoles(t *testing.T) {
 	if me, err := again.client.Cluster().WhoAmI(t.Context(), &v1.WhoAmIRequest{}); err != nil || me.GetRole() != "admin" {
 		t.Errorf("the server's own context is that of %v, %v", me, err)
 	}
-	must(t, again.stop())
+	must.Succeed(t, again.stop())
 }
 
 func TestMachineEnrollsAtTheServerOfItsToken(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, t.TempDir(), filepath.Join(t.TempDir(), "config.yaml"))
-	defer func() { must(t, s.stop()) }()
+	defer func() { must.Succeed(t, s.stop()) }()
 	made, err := s.client.Tokens().CreateToken(t.Context(), &v1.CreateTokenRequest{Role: "node"})
-	must(t, err)
+	must.Succeed(t, err)
 	cluster, err := s.client.Cluster().GetCluster(t.Context(), &v1.GetClusterRequest{})
-	must(t, err)
+	must.Succeed(t, err)
 	address := cluster.GetStatus().GetServers()[0].GetAddress()
 	f, err := datadir.Open(t.TempDir())
-	must(t, err)
+	must.Succeed(t, err)
 	defer f.Release()
 	t.Cleanup(func() {
-		must(t, nodenet.Clear(enroll.NetworkOptions(f, slog.New(slog.DiscardHandler))))
-		must(t, os.RemoveAll(f.RunDir()))
+		must.Succeed(t, nodenet.Clear(enroll.NetworkOptions(f, slog.New(slog.DiscardHandler))))
+		must.Succeed(t, os.RemoveAll(f.RunDir()))
 		_ = os.Remove("/run/cloudless") // if there is no other cloud
 	})
 
@@ -161,7 +162,7 @@ func TestMachineEnrollsAtTheServerOfItsToken(t *testing.T) {
 
 	// A token of another cluster: the machine notices before it says a word.
 	ca, err := identity.NewCA("other", time.Now())
-	must(t, err)
+	must.Succeed(t, err)
 	foreign := identity.NewJoinToken(ca.Trust().Fingerprint()).Reveal()
 	if err := join(f, foreign, datadir.NodeRequest{Name: "n1"}); err == nil {
 		t.Error("the machine joined a cluster that its token does not name")
@@ -169,26 +170,26 @@ func TestMachineEnrollsAtTheServerOfItsToken(t *testing.T) {
 	if err := join(f, "garbage", datadir.NodeRequest{Name: "n1"}); err == nil {
 		t.Error("the machine joined with garbage")
 	}
-	must(t, join(f, made.GetSecret(), datadir.NodeRequest{Name: "Machine One", Labels: map[string]string{"disk": "ssd"}}))
+	must.Succeed(t, join(f, made.GetSecret(), datadir.NodeRequest{Name: "Machine One", Labels: map[string]string{"disk": "ssd"}}))
 	creds, err := identity.LoadCredentials(f.CredentialsPath())
-	must(t, err)
+	must.Succeed(t, err)
 	about, err := f.ReadMembership()
-	must(t, err)
+	must.Succeed(t, err)
 	if about.Node != "machine-one" || len(about.Servers) != 1 || about.Servers[0] != address || creds.Trust().Cluster() != cluster.GetMetadata().GetUid() {
 		t.Errorf("the machine is %+v with %v", about, creds)
 	}
 	node, err := s.client.Nodes().GetNode(t.Context(), &v1.GetNodeRequest{Name: "machine-one"})
-	must(t, err)
+	must.Succeed(t, err)
 	if node.GetMetadata().GetLabels()["disk"] != "ssd" || node.GetMetadata().GetUid() != creds.ID().Name() {
 		t.Errorf("the cluster knows it as %v", node)
 	}
 	other, err := datadir.Open(t.TempDir())
-	must(t, err)
+	must.Succeed(t, err)
 	defer other.Release()
 	if err := join(other, made.GetSecret(), datadir.NodeRequest{Name: "n2"}); err == nil || !strings.Contains(err.Error(), "used up") {
 		t.Errorf("a token for one machine used again: %v", err)
 	}
-	if got := entries(t, other.Path("agent")); got != "" {
+	if got := must.List(t, other.Path("agent")); got != "" {
 		t.Errorf("a refused machine keeps %s", got)
 	}
 }
@@ -226,12 +227,12 @@ func TestFolderRemembersHowItsServerWasStarted(t *testing.T) {
 		{"told nothing again", nil, 0, planeOptions{election: time.Second}},
 	} {
 		f, err := datadir.Open(path)
-		must(t, err)
+		must.Succeed(t, err)
 		told := asBefore(f, planeOptions{address: "127.0.0.1:0", election: step.election}, step.zone)
 		if told.zone != step.want.zone || told.election != step.want.election {
 			t.Errorf("%s: zone %q and %s", step.about, told.zone, told.election)
 		}
-		must(t, startedAs(f, told))
+		must.Succeed(t, startedAs(f, told))
 		if f.Listen != "" {
 			t.Errorf("%s: a port that is another one every time is remembered", step.about)
 		}

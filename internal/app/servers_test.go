@@ -20,6 +20,7 @@ import (
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/cli/local"
 	"github.com/cloudless/cloudless/internal/consensus"
+	"github.com/cloudless/cloudless/internal/must"
 	"github.com/cloudless/cloudless/internal/server"
 )
 
@@ -30,7 +31,7 @@ func freeAddress(t *testing.T) string {
 	for range 100 {
 		address := fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(20_000))
 		if l, err := net.Listen("tcp", address); err == nil {
-			must(t, l.Close())
+			must.Succeed(t, l.Close())
 			return address
 		}
 	}
@@ -88,11 +89,11 @@ func found(t *testing.T) *several {
 	s := &several{t: t, ctx: ctx, config: filepath.Join(t.TempDir(), "config.yaml"), running: map[string]*one{}}
 	s.start("s1", t.TempDir(), freeAddress(t), "")
 	contexts, err := client.LoadConfig(s.config)
-	must(t, err)
+	must.Succeed(t, err)
 	where, err := contexts.Context("")
-	must(t, err)
+	must.Succeed(t, err)
 	s.client, err = client.Dial(ctx, where)
-	must(t, err)
+	must.Succeed(t, err)
 	t.Cleanup(func() {
 		_ = s.client.Close()
 		for _, o := range s.running {
@@ -152,7 +153,7 @@ func (s *several) anyAddress() string {
 func (s *several) token(role string) string {
 	s.t.Helper()
 	made, err := s.client.Tokens().CreateToken(s.ctx, &v1.CreateTokenRequest{Role: role})
-	must(s.t, err)
+	must.Succeed(s.t, err)
 	return made.GetSecret()
 }
 
@@ -211,12 +212,12 @@ func (s *several) leader() string {
 func (s *several) at(o *one) *client.Client {
 	s.t.Helper()
 	contexts, err := client.LoadConfig(s.config)
-	must(s.t, err)
+	must.Succeed(s.t, err)
 	where, err := contexts.Context("")
-	must(s.t, err)
+	must.Succeed(s.t, err)
 	where.Addresses = []string{o.address}
 	c, err := client.Dial(s.ctx, where)
-	must(s.t, err)
+	must.Succeed(s.t, err)
 	s.t.Cleanup(func() { _ = c.Close() })
 	return c
 }
@@ -225,12 +226,12 @@ func (s *several) at(o *one) *client.Client {
 func (s *several) login(o *one, token string) client.Context {
 	s.t.Helper()
 	where, err := client.Locate(s.ctx, o.address, token)
-	must(s.t, err)
+	must.Succeed(s.t, err)
 	c, err := client.Dial(s.ctx, where)
-	must(s.t, err)
+	must.Succeed(s.t, err)
 	defer c.Close()
 	_, err = c.Cluster().WhoAmI(s.ctx, &v1.WhoAmIRequest{})
-	must(s.t, err)
+	must.Succeed(s.t, err)
 	where.Addresses = c.Addresses()
 	return where
 }
@@ -246,7 +247,7 @@ func names(t *testing.T, c *client.Client, ctx context.Context) []string {
 		answer, err := c.Tokens().ListTokens(ctx, &v1.ListTokensRequest{Page: page})
 		return answer.GetItems(), answer.GetNext(), err
 	})
-	must(t, err)
+	must.Succeed(t, err)
 	var all []string
 	for _, token := range tokens {
 		all = append(all, token.GetMetadata().GetName())
@@ -259,13 +260,13 @@ func names(t *testing.T, c *client.Client, ctx context.Context) []string {
 func TestThreeServers(t *testing.T) {
 	t.Parallel()
 	s := found(t)
-	must(t, s.write(s.client, "before"))
+	must.Succeed(t, s.write(s.client, "before"))
 	s.join("s2")
 	s.join("s3")
 	for i, o := range []string{"s1", "s2", "s3"} {
 		name := fmt.Sprintf("by-%d", i)
 		c := s.at(s.running[o])
-		must(t, s.write(c, name))
+		must.Succeed(t, s.write(c, name))
 		if all := names(t, c, s.ctx); !slices.Contains(all, name) || !slices.Contains(all, "before") {
 			t.Errorf("server %s does not see what it has just written: %v", o, all)
 		}
@@ -280,9 +281,9 @@ func TestThreeServers(t *testing.T) {
 	leader := s.leader()
 	viewer := s.login(s.running[leader], s.token("viewer"))
 	s.stop(leader)
-	must(t, s.write(s.client, "after")) // it finds another server by itself
+	must.Succeed(t, s.write(s.client, "after")) // it finds another server by itself
 	c, err := client.Dial(s.ctx, viewer)
-	must(t, err)
+	must.Succeed(t, err)
 	defer c.Close()
 	if _, err := c.Nodes().ListNodes(s.ctx, &v1.ListNodesRequest{}); err != nil {
 		t.Errorf("who logged in at the server that is gone cannot call: %v", err)
@@ -299,7 +300,7 @@ func (s *several) stop(name string) {
 	s.t.Helper()
 	o := s.running[name]
 	delete(s.running, name)
-	must(s.t, o.stop())
+	must.Succeed(s.t, o.stop())
 }
 
 // removed waits for the end of a server that was removed.
@@ -336,7 +337,7 @@ func TestReplacementOfAllServers(t *testing.T) {
 		s.start(fresh, t.TempDir(), freeAddress(t), s.token("server"))
 		if s.leader() == old {
 			_, err := s.client.Servers().TransferLeader(s.ctx, &v1.TransferLeaderRequest{})
-			must(t, err)
+			must.Succeed(t, err)
 		}
 		// Whoever has just begun to lead must see for itself that all are well.
 		s.until(func(all map[string]*v1.ServerStatus) bool {
@@ -348,7 +349,7 @@ func TestReplacementOfAllServers(t *testing.T) {
 			return all[fresh] != nil
 		})
 		_, err := s.client.Servers().DeleteServer(s.ctx, &v1.DeleteServerRequest{Name: old})
-		must(t, err)
+		must.Succeed(t, err)
 		s.until(func(all map[string]*v1.ServerStatus) bool { return all[old] == nil && all[fresh].GetVoter() })
 		s.removed(old)
 	}
@@ -416,7 +417,7 @@ func TestRefusedJoins(t *testing.T) {
 		t.Errorf("the server that founded the cluster: %v", err)
 	}
 	cluster, err := s.client.Cluster().GetCluster(s.ctx, &v1.GetClusterRequest{})
-	must(t, err)
+	must.Succeed(t, err)
 	if len(cluster.GetStatus().GetServers()) != 1 {
 		t.Errorf("refused servers are there: %v", cluster.GetStatus().GetServers())
 	}
@@ -438,7 +439,7 @@ func TestWithoutQuorum(t *testing.T) {
 	s := found(t)
 	s.join("s2")
 	s.join("s3")
-	must(t, s.write(s.client, "before"))
+	must.Succeed(t, s.write(s.client, "before"))
 	kept := s.at(s.running["s3"])
 	stale := client.WithStale(s.ctx)
 	for !slices.Contains(names(t, kept, stale), "before") {
@@ -457,17 +458,17 @@ func TestWithoutQuorum(t *testing.T) {
 	}
 	for problems := ""; !strings.Contains(problems, "2 of the 3 voting servers must run"); {
 		cluster, err := kept.Cluster().GetCluster(stale, &v1.GetClusterRequest{})
-		must(t, err)
+		must.Succeed(t, err)
 		problems = strings.Join(cluster.GetStatus().GetProblems(), " ")
 	}
 	pushing, err := (&http.Client{Transport: kept.HTTPTransport()}).Post("https://registry.cloudless.internal/v2/web/blobs/uploads/", "", nil)
-	must(t, err)
+	must.Succeed(t, err)
 	_ = pushing.Body.Close()
 	if why := pushing.Header.Get("X-Cloudless-Reason"); pushing.StatusCode != http.StatusServiceUnavailable || why != "NO_LEADER" {
 		t.Errorf("a push is answered with %s because of %q", pushing.Status, why)
 	}
 	s.start("s2", s2.path, s2.address, "")
-	must(t, s.write(kept, "after"))
+	must.Succeed(t, s.write(kept, "after"))
 	s.start("s1", s1.path, s1.address, "")
 	s.until(func(all map[string]*v1.ServerStatus) bool { return all["s1"].GetHealthy() && all["s2"].GetHealthy() })
 }
@@ -484,7 +485,7 @@ func TestServerMoves(t *testing.T) {
 	s.until(func(all map[string]*v1.ServerStatus) bool {
 		return all["s3"].GetAddress() == address && all["s3"].GetHealthy() && all["s3"].GetVoter()
 	})
-	must(t, s.write(s.at(s.running["s3"]), "moved"))
+	must.Succeed(t, s.write(s.at(s.running["s3"]), "moved"))
 }
 
 // TestAllServersMove at once, so that no server finds another at its old address. With --peer they find each other, and
@@ -494,7 +495,7 @@ func TestAllServersMove(t *testing.T) {
 	s := found(t)
 	s.join("s2")
 	s.join("s3")
-	must(t, s.write(s.client, "before"))
+	must.Succeed(t, s.write(s.client, "before"))
 	moved := maps.Clone(s.running)
 	for name := range moved {
 		s.stop(name)
@@ -512,7 +513,7 @@ func TestAllServersMove(t *testing.T) {
 		}
 		return true
 	})
-	must(t, s.write(s.client, "moved"))
+	must.Succeed(t, s.write(s.client, "moved"))
 	if all := names(t, s.client, s.ctx); !slices.Contains(all, "before") {
 		t.Errorf("they know %v", all)
 	}
@@ -526,20 +527,20 @@ func TestFounderMovesAfterAKill(t *testing.T) {
 	founder := s.running["s1"]
 	s.stop("s1") // which leaves a snapshot of a server that is alone
 	alone, err := os.ReadDir(filepath.Join(founder.path, "server", "raft", "snapshots"))
-	must(t, err)
+	must.Succeed(t, err)
 	s.start("s1", founder.path, founder.address, "")
 	s.join("s2")
 	s.join("s3")
 	s.client = s.at(s.running["s2"])
 	s.stop("s1")
 	all, err := os.ReadDir(filepath.Join(founder.path, "server", "raft", "snapshots"))
-	must(t, err)
+	must.Succeed(t, err)
 	for _, later := range all { // a kill leaves none
 		if !slices.ContainsFunc(alone, func(e os.DirEntry) bool { return e.Name() == later.Name() }) {
-			must(t, os.RemoveAll(filepath.Join(founder.path, "server", "raft", "snapshots", later.Name())))
+			must.Succeed(t, os.RemoveAll(filepath.Join(founder.path, "server", "raft", "snapshots", later.Name())))
 		}
 	}
-	must(t, s.write(s.client, "without-it")) // so that it cannot be elected
+	must.Succeed(t, s.write(s.client, "without-it")) // so that it cannot be elected
 	o := s.start("s1", founder.path, freeAddress(t), "")
 	s.until(func(all map[string]*v1.ServerStatus) bool {
 		return all["s1"].GetAddress() == o.address && all["s1"].GetHealthy()

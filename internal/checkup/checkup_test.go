@@ -18,18 +18,12 @@ import (
 	"github.com/cloudless/cloudless/internal/datadir"
 	"github.com/cloudless/cloudless/internal/datadir/datadirtest"
 	"github.com/cloudless/cloudless/internal/doctor"
+	"github.com/cloudless/cloudless/internal/must"
 )
 
 func TestMain(m *testing.M) {
 	datadirtest.Main()
 	m.Run()
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 func TestDoctorReportsReplicasOfARemovedNode(t *testing.T) {
@@ -61,22 +55,22 @@ func TestDoctorChecksTheDataFolder(t *testing.T) {
 	if got := lookFolder(path); !got.Exists || got.Holder != holder.Process.Pid || got.Err != nil {
 		t.Errorf("a held folder: %+v", got)
 	}
-	must(t, holder.Process.Kill())
+	must.Succeed(t, holder.Process.Kill())
 	_ = holder.Wait()
 	f, err := datadir.Open(path)
-	must(t, err)
-	must(t, f.Update(func(id *datadir.Record) { id.Cluster = "11111111-1111-7111-8111-111111111111" }))
+	must.Succeed(t, err)
+	must.Succeed(t, f.Update(func(id *datadir.Record) { id.Cluster = "11111111-1111-7111-8111-111111111111" }))
 	datadirtest.Enroll(t, f, "22222222-2222-7222-8222-222222222222", time.Now())
 	f.Release()
 	got := lookFolder(path)
 	if got.Holder != 0 || got.Cluster == got.Member || got.Member != "22222222-2222-7222-8222-222222222222" {
 		t.Errorf("a folder with a node of another cluster: %+v", got)
 	}
-	must(t, os.WriteFile(filepath.Join(path, "cloud.json"), []byte(`{"format":99,"id":"abcdefgh"}`), 0o600))
+	must.Succeed(t, os.WriteFile(filepath.Join(path, "cloud.json"), []byte(`{"format":99,"id":"abcdefgh"}`), 0o600))
 	if got := lookFolder(path); got.Err == nil || !strings.Contains(got.Err.Error(), "newer version") {
 		t.Errorf("a folder of a newer version: %+v", got)
 	}
-	must(t, os.Chmod(path, 0o777))
+	must.Succeed(t, os.Chmod(path, 0o777))
 	if got := lookFolder(path); got.Err == nil || !strings.Contains(got.Err.Error(), "can be written by others") {
 		t.Errorf("a folder that others can write: %+v", got)
 	}
@@ -85,7 +79,7 @@ func TestDoctorChecksTheDataFolder(t *testing.T) {
 func TestDoctorChecksCertificates(t *testing.T) {
 	t.Parallel()
 	f, err := datadir.Open(t.TempDir())
-	must(t, err)
+	must.Succeed(t, err)
 	defer f.Release()
 	if got := lookCertificates(f.Path()); got != nil {
 		t.Errorf("without credentials: %+v", got)
@@ -95,7 +89,7 @@ func TestDoctorChecksCertificates(t *testing.T) {
 	if len(got) != 2 || !got[0].NotAfter.Before(time.Now()) || !got[1].NotAfter.After(time.Now()) || !strings.Contains(got[0].Mend, "cloudless join") {
 		t.Errorf("saw %+v", got)
 	}
-	must(t, os.Mkdir(f.Path("server"), 0o700))
+	must.Succeed(t, os.Mkdir(f.Path("server"), 0o700))
 	if got := lookCertificates(f.Path()); got[0].Mend != "cloudless up" {
 		t.Errorf("saw %+v", got)
 	}
@@ -111,11 +105,11 @@ func TestDoctorFindsLeftovers(t *testing.T) {
 		living = id.ID
 	}
 	f, err := datadir.Open(mine)
-	must(t, err)
+	must.Succeed(t, err)
 	own = f.ID
 	f.Release()
 	for _, name := range []string{living, own, "deadbeef", "not-an-id"} {
-		must(t, os.Mkdir(filepath.Join(run, name), 0o700))
+		must.Succeed(t, os.Mkdir(filepath.Join(run, name), 0o700))
 	}
 	got := lookLeftovers(run, mine)
 	dead := filepath.Join(run, "deadbeef")
@@ -142,7 +136,7 @@ func TestDoctorComparesTheClockWithTheServers(t *testing.T) {
 	if got := clusterAnswers(t.Context(), o); got != nil {
 		t.Errorf("without a context: %+v", got)
 	}
-	must(t, client.UpdateConfig(o.ConfigPath, func(c *client.Config) error {
+	must.Succeed(t, client.UpdateConfig(o.ConfigPath, func(c *client.Config) error {
 		c.Set(client.Context{Name: "home", Addresses: []string{server.Listener.Addr().String()}})
 		return nil
 	}))
@@ -166,12 +160,12 @@ func TestDoctorExaminesThisMachine(t *testing.T) {
 		t.Skip("needs root and runc; make test runs it")
 	}
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
+	must.Succeed(t, err)
 	defer taken.Close()
 	port := strconv.Itoa(taken.Addr().(*net.TCPAddr).Port)
 	o := local.DoctorOptions{DataDir: filepath.Join(t.TempDir(), "data"), APIAddr: "127.0.0.1:" + port, Ports: []string{"1/udp"}, ConfigPath: filepath.Join(t.TempDir(), "none")}
 	found, err := Examine(t.Context(), o)
-	must(t, err)
+	must.Succeed(t, err)
 	for _, f := range found {
 		if f.Check == "ports" && strings.Contains(f.Text, port) {
 			if f.Level != doctor.Fail || !strings.Contains(f.Text, "(checkup.test)") {
@@ -192,9 +186,9 @@ func TestDoctorExaminesThisMachine(t *testing.T) {
 func TestDoctorRecognizesTheProcessOfACluster(t *testing.T) {
 	t.Parallel()
 	f, err := datadir.Open(t.TempDir())
-	must(t, err)
+	must.Succeed(t, err)
 	defer f.Release()
-	must(t, f.Update(func(id *datadir.Record) { id.Cluster = "11111111-1111-7111-8111-111111111111" }))
+	must.Succeed(t, f.Update(func(id *datadir.Record) { id.Cluster = "11111111-1111-7111-8111-111111111111" }))
 	if !servesCluster(os.Getpid(), f.Cluster) {
 		t.Error("the process that holds the folder is not known")
 	}

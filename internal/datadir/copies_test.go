@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/cloudless/cloudless/internal/must"
 )
 
 // machineOf is the root of a machine with these ids.
@@ -14,8 +16,8 @@ func machineOf(t *testing.T, id, board string) string {
 	t.Helper()
 	root := t.TempDir()
 	for path, content := range map[string]string{"etc/machine-id": id, "sys/class/dmi/id/product_uuid": board} {
-		must(t, os.MkdirAll(filepath.Dir(filepath.Join(root, path)), 0o755))
-		must(t, os.WriteFile(filepath.Join(root, path), []byte(content+"\n"), 0o444))
+		must.Succeed(t, os.MkdirAll(filepath.Dir(filepath.Join(root, path)), 0o755))
+		must.Succeed(t, os.WriteFile(filepath.Join(root, path), []byte(content+"\n"), 0o444))
 	}
 	return root
 }
@@ -48,9 +50,9 @@ func TestMoveOfAFolderIsNoticed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "data")
 	open := func(mark string) (said []string) {
 		f, err := Open(path)
-		must(t, err)
+		must.Succeed(t, err)
 		defer f.Release()
-		must(t, f.NoticeMove(mark, func(line string) { said = append(said, line) }, slog.New(slog.NewTextHandler(io.Discard, nil))))
+		must.Succeed(t, f.NoticeMove(mark, func(line string) { said = append(said, line) }, slog.New(slog.NewTextHandler(io.Discard, nil))))
 		return said
 	}
 	for i, one := range []struct {
@@ -73,17 +75,17 @@ func TestMoveOfAFolderIsNoticed(t *testing.T) {
 func TestCopyOnTheSameMachine(t *testing.T) {
 	t.Parallel()
 	f, err := Open(filepath.Join(t.TempDir(), "data"))
-	must(t, err)
+	must.Succeed(t, err)
 	defer f.Release()
 	t.Cleanup(func() { _ = os.RemoveAll(f.RunDir()) })
-	must(t, f.LockMachine())
-	must(t, f.LockMachine()) // a second time does no harm
+	must.Succeed(t, f.LockMachine())
+	must.Succeed(t, f.LockMachine()) // a second time does no harm
 	copied := t.TempDir()
 	data, err := os.ReadFile(f.Path("cloud.json"))
-	must(t, err)
-	must(t, os.WriteFile(filepath.Join(copied, "cloud.json"), data, 0o600))
+	must.Succeed(t, err)
+	must.Succeed(t, os.WriteFile(filepath.Join(copied, "cloud.json"), data, 0o600))
 	other, err := Open(copied)
-	must(t, err)
+	must.Succeed(t, err)
 	defer other.Release()
 	if err := other.LockMachine(); err == nil || !strings.Contains(err.Error(), "is a copy of another one, which is in use on this machine") || !strings.Contains(err.Error(), "rm -r "+copied) {
 		t.Errorf("its use ended with %v", err)
@@ -92,5 +94,5 @@ func TestCopyOnTheSameMachine(t *testing.T) {
 		t.Errorf("what is in use is gone: %v", err)
 	}
 	f.Release()
-	must(t, other.LockMachine())
+	must.Succeed(t, other.LockMachine())
 }

@@ -13,51 +13,34 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/cloudless/cloudless/internal/must"
 )
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// entries are the names in a folder.
-func entries(t *testing.T, path string) string {
-	t.Helper()
-	all, err := os.ReadDir(path)
-	must(t, err)
-	var names []string
-	for _, e := range all {
-		names = append(names, e.Name())
-	}
-	return strings.Join(names, " ")
-}
 
 func TestFolderIsTheSameOneEveryTime(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "deep", "data")
 	first, err := Open(path)
-	must(t, err)
+	must.Succeed(t, err)
 	if len(first.ID) != 8 || first.ID != strings.ToLower(first.ID) || first.ServerUID == "" || first.Format != format {
 		t.Errorf("a new folder is %+v", first.Record)
 	}
-	must(t, first.Update(func(id *Record) { id.Cluster = "c-1" }))
+	must.Succeed(t, first.Update(func(id *Record) { id.Cluster = "c-1" }))
 	first.Release()
 	again, err := Open(path)
-	must(t, err)
+	must.Succeed(t, err)
 	defer again.Release()
 	if again.Record != first.Record || again.Cluster != "c-1" {
 		t.Errorf("opened again it is %+v, want %+v", again.Record, first.Record)
 	}
 	other, err := Open(t.TempDir())
-	must(t, err)
+	must.Succeed(t, err)
 	defer other.Release()
 	if other.ID == again.ID || other.RunDir() == again.RunDir() {
 		t.Error("two folders share what must be apart")
 	}
 	info, err := os.Stat(filepath.Join(path, "cloud.json"))
-	must(t, err)
+	must.Succeed(t, err)
 	if info.Mode().Perm() != 0o600 {
 		t.Errorf("cloud.json has mode %v", info.Mode())
 	}
@@ -67,8 +50,8 @@ func TestFolderIsHeldByOneProcess(t *testing.T) {
 	t.Parallel()
 	path := t.TempDir()
 	f, err := Open(path)
-	must(t, err)
-	must(t, f.UpdateHolder(func(h *Holder) { h.Address = "127.0.0.1:7700" }))
+	must.Succeed(t, err)
+	must.Succeed(t, f.UpdateHolder(func(h *Holder) { h.Address = "127.0.0.1:7700" }))
 	for name, open := range map[string]func(string) (*Folder, error){"open": Open, "open existing": OpenExisting} {
 		_, err = open(path)
 		held, ok := errors.AsType[*AlreadyRunningError](err)
@@ -78,7 +61,7 @@ func TestFolderIsHeldByOneProcess(t *testing.T) {
 	}
 	f.Release()
 	again, err := OpenExisting(path)
-	must(t, err)
+	must.Succeed(t, err)
 	defer again.Release()
 	if who := ReadHolder(path); who.Address != "" || who.PID != os.Getpid() {
 		t.Errorf("the new holder is said to be %+v", who)
@@ -90,7 +73,7 @@ func TestOpenWaitsForAProcessThatStartsOrStops(t *testing.T) {
 	t.Parallel()
 	path := t.TempDir()
 	first, err := Open(path)
-	must(t, err)
+	must.Succeed(t, err)
 	ctx, end := context.WithCancel(t.Context())
 	waits := make(chan string)
 	open := func() chan error {
@@ -121,7 +104,7 @@ func TestOpenWaitsForAProcessThatStartsOrStops(t *testing.T) {
 	if doing := <-waits; doing != fmt.Sprintf("waiting for process %d, which is starting or stopping", os.Getpid()) {
 		t.Errorf("it is told to be %s", doing)
 	}
-	must(t, first.MarkStarted(ctx))
+	must.Succeed(t, first.MarkStarted(ctx))
 	runs(opened)
 	runs(open())
 
@@ -137,7 +120,7 @@ func TestOpenWaitsForAProcessThatStartsOrStops(t *testing.T) {
 		case <-waits:
 			continue
 		case err := <-opened:
-			must(t, err)
+			must.Succeed(t, err)
 		}
 		break
 	}
@@ -148,21 +131,21 @@ func TestOpenWaitsForAProcessThatIsEnding(t *testing.T) {
 	t.Parallel()
 	path := t.TempDir()
 	killed := exec.Command("sleep", "1000")
-	must(t, killed.Start())
+	must.Succeed(t, killed.Start())
 	defer func() { _ = killed.Wait() }() // until then it is dead, and still there
 	if isEnding(killed.Process.Pid) {
 		t.Error("a process that runs is said to be ending")
 	}
-	must(t, killed.Process.Kill())
+	must.Succeed(t, killed.Process.Kill())
 	for !isEnding(killed.Process.Pid) {
 		runtime.Gosched()
 	}
 	f, err := Open(path)
-	must(t, err)
-	must(t, os.WriteFile(lockPath(path), fmt.Appendf(nil, `{"pid":%d}`, killed.Process.Pid), 0o600))
+	must.Succeed(t, err)
+	must.Succeed(t, os.WriteFile(lockPath(path), fmt.Appendf(nil, `{"pid":%d}`, killed.Process.Pid), 0o600))
 	time.AfterFunc(50*time.Millisecond, f.Release)
 	again, err := Open(path)
-	must(t, err)
+	must.Succeed(t, err)
 	again.Release()
 }
 
@@ -176,7 +159,7 @@ func TestUnusableFolderIsRefusedAndReleased(t *testing.T) {
 		"way out": {`{"format":1,"id":"../../x"}`, "is damaged"},
 	} {
 		path := t.TempDir()
-		must(t, os.WriteFile(filepath.Join(path, "cloud.json"), []byte(one.content), 0o600))
+		must.Succeed(t, os.WriteFile(filepath.Join(path, "cloud.json"), []byte(one.content), 0o600))
 		for range 2 { // the second time shows that the first did not keep the lock
 			if _, err := Open(path); err == nil || !strings.Contains(err.Error(), one.want) {
 				t.Errorf("%s: opened with %v, want %q", name, err, one.want)
@@ -194,11 +177,11 @@ func TestUnusableFolderIsRefusedAndReleased(t *testing.T) {
 func TestFolderThatOthersCanWriteIsRefused(t *testing.T) {
 	t.Parallel()
 	path := t.TempDir()
-	must(t, os.Chmod(path, 0o777))
+	must.Succeed(t, os.Chmod(path, 0o777))
 	if _, err := Open(path); err == nil || !strings.Contains(err.Error(), "can be written by others") || !strings.Contains(err.Error(), "chmod go-w "+path) {
 		t.Errorf("opened with %v", err)
 	}
-	if got := entries(t, path); got != "" {
+	if got := must.List(t, path); got != "" {
 		t.Errorf("the folder now has %s", got)
 	}
 }
@@ -206,11 +189,11 @@ func TestFolderThatOthersCanWriteIsRefused(t *testing.T) {
 func TestForeignFolderIsNotTouched(t *testing.T) {
 	t.Parallel()
 	path := t.TempDir()
-	must(t, os.WriteFile(filepath.Join(path, "thesis.txt"), nil, 0o600))
+	must.Succeed(t, os.WriteFile(filepath.Join(path, "thesis.txt"), nil, 0o600))
 	if _, err := OpenExisting(path); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("opened with %v, want fs.ErrNotExist", err)
 	}
-	if got := entries(t, path); got != "thesis.txt" {
+	if got := must.List(t, path); got != "thesis.txt" {
 		t.Errorf("the folder now has %s", got)
 	}
 	if _, err := OpenExisting(filepath.Join(path, "nothing")); !errors.Is(err, fs.ErrNotExist) {
@@ -222,10 +205,10 @@ func TestFolderStaysWithItsCluster(t *testing.T) {
 	t.Parallel()
 	const one, another = "11111111-1111-7111-8111-111111111111", "22222222-2222-7222-8222-222222222222"
 	f, err := Open(t.TempDir())
-	must(t, err)
+	must.Succeed(t, err)
 	defer f.Release()
-	must(t, f.BindCluster(one))
-	must(t, f.BindCluster(one))
+	must.Succeed(t, f.BindCluster(one))
+	must.Succeed(t, f.BindCluster(one))
 	if err := f.BindCluster(another); err == nil || !strings.Contains(err.Error(), "is of cluster "+one) {
 		t.Errorf("given to another cluster: %v", err)
 	}
@@ -238,12 +221,12 @@ func TestFolderStaysWithItsCluster(t *testing.T) {
 func TestNameAndLabelsAreForNewNodes(t *testing.T) {
 	t.Parallel()
 	f, err := Open(t.TempDir())
-	must(t, err)
+	must.Succeed(t, err)
 	defer f.Release()
 	ssd, nvme := map[string]string{"disk": "ssd"}, map[string]string{"disk": "nvme"}
-	must(t, f.CheckSameNode(NodeRequest{Name: "box", Labels: ssd})) // nobody yet
-	must(t, os.MkdirAll(f.Path("agent"), 0o700))
-	must(t, f.WriteMembership(Membership{Servers: []string{"127.0.0.1:1"}, Node: "box-2", Requested: &NodeRequest{Name: "box", Labels: ssd}}))
+	must.Succeed(t, f.CheckSameNode(NodeRequest{Name: "box", Labels: ssd})) // nobody yet
+	must.Succeed(t, os.MkdirAll(f.Path("agent"), 0o700))
+	must.Succeed(t, f.WriteMembership(Membership{Servers: []string{"127.0.0.1:1"}, Node: "box-2", Requested: &NodeRequest{Name: "box", Labels: ssd}}))
 	for _, one := range []struct {
 		said NodeRequest
 		want string
@@ -259,27 +242,27 @@ func TestNameAndLabelsAreForNewNodes(t *testing.T) {
 			t.Errorf("%+v: %v", one.said, err)
 		}
 	}
-	must(t, f.MarkNodeRemoved())
-	must(t, f.CheckSameNode(NodeRequest{Name: "other", Labels: nvme})) // the next node is a new one
+	must.Succeed(t, f.MarkNodeRemoved())
+	must.Succeed(t, f.CheckSameNode(NodeRequest{Name: "other", Labels: nvme})) // the next node is a new one
 }
 
 func TestMembershipIsReadBackOrRefused(t *testing.T) {
 	t.Parallel()
 	f, err := Open(t.TempDir())
-	must(t, err)
+	must.Succeed(t, err)
 	defer f.Release()
-	must(t, os.MkdirAll(f.Path("agent"), 0o700))
+	must.Succeed(t, os.MkdirAll(f.Path("agent"), 0o700))
 	if _, err := f.ReadMembership(); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("read before it was written: %v", err)
 	}
 	want := Membership{Servers: []string{"127.0.0.1:7700"}, Node: "n1"}
-	must(t, f.WriteMembership(want))
+	must.Succeed(t, f.WriteMembership(want))
 	got, err := f.ReadMembership()
-	must(t, err)
+	must.Succeed(t, err)
 	if a, b := mustJSON(t, got), mustJSON(t, want); a != b {
 		t.Errorf("read %s, want %s", a, b)
 	}
-	must(t, f.WriteMembership(Membership{}))
+	must.Succeed(t, f.WriteMembership(Membership{}))
 	if _, err := f.ReadMembership(); err == nil || !strings.Contains(err.Error(), "is damaged") {
 		t.Errorf("a membership without servers: %v", err)
 	}
@@ -288,6 +271,6 @@ func TestMembershipIsReadBackOrRefused(t *testing.T) {
 func mustJSON(t *testing.T, v any) string {
 	t.Helper()
 	data, err := json.Marshal(v)
-	must(t, err)
+	must.Succeed(t, err)
 	return string(data)
 }

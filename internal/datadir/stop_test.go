@@ -10,18 +10,12 @@ import (
 
 	"github.com/cloudless/cloudless/internal/datadir"
 	"github.com/cloudless/cloudless/internal/datadir/datadirtest"
+	"github.com/cloudless/cloudless/internal/must"
 )
 
 func TestMain(m *testing.M) {
 	datadirtest.Main()
 	m.Run()
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 func TestSecondProcessIsRefusedWithThePIDOfTheFirst(t *testing.T) {
@@ -41,7 +35,7 @@ func TestTakeOverStopsTheProcessAndHoldsItsFolder(t *testing.T) {
 	first := datadirtest.Hold(t, path)
 	var said []string
 	f, _, err := datadir.TakeOver(t.Context(), path, func(s string) { said = append(said, s) })
-	must(t, err)
+	must.Succeed(t, err)
 	defer f.Release()
 	if got := datadirtest.SignalOf(t, first); got != syscall.SIGTERM {
 		t.Errorf("the process ended by %v", got)
@@ -55,7 +49,7 @@ func TestProcessThatIgnoresSIGTERMIsKilled(t *testing.T) {
 	t.Parallel()
 	path := t.TempDir()
 	stubborn := datadirtest.HoldStubbornly(t, path)
-	must(t, datadir.StopHolder(t.Context(), &datadir.AlreadyRunningError{DataDir: path, Holder: datadir.Holder{PID: stubborn.Process.Pid}}, 50*time.Millisecond))
+	must.Succeed(t, datadir.StopHolder(t.Context(), &datadir.AlreadyRunningError{DataDir: path, Holder: datadir.Holder{PID: stubborn.Process.Pid}}, 50*time.Millisecond))
 	if got := datadirtest.SignalOf(t, stubborn); got != syscall.SIGKILL {
 		t.Errorf("the process ended by %v", got)
 	}
@@ -83,11 +77,11 @@ func TestProcessThatDoesNotHoldTheFolderIsNeverStopped(t *testing.T) {
 	if !errors.Is(err, datadir.ErrChanging) {
 		t.Errorf("stopping a stranger: %v", err)
 	}
-	must(t, stranger.Process.Signal(syscall.Signal(0)))
+	must.Succeed(t, stranger.Process.Signal(syscall.Signal(0)))
 	if err := datadir.StopHolder(t.Context(), &datadir.AlreadyRunningError{DataDir: path}, time.Hour); !errors.Is(err, datadir.ErrChanging) {
 		t.Errorf("stopping a holder that has not said who it is: %v", err)
 	}
-	must(t, stranger.Process.Kill())
+	must.Succeed(t, stranger.Process.Kill())
 	_ = stranger.Wait()
-	must(t, datadir.StopHolder(t.Context(), &datadir.AlreadyRunningError{DataDir: path, Holder: datadir.Holder{PID: stranger.Process.Pid}}, time.Hour)) // is gone already
+	must.Succeed(t, datadir.StopHolder(t.Context(), &datadir.AlreadyRunningError{DataDir: path, Holder: datadir.Holder{PID: stranger.Process.Pid}}, time.Hour)) // is gone already
 }

@@ -19,27 +19,9 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/datadir"
 	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/must"
 	"github.com/cloudless/cloudless/internal/peering"
 )
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// entries are the names in a folder.
-func entries(t *testing.T, path string) string {
-	t.Helper()
-	all, err := os.ReadDir(path)
-	must(t, err)
-	var names []string
-	for _, e := range all {
-		names = append(names, e.Name())
-	}
-	return strings.Join(names, " ")
-}
 
 // forgetfulServer certifies every machine, but loses the first of its answers.
 type forgetfulServer struct {
@@ -100,13 +82,13 @@ func (s *forgetfulServer) enrollServer(request *v1.EnrollRequest) (*v1.EnrollRes
 func (s *forgetfulServer) listen(t *testing.T) string {
 	t.Helper()
 	id, err := identity.NewID(s.ca.Trust().Cluster(), identity.KindServer, "s-1")
-	must(t, err)
+	must.Succeed(t, err)
 	key, csr, err := identity.NewKeyAndCSR()
-	must(t, err)
+	must.Succeed(t, err)
 	chain, err := s.ca.Issue(csr, id, identity.IssueOptions{TTL: time.Hour, Server: true}, time.Now())
-	must(t, err)
+	must.Succeed(t, err)
 	creds, err := identity.NewCredentials(key, chain)
-	must(t, err)
+	must.Succeed(t, err)
 	config := identity.ServerTLS(s.ca.Trust(), creds.Certificate)
 	config.NextProtos = []string{"h2"}
 	server := grpc.NewServer(grpc.Creds(credentials.NewTLS(config)))
@@ -115,12 +97,12 @@ func (s *forgetfulServer) listen(t *testing.T) string {
 		v1.RegisterClusterServiceServer(server, nobodysServer{})
 	}
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	must(t, err)
+	must.Succeed(t, err)
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(listener) }()
 	t.Cleanup(func() {
 		server.Stop()
-		must(t, <-done)
+		must.Succeed(t, <-done)
 	})
 	return listener.Addr().String()
 }
@@ -138,16 +120,16 @@ func (nobodysServer) WhoAmI(context.Context, *v1.WhoAmIRequest) (*v1.WhoAmIRespo
 func TestNodeHearsOfItsRemovalFromAnyServer(t *testing.T) {
 	t.Parallel()
 	ca, err := identity.NewCA("home", time.Now())
-	must(t, err)
+	must.Succeed(t, err)
 	server := &forgetfulServer{ca: ca, expels: true}
 	address := server.listen(t)
 	f, err := datadir.Open(filepath.Join(t.TempDir(), "data"))
-	must(t, err)
+	must.Succeed(t, err)
 	defer f.Release()
 	memberSince(t, f, ca, time.Now())
-	must(t, f.WriteMembership(datadir.Membership{Servers: []string{"127.0.0.1:1", address}, Node: "n0"}))
+	must.Succeed(t, f.WriteMembership(datadir.Membership{Servers: []string{"127.0.0.1:1", address}, Node: "n0"}))
 	creds, err := identity.LoadCredentials(f.CredentialsPath())
-	must(t, err)
+	must.Succeed(t, err)
 	for _, wish := range []string{"", "127.0.0.1:1"} {
 		if !expelled(t.Context(), serversToAsk(f, wish), creds) {
 			t.Errorf("asked for %q, it takes itself for a node", wish)
@@ -164,13 +146,13 @@ func answersLost() []error {
 func TestMachineRetriesAtOnce(t *testing.T) {
 	t.Parallel()
 	ca, err := identity.NewCA("home", time.Now())
-	must(t, err)
+	must.Succeed(t, err)
 	server := &forgetfulServer{ca: ca, lost: answersLost()}
 	address := server.listen(t)
 	f, err := datadir.Open(filepath.Join(t.TempDir(), "data"))
-	must(t, err)
+	must.Succeed(t, err)
 	defer f.Release()
-	must(t, joinAt(t.Context(), f, NodeOptions{Token: identity.NewJoinToken(ca.Trust().Fingerprint()).Reveal(), Request: datadir.NodeRequest{Name: "n1"}, Logger: slog.New(slog.DiscardHandler)}, address))
+	must.Succeed(t, joinAt(t.Context(), f, NodeOptions{Token: identity.NewJoinToken(ca.Trust().Fingerprint()).Reveal(), Request: datadir.NodeRequest{Name: "n1"}, Logger: slog.New(slog.DiscardHandler)}, address))
 	if len(server.keys) != 3 || server.keys[0] != server.keys[1] || server.keys[0] != server.keys[2] {
 		t.Errorf("it asked with the keys %v", server.keys)
 	}
@@ -180,28 +162,28 @@ func TestMachineRetriesAtOnce(t *testing.T) {
 func TestMachineRetriesWithTheSameKey(t *testing.T) {
 	t.Parallel()
 	ca, err := identity.NewCA("home", time.Now())
-	must(t, err)
+	must.Succeed(t, err)
 	interrupted, interrupt := context.WithCancel(t.Context())
 	server := &forgetfulServer{ca: ca, lost: answersLost(), cut: interrupt}
 	address := server.listen(t)
 	token := identity.NewJoinToken(ca.Trust().Fingerprint()).Reveal()
 	path := filepath.Join(t.TempDir(), "data")
 	f, err := datadir.Open(path)
-	must(t, err)
+	must.Succeed(t, err)
 	err = joinAt(interrupted, f, NodeOptions{Token: token, Request: datadir.NodeRequest{Name: "n1"}, Logger: slog.New(slog.DiscardHandler)}, address)
 	if err == nil || !strings.Contains(err.Error(), "join again with the same token and data folder") {
 		t.Fatalf("the lost answer ended with %v", err)
 	}
 	f.RemoveIfNew()
 	f.Release()
-	if got := entries(t, filepath.Join(path, "agent")); got != "joining.pem" {
+	if got := must.List(t, filepath.Join(path, "agent")); got != "joining.pem" {
 		t.Errorf("the machine keeps %q", got)
 	}
 
 	f, err = datadir.Open(path)
-	must(t, err)
+	must.Succeed(t, err)
 	defer f.Release()
-	must(t, joinAt(t.Context(), f, NodeOptions{Token: token, Request: datadir.NodeRequest{Name: "n1"}, Logger: slog.New(slog.DiscardHandler)}, address))
+	must.Succeed(t, joinAt(t.Context(), f, NodeOptions{Token: token, Request: datadir.NodeRequest{Name: "n1"}, Logger: slog.New(slog.DiscardHandler)}, address))
 	if len(server.keys) != 3 || server.keys[0] != server.keys[2] {
 		t.Errorf("it asked with the keys %v", server.keys)
 	}
@@ -217,30 +199,30 @@ func TestMachineRetriesWithTheSameKey(t *testing.T) {
 func TestServerRetriesWithTheSameKey(t *testing.T) {
 	t.Parallel()
 	ca, err := identity.NewCA("home", time.Now())
-	must(t, err)
+	must.Succeed(t, err)
 	sealer, err := identity.OpenOrCreateSealer(filepath.Join(t.TempDir(), "kek.json"))
-	must(t, err)
+	must.Succeed(t, err)
 	interrupted, interrupt := context.WithCancel(t.Context())
 	server := &forgetfulServer{ca: ca, sealer: sealer, lost: answersLost(), cut: interrupt}
 	token := identity.NewJoinToken(ca.Trust().Fingerprint())
 	o := ServerOptions{Address: server.listen(t), Token: token.Reveal(), Name: "s2"}
 	path := filepath.Join(t.TempDir(), "data")
 	f, err := datadir.Open(path)
-	must(t, err)
+	must.Succeed(t, err)
 	err = becomeServer(interrupted, f, o, token, "127.0.0.1:2")
 	if err == nil || !strings.Contains(err.Error(), "join again with the same token and data folder") {
 		t.Fatalf("the lost answer ended with %v", err)
 	}
 	f.RemoveIfNew()
 	f.Release()
-	if got := entries(t, filepath.Join(path, "server")); got != "joining.pem" {
+	if got := must.List(t, filepath.Join(path, "server")); got != "joining.pem" {
 		t.Errorf("the machine keeps %q", got)
 	}
 
 	f, err = datadir.Open(path)
-	must(t, err)
+	must.Succeed(t, err)
 	defer f.Release()
-	must(t, becomeServer(t.Context(), f, o, token, "127.0.0.1:2"))
+	must.Succeed(t, becomeServer(t.Context(), f, o, token, "127.0.0.1:2"))
 	if len(server.keys) != 3 || server.keys[0] != server.keys[2] {
 		t.Errorf("it asked with the keys %v", server.keys)
 	}
@@ -256,10 +238,10 @@ func TestServerRetriesWithTheSameKey(t *testing.T) {
 func TestMachineThatReachesNoServerKeepsNothing(t *testing.T) {
 	t.Parallel()
 	ca, err := identity.NewCA("home", time.Now())
-	must(t, err)
+	must.Succeed(t, err)
 	path := filepath.Join(t.TempDir(), "data")
 	f, err := datadir.Open(path)
-	must(t, err)
+	must.Succeed(t, err)
 	defer f.Release()
 	err = joinAt(t.Context(), f, NodeOptions{Token: identity.NewJoinToken(ca.Trust().Fingerprint()).Reveal(), Request: datadir.NodeRequest{Name: "n1"}, Logger: slog.New(slog.DiscardHandler)}, "127.0.0.1:1")
 	if err == nil || strings.Contains(err.Error(), "join again with the same") {
@@ -275,16 +257,16 @@ func TestMachineThatReachesNoServerKeepsNothing(t *testing.T) {
 func memberSince(t *testing.T, f *datadir.Folder, ca *identity.CA, issued time.Time) {
 	t.Helper()
 	id, err := identity.NewID(ca.Trust().Cluster(), identity.KindNode, "n-0")
-	must(t, err)
+	must.Succeed(t, err)
 	key, csr, err := identity.NewKeyAndCSR()
-	must(t, err)
+	must.Succeed(t, err)
 	chain, err := ca.Issue(csr, id, identity.IssueOptions{TTL: time.Hour, Client: true}, issued)
-	must(t, err)
+	must.Succeed(t, err)
 	creds, err := identity.NewCredentials(key, chain)
-	must(t, err)
-	must(t, os.MkdirAll(f.Path("agent"), 0o700))
-	must(t, creds.Save(f.CredentialsPath()))
-	must(t, f.WriteMembership(datadir.Membership{Servers: []string{"127.0.0.1:1"}, Node: "n0"}))
+	must.Succeed(t, err)
+	must.Succeed(t, os.MkdirAll(f.Path("agent"), 0o700))
+	must.Succeed(t, creds.Save(f.CredentialsPath()))
+	must.Succeed(t, f.WriteMembership(datadir.Membership{Servers: []string{"127.0.0.1:1"}, Node: "n0"}))
 }
 
 // A node returns after its certificate has expired: its agent reports that and keeps replicas running. With a new token
@@ -292,16 +274,16 @@ func memberSince(t *testing.T, f *datadir.Folder, ca *identity.CA, issued time.T
 func TestNodeWithAnExpiredCertificateJoinsAgain(t *testing.T) {
 	t.Parallel()
 	ca, err := identity.NewCA("home", time.Now())
-	must(t, err)
+	must.Succeed(t, err)
 	server := &forgetfulServer{ca: ca, keys: []string{"an answer that was lost"}}
 	address := server.listen(t)
 	f, err := datadir.Open(filepath.Join(t.TempDir(), "data"))
-	must(t, err)
+	must.Succeed(t, err)
 	defer f.Release()
 	memberSince(t, f, ca, time.Now().Add(-7*24*time.Hour))
 
 	var log strings.Builder
-	must(t, WarnExpired(f, slog.New(slog.NewTextHandler(&log, nil))))
+	must.Succeed(t, WarnExpired(f, slog.New(slog.NewTextHandler(&log, nil))))
 	if said := log.String(); !strings.Contains(said, "the certificate of this node has ended") || !strings.Contains(said, "cloudless join ADDRESS with a new token") {
 		t.Errorf("the agent says %q", said)
 	}
@@ -311,10 +293,10 @@ func TestNodeWithAnExpiredCertificateJoinsAgain(t *testing.T) {
 		Progress: func(string) {}, Logger: slog.New(slog.DiscardHandler),
 	}
 	enrolls, err := Node(t.Context(), f, o)
-	must(t, err)
-	must(t, enrolls())
+	must.Succeed(t, err)
+	must.Succeed(t, enrolls())
 	creds, err := identity.LoadCredentials(f.CredentialsPath())
-	must(t, err)
+	must.Succeed(t, err)
 	if creds.ID().Name() != "n-1" || time.Now().After(creds.NotAfter()) {
 		t.Errorf("it is %s until %s", creds.ID(), creds.NotAfter())
 	}
@@ -323,12 +305,12 @@ func TestNodeWithAnExpiredCertificateJoinsAgain(t *testing.T) {
 	o.Address = "127.0.0.1:1"
 	asked := len(server.keys)
 	enrolls, err = Node(t.Context(), f, o)
-	must(t, err)
+	must.Succeed(t, err)
 	if enrolls != nil || len(server.keys) != asked {
 		t.Error("it joined once more")
 	}
 	log.Reset()
-	must(t, WarnExpired(f, slog.New(slog.NewTextHandler(&log, nil))))
+	must.Succeed(t, WarnExpired(f, slog.New(slog.NewTextHandler(&log, nil))))
 	if log.Len() > 0 {
 		t.Errorf("a valid certificate is called %q", log.String())
 	}
@@ -339,22 +321,22 @@ func TestNodeWithAnExpiredCertificateJoinsAgain(t *testing.T) {
 func TestNodeFindsNewerServers(t *testing.T) {
 	t.Parallel()
 	ca, err := identity.NewCA("home", time.Now())
-	must(t, err)
+	must.Succeed(t, err)
 	server := &forgetfulServer{ca: ca}
 	address := server.listen(t)
 	f, err := datadir.Open(filepath.Join(t.TempDir(), "data"))
-	must(t, err)
+	must.Succeed(t, err)
 	defer f.Release()
 	memberSince(t, f, ca, time.Now())
 	o := NodeOptions{Token: identity.NewJoinToken(ca.Trust().Fingerprint()).Reveal(), Logger: slog.New(slog.DiscardHandler)}
 	for _, o.Address = range []string{address, "127.0.0.1:1", ""} {
 		enrolls, err := Node(t.Context(), f, o)
-		must(t, err)
+		must.Succeed(t, err)
 		if enrolls != nil {
 			t.Error("it joins once more")
 		}
 		about, err := f.ReadMembership()
-		must(t, err)
+		must.Succeed(t, err)
 		if all := peering.NewServerList(about, nil).Addresses(); !slices.Equal(all, []string{"127.0.0.1:1", address}) {
 			t.Errorf("after joining at %q it looks for servers at %v", o.Address, all)
 		}

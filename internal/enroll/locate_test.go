@@ -10,6 +10,7 @@ import (
 
 	"github.com/cloudless/cloudless/internal/discover"
 	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/must"
 	"github.com/cloudless/cloudless/internal/peering"
 )
 
@@ -17,9 +18,9 @@ import (
 func TestServerIsFoundDespiteASilentCandidate(t *testing.T) {
 	t.Parallel()
 	ca, err := identity.NewCA("home", time.Now())
-	must(t, err)
+	must.Succeed(t, err)
 	mute, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	must(t, err)
+	must.Succeed(t, err)
 	defer func() { _ = mute.Close() }()
 	address := (&forgetfulServer{ca: ca}).listen(t)
 	token := identity.NewJoinToken(ca.Trust().Fingerprint())
@@ -45,7 +46,7 @@ func TestServerIsFoundDespiteASilentCandidate(t *testing.T) {
 func TestNoServerAnswersInTime(t *testing.T) {
 	t.Parallel()
 	ca, err := identity.NewCA("home", time.Now())
-	must(t, err)
+	must.Succeed(t, err)
 	late, cancel := context.WithDeadline(t.Context(), time.Now())
 	defer cancel()
 	err = peering.Reach(late, "192.0.2.1:7700", identity.JoinTLS(ca.Trust().Fingerprint())) // which is not even tried

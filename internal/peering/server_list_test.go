@@ -19,14 +19,8 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/datadir"
+	"github.com/cloudless/cloudless/internal/must"
 )
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // lonely is a server that may or may not reach the others. If it does, it sends its address.
 type lonely struct {
@@ -61,7 +55,7 @@ func serveLonely(t *testing.T, leads bool) string {
 func listenLocally(t *testing.T) net.Listener {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
+	must.Succeed(t, err)
 	return listener
 }
 
@@ -87,7 +81,7 @@ func sessionsOf(t *testing.T, list *ServerList) func() (by string, err error) {
 	trusted := x509.NewCertPool()
 	trusted.AddCert(lonelyCertificate().Certificate())
 	conn, err := grpc.NewClient(list.Target(), append(list.Options(), grpc.WithTransportCredentials(credentials.NewClientTLSFromCert(trusted, "example.com")))...)
-	must(t, err)
+	must.Succeed(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	return func() (string, error) {
 		stream, err := v1.NewAgentServiceClient(conn).Session(t.Context(), grpc.WaitForReady(true))
@@ -123,7 +117,7 @@ func TestNodeLeavesAServerThatIsCutOff(t *testing.T) {
 		t.Errorf("images are pulled from %v, in this order", near)
 	}
 	// What it learns is kept, and the address by which it came stays known.
-	must(t, list.Learn([]string{well}))
+	must.Succeed(t, list.Learn([]string{well}))
 	if !slices.Equal(kept, []string{well}) || !slices.Equal(list.Addresses(), []string{well, cut}) {
 		t.Errorf("it keeps %v and tries %v", kept, list.Addresses())
 	}
@@ -185,7 +179,7 @@ func TestOtherServersDoNotHideAQuietSessionServer(t *testing.T) {
 		hear := func(conn *serverConn, from net.Conn) {
 			go func() { _, _ = from.Write([]byte{0}) }()
 			_, err := conn.Read(make([]byte, 1))
-			must(t, err)
+			must.Succeed(t, err)
 		}
 		time.Sleep(time.Second)
 		hear(current, server)

@@ -3,6 +3,8 @@ package systemd
 import (
 	"strings"
 	"testing"
+
+	"github.com/cloudless/cloudless/internal/must"
 )
 
 // FuzzUnit: every value in a unit stays on its line, one word per argument, and can be read back.
@@ -31,6 +33,6 @@ func FuzzUnit(f *testing.F) {
 func mustText(t *testing.T) string {
 	t.Helper()
 	text, err := Unit{Binary: "/usr/local/bin/cloudless", Args: []string{"up", "x"}, DataDir: "/d"}.Text()
-	must(t, err)
+	must.Succeed(t, err)
 	return text
 }

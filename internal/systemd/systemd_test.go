@@ -11,14 +11,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
-)
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+	"github.com/cloudless/cloudless/internal/must"
+)
 
 // manager is a fake systemd that records its calls and fails the chosen one once.
 type manager struct {
@@ -45,21 +40,21 @@ func unitOf(dir string) Unit {
 func program(t *testing.T, content string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "cloudless")
-	must(t, os.WriteFile(path, []byte(content), 0o700))
+	must.Succeed(t, os.WriteFile(path, []byte(content), 0o700))
 	return path
 }
 
 func content(t *testing.T, path string) string {
 	t.Helper()
 	data, err := os.ReadFile(path)
-	must(t, err)
+	must.Succeed(t, err)
 	return string(data)
 }
 
 // files are all files below a folder.
 func files(t *testing.T, dir string) (all []string) {
 	t.Helper()
-	must(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+	must.Succeed(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err == nil && !d.IsDir() {
 			all = append(all, strings.TrimPrefix(path, dir))
 		}
@@ -70,7 +65,7 @@ func files(t *testing.T, dir string) (all []string) {
 
 func TestUnitKeepsContainersAndRestarts(t *testing.T) {
 	text, err := unitOf("/usr/local").Text()
-	must(t, err)
+	must.Succeed(t, err)
 	for _, line := range []string{
 		"Type=notify", "KillMode=process", "Delegate=yes", "Restart=always", "RestartPreventExitStatus=78", "TasksMax=infinity", "LimitNOFILE=1048576",
 		"After=network-online.target", "WantedBy=multi-user.target",
@@ -93,17 +88,17 @@ func TestSystemdAcceptsTheUnit(t *testing.T) {
 	dir := t.TempDir()
 	u := unitOf(dir)
 	u.Args = append(u.Args, `--label=note=50% of "everything" for $HOME\`)
-	must(t, os.MkdirAll(filepath.Dir(u.Binary), 0o755))
-	must(t, os.WriteFile(u.Binary, nil, 0o755))
+	must.Succeed(t, os.MkdirAll(filepath.Dir(u.Binary), 0o755))
+	must.Succeed(t, os.WriteFile(u.Binary, nil, 0o755))
 	path := filepath.Join(dir, "cloudless.service")
 	text, err := u.Text()
-	must(t, err)
-	must(t, os.WriteFile(path, []byte(text), 0o600))
+	must.Succeed(t, err)
+	must.Succeed(t, os.WriteFile(path, []byte(text), 0o600))
 	out, err := exec.Command("systemd-analyze", "verify", "--man=no", path).CombinedOutput()
 	if err != nil || strings.Contains(string(out), "cloudless.service:") {
 		t.Errorf("systemd-analyze: %v\n%s", err, out)
 	}
-	must(t, os.WriteFile(path, []byte(strings.Replace(text, "KillMode=process", "KillMode=nonsense", 1)), 0o600))
+	must.Succeed(t, os.WriteFile(path, []byte(strings.Replace(text, "KillMode=process", "KillMode=nonsense", 1)), 0o600))
 	if out, _ := exec.Command("systemd-analyze", "verify", "--man=no", path).CombinedOutput(); !strings.Contains(string(out), "nonsense") {
 		t.Errorf("systemd-analyze has not read the unit: %s", out)
 	}
@@ -143,7 +138,7 @@ func TestInstallUpgradeUninstall(t *testing.T) {
 	u := unitOf(root)
 
 	result, err := i.Install(t.Context(), program(t, "one"), u)
-	must(t, err)
+	must.Succeed(t, err)
 	if result.Upgraded || !result.Started || content(t, u.Binary) != "one" {
 		t.Errorf("installed %+v", result)
 	}
@@ -157,12 +152,12 @@ func TestInstallUpgradeUninstall(t *testing.T) {
 		t.Errorf("the program has mode %v, %v", info.Mode(), err)
 	}
 	running, err := os.Open(u.Binary)
-	must(t, err)
+	must.Succeed(t, err)
 	defer running.Close()
 
 	m.asked = nil
 	result, err = i.Install(t.Context(), program(t, "two"), u)
-	must(t, err)
+	must.Succeed(t, err)
 	if !result.Upgraded || content(t, u.Binary) != "two" || m.asked[len(m.asked)-1] != "restart cloudless.service" {
 		t.Errorf("upgraded %+v, asking %q", result, m.asked)
 	}
@@ -185,7 +180,7 @@ func TestInstallUpgradeUninstall(t *testing.T) {
 		}
 		return nil
 	})
-	must(t, err)
+	must.Succeed(t, err)
 	if got := files(t, root); len(got) != 0 || m.asked[len(m.asked)-1] != "daemon-reload" {
 		t.Errorf("left are %q, asked was %q", got, m.asked)
 	}
@@ -207,7 +202,7 @@ func TestFailedInstallationRestoresThePreviousState(t *testing.T) {
 			t.Errorf("%s refused: left are %q", refused, got)
 		}
 		_, err := i.Install(t.Context(), program(t, "one"), u)
-		must(t, err)
+		must.Succeed(t, err)
 		unit := content(t, i.unitPath())
 
 		m.refuse, m.asked = refused, nil
@@ -228,7 +223,7 @@ func TestFailedInstallationRestoresThePreviousState(t *testing.T) {
 func TestForeignUnitIsNotTouched(t *testing.T) {
 	root := t.TempDir()
 	i := Installer{Service: "nginx", Root: "/", Manager: &manager{}, units: root}
-	must(t, os.WriteFile(i.unitPath(), []byte("[Service]\nExecStart=/bin/nginx\n"), 0o600))
+	must.Succeed(t, os.WriteFile(i.unitPath(), []byte("[Service]\nExecStart=/bin/nginx\n"), 0o600))
 	if _, err := i.Install(t.Context(), program(t, "one"), unitOf(root)); err == nil || !strings.Contains(err.Error(), "was not made by cloudless install") {
 		t.Errorf("installed over it: %v", err)
 	}
@@ -256,13 +251,13 @@ func TestInstallIntoAnImage(t *testing.T) {
 		return nil
 	}}
 	result, err := i.Install(t.Context(), program(t, "one"), unitOf("/usr/local"))
-	must(t, err)
+	must.Succeed(t, err)
 	wanted := filepath.Join(root, "etc/systemd/system/multi-user.target.wants/cloudless.service")
 	if _, err := os.Lstat(wanted); err != nil || result.Started || content(t, filepath.Join(root, "usr/local/bin/cloudless")) != "one" {
 		t.Errorf("installed %+v, enabled: %v", result, err)
 	}
 	_, err = i.Uninstall(t.Context(), func(Unit) error { return nil })
-	must(t, err)
+	must.Succeed(t, err)
 	if got := files(t, root); len(got) != 0 {
 		t.Errorf("left are %q", got)
 	}
@@ -272,15 +267,15 @@ func TestReadyNotifiesSystemd(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "notify")
 	for _, name := range []string{path, "@cloudless-test-" + filepath.Base(t.TempDir()) + filepath.Base(filepath.Dir(path))} {
 		socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: name, Net: "unixgram"})
-		must(t, err)
+		must.Succeed(t, err)
 		t.Setenv("NOTIFY_SOCKET", name)
 		n, err := NewNotifier()
-		must(t, err)
+		must.Succeed(t, err)
 		if _, still := os.LookupEnv("NOTIFY_SOCKET"); still {
 			t.Error("what this process starts could speak in its name")
 		}
-		must(t, n.Status("two\nlines"))
-		must(t, n.Ready())
+		must.Succeed(t, n.Status("two\nlines"))
+		must.Succeed(t, n.Ready())
 		for _, want := range []string{"STATUS=two; lines", "READY=1"} {
 			buffer := make([]byte, 64)
 			count, err := socket.Read(buffer)
@@ -288,12 +283,12 @@ func TestReadyNotifiesSystemd(t *testing.T) {
 				t.Errorf("the manager heard %q, %v, want %q", buffer[:count], err, want)
 			}
 		}
-		must(t, socket.Close())
+		must.Succeed(t, socket.Close())
 		if name == path {
 			if err := n.Ready(); err == nil {
 				t.Error("nobody listens, and nobody says so")
 			}
 		}
 	}
-	must(t, Notifier{}.Ready())
+	must.Succeed(t, Notifier{}.Ready())
 }

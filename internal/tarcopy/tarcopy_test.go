@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cloudless/cloudless/internal/must"
 	"github.com/cloudless/cloudless/internal/tarcopy"
 )
 
@@ -37,23 +38,16 @@ func world(t *testing.T, what ...string) string {
 		default:
 			err = os.WriteFile(filepath.Join(dir, file), []byte(text), 0o644)
 		}
-		must(t, err)
+		must.Succeed(t, err)
 	}
 	return dir
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // inside is a container's tree: its root is the folder.
 func inside(t *testing.T, dir string) *tarcopy.Tree {
 	t.Helper()
 	f, err := os.Open(dir)
-	must(t, err)
+	must.Succeed(t, err)
 	t.Cleanup(func() { _ = f.Close() })
 	return tarcopy.Inside(f)
 }
@@ -62,7 +56,7 @@ func inside(t *testing.T, dir string) *tarcopy.Tree {
 func list(t *testing.T, dir string) []string {
 	t.Helper()
 	var all []string
-	must(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+	must.Succeed(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || path == dir {
 			return err
 		}
@@ -98,7 +92,7 @@ func wantFiles(t *testing.T, dir string, want ...string) {
 func pack(t *testing.T, tree *tarcopy.Tree, path string) []byte {
 	t.Helper()
 	var archive bytes.Buffer
-	must(t, tree.Pack(t.Context(), &archive, path, tarcopy.PackOptions{As: tarcopy.Base(path)}))
+	must.Succeed(t, tree.Pack(t.Context(), &archive, path, tarcopy.PackOptions{As: tarcopy.Base(path)}))
 	return archive.Bytes()
 }
 
@@ -110,23 +104,23 @@ func transfer(t *testing.T, from *tarcopy.Tree, path string, to *tarcopy.Tree, o
 
 func TestACopyIsTheSameTree(t *testing.T) {
 	from := world(t, "data/", "data/a=one", "data/sub/", "data/sub/b=two", "data/empty/", "data/up -> ../../x", "data/abs -> /etc/passwd", "data/near -> a")
-	must(t, os.Chmod(filepath.Join(from, "data/a"), 0o751))
-	must(t, os.Chmod(filepath.Join(from, "data/sub"), 0o500))
+	must.Succeed(t, os.Chmod(filepath.Join(from, "data/a"), 0o751))
+	must.Succeed(t, os.Chmod(filepath.Join(from, "data/sub"), 0o500))
 	then := time.Date(2001, 2, 3, 4, 5, 6, 0, time.UTC)
-	must(t, os.Chtimes(filepath.Join(from, "data/a"), then, then))
-	must(t, os.Chtimes(filepath.Join(from, "data/sub"), then, then))
+	must.Succeed(t, os.Chtimes(filepath.Join(from, "data/a"), then, then))
+	must.Succeed(t, os.Chtimes(filepath.Join(from, "data/sub"), then, then))
 	to := t.TempDir()
 	var total int64
 	var archive bytes.Buffer
-	must(t, inside(t, from).Pack(t.Context(), &archive, "/data", tarcopy.PackOptions{As: "data", Total: func(n int64) { total = n }}))
-	must(t, tarcopy.Local().Unpack(t.Context(), &archive, tarcopy.UnpackOptions{Path: to}))
+	must.Succeed(t, inside(t, from).Pack(t.Context(), &archive, "/data", tarcopy.PackOptions{As: "data", Total: func(n int64) { total = n }}))
+	must.Succeed(t, tarcopy.Local().Unpack(t.Context(), &archive, tarcopy.UnpackOptions{Path: to}))
 	wantFiles(t, to, "data/", "data/a=one", "data/sub/", "data/sub/b=two", "data/empty/", "data/up -> ../../x", "data/abs -> /etc/passwd", "data/near -> a")
 	if total != 6 {
 		t.Errorf("%d bytes announced", total)
 	}
 	for name, mode := range map[string]fs.FileMode{"data/a": 0o751, "data/sub": 0o500 | fs.ModeDir} {
 		info, err := os.Stat(filepath.Join(to, name))
-		must(t, err)
+		must.Succeed(t, err)
 		if info.Mode() != mode || !info.ModTime().Equal(then) {
 			t.Errorf("%s: %v %v", name, info.Mode(), info.ModTime())
 		}
@@ -218,11 +212,11 @@ func archive(t *testing.T, headers ...header) io.Reader {
 	var out bytes.Buffer
 	w := tar.NewWriter(&out)
 	for _, h := range headers {
-		must(t, w.WriteHeader(&tar.Header{Typeflag: h.kind, Name: h.name, Linkname: h.target, Size: int64(len(h.text)), Mode: 0o644}))
+		must.Succeed(t, w.WriteHeader(&tar.Header{Typeflag: h.kind, Name: h.name, Linkname: h.target, Size: int64(len(h.text)), Mode: 0o644}))
 		_, err := w.Write([]byte(h.text))
-		must(t, err)
+		must.Succeed(t, err)
 	}
-	must(t, w.Close())
+	must.Succeed(t, w.Close())
 	return &out
 }
 
@@ -344,7 +338,7 @@ func (f onRead) Read([]byte) (int, error) { f(); return 0, io.EOF }
 
 func TestWhatIsNoFileIsLeftOutOrRefused(t *testing.T) {
 	from := world(t, "t/", "t/a=1")
-	must(t, syscall.Mkfifo(from+"/t/pipe", 0o600))
+	must.Succeed(t, syscall.Mkfifo(from+"/t/pipe", 0o600))
 	tree := inside(t, from)
 	if err := tree.Pack(t.Context(), io.Discard, "/t/pipe", tarcopy.PackOptions{As: "pipe"}); err == nil || !strings.Contains(err.Error(), "/t/pipe is a pipe: only files, folders and links can be copied") {
 		t.Errorf("a pipe: %v", err)
@@ -352,8 +346,8 @@ func TestWhatIsNoFileIsLeftOutOrRefused(t *testing.T) {
 	var skipped []string
 	skip := func(name, what string) { skipped = append(skipped, name+" "+what) }
 	to := t.TempDir()
-	must(t, transfer(t, tree, "/t", inside(t, to), tarcopy.UnpackOptions{Path: "/", Skipped: skip}))
-	must(t, tree.Pack(t.Context(), io.Discard, "/t", tarcopy.PackOptions{As: "t", Skipped: skip}))
+	must.Succeed(t, transfer(t, tree, "/t", inside(t, to), tarcopy.UnpackOptions{Path: "/", Skipped: skip}))
+	must.Succeed(t, tree.Pack(t.Context(), io.Discard, "/t", tarcopy.PackOptions{As: "t", Skipped: skip}))
 	if !slices.Equal(skipped, []string{"t/pipe device, pipe or socket", "/t/pipe pipe"}) {
 		t.Errorf("left out: %q", skipped)
 	}
@@ -378,13 +372,13 @@ func TestOwnersAndBitsThatChangeTheUserAreNotKept(t *testing.T) {
 		t.Skip("only root can give files away")
 	}
 	from := world(t, "t/", "t/su=program", "t/l -> su")
-	must(t, os.Chown(from+"/t/su", 4711, 4711))
-	must(t, os.Chmod(from+"/t/su", 0o755|fs.ModeSetuid|fs.ModeSetgid))
+	must.Succeed(t, os.Chown(from+"/t/su", 4711, 4711))
+	must.Succeed(t, os.Chmod(from+"/t/su", 0o755|fs.ModeSetuid|fs.ModeSetgid))
 	to := t.TempDir()
-	must(t, transfer(t, inside(t, from), "/t", inside(t, to), tarcopy.UnpackOptions{Path: "/", Owner: &tarcopy.Owner{UID: 1234, GID: 5678}}))
+	must.Succeed(t, transfer(t, inside(t, from), "/t", inside(t, to), tarcopy.UnpackOptions{Path: "/", Owner: &tarcopy.Owner{UID: 1234, GID: 5678}}))
 	for _, name := range []string{"t", "t/su", "t/l"} {
 		info, err := os.Lstat(filepath.Join(to, name))
-		must(t, err)
+		must.Succeed(t, err)
 		if st := info.Sys().(*syscall.Stat_t); st.Uid != 1234 || st.Gid != 5678 || info.Mode()&(fs.ModeSetuid|fs.ModeSetgid) != 0 {
 			t.Errorf("%s: owner %d:%d, %v", name, st.Uid, st.Gid, info.Mode())
 		}

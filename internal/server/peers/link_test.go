@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/must"
 	"github.com/cloudless/cloudless/internal/server/oneport"
 	"github.com/cloudless/cloudless/internal/server/peers"
 )
@@ -26,13 +27,13 @@ type host struct {
 func credentials(t *testing.T, ca *identity.CA, kind identity.Kind, name string) *identity.Credentials {
 	t.Helper()
 	id, err := identity.NewID(ca.Trust().Cluster(), kind, name)
-	must(t, err)
+	must.Succeed(t, err)
 	key, csr, err := identity.NewKeyAndCSR()
-	must(t, err)
+	must.Succeed(t, err)
 	chain, err := ca.Issue(csr, id, identity.IssueOptions{TTL: time.Hour, Server: true, Client: true}, time.Now())
-	must(t, err)
+	must.Succeed(t, err)
 	made, err := identity.NewCredentials(key, chain)
-	must(t, err)
+	must.Succeed(t, err)
 	return made
 }
 
@@ -42,14 +43,14 @@ func newHost(t *testing.T, ca *identity.CA, name string) *host {
 	port, err := oneport.Listen(t.Context(), oneport.Options{
 		Address: "127.0.0.1:0", Trust: ca.Trust(), Certificate: source, Log: slog.New(slog.DiscardHandler), Peers: peers.Protocols(),
 	})
-	must(t, err)
+	must.Succeed(t, err)
 	done := make(chan error, 1)
 	go func() { done <- port.Run(context.WithoutCancel(t.Context())) }()
 	h := &host{name: name, port: port, link: peers.NewLink(peers.Raft), cfg: peers.Config{Trust: ca.Trust(), Certificate: source}}
 	t.Cleanup(func() {
 		_ = h.link.Close()
 		_ = port.Close()
-		must(t, <-done)
+		must.Succeed(t, <-done)
 	})
 	return h
 }
@@ -58,16 +59,9 @@ func (h *host) open() { h.link.Open(h.port.Peers(peers.Raft), h.cfg) }
 
 func (h *host) address() string { return h.port.Addr().String() }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func TestLinkLeadsToTheServerThatIsMeant(t *testing.T) {
 	ca, err := identity.NewCA("c-1", time.Now())
-	must(t, err)
+	must.Succeed(t, err)
 	a, b := newHost(t, ca, "a"), newHost(t, ca, "b")
 	a.open()
 	if _, err := b.link.Dial("a", a.address(), 50*time.Millisecond); err == nil {
@@ -84,15 +78,15 @@ func TestLinkLeadsToTheServerThatIsMeant(t *testing.T) {
 	}()
 	b.open()
 	conn, err := a.link.Dial("b", b.address(), 5*time.Second)
-	must(t, err)
+	must.Succeed(t, err)
 	defer conn.Close()
 	there := <-accepted
 	defer there.Close()
 	_, err = conn.Write([]byte("hello"))
-	must(t, err)
+	must.Succeed(t, err)
 	got := make([]byte, 5)
 	_, err = io.ReadFull(there, got)
-	must(t, err)
+	must.Succeed(t, err)
 	if string(got) != "hello" {
 		t.Errorf("received %q", got)
 	}
@@ -100,7 +94,7 @@ func TestLinkLeadsToTheServerThatIsMeant(t *testing.T) {
 	if _, err := a.link.Dial("c", b.address(), 5*time.Second); err == nil || !strings.Contains(err.Error(), "server b answered in place of server c") {
 		t.Errorf("another server at the address: %v", err)
 	}
-	must(t, a.link.Close())
+	must.Succeed(t, a.link.Close())
 	if _, err := a.link.Dial("b", b.address(), time.Second); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("dialled by a closed link: %v", err)
 	}
@@ -112,7 +106,7 @@ func TestLinkLeadsToTheServerThatIsMeant(t *testing.T) {
 // TestNodeCannotSpeakToServers: neither raft nor gossip.
 func TestNodeCannotSpeakToServers(t *testing.T) {
 	ca, err := identity.NewCA("c-1", time.Now())
-	must(t, err)
+	must.Succeed(t, err)
 	s := newHost(t, ca, "s")
 	s.open()
 	for _, kind := range []identity.Kind{identity.KindNode, identity.KindUser} {

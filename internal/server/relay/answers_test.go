@@ -20,6 +20,8 @@ import (
 	"pgregory.net/rapid"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/must"
+	"github.com/cloudless/cloudless/internal/server/core/coretest"
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
@@ -115,7 +117,7 @@ func TestASmallAnswerOvertakesLargeOnes(t *testing.T) {
 			case <-played.hears:
 				continue
 			case err := <-done:
-				must(t, err)
+				must.Succeed(t, err)
 			}
 			return
 		}
@@ -134,7 +136,7 @@ func TestNobodyIsSentTheRestOfAnAnswerHeDoesNotWaitFor(t *testing.T) {
 		case <-played.hears: // which was on its way
 		default:
 		}
-		must(t, end()) // though nobody hears anything more
+		must.Succeed(t, end()) // though nobody hears anything more
 	})
 }
 
@@ -159,7 +161,7 @@ func TestAServerThatTakesNoAnswersIsAskedNothingMore(t *testing.T) {
 		for range taken * (size/maxPassed + 1) { // it goes on when they are taken
 			<-played.hears
 		}
-		must(t, end())
+		must.Succeed(t, end())
 	})
 }
 
@@ -207,10 +209,10 @@ func TestWhatBreaksALineIsNotTheAnswerToItsCalls(t *testing.T) {
 	} {
 		l := newLine()
 		sent, err := l.ask(&v1.PassedCall{})
-		must(t, err)
+		must.Succeed(t, err)
 		l.calls.take()
 		unsent, err := l.ask(&v1.PassedCall{})
-		must(t, err)
+		must.Succeed(t, err)
 		l.breakUp(why)
 		if err := (<-sent.outcome).err; status.Code(err) != codes.Unknown || !uncertain(err) || notLeader(err) {
 			t.Errorf("after %v a call that was sent ends with %v", why, err)
@@ -228,14 +230,14 @@ func TestACallerWhoLeavesLeavesNothingBehind(t *testing.T) {
 	leave()
 	for range 100 {
 		_, err := l.call(ctx, &v1.PassedCall{Request: make([]byte, maxPassed)})
-		wantCode(t, err, codes.Canceled)
+		coretest.WantCode(t, err, codes.Canceled)
 	}
 	if len(l.waiting)+len(l.calls.empty())+len(l.gone.empty()) != 0 {
 		t.Error("something of the calls that were not sent is still there")
 	}
 	call := &v1.PassedCall{}
 	_, err := l.ask(call)
-	must(t, err)
+	must.Succeed(t, err)
 	l.calls.take()
 	l.leave(call.GetNumber())
 	if gone := l.gone.empty(); len(gone) != 1 || gone[0] != call.GetNumber() || len(l.waiting) != 0 {
@@ -247,11 +249,11 @@ func TestACallerWhoLeavesLeavesNothingBehind(t *testing.T) {
 func TestACallAloneThatIsNotAnsweredHasNoKnownOutcome(t *testing.T) {
 	begun := make(chan struct{})
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
+	must.Succeed(t, err)
 	server := grpc.NewServer(grpc.UnknownServiceHandler(func(_ any, stream grpc.ServerStream) error {
 		switch method, _ := grpc.MethodFromServerStream(stream); method {
 		case "/test/Refuse":
-			must(t, stream.SetHeader(metadata.Pairs(telemetry.RequestIDHeader, "1")))
+			must.Succeed(t, stream.SetHeader(metadata.Pairs(telemetry.RequestIDHeader, "1")))
 			return status.Error(codes.Unavailable, "not now")
 		case "/test/Unknown":
 			return status.Error(codes.Unimplemented, "what?")
@@ -269,7 +271,7 @@ func TestACallAloneThatIsNotAnsweredHasNoKnownOutcome(t *testing.T) {
 	defer serving.Wait()
 	defer server.Stop()
 	conn, err := grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	must(t, err)
+	must.Succeed(t, err)
 	defer conn.Close()
 	call := func(method string) error {
 		return callAlone(t.Context(), conn, method, &v1.WhoAmIRequest{}, &v1.WhoAmIRequest{})
@@ -277,7 +279,7 @@ func TestACallAloneThatIsNotAnsweredHasNoKnownOutcome(t *testing.T) {
 	if err := call("/test/Refuse"); status.Code(err) != codes.Unavailable || uncertain(err) {
 		t.Errorf("a refusal arrives as %v", err)
 	}
-	wantCode(t, call("/test/Unknown"), codes.Unimplemented)
+	coretest.WantCode(t, call("/test/Unknown"), codes.Unimplemented)
 	go func() {
 		<-begun
 		server.Stop()

@@ -11,7 +11,9 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/must"
 	"github.com/cloudless/cloudless/internal/server/core"
+	"github.com/cloudless/cloudless/internal/server/core/coretest"
 )
 
 // TestWhoAsksARemovedServerIsSentElsewhere: clients take another server where one is not available, and give up where
@@ -20,15 +22,15 @@ func TestWhoAsksARemovedServerIsSentElsewhere(t *testing.T) {
 	expelled := 0
 	r := &Router{expel: func() { expelled++ }}
 	node, err := identity.NewID("home", identity.KindNode, "n-1")
-	must(t, err)
+	must.Succeed(t, err)
 	server, err := identity.NewID("home", identity.KindServer, "s-1")
-	must(t, err)
+	must.Succeed(t, err)
 	removed := core.WithReasons(codes.Unauthenticated, "removed", core.ReasonRemoved)
 	elsewhere := func(err error) error {
 		return r.elsewhere(core.WithPrincipal(t.Context(), core.Principal{ID: node}), err)
 	}
 	err = core.StatusOf(elsewhere(removed))
-	wantCode(t, err, codes.Unavailable, "was removed", "ask another one")
+	coretest.WantCode(t, err, codes.Unavailable, "was removed", "ask another one")
 	if core.HasReason(err, core.ReasonRemoved) || !core.HasReason(err, core.ReasonNoLeader) {
 		t.Error("the caller is told that it was removed itself, or not to ask another server")
 	}
@@ -39,11 +41,11 @@ func TestWhoAsksARemovedServerIsSentElsewhere(t *testing.T) {
 		t.Error("a server ends because another one was removed")
 	}
 	err = core.StatusOf(elsewhere(core.WithReasons(codes.Unauthenticated, "not a member", core.ReasonNotMember)))
-	wantCode(t, err, codes.Unavailable, "is not a member", "ask another one")
+	coretest.WantCode(t, err, codes.Unavailable, "is not a member", "ask another one")
 	if !core.HasReason(err, core.ReasonNoLeader) || expelled != 1 {
 		t.Error("the caller is not told to ask another server, or the asked one ends")
 	}
-	wantCode(t, core.StatusOf(elsewhere(status.Error(codes.Unauthenticated, "unknown token"))), codes.Unauthenticated)
+	coretest.WantCode(t, core.StatusOf(elsewhere(status.Error(codes.Unauthenticated, "unknown token"))), codes.Unauthenticated)
 	if elsewhere(nil) != nil {
 		t.Error("what went well is an error")
 	}

@@ -1,4 +1,5 @@
-package relay
+// Package coretest checks the errors with which calls are refused. Only tests use it, and it knows no noun.
+package coretest
 
 import (
 	"strings"
@@ -8,15 +9,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// wantCode checks how a call was refused, and that the refusal says these words.
-func wantCode(t *testing.T, err error, code codes.Code, words ...string) {
+// WantCode checks the code of a refusal, and that its message contains these words.
+func WantCode(t testing.TB, err error, code codes.Code, words ...string) {
 	t.Helper()
 	if status.Code(err) != code {
 		t.Errorf("answered with %v, want %v", err, code)
