@@ -36,7 +36,7 @@ func (s *enrollment) Enroll(ctx context.Context, request *v1.EnrollRequest) (*v1
 	if request.GetServer() != nil {
 		role = core.RoleServer
 	}
-	if err := s.auth.ProveJoinToken(ctx, request.GetToken(), secret, role); err != nil { // before anything else is done for a stranger
+	if err := s.auth.CheckJoinToken(ctx, request.GetToken(), secret, role); err != nil { // before anything else is done for a stranger
 		return nil, err
 	}
 	oneport.StrangerOf(ctx).Proved()

@@ -19,8 +19,8 @@ var (
 	everyone = []string{core.RoleViewer, core.RoleOperator, core.RoleAdmin, core.RoleNode, core.RoleServer}
 )
 
-// rolesOf are the roles of the callers that the contract names. Nobody has a role
-// for any other method: open methods prove their callers themselves.
+// rolesOf maps the callers that a method can declare to roles. Open methods need no role:
+// they authenticate their callers themselves.
 var rolesOf = map[v1.Method_Caller][]string{
 	v1.Method_VIEWER:        readers,
 	v1.Method_OPERATOR:      writers,
@@ -31,27 +31,27 @@ var rolesOf = map[v1.Method_Caller][]string{
 	v1.Method_MEMBER_SERVER: {core.RoleServer},
 }
 
-// Permitted returns the roles that may call a method. It is empty for methods that
-// the contract does not declare: nobody may call them.
+// Permitted returns the roles that may call a method. It is empty for methods without a
+// declaration: no caller may call them.
 func Permitted(method string) []string {
 	m, _ := api.MethodOf(method)
 	return rolesOf[m.Caller]
 }
 
-// open reports whether a method is called without an identity.
+// open reports whether a method needs no identity.
 func open(method string) bool {
 	m, ok := api.MethodOf(method)
 	return ok && m.IsOpen()
 }
 
-// forMembers reports whether servers may call a method only once the state lists
-// them. They need the others before that, to find their place in the cluster.
+// forMembers reports whether servers may call a method only once the state lists them.
+// Before that, they need a few methods to join the cluster.
 func forMembers(method string) bool {
 	m, ok := api.MethodOf(method)
 	return ok && m.IsForMembers()
 }
 
-// forbidden is a refusal to an identity that is known.
+// forbidden refuses an authenticated caller.
 type forbidden struct {
 	principal core.Principal
 	what      string
@@ -65,23 +65,23 @@ func (f *forbidden) Error() string {
 	refusal := fmt.Sprintf("%s has role %q, which may not %s; it needs role %s",
 		f.principal.ID.Name(), f.principal.Role, f.what, strings.Join(f.roles, " or "))
 	if !slices.Contains(f.roles, core.RoleAdmin) {
-		return refusal // only machines may, and no API token makes its bearer one
+		return refusal // only machines may call it, and no API token can help
 	}
 	return refusal + ": ask an admin for a token made with: cloudless token create --role " + f.roles[0]
 }
 
-// Code implements the interface by which errors say their codes.
+// Code implements the interface by which errors carry their codes.
 func (*forbidden) Code() codes.Code { return codes.PermissionDenied }
 
 // Authorize refuses a caller that may not call a method.
 func Authorize(p core.Principal, method string) error {
 	if slices.Contains(Permitted(method), p.Role) {
-		return nil // before a refusal is worded
+		return nil // without preparing the text of a refusal
 	}
 	return AuthorizeTo(p, method, "call "+strings.TrimPrefix(method, "/"))
 }
 
-// AuthorizeTo is the same for what a method does, which the refusal says in words.
+// AuthorizeTo does the same for one effect of a method, which the refusal names.
 func AuthorizeTo(p core.Principal, method, what string) error {
 	roles := Permitted(method)
 	if slices.Contains(roles, p.Role) {
@@ -90,8 +90,8 @@ func AuthorizeTo(p core.Principal, method, what string) error {
 	return &forbidden{principal: p, what: what, roles: roles}
 }
 
-// authorizeEarly is the same before the message is read. Methods that do not exist
-// and those that need no identity are answered later.
+// authorizeEarly does the same before the message is read. Methods that do not exist and
+// methods that need no identity are answered later.
 func authorizeEarly(p core.Principal, method string) error {
 	if m, declared := api.MethodOf(method); !declared || m.IsOpen() {
 		return nil
@@ -99,8 +99,8 @@ func authorizeEarly(p core.Principal, method string) error {
 	return Authorize(p, method)
 }
 
-// AuthorizeHTTP is the same for what is served besides the API: the registry
-// may be read by all and written by writers, everything else is for readers.
+// AuthorizeHTTP does the same for everything beside the API: every role may read the
+// registry and writers may write it; everything else is for readers.
 func AuthorizeHTTP(p core.Principal, registry, write bool) error {
 	roles, what := readers, "read this"
 	switch {

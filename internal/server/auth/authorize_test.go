@@ -17,7 +17,7 @@ func TestNobodyMayCallAMethodWithoutADeclaration(t *testing.T) {
 	}
 }
 
-// Every caller that a method can declare is some role, except nobody and everyone.
+// Every declared caller has roles, except nobody and everyone.
 func TestEveryCallerHasRoles(t *testing.T) {
 	for number, name := range v1.Method_Caller_name {
 		caller := v1.Method_Caller(number)

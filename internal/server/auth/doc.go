@@ -1,8 +1,8 @@
-// Package auth decides who may call a server: it proves callers by certificate,
-// API token or join token, checks what they may do, and guards every gRPC call.
-// HTTP requests and the registry are proved here, too.
+// Package auth decides who may call a server: it authenticates callers by certificate, API
+// token or join token, authorizes them, and guards every gRPC call. It also authenticates
+// HTTP requests, including those to the registry.
 //
-// It guarantees that no call is let in before its caller is proved, unless the
-// contract declares that the method is open. It knows no noun but tokens, nodes
-// and servers, and it does not know where a call is answered.
+// It guarantees that no call passes before its caller is authenticated, unless the method
+// is declared open. It knows no noun but tokens, nodes and servers, and it does not know
+// which server answers a call.
 package auth

@@ -21,14 +21,14 @@ import (
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
-// Router takes calls that were let in to the server that answers them.
+// Router passes admitted calls to the server that answers them.
 type Router interface {
 	Unary(ctx context.Context, request any, method string, handler grpc.UnaryHandler) (any, error)
 	Stream(service any, stream *GuardedStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error
 }
 
-// Guard is what every gRPC call passes: prove, permit, validate, and map the
-// error of whatever comes after.
+// Guard handles every gRPC call: it authenticates, authorizes and validates, and maps the
+// errors of the handler to codes.
 type Guard struct {
 	Auth        *Authenticator
 	MemberCalls *MemberCalls
@@ -45,7 +45,7 @@ func (g *Guard) admit(ctx context.Context, method string) (context.Context, erro
 	if open(method) {
 		return ctx, nil
 	}
-	p, err := g.Auth.proveCall(ctx, method)
+	p, err := g.Auth.authenticateCall(ctx, method)
 	if err != nil {
 		return ctx, err
 	}
@@ -54,14 +54,14 @@ func (g *Guard) admit(ctx context.Context, method string) (context.Context, erro
 	return ctx, Authorize(p, method)
 }
 
-// NoSuchMethod answers calls of what this server does not have. gRPC would answer
-// them itself, before the guard: a stranger could find out what there is.
+// NoSuchMethod answers calls to methods that do not exist. gRPC itself would answer them
+// before the guard, and an unauthenticated caller could find out which methods exist.
 func NoSuchMethod(_ any, stream grpc.ServerStream) error {
 	method, _ := grpc.MethodFromServerStream(stream)
 	return status.Errorf(codes.Unimplemented, "%s is not a method of this server", strings.TrimPrefix(method, "/"))
 }
 
-// Unary guards calls that are no streams.
+// Unary guards unary calls.
 func (g *Guard) Unary(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (response any, err error) {
 	ctx, call := g.begin(ctx, info.FullMethod, false)
 	_ = grpc.SetHeader(ctx, metadata.Pairs(telemetry.RequestIDHeader, telemetry.RequestID(ctx)))
@@ -73,8 +73,8 @@ func (g *Guard) Unary(ctx context.Context, request any, info *grpc.UnaryServerIn
 		return nil, err
 	}
 	response, err = g.Router.Unary(ctx, request, info.FullMethod, func(ctx context.Context, request any) (any, error) {
-		// Validated by the server that answers, not by those that pass the call on.
-		// The handler of an open method proves its caller first.
+		// The server that answers validates, not those that relay the call. The handler of
+		// an open method authenticates its caller first.
 		if !open(info.FullMethod) {
 			if err := validate(request); err != nil {
 				return nil, err
@@ -90,11 +90,11 @@ func (g *Guard) Unary(ctx context.Context, request any, info *grpc.UnaryServerIn
 
 // Stream guards streams.
 func (g *Guard) Stream(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
-	if _, known := api.MethodOf(info.FullMethod); !known { // and not counted: names are easy to think of
-		if _, err := g.Auth.proveCall(stream.Context(), info.FullMethod); err != nil {
+	if _, known := api.MethodOf(info.FullMethod); !known { // not counted, because anybody can make up names
+		if _, err := g.Auth.authenticateCall(stream.Context(), info.FullMethod); err != nil {
 			return core.StatusOf(err)
 		}
-		return NoSuchMethod(service, stream) // nor is one answered that nobody is permitted to call
+		return NoSuchMethod(service, stream) // nor is a method answered that no caller may call
 	}
 	ctx, call := g.begin(stream.Context(), info.FullMethod, true)
 	_ = stream.SetHeader(metadata.Pairs(telemetry.RequestIDHeader, telemetry.RequestID(ctx)))
@@ -141,8 +141,8 @@ func (g *Guard) begin(ctx context.Context, method string, stream bool) (context.
 	return ctx, begun
 }
 
-// finish is the one place where errors become codes, and where a bug in one
-// call is kept from ending the process.
+// finish is the one place that maps errors to codes and that prevents a bug in one call
+// from ending the process.
 func (g *Guard) finish(ctx context.Context, c call, panicked any, err error) error {
 	if panicked != nil {
 		g.Logger.ErrorContext(ctx, "call panicked", "method", c.method, "panic", panicked, "stack", string(debug.Stack()))
@@ -165,14 +165,14 @@ func (g *Guard) finish(ctx context.Context, c call, panicked any, err error) err
 	return err
 }
 
-// quotable names the call in an error that only the server's log explains.
+// quotable adds the id of the call to an error that only the server's log explains.
 func quotable(err error, id string) error {
 	st := status.Convert(err).Proto()
 	st.Message += " (request " + id + ")"
 	return status.FromProto(st).Err()
 }
 
-// callerOf is who calls, for the log.
+// callerOf returns the caller for the log.
 func callerOf(ctx context.Context) string {
 	if id := core.Caller(ctx).ID; !id.IsZero() {
 		return string(id.Kind()) + "/" + id.Name()
@@ -180,10 +180,10 @@ func callerOf(ctx context.Context) string {
 	return "unknown"
 }
 
-// maxOpenMessage is the longest request in bytes by callers who need no identity.
+// maxOpenMessage is the longest request in bytes to a method that needs no identity.
 const maxOpenMessage = 64 << 10
 
-// shortEnough refuses long messages from callers who need no identity.
+// shortEnough refuses long messages to methods that need no identity.
 func shortEnough(method string, request any) error {
 	if !open(method) {
 		return nil
@@ -202,18 +202,18 @@ func validate(message any) error {
 	return spec.Validate(m)
 }
 
-// GuardedStream validates what comes in and carries the principal.
+// GuardedStream validates incoming messages and carries the principal.
 type GuardedStream struct {
 	grpc.ServerStream
 	ctx context.Context
-	// revocable streams end with their context even while they wait for the
-	// caller's next word. Those of members do not need the goroutine for it.
+	// revocable streams end with their context even while they wait for the caller's next
+	// message. Streams of members do without, which saves a goroutine.
 	revocable bool
 }
 
 func (s *GuardedStream) Context() context.Context { return s.ctx }
 
-// With is the stream with another context.
+// With returns the stream with another context.
 func (s *GuardedStream) With(ctx context.Context) *GuardedStream {
 	return &GuardedStream{ServerStream: s.ServerStream, ctx: ctx, revocable: s.revocable}
 }

@@ -12,20 +12,22 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// UnknownJoinToken is a join token that lets nobody join, for the role that a machine asked for.
+// UnknownJoinToken refuses a join token that does not exist, for the role that a machine
+// asked for.
 type UnknownJoinToken string
 
 func (role UnknownJoinToken) Error() string {
 	return "the join token is not valid: it is unknown, used up, revoked or has expired; create a new one with: cloudless token create --role " + string(role)
 }
 
-// Code implements the interface by which errors say their codes.
+// Code implements the interface by which errors carry their codes.
 func (UnknownJoinToken) Code() codes.Code { return codes.Unauthenticated }
 
-// ProveJoinToken refuses a join token by a state that is surely the newest. Anybody can
-// make up a join token, so an unknown one costs no more than an unknown API token.
-func (a *Authenticator) ProveJoinToken(ctx context.Context, token string, secret identity.JoinToken, role string) error {
-	_, err := a.surely(ctx, shown{address: MachineOf(ctx), token: token}, func() (core.Principal, error) {
+// CheckJoinToken refuses an unknown join token, on a state that is surely the newest.
+// Anybody can make up a join token, so an unknown one costs no more than an unknown API
+// token.
+func (a *Authenticator) CheckJoinToken(ctx context.Context, token string, secret identity.JoinToken, role string) error {
+	_, err := a.authenticate(ctx, presentedToken{address: MachineOf(ctx), token: token}, func() (core.Principal, error) {
 		_, err := a.JoinToken(a.snapshot(), secret, role)
 		return core.Principal{}, err
 	})
@@ -35,7 +37,7 @@ func (a *Authenticator) ProveJoinToken(ctx context.Context, token string, secret
 	return err
 }
 
-// JoinToken returns the join token with a secret, be it used up or not.
+// JoinToken returns the join token with a secret, used up or not.
 func (a *Authenticator) JoinToken(snap *state.Snapshot, secret identity.JoinToken, role string) (*v1.Token, error) {
 	credential := snap.Credential(secret.ID())
 	if credential == nil || !secret.Matches(credential.GetHash()) {

@@ -7,13 +7,14 @@ import (
 )
 
 const (
-	// fewCalls is how many calls a second with an identity are too few to keep a server busy.
+	// fewCalls is the number of authenticated calls a second below which a server is not
+	// busy with them.
 	fewCalls = 100
-	// callLook is the least time over which calls are counted.
+	// callLook is the shortest time over which calls are counted.
 	callLook = time.Second
 )
 
-// MemberCalls counts the calls of callers with an identity.
+// MemberCalls counts the calls of authenticated callers.
 type MemberCalls struct {
 	count atomic.Uint64
 
@@ -23,7 +24,7 @@ type MemberCalls struct {
 	few    bool
 }
 
-// Count is how many there were.
+// Count returns the number of calls.
 func (w *MemberCalls) Count() uint64 { return w.count.Load() }
 
 func (w *MemberCalls) add() { w.count.Add(1) }

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-func TestMembersCallLittleOrMuch(t *testing.T) {
+func TestFewAuthenticatedCalls(t *testing.T) {
 	var w MemberCalls
 	now := time.Now()
 	for _, look := range []struct {

@@ -21,20 +21,20 @@ type InnerAuth struct{ credentials.CommonAuthInfo }
 func (InnerAuth) AuthType() string { return "inner" }
 
 const (
-	// MetadataForwarded marks a call that was passed on once already.
+	// MetadataForwarded marks a call that was relayed once already.
 	MetadataForwarded = "x-cloudless-forwarded"
-	// MetadataMachine is from where a call came that a server passes on.
+	// MetadataMachine is the machine that a relayed call came from.
 	MetadataMachine = "x-cloudless-machine"
 )
 
-// MachineOf is the machine from which a call came: that at the other end of the
-// connection, or where a server passes the call on, the one that it names.
+// MachineOf returns the machine that a call came from: the peer of the connection, or the machine that the relaying
+// server names.
 func MachineOf(ctx context.Context) netip.Addr {
 	from, ok := peer.FromContext(ctx)
 	if !ok {
 		return netip.Addr{}
 	}
-	if PassedOnBy(ctx) != "" {
+	if RelayedBy(ctx) != "" {
 		if named := metadata.ValueFromIncomingContext(ctx, MetadataMachine); len(named) == 1 {
 			machine, _ := netip.ParseAddr(named[0])
 			return machine
@@ -48,8 +48,8 @@ func MachineOf(ctx context.Context) netip.Addr {
 	return tcp.AddrPort().Addr().Unmap()
 }
 
-// PassedOnBy is the server that passes a call on, empty if none does.
-func PassedOnBy(ctx context.Context) string {
+// RelayedBy returns the server that relays a call; empty if none does.
+func RelayedBy(ctx context.Context) string {
 	from, ok := peer.FromContext(ctx)
 	if !ok {
 		return ""
@@ -64,14 +64,13 @@ func PassedOnBy(ctx context.Context) string {
 	return ""
 }
 
-// IsForwarded reports whether another server has passed the call on.
+// IsForwarded reports whether another server has relayed the call.
 func IsForwarded(ctx context.Context) bool {
 	return len(metadata.ValueFromIncomingContext(ctx, MetadataForwarded)) > 0
 }
 
-// The gateway proves its callers itself and hands the result on over a private
-// in-memory connection, and a server does so when it passes a call on. These
-// keys are believed from them only.
+// The gateway authenticates its callers itself and sends the result over a private in-memory connection. A server that
+// relays a call does the same. These keys count only from them.
 const (
 	metadataID      = "x-cloudless-id"
 	metadataRole    = "x-cloudless-role"
@@ -79,7 +78,7 @@ const (
 	metadataExpires = "x-cloudless-expires"
 )
 
-// MetadataOf is a principal as the gateway and other servers hand it on.
+// MetadataOf returns a principal in the form in which the gateway and other servers send it.
 func MetadataOf(p core.Principal) metadata.MD {
 	md := metadata.Pairs(metadataID, p.ID.String(), metadataRole, p.Role)
 	if p.TokenUID != "" {
@@ -109,8 +108,8 @@ func principalFromMetadata(md metadata.MD) (core.Principal, error) {
 	return p, nil
 }
 
-// HandOn names the caller in the headers of a request to another server, in the place of what the caller says of itself.
-func HandOn(h http.Header, p core.Principal) {
+// SetCaller names the caller in the headers of a request to another server, and replaces what the caller sent.
+func SetCaller(h http.Header, p core.Principal) {
 	for _, key := range []string{"Authorization", HeaderCopy, metadataID, metadataRole, metadataToken, metadataExpires} {
 		h.Del(key)
 	}
@@ -119,7 +118,7 @@ func HandOn(h http.Header, p core.Principal) {
 	}
 }
 
-// principalHeaders are what another server says of the caller.
+// principalHeaders returns what another server says about the caller.
 func principalHeaders(h http.Header) metadata.MD {
 	md := metadata.MD{}
 	for _, key := range []string{metadataID, metadataRole, metadataToken, metadataExpires} {

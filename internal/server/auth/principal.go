@@ -23,7 +23,7 @@ var (
 	ErrUnknownToken = errors.New("the API token is not valid: it is unknown, revoked or has expired; " + newTokenWayOut(core.RoleOperator))
 )
 
-// expiredToken is an API token whose time is over.
+// expiredToken refuses an expired API token.
 type expiredToken struct {
 	name, role string
 	at         time.Time
@@ -33,7 +33,7 @@ func (e *expiredToken) Error() string {
 	return "API token " + e.name + " expired at " + e.at.UTC().Format(time.RFC3339) + ": " + newTokenWayOut(e.role)
 }
 
-// newTokenWayOut tells the bearer of a token that is of no use how to get another one.
+// newTokenWayOut tells the bearer of an invalid token how to get another one.
 func newTokenWayOut(role string) string {
 	return "ask an admin for a new one, made with: cloudless token create --role " + role +
 		"; then log in with it: cloudless login ADDRESS --token-file FILE"
@@ -41,10 +41,10 @@ func newTokenWayOut(role string) string {
 
 var errRemovedServer = errors.New("this server was removed from the cluster: remove its data folder with cloudless down --purge, and join again with a new token")
 
-// unauthenticated is the answer to a caller who could not be proved.
+// unauthenticated is the answer to a caller that could not be authenticated.
 func unauthenticated(err error) error {
 	if _, refused := errors.AsType[*core.Refusal](err); refused {
-		return err // it has a code of its own
+		return err // it has its own code
 	}
 	if removed, ok := errors.AsType[*removedNode](err); ok {
 		return core.WithDetails(codes.Unauthenticated, err.Error(), api.NodeRemoved(removed.epoch))
@@ -59,24 +59,24 @@ func unauthenticated(err error) error {
 	return status.Error(codes.Unauthenticated, err.Error())
 }
 
-// Authenticator proves identities against the replicated state.
+// Authenticator authenticates callers by the replicated state.
 type Authenticator struct {
 	core    *core.Core
 	cluster string
 	unknown *unknownCallers
 }
 
-// NewAuthenticator is that of a cluster. It has catchUp wait until this server knows what the leader knew a moment ago,
-// before it turns away a caller that the state does not have. The context is that of the server.
+// NewAuthenticator returns the authenticator of a cluster. It calls catchUp before it refuses a caller that the state
+// does not have; catchUp waits until this server has applied what the leader had committed. The context is that of the
+// server.
 func NewAuthenticator(ctx context.Context, core *core.Core, cluster string, catchUp func(context.Context) error) *Authenticator {
 	return &Authenticator{core: core, cluster: cluster, unknown: newUnknownCallers(ctx, catchUp)}
 }
 
 func (a *Authenticator) snapshot() *state.Snapshot { return a.core.Store.Snapshot() }
 
-// fromTLS proves a member of the cluster by its certificate, which the
-// handshake has verified already. A member that is no longer in the state has
-// no identity any more, however long its certificate lasts.
+// fromTLS authenticates a member by its certificate, which the handshake has verified already. A member that is no
+// longer in the state has no identity, however long its certificate is valid.
 func (a *Authenticator) fromTLS(info credentials.TLSInfo) (core.Principal, bool, error) {
 	id, ok := identity.PeerID(info.State)
 	if !ok {
@@ -84,7 +84,7 @@ func (a *Authenticator) fromTLS(info credentials.TLSInfo) (core.Principal, bool,
 	}
 	switch id.Kind() {
 	case identity.KindNode:
-		if err := provenNode(a.snapshot(), id.Name()); err != nil {
+		if err := checkNode(a.snapshot(), id.Name()); err != nil {
 			return core.Principal{}, true, err
 		}
 		return core.Principal{ID: id, Role: core.RoleNode}, true, nil
@@ -119,7 +119,7 @@ func (a *Authenticator) requireMember(p core.Principal) error {
 	return nil
 }
 
-// FromToken proves a user by an API token.
+// FromToken authenticates a user by an API token.
 func (a *Authenticator) FromToken(secret string) (core.Principal, error) {
 	parsed, err := identity.ParseAPIToken(secret)
 	if err != nil {
@@ -133,9 +133,9 @@ func (a *Authenticator) FromToken(secret string) (core.Principal, error) {
 	return a.ofToken(snap.Token(credential.GetTokenUid()))
 }
 
-// stillHolds reports whether a caller that was proved by a token, before its message
-// was read, would be proved again. Everybody else is proved anew.
-func (a *Authenticator) stillHolds(p core.Principal) bool {
+// stillValid reports whether a caller that was authenticated by a token, before its message was read, still is. All
+// others are authenticated again.
+func (a *Authenticator) stillValid(p core.Principal) bool {
 	if p.TokenUID == "" {
 		return false
 	}
@@ -143,7 +143,7 @@ func (a *Authenticator) stillHolds(p core.Principal) bool {
 	return token != nil && token.GetSpec().GetRole() == p.Role && a.core.Now().Before(token.GetSpec().GetExpireTime().AsTime())
 }
 
-// ofToken is the bearer of a token, which may be nil.
+// ofToken returns the bearer of a token, which may be nil.
 func (a *Authenticator) ofToken(token *v1.Token) (core.Principal, error) {
 	if token == nil {
 		return core.Principal{}, ErrUnknownToken
@@ -159,9 +159,8 @@ func (a *Authenticator) ofToken(token *v1.Token) (core.Principal, error) {
 	return core.Principal{ID: id, Role: token.GetSpec().GetRole(), TokenUID: token.GetMetadata().GetUid(), Expires: expires}, nil
 }
 
-// fromServer proves a caller whose call another server passes on. That server must
-// be a member, and is believed only about who calls: what the caller may do, and
-// until when, is what the state says here.
+// fromServer authenticates the caller of a call that another server relays. That server must be a member. It only names
+// the caller: the state of this server decides what the caller may do, and until when.
 func (a *Authenticator) fromServer(by identity.ID, md metadata.MD) (core.Principal, error) {
 	snap := a.snapshot()
 	if snap.Server(by.Name()) == nil {
@@ -174,13 +173,13 @@ func (a *Authenticator) fromServer(by identity.ID, md metadata.MD) (core.Princip
 	uid := named.ID.Name()
 	switch named.ID.Kind() {
 	case identity.KindNode:
-		if err := provenNode(snap, uid); err != nil {
+		if err := checkNode(snap, uid); err != nil {
 			return core.Principal{}, err
 		}
 		return core.Principal{ID: named.ID, Role: core.RoleNode}, nil
 	case identity.KindServer:
 		if snap.Revocation(uid) != nil {
-			return core.Principal{}, errRemovedServer // the server that passes it on may not know yet
+			return core.Principal{}, errRemovedServer // the relaying server may not know yet
 		}
 		return core.Principal{ID: named.ID, Role: core.RoleServer}, nil
 	default:
@@ -188,8 +187,8 @@ func (a *Authenticator) fromServer(by identity.ID, md metadata.MD) (core.Princip
 	}
 }
 
-// provenNode refuses a node that is not in the state.
-func provenNode(snap *state.Snapshot, uid string) error {
+// checkNode refuses a node that is not in the state.
+func checkNode(snap *state.Snapshot, uid string) error {
 	switch {
 	case snap.Node(uid) != nil:
 		return nil
@@ -199,8 +198,8 @@ func provenNode(snap *state.Snapshot, uid string) error {
 	return unknownNode(uid)
 }
 
-// removedNode is a node of which the state says that it was removed. That is
-// final: a machine that joins again is another node.
+// removedNode refuses a node that the state lists as removed. That is final: a machine that joins again is another
+// node.
 type removedNode struct {
 	uid   string
 	epoch uint64
@@ -210,15 +209,15 @@ func (n *removedNode) Error() string {
 	return "node " + n.uid + " was removed and is not a member of this cluster any more: join it again with a new token"
 }
 
-// unknownNode is a node whose certificate is good and that the state does not
-// have. It may have joined after this state, if that was restored from a copy.
+// unknownNode refuses a node with a valid certificate that the state does not have. It may have joined after this
+// state, if that was restored from a copy.
 type unknownNode string
 
 func (uid unknownNode) Error() string {
 	return "node " + string(uid) + " is not a member of this cluster: join it again with a new token"
 }
 
-// unknownServer is a server whose certificate is good and that is no member.
+// unknownServer refuses a server with a valid certificate that is no member.
 type unknownServer string
 
 func (uid unknownServer) Error() string {

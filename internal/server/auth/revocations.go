@@ -15,7 +15,7 @@ type Revocations struct {
 	streams map[string]map[int]context.CancelCauseFunc
 }
 
-// NewRevocations has no streams yet.
+// NewRevocations returns an empty set of streams.
 func NewRevocations() *Revocations {
 	return &Revocations{streams: map[string]map[int]context.CancelCauseFunc{}}
 }
@@ -56,7 +56,7 @@ func (r *Revocations) Revoke(tokenUID string) {
 	}
 }
 
-// RevokeMissing does the same for every token that is not there any more.
+// RevokeMissing does the same for every token that no longer exists.
 func (r *Revocations) RevokeMissing(snap *state.Snapshot) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

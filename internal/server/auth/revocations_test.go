@@ -27,7 +27,7 @@ func TestStreamsEndWhenTheirTokenExpires(t *testing.T) {
 	})
 }
 
-func TestRevocationIsNotMissedByALag(t *testing.T) {
+func TestLaggingServerStillEndsRevokedStreams(t *testing.T) {
 	r := NewRevocations()
 	store := state.New()
 	var b state.Batch

@@ -27,7 +27,7 @@ func (g *Guard) Tap(ctx context.Context, about *tap.Info) (context.Context, erro
 		}
 		return ctx, nil
 	}
-	p, err := g.Auth.proveCall(ctx, about.FullMethodName)
+	p, err := g.Auth.authenticateCall(ctx, about.FullMethodName)
 	if err != nil {
 		from.Refused()
 		return ctx, core.StatusOf(err)
@@ -47,7 +47,7 @@ func (g *Guard) TapMember(ctx context.Context, about *tap.Info) (context.Context
 	if !ok || g.Auth.isMember(info) {
 		return ctx, nil // the gateway has authenticated its callers, and the interceptors check every call
 	}
-	p, err := g.Auth.proveCall(ctx, about.FullMethodName)
+	p, err := g.Auth.authenticateCall(ctx, about.FullMethodName)
 	if err == nil {
 		err = authorizeEarly(p, about.FullMethodName) // servers that are not members may call only a few methods
 	}
@@ -69,7 +69,7 @@ func (g *Guard) TapHTTP(next http.Handler) http.Handler {
 				err = errTooManyCalls()
 			}
 		} else {
-			err = g.proveOverHTTP(r)
+			err = g.authenticateOverHTTP(r)
 		}
 		if err != nil {
 			if !anonymous {
@@ -85,8 +85,8 @@ func (g *Guard) TapHTTP(next http.Handler) http.Handler {
 	})
 }
 
-func (g *Guard) proveOverHTTP(r *http.Request) error {
-	p, err := g.Auth.ProveRequest(r, r.URL.Path)
+func (g *Guard) authenticateOverHTTP(r *http.Request) error {
+	p, err := g.Auth.AuthenticateRequest(r, r.URL.Path)
 	if err != nil {
 		return err
 	}

@@ -26,17 +26,17 @@ import (
 // once, even if it was unknown a moment ago and whatever else its address sends.
 
 const (
-	// catchUpPause is the least time between the beginnings of two catch-ups.
+	// catchUpPause is the shortest time between the beginnings of two catch-ups.
 	catchUpPause = 10 * time.Millisecond
-	// refusalTime is how long a token is refused without another catch-up. A server
-	// that lags refuses a token for so long that somebody tried before it was made.
+	// refusalTime is how long a token is refused without another catch-up. A lagging server refuses a token for that
+	// long if somebody tried it before it was created.
 	refusalTime = time.Second
-	// maxRefused bounds how many refused tokens are remembered.
+	// maxRefused limits how many refused tokens are remembered.
 	maxRefused = 8192
 	// maxFailures is how many tokens of one address may turn out to be unknown in a
 	// second before no more are looked up.
 	maxFailures = 20
-	// maxFailing bounds how many addresses are counted in a second.
+	// maxFailing limits how many addresses are counted in a second.
 	maxFailing = 4096
 )
 
@@ -54,7 +54,7 @@ func newUnknownCallers(ctx context.Context, catchUp func(context.Context) error)
 // behindError says why this server could not catch up with the leader.
 type behindError struct{ error }
 
-// notKnown reports whether a caller was turned away only because the state of this server does not have it.
+// notKnown reports whether a caller was refused only because the state of this server does not have it.
 func notKnown(err error) bool {
 	_, node := errors.AsType[unknownNode](err)
 	_, server := errors.AsType[unknownServer](err)
@@ -62,19 +62,19 @@ func notKnown(err error) bool {
 	return node || server || joinToken || errors.Is(err, ErrUnknownToken)
 }
 
-// prove proves a caller again once this server knows what the leader knows.
-func (u *unknownCallers) prove(ctx context.Context, by shown, prove func() (core.Principal, error)) (core.Principal, error) {
+// retry authenticates a caller again after this server has caught up with the leader.
+func (u *unknownCallers) retry(ctx context.Context, by presentedToken, identify func() (core.Principal, error)) (core.Principal, error) {
 	if by.token == "" {
-		return u.proveLater(ctx, prove)
+		return u.afterCatchUp(ctx, identify)
 	}
 	key := sha256.Sum256([]byte(by.token))
 	if u.refused.has(key) {
-		return prove() // by what this server knows
+		return identify() // with what this server knows
 	}
 	if u.failures.tooMany(by.address) {
 		return core.Principal{}, errTooManyTokens(by.address)
 	}
-	p, err := u.proveLater(ctx, prove)
+	p, err := u.afterCatchUp(ctx, identify)
 	if notKnown(err) {
 		u.refused.add(key)
 		u.failures.count(by.address)
@@ -82,11 +82,11 @@ func (u *unknownCallers) prove(ctx context.Context, by shown, prove func() (core
 	return p, err
 }
 
-func (u *unknownCallers) proveLater(ctx context.Context, prove func() (core.Principal, error)) (core.Principal, error) {
+func (u *unknownCallers) afterCatchUp(ctx context.Context, identify func() (core.Principal, error)) (core.Principal, error) {
 	if err := u.catchUp.wait(ctx); err != nil {
 		return core.Principal{}, behindError{err}
 	}
-	return prove()
+	return identify()
 }
 
 func errTooManyTokens(from netip.Addr) error {
@@ -129,7 +129,7 @@ func (s *shared) join() *run {
 	}
 	if !s.running {
 		s.running = true
-		go s.work() // ends when nobody waits any more
+		go s.work() // ends when no caller waits any more
 	}
 	return s.next
 }
@@ -162,7 +162,7 @@ func (s *shared) take() *run {
 // two generations, and drops the older one whenever half the time is over.
 type refusedTokens struct {
 	mu         sync.Mutex
-	began      time.Time // of the younger generation
+	began      time.Time // start of the younger generation
 	young, old map[[sha256.Size]byte]struct{}
 }
 
@@ -184,7 +184,7 @@ func (r *refusedTokens) add(key [sha256.Size]byte) {
 	}
 }
 
-// turn is called with the lock held.
+// turn must be called with the lock held.
 func (r *refusedTokens) turn() {
 	switch age := time.Since(r.began); {
 	case age < refusalTime/2:
@@ -223,14 +223,14 @@ func (f *failures) count(from netip.Addr) {
 	}
 }
 
-// turn is called with the lock held.
+// turn must be called with the lock held.
 func (f *failures) turn() {
 	if time.Since(f.began) >= time.Second {
 		f.began, f.counts = time.Now(), map[netip.Prefix]int{}
 	}
 }
 
-// networkOf is the smallest network that one machine usually has to itself.
+// networkOf returns the smallest network that one machine usually has to itself.
 func networkOf(a netip.Addr) netip.Prefix {
 	bits := a.BitLen()
 	if a.Is6() {

@@ -63,8 +63,8 @@ func TestUnknownCallersShareOneCatchUp(t *testing.T) {
 		var calls sync.WaitGroup
 		call := func(from, token int, want error) {
 			calls.Go(func() {
-				by := shown{address: netip.AddrFrom4([4]byte{192, 0, 2, byte(from)}), token: fmt.Sprint(token)}
-				if _, err := unknown.prove(t.Context(), by, prove); !errors.Is(err, want) {
+				by := presentedToken{address: netip.AddrFrom4([4]byte{192, 0, 2, byte(from)}), token: fmt.Sprint(token)}
+				if _, err := unknown.retry(t.Context(), by, prove); !errors.Is(err, want) {
 					t.Errorf("token %d from machine %d: %v", token, from, err)
 				}
 			})
@@ -83,14 +83,14 @@ func TestUnknownCallersShareOneCatchUp(t *testing.T) {
 	})
 }
 
-func TestCatchUpsKeepTheirDistance(t *testing.T) {
+func TestCatchUpsPauseBetween(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		count := &catchUps{}
 		unknown := newUnknownCallers(t.Context(), count.do)
 		begun := time.Now()
 		for i := range 100 {
-			by := shown{address: netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), token: fmt.Sprint(i)}
-			if _, err := unknown.prove(t.Context(), by, nobody); !errors.Is(err, ErrUnknownToken) {
+			by := presentedToken{address: netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), token: fmt.Sprint(i)}
+			if _, err := unknown.retry(t.Context(), by, nobody); !errors.Is(err, ErrUnknownToken) {
 				t.Error(err)
 			}
 		}
@@ -101,7 +101,7 @@ func TestCatchUpsKeepTheirDistance(t *testing.T) {
 }
 
 // A caller that leaves, or a server that stops, does not wait for a catch-up.
-func TestCatchUpThatHangsHoldsNobodyUp(t *testing.T) {
+func TestHangingCatchUpBlocksNoCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stopping, stop := context.WithCancel(t.Context())
 		unknown := newUnknownCallers(stopping, func(ctx context.Context) error {
@@ -110,28 +110,27 @@ func TestCatchUpThatHangsHoldsNobodyUp(t *testing.T) {
 		})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		_, err := unknown.prove(ctx, shown{}, nobody)
+		_, err := unknown.retry(ctx, presentedToken{}, nobody)
 		if _, behind := errors.AsType[behindError](err); !behind || !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			t.Errorf("the caller that left: %v", err)
 		}
 		stop()
 		synctest.Wait()
-		_, err = unknown.prove(t.Context(), shown{}, nobody)
+		_, err = unknown.retry(t.Context(), presentedToken{}, nobody)
 		if _, behind := errors.AsType[behindError](err); !behind {
 			t.Errorf("after the server stopped: %v", err)
 		}
 	})
 }
 
-// A token is looked up again soon: a server that lags may have refused it before it
-// was made.
+// A token is looked up again soon: a lagging server may have refused it before it was created.
 func TestRefusedTokenIsLookedUpAgainAfterASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		count := &catchUps{}
 		unknown := newUnknownCallers(t.Context(), count.do)
-		by := shown{address: someAddress, token: "made-up"}
+		by := presentedToken{address: someAddress, token: "made-up"}
 		for range 100 {
-			if _, err := unknown.prove(t.Context(), by, nobody); !errors.Is(err, ErrUnknownToken) {
+			if _, err := unknown.retry(t.Context(), by, nobody); !errors.Is(err, ErrUnknownToken) {
 				t.Error(err)
 			}
 		}
@@ -139,7 +138,7 @@ func TestRefusedTokenIsLookedUpAgainAfterASecond(t *testing.T) {
 			t.Errorf("100 calls with one unknown token cost %d catch-ups", count.began)
 		}
 		time.Sleep(refusalTime)
-		p, err := unknown.prove(t.Context(), by, func() (core.Principal, error) { return core.Principal{Role: core.RoleViewer}, nil })
+		p, err := unknown.retry(t.Context(), by, func() (core.Principal, error) { return core.Principal{Role: core.RoleViewer}, nil })
 		if err != nil || p.Role != core.RoleViewer {
 			t.Errorf("the token that was made since is refused: %v", err)
 		}
@@ -151,7 +150,7 @@ func TestUnknownTokensOfOneAddressAreLimited(t *testing.T) {
 		count := &catchUps{}
 		unknown := newUnknownCallers(t.Context(), count.do)
 		lookUp := func(from string, token int) error {
-			_, err := unknown.prove(t.Context(), shown{address: netip.MustParseAddr(from), token: fmt.Sprint(token)}, nobody)
+			_, err := unknown.retry(t.Context(), presentedToken{address: netip.MustParseAddr(from), token: fmt.Sprint(token)}, nobody)
 			return err
 		}
 		for i := range maxFailures {
@@ -172,7 +171,7 @@ func TestUnknownTokensOfOneAddressAreLimited(t *testing.T) {
 	})
 }
 
-// Whatever strangers send, what is remembered of them stays small.
+// The memory of unknown tokens is bounded.
 func TestMemoryOfUnknownTokensIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var tokens refusedTokens
@@ -190,7 +189,7 @@ func TestMemoryOfUnknownTokensIsBounded(t *testing.T) {
 	})
 }
 
-// prover proves callers by a state that a test fills.
+// prover authenticates callers by a state that a test fills.
 type prover struct {
 	*Authenticator
 	t     *testing.T
@@ -225,22 +224,22 @@ func (p *prover) keep(role, id string, hash []byte) {
 	)
 }
 
-// byRequest and byCall prove the bearer of a token by HTTP and by gRPC.
+// byRequest and byCall authenticate the bearer of a token by HTTP and by gRPC.
 func (p *prover) byRequest(token string) error {
 	r := httptest.NewRequestWithContext(p.t.Context(), http.MethodGet, "/v1/nodes", nil)
 	r.TLS, r.RemoteAddr = &tls.ConnectionState{}, someAddress.String()+":1"
 	r.Header.Set("Authorization", "Bearer "+token)
-	_, err := p.ProveRequest(r, "")
+	_, err := p.AuthenticateRequest(r, "")
 	return err
 }
 
 func (p *prover) byCall(token string) error {
 	ctx := metadata.NewIncomingContext(from(p.t.Context(), someAddress), metadata.Pairs("authorization", "Bearer "+token))
-	_, err := p.proveCall(ctx, v1.NodeService_ListNodes_FullMethodName)
+	_, err := p.authenticateCall(ctx, v1.NodeService_ListNodes_FullMethodName)
 	return err
 }
 
-// from is the context of a call from a machine.
+// from returns the context of a call from a machine.
 func from(ctx context.Context, machine netip.Addr) context.Context {
 	return peer.NewContext(ctx, &peer.Peer{Addr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(machine, 1)), AuthInfo: credentials.TLSInfo{}})
 }
@@ -258,13 +257,13 @@ func wantRefusal(t *testing.T, err error, code codes.Code, words ...string) {
 	}
 }
 
-// The state is asked first, by gRPC and by HTTP: a token that this server knows works however many unknown ones its
-// address sends, and if it was refused before.
+// The state is checked first, by gRPC and by HTTP: a known token works however many unknown ones its address sends, and
+// even if it was refused before.
 func TestUnknownTokensDoNotHarmKnownOnes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProver(t)
 		known, stranger := identity.NewAPIToken(identity.Fingerprint{}), identity.NewAPIToken(identity.Fingerprint{})
-		wantRefusal(t, p.byCall(known.Reveal()), codes.Unauthenticated, "cloudless token create") // and so it is refused
+		wantRefusal(t, p.byCall(known.Reveal()), codes.Unauthenticated, "cloudless token create") // so it is refused
 		for range maxFailures - 1 {
 			wantRefusal(t, p.byRequest(identity.NewAPIToken(identity.Fingerprint{}).Reveal()), codes.Unauthenticated)
 		}
@@ -280,12 +279,12 @@ func TestUnknownTokensDoNotHarmKnownOnes(t *testing.T) {
 	})
 }
 
-// Machines that join are refused as cheaply as callers of the API.
+// Unknown join tokens are refused as cheaply as unknown API tokens.
 func TestUnknownJoinTokensShareACatchUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProver(t)
 		prove := func(secret identity.JoinToken, machine netip.Addr) error {
-			return p.ProveJoinToken(from(t.Context(), machine), secret.Reveal(), secret, core.RoleNode)
+			return p.CheckJoinToken(from(t.Context(), machine), secret.Reveal(), secret, core.RoleNode)
 		}
 		gone := identity.NewJoinToken(identity.Fingerprint{})
 		for range 10 {
@@ -306,8 +305,8 @@ func TestUnknownJoinTokensShareACatchUp(t *testing.T) {
 	})
 }
 
-// A token that is gone is gone, whatever a server says that it was.
-func TestServerIsNotBelievedAboutARevokedToken(t *testing.T) {
+// A deleted token is refused, whatever a server says about it.
+func TestRelayedRevokedTokenIsRefused(t *testing.T) {
 	p := newProver(t)
 	p.create(&v1.Server{Metadata: &v1.Metadata{Uid: "s-2", Name: "s-2"}, Spec: &v1.ServerSpec{Address: "192.0.2.2:7700"}})
 	server, err := identity.NewID("home", identity.KindServer, "s-2")
@@ -320,6 +319,6 @@ func TestServerIsNotBelievedAboutARevokedToken(t *testing.T) {
 	}
 	gone := core.Principal{ID: user, Role: core.RoleAdmin, TokenUID: "gone", Expires: time.Now().Add(time.Hour)}
 	if _, err := p.fromServer(server, MetadataOf(gone)); !errors.Is(err, ErrUnknownToken) {
-		t.Errorf("proved with %v", err)
+		t.Errorf("authenticated with %v", err)
 	}
 }

@@ -5,10 +5,10 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// metadataBegun marks a stream that was accepted and may have nothing to say for long.
+// metadataBegun marks a stream that was accepted and may send nothing for long.
 const metadataBegun = "x-cloudless-begun"
 
-// BeginStream tells the caller that it is heard, and that nothing is missed from now on.
+// BeginStream tells the caller that its stream is accepted, and misses nothing from now on.
 func BeginStream(stream grpc.ServerStream) error {
 	return stream.SendHeader(metadata.Pairs(metadataBegun, "true"))
 }

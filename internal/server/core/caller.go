@@ -7,7 +7,7 @@ import (
 	"github.com/cloudless/cloudless/internal/identity"
 )
 
-// The roles a caller can have.
+// The roles that a caller can have.
 const (
 	RoleAdmin    = "admin"
 	RoleOperator = "operator"
@@ -16,24 +16,24 @@ const (
 	RoleServer   = "server"
 )
 
-// Principal is who is calling, once that has been proved.
+// Principal is an authenticated caller.
 type Principal struct {
 	ID   identity.ID
 	Role string
-	// TokenUID is set when the proof was an API token.
+	// TokenUID is set if the caller used an API token.
 	TokenUID string
-	// Expires is when the proof ends, zero for certificates.
+	// Expires is when the credentials end; zero for certificates.
 	Expires time.Time
 }
 
 type principalKey struct{}
 
-// WithPrincipal is the context of a call whose caller was proved.
+// WithPrincipal returns the context of a call whose caller was authenticated.
 func WithPrincipal(ctx context.Context, p Principal) context.Context {
 	return context.WithValue(ctx, principalKey{}, p)
 }
 
-// Caller returns the principal that the interceptors proved.
+// Caller returns the principal that the interceptors authenticated.
 func Caller(ctx context.Context) Principal {
 	p, _ := ctx.Value(principalKey{}).(Principal)
 	return p

@@ -17,34 +17,34 @@ import (
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
-// Core is the state of one server and its way to change it.
+// Core is the state of one server and the way to change it.
 type Core struct {
-	// UID is that of this server.
+	// UID is the uid of this server.
 	UID       string
 	Store     *state.Store
 	Consensus *consensus.Consensus
-	// Clock is that of this server.
+	// Clock is the clock of this server.
 	Clock   func() time.Time
 	Logger  *slog.Logger
 	Tracing *telemetry.Tracing // may be nil
 }
 
-// ErrStopping ends what a server that stops does not finish.
+// ErrStopping ends calls that a stopping server does not finish.
 var ErrStopping = errors.New("this server is stopping")
 
 // Now is the time by the clock of this server.
 func (c *Core) Now() time.Time { return c.Clock().UTC() }
 
-// maxAttempts bounds how often a proposal is made again because the state has
-// changed under it. Each attempt that fails means that another one succeeded.
+// maxAttempts limits the retries of a proposal after conflicts. Each failed attempt means
+// that another proposal succeeded.
 const maxAttempts = 64
 
-// Propose builds a transaction on the newest state and makes it again when the
-// state has moved on in the meantime. The snapshot it returns has the changes.
+// Propose builds a transaction on the newest state, and builds it again if the state has
+// changed meanwhile. The returned snapshot contains the changes.
 //
-// What is not proposed, because it is refused or changes nothing, is not seen by
-// the other servers either. It is decided on a state that is surely the newest:
-// a leader may have lost its office without knowing it yet.
+// A refusal or a transaction without changes is not proposed, so no other server confirms
+// it. It is therefore decided on a state that is surely the newest: a leader may have lost
+// its leadership without knowing it yet.
 func (c *Core) Propose(ctx context.Context, build func(*state.Snapshot, *state.Batch) error) (*state.Snapshot, error) {
 	snap, sure := c.Store.Snapshot(), false
 	var err error
@@ -75,8 +75,8 @@ func (c *Core) Propose(ctx context.Context, build func(*state.Snapshot, *state.B
 	return nil, fmt.Errorf("gave up after %d attempts: %w", maxAttempts, err)
 }
 
-// agree proposes a transaction. Where the call is traced, the revisions in it
-// carry the trace on to whoever makes them run.
+// agree proposes a transaction. If the call is traced, its revisions carry the trace, so
+// that the parts that run them can continue it.
 func (c *Core) agree(ctx context.Context, tx *statev1.Transaction) error {
 	if c.Tracing == nil || !telemetry.Traced(ctx) {
 		_, err := c.Consensus.Propose(ctx, tx)
@@ -94,12 +94,12 @@ func (c *Core) agree(ctx context.Context, tx *statev1.Transaction) error {
 	return err
 }
 
-// Event is a line about an object, caused by the caller in ctx.
+// Event returns an event about an object, caused by the caller in ctx.
 func (c *Core) Event(ctx context.Context, about state.Object, reason, message string) *v1.Event {
 	return state.NewEvent(state.NewUID(), c.Now(), about, state.SeverityInfo, reason, message, c.Actor(ctx))
 }
 
-// Actor is who calls, or this server if nobody does.
+// Actor is the caller, or this server if there is none.
 func (c *Core) Actor(ctx context.Context) string {
 	if id := Caller(ctx).ID; !id.IsZero() {
 		return string(id.Kind()) + "/" + id.Name()

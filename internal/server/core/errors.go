@@ -17,8 +17,7 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// Refusal is an answer that is not a failure of ours: the call asked for
-// something that cannot be.
+// Refusal is an answer to an impossible request. It is not a failure of the server.
 type Refusal struct {
 	code    codes.Code
 	message string
@@ -26,32 +25,32 @@ type Refusal struct {
 
 func (r *Refusal) Error() string { return r.message }
 
-// Refuse is a refusal in words.
+// Refuse returns a refusal with a message.
 func Refuse(code codes.Code, format string, args ...any) error {
 	return &Refusal{code: code, message: fmt.Sprintf(format, args...)}
 }
 
-// IsRefusal reports whether trying again would give the same answer.
+// IsRefusal reports whether a retry would give the same answer.
 func IsRefusal(err error) bool {
 	r, ok := errors.AsType[*Refusal](err)
 	return ok && r.code != codes.Unavailable
 }
 
-// Reasons in the details of errors, which clients and other servers understand without words.
+// Reasons in the details of errors, for clients and other servers.
 const (
-	// reasonNotLeader: nothing was done, because the server that was asked does not lead.
+	// ReasonNotLeader: nothing was done, because the called server does not lead.
 	ReasonNotLeader = "NOT_LEADER"
-	// reasonUncertain: it is not known whether the call took effect.
+	// ReasonUncertain: it is unknown whether the call took effect.
 	ReasonUncertain = "UNCERTAIN"
-	// reasonNoLeader: this server reaches no leader, but another one may.
+	// ReasonNoLeader: this server reaches no leader, but another one may.
 	ReasonNoLeader = "NO_LEADER"
-	// reasonRemoved: the calling server was removed from the cluster.
+	// ReasonRemoved: the calling server was removed from the cluster.
 	ReasonRemoved = "REMOVED"
-	// reasonNotMember: the calling server is not a member of the cluster.
+	// ReasonNotMember: the calling server is not a member of the cluster.
 	ReasonNotMember = "NOT_MEMBER"
 )
 
-// NotFound is the refusal of what does not exist.
+// NotFound refuses a name that does not exist.
 func NotFound(kind, namespace, name string) error {
 	if namespace == "" {
 		return Refuse(codes.NotFound, "%s %s does not exist", kind, name)
@@ -59,7 +58,7 @@ func NotFound(kind, namespace, name string) error {
 	return Refuse(codes.NotFound, "%s %s does not exist in namespace %s", kind, name, namespace)
 }
 
-// coded is an error that says its own code.
+// coded is an error that carries its own code.
 type coded interface {
 	error
 	Code() codes.Code
@@ -73,7 +72,7 @@ type Outdated struct {
 
 func (o *Outdated) Error() string { return o.Err.Error() }
 
-// StatusOf maps every error of this package to its code.
+// StatusOf maps every error of the server to its code.
 func StatusOf(err error) error {
 	if err == nil {
 		return nil
@@ -120,7 +119,7 @@ func classify(err error) (codes.Code, []protoadapt.MessageV1) {
 		return codes.ResourceExhausted, nil
 	}
 	switch {
-	case errors.Is(err, consensus.ErrNotLeader): // a server that passed the call on may try another one
+	case errors.Is(err, consensus.ErrNotLeader): // a server that relayed the call may try another one
 		return codes.Unavailable, []protoadapt.MessageV1{&errdetails.ErrorInfo{Reason: ReasonNotLeader, Domain: "cloudless"}}
 	case errors.Is(err, consensus.ErrShutdown):
 		return codes.Unavailable, nil
@@ -129,7 +128,7 @@ func classify(err error) (codes.Code, []protoadapt.MessageV1) {
 	case errors.Is(err, context.DeadlineExceeded):
 		return codes.DeadlineExceeded, nil
 	case errors.Is(err, consensus.ErrUncertain):
-		// Not Unavailable, which clients take as leave to repeat the call.
+		// Not Unavailable: clients retry such calls.
 		return codes.Unknown, []protoadapt.MessageV1{&errdetails.ErrorInfo{Reason: ReasonUncertain, Domain: "cloudless"}}
 	}
 	return codes.Internal, nil
@@ -145,7 +144,7 @@ func badRequest(e *spec.Error) *errdetails.BadRequest {
 	return detail
 }
 
-// WithReason is an error that clients and other servers understand without words.
+// WithReason returns an error with a reason for clients and other servers.
 func WithReason(reason, message string) error {
 	return WithReasons(codes.Unavailable, message, reason)
 }

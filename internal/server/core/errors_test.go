@@ -36,7 +36,7 @@ func TestEveryErrorHasItsCode(t *testing.T) {
 		{consensus.ErrShutdown, codes.Unavailable, 0},
 		{&consensus.TooLargeError{Size: 1}, codes.InvalidArgument, 0},
 		{&consensus.FullError{Dir: "/d"}, codes.ResourceExhausted, 0},
-		// A call that may have been made must not look like one that can be repeated.
+		// A call that may have taken effect must not look like one that can be retried.
 		{consensus.ErrUncertain, codes.Unknown, 1},
 		{fmt.Errorf("%w: %w", context.Canceled, consensus.ErrUncertain), codes.Canceled, 0},
 		{context.Canceled, codes.Canceled, 0},
@@ -60,7 +60,7 @@ func wrapped(err error) error {
 	return fmt.Errorf("while doing something: %w", err)
 }
 
-// forbidden is an error that says its own code.
+// forbidden is an error that carries its own code.
 type forbidden struct{}
 
 func (forbidden) Error() string { return "forbidden" }

@@ -15,14 +15,14 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// Receipt makes a creating call harmless to repeat: the first call leaves it
-// in the state, in the same transaction as the object.
+// Receipt makes a call idempotent: the first call stores it in the state, in the same
+// transaction as the object.
 type Receipt struct {
-	Name    string // empty when the call has no key
+	Name    string // empty if the call has no key
 	request []byte
 }
 
-// NewReceipt is that of a call of a method with an idempotency key.
+// NewReceipt returns the receipt of a call of a method with an idempotency key.
 func NewReceipt(ctx context.Context, method, key string, request proto.Message) (Receipt, error) {
 	if key == "" {
 		return Receipt{}, nil
@@ -31,13 +31,14 @@ func NewReceipt(ctx context.Context, method, key string, request proto.Message) 
 	if err != nil {
 		return Receipt{}, fmt.Errorf("encode the request: %w", err)
 	}
-	// Keys of different callers and methods never meet.
+	// Keys of different callers and methods never collide.
 	name := sha256.Sum256([]byte(Caller(ctx).ID.String() + "\x00" + method + "\x00" + key))
 	content := sha256.Sum256(data)
 	return Receipt{Name: hex.EncodeToString(name[:]), request: content[:]}, nil
 }
 
-// Find returns what an earlier call with this key left, nil if there was none.
+// Find returns the receipt that an earlier call with this key stored; nil if there was
+// none.
 func (r Receipt) Find(snap *state.Snapshot) (*statev1.Receipt, error) {
 	if r.Name == "" {
 		return nil, nil
@@ -49,11 +50,11 @@ func (r Receipt) Find(snap *state.Snapshot) (*statev1.Receipt, error) {
 	return earlier, nil
 }
 
-// ResultOf is the annotation of a receipt that holds the word of the answer
-// besides the object.
+// ResultOf is the annotation of a receipt that holds the result in the answer, besides the
+// object.
 const ResultOf = "result"
 
-// Keep adds the receipt to the transaction that makes the object.
+// Keep adds the receipt to the transaction that creates the object.
 func (r Receipt) Keep(b *state.Batch, object, result string) {
 	if r.Name == "" {
 		return

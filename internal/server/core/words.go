@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Listed is a list for a sentence, cut where it gets long.
+// Listed formats a list for a sentence and shortens it if it is long.
 func Listed(names []string) string {
 	const most = 5
 	if len(names) > most {

@@ -15,8 +15,8 @@ import (
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
-// body is that of a request. Calls are refused by the gateway, which keeps nothing
-// of a reason but its text: what is wrong with a body is remembered here.
+// body is the body of a request. The gateway library keeps only the text of a decoding
+// error, so the violations are remembered here.
 type body struct {
 	io.ReadCloser
 	method, path string
@@ -29,7 +29,7 @@ func withBody(r *http.Request) *http.Request {
 	return r
 }
 
-// bodies reads bodies for the gateway, and says which field of one is wrong.
+// bodies reads bodies for the gateway, and names the field that is wrong.
 type bodies struct{ *runtime.HTTPBodyMarshaler }
 
 func (b bodies) NewDecoder(from io.Reader) runtime.Decoder {
@@ -39,14 +39,14 @@ func (b bodies) NewDecoder(from io.Reader) runtime.Decoder {
 			return err
 		}
 		if len(data) == 0 {
-			return io.EOF // nothing was said, which may be enough
+			return io.EOF // an empty body may be enough
 		}
 		err = b.Unmarshal(data, target)
 		of, ok := from.(*body)
 		if !ok {
 			return err
 		}
-		if err != nil || !json.Valid(data) { // of several values the first one alone is read
+		if err != nil || !json.Valid(data) { // the library would read only the first of several values
 			of.wrong = explainBody(data, target)
 		} else {
 			of.wrong = of.another(target)
@@ -58,8 +58,8 @@ func (b bodies) NewDecoder(from io.Reader) runtime.Decoder {
 	})
 }
 
-// explainBody says what of a body cannot be read into a target, which is a message
-// or a place for one.
+// explainBody says which part of a body cannot be decoded into a target, which is a message
+// or a pointer to one.
 func explainBody(data []byte, target any) *spec.Error {
 	message, ok := target.(proto.Message)
 	if place := reflect.TypeOf(target); !ok && place.Kind() == reflect.Pointer && place.Elem().Kind() == reflect.Pointer {
@@ -71,8 +71,8 @@ func explainBody(data []byte, target any) *spec.Error {
 	return spec.ExplainJSON(data, message)
 }
 
-// another refuses a body that says of itself to be another object than that of the
-// path, which the gateway would pass over.
+// another refuses a body that names another object than the path, which the gateway library
+// would ignore.
 func (b *body) another(target any) *spec.Error {
 	place := reflect.ValueOf(target)
 	if b.method != http.MethodPut || place.Kind() != reflect.Pointer || place.Elem().Kind() != reflect.Pointer {
@@ -95,7 +95,7 @@ func (b *body) another(target any) *spec.Error {
 	return nil
 }
 
-// wrongBody is the error of a request whose body was wrong, or else the error itself.
+// wrongBody returns the violations of the request's body, or else the error itself.
 func wrongBody(r *http.Request, err error) error {
 	if b, ok := r.Body.(*body); ok && b.wrong != nil {
 		return core.StatusOf(b.wrong)

@@ -31,7 +31,7 @@ func (s *gateway) newCalls() (http.Handler, error) {
 		runtime.WithErrorHandler(func(ctx context.Context, mux *runtime.ServeMux, m runtime.Marshaler, w http.ResponseWriter, r *http.Request, err error) {
 			runtime.DefaultHTTPErrorHandler(ctx, mux, m, w, r, wrongBody(r, err))
 		}),
-		// No header of the caller becomes metadata: identities cannot be forged.
+		// No header of the caller becomes metadata, so identities cannot be forged.
 		runtime.WithIncomingHeaderMatcher(func(string) (string, bool) { return "", false }),
 		runtime.WithOutgoingHeaderMatcher(func(string) (string, bool) { return "", false }),
 		runtime.WithMetadata(func(_ context.Context, r *http.Request) metadata.MD { return gatewayMetadata(r) }),
@@ -52,8 +52,8 @@ func (s *gateway) newCalls() (http.Handler, error) {
 	}), nil
 }
 
-// refuseRoute answers requests for which there is no call. The library takes a
-// method that a path does not have for something that is not there yet.
+// refuseRoute answers requests without a matching call. For a wrong HTTP method, the
+// library would answer that it is not implemented yet.
 func refuseRoute(ctx context.Context, mux *runtime.ServeMux, m runtime.Marshaler, w http.ResponseWriter, r *http.Request, code int) {
 	var why error
 	switch code {

@@ -1,9 +1,8 @@
-// Package gateway is everything of a server that is not gRPC: HTTP/JSON, which it
-// turns into gRPC calls, exec by WebSocket, and the way to the registry and to the
-// metrics.
+// Package gateway is the HTTP side of a server: HTTP/JSON, which it turns into gRPC calls, exec by WebSocket, and the
+// routes to the registry and to the metrics.
 //
-// It guarantees that nothing but /healthz is answered without an identity. It
-// knows no noun but what the contract declares, except exec.
+// It guarantees that only /healthz is answered without an identity. It knows no noun but what the .proto files declare,
+// except exec.
 package gateway
 
 import (
@@ -30,7 +29,7 @@ type gateway struct {
 	refuseRegistry   func(http.ResponseWriter, error)
 }
 
-// Options is what a gateway is made of.
+// Options are the parts of a gateway.
 type Options struct {
 	Auth    *auth.Authenticator
 	Revoked *auth.Revocations
@@ -38,16 +37,16 @@ type Options struct {
 	Logger  *slog.Logger
 	// Inner leads to the gRPC server of the same process.
 	Inner *Inner
-	// Stopping ends when the server does.
+	// Stopping ends when the server stops.
 	Stopping context.Context
-	// Registry answers what is below /v2/, and RefuseRegistry refuses it in the form that registry clients show.
+	// Registry answers requests below /v2/, and RefuseRegistry refuses them in the form that registry clients show.
 	Registry       http.Handler
 	RefuseRegistry func(http.ResponseWriter, error)
 	// Scrape answers /metrics.
 	Scrape http.Handler
 }
 
-// New is the handler of all requests that are not gRPC.
+// New returns the handler of all requests that are not gRPC.
 func New(o Options) (http.Handler, error) {
 	g := &gateway{
 		auth: o.Auth, revoked: o.Revoked, metrics: o.Metrics, logger: o.Logger, inner: o.Inner, stopping: o.Stopping,

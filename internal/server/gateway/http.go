@@ -16,7 +16,8 @@ import (
 	"github.com/cloudless/cloudless/internal/server/oneport"
 )
 
-// newHTTP is everything that is not gRPC: HTTP/JSON, the registry, metrics.
+// newHTTP returns the handler of everything that is not gRPC: HTTP/JSON, the registry,
+// metrics.
 func (s *gateway) newHTTP() (http.Handler, error) {
 	calls, err := s.newCalls()
 	if err != nil {
@@ -32,7 +33,7 @@ func (s *gateway) newHTTP() (http.Handler, error) {
 	})
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) {
-		if oneport.StrangerOf(r.Context()).Refused() { // which proves nothing either
+		if oneport.StrangerOf(r.Context()).Refused() { // a health check authenticates nobody either
 			w.Header().Set("Connection", "close")
 		}
 		_, _ = w.Write([]byte("ok\n"))
@@ -41,10 +42,10 @@ func (s *gateway) newHTTP() (http.Handler, error) {
 	return s.requested(mux), nil
 }
 
-// maxUnread is how much of a request that is too long is taken in for nothing.
+// maxUnread is how much of a too long request is read and discarded.
 const maxUnread = 64 << 20
 
-// notTooLong refuses what is longer than a message may be.
+// notTooLong refuses requests that exceed the size of a message.
 func notTooLong(next http.Handler) http.Handler {
 	limited := http.MaxBytesHandler(next, MaxMessage)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -52,13 +53,14 @@ func notTooLong(next http.Handler) http.Handler {
 			limited.ServeHTTP(w, r)
 			return
 		}
-		// Who is still sending when the connection is closed may never see the answer.
+		// A client that is still sending when the connection is closed may never see the
+		// answer.
 		_, _ = io.CopyN(io.Discard, r.Body, maxUnread)
 		writeError(w, core.StatusOf(core.Refuse(codes.InvalidArgument, "the request has %d bytes, more than the %d that one may have", r.ContentLength, MaxMessage)))
 	})
 }
 
-// identified lets nobody pass who has not proved an identity.
+// identified refuses requests without an identity.
 func (s *gateway) identified(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		registry := r.URL.Path == "/v2" || strings.HasPrefix(r.URL.Path, "/v2/")
@@ -66,7 +68,7 @@ func (s *gateway) identified(next http.Handler) http.Handler {
 		if registry {
 			writeError = s.refuseRegistry
 		}
-		p, err := s.auth.ProveRequest(r, "")
+		p, err := s.auth.AuthenticateRequest(r, "")
 		if err != nil {
 			last := oneport.StrangerOf(r.Context()).Refused()
 			if last || r.ProtoMajor == 1 && r.ContentLength != 0 {
@@ -84,7 +86,7 @@ func (s *gateway) identified(next http.Handler) http.Handler {
 		}
 		oneport.StrangerOf(r.Context()).Proved()
 		r = r.WithContext(core.WithPrincipal(r.Context(), p))
-		if strings.HasPrefix(r.URL.Path, "/v1/") { // the API asks for itself, and says itself why it ends
+		if strings.HasPrefix(r.URL.Path, "/v1/") { // the API authorizes itself, and says itself why a stream ends
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -99,7 +101,7 @@ func (s *gateway) identified(next http.Handler) http.Handler {
 	})
 }
 
-// writeError answers in the form that the gateway gives its errors.
+// writeError answers in the form of the gateway's errors.
 func writeError(w http.ResponseWriter, err error) {
 	st := status.Convert(err)
 	w.Header().Set("Content-Type", "application/json")

@@ -12,16 +12,15 @@ import (
 	"github.com/cloudless/cloudless/internal/server/auth"
 )
 
-// The gateway is a client of the gRPC server in the same process, so that its
-// calls pass the same interceptors. They travel in memory: no one outside can
-// open such a connection.
+// The gateway is a client of the gRPC server in the same process, so that its calls pass
+// the same interceptors. The connection is in memory: nobody outside can open one.
 
 type innerConn struct{ net.Conn }
 
-// Inner is the way of the gateway to the gRPC server.
+// Inner connects the gateway to the gRPC server.
 type Inner struct{ *bufconn.Listener }
 
-// NewInner is a listener for the gRPC server.
+// NewInner returns a listener for the gRPC server.
 func NewInner() *Inner { return &Inner{bufconn.Listen(256 << 10)} }
 
 func (l *Inner) Accept() (net.Conn, error) {

@@ -22,13 +22,13 @@ import (
 	"github.com/cloudless/cloudless/internal/server/relay"
 )
 
-// beStrict makes strictQuery the parser of all gateways of this process. The
-// library keeps it in one place for all of them, so that setting it with each
-// would be a race between servers that start at the same moment.
+// beStrict makes strictQuery the parser of all gateways of this process. The library has
+// one parser for all of them, so setting it with each would be a race between servers that
+// start at the same moment.
 var beStrict = sync.OnceFunc(func() { runtime.NewServeMux(runtime.SetQueryParameterParser(strictQuery{})) })
 
-// strictQuery refuses parameters that the request does not have, or has from its
-// path or body, which the parser of the gateway leaves out in silence.
+// strictQuery refuses unknown parameters, and parameters that the path or the body already
+// sets. The library's parser ignores both.
 type strictQuery struct{ runtime.DefaultQueryParser }
 
 func (q strictQuery) Parse(target proto.Message, values url.Values, filter *utilities.DoubleArray) error {
@@ -50,13 +50,13 @@ func (q strictQuery) Parse(target proto.Message, values url.Values, filter *util
 	return nil
 }
 
-// wrongConsistency refuses another consistency than the one that withConsistency grants.
+// wrongConsistency refuses any consistency but the one that withConsistency accepts.
 func wrongConsistency(values url.Values) error {
 	return fmt.Errorf("parameter %s: must be %s or left out, not %q", relay.Consistency, relay.Stale, strings.Join(values[relay.Consistency], ","))
 }
 
-// parametersOf are the parameters that a request may have: all fields but those that
-// its path or body says, as names with dots.
+// parametersOf returns the parameters of a request: all fields except those that its path
+// or body sets, as names with dots.
 func parametersOf(message protoreflect.MessageDescriptor, said func(path []string) bool) []string {
 	var known []string
 	var visit func(message protoreflect.MessageDescriptor, prefix string, path []string)
@@ -78,8 +78,8 @@ func parametersOf(message protoreflect.MessageDescriptor, said func(path []strin
 	return append(known, relay.Consistency)
 }
 
-// fieldAt is the field of a message at a path such as page.size, and the path in the
-// contract's own names; nil if there is none.
+// fieldAt returns the field of a message at a path such as page.size, and the path in the
+// names of the .proto file; nil if there is none.
 func fieldAt(message protoreflect.MessageDescriptor, key string) (field protoreflect.FieldDescriptor, path []string) {
 	for name := range strings.SplitSeq(key, ".") {
 		if message == nil {
@@ -96,7 +96,7 @@ func fieldAt(message protoreflect.MessageDescriptor, key string) (field protoref
 	return field, path
 }
 
-// wantedOf says what a parameter must be.
+// wantedOf says what value a parameter must have.
 func wantedOf(field protoreflect.FieldDescriptor) string {
 	switch field.Kind() {
 	case protoreflect.BoolKind:
@@ -111,8 +111,8 @@ func wantedOf(field protoreflect.FieldDescriptor) string {
 	return "a single value"
 }
 
-// refuseParameters refuses the parameters of calls that have none, at whose query the
-// gateway does not look: what they say would be taken as not said.
+// refuseParameters refuses parameters of calls that have none. The library would ignore
+// them.
 func refuseParameters(next runtime.HandlerFunc) runtime.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request, path map[string]string) {
 		pattern, _ := runtime.HTTPPattern(r.Context())
@@ -132,7 +132,8 @@ func refuseParameters(next runtime.HandlerFunc) runtime.HandlerFunc {
 	}
 }
 
-// withoutParameters are the routes of calls without parameters, and why they have none.
+// withoutParameters maps the routes of calls without parameters to the reason why they have
+// none.
 var withoutParameters = sync.OnceValue(func() map[string]string {
 	routes := map[string]string{}
 	for method := range api.Methods() {
@@ -157,10 +158,10 @@ func addWithout(routes map[string]string, method protoreflect.MethodDescriptor) 
 	}
 }
 
-// variable is a part of a path that says a field.
+// variable is a part of a path that sets a field.
 var variable = regexp.MustCompile(`\{([^}=]*)[^}]*\}`)
 
-// variablesOf are the fields that a path says.
+// variablesOf returns the fields that a path sets.
 func variablesOf(template string) (fields []string) {
 	for _, found := range variable.FindAllStringSubmatch(template, -1) {
 		fields = append(fields, found[1])

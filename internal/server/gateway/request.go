@@ -13,7 +13,7 @@ import (
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
-// callMetadata is what the gateway hands on of an HTTP request: who calls, the
+// callMetadata is what the gateway sends with the call of an HTTP request: the caller, the
 // request's id, and the trace that it belongs to.
 func callMetadata(r *http.Request) metadata.MD {
 	md := auth.MetadataOf(core.Caller(r.Context()))
@@ -24,8 +24,8 @@ func callMetadata(r *http.Request) metadata.MD {
 	return md
 }
 
-// requested gives every HTTP request an id, which comes back with the answer,
-// and counts and logs it.
+// requested gives every HTTP request an id, which the answer returns, and counts and logs
+// it.
 func (s *gateway) requested(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		started := time.Now()
@@ -55,8 +55,8 @@ func route(path string) string {
 	return "other"
 }
 
-// countedAnswer remembers the status code. What else the writer beneath can do
-// is found through Unwrap.
+// countedAnswer records the status code. Unwrap gives access to other abilities of the
+// writer beneath.
 type countedAnswer struct {
 	http.ResponseWriter
 	code    int
@@ -75,13 +75,13 @@ func (a *countedAnswer) Write(data []byte) (int, error) {
 	return a.ResponseWriter.Write(data)
 }
 
-// Flush is for those who ask for an http.Flusher rather than for a controller.
+// Flush is for callers that use an http.Flusher instead of a controller.
 func (a *countedAnswer) Flush() { _ = http.NewResponseController(a.ResponseWriter).Flush() }
 
 func (a *countedAnswer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
-// gatewayMetadata is what the gateway says about a request: who was proved to
-// make it, and that an answer without the other servers will do.
+// gatewayMetadata is what the gateway says about a request: its authenticated caller, and
+// whether a stale answer will do.
 func gatewayMetadata(r *http.Request) metadata.MD {
 	md := callMetadata(r)
 	if r.Header.Get(relay.Consistency) == relay.Stale {
@@ -90,7 +90,7 @@ func gatewayMetadata(r *http.Request) metadata.MD {
 	return md
 }
 
-// withConsistency lets the wish be a parameter too, which the messages do not
+// withConsistency accepts the consistency as a parameter too, which the messages do not
 // have.
 func withConsistency(r *http.Request) *http.Request {
 	query := r.URL.Query()

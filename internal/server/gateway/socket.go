@@ -19,15 +19,15 @@ import (
 	"github.com/cloudless/cloudless/internal/server/core"
 )
 
-// execSocket serves exec to those who cannot speak gRPC: one JSON message of
-// ExecRequest or ExecResponse in each WebSocket frame.
+// execSocket serves exec to clients without gRPC: one JSON message of ExecRequest or
+// ExecResponse in each WebSocket frame.
 type execSocket struct {
 	client v1.WorkloadServiceClient
 }
 
 const maxSocketFrame = 1 << 20
 
-// socketProtocol is the name of a protocol that browsers offer, and that is taken.
+// socketProtocol is the protocol that browsers offer and the server accepts.
 const socketProtocol = "cloudless.v1"
 
 func (e *execSocket) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -36,7 +36,7 @@ func (e *execSocket) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.NotFound(w, r)
 		return
 	}
-	// Accept would answer with headers that HTTP/2 has not, and so not at all.
+	// Accept would answer with headers that HTTP/2 does not have, and so not at all.
 	if r.ProtoMajor != 1 || !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
 		writeError(w, core.StatusOf(core.Refuse(codes.InvalidArgument, "exec is a WebSocket: open one at %s, over HTTP/1.1", r.URL.Path)))
 		return
@@ -98,7 +98,8 @@ func (e *execSocket) answer(ctx context.Context, stream v1.WorkloadService_ExecC
 	}
 }
 
-// startAt has a command start where the path says. It may say the same itself.
+// startAt sets the workload of a command to that of the path. The message may name the same
+// one.
 func startAt(start *v1.ExecStart, namespace, workload string) error {
 	for _, one := range []struct {
 		field string
@@ -136,7 +137,7 @@ func closeSocket(socket *websocket.Conn, err error) {
 	_ = socket.Close(websocket.StatusPolicyViolation, strings.ToValidUTF8(reason[:min(len(reason), 120)], ""))
 }
 
-// execPath takes /v1/namespaces/{namespace}/workloads/{workload}:exec apart.
+// execPath parses /v1/namespaces/{namespace}/workloads/{workload}:exec.
 func execPath(path string) (namespace, workload string, ok bool) {
 	rest, ok := strings.CutPrefix(strings.TrimSuffix(path, ":exec"), "/v1/namespaces/")
 	if !ok {

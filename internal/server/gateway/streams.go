@@ -11,8 +11,8 @@ import (
 	"github.com/cloudless/cloudless/internal/server/core"
 )
 
-// beginAnswer tells the caller by HTTP that its stream has begun. The gateway calls it without a message at the beginning of a stream, also of one
-// that is refused, and would otherwise wait for the first message with the head of its answer.
+// beginAnswer sends the head of the answer when a stream begins. The gateway library calls it without a message at the
+// beginning of a stream, even of one that is refused, and would otherwise wait for the first message.
 func beginAnswer(ctx context.Context, w http.ResponseWriter, message proto.Message) error {
 	if told, _ := runtime.ServerMetadataFromContext(ctx); message != nil || !core.HasBegun(told.HeaderMD) {
 		return nil
@@ -22,8 +22,8 @@ func beginAnswer(ctx context.Context, w http.ResponseWriter, message proto.Messa
 	return http.NewResponseController(w).Flush()
 }
 
-// refuseStreams gives a stream that is refused the shape of every other refusal. The gateway makes the reason a line of
-// the stream, which it is only once the stream has begun.
+// refuseStreams gives a refused stream the shape of every other refusal. The library would make the reason a line of
+// the stream, which is right only after the stream has begun.
 func refuseStreams(next runtime.HandlerFunc) runtime.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request, path map[string]string) {
 		next(&streamAnswer{ResponseWriter: w}, r, path)
@@ -36,7 +36,7 @@ type streamAnswer struct {
 	begun, refused bool
 }
 
-// WriteHeader does nothing once the answer has begun, which the gateway does not know.
+// WriteHeader does nothing once the answer has begun, which the library does not know.
 func (a *streamAnswer) WriteHeader(code int) {
 	if a.begun {
 		return

@@ -127,7 +127,7 @@ func (s *Images) passToLeader(leader string, w http.ResponseWriter, r *http.Requ
 		Rewrite: func(to *httputil.ProxyRequest) {
 			to.SetURL(&url.URL{Scheme: "https", Host: leader})
 			to.Out.Host = r.Host // uploads go on at the address that the client knows
-			auth.HandOn(to.Out.Header, core.Caller(r.Context()))
+			auth.SetCaller(to.Out.Header, core.Caller(r.Context()))
 		},
 		Transport:     untilAnswered{s.Transport(leader), s.router, leader},
 		FlushInterval: -1,

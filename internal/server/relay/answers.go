@@ -9,21 +9,21 @@ import (
 )
 
 const (
-	// maxLarge is how many large answers are on their way at once over a stream:
-	// a small one waits for a piece of each at most.
+	// maxLarge is how many large answers one stream sends at once: a small answer waits for
+	// one piece of each at most.
 	maxLarge = 4
-	// maxUnsent is how many bytes of answers wait at most before nothing more is
-	// asked for by the server that does not take them.
+	// maxUnsent is how many bytes of answers may wait for a server that does not read them
+	// before its further calls have to wait.
 	maxUnsent = 64 << 20
 )
 
-// answers are those of one stream, on their way to the server that asked. Small
-// ones go together. Large ones go in pieces, which take turns with them and with
-// each other, so that nobody waits for the whole of an answer to somebody else.
+// answers sends the answers of one stream to the server that relayed the calls. Small
+// answers share messages. Large ones go in pieces, which take turns with the small ones and
+// with each other, so that no answer waits for the whole of another one.
 type answers struct {
 	send func(*v1.PassCallsResponse) error
-	// turn is held by the one who speaks, since a stream takes one message at a
-	// time. It is a channel because those who wait for one are served in order.
+	// turn is held by the goroutine that sends, since a stream takes one message at a time.
+	// It is a channel because goroutines that wait for a channel are served in order.
 	turn   chan struct{}
 	small  *mailbox[*v1.PassedAnswer]
 	large  chan struct{}
@@ -36,8 +36,7 @@ func newAnswers(send func(*v1.PassCallsResponse) error) *answers {
 
 func answerSize(a *v1.PassedAnswer) int { return len(a.GetResponse()) + len(a.GetFailure()) + 32 }
 
-// put sends an answer, a small one soon, a large one before it returns, unless
-// ctx ends.
+// put sends an answer: a small one soon, a large one before it returns, unless ctx ends.
 func (a *answers) put(ctx context.Context, answer *v1.PassedAnswer) {
 	size := answerSize(answer)
 	a.unsent.add(size)
@@ -59,7 +58,7 @@ func (a *answers) put(ctx context.Context, answer *v1.PassedAnswer) {
 	}
 }
 
-// pieces divides an answer.
+// pieces splits an answer.
 func pieces(answer *v1.PassedAnswer) (all []*v1.PassedAnswer) {
 	for part := range slices.Chunk(answer.GetResponse(), maxPassed) {
 		all = append(all, &v1.PassedAnswer{Number: answer.GetNumber(), Response: part, More: true})
@@ -71,7 +70,7 @@ func pieces(answer *v1.PassedAnswer) (all []*v1.PassedAnswer) {
 	return all
 }
 
-// deliver sends small answers until no more are put or ctx ends.
+// deliver sends small answers until the mailbox is closed or ctx ends.
 func (a *answers) deliver(ctx context.Context) {
 	a.small.deliver(ctx, func(batch []*v1.PassedAnswer) error {
 		err := a.say(ctx, &v1.PassCallsResponse{Answers: batch})
@@ -89,20 +88,20 @@ func (a *answers) say(ctx context.Context, response *v1.PassCallsResponse) error
 		return ctx.Err()
 	}
 	defer func() { <-a.turn }()
-	if ctx.Err() != nil { // both had come
+	if ctx.Err() != nil { // both were ready
 		return ctx.Err()
 	}
 	return a.send(response)
 }
 
-// silence has nothing more said. It cancels what all who speak are bound to.
+// silence stops all sending. It cancels the context of all that send.
 func (a *answers) silence(cancel context.CancelFunc) {
 	a.turn <- struct{}{}
 	cancel()
 	<-a.turn
 }
 
-// backlog counts bytes that wait to be sent.
+// backlog counts the bytes that wait to be sent.
 type backlog struct {
 	mu    sync.Mutex
 	bytes int

@@ -25,18 +25,18 @@ import (
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
-// answerOf is a message of about so many bytes.
+// answerOf returns a message of about that many bytes.
 func answerOf(size int) *v1.WhoAmIRequest {
 	m := &v1.WhoAmIRequest{}
 	m.ProtoReflect().SetUnknown(protowire.AppendBytes(protowire.AppendTag(nil, 1000, protowire.BytesType), bytes.Repeat([]byte("x"), size)))
 	return m
 }
 
-// playedStream is the stream of another server, word by word.
+// playedStream is the stream of another server, message by message.
 type playedStream struct {
 	grpc.ServerStream
 	ctx   context.Context
-	asks  chan *v1.PassCallsRequest // closed when the other server asks no more
+	asks  chan *v1.PassCallsRequest // closed when the other server sends no more calls
 	hears chan *v1.PassCallsResponse
 }
 
@@ -71,7 +71,7 @@ func ask(numbers ...uint64) *v1.PassCallsRequest {
 	return request
 }
 
-// playStream answers a stream: call number n with so many bytes as sizes has there.
+// playStream answers a stream: call number n with sizes[n] bytes.
 func playStream(t *testing.T, sizes ...int) (played *playedStream, end func() error) {
 	methods := map[string]Passable{}
 	for n, size := range sizes {
@@ -92,7 +92,7 @@ func playStream(t *testing.T, sizes ...int) (played *playedStream, end func() er
 }
 
 // A small answer waits for a piece of each large one, not for all of them.
-func TestASmallAnswerOvertakesLargeOnes(t *testing.T) {
+func TestSmallAnswerOvertakesLargeOnes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const large = 100 * maxPassed
 		played, end := playStream(t, 1, large, large, large, large, large, large)
@@ -109,7 +109,7 @@ func TestASmallAnswerOvertakesLargeOnes(t *testing.T) {
 				t.Fatalf("it waited for more than %d messages", waited)
 			}
 		}
-		// All the others come whole, too.
+		// All the others arrive whole, too.
 		done := make(chan error)
 		go func() { done <- end() }()
 		for {
@@ -124,8 +124,8 @@ func TestASmallAnswerOvertakesLargeOnes(t *testing.T) {
 	})
 }
 
-// Who does not wait for a large answer any more is not sent the rest of it.
-func TestNobodyIsSentTheRestOfAnAnswerHeDoesNotWaitFor(t *testing.T) {
+// A caller that has left does not get the rest of a large answer.
+func TestAnswerStopsWhenItsCallerLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		played, end := playStream(t, 100*maxPassed)
 		played.asks <- ask(0)
@@ -133,15 +133,15 @@ func TestNobodyIsSentTheRestOfAnAnswerHeDoesNotWaitFor(t *testing.T) {
 		played.asks <- &v1.PassCallsRequest{Gone: []uint64{0}}
 		synctest.Wait()
 		select {
-		case <-played.hears: // which was on its way
+		case <-played.hears: // was on its way
 		default:
 		}
-		must.Succeed(t, end()) // though nobody hears anything more
+		must.Succeed(t, end()) // though nobody receives anything more
 	})
 }
 
-// A server that does not take its answers is not given more of them to hold.
-func TestAServerThatTakesNoAnswersIsAskedNothingMore(t *testing.T) {
+// A server that does not read its answers must not make this one hold more and more of them.
+func TestBacklogOfAnswersIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const size, most = 8 << 20, maxUnsent/(8<<20) + 1
 		played, end := playStream(t, slices.Repeat([]int{size}, most+1)...)
@@ -158,14 +158,14 @@ func TestAServerThatTakesNoAnswersIsAskedNothingMore(t *testing.T) {
 		if taken > most {
 			t.Errorf("%d answers of %d bytes wait", taken, size)
 		}
-		for range taken * (size/maxPassed + 1) { // it goes on when they are taken
+		for range taken * (size/maxPassed + 1) { // goes on when the answers are read
 			<-played.hears
 		}
 		must.Succeed(t, end())
 	})
 }
 
-// Batches are as long as they may be and no longer, and keep the order.
+// Batches are as long as permitted, and keep the order.
 func TestBatchesAreBounded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := newMailbox(func(size int) int { return size })
@@ -200,9 +200,9 @@ func TestBatchesAreBounded(t *testing.T) {
 	})
 }
 
-// Whatever breaks a line says nothing about the calls: those that were sent may have been carried out, the others not.
-// What callers are told of the former is not that they may repeat it.
-func TestWhatBreaksALineIsNotTheAnswerToItsCalls(t *testing.T) {
+// The error that breaks a stream says nothing about its calls: those that were sent may have taken effect, the others
+// have not. The error of the former must not invite a retry.
+func TestBrokenStreamLeavesTheOutcomeOfCallsUnknown(t *testing.T) {
 	for _, why := range []error{
 		status.Error(codes.ResourceExhausted, "received message larger than max"), status.Error(codes.Internal, "stream reset"),
 		status.Error(codes.Unavailable, "connection lost"), io.EOF,
@@ -223,8 +223,8 @@ func TestWhatBreaksALineIsNotTheAnswerToItsCalls(t *testing.T) {
 	}
 }
 
-// A caller who leaves before his call was sent leaves nothing of it behind; after that the leader is told.
-func TestACallerWhoLeavesLeavesNothingBehind(t *testing.T) {
+// A call whose caller leaves before it was sent leaves nothing behind; later the leader is told to cancel it.
+func TestCallIsWithdrawnWhenItsCallerLeaves(t *testing.T) {
 	l := newLine()
 	ctx, leave := context.WithCancel(t.Context())
 	leave()
@@ -245,8 +245,8 @@ func TestACallerWhoLeavesLeavesNothingBehind(t *testing.T) {
 	}
 }
 
-// Of a call that goes alone, only what the other server says is an answer.
-func TestACallAloneThatIsNotAnsweredHasNoKnownOutcome(t *testing.T) {
+// For a call with its own stream, only what the other server says is an answer.
+func TestUnansweredSingleCallHasNoKnownOutcome(t *testing.T) {
 	begun := make(chan struct{})
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	must.Succeed(t, err)

@@ -20,11 +20,10 @@ import (
 	"github.com/cloudless/cloudless/internal/server/peers"
 )
 
-// Conns are the connections to other servers, one for each, kept while they
-// are used.
+// Conns holds one connection to each other server, as long as it is used.
 type Conns struct {
 	config peers.Config
-	// Address says where a server is reached now, empty if that is not known.
+	// Address returns the current address of a server; empty if it is unknown.
 	Address func(server string) string
 
 	mu     sync.Mutex
@@ -37,7 +36,7 @@ type peerConn struct {
 	*grpc.ClientConn
 }
 
-// NewConns has no connections yet.
+// NewConns returns Conns without connections.
 func NewConns(config peers.Config, address func(string) string) *Conns {
 	return &Conns{config: config, Address: address, conns: map[string]*peerConn{}}
 }
@@ -77,12 +76,12 @@ func (p *Conns) get(server string) (*grpc.ClientConn, error) {
 	return conn, nil
 }
 
-// connectPatience is how long to wait for a connection to a server that is
-// said to lead.
+// connectPatience is how long to wait for a connection to the server that is known as the
+// leader.
 const connectPatience = 500 * time.Millisecond
 
-// Ready returns a connection that is up, so that a call on it which fails may
-// have been received, and one for which there is no connection was not.
+// Ready returns a connection that is up. If it returns an error, the server has not
+// received the call. A call that fails on the connection may have been received.
 func (p *Conns) Ready(ctx context.Context, server string) (*grpc.ClientConn, error) {
 	conn, err := p.get(server)
 	if err != nil {
@@ -108,14 +107,14 @@ func (p *Conns) Ready(ctx context.Context, server string) (*grpc.ClientConn, err
 	}
 }
 
-// Servers are those to which there are connections.
+// Servers returns the servers with a connection.
 func (p *Conns) Servers() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Collect(maps.Keys(p.conns))
 }
 
-// Drop closes the connection to a server that is gone for good.
+// Drop closes the connection to a server that was removed.
 func (p *Conns) Drop(server string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -125,7 +124,7 @@ func (p *Conns) Drop(server string) {
 	}
 }
 
-// Close closes all connections, and keeps others from being made.
+// Close closes all connections, and prevents new ones.
 func (p *Conns) Close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

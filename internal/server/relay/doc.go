@@ -1,8 +1,7 @@
-// Package relay connects the servers of a cluster: any server accepts any call,
-// and passes what only the leader can answer on to the leader, over connections
-// that it shares with all other calls.
+// Package relay connects the servers of a cluster: any server accepts any call, and relays
+// the calls that only the leader can answer to the leader, over connections that all calls
+// share.
 //
-// It guarantees that a call is made again only if that cannot do harm, and that
-// the caller learns if the outcome is not known. It knows no noun: it carries
-// messages that it does not look at.
+// It guarantees that a call is retried only if that is safe, and that the caller learns if
+// the outcome is unknown. It knows no noun: it carries messages without reading them.
 package relay

@@ -6,22 +6,22 @@ import (
 	"sync"
 )
 
-// What bounds one message of a mailbox: who comes next waits for it, and the
-// other side must take it. Something larger goes alone.
+// The limits of one message of a mailbox: the next items wait for it, and the other side
+// must accept it. A larger item goes alone.
 const (
 	maxBatch      = 64
 	maxBatchBytes = 1 << 20
 )
 
-// mailbox collects what several put into it and delivers it in batches: what
-// comes while one is being sent goes with the next.
+// mailbox collects items from several goroutines and delivers them in batches: items that
+// arrive while one batch is being sent go with the next.
 type mailbox[T any] struct {
 	size func(T) int // in bytes, about
 
 	mu      sync.Mutex
 	waiting []T
 	closed  bool
-	// some has a word in it when something waits, or nothing more will come.
+	// some holds a value when items wait, or when the mailbox is closed.
 	some chan struct{}
 }
 
@@ -36,7 +36,7 @@ func (m *mailbox[T]) put(one T) {
 	m.wake()
 }
 
-// withdraw takes out the one that matches, and reports whether it was still there.
+// withdraw removes the item that matches, and reports whether it was still there.
 func (m *mailbox[T]) withdraw(match func(T) bool) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -48,7 +48,7 @@ func (m *mailbox[T]) withdraw(match func(T) bool) bool {
 	return true
 }
 
-// empty takes out all that wait.
+// empty removes and returns all items.
 func (m *mailbox[T]) empty() []T {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -57,7 +57,7 @@ func (m *mailbox[T]) empty() []T {
 	return all
 }
 
-// close says that nothing more is put.
+// close says that no more items will come.
 func (m *mailbox[T]) close() {
 	m.mu.Lock()
 	m.closed = true
@@ -72,8 +72,7 @@ func (m *mailbox[T]) wake() {
 	}
 }
 
-// deliver sends until all is sent that will ever be put, ctx ends or sending
-// fails.
+// deliver sends until the mailbox is closed and empty, ctx ends or sending fails.
 func (m *mailbox[T]) deliver(ctx context.Context, send func([]T) error) {
 	for ctx.Err() == nil {
 		batch, closed := m.take()
@@ -93,7 +92,7 @@ func (m *mailbox[T]) deliver(ctx context.Context, send func([]T) error) {
 	}
 }
 
-// take takes out the next batch. The rest can still be withdrawn.
+// take removes the next batch. The rest can still be withdrawn.
 func (m *mailbox[T]) take() (batch []T, closed bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -16,24 +16,24 @@ import (
 	"github.com/cloudless/cloudless/internal/server/core"
 )
 
-// PassedCalls answers the calls that other servers pass on over one stream (see
-// passing), by the same handlers and behind the same guard as all others.
+// PassedCalls answers the calls that other servers relay over one stream (see passing), by
+// the same handlers and behind the same guard as all others.
 type PassedCalls struct {
-	// Guard is what every call passes.
+	// Guard intercepts every call.
 	Guard   grpc.UnaryServerInterceptor
 	Methods map[string]Passable
-	// Stopping ends when the server does.
+	// Stopping ends when the server stops.
 	Stopping context.Context
 }
 
-// Passable is a method that can be called without a stream of its own.
+// Passable is a method that can be called without its own stream.
 type Passable struct {
 	Service any
 	Call    grpc.MethodHandler
 }
 
-// PassCalls answers until the asking server ends the stream. A server that
-// stops says so, and still answers what was asked before that was heard.
+// PassCalls answers until the relaying server ends the stream. A server that stops says so,
+// and still answers the calls that arrive before the other server has noticed.
 func (p *PassedCalls) PassCalls(stream grpc.BidiStreamingServer[v1.PassCallsRequest, v1.PassCallsResponse]) error {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(stream.Context()))
 	out := newAnswers(stream.Send)
@@ -81,7 +81,7 @@ func (p *PassedCalls) call(ctx context.Context, call *v1.PassedCall) (proto.Mess
 	if !ok {
 		return nil, status.Errorf(codes.Unimplemented, "%s is not a method of this server", call.GetMethod())
 	}
-	ctx = core.WithPrincipal(ctx, core.Principal{}) // not the server that passes it on
+	ctx = core.WithPrincipal(ctx, core.Principal{}) // not the relaying server
 	ctx = metadata.NewIncomingContext(ctx, metadata.New(call.GetMetadata()))
 	ctx = grpc.NewContextWithServerTransportStream(ctx, headless(call.GetMethod()))
 	response, err := method.Call(method.Service, ctx, func(request any) error {
@@ -97,14 +97,14 @@ func (p *PassedCalls) call(ctx context.Context, call *v1.PassedCall) (proto.Mess
 	return message, nil
 }
 
-// runningCalls are those of one stream that are being answered.
+// runningCalls are the calls of one stream that are being answered.
 type runningCalls struct {
 	running sync.WaitGroup
 	mu      sync.Mutex
 	cancels map[uint64]context.CancelFunc
 }
 
-// take begins calls until no more come.
+// take starts calls until no more come.
 func (r *runningCalls) take(ctx context.Context, receive func() (*v1.PassCallsRequest, error), answer func(context.Context, *v1.PassedCall)) error {
 	for {
 		request, err := receive()
@@ -142,8 +142,8 @@ func (r *runningCalls) end(number uint64) {
 	}
 }
 
-// headless is what a call that has no stream of its own knows of its transport:
-// its method. Nobody would see its headers.
+// headless is the transport of a call without its own stream. It knows only the method, and
+// drops headers.
 type headless string
 
 func (h headless) Method() string             { return string(h) }

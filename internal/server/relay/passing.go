@@ -24,12 +24,12 @@ import (
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
-// maxPassed is the largest request that shares a stream with others, and the
-// largest piece of an answer: more would hold them up.
+// maxPassed is the largest request that shares a stream with others, and the largest piece
+// of an answer: more would delay the others.
 const maxPassed = 64 << 10
 
-// passing passes calls on to other servers, those that come together in one
-// message. It keeps one stream for each connection.
+// passing relays calls to other servers. Calls that come together share a message. It keeps
+// one stream for each connection.
 type passing struct {
 	mu    sync.Mutex
 	lines map[*grpc.ClientConn]*line
@@ -37,8 +37,8 @@ type passing struct {
 
 func newPassing() *passing { return &passing{lines: map[*grpc.ClientConn]*line{}} }
 
-// Call has the server at the other end of a connection answer a call. An answer
-// is not looked at: it is given to the caller as it came.
+// Call relays a call to the server at the other end of a connection. It does not decode the
+// answer: the caller gets it unchanged.
 func (p *passing) Call(ctx context.Context, conn *grpc.ClientConn, method string, request proto.Message, out protoreflect.MessageType) (proto.Message, error) {
 	data, err := proto.Marshal(request)
 	if err != nil {
@@ -62,23 +62,23 @@ func (p *passing) Call(ctx context.Context, conn *grpc.ClientConn, method string
 		}
 		return nil, status.ErrorProto(&failure)
 	}
-	response.SetUnknown(answer.GetResponse()) // which is encoded to the very same bytes
+	response.SetUnknown(answer.GetResponse()) // encodes to the very same bytes
 	return response.Interface(), nil
 }
 
-// callAlone has a call of its own answered by another server.
+// callAlone relays a call without sharing a stream.
 func callAlone(ctx context.Context, conn *grpc.ClientConn, method string, request, response proto.Message) error {
 	var header metadata.MD
 	err := conn.Invoke(outgoing(ctx), method, request, response, grpc.Header(&header))
-	answered := len(header.Get(telemetry.RequestIDHeader)) > 0 // which the guard sets before all else
+	answered := len(header.Get(telemetry.RequestIDHeader)) > 0 // the guard sets it before all else
 	if err == nil || answered || ctx.Err() != nil {
 		return err
 	}
 	return lost(err)
 }
 
-// lost is what callers hear whose calls were sent and not answered, for whatever
-// reason: its code would say something about the call that is not so.
+// lost is the error of calls that were sent and not answered. It hides the code of the
+// reason, which would be wrong for the call.
 func lost(why error) error {
 	reason := status.Convert(why).Message()
 	switch {
@@ -90,7 +90,7 @@ func lost(why error) error {
 	return core.StatusOf(fmt.Errorf("the leader was lost before it had answered (%s): %w", reason, consensus.ErrUncertain))
 }
 
-// passedMetadata is what the leader is told about a call.
+// passedMetadata returns what the leader learns about a call.
 func passedMetadata(ctx context.Context) map[string]string {
 	md, _ := metadata.FromOutgoingContext(outgoing(ctx))
 	told := make(map[string]string, len(md))
@@ -117,33 +117,34 @@ func (p *passing) line(conn *grpc.ClientConn) *line {
 	return opened
 }
 
-// line is a stream of calls to another server. It ends with its connection, or
-// when that server ends it.
+// line is a stream of calls to another server. It ends with its connection, or when that
+// server ends it.
 type line struct {
-	// calls are to be sent, in the order of their numbers; gone are the numbers
-	// of those that were sent and that nobody waits for any more.
+	// calls are to be sent, in the order of their numbers. gone are the numbers of calls
+	// that were sent and whose callers have left.
 	calls *mailbox[*v1.PassedCall]
 	gone  *mailbox[uint64]
 
 	mu      sync.Mutex
 	last    uint64
 	waiting map[uint64]*asked
-	err     error // why nothing more can be asked
+	err     error // why no more calls can be sent
 }
 
-// asked is a call that somebody waits for.
+// asked is a call whose caller waits.
 type asked struct {
 	outcome chan outcome       // takes one
-	pieces  []*v1.PassedAnswer // that have come
+	pieces  []*v1.PassedAnswer // received so far
 }
 
-// outcome is an answer in pieces, or why there is none.
+// outcome is an answer in pieces, or the reason why there is none.
 type outcome struct {
 	pieces []*v1.PassedAnswer
 	err    error
 }
 
-// whole puts an answer together. The caller does it, not the one who hears for all.
+// whole joins the pieces of an answer. The caller's goroutine does it, not the one that
+// receives for all.
 func (o outcome) whole() (*v1.PassedAnswer, error) {
 	switch {
 	case o.err != nil:
@@ -200,7 +201,7 @@ func (l *line) run(conn *grpc.ClientConn) {
 	}
 	tasks.Go(func() {
 		l.calls.deliver(ctx, func(batch []*v1.PassedCall) error { return say(&v1.PassCallsRequest{Calls: batch}) })
-		if ctx.Err() == nil { // it was closed, because the other server stops
+		if ctx.Err() == nil { // closed, because the other server stops
 			speaking.Lock()
 			defer speaking.Unlock()
 			_ = stream.CloseSend()
@@ -250,7 +251,7 @@ func (l *line) ask(call *v1.PassedCall) (*asked, error) {
 	return made, nil
 }
 
-// leave forgets a call, and has the other server forget it if it may know it.
+// leave forgets a call, and cancels it at the other server if it was sent.
 func (l *line) leave(number uint64) {
 	l.mu.Lock()
 	delete(l.waiting, number)
@@ -260,7 +261,7 @@ func (l *line) leave(number uint64) {
 	}
 }
 
-// settle ends the wait for a call. It is called with the lock held.
+// settle ends the wait for a call. The lock must be held.
 func (l *line) settle(number uint64, end outcome) {
 	if made := l.waiting[number]; made != nil {
 		delete(l.waiting, number)
@@ -283,7 +284,7 @@ func (l *line) hear(answers []*v1.PassedAnswer) {
 	}
 }
 
-// finish asks for nothing more; what was asked is still answered.
+// finish sends no more calls; those that were sent are still answered.
 func (l *line) finish() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -293,7 +294,7 @@ func (l *line) finish() {
 	l.calls.close()
 }
 
-// breakUp lets all who wait know that they wait in vain.
+// breakUp ends all waits with an error.
 func (l *line) breakUp(why error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

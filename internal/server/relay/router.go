@@ -25,62 +25,60 @@ import (
 	"github.com/cloudless/cloudless/internal/server/core"
 )
 
-// Any server accepts any call. What only the leader can answer is passed on to
-// it, over a connection that proves this server, with the caller that this
-// server has proved. Nobody but a server is believed about that (package auth).
+// Any server accepts any call. A call that only the leader can answer is relayed to it, over a connection that
+// authenticates this server, together with the caller that this server has authenticated. Only servers may name a
+// caller (package auth).
 //
-// While there is no leader a call waits for one: an election costs callers a
-// moment, not an error. Where there has been none for longer than that, most are
-// lost, and callers are soon told so.
+// While there is no leader a call waits for one: an election costs callers a moment, not an error. If there has been
+// none for longer than that, most servers are lost, and callers soon get an error.
 
 const (
-	// LeaderPatience is how long a call waits for a leader, and leastPatience where
-	// others have waited for long already.
+	// LeaderPatience is how long a call waits for a leader. It is leastPatience if others have waited for long already.
 	LeaderPatience = 10 * time.Second
 	leastPatience  = time.Second
-	// streamPatience is the same for a stream: who opens one, an agent above all,
-	// had better try another server soon.
+	// streamPatience is the same for a stream: a caller that opens one, mostly an agent, should try another server
+	// soon.
 	streamPatience = 3 * time.Second
 	// catchUpPatience is how long an unknown caller waits for the catch-up.
 	catchUpPatience = 2 * time.Second
-	// leaderPause is how long to wait before asking again a server that is said
-	// to lead and does not.
+	// leaderPause is the pause before the next call to a server that should lead and does not.
 	leaderPause = 50 * time.Millisecond
 
-	// Consistency lets a caller have what this server knows.
+	// Consistency is the key by which a caller asks for stale reads.
 	Consistency = "consistency"
 	Stale       = "stale"
 )
 
-// Router takes each call to where it can be answered.
+// Router takes each call to the server that can answer it.
 type Router struct {
 	core    *core.Core
 	peers   *Conns
 	Passing *passing
-	// addresses are those of all servers.
+	// addresses returns the addresses of all servers.
 	addresses func() []string
-	expel     func()        // for one that has learnt that it was removed
-	Patience  time.Duration // of a call that is no stream
+	expel     func()        // called when this server learns that it was removed
+	Patience  time.Duration // of a unary call
 }
 
-// NewRouter is that of a server. It is told the addresses of all servers, and how a server ends that was removed.
+// NewRouter returns the router of a server. addresses returns the addresses of all servers, and expel ends a removed
+// server.
 func NewRouter(core *core.Core, peers *Conns, addresses func() []string, expel func()) *Router {
 	return &Router{core: core, peers: peers, Passing: newPassing(), addresses: addresses, expel: expel, Patience: LeaderPatience}
 }
 
-// staleWished reports whether the caller wants an answer without the others.
-func staleWished(ctx context.Context) bool {
+// wantsStale reports whether the caller accepts a stale answer of this server.
+func wantsStale(ctx context.Context) bool {
 	return slices.Equal(metadata.ValueFromIncomingContext(ctx, Consistency), []string{Stale})
 }
 
-// Unary answers a call here or has it answered by the leader.
+// Unary answers a call here or relays it to the leader.
 func (r *Router) Unary(ctx context.Context, request any, method string, handler grpc.UnaryHandler) (any, error) {
 	r.tellServers(ctx)
 	m, _ := api.MethodOf(method)
 	if m.AnsweredBy == v1.Method_CALLED_SERVER {
 		return handler(ctx, request)
 	}
-	if staleWished(ctx) && m.AnsweredBy == v1.Method_ANY_SERVER {
+	if wantsStale(ctx) && m.AnsweredBy == v1.Method_ANY_SERVER {
 		return handler(consensus.WithStale(ctx), request)
 	}
 	message, ok := request.(proto.Message)
@@ -96,7 +94,7 @@ func (r *Router) Unary(ctx context.Context, request any, method string, handler 
 			return err
 		}
 		if response, err = r.forward(ctx, leader, m, message); !notLeader(err) && !uncertain(err) {
-			r.tellLeader(ctx, leader) // once, however often it was tried
+			r.tellLeader(ctx, leader) // once, for any number of attempts
 		}
 		return r.elsewhere(ctx, err)
 	})
@@ -120,9 +118,8 @@ func uncertainOutcome(err error) error {
 	return core.WithReasons(codes.Unknown, fmt.Sprintf("%v; by now: %s", consensus.ErrUncertain, status.Convert(last).Message()), reasons...)
 }
 
-// elsewhere sends a caller to another server where the leader does not listen to this
-// one any more: that is not the caller's fault, unless the caller is a server too and
-// it is that one.
+// elsewhere sends a caller to another server if the leader has removed this one. That is not the caller's fault, unless
+// the caller is the removed server itself.
 func (r *Router) elsewhere(ctx context.Context, err error) error {
 	switch {
 	case core.HasReason(err, core.ReasonRemoved):
@@ -136,9 +133,8 @@ func (r *Router) elsewhere(ctx context.Context, err error) error {
 	return err
 }
 
-// untilLeader calls do with the leader until somebody who really leads has
-// answered, or the patience for that is at its end. If retry is set, it calls do
-// again after an attempt that may have taken effect.
+// untilLeader calls do with the leader until a confirmed leader has answered, or the patience ends. If retry is set, it
+// calls do again after an attempt that may have taken effect.
 func (r *Router) untilLeader(ctx context.Context, most time.Duration, retry bool, do func(leader string) error) error {
 	var patience <-chan time.Time // begins when it is needed
 	for {
@@ -147,7 +143,7 @@ func (r *Router) untilLeader(ctx context.Context, most time.Duration, retry bool
 		err := error(&consensus.NotLeaderError{})
 		if known {
 			if leader.ID != r.core.Consensus.ID() && auth.IsForwarded(ctx) {
-				return &consensus.NotLeaderError{Leader: leader} // who asked knows better by now
+				return &consensus.NotLeaderError{Leader: leader} // the relaying server knows better by now
 			}
 			err = do(leader.ID)
 		}
@@ -169,19 +165,19 @@ func (r *Router) untilLeader(ctx context.Context, most time.Duration, retry bool
 			return context.Cause(ctx)
 		case <-patience:
 			if unavailable(err) {
-				return err // one leads, and says why it cannot answer
+				return err // it leads, and says why it cannot answer
 			}
 			return r.noLeader(err)
 		}
 	}
 }
 
-// patienceAfter is how long to wait for a leader where there has been none for a while.
+// patienceAfter returns how long to wait for a leader if there has been none for a while.
 func patienceAfter(most, leaderless time.Duration) time.Duration {
 	return max(most-leaderless, leastPatience)
 }
 
-// noLeader says in plain words that nothing can be agreed on now.
+// noLeader says that nothing can be changed now.
 func (r *Router) noLeader(last error) error {
 	voters := 0
 	for _, s := range r.core.Consensus.Servers() {
@@ -196,8 +192,7 @@ func (r *Router) noLeader(last error) error {
 		"look at them with: cloudless cluster status; what was known last is shown by commands with --stale", voters/2+1, voters))
 }
 
-// notLeader reports whether a call was not even begun because the one who was
-// asked does not lead.
+// notLeader reports whether a call was not even begun because the called server does not lead.
 func notLeader(err error) bool {
 	if errors.Is(err, consensus.ErrNotLeader) || errors.Is(err, ErrNotConnected) {
 		return true
@@ -205,7 +200,7 @@ func notLeader(err error) bool {
 	return core.HasReason(err, core.ReasonNotLeader)
 }
 
-// uncertain reports whether it is not known if a call has done something.
+// uncertain reports whether it is unknown if a call has taken effect.
 func uncertain(err error) bool {
 	return errors.Is(err, consensus.ErrUncertain) || core.HasReason(err, core.ReasonUncertain)
 }
@@ -217,7 +212,7 @@ func unavailable(err error) bool {
 
 var ErrNotConnected = errors.New("the leader cannot be reached")
 
-// forward has the leader answer a call.
+// forward relays a call to the leader.
 func (r *Router) forward(ctx context.Context, leader string, method api.Method, request proto.Message) (any, error) {
 	_, out, err := messagesOf(method.Name)
 	if err != nil {
@@ -239,18 +234,16 @@ func (r *Router) forward(ctx context.Context, leader string, method api.Method, 
 	return response, nil
 }
 
-// errSucceeded is why a call is not waited for any more.
+// errSucceeded ends the wait for a former leader.
 var errSucceeded = errors.New("another server leads now")
 
-// farewell is how long one who leads no more may take to answer what cannot be
-// asked again. One that has handed over in order does so at once, as the call that
-// asked for it shows; one that hangs never does.
+// farewell is how long a former leader may take to answer calls that cannot be retried. A leader that has handed over
+// answers at once, such as the call that transferred the leadership; a leader that hangs never does.
 const farewell = time.Second
 
-// UntilSucceeded is a context that ends, by errSucceeded, once another server than
-// this leader is known to lead: at once for a call that can be asked of that one.
-// A leader that hangs, rather than being gone, would hold callers up until its
-// connection is given up.
+// UntilSucceeded returns a context that ends, by errSucceeded, once another server than this leader is known to lead:
+// at once for a call that can be retried there. Otherwise a leader that hangs would block callers until its connection
+// times out.
 func (r *Router) UntilSucceeded(ctx context.Context, leader string, again bool) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() { // ends with the context
@@ -292,8 +285,8 @@ func repeatable(method api.Method, request proto.Message) proto.Message {
 	return request
 }
 
-// outgoing is the context of a call that is passed on: the caller, and that it
-// was passed on. Nothing else that the caller said about itself goes along.
+// outgoing returns the context of a relayed call: with the caller, and the mark that it was relayed. It drops
+// everything else that the caller said about itself.
 func outgoing(ctx context.Context) context.Context {
 	md := metadata.MD{}
 	if p := core.Caller(ctx); !p.ID.IsZero() {
@@ -306,7 +299,7 @@ func outgoing(ctx context.Context) context.Context {
 	return metadata.NewOutgoingContext(ctx, md)
 }
 
-// messagesOf are the types of a method's messages.
+// messagesOf returns the types of a method's messages.
 func messagesOf(method string) (in, out protoreflect.MessageType, err error) {
 	m, ok := api.MethodOf(method)
 	if !ok {
@@ -319,8 +312,7 @@ func messagesOf(method string) (in, out protoreflect.MessageType, err error) {
 	return in, out, err
 }
 
-// Stream answers a stream here, as long as this server leads, or has it
-// answered by the leader.
+// Stream answers a stream here as long as this server leads, or relays it to the leader.
 func (r *Router) Stream(service any, stream *auth.GuardedStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	ctx := stream.Context()
 	r.tellServers(ctx)
@@ -328,7 +320,7 @@ func (r *Router) Stream(service any, stream *auth.GuardedStream, info *grpc.Stre
 	if m.AnsweredBy == v1.Method_CALLED_SERVER {
 		return handler(service, stream)
 	}
-	if staleWished(ctx) && m.AnsweredBy == v1.Method_ANY_SERVER {
+	if wantsStale(ctx) && m.AnsweredBy == v1.Method_ANY_SERVER {
 		return handler(service, stream.With(consensus.WithStale(ctx)))
 	}
 	return r.untilLeader(ctx, streamPatience, false, func(leader string) error {
@@ -352,7 +344,7 @@ func leadsNoMore() error {
 	return core.Refuse(codes.Unavailable, "the server that answered leads the cluster no more; call again")
 }
 
-// begun keeps a stream that was begun from being begun again.
+// begun prevents a retry of a stream that has begun.
 func begun(err error) error {
 	if notLeader(err) {
 		return core.Refuse(codes.Unavailable, "%s", err)
@@ -369,7 +361,7 @@ func (r *Router) forwardStream(ctx context.Context, leader string, down grpc.Ser
 	if err != nil {
 		return errors.Join(ErrNotConnected, err)
 	}
-	ctx, end := r.UntilSucceeded(ctx, leader, false) // one that does not hang ends its streams itself
+	ctx, end := r.UntilSucceeded(ctx, leader, false) // a leader that does not hang ends its streams itself
 	defer end()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -384,7 +376,7 @@ func (r *Router) forwardStream(ctx context.Context, leader string, down grpc.Ser
 		}
 	}()
 	if header, err := up.Header(); err == nil && core.HasBegun(header) {
-		_ = core.BeginStream(down) // which callers wait for; it fails where another leader had begun
+		_ = core.BeginStream(down) // callers wait for it; it fails if another leader had begun
 	}
 	for {
 		m := out.New().Interface()
@@ -407,7 +399,7 @@ func (r *Router) forwardStream(ctx context.Context, leader string, down grpc.Ser
 	}
 }
 
-// passOn hands what the caller says to the leader.
+// passOn sends the caller's messages to the leader.
 func passOn(up grpc.ClientStream, down grpc.ServerStream, in protoreflect.MessageType) error {
 	for {
 		m := in.New().Interface()
@@ -424,7 +416,7 @@ func passOn(up grpc.ClientStream, down grpc.ServerStream, in protoreflect.Messag
 	}
 }
 
-// CatchUp waits until this server knows what the leader knew a moment ago.
+// CatchUp waits until this server has applied what the leader had committed when it was called.
 func (r *Router) CatchUp(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, catchUpPatience)
 	defer cancel()
@@ -450,15 +442,15 @@ func (r *Router) CatchUp(ctx context.Context) error {
 	return r.core.Consensus.WaitApplied(ctx, there.GetAppliedIndex())
 }
 
-// A client says which servers it knows, and is told if that is not right.
+// A client sends the servers that it knows, and gets the right list if that is outdated.
 const (
 	metadataKnown   = "x-cloudless-known"
 	metadataServers = "x-cloudless-servers"
-	// metadataLeader is where the leader is, for a client whose call was passed on.
+	// metadataLeader is the address of the leader, for a client whose call was relayed.
 	metadataLeader = "x-cloudless-leader"
 )
 
-// tellServers tells a client that wants to know where the servers are, if it does not.
+// tellServers sends the addresses of the servers to a client that asks for them and has an outdated list.
 func (r *Router) tellServers(ctx context.Context) {
 	known := metadata.ValueFromIncomingContext(ctx, metadataKnown)
 	if len(known) != 1 {
@@ -469,12 +461,12 @@ func (r *Router) tellServers(ctx context.Context) {
 	if len(claimed) == len(all) && !slices.ContainsFunc(all, func(a string) bool { return !slices.Contains(claimed, a) }) {
 		return
 	}
-	_ = grpc.SetHeader(ctx, metadata.Pairs(metadataServers, strings.Join(all, ","))) // it is told next time
+	_ = grpc.SetHeader(ctx, metadata.Pairs(metadataServers, strings.Join(all, ","))) // on failure, the next call tells it
 }
 
-// tellLeader lets a client that wants to know make the next such call at the leader itself.
+// tellLeader sends the address of the leader, so that the client can call the leader directly.
 func (r *Router) tellLeader(ctx context.Context, leader string) {
 	if len(metadata.ValueFromIncomingContext(ctx, metadataKnown)) == 1 {
-		_ = grpc.SetHeader(ctx, metadata.Pairs(metadataLeader, r.core.Store.Snapshot().Server(leader).GetSpec().GetAddress())) // it is told next time
+		_ = grpc.SetHeader(ctx, metadata.Pairs(metadataLeader, r.core.Store.Snapshot().Server(leader).GetSpec().GetAddress())) // on failure, the next call tells it
 	}
 }

@@ -16,9 +16,8 @@ import (
 	"github.com/cloudless/cloudless/internal/server/core/coretest"
 )
 
-// TestWhoAsksARemovedServerIsSentElsewhere: clients take another server where one is not available, and give up where
-// they are not known.
-func TestWhoAsksARemovedServerIsSentElsewhere(t *testing.T) {
+// Clients try another server if one is unavailable, and give up if they are unknown.
+func TestRemovedServerSendsCallersElsewhere(t *testing.T) {
 	expelled := 0
 	r := &Router{expel: func() { expelled++ }}
 	node, err := identity.NewID("home", identity.KindNode, "n-1")
@@ -51,7 +50,7 @@ func TestWhoAsksARemovedServerIsSentElsewhere(t *testing.T) {
 	}
 }
 
-// A call waits for an election, but not once more for a leader that is known to be missing.
+// A call waits for an election, but not again for a leader that is known to be missing.
 func TestPatienceWithoutALeader(t *testing.T) {
 	for leaderless, want := range map[time.Duration]time.Duration{
 		0: LeaderPatience, 3 * time.Second: LeaderPatience - 3*time.Second, LeaderPatience: leastPatience, time.Hour: leastPatience,
@@ -62,8 +61,8 @@ func TestPatienceWithoutALeader(t *testing.T) {
 	}
 }
 
-// TestClientIsToldOfAllServers, if it says which ones it knows and that is not right.
-func TestClientIsToldOfAllServers(t *testing.T) {
+// A client that sends an outdated list of servers gets the right one.
+func TestClientWithAnOutdatedListGetsAllServers(t *testing.T) {
 	all := []string{"192.0.2.1:7700", "192.0.2.2:7700"}
 	g := &Router{addresses: func() []string { return all }}
 	for known, told := range map[string]bool{
@@ -80,7 +79,7 @@ func TestClientIsToldOfAllServers(t *testing.T) {
 	}
 }
 
-// recordedHeader is a call whose header is kept.
+// recordedHeader is a call that records its header.
 type recordedHeader struct{ md metadata.MD }
 
 func (h *recordedHeader) context(incoming metadata.MD) context.Context {

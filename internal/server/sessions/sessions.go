@@ -209,7 +209,7 @@ var errReplaced = errors.New("another session of the same node has taken over")
 // the new one begins with is done before anybody else can enter or leave.
 func (s *table) enter(ctx context.Context, node, instance string, begin func()) *session {
 	ctx, cancel := context.WithCancelCause(ctx)
-	entered := &session{node: node, instance: instance, by: auth.PassedOnBy(ctx), ctx: ctx, cancel: cancel, wake: make(chan struct{}, 1), full: true, servers: true, tune: true, dirty: map[string]bool{}, turns: s.turns}
+	entered := &session{node: node, instance: instance, by: auth.RelayedBy(ctx), ctx: ctx, cancel: cancel, wake: make(chan struct{}, 1), full: true, servers: true, tune: true, dirty: map[string]bool{}, turns: s.turns}
 	entered.signal()
 	s.mu.Lock()
 	defer s.mu.Unlock()

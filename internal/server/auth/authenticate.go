@@ -15,15 +15,15 @@ import (
 	"github.com/cloudless/cloudless/internal/server/core"
 )
 
-// surely proves a caller. A server turns a caller away only if it knows as much as the leader does: the state of a
-// server that was just started, or that is cut off, says nothing about who is missing in it.
-func (a *Authenticator) surely(ctx context.Context, by shown, prove func() (core.Principal, error)) (core.Principal, error) {
-	p, err := prove()
+// authenticate authenticates a caller. A server refuses a caller only if it knows as much as the leader does: the state
+// of a server that has just started, or that is cut off, may lack callers.
+func (a *Authenticator) authenticate(ctx context.Context, by presentedToken, identify func() (core.Principal, error)) (core.Principal, error) {
+	p, err := identify()
 	if notKnown(err) {
-		p, err = a.unknown.prove(ctx, by, prove)
+		p, err = a.unknown.retry(ctx, by, identify)
 	}
 	if late, ok := errors.AsType[behindError](err); ok {
-		return core.Principal{}, unproven(ctx, late)
+		return core.Principal{}, refuseBehind(ctx, late)
 	}
 	if err != nil {
 		return core.Principal{}, unauthenticated(err)
@@ -31,21 +31,21 @@ func (a *Authenticator) surely(ctx context.Context, by shown, prove func() (core
 	return p, nil
 }
 
-// unproven is the answer to a caller whom only the leader may know. Nothing was done, so that another server may be
-// asked: by the one that passed the call on, or by the caller.
-func unproven(ctx context.Context, why error) error {
+// refuseBehind is the answer to a caller that only the leader may know. Nothing was done, so the relaying server or the
+// caller may try another server.
+func refuseBehind(ctx context.Context, why error) error {
 	if IsForwarded(ctx) {
 		return &consensus.NotLeaderError{}
 	}
 	return core.WithReason(core.ReasonNoLeader, fmt.Sprintf("this server is behind the others and does not know the caller: %v; ask another one, or again", why))
 }
 
-// proveCall proves the caller of a gRPC method, by the headers of the call alone.
-func (a *Authenticator) proveCall(ctx context.Context, method string) (core.Principal, error) {
-	if p := core.Caller(ctx); a.stillHolds(p) {
-		return p, nil // proved by its headers
+// authenticateCall authenticates the caller of a gRPC method, by the headers of the call alone.
+func (a *Authenticator) authenticateCall(ctx context.Context, method string) (core.Principal, error) {
+	if p := core.Caller(ctx); a.stillValid(p) {
+		return p, nil // authenticated by its headers
 	}
-	return a.surely(ctx, shownIn(ctx), func() (core.Principal, error) {
+	return a.authenticate(ctx, tokenOfCall(ctx), func() (core.Principal, error) {
 		p, err := a.fromContext(ctx)
 		if err == nil && forMembers(method) {
 			err = a.requireMember(p)
@@ -54,7 +54,7 @@ func (a *Authenticator) proveCall(ctx context.Context, method string) (core.Prin
 	})
 }
 
-// fromContext proves the caller of a gRPC call.
+// fromContext authenticates the caller of a gRPC call.
 func (a *Authenticator) fromContext(ctx context.Context) (core.Principal, error) {
 	from, ok := peer.FromContext(ctx)
 	if !ok {
@@ -86,29 +86,29 @@ func (a *Authenticator) fromContext(ctx context.Context) (core.Principal, error)
 	return a.FromToken(secret)
 }
 
-// shown is the API token or join token that a caller without a certificate shows, and from where.
-type shown struct {
+// presentedToken is the API token or join token that a caller without a certificate sends, and its address.
+type presentedToken struct {
 	address netip.Addr
 	token   string // empty for callers with a certificate
 }
 
-// shownIn is what a gRPC call shows.
-func shownIn(ctx context.Context) shown {
+// tokenOfCall returns the credentials of a gRPC call.
+func tokenOfCall(ctx context.Context) presentedToken {
 	from, ok := peer.FromContext(ctx)
 	if !ok {
-		return shown{}
+		return presentedToken{}
 	}
 	info, ok := from.AuthInfo.(credentials.TLSInfo)
 	if !ok {
-		return shown{}
+		return presentedToken{}
 	}
 	if _, member := identity.PeerID(info.State); member {
-		return shown{}
+		return presentedToken{}
 	}
 	header := metadata.ValueFromIncomingContext(ctx, "authorization")
 	if len(header) != 1 {
-		return shown{}
+		return presentedToken{}
 	}
 	secret, _ := bearer(header[0])
-	return shown{address: MachineOf(ctx), token: secret}
+	return presentedToken{address: MachineOf(ctx), token: secret}
 }

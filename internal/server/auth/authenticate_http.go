@@ -11,8 +11,7 @@ import (
 	"github.com/cloudless/cloudless/internal/server/core"
 )
 
-// HeaderCopy marks what servers ask of each other's registries: it is answered
-// by the asked one alone.
+// HeaderCopy marks requests between the registries of servers: the addressed server answers them alone.
 const HeaderCopy = "x-cloudless-copy"
 
 // Copying reports whether a request copies images between servers.
@@ -20,9 +19,10 @@ func Copying(p core.Principal, r *http.Request) bool {
 	return p.Role == core.RoleServer && r.Header.Get(HeaderCopy) != ""
 }
 
-// ProveRequest proves the caller of an HTTP request. The method is that of a gRPC call, empty for any other request.
-func (a *Authenticator) ProveRequest(r *http.Request, method string) (core.Principal, error) {
-	return a.surely(r.Context(), shownBy(r), func() (core.Principal, error) {
+// AuthenticateRequest authenticates the caller of an HTTP request. The method is that of a gRPC call, empty for any
+// other request.
+func (a *Authenticator) AuthenticateRequest(r *http.Request, method string) (core.Principal, error) {
+	return a.authenticate(r.Context(), tokenOfRequest(r), func() (core.Principal, error) {
 		p, err := a.identify(r)
 		if err == nil && forMembers(method) {
 			err = a.requireMember(p)
@@ -31,8 +31,8 @@ func (a *Authenticator) ProveRequest(r *http.Request, method string) (core.Princ
 	})
 }
 
-// identify proves the caller by client certificate, bearer token, or, as
-// registry clients do it, by a token as the password.
+// identify authenticates the caller by client certificate, bearer token, or, for registry clients, by a token as the
+// password.
 func (a *Authenticator) identify(r *http.Request) (core.Principal, error) {
 	if r.TLS == nil {
 		return core.Principal{}, errNoIdentity
@@ -46,23 +46,23 @@ func (a *Authenticator) identify(r *http.Request) (core.Principal, error) {
 		}
 		return p, err
 	}
-	if by := shownBy(r); by.token != "" {
+	if by := tokenOfRequest(r); by.token != "" {
 		return a.FromToken(by.token)
 	}
 	return core.Principal{}, errNoIdentity
 }
 
-// shownBy is what an HTTP request shows. Registry clients send the
-// token as a password, browsers send it in a header of their WebSockets.
-func shownBy(r *http.Request) shown {
+// tokenOfRequest returns the credentials of an HTTP request. Registry clients send the token as a password, browsers
+// send it in a header of their WebSockets.
+func tokenOfRequest(r *http.Request) presentedToken {
 	if r.TLS == nil {
-		return shown{}
+		return presentedToken{}
 	}
 	if _, member := identity.PeerID(*r.TLS); member {
-		return shown{}
+		return presentedToken{}
 	}
 	from, _ := netip.ParseAddrPort(r.RemoteAddr)
-	caller := shown{address: from.Addr().Unmap()}
+	caller := presentedToken{address: from.Addr().Unmap()}
 	if secret, ok := bearer(r.Header.Get("Authorization")); ok {
 		caller.token = secret
 	} else if _, secret, ok := r.BasicAuth(); ok {
@@ -73,11 +73,11 @@ func shownBy(r *http.Request) shown {
 	return caller
 }
 
-// socketBearer begins the name of a protocol behind which browsers show their token, because they cannot give a WebSocket
-// headers of their own.
+// socketBearer is the prefix of a protocol name in which browsers send their token, because they cannot set headers of
+// a WebSocket.
 const socketBearer = "bearer."
 
-// socketToken is the token with which a browser asks for a WebSocket.
+// socketToken returns the token of a browser that asks for a WebSocket.
 func socketToken(r *http.Request) (secret string, ok bool) {
 	if !strings.HasSuffix(r.URL.Path, ":exec") {
 		return "", false
