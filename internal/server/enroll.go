@@ -39,7 +39,7 @@ func (s *enrollment) Enroll(ctx context.Context, request *v1.EnrollRequest) (*v1
 	if err := s.auth.CheckJoinToken(ctx, request.GetToken(), secret, role); err != nil { // before anything else is done for a stranger
 		return nil, err
 	}
-	oneport.StrangerOf(ctx).Proved()
+	oneport.StrangerOf(ctx).Authenticated()
 	if err := spec.Validate(request); err != nil {
 		return nil, err
 	}

@@ -24,8 +24,8 @@ const mirrorPause = 15 * time.Second
 
 // Images are the images of this server, and its access to those of the others.
 type Images interface {
-	// TakeTags imports the tags that older releases stored only in their registries.
-	TakeTags(ctx context.Context) error
+	// ImportTags imports the tags that older releases stored only in their registries.
+	ImportTags(ctx context.Context) error
 	// ForgetDeleted forgets the deleted images that can no longer be restored, and those that over names.
 	ForgetDeleted(ctx context.Context, over func(registry.Deleted) bool) error
 	// FollowTags makes the tags of this server's registry match the state.
@@ -78,7 +78,7 @@ func (l *Loop) Run(ctx context.Context) error {
 
 // Round does so once.
 func (l *Loop) Round(ctx context.Context) {
-	err := l.Images.TakeTags(ctx)
+	err := l.Images.ImportTags(ctx)
 	l.note(ctx, "the tags of images of older servers could not be taken over; trying again", "", nil, err)
 	if err != nil {
 		return // tags that no server has reported yet must not be dropped

@@ -42,7 +42,7 @@ func (p *played) note(what string) {
 	p.done = append(p.done, what)
 }
 
-func (p *played) TakeTags(context.Context) error { return nil }
+func (p *played) ImportTags(context.Context) error { return nil }
 
 func (p *played) ForgetDeleted(context.Context, func(registry.Deleted) bool) error { return nil }
 

@@ -83,7 +83,7 @@ func (g *Guard) Unary(ctx context.Context, request any, info *grpc.UnaryServerIn
 		return handler(ctx, request)
 	})
 	if err == nil {
-		oneport.StrangerOf(ctx).Proved()
+		oneport.StrangerOf(ctx).Authenticated()
 	}
 	return response, err
 }

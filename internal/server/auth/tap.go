@@ -32,7 +32,7 @@ func (g *Guard) Tap(ctx context.Context, about *tap.Info) (context.Context, erro
 		from.Refused()
 		return ctx, core.StatusOf(err)
 	}
-	from.Proved()
+	from.Authenticated()
 	return core.WithPrincipal(ctx, p), nil // the interceptors check that it is still valid
 }
 
@@ -79,7 +79,7 @@ func (g *Guard) TapHTTP(next http.Handler) http.Handler {
 			return
 		}
 		if !anonymous {
-			from.Proved()
+			from.Authenticated()
 		}
 		next.ServeHTTP(w, r)
 	})

@@ -84,7 +84,7 @@ func (s *gateway) identified(next http.Handler) http.Handler {
 			writeError(w, err)
 			return
 		}
-		oneport.StrangerOf(r.Context()).Proved()
+		oneport.StrangerOf(r.Context()).Authenticated()
 		r = r.WithContext(core.WithPrincipal(r.Context(), p))
 		if strings.HasPrefix(r.URL.Path, "/v1/") { // the API authorizes itself, and says itself why a stream ends
 			next.ServeHTTP(w, r)

@@ -15,7 +15,7 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// Tagged are the images that have a tag.
+// Tagged returns the images that have a tag.
 func (s *Images) Tagged(snap *state.Snapshot) []*v1.ImageCopy {
 	var all []*v1.ImageCopy
 	for t := range snap.Tags() {
@@ -26,9 +26,9 @@ func (s *Images) Tagged(snap *state.Snapshot) []*v1.ImageCopy {
 	return all
 }
 
-// Untagged are the images that no tag has to stand for: those that revisions
-// are of, because what runs them may have to be started elsewhere, or be gone back
-// to, and those that were deleted and can still be restored.
+// Untagged returns the images that are kept without a tag: those of revisions, because
+// their replicas may have to start elsewhere or a rollback may need them, and those that
+// were deleted and can still be restored.
 func (s *Images) Untagged(snap *state.Snapshot) []*v1.ImageCopy {
 	seen := map[string]bool{}
 	var all []*v1.ImageCopy
@@ -53,7 +53,7 @@ func (s *Images) Untagged(snap *state.Snapshot) []*v1.ImageCopy {
 	return all
 }
 
-// FollowTags lets the tags of this server's registry be as the state has them.
+// FollowTags sets the tags of this server's registry to those of the state.
 func (s *Images) FollowTags(ctx context.Context) {
 	have, err := s.registry.List(ctx)
 	if err != nil && ctx.Err() == nil {
@@ -69,7 +69,7 @@ func (s *Images) FollowTags(ctx context.Context) {
 	}
 }
 
-// Have gets an image from another server unless it is here.
+// Have copies an image from another server unless it is here.
 func (s *Images) Have(ctx context.Context, repository, digest string) error {
 	_, missing := s.registry.Digest(ctx, repository, digest)
 	if !errors.Is(missing, registry.ErrNotFound) {
@@ -97,7 +97,7 @@ func (s *Images) Have(ctx context.Context, repository, digest string) error {
 	return core.Refuse(codes.Unavailable, "image %s@%s is on no server that can be reached now: try again: %s", repository, digest, errors.Join(failed...))
 }
 
-// CopiesAt are the tagged images that another server has.
+// CopiesAt returns the tagged images that another server has.
 func (s *Images) CopiesAt(ctx context.Context, server string) ([]*v1.ImageCopy, error) {
 	conn, err := s.peers.Ready(ctx, server)
 	if err != nil {

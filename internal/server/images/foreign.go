@@ -19,35 +19,34 @@ import (
 	"github.com/cloudless/cloudless/internal/server/core"
 )
 
-// foreign asks registries of others what a tag stands for.
+// foreign asks registries outside the cluster for the digest of a tag.
 type foreign struct {
 	transport http.RoundTripper
 	now       func() time.Time
 
 	mu    sync.Mutex
-	known map[string]answer // by name of the image and of the login
-	// offers are what images are for, by registry, repository and digest.
+	known map[string]answer // by the names of the image and of the login
+	// offers are the platforms of images, by registry, repository and digest.
 	offers map[string][]string
 	away   map[string]time.Time
 }
 
-// answer is remembered for a moment, so that a file with many workloads of one
-// image asks once.
+// answer is cached for a moment, so that a file with many workloads of one image asks once.
 type answer struct {
 	digest string
 	at     time.Time
 }
 
 const (
-	// foreignPatience is how long a call waits for a registry of others.
+	// foreignPatience is how long a call waits for a registry outside the cluster.
 	foreignPatience = 5 * time.Second
 	answerLife      = 10 * time.Second
-	// awayLife is how long a registry that could not be reached is not asked again.
+	// awayLife is how long an unreachable registry is not asked again.
 	awayLife   = 15 * time.Second
 	maxAnswers = 1000
 )
 
-// errAway means that the registry could not be asked.
+// errAway means that the registry could not be reached.
 var errAway = errors.New("the registry cannot be reached from the server")
 
 func newForeign(base http.RoundTripper, now func() time.Time) *foreign {
@@ -57,8 +56,8 @@ func newForeign(base http.RoundTripper, now func() time.Time) *foreign {
 	return &foreign{transport: secretKeeper{base}, now: now, known: map[string]answer{}, offers: map[string][]string{}, away: map[string]time.Time{}}
 }
 
-// secretKeeper speaks plain HTTP to this machine only: elsewhere a password
-// would be seen by others.
+// secretKeeper permits plain HTTP only to this machine: elsewhere others could read the
+// password.
 type secretKeeper struct{ next http.RoundTripper }
 
 func (s secretKeeper) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -73,7 +72,8 @@ func isLoopback(host string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// digest is what the tag stands for now, errAway, or the registry's refusal.
+// digest returns the digest that the tag stands for now, errAway, or the registry's
+// refusal.
 func (f *foreign) digest(ctx context.Context, n image.Name, login *registryLogin) (string, error) {
 	key := n.String() + " " + login.user()
 	f.mu.Lock()
@@ -115,7 +115,7 @@ func (f *foreign) ask(ctx context.Context, n image.Name, login *registryLogin) (
 	if err == nil {
 		return head.Digest.String(), nil
 	}
-	if refused(err) == 0 && ctx.Err() == nil { // some registries answer only whole questions
+	if refused(err) == 0 && ctx.Err() == nil { // some registries do not support HEAD requests
 		got, getErr := remote.Get(ref, options...)
 		if getErr == nil {
 			return got.Digest.String(), nil
@@ -135,7 +135,7 @@ func (f *foreign) options(ctx context.Context, login *registryLogin) []remote.Op
 	}
 }
 
-// refused is the status of an answer that will be the same next time, or 0.
+// refused returns the status of an answer that a retry would not change, or 0.
 func refused(err error) int {
 	if refusal, ok := errors.AsType[*transport.Error](err); ok {
 		switch refusal.StatusCode {
@@ -146,7 +146,7 @@ func refused(err error) int {
 	return 0
 }
 
-// pinForeign pins an image of another registry, as far as that can be asked.
+// pinForeign pins an image of another registry, if that can be reached.
 func (s *Images) pinForeign(ctx context.Context, n image.Name) (Pinned, error) {
 	login, err := s.loginFor(s.Store.Snapshot(), n.Registry)
 	if err != nil {
@@ -176,7 +176,7 @@ func (s *Images) pinForeign(ctx context.Context, n image.Name) (Pinned, error) {
 	return Pinned{}, err
 }
 
-// Unpinned is whether an image is still to be resolved by the nodes.
+// Unpinned reports whether the nodes still have to resolve an image.
 func Unpinned(image string) bool { return !strings.Contains(image, "@") }
 
 // PinNote says in an event that an image is not pinned.

@@ -21,7 +21,7 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// WriteError answers in the form that registry clients show to people.
+// WriteError answers in the form that registry clients show to their users.
 func WriteError(w http.ResponseWriter, err error) {
 	st := status.Convert(core.StatusOf(err))
 	code := "UNKNOWN"
@@ -39,8 +39,7 @@ func WriteError(w http.ResponseWriter, err error) {
 	})
 }
 
-// Handler is the registry, of which other clients cannot delete what is
-// used either.
+// Handler returns the registry. Its clients cannot delete images that are in use either.
 func (s *Images) Handler() http.Handler {
 	next := s.registry.Handler()
 	return s.mirrored(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -76,7 +75,7 @@ func (s *Images) checkUnused(r *http.Request) error {
 	return nil
 }
 
-// manifestOf is what a request about a manifest names: a tag or a digest.
+// manifestOf returns the tag or digest of a request about a manifest.
 func manifestOf(r *http.Request) (repository, reference string, ok bool) {
 	path := strings.TrimPrefix(r.URL.Path, "/v2/")
 	if i := strings.LastIndex(path, "/manifests/"); i > 0 {
@@ -85,8 +84,8 @@ func manifestOf(r *http.Request) (repository, reference string, ok bool) {
 	return "", "", false
 }
 
-// serveLeading answers at the leader: what tags stand for by the state, all else
-// by the registry.
+// serveLeading answers at the leader: tags from the state, everything else from the
+// registry.
 func (s *Images) serveLeading(local http.Handler, w http.ResponseWriter, r *http.Request) {
 	repository, reference, isManifest := manifestOf(r)
 	switch {
@@ -96,11 +95,11 @@ func (s *Images) serveLeading(local http.Handler, w http.ResponseWriter, r *http
 				WriteError(w, err)
 				return
 			}
-			s.FollowTags(r.Context()) // the registry lists its own
+			s.FollowTags(r.Context()) // the registry lists its own tags
 		}
 		local.ServeHTTP(w, r)
 	case !IsDigest(reference) && registry.CheckTag(repository, reference) != nil:
-		local.ServeHTTP(w, r) // it finds the words
+		local.ServeHTTP(w, r) // the registry writes the error
 	case r.Method == http.MethodPut:
 		s.servePush(local, w, r, repository, reference)
 	case r.Method == http.MethodDelete:
@@ -110,10 +109,10 @@ func (s *Images) serveLeading(local http.Handler, w http.ResponseWriter, r *http
 	}
 }
 
-// servePush stores the image by its digest, makes sure that a majority of the
-// servers has it, and has them agree on the tag, before the push is answered.
+// servePush stores the image by its digest, makes sure that a majority of the servers has
+// it, and commits the tag, before it answers the push.
 func (s *Images) servePush(local http.Handler, w http.ResponseWriter, r *http.Request, repository, reference string) {
-	// The registry refuses what is longer.
+	// The registry refuses a longer one.
 	body, err := io.ReadAll(io.LimitReader(r.Body, maxManifest+1))
 	if err != nil {
 		WriteError(w, core.Refuse(codes.InvalidArgument, "the manifest could not be read: send it again"))
@@ -136,7 +135,7 @@ func (s *Images) servePush(local http.Handler, w http.ResponseWriter, r *http.Re
 	held.give(w)
 }
 
-// maxManifest is what a manifest may have in bytes.
+// maxManifest is the maximum size of a manifest in bytes.
 const maxManifest = 4 << 20
 
 func (s *Images) keepPushed(ctx context.Context, repository, tag, digest string) error {
@@ -146,14 +145,14 @@ func (s *Images) keepPushed(ctx context.Context, repository, tag, digest string)
 	if err := s.spread(ctx, []*v1.ImageCopy{{Repository: repository, Digest: digest}}, ""); err != nil || tag == "" {
 		return err
 	}
-	if _, err := s.ReadTags(ctx); err != nil { // before tags of older releases are known, none is set
+	if _, err := s.ReadTags(ctx); err != nil { // no tag is set before tags of older releases are imported
 		return err
 	}
 	return s.SetTag(ctx, repository, tag, digest)
 }
 
-// serveDelete takes tags away. An image is not deleted by its digest for good
-// before that is agreed on.
+// serveDelete removes tags. An image is deleted by its digest for good only after that is
+// committed.
 func (s *Images) serveDelete(local http.Handler, w http.ResponseWriter, r *http.Request, repository, reference string) {
 	snap, err := s.ReadTags(r.Context())
 	if err == nil {
@@ -172,7 +171,7 @@ func (s *Images) serveDelete(local http.Handler, w http.ResponseWriter, r *http.
 		return
 	}
 	if IsDigest(reference) {
-		if err := s.checkUnused(r); err != nil { // a workload was written before the deletion was agreed on
+		if err := s.checkUnused(r); err != nil { // a workload was written before the deletion was committed
 			WriteError(w, err)
 			return
 		}
@@ -182,8 +181,8 @@ func (s *Images) serveDelete(local http.Handler, w http.ResponseWriter, r *http.
 	w.WriteHeader(http.StatusAccepted)
 }
 
-// serveManifest reads by the digest that the state has for a tag, and gets what
-// is missing here from the other servers.
+// serveManifest serves the digest that the state has for a tag, and copies an image that is
+// missing here from the other servers.
 func (s *Images) serveManifest(local http.Handler, w http.ResponseWriter, r *http.Request, repository, reference string) {
 	snap := s.Store.Snapshot()
 	if !IsDigest(reference) {
@@ -213,7 +212,7 @@ func (s *Images) promised(snap *state.Snapshot, repository, digest string) bool 
 	return errors.Is(err, registry.ErrNotFound) && s.Keep(snap)(repository, digest)
 }
 
-// named is the request about a manifest by its digest.
+// named returns the request for a manifest by its digest.
 func named(r *http.Request, repository, digest string) *http.Request {
 	by := r.Clone(r.Context())
 	by.URL.Path, by.URL.RawPath = "/v2/"+repository+"/manifests/"+digest, ""
@@ -229,7 +228,7 @@ func writeUnknownManifest(w http.ResponseWriter, reference string) {
 	})
 }
 
-// heldAnswer is one that has not been given yet; those to manifests are small.
+// heldAnswer buffers an answer; those about manifests are small.
 type heldAnswer struct {
 	header http.Header
 	code   int

@@ -1,9 +1,8 @@
-// Package images are the images of the cluster's own registry and of others: what
-// tags stand for, which workloads use an image, how every server gets a copy, and
-// the HTTP side of the registry.
+// Package images handles the images of the cluster's own registry and of others: the digests of tags, the workloads
+// that use an image, the copies on every server, and the HTTP side of the registry.
 //
-// It guarantees that a push is answered only when a majority of the servers has
-// the image. It knows of workloads only which images they use.
+// It guarantees that a push is answered only when a majority of the servers has the image. All it knows of workloads is
+// which images they use.
 package images
 
 import (
@@ -26,7 +25,7 @@ import (
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
-// Images are those of one server.
+// Images handles the images of one server.
 type Images struct {
 	*core.Core
 	registry *registry.Registry
@@ -34,31 +33,32 @@ type Images struct {
 	foreign  *foreign
 	peers    *relay.Conns
 	router   *relay.Router
-	// peerConfig is what this server proves itself with to the others, and address is where it listens.
+	// peerConfig authenticates this server to the others, and address is where it listens.
 	peerConfig peers.Config
 	address    string
 	stopping   context.Context
 	mirrors    mirrors
 	failures   telemetry.Failures
-	// Patience bounds the copying of one image from one server to another.
+	// Patience limits the time to copy one image from one server to another.
 	Patience time.Duration
 }
 
-// Options is what Images are made of.
+// Options are the parts of Images.
 type Options struct {
 	Core     *core.Core
 	Registry *registry.Registry
 	// Sealer opens the passwords of registries.
 	Sealer *identity.Sealer
-	// Foreign carries questions to registries of others; nil asks as the environment of the process says.
+	// Foreign carries requests to registries outside the cluster; nil means a transport with the proxy settings of the
+	// environment.
 	Foreign http.RoundTripper
 	Conns   *relay.Conns
 	Router  *relay.Router
-	// PeerConfig is what this server proves itself with to the others.
+	// PeerConfig authenticates this server to the others.
 	PeerConfig peers.Config
-	// Address is where this server listens.
+	// Address is the address that this server listens on.
 	Address string
-	// Stopping ends when the server does.
+	// Stopping ends when the server stops.
 	Stopping context.Context
 }
 
@@ -71,7 +71,7 @@ func New(o Options) *Images {
 	}
 }
 
-// Resolve reads what an image name stands for, from another server if need be.
+// Resolve returns the image that a name stands for, from another server if necessary.
 func (s *Images) Resolve(ctx context.Context, snap *state.Snapshot, name image.Name) (registry.Descriptor, error) {
 	digest := DigestIn(snap, name.Repository, name.Reference())
 	if digest == "" {
@@ -89,7 +89,7 @@ func (s *Images) Resolve(ctx context.Context, snap *state.Snapshot, name image.N
 	return found, err
 }
 
-// DeletedImage is what was deleted last under the name, if it can be restored.
+// DeletedImage returns the image that was last deleted under the name, if it can be restored.
 func (s *Images) DeletedImage(snap *state.Snapshot, name image.Name) *registry.Deleted {
 	for _, d := range s.DeletedIn(snap) {
 		if deletedAs(d, name.Repository, name.Reference()) {
@@ -99,7 +99,7 @@ func (s *Images) DeletedImage(snap *state.Snapshot, name image.Name) *registry.D
 	return nil
 }
 
-// unpushedImage says what to do about an image that a workload cannot have.
+// unpushedImage says what to do about an image that a workload cannot use.
 func (s *Images) unpushedImage(snap *state.Snapshot, from string, name image.Name) error {
 	if deleted := s.DeletedImage(snap, name); deleted != nil {
 		return core.Refuse(codes.FailedPrecondition, "image %s was deleted; restore it with: cloudless image restore %s", from, from)
@@ -120,11 +120,10 @@ func ParseName(field, from string) (image.Name, error) {
 	return name, nil
 }
 
-// maxImageCandidates bounds how many tags are looked at for what was meant.
+// maxImageCandidates limits how many tags are compared with a misspelled name.
 const maxImageCandidates = 20_000
 
-// Nearest is the name in the cluster's own registry that may have been
-// meant, if any.
+// Nearest returns the name in the cluster's own registry that the caller may mean, if any.
 func Nearest(snap *state.Snapshot, name string) string {
 	return suggest.To(name, func(yield func(string) bool) {
 		looked := 0
@@ -143,10 +142,10 @@ func Nearest(snap *state.Snapshot, name string) string {
 	})
 }
 
-// collectInterval is how often blobs that belong to nothing are removed.
+// collectInterval is how often unused blobs are removed.
 const collectInterval = time.Hour
 
-// Prune removes, now and then, what no image needs.
+// Prune regularly removes what no image needs.
 func (s *Images) Prune(ctx context.Context) error {
 	ticker := time.NewTicker(collectInterval)
 	defer ticker.Stop()

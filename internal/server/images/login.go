@@ -11,7 +11,7 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// registryLogin is what is shown to a registry. It never becomes text.
+// registryLogin holds the credentials for a registry. It never becomes text.
 type registryLogin struct{ host, username, password string }
 
 func (l *registryLogin) user() string {
@@ -31,7 +31,7 @@ func (l *registryLogin) authenticator() authn.Authenticator {
 // PasswordContext binds a sealed password to its use.
 func PasswordContext(loginUID string) string { return "cloudless/registry-password/" + loginUID }
 
-// loginFor is how the cluster logs in to a registry, nil if it does not.
+// loginFor returns the cluster's login to a registry; nil if there is none.
 func (s *Images) loginFor(snap *state.Snapshot, host string) (*registryLogin, error) {
 	login := snap.LoginByName(host)
 	if login == nil {
@@ -45,7 +45,7 @@ func (s *Images) loginFor(snap *state.Snapshot, host string) (*registryLogin, er
 	return &registryLogin{host: host, username: login.GetSpec().GetUsername(), password: string(password)}, nil
 }
 
-// LoginOf is what a node needs to pull the image of a revision.
+// LoginOf returns the login that a node needs to pull the image of a revision.
 func (s *Images) LoginOf(snap *state.Snapshot, revision *v1.Revision) *v1.RegistryLogin {
 	host, _, found := strings.Cut(revision.GetSpec().GetImage(), "/")
 	if !found || host == image.ClusterRegistry {

@@ -27,12 +27,11 @@ import (
 	"github.com/cloudless/cloudless/internal/server/relay"
 )
 
-// The cluster's registry serves from every server. The registries hold images;
-// what a tag stands for is in the replicated state (tags.go). Pushes and tags go
-// to the leader, whichever server is asked. A push is answered when a majority
-// of the servers has the image and the tag is agreed on; the others follow, and
-// a server that was away receives what it has missed. What is named by its
-// digest is served by any server that has it.
+// The cluster's registry serves from every server. The registries hold images; the
+// replicated state maps tags to digests (tags.go). Every server passes pushes and tags to
+// the leader. A push is answered when a majority of the servers has the image and the tag
+// is committed. The others follow, and a server that was away receives what it has missed.
+// Any server that has an image serves it by its digest.
 
 // mirrored takes each request to a registry that can answer it.
 func (s *Images) mirrored(local http.Handler) http.Handler {
@@ -62,29 +61,29 @@ func (s *Images) mirrored(local http.Handler) http.Handler {
 	})
 }
 
-// headerReason tells our own clients why a registry cannot answer: another server may.
+// headerReason tells our own clients that this registry cannot answer but another server
+// may.
 const headerReason = "x-cloudless-reason"
 
 func refuseLeaderless(w http.ResponseWriter, code int, why string) {
 	w.Header().Set(headerReason, core.ReasonNoLeader)
-	w.Header().Set("Connection", "close") // so that whoever asks again can ask another one
+	w.Header().Set("Connection", "close") // so that a retry can reach another server
 	http.Error(w, why, code)
 }
 
-// byDigest reports whether a request reads something that is the same
-// everywhere.
+// byDigest reports whether a request reads something that is the same everywhere.
 func byDigest(r *http.Request) bool {
 	read := r.Method == http.MethodGet || r.Method == http.MethodHead
 	return read && strings.Contains(r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:], ":")
 }
 
-// asksForLayer reports whether a request asks if a layer is there, as those do that
-// push. It is the leader that will miss it, or not.
+// asksForLayer reports whether a request asks if a layer exists, as a push does. The answer
+// must be the leader's, because the leader receives the push.
 func asksForLayer(r *http.Request) bool {
 	return r.Method == http.MethodHead && strings.Contains(r.URL.Path, "/blobs/")
 }
 
-// unlessMissing keeps an answer that something is missing from the caller.
+// unlessMissing drops an answer that says that something is missing.
 type unlessMissing struct {
 	http.ResponseWriter
 	missing, begun bool
@@ -111,7 +110,7 @@ func (w *unlessMissing) WriteHeader(code int) {
 }
 
 func (w *unlessMissing) Write(data []byte) (int, error) {
-	if !w.begun { // as the registry does with manifests; their headers are not given yet
+	if !w.begun { // as the registry does with manifests, whose headers are not sent yet
 		w.WriteHeader(http.StatusOK)
 	}
 	if w.missing {
@@ -120,13 +119,13 @@ func (w *unlessMissing) Write(data []byte) (int, error) {
 	return w.ResponseWriter.Write(data)
 }
 
-// passToLeader has the leader's registry answer, for the caller whom this server
-// has proved.
+// passToLeader lets the leader's registry answer, for the caller that this server has
+// authenticated.
 func (s *Images) passToLeader(leader string, w http.ResponseWriter, r *http.Request) {
 	proxy := &httputil.ReverseProxy{
 		Rewrite: func(to *httputil.ProxyRequest) {
 			to.SetURL(&url.URL{Scheme: "https", Host: leader})
-			to.Out.Host = r.Host // uploads go on at the address that the client knows
+			to.Out.Host = r.Host // uploads continue at the address that the client knows
 			auth.SetCaller(to.Out.Header, core.Caller(r.Context()))
 		},
 		Transport:     untilAnswered{s.Transport(leader), s.router, leader},
@@ -139,8 +138,8 @@ func (s *Images) passToLeader(leader string, w http.ResponseWriter, r *http.Requ
 	proxy.ServeHTTP(w, r)
 }
 
-// untilAnswered does not wait for the answer of a leader any more once another
-// server leads: one that hangs never gives it. What has begun goes on.
+// untilAnswered stops waiting for the answer of a leader once another server leads: a
+// leader that hangs never answers. An answer that has begun continues.
 type untilAnswered struct {
 	http.RoundTripper
 	router *relay.Router
@@ -148,7 +147,7 @@ type untilAnswered struct {
 }
 
 func (t untilAnswered) RoundTrip(r *http.Request) (*http.Response, error) {
-	ctx, giveUp := context.WithCancelCause(r.Context()) // it ends with the request, when the answer has been read
+	ctx, giveUp := context.WithCancelCause(r.Context()) // ends with the request, when the answer has been read
 	waiting, answered := t.router.UntilSucceeded(r.Context(), t.leader, false)
 	defer answered()
 	defer context.AfterFunc(waiting, func() { giveUp(context.Cause(waiting)) })()
@@ -178,7 +177,7 @@ func (s *Images) Transport(server string) *http.Transport {
 	return made
 }
 
-// loopbackOf is where a listener is reached from its own machine.
+// loopbackOf returns the address at which a listener is reached from its own machine.
 func loopbackOf(address string) string {
 	host, port, err := net.SplitHostPort(address)
 	if ip := net.ParseIP(host); err == nil && ip != nil && ip.IsUnspecified() {
@@ -187,10 +186,9 @@ func loopbackOf(address string) string {
 	return address
 }
 
-// spread has the other servers copy images from this one, and returns when a
-// majority of the voters has them all. The rest goes on without anybody waiting,
-// one image after the other at each server. One that is about to leave does not
-// count; none leaves if that is empty.
+// spread makes the other servers copy images from this one, and returns when a majority of
+// the voters has them all. The rest continues in the background, one image after the other
+// at each server. The server that is leaving does not count; leaving may be empty.
 func (s *Images) spread(ctx context.Context, images []*v1.ImageCopy, leaving string) error {
 	others := slices.DeleteFunc(s.Consensus.Servers(), func(o consensus.Server) bool { return o.ID == s.UID || o.ID == leaving })
 	voters := 1
@@ -229,9 +227,9 @@ func (s *Images) spread(ctx context.Context, images []*v1.ImageCopy, leaving str
 		have, voters, errors.Join(failed...))
 }
 
-// SpreadBefore returns when a majority of the servers that are left without one
-// has every image that the cluster keeps: who has come in the place of others may
-// not have got them yet. What no server has any more cannot be waited for.
+// SpreadBefore returns when a majority of the servers that remain has every image that the
+// cluster keeps: a server that replaced another may not have them yet. Images that no
+// server has any more are ignored.
 func (s *Images) SpreadBefore(ctx context.Context, leaving string) error {
 	snap := s.Store.Snapshot()
 	var here []*v1.ImageCopy
@@ -248,7 +246,7 @@ func (s *Images) SpreadBefore(ctx context.Context, leaving string) error {
 	return s.spread(ctx, here, leaving)
 }
 
-// copyAll has another server copy images from this one.
+// copyAll makes another server copy images from this one.
 func (s *Images) copyAll(server string, images []*v1.ImageCopy) error {
 	for _, image := range images {
 		if err := s.CopyTo(server, image); err != nil {
@@ -258,10 +256,10 @@ func (s *Images) copyAll(server string, images []*v1.ImageCopy) error {
 	return nil
 }
 
-// copyPatience bounds the copying of one image from one server to another.
+// copyPatience limits the time to copy one image from one server to another.
 const copyPatience = 10 * time.Minute
 
-// CopyTo has another server copy an image from this one.
+// CopyTo makes another server copy an image from this one.
 func (s *Images) CopyTo(server string, image *v1.ImageCopy) error {
 	ctx, cancel := context.WithTimeout(s.stopping, s.Patience)
 	defer cancel()
@@ -275,10 +273,10 @@ func (s *Images) CopyTo(server string, image *v1.ImageCopy) error {
 	return nil
 }
 
-// Copies is what servers ask of each other's registries by the PeerService.
+// Copies implements the calls of the PeerService about registries.
 type Copies struct{ *Images }
 
-// CopyImage copies an image from the server that asks.
+// CopyImage copies an image from the calling server.
 func (s Copies) CopyImage(ctx context.Context, request *v1.CopyImageRequest) (*v1.CopyImageResponse, error) {
 	return &v1.CopyImageResponse{}, s.CopyFrom(ctx, core.Caller(ctx).ID.Name(), request.GetImage())
 }
@@ -294,8 +292,8 @@ func (s *Images) CopyFrom(ctx context.Context, server string, image *v1.ImageCop
 	return err
 }
 
-// fetchFrom copies what an image consists of from another server's registry, which
-// may stand still and never answer.
+// fetchFrom copies the content of an image from another server's registry, which may hang
+// and never answer.
 func (s *Images) fetchFrom(ctx context.Context, server string, image *v1.ImageCopy) error {
 	ctx, cancel := context.WithTimeout(ctx, s.Patience)
 	defer cancel()
@@ -322,7 +320,7 @@ func (s *Images) fetchFrom(ctx context.Context, server string, image *v1.ImageCo
 	return nil
 }
 
-// copyTransport says that servers are copying.
+// copyTransport marks requests between the registries of servers.
 type copyTransport struct{ http.RoundTripper }
 
 func (t copyTransport) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -367,8 +365,8 @@ func (s Copies) DropImage(ctx context.Context, request *v1.DropImageRequest) (*v
 	return &v1.DropImageResponse{}, err
 }
 
-// dropEverywhere tells the other servers that an image was deleted. One that
-// does not hear of it is told again by the next round of mirroring.
+// dropEverywhere tells the other servers that an image was deleted. The next round of
+// mirroring tells those that it does not reach.
 func (s *Images) dropEverywhere(ctx context.Context, repository, reference string, now bool) {
 	for _, other := range s.Consensus.Servers() {
 		if other.ID == s.UID {
@@ -380,7 +378,7 @@ func (s *Images) dropEverywhere(ctx context.Context, repository, reference strin
 	}
 }
 
-// DropAt has another server delete an image.
+// DropAt makes another server delete an image.
 func (s *Images) DropAt(ctx context.Context, server, repository, reference string, now bool) error {
 	conn, err := s.peers.Ready(ctx, server)
 	if err == nil {
@@ -389,10 +387,10 @@ func (s *Images) DropAt(ctx context.Context, server, repository, reference strin
 	return err
 }
 
-// reclaimEverywhere has no server take an image for one that goes, because it was
-// deleted under one of its tags: some may lack the others so far. It waits for none.
+// reclaimEverywhere prevents all servers from collecting an image that was deleted under
+// only one of its tags: some servers may not know the other tags yet. It waits for none.
 func (s *Images) reclaimEverywhere(ctx context.Context, image *v1.ImageCopy) {
-	_ = s.registry.Reclaim(ctx, image.GetRepository(), image.GetDigest()) // it fails where it is not here
+	_ = s.registry.Reclaim(ctx, image.GetRepository(), image.GetDigest()) // it fails if the image is not here
 	for _, other := range s.Consensus.Servers() {
 		if other.ID == s.UID {
 			continue
@@ -405,17 +403,17 @@ func (s *Images) reclaimEverywhere(ctx context.Context, image *v1.ImageCopy) {
 	}
 }
 
-// mirrors are the copies of images on their way.
+// mirrors tracks the copies in progress.
 type mirrors struct {
 	mu         sync.Mutex
 	transports map[string]*http.Transport
 	work       sync.WaitGroup
 
-	taking   sync.Mutex // held while tags of older releases are taken over
-	settling sync.Mutex // held while a tag is made to follow the state
+	taking   sync.Mutex // held while tags of older releases are imported
+	settling sync.Mutex // held while a tag is set to that of the state
 }
 
-// forget lets go of a server that was removed.
+// forget drops the copies for a removed server.
 func (m *mirrors) forget(server string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -425,7 +423,7 @@ func (m *mirrors) forget(server string) {
 	delete(m.transports, server)
 }
 
-// close waits for copies that are on their way; they end with the server.
+// close waits for copies in progress; they end with the server.
 func (m *mirrors) close() {
 	m.work.Wait()
 	m.mu.Lock()
@@ -435,8 +433,8 @@ func (m *mirrors) close() {
 	}
 }
 
-// ForgetServer lets go of a server that was removed.
+// ForgetServer drops the copies for a removed server.
 func (s *Images) ForgetServer(server string) { s.mirrors.forget(server) }
 
-// Close waits for copies that are on their way; they end with the server.
+// Close waits for copies in progress; they end with the server.
 func (s *Images) Close() { s.mirrors.close() }

@@ -12,24 +12,22 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// A revision runs an image by its digest, so that every replica runs the same.
-// What a name in the cluster's own registry stands for is in the state. It is
-// looked up in the very snapshot that a workload is written on, and the
-// transaction checks that it is still so: agreeing on the workload agrees on
-// that too, and nothing has to be agreed on before.
+// A revision runs an image by its digest, so that every replica runs the same. The state
+// maps names in the cluster's own registry to digests. A name is resolved in the very
+// snapshot that a workload is written on, and the transaction checks that the tag is still
+// the same: one commit covers both the workload and its image.
 
 // Named is the image of a workload that is about to be written.
 type Named struct {
 	From string
 	Name image.Name
-	// foreign is what it stands for in a registry of others.
+	// foreign is the image in a registry outside the cluster.
 	foreign Pinned
 }
 
-// Name does what takes a while, before a transaction is built: it asks a
-// registry of others what the name stands for, unless the call was made before;
-// what a repeated one is answered does not depend on the image any more. Where
-// that registry cannot be reached from here, the name is kept and the node
+// Name does the slow part before a transaction is built: it asks a registry outside the
+// cluster for the digest, unless the call is a repeated one, whose answer no longer depends
+// on the image. If this server cannot reach that registry, the name is kept and the node
 // resolves it.
 func (s *Images) Name(ctx context.Context, from string, r core.Receipt) (n Named, err error) {
 	n.From = from
@@ -37,7 +35,7 @@ func (s *Images) Name(ctx context.Context, from string, r core.Receipt) (n Named
 		return n, err
 	}
 	if n.Name.Local() {
-		if !tagsTaken(s.Store.Snapshot()) {
+		if !tagsImported(s.Store.Snapshot()) {
 			_, err = s.ReadTags(ctx)
 		}
 		return n, err
@@ -49,7 +47,7 @@ func (s *Images) Name(ctx context.Context, from string, r core.Receipt) (n Named
 	return n, err
 }
 
-// Pin says what an image stands for in a state.
+// Pin resolves an image in a state.
 func (s *Images) Pin(ctx context.Context, snap *state.Snapshot, n Named) (Pinned, error) {
 	if n.foreign.Image != "" {
 		return n.foreign, nil
@@ -63,7 +61,7 @@ func (s *Images) Pin(ctx context.Context, snap *state.Snapshot, n Named) (Pinned
 		digest = snap.Tag(n.Name.Repository, digest).GetDigest()
 	}
 	if digest != "" {
-		_, err := s.registry.Digest(ctx, n.Name.Repository, digest) // who has asked is waited for by a collection
+		_, err := s.registry.Digest(ctx, n.Name.Repository, digest) // a collection spares images that were just looked up
 		switch missing := errors.Is(err, registry.ErrNotFound); {
 		case missing && !s.Keep(snap)(n.Name.Repository, digest):
 			digest = ""
@@ -78,7 +76,7 @@ func (s *Images) Pin(ctx context.Context, snap *state.Snapshot, n Named) (Pinned
 	return p, nil
 }
 
-// TagFor is a tag that stands for an image, which keeps the image from being
+// TagFor returns a tag that stands for an image, which keeps the image from being
 // collected; nil if there is none.
 func TagFor(snap *state.Snapshot, repository, digest string) *statev1.Tag {
 	for t := range snap.TagsOf(repository) {
@@ -89,7 +87,7 @@ func TagFor(snap *state.Snapshot, repository, digest string) *statev1.Tag {
 	return nil
 }
 
-// TagVersion is a tag as it is in a state; its version is 0 if it is not there.
+// TagVersion is a tag with its version in a state; 0 if it does not exist.
 type TagVersion struct {
 	UID     string
 	version uint64
@@ -99,9 +97,10 @@ func versionOf(snap *state.Snapshot, repository, tag string) TagVersion {
 	return TagVersion{state.TagUID(repository, tag), snap.Tag(repository, tag).GetMetadata().GetVersion()}
 }
 
-// KeepersOf are the tags of which at least one changes before an image goes for good: one
-// that stands for it or, if none does, the empty one, which every deletion of an image
-// without a tag changes, and those from which it was deleted and can be restored.
+// KeepersOf returns the tags of which at least one changes before an image is removed for
+// good: one that stands for it. If none does, they are the empty one, which every deletion
+// of an image without a tag changes, and those from which it was deleted and can be
+// restored.
 func KeepersOf(snap *state.Snapshot, repository, digest string) []TagVersion {
 	if t := TagFor(snap, repository, digest); t != nil {
 		return []TagVersion{{t.GetMetadata().GetUid(), t.GetMetadata().GetVersion()}}
@@ -117,7 +116,8 @@ func KeepersOf(snap *state.Snapshot, repository, digest string) []TagVersion {
 	return keepers
 }
 
-// RelyOn lets a transaction happen only while the image is kept as it was looked up.
+// RelyOn makes a transaction fail if the image has changed or been deleted since it was
+// resolved.
 func (p Pinned) RelyOn(b *state.Batch) {
 	for _, k := range p.Keepers {
 		b.Check(state.KindTag, k.UID, k.version)

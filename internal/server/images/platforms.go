@@ -16,12 +16,12 @@ import (
 	"github.com/cloudless/cloudless/internal/registry"
 )
 
-// Pinned is what a revision runs: an image by digest where that is known, and
-// what it is for, where that is.
+// Pinned is the image of a revision: by digest and with its platforms, as far as both are
+// known.
 type Pinned struct {
 	Image     string
 	Platforms []string
-	// Keepers are the tags that say so, of an image in the cluster's own registry.
+	// Keepers are the tags that keep an image in the cluster's own registry.
 	Keepers []TagVersion
 }
 
@@ -29,8 +29,8 @@ func PinnedBy(r *v1.Revision) Pinned {
 	return Pinned{Image: r.GetSpec().GetImage(), Platforms: r.GetSpec().GetPlatforms()}
 }
 
-// platforms are what an image of the cluster's registry is for. They are not known
-// of one that is still on its way to this server: then the node that pulls it sees.
+// platforms returns the platforms of an image in the cluster's registry. They are unknown
+// if this server has not copied the image yet: then the node that pulls it finds out.
 func (s *Images) platforms(ctx context.Context, repository, digest string) []string {
 	offers, err := s.registry.Platforms(ctx, repository, digest)
 	if err != nil && !errors.Is(err, registry.ErrNotFound) {
@@ -39,8 +39,8 @@ func (s *Images) platforms(ctx context.Context, repository, digest string) []str
 	return plainPlatforms(offers)
 }
 
-// foreignPlatforms are what an image of another registry is for. A registry that
-// does not say is no reason to refuse the image.
+// foreignPlatforms returns the platforms of an image in another registry. If the registry
+// does not tell, the image is accepted.
 func (s *Images) foreignPlatforms(ctx context.Context, n image.Name, digest string, login *registryLogin) []string {
 	offers, err := s.foreign.platforms(ctx, n, digest, login)
 	if err != nil {
@@ -49,8 +49,8 @@ func (s *Images) foreignPlatforms(ctx context.Context, n image.Name, digest stri
 	return plainPlatforms(offers)
 }
 
-// plainPlatforms leaves variants of an architecture out, such as v7 of arm: which
-// of them a machine can run is known there.
+// plainPlatforms drops variants of an architecture, such as v7 of arm: only the machine
+// knows which of them it can run.
 func plainPlatforms(offers []string) []string {
 	var plain []string
 	for _, offer := range offers {
@@ -62,7 +62,7 @@ func plainPlatforms(offers []string) []string {
 	return slices.Compact(plain)
 }
 
-// platforms asks once for each digest, since what it stands for never changes.
+// platforms asks once for each digest, whose content never changes.
 func (f *foreign) platforms(ctx context.Context, n image.Name, digest string, login *registryLogin) ([]string, error) {
 	key := n.Registry + "/" + n.Repository + "@" + digest
 	f.mu.Lock()
@@ -93,7 +93,7 @@ func (f *foreign) platforms(ctx context.Context, n image.Name, digest string, lo
 	return offers, nil
 }
 
-// maxConfig bounds what a registry of others can make us read.
+// maxConfig limits how much a registry outside the cluster can make us read.
 const maxConfig = 4 << 20
 
 func (f *foreign) askPlatforms(ctx context.Context, n image.Name, digest string, login *registryLogin) ([]string, error) {
@@ -134,7 +134,7 @@ func (f *foreign) askPlatforms(ctx context.Context, n image.Name, digest string,
 	return platformNames(config.Platform()), nil
 }
 
-// indexPlatforms are none if an index does not say it of all that it holds.
+// indexPlatforms returns none if any entry of an index has no platform.
 func indexPlatforms(list *ocispec.IndexManifest) []string {
 	var all []string
 	for _, m := range list.Manifests {
@@ -146,7 +146,7 @@ func indexPlatforms(list *ocispec.IndexManifest) []string {
 	return all
 }
 
-// platformNames leaves out what only accompanies an image, as signatures do.
+// platformNames ignores entries that only accompany an image, such as signatures.
 func platformNames(p *ocispec.Platform) []string {
 	if p == nil || p.OS == "" || p.OS == "unknown" || p.Architecture == "" {
 		return nil

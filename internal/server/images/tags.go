@@ -21,39 +21,38 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// What a tag stands for, and which images were deleted and can be restored, is
-// in the replicated state, so that no change of leader can undo what was
-// acknowledged. The registry of a server has tags too, for its collection and
-// its lists; they follow the state.
+// The replicated state holds the digests of tags, and the deleted images that can be
+// restored, so that no change of the leader can undo an acknowledged write. The registry of
+// a server has tags too, for its collection and its lists; they follow the state.
 
 // ReadTags returns a state that has every tag.
 func (s *Images) ReadTags(ctx context.Context) (*state.Snapshot, error) {
 	snap, err := s.Consensus.Read(ctx)
-	if err != nil || tagsTaken(snap) || consensus.IsStale(ctx) {
+	if err != nil || tagsImported(snap) || consensus.IsStale(ctx) {
 		return snap, err
 	}
-	if err := s.TakeTags(ctx); err != nil {
+	if err := s.ImportTags(ctx); err != nil {
 		return nil, err
 	}
 	return s.Consensus.Read(ctx)
 }
 
-// tagsTaken is whether the tags were taken over that older releases had in their
-// registries alone. Until then a tag that was deleted stays known, so that it is
-// not taken over later.
-func tagsTaken(snap *state.Snapshot) bool { return snap.Tag("", "") != nil }
+// tagsImported reports whether the tags were imported that older releases had only in their
+// registries. Until then a deleted tag stays in the state, so that it is not imported
+// later.
+func tagsImported(snap *state.Snapshot) bool { return snap.Tag("", "") != nil }
 
 func AllTagsTaken() *statev1.Tag {
 	return &statev1.Tag{Metadata: &v1.Metadata{Uid: state.TagUID("", "")}}
 }
 
-// TakeTags takes over the tags that are in registries and that the state does
-// not know. A majority of the servers has everything that was acknowledged, so
-// that many are asked; where they differ, it is as this server has it.
-func (s *Images) TakeTags(ctx context.Context) error {
+// ImportTags imports the tags of registries that the state does not know. A majority of the
+// servers has everything that was acknowledged, so it asks that many. If they differ, this
+// server's own tag wins.
+func (s *Images) ImportTags(ctx context.Context) error {
 	s.mirrors.taking.Lock()
 	defer s.mirrors.taking.Unlock()
-	if tagsTaken(s.Store.Snapshot()) {
+	if tagsImported(s.Store.Snapshot()) {
 		return nil
 	}
 	found := map[string]*statev1.Tag{}
@@ -84,7 +83,7 @@ func (s *Images) TakeTags(ctx context.Context) error {
 		return core.Refuse(codes.Unavailable, "what the tags of images stand for is not known before more servers are reached: try again")
 	}
 	_, err := s.Propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
-		if tagsTaken(snap) {
+		if tagsImported(snap) {
 			return nil
 		}
 		for uid, t := range found {
@@ -99,7 +98,7 @@ func (s *Images) TakeTags(ctx context.Context) error {
 	return err
 }
 
-// ownTags are those of this server's registry, and what was deleted there.
+// ownTags returns the tags of this server's registry, and its deleted images.
 func (s *Images) ownTags(ctx context.Context, found map[string]*statev1.Tag) error {
 	own, err := s.copies(ctx)
 	if err != nil {
@@ -142,7 +141,7 @@ func splitTag(uid string) (repository, tag string) {
 
 func TagName(t *statev1.Tag) (repository, tag string) { return splitTag(t.GetMetadata().GetUid()) }
 
-// DigestIn is what a tag or digest stands for, if it stands for anything.
+// DigestIn returns the digest of a tag or digest, or an empty string.
 func DigestIn(snap *state.Snapshot, repository, ref string) string {
 	if IsDigest(ref) {
 		return ref
@@ -150,10 +149,10 @@ func DigestIn(snap *state.Snapshot, repository, ref string) string {
 	return snap.Tag(repository, ref).GetDigest()
 }
 
-// IsDigest tells digests from tags, which cannot contain a colon.
+// IsDigest distinguishes digests from tags, which cannot contain a colon.
 func IsDigest(ref string) bool { return strings.Contains(ref, ":") }
 
-// SetTag lets a tag stand for an image, and returns when that is agreed on.
+// SetTag sets a tag to an image, and returns when that is committed.
 func (s *Images) SetTag(ctx context.Context, repository, tag, digest string) error {
 	_, err := s.Propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
 		made := s.TagOf(snap, repository, tag)
@@ -168,7 +167,7 @@ func (s *Images) SetTag(ctx context.Context, repository, tag, digest string) err
 	return nil
 }
 
-// TagOf is a tag to be changed, without what can no longer be restored.
+// TagOf returns a tag that can be changed, without images that can no longer be restored.
 func (s *Images) TagOf(snap *state.Snapshot, repository, tag string) *statev1.Tag {
 	have := snap.Tag(repository, tag)
 	if have == nil {
@@ -179,13 +178,12 @@ func (s *Images) TagOf(snap *state.Snapshot, repository, tag string) *statev1.Ta
 	return made
 }
 
-// PutTag replaces a tag, or forgets one that there is nothing to say about. The empty tag
-// of a repository stays once it is there: its version tells transactions that an image
-// without a tag was deleted.
+// PutTag replaces a tag, or deletes one that is empty. The empty tag of a repository stays
+// once it exists: its version tells transactions that an image without a tag was deleted.
 func (s *Images) PutTag(snap *state.Snapshot, b *state.Batch, t *statev1.Tag) {
 	repository, tag := TagName(t)
 	have := snap.Tag(repository, tag)
-	switch forget := tag != "" && t.GetDigest() == "" && len(t.GetDeleted()) == 0 && tagsTaken(snap); {
+	switch forget := tag != "" && t.GetDigest() == "" && len(t.GetDeleted()) == 0 && tagsImported(snap); {
 	case have == nil && forget:
 	case have == nil:
 		b.Create(t)
@@ -196,9 +194,9 @@ func (s *Images) PutTag(snap *state.Snapshot, b *state.Batch, t *statev1.Tag) {
 	}
 }
 
-// DeleteTags takes the tags away that a tag or digest names, and returns what
-// was deleted when that is agreed on. With now, it cannot be restored, but an image that
-// a workload has come to use meanwhile stays for it, unless force is set.
+// DeleteTags removes the tags that a tag or digest names, and returns the deleted images
+// when that is committed. With now, they cannot be restored, but an image that a workload
+// has begun to use meanwhile stays, unless force is set.
 func (s *Images) DeleteTags(ctx context.Context, repository, ref string, now, force bool) ([]registry.Deleted, error) {
 	var gone []registry.Deleted
 	agreed, err := s.Propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
@@ -242,8 +240,8 @@ func (s *Images) DeleteTags(ctx context.Context, repository, ref string, now, fo
 	return gone, nil
 }
 
-// tagsNamed are the tags that a tag or digest names; an image without one has
-// the empty one.
+// tagsNamed returns the tags that a tag or digest names; an image without a tag has the
+// empty one.
 func tagsNamed(snap *state.Snapshot, repository, ref string) []string {
 	if !IsDigest(ref) {
 		if snap.Tag(repository, ref).GetDigest() == "" {
@@ -264,9 +262,8 @@ func tagsNamed(snap *state.Snapshot, repository, ref string) []string {
 	return tags
 }
 
-// SettleTag lets a tag in this server's registry be as the state has it. Nobody
-// is answered by it, and the next round of mirroring tries again, so that an
-// error is only logged.
+// SettleTag sets a tag in this server's registry to that of the state. No caller depends on
+// it, and the next round of mirroring tries again, so an error is only logged.
 func (s *Images) SettleTag(ctx context.Context, repository, tag string, now bool) {
 	err := s.followTag(ctx, repository, tag, now)
 	s.failures.Note(ctx, s.Logger, "a tag of the registry does not follow; trying again", err, "image", repository, "tag", tag)
@@ -289,7 +286,7 @@ func (s *Images) followTag(ctx context.Context, repository, tag string, now bool
 	return err
 }
 
-// DeletedIn are the images that can be restored, what was deleted last first.
+// DeletedIn returns the images that can be restored, the last deleted first.
 func (s *Images) DeletedIn(snap *state.Snapshot) []registry.Deleted {
 	var all []registry.Deleted
 	for t := range snap.Tags() {
@@ -306,13 +303,13 @@ func (s *Images) DeletedIn(snap *state.Snapshot) []registry.Deleted {
 	return all
 }
 
-// Why restoreTag gives nothing back, beside registry.ErrNotFound.
+// Why RestoreTag restores nothing, beside registry.ErrNotFound.
 var (
 	ErrNotDeleted = errors.New("the image is not deleted")
 	ErrTaken      = errors.New("the tag stands for another image by now")
 )
 
-// RestoreTag has the image back that was deleted last under a tag or digest.
+// RestoreTag restores the image that was last deleted under a tag or digest.
 func (s *Images) RestoreTag(ctx context.Context, repository, ref string) (registry.Deleted, error) {
 	var back registry.Deleted
 	_, err := s.Propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
@@ -343,7 +340,7 @@ func deletedAs(d registry.Deleted, repository, ref string) bool {
 	return d.Repository == repository && (d.Tag == ref || d.Digest == ref)
 }
 
-// GiveBack has a deleted image back under its tag, unless that has another one by now.
+// GiveBack restores a deleted image under its tag, unless the tag has another image by now.
 func (s *Images) GiveBack(t *statev1.Tag, back registry.Deleted) {
 	was := takeDeleted(t, back.Digest)
 	if back.Tag == "" || t.GetDigest() != "" {
@@ -365,8 +362,8 @@ func takeDeleted(t *statev1.Tag, digest string) *statev1.DeletedImage {
 	return was
 }
 
-// ForgetDeleted forgets the deleted images that over says can no longer be had
-// back.
+// ForgetDeleted forgets the deleted images for which over returns true. They can no longer
+// be restored.
 func (s *Images) ForgetDeleted(ctx context.Context, over func(registry.Deleted) bool) error {
 	_, err := s.Propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
 		for t := range snap.Tags() {

@@ -14,12 +14,12 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// Users are the workloads that use an image, by repository:tag and by
-// repository@digest, and the earlier revisions that could, by repository@digest.
+// Users are the workloads that use an image, by repository:tag and by repository@digest,
+// and the earlier revisions with it, by repository@digest.
 type Users struct{ now, Earlier map[string][]string }
 
-// UsesOf finds out which images are used: by the current revision of a
-// workload, by those that still run, and by those that can be rolled back to.
+// UsesOf finds out which images are used: by the current revision of a workload, by
+// revisions that still run, and by those that a rollback can restore.
 func UsesOf(snap *state.Snapshot) Users {
 	uses := Users{now: map[string][]string{}, Earlier: map[string][]string{}}
 	for w := range snap.Workloads("", "") {
@@ -63,7 +63,7 @@ func (u Users) addEarlier(revision string, is *v1.RevisionSpec) {
 	}
 }
 
-// Digests are all images that revisions name, as repository@digest.
+// Digests yields all images that revisions name, as repository@digest.
 func (u Users) Digests() iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for name := range u.now {
@@ -88,7 +88,7 @@ func (u Users) Of(repository, tag, digest string) []string {
 	return slices.Compact(users)
 }
 
-// KeepRevisions keeps what any revision names, so that a workload can go back.
+// KeepRevisions keeps the images of all revisions, so that a workload can be rolled back.
 func KeepRevisions(snap *state.Snapshot) registry.Keep {
 	named := map[string]bool{}
 	for w := range snap.Workloads("", "") {
@@ -101,8 +101,8 @@ func KeepRevisions(snap *state.Snapshot) registry.Keep {
 	}
 }
 
-// Keep keeps also what a tag stands for, or stood for when it was deleted,
-// until it can no longer be restored: the tags of this server may lag behind.
+// Keep also keeps the images of tags, and those of deleted tags until they can no longer be
+// restored: the tags of this server may lag behind.
 func (s *Images) Keep(snap *state.Snapshot) registry.Keep {
 	used := KeepRevisions(snap)
 	named := map[string]bool{}

@@ -23,23 +23,23 @@ type conn struct {
 	// These belong to the goroutine of the handshake and do not change after it.
 	route   *route
 	working bool   // holds one of port.slots
-	hold    func() // may let what has come wait; nil if it never does
+	hold    func() // may delay incoming data; nil never does
 
 	// These are guarded by port.gate.mu.
 	stage   stage
-	since   time.Time // of the stage
+	since   time.Time // start of the stage
 	source  *source
-	element *list.Element // of the gate's list for the stage
-	timer   *time.Timer   // that ends a stranger's time
-	calls   int           // of a stranger, that are under way
+	element *list.Element // in the gate's list for the stage
+	timer   *time.Timer   // ends a stranger's time
+	calls   int           // in progress, of a stranger
 
-	heard    atomic.Bool  // whether the client has sent anything
-	unproved atomic.Bool  // whether it is a stranger's
-	budget   atomic.Int64 // bytes that a stranger may still send
-	refused  atomic.Int64 // calls of a stranger that led to no proof
+	heard   atomic.Bool  // whether the client has sent anything
+	limited atomic.Bool  // whether nobody has authenticated on it
+	budget  atomic.Int64 // bytes that a stranger may still send
+	refused atomic.Int64 // calls of a stranger without authentication
 }
 
-// track takes a connection into the port's care, or closes it if the port is closed.
+// track registers a connection with the port, or closes it if the port is closed.
 func (p *Port) track(raw net.Conn) *conn {
 	c := &conn{Conn: raw, port: p}
 	p.mu.Lock()
@@ -52,7 +52,7 @@ func (p *Port) track(raw net.Conn) *conn {
 	return c
 }
 
-// identify notes whose connection it is. From then on it can be cut; one whose member was cut off just before is
+// identify records the peer of a connection. From then on it can be cut. If the member was cut off just before, it is
 // refused now.
 func (p *Port) identify(c *conn, state tls.ConnectionState) error {
 	id, member := identity.PeerID(state)
@@ -106,7 +106,7 @@ func (c *conn) Read(b []byte) (int, error) {
 	if n > 0 && !c.heard.Load() {
 		c.heard.Store(true)
 	}
-	if c.unproved.Load() && c.budget.Add(-int64(n)) < 0 {
+	if c.limited.Load() && c.budget.Add(-int64(n)) < 0 {
 		_ = c.Close()
 		return 0, errTooMuch
 	}
@@ -118,7 +118,7 @@ func (c *conn) Read(b []byte) (int, error) {
 
 var errTooMuch = errors.New("too much was sent before the caller had proved who it is")
 
-// Close takes the connection out of the port's care. It may be called more than once.
+// Close removes the connection from the port. It may be called more than once.
 func (c *conn) Close() error {
 	c.port.mu.Lock()
 	delete(c.port.conns, c)
@@ -128,8 +128,8 @@ func (c *conn) Close() error {
 	return err
 }
 
-// abort closes the connection without a farewell. The kernel forgets it at once, where it would remember one that was
-// closed in order for a minute: a flood of connections would fill its memory.
+// abort resets the connection. The kernel forgets it at once, but remembers a gracefully closed one for a minute: a
+// flood of connections would fill its memory.
 func (c *conn) abort() {
 	if raw, ok := c.Conn.(*net.TCPConn); ok {
 		_ = raw.SetLinger(0)
@@ -137,7 +137,7 @@ func (c *conn) abort() {
 	_ = c.Close()
 }
 
-// keepAlive has the kernel notice that the other machine is gone. Connections that are refused do without.
+// keepAlive lets the kernel detect that the other machine is gone. Refused connections do without.
 func (c *conn) keepAlive() {
 	if raw, ok := c.Conn.(*net.TCPConn); ok {
 		_ = raw.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true})
@@ -160,7 +160,7 @@ func newRoute(addr net.Addr, base *tls.Config, protocols ...string) *route {
 	return &route{addr: addr, tls: config, next: make(chan net.Conn), closed: make(chan struct{})}
 }
 
-// deliver hands a connection over to whoever accepts from the route.
+// deliver passes a connection to the server that accepts from the route.
 func (r *route) deliver(ctx context.Context, c net.Conn) error {
 	select {
 	case r.next <- c:
@@ -172,7 +172,7 @@ func (r *route) deliver(ctx context.Context, c net.Conn) error {
 	}
 }
 
-// Accept gives the next connection, its handshake done.
+// Accept returns the next connection, its handshake done.
 func (r *route) Accept() (net.Conn, error) {
 	select {
 	case c := <-r.next:
@@ -182,7 +182,7 @@ func (r *route) Accept() (net.Conn, error) {
 	}
 }
 
-// Close makes Accept return net.ErrClosed and ends this way into the port, not the port.
+// Close makes Accept return net.ErrClosed. It closes this route, not the port.
 func (r *route) Close() error {
 	r.closing.Do(func() { close(r.closed) })
 	return nil

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// gate decides when the handshake of a connection begins, and which connections without a proof stay open.
+// gate decides when the handshake of a connection begins, and which unauthenticated connections stay open.
 //
 // A connection moves forward only:
 //
@@ -16,8 +16,8 @@ import (
 //	   │           │  └───────────────────▲│
 //	   └───────────┴───────────┴───────────┴──▶ gone
 //
-// One that becomes known gives back what it took from the rates: members that come back by the thousand are slowed
-// down by nothing but the handshakes before theirs.
+// A connection that becomes known gives back what it took from the rates: thousands of members that reconnect wait only
+// for the handshakes before theirs.
 type gate struct {
 	limits  Limits
 	timeout time.Duration // for waiting
@@ -32,8 +32,8 @@ type gate struct {
 	// shaking and strangers hold *conn, the oldest first.
 	shaking, strangers *list.List
 	byRemote           map[netip.AddrPort]*conn // of the strangers
-	calls              int                      // by strangers, at this moment
-	timer              *time.Timer              // that looks again while connections wait
+	calls              int                      // of strangers, at this moment
+	timer              *time.Timer              // checks again while connections wait
 	closed             bool
 }
 
@@ -54,7 +54,7 @@ const (
 	stageGone
 )
 
-// lookAgain is how often a gate looks whether another connection may begin its handshake.
+// lookAgain is how often a gate checks whether another connection may begin its handshake.
 const lookAgain = 50 * time.Millisecond
 
 // silentAfter is how long a client may send nothing while others wait for its place.
@@ -68,13 +68,13 @@ func newGate(limits Limits, timeout time.Duration) *gate {
 	}
 }
 
-// locked calls what changes the gate, and closes the connections that have to go for it.
+// locked runs a change of the gate under its lock, and then closes the connections that have to make room.
 func (g *gate) locked(change func(now time.Time) (doomed []*conn)) {
 	g.mu.Lock()
 	doomed := change(time.Now())
 	g.mu.Unlock()
 	for _, c := range doomed {
-		c.abort() // which takes it out of the gate
+		c.abort() // removes it from the gate
 	}
 }
 
@@ -99,7 +99,7 @@ func (g *gate) arrive(c *conn) (refused bool) {
 	return refused
 }
 
-// source finds or makes the account of a source. Those that owe nothing are forgotten when there are many.
+// source finds or makes the account of a source. Accounts without debts are forgotten when there are many.
 func (g *gate) source(of netip.Prefix, now time.Time) *source {
 	if s := g.sources[of]; s != nil {
 		return s
@@ -116,8 +116,8 @@ func (g *gate) source(of netip.Prefix, now time.Time) *source {
 	return s
 }
 
-// may reports whether another handshake of a source may begin. However many strangers press, sources with a known
-// connection have only their own rate to heed.
+// may reports whether another handshake of a source may begin. However many strangers come, a source with a known
+// connection is limited only by its own rate.
 func (g *gate) may(s *source, now time.Time) bool {
 	return g.mayAny() && s.shaking < g.limits.SourceHandshakes && s.rate.has(now) && (s.known > 0 || g.rate.has(now))
 }
@@ -132,13 +132,13 @@ func (g *gate) pressed() bool {
 	return g.rate.tokens < g.limits.Burst/2
 }
 
-// room is how many connections of a source may wait. There is little of it for a source that has used up its rate by
-// connections which are over. Those that are not may still prove something.
+// room is how many connections of a source may wait. It is small for a source that has used up its rate by connections
+// that have ended. Open connections may still authenticate.
 func (g *gate) room(s *source, now time.Time) int {
 	most := g.limits.Waiting - g.waiting // half of it for one source alone, half of the rest for the next
 	s.rate.fill(now)
 	if s.rate.tokens+float64(s.shaking+s.strangers) < g.limits.SourceBurst/2 {
-		most = min(most, withoutProof)
+		most = min(most, waitingOverRate)
 	}
 	return most
 }
@@ -163,8 +163,8 @@ func (g *gate) wait(c *conn, now time.Time) {
 	g.rouse()
 }
 
-// stale finds the handshakes that take so long that waiting connections should have their places. Clients that have
-// not sent a byte lose theirs sooner: silence costs an attacker nothing.
+// stale finds the handshakes that take so long that waiting connections should have their places. Clients that have not
+// sent a byte lose theirs sooner: silence costs an attacker nothing.
 func (g *gate) stale(now time.Time) (doomed []*conn) {
 	full := g.shaking.Len() >= g.limits.Handshakes
 	for e := g.shaking.Front(); e != nil; e = e.Next() {
@@ -182,9 +182,9 @@ func (g *gate) stale(now time.Time) (doomed []*conn) {
 }
 
 // next begins the handshakes of waiting connections, as many as may begin, one of each source in turn. It returns those
-// that have waited in vain.
+// whose waiting time has ended.
 func (g *gate) next(now time.Time) (expired []*conn) {
-	const most = 64 // sources that are looked at, however many wait
+	const most = 64 // sources that are checked, however many wait
 	for idle := 0; len(g.turns) > 0 && idle < min(len(g.turns), most) && g.mayAny(); {
 		s := g.turns[0]
 		g.turns = g.turns[1:]
@@ -211,7 +211,7 @@ func (g *gate) next(now time.Time) (expired []*conn) {
 	return expired
 }
 
-// rouse has the gate look again later if connections wait.
+// rouse makes the gate check again later if connections wait.
 func (g *gate) rouse() {
 	if g.waiting == 0 || g.timer != nil || g.closed {
 		return
@@ -246,13 +246,13 @@ func (g *gate) finished(c *conn, member bool) (open bool) {
 // trust makes a connection a known one.
 func (g *gate) trust(c *conn) {
 	c.stage, c.element = stageKnown, nil
-	c.unproved.Store(false)
+	c.limited.Store(false)
 	c.source.known++
 	c.source.rate.giveBack()
 	g.rate.giveBack()
 }
 
-// welcome makes a connection one of a stranger, and returns those that have to go for it.
+// welcome makes a connection one of a stranger, and returns the connections that have to make room.
 func (g *gate) welcome(c *conn, now time.Time) (doomed []*conn) {
 	s := c.source
 	switch {
@@ -265,7 +265,7 @@ func (g *gate) welcome(c *conn, now time.Time) (doomed []*conn) {
 	c.element = g.strangers.PushBack(c)
 	s.strangers++
 	c.budget.Store(g.limits.Bytes)
-	c.unproved.Store(true)
+	c.limited.Store(true)
 	c.timer = time.AfterFunc(g.limits.Patience, func() { g.expire(c) })
 	if remote, ok := remoteOf(c.RemoteAddr()); ok {
 		g.byRemote[remote] = c
@@ -273,7 +273,7 @@ func (g *gate) welcome(c *conn, now time.Time) (doomed []*conn) {
 	return doomed
 }
 
-// oldest is the oldest stranger of some, or the oldest of those that wait for no answer.
+// oldest returns the oldest stranger of those that match, preferably one that waits for no answer.
 func (g *gate) oldest(of func(*conn) bool) []*conn {
 	var found *conn
 	for e := g.strangers.Front(); e != nil; e = e.Next() {
@@ -303,8 +303,8 @@ func (g *gate) expire(c *conn) {
 	})
 }
 
-// prove makes a stranger's connection a known one.
-func (g *gate) prove(c *conn) {
+// authenticated makes a stranger's connection a known one.
+func (g *gate) authenticated(c *conn) {
 	g.locked(func(now time.Time) []*conn {
 		if c.stage != stageStranger {
 			return nil
@@ -315,7 +315,7 @@ func (g *gate) prove(c *conn) {
 	})
 }
 
-// forget takes a connection out of the strangers.
+// forget removes a connection from the strangers.
 func (g *gate) forget(c *conn) {
 	g.strangers.Remove(c.element)
 	c.element = nil
@@ -326,12 +326,12 @@ func (g *gate) forget(c *conn) {
 	}
 }
 
-// leave takes out a connection that is closed.
+// leave removes a closed connection.
 func (g *gate) leave(c *conn) {
 	g.locked(func(now time.Time) []*conn {
 		switch c.stage {
 		case stageWaiting:
-			g.waiting-- // next finds it gone
+			g.waiting-- // next skips it
 		case stageShaking:
 			g.shaking.Remove(c.element)
 			c.source.shaking--
@@ -345,8 +345,8 @@ func (g *gate) leave(c *conn) {
 	})
 }
 
-// call counts a call of a stranger, and reports whether it did and whether the call may be made. Where there are too
-// many, the oldest ones make room: those of machines that join take milliseconds.
+// call counts a call of a stranger, and reports whether it did and whether the call may be made. If there are too many,
+// the oldest ones make room: calls of joining machines take milliseconds.
 func (g *gate) call(c *conn) (counted, may bool) {
 	g.locked(func(now time.Time) (doomed []*conn) {
 		switch {
@@ -375,7 +375,7 @@ func (g *gate) callEnded(c *conn) {
 	g.calls--
 }
 
-// find returns the connection of a stranger, nil if there is none from this address.
+// find returns the connection of a stranger; nil if there is none from this address.
 func (g *gate) find(remote net.Addr) *conn {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -394,7 +394,7 @@ func remoteOf(addr net.Addr) (netip.AddrPort, bool) {
 	return tcp.AddrPort(), true
 }
 
-// close begins no handshake from now on, and closes what waits for one.
+// close prevents further handshakes, and closes the connections that wait for one.
 func (g *gate) close() {
 	g.locked(func(time.Time) (doomed []*conn) {
 		g.closed = true

@@ -20,7 +20,7 @@ import (
 	"github.com/cloudless/cloudless/internal/identity"
 )
 
-// take accepts everything that a port gives to its HTTP server, and never reads it unless it is told to.
+// take accepts everything that a port gives to its HTTP server, and reads it only in then.
 func take(port *Port, then func(net.Conn)) {
 	go func() { // ends with the port
 		for {
@@ -35,7 +35,7 @@ func take(port *Port, then func(net.Conn)) {
 	}()
 }
 
-// shake makes a connection with a finished handshake, of a member or of nobody.
+// shake makes a connection with a finished handshake, with the certificate of a member or without one.
 func shake(t *testing.T, c cluster, raw net.Conn, member *identity.Credentials) *tls.Conn {
 	t.Helper()
 	var source identity.CertificateSource
@@ -56,7 +56,7 @@ func isOpen(c net.Conn) bool {
 	return ok && timeout.Timeout()
 }
 
-func TestStrangerIsCutWhenItsTimeIsUp(t *testing.T) {
+func TestStrangerIsCutOffAfterItsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
 		port, listener, ran := run(t, c.options(t))
@@ -110,7 +110,7 @@ func TestOldestStrangerMakesRoomForTheNext(t *testing.T) {
 	}
 }
 
-func TestStrangerMaySendOnlySoMuch(t *testing.T) {
+func TestBytesOfStrangersAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
 		port, listener, ran := run(t, c.options(t))
@@ -126,7 +126,7 @@ func TestStrangerMaySendOnlySoMuch(t *testing.T) {
 	})
 }
 
-func TestProofLiftsTheLimits(t *testing.T) {
+func TestAuthenticationLiftsTheLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
 		o := c.options(t)
@@ -134,7 +134,7 @@ func TestProofLiftsTheLimits(t *testing.T) {
 		o.Limits.SourceStrangers, o.Limits.SourceBurst, o.Limits.SourceRate = 1, 2, 0
 		port, listener, ran := run(t, o)
 		take(port, func(conn net.Conn) {
-			StrangerOf(ConnContext(context.Background(), conn)).Proved()
+			StrangerOf(ConnContext(context.Background(), conn)).Authenticated()
 			_, _ = io.Copy(io.Discard, conn)
 		})
 		var proved []*tls.Conn
@@ -152,7 +152,7 @@ func TestProofLiftsTheLimits(t *testing.T) {
 	})
 }
 
-// Agents behind one address come back all at once. However small the limits, no connection is refused.
+// Agents behind one address reconnect all at once. However small the limits, no connection is refused.
 func TestMembersOfOneSourceWaitForEachOther(t *testing.T) {
 	c := newCluster(t)
 	o := c.options(t)
@@ -172,7 +172,7 @@ func TestMembersOfOneSourceWaitForEachOther(t *testing.T) {
 	all.Wait()
 }
 
-func TestHandshakesThatProveNothingUseUpTheRateOfTheirSource(t *testing.T) {
+func TestUnauthenticatedHandshakesUseUpTheRateOfTheirSource(t *testing.T) {
 	c := newCluster(t)
 	o := c.options(t)
 	o.Limits = DefaultLimits()
@@ -207,8 +207,8 @@ func TestHandshakesThatProveNothingUseUpTheRateOfTheirSource(t *testing.T) {
 	<-answered
 }
 
-// A flood of strangers from everywhere does not keep away a source from which a member is connected.
-func TestRateOfAllDoesNotHoldForSourcesWithAProof(t *testing.T) {
+// A flood of strangers from everywhere does not block a source from which a member is connected.
+func TestGlobalRateSparesSourcesOfMembers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		started := map[string]int{}
 		g := newGate(DefaultLimits(), time.Second)
@@ -251,8 +251,8 @@ func TestStalledHandshakesMakeRoomForTheNext(t *testing.T) {
 	})
 }
 
-// Connections without a word, from many addresses, take every place again and again. They hold up nobody for long.
-func TestSilentConnectionsHoldUpNobodyForLong(t *testing.T) {
+// Silent connections from many addresses take every place again and again. They delay nobody for long.
+func TestSilentConnectionsDelayNobodyForLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate(DefaultLimits(), 10*time.Second)
 		g.limits.Handshakes, g.limits.Waiting = 16, 200
@@ -321,7 +321,7 @@ type fakeConn struct {
 func (fakeConn) Close() error           { return nil }
 func (f fakeConn) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.ParseIP(f.ip), Port: 1} }
 
-// A connection that is closed in order stays in the kernel's memory for a minute.
+// The kernel remembers a gracefully closed connection for a minute.
 func TestRefusedConnectionIsReset(t *testing.T) {
 	c := newCluster(t)
 	o := c.options(t)

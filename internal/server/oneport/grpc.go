@@ -12,13 +12,13 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// GRPCCredentials are for the grpc.Server that serves [Port.GRPC]. They do no second handshake: they show the state
-// of the one that was done, as credentials.TLSInfo, just as calls through [Handler] do.
+// GRPCCredentials are for the grpc.Server that serves [Port.GRPC]. They do no second handshake: they return the state
+// of the first one, as credentials.TLSInfo, just as calls through [Handler] do.
 func (p *Port) GRPCCredentials() credentials.TransportCredentials { return doneHandshake{} }
 
 type doneHandshake struct{}
 
-// ServerHandshake passes a connection on whose handshake the port has done.
+// ServerHandshake accepts a connection whose handshake the port has done.
 func (doneHandshake) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	secure, ok := raw.(*tls.Conn)
 	if !ok || !secure.ConnectionState().HandshakeComplete {
@@ -58,7 +58,7 @@ func Handler(grpc, rest http.Handler) http.Handler {
 	})
 }
 
-// isGRPC tells gRPC from the likes of application/grpc-web.
+// isGRPC distinguishes gRPC from the likes of application/grpc-web.
 func isGRPC(contentType string) bool {
 	rest, ok := strings.CutPrefix(contentType, "application/grpc")
 	return ok && (rest == "" || rest[0] == '+' || rest[0] == ';')

@@ -9,7 +9,7 @@ import (
 	"github.com/cloudless/cloudless/internal/identity"
 )
 
-func TestGRPCIsToldByItsContentType(t *testing.T) {
+func TestGRPCIsRecognizedByItsContentType(t *testing.T) {
 	for contentType, want := range map[string]bool{
 		"application/grpc":               true,
 		"application/grpc+proto":         true,
@@ -38,7 +38,7 @@ func TestCredentialsRefuseAConnectionThatIsNotOfThePort(t *testing.T) {
 	}
 }
 
-func TestWhatMembersSayMayWait(t *testing.T) {
+func TestDataOfMembersCanBeHeld(t *testing.T) {
 	c := newCluster(t)
 	o := c.options(t)
 	held, letGo := make(chan identity.ID, 100), make(chan struct{})

@@ -46,7 +46,7 @@ func TestStalledHandshakesDelayNobody(t *testing.T) {
 	}
 }
 
-// clientHello is the first thing that a client sends.
+// clientHello returns the first message of a client.
 func clientHello(t *testing.T) []byte {
 	t.Helper()
 	near, far := net.Pipe()
@@ -69,7 +69,7 @@ func clientHello(t *testing.T) []byte {
 	return append(bytes.Clone(header), body...)
 }
 
-// pipes is a listener in memory, so that time can be that of the test.
+// pipes is a listener in memory, so that the test controls the time.
 type pipes struct {
 	incoming chan net.Conn
 	failures chan error
@@ -141,7 +141,7 @@ func stop(t *testing.T, port *Port, ran <-chan error) {
 	}
 }
 
-func TestASilentClientIsCutOffWhenItsTimeIsUp(t *testing.T) {
+func TestSilentClientIsCutOffAfterItsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		port, listener, ran := run(t, newCluster(t).options(t))
 		began := time.Now()
@@ -156,7 +156,7 @@ func TestASilentClientIsCutOffWhenItsTimeIsUp(t *testing.T) {
 	})
 }
 
-func TestAConnectionThatNoServerTakesIsCutOff(t *testing.T) {
+func TestConnectionThatNoServerAcceptsIsCutOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
 		port, listener, ran := run(t, c.options(t))
@@ -171,8 +171,8 @@ func TestAConnectionThatNoServerTakesIsCutOff(t *testing.T) {
 	})
 }
 
-// A rush is worked off a few at a time: the certificate is fetched in the part of the handshake that has a bound.
-func TestARushIsAdmittedAFewAtATime(t *testing.T) {
+// A rush is handled a few at a time: the certificate is fetched in the part of the handshake that is limited.
+func TestRushIsAdmittedAFewAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most, rush = 3, 20
 		c := newCluster(t)
@@ -216,7 +216,7 @@ func TestARushIsAdmittedAFewAtATime(t *testing.T) {
 	})
 }
 
-func TestAShortageOfFilesIsWaitedOut(t *testing.T) {
+func TestShortageOfFilesIsWaitedOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
 		port, listener, ran := run(t, c.options(t))
@@ -230,7 +230,7 @@ func TestAShortageOfFilesIsWaitedOut(t *testing.T) {
 	})
 }
 
-func TestABrokenListenerEndsRunWithItsError(t *testing.T) {
+func TestBrokenListenerEndsRunWithItsError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, listener, ran := run(t, newCluster(t).options(t))
 		broken := errors.New("broken")
@@ -241,7 +241,7 @@ func TestABrokenListenerEndsRunWithItsError(t *testing.T) {
 	})
 }
 
-// When Run ends, what is established goes on until Close: servers can say goodbye in peace.
+// When Run ends, established connections go on until Close, so that servers can end them gracefully.
 func TestEstablishedConnectionsOutliveRunButNotClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)

@@ -7,35 +7,36 @@ import (
 	"time"
 )
 
-// Limits bound what connections may use before anybody has proved on them who calls. A client certificate is a proof,
-// and so is whatever the servers behind the port take for one, see [Stranger.Proved].
+// Limits restrict connections before anybody has authenticated on them. A client certificate authenticates, and so does
+// whatever the servers behind the port accept, see [Stranger.Authenticated].
 //
 // Some of them hold for one source: an IPv4 address, or the 64 leading bits of an IPv6 address.
 type Limits struct {
-	// Handshakes is how many handshakes may be in flight at once, SourceHandshakes how many of one source.
-	// Further connections wait for their turn.
+	// Handshakes is how many handshakes may be in progress at once, SourceHandshakes how many of one source. Further
+	// connections wait for their turn.
 	Handshakes, SourceHandshakes int
 	// Waiting is how many connections may wait for their handshake. One source never takes the last half of the room.
 	Waiting int
-	// Rate is how many connections a second may begin a handshake without a proof in the end, SourceRate how many of
-	// one source. So many as Burst and SourceBurst may do so at once. Rate does not hold for sources that have an open
-	// connection with a proof.
+	// Rate is how many connections a second may begin a handshake without authenticating in the end, SourceRate how
+	// many of one source. As many as Burst and SourceBurst may do so at once. Rate does not apply to sources that have
+	// an open authenticated connection.
 	Rate, Burst, SourceRate, SourceBurst float64
-	// Strangers is how many connections without a proof may be open, SourceStrangers how many of one source. The
-	// oldest one is cut to make room.
+	// Strangers is how many unauthenticated connections may be open, SourceStrangers how many of one source. The oldest
+	// one is cut to make room.
 	Strangers, SourceStrangers int
-	// Patience is how long a connection may be open without a proof.
+	// Patience is how long a connection may be open without authentication.
 	Patience time.Duration
-	// Bytes is how much may be sent on a connection before there is a proof.
+	// Bytes is how much may be sent on a connection before authentication.
 	Bytes int64
-	// Calls is how many calls may be under way on a connection without a proof, and AllCalls how many on all of them.
+	// Calls is how many calls may be in progress on an unauthenticated connection, and AllCalls how many on all of
+	// them.
 	Calls, AllCalls int
-	// Refusals is how many calls may be refused or given up on a connection without a proof.
+	// Refusals is how many calls may be refused or canceled on an unauthenticated connection.
 	Refusals int
 }
 
-// DefaultLimits keep strangers below 100 MB and a tenth of a core, however many they are, and let machines join by the
-// hundred.
+// DefaultLimits keep any number of strangers below 100 MB and a tenth of a core, and let hundreds of machines join at
+// once.
 func DefaultLimits() Limits {
 	return Limits{
 		Handshakes: 512, SourceHandshakes: 200, Waiting: mostWaiting(),
@@ -45,7 +46,7 @@ func DefaultLimits() Limits {
 	}
 }
 
-// mostWaiting leaves most file descriptors for connections that are served.
+// mostWaiting leaves most file descriptors to connections that are being served.
 func mostWaiting() int {
 	const most = 16 << 10
 	var files syscall.Rlimit
@@ -55,13 +56,14 @@ func mostWaiting() int {
 	return int(min(most, files.Cur/4))
 }
 
-// withoutProof is how many connections may wait of one source that has used up its rate.
-const withoutProof = 64
+// waitingOverRate is how many connections of a source that has used up its rate may wait.
+const waitingOverRate = 64
 
-// staleAfter is how old a handshake may become while others wait for it.
+// staleAfter is how old a handshake may become while others wait for its place.
 const staleAfter = 2 * time.Second
 
-// sourceOf says whose connection it is, for limits. A machine usually has all addresses of 64 leading bits of IPv6.
+// sourceOf returns the source of a connection, for limits. A machine usually has all addresses with the same 64 leading
+// bits of IPv6.
 func sourceOf(addr net.Addr) netip.Prefix {
 	tcp, ok := addr.(*net.TCPAddr)
 	if !ok {
@@ -79,7 +81,7 @@ func sourceOf(addr net.Addr) netip.Prefix {
 	return prefix
 }
 
-// bucket holds tokens, which come back at a steady rate.
+// bucket holds tokens, which are refilled at a steady rate.
 type bucket struct {
 	rate, most, tokens float64
 	filled             time.Time

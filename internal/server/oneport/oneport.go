@@ -1,18 +1,19 @@
-// Package oneport serves everything the cluster offers on one TCP port with TLS 1.3.
+// Package oneport serves everything that the cluster offers on one TCP port with TLS 1.3.
 //
-// What a client offers in ALPN decides who answers it. One that offers h2 alone is a gRPC library and gets grpc-go
-// on the bare connection, which is more than twice as fast as grpc-go behind net/http. One that offers http/1.1 too,
-// or nothing, is a browser, curl or the like and gets net/http; should it speak gRPC after all, [Handler] sees that
-// in the content type. Protocols of the servers among themselves have names of their own, see [Port.Peers].
+// The protocols that a client offers in ALPN decide which server answers. A client that offers only h2 is a gRPC
+// library and gets grpc-go on the bare connection, which is more than twice as fast as grpc-go behind net/http. A
+// client that also offers http/1.1, or nothing, is a browser, curl or the like and gets net/http; if it speaks gRPC
+// after all, [Handler] recognizes that by the content type. Protocols between servers have their own names, see
+// [Port.Peers].
 //
 // It guarantees that
-//   - nothing but a finished handshake reaches a server, so that a client with a certificate is a verified member;
-//   - only servers of the cluster speak the protocols of the servers;
-//   - a client that stalls in its handshake delays nobody else and is cut off when its time is up;
-//   - a rush of clients is admitted a few at a time, in the order of arrival, so that the first are served while the
-//     last still wait, instead of all timing out together;
-//   - clients that prove nothing use no more than [Limits] say, and do not keep others out;
-//   - all connections of an identity can be cut at once.
+// - nothing but a finished handshake reaches a server, so that a client with a certificate is a verified member;
+// - only servers of the cluster speak the protocols between servers;
+// - a client that stalls in its handshake delays nobody else and is cut off when its time is up;
+// - a rush of clients is admitted a few at a time, in the order of arrival, so that the first are served while the last
+// still wait, instead of all timing out together;
+// - unauthenticated clients use no more than [Limits] allow, and do not keep others out;
+// - all connections of an identity can be cut at once.
 //
 // It must not know what is served, nor who may do what.
 package oneport
@@ -38,45 +39,45 @@ const (
 	longestAcceptPause      = time.Second
 
 	// After so many refused connections the port accepts none for a moment. A flood then waits in the kernel, where it
-	// costs next to nothing, and everybody else waits for about a second at most.
+	// costs next to nothing, and all others wait for about a second at most.
 	refusedAtOnce = 8
 	refusedPause  = time.Millisecond
 )
 
-// defaultMaxHandshakes keeps all cores busy. More would finish none of them sooner, but delay whatever else this
-// process does, such as hearing thousands of nodes while others come back.
+// defaultMaxHandshakes keeps all cores busy. More would finish none of them sooner, but delay other work of this
+// process, such as the reports of thousands of nodes while others reconnect.
 func defaultMaxHandshakes() int { return 4 * runtime.GOMAXPROCS(0) }
 
 // Options configures a [Port].
 type Options struct {
 	// Address to listen on, such as 127.0.0.1:7700.
 	Address string
-	// Trust is what client certificates are verified by.
+	// Trust verifies client certificates.
 	Trust *identity.Trust
-	// Certificate is asked for the server's certificate at every handshake.
+	// Certificate returns the server's certificate for every handshake.
 	Certificate identity.CertificateSource
 	Log         *slog.Logger
 
 	// HandshakeTimeout is how long a client may take from the connection to the first request; 10 s by default.
 	HandshakeTimeout time.Duration
-	// MaxHandshakes is how many handshakes are worked on at once; four for each core by default. One that waits for
-	// its client does not count.
+	// MaxHandshakes is how many handshakes are computed at once; four for each core by default. A handshake that waits
+	// for its client does not count.
 	MaxHandshakes int
 	// Limits are [DefaultLimits] if they are zero.
 	Limits Limits
 
 	// Peers are the names, in ALPN, of protocols that only servers of the cluster may speak.
 	Peers []string
-	// Admit may refuse members that have a valid certificate, in the handshake; nil refuses nobody. Those that speak
-	// gRPC are let in: a member must be able to hear in words why its calls are refused.
+	// Admit may refuse members with a valid certificate in the handshake; nil refuses none. Members that speak gRPC are
+	// admitted: a refused call tells them the reason.
 	Admit func(identity.ID) error
 
-	// Hold returns for a connection of a member that speaks gRPC what is called whenever something has come, before
-	// that is looked at, and may let it wait. Nil, be it Hold or what it returns, never does.
+	// Hold returns a function for the gRPC connection of a member. The port calls it whenever data has arrived, before
+	// it reads the data, and the function may wait. Both Hold and the function may be nil.
 	Hold func(identity.ID) func()
 
-	// TicketKeys are those of session tickets at a time, newest first; see [identity.CA.TicketKeys]. Without it the
-	// port makes its own, which no other server has.
+	// TicketKeys returns the keys of session tickets at a time, newest first; see [identity.CA.TicketKeys]. Without it
+	// the port makes its own, which no other server has.
 	TicketKeys func(now time.Time) ([][32]byte, error)
 }
 
@@ -89,9 +90,9 @@ type Port struct {
 	peers    map[string]*route
 	gate     *gate
 	timeout  time.Duration
-	slots    chan struct{} // one for each handshake that is worked on
+	slots    chan struct{} // one for each handshake that is being computed
 	log      *slog.Logger
-	// Which of the routes of gRPC it is is known when the handshake is done.
+	// The handshake decides which of the gRPC routes a connection takes.
 	grpcServers, grpcStrangers *route
 	// wanted is Options.Admit, never nil.
 	wanted func(identity.ID) error
@@ -100,7 +101,7 @@ type Port struct {
 	ticketKeys func(time.Time) ([][32]byte, error)
 
 	mu     sync.Mutex
-	conns  map[*conn]struct{} // all that are open, those in their handshake included
+	conns  map[*conn]struct{} // all that are open, including those in their handshake
 	closed bool
 }
 
@@ -168,21 +169,21 @@ func newPort(listener net.Listener, o Options) *Port {
 // Addr is the address that the port listens on.
 func (p *Port) Addr() net.Addr { return p.listener.Addr() }
 
-// GRPC gives the connections of gRPC clients with a certificate, for a grpc.Server with [Port.GRPCCredentials].
+// GRPC returns the connections of gRPC clients with a certificate, for a grpc.Server with [Port.GRPCCredentials].
 func (p *Port) GRPC() net.Listener { return p.grpc }
 
-// GRPCServers gives those of other servers.
+// GRPCServers returns those of other servers.
 func (p *Port) GRPCServers() net.Listener { return p.grpcServers }
 
-// GRPCStrangers gives those without a certificate, for a grpc.Server that has [Port.GRPCStats], too.
+// GRPCStrangers returns those without a certificate, for a grpc.Server that has [Port.GRPCStats], too.
 func (p *Port) GRPCStrangers() net.Listener { return p.grpcStrangers }
 
-// HTTP gives the connections of all other clients as *tls.Conn, for an http.Server without a TLSConfig of its own,
-// which then speaks HTTP/2 or HTTP/1.1 as agreed in the handshake.
+// HTTP returns the connections of all other clients as *tls.Conn, for an http.Server without its own TLSConfig, which
+// then speaks HTTP/2 or HTTP/1.1 as agreed in the handshake.
 func (p *Port) HTTP() net.Listener { return p.http }
 
-// Run accepts connections until the context ends or the port is closed, and returns nil then. After that there is no
-// new connection and no unfinished handshake; established connections belong to the servers that took them, who
+// Run accepts connections until the context ends or the port is closed, and then returns nil. After that there is no
+// new connection and no unfinished handshake. Established connections belong to the servers that accepted them, which
 // can end them gracefully, until [Port.Close].
 func (p *Port) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
@@ -217,8 +218,8 @@ func (p *Port) Run(ctx context.Context) error {
 	}
 }
 
-// accept takes the next connection. A shortage, of file descriptors for example, is waited out: connections that end
-// will end it, whereas giving up would end the whole port.
+// accept takes the next connection. It waits out a shortage, of file descriptors for example: connections that end will
+// end it, whereas an error would end the whole port.
 func (p *Port) accept(ctx context.Context) (net.Conn, error) {
 	for pause := 5 * time.Millisecond; ; pause = min(2*pause, longestAcceptPause) {
 		raw, err := p.listener.Accept()
@@ -241,7 +242,7 @@ func isShortage(err error) bool {
 	}, errno)
 }
 
-// handshake brings a connection to the server that its client asks for, within the time it has.
+// handshake brings a connection to the server that its client asks for, before its time ends.
 func (p *Port) handshake(ctx context.Context, c *conn) {
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
@@ -261,8 +262,8 @@ func (p *Port) handshake(ctx context.Context, c *conn) {
 	}
 }
 
-// admit is called when the hello of a client has arrived: it looks at what the client speaks, and waits for its turn
-// before the costly part of the handshake begins.
+// admit is called when the hello of a client has arrived: it checks which protocols the client speaks, and waits for
+// its turn before the expensive part of the handshake begins.
 func (p *Port) admit(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 	c, ok := hello.Conn.(*conn)
 	if !ok {
@@ -281,16 +282,16 @@ func (p *Port) admit(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 	return c.route.tls, nil
 }
 
-// Pressed reports whether clients that prove nothing keep coming.
+// Pressed reports whether unauthenticated clients keep coming.
 func (p *Port) Pressed() bool { return p.gate.pressed() }
 
-// CloseIdentity cuts all connections of a member at once, and says how many. To lock a member out, first make sure
-// that its calls are refused, then call this: a connection that comes up meanwhile can do nothing.
+// CloseIdentity cuts all connections of a member at once, and returns how many. To lock a member out, first make sure
+// that its calls are refused, then call this: a connection that is established meanwhile can do nothing.
 func (p *Port) CloseIdentity(id identity.ID) int {
 	return p.cut(func(c *conn) bool { return !id.IsZero() && c.id == id })
 }
 
-// CloseMembers cuts all connections of the members that are meant, and says how many.
+// CloseMembers cuts all connections of the members that match, and returns how many.
 func (p *Port) CloseMembers(meant func(identity.ID) bool) int {
 	return p.cut(func(c *conn) bool { return !c.id.IsZero() && meant(c.id) })
 }
@@ -309,7 +310,7 @@ func (p *Port) Close() error {
 	return err
 }
 
-// cut closes connections below TLS: a farewell could wait for a peer that does not read.
+// cut closes connections below TLS: a graceful close could wait for a peer that does not read.
 func (p *Port) cut(which func(*conn) bool) int {
 	p.mu.Lock()
 	var doomed []*conn

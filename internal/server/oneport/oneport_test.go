@@ -24,7 +24,7 @@ import (
 	"github.com/cloudless/cloudless/internal/identity"
 )
 
-// cluster is a CA and what its members need to meet.
+// cluster is a CA, with what its members need to connect.
 type cluster struct{ ca *identity.CA }
 
 func newCluster(t *testing.T) cluster {
@@ -141,7 +141,7 @@ func (s *service) dial(t *testing.T, config *tls.Config) healthpb.HealthClient {
 	return healthpb.NewHealthClient(conn)
 }
 
-// get asks over HTTP and returns what the handler says it saw.
+// get makes an HTTP request and returns what the handler saw.
 func (s *service) get(t *testing.T, config *tls.Config, http2 bool) (string, error) {
 	t.Helper()
 	var protocols http.Protocols
@@ -162,7 +162,7 @@ func (s *service) get(t *testing.T, config *tls.Config, http2 bool) (string, err
 	return string(body), err
 }
 
-func TestAGRPCClientIsServedByGRPCItself(t *testing.T) {
+func TestGRPCClientIsServedByGRPCItself(t *testing.T) {
 	c := newCluster(t)
 	s := serve(t, c, c.options(t))
 	node := c.member(t, identity.KindNode, "n-1")
@@ -178,8 +178,9 @@ func TestAGRPCClientIsServedByGRPCItself(t *testing.T) {
 	}
 }
 
-// Some gRPC clients offer http/1.1 too. They are served all the same, and with the same identity.
-func TestAGRPCClientThatOffersBothIsServedThroughHTTP(t *testing.T) {
+// Some gRPC clients also offer http/1.1. They are served all the same, and with the same
+// identity.
+func TestGRPCClientThatOffersBothIsServedThroughHTTP(t *testing.T) {
 	c := newCluster(t)
 	s := serve(t, c, c.options(t))
 	node := c.member(t, identity.KindNode, "n-1")
@@ -218,7 +219,7 @@ func TestHTTPClientsAreServedInTheVersionTheySpeak(t *testing.T) {
 	}
 }
 
-func TestAClientThatOffersNoProtocolGetsHTTP1(t *testing.T) {
+func TestClientThatOffersNoProtocolGetsHTTP1(t *testing.T) {
 	c := newCluster(t)
 	s := serve(t, c, c.options(t))
 	conn, err := tls.Dial("tcp", s.port.Addr().String(), identity.ClientTLS(c.ca.Trust(), nil))
@@ -235,7 +236,7 @@ func TestAClientThatOffersNoProtocolGetsHTTP1(t *testing.T) {
 	}
 }
 
-func TestWhoeverIsNoMemberIsRefused(t *testing.T) {
+func TestNonMembersAreRefused(t *testing.T) {
 	c := newCluster(t)
 	s := serve(t, c, c.options(t))
 	oldTLS := identity.ClientTLS(c.ca.Trust(), nil)
@@ -293,7 +294,7 @@ func TestCloseIdentityCutsTheConnectionsOfOneMember(t *testing.T) {
 	}
 }
 
-func TestListenRefusesWhatCannotWork(t *testing.T) {
+func TestListenRefusesInvalidOptions(t *testing.T) {
 	c := newCluster(t)
 	busy, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/cloudless/cloudless/internal/identity"
 )
 
-// Peers gives the connections of other servers that ask for one of the protocols in [Options.Peers]. Whoever is not
-// a server of the cluster is refused in the handshake. It is nil for a protocol that is not among them.
+// Peers returns the connections of other servers for one of the protocols in [Options.Peers]. The handshake refuses
+// clients that are not servers of the cluster. It is nil for any other protocol.
 func (p *Port) Peers(protocol string) net.Listener {
 	if r := p.peers[protocol]; r != nil {
 		return r
@@ -49,7 +49,7 @@ func onlyServer(state tls.ConnectionState, protocol string) error {
 	return nil
 }
 
-// admitting asks, in the handshake, whether a member is still wanted.
+// admitting checks in the handshake whether a member is still welcome.
 func admitting(config *tls.Config, admit func(identity.ID) error) *tls.Config {
 	verify := config.VerifyConnection
 	config.VerifyConnection = func(state tls.ConnectionState) error {
@@ -65,7 +65,7 @@ func admitting(config *tls.Config, admit func(identity.ID) error) *tls.Config {
 	return config
 }
 
-// peerRoute is the route of the first protocol that the port knows, nil if it knows none.
+// peerRoute returns the route of the first protocol that the port knows; nil if it knows none.
 func (p *Port) peerRoute(protocols []string) *route {
 	for _, protocol := range protocols {
 		if r := p.peers[protocol]; r != nil {

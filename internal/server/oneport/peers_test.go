@@ -38,7 +38,7 @@ func (s *service) echo(t *testing.T) {
 	})
 }
 
-// speak is one word in the peers' protocol; the error is that of whichever step failed.
+// speak sends one byte in the peers' protocol; the error is that of whichever step failed.
 func (s *service) speak(t *testing.T, who *identity.Credentials) error {
 	t.Helper()
 	var source identity.CertificateSource
@@ -59,7 +59,7 @@ func (s *service) speak(t *testing.T, who *identity.Credentials) error {
 	return err
 }
 
-func TestOnlyServersSpeakTheProtocolsOfServers(t *testing.T) {
+func TestOnlyServersSpeakProtocolsBetweenServers(t *testing.T) {
 	c := newCluster(t)
 	o := c.options(t)
 	o.Peers = []string{talk}
@@ -86,7 +86,7 @@ func TestOnlyServersSpeakTheProtocolsOfServers(t *testing.T) {
 			t.Errorf("%s may speak the protocol of the servers", name)
 		}
 	}
-	// It may call, so that it can be told; over HTTP it gets no further than anybody else.
+	// It may call gRPC, so that it learns the reason; over HTTP it gets no further than any stranger.
 	who := c.member(t, identity.KindServer, "s-removed")
 	if _, err := s.dial(t, identity.ClientTLS(c.ca.Trust(), who.Certificate)).Check(t.Context(), &healthpb.HealthCheckRequest{}); err != nil {
 		t.Errorf("the call of a removed server is not answered: %v", err)
@@ -99,9 +99,8 @@ func TestOnlyServersSpeakTheProtocolsOfServers(t *testing.T) {
 	}
 }
 
-// TestWhoIsRemovedInItsHandshakeIsRefused: what cuts its connections may not see one of which it is not known yet whose
-// it is.
-func TestWhoIsRemovedInItsHandshakeIsRefused(t *testing.T) {
+// The code that cuts the connections of a removed member may miss one whose peer is not known yet.
+func TestMemberRemovedDuringItsHandshakeIsRefused(t *testing.T) {
 	c := newCluster(t)
 	o := c.options(t)
 	o.Peers = []string{talk}

@@ -8,36 +8,35 @@ import (
 	"google.golang.org/grpc/stats"
 )
 
-// Stranger is a connection on which nobody had proved who calls when its handshake was done. All methods of a nil one
-// do nothing.
+// Stranger is a connection without authentication by its handshake. All methods of a nil Stranger do nothing.
 type Stranger struct{ conn *conn }
 
 type strangerKey struct{}
 
-// StrangerOf returns the connection of a call, nil if it is that of a member.
+// StrangerOf returns the connection of a call; nil if it is that of a member.
 func StrangerOf(ctx context.Context) *Stranger {
 	s, _ := ctx.Value(strangerKey{}).(*Stranger)
 	return s
 }
 
-// Proved says that the caller has proved who it is. The limits for strangers do not hold for the connection any more.
-func (s *Stranger) Proved() {
+// Authenticated says that the caller has authenticated. The limits for strangers no longer apply to the connection.
+func (s *Stranger) Authenticated() {
 	if s == nil {
 		return
 	}
 	if s.conn.refused.Load() != 0 {
 		s.conn.refused.Store(0)
 	}
-	if s.Unproved() {
-		s.conn.port.gate.prove(s.conn)
+	if s.Limited() {
+		s.conn.port.gate.authenticated(s.conn)
 	}
 }
 
-// Unproved reports whether the limits for strangers hold for the connection.
-func (s *Stranger) Unproved() bool { return s != nil && s.conn.unproved.Load() }
+// Limited reports whether the limits for strangers apply to the connection.
+func (s *Stranger) Limited() bool { return s != nil && s.conn.limited.Load() }
 
-// Refused says that a call has ended without a proof, and reports whether the connection bears no other before the next
-// proof. After that it is cut.
+// Refused says that a call has ended without authentication, and reports whether the connection may make no other one
+// before it authenticates. After that it is cut.
 func (s *Stranger) Refused() (last bool) {
 	if s == nil {
 		return false
@@ -49,9 +48,9 @@ func (s *Stranger) Refused() (last bool) {
 	return more <= 0
 }
 
-// Begin reports whether a caller without a proof may make a call, which lasts as long as its context.
+// Begin reports whether an unauthenticated caller may make a call, which lasts as long as its context.
 func (s *Stranger) Begin(ctx context.Context) bool {
-	if !s.Unproved() {
+	if !s.Limited() {
 		return true
 	}
 	g, c := s.conn.port.gate, s.conn
@@ -59,7 +58,7 @@ func (s *Stranger) Begin(ctx context.Context) bool {
 	if counted {
 		context.AfterFunc(ctx, func() {
 			g.callEnded(c)
-			if s.Unproved() { // else the call was a proof
+			if s.Limited() { // else the call has authenticated
 				s.Refused()
 			}
 		})
@@ -74,14 +73,14 @@ func ConnContext(ctx context.Context, raw net.Conn) context.Context {
 		return ctx
 	}
 	c, ok := secure.NetConn().(*conn)
-	if !ok || !c.unproved.Load() {
+	if !ok || !c.limited.Load() {
 		return ctx
 	}
 	return context.WithValue(ctx, strangerKey{}, &Stranger{c})
 }
 
 // GRPCStats is for the grpc.Server that serves [Port.GRPC] of strangers. It lets calls find their connection by
-// [StrangerOf], and ends their contexts with it: gRPC does not end that of a call which InTapHandle refuses.
+// [StrangerOf], and ends their contexts with it: gRPC does not end the context of a call that InTapHandle refuses.
 func (p *Port) GRPCStats() stats.Handler { return connStats{p} }
 
 type connStats struct{ port *Port }

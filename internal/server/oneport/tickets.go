@@ -10,7 +10,7 @@ import (
 // ticketCheck is how often the keys of session tickets are looked up.
 const ticketCheck = time.Hour
 
-// setTicketKeys makes a configuration seal session tickets with the keys that are to be used now.
+// setTicketKeys makes a configuration seal session tickets with the current keys.
 func setTicketKeys(config *tls.Config, keys func(time.Time) ([][32]byte, error)) error {
 	if keys == nil {
 		return nil

@@ -10,8 +10,8 @@ import (
 	"github.com/cloudless/cloudless/internal/identity"
 )
 
-// visit makes one request on a connection of its own and reports whether that resumed a session. Reading the answer
-// is also what takes the ticket for the next time.
+// visit makes one request on its own connection and reports whether that resumed a session. Reading the answer also
+// receives the ticket for the next time.
 func (s *service) visit(config *tls.Config) (resumed bool, answer string, err error) {
 	conn, err := tls.Dial("tcp", s.port.Addr().String(), config)
 	if err != nil {
@@ -28,12 +28,12 @@ func (s *service) visit(config *tls.Config) (resumed bool, answer string, err er
 func resuming(c cluster, member *identity.Credentials) *tls.Config {
 	config := identity.Resume(identity.ClientTLS(c.ca.Trust(), member.Certificate))
 	config.NextProtos = []string{"http/1.1"}
-	config.ServerName = "servers" // by which sessions are found again, whatever the address
+	config.ServerName = "servers" // the key of sessions, whatever the address
 	return config
 }
 
-// A node that loses its server goes on with the next one, or with the same one after a restart, without a whole
-// handshake, and is still who it was.
+// A node that loses its server continues with the next one, or with the same one after a restart, without a full
+// handshake and with the same identity.
 func TestSessionsAreResumedWithAnyServerOfTheCluster(t *testing.T) {
 	c := newCluster(t)
 	with := func() Options {
@@ -58,7 +58,7 @@ func TestSessionsAreResumedWithAnyServerOfTheCluster(t *testing.T) {
 	}
 }
 
-func TestARemovedMemberResumesNothing(t *testing.T) {
+func TestRemovedMemberResumesNothing(t *testing.T) {
 	c := newCluster(t)
 	node := c.member(t, identity.KindNode, "n-1")
 	removed := false
@@ -81,12 +81,12 @@ func TestARemovedMemberResumesNothing(t *testing.T) {
 	}
 }
 
-func TestTicketsOfAnotherClusterAreWorthNothing(t *testing.T) {
+func TestTicketsOfAnotherClusterAreRefused(t *testing.T) {
 	c, other := newCluster(t), newCluster(t)
 	o := c.options(t)
 	o.TicketKeys = c.ca.TicketKeys
 	home := serve(t, c, o)
-	o.TicketKeys = other.ca.TicketKeys // the keys alone are another cluster's
+	o.TicketKeys = other.ca.TicketKeys // only the keys are another cluster's
 	abroad := serve(t, c, o)
 	config := resuming(c, c.member(t, identity.KindNode, "n-1"))
 	for i, s := range []*service{home, abroad} {
@@ -96,7 +96,7 @@ func TestTicketsOfAnotherClusterAreWorthNothing(t *testing.T) {
 	}
 }
 
-func TestAPortWithoutTicketKeysSaysWhy(t *testing.T) {
+func TestPortWithoutTicketKeysSaysWhy(t *testing.T) {
 	o := newCluster(t).options(t)
 	o.TicketKeys = func(time.Time) ([][32]byte, error) { return nil, errors.New("no key today") }
 	if _, err := Listen(t.Context(), o); err == nil {

@@ -1,8 +1,8 @@
-// Package peers is how the servers of a cluster reach each other: connections by mutual TLS on the cluster's one
-// address, one protocol for each purpose, told apart by ALPN.
+// Package peers connects the servers of a cluster: by mutual TLS on the cluster's one address, with one protocol for
+// each purpose, distinguished by ALPN.
 //
-// It guarantees that a connection leads to the very server that was meant, whoever may have taken over its address,
-// and that both ends are servers of the same cluster. The port refuses everybody else (package oneport).
+// It guarantees that a connection leads to the intended server, even if another machine has taken over its address, and
+// that both ends are servers of the same cluster. The port refuses all others (package oneport).
 //
 // It must not know what the servers say to each other.
 package peers
@@ -19,19 +19,19 @@ import (
 	"github.com/cloudless/cloudless/internal/identity"
 )
 
-// The protocols that servers speak among themselves, as named in ALPN.
+// The protocols between servers, as named in ALPN.
 const (
 	Raft   = "cloudless-raft"
 	Gossip = "cloudless-gossip"
 )
 
-// Protocols are all of them.
+// Protocols returns all of them.
 func Protocols() []string { return []string{Raft, Gossip} }
 
 var errClosed = fmt.Errorf("the link to the other servers is closed: %w", net.ErrClosed)
 
-// Link is one protocol. It can be handed out before the port and this server's certificate are there: until [Link.Open]
-// nothing is accepted, and nobody can be reached.
+// Link is one protocol. It exists before the port and this server's certificate do: until [Link.Open] it accepts
+// nothing and dials wait.
 type Link struct {
 	protocol string
 	opened   chan struct{}
@@ -47,7 +47,7 @@ type Link struct {
 type Config struct {
 	Trust       *identity.Trust
 	Certificate identity.CertificateSource
-	// Admit refuses servers that are not to be talked to; nil refuses none.
+	// Admit refuses servers; nil refuses none.
 	Admit func(identity.ID) error
 }
 
@@ -56,7 +56,7 @@ func NewLink(protocol string) *Link {
 	return &Link{protocol: protocol, opened: make(chan struct{}), closed: make(chan struct{})}
 }
 
-// Open begins to accept what comes on the listener, and lets others be reached. The first call counts.
+// Open begins to accept from the listener, and permits Dial. Only the first call counts.
 func (l *Link) Open(listener net.Listener, config Config) {
 	l.once.open.Do(func() {
 		l.listener, l.config = listener, config
@@ -64,7 +64,7 @@ func (l *Link) Open(listener net.Listener, config Config) {
 	})
 }
 
-// Accept gives the next connection of another server.
+// Accept returns the next connection of another server.
 func (l *Link) Accept() (net.Conn, error) {
 	select {
 	case <-l.opened:
@@ -74,7 +74,7 @@ func (l *Link) Accept() (net.Conn, error) {
 	}
 }
 
-// Close ends Accept and lets nobody be reached any more. Connections that are open belong to who has them.
+// Close ends Accept and Dial. Open connections belong to their owners.
 func (l *Link) Close() error {
 	l.once.close.Do(func() { close(l.closed) })
 	select {
@@ -110,7 +110,7 @@ func (l *Link) Dial(server, address string, timeout time.Duration) (net.Conn, er
 	return conn, nil
 }
 
-// TLS is the configuration for a connection to one server, or to any if server is empty.
+// TLS returns the configuration for a connection to one server, or to any if server is empty.
 func TLS(c Config, server string) *tls.Config {
 	config := identity.ClientTLS(c.Trust, c.Certificate)
 	verify := config.VerifyConnection
@@ -133,7 +133,7 @@ func TLS(c Config, server string) *tls.Config {
 	return config
 }
 
-// dialer notices in a few seconds that the other machine is gone.
+// dialer detects within seconds that the other machine is gone.
 func dialer() *net.Dialer {
 	return &net.Dialer{KeepAliveConfig: net.KeepAliveConfig{
 		Enable: true, Idle: 5 * time.Second, Interval: time.Second, Count: 5,

@@ -16,7 +16,7 @@ import (
 	"github.com/cloudless/cloudless/internal/server/peers"
 )
 
-// host is a server with a port of its own and a link for raft.
+// host is a server with its own port and a link for Raft.
 type host struct {
 	name string
 	port *oneport.Port
@@ -59,7 +59,7 @@ func (h *host) open() { h.link.Open(h.port.Peers(peers.Raft), h.cfg) }
 
 func (h *host) address() string { return h.port.Addr().String() }
 
-func TestLinkLeadsToTheServerThatIsMeant(t *testing.T) {
+func TestLinkLeadsToTheIntendedServer(t *testing.T) {
 	ca, err := identity.NewCA("c-1", time.Now())
 	must.Succeed(t, err)
 	a, b := newHost(t, ca, "a"), newHost(t, ca, "b")
@@ -103,8 +103,8 @@ func TestLinkLeadsToTheServerThatIsMeant(t *testing.T) {
 	}
 }
 
-// TestNodeCannotSpeakToServers: neither raft nor gossip.
-func TestNodeCannotSpeakToServers(t *testing.T) {
+// Neither Raft nor gossip accept a node.
+func TestNodeCannotUseProtocolsBetweenServers(t *testing.T) {
 	ca, err := identity.NewCA("c-1", time.Now())
 	must.Succeed(t, err)
 	s := newHost(t, ca, "s")
