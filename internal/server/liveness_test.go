@@ -221,7 +221,7 @@ func TestSilentNodeIsCutOffAndItsReplicasAreUnknown(t *testing.T) {
 	c.configure(func(s *v1.ClusterSpec) { s.Liveness = &v1.Liveness{Heartbeat: "50ms", Silence: "100ms"} })
 	for {
 		if _, err := stream.Recv(); err != nil {
-			wantCode(t, err, codes.Unavailable, "nothing was heard of this node")
+			wantCode(t, err, codes.Unavailable, "this node was silent for too long")
 			break
 		}
 	}

@@ -266,5 +266,5 @@ func TestSessionsLearnWhatTheServerHasMissed(t *testing.T) {
 	if pace != "2s" || !slices.Contains(servers, "10.0.0.9:7700") {
 		t.Fatalf("a node has heard of the pace %q and of the servers %q", pace, servers)
 	}
-	wantCode(t, ending(ended), codes.Unavailable, "nothing was heard of this node")
+	wantCode(t, ending(ended), codes.Unavailable, "this node was silent for too long")
 }

@@ -15,39 +15,39 @@ import (
 // AttachStream is a log, exec or copy stream that an agent has opened.
 type AttachStream = grpc.BidiStreamingServer[v1.AttachUp, v1.AttachDown]
 
-// attachments are the log, exec and copy streams that agents have been asked to open
-// and have not opened yet.
+// attachments are the streams that agents were asked for and have not opened yet.
 type attachments struct {
 	mu      sync.Mutex
 	waiting map[string]*attachment
 }
 
+// attachment is a caller that waits for a stream.
 type attachment struct {
 	node     string
 	stream   chan AttachStream
 	released chan struct{}
 }
 
-// Open asks a node's agent for a stream and waits for it. The stream lives
-// until release is called.
+// Open asks a node's agent to open a stream and waits for it. The stream lives until
+// release is called.
 func (s *Sessions) Open(ctx context.Context, node string, request *v1.Open) (stream AttachStream, release func(), err error) {
 	current := s.connected.get(node)
 	if current == nil {
 		return nil, nil, core.Refuse(codes.Unavailable, "node %s is not connected", s.nodeName(node))
 	}
 	request.Id = rand.Text()
-	wanted := &attachment{node: node, stream: make(chan AttachStream), released: make(chan struct{})}
-	s.attachments.add(request.GetId(), wanted)
+	waiting := &attachment{node: node, stream: make(chan AttachStream), released: make(chan struct{})}
+	s.attachments.add(request.GetId(), waiting)
 	release = sync.OnceFunc(func() {
 		s.attachments.remove(request.GetId())
-		close(wanted.released)
+		close(waiting.released)
 	})
-	// What the agent must know about the replica goes first, also when the
-	// caller has heard of the replica before the loop that tells agents.
-	current.mark(attachedReplica(request))
+	// The agent must know the replica first. The caller may have learned of the replica
+	// before Route did.
+	current.mark(replicaOf(request))
 	current.open(request)
 	select {
-	case stream = <-wanted.stream:
+	case stream = <-waiting.stream:
 		return stream, release, nil
 	case <-ctx.Done():
 		err = ctx.Err()
@@ -58,7 +58,7 @@ func (s *Sessions) Open(ctx context.Context, node string, request *v1.Open) (str
 	return nil, nil, err
 }
 
-func attachedReplica(request *v1.Open) string {
+func replicaOf(request *v1.Open) string {
 	if logs := request.GetLogs(); logs != nil {
 		return logs.GetReplicaUid()
 	}
@@ -75,10 +75,10 @@ func (s *Sessions) nodeName(uid string) string {
 	return uid
 }
 
-func (a *attachments) add(id string, wanted *attachment) {
+func (a *attachments) add(id string, waiting *attachment) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.waiting[id] = wanted
+	a.waiting[id] = waiting
 }
 
 func (a *attachments) remove(id string) {
@@ -87,37 +87,38 @@ func (a *attachments) remove(id string) {
 	delete(a.waiting, id)
 }
 
-// take gives what waits under an id to the node that was asked, and to no other.
+// take returns and removes the attachment with an id, or nil if another node was asked
+// for the stream.
 func (a *attachments) take(id, node string) *attachment {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	wanted := a.waiting[id]
-	if wanted == nil || wanted.node != node {
+	waiting := a.waiting[id]
+	if waiting == nil || waiting.node != node {
 		return nil
 	}
 	delete(a.waiting, id)
-	return wanted
+	return waiting
 }
 
-// Attach hands the agent's stream to whoever waits for it.
+// Attach hands the agent's stream to the caller that waits for it.
 func (s *Sessions) Attach(stream AttachStream) error {
 	first, err := stream.Recv()
 	if err != nil {
 		return err
 	}
-	wanted := s.attachments.take(first.GetId(), core.Caller(stream.Context()).ID.Name())
-	if wanted == nil {
+	waiting := s.attachments.take(first.GetId(), core.Caller(stream.Context()).ID.Name())
+	if waiting == nil {
 		return core.Refuse(codes.NotFound, "nobody waits for this stream")
 	}
 	select {
-	case wanted.stream <- stream:
-	case <-wanted.released:
+	case waiting.stream <- stream:
+	case <-waiting.released:
 		return nil
 	case <-stream.Context().Done():
 		return stream.Context().Err()
 	}
 	select {
-	case <-wanted.released:
+	case <-waiting.released:
 		return nil
 	case <-stream.Context().Done():
 		return stream.Context().Err()

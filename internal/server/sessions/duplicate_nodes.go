@@ -14,36 +14,36 @@ import (
 )
 
 const (
-	// duplicateWords is how many messages of the connected agent must arrive before
-	// the other agent is refused: one may still come from a process that is dead.
-	duplicateWords = 2
+	// duplicateBeats is how many heartbeats of the connected agent must arrive before the
+	// other agent is refused: one may still come from a process that is dead.
+	duplicateBeats = 2
 	// duplicatePatience is how many heartbeat intervals the connected agent has for that.
 	duplicatePatience = 4
 )
 
-// admitInstance lets a node's agent in unless one that runs on another copy of
-// its data folder is there and alive. An older one that says nothing any more
-// has lost its machine: that is no copy but a restart.
-func (s *Sessions) admitInstance(ctx context.Context, node, instance, from string) error {
-	heard := 0
+// admitInstance admits a node's agent unless another agent runs on a copy of the same data
+// folder, is connected and alive. If the connected agent is silent, its machine has
+// restarted, and the new agent replaces it.
+func (s *Sessions) admitInstance(ctx context.Context, node, instance, machine string) error {
+	beats := 0
 	var patience <-chan time.Time
 	for {
-		there, _ := s.connected.look(node)
-		if instance == "" || there == nil || there.instance == "" || there.instance == instance {
+		connected := s.connected.get(node)
+		if instance == "" || connected == nil || connected.instance == "" || connected.instance == instance {
 			return nil
 		}
 		if patience == nil {
-			timer := time.NewTimer(duplicatePatience * max(there.interval(), time.Second))
+			timer := time.NewTimer(duplicatePatience * max(connected.interval(), time.Second))
 			defer timer.Stop()
 			patience = timer.C
 		}
 		select {
-		case <-there.nextWord():
-			if heard++; heard >= duplicateWords {
-				return s.turnAway(ctx, node, from)
+		case <-connected.nextHeartbeat():
+			if beats++; beats >= duplicateBeats {
+				return s.refuseDuplicate(ctx, node, machine)
 			}
-		case <-there.ctx.Done():
-			heard = 0
+		case <-connected.ctx.Done():
+			beats = 0
 		case <-patience:
 			return nil
 		case <-ctx.Done():
@@ -52,26 +52,26 @@ func (s *Sessions) admitInstance(ctx context.Context, node, instance, from strin
 	}
 }
 
-// turnAway refuses a copy and lets everybody know.
-func (s *Sessions) turnAway(ctx context.Context, node, from string) error {
+// refuseDuplicate refuses an agent that runs on a copied data folder, and reports it once.
+func (s *Sessions) refuseDuplicate(ctx context.Context, node, machine string) error {
 	stored := s.Store.Snapshot().Node(node)
 	name := stored.GetMetadata().GetName()
-	sentence := fmt.Sprintf("a copy of the data folder of node %s runs on another machine (%s) and was turned away: stop it there, remove the copy with cloudless down --purge, and join with a new token", name, from)
-	if s.refused.Note(node, sentence, s.Now()) {
-		s.Logger.Warn("copy of a node turned away", "node", name, "from", from)
+	problem := fmt.Sprintf("a copy of the data folder of node %s runs on another machine (%s) and was turned away: stop it there, remove the copy with cloudless down --purge, and join with a new token", name, machine)
+	if s.duplicates.Note(node, problem, s.Now()) {
+		s.Logger.Warn("refused an agent that runs on a copy of a node's data folder", "node", name, "machine", machine)
 		_, err := s.Propose(ctx, func(_ *state.Snapshot, b *state.Batch) error {
-			b.Create(s.Event(ctx, stored, "Copied", sentence))
+			b.Create(s.Event(ctx, stored, "Copied", problem))
 			return nil
 		})
 		if err != nil {
-			s.Logger.Warn("that a copy of a node was turned away could not be noted", "node", name, "error", err)
+			s.Logger.Warn("cannot write the event about a copied data folder", "node", name, "error", err)
 		}
 	}
 	return core.Refuse(codes.AlreadyExists, "this data folder is a copy of that of node %s, which runs elsewhere: remove this copy with cloudless down --purge and join with a new token, or stop the other one first if this machine is to take its place", name)
 }
 
-// origin is which machine an agent says that it runs on.
-func origin(status *v1.NodeStatus) string {
+// machineName describes the machine that an agent says it runs on.
+func machineName(status *v1.NodeStatus) string {
 	for _, link := range status.GetInterfaces() {
 		for _, text := range link.GetAddresses() {
 			if prefix, err := netip.ParsePrefix(text); err == nil && link.GetUp() && prefix.Addr().IsGlobalUnicast() {
@@ -82,26 +82,26 @@ func origin(status *v1.NodeStatus) string {
 	return status.GetInfo().GetHostname()
 }
 
-// nextWord is closed when the agent says something.
-func (s *session) nextWord() <-chan struct{} {
+// nextHeartbeat returns a channel that is closed at the agent's next heartbeat.
+func (s *session) nextHeartbeat() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.word == nil {
-		s.word = make(chan struct{})
+	if s.nextBeat == nil {
+		s.nextBeat = make(chan struct{})
 	}
-	return s.word
+	return s.nextBeat
 }
 
-// heard notes that the agent has said something, and how often it means to.
-func (s *session) heard(beat *v1.Heartbeat) {
+// noteHeartbeat wakes goroutines that wait for a heartbeat, and remembers its interval.
+func (s *session) noteHeartbeat(beat *v1.Heartbeat) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if every, err := time.ParseDuration(beat.GetInterval()); err == nil {
 		s.every = every
 	}
-	if s.word != nil {
-		close(s.word)
-		s.word = nil
+	if s.nextBeat != nil {
+		close(s.nextBeat)
+		s.nextBeat = nil
 	}
 }
 

@@ -8,41 +8,40 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
-// maxEncoded is how many revisions are kept encoded: as many as are being rolled
-// out at the same time, and far more.
+// maxEncoded is how many encoded revisions are kept, far more than roll out at once.
 const maxEncoded = 4096
 
-// encodedRevisions are revisions that are sent to many nodes. Encoding one is most
-// of what an assignment costs, so it is done once.
+// encodedRevisions caches the encoding of revisions. Many nodes get the same revision, and
+// encoding it is most of the cost of an assignment.
 type encodedRevisions struct {
-	mu   sync.Mutex
-	made map[*v1.Revision]*v1.Revision
+	mu       sync.Mutex
+	byStored map[*v1.Revision]*v1.Revision
 }
 
 func newEncodedRevisions() *encodedRevisions {
-	return &encodedRevisions{made: map[*v1.Revision]*v1.Revision{}}
+	return &encodedRevisions{byStored: map[*v1.Revision]*v1.Revision{}}
 }
 
-// of returns a message that is encoded to the same bytes as a stored revision, and
-// is good for nothing else.
+// of returns a message that is encoded to the same bytes as a stored revision. The message
+// can only be sent: its fields are empty.
 func (e *encodedRevisions) of(stored *v1.Revision) *v1.Revision {
 	if stored == nil {
 		return nil
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if made := e.made[stored]; made != nil {
-		return made
+	if encoded := e.byStored[stored]; encoded != nil {
+		return encoded
 	}
 	data, err := proto.Marshal(stored)
 	if err != nil {
-		return stored // whoever sends it finds out why
+		return stored // sending it reports the error
 	}
-	made := &v1.Revision{}
-	made.ProtoReflect().SetUnknown(data)
-	if len(e.made) >= maxEncoded {
-		clear(e.made) // those in use are soon back
+	encoded := &v1.Revision{}
+	encoded.ProtoReflect().SetUnknown(data)
+	if len(e.byStored) >= maxEncoded {
+		clear(e.byStored) // revisions that are in use come back soon
 	}
-	e.made[stored] = made
-	return made
+	e.byStored[stored] = encoded
+	return encoded
 }

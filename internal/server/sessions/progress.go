@@ -10,12 +10,12 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// progress is how far replicas have come with what takes long. It is worth
-// nothing a moment later, so it is kept here and nowhere else.
+// progress is how far replicas are with slow work such as pulling an image. It is soon
+// outdated, so it stays in the leader's memory.
 type progress struct {
 	mu      sync.Mutex
 	known   map[string]nodeProgress // by uid of the replica
-	changed chan struct{}           // closed when something is new
+	changed chan struct{}           // closed when any progress changes
 }
 
 type nodeProgress struct {
@@ -27,12 +27,12 @@ func newProgress() *progress {
 	return &progress{known: map[string]nodeProgress{}, changed: make(chan struct{})}
 }
 
-// take keeps what the reports of a node say about the progress of its replicas, and
-// returns the reports without it: progress must not reach the replicated state.
-func (p *progress) take(snap *state.Snapshot, node string, reports []*v1.ReplicaReport) []*v1.ReplicaReport {
+// extract stores the progress in a node's reports and returns the reports without it,
+// because progress must not reach the replicated state.
+func (p *progress) extract(snap *state.Snapshot, node string, reports []*v1.ReplicaReport) []*v1.ReplicaReport {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var news bool
+	var changed bool
 	rest := make([]*v1.ReplicaReport, len(reports))
 	for i, one := range reports {
 		rest[i] = one
@@ -40,7 +40,7 @@ func (p *progress) take(snap *state.Snapshot, node string, reports []*v1.Replica
 		if at == nil {
 			if known, ok := p.known[one.GetUid()]; ok && known.node == node {
 				delete(p.known, one.GetUid())
-				news = true
+				changed = true
 			}
 			continue
 		}
@@ -48,34 +48,34 @@ func (p *progress) take(snap *state.Snapshot, node string, reports []*v1.Replica
 		status.Progress = nil
 		rest[i] = &v1.ReplicaReport{Uid: one.GetUid(), Status: status}
 		if snap.Replica(one.GetUid()).GetSpec().GetNodeUid() != node {
-			continue // nodes could invent any number of uids
+			continue // a node could invent any number of uids
 		}
-		at.What = brief(at.GetWhat())
+		at.What = shorten(at.GetWhat())
 		p.known[one.GetUid()] = nodeProgress{node, at}
-		news = true
+		changed = true
 	}
-	if news {
+	if changed {
 		p.announce()
 	}
 	return rest
 }
 
-// forget drops the progress of a replica that is gone.
+// forget drops the progress of a deleted replica.
 func (p *progress) forget(replica string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.known, replica)
 }
 
-// forgetMissing does the same for all replicas that a state does not have.
+// forgetMissing drops the progress of all replicas that the state does not have.
 func (p *progress) forgetMissing(snap *state.Snapshot) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	maps.DeleteFunc(p.known, func(uid string, _ nodeProgress) bool { return snap.Replica(uid) == nil })
 }
 
-// drop forgets what a node that is gone has said.
-func (p *progress) drop(node string) {
+// forgetNode drops everything that a disconnected node has reported.
+func (p *progress) forgetNode(node string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for uid, one := range p.known {
@@ -86,21 +86,23 @@ func (p *progress) drop(node string) {
 	p.announce()
 }
 
-// announce is called with the lock held.
+// announce wakes the watchers. The caller holds the lock.
 func (p *progress) announce() {
 	close(p.changed)
 	p.changed = make(chan struct{})
 }
 
-// news is closed when something is new.
-func (p *progress) news() <-chan struct{} {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.changed
+// Progressed returns a channel that is closed when the progress of any replica changes.
+func (s *Sessions) Progressed() <-chan struct{} {
+	s.progress.mu.Lock()
+	defer s.progress.mu.Unlock()
+	return s.progress.changed
 }
 
-// of is a replica as the API shows it.
-func (p *progress) of(stored *v1.Replica) *v1.Replica {
+// WithProgress returns a replica with its progress. It returns the stored replica itself
+// if there is none.
+func (s *Sessions) WithProgress(stored *v1.Replica) *v1.Replica {
+	p := s.progress
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	known, ok := p.known[stored.GetMetadata().GetUid()]
@@ -114,9 +116,3 @@ func (p *progress) of(stored *v1.Replica) *v1.Replica {
 	shown.Status.Progress = known.at
 	return shown
 }
-
-// Progressed returns a channel that is closed when the progress of a replica changes.
-func (s *Sessions) Progressed() <-chan struct{} { return s.progress.news() }
-
-// WithProgress returns a stored replica with its progress.
-func (s *Sessions) WithProgress(stored *v1.Replica) *v1.Replica { return s.progress.of(stored) }

@@ -7,34 +7,34 @@ import (
 	"time"
 )
 
-// turnsPerCore is how many messages with news of replicas are begun in a second
-// for each core, and turnsAtOnce how many more at once after a quiet second. A
-// message costs the same for one replica and for ten: where thousands of agents
-// have news all the time, each waits for its turn and then gets all of it.
+// turnsPerCore is the number of turns in a second for each core, and turnsAtOnce the
+// number of turns that a quiet period may save up. A message costs the same for one
+// replica and for ten: if thousands of agents have news all the time, each of them waits
+// for its turn, and its message then carries several replicas.
 const (
 	turnsPerCore = 500
 	turnsAtOnce  = 2000
 )
 
-// turns wakes sessions that have news of replicas, one after the other. Were all
-// woken that a change concerns, which may be hundreds, then whoever else wants to
-// run would have to wait for all of them.
+// turns wakes the sessions that have dirty replicas, one after the other. One change may
+// concern hundreds of sessions. If all of them woke at once, every other goroutine would
+// have to wait for them.
 type turns struct {
 	every time.Duration
-	asked chan struct{} // has a word in it when somebody has come
-	// pause waits while there is something better to do, and reports whether it had to; nil never does.
+	asked chan struct{} // has an element when a session has asked
+	// pause waits while more important work runs, and reports whether it had to wait. It may be nil.
 	pause func(context.Context) bool
+	next  time.Time // when the next turn is due; only run uses it
 
 	mu      sync.Mutex
 	waiting []*session
-	next    time.Time // of the turn that is not given away yet
 }
 
 func newTurns(pause func(context.Context) bool) *turns {
 	return &turns{pause: pause, every: time.Second / time.Duration(turnsPerCore*runtime.GOMAXPROCS(0)), asked: make(chan struct{}, 1)}
 }
 
-// ask puts a session into the line.
+// ask queues a session for a turn.
 func (t *turns) ask(s *session) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -53,35 +53,33 @@ func (t *turns) run(ctx context.Context) error {
 			return ctx.Err()
 		case <-t.asked:
 		}
-		for _, one := range t.line() {
-			if wait := t.take(time.Now()); wait > 0 {
+		for _, one := range t.takeWaiting() {
+			if wait := t.reserve(time.Now()); wait > 0 {
 				select {
 				case <-ctx.Done():
 					return ctx.Err()
 				case <-time.After(wait):
 				}
 			}
-			t.rest(ctx)
+			t.yield(ctx)
 			one.grant()
-			runtime.Gosched() // it runs before the next one is woken
+			runtime.Gosched() // the session runs before the next one wakes
 		}
 	}
 }
 
-// rest pauses if many had their turn just now. What was saved up by that is lost: they
-// would all be woken at once.
-func (t *turns) rest(ctx context.Context) {
+// yield pauses if many turns were given just now. The pause saves up no turns: otherwise
+// all sessions would wake at once after it.
+func (t *turns) yield(ctx context.Context) {
 	if t.pause != nil && t.busy(time.Now()) && t.pause(ctx) {
 		t.next = time.Now()
 	}
 }
 
-// busy reports whether more than half of the turns that may be given at once are used
-// up.
+// busy reports whether more than half of the saved turns are used up.
 func (t *turns) busy(now time.Time) bool { return now.Sub(t.next) < turnsAtOnce*t.every/2 }
 
-// line takes those who wait.
-func (t *turns) line() []*session {
+func (t *turns) takeWaiting() []*session {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	waiting := t.waiting
@@ -89,8 +87,8 @@ func (t *turns) line() []*session {
 	return waiting
 }
 
-// take gives away the next turn, and returns how long it is until then.
-func (t *turns) take(now time.Time) time.Duration {
+// reserve takes the next turn and returns how long it is until then.
+func (t *turns) reserve(now time.Time) time.Duration {
 	if quiet := now.Add(-turnsAtOnce * t.every); t.next.Before(quiet) {
 		t.next = quiet
 	}
