@@ -66,7 +66,7 @@ func (p *controlPlane) leaderParts() []part {
 	imageLoop := images.Loop{Store: p.store, Consensus: p.consensus, Images: p.server.Images(), Logger: p.logger}
 	pilot := consensus.PilotOptions{
 		Voters:  func() int { return spec.VotersOf(p.store.Snapshot().Cluster().GetSpec()) },
-		Members: p.peers.Members, Progress: p.server.Progress,
+		Members: p.peers.Members, Progress: p.server.Membership().Progress,
 	}
 	return []part{
 		p.nodes.Run,     // decides which nodes are online

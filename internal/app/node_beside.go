@@ -152,7 +152,7 @@ func (s *service) recertify(old *identity.Credentials) (*identity.Credentials, e
 	if err != nil {
 		return nil, err
 	}
-	chain, err := s.plane.server.Certify(csr, old.ID().Name())
+	chain, err := s.plane.server.Membership().Certify(csr, old.ID().Name())
 	if status.Code(err) == codes.NotFound {
 		return nil, nil
 	}
@@ -180,7 +180,7 @@ func (s *service) enrollAnew(ctx context.Context) error {
 
 // enrollOwnNode asks the cluster, as the server of this process, to make this machine a node.
 func (s *service) enrollOwnNode(ctx context.Context, m local.Machine) error {
-	me := s.plane.server.PeerConfig()
+	me := s.plane.server.Membership().PeerConfig()
 	return enroll.OwnNode(ctx, s.folder, enroll.OwnNodeOptions{
 		Request: requestOf(m), Address: reachable(s.plane.server.Address()), Trust: me.Trust, Certificate: me.Certificate,
 		Progress: s.Progress, Logger: s.logger,

@@ -56,7 +56,7 @@ func (s *service) waitsFor() string {
 	// It has joined, but never received anything.
 	return fmt.Sprintf("server runs at %s, but is not sent the cluster's state: the server that leads must run and reach this one at %s; "+
 		"open the way to it, or stop it and name another address: %s --advertise ADDRESS",
-		at, s.plane.server.Advertised(), again)
+		at, s.plane.server.Membership().Advertised(), again)
 }
 
 // command is the command that starts this process again.
@@ -88,8 +88,8 @@ func (s *service) startAgain() string {
 // contextAddresses are the addresses at which a client on this machine reaches the servers, this one first.
 func (p *controlPlane) contextAddresses() []string {
 	own := reachable(p.server.Address())
-	rest := slices.DeleteFunc(p.server.Addresses(), func(address string) bool {
-		return address == own || address == p.server.Advertised()
+	rest := slices.DeleteFunc(p.server.Membership().Addresses(), func(address string) bool {
+		return address == own || address == p.server.Membership().Advertised()
 	})
 	return append([]string{own}, rest...)
 }

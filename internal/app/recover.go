@@ -113,7 +113,7 @@ func (p *controlPlane) letGo(ctx context.Context, f *datadir.Folder) error {
 	if err := p.consensus.WaitLeader(ctx); err != nil {
 		return err
 	}
-	names, err := p.server.RevokeOthers(ctx)
+	names, err := p.server.Membership().RevokeOthers(ctx)
 	if err != nil {
 		return fmt.Errorf("remove the servers that were lost: %w", err)
 	}

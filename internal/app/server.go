@@ -89,10 +89,10 @@ func openControlPlane(ctx context.Context, f *datadir.Folder, o planeOptions, i 
 	}
 	err = p.peers.Open(ctx, peering.Options{
 		Self: servers.Self{
-			Seen: servers.Seen{UID: f.ServerUID, Address: p.server.Advertised(), Zone: o.zone, Version: o.version},
+			Seen: servers.Seen{UID: f.ServerUID, Address: p.server.Membership().Advertised(), Zone: o.zone, Version: o.version},
 			Name: enroll.Name(o.name),
 		},
-		Server: p.server, Consensus: p.consensus, Joined: f.Joined, Peer: o.peer,
+		Server: p.server.Membership(), Consensus: p.consensus, Joined: f.Joined, Peer: o.peer,
 	})
 	if err != nil {
 		return nil, wayOut(f, err)

@@ -15,6 +15,7 @@ import (
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/ipam"
 	"github.com/cloudless/cloudless/internal/server/core"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -69,8 +70,8 @@ func (q *admissions) take() []*admission {
 	return taken
 }
 
-// admitMachines admits those who wait until ctx ends.
-func (s *enrollment) admitMachines(ctx context.Context) error {
+// Run admits the machines that wait, until ctx ends.
+func (s *enrollment) Run(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
@@ -134,6 +135,15 @@ func (s *enrollment) admitOne(snap *state.Snapshot, l *ledger, b *state.Batch, a
 	a.receipt.Keep(b, node.GetMetadata().GetUid(), "")
 	l.nodes[a.receipt.Name] = node
 	return node, nil
+}
+
+// checkNodeLimit refuses a node that exceeds the limit.
+func checkNodeLimit(snap *state.Snapshot, coming int) error {
+	most := spec.MostNodes(snap.Cluster().GetSpec())
+	if snap.Count(state.KindNode)+coming < most {
+		return nil
+	}
+	return core.Refuse(codes.ResourceExhausted, "the cluster has %d nodes and allows no more; remove one with: cloudless node rm NAME, or allow more with: cloudless cluster config set limits.nodes=%d", most, most+1)
 }
 
 // proveAdmission returns the token that a machine joins with; nil for the machine

@@ -4,20 +4,22 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"time"
 
 	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/server/core"
 )
 
-// newOwnCertificate keeps this server's own certificate fresh. It is issued
+// NewCertificate keeps this server's own certificate fresh. It is issued
 // here, because every server holds the authority's key, and it is kept in
 // memory only.
-func newOwnCertificate(o Options) (*identity.Rotator, error) {
-	id, err := identity.NewID(o.CA.Trust().Cluster(), identity.KindServer, o.UID)
+func NewCertificate(c *core.Core, ca *identity.CA, ttl time.Duration, hosts []string) (*identity.Rotator, error) {
+	id, err := identity.NewID(ca.Trust().Cluster(), identity.KindServer, c.UID)
 	if err != nil {
 		return nil, err
 	}
-	options := identity.IssueOptions{TTL: o.CertificateTTL, Server: true, Client: true}
-	for _, host := range append([]string{"localhost", "127.0.0.1", "::1"}, o.Hosts...) {
+	options := identity.IssueOptions{TTL: ttl, Server: true, Client: true}
+	for _, host := range append([]string{"localhost", "127.0.0.1", "::1"}, hosts...) {
 		if ip := net.ParseIP(host); ip != nil {
 			options.IPs = append(options.IPs, ip)
 		} else {
@@ -25,7 +27,7 @@ func newOwnCertificate(o Options) (*identity.Rotator, error) {
 		}
 	}
 	issue := func(_ context.Context, csr []byte) ([][]byte, error) {
-		return o.CA.Issue(csr, id, options, o.Clock().UTC())
+		return ca.Issue(csr, id, options, c.Now())
 	}
 	key, csr, err := identity.NewKeyAndCSR()
 	if err != nil {
@@ -39,5 +41,5 @@ func newOwnCertificate(o Options) (*identity.Rotator, error) {
 	if err != nil {
 		return nil, err
 	}
-	return identity.NewRotator(identity.RotatorOptions{Current: credentials, Renew: issue, Log: o.Logger})
+	return identity.NewRotator(identity.RotatorOptions{Current: credentials, Renew: issue, Log: c.Logger})
 }

@@ -20,18 +20,6 @@ import (
 // moment when they need it, so that a change takes effect at once and without a restart.
 // Each version is also stored as a Configuration, in the same transaction.
 
-// firstConfiguration is the number of a new cluster's configuration.
-const firstConfiguration = 1
-
-func newConfiguration(uid string, number uint64, author string, settings *v1.ClusterSpec) *v1.Configuration {
-	return &v1.Configuration{
-		ApiVersion: spec.APIVersion,
-		Kind:       spec.KindConfiguration,
-		Metadata:   &v1.Metadata{Uid: uid, Name: "configuration-" + strconv.FormatUint(number, 10)},
-		Spec:       &v1.ConfigurationSpec{Number: number, Author: author, Cluster: settings},
-	}
-}
-
 // configurationOf returns the configuration in force. In a cluster that is older than the
 // versions it is the first one, which is not stored.
 func (s *Server) configurationOf(snap *state.Snapshot) (*v1.Configuration, error) {
@@ -42,7 +30,7 @@ func (s *Server) configurationOf(snap *state.Snapshot) (*v1.Configuration, error
 	if c := snap.Configuration(cluster.GetStatus().GetConfiguration()); c != nil {
 		return c, nil
 	}
-	first := newConfiguration(state.NewUID(), max(firstConfiguration, cluster.GetStatus().GetConfiguration()), "", cluster.GetSpec())
+	first := spec.NewConfiguration(state.NewUID(), max(spec.FirstConfiguration, cluster.GetStatus().GetConfiguration()), "", cluster.GetSpec())
 	first.Metadata.CreateTime = cluster.GetMetadata().GetCreateTime()
 	return first, nil
 }
@@ -143,7 +131,7 @@ func sameConfiguration(current *v1.Configuration, from uint64) error {
 // change. A dry run stops before the proposal.
 func (s *Server) reconfigure(ctx context.Context, dryRun bool, build func(*state.Snapshot, *v1.Configuration) (*v1.ConfigurationSpec, error)) (*v1.Configuration, error) {
 	var made *v1.Configuration
-	where := s.placesOf(ctx, s.addresses(s.Store.Snapshot())...)
+	where := s.membership.placesOf(ctx, s.membership.Addresses()...)
 	snap, err := s.Propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
 		current, err := s.configurationOf(snap)
 		if err != nil {
@@ -187,7 +175,7 @@ func (s *Server) nextConfiguration(ctx context.Context, snap *state.Snapshot, wh
 	if len(changes) == 0 {
 		return current, nil
 	}
-	next := newConfiguration(state.NewUID(), current.GetSpec().GetNumber()+1, s.author(ctx), after)
+	next := spec.NewConfiguration(state.NewUID(), current.GetSpec().GetNumber()+1, s.author(ctx), after)
 	next.Spec.Comment, next.Spec.RolledBackTo = wanted.GetComment(), wanted.GetRolledBackTo()
 	next.Spec.Changes = fieldChanges(changes)
 	// Validate again: a rollback may restore values that are no longer valid.

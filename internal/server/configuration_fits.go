@@ -2,7 +2,6 @@ package server
 
 import (
 	"fmt"
-	"net"
 	"net/netip"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
@@ -77,14 +76,6 @@ func rangeFits(snap *state.Snapshot, where places, field, text string, refuse fu
 			}
 		}
 	}
-}
-
-// hostAddress returns the IP address in host:port, unless the host is a name. A name can
-// resolve to another address later; placesOf resolves names.
-func hostAddress(address string) (netip.Addr, bool) {
-	host, _, _ := net.SplitHostPort(address)
-	a, err := netip.ParseAddr(host)
-	return a.Unmap().WithZone(""), err == nil
 }
 
 // subnetsOf returns the subnets that nodes use for their replicas.

@@ -22,7 +22,7 @@ func (s *Server) dispatch(ctx context.Context) error {
 		for _, c := range news.Changes {
 			s.route(c)
 		}
-		s.actedOn(news.Changes)
+		s.membership.actedOn(news.Changes)
 	}
 }
 
@@ -30,17 +30,13 @@ func (s *Server) dispatch(ctx context.Context) error {
 func (s *Server) catchUp(snap *state.Snapshot) {
 	s.sessions.CatchUp(snap)
 	s.revoked.RevokeMissing(snap)
-	s.cutMissing(snap)
+	s.membership.CatchUp(snap)
 }
 
 func (s *Server) route(c state.Change) {
 	s.sessions.Route(c)
-	switch {
-	case c.Kind == state.KindRevocation:
-		s.routeRevocation(c)
-	case c.Kind == state.KindToken && c.New == nil:
+	s.membership.Route(c)
+	if c.Kind == state.KindToken && c.New == nil {
 		s.revoked.Revoke(c.Old.GetMetadata().GetUid())
-	case c.Kind == state.KindNode && c.New == nil:
-		s.cutNode(c.Old.GetMetadata().GetUid())
 	}
 }

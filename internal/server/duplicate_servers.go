@@ -29,7 +29,7 @@ const (
 
 // LocateServer says where this server hears of another one. One that asks for
 // itself is told only if somebody with its identity answers elsewhere.
-func (s *peerService) LocateServer(ctx context.Context, request *v1.LocateServerRequest) (*v1.LocateServerResponse, error) {
+func (s *Membership) LocateServer(ctx context.Context, request *v1.LocateServerRequest) (*v1.LocateServerResponse, error) {
 	uid, asker := request.GetUid(), core.Caller(ctx).ID.Name()
 	if uid == s.UID && asker == s.UID && request.GetAddress() != s.advertised {
 		s.noteServerCopy(uid, request.GetAddress())
@@ -46,7 +46,7 @@ func (s *peerService) LocateServer(ctx context.Context, request *v1.LocateServer
 	return &v1.LocateServerResponse{Address: address}, nil
 }
 
-func (s *Server) noteServerCopy(uid, address string) {
+func (s *Membership) noteServerCopy(uid, address string) {
 	name := s.Store.Snapshot().Server(uid).GetMetadata().GetName()
 	sentence := fmt.Sprintf("a copy of the data folder of server %s was started at %s and turned away: remove the copy there with cloudless down --purge, and join it as a new server", name, address)
 	if s.duplicates.Note(uid, sentence, s.Now()) {
@@ -59,7 +59,7 @@ func (s *Server) noteServerCopy(uid, address string) {
 // one takes part in anything, when it is enough that one of the others has found
 // it elsewhere, and now and then later, when most must say so: of two that both
 // take part, not both should go.
-func (s *Server) RefuseCopy(ctx context.Context, takesPart bool) error {
+func (s *Membership) RefuseCopy(ctx context.Context, takesPart bool) error {
 	asking, cancel := context.WithTimeout(ctx, duplicateTimeout)
 	defer cancel()
 	others := s.otherServers()
@@ -104,7 +104,7 @@ type whereabouts struct {
 	address        string
 }
 
-func (s *Server) whereAmI(ctx context.Context, asked string) whereabouts {
+func (s *Membership) whereAmI(ctx context.Context, asked string) whereabouts {
 	conn, err := s.peers.Ready(ctx, asked)
 	if err != nil {
 		return whereabouts{}
@@ -118,7 +118,7 @@ func (s *Server) whereAmI(ctx context.Context, asked string) whereabouts {
 
 // formerAddresses are where this server was, if it is elsewhere now: a copy of
 // the only server has nobody else to ask.
-func (s *Server) formerAddresses() []string {
+func (s *Membership) formerAddresses() []string {
 	all := []string{s.Store.Snapshot().Server(s.UID).GetSpec().GetAddress()}
 	for _, one := range s.Consensus.Servers() {
 		if one.ID == s.UID {
@@ -133,7 +133,7 @@ func (s *Server) formerAddresses() []string {
 }
 
 // whoIsAt asks whoever has this server's identity at an address.
-func (s *Server) whoIsAt(ctx context.Context, address string) whereabouts {
+func (s *Membership) whoIsAt(ctx context.Context, address string) whereabouts {
 	answer, err := s.askSelf(ctx, address)
 	if err != nil {
 		return whereabouts{}
@@ -141,7 +141,7 @@ func (s *Server) whoIsAt(ctx context.Context, address string) whereabouts {
 	return whereabouts{known: true, address: answer.GetAddress()}
 }
 
-func (s *Server) askSelf(ctx context.Context, address string) (*v1.LocateServerResponse, error) {
+func (s *Membership) askSelf(ctx context.Context, address string) (*v1.LocateServerResponse, error) {
 	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(credentials.NewTLS(peers.TLS(s.PeerConfig(), s.UID))))
 	if err != nil {
 		return nil, err
@@ -153,7 +153,7 @@ func (s *Server) askSelf(ctx context.Context, address string) (*v1.LocateServerR
 // tellAll lets the one that was there first know that this one is a copy, and all
 // others, of whom some may not have answered in time: any of them may lead, and is
 // asked what is wrong with the cluster.
-func (s *Server) tellAll(ctx context.Context, others []string, original string) {
+func (s *Membership) tellAll(ctx context.Context, others []string, original string) {
 	ctx, cancel := context.WithTimeout(ctx, announceTimeout)
 	defer cancel()
 	var telling sync.WaitGroup
@@ -175,7 +175,7 @@ func (s *Server) tellAll(ctx context.Context, others []string, original string) 
 }
 
 // otherServers are those that the state or the log name.
-func (s *Server) otherServers() []string {
+func (s *Membership) otherServers() []string {
 	var all []string
 	for one := range s.Store.Snapshot().Servers("") {
 		all = append(all, one.GetMetadata().GetUid())
@@ -190,7 +190,7 @@ func (s *Server) otherServers() []string {
 // stayAlone ends with an error when it turns out that this server is a copy, or
 // was removed: two that were started at the same time do not see each other
 // before, and those who know of the removal may have been away.
-func (s *Server) stayAlone(ctx context.Context) error {
+func (s *Membership) stayAlone(ctx context.Context) error {
 	ticker := time.NewTicker(duplicateCheck)
 	defer ticker.Stop()
 	for {

@@ -20,7 +20,15 @@ import (
 // enrollment is the EnrollmentService.
 type enrollment struct {
 	v1.UnsafeEnrollmentServiceServer
-	*Server
+	*Membership
+	auth       *auth.Authenticator
+	admissions *admissions
+	stopping   context.Context
+}
+
+// NewEnrollment makes the EnrollmentService of a server, whose calls end with stopping.
+func NewEnrollment(m *Membership, a *auth.Authenticator, stopping context.Context) *enrollment {
+	return &enrollment{Membership: m, auth: a, admissions: newAdmissions(), stopping: stopping}
 }
 
 // Enroll makes a machine a node. It is the only call without an identity: the
@@ -140,7 +148,7 @@ func (s *enrollment) newNode(snap *state.Snapshot, l *ledger, request *v1.Enroll
 const certificateTTL = 30 * 24 * time.Hour
 
 // Certify issues a certificate to a node that is known.
-func (s *Server) Certify(csr []byte, nodeUID string) ([][]byte, error) {
+func (s *Membership) Certify(csr []byte, nodeUID string) ([][]byte, error) {
 	node := s.Store.Snapshot().Node(nodeUID)
 	if node == nil {
 		return nil, core.NotFound("node", "", nodeUID)
@@ -148,7 +156,7 @@ func (s *Server) Certify(csr []byte, nodeUID string) ([][]byte, error) {
 	return s.certify(csr, node)
 }
 
-func (s *Server) certify(csr []byte, node *v1.Node) ([][]byte, error) {
+func (s *Membership) certify(csr []byte, node *v1.Node) ([][]byte, error) {
 	id, err := identity.NewID(s.ca.Trust().Cluster(), identity.KindNode, node.GetMetadata().GetUid())
 	if err != nil {
 		return nil, err

@@ -138,7 +138,7 @@ func TestEnrollmentOfAServerIsRepeatable(t *testing.T) {
 	must(t, err)
 	_, err = ask(key, "second", "10.64.0.12:7700") // where nodes may be
 	wantCode(t, err, codes.InvalidArgument, "10.64.0.12 of the new server is in 10.64.0.0/10", "--advertise", "config set rangeV4=RANGE")
-	c.lookup = leadsTo("box.invalid", "10.64.0.13")
+	c.membership.Lookup = leadsTo("box.invalid", "10.64.0.13")
 	_, err = ask(key, "second", "box.invalid:7700") // where a name leads there
 	wantCode(t, err, codes.InvalidArgument, "10.64.0.13 of the new server is in 10.64.0.0/10")
 	_, err = ask(other, "third", "127.0.0.1:1003") // used up, and another key
@@ -265,7 +265,7 @@ func TestNothingIsDoneForAStranger(t *testing.T) {
 		o.Sealer, err = identity.OpenOrCreateSealer(filepath.Join(t.TempDir(), "kek.json"))
 		must(t, err)
 	})
-	c.lookup = func(_ context.Context, _, host string) ([]netip.Addr, error) {
+	c.membership.Lookup = func(_ context.Context, _, host string) ([]netip.Addr, error) {
 		t.Errorf("%s was looked up", host)
 		return nil, nil
 	}

@@ -72,7 +72,7 @@ func votes(t *testing.T, leader, follower *cluster) {
 			}
 			return all
 		},
-		Progress: leader.Progress, Stable: time.Millisecond, FirstLook: time.Millisecond,
+		Progress: leader.membership.Progress, Stable: time.Millisecond, FirstLook: time.Millisecond,
 	})
 	must(t, leader.ctx.Err())
 }
@@ -293,7 +293,7 @@ func newMember(t *testing.T, book *addressBook, sealer *identity.Sealer, ca *ide
 	s, err := New(ctx, options)
 	must(t, err)
 	book.set(uid, s.Address())
-	s.OpenLink(link, peers.Raft)
+	s.membership.OpenLink(link, peers.Raft)
 	c := &cluster{Server: s, t: t, log: log, ctx: ctx}
 	c.stop = c.run(agreed, loop)
 	t.Cleanup(c.stop)

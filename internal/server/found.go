@@ -13,7 +13,6 @@ import (
 	"github.com/cloudless/cloudless/internal/control/gossipkey"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/ipam"
-	"github.com/cloudless/cloudless/internal/server/images"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -89,12 +88,12 @@ func found(ctx context.Context, c *consensus.Consensus, sealer *identity.Sealer,
 		Spec:       settings,
 		Status: &v1.ClusterStatus{
 			CaCertificate: string(ca.Trust().PEM()), CaFingerprint: ca.Trust().Fingerprint().String(),
-			Epoch: 1, FeatureLevel: featureLevel, Configuration: firstConfiguration,
+			Epoch: 1, FeatureLevel: featureLevel, Configuration: spec.FirstConfiguration,
 		},
 	})
-	b.Create(newConfiguration(state.NewUID(), firstConfiguration, founder.String(), settings))
+	b.Create(spec.NewConfiguration(state.NewUID(), spec.FirstConfiguration, founder.String(), settings))
 	b.Create(gossipKey)
-	b.Create(images.AllTagsTaken()) // there are none yet
+	b.Create(state.ImportedTags()) // there are none yet
 	b.Create(&statev1.Authority{Metadata: &v1.Metadata{Uid: id}, Certificate: ca.Trust().DER(), SealedKey: sealed})
 	_, err = c.Propose(ctx, b.Transaction(now))
 	return err

@@ -11,11 +11,12 @@ import (
 	"github.com/cloudless/cloudless/internal/control/gossipkey"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/peers"
+	"github.com/cloudless/cloudless/internal/state"
 )
 
 // GossipKey is the key as the state has it, and its version; none if the state
 // is not there yet.
-func (s *Server) GossipKey() (key []byte, version uint64, err error) {
+func (s *Membership) GossipKey() (key []byte, version uint64, err error) {
 	stored := s.Store.Snapshot().GossipKey()
 	if stored == nil {
 		return nil, 0, nil
@@ -24,19 +25,24 @@ func (s *Server) GossipKey() (key []byte, version uint64, err error) {
 	return key, stored.GetMetadata().GetVersion(), err
 }
 
-func (s *Server) openGossipKey(sealed []byte) ([]byte, error) {
+func (s *Membership) openGossipKey(sealed []byte) ([]byte, error) {
 	return gossipkey.Open(s.ca.Trust().Cluster(), s.sealer, sealed)
 }
 
+// RotateGossipKey adds a new gossip key to a transaction.
+func (s *Membership) RotateGossipKey(snap *state.Snapshot, b *state.Batch) error {
+	return gossipkey.Rotate(s.ca.Trust().Cluster(), s.sealer, snap, b)
+}
+
 // GetGossipKey tells another server the key.
-func (s *peerService) GetGossipKey(context.Context, *v1.GetGossipKeyRequest) (*v1.GetGossipKeyResponse, error) {
+func (s *Membership) GetGossipKey(context.Context, *v1.GetGossipKeyRequest) (*v1.GetGossipKeyResponse, error) {
 	stored := s.Store.Snapshot().GossipKey()
 	return &v1.GetGossipKeyResponse{Version: stored.GetMetadata().GetVersion(), Sealed: stored.GetSealed()}, nil
 }
 
 // AskGossipKey asks the server at an address for the key, and for its version. It
 // fails with ErrRemoved if that one knows that this one was removed.
-func (s *Server) AskGossipKey(ctx context.Context, address string) (key []byte, version uint64, err error) {
+func (s *Membership) AskGossipKey(ctx context.Context, address string) (key []byte, version uint64, err error) {
 	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(credentials.NewTLS(peers.TLS(s.PeerConfig(), ""))))
 	if err != nil {
 		return nil, 0, fmt.Errorf("connect to %s: %w", address, err)

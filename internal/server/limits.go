@@ -40,12 +40,3 @@ func checkReplicaLimit(snap *state.Snapshot, w *v1.Workload, requested int32) er
 	}
 	return nil
 }
-
-// checkNodeLimit refuses a node that exceeds the limit.
-func checkNodeLimit(snap *state.Snapshot, coming int) error {
-	most := spec.MostNodes(snap.Cluster().GetSpec())
-	if snap.Count(state.KindNode)+coming < most {
-		return nil
-	}
-	return core.Refuse(codes.ResourceExhausted, "the cluster has %d nodes and allows no more; remove one with: cloudless node rm NAME, or allow more with: cloudless cluster config set limits.nodes=%d", most, most+1)
-}

@@ -3,26 +3,89 @@ package server
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/identity"
-	"github.com/cloudless/cloudless/internal/server/auth"
-	"github.com/cloudless/cloudless/internal/server/images"
+	"github.com/cloudless/cloudless/internal/server/core"
+	"github.com/cloudless/cloudless/internal/server/oneport"
 	"github.com/cloudless/cloudless/internal/server/peers"
 	"github.com/cloudless/cloudless/internal/server/relay"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// join makes this server one among several: how it reaches the others, and how
-// calls find the leader.
-func (s *Server) join(o Options) {
-	s.sealer = o.Sealer
-	s.advertised = AdvertisedAddress(o.Advertise, s.address)
+// Membership is how one server belongs to its cluster: how it reaches the other
+// servers, and how members come and go.
+type Membership struct {
+	*core.Core
+	version string
+	// advertised is the address at which others reach this server.
+	advertised string
+	// instance distinguishes this process from one that runs on a copy of its data folder.
+	instance   string
+	duplicates *core.Duplicates
+
+	ca             *identity.CA
+	sealer         *identity.Sealer
+	certificate    *identity.Rotator
+	certificateTTL time.Duration
+
+	port         *oneport.Port
+	peers        *relay.Conns
+	forgetServer func(server string)
+	// Lookup resolves host names.
+	Lookup func(ctx context.Context, network, host string) ([]netip.Addr, error)
+
+	// acted is the index of the newest entry that this server has acted on.
+	acted atomic.Uint64
+	// spared are removed servers that still have to relay the answer about their removal.
+	spared sync.Map
+	// expelled is closed, by expel, when this server is no longer a member.
+	expelled <-chan struct{}
+	expel    func()
+}
+
+// MembershipOptions is what a Membership is made of.
+type MembershipOptions struct {
+	Core    *core.Core
+	Version string
+	// Advertise is the address at which others reach this server; empty means the one
+	// that it listens on.
+	Advertise string
+	// Addresses returns the current address of another server; nil if only the state
+	// knows addresses.
+	Addresses func(server string) string
+	CA        *identity.CA
+	Sealer    *identity.Sealer // may be nil
+	// Certificate is this server's own, see NewCertificate. CertificateTTL is the
+	// validity of those that it issues.
+	Certificate    *identity.Rotator
+	CertificateTTL time.Duration
+	Port           *oneport.Port
+	// ForgetServer frees what is kept for a server that was removed.
+	ForgetServer func(server string)
+	Duplicates   *core.Duplicates
+}
+
+// NewMembership makes the membership of the server that listens on a port.
+func NewMembership(o MembershipOptions) *Membership {
+	s := &Membership{
+		Core: o.Core, version: o.Version, advertised: AdvertisedAddress(o.Advertise, o.Port.Addr().String()), instance: rand.Text(), duplicates: o.Duplicates,
+		ca: o.CA, sealer: o.Sealer, certificate: o.Certificate, certificateTTL: o.CertificateTTL,
+		port: o.Port, forgetServer: o.ForgetServer, Lookup: net.DefaultResolver.LookupNetIP,
+	}
 	s.peers = relay.NewConns(s.PeerConfig(), func(server string) string {
 		if o.Addresses != nil {
 			if address := o.Addresses(server); address != "" {
@@ -40,15 +103,25 @@ func (s *Server) join(o Options) {
 		return ""
 	})
 	expelled := make(chan struct{})
-	s.expelled, s.expel = expelled, sync.OnceFunc(func() { time.AfterFunc(cutGrace, func() { close(expelled) }) })
-	s.router = relay.NewRouter(s.Core, s.peers, s.Addresses, s.expel)
-	s.catchUpWithLeader = s.router.CatchUp
-	s.images = images.New(images.Options{
-		Core: s.Core, Registry: s.registry, Sealer: s.sealer, Foreign: o.Foreign, Conns: s.peers, Router: s.router,
-		PeerConfig: s.PeerConfig(), Address: s.address, Stopping: s.stopping,
-	})
-	s.auth = auth.NewAuthenticator(s.stopping, s.Core, s.ca.Trust().Cluster(), func(ctx context.Context) error { return s.catchUpWithLeader(ctx) })
+	s.expelled, s.expel = expelled, sync.OnceFunc(func() { close(expelled) })
+	return s
 }
+
+// Run ends with an error when this server must not continue: it was removed, or
+// another process runs on a copy of its data folder.
+func (s *Membership) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return s.certificate.Run(ctx) })
+	g.Go(func() error { return s.untilExpelled(ctx) })
+	g.Go(func() error { return s.stayAlone(ctx) })
+	return g.Wait()
+}
+
+// Conns are the connections to the other servers.
+func (s *Membership) Conns() *relay.Conns { return s.peers }
+
+// Expel ends this server, which is no longer a member.
+func (s *Membership) Expel() { s.expel() }
 
 // AdvertisedAddress is where others reach a server that listens on an address: as
 // wished, or there, or, if that is everywhere, at this machine's first address.
@@ -85,17 +158,17 @@ func hostOf(all []net.Addr) string {
 }
 
 // PeerConfig is what this server proves itself with to the others.
-func (s *Server) PeerConfig() peers.Config {
-	return peers.Config{Trust: s.ca.Trust(), Certificate: s.certificate.Certificate, Admit: s.admitMember}
+func (s *Membership) PeerConfig() peers.Config {
+	return peers.Config{Trust: s.ca.Trust(), Certificate: s.certificate.Certificate, Admit: AdmitMembers(s.Store)}
 }
 
 // OpenLink lets other servers speak a protocol with this one.
-func (s *Server) OpenLink(link *peers.Link, protocol string) {
+func (s *Membership) OpenLink(link *peers.Link, protocol string) {
 	link.Open(s.port.Peers(protocol), s.PeerConfig())
 }
 
 // Advertised is where others reach this server.
-func (s *Server) Advertised() string { return s.advertised }
+func (s *Membership) Advertised() string { return s.advertised }
 
 // Why a server must not go on with its data folder. What to do with the folder
 // is said by who knows it.
@@ -108,27 +181,33 @@ var (
 
 // untilExpelled ends when this server learns that it was removed: it must not
 // keep clients that others could serve.
-func (s *Server) untilExpelled(ctx context.Context) error {
+func (s *Membership) untilExpelled(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return nil
 	case <-s.expelled:
+	}
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-time.After(cutGrace): // for the answer to its own removal
 		return ErrRemoved
 	}
 }
 
-// admitMember refuses members that were removed, in the handshake already. Only who speaks gRPC gets further, and is
-// told there, by every call, that it was removed.
-func (s *Server) admitMember(id identity.ID) error {
-	if s.Store.Snapshot().Revocation(id.Name()) != nil {
-		return fmt.Errorf("%s was removed from the cluster", id)
+// Route acts on a change: it cuts off members that were removed.
+func (s *Membership) Route(c state.Change) {
+	switch {
+	case c.Kind == state.KindRevocation:
+		s.routeRevocation(c)
+	case c.Kind == state.KindNode && c.New == nil:
+		s.cutNode(c.Old.GetMetadata().GetUid())
 	}
-	return nil
 }
 
 // routeRevocation cuts off a server that was removed. A node is cut off when it
 // leaves the state.
-func (s *Server) routeRevocation(c state.Change) {
+func (s *Membership) routeRevocation(c state.Change) {
 	revoked, _ := c.New.(*statev1.Revocation)
 	id, err := identity.ParseID(revoked.GetId())
 	switch {
@@ -141,4 +220,42 @@ func (s *Server) routeRevocation(c state.Change) {
 }
 
 // Addresses are those of all servers, this one first.
-func (s *Server) Addresses() []string { return s.addresses(s.Store.Snapshot()) }
+func (s *Membership) Addresses() []string { return s.addresses(s.Store.Snapshot()) }
+
+// addresses returns the addresses of all servers, this one first.
+func (s *Membership) addresses(snap *state.Snapshot) []string {
+	all := []string{}
+	for _, one := range s.storedServers(snap) {
+		address := one.GetSpec().GetAddress()
+		if one.GetMetadata().GetUid() == s.UID {
+			all = slices.Insert(all, 0, address)
+		} else if !slices.Contains(all, address) {
+			all = append(all, address)
+		}
+	}
+	return all
+}
+
+// storedServers returns the servers in the state, or only this one if it is not stored
+// there yet.
+func (s *Membership) storedServers(snap *state.Snapshot) []*v1.Server {
+	if all := slices.Collect(snap.Servers("")); len(all) > 0 {
+		return all
+	}
+	return []*v1.Server{{
+		ApiVersion: spec.APIVersion, Kind: "Server", Metadata: &v1.Metadata{Uid: s.UID, Name: s.UID},
+		Spec: &v1.ServerSpec{Address: s.advertised, Version: s.version},
+	}}
+}
+
+// AdmitMembers refuses, in the handshake, members that were removed. Only gRPC
+// connections are admitted nevertheless: every call on them answers that the member
+// was removed.
+func AdmitMembers(store *state.Store) func(identity.ID) error {
+	return func(id identity.ID) error {
+		if store.Snapshot().Revocation(id.Name()) != nil {
+			return fmt.Errorf("%s was removed from the cluster", id)
+		}
+		return nil
+	}
+}

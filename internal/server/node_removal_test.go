@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/cloudless/cloudless/api"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
@@ -24,7 +25,11 @@ func TestOnlyARemovedNodeLearnsThatItWasRemoved(t *testing.T) {
 	must(t, err)
 	_, err = c.as(core.RoleAdmin).DeleteNode(c.ctx, &v1.DeleteNodeRequest{Name: "gone"})
 	must(t, err)
-	c.change(func(snap *state.Snapshot, b *state.Batch) { beginEpoch(snap, b) })
+	c.change(func(snap *state.Snapshot, b *state.Batch) { // as if the cluster was recovered
+		cluster := proto.CloneOf(snap.Cluster())
+		cluster.Status.Epoch++
+		b.Update(cluster, cluster.GetMetadata().GetVersion())
+	})
 
 	_, err = c.dial(gone.creds, "").WhoAmI(c.ctx, &v1.WhoAmIRequest{})
 	wantCode(t, err, codes.Unauthenticated, "was removed", "join it again")

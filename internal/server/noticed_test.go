@@ -1,8 +1,6 @@
 package server
 
 import (
-	"fmt"
-	"net/netip"
 	"strings"
 	"testing"
 
@@ -85,48 +83,5 @@ func TestNoticedIsBounded(t *testing.T) {
 	c.until(func(snap *state.Snapshot) bool { count = len(noticedEvents(snap)); return count >= burst })
 	if count > burst+5 {
 		t.Errorf("%d of 500 events were written", count)
-	}
-}
-
-// A node is given addresses that its machine does not use, if there are any.
-func TestSubnetsAvoidWhatTheMachineUses(t *testing.T) {
-	c := newCluster(t)
-	snap := c.Store.Snapshot()
-	for _, used := range [][]string{{"10.64.0.0/22", "10.64.4.7/32", "garbage", "fd00::/8"}, {"10.64.0.0/22", "10.64.4.7/32"}} {
-		all, err := newSubnets(snap)
-		must(t, err)
-		v4, _, err := all.next(used)
-		must(t, err)
-		if v4.String() != "10.64.5.0/24" {
-			t.Errorf("beside %v: %v", used, v4)
-		}
-	}
-	all, err := newSubnets(snap)
-	must(t, err)
-	if v4, _, err := all.next([]string{"10.0.0.0/8"}); err != nil || v4.String() != "10.64.0.0/24" {
-		t.Errorf("where the machine uses everything: %v, %v", v4, err)
-	}
-}
-
-// No node is given the address of a server, which it would not reach any more, not
-// even where its machine uses everything else.
-func TestSubnetsAvoidTheServers(t *testing.T) {
-	c := newCluster(t)
-	c.change(func(snap *state.Snapshot, b *state.Batch) {
-		first, err := netip.ParsePrefix(snap.Cluster().GetSpec().GetRangeV6())
-		must(t, err)
-		for i, host := range []string{"10.64.0.10", "[::ffff:10.64.1.10]", "[" + first.Addr().Next().String() + "]", "somewhere.example"} {
-			name := fmt.Sprint("s-", i+1)
-			b.Create(&v1.Server{Metadata: &v1.Metadata{Uid: name, Name: name}, Spec: &v1.ServerSpec{Address: host + ":7700"}})
-		}
-	})
-	for _, used := range [][]string{nil, {"10.0.0.0/8"}} {
-		all, err := newSubnets(c.Store.Snapshot())
-		must(t, err)
-		v4, v6, err := all.next(used)
-		must(t, err)
-		if v4.String() != "10.64.2.0/24" || v6.Addr() == all.range6.Addr() {
-			t.Errorf("beside %v: %v and %v", used, v4, v6)
-		}
 	}
 }

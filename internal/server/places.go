@@ -15,7 +15,7 @@ const lookupPatience = 2 * time.Second
 type places map[string][]netip.Addr
 
 // placesOf resolves the names among addresses of the form host:port.
-func (s *Server) placesOf(ctx context.Context, addresses ...string) places {
+func (s *Membership) placesOf(ctx context.Context, addresses ...string) places {
 	ctx, cancel := context.WithTimeout(ctx, lookupPatience)
 	defer cancel()
 	found := places{}
@@ -24,7 +24,7 @@ func (s *Server) placesOf(ctx context.Context, addresses ...string) places {
 		if _, numeric := hostAddress(address); err != nil || numeric {
 			continue
 		}
-		found[address], _ = s.lookup(ctx, "ip", host) // one that leads nowhere now is in nobody's way
+		found[address], _ = s.Lookup(ctx, "ip", host) // one that leads nowhere now is in nobody's way
 	}
 	return found
 }
@@ -45,4 +45,12 @@ func (p places) in(all netip.Prefix, address string) (netip.Addr, bool) {
 		}
 	}
 	return netip.Addr{}, false
+}
+
+// hostAddress returns the IP address in host:port, unless the host is a name. A name can
+// resolve to another address later; placesOf resolves names.
+func hostAddress(address string) (netip.Addr, bool) {
+	host, _, _ := net.SplitHostPort(address)
+	a, err := netip.ParseAddr(host)
+	return a.Unmap().WithZone(""), err == nil
 }

@@ -7,8 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"google.golang.org/protobuf/types/known/timestamppb"
-
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
@@ -17,15 +15,6 @@ import (
 // tolerableSkew is how far clocks may differ before a problem is reported. A larger skew
 // breaks nothing, but times in events and logs mislead.
 const tolerableSkew = 10 * time.Second
-
-// skewOf returns how far another clock is ahead of ours, given the time that it said
-// between two moments of ours.
-func skewOf(said *timestamppb.Timestamp, asked, answered time.Time) time.Duration {
-	if said == nil {
-		return 0 // the other server does not send its time
-	}
-	return said.AsTime().Sub(asked.Add(answered.Sub(asked) / 2))
-}
 
 // presentSkew returns a skew for the API; empty if it is tolerable.
 func presentSkew(skew time.Duration) string {

@@ -35,7 +35,7 @@ func (c *cluster) runPilot(agreed *consensus.Consensus) {
 	ended := make(chan error, 1)
 	go func() {
 		ended <- agreed.Pilot(ctx, consensus.PilotOptions{
-			Voters: func() int { return 3 }, Members: func() []consensus.Member { return nil }, Progress: c.Progress,
+			Voters: func() int { return 3 }, Members: func() []consensus.Member { return nil }, Progress: c.membership.Progress,
 		})
 	}()
 	c.t.Cleanup(func() {

@@ -10,7 +10,6 @@ import (
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/control/gossipkey"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -32,7 +31,7 @@ const cutPause = 5 * time.Millisecond
 
 // revoke takes a server out of the state: what it proves itself with is worth
 // nothing from then on. The key of the gossip must change with it.
-func (s *Server) revoke(ctx context.Context, b *state.Batch, removed *v1.Server, why string) (*v1.Event, error) {
+func (s *Membership) revoke(ctx context.Context, b *state.Batch, removed *v1.Server, why string) (*v1.Event, error) {
 	uid := removed.GetMetadata().GetUid()
 	b.Delete(state.KindServer, uid)
 	if err := s.noteRemoval(b, identity.KindServer, uid); err != nil {
@@ -45,7 +44,7 @@ func (s *Server) revoke(ctx context.Context, b *state.Batch, removed *v1.Server,
 
 // noteRemoval keeps that a member was removed, so that it can be told so: a state
 // that only lacks the member may be older than the member.
-func (s *Server) noteRemoval(b *state.Batch, kind identity.Kind, uid string) error {
+func (s *Membership) noteRemoval(b *state.Batch, kind identity.Kind, uid string) error {
 	id, err := identity.NewID(s.ca.Trust().Cluster(), kind, uid)
 	if err != nil {
 		return err
@@ -57,7 +56,7 @@ func (s *Server) noteRemoval(b *state.Batch, kind identity.Kind, uid string) err
 // RevokeOthers removes all servers but this one, which was made the only one of
 // its cluster, and returns their names. It must be called before anybody can
 // reach this one: those that were lost may be back, with a majority of their own.
-func (s *Server) RevokeOthers(ctx context.Context) (names []string, err error) {
+func (s *Membership) RevokeOthers(ctx context.Context) (names []string, err error) {
 	_, err = s.Propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
 		names = nil
 		for one := range snap.Servers("") {
@@ -73,7 +72,7 @@ func (s *Server) RevokeOthers(ctx context.Context) (names []string, err error) {
 			return nil
 		}
 		beginEpoch(snap, b)
-		return gossipkey.Rotate(s.ca.Trust().Cluster(), s.sealer, snap, b)
+		return s.RotateGossipKey(snap, b)
 	})
 	return names, err
 }
@@ -88,7 +87,7 @@ func beginEpoch(snap *state.Snapshot, b *state.Batch) {
 }
 
 // cutNode closes what a removed node has open: session, attached streams, pulls.
-func (s *Server) cutNode(uid string) {
+func (s *Membership) cutNode(uid string) {
 	if id, err := identity.NewID(s.ca.Trust().Cluster(), identity.KindNode, uid); err == nil {
 		s.port.CloseIdentity(id)
 	}
@@ -96,17 +95,17 @@ func (s *Server) cutNode(uid string) {
 
 // cutServer closes what a removed server has open, and what leads to it, unless it
 // is spared for a while.
-func (s *Server) cutServer(id identity.ID) {
+func (s *Membership) cutServer(id identity.ID) {
 	if _, spared := s.spared.Load(id.Name()); spared {
 		return
 	}
 	s.port.CloseIdentity(id)
 	s.peers.Drop(id.Name())
-	s.images.ForgetServer(id.Name())
+	s.forgetServer(id.Name())
 }
 
-// cutMissing does the same for all whose removal may have been missed.
-func (s *Server) cutMissing(snap *state.Snapshot) {
+// CatchUp does the same for all whose removal may have been missed.
+func (s *Membership) CatchUp(snap *state.Snapshot) {
 	if snap.Revocation(s.UID) != nil {
 		s.expel()
 	}
@@ -122,7 +121,7 @@ func (s *Server) cutMissing(snap *state.Snapshot) {
 	for _, uid := range s.peers.Servers() {
 		if snap.Revocation(uid) != nil {
 			s.peers.Drop(uid)
-			s.images.ForgetServer(uid)
+			s.forgetServer(uid)
 		}
 	}
 	s.acted.Store(max(s.acted.Load(), snap.Index()))
@@ -130,7 +129,7 @@ func (s *Server) cutMissing(snap *state.Snapshot) {
 
 // sparing lets a server live long enough to pass on the answer to its own removal,
 // if the call in ctx came through it. done is called when there is one.
-func (s *Server) sparing(ctx context.Context, uid string) (done func()) {
+func (s *Membership) sparing(ctx context.Context, uid string) (done func()) {
 	from, ok := peer.FromContext(ctx)
 	if !ok {
 		return func() {}
@@ -156,7 +155,7 @@ func (s *Server) sparing(ctx context.Context, uid string) (done func()) {
 
 // actedOn remembers up to which entry dispatch has come. An entry that removes a
 // member also tells of it, so that it has an object with its index.
-func (s *Server) actedOn(changes []state.Change) {
+func (s *Membership) actedOn(changes []state.Change) {
 	for _, c := range changes {
 		if c.New != nil {
 			s.acted.Store(max(s.acted.Load(), c.New.GetMetadata().GetVersion()))
@@ -167,7 +166,7 @@ func (s *Server) actedOn(changes []state.Change) {
 // untilActedOn waits until every server that can be reached has acted on the
 // entry that told of an event. One that cannot be reached learns of it before it can agree to
 // anything again.
-func (s *Server) untilActedOn(ctx context.Context, snap *state.Snapshot, event *v1.Event) {
+func (s *Membership) untilActedOn(ctx context.Context, snap *state.Snapshot, event *v1.Event) {
 	ctx, cancel := context.WithTimeout(ctx, cutPatience)
 	defer cancel()
 	told := snap.Get(state.KindEvent, event.GetMetadata().GetUid())

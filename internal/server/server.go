@@ -2,13 +2,10 @@ package server
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"log/slog"
 	"net"
 	"net/http"
-	"net/netip"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -127,46 +124,32 @@ type Options struct {
 type Server struct {
 	*core.Core
 	version, address string
-	// advertised is the address at which others reach this server.
-	advertised string
-	// instance distinguishes this process from one that runs on a copy of its data folder.
-	instance   string
-	duplicates core.Duplicates
-	// lookup resolves names.
-	lookup func(ctx context.Context, network, host string) ([]netip.Addr, error)
+	duplicates       core.Duplicates
 
-	ca             *identity.CA
-	sealer         *identity.Sealer
-	registry       *registry.Registry
-	nodes          Nodes
-	placement      Placement
-	certificateTTL time.Duration
+	ca        *identity.CA
+	sealer    *identity.Sealer
+	registry  *registry.Registry
+	nodes     Nodes
+	placement Placement
 
-	port        *oneport.Port
-	certificate *identity.Rotator
-	auth        *auth.Authenticator
+	port *oneport.Port
+	auth *auth.Authenticator
 	// catchUpWithLeader waits until this server has applied what the leader had committed when it was called.
 	catchUpWithLeader func(context.Context) error
 	revoked           *auth.Revocations
 	memberCalls       auth.MemberCalls
 	sessions          *sessions.Sessions
-	admissions        *admissions
 	offline           atomic.Pointer[offlineNodes]
 	scrape            *telemetry.Registry
 	metrics           *telemetry.Server
 	kinds             planKinds
 	plans             *plans
+	membership        *Membership
+	enrollment        *enrollment
 	peers             *relay.Conns
 	images            *images.Images
 	router            *relay.Router
-	// acted is the index of the newest entry that dispatch has acted on.
-	acted atomic.Uint64
-	// spared are removed servers that still have to relay the answer about their removal.
-	spared sync.Map
-	passed *relay.PassedCalls
-	// expelled is closed, by expel, when this server is no longer a member.
-	expelled <-chan struct{}
-	expel    func()
+	passed            *relay.PassedCalls
 
 	grpc  *edge
 	http  *http.Server
@@ -211,32 +194,31 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	}
 	s := &Server{
 		Core:    &core.Core{UID: o.UID, Store: o.Store, Consensus: o.Consensus, Clock: o.Clock, Logger: o.Logger, Tracing: o.Tracing},
-		version: o.Version, instance: rand.Text(), lookup: net.DefaultResolver.LookupNetIP,
-		ca: o.CA, sealer: o.Sealer, registry: o.Registry, nodes: o.Nodes, placement: o.Placement, certificateTTL: o.CertificateTTL,
-		revoked:    auth.NewRevocations(),
-		admissions: newAdmissions(),
-		scrape:     o.Scrape,
-		metrics:    o.Metrics,
-		plans:      newPlans(),
-		inner:      gateway.NewInner(),
+		version: o.Version,
+		ca:      o.CA, sealer: o.Sealer, registry: o.Registry, nodes: o.Nodes, placement: o.Placement,
+		revoked: auth.NewRevocations(),
+		scrape:  o.Scrape,
+		metrics: o.Metrics,
+		plans:   newPlans(),
+		inner:   gateway.NewInner(),
 	}
 	s.stopping, s.stop = context.WithCancelCause(context.WithoutCancel(ctx))
 	s.registerMetrics(s.scrape)
-	var err error
-	if s.certificate, err = newOwnCertificate(o); err != nil {
+	certificate, err := NewCertificate(s.Core, o.CA, o.CertificateTTL, o.Hosts)
+	if err != nil {
 		return nil, err
 	}
 	s.port, err = oneport.Listen(ctx, oneport.Options{
-		Address: o.Address, Trust: o.CA.Trust(), Certificate: s.certificate.Certificate, Log: o.Logger,
-		Peers: peers.Protocols(), Admit: s.admitMember, TicketKeys: o.CA.TicketKeys, Hold: sessions.HoldNodes(o.Collector), Limits: o.Strangers,
+		Address: o.Address, Trust: o.CA.Trust(), Certificate: certificate.Certificate, Log: o.Logger,
+		Peers: peers.Protocols(), Admit: AdmitMembers(s.Store), TicketKeys: o.CA.TicketKeys, Hold: sessions.HoldNodes(o.Collector), Limits: o.Strangers,
 	})
 	if err != nil {
 		return nil, err
 	}
 	s.address = s.port.Addr().String()
-	s.join(o)
+	s.connect(o, certificate)
 	s.sessions = sessions.New(sessions.Options{
-		Core: s.Core, Nodes: o.Nodes, Collector: o.Collector, Login: s.images.LoginOf, Addresses: s.Addresses, Duplicates: &s.duplicates,
+		Core: s.Core, Nodes: o.Nodes, Collector: o.Collector, Login: s.images.LoginOf, Addresses: s.membership.Addresses, Duplicates: &s.duplicates,
 	})
 	guard := &auth.Guard{
 		Auth: s.auth, MemberCalls: &s.memberCalls, Router: s.router, Revoked: s.revoked, Logger: s.Logger,
@@ -270,8 +252,29 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	return s, nil
 }
 
+// connect makes how this server reaches the others, and how calls find the leader.
+func (s *Server) connect(o Options, certificate *identity.Rotator) {
+	s.membership = NewMembership(MembershipOptions{
+		Core: s.Core, Version: o.Version, Advertise: o.Advertise, Addresses: o.Addresses, CA: o.CA, Sealer: o.Sealer,
+		Certificate: certificate, CertificateTTL: o.CertificateTTL, Port: s.port, Duplicates: &s.duplicates,
+		ForgetServer: func(server string) { s.images.ForgetServer(server) },
+	})
+	s.peers = s.membership.Conns()
+	s.router = relay.NewRouter(s.Core, s.peers, s.membership.Addresses, s.membership.Expel)
+	s.catchUpWithLeader = s.router.CatchUp
+	s.images = images.New(images.Options{
+		Core: s.Core, Registry: s.registry, Sealer: s.sealer, Foreign: o.Foreign, Conns: s.peers, Router: s.router,
+		PeerConfig: s.membership.PeerConfig(), Address: s.address, Stopping: s.stopping,
+	})
+	s.auth = auth.NewAuthenticator(s.stopping, s.Core, s.ca.Trust().Cluster(), func(ctx context.Context) error { return s.catchUpWithLeader(ctx) })
+	s.enrollment = NewEnrollment(s.membership, s.auth, s.stopping)
+}
+
 // Images returns the images that this server serves.
 func (s *Server) Images() *images.Images { return s.images }
+
+// Membership returns how this server belongs to its cluster.
+func (s *Server) Membership() *Membership { return s.membership }
 
 // Sessions returns the sessions of the agents with this server.
 func (s *Server) Sessions() *sessions.Sessions { return s.sessions }
@@ -293,10 +296,10 @@ func (s *Server) newGRPC(guard *auth.Guard) *edge {
 	v1.RegisterPlanServiceServer(server, &planService{Server: s})
 	v1.RegisterNamespaceServiceServer(server, &namespaceService{collection: namespaces})
 	v1.RegisterExplainServiceServer(server, newExplainService(nodes))
-	v1.RegisterEnrollmentServiceServer(server, &enrollment{Server: s})
+	v1.RegisterEnrollmentServiceServer(server, s.enrollment)
 	v1.RegisterAgentServiceServer(server, s.sessions)
 	v1.RegisterServerServiceServer(server, &serverService{collection: newServers(s)})
-	v1.RegisterPeerServiceServer(server, &peerService{Server: s, Copies: images.Copies{Images: s.images}, PassedCalls: s.passed})
+	v1.RegisterPeerServiceServer(server, &peerService{Membership: s.membership, Copies: images.Copies{Images: s.images}, PassedCalls: s.passed})
 	healthv1.RegisterHealthServer(server, health.NewServer())
 	reflection.Register(server)
 	return server
@@ -314,12 +317,10 @@ func (s *Server) Pressed() bool { return s.memberCalls.AreFew(time.Now()) && s.p
 func (s *Server) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.port.Run(ctx) })
-	g.Go(func() error { return s.certificate.Run(ctx) })
-	g.Go(func() error { return s.untilExpelled(ctx) })
-	g.Go(func() error { return s.stayAlone(ctx) })
+	g.Go(func() error { return s.membership.Run(ctx) })
 	g.Go(func() error { return s.dispatch(ctx) })
 	g.Go(func() error { return s.sessions.Run(ctx) })
-	g.Go(func() error { return (&enrollment{Server: s}).admitMachines(ctx) })
+	g.Go(func() error { return s.enrollment.Run(ctx) })
 	g.Go(func() error { return s.images.Prune(ctx) })
 	g.Go(func() error { return s.grpc.serve(s.port, s.inner) })
 	g.Go(func() error { return ignoreClosed(s.http.Serve(s.port.HTTP())) })

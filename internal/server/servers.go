@@ -11,11 +11,9 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/consensus"
-	"github.com/cloudless/cloudless/internal/control/gossipkey"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/images"
 	"github.com/cloudless/cloudless/internal/server/relay"
@@ -34,7 +32,7 @@ func newServers(s *Server) *collection[*v1.Server] {
 	c.labels, c.present = spec.ServerLabels, s.presentServer
 	c.all = func(snap *state.Snapshot, _, after string) iter.Seq[*v1.Server] {
 		if snap.Count(state.KindServer) == 0 {
-			return slices.Values(s.storedServers(snap))
+			return slices.Values(s.membership.storedServers(snap))
 		}
 		return snap.Servers(after)
 	}
@@ -44,7 +42,7 @@ func newServers(s *Server) *collection[*v1.Server] {
 // peerService is the PeerService.
 type peerService struct {
 	v1.UnsafePeerServiceServer
-	*Server
+	*Membership
 	*relay.PassedCalls
 	images.Copies
 }
@@ -58,18 +56,6 @@ func (s *serverService) ListServers(ctx context.Context, request *v1.ListServers
 	return &v1.ListServersResponse{Items: items, Next: next}, nil
 }
 
-// storedServers returns the servers in the state, or only this one if it is not stored
-// there yet.
-func (s *Server) storedServers(snap *state.Snapshot) []*v1.Server {
-	if all := slices.Collect(snap.Servers("")); len(all) > 0 {
-		return all
-	}
-	return []*v1.Server{{
-		ApiVersion: spec.APIVersion, Kind: "Server", Metadata: &v1.Metadata{Uid: s.UID, Name: s.UID},
-		Spec: &v1.ServerSpec{Address: s.advertised, Version: s.version},
-	}}
-}
-
 // joiningGrace is how long a new server may take to be heard of before it counts as
 // unhealthy.
 const joiningGrace = 30 * time.Second
@@ -77,7 +63,7 @@ const joiningGrace = 30 * time.Second
 // presentServers returns all servers as the API shows them: with their current status.
 func (s *Server) presentServers(snap *state.Snapshot) []*v1.Server {
 	var shown []*v1.Server
-	for _, stored := range s.storedServers(snap) {
+	for _, stored := range s.membership.storedServers(snap) {
 		shown = append(shown, s.presentServer(snap, stored))
 	}
 	return shown
@@ -155,7 +141,7 @@ func (s *Server) markUnreachable(ctx context.Context, servers []*v1.Server) {
 			continue
 		}
 		asking.Go(func() {
-			if _, err := s.Progress(ctx, one.GetMetadata().GetUid()); err != nil {
+			if _, err := s.membership.Progress(ctx, one.GetMetadata().GetUid()); err != nil {
 				one.Status.Reason = reasonUnreached
 			}
 		})
@@ -177,7 +163,7 @@ func (s *Server) mostAdvanced(ctx context.Context, servers []*v1.ServerStatus) (
 		asking.Go(func() {
 			at, err := s.Consensus.Progress(), error(nil)
 			if one.GetUid() != s.UID {
-				at, err = s.Progress(ctx, one.GetUid())
+				at, err = s.membership.Progress(ctx, one.GetUid())
 			}
 			if err != nil {
 				one.Reason = "it does not answer"
@@ -208,17 +194,17 @@ func (s *serverService) DeleteServer(ctx context.Context, request *v1.DeleteServ
 		return nil, err
 	}
 	uid := removed.GetMetadata().GetUid()
-	defer s.sparing(ctx, uid)()
+	defer s.membership.sparing(ctx, uid)()
 	var event *v1.Event
 	after, err := s.Propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
 		if snap.Server(uid) == nil {
 			return nil // another call removed it
 		}
 		var err error
-		if event, err = s.revoke(ctx, b, removed, "it is no server of this cluster any more"); err != nil {
+		if event, err = s.membership.revoke(ctx, b, removed, "it is no server of this cluster any more"); err != nil {
 			return err
 		}
-		return gossipkey.Rotate(s.ca.Trust().Cluster(), s.sealer, snap, b)
+		return s.membership.RotateGossipKey(snap, b)
 	})
 	if err != nil {
 		return nil, err
@@ -227,7 +213,7 @@ func (s *serverService) DeleteServer(ctx context.Context, request *v1.DeleteServ
 		// The state says that it is no member: the next leader takes it out of Raft.
 		s.Logger.WarnContext(ctx, "a removed server could not be taken out of Raft yet", "server", removed.GetMetadata().GetName(), "error", err)
 	}
-	s.untilActedOn(ctx, after, event)
+	s.membership.untilActedOn(ctx, after, event)
 	return removed, nil
 }
 
@@ -279,7 +265,7 @@ func (s *Server) verifyHealth(ctx context.Context, servers []*v1.Server) {
 			continue
 		}
 		asking.Go(func() {
-			if _, err := s.Progress(ctx, st.GetUid()); err != nil {
+			if _, err := s.membership.Progress(ctx, st.GetUid()); err != nil {
 				st.Healthy, st.Reason = false, "it does not answer"
 			}
 		})
@@ -392,53 +378,6 @@ func mayLead(to string, all []*v1.Server, desired int) error {
 		return core.Refuse(codes.FailedPrecondition, "there is no other voting server that could lead: add one with: cloudless join ADDRESS --role server")
 	}
 	return nil
-}
-
-// GetProgress returns the progress of this server.
-func (s *peerService) GetProgress(ctx context.Context, request *v1.GetProgressRequest) (*v1.GetProgressResponse, error) {
-	if request.GetLeading() {
-		if _, err := s.Consensus.Read(ctx); err != nil {
-			return nil, err
-		}
-	}
-	p := s.Consensus.Progress()
-	leader, _ := s.Consensus.Leader()
-	return &v1.GetProgressResponse{
-		LastTerm: p.LastTerm, LastIndex: p.LastIndex, AppliedIndex: p.AppliedIndex, LastContact: int64(p.LastContact),
-		Full: p.Full, Time: timestamppb.New(s.Now()), Instance: s.instance,
-		ActedIndex: s.acted.Load(), Leader: leader.ID,
-	}, nil
-}
-
-// Progress asks another server for its progress.
-func (s *Server) Progress(ctx context.Context, server string) (consensus.Progress, error) {
-	conn, err := s.peers.Ready(ctx, server)
-	if err != nil {
-		return consensus.Progress{}, err
-	}
-	asked := s.Now()
-	p, err := v1.NewPeerServiceClient(conn).GetProgress(ctx, &v1.GetProgressRequest{})
-	if err != nil {
-		return consensus.Progress{}, err
-	}
-	return consensus.Progress{
-		LastTerm: p.GetLastTerm(), LastIndex: p.GetLastIndex(), AppliedIndex: p.GetAppliedIndex(), LastContact: time.Duration(p.GetLastContact()),
-		Full: p.GetFull(), Skew: skewOf(p.GetTime(), asked, s.Now()),
-	}, nil
-}
-
-// addresses returns the addresses of all servers, this one first.
-func (s *Server) addresses(snap *state.Snapshot) []string {
-	all := []string{}
-	for _, one := range s.storedServers(snap) {
-		address := one.GetSpec().GetAddress()
-		if one.GetMetadata().GetUid() == s.UID {
-			all = slices.Insert(all, 0, address)
-		} else if !slices.Contains(all, address) {
-			all = append(all, address)
-		}
-	}
-	return all
 }
 
 // serverProblems says what is wrong with the servers and what to do about it.

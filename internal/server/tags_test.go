@@ -226,7 +226,7 @@ func TestHangingServerDoesNotBlockCopies(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // that it can be reached is known before
 	must(t, err)
 	defer silent.Close()
-	_, err = leader.Progress(leader.ctx, follower.UID)
+	_, err = leader.membership.Progress(leader.ctx, follower.UID)
 	must(t, err)
 	leader.images.Transport(follower.UID).DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, network, silent.Addr().String())

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -14,6 +15,19 @@ import (
 
 // KindConfiguration is the kind of a v1.Configuration.
 const KindConfiguration = "Configuration"
+
+// FirstConfiguration is the number of a new cluster's configuration.
+const FirstConfiguration = 1
+
+// NewConfiguration makes a version of the cluster's settings.
+func NewConfiguration(uid string, number uint64, author string, settings *v1.ClusterSpec) *v1.Configuration {
+	return &v1.Configuration{
+		ApiVersion: APIVersion,
+		Kind:       KindConfiguration,
+		Metadata:   &v1.Metadata{Uid: uid, Name: "configuration-" + strconv.FormatUint(number, 10)},
+		Spec:       &v1.ConfigurationSpec{Number: number, Author: author, Cluster: settings},
+	}
+}
 
 // Defaults of the cluster's configuration.
 const (

@@ -4,10 +4,17 @@ import (
 	"iter"
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
 // TagUID returns the uid of a tag.
 func TagUID(repository, tag string) string { return repository + ":" + tag }
+
+// ImportedTags is the mark that the tags of the registries were imported into the
+// state: a tag without a name.
+func ImportedTags() *statev1.Tag {
+	return &statev1.Tag{Metadata: &v1.Metadata{Uid: TagUID("", "")}}
+}
 
 // Tag returns a tag of the cluster's own registry.
 func (s *Snapshot) Tag(repository, tag string) *statev1.Tag {

@@ -42,10 +42,6 @@ func (s *Images) ReadTags(ctx context.Context) (*state.Snapshot, error) {
 // later.
 func tagsImported(snap *state.Snapshot) bool { return snap.Tag("", "") != nil }
 
-func AllTagsTaken() *statev1.Tag {
-	return &statev1.Tag{Metadata: &v1.Metadata{Uid: state.TagUID("", "")}}
-}
-
 // ImportTags imports the tags of registries that the state does not know. A majority of the
 // servers has everything that was acknowledged, so it asks that many. If they differ, this
 // server's own tag wins.
@@ -92,7 +88,7 @@ func (s *Images) ImportTags(ctx context.Context) error {
 				b.Create(proto.CloneOf(t))
 			}
 		}
-		b.Create(AllTagsTaken())
+		b.Create(state.ImportedTags())
 		return nil
 	})
 	return err
