@@ -11,7 +11,7 @@ import (
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/nodenet"
 	"github.com/cloudless/cloudless/internal/peering"
-	"github.com/cloudless/cloudless/internal/server"
+	"github.com/cloudless/cloudless/internal/server/membership"
 )
 
 // planeOptions are the settings of a server.
@@ -41,13 +41,13 @@ func (p *controlPlane) openAgreement(ctx context.Context, f *datadir.Folder, o p
 	if p.sealer, err = identity.OpenOrCreateSealer(f.KeyPath()); err != nil {
 		return err
 	}
-	p.ca, err = server.OpenAuthority(f.AuthorityPath(), p.sealer)
+	p.ca, err = membership.OpenAuthority(f.AuthorityPath(), p.sealer)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	p.peers = peering.New(p.store, p.logger)
 	p.consensus, err = consensus.Open(ctx, consensus.Options{
-		Dir: f.Path("server", "raft"), Reached: f.ReachedPath(), ServerID: f.ServerUID, Address: server.AdvertisedAddress(o.advertise, o.address),
+		Dir: f.Path("server", "raft"), Reached: f.ReachedPath(), ServerID: f.ServerUID, Address: membership.AdvertisedAddress(o.advertise, o.address),
 		Network: p.peers.Raft(), Addresses: p.peers.AddressOf,
 		Store: p.store, Logger: p.logger, Bootstrap: f.Founds(), Bootstrapped: f.Cluster != "", Observer: p.metrics, Pause: p.collector.Pause, ElectionTimeout: o.election,
 		MaxLogGrowth: o.maxLogGrowth,
@@ -60,10 +60,10 @@ func (p *controlPlane) openAgreement(ctx context.Context, f *datadir.Folder, o p
 		if err := p.consensus.WaitLeader(ctx); err != nil {
 			return err
 		}
-		if p.ca, err = server.Found(ctx, p.consensus, p.sealer, site(o)); err != nil {
+		if p.ca, err = membership.Found(ctx, p.consensus, p.sealer, site(o)); err != nil {
 			return err
 		}
-		if err := server.KeepAuthority(f.AuthorityPath(), p.store.Snapshot().Authority()); err != nil {
+		if err := membership.KeepAuthority(f.AuthorityPath(), p.store.Snapshot().Authority()); err != nil {
 			return err
 		}
 	}
@@ -72,9 +72,9 @@ func (p *controlPlane) openAgreement(ctx context.Context, f *datadir.Folder, o p
 
 // site describes the machine on which a cluster is founded. Errors are ignored: the new cluster then avoids fewer
 // address ranges.
-func site(o planeOptions) server.Site {
+func site(o planeOptions) membership.Site {
 	used, _ := nodenet.UsedByOthers()
-	return server.Site{Address: server.AdvertisedAddress(o.advertise, o.address), Used: used}
+	return membership.Site{Address: membership.AdvertisedAddress(o.advertise, o.address), Used: used}
 }
 
 // leaveTime limits how long a stopping server takes to hand over its leadership.

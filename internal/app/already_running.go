@@ -14,7 +14,7 @@ import (
 	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/cli/local"
 	"github.com/cloudless/cloudless/internal/datadir"
-	"github.com/cloudless/cloudless/internal/server"
+	"github.com/cloudless/cloudless/internal/server/membership"
 )
 
 // openFolder takes the folder of a role. If a parent process waits until the role is ready, it waits for another
@@ -135,9 +135,9 @@ func managed(pid int) bool {
 // default folder of this machine may belong to another server, even to the original of a copy.
 func wayOut(f *datadir.Folder, err error) error {
 	switch {
-	case errors.Is(err, server.ErrRemoved):
+	case errors.Is(err, membership.ErrRemoved):
 		return command.ForGood(fmt.Errorf("%w: remove its data folder with: cloudless down --purge --data-dir %s, and join again with a new token", err, f.Path()))
-	case errors.Is(err, server.ErrCopy):
+	case errors.Is(err, membership.ErrCopy):
 		return fmt.Errorf("%w: remove this copy with: cloudless down --purge --data-dir %s, and join as a new server, or stop the other one first if this machine is to take its place", err, f.Path())
 	}
 	return err

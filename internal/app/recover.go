@@ -14,7 +14,7 @@ import (
 	"github.com/cloudless/cloudless/internal/datadir"
 	"github.com/cloudless/cloudless/internal/enroll"
 	"github.com/cloudless/cloudless/internal/identity"
-	"github.com/cloudless/cloudless/internal/server"
+	"github.com/cloudless/cloudless/internal/server/membership"
 	"github.com/cloudless/cloudless/internal/state"
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
@@ -88,9 +88,9 @@ func areLost(ctx context.Context, f *datadir.Folder, others []consensus.Server) 
 }
 
 func isLost(ctx context.Context, f *datadir.Folder, ca *identity.CA, one consensus.Server) error {
-	led, err := server.AskLed(ctx, ca, f.ServerUID, one)
+	led, err := membership.AskLed(ctx, ca, f.ServerUID, one)
 	switch {
-	case errors.Is(err, server.ErrRemoved):
+	case errors.Is(err, membership.ErrRemoved):
 		return fmt.Errorf("the server at %s is not lost: it says that this one was removed from the cluster: remove the data folder with cloudless down --purge --data-dir %s, "+
 			"and join again with a new token; or stop that one for good, if this one is to go on in its place", one.Address, f.Path())
 	case led:

@@ -16,7 +16,7 @@ import (
 	"github.com/cloudless/cloudless/internal/cli/local"
 	"github.com/cloudless/cloudless/internal/datadir"
 	"github.com/cloudless/cloudless/internal/must"
-	"github.com/cloudless/cloudless/internal/server"
+	"github.com/cloudless/cloudless/internal/server/membership"
 	"github.com/cloudless/cloudless/internal/server/peers"
 )
 
@@ -27,7 +27,7 @@ func (s *several) endsRemoved(name string) {
 	delete(s.running, name)
 	select {
 	case err := <-o.ended:
-		if !errors.Is(err, server.ErrRemoved) {
+		if !errors.Is(err, membership.ErrRemoved) {
 			s.t.Errorf("server %s ended with %v", name, err)
 		}
 	case <-s.ctx.Done():
@@ -204,7 +204,7 @@ func TestServerRemovedWhileAway(t *testing.T) {
 		Process: local.Process{DataDir: away.path, Version: "test", Log: testLog(t), Progress: quiet, Ready: func(string) { t.Error("it is ready") }},
 		Reach:   local.Reach{APIAddr: away.address},
 	})
-	if !errors.Is(err, server.ErrRemoved) || !strings.Contains(err.Error(), "cloudless down --purge --data-dir "+away.path) {
+	if !errors.Is(err, membership.ErrRemoved) || !strings.Contains(err.Error(), "cloudless down --purge --data-dir "+away.path) {
 		t.Errorf("it ends with %v", err)
 	}
 }

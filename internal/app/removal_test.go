@@ -29,7 +29,7 @@ import (
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/image"
 	"github.com/cloudless/cloudless/internal/must"
-	"github.com/cloudless/cloudless/internal/server"
+	"github.com/cloudless/cloudless/internal/server/membership"
 	"github.com/cloudless/cloudless/internal/server/peers"
 )
 
@@ -38,7 +38,7 @@ func (s *several) passport(o *one) peers.Config {
 	s.t.Helper()
 	sealer, err := identity.OpenOrCreateSealer(filepath.Join(o.path, "server", "kek.json"))
 	must.Succeed(s.t, err)
-	ca, err := server.OpenAuthority(filepath.Join(o.path, "server", "authority"), sealer)
+	ca, err := membership.OpenAuthority(filepath.Join(o.path, "server", "authority"), sealer)
 	must.Succeed(s.t, err)
 	id, err := identity.NewID(ca.Trust().Cluster(), identity.KindServer, s.uid(o.name))
 	must.Succeed(s.t, err)
@@ -252,7 +252,7 @@ func TestUnreachableServerLearnsOfItsRemoval(t *testing.T) {
 	must.Succeed(t, err)
 	select {
 	case err := <-ended:
-		if !errors.Is(err, server.ErrRemoved) {
+		if !errors.Is(err, membership.ErrRemoved) {
 			t.Errorf("it ends with %v", err)
 		}
 	case <-time.After(time.Minute):

@@ -12,7 +12,7 @@ import (
 	"github.com/cloudless/cloudless/internal/datadir"
 	"github.com/cloudless/cloudless/internal/driver/containerd"
 	"github.com/cloudless/cloudless/internal/enroll"
-	"github.com/cloudless/cloudless/internal/server"
+	"github.com/cloudless/cloudless/internal/server/membership"
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
@@ -162,7 +162,7 @@ func (s *service) open(ctx context.Context, u *undo) error {
 // with the other servers.
 func (s *service) runPlane(ctx context.Context) error {
 	err := s.plane.Run(ctx)
-	if s.node == nil || !errors.Is(err, server.ErrRemoved) {
+	if s.node == nil || !errors.Is(err, membership.ErrRemoved) {
 		return err
 	}
 	close(s.serverGone)

@@ -21,7 +21,7 @@ import (
 	"github.com/cloudless/cloudless/internal/cli/local"
 	"github.com/cloudless/cloudless/internal/consensus"
 	"github.com/cloudless/cloudless/internal/must"
-	"github.com/cloudless/cloudless/internal/server"
+	"github.com/cloudless/cloudless/internal/server/membership"
 )
 
 // freeAddress is one that nothing listens on now. A server that joins must say where it will be. It is none of those
@@ -308,7 +308,7 @@ func (s *several) removed(name string) {
 	s.t.Helper()
 	o := s.running[name]
 	delete(s.running, name)
-	if err := o.stop(); err != nil && !errors.Is(err, server.ErrRemoved) {
+	if err := o.stop(); err != nil && !errors.Is(err, membership.ErrRemoved) {
 		s.t.Errorf("server %s ended with %v", name, err)
 	}
 }

@@ -14,7 +14,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/datadir"
 	"github.com/cloudless/cloudless/internal/identity"
-	"github.com/cloudless/cloudless/internal/server"
+	"github.com/cloudless/cloudless/internal/server/membership"
 )
 
 // ServerOptions say which cluster a machine joins, and as which server.
@@ -49,7 +49,7 @@ func Server(ctx context.Context, f *datadir.Folder, o ServerOptions) (datadir.En
 	if o.Endpoint, err = listenTowards(ctx, o.Address, o.Endpoint, o.DefaultPort); err != nil {
 		return o.Endpoint, err
 	}
-	advertise := server.AdvertisedAddress(o.Endpoint.Advertise, o.Endpoint.Listen)
+	advertise := membership.AdvertisedAddress(o.Endpoint.Advertise, o.Endpoint.Listen)
 	if err := reachableByOthers(advertise, o.Address); err != nil {
 		return o.Endpoint, err
 	}
@@ -146,7 +146,7 @@ func OpenAuthority(f *datadir.Folder) (*identity.CA, error) {
 	if err != nil {
 		return nil, err
 	}
-	return server.OpenAuthority(f.AuthorityPath(), sealer)
+	return membership.OpenAuthority(f.AuthorityPath(), sealer)
 }
 
 // reachableByOthers refuses an address that only this machine can reach, if the other servers are elsewhere.
@@ -219,7 +219,7 @@ func keepServer(f *datadir.Folder, answer *v1.EnrollResponse, creds *identity.Cr
 	if err := handover.Accept(answer.GetSealedKey(), cluster, f.KeyPath()); err != nil {
 		return err
 	}
-	err := server.KeepAuthority(f.AuthorityPath(), &statev1.Authority{
+	err := membership.KeepAuthority(f.AuthorityPath(), &statev1.Authority{
 		Metadata: &v1.Metadata{Uid: cluster}, Certificate: creds.Trust().DER(), SealedKey: answer.GetSealedAuthority(),
 	})
 	if err != nil {

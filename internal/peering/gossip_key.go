@@ -7,7 +7,7 @@ import (
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	"github.com/cloudless/cloudless/internal/identity"
-	"github.com/cloudless/cloudless/internal/server"
+	"github.com/cloudless/cloudless/internal/server/membership"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -153,7 +153,7 @@ func (p *Peers) askForKey(ctx context.Context) error {
 		if err == nil {
 			err = p.takeKey(key, version)
 		}
-		if errors.Is(err, server.ErrRemoved) {
+		if errors.Is(err, membership.ErrRemoved) {
 			return err
 		}
 		if err != nil {

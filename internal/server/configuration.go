@@ -12,6 +12,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/server/core"
+	"github.com/cloudless/cloudless/internal/server/membership"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -131,7 +132,7 @@ func sameConfiguration(current *v1.Configuration, from uint64) error {
 // change. A dry run stops before the proposal.
 func (s *Server) reconfigure(ctx context.Context, dryRun bool, build func(*state.Snapshot, *v1.Configuration) (*v1.ConfigurationSpec, error)) (*v1.Configuration, error) {
 	var made *v1.Configuration
-	where := s.membership.placesOf(ctx, s.membership.Addresses()...)
+	where := s.membership.ResolveHosts(ctx, s.membership.Addresses()...)
 	snap, err := s.Propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
 		current, err := s.configurationOf(snap)
 		if err != nil {
@@ -161,7 +162,7 @@ func (s *Server) reconfigure(ctx context.Context, dryRun bool, build func(*state
 
 // nextConfiguration returns the version that follows the current one, validated, or the
 // current one itself if nothing would change.
-func (s *Server) nextConfiguration(ctx context.Context, snap *state.Snapshot, where places, current *v1.Configuration, wanted *v1.ConfigurationSpec) (*v1.Configuration, error) {
+func (s *Server) nextConfiguration(ctx context.Context, snap *state.Snapshot, where membership.Hosts, current *v1.Configuration, wanted *v1.ConfigurationSpec) (*v1.Configuration, error) {
 	before := current.GetSpec().GetCluster()
 	after := spec.NormalizedCluster(wanted.GetCluster())
 	// A cluster always has ranges.

@@ -5,13 +5,14 @@ import (
 	"net/netip"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/server/membership"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
 // fits refuses a configuration that the current cluster would violate. Settings that stay
 // the same are not checked.
-func fits(snap *state.Snapshot, where places, before, after *v1.ClusterSpec) error {
+func fits(snap *state.Snapshot, where membership.Hosts, before, after *v1.ClusterSpec) error {
 	broken := &spec.Error{}
 	refuse := func(field, format string, args ...any) {
 		broken.Violations = append(broken.Violations, spec.Violation{Field: "spec.cluster." + field, Message: fmt.Sprintf(format, args...)})
@@ -47,7 +48,7 @@ func fits(snap *state.Snapshot, where places, before, after *v1.ClusterSpec) err
 // address of one of the cluster's own machines: traffic to it would end at a node's
 // containers. The subnets of existing nodes need no check, inside the range or not: new
 // subnets avoid them.
-func rangeFits(snap *state.Snapshot, where places, field, text string, refuse func(field, format string, args ...any)) {
+func rangeFits(snap *state.Snapshot, where membership.Hosts, field, text string, refuse func(field, format string, args ...any)) {
 	all, err := netip.ParsePrefix(text)
 	if err != nil {
 		refuse(field, "is not a range of addresses: %s", err)
@@ -57,7 +58,7 @@ func rangeFits(snap *state.Snapshot, where places, field, text string, refuse fu
 		refuse(field, "has room for %d nodes, and %d are there: give a larger range", spec.NodesIn(all), have)
 	}
 	for server := range snap.Servers("") {
-		if a, inside := where.in(all, server.GetSpec().GetAddress()); inside {
+		if a, inside := where.In(all, server.GetSpec().GetAddress()); inside {
 			refuse(field, "contains %s, the address of server %s: give a range that none of the cluster's machines has an address in", a, server.GetMetadata().GetName())
 			return
 		}

@@ -22,7 +22,7 @@ func (s *Server) dispatch(ctx context.Context) error {
 		for _, c := range news.Changes {
 			s.route(c)
 		}
-		s.membership.actedOn(news.Changes)
+		s.membership.ActedOn(news.Changes)
 	}
 }
 

@@ -28,6 +28,7 @@ import (
 	"github.com/cloudless/cloudless/internal/registry"
 	"github.com/cloudless/cloudless/internal/server/auth"
 	"github.com/cloudless/cloudless/internal/server/core"
+	"github.com/cloudless/cloudless/internal/server/membership"
 	"github.com/cloudless/cloudless/internal/server/peers"
 	"github.com/cloudless/cloudless/internal/server/relay"
 	"github.com/cloudless/cloudless/internal/spec"
@@ -275,7 +276,7 @@ func newMember(t *testing.T, book *addressBook, sealer *identity.Sealer, ca *ide
 	t.Cleanup(func() { check(t, agreed.Close()) })
 	if ca == nil {
 		must(t, agreed.WaitLeader(ctx))
-		ca, err = Found(ctx, agreed, sealer, Site{})
+		ca, err = membership.Found(ctx, agreed, sealer, membership.Site{})
 		must(t, err)
 		tolerateSilence(t, agreed, store)
 	}

@@ -28,6 +28,7 @@ import (
 	"github.com/cloudless/cloudless/internal/control/replicas"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/registry"
+	"github.com/cloudless/cloudless/internal/server/membership"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -60,7 +61,7 @@ func newCluster(t *testing.T, change ...func(*Options)) *cluster {
 	must(t, err)
 	t.Cleanup(func() { check(t, agreed.Close()) })
 	must(t, agreed.WaitLeader(ctx))
-	ca, err := Found(ctx, agreed, sealer, Site{})
+	ca, err := membership.Found(ctx, agreed, sealer, membership.Site{})
 	must(t, err)
 	tolerateSilence(t, agreed, store)
 	images, err := registry.Open(ctx, registry.Options{

@@ -64,7 +64,7 @@ func (s *nodeService) DeleteNode(ctx context.Context, request *v1.DeleteNodeRequ
 		}
 		lost := s.loseReplicas(snap, b, removed)
 		b.DeleteVersion(state.KindNode, m.GetUid(), m.GetVersion())
-		if err := s.membership.noteRemoval(b, identity.KindNode, m.GetUid()); err != nil {
+		if err := s.membership.RecordRemoval(b, identity.KindNode, m.GetUid()); err != nil {
 			return err
 		}
 		event = s.Event(ctx, removed, "Removed", fmt.Sprintf("%d replicas on it count as lost", lost))
@@ -74,7 +74,7 @@ func (s *nodeService) DeleteNode(ctx context.Context, request *v1.DeleteNodeRequ
 	if err != nil {
 		return nil, err
 	}
-	s.membership.untilActedOn(ctx, after, event)
+	s.membership.WaitActedOn(ctx, after, event)
 	return removed, nil
 }
 

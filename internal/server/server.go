@@ -23,6 +23,7 @@ import (
 	"github.com/cloudless/cloudless/internal/registry"
 	"github.com/cloudless/cloudless/internal/server/auth"
 	"github.com/cloudless/cloudless/internal/server/core"
+	"github.com/cloudless/cloudless/internal/server/membership"
 	"github.com/cloudless/cloudless/internal/server/oneport"
 	"github.com/cloudless/cloudless/internal/server/peers"
 	"github.com/cloudless/cloudless/internal/server/sessions"
@@ -144,8 +145,8 @@ type Server struct {
 	metrics           *telemetry.Server
 	kinds             planKinds
 	plans             *plans
-	membership        *Membership
-	enrollment        *enrollment
+	membership        *membership.Membership
+	enrollment        *membership.Enrollment
 	peers             *relay.Conns
 	images            *images.Images
 	router            *relay.Router
@@ -183,7 +184,7 @@ const streamWorkers = 64
 // New opens the port. The server answers nothing before Run.
 func New(ctx context.Context, o Options) (*Server, error) {
 	if o.CertificateTTL == 0 {
-		o.CertificateTTL = certificateTTL
+		o.CertificateTTL = membership.DefaultCertificateTTL
 	}
 	if o.Scrape == nil || o.Metrics == nil {
 		o.Scrape = telemetry.NewRegistry()
@@ -204,13 +205,13 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	}
 	s.stopping, s.stop = context.WithCancelCause(context.WithoutCancel(ctx))
 	s.registerMetrics(s.scrape)
-	certificate, err := NewCertificate(s.Core, o.CA, o.CertificateTTL, o.Hosts)
+	certificate, err := membership.NewCertificate(s.Core, o.CA, o.CertificateTTL, o.Hosts)
 	if err != nil {
 		return nil, err
 	}
 	s.port, err = oneport.Listen(ctx, oneport.Options{
 		Address: o.Address, Trust: o.CA.Trust(), Certificate: certificate.Certificate, Log: o.Logger,
-		Peers: peers.Protocols(), Admit: AdmitMembers(s.Store), TicketKeys: o.CA.TicketKeys, Hold: sessions.HoldNodes(o.Collector), Limits: o.Strangers,
+		Peers: peers.Protocols(), Admit: membership.AdmitMembers(s.Store), TicketKeys: o.CA.TicketKeys, Hold: sessions.HoldNodes(o.Collector), Limits: o.Strangers,
 	})
 	if err != nil {
 		return nil, err
@@ -254,7 +255,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 
 // connect makes how this server reaches the others, and how calls find the leader.
 func (s *Server) connect(o Options, certificate *identity.Rotator) {
-	s.membership = NewMembership(MembershipOptions{
+	s.membership = membership.New(membership.Options{
 		Core: s.Core, Version: o.Version, Advertise: o.Advertise, Addresses: o.Addresses, CA: o.CA, Sealer: o.Sealer,
 		Certificate: certificate, CertificateTTL: o.CertificateTTL, Port: s.port, Duplicates: &s.duplicates,
 		ForgetServer: func(server string) { s.images.ForgetServer(server) },
@@ -267,14 +268,14 @@ func (s *Server) connect(o Options, certificate *identity.Rotator) {
 		PeerConfig: s.membership.PeerConfig(), Address: s.address, Stopping: s.stopping,
 	})
 	s.auth = auth.NewAuthenticator(s.stopping, s.Core, s.ca.Trust().Cluster(), func(ctx context.Context) error { return s.catchUpWithLeader(ctx) })
-	s.enrollment = NewEnrollment(s.membership, s.auth, s.stopping)
+	s.enrollment = membership.NewEnrollment(s.membership, s.auth, s.stopping)
 }
 
 // Images returns the images that this server serves.
 func (s *Server) Images() *images.Images { return s.images }
 
 // Membership returns how this server belongs to its cluster.
-func (s *Server) Membership() *Membership { return s.membership }
+func (s *Server) Membership() *membership.Membership { return s.membership }
 
 // Sessions returns the sessions of the agents with this server.
 func (s *Server) Sessions() *sessions.Sessions { return s.sessions }

@@ -16,6 +16,7 @@ import (
 	"github.com/cloudless/cloudless/internal/consensus"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/images"
+	"github.com/cloudless/cloudless/internal/server/membership"
 	"github.com/cloudless/cloudless/internal/server/relay"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
@@ -32,7 +33,7 @@ func newServers(s *Server) *collection[*v1.Server] {
 	c.labels, c.present = spec.ServerLabels, s.presentServer
 	c.all = func(snap *state.Snapshot, _, after string) iter.Seq[*v1.Server] {
 		if snap.Count(state.KindServer) == 0 {
-			return slices.Values(s.membership.storedServers(snap))
+			return slices.Values(s.membership.Servers(snap))
 		}
 		return snap.Servers(after)
 	}
@@ -42,7 +43,7 @@ func newServers(s *Server) *collection[*v1.Server] {
 // peerService is the PeerService.
 type peerService struct {
 	v1.UnsafePeerServiceServer
-	*Membership
+	*membership.Membership
 	*relay.PassedCalls
 	images.Copies
 }
@@ -63,7 +64,7 @@ const joiningGrace = 30 * time.Second
 // presentServers returns all servers as the API shows them: with their current status.
 func (s *Server) presentServers(snap *state.Snapshot) []*v1.Server {
 	var shown []*v1.Server
-	for _, stored := range s.membership.storedServers(snap) {
+	for _, stored := range s.membership.Servers(snap) {
 		shown = append(shown, s.presentServer(snap, stored))
 	}
 	return shown
@@ -194,14 +195,14 @@ func (s *serverService) DeleteServer(ctx context.Context, request *v1.DeleteServ
 		return nil, err
 	}
 	uid := removed.GetMetadata().GetUid()
-	defer s.membership.sparing(ctx, uid)()
+	defer s.membership.Spare(ctx, uid)()
 	var event *v1.Event
 	after, err := s.Propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
 		if snap.Server(uid) == nil {
 			return nil // another call removed it
 		}
 		var err error
-		if event, err = s.membership.revoke(ctx, b, removed, "it is no server of this cluster any more"); err != nil {
+		if event, err = s.membership.Revoke(ctx, b, removed, "it is no server of this cluster any more"); err != nil {
 			return err
 		}
 		return s.membership.RotateGossipKey(snap, b)
@@ -213,7 +214,7 @@ func (s *serverService) DeleteServer(ctx context.Context, request *v1.DeleteServ
 		// The state says that it is no member: the next leader takes it out of Raft.
 		s.Logger.WarnContext(ctx, "a removed server could not be taken out of Raft yet", "server", removed.GetMetadata().GetName(), "error", err)
 	}
-	s.membership.untilActedOn(ctx, after, event)
+	s.membership.WaitActedOn(ctx, after, event)
 	return removed, nil
 }
 

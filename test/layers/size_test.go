@@ -17,7 +17,7 @@ const (
 // oversized are the packages that still have more than maxFiles files, with their present number. The number may only
 // shrink: split the package instead of raising it.
 var oversized = map[string]int{
-	"internal/server": 49,
+	"internal/server": 36,
 }
 
 // long are the files that still have more than maxLines lines, with their present number, which may only shrink.

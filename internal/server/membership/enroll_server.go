@@ -1,4 +1,4 @@
-package server
+package membership
 
 import (
 	"context"
@@ -22,7 +22,7 @@ import (
 // once it hears of the new server. One whose answer was lost asks again with the
 // same token and key, as nodes do: it is the same server, where it says that it
 // is now.
-func (s *enrollment) enrollServer(ctx context.Context, request *v1.EnrollRequest, secret identity.JoinToken) (*v1.EnrollResponse, error) {
+func (s *Enrollment) enrollServer(ctx context.Context, request *v1.EnrollRequest, secret identity.JoinToken) (*v1.EnrollResponse, error) {
 	wish := request.GetServer()
 	if _, port, err := net.SplitHostPort(wish.GetAddress()); err != nil || port == "" || port == "0" {
 		return nil, core.Refuse(codes.InvalidArgument, "the address %q of the new server is not of the form host:port", wish.GetAddress())
@@ -39,7 +39,7 @@ func (s *enrollment) enrollServer(ctx context.Context, request *v1.EnrollRequest
 		return nil, err
 	}
 	answer := &v1.EnrollResponse{ClusterId: s.ca.Trust().Cluster(), SealedKey: handed}
-	where := s.placesOf(ctx, wish.GetAddress())
+	where := s.ResolveHosts(ctx, wish.GetAddress())
 	snap, err := s.Propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
 		token, err := s.auth.JoinToken(snap, secret, core.RoleServer)
 		if err != nil {
@@ -67,7 +67,7 @@ func (s *enrollment) enrollServer(ctx context.Context, request *v1.EnrollRequest
 
 // admitServer makes a new server and counts one use of its join token, unless it
 // is one already.
-func (s *enrollment) admitServer(ctx context.Context, snap *state.Snapshot, b *state.Batch, token *v1.Token, receipt core.Receipt, request *v1.EnrollRequest) (*v1.Server, error) {
+func (s *Enrollment) admitServer(ctx context.Context, snap *state.Snapshot, b *state.Batch, token *v1.Token, receipt core.Receipt, request *v1.EnrollRequest) (*v1.Server, error) {
 	earlier := snap.ReceiptByName(receipt.Name)
 	wish := request.GetServer()
 	if known := snap.Server(earlier.GetObjectUid()); known != nil {
@@ -108,14 +108,14 @@ func addressFree(snap *state.Snapshot, address, asking string) error {
 
 // outsideRanges refuses a server at an address that a node may be given: whoever
 // has a subnet around it would not reach the server.
-func outsideRanges(snap *state.Snapshot, where places, address string) error {
+func outsideRanges(snap *state.Snapshot, where Hosts, address string) error {
 	ranges := snap.Cluster().GetSpec()
 	for setting, text := range map[string]string{"rangeV4": ranges.GetRangeV4(), "rangeV6": ranges.GetRangeV6()} {
 		all, err := netip.ParsePrefix(text)
 		if err != nil {
 			continue
 		}
-		if a, inside := where.in(all, address); inside {
+		if a, inside := where.In(all, address); inside {
 			return core.Refuse(codes.InvalidArgument, "the address %s of the new server is in %s, the range that the cluster's nodes get their addresses from: "+
 				"choose another with --api-addr or --advertise, or give the nodes another range first with: cloudless cluster config set %s=RANGE", a, all, setting)
 		}
@@ -123,7 +123,7 @@ func outsideRanges(snap *state.Snapshot, where places, address string) error {
 	return nil
 }
 
-func (s *enrollment) newServer(snap *state.Snapshot, request *v1.EnrollRequest) *v1.Server {
+func (s *Enrollment) newServer(snap *state.Snapshot, request *v1.EnrollRequest) *v1.Server {
 	name := request.GetName()
 	for i := 2; snap.ServerByName(name) != nil; i++ {
 		name = fmt.Sprintf("%.58s-%d", request.GetName(), i)
@@ -137,7 +137,7 @@ func (s *enrollment) newServer(snap *state.Snapshot, request *v1.EnrollRequest) 
 	}
 }
 
-func (s *enrollment) certifyServer(csr []byte, server *v1.Server) ([][]byte, error) {
+func (s *Enrollment) certifyServer(csr []byte, server *v1.Server) ([][]byte, error) {
 	id, err := identity.NewID(s.ca.Trust().Cluster(), identity.KindServer, server.GetMetadata().GetUid())
 	if err != nil {
 		return nil, err

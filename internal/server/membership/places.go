@@ -1,4 +1,4 @@
-package server
+package membership
 
 import (
 	"context"
@@ -10,15 +10,15 @@ import (
 // lookupPatience is how long it is waited for names to be resolved.
 const lookupPatience = 2 * time.Second
 
-// places is where names lead, as far as that is known here. They are resolved before a
+// Hosts is where names lead, as far as that is known here. They are resolved before a
 // transaction is built, which waits for nothing.
-type places map[string][]netip.Addr
+type Hosts map[string][]netip.Addr
 
-// placesOf resolves the names among addresses of the form host:port.
-func (s *Membership) placesOf(ctx context.Context, addresses ...string) places {
+// ResolveHosts resolves the names among addresses of the form host:port.
+func (s *Membership) ResolveHosts(ctx context.Context, addresses ...string) Hosts {
 	ctx, cancel := context.WithTimeout(ctx, lookupPatience)
 	defer cancel()
-	found := places{}
+	found := Hosts{}
 	for _, address := range addresses {
 		host, _, err := net.SplitHostPort(address)
 		if _, numeric := hostAddress(address); err != nil || numeric {
@@ -30,15 +30,15 @@ func (s *Membership) placesOf(ctx context.Context, addresses ...string) places {
 }
 
 // at is where host:port leads.
-func (p places) at(address string) []netip.Addr {
+func (p Hosts) at(address string) []netip.Addr {
 	if a, numeric := hostAddress(address); numeric {
 		return []netip.Addr{a}
 	}
 	return p[address]
 }
 
-// in returns one of the addresses of host:port that a range contains.
-func (p places) in(all netip.Prefix, address string) (netip.Addr, bool) {
+// In returns one of the addresses of host:port that a range contains.
+func (p Hosts) In(all netip.Prefix, address string) (netip.Addr, bool) {
 	for _, a := range p.at(address) {
 		if a = a.Unmap().WithZone(""); all.Contains(a) {
 			return a, true

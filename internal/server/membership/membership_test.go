@@ -1,4 +1,4 @@
-package server
+package membership
 
 import (
 	"context"
@@ -47,7 +47,7 @@ func newMembership(t *testing.T, others string) *Membership {
 	})
 	must(t, err)
 	t.Cleanup(func() { _ = port.Close() })
-	m := NewMembership(MembershipOptions{
+	m := New(Options{
 		Core: c, CA: ca, Certificate: certificate, Port: port, ForgetServer: func(string) {}, Duplicates: &core.Duplicates{},
 		Addresses: func(string) string { return others },
 	})

@@ -1,4 +1,4 @@
-package server
+package membership
 
 import (
 	"context"
@@ -29,12 +29,12 @@ const cutPatience = 2 * time.Second
 // cutPause is between two questions to a server that has not acted yet.
 const cutPause = 5 * time.Millisecond
 
-// revoke takes a server out of the state: what it proves itself with is worth
+// Revoke takes a server out of the state: what it proves itself with is worth
 // nothing from then on. The key of the gossip must change with it.
-func (s *Membership) revoke(ctx context.Context, b *state.Batch, removed *v1.Server, why string) (*v1.Event, error) {
+func (s *Membership) Revoke(ctx context.Context, b *state.Batch, removed *v1.Server, why string) (*v1.Event, error) {
 	uid := removed.GetMetadata().GetUid()
 	b.Delete(state.KindServer, uid)
-	if err := s.noteRemoval(b, identity.KindServer, uid); err != nil {
+	if err := s.RecordRemoval(b, identity.KindServer, uid); err != nil {
 		return nil, err
 	}
 	event := s.Event(ctx, removed, "Removed", why)
@@ -42,9 +42,9 @@ func (s *Membership) revoke(ctx context.Context, b *state.Batch, removed *v1.Ser
 	return event, nil
 }
 
-// noteRemoval keeps that a member was removed, so that it can be told so: a state
+// RecordRemoval keeps that a member was removed, so that it can be told so: a state
 // that only lacks the member may be older than the member.
-func (s *Membership) noteRemoval(b *state.Batch, kind identity.Kind, uid string) error {
+func (s *Membership) RecordRemoval(b *state.Batch, kind identity.Kind, uid string) error {
 	id, err := identity.NewID(s.ca.Trust().Cluster(), kind, uid)
 	if err != nil {
 		return err
@@ -63,7 +63,7 @@ func (s *Membership) RevokeOthers(ctx context.Context) (names []string, err erro
 			if one.GetMetadata().GetUid() == s.UID {
 				continue
 			}
-			if _, err := s.revoke(ctx, b, one, "it was lost when the cluster was recovered, and is no server of it any more"); err != nil {
+			if _, err := s.Revoke(ctx, b, one, "it was lost when the cluster was recovered, and is no server of it any more"); err != nil {
 				return err
 			}
 			names = append(names, one.GetMetadata().GetName())
@@ -127,9 +127,9 @@ func (s *Membership) CatchUp(snap *state.Snapshot) {
 	s.acted.Store(max(s.acted.Load(), snap.Index()))
 }
 
-// sparing lets a server live long enough to pass on the answer to its own removal,
+// Spare lets a server live long enough to pass on the answer to its own removal,
 // if the call in ctx came through it. done is called when there is one.
-func (s *Membership) sparing(ctx context.Context, uid string) (done func()) {
+func (s *Membership) Spare(ctx context.Context, uid string) (done func()) {
 	from, ok := peer.FromContext(ctx)
 	if !ok {
 		return func() {}
@@ -153,9 +153,9 @@ func (s *Membership) sparing(ctx context.Context, uid string) (done func()) {
 	}
 }
 
-// actedOn remembers up to which entry dispatch has come. An entry that removes a
+// ActedOn remembers up to which entry dispatch has come. An entry that removes a
 // member also tells of it, so that it has an object with its index.
-func (s *Membership) actedOn(changes []state.Change) {
+func (s *Membership) ActedOn(changes []state.Change) {
 	for _, c := range changes {
 		if c.New != nil {
 			s.acted.Store(max(s.acted.Load(), c.New.GetMetadata().GetVersion()))
@@ -163,10 +163,10 @@ func (s *Membership) actedOn(changes []state.Change) {
 	}
 }
 
-// untilActedOn waits until every server that can be reached has acted on the
+// WaitActedOn waits until every server that can be reached has acted on the
 // entry that told of an event. One that cannot be reached learns of it before it can agree to
 // anything again.
-func (s *Membership) untilActedOn(ctx context.Context, snap *state.Snapshot, event *v1.Event) {
+func (s *Membership) WaitActedOn(ctx context.Context, snap *state.Snapshot, event *v1.Event) {
 	ctx, cancel := context.WithTimeout(ctx, cutPatience)
 	defer cancel()
 	told := snap.Get(state.KindEvent, event.GetMetadata().GetUid())
@@ -185,7 +185,7 @@ func (s *Membership) untilActedOn(ctx context.Context, snap *state.Snapshot, eve
 		there, err := v1.NewPeerServiceClient(conn).GetProgress(ctx, &v1.GetProgressRequest{})
 		return err != nil || there.GetActedIndex() >= newest
 	}
-	for _, one := range s.storedServers(snap) {
+	for _, one := range s.Servers(snap) {
 		uid := one.GetMetadata().GetUid()
 		for !acted(uid) {
 			select {

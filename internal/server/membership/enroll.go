@@ -1,4 +1,4 @@
-package server
+package membership
 
 import (
 	"context"
@@ -17,8 +17,8 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// enrollment is the EnrollmentService.
-type enrollment struct {
+// Enrollment is the EnrollmentService.
+type Enrollment struct {
 	v1.UnsafeEnrollmentServiceServer
 	*Membership
 	auth       *auth.Authenticator
@@ -27,15 +27,15 @@ type enrollment struct {
 }
 
 // NewEnrollment makes the EnrollmentService of a server, whose calls end with stopping.
-func NewEnrollment(m *Membership, a *auth.Authenticator, stopping context.Context) *enrollment {
-	return &enrollment{Membership: m, auth: a, admissions: newAdmissions(), stopping: stopping}
+func NewEnrollment(m *Membership, a *auth.Authenticator, stopping context.Context) *Enrollment {
+	return &Enrollment{Membership: m, auth: a, admissions: newAdmissions(), stopping: stopping}
 }
 
 // Enroll makes a machine a node. It is the only call without an identity: the
 // join token in it is the proof. All refusals of a token read the same, so that
 // nobody learns which tokens exist. A machine whose answer was lost asks again
 // with the same token and key: it is the same node and spends no second use.
-func (s *enrollment) Enroll(ctx context.Context, request *v1.EnrollRequest) (*v1.EnrollResponse, error) {
+func (s *Enrollment) Enroll(ctx context.Context, request *v1.EnrollRequest) (*v1.EnrollResponse, error) {
 	secret, err := identity.ParseJoinToken(request.GetToken())
 	if err != nil {
 		return nil, core.Refuse(codes.Unauthenticated, "%s", err)
@@ -60,7 +60,7 @@ func (s *enrollment) Enroll(ctx context.Context, request *v1.EnrollRequest) (*v1
 // EnrollOwnNode makes the machine of a server a node. Servers hold the keys of the
 // authority, so that a token would prove nothing more. Asked again with the same
 // key, it is the same node.
-func (s *enrollment) EnrollOwnNode(ctx context.Context, request *v1.EnrollOwnNodeRequest) (*v1.EnrollResponse, error) {
+func (s *Enrollment) EnrollOwnNode(ctx context.Context, request *v1.EnrollOwnNodeRequest) (*v1.EnrollResponse, error) {
 	by := core.Caller(ctx).ID.Name()
 	return s.enrollNode(ctx, &admission{server: by, request: &v1.EnrollRequest{
 		Csr: request.GetCsr(), Name: request.GetName(), Labels: request.GetLabels(), Used: request.GetUsed(),
@@ -69,7 +69,7 @@ func (s *enrollment) EnrollOwnNode(ctx context.Context, request *v1.EnrollOwnNod
 
 // enrollNode admits a machine and certifies it. What it proves itself with, and
 // its key, tell it from all others.
-func (s *enrollment) enrollNode(ctx context.Context, a *admission, proof string) (*v1.EnrollResponse, error) {
+func (s *Enrollment) enrollNode(ctx context.Context, a *admission, proof string) (*v1.EnrollResponse, error) {
 	var err error
 	if a.receipt, err = enrollmentReceipt(proof, a.request.GetCsr()); err != nil {
 		return nil, err
@@ -106,7 +106,7 @@ func enrollmentReceipt(proof string, csr []byte) (core.Receipt, error) {
 }
 
 // admitNode makes a new node and counts one use of its join token, if it has one.
-func (s *enrollment) admitNode(snap *state.Snapshot, l *ledger, b *state.Batch, a *admission, token *v1.Token) (*v1.Node, error) {
+func (s *Enrollment) admitNode(snap *state.Snapshot, l *ledger, b *state.Batch, a *admission, token *v1.Token) (*v1.Node, error) {
 	how := "on the machine of server " + snap.Server(a.server).GetMetadata().GetName()
 	if token != nil {
 		if token = l.token(token); token.GetStatus().GetUsed() >= token.GetSpec().GetUses() {
@@ -129,7 +129,7 @@ func (s *enrollment) admitNode(snap *state.Snapshot, l *ledger, b *state.Batch, 
 	return node, nil
 }
 
-func (s *enrollment) newNode(snap *state.Snapshot, l *ledger, request *v1.EnrollRequest) (*v1.Node, error) {
+func (s *Enrollment) newNode(snap *state.Snapshot, l *ledger, request *v1.EnrollRequest) (*v1.Node, error) {
 	v4, v6, err := l.nextSubnets(snap, request.GetUsed())
 	if err != nil {
 		return nil, err
@@ -143,9 +143,9 @@ func (s *enrollment) newNode(snap *state.Snapshot, l *ledger, request *v1.Enroll
 	}, nil
 }
 
-// certificateTTL bears a machine that rests for weeks. A removed node is cut
+// DefaultCertificateTTL bears a machine that rests for weeks. A removed node is cut
 // off by the state at once, however long its certificate would last.
-const certificateTTL = 30 * 24 * time.Hour
+const DefaultCertificateTTL = 30 * 24 * time.Hour
 
 // Certify issues a certificate to a node that is known.
 func (s *Membership) Certify(csr []byte, nodeUID string) ([][]byte, error) {
@@ -169,7 +169,7 @@ func (s *Membership) certify(csr []byte, node *v1.Node) ([][]byte, error) {
 }
 
 // Renew gives a member a new certificate for the identity it has proved.
-func (s *enrollment) Renew(ctx context.Context, request *v1.RenewRequest) (*v1.RenewResponse, error) {
+func (s *Enrollment) Renew(ctx context.Context, request *v1.RenewRequest) (*v1.RenewResponse, error) {
 	chain, err := s.Certify(request.GetCsr(), core.Caller(ctx).ID.Name())
 	if err != nil {
 		return nil, err

@@ -1,4 +1,4 @@
-package server
+package membership
 
 import (
 	"cmp"
@@ -57,8 +57,8 @@ type Membership struct {
 	expel    func()
 }
 
-// MembershipOptions is what a Membership is made of.
-type MembershipOptions struct {
+// Options is what a Membership is made of.
+type Options struct {
 	Core    *core.Core
 	Version string
 	// Advertise is the address at which others reach this server; empty means the one
@@ -79,8 +79,8 @@ type MembershipOptions struct {
 	Duplicates   *core.Duplicates
 }
 
-// NewMembership makes the membership of the server that listens on a port.
-func NewMembership(o MembershipOptions) *Membership {
+// New makes the membership of the server that listens on a port.
+func New(o Options) *Membership {
 	s := &Membership{
 		Core: o.Core, version: o.Version, advertised: AdvertisedAddress(o.Advertise, o.Port.Addr().String()), instance: rand.Text(), duplicates: o.Duplicates,
 		ca: o.CA, sealer: o.Sealer, certificate: o.Certificate, certificateTTL: o.CertificateTTL,
@@ -225,7 +225,7 @@ func (s *Membership) Addresses() []string { return s.addresses(s.Store.Snapshot(
 // addresses returns the addresses of all servers, this one first.
 func (s *Membership) addresses(snap *state.Snapshot) []string {
 	all := []string{}
-	for _, one := range s.storedServers(snap) {
+	for _, one := range s.Servers(snap) {
 		address := one.GetSpec().GetAddress()
 		if one.GetMetadata().GetUid() == s.UID {
 			all = slices.Insert(all, 0, address)
@@ -236,9 +236,9 @@ func (s *Membership) addresses(snap *state.Snapshot) []string {
 	return all
 }
 
-// storedServers returns the servers in the state, or only this one if it is not stored
+// Servers returns the servers in the state, or only this one if it is not stored
 // there yet.
-func (s *Membership) storedServers(snap *state.Snapshot) []*v1.Server {
+func (s *Membership) Servers(snap *state.Snapshot) []*v1.Server {
 	if all := slices.Collect(snap.Servers("")); len(all) > 0 {
 		return all
 	}

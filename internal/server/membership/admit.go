@@ -1,4 +1,4 @@
-package server
+package membership
 
 import (
 	"context"
@@ -71,7 +71,7 @@ func (q *admissions) take() []*admission {
 }
 
 // Run admits the machines that wait, until ctx ends.
-func (s *enrollment) Run(ctx context.Context) error {
+func (s *Enrollment) Run(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
@@ -84,7 +84,7 @@ func (s *enrollment) Run(ctx context.Context) error {
 	}
 }
 
-func (s *enrollment) admitAll(ctx context.Context, all []*admission) {
+func (s *Enrollment) admitAll(ctx context.Context, all []*admission) {
 	_, err := s.Propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
 		l := &ledger{tokens: map[string]*v1.Token{}, nodes: map[string]*v1.Node{}, names: map[string]bool{}}
 		for _, a := range all {
@@ -113,7 +113,7 @@ type ledger struct {
 }
 
 // admitOne makes a machine a node, unless it is one already.
-func (s *enrollment) admitOne(snap *state.Snapshot, l *ledger, b *state.Batch, a *admission) (*v1.Node, error) {
+func (s *Enrollment) admitOne(snap *state.Snapshot, l *ledger, b *state.Batch, a *admission) (*v1.Node, error) {
 	token, err := s.proveAdmission(snap, a)
 	if err != nil {
 		return nil, err
@@ -148,7 +148,7 @@ func checkNodeLimit(snap *state.Snapshot, coming int) error {
 
 // proveAdmission returns the token that a machine joins with; nil for the machine
 // of a server, which must be a member. The leader is one before the state says so.
-func (s *enrollment) proveAdmission(snap *state.Snapshot, a *admission) (*v1.Token, error) {
+func (s *Enrollment) proveAdmission(snap *state.Snapshot, a *admission) (*v1.Token, error) {
 	if a.server == "" {
 		return s.auth.JoinToken(snap, a.secret, core.RoleNode)
 	}
