@@ -13,7 +13,7 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// connectAs begins a session of one of several agents that have the same identity.
+// connectAs begins a session of one of several agents with the same identity.
 func (m *member) connectAs(ctx context.Context, instance string) sessionClient {
 	m.c.t.Helper()
 	stream, err := m.Session(ctx)
@@ -24,31 +24,31 @@ func (m *member) connectAs(ctx context.Context, instance string) sessionClient {
 	return stream
 }
 
-// beats lets an agent speak until ctx ends.
-func beats(ctx context.Context, stream sessionClient) {
+// sendHeartbeats sends heartbeats until ctx ends.
+func sendHeartbeats(ctx context.Context, stream sessionClient) {
 	for ctx.Err() == nil {
 		if stream.Send(&v1.SessionUp{Message: &v1.SessionUp_Heartbeat{Heartbeat: &v1.Heartbeat{Interval: "50ms"}}}) != nil {
 			return
 		}
-		time.Sleep(50 * time.Millisecond) // as often as it says
+		time.Sleep(50 * time.Millisecond) // the interval that the heartbeat names
 	}
 }
 
-// Two agents run on copies of one data folder. The second is turned away in words, the first does not notice, and
-// everybody can see what is wrong.
-func TestCopyOfANodeIsTurnedAway(t *testing.T) {
+// Two agents run on copies of one data folder. The second is refused, the first keeps its work, and the cluster's
+// problems name the copy.
+func TestAgentOnACopiedDataFolderIsRefused(t *testing.T) {
 	c := newCluster(t)
 	m := c.join("n1")
 	first := m.connectAs(c.ctx, "one")
 	assignments(t, first)
-	go beats(c.ctx, first)
-	for range 3 { // it may try as often as it likes
+	go sendHeartbeats(c.ctx, first)
+	for range 3 { // retrying does not help
 		_, err := m.connectAs(c.ctx, "two").Recv()
 		wantCode(t, err, codes.AlreadyExists, "is a copy of that of node n1, which runs elsewhere")
 	}
 	_, err := c.as(core.RoleOperator).CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web")})
 	must(t, err)
-	for len(receive(t, first).GetAssignments().GetAssign()) == 0 { // the first one still gets the work
+	for len(receive(t, first).GetAssignments().GetAssign()) == 0 { // wait until the first agent gets the replica
 	}
 	c.until(func(snap *state.Snapshot) bool { return snap.Node(m.uid()).GetStatus().GetState() == "ready" })
 	cluster, err := c.as(core.RoleAdmin).GetCluster(c.ctx, &v1.GetClusterRequest{})
@@ -67,25 +67,25 @@ func TestCopyOfANodeIsTurnedAway(t *testing.T) {
 	}
 }
 
-// A machine that lost its power leaves a session behind that nobody has ended. What starts after it is the node.
-func TestNodeAfterAPowerFailureIsNoCopy(t *testing.T) {
+// A machine that loses power leaves an open session behind. The agent that starts next replaces it.
+func TestAgentReplacesASilentOneAfterAPowerFailure(t *testing.T) {
 	c := newCluster(t)
 	m := c.join("n1")
 	first := m.connectAs(c.ctx, "before")
 	assignments(t, first)
-	second := m.connectAs(c.ctx, "after") // while the first says nothing
+	second := m.connectAs(c.ctx, "after") // while the first is silent
 	assignments(t, second)
-	wantCode(t, ending(first), codes.Unavailable, "") // because of the second one, or of its own silence
+	wantCode(t, ending(first), codes.Unavailable, "") // it was replaced, or silent for too long
 }
 
-// An agent that ends in order is replaced at once.
-func TestRestartedAgentIsNoCopy(t *testing.T) {
+// An agent that has closed its session is replaced at once.
+func TestRestartedAgentIsAdmitted(t *testing.T) {
 	c := newCluster(t)
 	m := c.join("n1")
 	ctx, cancel := context.WithCancel(c.ctx)
 	first := m.connectAs(ctx, "before")
 	assignments(t, first)
-	go beats(ctx, first)
+	go sendHeartbeats(ctx, first)
 	cancel()
 	assignments(t, m.connectAs(c.ctx, "after"))
 }

@@ -102,9 +102,8 @@ func TestCordonedNodeKeepsItsReplicasAndTakesNoNewOnes(t *testing.T) {
 	}
 }
 
-// An agent is told how often to report, and told again when that changes, for
-// its class of nodes too; and that reaches it without anything else.
-func TestPaceOfHeartbeatsFollowsTheConfiguration(t *testing.T) {
+// The interval can also be set for a class of nodes. A new interval is sent at once, without other news.
+func TestHeartbeatIntervalFollowsTheConfiguration(t *testing.T) {
 	c := newCluster(t)
 	m := c.join("n1")
 	stream := m.connect(c.ctx)
@@ -113,7 +112,7 @@ func TestPaceOfHeartbeatsFollowsTheConfiguration(t *testing.T) {
 	}
 	c.configure(func(s *v1.ClusterSpec) { s.Liveness = &v1.Liveness{Heartbeat: "2s", Silence: "1m"} })
 	if next := assignments(t, stream); next.GetHeartbeat() != "2s" || next.GetFull() || len(next.GetAssign()) != 0 {
-		t.Errorf("the new pace was told as %v", next)
+		t.Errorf("the new interval was sent as %v", next)
 	}
 	c.configure(func(s *v1.ClusterSpec) {
 		s.NodeClasses = []*v1.NodeClass{{Name: "laptops", Labels: "kind=laptop", Liveness: &v1.Liveness{Heartbeat: "5s"}}}
@@ -124,13 +123,12 @@ func TestPaceOfHeartbeatsFollowsTheConfiguration(t *testing.T) {
 		b.Update(n, n.GetMetadata().GetVersion())
 	})
 	if next := assignments(t, stream); next.GetHeartbeat() != "5s" {
-		t.Errorf("the pace of its class was told as %v", next)
+		t.Errorf("the interval of its class was sent as %v", next)
 	}
 }
 
-// An agent is told how often it will hear that its server is alive, by which it
-// tells one that hangs, and hears so, as soon as there is another server to go to.
-func TestSignsOfLifeFollowTheConfiguration(t *testing.T) {
+// An agent detects a hung server by missing keepalives. It gets keepalives once there is another server to connect to.
+func TestKeepalivesFollowTheConfiguration(t *testing.T) {
 	c := newCluster(t)
 	server := func(name string) {
 		t.Helper()
@@ -145,22 +143,22 @@ func TestSignsOfLifeFollowTheConfiguration(t *testing.T) {
 	}
 	server("two")
 	if next := assignments(t, stream); next.GetAlive() != "3s" || next.GetHeartbeat() != "" {
-		t.Errorf("that there is another server was told as %v", next)
+		t.Errorf("after the second server joined the session sent %v", next)
 	}
 	c.configure(func(s *v1.ClusterSpec) { s.Liveness = &v1.Liveness{Silence: "1m", Reconnect: "1s"} })
 	if next := assignments(t, stream); next.GetAlive() != "300ms" {
-		t.Errorf("that it speaks more often was told as %v", next)
+		t.Errorf("the shorter interval was sent as %v", next)
 	}
 	for range 3 {
 		down, err := stream.Recv()
 		must(t, err)
 		if down.GetAlive() == nil {
-			t.Errorf("instead of a sign of life came %v", down)
+			t.Errorf("instead of a keepalive came %v", down)
 		}
 	}
 }
 
-// How quickly an agent answers is measured by a ping that follows a heartbeat.
+// The server sends a ping after a heartbeat and measures how quickly the agent answers.
 func TestResponseTimeIsMeasured(t *testing.T) {
 	c := newCluster(t)
 	m := c.join("n1")
@@ -175,7 +173,7 @@ func TestResponseTimeIsMeasured(t *testing.T) {
 	answer := func(sequence uint64) {
 		must(t, stream.Send(&v1.SessionUp{Message: &v1.SessionUp_Pong{Pong: &v1.Pong{Sequence: sequence}}}))
 	}
-	answer(down.GetPing().GetSequence() + 7) // to a ping that there never was
+	answer(down.GetPing().GetSequence() + 7) // a ping that was never sent
 	answer(down.GetPing().GetSequence())
 	viewer := c.as(core.RoleViewer)
 	for {
@@ -184,16 +182,16 @@ func TestResponseTimeIsMeasured(t *testing.T) {
 		r := n.GetStatus().GetReliability()
 		if strings.HasPrefix(r.GetResponseTime().GetBasis(), "answers in") {
 			if r.GetRecord().GetResponseSeconds() <= 0 || r.GetScore() == 0 {
-				t.Errorf("measured was %v", r)
+				t.Errorf("the reliability is %v", r)
 			}
 			return
 		}
 	}
 }
 
-// A node that is taken for offline has to begin a new session, and says in it
-// what became of its replicas. Meanwhile nobody claims that they run.
-func TestSilentNodeIsCutOffAndItsReplicasAreUnknown(t *testing.T) {
+// A node that counts as offline has to begin a new session and reports its replicas in it. Until then their phase is
+// unknown.
+func TestSilentNodeLosesItsSessionAndItsReplicasAreUnknown(t *testing.T) {
 	c := newCluster(t)
 	viewer := c.as(core.RoleViewer)
 	m := c.join("n1")
@@ -237,12 +235,12 @@ func TestSilentNodeIsCutOffAndItsReplicasAreUnknown(t *testing.T) {
 	c.configure(func(s *v1.ClusterSpec) { s.Liveness = &v1.Liveness{Silence: "1m"} })
 	back := assignments(t, m.connect(c.ctx))
 	if len(back.GetAssign()) != 1 || back.GetAssign()[0].GetReplica().GetMetadata().GetUid() != replica.GetMetadata().GetUid() {
-		t.Errorf("the node is told to run %v", back)
+		t.Errorf("the new session sent %v", back)
 	}
 	phases(spec.PhaseRunning)
 }
 
-func TestAgentThatSaysGoodbyeIsOfflineAtOnce(t *testing.T) {
+func TestNodeIsOfflineOnceItsAgentSaysGoodbye(t *testing.T) {
 	c := newCluster(t)
 	m := c.join("n1")
 	stream := m.connect(c.ctx)
@@ -256,7 +254,7 @@ func TestAgentThatSaysGoodbyeIsOfflineAtOnce(t *testing.T) {
 	}
 }
 
-// machinesOf are the nodes of a server, with the machines that sessions came from.
+// machinesOf passes on the machines that sessions come from.
 type machinesOf struct {
 	Nodes
 	from chan netip.Addr
@@ -267,9 +265,8 @@ func (m machinesOf) Connected(uid string, machine netip.Addr, status *v1.NodeSta
 	m.Nodes.Connected(uid, machine, status)
 }
 
-// A machine is known by its own address behind another server too, and cannot
-// say that it is somewhere else.
-func TestMachineOfASession(t *testing.T) {
+// Also a session that another server relays comes from the agent's machine, and the agent cannot forge the address.
+func TestSessionComesFromTheAgentsMachine(t *testing.T) {
 	from := make(chan netip.Addr, 2)
 	leader, follower := pair(t, func(o *Options) { o.Nodes = machinesOf{o.Nodes, from} })
 	secret := leader.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleNode, Uses: 2})

@@ -33,7 +33,7 @@ func (c *cluster) running(workloadUID string, count int) []*v1.Replica {
 	return found
 }
 
-func TestSessionBeginsWithEverythingAndGoesOnWithWhatIsNew(t *testing.T) {
+func TestSessionSendsAllAssignmentsAndThenChanges(t *testing.T) {
 	c := newCluster(t)
 	admin, m := c.as(core.RoleAdmin), c.join("n1")
 	stream := m.connect(c.ctx)
@@ -42,30 +42,30 @@ func TestSessionBeginsWithEverythingAndGoesOnWithWhatIsNew(t *testing.T) {
 		t.Fatalf("the first assignments of an empty node are %v", first)
 	}
 	if got := first.GetNode(); got.GetSubnetV4() == "" || !proto.Equal(got, m.node.GetSpec()) {
-		t.Errorf("the node was told %v, it was given %v", got, m.node.GetSpec())
+		t.Errorf("the session sent the spec %v, and the node has %v", got, m.node.GetSpec())
 	}
 	made, err := admin.CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web")})
 	must(t, err)
 	delta := assignments(t, stream)
 	if delta.GetFull() || len(delta.GetAssign()) != 1 || len(delta.GetRemove()) != 0 {
-		t.Fatalf("a new replica came as %v", delta)
+		t.Fatalf("a new replica was sent as %v", delta)
 	}
 	replica := delta.GetAssign()[0].GetReplica()
 	if got := delta.GetAssign()[0].GetRevision().GetMetadata().GetUid(); got != made.GetStatus().GetRevisionUid() {
 		t.Errorf("the assignment has revision %s, want %s", got, made.GetStatus().GetRevisionUid())
 	}
 
-	// What the agent says about a replica is not said back to it: the next word is that of another replica.
+	// The server does not echo the agent's report: the next assignment is of another replica.
 	must(t, report(stream, replica.GetMetadata().GetUid(), obey(replica)))
 	c.running(made.GetMetadata().GetUid(), 1)
 	_, err = admin.ScaleWorkload(c.ctx, &v1.ScaleWorkloadRequest{Name: "web", Replicas: proto.Int32(2)})
 	must(t, err)
 	delta = assignments(t, stream)
 	if len(delta.GetAssign()) != 1 || delta.GetAssign()[0].GetReplica().GetMetadata().GetUid() == replica.GetMetadata().GetUid() {
-		t.Errorf("after scaling up came %v", delta)
+		t.Errorf("after scaling up the session sent %v", delta)
 	}
 
-	// A replica that has ended need not be kept any longer.
+	// The agent may remove a replica that has ended.
 	ended := proto.CloneOf(replica.GetStatus())
 	ended.Phase = spec.PhaseFailed
 	must(t, report(stream, replica.GetMetadata().GetUid(), ended))
@@ -76,7 +76,7 @@ func TestSessionBeginsWithEverythingAndGoesOnWithWhatIsNew(t *testing.T) {
 		}
 	}
 
-	// A session that begins anew has the full set: the second replica, and the one in place of the first.
+	// A new session sends all assignments: the second replica, and the one that replaces the first.
 	c.until(func(snap *state.Snapshot) bool {
 		live := 0
 		for r := range snap.ReplicasOn(m.uid()) {
@@ -101,10 +101,10 @@ func TestSecondSessionOfANodeReplacesTheFirst(t *testing.T) {
 	assignments(t, second)
 	wantCode(t, ending(first), codes.Unavailable, "another session of the same node")
 
-	// The node stays connected, and the end of the first takes nothing from the second.
+	// The node stays connected: the end of the first session does not affect the second.
 	c.until(func(snap *state.Snapshot) bool { return snap.Node(m.uid()).GetStatus().GetState() == "ready" })
 	if !c.hasSession(m.uid()) {
-		t.Error("the node has no session any more")
+		t.Error("the node has no session")
 	}
 	_, err := c.as(core.RoleAdmin).CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web")})
 	must(t, err)
@@ -113,7 +113,7 @@ func TestSecondSessionOfANodeReplacesTheFirst(t *testing.T) {
 	}
 }
 
-func TestSessionRefusesWhatDoesNotBeginWithHello(t *testing.T) {
+func TestSessionMustBeginWithHello(t *testing.T) {
 	c := newCluster(t)
 	m := c.join("n1")
 	stream, err := m.Session(c.ctx)
@@ -158,7 +158,7 @@ func TestNodeReportsOnlyItsOwnReplicas(t *testing.T) {
 
 func TestManyReportsAreWrittenTogether(t *testing.T) {
 	c := newCluster(t)
-	const count = 200 // which is more than one batch takes
+	const count = 200 // more than one batch takes
 	m := c.join("n1")
 	stream := m.connect(c.ctx)
 	assignments(t, stream)
@@ -192,18 +192,18 @@ func TestManyReportsAreWrittenTogether(t *testing.T) {
 	}
 }
 
-func TestLaggingDispatchSendsEverythingAnew(t *testing.T) {
+func TestLaggingDispatchSendsAllAssignmentsAgain(t *testing.T) {
 	c := newCluster(t)
 	m := c.join("n1")
 	stream := m.connect(c.ctx)
 	assignments(t, stream)
 
-	// Another dispatch loop that starts is what one that has lagged does: subscribe again, and tell everybody everything.
+	// A second dispatch loop does what one that lags does: it subscribes again and sends all assignments.
 	ctx, cancel := context.WithCancel(c.ctx)
 	done := make(chan error, 1)
 	go func() { done <- c.dispatch(ctx) }()
 	if again := assignments(t, stream); !again.GetFull() {
-		t.Errorf("after a lag came %v", again)
+		t.Errorf("after a lag the session sent %v", again)
 	}
 	cancel()
 	if err := <-done; err == nil {
@@ -211,8 +211,8 @@ func TestLaggingDispatchSendsEverythingAnew(t *testing.T) {
 	}
 }
 
-// One node cannot fill the replicated state, nor end its session by a long story.
-func TestWhatANodeSaysIsBounded(t *testing.T) {
+// A long reason is shortened and does not end the session.
+func TestNodeCannotFillTheState(t *testing.T) {
 	c := newCluster(t)
 	loud := c.join("loud")
 	stream, err := loud.Session(c.ctx)
@@ -237,8 +237,8 @@ func TestWhatANodeSaysIsBounded(t *testing.T) {
 	}
 }
 
-// TestSessionsLearnWhatTheServerHasMissed: so much has changed at once that the changes cannot be told one by one.
-func TestSessionsLearnWhatTheServerHasMissed(t *testing.T) {
+// So much changes at once that the change feed drops the changes.
+func TestSessionsCatchUpOnMissedChanges(t *testing.T) {
 	c := newCluster(t)
 	m, silent := c.join("n1"), c.join("n2")
 	stream, ended := m.connect(c.ctx), silent.connect(c.ctx)
@@ -253,7 +253,7 @@ func TestSessionsLearnWhatTheServerHasMissed(t *testing.T) {
 		b.Update(cluster, cluster.GetMetadata().GetVersion())
 		b.Update(node, node.GetMetadata().GetVersion())
 		b.Create(&v1.Server{Metadata: &v1.Metadata{Uid: "s-9", Name: "s-9"}, Spec: &v1.ServerSpec{Address: "10.0.0.9:7700"}})
-		for range 1 << 15 { // which is what subscribers may be behind
+		for range 1 << 15 { // more changes than a subscriber may lag behind
 			b.Put(&v1.Token{Metadata: &v1.Metadata{Uid: "many", Name: "many"}, Spec: &v1.TokenSpec{}})
 		}
 	})
@@ -264,7 +264,7 @@ func TestSessionsLearnWhatTheServerHasMissed(t *testing.T) {
 		pace, servers = cmp.Or(next.GetHeartbeat(), pace), append(servers, next.GetServers()...)
 	}
 	if pace != "2s" || !slices.Contains(servers, "10.0.0.9:7700") {
-		t.Fatalf("a node has heard of the pace %q and of the servers %q", pace, servers)
+		t.Fatalf("the session sent the heartbeat interval %q and the servers %q", pace, servers)
 	}
 	wantCode(t, ending(ended), codes.Unavailable, "this node was silent for too long")
 }
