@@ -17,8 +17,8 @@ func copyUp(stream attachClient, response *v1.CopyResponse) {
 	_ = stream.Send(&v1.AttachUp{Message: &v1.AttachUp_Copy{Copy: response}})
 }
 
-// files plays an agent that keeps one file: what is sent comes back, with the
-// path before it. left is told when the server has let go of a stream.
+// files is an agent that stores nothing: it sends back the data that it receives. It names
+// the path as the replica. A message on left means that the server has released a stream.
 func files(left chan<- struct{}) serveOpen {
 	return func(open *v1.Open, stream attachClient) {
 		defer func() {
@@ -55,7 +55,7 @@ func copyData(data []byte) *v1.CopyRequest {
 	return &v1.CopyRequest{Message: &v1.CopyRequest_Data{Data: data}}
 }
 
-func TestCopyCarriesArchivesBothWays(t *testing.T) {
+func TestCopyTransfersDataInBothDirections(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(core.RoleOperator)
 	c.work("n1", files(nil))
@@ -91,11 +91,11 @@ func TestCopyCarriesArchivesBothWays(t *testing.T) {
 	_, err = bad.Recv()
 	must(t, err)
 	if done, err := bad.Recv(); err != nil || done.GetDone().GetError() != "it is bad" {
-		t.Errorf("what went wrong is told as %v, %v", done, err)
+		t.Errorf("the failed copy ended with %v, %v", done, err)
 	}
 }
 
-func TestCopyEndsWithItsCaller(t *testing.T) {
+func TestCopyEndsWithCallerOrNode(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(core.RoleOperator)
 	left := make(chan struct{}, 1)
@@ -121,7 +121,7 @@ func TestCopyEndsWithItsCaller(t *testing.T) {
 	<-left
 }
 
-func TestCopyThatCannotBeIsRefused(t *testing.T) {
+func TestImpossibleCopyIsRefused(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(core.RoleOperator)
 	session := c.join("n1").connect(c.ctx)
@@ -132,7 +132,7 @@ func TestCopyThatCannotBeIsRefused(t *testing.T) {
 	try := func(u *user, first *v1.CopyRequest) error {
 		stream, err := u.Copy(c.ctx)
 		must(t, err)
-		if err := stream.Send(first); !errors.Is(err, io.EOF) { // which says that it has been refused already
+		if err := stream.Send(first); !errors.Is(err, io.EOF) { // EOF means that it has been refused already
 			must(t, err)
 		}
 		_, err = stream.Recv()

@@ -20,9 +20,9 @@ func execUp(stream attachClient, response *v1.ExecResponse) {
 	_ = stream.Send(&v1.AttachUp{Message: &v1.AttachUp_Exec{Exec: response}})
 }
 
-// echo plays a command that writes back what it reads and ends with the end of
-// its input, or says nothing and stays if it is called silent. left is told
-// when the server has let go of a stream.
+// echo is a command that writes its input to its output, and exits when its input ends. The
+// command "silent" writes nothing. A message on left means that the server has released a
+// stream.
 func echo(left chan<- struct{}) serveOpen {
 	return func(open *v1.Open, stream attachClient) {
 		defer func() {
@@ -70,7 +70,7 @@ func (c *cluster) exec(ctx context.Context, u *user, command ...string) v1.Workl
 	return stream
 }
 
-func TestExecCarriesInputOutputAndExitCode(t *testing.T) {
+func TestExecTransfersInputOutputAndExitCode(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(core.RoleOperator)
 	c.work("n1", echo(nil))
@@ -98,7 +98,7 @@ func ignoreEOF(err error) error {
 	return err
 }
 
-func TestExecEndsOnBothSidesWhoeverLeaves(t *testing.T) {
+func TestExecEndsOnBothSidesWhenOneLeaves(t *testing.T) {
 	c := newCluster(t)
 	admin := c.as(core.RoleAdmin)
 	left := make(chan struct{}, 1)
@@ -127,7 +127,7 @@ func TestExecEndsOnBothSidesWhoeverLeaves(t *testing.T) {
 		wantCode(t, err, codes.Unavailable)
 		<-left
 	})
-	t.Run("nobody is there", func(t *testing.T) {
+	t.Run("no node", func(t *testing.T) {
 		c.disconnected(w.uid())
 		stream, err := admin.Exec(c.ctx)
 		must(t, err)
@@ -137,7 +137,7 @@ func TestExecEndsOnBothSidesWhoeverLeaves(t *testing.T) {
 	})
 }
 
-func TestExecThatCannotBeIsRefused(t *testing.T) {
+func TestImpossibleExecIsRefused(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(core.RoleOperator)
 	m := c.join("n1")
@@ -165,7 +165,7 @@ func TestExecThatCannotBeIsRefused(t *testing.T) {
 	named.GetStart().Replica = "web-nope"
 	wantCode(t, try(named), codes.NotFound, "has no replica web-nope")
 
-	// A session that ends while its node is asked for a stream.
+	// The session ends while the server waits for a stream of the node.
 	must(t, report(session, r.GetMetadata().GetUid(), &v1.ReplicaStatus{Phase: spec.PhaseRunning}))
 	c.running(made.GetMetadata().GetUid(), 1)
 	refused := make(chan error, 1)
@@ -181,7 +181,7 @@ func TestExecThatCannotBeIsRefused(t *testing.T) {
 	wantCode(t, <-refused, codes.Unavailable, "node n1 was disconnected")
 }
 
-func TestAgentThatCannotServeAnExecSaysWhy(t *testing.T) {
+func TestAgentRefusesExecWithAReason(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(core.RoleOperator)
 	c.work("n1", func(_ *v1.Open, stream attachClient) {
@@ -219,8 +219,8 @@ func readFrame(t *testing.T, ctx context.Context, socket *websocket.Conn) *v1.Ex
 	return response
 }
 
-// What would be passed over in silence ends the call, and says why.
-func TestExecRefusesWhatItWouldNotCarryOut(t *testing.T) {
+// A message that would have no effect ends the call with an error.
+func TestExecRefusesMessagesWithoutEffect(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(core.RoleOperator)
 	left := make(chan struct{}, 1)
@@ -260,8 +260,7 @@ func TestExecRefusesWhatItWouldNotCarryOut(t *testing.T) {
 	wantCode(t, err, codes.InvalidArgument, "must be the name of an environment variable")
 }
 
-// Who opens a stream and says nothing is told what to begin with.
-func TestExecWithoutAWordIsRefused(t *testing.T) {
+func TestExecWithoutAnyMessageIsRefused(t *testing.T) {
 	c := newCluster(t)
 	stream, err := c.as(core.RoleOperator).Exec(c.ctx)
 	must(t, err)
@@ -270,9 +269,9 @@ func TestExecWithoutAWordIsRefused(t *testing.T) {
 	wantCode(t, err, codes.InvalidArgument, "exec begins with start")
 }
 
-// A browser can give a WebSocket no header: its token is the name of a protocol,
-// which is never the one that is taken.
-func TestBrowserProvesItselfByASubprotocol(t *testing.T) {
+// Browsers cannot set headers of a WebSocket. So they send the token as the name of a
+// subprotocol, which the server never selects.
+func TestBrowserSendsItsTokenAsASubprotocol(t *testing.T) {
 	c := newCluster(t)
 	c.work("n1", echo(make(chan struct{}, 1)))
 	c.create(c.as(core.RoleOperator), workload("web"))
@@ -286,7 +285,7 @@ func TestBrowserProvesItselfByASubprotocol(t *testing.T) {
 	must(t, err)
 	defer func() { _ = socket.CloseNow() }()
 	if got := answer.Header.Get("Sec-WebSocket-Protocol"); got != "cloudless.v1" {
-		t.Errorf("the protocol that was taken is %q", got)
+		t.Errorf("the selected protocol is %q", got)
 	}
 	writeFrame(t, c.ctx, socket, execStart("", "cat"))
 	if readFrame(t, c.ctx, socket).GetStarted() == nil {
@@ -329,7 +328,7 @@ func TestExecOverWebSocket(t *testing.T) {
 	}
 	<-left
 
-	// A caller who leaves takes the command along.
+	// The command ends when its caller leaves.
 	socket, _, err = c.socket(token, path)
 	must(t, err)
 	writeFrame(t, c.ctx, socket, execStart("", "silent"))
@@ -337,7 +336,7 @@ func TestExecOverWebSocket(t *testing.T) {
 	must(t, socket.CloseNow())
 	<-left
 
-	// What is refused says why; so does a frame that is no message.
+	// Refused messages and malformed frames end with an error.
 	for want, frame := range map[string]string{
 		"no replica web-nope":              `{"start":{"replica":"web-nope","command":["sh"]}}`,
 		"a frame must be one JSON message": `{"strat":{}}`,

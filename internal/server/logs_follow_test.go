@@ -17,11 +17,11 @@ import (
 	"github.com/cloudless/cloudless/internal/server/core"
 )
 
-// place is the position behind so many lines.
+// place is the position after a number of lines.
 func place(lines int) string { return fmt.Sprintf("1.00000001.00000001.%d", lines) }
 
-// serveLines is an agent whose log has these lines and goes on for ever. Each line is older than the one before it: the
-// clock is being set back all the time.
+// serveLines is an agent whose log has these lines and never ends. Each line is older than the one before it, as if the
+// clock was set back all the time.
 func serveLines(asked chan<- *v1.OpenLogs, lines ...string) serveOpen {
 	return func(open *v1.Open, stream attachClient) {
 		logs := open.GetLogs()
@@ -51,8 +51,8 @@ func nextEntry(t *testing.T, logs grpc.ServerStreamingClient[v1.LogEntry]) *v1.L
 	return e
 }
 
-// A followed log goes on behind its last line when the agent comes back, whatever the node's clock says.
-func TestFollowedLogResumesByPositionWhenItsAgentIsBack(t *testing.T) {
+// When the agent comes back, a followed log continues after its last line, whatever the node's clock says.
+func TestFollowedLogResumesByPosition(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(core.RoleOperator)
 	asked := make(chan *v1.OpenLogs, 2)
@@ -64,7 +64,7 @@ func TestFollowedLogResumesByPositionWhenItsAgentIsBack(t *testing.T) {
 		t.Fatalf("began with %q and %q", a, b)
 	}
 	first.leave()
-	first.work(serveLines(asked, "first", "second", "third")) // soon enough to say nothing of it
+	first.work(serveLines(asked, "first", "second", "third")) // within the quiet period
 	if e := nextEntry(t, logs); e.GetText() != "third" {
 		t.Errorf("after the agent is back came %v", e)
 	}
@@ -74,8 +74,8 @@ func TestFollowedLogResumesByPositionWhenItsAgentIsBack(t *testing.T) {
 	}
 }
 
-// An agent that gives no positions cannot resume. The reader is told, and gets nothing twice.
-func TestFollowedLogOfAnOlderAgentSaysThatLinesMayBeMissing(t *testing.T) {
+// An older agent sends no positions, so its log cannot be resumed. The reader learns that, and gets no line twice.
+func TestFollowedLogOfAnOlderAgentMayMissLines(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(core.RoleOperator)
 	asked := make(chan *v1.OpenLogs, 2)
@@ -100,9 +100,9 @@ func TestFollowedLogOfAnOlderAgentSaysThatLinesMayBeMissing(t *testing.T) {
 	}
 }
 
-// A reader that resumes gives back its positions. What it has not seen yet is new, and comes whole: a time or a number
-// of lines from the first call would leave out what was printed since.
-func TestResumedLogHasAPositionForEachReplica(t *testing.T) {
+// A reader that resumes sends one position for each replica. Replicas that it has not seen are read from the beginning:
+// the tail or the time of the first call would leave out lines that were printed since.
+func TestLogsResumeAtOnePositionForEachReplica(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(core.RoleOperator)
 	asked := make(chan *v1.OpenLogs, 3)
@@ -123,13 +123,13 @@ func TestResumedLogHasAPositionForEachReplica(t *testing.T) {
 	}
 	known, begun, unseen := byReplica[replicas[0].GetMetadata().GetUid()], byReplica[replicas[1].GetMetadata().GetUid()], byReplica[replicas[2].GetMetadata().GetUid()]
 	if known.GetAfter() != place(1) || known.Tail != nil || known.GetSince() != nil {
-		t.Errorf("of the replica that was read, the node is asked for %v", known)
+		t.Errorf("for the replica that was read, the node was asked for %v", known)
 	}
 	if begun.GetAfter() != "" || begun.Tail == nil || !proto.Equal(begun.GetSince(), since) {
-		t.Errorf("of the replica that was asked for and said nothing, the node is asked for %v", begun)
+		t.Errorf("for the replica without output, the node was asked for %v", begun)
 	}
 	if unseen.GetAfter() != "" || unseen.Tail != nil || unseen.GetSince() != nil {
-		t.Errorf("of the replica that is new, the node is asked for %v", unseen)
+		t.Errorf("for the new replica, the node was asked for %v", unseen)
 	}
 	var got []string
 	for range 5 {
@@ -137,14 +137,14 @@ func TestResumedLogHasAPositionForEachReplica(t *testing.T) {
 	}
 	slices.Sort(got)
 	if want := []string{"first", "first", "second", "second", "second"}; !slices.Equal(got, want) {
-		t.Errorf("the log goes on with %v", got)
+		t.Errorf("the log continues with %v", got)
 	}
 	_, err = recvOne(op.Logs(c.ctx, &v1.LogsRequest{Workload: "web", Resume: &v1.LogPositions{Replicas: map[string]string{"web-x": "yesterday"}}}))
 	wantCode(t, err, codes.InvalidArgument, `"yesterday" is not a position in a log`)
 }
 
-// Marks name the replicas at once, also those whose nodes do not answer, and then where reading each of them begins.
-func TestMarksComeBeforeAnyLine(t *testing.T) {
+// The first marks name all replicas, even those whose nodes do not answer. The next ones say where each log begins.
+func TestMarksPrecedeAllLines(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(core.RoleOperator)
 	c.work("n1", serveLines(make(chan *v1.OpenLogs, 1), "first"))
@@ -163,8 +163,8 @@ func TestMarksComeBeforeAnyLine(t *testing.T) {
 	}
 }
 
-// A node has no log of a replica that it has not begun to run. That is an empty log and no error; of a replica that
-// ran, something is missing.
+// A node has no log of a replica that it has not started. That is an empty log and no error. If the replica has run, a
+// missing log is an error.
 func TestLogOfAReplicaThatNeverRanIsEmpty(t *testing.T) {
 	c := newCluster(t)
 	op, node := c.as(core.RoleOperator), c.join("n1")
@@ -173,7 +173,7 @@ func TestLogOfAReplicaThatNeverRanIsEmpty(t *testing.T) {
 	_, err := op.CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web")})
 	must(t, err)
 	r := assignments(t, stream).GetAssign()[0].GetReplica()
-	// read is what a reader gets when the node says that it has no log.
+	// read returns what a reader gets when the node answers that it has no log.
 	read := func() []*v1.LogEntry {
 		logs, err := op.Logs(c.ctx, &v1.LogsRequest{Workload: "web"})
 		must(t, err)

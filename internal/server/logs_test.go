@@ -27,7 +27,7 @@ func sendLine(stream attachClient, after time.Duration, text string) {
 	}}})
 }
 
-// endLog is the end of a log that has been sent whole.
+// endLog ends a log after its last line.
 func endLog(stream attachClient) {
 	_ = stream.CloseSend()
 	awaitEnd(stream)
@@ -92,8 +92,7 @@ func TestLogsOfAllReplicasAreMergedByTime(t *testing.T) {
 	}
 }
 
-// An end that has passed leaves nothing to wait for, but much to show.
-func TestFollowingToAnEndThatHasPassedShowsWhatCameBefore(t *testing.T) {
+func TestFollowUntilThePastShowsExistingLines(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(core.RoleOperator)
 	asked := make(chan *v1.OpenLogs, 1)
@@ -114,7 +113,7 @@ func TestFollowingToAnEndThatHasPassedShowsWhatCameBefore(t *testing.T) {
 	}
 }
 
-func TestLogsThatCannotBeHadSaySo(t *testing.T) {
+func TestUnavailableLogsAreReported(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(core.RoleOperator)
 	away := c.work("n1", idle)
@@ -152,7 +151,7 @@ func recvOne[T any](stream grpc.ServerStreamingClient[T], err error) (*T, error)
 	return stream.Recv()
 }
 
-func TestFollowedLogsHaveNewReplicasAndEndWithTheWorkload(t *testing.T) {
+func TestFollowedLogsIncludeNewReplicasAndEndWithTheWorkload(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(core.RoleOperator)
 	c.work("n1", func(open *v1.Open, stream attachClient) {
@@ -190,7 +189,7 @@ func TestFollowedLogsHaveNewReplicasAndEndWithTheWorkload(t *testing.T) {
 	if rest := all(t, logs); len(rest) != 0 {
 		t.Errorf("the end has %v", rest)
 	}
-	// What is left of the replicas still leads to their logs.
+	// The logs of ended replicas are kept.
 	kept, err := op.Logs(c.ctx, &v1.LogsRequest{Workload: "web", Ended: true})
 	must(t, err)
 	if lines := texts(all(t, kept)); len(lines) != 2 || !slices.Contains(lines, first) {
@@ -198,7 +197,7 @@ func TestFollowedLogsHaveNewReplicasAndEndWithTheWorkload(t *testing.T) {
 	}
 }
 
-func TestFollowedLogBearsAnAgentThatDies(t *testing.T) {
+func TestFollowedLogSurvivesADeadAgent(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(core.RoleOperator)
 	dying := c.work("n1", func(_ *v1.Open, stream attachClient) {
@@ -222,7 +221,7 @@ func TestFollowedLogBearsAnAgentThatDies(t *testing.T) {
 		must(t, err)
 	}
 	dying.leave()
-	if e, err := logs.Recv(); err != nil || e.GetError() != "node n1 does not answer; it goes on when the node is back" {
+	if e, err := logs.Recv(); err != nil || e.GetError() != "node n1 does not answer; its log continues when the node is back" {
 		t.Fatalf("after the agent died came %v, %v", e, err)
 	}
 	close(proceed)
@@ -231,7 +230,7 @@ func TestFollowedLogBearsAnAgentThatDies(t *testing.T) {
 	}
 }
 
-func TestNodeIsLetGoWhenTheReaderLeaves(t *testing.T) {
+func TestStreamIsReleasedWhenTheReaderLeaves(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(core.RoleOperator)
 	released := make(chan struct{})
@@ -250,11 +249,11 @@ func TestNodeIsLetGoWhenTheReaderLeaves(t *testing.T) {
 	select {
 	case <-released:
 	case <-c.ctx.Done():
-		t.Fatal("the node still serves a reader who has left")
+		t.Fatal("the node still serves a reader that has left")
 	}
 }
 
-func TestStreamOfOneNodeIsNotForAnother(t *testing.T) {
+func TestNodeCannotTakeTheStreamOfAnother(t *testing.T) {
 	c := newCluster(t)
 	op, intruder := c.as(core.RoleOperator), c.join("intruder")
 	owner := c.join("owner")
@@ -280,7 +279,7 @@ func TestStreamOfOneNodeIsNotForAnother(t *testing.T) {
 	_, err = theirs.Recv()
 	wantCode(t, err, codes.NotFound, "nobody waits for this stream")
 
-	// The one who was asked is still waited for.
+	// The server still waits for the node that it asked.
 	ours, err := owner.Attach(c.ctx)
 	must(t, err)
 	must(t, ours.Send(id))
@@ -291,7 +290,7 @@ func TestStreamOfOneNodeIsNotForAnother(t *testing.T) {
 	}
 }
 
-// The log of a removed node went with it. That is no error, unless somebody asks for that log by name.
+// A removed node has taken its logs along. That is an error only if the request names a replica on it.
 func TestLogsOfRemovedNodesAreLeftOut(t *testing.T) {
 	c := newCluster(t)
 	op, admin := c.as(core.RoleOperator), c.as(core.RoleAdmin)

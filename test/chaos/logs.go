@@ -245,7 +245,7 @@ func (f *follower) take(l *lab, entry *v1.LogEntry) {
 	replica := entry.GetReplica()
 	switch {
 	case entry.GetMark():
-	case strings.HasSuffix(entry.GetError(), "it goes on when the node is back"):
+	case strings.HasSuffix(entry.GetError(), "its log continues when the node is back"):
 		l.told.note("%s: %s: %s", f.name, replica, entry.GetError())
 	case entry.GetError() != "":
 		f.wrong = append(f.wrong, fmt.Sprintf("%s: %s: %s", f.name, replica, entry.GetError()))

@@ -11,31 +11,32 @@ import (
 	"github.com/cloudless/cloudless/internal/server/core"
 )
 
+// Exec runs a command in a running replica.
 func (s *Streams) Exec(stream grpc.BidiStreamingServer[v1.ExecRequest, v1.ExecResponse]) error {
 	first, err := stream.Recv()
-	if err != nil && !errors.Is(err, io.EOF) { // who says nothing has not said what to begin with
+	if err != nil && !errors.Is(err, io.EOF) { // without any message there is no start either
 		return err
 	}
 	start := first.GetStart()
 	if start == nil {
 		return core.Refuse(codes.InvalidArgument, "exec begins with start")
 	}
-	return inside[v1.ExecRequest, v1.ExecResponse]{
-		name: "exec", what: "command", where: start,
+	return call[v1.ExecRequest, v1.ExecResponse]{
+		name: "exec", what: "command", target: start,
 		open: func(uid string) *v1.Open {
 			return &v1.Open{What: &v1.Open_Exec{Exec: &v1.OpenExec{ReplicaUid: uid, Start: start}}}
 		},
 		down: func(r *v1.ExecRequest) *v1.AttachDown {
 			return &v1.AttachDown{Message: &v1.AttachDown_Exec{Exec: r}}
 		},
-		up: func(said *v1.AttachUp) (*v1.ExecResponse, bool) {
-			return said.GetExec(), said.GetExec().GetExit() != nil
+		up: func(m *v1.AttachUp) (*v1.ExecResponse, bool) {
+			return m.GetExec(), m.GetExec().GetExit() != nil
 		},
 		check: func(r *v1.ExecRequest) error { return checkExec(start, r) },
 	}.relay(s, stream)
 }
 
-// checkExec refuses what would be passed over in silence otherwise.
+// checkExec refuses messages that the agent would ignore.
 func checkExec(start *v1.ExecStart, r *v1.ExecRequest) error {
 	switch r.GetMessage().(type) {
 	case nil:

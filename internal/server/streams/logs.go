@@ -13,16 +13,15 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/spec"
-	"github.com/cloudless/cloudless/internal/state"
-
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/notfound"
+	"github.com/cloudless/cloudless/internal/spec"
+	"github.com/cloudless/cloudless/internal/state"
 )
 
-// Logs merges the output of a workload's replicas. What is already written is
-// merged by time, for people; while following, entries come as they arrive. What is
-// sent is decided by positions alone: no clock can drop or repeat a line.
+// Logs merges the output of a workload's replicas. Entries that exist already are merged
+// by time. While following, entries are sent as they arrive. Only positions decide which
+// entries are sent, so that a wrong clock can neither drop nor repeat a line.
 func (s *Streams) Logs(request *v1.LogsRequest, stream grpc.ServerStreamingServer[v1.LogEntry]) error {
 	if err := checkSpan(request); err != nil {
 		return err
@@ -30,15 +29,15 @@ func (s *Streams) Logs(request *v1.LogsRequest, stream grpc.ServerStreamingServe
 	if err := checkPositions(request); err != nil {
 		return err
 	}
-	snap, err := s.Consensus.Read(stream.Context()) // which has what was started a moment ago
+	snap, err := s.Consensus.Read(stream.Context()) // it includes workloads that were created a moment ago
 	if err != nil {
 		return err
 	}
-	target, err := s.logTarget(snap, request)
+	target, err := s.selectLogs(snap, request)
 	if err != nil {
 		return err
 	}
-	// Before there is output, of which there may be none for long: so a client knows that it is heard.
+	// The first output may take long. Headers tell the client at once that its call was accepted.
 	if err := core.BeginStream(stream); err != nil {
 		return err
 	}
@@ -47,7 +46,7 @@ func (s *Streams) Logs(request *v1.LogsRequest, stream grpc.ServerStreamingServe
 			return s.followLogs(request, target, stream)
 		}
 		request = proto.CloneOf(request)
-		request.Follow = false // all of it is written already
+		request.Follow = false // all of it exists already
 	}
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
@@ -59,7 +58,7 @@ func (s *Streams) Logs(request *v1.LogsRequest, stream grpc.ServerStreamingServe
 	return mergeLogs(sources, stream.Send)
 }
 
-// checkSpan refuses a time in which there can be nothing.
+// checkSpan refuses an empty time span.
 func checkSpan(request *v1.LogsRequest) error {
 	since, until := request.GetSince(), request.GetUntil()
 	if since == nil || until == nil || !since.AsTime().After(until.AsTime()) {
@@ -69,17 +68,18 @@ func checkSpan(request *v1.LogsRequest) error {
 		until.AsTime().Format(time.RFC3339), since.AsTime().Format(time.RFC3339))}}}
 }
 
-// logWorkload is the workload whose logs are wanted. It may have been deleted
-// already: its ended replicas are kept as long as their logs.
-type logWorkload struct {
+// logSelection selects the replicas of one workload, or one of them. The workload may be
+// deleted already: its ended replicas are kept as long as their logs.
+type logSelection struct {
 	uid     string
 	replica string
 }
 
-func (s *Streams) logTarget(snap *state.Snapshot, request *v1.LogsRequest) (logWorkload, error) {
+// selectLogs finds the workload and the replica that a request names.
+func (s *Streams) selectLogs(snap *state.Snapshot, request *v1.LogsRequest) (logSelection, error) {
 	namespace := cmp.Or(request.GetNamespace(), spec.DefaultNamespace)
-	workload, replica := meantReplica(snap, namespace, request)
-	target := logWorkload{replica: replica}
+	workload, replica := resolve(snap, namespace, request)
+	target := logSelection{replica: replica}
 	if w := snap.WorkloadByName(namespace, workload); w != nil {
 		if err := s.hasOutput(snap, w); err != nil {
 			return target, err
@@ -102,12 +102,12 @@ func (s *Streams) logTarget(snap *state.Snapshot, request *v1.LogsRequest) (logW
 		return target, core.Refuse(codes.FailedPrecondition, "the log of replica %s is gone: it was on node %s, which was removed from the cluster",
 			target.replica, r.GetSpec().GetNode())
 	}
-	target.uid = r.GetSpec().GetWorkloadUid() // which may be that of an earlier workload of the name
+	target.uid = r.GetSpec().GetWorkloadUid() // it may belong to an earlier workload of that name
 	return target, nil
 }
 
-// deletedWorkload finds the newest workload that had the name by what is left
-// of its replicas.
+// deletedWorkload returns the uid of the newest deleted workload with a name, according to
+// its remaining replicas; empty if none remains.
 func deletedWorkload(snap *state.Snapshot, namespace, name string) (uid string) {
 	var newest string
 	for r := range snap.Replicas(namespace, "") {
@@ -118,8 +118,9 @@ func deletedWorkload(snap *state.Snapshot, namespace, name string) (uid string) 
 	return uid
 }
 
-// wants leaves out replicas that were stopped before they ran: they have no log.
-func (t logWorkload) wants(r *v1.Replica) bool {
+// includes reports whether a replica is selected and may have a log. Replicas that were
+// stopped before they ran have none.
+func (t logSelection) includes(r *v1.Replica) bool {
 	never := r.GetStatus().GetPhase() == spec.PhaseStopped && !hasRun(r)
 	return r.GetSpec().GetWorkloadUid() == t.uid && r.GetSpec().GetNodeUid() != "" && !never &&
 		(t.replica == "" || t.replica == r.GetMetadata().GetName())
@@ -131,19 +132,19 @@ func hasRun(r *v1.Replica) bool {
 	return st.GetPhase() == spec.PhaseRunning || st.GetStartTime() != nil || st.GetLastExit() != nil || st.GetRestarts() > 0
 }
 
-// replicas are all that have a log. Logs of nodes that were removed went with them.
-func (t logWorkload) replicas(snap *state.Snapshot) []*v1.Replica {
+// replicas returns the selected replicas. A removed node has taken its logs along.
+func (t logSelection) replicas(snap *state.Snapshot) []*v1.Replica {
 	var all []*v1.Replica
 	for r := range snap.ReplicasOf(t.uid) {
-		if t.wants(r) && snap.Node(r.GetSpec().GetNodeUid()) != nil {
+		if t.includes(r) && snap.Node(r.GetSpec().GetNodeUid()) != nil {
 			all = append(all, r)
 		}
 	}
 	return all
 }
 
-// logSource reads one replica's log from its node in the background, until it
-// ends or ctx does.
+// logSource reads one replica's log from its node in the background, until the log or ctx
+// ends.
 func (s *Streams) logSource(ctx context.Context, r *v1.Replica, open *v1.OpenLogs) <-chan *v1.LogEntry {
 	entries := make(chan *v1.LogEntry, 64)
 	go func() {
@@ -166,13 +167,14 @@ func (s *Streams) logSource(ctx context.Context, r *v1.Replica, open *v1.OpenLog
 	return entries
 }
 
+// readLog reads one replica's log from its node until it ends.
 func (s *Streams) readLog(ctx context.Context, r *v1.Replica, open *v1.OpenLogs, emit func(*v1.LogEntry) error) error {
-	stream, release, err := s.attach(ctx, r.GetSpec().GetNodeUid(), &v1.Open{What: &v1.Open_Logs{Logs: proto.CloneOf(open)}}) // the session sends it when it can
+	stream, release, err := s.attach(ctx, r.GetSpec().GetNodeUid(), &v1.Open{What: &v1.Open_Logs{Logs: proto.CloneOf(open)}}) // a clone, because the session sends it later
 	if err != nil {
 		return err
 	}
 	defer release()
-	// Recv knows only the agent's context; let go of the stream when the reader leaves.
+	// Recv ends only with the agent's context, so the stream is released when the reader leaves.
 	defer context.AfterFunc(ctx, release)()
 	for first := true; ; first = false {
 		up, err := stream.Recv()
@@ -185,7 +187,7 @@ func (s *Streams) readLog(ctx context.Context, r *v1.Replica, open *v1.OpenLogs,
 		switch m := up.GetMessage().(type) {
 		case *v1.AttachUp_Error:
 			if !hasRun(s.Store.Snapshot().Replica(r.GetMetadata().GetUid())) {
-				return nil // its node never got round to it, and has nothing to show
+				return nil // its node has not started it yet, so there is no log
 			}
 			return core.Refuse(codes.FailedPrecondition, "%s", m.Error)
 		case *v1.AttachUp_Log:

@@ -15,20 +15,19 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// untilGrace is what the last lines before the end of a followed log may take.
+// untilGrace is how long the last lines before the requested end of a followed log may take.
 const untilGrace = 2 * time.Second
 
-// followPause is how long to wait before a broken log is followed again, followHush
-// how long a reader is not told of it.
 const (
-	followPause = 200 * time.Millisecond
-	followHush  = 5 * time.Second
+	// retryPause is the wait before a broken log stream is opened again.
+	retryPause = 200 * time.Millisecond
+	// quietPeriod is how long a reader is not told about a broken log stream.
+	quietPeriod = 5 * time.Second
 )
 
-// followLogs follows the replicas that are there and those that come later,
-// until the caller leaves, the wished end has passed, or the workload and all
-// its replicas are gone.
-func (s *Streams) followLogs(request *v1.LogsRequest, target logWorkload, stream grpc.ServerStreamingServer[v1.LogEntry]) error {
+// followLogs follows existing and new replicas until the caller leaves, the requested end
+// has passed, or the workload and all its replicas are gone.
+func (s *Streams) followLogs(request *v1.LogsRequest, target logSelection, stream grpc.ServerStreamingServer[v1.LogEntry]) error {
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
 	var over <-chan time.Time
@@ -43,7 +42,7 @@ func (s *Streams) followLogs(request *v1.LogsRequest, target logWorkload, stream
 	active := 0
 	follow := func(r *v1.Replica, isNew bool) {
 		uid := r.GetMetadata().GetUid()
-		if following[uid] || !target.wants(r) {
+		if following[uid] || !target.includes(r) {
 			return
 		}
 		following[uid] = true
@@ -56,12 +55,12 @@ func (s *Streams) followLogs(request *v1.LogsRequest, target logWorkload, stream
 		return err
 	}
 	for _, r := range others {
-		following[r.GetMetadata().GetUid()] = true // it is not new when something about it changes
+		following[r.GetMetadata().GetUid()] = true // a change must not make it look new
 	}
 	for _, r := range chosen {
 		follow(r, false)
 	}
-	newcomers := s.newcomers(ctx, feed, target)
+	changed := s.changedReplicas(ctx, feed, target)
 	for {
 		if active == 0 && s.Store.Snapshot().Workload(target.uid) == nil {
 			return nil
@@ -80,20 +79,20 @@ func (s *Streams) followLogs(request *v1.LogsRequest, target logWorkload, stream
 			}
 		case <-ended:
 			active--
-		case r, ok := <-newcomers:
+		case r, ok := <-changed:
 			if !ok {
 				return core.Refuse(codes.Unavailable, "following the log fell too far behind; begin again")
 			}
 			if r == nil {
 				continue // the workload is gone
 			}
-			follow(r, true) // it has nothing from before: show all of it
+			follow(r, true) // all of its log is new
 		}
 	}
 }
 
-// sendMarks names the replicas that a reader begins with, before their nodes have said anything, and those that it is
-// not to have: should the reader resume, only what is neither is new.
+// sendMarks names the replicas that a reader begins with, before their nodes have answered,
+// and those that were left out. If the reader resumes later, only other replicas are new.
 func sendMarks(stream grpc.ServerStreamingServer[v1.LogEntry], request *v1.LogsRequest, chosen, others []*v1.Replica) error {
 	if !request.GetMarks() || request.GetResume() != nil {
 		return nil
@@ -110,9 +109,9 @@ func sendMarks(stream grpc.ServerStreamingServer[v1.LogEntry], request *v1.LogsR
 	return nil
 }
 
-// followReplica follows one log to its end. When the agent goes away it waits for
-// it, and resumes behind the last line that it has passed on. It says so only if
-// that takes long: nothing is lost by it.
+// followReplica follows one log to its end. If the agent disconnects, it waits for the
+// agent and resumes after the last line that it has sent. It reports this to the reader
+// only if it takes long, because no line is lost.
 func (s *Streams) followReplica(ctx context.Context, r *v1.Replica, open *v1.OpenLogs, merged chan<- *v1.LogEntry, ended chan<- struct{}) {
 	defer func() {
 		select {
@@ -120,7 +119,7 @@ func (s *Streams) followReplica(ctx context.Context, r *v1.Replica, open *v1.Ope
 		case <-ctx.Done():
 		}
 	}()
-	pass := func(e *v1.LogEntry) error {
+	send := func(e *v1.LogEntry) error {
 		select {
 		case merged <- e:
 			return nil
@@ -129,18 +128,18 @@ func (s *Streams) followReplica(ctx context.Context, r *v1.Replica, open *v1.Ope
 		}
 	}
 	node := r.GetSpec().GetNodeUid()
-	place := logPlace{open: open}
-	var absence absence
+	progress := readProgress{open: open}
+	var outage outage
 	complain := func(why string) {
-		absence.said = true
-		_ = pass(&v1.LogEntry{Replica: r.GetMetadata().GetName(), Error: why})
+		outage.reported = true
+		_ = send(&v1.LogEntry{Replica: r.GetMetadata().GetName(), Error: why})
 	}
 	for {
 		began := time.Now()
-		err := s.readLog(ctx, r, place.open, func(e *v1.LogEntry) error {
-			absence.end()
-			place.note(e)
-			return pass(e)
+		err := s.readLog(ctx, r, progress.open, func(e *v1.LogEntry) error {
+			outage.end()
+			progress.note(e)
+			return send(e)
 		})
 		if err == nil || ctx.Err() != nil {
 			return
@@ -149,52 +148,52 @@ func (s *Streams) followReplica(ctx context.Context, r *v1.Replica, open *v1.Ope
 			complain(err.Error())
 			return
 		}
-		if !place.resume() {
+		if !progress.resume() {
 			complain("its node runs an older version, which cannot say where its log was left: lines may be missing here")
 		}
-		if time.Since(began) > followHush {
-			absence.end() // it was there, and had nothing to say
+		if time.Since(began) > quietPeriod {
+			outage.end() // it was connected, and there was no output
 		}
-		hush := absence.hush()
-		if hush < 0 && !absence.said { // the node is there, and its log is not
+		quiet := outage.quiet()
+		if quiet < 0 && !outage.reported { // the node is connected, but its log cannot be read
 			complain(status.Convert(err).Message())
 		}
-		if !s.awaitNode(ctx, node, hush, complain) {
+		if !s.awaitNode(ctx, node, quiet, complain) {
 			return
 		}
 		select {
-		case <-time.After(followPause): // a node that comes and goes must not keep us busy
+		case <-time.After(retryPause): // a node that reconnects all the time must not keep this loop busy
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-// absence is a time in which nothing is heard of a log.
-type absence struct {
-	since time.Time
-	said  bool // the reader was told of it
+// outage is a period in which a log cannot be read.
+type outage struct {
+	since    time.Time
+	reported bool // to the reader
 }
 
-// hush is how long nothing is to be said of an absence that lasts; negative if it
-// has lasted too long for that.
-func (a *absence) hush() time.Duration {
-	if a.since.IsZero() {
-		a.since = time.Now()
+// quiet begins the outage, unless it has begun, and returns how much longer the reader is
+// not told about it; negative if that time is over.
+func (o *outage) quiet() time.Duration {
+	if o.since.IsZero() {
+		o.since = time.Now()
 	}
-	return followHush - time.Since(a.since)
+	return quietPeriod - time.Since(o.since)
 }
 
-func (a *absence) end() { *a = absence{} }
+func (o *outage) end() { *o = outage{} }
 
-// awaitNode waits for a node's session and reports whether there can be one. It
-// complains, once, when the hush is over.
-func (s *Streams) awaitNode(ctx context.Context, node string, hush time.Duration, complain func(why string)) bool {
-	var patience <-chan time.Time
-	if hush >= 0 {
-		timer := time.NewTimer(hush)
+// awaitNode waits for a node's session and returns false if there will be none. It
+// complains, once, when the quiet time is over.
+func (s *Streams) awaitNode(ctx context.Context, node string, quiet time.Duration, complain func(why string)) bool {
+	var overdue <-chan time.Time
+	if quiet >= 0 {
+		timer := time.NewTimer(quiet)
 		defer timer.Stop()
-		patience = timer.C
+		overdue = timer.C
 	}
 	for {
 		connected, changed := s.connected(node)
@@ -203,21 +202,21 @@ func (s *Streams) awaitNode(ctx context.Context, node string, hush time.Duration
 		}
 		n := s.Store.Snapshot().Node(node)
 		if n == nil {
-			return false // removed from the cluster, with all that was on it
+			return false // it was removed from the cluster
 		}
 		select {
 		case <-changed:
-		case <-patience:
-			complain(fmt.Sprintf("node %s does not answer; it goes on when the node is back", n.GetMetadata().GetName()))
+		case <-overdue:
+			complain(fmt.Sprintf("node %s does not answer; its log continues when the node is back", n.GetMetadata().GetName()))
 		case <-ctx.Done():
 			return false
 		}
 	}
 }
 
-// newcomers gives every replica of the target that changes, and nil when its
-// workload is gone. It is closed when changes were lost.
-func (s *Streams) newcomers(ctx context.Context, feed *state.Follower, target logWorkload) <-chan *v1.Replica {
+// changedReplicas yields every selected replica that changes, and nil when the workload is
+// gone. The channel is closed when changes were lost.
+func (s *Streams) changedReplicas(ctx context.Context, feed *state.Follower, target logSelection) <-chan *v1.Replica {
 	found := make(chan *v1.Replica)
 	go func() {
 		defer close(found)
@@ -229,7 +228,7 @@ func (s *Streams) newcomers(ctx context.Context, feed *state.Follower, target lo
 			for _, c := range news.Changes {
 				r, isReplica := c.New.(*v1.Replica)
 				gone := c.Kind == state.KindWorkload && c.New == nil && c.Old.GetMetadata().GetUid() == target.uid
-				if !gone && !(isReplica && target.wants(r)) {
+				if !gone && !(isReplica && target.includes(r)) {
 					continue
 				}
 				select {

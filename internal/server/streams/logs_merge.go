@@ -6,7 +6,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
-// mergeLogs merges sources that are each ordered by time.
+// mergeLogs merges sources by time. Each source is ordered by time already.
 func mergeLogs(sources []<-chan *v1.LogEntry, send func(*v1.LogEntry) error) error {
 	var heads logHeap
 	for _, source := range sources {
@@ -29,11 +29,13 @@ func mergeLogs(sources []<-chan *v1.LogEntry, send func(*v1.LogEntry) error) err
 	return nil
 }
 
+// logHead is the next entry of a source.
 type logHead struct {
 	entry  *v1.LogEntry
 	source <-chan *v1.LogEntry
 }
 
+// logHeap is a heap.Interface with the earliest entry first.
 type logHeap []logHead
 
 func (h logHeap) Len() int      { return len(h) }

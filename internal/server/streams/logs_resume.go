@@ -10,14 +10,13 @@ import (
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
-// Positions that only servers give: of a replica that was to be read and of which nothing has come yet, and of one that
-// was left out. All others are those of package logfile.
+// Positions that only servers send. All others come from package logfile.
 const (
-	positionStart   = "start"
-	positionLeftOut = "none"
+	positionStart   = "start" // the reader has received nothing of this replica yet
+	positionLeftOut = "none"  // the reader gets nothing of this replica
 )
 
-// checkPositions refuses positions that no log gave.
+// checkPositions refuses malformed positions.
 func checkPositions(request *v1.LogsRequest) error {
 	for replica, position := range request.GetResume().GetReplicas() {
 		if position == positionStart || position == positionLeftOut {
@@ -30,9 +29,9 @@ func checkPositions(request *v1.LogsRequest) error {
 	return nil
 }
 
-// chooseReplicas divides the replicas that have a log into those that the request is about and the others: those that
-// have ended, unless all have or they are asked for. A reader that resumes said which it was not to have; what has ended
-// since then is new to it.
+// chooseReplicas splits the replicas with a log into those to read and the others. Replicas
+// that have ended are left out, unless the request includes them or all have ended. A reader
+// that resumes names the replicas that were left out; those that have ended since are read.
 func chooseReplicas(replicas []*v1.Replica, request *v1.LogsRequest) (chosen, others []*v1.Replica) {
 	if resume := request.GetResume(); resume != nil {
 		return split(replicas, func(r *v1.Replica) bool {
@@ -61,8 +60,9 @@ func split(replicas []*v1.Replica, is func(*v1.Replica) bool) (yes, no []*v1.Rep
 	return yes, no
 }
 
-// openLogs is what to ask the replica's node for. Replicas that the request cannot know are read whole: those that came
-// while the log was followed, and those that a reader who resumes has not seen.
+// openLogs is the request for the replica's node. Replicas that the caller does not know are
+// read from their beginning: those that were created while the log was followed, and those
+// that a reader who resumes has not seen.
 func openLogs(request *v1.LogsRequest, r *v1.Replica, isNew bool) *v1.OpenLogs {
 	open := &v1.OpenLogs{
 		ReplicaUid: r.GetMetadata().GetUid(), Follow: request.GetFollow(), Until: request.GetUntil(),
@@ -78,14 +78,14 @@ func openLogs(request *v1.LogsRequest, r *v1.Replica, isNew bool) *v1.OpenLogs {
 	return open
 }
 
-// logPlace is how far a replica's log was read from its node.
-type logPlace struct {
+// readProgress is how far a replica's log has been read.
+type readProgress struct {
 	open  *v1.OpenLogs
-	blind bool // lines came without a position: the agent is of an older version
+	blind bool // lines came without a position, from an agent of an older version
 }
 
-// note remembers where reading resumes behind the entry.
-func (p *logPlace) note(e *v1.LogEntry) {
+// note remembers the position after an entry.
+func (p *readProgress) note(e *v1.LogEntry) {
 	switch {
 	case e.GetPosition() != "":
 		p.open.After = e.GetPosition()
@@ -94,9 +94,9 @@ func (p *logPlace) note(e *v1.LogEntry) {
 	}
 }
 
-// resume has the next reading go on behind the last entry, and reports false if that cannot be known. It then goes on
-// with what is new.
-func (p *logPlace) resume() bool {
+// resume prepares the next request: reading continues after the last entry. It returns
+// false if that position is unknown. Reading then continues with new entries only.
+func (p *readProgress) resume() bool {
 	if !p.blind {
 		return true
 	}

@@ -35,7 +35,7 @@ func TestReplicaIsFoundByItsNameAlone(t *testing.T) {
 		if r, err := runningReplica(snap, &v1.ExecStart{Workload: name}); err != nil || r.GetMetadata().GetName() != name {
 			t.Errorf("exec %s goes to %v, %v", name, r, err)
 		}
-		target, err := streams.logTarget(snap, &v1.LogsRequest{Workload: name})
+		target, err := streams.selectLogs(snap, &v1.LogsRequest{Workload: name})
 		if err != nil || target.replica != name || target.uid != "w" {
 			t.Errorf("logs %s reads %+v, %v", name, target, err)
 		}

@@ -11,8 +11,8 @@ import (
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
-// Replicas that have ended are kept for their logs, which are shown if they are asked for, or if there is nothing else.
-func TestLogsAreThoseOfReplicasThatRun(t *testing.T) {
+// Replicas that have ended are kept for their logs. These are shown on request, or if no replica is live.
+func TestLogsPreferLiveReplicas(t *testing.T) {
 	replica := func(uid, phase string) *v1.Replica {
 		return &v1.Replica{Metadata: &v1.Metadata{Uid: uid, Name: "web-" + uid}, Status: &v1.ReplicaStatus{Phase: phase}}
 	}
@@ -22,12 +22,12 @@ func TestLogsAreThoseOfReplicasThatRun(t *testing.T) {
 		request  *v1.LogsRequest
 		want     []string
 	}{
-		"those that run":           {[]*v1.Replica{failed, running, placed, stopped}, &v1.LogsRequest{}, []string{"web-2", "web-3"}},
-		"the newest that ended":    {[]*v1.Replica{failed, stopped}, &v1.LogsRequest{}, []string{"web-4"}},
-		"all":                      {[]*v1.Replica{failed, running, stopped}, &v1.LogsRequest{Ended: true}, []string{"web-1", "web-2", "web-4"}},
-		"the one that is named":    {[]*v1.Replica{failed}, &v1.LogsRequest{Replica: "web-1"}, []string{"web-1"}},
-		"none where there is none": {nil, &v1.LogsRequest{}, nil},
-		// It ended while the reader was away, which may have read only a part of it, or nothing.
+		"live replicas":        {[]*v1.Replica{failed, running, placed, stopped}, &v1.LogsRequest{}, []string{"web-2", "web-3"}},
+		"the newest ended one": {[]*v1.Replica{failed, stopped}, &v1.LogsRequest{}, []string{"web-4"}},
+		"all":                  {[]*v1.Replica{failed, running, stopped}, &v1.LogsRequest{Ended: true}, []string{"web-1", "web-2", "web-4"}},
+		"the named one":        {[]*v1.Replica{failed}, &v1.LogsRequest{Replica: "web-1"}, []string{"web-1"}},
+		"none":                 {nil, &v1.LogsRequest{}, nil},
+		// web-4 ended while the reader was away. The reader may not have read all of it.
 		"resumed": {
 			[]*v1.Replica{failed, running, stopped},
 			&v1.LogsRequest{Resume: &v1.LogPositions{Replicas: map[string]string{"web-1": positionLeftOut, "web-2": "1.00000001.00000001.1"}}},
@@ -45,27 +45,26 @@ func TestLogsAreThoseOfReplicasThatRun(t *testing.T) {
 	}
 }
 
-// A replica that was stopped before it ran has no log that could be missing.
-func TestLogsLeaveOutWhatNeverRan(t *testing.T) {
+func TestLogsLeaveOutReplicasThatNeverRan(t *testing.T) {
 	never := &v1.Replica{
 		Metadata: &v1.Metadata{Name: "web-a"}, Spec: &v1.ReplicaSpec{WorkloadUid: "web", NodeUid: "n"},
 		Status: &v1.ReplicaStatus{Phase: spec.PhaseStopped},
 	}
-	target := logWorkload{uid: "web"}
-	if target.wants(never) {
-		t.Error("its log is asked for")
+	target := logSelection{uid: "web"}
+	if target.includes(never) {
+		t.Error("the log of a replica that never ran is read")
 	}
 	for what, change := range map[string]func(*v1.ReplicaStatus){
 		"has run":       func(s *v1.ReplicaStatus) { s.StartTime = timestamppb.Now() },
 		"has exited":    func(s *v1.ReplicaStatus) { s.LastExit = &v1.Exit{} },
 		"was restarted": func(s *v1.ReplicaStatus) { s.Restarts = 1 },
-		"is to run":     func(s *v1.ReplicaStatus) { s.Phase = spec.PhasePlaced },
+		"will run":      func(s *v1.ReplicaStatus) { s.Phase = spec.PhasePlaced },
 		"is lost":       func(s *v1.ReplicaStatus) { s.Phase = spec.PhaseLost },
 	} {
 		r := proto.CloneOf(never)
 		change(r.Status)
-		if !target.wants(r) {
-			t.Errorf("the log of one that %s is left out", what)
+		if !target.includes(r) {
+			t.Errorf("the log of a replica that %s is left out", what)
 		}
 	}
 }

@@ -13,28 +13,28 @@ import (
 	"github.com/cloudless/cloudless/internal/server/core"
 )
 
-// inside is a call that happens inside a running replica: the server finds the
-// replica and hands messages on between the caller and its node. What is in them
-// is none of its business.
-type inside[Request, Response any] struct {
-	name, what string // of the call, and of what it does, in words
-	where      inReplica
+// call is a call that acts inside a running replica. The server finds the replica and
+// passes messages between the caller and the replica's node. It does not interpret them.
+type call[Request, Response any] struct {
+	// name is the name of the call in logs, and what is its name in errors.
+	name, what string
+	target     replicaRequest
 	open       func(replicaUID string) *v1.Open
 	down       func(*Request) *v1.AttachDown
-	// up takes an answer out of what the node says, nil if it is none, and tells
-	// whether it is the last one.
+	// up extracts the answer from a message of the node, and reports whether it is the
+	// last one. The answer is nil if the message has none.
 	up func(*v1.AttachUp) (answer *Response, last bool)
-	// check refuses what may not come after the first message; it may be nil.
+	// check refuses messages that must not follow the first one; it may be nil.
 	check func(*Request) error
 }
 
-// relay serves the call until the node has given its last answer.
-func (c inside[Request, Response]) relay(s *Streams, stream grpc.BidiStreamingServer[Request, Response], about ...any) error {
-	snap, err := s.Consensus.Read(stream.Context()) // which has what was started a moment ago
+// relay passes messages until the node has sent its last answer.
+func (c call[Request, Response]) relay(s *Streams, stream grpc.BidiStreamingServer[Request, Response], about ...any) error {
+	snap, err := s.Consensus.Read(stream.Context()) // it includes workloads that were created a moment ago
 	if err != nil {
 		return err
 	}
-	r, err := runningReplica(snap, c.where)
+	r, err := runningReplica(snap, c.target)
 	if err != nil {
 		return err
 	}
@@ -45,8 +45,8 @@ func (c inside[Request, Response]) relay(s *Streams, stream grpc.BidiStreamingSe
 		return err
 	}
 	defer release()
-	// The answers are read from the agent's stream, which knows nothing of a
-	// caller who leaves or may no longer be here.
+	// Answers are read from the agent's stream, which does not end by itself when the
+	// caller leaves or loses its permission.
 	defer context.AfterFunc(ctx, release)()
 	s.Logger.InfoContext(ctx, c.name, append(about, "replica", r.GetMetadata().GetName(), "caller", core.Caller(ctx).ID.String())...)
 	go c.forward(stream, node, cancel) // ends with either stream
@@ -56,12 +56,12 @@ func (c inside[Request, Response]) relay(s *Streams, stream grpc.BidiStreamingSe
 	return nil
 }
 
-// forward hands on what the caller says, until that is something wrong.
-func (c inside[Request, Response]) forward(from grpc.BidiStreamingServer[Request, Response], to AgentStream, refuse func(error)) {
+// forward passes messages from the caller to the node until one is refused.
+func (c call[Request, Response]) forward(from grpc.BidiStreamingServer[Request, Response], to AgentStream, refuse func(error)) {
 	for {
 		request, err := from.Recv()
 		if errors.Is(err, io.EOF) {
-			return // the caller has no more to say
+			return // the caller has sent its last message
 		}
 		if err == nil && c.check != nil {
 			err = c.check(request)
@@ -76,19 +76,20 @@ func (c inside[Request, Response]) forward(from grpc.BidiStreamingServer[Request
 	}
 }
 
-func (c inside[Request, Response]) answer(from AgentStream, to grpc.BidiStreamingServer[Request, Response]) error {
+// answer passes answers from the node to the caller.
+func (c call[Request, Response]) answer(from AgentStream, to grpc.BidiStreamingServer[Request, Response]) error {
 	for {
-		said, err := from.Recv()
+		message, err := from.Recv()
 		if errors.Is(err, io.EOF) {
 			return core.Refuse(codes.Unavailable, "the node ended the stream before the %s had ended", c.what)
 		}
 		if err != nil {
 			return core.Refuse(codes.Unavailable, "connection to the node lost: %s", err)
 		}
-		if refusal, ok := said.GetMessage().(*v1.AttachUp_Error); ok {
+		if refusal, ok := message.GetMessage().(*v1.AttachUp_Error); ok {
 			return core.Refuse(codes.FailedPrecondition, "%s", refusal.Error)
 		}
-		answer, last := c.up(said)
+		answer, last := c.up(message)
 		if answer == nil {
 			continue
 		}

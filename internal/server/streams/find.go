@@ -8,25 +8,24 @@ import (
 	"google.golang.org/grpc/codes"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/spec"
-	"github.com/cloudless/cloudless/internal/state"
-
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/notfound"
+	"github.com/cloudless/cloudless/internal/spec"
+	"github.com/cloudless/cloudless/internal/state"
 )
 
-// inReplica is a request for something inside a running replica: the named one,
-// or any that runs.
-type inReplica interface {
+// replicaRequest is a request that names a workload, and may name one of its replicas.
+type replicaRequest interface {
 	GetNamespace() string
 	GetWorkload() string
 	GetReplica() string
 }
 
-// runningReplica finds the replica that is meant, or says why there is none.
-func runningReplica(snap *state.Snapshot, wanted inReplica) (*v1.Replica, error) {
-	namespace := cmp.Or(wanted.GetNamespace(), spec.DefaultNamespace)
-	workload, replica := meantReplica(snap, namespace, wanted)
+// runningReplica returns the requested replica, or any running one of the workload. The
+// error says why there is none.
+func runningReplica(snap *state.Snapshot, request replicaRequest) (*v1.Replica, error) {
+	namespace := cmp.Or(request.GetNamespace(), spec.DefaultNamespace)
+	workload, replica := resolve(snap, namespace, request)
 	w := snap.WorkloadByName(namespace, workload)
 	if w == nil {
 		return nil, notfound.Workload(snap, namespace, workload)
@@ -39,7 +38,7 @@ func runningReplica(snap *state.Snapshot, wanted inReplica) (*v1.Replica, error)
 		if r.GetStatus().GetPhase() == spec.PhaseRunning {
 			return r, nil
 		}
-		// One that may run yet says more than one that has ended.
+		// A replica that may still run explains more than one that has ended.
 		if other == nil || spec.Ended(other.GetStatus().GetPhase()) {
 			other = r
 		}
@@ -55,10 +54,10 @@ func runningReplica(snap *state.Snapshot, wanted inReplica) (*v1.Replica, error)
 	}
 }
 
-// meantReplica is the workload and the replica that a caller means, who may name a replica where a workload is
-// expected.
-func meantReplica(snap *state.Snapshot, namespace string, wanted inReplica) (workload, replica string) {
-	workload, replica = wanted.GetWorkload(), wanted.GetReplica()
+// resolve returns the workload and the replica that a request names. Callers may name a
+// replica in place of a workload.
+func resolve(snap *state.Snapshot, namespace string, request replicaRequest) (workload, replica string) {
+	workload, replica = request.GetWorkload(), request.GetReplica()
 	if replica != "" || snap.WorkloadByName(namespace, workload) != nil {
 		return workload, replica
 	}
@@ -68,7 +67,7 @@ func meantReplica(snap *state.Snapshot, namespace string, wanted inReplica) (wor
 	return workload, ""
 }
 
-// because is why a replica does not run, as far as that is known.
+// because says why a replica does not run, if that is known.
 func because(r *v1.Replica) string {
 	status := r.GetStatus()
 	switch exit := status.GetLastExit(); {
