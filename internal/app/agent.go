@@ -173,10 +173,6 @@ func checkServers(ctx context.Context, f *datadir.Folder, process local.Process)
 	return peering.CheckServers(ctx, f)
 }
 
-func notJoined(dataDir string) error {
-	return fmt.Errorf("this machine has not joined a cluster with data folder %s: run cloudless join ADDRESS --token TOKEN", dataDir)
-}
-
 // nodeProcess is a process with a node and no server, ready to run.
 type nodeProcess struct {
 	local.Process

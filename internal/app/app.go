@@ -16,6 +16,7 @@ import (
 	"github.com/cloudless/cloudless/internal/control/retention"
 	"github.com/cloudless/cloudless/internal/control/servers"
 	"github.com/cloudless/cloudless/internal/gcpacer"
+	"github.com/cloudless/cloudless/internal/maintenance"
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
@@ -25,7 +26,7 @@ import (
 func Roles() local.Roles {
 	return local.Roles{
 		Up: up, Server: runServer, Agent: runAgent, Join: join,
-		Down: down, Recover: recoverCluster, Install: install, Uninstall: uninstall, Doctor: checkup.Examine,
+		Down: maintenance.Down, Recover: maintenance.Recover, Install: maintenance.Install, Uninstall: maintenance.Uninstall, Doctor: checkup.Examine,
 	}
 }
 

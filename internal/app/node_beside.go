@@ -17,6 +17,7 @@ import (
 	"github.com/cloudless/cloudless/internal/datadir"
 	"github.com/cloudless/cloudless/internal/enroll"
 	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 // runNode makes this machine a node, unless it is one, and runs its agent. If the node was removed while this process
@@ -141,7 +142,7 @@ func (s *service) enrollSelf(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	about.Via = reachable(p.server.Address()) // the address may have changed
+	about.Via = spec.LoopbackAddress(p.server.Address()) // the address may have changed
 	about.Servers = []string{about.Via}
 	return f.WriteMembership(about)
 }
@@ -182,7 +183,7 @@ func (s *service) enrollAnew(ctx context.Context) error {
 func (s *service) enrollOwnNode(ctx context.Context, m local.Machine) error {
 	me := s.plane.server.Membership().PeerConfig()
 	return enroll.OwnNode(ctx, s.folder, enroll.OwnNodeOptions{
-		Request: requestOf(m), Address: reachable(s.plane.server.Address()), Trust: me.Trust, Certificate: me.Certificate,
+		Request: requestOf(m), Address: spec.LoopbackAddress(s.plane.server.Address()), Trust: me.Trust, Certificate: me.Certificate,
 		Progress: s.Progress, Logger: s.logger,
 	})
 }

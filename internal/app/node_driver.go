@@ -15,7 +15,7 @@ import (
 	"github.com/cloudless/cloudless/internal/cli/local"
 	"github.com/cloudless/cloudless/internal/datadir"
 	"github.com/cloudless/cloudless/internal/driver/containerd"
-	"github.com/cloudless/cloudless/internal/image"
+	"github.com/cloudless/cloudless/internal/maintenance"
 )
 
 // openDriver starts the container runtime. It does not need the cluster, so it may start before the machine has joined.
@@ -27,7 +27,7 @@ func openDriver(ctx context.Context, f *datadir.Folder, m local.Machine, registr
 	if err != nil {
 		return nil, err
 	}
-	d, err := containerd.Open(ctx, driverOptions(f, address, registry, logger))
+	d, err := containerd.Open(ctx, maintenance.DriverOptions(f, address, registry, logger))
 	if err != nil || address == f.ContainerdAddress {
 		return d, err
 	}
@@ -78,13 +78,6 @@ func mayRunContainers() error {
 	return nil
 }
 
-func driverOptions(f *datadir.Folder, address string, registry *http.Client, logger *slog.Logger) containerd.Options {
-	return containerd.Options{
-		ID: f.ID, DataDir: f.Path(), RunDir: f.RunDir(), Address: address, Log: logger,
-		Registries: map[string]*http.Client{image.ClusterRegistry: registry},
-	}
-}
-
 // openNodeDriver starts the container runtime and then enrolls the machine if it is not a node yet, so that a machine
 // without a working runtime does not use up a token. If it fails, it restores a new folder to what it was.
 func openNodeDriver(ctx context.Context, f *datadir.Folder, m local.Machine, link *clusterLink, enrolls func() error, logger *slog.Logger, u *undo) (*containerd.Driver, error) {
@@ -119,7 +112,7 @@ func forsakeDriver(f *datadir.Folder, logger *slog.Logger) func() {
 			return
 		}
 		if !there {
-			logError(logger, "remove what the container runtime has left", containerd.Purge(context.Background(), driverOptions(f, "", nil, logger)))
+			logError(logger, "remove what the container runtime has left", containerd.Purge(context.Background(), maintenance.DriverOptions(f, "", nil, logger)))
 			logError(logger, "remove what the container runtime has left", os.RemoveAll(f.RunDir()))
 			_ = os.Remove(filepath.Dir(f.RunDir())) // succeeds when this was the last cloud
 		}

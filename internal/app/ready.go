@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 // How long a server waits for a leader before it reports that it runs without one: a returning server, and one that has
@@ -87,7 +89,7 @@ func (s *service) startAgain() string {
 
 // contextAddresses are the addresses at which a client on this machine reaches the servers, this one first.
 func (p *controlPlane) contextAddresses() []string {
-	own := reachable(p.server.Address())
+	own := spec.LoopbackAddress(p.server.Address())
 	rest := slices.DeleteFunc(p.server.Membership().Addresses(), func(address string) bool {
 		return address == own || address == p.server.Membership().Advertised()
 	})

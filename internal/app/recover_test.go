@@ -15,6 +15,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/cli/local"
 	"github.com/cloudless/cloudless/internal/datadir"
+	"github.com/cloudless/cloudless/internal/maintenance"
 	"github.com/cloudless/cloudless/internal/must"
 	"github.com/cloudless/cloudless/internal/server/membership"
 	"github.com/cloudless/cloudless/internal/server/peers"
@@ -125,7 +126,7 @@ func TestRecoveryIsRefusedWhileAnotherServerLeads(t *testing.T) {
 	left := s.join("s3")
 	refused := func(words ...string) {
 		t.Helper()
-		_, err := recoverCluster(s.ctx, local.RecoverOptions{DataDir: left.path, Log: io.Discard})
+		_, err := maintenance.Recover(s.ctx, local.RecoverOptions{DataDir: left.path, Log: io.Discard})
 		for _, word := range append(words, "is not lost") {
 			if err == nil || !strings.Contains(err.Error(), word) {
 				t.Errorf("recovering ends with %v, which does not say %q", err, word)
@@ -169,7 +170,7 @@ func TestRecoveryIsRefusedWhileANewerServerLeads(t *testing.T) {
 	must.Succeed(t, err)
 	refused := func(when string) {
 		t.Helper()
-		_, err := recoverCluster(s.ctx, local.RecoverOptions{DataDir: away.path, Log: io.Discard})
+		_, err := maintenance.Recover(s.ctx, local.RecoverOptions{DataDir: away.path, Log: io.Discard})
 		if err == nil || !strings.Contains(err.Error(), "is not lost: it leads the cluster, or hears of the one that does") {
 			t.Errorf("%s recovering ends with %v", when, err)
 		}
@@ -212,7 +213,7 @@ func TestServerRemovedWhileAway(t *testing.T) {
 // recover makes the server of a folder the only one, and says that it knows how far it is.
 func (s *several) recover(path string) {
 	s.t.Helper()
-	end, err := recoverCluster(s.ctx, local.RecoverOptions{DataDir: path, Log: io.Discard})
+	end, err := maintenance.Recover(s.ctx, local.RecoverOptions{DataDir: path, Log: io.Discard})
 	must.Succeed(s.t, err)
 	if end.Term == 0 || end.Index == 0 {
 		s.t.Errorf("the log of the server that is left ends with %s", end)

@@ -43,7 +43,7 @@ func runServer(ctx context.Context, o local.ServerOptions) error {
 func runAgent(ctx context.Context, o local.AgentOptions) error {
 	err := serveNode(ctx, o.Process, o.Machine, func(f *datadir.Folder, logger *slog.Logger) (func() error, error) {
 		if _, err := os.Stat(f.CredentialsPath()); errors.Is(err, fs.ErrNotExist) {
-			return nil, notJoined(f.Path())
+			return nil, enroll.NotJoined(f.Path())
 		}
 		if err := checkServers(ctx, f, o.Process); err != nil {
 			return nil, err

@@ -12,6 +12,7 @@ import (
 	"github.com/cloudless/cloudless/internal/datadir"
 	"github.com/cloudless/cloudless/internal/driver/containerd"
 	"github.com/cloudless/cloudless/internal/enroll"
+	"github.com/cloudless/cloudless/internal/maintenance"
 	"github.com/cloudless/cloudless/internal/server/membership"
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
@@ -62,7 +63,7 @@ func (s *service) run(ctx context.Context) (err error) {
 	}
 	u.add(func() {
 		if err != nil {
-			abandon(context.WithoutCancel(ctx), f, s.ConfigPath, s.logger)
+			logError(s.logger, "remove what a failed start has created", maintenance.Abandon(context.WithoutCancel(ctx), f, s.ConfigPath, s.logger))
 		}
 	})
 	s.ready = onlyOnce(func(message string) {

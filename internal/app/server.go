@@ -84,7 +84,7 @@ func openControlPlane(ctx context.Context, f *datadir.Folder, o planeOptions, i 
 	}
 	u.add(func() { logError(logger, "close port", p.server.Close()) })
 	p.nodes.CutOff = p.server.Sessions().CutOff
-	if err := p.letGo(ctx, f); err != nil {
+	if err := p.removeLost(ctx, f); err != nil {
 		return nil, err
 	}
 	err = p.peers.Open(ctx, peering.Options{
@@ -245,18 +245,6 @@ func (p *controlPlane) adminContext(config *client.Config, wish string) (name, t
 	return config.FreeName(cluster, wish), ""
 }
 
-// reachable turns the address of a listener on all interfaces into one that this machine can dial.
-func reachable(address string) string {
-	host, port, err := net.SplitHostPort(address)
-	if err != nil {
-		return address
-	}
-	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
-		host = "127.0.0.1"
-	}
-	return net.JoinHostPort(host, port)
-}
-
 // hosts are the names and addresses of this machine.
 func hosts(addresses ...string) []string {
 	var names []string
@@ -275,6 +263,15 @@ func hosts(addresses ...string) []string {
 		}
 	}
 	return names
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
 }
 
 func logError(logger *slog.Logger, what string, err error) {

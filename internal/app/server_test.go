@@ -239,3 +239,20 @@ func TestFolderRemembersHowItsServerWasStarted(t *testing.T) {
 		f.Release()
 	}
 }
+
+// A server founds no cluster that no client could call.
+func TestServerIsNotFoundedWithABrokenConfiguration(t *testing.T) {
+	path, config := filepath.Join(t.TempDir(), "data"), filepath.Join(t.TempDir(), "config.yaml")
+	must.Succeed(t, os.WriteFile(config, nil, 0o644))
+	did := ""
+	err := runServer(t.Context(), local.ServerOptions{
+		Process:    local.Process{DataDir: path, Log: io.Discard, Progress: func(doing string) { did += doing + ";" }, Ready: quiet},
+		ConfigPath: config, Reach: local.Reach{APIAddr: "127.0.0.1:0"},
+	})
+	if err == nil || !strings.Contains(err.Error(), "chmod 600") || did != "" {
+		t.Errorf("refused with %v after %q", err, did)
+	}
+	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("left behind: %s", must.List(t, path))
+	}
+}

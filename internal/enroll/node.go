@@ -293,3 +293,8 @@ func Name(wanted string) string {
 	}
 	return name
 }
+
+// NotJoined refuses to start a node on a data folder that belongs to no cluster.
+func NotJoined(dataDir string) error {
+	return fmt.Errorf("this machine has not joined a cluster with data folder %s: run cloudless join ADDRESS --token TOKEN", dataDir)
+}

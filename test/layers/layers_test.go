@@ -87,6 +87,7 @@ var layer = map[string]int{
 	"internal/peering":                 4,
 	"internal/enroll":                  4,
 	"internal/checkup":                 4,
+	"internal/maintenance":             4,
 	"internal/app":                     5,
 	"cmd/cloudless":                    6,
 	"docs/generate":                    6,
@@ -120,6 +121,7 @@ var sideways = map[string][]string{
 	"internal/enroll":                  {"client", "internal/peering"},
 	"internal/peering":                 {"client"},
 	"internal/checkup":                 {"client", "internal/cli/local", "internal/enroll", "internal/peering"},
+	"internal/maintenance":             {"client", "internal/cli/local", "internal/enroll"},
 }
 
 // The shim runs once per container: it stays as small as it can be.

@@ -25,6 +25,7 @@ import (
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/peers"
 	"github.com/cloudless/cloudless/internal/server/relay"
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 // The cluster's registry serves from every server. The registries hold images; the
@@ -168,22 +169,13 @@ func (s *Images) Transport(server string) *http.Transport {
 		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
 			address := s.peers.Address(server)
 			if server == s.UID {
-				address = loopbackOf(s.address)
+				address = spec.LoopbackAddress(s.address)
 			}
 			return deadpeer.Dialer().DialContext(ctx, network, address)
 		},
 	}
 	s.mirrors.transports[server] = made
 	return made
-}
-
-// loopbackOf returns the address at which a listener is reached from its own machine.
-func loopbackOf(address string) string {
-	host, port, err := net.SplitHostPort(address)
-	if ip := net.ParseIP(host); err == nil && ip != nil && ip.IsUnspecified() {
-		return net.JoinHostPort("127.0.0.1", port)
-	}
-	return address
 }
 
 // spread makes the other servers copy images from this one, and returns when a majority of

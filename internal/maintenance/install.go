@@ -1,4 +1,4 @@
-package app
+package maintenance
 
 import (
 	"context"
@@ -10,12 +10,13 @@ import (
 
 	"github.com/cloudless/cloudless/internal/cli/local"
 	"github.com/cloudless/cloudless/internal/datadir"
+	"github.com/cloudless/cloudless/internal/enroll"
 	"github.com/cloudless/cloudless/internal/systemd"
 )
 
-// install installs a systemd service. It stops a process that was started by hand on the same data folder; the
+// Install installs a systemd service. It stops a process that was started by hand on the same data folder; the
 // containers keep running.
-func install(ctx context.Context, o local.InstallOptions) (string, error) {
+func Install(ctx context.Context, o local.InstallOptions) (string, error) {
 	unit := systemd.Unit{Binary: filepath.Join(o.BinDir, "cloudless"), Args: o.Args, DataDir: o.DataDir}
 	if o.DryRun {
 		text, err := unit.Text()
@@ -27,10 +28,10 @@ func install(ctx context.Context, o local.InstallOptions) (string, error) {
 	}
 	if o.Root == "/" && o.Args[0] == "agent" {
 		if _, err := os.Stat(filepath.Join(o.DataDir, "agent", "identity.pem")); errors.Is(err, os.ErrNotExist) {
-			return "", notJoined(o.DataDir)
+			return "", enroll.NotJoined(o.DataDir)
 		}
 	}
-	i.BeforeStart = func(ctx context.Context) error { return makeWay(ctx, i.Manager, o) }
+	i.BeforeStart = func(ctx context.Context) error { return stopOther(ctx, i.Manager, o) }
 	o.Progress("installing and starting the service")
 	result, err := i.Install(ctx, o.Program, unit)
 	if err != nil {
@@ -56,8 +57,8 @@ func installer(o local.ServiceOptions) (systemd.Installer, error) {
 	return i, systemd.Running()
 }
 
-// makeWay stops the process that holds the data folder, unless it is the service itself, which systemd stops.
-func makeWay(ctx context.Context, manager systemd.Manager, o local.InstallOptions) error {
+// stopOther stops the process that holds the data folder, unless it is the service itself, which systemd stops.
+func stopOther(ctx context.Context, manager systemd.Manager, o local.InstallOptions) error {
 	if manager.Do(ctx, "is-active", "--quiet", o.Name+".service") == nil {
 		return nil
 	}
@@ -73,7 +74,8 @@ func makeWay(ctx context.Context, manager systemd.Manager, o local.InstallOption
 	return nil
 }
 
-func uninstall(ctx context.Context, o local.UninstallOptions) (string, error) {
+// Uninstall removes a systemd service, and with Purge its containers and data.
+func Uninstall(ctx context.Context, o local.UninstallOptions) (string, error) {
 	if o.Purge && o.Root != "/" {
 		return "", errors.New("--purge is for this machine: nothing runs below --root, so leave one of them out")
 	}
@@ -86,7 +88,7 @@ func uninstall(ctx context.Context, o local.UninstallOptions) (string, error) {
 		if !o.Purge {
 			return nil
 		}
-		err := down(ctx, local.DownOptions{DataDir: u.DataDir, Purge: true, ConfigPath: o.ConfigPath, Progress: o.Progress})
+		err := Down(ctx, local.DownOptions{DataDir: u.DataDir, Purge: true, ConfigPath: o.ConfigPath, Progress: o.Progress})
 		if errors.Is(err, local.ErrNoCloud) {
 			return nil // the service never ran, or was purged before
 		}

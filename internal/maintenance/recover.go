@@ -1,4 +1,4 @@
-package app
+package maintenance
 
 import (
 	"context"
@@ -19,9 +19,9 @@ import (
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
-// recoverCluster makes the server of a data folder the only one of its cluster. The next start continues with the
-// existing state, and removes the other servers before it accepts connections (see letGo).
-func recoverCluster(ctx context.Context, o local.RecoverOptions) (was local.LogEnd, err error) {
+// Recover makes the server of a data folder the only one of its cluster. The next start continues with the existing
+// state, and removes the other servers before it accepts connections.
+func Recover(ctx context.Context, o local.RecoverOptions) (was local.LogEnd, err error) {
 	f, err := datadir.OpenExisting(o.DataDir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return was, fmt.Errorf("%s is not a data folder: name that of the server that is left with --data-dir", o.DataDir)
@@ -97,33 +97,4 @@ func isLost(ctx context.Context, f *datadir.Folder, ca *identity.CA, one consens
 		return fmt.Errorf("the server at %s is not lost: it leads the cluster, or hears of the one that does: start this one again with cloudless server --data-dir %s, and it is brought up to date", one.Address, f.Path())
 	}
 	return nil
-}
-
-// letGo removes the lost servers if this one was made the only one of its cluster. It runs before the port and the
-// links open, so that no other server can interfere while the mark exists.
-func (p *controlPlane) letGo(ctx context.Context, f *datadir.Folder) error {
-	if !f.Recovered {
-		return nil
-	}
-	if len(p.consensus.Servers()) != 1 {
-		// The others still vote: the recovery was interrupted before it changed anything.
-		p.logger.Warn("cluster recover was begun in this data folder and did nothing: run it again if the other servers are lost", "folder", f.Path())
-		return f.Update(func(id *datadir.Record) { id.Recovered = false })
-	}
-	if err := p.consensus.WaitLeader(ctx); err != nil {
-		return err
-	}
-	names, err := p.server.Membership().RevokeOthers(ctx)
-	if err != nil {
-		return fmt.Errorf("remove the servers that were lost: %w", err)
-	}
-	// After a start, log entries apply only once this server leads again, and a lost server could be faster. A snapshot
-	// applies from the beginning.
-	if err := p.consensus.Snapshot(ctx); err != nil {
-		return fmt.Errorf("keep that the lost servers were removed: %w", err)
-	}
-	for _, name := range names {
-		p.logger.Warn("a lost server was removed, because this one was made the only one of its cluster", "server", name)
-	}
-	return f.Update(func(id *datadir.Record) { id.Recovered = false })
 }

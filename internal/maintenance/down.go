@@ -1,4 +1,4 @@
-package app
+package maintenance
 
 import (
 	"context"
@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
-	"time"
 
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/agent"
@@ -20,13 +20,15 @@ import (
 	"github.com/cloudless/cloudless/internal/driver"
 	"github.com/cloudless/cloudless/internal/driver/containerd"
 	"github.com/cloudless/cloudless/internal/enroll"
+	"github.com/cloudless/cloudless/internal/image"
 	"github.com/cloudless/cloudless/internal/nodenet"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
-// down stops the process on a data folder and then its containers, which outlive processes on purpose, each with the
+// Down stops the process on a data folder and then its containers, which outlive processes on purpose, each with the
 // signal and grace period of its workload. It also works if the process died long ago.
-func down(ctx context.Context, o local.DownOptions) error {
+func Down(ctx context.Context, o local.DownOptions) error {
 	f, ran, err := datadir.TakeOver(ctx, o.DataDir, o.Progress)
 	defer ran.Close()
 	if errors.Is(err, fs.ErrNotExist) {
@@ -73,17 +75,8 @@ func leaveContexts(f *datadir.Folder, c *client.Config) error {
 		c.RemoveCluster(f.Cluster)
 		return nil
 	}
-	c.RemoveServer(f.Cluster, f.Listen, reachable(f.Listen), f.Advertise)
+	c.RemoveServer(f.Cluster, f.Listen, spec.LoopbackAddress(f.Listen), f.Advertise)
 	return nil
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
 }
 
 // stopTasks stops and removes every container of this cloud, so that the next start does not count them as failed.
@@ -92,11 +85,15 @@ func stopTasks(ctx context.Context, f *datadir.Folder, logger *slog.Logger) erro
 	if err != nil {
 		return err
 	}
-	d, err := containerd.Open(ctx, driverOptions(f, f.ContainerdAddress, nil, logger))
+	d, err := containerd.Open(ctx, DriverOptions(f, f.ContainerdAddress, nil, logger))
 	if err != nil {
 		return fmt.Errorf("open the container runtime to stop its containers: %w", err)
 	}
-	defer func() { logError(logger, "close driver", d.Close()) }()
+	defer func() {
+		if err := d.Close(); err != nil {
+			logger.Error("close driver", "error", err)
+		}
+	}()
 	return agent.Down(ctx, agent.DownOptions{
 		DataDir: f.Path(), Drivers: []driver.Driver{d}, BootID: facts.BootID(), Logger: logger,
 	})
@@ -107,17 +104,18 @@ func purge(ctx context.Context, f *datadir.Folder, configPath string, logger *sl
 	return purgeBut(ctx, f, configPath, logger, nil)
 }
 
-// abandon removes what a failed first start has created: an unused cluster would be in the way of the next start. It
+// Abandon removes what a failed first start has created: an unused cluster would be in the way of the next start. It
 // keeps the log.
-func abandon(ctx context.Context, f *datadir.Folder, configPath string, logger *slog.Logger) {
+func Abandon(ctx context.Context, f *datadir.Folder, configPath string, logger *slog.Logger) error {
 	if !f.New() {
-		return
+		return nil
 	}
+	var network error
 	if _, err := os.Stat(f.Path("agent")); err == nil {
-		logError(logger, "clear the network of a start that failed", nodenet.Clear(enroll.NetworkOptions(f, logger)))
+		network = nodenet.Clear(enroll.NetworkOptions(f, logger))
 	}
-	logError(logger, "remove the context of a start that failed", leaveConfig(f, configPath))
-	logError(logger, "remove what a start that failed has made", purgeBut(ctx, f, "", logger, append(f.Preexisting(), datadir.LogName, datadir.OlderLogName)))
+	return errors.Join(network, leaveConfig(f, configPath),
+		purgeBut(ctx, f, "", logger, append(f.Preexisting(), datadir.LogName, datadir.OlderLogName)))
 }
 
 // purgeBut is purge, but keeps some files of the data folder.
@@ -128,7 +126,7 @@ func purgeBut(ctx context.Context, f *datadir.Folder, configPath string, logger 
 		}
 	}
 	if ranContainers(f, keep) {
-		if err := containerd.Purge(ctx, driverOptions(f, f.ContainerdAddress, nil, logger)); err != nil {
+		if err := containerd.Purge(ctx, DriverOptions(f, f.ContainerdAddress, nil, logger)); err != nil {
 			return err
 		}
 	}
@@ -166,4 +164,13 @@ func ranContainers(f *datadir.Folder, keep []string) bool {
 		}
 	}
 	return ran
+}
+
+// DriverOptions are those of the container runtime of a data folder. The client reaches the cluster's registry; it may be
+// nil if no image is pulled.
+func DriverOptions(f *datadir.Folder, address string, registry *http.Client, logger *slog.Logger) containerd.Options {
+	return containerd.Options{
+		ID: f.ID, DataDir: f.Path(), RunDir: f.RunDir(), Address: address, Log: logger,
+		Registries: map[string]*http.Client{image.ClusterRegistry: registry},
+	}
 }

@@ -1,4 +1,4 @@
-package app
+package maintenance
 
 import (
 	"context"
@@ -23,7 +23,7 @@ func serviceIn(root string) local.ServiceOptions {
 func TestDryRunShowsTheUnitAndDoesNothing(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
-	said, err := install(t.Context(), local.InstallOptions{
+	said, err := Install(t.Context(), local.InstallOptions{
 		ServiceOptions: serviceIn(root), Program: "/bin/true", BinDir: "/usr/local/bin", DataDir: "/d",
 		Args: []string{"up", "--data-dir=/d"}, DryRun: true,
 	})
@@ -44,7 +44,7 @@ func TestInstallAndUninstallInAnImage(t *testing.T) {
 		Args: []string{"agent", "--data-dir=/d"},
 	}
 	for range 2 {
-		said, err := install(t.Context(), o)
+		said, err := Install(t.Context(), o)
 		must.Succeed(t, err)
 		if !strings.Contains(said, "starts with the machine") {
 			t.Errorf("said %q", said)
@@ -53,15 +53,15 @@ func TestInstallAndUninstallInAnImage(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(root, "opt/bin/cloudless")); err != nil {
 		t.Error(err)
 	}
-	if _, err := uninstall(t.Context(), local.UninstallOptions{ServiceOptions: serviceIn(root), Purge: true}); err == nil || !strings.Contains(err.Error(), "--purge is for this machine") {
+	if _, err := Uninstall(t.Context(), local.UninstallOptions{ServiceOptions: serviceIn(root), Purge: true}); err == nil || !strings.Contains(err.Error(), "--purge is for this machine") {
 		t.Errorf("purged an image: %v", err)
 	}
-	said, err := uninstall(t.Context(), local.UninstallOptions{ServiceOptions: serviceIn(root)})
+	said, err := Uninstall(t.Context(), local.UninstallOptions{ServiceOptions: serviceIn(root)})
 	must.Succeed(t, err)
 	if !strings.Contains(said, "containers go on running") {
 		t.Errorf("said %q", said)
 	}
-	if _, err := uninstall(t.Context(), local.UninstallOptions{ServiceOptions: serviceIn(root)}); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := Uninstall(t.Context(), local.UninstallOptions{ServiceOptions: serviceIn(root)}); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("uninstalled twice: %v", err)
 	}
 }
@@ -81,14 +81,14 @@ func TestInstallStopsAProcessThatWasStartedByHand(t *testing.T) {
 	path := t.TempDir()
 	byHand := datadirtest.Hold(t, path)
 	o := local.InstallOptions{ServiceOptions: serviceIn("/"), DataDir: path}
-	must.Succeed(t, makeWay(t.Context(), active(true), o)) // it is the service itself: systemd ends it
+	must.Succeed(t, stopOther(t.Context(), active(true), o)) // it is the service itself: systemd ends it
 	must.Succeed(t, byHand.Process.Signal(syscall.Signal(0)))
-	must.Succeed(t, makeWay(t.Context(), active(false), o))
+	must.Succeed(t, stopOther(t.Context(), active(false), o))
 	if got := datadirtest.SignalOf(t, byHand); got != syscall.SIGTERM {
 		t.Errorf("the process ended by %v", got)
 	}
 	f, err := datadir.Open(path) // and the folder is free
 	must.Succeed(t, err)
 	f.Release()
-	must.Succeed(t, makeWay(t.Context(), active(false), local.InstallOptions{ServiceOptions: serviceIn("/"), DataDir: filepath.Join(path, "none")}))
+	must.Succeed(t, stopOther(t.Context(), active(false), local.InstallOptions{ServiceOptions: serviceIn("/"), DataDir: filepath.Join(path, "none")}))
 }

@@ -1,8 +1,7 @@
-package app
+package maintenance
 
 import (
 	"errors"
-	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -12,8 +11,14 @@ import (
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/cli/local"
 	"github.com/cloudless/cloudless/internal/datadir"
+	"github.com/cloudless/cloudless/internal/datadir/datadirtest"
 	"github.com/cloudless/cloudless/internal/must"
 )
+
+func TestMain(m *testing.M) {
+	datadirtest.Main()
+	m.Run()
+}
 
 func quiet(string) {}
 
@@ -21,7 +26,7 @@ func TestDownWithoutAnythingDoesNothing(t *testing.T) {
 	t.Parallel()
 	path := t.TempDir()
 	for _, purge := range []bool{false, true} {
-		err := down(t.Context(), local.DownOptions{DataDir: path, Progress: quiet, Purge: purge})
+		err := Down(t.Context(), local.DownOptions{DataDir: path, Progress: quiet, Purge: purge})
 		if !errors.Is(err, local.ErrNoCloud) || must.List(t, path) != "" {
 			t.Errorf("said %v and left %q", err, must.List(t, path))
 		}
@@ -38,25 +43,10 @@ func TestFailedStartLeavesNoFolderDespiteABrokenConfiguration(t *testing.T) {
 	must.Succeed(t, err)
 	must.Succeed(t, f.Update(func(id *datadir.Record) { id.Cluster = "c-1" }))
 	must.Succeed(t, os.MkdirAll(f.Path("server", "raft"), 0o700))
-	abandon(t.Context(), f, config, slog.New(slog.DiscardHandler))
+	if err := Abandon(t.Context(), f, config, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "chmod 600") {
+		t.Errorf("abandoned with %v", err)
+	}
 	f.Release()
-	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("left behind: %s", must.List(t, path))
-	}
-}
-
-// A server founds no cluster that no client could call.
-func TestServerIsNotFoundedWithABrokenConfiguration(t *testing.T) {
-	path, config := filepath.Join(t.TempDir(), "data"), filepath.Join(t.TempDir(), "config.yaml")
-	must.Succeed(t, os.WriteFile(config, nil, 0o644))
-	did := ""
-	err := runServer(t.Context(), local.ServerOptions{
-		Process:    local.Process{DataDir: path, Log: io.Discard, Progress: func(doing string) { did += doing + ";" }, Ready: quiet},
-		ConfigPath: config, Reach: local.Reach{APIAddr: "127.0.0.1:0"},
-	})
-	if err == nil || !strings.Contains(err.Error(), "chmod 600") || did != "" {
-		t.Errorf("refused with %v after %q", err, did)
-	}
 	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("left behind: %s", must.List(t, path))
 	}
@@ -86,7 +76,7 @@ func TestPurgeRemovesOnlyOurFiles(t *testing.T) {
 	}))
 	f.Release()
 
-	must.Succeed(t, down(t.Context(), local.DownOptions{
+	must.Succeed(t, Down(t.Context(), local.DownOptions{
 		DataDir: path, Progress: quiet, LogLevel: slog.LevelError, Purge: true, ConfigPath: config,
 	}))
 	if got := must.List(t, path); got != "thesis.txt" {
