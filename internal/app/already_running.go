@@ -137,7 +137,7 @@ func wayOut(f *datadir.Folder, err error) error {
 	switch {
 	case errors.Is(err, membership.ErrRemoved):
 		return command.ForGood(fmt.Errorf("%w: remove its data folder with: cloudless down --purge --data-dir %s, and join again with a new token", err, f.Path()))
-	case errors.Is(err, membership.ErrCopy):
+	case errors.Is(err, membership.ErrDuplicate):
 		return fmt.Errorf("%w: remove this copy with: cloudless down --purge --data-dir %s, and join as a new server, or stop the other one first if this machine is to take its place", err, f.Path())
 	}
 	return err

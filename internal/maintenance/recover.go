@@ -88,7 +88,7 @@ func areLost(ctx context.Context, f *datadir.Folder, others []consensus.Server) 
 }
 
 func isLost(ctx context.Context, f *datadir.Folder, ca *identity.CA, one consensus.Server) error {
-	led, err := membership.AskLed(ctx, ca, f.ServerUID, one)
+	led, err := membership.HasLeader(ctx, ca, f.ServerUID, one)
 	switch {
 	case errors.Is(err, membership.ErrRemoved):
 		return fmt.Errorf("the server at %s is not lost: it says that this one was removed from the cluster: remove the data folder with cloudless down --purge --data-dir %s, "+

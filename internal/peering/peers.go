@@ -47,8 +47,8 @@ type Options struct {
 
 // Server is what Peers need from the server of this process.
 type Server interface {
-	// RefuseCopy returns an error if the others say that this server is a copy of one that runs.
-	RefuseCopy(ctx context.Context, again bool) error
+	// CheckDuplicate returns an error if the others say that this server is a copy of one that runs.
+	CheckDuplicate(ctx context.Context, takesPart bool) error
 	// OpenLink lets the others reach this server by a protocol.
 	OpenLink(link *peers.Link, protocol string)
 	// GossipKey is the key in the state, and its version.
@@ -75,7 +75,7 @@ func (p *Peers) Changed() <-chan struct{} { return p.changed }
 // that runs already.
 func (p *Peers) Open(ctx context.Context, o Options) error {
 	p.Options = o
-	if err := o.Server.RefuseCopy(ctx, false); err != nil {
+	if err := o.Server.CheckDuplicate(ctx, false); err != nil {
 		return err
 	}
 	o.Server.OpenLink(p.raft, peers.Raft)

@@ -9,13 +9,12 @@ import (
 	"github.com/cloudless/cloudless/internal/server/core"
 )
 
-// A rack that is switched on joins as a whole: nobody is turned away because
-// others were admitted at the same moment.
+// All machines of a rack that is switched on can join at once.
 func TestManyMachinesJoinAtOnce(t *testing.T) {
 	const machines = 300
 	c := newCluster(t)
 	token := c.newTokenSecret(&v1.CreateTokenRequest{Name: "rack", Role: core.RoleNode, Uses: machines})
-	door := c.dial(nil, "")
+	anyone := c.dial(nil, "")
 	var mu sync.Mutex
 	var all sync.WaitGroup
 	names, v4, v6 := map[string]bool{}, map[string]bool{}, map[string]bool{}
@@ -23,7 +22,7 @@ func TestManyMachinesJoinAtOnce(t *testing.T) {
 		all.Go(func() {
 			_, csr, err := identity.NewKeyAndCSR()
 			check(t, err)
-			answer, err := door.Enroll(c.ctx, &v1.EnrollRequest{Token: token, Csr: csr, Name: "machine"})
+			answer, err := anyone.Enroll(c.ctx, &v1.EnrollRequest{Token: token, Csr: csr, Name: "machine"})
 			check(t, err)
 			mu.Lock()
 			defer mu.Unlock()
@@ -45,19 +44,18 @@ func TestManyMachinesJoinAtOnce(t *testing.T) {
 	}
 }
 
-// The same machine that asks twice at the same moment is one node.
-func TestOneMachineThatAsksTwiceAtOnceIsOneNode(t *testing.T) {
+func TestConcurrentCallsOfOneMachineCreateOneNode(t *testing.T) {
 	c := newCluster(t)
 	token := c.newTokenSecret(&v1.CreateTokenRequest{Name: "join", Role: core.RoleNode, Uses: 10})
 	_, csr, err := identity.NewKeyAndCSR()
 	must(t, err)
-	door := c.dial(nil, "")
+	anyone := c.dial(nil, "")
 	var mu sync.Mutex
 	var all sync.WaitGroup
 	uids := map[string]bool{}
 	for range 10 {
 		all.Go(func() {
-			answer, err := door.Enroll(c.ctx, &v1.EnrollRequest{Token: token, Csr: csr, Name: "machine"})
+			answer, err := anyone.Enroll(c.ctx, &v1.EnrollRequest{Token: token, Csr: csr, Name: "machine"})
 			check(t, err)
 			mu.Lock()
 			defer mu.Unlock()

@@ -242,13 +242,13 @@ func TestRangesApplyToNewNodes(t *testing.T) {
 	wantCode(t, err, codes.InvalidArgument, "spec.cluster.rangeV4: overlaps 192.168.7.0/24, the network of eth0 on node before")
 	_, err = c.set(admin, func(s *v1.ClusterSpec) { s.RangeV4 = "10.0.0.0/8" })
 	wantCode(t, err, codes.InvalidArgument, "spec.cluster.rangeV4: contains 10.1.2.3, the address of server box")
-	c.membership.Lookup = leadsTo("other.invalid", "172.16.3.4")
+	c.membership.Lookup = resolves("other.invalid", "172.16.3.4")
 	c.change(func(_ *state.Snapshot, b *state.Batch) {
 		b.Create(&v1.Server{Metadata: &v1.Metadata{Uid: "s-2", Name: "other"}, Spec: &v1.ServerSpec{Address: "other.invalid:7700"}})
 	})
 	_, err = c.set(admin, func(s *v1.ClusterSpec) { s.RangeV4 = "172.16.0.0/12" })
 	wantCode(t, err, codes.InvalidArgument, "spec.cluster.rangeV4: contains 172.16.3.4, the address of server other")
-	c.membership.Lookup = leadsTo("nobody.invalid", "")                      // a name that does not resolve conflicts with nothing
+	c.membership.Lookup = resolves("nobody.invalid", "")                     // a name that does not resolve conflicts with nothing
 	c.mustSet(admin, func(s *v1.ClusterSpec) { s.RangeV4 = "10.64.0.0/11" }) // contains the bridge of a node
 }
 

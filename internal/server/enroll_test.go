@@ -21,7 +21,7 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-func TestJoinTokenIsGoodForItsUsesAndNoMore(t *testing.T) {
+func TestJoinTokenIsRefusedAfterItsLastUse(t *testing.T) {
 	c := newCluster(t)
 	token := c.newTokenSecret(&v1.CreateTokenRequest{Name: "join", Role: core.RoleNode, Uses: 2})
 	names, v4, v6 := map[string]bool{}, map[string]bool{}, map[string]bool{}
@@ -47,8 +47,8 @@ func TestJoinTokenIsGoodForItsUsesAndNoMore(t *testing.T) {
 	wantCode(t, err, codes.Unauthenticated)
 }
 
-// The answer to a machine that joins may be lost on its way. Asked again with
-// the same token and key, even under another name, the cluster knows it again.
+// The answer to a machine that joins may be lost. If the machine asks again with the same token and key, it is the same
+// node, even under another name.
 func TestEnrollmentIsRepeatable(t *testing.T) {
 	c := newCluster(t)
 	token := c.newTokenSecret(&v1.CreateTokenRequest{Name: "join", Role: core.RoleNode, Uses: 2})
@@ -76,7 +76,7 @@ func TestEnrollmentIsRepeatable(t *testing.T) {
 	_, err = c.dial(creds, "").WhoAmI(c.ctx, &v1.WhoAmIRequest{})
 	must(t, err)
 
-	// Once removed it is a new node, as long as the token has uses.
+	// After its removal it is a new node, if the token has uses left.
 	_, err = c.as(core.RoleAdmin).DeleteNode(c.ctx, &v1.DeleteNodeRequest{Name: "machine", Force: true})
 	must(t, err)
 	anew, err := ask("machine")
@@ -84,9 +84,9 @@ func TestEnrollmentIsRepeatable(t *testing.T) {
 	if anew.GetNode().GetMetadata().GetUid() == uid {
 		t.Error("a node that was removed came back")
 	}
-	_, err = ask("machine") // used up, and known
+	_, err = ask("machine") // the token is used up, but the key is known
 	must(t, err)
-	_, err = c.enroll("machine", token) // used up, and another key
+	_, err = c.enroll("machine", token) // used up, with another key
 	wantCode(t, err, codes.Unauthenticated, "used up")
 	_, err = c.as(core.RoleAdmin).DeleteToken(c.ctx, &v1.DeleteTokenRequest{Name: "join"})
 	must(t, err)
@@ -94,8 +94,7 @@ func TestEnrollmentIsRepeatable(t *testing.T) {
 	wantCode(t, err, codes.Unauthenticated)
 }
 
-// The same for servers: asked again it is the same one, where it says that it is
-// now, and no second use of the token.
+// The same for servers: one that asks again is the same server, at its new address, and uses the token only once.
 func TestEnrollmentOfAServerIsRepeatable(t *testing.T) {
 	c := newCluster(t, func(o *Options) {
 		var err error
@@ -108,7 +107,7 @@ func TestEnrollmentOfAServerIsRepeatable(t *testing.T) {
 	ask := func(key crypto.Signer, name, address string) (*v1.EnrollResponse, error) {
 		csr, err := identity.NewCSR(key)
 		must(t, err)
-		handover, err := identity.NewHandover() // which is forgotten with the answer
+		handover, err := identity.NewHandover() // a new one for each call
 		must(t, err)
 		return c.dial(nil, "").Enroll(c.ctx, &v1.EnrollRequest{
 			Token: token, Csr: csr, Name: name, Server: &v1.EnrollServer{Address: address, SealTo: handover.PublicKey()},
@@ -136,15 +135,15 @@ func TestEnrollmentOfAServerIsRepeatable(t *testing.T) {
 	}
 	other, _, err := identity.NewKeyAndCSR()
 	must(t, err)
-	_, err = ask(key, "second", "10.64.0.12:7700") // where nodes may be
+	_, err = ask(key, "second", "10.64.0.12:7700") // in the range of the nodes
 	wantCode(t, err, codes.InvalidArgument, "10.64.0.12 of the new server is in 10.64.0.0/10", "--advertise", "config set rangeV4=RANGE")
-	c.membership.Lookup = leadsTo("box.invalid", "10.64.0.13")
-	_, err = ask(key, "second", "box.invalid:7700") // where a name leads there
+	c.membership.Lookup = resolves("box.invalid", "10.64.0.13")
+	_, err = ask(key, "second", "box.invalid:7700") // a name that resolves to such an address
 	wantCode(t, err, codes.InvalidArgument, "10.64.0.13 of the new server is in 10.64.0.0/10")
-	_, err = ask(other, "third", "127.0.0.1:1003") // used up, and another key
+	_, err = ask(other, "third", "127.0.0.1:1003") // used up, with another key
 	wantCode(t, err, codes.Unauthenticated, "used up", "token create --role server")
 
-	// Once removed it is nobody, and the token is used up.
+	// After its removal the token is used up.
 	c.change(func(_ *state.Snapshot, b *state.Batch) { b.Delete(state.KindServer, uid) })
 	_, err = ask(key, "second", "127.0.0.1:1002")
 	wantCode(t, err, codes.Unauthenticated, "used up")
@@ -172,11 +171,11 @@ func TestAllRefusedJoinTokensReadTheSame(t *testing.T) {
 	_, err = c.enroll("machine", c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleAdmin}))
 	wantCode(t, err, codes.Unauthenticated)
 	if n := c.Store.Snapshot().Count(state.KindNode); n != 0 {
-		t.Errorf("%d nodes came of refused tokens", n)
+		t.Errorf("%d nodes joined with refused tokens", n)
 	}
 }
 
-func TestTwentyMachinesAtOnceWithATokenForTen(t *testing.T) {
+func TestConcurrentMachinesCannotOveruseAToken(t *testing.T) {
 	c := newCluster(t)
 	token := c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleNode, Uses: 10})
 	var mu sync.Mutex
@@ -206,7 +205,7 @@ func TestTwentyMachinesAtOnceWithATokenForTen(t *testing.T) {
 	}
 }
 
-func TestEnrollmentWithAUselessRequestSpendsNoUse(t *testing.T) {
+func TestInvalidEnrollmentDoesNotUseTheToken(t *testing.T) {
 	c := newCluster(t)
 	token := c.newTokenSecret(&v1.CreateTokenRequest{Name: "join", Role: core.RoleNode})
 	_, err := c.dial(nil, "").Enroll(c.ctx, &v1.EnrollRequest{Token: token, Name: "machine", Csr: []byte("not a request")})
@@ -229,7 +228,7 @@ func TestLongNamesGetASuffixThatFits(t *testing.T) {
 	}
 }
 
-func TestRenewalIsForOneself(t *testing.T) {
+func TestRenewalKeepsTheIdentity(t *testing.T) {
 	c := newCluster(t)
 	a, b := c.join("a"), c.join("b")
 	key, csr, err := identity.NewKeyAndCSR()
@@ -244,12 +243,12 @@ func TestRenewalIsForOneself(t *testing.T) {
 	me, err := c.dial(renewed, "").WhoAmI(c.ctx, &v1.WhoAmIRequest{})
 	must(t, err)
 	if want := fmt.Sprintf("/node/%s", a.uid()); !strings.HasSuffix(me.GetId(), want) {
-		t.Errorf("the bearer is %s, want %s", me.GetId(), want)
+		t.Errorf("the renewed certificate authenticates %s, want %s", me.GetId(), want)
 	}
 }
 
-// leadsTo resolves one name.
-func leadsTo(name, to string) func(context.Context, string, string) ([]netip.Addr, error) {
+// resolves is a resolver that knows one name.
+func resolves(name, to string) func(context.Context, string, string) ([]netip.Addr, error) {
 	return func(_ context.Context, _, host string) ([]netip.Addr, error) {
 		if host != name {
 			return nil, errors.New("no such host")
@@ -258,8 +257,8 @@ func leadsTo(name, to string) func(context.Context, string, string) ([]netip.Add
 	}
 }
 
-// Nothing is done for who shows a token that is not valid, such as to look up a name that it thinks of.
-func TestNothingIsDoneForAStranger(t *testing.T) {
+// A caller without a valid token cannot make the server look up names.
+func TestNoLookupForAnInvalidToken(t *testing.T) {
 	c := newCluster(t, func(o *Options) {
 		var err error
 		o.Sealer, err = identity.OpenOrCreateSealer(filepath.Join(t.TempDir(), "kek.json"))
@@ -280,8 +279,8 @@ func TestNothingIsDoneForAStranger(t *testing.T) {
 	wantCode(t, err, codes.Unauthenticated, "the join token is not valid")
 }
 
-// Whether a token is valid is said by one who leads for sure: the one that was just made may be known to another.
-func TestATokenIsRefusedByWhoLeadsForSure(t *testing.T) {
+// Only a confirmed leader refuses a token: another server may know a token that was just created.
+func TestOnlyAConfirmedLeaderRefusesAToken(t *testing.T) {
 	leader, follower := pair(t)
 	votes(t, leader, follower)
 	leader.router.Patience = time.Second
@@ -290,7 +289,7 @@ func TestATokenIsRefusedByWhoLeadsForSure(t *testing.T) {
 	wantCode(t, err, codes.Unavailable)
 }
 
-// Nothing is done for a machine that has no token, not even finding out what else is wrong with its message.
+// The server does not validate the message of a machine without a valid token.
 func TestEnrollChecksTheTokenBeforeTheMessage(t *testing.T) {
 	c := newCluster(t)
 	unknown := c.newTokenSecret(&v1.CreateTokenRequest{Name: "gone", Role: core.RoleNode})
@@ -312,8 +311,8 @@ func TestLongEnrollMessageIsRefused(t *testing.T) {
 	wantCode(t, err, codes.InvalidArgument, "65536 bytes")
 }
 
-// The machine of a server becomes a node without a token. Asked again with the
-// same key it is the same node; a server that is no member enrolls nothing.
+// The machine of a server becomes a node without a token. A repeated call with the same key returns the same node. A
+// server that is not a member cannot enroll a node.
 func TestServerEnrollsTheNodeOfItsMachine(t *testing.T) {
 	c := newCluster(t)
 	member := state.NewUID()
@@ -336,17 +335,17 @@ func TestServerEnrollsTheNodeOfItsMachine(t *testing.T) {
 	again, err := ask(second, "renamed")
 	must(t, err)
 	if again.GetNode().GetMetadata().GetUid() != first.GetNode().GetMetadata().GetUid() || c.Store.Snapshot().Count(state.KindNode) != 1 {
-		t.Errorf("asked again it is %v", again.GetNode().GetMetadata())
+		t.Errorf("the repeated call returned %v", again.GetNode().GetMetadata())
 	}
 	creds, err := identity.NewCredentials(key, again.GetCertificates())
 	must(t, err)
 	who, err := c.dial(creds, "").WhoAmI(c.ctx, &v1.WhoAmIRequest{})
 	must(t, err)
 	if who.GetRole() != core.RoleNode {
-		t.Errorf("what was enrolled is a %s", who.GetRole())
+		t.Errorf("the enrolled machine has the role %s", who.GetRole())
 	}
 
-	// Once the node was removed, its machine becomes another one with the same name.
+	// After the removal of the node, its machine becomes a new node with the same name.
 	_, err = c.as(core.RoleAdmin).DeleteNode(c.ctx, &v1.DeleteNodeRequest{Name: "box", Force: true})
 	must(t, err)
 	anew, err := ask(second, "box")

@@ -268,7 +268,7 @@ func (s *Server) connect(o Options, certificate *identity.Rotator) {
 		PeerConfig: s.membership.PeerConfig(), Address: s.address, Stopping: s.stopping,
 	})
 	s.auth = auth.NewAuthenticator(s.stopping, s.Core, s.ca.Trust().Cluster(), func(ctx context.Context) error { return s.catchUpWithLeader(ctx) })
-	s.enrollment = membership.NewEnrollment(s.membership, s.auth, s.stopping)
+	s.enrollment = membership.NewEnrollment(s.stopping, s.membership, s.auth)
 }
 
 // Images returns the images that this server serves.

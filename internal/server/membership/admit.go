@@ -2,7 +2,6 @@ package membership
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -13,16 +12,14 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/identity"
-	"github.com/cloudless/cloudless/internal/ipam"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// admissions are the machines that wait to become nodes. Each takes a use of a
-// token, a name and the lowest free subnets, so that two that are admitted by
-// transactions of their own would get in each other's way; those that come
-// together are admitted by one.
+// admissions are the machines that wait to become nodes. Each takes a use of a token, a name
+// and the lowest free subnets, so separate transactions for two machines would conflict.
+// One transaction admits all machines that wait.
 type admissions struct {
 	wake chan struct{}
 
@@ -30,13 +27,13 @@ type admissions struct {
 	waiting []*admission
 }
 
-// admission is one machine that wants to be a node. Once done is closed it has
-// either a node or an error.
+// admission is a machine that asks to become a node. Once done is closed, it has a node or
+// an error.
 type admission struct {
 	ctx     context.Context // of the call
 	request *v1.EnrollRequest
-	// secret is the join token. It means nothing if server is set, which is the uid
-	// of the server that the machine is already.
+	// secret is the join token. It is not used if server is set: then the machine runs
+	// the server with this uid.
 	secret  identity.JoinToken
 	server  string
 	receipt core.Receipt
@@ -46,8 +43,7 @@ type admission struct {
 	err  error
 }
 
-// maxAdmissions keeps a transaction within its size, however many labels the
-// machines have.
+// maxAdmissions bounds the size of a transaction, however many labels the machines have.
 const maxAdmissions = 128
 
 func newAdmissions() *admissions { return &admissions{wake: make(chan struct{}, 1)} }
@@ -103,8 +99,7 @@ func (s *Enrollment) admitAll(ctx context.Context, all []*admission) {
 	}
 }
 
-// ledger is what the machines that were admitted before in the same transaction
-// have taken.
+// ledger is what the machines admitted earlier in the same transaction have taken.
 type ledger struct {
 	tokens  map[string]*v1.Token // by uid, with their uses so far
 	nodes   map[string]*v1.Node  // by the names of their receipts
@@ -112,9 +107,9 @@ type ledger struct {
 	subnets *subnets
 }
 
-// admitOne makes a machine a node, unless it is one already.
+// admitOne makes a machine a node, unless it already is one.
 func (s *Enrollment) admitOne(snap *state.Snapshot, l *ledger, b *state.Batch, a *admission) (*v1.Node, error) {
-	token, err := s.proveAdmission(snap, a)
+	token, err := s.checkAdmission(snap, a)
 	if err != nil {
 		return nil, err
 	}
@@ -129,7 +124,7 @@ func (s *Enrollment) admitOne(snap *state.Snapshot, l *ledger, b *state.Batch, a
 	if err != nil {
 		return nil, err
 	}
-	if earlier != nil { // the node has been removed since
+	if earlier != nil { // its node was removed
 		b.Delete(state.KindReceipt, earlier.GetMetadata().GetUid())
 	}
 	a.receipt.Keep(b, node.GetMetadata().GetUid(), "")
@@ -146,9 +141,9 @@ func checkNodeLimit(snap *state.Snapshot, coming int) error {
 	return core.Refuse(codes.ResourceExhausted, "the cluster has %d nodes and allows no more; remove one with: cloudless node rm NAME, or allow more with: cloudless cluster config set limits.nodes=%d", most, most+1)
 }
 
-// proveAdmission returns the token that a machine joins with; nil for the machine
-// of a server, which must be a member. The leader is one before the state says so.
-func (s *Enrollment) proveAdmission(snap *state.Snapshot, a *admission) (*v1.Token, error) {
+// checkAdmission returns the token that a machine joins with. It returns nil for the machine
+// of a server, which must be a member. The leader is a member before the state says so.
+func (s *Enrollment) checkAdmission(snap *state.Snapshot, a *admission) (*v1.Token, error) {
 	if a.server == "" {
 		return s.auth.JoinToken(snap, a.secret, core.RoleNode)
 	}
@@ -158,7 +153,7 @@ func (s *Enrollment) proveAdmission(snap *state.Snapshot, a *admission) (*v1.Tok
 	return nil, nil
 }
 
-// token is a join token with its uses so far.
+// token returns a join token with its uses so far.
 func (l *ledger) token(token *v1.Token) *v1.Token {
 	if used := l.tokens[token.GetMetadata().GetUid()]; used != nil {
 		return used
@@ -176,17 +171,17 @@ func (l *ledger) spend(token *v1.Token) {
 	l.tokens[token.GetMetadata().GetUid()] = used
 }
 
-// name is the wished one, with a suffix if it is taken.
-func (l *ledger) name(snap *state.Snapshot, wished string) string {
-	name := wished
+// name returns the requested name, with a suffix if it is taken.
+func (l *ledger) name(snap *state.Snapshot, requested string) string {
+	name := requested
 	for i := 2; l.names[name] || snap.NodeByName(name) != nil; i++ {
-		name = fmt.Sprintf("%.58s-%d", wished, i)
+		name = fmt.Sprintf("%.58s-%d", requested, i)
 	}
 	l.names[name] = true
 	return name
 }
 
-// nextSubnets gives a new node its own address ranges.
+// nextSubnets allocates the subnets of a new node.
 func (l *ledger) nextSubnets(snap *state.Snapshot, used []string) (v4, v6 netip.Prefix, err error) {
 	if l.subnets == nil {
 		if l.subnets, err = newSubnets(snap); err != nil {
@@ -198,73 +193,4 @@ func (l *ledger) nextSubnets(snap *state.Snapshot, used []string) (v4, v6 netip.
 		return v4, v6, core.Refuse(codes.ResourceExhausted, "%s", err)
 	}
 	return v4, v6, nil
-}
-
-// subnets are the address ranges of the cluster and what its nodes and servers
-// have of them, in order. A node that had the address of a server would not
-// reach that any more.
-type subnets struct {
-	range4, range6 netip.Prefix
-	used4, used6   []netip.Prefix
-}
-
-func newSubnets(snap *state.Snapshot) (*subnets, error) {
-	var s subnets
-	var err error
-	ranges := snap.Cluster().GetSpec()
-	if s.range4, err = netip.ParsePrefix(ranges.GetRangeV4()); err != nil {
-		return nil, fmt.Errorf("range of the cluster: %w", err)
-	}
-	if s.range6, err = netip.ParsePrefix(ranges.GetRangeV6()); err != nil {
-		return nil, fmt.Errorf("range of the cluster: %w", err)
-	}
-	for n := range snap.Nodes("") {
-		if p, err := netip.ParsePrefix(n.GetSpec().GetSubnetV4()); err == nil {
-			s.used4 = append(s.used4, p)
-		}
-		if p, err := netip.ParsePrefix(n.GetSpec().GetSubnetV6()); err == nil {
-			s.used6 = append(s.used6, p)
-		}
-	}
-	for server := range snap.Servers("") {
-		switch a, ok := hostAddress(server.GetSpec().GetAddress()); {
-		case !ok:
-		case a.Is4():
-			s.used4 = append(s.used4, netip.PrefixFrom(a, a.BitLen()))
-		default:
-			s.used6 = append(s.used6, netip.PrefixFrom(a, a.BitLen()))
-		}
-	}
-	slices.SortFunc(s.used4, netip.Prefix.Compare)
-	slices.SortFunc(s.used6, netip.Prefix.Compare)
-	return &s, nil
-}
-
-// next gives ranges that the machine does not use yet, if there are such. Where
-// it uses all there are, ours are the smaller ones, and smaller ranges win.
-func (s *subnets) next(used []string) (v4, v6 netip.Prefix, err error) {
-	foreign4, foreign6 := s.used4, s.used6
-	for _, text := range used {
-		switch p, err := netip.ParsePrefix(text); {
-		case err != nil: // what cannot be read cannot be avoided
-		case p.Addr().Is4():
-			foreign4 = append(slices.Clip(foreign4), p)
-		default:
-			foreign6 = append(slices.Clip(foreign6), p)
-		}
-	}
-	for _, taken := range [][2][]netip.Prefix{{foreign4, foreign6}, {foreign4, s.used6}, {s.used4, foreign6}, {s.used4, s.used6}} {
-		if v4, v6, err = ipam.NextSubnets(s.range4, s.range6, taken[0], taken[1]); !errors.Is(err, ipam.ErrExhausted) {
-			break
-		}
-	}
-	if err == nil {
-		s.used4, s.used6 = insert(s.used4, v4), insert(s.used6, v6)
-	}
-	return v4, v6, err
-}
-
-func insert(all []netip.Prefix, one netip.Prefix) []netip.Prefix {
-	at, _ := slices.BinarySearchFunc(all, one, netip.Prefix.Compare)
-	return slices.Insert(all, at, one)
 }

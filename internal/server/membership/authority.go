@@ -12,9 +12,9 @@ import (
 	"github.com/cloudless/cloudless/internal/identity"
 )
 
-// A server can agree on nothing before it can prove who it is, and cannot read
-// the authority from the state before it agrees with the others. So it keeps a
-// copy beside the state, sealed as it is there.
+// A server needs its certificate to connect to the others, and the connections to get the
+// state. So it cannot read the authority from the state when it starts. It keeps a copy on
+// disk, which is sealed like the one in the state.
 
 // KeepAuthority writes a copy of the authority for the next start.
 func KeepAuthority(path string, authority *statev1.Authority) error {

@@ -10,9 +10,9 @@ import (
 	"github.com/cloudless/cloudless/internal/server/core"
 )
 
-// NewCertificate keeps this server's own certificate fresh. It is issued
-// here, because every server holds the authority's key, and it is kept in
-// memory only.
+// NewCertificate issues and renews this server's own certificate. The server issues it
+// itself, because every server holds the key of the authority. The certificate is only in
+// memory.
 func NewCertificate(c *core.Core, ca *identity.CA, ttl time.Duration, hosts []string) (*identity.Rotator, error) {
 	id, err := identity.NewID(ca.Trust().Cluster(), identity.KindServer, c.UID)
 	if err != nil {

@@ -27,14 +27,14 @@ type Enrollment struct {
 }
 
 // NewEnrollment makes the EnrollmentService of a server, whose calls end with stopping.
-func NewEnrollment(m *Membership, a *auth.Authenticator, stopping context.Context) *Enrollment {
+func NewEnrollment(stopping context.Context, m *Membership, a *auth.Authenticator) *Enrollment {
 	return &Enrollment{Membership: m, auth: a, admissions: newAdmissions(), stopping: stopping}
 }
 
-// Enroll makes a machine a node. It is the only call without an identity: the
-// join token in it is the proof. All refusals of a token read the same, so that
-// nobody learns which tokens exist. A machine whose answer was lost asks again
-// with the same token and key: it is the same node and spends no second use.
+// Enroll makes a machine a node or a server. It is the only call without an identity: the
+// join token authenticates it. All refusals of a token read the same, so that they do not
+// reveal which tokens exist. A machine that has not received the answer may repeat the call
+// with the same token and key. It becomes the same member and uses the token only once.
 func (s *Enrollment) Enroll(ctx context.Context, request *v1.EnrollRequest) (*v1.EnrollResponse, error) {
 	secret, err := identity.ParseJoinToken(request.GetToken())
 	if err != nil {
@@ -44,7 +44,7 @@ func (s *Enrollment) Enroll(ctx context.Context, request *v1.EnrollRequest) (*v1
 	if request.GetServer() != nil {
 		role = core.RoleServer
 	}
-	if err := s.auth.CheckJoinToken(ctx, request.GetToken(), secret, role); err != nil { // before anything else is done for a stranger
+	if err := s.auth.CheckJoinToken(ctx, request.GetToken(), secret, role); err != nil { // before any other work for an unknown caller
 		return nil, err
 	}
 	oneport.StrangerOf(ctx).Authenticated()
@@ -57,9 +57,8 @@ func (s *Enrollment) Enroll(ctx context.Context, request *v1.EnrollRequest) (*v1
 	return s.enrollNode(ctx, &admission{request: request, secret: secret}, secret.ID())
 }
 
-// EnrollOwnNode makes the machine of a server a node. Servers hold the keys of the
-// authority, so that a token would prove nothing more. Asked again with the same
-// key, it is the same node.
+// EnrollOwnNode makes the machine of a server a node. It needs no token, because servers
+// hold the key of the authority. A repeated call with the same key returns the same node.
 func (s *Enrollment) EnrollOwnNode(ctx context.Context, request *v1.EnrollOwnNodeRequest) (*v1.EnrollResponse, error) {
 	by := core.Caller(ctx).ID.Name()
 	return s.enrollNode(ctx, &admission{server: by, request: &v1.EnrollRequest{
@@ -67,8 +66,8 @@ func (s *Enrollment) EnrollOwnNode(ctx context.Context, request *v1.EnrollOwnNod
 	}}, by)
 }
 
-// enrollNode admits a machine and certifies it. What it proves itself with, and
-// its key, tell it from all others.
+// enrollNode admits a machine and issues its certificate. The machine is identified by its
+// proof, which is the id of a token or the uid of a server, and by its key.
 func (s *Enrollment) enrollNode(ctx context.Context, a *admission, proof string) (*v1.EnrollResponse, error) {
 	var err error
 	if a.receipt, err = enrollmentReceipt(proof, a.request.GetCsr()); err != nil {
@@ -93,9 +92,8 @@ func (s *Enrollment) enrollNode(ctx context.Context, a *admission, proof string)
 	return &v1.EnrollResponse{Node: a.node, ClusterId: s.ca.Trust().Cluster(), Certificates: chain, Servers: s.addresses(s.Store.Snapshot())}, nil
 }
 
-// enrollmentReceipt remembers who has joined, by its key and by what it proved
-// itself with, which is the id of a token or the uid of a server: what else the
-// machine says about itself may differ the next time it asks.
+// enrollmentReceipt identifies a repeated enrollment by the proof and the key. The rest of
+// the request may differ when the machine asks again.
 func enrollmentReceipt(proof string, csr []byte) (core.Receipt, error) {
 	key, err := identity.RequestFingerprint(csr)
 	if err != nil {
@@ -105,7 +103,7 @@ func enrollmentReceipt(proof string, csr []byte) (core.Receipt, error) {
 	return core.Receipt{Name: hex.EncodeToString(name[:])}, nil
 }
 
-// admitNode makes a new node and counts one use of its join token, if it has one.
+// admitNode creates a node and counts one use of the join token, if there is one.
 func (s *Enrollment) admitNode(snap *state.Snapshot, l *ledger, b *state.Batch, a *admission, token *v1.Token) (*v1.Node, error) {
 	how := "on the machine of server " + snap.Server(a.server).GetMetadata().GetName()
 	if token != nil {
@@ -143,11 +141,11 @@ func (s *Enrollment) newNode(snap *state.Snapshot, l *ledger, request *v1.Enroll
 	}, nil
 }
 
-// DefaultCertificateTTL bears a machine that rests for weeks. A removed node is cut
-// off by the state at once, however long its certificate would last.
+// DefaultCertificateTTL lets a machine be off for weeks. It does not delay a removal: servers
+// refuse a removed member at once, even if its certificate is still valid.
 const DefaultCertificateTTL = 30 * 24 * time.Hour
 
-// Certify issues a certificate to a node that is known.
+// Certify issues a certificate to an existing node.
 func (s *Membership) Certify(csr []byte, nodeUID string) ([][]byte, error) {
 	node := s.Store.Snapshot().Node(nodeUID)
 	if node == nil {
@@ -168,7 +166,7 @@ func (s *Membership) certify(csr []byte, node *v1.Node) ([][]byte, error) {
 	return chain, nil
 }
 
-// Renew gives a member a new certificate for the identity it has proved.
+// Renew issues a new certificate to the calling node, for the same identity.
 func (s *Enrollment) Renew(ctx context.Context, request *v1.RenewRequest) (*v1.RenewResponse, error) {
 	chain, err := s.Certify(request.GetCsr(), core.Caller(ctx).ID.Name())
 	if err != nil {

@@ -17,20 +17,18 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// enrollServer makes a machine a server: it gets an identity and the keys that
-// every server has. That it takes part, and later votes, is the leader's doing
-// once it hears of the new server. One whose answer was lost asks again with the
-// same token and key, as nodes do: it is the same server, where it says that it
-// is now.
+// enrollServer makes a machine a server: it gets an identity and the keys that every server
+// has. The leader later adds it to Raft and lets it vote. Like a node, it may repeat the
+// call with the same token and key: it is the same server, at the address of the new call.
 func (s *Enrollment) enrollServer(ctx context.Context, request *v1.EnrollRequest, secret identity.JoinToken) (*v1.EnrollResponse, error) {
-	wish := request.GetServer()
-	if _, port, err := net.SplitHostPort(wish.GetAddress()); err != nil || port == "" || port == "0" {
-		return nil, core.Refuse(codes.InvalidArgument, "the address %q of the new server is not of the form host:port", wish.GetAddress())
+	requested := request.GetServer()
+	if _, port, err := net.SplitHostPort(requested.GetAddress()); err != nil || port == "" || port == "0" {
+		return nil, core.Refuse(codes.InvalidArgument, "the address %q of the new server is not of the form host:port", requested.GetAddress())
 	}
 	if s.sealer == nil {
 		return nil, core.Refuse(codes.FailedPrecondition, "this cluster cannot have more servers: the one that leads does not hold the key-encryption key")
 	}
-	handed, err := s.sealer.HandOver(wish.GetSealTo(), s.ca.Trust().Cluster())
+	handed, err := s.sealer.HandOver(requested.GetSealTo(), s.ca.Trust().Cluster())
 	if err != nil {
 		return nil, core.Refuse(codes.InvalidArgument, "%s", err)
 	}
@@ -39,16 +37,16 @@ func (s *Enrollment) enrollServer(ctx context.Context, request *v1.EnrollRequest
 		return nil, err
 	}
 	answer := &v1.EnrollResponse{ClusterId: s.ca.Trust().Cluster(), SealedKey: handed}
-	where := s.ResolveHosts(ctx, wish.GetAddress())
+	hosts := s.ResolveHosts(ctx, requested.GetAddress())
 	snap, err := s.Propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
 		token, err := s.auth.JoinToken(snap, secret, core.RoleServer)
 		if err != nil {
 			return err
 		}
-		if err := addressFree(snap, wish.GetAddress(), snap.ReceiptByName(receipt.Name).GetObjectUid()); err != nil {
+		if err := addressFree(snap, requested.GetAddress(), snap.ReceiptByName(receipt.Name).GetObjectUid()); err != nil {
 			return err
 		}
-		if err := outsideRanges(snap, where, wish.GetAddress()); err != nil {
+		if err := outsideRanges(snap, hosts, requested.GetAddress()); err != nil {
 			return err
 		}
 		if answer.Server, err = s.admitServer(ctx, snap, b, token, receipt, request); err != nil {
@@ -65,17 +63,17 @@ func (s *Enrollment) enrollServer(ctx context.Context, request *v1.EnrollRequest
 	return answer, nil
 }
 
-// admitServer makes a new server and counts one use of its join token, unless it
-// is one already.
+// admitServer creates a server and counts one use of the join token, unless the machine
+// already is a server.
 func (s *Enrollment) admitServer(ctx context.Context, snap *state.Snapshot, b *state.Batch, token *v1.Token, receipt core.Receipt, request *v1.EnrollRequest) (*v1.Server, error) {
 	earlier := snap.ReceiptByName(receipt.Name)
-	wish := request.GetServer()
+	requested := request.GetServer()
 	if known := snap.Server(earlier.GetObjectUid()); known != nil {
-		if known.GetSpec().GetAddress() == wish.GetAddress() {
+		if known.GetSpec().GetAddress() == requested.GetAddress() {
 			return known, nil
 		}
 		moved := proto.CloneOf(known)
-		moved.Spec.Address = wish.GetAddress()
+		moved.Spec.Address = requested.GetAddress()
 		b.Update(moved, known.GetMetadata().GetVersion())
 		return moved, nil
 	}
@@ -87,15 +85,15 @@ func (s *Enrollment) admitServer(ctx context.Context, snap *state.Snapshot, b *s
 	b.Update(used, token.GetMetadata().GetVersion())
 	made := s.newServer(snap, request)
 	b.Create(made)
-	b.Create(s.Event(ctx, made, "Enrolled", fmt.Sprintf("with token %s, at %s", token.GetMetadata().GetName(), wish.GetAddress())))
-	if earlier != nil { // the server has been removed since
+	b.Create(s.Event(ctx, made, "Enrolled", fmt.Sprintf("with token %s, at %s", token.GetMetadata().GetName(), requested.GetAddress())))
+	if earlier != nil { // its server was removed
 		b.Delete(state.KindReceipt, earlier.GetMetadata().GetUid())
 	}
 	receipt.Keep(b, made.GetMetadata().GetUid(), "")
 	return made, nil
 }
 
-// addressFree refuses two servers at one address; the one that asks may have it.
+// addressFree refuses an address that another server than the asking one has.
 func addressFree(snap *state.Snapshot, address, asking string) error {
 	for one := range snap.Servers("") {
 		if one.GetSpec().GetAddress() == address && one.GetMetadata().GetUid() != asking {
@@ -106,16 +104,16 @@ func addressFree(snap *state.Snapshot, address, asking string) error {
 	return nil
 }
 
-// outsideRanges refuses a server at an address that a node may be given: whoever
-// has a subnet around it would not reach the server.
-func outsideRanges(snap *state.Snapshot, where Hosts, address string) error {
+// outsideRanges refuses a server whose address is in the ranges of the nodes: a node whose
+// subnet contained the address could not reach the server.
+func outsideRanges(snap *state.Snapshot, hosts Hosts, address string) error {
 	ranges := snap.Cluster().GetSpec()
 	for setting, text := range map[string]string{"rangeV4": ranges.GetRangeV4(), "rangeV6": ranges.GetRangeV6()} {
 		all, err := netip.ParsePrefix(text)
 		if err != nil {
 			continue
 		}
-		if a, inside := where.In(all, address); inside {
+		if a, inside := hosts.In(all, address); inside {
 			return core.Refuse(codes.InvalidArgument, "the address %s of the new server is in %s, the range that the cluster's nodes get their addresses from: "+
 				"choose another with --api-addr or --advertise, or give the nodes another range first with: cloudless cluster config set %s=RANGE", a, all, setting)
 		}
@@ -128,12 +126,12 @@ func (s *Enrollment) newServer(snap *state.Snapshot, request *v1.EnrollRequest) 
 	for i := 2; snap.ServerByName(name) != nil; i++ {
 		name = fmt.Sprintf("%.58s-%d", request.GetName(), i)
 	}
-	wish := request.GetServer()
+	requested := request.GetServer()
 	return &v1.Server{
 		ApiVersion: spec.APIVersion,
 		Kind:       "Server",
 		Metadata:   &v1.Metadata{Uid: state.NewUID(), Name: name, Labels: request.GetLabels()},
-		Spec:       &v1.ServerSpec{Address: wish.GetAddress(), Zone: wish.GetZone(), Version: wish.GetVersion()},
+		Spec:       &v1.ServerSpec{Address: requested.GetAddress(), Zone: requested.GetZone(), Version: requested.GetVersion()},
 	}
 }
 

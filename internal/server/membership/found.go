@@ -17,24 +17,22 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// featureLevel is what this version understands. It rises with every kind of
-// object or change that an older server could not apply.
+// featureLevel is the highest level of stored state that this version understands. It rises
+// with every kind of object or change that an older server could not apply.
 const featureLevel = 2
 
-// sealContext binds the sealed key to its use: sealed data of another use does
-// not open as a CA key.
+// sealContext binds the sealed CA key to its use. Data that was sealed for another use
+// cannot be opened as a CA key.
 func sealContext(cluster string) string { return "cloudless/ca-key/" + cluster }
 
-// Site is where a cluster is founded.
+// Site has the addresses that the nodes of a new cluster must not get: nodes could not
+// reach a server whose address is in their range.
 type Site struct {
-	// Address is where others reach the server; Used are the addresses that its
-	// machine uses. A range for nodes that had them would cut the server off.
-	Address string
-	Used    []netip.Prefix
+	Address string         // at which others reach the first server
+	Used    []netip.Prefix // networks of its machine
 }
 
-// Found returns the cluster's authority. In an empty state it founds the
-// cluster first.
+// Found returns the cluster's authority. If the state is empty, it founds the cluster.
 func Found(ctx context.Context, c *consensus.Consensus, sealer *identity.Sealer, at Site) (*identity.CA, error) {
 	snap, err := c.Read(ctx)
 	if err != nil {
@@ -93,7 +91,7 @@ func found(ctx context.Context, c *consensus.Consensus, sealer *identity.Sealer,
 	})
 	b.Create(spec.NewConfiguration(state.NewUID(), spec.FirstConfiguration, founder.String(), settings))
 	b.Create(gossipKey)
-	b.Create(state.ImportedTags()) // there are none yet
+	b.Create(state.ImportedTags()) // a new registry has none
 	b.Create(&statev1.Authority{Metadata: &v1.Metadata{Uid: id}, Certificate: ca.Trust().DER(), SealedKey: sealed})
 	_, err = c.Propose(ctx, b.Transaction(now))
 	return err

@@ -10,9 +10,9 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// A server whose address is in the usual range founds its cluster with another
-// one: the first node would else take that address away from it.
-func TestFoundedApartFromTheServersAddress(t *testing.T) {
+// If the address of the first server is in the default range of the nodes, the cluster gets another range. Otherwise the
+// first node could not reach the server.
+func TestNewClusterAvoidsTheAddressOfItsServer(t *testing.T) {
 	dir, store := t.TempDir(), state.New()
 	sealer, err := identity.OpenOrCreateSealer(filepath.Join(dir, "kek.json"))
 	must(t, err)

@@ -43,7 +43,7 @@ type Membership struct {
 	certificateTTL time.Duration
 
 	port         *oneport.Port
-	peers        *relay.Conns
+	conns        *relay.Conns
 	forgetServer func(server string)
 	// Lookup resolves host names.
 	Lookup func(ctx context.Context, network, host string) ([]netip.Addr, error)
@@ -86,7 +86,7 @@ func New(o Options) *Membership {
 		ca: o.CA, sealer: o.Sealer, certificate: o.Certificate, certificateTTL: o.CertificateTTL,
 		port: o.Port, forgetServer: o.ForgetServer, Lookup: net.DefaultResolver.LookupNetIP,
 	}
-	s.peers = relay.NewConns(s.PeerConfig(), func(server string) string {
+	s.conns = relay.NewConns(s.PeerConfig(), func(server string) string {
 		if o.Addresses != nil {
 			if address := o.Addresses(server); address != "" {
 				return address
@@ -112,22 +112,23 @@ func New(o Options) *Membership {
 func (s *Membership) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.certificate.Run(ctx) })
-	g.Go(func() error { return s.untilExpelled(ctx) })
-	g.Go(func() error { return s.stayAlone(ctx) })
+	g.Go(func() error { return s.waitExpelled(ctx) })
+	g.Go(func() error { return s.watchDuplicates(ctx) })
 	return g.Wait()
 }
 
 // Conns are the connections to the other servers.
-func (s *Membership) Conns() *relay.Conns { return s.peers }
+func (s *Membership) Conns() *relay.Conns { return s.conns }
 
 // Expel ends this server, which is no longer a member.
 func (s *Membership) Expel() { s.expel() }
 
-// AdvertisedAddress is where others reach a server that listens on an address: as
-// wished, or there, or, if that is everywhere, at this machine's first address.
-func AdvertisedAddress(wish, address string) string {
-	if wish != "" {
-		return wish
+// AdvertisedAddress returns the address at which others reach a server: the advertised one
+// or, if that is empty, the one that it listens on. A server that listens on all addresses
+// is reached at the first address of its machine.
+func AdvertisedAddress(advertise, address string) string {
+	if advertise != "" {
+		return advertise
 	}
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -140,8 +141,8 @@ func AdvertisedAddress(wish, address string) string {
 	return net.JoinHostPort(hostOf(all), port)
 }
 
-// hostOf is the address of a machine that others reach it at: the first one of
-// version 4, or of version 6 where there is none.
+// hostOf returns the address at which others reach a machine: its first IPv4 address, or
+// its first IPv6 address if it has no other.
 func hostOf(all []net.Addr) string {
 	host := ""
 	for _, a := range all {
@@ -157,31 +158,31 @@ func hostOf(all []net.Addr) string {
 	return cmp.Or(host, "127.0.0.1")
 }
 
-// PeerConfig is what this server proves itself with to the others.
+// PeerConfig is how this server authenticates to the others, and they to it.
 func (s *Membership) PeerConfig() peers.Config {
 	return peers.Config{Trust: s.ca.Trust(), Certificate: s.certificate.Certificate, Admit: AdmitMembers(s.Store)}
 }
 
-// OpenLink lets other servers speak a protocol with this one.
+// OpenLink lets other servers connect to this one by a protocol.
 func (s *Membership) OpenLink(link *peers.Link, protocol string) {
 	link.Open(s.port.Peers(protocol), s.PeerConfig())
 }
 
-// Advertised is where others reach this server.
+// Advertised returns the address at which others reach this server.
 func (s *Membership) Advertised() string { return s.advertised }
 
-// Why a server must not go on with its data folder. What to do with the folder
-// is said by who knows it.
+// Why a server must not continue with its data folder. The caller knows the folder, and
+// adds what to do with it.
 var (
 	// ErrRemoved says that this server was removed from its cluster.
 	ErrRemoved = errors.New("this server was removed from the cluster and ends")
-	// ErrCopy says that this server runs elsewhere already.
-	ErrCopy = errors.New("this data folder is a copy")
+	// ErrDuplicate says that another process runs with the identity of this server.
+	ErrDuplicate = errors.New("this data folder is a copy")
 )
 
-// untilExpelled ends when this server learns that it was removed: it must not
-// keep clients that others could serve.
-func (s *Membership) untilExpelled(ctx context.Context) error {
+// waitExpelled ends when this server learns that it was removed. It must not keep clients
+// that other servers could serve.
+func (s *Membership) waitExpelled(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return nil
@@ -219,7 +220,7 @@ func (s *Membership) routeRevocation(c state.Change) {
 	}
 }
 
-// Addresses are those of all servers, this one first.
+// Addresses returns the addresses of all servers, this one first.
 func (s *Membership) Addresses() []string { return s.addresses(s.Store.Snapshot()) }
 
 // addresses returns the addresses of all servers, this one first.

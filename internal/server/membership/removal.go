@@ -14,23 +14,22 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// How a removed member is cut off. The state refuses its calls and handshakes
-// from the moment at which a server knows of the removal; the connections that
-// it has are closed by every server that learns of it (dispatch), and the call
-// that removes it is answered when all servers that can be reached have.
+// A removed member is cut off. Every server that knows of the removal refuses its calls
+// and handshakes, and closes its connections (Route). The call that removes the member
+// returns when all reachable servers have done so.
 
-// cutGrace is how much longer than until the answer the connections of a removed
-// server stay open through which its own removal is answered.
-const cutGrace = 200 * time.Millisecond
+const (
+	// cutGrace is how long a removed server keeps its connections after the call that
+	// removed it, if it relays the answer to this call.
+	cutGrace = 200 * time.Millisecond
+	// cutTimeout bounds how long a removal waits for the other servers.
+	cutTimeout = 2 * time.Second
+	// cutPause is the wait before a server that has not acted yet is asked again.
+	cutPause = 5 * time.Millisecond
+)
 
-// cutPatience bounds how long a removal waits for the other servers.
-const cutPatience = 2 * time.Second
-
-// cutPause is between two questions to a server that has not acted yet.
-const cutPause = 5 * time.Millisecond
-
-// Revoke takes a server out of the state: what it proves itself with is worth
-// nothing from then on. The key of the gossip must change with it.
+// Revoke adds the removal of a server to a transaction. From then on no server accepts its
+// certificate. The gossip key must change in the same transaction.
 func (s *Membership) Revoke(ctx context.Context, b *state.Batch, removed *v1.Server, why string) (*v1.Event, error) {
 	uid := removed.GetMetadata().GetUid()
 	b.Delete(state.KindServer, uid)
@@ -42,8 +41,8 @@ func (s *Membership) Revoke(ctx context.Context, b *state.Batch, removed *v1.Ser
 	return event, nil
 }
 
-// RecordRemoval keeps that a member was removed, so that it can be told so: a state
-// that only lacks the member may be older than the member.
+// RecordRemoval stores that a member was removed, so that servers can tell the member. If
+// the state merely lacked the member, the state could also be older than the member.
 func (s *Membership) RecordRemoval(b *state.Batch, kind identity.Kind, uid string) error {
 	id, err := identity.NewID(s.ca.Trust().Cluster(), kind, uid)
 	if err != nil {
@@ -53,9 +52,9 @@ func (s *Membership) RecordRemoval(b *state.Batch, kind identity.Kind, uid strin
 	return nil
 }
 
-// RevokeOthers removes all servers but this one, which was made the only one of
-// its cluster, and returns their names. It must be called before anybody can
-// reach this one: those that were lost may be back, with a majority of their own.
+// RevokeOthers removes all servers except this one, the only voter of a recovered cluster,
+// and returns their names. It must be called before others can reach this server: the lost
+// servers may be back, and may still have a majority.
 func (s *Membership) RevokeOthers(ctx context.Context) (names []string, err error) {
 	_, err = s.Propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
 		names = nil
@@ -77,8 +76,8 @@ func (s *Membership) RevokeOthers(ctx context.Context) (names []string, err erro
 	return names, err
 }
 
-// beginEpoch lets nodes that have heard of this cluster obey none of the servers that are not of it any more: those
-// may be a majority of what was, and tell them to run what was replaced.
+// beginEpoch begins a new epoch. Nodes that have seen it ignore the removed servers. These
+// may still have a majority, and could tell nodes to run outdated workloads.
 func beginEpoch(snap *state.Snapshot, b *state.Batch) {
 	old := snap.Cluster()
 	cluster := proto.CloneOf(old)
@@ -86,25 +85,25 @@ func beginEpoch(snap *state.Snapshot, b *state.Batch) {
 	b.Update(cluster, old.GetMetadata().GetVersion())
 }
 
-// cutNode closes what a removed node has open: session, attached streams, pulls.
+// cutNode closes the connections of a removed node: its session, streams and pulls.
 func (s *Membership) cutNode(uid string) {
 	if id, err := identity.NewID(s.ca.Trust().Cluster(), identity.KindNode, uid); err == nil {
 		s.port.CloseIdentity(id)
 	}
 }
 
-// cutServer closes what a removed server has open, and what leads to it, unless it
-// is spared for a while.
+// cutServer closes the connections from and to a removed server, unless it is spared for
+// now.
 func (s *Membership) cutServer(id identity.ID) {
 	if _, spared := s.spared.Load(id.Name()); spared {
 		return
 	}
 	s.port.CloseIdentity(id)
-	s.peers.Drop(id.Name())
+	s.conns.Drop(id.Name())
 	s.forgetServer(id.Name())
 }
 
-// CatchUp does the same for all whose removal may have been missed.
+// CatchUp cuts off all members whose removal this server may have missed.
 func (s *Membership) CatchUp(snap *state.Snapshot) {
 	if snap.Revocation(s.UID) != nil {
 		s.expel()
@@ -118,17 +117,17 @@ func (s *Membership) CatchUp(snap *state.Snapshot) {
 		}
 		return false
 	})
-	for _, uid := range s.peers.Servers() {
+	for _, uid := range s.conns.Servers() {
 		if snap.Revocation(uid) != nil {
-			s.peers.Drop(uid)
+			s.conns.Drop(uid)
 			s.forgetServer(uid)
 		}
 	}
 	s.acted.Store(max(s.acted.Load(), snap.Index()))
 }
 
-// Spare lets a server live long enough to pass on the answer to its own removal,
-// if the call in ctx came through it. done is called when there is one.
+// Spare lets a server relay the answer to its own removal, if the call in ctx came through
+// it. The caller calls done when it has an answer.
 func (s *Membership) Spare(ctx context.Context, uid string) (done func()) {
 	from, ok := peer.FromContext(ctx)
 	if !ok {
@@ -153,8 +152,8 @@ func (s *Membership) Spare(ctx context.Context, uid string) (done func()) {
 	}
 }
 
-// ActedOn remembers up to which entry dispatch has come. An entry that removes a
-// member also tells of it, so that it has an object with its index.
+// ActedOn remembers the newest entry whose changes this server has acted on. An entry that
+// removes a member also creates an event, whose version is the index of the entry.
 func (s *Membership) ActedOn(changes []state.Change) {
 	for _, c := range changes {
 		if c.New != nil {
@@ -163,24 +162,23 @@ func (s *Membership) ActedOn(changes []state.Change) {
 	}
 }
 
-// WaitActedOn waits until every server that can be reached has acted on the
-// entry that told of an event. One that cannot be reached learns of it before it can agree to
-// anything again.
+// WaitActedOn waits until every reachable server has acted on the entry that created an
+// event. An unreachable server applies this entry before it can take part again.
 func (s *Membership) WaitActedOn(ctx context.Context, snap *state.Snapshot, event *v1.Event) {
-	ctx, cancel := context.WithTimeout(ctx, cutPatience)
+	ctx, cancel := context.WithTimeout(ctx, cutTimeout)
 	defer cancel()
-	told := snap.Get(state.KindEvent, event.GetMetadata().GetUid())
-	if told == nil {
+	stored := snap.Get(state.KindEvent, event.GetMetadata().GetUid())
+	if stored == nil {
 		return
 	}
-	newest := told.GetMetadata().GetVersion()
+	newest := stored.GetMetadata().GetVersion()
 	acted := func(uid string) bool {
 		if uid == s.UID {
 			return s.acted.Load() >= newest
 		}
-		conn, err := s.peers.Ready(ctx, uid)
+		conn, err := s.conns.Ready(ctx, uid)
 		if err != nil {
-			return true // it cannot be reached
+			return true // unreachable
 		}
 		there, err := v1.NewPeerServiceClient(conn).GetProgress(ctx, &v1.GetProgressRequest{})
 		return err != nil || there.GetActedIndex() >= newest
@@ -190,7 +188,7 @@ func (s *Membership) WaitActedOn(ctx context.Context, snap *state.Snapshot, even
 		for !acted(uid) {
 			select {
 			case <-ctx.Done():
-				s.Logger.WarnContext(ctx, "a server has not cut off yet who was removed", "server", one.GetMetadata().GetName())
+				s.Logger.WarnContext(ctx, "a server has not cut off a removed member yet", "server", one.GetMetadata().GetName())
 				return
 			case <-time.After(cutPause):
 			}

@@ -7,16 +7,16 @@ import (
 	"time"
 )
 
-// lookupPatience is how long it is waited for names to be resolved.
-const lookupPatience = 2 * time.Second
+// lookupTimeout bounds the resolution of all names.
+const lookupTimeout = 2 * time.Second
 
-// Hosts is where names lead, as far as that is known here. They are resolved before a
-// transaction is built, which waits for nothing.
+// Hosts are the addresses of host names, by host:port. Names are resolved before a
+// transaction is built, because building one must not wait.
 type Hosts map[string][]netip.Addr
 
 // ResolveHosts resolves the names among addresses of the form host:port.
 func (s *Membership) ResolveHosts(ctx context.Context, addresses ...string) Hosts {
-	ctx, cancel := context.WithTimeout(ctx, lookupPatience)
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
 	found := Hosts{}
 	for _, address := range addresses {
@@ -24,22 +24,22 @@ func (s *Membership) ResolveHosts(ctx context.Context, addresses ...string) Host
 		if _, numeric := hostAddress(address); err != nil || numeric {
 			continue
 		}
-		found[address], _ = s.Lookup(ctx, "ip", host) // one that leads nowhere now is in nobody's way
+		found[address], _ = s.Lookup(ctx, "ip", host) // a name that does not resolve conflicts with nothing
 	}
 	return found
 }
 
-// at is where host:port leads.
-func (p Hosts) at(address string) []netip.Addr {
+// of returns the addresses of host:port.
+func (h Hosts) of(address string) []netip.Addr {
 	if a, numeric := hostAddress(address); numeric {
 		return []netip.Addr{a}
 	}
-	return p[address]
+	return h[address]
 }
 
-// In returns one of the addresses of host:port that a range contains.
-func (p Hosts) In(all netip.Prefix, address string) (netip.Addr, bool) {
-	for _, a := range p.at(address) {
+// In returns an address of host:port that is in a range.
+func (h Hosts) In(all netip.Prefix, address string) (netip.Addr, bool) {
+	for _, a := range h.of(address) {
 		if a = a.Unmap().WithZone(""); all.Contains(a) {
 			return a, true
 		}
@@ -48,7 +48,7 @@ func (p Hosts) In(all netip.Prefix, address string) (netip.Addr, bool) {
 }
 
 // hostAddress returns the IP address in host:port, unless the host is a name. A name can
-// resolve to another address later; placesOf resolves names.
+// resolve to another address later; ResolveHosts resolves names.
 func hostAddress(address string) (netip.Addr, bool) {
 	host, _, _ := net.SplitHostPort(address)
 	a, err := netip.ParseAddr(host)

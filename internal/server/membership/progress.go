@@ -28,7 +28,7 @@ func (s *Membership) GetProgress(ctx context.Context, request *v1.GetProgressReq
 
 // Progress asks another server for its progress.
 func (s *Membership) Progress(ctx context.Context, server string) (consensus.Progress, error) {
-	conn, err := s.peers.Ready(ctx, server)
+	conn, err := s.conns.Ready(ctx, server)
 	if err != nil {
 		return consensus.Progress{}, err
 	}

@@ -27,39 +27,39 @@ const (
 	announceTimeout, announcePause = 5 * time.Second, 100 * time.Millisecond
 )
 
-// LocateServer says where this server hears of another one. One that asks for
-// itself is told only if somebody with its identity answers elsewhere.
+// LocateServer returns the address at which this server knows another one. If a server asks
+// about itself, it gets an address only if a process with its identity answers elsewhere.
 func (s *Membership) LocateServer(ctx context.Context, request *v1.LocateServerRequest) (*v1.LocateServerResponse, error) {
 	uid, asker := request.GetUid(), core.Caller(ctx).ID.Name()
 	if uid == s.UID && asker == s.UID && request.GetAddress() != s.advertised {
-		s.noteServerCopy(uid, request.GetAddress())
+		s.noteDuplicate(uid, request.GetAddress())
 		return &v1.LocateServerResponse{Address: s.advertised}, nil
 	}
-	address := s.peers.Address(uid)
+	address := s.conns.Address(uid)
 	if asker != uid || address == request.GetAddress() || address == "" {
 		return &v1.LocateServerResponse{Address: address}, nil
 	}
 	if _, err := s.Progress(ctx, uid); err != nil {
-		return &v1.LocateServerResponse{}, nil // it has moved, and nobody is left there
+		return &v1.LocateServerResponse{}, nil // it has moved, and no process is left there
 	}
-	s.noteServerCopy(uid, request.GetAddress())
+	s.noteDuplicate(uid, request.GetAddress())
 	return &v1.LocateServerResponse{Address: address}, nil
 }
 
-func (s *Membership) noteServerCopy(uid, address string) {
+// noteDuplicate remembers that a duplicate of a server was refused.
+func (s *Membership) noteDuplicate(uid, address string) {
 	name := s.Store.Snapshot().Server(uid).GetMetadata().GetName()
-	sentence := fmt.Sprintf("a copy of the data folder of server %s was started at %s and turned away: remove the copy there with cloudless down --purge, and join it as a new server", name, address)
-	if s.duplicates.Note(uid, sentence, s.Now()) {
-		s.Logger.Warn("copy of a server turned away", "server", name, "address", address)
+	problem := fmt.Sprintf("a copy of the data folder of server %s was started at %s and turned away: remove the copy there with cloudless down --purge, and join it as a new server", name, address)
+	if s.duplicates.Note(uid, problem, s.Now()) {
+		s.Logger.Warn("refused a server that runs on a copied data folder", "server", name, "address", address)
 	}
 }
 
-// RefuseCopy is an error if a server with this one's identity runs elsewhere, or
-// if one of the others knows that this one was removed. It is asked before this
-// one takes part in anything, when it is enough that one of the others has found
-// it elsewhere, and now and then later, when most must say so: of two that both
-// take part, not both should go.
-func (s *Membership) RefuseCopy(ctx context.Context, takesPart bool) error {
+// CheckDuplicate returns an error if a server with the same identity runs elsewhere, or if
+// another server knows that this one was removed. Before this server takes part, the answer
+// of one other server is enough. Later, a majority of the answers must agree: if two
+// processes with one identity take part, only one of them should end.
+func (s *Membership) CheckDuplicate(ctx context.Context, takesPart bool) error {
 	asking, cancel := context.WithTimeout(ctx, duplicateTimeout)
 	defer cancel()
 	others := s.otherServers()
@@ -74,38 +74,39 @@ func (s *Membership) RefuseCopy(ctx context.Context, takesPart bool) error {
 	for _, address := range before {
 		go func() { answers <- s.whoIsAt(asking, address) }() // ends with asking
 	}
-	said := 0
+	answered := 0
 	elsewhere := map[string]int{}
 	for range len(others) + len(before) {
 		answer := <-answers
 		if answer.removed {
-			return ErrRemoved // one word is enough: nobody is ever taken back
+			return ErrRemoved // one answer is enough, because a removal is final
 		}
 		if answer.known {
-			said++
+			answered++
 		}
 		if answer.address != "" && answer.address != s.advertised {
 			elsewhere[answer.address]++
 		}
 	}
-	for address, voices := range elsewhere {
-		if !takesPart || 2*voices > said {
-			s.tellAll(ctx, others, address)
-			return fmt.Errorf("%w of that of a server which runs at %s", ErrCopy, address)
+	for address, votes := range elsewhere {
+		if !takesPart || 2*votes > answered {
+			s.announce(ctx, others, address)
+			return fmt.Errorf("%w of that of a server which runs at %s", ErrDuplicate, address)
 		}
 	}
 	return nil
 }
 
-// whereabouts is what another server says of this one; nothing is known if it
-// does not answer.
+// whereabouts is the answer of another server about this one.
 type whereabouts struct {
-	known, removed bool
-	address        string
+	known   bool // the server has answered
+	removed bool
+	address string
 }
 
+// whereAmI asks another server where it knows this one.
 func (s *Membership) whereAmI(ctx context.Context, asked string) whereabouts {
-	conn, err := s.peers.Ready(ctx, asked)
+	conn, err := s.conns.Ready(ctx, asked)
 	if err != nil {
 		return whereabouts{}
 	}
@@ -116,8 +117,8 @@ func (s *Membership) whereAmI(ctx context.Context, asked string) whereabouts {
 	return whereabouts{known: true, address: answer.GetAddress()}
 }
 
-// formerAddresses are where this server was, if it is elsewhere now: a copy of
-// the only server has nobody else to ask.
+// formerAddresses returns earlier addresses of this server. A duplicate of the only server
+// can ask only there.
 func (s *Membership) formerAddresses() []string {
 	all := []string{s.Store.Snapshot().Server(s.UID).GetSpec().GetAddress()}
 	for _, one := range s.Consensus.Servers() {
@@ -132,7 +133,7 @@ func (s *Membership) formerAddresses() []string {
 	})
 }
 
-// whoIsAt asks whoever has this server's identity at an address.
+// whoIsAt asks the process that has this server's identity at an address, if there is one.
 func (s *Membership) whoIsAt(ctx context.Context, address string) whereabouts {
 	answer, err := s.askSelf(ctx, address)
 	if err != nil {
@@ -150,31 +151,31 @@ func (s *Membership) askSelf(ctx context.Context, address string) (*v1.LocateSer
 	return v1.NewPeerServiceClient(conn).LocateServer(ctx, &v1.LocateServerRequest{Uid: s.UID, Address: s.advertised})
 }
 
-// tellAll lets the one that was there first know that this one is a copy, and all
-// others, of whom some may not have answered in time: any of them may lead, and is
-// asked what is wrong with the cluster.
-func (s *Membership) tellAll(ctx context.Context, others []string, original string) {
+// announce tells the original server and all others that this one is a duplicate, also
+// those that have not answered in time. Each of them may lead, and the leader reports the
+// problems of the cluster.
+func (s *Membership) announce(ctx context.Context, others []string, original string) {
 	ctx, cancel := context.WithTimeout(ctx, announceTimeout)
 	defer cancel()
-	var telling sync.WaitGroup
-	tell := func(who string, ask func() whereabouts) {
+	var all sync.WaitGroup
+	tell := func(server string, ask func() whereabouts) {
 		for answer := ask(); answer.address == "" || answer.address == s.advertised; answer = ask() {
 			select {
 			case <-time.After(announcePause):
 			case <-ctx.Done():
-				s.Logger.Warn("a server could not be told that this one is a copy", "server", who)
+				s.Logger.Warn("could not tell a server that this one runs on a copied data folder", "server", server)
 				return
 			}
 		}
 	}
-	telling.Go(func() { tell(original, func() whereabouts { return s.whoIsAt(ctx, original) }) })
+	all.Go(func() { tell(original, func() whereabouts { return s.whoIsAt(ctx, original) }) })
 	for _, uid := range others {
-		telling.Go(func() { tell(uid, func() whereabouts { return s.whereAmI(ctx, uid) }) })
+		all.Go(func() { tell(uid, func() whereabouts { return s.whereAmI(ctx, uid) }) })
 	}
-	telling.Wait()
+	all.Wait()
 }
 
-// otherServers are those that the state or the log name.
+// otherServers returns the other servers in the state and in the Raft configuration.
 func (s *Membership) otherServers() []string {
 	var all []string
 	for one := range s.Store.Snapshot().Servers("") {
@@ -187,10 +188,10 @@ func (s *Membership) otherServers() []string {
 	return slices.DeleteFunc(slices.Compact(all), func(uid string) bool { return strings.EqualFold(uid, s.UID) })
 }
 
-// stayAlone ends with an error when it turns out that this server is a copy, or
-// was removed: two that were started at the same time do not see each other
-// before, and those who know of the removal may have been away.
-func (s *Membership) stayAlone(ctx context.Context) error {
+// watchDuplicates ends with an error when this server turns out to be a duplicate, or to be
+// removed. Two processes that start at the same time do not find each other at the start,
+// and the servers that know of a removal may have been unreachable.
+func (s *Membership) watchDuplicates(ctx context.Context) error {
 	ticker := time.NewTicker(duplicateCheck)
 	defer ticker.Stop()
 	for {
@@ -199,7 +200,7 @@ func (s *Membership) stayAlone(ctx context.Context) error {
 			return nil
 		case <-ticker.C:
 		}
-		if err := s.RefuseCopy(ctx, true); err != nil && ctx.Err() == nil {
+		if err := s.CheckDuplicate(ctx, true); err != nil && ctx.Err() == nil {
 			return err
 		}
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// GossipKey is the key as the state has it, and its version; none if the state
-// is not there yet.
+// GossipKey returns the key in the state and its version; no key if this server has no
+// state yet.
 func (s *Membership) GossipKey() (key []byte, version uint64, err error) {
 	stored := s.Store.Snapshot().GossipKey()
 	if stored == nil {
@@ -34,14 +34,14 @@ func (s *Membership) RotateGossipKey(snap *state.Snapshot, b *state.Batch) error
 	return gossipkey.Rotate(s.ca.Trust().Cluster(), s.sealer, snap, b)
 }
 
-// GetGossipKey tells another server the key.
+// GetGossipKey returns the key to another server.
 func (s *Membership) GetGossipKey(context.Context, *v1.GetGossipKeyRequest) (*v1.GetGossipKeyResponse, error) {
 	stored := s.Store.Snapshot().GossipKey()
 	return &v1.GetGossipKeyResponse{Version: stored.GetMetadata().GetVersion(), Sealed: stored.GetSealed()}, nil
 }
 
-// AskGossipKey asks the server at an address for the key, and for its version. It
-// fails with ErrRemoved if that one knows that this one was removed.
+// AskGossipKey asks the server at an address for the key and its version. It fails with
+// ErrRemoved if that server knows that this one was removed.
 func (s *Membership) AskGossipKey(ctx context.Context, address string) (key []byte, version uint64, err error) {
 	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(credentials.NewTLS(peers.TLS(s.PeerConfig(), ""))))
 	if err != nil {

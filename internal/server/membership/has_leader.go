@@ -15,23 +15,23 @@ import (
 )
 
 const (
-	// leadingPatience is how long another server may take to say whether it leads.
-	leadingPatience = 3 * time.Second
-	// passportTime is how long a certificate is good that is for one question.
-	passportTime = 10 * time.Minute
+	// leaderTimeout bounds how long another server may take to answer whether it leads.
+	leaderTimeout = 3 * time.Second
+	// questionTTL is the validity of a certificate for one question.
+	questionTTL = 10 * time.Minute
 )
 
-// AskLed asks another server, as one of the cluster that does not run, whether it
-// leads, which takes a majority, or hears of one that does. It fails with
-// ErrRemoved if that one knows that the asking one was removed.
-func AskLed(ctx context.Context, ca *identity.CA, uid string, other consensus.Server) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, leadingPatience)
+// HasLeader asks another server whether it leads, confirmed by a majority, or knows a third
+// server that does. It asks as a server that does not run now. It fails with ErrRemoved if
+// the other server knows that the asking one was removed.
+func HasLeader(ctx context.Context, ca *identity.CA, uid string, other consensus.Server) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, leaderTimeout)
 	defer cancel()
-	passport, err := newPassport(ca, uid)
+	own, err := newCredentials(ca, uid)
 	if err != nil {
 		return false, err
 	}
-	config := peers.TLS(peers.Config{Trust: ca.Trust(), Certificate: passport.Certificate}, other.ID)
+	config := peers.TLS(peers.Config{Trust: ca.Trust(), Certificate: own.Certificate}, other.ID)
 	conn, err := grpc.NewClient("passthrough:///"+other.Address, grpc.WithTransportCredentials(credentials.NewTLS(config)))
 	if err != nil {
 		return false, err
@@ -45,13 +45,13 @@ func AskLed(ctx context.Context, ca *identity.CA, uid string, other consensus.Se
 	case !core.HasReason(err, core.ReasonNotLeader):
 		return err == nil, err
 	}
-	said, err := there.GetProgress(ctx, &v1.GetProgressRequest{})
-	leader := said.GetLeader()
+	progress, err := there.GetProgress(ctx, &v1.GetProgressRequest{})
+	leader := progress.GetLeader()
 	return leader != "" && leader != uid && leader != other.ID, err
 }
 
-// newPassport is what a server proves itself with that does not run.
-func newPassport(ca *identity.CA, uid string) (*identity.Credentials, error) {
+// newCredentials issues credentials to a server that does not run.
+func newCredentials(ca *identity.CA, uid string) (*identity.Credentials, error) {
 	id, err := identity.NewID(ca.Trust().Cluster(), identity.KindServer, uid)
 	if err != nil {
 		return nil, err
@@ -60,7 +60,7 @@ func newPassport(ca *identity.CA, uid string) (*identity.Credentials, error) {
 	if err != nil {
 		return nil, err
 	}
-	chain, err := ca.Issue(csr, id, identity.IssueOptions{TTL: passportTime, Server: true, Client: true}, time.Now().UTC())
+	chain, err := ca.Issue(csr, id, identity.IssueOptions{TTL: questionTTL, Server: true, Client: true}, time.Now().UTC())
 	if err != nil {
 		return nil, err
 	}
