@@ -2,13 +2,178 @@ package server
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"iter"
+	"regexp"
 	"slices"
 	"strconv"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/image"
+	"github.com/cloudless/cloudless/internal/registry"
+	"github.com/cloudless/cloudless/internal/server/core"
+	"github.com/cloudless/cloudless/internal/server/images"
 	"github.com/cloudless/cloudless/internal/server/notfound"
+	"github.com/cloudless/cloudless/internal/spec"
+	"github.com/cloudless/cloudless/internal/state"
 )
+
+// RollbackWorkload creates a new revision with the spec of an earlier one. It runs the same
+// image as the earlier one, even if the tag has moved since.
+func (s *workloads) RollbackWorkload(ctx context.Context, request *v1.RollbackWorkloadRequest) (*v1.Workload, error) {
+	receipt, err := core.NewReceipt(ctx, v1.WorkloadService_RollbackWorkload_FullMethodName, request.GetIdempotencyKey(), request)
+	if err != nil {
+		return nil, err
+	}
+	namespace := orDefault(request.GetNamespace())
+	var restored *registry.Deleted
+	shown, _, err := s.once(ctx, receipt, func(tx *transaction) (*v1.Workload, string, error) {
+		old := tx.base.WorkloadByName(namespace, request.GetName())
+		if old == nil {
+			return nil, "", notfound.Workload(tx.base, namespace, request.GetName())
+		}
+		if err := s.changeable(old, request.GetVersion()); err != nil {
+			return nil, "", err
+		}
+		w, back, err := s.rollBack(ctx, tx.base, tx.batch, old, request.GetRevision())
+		if restored = back; w == old {
+			return w, spec.ActionUnchanged, err
+		}
+		return w, spec.ActionUpdate, err
+	})
+	if err == nil && restored != nil && restored.Tag != "" {
+		s.images.SettleTag(ctx, restored.Repository, restored.Tag, false)
+	}
+	return shown, err
+}
+
+// rollBack returns the workload after the rollback, or old itself if nothing changes, and
+// the deleted image that the rollback restores, if any.
+func (s *workloads) rollBack(ctx context.Context, snap *state.Snapshot, b *state.Batch, old *v1.Workload, to string) (*v1.Workload, *registry.Deleted, error) {
+	current := snap.Revision(old.GetStatus().GetRevisionUid())
+	target, err := earlierRevision(snap, old, current, to)
+	if err != nil {
+		return nil, nil, err
+	}
+	if sameRun(target, current) {
+		return old, nil, nil
+	}
+	w := proto.CloneOf(old)
+	w.Spec = spec.RolledBack(old.GetSpec(), target.GetSpec().GetWorkload())
+	if err := checkUpdate(snap, old, w); err != nil {
+		return nil, nil, err
+	}
+	restored, err := s.restoreImage(ctx, snap, b, old, target)
+	if err != nil {
+		return nil, nil, err
+	}
+	revision := revise(b, w, images.PinnedBy(target))
+	revision.Spec.Restart = current.GetSpec().GetRestart()
+	b.Update(w, old.GetMetadata().GetVersion())
+	b.Create(s.Event(ctx, w, "RolledBack", fmt.Sprintf("revision %d is what revision %d was%s",
+		revision.GetSpec().GetNumber(), target.GetSpec().GetNumber(), images.PinNote(revision.GetSpec().GetImage()))))
+	return w, restored, nil
+}
+
+// sameRun reports whether the replicas of two revisions run the same.
+func sameRun(a, b *v1.Revision) bool {
+	return a.GetSpec().GetImage() == b.GetSpec().GetImage() && spec.ReplacesNone(a.GetSpec().GetWorkload(), b.GetSpec().GetWorkload())
+}
+
+// earlierRevision finds the revision that a word names: by its number, by the beginning of
+// its image's digest, or, if it is empty, the newest one that differs from the current one.
+func earlierRevision(snap *state.Snapshot, w *v1.Workload, current *v1.Revision, word string) (*v1.Revision, error) {
+	newestFirst := slices.Collect(snap.RevisionsOf(w.GetMetadata().GetUid()))
+	slices.Reverse(newestFirst)
+	name := w.GetMetadata().GetName()
+	if word == "" {
+		i := slices.IndexFunc(newestFirst, func(r *v1.Revision) bool { return !sameRun(r, current) })
+		if i < 0 {
+			return nil, core.Refuse(codes.FailedPrecondition, "workload %s has no earlier revision to go back to", name)
+		}
+		return newestFirst[i], nil
+	}
+	number, err := strconv.ParseUint(word, 10, 64)
+	i := slices.IndexFunc(newestFirst, func(r *v1.Revision) bool { return r.GetSpec().GetNumber() == number })
+	switch {
+	case err == nil && i >= 0:
+		return newestFirst[i], nil
+	case err == nil && len(word) < minDigest:
+		return nil, core.Refuse(codes.NotFound, "workload %s has no revision %d; it has %s", name, number, revisionNumbers(newestFirst))
+	}
+	return revisionWithImage(newestFirst, name, word)
+}
+
+// minDigest is how many characters of a digest identify an image.
+const minDigest = 6
+
+var digestBeginning = regexp.MustCompile(`^(sha256:)?[0-9a-f]+$`)
+
+// revisionWithImage finds the newest revision whose image has a digest with that beginning.
+func revisionWithImage(newestFirst []*v1.Revision, workload, word string) (*v1.Revision, error) {
+	if !digestBeginning.MatchString(word) || !strings.Contains(word, ":") && len(word) < minDigest {
+		return nil, core.Refuse(codes.InvalidArgument, "%.80q is neither a number nor the beginning of a digest; see: cloudless workload history %s", word, workload)
+	}
+	beginning := strings.TrimPrefix(word, "sha256:")
+	var found *v1.Revision
+	for _, r := range newestFirst {
+		_, digest, _ := strings.Cut(r.GetSpec().GetImage(), "@sha256:")
+		switch {
+		case digest == "" || !strings.HasPrefix(digest, beginning):
+		case found == nil:
+			found = r
+		case found.GetSpec().GetImage() != r.GetSpec().GetImage():
+			return nil, core.Refuse(codes.InvalidArgument, "revisions of workload %s have several images that begin with %s: give more characters", workload, beginning)
+		}
+	}
+	if found == nil {
+		return nil, core.Refuse(codes.NotFound, "workload %s has no revision with an image that begins with %s; see: cloudless workload history %s", workload, beginning, workload)
+	}
+	return found, nil
+}
+
+func revisionNumbers(newestFirst []*v1.Revision) string {
+	var numbers []string
+	for _, r := range slices.Backward(newestFirst) {
+		numbers = append(numbers, revisionNumber(r))
+	}
+	return core.Listed(numbers)
+}
+
+// restoreImage makes the transaction depend on the image of an earlier revision. If the
+// image was deleted and can still be restored, the transaction restores it.
+func (s *Server) restoreImage(ctx context.Context, snap *state.Snapshot, b *state.Batch, w *v1.Workload, target *v1.Revision) (*registry.Deleted, error) {
+	name, err := image.ParseName(target.GetSpec().GetImage())
+	if err != nil || !name.Local() || name.Digest == "" {
+		return nil, err // the image is in a registry outside the cluster
+	}
+	err = s.images.Have(ctx, name.Repository, name.Digest)
+	if errors.Is(err, registry.ErrNotFound) {
+		return nil, core.Refuse(codes.FailedPrecondition, "the image of revision %d of workload %s (%s@%s) was deleted and no server has it any more: push it again, or go back to another revision; see: cloudless workload history %s",
+			target.GetSpec().GetNumber(), w.GetMetadata().GetName(), name.Repository, name.Digest, w.GetMetadata().GetName())
+	}
+	if err != nil {
+		return nil, err
+	}
+	keepers := images.KeepersOf(snap, name.Repository, name.Digest)
+	var deleted *registry.Deleted
+	if images.TagFor(snap, name.Repository, name.Digest) == nil {
+		deleted = s.images.DeletedImage(snap, name)
+	}
+	if deleted != nil {
+		made := s.images.TagOf(snap, deleted.Repository, deleted.Tag)
+		s.images.GiveBack(made, *deleted)
+		s.images.PutTag(snap, b, made)
+		keepers = slices.DeleteFunc(keepers, func(k images.TagVersion) bool { return k.UID == made.GetMetadata().GetUid() })
+	}
+	images.Pinned{Keepers: keepers}.RelyOn(b)
+	return deleted, nil
+}
 
 // ListRevisions lists the revisions of a workload that are kept, newest first.
 func (s *workloads) ListRevisions(ctx context.Context, request *v1.ListRevisionsRequest) (*v1.ListRevisionsResponse, error) {
