@@ -46,6 +46,8 @@ var layer = map[string]int{
 	"internal/control/placement":       2,
 	"internal/consensus":               2,
 	"internal/identity":                2,
+	"internal/mesh":                    2,
+	"internal/mesh/relay":              1,
 	"internal/nodenet":                 2,
 	"internal/gossip":                  2,
 	"internal/registry":                2,

@@ -1,0 +1,119 @@
+package relay
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// pingEvery keeps a connection from looking dead, and measures its round trip.
+const pingEvery = 15 * time.Second
+
+// silence is how long a relay may send nothing: pings are answered.
+const silence = 2*pingEvery + 5*time.Second
+
+// Handler receives what a relay sends. It must not keep the packet.
+type Handler interface {
+	// Packet is a packet from a machine.
+	Packet(from Address, packet []byte)
+	// Absent says that a machine, to which a packet was sent, is not connected to this relay.
+	Absent(Address)
+}
+
+// Client is a machine's side of one connection to a relay.
+type Client struct {
+	conn    net.Conn
+	queue   *queue
+	handler Handler
+	started time.Time
+	trip    atomic.Int64
+}
+
+// NewClient uses a connection that is authenticated already. Run must be called.
+func NewClient(conn net.Conn, h Handler) *Client {
+	return &Client{conn: conn, queue: newQueue(), handler: h, started: time.Now()}
+}
+
+// Send queues a packet and reports whether there was room for it.
+func (c *Client) Send(to Address, packet []byte) bool {
+	return len(packet) <= MaxPacket && c.queue.put(frame{kind: kindPacket, address: to, packet: packet})
+}
+
+// RoundTrip is how long the relay took to answer the last ping; 0 if it has not yet.
+func (c *Client) RoundTrip() time.Duration { return time.Duration(c.trip.Load()) }
+
+// Run relays until the connection or ctx ends, and closes the connection.
+func (c *Client) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(ctx, c.close)()
+	var all errgroup.Group
+	for _, part := range []func() error{
+		func() error { return c.queue.copyTo(deadlined{c.conn, silence}) },
+		c.receive,
+		func() error { return c.ping(ctx) },
+	} {
+		all.Go(func() error {
+			defer cancel()
+			return part()
+		})
+	}
+	if err := all.Wait(); err != nil && !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+func (c *Client) receive() error {
+	r := bufio.NewReaderSize(deadlined{c.conn, silence}, 16<<10)
+	buffer := make([]byte, MaxPacket)
+	for {
+		f, err := readFrame(r, buffer)
+		if err != nil {
+			return err
+		}
+		switch f.kind {
+		case kindPacket:
+			c.handler.Packet(f.address, f.packet)
+		case kindAbsent:
+			c.handler.Absent(f.address)
+		case kindPong:
+			c.measured(f.packet)
+		}
+	}
+}
+
+// ping asks at once, and then now and then.
+func (c *Client) ping(ctx context.Context) error {
+	ticker := time.NewTicker(pingEvery)
+	defer ticker.Stop()
+	for {
+		sent := binary.BigEndian.AppendUint64(nil, uint64(time.Since(c.started)))
+		c.queue.put(frame{kind: kindPing, packet: sent})
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+func (c *Client) measured(content []byte) {
+	if len(content) != 8 {
+		return
+	}
+	if took := time.Since(c.started) - time.Duration(binary.BigEndian.Uint64(content)); took > 0 {
+		c.trip.Store(int64(took))
+	}
+}
+
+func (c *Client) close() {
+	c.queue.close()
+	_ = c.conn.Close()
+}

@@ -1,0 +1,198 @@
+package relay
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// recorder keeps what a client receives.
+type recorder struct {
+	packets chan string
+	absent  chan Address
+}
+
+func newRecorder() *recorder {
+	return &recorder{packets: make(chan string, 100), absent: make(chan Address, 100)}
+}
+
+func (r *recorder) Packet(from Address, packet []byte) {
+	for name, a := range map[string]Address{"ann": AddressOf("ann"), "bob": AddressOf("bob")} {
+		if a == from {
+			r.packets <- name + ": " + string(packet)
+		}
+	}
+}
+
+func (r *recorder) Absent(a Address) { r.absent <- a }
+
+// joined connects a machine to a hub by a real connection.
+func joined(t *testing.T, h *Hub, identity string) (*Client, *recorder) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	mine, err := net.Dial("tcp", listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs, err := listener.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	served, ran := make(chan error, 1), make(chan error, 1)
+	go func() { served <- h.Serve(ctx, AddressOf(identity), theirs) }()
+	r := newRecorder()
+	c := NewClient(mine, r)
+	go func() { ran <- c.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		<-served
+		<-ran
+	})
+	// A pong shows that the hub knows the connection.
+	for c.RoundTrip() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	return c, r
+}
+
+func TestPacketsReachTheirReceiver(t *testing.T) {
+	h := NewHub(Limits{})
+	ann, _ := joined(t, h, "ann")
+	bob, received := joined(t, h, "bob")
+	if !ann.Send(AddressOf("bob"), []byte("hello")) {
+		t.Fatal("there is no room for one packet")
+	}
+	if got := <-received.packets; got != "ann: hello" {
+		t.Errorf("bob received %q", got)
+	}
+	large := bytes.Repeat([]byte{7}, MaxPacket)
+	if !ann.Send(AddressOf("bob"), large) || ann.Send(AddressOf("bob"), append(large, 7)) {
+		t.Error("a packet of the largest size must be sent, and none that is larger")
+	}
+	if got := <-received.packets; len(got) != len("ann: ")+MaxPacket {
+		t.Errorf("bob received %d bytes", len(got))
+	}
+	if s := h.Stats(); s.Connected != 2 || s.Packets != 2 || s.Bytes != 5+MaxPacket {
+		t.Errorf("the hub counted %+v", s)
+	}
+	_ = bob
+}
+
+func TestSenderLearnsThatTheReceiverIsAbsent(t *testing.T) {
+	h := NewHub(Limits{})
+	ann, received := joined(t, h, "ann")
+	ann.Send(AddressOf("bob"), []byte("hello"))
+	if got := <-received.absent; got != AddressOf("bob") {
+		t.Errorf("absent is %x", got)
+	}
+}
+
+func TestNewerConnectionReplacesTheOlder(t *testing.T) {
+	h := NewHub(Limits{})
+	ann, _ := joined(t, h, "ann")
+	_, older := joined(t, h, "bob")
+	_, newer := joined(t, h, "bob")
+	ann.Send(AddressOf("bob"), []byte("hello"))
+	if got := <-newer.packets; got != "ann: hello" {
+		t.Errorf("the newer connection received %q", got)
+	}
+	if len(older.packets) != 0 {
+		t.Error("the older connection received a packet")
+	}
+}
+
+func TestDroppedMachineIsDisconnected(t *testing.T) {
+	h := NewHub(Limits{})
+	mine, theirs := net.Pipe()
+	served := make(chan error, 1)
+	go func() { served <- h.Serve(t.Context(), AddressOf("ann"), theirs) }()
+	for h.Stats().Connected == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	h.Drop(AddressOf("ann"))
+	if _, err := mine.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Errorf("the connection is open: %v", err)
+	}
+	if err := <-served; err != nil {
+		t.Errorf("serving ended with %v", err)
+	}
+}
+
+// A receiver that does not read costs a bounded amount of memory, and delays nobody.
+func TestSlowReceiverLosesPackets(t *testing.T) {
+	h := NewHub(Limits{})
+	ann, received := joined(t, h, "ann")
+	mine, theirs := net.Pipe() // nobody reads from it
+	defer mine.Close()
+	served := make(chan error, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { served <- h.Serve(ctx, AddressOf("slow"), theirs) }()
+	for h.Stats().Connected < 2 {
+		time.Sleep(time.Millisecond)
+	}
+	packet := make([]byte, 32<<10)
+	for h.Stats().Dropped == 0 {
+		ann.Send(AddressOf("slow"), packet)
+	}
+	ann.Send(AddressOf("ann"), []byte("still served"))
+	if got := <-received.packets; got != "ann: still served" {
+		t.Errorf("received %q", got)
+	}
+	cancel()
+	<-served
+}
+
+func TestFramesAreReadAsWritten(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var sent []frame
+		var wire []byte
+		for range rapid.IntRange(0, 8).Draw(t, "frames") {
+			f := frame{
+				kind:    kind(rapid.IntRange(int(kindPacket), int(kindPong)).Draw(t, "kind")),
+				address: AddressOf(rapid.String().Draw(t, "identity")),
+				packet:  rapid.SliceOfN(rapid.Byte(), 0, 2000).Draw(t, "packet"),
+			}
+			sent, wire = append(sent, f), appendFrame(wire, f)
+		}
+		r, buffer := bufio.NewReader(bytes.NewReader(wire)), make([]byte, MaxPacket)
+		for i, want := range sent {
+			got, err := readFrame(r, buffer)
+			if err != nil || got.kind != want.kind || got.address != want.address || !bytes.Equal(got.packet, want.packet) {
+				t.Fatalf("frame %d was read as %v, %v", i, got, err)
+			}
+		}
+		if _, err := readFrame(r, buffer); !errors.Is(err, io.EOF) {
+			t.Fatalf("after the last frame: %v", err)
+		}
+	})
+}
+
+func FuzzReadFrame(f *testing.F) {
+	f.Add(appendFrame(nil, frame{kind: kindPacket, address: AddressOf("ann"), packet: []byte("hello")}))
+	f.Add([]byte{9, 0, 0})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		r, buffer := bufio.NewReader(bytes.NewReader(data)), make([]byte, MaxPacket)
+		read := 0
+		for {
+			got, err := readFrame(r, buffer)
+			if err != nil {
+				return
+			}
+			if read += headerSize + len(got.packet); read > len(data) {
+				t.Fatal("more was read than was there")
+			}
+		}
+	})
+}
