@@ -29,7 +29,7 @@ type Method struct {
 }
 
 // MethodOf returns the method with a name as gRPC uses it. It is false for
-// methods that do not exist and for those that declare no caller: nobody may call
+// methods that do not exist and for those that declare no caller: no caller may call
 // either.
 func MethodOf(name string) (Method, bool) {
 	m, ok := methods()[name]

@@ -28,13 +28,13 @@ type EnrollRequest struct {
 	Token string                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
 	// PKCS#10, DER. Only its public key is used.
 	Csr []byte `protobuf:"bytes,2,opt,name=csr,proto3" json:"csr,omitempty"`
-	// The wished name; a suffix is added when it is taken.
+	// The requested name; it gets a suffix if it is taken.
 	Name   string            `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
 	Labels map[string]string `protobuf:"bytes,4,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Address ranges that the machine's interfaces and routes use already, such as
-	// "192.0.2.0/24". The node is given others where there are any.
+	// Address ranges that the machine's interfaces and routes already use, such as
+	// "192.0.2.0/24". The node gets others if there are any.
 	Used []string `protobuf:"bytes,5,rep,name=used,proto3" json:"used,omitempty"`
-	// Only of a machine that is to be a server.
+	// Only for a machine that becomes a server.
 	Server        *EnrollServer `protobuf:"bytes,6,opt,name=server,proto3" json:"server,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -183,11 +183,11 @@ func (x *EnrollOwnNodeRequest) GetUsed() []string {
 
 type EnrollServer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Where the others will reach it, host:port.
+	// The address at which the others will reach it, host:port.
 	Address string `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
 	Zone    string `protobuf:"bytes,2,opt,name=zone,proto3" json:"zone,omitempty"`
 	Version string `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
-	// A public key to which the cluster's key-encryption key is sealed.
+	// A public key for which the cluster's key-encryption key is sealed.
 	SealTo        []byte `protobuf:"bytes,4,opt,name=seal_to,json=sealTo,proto3" json:"seal_to,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -261,9 +261,9 @@ type EnrollResponse struct {
 	Servers []string `protobuf:"bytes,4,rep,name=servers,proto3" json:"servers,omitempty"`
 	// Set instead of the node when the machine is a server.
 	Server *Server `protobuf:"bytes,5,opt,name=server,proto3" json:"server,omitempty"`
-	// The cluster's key-encryption key, sealed to the key of the request.
+	// The cluster's key-encryption key, sealed for the key in the request.
 	SealedKey []byte `protobuf:"bytes,6,opt,name=sealed_key,json=sealedKey,proto3" json:"sealed_key,omitempty"`
-	// The key of the authority, sealed by the key-encryption key.
+	// The key of the certificate authority, sealed by the key-encryption key.
 	SealedAuthority []byte `protobuf:"bytes,7,opt,name=sealed_authority,json=sealedAuthority,proto3" json:"sealed_authority,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -550,13 +550,13 @@ type SessionUp_Report struct {
 }
 
 type SessionUp_Pong struct {
-	// Sent at once when a Ping was received.
+	// Sent at once after each Ping.
 	Pong *Pong `protobuf:"bytes,4,opt,name=pong,proto3,oneof"`
 }
 
 type SessionUp_Goodbye struct {
-	// The last message of an agent whose machine will run nothing until it is
-	// started again, so that nobody waits for it.
+	// The last message of an agent whose machine will run nothing until it is started
+	// again, so that the cluster does not wait for it.
 	Goodbye *Goodbye `protobuf:"bytes,5,opt,name=goodbye,proto3,oneof"`
 }
 
@@ -572,7 +572,7 @@ func (*SessionUp_Goodbye) isSessionUp_Message() {}
 
 type Goodbye struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Why, in words.
+	// The reason.
 	Reason        string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -615,7 +615,7 @@ func (x *Goodbye) GetReason() string {
 	return ""
 }
 
-// By which the leader measures how quickly an agent answers.
+// The leader measures with it how quickly an agent answers.
 type Ping struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Sequence      uint64                 `protobuf:"varint,1,opt,name=sequence,proto3" json:"sequence,omitempty"`
@@ -709,13 +709,13 @@ type Hello struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// What the node is and has.
 	Status *NodeStatus `protobuf:"bytes,1,opt,name=status,proto3" json:"status,omitempty"`
-	// The replicas that the agent knows, whatever their phase. Where they are
-	// many, the rest follows at once in reports.
+	// The replicas that the agent knows, in any phase. If there are many, the rest follows at
+	// once in reports.
 	Replicas []*ReplicaReport `protobuf:"bytes,2,rep,name=replicas,proto3" json:"replicas,omitempty"`
-	// Epoch of the last assignments that the agent received, 0 if none.
+	// Epoch of the last assignments that the agent received; 0 if none.
 	Epoch uint64 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// Chosen by the agent at its start, to tell it from one that runs on a copy of
-	// its data folder.
+	// Chosen by the agent at its start, to distinguish it from one that runs on a copy of its
+	// data folder.
 	Instance      string `protobuf:"bytes,10,opt,name=instance,proto3" json:"instance,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -782,11 +782,11 @@ func (x *Hello) GetInstance() string {
 type Heartbeat struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Usage *NodeResources         `protobuf:"bytes,1,opt,name=usage,proto3" json:"usage,omitempty"`
-	// Set when something other than usage has changed since the last one.
+	// Set when something other than usage has changed since the last heartbeat.
 	Status *NodeStatus `protobuf:"bytes,2,opt,name=status,proto3" json:"status,omitempty"`
 	// How often the agent sends heartbeats.
 	Interval string `protobuf:"bytes,3,opt,name=interval,proto3" json:"interval,omitempty"`
-	// What the running replicas use.
+	// The usage of the running replicas.
 	Replicas      []*ReplicaUsage `protobuf:"bytes,4,rep,name=replicas,proto3" json:"replicas,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -911,7 +911,7 @@ type EventReport struct {
 	// One word.
 	Reason  string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	Message string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
-	// The replica that it is about; the node itself if empty.
+	// The replica that it is about; empty for the node itself.
 	ReplicaUid    string                 `protobuf:"bytes,4,opt,name=replica_uid,json=replicaUid,proto3" json:"replica_uid,omitempty"`
 	Time          *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=time,proto3" json:"time,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1138,8 +1138,7 @@ type SessionDown_Ping struct {
 }
 
 type SessionDown_Alive struct {
-	// Sent so often that a server which says nothing can be told from one that
-	// hangs.
+	// Sent so often that the agent can distinguish an idle server from one that hangs.
 	Alive *Alive `protobuf:"bytes,4,opt,name=alive,proto3,oneof"`
 }
 
@@ -1187,26 +1186,25 @@ func (*Alive) Descriptor() ([]byte, []int) {
 	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{16}
 }
 
-// What the node should run. The first message of a session has the full set;
-// what it does not name is removed from the node. Later ones are deltas.
+// What the node should run. The first message of a session has the full set; replicas that
+// it does not name are removed from the node. Later ones are deltas.
 type Assignments struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Epoch  uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	Full   bool                   `protobuf:"varint,2,opt,name=full,proto3" json:"full,omitempty"`
 	Assign []*Assignment          `protobuf:"bytes,3,rep,name=assign,proto3" json:"assign,omitempty"`
-	// Uids of replicas that the node need not keep any longer.
+	// Uids of replicas that the node no longer needs to keep.
 	Remove []string `protobuf:"bytes,4,rep,name=remove,proto3" json:"remove,omitempty"`
-	// What the cluster has given the node; set in the first message and whenever
-	// it changes.
+	// The settings of the node in the cluster; set in the first message and whenever they
+	// change.
 	Node *NodeSpec `protobuf:"bytes,5,opt,name=node,proto3" json:"node,omitempty"`
-	// Where the servers are reached; set in the first message and whenever it
-	// changes.
+	// The addresses of the servers; set in the first message and whenever they change.
 	Servers []string `protobuf:"bytes,6,rep,name=servers,proto3" json:"servers,omitempty"`
 	// How often the node should report; set in the first message and whenever it
 	// changes.
 	Heartbeat string `protobuf:"bytes,7,opt,name=heartbeat,proto3" json:"heartbeat,omitempty"`
-	// How often the server says that it is alive; set in the first message and
-	// whenever it changes.
+	// How often the server sends signs of life; set in the first message and whenever it
+	// changes.
 	Alive string `protobuf:"bytes,8,opt,name=alive,proto3" json:"alive,omitempty"`
 	// The server's clock; set in the first message.
 	Time          *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=time,proto3" json:"time,omitempty"`
@@ -1311,8 +1309,8 @@ type Assignment struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Replica  *Replica               `protobuf:"bytes,1,opt,name=replica,proto3" json:"replica,omitempty"`
 	Revision *Revision              `protobuf:"bytes,2,opt,name=revision,proto3" json:"revision,omitempty"`
-	// With what to pull the image, where its registry asks for it. Never written
-	// to the node's disk.
+	// The login to pull the image with, if its registry needs one. Never written to the
+	// node's disk.
 	Login         *RegistryLogin `protobuf:"bytes,3,opt,name=login,proto3" json:"login,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1432,7 +1430,7 @@ func (x *RegistryLogin) GetPassword() string {
 // Asks the agent to open an Attach stream.
 type Open struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Names the stream, known to nobody else.
+	// Identifies the stream. Nobody else knows it.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// Types that are valid to be assigned to What:
 	//
@@ -1544,9 +1542,9 @@ type OpenLogs struct {
 	Tail       *int32                 `protobuf:"varint,3,opt,name=tail,proto3,oneof" json:"tail,omitempty"`
 	Since      *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=since,proto3" json:"since,omitempty"`
 	Until      *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=until,proto3" json:"until,omitempty"`
-	// Resumes behind the entry that had this position; tail and since then mean nothing.
+	// Resumes after the entry with this position; tail and since are then ignored.
 	After string `protobuf:"bytes,6,opt,name=after,proto3" json:"after,omitempty"`
-	// The first entry is to be a mark.
+	// The first entry must be a mark.
 	Mark          bool `protobuf:"varint,7,opt,name=mark,proto3" json:"mark,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1849,7 +1847,7 @@ type AttachUp_Exec struct {
 }
 
 type AttachUp_Error struct {
-	// Why the stream could not be served; the last message.
+	// The reason why the stream could not be served; the last message.
 	Error string `protobuf:"bytes,4,opt,name=error,proto3,oneof"`
 }
 

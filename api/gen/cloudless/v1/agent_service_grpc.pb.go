@@ -32,10 +32,10 @@ const (
 type EnrollmentServiceClient interface {
 	// Called with a join token instead of an identity.
 	Enroll(ctx context.Context, in *EnrollRequest, opts ...grpc.CallOption) (*EnrollResponse, error)
-	// Makes the machine of a server a node as well. Called by that server: it is a
+	// Makes the machine of a server a node as well. The server itself calls this: it is a
 	// member already, so it needs no token.
 	EnrollOwnNode(ctx context.Context, in *EnrollOwnNodeRequest, opts ...grpc.CallOption) (*EnrollResponse, error)
-	// Called by a member before its certificate ends.
+	// Called by a member before its certificate expires.
 	Renew(ctx context.Context, in *RenewRequest, opts ...grpc.CallOption) (*RenewResponse, error)
 }
 
@@ -85,10 +85,10 @@ func (c *enrollmentServiceClient) Renew(ctx context.Context, in *RenewRequest, o
 type EnrollmentServiceServer interface {
 	// Called with a join token instead of an identity.
 	Enroll(context.Context, *EnrollRequest) (*EnrollResponse, error)
-	// Makes the machine of a server a node as well. Called by that server: it is a
+	// Makes the machine of a server a node as well. The server itself calls this: it is a
 	// member already, so it needs no token.
 	EnrollOwnNode(context.Context, *EnrollOwnNodeRequest) (*EnrollResponse, error)
-	// Called by a member before its certificate ends.
+	// Called by a member before its certificate expires.
 	Renew(context.Context, *RenewRequest) (*RenewResponse, error)
 	mustEmbedUnimplementedEnrollmentServiceServer()
 }

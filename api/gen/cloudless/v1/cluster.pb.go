@@ -100,32 +100,30 @@ func (x *Cluster) GetStatus() *ClusterStatus {
 	return nil
 }
 
-// The configuration: how the cluster behaves. What is not set has the default
-// that is named beside it. Every change is kept as a Configuration.
+// The configuration: how the cluster behaves. A setting that is not set has the default that is named beside it. Every
+// change is stored as a Configuration.
 type ClusterSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// New nodes receive /24s out of this private range; it stays as it is if
-	// empty. Nodes keep what they have when it changes.
+	// New nodes get /24s out of this private range; if empty, it stays as it is. Nodes keep their addresses when it
+	// changes.
 	RangeV4 string `protobuf:"bytes,1,opt,name=range_v4,json=rangeV4,proto3" json:"range_v4,omitempty"`
-	// New nodes receive /64s out of this unique local range; it stays as it is if
-	// empty. Nodes keep what they have when it changes.
+	// New nodes get /64s out of this unique local range; if empty, it stays as it is. Nodes keep their addresses when it
+	// changes.
 	RangeV6 string `protobuf:"bytes,2,opt,name=range_v6,json=rangeV6,proto3" json:"range_v6,omitempty"`
 	// How many servers should vote: 1, 3, 5 or 7; 3 if not set.
 	DesiredVoters *int32    `protobuf:"varint,3,opt,name=desired_voters,json=desiredVoters,proto3,oneof" json:"desired_voters,omitempty"`
 	Liveness      *Liveness `protobuf:"bytes,4,opt,name=liveness,proto3" json:"liveness,omitempty"`
-	// Nodes that are judged by other measures. The first class that matches counts.
+	// Nodes with settings of their own. The first class that matches counts.
 	NodeClasses []*NodeClass      `protobuf:"bytes,5,rep,name=node_classes,json=nodeClasses,proto3" json:"node_classes,omitempty"`
 	Retention   *Retention        `protobuf:"bytes,6,opt,name=retention,proto3" json:"retention,omitempty"`
 	Defaults    *WorkloadDefaults `protobuf:"bytes,7,opt,name=defaults,proto3" json:"defaults,omitempty"`
 	Limits      *ClusterLimits    `protobuf:"bytes,8,opt,name=limits,proto3" json:"limits,omitempty"`
-	// What counts how much beside the others when a node is chosen. Each that is not
-	// set is 0.25 for locality, 0.30 for reliability, 0.15 for cost, 0.20 for
-	// utilization and 0.10 for network; one may be 0, but not all.
+	// The weights of the scores by which a node is chosen. Defaults are 0.25 for locality, 0.30 for reliability, 0.15 for
+	// cost, 0.20 for utilization and 0.10 for network. One may be 0, but not all.
 	Weights *ScoreWeights `protobuf:"bytes,20,opt,name=weights,proto3" json:"weights,omitempty"`
-	// How much of what a node has may be promised, in percent, where the node's
-	// class does not say otherwise; 100 if 0.
+	// How much of a node's capacity may be promised, in percent, unless the node's class has its own setting; 100 if 0.
 	Overcommit *Overcommit `protobuf:"bytes,21,opt,name=overcommit,proto3" json:"overcommit,omitempty"`
-	// What every node keeps for the system, where its class does not say otherwise.
+	// What every node reserves for the system, unless its class has its own setting.
 	Reserved      *ResourceAmounts `protobuf:"bytes,22,opt,name=reserved,proto3" json:"reserved,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -238,7 +236,7 @@ func (x *ClusterSpec) GetReserved() *ResourceAmounts {
 	return nil
 }
 
-// How much of what a node has may be promised, in percent; 100 if not set.
+// How much of a node's capacity may be promised, in percent; 100 if not set.
 type Overcommit struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Cpu           *int32                 `protobuf:"varint,1,opt,name=cpu,proto3,oneof" json:"cpu,omitempty"`
@@ -312,10 +310,9 @@ type Liveness struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// How often agents report; "1s" if empty.
 	Heartbeat string `protobuf:"bytes,1,opt,name=heartbeat,proto3" json:"heartbeat,omitempty"`
-	// How long an open session may say nothing; "3s" if empty.
+	// How long an open session may be silent; "3s" if empty.
 	Silence string `protobuf:"bytes,2,opt,name=silence,proto3" json:"silence,omitempty"`
-	// How long a node without a session may take to come back while its machine
-	// still answers; "10s" if empty.
+	// How long a node without a session may take to reconnect while its machine still answers; "10s" if empty.
 	Reconnect     string `protobuf:"bytes,3,opt,name=reconnect,proto3" json:"reconnect,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -376,13 +373,13 @@ func (x *Liveness) GetReconnect() string {
 type NodeClass struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Label selector such as "kind=laptop": which nodes are of the class.
+	// Label selector such as "kind=laptop", which chooses the nodes of the class.
 	Labels string `protobuf:"bytes,2,opt,name=labels,proto3" json:"labels,omitempty"`
-	// What is not set here is as for the cluster.
+	// Settings that are not set here are those of the cluster.
 	Liveness *Liveness `protobuf:"bytes,3,opt,name=liveness,proto3" json:"liveness,omitempty"`
-	// How much of what a node of the class has may be promised, in percent.
+	// How much of the capacity of a node of the class may be promised, in percent.
 	Overcommit *Overcommit `protobuf:"bytes,20,opt,name=overcommit,proto3" json:"overcommit,omitempty"`
-	// What a node of the class keeps for the system.
+	// What a node of the class reserves for the system.
 	Reserved      *ResourceAmounts `protobuf:"bytes,21,opt,name=reserved,proto3" json:"reserved,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -453,15 +450,15 @@ func (x *NodeClass) GetReserved() *ResourceAmounts {
 	return nil
 }
 
-// How long what is over is kept.
+// How long ended, expired and deleted objects are kept.
 type Retention struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// How long ended replicas are listed; "24h" if empty.
 	Replicas string `protobuf:"bytes,1,opt,name=replicas,proto3" json:"replicas,omitempty"`
 	// How long events are kept; "168h" if empty.
 	Events string `protobuf:"bytes,2,opt,name=events,proto3" json:"events,omitempty"`
-	// The most events, whatever their age, 100 or more: fewer would not tell what
-	// happened; 10,000 if not set.
+	// The maximum number of events, whatever their age, 100 or more: fewer would not tell what happened; 10,000 if not
+	// set.
 	MaxEvents *int32 `protobuf:"varint,3,opt,name=max_events,json=maxEvents,proto3,oneof" json:"max_events,omitempty"`
 	// The newest revisions of a workload that are kept; 10 if not set.
 	Revisions *int32 `protobuf:"varint,4,opt,name=revisions,proto3,oneof" json:"revisions,omitempty"`
@@ -545,14 +542,13 @@ func (x *Retention) GetImages() string {
 	return ""
 }
 
-// What a workload gets where it says nothing itself, when it is made and when
-// it is changed. It is written into the workload: to change a default changes
-// nothing that runs.
+// What a workload gets if it does not say itself, when it is created and when it is changed. It is written into the
+// workload: changing a default does not change running replicas.
 type WorkloadDefaults struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Reserved for each replica of a workload that does not say how much.
+	// Reserved for each replica of a workload without its own value.
 	Requests *ResourceAmounts `protobuf:"bytes,1,opt,name=requests,proto3" json:"requests,omitempty"`
-	// The most for each replica of a workload that does not say how much.
+	// The limit for each replica of a workload without its own value.
 	Limits        *ResourceAmounts `protobuf:"bytes,2,opt,name=limits,proto3" json:"limits,omitempty"`
 	Restart       *Restart         `protobuf:"bytes,3,opt,name=restart,proto3" json:"restart,omitempty"`
 	Stop          *Stop            `protobuf:"bytes,4,opt,name=stop,proto3" json:"stop,omitempty"`
@@ -618,7 +614,7 @@ func (x *WorkloadDefaults) GetStop() *Stop {
 	return nil
 }
 
-// The most there may be.
+// The maximum numbers of objects.
 type ClusterLimits struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// How many nodes may join; 100,000 if not set.
@@ -753,17 +749,16 @@ func (x *Configuration) GetSpec() *ConfigurationSpec {
 
 type ConfigurationSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Counted from 1. Who sets a configuration gives the number of the one that it
-	// was made from.
+	// Counted from 1. To set a configuration, give the number of the one that it was made from.
 	Number uint64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
-	// SPIFFE id of who set it; given by the cluster.
+	// SPIFFE id of the author; set by the cluster.
 	Author string `protobuf:"bytes,2,opt,name=author,proto3" json:"author,omitempty"`
 	// Why, in the author's words.
 	Comment string       `protobuf:"bytes,3,opt,name=comment,proto3" json:"comment,omitempty"`
 	Cluster *ClusterSpec `protobuf:"bytes,4,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	// The number of the version that this one repeats, if it is a rollback.
 	RolledBackTo uint64 `protobuf:"varint,5,opt,name=rolled_back_to,json=rolledBackTo,proto3" json:"rolled_back_to,omitempty"`
-	// What differs from the version before; worked out by the cluster.
+	// What differs from the version before; computed by the cluster.
 	Changes       []*FieldChange `protobuf:"bytes,6,rep,name=changes,proto3" json:"changes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -846,12 +841,12 @@ type ClusterStatus struct {
 	// Certificate of the cluster's authority, PEM.
 	CaCertificate string `protobuf:"bytes,1,opt,name=ca_certificate,json=caCertificate,proto3" json:"ca_certificate,omitempty"`
 	CaFingerprint string `protobuf:"bytes,2,opt,name=ca_fingerprint,json=caFingerprint,proto3" json:"ca_fingerprint,omitempty"`
-	// Raised when a backup is restored or the cluster recovered, so that nodes obey no server that is behind that.
+	// Raised when a backup is restored or the cluster is recovered, so that nodes obey no server with an older state.
 	Epoch uint64 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// What every server of the cluster understands.
+	// The feature level that every server of the cluster understands.
 	FeatureLevel uint32          `protobuf:"varint,4,opt,name=feature_level,json=featureLevel,proto3" json:"feature_level,omitempty"`
 	Servers      []*ServerStatus `protobuf:"bytes,5,rep,name=servers,proto3" json:"servers,omitempty"`
-	// How many voters may be lost before nothing can be agreed on any more.
+	// How many voters may be lost without losing the quorum.
 	ToleratedFailures int32 `protobuf:"varint,6,opt,name=tolerated_failures,json=toleratedFailures,proto3" json:"tolerated_failures,omitempty"`
 	// How many servers should vote.
 	DesiredVoters int32 `protobuf:"varint,7,opt,name=desired_voters,json=desiredVoters,proto3" json:"desired_voters,omitempty"`
@@ -967,22 +962,21 @@ type ServerStatus struct {
 	Zone    string                 `protobuf:"bytes,7,opt,name=zone,proto3" json:"zone,omitempty"`
 	// As the leader sees it: it answers and is not far behind.
 	Healthy bool `protobuf:"varint,8,opt,name=healthy,proto3" json:"healthy,omitempty"`
-	// How many entries of the log it is behind the leader.
+	// How many log entries it is behind the leader.
 	Lag uint64 `protobuf:"varint,9,opt,name=lag,proto3" json:"lag,omitempty"`
-	// Why it is not healthy, in words.
+	// The reason why it is not healthy.
 	Reason string `protobuf:"bytes,10,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Its disk has no room for changes.
 	Full bool `protobuf:"varint,20,opt,name=full,proto3" json:"full,omitempty"`
 	// By how much its clock is ahead of the leader's, such as "5m" or "-5m";
 	// empty if it is not.
 	ClockSkew string `protobuf:"bytes,21,opt,name=clock_skew,json=clockSkew,proto3" json:"clock_skew,omitempty"`
-	// It was made a moment ago and does not take part in full yet.
+	// It was created a moment ago and does not take part fully yet.
 	Joining bool `protobuf:"varint,22,opt,name=joining,proto3" json:"joining,omitempty"`
-	// Nobody can say yet whether it is healthy: the leader has just begun to look,
-	// or the server that answered does not lead.
+	// Its health is unknown: the leader has just begun to check, or the server that answered does not lead.
 	Unknown bool `protobuf:"varint,23,opt,name=unknown,proto3" json:"unknown,omitempty"`
-	// The newest entry of its log, 0 if it is not known: the server with the
-	// highest term, and of those with the highest index, is furthest.
+	// The newest entry of its log, 0 if it is unknown. The server with the highest term, and among those with the highest
+	// index, is the most advanced.
 	LastTerm      uint64 `protobuf:"varint,24,opt,name=last_term,json=lastTerm,proto3" json:"last_term,omitempty"`
 	LastIndex     uint64 `protobuf:"varint,25,opt,name=last_index,json=lastIndex,proto3" json:"last_index,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1131,7 +1125,7 @@ func (x *ServerStatus) GetLastIndex() uint64 {
 	return 0
 }
 
-// One line of what happened and why.
+// One event: what happened and why.
 type Event struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	ApiVersion    string                 `protobuf:"bytes,1,opt,name=api_version,json=apiVersion,proto3" json:"api_version,omitempty"`
@@ -1212,9 +1206,9 @@ type EventSpec struct {
 	ObjectKind string `protobuf:"bytes,5,opt,name=object_kind,json=objectKind,proto3" json:"object_kind,omitempty"`
 	ObjectName string `protobuf:"bytes,6,opt,name=object_name,json=objectName,proto3" json:"object_name,omitempty"`
 	ObjectUid  string `protobuf:"bytes,7,opt,name=object_uid,json=objectUid,proto3" json:"object_uid,omitempty"`
-	// Who caused it: a user, a node or a server.
+	// The user, node or server that caused it.
 	Actor string `protobuf:"bytes,8,opt,name=actor,proto3" json:"actor,omitempty"`
-	// The workload that it concerns, if any: of a replica, the one it belongs to.
+	// The workload that it concerns, if any. For a replica, the one it belongs to.
 	Workload      string `protobuf:"bytes,9,opt,name=workload,proto3" json:"workload,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1313,8 +1307,8 @@ func (x *EventSpec) GetWorkload() string {
 	return ""
 }
 
-// What lets a machine join or a program call the API. The secret itself is
-// shown once, when the token is made, and is stored only as a hash.
+// A token lets a machine join or a program call the API. The secret itself is shown once, when the token is created,
+// and is stored only as a hash.
 type Token struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	ApiVersion    string                 `protobuf:"bytes,1,opt,name=api_version,json=apiVersion,proto3" json:"api_version,omitempty"`
@@ -1393,8 +1387,7 @@ func (x *Token) GetStatus() *TokenStatus {
 
 type TokenSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// "admin", "operator" or "viewer" to call the API; "node" or "server" to join
-	// a machine.
+	// "admin", "operator" or "viewer" to call the API; "node" or "server" to let a machine join.
 	Role       string                 `protobuf:"bytes,1,opt,name=role,proto3" json:"role,omitempty"`
 	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
 	// How many machines may join with it; 0 for API tokens.
@@ -1457,7 +1450,7 @@ func (x *TokenSpec) GetUses() int32 {
 type TokenStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Used  int32                  `protobuf:"varint,1,opt,name=used,proto3" json:"used,omitempty"`
-	// The public part of the secret, by which it is found.
+	// The public part of the secret, which identifies it.
 	SecretId      string `protobuf:"bytes,2,opt,name=secret_id,json=secretId,proto3" json:"secret_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1587,12 +1580,12 @@ type ImageStatus struct {
 	Platforms []string `protobuf:"bytes,5,rep,name=platforms,proto3" json:"platforms,omitempty"`
 	// "ready", or "deleted" while it can still be restored.
 	Phase string `protobuf:"bytes,6,opt,name=phase,proto3" json:"phase,omitempty"`
-	// When a deleted image is gone for good.
+	// When a deleted image is removed for good.
 	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
-	// Workloads whose revisions that may still run name it, as namespace/name.
+	// Workloads that use it, as namespace/name: revisions of them that may still run name it.
 	UsedBy   []string               `protobuf:"bytes,8,rep,name=used_by,json=usedBy,proto3" json:"used_by,omitempty"`
 	PushTime *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=push_time,json=pushTime,proto3" json:"push_time,omitempty"`
-	// Earlier revisions that can be rolled back to and have this image, as namespace/name:number.
+	// Earlier revisions with this image that can be rolled back to, as namespace/name:number.
 	KeptBy        []string `protobuf:"bytes,10,rep,name=kept_by,json=keptBy,proto3" json:"kept_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1698,8 +1691,7 @@ func (x *ImageStatus) GetKeptBy() []string {
 	return nil
 }
 
-// How the cluster logs in to a registry of others. The password is sealed and
-// never shown.
+// A login of the cluster to a registry outside the cluster. The password is sealed and never shown.
 type Login struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	ApiVersion string                 `protobuf:"bytes,1,opt,name=api_version,json=apiVersion,proto3" json:"api_version,omitempty"`

@@ -107,7 +107,7 @@ func (x *GetConfigurationRequest) GetNumber() uint64 {
 type SetConfigurationRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Configuration *Configuration         `protobuf:"bytes,1,opt,name=configuration,proto3" json:"configuration,omitempty"`
-	// Only say what would be made.
+	// Only return what would be made.
 	DryRun        bool `protobuf:"varint,2,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -261,7 +261,7 @@ type RollbackConfigurationRequest struct {
 	// If set, the version that must be in force.
 	From    uint64 `protobuf:"varint,2,opt,name=from,proto3" json:"from,omitempty"`
 	Comment string `protobuf:"bytes,3,opt,name=comment,proto3" json:"comment,omitempty"`
-	// Only say what would be made.
+	// Only return what would be made.
 	DryRun        bool `protobuf:"varint,4,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -591,16 +591,16 @@ type UpdateNodeRequest struct {
 	// Labels to set, whatever they were before. "region" and "zone" say where the
 	// node stands; those that begin with "node.cloudless/" are the cluster's own.
 	Labels map[string]string `protobuf:"bytes,3,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Keys of labels to take away.
+	// Keys of labels to remove.
 	RemoveLabels []string `protobuf:"bytes,4,rep,name=remove_labels,json=removeLabels,proto3" json:"remove_labels,omitempty"`
-	// Taints to set; one of the same key and effect is replaced.
+	// Taints to set; one with the same key and effect is replaced.
 	Taints []*Taint `protobuf:"bytes,5,rep,name=taints,proto3" json:"taints,omitempty"`
-	// Taints to take away; done before the others are set.
+	// Taints to remove, before the others are set.
 	RemoveTaints []*TaintName `protobuf:"bytes,6,rep,name=remove_taints,json=removeTaints,proto3" json:"remove_taints,omitempty"`
 	// What the node costs, in a unit that is the same for all nodes.
 	Price *int64 `protobuf:"varint,7,opt,name=price,proto3,oneof" json:"price,omitempty"`
-	// What the node's link carries in bits per second, such as "1G"; empty to believe
-	// the machine.
+	// The bandwidth of the node's link in bits per second, such as "1G"; empty for what the
+	// machine reports.
 	Bandwidth     *string `protobuf:"bytes,8,opt,name=bandwidth,proto3,oneof" json:"bandwidth,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1092,8 +1092,7 @@ func (x *CreateTokenRequest) GetLabels() map[string]string {
 type CreateTokenResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Token *Token                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
-	// The only time that it is shown. A call that is repeated by its key gets
-	// another one in its place.
+	// Shown only this time. A call that is repeated by its key gets a new secret instead.
 	Secret        string `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1491,7 +1490,7 @@ type DeleteImageRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Repository with an optional tag or digest: "hello:1".
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Even if workloads use it: they go on running where it is, and start nowhere else.
+	// Even if workloads use it: they keep running where it is, and start nowhere else.
 	Force bool `protobuf:"varint,2,opt,name=force,proto3" json:"force,omitempty"`
 	// At once, without the time to restore it.
 	Now           bool `protobuf:"varint,3,opt,name=now,proto3" json:"now,omitempty"`
@@ -1596,9 +1595,9 @@ func (x *RestoreImageRequest) GetName() string {
 
 type PruneImagesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Only say what would go.
+	// Only return what would be deleted.
 	DryRun bool `protobuf:"varint,1,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
-	// Also remove at once what was deleted and could still be restored.
+	// Also remove deleted images that could still be restored.
 	Now           bool `protobuf:"varint,2,opt,name=now,proto3" json:"now,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -32,15 +32,15 @@ const (
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 type ClusterServiceClient interface {
 	GetCluster(ctx context.Context, in *GetClusterRequest, opts ...grpc.CallOption) (*Cluster, error)
-	// Who is calling, as the server sees it.
+	// The caller, as the server sees it.
 	WhoAmI(ctx context.Context, in *WhoAmIRequest, opts ...grpc.CallOption) (*WhoAmIResponse, error)
 	// The configuration in force, or an older version by its number.
 	GetConfiguration(ctx context.Context, in *GetConfigurationRequest, opts ...grpc.CallOption) (*Configuration, error)
-	// Puts a configuration in the place of the one whose number it names; refused
-	// with the newer one if that is not in force any more. Nothing is made where
-	// nothing would differ.
+	// Replaces the configuration whose number it names. If that is no longer in force, the
+	// call is refused with the newer one. A configuration without a change makes no new
+	// version.
 	SetConfiguration(ctx context.Context, in *SetConfigurationRequest, opts ...grpc.CallOption) (*Configuration, error)
-	// The versions that are kept, newest first.
+	// The stored versions, newest first.
 	ListConfigurations(ctx context.Context, in *ListConfigurationsRequest, opts ...grpc.CallOption) (*ListConfigurationsResponse, error)
 	// Makes a new version that equals an old one.
 	RollbackConfiguration(ctx context.Context, in *RollbackConfigurationRequest, opts ...grpc.CallOption) (*Configuration, error)
@@ -119,15 +119,15 @@ func (c *clusterServiceClient) RollbackConfiguration(ctx context.Context, in *Ro
 // for forward compatibility.
 type ClusterServiceServer interface {
 	GetCluster(context.Context, *GetClusterRequest) (*Cluster, error)
-	// Who is calling, as the server sees it.
+	// The caller, as the server sees it.
 	WhoAmI(context.Context, *WhoAmIRequest) (*WhoAmIResponse, error)
 	// The configuration in force, or an older version by its number.
 	GetConfiguration(context.Context, *GetConfigurationRequest) (*Configuration, error)
-	// Puts a configuration in the place of the one whose number it names; refused
-	// with the newer one if that is not in force any more. Nothing is made where
-	// nothing would differ.
+	// Replaces the configuration whose number it names. If that is no longer in force, the
+	// call is refused with the newer one. A configuration without a change makes no new
+	// version.
 	SetConfiguration(context.Context, *SetConfigurationRequest) (*Configuration, error)
-	// The versions that are kept, newest first.
+	// The stored versions, newest first.
 	ListConfigurations(context.Context, *ListConfigurationsRequest) (*ListConfigurationsResponse, error)
 	// Makes a new version that equals an old one.
 	RollbackConfiguration(context.Context, *RollbackConfigurationRequest) (*Configuration, error)
@@ -340,19 +340,19 @@ const (
 type NodeServiceClient interface {
 	GetNode(ctx context.Context, in *GetNodeRequest, opts ...grpc.CallOption) (*Node, error)
 	ListNodes(ctx context.Context, in *ListNodesRequest, opts ...grpc.CallOption) (*ListNodesResponse, error)
-	// Removes a node for good: its certificate is worth nothing from then on, its
-	// connections are closed, and its replicas count as lost. What runs on the
-	// machine goes on running there until somebody stops it.
+	// Removes a node for good: its certificate is no longer valid, its connections are
+	// closed, and its replicas count as lost. Its agent stops them when it learns of the
+	// removal.
 	DeleteNode(ctx context.Context, in *DeleteNodeRequest, opts ...grpc.CallOption) (*Node, error)
-	// Places nothing new on a node. What runs there stays. Cordoning what is
-	// cordoned does no harm.
+	// Places nothing new on a node. Running replicas stay. Cordoning a cordoned node is no
+	// error.
 	CordonNode(ctx context.Context, in *CordonNodeRequest, opts ...grpc.CallOption) (*Node, error)
-	// Uses a node again that was cordoned.
+	// Uses a cordoned node again.
 	UncordonNode(ctx context.Context, in *UncordonNodeRequest, opts ...grpc.CallOption) (*Node, error)
-	// Changes what operators say of a node: labels, taints, price, bandwidth. What is
-	// not named stays as it is, and saying again what is so does no harm.
+	// Changes the settings of a node: labels, taints, price, bandwidth. Others stay as they
+	// are, and setting the same value again is no error.
 	UpdateNode(ctx context.Context, in *UpdateNodeRequest, opts ...grpc.CallOption) (*Node, error)
-	// First every node that is there, then "synced", then every change.
+	// First every existing node, then "synced", then every change.
 	WatchNodes(ctx context.Context, in *WatchNodesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[NodeChange], error)
 }
 
@@ -449,19 +449,19 @@ type NodeService_WatchNodesClient = grpc.ServerStreamingClient[NodeChange]
 type NodeServiceServer interface {
 	GetNode(context.Context, *GetNodeRequest) (*Node, error)
 	ListNodes(context.Context, *ListNodesRequest) (*ListNodesResponse, error)
-	// Removes a node for good: its certificate is worth nothing from then on, its
-	// connections are closed, and its replicas count as lost. What runs on the
-	// machine goes on running there until somebody stops it.
+	// Removes a node for good: its certificate is no longer valid, its connections are
+	// closed, and its replicas count as lost. Its agent stops them when it learns of the
+	// removal.
 	DeleteNode(context.Context, *DeleteNodeRequest) (*Node, error)
-	// Places nothing new on a node. What runs there stays. Cordoning what is
-	// cordoned does no harm.
+	// Places nothing new on a node. Running replicas stay. Cordoning a cordoned node is no
+	// error.
 	CordonNode(context.Context, *CordonNodeRequest) (*Node, error)
-	// Uses a node again that was cordoned.
+	// Uses a cordoned node again.
 	UncordonNode(context.Context, *UncordonNodeRequest) (*Node, error)
-	// Changes what operators say of a node: labels, taints, price, bandwidth. What is
-	// not named stays as it is, and saying again what is so does no harm.
+	// Changes the settings of a node: labels, taints, price, bandwidth. Others stay as they
+	// are, and setting the same value again is no error.
 	UpdateNode(context.Context, *UpdateNodeRequest) (*Node, error)
-	// First every node that is there, then "synced", then every change.
+	// First every existing node, then "synced", then every change.
 	WatchNodes(*WatchNodesRequest, grpc.ServerStreamingServer[NodeChange]) error
 	mustEmbedUnimplementedNodeServiceServer()
 }
@@ -873,13 +873,13 @@ const (
 type ImageServiceClient interface {
 	GetImage(ctx context.Context, in *GetImageRequest, opts ...grpc.CallOption) (*Image, error)
 	ListImages(ctx context.Context, in *ListImagesRequest, opts ...grpc.CallOption) (*ListImagesResponse, error)
-	// Hides an image that nothing uses, and removes it a day later.
+	// Hides an unused image, and removes it a day later.
 	DeleteImage(ctx context.Context, in *DeleteImageRequest, opts ...grpc.CallOption) (*Image, error)
-	// Takes back a deletion.
+	// Restores a deleted image.
 	RestoreImage(ctx context.Context, in *RestoreImageRequest, opts ...grpc.CallOption) (*Image, error)
-	// Deletes every image that nothing uses, and removes blobs that belong to none.
+	// Deletes every unused image, and removes blobs that belong to none.
 	PruneImages(ctx context.Context, in *PruneImagesRequest, opts ...grpc.CallOption) (*PruneImagesResponse, error)
-	// Keeps how to log in to a registry of others.
+	// Stores a login to a registry outside the cluster.
 	SetLogin(ctx context.Context, in *SetLoginRequest, opts ...grpc.CallOption) (*Login, error)
 	ListLogins(ctx context.Context, in *ListLoginsRequest, opts ...grpc.CallOption) (*ListLoginsResponse, error)
 	DeleteLogin(ctx context.Context, in *DeleteLoginRequest, opts ...grpc.CallOption) (*DeleteLoginResponse, error)
@@ -979,13 +979,13 @@ func (c *imageServiceClient) DeleteLogin(ctx context.Context, in *DeleteLoginReq
 type ImageServiceServer interface {
 	GetImage(context.Context, *GetImageRequest) (*Image, error)
 	ListImages(context.Context, *ListImagesRequest) (*ListImagesResponse, error)
-	// Hides an image that nothing uses, and removes it a day later.
+	// Hides an unused image, and removes it a day later.
 	DeleteImage(context.Context, *DeleteImageRequest) (*Image, error)
-	// Takes back a deletion.
+	// Restores a deleted image.
 	RestoreImage(context.Context, *RestoreImageRequest) (*Image, error)
-	// Deletes every image that nothing uses, and removes blobs that belong to none.
+	// Deletes every unused image, and removes blobs that belong to none.
 	PruneImages(context.Context, *PruneImagesRequest) (*PruneImagesResponse, error)
-	// Keeps how to log in to a registry of others.
+	// Stores a login to a registry outside the cluster.
 	SetLogin(context.Context, *SetLoginRequest) (*Login, error)
 	ListLogins(context.Context, *ListLoginsRequest) (*ListLoginsResponse, error)
 	DeleteLogin(context.Context, *DeleteLoginRequest) (*DeleteLoginResponse, error)

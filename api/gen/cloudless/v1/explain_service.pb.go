@@ -29,8 +29,8 @@ type GetExplanationRequest struct {
 	Name      string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	// Only this node and the replicas on it.
 	Node string `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
-	// Every node, rather than the first ones that would take a replica and the
-	// first ones that refuse.
+	// Every node, instead of only the first ones that would take a replica and the first ones
+	// that refuse.
 	All           bool `protobuf:"varint,4,opt,name=all,proto3" json:"all,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -159,39 +159,38 @@ type Explanation struct {
 	Namespace string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	Name      string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	Revision  uint64                 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
-	// As in the status of the workload, empty for one that does not exist yet.
+	// As in the status of the workload; empty if it does not exist yet.
 	Phase string `protobuf:"bytes,4,opt,name=phase,proto3" json:"phase,omitempty"`
-	// How it stands, in a sentence.
+	// The situation in a sentence.
 	Summary string `protobuf:"bytes,5,opt,name=summary,proto3" json:"summary,omitempty"`
 	// What the nodes are judged for, such as "one more replica".
 	About string `protobuf:"bytes,6,opt,name=about,proto3" json:"about,omitempty"`
 	// "pack", "best-fit" or "spread".
 	Strategy string `protobuf:"bytes,7,opt,name=strategy,proto3" json:"strategy,omitempty"`
-	// The weights that count, 1 together.
+	// The weights in use; their sum is 1.
 	Weights *ScoreWeights `protobuf:"bytes,8,opt,name=weights,proto3" json:"weights,omitempty"`
-	// The topology keys over which replicas are levelled, such as "zone", the
-	// first first.
+	// The topology keys over which replicas are spread evenly, such as "zone", the most
+	// important first.
 	Levels []string `protobuf:"bytes,9,rep,name=levels,proto3" json:"levels,omitempty"`
-	// What of the namespace's quota is used up, empty if that keeps nothing away.
+	// Which part of the namespace's quota is used up; empty if the quota is not the reason.
 	Quota string `protobuf:"bytes,10,opt,name=quota,proto3" json:"quota,omitempty"`
-	// How many nodes there are, how many would take the replica, and how many
-	// would if others were pushed out.
+	// How many nodes there are, how many would take the replica, and how many would take it
+	// by preemption.
 	NodeCount     int32 `protobuf:"varint,11,opt,name=node_count,json=nodeCount,proto3" json:"node_count,omitempty"`
 	TakingCount   int32 `protobuf:"varint,12,opt,name=taking_count,json=takingCount,proto3" json:"taking_count,omitempty"`
 	YieldingCount int32 `protobuf:"varint,13,opt,name=yielding_count,json=yieldingCount,proto3" json:"yielding_count,omitempty"`
 	// By rank, then those that refuse, by name.
 	Nodes []*NodeExplanation `protobuf:"bytes,14,rep,name=nodes,proto3" json:"nodes,omitempty"`
-	// Nodes that would not take the replica as they are, by the first filter that
-	// refuses them.
+	// Nodes that would not take the replica now, by the first filter that refuses them.
 	Refused []*RefusalGroup `protobuf:"bytes,15,rep,name=refused,proto3" json:"refused,omitempty"`
-	// Those of one revision on one node together.
+	// Replicas of one revision on one node form a group.
 	Replicas []*ReplicaExplanation `protobuf:"bytes,16,rep,name=replicas,proto3" json:"replicas,omitempty"`
 	// How many groups of replicas were left out.
 	ReplicasLeftOut int32 `protobuf:"varint,17,opt,name=replicas_left_out,json=replicasLeftOut,proto3" json:"replicas_left_out,omitempty"`
-	// What would make room for those that have no node, in sentences.
+	// Suggestions that would make room for the replicas without a node.
 	Help []string `protobuf:"bytes,18,rep,name=help,proto3" json:"help,omitempty"`
-	// Of a daemon, which is not ranked: each node that suits should have one. Then
-	// taking_count are those that have one or would take it, and suiting_count all
+	// For a daemon nodes are not ranked: each suitable node should have one replica. Then
+	// taking_count counts the nodes that have one or would take it, and suiting_count all
 	// that should have one.
 	EveryNode     bool  `protobuf:"varint,19,opt,name=every_node,json=everyNode,proto3" json:"every_node,omitempty"`
 	SuitingCount  int32 `protobuf:"varint,20,opt,name=suiting_count,json=suitingCount,proto3" json:"suiting_count,omitempty"`
@@ -372,16 +371,16 @@ func (x *Explanation) GetSuitingCount() int32 {
 type NodeExplanation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
-	// The place among the nodes that would take the replica, 1 being the first; 0
-	// for a node that refuses.
+	// The rank among the nodes that would take the replica, 1 being the first; 0 for a node
+	// that refuses.
 	Rank int32 `protobuf:"varint,2,opt,name=rank,proto3" json:"rank,omitempty"`
-	// Of a node that would take the replica as it is.
+	// Only for a node that would take the replica now.
 	Score *NodeScore `protobuf:"bytes,3,opt,name=score,proto3" json:"score,omitempty"`
-	// What each filter that refuses the node says, continuing its name.
+	// The reason of each filter that refuses the node, after the name of the filter.
 	Refusals []*Refusal `protobuf:"bytes,4,rep,name=refusals,proto3" json:"refusals,omitempty"`
-	// Who would have to go for the replica, by name of the replica.
+	// The replicas that would be preempted, by name.
 	Displaces []*Displaced `protobuf:"bytes,5,rep,name=displaces,proto3" json:"displaces,omitempty"`
-	// What puts the node before the next one in rank, in words.
+	// Why the node ranks before the next one.
 	BeforeNext string `protobuf:"bytes,6,opt,name=before_next,json=beforeNext,proto3" json:"before_next,omitempty"`
 	// Whether a replica of a daemon should be there, whatever is free.
 	Suits         bool `protobuf:"varint,7,opt,name=suits,proto3" json:"suits,omitempty"`
@@ -468,12 +467,12 @@ func (x *NodeExplanation) GetSuits() bool {
 	return false
 }
 
-// Components are 0 to 1, 1 being best. What goes before the total comes first.
+// Components are 0 to 1, 1 being best. The values before the total take precedence over it.
 type NodeScore struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The sum of the weights of preferences that hold.
+	// The sum of the weights of the preferences that hold.
 	Affinity int32 `protobuf:"varint,1,opt,name=affinity,proto3" json:"affinity,omitempty"`
-	// Taints that should be avoided.
+	// The number of taints that should be avoided.
 	Avoided int32 `protobuf:"varint,2,opt,name=avoided,proto3" json:"avoided,omitempty"`
 	// Replicas of the workload in the same places, by the levels.
 	Same     []int32 `protobuf:"varint,3,rep,packed,name=same,proto3" json:"same,omitempty"`
@@ -780,22 +779,22 @@ func (x *RefusalGroup) GetReason() string {
 
 type ReplicaExplanation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The first ones by name, and how many there are.
+	// The first ones by name, and their number.
 	Replicas []string `protobuf:"bytes,1,rep,name=replicas,proto3" json:"replicas,omitempty"`
 	Count    int32    `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
-	// Empty for those that have no node.
+	// Empty for replicas without a node.
 	Node     string `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
 	Revision uint64 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`
-	// The node's place today if the replica were placed anew, 0 if it would refuse.
+	// The rank of its node if the replica were placed today; 0 if the node would refuse.
 	Rank int32 `protobuf:"varint,5,opt,name=rank,proto3" json:"rank,omitempty"`
-	// That of its node today.
+	// The score of its node today.
 	Score *NodeScore `protobuf:"bytes,6,opt,name=score,proto3" json:"score,omitempty"`
-	// Why it is there, or nowhere, in a sentence.
+	// Why it is there, or has no node, in a sentence.
 	Reason string `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`
-	// The node that would be chosen today, if that is another one.
+	// The node that would be chosen today, if it is another one.
 	Better string `protobuf:"bytes,8,opt,name=better,proto3" json:"better,omitempty"`
-	// The score with which the first of them was placed there. Only the leader that
-	// placed it knows, and only of the newest ones.
+	// The score with which the first of them was placed. Only the leader that placed it knows
+	// it, and only for the newest ones.
 	PlacedScore   *NodeScore `protobuf:"bytes,9,opt,name=placed_score,json=placedScore,proto3" json:"placed_score,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

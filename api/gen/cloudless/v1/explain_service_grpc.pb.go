@@ -27,12 +27,12 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Why replicas are where they are, and what keeps others from having a node.
+// Why replicas are where they are, and why others have no node.
 type ExplainServiceClient interface {
-	// Judges every node for one more replica of a workload, and says of its
-	// replicas why they are where they are.
+	// Judges every node for one more replica of a workload, and says why its replicas are
+	// where they are.
 	GetExplanation(ctx context.Context, in *GetExplanationRequest, opts ...grpc.CallOption) (*Explanation, error)
-	// The same for a workload as it would be if it were applied. Changes nothing.
+	// The same for a workload as if it had been applied. Changes nothing.
 	ExplainWorkload(ctx context.Context, in *ExplainWorkloadRequest, opts ...grpc.CallOption) (*Explanation, error)
 }
 
@@ -68,12 +68,12 @@ func (c *explainServiceClient) ExplainWorkload(ctx context.Context, in *ExplainW
 // All implementations must embed UnimplementedExplainServiceServer
 // for forward compatibility.
 //
-// Why replicas are where they are, and what keeps others from having a node.
+// Why replicas are where they are, and why others have no node.
 type ExplainServiceServer interface {
-	// Judges every node for one more replica of a workload, and says of its
-	// replicas why they are where they are.
+	// Judges every node for one more replica of a workload, and says why its replicas are
+	// where they are.
 	GetExplanation(context.Context, *GetExplanationRequest) (*Explanation, error)
-	// The same for a workload as it would be if it were applied. Changes nothing.
+	// The same for a workload as if it had been applied. Changes nothing.
 	ExplainWorkload(context.Context, *ExplainWorkloadRequest) (*Explanation, error)
 	mustEmbedUnimplementedExplainServiceServer()
 }

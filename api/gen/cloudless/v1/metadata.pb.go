@@ -23,7 +23,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// What every object carries, whatever its kind.
+// The metadata of every object of any kind.
 type Metadata struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Given by the cluster, never reused and never changed.
@@ -38,7 +38,7 @@ type Metadata struct {
 	Version    uint64                 `protobuf:"varint,6,opt,name=version,proto3" json:"version,omitempty"`
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
 	UpdateTime *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=update_time,json=updateTime,proto3" json:"update_time,omitempty"`
-	// Set when deletion has been asked for and is being carried out.
+	// Set when the deletion has begun.
 	DeleteTime    *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=delete_time,json=deleteTime,proto3" json:"delete_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -137,7 +137,7 @@ func (x *Metadata) GetDeleteTime() *timestamppb.Timestamp {
 	return nil
 }
 
-// Which objects a list or watch is about.
+// Which objects a list or a watch includes.
 type Selection struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Empty means all namespaces.
@@ -197,7 +197,7 @@ type Page struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// How many objects at most; 0 means 100.
 	Size int32 `protobuf:"varint,1,opt,name=size,proto3" json:"size,omitempty"`
-	// What the page before gave as next, empty for the first page.
+	// The next token of the page before; empty for the first page.
 	Token         string `protobuf:"bytes,2,opt,name=token,proto3" json:"token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -22,14 +22,14 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Workloads that belong together, and what they may have together. A namespace
-// is there from its first workload on, and "default" always; one that somebody
-// has made has a uid, and stays until it is deleted.
+// Workloads that belong together, and what they may use together. A namespace exists from
+// its first workload on, and "default" always. A namespace that somebody has created has a
+// uid, and stays until it is deleted.
 type Namespace struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	ApiVersion string                 `protobuf:"bytes,1,opt,name=api_version,json=apiVersion,proto3" json:"api_version,omitempty"`
 	Kind       string                 `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
-	// The name is that of the namespace; it is itself in none.
+	// The name is that of the namespace; a namespace is in no other one.
 	Metadata      *Metadata        `protobuf:"bytes,3,opt,name=metadata,proto3" json:"metadata,omitempty"`
 	Spec          *NamespaceSpec   `protobuf:"bytes,4,opt,name=spec,proto3" json:"spec,omitempty"`
 	Status        *NamespaceStatus `protobuf:"bytes,5,opt,name=status,proto3" json:"status,omitempty"`
@@ -146,8 +146,8 @@ func (x *NamespaceSpec) GetQuota() *Quota {
 	return nil
 }
 
-// The most that all replicas of a namespace may have promised to them. What is
-// not set is not limited, and 0 is none at all.
+// The maximum that may be promised to all replicas of a namespace. What is not set is not
+// limited; 0 means none at all.
 type Quota struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Cpu    string                 `protobuf:"bytes,1,opt,name=cpu,proto3" json:"cpu,omitempty"`
@@ -234,11 +234,11 @@ func (x *Quota) GetGpu() int64 {
 	return 0
 }
 
-// What a namespace has now, computed when it is read.
+// What a namespace uses now, computed when it is read.
 type NamespaceStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Promised to its replicas that have a node and have not ended. Those on an
-	// offline node do not count: others may have to take their place.
+	// Promised to its replicas that have a node and have not ended. Those on an offline node
+	// do not count: others may have to take their place.
 	Cpu       string `protobuf:"bytes,1,opt,name=cpu,proto3" json:"cpu,omitempty"`
 	Memory    string `protobuf:"bytes,2,opt,name=memory,proto3" json:"memory,omitempty"`
 	Disk      string `protobuf:"bytes,3,opt,name=disk,proto3" json:"disk,omitempty"`
@@ -248,8 +248,8 @@ type NamespaceStatus struct {
 	// Replicas that have no node yet.
 	Pending   int64 `protobuf:"varint,7,opt,name=pending,proto3" json:"pending,omitempty"`
 	Workloads int64 `protobuf:"varint,8,opt,name=workloads,proto3" json:"workloads,omitempty"`
-	// What is used beyond the quota, in words: it was lowered. Nothing that runs is
-	// stopped for it; new replicas wait.
+	// What exceeds the quota, because the quota was lowered. Running replicas stay; new ones
+	// wait.
 	Over          []string `protobuf:"bytes,9,rep,name=over,proto3" json:"over,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

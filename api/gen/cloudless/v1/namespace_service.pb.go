@@ -26,8 +26,8 @@ const (
 type CreateNamespaceRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Namespace *Namespace             `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	// The same key with the same request gives the same answer and does nothing
-	// a second time. Kept for a day.
+	// A repeated call with the same key and the same request returns the same answer and
+	// changes nothing. Kept for a day.
 	IdempotencyKey string `protobuf:"bytes,2,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -326,7 +326,7 @@ func (x *GetNamespaceRequest) GetName() string {
 
 type ListNamespacesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Label selector such as "team=shop"; those that nobody has made have none.
+	// Label selector such as "team=shop"; namespaces that were not created have no labels.
 	Labels        string `protobuf:"bytes,1,opt,name=labels,proto3" json:"labels,omitempty"`
 	Page          *Page  `protobuf:"bytes,2,opt,name=page,proto3" json:"page,omitempty"`
 	unknownFields protoimpl.UnknownFields

@@ -34,20 +34,19 @@ const (
 //
 // Namespaces and their quotas.
 type NamespaceServiceClient interface {
-	// Makes a namespace that nobody has made yet. It may have workloads already.
+	// Creates a namespace that was not created yet. It may have workloads already.
 	CreateNamespace(ctx context.Context, in *CreateNamespaceRequest, opts ...grpc.CallOption) (*Namespace, error)
-	// Makes the namespace or brings the existing one to the given spec.
+	// Creates the namespace or changes the existing one to the given spec.
 	ApplyNamespace(ctx context.Context, in *ApplyNamespaceRequest, opts ...grpc.CallOption) (*ApplyNamespaceResponse, error)
-	// Changes a namespace that was read before: metadata.version must name the
-	// version that was read. Nothing that runs is stopped by a lower quota.
+	// Changes a namespace that was read before: metadata.version must name the version that
+	// was read. A lower quota stops no running replicas.
 	UpdateNamespace(ctx context.Context, in *UpdateNamespaceRequest, opts ...grpc.CallOption) (*Namespace, error)
-	// Removes a namespace in which there are no workloads.
+	// Deletes a namespace without workloads.
 	DeleteNamespace(ctx context.Context, in *DeleteNamespaceRequest, opts ...grpc.CallOption) (*Namespace, error)
 	GetNamespace(ctx context.Context, in *GetNamespaceRequest, opts ...grpc.CallOption) (*Namespace, error)
-	// All that were made, all that have workloads, and "default".
+	// All that were created, all that have workloads, and "default".
 	ListNamespaces(ctx context.Context, in *ListNamespacesRequest, opts ...grpc.CallOption) (*ListNamespacesResponse, error)
-	// First every namespace that is there, then "synced", then every change, also
-	// of what is used.
+	// First every existing namespace, then "synced", then every change, also of the usage.
 	WatchNamespaces(ctx context.Context, in *WatchNamespacesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[NamespaceChange], error)
 }
 
@@ -144,20 +143,19 @@ type NamespaceService_WatchNamespacesClient = grpc.ServerStreamingClient[Namespa
 //
 // Namespaces and their quotas.
 type NamespaceServiceServer interface {
-	// Makes a namespace that nobody has made yet. It may have workloads already.
+	// Creates a namespace that was not created yet. It may have workloads already.
 	CreateNamespace(context.Context, *CreateNamespaceRequest) (*Namespace, error)
-	// Makes the namespace or brings the existing one to the given spec.
+	// Creates the namespace or changes the existing one to the given spec.
 	ApplyNamespace(context.Context, *ApplyNamespaceRequest) (*ApplyNamespaceResponse, error)
-	// Changes a namespace that was read before: metadata.version must name the
-	// version that was read. Nothing that runs is stopped by a lower quota.
+	// Changes a namespace that was read before: metadata.version must name the version that
+	// was read. A lower quota stops no running replicas.
 	UpdateNamespace(context.Context, *UpdateNamespaceRequest) (*Namespace, error)
-	// Removes a namespace in which there are no workloads.
+	// Deletes a namespace without workloads.
 	DeleteNamespace(context.Context, *DeleteNamespaceRequest) (*Namespace, error)
 	GetNamespace(context.Context, *GetNamespaceRequest) (*Namespace, error)
-	// All that were made, all that have workloads, and "default".
+	// All that were created, all that have workloads, and "default".
 	ListNamespaces(context.Context, *ListNamespacesRequest) (*ListNamespacesResponse, error)
-	// First every namespace that is there, then "synced", then every change, also
-	// of what is used.
+	// First every existing namespace, then "synced", then every change, also of the usage.
 	WatchNamespaces(*WatchNamespacesRequest, grpc.ServerStreamingServer[NamespaceChange]) error
 	mustEmbedUnimplementedNamespaceServiceServer()
 }

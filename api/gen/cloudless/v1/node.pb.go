@@ -102,22 +102,22 @@ func (x *Node) GetStatus() *NodeStatus {
 
 type NodeSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The node's own address ranges, given by the cluster at enrollment.
+	// The node's own address ranges, assigned by the cluster at enrollment.
 	SubnetV4 string `protobuf:"bytes,1,opt,name=subnet_v4,json=subnetV4,proto3" json:"subnet_v4,omitempty"`
 	SubnetV6 string `protobuf:"bytes,2,opt,name=subnet_v6,json=subnetV6,proto3" json:"subnet_v6,omitempty"`
-	// What the operator wants of the node: "" to use it, "cordoned" to place
-	// nothing new on it, "draining" to empty it.
+	// The operator's setting: "" to use the node, "cordoned" to place nothing new on it,
+	// "draining" to empty it.
 	Availability string `protobuf:"bytes,3,opt,name=availability,proto3" json:"availability,omitempty"`
 	// Why, in the operator's words.
 	AvailabilityReason string `protobuf:"bytes,4,opt,name=availability_reason,json=availabilityReason,proto3" json:"availability_reason,omitempty"`
-	// Who wanted it.
+	// The operator who set it.
 	AvailabilityBy string `protobuf:"bytes,5,opt,name=availability_by,json=availabilityBy,proto3" json:"availability_by,omitempty"`
 	// Keep replicas away that do not tolerate them.
 	Taints []*Taint `protobuf:"bytes,10,rep,name=taints,proto3" json:"taints,omitempty"`
 	// What the node costs, in a unit that is the same for all nodes.
 	Price int64 `protobuf:"varint,11,opt,name=price,proto3" json:"price,omitempty"`
-	// What the operator says that its link carries, in bits per second such as "1G";
-	// what the machine says if empty.
+	// The bandwidth of its link according to the operator, in bits per second such as "1G";
+	// if empty, the machine's own value counts.
 	Bandwidth     string `protobuf:"bytes,20,opt,name=bandwidth,proto3" json:"bandwidth,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -213,8 +213,8 @@ type Taint struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Key   string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
 	Value string                 `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
-	// "NoSchedule" places nothing new here, "PreferNoSchedule" only if nothing else
-	// will do, "NoExecute" ends what is here too.
+	// "NoSchedule" places nothing new here, "PreferNoSchedule" only if no other node fits,
+	// "NoExecute" also ends what runs here.
 	Effect string `protobuf:"bytes,3,opt,name=effect,proto3" json:"effect,omitempty"`
 	// When it was set; given by the cluster.
 	Time          *timestamppb.Timestamp `protobuf:"bytes,20,opt,name=time,proto3" json:"time,omitempty"`
@@ -284,7 +284,7 @@ type NodeStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// "enrolling", "ready", "draining", "cordoned", "offline" or "failed".
 	State string `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"`
-	// One sentence about the state where there is more to say.
+	// One sentence about the state, if there is more to say.
 	Reason     string         `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	Conditions []*Condition   `protobuf:"bytes,3,rep,name=conditions,proto3" json:"conditions,omitempty"`
 	Capacity   *NodeResources `protobuf:"bytes,4,opt,name=capacity,proto3" json:"capacity,omitempty"`
@@ -292,15 +292,15 @@ type NodeStatus struct {
 	Usage *NodeResources `protobuf:"bytes,5,opt,name=usage,proto3" json:"usage,omitempty"`
 	// Promised to replicas on this node.
 	Requested *NodeResources `protobuf:"bytes,6,opt,name=requested,proto3" json:"requested,omitempty"`
-	// What may be promised in all: the capacity times overcommit, less what is
-	// reserved for the system.
+	// What may be promised in total: the capacity times overcommit, minus the reservation for
+	// the system.
 	Allocatable *NodeResources         `protobuf:"bytes,30,opt,name=allocatable,proto3" json:"allocatable,omitempty"`
 	Interfaces  []*Interface           `protobuf:"bytes,7,rep,name=interfaces,proto3" json:"interfaces,omitempty"`
 	Info        *NodeInfo              `protobuf:"bytes,8,opt,name=info,proto3" json:"info,omitempty"`
 	Drivers     []*DriverInfo          `protobuf:"bytes,9,rep,name=drivers,proto3" json:"drivers,omitempty"`
 	LastSeen    *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=last_seen,json=lastSeen,proto3" json:"last_seen,omitempty"`
-	// How far the node can be relied on; the newest is kept by the leader and
-	// replicated now and then.
+	// How reliable the node is. The leader keeps the newest value and replicates it now and
+	// then.
 	Reliability *Reliability `protobuf:"bytes,11,opt,name=reliability,proto3" json:"reliability,omitempty"`
 	// The GPUs that are counted in the capacity.
 	Gpus          []*NodeGpu `protobuf:"bytes,20,rep,name=gpus,proto3" json:"gpus,omitempty"`
@@ -431,10 +431,10 @@ func (x *NodeStatus) GetGpus() []*NodeGpu {
 
 type NodeGpu struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// By which the machine knows it, such as "0000:01:00.0".
+	// The machine's name for it, such as "0000:01:00.0".
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// In lower case with dashes, such as "tesla-t4"; by the numbers of its maker where
-	// the name is not known, such as "amd-744c".
+	// In lower case with dashes, such as "tesla-t4"; if the name is unknown, the numbers of
+	// its vendor, such as "amd-744c".
 	Model         string `protobuf:"bytes,2,opt,name=model,proto3" json:"model,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -484,18 +484,17 @@ func (x *NodeGpu) GetModel() string {
 	return ""
 }
 
-// How far a node can be relied on, 0 to 100, and the five parts of which that is
-// the weighted mean.
+// How reliable a node is, 0 to 100: the weighted mean of five parts.
 type Reliability struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Score int32                  `protobuf:"varint,1,opt,name=score,proto3" json:"score,omitempty"`
-	// 30 per cent: how much of the time it was there.
+	// 30 per cent: the share of time in which it was online.
 	Uptime *ReliabilityPart `protobuf:"bytes,2,opt,name=uptime,proto3" json:"uptime,omitempty"`
 	// 20 per cent: how quickly its agent answers.
 	ResponseTime *ReliabilityPart `protobuf:"bytes,3,opt,name=response_time,json=responseTime,proto3" json:"response_time,omitempty"`
-	// 20 per cent: how many of the replicas that it was given it could start.
+	// 20 per cent: the share of assigned replicas that it could start.
 	SuccessRate *ReliabilityPart `protobuf:"bytes,4,opt,name=success_rate,json=successRate,proto3" json:"success_rate,omitempty"`
-	// 15 per cent: how much room it has left.
+	// 15 per cent: how much capacity it has left.
 	Capacity *ReliabilityPart `protobuf:"bytes,5,opt,name=capacity,proto3" json:"capacity,omitempty"`
 	// 15 per cent: how seldom it was lost.
 	Stability *ReliabilityPart `protobuf:"bytes,6,opt,name=stability,proto3" json:"stability,omitempty"`
@@ -596,7 +595,7 @@ type ReliabilityPart struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// 0 to 100.
 	Score int32 `protobuf:"varint,1,opt,name=score,proto3" json:"score,omitempty"`
-	// What it was computed from, in words.
+	// What it was computed from.
 	Basis         string `protobuf:"bytes,2,opt,name=basis,proto3" json:"basis,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -646,8 +645,8 @@ func (x *ReliabilityPart) GetBasis() string {
 	return ""
 }
 
-// What is remembered of a node to compute its reliability. What is long ago
-// counts less and less.
+// The history of a node from which its reliability is computed. Old values count less and
+// less.
 type ReliabilityRecord struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
 	WatchedSeconds  float64                `protobuf:"fixed64,1,opt,name=watched_seconds,json=watchedSeconds,proto3" json:"watched_seconds,omitempty"`
@@ -655,7 +654,7 @@ type ReliabilityRecord struct {
 	ResponseSeconds float64                `protobuf:"fixed64,3,opt,name=response_seconds,json=responseSeconds,proto3" json:"response_seconds,omitempty"`
 	Started         float64                `protobuf:"fixed64,4,opt,name=started,proto3" json:"started,omitempty"`
 	NotStarted      float64                `protobuf:"fixed64,5,opt,name=not_started,json=notStarted,proto3" json:"not_started,omitempty"`
-	// Times that it went offline; a session that only broke counts for a quarter.
+	// How often it went offline; a session that only broke counts for a quarter.
 	Losses float64 `protobuf:"fixed64,6,opt,name=losses,proto3" json:"losses,omitempty"`
 	// The least free share of CPU, memory and disk, 0 to 1; unset if not measured.
 	FreeShare     *float64 `protobuf:"fixed64,7,opt,name=free_share,json=freeShare,proto3,oneof" json:"free_share,omitempty"`
@@ -1079,7 +1078,7 @@ type DriverInfo struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Name    string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Version string                 `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`
-	// What this driver cannot do on this node, a sentence each.
+	// What this driver cannot do on this node, one sentence each.
 	Missing       []string `protobuf:"bytes,3,rep,name=missing,proto3" json:"missing,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -4,8 +4,8 @@
 // 	protoc        (unknown)
 // source: cloudless/v1/options.proto
 
-// Options by which the contract declares what servers, clients and commands need
-// to know about methods and kinds. Package api reads them.
+// Options that declare what servers, clients and commands need to know about methods and
+// kinds. Package api reads them.
 
 package cloudlessv1
 
@@ -43,7 +43,7 @@ const (
 	Method_SERVER Method_Caller = 6
 	// Servers that the state lists as members.
 	Method_MEMBER_SERVER Method_Caller = 7
-	// Everyone: the method proves its caller itself. A server that forwards such a
+	// Everyone: the method authenticates its caller itself. A server that forwards such a
 	// call must be a member.
 	Method_ANYONE Method_Caller = 8
 )
@@ -324,7 +324,7 @@ var (
 
 // Extension fields to descriptorpb.MessageOptions.
 var (
-	// Set on the messages that users call by their kind, such as Workload.
+	// Set on the messages that users refer to by their kind, such as Workload.
 	//
 	// optional cloudless.v1.Kind kind = 81101;
 	E_Kind = &file_cloudless_v1_options_proto_extTypes[1]

@@ -173,7 +173,7 @@ func (x *PlanRequest) GetPruneNamespace() string {
 
 type Plan struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Namespaces come first, because their quotas hold for the workloads.
+	// Namespaces come first, because their quotas apply to the workloads.
 	Changes []*PlanChange `protobuf:"bytes,1,rep,name=changes,proto3" json:"changes,omitempty"`
 	// Identifies the request, the plan, and the state that the plan was made on.
 	Fingerprint string `protobuf:"bytes,2,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
@@ -234,8 +234,7 @@ func (x *Plan) GetPreemptions() []*Preemption {
 	return nil
 }
 
-// A replica that would have to go, because one of a higher priority needs the
-// room.
+// A replica that would be preempted, because one of a higher priority needs the room.
 type Preemption struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Namespace string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
@@ -243,9 +242,9 @@ type Preemption struct {
 	Replica   string                 `protobuf:"bytes,3,opt,name=replica,proto3" json:"replica,omitempty"`
 	// Where it runs.
 	Node string `protobuf:"bytes,4,opt,name=node,proto3" json:"node,omitempty"`
-	// Of the replica; always set.
+	// The priority of the replica; always set.
 	Priority *int32 `protobuf:"varint,5,opt,name=priority,proto3,oneof" json:"priority,omitempty"`
-	// Who needs the room.
+	// The workload that needs the room.
 	ForNamespace string `protobuf:"bytes,6,opt,name=for_namespace,json=forNamespace,proto3" json:"for_namespace,omitempty"`
 	ForWorkload  string `protobuf:"bytes,7,opt,name=for_workload,json=forWorkload,proto3" json:"for_workload,omitempty"`
 	ForPriority  *int32 `protobuf:"varint,8,opt,name=for_priority,json=forPriority,proto3,oneof" json:"for_priority,omitempty"`
@@ -348,7 +347,7 @@ func (x *Preemption) GetToNode() string {
 	return ""
 }
 
-// What would become of one object.
+// What would happen to one object.
 type PlanChange struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Such as "Workload".
@@ -372,8 +371,7 @@ type PlanChange struct {
 	// Which part of the namespace's quota is used up, if that is why replicas are
 	// unplaced.
 	Quota string `protobuf:"bytes,25,opt,name=quota,proto3" json:"quota,omitempty"`
-	// What a namespace would use beyond its quota, in words. Nothing that runs is
-	// stopped; new replicas wait.
+	// What a namespace would use beyond its quota. Running replicas stay; new ones wait.
 	Over []string `protobuf:"bytes,26,rep,name=over,proto3" json:"over,omitempty"`
 	// Pending replicas that a namespace's new quota would let start.
 	Woken         int32 `protobuf:"varint,27,opt,name=woken,proto3" json:"woken,omitempty"`
@@ -506,7 +504,7 @@ type ReplicaStep struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// "create", "replace", "move", "stop" or "keep".
 	Action string `protobuf:"bytes,1,opt,name=action,proto3" json:"action,omitempty"`
-	// The replica that is there, empty for a new one.
+	// The existing replica; empty for a new one.
 	Replica string `protobuf:"bytes,2,opt,name=replica,proto3" json:"replica,omitempty"`
 	// Where it is and where it would be.
 	FromNode      string `protobuf:"bytes,3,opt,name=from_node,json=fromNode,proto3" json:"from_node,omitempty"`

@@ -29,10 +29,10 @@ const (
 //
 // What a change would do, before it is done.
 type PlanServiceClient interface {
-	// Works out what applying the workloads would do. Changes nothing.
+	// Computes what applying the objects would do. Changes nothing.
 	MakePlan(ctx context.Context, in *PlanRequest, opts ...grpc.CallOption) (*Plan, error)
-	// Does what a plan showed and nothing else, all of it or nothing. It is
-	// refused when the same request would lead to another plan by now.
+	// Does exactly what a plan showed, all of it or nothing. It is refused if the same
+	// request would lead to another plan by now.
 	ApplyPlan(ctx context.Context, in *ApplyPlanRequest, opts ...grpc.CallOption) (*ApplyPlanResponse, error)
 }
 
@@ -70,10 +70,10 @@ func (c *planServiceClient) ApplyPlan(ctx context.Context, in *ApplyPlanRequest,
 //
 // What a change would do, before it is done.
 type PlanServiceServer interface {
-	// Works out what applying the workloads would do. Changes nothing.
+	// Computes what applying the objects would do. Changes nothing.
 	MakePlan(context.Context, *PlanRequest) (*Plan, error)
-	// Does what a plan showed and nothing else, all of it or nothing. It is
-	// refused when the same request would lead to another plan by now.
+	// Does exactly what a plan showed, all of it or nothing. It is refused if the same
+	// request would lead to another plan by now.
 	ApplyPlan(context.Context, *ApplyPlanRequest) (*ApplyPlanResponse, error)
 	mustEmbedUnimplementedPlanServiceServer()
 }

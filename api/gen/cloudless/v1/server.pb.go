@@ -24,7 +24,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// A process with the control plane in it.
+// A process with the control plane.
 type Server struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	ApiVersion string                 `protobuf:"bytes,1,opt,name=api_version,json=apiVersion,proto3" json:"api_version,omitempty"`
@@ -104,7 +104,7 @@ func (x *Server) GetStatus() *ServerStatus {
 
 type ServerSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Where clients, agents and the other servers reach it, host:port.
+	// The address at which clients, agents and the other servers reach it, host:port.
 	Address string `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
 	// Voters are spread over zones.
 	Zone          string `protobuf:"bytes,2,opt,name=zone,proto3" json:"zone,omitempty"`
@@ -167,7 +167,7 @@ func (x *ServerSpec) GetVersion() string {
 type PassCallsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Calls []*PassedCall          `protobuf:"bytes,1,rep,name=calls,proto3" json:"calls,omitempty"`
-	// Numbers of calls that nobody waits for any more.
+	// Numbers of calls whose callers have left.
 	Gone          []uint64 `protobuf:"varint,2,rep,packed,name=gone,proto3" json:"gone,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -219,12 +219,12 @@ func (x *PassCallsRequest) GetGone() []uint64 {
 
 type PassedCall struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Of its own on this stream.
+	// Unique on this stream.
 	Number uint64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
-	// In full, with its service.
+	// The full name of the method, with its service.
 	Method  string `protobuf:"bytes,2,opt,name=method,proto3" json:"method,omitempty"`
 	Request []byte `protobuf:"bytes,3,opt,name=request,proto3" json:"request,omitempty"`
-	// Who calls, as in the metadata of a call that is passed on alone.
+	// The caller, as in the metadata of a call that is relayed alone.
 	Metadata      map[string]string `protobuf:"bytes,4,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -291,8 +291,8 @@ func (x *PassedCall) GetMetadata() map[string]string {
 type PassCallsResponse struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Answers []*PassedAnswer        `protobuf:"bytes,1,rep,name=answers,proto3" json:"answers,omitempty"`
-	// The server stops. It answers what has been asked; the asking server asks
-	// for nothing more on this stream and ends its side of it.
+	// The server stops. It answers the calls that it has received. The calling server sends
+	// no more on this stream and closes its side of it.
 	Stopping      bool `protobuf:"varint,2,opt,name=stopping,proto3" json:"stopping,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -348,8 +348,8 @@ type PassedAnswer struct {
 	Response []byte                 `protobuf:"bytes,2,opt,name=response,proto3" json:"response,omitempty"`
 	// A google.rpc.Status in place of the response if the call failed.
 	Failure []byte `protobuf:"bytes,3,opt,name=failure,proto3" json:"failure,omitempty"`
-	// This is a piece, and the rest comes in further ones of the same number: a
-	// large answer takes turns with all others.
+	// This is one piece; the rest follows in answers with the same number. A large answer
+	// takes turns with all others.
 	More          bool `protobuf:"varint,4,opt,name=more,proto3" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -512,7 +512,7 @@ func (*GetGossipKeyRequest) Descriptor() ([]byte, []int) {
 
 type GetGossipKeyResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Of the key: the highest is the newest.
+	// The version of the key: the highest is the newest.
 	Version       uint64 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
 	Sealed        []byte `protobuf:"bytes,2,opt,name=sealed,proto3" json:"sealed,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -928,7 +928,7 @@ func (x *ListServersResponse) GetNext() string {
 type DeleteServerRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Even if the others could then not agree any more, or do not have all images.
+	// Even if the others would then have no quorum, or lack images.
 	Force         bool `protobuf:"varint,2,opt,name=force,proto3" json:"force,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -980,7 +980,7 @@ func (x *DeleteServerRequest) GetForce() bool {
 
 type TransferLeaderRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name of the server that should lead; the one that is furthest if empty.
+	// Name of the server that should lead; the most advanced one if empty.
 	To            string `protobuf:"bytes,1,opt,name=to,proto3" json:"to,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1025,7 +1025,7 @@ func (x *TransferLeaderRequest) GetTo() string {
 
 type TransferLeaderResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Who leads now.
+	// The new leader.
 	Leader        *Server `protobuf:"bytes,1,opt,name=leader,proto3" json:"leader,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1070,7 +1070,7 @@ func (x *TransferLeaderResponse) GetLeader() *Server {
 
 type GetProgressRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Only a server that leads, and has all that leaders before it did, answers.
+	// Only a leader that has applied everything of earlier leaders answers.
 	Leading       bool `protobuf:"varint,1,opt,name=leading,proto3" json:"leading,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1122,16 +1122,16 @@ type GetProgressResponse struct {
 	AppliedIndex uint64 `protobuf:"varint,3,opt,name=applied_index,json=appliedIndex,proto3" json:"applied_index,omitempty"`
 	// Nanoseconds since it heard of the leader; negative if never.
 	LastContact int64 `protobuf:"varint,4,opt,name=last_contact,json=lastContact,proto3" json:"last_contact,omitempty"`
-	// Of the newest entry that it has acted on: told agents, cut off who was
-	// removed.
+	// The newest entry that it has acted on: it has told the agents and cut off removed
+	// members.
 	ActedIndex uint64 `protobuf:"varint,5,opt,name=acted_index,json=actedIndex,proto3" json:"acted_index,omitempty"`
 	// Its disk has no room for changes.
 	Full bool `protobuf:"varint,10,opt,name=full,proto3" json:"full,omitempty"`
 	// Its clock.
 	Time *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=time,proto3" json:"time,omitempty"`
-	// Chosen at its start, to tell it from one that runs on a copy of its data folder.
+	// Chosen at its start, to distinguish it from one that runs on a copy of its data folder.
 	Instance string `protobuf:"bytes,12,opt,name=instance,proto3" json:"instance,omitempty"`
-	// Uid of the server that it hears lead; empty if none does.
+	// Uid of the leader that it knows; empty if there is none.
 	Leader        string `protobuf:"bytes,13,opt,name=leader,proto3" json:"leader,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1233,7 +1233,7 @@ func (x *GetProgressResponse) GetLeader() string {
 type LocateServerRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Uid   string                 `protobuf:"bytes,1,opt,name=uid,proto3" json:"uid,omitempty"`
-	// Where the one that asks about itself is.
+	// The address of the server that asks about itself.
 	Address       string `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1285,7 +1285,7 @@ func (x *LocateServerRequest) GetAddress() string {
 
 type LocateServerResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Empty if it is not known.
+	// Empty if it is unknown.
 	Address       string `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

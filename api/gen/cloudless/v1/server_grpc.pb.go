@@ -31,10 +31,10 @@ const (
 // The servers of the cluster.
 type ServerServiceClient interface {
 	ListServers(ctx context.Context, in *ListServersRequest, opts ...grpc.CallOption) (*ListServersResponse, error)
-	// Removes a server for good: it votes no more, its certificate is worth
-	// nothing from then on, and its connections are closed.
+	// Removes a server for good: it no longer votes, its certificate is no longer valid, and
+	// its connections are closed.
 	DeleteServer(ctx context.Context, in *DeleteServerRequest, opts ...grpc.CallOption) (*Server, error)
-	// Lets another server lead.
+	// Makes another server lead.
 	TransferLeader(ctx context.Context, in *TransferLeaderRequest, opts ...grpc.CallOption) (*TransferLeaderResponse, error)
 }
 
@@ -83,10 +83,10 @@ func (c *serverServiceClient) TransferLeader(ctx context.Context, in *TransferLe
 // The servers of the cluster.
 type ServerServiceServer interface {
 	ListServers(context.Context, *ListServersRequest) (*ListServersResponse, error)
-	// Removes a server for good: it votes no more, its certificate is worth
-	// nothing from then on, and its connections are closed.
+	// Removes a server for good: it no longer votes, its certificate is no longer valid, and
+	// its connections are closed.
 	DeleteServer(context.Context, *DeleteServerRequest) (*Server, error)
-	// Lets another server lead.
+	// Makes another server lead.
 	TransferLeader(context.Context, *TransferLeaderRequest) (*TransferLeaderResponse, error)
 	mustEmbedUnimplementedServerServiceServer()
 }
@@ -220,25 +220,25 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// What servers ask each other.
+// The calls between servers.
 type PeerServiceClient interface {
-	// How far the asked server is, from itself and not from whoever leads.
+	// The progress of the called server itself, not of the leader.
 	GetProgress(ctx context.Context, in *GetProgressRequest, opts ...grpc.CallOption) (*GetProgressResponse, error)
-	// Where the asked server hears of a server. A server asks for itself, to learn
+	// Where the called server last heard of a server. A server asks about itself, to learn
 	// whether a copy of it runs elsewhere.
 	LocateServer(ctx context.Context, in *LocateServerRequest, opts ...grpc.CallOption) (*LocateServerResponse, error)
-	// The tagged images that the asked server has.
+	// The tagged images that the called server has.
 	ListCopies(ctx context.Context, in *ListCopiesRequest, opts ...grpc.CallOption) (*ListCopiesResponse, error)
-	// Has the asked server copy an image from the one that asks. It is answered
-	// when the copy is whole.
+	// Makes the called server copy an image from the calling one. It returns when the copy is
+	// complete.
 	CopyImage(ctx context.Context, in *CopyImageRequest, opts ...grpc.CallOption) (*CopyImageResponse, error)
-	// The key of the gossip as the asked server knows it, sealed, for a server that
-	// was away when it changed.
+	// The gossip key that the called server has, sealed, for a server that was away when it
+	// changed.
 	GetGossipKey(ctx context.Context, in *GetGossipKeyRequest, opts ...grpc.CallOption) (*GetGossipKeyResponse, error)
-	// Has the asked server delete an image as the one that asks has.
+	// Makes the called server delete an image, as the calling one has.
 	DropImage(ctx context.Context, in *DropImageRequest, opts ...grpc.CallOption) (*DropImageResponse, error)
-	// Answers calls that the asking server passes on, many at a time: a call of
-	// its own for each of them would cost both servers more than the answer does.
+	// Answers calls that the calling server relays, many at a time: a separate gRPC call for
+	// each of them would cost both servers more than the answer does.
 	PassCalls(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[PassCallsRequest, PassCallsResponse], error)
 }
 
@@ -327,25 +327,25 @@ type PeerService_PassCallsClient = grpc.BidiStreamingClient[PassCallsRequest, Pa
 // All implementations must embed UnimplementedPeerServiceServer
 // for forward compatibility.
 //
-// What servers ask each other.
+// The calls between servers.
 type PeerServiceServer interface {
-	// How far the asked server is, from itself and not from whoever leads.
+	// The progress of the called server itself, not of the leader.
 	GetProgress(context.Context, *GetProgressRequest) (*GetProgressResponse, error)
-	// Where the asked server hears of a server. A server asks for itself, to learn
+	// Where the called server last heard of a server. A server asks about itself, to learn
 	// whether a copy of it runs elsewhere.
 	LocateServer(context.Context, *LocateServerRequest) (*LocateServerResponse, error)
-	// The tagged images that the asked server has.
+	// The tagged images that the called server has.
 	ListCopies(context.Context, *ListCopiesRequest) (*ListCopiesResponse, error)
-	// Has the asked server copy an image from the one that asks. It is answered
-	// when the copy is whole.
+	// Makes the called server copy an image from the calling one. It returns when the copy is
+	// complete.
 	CopyImage(context.Context, *CopyImageRequest) (*CopyImageResponse, error)
-	// The key of the gossip as the asked server knows it, sealed, for a server that
-	// was away when it changed.
+	// The gossip key that the called server has, sealed, for a server that was away when it
+	// changed.
 	GetGossipKey(context.Context, *GetGossipKeyRequest) (*GetGossipKeyResponse, error)
-	// Has the asked server delete an image as the one that asks has.
+	// Makes the called server delete an image, as the calling one has.
 	DropImage(context.Context, *DropImageRequest) (*DropImageResponse, error)
-	// Answers calls that the asking server passes on, many at a time: a call of
-	// its own for each of them would cost both servers more than the answer does.
+	// Answers calls that the calling server relays, many at a time: a separate gRPC call for
+	// each of them would cost both servers more than the answer does.
 	PassCalls(grpc.BidiStreamingServer[PassCallsRequest, PassCallsResponse]) error
 	mustEmbedUnimplementedPeerServiceServer()
 }

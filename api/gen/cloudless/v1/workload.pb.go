@@ -102,7 +102,7 @@ func (x *Workload) GetStatus() *WorkloadStatus {
 
 type WorkloadSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Without a registry before it, a name in the cluster's own registry.
+	// A name without a registry is in the cluster's own registry.
 	Image string `protobuf:"bytes,1,opt,name=image,proto3" json:"image,omitempty"`
 	// Replaces the image's entrypoint.
 	Command []string `protobuf:"bytes,2,rep,name=command,proto3" json:"command,omitempty"`
@@ -121,21 +121,21 @@ type WorkloadSpec struct {
 	Ports     []*Port    `protobuf:"bytes,11,rep,name=ports,proto3" json:"ports,omitempty"`
 	Restart   *Restart   `protobuf:"bytes,12,opt,name=restart,proto3" json:"restart,omitempty"`
 	Placement *Placement `protobuf:"bytes,13,opt,name=placement,proto3" json:"placement,omitempty"`
-	// "node" (a namespace of its own with an address on the node's bridge), "host"
-	// (the machine's own network) or "none" (loopback only); "node" if empty.
+	// "node" (its own network namespace with an address on the node's bridge), "host" (the
+	// machine's own network) or "none" (loopback only); "node" if empty.
 	Network string `protobuf:"bytes,14,opt,name=network,proto3" json:"network,omitempty"`
 	Stop    *Stop  `protobuf:"bytes,15,opt,name=stop,proto3" json:"stop,omitempty"`
-	// Who goes first, 0 to 1000; 100 if not given. Above 100 it may push out what
-	// has a lower one.
+	// Which workload goes first, 0 to 1000; 100 if not given. Above 100 it may preempt
+	// replicas of lower priority.
 	Priority *int32 `protobuf:"varint,16,opt,name=priority,proto3,oneof" json:"priority,omitempty"`
-	// How many replicas must stay when others of a like priority need the room, at
-	// most as many as there are to be.
+	// How many replicas preemption by a similar priority must leave running, at most as many
+	// as the workload has.
 	MinAvailable int32 `protobuf:"varint,17,opt,name=min_available,json=minAvailable,proto3" json:"min_available,omitempty"`
-	// "service" runs until it is stopped, "job" until its work is done, "cron" makes
-	// a job at certain times, "daemon" has one replica on every node that suits;
-	// "service" if empty. It cannot be changed.
+	// "service" runs until it is stopped, "job" until its work is done, "cron" creates a job
+	// at certain times, "daemon" has one replica on every suitable node; "service" if empty.
+	// It cannot be changed.
 	Kind string `protobuf:"bytes,18,opt,name=kind,proto3" json:"kind,omitempty"`
-	// Of a job, and of those that a cron makes.
+	// For a job, and for the jobs of a cron.
 	Job           *Job  `protobuf:"bytes,19,opt,name=job,proto3" json:"job,omitempty"`
 	Cron          *Cron `protobuf:"bytes,20,opt,name=cron,proto3" json:"cron,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -312,19 +312,17 @@ func (x *WorkloadSpec) GetCron() *Cron {
 	return nil
 }
 
-// Work that has an end. Replicas are not restarted in place: one that fails is
-// replaced by another after a pause, which restart.backoff and restart.maxBackoff
-// say.
+// Work that has an end. Replicas are not restarted in place: one that fails is replaced by
+// another after the pause of restart.backoff and restart.maxBackoff.
 type Job struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// How many replicas must complete; 1 if not given.
 	Completions *int32 `protobuf:"varint,1,opt,name=completions,proto3,oneof" json:"completions,omitempty"`
-	// How many may run at once; as many as must complete if not given.
+	// How many may run at once; if not given, as many as must complete.
 	Parallelism *int32 `protobuf:"varint,2,opt,name=parallelism,proto3,oneof" json:"parallelism,omitempty"`
-	// How many replicas may fail, in all; one more and the job has failed. 3 if not
-	// given.
+	// How many replicas may fail in total before the job fails. 3 if not given.
 	Retries *int32 `protobuf:"varint,3,opt,name=retries,proto3,oneof" json:"retries,omitempty"`
-	// How long the whole job may take before it has failed; for ever if empty.
+	// How long the whole job may take before it fails; unlimited if empty.
 	Deadline      string `protobuf:"bytes,4,opt,name=deadline,proto3" json:"deadline,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -388,7 +386,7 @@ func (x *Job) GetDeadline() string {
 	return ""
 }
 
-// When a job is made.
+// When a cron creates a job.
 type Cron struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Five fields as in a crontab, such as "30 3 * * 1-5", or one of @hourly, @daily,
@@ -396,16 +394,16 @@ type Cron struct {
 	Schedule string `protobuf:"bytes,1,opt,name=schedule,proto3" json:"schedule,omitempty"`
 	// Such as "Europe/Berlin"; "UTC" if empty.
 	TimeZone string `protobuf:"bytes,2,opt,name=time_zone,json=timeZone,proto3" json:"time_zone,omitempty"`
-	// What to do when a job of before is not over yet: "skip" this time, "allow" both,
-	// or "replace" the old one; "skip" if empty.
+	// What to do if an earlier job has not ended yet: "skip" this time, "allow" both, or
+	// "replace" the old one; "skip" if empty.
 	Overlap string `protobuf:"bytes,3,opt,name=overlap,proto3" json:"overlap,omitempty"`
-	// How many jobs that are over are kept, by how they ended; 3 of each if not given.
+	// How many ended jobs are kept, by outcome; 3 of each if not given.
 	KeepSucceeded *int32 `protobuf:"varint,4,opt,name=keep_succeeded,json=keepSucceeded,proto3,oneof" json:"keep_succeeded,omitempty"`
 	KeepFailed    *int32 `protobuf:"varint,5,opt,name=keep_failed,json=keepFailed,proto3,oneof" json:"keep_failed,omitempty"`
-	// Whether no jobs are made for now.
+	// Whether the cron creates no jobs for now.
 	Suspend bool `protobuf:"varint,6,opt,name=suspend,proto3" json:"suspend,omitempty"`
-	// A time that was missed by more than this is left out; of those that were missed
-	// by less, the newest is made up for. Any time is made up for if empty.
+	// A time that was missed by more than this is skipped. Of the times that were missed by
+	// less, the newest one is made up for. If empty, any time is made up for.
 	StartDeadline string `protobuf:"bytes,7,opt,name=start_deadline,json=startDeadline,proto3" json:"start_deadline,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -496,7 +494,7 @@ type Resources struct {
 	Requests *ResourceAmounts `protobuf:"bytes,1,opt,name=requests,proto3" json:"requests,omitempty"`
 	// What a replica may never exceed.
 	Limits *ResourceAmounts `protobuf:"bytes,2,opt,name=limits,proto3" json:"limits,omitempty"`
-	// Devices that a replica has for itself.
+	// Devices that a replica has exclusively.
 	Gpu           *Gpu `protobuf:"bytes,3,opt,name=gpu,proto3" json:"gpu,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -679,10 +677,10 @@ func (x *ResourceAmounts) GetBandwidth() string {
 type Port struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Where the program listens.
+	// The port that the program listens on.
 	Port int32 `protobuf:"varint,2,opt,name=port,proto3" json:"port,omitempty"`
-	// The node's port that leads to it, 0 for none. Replicas of one workload on
-	// one node share it; another workload cannot have it there.
+	// The node's port that leads to it; 0 for none. Replicas of one workload on one node
+	// share it; no other workload can use it there.
 	Publish int32 `protobuf:"varint,3,opt,name=publish,proto3" json:"publish,omitempty"`
 	// "tcp" if empty.
 	Protocol      string `protobuf:"bytes,4,opt,name=protocol,proto3" json:"protocol,omitempty"`
@@ -750,8 +748,8 @@ func (x *Port) GetProtocol() string {
 
 type Restart struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// When an ended replica is started again: "always", "on-failure" or "never";
-	// "always" if empty.
+	// When an ended replica is restarted: "always", "on-failure" or "never"; "always" if
+	// empty.
 	Policy string `protobuf:"bytes,1,opt,name=policy,proto3" json:"policy,omitempty"`
 	// The pause before the second restart, doubled each time; "1s" if empty. A
 	// program that ends for the first time is restarted at once.
@@ -828,22 +826,21 @@ type Placement struct {
 	Labels map[string]string `protobuf:"bytes,1,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// A node must fulfil all of these.
 	Require []*LabelRule `protobuf:"bytes,2,rep,name=require,proto3" json:"require,omitempty"`
-	// Nodes that fulfil these are taken first, whatever else speaks for others.
+	// Nodes that fulfil these are preferred, whatever their score.
 	Prefer      []*LabelPreference `protobuf:"bytes,3,rep,name=prefer,proto3" json:"prefer,omitempty"`
 	Tolerations []*Toleration      `protobuf:"bytes,4,rep,name=tolerations,proto3" json:"tolerations,omitempty"`
 	// The only regions and zones that may be used; all if empty.
 	Regions []string `protobuf:"bytes,5,rep,name=regions,proto3" json:"regions,omitempty"`
 	Zones   []string `protobuf:"bytes,6,rep,name=zones,proto3" json:"zones,omitempty"`
-	// How replicas are levelled; over zones and nodes if empty.
+	// How replicas are spread; over zones and nodes if empty.
 	Spread []*Spread `protobuf:"bytes,7,rep,name=spread,proto3" json:"spread,omitempty"`
 	// Where replicas go in relation to others.
 	Affinity []*Affinity `protobuf:"bytes,8,rep,name=affinity,proto3" json:"affinity,omitempty"`
-	// "pack" fills nodes, but levels the replicas of one workload; "best-fit" takes
-	// the node on which the least is left over; "spread" takes the emptiest. "pack"
-	// if empty.
+	// "pack" fills nodes, but spreads the replicas of one workload; "best-fit" takes the node
+	// with the least left over; "spread" takes the emptiest. "pack" if empty.
 	Strategy string `protobuf:"bytes,9,opt,name=strategy,proto3" json:"strategy,omitempty"`
-	// What counts how much among nodes that would do; each that is not set as in the
-	// configuration of the cluster.
+	// The weights of the scores of suitable nodes. Those that are not set are those of the
+	// cluster's configuration.
 	Weights *ScoreWeights `protobuf:"bytes,10,opt,name=weights,proto3" json:"weights,omitempty"`
 	// Where the users or the data of the workload are.
 	NearRegion    string `protobuf:"bytes,11,opt,name=near_region,json=nearRegion,proto3" json:"near_region,omitempty"`
@@ -1033,7 +1030,7 @@ func (x *LabelRule) GetValues() []string {
 type LabelPreference struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Rule  *LabelRule             `protobuf:"bytes,1,opt,name=rule,proto3" json:"rule,omitempty"`
-	// Beside other preferences; 1 if 0.
+	// The weight among other preferences; 1 if 0.
 	Weight        int32 `protobuf:"varint,2,opt,name=weight,proto3" json:"weight,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1083,13 +1080,13 @@ func (x *LabelPreference) GetWeight() int32 {
 	return 0
 }
 
-// Bears taints of nodes. What is empty stands for all.
+// Tolerates taints of nodes. An empty field matches all.
 type Toleration struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Key    string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
 	Value  string                 `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
 	Effect string                 `protobuf:"bytes,3,opt,name=effect,proto3" json:"effect,omitempty"`
-	// How long a replica stays on a node that gets a NoExecute taint; for ever if 0.
+	// How long a replica stays on a node that gets a NoExecute taint; unlimited if 0.
 	Seconds       int64 `protobuf:"varint,4,opt,name=seconds,proto3" json:"seconds,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1157,8 +1154,8 @@ type Spread struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// "node", "zone", "region" or the key of a label; "zone" if empty.
 	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	// How many more replicas a place may have than the one with the fewest; if 0,
-	// replicas are levelled as far as there is room, but run anyway.
+	// How many more replicas a place may have than the one with the fewest. If 0, replicas
+	// are spread evenly as far as possible, but run in any case.
 	MaxSkew       int32 `protobuf:"varint,2,opt,name=max_skew,json=maxSkew,proto3" json:"max_skew,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1210,16 +1207,16 @@ func (x *Spread) GetMaxSkew() int32 {
 
 type Affinity struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name of a workload of the same namespace, or
+	// Name of a workload in the same namespace, or
 	Workload string `protobuf:"bytes,1,opt,name=workload,proto3" json:"workload,omitempty"`
-	// a label selector that chooses some, such as "app=db".
+	// a label selector that chooses workloads, such as "app=db".
 	Labels string `protobuf:"bytes,2,opt,name=labels,proto3" json:"labels,omitempty"`
-	// What is the same place: "node", "zone", "region" or the key of a label;
-	// "node" if empty.
+	// What counts as the same place: "node", "zone", "region" or the key of a label; "node"
+	// if empty.
 	Key string `protobuf:"bytes,3,opt,name=key,proto3" json:"key,omitempty"`
-	// To stay away from them instead of being where they are.
+	// Stay away from them instead of near them.
 	Anti bool `protobuf:"varint,4,opt,name=anti,proto3" json:"anti,omitempty"`
-	// Of a wish beside other wishes; if 0, the rule must hold.
+	// The weight as a preference; if 0, the rule must hold.
 	Weight        int32 `protobuf:"varint,5,opt,name=weight,proto3" json:"weight,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1290,8 +1287,8 @@ func (x *Affinity) GetWeight() int32 {
 	return 0
 }
 
-// How much the parts of the score count; only their relation matters. What is not
-// set counts as in the configuration of the cluster. One may be 0, but not all.
+// The weights of the parts of the score; only their ratio matters. Those that are not set
+// are those of the cluster's configuration. One may be 0, but not all.
 type ScoreWeights struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Locality      *float64               `protobuf:"fixed64,1,opt,name=locality,proto3,oneof" json:"locality,omitempty"`
@@ -1370,7 +1367,7 @@ func (x *ScoreWeights) GetNetwork() float64 {
 
 type Stop struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What asks a replica to end; "SIGTERM" if empty.
+	// The signal that asks a replica to end; "SIGTERM" if empty.
 	Signal string `protobuf:"bytes,1,opt,name=signal,proto3" json:"signal,omitempty"`
 	// How long a replica may take before it is killed; "10s" if empty.
 	Grace         string `protobuf:"bytes,2,opt,name=grace,proto3" json:"grace,omitempty"`
@@ -1436,19 +1433,19 @@ type WorkloadStatus struct {
 	Failed      int32  `protobuf:"varint,7,opt,name=failed,proto3" json:"failed,omitempty"`
 	// Replicas that run an older revision.
 	Outdated int32 `protobuf:"varint,8,opt,name=outdated,proto3" json:"outdated,omitempty"`
-	// One sentence when something keeps the workload from its desired state.
+	// One sentence if something keeps the workload from its desired state.
 	Reason string `protobuf:"bytes,9,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Why replicas are pending: every node and what speaks against it.
+	// Why replicas are pending: every node and why it refuses.
 	Unplaced []*NodeReason `protobuf:"bytes,10,rep,name=unplaced,proto3" json:"unplaced,omitempty"`
-	// The number of the cluster's configuration whose defaults it has.
+	// The number of the cluster's configuration that its defaults are from.
 	Configuration uint64      `protobuf:"varint,11,opt,name=configuration,proto3" json:"configuration,omitempty"`
 	Job           *JobStatus  `protobuf:"bytes,12,opt,name=job,proto3" json:"job,omitempty"`
 	Cron          *CronStatus `protobuf:"bytes,13,opt,name=cron,proto3" json:"cron,omitempty"`
-	// The uid and the name of the cron that made this job; empty for all others.
+	// The uid and the name of the cron that created this job; empty for all others.
 	OwnerUid string `protobuf:"bytes,14,opt,name=owner_uid,json=ownerUid,proto3" json:"owner_uid,omitempty"`
 	Owner    string `protobuf:"bytes,15,opt,name=owner,proto3" json:"owner,omitempty"`
-	// What of the namespace's quota is used up for the pending replicas, empty if
-	// that is not the reason.
+	// Which part of the namespace's quota keeps the pending replicas waiting; empty if the
+	// quota is not the reason.
 	Quota         string `protobuf:"bytes,20,opt,name=quota,proto3" json:"quota,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1596,7 +1593,7 @@ func (x *WorkloadStatus) GetQuota() string {
 	return ""
 }
 
-// How far a job is.
+// The progress of a job.
 type JobStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Replicas of the current revision that completed, and that failed.
@@ -1684,16 +1681,16 @@ func (x *JobStatus) GetRevisionUid() string {
 	return ""
 }
 
-// How far a cron is.
+// The progress of a cron.
 type CronStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The newest time of the schedule for which a job was made.
+	// The newest time of the schedule for which a job was created.
 	LastRun *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=last_run,json=lastRun,proto3" json:"last_run,omitempty"`
 	// The next time of the schedule.
 	NextRun *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=next_run,json=nextRun,proto3" json:"next_run,omitempty"`
-	// Its jobs that are not over yet.
+	// Its jobs that have not ended.
 	Active int32 `protobuf:"varint,3,opt,name=active,proto3" json:"active,omitempty"`
-	// The newest time of the schedule that was decided on, by a job or without.
+	// The newest time of the schedule that was handled, with or without a job.
 	SeenTime      *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=seen_time,json=seenTime,proto3" json:"seen_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1884,13 +1881,13 @@ type RevisionSpec struct {
 	// 1 for the first revision of a workload.
 	Number   uint64        `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"`
 	Workload *WorkloadSpec `protobuf:"bytes,3,opt,name=workload,proto3" json:"workload,omitempty"`
-	// Full reference by digest, where the digest is known.
+	// Full reference by digest, if the digest is known.
 	Image string `protobuf:"bytes,4,opt,name=image,proto3" json:"image,omitempty"`
-	// Tells restarts of the same spec from each other.
+	// Distinguishes restarts of the same spec.
 	Restart uint64 `protobuf:"varint,5,opt,name=restart,proto3" json:"restart,omitempty"`
-	// W3C traceparent of the call that made it, if that was traced.
+	// W3C traceparent of the call that created it, if that was traced.
 	Trace string `protobuf:"bytes,6,opt,name=trace,proto3" json:"trace,omitempty"`
-	// What the image is for, such as "linux/amd64", where that is known.
+	// The platforms of the image, such as "linux/amd64", if they are known.
 	Platforms     []string `protobuf:"bytes,7,rep,name=platforms,proto3" json:"platforms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2063,17 +2060,17 @@ type ReplicaSpec struct {
 	Node    string `protobuf:"bytes,6,opt,name=node,proto3" json:"node,omitempty"`
 	// "running" or "stopped".
 	Desired string `protobuf:"bytes,7,opt,name=desired,proto3" json:"desired,omitempty"`
-	// The only node that it may be placed on, of a daemon.
+	// For a daemon, the only node that it may be placed on.
 	OnlyNodeUid string `protobuf:"bytes,10,opt,name=only_node_uid,json=onlyNodeUid,proto3" json:"only_node_uid,omitempty"`
 	OnlyNode    string `protobuf:"bytes,11,opt,name=only_node,json=onlyNode,proto3" json:"only_node,omitempty"`
-	// While it is pending: the node on which room is being made for it.
+	// While it is pending: the node on which preemption makes room for it.
 	ReservedNodeUid string `protobuf:"bytes,13,opt,name=reserved_node_uid,json=reservedNodeUid,proto3" json:"reserved_node_uid,omitempty"`
-	// The replica for which it makes room, by uid, if it was pushed out.
+	// The uid of the replica that preempted it, if any.
 	PreemptedFor string `protobuf:"bytes,14,opt,name=preempted_for,json=preemptedFor,proto3" json:"preempted_for,omitempty"`
-	// Why it is to stop, if that is not its workload's wish.
+	// Why it is to stop, if its workload does not ask for it.
 	StopReason string `protobuf:"bytes,15,opt,name=stop_reason,json=stopReason,proto3" json:"stop_reason,omitempty"`
-	// While it is pending: the replica, by uid, that makes way for it. The room of that
-	// one is for nobody else.
+	// While it is pending: the uid of the replica that it replaces in place. No other replica
+	// may use the room of that one.
 	Succeeds      string `protobuf:"bytes,16,opt,name=succeeds,proto3" json:"succeeds,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2206,7 +2203,7 @@ type ReplicaStatus struct {
 	// "completed", "failed", "stopped" or "lost"; "unknown" is shown while its node
 	// is offline.
 	Phase string `protobuf:"bytes,1,opt,name=phase,proto3" json:"phase,omitempty"`
-	// One sentence about the phase where there is more to say.
+	// One sentence about the phase, if there is more to say.
 	Reason    string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	Restarts  int32                  `protobuf:"varint,3,opt,name=restarts,proto3" json:"restarts,omitempty"`
 	Pid       int32                  `protobuf:"varint,4,opt,name=pid,proto3" json:"pid,omitempty"`
@@ -2216,7 +2213,7 @@ type ReplicaStatus struct {
 	EndTime  *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=end_time,json=endTime,proto3" json:"end_time,omitempty"`
 	// On the node's network: an IPv4 and an IPv6 address.
 	Addresses []string `protobuf:"bytes,8,rep,name=addresses,proto3" json:"addresses,omitempty"`
-	// How far a pull has come; kept by the leader, not replicated.
+	// The progress of a pull; kept by the leader, not replicated.
 	Progress      *Progress `protobuf:"bytes,9,opt,name=progress,proto3" json:"progress,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2315,13 +2312,13 @@ func (x *ReplicaStatus) GetProgress() *Progress {
 	return nil
 }
 
-// How far something long has come.
+// The progress of something that takes long.
 type Progress struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Such as "pulling hello:1".
 	What      string `protobuf:"bytes,1,opt,name=what,proto3" json:"what,omitempty"`
 	DoneBytes int64  `protobuf:"varint,2,opt,name=done_bytes,json=doneBytes,proto3" json:"done_bytes,omitempty"`
-	// 0 while it is not known.
+	// 0 while it is unknown.
 	TotalBytes    int64 `protobuf:"varint,3,opt,name=total_bytes,json=totalBytes,proto3" json:"total_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -27,8 +27,7 @@ const (
 type CreateWorkloadRequest struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Workload *Workload              `protobuf:"bytes,1,opt,name=workload,proto3" json:"workload,omitempty"`
-	// The same key with the same request gives the same answer and does nothing
-	// a second time. Kept for a day.
+	// A repeated call with the same key and the same request returns the same answer and changes nothing. Kept for a day.
 	IdempotencyKey string `protobuf:"bytes,2,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -293,7 +292,7 @@ type ScaleWorkloadRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Namespace string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	Name      string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// Must be said, also to be 0: what was left out by mistake must stop nothing.
+	// Must be set, even to 0: leaving it out by mistake must not stop anything.
 	Replicas *int32 `protobuf:"varint,3,opt,name=replicas,proto3,oneof" json:"replicas,omitempty"`
 	// If set, the workload must still have this version.
 	Version       uint64 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"`
@@ -415,8 +414,8 @@ type RollbackWorkloadRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Namespace string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	Name      string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// The revision to go back to, by its number or by the digest of its image, of which the first characters are enough.
-	// Without it, the newest earlier revision that differs from the current one.
+	// The revision to go back to, by its number or by the first characters of its image's digest. Without it, the newest
+	// earlier revision that differs from the current one.
 	Revision string `protobuf:"bytes,3,opt,name=revision,proto3" json:"revision,omitempty"`
 	// If set, the workload must still have this version.
 	Version        uint64 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"`
@@ -1056,19 +1055,19 @@ type LogsRequest struct {
 	// Only this replica.
 	Replica string `protobuf:"bytes,3,opt,name=replica,proto3" json:"replica,omitempty"`
 	Follow  bool   `protobuf:"varint,4,opt,name=follow,proto3" json:"follow,omitempty"`
-	// The last so many lines of each replica; all if not set.
+	// The last lines of each replica; all if not set.
 	Tail *int32 `protobuf:"varint,5,opt,name=tail,proto3,oneof" json:"tail,omitempty"`
-	// Leaves out lines that were written before it by the clock of their node. Lines that are written while the log is
-	// followed come whatever that clock says.
+	// Leaves out lines that were written earlier, by the clock of their node. Lines that are written while the log is
+	// followed are always sent.
 	Since *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=since,proto3" json:"since,omitempty"`
 	Until *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=until,proto3" json:"until,omitempty"`
 	// Resumes a log that was read before.
 	Resume *LogPositions `protobuf:"bytes,8,opt,name=resume,proto3" json:"resume,omitempty"`
 	// Also sends marks: entries without a line that say where reading begins. A reader that may have to resume needs
-	// them, because it may be interrupted before a line has come.
+	// them, because it may be interrupted before the first line.
 	Marks bool `protobuf:"varint,9,opt,name=marks,proto3" json:"marks,omitempty"`
-	// Also of replicas that have ended. Without it only those come that have not, or the newest one if all have ended.
-	// A replica that is named comes in any case.
+	// Also sends the logs of replicas that have ended. Otherwise only those of live replicas are sent, or that of the
+	// newest one if all have ended. A named replica is always included.
 	Ended         bool `protobuf:"varint,10,opt,name=ended,proto3" json:"ended,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1175,7 +1174,7 @@ func (x *LogsRequest) GetEnded() bool {
 }
 
 // How far each replica's log was read: the position of its newest entry or mark, by the name of the replica. The log of
-// a replica that is not named is new to the reader and comes whole.
+// a replica that is not named is new to the reader and is sent completely.
 type LogPositions struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Replicas      map[string]string      `protobuf:"bytes,1,rep,name=replicas,proto3" json:"replicas,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
@@ -1233,11 +1232,10 @@ type LogEntry struct {
 	Partial bool `protobuf:"varint,5,opt,name=partial,proto3" json:"partial,omitempty"`
 	// Set instead of text when the line is not valid UTF-8.
 	Raw []byte `protobuf:"bytes,7,opt,name=raw,proto3" json:"raw,omitempty"`
-	// Set instead of a line when a node's part of the log cannot be had, or when
-	// something is missing here that was removed before it was read. A log that is
-	// followed goes on where it was when the node is back.
+	// Set instead of a line if a node's part of the log is unavailable, or if something was removed before it was read. A
+	// log that is followed continues where it was when the node is back.
 	Error string `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`
-	// Where reading this replica's log resumes behind the entry. It means nothing but that: give it back as it is.
+	// The position after this entry, to resume reading this replica's log. It is opaque: send it back unchanged.
 	Position string `protobuf:"bytes,8,opt,name=position,proto3" json:"position,omitempty"`
 	// Set instead of a line in marks.
 	Mark          bool `protobuf:"varint,9,opt,name=mark,proto3" json:"mark,omitempty"`
@@ -1891,7 +1889,7 @@ func (x *NodeUsage) GetReplicas() int32 {
 	return 0
 }
 
-// What a replica has used since its start, and uses now.
+// What a replica has used since its start, and its current usage.
 type ReplicaUsage struct {
 	state            protoimpl.MessageState `protogen:"open.v1"`
 	Uid              string                 `protobuf:"bytes,1,opt,name=uid,proto3" json:"uid,omitempty"`
@@ -1904,7 +1902,7 @@ type ReplicaUsage struct {
 	ThrottledNanos   uint64                 `protobuf:"varint,8,opt,name=throttled_nanos,json=throttledNanos,proto3" json:"throttled_nanos,omitempty"`
 	ThrottledPeriods uint64                 `protobuf:"varint,9,opt,name=throttled_periods,json=throttledPeriods,proto3" json:"throttled_periods,omitempty"`
 	MemoryBytes      uint64                 `protobuf:"varint,10,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
-	// 0 when there is no limit.
+	// 0 if there is no limit.
 	MemoryLimitBytes uint64 `protobuf:"varint,11,opt,name=memory_limit_bytes,json=memoryLimitBytes,proto3" json:"memory_limit_bytes,omitempty"`
 	Pids             uint64 `protobuf:"varint,12,opt,name=pids,proto3" json:"pids,omitempty"`
 	ReceivedBytes    uint64 `protobuf:"varint,13,opt,name=received_bytes,json=receivedBytes,proto3" json:"received_bytes,omitempty"`
@@ -2174,7 +2172,7 @@ type CopyStart struct {
 	// Any running replica if empty.
 	Replica string `protobuf:"bytes,3,opt,name=replica,proto3" json:"replica,omitempty"`
 	Path    string `protobuf:"bytes,4,opt,name=path,proto3" json:"path,omitempty"`
-	// Whether path is written rather than read.
+	// Whether path is written instead of read.
 	Into          bool `protobuf:"varint,5,opt,name=into,proto3" json:"into,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2348,7 +2346,7 @@ func (*CopyResponse_Done) isCopyResponse_Message() {}
 type CopyStarted struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Replica string                 `protobuf:"bytes,1,opt,name=replica,proto3" json:"replica,omitempty"`
-	// Of the files to come, 0 towards the replica.
+	// The size of the files to come; 0 towards the replica.
 	TotalBytes    int64 `protobuf:"varint,2,opt,name=total_bytes,json=totalBytes,proto3" json:"total_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2400,7 +2398,7 @@ func (x *CopyStarted) GetTotalBytes() int64 {
 
 type CopyDone struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Why it could not be finished, empty if it was.
+	// Why it was not completed; empty if it was.
 	Error         string `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2657,7 +2655,7 @@ func (x *ExecStarted) GetReplica() string {
 
 type ExecExit struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// As shells do: 127 if there is no such command, 126 if it may not be run.
+	// As in shells: 127 if the command does not exist, 126 if it cannot be executed.
 	Code int32 `protobuf:"varint,1,opt,name=code,proto3" json:"code,omitempty"`
 	// Set when the process could not be started or watched.
 	Error         string `protobuf:"bytes,2,opt,name=error,proto3" json:"error,omitempty"`

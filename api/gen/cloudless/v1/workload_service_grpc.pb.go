@@ -46,7 +46,7 @@ const (
 type WorkloadServiceClient interface {
 	// Creates a workload that must not exist yet.
 	CreateWorkload(ctx context.Context, in *CreateWorkloadRequest, opts ...grpc.CallOption) (*Workload, error)
-	// Creates the workload or brings the existing one to the given spec.
+	// Creates the workload or changes the existing one to the given spec.
 	ApplyWorkload(ctx context.Context, in *ApplyWorkloadRequest, opts ...grpc.CallOption) (*ApplyWorkloadResponse, error)
 	// Changes a workload that was read before: metadata.version must name the
 	// version that was read.
@@ -54,26 +54,26 @@ type WorkloadServiceClient interface {
 	// Stops all replicas and then removes the workload.
 	DeleteWorkload(ctx context.Context, in *DeleteWorkloadRequest, opts ...grpc.CallOption) (*Workload, error)
 	ScaleWorkload(ctx context.Context, in *ScaleWorkloadRequest, opts ...grpc.CallOption) (*Workload, error)
-	// Replaces every replica by a new one of the same spec.
+	// Replaces every replica by a new one with the same spec.
 	RestartWorkload(ctx context.Context, in *RestartWorkloadRequest, opts ...grpc.CallOption) (*Workload, error)
-	// Makes a new revision that equals an earlier one. How many replicas there are, and how important they are, stays.
+	// Creates a new revision that equals an earlier one. The number of replicas and their priority stay.
 	RollbackWorkload(ctx context.Context, in *RollbackWorkloadRequest, opts ...grpc.CallOption) (*Workload, error)
-	// Makes a job of a cron now, whatever its schedule says.
+	// Creates a job of a cron now, whatever its schedule says.
 	RunWorkload(ctx context.Context, in *RunWorkloadRequest, opts ...grpc.CallOption) (*Workload, error)
 	GetWorkload(ctx context.Context, in *GetWorkloadRequest, opts ...grpc.CallOption) (*Workload, error)
 	ListWorkloads(ctx context.Context, in *ListWorkloadsRequest, opts ...grpc.CallOption) (*ListWorkloadsResponse, error)
-	// First every workload that is there, then "synced", then every change.
+	// First every existing workload, then "synced", then every change.
 	WatchWorkloads(ctx context.Context, in *WatchWorkloadsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WorkloadChange], error)
 	ListReplicas(ctx context.Context, in *ListReplicasRequest, opts ...grpc.CallOption) (*ListReplicasResponse, error)
-	// First every replica that is there, then "synced", then every change.
+	// First every existing replica, then "synced", then every change.
 	WatchReplicas(ctx context.Context, in *WatchReplicasRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReplicaChange], error)
 	// The output of a workload's replicas, merged.
 	Logs(ctx context.Context, in *LogsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[LogEntry], error)
 	// The versions of a workload's spec, newest first.
 	ListRevisions(ctx context.Context, in *ListRevisionsRequest, opts ...grpc.CallOption) (*ListRevisionsResponse, error)
-	// What nodes and replicas use now.
+	// The current usage of nodes and replicas.
 	GetUsage(ctx context.Context, in *GetUsageRequest, opts ...grpc.CallOption) (*Usage, error)
-	// The same again whenever there is something new.
+	// The same again whenever there is news.
 	WatchUsage(ctx context.Context, in *GetUsageRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[Usage], error)
 	// Copies files out of or into a running replica, as a tar archive.
 	Copy(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[CopyRequest, CopyResponse], error)
@@ -329,7 +329,7 @@ type WorkloadService_ExecClient = grpc.BidiStreamingClient[ExecRequest, ExecResp
 type WorkloadServiceServer interface {
 	// Creates a workload that must not exist yet.
 	CreateWorkload(context.Context, *CreateWorkloadRequest) (*Workload, error)
-	// Creates the workload or brings the existing one to the given spec.
+	// Creates the workload or changes the existing one to the given spec.
 	ApplyWorkload(context.Context, *ApplyWorkloadRequest) (*ApplyWorkloadResponse, error)
 	// Changes a workload that was read before: metadata.version must name the
 	// version that was read.
@@ -337,26 +337,26 @@ type WorkloadServiceServer interface {
 	// Stops all replicas and then removes the workload.
 	DeleteWorkload(context.Context, *DeleteWorkloadRequest) (*Workload, error)
 	ScaleWorkload(context.Context, *ScaleWorkloadRequest) (*Workload, error)
-	// Replaces every replica by a new one of the same spec.
+	// Replaces every replica by a new one with the same spec.
 	RestartWorkload(context.Context, *RestartWorkloadRequest) (*Workload, error)
-	// Makes a new revision that equals an earlier one. How many replicas there are, and how important they are, stays.
+	// Creates a new revision that equals an earlier one. The number of replicas and their priority stay.
 	RollbackWorkload(context.Context, *RollbackWorkloadRequest) (*Workload, error)
-	// Makes a job of a cron now, whatever its schedule says.
+	// Creates a job of a cron now, whatever its schedule says.
 	RunWorkload(context.Context, *RunWorkloadRequest) (*Workload, error)
 	GetWorkload(context.Context, *GetWorkloadRequest) (*Workload, error)
 	ListWorkloads(context.Context, *ListWorkloadsRequest) (*ListWorkloadsResponse, error)
-	// First every workload that is there, then "synced", then every change.
+	// First every existing workload, then "synced", then every change.
 	WatchWorkloads(*WatchWorkloadsRequest, grpc.ServerStreamingServer[WorkloadChange]) error
 	ListReplicas(context.Context, *ListReplicasRequest) (*ListReplicasResponse, error)
-	// First every replica that is there, then "synced", then every change.
+	// First every existing replica, then "synced", then every change.
 	WatchReplicas(*WatchReplicasRequest, grpc.ServerStreamingServer[ReplicaChange]) error
 	// The output of a workload's replicas, merged.
 	Logs(*LogsRequest, grpc.ServerStreamingServer[LogEntry]) error
 	// The versions of a workload's spec, newest first.
 	ListRevisions(context.Context, *ListRevisionsRequest) (*ListRevisionsResponse, error)
-	// What nodes and replicas use now.
+	// The current usage of nodes and replicas.
 	GetUsage(context.Context, *GetUsageRequest) (*Usage, error)
-	// The same again whenever there is something new.
+	// The same again whenever there is news.
 	WatchUsage(*GetUsageRequest, grpc.ServerStreamingServer[Usage]) error
 	// Copies files out of or into a running replica, as a tar archive.
 	Copy(grpc.BidiStreamingServer[CopyRequest, CopyResponse]) error
