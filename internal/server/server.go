@@ -23,19 +23,16 @@ import (
 	"github.com/cloudless/cloudless/internal/registry"
 	"github.com/cloudless/cloudless/internal/server/auth"
 	"github.com/cloudless/cloudless/internal/server/core"
+	"github.com/cloudless/cloudless/internal/server/gateway"
+	"github.com/cloudless/cloudless/internal/server/images"
 	"github.com/cloudless/cloudless/internal/server/membership"
 	"github.com/cloudless/cloudless/internal/server/oneport"
 	"github.com/cloudless/cloudless/internal/server/peers"
+	"github.com/cloudless/cloudless/internal/server/relay"
 	"github.com/cloudless/cloudless/internal/server/sessions"
 	"github.com/cloudless/cloudless/internal/server/streams"
 	"github.com/cloudless/cloudless/internal/state"
 	"github.com/cloudless/cloudless/internal/telemetry"
-
-	"github.com/cloudless/cloudless/internal/server/relay"
-
-	"github.com/cloudless/cloudless/internal/server/images"
-
-	"github.com/cloudless/cloudless/internal/server/gateway"
 )
 
 // Nodes knows the state of the nodes, which it learns from the agents' sessions. Its methods must not block.
@@ -124,8 +121,8 @@ type Options struct {
 // Server is the API edge of one server process.
 type Server struct {
 	*core.Core
-	version, address string
-	duplicates       core.Duplicates
+	address    string
+	duplicates core.Duplicates
 
 	ca        *identity.CA
 	sealer    *identity.Sealer
@@ -194,9 +191,8 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		o.Clock = time.Now
 	}
 	s := &Server{
-		Core:    &core.Core{UID: o.UID, Store: o.Store, Consensus: o.Consensus, Clock: o.Clock, Logger: o.Logger, Tracing: o.Tracing},
-		version: o.Version,
-		ca:      o.CA, sealer: o.Sealer, registry: o.Registry, nodes: o.Nodes, placement: o.Placement,
+		Core: &core.Core{UID: o.UID, Store: o.Store, Consensus: o.Consensus, Clock: o.Clock, Logger: o.Logger, Tracing: o.Tracing},
+		ca:   o.CA, sealer: o.Sealer, registry: o.Registry, nodes: o.Nodes, placement: o.Placement,
 		revoked: auth.NewRevocations(),
 		scrape:  o.Scrape,
 		metrics: o.Metrics,

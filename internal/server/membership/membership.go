@@ -1,28 +1,23 @@
 package membership
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
-	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
-	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/oneport"
 	"github.com/cloudless/cloudless/internal/server/peers"
 	"github.com/cloudless/cloudless/internal/server/relay"
-	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -123,41 +118,6 @@ func (s *Membership) Conns() *relay.Conns { return s.conns }
 // Expel ends this server, which is no longer a member.
 func (s *Membership) Expel() { s.expel() }
 
-// AdvertisedAddress returns the address at which others reach a server: the advertised one
-// or, if that is empty, the one that it listens on. A server that listens on all addresses
-// is reached at the first address of its machine.
-func AdvertisedAddress(advertise, address string) string {
-	if advertise != "" {
-		return advertise
-	}
-	host, port, err := net.SplitHostPort(address)
-	if err != nil {
-		return address
-	}
-	if ip := net.ParseIP(host); host != "" && (ip == nil || !ip.IsUnspecified()) {
-		return address
-	}
-	all, _ := net.InterfaceAddrs()
-	return net.JoinHostPort(hostOf(all), port)
-}
-
-// hostOf returns the address at which others reach a machine: its first IPv4 address, or
-// its first IPv6 address if it has no other.
-func hostOf(all []net.Addr) string {
-	host := ""
-	for _, a := range all {
-		n, ok := a.(*net.IPNet)
-		if !ok || !n.IP.IsGlobalUnicast() {
-			continue
-		}
-		if n.IP.To4() != nil {
-			return n.IP.String()
-		}
-		host = cmp.Or(host, n.IP.String())
-	}
-	return cmp.Or(host, "127.0.0.1")
-}
-
 // PeerConfig is how this server authenticates to the others, and they to it.
 func (s *Membership) PeerConfig() peers.Config {
 	return peers.Config{Trust: s.ca.Trust(), Certificate: s.certificate.Certificate, Admit: AdmitMembers(s.Store)}
@@ -167,9 +127,6 @@ func (s *Membership) PeerConfig() peers.Config {
 func (s *Membership) OpenLink(link *peers.Link, protocol string) {
 	link.Open(s.port.Peers(protocol), s.PeerConfig())
 }
-
-// Advertised returns the address at which others reach this server.
-func (s *Membership) Advertised() string { return s.advertised }
 
 // Why a server must not continue with its data folder. The caller knows the folder, and
 // adds what to do with it.
@@ -194,59 +151,6 @@ func (s *Membership) waitExpelled(ctx context.Context) error {
 	case <-time.After(cutGrace): // for the answer to its own removal
 		return ErrRemoved
 	}
-}
-
-// Route acts on a change: it cuts off members that were removed.
-func (s *Membership) Route(c state.Change) {
-	switch {
-	case c.Kind == state.KindRevocation:
-		s.routeRevocation(c)
-	case c.Kind == state.KindNode && c.New == nil:
-		s.cutNode(c.Old.GetMetadata().GetUid())
-	}
-}
-
-// routeRevocation cuts off a server that was removed. A node is cut off when it
-// leaves the state.
-func (s *Membership) routeRevocation(c state.Change) {
-	revoked, _ := c.New.(*statev1.Revocation)
-	id, err := identity.ParseID(revoked.GetId())
-	switch {
-	case err != nil, id.Kind() != identity.KindServer:
-	case id.Name() == s.UID:
-		s.expel()
-	default:
-		s.cutServer(id)
-	}
-}
-
-// Addresses returns the addresses of all servers, this one first.
-func (s *Membership) Addresses() []string { return s.addresses(s.Store.Snapshot()) }
-
-// addresses returns the addresses of all servers, this one first.
-func (s *Membership) addresses(snap *state.Snapshot) []string {
-	all := []string{}
-	for _, one := range s.Servers(snap) {
-		address := one.GetSpec().GetAddress()
-		if one.GetMetadata().GetUid() == s.UID {
-			all = slices.Insert(all, 0, address)
-		} else if !slices.Contains(all, address) {
-			all = append(all, address)
-		}
-	}
-	return all
-}
-
-// Servers returns the servers in the state, or only this one if it is not stored
-// there yet.
-func (s *Membership) Servers(snap *state.Snapshot) []*v1.Server {
-	if all := slices.Collect(snap.Servers("")); len(all) > 0 {
-		return all
-	}
-	return []*v1.Server{{
-		ApiVersion: spec.APIVersion, Kind: "Server", Metadata: &v1.Metadata{Uid: s.UID, Name: s.UID},
-		Spec: &v1.ServerSpec{Address: s.advertised, Version: s.version},
-	}}
 }
 
 // AdmitMembers refuses, in the handshake, members that were removed. Only gRPC

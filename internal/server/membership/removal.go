@@ -85,6 +85,30 @@ func beginEpoch(snap *state.Snapshot, b *state.Batch) {
 	b.Update(cluster, old.GetMetadata().GetVersion())
 }
 
+// Route acts on a change: it cuts off members that were removed.
+func (s *Membership) Route(c state.Change) {
+	switch {
+	case c.Kind == state.KindRevocation:
+		s.routeRevocation(c)
+	case c.Kind == state.KindNode && c.New == nil:
+		s.cutNode(c.Old.GetMetadata().GetUid())
+	}
+}
+
+// routeRevocation cuts off a server that was removed. A node is cut off when it
+// leaves the state.
+func (s *Membership) routeRevocation(c state.Change) {
+	revoked, _ := c.New.(*statev1.Revocation)
+	id, err := identity.ParseID(revoked.GetId())
+	switch {
+	case err != nil, id.Kind() != identity.KindServer:
+	case id.Name() == s.UID:
+		s.expel()
+	default:
+		s.cutServer(id)
+	}
+}
+
 // cutNode closes the connections of a removed node: its session, streams and pulls.
 func (s *Membership) cutNode(uid string) {
 	if id, err := identity.NewID(s.ca.Trust().Cluster(), identity.KindNode, uid); err == nil {
