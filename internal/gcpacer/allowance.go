@@ -11,50 +11,45 @@ import (
 )
 
 const (
-	// serverGCPercent lets a server's garbage grow to twice of what it keeps. It
-	// holds the whole state in memory, and every collection walks all of it: half
-	// as many are worth the memory. A server without much state is no larger by it.
+	// serverGCPercent lets a server's garbage grow to twice its live heap. A server holds the whole state in memory,
+	// and every collection scans all of it: halving the number of collections is worth the memory. A server with little
+	// state does not grow by it.
 	serverGCPercent = 200
-	// smallGCPercent is the same for a server that keeps less than smallState: its
-	// collections cost little, and a small heap leaves fewer holes behind.
+	// smallGCPercent is the same for a server with less live heap than smallState: its collections are cheap, and a
+	// small heap has less fragmentation.
 	smallGCPercent, smallState = 100, 32 << 20
-	// busyGCPercent is the same for a server that makes garbage all the time. One
-	// that has little to do should be small instead.
+	// busyGCPercent is the same for a server that produces garbage all the time. An idle server should stay small
+	// instead.
 	busyGCPercent = 1600
-	// busyGarbage is how much memory that may cost, and busyShare which part of the
-	// machine's: with a large state garbage grows to twice of it, however busy the
-	// server is.
+	// busyGarbage is how much memory that may cost, and busyShare which share of the machine's memory. With a large
+	// state, garbage grows to twice the live heap, however busy the server is.
 	busyGarbage, busyShare = 1 << 30, 24
-	// pressedGarbage is the same while strangers keep the server busy.
+	// pressedGarbage is the same while unauthenticated callers keep the server busy.
 	pressedGarbage = 100 << 20
-	// largeGarbage bounds what a server with a large state may have beside it: so
-	// much and a quarter of the state.
+	// largeGarbage limits the garbage of a server with a large state to this and a quarter of the state.
 	largeGarbage = 2 << 30
-	// busyLook is how often the collector is looked at. A server that collects
-	// nothing in between is not busy, and one that has collected for less than
-	// busyAfter is not yet: a burst of work should not leave a large heap behind.
+	// busyLook is how often the collector is checked. A server without a collection in between is not busy, and one
+	// that has collected for less than busyAfter is not busy yet: a burst of work should not leave a large heap behind.
 	busyLook, busyAfter = 5 * time.Second, 15 * time.Second
 )
 
-// ownGC reports whether nobody else has said how to collect: who sets GOGC knows
-// better.
+// ownGC reports whether the user leaves the pace to us: a user who sets GOGC knows better.
 func ownGC() bool { return os.Getenv("GOGC") == "" }
 
-// Allow is for processes with a server in them, before they do anything.
+// Allow must be called first in processes with a server.
 func Allow() {
 	if ownGC() {
 		debug.SetGCPercent(serverGCPercent)
 	}
 }
 
-// followAllowance has a busy server collect less often, until ctx ends. How much
-// garbage there may be is said anew when a collection has ended and it is known how
-// much is kept: said at any other time, it may be less than there is already, and
-// everybody who needs memory has to help until that is collected.
+// followAllowance makes a busy server collect less often, until ctx ends. It sets the limit for garbage when a
+// collection has ended and the live heap is known. At any other time the limit could be below the present heap, and
+// every goroutine that allocates would have to assist until that is collected.
 func followAllowance(ctx context.Context, pressed func() bool) {
 	looks := time.NewTicker(busyLook)
 	defer looks.Stop()
-	var collected <-chan struct{} // from the first look on: that it starts does not make a server busy
+	var collected <-chan struct{} // set after the first check: starting does not make a server busy
 	most := busyGarbageOf(machineMemory())
 	a := allowance{told: serverGCPercent}
 	for {
@@ -76,7 +71,7 @@ func followAllowance(ctx context.Context, pressed func() bool) {
 	}
 }
 
-// allowedNow is how much of the most garbage a busy server may have at this moment.
+// allowedNow is how much garbage a busy server may have now.
 func allowedNow(most uint64, pressed func() bool) uint64 {
 	if pressed != nil && pressed() {
 		return min(most, pressedGarbage)
@@ -84,8 +79,8 @@ func allowedNow(most uint64, pressed func() bool) uint64 {
 	return most
 }
 
-// collections has a word in it after every collection, until ctx ends: what nobody
-// refers to is cleaned up then.
+// collections receives a value after every collection, until ctx ends: the runtime then cleans up an object that is
+// unreachable.
 func collections(ctx context.Context) <-chan struct{} {
 	ended := make(chan struct{}, 1)
 	var follow func(struct{})
@@ -103,7 +98,7 @@ func collections(ctx context.Context) <-chan struct{} {
 	return ended
 }
 
-// machineMemory is how much memory the machine has, 0 if that is not known.
+// machineMemory returns the memory of the machine; 0 if it is unknown.
 func machineMemory() uint64 {
 	var info unix.Sysinfo_t
 	if err := unix.Sysinfo(&info); err != nil {
@@ -112,22 +107,22 @@ func machineMemory() uint64 {
 	return info.Totalram * uint64(info.Unit)
 }
 
-// busyGarbageOf is how much garbage a busy server may have on a machine.
+// busyGarbageOf returns how much garbage a busy server may have on a machine.
 func busyGarbageOf(memory uint64) uint64 { return min(busyGarbage, memory/busyShare) }
 
-// allowance is what was seen of the garbage collector at the last look.
+// allowance is what the last check of the garbage collector has found.
 type allowance struct {
 	cycles uint64
-	// since is when it began to collect at every look.
+	// since is when it began to collect between all checks.
 	since time.Time
-	// garbage is what a busy server may have of it.
+	// garbage is how much a busy server may have.
 	garbage uint64
-	// told is what the runtime was told.
+	// told is the setting of the runtime.
 	told int
 }
 
-// tell returns what the runtime is told now. There is never less allowed of a large heap than there is already, which
-// would begin a collection that nobody is prepared for.
+// tell returns the new setting of the runtime. For a large heap it never allows less than there is already, because
+// that would start a collection at once, before bulk work has paused.
 func (a *allowance) tell(h heap, now time.Time) int {
 	next := a.limit(h.cycles, h.kept, now)
 	if next < a.told && h.large() && h.size >= h.kept+h.kept/100*uint64(next)/100*share {
@@ -137,8 +132,8 @@ func (a *allowance) tell(h heap, now time.Time) int {
 	return next
 }
 
-// limit is what the runtime is told. A [Collector] begins with a large heap before that is reached: when there is as
-// much as there may be.
+// limit returns the setting of the runtime. A [Collector] starts the collection of a large heap before the limit is
+// reached.
 func (a *allowance) limit(cycles, live uint64, now time.Time) int {
 	percent := a.percent(cycles, live, now)
 	if live/100*uint64(100+percent) >= largeHeap {
@@ -147,7 +142,7 @@ func (a *allowance) limit(cycles, live uint64, now time.Time) int {
 	return percent
 }
 
-// busy reports whether it has collected at every look for a while.
+// busy reports whether it has collected between all checks for a while.
 func (a *allowance) busy(cycles uint64, now time.Time) bool {
 	collected := cycles > a.cycles
 	a.cycles = cycles
@@ -161,7 +156,7 @@ func (a *allowance) busy(cycles uint64, now time.Time) bool {
 	return now.Sub(a.since) >= busyAfter
 }
 
-// percent says how much garbage there may be beside so many bytes that are kept.
+// percent returns how much garbage is allowed beside so many live bytes.
 func (a *allowance) percent(cycles, live uint64, now time.Time) int {
 	busy := a.busy(cycles, now)
 	if live == 0 {

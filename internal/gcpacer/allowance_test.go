@@ -15,7 +15,7 @@ func gcPercent() uint64 {
 	return sample[0].Value.Uint64()
 }
 
-func TestServersCollectLessOftenUnlessToldOtherwise(t *testing.T) {
+func TestServersCollectLessOftenUnlessGOGCIsSet(t *testing.T) {
 	before := debug.SetGCPercent(100)
 	defer debug.SetGCPercent(before)
 	t.Setenv("GOGC", "70")
@@ -30,7 +30,7 @@ func TestServersCollectLessOftenUnlessToldOtherwise(t *testing.T) {
 	}
 }
 
-// busyNow is an allowance of a server that has been busy for long, and the time.
+// busyNow returns the allowance of a server that has been busy for long, and the time.
 func busyNow(garbage uint64) (allowance, time.Time) {
 	now := time.Now()
 	return allowance{garbage: garbage, since: now.Add(-time.Hour)}, now
@@ -58,7 +58,7 @@ func TestServerIsBusyWhenItCollectsForLong(t *testing.T) {
 	}
 }
 
-func TestABusyServerMayHaveMoreGarbage(t *testing.T) {
+func TestBusyServerMayHaveMoreGarbage(t *testing.T) {
 	a, now := busyNow(busyGarbageOf(64 << 30))
 	for _, look := range []struct {
 		cycles, live uint64
@@ -84,8 +84,8 @@ func TestABusyServerMayHaveMoreGarbage(t *testing.T) {
 	}
 }
 
-// What the runtime may have, it is not to reach.
-func TestTheRuntimeIsToldMoreThanThereMayBeOfALargeHeap(t *testing.T) {
+// The runtime's limit is never reached.
+func TestRuntimeLimitOfALargeHeapIsAboveOurs(t *testing.T) {
 	a, now := busyNow(busyGarbageOf(64 << 30))
 	for live, want := range map[uint64]int{10 << 20: busyGCPercent, 20 << 20: busyGCPercent * 100 / share, 256 << 20: 400 * 100 / share, 1 << 30: serverGCPercent * 100 / share} {
 		if got := a.limit(a.cycles+1, live, now); got != want {
@@ -94,8 +94,8 @@ func TestTheRuntimeIsToldMoreThanThereMayBeOfALargeHeap(t *testing.T) {
 	}
 }
 
-// A limit below what is there already would begin a collection at once, with nobody prepared for it.
-func TestALargeHeapIsNotTakenByWhatItIsAllowed(t *testing.T) {
+// A limit below the present heap would start a collection at once, before bulk work has paused.
+func TestLimitIsNeverBelowThePresentHeap(t *testing.T) {
 	const mb = 1 << 20
 	a, now := busyNow(busyGarbageOf(64 << 30))
 	a.told = serverGCPercent
@@ -109,14 +109,14 @@ func TestALargeHeapIsNotTakenByWhatItIsAllowed(t *testing.T) {
 	if got := a.tell(heap{cycles: 1, kept: 100 * mb, goal: 1800 * mb, size: 110 * mb}, now); got != serverGCPercent*100/share {
 		t.Errorf("with little garbage there may be %d percent", got)
 	}
-	// A small one is collected in no time.
+	// A small heap is collected quickly.
 	a = allowance{garbage: busyGarbageOf(64 << 30), told: busyGCPercent}
 	if got := a.tell(heap{kept: 10 * mb, goal: 170 * mb, size: 100 * mb}, now); got != smallGCPercent {
 		t.Errorf("a small server that has nothing to do may have %d percent", got)
 	}
 }
 
-func TestASmallMachineIsNotFilledWithGarbage(t *testing.T) {
+func TestSmallMachineIsNotFilledWithGarbage(t *testing.T) {
 	a, now := busyNow(busyGarbageOf(1 << 30))
 	if got := a.percent(1, 16<<20, now); got != 266 {
 		t.Errorf("beside 16 MiB there may be %d percent", got)
@@ -126,7 +126,7 @@ func TestASmallMachineIsNotFilledWithGarbage(t *testing.T) {
 	}
 }
 
-func TestEveryCollectionIsTold(t *testing.T) {
+func TestEveryCollectionIsNoticed(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	collected := collections(ctx)
@@ -136,12 +136,12 @@ func TestEveryCollectionIsTold(t *testing.T) {
 	}
 }
 
-// Strangers cannot make a server large by keeping it busy.
-func TestServerPressedByStrangersMayNotHaveMuchGarbage(t *testing.T) {
+// Unauthenticated callers cannot make a server large by keeping it busy.
+func TestServerPressedByStrangersStaysSmall(t *testing.T) {
 	for _, c := range []struct {
 		most    uint64
 		pressed bool
-		want    int // percent of the 50 MiB that it keeps
+		want    int // percent of the 50 MiB of live heap
 	}{
 		{1 << 30, false, busyGCPercent},
 		{1 << 30, true, serverGCPercent},

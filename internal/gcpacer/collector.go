@@ -9,42 +9,42 @@ import (
 )
 
 const (
-	// largeHeap is to what a heap may grow for which a server begins collections itself. Those of smaller ones are over
-	// before anybody notices.
+	// largeHeap is the size above which a server starts collections itself. Those of smaller heaps end before anybody
+	// notices.
 	largeHeap = 256 << 20
-	// share of the garbage that the runtime would let there be, in percent, is when it begins: the runtime begins at
-	// seventy at the earliest.
+	// share of the garbage that the runtime would allow, in percent, at which a collection starts: the runtime starts
+	// at seventy at the earliest.
 	share = 60
-	// largeLook is how often a large heap is looked at, and smallLook a small one.
+	// largeLook is how often a large heap is checked, and smallLook a small one.
 	largeLook, smallLook = 20 * time.Millisecond, time.Second
-	// endLook is how often it is looked whether a collection has ended.
+	// endLook is how often it checks whether a collection has ended.
 	endLook = 5 * time.Millisecond
-	// settleTime is left to what is under way.
+	// settleTime lets work in progress finish.
 	settleTime = 100 * time.Millisecond
 	// longestHold is how long the messages of nodes wait at most.
 	longestHold = 1500 * time.Millisecond
 )
 
-// Options say what a [Collector] has to heed.
+// Options are the settings of a [Collector].
 type Options struct {
-	// Patience is how long nobody minds if the messages of nodes wait; 1.5 s if nil, and never more.
+	// Patience returns how long the messages of nodes may wait without harm; 1.5 s if nil, and never more.
 	Patience func() time.Duration
-	// Pressed reports whether strangers keep the process busy, and nobody else does. What they have it do is no reason
-	// to let garbage grow; nil never does.
+	// Pressed reports whether unauthenticated callers keep the process busy and others do not. Their work is no reason
+	// to let garbage grow. Nil means never.
 	Pressed func() bool
 }
 
-// Collector begins collections when the heap is large, and knows who may go on meanwhile. The methods of a nil
-// Collector let everybody.
+// Collector starts collections when the heap is large, and decides which goroutines may continue meanwhile. A nil
+// Collector stops none.
 type Collector struct {
 	options Options
 
 	mu sync.Mutex
-	// over is closed when the collection that is under way has ended; nil while none is.
+	// over is closed when the current collection has ended; nil while there is none.
 	over chan struct{}
 	// begun counts collections.
 	begun uint64
-	// patience is how long messages that come now have to wait, and heldUntil until when those do that came last.
+	// patience is how long new messages have to wait, and heldUntil is when the last ones may continue.
 	patience  time.Duration
 	heldUntil time.Time
 }
@@ -52,7 +52,7 @@ type Collector struct {
 // New returns a Collector that does nothing before [Collector.Run].
 func New(o Options) *Collector { return &Collector{options: o} }
 
-// Run follows the heap until ctx ends, unless somebody else has said how to collect.
+// Run follows the heap until ctx ends, unless the user sets the pace.
 func (c *Collector) Run(ctx context.Context) error {
 	if !ownGC() {
 		return nil
@@ -80,8 +80,8 @@ func (c *Collector) Run(ctx context.Context) error {
 	}
 }
 
-// collect collects what is garbage, once those who do a lot of work have paused, unless the runtime has done so
-// meanwhile. It lets them go on when everything has been looked through, which is before everything is swept up.
+// collect runs a collection after bulk work has paused, unless the runtime has done so meanwhile. Bulk work continues
+// when the heap is scanned, which is before it is swept.
 func (c *Collector) collect(ctx context.Context, cycles uint64) {
 	c.begin()
 	sleep(ctx, settleTime)
@@ -106,7 +106,7 @@ func (c *Collector) begin() {
 	c.begun++
 }
 
-// hold has the messages of nodes wait from now on, until the end.
+// hold makes the messages of nodes wait from now on, until the end.
 func (c *Collector) hold() {
 	patience := longestHold
 	if c.options.Patience != nil {
@@ -125,7 +125,7 @@ func (c *Collector) end() {
 	c.over, c.patience = nil, 0
 }
 
-// Holds reports whether messages of nodes wait. What has not been heard may have been said then.
+// Holds reports whether messages of nodes wait. A node that seems silent may have sent something.
 func (c *Collector) Holds() bool {
 	if c == nil {
 		return false
@@ -135,8 +135,8 @@ func (c *Collector) Holds() bool {
 	return c.patience > 0 || time.Now().Before(c.heldUntil)
 }
 
-// Pause is for who does a lot of work that nobody waits for: it waits until no collection is under way, or ctx ends,
-// and reports whether it had to.
+// Pause is for bulk work that nobody waits for: it waits until no collection runs, or ctx ends, and reports whether it
+// had to wait.
 func (c *Collector) Pause(ctx context.Context) bool {
 	if c == nil {
 		return false
@@ -154,15 +154,15 @@ func (c *Collector) Pause(ctx context.Context) bool {
 	return true
 }
 
-// Holder is for one of the many who bring little, for instance a connection of a node. What it returns is called
-// whenever something was brought, by one goroutine at a time. While a collection is under way it waits for a moment,
-// once in each collection. All wait equally long, be it over meanwhile or not, so they go on one after the other as
-// they came: many at once would be in everybody's way. It needs no memory: who does is to wait.
+// Holder is for one of many sources of small work, such as the connection of a node. The returned function is called
+// whenever work has arrived, by one goroutine at a time. During a collection it waits for a moment, once in each
+// collection. All wait equally long, even if the collection ends sooner, so that they continue one after the other as
+// they came: all at once would delay others. It must not allocate: goroutines that allocate have to assist.
 func (c *Collector) Holder() (hold func()) {
 	if c == nil {
 		return func() {}
 	}
-	var last uint64 // collection in which it waited
+	var last uint64 // the collection in which it waited
 	timer := time.NewTimer(longestHold)
 	timer.Stop()
 	return func() {
@@ -180,13 +180,13 @@ func (c *Collector) Holder() (hold func()) {
 	}
 }
 
-// heap is what is seen of the heap at one look.
+// heap is what one check of the heap has found.
 type heap struct {
 	size, kept, goal uint64
 	cycles           uint64
 }
 
-// large reports whether collections are noticed by others.
+// large reports whether others would notice a collection.
 func (h heap) large() bool { return h.goal >= largeHeap }
 
 // due reports whether it is time to collect.

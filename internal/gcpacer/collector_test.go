@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-func TestALargeHeapIsCollectedBeforeTheRuntimeWould(t *testing.T) {
+func TestLargeHeapIsCollectedBeforeTheRuntimeWould(t *testing.T) {
 	const mb = 1 << 20
 	for _, tt := range []struct {
 		heap heap
@@ -27,7 +27,7 @@ func TestALargeHeapIsCollectedBeforeTheRuntimeWould(t *testing.T) {
 	}
 }
 
-func TestNobodyWaitsWhileNothingIsCollected(t *testing.T) {
+func TestNothingWaitsWithoutACollection(t *testing.T) {
 	for _, c := range []*Collector{nil, New(Options{})} {
 		if c.Pause(t.Context()) {
 			t.Error("paused")
@@ -39,7 +39,7 @@ func TestNobodyWaitsWhileNothingIsCollected(t *testing.T) {
 	}
 }
 
-func TestWorkPausesUntilTheEnd(t *testing.T) {
+func TestBulkWorkPausesUntilTheCollectionEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := New(Options{})
 		c.begin()
@@ -66,7 +66,7 @@ func TestWorkPausesUntilTheEnd(t *testing.T) {
 	})
 }
 
-// crowd is of nodes that say something every second, one after the other.
+// crowd is a set of nodes that send something every second, one after the other.
 func crowd(ctx context.Context, c *Collector, size int) (waits func() (longest time.Duration, atOnce int)) {
 	type wait struct {
 		took time.Duration
@@ -143,7 +143,7 @@ func TestMessagesAreHeldForAMomentOnly(t *testing.T) {
 				if longest > tt.want || longest < tt.want-5*time.Millisecond {
 					t.Errorf("the longest wait was %s, want %s", longest, tt.want)
 				}
-				// Others come at the times at which some go on.
+				// Others arrive when some continue.
 				if atOnce > 2 {
 					t.Errorf("%d went on at once", atOnce)
 				}
@@ -158,14 +158,14 @@ func TestMessagesAreHeldForAMomentOnly(t *testing.T) {
 	}
 }
 
-// A connection that brings a lot would fall behind if it waited again and again, and with it the heartbeats in it.
-func TestAConnectionWaitsOnceInACollection(t *testing.T) {
+// A connection with much data would fall behind if it waited again and again, and so would its heartbeats.
+func TestConnectionWaitsOnceInACollection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := New(Options{})
 		hold := c.Holder()
 		for collection := range 2 {
 			c.begin()
-			hold() // comes too early to wait
+			hold() // arrives too early to wait
 			c.hold()
 			began := time.Now()
 			hold()
@@ -184,8 +184,8 @@ func TestAConnectionWaitsOnceInACollection(t *testing.T) {
 	})
 }
 
-// Who needed memory to wait would have to help in the collection first.
-func TestToWaitNeedsNoMemory(t *testing.T) {
+// A wait that allocates would have to assist the collection first.
+func TestWaitingDoesNotAllocate(t *testing.T) {
 	c := New(Options{Patience: func() time.Duration { return time.Microsecond }})
 	hold := c.Holder()
 	c.begin()
@@ -199,7 +199,7 @@ func TestToWaitNeedsNoMemory(t *testing.T) {
 	}
 }
 
-func TestACollectionIsACollection(t *testing.T) {
+func TestCollectRunsOneCollection(t *testing.T) {
 	before := readHeap().cycles
 	c := New(Options{Patience: func() time.Duration { return time.Millisecond }})
 	c.collect(t.Context(), before)
@@ -211,8 +211,8 @@ func TestACollectionIsACollection(t *testing.T) {
 	}
 }
 
-// The runtime may begin by itself while others still settle: another collection right after that one is for nothing.
-func TestWhatTheRuntimeHasCollectedIsNotCollectedAgain(t *testing.T) {
+// The runtime may start a collection while others still settle: another one right after that is useless.
+func TestCollectionOfTheRuntimeIsNotRepeated(t *testing.T) {
 	c := New(Options{})
 	before := readHeap().cycles
 	runtime.GC()

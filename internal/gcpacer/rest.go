@@ -9,19 +9,18 @@ import (
 )
 
 const (
-	// restLook is how often a process is looked at, and restAllocates what one that is at rest allocates at most in
+	// restLook is how often a process is checked, and restAllocates is how much an idle one allocates at most in
 	// between: heartbeats and the like.
 	restLook      = 5 * time.Second
 	restAllocates = 2 << 20
-	// restGarbage is what it must have allocated since memory was last returned, and restShare which part of its heap.
-	// Collections for less are not worth it, and those of larger heaps cost more.
+	// restGarbage is how much it must have allocated since memory was last returned, and restShare which share of its
+	// heap. Collections for less are not worth it, and those of larger heaps cost more.
 	restGarbage, restShare = 4 << 20, 4
 )
 
-// Rest returns to the machine what work has left behind, whenever a process has come to rest after it, until ctx ends.
-// The runtime alone would keep it: it collects by how much is allocated, and a process at rest allocates nothing. With
-// a large heap, of which others would notice the collection, it does nothing. Nor does it if somebody else has said how
-// to collect.
+// Rest returns unused memory to the machine whenever a process becomes idle after work, until ctx ends. The runtime
+// alone would keep it: it collects after so much allocation, and an idle process allocates nothing. Rest does nothing
+// for a large heap, whose collection others would notice, nor if the user sets the pace.
 func Rest(ctx context.Context) error {
 	if !ownGC() {
 		return nil
@@ -36,24 +35,24 @@ func Rest(ctx context.Context) error {
 		case <-looks.C:
 		}
 		if r.due(readMemory()) {
-			runtime.GC() // pools give up what they hold in the second collection
+			runtime.GC() // pools release their objects in the second collection
 			debug.FreeOSMemory()
 		}
 	}
 }
 
-// memory is what a process has at one look.
+// memory is what one check of a process has found.
 type memory struct {
-	// held is what the heap has of the machine's memory, in use or not.
+	// held is the machine's memory that the heap has, in use or not.
 	held uint64
-	// allocated counts all that was ever allocated.
+	// allocated counts everything that was ever allocated.
 	allocated uint64
 }
 
-// rest is how much was ever allocated at the last look, and when memory was last returned.
+// rest holds the allocations at the last check, and when memory was last returned.
 type rest struct{ looked, returned uint64 }
 
-// due reports whether a process is at rest and has allocated something worth collecting before.
+// due reports whether a process is idle and has allocated something worth collecting before.
 func (r *rest) due(m memory) bool {
 	atRest := m.allocated-r.looked < restAllocates
 	r.looked = m.allocated

@@ -33,8 +33,8 @@ func TestMemoryIsReturnedAtRestOnly(t *testing.T) {
 	}
 }
 
-// What work has left behind is collected and returned, without another allocation that would make the runtime do it.
-func TestWorkLeavesNoMemoryBehind(t *testing.T) {
+// Unused memory is collected and returned without another allocation that would make the runtime do it.
+func TestMemoryIsReturnedAfterWork(t *testing.T) {
 	t.Setenv("GOGC", "")
 	synctest.Test(t, func(t *testing.T) {
 		go func() { _ = Rest(t.Context()) }()

@@ -20,10 +20,9 @@ import (
 const (
 	caLifetime = 10 * 365 * 24 * time.Hour
 
-	// clockSkew dates certificates back, so that a machine whose clock is behind the server's does not refuse as
-	// "not yet valid" the certificate it was given a moment ago, and so that certificates which were issued while
-	// the server's clock was ahead by hours still hold when it is set right. It gives nobody a right that the CA
-	// did not give.
+	// clockSkew dates certificates back. A machine whose clock is behind the server's must not refuse a new certificate
+	// as "not yet valid", and certificates that were issued while the server's clock was hours ahead must still be
+	// valid when it is corrected. It grants nothing that the CA did not grant.
 	clockSkew = 24 * time.Hour
 )
 
@@ -82,10 +81,10 @@ func LoadCA(certificate, key []byte) (*CA, error) {
 	return &CA{trust: trust, key: signer}, nil
 }
 
-// Trust is the public half: what members verify each other by.
+// Trust is the public half, by which members verify each other.
 func (c *CA) Trust() *Trust { return c.trust }
 
-// MarshalKey is the private key in PKCS #8 form. Whoever holds it can be anybody in the cluster: seal it before
+// MarshalKey returns the private key in PKCS #8 form. Its holder can impersonate anybody in the cluster: seal it before
 // storing it.
 func (c *CA) MarshalKey() ([]byte, error) {
 	der, err := x509.MarshalPKCS8PrivateKey(c.key)
@@ -95,9 +94,9 @@ func (c *CA) MarshalKey() ([]byte, error) {
 	return der, nil
 }
 
-// IssueOptions says what a certificate is good for.
+// IssueOptions says what a certificate is valid for.
 type IssueOptions struct {
-	TTL    time.Duration // how long it holds from now on; required. It never outlives the CA.
+	TTL    time.Duration // validity from now on; required. It never outlives the CA.
 	Server bool          // may accept connections
 	Client bool          // may open connections
 
@@ -156,7 +155,8 @@ func (c *CA) Issue(csr []byte, id ID, o IssueOptions, now time.Time) ([][]byte, 
 	return [][]byte{leaf, c.trust.root.Raw}, nil
 }
 
-// requestedKey is the public key of a certificate request, once the request has proved to hold the private one.
+// requestedKey returns the public key of a certificate request, after checking that the requester holds the private
+// one.
 func requestedKey(der []byte) (crypto.PublicKey, error) {
 	csr, err := x509.ParseCertificateRequest(der)
 	if err != nil {
@@ -177,8 +177,8 @@ func requestedKey(der []byte) (crypto.PublicKey, error) {
 	return nil, fmt.Errorf("the requested key is of type %s: use ECDSA P-256 or Ed25519", csr.PublicKeyAlgorithm)
 }
 
-// RequestFingerprint names the key of a certificate request, once the request has proved to hold the private one:
-// requests for the same key have the same fingerprint.
+// RequestFingerprint identifies the key of a certificate request, after checking that the requester holds the private
+// one: requests for the same key have the same fingerprint.
 func RequestFingerprint(csr []byte) (string, error) {
 	key, err := requestedKey(csr)
 	if err != nil {
@@ -202,8 +202,8 @@ func NewKeyAndCSR() (crypto.Signer, []byte, error) {
 	return key, csr, err
 }
 
-// NewCSR makes the request for a certificate of a key, in DER form. The request names nobody: who the certificate is
-// for is the cluster's to say.
+// NewCSR makes the request for a certificate of a key, in DER form. The request contains no name: the cluster decides
+// whom the certificate identifies.
 func NewCSR(key crypto.Signer) ([]byte, error) {
 	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
 	if err != nil {

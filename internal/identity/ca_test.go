@@ -103,8 +103,8 @@ func TestACAWithTheKeyOfAnotherIsRefused(t *testing.T) {
 	}
 }
 
-// A request may say anything: only its key finds its way into the certificate.
-func TestNothingButTheKeyIsTakenFromARequest(t *testing.T) {
+// A request may contain anything: only its key gets into the certificate.
+func TestOnlyTheKeyIsTakenFromARequest(t *testing.T) {
 	ca := newTestCA(t, testCluster)
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -145,7 +145,7 @@ func TestNothingButTheKeyIsTakenFromARequest(t *testing.T) {
 	}
 }
 
-func TestRequestsThatProveNothingAreRefused(t *testing.T) {
+func TestRequestsWithoutProofOfTheKeyAreRefused(t *testing.T) {
 	ca := newTestCA(t, testCluster)
 	id := mustID(t, testCluster, KindNode, "n-1")
 	p384, err := ecdsa.GenerateKey(elliptic.P384(), rand.Reader)

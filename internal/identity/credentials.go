@@ -18,8 +18,7 @@ const (
 	pemPrivateKey  = "PRIVATE KEY"
 )
 
-// Credentials are what a member proves its identity with: a private key, its certificate and the CA's. They do not
-// change.
+// Credentials authenticate a member: a private key, its certificate and the CA's. They do not change.
 type Credentials struct {
 	id    ID
 	trust *Trust
@@ -112,16 +111,16 @@ func (c *Credentials) Save(path string) error {
 	return nil
 }
 
-// ID is whose credentials they are.
+// ID is the identity of the credentials.
 func (c *Credentials) ID() ID { return c.id }
 
-// Trust is what to verify the other members of the cluster by.
+// Trust verifies the other members of the cluster.
 func (c *Credentials) Trust() *Trust { return c.trust }
 
-// NotAfter is when the certificate ends.
+// NotAfter is when the certificate expires.
 func (c *Credentials) NotAfter() time.Time { return c.cert.Leaf.NotAfter }
 
-// Lifetime is how long the certificate held when it was issued.
+// Lifetime is the validity of the certificate when it was issued.
 func (c *Credentials) Lifetime() time.Duration { return lifetime(c) }
 
 // Certificate is the certificate, its key and the CA's certificate, as the tls package wants them. It is a

@@ -15,8 +15,8 @@ import (
 	"github.com/cloudless/cloudless/internal/atomicfile"
 )
 
-// The key-encryption key is handed to a server that joins by HPKE (RFC 9180), inside the TLS connection of its
-// enrollment: it can be read by that server alone, wherever else the answer may pass.
+// A joining server gets the key-encryption key by HPKE (RFC 9180), inside the TLS connection of its enrollment: only
+// that server can read it, wherever else the answer may pass.
 func handoverSuite() (hpke.KEM, hpke.KDF, hpke.AEAD) {
 	return hpke.DHKEM(ecdh.X25519()), hpke.HKDFSHA256(), hpke.AES256GCM()
 }
@@ -26,7 +26,7 @@ func handoverInfo(cluster string) []byte { return []byte("cloudless/key-encrypti
 // Handover is the receiving end of a key-encryption key.
 type Handover struct{ key hpke.PrivateKey }
 
-// NewHandover makes a key to which the key-encryption key will be sealed.
+// NewHandover makes a key for which the key-encryption key will be sealed.
 func NewHandover() (*Handover, error) {
 	kem, _, _ := handoverSuite()
 	key, err := kem.GenerateKey()
@@ -36,7 +36,7 @@ func NewHandover() (*Handover, error) {
 	return &Handover{key: key}, nil
 }
 
-// PublicKey is what the other end seals to.
+// PublicKey is the key for which the other end seals.
 func (h *Handover) PublicKey() []byte { return h.key.PublicKey().Bytes() }
 
 // Accept opens what [Sealer.HandOver] made for this key and writes it to a file, as [OpenOrCreateSealer] reads it. A

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestKeyIsHandedOver: what one server seals the other unseals after the handover, and nobody else can take the key.
+// After the handover one server unseals what the other has sealed, and nobody else can take the key.
 func TestKeyIsHandedOver(t *testing.T) {
 	dir := t.TempDir()
 	first, err := OpenOrCreateSealer(filepath.Join(dir, "first.json"))

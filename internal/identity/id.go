@@ -21,8 +21,8 @@ const (
 	KindWorkload Kind = "workload" // a workload, by namespace and name
 )
 
-// ID is the SPIFFE id of a member of a cluster, whose id is the trust domain. Two IDs are equal (==) exactly when
-// their strings are. The zero ID names nobody.
+// ID is the SPIFFE id of a member of a cluster, whose id is the trust domain. Two IDs are equal (==) exactly when their
+// strings are. The zero ID is no identity.
 type ID struct {
 	cluster string
 	kind    Kind
@@ -89,7 +89,7 @@ func (id ID) String() string {
 	return "spiffe://" + id.cluster + "/" + string(id.kind) + "/" + id.path
 }
 
-// IsZero reports whether the ID names nobody.
+// IsZero reports whether the ID is no identity.
 func (id ID) IsZero() bool { return id == ID{} }
 
 // Cluster is the id of the cluster that the member belongs to.

@@ -39,7 +39,7 @@ func TestIDsAreWrittenAsSPIFFEIDs(t *testing.T) {
 	}
 }
 
-func TestIDsThatNameNobodyAreRefused(t *testing.T) {
+func TestInvalidIDsAreRefused(t *testing.T) {
 	for _, s := range []string{
 		"",
 		"node/n-1",

@@ -14,8 +14,8 @@ import (
 	"github.com/cloudless/cloudless/internal/atomicfile"
 )
 
-// OpenOrCreateKey returns the key in a file of mode 0600 and makes it first if there is none. Who asks for a
-// certificate keeps the key before, so that asking again after a lost answer is asking for the same.
+// OpenOrCreateKey returns the key in a file of mode 0600 and makes it first if there is none. A requester of a
+// certificate stores its key first, so that a retry after a lost answer requests the same certificate.
 func OpenOrCreateKey(path string) (crypto.Signer, error) {
 	data, err := readPrivate(path)
 	if errors.Is(err, fs.ErrNotExist) {

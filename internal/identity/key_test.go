@@ -8,8 +8,8 @@ import (
 	"github.com/cloudless/cloudless/internal/identity"
 )
 
-// A key that was kept asks for the same certificate again; another key does not.
-func TestKeyIsKept(t *testing.T) {
+// A stored key requests the same certificate again; another key does not.
+func TestKeyIsReused(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "key.pem")
 	fingerprint := func(path string) string {
 		t.Helper()

@@ -15,25 +15,25 @@ const (
 	firstRetry = time.Second
 	lastRetry  = 5 * time.Minute
 
-	// A timer stands still while the machine is suspended and does not follow a clock that is set right, so the
-	// date is looked at this often whatever the timer says.
+	// A timer stops while the machine is suspended and does not follow a corrected clock, so the date is checked this
+	// often whatever the timer says.
 	longestWait = 10 * time.Minute
 )
 
 // RotatorOptions configures a [Rotator].
 type RotatorOptions struct {
-	// Current are the credentials to begin with.
+	// Current are the initial credentials.
 	Current *Credentials
-	// Path is where new credentials are saved, as by [Credentials.Save]. Empty
-	// for one who is given new ones at every start and need not keep them.
+	// Path is where new credentials are saved, as by [Credentials.Save]. It is empty for a member that gets new ones at
+	// every start.
 	Path string
-	// Renew has a certificate request answered by the cluster's CA: what [CA.Issue] returns, by whatever way.
+	// Renew gets a certificate request answered by the cluster's CA: with what [CA.Issue] returns.
 	Renew func(ctx context.Context, csr []byte) (chain [][]byte, err error)
 	Log   *slog.Logger
 }
 
-// Rotator renews the certificate of a member, with a new key each time, when two thirds of its life have passed.
-// Open connections are not touched: a certificate matters only while two ends shake hands.
+// Rotator renews the certificate of a member, with a new key each time, after two thirds of its life. Open connections
+// stay: a certificate matters only during a handshake.
 type Rotator struct {
 	path    string
 	renew   func(context.Context, []byte) ([][]byte, error)
@@ -41,7 +41,7 @@ type Rotator struct {
 	current atomic.Pointer[Credentials]
 }
 
-// NewRotator makes a rotator; [Rotator.Run] makes it turn.
+// NewRotator makes a rotator; [Rotator.Run] runs it.
 func NewRotator(o RotatorOptions) (*Rotator, error) {
 	if o.Current == nil || o.Renew == nil || o.Log == nil {
 		return nil, errors.New("a certificate rotator needs Current, Renew and Log")
@@ -51,12 +51,11 @@ func NewRotator(o RotatorOptions) (*Rotator, error) {
 	return r, nil
 }
 
-// Certificate is the certificate to use now. It is a [CertificateSource].
+// Certificate is the current certificate. It is a [CertificateSource].
 func (r *Rotator) Certificate() (*tls.Certificate, error) { return r.current.Load().Certificate() }
 
-// Run keeps the certificate fresh until the context ends, and returns nil then. A renewal that fails is tried
-// again, after pauses that grow from about a second to about five minutes, or to a tenth of the certificate's life
-// if that is less.
+// Run renews the certificate until the context ends, and then returns nil. A renewal that fails is retried, after
+// pauses that grow from about a second to about five minutes, or to a tenth of the certificate's life if that is less.
 func (r *Rotator) Run(ctx context.Context) error {
 	due := renewalTime(r.current.Load())
 	retry := firstRetry
@@ -84,13 +83,13 @@ func (r *Rotator) Run(ctx context.Context) error {
 	}
 }
 
-// fromTheFuture is whether the certificate does not hold yet, because it was issued by a clock that was far ahead
-// and has been set right since. Waiting would not do: that could take as long as the clock was ahead.
+// fromTheFuture reports whether the certificate is not valid yet, because it was issued by a clock that was far ahead
+// and has been corrected since. Waiting would take as long as the clock was ahead.
 func (r *Rotator) fromTheFuture() bool {
 	return time.Now().Before(r.current.Load().cert.Leaf.NotBefore)
 }
 
-// rotate has one certificate issued, saves it, and only then puts it to use.
+// rotate gets a new certificate, saves it, and only then uses it.
 func (r *Rotator) rotate(ctx context.Context) (*Credentials, error) {
 	old := r.current.Load()
 	key, csr, err := NewKeyAndCSR()
@@ -117,14 +116,14 @@ func (r *Rotator) rotate(ctx context.Context) (*Credentials, error) {
 	return next, nil
 }
 
-// lifetime is how long a certificate held when it was issued; that it is dated back does not count.
+// lifetime is the validity of a certificate when it was issued, without its backdating.
 func lifetime(c *Credentials) time.Duration {
 	leaf := c.cert.Leaf
 	return max(leaf.NotAfter.Sub(leaf.NotBefore)-clockSkew, time.Second)
 }
 
-// renewalTime is when two thirds of the certificate's life have passed, or up to a twentieth of its life sooner, so
-// that members who enrolled together do not all come back together.
+// renewalTime is after two thirds of the certificate's life, or up to a twentieth of its life sooner, so that members
+// that enrolled together do not all renew together.
 func renewalTime(c *Credentials) time.Time {
 	life := lifetime(c)
 	return c.NotAfter().Add(-life/3 - rand.N(life/20))

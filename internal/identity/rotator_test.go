@@ -78,7 +78,7 @@ func TestACertificateIsRenewedAtTwoThirdsOfItsLife(t *testing.T) {
 		if err != nil || saved.ID() != first.ID() || !saved.NotAfter().Equal(second.NotAfter()) {
 			t.Errorf("saved: %v, %v", saved, err)
 		}
-		// For a month there is no moment without a certificate that holds.
+		// For a month there is always a valid certificate.
 		for range 30 * 24 {
 			time.Sleep(time.Hour)
 			if !time.Now().Before(r.current.Load().NotAfter()) {
@@ -131,7 +131,7 @@ func TestAnOverdueCertificateIsRenewedAtOnce(t *testing.T) {
 	})
 }
 
-// Whatever answers a renewal, the member stays who it is in the cluster where it is.
+// Whatever answers a renewal, the member keeps its identity and its cluster.
 func TestARenewalCannotChangeTheIdentity(t *testing.T) {
 	ca := newTestCA(t, testCluster)
 	first := issue(t, ca, testTTL, KindNode, "n-1")
@@ -303,8 +303,8 @@ func FuzzDecodeCredentials(f *testing.F) {
 	})
 }
 
-// A server whose clock was days ahead has given itself a certificate that will
-// hold only in days. When the clock is set right, nobody waits for that.
+// A server whose clock was days ahead has issued itself a certificate that is valid only in
+// days. When the clock is corrected, it gets a new one at once.
 func TestACertificateFromTheFutureIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ca := newTestCA(t, testCluster)
@@ -331,10 +331,10 @@ func TestACertificateFromTheFutureIsReplaced(t *testing.T) {
 	})
 }
 
-// A certificate that was issued while the server's clock was hours ahead holds
-// when the clock is set right, and one that was issued while it was hours behind
-// holds until the rotation notices.
-func TestCertificatesBearAClockThatJumpsByHours(t *testing.T) {
+// A certificate that was issued while the server's clock was hours ahead is valid when the
+// clock is corrected. One that was issued while it was hours behind is valid until the
+// rotation notices.
+func TestCertificatesTolerateAClockThatJumpsByHours(t *testing.T) {
 	ca := newTestCA(t, testCluster)
 	id := issue(t, ca, testTTL, KindServer, "s-1").ID()
 	for _, jump := range []time.Duration{12 * time.Hour, -12 * time.Hour} {

@@ -14,8 +14,8 @@ import (
 	"github.com/cloudless/cloudless/internal/atomicfile"
 )
 
-// Sealer encrypts the secrets that lie in the replicated state (AES-256-GCM), with a key-encryption key that lies
-// in a file outside of it: a copy of the state alone gives nothing away. It is safe for concurrent use.
+// Sealer encrypts the secrets in the replicated state (AES-256-GCM), with a key-encryption key in a file outside of it:
+// a copy of the state alone reveals nothing. It is safe for concurrent use.
 type Sealer struct {
 	path string
 	aead tink.AEAD
@@ -34,7 +34,7 @@ func OpenOrCreateSealer(path string) (*Sealer, error) {
 	// Nothing here could encrypt the key-encryption key in turn: it is as safe as its file.
 	handle, err := insecurecleartextkeyset.Read(keyset.NewJSONReader(bytes.NewReader(data)))
 	if err != nil {
-		// The reader's error may quote what it read, and that is a key.
+		// The reader's error may quote the key that it read.
 		return nil, fmt.Errorf("the key-encryption key in %s is damaged: restore the file from a backup", path)
 	}
 	primitive, err := aead.New(handle)
@@ -54,7 +54,7 @@ func createKeyEncryptionKey(path string) ([]byte, error) {
 		return nil, err
 	}
 	err = atomicfile.Create(path, data.Bytes())
-	if errors.Is(err, fs.ErrExist) { // another process was faster: its key is the key
+	if errors.Is(err, fs.ErrExist) { // another process was faster: its key counts
 		return readPrivate(path)
 	}
 	return data.Bytes(), err
@@ -74,7 +74,7 @@ func (s *Sealer) Seal(plaintext []byte, context string) ([]byte, error) {
 func (s *Sealer) Unseal(sealed []byte, context string) ([]byte, error) {
 	plaintext, err := s.aead.Decrypt(sealed, []byte(context))
 	if err != nil {
-		// The cipher cannot tell a wrong key from a wrong context or a changed byte.
+		// The cipher cannot distinguish a wrong key from a wrong context or a changed byte.
 		return nil, fmt.Errorf("unseal %s: it was not sealed as that by the key in %s: "+
 			"if the file was lost or replaced, restore it from a backup or from another server", context, s.path)
 	}

@@ -42,7 +42,7 @@ func TestWhatIsSealedCanBeUnsealedAfterARestart(t *testing.T) {
 	}
 }
 
-func TestASealedSecretIsGoodForNothingElse(t *testing.T) {
+func TestSealedSecretIsBoundToItsContext(t *testing.T) {
 	s := openSealer(t, filepath.Join(t.TempDir(), "kek"))
 	sealed, err := s.Seal([]byte("secret"), "ca-key")
 	if err != nil {

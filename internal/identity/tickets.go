@@ -14,10 +14,10 @@ const (
 	ticketInfo   = "cloudless/tls session tickets/"
 )
 
-// TicketKeys are the keys with which servers seal what a client needs to resume a TLS session, newest first. All
-// servers of a cluster have the same ones at the same time, and have them again after a restart, so that the clients
-// of a server that died need no whole handshake with the next one. They are derived from the CA's key, which tells
-// nobody anything who does not have that already.
+// TicketKeys are the keys with which servers seal the session tickets of TLS clients, newest first. All servers of a
+// cluster have the same ones at the same time, and have them again after a restart, so that the clients of a dead
+// server need no full handshake with the next one. They are derived from the CA's key, so their holders could derive
+// them anyway.
 func (c *CA) TicketKeys(now time.Time) ([][32]byte, error) {
 	secret, err := c.MarshalKey()
 	if err != nil {
@@ -37,10 +37,10 @@ func (c *CA) TicketKeys(now time.Time) ([][32]byte, error) {
 	return keys, nil
 }
 
-// Resume lets connections by a configuration of [ClientTLS] resume the TLS session of an earlier one, which saves
-// both sides most of the handshake. Whoever answers has the keys of [CA.TicketKeys] and so is a server of the
-// cluster, but it may be another one than the certificate in the connection's state names: this is not for clients
-// to whom it matters which server they speak with.
+// Resume lets connections by a configuration of [ClientTLS] resume the TLS session of an earlier one, which saves both
+// sides most of the handshake. The other side has the keys of [CA.TicketKeys] and so is a server of the cluster, but it
+// may be another one than the certificate in the connection's state names: this is not for clients that need a
+// particular server.
 func Resume(config *tls.Config) *tls.Config {
 	config.ClientSessionCache = tls.NewLRUClientSessionCache(1)
 	return config

@@ -8,15 +8,15 @@ import (
 	"fmt"
 )
 
-// CertificateSource gives the certificate for the next handshake. [Rotator.Certificate] is one.
+// CertificateSource returns the certificate for the next handshake. [Rotator.Certificate] is one.
 type CertificateSource func() (*tls.Certificate, error)
 
 // ServerTLS is the configuration of a server of the cluster. Client certificates are verified if given: a client
-// without one has to show another credential to whoever answers it. [PeerID] tells who the client is.
+// without one has to send another credential with its calls. [PeerID] returns the identity of the client.
 //
-// Sessions may be resumed: the tls package then checks the certificate of the first handshake again (its dates and
-// its root), and the identity is checked for every connection here. What it cannot know is that an identity was
-// revoked: whoever answers asks the state.
+// Sessions may be resumed: the tls package then checks the certificate of the first handshake again (its dates and its
+// root), and the identity is checked for every connection here. A revocation is not visible here: the handler of the
+// connection has to check the state.
 func ServerTLS(trust *Trust, source CertificateSource) *tls.Config {
 	return &tls.Config{
 		MinVersion:     tls.VersionTLS13,
@@ -34,8 +34,8 @@ func ServerTLS(trust *Trust, source CertificateSource) *tls.Config {
 }
 
 // ClientTLS is the configuration of a member or user that calls a server of the cluster. The server is known by its
-// identity, not by a host name, so that it may move to any address. Without a source no certificate is shown, and
-// the caller has to authenticate otherwise.
+// identity, not by a host name, so that it may move to any address. Without a source no certificate is sent, and the
+// caller has to authenticate otherwise.
 func ClientTLS(trust *Trust, source CertificateSource) *tls.Config {
 	config := verifyingClient(func(chain []*x509.Certificate) error { return verifyServer(trust, chain) })
 	if source != nil {
@@ -44,9 +44,9 @@ func ClientTLS(trust *Trust, source CertificateSource) *tls.Config {
 	return config
 }
 
-// JoinTLS is the configuration of a machine or user that knows nothing of the cluster but the fingerprint in its
-// token. The server has to send its CA's certificate along; the handshake fails, before the machine has sent
-// anything of its own, unless that is the very one the token names and the server is a server under it.
+// JoinTLS is the configuration of a machine or user that knows only the fingerprint in its token. The server has to
+// send its CA's certificate along. The handshake fails, before the machine has sent anything of its own, unless that is
+// the one that the token names and the server is a server under it.
 func JoinTLS(ca Fingerprint) *tls.Config {
 	return verifyingClient(func(chain []*x509.Certificate) error {
 		_, err := TrustByFingerprint(chain, ca)

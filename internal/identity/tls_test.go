@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// shake connects two configurations over loopback. One byte goes each way, because in TLS 1.3 a client learns only
-// when it reads that the server did not like its certificate.
+// shake connects two configurations over loopback. One byte goes each way, because in TLS 1.3 a client learns only when
+// it reads that the server has refused its certificate.
 func shake(t *testing.T, server, client *tls.Config) (atServer tls.ConnectionState, serverErr, clientErr error) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -51,7 +51,7 @@ func shake(t *testing.T, server, client *tls.Config) (atServer tls.ConnectionSta
 	return atServer, serverErr, clientErr
 }
 
-func TestMembersKnowEachOther(t *testing.T) {
+func TestMembersAuthenticateEachOther(t *testing.T) {
 	ca := newTestCA(t, testCluster)
 	server, node := issue(t, ca, time.Hour, KindServer, "s-1"), issue(t, ca, time.Hour, KindNode, "n-1")
 	state, serverErr, clientErr := shake(t, ServerTLS(ca.Trust(), server.Certificate), ClientTLS(ca.Trust(), node.Certificate))
@@ -98,7 +98,7 @@ func TestServersRefuseClientsThatAreNoMembers(t *testing.T) {
 	}
 }
 
-// expired are credentials that held until an hour ago.
+// expired are credentials that expired an hour ago.
 func expired(t *testing.T, ca *CA) *Credentials {
 	t.Helper()
 	key, csr, err := NewKeyAndCSR()
@@ -117,7 +117,7 @@ func expired(t *testing.T, ca *CA) *Credentials {
 	return c
 }
 
-// misissued are credentials with a URI that the CA would never put there, but signed by it.
+// misissued are credentials with a URI that the CA would never issue, but signed by it.
 func misissued(t *testing.T, ca *CA, uri string) *Credentials {
 	t.Helper()
 	c := issue(t, ca, time.Hour, KindNode, "n-1")
@@ -156,7 +156,7 @@ func TestAResumedConnectionHasTheIdentityOfTheFirst(t *testing.T) {
 	}
 }
 
-func TestClientsRefuseWhatIsNotAServerOfTheirCluster(t *testing.T) {
+func TestClientsRefuseServersOfOtherClusters(t *testing.T) {
 	ca := newTestCA(t, testCluster)
 	user := issue(t, ca, time.Hour, KindUser, "ada")
 	for name, server := range map[string]*Credentials{
@@ -200,11 +200,11 @@ func TestAJoiningMachineVerifiesTheServerByItsToken(t *testing.T) {
 	}
 }
 
-func TestAJoiningMachineSaysNothingToAnImpostor(t *testing.T) {
+func TestJoiningMachineSendsNothingToAnImpostor(t *testing.T) {
 	ca, evil := newTestCA(t, testCluster), newTestCA(t, testCluster)
 	fingerprint := ca.Trust().Fingerprint()
 	impostor := issue(t, evil, time.Hour, KindServer, "s-1")
-	// The CA's certificate is no secret: an impostor can send it along.
+	// The CA's certificate is public: an impostor can send it along.
 	borrowed := *impostor.cert
 	borrowed.Certificate = [][]byte{impostor.cert.Certificate[0], ca.Trust().DER()}
 	node := issue(t, ca, time.Hour, KindNode, "n-1")

@@ -57,11 +57,11 @@ func (t tokenSecret) bytes() []byte {
 	return t.secret()
 }
 
-// ID finds the token among the stored ones. It is not secret.
+// ID identifies the stored token. It is not secret.
 func (t tokenSecret) ID() string { return t.id }
 
-// Hash is what the cluster stores of the token. A plain digest is enough for a secret of 256 random bits: there is
-// nothing to guess from a dictionary.
+// Hash is what the cluster stores of the token. A plain digest is enough for a secret of 256 random bits, which no
+// dictionary contains.
 func (t tokenSecret) Hash() []byte {
 	h := sha256.New()
 	fmt.Fprintf(h, "cloudless token\x00%s\x00%s\x00", t.kind, t.id)
@@ -69,22 +69,22 @@ func (t tokenSecret) Hash() []byte {
 	return h.Sum(nil)
 }
 
-// Matches reports, in a time that tells nothing, whether the stored hash is that of this token.
+// Matches reports, in constant time, whether the stored hash is that of this token.
 func (t tokenSecret) Matches(hash []byte) bool {
 	return t.secret != nil && subtle.ConstantTimeCompare(t.Hash(), hash) == 1
 }
 
-// String is the token with its secret left out.
+// String is the token without its secret.
 func (t tokenSecret) String() string { return t.kind + "_" + t.id + "_redacted" }
 
-// GoString is the token with its secret left out.
+// GoString is the token without its secret.
 func (t tokenSecret) GoString() string { return t.String() }
 
-// LogValue is the token with its secret left out.
+// LogValue is the token without its secret.
 func (t tokenSecret) LogValue() slog.Value { return slog.StringValue(t.String()) }
 
 // JoinToken lets a machine enroll. It carries the fingerprint of the CA, by which the machine verifies the server
-// before it says anything.
+// before it sends anything.
 type JoinToken struct {
 	tokenSecret
 	ca Fingerprint
@@ -107,7 +107,7 @@ func ParseJoinToken(s string) (JoinToken, error) {
 // CA is the fingerprint of the CA of the cluster to join.
 func (t JoinToken) CA() Fingerprint { return t.ca }
 
-// Reveal is the whole token, secret included. It is shown once, to whoever created the token.
+// Reveal returns the whole token, including its secret. It is shown once, to the creator of the token.
 func (t JoinToken) Reveal() string { return t.reveal(t.ca[:]) }
 
 // APIToken lets its bearer call the API. It carries the fingerprint of the CA, by which the bearer verifies a server
@@ -143,7 +143,7 @@ func (t APIToken) CA() (ca Fingerprint, ok bool) {
 	return *t.ca, true
 }
 
-// Reveal is the whole token, secret included. It is shown once, to whoever created the token.
+// Reveal returns the whole token, including its secret. It is shown once, to the creator of the token.
 func (t APIToken) Reveal() string {
 	if t.ca == nil {
 		return t.reveal(nil)
@@ -160,14 +160,14 @@ func (t tokenSecret) reveal(rest []byte) string {
 	return body + "_" + checksum(body)
 }
 
-// checksum catches a token that was mistyped or cut off, so that the user hears that instead of "denied".
+// checksum detects a token that was mistyped or cut off, so that the user learns that instead of "denied".
 func checksum(body string) string {
 	sum := binary.BigEndian.AppendUint32(nil, crc32.ChecksumIEEE([]byte(body)))
 	return base32Lower.EncodeToString(sum)
 }
 
-// parseToken reads a token of one kind that carries restSize bytes after its secret. Its errors never quote more
-// than the prefix: the rest may be a secret, wherever a typing error has put it.
+// parseToken parses a token of one kind that carries restSize bytes after its secret. Its errors never quote more than
+// the prefix: the rest may contain a secret, wherever a typing error has put it.
 func parseToken(s, kind string, restSize int) (t tokenSecret, rest []byte, err error) {
 	words := strings.Split(strings.TrimSpace(s), "_")
 	if words[0] != kind {
@@ -183,7 +183,7 @@ func parseToken(s, kind string, restSize int) (t tokenSecret, rest []byte, err e
 	}
 	fields := make([][]byte, len(sizes))
 	for i, size := range sizes {
-		// The decoder ignores stray bits at the end; encoding again makes sure that a token has one form only.
+		// The decoder ignores stray bits at the end; encoding again makes sure that a token has only one form.
 		fields[i], err = base32Lower.DecodeString(words[i+1])
 		if err != nil || len(fields[i]) != size || base32Lower.EncodeToString(fields[i]) != words[i+1] {
 			return t, nil, damaged

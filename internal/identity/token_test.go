@@ -70,7 +70,7 @@ func TestNoTokenMatchesTheHashOfAnother(t *testing.T) {
 	}
 }
 
-func TestADamagedTokenIsCalledDamaged(t *testing.T) {
+func TestDamagedTokenIsReportedAsDamaged(t *testing.T) {
 	text := NewJoinToken(Fingerprint{}).Reveal()
 	mistyped := []byte(text)
 	mistyped[30]++
@@ -101,7 +101,7 @@ func TestTheWrongKindOfTokenIsNamed(t *testing.T) {
 }
 
 // Tokens must be safe to leave in any struct that is printed or logged.
-func TestTokensDoNotTellTheirSecret(t *testing.T) {
+func TestTokensDoNotRevealTheirSecret(t *testing.T) {
 	join, api := NewJoinToken(Fingerprint{}), NewAPIToken(Fingerprint{})
 	nested := struct {
 		token APIToken

@@ -71,7 +71,7 @@ func (t *Trust) PEM() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: pemCertificate, Bytes: t.root.Raw})
 }
 
-// verify checks that a certificate was issued by this CA for the usage and holds now, and returns whose it is.
+// verify checks that this CA has issued a certificate for the usage and that it is valid now, and returns its identity.
 func (t *Trust) verify(leaf *x509.Certificate, usage x509.ExtKeyUsage) (ID, error) {
 	_, err := leaf.Verify(x509.VerifyOptions{
 		Roots:       t.pool,
@@ -84,7 +84,7 @@ func (t *Trust) verify(leaf *x509.Certificate, usage x509.ExtKeyUsage) (ID, erro
 	return t.member(leaf)
 }
 
-// member reads the ID in a verified certificate and checks that it is of this cluster.
+// member returns the ID in a verified certificate and checks that it is of this cluster.
 func (t *Trust) member(leaf *x509.Certificate) (ID, error) {
 	id, err := FromCertificate(leaf)
 	if err != nil {

@@ -14,24 +14,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PackOptions say how something is put into an archive.
+// PackOptions are the options of Pack.
 type PackOptions struct {
-	// As is the name of what is packed; everything in a folder is named below it.
-	// It is one word, or "." if the folder's content is meant rather than the
+	// As is the name of the packed file or folder in the archive; everything in a folder is
+	// named below it. It is one word, or "." for the folder's content instead of the
 	// folder.
 	As string
-	// Total is told how many bytes of files are to come, before the first one.
+	// Total gets the number of bytes of files to come, before the first one.
 	Total func(bytes int64)
-	// Skipped is told what is no file, folder or link and was left out. If it is
-	// nil, the archive names these things, without content.
+	// Skipped gets the names of things that are no file, folder or link and are left out.
+	// If it is nil, the archive names these things, without content.
 	Skipped func(name, what string)
 }
 
-// maxDepth bounds how many folders are open at a time.
+// maxDepth limits how many folders are open at a time.
 const maxDepth = 512
 
-// Pack writes what the path leads to as an archive. A link that the path itself
-// names is followed; those in a folder are kept as links.
+// Pack writes a file or folder as an archive. If the path itself is a link, it is followed;
+// links in a folder are kept as links.
 func (t *Tree) Pack(ctx context.Context, w io.Writer, name string, o PackOptions) error {
 	handle, err := t.handle(name, false)
 	if err != nil {
@@ -127,19 +127,19 @@ func (p *packer) folder(name string, handle *os.File) error {
 // entry is one thing in a folder.
 type entry struct {
 	base  string // its name in its folder
-	rel   string // its path below what is packed
+	rel   string // its path below the packed folder
 	shown string // its path for people
 	st    unix.Stat_t
 }
 
-// walk calls visit for everything below a folder, which comes before what is in
-// it. Every step is taken from the open folder by one word and follows no link,
-// so that nothing that is moved meanwhile leads elsewhere.
+// walk calls visit for everything below a folder, first for the folder itself and then for
+// what is in it. Every step starts at the open folder, goes down by one name and follows no
+// link, so that renames during the walk cannot lead elsewhere.
 func (p *packer) walk(dir *os.File, shown, rel string, at *unix.Stat_t, depth int, visit func(*os.File, *entry) error) error {
 	if depth > maxDepth {
 		return fmt.Errorf("%s lies more than %d folders deep", shown, maxDepth)
 	}
-	// A second walk begins at the start again.
+	// A second walk starts from the beginning.
 	if _, err := dir.Seek(0, io.SeekStart); err != nil {
 		return pathError(shown, bare(err))
 	}
@@ -155,7 +155,7 @@ func (p *packer) walk(dir *os.File, shown, rel string, at *unix.Stat_t, depth in
 		e := &entry{base: word, rel: rel + "/" + word, shown: shown + "/" + word}
 		err := retry(func() error { return unix.Fstatat(int(dir.Fd()), word, &e.st, unix.AT_SYMLINK_NOFOLLOW) })
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // gone since it was listed
+			continue // deleted since it was listed
 		}
 		if err != nil {
 			return pathError(e.shown, err)
@@ -188,8 +188,8 @@ func (p *packer) descend(dir *os.File, e *entry, at *unix.Stat_t, depth int, vis
 	return p.walk(below, e.shown, e.rel, &e.st, depth+1, visit)
 }
 
-// openAt opens an entry for reading if it still is what it was. It never waits,
-// as a pipe would make it.
+// openAt opens an entry for reading if it is still the same. It never blocks, as a pipe
+// would.
 func openAt(dir *os.File, e *entry, flags int) (*os.File, error) {
 	var fd int
 	err := retry(func() (err error) {

@@ -102,7 +102,7 @@ func transfer(t *testing.T, from *tarcopy.Tree, path string, to *tarcopy.Tree, o
 	return to.Unpack(t.Context(), bytes.NewReader(pack(t, from, path)), o)
 }
 
-func TestACopyIsTheSameTree(t *testing.T) {
+func TestCopyIsTheSameTree(t *testing.T) {
 	from := world(t, "data/", "data/a=one", "data/sub/", "data/sub/b=two", "data/empty/", "data/up -> ../../x", "data/abs -> /etc/passwd", "data/near -> a")
 	must.Succeed(t, os.Chmod(filepath.Join(from, "data/a"), 0o751))
 	must.Succeed(t, os.Chmod(filepath.Join(from, "data/sub"), 0o500))
@@ -127,7 +127,7 @@ func TestACopyIsTheSameTree(t *testing.T) {
 	}
 }
 
-func TestWhereThingsLandAsWithCp(t *testing.T) {
+func TestTargetsFollowTheRulesOfCp(t *testing.T) {
 	for _, c := range []struct {
 		name, from, to string
 		there          []string
@@ -253,7 +253,7 @@ func TestAnArchiveCannotWriteOutsideOfItsFolder(t *testing.T) {
 }
 
 // Whatever a container renames while it is copied, the copy stays inside.
-func TestLinksThatAppearMeanwhileLeadNowhere(t *testing.T) {
+func TestLinksCreatedMeanwhileAreNotFollowed(t *testing.T) {
 	secret := world(t, "key=secret", "x/", "x/key=secret")
 	root := world(t, "d/", "d/x/", "d/x/key=mine", "spare -> "+secret+"/x")
 	tree := inside(t, root)
@@ -285,7 +285,7 @@ func TestLinksThatAppearMeanwhileLeadNowhere(t *testing.T) {
 	wantFiles(t, secret, "key=secret", "x/", "x/key=secret")
 }
 
-func TestWhatBreaksOffLeavesNothing(t *testing.T) {
+func TestAbortedCopyLeavesNothing(t *testing.T) {
 	from := world(t, "big="+strings.Repeat("x", 1<<20), "t/", "t/a="+strings.Repeat("a", 1<<18), "t/b="+strings.Repeat("b", 1<<18))
 	for _, c := range []struct {
 		path, to string
@@ -336,7 +336,7 @@ type onRead func()
 
 func (f onRead) Read([]byte) (int, error) { f(); return 0, io.EOF }
 
-func TestWhatIsNoFileIsLeftOutOrRefused(t *testing.T) {
+func TestSpecialFilesAreSkippedOrRefused(t *testing.T) {
 	from := world(t, "t/", "t/a=1")
 	must.Succeed(t, syscall.Mkfifo(from+"/t/pipe", 0o600))
 	tree := inside(t, from)
@@ -367,7 +367,7 @@ func TestWhatIsNoFileIsLeftOutOrRefused(t *testing.T) {
 	}
 }
 
-func TestOwnersAndBitsThatChangeTheUserAreNotKept(t *testing.T) {
+func TestOwnersAndSetuidBitsAreDropped(t *testing.T) {
 	if testing.Short() && os.Geteuid() != 0 {
 		t.Skip("only root can give files away")
 	}
@@ -385,7 +385,7 @@ func TestOwnersAndBitsThatChangeTheUserAreNotKept(t *testing.T) {
 	}
 }
 
-func TestAFileThatShrinksWhileItIsReadIsAnError(t *testing.T) {
+func TestShrinkingFileIsAnError(t *testing.T) {
 	from := world(t, "log="+strings.Repeat("x", 1<<20))
 	w := writerFunc(func(b []byte) (int, error) { return len(b), os.Truncate(from+"/log", 10) })
 	err := inside(t, from).Pack(t.Context(), w, "/log", tarcopy.PackOptions{As: "log"})

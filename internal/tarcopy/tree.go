@@ -25,7 +25,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Tree is where paths are looked up.
+// Tree is the tree in which paths are resolved.
 type Tree struct {
 	root *os.File // nil for the machine's own
 }
@@ -34,12 +34,12 @@ type Tree struct {
 // this process.
 func Local() *Tree { return &Tree{} }
 
-// Inside is the tree below a folder: links and dots lead nowhere else. The
-// folder stays the caller's to close.
+// Inside is the tree below a folder: links and dots cannot leave it. The caller closes the
+// folder.
 func Inside(root *os.File) *Tree { return &Tree{root: root} }
 
-// handle returns a descriptor of what a path leads to, which can be looked at
-// but not read. A link at its end is followed unless link is set.
+// handle returns a descriptor of a path that can be inspected but not read. It follows a
+// link at the end unless link is set.
 func (t *Tree) handle(name string, link bool) (*os.File, error) {
 	flags := unix.O_PATH | unix.O_CLOEXEC
 	if link {
@@ -62,8 +62,8 @@ func (t *Tree) handle(name string, link bool) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// retry repeats what was only disturbed: by a signal, or, of openat2, by a
-// rename elsewhere on the way.
+// retry repeats a call that was interrupted: by a signal, or, for openat2, by a rename
+// elsewhere on the path.
 func retry(do func() error) error {
 	const attempts = 128
 	var err error
@@ -75,7 +75,7 @@ func retry(do func() error) error {
 	return err
 }
 
-// openRoot opens a folder by its handle, so that it is that one and no other.
+// openRoot opens a folder by its handle, so that a rename cannot replace it.
 func openRoot(handle *os.File) (*os.Root, error) {
 	return os.OpenRoot(procPath(handle))
 }
@@ -89,11 +89,11 @@ func stat(f *os.File) (st unix.Stat_t, err error) {
 
 func kindOf(st *unix.Stat_t) uint32 { return st.Mode & unix.S_IFMT }
 
-// permissions are the bits that a copy keeps: those that change the user are
-// worth something else elsewhere.
+// permissions are the bits that a copy keeps. The bits that change the user would mean
+// something else elsewhere.
 func permissions(st *unix.Stat_t) int64 { return int64(st.Mode & (0o777 | unix.S_ISVTX)) }
 
-// virtual reports whether what lies in a folder is made up by the kernel.
+// virtual reports whether the kernel generates the content of a folder.
 func virtual(dir *os.File) bool {
 	var st unix.Statfs_t
 	if err := retry(func() error { return unix.Fstatfs(int(dir.Fd()), &st) }); err != nil {
@@ -110,7 +110,7 @@ func virtual(dir *os.File) bool {
 
 const mqueueMagic = 0x19800202
 
-// pathError says what is wrong with a path in words.
+// pathError explains what is wrong with a path.
 func pathError(name string, err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -123,14 +123,13 @@ func pathError(name string, err error) error {
 	return fmt.Errorf("%s: %w", name, bare(err))
 }
 
-// silent is an error to be asked for, not to be read.
+// silent adds an error for errors.Is without changing the message.
 type silent struct{ error }
 
 func (s silent) Error() string { return "" }
 func (s silent) Unwrap() error { return s.error }
 
-// bare takes away the names that the os package adds, which are not the ones
-// that people know.
+// bare removes the names that the os package adds, which users do not know.
 func bare(err error) error {
 	if e, ok := errors.AsType[*fs.PathError](err); ok {
 		return e.Err
@@ -141,8 +140,7 @@ func bare(err error) error {
 	return err
 }
 
-// Base is the name of what a path leads to: the last word in it, or "." for
-// what has none.
+// Base returns the last word of a path, or "." if it has none.
 func Base(name string) string {
 	if base := path.Base(path.Clean("/" + name)); base != "/" {
 		return base
@@ -150,7 +148,7 @@ func Base(name string) string {
 	return "."
 }
 
-// slashed reports whether a path can only mean a folder.
+// slashed reports whether a path can only name a folder.
 func slashed(name string) bool {
 	return strings.HasSuffix(name, "/") || strings.HasSuffix(name, "/.") || name == "."
 }

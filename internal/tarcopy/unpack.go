@@ -16,27 +16,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// UnpackOptions say where an archive goes.
+// UnpackOptions are the options of Unpack.
 type UnpackOptions struct {
-	// Path is where, by the rules of cp -r: into the folder that is there, or
-	// under this name if there is nothing.
+	// Path is the target, by the rules of cp -r: into an existing folder, or under this
+	// name if nothing exists there.
 	Path string
-	// Content means what is in the folder that arrives, rather than the folder.
+	// Content means the content of the folder in the archive instead of the folder.
 	Content bool
-	// Owner receives what arrives; nil leaves it to whoever runs this.
+	// Owner of the unpacked files; nil means the user of this process.
 	Owner *Owner
-	// Skipped is told what the archive names and cannot be copied. If it is nil,
-	// such an archive is refused.
+	// Skipped gets the names of things that cannot be copied. If it is nil, such an archive
+	// is refused.
 	Skipped func(name, what string)
 }
 
 // Owner is a user and a group.
 type Owner struct{ UID, GID int }
 
-// tempPrefix begins the names of what is not whole yet.
+// tempPrefix begins the names of incomplete files and folders.
 const tempPrefix = ".cloudless-cp-"
 
-// Unpack puts what is in an archive made by Pack into its place.
+// Unpack puts the content of an archive made by Pack into its place.
 func (t *Tree) Unpack(ctx context.Context, r io.Reader, o UnpackOptions) error {
 	in := tar.NewReader(contextReader{ctx, r})
 	first, err := in.Next()
@@ -78,7 +78,7 @@ func broken(err error) error {
 	return err
 }
 
-// place finds the folder that receives the archive, and under what name in it.
+// place finds the folder that receives the archive, and the name in it.
 func (t *Tree) place(to, top string, folder bool) (*os.Root, string, error) {
 	handle, err := t.handle(to, false)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -113,8 +113,8 @@ func (t *Tree) place(to, top string, folder bool) (*os.Root, string, error) {
 // maxLinks is how many links the kernel follows, too.
 const maxLinks = 40
 
-// parent opens the folder in which a path ends. If its last word is a link, what
-// that leads to is meant.
+// parent opens the folder in which a path ends. If its last word is a link, it follows the
+// link.
 func (t *Tree) parent(to string) (*os.Root, string, error) {
 	name := strings.TrimRight(to, "/")
 	name = strings.TrimRight(strings.TrimSuffix(name, "/."), "/")
@@ -153,15 +153,15 @@ func (t *Tree) parent(to string) (*os.Root, string, error) {
 
 type unpacker struct {
 	in    *tar.Reader
-	rest  io.Reader // what in is read from
+	rest  io.Reader // the reader behind in
 	root  *os.Root
-	top   string // what all names in the archive begin with
-	shown string // where it goes, for people
+	top   string // the prefix of all names in the archive
+	shown string // the target, for people
 	o     UnpackOptions
 
 	base  string   // where the folder is made
-	fresh bool     // nobody else knows of base yet
-	made  []folder // that are open to us and get their own permissions when they are done
+	fresh bool     // no other process knows of base yet
+	made  []folder // writable for us until they get their own permissions
 }
 
 type folder struct {
@@ -169,7 +169,7 @@ type folder struct {
 	header *tar.Header
 }
 
-// single puts one file, or one link, in its place.
+// single puts one file or one link in its place.
 func (u *unpacker) single(h *tar.Header, name string) error {
 	return u.put(h, name, u.shown, func() error {
 		if _, err := u.in.Next(); !errors.Is(err, io.EOF) {
@@ -182,8 +182,7 @@ func (u *unpacker) single(h *tar.Header, name string) error {
 	})
 }
 
-// drain reads to the end of the stream, which may have more to say than the
-// archive: that it did not end well.
+// drain reads to the end of the stream, which may continue after the archive with an error.
 func (u *unpacker) drain() error {
 	const most = 1 << 20 // of padding
 	n, err := io.CopyN(io.Discard, u.rest, most)
@@ -196,8 +195,7 @@ func (u *unpacker) drain() error {
 	return fmt.Errorf("more than %d bytes follow the archive", n)
 }
 
-// folder puts a folder in its place: a new one whole, into one that is there
-// file by file.
+// folder puts a folder in its place: a new one at once, into an existing one file by file.
 func (u *unpacker) folder(h *tar.Header, name string) (err error) {
 	u.base = name
 	if _, err := u.root.Lstat(name); errors.Is(err, fs.ErrNotExist) {
@@ -235,7 +233,7 @@ func (u *unpacker) folder(h *tar.Header, name string) (err error) {
 	return nil
 }
 
-// entry puts one thing below the folder.
+// entry puts one entry below the folder.
 func (u *unpacker) entry(h *tar.Header) error {
 	rel, below := strings.CutPrefix(strings.TrimSuffix(h.Name, "/"), u.top+"/")
 	if !below || !filepath.IsLocal(rel) || rel == "." {
@@ -251,7 +249,7 @@ func (u *unpacker) entry(h *tar.Header) error {
 	return u.put(h, name, shown, func() error { return nil })
 }
 
-// mkdir makes a folder that is open to us, or takes the one that is there.
+// mkdir makes a folder that is writable for us, or takes an existing one.
 func (u *unpacker) mkdir(h *tar.Header, name, shown string) error {
 	err := u.root.Mkdir(name, 0o700)
 	if errors.Is(err, fs.ErrExist) {
@@ -271,7 +269,7 @@ func (u *unpacker) mkdir(h *tar.Header, name, shown string) error {
 	return nil
 }
 
-// finish gives the folders that next is not in what is theirs for good.
+// finish gives the folders that do not contain next their final permissions.
 func (u *unpacker) finish(next string) error {
 	for len(u.made) > 0 {
 		last := u.made[len(u.made)-1]
@@ -283,7 +281,7 @@ func (u *unpacker) finish(next string) error {
 		if err != nil {
 			return u.failed(last.name, err)
 		}
-		err = errors.Join(u.adorn(f, last.header), f.Close())
+		err = errors.Join(u.setAttributes(f, last.header), f.Close())
 		if err != nil {
 			return u.failed(last.name, err)
 		}
@@ -291,8 +289,8 @@ func (u *unpacker) finish(next string) error {
 	return nil
 }
 
-// put writes a file or link: beside its place first, if there may be somebody
-// who looks, and into it once that is confirmed.
+// put writes a file or link. If others may see the folder, it writes beside the final
+// place first, and renames after confirm.
 func (u *unpacker) put(h *tar.Header, name, shown string, confirm func() error) (err error) {
 	write := u.write
 	switch h.Typeflag {
@@ -344,11 +342,11 @@ func (u *unpacker) write(h *tar.Header, name string) (err error) {
 	if _, err := io.Copy(f, u.in); err != nil {
 		return broken(err)
 	}
-	return u.adorn(f, h)
+	return u.setAttributes(f, h)
 }
 
-// adorn gives a file or folder its owner, permissions and time.
-func (u *unpacker) adorn(f *os.File, h *tar.Header) error {
+// setAttributes sets the owner, permissions and time of a file or folder.
+func (u *unpacker) setAttributes(f *os.File, h *tar.Header) error {
 	if u.o.Owner != nil {
 		if err := f.Chown(u.o.Owner.UID, u.o.Owner.GID); err != nil {
 			return err
@@ -381,7 +379,7 @@ func (u *unpacker) failed(shown string, err error) error {
 	return fmt.Errorf("write %s: %w", shown, bare(err))
 }
 
-// temporary is a new name beside another one.
+// temporary returns a new name beside another one.
 func temporary(name string) string {
 	return path.Join(path.Dir(name), tempPrefix+rand.Text()[:16])
 }
