@@ -95,13 +95,13 @@ func TestServerBackAfterAWeek(t *testing.T) {
 	must.Succeed(t, s.write(s.client, "before"))
 	s.stop("s3")
 
-	s.maxLogGrowth = 1 << 20 // of those that start from now on
+	s.maxLogGrowth = 1 << 20 // for servers that start from now on
 	s.join("s4")
 	if s.leader() == "s1" {
 		_, err := s.client.Servers().TransferLeader(s.ctx, &v1.TransferLeaderRequest{})
 		must.Succeed(t, err)
 	}
-	// Whoever has just begun to lead must see for itself that the others are well.
+	// A new leader must first check the health of the others itself.
 	s.until(func(all map[string]*v1.ServerStatus) bool {
 		return all["s2"].GetHealthy() && all["s4"].GetHealthy() && all["s2"].GetVoter() && all["s4"].GetVoter()
 	})
@@ -143,7 +143,7 @@ func TestServerBackAfterAWeek(t *testing.T) {
 
 // writeUntilLogsAreShort writes until the logs of these servers no longer hold the first entry that it has written, and
 // returns the index of that.
-func (s *several) writeUntilLogsAreShort(servers ...string) (first uint64) {
+func (s *testCluster) writeUntilLogsAreShort(servers ...string) (first uint64) {
 	s.t.Helper()
 	must.Succeed(s.t, s.write(s.client, "meanwhile"))
 	s.pushTo("large:1")
@@ -160,7 +160,7 @@ func (s *several) writeUntilLogsAreShort(servers ...string) (first uint64) {
 	return first
 }
 
-// oldestEntry is the index with which the oldest segment of a server's log begins, as its name says.
+// oldestEntry returns the index of the first entry in the oldest segment of a server's log, from the segment's name.
 func oldestEntry(t *testing.T, folder string) uint64 {
 	t.Helper()
 	all, err := filepath.Glob(filepath.Join(folder, "server", "raft", "log", "*.wal"))
@@ -175,7 +175,7 @@ func oldestEntry(t *testing.T, folder string) uint64 {
 	return slices.Min(indexes)
 }
 
-// snapshotsIn are the indexes of the last entries of a server's snapshots, which are named TERM-INDEX-TIME.
+// snapshotsIn returns the indexes of the last entries of a server's snapshots, which are named TERM-INDEX-TIME.
 func snapshotsIn(t *testing.T, folder string) (indexes []uint64) {
 	t.Helper()
 	all, err := filepath.Glob(filepath.Join(folder, "server", "raft", "snapshots", "*-*-*"))

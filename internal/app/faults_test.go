@@ -16,8 +16,8 @@ import (
 	"github.com/cloudless/cloudless/internal/must"
 )
 
-// untilProblem waits until the cluster says something is wrong.
-func (s *several) untilProblem(want string) {
+// untilProblem waits until the cluster reports a problem.
+func (s *testCluster) untilProblem(want string) {
 	s.t.Helper()
 	for {
 		cluster, err := s.client.Cluster().GetCluster(s.ctx, &v1.GetClusterRequest{})
@@ -48,7 +48,7 @@ func TestClockFiveMinutesOff(t *testing.T) {
 				s.untilProblem("the clock of server s2 is 5m " + word + " that of server ")
 			}
 
-			// It leads, makes tokens, and lets others join with them and with certificates that it issues.
+			// It leads, creates tokens, and lets others join with them and with certificates that it issues.
 			_, err := s.client.Servers().TransferLeader(s.ctx, &v1.TransferLeaderRequest{To: "s2"})
 			must.Succeed(t, err)
 			s.untilProblem("differ from that of server s2, which leads, and is about 5m")
@@ -58,14 +58,14 @@ func TestClockFiveMinutesOff(t *testing.T) {
 			s.until(func(all map[string]*v1.ServerStatus) bool { return all["s4"].GetHealthy() })
 			admin, err := s.client.Tokens().CreateToken(s.ctx, &v1.CreateTokenRequest{Role: "admin", Ttl: "1h"})
 			must.Succeed(t, err)
-			for _, o := range s.running { // a token of one clock is good by the others
+			for _, o := range s.running { // a token of one clock is valid by the others
 				c := s.as(o, admin.GetSecret())
 				if all := names(t, c, s.ctx); !slices.Contains(all, "before") || !slices.Contains(all, "during") {
 					t.Errorf("server %s knows %v", o.name, all)
 				}
 			}
 
-			// The others lead again, and what it wrote is there.
+			// The others lead again, and its writes are there.
 			_, err = s.client.Servers().TransferLeader(s.ctx, &v1.TransferLeaderRequest{To: "s3"})
 			must.Succeed(t, err)
 			must.Succeed(t, s.write(s.client, "after"))
@@ -74,8 +74,8 @@ func TestClockFiveMinutesOff(t *testing.T) {
 	}
 }
 
-// as is a client of one server alone that calls with a token.
-func (s *several) as(o *one, token string) *client.Client {
+// as returns a client of one server alone that calls with a token.
+func (s *testCluster) as(o *testServer, token string) *client.Client {
 	s.t.Helper()
 	contexts, err := client.LoadConfig(s.config)
 	must.Succeed(s.t, err)
@@ -110,7 +110,7 @@ func TestCopyOfAServer(t *testing.T) {
 			Reach:   local.Reach{APIAddr: elsewhere},
 		})
 	}
-	for _, leader := range []string{"s1", "s3"} { // also when the one that was copied leads
+	for _, leader := range []string{"s1", "s3"} { // also when the copied server leads
 		_, err := s.client.Servers().TransferLeader(s.ctx, &v1.TransferLeaderRequest{To: leader})
 		must.Succeed(t, err)
 		err = second()
@@ -155,7 +155,7 @@ func TestCopyOfTheOnlyServer(t *testing.T) {
 	s.untilProblem("a copy of the data folder of server s1 was started at " + elsewhere + " and turned away")
 	must.Succeed(t, s.write(s.client, "kept"))
 
-	// Where the first one has stopped it is that server, which has moved.
+	// Once the original has stopped, the copy counts as that server, which has moved.
 	s.stop("s1")
 	s.start("s1", copied, elsewhere, "")
 	must.Succeed(t, s.write(s.at(s.running["s1"]), "moved"))
@@ -170,7 +170,7 @@ func TestSecondBootstrap(t *testing.T) {
 	before, err := s.client.Cluster().GetCluster(s.ctx, &v1.GetClusterRequest{})
 	must.Succeed(t, err)
 
-	// While it runs, a second process is refused; after it has stopped, it goes on as what it is.
+	// While the server runs, a second process is refused; after it has stopped, a new process continues as that server.
 	err = runServer(s.ctx, local.ServerOptions{
 		Process: local.Process{DataDir: founded.path, Version: "test", Log: io.Discard, Progress: quiet, Ready: func(string) { t.Error("it is ready") }},
 		Reach:   local.Reach{APIAddr: freeAddress(t)},

@@ -24,7 +24,7 @@ func TestImagesAreOnEveryServer(t *testing.T) {
 	s.join("s2")
 	s.join("s3")
 	leader := s.leader()
-	var follower *one
+	var follower *testServer
 	for name, o := range s.running {
 		if name != leader {
 			follower = o
@@ -46,7 +46,7 @@ func TestImagesAreOnEveryServer(t *testing.T) {
 		must.Succeed(t, err)
 		blobs = append(blobs, d.Hex)
 	}
-	has := func(o *one) bool {
+	has := func(o *testServer) bool {
 		for _, blob := range blobs {
 			if _, err := os.Stat(filepath.Join(o.path, "server/registry/docker/registry/v2/blobs/sha256", blob[:2], blob, "data")); err != nil {
 				return false
@@ -74,14 +74,14 @@ func TestImagesAreOnEveryServer(t *testing.T) {
 		}
 	}
 	s.stop(leader)
-	for _, o := range []*one{follower, fourth} {
+	for _, o := range []*testServer{follower, fourth} {
 		got, err := s.at(o).Images().GetImage(s.ctx, &v1.GetImageRequest{Name: "hello:1"})
 		must.Succeed(t, err)
 		if got.GetStatus().GetDigest() != digest.String() {
 			t.Errorf("asked at %s the image is %v", o.name, got)
 		}
 	}
-	// A deletion is known everywhere too.
+	// A deletion reaches every server too.
 	_, err = s.client.Images().DeleteImage(s.ctx, &v1.DeleteImageRequest{Name: "hello:1"})
 	must.Succeed(t, err)
 	for _, o := range s.running {
@@ -93,7 +93,7 @@ func TestImagesAreOnEveryServer(t *testing.T) {
 }
 
 // pushTo pushes a new image under a name and returns its digest.
-func (s *several) pushTo(name string) string {
+func (s *testCluster) pushTo(name string) string {
 	s.t.Helper()
 	made, err := random.Image(2_000, 2)
 	must.Succeed(s.t, err)
@@ -104,8 +104,8 @@ func (s *several) pushTo(name string) string {
 	return digest
 }
 
-// lead lets a server lead; one that was away must have caught up.
-func (s *several) lead(name string) {
+// lead makes a server lead; one that was away must have caught up.
+func (s *testCluster) lead(name string) {
 	s.t.Helper()
 	s.until(func(all map[string]*v1.ServerStatus) bool {
 		if all[name].GetLeader() {
@@ -118,8 +118,8 @@ func (s *several) lead(name string) {
 	})
 }
 
-// pull reads an image by its tag at one server, whole, and returns its digest.
-func (s *several) pull(o *one, ref string) string {
+// pull reads a whole image by its tag from one server, and returns its digest.
+func (s *testCluster) pull(o *testServer, ref string) string {
 	s.t.Helper()
 	from, err := name.ParseReference("registry.cloudless.internal/" + ref)
 	must.Succeed(s.t, err)
@@ -131,8 +131,8 @@ func (s *several) pull(o *one, ref string) string {
 	return digest.String()
 }
 
-// apart are three servers, of which s2 can be away.
-func apart(t *testing.T) (s *several, leave, comeBack func()) {
+// apart returns three servers, and functions that take s2 away and bring it back.
+func apart(t *testing.T) (s *testCluster, leave, comeBack func()) {
 	s = found(t)
 	s.join("s2")
 	s.join("s3")
@@ -192,7 +192,7 @@ func TestImagesPassAFullServer(t *testing.T) {
 	s, leave, comeBack := apart(t)
 	leave()
 	s.pushTo("before:1")
-	// Where blobs belong there is a file now, which refuses even root.
+	// A file in the place of the blobs' folder makes every write fail, even for root.
 	blobs := filepath.Join(s.running["s3"].path, "server/registry/docker/registry/v2/blobs")
 	must.Succeed(t, os.Rename(blobs, blobs+".away"))
 	must.Succeed(t, os.WriteFile(blobs, nil, 0o600))
@@ -205,7 +205,7 @@ func TestImagesPassAFullServer(t *testing.T) {
 			t.Errorf("image %s is %s", ref, got)
 		}
 	}
-	// When it can again, it gets what it has missed.
+	// When the writes work again, it gets what it has missed.
 	must.Succeed(t, os.Remove(blobs))
 	must.Succeed(t, os.Rename(blobs+".away", blobs))
 	data := filepath.Join(blobs, "sha256", digest[7:9], digest[7:], "data")
@@ -227,8 +227,8 @@ func TestUsedImagesAreOnEveryServer(t *testing.T) {
 	s.untilFile(s.manifestAt("s2", digest))
 }
 
-// manifestAt is where a server has the manifest of an image, which comes last.
-func (s *several) manifestAt(server, digest string) string {
+// manifestAt returns the path of an image's manifest at a server. It is written last.
+func (s *testCluster) manifestAt(server, digest string) string {
 	return filepath.Join(s.running[server].path, "server/registry/docker/registry/v2/blobs/sha256", digest[7:9], digest[7:], "data")
 }
 
@@ -270,7 +270,7 @@ func TestImagesOutliveTheServersThatHadThem(t *testing.T) {
 }
 
 // untilFile waits until a server has a file.
-func (s *several) untilFile(path string) {
+func (s *testCluster) untilFile(path string) {
 	s.t.Helper()
 	for {
 		if _, err := os.Stat(path); err == nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// restored is what a server that were started with this folder would know before it has reached anybody.
+// restored returns the state that a server would have after a start with this folder, before it reaches another one.
 func restored(t *testing.T, path string) *state.Snapshot {
 	t.Helper()
 	store := state.New()

@@ -22,7 +22,8 @@ const (
 	anotherCluster = "22222222-2222-7222-8222-222222222222"
 )
 
-// contents are all files of a folder with what is in them, but for who holds it.
+// contents returns all files of a folder with their content, except the file that names the
+// process on it.
 func contents(t *testing.T, path string) map[string]string {
 	t.Helper()
 	all := map[string]string{}

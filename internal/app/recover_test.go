@@ -21,8 +21,8 @@ import (
 	"github.com/cloudless/cloudless/internal/server/peers"
 )
 
-// endsRemoved waits until a server has ended by itself because it heard that it was removed.
-func (s *several) endsRemoved(name string) {
+// endsRemoved waits until a server has ended because it learned that it was removed.
+func (s *testCluster) endsRemoved(name string) {
 	s.t.Helper()
 	o := s.running[name]
 	delete(s.running, name)
@@ -42,7 +42,7 @@ func (s *several) endsRemoved(name string) {
 func TestLostServersUndoNothing(t *testing.T) {
 	t.Parallel()
 	s := found(t)
-	lost := []*one{s.running["s1"], s.join("s2")}
+	lost := []*testServer{s.running["s1"], s.join("s2")}
 	left := s.join("s3")
 	must.Succeed(t, s.write(s.client, "before"))
 	passport := s.passport(lost[1])
@@ -57,7 +57,7 @@ func TestLostServersUndoNothing(t *testing.T) {
 	for _, o := range lost {
 		s.start(o.name, o.path, o.address, "")
 	}
-	must.Succeed(t, s.write(s.at(s.running["s2"]), "elsewhere")) // they agree with each other
+	must.Succeed(t, s.write(s.at(s.running["s2"]), "elsewhere")) // they have a quorum
 
 	left = s.start("s3", left.path, left.address, "")
 	for _, protocol := range peers.Protocols() {
@@ -95,7 +95,7 @@ func TestRecoveryIsMarked(t *testing.T) {
 	}
 	f, err := datadir.OpenExisting(left.path)
 	must.Succeed(t, err)
-	must.Succeed(t, f.Update(func(id *datadir.Record) { id.Recovered = true })) // recover ended here
+	must.Succeed(t, f.Update(func(id *datadir.Record) { id.Recovered = true })) // recover was interrupted here
 	f.Release()
 	s.start("s1", left.path, left.address, "")
 	s.stop("s1")
@@ -143,7 +143,7 @@ func TestRecoveryIsRefusedWhileAnotherServerLeads(t *testing.T) {
 	_, err := s.client.Servers().DeleteServer(s.ctx, &v1.DeleteServerRequest{Name: "s3"})
 	must.Succeed(t, err)
 	refused("was removed from the cluster", "cloudless down --purge --data-dir "+left.path)
-	// Those that are left and cannot agree on anything any more are no cluster.
+	// The remaining servers have no quorum, so they count as lost.
 	second := s.running["s2"]
 	s.stop("s1")
 	s.stop("s2")
@@ -180,8 +180,8 @@ func TestRecoveryIsRefusedWhileANewerServerLeads(t *testing.T) {
 	refused("where the only one that it knows has moved")
 }
 
-// servers are the names of those of the cluster.
-func (s *several) servers() []string {
+// servers returns the names of the cluster's servers.
+func (s *testCluster) servers() []string {
 	s.t.Helper()
 	var all []string
 	answer, err := s.client.Servers().ListServers(s.ctx, &v1.ListServersRequest{})
@@ -210,8 +210,8 @@ func TestServerRemovedWhileAway(t *testing.T) {
 	}
 }
 
-// recover makes the server of a folder the only one, and says that it knows how far it is.
-func (s *several) recover(path string) {
+// recover makes the server of a folder the only one, and checks that it knows the end of its log.
+func (s *testCluster) recover(path string) {
 	s.t.Helper()
 	end, err := maintenance.Recover(s.ctx, local.RecoverOptions{DataDir: path, Log: io.Discard})
 	must.Succeed(s.t, err)

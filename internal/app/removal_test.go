@@ -33,8 +33,9 @@ import (
 	"github.com/cloudless/cloudless/internal/server/peers"
 )
 
-// passport is what a server can prove itself with for as long as its certificate lasts, whatever became of it.
-func (s *several) passport(o *one) peers.Config {
+// passport returns the credentials of a server, which authenticate it until its certificate expires, even after its
+// removal.
+func (s *testCluster) passport(o *testServer) peers.Config {
 	s.t.Helper()
 	sealer, err := identity.OpenOrCreateSealer(filepath.Join(o.path, "server", "kek.json"))
 	must.Succeed(s.t, err)
@@ -51,7 +52,7 @@ func (s *several) passport(o *one) peers.Config {
 	return peers.Config{Trust: ca.Trust(), Certificate: creds.Certificate}
 }
 
-func (s *several) uid(name string) string {
+func (s *testCluster) uid(name string) string {
 	s.t.Helper()
 	uid := ""
 	s.until(func(all map[string]*v1.ServerStatus) bool {
@@ -61,8 +62,8 @@ func (s *several) uid(name string) string {
 	return uid
 }
 
-// speak opens a connection of a server's own protocol.
-func (s *several) speak(as peers.Config, to *one, protocol string) net.Conn {
+// speak opens a connection with one of the protocols between servers.
+func (s *testCluster) speak(as peers.Config, to *testServer, protocol string) net.Conn {
 	s.t.Helper()
 	config := peers.TLS(as, "")
 	config.NextProtos = []string{protocol}
@@ -73,7 +74,7 @@ func (s *several) speak(as peers.Config, to *one, protocol string) net.Conn {
 }
 
 // hungUp checks that the other side has closed a connection, or refused it.
-func (s *several) hungUp(conn net.Conn, what string) {
+func (s *testCluster) hungUp(conn net.Conn, what string) {
 	s.t.Helper()
 	deadline, _ := s.ctx.Deadline()
 	must.Succeed(s.t, conn.SetReadDeadline(deadline))
@@ -83,7 +84,7 @@ func (s *several) hungUp(conn net.Conn, what string) {
 	}
 }
 
-func (s *several) call(as peers.Config, to *one) *grpc.ClientConn {
+func (s *testCluster) call(as peers.Config, to *testServer) *grpc.ClientConn {
 	s.t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+to.address, grpc.WithTransportCredentials(credentials.NewTLS(peers.TLS(as, ""))))
 	must.Succeed(s.t, err)
@@ -110,7 +111,7 @@ func TestRemovedServerIsCutOff(t *testing.T) {
 		_, err := s.client.Servers().TransferLeader(s.ctx, &v1.TransferLeaderRequest{To: "s1"})
 		must.Succeed(t, err)
 	}
-	rest := []*one{s.running["s1"], s.running["s2"]}
+	rest := []*testServer{s.running["s1"], s.running["s2"]}
 	passport, staying := s.passport(removed), s.passport(rest[0])
 	before, err := gossipKeyOf(s.ctx, s.call(passport, rest[0]))
 	must.Succeed(t, err)
@@ -123,7 +124,7 @@ func TestRemovedServerIsCutOff(t *testing.T) {
 	}
 	watch, err := s.at(removed).Events().WatchEvents(s.ctx, &v1.WatchEventsRequest{})
 	must.Succeed(t, err)
-	_, err = watch.Header() // it follows from here on
+	_, err = watch.Header() // the watch has begun
 	must.Succeed(t, err)
 
 	_, err = s.client.Servers().DeleteServer(s.ctx, &v1.DeleteServerRequest{Name: "s3"})
@@ -263,7 +264,7 @@ func TestUnreachableServerLearnsOfItsRemoval(t *testing.T) {
 }
 
 // enrollNode makes a machine a node, as its agent would.
-func (s *several) enrollNode(name string) (*identity.Credentials, *v1.EnrollResponse) {
+func (s *testCluster) enrollNode(name string) (*identity.Credentials, *v1.EnrollResponse) {
 	s.t.Helper()
 	secret := s.token("node")
 	token, err := identity.ParseJoinToken(secret)
@@ -280,10 +281,10 @@ func (s *several) enrollNode(name string) (*identity.Credentials, *v1.EnrollResp
 	return creds, answer
 }
 
-// slowPull pushes a large image and has a node pull its layer from a server, of which only the beginning is read.
-func (s *several) slowPull(creds *identity.Credentials, from *one) io.Reader {
+// slowPull pushes a large image and lets a node pull its layer from a server, but reads only the beginning.
+func (s *testCluster) slowPull(creds *identity.Credentials, from *testServer) io.Reader {
 	s.t.Helper()
-	// More than sockets hold, and nothing that has to be compressed for that.
+	// More than sockets buffer, and without compression.
 	layer := static.NewLayer(make([]byte, 64<<20), types.OCIUncompressedLayer)
 	pushed, err := mutate.AppendLayers(empty.Image, layer)
 	must.Succeed(s.t, err)
@@ -302,7 +303,7 @@ func (s *several) slowPull(creds *identity.Credentials, from *one) io.Reader {
 	request, err := http.NewRequestWithContext(s.ctx, http.MethodGet, "https://"+from.address+"/v2/large/blobs/"+digest.String(), nil)
 	must.Succeed(s.t, err)
 	var body io.ReadCloser
-	for body == nil { // the image may be copied to this server yet
+	for body == nil { // the image may not be copied to this server yet
 		response, err := (&http.Client{Transport: transport}).Do(request)
 		must.Succeed(s.t, err)
 		if response.StatusCode == http.StatusOK {

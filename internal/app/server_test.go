@@ -23,10 +23,10 @@ import (
 	"github.com/cloudless/cloudless/internal/nodenet"
 )
 
-// running is the role of a server that runs in this process.
+// running is a server in this process.
 type running struct {
 	client *client.Client
-	// stop ends it and says how it ended.
+	// stop ends it and returns the error of its end.
 	stop func() error
 }
 
@@ -79,7 +79,7 @@ func TestServerIsTheSameClusterAfterARestart(t *testing.T) {
 	if _, ok := errors.AsType[*datadir.AlreadyRunningError](err); !ok {
 		t.Errorf("a second server on the folder: %v", err)
 	}
-	// One that is wished elsewhere is not there only because it runs here.
+	// A request for another address is refused although a server runs here.
 	err = runServer(t.Context(), local.ServerOptions{Process: local.Process{DataDir: path, Log: io.Discard, Progress: quiet}, Reach: local.Reach{APIAddr: "127.0.0.1:1"}})
 	if err == nil || !strings.Contains(err.Error(), "to have it at 127.0.0.1:1, stop it first with: cloudless down") {
 		t.Errorf("the same server at another address: %v", err)
@@ -160,7 +160,7 @@ func TestMachineEnrollsAtTheServerOfItsToken(t *testing.T) {
 		return enrolls()
 	}
 
-	// A token of another cluster: the machine notices before it says a word.
+	// With a token of another cluster, the machine refuses the server before it sends anything.
 	ca, err := identity.NewCA("other", time.Now())
 	must.Succeed(t, err)
 	foreign := identity.NewJoinToken(ca.Trust().Fingerprint()).Reveal()

@@ -24,8 +24,8 @@ import (
 	"github.com/cloudless/cloudless/internal/server/membership"
 )
 
-// freeAddress is one that nothing listens on now. A server that joins must say where it will be. It is none of those
-// that the kernel gives to outgoing connections: one of them could have it before it is used.
+// freeAddress returns an address that nothing listens on now, for a server that must know its address before it joins.
+// It is outside the range that the kernel uses for outgoing connections: one of them could take it first.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	for range 100 {
@@ -39,27 +39,27 @@ func freeAddress(t *testing.T) string {
 	return ""
 }
 
-// several are the servers of one cluster in this process: separate folders, real TLS, real fsync.
-type several struct {
+// testCluster runs the servers of one cluster in this process: separate folders, real TLS, real fsync.
+type testCluster struct {
 	t      *testing.T
 	config string
-	// ctx ends a while after a test that hangs should have passed.
+	// ctx ends a while after a test should have passed, so that a hanging test fails.
 	ctx     context.Context
-	running map[string]*one
+	running map[string]*testServer
 	client  *client.Client
-	// off is by how much the clocks of servers are wrong.
+	// off is the error of the servers' clocks.
 	off map[string]time.Duration
-	// maxLogGrowth is what servers that start are told of their logs.
+	// maxLogGrowth is passed to servers that start.
 	maxLogGrowth int64
-	// peer is where servers that start are told that another one is.
+	// peer is the address of another server, passed to servers that start.
 	peer string
 }
 
-// one is a server of several.
-type one struct {
+// testServer is one server of a testCluster.
+type testServer struct {
 	name, path, address string
 	stop                func() error
-	// ended gives, once, how it ended by itself.
+	// ended receives, once, the error if the server ends by itself.
 	ended <-chan error
 }
 
@@ -79,14 +79,14 @@ func testLog(t *testing.T) io.Writer {
 }
 
 // found starts the first server.
-func found(t *testing.T) *several {
+func found(t *testing.T) *testCluster {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("waits for elections; make test runs it")
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	t.Cleanup(cancel)
-	s := &several{t: t, ctx: ctx, config: filepath.Join(t.TempDir(), "config.yaml"), running: map[string]*one{}}
+	s := &testCluster{t: t, ctx: ctx, config: filepath.Join(t.TempDir(), "config.yaml"), running: map[string]*testServer{}}
 	s.start("s1", t.TempDir(), freeAddress(t), "")
 	contexts, err := client.LoadConfig(s.config)
 	must.Succeed(t, err)
@@ -105,8 +105,8 @@ func found(t *testing.T) *several {
 	return s
 }
 
-// start runs a server until it is ready: one that joins if there is a token.
-func (s *several) start(name, path, address, token string) *one {
+// start runs a server until it is ready. With a token the server joins.
+func (s *testCluster) start(name, path, address, token string) *testServer {
 	s.t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(s.ctx))
 	ready, ended := make(chan struct{}), make(chan error, 1)
@@ -135,7 +135,7 @@ func (s *several) start(name, path, address, token string) *one {
 		cancel()
 		s.t.Fatalf("server %s is not ready in time", name)
 	}
-	o := &one{name: name, path: path, address: address, ended: ended, stop: func() error {
+	o := &testServer{name: name, path: path, address: address, ended: ended, stop: func() error {
 		cancel()
 		return <-ended
 	}}
@@ -143,14 +143,14 @@ func (s *several) start(name, path, address, token string) *one {
 	return o
 }
 
-func (s *several) anyAddress() string {
+func (s *testCluster) anyAddress() string {
 	for _, o := range s.running {
 		return o.address
 	}
 	return ""
 }
 
-func (s *several) token(role string) string {
+func (s *testCluster) token(role string) string {
 	s.t.Helper()
 	made, err := s.client.Tokens().CreateToken(s.ctx, &v1.CreateTokenRequest{Role: role})
 	must.Succeed(s.t, err)
@@ -158,7 +158,7 @@ func (s *several) token(role string) string {
 }
 
 // join adds a server and waits until it votes.
-func (s *several) join(name string) *one {
+func (s *testCluster) join(name string) *testServer {
 	s.t.Helper()
 	o := s.start(name, s.t.TempDir(), freeAddress(s.t), s.token("server"))
 	s.until(func(all map[string]*v1.ServerStatus) bool { return all[name].GetVoter() && all[name].GetHealthy() })
@@ -166,7 +166,7 @@ func (s *several) join(name string) *one {
 }
 
 // until waits until the servers satisfy a condition.
-func (s *several) until(reached func(map[string]*v1.ServerStatus) bool) {
+func (s *testCluster) until(reached func(map[string]*v1.ServerStatus) bool) {
 	s.t.Helper()
 	s.untilCluster(func(cluster *v1.ClusterStatus) bool {
 		all := map[string]*v1.ServerStatus{}
@@ -179,7 +179,7 @@ func (s *several) until(reached func(map[string]*v1.ServerStatus) bool) {
 
 // untilCluster waits for a condition of the whole cluster. On a busy machine a server may miss one health check, so a
 // single look at the status proves nothing.
-func (s *several) untilCluster(reached func(*v1.ClusterStatus) bool) {
+func (s *testCluster) untilCluster(reached func(*v1.ClusterStatus) bool) {
 	s.t.Helper()
 	for {
 		cluster, err := s.client.Cluster().GetCluster(s.ctx, &v1.GetClusterRequest{})
@@ -194,7 +194,7 @@ func (s *several) untilCluster(reached func(*v1.ClusterStatus) bool) {
 	}
 }
 
-func (s *several) leader() string {
+func (s *testCluster) leader() string {
 	s.t.Helper()
 	var leader string
 	s.until(func(all map[string]*v1.ServerStatus) bool {
@@ -208,8 +208,8 @@ func (s *several) leader() string {
 	return leader
 }
 
-// at is a client of one server alone.
-func (s *several) at(o *one) *client.Client {
+// at returns a client of one server alone.
+func (s *testCluster) at(o *testServer) *client.Client {
 	s.t.Helper()
 	contexts, err := client.LoadConfig(s.config)
 	must.Succeed(s.t, err)
@@ -222,8 +222,8 @@ func (s *several) at(o *one) *client.Client {
 	return c
 }
 
-// login is the context that somebody has who logged in at a server with an API token.
-func (s *several) login(o *one, token string) client.Context {
+// login returns the context of a user who logged in at a server with an API token.
+func (s *testCluster) login(o *testServer, token string) client.Context {
 	s.t.Helper()
 	where, err := client.Locate(s.ctx, o.address, token)
 	must.Succeed(s.t, err)
@@ -236,7 +236,7 @@ func (s *several) login(o *one, token string) client.Context {
 	return where
 }
 
-func (s *several) write(c *client.Client, name string) error {
+func (s *testCluster) write(c *client.Client, name string) error {
 	_, err := c.Tokens().CreateToken(s.ctx, &v1.CreateTokenRequest{Role: "viewer", Name: name})
 	return err
 }
@@ -296,15 +296,15 @@ func TestThreeServers(t *testing.T) {
 	}
 }
 
-func (s *several) stop(name string) {
+func (s *testCluster) stop(name string) {
 	s.t.Helper()
 	o := s.running[name]
 	delete(s.running, name)
 	must.Succeed(s.t, o.stop())
 }
 
-// removed waits for the end of a server that was removed.
-func (s *several) removed(name string) {
+// removed waits for the end of a removed server.
+func (s *testCluster) removed(name string) {
 	s.t.Helper()
 	o := s.running[name]
 	delete(s.running, name)
@@ -339,7 +339,7 @@ func TestReplacementOfAllServers(t *testing.T) {
 			_, err := s.client.Servers().TransferLeader(s.ctx, &v1.TransferLeaderRequest{})
 			must.Succeed(t, err)
 		}
-		// Whoever has just begun to lead must see for itself that all are well.
+		// A new leader must first check the health of the others itself.
 		s.until(func(all map[string]*v1.ServerStatus) bool {
 			for _, one := range all {
 				if !one.GetHealthy() {
@@ -423,7 +423,7 @@ func TestRefusedJoins(t *testing.T) {
 	}
 }
 
-// foundedFolder is that of a server that was a cluster of its own.
+// foundedFolder returns the folder of a server that had its own cluster.
 func foundedFolder(t *testing.T) string {
 	t.Helper()
 	s := found(t)
@@ -443,7 +443,7 @@ func TestWithoutQuorum(t *testing.T) {
 	kept := s.at(s.running["s3"])
 	stale := client.WithStale(s.ctx)
 	for !slices.Contains(names(t, kept, stale), "before") {
-		time.Sleep(time.Millisecond) // it is told of the commit a moment later
+		time.Sleep(time.Millisecond) // it learns of the commit a moment later
 	}
 	s1, s2 := s.running["s1"], s.running["s2"]
 	s.stop("s1")
@@ -525,7 +525,7 @@ func TestFounderMovesAfterAKill(t *testing.T) {
 	t.Parallel()
 	s := found(t)
 	founder := s.running["s1"]
-	s.stop("s1") // which leaves a snapshot of a server that is alone
+	s.stop("s1") // leaves a snapshot of a server without others
 	alone, err := os.ReadDir(filepath.Join(founder.path, "server", "raft", "snapshots"))
 	must.Succeed(t, err)
 	s.start("s1", founder.path, founder.address, "")
