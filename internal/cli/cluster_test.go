@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 
 // cluster is a fake server that remembers workloads and reports them as running.
 type cluster struct {
-	asked  []string             // what was asked of images and revisions
+	asked  []string             // the requests about images and revisions
 	images []*cloudlessv1.Image // besides web:1
 	nodes  []*cloudlessv1.Node  // box if nil
 	cloudlessv1.UnimplementedWorkloadServiceServer
@@ -56,11 +56,11 @@ type cluster struct {
 	cloudlessv1.UnimplementedNamespaceServiceServer
 	cloudlessv1.UnimplementedExplainServiceServer
 
-	config   string // client configuration that leads here
+	config   string // client configuration with the address of this cluster
 	address  string // where it listens
 	ca       *identity.Trust
-	revoked  string       // the secret of a token that is
-	registry http.Handler // answers what is not gRPC
+	revoked  string       // the secret of a revoked token
+	registry http.Handler // answers everything that is not gRPC
 
 	mu         sync.Mutex
 	lastAuth   string // the authorization header of the newest call
@@ -74,11 +74,11 @@ type cluster struct {
 	lastUpdate *cloudlessv1.UpdateNodeRequest
 	lastToken  *cloudlessv1.CreateTokenRequest
 	lastLogin  *cloudlessv1.SetLoginRequest
-	// standing is what every workload is said to be; "running" with all its replicas if nil.
+	// standing is the status of every workload; "running" with all its replicas if nil.
 	standing func(*cloudlessv1.Workload) *cloudlessv1.WorkloadStatus
-	// moved is called before a plan is applied, and says whether the world has moved on.
+	// moved is called before a plan is applied, and reports whether the plan is outdated.
 	moved func() bool
-	// story is what a watch of replicas tells after the beginning, if it is to go on.
+	// story are the changes that a watch of replicas sends after the beginning.
 	story func(send func(*cloudlessv1.Replica))
 	exec  func(grpc.BidiStreamingServer[cloudlessv1.ExecRequest, cloudlessv1.ExecResponse]) error
 
@@ -554,7 +554,7 @@ func (c *cluster) WatchEvents(_ *cloudlessv1.WatchEventsRequest, s grpc.ServerSt
 	if c.watchEvents != nil {
 		return c.watchEvents(s)
 	}
-	// One that is in the past too, and a new one.
+	// One that is also in the past, and a new one.
 	for _, event := range []*cloudlessv1.Event{c.events[0], event("e9", "Started", "replica web-9 runs")} {
 		if err := s.Send(event); err != nil {
 			return err

@@ -27,7 +27,7 @@ func (c *cluster) ExplainWorkload(_ context.Context, r *cloudlessv1.ExplainWorkl
 		Summary: "0 of 1 replica would have a node; 1 has no place; the quota of namespace default is used up: has 3 of at most 3 replicas",
 		Quota:   "the quota of namespace default is used up: has 3 of at most 3 replicas",
 		Help:    []string{"a higher quota of namespace default: cloudless namespace set default --replicas 4"},
-		// The quota is all that keeps it away.
+		// Only the quota prevents the placement.
 		NodeCount: 1, TakingCount: 1, Nodes: []*cloudlessv1.NodeExplanation{{Node: "n1", Rank: 1, Score: &cloudlessv1.NodeScore{Total: 0.5}}},
 	}, nil
 }

@@ -56,7 +56,7 @@ func tokenFile(t *testing.T, content string) string {
 	return file
 }
 
-// usedToken is the token that the newest call came with.
+// usedToken returns the token of the newest call.
 func (c *cluster) usedToken() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -69,7 +69,7 @@ func TestLoginStoresAContextAndUsesIt(t *testing.T) {
 	c.run(t.Context(), "", "login", c.address, "--token-file", file).expect(t, 0,
 		"logged in at "+c.address+" as ci, role viewer; context ci is now the current one\n", "")
 
-	config, err := client.LoadConfig(c.config) // which refuses a file that others may read
+	config, err := client.LoadConfig(c.config) // refuses a file that others may read
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +77,7 @@ func TestLoginStoresAContextAndUsesIt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The other servers are remembered, for when this one is gone.
+	// The context also gets the other servers, for the time when this one is gone.
 	if made.Name != "ci" || made.Token != secret || strings.Join(made.Addresses, " ") != c.address+" 192.0.2.2:7700" ||
 		made.Cluster != "test" || made.CA != string(c.ca.PEM()) {
 		t.Errorf("the context is %v with addresses %v", made, made.Addresses)

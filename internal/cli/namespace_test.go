@@ -15,7 +15,7 @@ import (
 	"github.com/cloudless/cloudless/internal/cli/phrase"
 )
 
-// putNamespace keeps a namespace; it uses 1500m CPU and 3 replicas.
+// putNamespace stores a namespace; it uses 1500m CPU and 3 replicas.
 func (c *cluster) putNamespace(n *cloudlessv1.Namespace) *cloudlessv1.Namespace {
 	c.version++
 	n = proto.CloneOf(n)
@@ -97,7 +97,7 @@ replicas   3      unlimited
 		t.Errorf("described: %+v", got)
 	}
 
-	// What is not given stays, whoever else changes something meanwhile.
+	// Settings that are not given stay, even if others change them meanwhile.
 	beaten := 1
 	c.moved = func() bool {
 		beaten--

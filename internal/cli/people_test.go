@@ -190,13 +190,13 @@ func TestTablesOnATerminalAreColouredAndCut(t *testing.T) {
 	if !strings.Contains(got, "\x1b[32mrunning\x1b[0m  4    2") || !strings.Contains(got, "\x1b[1mNAME\x1b[0m   ") || colours.Replace(got) != plainTable {
 		t.Errorf("shown %q", got)
 	}
-	// Addresses give way to what fits without them.
+	// The column of addresses is dropped first if the table is too wide.
 	want := "NAME   WORKLOAD  NODE  PHASE    REV  RESTARTS  AGE  PORTS    REASON\n" +
 		"web-a  web       box   running  4    2         3h   80:8080  it was restarted b…\n"
 	if got := colours.Replace(onTerminal(t, 80, "ps", "--config", c.config)); got != want {
 		t.Errorf("on a terminal of 80 columns\n%s\nwant\n%s", got, want)
 	}
-	// Names are never cut, and nothing is without need.
+	// Names are never cut, and nothing is cut without need.
 	if got := colours.Replace(onTerminal(t, 20, "ps", "--config", c.config)); !strings.Contains(got, "web-a  web       box   running") {
 		t.Errorf("on a narrow terminal %q", got)
 	}
@@ -241,7 +241,7 @@ func TestMistypedFlagsAndCommands(t *testing.T) {
 
 func TestCompletion(t *testing.T) {
 	defer func(was time.Duration) { completionTime = was }(completionTime)
-	completionTime = time.Minute // nobody has pressed a key
+	completionTime = time.Minute // more than the test needs
 	c := described(t)
 	for _, shell := range []string{"bash", "zsh", "fish"} {
 		if got := runCLI(t.Context(), Options{}, "completion", shell); got.code != 0 || !strings.Contains(got.stdout, "cloudless") || got.stderr != "" {
@@ -278,7 +278,7 @@ func TestCompletion(t *testing.T) {
 			t.Errorf("%s: offered %q, want %q", line, offered, want)
 		}
 	}
-	// Without a cluster there is nothing, and not a word.
+	// Without a cluster, completion offers nothing and prints no error.
 	for _, config := range []string{filepath.Join(t.TempDir(), "none"), "/dev/null/x"} {
 		got := runCLI(t.Context(), Options{}, "__complete", "--config", config, "logs", "")
 		if got.code != 0 || got.stdout != ":4\n" || strings.Contains(got.stderr, "cluster") {
@@ -301,7 +301,7 @@ func TestEventsAreFollowedOverABrokenConnection(t *testing.T) {
 			if err := s.Send(event("e2", "Started", "second")); err != nil {
 				return err
 			}
-			// What happens while nobody watches is only in the list, the newest first.
+			// Events from before the watch are only in the list, newest first.
 			c.events = []*cloudlessv1.Event{event("e3", "Exited", "third"), event("e2", "Started", "second"), c.events[0]}
 			return status.Error(codes.Unavailable, "gone for a moment")
 		}
@@ -384,7 +384,7 @@ func TestCopyOutOfAReplica(t *testing.T) {
 		t.Errorf("%q, %v", text, err)
 	}
 
-	// What does not come whole, does not come.
+	// An incomplete copy leaves nothing behind.
 	archive, failure = file[:600], "replica web-a: the disk is gone"
 	target := filepath.Join(t.TempDir(), "new")
 	c.run(t.Context(), "", "cp", "web:/x", target).expect(t, 1, "", "cloudless: replica web-a: the disk is gone\n")

@@ -216,7 +216,7 @@ func TestApplyPlansAgainOnlyWhileTheChangesAreTheSame(t *testing.T) {
 	c.moved = func() bool { times++; return times < 3 }
 	c.run(t.Context(), twoDocuments, "apply", "-f", "-", "--wait=false").expect(t, 0, "workload web created\nworkload db created\n", "")
 
-	// Somebody makes db meanwhile: what was planned is not what would happen now.
+	// Somebody creates db meanwhile: the plan is outdated.
 	applied := c.workloads["db"]
 	delete(c.workloads, "db")
 	c.moved = func() bool {
@@ -279,7 +279,7 @@ func waitingFor(w *cloudlessv1.Workload) *cloudlessv1.WorkloadStatus {
 	return &cloudlessv1.WorkloadStatus{Phase: "pending", RevisionUid: "r1", Desired: 1, Pending: 1}
 }
 
-// tell is a replica of web in the given phase.
+// tell returns a replica of web in the given phase.
 func tell(phase string, change ...func(*cloudlessv1.Replica)) *cloudlessv1.Replica {
 	r := replica("web-1", "web", phase, 0, 0)
 	r.Metadata.Uid, r.Spec.RevisionUid = "u1", "r1"
@@ -289,7 +289,7 @@ func tell(phase string, change ...func(*cloudlessv1.Replica)) *cloudlessv1.Repli
 	return r
 }
 
-// crashed is a replica that has exited.
+// crashed returns a replica that has exited.
 func crashed(r *cloudlessv1.Replica) {
 	r.Status.LastExit, r.Status.Reason = &cloudlessv1.Exit{Code: 3}, "It exited with code 3."
 }

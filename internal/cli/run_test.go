@@ -33,7 +33,8 @@ func TestRunAProgram(t *testing.T) {
 		t.Errorf("the registry last saw %q, want %q", seen[len(seen)-1], want)
 	}
 
-	// The same program again is no change; what does not hold is refused before anything is sent.
+	// Running the same program again changes nothing; an invalid one is refused before
+	// anything is sent.
 	c.run(t.Context(), "", "run", program, "--name", "web", "--update", "--", "-v").
 		expect(t, 0, "workload web unchanged\nweb: 1 of 1 running\n", "")
 	sent := len(seen)
@@ -140,7 +141,7 @@ func TestRunRemovesAJobThatHasEnded(t *testing.T) {
 			t.Errorf("%s: what is removed has no output to see any more: %s", phase, got.stderr)
 		}
 	}
-	// One that goes on is left to go on.
+	// A job that still runs at the timeout is not removed.
 	c := kinds(t, "running")
 	late := c.run(t.Context(), "", "run", "hello:1", "--kind", "job", "--rm", "--timeout", "1ms")
 	if late.code != 1 || c.workloads["hello"] == nil || !strings.Contains(late.stderr, "cloudless workload rm hello") {

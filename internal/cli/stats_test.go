@@ -55,7 +55,7 @@ func used(second int, replicas ...*cloudlessv1.ReplicaUsage) *cloudlessv1.Usage 
 	}}}
 }
 
-// busyFrames are two looks at two replicas, one of them on a network of its own.
+// busyFrames are two measurements of two replicas, one of them with its own network.
 func busyFrames() []*cloudlessv1.Usage {
 	return []*cloudlessv1.Usage{
 		used(0,

@@ -198,7 +198,7 @@ func TestLongCommandKeepsNewerAddresses(t *testing.T) {
 		change(meanwhile)
 		return exit(s, 0)
 	}
-	// The first address leads nowhere, so that the client puts the second one first.
+	// The first address does not answer, so the client puts the second one first.
 	change(func(config *client.Config) {
 		config.Contexts[0].Addresses = append([]string{"127.0.0.1:1"}, config.Contexts[0].Addresses...)
 	})
@@ -241,7 +241,7 @@ func TestExecForwardsSignals(t *testing.T) {
 		}
 		return exit(s, 128+10)
 	}
-	// The interrupt that ends other commands is the command's to answer here.
+	// Exec passes the interrupt, which ends other commands, to the remote command.
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	out := &cancelling{cancel: func() {
@@ -301,7 +301,7 @@ func TestExecOnATerminal(t *testing.T) {
 		if err := pty.Setsize(slave, &pty.Winsize{Cols: 132, Rows: 43}); err != nil {
 			return err
 		}
-		// The pty is not this process's controlling terminal, so the kernel does not tell it.
+		// The pty is not this process's controlling terminal, so the kernel does not signal it.
 		if err := syscall.Kill(os.Getpid(), syscall.SIGWINCH); err != nil {
 			return err
 		}
@@ -312,7 +312,7 @@ func TestExecOnATerminal(t *testing.T) {
 		if err := say(s, fmt.Sprintf("%dx%d\n", resized.GetResize().GetWidth(), resized.GetResize().GetHeight())); err != nil {
 			return err
 		}
-		// A raw terminal hands the interrupt key on as it is.
+		// A raw terminal passes the interrupt key on as it is.
 		if _, err := master.Write([]byte{3}); err != nil {
 			return err
 		}

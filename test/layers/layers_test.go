@@ -248,9 +248,9 @@ func contains(all []string, one string) bool {
 	return false
 }
 
-// TestNobodyHandlesLagByItself: whatever follows the change feed does so by state.Follower, which handles lag in one
+// TestOnlyFollowersHandleLag: whatever follows the change feed does so by state.Follower, which handles lag in one
 // way for all.
-func TestNobodyHandlesLagByItself(t *testing.T) {
+func TestOnlyFollowersHandleLag(t *testing.T) {
 	for _, p := range packages(t) {
 		from := strings.TrimPrefix(p.ImportPath, module)
 		if from == "internal/state" || strings.HasPrefix(from, "test/") {

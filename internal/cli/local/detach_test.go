@@ -25,7 +25,7 @@ import (
 // childEnv tells the test program that it is a child of --detach, and how to behave.
 const childEnv = "CLOUDLESS_TEST_CHILD"
 
-// childMain is the real command line with roles that only tell of themselves.
+// childMain is the real command line with roles that only report what they would do.
 func childMain() int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
@@ -176,7 +176,7 @@ func TestAnInterruptStopsTheChild(t *testing.T) {
 	}
 }
 
-// Whoever gives up an attempt that has made nothing finds nothing afterwards.
+// An attempt that was interrupted before it created anything leaves nothing behind.
 func TestAnInterruptLeavesNoFolderThatWasMadeForNothing(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -272,9 +272,8 @@ func TestOtherRoles(t *testing.T) {
 	}
 }
 
-// A server that is not told its zone keeps the one that it had, and can be told
-// that it has none.
-func TestZoneIsSaidOrNot(t *testing.T) {
+// A server without the flag for its zone keeps the last one, and an empty flag removes it.
+func TestZoneFlagIsOptional(t *testing.T) {
 	t.Setenv("CLOUDLESS_CONFIG", "/nowhere/config.yaml")
 	tell := func(p Process, r Reach) error {
 		if r.Zone == nil {
@@ -295,7 +294,7 @@ func TestZoneIsSaidOrNot(t *testing.T) {
 	}
 }
 
-// awaitFile returns as soon as the file is there.
+// awaitFile returns as soon as the file exists.
 func awaitFile(t *testing.T, path string) {
 	t.Helper()
 	fd, err := syscall.InotifyInit1(syscall.IN_CLOEXEC)
@@ -318,7 +317,7 @@ func awaitFile(t *testing.T, path string) {
 	}
 }
 
-// Whoever waits without a terminal is told what for, but only if it takes long, and not twice the same.
+// Without a terminal, progress is printed only if it takes long, and no line twice.
 func TestDetachSaysWhatItWaitsFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var stderr bytes.Buffer
@@ -329,7 +328,7 @@ func TestDetachSaysWhatItWaitsFor(t *testing.T) {
 			for _, doing := range []string{"opening the state", "joining"} {
 				fmt.Fprintf(say, `{"progress": %q}`+"\n", doing)
 			}
-			synctest.Wait() // until both were heard
+			synctest.Wait() // until both were received
 			late <- time.Time{}
 			for _, doing := range []string{"joining", "waiting for a session: not a member", "waiting for a session: not a member"} {
 				fmt.Fprintf(say, `{"progress": %q}`+"\n", doing)
@@ -343,6 +342,6 @@ func TestDetachSaysWhatItWaitsFor(t *testing.T) {
 		if said := stderr.String(); said != "cloudless: still waiting: joining\ncloudless: still waiting: waiting for a session: not a member\n" {
 			t.Errorf("whoever waits is told %q", said)
 		}
-		_ = words.Close() // which ends the goroutine that reads
+		_ = words.Close() // ends the goroutine that reads
 	})
 }

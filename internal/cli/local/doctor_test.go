@@ -8,7 +8,7 @@ import (
 	"github.com/cloudless/cloudless/internal/doctor"
 )
 
-func TestDoctorTellsWhatItFound(t *testing.T) {
+func TestDoctorReportsItsFindings(t *testing.T) {
 	found := []doctor.Finding{
 		{Check: "kernel", Level: doctor.OK, Text: "Linux 6"},
 		{Check: "forwarding", Level: doctor.Warn, Text: "is off", Mend: "sysctl -w x=1"},

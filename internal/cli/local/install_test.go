@@ -73,7 +73,7 @@ func TestUninstallASecondTimeDoesNoHarm(t *testing.T) {
 	runLocal(t.Context(), roles, "uninstall", "--purge", "--service", "second").expect(t, 0, "there is no service second to uninstall\n", "")
 }
 
-// A role says that it is ready to the manager that started it.
+// A role tells the manager that started it when it is ready.
 func TestRoleTellsTheManagerThatItIsReady(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "notify")
 	socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})

@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// localResult is what a command line did.
+// localResult is the outcome of a command line.
 type result struct {
 	code           int
 	stdout, stderr string

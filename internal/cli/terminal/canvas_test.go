@@ -26,7 +26,7 @@ func TestCanvasDrawsOverWhatItDrewAndStaysOnTheScreen(t *testing.T) {
 	draw("\x1b[Hx\x1b[K\r\n\x1b[J", "x")
 }
 
-// However colours stand in it, a cut line is as wide as it may be and leaves no colour behind.
+// A cut line has exactly the permitted width and resets its colours.
 func TestCutLinesFit(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		line, plainText := "", ""

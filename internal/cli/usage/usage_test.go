@@ -12,7 +12,7 @@ import (
 	"github.com/cloudless/cloudless/internal/cli/terminal"
 )
 
-// A replica that was started again has smaller totals than before.
+// A restarted replica has smaller totals than before.
 func TestRatesOfAReplicaThatBeganAgain(t *testing.T) {
 	r := newRates()
 	r.see(usageAt(0, &cloudlessv1.ReplicaUsage{Replica: "a", ReadBytes: 1 << 20, ReceivedBytes: 5}))
@@ -23,7 +23,7 @@ func TestRatesOfAReplicaThatBeganAgain(t *testing.T) {
 	if now := r.now["a"]; !r.complete() || now.readBytes != 0 || now.received != 1 {
 		t.Errorf("the rate is %+v", now)
 	}
-	r.see(usageAt(1, &cloudlessv1.ReplicaUsage{Replica: "a", ReadBytes: 1 << 10, ReceivedBytes: 6})) // the same look again
+	r.see(usageAt(1, &cloudlessv1.ReplicaUsage{Replica: "a", ReadBytes: 1 << 10, ReceivedBytes: 6})) // the same measurement again
 	if r.now["a"].received != 1 {
 		t.Errorf("the rate became %+v", r.now["a"])
 	}

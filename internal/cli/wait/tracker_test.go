@@ -33,7 +33,7 @@ func TestDone(t *testing.T) {
 		"an older revision": {now(5, &cloudlessv1.WorkloadStatus{Phase: "running", Desired: 3, Running: 3, Outdated: 1}), false, false},
 		"one is missing":    {now(5, &cloudlessv1.WorkloadStatus{Phase: "degraded", Desired: 3, Running: 2}), false, false},
 		"done":              {now(6, &cloudlessv1.WorkloadStatus{Phase: "completed", Desired: 3}), true, false},
-		"failed":            {now(6, &cloudlessv1.WorkloadStatus{Phase: "failed", Desired: 3}), false, false}, // its replicas say why
+		"failed":            {now(6, &cloudlessv1.WorkloadStatus{Phase: "failed", Desired: 3}), false, false}, // its replicas have the reason
 		"being removed":     {now(6, &cloudlessv1.WorkloadStatus{Phase: "deleting"}), false, true},
 		"removed":           {nil, false, true},
 	} {
@@ -164,11 +164,11 @@ func TestTrackerDecides(t *testing.T) {
 		{client.Update{Workload: old, Removed: true}, "wait"}, // it may end at once
 		{client.Update{}, "done"},
 		{client.Update{Reset: true}, "wait"},
-		{client.Update{Synced: true}, "error"}, // web is not there any more
+		{client.Update{Synced: true}, "error"}, // web does not exist any more
 		{web(5, &cloudlessv1.WorkloadStatus{Phase: "completed"}), "done"},
 		{client.Update{Replica: webReplica("backoff", func(r *cloudlessv1.Replica) { r.Status.Restarts = 1 })}, "wait"},
 		{client.Update{Replica: webReplica("running")}, "wait"},
-		{client.Update{}, "wait"}, // who has ended before must run for longer
+		{client.Update{}, "wait"}, // a replica that has ended before must run for longer
 		{client.Update{Replica: webReplica("backoff", func(r *cloudlessv1.Replica) { r.Status.Restarts = 2 })}, "broken"},
 	}
 	for i, step := range steps {
