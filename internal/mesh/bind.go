@@ -152,8 +152,8 @@ func (p *peer) release() {
 	}
 }
 
-// receiveDirect receives from a socket. WireGuard sees only its own packets, and only from addresses that are proven to
-// be a peer's.
+// receiveDirect receives from a socket. WireGuard sees only its own packets, and only from addresses from which a peer has
+// sent an authentic probe.
 func (b *bind) receiveDirect(s *socket) conn.ReceiveFunc {
 	r := newReceiver(s)
 	from := make([]netip.AddrPort, conn.IdealBatchSize)
@@ -162,11 +162,11 @@ func (b *bind) receiveDirect(s *socket) conn.ReceiveFunc {
 		if err != nil {
 			return 0, err
 		}
-		proven := *b.mesh.proven.Load()
+		sources := *b.mesh.sources.Load()
 		var last *peer
 		for i := range n {
 			datagram := buffers[i][:sizes[i]]
-			p := proven[from[i]]
+			p := sources[from[i]]
 			if p == nil || !isWireGuard(datagram) {
 				sizes[i] = 0
 				b.mesh.control(datagram, from[i])

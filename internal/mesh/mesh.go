@@ -63,8 +63,8 @@ type Mesh struct {
 	port   atomic.Uint32
 	tasks  sync.WaitGroup // what WireGuard must not wait for
 
-	// proven are the addresses that are known to be a peer's. The map is replaced, never changed.
-	proven atomic.Pointer[map[netip.AddrPort]*peer]
+	// sources are the addresses that authentic probes of peers came from. The map is replaced, never changed.
+	sources atomic.Pointer[map[netip.AddrPort]*peer]
 
 	mu     sync.RWMutex
 	secret PrivateKey
@@ -94,7 +94,7 @@ func open(opts Options, link *tunnel) (*Mesh, error) {
 		opts: opts, log: opts.Logger, started: time.Now(), tun: link, secret: opts.Key,
 		byID: map[string]*peer{}, byKey: map[Key]*peer{}, bySender: map[senderID]*peer{}, byAddress: map[relay.Address]*peer{},
 	}
-	m.proven.Store(&map[netip.AddrPort]*peer{})
+	m.sources.Store(&map[netip.AddrPort]*peer{})
 	m.bind, m.prober, m.self = newBind(m), newProber(m), newSelf(m)
 	m.relays = &relays{
 		dial: opts.Dial, receive: m.bind.fromRelay, changed: m.self.moved, connected: m.releaseHeld, absent: m.absentAt,

@@ -42,7 +42,7 @@ func (b *prober) remove(p *peer) {
 	b.mu.Lock()
 	delete(b.busy, p)
 	b.mu.Unlock()
-	b.mesh.unprove(p)
+	b.mesh.stopListening(p)
 }
 
 func (b *prober) all() []*peer {
@@ -166,10 +166,11 @@ func (m *Mesh) probed(p *peer, datagram []byte, from netip.AddrPort) {
 		return
 	}
 	var back ping
-	var pingBack, proven bool
+	var pingBack, proven, known bool
 	switch got.kind {
 	case probePing:
 		back, pingBack = p.paths.pinged(now, from)
+		known = p.paths.known[from] != nil
 	case probePong:
 		if p.fragment.ponged(got.number) {
 			break
@@ -179,13 +180,16 @@ func (m *Mesh) probed(p *peer, datagram []byte, from netip.AddrPort) {
 	}
 	p.mu.Unlock()
 	if got.kind == probePing {
+		if known { // its packets may follow at once; whether ours arrive is another question
+			m.listenTo(p, from)
+		}
 		m.sendPong(p, got, from)
 	}
 	if pingBack {
 		m.sendPing(p, back)
 	}
 	if proven {
-		m.prove(p, from)
+		m.listenTo(p, from)
 		p.release()
 	}
 }
@@ -237,24 +241,26 @@ func (m *Mesh) probedByRelay(p *peer, packet []byte) {
 	}
 }
 
-// prove lets WireGuard's packets in from an address.
-func (m *Mesh) prove(p *peer, a netip.AddrPort) {
-	m.replaceProven(func(proven map[netip.AddrPort]*peer) { proven[a] = p })
+// listenTo lets WireGuard's packets in from an address.
+func (m *Mesh) listenTo(p *peer, a netip.AddrPort) {
+	if (*m.sources.Load())[a] != p {
+		m.replaceSources(func(sources map[netip.AddrPort]*peer) { sources[a] = p })
+	}
 }
 
-// unprove forgets all addresses of a peer.
-func (m *Mesh) unprove(p *peer) {
-	m.replaceProven(func(proven map[netip.AddrPort]*peer) {
-		maps.DeleteFunc(proven, func(_ netip.AddrPort, q *peer) bool { return q == p })
+// stopListening forgets all addresses of a peer.
+func (m *Mesh) stopListening(p *peer) {
+	m.replaceSources(func(sources map[netip.AddrPort]*peer) {
+		maps.DeleteFunc(sources, func(_ netip.AddrPort, q *peer) bool { return q == p })
 	})
 }
 
-func (m *Mesh) replaceProven(edit func(map[netip.AddrPort]*peer)) {
+func (m *Mesh) replaceSources(edit func(map[netip.AddrPort]*peer)) {
 	for {
-		old := m.proven.Load()
-		proven := maps.Clone(*old)
-		edit(proven)
-		if m.proven.CompareAndSwap(old, &proven) {
+		old := m.sources.Load()
+		sources := maps.Clone(*old)
+		edit(sources)
+		if m.sources.CompareAndSwap(old, &sources) {
 			return
 		}
 	}

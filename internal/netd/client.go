@@ -1,0 +1,331 @@
+package netd
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"os"
+	"os/exec"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/cloudless/cloudless/internal/mesh"
+)
+
+// Options say how an agent reaches its network process.
+type Options struct {
+	// Program is the path of the program, and Socket that of the socket that it listens on.
+	Program, Socket string
+	// Log is the file that it writes its log to.
+	Log    string
+	Logger *slog.Logger
+	// Announced is told how this node can be reached, whenever that changes. It must not block.
+	Announced func(mesh.Announcement)
+}
+
+// Client is the agent's side. It starts the process where there is none, and gives it again what it has forgotten.
+type Client struct {
+	opts Options
+	wake chan struct{}
+
+	mu      sync.Mutex
+	setup   *Setup
+	key     mesh.PrivateKey
+	peers   map[string]mesh.Peer // nil until the agent knows them
+	relays  *Relays
+	pending request // what the connected process does not know yet
+	conn    net.Conn
+	waiting map[uint64]chan response
+	numbers uint64
+	problem string
+}
+
+// NewClient returns a client that does nothing before Run.
+func NewClient(o Options) *Client {
+	return &Client{opts: o, wake: make(chan struct{}, 1), waiting: map[uint64]chan response{}}
+}
+
+// Configure says what the network is like. Before it is called, no process is started.
+func (c *Client) Configure(s Setup, key mesh.PrivateKey) {
+	c.change(func() {
+		if c.setup == nil || !c.setup.equal(s) {
+			c.setup, c.pending.Setup = &s, &s
+		}
+		if c.key.IsZero() || c.key.Public() != key.Public() {
+			c.key, c.pending.Key = key, key.Bytes()
+		}
+	})
+}
+
+// SetPeers replaces all peers.
+func (c *Client) SetPeers(all []mesh.Peer) {
+	c.change(func() {
+		c.peers = map[string]mesh.Peer{}
+		for _, p := range all {
+			c.peers[p.ID] = p
+		}
+		c.pending.Full, c.pending.Changed, c.pending.Removed = true, all, nil
+	})
+}
+
+// UpdatePeers changes some peers and removes others, after SetPeers.
+func (c *Client) UpdatePeers(changed []mesh.Peer, removed []string) {
+	c.change(func() {
+		for _, id := range removed {
+			delete(c.peers, id)
+		}
+		for _, p := range changed {
+			c.peers[p.ID] = p
+		}
+		if c.pending.Full {
+			c.pending.Changed = slices.Collect(maps.Values(c.peers))
+			return
+		}
+		c.pending.Changed = append(c.pending.Changed, changed...)
+		c.pending.Removed = append(c.pending.Removed, removed...)
+	})
+}
+
+// SetRelays replaces the servers that help.
+func (c *Client) SetRelays(r Relays) {
+	c.change(func() { c.relays, c.pending.Relays = &r, &r })
+}
+
+func (c *Client) change(edit func()) {
+	c.mu.Lock()
+	edit()
+	c.mu.Unlock()
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Problem says in a sentence why there is no network, empty if there is one.
+func (c *Client) Problem() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.problem
+}
+
+// retryPause is the time between two attempts to reach the process.
+const retryPause = 200 * time.Millisecond
+
+// Run keeps the process running and informed until ctx ends. It leaves the process running.
+func (c *Client) Run(ctx context.Context) {
+	for ctx.Err() == nil {
+		if !c.configured() {
+			select {
+			case <-ctx.Done():
+			case <-c.wake:
+			}
+			continue
+		}
+		if err := c.talk(ctx); err != nil && ctx.Err() == nil {
+			c.opts.Logger.Warn("no connection to the network process; trying again", "error", err)
+			c.setProblem(err.Error())
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(retryPause):
+		}
+	}
+}
+
+func (c *Client) configured() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.setup != nil
+}
+
+func (c *Client) setProblem(p string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.problem = p
+}
+
+// talk has one conversation with the process.
+func (c *Client) talk(ctx context.Context) error {
+	conn, err := c.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	c.mu.Lock()
+	c.conn = conn
+	// A process that has run for a while keeps its peers until this agent knows them.
+	c.pending = request{
+		Version: version, Key: c.key.Bytes(), Setup: c.setup, Full: c.peers != nil, Changed: slices.Collect(maps.Values(c.peers)), Relays: c.relays,
+	}
+	c.mu.Unlock()
+	defer c.hangUp()
+	heard := make(chan error, 1)
+	go func() {
+		defer cancel()
+		heard <- c.listen(conn)
+	}()
+	err = c.tell(ctx, conn)
+	cancel()
+	return errors.Join(<-heard, err)
+}
+
+func (c *Client) hangUp() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.conn = nil
+	for _, w := range c.waiting {
+		close(w)
+	}
+	clear(c.waiting)
+}
+
+// tell sends what is pending, whenever there is something.
+func (c *Client) tell(ctx context.Context, conn net.Conn) error {
+	out := json.NewEncoder(conn)
+	for {
+		c.mu.Lock()
+		next := c.pending
+		c.pending = request{}
+		c.mu.Unlock()
+		if next.Version != 0 || next.Key != nil || next.Setup != nil || next.Full || next.Relays != nil || len(next.Changed)+len(next.Removed) > 0 || next.Status != 0 {
+			if err := out.Encode(next); err != nil {
+				return fmt.Errorf("talk to the network process: %w", err)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-c.wake:
+		}
+	}
+}
+
+func (c *Client) listen(conn net.Conn) error {
+	for in := json.NewDecoder(conn); ; {
+		var r response
+		if err := in.Decode(&r); err != nil {
+			return fmt.Errorf("listen to the network process: %w", err)
+		}
+		c.setProblem(r.Failed)
+		if r.Version != 0 && r.Version != version {
+			c.stop(conn)
+			return fmt.Errorf("the network process speaks version %d, this agent %d: it is replaced", r.Version, version)
+		}
+		if r.Announced != nil {
+			c.opts.Announced(*r.Announced)
+		}
+		if r.Number != 0 {
+			c.answer(r)
+		}
+	}
+}
+
+func (c *Client) answer(r response) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if w := c.waiting[r.Number]; w != nil {
+		w <- r
+		delete(c.waiting, r.Number)
+	}
+}
+
+func (*Client) stop(conn net.Conn) { _ = json.NewEncoder(conn).Encode(request{Stop: true}) }
+
+// ErrNotRunning says that there is no network process to ask.
+var ErrNotRunning = errors.New("the network process is not running")
+
+// Status asks the process for the state of the mesh.
+func (c *Client) Status(ctx context.Context) (mesh.Status, error) {
+	answer := make(chan response, 1)
+	c.mu.Lock()
+	if c.conn == nil {
+		c.mu.Unlock()
+		return mesh.Status{}, ErrNotRunning
+	}
+	c.numbers++
+	c.waiting[c.numbers] = answer
+	c.pending.Status = c.numbers
+	c.mu.Unlock()
+	c.change(func() {})
+	select {
+	case <-ctx.Done():
+		return mesh.Status{}, ctx.Err()
+	case r, ok := <-answer:
+		switch {
+		case !ok:
+			return mesh.Status{}, ErrNotRunning
+		case r.Status == nil:
+			return mesh.Status{}, errors.New(r.Failed)
+		}
+		return *r.Status, nil
+	}
+}
+
+// connect reaches the process, and starts one if there is none.
+func (c *Client) connect(ctx context.Context) (net.Conn, error) {
+	var d net.Dialer
+	if conn, err := d.DialContext(ctx, "unix", c.opts.Socket); err == nil {
+		return conn, nil
+	}
+	if err := c.start(); err != nil {
+		return nil, err
+	}
+	for range 100 {
+		if conn, err := d.DialContext(ctx, "unix", c.opts.Socket); err == nil {
+			return conn, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	return nil, fmt.Errorf("the network process does not answer; its log is %s", c.opts.Log)
+}
+
+// start starts the process in a session of its own, so that it outlives this one.
+func (c *Client) start() error {
+	log, err := os.OpenFile(c.opts.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("the log of the network process: %w", err)
+	}
+	defer func() { _ = log.Close() }()
+	command := exec.Command(c.opts.Program, c.opts.Socket)
+	command.Stdout, command.Stderr, command.Dir = log, log, "/"
+	command.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := command.Start(); err != nil {
+		return fmt.Errorf("start the network process: %w", err)
+	}
+	go func() { _ = command.Wait() }() // so that a dead one leaves no zombie
+	return nil
+}
+
+// Stop ends the process that listens on a socket, if there is one, and returns when it is gone.
+func Stop(ctx context.Context, socket string) error {
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "unix", socket)
+	if err != nil {
+		return nil // nobody is there
+	}
+	defer func() { _ = conn.Close() }()
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	if err := json.NewEncoder(conn).Encode(request{Stop: true}); err != nil {
+		return nil // it ends already
+	}
+	in := json.NewDecoder(conn)
+	for {
+		var r response
+		if in.Decode(&r) != nil { // the process closes its end when it is done
+			return ctx.Err()
+		}
+	}
+}

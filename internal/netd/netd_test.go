@@ -1,0 +1,263 @@
+package netd
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cloudless/cloudless/internal/mesh"
+)
+
+// program is the network process, built as it is for a release.
+var program string
+
+func TestMain(m *testing.M) {
+	code, err := buildAndRun(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func buildAndRun(m *testing.M) (int, error) {
+	dir, err := os.MkdirTemp("", "netd")
+	if err != nil {
+		return 0, err
+	}
+	defer os.RemoveAll(dir)
+	program = filepath.Join(dir, "cloudless-net")
+	args := []string{"build", "-trimpath", "-o", program}
+	if testing.CoverMode() != "" {
+		args = append(args, "-cover")
+	}
+	if out, err := exec.Command("go", append(args, "../../cmd/cloudless-net")...).CombinedOutput(); err != nil {
+		return 0, fmt.Errorf("build the network process: %w\n%s", err, out)
+	}
+	return m.Run(), nil
+}
+
+// machine is a network namespace with a network process in it.
+type machine struct {
+	t         *testing.T
+	name      string
+	namespace string
+	dir       string
+	key       mesh.PrivateKey
+	setup     Setup
+	announced chan mesh.Announcement
+	known     mesh.Peer // as announced last
+}
+
+// twoMachines are connected by a cable.
+func twoMachines(t *testing.T) (a, b *machine) {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("network namespaces need root")
+	}
+	a, b = newMachine(t, "a", 1), newMachine(t, "b", 2)
+	run(t, "ip", "-n", a.namespace, "link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", b.namespace)
+	for i, m := range []*machine{a, b} {
+		run(t, "ip", "-n", m.namespace, "link", "set", "eth0", "up")
+		run(t, "ip", "-n", m.namespace, "address", "add", fmt.Sprintf("192.0.2.%d/24", i+1), "dev", "eth0")
+	}
+	return a, b
+}
+
+func newMachine(t *testing.T, name string, number int) *machine {
+	t.Helper()
+	key, err := mesh.NewPrivateKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &machine{
+		t: t, name: name, namespace: fmt.Sprintf("netd%d-%s", os.Getpid(), name), dir: t.TempDir(), key: key,
+		announced: make(chan mesh.Announcement, 100),
+		setup: Setup{
+			ID: "node/" + name, Interface: "mesh0", MTU: 1420, Port: 7000,
+			Addresses: []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("10.64.%d.1/32", number))},
+			Routes:    []netip.Prefix{netip.MustParsePrefix("10.64.0.0/10")},
+		},
+	}
+	run(t, "ip", "netns", "add", m.namespace)
+	t.Cleanup(func() { _ = exec.Command("ip", "netns", "del", m.namespace).Run() })
+	run(t, "ip", "-n", m.namespace, "link", "set", "lo", "up")
+	// The process is started in the namespace of the machine.
+	script := fmt.Sprintf("#!/bin/sh\nexec ip netns exec %s %s \"$1\"\n", m.namespace, program)
+	if err := os.WriteFile(m.path("start"), []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := Stop(context.Background(), m.path("net.sock")); err != nil {
+			t.Error(err)
+		}
+	})
+	return m
+}
+
+func (m *machine) path(name string) string { return filepath.Join(m.dir, name) }
+
+// agent runs the agent's side until stop is called.
+func (m *machine) agent() (c *Client, stop func()) {
+	c = NewClient(Options{
+		Program: m.path("start"), Socket: m.path("net.sock"), Log: m.path("log"), Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Announced: func(a mesh.Announcement) { m.announced <- a },
+	})
+	c.Configure(m.setup, m.key)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		c.Run(ctx)
+	}()
+	stop = func() {
+		cancel()
+		<-ended
+	}
+	m.t.Cleanup(stop)
+	return c, stop
+}
+
+// peer is the machine as others know it.
+func (m *machine) peer() mesh.Peer {
+	a := <-m.announced
+	for len(a.Candidates) == 0 {
+		a = <-m.announced
+	}
+	m.known = mesh.Peer{ID: m.setup.ID, Name: m.name, Key: a.Key, Prefixes: m.setup.Addresses, Candidates: a.Candidates}
+	return m.known
+}
+
+func (m *machine) pid() string {
+	return strings.TrimSpace(run(m.t, "ip", "netns", "pids", m.namespace))
+}
+
+func (m *machine) reach(other *machine) {
+	m.t.Helper()
+	to := other.setup.Addresses[0].Addr().String()
+	for deadline := time.Now().Add(time.Minute); exec.Command("ip", "netns", "exec", m.namespace, "busybox", "ping", "-c", "1", "-W", "1", to).Run() != nil; {
+		if time.Now().After(deadline) {
+			log, _ := os.ReadFile(m.path("log"))
+			m.t.Fatalf("%s does not reach %s: %s", m.name, other.name, log)
+		}
+	}
+}
+
+func run(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	out, err := exec.Command(name, args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %s: %v: %s", name, strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+// connected are two machines whose agents have told each process of the other.
+func connected(t *testing.T) (a, b *machine, agentA, agentB *Client, stopA func()) {
+	t.Helper()
+	a, b = twoMachines(t)
+	agentA, stopA = a.agent()
+	agentB, _ = b.agent()
+	agentA.SetPeers([]mesh.Peer{b.peer()})
+	agentB.SetPeers([]mesh.Peer{a.peer()})
+	a.reach(b)
+	return a, b, agentA, agentB, stopA
+}
+
+func TestConnectionsOutliveTheAgent(t *testing.T) {
+	a, b, _, _, stop := connected(t)
+	before := a.pid()
+	stop()
+	a.reach(b)
+	b.reach(a)
+	again, _ := a.agent() // which knows no peers yet, but the process does not forget them before it hears so
+	if got := a.pid(); got != before {
+		t.Errorf("process %s was replaced by %s", before, got)
+	}
+	again.SetPeers([]mesh.Peer{b.known})
+	a.reach(b)
+	status, err := again.Status(t.Context())
+	if err != nil || len(status.Peers) != 1 || status.Peers[0].Name != "b" {
+		t.Errorf("the status is %+v, %v", status, err)
+	}
+}
+
+func TestKilledProcessIsStartedAgain(t *testing.T) {
+	a, b, _, _, _ := connected(t)
+	before := a.pid()
+	run(t, "kill", "-9", before)
+	a.reach(b)
+	b.reach(a)
+	if a.pid() == before {
+		t.Error("the process was not killed")
+	}
+}
+
+func TestNewKeyIsAnnounced(t *testing.T) {
+	a, b, agentA, agentB, _ := connected(t)
+	key, err := mesh.NewPrivateKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.key = key
+	agentA.Configure(a.setup, key)
+	renewed := a.peer()
+	for renewed.Key != key.Public() {
+		renewed = a.peer()
+	}
+	agentB.UpdatePeers([]mesh.Peer{renewed}, nil)
+	a.reach(b)
+}
+
+func TestRemovedPeerIsForgotten(t *testing.T) {
+	_, b, agentA, _, _ := connected(t)
+	agentA.UpdatePeers(nil, []string{b.setup.ID})
+	for {
+		status, err := agentA.Status(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(status.Peers) == 0 {
+			break
+		}
+	}
+}
+
+func TestStoppedProcessLeavesTheInterfaceToItsSuccessor(t *testing.T) {
+	a, _, _, _, stop := connected(t)
+	stop()
+	if err := Stop(t.Context(), a.path("net.sock")); err != nil {
+		t.Fatal(err)
+	}
+	for a.pid() != "" { // it has said goodbye
+	}
+	if links := run(t, "ip", "-n", a.namespace, "link"); !strings.Contains(links, "mesh0") {
+		t.Errorf("the interface is gone: %s", links)
+	}
+	if err := Stop(t.Context(), a.path("net.sock")); err != nil {
+		t.Errorf("the second stop: %v", err)
+	}
+}
+
+func TestProblemIsReported(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("network namespaces need root")
+	}
+	m := newMachine(t, "a", 1)
+	m.setup.Interface = "a-name-that-is-too-long"
+	c, _ := m.agent()
+	for !strings.Contains(c.Problem(), "a-name-that-is-too-long") {
+		time.Sleep(time.Millisecond)
+	}
+	if s, err := c.Status(t.Context()); err == nil {
+		t.Errorf("the status without a network is %+v", s)
+	}
+}

@@ -1,0 +1,225 @@
+package netd
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+
+	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/mesh"
+	"github.com/cloudless/cloudless/internal/mesh/relay"
+)
+
+// Process is the network process itself.
+type Process struct {
+	log  *slog.Logger
+	stop context.CancelFunc
+
+	mu        sync.Mutex
+	agent     *json.Encoder // of the agent that is connected; nil if none is
+	key       mesh.PrivateKey
+	setup     Setup
+	announced *mesh.Announcement
+	running   *running
+}
+
+// running is a mesh and the goroutine that runs it.
+type running struct {
+	mesh   *mesh.Mesh
+	cancel context.CancelFunc
+	ended  chan struct{}
+}
+
+// Serve is the network process: it serves agents that connect to a socket, until ctx ends or an agent says so.
+func Serve(ctx context.Context, socket string, log *slog.Logger) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove the socket of an earlier process: %w", err)
+	}
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		return fmt.Errorf("listen for the agent: %w", err)
+	}
+	if err := os.Chmod(socket, 0o600); err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	p := &Process{log: log, stop: cancel}
+	defer p.end()
+	defer context.AfterFunc(ctx, func() { _ = listener.Close() })()
+	var agents sync.WaitGroup
+	defer agents.Wait()
+	for {
+		conn, err := listener.Accept()
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("wait for the agent: %w", err)
+		}
+		agents.Go(func() {
+			defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+			p.serve(ctx, conn)
+		})
+	}
+}
+
+// serve handles the messages of one agent.
+func (p *Process) serve(ctx context.Context, conn net.Conn) {
+	defer func() { _ = conn.Close() }()
+	out := json.NewEncoder(conn)
+	p.mu.Lock()
+	p.agent = out // the newest agent is the right one
+	_ = out.Encode(response{Version: version, Announced: p.announced})
+	p.mu.Unlock()
+	for in := json.NewDecoder(conn); ; {
+		var r request
+		if in.Decode(&r) != nil {
+			break
+		}
+		if err := p.handle(ctx, out, r); err != nil {
+			p.log.Error("the agent's request failed", "error", err)
+			p.say(out, response{Failed: err.Error(), Number: r.Status})
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.agent == out {
+		p.agent = nil
+	}
+}
+
+func (p *Process) say(out *json.Encoder, r response) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_ = out.Encode(r) // an agent that is gone asks again
+}
+
+func (p *Process) handle(ctx context.Context, out *json.Encoder, r request) error {
+	if r.Stop {
+		p.stop()
+		return nil
+	}
+	if r.Key != nil {
+		if err := p.setKey(r.Key); err != nil {
+			return err
+		}
+	}
+	if r.Setup != nil {
+		if err := p.setUp(ctx, *r.Setup); err != nil {
+			return err
+		}
+	}
+	p.mu.Lock()
+	current := p.running
+	p.mu.Unlock()
+	if current == nil {
+		return errors.New("the network is not set up yet")
+	}
+	m := current.mesh
+	switch {
+	case r.Full:
+		m.SetPeers(r.Changed)
+	case len(r.Changed)+len(r.Removed) > 0:
+		m.Update(r.Changed, r.Removed)
+	}
+	if r.Relays != nil {
+		m.SetSTUN(r.Relays.STUN)
+		m.SetRelays(r.Relays.Relays)
+	}
+	if r.Status != 0 {
+		status := m.Status()
+		p.say(out, response{Number: r.Status, Status: &status})
+	}
+	return nil
+}
+
+func (p *Process) setKey(b []byte) error {
+	key, err := mesh.ParsePrivateKey(b)
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	same := !p.key.IsZero() && p.key.Public() == key.Public()
+	p.key = key
+	current := p.running
+	p.mu.Unlock()
+	if same || current == nil {
+		return nil
+	}
+	return current.mesh.SetKey(key)
+}
+
+// setUp joins the mesh, unless that was done in the same way.
+func (p *Process) setUp(ctx context.Context, s Setup) error {
+	p.mu.Lock()
+	current, same, key := p.running, p.setup.equal(s), p.key
+	p.mu.Unlock()
+	if current != nil && same {
+		return nil
+	}
+	p.end()
+	m, err := mesh.Open(mesh.Options{
+		Interface: s.Interface, MTU: s.MTU, Port: s.Port, Key: key, Addresses: s.Addresses, Routes: s.Routes,
+		Dial: dialer(s.Credentials), Announce: p.announce, Logger: p.log,
+	})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	started := &running{mesh: m, cancel: cancel, ended: make(chan struct{})}
+	go func() {
+		defer close(started.ended)
+		_ = m.Run(ctx) // it ends with ctx
+	}()
+	p.mu.Lock()
+	p.setup, p.running = s, started
+	p.mu.Unlock()
+	return nil
+}
+
+// end leaves the mesh.
+func (p *Process) end() {
+	p.mu.Lock()
+	old := p.running
+	p.running = nil
+	p.mu.Unlock()
+	if old == nil {
+		return
+	}
+	old.cancel()
+	<-old.ended
+	if err := old.mesh.Close(); err != nil {
+		p.log.Warn("the mesh did not end cleanly", "error", err)
+	}
+}
+
+// announce tells the agent how this node can be reached.
+func (p *Process) announce(a mesh.Announcement) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.announced = &a
+	if p.agent != nil {
+		_ = p.agent.Encode(response{Announced: &a}) // an agent that is gone hears it when it is back
+	}
+}
+
+// dialer connects to relays by mutual TLS. It reads the credentials each time: they are renewed now and then.
+func dialer(credentials string) func(context.Context, mesh.Relay) (net.Conn, error) {
+	return func(ctx context.Context, r mesh.Relay) (net.Conn, error) {
+		mine, err := identity.LoadCredentials(credentials)
+		if err != nil {
+			return nil, err
+		}
+		config := identity.ClientTLS(mine.Trust(), mine.Certificate)
+		config.NextProtos = []string{relay.Protocol}
+		return (&tls.Dialer{Config: config}).DialContext(ctx, "tcp", r.Address)
+	}
+}
