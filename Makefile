@@ -6,8 +6,9 @@ SHELL := bash
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 GOFLAGS_STATIC := -trimpath -ldflags "-s -w -X main.version=$(VERSION)"
-SHIMS := internal/driver/containerd/shim/embedded
-SHIM = $(SHIMS)/$(shell go env GOARCH)/cloudless-shim.gz
+# The programs that are embedded in cloudless, compressed, in a folder for each architecture.
+EMBEDDED := internal/programs/embedded
+PROGRAMS = $(EMBEDDED)/$(shell go env GOARCH)/cloudless-shim.gz $(EMBEDDED)/$(shell go env GOARCH)/cloudless-net.gz
 TOOL := go tool -modfile=$(CURDIR)/tools/go.mod
 # What running and testing need from the distribution, as command=package.
 RUN_NEEDS := runc=runc nft=nftables ip=iproute2
@@ -46,28 +47,33 @@ generate: ## Make api/gen and internal/state/kinds_gen.go from the .proto files.
 	cd tools && go run ./gen -root ..
 
 .PHONY: docs
-docs: $(SHIM) ## Make the generated pages of docs/ from the code.
+docs: $(PROGRAMS) ## Make the generated pages of docs/ from the code.
 	go run ./docs/generate -dir docs
 
-.PHONY: shim
-shim: $(SHIM) ## Build the shim that is embedded in cloudless.
+.PHONY: programs
+programs: $(PROGRAMS) ## Build the programs that are embedded in cloudless.
 
-# The shim runs once per container, so it is built without gRPC and stripped. The name of its folder is the architecture.
-$(SHIMS)/%/cloudless-shim.gz: go.mod go.sum $(filter-out %_test.go,$(wildcard cmd/cloudless-shim/*.go internal/logfile/*.go))
+# The shim runs once per container, so it is built without gRPC and stripped.
+$(EMBEDDED)/%/cloudless-shim.gz: go.mod go.sum $(filter-out %_test.go,$(wildcard cmd/cloudless-shim/*.go internal/logfile/*.go))
 	CGO_ENABLED=0 GOOS=linux GOARCH=$* go build -tags no_grpc -trimpath -ldflags "-s -w" -o build/cloudless-shim-$* ./cmd/cloudless-shim
 	gzip -9nc build/cloudless-shim-$* > $@.tmp
 	mv $@.tmp $@
 
+$(EMBEDDED)/%/cloudless-net.gz: go.mod go.sum $(filter-out %_test.go,$(wildcard cmd/cloudless-net/*.go internal/netd/*.go internal/mesh/*.go internal/mesh/relay/*.go internal/identity/*.go))
+	CGO_ENABLED=0 GOOS=linux GOARCH=$* go build -trimpath -ldflags "-s -w" -o build/cloudless-net-$* ./cmd/cloudless-net
+	gzip -9nc build/cloudless-net-$* > $@.tmp
+	mv $@.tmp $@
+
 .PHONY: build
-build: $(SHIM) ## Build bin/cloudless: one static binary with the shim inside.
+build: $(PROGRAMS) ## Build bin/cloudless: one static binary with its programs inside.
 	CGO_ENABLED=0 go build $(GOFLAGS_STATIC) -o bin/cloudless ./cmd/cloudless
 
 .PHONY: build-all
 build-all: bin/cloudless-linux-amd64 bin/cloudless-linux-arm64 ## Build bin/cloudless-linux-amd64 and -arm64.
 
-# go build itself knows what is up to date, so it always runs. Shims of other architectures are kept for the next time.
+# go build itself knows what is up to date, so it always runs. Programs of other architectures are kept for the next time.
 .SECONDARY:
-bin/cloudless-linux-%: $(SHIMS)/%/cloudless-shim.gz FORCE
+bin/cloudless-linux-%: $(EMBEDDED)/%/cloudless-shim.gz $(EMBEDDED)/%/cloudless-net.gz FORCE
 	CGO_ENABLED=0 GOOS=linux GOARCH=$* go build $(GOFLAGS_STATIC) -o $@ ./cmd/cloudless
 
 .PHONY: FORCE
@@ -89,7 +95,7 @@ demo-ha: deps build ## Show on network namespaces what a cluster of six machines
 	build/demo-ha $(DEMO_FLAGS)
 
 .PHONY: lint
-lint: $(SHIM) ## Check format, vet, staticcheck and that the generated kinds are current.
+lint: $(PROGRAMS) ## Check format, vet, staticcheck and that the generated kinds are current.
 	@unformatted="$$($(TOOL) gofumpt -l $$(git ls-files -co --exclude-standard '*.go' | grep -v '^api/gen/'))"; \
 	if [ -n "$$unformatted" ]; then echo "not formatted by gofumpt:"; echo "$$unformatted"; exit 1; fi
 	go vet ./...
@@ -122,7 +128,7 @@ test-chaos: test-deps build ## Break a cluster at random and check what its clie
 	go test -race -count=1 -timeout 0 -v ./test/chaos -run TestChaos -length $(CHAOS) -seed $(SEED)
 
 .PHONY: test-short
-test-short: $(SHIM) ## What needs neither root nor containers nor several servers, in under two minutes.
+test-short: $(PROGRAMS) ## What needs neither root nor containers nor several servers, in under two minutes.
 	go test -short ./...
 
 # What make coverage measures, and in which tests.
@@ -134,7 +140,7 @@ COVERDATA := $(CURDIR)/build/coverage
 # counters, which each process writes to GOCOVERDIR when it exits. The usual binary is built again afterwards.
 # go test sets GOCOVERDIR to a folder that it deletes, so -exec sets it again.
 .PHONY: coverage
-coverage: test-deps $(SHIM) ## Run all tests; print how much of the hand-written code they reach (HTML in build/coverage.html).
+coverage: test-deps $(PROGRAMS) ## Run all tests; print how much of the hand-written code they reach (HTML in build/coverage.html).
 	rm -rf $(COVERDATA); mkdir -p $(COVERDATA)
 	CGO_ENABLED=0 go build -cover -coverpkg=$(COVERED) $(GOFLAGS_STATIC) -o bin/cloudless ./cmd/cloudless
 	failed=0; \
@@ -158,4 +164,4 @@ bench-c2m: test-deps build ## Place two million replicas on 6,100 simulated node
 
 .PHONY: clean
 clean: ## Remove what was built.
-	rm -rf bin build $(SHIMS)/*/cloudless-shim.gz
+	rm -rf bin build $(EMBEDDED)/*/*.gz

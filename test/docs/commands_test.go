@@ -202,12 +202,12 @@ func cloneRepository(t *testing.T) string {
 		t.Fatalf("git ls-files: %v", err)
 	}
 	files := strings.Split(strings.TrimRight(string(names), "\x00"), "\x00")
-	shims, err := filepath.Glob(filepath.Join(repository, "internal/driver/containerd/shim/embedded/*/cloudless-shim.gz"))
-	if err != nil || len(shims) == 0 {
-		t.Fatalf("the shim is not built: run make build (%v)", err)
+	programs, err := filepath.Glob(filepath.Join(repository, "internal/programs/embedded/*/*.gz"))
+	if err != nil || len(programs) == 0 {
+		t.Fatalf("the embedded programs are not built: run make build (%v)", err)
 	}
-	for _, shim := range shims {
-		files = append(files, strings.TrimPrefix(shim, repository+"/"))
+	for _, program := range programs {
+		files = append(files, strings.TrimPrefix(program, repository+"/"))
 	}
 	pack := exec.Command("tar", "--null", "--files-from=-", "--create")
 	pack.Dir = repository

@@ -31,6 +31,7 @@ var layer = map[string]int{
 	"internal/deadpeer":                0,
 	"internal/gcpacer":                 0,
 	"internal/logfile":                 1,
+	"internal/programs":                1,
 	"internal/driver":                  1,
 	"internal/driver/drivertest":       1,
 	"internal/scheduler":               1,
@@ -53,7 +54,7 @@ var layer = map[string]int{
 	"internal/registry":                2,
 	"internal/telemetry":               2,
 	"internal/driver/containerd":       2,
-	"internal/driver/containerd/shim":  2,
+	"internal/netd":                    3,
 	"internal/datadir":                 3,
 	"internal/datadir/datadirtest":     3,
 	"internal/server":                  3,
@@ -93,6 +94,7 @@ var layer = map[string]int{
 	"internal/app":                     5,
 	"cmd/cloudless":                    6,
 	"docs/generate":                    6,
+	"cmd/cloudless-net":                6,
 	"cmd/cloudless-shim":               6,
 }
 
@@ -108,7 +110,6 @@ var sideways = map[string][]string{
 	"internal/cli/wait":                {"client", "internal/cli/command"},
 	"internal/cli/usage":               {"client", "internal/cli/command"},
 	"internal/cli/local":               {"client", "internal/cli/command"},
-	"internal/driver/containerd":       {"internal/driver/containerd/shim"},
 	"internal/server":                  {"internal/server/auth", "internal/server/core", "internal/server/gateway", "internal/server/images", "internal/server/membership", "internal/server/notfound", "internal/server/oneport", "internal/server/peers", "internal/server/relay", "internal/server/sessions", "internal/server/streams"},
 	"internal/server/gateway":          {"internal/server/auth", "internal/server/core", "internal/server/oneport", "internal/server/relay"},
 	"internal/server/images":           {"internal/server/auth", "internal/server/core", "internal/server/peers", "internal/server/relay"},

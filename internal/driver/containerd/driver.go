@@ -33,7 +33,7 @@ import (
 	"github.com/moby/locker"
 
 	"github.com/cloudless/cloudless/internal/driver"
-	"github.com/cloudless/cloudless/internal/driver/containerd/shim"
+	"github.com/cloudless/cloudless/internal/programs"
 )
 
 // Driver runs tasks with containerd. Open creates it. It is safe for concurrent use.
@@ -99,7 +99,7 @@ func (d *Driver) findParts() (err error) {
 	if d.runc, err = findRunc(); err != nil {
 		return err
 	}
-	if d.shim, err = shim.Extract(d.opts.shimDir()); err != nil {
+	if d.shim, err = programs.Shim.Extract(d.opts.shimDir()); err != nil {
 		return err
 	}
 	if d.cgroups, err = findCgroups(); err != nil {

@@ -1,4 +1,4 @@
-package shim
+package programs
 
 import (
 	"bytes"
@@ -23,12 +23,12 @@ func packed(t *testing.T, program string) fstest.MapFS {
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	return fstest.MapFS{packedPath: {Data: b.Bytes()}}
+	return fstest.MapFS{Shim.packed(): {Data: b.Bytes()}}
 }
 
 func TestExtractWritesAnExecutable(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "not", "yet", "there")
-	path, err := extract(packed(t, "program"), dir)
+	path, err := Shim.extract(packed(t, "program"), dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +47,7 @@ func TestExtractWritesAnExecutable(t *testing.T) {
 
 func TestExtractKeepsAnExistingShim(t *testing.T) {
 	dir := t.TempDir()
-	first, err := extract(packed(t, "program"), dir)
+	first, err := Shim.extract(packed(t, "program"), dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +55,7 @@ func TestExtractKeepsAnExistingShim(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, err := extract(packed(t, "program"), dir)
+	again, err := Shim.extract(packed(t, "program"), dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,11 +70,11 @@ func TestExtractKeepsAnExistingShim(t *testing.T) {
 
 func TestVersionsCoexist(t *testing.T) {
 	dir := t.TempDir()
-	one, err := extract(packed(t, "one"), dir)
+	one, err := Shim.extract(packed(t, "one"), dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	two, err := extract(packed(t, "two"), dir)
+	two, err := Shim.extract(packed(t, "two"), dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +92,7 @@ func TestExtractAtTheSameTimeLeavesOneFile(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
-			if _, err := extract(files, dir); err != nil {
+			if _, err := Shim.extract(files, dir); err != nil {
 				t.Error(err)
 			}
 		})
@@ -109,10 +109,10 @@ func TestExtractAtTheSameTimeLeavesOneFile(t *testing.T) {
 
 func TestDamagedShimLeavesNothing(t *testing.T) {
 	files := packed(t, "program")
-	data := files[packedPath].Data
-	files[packedPath].Data = data[:len(data)-6]
+	data := files[Shim.packed()].Data
+	files[Shim.packed()].Data = data[:len(data)-6]
 	dir := t.TempDir()
-	if _, err := extract(files, dir); err == nil {
+	if _, err := Shim.extract(files, dir); err == nil {
 		t.Error("a damaged shim was extracted")
 	}
 	if entries, _ := os.ReadDir(dir); len(entries) != 0 {
@@ -121,40 +121,47 @@ func TestDamagedShimLeavesNothing(t *testing.T) {
 }
 
 func TestExtractSaysThatTheShimIsMissing(t *testing.T) {
-	if _, err := extract(fstest.MapFS{}, t.TempDir()); !errors.Is(err, ErrNotBuilt) {
+	if _, err := Shim.extract(fstest.MapFS{}, t.TempDir()); !errors.Is(err, ErrNotBuilt) {
 		t.Errorf("got %v, want %v", err, ErrNotBuilt)
 	}
 }
 
-// The shims are build products, one per architecture: one that was built for another
-// architecture than its folder says would fail at the first container.
-func TestEveryBuiltShimIsForItsArchitecture(t *testing.T) {
-	machines := map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}
-	if _, err := embedded.Open(packedPath); err != nil {
-		t.Fatalf("the shim of this architecture is not built: run make shim (%v)", err)
-	}
-	for architecture, want := range machines {
-		data, err := os.ReadFile(filepath.Join("embedded", architecture, "cloudless-shim.gz"))
-		if errors.Is(err, os.ErrNotExist) {
-			continue // only make build-all builds the others
+// The programs are build products, one per architecture: one that was built for another architecture than its folder
+// says would fail when it is needed.
+func TestEveryBuiltProgramIsForItsArchitecture(t *testing.T) {
+	for _, program := range []Program{Shim, Net} {
+		if _, err := embedded.Open(program.packed()); err != nil {
+			t.Errorf("%s for this architecture is not built: run make programs (%v)", program, err)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		unzipped, err := gzip.NewReader(bytes.NewReader(data))
-		if err != nil {
-			t.Fatal(err)
-		}
-		var program bytes.Buffer
-		if _, err := program.ReadFrom(unzipped); err != nil {
-			t.Fatal(err)
-		}
-		parsed, err := elf.NewFile(bytes.NewReader(program.Bytes()))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if parsed.Machine != want {
-			t.Errorf("the shim in embedded/%s is for %v", architecture, parsed.Machine)
+		for architecture, want := range map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64} {
+			data, err := os.ReadFile(filepath.Join("embedded", architecture, string(program)+".gz"))
+			if errors.Is(err, os.ErrNotExist) {
+				continue // only make build-all builds the others
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := machineOf(t, data); got != want {
+				t.Errorf("%s in embedded/%s is for %v", program, architecture, got)
+			}
 		}
 	}
+}
+
+// machineOf returns the architecture of a compressed program.
+func machineOf(t *testing.T, packed []byte) elf.Machine {
+	t.Helper()
+	unzipped, err := gzip.NewReader(bytes.NewReader(packed))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var program bytes.Buffer
+	if _, err := program.ReadFrom(unzipped); err != nil {
+		t.Fatal(err)
+	}
+	parsed, err := elf.NewFile(bytes.NewReader(program.Bytes()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return parsed.Machine
 }
