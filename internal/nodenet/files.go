@@ -1,14 +1,13 @@
 package nodenet
 
 import (
-	"bufio"
-	"bytes"
 	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strings"
+
+	"github.com/cloudless/cloudless/internal/resolvconf"
 )
 
 func dirOf(path string) string { return filepath.Dir(path) }
@@ -59,17 +58,9 @@ func writeInPlace(path, text string) error {
 	return errors.Join(err, file.Truncate(int64(len(text))), file.Close())
 }
 
-// resolvers are the files with the machine's name servers, in order of preference. Local
-// caches write the later ones, with the servers behind them.
-var resolvers = []string{
-	"/etc/resolv.conf",
-	"/run/systemd/resolve/resolv.conf",
-	"/run/NetworkManager/no-stub-resolv.conf",
-}
-
 // followHost copies the machine's name servers.
 func (n *Network) followHost() error {
-	text, sentence := resolvFile(resolvers)
+	text, sentence := resolvconf.Text(resolvconf.Paths)
 	if err := os.MkdirAll(n.opts.fileDir(), 0o711); err != nil {
 		return fmt.Errorf("make the file about name servers: %w", err)
 	}
@@ -78,48 +69,4 @@ func (n *Network) followHost() error {
 	}
 	n.setProblem("dns", "NoNameServer", sentence)
 	return nil
-}
-
-// resolvFile is the first of the files that names a server which other namespaces can
-// reach. If none does, a sentence says so.
-func resolvFile(paths []string) (text, sentence string) {
-	fallback, found := "", false
-	for _, path := range paths {
-		data, err := os.ReadFile(path)
-		if err != nil {
-			continue
-		}
-		text, servers, local := withoutLoopback(data)
-		if servers > 0 || !local && path == paths[0] {
-			return text, ""
-		}
-		if !found {
-			fallback, found = text, true
-		}
-	}
-	if !found {
-		return "", "" // a machine without name servers has replicas without them
-	}
-	return fallback, "Names cannot be resolved inside replicas: " + paths[0] +
-		" has only servers on 127.0.0.x, which replicas cannot reach; name others in it."
-}
-
-// withoutLoopback removes the servers that only the machine itself can reach.
-func withoutLoopback(data []byte) (text string, servers int, local bool) {
-	var out strings.Builder
-	lines := bufio.NewScanner(bytes.NewReader(data))
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		fields := strings.Fields(lines.Text())
-		if len(fields) >= 2 && fields[0] == "nameserver" {
-			host, _, _ := strings.Cut(fields[1], "%")
-			if addr, err := netip.ParseAddr(host); err == nil && (addr.IsLoopback() || addr.IsUnspecified()) {
-				local = true
-				continue
-			}
-			servers++
-		}
-		out.WriteString(lines.Text() + "\n")
-	}
-	return out.String(), servers, local
 }

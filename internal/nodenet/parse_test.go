@@ -2,8 +2,6 @@ package nodenet
 
 import (
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -11,55 +9,6 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
-
-// Replicas get only the name servers that they can reach.
-func TestResolvFile(t *testing.T) {
-	const stub, upstream, none = "nameserver 127.0.0.53\noptions edns0\n", "# made by a cache\nnameserver 192.0.2.53\nsearch example.com\n", "search example.com\n"
-	for _, c := range []struct {
-		files []string
-		want  string
-		told  bool
-	}{
-		{[]string{upstream}, upstream, false},
-		{[]string{stub, upstream}, upstream, false},
-		{[]string{stub, "", upstream}, upstream, false},
-		{[]string{"nameserver ::1\n" + upstream}, upstream, false},
-		{[]string{stub}, "options edns0\n", true},
-		{[]string{stub, stub}, "options edns0\n", true},
-		{[]string{none, upstream}, none, false},
-		{nil, "", false},
-	} {
-		dir := t.TempDir()
-		paths := []string{filepath.Join(dir, "absent")}
-		for i, text := range c.files {
-			path := filepath.Join(dir, string(rune('a'+i)))
-			if text != "" {
-				if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-					t.Fatal(err)
-				}
-			}
-			paths = append(paths, path)
-		}
-		if len(c.files) > 0 {
-			paths = paths[1:]
-		}
-		text, sentence := resolvFile(paths)
-		if text != c.want || (sentence != "") != c.told {
-			t.Errorf("of %q came %q, %q", c.files, text, sentence)
-		}
-	}
-}
-
-func FuzzWithoutLoopback(f *testing.F) {
-	f.Add("nameserver 127.0.0.53\nnameserver fe80::1%eth0\n")
-	f.Fuzz(func(t *testing.T, text string) {
-		out, servers, _ := withoutLoopback([]byte(text))
-		again, same, local := withoutLoopback([]byte(out))
-		if again != out || same != servers || local {
-			t.Errorf("of %q came %q, and of that %q", text, out, again)
-		}
-	})
-}
 
 const sockets = `  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
    0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4711 1 0000000000000000 100 0 0 10 0

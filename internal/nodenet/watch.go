@@ -5,14 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
-	"strings"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
 	mdnetlink "github.com/mdlayher/netlink"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/cloudless/cloudless/internal/resolvconf"
 )
 
 // The kernel's message groups about changes that may need a repair.
@@ -241,12 +240,11 @@ func (n *Network) watch(ctx context.Context) (stop func(), err error) {
 			return true
 		})
 	})
-	files, err := watchResolvers()
-	if err != nil {
-		n.log.Warn("changes of the machine's name servers are seen late", "error", err)
-		return stop, nil
-	}
-	start(func() { n.listenFiles(ctx, files) })
+	start(func() {
+		if err := resolvconf.Watch(ctx, resolvconf.Paths, n.poke); err != nil {
+			n.log.Warn("changes of the machine's name servers are seen late", "error", err)
+		}
+	})
 	return stop, nil
 }
 
@@ -286,45 +284,6 @@ func (n *Network) listen(ctx context.Context, c *mdnetlink.Conn, matters func(md
 				n.poke()
 				break
 			}
-		}
-	}
-}
-
-// watchResolvers watches the folders, because files are replaced.
-func watchResolvers() (*fsnotify.Watcher, error) {
-	w, err := fsnotify.NewWatcher()
-	if err != nil {
-		return nil, err
-	}
-	for _, path := range resolvers {
-		for _, p := range []string{path, followed(path)} {
-			if err := w.Add(filepath.Dir(p)); err != nil && !errors.Is(err, os.ErrNotExist) {
-				return nil, errors.Join(err, w.Close())
-			}
-		}
-	}
-	return w, nil
-}
-
-func followed(path string) string {
-	if target, err := filepath.EvalSymlinks(path); err == nil {
-		return target
-	}
-	return path
-}
-
-func (n *Network) listenFiles(ctx context.Context, w *fsnotify.Watcher) {
-	defer func() { _ = w.Close() }()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case e := <-w.Events:
-			if strings.HasSuffix(e.Name, "resolv.conf") {
-				n.poke()
-			}
-		case <-w.Errors:
-			n.poke()
 		}
 	}
 }

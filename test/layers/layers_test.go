@@ -43,6 +43,7 @@ var layer = map[string]int{
 	"internal/discover":                1,
 	"internal/doctor":                  1,
 	"internal/systemd":                 1,
+	"internal/resolvconf":              1,
 	"internal/assignment":              2,
 	"internal/control/placement":       2,
 	"internal/consensus":               2,
