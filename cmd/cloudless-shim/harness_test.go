@@ -60,13 +60,12 @@ func buildAndRun(m *testing.M) (int, error) {
 	return m.Run(), nil
 }
 
-// container is a bundle and the shim that runs it, seen from the place of
-// containerd.
+// container is a bundle and the shim that runs it, as containerd sees it.
 type container struct {
 	taskapi.TTRPCTaskService
 	t       *testing.T
 	ctx     context.Context
-	dir     string // everything of this container lies here
+	dir     string // all files of this container
 	bundle  string
 	logs    string
 	uri     string
@@ -154,13 +153,13 @@ func (c *container) writeBundle(script string, edit func(*specs.Spec)) {
 func (c *container) fifo(name string) *os.File {
 	path := filepath.Join(c.bundle, "rootfs", name)
 	c.must(unix.Mkfifo(path, 0o600))
-	f, err := os.OpenFile(path, os.O_RDWR, 0) // both ways: opening does not wait
+	f, err := os.OpenFile(path, os.O_RDWR, 0) // both ways, so that opening does not block
 	c.must(err)
 	c.t.Cleanup(func() { f.Close() })
 	return f
 }
 
-// startShim does what containerd does to get a shim.
+// startShim starts a shim as containerd does.
 func (c *container) startShim() {
 	c.must(unix.Mkfifo(filepath.Join(c.bundle, "log"), 0o600))
 	log, err := os.OpenFile(filepath.Join(c.bundle, "log"), os.O_RDWR, 0)
@@ -201,7 +200,7 @@ func (c *container) connect() {
 	c.shimPID = int(resp.ShimPid)
 }
 
-// disconnect is the crash of containerd.
+// disconnect simulates a crash of containerd.
 func (c *container) disconnect() {
 	c.client.Close()
 	c.conn.Close()
@@ -249,7 +248,7 @@ func (c *container) kill() {
 	c.must(err)
 }
 
-// cleanUp takes everything away, whatever state the test left.
+// cleanUp removes everything, in whatever state the test left it.
 func (c *container) cleanUp() {
 	if c.client != nil {
 		_, _ = c.Kill(c.ctx, &taskapi.KillRequest{ID: c.id(), Signal: uint32(unix.SIGKILL), All: true})
@@ -287,7 +286,7 @@ func waitForEnd(t *testing.T, pid int) {
 	}
 }
 
-// lines is what is in the log now: "stdout: text".
+// lines returns the present content of the log: "stdout: text".
 func (c *container) lines() []string {
 	c.t.Helper()
 	var lines []string

@@ -12,17 +12,16 @@ import (
 	"github.com/cloudless/cloudless/internal/logfile"
 )
 
-// The files that a stock shim hands to its logging binary.
+// The files that a stock shim passes to its logging binary.
 const (
 	loggerStdout = 3
 	loggerStderr = 4
 	loggerReady  = 5
 )
 
-// runLogger writes the output of a container of a stock shim to the log, until
-// both streams have ended. The stock shim asks it to terminate when it has
-// closed its own ends of the pipes; what they still hold is written first, so
-// there is no other reason to heed signals.
+// runLogger writes the output of a container of a stock shim to the log, until both streams
+// have ended. The stock shim sends it a signal to terminate when it has closed its own ends
+// of the pipes. The rest of their content is written first, so signals are ignored.
 func runLogger(uri string) error {
 	signal.Ignore(unix.SIGTERM, unix.SIGINT, unix.SIGHUP)
 	dir, limits, err := logfile.ParseURI(uri)
@@ -52,7 +51,7 @@ func runLogger(uri string) error {
 	return errors.Join(outErr, errErr, w.Close())
 }
 
-// inheritedPipe opens a pipe such that reading it can have a deadline.
+// inheritedPipe opens a pipe so that reads can have a deadline.
 func inheritedPipe(fd int) (*os.File, error) {
 	unix.CloseOnExec(fd)
 	if err := unix.SetNonblock(fd, true); err != nil {
@@ -61,8 +60,8 @@ func inheritedPipe(fd int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "output"), nil
 }
 
-// signalReady lets the container start. Closing the file is enough for some
-// shims; others want a byte, by which they tell readiness from a crash.
+// signalReady lets the container start. Closing the file is enough for some shims; others
+// need a byte, to distinguish readiness from a crash.
 func signalReady() error {
 	ready := os.NewFile(loggerReady, "ready")
 	_, err := ready.Write([]byte{1})

@@ -1,17 +1,17 @@
-// Command cloudless-shim stands between containerd and one container: it is
-// containerd's own shim for runc with a log writer in it.
+// Command cloudless-shim stands between containerd and one container: it is containerd's
+// own shim for runc with a log writer.
 //
-// A task whose standard output and error are a log's URI (see package logfile)
-// has its output written there by the shim itself, with time and stream, while
-// containerd comes and goes. Everything else is as in the stock shim. When the
-// shim says that a container has exited, its output is on disk; output that
-// others than the container keep open is waited for only so long.
+// If the standard output and error of a task are a log's URI (see package logfile), the
+// shim itself writes the output there, with time and stream, even while containerd
+// restarts. Everything else is as in the stock shim. When the shim reports that a container
+// has exited, its output is on disk. If another process keeps the output open, the shim
+// waits only for a limited time.
 //
-// Under an outside containerd that cannot run this shim, its stock shim runs
-// the program as its logging binary instead: "cloudless-shim log URI".
+// Under an outside containerd that cannot run this shim, its stock shim runs the program as
+// its logging binary instead: "cloudless-shim log URI".
 //
-// There is one such process for each container, so it must stay small: it must
-// not know of workloads, servers or the agent, nor link what they need.
+// There is one such process for each container, so it must stay small: it must not know of
+// workloads, servers or the agent, nor link what they need.
 package main
 
 import (
@@ -39,7 +39,7 @@ func main() {
 		}
 		return
 	}
-	// This is how package shim finds the service it is to serve.
+	// Package shim finds the service here.
 	registry.Register(&plugin.Registration{
 		Type:     plugins.TTRPCPlugin,
 		ID:       "task",
@@ -49,9 +49,9 @@ func main() {
 	shim.RunShim(context.Background(), manager.NewShimManager("io.containerd.cloudless.v1"))
 }
 
-// newPlugin puts our service around the stock one.
+// newPlugin wraps the stock service.
 func newPlugin(ic *plugin.InitContext) (any, error) {
-	logger := logrus.StandardLogger() // which package shim has prepared
+	logger := logrus.StandardLogger() // package shim has prepared it
 	logger.SetFormatter(quiet{logger.Formatter})
 	events, err := ic.GetByID(plugins.EventPlugin, "publisher")
 	if err != nil {

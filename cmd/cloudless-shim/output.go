@@ -11,30 +11,30 @@ import (
 	"github.com/cloudless/cloudless/internal/logfile"
 )
 
-// settleLimit is how long output is waited for once its container has exited.
-// What the container itself wrote is on disk long before; only a pipe that
-// someone else keeps open takes longer, and may do so for ever.
+// settleLimit is how long to wait for output after the container has exited. What the
+// container itself wrote is on disk long before. Only a pipe that another process keeps
+// open takes longer, perhaps for ever.
 const settleLimit = 3 * time.Second
 
-// output is where the output of one container goes.
+// output is the destination of one container's output.
 type output struct {
-	stdout, stderr *sink // nil for what does not go to a log
+	stdout, stderr *sink // nil for a stream without a log
 	writers        map[string]*logfile.Writer
 	pumps          sync.WaitGroup
 	drained        chan struct{} // closed when all pipes have ended
 
 	exited  sync.Once
-	expired chan struct{} // closed when output has been waited for long enough
+	expired chan struct{} // closed when the wait for output has ended
 }
 
 // sink is a pipe into a log.
 type sink struct {
 	log  string // the URI that the client gave
 	r, w *os.File
-	name string // by which the stock service opens w
+	name string // the name by which the stock service opens w
 }
 
-// path is what the stock service gets in the place of a URI.
+// path is what the stock service gets instead of a URI.
 func (s *sink) path(uri string) string {
 	if s == nil {
 		return uri
@@ -42,7 +42,7 @@ func (s *sink) path(uri string) string {
 	return s.name
 }
 
-// uri is what clients see in the place of a path.
+// uri is what clients see instead of a path.
 func (s *sink) uri(path string) string {
 	if s == nil {
 		return path
@@ -50,8 +50,8 @@ func (s *sink) uri(path string) string {
 	return s.log
 }
 
-// openOutput makes the pipes for the URIs that are logs and begins to read
-// them. If none of them is, it fails with logfile.ErrScheme.
+// openOutput makes the pipes for the URIs that are logs and begins to read them. If none is
+// a log, it fails with logfile.ErrScheme.
 func openOutput(stdout, stderr string) (_ *output, err error) {
 	o := &output{
 		writers: map[string]*logfile.Writer{},
@@ -81,8 +81,8 @@ func openOutput(stdout, stderr string) (_ *output, err error) {
 	return o, nil
 }
 
-// open makes a pipe to the log that uri names; it returns nil if uri is none.
-// Streams with the same URI share a writer.
+// open makes a pipe to the log that uri names; it returns nil if uri is not a log. Streams
+// with the same URI share a writer.
 func (o *output) open(uri string) (*sink, error) {
 	dir, limits, err := logfile.ParseURI(uri)
 	if errors.Is(err, logfile.ErrScheme) {
@@ -116,7 +116,7 @@ func (o *output) pump(stream logfile.Stream, s *sink) {
 	})
 }
 
-// handOver closes our ends of the pipes, now that the stock service has its own.
+// handOver closes our ends of the pipes, after the stock service has opened its own.
 func (o *output) handOver() {
 	for _, s := range []*sink{o.stdout, o.stderr} {
 		if s != nil {
@@ -125,8 +125,8 @@ func (o *output) handOver() {
 	}
 }
 
-// settle waits until all output is on disk, but not for ever: the time runs
-// from the first call, which comes when the container has exited.
+// settle waits until all output is on disk, but not for ever: the time runs from the first
+// call, which comes when the container has exited.
 func (o *output) settle(ctx context.Context) {
 	o.exited.Do(func() {
 		time.AfterFunc(settleLimit, func() { close(o.expired) })
@@ -138,8 +138,8 @@ func (o *output) settle(ctx context.Context) {
 	}
 }
 
-// finish ends the log after the stock service has closed the pipes, whoever
-// else kept them open: what is in them then comes at once.
+// finish ends the log after the stock service has closed the pipes, even if other processes
+// keep them open: it reads only what the pipes hold then.
 func (o *output) finish() {
 	select {
 	case <-o.drained:
@@ -148,7 +148,7 @@ func (o *output) finish() {
 	o.close()
 }
 
-// close ends the log, whether all output has come or not.
+// close ends the log, whether all output has arrived or not.
 func (o *output) close() {
 	o.handOver()
 	for _, s := range []*sink{o.stdout, o.stderr} {
@@ -158,11 +158,11 @@ func (o *output) close() {
 	}
 	o.pumps.Wait()
 	for _, w := range o.writers {
-		_ = w.Close() // all that was written has been reported
+		_ = w.Close() // all errors of writes have been reported
 	}
 }
 
-// outputs are those of all containers of this shim, by the container's id.
+// outputs maps the ids of this shim's containers to their outputs.
 type outputs struct {
 	mu   sync.Mutex
 	byID map[string]*output

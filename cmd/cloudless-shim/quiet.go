@@ -2,9 +2,9 @@ package main
 
 import "github.com/sirupsen/logrus"
 
-// quiet leaves out what the stock service says when a shim ends: that it cannot watch
-// any more for containers that run out of memory. It would reach the terminal of whoever
-// stops the node.
+// quiet drops a message of the stock service: when a shim ends, it complains that it cannot
+// watch any longer for containers that run out of memory. The message would appear on the
+// terminal of the user who stops the node.
 type quiet struct{ logrus.Formatter }
 
 func (q quiet) Format(entry *logrus.Entry) ([]byte, error) {

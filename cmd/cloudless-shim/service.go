@@ -17,8 +17,8 @@ import (
 	"github.com/cloudless/cloudless/internal/logfile"
 )
 
-// service is the stock task service, except that it writes logs and does not
-// say that a container has ended before its log has.
+// service is the stock task service, except that it writes logs and does not report the end
+// of a container before its log has ended.
 type service struct {
 	taskapi.TTRPCTaskService
 	outputs *outputs
@@ -30,7 +30,7 @@ func (s *service) RegisterTTRPC(server *ttrpc.Server) error {
 	return nil
 }
 
-// Create gives the stock service pipes where the client named a log.
+// Create gives the stock service pipes if the client named a log.
 func (s *service) Create(ctx context.Context, r *taskapi.CreateTaskRequest) (*taskapi.CreateTaskResponse, error) {
 	out, err := openOutput(r.Stdout, r.Stderr)
 	if errors.Is(err, logfile.ErrScheme) {
@@ -64,7 +64,7 @@ func (s *service) Wait(ctx context.Context, r *taskapi.WaitRequest) (*taskapi.Wa
 	return resp, err
 }
 
-// Delete ends the log too. The shim is told to exit right after it.
+// Delete ends the log too. The shim has to exit right after it.
 func (s *service) Delete(ctx context.Context, r *taskapi.DeleteRequest) (*taskapi.DeleteResponse, error) {
 	if r.ExecID != "" {
 		return s.TTRPCTaskService.Delete(ctx, r)
@@ -87,7 +87,7 @@ func (s *service) hasStopped(ctx context.Context, id string) bool {
 	return err == nil && state.Status == taskstate.Status_STOPPED
 }
 
-// State names the log where the stock service names a pipe of its own.
+// State returns the log instead of the pipe of the stock service.
 func (s *service) State(ctx context.Context, r *taskapi.StateRequest) (*taskapi.StateResponse, error) {
 	resp, err := s.TTRPCTaskService.State(ctx, r)
 	if err != nil {
@@ -99,9 +99,9 @@ func (s *service) State(ctx context.Context, r *taskapi.StateRequest) (*taskapi.
 	return resp, nil
 }
 
-// Pids names the first process of a container even after it has ended. A shim
-// without processes counts as leaked when containerd starts, and would be
-// cleaned up together with the exit status that nobody has read yet.
+// Pids returns the first process of a container even after it has ended. When containerd
+// starts, it takes a shim without processes for leaked, and would clean it up together with
+// an exit status that has not been read yet.
 func (s *service) Pids(ctx context.Context, r *taskapi.PidsRequest) (*taskapi.PidsResponse, error) {
 	resp, err := s.TTRPCTaskService.Pids(ctx, r)
 	if err != nil || len(resp.Processes) > 0 {
@@ -115,7 +115,7 @@ func (s *service) Pids(ctx context.Context, r *taskapi.PidsRequest) (*taskapi.Pi
 	return resp, nil
 }
 
-// publisher makes events agree with what the service says.
+// publisher makes events agree with the answers of the service.
 type publisher struct {
 	shim.Publisher
 	outputs *outputs

@@ -72,7 +72,7 @@ func TestStreamsAreToldApart(t *testing.T) {
 	}
 }
 
-// What clients see is the log's URI, never the pipe behind it.
+// Clients see the log's URI, never the pipe behind it.
 func TestPipesAreNotShown(t *testing.T) {
 	c := newContainer(t, "exec sleep 1000", nil).run()
 	state, err := c.State(c.ctx, &taskapi.StateRequest{ID: c.id()})
@@ -116,8 +116,8 @@ func TestCreateThatFailsCanBeRepeated(t *testing.T) {
 	}
 }
 
-// A child that outlives the container's first process, in a container without
-// process namespace, does not hold up its end.
+// A child that outlives the container's first process, in a container without process
+// namespace, does not delay its end.
 func TestChildThatIsLeftBehind(t *testing.T) {
 	c := newContainer(t, "setsid sleep 1000 & echo started; exit 3", func(s *specs.Spec) {
 		s.Linux.Namespaces = s.Linux.Namespaces[1:]
@@ -128,8 +128,8 @@ func TestChildThatIsLeftBehind(t *testing.T) {
 	}
 }
 
-// A process outside the container that has its output open holds up the end
-// only so long, and what it writes is still logged.
+// A process outside the container that keeps its output open delays the end only for a
+// limited time, and its output is still logged.
 func TestPipeHeldOpenByOthers(t *testing.T) {
 	c := newContainer(t, "echo started; exec sleep 1000", nil).run()
 	c.waitForLine("stdout: started")
@@ -153,8 +153,8 @@ func TestFullDisk(t *testing.T) {
 	c := newContainer(t, "seq 1 1000000; echo >/written; read x </go; echo after", nil)
 	written, proceed := c.fifo("written"), c.fifo("go")
 	c.must(os.Mkdir(c.logs, 0o755))
-	// Room, once it is there, for what the pipe still holds when the container
-	// has written everything: its stamps make a log of short lines much longer.
+	// When the container has written everything, there is room for the rest in the pipe:
+	// timestamps make a log of short lines much longer.
 	c.must(unix.Mount("tmpfs", c.logs, "tmpfs", 0, "size=8m"))
 	t.Cleanup(func() { unix.Unmount(c.logs, unix.MNT_DETACH) })
 	ballast := filepath.Join(c.logs, "ballast")
@@ -181,8 +181,8 @@ func TestFullDisk(t *testing.T) {
 	c.must(unix.Unmount(c.logs, unix.MNT_DETACH))
 }
 
-// containerd crashes, the container goes on and exits while nobody is there:
-// no line and no exit code is lost.
+// containerd crashes, and the container continues and exits before it is back: no line and
+// no exit code is lost.
 func TestNobodyIsConnected(t *testing.T) {
 	c := newContainer(t, `while read line && [ "$line" != end ]; do echo "$line"; done </in; exit 5`, nil)
 	in := c.fifo("in")
@@ -221,9 +221,9 @@ func TestNobodyIsConnected(t *testing.T) {
 	}
 }
 
-// A killed shim leaves a running container, its runc state, its cgroup, and a
-// socket. The delete command, which containerd runs when it sees the connection
-// go, takes all of that but the socket.
+// A killed shim leaves a running container, its runc state, its cgroup, and a socket. The
+// delete command, which containerd runs when the connection breaks, removes all of that but
+// the socket.
 func TestKilledShim(t *testing.T) {
 	c := newContainer(t, "echo before; exec sleep 1000", nil).run()
 	c.waitForLine("stdout: before")
@@ -263,8 +263,8 @@ func TestTerminalIsLogged(t *testing.T) {
 	}
 }
 
-// Further processes are none of the log's business: their streams are the
-// client's own pipes, with and without a terminal.
+// Further processes do not use the log: their streams are the client's own pipes, with and
+// without a terminal.
 func TestExecIsAsInTheStockShim(t *testing.T) {
 	c := newContainer(t, "exec sleep 1000", nil).run()
 	for _, terminal := range []bool{false, true} {

@@ -57,7 +57,7 @@ func (s *service) waitsFor() string {
 	}
 	// It has joined, but never received anything.
 	return fmt.Sprintf("server runs at %s, but is not sent the cluster's state: the server that leads must run and reach this one at %s; "+
-		"open the way to it, or stop it and name another address: %s --advertise ADDRESS",
+		"open the network to it, or stop it and name another address: %s --advertise ADDRESS",
 		at, s.plane.server.Membership().Advertised(), again)
 }
 

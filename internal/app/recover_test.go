@@ -171,7 +171,7 @@ func TestRecoveryIsRefusedWhileANewerServerLeads(t *testing.T) {
 	refused := func(when string) {
 		t.Helper()
 		_, err := maintenance.Recover(s.ctx, local.RecoverOptions{DataDir: away.path, Log: io.Discard})
-		if err == nil || !strings.Contains(err.Error(), "is not lost: it leads the cluster, or hears of the one that does") {
+		if err == nil || !strings.Contains(err.Error(), "is not lost: it leads the cluster, or knows the leader") {
 			t.Errorf("%s recovering ends with %v", when, err)
 		}
 	}

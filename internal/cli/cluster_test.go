@@ -280,11 +280,11 @@ func (c *cluster) ApplyPlan(_ context.Context, r *cloudlessv1.ApplyPlanRequest) 
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.moved != nil && c.moved() {
-		return nil, status.Error(codes.Aborted, "the world has moved on")
+		return nil, status.Error(codes.Aborted, "the plan is outdated")
 	}
 	answer := &cloudlessv1.ApplyPlanResponse{Plan: c.makePlan(r.GetRequest())}
 	if answer.GetPlan().GetFingerprint() != r.GetFingerprint() {
-		return nil, status.Error(codes.Aborted, "the world has moved on")
+		return nil, status.Error(codes.Aborted, "the plan is outdated")
 	}
 	for _, o := range r.GetRequest().GetObjects() {
 		if n := o.GetNamespace(); n != nil {

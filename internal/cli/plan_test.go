@@ -257,7 +257,7 @@ func TestApplyCarriesOutTheGivenPlan(t *testing.T) {
 		t.Errorf("%+v does not end with %q", people, want)
 	}
 	c.put(&cloudlessv1.Workload{Metadata: &cloudlessv1.Metadata{Name: "other", Namespace: "default"}, Spec: &cloudlessv1.WorkloadSpec{Image: "db:9"}})
-	c.run(t.Context(), twoDocuments, "apply", "-f", "-", "--plan", seen.Fingerprint).expect(t, 1, "", "cloudless: the world has moved on\n")
+	c.run(t.Context(), twoDocuments, "apply", "-f", "-", "--plan", seen.Fingerprint).expect(t, 1, "", "cloudless: the plan is outdated\n")
 	if len(c.workloads) != 1 {
 		t.Errorf("%d workloads, want only the one that was there", len(c.workloads))
 	}

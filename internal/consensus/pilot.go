@@ -341,7 +341,7 @@ func (p *pilot) NotifyState(s *autopilot.State) {
 		case h.Healthy:
 			p.met[h.ID] = true
 		case !p.met[h.ID] && p.now().Sub(p.began) < p.FirstLook:
-			h.Unknown, h.Reason = true, "not known yet: the leader has just begun to look"
+			h.Unknown, h.Reason = true, "unknown: the leader has just begun to check"
 		default:
 			h.Reason = reasonOf(one, h.Silent, h.Lag)
 		}

@@ -250,7 +250,7 @@ func TestNewLeaderDoesNotJudgeUnknownServers(t *testing.T) {
 		firstLook time.Duration
 		want      consensus.Health
 	}{
-		{time.Hour, consensus.Health{ID: "late", Silent: true, Unknown: true, Reason: "not known yet: the leader has just begun to look"}},
+		{time.Hour, consensus.Health{ID: "late", Silent: true, Unknown: true, Reason: "unknown: the leader has just begun to check"}},
 		{time.Nanosecond, consensus.Health{ID: "late", Silent: true, Reason: "the other servers do not hear of it"}},
 	} {
 		look := consensus.Look(cluster(t, 1)[0].Consensus, one.firstLook)

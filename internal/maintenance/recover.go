@@ -94,7 +94,7 @@ func isLost(ctx context.Context, f *datadir.Folder, ca *identity.CA, one consens
 		return fmt.Errorf("the server at %s is not lost: it says that this one was removed from the cluster: remove the data folder with cloudless down --purge --data-dir %s, "+
 			"and join again with a new token; or stop that one for good, if this one is to go on in its place", one.Address, f.Path())
 	case led:
-		return fmt.Errorf("the server at %s is not lost: it leads the cluster, or hears of the one that does: start this one again with cloudless server --data-dir %s, and it is brought up to date", one.Address, f.Path())
+		return fmt.Errorf("the server at %s is not lost: it leads the cluster, or knows the leader: start this one again with cloudless server --data-dir %s, and it is brought up to date", one.Address, f.Path())
 	}
 	return nil
 }

@@ -38,7 +38,7 @@ func (s *clusterService) GetCluster(ctx context.Context, _ *v1.GetClusterRequest
 	cluster.Status.ToleratedFailures, cluster.Status.DesiredVoters = int32(tolerated), int32(voters)
 	if _, known := s.Consensus.Leader(); !known && len(cluster.GetStatus().GetServers()) > 1 {
 		furthest := s.mostAdvanced(ctx, cluster.GetStatus().GetServers())
-		problems = append(problems, fmt.Sprintf("of the servers that answer %s is furthest: its log ends with entry %d of term %d",
+		problems = append(problems, fmt.Sprintf("server %s has the longest log of the servers that answer: it ends with entry %d of term %d",
 			furthest.GetName(), furthest.GetLastIndex(), furthest.GetLastTerm()))
 	}
 	cluster.Status.Problems = slices.Concat(problems, leaderProblems(snap, s.Now()), s.nodeProblems(snap), s.duplicates.Problems(s.Now()))

@@ -145,7 +145,7 @@ func (c *collection[T]) build(ctx context.Context, tx *transaction, b builder[T]
 	m, old := b.wanted().GetMetadata(), c.stored(tx.base, b.wanted())
 	if old == *new(T) {
 		if m.GetVersion() != 0 {
-			return now, "", core.Refuse(codes.Aborted, "%s %s was at version %d and does not exist any more; apply it without metadata.version to create it anew",
+			return now, "", core.Refuse(codes.Aborted, "%s %s was at version %d and no longer exists; apply it without metadata.version to create it again",
 				c.kind, m.GetName(), m.GetVersion())
 		}
 		now, err = b.create(ctx, tx)

@@ -239,7 +239,7 @@ func TestExecRefusesMessagesWithoutEffect(t *testing.T) {
 		{execStart("web", "silent"), signal("SIGNOTHING"), "must be the name of a signal"},
 		{execStart("web", "silent"), &v1.ExecRequest{}, "says nothing"},
 		{execStart("web", "silent"), &v1.ExecRequest{Message: &v1.ExecRequest_CloseStdin{}}, "must be true"},
-		{deaf, stdin("x"), "say stdin in start"},
+		{deaf, stdin("x"), "set stdin in start"},
 	} {
 		stream, err := op.Exec(c.ctx)
 		must(t, err)

@@ -134,7 +134,7 @@ func TestPanicOfOneCallEndsNothingElse(t *testing.T) {
 	_, err = op.GetWorkload(c.ctx, &v1.GetWorkloadRequest{Name: "web"})
 	wantCode(t, err, codes.Internal, "its log says more", "(request ")
 	if strings.Contains(status.Convert(err).Message(), "a bug in the explanation") {
-		t.Error("the caller is told what only the log should say")
+		t.Error("the caller sees what only the log should contain")
 	}
 	if !strings.Contains(c.log.String(), "a bug in the explanation") {
 		t.Error("the log does not say what happened")

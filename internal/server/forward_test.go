@@ -119,10 +119,10 @@ func TestHangingLeaderDoesNotBlockCalls(t *testing.T) {
 	<-writing
 	must(t, leader.Consensus.Transfer(leader.ctx, "s-2"))
 	if err := <-read; err != nil {
-		t.Errorf("what is harmless was not asked of the new leader: %v", err)
+		t.Errorf("the idempotent call was not retried at the new leader: %v", err)
 	}
 	if err := <-planned; core.HasReason(err, core.ReasonUncertain) {
-		t.Errorf("of a plan, which changes nothing, it is said: %v", err)
+		t.Errorf("the plan, which changes nothing, was answered with %v", err)
 	}
 	// The answer must not wait until the connection times out, which is much later.
 	if err := <-written; !core.HasReason(err, core.ReasonUncertain) || !strings.Contains(err.Error(), "another server leads now") {
@@ -315,7 +315,7 @@ func TestFollowerRelaysCalls(t *testing.T) {
 	events, err := admin.ListEvents(follower.ctx, &v1.ListEventsRequest{Object: "bob"})
 	must(t, err)
 	if len(events.GetItems()) != 1 || events.GetItems()[0].GetSpec().GetActor() != "user/ann" {
-		t.Errorf("the leader thinks that somebody else called: %v", events)
+		t.Errorf("the leader takes the caller for %v", events)
 	}
 	// The rights are those of the caller, not of the server in between.
 	_, err = follower.dial(nil, made.GetSecret()).CreateToken(follower.ctx, &v1.CreateTokenRequest{Role: core.RoleAdmin})
@@ -342,7 +342,7 @@ func TestFollowerRelaysStreams(t *testing.T) {
 	answer, err := follower.dial(nil, "").Enroll(follower.ctx, &v1.EnrollRequest{Token: secret, Csr: csr, Name: "n1"})
 	must(t, err)
 	if len(answer.GetServers()) != 2 {
-		t.Errorf("the new node is told of %v", answer.GetServers())
+		t.Errorf("the new node got the servers %v", answer.GetServers())
 	}
 	creds, err := identity.NewCredentials(key, answer.GetCertificates())
 	must(t, err)
@@ -473,9 +473,9 @@ func TestRetryRemembersAnUncertainAttempt(t *testing.T) {
 	created, read := v1.WorkloadService_CreateWorkload_FullMethodName, v1.WorkloadService_GetWorkload_FullMethodName
 	keyed := &v1.CreateWorkloadRequest{IdempotencyKey: "k"}
 	err := try(created, keyed, consensus.ErrUncertain)
-	wantCode(t, err, codes.Unknown, "not known whether the change was made", "no server leads")
+	wantCode(t, err, codes.Unknown, "not known whether the change was made", "reaches no leader")
 	if !core.HasReason(err, core.ReasonUncertain) || !core.HasReason(err, core.ReasonNoLeader) {
-		t.Errorf("clients are told %v", err)
+		t.Errorf("clients got %v", err)
 	}
 	for what, err := range map[string]error{
 		"a change that was not begun": try(created, keyed, consensus.ErrNotLeader),
@@ -530,7 +530,7 @@ func TestLaggingServerRefusesNoUnknownToken(t *testing.T) {
 	_, err = follower.dial(nil, unknown).ListTokens(follower.ctx, &v1.ListTokensRequest{})
 	wantCode(t, err, codes.Unavailable, "behind")
 	if !core.HasReason(err, core.ReasonNoLeader) {
-		t.Errorf("the client is not told to ask another server: %v", err)
+		t.Errorf("the client does not learn that it should call another server: %v", err)
 	}
 	if response, body := follower.request(nil, http.MethodGet, "/v1/tokens", "", "Authorization", "Bearer "+unknown); response.StatusCode != http.StatusServiceUnavailable {
 		t.Errorf("by HTTP: %d %s", response.StatusCode, body)

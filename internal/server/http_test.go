@@ -45,9 +45,9 @@ func TestRefusalsOverHTTPHaveOneShape(t *testing.T) {
 		{"PUT", "/v1/namespaces/default/workloads/web", `{"metadata":{"name":"web","namespace":"shop"},"spec":{"image":"x"}}`, operator, 400, codes.InvalidArgument, "metadata.namespace: is another one than in the path"},
 		{"GET", "/v1/workloads?page.size=5000", "", operator, 400, codes.InvalidArgument, "page.size"},
 		{"GET", "/v1/workloads?page.sizee=5", "", operator, 400, codes.InvalidArgument, `unknown parameter "page.sizee": there are selection.namespace, selection.labels, page.size, page.token, consistency`},
-		{"POST", "/v1/workloads?workload.spec.replicas=3", `{}`, operator, 400, codes.InvalidArgument, "parameter workload.spec.replicas: is said by the path or the body"},
-		{"DELETE", "/v1/namespaces/default/workloads/web?name=other", "", operator, 400, codes.InvalidArgument, "parameter name: is said by the path or the body"},
-		{"POST", "/v1/namespaces/default/workloads/web:scale?replicas=3", "", operator, 400, codes.InvalidArgument, `unknown parameter "replicas": what this call is told stands in its body`},
+		{"POST", "/v1/workloads?workload.spec.replicas=3", `{}`, operator, 400, codes.InvalidArgument, "parameter workload.spec.replicas: is already set by the path or the body"},
+		{"DELETE", "/v1/namespaces/default/workloads/web?name=other", "", operator, 400, codes.InvalidArgument, "parameter name: is already set by the path or the body"},
+		{"POST", "/v1/namespaces/default/workloads/web:scale?replicas=3", "", operator, 400, codes.InvalidArgument, `unknown parameter "replicas": this call takes its fields from the body`},
 		{"POST", "/v1/namespaces/default/workloads/web:scale", "{}", operator, 400, codes.InvalidArgument, "replicas: is missing"},
 		{"GET", "/v1/namespaces/default/workloads/web?name=other", "", operator, 400, codes.InvalidArgument, `unknown parameter "name": there is consistency alone`},
 		{"GET", "/v1/images/app?nam=x", "", operator, 400, codes.InvalidArgument, `unknown parameter "nam": there is`},
@@ -184,7 +184,7 @@ func TestTooLongRequestIsRefused(t *testing.T) {
 	token := c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleOperator})
 	body := `{"metadata":{"name":"web"},"spec":{"image":"` + strings.Repeat("x", gateway.MaxMessage) + `"}}`
 	response, text := c.request(nil, http.MethodPost, "/v1/workloads", body, "Authorization", "Bearer "+token)
-	if response.StatusCode != http.StatusBadRequest || !strings.Contains(text, "more than the 8388608 that one may have") {
+	if response.StatusCode != http.StatusBadRequest || !strings.Contains(text, "more than the maximum of 8388608") {
 		t.Errorf("a request of %d bytes: %s %.200s", len(body), response.Status, text)
 	}
 }

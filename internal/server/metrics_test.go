@@ -103,7 +103,7 @@ func TestScrapeShowsTheWholeCluster(t *testing.T) {
 func TestMetricsRequireARole(t *testing.T) {
 	c := newCluster(t)
 	if answer, _ := c.request(nil, http.MethodGet, "/metrics", ""); answer.StatusCode != http.StatusUnauthorized {
-		t.Errorf("nobody is answered with %s", answer.Status)
+		t.Errorf("a request without a token is answered with %s", answer.Status)
 	}
 	if answer, _ := c.request(c.join("n1").creds, http.MethodGet, "/metrics", ""); answer.StatusCode != http.StatusForbidden {
 		t.Errorf("a node is answered with %s", answer.Status)
@@ -123,7 +123,7 @@ func TestEveryAnswerHasARequestID(t *testing.T) {
 		return strings.Join(header.Get(telemetry.RequestIDHeader), ","), err
 	}
 	if id, err := idOf("my-id.1"); id != "my-id.1" || status.Code(err) != codes.NotFound {
-		t.Errorf("the wished id came back as %q with %v", id, err)
+		t.Errorf("the chosen id came back as %q with %v", id, err)
 	}
 	made, _ := idOf("")
 	if forged, _ := idOf("a b\" level=ERROR"); made == "" || forged == "" || strings.Contains(forged, " ") {

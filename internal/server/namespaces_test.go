@@ -52,7 +52,7 @@ func TestNamespacesExistImplicitlyOrByCreation(t *testing.T) {
 	implicit, err := spaces.GetNamespace(c.ctx, &v1.GetNamespaceRequest{Name: "shop"})
 	must(t, err)
 	if implicit.GetMetadata().GetUid() != "" || implicit.GetStatus().GetWorkloads() != 1 || implicit.GetKind() != "Namespace" {
-		t.Errorf("a namespace that nobody has made is %v", implicit)
+		t.Errorf("a namespace that was not created is %v", implicit)
 	}
 	made, err := spaces.CreateNamespace(c.ctx, &v1.CreateNamespaceRequest{Namespace: namespace("lab", &v1.Quota{Cpu: "1.5", Gpu: new(int64(0))})})
 	must(t, err)
@@ -131,7 +131,7 @@ func TestNamespacesAreChangedByVersionAndKey(t *testing.T) {
 	_, err = spaces.DeleteNamespace(c.ctx, &v1.DeleteNamespaceRequest{Name: "shop"})
 	wantCode(t, err, codes.NotFound)
 	_, err = spaces.ApplyNamespace(c.ctx, &v1.ApplyNamespaceRequest{Namespace: updated})
-	wantCode(t, err, codes.Aborted, "does not exist any more")
+	wantCode(t, err, codes.Aborted, "no longer exists")
 	_, err = spaces.DeleteNamespace(c.ctx, &v1.DeleteNamespaceRequest{Name: "default"})
 	wantCode(t, err, codes.FailedPrecondition, "namespace default is always there", "--unlimited")
 

@@ -35,14 +35,14 @@ func TestOnlyARemovedNodeLearnsThatItWasRemoved(t *testing.T) {
 	wantCode(t, err, codes.Unauthenticated, "was removed", "join it again")
 	epoch := c.Store.Snapshot().Cluster().GetStatus().GetEpoch()
 	if said, removed := api.RemovedNode(err); !removed || said != epoch {
-		t.Errorf("the removed node is told removed %t in epoch %d, want epoch %d", removed, said, epoch)
+		t.Errorf("the removed node got removed %t in epoch %d, want epoch %d", removed, said, epoch)
 	}
 
 	never := c.certificateOf(identity.KindNode, "0190aaaa-0000-7000-8000-000000000000")
 	_, err = c.dial(never, "").WhoAmI(c.ctx, &v1.WhoAmIRequest{})
 	wantCode(t, err, codes.Unauthenticated, "not a member")
 	if _, removed := api.RemovedNode(err); removed {
-		t.Error("a node that the state never had is told that it was removed")
+		t.Error("a node that the state never had learns that it was removed")
 	}
 }
 

@@ -146,7 +146,7 @@ func TestUpdateNodeRecordsChangesAndRefusesInvalidOnes(t *testing.T) {
 	}
 	want := "label zone=a; price 40 instead of 0; bandwidth 1G | label zone=b instead of a | bandwidth as the machine says"
 	if got := strings.Join(told, " | "); got != want {
-		t.Errorf("told %q, want %q", got, want)
+		t.Errorf("recorded %q, want %q", got, want)
 	}
 
 	for _, one := range []struct {

@@ -87,7 +87,7 @@ func (p *plans) outdated(fingerprint string, now *planned) error {
 	if known {
 		why = before.difference(now)
 	}
-	return core.Refuse(codes.Aborted, "the world has moved on since this plan was made: %s; make the plan again and look at it", why)
+	return core.Refuse(codes.Aborted, "the plan is outdated: %s; make the plan again and review it", why)
 }
 
 // difference says what has changed since, the nearest cause first.
@@ -98,7 +98,7 @@ func (m planRecord) difference(now *planned) string {
 		was := m.changes[title]
 		switch {
 		case was == nil:
-			found = append(found, fmt.Sprintf("%s was not there", title))
+			found = append(found, fmt.Sprintf("%s did not exist", title))
 		case was.GetVersion() == 0 && c.GetVersion() != 0:
 			found = append(found, fmt.Sprintf("%s was created by somebody else", title))
 		case was.GetVersion() != 0 && c.GetVersion() == 0:

@@ -190,7 +190,7 @@ func TestApplyPlanIsAllOrNothing(t *testing.T) {
 	_, err := op.ScaleWorkload(c.ctx, &v1.ScaleWorkloadRequest{Name: "kept", Replicas: proto.Int32(2)})
 	must(t, err)
 	_, err = op.ApplyPlan(c.ctx, &v1.ApplyPlanRequest{Request: request, Fingerprint: plan.GetFingerprint()})
-	wantCode(t, err, codes.Aborted, "the world has moved on", "workload default/kept was changed from version", "make the plan again")
+	wantCode(t, err, codes.Aborted, "the plan is outdated", "workload default/kept was changed from version", "make the plan again")
 	snap := c.Store.Snapshot()
 	if snap.WorkloadByName("default", "new") != nil || snap.WorkloadByName("default", "old").GetMetadata().GetDeleteTime() != nil {
 		t.Error("a refused plan was half done")
@@ -211,7 +211,7 @@ func TestApplyPlanIsAllOrNothing(t *testing.T) {
 	})
 	snap = c.Store.Snapshot()
 	if snap.WorkloadByName("default", "stranger") == nil || snap.WorkloadByName("elsewhere", "old") == nil {
-		t.Error("more was pruned than was asked for")
+		t.Error("prune deleted more than the selector matches")
 	}
 	versions := map[uint64]bool{}
 	for _, w := range spec.WorkloadsIn(answer.GetObjects()) {
@@ -276,7 +276,7 @@ func TestRefusedPlanSaysWhatHasChanged(t *testing.T) {
 		plan := c.plan(op, request)
 		meanwhile()
 		_, err := op.ApplyPlan(c.ctx, &v1.ApplyPlanRequest{Request: request, Fingerprint: plan.GetFingerprint()})
-		wantCode(t, err, codes.Aborted, append(words, "make the plan again and look at it")...)
+		wantCode(t, err, codes.Aborted, append(words, "make the plan again and review it")...)
 	}
 	create := func(w *v1.Workload) func() { return func() { c.create(op, w) } }
 	refused(asking(workload("web")), create(workload("web", replicasOf(0))), "workload default/web was created by somebody else")
@@ -349,7 +349,7 @@ func TestInvalidPlansAreRefused(t *testing.T) {
 		"a long name":         {asking(workload(strings.Repeat("a", 64))), codes.InvalidArgument, "metadata.name"},
 		"no image":            {asking(workload("a"), workload("b", imageOf("nope:1"))), codes.FailedPrecondition, "image nope:1 is not in the cluster's registry"},
 		"an old version":      {asking(versioned), codes.Aborted, "version"},
-		"a vanished one":      {asking(gone), codes.Aborted, "does not exist any more"},
+		"a vanished one":      {asking(gone), codes.Aborted, "no longer exists"},
 		"blank selector":      {pruning(" "), codes.InvalidArgument, "name a label that must be there"},
 		"only what is not":    {pruning("!app,tier!=x"), codes.InvalidArgument, "name a label that must be there"},
 		"not a selector":      {pruning("a=b=c d"), codes.InvalidArgument, "is not a label selector"},
@@ -386,7 +386,7 @@ func TestPlanOverHTTP(t *testing.T) {
 	apply := func(fingerprint string) (*http.Response, string) {
 		return c.request(nil, http.MethodPost, "/v1/plan:apply", fmt.Sprintf(`{"request":%s,"fingerprint":%q}`, request, fingerprint), header...)
 	}
-	if response, body = apply("x"); response.StatusCode != http.StatusConflict || !strings.Contains(body, "the world has moved on") {
+	if response, body = apply("x"); response.StatusCode != http.StatusConflict || !strings.Contains(body, "the plan is outdated") {
 		t.Errorf("%s %s", response.Status, body)
 	}
 	if response, body = apply(plan.GetFingerprint()); response.StatusCode != http.StatusOK || c.Store.Snapshot().WorkloadByName("default", "web") == nil {

@@ -167,6 +167,6 @@ func TestForeignImagesReportTheirPlatforms(t *testing.T) {
 	// An unreachable registry reports no platform, and that refuses nothing.
 	a.away.Store(true)
 	if got := platforms("away", "other@"+digest.String()); got != nil {
-		t.Errorf("what cannot be asked is for %q", got)
+		t.Errorf("the platforms of an unreachable image are %q", got)
 	}
 }

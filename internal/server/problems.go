@@ -111,8 +111,8 @@ func leaderProblems(snap *state.Snapshot, now time.Time) []string {
 	if changes < changesTooMany {
 		return nil
 	}
-	return []string{fmt.Sprintf("the leadership has changed %d times in the last %s, at last to server %s: unless somebody has handed it over, a server, its disk or the network between them is slow, or comes and goes; "+
-		"see who led when with: cloudless events --for server/%s, and why in the logs of the servers; where machines stand still now and then, start them with --election-timeout 2s",
+	return []string{fmt.Sprintf("the leader has changed %d times in the last %s, most recently to server %s: unless somebody transferred the leadership, a server, its disk or the network is slow or fails now and then; "+
+		"see the changes with: cloudless events --for server/%s, and the reasons in the logs of the servers; if the machines stall now and then, start the servers with --election-timeout 2s",
 		changes, spec.FormatDuration(changesLately), last, last)}
 }
 

@@ -89,10 +89,10 @@ func TestNewServerIsShownAsJoining(t *testing.T) {
 
 	later.Store(int64(joiningGrace))
 	said = c.status()
-	if two := said.GetServers()[1]; two.GetJoining() || two.GetReason() != "the leader does not reach it there" {
+	if two := said.GetServers()[1]; two.GetJoining() || two.GetReason() != "the leader cannot reach it" {
 		t.Errorf("the server that joined a while ago is %v", two)
 	}
-	if problems := strings.Join(said.GetProblems(), "\n"); !strings.Contains(problems, "server two at 127.0.0.1:1 is not healthy: the leader does not reach it there; open the way to it, start it again, with --advertise if it is elsewhere, or remove it with: cloudless server rm two") {
+	if problems := strings.Join(said.GetProblems(), "\n"); !strings.Contains(problems, "server two at 127.0.0.1:1 is not healthy: the leader cannot reach it; open the network to it, or start it again with --advertise if its address has changed, or remove it with: cloudless server rm two") {
 		t.Errorf("the problems are %q", problems)
 	}
 }
@@ -103,7 +103,7 @@ func TestReachableServerIsOnlyNotStarted(t *testing.T) {
 	one := &v1.Server{Metadata: &v1.Metadata{Uid: follower.UID}, Status: &v1.ServerStatus{Reason: reasonNotMember}}
 	leader.markUnreachable(leader.ctx, []*v1.Server{one})
 	if got := one.GetStatus().GetReason(); got != "it does not take part yet" {
-		t.Errorf("of the one that answers is said: %s", got)
+		t.Errorf("the reason of the server that answers is %q", got)
 	}
 }
 
@@ -178,7 +178,7 @@ func TestSingleDesiredVoterSuggestsDesiringMore(t *testing.T) {
 		err := core.StatusOf(mayLead(to, all, 1))
 		wantCode(t, err, codes.FailedPrecondition, "because one voting server is desired: "+wayOut)
 		if strings.Contains(err.Error(), "server rm") || strings.Contains(err.Error(), "join") {
-			t.Errorf("who wants %q to lead is told: %v", to, err)
+			t.Errorf("a transfer to %q is answered with %v", to, err)
 		}
 	}
 	if _, problems := serverProblems(statuses, 1); !slices.Equal(problems, []string{"the loss of the only voting server would stop every change: " + wayOut}) {
@@ -244,12 +244,12 @@ func TestUnstableLeadershipIsReported(t *testing.T) {
 		led(20+i, 4*time.Minute)
 	}
 	if got := leaderProblems(store.Snapshot(), now); len(got) != 0 {
-		t.Errorf("of four changes it is said: %q", got)
+		t.Errorf("four changes are reported as %q", got)
 	}
 	led(24, time.Second)
 	got := leaderProblems(store.Snapshot(), now)
-	if len(got) != 1 || !strings.HasPrefix(got[0], "the leadership has changed 5 times in the last 10m, at last to server s0: ") || !strings.Contains(got[0], "cloudless events --for server/s0,") {
-		t.Errorf("of five changes it is said: %q", got)
+	if len(got) != 1 || !strings.HasPrefix(got[0], "the leader has changed 5 times in the last 10m, most recently to server s0: ") || !strings.Contains(got[0], "cloudless events --for server/s0,") {
+		t.Errorf("five changes are reported as %q", got)
 	}
 }
 
@@ -330,7 +330,7 @@ func TestNoLeaderProblemNamesTheWayOut(t *testing.T) {
 	}
 	last := -1
 	for _, part := range []string{
-		"no server leads that the asked one can reach, so nothing can be changed", "2 of the 3 voting servers must run", "start those that are missing", "only if they are lost for good", "cloudless cluster recover", "docs/servers.md",
+		"this server reaches no leader, so nothing can be changed", "2 of the 3 voting servers must run", "start those that are missing", "only if they are lost for good", "cloudless cluster recover", "docs/servers.md",
 	} {
 		at := strings.Index(problems[0], part)
 		if at <= last {
@@ -366,7 +366,7 @@ func TestDiskAndClockProblems(t *testing.T) {
 	} {
 		got := three(test.change)
 		if (test.want == "") != (got == "") || !strings.Contains(got, test.want) {
-			t.Errorf("said is %q, want %q", got, test.want)
+			t.Errorf("the problems are %q, want %q", got, test.want)
 		}
 	}
 }

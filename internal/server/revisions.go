@@ -75,7 +75,7 @@ func (s *workloads) rollBack(ctx context.Context, snap *state.Snapshot, b *state
 	revision := revise(b, w, images.PinnedBy(target))
 	revision.Spec.Restart = current.GetSpec().GetRestart()
 	b.Update(w, old.GetMetadata().GetVersion())
-	b.Create(s.Event(ctx, w, "RolledBack", fmt.Sprintf("revision %d is what revision %d was%s",
+	b.Create(s.Event(ctx, w, "RolledBack", fmt.Sprintf("revision %d repeats revision %d%s",
 		revision.GetSpec().GetNumber(), target.GetSpec().GetNumber(), images.PinNote(revision.GetSpec().GetImage()))))
 	return w, restored, nil
 }

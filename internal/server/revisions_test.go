@@ -79,7 +79,7 @@ func TestRollbackRepeatsAnEarlierRevision(t *testing.T) {
 	events, err := op.ListEvents(c.ctx, &v1.ListEventsRequest{Object: "web"})
 	must(t, err)
 	if !slices.ContainsFunc(events.GetItems(), func(e *v1.Event) bool {
-		return e.GetSpec().GetReason() == "RolledBack" && strings.Contains(e.GetSpec().GetMessage(), "revision 6 is what revision 1 was")
+		return e.GetSpec().GetReason() == "RolledBack" && strings.Contains(e.GetSpec().GetMessage(), "revision 6 repeats revision 1")
 	}) {
 		t.Errorf("the events are %v", events)
 	}

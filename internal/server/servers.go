@@ -101,9 +101,9 @@ func (s *Server) addHealth(status *v1.ServerStatus, leader string) {
 	case status.GetUid() == s.UID:
 		status.Healthy = true
 	case s.Consensus.IsLeader():
-		status.Unknown, status.Reason = true, "not known yet: the leader has just begun to look"
+		status.Unknown, status.Reason = true, "unknown: the leader has just begun to check"
 	case leader == "":
-		status.Unknown, status.Reason = true, "not known: no server leads"
+		status.Unknown, status.Reason = true, "unknown: no server leads"
 	default:
 		status.Unknown, status.Reason = true, "only the leader knows"
 	}
@@ -127,7 +127,7 @@ func joiningReason(snap *state.Snapshot, taking []consensus.Server) string {
 // the leader cannot connect to it.
 const (
 	reasonNotMember = "it does not take part yet"
-	reasonUnreached = "the leader does not reach it there"
+	reasonUnreached = "the leader cannot reach it"
 )
 
 // markUnreachable marks the servers that never took part because this server cannot reach
@@ -339,7 +339,7 @@ func (s *serverService) TransferLeader(ctx context.Context, request *v1.Transfer
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		case <-time.After(relay.LeaderPatience):
-			return nil, core.Refuse(codes.Unavailable, "no other server has begun to lead; look with: cloudless cluster status")
+			return nil, core.Refuse(codes.Unavailable, "no other server has become the leader; see: cloudless cluster status")
 		}
 	}
 }
@@ -404,7 +404,7 @@ func serverProblems(servers []*v1.ServerStatus, desired int) (tolerated int, pro
 		}
 		again := "start it again"
 		if one.GetReason() == reasonUnreached {
-			again = "open the way to it, start it again, with --advertise if it is elsewhere"
+			again = "open the network to it, or start it again with --advertise if its address has changed"
 		}
 		problems = append(problems, fmt.Sprintf("server %s at %s is not healthy: %s; %s, or remove it with: cloudless server rm %s",
 			one.GetName(), one.GetAddress(), strings.TrimSuffix(one.GetReason(), "."), again, one.GetName()))
@@ -437,6 +437,6 @@ func noLeaderProblem(voters int) string {
 	if voters < 2 {
 		return "no server leads, so nothing can be changed: the only voting server must run: start it, if it is not just starting"
 	}
-	return fmt.Sprintf("no server leads that the asked one can reach, so nothing can be changed: %d of the %d voting servers must run and reach each other: start those that are missing with: cloudless server --data-dir DIR; "+
+	return fmt.Sprintf("this server reaches no leader, so nothing can be changed: %d of the %d voting servers must run and reach each other: start those that are missing with: cloudless server --data-dir DIR; "+
 		"only if they are lost for good, let one that is left go on alone with: cloudless cluster recover (docs/servers.md says how, and what is lost)", voters/2+1, voters)
 }

@@ -201,7 +201,7 @@ func TestUpdateNamesTheVersionItWasMadeFrom(t *testing.T) {
 	_, err = op.ApplyWorkload(c.ctx, &v1.ApplyWorkloadRequest{Workload: mine})
 	wantCode(t, err, codes.Aborted)
 	_, err = op.ApplyWorkload(c.ctx, &v1.ApplyWorkloadRequest{Workload: workload("nope", func(w *v1.Workload) { w.Metadata.Version = 7 })})
-	wantCode(t, err, codes.Aborted, "does not exist any more")
+	wantCode(t, err, codes.Aborted, "no longer exists")
 }
 
 func TestWorkloadBeingDeletedRefusesChanges(t *testing.T) {

@@ -55,7 +55,7 @@ func freeAddress(t *testing.T) string {
 	return address
 }
 
-// network is what a story has to itself of this machine: names end in -number,
+// network is the part of this machine that a story has for itself: names end in -number,
 // and all addresses of a kind are in one subnet.
 type network struct{ number int }
 

@@ -19,7 +19,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// The words of the scripts beside testscript's own.
+// The commands of the scripts beside testscript's own.
 var commands = map[string]func(ts *testscript.TestScript, neg bool, args []string){
 	"eventually": eventually,
 	"kill9":      killProcess,
@@ -61,10 +61,10 @@ var commands = map[string]func(ts *testscript.TestScript, neg bool, args []strin
 	"cable":       cable,
 }
 
-// patience bounds how long eventually tries; it is no measure of speed.
+// patience limits how long eventually tries; it is no measure of speed.
 const patience = 5 * time.Minute
 
-// storyPatience bounds a whole story in the same way.
+// storyPatience limits a whole story in the same way.
 const storyPatience = 3 * patience
 
 // eventually runs a command until its output matches a pattern:
@@ -101,11 +101,11 @@ func command(ts *testscript.TestScript, args []string) *exec.Cmd {
 	return cmd
 }
 
-// bounded is a command that says where it stands and ends when ctx does, so that what hangs has a name.
+// bounded is a command that is named when it hangs, and that ends with ctx.
 func bounded(ctx context.Context, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGQUIT) }
-	cmd.WaitDelay = 10 * time.Second // for one that does not hear it, and for whoever else holds its output
+	cmd.WaitDelay = 10 * time.Second // for a process that ignores it, and for others that keep its output open
 	return cmd
 }
 
@@ -114,7 +114,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// processLog is the end of the log of the process on the default data folder.
+// processLog returns the end of the log of the process on the default data folder.
 func processLog(ts *testscript.TestScript) string {
 	data, _ := os.ReadFile(filepath.Join(ts.Getenv("DATA"), "cloudless.log"))
 	return string(data[max(0, len(data)-4000):])
@@ -134,7 +134,7 @@ func unbroken(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// inOrder is an error unless all lines that have a number are "line 0", "line 1" and so on.
+// inOrder returns an error unless all lines that have a number are "line 0", "line 1" and so on.
 func inOrder(text string) error {
 	want := 0
 	for line := range strings.Lines(text) {
@@ -175,7 +175,7 @@ func traces(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// rememberedID reads the cloud's id while its folder is there.
+// rememberedID reads the cloud's id while its folder exists.
 func rememberedID(ts *testscript.TestScript, data string, purged bool) string {
 	if purged {
 		return ts.Getenv("CLOUD_ID")
@@ -392,7 +392,7 @@ func resize(ts *testscript.TestScript, _ bool, args []string) {
 //	power-off $DATA
 func powerOff(ts *testscript.TestScript, _ bool, args []string) {
 	id := rememberedID(ts, args[0], false)
-	// A power failure lets nobody see another one die.
+	// In a power failure no process sees another one die.
 	killProcess(ts, false, args)
 	var killed []int
 	for pid, line := range processes() {
@@ -445,7 +445,7 @@ func recycle(ts *testscript.TestScript, _ bool, args []string) {
 			ts.Defer(func() { _ = stranger.Process.Kill(); _ = stranger.Wait() })
 			return
 		}
-		_ = stranger.Process.Kill() // somebody else was quicker
+		_ = stranger.Process.Kill() // another process took the number first
 		_ = stranger.Wait()
 	}
 	ts.Fatalf("process number %d could not be had", wanted)

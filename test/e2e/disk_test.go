@@ -16,7 +16,7 @@ func smallDisk(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(os.MkdirAll(dir, 0o700))
 	ts.Check(unix.Mount("none", dir, "tmpfs", 0, "mode=0700,size="+args[1]))
 	ts.Defer(func() {
-		// The cloud of the script is on it, and would otherwise be taken down too late.
+		// The cloud of the script is on it, and would otherwise be stopped too late.
 		purge(ts.Getenv("CLOUDLESS_CONFIG"), dir, ts.Logf)
 		_ = unix.Unmount(dir, unix.MNT_DETACH)
 	})

@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 
 func run(m *testing.M) (int, error) {
 	if flag.Parse(); testing.Short() {
-		return m.Run(), nil // which skips every story
+		return m.Run(), nil // skips every story
 	}
 	if os.Geteuid() != 0 {
 		return 1, fmt.Errorf("these tests run containers and need root")
@@ -100,7 +100,7 @@ func setup(env *testscript.Env) error {
 // storyContext is the key of the context of a story.
 type storyContext struct{}
 
-// cleanup takes down whatever a script has left running.
+// cleanup stops everything that a script has left running.
 func cleanup(env *testscript.Env) {
 	entries, _ := filepath.Glob(filepath.Join(env.WorkDir, "*", "cloud.json"))
 	for _, entry := range entries {

@@ -111,7 +111,7 @@ func startRegistry(ts *testscript.TestScript, _ bool, args []string) {
 	config.Log.AccessLog.Disabled = true
 	listener, err := net.Listen("tcp", args[0])
 	ts.Check(err)
-	logrus.SetOutput(io.Discard) // it logs by the standard logger, whatever it is told
+	logrus.SetOutput(io.Discard) // it uses the standard logger, despite its options
 	server := &http.Server{Handler: handlers.NewApp(context.Background(), config)}
 	go func() { _ = server.Serve(listener) }()
 	ts.Defer(func() { _ = server.Close() })
@@ -193,8 +193,7 @@ func interruptedPush(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// stall passes connections on until one has sent so many bytes; that one then
-// stands still.
+// stall forwards connections until one has sent so many bytes; that one then stalls.
 func stall(proxy net.Listener, to string, bytes int64, stalled chan<- struct{}) {
 	var once sync.Once
 	for {

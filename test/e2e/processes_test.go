@@ -37,7 +37,7 @@ func freezeProcess(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(syscall.Kill(pid, syscall.SIGCONT))
 }
 
-// holderOf is the process that holds a data folder.
+// holderOf returns the process that holds a data folder.
 func holderOf(ts *testscript.TestScript, folder string) int {
 	data, err := os.ReadFile(filepath.Join(folder, "lock"))
 	ts.Check(err)
@@ -79,7 +79,7 @@ func killShim(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// processes are the command lines of all processes by pid.
+// processes returns the command lines of all processes by pid.
 func processes() map[int]string {
 	all := map[int]string{}
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
@@ -164,7 +164,7 @@ func only(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Fatalf("processes %v run %q, want one", found, args)
 }
 
-// findProcess is 0 if this story has none.
+// findProcess returns 0 if this story has none.
 func findProcess(ts *testscript.TestScript, args []string) (pid int) {
 	if found := findProcesses(ts, args); len(found) > 0 {
 		return found[0]

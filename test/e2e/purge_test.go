@@ -10,10 +10,10 @@ import (
 //go:embed purge.sh
 var purgeStory string
 
-// TestPurgeLeavesNothing compares inventories from before a cloud was started and
-// after it was purged: mounts, namespaces, links, addresses, routes, rules,
-// kernel settings, cgroups, processes, sockets and files. The story has a machine
-// made of namespaces to itself, on which nobody else changes anything.
+// TestPurgeLeavesNothing compares inventories from before a cloud was started and after it
+// was purged: mounts, namespaces, links, addresses, routes, rules, kernel settings,
+// cgroups, processes, sockets and files. The story has its own machine made of namespaces,
+// on which nothing else changes.
 func TestPurgeLeavesNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs root and containers; make test runs it")

@@ -47,7 +47,7 @@ func TestCertificatesRotateUnderALiveSession(t *testing.T) {
 	inside := r.begin("exec", "counter", "--", "/probe", "count", "20")
 	firstOfNode, firstOfServer := r.nodeCertificate(), r.serverCertificate()
 
-	// Both have others, and those of the beginning have ended.
+	// Both have new certificates, and the first ones have expired.
 	r.until("renewed and ended", func() bool {
 		node, server := r.nodeCertificate(), r.serverCertificate()
 		return !node.equal(firstOfNode) && !server.equal(firstOfServer) &&
@@ -68,7 +68,7 @@ func TestCertificatesRotateUnderALiveSession(t *testing.T) {
 		stream.end()
 	}
 
-	// A new connection is proved by certificates that did not exist when both were started.
+	// A new connection uses certificates that did not exist when both were started.
 	r.stopServer()
 	r.startServer()
 	r.until("connected again", func() bool { return r.metric("cloudless_agent_connected") == "1" })
@@ -139,7 +139,7 @@ func (r *rotating) command(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// cloudless runs a command to its end and returns what it printed.
+// cloudless runs a command to its end and returns its output.
 func (r *rotating) cloudless(args ...string) string {
 	r.t.Helper()
 	var stdout, stderr bytes.Buffer
@@ -151,7 +151,7 @@ func (r *rotating) cloudless(args ...string) string {
 	return stdout.String()
 }
 
-// until waits for a state of things.
+// until waits for a condition.
 func (r *rotating) until(what string, reached func() bool) {
 	r.t.Helper()
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
@@ -162,7 +162,7 @@ func (r *rotating) until(what string, reached func() bool) {
 	r.t.Fatalf("never %s", what)
 }
 
-// seenCertificate tells certificates apart.
+// seenCertificate identifies a certificate.
 type seenCertificate struct {
 	raw      []byte
 	notAfter time.Time
@@ -188,7 +188,7 @@ func (r *rotating) nodeCertificate() seenCertificate {
 	return seenCertificate{cert.Leaf.Raw, cert.Leaf.NotAfter}
 }
 
-// serverCertificate is what the server shows to a new connection.
+// serverCertificate is the certificate that the server sends to a new connection.
 func (r *rotating) serverCertificate() seenCertificate {
 	r.t.Helper()
 	config := identity.ClientTLS(r.credentials().Trust(), nil)

@@ -12,10 +12,9 @@ import (
 //go:embed systemd.sh
 var systemdStory string
 
-// TestServiceUnderSystemd runs the service that cloudless install makes under a
-// real systemd: an instance of a user, in namespaces and a cgroup of its own,
-// because the machine that runs the tests need not be run by systemd. What that
-// leaves out is the boot of a machine.
+// TestServiceUnderSystemd runs the service that cloudless install makes under a real
+// systemd: a user instance in its own namespaces and cgroup, because the machine that runs
+// the tests may not use systemd. Only the boot of a machine is not tested.
 func TestServiceUnderSystemd(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs root, systemd and containers; make test runs it")

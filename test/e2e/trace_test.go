@@ -18,7 +18,7 @@ import (
 	"google.golang.org/grpc"
 )
 
-// spans is a collector that keeps what it is sent.
+// spans is a collector that stores what it receives.
 type spans struct {
 	collector.UnimplementedTraceServiceServer
 
@@ -44,7 +44,7 @@ func (s *spans) Export(_ context.Context, request *collector.ExportTraceServiceR
 	return &collector.ExportTraceServiceResponse{}, nil
 }
 
-// paths are the ways from spans of a name up to the roots of their traces, as far as they have arrived.
+// paths returns the paths from spans of a name up to the roots of their traces, as far as they have arrived.
 func (s *spans) paths(name string) (paths []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -136,12 +136,12 @@ func TestTraceFromTheCommandToTheContainer(t *testing.T) {
 	}
 }
 
-// A collector that does not answer is felt by nobody.
+// A collector that does not answer does not disturb commands.
 func TestCommandsWorkWithoutTheirCollector(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs root and containers; make test runs it")
 	}
-	silent := freeAddress(t) // where nobody listens
+	silent := freeAddress(t) // nothing listens there
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	cmd := bounded(ctx, filepath.Join(bin, "cloudless"), "version")

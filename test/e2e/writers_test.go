@@ -15,20 +15,20 @@ import (
 	"github.com/cloudless/cloudless/client"
 )
 
-// crew are clients that write until they are asked what became of it.
+// crew are clients that write until the script asks for the result.
 type crew struct {
 	stop context.CancelFunc
 	done sync.WaitGroup
 
 	mu sync.Mutex
-	// acknowledged are the names of what was written.
+	// acknowledged are the names of acknowledged writes.
 	acknowledged []string
-	// unanswered are the names of what nobody ever said a word about.
+	// unanswered are the names of writes without an answer.
 	unanswered []string
 	last       error
 }
 
-// writePause keeps a writer from taking the machine for itself.
+// writePause keeps a writer from using the whole machine.
 const writePause = 5 * time.Millisecond
 
 // startWriters lets so many clients write, one write after the other, until
@@ -52,8 +52,8 @@ func startWriters(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Defer(func() { crews.Delete(ts.Getenv("WORK")) })
 }
 
-// crews are those of the running scripts by their folder, because a command of a
-// script has nowhere else to keep something.
+// crews are those of the running scripts by their folder, because commands of a script
+// cannot store anything elsewhere.
 var crews sync.Map
 
 func (c *crew) end() {
@@ -72,7 +72,7 @@ func (c *crew) write(ctx context.Context, to *client.Client, writer int) {
 	}
 }
 
-// create makes a token. One that is on its way when the crew is told to end is answered.
+// create creates a token. A call in progress when the crew ends is still answered.
 func create(ctx context.Context, to *client.Client, name string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
@@ -161,7 +161,7 @@ func crewOf(ts *testscript.TestScript) *crew {
 	return all.(*crew)
 }
 
-// dial is a client as the script's own commands are.
+// dial returns a client like the script's own commands use.
 func dial(ts *testscript.TestScript, ctx context.Context) *client.Client {
 	contexts, err := client.LoadConfig(ts.Getenv("CLOUDLESS_CONFIG"))
 	ts.Check(err)

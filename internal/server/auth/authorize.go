@@ -60,7 +60,7 @@ type forbidden struct {
 
 func (f *forbidden) Error() string {
 	if len(f.roles) == 0 {
-		return fmt.Sprintf("nobody may %s: the contract declares no caller for it", f.what)
+		return fmt.Sprintf("no caller may %s: the API declares none for it", f.what)
 	}
 	refusal := fmt.Sprintf("%s has role %q, which may not %s; it needs role %s",
 		f.principal.ID.Name(), f.principal.Role, f.what, strings.Join(f.roles, " or "))

@@ -9,9 +9,9 @@ import (
 	"github.com/cloudless/cloudless/internal/server/core"
 )
 
-func TestNobodyMayCallAMethodWithoutADeclaration(t *testing.T) {
+func TestUndeclaredMethodHasNoCallers(t *testing.T) {
 	for _, role := range everyone {
-		if err := Authorize(core.Principal{Role: role}, "/cloudless.v1.WorkloadService/Undeclared"); err == nil || !strings.Contains(err.Error(), "nobody may call") {
+		if err := Authorize(core.Principal{Role: role}, "/cloudless.v1.WorkloadService/Undeclared"); err == nil || !strings.Contains(err.Error(), "no caller may call") {
 			t.Errorf("as %s: %v", role, err)
 		}
 	}

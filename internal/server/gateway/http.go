@@ -56,7 +56,7 @@ func notTooLong(next http.Handler) http.Handler {
 		// A client that is still sending when the connection is closed may never see the
 		// answer.
 		_, _ = io.CopyN(io.Discard, r.Body, maxUnread)
-		writeError(w, core.StatusOf(core.Refuse(codes.InvalidArgument, "the request has %d bytes, more than the %d that one may have", r.ContentLength, MaxMessage)))
+		writeError(w, core.StatusOf(core.Refuse(codes.InvalidArgument, "the request has %d bytes, more than the maximum of %d", r.ContentLength, MaxMessage)))
 	})
 }
 

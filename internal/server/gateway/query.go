@@ -41,7 +41,7 @@ func (q strictQuery) Parse(target proto.Message, values url.Values, filter *util
 		case field == nil:
 			return fmt.Errorf("unknown parameter %q: there are %s", key, strings.Join(parametersOf(message, filter.HasCommonPrefix), ", "))
 		case filter.HasCommonPrefix(path):
-			return fmt.Errorf("parameter %s: is said by the path or the body of the request: leave it out", key)
+			return fmt.Errorf("parameter %s: is already set by the path or the body of the request: leave it out", key)
 		}
 		if err := q.DefaultQueryParser.Parse(target, url.Values{key: values[key]}, filter); err != nil {
 			return fmt.Errorf("parameter %s: must be %s, not %q", key, wantedOf(field), strings.Join(values[key], ","))
@@ -151,7 +151,7 @@ func addWithout(routes map[string]string, method protoreflect.MethodDescriptor) 
 		}
 		switch known := parametersOf(method.Input(), said); {
 		case rule.GetBody() != "" && (rule.GetBody() == "*" || len(known) == 1):
-			routes[routeOf(verb, template)] = "what this call is told stands in its body"
+			routes[routeOf(verb, template)] = "this call takes its fields from the body"
 		case len(known) == 1:
 			routes[routeOf(verb, template)] = "there is " + known[0] + " alone"
 		}

@@ -34,7 +34,7 @@ func PinnedBy(r *v1.Revision) Pinned {
 func (s *Images) platforms(ctx context.Context, repository, digest string) []string {
 	offers, err := s.registry.Platforms(ctx, repository, digest)
 	if err != nil && !errors.Is(err, registry.ErrNotFound) {
-		s.Logger.WarnContext(ctx, "cannot see what an image is for", "image", repository, "digest", digest, "error", err)
+		s.Logger.WarnContext(ctx, "cannot read the platforms of an image", "image", repository, "digest", digest, "error", err)
 	}
 	return plainPlatforms(offers)
 }
@@ -44,7 +44,7 @@ func (s *Images) platforms(ctx context.Context, repository, digest string) []str
 func (s *Images) foreignPlatforms(ctx context.Context, n image.Name, digest string, login *registryLogin) []string {
 	offers, err := s.foreign.platforms(ctx, n, digest, login)
 	if err != nil {
-		s.Logger.DebugContext(ctx, "cannot see what an image is for", "image", n.String(), "error", err)
+		s.Logger.DebugContext(ctx, "cannot read the platforms of an image", "image", n.String(), "error", err)
 	}
 	return plainPlatforms(offers)
 }

@@ -76,7 +76,7 @@ func (s *Images) ImportTags(ctx context.Context) error {
 		}
 	}
 	if heard <= voters/2 {
-		return core.Refuse(codes.Unavailable, "what the tags of images stand for is not known before more servers are reached: try again")
+		return core.Refuse(codes.Unavailable, "the tags of images are unknown until more servers are reached: try again")
 	}
 	_, err := s.Propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
 		if tagsImported(snap) {

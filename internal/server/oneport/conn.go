@@ -116,7 +116,7 @@ func (c *conn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-var errTooMuch = errors.New("too much was sent before the caller had proved who it is")
+var errTooMuch = errors.New("too much was sent before the caller authenticated")
 
 // Close removes the connection from the port. It may be called more than once.
 func (c *conn) Close() error {

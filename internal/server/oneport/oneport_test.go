@@ -284,7 +284,7 @@ func TestCloseIdentityCutsTheConnectionsOfOneMember(t *testing.T) {
 		t.Errorf("the stream of the closed identity: %v", err)
 	}
 	if n := s.port.CloseIdentity(identity.ID{}); n != 0 {
-		t.Errorf("CloseIdentity of nobody closed %d connections", n)
+		t.Errorf("CloseIdentity without a connection closed %d", n)
 	}
 	if n := s.port.CloseIdentity(good.ID()); n != 1 {
 		t.Errorf("%d connections of the other member were open, want 1", n)

@@ -65,7 +65,7 @@ func TestLinkLeadsToTheIntendedServer(t *testing.T) {
 	a, b := newHost(t, ca, "a"), newHost(t, ca, "b")
 	a.open()
 	if _, err := b.link.Dial("a", a.address(), 50*time.Millisecond); err == nil {
-		t.Error("a link without a certificate reaches somebody")
+		t.Error("a link without a certificate reaches a server")
 	}
 	accepted := make(chan net.Conn, 1)
 	go func() { // waits until there is a port

@@ -241,7 +241,7 @@ func TestCallIsWithdrawnWhenItsCallerLeaves(t *testing.T) {
 	l.calls.take()
 	l.leave(call.GetNumber())
 	if gone := l.gone.empty(); len(gone) != 1 || gone[0] != call.GetNumber() || len(l.waiting) != 0 {
-		t.Errorf("the leader is told to forget %v", gone)
+		t.Errorf("the leader was told to cancel %v", gone)
 	}
 }
 

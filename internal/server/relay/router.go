@@ -188,7 +188,7 @@ func (r *Router) noLeader(last error) error {
 	if voters < 2 {
 		return core.Refuse(codes.Unavailable, "%s", last)
 	}
-	return core.WithReason(core.ReasonNoLeader, fmt.Sprintf("no server leads that the asked one can reach: %d of the %d voting servers must run and reach each other; "+
+	return core.WithReason(core.ReasonNoLeader, fmt.Sprintf("this server reaches no leader: %d of the %d voting servers must run and reach each other; "+
 		"look at them with: cloudless cluster status; what was known last is shown by commands with --stale", voters/2+1, voters))
 }
 

@@ -31,7 +31,7 @@ func TestRemovedServerSendsCallersElsewhere(t *testing.T) {
 	err = core.StatusOf(elsewhere(removed))
 	coretest.WantCode(t, err, codes.Unavailable, "was removed", "ask another one")
 	if core.HasReason(err, core.ReasonRemoved) || !core.HasReason(err, core.ReasonNoLeader) {
-		t.Error("the caller is told that it was removed itself, or not to ask another server")
+		t.Error("the caller takes itself for removed, or does not try another server")
 	}
 	if expelled != 1 {
 		t.Error("the server does not end that has learnt that it was removed")
@@ -42,7 +42,7 @@ func TestRemovedServerSendsCallersElsewhere(t *testing.T) {
 	err = core.StatusOf(elsewhere(core.WithReasons(codes.Unauthenticated, "not a member", core.ReasonNotMember)))
 	coretest.WantCode(t, err, codes.Unavailable, "is not a member", "ask another one")
 	if !core.HasReason(err, core.ReasonNoLeader) || expelled != 1 {
-		t.Error("the caller is not told to ask another server, or the asked one ends")
+		t.Error("the caller does not try another server, or the called one ends")
 	}
 	coretest.WantCode(t, core.StatusOf(elsewhere(status.Error(codes.Unauthenticated, "unknown token"))), codes.Unauthenticated)
 	if elsewhere(nil) != nil {
@@ -74,7 +74,7 @@ func TestClientWithAnOutdatedListGetsAllServers(t *testing.T) {
 		header := &recordedHeader{}
 		g.tellServers(header.context(metadata.Pairs(metadataKnown, known)))
 		if got := len(header.md.Get(metadataServers)) == 1; got != told {
-			t.Errorf("who knows %q is told: %v", known, got)
+			t.Errorf("a client that knows %q got %v", known, got)
 		}
 	}
 }

@@ -45,7 +45,7 @@ func checkExec(start *v1.ExecStart, r *v1.ExecRequest) error {
 		return core.Refuse(codes.InvalidArgument, "start is the first message of exec, and only the first: each command has a call of its own")
 	case *v1.ExecRequest_Stdin:
 		if !start.GetStdin() {
-			return core.Refuse(codes.InvalidArgument, "the command has no standard input: say stdin in start")
+			return core.Refuse(codes.InvalidArgument, "the command has no standard input: set stdin in start")
 		}
 	}
 	return nil
