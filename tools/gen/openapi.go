@@ -125,7 +125,7 @@ func addConsistency(document map[string]any) {
 		parameters, _ := get["parameters"].([]any)
 		get["parameters"] = append(parameters, map[string]any{
 			"name": "consistency", "in": "query", "required": false, "type": "string", "enum": []any{"stale"},
-			"description": "With stale, what one server knows will do, which may be behind: also while no server leads.",
+			"description": "With \"stale\", any server answers from its own state, which may be behind, even without a leader.",
 		})
 	}
 }

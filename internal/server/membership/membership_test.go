@@ -11,6 +11,7 @@ import (
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/must"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/oneport"
 	"github.com/cloudless/cloudless/internal/state"
@@ -25,7 +26,7 @@ func TestAdvertisedAddressIsOneOfTheMachine(t *testing.T) {
 		var all []net.Addr
 		for _, text := range has {
 			ip, network, err := net.ParseCIDR(text)
-			must(t, err)
+			must.Succeed(t, err)
 			all = append(all, &net.IPNet{IP: ip, Mask: network.Mask})
 		}
 		if got := hostOf(all); got != want {
@@ -38,14 +39,14 @@ func TestAdvertisedAddressIsOneOfTheMachine(t *testing.T) {
 func newMembership(t *testing.T, others string) *Membership {
 	t.Helper()
 	ca, err := identity.NewCA("home", time.Now())
-	must(t, err)
+	must.Succeed(t, err)
 	c := &core.Core{UID: "s-1", Store: state.New(), Clock: time.Now, Logger: slog.New(slog.DiscardHandler)}
 	certificate, err := NewCertificate(c, ca, time.Hour, nil)
-	must(t, err)
+	must.Succeed(t, err)
 	port, err := oneport.Listen(t.Context(), oneport.Options{
 		Address: "127.0.0.1:0", Trust: ca.Trust(), Certificate: certificate.Certificate, Admit: AdmitMembers(c.Store), Log: c.Logger,
 	})
-	must(t, err)
+	must.Succeed(t, err)
 	t.Cleanup(func() { _ = port.Close() })
 	m := New(Options{
 		Core: c, CA: ca, Certificate: certificate, Port: port, ForgetServer: func(string) {}, Duplicates: &core.Duplicates{},
@@ -70,7 +71,7 @@ func TestCatchUpActsOnMissedRemovals(t *testing.T) {
 		var b state.Batch
 		b.Create(&statev1.Revocation{Metadata: &v1.Metadata{Uid: revoked}})
 		_, err := later.Apply(uint64(i+1), b.Transaction(time.Unix(1_700_000_000, 0)))
-		must(t, err)
+		must.Succeed(t, err)
 		m.CatchUp(later.Snapshot())
 		if kept := slices.Contains(m.Conns().Servers(), "s-2"); kept != (revoked == "s-9") {
 			t.Errorf("after the removal of %s there is a connection to s-2: %t", revoked, kept)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/must"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -20,7 +21,7 @@ func stateWithServers(t *testing.T, hosts ...string) *state.Snapshot {
 	}
 	store := state.New()
 	_, err := store.Apply(1, b.Transaction(time.Now()))
-	must(t, err)
+	must.Succeed(t, err)
 	return store.Snapshot()
 }
 
@@ -33,7 +34,7 @@ func TestSubnetsAvoidNetworksOfTheMachine(t *testing.T) {
 	} {
 		for _, used := range machines {
 			all, err := newSubnets(snap)
-			must(t, err)
+			must.Succeed(t, err)
 			if v4, _, err := all.next(used); err != nil || v4.String() != want {
 				t.Errorf("a machine that uses %v gets %v, %v", used, v4, err)
 			}
@@ -47,9 +48,9 @@ func TestSubnetsAvoidAddressesOfServers(t *testing.T) {
 	snap := stateWithServers(t, "10.64.0.10", "[::ffff:10.64.1.10]", "[fd00:1::1]", "somewhere.example")
 	for _, used := range [][]string{nil, {"10.0.0.0/8"}} {
 		all, err := newSubnets(snap)
-		must(t, err)
+		must.Succeed(t, err)
 		v4, v6, err := all.next(used)
-		must(t, err)
+		must.Succeed(t, err)
 		if v4.String() != "10.64.2.0/24" || v6.Addr() == all.range6.Addr() {
 			t.Errorf("a machine that uses %v gets %v and %v", used, v4, v6)
 		}
