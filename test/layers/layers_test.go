@@ -53,6 +53,7 @@ var layer = map[string]int{
 	"internal/nodenet":                 2,
 	"internal/gossip":                  2,
 	"internal/registry":                2,
+	"internal/resolver":                2,
 	"internal/telemetry":               2,
 	"internal/driver/containerd":       2,
 	"internal/netd":                    3,
