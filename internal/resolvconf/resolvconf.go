@@ -26,8 +26,9 @@ type Config struct {
 }
 
 // Read returns the servers of the first file that names one outside this machine, because a local cache may
-// forward to the caller. If there is none, it returns the local servers of the first file that has any.
-func Read(paths []string) Config {
+// forward to the caller. If there is none, it returns the local servers of the first file that has any. The caller's
+// own addresses do not count.
+func Read(paths []string, own ...netip.Addr) Config {
 	var local Config
 	for _, path := range paths {
 		data, err := os.ReadFile(path)
@@ -35,6 +36,7 @@ func Read(paths []string) Config {
 			continue
 		}
 		c := parse(data)
+		c.Servers = slices.DeleteFunc(c.Servers, func(a netip.Addr) bool { return slices.Contains(own, a) })
 		outside := slices.DeleteFunc(slices.Clone(c.Servers), netip.Addr.IsLoopback)
 		if len(outside) > 0 {
 			return Config{Servers: outside, Search: c.Search}

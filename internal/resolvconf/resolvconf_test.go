@@ -78,13 +78,15 @@ func TestServersOutsideTheMachineComeFirst(t *testing.T) {
 		{[]string{stub}, "127.0.0.53", "a.example"},
 		{[]string{"nameserver 0.0.0.0\nnameserver nonsense\nnameserver\n", stub}, "127.0.0.53", "a.example"},
 		{[]string{"nameserver ::ffff:192.0.2.1\ndomain d.example\n"}, "192.0.2.1", "d.example"},
+		{[]string{"nameserver 10.64.0.1\nsearch e.example\n", upstream}, "192.0.2.53 fe80::1%eth0", "b.example c.example"},
+		{[]string{"nameserver 10.64.0.1\n" + stub}, "127.0.0.53", "a.example"},
 		{nil, "", ""},
 	} {
 		paths := []string{filepath.Join(t.TempDir(), "absent")}
 		for _, text := range c.files {
 			paths = append(paths, write(t, filepath.Join(t.TempDir(), "resolv.conf"), text))
 		}
-		got := Read(paths)
+		got := Read(paths, netip.MustParseAddr("10.64.0.1"))
 		var servers []string
 		for _, s := range got.Servers {
 			servers = append(servers, s.String())

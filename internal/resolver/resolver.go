@@ -112,6 +112,7 @@ func (r *Resolver) SetListen(addresses []netip.AddrPort) error {
 	r.listen = slices.Clone(addresses)
 	r.clients.own.Store(&own)
 	r.zone.setSelf(slices.SortedFunc(maps.Keys(own), netip.Addr.Compare))
+	r.readFiles()
 	r.useUpstreams()
 	r.poke()
 	return nil
@@ -162,14 +163,23 @@ func (r *Resolver) Run(ctx context.Context) error {
 // followFiles takes the upstreams from the machine's files. If those cannot be watched, they are read once.
 func (r *Resolver) followFiles(ctx context.Context) {
 	read := func() {
-		var upstreams []netip.AddrPort
-		for _, address := range resolvconf.Read(r.files).Servers {
-			upstreams = append(upstreams, netip.AddrPortFrom(address, upstreamPort))
-		}
-		r.SetUpstreams(upstreams)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.readFiles()
+		r.useUpstreams()
 	}
 	if err := resolvconf.Watch(ctx, r.files, read); err != nil {
 		r.log.Warn("changes of the machine's name servers are not followed", "error", err)
 		read()
+	}
+}
+
+func (r *Resolver) readFiles() {
+	if len(r.files) == 0 {
+		return
+	}
+	r.upstreams = nil
+	for _, address := range resolvconf.Read(r.files, slices.Collect(maps.Keys(*r.clients.own.Load()))...).Servers {
+		r.upstreams = append(r.upstreams, netip.AddrPortFrom(address, upstreamPort))
 	}
 }
