@@ -31,9 +31,7 @@ const (
 
 // serve listens on the addresses of SetListen, as they are now.
 func (r *Resolver) serve(ctx context.Context) {
-	var servers sync.WaitGroup
-	defer servers.Wait()
-	stops := map[netip.AddrPort]context.CancelFunc{}
+	stops := map[netip.AddrPort]func(){}
 	for {
 		r.mu.Lock()
 		want := map[netip.AddrPort]bool{}
@@ -49,9 +47,7 @@ func (r *Resolver) serve(ctx context.Context) {
 		}
 		for address := range want {
 			if stops[address] == nil {
-				mine, stop := context.WithCancel(ctx)
-				stops[address] = stop
-				servers.Go(func() { r.serveAddress(mine, address) })
+				stops[address] = r.startServing(ctx, address)
 			}
 		}
 		select {
@@ -62,6 +58,17 @@ func (r *Resolver) serve(ctx context.Context) {
 			return
 		case <-r.kick:
 		}
+	}
+}
+
+// startServing returns how to stop it, and to wait until its sockets are closed.
+func (r *Resolver) startServing(ctx context.Context, address netip.AddrPort) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var server sync.WaitGroup
+	server.Go(func() { r.serveAddress(ctx, address) })
+	return func() {
+		cancel()
+		server.Wait()
 	}
 }
 
