@@ -8,6 +8,7 @@ import (
 
 	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/cli/local"
+	"github.com/cloudless/cloudless/internal/cli/stream"
 	"github.com/cloudless/cloudless/internal/cli/usage"
 )
 
@@ -46,8 +47,8 @@ func newWith(e *command.Env, roles local.Roles) *cli {
 
 func (c *cli) rootCommand() *cobra.Command {
 	root := c.NewRoot()
-	command.Add(root, command.GroupWorkloads, c.runCommand(), c.planCommand(), c.applyCommand(), c.psCommand(), c.getCommand(), c.editCommand(), c.rmCommand(), c.describeCommand(), c.explainCommand(), c.workloadCommand(), c.logsCommand(), c.execCommand(),
-		c.copyCommand(), usage.Stats(c.Env), usage.Top(c.Env))
+	command.Add(root, command.GroupWorkloads, c.runCommand(), c.planCommand(), c.applyCommand(), c.psCommand(), c.getCommand(), c.editCommand(), c.rmCommand(), c.describeCommand(), c.explainCommand(), c.workloadCommand(), stream.Logs(c.Env), stream.Exec(c.Env),
+		stream.Copy(c.Env), usage.Stats(c.Env), usage.Top(c.Env))
 	command.Add(root, command.GroupCluster, c.clusterCommand(), c.leaderCommand(), c.nodeCommand(), c.namespaceCommand(), c.tokenCommand(), c.imageCommand(), c.eventsCommand(), c.loginCommand(), c.contextCommand(),
 		c.completionCommand(), c.versionCommand())
 	command.Add(root, command.GroupMachine, c.machine.Up(), c.machine.Server(c.serverListCommand(), c.serverRemoveCommand()), c.machine.Agent(),

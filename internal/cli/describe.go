@@ -81,7 +81,7 @@ func (c *cli) describeWorkload(ctx context.Context, cl *client.Client, name stri
 		return err
 	}
 	selection := &cloudlessv1.Selection{Namespace: c.Namespace}
-	if d.replicas, err = listReplicas(ctx, cl, &cloudlessv1.ListReplicasRequest{Selection: selection, Workload: name, Ended: true}); err != nil {
+	if d.replicas, err = command.ListReplicas(ctx, cl, &cloudlessv1.ListReplicasRequest{Selection: selection, Workload: name, Ended: true}); err != nil {
 		return err
 	}
 	// Earlier workloads may have had the same name.
@@ -275,7 +275,7 @@ func (c *cli) describeNodeByName(ctx context.Context, cl *client.Client, name st
 	if !c.ForPeople() {
 		return c.PrintObject(node)
 	}
-	replicas, err := listReplicas(ctx, cl, &cloudlessv1.ListReplicasRequest{Node: name})
+	replicas, err := command.ListReplicas(ctx, cl, &cloudlessv1.ListReplicasRequest{Node: name})
 	if err != nil {
 		return err
 	}
@@ -295,7 +295,7 @@ func (c *cli) eventsAbout(ctx context.Context, cl *client.Client, object string)
 }
 
 func (c *cli) describeReplica(ctx context.Context, cl *client.Client, name string) error {
-	replicas, err := listReplicas(ctx, cl, &cloudlessv1.ListReplicasRequest{Selection: &cloudlessv1.Selection{Namespace: c.Namespace}, Ended: true})
+	replicas, err := command.ListReplicas(ctx, cl, &cloudlessv1.ListReplicasRequest{Selection: &cloudlessv1.Selection{Namespace: c.Namespace}, Ended: true})
 	if err != nil {
 		return err
 	}
@@ -349,7 +349,7 @@ func (c *cli) describeImage(ctx context.Context, cl *client.Client, name string)
 	f := terminal.NewFacts(c.Stdout)
 	f.Add("Name", image.GetMetadata().GetName())
 	f.Add("Digest", status.GetDigest())
-	f.Add("Size", size(status.GetSize()))
+	f.Add("Size", terminal.Size(status.GetSize()))
 	f.Add("Platforms", strings.Join(status.GetPlatforms(), ", "))
 	f.Add("Phase", status.GetPhase())
 	f.Add("Used by", strings.Join(status.GetUsedBy(), ", "))

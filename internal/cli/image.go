@@ -84,7 +84,7 @@ func (c *cli) printImages(images []*cloudlessv1.Image, deleted bool) error {
 		if deleted {
 			about = command.ShortDuration(time.Until(s.GetExpireTime().AsTime()))
 		}
-		t.Row(s.GetRepository(), s.GetTag(), shortDigest(s.GetDigest()), size(s.GetSize()),
+		t.Row(s.GetRepository(), s.GetTag(), shortDigest(s.GetDigest()), terminal.Size(s.GetSize()),
 			strings.Join(s.GetPlatforms(), ", "), command.Age(s.GetPushTime(), time.Now()), about)
 	}
 	return t.Flush()
@@ -112,7 +112,7 @@ func (c *cli) imageGetCommand() *cobra.Command {
 			f := terminal.NewFacts(c.Stdout)
 			f.Add("Image", image.GetMetadata().GetName())
 			f.Add("Digest", s.GetDigest())
-			f.Add("Size", size(s.GetSize()))
+			f.Add("Size", terminal.Size(s.GetSize()))
 			f.Add("Platforms", strings.Join(s.GetPlatforms(), ", "))
 			f.Add("Pushed", command.Age(s.GetPushTime(), time.Now())+" ago")
 			f.Add("Phase", s.GetPhase())
@@ -208,26 +208,12 @@ func (c *cli) imagePruneCommand() *cobra.Command {
 					return err
 				}
 			}
-			return c.Printf("%s %s\n", size(answer.GetFreedBytes()), freed)
+			return c.Printf("%s %s\n", terminal.Size(answer.GetFreedBytes()), freed)
 		}),
 	}
 	cmd.Flags().BoolVar(&request.DryRun, "dry-run", false, "only show what would be deleted")
 	cmd.Flags().BoolVar(&request.Now, "now", false, "delete images for good, including deleted ones that can still be restored")
 	return cmd
-}
-
-// size formats a number of bytes for people.
-func size(n int64) string {
-	const units = "KMGTPE"
-	if n < 1000 {
-		return fmt.Sprintf("%d B", n)
-	}
-	value, unit := float64(n)/1000, 0
-	for value >= 999.95 && unit < len(units)-1 {
-		value /= 1000
-		unit++
-	}
-	return fmt.Sprintf("%.1f %cB", value, units[unit])
 }
 
 // shortDigest is a digest shortened to 12 hexadecimal digits.

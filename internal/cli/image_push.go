@@ -47,7 +47,7 @@ func (c *cli) imagePushCommand() *cobra.Command {
 			if !c.ForPeople() {
 				return c.PrintObject(pushed)
 			}
-			return c.Printf("image %s pushed: %s, %s\n", args[0], shortDigest(pushed.GetStatus().GetDigest()), size(pushed.GetStatus().GetSize()))
+			return c.Printf("image %s pushed: %s, %s\n", args[0], shortDigest(pushed.GetStatus().GetDigest()), terminal.Size(pushed.GetStatus().GetSize()))
 		}),
 	}
 	cmd.Flags().BoolVar(&anyPlatform, "any-platform", false, "push the image even if no node can run it")
@@ -71,7 +71,7 @@ func (c *cli) push(ctx context.Context, cl *client.Client, name image.Name, path
 	_, err = image.Push(ctx, source.Content, name, image.PushOptions{
 		Transport: cl.HTTPTransport(),
 		Progress: func(done, total int64) {
-			line.Show(fmt.Sprintf("sending %s: %s of %s, %d %%", path, size(done), size(total), done*100/max(total, 1)))
+			line.Show(fmt.Sprintf("sending %s: %s of %s, %d %%", path, terminal.Size(done), terminal.Size(total), done*100/max(total, 1)))
 		},
 	})
 	if ctx.Err() != nil {

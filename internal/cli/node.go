@@ -122,7 +122,7 @@ func (c *cli) nodeGetCommand() *cobra.Command {
 			if !c.ForPeople() {
 				return c.PrintObject(node)
 			}
-			replicas, err := listReplicas(ctx, cl, &cloudlessv1.ListReplicasRequest{Node: args[0]})
+			replicas, err := command.ListReplicas(ctx, cl, &cloudlessv1.ListReplicasRequest{Node: args[0]})
 			if err != nil {
 				return err
 			}

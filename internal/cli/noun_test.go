@@ -492,14 +492,6 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-func TestSizes(t *testing.T) {
-	for n, want := range map[int64]string{0: "0 B", 999: "999 B", 1000: "1.0 KB", 999_960: "1.0 MB", 12_345_678_901: "12.3 GB", 1<<63 - 1: "9.2 EB"} {
-		if got := size(n); got != want {
-			t.Errorf("size(%d) = %q, want %q", n, got, want)
-		}
-	}
-}
-
 // The command in the hint includes the namespace.
 func TestHintAfterATimeoutNamesTheNamespace(t *testing.T) {
 	c := newCluster(t)

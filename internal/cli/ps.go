@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -60,7 +59,7 @@ func (c *cli) psCommand() *cobra.Command {
 			if watch {
 				return command.Interruptible(ctx, c.watchReplicas(ctx, cl, &s, workload, node, published))
 			}
-			replicas, err := listReplicas(ctx, cl, &cloudlessv1.ListReplicasRequest{
+			replicas, err := command.ListReplicas(ctx, cl, &cloudlessv1.ListReplicasRequest{
 				Selection: s.selection(c), Workload: workload, Node: node, Ended: ended,
 			})
 			if err != nil {
@@ -78,27 +77,6 @@ func (c *cli) psCommand() *cobra.Command {
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "keep showing changes")
 	cmd.Flags().StringVar(&node, "node", "", "show only replicas on this `node`")
 	return cmd
-}
-
-// listReplicas lists replicas, grouped by workload and the oldest first.
-func listReplicas(ctx context.Context, cl *client.Client, request *cloudlessv1.ListReplicasRequest) ([]*cloudlessv1.Replica, error) {
-	replicas, err := client.AllPages(func(page *cloudlessv1.Page) ([]*cloudlessv1.Replica, string, error) {
-		request.Page = page
-		answer, err := cl.Workloads().ListReplicas(ctx, request)
-		return answer.GetItems(), answer.GetNext(), err
-	})
-	slices.SortStableFunc(replicas, compareReplicas)
-	return replicas, err
-}
-
-// compareReplicas orders replicas by workload and then by age, the oldest first.
-func compareReplicas(a, b *cloudlessv1.Replica) int {
-	return cmp.Or(
-		cmp.Compare(a.GetMetadata().GetNamespace(), b.GetMetadata().GetNamespace()),
-		cmp.Compare(a.GetSpec().GetWorkload(), b.GetSpec().GetWorkload()),
-		a.GetMetadata().GetCreateTime().AsTime().Compare(b.GetMetadata().GetCreateTime().AsTime()),
-		cmp.Compare(a.GetMetadata().GetName(), b.GetMetadata().GetName()),
-	)
 }
 
 // portsOf returns the published ports of a replica, none if it has ended. A nil portsOf hides the column.
@@ -245,7 +223,9 @@ func (w *watchedChanges) add(change *cloudlessv1.ReplicaChange) (due []*cloudles
 	switch {
 	case change.GetChange() == "synced" && !w.synced:
 		w.synced = true
-		slices.SortStableFunc(w.first, func(a, b *cloudlessv1.ReplicaChange) int { return compareReplicas(a.GetReplica(), b.GetReplica()) })
+		slices.SortStableFunc(w.first, func(a, b *cloudlessv1.ReplicaChange) int {
+			return command.CompareReplicas(a.GetReplica(), b.GetReplica())
+		})
 		return w.first, true
 	case replica == nil:
 		return nil, false

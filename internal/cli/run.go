@@ -16,6 +16,7 @@ import (
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/cli/command"
+	"github.com/cloudless/cloudless/internal/cli/stream"
 	"github.com/cloudless/cloudless/internal/cli/wait"
 	"github.com/cloudless/cloudless/internal/image"
 	"github.com/cloudless/cloudless/internal/spec"
@@ -329,7 +330,7 @@ func (c *cli) endJob(ctx context.Context, cl *client.Client, f runFlags, made *c
 		return waited
 	}
 	if c.ForPeople() {
-		waited = errors.Join(waited, c.showOutput(ctx, cl, made.GetMetadata()))
+		waited = errors.Join(waited, stream.Output(ctx, c.Env, cl, made.GetMetadata()))
 	}
 	if !f.remove {
 		return waited
@@ -347,10 +348,4 @@ func (c *cli) endJob(ctx context.Context, cl *client.Client, f runFlags, made *c
 	}
 	_, err = cl.Workloads().DeleteWorkload(ctx, &cloudlessv1.DeleteWorkloadRequest{Namespace: meta.GetNamespace(), Name: meta.GetName()})
 	return errors.Join(waited, err)
-}
-
-// showOutput prints the output of all replicas of a workload.
-func (c *cli) showOutput(ctx context.Context, cl *client.Client, meta *cloudlessv1.Metadata) error {
-	f := logsFlags{all: true}
-	return c.logs(ctx, cl, f, &cloudlessv1.LogsRequest{Namespace: meta.GetNamespace(), Workload: meta.GetName(), Ended: true})
 }

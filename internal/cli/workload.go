@@ -87,7 +87,7 @@ func (c *cli) workloadGetCommand() *cobra.Command {
 			if !c.ForPeople() {
 				return c.PrintObject(w)
 			}
-			replicas, err := listReplicas(ctx, cl, &cloudlessv1.ListReplicasRequest{
+			replicas, err := command.ListReplicas(ctx, cl, &cloudlessv1.ListReplicasRequest{
 				Selection: &cloudlessv1.Selection{Namespace: c.Namespace}, Workload: args[0],
 			})
 			if err != nil {

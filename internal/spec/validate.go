@@ -5,7 +5,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 
 	"buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	"buf.build/go/protovalidate"
@@ -13,11 +12,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/spec/rules"
 )
-
-// validator is built when it is first needed: it compiles the rules, which
-// programs that validate nothing must not pay for. It has no state but a cache.
-var validator = sync.OnceValues(func() (protovalidate.Validator, error) { return protovalidate.New() })
 
 // Validate checks a request or an object against the rules of the contract and,
 // if it is or carries an object, against what rules cannot say. What is wrong comes as
@@ -35,7 +31,7 @@ func ValidateWorkload(w *v1.Workload) error { return Validate(w) }
 
 func violationsOf(msg proto.Message) (violations, error) {
 	var found violations
-	if !proved(msg.ProtoReflect()) {
+	if !rules.Proved(msg.ProtoReflect()) {
 		var err error
 		if found, err = brokenRules(msg); err != nil {
 			return nil, err
@@ -80,7 +76,7 @@ func carried(request protoreflect.Message, kind protoreflect.MessageDescriptor) 
 
 // brokenRules are the API's rules that a message breaks.
 func brokenRules(msg proto.Message) (found violations, err error) {
-	broken, err := interpret(msg)
+	broken, err := rules.Broken(msg)
 	if err != nil {
 		return nil, fmt.Errorf("apply the rules of the contract to %s: %w", msg.ProtoReflect().Descriptor().Name(), err)
 	}

@@ -62,7 +62,8 @@ func plainImage(s string) bool {
 	if tagged && (tag == "" || len(tag) > maxImageTag || tag[0] == '.' || tag[0] == '-') {
 		return false
 	}
-	return name != "" && isMadeOf(name, lowerOrDigit, "") && isMadeOf(tag, letterOrDigit, "_.-")
+	const lower, upper, digits = "abcdefghijklmnopqrstuvwxyz", "ABCDEFGHIJKLMNOPQRSTUVWXYZ", "0123456789"
+	return name != "" && strings.Trim(name, lower+digits) == "" && strings.Trim(tag, lower+upper+digits+"_.-") == ""
 }
 
 func validDigest(s string) bool {

@@ -1,6 +1,7 @@
 package terminal
 
 import (
+	"fmt"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -75,4 +76,18 @@ func Width(text string) int {
 		width++
 	}
 	return width
+}
+
+// Size formats a number of bytes for people.
+func Size(n int64) string {
+	const units = "KMGTPE"
+	if n < 1000 {
+		return fmt.Sprintf("%d B", n)
+	}
+	value, unit := float64(n)/1000, 0
+	for value >= 999.95 && unit < len(units)-1 {
+		value /= 1000
+		unit++
+	}
+	return fmt.Sprintf("%.1f %cB", value, units[unit])
 }

@@ -1,4 +1,4 @@
-package cli
+package stream
 
 import (
 	"context"
@@ -18,7 +18,9 @@ import (
 	"github.com/cloudless/cloudless/internal/tarcopy"
 )
 
-func (c *cli) copyCommand() *cobra.Command {
+// Copy is the command cp.
+func Copy(e *command.Env) *cobra.Command {
+	c := commands{e}
 	var replica string
 	cmd := &cobra.Command{
 		Use:   "cp NAME:PATH HERE | HERE NAME:PATH",
@@ -75,7 +77,7 @@ func parsePlace(s string) place {
 }
 
 // copyFrom copies files from a replica to this machine.
-func (c *cli) copyFrom(ctx context.Context, cl *client.Client, o client.CopyOptions, to string) error {
+func (c *commands) copyFrom(ctx context.Context, cl *client.Client, o client.CopyOptions, to string) error {
 	if to == "" {
 		return errors.New("where to copy to is empty: write . for this folder")
 	}
@@ -104,14 +106,14 @@ func (c *cli) copyFrom(ctx context.Context, cl *client.Client, o client.CopyOpti
 	return c.copyDone(fmt.Sprintf("%s:%s", o.Workload, o.Path), to, meter)
 }
 
-func (c *cli) unpackHere(ctx context.Context, archive io.Reader, from, to string, meter *copyMeter) error {
+func (c *commands) unpackHere(ctx context.Context, archive io.Reader, from, to string, meter *copyMeter) error {
 	return tarcopy.Local().Unpack(ctx, archive, tarcopy.UnpackOptions{
 		Path: to, Content: contentOnly(from), Skipped: c.skipped(meter),
 	})
 }
 
 // copyInto copies files from this machine to a replica.
-func (c *cli) copyInto(ctx context.Context, cl *client.Client, o client.CopyOptions, from string) error {
+func (c *commands) copyInto(ctx context.Context, cl *client.Client, o client.CopyOptions, from string) error {
 	as, err := nameHere(from)
 	if err != nil {
 		return err
@@ -171,14 +173,14 @@ func nameHere(path string) (string, error) {
 // contentOnly reports whether a path means the contents of a folder rather than the folder.
 func contentOnly(path string) bool { return path == "." || strings.HasSuffix(path, "/.") }
 
-func (c *cli) copyDone(from, to string, meter *copyMeter) error {
+func (c *commands) copyDone(from, to string, meter *copyMeter) error {
 	if !c.ForPeople() {
 		return nil
 	}
-	return c.Printf("%s copied to %s: %s\n", terminal.Plain(from), terminal.Plain(to), size(meter.total.Load()))
+	return c.Printf("%s copied to %s: %s\n", terminal.Plain(from), terminal.Plain(to), terminal.Size(meter.total.Load()))
 }
 
-func (c *cli) skipped(meter *copyMeter) func(name, what string) {
+func (c *commands) skipped(meter *copyMeter) func(name, what string) {
 	return func(name, what string) {
 		meter.Clear()
 		c.Note("left out %s: it is a %s", terminal.Plain(name), what)
@@ -192,7 +194,7 @@ type copyMeter struct {
 	total, done atomic.Int64
 }
 
-func (c *cli) copyMeter(what string) *copyMeter {
+func (c *commands) copyMeter(what string) *copyMeter {
 	return &copyMeter{ProgressLine: terminal.NewProgressLine(c.Stderr), what: what}
 }
 
@@ -204,7 +206,7 @@ func (m *copyMeter) through(to io.Writer) io.Writer {
 		done := m.done.Add(int64(n))
 		if total > 0 {
 			done = min(done, total)
-			m.Show(fmt.Sprintf("%s: %s of %s (%d %%)", m.what, size(done), size(total), done*100/total))
+			m.Show(fmt.Sprintf("%s: %s of %s (%d %%)", m.what, terminal.Size(done), terminal.Size(total), done*100/total))
 		}
 		return n, err
 	})

@@ -1,4 +1,4 @@
-package cli
+package stream
 
 import (
 	"bufio"
@@ -23,7 +23,9 @@ type logsFlags struct {
 	since, until, replica             string
 }
 
-func (c *cli) logsCommand() *cobra.Command {
+// Logs is the command logs.
+func Logs(e *command.Env) *cobra.Command {
+	c := commands{e}
 	var f logsFlags
 	cmd := &cobra.Command{
 		Use:   "logs NAME",
@@ -83,8 +85,16 @@ func (f *logsFlags) request(cmd *cobra.Command, namespace, workload string, now 
 	return request, nil
 }
 
+// Output prints the output of all replicas of a workload.
+func Output(ctx context.Context, e *command.Env, cl *client.Client, meta *cloudlessv1.Metadata) error {
+	c := commands{e}
+	return c.logs(ctx, cl, logsFlags{all: true}, &cloudlessv1.LogsRequest{
+		Namespace: meta.GetNamespace(), Workload: meta.GetName(), Ended: true,
+	})
+}
+
 // logEntries prints the API's own entries.
-func (c *cli) logEntries(ctx context.Context, cl *client.Client, request *cloudlessv1.LogsRequest) error {
+func (c *commands) logEntries(ctx context.Context, cl *client.Client, request *cloudlessv1.LogsRequest) error {
 	for entry, err := range cl.LogEntries(ctx, request) {
 		if err != nil {
 			return err
@@ -96,10 +106,10 @@ func (c *cli) logEntries(ctx context.Context, cl *client.Client, request *cloudl
 	return nil
 }
 
-func (c *cli) logs(ctx context.Context, cl *client.Client, f logsFlags, request *cloudlessv1.LogsRequest) error {
+func (c *commands) logs(ctx context.Context, cl *client.Client, f logsFlags, request *cloudlessv1.LogsRequest) error {
 	printer := &logPrinter{out: bufio.NewWriter(c.Stdout), timestamps: f.timestamps, quiet: f.noPrefix}
 	if f.replica == "" && !f.noPrefix {
-		replicas, err := listReplicas(ctx, cl, &cloudlessv1.ListReplicasRequest{
+		replicas, err := command.ListReplicas(ctx, cl, &cloudlessv1.ListReplicasRequest{
 			Selection: &cloudlessv1.Selection{Namespace: request.GetNamespace()}, Workload: request.GetWorkload(), Ended: f.all,
 		})
 		if err != nil {

@@ -1,4 +1,4 @@
-package spec
+package rules
 
 import (
 	"regexp"
@@ -30,11 +30,11 @@ func TestProofsAgreeWithTheRules(t *testing.T) {
 		t.Run(string(kind.Descriptor().Name()), rapid.MakeCheck(func(t *rapid.T) {
 			m := kind.New()
 			fillAtRandom(t, m, 4)
-			broken, err := brokenRules(m.Interface())
+			broken, err := Broken(m.Interface())
 			if err != nil {
 				t.Fatal(err)
 			}
-			switch proof := proved(m); {
+			switch proof := Proved(m); {
 			case proof && len(broken) > 0:
 				t.Fatalf("%v is proved and yet %v", m, broken)
 			case !proof && len(broken) == 0 && always[kind.Descriptor().FullName()]:

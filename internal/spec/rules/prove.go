@@ -1,4 +1,4 @@
-package spec
+package rules
 
 import (
 	"slices"
@@ -31,8 +31,8 @@ type (
 // proofs are those of all types that were seen. They have no other state.
 var proofs sync.Map // of protoreflect.MessageDescriptor to *proof
 
-// proved reports whether a message certainly keeps all rules.
-func proved(m protoreflect.Message) bool {
+// Proved reports whether a message certainly keeps all rules.
+func Proved(m protoreflect.Message) bool {
 	known, ok := proofs.Load(m.Descriptor())
 	if !ok {
 		compiling := map[protoreflect.MessageDescriptor]*proof{}

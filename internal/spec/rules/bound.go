@@ -1,8 +1,9 @@
-package spec
+package rules
 
 import (
 	"errors"
 	"fmt"
+	"sync"
 
 	"buf.build/go/protovalidate"
 	"google.golang.org/protobuf/proto"
@@ -13,26 +14,30 @@ import (
 // could have a million of them. So violations are collected in an excerpt of the message; the whole message is checked
 // only until the first violation.
 
+// interpreter is built when it is first needed: it compiles the rules, which
+// programs that validate nothing must not pay for. It has no state but a cache.
+var interpreter = sync.OnceValues(func() (protovalidate.Validator, error) { return protovalidate.New() })
+
 // excerptEntries is how many entries of lists and maps an excerpt has in all. It is more than any rule allows for one
 // list, so that a list that is too long is detected.
 const excerptEntries = 2000
 
-// interpret returns violations of the API's rules: those of an excerpt, or else the first one.
-func interpret(msg proto.Message) ([]*protovalidate.Violation, error) {
-	rules, err := validator()
+// Broken returns violations of the API's rules: those of an excerpt, or else the first one.
+func Broken(msg proto.Message) ([]*protovalidate.Violation, error) {
+	validator, err := interpreter()
 	if err != nil {
 		return nil, fmt.Errorf("prepare the rules of the contract: %w", err)
 	}
 	left := excerptEntries
 	part := excerpt(msg.ProtoReflect(), &left).Interface()
-	found, err := broken(rules.Validate(part))
+	found, err := violations(validator.Validate(part))
 	if err != nil || len(found) > 0 || left > 0 { // with entries left, the excerpt is the message
 		return found, err
 	}
-	return broken(rules.Validate(msg, protovalidate.WithFailFast()))
+	return violations(validator.Validate(msg, protovalidate.WithFailFast()))
 }
 
-func broken(err error) ([]*protovalidate.Violation, error) {
+func violations(err error) ([]*protovalidate.Violation, error) {
 	if err == nil {
 		return nil, nil
 	}

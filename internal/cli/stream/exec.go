@@ -1,4 +1,4 @@
-package cli
+package stream
 
 import (
 	"context"
@@ -21,7 +21,9 @@ type execFlags struct {
 	env                    []string
 }
 
-func (c *cli) execCommand() *cobra.Command {
+// Exec is the command exec.
+func Exec(e *command.Env) *cobra.Command {
+	c := commands{e}
 	var f execFlags
 	cmd := &cobra.Command{
 		Use:   "exec NAME -- COMMAND [ARG...]",
@@ -65,7 +67,7 @@ func (c *cli) execCommand() *cobra.Command {
 	return cmd
 }
 
-func (c *cli) exec(ctx context.Context, cmd *cobra.Command, cl *client.Client, f execFlags, options client.ExecOptions) error {
+func (c *commands) exec(ctx context.Context, cmd *cobra.Command, cl *client.Client, f execFlags, options client.ExecOptions) error {
 	if f.interactive {
 		options.Stdin = c.Stdin
 	}
@@ -106,7 +108,7 @@ func (c *cli) exec(ctx context.Context, cmd *cobra.Command, cl *client.Client, f
 }
 
 // screen is the user's terminal, nil if there is none.
-func (c *cli) screen() *os.File {
+func (c *commands) screen() *os.File {
 	for _, stream := range []any{c.Stdin, c.Stdout} {
 		if f, ok := stream.(*os.File); ok && terminal.IsTerminal(f) {
 			return f
