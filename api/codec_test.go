@@ -31,8 +31,8 @@ func sample() *v1.Workload {
 	return w
 }
 
-// Whoever speaks gRPC understands what the codecs write and is understood.
-func TestCodecsSpeakAsGRPCDoes(t *testing.T) {
+// Messages can be exchanged with gRPC's own codec in both directions.
+func TestCodecsAreCompatibleWithGRPC(t *testing.T) {
 	usual := encoding.GetCodecV2("proto")
 	large := sample()
 	for range 1000 {
@@ -41,7 +41,7 @@ func TestCodecsSpeakAsGRPCDoes(t *testing.T) {
 	codecs := map[string]encoding.CodecV2{"server": api.ServerCodec(), "client": api.ClientCodec()}
 	for name, codec := range codecs {
 		if codec.Name() != usual.Name() {
-			t.Errorf("the codec of the %s is called %s", name, codec.Name())
+			t.Errorf("the %s codec is called %s", name, codec.Name())
 		}
 		for _, message := range []proto.Message{sample(), large, &v1.Workload{}, &healthv1.HealthCheckRequest{Service: "s"}} {
 			for from, to := range map[encoding.CodecV2]encoding.CodecV2{codec: usual, usual: codec} {
@@ -51,7 +51,7 @@ func TestCodecsSpeakAsGRPCDoes(t *testing.T) {
 				}
 				got := message.ProtoReflect().New().Interface()
 				if err := to.Unmarshal(data, got); err != nil || !proto.Equal(got, message) {
-					t.Errorf("with that of the %s, %v became %v (%v)", name, message, got, err)
+					t.Errorf("with the %s codec, %v became %v (%v)", name, message, got, err)
 				}
 				data.Free()
 			}
@@ -59,20 +59,19 @@ func TestCodecsSpeakAsGRPCDoes(t *testing.T) {
 	}
 }
 
-// What comes from anybody is text where it should be: it is stored, and shown as JSON.
-func TestServerRefusesWhatIsNoText(t *testing.T) {
+// Strings from clients must be valid UTF-8, because they are stored and shown as JSON.
+func TestServerRefusesInvalidUTF8(t *testing.T) {
 	broken, err := (&v1.Workload{Kind: "\xff"}).MarshalVT()
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := api.ServerCodec().Unmarshal(mem.BufferSlice{mem.SliceBuffer(broken)}, &v1.Workload{}); err == nil {
-		t.Error("it was taken")
+		t.Error("a string that is not valid UTF-8 was accepted")
 	}
 }
 
-// The generated code knows every field of every message. A field that it forgot
-// would be lost on its way into the log: make generate was not run after the
-// .proto file changed.
+// The generated code encodes every field of every message. A missing field would be
+// lost in the log. If this fails, run make generate.
 func TestGeneratedCodeKnowsEveryField(t *testing.T) {
 	messages := 0
 	protoregistry.GlobalTypes.RangeMessages(func(about protoreflect.MessageType) bool {
@@ -80,7 +79,7 @@ func TestGeneratedCodeKnowsEveryField(t *testing.T) {
 			return true
 		}
 		messages++
-		for i := range about.Descriptor().Fields().Len() { // one by one, because of a oneof only one can be set
+		for i := range about.Descriptor().Fields().Len() { // one at a time, because only one field of a oneof can be set
 			want := about.New()
 			fill(want, about.Descriptor().Fields().Get(i))
 			data, err := api.ServerCodec().Marshal(want.Interface())
@@ -98,11 +97,11 @@ func TestGeneratedCodeKnowsEveryField(t *testing.T) {
 		return true
 	})
 	if messages < 100 {
-		t.Errorf("only %d messages were looked at", messages)
+		t.Errorf("only %d messages were checked", messages)
 	}
 }
 
-// fill sets a field to something that is not its default.
+// fill sets a field to a value other than its default.
 func fill(m protoreflect.Message, field protoreflect.FieldDescriptor) {
 	switch {
 	case field.IsMap():

@@ -1,9 +1,8 @@
-// Package assignment is what a leader tells a node of its replicas, and what it
-// believes of what the node reports: the part of the agents' protocol that is
-// pure. It guarantees that what a node says counts only for replicas that are
-// the node's own and have not ended.
+// Package assignment computes a node's assignments and decides which of its reports
+// count. A report counts only for a replica of that node that has not ended. The
+// package is pure.
 //
-// It knows nothing of streams, sessions, logins or the log.
+// It knows nothing of streams, sessions, logins or the Raft log.
 package assignment
 
 import (
@@ -18,7 +17,7 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// Full is everything that a node must know.
+// Full returns all assignments of a node.
 func Full(snap *state.Snapshot, node string) *v1.Assignments {
 	message := &v1.Assignments{Epoch: snap.Cluster().GetStatus().GetEpoch(), Full: true, Node: snap.Node(node).GetSpec()}
 	for r := range snap.ReplicasOn(node) {
@@ -29,8 +28,8 @@ func Full(snap *state.Snapshot, node string) *v1.Assignments {
 	return message
 }
 
-// News is what a node must know about replicas that may have changed, nil if
-// there are none.
+// News returns the assignments that changed for the given replicas, or nil if there
+// are none.
 func News(snap *state.Snapshot, node string, replicas []string) *v1.Assignments {
 	if len(replicas) == 0 {
 		return nil
@@ -50,13 +49,14 @@ func assign(snap *state.Snapshot, r *v1.Replica) *v1.Assignment {
 	return &v1.Assignment{Replica: r, Revision: snap.Revision(r.GetSpec().GetRevisionUid())}
 }
 
-// Holds reports whether a node has to keep a replica, which may be nil.
+// Holds reports whether a replica is assigned to a node and has not ended. The replica
+// may be nil.
 func Holds(r *v1.Replica, node string) bool {
 	return r != nil && r.GetSpec().GetNodeUid() == node && spec.Live(r.GetStatus().GetPhase())
 }
 
-// Concerned are the replica that a change is of and the nodes for which it means
-// something: a new status alone came from the agent itself and is no news to it.
+// Concerned returns the changed replica and the nodes that need to know. A new status
+// alone concerns no node, because it came from the agent itself.
 func Concerned(before, after *v1.Replica) (uid string, nodes []string) {
 	uid = cmp.Or(after.GetMetadata().GetUid(), before.GetMetadata().GetUid())
 	was, is := before.GetSpec().GetNodeUid(), after.GetSpec().GetNodeUid()
@@ -74,23 +74,22 @@ func Concerned(before, after *v1.Replica) (uid string, nodes []string) {
 }
 
 func sameSpec(before, after *v1.ReplicaSpec) bool {
-	return before == after || proto.Equal(before, after) // a report leaves the very same one
+	return before == after || proto.Equal(before, after) // a report keeps the pointer
 }
 
-// Reported is a replica after a node has reported a status of it, nil if that
-// changes nothing: the replica is not the node's, or has ended already. When it
-// ended is by the clock of the leader, not of the node; why it was told to stop is
-// the leader's to say, too.
+// Reported returns a replica with the status that a node reported, or nil if the report
+// changes nothing or does not count: the replica is not the node's, or has ended. The
+// end time and the reason for a stop come from the leader.
 func Reported(old *v1.Replica, node string, status *v1.ReplicaStatus, now time.Time) *v1.Replica {
 	if !Holds(old, node) || status.GetPhase() == "" {
 		return nil
 	}
 	if why := old.GetSpec().GetStopReason(); why != "" && status.GetReason() == "" {
-		status = proto.CloneOf(status) // the node does not know why
+		status = proto.CloneOf(status) // the node does not know the reason
 		status.Reason = why
 	}
 	if status.GetEndTime() != nil && spec.Live(status.GetPhase()) {
-		status = proto.CloneOf(status) // it has begun again
+		status = proto.CloneOf(status) // the replica has been restarted
 		status.EndTime = nil
 	}
 	if proto.Equal(old.GetStatus(), status) {

@@ -23,7 +23,7 @@ func replica(name, node, phase string) *v1.Replica {
 	}
 }
 
-func TestNodeIsToldWhatIsItsOwnAndLives(t *testing.T) {
+func TestNodeGetsItsLiveReplicas(t *testing.T) {
 	store := state.New()
 	var b state.Batch
 	b.Create(&v1.Node{Metadata: &v1.Metadata{Uid: "n1", Name: "one"}, Spec: &v1.NodeSpec{SubnetV4: "10.64.1.0/24"}})
@@ -39,18 +39,18 @@ func TestNodeIsToldWhatIsItsOwnAndLives(t *testing.T) {
 	full := Full(store.Snapshot(), "n1")
 	if len(full.GetAssign()) != 1 || full.GetAssign()[0].GetReplica().GetMetadata().GetName() != "a" ||
 		full.GetAssign()[0].GetRevision() == nil || full.GetNode().GetSubnetV4() == "" || !full.GetFull() {
-		t.Errorf("everything is %v", full)
+		t.Errorf("the full assignments are %v", full)
 	}
 	news := News(store.Snapshot(), "n1", []string{"uid-a", "uid-b", "uid-c", "uid-gone"})
 	if len(news.GetAssign()) != 1 || !slices.Equal(news.GetRemove(), []string{"uid-b", "uid-c", "uid-gone"}) || news.GetFull() {
-		t.Errorf("the news are %v", news)
+		t.Errorf("the changed assignments are %v", news)
 	}
 	if News(store.Snapshot(), "n1", nil) != nil {
-		t.Error("no news are some")
+		t.Error("without changed replicas there is a message")
 	}
 }
 
-func TestChangeConcernsWhoHasToAct(t *testing.T) {
+func TestChangeConcernsNodesThatMustAct(t *testing.T) {
 	unplaced, placed := replica("a", "", spec.PhasePending), replica("a", "n1", spec.PhasePlaced)
 	running, moved := replica("a", "n1", spec.PhaseRunning), replica("a", "n2", spec.PhasePlaced)
 	stopped := replica("a", "n1", spec.PhaseStopped)
@@ -72,7 +72,7 @@ func TestChangeConcernsWhoHasToAct(t *testing.T) {
 	}
 }
 
-func TestReportCountsForOwnLivingReplicasOnly(t *testing.T) {
+func TestReportCountsOnlyForTheNodesLiveReplicas(t *testing.T) {
 	said := &v1.ReplicaStatus{Phase: spec.PhaseCompleted}
 	running := replica("a", "n1", spec.PhaseRunning)
 	got := Reported(running, "n1", said, noon)
@@ -80,11 +80,11 @@ func TestReportCountsForOwnLivingReplicasOnly(t *testing.T) {
 		t.Errorf("after the report it is %v", got)
 	}
 	if running.GetStatus().GetPhase() != spec.PhaseRunning || said.GetEndTime() != nil {
-		t.Error("what was given was changed")
+		t.Error("the arguments were modified")
 	}
 	for name, nothing := range map[string]*v1.Replica{
 		"of another node": Reported(running, "n2", said, noon),
-		"of nothing":      Reported(nil, "n1", said, noon),
+		"of no replica":   Reported(nil, "n1", said, noon),
 		"after the end":   Reported(replica("a", "n1", spec.PhaseLost), "n1", said, noon),
 		"without a phase": Reported(running, "n1", &v1.ReplicaStatus{}, noon),
 		"known already":   Reported(running, "n1", proto.CloneOf(running.GetStatus()), noon),
@@ -96,8 +96,8 @@ func TestReportCountsForOwnLivingReplicasOnly(t *testing.T) {
 	}
 }
 
-// A node that was told to stop a replica does not know why; that stays to be seen.
-func TestWhyItWasStoppedStays(t *testing.T) {
+// A node does not know why it has to stop a replica, so its reports keep the leader's reason.
+func TestReportKeepsTheStopReason(t *testing.T) {
 	old := replica("a", "n1", spec.PhaseRunning)
 	old.Spec.StopReason = "makes room for another"
 	got := Reported(old, "n1", &v1.ReplicaStatus{Phase: spec.PhaseStopping}, noon)
@@ -108,6 +108,6 @@ func TestWhyItWasStoppedStays(t *testing.T) {
 		t.Errorf("the same report changes it to %v", again)
 	}
 	if got := Reported(old, "n1", &v1.ReplicaStatus{Phase: spec.PhaseFailed, Reason: "it crashed"}, noon); got.GetStatus().GetReason() != "it crashed" {
-		t.Errorf("what the node says is lost: %v", got)
+		t.Errorf("the node's own reason is lost: %v", got)
 	}
 }

@@ -2,7 +2,7 @@
 // has its old content or its new content, never a part. Files are private to their
 // owner (mode 0600).
 //
-// It knows nothing of what is in the files.
+// It does not know what the files contain.
 package atomicfile
 
 import (
@@ -16,13 +16,13 @@ import (
 // one behind in the folder of its target; it is safe to remove.
 const Prefix = ".new-"
 
-// Replace puts data at the path, in place of what is there.
+// Replace writes a file, replacing an existing one.
 func Replace(path string, data []byte) error { return place(path, data, os.Rename) }
 
-// Create puts data at the path unless something is there: then fs.ErrExist.
+// Create writes a new file. It fails with fs.ErrExist if the path exists.
 func Create(path string, data []byte) error { return place(path, data, os.Link) }
 
-// place writes a file aside and moves it to its path when it is safe on the disk.
+// place writes a temporary file, syncs it, and moves it to its path.
 func place(path string, data []byte, move func(from, to string) error) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), Prefix+"*") // mode 0600
 	if err != nil {
@@ -47,7 +47,7 @@ func place(path string, data []byte, move func(from, to string) error) (err erro
 	return SyncDir(filepath.Dir(path))
 }
 
-// SyncDir makes what happened to the names in a folder last.
+// SyncDir makes renames in a folder durable.
 func SyncDir(path string) error {
 	dir, err := os.Open(path)
 	if err != nil {

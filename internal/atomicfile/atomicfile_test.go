@@ -28,7 +28,7 @@ func TestReplace(t *testing.T) {
 	onlyFile(t, dir, "file")
 }
 
-func TestFailureLeavesWhatWasThereAndNothingElse(t *testing.T) {
+func TestFailureChangesNothing(t *testing.T) {
 	dir := t.TempDir()
 	occupied := filepath.Join(dir, "folder")
 	if err := os.Mkdir(occupied, 0o700); err != nil {
@@ -38,12 +38,12 @@ func TestFailureLeavesWhatWasThereAndNothingElse(t *testing.T) {
 		t.Error("a folder was replaced by a file")
 	}
 	if err := Replace(filepath.Join(dir, "none", "file"), nil); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("in a folder that is not there: %v", err)
+		t.Errorf("in a folder that does not exist: %v", err)
 	}
 	onlyFile(t, dir, "folder")
 }
 
-func TestCreateIsForOne(t *testing.T) {
+func TestOnlyOneCreateSucceeds(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "file")
 	var created atomic.Int32
@@ -60,7 +60,7 @@ func TestCreateIsForOne(t *testing.T) {
 	}
 	all.Wait()
 	if created.Load() != 1 {
-		t.Errorf("%d of 16 have created the file", created.Load())
+		t.Errorf("%d of 16 created the file", created.Load())
 	}
 	onlyFile(t, dir, "file")
 }

@@ -1,15 +1,15 @@
 // Package crontab parses the five fields of a crontab and computes the times that
 // they match in a time zone.
 //
-// It is pure: the same schedule, zone and time give the same answer. Daylight
-// saving time is part of it:
+// It is pure: the same schedule, zone and time give the same result. Daylight
+// saving time works like this:
 //
 //   - A time that is skipped runs at the first moment after the gap.
 //   - A time that occurs twice runs the first time.
-//   - Where the hour is *, nothing is skipped or repeated: every hour that passes
-//     has its minutes.
+//   - If the hour is *, nothing is skipped or repeated: the schedule follows elapsed
+//     hours.
 //
-// It knows nothing of workloads, and reads no clock.
+// It does not know workloads and reads no clock.
 package crontab
 
 import (
@@ -18,19 +18,19 @@ import (
 	"strings"
 )
 
-// Schedule is a set of times of the day on certain days. The zero value names none.
+// Schedule is a set of times of day on certain days. The zero value is empty.
 type Schedule struct {
 	minutes, hours, days, months, weekdays uint64 // bits
 
-	// everyHour is whether the hour is left open, so that the schedule is about
-	// hours as they pass and not about the face of the clock.
+	// everyHour means that all hours match, so that the schedule follows elapsed hours
+	// instead of the wall clock.
 	everyHour bool
-	// eitherDay is whether day and weekday are both restricted: then one of them
-	// is enough.
+	// eitherDay means that day and weekday are both restricted. Then one match is
+	// enough.
 	eitherDay bool
 }
 
-// words stand for five fields.
+// words are short forms of five fields.
 var words = map[string]string{
 	"@hourly":   "0 * * * *",
 	"@daily":    "0 0 * * *",
@@ -41,11 +41,11 @@ var words = map[string]string{
 	"@annually": "0 0 1 1 *",
 }
 
-// field is one of the five.
+// field describes one of the five fields.
 type field struct {
 	noun     string
 	min, max int
-	names    []string // of the numbers from min on
+	names    []string // of the values from min on
 }
 
 var (
@@ -56,8 +56,8 @@ var (
 	weekday = field{noun: "day of the week", max: 7, names: []string{"sun", "mon", "tue", "wed", "thu", "fri", "sat"}} // 0 and 7 are Sunday
 )
 
-// Parse reads a schedule. What it refuses it refuses in a sentence that goes on
-// after the name of the field.
+// Parse reads a schedule. Its errors continue a sentence that starts with the name of
+// the field.
 func Parse(text string) (Schedule, error) {
 	text = strings.TrimSpace(text)
 	if strings.HasPrefix(text, "@") {
@@ -84,12 +84,12 @@ func Parse(text string) (Schedule, error) {
 	s.everyHour = s.hours == 1<<24-1
 	s.eitherDay = !open(parts[2]) && !open(parts[4])
 	if !s.possible() {
-		return Schedule{}, fmt.Errorf("names no day that there is: no such month has a day of that number")
+		return Schedule{}, fmt.Errorf("never matches: none of its months has such a day")
 	}
 	return s, nil
 }
 
-// open reports whether a field restricts nothing by its form.
+// open reports whether a field begins with * and so counts as unrestricted.
 func open(part string) bool { return part[0] == '*' }
 
 // possible reports whether some month has one of the days.
@@ -117,7 +117,7 @@ func (f field) parse(list string) (bits uint64, err error) {
 	return bits, nil
 }
 
-// item reads "*", "5", "1-5" or one of them with a step behind a slash.
+// item reads "*", "5" or "1-5", each with an optional step such as "/15".
 func (f field) item(text string) (bits uint64, err error) {
 	span, stepText, stepped := strings.Cut(text, "/")
 	step := 1
@@ -128,7 +128,7 @@ func (f field) item(text string) (bits uint64, err error) {
 	}
 	from, to := f.min, f.max
 	if f.max == weekday.max && (span == "*") {
-		to = 6 // or Sunday would come twice
+		to = 6 // otherwise Sunday would count twice
 	}
 	if span != "*" {
 		first, last, ranged := strings.Cut(span, "-")

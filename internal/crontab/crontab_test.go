@@ -37,7 +37,7 @@ func TestNext(t *testing.T) {
 		{"at a time of every day", "30 3 * * *", "UTC", "Fri 2026-05-01 12:00 +0000", "Sat 2026-05-02 03:30 +0000"},
 		{"in a time zone", "30 3 * * *", "Europe/Berlin", "Fri 2026-05-01 00:00 +0000", "Fri 2026-05-01 03:30 +0200"},
 		{"on working days", "0 9 * * 1-5", "UTC", "Fri 2026-05-01 09:00 +0000", "Mon 2026-05-04 09:00 +0000"},
-		{"on days that have names", "0 9 * * tue,Thu", "UTC", "Fri 2026-05-01 09:00 +0000", "Tue 2026-05-05 09:00 +0000"},
+		{"on days by name", "0 9 * * tue,Thu", "UTC", "Fri 2026-05-01 09:00 +0000", "Tue 2026-05-05 09:00 +0000"},
 		{"on Sunday, which is 0 and 7", "0 0 * * 7", "UTC", "Fri 2026-05-01 00:00 +0000", "Sun 2026-05-03 00:00 +0000"},
 		{"from Friday to Sunday", "0 0 * * 5-7", "UTC", "Sat 2026-05-02 00:00 +0000", "Sun 2026-05-03 00:00 +0000"},
 		{"on the first of the month", "@monthly", "UTC", "Fri 2026-05-01 00:00 +0000", "Mon 2026-06-01 00:00 +0000"},
@@ -47,13 +47,13 @@ func TestNext(t *testing.T) {
 		{"or eight", "0 0 29 2 *", "UTC", "Fri 2096-03-02 00:00 +0000", "Fri 2104-02-29 00:00 +0000"},
 
 		// In Berlin the clocks go from 02:00 to 03:00 on 2026-03-29 and from 03:00 to 02:00 on 2026-10-25.
-		{"a time that is left out is made up for at once", "30 2 * * *", "Europe/Berlin", "Sun 2026-03-29 00:00 +0100", "Sun 2026-03-29 03:00 +0200"},
+		{"a skipped time runs right after the gap", "30 2 * * *", "Europe/Berlin", "Sun 2026-03-29 00:00 +0100", "Sun 2026-03-29 03:00 +0200"},
 		{"and only once", "30 2 * * *", "Europe/Berlin", "Sun 2026-03-29 03:00 +0200", "Mon 2026-03-30 02:30 +0200"},
-		{"two that are left out are made up for together", "15,45 2 * * *", "Europe/Berlin", "Sun 2026-03-29 03:00 +0200", "Mon 2026-03-30 02:15 +0200"},
-		{"hours that pass are not missed", "30 * * * *", "Europe/Berlin", "Sun 2026-03-29 01:30 +0100", "Sun 2026-03-29 03:30 +0200"},
-		{"a time that comes twice counts the first time", "30 2 * * *", "Europe/Berlin", "Sun 2026-10-25 00:00 +0200", "Sun 2026-10-25 02:30 +0200"},
+		{"two skipped times run once", "15,45 2 * * *", "Europe/Berlin", "Sun 2026-03-29 03:00 +0200", "Mon 2026-03-30 02:15 +0200"},
+		{"every elapsed hour counts in spring", "30 * * * *", "Europe/Berlin", "Sun 2026-03-29 01:30 +0100", "Sun 2026-03-29 03:30 +0200"},
+		{"a repeated time runs the first time", "30 2 * * *", "Europe/Berlin", "Sun 2026-10-25 00:00 +0200", "Sun 2026-10-25 02:30 +0200"},
 		{"and not the second", "30 2 * * *", "Europe/Berlin", "Sun 2026-10-25 02:30 +0200", "Mon 2026-10-26 02:30 +0100"},
-		{"but every hour that passes counts", "30 * * * *", "Europe/Berlin", "Sun 2026-10-25 02:30 +0200", "Sun 2026-10-25 02:30 +0100"},
+		{"every elapsed hour counts in autumn", "30 * * * *", "Europe/Berlin", "Sun 2026-10-25 02:30 +0200", "Sun 2026-10-25 02:30 +0100"},
 		{"where the clocks skip midnight", "0 0 * * *", "Africa/Cairo", "Thu 2026-04-23 12:00 +0200", "Fri 2026-04-24 01:00 +0300"},
 		{"where the calendar skipped a day", "0 12 30 12 *", "Pacific/Apia", "Thu 2011-12-29 12:00 -1000", "Sat 2011-12-31 00:00 +1400"},
 		{"where clocks are set by half an hour", "15 2 * * *", "Australia/Lord_Howe", "Sun 2026-10-04 00:00 +1030", "Sun 2026-10-04 02:30 +1100"},
@@ -99,7 +99,7 @@ func TestRefused(t *testing.T) {
 		"*/0 * * * *":       `has the step "0" of the minute, which must be a number above 0`,
 		"5-1 * * * *":       "has the minute from 5 to 1, which is the wrong way round",
 		"1,,2 * * * *":      `has the minute "", which must be between 0 and 59`,
-		"0 0 31 2,4 *":      "names no day that there is: no such month has a day of that number",
+		"0 0 31 2,4 *":      "never matches: none of its months has such a day",
 		"@every 1h":         `"@every 1h" is not known; write @hourly, @daily, @weekly, @monthly or @yearly, or five fields such as "30 3 * * *"`,
 		"TZ=UTC 0 0 * * *":  "must have five fields, minute, hour, day, month and weekday, such as \"30 3 * * 1-5\", and has 6",
 		"0 0 * * * command": "must have five fields, minute, hour, day, month and weekday, such as \"30 3 * * 1-5\", and has 6",
@@ -115,8 +115,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// fields is a schedule as its author wrote it, for a clerk who looks at every
-// single minute.
+// fields is a schedule as its author wrote it, for a reference implementation that
+// checks every minute.
 type fields struct{ minutes, hours, days, months, weekdays string }
 
 func (f fields) String() string {
@@ -132,32 +132,32 @@ func member(list string, n int) bool {
 	return false
 }
 
-// names reports whether a clock on the wall that shows t is named.
-func (f fields) names(t time.Time) bool {
+// match reports whether the local time t matches.
+func (f fields) match(t time.Time) bool {
 	day, weekday := member(f.days, t.Day()), member(f.weekdays, int(t.Weekday()))
 	either := f.days != "*" && f.weekdays != "*"
 	return member(f.minutes, t.Minute()) && member(f.hours, t.Hour()) && member(f.months, int(t.Month())) &&
 		(either && (day || weekday) || !either && day && weekday)
 }
 
-// wall is what the clock shows, without its zone.
+// wall returns the local time without its zone.
 func wall(t time.Time) time.Time {
 	return time.Date(t.Year(), t.Month(), t.Day(), t.Hour(), t.Minute(), 0, 0, time.UTC)
 }
 
-// walk finds the next time by looking at every minute, from two days before so that
-// it knows what the clocks have shown already.
+// walk finds the next time by checking every minute. It starts two days early to know
+// which local times have passed already.
 func (f fields) walk(after time.Time, z *time.Location, days int) time.Time {
 	t := after.Add(-48 * time.Hour).Truncate(time.Minute).In(z)
 	high := wall(t)
 	for range (days + 2) * 24 * 60 {
 		t = t.Add(time.Minute)
 		shown := wall(t)
-		due := f.hours == "*" && f.names(shown)
+		due := f.hours == "*" && f.match(shown)
 		if f.hours != "*" {
 			for high.Before(shown) {
 				high = high.Add(time.Minute)
-				due = due || f.names(high)
+				due = due || f.match(high)
 			}
 		}
 		if due && t.After(after) {
@@ -172,9 +172,8 @@ var zones = []string{
 	"America/Santiago", "Asia/Kathmandu", "Africa/Casablanca", "Asia/Gaza", "America/Havana",
 }
 
-// TestNextIsWhatAWalkFinds compares with a clerk who looks at every minute, most
-// often near a change of the clocks.
-func TestNextIsWhatAWalkFinds(t *testing.T) {
+// Next agrees with checking every minute, most often near a clock change.
+func TestNextAgreesWithCheckingEveryMinute(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		pick := func(label string, from ...string) string { return rapid.SampledFrom(from).Draw(t, label) }
 		f := fields{
@@ -200,17 +199,17 @@ func TestNextIsWhatAWalkFinds(t *testing.T) {
 		got, want := s.Next(after, z), f.walk(after, z, days)
 		if want.IsZero() {
 			if !got.IsZero() && got.Before(after.AddDate(0, 0, days-1)) {
-				t.Fatalf("%q in %s after %s: %s, and a walk finds none", f, z, after.In(z), got.In(z))
+				t.Fatalf("%q in %s after %s: got %s, want none", f, z, after.In(z), got.In(z))
 			}
 			return
 		}
 		if !got.Equal(want) {
-			t.Fatalf("%q in %s after %s: %s, and a walk finds %s", f, z, after.In(z), got.In(z), want.In(z))
+			t.Fatalf("%q in %s after %s: got %s, want %s", f, z, after.In(z), got.In(z), want.In(z))
 		}
 	})
 }
 
-// FuzzParse holds that whatever is accepted has a next time, which it names again.
+// FuzzParse checks that every accepted schedule has a next time, and that Newest finds it.
 func FuzzParse(f *testing.F) {
 	for _, text := range []string{"* * * * *", "*/5 1-3 1,2 jan mon", "@daily", "0 0 29 2 *", "59 23 31 12 7", "0-59/7 */2 * * 5-7/2", "0 0 13 * 5"} {
 		f.Add(text)

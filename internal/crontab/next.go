@@ -5,11 +5,11 @@ import (
 	"math/bits"
 	"time"
 
-	_ "time/tzdata" // for machines that have no time zones of their own
+	_ "time/tzdata" // for machines without time zone files
 )
 
-// Zone finds a time zone by its name; the empty one is UTC. That of the machine is
-// not to be had, because the same schedule must mean the same on every server.
+// Zone finds a time zone by its name. The empty name means UTC. It refuses the
+// machine's local zone, because a schedule must mean the same on every server.
 func Zone(name string) (*time.Location, error) {
 	switch name {
 	case "":
@@ -24,16 +24,16 @@ func Zone(name string) (*time.Location, error) {
 	return zone, nil
 }
 
-// horizon is how far Next looks: the 29th of February may be eight years away.
+// horizon is how many days ahead Next looks: February 29 may be eight years away.
 const horizon = 9 * 366
 
-// Next is the first moment after the given one that the schedule names in a zone.
-// It is zero if there is none for years.
+// Next returns the first time after the given one that matches the schedule in a zone.
+// It is zero if nothing matches within the horizon.
 func (s Schedule) Next(after time.Time, zone *time.Location) time.Time {
 	if s.everyHour {
 		return s.nextPassing(after.In(zone))
 	}
-	// A day that is left out as a whole is made up for on the next one.
+	// Start a day early: if the calendar skips a whole day, its times run on the next one.
 	at := civil(after.In(zone)).midnight() - minutesPerDay
 	for range horizon {
 		if s.onDay(at) {
@@ -46,8 +46,8 @@ func (s Schedule) Next(after time.Time, zone *time.Location) time.Time {
 	return time.Time{}
 }
 
-// Newest is the last moment that the schedule names after one moment and not after
-// another; zero if there is none.
+// Newest returns the last matching time that is after the first time and not after the
+// second. It is zero if there is none.
 func (s Schedule) Newest(after, until time.Time, zone *time.Location) time.Time {
 	for span := time.Hour; ; span *= 8 {
 		from := until.Add(-span)
@@ -64,8 +64,8 @@ func (s Schedule) Newest(after, until time.Time, zone *time.Location) time.Time 
 	}
 }
 
-// firstOfDay is the first moment after the given one that stands for a time of the
-// day which begins at a midnight.
+// firstOfDay returns the first matching time after the given one, on the day that
+// begins at midnight.
 func (s Schedule) firstOfDay(midnight clock, after time.Time, zone *time.Location) time.Time {
 	for hours := s.hours; hours != 0; hours &= hours - 1 {
 		for minutes := s.minutes; minutes != 0; minutes &= minutes - 1 {
@@ -78,8 +78,7 @@ func (s Schedule) firstOfDay(midnight clock, after time.Time, zone *time.Locatio
 	return time.Time{}
 }
 
-// nextPassing is Next for a schedule that leaves the hour open: it follows the
-// minutes as they pass.
+// nextPassing is Next for a schedule with everyHour: it follows elapsed minutes.
 func (s Schedule) nextPassing(after time.Time) time.Time {
 	zone := after.Location()
 	end := after.AddDate(0, 0, horizon)
@@ -88,12 +87,13 @@ func (s Schedule) nextPassing(after time.Time) time.Time {
 		at := civil(t)
 		switch {
 		case !s.onDay(at.midnight()):
-			// To the next day, but not past a change of the clocks: it may lead back.
+			// Skip to the next day, but not past a clock change, which may go back to a
+			// matching day.
 			next := (at.midnight() + minutesPerDay).first(zone)
 			if _, change := t.ZoneBounds(); !change.IsZero() && change.Before(next) {
 				next = change
 			}
-			if !next.After(t) { // that midnight was there before the clocks went back
+			if !next.After(t) { // that midnight was before the clocks went back
 				next = t.Add(time.Minute)
 			}
 			t = next.In(zone)
@@ -106,7 +106,7 @@ func (s Schedule) nextPassing(after time.Time) time.Time {
 	return time.Time{}
 }
 
-// onDay reports whether the schedule names the day that begins at a midnight.
+// onDay reports whether the day that begins at midnight matches the schedule.
 func (s Schedule) onDay(midnight clock) bool {
 	date := midnight.date()
 	byDay := s.days&(1<<date.Day()) != 0
@@ -121,13 +121,12 @@ func (s Schedule) onDay(midnight clock) bool {
 	}
 }
 
-// clock is what a calendar and a clock on a wall show, in minutes since 1970 as if
-// there were no time zones.
+// clock is a local date and time without its zone, in minutes since 1970.
 type clock int64
 
 const minutesPerDay = 24 * 60
 
-// civil is what is shown at a moment.
+// civil returns the local date and time of a moment.
 func civil(t time.Time) clock {
 	y, m, d := t.Date()
 	return clock(time.Date(y, m, d, t.Hour(), t.Minute(), 0, 0, time.UTC).Unix() / 60)
@@ -143,10 +142,11 @@ func (c clock) midnight() clock {
 	return c - d
 }
 
-// first is the first moment at which a zone's clocks show c, or else that at which
-// they skip it.
+// first returns the first moment at which the zone's clocks show c. If they skip c, it
+// returns the moment of the clock change.
 func (c clock) first(zone *time.Location) time.Time {
-	// The moment is less than a day from here, before or after the nearest changes.
+	// The moment is less than a day away. Try the offset here and those on the other
+	// side of the nearest clock changes.
 	near := time.Unix(int64(c)*60, 0).In(zone)
 	begin, end := near.ZoneBounds()
 	offsets := []time.Time{near}

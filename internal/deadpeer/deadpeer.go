@@ -12,15 +12,15 @@ import (
 )
 
 const (
-	// connectTimeout is how long the other end may take to answer at all.
+	// connectTimeout limits how long connecting may take.
 	connectTimeout = 10 * time.Second
-	// unansweredTimeout is how long what was sent may stay unconfirmed by the
-	// other machine. The kernel's own patience is a quarter of an hour, and while
-	// something is on its way it does not ask otherwise.
+	// unansweredTimeout limits how long sent data may stay unacknowledged. The
+	// kernel's default is about 15 minutes, and it sends no keepalive probes while
+	// data is unacknowledged.
 	unansweredTimeout = 10 * time.Second
 )
 
-// Dialer connects in this way.
+// Dialer returns a dialer for such connections.
 func Dialer() *net.Dialer {
 	return &net.Dialer{
 		Timeout:         connectTimeout,

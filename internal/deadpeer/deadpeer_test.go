@@ -13,9 +13,8 @@ import (
 	"github.com/vishvananda/netns"
 )
 
-// TestMachineThatIsGoneIsNoticed while something that was sent to it waits for its word, which is when the kernel
-// alone would wait longest.
-func TestMachineThatIsGoneIsNoticed(t *testing.T) {
+// A dead peer is detected while sent data is unacknowledged, when the kernel's default would wait longest.
+func TestDeadPeerIsDetected(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs root for a network of its own; make test runs it")
 	}
@@ -34,15 +33,15 @@ func TestMachineThatIsGoneIsNoticed(t *testing.T) {
 	if _, err := conn.Write([]byte("is anybody there?")); err != nil {
 		t.Fatal(err)
 	}
-	if err := conn.SetReadDeadline(time.Now().Add(5 * time.Minute)); err != nil { // far less than the kernel's own patience
+	if err := conn.SetReadDeadline(time.Now().Add(5 * time.Minute)); err != nil { // far less than the kernel's default
 		t.Fatal(err)
 	}
 	if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, syscall.ETIMEDOUT) {
-		t.Errorf("the end of the other machine shows as %v", err)
+		t.Errorf("a read from the dead peer returned %v, want a timeout", err)
 	}
 }
 
-// twoMachines are two network namespaces with a wire between them.
+// twoMachines creates two network namespaces that are connected by a veth pair.
 func twoMachines(t *testing.T) (dial func(string) (net.Conn, error), listener net.Listener, vanish func()) {
 	t.Helper()
 	must := func(err error) {

@@ -4,6 +4,5 @@ package deadpeer
 
 import "syscall"
 
-// limitUnanswered leaves it to the keepalive probes where the kernel offers
-// nothing else.
+// limitUnanswered does nothing: keepalive probes are all that these systems offer.
 func limitUnanswered(_, _ string, _ syscall.RawConn) error { return nil }

@@ -28,20 +28,20 @@ func TestLowestFree(t *testing.T) {
 	}{
 		{nil, nil, "10.64.0.0/24", "fd12:3456:789a::/64"},
 		{prefixes("10.64.0.0/24", "10.64.2.0/24"), prefixes("fd12:3456:789a::/64"), "10.64.1.0/24", "fd12:3456:789a:1::/64"},
-		// What others use in other sizes counts too, and order does not.
+		// Used prefixes of any size count, in any order.
 		{prefixes("10.64.4.0/24", "10.64.0.7/32", "10.64.0.0/22"), prefixes("fd12:3456:789a::/50"), "10.64.5.0/24", "fd12:3456:789a:4000::/64"},
-		// What lies outside the range does not.
+		// Used prefixes outside the range do not count.
 		{prefixes("10.0.0.0/24", "192.168.0.0/16"), prefixes("fd00::/48"), "10.64.0.0/24", "fd12:3456:789a::/64"},
 	} {
 		v4, v6, err := ipam.NextSubnets(ipam.DefaultRange4(netip.Addr{}, nil), ula, c.used4, c.used6)
 		if err != nil || v4.String() != c.want4 || v6.String() != c.want6 {
-			t.Errorf("beside %v and %v: %v and %v (%v), want %s and %s", c.used4, c.used6, v4, v6, err, c.want4, c.want6)
+			t.Errorf("with %v and %v in use: %v and %v (%v), want %s and %s", c.used4, c.used6, v4, v6, err, c.want4, c.want6)
 		}
 	}
 }
 
-// A cluster is founded beside what its machine uses, and never upon its own address.
-func TestDefaultRangeIsApartFromTheMachine(t *testing.T) {
+// The range of a new cluster avoids the prefixes of its machine and always its own address.
+func TestDefaultRangeAvoidsTheMachinesPrefixes(t *testing.T) {
 	for _, c := range []struct {
 		at   string
 		used []netip.Prefix
@@ -53,11 +53,11 @@ func TestDefaultRangeIsApartFromTheMachine(t *testing.T) {
 		{"192.0.2.1", prefixes("10.100.0.0/16"), "10.128.0.0/10"},
 		{"10.64.0.10", prefixes("10.0.0.0/8"), "172.16.0.0/12"},
 		{"10.64.0.10", prefixes("10.0.0.0/8", "172.16.0.0/12"), "100.64.0.0/10"},
-		// Where nothing is left, it is still reached.
+		// All ranges are in use: only the cluster's address is avoided.
 		{"10.64.0.10", prefixes("10.0.0.0/8", "172.16.0.0/12", "100.64.0.0/10"), "10.128.0.0/10"},
 	} {
 		if got := ipam.DefaultRange4(netip.MustParseAddr(c.at), c.used); got.String() != c.want {
-			t.Errorf("at %s beside %v: %v, want %s", c.at, c.used, got, c.want)
+			t.Errorf("at %s with %v in use: %v, want %s", c.at, c.used, got, c.want)
 		}
 	}
 }
@@ -74,7 +74,7 @@ func TestExhausted(t *testing.T) {
 	}
 	_, _, err = ipam.NextSubnets(netip.MustParsePrefix("255.255.255.0/24"), ula, prefixes("255.255.255.255/32"), nil)
 	if !errors.Is(err, ipam.ErrExhausted) {
-		t.Errorf("at the end of all addresses: %v", err)
+		t.Errorf("at the end of the address space: %v", err)
 	}
 }
 
@@ -95,9 +95,9 @@ func TestBadRanges(t *testing.T) {
 	}
 }
 
-// However nodes come and go, and whatever else is in use, no two overlap, all
-// lie in the range, and none lower was free.
-func TestNeverOverlap(t *testing.T) {
+// Each subnet is the lowest free one and overlaps no other, while nodes join and leave
+// and foreign prefixes are in use.
+func TestSubnetsNeverOverlap(t *testing.T) {
 	all := netip.MustParsePrefix("10.64.0.0/20")
 	foreign := rapid.Custom(func(t *rapid.T) netip.Prefix {
 		low := rapid.Uint16().Draw(t, "low")
@@ -111,14 +111,14 @@ func TestNeverOverlap(t *testing.T) {
 			v4, v6, err := ipam.NextSubnets(all, ula, used, used6)
 			if lowest, ok := bruteForce(all, used); !ok {
 				if !errors.Is(err, ipam.ErrExhausted) {
-					t.Fatalf("nothing is free beside %v, but got %v, %v", used, v4, err)
+					t.Fatalf("with %v in use nothing is free, but got %v, %v", used, v4, err)
 				}
 				return
 			} else if err != nil || v4 != lowest {
-				t.Fatalf("beside %v got %v (%v), want %v", used, v4, err, lowest)
+				t.Fatalf("with %v in use got %v (%v), want %v", used, v4, err, lowest)
 			}
 			if slices.ContainsFunc(used6, v6.Overlaps) || !ula.Contains(v6.Addr()) {
-				t.Fatalf("%v beside %v", v6, used6)
+				t.Fatalf("with %v in use got %v", used6, v6)
 			}
 			used, used6 = append(used, v4), append(used6, v6)
 			if rapid.Bool().Draw(t, "remove") {

@@ -1,6 +1,6 @@
-// Package lockfile lets one process at a time hold a path. A process that ends, however it does, holds nothing any more.
+// Package lockfile lets one process at a time hold a path. The kernel releases the lock when the process ends.
 //
-// It knows nothing of what is held by it, nor of what to say to who comes second.
+// It does not know what the lock protects, nor how callers report a conflict.
 package lockfile
 
 import (
@@ -9,14 +9,14 @@ import (
 	"syscall"
 )
 
-// ErrHeld is that another process, or another part of this one, has the path.
-var ErrHeld = errors.New("somebody else holds it")
+// ErrHeld means that another process, or another part of this one, holds the path.
+var ErrHeld = errors.New("the lock is held already")
 
-// Lock is a path that is held, and the file there, for what others should know of who holds it.
+// Lock is a held path. The holder can describe itself in the file.
 type Lock struct{ *os.File }
 
-// Hold takes a path until [Lock.Close], or is refused with [ErrHeld]. It makes the file if there is none, private to its
-// owner, and follows no link.
+// Hold locks a path until [Lock.Close], or fails with [ErrHeld]. It creates a missing file with mode 0600 and follows no
+// link.
 func Hold(path string) (*Lock, error) {
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -32,8 +32,8 @@ func Hold(path string) (*Lock, error) {
 	return &Lock{file}, nil
 }
 
-// Close lets the path go at once. To close the file alone would not: a process that is being started has it, too, until
-// it has become another program.
+// Close releases the lock at once. Closing the file would not be enough: a child process has it open, too, between fork
+// and exec.
 func (l *Lock) Close() error {
 	return errors.Join(syscall.Flock(int(l.Fd()), syscall.LOCK_UN), l.File.Close())
 }

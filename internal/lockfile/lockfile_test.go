@@ -17,14 +17,14 @@ func hold(t *testing.T, path string) *Lock {
 	return lock
 }
 
-func TestOneHoldsAPath(t *testing.T) {
+func TestPathHasOneHolder(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	first := hold(t, path)
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the file is %v, %v", info.Mode(), err)
 	}
 	if _, err := Hold(path); !errors.Is(err, ErrHeld) {
-		t.Errorf("the second one got %v", err)
+		t.Errorf("the second Hold: %v", err)
 	}
 	if err := first.Close(); err != nil {
 		t.Fatal(err)
@@ -34,8 +34,8 @@ func TestOneHoldsAPath(t *testing.T) {
 	}
 }
 
-// A child has all files of its parent between fork and exec.
-func TestAChildThatIsBeingStartedHoldsNothing(t *testing.T) {
+// A child has all files of its parent open between fork and exec.
+func TestForkedChildDoesNotKeepTheLock(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	lock := hold(t, path)
 	child, err := syscall.Dup(int(lock.Fd()))
@@ -51,7 +51,7 @@ func TestAChildThatIsBeingStartedHoldsNothing(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeHeldIsNamed(t *testing.T) {
+func TestErrorNamesThePath(t *testing.T) {
 	dir := t.TempDir()
 	link := filepath.Join(dir, "link")
 	if err := os.Symlink(filepath.Join(dir, "elsewhere"), link); err != nil {

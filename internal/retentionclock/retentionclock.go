@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	// tolerance is by how much a date may run ahead of the uptime at each look without being doubted.
+	// tolerance is how far the wall clock may run ahead of the uptime between two calls.
 	tolerance = time.Minute
-	// patience is how long a date that has jumped ahead must last until it is believed.
+	// patience is how long a jump ahead must last before it is accepted.
 	patience = time.Hour
 )
 
@@ -27,26 +27,25 @@ type Clock struct {
 	started time.Time // for its monotonic part
 
 	mu      sync.Mutex
-	date    time.Time     // the last that was believed
-	at      time.Duration // the uptime then
-	doubted bool
-	since   time.Duration // the uptime since which the clock has been ahead
+	date    time.Time     // the last accepted date
+	at      time.Duration // the uptime at that date
+	doubted bool          // the wall clock is ahead
+	since   time.Duration // the uptime at which it jumped ahead
 }
 
-// New begins with the date of now, which has to be believed.
+// New starts a clock with the current date, which it has to trust.
 func New() *Clock {
 	now := time.Now()
 	return &Clock{started: now, date: now.Round(0)}
 }
 
-// At begins with a date that is given, at the uptime 0, and is asked by Look.
+// At starts a clock with a given date at uptime 0. Read it with Look.
 func At(date time.Time) *Clock { return &Clock{date: date} }
 
-// Now is the date in UTC, without a monotonic part.
+// Now returns the date in UTC, without a monotonic part.
 func (c *Clock) Now() time.Time { return c.Look(time.Now().Round(0), time.Since(c.started)).UTC() }
 
-// Look is the date when the machine's clock says wall and the uptime is uptime,
-// for those who have a time of their own.
+// Look returns the date for a wall clock and an uptime, for callers with their own time.
 func (c *Clock) Look(wall time.Time, uptime time.Duration) time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()

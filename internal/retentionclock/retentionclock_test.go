@@ -10,7 +10,7 @@ import (
 
 var noon = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 
-func TestClockThatGoesRightIsFollowed(t *testing.T) {
+func TestClockFollowsTheWallClock(t *testing.T) {
 	c := At(noon)
 	for up := time.Duration(0); up < 48*time.Hour; up += 7 * time.Minute {
 		wall := noon.Add(up + up/1000) // a little too fast
@@ -20,7 +20,7 @@ func TestClockThatGoesRightIsFollowed(t *testing.T) {
 	}
 }
 
-func TestJumpAheadIsNotBelievedAtOnce(t *testing.T) {
+func TestJumpAheadMustLastAnHour(t *testing.T) {
 	c := At(noon)
 	jumped := noon.Add(1000 * time.Hour)
 	for up := time.Minute; up < patience; up += 5 * time.Minute {
@@ -28,23 +28,23 @@ func TestJumpAheadIsNotBelievedAtOnce(t *testing.T) {
 			t.Fatalf("%s after the jump it is %s", up, got)
 		}
 	}
-	// Set right in time: nothing has happened.
+	// The wall clock is corrected within the hour.
 	up := 58 * time.Minute
 	if got := c.Look(noon.Add(up), up); !got.Equal(noon.Add(up)) {
-		t.Errorf("set right, it is %s", got)
+		t.Errorf("after the correction it is %s", got)
 	}
-	// Again ahead: the hour begins anew.
+	// A second jump starts a new hour.
 	for _, up := range []time.Duration{59 * time.Minute, 90 * time.Minute, 118 * time.Minute} {
 		if got := c.Look(jumped, up); !got.Equal(noon.Add(up)) {
-			t.Errorf("%s after the beginning it is %s", up, got)
+			t.Errorf("%s after the start it is %s", up, got)
 		}
 	}
 	if got := c.Look(jumped, 119*time.Minute); !got.Equal(jumped) {
-		t.Errorf("a date that has lasted an hour is not believed: %s", got)
+		t.Errorf("a jump that lasted an hour is not accepted: %s", got)
 	}
 }
 
-func TestEarlierDateIsBelievedAtOnce(t *testing.T) {
+func TestEarlierDateIsAcceptedAtOnce(t *testing.T) {
 	c := At(noon)
 	back := noon.Add(-5 * time.Hour)
 	if got := c.Look(back, time.Minute); !got.Equal(back) {
@@ -55,9 +55,9 @@ func TestEarlierDateIsBelievedAtOnce(t *testing.T) {
 	}
 }
 
-// Whatever the clock does, things do not age faster than the machine runs, but
-// for the tolerance at each look, unless a jump has lasted for an hour.
-func TestNothingAgesInAJump(t *testing.T) {
+// Whatever the wall clock does within an hour, the date advances no faster than the
+// uptime, apart from the tolerance at each call.
+func TestJumpDoesNotAgeAnything(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := At(noon)
 		up, last := time.Duration(0), noon

@@ -12,13 +12,12 @@ import (
 	"google.golang.org/protobuf/types/dynamicpb"
 )
 
-// Nearly everything that is sent is valid, and interpreting the rules of the
-// contract to find that out costs more than the rest of a small call. A proof
-// is the same rules compiled to functions. It may be unable to prove what is
-// valid, because it does not know a rule, but never proves what is not: then
-// the interpreter has the say, and the words.
+// Nearly every request is valid. Interpreting the validation rules of the .proto files
+// to find that out costs more than the rest of a small call. A proof is the same rules
+// compiled to functions. It never accepts an invalid message. It may reject a valid one,
+// because it does not know every rule; then the interpreter decides and words the error.
 
-// proof proves one message. The first use of a type compiles it.
+// proof validates messages of one type. The first use of a type compiles it.
 type proof struct {
 	checks []messageCheck
 }
@@ -28,17 +27,17 @@ type (
 	valueCheck   func(protoreflect.Value) bool
 )
 
-// proofs are those of all types that were seen. They have no other state.
+// proofs caches the compiled proofs of all types seen so far.
 var proofs sync.Map // of protoreflect.MessageDescriptor to *proof
 
-// Proved reports whether a message certainly keeps all rules.
+// Proved reports whether a message is certainly valid.
 func Proved(m protoreflect.Message) bool {
 	known, ok := proofs.Load(m.Descriptor())
 	if !ok {
 		compiling := map[protoreflect.MessageDescriptor]*proof{}
 		compile(m.Descriptor(), compiling)
 		for described, p := range compiling {
-			proofs.LoadOrStore(described, p) // two that compile the same make the same
+			proofs.LoadOrStore(described, p) // concurrent compilations give equal proofs
 		}
 		known = compiling[m.Descriptor()]
 	}
@@ -78,7 +77,7 @@ func compile(described protoreflect.MessageDescriptor, all map[protoreflect.Mess
 	return p
 }
 
-// compileField returns nil for a field of which every value is right.
+// compileField returns nil for a field without rules.
 func compileField(field protoreflect.FieldDescriptor, all map[protoreflect.MessageDescriptor]*proof) messageCheck {
 	rules, err := protovalidate.ResolveFieldRules(field)
 	if err != nil {
@@ -89,7 +88,7 @@ func compileField(field protoreflect.FieldDescriptor, all map[protoreflect.Messa
 	if check == nil && !required {
 		return nil
 	}
-	// Most fields of a message are not set, and what is not set is always the same.
+	// Most fields are unset, and the result for an unset field never changes.
 	unset := !required && (field.HasPresence() || check(dynamicpb.NewMessage(field.ContainingMessage()).Get(field)))
 	return func(m protoreflect.Message) bool {
 		if !m.Has(field) {
@@ -110,7 +109,7 @@ func compileValue(field protoreflect.FieldDescriptor, rules *validate.FieldRules
 	}
 }
 
-// compileSingle is about a value that is no list and no map, or one in there.
+// compileSingle compiles the rules of a scalar or message, also inside a list or map.
 func compileSingle(field protoreflect.FieldDescriptor, rules *validate.FieldRules, all map[protoreflect.MessageDescriptor]*proof) valueCheck {
 	if field.Message() != nil {
 		if known(rules, "required") {
@@ -207,8 +206,8 @@ func stringRules(rules *validate.StringRules) []valueCheck {
 	return append(checks, unlessWhole(rules)...)
 }
 
-// predefined is a rule of our own, see rules.proto: an expression that may be
-// switched on for a field.
+// predefined compiles one of the rules in rules.proto: an expression that a field
+// option enables.
 func predefined(rule protoreflect.FieldDescriptor, on protoreflect.Value) valueCheck {
 	rules, err := protovalidate.ResolvePredefinedRules(rule)
 	if err != nil || rule.Kind() != protoreflect.BoolKind || !on.Bool() || !known(rules, "cel") {
@@ -221,7 +220,7 @@ func predefined(rule protoreflect.FieldDescriptor, on protoreflect.Value) valueC
 	return together(checks)
 }
 
-// lengthRules are those of lists, maps and bytes.
+// lengthRules compiles the length limits of lists, maps and bytes.
 func lengthRules(rules proto.Message, length func(protoreflect.Value) int) []valueCheck {
 	if empty(rules) {
 		return nil
@@ -242,7 +241,7 @@ func lengthRules(rules proto.Message, length func(protoreflect.Value) int) []val
 	return append(checks, unlessWhole(rules)...)
 }
 
-// rangeRules are those of numbers.
+// rangeRules compiles the limits of numbers.
 func rangeRules[T int64 | uint64](rules proto.Message, number func(protoreflect.Value) T) []valueCheck {
 	if empty(rules) {
 		return nil
@@ -263,13 +262,14 @@ func rangeRules[T int64 | uint64](rules proto.Message, number func(protoreflect.
 		}
 		return true
 	})
-	if atLeast != nil && atMost != nil && *atLeast > *atMost { // which means all but what is between
+	if atLeast != nil && atMost != nil && *atLeast > *atMost { // means: outside of this range
 		checks = append(checks, unknown)
 	}
 	return append(checks, unlessWhole(rules)...)
 }
 
-// unknown is the check of a rule that has no function: it proves nothing.
+// unknown is the check for a rule that has no function. It leaves the value to the
+// interpreter.
 func unknown(protoreflect.Value) bool { return false }
 
 func together(checks []valueCheck) valueCheck {
@@ -289,7 +289,7 @@ func together(checks []valueCheck) valueCheck {
 	}
 }
 
-// known reports whether rules are of these names only.
+// known reports whether all rules have one of these names.
 func known(rules proto.Message, names ...protoreflect.Name) bool {
 	if !rules.ProtoReflect().IsValid() {
 		return true
@@ -304,7 +304,7 @@ func known(rules proto.Message, names ...protoreflect.Name) bool {
 
 func empty(rules proto.Message) bool { return known(rules) }
 
-// unlessWhole proves nothing if a part of the rules could not be read.
+// unlessWhole leaves the value to the interpreter if some rules could not be read.
 func unlessWhole(rules proto.Message) []valueCheck {
 	if len(rules.ProtoReflect().GetUnknown()) > 0 {
 		return []valueCheck{unknown}
@@ -312,7 +312,7 @@ func unlessWhole(rules proto.Message) []valueCheck {
 	return nil
 }
 
-// anyOf is the one of two that is there, if any.
+// anyOf returns the valid one of two messages, if any.
 func anyOf(a, b proto.Message) proto.Message {
 	if a.ProtoReflect().IsValid() {
 		return a

@@ -13,8 +13,8 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
-// What is proved is valid by the interpreter of the rules, for every message of
-// the contract; and of what is sent most, all that is valid is proved.
+// For every message of the API, a proved message is valid by the interpreter. For the
+// most frequent messages, every valid one is proved.
 func TestProofsAgreeWithTheRules(t *testing.T) {
 	always := map[protoreflect.FullName]bool{}
 	for _, m := range []proto.Message{
@@ -36,9 +36,9 @@ func TestProofsAgreeWithTheRules(t *testing.T) {
 			}
 			switch proof := Proved(m); {
 			case proof && len(broken) > 0:
-				t.Fatalf("%v is proved and yet %v", m, broken)
+				t.Fatalf("%v is proved but invalid: %v", m, broken)
 			case !proof && len(broken) == 0 && always[kind.Descriptor().FullName()]:
-				t.Fatalf("%v is valid and not proved", m)
+				t.Fatalf("%v is valid but not proved", m)
 			}
 		}))
 		return true
@@ -49,7 +49,7 @@ func TestProofsAgreeWithTheRules(t *testing.T) {
 func fillAtRandom(t *rapid.T, m protoreflect.Message, depth int) {
 	for i := range m.Descriptor().Fields().Len() {
 		field := m.Descriptor().Fields().Get(i)
-		// Most are left out, so that not everything has something wrong with it.
+		// Most fields stay unset, so that some messages are valid.
 		if rapid.IntRange(0, 2).Draw(t, "set") != 0 && field.Message() == nil || depth == 0 {
 			continue
 		}
@@ -101,7 +101,7 @@ func atRandom(t *rapid.T, field protoreflect.FieldDescriptor) protoreflect.Value
 	}
 }
 
-// words are some that one rule or another allows, and some that none does.
+// words are strings that some rule allows, and strings that none allows.
 func words() *rapid.Generator[string] {
 	return rapid.OneOf(
 		rapid.SampledFrom([]string{
@@ -115,7 +115,7 @@ func words() *rapid.Generator[string] {
 	)
 }
 
-// Each function says of a text what the regular expression that it stands for does.
+// Each function agrees with the regular expression that it replaces.
 func TestExpressionsMatchTheContract(t *testing.T) {
 	pattern := regexp.MustCompile(`this\.matches\('(.*)'\)`)
 	for text, check := range expressions {
@@ -136,10 +136,10 @@ func TestExpressionsMatchTheContract(t *testing.T) {
 	}
 }
 
-// A rule that is not known proves nothing, whatever is beside it.
+// An unknown rule proves nothing, whatever rules accompany it.
 func TestUnknownRulesAreLeftToTheInterpreter(t *testing.T) {
 	field := (&v1.Metadata{}).ProtoReflect().Descriptor().Fields().ByName("name")
 	if expression(field, "this == 'whatever'")(protoreflect.ValueOfString("whatever")) {
-		t.Error("an expression without a function has proved something")
+		t.Error("an expression without a function proved a message")
 	}
 }
