@@ -30,6 +30,7 @@ type lab struct {
 	out       io.Writer
 	losses    sample // of a leader, measured once for both of their figures
 	fleet     *fleetRun
+	dns       *dnsRun
 	crowd     crowd
 	crowded   *crowdRun
 }

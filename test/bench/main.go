@@ -62,6 +62,16 @@ var measurements = slices.Concat([]measurement{
 		floor: "the same to the replica's own address, in turns",
 	},
 	{
+		name: "dns_qps", unit: "per s", measure: measureDNSRate, target: ratioAtLeast(0.7),
+		what:  "lookups of 1,000 services by 32 clients with 8 waiting queries each that the resolver answers over UDP, median of 5 rounds",
+		floor: "the same questions to a bare miekg/dns server that sends them back, in turns",
+	},
+	{
+		name: "dns_p99", unit: "ms", measure: measureDNSTail, target: noTarget,
+		what:  "from sending a lookup to its answer while 16 clients send at half of that rate, P99, median of 5 rounds; a lost one counts as a second",
+		floor: "the same with the server that sends questions back, at the same rate, in turns",
+	},
+	{
 		name: "idle_rss", unit: "MB", measure: measureIdleRSS, target: under(90),
 		what:  "VmRSS of everything in one process, after 30 s without anything to do",
 		floor: "none",
