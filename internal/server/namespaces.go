@@ -4,12 +4,15 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"maps"
 	"slices"
 	"strings"
+	"sync"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
+	"github.com/cloudless/cloudless/api"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/spec"
@@ -19,8 +22,8 @@ import (
 
 // namespaceService is the NamespaceService.
 //
-// A namespace exists from its first workload on, as a word in the metadata of workloads. An object is stored only for a
-// namespace that somebody created, mostly to give it a quota. The quota is enforced where replicas are placed, see
+// A namespace exists from its first object on, as a word in the metadata of objects. A Namespace is stored only for one
+// that somebody created, mostly to give it a quota. The quota is enforced where replicas are placed, see
 // control/placement/quota.go.
 type namespaceService struct {
 	v1.UnsafeNamespaceServiceServer
@@ -74,21 +77,39 @@ func (s *namespaceService) DeleteNamespace(ctx context.Context, request *v1.Dele
 	})
 }
 
-// emptyNamespace refuses to delete a namespace that has workloads, or that always exists.
+// emptyNamespace refuses to delete a namespace that has objects, or that always exists.
 func emptyNamespace(snap *state.Snapshot, name string) error {
-	workloads := 0
-	for range snap.Workloads(name, "") {
-		workloads++
-	}
-	switch {
-	case name == spec.DefaultNamespace:
+	if name == spec.DefaultNamespace {
 		return core.Refuse(codes.FailedPrecondition, "namespace %s is always there; lift its quota with: cloudless namespace set %s --unlimited", name, name)
-	case workloads > 0:
-		return core.Refuse(codes.FailedPrecondition, "namespace %s has %s; delete them first (cloudless workload ls -n %s), or lift its quota with: cloudless namespace set %s --unlimited",
-			name, counted(workloads, "workload"), name, name)
 	}
-	return nil
+	var content, lists []string
+	for _, kind := range slices.Sorted(maps.Keys(namespacedKinds())) {
+		n := 0
+		for range state.ListByName[state.Object](snap, kind, name, "") {
+			n++
+		}
+		if n > 0 {
+			content, lists = append(content, counted(n, string(kind))), append(lists, "cloudless get "+namespacedKinds()[kind].Plural+" -n "+name)
+		}
+	}
+	if content == nil {
+		return nil
+	}
+	return core.Refuse(codes.FailedPrecondition, "namespace %s has %s; delete them first (%s), or lift its quota with: cloudless namespace set %s --unlimited",
+		name, strings.Join(content, " and "), strings.Join(lists, ", "), name)
 }
+
+// namespacedKinds are the stored kinds whose objects users create in a namespace. Others in a namespace, such as
+// replicas and events, come and go with these.
+var namespacedKinds = sync.OnceValue(func() map[state.Kind]api.Kind {
+	all := map[state.Kind]api.Kind{}
+	for _, kind := range api.Kinds() {
+		if kind.Namespaced && (kind.Create != nil || kind.Apply != nil) {
+			all[state.Kind(strings.ToLower(kind.Name))] = kind
+		}
+	}
+	return all
+})
 
 func (s *namespaceService) GetNamespace(ctx context.Context, request *v1.GetNamespaceRequest) (*v1.Namespace, error) {
 	snap, err := s.Consensus.Read(ctx)
@@ -136,11 +157,13 @@ func touchedNamespaces(snap *state.Snapshot, changes []state.Change) map[string]
 				touched[r.GetMetadata().GetNamespace()] = true
 			}
 		}
-		for _, m := range []state.Object{c.Old, c.New} {
-			switch o := m.(type) {
-			case *v1.Namespace:
+		for _, o := range []state.Object{c.Old, c.New} {
+			_, namespaced := namespacedKinds()[c.Kind]
+			switch {
+			case o == nil:
+			case c.Kind == state.KindNamespace:
 				touched[o.GetMetadata().GetName()] = true
-			case *v1.Workload, *v1.Replica:
+			case namespaced || c.Kind == state.KindReplica:
 				touched[o.GetMetadata().GetNamespace()] = true
 			}
 		}
@@ -184,12 +207,7 @@ func findNamespace(snap *state.Snapshot, name string) *v1.Namespace {
 	if n := snap.NamespaceByName(name); n != nil {
 		return n
 	}
-	found := name == spec.DefaultNamespace
-	for range snap.Workloads(name, "") {
-		found = true
-		break
-	}
-	if !found || name == "" {
+	if name == "" || name != spec.DefaultNamespace && !inUse(snap, name) {
 		return nil
 	}
 	n := &v1.Namespace{Metadata: &v1.Metadata{Name: name}}
@@ -197,9 +215,22 @@ func findNamespace(snap *state.Snapshot, name string) *v1.Namespace {
 	return n
 }
 
+// inUse reports whether a namespace has objects.
+func inUse(snap *state.Snapshot, name string) bool {
+	for kind := range namespacedKinds() {
+		for range state.ListByName[state.Object](snap, kind, name, "") {
+			return true
+		}
+	}
+	return false
+}
+
 // namespaceNames returns the names of all namespaces, sorted.
 func namespaceNames(snap *state.Snapshot) []string {
-	all := slices.Collect(snap.NamespacesInUse())
+	var all []string
+	for kind := range namespacedKinds() {
+		all = slices.AppendSeq(all, snap.NamespacesInUse(kind))
+	}
 	for n := range snap.Namespaces("") {
 		all = append(all, n.GetMetadata().GetName())
 	}
@@ -212,7 +243,7 @@ func missingNamespace(snap *state.Snapshot, name string) error {
 	if near := suggest.To(name, slices.Values(namespaceNames(snap))); near != "" {
 		return core.Refuse(codes.NotFound, "namespace %s does not exist; did you mean %s?", name, near)
 	}
-	return core.Refuse(codes.NotFound, "namespace %s does not exist; it comes with its first workload, or with: cloudless namespace create %s", name, name)
+	return core.Refuse(codes.NotFound, "namespace %s does not exist; it comes with its first object, or with: cloudless namespace create %s", name, name)
 }
 
 // counted is a phrase such as "3 replicas".

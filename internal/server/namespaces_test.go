@@ -177,7 +177,7 @@ func TestPendingReplicasNameTheQuota(t *testing.T) {
 		t.Errorf("it uses %v", st)
 	}
 	_, err = spaces.DeleteNamespace(c.ctx, &v1.DeleteNamespaceRequest{Name: "shop"})
-	wantCode(t, err, codes.FailedPrecondition, "namespace shop has 1 workload", "cloudless workload ls -n shop")
+	wantCode(t, err, codes.FailedPrecondition, "namespace shop has 1 workload", "cloudless get workloads -n shop")
 	_, err = spaces.ApplyNamespace(c.ctx, &v1.ApplyNamespaceRequest{Namespace: namespace("shop", &v1.Quota{Cpu: "1500m"})})
 	must(t, err)
 	c.running(uid, 3)

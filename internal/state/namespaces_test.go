@@ -54,10 +54,10 @@ func TestNamespaces(t *testing.T) {
 		for n := range snap.Namespaces("") {
 			made = append(made, n.GetMetadata().GetName())
 		}
-		if used := slices.Collect(snap.NamespacesInUse()); !slices.Equal(made, []string{"empty", "shop"}) || !slices.Equal(used, []string{"default", "lab", "shop", "shop-2"}) {
+		if used := slices.Collect(snap.NamespacesInUse(state.KindWorkload)); !slices.Equal(made, []string{"empty", "shop"}) || !slices.Equal(used, []string{"default", "lab", "shop", "shop-2"}) {
 			t.Errorf("%s: made are %v, in use %v", what, made, used)
 		}
-		for range snap.NamespacesInUse() {
+		for range snap.NamespacesInUse(state.KindWorkload) {
 			break // iteration may stop early
 		}
 	}
