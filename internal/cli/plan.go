@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
@@ -28,7 +29,7 @@ type planInput struct {
 
 func (in *planInput) register(cmd *cobra.Command) {
 	cmd.Flags().StringArrayVarP(&in.files, "file", "f", nil, "`file` or folder to apply, - for standard input; may be repeated")
-	cmd.Flags().StringVar(&in.prune, "prune", "", "delete workloads with these `labels`, such as app=shop, that are not in the files")
+	cmd.Flags().StringVar(&in.prune, "prune", "", "delete objects with these `labels`, such as app=shop, that are not in the files")
 }
 
 func (c *cli) planCommand() *cobra.Command {
@@ -76,17 +77,30 @@ func (c *cli) planRequest(cmd *cobra.Command, in planInput) (*cloudlessv1.PlanRe
 		return request, nil
 	}
 	request.PruneNamespace = c.Namespace
-	workloads := spec.WorkloadsIn(request.GetObjects())
-	if cmd.Flags().Changed("namespace") || len(workloads) == 0 {
+	if cmd.Flags().Changed("namespace") {
 		return request, nil
 	}
-	request.PruneNamespace = workloads[0].GetMetadata().GetNamespace()
-	for _, workload := range workloads {
-		if workload.GetMetadata().GetNamespace() != request.PruneNamespace {
-			return nil, errors.New("the files name several namespaces: say by --namespace in which one to prune, one apply for each")
-		}
+	named := namespacesIn(request)
+	if len(named) > 1 {
+		return nil, errors.New("the files name several namespaces: say by --namespace in which one to prune, one apply for each")
+	}
+	if len(named) == 1 {
+		request.PruneNamespace = named[0]
 	}
 	return request, nil
+}
+
+// namespacesIn are the namespaces of the objects in a request, sorted.
+func namespacesIn(request *cloudlessv1.PlanRequest) []string {
+	var all []string
+	for _, manifest := range request.GetObjects() {
+		o, _ := spec.ObjectIn(manifest)
+		if named, ok := o.(client.Object); ok && named.GetMetadata().GetNamespace() != "" {
+			all = append(all, named.GetMetadata().GetNamespace())
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 // megabytes rounds up.

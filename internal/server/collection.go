@@ -45,6 +45,9 @@ type collection[T object] struct {
 	prepare func(ctx context.Context, given T, p *preparation) (builder[T], error)
 	// remove adds the removal of an object to a transaction.
 	remove func(ctx context.Context, tx *transaction, old T) T
+	// prunable reports whether a plan may prune an object, and adds to the change what the plan shows about it; nil means
+	// that it may.
+	prunable func(snap *state.Snapshot, old T, change *v1.PlanChange) bool
 	// frozen refuses every change of an object; nil refuses none.
 	frozen func(T) error
 	// normalize brings a wanted object into its canonical form, and summary describes in an event what was written.

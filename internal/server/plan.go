@@ -98,7 +98,7 @@ func (s *Server) mayApply(ctx context.Context, p *planned) error {
 			continue
 		}
 		what := fmt.Sprintf("%s %s %s", change.GetAction(), strings.ToLower(change.GetKind()), change.GetName())
-		if err := auth.AuthorizeTo(core.Caller(ctx), s.kinds.named(change.GetKind()).method(), what); err != nil {
+		if err := auth.AuthorizeTo(core.Caller(ctx), s.kinds.named(change.GetKind()).method(change.GetAction()), what); err != nil {
 			return err
 		}
 	}
@@ -204,11 +204,8 @@ func (s *Server) plan(ctx context.Context, wanted *wanted, snap *state.Snapshot)
 		}
 	}
 	if !wanted.prune.Empty() {
-		for w := range p.base.Workloads(wanted.namespace, "") {
-			if m := w.GetMetadata(); m.GetDeleteTime() == nil && w.GetStatus().GetOwnerUid() == "" && !given[title(state.KindWorkload, m)] && wanted.prune.Matches(m.GetLabels()) {
-				s.removeWorkload(ctx, p.transaction, w)
-				p.add(state.KindWorkload, w, &v1.PlanChange{Action: spec.ActionDelete, Version: m.GetVersion(), Image: p.base.Revision(w.GetStatus().GetRevisionUid()).GetSpec().GetImage()})
-			}
+		for _, kind := range s.kinds {
+			kind.prune(ctx, p, wanted, given)
 		}
 	}
 	if err := s.forecast(p, snap.Fork()); err != nil {

@@ -19,11 +19,13 @@ import (
 type plannable interface {
 	// message is an empty object of the kind.
 	message() proto.Message
-	// method is the gRPC method that applies an object. Its callers may also apply a plan with such an object.
-	method() string
+	// method is the gRPC method that does what an action of a plan does. Its callers may also apply such a plan.
+	method(action string) string
 	prepareObject(ctx context.Context, given proto.Message, rank int, p *preparation) (planObject, error)
 	// manifest returns an object as it is now; nil if there is none.
 	manifest(snap *state.Snapshot, namespace, name string) *v1.Manifest
+	// prune adds the deletion of the objects that a request prunes. given are the titles of the objects in the request.
+	prune(ctx context.Context, p *planned, wanted *wanted, given map[string]bool)
 }
 
 // planObject is a wanted object of any kind.
@@ -73,7 +75,13 @@ func (k planKinds) prepare(ctx context.Context, index int, manifest *v1.Manifest
 }
 
 func (c *collection[T]) message() proto.Message { return *new(T) }
-func (c *collection[T]) method() string         { return c.declared.Apply.Name }
+
+func (c *collection[T]) method(action string) string {
+	if action == spec.ActionDelete {
+		return c.declared.Delete.Name
+	}
+	return c.declared.Apply.Name
+}
 
 func (c *collection[T]) prepareObject(ctx context.Context, given proto.Message, rank int, p *preparation) (planObject, error) {
 	b, err := c.prepare(ctx, given.(T), p)
@@ -89,6 +97,24 @@ func (c *collection[T]) manifest(snap *state.Snapshot, namespace, name string) *
 		return nil
 	}
 	return spec.ManifestOf(c.present(snap, found))
+}
+
+// prune deletes only objects in a namespace: labels of one namespace say nothing about what the others share.
+func (c *collection[T]) prune(ctx context.Context, p *planned, wanted *wanted, given map[string]bool) {
+	if !c.declared.Namespaced || c.declared.Delete == nil {
+		return
+	}
+	for old := range c.all(p.base, wanted.namespace, "") {
+		m := old.GetMetadata()
+		if m.GetDeleteTime() != nil || given[title(c.kind, m)] || !wanted.prune.Matches(m.GetLabels()) {
+			continue
+		}
+		change := &v1.PlanChange{Action: spec.ActionDelete, Version: m.GetVersion()}
+		if c.prunable == nil || c.prunable(p.base, old, change) {
+			c.remove(ctx, p.transaction, old)
+			p.add(c.kind, old, change)
+		}
+	}
 }
 
 // collected is a wanted object of a collection.

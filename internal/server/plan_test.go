@@ -398,3 +398,15 @@ func TestPlanOverHTTP(t *testing.T) {
 		t.Errorf("a request of 10 MB: %s %.200s", response.Status, body)
 	}
 }
+
+// Whoever may not delete an object may not prune it either.
+func TestPlansAreAuthorizedByTheMethodOfEachAction(t *testing.T) {
+	for action, want := range map[string]string{
+		spec.ActionCreate: v1.WorkloadService_ApplyWorkload_FullMethodName,
+		spec.ActionDelete: v1.WorkloadService_DeleteWorkload_FullMethodName,
+	} {
+		if got := newWorkloads(nil).method(action); got != want {
+			t.Errorf("to %s a workload in a plan, one must be allowed to call %s, want %s", action, got, want)
+		}
+	}
+}

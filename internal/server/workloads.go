@@ -29,6 +29,10 @@ func newWorkloads(s *Server) *collection[*v1.Workload] {
 	c := newCollection[*v1.Workload](s, state.KindWorkload)
 	c.prepare, c.remove = s.prepareWorkload, s.removeWorkload
 	c.missing, c.exists = notfound.Workload, workloadExists
+	c.prunable = func(snap *state.Snapshot, w *v1.Workload, change *v1.PlanChange) bool {
+		change.Image = snap.Revision(w.GetStatus().GetRevisionUid()).GetSpec().GetImage()
+		return w.GetStatus().GetOwnerUid() == "" // the jobs of a cron go with it
+	}
 	c.frozen = func(w *v1.Workload) error {
 		if w.GetMetadata().GetDeleteTime() == nil {
 			return nil

@@ -111,8 +111,8 @@ type PlanRequest struct {
 	// Objects to create or to change. If an object's metadata.version is set, it must
 	// still be the current one.
 	Objects []*Manifest `protobuf:"bytes,4,rep,name=objects,proto3" json:"objects,omitempty"`
-	// Also delete the workloads with these labels that are not among the objects,
-	// such as "app=shop". Empty deletes nothing.
+	// Also delete the objects of the namespace, of every kind that files may hold, with these
+	// labels that are not among the objects, such as "app=shop". Empty deletes nothing.
 	Prune string `protobuf:"bytes,2,opt,name=prune,proto3" json:"prune,omitempty"`
 	// Where to prune; "default" if empty.
 	PruneNamespace string `protobuf:"bytes,3,opt,name=prune_namespace,json=pruneNamespace,proto3" json:"prune_namespace,omitempty"`
