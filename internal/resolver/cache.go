@@ -26,8 +26,9 @@ const (
 
 // packed is an answer in wire format without EDNS, and where its TTLs are.
 type packed struct {
-	wire []byte
-	ttls []uint16
+	wire   []byte
+	ttls   []uint16
+	failed bool // there is none
 }
 
 // pack brings an answer of an upstream into the form in which it is kept and sent.
@@ -46,7 +47,7 @@ func pack(m *dns.Msg) (packed, error) {
 		return packed{}, err
 	}
 	ttls, err := ttlOffsets(wire, len(out.Answer)+len(out.Ns)+len(out.Extra))
-	return packed{wire, ttls}, err
+	return packed{wire: wire, ttls: ttls}, err
 }
 
 // ttlOffsets finds the TTLs of the records behind the only question.

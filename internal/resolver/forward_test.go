@@ -416,3 +416,91 @@ func TestRateOfOneClientIsLimited(t *testing.T) {
 		}
 	})
 }
+
+// The machine's own programs may look up any service. One that is not here is fetched first, once for all who ask.
+func TestServicesAreFetchedForTheMachine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newResolver(t)
+		var fetched []Name
+		var fail error
+		r.fetch = func(_ context.Context, name Name) error {
+			fetched = append(fetched, name)
+			time.Sleep(time.Second)
+			if name.Name == "far" && fail == nil {
+				r.Update([]Service{{Name: name, V4: addr("10.96.7.7")}}, nil)
+			}
+			return fail
+		}
+		answers := make(chan string, 3)
+		for range 3 {
+			go func() { answers <- result(lookup(t, r, host, "far.away.cloudless.internal", dns.TypeA)) }()
+		}
+		for range 3 {
+			if got := <-answers; got != "10.96.7.7" {
+				t.Errorf("got %s", got)
+			}
+		}
+		if got := result(lookup(t, r, host, "_x._tcp.None.away.cloudless.internal", dns.TypeSRV)); got != nxdomain {
+			t.Errorf("a service that does not exist: %s", got)
+		}
+		if want := []Name{{"away", "far"}, {"away", "none"}}; fmt.Sprint(fetched) != fmt.Sprint(want) {
+			t.Errorf("fetched %v, want %v", fetched, want)
+		}
+		fail = errors.New("no server can be reached")
+		if got := result(lookup(t, r, host, "other.away.cloudless.internal", dns.TypeA)); got != servfail {
+			t.Errorf("without a server: %s", got)
+		}
+		// What is here needs no fetching, and replicas get only what is here.
+		for name, from := range map[string]netip.Addr{"x.far.away": host, "away": host, "none.shop": inShop, "no.bank": inBank} {
+			if got := result(lookup(t, r, from, name+".cloudless.internal", dns.TypePTR)); got != nxdomain && name != "away" {
+				t.Errorf("%s: %s", name, got)
+			}
+		}
+		if len(fetched) != 3 || r.admission.total != 0 {
+			t.Errorf("fetched %v, %d still wait", fetched, r.admission.total)
+		}
+	})
+}
+
+// The upstream may be a forwarder whose own upstream is the resolver. Equal queries are merged, so that a question goes
+// round once, and fails in time.
+func TestLoopThroughAnotherForwarderEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newResolver(t)
+		var asked atomic.Int32
+		r.pool.ask = func(ctx context.Context, _ netip.AddrPort, q *query) (*dns.Msg, error) {
+			asked.Add(1)
+			back := make(chan *dns.Msg, 1)
+			go func() { back <- send(t, r, host, q.message(true)) }()
+			select {
+			case m := <-back:
+				return m, nil
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+		}
+		r.SetUpstreams([]netip.AddrPort{netip.MustParseAddrPort("127.0.0.53:53")})
+		if got := result(lookup(t, r, inShop, "example.com", dns.TypeA)); got != servfail {
+			t.Errorf("got %s", got)
+		}
+		if s := r.Stats(); asked.Load() > maxAttempts || s.Forwarded != 1 {
+			t.Errorf("asked %d times: %+v", asked.Load(), s)
+		}
+	})
+}
+
+// Setting the machine's clock neither expires nor prolongs anything, because every time has a monotonic reading.
+func TestTimesAreMonotonic(t *testing.T) {
+	r := newResolver(t)
+	countingUpstream(t, r, "example.com. 60 IN A 192.0.2.1")
+	lookup(t, r, inShop, "example.com", dns.TypeA)
+	r.SetUpstreams([]netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:53")})
+	lookup(t, r, inShop, "example.com", dns.TypeA)
+	r.pool.report(r.pool.upstreams[0], false)
+	e := r.cache.recent.Front().Value.(*entry)
+	for what, at := range map[string]time.Time{"stored": e.stored, "expire": e.expire, "retry": r.pool.upstreams[0].retry, "began": r.began} {
+		if at == at.Round(0) { // which removes the monotonic reading
+			t.Errorf("%s is %v, by the machine's clock", what, at)
+		}
+	}
+}

@@ -51,6 +51,9 @@ func (r *Resolver) handle(wire []byte, from netip.Addr, stream bool, later func(
 		r.counters.refused.Add(1)
 		return q.pack(reply{rcode: rcode}), false
 	}
+	if name, ok := r.absent(&q); ok {
+		return r.fetchFirst(&q, name, later)
+	}
 	if local, ok := r.local(&q); ok {
 		return q.pack(local), false
 	}

@@ -57,9 +57,9 @@ func command(t *testing.T, args ...string) string {
 	return string(out)
 }
 
-// bridgeAddress is where replicas find the resolver. Programs of the test send from the same address, so that it stands
-// for a replica.
-var bridgeAddress = netip.MustParseAddr("10.64.0.1")
+// The addresses where replicas find the resolver. Programs of the test send from the same addresses, so that they stand
+// for replicas.
+var bridgeAddress, bridgeAddress6 = netip.MustParseAddr("10.64.0.1"), netip.MustParseAddr("fd00:0:0:1::1")
 
 // serveBridge runs a resolver that follows a file, and returns it and a function that waits until it listens.
 func serveBridge(t *testing.T, files []string) (r *Resolver, listens func()) {
@@ -75,13 +75,16 @@ func serveBridge(t *testing.T, files []string) (r *Resolver, listens func()) {
 	}
 	r.Replace(append(slices.Clone(testServices), Service{Name: Name{"shop", "many"}, Endpoints: many}))
 	r.SetRanges([]netip.Prefix{netip.MustParsePrefix("10.64.0.0/10"), netip.MustParsePrefix("fd00::/48")})
-	r.SetClients(map[netip.Addr]string{bridgeAddress: "shop"})
-	must.Succeed(t, r.SetListen([]netip.AddrPort{netip.AddrPortFrom(bridgeAddress, 53)}))
+	r.SetClients(map[netip.Addr]string{bridgeAddress: "shop", bridgeAddress6: "shop"})
+	must.Succeed(t, r.SetListen([]netip.AddrPort{netip.AddrPortFrom(bridgeAddress, 53), netip.AddrPortFrom(bridgeAddress6, 53)}))
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- r.Run(ctx) }()
 	t.Cleanup(func() { cancel(); must.Succeed(t, <-ended) })
-	return r, func() { must.Succeed(t, <-reports) }
+	return r, func() {
+		must.Succeed(t, <-reports) // of one family
+		must.Succeed(t, <-reports) // of the other
+	}
 }
 
 // serveUpstream answers every question for one of its names with its own address.
@@ -234,12 +237,17 @@ func TestFollowsTheMachine(t *testing.T) {
 	server := netip.AddrPortFrom(bridgeAddress, 53)
 	for range 2 {
 		command(t, "ip", "address", "add", "10.64.0.1/24", "dev", "lo")
-		for _, network := range []string{"udp", "tcp"} {
-			if got := result(over(t, network, bridgeAddress, server, question("api.shop.cloudless.internal", dns.TypeA))); got != "10.96.0.1" {
-				t.Errorf("by %s: got %s", network, got)
+		command(t, "ip", "address", "add", "fd00:0:0:1::1/64", "dev", "lo", "nodad")
+		for _, address := range []netip.Addr{bridgeAddress, bridgeAddress6} {
+			for _, network := range []string{"udp", "tcp"} {
+				got := result(over(t, network, address, netip.AddrPortFrom(address, 53), question("api.shop.cloudless.internal", dns.TypeA)))
+				if got != "10.96.0.1" {
+					t.Errorf("at %v by %s: got %s", address, network, got)
+				}
 			}
 		}
 		command(t, "ip", "address", "del", "10.64.0.1/24", "dev", "lo")
+		command(t, "ip", "address", "del", "fd00:0:0:1::1/64", "dev", "lo")
 	}
 	command(t, "ip", "address", "add", "10.64.0.1/24", "dev", "lo")
 	if got := result(over(t, "udp", bridgeAddress, server, question("example.com", dns.TypeA))); got != servfail {

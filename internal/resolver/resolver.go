@@ -29,6 +29,9 @@ type Options struct {
 	// Listening is called when an address is served and when it cannot be, with the reason. The resolver tries
 	// again by itself. It may be nil.
 	Listening func(address netip.AddrPort, err error)
+	// Fetch is called when the machine itself looks up a service that the resolver does not have. It returns when
+	// Update has added the service or it is known not to exist; an error fails the lookup. It may be nil.
+	Fetch func(ctx context.Context, name Name) error
 }
 
 // Resolver answers the queries of a node's replicas.
@@ -36,6 +39,7 @@ type Resolver struct {
 	log       *slog.Logger
 	files     []string
 	listening func(netip.AddrPort, error)
+	fetch     func(context.Context, Name) error
 	began     time.Time
 
 	zone      zone
@@ -65,7 +69,7 @@ func New(o Options) (*Resolver, error) {
 		return nil, errors.New("make a resolver: it needs a logger")
 	}
 	r := &Resolver{
-		log: o.Log, files: o.ResolvConf, listening: o.Listening, began: time.Now(),
+		log: o.Log, files: o.ResolvConf, listening: o.Listening, fetch: o.Fetch, began: time.Now(),
 		clients: newClients(), cache: newCache(), pool: &pool{ask: ask},
 		flights: flights{waiting: map[string][]func(packed){}}, kick: make(chan struct{}, 1),
 	}

@@ -231,6 +231,12 @@ func (z *zone) isReady() bool {
 	return z.ready
 }
 
+func (z *zone) has(name Name) bool {
+	z.mu.RLock()
+	defer z.mu.RUnlock()
+	return z.services[name.key()] != nil
+}
+
 func (z *zone) setSelf(addresses []netip.Addr) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
