@@ -46,6 +46,9 @@ func pack(m *dns.Msg) (packed, error) {
 	if err != nil {
 		return packed{}, err
 	}
+	if err := new(dns.Msg).Unpack(wire); err != nil { // a record without content, for example
+		return packed{}, err
+	}
 	ttls, err := ttlOffsets(wire, len(out.Answer)+len(out.Ns)+len(out.Extra))
 	return packed{wire: wire, ttls: ttls}, err
 }

@@ -24,7 +24,7 @@ func (r *Resolver) absent(q *request) (Name, bool) {
 	rest, namespace := cutLast(below)
 	_, service := cutLast(rest)
 	name := Name{Namespace: namespace, Name: service}
-	return name, service != "" && !r.zone.has(name)
+	return name, service != "" && r.zone.lacks(name)
 }
 
 // fetchFirst answers when the service is here, or does not exist.

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/miekg/dns"
 
@@ -50,6 +51,45 @@ func FuzzHandle(f *testing.F) {
 		}
 		if err := new(dns.Msg).Unpack(answer); err != nil {
 			t.Fatalf("the answer %x to %x: %v", answer, wire, err)
+		}
+	})
+}
+
+// Whatever an upstream sends, the client gets a message that it can read, whose TTLs only become shorter.
+func FuzzAnswerOfUpstream(f *testing.F) {
+	q := query{name: "example.com.", qtype: dns.TypeTXT}
+	for _, records := range [][]string{
+		{"example.com. 60 IN TXT text", "example.com. 3600 IN SOA a. b. 1 2 3 4 30"},
+		{"example.com. 300 IN CNAME www.example.com.", "www.example.com. 60 IN AAAA 2001:db8::1"},
+	} {
+		wire, err := answerWith(f, &q, records...).Pack()
+		must.Succeed(f, err)
+		f.Add(wire)
+	}
+	f.Fuzz(func(t *testing.T, wire []byte) {
+		m := new(dns.Msg)
+		if err := m.Unpack(wire); err != nil || !q.answeredBy(m, m) {
+			return // never gets further
+		}
+		r := newResolver(t)
+		fixed(r, func(*query) (*dns.Msg, error) { return m, nil })
+		for range 2 { // from the upstream, then perhaps from the cache
+			answer := send(t, r, inShop, question("example.com", dns.TypeTXT).SetEdns0(1232, false))
+			if answer.IsEdns0() == nil {
+				t.Fatalf("an answer without EDNS: %v", answer)
+			}
+		}
+		kept, err := pack(m)
+		if err != nil {
+			return
+		}
+		young, old := new(dns.Msg), new(dns.Msg)
+		must.Succeed(t, young.Unpack(kept.aged(0)))
+		must.Succeed(t, old.Unpack(kept.aged(10*time.Second)))
+		for i, rr := range young.Answer {
+			if before, after := rr.Header().Ttl, old.Answer[i].Header().Ttl; after != before-min(before, 10) {
+				t.Fatalf("the TTL %d becomes %d", before, after)
+			}
 		}
 	})
 }

@@ -231,10 +231,11 @@ func (z *zone) isReady() bool {
 	return z.ready
 }
 
-func (z *zone) has(name Name) bool {
+// lacks reports whether a service is not here, if that is known already.
+func (z *zone) lacks(name Name) bool {
 	z.mu.RLock()
 	defer z.mu.RUnlock()
-	return z.services[name.key()] != nil
+	return z.ready && z.services[name.key()] == nil
 }
 
 func (z *zone) setSelf(addresses []netip.Addr) {

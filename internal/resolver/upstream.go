@@ -54,7 +54,7 @@ func (q *query) message(edns bool) *dns.Msg {
 
 // answeredBy reports whether a message answers the query.
 func (q *query) answeredBy(asked, m *dns.Msg) bool {
-	return m.Response && m.Id == asked.Id && len(m.Question) == 1 && m.Question[0].Qtype == q.qtype &&
+	return m.Response && m.Opcode == dns.OpcodeQuery && m.Id == asked.Id && len(m.Question) == 1 && m.Question[0].Qtype == q.qtype &&
 		m.Question[0].Qclass == dns.ClassINET && strings.EqualFold(m.Question[0].Name, q.name)
 }
 
