@@ -29,7 +29,7 @@ import (
 	"github.com/cloudless/cloudless/internal/logfile"
 )
 
-// program is the shim, built as it is for a release; with counters, if the coverage of the tests is measured.
+// program is the shim, built as for a release, and with coverage counters if the tests measure coverage.
 var program string
 
 func TestMain(m *testing.M) {

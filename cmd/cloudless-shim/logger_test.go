@@ -50,10 +50,10 @@ func TestLogger(t *testing.T) {
 	}
 }
 
-func TestLoggerRefusesWhatIsNoLog(t *testing.T) {
+func TestLoggerRefusesOtherURIs(t *testing.T) {
 	out, err := exec.Command(program, logfile.Command, "file:///tmp/x").CombinedOutput()
 	if err == nil {
-		t.Error("a file was taken for a log")
+		t.Error("a file URI was accepted")
 	}
 	if want := "cloudless-shim: not a cloudless-log URI\n"; string(out) != want {
 		t.Errorf("got %q, want %q", out, want)

@@ -7,11 +7,11 @@
 // has exited, its output is on disk. If another process keeps the output open, the shim
 // waits only for a limited time.
 //
-// Under an outside containerd that cannot run this shim, its stock shim runs the program as
-// its logging binary instead: "cloudless-shim log URI".
+// An external containerd that cannot run this shim uses the program as the logging binary
+// of its stock shim instead: "cloudless-shim log URI".
 //
-// There is one such process for each container, so it must stay small: it must not know of
-// workloads, servers or the agent, nor link what they need.
+// There is one such process for each container, so it must stay small. It must not know
+// workloads, servers or the agent, nor link their dependencies.
 package main
 
 import (

@@ -8,7 +8,7 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-func TestShimThatEndsIsQuiet(t *testing.T) {
+func TestEndingShimIsQuiet(t *testing.T) {
 	var out strings.Builder
 	logger := &logrus.Logger{Out: &out, Formatter: quiet{&logrus.TextFormatter{}}, Level: logrus.InfoLevel, Hooks: logrus.LevelHooks{}}
 	logger.WithError(errors.New("bad file descriptor")).Error("cgroups: epoll wait")

@@ -61,7 +61,7 @@ func TestLongLine(t *testing.T) {
 	}
 }
 
-func TestStreamsAreToldApart(t *testing.T) {
+func TestLogDistinguishesStreams(t *testing.T) {
 	c := newContainer(t, "echo out; echo err >&2; printf 'no newline'; exit 42", nil).run()
 	c.wait(42)
 	got := c.lines()
@@ -73,7 +73,7 @@ func TestStreamsAreToldApart(t *testing.T) {
 }
 
 // Clients see the log's URI, never the pipe behind it.
-func TestPipesAreNotShown(t *testing.T) {
+func TestClientsSeeTheLogURI(t *testing.T) {
 	c := newContainer(t, "exec sleep 1000", nil).run()
 	state, err := c.State(c.ctx, &taskapi.StateRequest{ID: c.id()})
 	c.must(err)
@@ -85,7 +85,7 @@ func TestPipesAreNotShown(t *testing.T) {
 	}
 }
 
-func TestSecondCreateIsRefusedAndHarmless(t *testing.T) {
+func TestSecondCreateIsRefused(t *testing.T) {
 	c := newContainer(t, "read x </go; echo alive", nil)
 	start := c.fifo("go")
 	c.run()
@@ -100,7 +100,7 @@ func TestSecondCreateIsRefusedAndHarmless(t *testing.T) {
 	}
 }
 
-func TestCreateThatFailsCanBeRepeated(t *testing.T) {
+func TestFailedCreateCanBeRetried(t *testing.T) {
 	c := newContainer(t, "echo fine", nil)
 	config := filepath.Join(c.bundle, "config.json")
 	good, err := os.ReadFile(config)
@@ -118,7 +118,7 @@ func TestCreateThatFailsCanBeRepeated(t *testing.T) {
 
 // A child that outlives the container's first process, in a container without process
 // namespace, does not delay its end.
-func TestChildThatIsLeftBehind(t *testing.T) {
+func TestOrphanedChildDoesNotDelayTheExit(t *testing.T) {
 	c := newContainer(t, "setsid sleep 1000 & echo started; exit 3", func(s *specs.Spec) {
 		s.Linux.Namespaces = s.Linux.Namespaces[1:]
 	}).run()
@@ -130,7 +130,7 @@ func TestChildThatIsLeftBehind(t *testing.T) {
 
 // A process outside the container that keeps its output open delays the end only for a
 // limited time, and its output is still logged.
-func TestPipeHeldOpenByOthers(t *testing.T) {
+func TestPipeHeldOpenByAnotherProcess(t *testing.T) {
 	c := newContainer(t, "echo started; exec sleep 1000", nil).run()
 	c.waitForLine("stdout: started")
 	held, err := os.OpenFile(fmt.Sprintf("/proc/%d/fd/1", c.pid), os.O_WRONLY, 0)
@@ -183,7 +183,7 @@ func TestFullDisk(t *testing.T) {
 
 // containerd crashes, and the container continues and exits before it is back: no line and
 // no exit code is lost.
-func TestNobodyIsConnected(t *testing.T) {
+func TestNothingIsLostWhileContainerdIsDown(t *testing.T) {
 	c := newContainer(t, `while read line && [ "$line" != end ]; do echo "$line"; done </in; exit 5`, nil)
 	in := c.fifo("in")
 	c.run()
@@ -265,7 +265,7 @@ func TestTerminalIsLogged(t *testing.T) {
 
 // Further processes do not use the log: their streams are the client's own pipes, with and
 // without a terminal.
-func TestExecIsAsInTheStockShim(t *testing.T) {
+func TestExecBehavesAsInTheStockShim(t *testing.T) {
 	c := newContainer(t, "exec sleep 1000", nil).run()
 	for _, terminal := range []bool{false, true} {
 		t.Run(fmt.Sprintf("terminal=%v", terminal), func(t *testing.T) {
@@ -326,7 +326,7 @@ func (c *container) exec(t *testing.T, script string, terminal bool) (code uint3
 }
 
 // After Delete and Shutdown nothing is left of the shim.
-func TestDeleteAndShutdownLeaveNothing(t *testing.T) {
+func TestDeleteAndShutdownLeaveNothingBehind(t *testing.T) {
 	c := newContainer(t, "echo done", nil).run()
 	c.wait(0)
 	_, err := c.Delete(c.ctx, &taskapi.DeleteRequest{ID: c.id()})
@@ -338,7 +338,7 @@ func TestDeleteAndShutdownLeaveNothing(t *testing.T) {
 	}
 }
 
-// The resident memory is a figure to look at; the bench holds it to a limit.
+// This test only prints the resident memory. The benchmark enforces its limit.
 func TestShimIsSmall(t *testing.T) {
 	c := newContainer(t, "echo up; exec sleep 1000", nil).run()
 	c.waitForLine("stdout: up")
@@ -353,6 +353,6 @@ func TestShimIsSmall(t *testing.T) {
 	c.must(err)
 	t.Logf("program: %d bytes", info.Size())
 	if limit := int64(12 << 20); info.Size() > limit {
-		t.Errorf("the program has %d bytes, more than %d: what has been linked into it?", info.Size(), limit)
+		t.Errorf("the program has %d bytes, more than %d: check what it links", info.Size(), limit)
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// demo is the cluster that is shown.
+// demo is the cluster of the demonstration.
 type demo struct {
 	guide               *guide
 	dir, cloudless, app string
@@ -21,7 +21,7 @@ type demo struct {
 	traffic             *traffic
 }
 
-// show is the whole demonstration.
+// show runs the whole demonstration.
 func (d *demo) show(ctx context.Context) error {
 	for _, step := range []func(context.Context) error{
 		d.plugIn, d.found, d.addNodes, d.runApp, d.loseLeader, d.loseNode, d.bringBack,
@@ -33,12 +33,12 @@ func (d *demo) show(ctx context.Context) error {
 			d.guide.say("→ %s", d.traffic)
 		}
 	}
-	return d.guide.begin(ctx, "That was it", "One leader and one node were lost, and the app was there all the time.\nNothing of this stays on your machine.")
+	return d.guide.begin(ctx, "Done", "One leader and one node were lost, and the app stayed available.\nNothing is left behind on your machine.")
 }
 
 func (d *demo) plugIn(ctx context.Context) (err error) {
 	err = d.guide.begin(ctx, "Six machines", "Three servers (s1, s2, s3) and three nodes (n1, n2, n3) on one network, "+
-		hubIP+netBits+".\nEach is a network namespace of this machine; you sit at a seventh, the desk.")
+		hubIP+netBits+".\nEach is a network namespace of this machine. You use a seventh one, the desk.")
 	if err != nil {
 		return err
 	}
@@ -64,8 +64,8 @@ func (d *demo) of(role string) []*machine {
 }
 
 func (d *demo) found(ctx context.Context) error {
-	err := d.guide.begin(ctx, "Three servers", "The first one makes the cluster. The others join with a token, which says whom to trust;\n"+
-		"they find the first one by themselves, because it is on the same network.")
+	err := d.guide.begin(ctx, "Three servers", "The first one creates the cluster. The others join with a token that identifies the cluster.\n"+
+		"They find the first one by themselves, because it is on the same network.")
 	if err != nil {
 		return err
 	}
@@ -91,7 +91,7 @@ func (d *demo) found(ctx context.Context) error {
 
 func (d *demo) tokenFile(role string) string { return filepath.Join(d.dir, role+".token") }
 
-// token makes one and keeps it in a file, as a person does with >.
+// token creates a token and writes it to a file.
 func (d *demo) token(ctx context.Context, role string, uses int) error {
 	args := []string{"token", "create", "--role", role, "--uses", fmt.Sprint(uses), "--ttl", "1h"}
 	d.guide.command(hub, append(slices.Clone(args), ">", d.tokenFile(role)))
@@ -107,7 +107,7 @@ func (d *demo) token(ctx context.Context, role string, uses int) error {
 }
 
 func (d *demo) addNodes(ctx context.Context) error {
-	err := d.guide.begin(ctx, "Three nodes", "They run what you give to the cluster. A token may be good for several machines.")
+	err := d.guide.begin(ctx, "Three nodes", "They run your workloads. One token can admit several machines.")
 	if err != nil {
 		return err
 	}
@@ -124,9 +124,9 @@ func (d *demo) addNodes(ctx context.Context) error {
 }
 
 func (d *demo) runApp(ctx context.Context) error {
-	err := d.guide.begin(ctx, "An app", "Two copies of the example app, on two of the nodes. From now on somebody asks it\n"+
-		"twenty times a second, always over a new connection. A request that one node\n"+
-		"does not answer goes to the next one, so it is lost only if no node answers.")
+	err := d.guide.begin(ctx, "An app", "Two replicas of the example app, on two of the nodes. From now on a client sends it\n"+
+		"twenty requests a second, each over a new connection. A request that fails on one\n"+
+		"node is retried on the next, so it is lost only if no node answers.")
 	if err != nil {
 		return err
 	}
@@ -149,8 +149,8 @@ func (d *demo) loseLeader(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = d.guide.begin(ctx, "The leader dies", fmt.Sprintf("Server %s leads. Its process is killed with signal 9; then something is written at once:\n"+
-		"the command waits for the new leader, and what is acknowledged is kept.", leader.name))
+	err = d.guide.begin(ctx, "The leader dies", fmt.Sprintf("Server %s is the leader. kill -9 ends its process, and a write follows at once:\n"+
+		"the command waits for the new leader, and no acknowledged write is lost.", leader.name))
 	if err != nil {
 		return err
 	}
@@ -184,8 +184,8 @@ func (d *demo) loseNode(ctx context.Context) error {
 		return err
 	}
 	lost := d.machine(busy[0])
-	err = d.guide.begin(ctx, "A node loses its power", fmt.Sprintf("Node %s runs a copy of the app. All its processes end at once and it answers nobody;\n"+
-		"its copy is replaced on the node that is left.", lost.name))
+	err = d.guide.begin(ctx, "A node loses its power", fmt.Sprintf("Node %s runs a replica of the app. All its processes end at once, and it is unreachable.\n"+
+		"Its replica is replaced on the remaining node.", lost.name))
 	if err != nil {
 		return err
 	}
@@ -194,13 +194,13 @@ func (d *demo) loseNode(ctx context.Context) error {
 	}
 	off := time.Now()
 	d.guide.say("%s# power off", lost.name)
-	err = d.untilBusy(ctx, "the copy was not replaced", func(now []string) bool {
+	err = d.untilBusy(ctx, "the replica was not replaced", func(now []string) bool {
 		return len(now) == 2 && !slices.Contains(now, lost.name)
 	})
 	if err != nil {
 		return err
 	}
-	d.guide.say("→ two copies run again, %d ms after the loss", time.Since(off).Milliseconds())
+	d.guide.say("→ two replicas run again, %d ms after the loss", time.Since(off).Milliseconds())
 	if err := d.traffic.answers(ctx, 20); err != nil {
 		return err
 	}
@@ -208,8 +208,8 @@ func (d *demo) loseNode(ctx context.Context) error {
 }
 
 func (d *demo) bringBack(ctx context.Context) error {
-	err := d.guide.begin(ctx, "They come back", "The server and the node are started again, with the data that they had. Nothing has to be\n"+
-		"repaired, and what runs elsewhere now stays there.")
+	err := d.guide.begin(ctx, "They come back", "The server and the node are started again with their old data. Nothing needs repair,\n"+
+		"and moved replicas stay where they are.")
 	if err != nil {
 		return err
 	}
@@ -233,7 +233,7 @@ func (d *demo) bringBack(ctx context.Context) error {
 	return d.shown(ctx, hub, "cluster", "status")
 }
 
-// clear takes everything away, whatever there is.
+// clear removes everything that exists so far.
 func (d *demo) clear() error {
 	var failures []error
 	if d.traffic != nil {
@@ -267,11 +267,11 @@ const (
 	lookTime = 100 * time.Millisecond
 )
 
-// until waits until something is so.
-func until(ctx context.Context, otherwise string, so func() bool) error {
+// until waits for a condition. otherwise is the error after too long a wait.
+func until(ctx context.Context, otherwise string, met func() bool) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, errors.New(otherwise))
 	defer cancel()
-	for !so() {
+	for !met() {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -281,7 +281,7 @@ func until(ctx context.Context, otherwise string, so func() bool) error {
 	return nil
 }
 
-// look reads what a command says in JSON.
+// look decodes the JSON output of a command and reports whether that worked.
 func (d *demo) look(ctx context.Context, into any, args ...string) bool {
 	out, err := d.cloudlessOn(ctx, hub, append(args, "-o", "json")...)
 	return err == nil && json.Unmarshal([]byte(out), into) == nil
@@ -343,15 +343,15 @@ func (d *demo) readyNodes(ctx context.Context, want int) error {
 	})
 }
 
-// untilBusy waits until the app's copies run where they should.
-func (d *demo) untilBusy(ctx context.Context, otherwise string, wished func([]string) bool) error {
+// untilBusy waits until the nodes that run the app meet a condition.
+func (d *demo) untilBusy(ctx context.Context, otherwise string, met func([]string) bool) error {
 	return until(ctx, otherwise, func() bool {
 		now, err := d.busyNodes(ctx)
-		return err == nil && wished(now)
+		return err == nil && met(now)
 	})
 }
 
-// busyNodes are those that run a copy of the app.
+// busyNodes returns the nodes that run a replica of the app.
 func (d *demo) busyNodes(ctx context.Context) ([]string, error) {
 	out, err := d.cloudlessOn(ctx, hub, "ps", "-o", "json")
 	if err != nil {
@@ -364,7 +364,7 @@ func (d *demo) busyNodes(ctx context.Context) ([]string, error) {
 		}
 	}
 	if err := json.Unmarshal([]byte(out), &list); err != nil {
-		return nil, fmt.Errorf("what ps says: %w: %s", err, strings.TrimSpace(out))
+		return nil, fmt.Errorf("read the output of ps: %w: %s", err, strings.TrimSpace(out))
 	}
 	var names []string
 	for _, r := range list.Items {

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// program builds the demonstration and what it shows.
+// program builds the demo and its app.
 func program(t *testing.T) (demo string, args []string) {
 	t.Helper()
 	if testing.Short() {
@@ -36,7 +36,7 @@ func program(t *testing.T) (demo string, args []string) {
 	return filepath.Join(dir, "demo-ha"), []string{"-cloudless", cloudless, "-app", filepath.Join(dir, "hello")}
 }
 
-// nothingLeft fails if the demonstration has left something on this machine.
+// nothingLeft fails if the demo left something behind on this machine.
 func nothingLeft(t *testing.T, pid int, dir string) {
 	t.Helper()
 	spaces, err := filepath.Glob(fmt.Sprintf("/run/netns/demo-ha-%d-*", pid))
@@ -73,15 +73,15 @@ func TestWholeDemonstration(t *testing.T) {
 	nothingLeft(t, cmd.Process.Pid, temp)
 	for _, want := range []string{
 		`Servers: 3, 3 vote`, `kill -9 \d+`, `acknowledged \d+ ms after the kill`, `server s\d leads now`,
-		`two copies run again`, `Nodes: 3 ready`, `the app has answered \d{2,} requests, `,
+		`two replicas run again`, `Nodes: 3 ready`, `the app has answered \d{2,} requests, `,
 	} {
 		if !regexp.MustCompile(want).MatchString(out.String()) {
-			t.Errorf("nothing like %q was shown", want)
+			t.Errorf("the output does not match %q", want)
 		}
 	}
 }
 
-// Ctrl-C at any question leaves nothing behind.
+// Ctrl-C at any prompt leaves nothing behind.
 func TestInterruptedDemonstration(t *testing.T) {
 	name, args := program(t)
 	temp := t.TempDir()
@@ -105,7 +105,7 @@ func TestInterruptedDemonstration(t *testing.T) {
 			n, err := out.Read(buffer)
 			said.Write(buffer[:n])
 			if err != nil {
-				t.Fatalf("%q was never said: %v\n%s", want, err, said.String())
+				t.Fatalf("%q was never printed: %v\n%s", want, err, said.String())
 			}
 		}
 	}
@@ -119,8 +119,8 @@ func TestInterruptedDemonstration(t *testing.T) {
 	if err := cmd.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
-	await("Clearing everything away.")
-	_ = cmd.Process.Signal(os.Interrupt) // impatience does no harm
+	await("Cleaning up.")
+	_ = cmd.Process.Signal(os.Interrupt) // a second ctrl-C does no harm
 	_, _ = said.ReadFrom(out)
 	err = cmd.Wait()
 	if code := cmd.ProcessState.ExitCode(); code != 128+int(syscall.SIGINT) {

@@ -12,7 +12,7 @@ import (
 // guide talks to the person at the terminal.
 type guide struct {
 	out io.Writer
-	// keys are the lines that the person enters; nil if nobody is asked.
+	// keys has the lines that the person enters. It is nil without prompts.
 	keys        chan struct{}
 	step        int
 	bold, plain string
@@ -25,7 +25,7 @@ func newGuide(out *os.File, in io.Reader, yes bool) *guide {
 	}
 	if !yes {
 		g.keys = make(chan struct{})
-		// It ends with the process, as a read from a terminal cannot be interrupted.
+		// It runs until the process ends, because a read from a terminal cannot be interrupted.
 		go func() {
 			for lines := bufio.NewScanner(in); lines.Scan(); {
 				g.keys <- struct{}{}
@@ -36,14 +36,14 @@ func newGuide(out *os.File, in io.Reader, yes bool) *guide {
 	return g
 }
 
-// begin says what comes next, and waits for the person.
+// begin describes the next step and waits for the person.
 func (g *guide) begin(ctx context.Context, title, text string) error {
 	g.step++
 	fmt.Fprintf(g.out, "\n%s%d. %s%s\n%s\n", g.bold, g.step, title, g.plain, text)
 	if g.keys == nil {
 		return ctx.Err()
 	}
-	fmt.Fprint(g.out, "[Enter goes on, ctrl-C ends] ")
+	fmt.Fprint(g.out, "[Enter to continue, ctrl-C to quit] ")
 	select {
 	case <-ctx.Done():
 		fmt.Fprintln(g.out)
@@ -55,12 +55,12 @@ func (g *guide) begin(ctx context.Context, title, text string) error {
 
 func (g *guide) say(format string, args ...any) { fmt.Fprintf(g.out, format+"\n", args...) }
 
-// shows what is typed where.
+// command prints a command line and the machine that it runs on.
 func (g *guide) command(where string, args []string) {
 	fmt.Fprintf(g.out, "%s%s$ cloudless %s%s\n", g.bold, where, strings.Join(args, " "), g.plain)
 }
 
-// output shows what a command has printed.
+// output prints the output of a command, indented.
 func (g *guide) output(text string) {
 	for line := range strings.Lines(text) {
 		fmt.Fprint(g.out, "  ", strings.TrimRight(line, "\n"), "\n")

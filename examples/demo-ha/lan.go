@@ -13,15 +13,15 @@ import (
 	"github.com/vishvananda/netns"
 )
 
-// lan is a bridge in a network namespace of its own, and machines that are
-// plugged into it. It shares nothing with the networks of this machine.
+// lan is a bridge in a network namespace of its own, with machines connected to it. It
+// is isolated from the networks of this machine.
 type lan struct {
 	name  string
 	undos []func() error
 }
 
 const (
-	hub      = "desk" // where the person sits
+	hub      = "desk" // the machine of the person
 	hubIP    = "10.77.0.100"
 	netBits  = "/24"
 	linkName = "eth0"
@@ -58,7 +58,7 @@ func (l *lan) addSpace(ctx context.Context, machine string) error {
 	return ip(ctx, "-n", space, "link", "set", "lo", "up")
 }
 
-// plug adds a machine with an address.
+// plug connects a machine with an address.
 func (l *lan) plug(ctx context.Context, machine, address string) error {
 	if err := l.addSpace(ctx, machine); err != nil {
 		return err
@@ -76,14 +76,14 @@ func (l *lan) plug(ctx context.Context, machine, address string) error {
 	return nil
 }
 
-// cable is pulled out of a machine and put in again.
+// cable disconnects a machine or connects it again.
 func (l *lan) cable(ctx context.Context, machine, upOrDown string) error {
 	return ip(ctx, "-n", l.space(hub), "link", "set", machine, upOrDown)
 }
 
-// dial connects from where the person sits.
+// dial connects from the person's machine.
 func (l *lan) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	runtime.LockOSThread() // and for good if the way back fails: the thread then ends with its goroutine
+	runtime.LockOSThread() // stays locked if switching back fails, so that the thread ends with its goroutine
 	home, err := netns.Get()
 	if err != nil {
 		return nil, err

@@ -26,7 +26,7 @@ func (m *machine) data() string { return filepath.Join(m.d.dir, m.name) }
 
 func (m *machine) apiAddr() string { return m.address + ":7700" }
 
-// lock is who holds the data folder.
+// lock describes the process that holds the data folder.
 func (m *machine) pid() (int, error) {
 	data, err := os.ReadFile(filepath.Join(m.data(), "lock"))
 	if err != nil {
@@ -36,7 +36,7 @@ func (m *machine) pid() (int, error) {
 	return holder.PID, json.Unmarshal(data, &holder)
 }
 
-// kill ends the machine's process without a chance to say anything.
+// kill sends SIGKILL to the machine's process.
 func (m *machine) kill() (int, error) {
 	pid, err := m.pid()
 	if err != nil {
@@ -45,8 +45,8 @@ func (m *machine) kill() (int, error) {
 	return pid, syscall.Kill(pid, syscall.SIGKILL)
 }
 
-// powerOff takes away what a power failure takes away from the others' view:
-// the network, and every process of the machine at once.
+// powerOff simulates a power failure: it disconnects the machine and kills all its
+// processes at once.
 func (m *machine) powerOff(ctx context.Context) error {
 	if err := m.d.lan.cable(ctx, m.name, "down"); err != nil {
 		return err
@@ -80,7 +80,7 @@ func (m *machine) powerOff(ctx context.Context) error {
 	return nil
 }
 
-// start starts a machine that has joined before.
+// start restarts a machine that has joined before.
 func (m *machine) start(ctx context.Context) error {
 	if err := m.d.lan.cable(ctx, m.name, "up"); err != nil {
 		return err
@@ -91,7 +91,7 @@ func (m *machine) start(ctx context.Context) error {
 	return m.d.shown(ctx, m.name, "agent", "--detach")
 }
 
-// purge leaves nothing of the machine but its namespace.
+// purge deletes everything of the machine except its namespace.
 func (m *machine) purge(ctx context.Context) error {
 	if _, err := os.Stat(filepath.Join(m.data(), "cloud.json")); errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -100,12 +100,12 @@ func (m *machine) purge(ctx context.Context) error {
 	return err
 }
 
-// cloudlessOn runs the program on a machine and returns what it printed.
+// cloudlessOn runs cloudless on a machine and returns its output.
 func (d *demo) cloudlessOn(ctx context.Context, where string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, "nsenter", append([]string{"--net=" + d.lan.path(where), d.cloudless}, args...)...)
 	cmd.Env = append(os.Environ(),
 		"HOME="+d.dir, "CLOUDLESS_CONFIG="+filepath.Join(d.dir, "config.yaml"), "CLOUDLESS_DATA_DIR="+filepath.Join(d.dir, where))
-	// Ctrl-C is for the demonstration, which ends what it has begun.
+	// Ctrl-C must reach only the demo, which then ends its children.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 10 * time.Second
@@ -116,7 +116,7 @@ func (d *demo) cloudlessOn(ctx context.Context, where string, args ...string) (s
 	return string(out), nil
 }
 
-// shown runs the program on a machine before the eyes of the person.
+// shown runs cloudless on a machine and prints the command and its output.
 func (d *demo) shown(ctx context.Context, where string, args ...string) error {
 	d.guide.command(where, args)
 	out, err := d.cloudlessOn(ctx, where, args...)

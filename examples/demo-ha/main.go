@@ -1,11 +1,11 @@
-// Command demo-ha shows what a cluster survives, step by step, to a person at a
-// terminal: three servers and three nodes as network namespaces of this machine,
-// an app on them that is asked all the time, kill -9 of the server that leads,
-// and a node without power. Afterwards nothing of it is left, also after ctrl-C.
+// Command demo-ha shows step by step what a cluster survives. Three servers and three
+// nodes run in network namespaces of this machine. An app gets requests all the time,
+// while kill -9 ends the leader and a node loses power. Nothing is left behind, not even
+// after ctrl-C.
 //
 //	make demo-ha
 //
-// It knows Cloudless only as its users do: by the command line and by HTTP.
+// It uses Cloudless only through the CLI and HTTP, as users do.
 package main
 
 import (
@@ -21,11 +21,11 @@ import (
 
 func main() {
 	var o options
-	flag.StringVar(&o.cloudless, "cloudless", "bin/cloudless", "the `program` that is shown")
-	flag.StringVar(&o.app, "app", "build/hello", "the `program` that it runs")
+	flag.StringVar(&o.cloudless, "cloudless", "bin/cloudless", "path of the cloudless `program`")
+	flag.StringVar(&o.app, "app", "build/hello", "path of the `program` to run as the app")
 	flag.BoolVar(&o.yes, "yes", false, "do not wait for a key between the steps")
 	flag.Parse()
-	// Ctrl-C stays caught until everything is cleared away.
+	// Ctrl-C stays caught until the cleanup is done.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	err := run(ctx, o)
@@ -62,7 +62,7 @@ func run(ctx context.Context, o options) (err error) {
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	d := &demo{guide: newGuide(os.Stdout, os.Stdin, o.yes), dir: dir, cloudless: o.cloudless, app: o.app}
 	defer func() {
-		d.guide.say("Clearing everything away.")
+		d.guide.say("Cleaning up.")
 		err = errors.Join(err, d.clear())
 	}()
 	return d.show(ctx)

@@ -13,8 +13,8 @@ const (
 	attemptTime  = 300 * time.Millisecond
 )
 
-// traffic asks the app all the time, as a client does that knows the addresses
-// of all nodes: what one does not answer, it asks the next one.
+// traffic sends requests to the app all the time. The client knows the addresses of all
+// nodes and retries a failed request on the next node.
 type traffic struct {
 	client *http.Client
 	urls   []string
@@ -23,7 +23,7 @@ type traffic struct {
 
 	mu       sync.Mutex
 	answered int
-	retried  int // answered, but not by the node that was asked first
+	retried  int // answered, but not by the first node
 	failed   int
 	longest  time.Duration
 	last     time.Time
@@ -32,7 +32,7 @@ type traffic struct {
 func startTraffic(l *lan, urls []string) *traffic {
 	ctx, cancel := context.WithCancel(context.Background())
 	t := &traffic{
-		// Every request is a connection of its own: one that stays open proves nothing about new ones.
+		// Every request opens a new connection, because an old one proves nothing about new ones.
 		client: &http.Client{Transport: &http.Transport{DialContext: l.dial, DisableKeepAlives: true}},
 		urls:   urls, cancel: cancel, done: make(chan struct{}), last: time.Now(),
 	}
@@ -79,7 +79,7 @@ func (t *traffic) ask(ctx context.Context, url string) bool {
 	return answer.Body.Close() == nil && answer.StatusCode == http.StatusOK
 }
 
-// count notes a request that was answered at the given try, 0 for never.
+// count records a request by the attempt that was answered, or 0 if none was.
 func (t *traffic) count(tries int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -96,7 +96,7 @@ func (t *traffic) count(tries int) {
 	t.last = now
 }
 
-// String says how it has gone so far.
+// String summarizes the requests so far.
 func (t *traffic) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -105,7 +105,7 @@ func (t *traffic) String() string {
 		t.answered, t.retried, t.failed, t.longest.Milliseconds())
 }
 
-// answers waits for so many more of them.
+// answers waits for the given number of further answers.
 func (t *traffic) answers(ctx context.Context, more int) error {
 	t.mu.Lock()
 	goal := t.answered + more

@@ -268,9 +268,9 @@ func withoutServer(m *member, dataDir string, servers []string) string {
 	if refusal := m.refusal.Load(); refusal != nil {
 		why = " (" + *refusal + ")"
 	}
-	return fmt.Sprintf("node %s goes on with what runs here, and waits for a server%s: they are looked for at %s: start them; "+
-		"where all are elsewhere now, stop the agent and join once more at one of them: cloudless join ADDRESS --token-file FILE --data-dir %s",
-		m.name, why, strings.Join(servers, ", "), dataDir)
+	return fmt.Sprintf("node %s keeps its replicas running and retries the servers at %s%s: start them; "+
+		"if all servers have moved, stop the agent and join again through one of them: cloudless join ADDRESS --token-file FILE --data-dir %s",
+		m.name, strings.Join(servers, ", "), why, dataDir)
 }
 
 // restCopy stops what a copy of a node has begun to run.

@@ -39,12 +39,12 @@ func TestNodeWithoutServersReportsItOnce(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	sayAlone(ctx, nil, nil, func() { t.Error("an agent that ends says that it goes on") })
+	sayAlone(ctx, nil, nil, func() { t.Error("an agent that ends says that it retries") })
 
 	m := &member{name: "n1"}
 	m.noSession(errors.New("node n1 is not a member of this cluster"))
 	said := withoutServer(m, "/data", []string{"192.0.2.1:7700", "192.0.2.2:7700"})
-	for _, want := range []string{"node n1 goes on", "(node n1 is not a member of this cluster)", "192.0.2.1:7700, 192.0.2.2:7700", "cloudless join ADDRESS --token-file FILE --data-dir /data"} {
+	for _, want := range []string{"node n1 keeps its replicas running", "(node n1 is not a member of this cluster)", "192.0.2.1:7700, 192.0.2.2:7700", "cloudless join ADDRESS --token-file FILE --data-dir /data"} {
 		if !strings.Contains(said, want) {
 			t.Errorf("%q does not say %q", said, want)
 		}

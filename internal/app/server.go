@@ -188,11 +188,11 @@ func (s *service) writeContext(ctx context.Context) (said string, err error) {
 	if s.ConfigPath == "" || !s.folder.Founds() {
 		return "", nil
 	}
-	p, wish := s.plane, cmp.Or(s.Context, "cloudless")
+	p, preferred := s.plane, cmp.Or(s.Context, "cloudless")
 	trust := p.ca.Trust()
 	err = client.UpdateConfig(s.ConfigPath, func(config *client.Config) error {
 		made := client.Context{Cluster: trust.Cluster(), CA: string(trust.PEM()), Addresses: p.contextAddresses()}
-		made.Name, made.Token = p.adminContext(config, wish)
+		made.Name, made.Token = p.adminContext(config, preferred)
 		if made.Token == "" {
 			token, err := p.createToken(ctx, &v1.CreateTokenRequest{Role: "admin", Ttl: adminTTL})
 			if err != nil {
@@ -231,7 +231,7 @@ func (p *controlPlane) createToken(ctx context.Context, request *v1.CreateTokenR
 
 // adminContext is the name and token of the configuration's admin context for this cluster. If there is none, it returns
 // a free name and no token. It ignores contexts with tokens of other roles.
-func (p *controlPlane) adminContext(config *client.Config, wish string) (name, token string) {
+func (p *controlPlane) adminContext(config *client.Config, preferred string) (name, token string) {
 	cluster := p.ca.Trust().Cluster()
 	for _, context := range config.Contexts {
 		if context.Cluster != cluster || context.Token == "" {
@@ -242,7 +242,7 @@ func (p *controlPlane) adminContext(config *client.Config, wish string) (name, t
 			return context.Name, context.Token
 		}
 	}
-	return config.FreeName(cluster, wish), ""
+	return config.FreeName(cluster, preferred), ""
 }
 
 // hosts are the names and addresses of this machine.

@@ -315,7 +315,7 @@ func Servers(ctx context.Context, o local.DoctorOptions) []doctor.Finding {
 	}
 	return []doctor.Finding{{
 		Check: "servers", Level: doctor.Warn,
-		Text: fmt.Sprintf("node %s goes on with what it runs, but reaches no server of its cluster at %s", about.Node, strings.Join(why, ", ")),
+		Text: fmt.Sprintf("node %s keeps its replicas running, but reaches no server of its cluster at %s", about.Node, strings.Join(why, ", ")),
 		Mend: "start the servers, or, if they have moved, stop the agent and run: cloudless join ADDRESS --token-file FILE --data-dir " + o.DataDir,
 	}}
 }

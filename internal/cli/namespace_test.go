@@ -190,7 +190,7 @@ func TestApplyFailsWhenTheQuotaIsExhausted(t *testing.T) {
 		}
 	}
 	got := c.run(t.Context(), twoDocuments, "apply", "-f", "-")
-	if got.code != 1 || !strings.Contains(got.stderr, "workload web has no place") || !strings.Contains(got.stderr, "running: the quota of namespace default is used up: has 2 of at most 2 replicas") {
+	if got.code != 1 || !strings.Contains(got.stderr, "workload web has pending replicas") || !strings.Contains(got.stderr, "running: the quota of namespace default is used up: has 2 of at most 2 replicas") {
 		t.Errorf("%+v", got)
 	}
 }

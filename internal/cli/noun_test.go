@@ -133,15 +133,15 @@ func TestWaitingShowsWhyAWorkloadIsPending(t *testing.T) {
 		return &cloudlessv1.WorkloadStatus{Phase: "pending", Desired: 1, Pending: 1, Reason: "no node has label disk=ssd"}
 	}
 	c.run(t.Context(), "", "run", "hello", "--timeout", "100ms").expect(t, 1, "workload hello created\n",
-		"cloudless: workload hello is not there yet after 100ms: 0 of 1 running, no node has label disk=ssd: "+
-			"the cluster goes on with it: see: cloudless workload get hello\n")
+		"cloudless: workload hello is not ready after 100ms: 0 of 1 running, no node has label disk=ssd; "+
+			"the cluster keeps trying: see: cloudless workload get hello\n")
 }
 
 // A node that is briefly offline may have room when it is back. Nodes that are offline for long are not waited for.
 func TestWaitsForNodesThatAreBrieflyOffline(t *testing.T) {
 	for want, away := range map[string]time.Duration{
-		"workload web is not there yet after 500ms":                              time.Second,
-		"workload web has no place, 0 of 1 running: far: is offline: no session": time.Hour,
+		"workload web is not ready after 500ms":                                          time.Second,
+		"workload web has pending replicas, 0 of 1 running: far: is offline: no session": time.Hour,
 	} {
 		c := newCluster(t)
 		c.nodes = []*cloudlessv1.Node{{
@@ -178,7 +178,7 @@ func TestEveryChangeSaysWhyReplicasDoNotRun(t *testing.T) {
 			send(tell("pending", func(r *cloudlessv1.Replica) { r.Spec.Node = "" }))
 		})
 		got := c.run(t.Context(), "", args...)
-		if got.code != 1 || !strings.Contains(got.stderr, "workload web has no place, 0 of 1 running: box: port 8080 is used by other in namespace default; choose another with --publish: ") {
+		if got.code != 1 || !strings.Contains(got.stderr, "workload web has pending replicas, 0 of 1 running: box: port 8080 is used by other in namespace default; choose another with --publish; they start when there is room (details: cloudless explain web)") {
 			t.Errorf("%q without a place: %+v", args, got)
 		}
 
@@ -212,7 +212,7 @@ func TestInterruptEndsOnlyTheWait(t *testing.T) {
 		return &cloudlessv1.WorkloadStatus{Phase: "pending", Desired: 1, Pending: 1}
 	}
 	c.run(ctx, "", "run", "hello").expect(t, 130, "workload hello created\n",
-		"Stopped waiting. The cluster goes on with hello: see: cloudless workload get hello\n")
+		"Stopped waiting. The cluster continues with hello: see: cloudless workload get hello\n")
 	if c.workloads["hello"] == nil {
 		t.Error("the workload is gone")
 	}
@@ -239,7 +239,7 @@ default    db-a  db        box   failed  3    0         5m   -        -      lin
 	c.run(t.Context(), "", "ps", "nothing", "-o", "yaml").expect(t, 0, "items: []\n", "")
 	c.run(t.Context(), "", "ps", "nothing", "-o", "json").expect(t, 0, "{\n  \"items\": []\n}\n", "")
 
-	// A watch begins with the same rows, and goes on with changes.
+	// A watch begins with the same rows and then shows changes.
 	got := c.run(t.Context(), "", "ps", "-w")
 	lines := strings.Split(got.stdout, "\n")
 	if len(lines) != 5 || !strings.HasPrefix(lines[1], "web-a  web") || !strings.HasPrefix(lines[2], "web-b  web") || !strings.Contains(lines[3], "removed") {

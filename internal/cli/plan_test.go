@@ -348,7 +348,7 @@ func TestApplySaysWhatDoesNotFit(t *testing.T) {
 		send(tell("pending", func(r *cloudlessv1.Replica) { r.Spec.Node = "" }))
 	})
 	got := c.run(t.Context(), oneDocument, "apply", "-f", "-")
-	if got.code != 1 || !strings.Contains(got.stderr, "workload web has no place, 0 of 1 running: box: needs 9 CPU, 4 of 4 free: the cluster goes on as soon as there is room") {
+	if got.code != 1 || !strings.Contains(got.stderr, "workload web has pending replicas, 0 of 1 running: box: needs 9 CPU, 4 of 4 free; they start when there is room (details: cloudless explain web)") {
 		t.Errorf("%+v", got)
 	}
 }
@@ -363,12 +363,12 @@ func TestApplyStopsWaiting(t *testing.T) {
 		cancel()
 	})
 	got := c.run(ctx, oneDocument, "apply", "-f", "-")
-	if got.code != 130 || !strings.Contains(got.stderr, "Stopped waiting. The cluster goes on with web: see: cloudless workload get web\n") {
+	if got.code != 130 || !strings.Contains(got.stderr, "Stopped waiting. The cluster continues with web: see: cloudless workload get web\n") {
 		t.Errorf("%+v", got)
 	}
 	c.tells(func(send func(*cloudlessv1.Replica)) { send(tell("preparing")) })
 	got = c.run(t.Context(), oneDocument, "apply", "-f", "-", "--timeout", "100ms")
-	if got.code != 1 || !strings.Contains(got.stderr, "workload web is not there yet after 100ms: 0 of 1 running: the cluster goes on with it") {
+	if got.code != 1 || !strings.Contains(got.stderr, "workload web is not ready after 100ms: 0 of 1 running; the cluster keeps trying") {
 		t.Errorf("%+v", got)
 	}
 }

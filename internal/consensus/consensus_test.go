@@ -308,15 +308,15 @@ func TestOpenRefusals(t *testing.T) {
 
 // Raft gets the configured timeout, and a leader steps down before another one leads.
 func TestElectionTimeout(t *testing.T) {
-	for wished, want := range map[time.Duration]time.Duration{0: 500 * time.Millisecond, 2 * time.Second: 2 * time.Second} {
+	for requested, want := range map[time.Duration]time.Duration{0: 500 * time.Millisecond, 2 * time.Second: 2 * time.Second} {
 		config, err := consensus.RaftConfig(consensus.Options{
-			Dir: "d", ServerID: "server-1", Store: state.New(), Logger: slog.New(slog.DiscardHandler), ElectionTimeout: wished,
+			Dir: "d", ServerID: "server-1", Store: state.New(), Logger: slog.New(slog.DiscardHandler), ElectionTimeout: requested,
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
 		if config.HeartbeatTimeout != want || config.ElectionTimeout != want || config.LeaderLeaseTimeout >= want {
-			t.Errorf("for %s they are %s, %s and a lease of %s", wished, config.HeartbeatTimeout, config.ElectionTimeout, config.LeaderLeaseTimeout)
+			t.Errorf("for %s they are %s, %s and a lease of %s", requested, config.HeartbeatTimeout, config.ElectionTimeout, config.LeaderLeaseTimeout)
 		}
 	}
 }

@@ -10,7 +10,7 @@ import (
 )
 
 func TestValidRequestIDOfTheCallerIsKept(t *testing.T) {
-	for wished, taken := range map[string]bool{
+	for requested, taken := range map[string]bool{
 		"abc-DEF_1.2:3":              true,
 		strings.Repeat("x", 64):      true,
 		"":                           false,
@@ -23,9 +23,9 @@ func TestValidRequestIDOfTheCallerIsKept(t *testing.T) {
 		"../../etc":                  false,
 		"id=1 level=ERROR msg=forge": false,
 	} {
-		ctx, id := WithRequestID(context.Background(), wished)
-		if (id == wished) != taken || id == "" || RequestID(ctx) != id || !sane(id) {
-			t.Errorf("of %q became %q", wished, id)
+		ctx, id := WithRequestID(context.Background(), requested)
+		if (id == requested) != taken || id == "" || RequestID(ctx) != id || !sane(id) {
+			t.Errorf("of %q became %q", requested, id)
 		}
 	}
 	_, one := WithRequestID(context.Background(), "")
@@ -41,10 +41,10 @@ func TestValidRequestIDOfTheCallerIsKept(t *testing.T) {
 func FuzzRequestID(f *testing.F) {
 	f.Add("abc")
 	f.Add("a b\n")
-	f.Fuzz(func(t *testing.T, wished string) {
-		_, id := WithRequestID(context.Background(), wished)
+	f.Fuzz(func(t *testing.T, requested string) {
+		_, id := WithRequestID(context.Background(), requested)
 		if id == "" || len(id) > maxRequestID || strings.ContainsFunc(id, func(r rune) bool { return r <= ' ' || r > '~' }) {
-			t.Errorf("of %q became %q", wished, id)
+			t.Errorf("of %q became %q", requested, id)
 		}
 	})
 }

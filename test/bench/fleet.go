@@ -308,10 +308,10 @@ func (w *nodeWatch) failed() error {
 }
 
 // until waits until the nodes are as wanted.
-func (w *nodeWatch) until(ctx context.Context, wished func() bool) error {
+func (w *nodeWatch) until(ctx context.Context, met func() bool) error {
 	for {
 		w.mu.Lock()
-		done, err, news := wished(), w.err, w.news
+		done, err, news := met(), w.err, w.news
 		w.mu.Unlock()
 		if done || err != nil {
 			return err

@@ -90,10 +90,10 @@ func allHealthy(all []*v1.ServerStatus) bool {
 }
 
 // until waits until the servers are as wanted.
-func (t *trio) until(ctx context.Context, wished func([]*v1.ServerStatus) bool) error {
+func (t *trio) until(ctx context.Context, met func([]*v1.ServerStatus) bool) error {
 	for {
 		cluster, err := t.api.Cluster().GetCluster(ctx, &v1.GetClusterRequest{})
-		if err == nil && wished(cluster.GetStatus().GetServers()) {
+		if err == nil && met(cluster.GetStatus().GetServers()) {
 			return nil
 		}
 		select {

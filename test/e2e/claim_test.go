@@ -12,15 +12,15 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// claim takes one of n numbers for which no story on this machine has a claim of
-// the same kind, until release is called or the process ends. Abstract sockets
-// hold the claims, because the kernel drops them with their process.
+// claim reserves one of n numbers of a kind on this machine, until release is called or
+// the process ends. Claims are abstract sockets, because the kernel closes them with
+// their process.
 func claim(kind string, n int, usable func(number int) bool) (number int, release func() error, err error) {
 	for range 1000 {
 		number := rand.IntN(n)
 		held, err := net.Listen("unix", fmt.Sprintf("@cloudless-e2e-%s-%d", kind, number))
 		if err != nil {
-			continue // another story has it
+			continue // another story has claimed it
 		}
 		if usable(number) {
 			return number, held.Close, nil
@@ -32,8 +32,8 @@ func claim(kind string, n int, usable func(number int) bool) (number int, releas
 	return 0, nil, fmt.Errorf("no %s is free", kind)
 }
 
-// claimAddress takes a port of this machine. It avoids those that the kernel
-// gives to outgoing connections, because one of them could take it first.
+// claimAddress reserves a port of this machine. It avoids the kernel's ephemeral ports,
+// because an outgoing connection could take one of them first.
 func claimAddress() (address string, release func() error, err error) {
 	const lowest, ports = 10_000, 20_000
 	onLoopback := func(number int) string { return fmt.Sprintf("127.0.0.1:%d", lowest+number) }
@@ -44,7 +44,7 @@ func claimAddress() (address string, release func() error, err error) {
 	return onLoopback(number), release, err
 }
 
-// freeAddress is claimed until the test ends.
+// freeAddress returns an address that is reserved until the test ends.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	address, release, err := claimAddress()
@@ -55,11 +55,11 @@ func freeAddress(t *testing.T) string {
 	return address
 }
 
-// network is the part of this machine that a story has for itself: names end in -number,
-// and all addresses of a kind are in one subnet.
+// network is the names and addresses that a story has for itself. The names end in
+// -number, and all addresses of a family are in one subnet.
 type network struct{ number int }
 
-// networks is how many of them there are: as many as 10.213.0.0/16 has subnets of 4 addresses.
+// networks is the number of /30 subnets in 10.213.0.0/16.
 const networks = 1 << 14
 
 func claimNetwork() (n network, release func() error, err error) {
@@ -67,7 +67,7 @@ func claimNetwork() (n network, release func() error, err error) {
 	return network{number}, release, err
 }
 
-// unused reports whether nothing is left of a story that was killed.
+// unused reports whether a killed story has left nothing behind.
 func (n network) unused() bool {
 	spaces, err := filepath.Glob("/run/netns/*-" + fmt.Sprint(n.number))
 	if err != nil || len(spaces) > 0 {
@@ -96,12 +96,12 @@ func (n network) v6(host int) string { return fmt.Sprintf("fd13:213:%x::%d", 1+n
 func (n network) here() string  { return n.v4(1) }
 func (n network) there() string { return n.v4(2) }
 
-// networkOf is the key of a story's network.
+// networkOf is the key of a story's network in its environment.
 type networkOf struct{}
 
 func networkFor(ts *testscript.TestScript) network { return ts.Value(networkOf{}).(network) }
 
-// claimAll gives a story its addresses and names, until it ends.
+// claimAll reserves the addresses and names of a story until it ends.
 func claimAll(env *testscript.Env) error {
 	var releases []func() error
 	env.Defer(func() {
@@ -152,14 +152,14 @@ func TestNoTwoStoriesShareANetwork(t *testing.T) {
 	}
 }
 
-func TestClaimIsFreeAgainOnceItIsReleased(t *testing.T) {
+func TestReleasedClaimCanBeTakenAgain(t *testing.T) {
 	always := func(int) bool { return true }
 	_, release, err := claim("only-one", 1, always)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, _, err := claim("only-one", 1, always); err == nil {
-		t.Error("it was claimed twice")
+		t.Error("the number was claimed twice")
 	}
 	if err := release(); err != nil {
 		t.Fatal(err)

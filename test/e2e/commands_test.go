@@ -19,7 +19,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// The commands of the scripts beside testscript's own.
+// The commands of the stories, in addition to testscript's own.
 var commands = map[string]func(ts *testscript.TestScript, neg bool, args []string){
 	"eventually": eventually,
 	"kill9":      killProcess,
@@ -61,17 +61,17 @@ var commands = map[string]func(ts *testscript.TestScript, neg bool, args []strin
 	"cable":       cable,
 }
 
-// patience limits how long eventually tries; it is no measure of speed.
+// patience limits how long eventually retries. It is generous, for slow machines.
 const patience = 5 * time.Minute
 
-// storyPatience limits a whole story in the same way.
+// storyPatience limits a whole story.
 const storyPatience = 3 * patience
 
 // eventually runs a command until its output matches a pattern:
 //
 //	eventually 'PATTERN' cloudless ps
 //
-// With !, until it does not match.
+// With !, it runs the command until the output does not match.
 func eventually(ts *testscript.TestScript, neg bool, args []string) {
 	if len(args) < 2 {
 		ts.Fatalf("usage: [!] eventually PATTERN COMMAND [ARG...]")
@@ -85,7 +85,7 @@ func eventually(ts *testscript.TestScript, neg bool, args []string) {
 			return
 		}
 	}
-	ts.Fatalf("%s: output never came to match %q (negated: %v); last was:\n%s\n%s", args[1], args[0], neg, out, processLog(ts))
+	ts.Fatalf("%s: output never matched %q (negated: %v); the last output:\n%s\n%s", args[1], args[0], neg, out, processLog(ts))
 }
 
 func command(ts *testscript.TestScript, args []string) *exec.Cmd {
@@ -101,11 +101,11 @@ func command(ts *testscript.TestScript, args []string) *exec.Cmd {
 	return cmd
 }
 
-// bounded is a command that is named when it hangs, and that ends with ctx.
+// bounded returns a command that ends with ctx, and that prints its name if it hangs.
 func bounded(ctx context.Context, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGQUIT) }
-	cmd.WaitDelay = 10 * time.Second // for a process that ignores it, and for others that keep its output open
+	cmd.WaitDelay = 10 * time.Second // for a process that ignores the signal, or a child that keeps the output open
 	return cmd
 }
 
@@ -114,14 +114,14 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// processLog returns the end of the log of the process on the default data folder.
+// processLog returns the end of the log in the default data folder.
 func processLog(ts *testscript.TestScript) string {
 	data, _ := os.ReadFile(filepath.Join(ts.Getenv("DATA"), "cloudless.log"))
 	return string(data[max(0, len(data)-4000):])
 }
 
-// unbroken checks that a file has the lines "line 0", "line 1", … without one
-// missing or twice, and at least so many:
+// unbroken checks that a file has the lines "line 0", "line 1", … with none missing or
+// duplicated, and at least the given number:
 //
 //	unbroken stdout 100
 func unbroken(ts *testscript.TestScript, _ bool, args []string) {
@@ -154,14 +154,13 @@ func inOrder(text string) error {
 	return nil
 }
 
-// traces writes down everything on the machine that belongs to the cloud of a
-// data folder; without it there must be nothing left, and while it runs there
-// must be something:
+// traces looks for everything on the machine that belongs to the cloud of a data
+// folder. A running cloud must have traces, a purged one none:
 //
 //	traces $DATA        # the cloud runs: remember its id, expect traces
 //	! traces $DATA      # it has been purged: expect none
 //
-// A network namespace may follow, in which its network is.
+// An optional network namespace says where the cloud's network is.
 func traces(ts *testscript.TestScript, neg bool, args []string) {
 	id := rememberedID(ts, args[0], neg)
 	found := tracesOf(ts, id, args[0], args[1:])
@@ -170,12 +169,12 @@ func traces(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	for _, kind := range []string{"process", "mount", "cgroup", "file", "link", "table"} {
 		if !neg && !slices.ContainsFunc(found, func(s string) bool { return strings.HasPrefix(s, kind+" ") }) {
-			ts.Fatalf("a running cloud has no %s that this test could see; it sees:\n%s", kind, strings.Join(found, "\n"))
+			ts.Fatalf("found no %s of the running cloud, only:\n%s", kind, strings.Join(found, "\n"))
 		}
 	}
 }
 
-// rememberedID reads the cloud's id while its folder exists.
+// rememberedID returns the cloud's id, even after its folder was deleted.
 func rememberedID(ts *testscript.TestScript, data string, purged bool) string {
 	if purged {
 		return ts.Getenv("CLOUD_ID")
@@ -185,7 +184,7 @@ func rememberedID(ts *testscript.TestScript, data string, purged bool) string {
 	return id
 }
 
-// idOf is the id of the cloud in a data folder.
+// idOf returns the id of the cloud in a data folder.
 func idOf(ts *testscript.TestScript, data string) string {
 	content, err := os.ReadFile(filepath.Join(data, "cloud.json"))
 	ts.Check(err)
@@ -198,7 +197,7 @@ func tracesOf(ts *testscript.TestScript, id, data string, network []string) []st
 	var found []string
 	for pid, line := range processes() {
 		if line == "" {
-			continue // dead, and waiting for init to collect it
+			continue // a zombie
 		}
 		groups, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cgroup")
 		if strings.Contains(line, data) || strings.Contains(string(groups), "cloudless-"+id) {
@@ -245,7 +244,7 @@ func tracesOf(ts *testscript.TestScript, id, data string, network []string) []st
 	return found
 }
 
-// samePID checks that the replicas' processes are those of an earlier
+// samePID checks that the pids of the replicas are the same in two outputs of
 // `cloudless ps -o json`:
 //
 //	same-pid before.json after.json
@@ -287,7 +286,7 @@ func header(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(content), 0o600))
 }
 
-// withToken writes a client configuration that has another token:
+// withToken writes a client configuration with another token:
 //
 //	with-token file.token config.yaml
 func withToken(ts *testscript.TestScript, _ bool, args []string) {
@@ -297,13 +296,13 @@ func withToken(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(os.WriteFile(ts.MkAbs(args[1]), []byte(config), 0o600))
 }
 
-// machine makes another machine out of a network namespace, with this machine as
-// its neighbour. This one has the address $HERE in their network, the other one
-// $THERE; $HERE6 and $THERE6 are theirs to use:
+// machine simulates another machine with a network namespace, which is connected to
+// this machine. This machine has the address $HERE, the other one $THERE. $HERE6 and
+// $THERE6 are free to use:
 //
 //	machine far
 //
-// Programs run on it by: exec nsenter --net=/run/netns/$MACHINE …
+// Run programs on it with: exec nsenter --net=/run/netns/$MACHINE …
 func machine(ts *testscript.TestScript, _ bool, args []string) {
 	n := networkFor(ts)
 	name := n.name(args[0])
@@ -355,11 +354,11 @@ func startContainerd(ts *testscript.TestScript, _ bool, args []string) {
 			return
 		}
 	}
-	ts.Fatalf("containerd does not come up: %s", ts.ReadFile(log.Name()))
+	ts.Fatalf("containerd does not start: %s", ts.ReadFile(log.Name()))
 }
 
-// resize runs a command on a terminal, which must print the terminal's size,
-// changes the size, sees the new one printed, and ends the command by ctrl-C:
+// resize runs a command on a terminal. The command must print the terminal's size, and
+// the new size after a change. Then ctrl-C ends it:
 //
 //	resize cloudless exec -it web -- /probe size
 func resize(ts *testscript.TestScript, _ bool, args []string) {
@@ -382,17 +381,17 @@ func resize(ts *testscript.TestScript, _ bool, args []string) {
 	_, err = terminal.Write([]byte{3})
 	ts.Check(err)
 	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 130 {
-		ts.Fatalf("after ctrl-C in the terminal: %v, want the exit code of a process that SIGINT has ended", err)
+		ts.Fatalf("after ctrl-C in the terminal: %v, want the exit code of a process killed by SIGINT", err)
 	}
 }
 
-// powerOff takes away what a power failure takes away: every process of the
-// cloud at once, its mounts, its cgroups and its volatile files.
+// powerOff simulates a power failure: it kills all processes of the cloud at once, and
+// removes its mounts, cgroups and volatile files:
 //
 //	power-off $DATA
 func powerOff(ts *testscript.TestScript, _ bool, args []string) {
 	id := rememberedID(ts, args[0], false)
-	// In a power failure no process sees another one die.
+	// Kill the main process first, so that it does not see the others die.
 	killProcess(ts, false, args)
 	var killed []int
 	for pid, line := range processes() {
@@ -420,8 +419,8 @@ func powerOff(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(os.RemoveAll("/run/cloudless/" + id))
 }
 
-// recycle kills the shims and containers of a cloud whose process is dead, and
-// lets a stranger have the number that the replica's process had, in $STRANGER:
+// recycle kills the shims and containers of a cloud whose process is dead. Then it
+// starts an unrelated process with the pid of the replica, in $STRANGER:
 //
 //	recycle $DATA ps.json
 func recycle(ts *testscript.TestScript, _ bool, args []string) {
@@ -445,8 +444,8 @@ func recycle(ts *testscript.TestScript, _ bool, args []string) {
 			ts.Defer(func() { _ = stranger.Process.Kill(); _ = stranger.Wait() })
 			return
 		}
-		_ = stranger.Process.Kill() // another process took the number first
+		_ = stranger.Process.Kill() // another process took the pid first
 		_ = stranger.Wait()
 	}
-	ts.Fatalf("process number %d could not be had", wanted)
+	ts.Fatalf("could not start a process with pid %d", wanted)
 }

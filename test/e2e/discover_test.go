@@ -10,8 +10,8 @@ import (
 	"github.com/cloudless/cloudless/internal/identity"
 )
 
-// pretend says on the network of an address, until the script ends, that a
-// server of the token's cluster is there:
+// pretend announces a server of the token's cluster at an address where there is none,
+// until the script ends:
 //
 //	pretend $HERE:7701 token
 func pretend(ts *testscript.TestScript, _ bool, args []string) {

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// smallDisk mounts a file system of a size at a folder until the script ends:
+// smallDisk mounts a small file system on a folder until the script ends:
 //
 //	small-disk $DATA 700m
 func smallDisk(ts *testscript.TestScript, _ bool, args []string) {
@@ -16,13 +16,13 @@ func smallDisk(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(os.MkdirAll(dir, 0o700))
 	ts.Check(unix.Mount("none", dir, "tmpfs", 0, "mode=0700,size="+args[1]))
 	ts.Defer(func() {
-		// The cloud of the script is on it, and would otherwise be stopped too late.
+		// The cloud of the script uses it, so stop the cloud first.
 		purge(ts.Getenv("CLOUDLESS_CONFIG"), dir, ts.Logf)
 		_ = unix.Unmount(dir, unix.MNT_DETACH)
 	})
 }
 
-// fillDisk takes all but a few bytes of what is free; rm $DATA/filler gives it back:
+// fillDisk leaves only a few bytes free. rm $DATA/filler frees the space:
 //
 //	fill-disk $DATA
 func fillDisk(ts *testscript.TestScript, _ bool, args []string) {

@@ -13,7 +13,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// bin holds the programs under test and those that they run.
+// bin is the folder with the programs under test and the programs that they run.
 var bin string
 
 func TestMain(m *testing.M) {
@@ -97,7 +97,7 @@ func setup(env *testscript.Env) error {
 	return nil
 }
 
-// storyContext is the key of the context of a story.
+// storyContext is the key of a story's context in its environment.
 type storyContext struct{}
 
 // cleanup stops everything that a script has left running.

@@ -18,7 +18,7 @@ import (
 	"github.com/distribution/distribution/v3/configuration"
 	_ "github.com/distribution/distribution/v3/registry/auth/htpasswd" // lets the registry ask for a password
 	"github.com/distribution/distribution/v3/registry/handlers"
-	_ "github.com/distribution/distribution/v3/registry/storage/driver/filesystem" // where the registry keeps its images
+	_ "github.com/distribution/distribution/v3/registry/storage/driver/filesystem" // storage for the registry's images
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
@@ -33,12 +33,12 @@ import (
 	"github.com/cloudless/cloudless/internal/image"
 )
 
-// pack makes an image of a program, in one of the forms that can be pushed:
+// pack makes an image of a program, in one of the formats that can be pushed:
 //
 //	pack layout DIR PROGRAM      an OCI image layout
 //	pack saved FILE PROGRAM      an archive as docker save writes it
 //	pack multi DIR PROGRAM       a layout with an index for amd64 and arm64
-//	pack foreign DIR PROGRAM     the same without anything that runs here
+//	pack foreign DIR PROGRAM     the same for other platforms only
 //	pack big FILE                an archive with a layer of 16 MB that cannot be compressed
 func pack(ts *testscript.TestScript, _ bool, args []string) {
 	out := ts.MkAbs(args[1])
@@ -93,8 +93,7 @@ func indexOf(ts *testscript.TestScript, images ...mutate.IndexAddendum) v1.Image
 	return mutate.AppendManifests(empty.Index, images...)
 }
 
-// startRegistry is a registry of others on this machine, which asks for a
-// password:
+// startRegistry runs an external registry that needs a password:
 //
 //	registry $ADDR2 ann secret
 func startRegistry(ts *testscript.TestScript, _ bool, args []string) {
@@ -117,8 +116,7 @@ func startRegistry(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Defer(func() { _ = server.Close() })
 }
 
-// caFile writes the cluster's certificate to a file, as registry clients want
-// it:
+// caFile writes the cluster's CA certificate to a file for registry clients:
 //
 //	ca-file certs/ca.crt
 func caFile(ts *testscript.TestScript, _ bool, args []string) {
@@ -152,13 +150,12 @@ func skopeoLogin(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Setenv("REGISTRY_AUTH_FILE", ts.MkAbs("auth.json"))
 }
 
-// interruptedPush begins a push, stops it in the middle as ctrl-C does, and wants it
-// to end by that:
+// interruptedPush starts a push and interrupts it in the middle, as ctrl-C does. The push
+// must end because of that:
 //
 //	interrupted-push NAME FILE
 //
-// The connection is made to stall after two megabytes, so that there is a
-// middle.
+// The connection stalls after two megabytes, so that the push cannot end earlier.
 func interruptedPush(ts *testscript.TestScript, _ bool, args []string) {
 	proxy, err := net.Listen("tcp", "127.0.0.1:0")
 	ts.Check(err)
@@ -181,19 +178,20 @@ func interruptedPush(ts *testscript.TestScript, _ bool, args []string) {
 	select {
 	case <-stalled:
 	case err := <-ended:
-		ts.Fatalf("the push ended with %v before it could be interrupted, and said: %s", err, said.String())
+		ts.Fatalf("the push ended with %v before it could be interrupted; stderr: %s", err, said.String())
 	}
 	ts.Check(push.Process.Signal(syscall.SIGINT))
 	err = <-ended
 	if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != 130 || !strings.Contains(said.String(), "Interrupted") {
-		ts.Fatalf("the interrupted push ended with %v, and said: %s", err, said.String())
+		ts.Fatalf("the interrupted push ended with %v; stderr: %s", err, said.String())
 	}
 	if left, _ := filepath.Glob(ts.Getenv("WORK") + "/tmp/*"); len(left) > 0 {
-		ts.Fatalf("the push left %v", left)
+		ts.Fatalf("the push left %v behind", left)
 	}
 }
 
-// stall forwards connections until one has sent so many bytes; that one then stalls.
+// stall forwards connections. A connection stalls once it has sent the given number of
+// bytes.
 func stall(proxy net.Listener, to string, bytes int64, stalled chan<- struct{}) {
 	var once sync.Once
 	for {
@@ -217,7 +215,7 @@ func stall(proxy net.Listener, to string, bytes int64, stalled chan<- struct{}) 
 	}
 }
 
-// noUploads wants that the registry in a data folder holds no half-made upload:
+// noUploads checks that the registry in a data folder has no unfinished upload:
 //
 //	no-uploads $DATA
 func noUploads(ts *testscript.TestScript, _ bool, args []string) {

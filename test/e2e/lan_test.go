@@ -8,13 +8,13 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// lan makes machines out of network namespaces that are plugged into one
-// switch, with the addresses PREFIX.1, PREFIX.2 and so on. No other machine sees
-// the switch, so every story may use the same prefix:
+// lan simulates machines with network namespaces that are connected to one switch. They
+// have the addresses PREFIX.1, PREFIX.2 and so on. The switch is private to the story,
+// so every story may use the same prefix:
 //
 //	lan 10.215.1 s1 s2 s3
 //
-// Programs run on them by: exec nsenter --net=$s1 …
+// Run programs on them with: exec nsenter --net=$s1 …
 func lan(ts *testscript.TestScript, _ bool, args []string) {
 	prefix, machines := args[0], args[1:]
 	hub := networkFor(ts).name("hub")
@@ -42,7 +42,7 @@ func lan(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// cable pulls a machine's cable out of the switch, or puts it in again:
+// cable disconnects a machine from the switch, or connects it again:
 //
 //	cable s1 down
 func cable(ts *testscript.TestScript, _ bool, args []string) {

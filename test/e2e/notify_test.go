@@ -11,12 +11,12 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// notify runs a program as systemd runs a service of Type=notify, until it says
-// that it is ready; then it is ended by SIGTERM. What it said is written to a file:
+// notify runs a program as systemd runs a service of Type=notify. Once the program is
+// ready, SIGTERM ends it. Its notifications are written to a file:
 //
 //	notify FILE PROGRAM [ARG...]
 func notify(ts *testscript.TestScript, _ bool, args []string) {
-	// Short, because paths of sockets must be.
+	// A short path, because the paths of sockets are limited.
 	dir, err := os.MkdirTemp("", "notify-")
 	ts.Check(err)
 	defer os.RemoveAll(dir)
@@ -34,13 +34,13 @@ func notify(ts *testscript.TestScript, _ bool, args []string) {
 		if err != nil {
 			_ = service.Process.Kill()
 			_ = service.Wait()
-			ts.Fatalf("the service has only said %q: %v", said.String(), err)
+			ts.Fatalf("the service sent only %q: %v", said.String(), err)
 		}
 		said.Write(append(buffer[:n], '\n'))
 	}
 	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(said.String()), 0o600))
 	ts.Check(service.Process.Signal(syscall.SIGTERM))
 	if err := service.Wait(); err != nil {
-		ts.Fatalf("ended by SIGTERM, the service says %v", err)
+		ts.Fatalf("after SIGTERM, the service ended with %v", err)
 	}
 }

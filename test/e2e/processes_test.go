@@ -14,8 +14,8 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// killProcess kills the process that holds a data folder with SIGKILL and waits
-// until it is gone:
+// killProcess sends SIGKILL to the process that holds a data folder, and waits for its
+// end:
 //
 //	kill9 $DATA
 func killProcess(ts *testscript.TestScript, _ bool, args []string) {
@@ -24,8 +24,8 @@ func killProcess(ts *testscript.TestScript, _ bool, args []string) {
 	waitGone(ts, pid)
 }
 
-// freezeProcess lets the process that holds a data folder stand still for a while,
-// as if its machine were asleep:
+// freezeProcess freezes the process that holds a data folder for a while, as if its
+// machine were asleep:
 //
 //	freeze $DATA 8s
 func freezeProcess(ts *testscript.TestScript, _ bool, args []string) {
@@ -59,7 +59,7 @@ func waitGone(ts *testscript.TestScript, pid int) {
 			return
 		}
 	}
-	ts.Fatalf("process %d is still there", pid)
+	ts.Fatalf("process %d still runs", pid)
 }
 
 // killShim kills the shim of the replica whose process has the given arguments:
@@ -93,15 +93,15 @@ func processes() map[int]string {
 	return all
 }
 
-// sendSignal sends a signal to the process with exactly this command line, whatever the
-// path of its program:
+// sendSignal sends a signal to the process with exactly this command line, apart from the
+// folder of its program:
 //
 //	signal TERM cloudless exec web -- /probe signal
 func sendSignal(ts *testscript.TestScript, _ bool, args []string) {
 	signalProcess(ts, args)
 }
 
-// endBySignal is the same for a process that ends by it, and waits for its end:
+// endBySignal does the same and waits for the end of the process:
 //
 //	end TERM probe signal away
 func endBySignal(ts *testscript.TestScript, _ bool, args []string) {
@@ -117,8 +117,8 @@ func signalProcess(ts *testscript.TestScript, args []string) (pid int) {
 	return pid
 }
 
-// runs waits until a process has exactly this command line, whatever the path
-// of its program; with ! there must be none:
+// runs waits for a process with exactly this command line, apart from the folder of its
+// program. With !, there must be none:
 //
 //	runs probe signal away
 func runs(ts *testscript.TestScript, neg bool, args []string) {
@@ -133,11 +133,11 @@ func runs(ts *testscript.TestScript, neg bool, args []string) {
 			return
 		}
 	}
-	ts.Fatalf("no process comes to run %q", args)
+	ts.Fatalf("no process ever ran %q", args)
 }
 
-// restarts kills the process with exactly this command line, whatever the path of
-// its program, and waits until another one has it:
+// restarts kills the process with exactly this command line, apart from the folder of its
+// program, and waits for its successor:
 //
 //	restarts probe count 57
 func restarts(ts *testscript.TestScript, _ bool, args []string) {
@@ -150,8 +150,8 @@ func restarts(ts *testscript.TestScript, _ bool, args []string) {
 	runs(ts, false, args)
 }
 
-// only waits until exactly one process has this command line, whatever the path
-// of its program:
+// only waits until exactly one process has this command line, apart from the folder of
+// its program:
 //
 //	only probe count 53
 func only(ts *testscript.TestScript, _ bool, args []string) {
@@ -164,7 +164,7 @@ func only(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Fatalf("processes %v run %q, want one", found, args)
 }
 
-// findProcess returns 0 if this story has none.
+// findProcess returns 0 if this story has no such process.
 func findProcess(ts *testscript.TestScript, args []string) (pid int) {
 	if found := findProcesses(ts, args); len(found) > 0 {
 		return found[0]
@@ -172,7 +172,7 @@ func findProcess(ts *testscript.TestScript, args []string) (pid int) {
 	return 0
 }
 
-// findProcesses finds only those of this story: another run may have the same command lines.
+// findProcesses finds only processes of this story. Another run may have the same command lines.
 func findProcesses(ts *testscript.TestScript, args []string) (found []int) {
 	for pid, line := range processes() {
 		program, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
@@ -183,7 +183,7 @@ func findProcesses(ts *testscript.TestScript, args []string) (found []int) {
 	return found
 }
 
-// belongs reports whether the story, or a cloud of it, has started a process.
+// belongs reports whether the story or one of its clouds started a process.
 func belongs(ts *testscript.TestScript, pid int) bool {
 	process := "/proc/" + strconv.Itoa(pid)
 	environment, _ := os.ReadFile(process + "/environ")

@@ -22,7 +22,7 @@ func TestPurgeLeavesNothing(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), storyPatience)
 	defer cancel()
 	story := bounded(ctx, "bash", "-euo", "pipefail", "-c", purgeStory)
-	// Without GOCOVERDIR: coverage data would be files that were left behind.
+	// Without GOCOVERDIR, because files with coverage data would count as left behind.
 	story.Env = append(os.Environ(), "STORY="+purgeStory, "BIN="+bin, "GOCOVERDIR=")
 	if out, err := story.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)

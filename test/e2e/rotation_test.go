@@ -22,10 +22,10 @@ import (
 	"github.com/cloudless/cloudless/internal/identity"
 )
 
-// rotatingTTL is short enough to see certificates end, and long enough for a busy machine to renew them in time.
+// rotatingTTL is short enough to see certificates expire, and long enough for a busy machine to renew them in time.
 const rotatingTTL = 15 * time.Second
 
-// rotating is a server, an agent and a replica whose certificates end every few seconds.
+// rotating is a server, an agent and a replica. The certificates expire every few seconds.
 type rotating struct {
 	t                    *testing.T
 	ctx                  context.Context
@@ -34,8 +34,8 @@ type rotating struct {
 	stopServer, stopNode func()
 }
 
-// Certificates of a server and of an agent are renewed while they have a session: the session, a log that is followed
-// and a command that runs in a replica outlive the certificates with which they began. New connections use new ones.
+// The server and the agent renew their certificates during a session. The session, a followed log and an exec in a
+// replica outlive the certificates that they started with. New connections use the new certificates.
 func TestCertificatesRotateUnderALiveSession(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs root and containers; make test runs it")
@@ -59,7 +59,7 @@ func TestCertificatesRotateUnderALiveSession(t *testing.T) {
 	r.until("still executed", func() bool { return inside.lines() > seen+20 })
 	r.cloudless("exec", "counter", "--", "/probe", "exit", "0")
 	if sessions, failures := r.metric("cloudless_agent_sessions_total"), r.metric("cloudless_agent_session_failures_total"); sessions != "1" || failures != "0" {
-		t.Errorf("the agent has opened %s sessions and lost %s, want one session", sessions, failures)
+		t.Errorf("the agent opened %s sessions and lost %s, want one session", sessions, failures)
 	}
 	for name, stream := range map[string]*stream{"the log": follow, "the command": inside} {
 		if err := stream.unbroken(); err != nil {
@@ -68,13 +68,13 @@ func TestCertificatesRotateUnderALiveSession(t *testing.T) {
 		stream.end()
 	}
 
-	// A new connection uses certificates that did not exist when both were started.
+	// A new connection uses certificates that did not exist when the processes started.
 	r.stopServer()
 	r.startServer()
 	r.until("connected again", func() bool { return r.metric("cloudless_agent_connected") == "1" })
 	r.cloudless("exec", "counter", "--", "/probe", "exit", "0")
 	if events := r.cloudless("events"); strings.Contains(events, "Offline") {
-		t.Errorf("the node was taken for offline:\n%s", events)
+		t.Errorf("the node counted as offline:\n%s", events)
 	}
 	if replicas := r.cloudless("ps", "-o", "json"); strings.Contains(replicas, `"restarts"`) {
 		t.Errorf("the replica was restarted:\n%s", replicas)
@@ -111,7 +111,7 @@ func (r *rotating) startServer() {
 	})
 }
 
-// run starts a role and returns when it is ready; stop ends it and waits for it.
+// run starts a role and returns when it is ready. stop ends it and waits for its exit.
 func (r *rotating) run(name string, role func(context.Context, local.Process) error) (stop func()) {
 	r.t.Helper()
 	ctx, cancel := context.WithCancel(r.ctx)
@@ -123,7 +123,7 @@ func (r *rotating) run(name string, role func(context.Context, local.Process) er
 	case <-ready:
 	case err := <-ended:
 		cancel()
-		r.t.Fatalf("%s has ended: %v", name, err)
+		r.t.Fatalf("%s exited: %v", name, err)
 	}
 	return sync.OnceFunc(func() {
 		cancel()
@@ -139,7 +139,7 @@ func (r *rotating) command(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// cloudless runs a command to its end and returns its output.
+// cloudless runs a command and returns its output.
 func (r *rotating) cloudless(args ...string) string {
 	r.t.Helper()
 	var stdout, stderr bytes.Buffer
@@ -188,7 +188,7 @@ func (r *rotating) nodeCertificate() seenCertificate {
 	return seenCertificate{cert.Leaf.Raw, cert.Leaf.NotAfter}
 }
 
-// serverCertificate is the certificate that the server sends to a new connection.
+// serverCertificate returns the certificate that the server sends to a new connection.
 func (r *rotating) serverCertificate() seenCertificate {
 	r.t.Helper()
 	config := identity.ClientTLS(r.credentials().Trust(), nil)
@@ -202,7 +202,7 @@ func (r *rotating) serverCertificate() seenCertificate {
 	return seenCertificate{leaf.Raw, leaf.NotAfter}
 }
 
-// metric is the value of one of the agent's metrics.
+// metric returns the value of one of the agent's metrics.
 func (r *rotating) metric(name string) string {
 	r.t.Helper()
 	content, err := os.ReadFile(filepath.Join(r.node, "cloud.json"))
@@ -224,7 +224,7 @@ func (r *rotating) metric(name string) string {
 	return string(value[1])
 }
 
-// stream is the output of a command that runs until it is ended.
+// stream is the output of a command that runs until it is interrupted.
 type stream struct {
 	t   *testing.T
 	cmd *exec.Cmd
@@ -258,7 +258,7 @@ func (s *stream) text() string {
 
 func (s *stream) lines() int { return strings.Count(s.text(), "\n") }
 
-// unbroken is an error unless the lines are "line 0", "line 1" and so on.
+// unbroken returns an error unless the lines are "line 0", "line 1" and so on.
 func (s *stream) unbroken() error {
 	text := s.text()
 	return inOrder(text[:strings.LastIndex(text, "\n")+1])

@@ -9,8 +9,8 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// killLeader kills the server that leads with SIGKILL, waits until it is gone,
-// and says which it was in LEADER, LEADER_DATA and LEADER_ADDR:
+// killLeader sends SIGKILL to the leader and waits for its end. It sets LEADER,
+// LEADER_DATA and LEADER_ADDR:
 //
 //	kill9leader
 func killLeader(ts *testscript.TestScript, _ bool, _ []string) {
@@ -39,10 +39,10 @@ func killLeader(ts *testscript.TestScript, _ bool, _ []string) {
 			return
 		}
 	}
-	ts.Fatalf("no server of this script leads: %v", all)
+	ts.Fatalf("no server of this script is the leader: %v", all)
 }
 
-// shownServer is a server as the API shows it.
+// shownServer is a server as the API returns it.
 type shownServer struct {
 	Name, Address string
 	Leader        bool
@@ -58,14 +58,14 @@ func servers(ts *testscript.TestScript) []shownServer {
 	return cluster.Status.Servers
 }
 
-// follows lets another server lead if this one does:
+// follows makes a server a follower by transferring its leadership if it is the leader:
 //
 //	follows s1
 func follows(ts *testscript.TestScript, _ bool, args []string) {
 	for _, server := range servers(ts) {
 		if server.Name == args[0] && server.Leader {
 			if out, err := command(ts, []string{"cloudless", "leader", "transfer"}).CombinedOutput(); err != nil {
-				ts.Fatalf("let another server lead: %v\n%s", err, out)
+				ts.Fatalf("transfer leadership: %v\n%s", err, out)
 			}
 		}
 	}

@@ -59,19 +59,19 @@ if cloudless install --bin-dir "$WORK/bin" -- --api-addr 192.0.2.1:1; then exit 
 cmp "$WORK/newer" "$WORK/bin/cloudless"
 test "$(replica_pid)" = "$replica"
 
-step kill -9: systemd starts it again, the container goes on
+step kill -9: systemd restarts the process, the container keeps running
 second=$(main_pid)
 kill -9 "$second"
 until [ "$(main_pid)" != "$second" ] && systemctl is-active --quiet cloudless.service; do sleep 0.05; done
 test "$(replica_pid)" = "$replica"
 
-step uninstall: the container goes on without the service
+step uninstall: the container keeps running without the service
 cloudless uninstall
 test ! -e "$WORK/bin/cloudless"
 test ! -e /etc/systemd/system/cloudless.service
 test -d "/proc/$replica"
 
-step a process that was started by hand makes way for the service
+step install replaces a process that was started by hand
 cloudless up --detach
 cloudless install --bin-dir "$WORK/bin"
 test "$(replica_pid)" = "$replica"

@@ -12,9 +12,9 @@ import (
 //go:embed systemd.sh
 var systemdStory string
 
-// TestServiceUnderSystemd runs the service that cloudless install makes under a real
-// systemd: a user instance in its own namespaces and cgroup, because the machine that runs
-// the tests may not use systemd. Only the boot of a machine is not tested.
+// TestServiceUnderSystemd runs the service that cloudless install creates under a real
+// systemd. It is a user instance in its own namespaces and cgroup, because the machine may
+// not use systemd itself. Only booting a machine is not tested.
 func TestServiceUnderSystemd(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs root, systemd and containers; make test runs it")

@@ -24,7 +24,7 @@ type spans struct {
 
 	mu      sync.Mutex
 	byID    map[string]*tracev1.Span
-	arrived chan struct{} // has a token after news
+	arrived chan struct{} // receives a value after new spans
 }
 
 func (s *spans) Export(_ context.Context, request *collector.ExportTraceServiceRequest) (*collector.ExportTraceServiceResponse, error) {
@@ -44,7 +44,7 @@ func (s *spans) Export(_ context.Context, request *collector.ExportTraceServiceR
 	return &collector.ExportTraceServiceResponse{}, nil
 }
 
-// paths returns the paths from spans of a name up to the roots of their traces, as far as they have arrived.
+// paths returns the paths from the spans of a name up to their roots, as far as they have arrived.
 func (s *spans) paths(name string) (paths []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -91,9 +91,9 @@ func startCollector(t *testing.T) (*spans, string) {
 	return received, "http://" + listener.Addr().String()
 }
 
-// The trace of one command reaches from the command line to the container: each of these spans is below the one
-// before it, and all are below the command.
-func TestTraceFromTheCommandToTheContainer(t *testing.T) {
+// The trace of one command reaches from the CLI to the container: each of these spans is a descendant of the one
+// before it, and the command is their root.
+func TestTraceReachesFromCommandToContainer(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs root and containers; make test runs it")
 	}
@@ -130,14 +130,14 @@ func TestTraceFromTheCommandToTheContainer(t *testing.T) {
 			select {
 			case <-received.arrived:
 			case <-deadline:
-				t.Fatalf("the ways up from %q are %v, want %s; spans are %q", name, received.paths(name), want, received.names())
+				t.Fatalf("the paths from %q to the root are %v, want %s; the spans are %q", name, received.paths(name), want, received.names())
 			}
 		}
 	}
 }
 
 // A collector that does not answer does not disturb commands.
-func TestCommandsWorkWithoutTheirCollector(t *testing.T) {
+func TestCommandsWorkWithoutCollector(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs root and containers; make test runs it")
 	}
@@ -149,6 +149,6 @@ func TestCommandsWorkWithoutTheirCollector(t *testing.T) {
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	if out, err := cmd.Output(); err != nil || len(out) == 0 || stderr.Len() > 0 {
-		t.Errorf("version ended with %v, said %q and complained %q", err, out, stderr.String())
+		t.Errorf("version ended with %v, stdout %q, stderr %q", err, out, stderr.String())
 	}
 }

@@ -15,24 +15,24 @@ import (
 	"github.com/cloudless/cloudless/client"
 )
 
-// crew are clients that write until the script asks for the result.
+// crew is a set of clients that write until the script asks for the result.
 type crew struct {
 	stop context.CancelFunc
 	done sync.WaitGroup
 
 	mu sync.Mutex
-	// acknowledged are the names of acknowledged writes.
+	// acknowledged has the names of acknowledged writes.
 	acknowledged []string
-	// unanswered are the names of writes without an answer.
+	// unanswered has the names of writes without an answer.
 	unanswered []string
 	last       error
 }
 
-// writePause keeps a writer from using the whole machine.
+// writePause keeps the writers from using all CPUs.
 const writePause = 5 * time.Millisecond
 
-// startWriters lets so many clients write, one write after the other, until
-// the script says written:
+// startWriters starts clients that each send one write after the other, until the
+// command written:
 //
 //	writers 4
 func startWriters(ts *testscript.TestScript, _ bool, args []string) {
@@ -52,8 +52,8 @@ func startWriters(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Defer(func() { crews.Delete(ts.Getenv("WORK")) })
 }
 
-// crews are those of the running scripts by their folder, because commands of a script
-// cannot store anything elsewhere.
+// crews has the crews of the running scripts by folder. Commands of a script have no
+// other place to store them.
 var crews sync.Map
 
 func (c *crew) end() {
@@ -83,7 +83,7 @@ func create(ctx context.Context, to *client.Client, name string) error {
 	return err
 }
 
-var errUnanswered = errors.New("nobody has answered")
+var errUnanswered = errors.New("no server answered")
 
 func (c *crew) note(name string, err error) {
 	c.mu.Lock()
@@ -98,8 +98,7 @@ func (c *crew) note(name string, err error) {
 	}
 }
 
-// moreWritten waits until so many more writes have been acknowledged than when it
-// began to wait:
+// moreWritten waits until the given number of further writes has been acknowledged:
 //
 //	more 20
 func moreWritten(ts *testscript.TestScript, _ bool, args []string) {
@@ -113,7 +112,7 @@ func moreWritten(ts *testscript.TestScript, _ bool, args []string) {
 		}
 	}
 	now, last := all.look()
-	ts.Fatalf("only %d more writes were acknowledged; the last refusal is %v\n%s", now-before, last, processLog(ts))
+	ts.Fatalf("only %d more writes were acknowledged; the last error is %v\n%s", now-before, last, processLog(ts))
 }
 
 func (c *crew) look() (acknowledged int, last error) {
@@ -122,8 +121,8 @@ func (c *crew) look() (acknowledged int, last error) {
 	return len(c.acknowledged), c.last
 }
 
-// allWritten ends the writing, and checks that every write was answered and every
-// acknowledged one is there:
+// allWritten stops the writers. It checks that every write was answered, and that every
+// acknowledged write is stored:
 //
 //	written
 func allWritten(ts *testscript.TestScript, _ bool, _ []string) {
@@ -156,12 +155,12 @@ func allWritten(ts *testscript.TestScript, _ bool, _ []string) {
 func crewOf(ts *testscript.TestScript) *crew {
 	all, ok := crews.Load(ts.Getenv("WORK"))
 	if !ok {
-		ts.Fatalf("nobody writes: say writers first")
+		ts.Fatalf("there are no writers: start them with the command writers")
 	}
 	return all.(*crew)
 }
 
-// dial returns a client like the script's own commands use.
+// dial returns a client with the script's client configuration.
 func dial(ts *testscript.TestScript, ctx context.Context) *client.Client {
 	contexts, err := client.LoadConfig(ts.Getenv("CLOUDLESS_CONFIG"))
 	ts.Check(err)

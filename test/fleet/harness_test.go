@@ -131,13 +131,13 @@ func (c *cluster) fleet(o simulated.Options) *simulated.Fleet {
 }
 
 // untilNodes waits until the states of the nodes are as wanted.
-func (c *cluster) untilNodes(wished func(states map[string]string) bool) {
+func (c *cluster) untilNodes(met func(states map[string]string) bool) {
 	c.t.Helper()
 	c.rewatching(func(ctx context.Context) error {
 		watch, err := c.api.Nodes().WatchNodes(ctx, &v1.WatchNodesRequest{})
 		must(c.t, err)
 		states, synced := map[string]string{}, false
-		for !synced || !wished(states) {
+		for !synced || !met(states) {
 			change, err := watch.Recv()
 			if err != nil {
 				return fmt.Errorf("the nodes are not yet as wanted, but %v: %w", states, err)
@@ -169,7 +169,7 @@ func (c *cluster) rewatching(watch func(context.Context) error) {
 }
 
 // untilReplicas waits until the replicas of a workload are as wanted.
-func (c *cluster) untilReplicas(workload string, wished func(phases map[string]int) bool) {
+func (c *cluster) untilReplicas(workload string, met func(phases map[string]int) bool) {
 	c.t.Helper()
 	c.rewatching(func(ctx context.Context) error {
 		watch, err := c.api.Workloads().WatchReplicas(ctx, &v1.WatchReplicasRequest{Workload: workload})
@@ -180,7 +180,7 @@ func (c *cluster) untilReplicas(workload string, wished func(phases map[string]i
 			for _, p := range phase {
 				count[p]++
 			}
-			if synced && wished(count) {
+			if synced && met(count) {
 				return nil
 			}
 			change, err := watch.Recv()
@@ -200,9 +200,9 @@ func (c *cluster) untilReplicas(workload string, wished func(phases map[string]i
 }
 
 // until waits for what the fleet itself knows.
-func (c *cluster) until(wished func() bool) {
+func (c *cluster) until(met func() bool) {
 	c.t.Helper()
-	for !wished() {
+	for !met() {
 		select {
 		case <-c.ctx.Done():
 			c.t.Fatal("the fleet never was as wanted")

@@ -27,12 +27,12 @@ func TestCommands(t *testing.T) {
 		_ = out.Close()
 	}()
 	words := bufio.NewScanner(lines)
-	next := func(wished func(word) bool) word {
+	next := func(met func(word) bool) word {
 		t.Helper()
 		for words.Scan() {
 			var w word
 			must(t, json.Unmarshal(words.Bytes(), &w))
-			if wished(w) {
+			if met(w) {
 				return w
 			}
 		}

@@ -15,6 +15,15 @@ func LogsHint(m *cloudlessv1.Metadata) string {
 	return spec.Hint(m.GetNamespace(), "cloudless logs "+m.GetName())
 }
 
+// ExplainHint is the command that explains why a workload is pending. Several workloads get PsHint.
+func ExplainHint(workloads []*cloudlessv1.Workload) string {
+	if len(workloads) != 1 {
+		return PsHint(workloads)
+	}
+	m := workloads[0].GetMetadata()
+	return spec.Hint(m.GetNamespace(), "cloudless explain "+m.GetName())
+}
+
 // PsHint is the command that shows the replicas of workloads, which may be in several namespaces.
 func PsHint(workloads []*cloudlessv1.Workload) string {
 	for _, w := range workloads {

@@ -14,6 +14,8 @@ func TestHintsReachTheNamespaceOfTheWorkloads(t *testing.T) {
 		{GetHint(in("default").GetMetadata()), "cloudless workload get web"},
 		{GetHint(in("team").GetMetadata()), "cloudless workload get web -n team"},
 		{LogsHint(in("team").GetMetadata()), "cloudless logs web -n team"},
+		{ExplainHint([]*cloudlessv1.Workload{in("team")}), "cloudless explain web -n team"},
+		{ExplainHint([]*cloudlessv1.Workload{in("team"), in("default")}), "cloudless ps --all-namespaces"},
 		{PsHint(nil), "cloudless ps"},
 		{PsHint([]*cloudlessv1.Workload{in("team"), in("team")}), "cloudless ps -n team"},
 		{PsHint([]*cloudlessv1.Workload{in("team"), in("default")}), "cloudless ps --all-namespaces"},

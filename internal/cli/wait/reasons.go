@@ -22,14 +22,13 @@ func (t *tracker) late(timeout time.Duration) error {
 	for _, w := range t.workloads {
 		meta := w.asked.GetMetadata()
 		if done, _ := w.done(); !done {
-			how := phrase.Status(w.now)
 			if w.action == spec.ActionDelete {
-				how = "it is still being removed"
+				return fmt.Errorf("workload %s is still being deleted after %s; deletion continues in the background: see: %s", meta.GetName(), timeout, phrase.GetHint(meta))
 			}
-			return fmt.Errorf("workload %s is not there yet after %s: %s: the cluster goes on with it: see: %s", meta.GetName(), timeout, how, phrase.GetHint(meta))
+			return fmt.Errorf("workload %s is not ready after %s: %s; the cluster keeps trying: see: %s", meta.GetName(), timeout, phrase.Status(w.now), phrase.GetHint(meta))
 		}
 	}
-	return fmt.Errorf("not everything is there yet after %s: the cluster goes on with it: see: %s", timeout, phrase.PsHint(t.asked()))
+	return fmt.Errorf("some workloads are not ready after %s; the cluster keeps trying: see: %s", timeout, phrase.PsHint(t.asked()))
 }
 
 // brokenError says why a replica does not run: how it ended, and the last line of its output.
@@ -110,13 +109,13 @@ func stuckError(ctx context.Context, cl *client.Client, stuck []*tracked) (offli
 				offline = append(offline, r.GetNode())
 			}
 		}
-		what := "has no place"
+		what := "has pending replicas"
 		if w.GetStatus().GetOutdated() > 0 {
-			what = "has no place for what is new"
+			what = "has pending replicas of its new revision"
 		}
 		why = append(why, fmt.Sprintf("workload %s %s, %s%s", meta.GetName(), what, phrase.Counts(w.GetStatus()), phrase.NoPlace(quota, reasons)))
 	}
-	return offline, fmt.Errorf("%s: the cluster goes on as soon as there is room: see: %s", strings.Join(why, "; "), phrase.PsHint(waiting))
+	return offline, fmt.Errorf("%s; they start when there is room (details: %s)", strings.Join(why, "; "), phrase.ExplainHint(waiting))
 }
 
 // backSoon reports whether one of the nodes went offline only a moment ago. Most are back soon.

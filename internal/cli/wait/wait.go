@@ -56,7 +56,7 @@ func (w Flags) ForRemoval(ctx context.Context, e *command.Env, cl *client.Client
 		case err != nil && interrupted.Err() != nil:
 			return stoppedWaiting(e, workload)
 		case err != nil && errors.Is(context.Cause(ctx), errWaitedEnough):
-			return fmt.Errorf("workload %s is not gone yet after %s: %s: the cluster goes on with it: see: %s",
+			return fmt.Errorf("workload %s is still being deleted after %s: %s; deletion continues in the background: see: %s",
 				meta.GetName(), w.timeout, phrase.Status(last), phrase.GetHint(meta))
 		case err != nil:
 			return err
@@ -69,9 +69,9 @@ func (w Flags) ForRemoval(ctx context.Context, e *command.Env, cl *client.Client
 func stoppedWaiting(e *command.Env, forWhat ...*cloudlessv1.Workload) error {
 	if len(forWhat) == 1 {
 		meta := forWhat[0].GetMetadata()
-		e.Note("Stopped waiting. The cluster goes on with %s: see: %s", meta.GetName(), phrase.GetHint(meta))
+		e.Note("Stopped waiting. The cluster continues with %s: see: %s", meta.GetName(), phrase.GetHint(meta))
 	} else {
-		e.Note("Stopped waiting. The cluster goes on with what was asked: see: %s", phrase.PsHint(forWhat))
+		e.Note("Stopped waiting. The cluster continues in the background: see: %s", phrase.PsHint(forWhat))
 	}
 	return command.Exit(command.ExitInterrupted, nil)
 }

@@ -43,7 +43,7 @@ func (c *catchUps) do(context.Context) error {
 	return nil
 }
 
-func nobody() (core.Principal, error) { return core.Principal{}, ErrUnknownToken }
+func unknownCaller() (core.Principal, error) { return core.Principal{}, ErrUnknownToken }
 
 var someAddress = netip.MustParseAddr("192.0.2.1")
 
@@ -56,7 +56,7 @@ func TestUnknownCallersShareOneCatchUp(t *testing.T) {
 		var made atomic.Bool // when the first catch-up has ended
 		prove := func() (core.Principal, error) {
 			if !made.Load() {
-				return nobody()
+				return unknownCaller()
 			}
 			return core.Principal{Role: core.RoleViewer}, nil
 		}
@@ -90,7 +90,7 @@ func TestCatchUpsPauseBetween(t *testing.T) {
 		begun := time.Now()
 		for i := range 100 {
 			by := presentedToken{address: netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), token: fmt.Sprint(i)}
-			if _, err := unknown.retry(t.Context(), by, nobody); !errors.Is(err, ErrUnknownToken) {
+			if _, err := unknown.retry(t.Context(), by, unknownCaller); !errors.Is(err, ErrUnknownToken) {
 				t.Error(err)
 			}
 		}
@@ -110,13 +110,13 @@ func TestHangingCatchUpBlocksNoCaller(t *testing.T) {
 		})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		_, err := unknown.retry(ctx, presentedToken{}, nobody)
+		_, err := unknown.retry(ctx, presentedToken{}, unknownCaller)
 		if _, behind := errors.AsType[behindError](err); !behind || !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			t.Errorf("the caller that left: %v", err)
 		}
 		stop()
 		synctest.Wait()
-		_, err = unknown.retry(t.Context(), presentedToken{}, nobody)
+		_, err = unknown.retry(t.Context(), presentedToken{}, unknownCaller)
 		if _, behind := errors.AsType[behindError](err); !behind {
 			t.Errorf("after the server stopped: %v", err)
 		}
@@ -130,7 +130,7 @@ func TestRefusedTokenIsLookedUpAgainAfterASecond(t *testing.T) {
 		unknown := newUnknownCallers(t.Context(), count.do)
 		by := presentedToken{address: someAddress, token: "made-up"}
 		for range 100 {
-			if _, err := unknown.retry(t.Context(), by, nobody); !errors.Is(err, ErrUnknownToken) {
+			if _, err := unknown.retry(t.Context(), by, unknownCaller); !errors.Is(err, ErrUnknownToken) {
 				t.Error(err)
 			}
 		}
@@ -150,7 +150,7 @@ func TestUnknownTokensOfOneAddressAreLimited(t *testing.T) {
 		count := &catchUps{}
 		unknown := newUnknownCallers(t.Context(), count.do)
 		lookUp := func(from string, token int) error {
-			_, err := unknown.retry(t.Context(), presentedToken{address: netip.MustParseAddr(from), token: fmt.Sprint(token)}, nobody)
+			_, err := unknown.retry(t.Context(), presentedToken{address: netip.MustParseAddr(from), token: fmt.Sprint(token)}, unknownCaller)
 			return err
 		}
 		for i := range maxFailures {

@@ -1,5 +1,5 @@
-// Command probe is what end-to-end tests run inside containers: each of its
-// verbs shows one thing that a container sees or does.
+// Command probe is the program that end-to-end tests run inside containers. Each
+// subcommand shows one thing that a container sees or does.
 package main
 
 import (
@@ -92,7 +92,7 @@ func number(args []string, fallback int) int {
 	return n
 }
 
-// count prints numbered lines, one every so many milliseconds, until SIGTERM.
+// count prints numbered lines at an interval in milliseconds, until SIGTERM.
 func count(args []string) {
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGTERM)
@@ -116,7 +116,7 @@ func sleep() {
 	<-stop
 }
 
-// eat takes memory until it is killed.
+// eat allocates memory until it is killed.
 func eat() {
 	var kept [][]byte
 	for {
@@ -138,7 +138,7 @@ func burn() {
 	}
 }
 
-// limits prints what the container may use, from the files it sees.
+// limits prints the container's limits, from the cgroup files that it sees.
 func limits() {
 	for _, file := range []string{
 		"/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us",
@@ -164,7 +164,7 @@ func size() {
 	}
 }
 
-// onSignal exits with 100 and the number of the first signal.
+// onSignal exits with 100 plus the number of the first signal.
 func onSignal() {
 	got := make(chan os.Signal, 1)
 	signal.Notify(got, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGUSR1)
@@ -182,7 +182,7 @@ func cat() {
 	fmt.Println("end of input")
 }
 
-// long prints one line of so many MiB and one more.
+// long prints one line of the given size in MiB, and a short one.
 func long(mebibytes int) {
 	block := []byte(strings.Repeat("x", 1<<20))
 	for range mebibytes {
@@ -192,7 +192,7 @@ func long(mebibytes int) {
 	fmt.Println("after the line")
 }
 
-// owner prints whose a file is and what may be done with it.
+// owner prints the owner and the mode of a file.
 func owner(file string) {
 	info, err := os.Lstat(file)
 	if err != nil {

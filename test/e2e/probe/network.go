@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// serve answers on a port of TCP and UDP with its host's name and the caller's
-// address.
+// serve answers on a TCP and UDP port with its host name and the caller's address.
 func serve(port string) {
 	host, err := os.Hostname()
 	if err != nil {
@@ -46,7 +45,7 @@ func serve(port string) {
 	}
 }
 
-// ask prints what is answered at an address.
+// ask prints the answer from an address.
 func ask(network, address string) {
 	conn, err := net.DialTimeout(network, address, 5*time.Second)
 	if err != nil {

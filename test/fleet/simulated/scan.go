@@ -91,7 +91,7 @@ func (o *orders) scan(assignments []byte) error {
 			o.full = n != 0
 		case fieldAssign:
 			var w desired
-			if w, err = scanWish(value); err == nil {
+			if w, err = scanDesired(value); err == nil {
 				o.assigned = append(o.assigned, w)
 			}
 		case fieldRemove:
@@ -108,7 +108,7 @@ func (o *orders) scan(assignments []byte) error {
 	})
 }
 
-func scanWish(assignment []byte) (w desired, err error) {
+func scanDesired(assignment []byte) (w desired, err error) {
 	known := false
 	replica := func(number protowire.Number, value []byte, _ uint64) error {
 		switch number {
