@@ -15,6 +15,7 @@ import (
 	"github.com/cloudless/cloudless/internal/control/replicas"
 	"github.com/cloudless/cloudless/internal/control/retention"
 	"github.com/cloudless/cloudless/internal/control/servers"
+	"github.com/cloudless/cloudless/internal/control/services"
 	"github.com/cloudless/cloudless/internal/gcpacer"
 	"github.com/cloudless/cloudless/internal/maintenance"
 	"github.com/cloudless/cloudless/internal/spec"
@@ -60,6 +61,7 @@ func (p *controlPlane) leaderParts() []part {
 		Store: p.store, Proposer: p.consensus, Metrics: p.metrics, Tracing: p.tracing, Decisions: p.decisions, Pause: p.collector.Pause,
 	}
 	cronLoop := cron.Loop{Store: p.store, Proposer: p.consensus}
+	serviceLoop := services.Loop{Store: p.store, Proposer: p.consensus}
 	serverLoop := servers.Loop{
 		Store: p.store, Proposer: p.consensus, Self: p.peers.Self, Term: p.consensus.Stats().Term, Seen: p.peers.Seen, Wake: p.peers.Changed(),
 	}
@@ -73,6 +75,7 @@ func (p *controlPlane) leaderParts() []part {
 		p.nodes.Run,     // decides which nodes are online
 		replicaLoop.Run, // creates, places and stops replicas
 		cronLoop.Run,    // starts the jobs of crons
+		serviceLoop.Run, // gives workloads with ports a service
 		serverLoop.Run,  // records the servers
 		func(ctx context.Context) error { return p.consensus.Pilot(ctx, pilot) }, // decides which servers vote
 		keyLoop.Run,   // gives the gossip a key

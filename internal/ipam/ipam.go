@@ -1,9 +1,11 @@
-// Package ipam allocates one IPv4 and one IPv6 subnet per node from the cluster's
-// ranges.
+// Package ipam allocates addresses out of the ranges of the cluster: one subnet
+// of each family for a node, and one address of each family for a service.
 //
-// A subnet lies within its range, overlaps no subnet in use, and is the lowest free
-// one. The package is pure: the caller passes the subnets in use and serializes
-// allocations.
+// It guarantees that what it allocates lies within the range and overlaps
+// nothing that is in use. A node gets the lowest free subnet. A service gets an
+// address that follows from its name, so that it gets the same one again. The
+// package is pure: the caller says what is in use, and makes sure that two
+// callers do not choose at the same time.
 package ipam
 
 import (
@@ -23,8 +25,8 @@ const (
 // ErrExhausted says that a range has no free subnet left.
 var ErrExhausted = errors.New("no free subnet is left")
 
-// defaultRanges4 are the candidates for a new cluster, in order of preference. Home
-// routers and container tools rarely use the first one.
+// defaultRanges4 are what a cluster may be founded with, the best one first: it
+// lies apart from what home routers and container tools usually take.
 var defaultRanges4 = []netip.Prefix{
 	netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 64}), 10),
 	netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 128}), 10),
@@ -34,9 +36,10 @@ var defaultRanges4 = []netip.Prefix{
 	netip.PrefixFrom(netip.AddrFrom4([4]byte{100, 64}), 10),
 }
 
-// DefaultRange4 chooses the IPv4 range of a new cluster: the first one that does not
-// overlap the cluster's address or the prefixes that the machine uses. If all overlap,
-// it only avoids the cluster's address, so that the cluster stays reachable.
+// DefaultRange4 is the range of IPv4 addresses of a cluster that names none,
+// founded at an address and on a machine that uses others: the first that
+// overlaps none of them. Where a machine uses something of all, what counts is
+// that the cluster is still reached at its address.
 func DefaultRange4(at netip.Addr, used []netip.Prefix) netip.Prefix {
 	overlaps := func(p netip.Prefix) bool { return p.Contains(at) || slices.ContainsFunc(used, p.Overlaps) }
 	for _, p := range defaultRanges4 {
@@ -45,11 +48,11 @@ func DefaultRange4(at netip.Addr, used []netip.Prefix) netip.Prefix {
 		}
 	}
 	i := slices.IndexFunc(defaultRanges4, func(p netip.Prefix) bool { return !p.Contains(at) })
-	return defaultRanges4[i] // the ranges do not overlap, so no address is in all of them
+	return defaultRanges4[i] // they do not overlap each other, so that no address is in all
 }
 
-// RandomULA draws a random /48 of unique local IPv6 addresses (RFC 4193), so that two
-// clusters can be connected later without a conflict.
+// RandomULA draws a /48 of unique local IPv6 addresses (RFC 4193), so that two
+// clusters that meet one day have different ones.
 func RandomULA(rand io.Reader) (netip.Prefix, error) {
 	addr := [16]byte{0xfd}
 	if _, err := io.ReadFull(rand, addr[1:ulaBits/8]); err != nil {
@@ -58,13 +61,14 @@ func RandomULA(rand io.Reader) (netip.Prefix, error) {
 	return netip.PrefixFrom(netip.AddrFrom16(addr), ulaBits), nil
 }
 
-// NextSubnets returns the lowest free IPv4 /24 and IPv6 /64 of the ranges.
+// NextSubnets returns the lowest IPv4 /24 and IPv6 /64 of the ranges that
+// overlap nothing in use.
 func NextSubnets(range4, range6 netip.Prefix, used4, used6 []netip.Prefix) (v4, v6 netip.Prefix, err error) {
 	if !range4.Addr().Is4() {
-		return v4, v6, fmt.Errorf("range %v is not an IPv4 range", range4)
+		return v4, v6, fmt.Errorf("range %v is not one of IPv4", range4)
 	}
 	if !range6.Addr().Is6() || range6.Addr().Is4In6() {
-		return v4, v6, fmt.Errorf("range %v is not an IPv6 range", range6)
+		return v4, v6, fmt.Errorf("range %v is not one of IPv6", range6)
 	}
 	if v4, err = lowestFree(range4, nodeBits4, used4); err != nil {
 		return netip.Prefix{}, netip.Prefix{}, err
@@ -90,7 +94,8 @@ func lowestFree(all netip.Prefix, bits int, used []netip.Prefix) (netip.Prefix, 
 		if !u.Overlaps(free) {
 			continue
 		}
-		// Prefixes are aligned: a subnet starts right after the larger of the two.
+		// Prefixes are aligned, so what follows the larger of two that overlap
+		// is the start of a subnet again.
 		next := lastAddr(u.Masked())
 		if u.Bits() > bits {
 			next = lastAddr(free)

@@ -12,6 +12,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/images"
+	"github.com/cloudless/cloudless/internal/services"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -89,6 +90,8 @@ type transaction struct {
 	// created counts new workloads. images are those that workloads rely on.
 	created int
 	images  []reliedOn
+	// addresses allocates those of services; nil until the first one.
+	addresses *services.Allocator
 }
 
 // reliedOn is an image with the name that workloads use for it.

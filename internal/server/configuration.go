@@ -172,6 +172,7 @@ func (s *Server) nextConfiguration(ctx context.Context, snap *state.Snapshot, wh
 	if after.GetRangeV6() == "" {
 		after.RangeV6 = before.GetRangeV6()
 	}
+	keepServiceRanges(before, after)
 	changes := spec.DiffCluster(before, after)
 	if len(changes) == 0 {
 		return current, nil
@@ -184,6 +185,18 @@ func (s *Server) nextConfiguration(ctx context.Context, snap *state.Snapshot, wh
 		return nil, err
 	}
 	return next, fits(snap, where, before, after)
+}
+
+// keepServiceRanges keeps the effective ranges of services if none are given. So a change of the nodes' ranges does not
+// move the default ranges into subnets that older nodes still have.
+func keepServiceRanges(before, after *v1.ClusterSpec) {
+	v4, v6 := spec.ServiceRanges(before)
+	if after.GetServiceRangeV4() == "" && v4.IsValid() {
+		after.ServiceRangeV4 = v4.String()
+	}
+	if after.GetServiceRangeV6() == "" && v6.IsValid() {
+		after.ServiceRangeV6 = v6.String()
+	}
 }
 
 // putConfiguration adds to the batch the changes that bring a version into force.

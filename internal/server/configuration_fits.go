@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/ipam"
 	"github.com/cloudless/cloudless/internal/server/membership"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
@@ -23,6 +24,13 @@ func fits(snap *state.Snapshot, where membership.Hosts, before, after *v1.Cluste
 	}
 	if before.GetRangeV6() != after.GetRangeV6() {
 		rangeFits(snap, where, "rangeV6", after.GetRangeV6(), refuse)
+	}
+	was4, was6 := spec.ServiceRanges(before)
+	if was4.String() != after.GetServiceRangeV4() {
+		serviceRangeFits(snap, where, "serviceRangeV4", after.GetServiceRangeV4(), refuse)
+	}
+	if was6.String() != after.GetServiceRangeV6() {
+		serviceRangeFits(snap, where, "serviceRangeV6", after.GetServiceRangeV6(), refuse)
 	}
 	if have := snap.Count(state.KindNode); have > spec.MostNodes(after) {
 		refuse("limits.nodes", "must be at least %d, because so many nodes are there: remove nodes first, or allow more", have)
@@ -58,6 +66,33 @@ func rangeFits(snap *state.Snapshot, where membership.Hosts, field, text string,
 	if have := snap.Count(state.KindNode); spec.NodesIn(all) < have {
 		refuse(field, "has room for %d nodes, and %d are there: give a larger range", spec.NodesIn(all), have)
 	}
+	outsideMachines(snap, where, field, all, refuse)
+}
+
+// serviceRangeFits refuses a range for services that is too small for the existing ones, or that overlaps the subnet of
+// a node or the address of a machine. Existing services keep their addresses, inside the range or not.
+func serviceRangeFits(snap *state.Snapshot, where membership.Hosts, field, text string, refuse func(field, format string, args ...any)) {
+	all, err := netip.ParsePrefix(text)
+	if err != nil {
+		refuse(field, "is not a range of addresses: %s", err)
+		return
+	}
+	if have := uint64(snap.Count(state.KindService)); ipam.Addresses(all) < have {
+		refuse(field, "has room for %d services, and %d are there: give a larger range", ipam.Addresses(all), have)
+	}
+	for node := range snap.Nodes("") {
+		for _, text := range []string{node.GetSpec().GetSubnetV4(), node.GetSpec().GetSubnetV6()} {
+			if p, err := netip.ParsePrefix(text); err == nil && p.Overlaps(all) {
+				refuse(field, "overlaps %s, the subnet of node %s: give a range outside of the nodes' subnets", p, node.GetMetadata().GetName())
+				return
+			}
+		}
+	}
+	outsideMachines(snap, where, field, all, refuse)
+}
+
+// outsideMachines refuses a range that contains the address of one of the cluster's own machines.
+func outsideMachines(snap *state.Snapshot, where membership.Hosts, field string, all netip.Prefix, refuse func(field, format string, args ...any)) {
 	for server := range snap.Servers("") {
 		if a, inside := where.In(all, server.GetSpec().GetAddress()); inside {
 			refuse(field, "contains %s, the address of server %s: give a range that none of the cluster's machines has an address in", a, server.GetMetadata().GetName())

@@ -240,7 +240,7 @@ func TestRangesApplyToNewNodes(t *testing.T) {
 	})
 	_, err = c.set(admin, func(s *v1.ClusterSpec) { s.RangeV4 = "192.168.0.0/16" })
 	wantCode(t, err, codes.InvalidArgument, "spec.cluster.rangeV4: overlaps 192.168.7.0/24, the network of eth0 on node before")
-	_, err = c.set(admin, func(s *v1.ClusterSpec) { s.RangeV4 = "10.0.0.0/8" })
+	_, err = c.set(admin, func(s *v1.ClusterSpec) { s.RangeV4, s.ServiceRangeV4 = "10.0.0.0/8", "172.31.0.0/16" })
 	wantCode(t, err, codes.InvalidArgument, "spec.cluster.rangeV4: contains 10.1.2.3, the address of server box")
 	c.membership.Lookup = resolves("other.invalid", "172.16.3.4")
 	c.change(func(_ *state.Snapshot, b *state.Batch) {

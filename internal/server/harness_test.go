@@ -26,6 +26,7 @@ import (
 	"github.com/cloudless/cloudless/internal/consensus"
 	"github.com/cloudless/cloudless/internal/control/nodes"
 	"github.com/cloudless/cloudless/internal/control/replicas"
+	"github.com/cloudless/cloudless/internal/control/services"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/registry"
 	"github.com/cloudless/cloudless/internal/server/membership"
@@ -132,6 +133,8 @@ func (c *cluster) run(agreed *consensus.Consensus, loop *nodes.Loop) (stop func(
 		_ = agreed.Lead(ctx, func(ctx context.Context) error {
 			var both sync.WaitGroup
 			both.Go(func() { _ = loop.Run(ctx) })
+			offered := services.Loop{Store: c.Store, Proposer: agreed}
+			both.Go(func() { _ = offered.Run(ctx) })
 			placement := replicas.Loop{Store: c.Store, Proposer: agreed}
 			err := placement.Run(ctx)
 			both.Wait()

@@ -2,6 +2,7 @@ package server
 
 import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/services"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 	"github.com/cloudless/cloudless/internal/telemetry"
@@ -20,6 +21,7 @@ func (s *Server) registerMetrics(r *telemetry.Registry) {
 		telemetry.Nodes, telemetry.Users, telemetry.Sessions, telemetry.PendingReplicas,
 	}, s.collectState)
 	r.Collect([]telemetry.Metric{telemetry.Images}, s.collectImages)
+	r.Collect([]telemetry.Metric{telemetry.Services, telemetry.Endpoints}, s.collectServices)
 	r.Collect([]telemetry.Metric{
 		telemetry.NodeCPU, telemetry.NodeCPUCapacity, telemetry.NodeMemory, telemetry.NodeMemoryCapacity,
 		telemetry.NodeDisk, telemetry.NodeDiskCapacity,
@@ -94,6 +96,26 @@ func (s *Server) collectImages(emit telemetry.Emit) {
 		}
 	}
 	emit(telemetry.Images, float64(tags))
+}
+
+func (s *Server) collectServices(emit telemetry.Emit) {
+	snap, kinds, states := s.Store.Snapshot(), map[string]int{}, map[string]int{}
+	for service := range snap.Services("", "") {
+		if spec.IsImplicit(service) {
+			kinds["workload"]++
+		} else {
+			kinds["applied"]++
+		}
+		for _, e := range services.Endpoints(snap, service) {
+			states[e.GetStatus().GetState()]++
+		}
+	}
+	for _, kind := range []string{"workload", "applied"} {
+		emit(telemetry.Services, float64(kinds[kind]), kind)
+	}
+	for _, one := range []string{spec.EndpointReady, spec.EndpointDraining, spec.EndpointUnready} {
+		emit(telemetry.Endpoints, float64(states[one]), one)
+	}
 }
 
 func (s *Server) collectNodes(emit telemetry.Emit) {

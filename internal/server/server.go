@@ -283,7 +283,8 @@ func (s *Server) newGRPC(guard *auth.Guard) *edge {
 	server := newEdge(s.port, guard)
 	s.passed = &relay.PassedCalls{Guard: guard.Unary, Methods: server.methods, Stopping: s.stopping}
 	all, namespaces, nodes := newWorkloads(s), newNamespaces(s), newNodes(s)
-	s.kinds = planKinds{namespaces, all}
+	offered := newServices(s)
+	s.kinds = planKinds{namespaces, all, offered}
 	v1.RegisterWorkloadServiceServer(server, &workloads{collection: all, replicas: newReplicas(s), Streams: s.newStreams()})
 	v1.RegisterNodeServiceServer(server, &nodeService{collection: nodes})
 	v1.RegisterClusterServiceServer(server, &clusterService{Server: s})
@@ -292,6 +293,8 @@ func (s *Server) newGRPC(guard *auth.Guard) *edge {
 	v1.RegisterEventServiceServer(server, &eventService{collection: newEvents(s)})
 	v1.RegisterPlanServiceServer(server, &planService{Server: s})
 	v1.RegisterNamespaceServiceServer(server, &namespaceService{collection: namespaces})
+	v1.RegisterServiceServiceServer(server, &serviceService{collection: offered})
+	v1.RegisterEndpointServiceServer(server, &endpointService{collection: offered})
 	v1.RegisterExplainServiceServer(server, newExplainService(nodes))
 	v1.RegisterEnrollmentServiceServer(server, s.enrollment)
 	v1.RegisterAgentServiceServer(server, s.sessions)

@@ -89,7 +89,7 @@ func MostReplicas(c *v1.ClusterSpec) int {
 func NormalizedCluster(c *v1.ClusterSpec) *v1.ClusterSpec {
 	n := &v1.ClusterSpec{}
 	proto.Merge(n, c)
-	for _, r := range []*string{&n.RangeV4, &n.RangeV6} {
+	for _, r := range []*string{&n.RangeV4, &n.RangeV6, &n.ServiceRangeV4, &n.ServiceRangeV6} {
 		if p, err := netip.ParsePrefix(*r); err == nil {
 			*r = p.Masked().String()
 		}

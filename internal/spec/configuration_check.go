@@ -35,6 +35,7 @@ func checkConfiguration(c *v1.Configuration, found *violations) {
 	}
 	s := c.GetSpec().GetCluster()
 	checkRanges(s, found)
+	checkServiceRanges(s, found)
 	checkLiveness(clusterPath+".liveness", s.GetLiveness(), LivenessOf(&v1.ClusterSpec{Liveness: s.GetLiveness()}, nil), found)
 	checkClasses(s, found)
 	checkRetention(s.GetRetention(), found)
@@ -84,12 +85,8 @@ var (
 )
 
 func checkRange(path string, p netip.Prefix, private []netip.Prefix, nodeBits int, words string, s *v1.ClusterSpec, found *violations) {
-	inside := false
-	for _, all := range private {
-		inside = inside || all.Bits() <= p.Bits() && all.Contains(p.Addr())
-	}
 	switch {
-	case !inside:
+	case !isWithin(p, private):
 		found.add(path, "must be a range %s: others would lose what they have at %s", words, p)
 	case p.Bits() > nodeBits:
 		found.add(path, "is too small: every node needs a /%d of it, so give a /%d or a larger range", nodeBits, nodeBits)

@@ -112,7 +112,7 @@ func TestDecodeRefusals(t *testing.T) {
 		{"kind: Workload\nmetadata:\n  labels: {}\nspec: {image: a}\n", `f:2:1: metadata.name: is missing`},
 		{"kind: Workload\nspec: {image: a}\n", `f:1:1: metadata: is missing`},
 		{"kind: workload\n", `f:1:7: kind: "workload" is not known; did you mean Workload?`},
-		{"kind: Pod\n", `f:1:7: kind: "Pod" cannot be in a file; a file may hold Workload and Namespace`},
+		{"kind: Pod\n", `f:1:7: kind: "Pod" cannot be in a file; a file may hold Workload, Namespace and Service`},
 		{"kind: job\n", `f:1:7: kind: "job" is a kind of workload; write kind: Workload with spec.kind: job`},
 		{"kind: Daemon\n", `f:1:7: kind: "Daemon" is a kind of workload; write kind: Workload with spec.kind: daemon`},
 		{head + "---\nkind: Workload\nmetadata: {name: app}\nspec: {image: app@sha256:0123456789ab}\n", `f:8:15: spec.image: has a digest that is not whole: write all 64 digits, which cloudless image get app@sha256:0123456789ab shows`},

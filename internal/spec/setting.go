@@ -3,6 +3,7 @@ package spec
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -78,7 +79,10 @@ const classKey = "nodeClasses"
 // Settings lists every setting with its effective value, in the order of the API.
 func Settings(c *v1.ClusterSpec) []Setting {
 	var all []Setting
-	m := NormalizedCluster(c).ProtoReflect()
+	m, defaults := NormalizedCluster(c).ProtoReflect(), maps.Clone(settingDefaults)
+	if v4, v6 := ServiceRanges(c); v4.IsValid() && v6.IsValid() { // those of a configuration from an older release
+		defaults["serviceRangeV4"], defaults["serviceRangeV6"] = v4.String(), v6.String()
+	}
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {
 		f := fields.Get(i)
@@ -88,7 +92,7 @@ func Settings(c *v1.ClusterSpec) []Setting {
 			}
 			continue
 		}
-		all = appendSettings(all, f.JSONName(), m, f, settingDefaults)
+		all = appendSettings(all, f.JSONName(), m, f, defaults)
 	}
 	return all
 }

@@ -6,6 +6,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
 // builder builds the next snapshot from the one before. It copies only those parts of the tables that it changes.
@@ -141,10 +142,15 @@ func (b *builder) undo(keep int) {
 // get returns the current object with a uid.
 func (b *builder) get(kind Kind, uid string) Object { return b.rows[ordinals[kind]].byUID.get(uid) }
 
-// rival returns the other object that prevents this one from being stored: the one with the same name or, if the kind
-// is single, the existing one.
+// rival returns the other object that prevents this one from being stored: the one with the same name, the existing one
+// if the kind is single, or the service with the same address.
 func (b *builder) rival(kind Kind, object, old Object) (other Object) {
 	t, existing := &tables[ordinals[kind]], &b.rows[ordinals[kind]]
+	if service, ok := object.(*v1.Service); ok {
+		if holder := b.addressHolder(service); holder != nil {
+			return holder
+		}
+	}
 	switch {
 	case old == nil && t.single:
 		existing.byUID.withPrefix("", func(o Object) bool { other = o; return false })

@@ -17,6 +17,11 @@ const (
 	indexWorkload = "workload"
 	indexNode     = "node"
 	indexNumber   = "number"
+	indexService  = "service"
+
+	indexAddressV4 = "address_v4"
+	indexAddressV6 = "address_v6"
+	indexSelector  = "selector"
 )
 
 // table says how the objects of one kind are kept, as the options in state.proto declare it.
@@ -50,6 +55,12 @@ var indexes = map[Kind]map[string]keyFunc{
 	KindConfiguration: {
 		indexNumber: by(func(key []byte, c *v1.Configuration) []byte {
 			return binary.BigEndian.AppendUint64(key, c.GetSpec().GetNumber())
+		}),
+	},
+	KindService: serviceIndexes,
+	KindEndpoint: {
+		indexService: by(func(key []byte, e *v1.Endpoint) []byte {
+			return appendText(appendID(key, e.GetSpec().GetServiceUid()), e.GetMetadata().GetName())
 		}),
 	},
 }

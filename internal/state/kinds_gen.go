@@ -22,6 +22,8 @@ const (
 	KindServer        Kind = "server"
 	KindConfiguration Kind = "configuration"
 	KindNamespace     Kind = "namespace"
+	KindService       Kind = "service"
+	KindEndpoint      Kind = "endpoint"
 	KindAuthority     Kind = "authority"
 	KindCredential    Kind = "credential"
 	KindReceipt       Kind = "receipt"
@@ -44,6 +46,8 @@ var tables = []table{
 	{kind: KindServer, named: true},
 	{kind: KindConfiguration},
 	{kind: KindNamespace, named: true},
+	{kind: KindService, named: true},
+	{kind: KindEndpoint},
 	{kind: KindAuthority, single: true},
 	{kind: KindCredential},
 	{kind: KindReceipt, named: true},
@@ -79,6 +83,10 @@ func KindOf(o Object) Kind {
 		return KindConfiguration
 	case *v1.Namespace:
 		return KindNamespace
+	case *v1.Service:
+		return KindService
+	case *v1.Endpoint:
+		return KindEndpoint
 	case *statev1.Authority:
 		return KindAuthority
 	case *statev1.Credential:
@@ -124,6 +132,10 @@ func wrap(o Object) *statev1.Object {
 		return &statev1.Object{Kind: &statev1.Object_Configuration{Configuration: o}}
 	case *v1.Namespace:
 		return &statev1.Object{Kind: &statev1.Object_Namespace{Namespace: o}}
+	case *v1.Service:
+		return &statev1.Object{Kind: &statev1.Object_Service{Service: o}}
+	case *v1.Endpoint:
+		return &statev1.Object{Kind: &statev1.Object_Endpoint{Endpoint: o}}
 	case *statev1.Authority:
 		return &statev1.Object{Kind: &statev1.Object_Authority{Authority: o}}
 	case *statev1.Credential:
@@ -169,6 +181,10 @@ func unwrap(wrapped *statev1.Object) (Kind, Object) {
 		return KindConfiguration, o.Configuration
 	case *statev1.Object_Namespace:
 		return KindNamespace, o.Namespace
+	case *statev1.Object_Service:
+		return KindService, o.Service
+	case *statev1.Object_Endpoint:
+		return KindEndpoint, o.Endpoint
 	case *statev1.Object_Authority:
 		return KindAuthority, o.Authority
 	case *statev1.Object_Credential:
@@ -307,6 +323,21 @@ func (s *Snapshot) NamespaceByName(name string) *v1.Namespace {
 // Namespaces lists the namespaces by name.
 func (s *Snapshot) Namespaces(after string) iter.Seq[*v1.Namespace] {
 	return ListByName[*v1.Namespace](s, KindNamespace, "", after)
+}
+
+// Service returns the service with this uid.
+func (s *Snapshot) Service(uid string) *v1.Service {
+	return ByUID[*v1.Service](s, KindService, uid)
+}
+
+// ServiceByName returns the service with this name in a namespace.
+func (s *Snapshot) ServiceByName(namespace, name string) *v1.Service {
+	return ByName[*v1.Service](s, KindService, namespace, name)
+}
+
+// Services lists the services by namespace and name.
+func (s *Snapshot) Services(namespace, after string) iter.Seq[*v1.Service] {
+	return ListByName[*v1.Service](s, KindService, namespace, after)
 }
 
 // Authority returns the only authority.

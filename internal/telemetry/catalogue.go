@@ -110,6 +110,14 @@ var (
 	Replicas = Metric{
 		Name: "cloudless_replicas", Kind: KindGauge, From: FromServer, Labels: []string{"phase"}, Help: "Replicas by phase, ended ones included.",
 	}
+	Services = Metric{
+		Name: "cloudless_services", Kind: KindGauge, From: FromServer,
+		Labels: []string{"kind"}, Help: "Services by kind: those of workloads (workload) and those that somebody applied (applied).",
+	}
+	Endpoints = Metric{
+		Name: "cloudless_endpoints", Kind: KindGauge, From: FromServer,
+		Labels: []string{"state"}, Help: "Endpoints of all services by state (ready, draining, unready).",
+	}
 	ReplicaRestarts = Metric{
 		Name: "cloudless_replica_restarts", Kind: KindGauge, From: FromServer, Help: "Sum of the restarts of all live replicas.",
 	}
@@ -245,7 +253,7 @@ func Catalogue() []Metric {
 		APICalls, APIErrors, APISeconds, APIOpen, HTTPRequests,
 		RaftLeader, RaftTerm, RaftLastIndex, RaftCommitIndex, RaftAppliedIndex, RaftSnapshotIndex,
 		RaftCommitSeconds, RaftFsyncSeconds, RaftSnapshotSeconds,
-		StateIndex, StateObjects, Workloads, Replicas, ReplicaRestarts, Nodes, Users, Images, Sessions,
+		StateIndex, StateObjects, Workloads, Replicas, Services, Endpoints, ReplicaRestarts, Nodes, Users, Images, Sessions,
 		SchedulingDecisions, SchedulingSeconds, PendingReplicas,
 		NodeCPU, NodeCPUCapacity, NodeMemory, NodeMemoryCapacity, NodeDisk, NodeDiskCapacity,
 	}

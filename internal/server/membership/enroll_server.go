@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strings"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
@@ -104,18 +105,25 @@ func addressFree(snap *state.Snapshot, address, asking string) error {
 	return nil
 }
 
-// outsideRanges refuses a server whose address is in the ranges of the nodes: a node whose
+// outsideRanges refuses a server whose address is in the ranges of the nodes or services: a node whose
 // subnet contained the address could not reach the server.
 func outsideRanges(snap *state.Snapshot, hosts Hosts, address string) error {
 	ranges := snap.Cluster().GetSpec()
-	for setting, text := range map[string]string{"rangeV4": ranges.GetRangeV4(), "rangeV6": ranges.GetRangeV6()} {
+	services4, services6 := spec.ServiceRanges(ranges)
+	for setting, text := range map[string]string{
+		"rangeV4": ranges.GetRangeV4(), "rangeV6": ranges.GetRangeV6(), "serviceRangeV4": services4.String(), "serviceRangeV6": services6.String(),
+	} {
 		all, err := netip.ParsePrefix(text)
 		if err != nil {
 			continue
 		}
 		if a, inside := hosts.In(all, address); inside {
-			return core.Refuse(codes.InvalidArgument, "the address %s of the new server is in %s, the range that the cluster's nodes get their addresses from: "+
-				"choose another with --api-addr or --advertise, or give the nodes another range first with: cloudless cluster config set %s=RANGE", a, all, setting)
+			whose := "nodes"
+			if strings.HasPrefix(setting, "service") {
+				whose = "services"
+			}
+			return core.Refuse(codes.InvalidArgument, "the address %s of the new server is in %s, the range that the cluster's %s get their addresses from: "+
+				"choose another with --api-addr or --advertise, or give the %s another range first with: cloudless cluster config set %s=RANGE", a, all, whose, whose, setting)
 		}
 	}
 	return nil

@@ -77,7 +77,11 @@ func found(ctx context.Context, c *consensus.Consensus, sealer *identity.Sealer,
 		return err
 	}
 	address, _ := hostAddress(at.Address)
-	settings := &v1.ClusterSpec{RangeV4: ipam.DefaultRange4(address, at.Used).String(), RangeV6: range6.String()}
+	range4 := ipam.DefaultRange4(address, at.Used)
+	services4, services6 := spec.DefaultServiceRanges(range4, range6, at.Used)
+	settings := &v1.ClusterSpec{
+		RangeV4: range4.String(), RangeV6: range6.String(), ServiceRangeV4: services4.String(), ServiceRangeV6: services6.String(),
+	}
 	var b state.Batch
 	b.Create(&v1.Cluster{
 		ApiVersion: spec.APIVersion,

@@ -7,12 +7,13 @@ import (
 	"slices"
 
 	"github.com/cloudless/cloudless/internal/ipam"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
 // subnets are the address ranges of the cluster and the parts that are in use, in order:
-// the subnets of nodes and the addresses of servers. A node whose subnet contained the
-// address of a server could not reach that server.
+// the subnets of nodes, the addresses of servers and the ranges of services. A node whose
+// subnet contained the address of a server could not reach that server.
 type subnets struct {
 	range4, range6 netip.Prefix
 	used4, used6   []netip.Prefix
@@ -44,6 +45,9 @@ func newSubnets(snap *state.Snapshot) (*subnets, error) {
 		default:
 			s.used6 = append(s.used6, netip.PrefixFrom(a, a.BitLen()))
 		}
+	}
+	if v4, v6 := spec.ServiceRanges(ranges); v4.IsValid() && v6.IsValid() {
+		s.used4, s.used6 = append(s.used4, v4), append(s.used6, v6)
 	}
 	slices.SortFunc(s.used4, netip.Prefix.Compare)
 	slices.SortFunc(s.used6, netip.Prefix.Compare)

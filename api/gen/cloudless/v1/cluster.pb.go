@@ -124,9 +124,15 @@ type ClusterSpec struct {
 	// How much of a node's capacity may be promised, in percent, unless the node's class has its own setting; 100 if 0.
 	Overcommit *Overcommit `protobuf:"bytes,21,opt,name=overcommit,proto3" json:"overcommit,omitempty"`
 	// What every node reserves for the system, unless its class has its own setting.
-	Reserved      *ResourceAmounts `protobuf:"bytes,22,opt,name=reserved,proto3" json:"reserved,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Reserved *ResourceAmounts `protobuf:"bytes,22,opt,name=reserved,proto3" json:"reserved,omitempty"`
+	// Services get their IPv4 addresses out of this private range; if empty, it stays as it is. Services keep their
+	// addresses when it changes.
+	ServiceRangeV4 string `protobuf:"bytes,23,opt,name=service_range_v4,json=serviceRangeV4,proto3" json:"service_range_v4,omitempty"`
+	// Services get their IPv6 addresses out of this unique local range; if empty, it stays as it is. Services keep their
+	// addresses when it changes.
+	ServiceRangeV6 string `protobuf:"bytes,24,opt,name=service_range_v6,json=serviceRangeV6,proto3" json:"service_range_v6,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *ClusterSpec) Reset() {
@@ -234,6 +240,20 @@ func (x *ClusterSpec) GetReserved() *ResourceAmounts {
 		return x.Reserved
 	}
 	return nil
+}
+
+func (x *ClusterSpec) GetServiceRangeV4() string {
+	if x != nil {
+		return x.ServiceRangeV4
+	}
+	return ""
+}
+
+func (x *ClusterSpec) GetServiceRangeV6() string {
+	if x != nil {
+		return x.ServiceRangeV6
+	}
+	return ""
 }
 
 // How much of a node's capacity may be promised, in percent; 100 if not set.
@@ -1826,7 +1846,7 @@ const file_cloudless_v1_cluster_proto_rawDesc = "" +
 	"\x04spec\x18\x04 \x01(\v2\x19.cloudless.v1.ClusterSpecR\x04spec\x123\n" +
 	"\x06status\x18\x05 \x01(\v2\x1b.cloudless.v1.ClusterStatusR\x06status:\x0e\xea\xcc'\n" +
 	"\n" +
-	"\bclusters\"\xa9\b\n" +
+	"\bclusters\"\xc5\v\n" +
 	"\vClusterSpec\x12\xad\x01\n" +
 	"\brange_v4\x18\x01 \x01(\tB\x91\x01\xbaH\x8d\x01\xba\x01\x86\x01\n" +
 	"\brange_v4\x12`must be a range of IPv4 addresses such as 10.64.0.0/10, with nothing but zeros behind its length\x1a\x18this.isIpPrefix(4, true)\xd8\x01\x01R\arangeV4\x12\xb4\x01\n" +
@@ -1843,7 +1863,11 @@ const file_cloudless_v1_cluster_proto_rawDesc = "" +
 	"\n" +
 	"overcommit\x18\x15 \x01(\v2\x18.cloudless.v1.OvercommitR\n" +
 	"overcommit\x129\n" +
-	"\breserved\x18\x16 \x01(\v2\x1d.cloudless.v1.ResourceAmountsR\breservedB\x11\n" +
+	"\breserved\x18\x16 \x01(\v2\x1d.cloudless.v1.ResourceAmountsR\breserved\x12\xc5\x01\n" +
+	"\x10service_range_v4\x18\x17 \x01(\tB\x9a\x01\xbaH\x96\x01\xba\x01\x8f\x01\n" +
+	"\x10service_range_v4\x12amust be a range of IPv4 addresses such as 10.128.0.0/16, with nothing but zeros behind its length\x1a\x18this.isIpPrefix(4, true)\xd8\x01\x01R\x0eserviceRangeV4\x12\xd1\x01\n" +
+	"\x10service_range_v6\x18\x18 \x01(\tB\xa6\x01\xbaH\xa2\x01\xba\x01\x9b\x01\n" +
+	"\x10service_range_v6\x12mmust be a range of IPv6 addresses such as fd12:3456:789a:ffff::/112, with nothing but zeros behind its length\x1a\x18this.isIpPrefix(6, true)\xd8\x01\x01R\x0eserviceRangeV6B\x11\n" +
 	"\x0f_desired_voters\"\xd6\x01\n" +
 	"\n" +
 	"Overcommit\x12!\n" +

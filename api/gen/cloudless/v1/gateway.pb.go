@@ -22,6 +22,8 @@ func RegisterHandlers(ctx context.Context, mux *runtime.ServeMux, conn *grpc.Cli
 		RegisterExplainServiceHandler,
 		RegisterNamespaceServiceHandler,
 		RegisterPlanServiceHandler,
+		RegisterServiceServiceHandler,
+		RegisterEndpointServiceHandler,
 	} {
 		if err := register(ctx, mux, conn); err != nil {
 			return err

@@ -43,6 +43,8 @@ type Object struct {
 	//	*Object_Server
 	//	*Object_Configuration
 	//	*Object_Namespace
+	//	*Object_Service
+	//	*Object_Endpoint
 	//	*Object_Authority
 	//	*Object_Credential
 	//	*Object_Receipt
@@ -192,6 +194,24 @@ func (x *Object) GetNamespace() *v1.Namespace {
 	return nil
 }
 
+func (x *Object) GetService() *v1.Service {
+	if x != nil {
+		if x, ok := x.Kind.(*Object_Service); ok {
+			return x.Service
+		}
+	}
+	return nil
+}
+
+func (x *Object) GetEndpoint() *v1.Endpoint {
+	if x != nil {
+		if x, ok := x.Kind.(*Object_Endpoint); ok {
+			return x.Endpoint
+		}
+	}
+	return nil
+}
+
 func (x *Object) GetAuthority() *Authority {
 	if x != nil {
 		if x, ok := x.Kind.(*Object_Authority); ok {
@@ -312,6 +332,15 @@ type Object_Namespace struct {
 	Namespace *v1.Namespace `protobuf:"bytes,11,opt,name=namespace,proto3,oneof"`
 }
 
+type Object_Service struct {
+	Service *v1.Service `protobuf:"bytes,12,opt,name=service,proto3,oneof"`
+}
+
+type Object_Endpoint struct {
+	// Only registered endpoints are stored.
+	Endpoint *v1.Endpoint `protobuf:"bytes,13,opt,name=endpoint,proto3,oneof"`
+}
+
 type Object_Authority struct {
 	Authority *Authority `protobuf:"bytes,32,opt,name=authority,proto3,oneof"`
 }
@@ -365,6 +394,10 @@ func (*Object_Server) isObject_Kind() {}
 func (*Object_Configuration) isObject_Kind() {}
 
 func (*Object_Namespace) isObject_Kind() {}
+
+func (*Object_Service) isObject_Kind() {}
+
+func (*Object_Endpoint) isObject_Kind() {}
 
 func (*Object_Authority) isObject_Kind() {}
 
@@ -1228,7 +1261,7 @@ var File_cloudless_state_v1_state_proto protoreflect.FileDescriptor
 
 const file_cloudless_state_v1_state_proto_rawDesc = "" +
 	"\n" +
-	"\x1ecloudless/state/v1/state.proto\x12\x12cloudless.state.v1\x1a cloudless/state/v1/options.proto\x1a\x1acloudless/v1/cluster.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x1ccloudless/v1/namespace.proto\x1a\x17cloudless/v1/node.proto\x1a\x19cloudless/v1/server.proto\x1a\x1bcloudless/v1/workload.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf6\b\n" +
+	"\x1ecloudless/state/v1/state.proto\x12\x12cloudless.state.v1\x1a cloudless/state/v1/options.proto\x1a\x1acloudless/v1/cluster.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x1ccloudless/v1/namespace.proto\x1a\x17cloudless/v1/node.proto\x1a\x19cloudless/v1/server.proto\x1a\x1acloudless/v1/service.proto\x1a\x1bcloudless/v1/workload.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xef\t\n" +
 	"\x06Object\x12;\n" +
 	"\acluster\x18\x01 \x01(\v2\x15.cloudless.v1.ClusterB\b\x88\xb5\x18\x01\x98\xb5\x18\x01H\x00R\acluster\x12.\n" +
 	"\x04node\x18\x02 \x01(\v2\x12.cloudless.v1.NodeB\x04\x88\xb5\x18\x01H\x00R\x04node\x12>\n" +
@@ -1241,7 +1274,9 @@ const file_cloudless_state_v1_state_proto_rawDesc = "" +
 	"\x06server\x18\t \x01(\v2\x14.cloudless.v1.ServerB\x04\x88\xb5\x18\x01H\x00R\x06server\x12I\n" +
 	"\rconfiguration\x18\n" +
 	" \x01(\v2\x1b.cloudless.v1.ConfigurationB\x04\xa0\xb5\x18\x01H\x00R\rconfiguration\x12=\n" +
-	"\tnamespace\x18\v \x01(\v2\x17.cloudless.v1.NamespaceB\x04\x88\xb5\x18\x01H\x00R\tnamespace\x12C\n" +
+	"\tnamespace\x18\v \x01(\v2\x17.cloudless.v1.NamespaceB\x04\x88\xb5\x18\x01H\x00R\tnamespace\x12;\n" +
+	"\aservice\x18\f \x01(\v2\x15.cloudless.v1.ServiceB\b\x88\xb5\x18\x01\x90\xb5\x18\x01H\x00R\aservice\x12:\n" +
+	"\bendpoint\x18\r \x01(\v2\x16.cloudless.v1.EndpointB\x04\xa0\xb5\x18\x01H\x00R\bendpoint\x12C\n" +
 	"\tauthority\x18  \x01(\v2\x1d.cloudless.state.v1.AuthorityB\x04\x98\xb5\x18\x01H\x00R\tauthority\x12@\n" +
 	"\n" +
 	"credential\x18! \x01(\v2\x1e.cloudless.state.v1.CredentialH\x00R\n" +
@@ -1354,8 +1389,10 @@ var file_cloudless_state_v1_state_proto_goTypes = []any{
 	(*v1.Server)(nil),             // 22: cloudless.v1.Server
 	(*v1.Configuration)(nil),      // 23: cloudless.v1.Configuration
 	(*v1.Namespace)(nil),          // 24: cloudless.v1.Namespace
-	(*v1.Metadata)(nil),           // 25: cloudless.v1.Metadata
-	(*timestamppb.Timestamp)(nil), // 26: google.protobuf.Timestamp
+	(*v1.Service)(nil),            // 25: cloudless.v1.Service
+	(*v1.Endpoint)(nil),           // 26: cloudless.v1.Endpoint
+	(*v1.Metadata)(nil),           // 27: cloudless.v1.Metadata
+	(*timestamppb.Timestamp)(nil), // 28: google.protobuf.Timestamp
 }
 var file_cloudless_state_v1_state_proto_depIdxs = []int32{
 	14, // 0: cloudless.state.v1.Object.cluster:type_name -> cloudless.v1.Cluster
@@ -1369,38 +1406,40 @@ var file_cloudless_state_v1_state_proto_depIdxs = []int32{
 	22, // 8: cloudless.state.v1.Object.server:type_name -> cloudless.v1.Server
 	23, // 9: cloudless.state.v1.Object.configuration:type_name -> cloudless.v1.Configuration
 	24, // 10: cloudless.state.v1.Object.namespace:type_name -> cloudless.v1.Namespace
-	1,  // 11: cloudless.state.v1.Object.authority:type_name -> cloudless.state.v1.Authority
-	2,  // 12: cloudless.state.v1.Object.credential:type_name -> cloudless.state.v1.Credential
-	9,  // 13: cloudless.state.v1.Object.receipt:type_name -> cloudless.state.v1.Receipt
-	3,  // 14: cloudless.state.v1.Object.password:type_name -> cloudless.state.v1.Password
-	4,  // 15: cloudless.state.v1.Object.revocation:type_name -> cloudless.state.v1.Revocation
-	5,  // 16: cloudless.state.v1.Object.gossip_key:type_name -> cloudless.state.v1.GossipKey
-	6,  // 17: cloudless.state.v1.Object.tag:type_name -> cloudless.state.v1.Tag
-	8,  // 18: cloudless.state.v1.Object.mark:type_name -> cloudless.state.v1.Mark
-	25, // 19: cloudless.state.v1.Authority.metadata:type_name -> cloudless.v1.Metadata
-	25, // 20: cloudless.state.v1.Credential.metadata:type_name -> cloudless.v1.Metadata
-	25, // 21: cloudless.state.v1.Password.metadata:type_name -> cloudless.v1.Metadata
-	25, // 22: cloudless.state.v1.Revocation.metadata:type_name -> cloudless.v1.Metadata
-	25, // 23: cloudless.state.v1.GossipKey.metadata:type_name -> cloudless.v1.Metadata
-	25, // 24: cloudless.state.v1.Tag.metadata:type_name -> cloudless.v1.Metadata
-	26, // 25: cloudless.state.v1.Tag.push_time:type_name -> google.protobuf.Timestamp
-	7,  // 26: cloudless.state.v1.Tag.deleted:type_name -> cloudless.state.v1.DeletedImage
-	26, // 27: cloudless.state.v1.DeletedImage.push_time:type_name -> google.protobuf.Timestamp
-	26, // 28: cloudless.state.v1.DeletedImage.delete_time:type_name -> google.protobuf.Timestamp
-	26, // 29: cloudless.state.v1.DeletedImage.expire_time:type_name -> google.protobuf.Timestamp
-	25, // 30: cloudless.state.v1.Mark.metadata:type_name -> cloudless.v1.Metadata
-	25, // 31: cloudless.state.v1.Receipt.metadata:type_name -> cloudless.v1.Metadata
-	11, // 32: cloudless.state.v1.Transaction.changes:type_name -> cloudless.state.v1.Change
-	26, // 33: cloudless.state.v1.Transaction.time:type_name -> google.protobuf.Timestamp
-	10, // 34: cloudless.state.v1.Transaction.others:type_name -> cloudless.state.v1.Transaction
-	0,  // 35: cloudless.state.v1.Change.put:type_name -> cloudless.state.v1.Object
-	12, // 36: cloudless.state.v1.Change.delete:type_name -> cloudless.state.v1.Key
-	12, // 37: cloudless.state.v1.Change.check:type_name -> cloudless.state.v1.Key
-	38, // [38:38] is the sub-list for method output_type
-	38, // [38:38] is the sub-list for method input_type
-	38, // [38:38] is the sub-list for extension type_name
-	38, // [38:38] is the sub-list for extension extendee
-	0,  // [0:38] is the sub-list for field type_name
+	25, // 11: cloudless.state.v1.Object.service:type_name -> cloudless.v1.Service
+	26, // 12: cloudless.state.v1.Object.endpoint:type_name -> cloudless.v1.Endpoint
+	1,  // 13: cloudless.state.v1.Object.authority:type_name -> cloudless.state.v1.Authority
+	2,  // 14: cloudless.state.v1.Object.credential:type_name -> cloudless.state.v1.Credential
+	9,  // 15: cloudless.state.v1.Object.receipt:type_name -> cloudless.state.v1.Receipt
+	3,  // 16: cloudless.state.v1.Object.password:type_name -> cloudless.state.v1.Password
+	4,  // 17: cloudless.state.v1.Object.revocation:type_name -> cloudless.state.v1.Revocation
+	5,  // 18: cloudless.state.v1.Object.gossip_key:type_name -> cloudless.state.v1.GossipKey
+	6,  // 19: cloudless.state.v1.Object.tag:type_name -> cloudless.state.v1.Tag
+	8,  // 20: cloudless.state.v1.Object.mark:type_name -> cloudless.state.v1.Mark
+	27, // 21: cloudless.state.v1.Authority.metadata:type_name -> cloudless.v1.Metadata
+	27, // 22: cloudless.state.v1.Credential.metadata:type_name -> cloudless.v1.Metadata
+	27, // 23: cloudless.state.v1.Password.metadata:type_name -> cloudless.v1.Metadata
+	27, // 24: cloudless.state.v1.Revocation.metadata:type_name -> cloudless.v1.Metadata
+	27, // 25: cloudless.state.v1.GossipKey.metadata:type_name -> cloudless.v1.Metadata
+	27, // 26: cloudless.state.v1.Tag.metadata:type_name -> cloudless.v1.Metadata
+	28, // 27: cloudless.state.v1.Tag.push_time:type_name -> google.protobuf.Timestamp
+	7,  // 28: cloudless.state.v1.Tag.deleted:type_name -> cloudless.state.v1.DeletedImage
+	28, // 29: cloudless.state.v1.DeletedImage.push_time:type_name -> google.protobuf.Timestamp
+	28, // 30: cloudless.state.v1.DeletedImage.delete_time:type_name -> google.protobuf.Timestamp
+	28, // 31: cloudless.state.v1.DeletedImage.expire_time:type_name -> google.protobuf.Timestamp
+	27, // 32: cloudless.state.v1.Mark.metadata:type_name -> cloudless.v1.Metadata
+	27, // 33: cloudless.state.v1.Receipt.metadata:type_name -> cloudless.v1.Metadata
+	11, // 34: cloudless.state.v1.Transaction.changes:type_name -> cloudless.state.v1.Change
+	28, // 35: cloudless.state.v1.Transaction.time:type_name -> google.protobuf.Timestamp
+	10, // 36: cloudless.state.v1.Transaction.others:type_name -> cloudless.state.v1.Transaction
+	0,  // 37: cloudless.state.v1.Change.put:type_name -> cloudless.state.v1.Object
+	12, // 38: cloudless.state.v1.Change.delete:type_name -> cloudless.state.v1.Key
+	12, // 39: cloudless.state.v1.Change.check:type_name -> cloudless.state.v1.Key
+	40, // [40:40] is the sub-list for method output_type
+	40, // [40:40] is the sub-list for method input_type
+	40, // [40:40] is the sub-list for extension type_name
+	40, // [40:40] is the sub-list for extension extendee
+	0,  // [0:40] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_state_v1_state_proto_init() }
@@ -1421,6 +1460,8 @@ func file_cloudless_state_v1_state_proto_init() {
 		(*Object_Server)(nil),
 		(*Object_Configuration)(nil),
 		(*Object_Namespace)(nil),
+		(*Object_Service)(nil),
+		(*Object_Endpoint)(nil),
 		(*Object_Authority)(nil),
 		(*Object_Credential)(nil),
 		(*Object_Receipt)(nil),

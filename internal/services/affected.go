@@ -1,0 +1,136 @@
+package services
+
+import (
+	"maps"
+	"slices"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/spec"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// Affected returns the uids of the services whose spec, addresses or endpoints may differ after some changes, which led
+// to the snapshot. A deleted service is among them. Changes that no endpoint shows, such as the process id of a replica,
+// affect none. The cost of a change does not depend on the number of services without a selector.
+func Affected(snap *state.Snapshot, changes []state.Change) map[string]bool {
+	a := affected{snap: snap, uids: map[string]bool{}}
+	for _, c := range changes {
+		switch c.Kind {
+		case state.KindService:
+			a.object(c.Old)
+			a.object(c.New)
+		case state.KindEndpoint:
+			for _, o := range []state.Object{c.Old, c.New} {
+				if e, ok := o.(*v1.Endpoint); ok {
+					a.uids[e.GetSpec().GetServiceUid()] = true
+				}
+			}
+		case state.KindWorkload:
+			a.workload(c)
+		case state.KindReplica:
+			a.replica(c)
+		case state.KindNode:
+			a.node(c)
+		}
+	}
+	return a.uids
+}
+
+type affected struct {
+	snap *state.Snapshot
+	uids map[string]bool
+}
+
+func (a *affected) object(o state.Object) {
+	if s, ok := o.(*v1.Service); ok {
+		a.uids[s.GetMetadata().GetUid()] = true
+	}
+}
+
+// workload affects the services that choose it before or after the change.
+func (a *affected) workload(c state.Change) {
+	before, _ := c.Old.(*v1.Workload)
+	after, _ := c.New.(*v1.Workload)
+	if before != nil && after != nil && maps.Equal(before.GetMetadata().GetLabels(), after.GetMetadata().GetLabels()) {
+		return
+	}
+	for _, w := range []*v1.Workload{before, after} {
+		if w != nil {
+			a.choosing(w.GetMetadata().GetNamespace(), w.GetMetadata().GetName(), w.GetMetadata().GetLabels())
+		}
+	}
+}
+
+// choosing affects the services that choose a workload: by its name, or by its labels.
+func (a *affected) choosing(namespace, name string, labels map[string]string) {
+	if s := a.snap.ServiceByName(namespace, name); s != nil && len(s.GetSpec().GetSelector()) == 0 {
+		a.object(s)
+	}
+	for s := range a.snap.SelectingServices(namespace) {
+		if matches(s.GetSpec().GetSelector(), labels) {
+			a.object(s)
+		}
+	}
+}
+
+func (a *affected) replica(c state.Change) {
+	before, _ := c.Old.(*v1.Replica)
+	after, _ := c.New.(*v1.Replica)
+	if looksTheSame(before, after) {
+		return
+	}
+	r := after
+	if r == nil {
+		r = before
+	}
+	a.replicaServices(r)
+}
+
+func (a *affected) replicaServices(r *v1.Replica) {
+	w := a.snap.Workload(r.GetSpec().GetWorkloadUid())
+	a.choosing(r.GetMetadata().GetNamespace(), r.GetSpec().GetWorkload(), w.GetMetadata().GetLabels())
+}
+
+// looksTheSame reports whether a replica is the same endpoint before and after a change, or none at both times.
+func looksTheSame(before, after *v1.Replica) bool {
+	if was, is := isListed(before), isListed(after); !was || !is {
+		return was == is
+	}
+	return before.GetStatus().GetPhase() == after.GetStatus().GetPhase() &&
+		before.GetSpec().GetDesired() == after.GetSpec().GetDesired() &&
+		before.GetSpec().GetNodeUid() == after.GetSpec().GetNodeUid() &&
+		slices.Equal(before.GetStatus().GetAddresses(), after.GetStatus().GetAddresses())
+}
+
+// node affects the services of the replicas on a node that goes offline, comes back, is drained or moves to a zone.
+func (a *affected) node(c state.Change) {
+	before, _ := c.Old.(*v1.Node)
+	after, _ := c.New.(*v1.Node)
+	if nodeView(before) == nodeView(after) {
+		return
+	}
+	for _, n := range []*v1.Node{before, after} {
+		if n == nil {
+			continue
+		}
+		for r := range a.snap.ReplicasOn(n.GetMetadata().GetUid()) {
+			if isListed(r) {
+				a.replicaServices(r)
+			}
+		}
+		return
+	}
+}
+
+// nodeView is what an endpoint shows of its node.
+func nodeView(n *v1.Node) (view struct {
+	exists, offline, draining bool
+	zone                      string
+},
+) {
+	view.exists = n != nil
+	view.offline = n.GetStatus().GetState() == spec.NodeOffline
+	view.draining = isDraining(n)
+	view.zone = n.GetMetadata().GetLabels()[spec.LabelZone]
+	return view
+}
