@@ -1,263 +1,102 @@
 package nodenet
 
 import (
-	"crypto/sha256"
-	"encoding/binary"
-	"encoding/hex"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
-	"strings"
 	"sync"
-	"sync/atomic"
 
-	"github.com/google/nftables"
-	mdnetlink "github.com/mdlayher/netlink"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/cloudless/cloudless/internal/nodenet/nft"
 )
 
-// applier makes the rules what they should be, for many changes at a time.
-type applier struct {
-	wanted atomic.Uint64 // counts the requested changes
+// ruleset is what was written into our table.
+type ruleset struct {
+	table *nft.Table
 
-	mu      sync.Mutex // held while rules are written
-	applied uint64     // the change that the rules include
-	print   string     // fingerprint of the rules when they were written
-	at      uint32     // the ruleset generation of that fingerprint
+	mu         sync.Mutex          // held while parts are described and written
+	parts      map[string]bool     // names of those that apply has written
+	numbers    map[string]uint32   // of balancers, by the names of their chains
+	opened     map[string][]string // interfaces that forward only because of us
+	namespaces map[string]uint32
+	remote     map[netip.Addr]string // namespaces of other nodes' replicas
 }
 
-// apply writes the rules as they should be now.
+func newRuleset(table string) *ruleset {
+	return &ruleset{
+		table: nft.New(table, tableSets()), parts: map[string]bool{}, numbers: map[string]uint32{},
+		namespaces: map[string]uint32{}, remote: map[netip.Addr]string{},
+	}
+}
+
+func (r *ruleset) setOpened(links map[string][]string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.opened = links
+}
+
+// numberOf gives each name a number of its own, for as long as this process lives.
+func numberOf(numbers map[string]uint32, name string) uint32 {
+	id, known := numbers[name]
+	if !known {
+		id = uint32(len(numbers)) + 1
+		numbers[name] = id
+	}
+	return id
+}
+
+// apply writes the rules as they should be now. If that fails, the next check tries again.
 func (n *Network) apply() error {
-	mine := n.rules.wanted.Add(1)
 	n.rules.mu.Lock()
 	defer n.rules.mu.Unlock()
-	if n.rules.applied >= mine {
-		return nil
-	}
-	err := n.putRules()
-	if err != nil {
-		// There may be no further change for a long time: the next check writes them.
-		n.rules.print = ""
-		n.poke()
-	}
-	return err
-}
-
-// putRules replaces our table. The caller holds rules.mu.
-func (n *Network) putRules() error {
-	newest := n.rules.wanted.Load()
-	rules := ruleset{table: n.opts.table(), bridge: n.opts.bridge(), subnets: n.subnets(), published: n.published()}
-	if !rules.subnets.valid() {
+	if !n.subnets().valid() {
 		return ErrNotConfigured
 	}
-	// The fingerprint is valid only if no other program changed anything in between.
-	for range 20 {
-		before, err := generation()
-		if err != nil {
-			return err
-		}
-		if err := putTable(rules); err != nil {
-			return fmt.Errorf("put the rules of table %s: %w", rules.table, err)
-		}
-		print, err := fingerprint(rules.table)
-		if err != nil {
-			return err
-		}
-		after, err := generation()
-		if err != nil {
-			return err
-		}
-		n.rules.print, n.rules.at, n.rules.applied = print, after, newest
-		if after == before+1 {
-			return nil
+	parts := n.describe()
+	for name := range n.rules.parts {
+		if parts[name] == nil {
+			parts[name] = nil
+			delete(n.rules.parts, name)
 		}
 	}
-	n.rules.at = 0 // the next check compares again
-	return nil
+	for name, p := range parts {
+		if p != nil {
+			n.rules.parts[name] = true
+		}
+	}
+	return n.write(parts)
 }
 
-// batchBuffer holds a transaction of some thousand rules.
-const batchBuffer = 8 << 20
-
-func connect() (*nftables.Conn, error) {
-	return nftables.New(nftables.WithSockOptions(func(c *mdnetlink.Conn) error {
-		// More than the machine's limit if we may, as much as allowed otherwise.
-		_ = c.SetWriteBuffer(batchBuffer)
-		_ = c.SetReadBuffer(batchBuffer)
-		return nil
-	}))
-}
-
-func putTable(r ruleset) error {
-	c, err := connect()
-	if err != nil {
-		return err
+// describe is what the table should contain. The caller holds rules.mu.
+func (n *Network) describe() map[string]*nft.Part {
+	subnets := n.subnets()
+	parts := map[string]*nft.Part{
+		"base": base{bridge: n.opts.bridge(), mesh: n.opts.Mesh, subnets: subnets, ranges: n.store.ranges(), opened: n.rules.opened}.part(),
 	}
-	if err := r.put(c); err != nil {
-		return err
+	for uid, e := range n.store.all() {
+		parts["endpoint/"+uid] = endpointPart(e.addresses(subnets), e.Namespace, numberOf(n.rules.namespaces, e.Namespace))
 	}
-	return c.Flush()
-}
-
-func deleteTable(name string) error {
-	c, err := connect()
-	if err != nil {
-		return err
+	for name, id := range n.rules.namespaces {
+		parts["namespace/"+name] = namespacePart(name, id)
 	}
-	t := &nftables.Table{Name: name, Family: nftables.TableFamilyINet}
-	c.AddTable(t) // so that there is one to delete
-	c.DelTable(t)
-	if err := c.Flush(); err != nil {
-		return fmt.Errorf("remove table %s: %w", name, err)
+	for _, p := range n.published() {
+		parts["publish/"+p.key.chain()] = p.part(numberOf(n.rules.numbers, p.key.chain()))
 	}
-	return nil
+	return parts
 }
 
 // verifyRules writes the rules again if another program has changed them.
 func (n *Network) verifyRules() error {
-	n.rules.mu.Lock()
-	defer n.rules.mu.Unlock()
-	now, err := generation()
+	changed, err := n.rules.table.Restore()
 	if err != nil {
-		return err
+		return fmt.Errorf("write the rules of table %s: %w", n.opts.table(), err)
 	}
-	if n.rules.print != "" && n.rules.at == now {
-		return nil
-	}
-	print, err := fingerprint(n.opts.table())
-	if err != nil {
-		return err
-	}
-	if n.rules.print != "" && print == n.rules.print {
-		n.rules.at = now
-		return nil
-	}
-	first := n.rules.print == ""
-	if err := n.putRules(); err != nil {
-		return err
-	}
-	if !first {
+	if changed {
 		n.sendEvent(Event{Warning: true, Reason: "RulesRestored", Message: fmt.Sprintf(
 			"Somebody else changed or removed the rules of table inet %s; they were restored.", n.opts.table())})
 	}
 	return nil
-}
-
-// generation counts the transactions of the machine's rules.
-func generation() (uint32, error) {
-	c, err := mdnetlink.Dial(unix.NETLINK_NETFILTER, nil)
-	if err != nil {
-		return 0, fmt.Errorf("ask for the generation of rules: %w", err)
-	}
-	defer func() { _ = c.Close() }()
-	answers, err := c.Execute(mdnetlink.Message{
-		Header: mdnetlink.Header{
-			Type:  mdnetlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETGEN),
-			Flags: mdnetlink.Request,
-		},
-		Data: make([]byte, 4),
-	})
-	if err != nil {
-		return 0, fmt.Errorf("ask for the generation of rules: %w", err)
-	}
-	for _, a := range answers {
-		if id, ok := generationOf(a); ok {
-			return id, nil
-		}
-	}
-	return 0, errors.New("the kernel does not tell the generation of its rules")
-}
-
-func generationOf(m mdnetlink.Message) (uint32, bool) {
-	if m.Header.Type != mdnetlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWGEN) || len(m.Data) < 4 {
-		return 0, false
-	}
-	attrs, err := mdnetlink.NewAttributeDecoder(m.Data[4:])
-	if err != nil {
-		return 0, false
-	}
-	attrs.ByteOrder = binary.BigEndian
-	for attrs.Next() {
-		if attrs.Type() == unix.NFTA_GEN_ID {
-			return attrs.Uint32(), true
-		}
-	}
-	return 0, false
-}
-
-// fingerprint is what the kernel shows of a table, "none" if it is missing.
-func fingerprint(table string) (string, error) {
-	c, err := connect()
-	if err != nil {
-		return "", err
-	}
-	t, err := c.ListTableOfFamily(table, nftables.TableFamilyINet)
-	if err != nil || t == nil {
-		return "none", nil
-	}
-	lines, err := describe(c, t)
-	if errors.Is(err, unix.ENOENT) {
-		return "changing", nil // something was removed while we read
-	}
-	if err != nil {
-		return "", fmt.Errorf("look at table %s: %w", table, err)
-	}
-	slices.Sort(lines)
-	sum := sha256.Sum256([]byte(strings.Join(lines, "\n")))
-	return hex.EncodeToString(sum[:]), nil
-}
-
-func describe(c *nftables.Conn, t *nftables.Table) ([]string, error) {
-	var lines []string
-	add := func(kind string, value any) error {
-		text, err := json.Marshal(value)
-		lines = append(lines, kind+" "+string(text))
-		return err
-	}
-	if err := add("table", t.Flags); err != nil { // a dormant one does nothing
-		return nil, err
-	}
-	chains, err := c.ListChainsOfTableFamily(t.Family)
-	if err != nil {
-		return nil, err
-	}
-	for _, chain := range chains {
-		if chain.Table.Name != t.Name {
-			continue
-		}
-		if err := add("chain "+chain.Name, []any{chain.Type, chain.Hooknum, chain.Priority, chain.Policy}); err != nil {
-			return nil, err
-		}
-		rules, err := c.GetRules(t, chain)
-		if err != nil {
-			return nil, err
-		}
-		for i, r := range rules {
-			if err := add(fmt.Sprintf("rule %s %d %d", chain.Name, i, r.Handle), r.Exprs); err != nil {
-				return nil, err
-			}
-		}
-	}
-	sets, err := c.GetSets(t)
-	if err != nil {
-		return nil, err
-	}
-	for _, set := range sets {
-		elements, err := c.GetSetElements(set)
-		if err != nil {
-			return nil, err
-		}
-		for _, e := range elements {
-			// The library does not decode the verdict of an element: it is in the value.
-			if err := add("element "+set.Name, [][]byte{e.Key, e.Val}); err != nil {
-				return nil, err
-			}
-		}
-	}
-	return lines, nil
 }
 
 // forgetFlows drops conntrack entries of datagrams that would go to a backend that no

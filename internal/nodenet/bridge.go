@@ -4,8 +4,11 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 
 	"github.com/vishvananda/netlink"
@@ -46,13 +49,18 @@ func (n *Network) ensureBase() error {
 
 // mendBase creates what is missing and leaves the rest alone.
 func (n *Network) mendBase() error {
-	if err := n.forwardPackets(); err != nil {
-		return err
-	}
 	if err := n.ensureBridge(); err != nil {
 		return fmt.Errorf("bridge %s: %w", n.opts.bridge(), err)
 	}
+	opened, err := n.forwardPackets()
+	if err != nil {
+		return err
+	}
+	n.rules.setOpened(opened)
 	if err := n.followHost(); err != nil {
+		return err
+	}
+	if err := n.apply(); err != nil {
 		return err
 	}
 	return n.verifyRules()
@@ -79,6 +87,14 @@ func (n *Network) ensureBridge() error {
 			}
 		}
 	}
+	if !isolatePorts() { // then rules must see packets of both families
+		for _, name := range []string{"nf_call_iptables", "nf_call_ip6tables"} {
+			err := os.WriteFile(filepath.Join("/sys/class/net", n.opts.bridge(), "bridge", name), []byte("1"), 0)
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+		}
+	}
 	if err := setAddresses(&netlink.Handle{}, bridge, n.gateways()); err != nil {
 		return err
 	}
@@ -89,7 +105,7 @@ func (n *Network) makeBridge() (netlink.Link, error) {
 	link, err := netlink.LinkByName(n.opts.bridge())
 	if notFound(err) {
 		attrs := netlink.NewLinkAttrs()
-		attrs.Name, attrs.MTU, attrs.HardwareAddr = n.opts.bridge(), uplinkMTU(), hardwareAddr(n.opts.ID)
+		attrs.Name, attrs.MTU, attrs.HardwareAddr = n.opts.bridge(), UplinkMTU(), hardwareAddr(n.opts.ID)
 		snooping := false // it would keep neighbours from finding each other
 		err = netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs, MulticastSnooping: &snooping})
 		if err != nil && !errors.Is(err, unix.EEXIST) {
@@ -128,8 +144,8 @@ func hardwareAddr(id string) net.HardwareAddr {
 // defaultMTU is that of Ethernet.
 const defaultMTU = 1500
 
-// uplinkMTU is that of the machine's uplink, if it is smaller than usual.
-func uplinkMTU() int {
+// UplinkMTU is that of the machine's uplink, if it is smaller than usual.
+func UplinkMTU() int {
 	mtu := defaultMTU
 	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Dst: nil}, netlink.RT_FILTER_DST)
 	if err != nil {

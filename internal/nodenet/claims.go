@@ -63,10 +63,12 @@ func (c *claims) take(e Endpoint, served bool) error {
 }
 
 func (c *claims) takeOne(e Endpoint, key portKey, served bool) error {
-	have := c.byPort[key]
-	if have != nil && have.group != e.Group {
-		return &PortError{Port: key.String(), User: have.owner}
+	for other, have := range c.byPort {
+		if other.overlaps(key) && have.group != e.Group {
+			return &PortError{Port: key.String(), User: have.owner}
+		}
 	}
+	have := c.byPort[key]
 	if have != nil && have.hold != nil {
 		have.users[e.UID] = true
 		return nil

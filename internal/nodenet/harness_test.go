@@ -75,7 +75,7 @@ func newLab(t *testing.T) *lab {
 		t.Skip("needs root")
 	}
 	l := &lab{t: t, opts: nodenet.Options{
-		ID: "testtest", DataDir: filepath.Join(t.TempDir(), "data"), RunDir: t.TempDir(), Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		ID: "testtest", Mesh: "cm-testtest", APIPort: 4443, DataDir: filepath.Join(t.TempDir(), "data"), RunDir: t.TempDir(), Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}}
 	l.connectOutside()
 	t.Cleanup(func() { l.check(nodenet.Clear(l.opts)) })
@@ -126,38 +126,45 @@ func (l *lab) must(err error) {
 // connectOutside creates the other machine and the link to it.
 func (l *lab) connectOutside() {
 	l.t.Helper()
-	l.outside = filepath.Join(l.t.TempDir(), "outside")
-	l.must(os.WriteFile(l.outside, nil, 0o400))
+	loopback, err := netlink.LinkByName("lo")
+	l.must(err)
+	l.must(netlink.LinkSetUp(loopback))
+	l.outside = l.connect("wire", []string{here4 + "/24", here6 + "/64"}, []string{there4 + "/24", there6 + "/64"})
+}
+
+// connect creates a namespace with a link to this one, which has the same name in both, and returns its path.
+func (l *lab) connect(wire string, ours, theirs []string) string {
+	l.t.Helper()
+	path := filepath.Join(l.t.TempDir(), wire)
+	l.must(os.WriteFile(path, nil, 0o400))
 	made := make(chan error)
 	go func() {
 		runtime.LockOSThread() // and the thread ends with the goroutine
 		err := unix.Unshare(unix.CLONE_NEWNET)
 		if err == nil {
-			err = unix.Mount("/proc/thread-self/ns/net", l.outside, "", unix.MS_BIND, "")
+			err = unix.Mount("/proc/thread-self/ns/net", path, "", unix.MS_BIND, "")
 		}
 		made <- err
 	}()
 	l.must(<-made)
-	ns, err := netns.GetFromPath(l.outside)
+	ns, err := netns.GetFromPath(path)
 	l.must(err)
 	defer ns.Close()
 	there, err := netlink.NewHandleAt(ns)
 	l.must(err)
 	defer there.Close()
-	loopback, err := netlink.LinkByName("lo")
-	l.must(err)
-	l.must(netlink.LinkSetUp(loopback))
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name = "wire"
-	l.must(netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "wire", PeerNamespace: netlink.NsFd(int(ns))}))
+	attrs.Name = wire
+	l.must(netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: wire, PeerNamespace: netlink.NsFd(int(ns))}))
 	l.t.Cleanup(func() {
-		if link, err := netlink.LinkByName("wire"); err == nil {
+		if link, err := netlink.LinkByName(wire); err == nil {
 			l.check(netlink.LinkDel(link))
 		}
-		l.check(unix.Unmount(l.outside, unix.MNT_DETACH))
+		l.check(unix.Unmount(path, unix.MNT_DETACH))
 	})
-	address(l, &netlink.Handle{}, "wire", here4+"/24", here6+"/64")
-	address(l, there, "wire", there4+"/24", there6+"/64")
+	address(l, &netlink.Handle{}, wire, ours...)
+	address(l, there, wire, theirs...)
+	return path
 }
 
 func address(l *lab, h *netlink.Handle, name string, addresses ...string) {
@@ -200,7 +207,14 @@ func inside(path string, f func() error) error {
 // caller's address, by TCP and UDP.
 func (l *lab) attach(uid, group string, ports ...nodenet.Port) nodenet.Attachment {
 	l.t.Helper()
-	a, err := l.network.Attach(context.Background(), nodenet.Endpoint{UID: uid, Hostname: uid, Group: group, Owner: group, Ports: ports})
+	return l.attachIn("", uid, group, ports...)
+}
+
+// attachIn is attach in a namespace.
+func (l *lab) attachIn(namespace, uid, group string, ports ...nodenet.Port) nodenet.Attachment {
+	l.t.Helper()
+	a, err := l.network.Attach(context.Background(),
+		nodenet.Endpoint{UID: uid, Hostname: uid, Group: group, Owner: group, Namespace: namespace, Ports: ports})
 	l.must(err)
 	l.serve(a.Namespace, uid)
 	l.must(l.network.Serve(uid))

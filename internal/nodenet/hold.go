@@ -25,7 +25,7 @@ type hold struct {
 	work     sync.WaitGroup
 }
 
-// holdPort opens the port for both families, or not at all.
+// holdPort opens the port at its address, or for both families, or not at all.
 func (c *claims) holdPort(key portKey) (_ *hold, err error) {
 	h := &hold{key: key, backends: c.backends, log: c.log}
 	h.ctx, h.cancel = context.WithCancel(context.Background())
@@ -34,14 +34,18 @@ func (c *claims) holdPort(key portKey) (_ *hold, err error) {
 			h.close()
 		}
 	}()
-	for _, suffix := range []string{"4", "6"} {
-		err := h.open(key.protocol + suffix)
-		if suffix == "6" && withoutIPv6(err) {
-			err = nil
+	if key.addr.IsValid() {
+		err := h.open(key.protocol+familyOfAddr(key.addr).suffix, key.addr)
+		if errors.Is(err, unix.EADDRNOTAVAIL) {
+			err = errors.New("this machine does not have that address")
 		}
-		if err != nil {
-			return nil, err
-		}
+		return h, err
+	}
+	if err := h.open(key.protocol+"4", netip.IPv4Unspecified()); err != nil {
+		return nil, err
+	}
+	if err := h.open(key.protocol+"6", netip.IPv6Unspecified()); err != nil && !withoutIPv6(err) {
+		return nil, err
 	}
 	return h, nil
 }
@@ -50,11 +54,8 @@ func withoutIPv6(err error) bool {
 	return errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EADDRNOTAVAIL)
 }
 
-func (h *hold) open(network string) error {
-	addr := netip.AddrPortFrom(netip.IPv4Unspecified(), h.key.number)
-	if network[3] == '6' {
-		addr = netip.AddrPortFrom(netip.IPv6Unspecified(), h.key.number)
-	}
+func (h *hold) open(network string, at netip.Addr) error {
+	addr := netip.AddrPortFrom(at, h.key.number)
 	if h.key.protocol == "udp" {
 		conn, err := net.ListenUDP(network, net.UDPAddrFromAddrPort(addr))
 		if err != nil {

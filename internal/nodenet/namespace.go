@@ -54,6 +54,7 @@ var insideSettings = [][2]string{
 	{"ipv6/conf/default/accept_ra", "0"},
 	{"ipv6/conf/default/autoconf", "0"},
 	{"ipv4/conf/default/accept_redirects", "0"},
+	{"ipv6/conf/default/accept_redirects", "0"},
 	{"ipv4/ip_unprivileged_port_start", "0"},
 	{"ipv4/ping_group_range", "0\t2147483647"},
 }
@@ -146,6 +147,9 @@ func (n *Network) ensureLink(e allocated, ns netns.NsHandle) error {
 			return err
 		}
 	}
+	if err := netlink.LinkSetIsolated(link, isolatePorts()); err != nil {
+		return err
+	}
 	if link.Attrs().Flags&net.FlagUp != 0 && link.Attrs().MasterIndex == bridge.Attrs().Index {
 		return nil
 	}
@@ -155,6 +159,19 @@ func (n *Network) ensureLink(e allocated, ns netns.NsHandle) error {
 		return err
 	}
 	return netlink.LinkSetUp(link)
+}
+
+// isolatePorts reports whether the bridge must not pass frames from one replica to another. A replica sends everything
+// to the machine, whose rules decide and which forwards it, so that an answer takes the way of the question. Isolation
+// holds those to it that do not want to. If the machine's rules see bridged packets, too, they decide in any case, and
+// the kernel passes translated packets to the other replica's port by itself.
+func isolatePorts() bool {
+	for _, name := range []string{"iptables", "ip6tables"} {
+		if value, err := readSetting("bridge/bridge-nf-call-" + name); err == nil && value == "1" {
+			return false
+		}
+	}
+	return true
 }
 
 func insideExists(ns netns.NsHandle) bool {
@@ -185,14 +202,9 @@ func (n *Network) configureInside(e allocated, ns netns.NsHandle) error {
 	if err != nil {
 		return err
 	}
-	s := n.subnets()
 	var want []netip.Prefix
-	for _, addr := range e.addresses(s) {
-		bits := s.V4.Bits()
-		if addr.Is6() {
-			bits = s.V6.Bits()
-		}
-		want = append(want, netip.PrefixFrom(addr, bits))
+	for _, addr := range e.addresses(n.subnets()) {
+		want = append(want, netip.PrefixFrom(addr, addr.BitLen())) // others are reached by the bridge
 	}
 	if err := setAddresses(h, link, want); err != nil {
 		return err
@@ -201,8 +213,10 @@ func (n *Network) configureInside(e allocated, ns netns.NsHandle) error {
 		return err
 	}
 	for _, g := range n.gateways() {
-		route := &netlink.Route{LinkIndex: link.Attrs().Index, Gw: g.Addr().AsSlice()}
-		if err := h.RouteReplace(route); err != nil {
+		g = netip.PrefixFrom(g.Addr(), g.Addr().BitLen())
+		direct := &netlink.Route{LinkIndex: link.Attrs().Index, Dst: netOf(g), Scope: netlink.SCOPE_LINK}
+		other := &netlink.Route{LinkIndex: link.Attrs().Index, Gw: g.Addr().AsSlice()}
+		if err := errors.Join(h.RouteReplace(direct), h.RouteReplace(other)); err != nil {
 			return fmt.Errorf("route through %v: %w", g.Addr(), err)
 		}
 	}

@@ -1,6 +1,7 @@
 package nodenet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/google/nftables/expr"
 	"github.com/moby/locker"
 )
 
@@ -26,7 +28,11 @@ type Options struct {
 	DataDir string
 	// RunDir holds what may be lost in a reboot: namespaces and small files.
 	RunDir string
-	Logger *slog.Logger
+	// Mesh is the name of the interface that leads to other nodes, empty if there is none.
+	Mesh string
+	// APIPort is the port of the cluster's API on this machine, which cannot be published; 0 if there is none.
+	APIPort uint16
+	Logger  *slog.Logger
 }
 
 var validID = regexp.MustCompile(`^[a-z0-9]{8}$`)
@@ -57,15 +63,23 @@ func (o *Options) namespace(uid string) string { return filepath.Join(o.namespac
 // The name prefixes of all clouds on a machine.
 const (
 	bridgePrefix = "cl-"
+	meshPrefix   = "cm-"
 	tablePrefix  = "cloudless_"
 )
 
 // Own reports whether an interface of that name belongs to the network of a
 // node, of this cloud or another one.
 func Own(name string) bool {
-	id, bridge := strings.CutPrefix(name, bridgePrefix)
-	return bridge && validID.MatchString(id) || ownLink.MatchString(name)
+	for _, prefix := range []string{bridgePrefix, meshPrefix} {
+		if id, ours := strings.CutPrefix(name, prefix); ours && validID.MatchString(id) {
+			return true
+		}
+	}
+	return ownLink.MatchString(name)
 }
+
+// MeshInterface is the name of the interface that leads to other nodes, for a cloud with an id.
+func MeshInterface(id string) string { return meshPrefix + id }
 
 var ownLink = regexp.MustCompile(`^cv[a-z0-9]{8}-[0-9a-f]{1,4}$`)
 
@@ -74,27 +88,21 @@ type Subnets struct{ V4, V6 netip.Prefix }
 
 func (s Subnets) valid() bool { return s.V4.IsValid() }
 
+// Ranges are the cluster's ranges of addresses, of which each node has a part.
+type Ranges struct {
+	Replicas []netip.Prefix `json:"replicas,omitempty"`
+}
+
 // Port leads from a port of the machine to one inside.
 type Port struct {
 	Protocol string `json:"protocol"` // "tcp" or "udp"
-	Host     uint16 `json:"host"`
-	Inside   uint16 `json:"inside"`
+	// Address is the only address of the machine that has the port; if it is not valid, all have it.
+	Address netip.Addr `json:"address,omitzero"`
+	Host    uint16     `json:"host"`
+	Inside  uint16     `json:"inside"`
 }
 
-func (p Port) key() portKey { return portKey{p.Protocol, p.Host} }
-
-// portKey is a port of the machine.
-type portKey struct {
-	protocol string
-	number   uint16
-}
-
-func (k portKey) String() string {
-	if k.protocol == "udp" {
-		return fmt.Sprintf("%d/udp", k.number)
-	}
-	return fmt.Sprint(k.number)
-}
+func (p Port) key() portKey { return portKey{protocol: p.Protocol, addr: p.Address, number: p.Host} }
 
 // Endpoint is a client of the network, such as a replica.
 type Endpoint struct {
@@ -103,7 +111,9 @@ type Endpoint struct {
 	// Group is shared by endpoints that share published ports; Owner is its readable name.
 	Group string
 	Owner string
-	Ports []Port
+	// Namespace is the name of the endpoint's namespace: endpoints of others cannot reach it.
+	Namespace string
+	Ports     []Port
 }
 
 // Attachment is what an endpoint has got.
@@ -138,7 +148,8 @@ type Network struct {
 
 	base   sync.Mutex  // serializes repairs of bridge and settings
 	intact atomic.Bool // bridge and settings were correct at the last check
-	rules  applier
+	rules  *ruleset
+	drops  drops
 	kick   chan struct{}
 
 	readdressed atomic.Bool // addresses of the machine may have changed
@@ -169,6 +180,8 @@ func Open(opts Options) (*Network, error) {
 		opts: opts, log: opts.Logger, ipv6: haveIPv6(), uids: locker.New(),
 		kick: make(chan struct{}, 1), live: map[string]*live{}, problems: map[string]string{},
 	}
+	n.rules = newRuleset(opts.table())
+	n.drops.last, n.drops.totals = map[dropKey]expr.Counter{}, map[dropTotal]*Drop{}
 	n.claims = newClaims(n.backends, n.log)
 	var err error
 	if n.store, err = openStore(opts.statePath()); err != nil {
@@ -206,6 +219,16 @@ func (n *Network) Configure(s Subnets) error {
 	return nil
 }
 
+// SetRanges sets the cluster's ranges, on disk first: what is meant for them leaves the machine only by the mesh.
+func (n *Network) SetRanges(r Ranges) error {
+	if err := n.store.setRanges(r); err != nil {
+		return fmt.Errorf("node network: %w", err)
+	}
+	n.intact.Store(false)
+	n.poke()
+	return nil
+}
+
 // subnets are the ranges in use: without IPv6 on the machine, only IPv4.
 func (n *Network) subnets() Subnets {
 	s := n.store.subnets()
@@ -235,6 +258,9 @@ func (n *Network) Attach(ctx context.Context, e Endpoint) (_ Attachment, err err
 	if !n.subnets().valid() {
 		return Attachment{}, ErrNotConfigured
 	}
+	if err := n.checkPorts(e.Ports); err != nil {
+		return Attachment{}, fmt.Errorf("attach %q: %w", e.UID, err)
+	}
 	known := n.attached(e.UID)
 	if err := n.claims.take(e, known); err != nil {
 		if !known {
@@ -256,6 +282,9 @@ func (n *Network) Attach(ctx context.Context, e Endpoint) (_ Attachment, err err
 	}
 	if err := n.ensureEndpoint(given); err != nil {
 		return Attachment{}, fmt.Errorf("attach %s: %w", e.UID, err)
+	}
+	if err := n.apply(); err != nil {
+		return Attachment{}, err
 	}
 	files, err := n.writeFiles(given)
 	if err != nil {
@@ -322,7 +351,8 @@ func (n *Network) remove(uid string) error {
 		l.attached = false
 	}
 	n.mu.Unlock()
-	if e, found := n.store.get(uid); found {
+	e, known := n.store.get(uid)
+	if known {
 		if err := n.removeEndpoint(e); err != nil {
 			return fmt.Errorf("detach %s: %w", uid, err)
 		}
@@ -330,7 +360,12 @@ func (n *Network) remove(uid string) error {
 	n.mu.Lock()
 	delete(n.live, uid)
 	n.mu.Unlock()
-	return errors.Join(withdrawn, n.store.free(uid))
+	n.countDrops()
+	freed := n.store.free(uid)
+	if known {
+		freed = errors.Join(freed, n.apply())
+	}
+	return errors.Join(withdrawn, freed)
 }
 
 // Retain detaches every endpoint that keep rejects.
@@ -373,7 +408,7 @@ func (n *Network) published() []publication {
 	for key, backends := range byPort {
 		list = append(list, publication{key: key, backends: backends})
 	}
-	slices.SortFunc(list, comparePublications)
+	slices.SortFunc(list, func(a, b publication) int { return cmp.Compare(a.key.chain(), b.key.chain()) })
 	return list
 }
 

@@ -534,15 +534,21 @@ func TestCounters(t *testing.T) {
 // Clearing leaves nothing on the machine, and a second time does no harm.
 func TestClearLeavesNothing(t *testing.T) {
 	l := newLab(t)
-	forward := func() string { data, _ := os.ReadFile("/proc/sys/net/ipv4/ip_forward"); return string(data) }
+	setting := func(name string) string {
+		data, _ := os.ReadFile("/proc/sys/net/ipv4/" + name)
+		return strings.TrimSpace(string(data))
+	}
 	l.must(os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("0"), 0))
 	l.attach("a", "web", tcp(8080, insidePort))
 	eventually(t, func() error {
-		if forward() != "1\n" {
+		if setting("conf/wire/forwarding") != "1" {
 			return errors.New("packets are not forwarded")
 		}
 		return nil
 	})
+	if setting("ip_forward") != "0" || setting("conf/lo/forwarding") != "0" {
+		t.Error("all interfaces forward packets")
+	}
 	l.stop()
 	for range 2 {
 		l.must(nodenet.Clear(l.opts))
@@ -561,7 +567,7 @@ func TestClearLeavesNothing(t *testing.T) {
 	left, _ := filepath.Glob(filepath.Dir(l.opts.RunDir) + "/settings*")
 	below, _ := filepath.Glob(l.opts.RunDir + "/*")
 	left = append(left, below...)
-	if len(left) > 0 || forward() != "0\n" {
-		t.Errorf("left %v, forwarding %q", left, forward())
+	if len(left) > 0 || setting("conf/wire/forwarding") != "0" {
+		t.Errorf("left %v, forwarding %q", left, setting("conf/wire/forwarding"))
 	}
 }

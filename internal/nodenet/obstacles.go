@@ -1,6 +1,7 @@
 package nodenet
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/binary"
@@ -14,6 +15,8 @@ import (
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"github.com/vishvananda/netlink"
+
+	"github.com/cloudless/cloudless/internal/nodenet/nft"
 )
 
 // Obstacle is a foreign rule that drops what replicas send or should receive.
@@ -130,7 +133,7 @@ func (g bridgeNet) kinds() []packet {
 
 // obstaclesOf evaluates every foreign chain that forwarded packets pass with our packets.
 func obstaclesOf(nets []bridgeNet) ([]Obstacle, error) {
-	c, err := connect()
+	c, err := nft.Connect()
 	if err != nil {
 		return nil, fmt.Errorf("look at the machine's rules: %w", err)
 	}
@@ -164,7 +167,7 @@ func obstaclesOf(nets []bridgeNet) ([]Obstacle, error) {
 	return found, nil
 }
 
-var portChain = regexp.MustCompile(`^(tcp|udp)_([0-9]+)(_[0-9]+)?$`)
+var portChain = regexp.MustCompile(`^(tcp|udp)_([0-9]+)(_.+)?$`)
 
 // forwardsOf reads from the rules of a cloud where its published ports lead.
 func (c *firewall) forwardsOf(bridge string) []portForward {
@@ -180,8 +183,8 @@ func (c *firewall) forwardsOf(bridge string) []portForward {
 			continue
 		}
 		for _, r := range c.rulesOf(chain) {
-			if to, ok := translation(r.Exprs); ok {
-				forwards = append(forwards, portForward{portKey{name[1], uint16(number)}, to})
+			for _, to := range c.backendsOf(chain.Table, r.Exprs) {
+				forwards = append(forwards, portForward{portKey{protocol: name[1], number: uint16(number)}, to})
 			}
 		}
 	}
@@ -191,21 +194,27 @@ func (c *firewall) forwardsOf(bridge string) []portForward {
 	return forwards
 }
 
-// translation is where one of our rules leads.
-func translation(exprs []expr.Any) (to netip.AddrPort, ok bool) {
-	var addr netip.Addr
-	var port uint16
-	for _, e := range exprs {
-		i, immediate := e.(*expr.Immediate)
-		switch {
-		case !immediate:
-		case len(i.Data) == 2:
-			port = binary.BigEndian.Uint16(i.Data)
-		default:
-			addr, _ = netip.AddrFromSlice(i.Data)
+// backendsOf are those to which one of our rules leads: its first value is their number in a map.
+func (c *firewall) backendsOf(table *nftables.Table, rule []expr.Any) []netip.AddrPort {
+	var id []byte
+	var found []netip.AddrPort
+	for _, e := range rule {
+		switch e := e.(type) {
+		case *expr.Immediate:
+			id = e.Data
+		case *expr.Lookup:
+			for _, element := range c.elementsOf(table, e.SetName) {
+				size := len(element.Val) - 4 // the port fills a register
+				if id == nil || !bytes.HasPrefix(element.Key, id) || size < 0 {
+					continue
+				}
+				if addr, ok := netip.AddrFromSlice(element.Val[:size]); ok {
+					found = append(found, netip.AddrPortFrom(addr, binary.BigEndian.Uint16(element.Val[size:])))
+				}
+			}
 		}
 	}
-	return netip.AddrPortFrom(addr, port), addr.IsValid() && port != 0
+	return found
 }
 
 // judge finds the first kind of packet that the chain drops.

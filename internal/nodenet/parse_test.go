@@ -18,10 +18,10 @@ const sockets = `  sl  local_address rem_address   st tx_queue rx_queue tr tm->w
 
 func TestSocketsAt(t *testing.T) {
 	for key, want := range map[portKey][]string{
-		{"tcp", 8080}: {"4711"},
-		{"udp", 8080}: {"4711", "4712"},
-		{"tcp", 80}:   {"4713"},
-		{"tcp", 81}:   nil,
+		{protocol: "tcp", number: 8080}: {"4711"},
+		{protocol: "udp", number: 8080}: {"4711", "4712"},
+		{protocol: "tcp", number: 80}:   {"4713"},
+		{protocol: "tcp", number: 81}:   nil,
 	} {
 		if got := socketsAt(strings.NewReader(sockets), key); !slices.Equal(got, want) {
 			t.Errorf("at %v: %v, want %v", key, got, want)
@@ -32,7 +32,7 @@ func TestSocketsAt(t *testing.T) {
 func FuzzSocketsAt(f *testing.F) {
 	f.Add(sockets, uint16(80))
 	f.Fuzz(func(t *testing.T, table string, port uint16) {
-		for _, inode := range socketsAt(strings.NewReader(table), portKey{"tcp", port}) {
+		for _, inode := range socketsAt(strings.NewReader(table), portKey{protocol: "tcp", number: port}) {
 			if !strings.Contains(table, inode) {
 				t.Errorf("inode %q is not in the table", inode)
 			}

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/cloudless/cloudless/internal/nodenet/nft"
 )
 
 // Clear removes the network from the machine: rules, bridge, links, namespaces, files and,
@@ -16,7 +18,7 @@ func Clear(opts Options) error {
 	if err := opts.validate(); err != nil {
 		return fmt.Errorf("clear the node network: %w", err)
 	}
-	errs := []error{deleteTable(opts.table())}
+	errs := []error{nft.Delete(opts.table())}
 	links, err := retry(netlink.LinkList)
 	errs = append(errs, err)
 	for _, l := range links {

@@ -1,270 +1,375 @@
 package nodenet
 
 import (
-	"cmp"
-	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"github.com/cloudless/cloudless/internal/nodenet/nft"
 )
 
-// publication is a port of the machine and its backends.
-type publication struct {
-	key      portKey
-	backends []backend
+// The chains of our table:
+//
+//	guard         first of all: replicas use only their own addresses and never 127.0.0.0/8 of the machine
+//	prerouting    packets to an address of the machine: look the port up
+//	output        the same for the machine itself, but not for ::1
+//	forward       what comes from or goes to a replica or the mesh; see below
+//	input         what replicas, other nodes and neighbours send to the machine
+//	postrouting   masquerade what leaves the cluster, what enters it, and what returns to its sender
+//	leaving       nothing for a replica leaves the machine unencrypted
+//	tcp_8080      a published port: choose one of its backends
+//
+// forward passes a new connection on to one of these:
+//
+//	from_replica  anywhere but to link-local addresses; inside the cluster as in_cluster says
+//	from_mesh     only to replicas: from nodes, and as in_cluster says
+//	to_cluster    from outside: only what a published port has translated
+//	in_cluster    through published ports, and within the sender's namespace
+//	namespace_*   what the replicas of a namespace may reach
+//	drop_*        count the packet by workload, and drop it
+//
+// An accepted packet still passes the chains of other programs. Packets that have nothing to do with replicas and the
+// mesh are none of our business, except on interfaces that forward only because of us: see forwarding.go.
+const (
+	chainFromReplica = "from_replica"
+	chainFromMesh    = "from_mesh"
+	chainToCluster   = "to_cluster"
+	chainInCluster   = "in_cluster"
+	chainFromInside  = "input_from_replica"
+	chainFromNodes   = "input_from_mesh"
+)
+
+// The sets of our table. Those with a 4 have a twin with a 6.
+const (
+	setPublished = "published" // protocol . port : verdict
+	setBound     = "bound"     // address . protocol . port : verdict
+	setBackends  = "backends"  // balancer . slot : address . port
+	setNamespace = "namespace" // address of a replica : verdict
+	setMembers   = "members"   // number of a namespace . address of a replica
+	setSelf      = "self"      // address . address of every replica here
+	setOpened    = "opened"    // interfaces that forward only because of us
+	setDrops     = "drops"     // address . rule, with a counter
+)
+
+// maxDrops limits the counters of dropped packets: neighbours could send to any address.
+const maxDrops = 16384
+
+func tableSets() []nft.Set {
+	concat := nftables.MustConcatSetType
+	sets := []nft.Set{
+		{Name: setPublished, Key: concat(nftables.TypeInetProto, nftables.TypeInetService), IsMap: true, Value: nftables.TypeVerdict},
+	}
+	for _, f := range families {
+		addr := nftables.TypeIPAddr
+		if f == ipv6 {
+			addr = nftables.TypeIP6Addr
+		}
+		socket := concat(addr, nftables.TypeInetProto, nftables.TypeInetService)
+		sets = append(sets,
+			nft.Set{Name: setBound + f.suffix, Key: socket, IsMap: true, Value: nftables.TypeVerdict},
+			nft.Set{Name: setBackends + f.suffix, Key: concat(nftables.TypeMark, nftables.TypeMark), IsMap: true, Value: concat(addr, nftables.TypeInetService)},
+			nft.Set{Name: setNamespace + f.suffix, Key: addr, IsMap: true, Value: nftables.TypeVerdict},
+			nft.Set{Name: setMembers + f.suffix, Key: concat(nftables.TypeMark, addr)},
+			nft.Set{Name: setSelf + f.suffix, Key: concat(addr, addr)},
+			nft.Set{Name: setOpened + f.suffix, Key: nftables.TypeIFName},
+			nft.Set{Name: setDrops + f.suffix, Key: concat(addr, nftables.TypeMark), Dynamic: true, Size: maxDrops},
+		)
+	}
+	return sets
 }
 
-func comparePublications(a, b publication) int {
-	return cmp.Or(cmp.Compare(a.key.protocol, b.key.protocol), cmp.Compare(a.key.number, b.key.number))
+// base is the part of the table that depends only on the node's own settings.
+type base struct {
+	bridge, mesh string // mesh may be empty
+	subnets      Subnets
+	ranges       Ranges
+	opened       map[string][]string // interfaces by the suffix of a family
 }
 
-// backend is an endpoint's end of a published port.
-type backend struct {
-	v4, v6 netip.Addr // v6 is not valid without IPv6
-	port   uint16
+// inside are the interfaces that lead to replicas.
+func (b base) inside() []string {
+	if b.mesh == "" {
+		return []string{b.bridge}
+	}
+	return []string{b.bridge, b.mesh}
 }
 
-func newBackend(e allocated, s Subnets, port uint16) backend {
-	b := backend{port: port}
-	for _, addr := range e.addresses(s) {
-		if addr.Is4() {
-			b.v4 = addr
-		} else {
-			b.v6 = addr
+// own is the node's subnet of a family; it may be invalid.
+func (b base) own(f ipFamily) netip.Prefix {
+	if f == ipv6 {
+		return b.subnets.V6
+	}
+	return b.subnets.V4
+}
+
+func (b base) part() *nft.Part {
+	p := &nft.Part{Chains: slices.Concat(
+		[]nft.Chain{b.guard(), b.prerouting(), b.output(), b.postrouting(), b.leaving()},
+		b.forward(), b.input(), dropChains(),
+	)}
+	for _, f := range families {
+		for _, name := range b.opened[f.suffix] {
+			p.Elements = append(p.Elements, nft.Element{Set: setOpened + f.suffix, Key: string(interfaceName(name))})
 		}
 	}
-	return b
+	return p
 }
 
-// ruleset is the content of our table:
-//
-//	guard        the bridge must not reach 127.0.0.0/8 of the machine
-//	prerouting   packets to an address of the machine: look the port up
-//	output       the same for the machine itself, but not for ::1
-//	postrouting  masquerade what leaves the node, what came from 127.0.0.1 and
-//	             what returns to its sender
-//	published    map of protocol and port to the chain of that port
-//	tcp_8080     one backend, or a random one of several
-//
-// Only the first packet of a connection passes here.
-type ruleset struct {
-	table, bridge string
-	subnets       Subnets
-	published     []publication
-}
-
-// put replaces the table in one transaction.
-func (r ruleset) put(c *nftables.Conn) error {
-	t := &nftables.Table{Name: r.table, Family: nftables.TableFamilyINet}
-	c.AddTable(t) // so that there is one to delete
-	c.DelTable(t)
-	c.AddTable(t)
-	w := &writer{conn: c, table: t, ruleset: r}
-	var elements []nftables.SetElement
-	for _, p := range r.published {
-		chain, err := w.publish(p)
-		if err != nil {
-			return err
+// guard keeps replicas from programs on the machine's loopback, to which the setting route_localnet would let them
+// through, and from using addresses of others.
+func (b base) guard() nft.Chain {
+	c := nft.Chain{Name: "guard", Hook: &nft.Hook{Type: nftables.ChainTypeFilter, Hook: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityRaw}}
+	c.Rules = append(c.Rules, join(comesIn(b.bridge), ipv4.to(ipv4.loopback), drop))
+	for _, f := range families {
+		if !b.own(f).IsValid() {
+			continue
 		}
-		elements = append(elements, nftables.SetElement{
-			Key:         portElement(p.key),
-			VerdictData: &expr.Verdict{Kind: expr.VerdictGoto, Chain: chain},
-		})
+		if f == ipv6 { // neighbours find each other with link-local addresses
+			c.Rules = append(c.Rules, join(comesIn(b.bridge), f.from(f.linkLocal), accept),
+				join(comesIn(b.bridge), f.from(netip.MustParsePrefix("::/128")), accept))
+		}
+		c.Rules = append(c.Rules, join(comesIn(b.bridge), f.notFrom(b.own(f)), goTo(dropSpoofed.chain())))
 	}
-	published := &nftables.Set{
-		Table: t, Name: "published", IsMap: true, Concatenation: true,
-		KeyType:  nftables.MustConcatSetType(nftables.TypeInetProto, nftables.TypeInetService),
-		DataType: nftables.TypeVerdict,
-	}
-	if err := c.AddSet(published, elements); err != nil {
-		return fmt.Errorf("describe the published ports: %w", err)
-	}
-	w.guard()
-	w.destinations(published)
-	w.sources()
-	return nil
+	return c
 }
+
+// lookUpPort goes to the chain of a published port: first one of that address alone, then one of all addresses.
+func lookUpPort() [][]expr.Any {
+	var rules [][]expr.Any
+	for _, f := range families {
+		rules = append(rules, join(local(), f.is(), []expr.Any{f.loadDestination(1)}, loadPort(register1+f.words()),
+			[]expr.Any{lookUpInto(setBound+f.suffix, 1, 0)}))
+	}
+	return append(rules, join(local(), loadPort(register1), []expr.Any{lookUpInto(setPublished, 1, 0)}))
+}
+
+func (b base) prerouting() nft.Chain {
+	return nft.Chain{
+		Name:  "prerouting",
+		Hook:  &nft.Hook{Type: nftables.ChainTypeNAT, Hook: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityNATDest},
+		Rules: lookUpPort(),
+	}
+}
+
+func (b base) output() nft.Chain {
+	return nft.Chain{
+		Name: "output",
+		Hook: &nft.Hook{Type: nftables.ChainTypeNAT, Hook: nftables.ChainHookOutput, Priority: nftables.ChainPriorityNATDest},
+		// The kernel cannot translate ::1.
+		Rules: slices.Concat([][]expr.Any{join(ipv6.to(ipv6.loopback), leave)}, lookUpPort()),
+	}
+}
+
+func (b base) postrouting() nft.Chain {
+	c := nft.Chain{Name: "postrouting", Hook: &nft.Hook{Type: nftables.ChainTypeNAT, Hook: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource}}
+	c.Rules = append(c.Rules, join(goesOut(b.bridge), ipv4.from(ipv4.loopback), masquerade))
+	for _, f := range families {
+		own := b.own(f)
+		if !own.IsValid() {
+			continue
+		}
+		// A replica that reached itself by another address would not accept its own as the caller's.
+		c.Rules = append(c.Rules, join(goesOut(b.bridge), f.is(),
+			[]expr.Any{f.loadSource(1), f.loadDestination(register1 + f.words()), lookUp(setSelf+f.suffix, 1)}, masquerade))
+		outside := notOutBy(b.bridge)
+		if b.mesh != "" {
+			// Other nodes know the way back only to addresses of the cluster.
+			c.Rules = append(c.Rules, join(goesOut(b.mesh), f.notFrom(own), masquerade))
+			outside = join(outside, notOutBy(b.mesh))
+		}
+		c.Rules = append(c.Rules, join(outside, f.from(own), masquerade))
+	}
+	return c
+}
+
+// leaving drops what was meant for a replica of another node and would leave by an uplink, because the mesh has no
+// route to it now. Packets of the machine itself count only if they were translated: the network of a machine that
+// moves may overlap with ours.
+func (b base) leaving() nft.Chain {
+	c := nft.Chain{Name: "leaving", Hook: &nft.Hook{Type: nftables.ChainTypeFilter, Hook: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityFilter}}
+	for _, prefix := range []string{bridgePrefix, meshPrefix} {
+		c.Rules = append(c.Rules, join(goesOutLike(prefix), accept))
+	}
+	c.Rules = append(c.Rules, join(goesOut("lo"), accept))
+	for _, r := range b.ranges.Replicas {
+		c.Rules = append(c.Rules, join(familyOfAddr(r.Addr()).to(r), translated(), drop))
+	}
+	return c
+}
+
+func (b base) forward() []nft.Chain {
+	forward := nft.Chain{Name: "forward", Hook: &nft.Hook{Type: nftables.ChainTypeFilter, Hook: nftables.ChainHookForward, Priority: nftables.ChainPriorityFilter}}
+	forward.Rules = append(forward.Rules, join(comesIn(b.bridge), goTo(chainFromReplica)))
+	chains := []nft.Chain{b.fromReplica(), b.inCluster(), b.toCluster()}
+	if b.mesh != "" {
+		forward.Rules = append(forward.Rules, join(comesIn(b.mesh), goTo(chainFromMesh)))
+		chains = append(chains, b.fromMesh())
+	}
+	for _, name := range b.inside() {
+		forward.Rules = append(forward.Rules, join(goesOut(name), goTo(chainToCluster)))
+	}
+	for _, prefix := range []string{bridgePrefix, meshPrefix} { // of other clouds, which have their own rules
+		forward.Rules = append(forward.Rules, join(goesOutLike(prefix), accept))
+	}
+	for _, f := range families {
+		forward.Rules = append(forward.Rules, join(f.is(),
+			[]expr.Any{&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1}, lookUp(setOpened+f.suffix, 1)}, drop))
+	}
+	return append(chains, forward)
+}
+
+func (b base) fromReplica() nft.Chain {
+	c := nft.Chain{Name: chainFromReplica, Rules: [][]expr.Any{join(established(), accept)}}
+	for _, f := range families {
+		c.Rules = append(c.Rules, join(f.to(f.linkLocal), goTo(dropLinkLocal.chain())))
+	}
+	for _, name := range b.inside() {
+		c.Rules = append(c.Rules, join(goesOut(name), goTo(chainInCluster)))
+	}
+	for _, r := range b.ranges.Replicas {
+		c.Rules = append(c.Rules, join(familyOfAddr(r.Addr()).to(r), goTo(dropNoPath.chain())))
+	}
+	c.Rules = append(c.Rules, accept)
+	return c
+}
+
+func (b base) fromMesh() nft.Chain {
+	c := nft.Chain{Name: chainFromMesh, Rules: [][]expr.Any{join(established(), accept)}}
+	for _, f := range families {
+		if own := b.own(f); own.IsValid() {
+			// Processes of that machine, and connections that it accepted at a published port.
+			c.Rules = append(c.Rules, join(goesOut(b.bridge), f.fromNode(own), accept))
+		}
+	}
+	c.Rules = append(c.Rules, join(goesOut(b.bridge), goTo(chainInCluster)), drop)
+	return c
+}
+
+// toCluster is for what comes from neither replicas nor the mesh.
+func (b base) toCluster() nft.Chain {
+	return nft.Chain{Name: chainToCluster, Rules: [][]expr.Any{
+		join(established(), accept), join(translated(), accept), goTo(dropUnpublished.chain()),
+	}}
+}
+
+// inCluster goes to the chain of the sender's namespace.
+func (b base) inCluster() nft.Chain {
+	c := nft.Chain{Name: chainInCluster, Rules: [][]expr.Any{join(translated(), accept)}}
+	for _, f := range families {
+		c.Rules = append(c.Rules, join(f.is(), []expr.Any{f.loadSource(1), lookUpInto(setNamespace+f.suffix, 1, 0)}))
+	}
+	c.Rules = append(c.Rules, goTo(dropNamespace.chain()))
+	return c
+}
+
+// namespacePart is the chain for what replicas of one namespace send to others: the receiver must be in it, too. So a
+// connection costs two lookups, however many namespaces and replicas there are.
+func namespacePart(name string, id uint32) *nft.Part {
+	c := nft.Chain{Name: namespaceChain(name)}
+	for _, f := range families {
+		c.Rules = append(c.Rules, join(f.is(), []expr.Any{
+			&expr.Immediate{Register: register1, Data: binaryutil.NativeEndian.PutUint32(id)},
+			f.loadDestination(register1 + 1), lookUp(setMembers+f.suffix, 1),
+		}, accept))
+	}
+	c.Rules = append(c.Rules, goTo(dropNamespace.chain()))
+	return &nft.Part{Chains: []nft.Chain{c}}
+}
+
+func namespaceChain(name string) string { return "namespace_" + name }
+
+// dnsPort is where the node's resolver listens, on the addresses of the bridge.
+const dnsPort = 53
+
+func (b base) input() []nft.Chain {
+	input := nft.Chain{Name: "input", Hook: &nft.Hook{Type: nftables.ChainTypeFilter, Hook: nftables.ChainHookInput, Priority: nftables.ChainPriorityFilter}}
+	input.Rules = append(input.Rules, join(comesIn("lo"), accept), join(comesIn(b.bridge), goTo(chainFromInside)))
+	chains := []nft.Chain{b.fromInside(), b.redirects()}
+	if b.mesh != "" {
+		input.Rules = append(input.Rules, join(comesIn(b.mesh), goTo(chainFromNodes)))
+		chains = append(chains, b.fromNodes())
+	}
+	for _, f := range families {
+		if own := b.own(f); own.IsValid() { // the machine would answer on any interface for the bridge's address
+			input.Rules = append(input.Rules, join(f.to(own), established(), accept), join(f.to(own), goTo(dropUnpublished.chain())))
+		}
+	}
+	return append(chains, input)
+}
+
+// answered are rules for what any input accepts: answers, errors and ICMP, which also finds neighbours.
+func answered() [][]expr.Any {
+	rules := [][]expr.Any{join(established(), accept)}
+	for _, f := range families {
+		rules = append(rules, join(f.is(), protocolIs(f.icmp), accept))
+	}
+	return rules
+}
+
+func (b base) fromInside() nft.Chain {
+	c := nft.Chain{Name: chainFromInside, Rules: answered()}
+	for _, f := range families {
+		own := b.own(f)
+		if !own.IsValid() {
+			continue
+		}
+		resolver := netip.PrefixFrom(at(own, gateway), own.Addr().BitLen())
+		for _, protocol := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
+			c.Rules = append(c.Rules, join(f.to(resolver), portIs(protocol, dnsPort), accept))
+		}
+	}
+	c.Rules = append(c.Rules, goTo(dropHost.chain()))
+	return c
+}
+
+func (b base) fromNodes() nft.Chain {
+	c := nft.Chain{Name: chainFromNodes, Rules: answered()}
+	for _, f := range families {
+		if own := b.own(f); own.IsValid() {
+			c.Rules = append(c.Rules, join(f.fromNode(own), accept))
+		}
+	}
+	c.Rules = append(c.Rules, drop)
+	return c
+}
+
+// redirects drops the kernel's advice to replicas to talk to each other without the machine: they cannot.
+func (b base) redirects() nft.Chain {
+	c := nft.Chain{Name: "redirects", Hook: &nft.Hook{Type: nftables.ChainTypeFilter, Hook: nftables.ChainHookOutput, Priority: nftables.ChainPriorityFilter}}
+	for _, f := range families {
+		c.Rules = append(c.Rules, join(goesOut(b.bridge), f.icmpTypeIs(f.redirect), drop))
+	}
+	return c
+}
+
+// number is a key of 4 bytes in a set.
+func number(n uint32) string { return string(binaryutil.NativeEndian.PutUint32(n)) }
 
 // portElement is the key of a port: each part fills a register.
-func portElement(k portKey) []byte {
-	return []byte{k.number4(), 0, 0, 0, byte(k.number >> 8), byte(k.number), 0, 0}
+func portElement(k portKey) string {
+	return string([]byte{k.number4(), 0, 0, 0, byte(k.number >> 8), byte(k.number), 0, 0})
 }
 
-// number4 is the number of the protocol.
-func (k portKey) number4() byte {
-	if k.protocol == "udp" {
-		return unix.IPPROTO_UDP
+// endpointPart has the addresses of a replica on this node.
+func endpointPart(addresses []netip.Addr, namespace string, id uint32) *nft.Part {
+	p := &nft.Part{}
+	for _, a := range addresses {
+		address := string(a.AsSlice())
+		p.Elements = append(p.Elements, nft.Element{Set: setSelf + familyOfAddr(a).suffix, Key: address + address})
+		p.Elements = append(p.Elements, memberElements(a, namespace, id)...)
 	}
-	return unix.IPPROTO_TCP
+	return p
 }
 
-// writer adds chains and rules to a transaction.
-type writer struct {
-	ruleset
-	conn  *nftables.Conn
-	table *nftables.Table
-}
-
-func (w *writer) chain(name string) *nftables.Chain {
-	return w.conn.AddChain(&nftables.Chain{Table: w.table, Name: name})
-}
-
-func (w *writer) base(name string, kind nftables.ChainType, hook *nftables.ChainHook, priority *nftables.ChainPriority) *nftables.Chain {
-	accept := nftables.ChainPolicyAccept
-	return w.conn.AddChain(&nftables.Chain{Table: w.table, Name: name, Type: kind, Hooknum: hook, Priority: priority, Policy: &accept})
-}
-
-func (w *writer) rule(chain *nftables.Chain, parts ...[]expr.Any) {
-	var all []expr.Any
-	for _, p := range parts {
-		all = append(all, p...)
-	}
-	w.conn.AddRule(&nftables.Rule{Table: w.table, Chain: chain, Exprs: all})
-}
-
-// publish creates the chain of one port.
-func (w *writer) publish(p publication) (string, error) {
-	name := fmt.Sprintf("%s_%d", p.key.protocol, p.key.number)
-	if len(p.backends) == 1 {
-		w.translate(w.chain(name), p.backends[0])
-		return name, nil
-	}
-	var choices []nftables.SetElement
-	for i, b := range p.backends {
-		one := fmt.Sprintf("%s_%d", name, i)
-		w.translate(w.chain(one), b)
-		choices = append(choices, nftables.SetElement{
-			Key:         binaryutil.NativeEndian.PutUint32(uint32(i)),
-			VerdictData: &expr.Verdict{Kind: expr.VerdictGoto, Chain: one},
-		})
-	}
-	chosen := &nftables.Set{
-		Table: w.table, Anonymous: true, Constant: true, IsMap: true,
-		KeyType: nftables.TypeInteger, DataType: nftables.TypeVerdict, KeyByteOrder: binaryutil.NativeEndian,
-	}
-	if err := w.conn.AddSet(chosen, choices); err != nil {
-		return "", fmt.Errorf("describe who serves port %v: %w", p.key, err)
-	}
-	w.rule(w.chain(name), []expr.Any{
-		&expr.Numgen{Register: 1, Modulus: uint32(len(p.backends)), Type: unix.NFT_NG_RANDOM},
-		&expr.Lookup{SourceRegister: 1, SetName: chosen.Name, SetID: chosen.ID, DestRegister: 0, IsDestRegSet: true},
-	})
-	return name, nil
-}
-
-func (w *writer) translate(chain *nftables.Chain, b backend) {
-	port := []byte{byte(b.port >> 8), byte(b.port)}
-	for _, to := range []struct {
-		addr   netip.Addr
-		family byte
-	}{{b.v4, unix.NFPROTO_IPV4}, {b.v6, unix.NFPROTO_IPV6}} {
-		if !to.addr.IsValid() {
-			continue
-		}
-		w.rule(chain, family(to.family), []expr.Any{
-			&expr.Immediate{Register: 1, Data: to.addr.AsSlice()},
-			&expr.Immediate{Register: 2, Data: port},
-			&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(to.family), RegAddrMin: 1, RegProtoMin: 2, Specified: true},
-		})
-	}
-}
-
-// guard keeps replicas from programs on the machine's loopback, to which the setting
-// route_localnet would let them through.
-func (w *writer) guard() {
-	chain := w.base("guard", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, nftables.ChainPriorityRaw)
-	w.rule(chain, nameIs(expr.MetaKeyIIFNAME, w.bridge, expr.CmpOpEq), family(unix.NFPROTO_IPV4),
-		address(unix.NFPROTO_IPV4, false, loopback4), []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}})
-}
-
-var (
-	loopback4 = netip.MustParsePrefix("127.0.0.0/8")
-	loopback6 = netip.MustParsePrefix("::1/128")
-)
-
-func (w *writer) destinations(published *nftables.Set) {
-	local := []expr.Any{
-		&expr.Fib{Register: 1, FlagDADDR: true, ResultADDRTYPE: true},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(unix.RTN_LOCAL)},
-	}
-	lookup := []expr.Any{
-		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
-		&expr.Payload{DestRegister: 9, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2}, // the part after the protocol
-		&expr.Lookup{SourceRegister: 1, SetName: published.Name, SetID: published.ID, DestRegister: 0, IsDestRegSet: true},
-	}
-	in := w.base("prerouting", nftables.ChainTypeNAT, nftables.ChainHookPrerouting, nftables.ChainPriorityNATDest)
-	w.rule(in, local, lookup)
-	own := w.base("output", nftables.ChainTypeNAT, nftables.ChainHookOutput, nftables.ChainPriorityNATDest)
-	w.rule(own, family(unix.NFPROTO_IPV6), address(unix.NFPROTO_IPV6, false, loopback6), []expr.Any{&expr.Verdict{Kind: expr.VerdictReturn}})
-	w.rule(own, local, lookup)
-}
-
-func (w *writer) sources() {
-	chain := w.base("postrouting", nftables.ChainTypeNAT, nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource)
-	masquerade := []expr.Any{&expr.Masq{}}
-	toBridge := nameIs(expr.MetaKeyOIFNAME, w.bridge, expr.CmpOpEq)
-	w.rule(chain, toBridge, family(unix.NFPROTO_IPV4), address(unix.NFPROTO_IPV4, true, loopback4), masquerade)
-	for _, subnet := range []netip.Prefix{w.subnets.V4, w.subnets.V6} {
-		if !subnet.IsValid() {
-			continue
-		}
-		f := byte(unix.NFPROTO_IPV4)
-		if subnet.Addr().Is6() {
-			f = unix.NFPROTO_IPV6
-		}
-		from := address(f, true, subnet)
-		// A replica that reached another, or itself, by an address of the machine must get
-		// the answer from there.
-		w.rule(chain, toBridge, family(f), from, translated(), masquerade)
-		w.rule(chain, nameIs(expr.MetaKeyOIFNAME, w.bridge, expr.CmpOpNeq), family(f), from, masquerade)
-	}
-}
-
-// family matches packets of one family.
-func family(f byte) []expr.Any {
-	return []expr.Any{
-		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{f}},
-	}
-}
-
-// address matches the source or the destination.
-func address(f byte, source bool, p netip.Prefix) []expr.Any {
-	offset, length := uint32(16), uint32(4)
-	if f == unix.NFPROTO_IPV6 {
-		offset, length = 24, 16
-	}
-	if source {
-		offset -= length
-	}
-	mask := netOf(p).Mask
-	return []expr.Any{
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: length},
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: length, Mask: mask, Xor: make([]byte, length)},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: p.Masked().Addr().AsSlice()},
-	}
-}
-
-// nameIs matches the name of an interface.
-func nameIs(key expr.MetaKey, name string, op expr.CmpOp) []expr.Any {
-	data := make([]byte, unix.IFNAMSIZ)
-	copy(data, name)
-	return []expr.Any{&expr.Meta{Key: key, Register: 1}, &expr.Cmp{Op: op, Register: 1, Data: data}}
-}
-
-// dnatStatus is the bit of a connection whose destination was translated.
-const dnatStatus = 1 << 5
-
-// translated matches connections whose destination was translated.
-func translated() []expr.Any {
-	bit := binaryutil.NativeEndian.PutUint32(dnatStatus)
-	zero := make([]byte, 4)
-	return []expr.Any{
-		&expr.Ct{Key: expr.CtKeySTATUS, Register: 1},
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: bit, Xor: zero},
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: zero},
+// memberElements put an address into a namespace.
+func memberElements(a netip.Addr, namespace string, id uint32) []nft.Element {
+	address, suffix := string(a.AsSlice()), familyOfAddr(a).suffix
+	return []nft.Element{
+		{Set: setNamespace + suffix, Key: address, Goto: namespaceChain(namespace)},
+		{Set: setMembers + suffix, Key: number(id) + address},
 	}
 }

@@ -44,33 +44,6 @@ func haveIPv6() bool {
 	return err == nil && off == "0"
 }
 
-// forwardPackets makes the machine a router. A machine that learns its own addresses from
-// routers must keep doing so, which routers do not by default.
-func (n *Network) forwardPackets() error {
-	if err := n.change("ipv4/ip_forward", "1"); err != nil {
-		return err
-	}
-	if !n.ipv6 {
-		return nil
-	}
-	if now, err := readSetting("ipv6/conf/all/forwarding"); err == nil && now != "1" {
-		listening, err := filepath.Glob(settingsRoot + "ipv6/conf/*/accept_ra")
-		if err != nil {
-			return err
-		}
-		for _, path := range listening {
-			name := strings.TrimPrefix(path, settingsRoot)
-			if value, err := readSetting(name); err != nil || value != "1" || strings.Contains(name, "/all/") {
-				continue
-			}
-			if err := n.change(name, "2"); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return err
-			}
-		}
-	}
-	return n.change("ipv6/conf/all/forwarding", "1")
-}
-
 // change changes a setting of the machine, and remembers the old value.
 func (n *Network) change(name, value string) error {
 	before, err := readSetting(name)

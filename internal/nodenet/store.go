@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 
 	"github.com/cloudless/cloudless/internal/atomicfile"
@@ -27,22 +28,24 @@ type state struct {
 	Format    int                  `json:"format"`
 	V4        netip.Prefix         `json:"v4,omitzero"`
 	V6        netip.Prefix         `json:"v6,omitzero"`
+	Ranges    Ranges               `json:"ranges,omitzero"`
 	Next      uint32               `json:"next"` // where the search for a free place continues
 	Endpoints map[string]allocated `json:"endpoints"`
 }
 
 // allocated is an endpoint and its place in the subnets.
 type allocated struct {
-	UID      string `json:"-"`
-	Place    uint32 `json:"place"`
-	Hostname string `json:"hostname"`
-	Ports    []Port `json:"ports,omitempty"`
-	Group    string `json:"group,omitempty"`
-	Owner    string `json:"owner,omitempty"`
+	UID       string `json:"-"`
+	Place     uint32 `json:"place"`
+	Hostname  string `json:"hostname"`
+	Ports     []Port `json:"ports,omitempty"`
+	Group     string `json:"group,omitempty"`
+	Owner     string `json:"owner,omitempty"`
+	Namespace string `json:"namespace,omitempty"`
 }
 
 func (a allocated) endpoint() Endpoint {
-	return Endpoint{UID: a.UID, Hostname: a.Hostname, Group: a.Group, Owner: a.Owner, Ports: a.Ports}
+	return Endpoint{UID: a.UID, Hostname: a.Hostname, Group: a.Group, Owner: a.Owner, Namespace: a.Namespace, Ports: a.Ports}
 }
 
 // addresses are those of the place, IPv4 first.
@@ -176,6 +179,20 @@ func (s *storage) configure(to Subnets) (changed bool, err error) {
 	return changed, err
 }
 
+func (s *storage) ranges() Ranges {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state.Ranges
+}
+
+func (s *storage) setRanges(to Ranges) error {
+	return s.change(func(st *state) (bool, error) {
+		changed := !slices.Equal(st.Ranges.Replicas, to.Replicas)
+		st.Ranges = to
+		return changed, nil
+	})
+}
+
 func (s *storage) get(uid string) (allocated, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -194,11 +211,13 @@ func (s *storage) all() map[string]allocated {
 func (s *storage) allocate(e Endpoint) (given allocated, err error) {
 	err = s.change(func(st *state) (bool, error) {
 		old, known := st.Endpoints[e.UID]
-		given = allocated{UID: e.UID, Place: old.Place, Hostname: e.Hostname, Ports: e.Ports, Group: e.Group, Owner: e.Owner}
+		given = allocated{
+			UID: e.UID, Place: old.Place, Hostname: e.Hostname, Ports: e.Ports, Group: e.Group, Owner: e.Owner, Namespace: e.Namespace,
+		}
 		last := lastPlace(st.V4)
 		if known && old.Place <= last {
 			st.Endpoints[e.UID] = given
-			return old.Hostname != e.Hostname || !samePorts(old.Ports, e.Ports), nil
+			return old.Hostname != e.Hostname || old.Namespace != e.Namespace || !slices.Equal(old.Ports, e.Ports), nil
 		}
 		if given.Place = st.freePlace(last); given.Place == 0 {
 			return false, fmt.Errorf("all %d addresses of subnet %v are in use: remove replicas from this node, or place them on others", last-gateway, st.V4)
@@ -232,16 +251,4 @@ func (s *storage) free(uid string) error {
 		delete(st.Endpoints, uid)
 		return found, nil
 	})
-}
-
-func samePorts(a, b []Port) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for i := range a {
-		if a[i] != b[i] {
-			return false
-		}
-	}
-	return true
 }

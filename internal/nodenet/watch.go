@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	mdnetlink "github.com/mdlayher/netlink"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/cloudless/cloudless/internal/nodenet/nft"
 	"github.com/cloudless/cloudless/internal/resolvconf"
 )
 
@@ -107,7 +109,7 @@ func (n *Network) checkObstacles() {
 			n.setProblem("subnet", "SubnetCollision", collision)
 		}
 	}
-	now, err := generation()
+	now, err := nft.Generation()
 	if err != nil || n.around.looked && now == n.around.generation {
 		return
 	}
@@ -117,8 +119,9 @@ func (n *Network) checkObstacles() {
 	}
 }
 
-// around is what was there at the last check for foreign rules.
+// around is what was there at the last check.
 type around struct {
+	unisolated bool // the ports of the bridge are not isolated
 	subnets    Subnets
 	looked     bool
 	generation uint32
@@ -142,9 +145,17 @@ func (n *Network) mendLinks() error {
 	if err != nil {
 		return fmt.Errorf("list links: %w", err)
 	}
+	isolate := isolatePorts()
+	changed := n.around.unisolated == isolate
+	n.around.unisolated = !isolate
 	good := map[string]bool{}
 	for _, l := range links {
 		a := l.Attrs()
+		if changed && strings.HasPrefix(a.Name, n.opts.linkPrefix()) {
+			if err := netlink.LinkSetIsolated(l, isolate); err != nil && !errors.Is(err, unix.ENODEV) {
+				return fmt.Errorf("isolate link %s: %w", a.Name, err)
+			}
+		}
 		good[a.Name] = a.MasterIndex == bridge.Attrs().Index && a.RawFlags&unix.IFF_UP != 0
 	}
 	var errs []error
@@ -226,7 +237,9 @@ func (n *Network) watch(ctx context.Context) (stop func(), err error) {
 		stop()
 		return nil, fmt.Errorf("watch rules: %w", err)
 	}
-	start(func() { n.listen(ctx, rules, func(m mdnetlink.Message) bool { _, ok := generationOf(m); return ok }) })
+	start(func() {
+		n.listen(ctx, rules, func(m mdnetlink.Message) bool { _, ok := nft.GenerationOf(m); return ok })
+	})
 	links, err := subscribe(unix.NETLINK_ROUTE, linkGroups...)
 	if err != nil {
 		stop()

@@ -76,6 +76,10 @@ func TestRefusals(t *testing.T) {
 		{func(w *v1.Workload) {
 			w.Spec.Ports = []*v1.Port{{Port: 80, Publish: 8080}, {Port: 81, Publish: 8080}}
 		}, `spec.ports[1].publish: 8080/tcp is published by spec.ports[0] too; choose another port of the node`},
+		{
+			func(w *v1.Workload) { w.Spec.Ports = []*v1.Port{{Port: 80, Publish: 22}} },
+			`spec.ports[0].publish: 22 is the port of SSH, by which people reach the node; choose another`,
+		},
 		{func(w *v1.Workload) {
 			w.Spec.Network, w.Spec.Ports = "host", []*v1.Port{{Port: 80, Publish: 8080}}
 		}, `spec.ports[0].publish: must be 80 like port, or left out: with network host ports are not translated`},

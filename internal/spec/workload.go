@@ -228,6 +228,9 @@ func readAmount[T any](path, s string, parse func(string) (T, error), found *vio
 	return n, true
 }
 
+// sshPort cannot be published.
+const sshPort = 22
+
 func checkPorts(s *v1.WorkloadSpec, found *violations) {
 	if s.Network == "none" && len(s.Ports) > 0 {
 		found.add("spec.ports", "cannot be reached with network none; leave them out or use network node")
@@ -252,6 +255,9 @@ func checkPorts(s *v1.WorkloadSpec, found *violations) {
 			found.add(path+".publish", "%s is published by %s too; choose another port of the node", outside, indexPath("spec.ports", first))
 		} else {
 			published[outside] = i
+		}
+		if p.GetPublish() == sshPort {
+			found.add(path+".publish", "%d is the port of SSH, by which people reach the node; choose another", sshPort)
 		}
 		if s.Network == "host" && p.GetPublish() != 0 && p.GetPublish() != p.GetPort() {
 			found.add(path+".publish", "must be %d like port, or left out: with network host ports are not translated", p.GetPort())

@@ -1,0 +1,328 @@
+package nft
+
+import (
+	"cmp"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+)
+
+// Set is a set or a map of the table. Its elements come from parts, or from rules if it is dynamic.
+type Set struct {
+	Name string
+	Key  nftables.SetDatatype
+	// Value is the type of a map's values.
+	Value nftables.SetDatatype
+	IsMap bool
+	// Dynamic sets get their elements from rules.
+	Dynamic bool
+	// Timeout is how long an element of a dynamic set lives, 0 for ever.
+	Timeout time.Duration
+	// Size limits a dynamic set.
+	Size uint32
+}
+
+// Chain is a chain with its rules.
+type Chain struct {
+	Name string
+	// Hook is nil for a chain that other rules lead to.
+	Hook  *Hook
+	Rules [][]expr.Any
+}
+
+// Hook is where the kernel calls a chain.
+type Hook struct {
+	Type     nftables.ChainType
+	Hook     *nftables.ChainHook
+	Priority *nftables.ChainPriority
+}
+
+// Element belongs to a set. Goto is the chain of a verdict map's element, Value that of another map's.
+type Element struct{ Set, Key, Value, Goto string }
+
+// Part is a piece of the table that changes as a whole. Parts may share elements: an element stays until the last part
+// that has it is gone.
+type Part struct {
+	Sets     []Set
+	Chains   []Chain
+	Elements []Element
+}
+
+// Table is the owner's view of one table of family inet. It is safe for concurrent use.
+type Table struct {
+	name string
+	sets []Set
+
+	mu       sync.Mutex
+	parts    map[string]Part
+	elements map[elementKey]*held
+	// clean means that the kernel has the parts, unless another program changed them since generation at.
+	clean bool
+	at    uint32
+	// print is the fingerprint of the table at that generation, if printed.
+	print   uint64
+	printed bool
+}
+
+type elementKey struct{ set, key string }
+
+// held is an element and the number of parts that have it.
+type held struct {
+	element Element
+	parts   int
+}
+
+// New describes a table with its fixed sets and without parts. The kernel gets it with the first Update or Restore.
+func New(name string, sets []Set) *Table {
+	return &Table{name: name, sets: sets, parts: map[string]Part{}, elements: map[elementKey]*held{}}
+}
+
+// Update sets parts, or removes those that are nil. The table has them even if the kernel refuses: the next Restore
+// tries again.
+func (t *Table) Update(parts map[string]*Part) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	change := t.merge(parts)
+	if t.clean && change.empty() {
+		return nil
+	}
+	if t.clean && t.unchanged() && t.commit(t.at, func(b *batch) error { return b.change(change) }) == nil {
+		return nil
+	}
+	return t.replace()
+}
+
+// Describe is Update without writing: the next Restore writes the whole table.
+func (t *Table) Describe(parts map[string]*Part) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.merge(parts)
+	t.clean = false
+}
+
+// Restore writes the table if the kernel's is not as described. changed means that another program has certainly
+// changed it.
+func (t *Table) Restore() (changed bool, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.clean {
+		intact, err := t.intact()
+		if err != nil || intact {
+			return false, err
+		}
+		changed = t.printed
+	}
+	return changed, t.replace()
+}
+
+// intact reports whether the kernel's table is the one that was written.
+func (t *Table) intact() (bool, error) {
+	now, err := Generation()
+	if err != nil {
+		return false, err
+	}
+	if now == t.at && t.printed {
+		return true, nil
+	}
+	same := now == t.at
+	for range 2 { // a dump during a rehash of the kernel may list an element twice
+		print, err := t.fingerprint()
+		if err != nil {
+			return false, err
+		}
+		after, err := Generation()
+		if err != nil {
+			return false, err
+		}
+		switch {
+		case same && after == now:
+			t.print, t.printed = print, true
+			return true, nil
+		case t.printed && print == t.print:
+			t.at = now
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// unchanged is intact without a look at the table, if no program has changed any rule since the last write.
+func (t *Table) unchanged() bool {
+	now, err := Generation()
+	if err == nil && now == t.at {
+		return true
+	}
+	intact, err := t.intact()
+	return err == nil && intact
+}
+
+// replace writes the whole table.
+func (t *Table) replace() error {
+	t.clean = false
+	now, err := Generation()
+	if err != nil {
+		return err
+	}
+	return t.commit(now, func(b *batch) error { return b.replace(t) })
+}
+
+// commit writes in one transaction. Its generation is known to be ours only if it follows the one before.
+func (t *Table) commit(before uint32, write func(*batch) error) error {
+	b, err := newBatch(t.name)
+	if err != nil {
+		return err
+	}
+	if err := write(b); err != nil {
+		return err
+	}
+	if err := b.conn.Flush(); err != nil {
+		return err
+	}
+	t.clean, t.printed, t.at = true, false, 0
+	after, err := Generation()
+	if err == nil && after == before+1 {
+		t.at = after
+	}
+	return err
+}
+
+// change is the difference between two descriptions.
+type change struct {
+	addSets, removeSets     []Set
+	addChains, removeChains []Chain
+	flushChains             []Chain // those that get new rules
+	add, remove             []Element
+}
+
+func (c *change) empty() bool {
+	return len(c.addSets)+len(c.removeSets)+len(c.addChains)+len(c.removeChains)+len(c.flushChains)+len(c.add)+len(c.remove) == 0
+}
+
+// merge takes the parts over and returns what that changes.
+func (t *Table) merge(parts map[string]*Part) *change {
+	c := &change{}
+	before := map[elementKey]*Element{}
+	for name, p := range parts {
+		old := t.parts[name]
+		t.drop(old.Elements, before)
+		if p == nil {
+			delete(t.parts, name)
+			p = &Part{}
+		} else {
+			t.parts[name] = *p
+		}
+		c.chains(old.Chains, p.Chains)
+		c.sets(old.Sets, p.Sets)
+	}
+	for _, p := range parts {
+		if p != nil {
+			t.hold(p.Elements, before)
+		}
+	}
+	c.elements(before, t.elements)
+	return c
+}
+
+// drop counts down elements; before gets their first state.
+func (t *Table) drop(elements []Element, before map[elementKey]*Element) {
+	for _, e := range elements {
+		key := elementKey{e.Set, e.Key}
+		t.note(key, before)
+		if h := t.elements[key]; h != nil {
+			if h.parts--; h.parts == 0 {
+				delete(t.elements, key)
+			}
+		}
+	}
+}
+
+// hold counts up elements. If parts disagree about a value, the later one wins.
+func (t *Table) hold(elements []Element, before map[elementKey]*Element) {
+	for _, e := range elements {
+		key := elementKey{e.Set, e.Key}
+		t.note(key, before)
+		h := t.elements[key]
+		if h == nil {
+			h = &held{}
+			t.elements[key] = h
+		}
+		h.element = e
+		h.parts++
+	}
+}
+
+func (t *Table) note(key elementKey, before map[elementKey]*Element) {
+	if _, noted := before[key]; noted {
+		return
+	}
+	before[key] = nil
+	if h := t.elements[key]; h != nil {
+		e := h.element
+		before[key] = &e
+	}
+}
+
+func (c *change) elements(before map[elementKey]*Element, now map[elementKey]*held) {
+	for key, old := range before {
+		h := now[key]
+		if old != nil && h != nil && *old == h.element {
+			continue
+		}
+		if old != nil {
+			c.remove = append(c.remove, *old)
+		}
+		if h != nil {
+			c.add = append(c.add, h.element)
+		}
+	}
+}
+
+func (c *change) chains(old, now []Chain) {
+	for _, o := range old {
+		if !slices.ContainsFunc(now, func(n Chain) bool { return n.Name == o.Name }) {
+			c.removeChains = append(c.removeChains, o)
+		}
+	}
+	for _, n := range now {
+		i := slices.IndexFunc(old, func(o Chain) bool { return n.Name == o.Name })
+		switch {
+		case i < 0:
+			c.addChains = append(c.addChains, n)
+		case !reflect.DeepEqual(old[i].Rules, n.Rules):
+			c.flushChains = append(c.flushChains, n)
+		}
+	}
+}
+
+// sets compares by name: an owner gives a changed set a new name.
+func (c *change) sets(old, now []Set) {
+	for _, o := range old {
+		if !slices.ContainsFunc(now, func(n Set) bool { return n.Name == o.Name }) {
+			c.removeSets = append(c.removeSets, o)
+		}
+	}
+	for _, n := range now {
+		if !slices.ContainsFunc(old, func(o Set) bool { return n.Name == o.Name }) {
+			c.addSets = append(c.addSets, n)
+		}
+	}
+}
+
+// bySet sorts elements into lists of one set each.
+func bySet(elements []Element) [][]Element {
+	slices.SortFunc(elements, func(a, b Element) int { return cmp.Or(cmp.Compare(a.Set, b.Set), cmp.Compare(a.Key, b.Key)) })
+	var lists [][]Element
+	for start := 0; start < len(elements); {
+		end := start
+		for end < len(elements) && elements[end].Set == elements[start].Set {
+			end++
+		}
+		lists = append(lists, elements[start:end])
+		start = end
+	}
+	return lists
+}
