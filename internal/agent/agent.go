@@ -15,6 +15,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/agent/machine"
 	"github.com/cloudless/cloudless/internal/driver"
+	"github.com/cloudless/cloudless/internal/mesh"
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
@@ -28,6 +29,9 @@ type Options struct {
 	Drivers []driver.Driver
 	// Network gives replicas addresses and ports.
 	Network Network
+	// Mesh connects replicas with those of other nodes, with what MeshBase says of this machine. It may be nil.
+	Mesh     Mesh
+	MeshBase mesh.Setup
 	// Machine describes the computer that the agent runs on.
 	Machine Machine
 	Logger  *slog.Logger
@@ -124,6 +128,9 @@ type Agent struct {
 	lives     sync.WaitGroup // of replicas
 	reachable networkCondition
 	clock     *wallClock
+	mesh      Mesh // may be nil
+	meshBase  mesh.Setup
+	meshState meshState
 	// instance distinguishes this agent from one on a copy of its data folder.
 	instance string
 
@@ -152,6 +159,8 @@ func New(opts Options) (*Agent, error) {
 	a := &Agent{
 		client:    opts.Client,
 		machine:   opts.Machine,
+		mesh:      opts.Mesh,
+		meshBase:  opts.MeshBase,
 		servers:   opts.Servers,
 		leave:     opts.Leave,
 		noSession: opts.NoSession,
@@ -230,6 +239,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.restoreReplicas(ctx)
 	a.work.Go(func() { a.logs.run(ctx) })
 	a.work.Go(func() { a.runNetwork(ctx) })
+	a.work.Go(func() { a.runMesh(ctx) })
 	a.work.Go(func() { a.watchMachine(ctx) })
 	a.work.Go(func() { a.watchReadiness(ctx) })
 	return a.keepSession(ctx)

@@ -33,6 +33,7 @@ type node struct {
 	tasks   *tasks
 	machine *fakeMachine
 	network *fakeNetwork
+	mesh    *fakeMesh // may be nil
 	server  *server
 	metrics *telemetry.Agent // may be nil
 	leave   func()           // may be nil
@@ -56,7 +57,7 @@ func newNode(t *testing.T) *node {
 }
 
 func (n *node) options() Options {
-	return Options{
+	opts := Options{
 		DataDir: n.dir,
 		Client:  v1.NewAgentServiceClient(n.server.conn),
 		Drivers: []driver.Driver{n.driver},
@@ -67,6 +68,10 @@ func (n *node) options() Options {
 		Leave:   n.leave,
 		Quiet:   n.quiet,
 	}
+	if n.mesh != nil {
+		opts.Mesh = n.mesh
+	}
+	return opts
 }
 
 // start starts an agent on the data folder.

@@ -32,6 +32,10 @@ type Network interface {
 	Retain(ctx context.Context, keep func(uid string) bool) error
 	// Counters are the bytes that a replica has received and sent.
 	Counters(uid string) (nodenet.Counters, error)
+	// UpdateReplicas tells which namespaces replicas of other nodes are in, by their addresses, and ReplaceReplicas
+	// tells it for all of them.
+	UpdateReplicas(changed map[netip.Addr]string, removed []netip.Addr) error
+	ReplaceReplicas(all map[netip.Addr]string) error
 	// Condition says whether replicas can be reached, and if not, why.
 	Condition() (ok bool, reason string)
 }
@@ -88,6 +92,10 @@ func (a *Agent) configureNetwork(given *v1.NodeSpec) error {
 			return fmt.Errorf("the node's subnet: %w", err)
 		}
 	}
+	a.meshState.mu.Lock()
+	a.meshState.node = given
+	a.meshState.mu.Unlock()
+	a.configureMesh()
 	return a.network.Configure(s)
 }
 
@@ -123,6 +131,7 @@ func endpointOf(a *v1.Assignment) nodenet.Endpoint {
 	e := nodenet.Endpoint{
 		UID: meta.GetUid(), Hostname: hostname(meta.GetName()),
 		Group: s.GetWorkloadUid(), Owner: fmt.Sprintf("%s in namespace %s", s.GetWorkload(), meta.GetNamespace()),
+		Namespace: meta.GetNamespace(),
 	}
 	for _, p := range a.GetRevision().GetSpec().GetWorkload().GetPorts() {
 		if p.GetPublish() == 0 {

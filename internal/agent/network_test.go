@@ -102,6 +102,9 @@ func (n *fakeNetwork) Counters(uid string) (nodenet.Counters, error) {
 	return counted, nil
 }
 
+func (*fakeNetwork) UpdateReplicas(map[netip.Addr]string, []netip.Addr) error { return nil }
+func (*fakeNetwork) ReplaceReplicas(map[netip.Addr]string) error              { return nil }
+
 func (n *fakeNetwork) Condition() (bool, string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

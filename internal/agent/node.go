@@ -20,6 +20,7 @@ func (a *Agent) status() (*v1.NodeStatus, error) {
 	if clock := a.clock.condition(); clock != nil {
 		status.Conditions = append(status.Conditions, clock)
 	}
+	status.Mesh = a.meshState.status()
 	for name, d := range a.drivers {
 		can := d.Capabilities()
 		status.Drivers = append(status.Drivers, &v1.DriverInfo{Name: name, Version: can.Version, Missing: can.Missing})
@@ -41,5 +42,6 @@ func withoutUsage(status *v1.NodeStatus) *v1.NodeStatus {
 		Info:       status.GetInfo(),
 		Drivers:    status.GetDrivers(),
 		Gpus:       status.GetGpus(),
+		Mesh:       status.GetMesh(),
 	}
 }

@@ -245,6 +245,8 @@ func (a *Agent) receive(stream sessionStream, detector *hangDetector, pings chan
 				a.log.Info("session with a server is open", "assignments", len(message.Assignments.GetAssign()), "epoch", message.Assignments.GetEpoch())
 			}
 			*worked = true
+		case *v1.SessionDown_Network:
+			a.applyNetwork(message.Network)
 		case *v1.SessionDown_Open:
 			a.open(message.Open)
 		case *v1.SessionDown_Ping:

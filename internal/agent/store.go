@@ -15,6 +15,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/atomicfile"
+	"github.com/cloudless/cloudless/internal/mesh"
 )
 
 // record is what the agent must remember of a replica to resume after a crash.
@@ -53,6 +54,26 @@ func openStore(dir string) (*store, error) {
 		return nil, fmt.Errorf("make the agent's folder: %w", err)
 	}
 	return &store{dir: dir}, nil
+}
+
+// meshKey returns the node's key in the mesh, and makes one if there is none.
+func (s *store) meshKey() (mesh.PrivateKey, error) {
+	path := filepath.Join(s.dir, "mesh.key")
+	data, err := os.ReadFile(path)
+	if err == nil {
+		return mesh.ParsePrivateKey(data)
+	}
+	if !errors.Is(err, os.ErrNotExist) {
+		return mesh.PrivateKey{}, fmt.Errorf("read the key of the mesh: %w", err)
+	}
+	key, err := mesh.NewPrivateKey()
+	if err == nil {
+		err = atomicfile.Replace(path, key.Bytes())
+	}
+	if err != nil {
+		return mesh.PrivateKey{}, fmt.Errorf("make a key for the mesh: %w", err)
+	}
+	return key, nil
 }
 
 func (s *store) path(uid string) string { return filepath.Join(s.dir, replicasDir, uid) }

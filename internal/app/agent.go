@@ -140,8 +140,12 @@ func openMember(ctx context.Context, f *datadir.Folder, link *clusterLink, d dri
 		return nil, err
 	}
 	u.add(network.Close)
+	connected, setup, err := enroll.OpenMesh(f, string(creds.ID().Kind())+"/"+creds.ID().Name(), logger)
+	if err != nil {
+		return nil, err
+	}
 	p.agent, err = agent.New(agent.Options{
-		DataDir: f.Path(), Client: v1.NewAgentServiceClient(conn), Drivers: []driver.Driver{d}, Machine: facts, Network: network, Logger: logger,
+		DataDir: f.Path(), Client: v1.NewAgentServiceClient(conn), Drivers: []driver.Driver{d}, Machine: facts, Network: network, Mesh: connected, MeshBase: setup, Logger: logger,
 		Metrics: i.agent(), Tracing: i.tracing, GoingDown: f.GoingDown,
 		LogLimits: driver.LogLimits{MaxAge: outputAge},
 		Servers: func(addresses []string) {
@@ -224,7 +228,7 @@ func serveNode(ctx context.Context, process local.Process, m local.Machine, admi
 	if err != nil {
 		return err
 	}
-	leaves := clearNetworkIfRemoved(f, logger, &u)
+	leaves := clearNetworkIfRemoved(ctx, f, logger, &u)
 	p, err := openMember(ctx, f, link, d, process.Version, i, logger, &u)
 	if err != nil {
 		return err

@@ -52,7 +52,7 @@ func (s *service) runNode(ctx context.Context) error {
 func (s *service) runMember(ctx context.Context, context string) (m *member, accepted bool, err error) {
 	var u undo
 	defer u.run()
-	leaves := clearNetworkIfRemoved(s.folder, s.logger, &u)
+	leaves := clearNetworkIfRemoved(ctx, s.folder, s.logger, &u)
 	if m, err = openMember(ctx, s.folder, s.link, s.driver, s.Version, s.instruments, s.logger, &u); err != nil {
 		return nil, false, err
 	}

@@ -1,12 +1,12 @@
 package app
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 
 	"github.com/cloudless/cloudless/internal/datadir"
 	"github.com/cloudless/cloudless/internal/enroll"
-	"github.com/cloudless/cloudless/internal/nodenet"
 )
 
 // wasRemoved says that this machine's node was removed, and how the machine becomes a node again.
@@ -17,11 +17,12 @@ func wasRemoved(f *datadir.Folder, m *member) error {
 }
 
 // clearNetworkIfRemoved removes the node's network at the end, after the agent has closed it, if leaves was called.
-func clearNetworkIfRemoved(f *datadir.Folder, logger *slog.Logger, u *undo) (leaves func()) {
+func clearNetworkIfRemoved(ctx context.Context, f *datadir.Folder, logger *slog.Logger, u *undo) (leaves func()) {
 	removed := false
+	ctx = context.WithoutCancel(ctx) // it runs at the end
 	u.add(func() {
 		if removed {
-			logError(logger, "clear the network of the removed node", nodenet.Clear(enroll.NetworkOptions(f, logger)))
+			logError(logger, "clear the network of the removed node", enroll.ClearNetwork(ctx, f, logger))
 		}
 	})
 	return func() { removed = true }

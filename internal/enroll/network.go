@@ -7,13 +7,17 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/datadir"
+	"github.com/cloudless/cloudless/internal/mesh"
+	"github.com/cloudless/cloudless/internal/netd"
 	"github.com/cloudless/cloudless/internal/nodenet"
+	"github.com/cloudless/cloudless/internal/programs"
 )
 
 // usedRanges are the addresses that the machine uses already. Errors are ignored: the node reports a conflict later.
@@ -29,7 +33,30 @@ func usedRanges() []string {
 
 // NetworkOptions are those of the node's network on this machine.
 func NetworkOptions(f *datadir.Folder, logger *slog.Logger) nodenet.Options {
-	return nodenet.Options{ID: f.ID, DataDir: f.Path("network"), RunDir: f.RunDir(), Logger: logger}
+	return nodenet.Options{ID: f.ID, Mesh: nodenet.MeshInterface(f.ID), DataDir: f.Path("network"), RunDir: f.RunDir(), Logger: logger}
+}
+
+// The network process of a node listens on a socket, and its program and log are in the data folder.
+func networkSocket(f *datadir.Folder) string { return filepath.Join(f.RunDir(), "net.sock") }
+
+// meshPort is the UDP port of the mesh. Another one is used where it is taken.
+const meshPort = 7701
+
+// OpenMesh makes the way to the node's network process, and says what the agent must know to configure it.
+func OpenMesh(f *datadir.Folder, id string, logger *slog.Logger) (*netd.Client, mesh.Setup, error) {
+	program, err := programs.Net.Extract(f.Path("network", "bin"))
+	if err != nil {
+		return nil, mesh.Setup{}, err
+	}
+	c := netd.NewClient(netd.Options{Program: program, Socket: networkSocket(f), Log: f.Path("network", "log"), Logger: logger})
+	return c, mesh.Setup{
+		ID: id, Credentials: f.CredentialsPath(), Interface: nodenet.MeshInterface(f.ID), MTU: mesh.MTUFor(nodenet.UplinkMTU()), Port: meshPort,
+	}, nil
+}
+
+// ClearNetwork removes the node's network from the machine.
+func ClearNetwork(ctx context.Context, f *datadir.Folder, logger *slog.Logger) error {
+	return errors.Join(netd.Stop(ctx, networkSocket(f)), mesh.RemoveInterface(nodenet.MeshInterface(f.ID)), nodenet.Clear(NetworkOptions(f, logger)))
 }
 
 // establishNetwork sets up the addresses that the cluster has given. The agent retries what fails here, and reports it.

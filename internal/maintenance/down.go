@@ -21,7 +21,6 @@ import (
 	"github.com/cloudless/cloudless/internal/driver/containerd"
 	"github.com/cloudless/cloudless/internal/enroll"
 	"github.com/cloudless/cloudless/internal/image"
-	"github.com/cloudless/cloudless/internal/nodenet"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
@@ -49,7 +48,7 @@ func Down(ctx context.Context, o local.DownOptions) error {
 		if err := stopTasks(ctx, f, logger); err != nil {
 			return err
 		}
-		if err := ran.Do(func() error { return nodenet.Clear(enroll.NetworkOptions(f, logger)) }); err != nil {
+		if err := ran.Do(func() error { return enroll.ClearNetwork(ctx, f, logger) }); err != nil {
 			return err
 		}
 	}
@@ -112,7 +111,7 @@ func Abandon(ctx context.Context, f *datadir.Folder, configPath string, logger *
 	}
 	var network error
 	if _, err := os.Stat(f.Path("agent")); err == nil {
-		network = nodenet.Clear(enroll.NetworkOptions(f, logger))
+		network = enroll.ClearNetwork(ctx, f, logger)
 	}
 	return errors.Join(network, leaveConfig(f, configPath),
 		purgeBut(ctx, f, "", logger, append(f.Preexisting(), datadir.LogName, datadir.OlderLogName)))

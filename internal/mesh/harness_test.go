@@ -54,7 +54,6 @@ type nodeConfig struct {
 type order struct {
 	Peers  []Peer
 	Relays []Relay
-	STUN   []netip.AddrPort
 	Status bool
 }
 
@@ -82,8 +81,11 @@ func runNode(text string) error {
 		_ = out.Encode(r)
 	}
 	m, err := Open(Options{
-		Interface: "mesh0", MTU: c.MTU, Port: c.Port, Key: key, Addresses: c.Addresses,
-		Routes: []netip.Prefix{netip.MustParsePrefix("10.64.0.0/10"), netip.MustParsePrefix("fd64::/16")},
+		Key: key,
+		Setup: Setup{
+			Interface: "mesh0", MTU: c.MTU, Port: c.Port, Addresses: c.Addresses,
+			Ranges: []netip.Prefix{netip.MustParsePrefix("10.64.0.0/10"), netip.MustParsePrefix("fd64::/16")},
+		},
 		Dial: func(ctx context.Context, r Relay) (net.Conn, error) {
 			conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", r.Address)
 			if err == nil {
@@ -109,9 +111,6 @@ func runNode(text string) error {
 			}
 			if o.Relays != nil {
 				m.SetRelays(o.Relays)
-			}
-			if o.STUN != nil {
-				m.SetSTUN(o.STUN)
 			}
 			if o.Status {
 				s := m.Status()
@@ -139,7 +138,6 @@ type lab struct {
 	count int
 	hub   *relay.Hub
 	relay Relay
-	stun  []netip.AddrPort
 
 	mu    sync.Mutex
 	nodes []*node // those that know each other
@@ -215,35 +213,41 @@ func (l *lab) attach(namespace, to, bridge string, addresses ...string) {
 	}
 }
 
-// listenIn listens in a namespace: the socket stays there.
-func (l *lab) listenIn(namespace, address string) net.Listener {
+// inNamespace calls f in a namespace: sockets that it opens stay there.
+func (l *lab) inNamespace(namespace string, f func() error) {
 	l.t.Helper()
-	var listener net.Listener
 	var err error
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		runtime.LockOSThread() // and the thread ends with the goroutine: it is in another namespace
-		var f *os.File
-		if f, err = os.Open("/run/netns/" + l.ns(namespace)); err != nil {
+		var there *os.File
+		if there, err = os.Open("/run/netns/" + l.ns(namespace)); err != nil {
 			return
 		}
-		defer f.Close()
-		if err = unix.Setns(int(f.Fd()), unix.CLONE_NEWNET); err == nil {
-			listener, err = net.Listen("tcp", address)
+		defer there.Close()
+		if err = unix.Setns(int(there.Fd()), unix.CLONE_NEWNET); err == nil {
+			err = f()
 		}
 	}()
 	<-done
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	return listener
 }
 
 func (l *lab) serveRelay() {
-	listener := l.listenIn("net", ":7443")
+	var listener net.Listener
+	var questions net.PacketConn
+	l.inNamespace("net", func() (err error) {
+		if listener, err = net.Listen("tcp", ":7443"); err == nil {
+			questions, err = net.ListenPacket("udp", ":7443")
+		}
+		return err
+	})
 	ctx, cancel := context.WithCancel(context.Background())
 	var serving sync.WaitGroup
+	serving.Go(func() { _ = relay.AnswerSTUN(questions) })
 	serving.Go(func() {
 		for {
 			conn, err := listener.Accept()
@@ -264,6 +268,7 @@ func (l *lab) serveRelay() {
 	l.t.Cleanup(func() {
 		cancel()
 		_ = listener.Close()
+		_ = questions.Close()
 		serving.Wait()
 	})
 	l.relay = Relay{ID: "relay", Address: "198.51.100.1:7443"}
@@ -370,7 +375,7 @@ func (l *lab) share() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, n := range l.nodes {
-		o := order{Relays: []Relay{l.relay}, STUN: l.stun, Peers: []Peer{}}
+		o := order{Relays: []Relay{l.relay}, Peers: []Peer{}}
 		for _, other := range l.nodes {
 			if other != n {
 				o.Peers = append(o.Peers, other.peer())

@@ -18,18 +18,32 @@ import (
 	"github.com/cloudless/cloudless/internal/mesh/relay"
 )
 
-// Options say how a node takes part in the mesh.
-type Options struct {
+// Setup is what cannot change while a node takes part in the mesh.
+type Setup struct {
+	// ID is this node's identity to relays, and Credentials the file that proves it.
+	ID, Credentials string
 	// Interface is the name of the TUN device.
 	Interface string
 	// MTU is the size of the largest packet in the mesh; see MTUFor.
 	MTU int
 	// Port is the UDP port. If another program has it, any other port is used.
 	Port uint16
-	Key  PrivateKey
-	// Addresses are the node's own addresses on the interface, and Routes what the mesh leads to.
+	// Addresses are the node's own addresses on the interface.
 	Addresses []netip.Prefix
-	Routes    []netip.Prefix
+	// Ranges are those of the cluster. No machine is reached directly at an address in them.
+	Ranges []netip.Prefix
+}
+
+// Equal reports whether two setups are the same.
+func (s Setup) Equal(t Setup) bool {
+	return s.ID == t.ID && s.Credentials == t.Credentials && s.Interface == t.Interface && s.MTU == t.MTU && s.Port == t.Port &&
+		slices.Equal(s.Addresses, t.Addresses) && slices.Equal(s.Ranges, t.Ranges)
+}
+
+// Options say how a node takes part in the mesh.
+type Options struct {
+	Setup
+	Key PrivateKey
 	// Dial connects to a relay and proves who this node is.
 	Dial func(context.Context, Relay) (net.Conn, error)
 	// Announce is told how this node can be reached, whenever that changes. It must not block.
@@ -100,7 +114,7 @@ func open(opts Options, link *tunnel) (*Mesh, error) {
 		dial: opts.Dial, receive: m.bind.fromRelay, changed: m.self.moved, connected: m.releaseHeld, absent: m.absentAt,
 		log: m.log, changes: make(chan struct{}, 1), links: map[string]*relayLink{},
 	}
-	if err := link.configure(opts.Addresses, opts.Routes); err != nil {
+	if err := link.configure(opts.Addresses); err != nil {
 		return nil, err
 	}
 	m.device = device.NewDevice(tun.Device(link), m.bind, quietLogger(m.log))
@@ -183,5 +197,16 @@ func (m *Mesh) SetKey(k PrivateKey) error {
 	return nil
 }
 
-// SetRelays replaces the list of relays.
-func (m *Mesh) SetRelays(list []Relay) { m.relays.set(list) }
+// SetRelays replaces the list of relays. They also tell this node its public address.
+func (m *Mesh) SetRelays(list []Relay) {
+	m.relays.set(list)
+	var servers []netip.AddrPort
+	for _, r := range list {
+		if a, err := netip.ParseAddrPort(r.Address); err == nil {
+			servers = append(servers, a)
+		}
+	}
+	if m.self.stun.set(servers) {
+		m.self.ask(time.Now())
+	}
+}

@@ -2,7 +2,6 @@ package mesh
 
 import (
 	"fmt"
-	"net/netip"
 	"strings"
 	"testing"
 )
@@ -97,21 +96,8 @@ func (l *lab) behindNAT(name, public string, symmetric bool) *node {
 	return l.addNode(name, 1420)
 }
 
-// serveSTUN is a node on the internet that tells others their public addresses.
-func (l *lab) serveSTUN() {
-	l.t.Helper()
-	for i, address := range []string{"198.51.100.21", "198.51.100.22"} {
-		name := string(rune('s' + i))
-		l.onLAN(name, address+"/24")
-		l.mu.Lock()
-		l.stun = append(l.stun, netip.MustParseAddrPort(address+":7000"))
-		l.mu.Unlock()
-	}
-}
-
 func TestNodesBehindTwoNATsPunchHoles(t *testing.T) {
 	l := newLab(t)
-	l.serveSTUN()
 	a := l.behindNAT("a", "198.51.100.31", false)
 	b := l.behindNAT("b", "198.51.100.32", false)
 	a.reach(b)
@@ -123,7 +109,6 @@ func TestNodesBehindTwoNATsPunchHoles(t *testing.T) {
 
 func TestNodeBehindASymmetricNATIsReached(t *testing.T) {
 	l := newLab(t)
-	l.serveSTUN()
 	a := l.behindNAT("a", "198.51.100.31", true)
 	b := l.behindNAT("b", "198.51.100.32", true)
 	c := l.onLAN("c", "198.51.100.13/24")

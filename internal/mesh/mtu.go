@@ -114,10 +114,9 @@ func (m *Mesh) searchMTU(now time.Time, p *peer) {
 // limitPackets lets the kernel make packets to a peer no larger than its path takes.
 func (m *Mesh) limitPackets(destinations []netip.Prefix, mtu int) {
 	if mtu >= m.opts.MTU {
-		m.tun.removeRoutes(destinations)
-		return
+		mtu = 0
 	}
-	if err := m.tun.limitRoutes(destinations, mtu); err != nil {
+	if err := m.tun.addRoutes(destinations, mtu); err != nil {
 		m.log.Warn("the MTU of a peer could not be set: large packets to it are fragmented", "error", err)
 	}
 }

@@ -63,11 +63,17 @@ func (m *Mesh) SetPeers(all []Peer) {
 		delete(gone, p.ID)
 	}
 	m.Update(all, slices.Collect(maps.Keys(gone)))
+	m.tun.keepRoutes(func(p netip.Prefix) bool {
+		m.mu.RLock()
+		defer m.mu.RUnlock()
+		return m.behind.peers[p] != nil
+	})
 }
 
 // Update adds or changes some peers and removes others. A removed peer is cut off before Update returns.
 func (m *Mesh) Update(changed []Peer, removed []string) {
 	var dropped []*peer
+	var reached []netip.Prefix
 	m.mu.Lock()
 	for _, id := range removed {
 		if p := m.byID[id]; p != nil {
@@ -76,42 +82,48 @@ func (m *Mesh) Update(changed []Peer, removed []string) {
 		}
 	}
 	for _, c := range changed {
-		if old := m.put(c); old != nil {
-			dropped = append(dropped, old)
+		replaced, added := m.put(c)
+		if replaced != nil {
+			dropped = append(dropped, replaced)
 		}
+		reached = append(reached, added...)
 	}
 	m.mu.Unlock()
 	for _, p := range dropped {
 		m.cutOff(p)
 	}
+	if err := m.tun.addRoutes(reached, 0); err != nil {
+		m.log.Error("some peers cannot be reached", "error", err)
+	}
 }
 
-// put adds or changes a peer, and returns the one that it replaces because its key is another. The caller holds mu.
-func (m *Mesh) put(c Peer) (replaced *peer) {
+// put adds or changes a peer. It returns the one that it replaces because its key is another, and the prefixes that
+// need a route. The caller holds mu.
+func (m *Mesh) put(c Peer) (replaced *peer, added []netip.Prefix) {
 	old := m.byID[c.ID]
 	if old != nil && old.config.Key == c.Key {
-		m.change(old, c)
-		return nil
+		return nil, m.change(old, c)
 	}
 	if old != nil {
 		m.forget(old)
 	}
 	if c.Key == m.secret.Public() {
-		return old // this node itself
+		return old, nil // this node itself
 	}
 	p := newPeer(m, c)
 	m.byID[c.ID], m.byKey[c.Key], m.bySender[p.sender], m.byAddress[p.address] = p, p, p, p
 	for _, prefix := range c.Prefixes {
 		m.behind.put(prefix, p)
 	}
-	return old
+	return old, c.Prefixes
 }
 
-func (m *Mesh) change(p *peer, c Peer) {
+// change returns the prefixes that need a route.
+func (m *Mesh) change(p *peer, c Peer) (added []netip.Prefix) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.config.equal(c) {
-		return
+		return nil
 	}
 	if !slices.Equal(p.config.Prefixes, c.Prefixes) {
 		for _, prefix := range p.config.Prefixes {
@@ -120,6 +132,8 @@ func (m *Mesh) change(p *peer, c Peer) {
 		for _, prefix := range c.Prefixes {
 			m.behind.put(prefix, p)
 		}
+		m.tun.removeRoutes(p.config.Prefixes)
+		added = c.Prefixes
 		if active, ok := m.device.LookupActivePeer(device.NoisePublicKey(c.Key)); ok {
 			active.SetAllowedIPs(c.Prefixes)
 		}
@@ -132,6 +146,7 @@ func (m *Mesh) change(p *peer, c Peer) {
 		p.paths.offer(c.Candidates)
 		p.paths.search(time.Now())
 	}
+	return added
 }
 
 // forget removes a peer from the tables. The caller holds mu.

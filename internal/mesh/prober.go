@@ -142,10 +142,6 @@ func (m *Mesh) control(datagram []byte, from netip.AddrPort) {
 	if isWireGuard(datagram) {
 		return
 	}
-	if answer := answerSTUN(datagram, from); answer != nil {
-		m.sendTo(from, answer)
-		return
-	}
 	m.self.stun.received(datagram, from)
 }
 

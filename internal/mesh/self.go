@@ -103,7 +103,7 @@ func (s *self) localAddresses() (list []netip.AddrPort) {
 
 func (s *self) inMesh(a netip.Addr) bool {
 	contains := func(p netip.Prefix) bool { return p.Contains(a) }
-	return slices.ContainsFunc(s.mesh.opts.Routes, contains) || slices.ContainsFunc(s.mesh.opts.Addresses, contains)
+	return slices.ContainsFunc(s.mesh.opts.Ranges, contains) || slices.ContainsFunc(s.mesh.opts.Addresses, contains)
 }
 
 // candidates are all addresses at which this node may be reached.

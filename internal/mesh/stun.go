@@ -1,7 +1,6 @@
 package mesh
 
 import (
-	"net"
 	"net/netip"
 	"slices"
 	"sync"
@@ -9,8 +8,7 @@ import (
 	"github.com/pion/stun/v3"
 )
 
-// stunClient learns from servers under which address they see this node. It also answers such questions: a server's
-// node is asked by others.
+// stunClient learns from servers under which address they see this node.
 type stunClient struct {
 	changed func()
 
@@ -27,10 +25,10 @@ func newSTUNClient(changed func()) *stunClient {
 	}
 }
 
-// SetSTUN replaces the list of servers that are asked for our public address.
-func (m *Mesh) SetSTUN(servers []netip.AddrPort) {
-	c := m.self.stun
+// set replaces the servers that are asked, and reports whether they are others than before.
+func (c *stunClient) set(servers []netip.AddrPort) bool {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	same := slices.Equal(c.servers, servers)
 	c.servers = slices.Clone(servers)
 	for s := range c.answers {
@@ -38,13 +36,7 @@ func (m *Mesh) SetSTUN(servers []netip.AddrPort) {
 			delete(c.answers, s)
 		}
 	}
-	c.mu.Unlock()
-	if !same {
-		m.self.mu.Lock()
-		now := m.self.asked
-		m.self.mu.Unlock()
-		m.self.ask(now)
-	}
+	return !same
 }
 
 // requests are the questions to send now.
@@ -104,21 +96,4 @@ func (c *stunClient) seen() (list []netip.AddrPort) {
 		}
 	}
 	return list
-}
-
-// answerSTUN is the answer to a question of a node, nil if the datagram is none.
-func answerSTUN(datagram []byte, from netip.AddrPort) []byte {
-	if !stun.IsMessage(datagram) || len(datagram) > 512 {
-		return nil
-	}
-	message := &stun.Message{Raw: datagram}
-	if message.Decode() != nil || message.Type != stun.BindingRequest {
-		return nil
-	}
-	answer, err := stun.Build(stun.NewTransactionIDSetter(message.TransactionID), stun.BindingSuccess,
-		&stun.XORMappedAddress{IP: net.IP(from.Addr().AsSlice()), Port: int(from.Port())})
-	if err != nil {
-		return nil
-	}
-	return answer.Raw
 }

@@ -69,8 +69,8 @@ func RemoveInterface(name string) error {
 	return nil
 }
 
-// configure gives the interface its addresses and routes.
-func (t *tunnel) configure(addresses, routes []netip.Prefix) error {
+// configure gives the interface its addresses.
+func (t *tunnel) configure(addresses []netip.Prefix) error {
 	if err := netlink.LinkSetUp(t.link); err != nil {
 		return fmt.Errorf("interface %s: %w", t.link.Attrs().Name, err)
 	}
@@ -81,36 +81,47 @@ func (t *tunnel) configure(addresses, routes []netip.Prefix) error {
 			return fmt.Errorf("address %v of interface %s: %w", a, t.link.Attrs().Name, err)
 		}
 	}
-	for _, r := range routes {
-		if err := t.route(r, 0); err != nil {
-			return err
-		}
-	}
 	return nil
 }
 
-// route leads a prefix through the mesh, in packets of an MTU. 0 stands for that of the interface.
-func (t *tunnel) route(to netip.Prefix, mtu int) error {
-	r := &netlink.Route{LinkIndex: t.link.Attrs().Index, Dst: netOf(to), MTU: mtu, Src: t.source[to.Addr().Is6()]}
-	if err := netlink.RouteReplace(r); err != nil {
-		return fmt.Errorf("route to %v through interface %s: %w", to, t.link.Attrs().Name, err)
-	}
-	return nil
-}
+// metric makes every other route to a prefix win: a subnet on a bridge of this machine is not reached through the mesh.
+// It differs between interfaces, so that two clouds on one machine do not replace each other's routes.
+func (t *tunnel) metric() int { return 7000 + t.link.Attrs().Index }
 
-// limitRoutes gives prefixes routes of their own, with a smaller MTU.
-func (t *tunnel) limitRoutes(to []netip.Prefix, mtu int) error {
+// addRoutes leads prefixes through the mesh, in packets of an MTU. 0 stands for that of the interface.
+func (t *tunnel) addRoutes(to []netip.Prefix, mtu int) error {
 	var errs []error
 	for _, p := range to {
-		errs = append(errs, t.route(p, mtu))
+		r := &netlink.Route{LinkIndex: t.link.Attrs().Index, Dst: netOf(p), MTU: mtu, Src: t.source[p.Addr().Is6()], Priority: t.metric()}
+		if err := netlink.RouteReplace(r); err != nil {
+			errs = append(errs, fmt.Errorf("route to %v through interface %s: %w", p, t.link.Attrs().Name, err))
+		}
 	}
 	return errors.Join(errs...)
 }
 
-// removeRoutes removes what limitRoutes made. Most prefixes have no route of their own.
+// removeRoutes removes what addRoutes made. A route that is gone already does not matter.
 func (t *tunnel) removeRoutes(to []netip.Prefix) {
 	for _, p := range to {
-		_ = netlink.RouteDel(&netlink.Route{LinkIndex: t.link.Attrs().Index, Dst: netOf(p)})
+		_ = netlink.RouteDel(&netlink.Route{LinkIndex: t.link.Attrs().Index, Dst: netOf(p), Priority: t.metric()})
+	}
+}
+
+// keepRoutes removes the routes to all other prefixes: an earlier process may have left them.
+func (t *tunnel) keepRoutes(keep func(netip.Prefix) bool) {
+	routes, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{LinkIndex: t.link.Attrs().Index}, netlink.RT_FILTER_OIF)
+	if err != nil {
+		return
+	}
+	for _, r := range routes {
+		if r.Dst == nil || r.Priority != t.metric() {
+			continue
+		}
+		a, _ := netip.AddrFromSlice(r.Dst.IP)
+		ones, _ := r.Dst.Mask.Size()
+		if p := netip.PrefixFrom(a.Unmap(), ones); !keep(p) {
+			t.removeRoutes([]netip.Prefix{p})
+		}
 	}
 }
 

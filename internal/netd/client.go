@@ -22,11 +22,11 @@ import (
 type Options struct {
 	// Program is the path of the program, and Socket that of the socket that it listens on.
 	Program, Socket string
+	// Launcher is the beginning of the command that starts the program, such as sudo. It may be empty.
+	Launcher []string
 	// Log is the file that it writes its log to.
 	Log    string
 	Logger *slog.Logger
-	// Announced is told how this node can be reached, whenever that changes. It must not block.
-	Announced func(mesh.Announcement)
 }
 
 // Client is the agent's side. It starts the process where there is none, and gives it again what it has forgotten.
@@ -35,10 +35,10 @@ type Client struct {
 	wake chan struct{}
 
 	mu      sync.Mutex
-	setup   *Setup
+	setup   *mesh.Setup
 	key     mesh.PrivateKey
 	peers   map[string]mesh.Peer // nil until the agent knows them
-	relays  *Relays
+	relays  []mesh.Relay
 	pending request // what the connected process does not know yet
 	conn    net.Conn
 	waiting map[uint64]chan response
@@ -52,9 +52,9 @@ func NewClient(o Options) *Client {
 }
 
 // Configure says what the network is like. Before it is called, no process is started.
-func (c *Client) Configure(s Setup, key mesh.PrivateKey) {
+func (c *Client) Configure(s mesh.Setup, key mesh.PrivateKey) {
 	c.change(func() {
-		if c.setup == nil || !c.setup.equal(s) {
+		if c.setup == nil || !c.setup.Equal(s) {
 			c.setup, c.pending.Setup = &s, &s
 		}
 		if c.key.IsZero() || c.key.Public() != key.Public() {
@@ -92,9 +92,9 @@ func (c *Client) UpdatePeers(changed []mesh.Peer, removed []string) {
 	})
 }
 
-// SetRelays replaces the servers that help.
-func (c *Client) SetRelays(r Relays) {
-	c.change(func() { c.relays, c.pending.Relays = &r, &r })
+// SetRelays replaces the relays.
+func (c *Client) SetRelays(list []mesh.Relay) {
+	c.change(func() { c.relays, c.pending.Relays = list, list })
 }
 
 func (c *Client) change(edit func()) {
@@ -117,8 +117,9 @@ func (c *Client) Problem() string {
 // retryPause is the time between two attempts to reach the process.
 const retryPause = 200 * time.Millisecond
 
-// Run keeps the process running and informed until ctx ends. It leaves the process running.
-func (c *Client) Run(ctx context.Context) {
+// Run keeps the process running and informed until ctx ends. It leaves the process running. announced is told how this
+// node can be reached, whenever that changes, and must not block.
+func (c *Client) Run(ctx context.Context, announced func(mesh.Announcement)) {
 	for ctx.Err() == nil {
 		if !c.configured() {
 			select {
@@ -127,7 +128,7 @@ func (c *Client) Run(ctx context.Context) {
 			}
 			continue
 		}
-		if err := c.talk(ctx); err != nil && ctx.Err() == nil {
+		if err := c.talk(ctx, announced); err != nil && ctx.Err() == nil {
 			c.opts.Logger.Warn("no connection to the network process; trying again", "error", err)
 			c.setProblem(err.Error())
 		}
@@ -151,7 +152,7 @@ func (c *Client) setProblem(p string) {
 }
 
 // talk has one conversation with the process.
-func (c *Client) talk(ctx context.Context) error {
+func (c *Client) talk(ctx context.Context, announced func(mesh.Announcement)) error {
 	conn, err := c.connect(ctx)
 	if err != nil {
 		return err
@@ -171,7 +172,7 @@ func (c *Client) talk(ctx context.Context) error {
 	heard := make(chan error, 1)
 	go func() {
 		defer cancel()
-		heard <- c.listen(conn)
+		heard <- c.listen(conn, announced)
 	}()
 	err = c.tell(ctx, conn)
 	cancel()
@@ -209,19 +210,19 @@ func (c *Client) tell(ctx context.Context, conn net.Conn) error {
 	}
 }
 
-func (c *Client) listen(conn net.Conn) error {
+func (c *Client) listen(conn net.Conn, announced func(mesh.Announcement)) error {
 	for in := json.NewDecoder(conn); ; {
 		var r response
 		if err := in.Decode(&r); err != nil {
 			return fmt.Errorf("listen to the network process: %w", err)
 		}
 		c.setProblem(r.Failed)
-		if r.Version != 0 && r.Version != version {
+		if r.Version != 0 && (r.Version != version || c.opts.Program != r.Program) {
 			c.stop(conn)
-			return fmt.Errorf("the network process speaks version %d, this agent %d: it is replaced", r.Version, version)
+			return fmt.Errorf("the network process is %s, and this agent has %s: it is replaced", r.Program, c.opts.Program)
 		}
 		if r.Announced != nil {
-			c.opts.Announced(*r.Announced)
+			announced(*r.Announced)
 		}
 		if r.Number != 0 {
 			c.answer(r)
@@ -299,7 +300,8 @@ func (c *Client) start() error {
 		return fmt.Errorf("the log of the network process: %w", err)
 	}
 	defer func() { _ = log.Close() }()
-	command := exec.Command(c.opts.Program, c.opts.Socket)
+	words := append(slices.Clone(c.opts.Launcher), c.opts.Program, c.opts.Socket)
+	command := exec.Command(words[0], words[1:]...)
 	command.Stdout, command.Stderr, command.Dir = log, log, "/"
 	command.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := command.Start(); err != nil {

@@ -52,7 +52,7 @@ type machine struct {
 	namespace string
 	dir       string
 	key       mesh.PrivateKey
-	setup     Setup
+	setup     mesh.Setup
 	announced chan mesh.Announcement
 	known     mesh.Peer // as announced last
 }
@@ -81,20 +81,15 @@ func newMachine(t *testing.T, name string, number int) *machine {
 	m := &machine{
 		t: t, name: name, namespace: fmt.Sprintf("netd%d-%s", os.Getpid(), name), dir: t.TempDir(), key: key,
 		announced: make(chan mesh.Announcement, 100),
-		setup: Setup{
+		setup: mesh.Setup{
 			ID: "node/" + name, Interface: "mesh0", MTU: 1420, Port: 7000,
 			Addresses: []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("10.64.%d.1/32", number))},
-			Routes:    []netip.Prefix{netip.MustParsePrefix("10.64.0.0/10")},
+			Ranges:    []netip.Prefix{netip.MustParsePrefix("10.64.0.0/10")},
 		},
 	}
 	run(t, "ip", "netns", "add", m.namespace)
 	t.Cleanup(func() { _ = exec.Command("ip", "netns", "del", m.namespace).Run() })
 	run(t, "ip", "-n", m.namespace, "link", "set", "lo", "up")
-	// The process is started in the namespace of the machine.
-	script := fmt.Sprintf("#!/bin/sh\nexec ip netns exec %s %s \"$1\"\n", m.namespace, program)
-	if err := os.WriteFile(m.path("start"), []byte(script), 0o700); err != nil {
-		t.Fatal(err)
-	}
 	t.Cleanup(func() {
 		if err := Stop(context.Background(), m.path("net.sock")); err != nil {
 			t.Error(err)
@@ -108,15 +103,14 @@ func (m *machine) path(name string) string { return filepath.Join(m.dir, name) }
 // agent runs the agent's side until stop is called.
 func (m *machine) agent() (c *Client, stop func()) {
 	c = NewClient(Options{
-		Program: m.path("start"), Socket: m.path("net.sock"), Log: m.path("log"), Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
-		Announced: func(a mesh.Announcement) { m.announced <- a },
+		Program: program, Launcher: []string{"ip", "netns", "exec", m.namespace}, Socket: m.path("net.sock"), Log: m.path("log"), Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	})
 	c.Configure(m.setup, m.key)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		c.Run(ctx)
+		c.Run(ctx, func(a mesh.Announcement) { m.announced <- a })
 	}()
 	stop = func() {
 		cancel()

@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"time"
 
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/mesh"
@@ -25,7 +26,7 @@ type Process struct {
 	mu        sync.Mutex
 	agent     *json.Encoder // of the agent that is connected; nil if none is
 	key       mesh.PrivateKey
-	setup     Setup
+	setup     mesh.Setup
 	announced *mesh.Announcement
 	running   *running
 }
@@ -53,6 +54,7 @@ func Serve(ctx context.Context, socket string, log *slog.Logger) error {
 	}
 	p := &Process{log: log, stop: cancel}
 	defer p.end()
+	go p.watch(ctx, socket)
 	defer context.AfterFunc(ctx, func() { _ = listener.Close() })()
 	var agents sync.WaitGroup
 	defer agents.Wait()
@@ -71,13 +73,43 @@ func Serve(ctx context.Context, socket string, log *slog.Logger) error {
 	}
 }
 
+// watchEvery is how often the process looks whether it is still wanted.
+const watchEvery = 10 * time.Second
+
+// watch ends the process when its socket is gone: then no agent can reach it any more. It removes the interface, too,
+// because nobody else will.
+func (p *Process) watch(ctx context.Context, socket string) {
+	ticker := time.NewTicker(watchEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		if _, err := os.Lstat(socket); !errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		p.mu.Lock()
+		name := p.setup.Interface
+		p.mu.Unlock()
+		p.end()
+		if name != "" {
+			_ = mesh.RemoveInterface(name) // it is gone already, or there is nobody left to tell
+		}
+		p.stop()
+		return
+	}
+}
+
 // serve handles the messages of one agent.
 func (p *Process) serve(ctx context.Context, conn net.Conn) {
 	defer func() { _ = conn.Close() }()
 	out := json.NewEncoder(conn)
 	p.mu.Lock()
-	p.agent = out // the newest agent is the right one
-	_ = out.Encode(response{Version: version, Announced: p.announced})
+	p.agent = out                 // the newest agent is the right one
+	program, _ := os.Executable() // an agent that does not know it replaces the process
+	_ = out.Encode(response{Version: version, Program: program, Announced: p.announced})
 	p.mu.Unlock()
 	for in := json.NewDecoder(conn); ; {
 		var r request
@@ -131,8 +163,7 @@ func (p *Process) handle(ctx context.Context, out *json.Encoder, r request) erro
 		m.Update(r.Changed, r.Removed)
 	}
 	if r.Relays != nil {
-		m.SetSTUN(r.Relays.STUN)
-		m.SetRelays(r.Relays.Relays)
+		m.SetRelays(r.Relays)
 	}
 	if r.Status != 0 {
 		status := m.Status()
@@ -158,17 +189,16 @@ func (p *Process) setKey(b []byte) error {
 }
 
 // setUp joins the mesh, unless that was done in the same way.
-func (p *Process) setUp(ctx context.Context, s Setup) error {
+func (p *Process) setUp(ctx context.Context, s mesh.Setup) error {
 	p.mu.Lock()
-	current, same, key := p.running, p.setup.equal(s), p.key
+	current, same, key := p.running, p.setup.Equal(s), p.key
 	p.mu.Unlock()
 	if current != nil && same {
 		return nil
 	}
 	p.end()
 	m, err := mesh.Open(mesh.Options{
-		Interface: s.Interface, MTU: s.MTU, Port: s.Port, Key: key, Addresses: s.Addresses, Routes: s.Routes,
-		Dial: dialer(s.Credentials), Announce: p.announce, Logger: p.log,
+		Setup: s, Key: key, Dial: dialer(s.Credentials), Announce: p.announce, Logger: p.log,
 	})
 	if err != nil {
 		return err

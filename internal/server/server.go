@@ -27,6 +27,7 @@ import (
 	"github.com/cloudless/cloudless/internal/server/images"
 	"github.com/cloudless/cloudless/internal/server/membership"
 	"github.com/cloudless/cloudless/internal/server/oneport"
+	"github.com/cloudless/cloudless/internal/server/packets"
 	"github.com/cloudless/cloudless/internal/server/peers"
 	"github.com/cloudless/cloudless/internal/server/relay"
 	"github.com/cloudless/cloudless/internal/server/sessions"
@@ -148,6 +149,7 @@ type Server struct {
 	images            *images.Images
 	router            *relay.Router
 	passed            *relay.PassedCalls
+	packets           *packets.Server
 
 	grpc  *edge
 	http  *http.Server
@@ -207,12 +209,13 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	}
 	s.port, err = oneport.Listen(ctx, oneport.Options{
 		Address: o.Address, Trust: o.CA.Trust(), Certificate: certificate.Certificate, Log: o.Logger,
-		Peers: peers.Protocols(), Admit: membership.AdmitMembers(s.Store), TicketKeys: o.CA.TicketKeys, Hold: sessions.HoldNodes(o.Collector), Limits: o.Strangers,
+		Peers: peers.Protocols(), Members: []string{packets.Protocol}, Admit: membership.AdmitMembers(s.Store), TicketKeys: o.CA.TicketKeys, Hold: sessions.HoldNodes(o.Collector), Limits: o.Strangers,
 	})
 	if err != nil {
 		return nil, err
 	}
 	s.address = s.port.Addr().String()
+	s.packets = packets.New(s.port.Peers(packets.Protocol), s.address, o.Logger)
 	s.connect(o, certificate)
 	s.sessions = sessions.New(sessions.Options{
 		Core: s.Core, Nodes: o.Nodes, Collector: o.Collector, Login: s.images.LoginOf, Addresses: s.membership.Addresses, Duplicates: &s.duplicates,
@@ -320,6 +323,7 @@ func (s *Server) Run(ctx context.Context) error {
 	g.Go(func() error { return s.membership.Run(ctx) })
 	g.Go(func() error { return s.dispatch(ctx) })
 	g.Go(func() error { return s.sessions.Run(ctx) })
+	g.Go(func() error { return s.packets.Run(ctx) })
 	g.Go(func() error { return s.enrollment.Run(ctx) })
 	g.Go(func() error { return s.images.Prune(ctx) })
 	g.Go(func() error { return s.grpc.serve(s.port, s.inner) })

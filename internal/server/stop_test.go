@@ -72,7 +72,7 @@ func TestServerStopsWithOpenStreams(t *testing.T) {
 
 	c.stop()
 	for what, err := range map[string]error{
-		"session": second(session.Recv()), "watch": second(watch.Recv()), "health": second(health.Recv()),
+		"session": ending(session), "watch": second(watch.Recv()), "health": second(health.Recv()),
 		"exec": second(exec.Recv()), "logs": lastOf(logs),
 	} {
 		if status.Code(err) != codes.Unavailable {

@@ -2,15 +2,15 @@ package oneport
 
 import (
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"net"
+	"slices"
 
 	"github.com/cloudless/cloudless/internal/identity"
 )
 
-// Peers returns the connections of other servers for one of the protocols in [Options.Peers]. The handshake refuses
-// clients that are not servers of the cluster. It is nil for any other protocol.
+// Peers returns the connections for one of the protocols in [Options.Peers] or [Options.Members]. The handshake refuses
+// clients that may not speak it. It is nil for any other protocol.
 func (p *Port) Peers(protocol string) net.Listener {
 	if r := p.peers[protocol]; r != nil {
 		return r
@@ -18,33 +18,41 @@ func (p *Port) Peers(protocol string) net.Listener {
 	return nil
 }
 
-func newPeerRoutes(addr net.Addr, base *tls.Config, protocols []string) map[string]*route {
-	routes := make(map[string]*route, len(protocols))
-	for _, protocol := range protocols {
-		r := newRoute(addr, base, protocol)
-		r.tls.ClientAuth = tls.RequireAndVerifyClientCert
-		verify := r.tls.VerifyConnection
-		r.tls.VerifyConnection = func(state tls.ConnectionState) error {
-			if err := verify(state); err != nil {
-				return err
-			}
-			return onlyServer(state, protocol)
-		}
-		routes[protocol] = r
+func newPeerRoutes(addr net.Addr, base *tls.Config, servers, members []string) map[string]*route {
+	routes := make(map[string]*route, len(servers)+len(members))
+	for _, protocol := range servers {
+		routes[protocol] = newPeerRoute(addr, base, protocol, identity.KindServer)
+	}
+	for _, protocol := range members {
+		routes[protocol] = newPeerRoute(addr, base, protocol, identity.KindServer, identity.KindNode)
 	}
 	return routes
 }
 
-func onlyServer(state tls.ConnectionState, protocol string) error {
+// newPeerRoute makes the route of a protocol that only members of some kinds speak.
+func newPeerRoute(addr net.Addr, base *tls.Config, protocol string, kinds ...identity.Kind) *route {
+	r := newRoute(addr, base, protocol)
+	r.tls.ClientAuth = tls.RequireAndVerifyClientCert
+	verify := r.tls.VerifyConnection
+	r.tls.VerifyConnection = func(state tls.ConnectionState) error {
+		if err := verify(state); err != nil {
+			return err
+		}
+		return onlyKinds(state, protocol, kinds)
+	}
+	return r
+}
+
+func onlyKinds(state tls.ConnectionState, protocol string, kinds []identity.Kind) error {
 	if len(state.PeerCertificates) == 0 {
-		return errors.New("the protocol " + protocol + " is spoken by servers only, and this client has no certificate")
+		return fmt.Errorf("the protocol %s is for members of kind %v, and this client has no certificate", protocol, kinds)
 	}
 	id, err := identity.FromCertificate(state.PeerCertificates[0])
 	if err != nil {
 		return err
 	}
-	if id.Kind() != identity.KindServer {
-		return fmt.Errorf("the protocol %s is spoken by servers only, and %s is none", protocol, id)
+	if !slices.Contains(kinds, id.Kind()) {
+		return fmt.Errorf("the protocol %s is for members of kind %v, and %s is none", protocol, kinds, id)
 	}
 	return nil
 }

@@ -42,6 +42,7 @@ type Sessions struct {
 	attachments *attachments
 	reports     *reports
 	progress    *progress
+	network     *network
 }
 
 // Options is what Sessions are made of.
@@ -63,7 +64,7 @@ func New(o Options) *Sessions {
 	return &Sessions{
 		Core: o.Core, nodes: o.Nodes, collector: o.Collector, login: o.Login, addresses: o.Addresses, duplicates: o.Duplicates,
 		connected: newTable(o.Collector.Pause), encoded: newEncodedRevisions(),
-		attachments: &attachments{waiting: map[string]*attachment{}}, reports: newReports(), progress: newProgress(),
+		attachments: &attachments{waiting: map[string]*attachment{}}, reports: newReports(), progress: newProgress(), network: newNetwork(),
 	}
 }
 
@@ -72,6 +73,7 @@ func (s *Sessions) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.connected.turns.run(ctx) })
 	g.Go(func() error { return s.writeReports(ctx) })
+	g.Go(func() error { return s.spreadNetwork(ctx) })
 	return g.Wait()
 }
 
@@ -87,6 +89,7 @@ func (s *Sessions) Connected(node string) (connected bool, changed <-chan struct
 
 // Route marks the sessions that a change concerns, so that their agents learn of it.
 func (s *Sessions) Route(c state.Change) {
+	s.network.route(c)
 	switch {
 	case c.Kind == state.KindServer:
 		s.connected.each(func(one *session) {
@@ -120,6 +123,7 @@ func (s *Sessions) CatchUp(snap *state.Snapshot) {
 		one.markServers()
 		one.markPace()
 		one.markAll()
+		one.raise(&one.networkFull)
 		if snap.Node(one.node).GetStatus().GetState() == spec.NodeOffline {
 			one.cancel(errSilent)
 		}

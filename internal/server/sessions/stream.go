@@ -130,6 +130,9 @@ func (s *Sessions) send(stream sessionStream, current *session, received <-chan 
 				keepalive.restart(current.alive)
 			}
 		}
+		if err := s.sendNetwork(stream, current); err != nil {
+			return err
+		}
 		if sequence, ok := current.pings.take(time.Now()); ok {
 			if err := stream.Send(&v1.SessionDown{Message: &v1.SessionDown_Ping{Ping: &v1.Ping{Sequence: sequence}}}); err != nil {
 				return err

@@ -1043,6 +1043,7 @@ type SessionDown struct {
 	//	*SessionDown_Open
 	//	*SessionDown_Ping
 	//	*SessionDown_Alive
+	//	*SessionDown_Network
 	Message       isSessionDown_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1121,6 +1122,15 @@ func (x *SessionDown) GetAlive() *Alive {
 	return nil
 }
 
+func (x *SessionDown) GetNetwork() *Network {
+	if x != nil {
+		if x, ok := x.Message.(*SessionDown_Network); ok {
+			return x.Network
+		}
+	}
+	return nil
+}
+
 type isSessionDown_Message interface {
 	isSessionDown_Message()
 }
@@ -1142,6 +1152,10 @@ type SessionDown_Alive struct {
 	Alive *Alive `protobuf:"bytes,4,opt,name=alive,proto3,oneof"`
 }
 
+type SessionDown_Network struct {
+	Network *Network `protobuf:"bytes,5,opt,name=network,proto3,oneof"`
+}
+
 func (*SessionDown_Assignments) isSessionDown_Message() {}
 
 func (*SessionDown_Open) isSessionDown_Message() {}
@@ -1149,6 +1163,8 @@ func (*SessionDown_Open) isSessionDown_Message() {}
 func (*SessionDown_Ping) isSessionDown_Message() {}
 
 func (*SessionDown_Alive) isSessionDown_Message() {}
+
+func (*SessionDown_Network) isSessionDown_Message() {}
 
 type Alive struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1186,6 +1202,309 @@ func (*Alive) Descriptor() ([]byte, []int) {
 	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{16}
 }
 
+// What the node's network must know of other machines. The first message of a session has the
+// full set; later ones are deltas.
+type Network struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Full  bool                   `protobuf:"varint,1,opt,name=full,proto3" json:"full,omitempty"`
+	Peers []*NetworkPeer         `protobuf:"bytes,2,rep,name=peers,proto3" json:"peers,omitempty"`
+	// Ids of peers that are gone.
+	Removed []string `protobuf:"bytes,3,rep,name=removed,proto3" json:"removed,omitempty"`
+	// All servers that relay packets; set in the first message and whenever they change.
+	Relays []*NetworkRelay `protobuf:"bytes,4,rep,name=relays,proto3" json:"relays,omitempty"`
+	// The address ranges of the cluster's nodes; set with the relays.
+	Ranges []string `protobuf:"bytes,5,rep,name=ranges,proto3" json:"ranges,omitempty"`
+	// Replicas on any node, of the namespaces that have a replica on this one.
+	Replicas []*NetworkReplica `protobuf:"bytes,6,rep,name=replicas,proto3" json:"replicas,omitempty"`
+	// Uids of replicas that are gone.
+	RemovedReplicas []string `protobuf:"bytes,7,rep,name=removed_replicas,json=removedReplicas,proto3" json:"removed_replicas,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *Network) Reset() {
+	*x = Network{}
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Network) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Network) ProtoMessage() {}
+
+func (x *Network) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Network.ProtoReflect.Descriptor instead.
+func (*Network) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *Network) GetFull() bool {
+	if x != nil {
+		return x.Full
+	}
+	return false
+}
+
+func (x *Network) GetPeers() []*NetworkPeer {
+	if x != nil {
+		return x.Peers
+	}
+	return nil
+}
+
+func (x *Network) GetRemoved() []string {
+	if x != nil {
+		return x.Removed
+	}
+	return nil
+}
+
+func (x *Network) GetRelays() []*NetworkRelay {
+	if x != nil {
+		return x.Relays
+	}
+	return nil
+}
+
+func (x *Network) GetRanges() []string {
+	if x != nil {
+		return x.Ranges
+	}
+	return nil
+}
+
+func (x *Network) GetReplicas() []*NetworkReplica {
+	if x != nil {
+		return x.Replicas
+	}
+	return nil
+}
+
+func (x *Network) GetRemovedReplicas() []string {
+	if x != nil {
+		return x.RemovedReplicas
+	}
+	return nil
+}
+
+// A replica with addresses. Only replicas of its namespace may reach it.
+type NetworkReplica struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Uid           string                 `protobuf:"bytes,1,opt,name=uid,proto3" json:"uid,omitempty"`
+	Namespace     string                 `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Addresses     []string               `protobuf:"bytes,3,rep,name=addresses,proto3" json:"addresses,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NetworkReplica) Reset() {
+	*x = NetworkReplica{}
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NetworkReplica) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NetworkReplica) ProtoMessage() {}
+
+func (x *NetworkReplica) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NetworkReplica.ProtoReflect.Descriptor instead.
+func (*NetworkReplica) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *NetworkReplica) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+func (x *NetworkReplica) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *NetworkReplica) GetAddresses() []string {
+	if x != nil {
+		return x.Addresses
+	}
+	return nil
+}
+
+// Another machine of the mesh.
+type NetworkPeer struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its identity, such as "node/0190…".
+	Id   string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Its WireGuard key, in base64.
+	Key string `protobuf:"bytes,3,opt,name=key,proto3" json:"key,omitempty"`
+	// The address ranges behind it.
+	Prefixes []string `protobuf:"bytes,4,rep,name=prefixes,proto3" json:"prefixes,omitempty"`
+	// As in NodeMesh.
+	Candidates    []string `protobuf:"bytes,5,rep,name=candidates,proto3" json:"candidates,omitempty"`
+	Relay         string   `protobuf:"bytes,6,opt,name=relay,proto3" json:"relay,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NetworkPeer) Reset() {
+	*x = NetworkPeer{}
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NetworkPeer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NetworkPeer) ProtoMessage() {}
+
+func (x *NetworkPeer) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NetworkPeer.ProtoReflect.Descriptor instead.
+func (*NetworkPeer) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *NetworkPeer) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *NetworkPeer) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *NetworkPeer) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *NetworkPeer) GetPrefixes() []string {
+	if x != nil {
+		return x.Prefixes
+	}
+	return nil
+}
+
+func (x *NetworkPeer) GetCandidates() []string {
+	if x != nil {
+		return x.Candidates
+	}
+	return nil
+}
+
+func (x *NetworkPeer) GetRelay() string {
+	if x != nil {
+		return x.Relay
+	}
+	return ""
+}
+
+type NetworkRelay struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The uid of the server.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Where it is reached, host:port.
+	Address       string `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NetworkRelay) Reset() {
+	*x = NetworkRelay{}
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NetworkRelay) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NetworkRelay) ProtoMessage() {}
+
+func (x *NetworkRelay) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NetworkRelay.ProtoReflect.Descriptor instead.
+func (*NetworkRelay) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *NetworkRelay) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *NetworkRelay) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
 // What the node should run. The first message of a session has the full set; replicas that
 // it does not name are removed from the node. Later ones are deltas.
 type Assignments struct {
@@ -1214,7 +1533,7 @@ type Assignments struct {
 
 func (x *Assignments) Reset() {
 	*x = Assignments{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[17]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1226,7 +1545,7 @@ func (x *Assignments) String() string {
 func (*Assignments) ProtoMessage() {}
 
 func (x *Assignments) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[17]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1239,7 +1558,7 @@ func (x *Assignments) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Assignments.ProtoReflect.Descriptor instead.
 func (*Assignments) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{17}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Assignments) GetEpoch() uint64 {
@@ -1318,7 +1637,7 @@ type Assignment struct {
 
 func (x *Assignment) Reset() {
 	*x = Assignment{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[18]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1330,7 +1649,7 @@ func (x *Assignment) String() string {
 func (*Assignment) ProtoMessage() {}
 
 func (x *Assignment) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[18]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1343,7 +1662,7 @@ func (x *Assignment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Assignment.ProtoReflect.Descriptor instead.
 func (*Assignment) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{18}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Assignment) GetReplica() *Replica {
@@ -1378,7 +1697,7 @@ type RegistryLogin struct {
 
 func (x *RegistryLogin) Reset() {
 	*x = RegistryLogin{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[19]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1390,7 +1709,7 @@ func (x *RegistryLogin) String() string {
 func (*RegistryLogin) ProtoMessage() {}
 
 func (x *RegistryLogin) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[19]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1403,7 +1722,7 @@ func (x *RegistryLogin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegistryLogin.ProtoReflect.Descriptor instead.
 func (*RegistryLogin) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{19}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *RegistryLogin) GetHost() string {
@@ -1444,7 +1763,7 @@ type Open struct {
 
 func (x *Open) Reset() {
 	*x = Open{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[20]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1456,7 +1775,7 @@ func (x *Open) String() string {
 func (*Open) ProtoMessage() {}
 
 func (x *Open) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[20]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1469,7 +1788,7 @@ func (x *Open) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Open.ProtoReflect.Descriptor instead.
 func (*Open) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{20}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Open) GetId() string {
@@ -1552,7 +1871,7 @@ type OpenLogs struct {
 
 func (x *OpenLogs) Reset() {
 	*x = OpenLogs{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[21]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1564,7 +1883,7 @@ func (x *OpenLogs) String() string {
 func (*OpenLogs) ProtoMessage() {}
 
 func (x *OpenLogs) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[21]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1577,7 +1896,7 @@ func (x *OpenLogs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenLogs.ProtoReflect.Descriptor instead.
 func (*OpenLogs) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{21}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *OpenLogs) GetReplicaUid() string {
@@ -1639,7 +1958,7 @@ type OpenExec struct {
 
 func (x *OpenExec) Reset() {
 	*x = OpenExec{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[22]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1651,7 +1970,7 @@ func (x *OpenExec) String() string {
 func (*OpenExec) ProtoMessage() {}
 
 func (x *OpenExec) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[22]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1664,7 +1983,7 @@ func (x *OpenExec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenExec.ProtoReflect.Descriptor instead.
 func (*OpenExec) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{22}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *OpenExec) GetReplicaUid() string {
@@ -1691,7 +2010,7 @@ type OpenCopy struct {
 
 func (x *OpenCopy) Reset() {
 	*x = OpenCopy{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[23]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1703,7 +2022,7 @@ func (x *OpenCopy) String() string {
 func (*OpenCopy) ProtoMessage() {}
 
 func (x *OpenCopy) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[23]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1716,7 +2035,7 @@ func (x *OpenCopy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenCopy.ProtoReflect.Descriptor instead.
 func (*OpenCopy) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{23}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *OpenCopy) GetReplicaUid() string {
@@ -1749,7 +2068,7 @@ type AttachUp struct {
 
 func (x *AttachUp) Reset() {
 	*x = AttachUp{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[24]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1761,7 +2080,7 @@ func (x *AttachUp) String() string {
 func (*AttachUp) ProtoMessage() {}
 
 func (x *AttachUp) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[24]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1774,7 +2093,7 @@ func (x *AttachUp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachUp.ProtoReflect.Descriptor instead.
 func (*AttachUp) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{24}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *AttachUp) GetMessage() isAttachUp_Message {
@@ -1878,7 +2197,7 @@ type AttachDown struct {
 
 func (x *AttachDown) Reset() {
 	*x = AttachDown{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[25]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1890,7 +2209,7 @@ func (x *AttachDown) String() string {
 func (*AttachDown) ProtoMessage() {}
 
 func (x *AttachDown) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[25]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1903,7 +2222,7 @@ func (x *AttachDown) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachDown.ProtoReflect.Descriptor instead.
 func (*AttachDown) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{25}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *AttachDown) GetMessage() isAttachDown_Message {
@@ -2031,14 +2350,39 @@ const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"\x04time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\"V\n" +
 	"\rReplicaReport\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x123\n" +
-	"\x06status\x18\x02 \x01(\v2\x1b.cloudless.v1.ReplicaStatusR\x06status\"\xd8\x01\n" +
+	"\x06status\x18\x02 \x01(\v2\x1b.cloudless.v1.ReplicaStatusR\x06status\"\x8b\x02\n" +
 	"\vSessionDown\x12=\n" +
 	"\vassignments\x18\x01 \x01(\v2\x19.cloudless.v1.AssignmentsH\x00R\vassignments\x12(\n" +
 	"\x04open\x18\x02 \x01(\v2\x12.cloudless.v1.OpenH\x00R\x04open\x12(\n" +
 	"\x04ping\x18\x03 \x01(\v2\x12.cloudless.v1.PingH\x00R\x04ping\x12+\n" +
-	"\x05alive\x18\x04 \x01(\v2\x13.cloudless.v1.AliveH\x00R\x05aliveB\t\n" +
+	"\x05alive\x18\x04 \x01(\v2\x13.cloudless.v1.AliveH\x00R\x05alive\x121\n" +
+	"\anetwork\x18\x05 \x01(\v2\x15.cloudless.v1.NetworkH\x00R\anetworkB\t\n" +
 	"\amessage\"\a\n" +
-	"\x05Alive\"\xc1\x02\n" +
+	"\x05Alive\"\x99\x02\n" +
+	"\aNetwork\x12\x12\n" +
+	"\x04full\x18\x01 \x01(\bR\x04full\x12/\n" +
+	"\x05peers\x18\x02 \x03(\v2\x19.cloudless.v1.NetworkPeerR\x05peers\x12\x18\n" +
+	"\aremoved\x18\x03 \x03(\tR\aremoved\x122\n" +
+	"\x06relays\x18\x04 \x03(\v2\x1a.cloudless.v1.NetworkRelayR\x06relays\x12\x16\n" +
+	"\x06ranges\x18\x05 \x03(\tR\x06ranges\x128\n" +
+	"\breplicas\x18\x06 \x03(\v2\x1c.cloudless.v1.NetworkReplicaR\breplicas\x12)\n" +
+	"\x10removed_replicas\x18\a \x03(\tR\x0fremovedReplicas\"^\n" +
+	"\x0eNetworkReplica\x12\x10\n" +
+	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x1c\n" +
+	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x1c\n" +
+	"\taddresses\x18\x03 \x03(\tR\taddresses\"\x95\x01\n" +
+	"\vNetworkPeer\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
+	"\x03key\x18\x03 \x01(\tR\x03key\x12\x1a\n" +
+	"\bprefixes\x18\x04 \x03(\tR\bprefixes\x12\x1e\n" +
+	"\n" +
+	"candidates\x18\x05 \x03(\tR\n" +
+	"candidates\x12\x14\n" +
+	"\x05relay\x18\x06 \x01(\tR\x05relay\"8\n" +
+	"\fNetworkRelay\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
+	"\aaddress\x18\x02 \x01(\tR\aaddress\"\xc1\x02\n" +
 	"\vAssignments\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x12\n" +
 	"\x04full\x18\x02 \x01(\bR\x04full\x120\n" +
@@ -2115,7 +2459,7 @@ func file_cloudless_v1_agent_service_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_agent_service_proto_rawDescData
 }
 
-var file_cloudless_v1_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_cloudless_v1_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_cloudless_v1_agent_service_proto_goTypes = []any{
 	(*EnrollRequest)(nil),         // 0: cloudless.v1.EnrollRequest
 	(*EnrollOwnNodeRequest)(nil),  // 1: cloudless.v1.EnrollOwnNodeRequest
@@ -2134,92 +2478,100 @@ var file_cloudless_v1_agent_service_proto_goTypes = []any{
 	(*ReplicaReport)(nil),         // 14: cloudless.v1.ReplicaReport
 	(*SessionDown)(nil),           // 15: cloudless.v1.SessionDown
 	(*Alive)(nil),                 // 16: cloudless.v1.Alive
-	(*Assignments)(nil),           // 17: cloudless.v1.Assignments
-	(*Assignment)(nil),            // 18: cloudless.v1.Assignment
-	(*RegistryLogin)(nil),         // 19: cloudless.v1.RegistryLogin
-	(*Open)(nil),                  // 20: cloudless.v1.Open
-	(*OpenLogs)(nil),              // 21: cloudless.v1.OpenLogs
-	(*OpenExec)(nil),              // 22: cloudless.v1.OpenExec
-	(*OpenCopy)(nil),              // 23: cloudless.v1.OpenCopy
-	(*AttachUp)(nil),              // 24: cloudless.v1.AttachUp
-	(*AttachDown)(nil),            // 25: cloudless.v1.AttachDown
-	nil,                           // 26: cloudless.v1.EnrollRequest.LabelsEntry
-	nil,                           // 27: cloudless.v1.EnrollOwnNodeRequest.LabelsEntry
-	(*Node)(nil),                  // 28: cloudless.v1.Node
-	(*Server)(nil),                // 29: cloudless.v1.Server
-	(*NodeStatus)(nil),            // 30: cloudless.v1.NodeStatus
-	(*NodeResources)(nil),         // 31: cloudless.v1.NodeResources
-	(*ReplicaUsage)(nil),          // 32: cloudless.v1.ReplicaUsage
-	(*timestamppb.Timestamp)(nil), // 33: google.protobuf.Timestamp
-	(*ReplicaStatus)(nil),         // 34: cloudless.v1.ReplicaStatus
-	(*NodeSpec)(nil),              // 35: cloudless.v1.NodeSpec
-	(*Replica)(nil),               // 36: cloudless.v1.Replica
-	(*Revision)(nil),              // 37: cloudless.v1.Revision
-	(*ExecStart)(nil),             // 38: cloudless.v1.ExecStart
-	(*CopyStart)(nil),             // 39: cloudless.v1.CopyStart
-	(*LogEntry)(nil),              // 40: cloudless.v1.LogEntry
-	(*ExecResponse)(nil),          // 41: cloudless.v1.ExecResponse
-	(*CopyResponse)(nil),          // 42: cloudless.v1.CopyResponse
-	(*ExecRequest)(nil),           // 43: cloudless.v1.ExecRequest
-	(*CopyRequest)(nil),           // 44: cloudless.v1.CopyRequest
+	(*Network)(nil),               // 17: cloudless.v1.Network
+	(*NetworkReplica)(nil),        // 18: cloudless.v1.NetworkReplica
+	(*NetworkPeer)(nil),           // 19: cloudless.v1.NetworkPeer
+	(*NetworkRelay)(nil),          // 20: cloudless.v1.NetworkRelay
+	(*Assignments)(nil),           // 21: cloudless.v1.Assignments
+	(*Assignment)(nil),            // 22: cloudless.v1.Assignment
+	(*RegistryLogin)(nil),         // 23: cloudless.v1.RegistryLogin
+	(*Open)(nil),                  // 24: cloudless.v1.Open
+	(*OpenLogs)(nil),              // 25: cloudless.v1.OpenLogs
+	(*OpenExec)(nil),              // 26: cloudless.v1.OpenExec
+	(*OpenCopy)(nil),              // 27: cloudless.v1.OpenCopy
+	(*AttachUp)(nil),              // 28: cloudless.v1.AttachUp
+	(*AttachDown)(nil),            // 29: cloudless.v1.AttachDown
+	nil,                           // 30: cloudless.v1.EnrollRequest.LabelsEntry
+	nil,                           // 31: cloudless.v1.EnrollOwnNodeRequest.LabelsEntry
+	(*Node)(nil),                  // 32: cloudless.v1.Node
+	(*Server)(nil),                // 33: cloudless.v1.Server
+	(*NodeStatus)(nil),            // 34: cloudless.v1.NodeStatus
+	(*NodeResources)(nil),         // 35: cloudless.v1.NodeResources
+	(*ReplicaUsage)(nil),          // 36: cloudless.v1.ReplicaUsage
+	(*timestamppb.Timestamp)(nil), // 37: google.protobuf.Timestamp
+	(*ReplicaStatus)(nil),         // 38: cloudless.v1.ReplicaStatus
+	(*NodeSpec)(nil),              // 39: cloudless.v1.NodeSpec
+	(*Replica)(nil),               // 40: cloudless.v1.Replica
+	(*Revision)(nil),              // 41: cloudless.v1.Revision
+	(*ExecStart)(nil),             // 42: cloudless.v1.ExecStart
+	(*CopyStart)(nil),             // 43: cloudless.v1.CopyStart
+	(*LogEntry)(nil),              // 44: cloudless.v1.LogEntry
+	(*ExecResponse)(nil),          // 45: cloudless.v1.ExecResponse
+	(*CopyResponse)(nil),          // 46: cloudless.v1.CopyResponse
+	(*ExecRequest)(nil),           // 47: cloudless.v1.ExecRequest
+	(*CopyRequest)(nil),           // 48: cloudless.v1.CopyRequest
 }
 var file_cloudless_v1_agent_service_proto_depIdxs = []int32{
-	26, // 0: cloudless.v1.EnrollRequest.labels:type_name -> cloudless.v1.EnrollRequest.LabelsEntry
+	30, // 0: cloudless.v1.EnrollRequest.labels:type_name -> cloudless.v1.EnrollRequest.LabelsEntry
 	2,  // 1: cloudless.v1.EnrollRequest.server:type_name -> cloudless.v1.EnrollServer
-	27, // 2: cloudless.v1.EnrollOwnNodeRequest.labels:type_name -> cloudless.v1.EnrollOwnNodeRequest.LabelsEntry
-	28, // 3: cloudless.v1.EnrollResponse.node:type_name -> cloudless.v1.Node
-	29, // 4: cloudless.v1.EnrollResponse.server:type_name -> cloudless.v1.Server
+	31, // 2: cloudless.v1.EnrollOwnNodeRequest.labels:type_name -> cloudless.v1.EnrollOwnNodeRequest.LabelsEntry
+	32, // 3: cloudless.v1.EnrollResponse.node:type_name -> cloudless.v1.Node
+	33, // 4: cloudless.v1.EnrollResponse.server:type_name -> cloudless.v1.Server
 	10, // 5: cloudless.v1.SessionUp.hello:type_name -> cloudless.v1.Hello
 	11, // 6: cloudless.v1.SessionUp.heartbeat:type_name -> cloudless.v1.Heartbeat
 	12, // 7: cloudless.v1.SessionUp.report:type_name -> cloudless.v1.Report
 	9,  // 8: cloudless.v1.SessionUp.pong:type_name -> cloudless.v1.Pong
 	7,  // 9: cloudless.v1.SessionUp.goodbye:type_name -> cloudless.v1.Goodbye
-	30, // 10: cloudless.v1.Hello.status:type_name -> cloudless.v1.NodeStatus
+	34, // 10: cloudless.v1.Hello.status:type_name -> cloudless.v1.NodeStatus
 	14, // 11: cloudless.v1.Hello.replicas:type_name -> cloudless.v1.ReplicaReport
-	31, // 12: cloudless.v1.Heartbeat.usage:type_name -> cloudless.v1.NodeResources
-	30, // 13: cloudless.v1.Heartbeat.status:type_name -> cloudless.v1.NodeStatus
-	32, // 14: cloudless.v1.Heartbeat.replicas:type_name -> cloudless.v1.ReplicaUsage
+	35, // 12: cloudless.v1.Heartbeat.usage:type_name -> cloudless.v1.NodeResources
+	34, // 13: cloudless.v1.Heartbeat.status:type_name -> cloudless.v1.NodeStatus
+	36, // 14: cloudless.v1.Heartbeat.replicas:type_name -> cloudless.v1.ReplicaUsage
 	14, // 15: cloudless.v1.Report.replicas:type_name -> cloudless.v1.ReplicaReport
 	13, // 16: cloudless.v1.Report.events:type_name -> cloudless.v1.EventReport
-	33, // 17: cloudless.v1.EventReport.time:type_name -> google.protobuf.Timestamp
-	34, // 18: cloudless.v1.ReplicaReport.status:type_name -> cloudless.v1.ReplicaStatus
-	17, // 19: cloudless.v1.SessionDown.assignments:type_name -> cloudless.v1.Assignments
-	20, // 20: cloudless.v1.SessionDown.open:type_name -> cloudless.v1.Open
+	37, // 17: cloudless.v1.EventReport.time:type_name -> google.protobuf.Timestamp
+	38, // 18: cloudless.v1.ReplicaReport.status:type_name -> cloudless.v1.ReplicaStatus
+	21, // 19: cloudless.v1.SessionDown.assignments:type_name -> cloudless.v1.Assignments
+	24, // 20: cloudless.v1.SessionDown.open:type_name -> cloudless.v1.Open
 	8,  // 21: cloudless.v1.SessionDown.ping:type_name -> cloudless.v1.Ping
 	16, // 22: cloudless.v1.SessionDown.alive:type_name -> cloudless.v1.Alive
-	18, // 23: cloudless.v1.Assignments.assign:type_name -> cloudless.v1.Assignment
-	35, // 24: cloudless.v1.Assignments.node:type_name -> cloudless.v1.NodeSpec
-	33, // 25: cloudless.v1.Assignments.time:type_name -> google.protobuf.Timestamp
-	36, // 26: cloudless.v1.Assignment.replica:type_name -> cloudless.v1.Replica
-	37, // 27: cloudless.v1.Assignment.revision:type_name -> cloudless.v1.Revision
-	19, // 28: cloudless.v1.Assignment.login:type_name -> cloudless.v1.RegistryLogin
-	21, // 29: cloudless.v1.Open.logs:type_name -> cloudless.v1.OpenLogs
-	22, // 30: cloudless.v1.Open.exec:type_name -> cloudless.v1.OpenExec
-	23, // 31: cloudless.v1.Open.copy:type_name -> cloudless.v1.OpenCopy
-	33, // 32: cloudless.v1.OpenLogs.since:type_name -> google.protobuf.Timestamp
-	33, // 33: cloudless.v1.OpenLogs.until:type_name -> google.protobuf.Timestamp
-	38, // 34: cloudless.v1.OpenExec.start:type_name -> cloudless.v1.ExecStart
-	39, // 35: cloudless.v1.OpenCopy.start:type_name -> cloudless.v1.CopyStart
-	40, // 36: cloudless.v1.AttachUp.log:type_name -> cloudless.v1.LogEntry
-	41, // 37: cloudless.v1.AttachUp.exec:type_name -> cloudless.v1.ExecResponse
-	42, // 38: cloudless.v1.AttachUp.copy:type_name -> cloudless.v1.CopyResponse
-	43, // 39: cloudless.v1.AttachDown.exec:type_name -> cloudless.v1.ExecRequest
-	44, // 40: cloudless.v1.AttachDown.copy:type_name -> cloudless.v1.CopyRequest
-	0,  // 41: cloudless.v1.EnrollmentService.Enroll:input_type -> cloudless.v1.EnrollRequest
-	1,  // 42: cloudless.v1.EnrollmentService.EnrollOwnNode:input_type -> cloudless.v1.EnrollOwnNodeRequest
-	4,  // 43: cloudless.v1.EnrollmentService.Renew:input_type -> cloudless.v1.RenewRequest
-	6,  // 44: cloudless.v1.AgentService.Session:input_type -> cloudless.v1.SessionUp
-	24, // 45: cloudless.v1.AgentService.Attach:input_type -> cloudless.v1.AttachUp
-	3,  // 46: cloudless.v1.EnrollmentService.Enroll:output_type -> cloudless.v1.EnrollResponse
-	3,  // 47: cloudless.v1.EnrollmentService.EnrollOwnNode:output_type -> cloudless.v1.EnrollResponse
-	5,  // 48: cloudless.v1.EnrollmentService.Renew:output_type -> cloudless.v1.RenewResponse
-	15, // 49: cloudless.v1.AgentService.Session:output_type -> cloudless.v1.SessionDown
-	25, // 50: cloudless.v1.AgentService.Attach:output_type -> cloudless.v1.AttachDown
-	46, // [46:51] is the sub-list for method output_type
-	41, // [41:46] is the sub-list for method input_type
-	41, // [41:41] is the sub-list for extension type_name
-	41, // [41:41] is the sub-list for extension extendee
-	0,  // [0:41] is the sub-list for field type_name
+	17, // 23: cloudless.v1.SessionDown.network:type_name -> cloudless.v1.Network
+	19, // 24: cloudless.v1.Network.peers:type_name -> cloudless.v1.NetworkPeer
+	20, // 25: cloudless.v1.Network.relays:type_name -> cloudless.v1.NetworkRelay
+	18, // 26: cloudless.v1.Network.replicas:type_name -> cloudless.v1.NetworkReplica
+	22, // 27: cloudless.v1.Assignments.assign:type_name -> cloudless.v1.Assignment
+	39, // 28: cloudless.v1.Assignments.node:type_name -> cloudless.v1.NodeSpec
+	37, // 29: cloudless.v1.Assignments.time:type_name -> google.protobuf.Timestamp
+	40, // 30: cloudless.v1.Assignment.replica:type_name -> cloudless.v1.Replica
+	41, // 31: cloudless.v1.Assignment.revision:type_name -> cloudless.v1.Revision
+	23, // 32: cloudless.v1.Assignment.login:type_name -> cloudless.v1.RegistryLogin
+	25, // 33: cloudless.v1.Open.logs:type_name -> cloudless.v1.OpenLogs
+	26, // 34: cloudless.v1.Open.exec:type_name -> cloudless.v1.OpenExec
+	27, // 35: cloudless.v1.Open.copy:type_name -> cloudless.v1.OpenCopy
+	37, // 36: cloudless.v1.OpenLogs.since:type_name -> google.protobuf.Timestamp
+	37, // 37: cloudless.v1.OpenLogs.until:type_name -> google.protobuf.Timestamp
+	42, // 38: cloudless.v1.OpenExec.start:type_name -> cloudless.v1.ExecStart
+	43, // 39: cloudless.v1.OpenCopy.start:type_name -> cloudless.v1.CopyStart
+	44, // 40: cloudless.v1.AttachUp.log:type_name -> cloudless.v1.LogEntry
+	45, // 41: cloudless.v1.AttachUp.exec:type_name -> cloudless.v1.ExecResponse
+	46, // 42: cloudless.v1.AttachUp.copy:type_name -> cloudless.v1.CopyResponse
+	47, // 43: cloudless.v1.AttachDown.exec:type_name -> cloudless.v1.ExecRequest
+	48, // 44: cloudless.v1.AttachDown.copy:type_name -> cloudless.v1.CopyRequest
+	0,  // 45: cloudless.v1.EnrollmentService.Enroll:input_type -> cloudless.v1.EnrollRequest
+	1,  // 46: cloudless.v1.EnrollmentService.EnrollOwnNode:input_type -> cloudless.v1.EnrollOwnNodeRequest
+	4,  // 47: cloudless.v1.EnrollmentService.Renew:input_type -> cloudless.v1.RenewRequest
+	6,  // 48: cloudless.v1.AgentService.Session:input_type -> cloudless.v1.SessionUp
+	28, // 49: cloudless.v1.AgentService.Attach:input_type -> cloudless.v1.AttachUp
+	3,  // 50: cloudless.v1.EnrollmentService.Enroll:output_type -> cloudless.v1.EnrollResponse
+	3,  // 51: cloudless.v1.EnrollmentService.EnrollOwnNode:output_type -> cloudless.v1.EnrollResponse
+	5,  // 52: cloudless.v1.EnrollmentService.Renew:output_type -> cloudless.v1.RenewResponse
+	15, // 53: cloudless.v1.AgentService.Session:output_type -> cloudless.v1.SessionDown
+	29, // 54: cloudless.v1.AgentService.Attach:output_type -> cloudless.v1.AttachDown
+	50, // [50:55] is the sub-list for method output_type
+	45, // [45:50] is the sub-list for method input_type
+	45, // [45:45] is the sub-list for extension type_name
+	45, // [45:45] is the sub-list for extension extendee
+	0,  // [0:45] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_agent_service_proto_init() }
@@ -2245,21 +2597,22 @@ func file_cloudless_v1_agent_service_proto_init() {
 		(*SessionDown_Open)(nil),
 		(*SessionDown_Ping)(nil),
 		(*SessionDown_Alive)(nil),
+		(*SessionDown_Network)(nil),
 	}
-	file_cloudless_v1_agent_service_proto_msgTypes[20].OneofWrappers = []any{
+	file_cloudless_v1_agent_service_proto_msgTypes[24].OneofWrappers = []any{
 		(*Open_Logs)(nil),
 		(*Open_Exec)(nil),
 		(*Open_Copy)(nil),
 	}
-	file_cloudless_v1_agent_service_proto_msgTypes[21].OneofWrappers = []any{}
-	file_cloudless_v1_agent_service_proto_msgTypes[24].OneofWrappers = []any{
+	file_cloudless_v1_agent_service_proto_msgTypes[25].OneofWrappers = []any{}
+	file_cloudless_v1_agent_service_proto_msgTypes[28].OneofWrappers = []any{
 		(*AttachUp_Id)(nil),
 		(*AttachUp_Log)(nil),
 		(*AttachUp_Exec)(nil),
 		(*AttachUp_Error)(nil),
 		(*AttachUp_Copy)(nil),
 	}
-	file_cloudless_v1_agent_service_proto_msgTypes[25].OneofWrappers = []any{
+	file_cloudless_v1_agent_service_proto_msgTypes[29].OneofWrappers = []any{
 		(*AttachDown_Exec)(nil),
 		(*AttachDown_Copy)(nil),
 	}
@@ -2269,7 +2622,7 @@ func file_cloudless_v1_agent_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_agent_service_proto_rawDesc), len(file_cloudless_v1_agent_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   28,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

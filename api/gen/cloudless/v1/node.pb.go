@@ -303,7 +303,9 @@ type NodeStatus struct {
 	// then.
 	Reliability *Reliability `protobuf:"bytes,11,opt,name=reliability,proto3" json:"reliability,omitempty"`
 	// The GPUs that are counted in the capacity.
-	Gpus          []*NodeGpu `protobuf:"bytes,20,rep,name=gpus,proto3" json:"gpus,omitempty"`
+	Gpus []*NodeGpu `protobuf:"bytes,20,rep,name=gpus,proto3" json:"gpus,omitempty"`
+	// How other machines reach it in the mesh; unset until it has joined.
+	Mesh          *NodeMesh `protobuf:"bytes,21,opt,name=mesh,proto3" json:"mesh,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -429,6 +431,77 @@ func (x *NodeStatus) GetGpus() []*NodeGpu {
 	return nil
 }
 
+func (x *NodeStatus) GetMesh() *NodeMesh {
+	if x != nil {
+		return x.Mesh
+	}
+	return nil
+}
+
+// How a machine is reached in the mesh.
+type NodeMesh struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its WireGuard key, in base64.
+	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// Addresses such as "192.0.2.7:7701" at which it may be reached directly.
+	Candidates []string `protobuf:"bytes,2,rep,name=candidates,proto3" json:"candidates,omitempty"`
+	// The uid of the server that relays packets to it.
+	Relay         string `protobuf:"bytes,3,opt,name=relay,proto3" json:"relay,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeMesh) Reset() {
+	*x = NodeMesh{}
+	mi := &file_cloudless_v1_node_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeMesh) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeMesh) ProtoMessage() {}
+
+func (x *NodeMesh) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_node_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeMesh.ProtoReflect.Descriptor instead.
+func (*NodeMesh) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *NodeMesh) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *NodeMesh) GetCandidates() []string {
+	if x != nil {
+		return x.Candidates
+	}
+	return nil
+}
+
+func (x *NodeMesh) GetRelay() string {
+	if x != nil {
+		return x.Relay
+	}
+	return ""
+}
+
 type NodeGpu struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The machine's name for it, such as "0000:01:00.0".
@@ -442,7 +515,7 @@ type NodeGpu struct {
 
 func (x *NodeGpu) Reset() {
 	*x = NodeGpu{}
-	mi := &file_cloudless_v1_node_proto_msgTypes[4]
+	mi := &file_cloudless_v1_node_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -454,7 +527,7 @@ func (x *NodeGpu) String() string {
 func (*NodeGpu) ProtoMessage() {}
 
 func (x *NodeGpu) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_node_proto_msgTypes[4]
+	mi := &file_cloudless_v1_node_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -467,7 +540,7 @@ func (x *NodeGpu) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeGpu.ProtoReflect.Descriptor instead.
 func (*NodeGpu) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{4}
+	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *NodeGpu) GetId() string {
@@ -507,7 +580,7 @@ type Reliability struct {
 
 func (x *Reliability) Reset() {
 	*x = Reliability{}
-	mi := &file_cloudless_v1_node_proto_msgTypes[5]
+	mi := &file_cloudless_v1_node_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -519,7 +592,7 @@ func (x *Reliability) String() string {
 func (*Reliability) ProtoMessage() {}
 
 func (x *Reliability) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_node_proto_msgTypes[5]
+	mi := &file_cloudless_v1_node_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -532,7 +605,7 @@ func (x *Reliability) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reliability.ProtoReflect.Descriptor instead.
 func (*Reliability) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{5}
+	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Reliability) GetScore() int32 {
@@ -603,7 +676,7 @@ type ReliabilityPart struct {
 
 func (x *ReliabilityPart) Reset() {
 	*x = ReliabilityPart{}
-	mi := &file_cloudless_v1_node_proto_msgTypes[6]
+	mi := &file_cloudless_v1_node_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -615,7 +688,7 @@ func (x *ReliabilityPart) String() string {
 func (*ReliabilityPart) ProtoMessage() {}
 
 func (x *ReliabilityPart) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_node_proto_msgTypes[6]
+	mi := &file_cloudless_v1_node_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -628,7 +701,7 @@ func (x *ReliabilityPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReliabilityPart.ProtoReflect.Descriptor instead.
 func (*ReliabilityPart) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{6}
+	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ReliabilityPart) GetScore() int32 {
@@ -664,7 +737,7 @@ type ReliabilityRecord struct {
 
 func (x *ReliabilityRecord) Reset() {
 	*x = ReliabilityRecord{}
-	mi := &file_cloudless_v1_node_proto_msgTypes[7]
+	mi := &file_cloudless_v1_node_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -676,7 +749,7 @@ func (x *ReliabilityRecord) String() string {
 func (*ReliabilityRecord) ProtoMessage() {}
 
 func (x *ReliabilityRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_node_proto_msgTypes[7]
+	mi := &file_cloudless_v1_node_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -689,7 +762,7 @@ func (x *ReliabilityRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReliabilityRecord.ProtoReflect.Descriptor instead.
 func (*ReliabilityRecord) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{7}
+	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ReliabilityRecord) GetWatchedSeconds() float64 {
@@ -755,7 +828,7 @@ type Condition struct {
 
 func (x *Condition) Reset() {
 	*x = Condition{}
-	mi := &file_cloudless_v1_node_proto_msgTypes[8]
+	mi := &file_cloudless_v1_node_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -767,7 +840,7 @@ func (x *Condition) String() string {
 func (*Condition) ProtoMessage() {}
 
 func (x *Condition) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_node_proto_msgTypes[8]
+	mi := &file_cloudless_v1_node_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -780,7 +853,7 @@ func (x *Condition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Condition.ProtoReflect.Descriptor instead.
 func (*Condition) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{8}
+	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Condition) GetType() string {
@@ -827,7 +900,7 @@ type NodeResources struct {
 
 func (x *NodeResources) Reset() {
 	*x = NodeResources{}
-	mi := &file_cloudless_v1_node_proto_msgTypes[9]
+	mi := &file_cloudless_v1_node_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -839,7 +912,7 @@ func (x *NodeResources) String() string {
 func (*NodeResources) ProtoMessage() {}
 
 func (x *NodeResources) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_node_proto_msgTypes[9]
+	mi := &file_cloudless_v1_node_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -852,7 +925,7 @@ func (x *NodeResources) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeResources.ProtoReflect.Descriptor instead.
 func (*NodeResources) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{9}
+	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *NodeResources) GetCpu() string {
@@ -918,7 +991,7 @@ type Interface struct {
 
 func (x *Interface) Reset() {
 	*x = Interface{}
-	mi := &file_cloudless_v1_node_proto_msgTypes[10]
+	mi := &file_cloudless_v1_node_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -930,7 +1003,7 @@ func (x *Interface) String() string {
 func (*Interface) ProtoMessage() {}
 
 func (x *Interface) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_node_proto_msgTypes[10]
+	mi := &file_cloudless_v1_node_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -943,7 +1016,7 @@ func (x *Interface) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Interface.ProtoReflect.Descriptor instead.
 func (*Interface) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{10}
+	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Interface) GetName() string {
@@ -997,7 +1070,7 @@ type NodeInfo struct {
 
 func (x *NodeInfo) Reset() {
 	*x = NodeInfo{}
-	mi := &file_cloudless_v1_node_proto_msgTypes[11]
+	mi := &file_cloudless_v1_node_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1009,7 +1082,7 @@ func (x *NodeInfo) String() string {
 func (*NodeInfo) ProtoMessage() {}
 
 func (x *NodeInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_node_proto_msgTypes[11]
+	mi := &file_cloudless_v1_node_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1022,7 +1095,7 @@ func (x *NodeInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeInfo.ProtoReflect.Descriptor instead.
 func (*NodeInfo) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{11}
+	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *NodeInfo) GetBootId() string {
@@ -1086,7 +1159,7 @@ type DriverInfo struct {
 
 func (x *DriverInfo) Reset() {
 	*x = DriverInfo{}
-	mi := &file_cloudless_v1_node_proto_msgTypes[12]
+	mi := &file_cloudless_v1_node_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1098,7 +1171,7 @@ func (x *DriverInfo) String() string {
 func (*DriverInfo) ProtoMessage() {}
 
 func (x *DriverInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_node_proto_msgTypes[12]
+	mi := &file_cloudless_v1_node_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1111,7 +1184,7 @@ func (x *DriverInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DriverInfo.ProtoReflect.Descriptor instead.
 func (*DriverInfo) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{12}
+	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *DriverInfo) GetName() string {
@@ -1164,7 +1237,7 @@ const file_cloudless_v1_node_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tB\t\xbaH\x06r\x04\xe8\xc6'\x01R\x05value\x12F\n" +
 	"\x06effect\x18\x03 \x01(\tB.\xbaH+r)R\n" +
 	"NoScheduleR\x10PreferNoScheduleR\tNoExecuteR\x06effect\x12.\n" +
-	"\x04time\x18\x14 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\"\x93\x05\n" +
+	"\x04time\x18\x14 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\"\xbf\x05\n" +
 	"\n" +
 	"NodeStatus\x12\x14\n" +
 	"\x05state\x18\x01 \x01(\tR\x05state\x12\x16\n" +
@@ -1184,7 +1257,14 @@ const file_cloudless_v1_node_proto_rawDesc = "" +
 	"\tlast_seen\x18\n" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\blastSeen\x12;\n" +
 	"\vreliability\x18\v \x01(\v2\x19.cloudless.v1.ReliabilityR\vreliability\x12)\n" +
-	"\x04gpus\x18\x14 \x03(\v2\x15.cloudless.v1.NodeGpuR\x04gpus\"/\n" +
+	"\x04gpus\x18\x14 \x03(\v2\x15.cloudless.v1.NodeGpuR\x04gpus\x12*\n" +
+	"\x04mesh\x18\x15 \x01(\v2\x16.cloudless.v1.NodeMeshR\x04mesh\"t\n" +
+	"\bNodeMesh\x12\x19\n" +
+	"\x03key\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18@R\x03key\x12.\n" +
+	"\n" +
+	"candidates\x18\x02 \x03(\tB\x0e\xbaH\v\x92\x01\b\x10@\"\x04r\x02\x18@R\n" +
+	"candidates\x12\x1d\n" +
+	"\x05relay\x18\x03 \x01(\tB\a\xbaH\x04r\x02\x18@R\x05relay\"/\n" +
 	"\aNodeGpu\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05model\x18\x02 \x01(\tR\x05model\"\xc1\x03\n" +
@@ -1259,54 +1339,56 @@ func file_cloudless_v1_node_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_node_proto_rawDescData
 }
 
-var file_cloudless_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_cloudless_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_cloudless_v1_node_proto_goTypes = []any{
 	(*Node)(nil),                  // 0: cloudless.v1.Node
 	(*NodeSpec)(nil),              // 1: cloudless.v1.NodeSpec
 	(*Taint)(nil),                 // 2: cloudless.v1.Taint
 	(*NodeStatus)(nil),            // 3: cloudless.v1.NodeStatus
-	(*NodeGpu)(nil),               // 4: cloudless.v1.NodeGpu
-	(*Reliability)(nil),           // 5: cloudless.v1.Reliability
-	(*ReliabilityPart)(nil),       // 6: cloudless.v1.ReliabilityPart
-	(*ReliabilityRecord)(nil),     // 7: cloudless.v1.ReliabilityRecord
-	(*Condition)(nil),             // 8: cloudless.v1.Condition
-	(*NodeResources)(nil),         // 9: cloudless.v1.NodeResources
-	(*Interface)(nil),             // 10: cloudless.v1.Interface
-	(*NodeInfo)(nil),              // 11: cloudless.v1.NodeInfo
-	(*DriverInfo)(nil),            // 12: cloudless.v1.DriverInfo
-	(*Metadata)(nil),              // 13: cloudless.v1.Metadata
-	(*timestamppb.Timestamp)(nil), // 14: google.protobuf.Timestamp
+	(*NodeMesh)(nil),              // 4: cloudless.v1.NodeMesh
+	(*NodeGpu)(nil),               // 5: cloudless.v1.NodeGpu
+	(*Reliability)(nil),           // 6: cloudless.v1.Reliability
+	(*ReliabilityPart)(nil),       // 7: cloudless.v1.ReliabilityPart
+	(*ReliabilityRecord)(nil),     // 8: cloudless.v1.ReliabilityRecord
+	(*Condition)(nil),             // 9: cloudless.v1.Condition
+	(*NodeResources)(nil),         // 10: cloudless.v1.NodeResources
+	(*Interface)(nil),             // 11: cloudless.v1.Interface
+	(*NodeInfo)(nil),              // 12: cloudless.v1.NodeInfo
+	(*DriverInfo)(nil),            // 13: cloudless.v1.DriverInfo
+	(*Metadata)(nil),              // 14: cloudless.v1.Metadata
+	(*timestamppb.Timestamp)(nil), // 15: google.protobuf.Timestamp
 }
 var file_cloudless_v1_node_proto_depIdxs = []int32{
-	13, // 0: cloudless.v1.Node.metadata:type_name -> cloudless.v1.Metadata
+	14, // 0: cloudless.v1.Node.metadata:type_name -> cloudless.v1.Metadata
 	1,  // 1: cloudless.v1.Node.spec:type_name -> cloudless.v1.NodeSpec
 	3,  // 2: cloudless.v1.Node.status:type_name -> cloudless.v1.NodeStatus
 	2,  // 3: cloudless.v1.NodeSpec.taints:type_name -> cloudless.v1.Taint
-	14, // 4: cloudless.v1.Taint.time:type_name -> google.protobuf.Timestamp
-	8,  // 5: cloudless.v1.NodeStatus.conditions:type_name -> cloudless.v1.Condition
-	9,  // 6: cloudless.v1.NodeStatus.capacity:type_name -> cloudless.v1.NodeResources
-	9,  // 7: cloudless.v1.NodeStatus.usage:type_name -> cloudless.v1.NodeResources
-	9,  // 8: cloudless.v1.NodeStatus.requested:type_name -> cloudless.v1.NodeResources
-	9,  // 9: cloudless.v1.NodeStatus.allocatable:type_name -> cloudless.v1.NodeResources
-	10, // 10: cloudless.v1.NodeStatus.interfaces:type_name -> cloudless.v1.Interface
-	11, // 11: cloudless.v1.NodeStatus.info:type_name -> cloudless.v1.NodeInfo
-	12, // 12: cloudless.v1.NodeStatus.drivers:type_name -> cloudless.v1.DriverInfo
-	14, // 13: cloudless.v1.NodeStatus.last_seen:type_name -> google.protobuf.Timestamp
-	5,  // 14: cloudless.v1.NodeStatus.reliability:type_name -> cloudless.v1.Reliability
-	4,  // 15: cloudless.v1.NodeStatus.gpus:type_name -> cloudless.v1.NodeGpu
-	6,  // 16: cloudless.v1.Reliability.uptime:type_name -> cloudless.v1.ReliabilityPart
-	6,  // 17: cloudless.v1.Reliability.response_time:type_name -> cloudless.v1.ReliabilityPart
-	6,  // 18: cloudless.v1.Reliability.success_rate:type_name -> cloudless.v1.ReliabilityPart
-	6,  // 19: cloudless.v1.Reliability.capacity:type_name -> cloudless.v1.ReliabilityPart
-	6,  // 20: cloudless.v1.Reliability.stability:type_name -> cloudless.v1.ReliabilityPart
-	14, // 21: cloudless.v1.Reliability.time:type_name -> google.protobuf.Timestamp
-	7,  // 22: cloudless.v1.Reliability.record:type_name -> cloudless.v1.ReliabilityRecord
-	14, // 23: cloudless.v1.Condition.change_time:type_name -> google.protobuf.Timestamp
-	24, // [24:24] is the sub-list for method output_type
-	24, // [24:24] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	15, // 4: cloudless.v1.Taint.time:type_name -> google.protobuf.Timestamp
+	9,  // 5: cloudless.v1.NodeStatus.conditions:type_name -> cloudless.v1.Condition
+	10, // 6: cloudless.v1.NodeStatus.capacity:type_name -> cloudless.v1.NodeResources
+	10, // 7: cloudless.v1.NodeStatus.usage:type_name -> cloudless.v1.NodeResources
+	10, // 8: cloudless.v1.NodeStatus.requested:type_name -> cloudless.v1.NodeResources
+	10, // 9: cloudless.v1.NodeStatus.allocatable:type_name -> cloudless.v1.NodeResources
+	11, // 10: cloudless.v1.NodeStatus.interfaces:type_name -> cloudless.v1.Interface
+	12, // 11: cloudless.v1.NodeStatus.info:type_name -> cloudless.v1.NodeInfo
+	13, // 12: cloudless.v1.NodeStatus.drivers:type_name -> cloudless.v1.DriverInfo
+	15, // 13: cloudless.v1.NodeStatus.last_seen:type_name -> google.protobuf.Timestamp
+	6,  // 14: cloudless.v1.NodeStatus.reliability:type_name -> cloudless.v1.Reliability
+	5,  // 15: cloudless.v1.NodeStatus.gpus:type_name -> cloudless.v1.NodeGpu
+	4,  // 16: cloudless.v1.NodeStatus.mesh:type_name -> cloudless.v1.NodeMesh
+	7,  // 17: cloudless.v1.Reliability.uptime:type_name -> cloudless.v1.ReliabilityPart
+	7,  // 18: cloudless.v1.Reliability.response_time:type_name -> cloudless.v1.ReliabilityPart
+	7,  // 19: cloudless.v1.Reliability.success_rate:type_name -> cloudless.v1.ReliabilityPart
+	7,  // 20: cloudless.v1.Reliability.capacity:type_name -> cloudless.v1.ReliabilityPart
+	7,  // 21: cloudless.v1.Reliability.stability:type_name -> cloudless.v1.ReliabilityPart
+	15, // 22: cloudless.v1.Reliability.time:type_name -> google.protobuf.Timestamp
+	8,  // 23: cloudless.v1.Reliability.record:type_name -> cloudless.v1.ReliabilityRecord
+	15, // 24: cloudless.v1.Condition.change_time:type_name -> google.protobuf.Timestamp
+	25, // [25:25] is the sub-list for method output_type
+	25, // [25:25] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_node_proto_init() }
@@ -1317,14 +1399,14 @@ func file_cloudless_v1_node_proto_init() {
 	file_cloudless_v1_metadata_proto_init()
 	file_cloudless_v1_options_proto_init()
 	file_cloudless_v1_rules_proto_init()
-	file_cloudless_v1_node_proto_msgTypes[7].OneofWrappers = []any{}
+	file_cloudless_v1_node_proto_msgTypes[8].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_node_proto_rawDesc), len(file_cloudless_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   13,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1,0 +1,202 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/mesh"
+)
+
+// Mesh connects the replicas of this node with those of others. Package netd implements it.
+type Mesh interface {
+	// Run works until ctx ends. announced is told how this node can be reached, and must not block.
+	Run(ctx context.Context, announced func(mesh.Announcement))
+	// Configure says what the mesh is like. Nothing happens before.
+	Configure(s mesh.Setup, k mesh.PrivateKey)
+	SetPeers(all []mesh.Peer)
+	UpdatePeers(changed []mesh.Peer, removed []string)
+	SetRelays(list []mesh.Relay)
+	// Problem says why there is no mesh, empty if there is one.
+	Problem() string
+}
+
+// meshState is what the agent knows of the mesh.
+type meshState struct {
+	// remote are the addresses of replicas of other nodes, by uid. Only the session uses it.
+	remote map[string][]netip.Addr
+
+	mu     sync.Mutex
+	node   *v1.NodeSpec
+	ranges []string
+	// announced is how this node can be reached; nil until it is in the mesh.
+	announced *v1.NodeMesh
+}
+
+func (a *Agent) runMesh(ctx context.Context) {
+	if a.mesh != nil {
+		a.mesh.Run(ctx, a.announcedMesh)
+	}
+}
+
+// announcedMesh reports how this node can be reached.
+func (a *Agent) announcedMesh(now mesh.Announcement) {
+	m := &v1.NodeMesh{Key: now.Key.String(), Relay: now.Relay}
+	for _, c := range now.Candidates {
+		m.Candidates = append(m.Candidates, c.String())
+	}
+	a.meshState.mu.Lock()
+	a.meshState.announced = m
+	a.meshState.mu.Unlock()
+	a.noteChange()
+}
+
+func (s *meshState) status() *v1.NodeMesh {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.announced
+}
+
+// applyNetwork passes on what a server says of the mesh. Peers that make no sense are left out, so that one bad entry
+// does not cut off the others.
+func (a *Agent) applyNetwork(n *v1.Network) {
+	if err := a.applyReplicas(n); err != nil {
+		a.log.Error("some replicas of other nodes cannot be reached", "error", err)
+	}
+	if a.mesh == nil {
+		return
+	}
+	if n.GetRelays() != nil {
+		var relays []mesh.Relay
+		for _, r := range n.GetRelays() {
+			relays = append(relays, mesh.Relay{ID: r.GetId(), Address: r.GetAddress()})
+		}
+		a.meshState.mu.Lock()
+		a.meshState.ranges = n.GetRanges()
+		a.meshState.mu.Unlock()
+		a.configureMesh()
+		a.mesh.SetRelays(relays)
+	}
+	var peers []mesh.Peer
+	for _, given := range n.GetPeers() {
+		p, err := peerFrom(given)
+		if err != nil {
+			a.log.Error("a peer of the mesh is left out", "peer", given.GetName(), "error", err)
+			continue
+		}
+		peers = append(peers, p)
+	}
+	if n.GetFull() {
+		a.mesh.SetPeers(peers)
+	} else if len(peers)+len(n.GetRemoved()) > 0 {
+		a.mesh.UpdatePeers(peers, n.GetRemoved())
+	}
+}
+
+// applyReplicas tells the node's network which namespaces the replicas of other nodes are in.
+func (a *Agent) applyReplicas(n *v1.Network) error {
+	if n.GetFull() {
+		a.meshState.remote = map[string][]netip.Addr{}
+	}
+	known := a.meshState.remote
+	changed := map[netip.Addr]string{}
+	var removed []netip.Addr
+	for _, uid := range n.GetRemovedReplicas() {
+		removed = append(removed, known[uid]...)
+		delete(known, uid)
+	}
+	for _, r := range n.GetReplicas() {
+		removed = append(removed, known[r.GetUid()]...)
+		known[r.GetUid()] = nil
+		for _, text := range r.GetAddresses() {
+			addr, err := netip.ParseAddr(text)
+			if err != nil {
+				return fmt.Errorf("replica %s: %w", r.GetUid(), err)
+			}
+			known[r.GetUid()], changed[addr] = append(known[r.GetUid()], addr), r.GetNamespace()
+		}
+	}
+	removed = slices.DeleteFunc(removed, func(a netip.Addr) bool { _, stays := changed[a]; return stays })
+	if n.GetFull() {
+		return a.network.ReplaceReplicas(changed)
+	}
+	if len(changed)+len(removed) == 0 {
+		return nil
+	}
+	return a.network.UpdateReplicas(changed, removed)
+}
+
+func peerFrom(given *v1.NetworkPeer) (p mesh.Peer, err error) {
+	p = mesh.Peer{ID: given.GetId(), Name: given.GetName(), Relay: given.GetRelay()}
+	if p.Key, err = mesh.ParseKey(given.GetKey()); err != nil {
+		return p, err
+	}
+	if p.Prefixes, err = prefixesFrom(given.GetPrefixes()); err != nil {
+		return p, err
+	}
+	for _, text := range given.GetCandidates() {
+		c, err := netip.ParseAddrPort(text)
+		if err != nil {
+			return p, err
+		}
+		p.Candidates = append(p.Candidates, c)
+	}
+	return p, nil
+}
+
+func prefixesFrom(texts []string) (list []netip.Prefix, err error) {
+	for _, text := range texts {
+		p, err := netip.ParsePrefix(text)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, p)
+	}
+	return list, nil
+}
+
+// configureMesh joins the mesh once the node's own ranges and those of the cluster are known.
+func (a *Agent) configureMesh() {
+	if a.mesh == nil {
+		return
+	}
+	a.meshState.mu.Lock()
+	node, texts := a.meshState.node, slices.Clone(a.meshState.ranges)
+	a.meshState.mu.Unlock()
+	if node.GetSubnetV4() == "" || len(texts) == 0 {
+		return
+	}
+	setup, err := a.meshSetup(node, texts)
+	if err == nil {
+		var key mesh.PrivateKey
+		if key, err = a.store.meshKey(); err == nil {
+			a.mesh.Configure(setup, key)
+			return
+		}
+	}
+	a.log.Error("this node cannot join the mesh", "error", err)
+}
+
+func (a *Agent) meshSetup(node *v1.NodeSpec, ranges []string) (mesh.Setup, error) {
+	setup := a.meshBase
+	var err error
+	if setup.Ranges, err = prefixesFrom(ranges); err != nil {
+		return setup, fmt.Errorf("the ranges of the cluster: %w", err)
+	}
+	for _, text := range []string{node.GetSubnetV4(), node.GetSubnetV6()} {
+		if text == "" {
+			continue
+		}
+		subnet, err := netip.ParsePrefix(text)
+		if err != nil {
+			return setup, fmt.Errorf("the node's subnet: %w", err)
+		}
+		// The address of the bridge is also that of the node in the mesh.
+		own := subnet.Masked().Addr().Next()
+		setup.Addresses = append(setup.Addresses, netip.PrefixFrom(own, own.BitLen()))
+	}
+	return setup, nil
+}

@@ -1,0 +1,133 @@
+package agent
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/mesh"
+)
+
+// fakeMesh records what the agent says.
+type fakeMesh struct {
+	announced chan func(mesh.Announcement)
+
+	mu     sync.Mutex
+	setup  mesh.Setup
+	key    mesh.PrivateKey
+	peers  map[string]mesh.Peer
+	relays []mesh.Relay
+	told   chan struct{}
+}
+
+func newFakeMesh() *fakeMesh {
+	return &fakeMesh{announced: make(chan func(mesh.Announcement), 1), told: make(chan struct{}, 100)}
+}
+
+func (m *fakeMesh) Run(ctx context.Context, announced func(mesh.Announcement)) {
+	m.announced <- announced
+	<-ctx.Done()
+}
+
+func (m *fakeMesh) change(f func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	f()
+	m.told <- struct{}{}
+}
+
+func (m *fakeMesh) Configure(s mesh.Setup, k mesh.PrivateKey) {
+	m.change(func() { m.setup, m.key = s, k })
+}
+
+func (m *fakeMesh) SetPeers(all []mesh.Peer) {
+	m.change(func() {
+		m.peers = map[string]mesh.Peer{}
+		for _, p := range all {
+			m.peers[p.ID] = p
+		}
+	})
+}
+
+func (m *fakeMesh) UpdatePeers(changed []mesh.Peer, removed []string) {
+	m.change(func() {
+		for _, p := range changed {
+			m.peers[p.ID] = p
+		}
+		for _, id := range removed {
+			delete(m.peers, id)
+		}
+	})
+}
+
+func (m *fakeMesh) SetRelays(list []mesh.Relay) { m.change(func() { m.relays = list }) }
+func (*fakeMesh) Problem() string               { return "" }
+
+// until waits until what the agent has said is as wanted.
+func (m *fakeMesh) until(wanted func() bool) {
+	for {
+		m.mu.Lock()
+		ok := wanted()
+		m.mu.Unlock()
+		if ok {
+			return
+		}
+		<-m.told
+	}
+}
+
+func sendNetwork(t *testing.T, s *session, n *v1.Network) {
+	t.Helper()
+	if err := s.stream.Send(&v1.SessionDown{Message: &v1.SessionDown_Network{Network: n}}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAgentJoinsTheMesh(t *testing.T) {
+	n := newNode(t)
+	n.mesh = newFakeMesh()
+	n.start()
+	session := n.join()
+	session.send(t, &v1.Assignments{Full: true, Epoch: 1, Node: &v1.NodeSpec{SubnetV4: "10.64.3.0/24", SubnetV6: "fd00:0:0:3::/64"}})
+	key, err := mesh.NewPrivateKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	peer := &v1.NetworkPeer{
+		Id: "node/2", Name: "two", Key: key.Public().String(), Prefixes: []string{"10.64.2.0/24"}, Candidates: []string{"192.0.2.2:7701"}, Relay: "s-1",
+	}
+	sendNetwork(t, session, &v1.Network{
+		Full: true, Peers: []*v1.NetworkPeer{peer, {Id: "node/9", Name: "bad", Key: "no key"}},
+		Relays: []*v1.NetworkRelay{{Id: "s-1", Address: "192.0.2.1:7700"}}, Ranges: []string{"10.64.0.0/10"},
+	})
+	n.mesh.until(func() bool { return len(n.mesh.peers) == 1 && len(n.mesh.relays) == 1 })
+	own := []netip.Prefix{netip.MustParsePrefix("10.64.3.1/32"), netip.MustParsePrefix("fd00:0:0:3::1/128")}
+	if !slices.Equal(n.mesh.setup.Addresses, own) {
+		t.Errorf("the node's addresses are %v, want %v", n.mesh.setup.Addresses, own)
+	}
+	if got := n.mesh.peers["node/2"]; got.Key != key.Public() || got.Relay != "s-1" || len(got.Candidates) != 1 || len(got.Prefixes) != 1 {
+		t.Errorf("the peer is %+v", got)
+	}
+	sendNetwork(t, session, &v1.Network{Removed: []string{"node/2"}})
+	n.mesh.until(func() bool { return len(n.mesh.peers) == 0 })
+	first := n.mesh.key
+
+	// What the mesh announces is reported, and the key lasts.
+	announce := <-n.mesh.announced
+	announce(mesh.Announcement{Key: first.Public(), Candidates: []netip.AddrPort{netip.MustParseAddrPort("192.0.2.3:7701")}, Relay: "s-1"})
+	for {
+		if got := (<-session.ups).GetHeartbeat().GetStatus().GetMesh(); got != nil {
+			if got.GetKey() != first.Public().String() || got.GetRelay() != "s-1" || !slices.Equal(got.GetCandidates(), []string{"192.0.2.3:7701"}) {
+				t.Errorf("reported %v", got)
+			}
+			break
+		}
+	}
+	again, err := n.agent.store.meshKey()
+	if err != nil || again.Public() != first.Public() {
+		t.Errorf("the key is now %v, %v", again.Public(), err)
+	}
+}

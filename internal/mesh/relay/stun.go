@@ -1,0 +1,44 @@
+package relay
+
+import (
+	"net"
+	"net/netip"
+
+	"github.com/pion/stun/v3"
+)
+
+// AnswerSTUN tells those who ask, by STUN, from which address their question came. It returns when conn is closed. An
+// answer is hardly longer than a question, so that nobody can use it to flood others.
+func AnswerSTUN(conn net.PacketConn) error {
+	buffer := make([]byte, 512)
+	for {
+		n, from, err := conn.ReadFrom(buffer)
+		if err != nil {
+			return err
+		}
+		udp, ok := from.(*net.UDPAddr)
+		if !ok {
+			continue
+		}
+		if answer := STUNAnswer(buffer[:n], udp.AddrPort()); answer != nil {
+			_, _ = conn.WriteTo(answer, from) // whoever asks asks again
+		}
+	}
+}
+
+// STUNAnswer is the answer to a question that came from an address; nil if the datagram is no question.
+func STUNAnswer(datagram []byte, from netip.AddrPort) []byte {
+	if !stun.IsMessage(datagram) {
+		return nil
+	}
+	question := &stun.Message{Raw: datagram}
+	if question.Decode() != nil || question.Type != stun.BindingRequest {
+		return nil
+	}
+	answer, err := stun.Build(stun.NewTransactionIDSetter(question.TransactionID), stun.BindingSuccess,
+		&stun.XORMappedAddress{IP: from.Addr().Unmap().AsSlice(), Port: int(from.Port())})
+	if err != nil {
+		return nil
+	}
+	return answer.Raw
+}
