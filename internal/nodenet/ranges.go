@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -87,8 +88,8 @@ func (n *Network) collision() (string, error) {
 	s := n.subnets()
 	for _, u := range list {
 		for _, own := range []netip.Prefix{s.V4, s.V6} {
-			// A larger range behind another interface loses against our own route.
-			if own.IsValid() && u.link != n.opts.bridge() && u.prefix.Overlaps(own) && u.prefix.Bits() >= own.Bits() {
+			// A larger range behind another interface loses against our own route, and so does every route of a mesh.
+			if own.IsValid() && u.link != n.opts.bridge() && !strings.HasPrefix(u.link, meshPrefix) && u.prefix.Overlaps(own) && u.prefix.Bits() >= own.Bits() {
 				return fmt.Sprintf("The node's subnet %v overlaps %v on interface %s of this machine, so replicas may be unreachable: "+
 					"give that interface other addresses, or remove the node and join again for another subnet.", own, u.prefix, u.link), nil
 			}
