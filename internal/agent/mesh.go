@@ -9,6 +9,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/mesh"
+	"github.com/cloudless/cloudless/internal/nodenet"
 )
 
 // Mesh connects the replicas of this node with those of others. Package netd implements it.
@@ -69,6 +70,11 @@ func (a *Agent) applyNetwork(n *v1.Network) {
 	if a.mesh == nil {
 		return
 	}
+	if n.GetRanges() != nil {
+		if err := a.closeRanges(n.GetRanges()); err != nil {
+			a.log.Error("packets for other nodes could leave this machine without the mesh", "error", err)
+		}
+	}
 	if n.GetRelays() != nil {
 		var relays []mesh.Relay
 		for _, r := range n.GetRelays() {
@@ -94,6 +100,15 @@ func (a *Agent) applyNetwork(n *v1.Network) {
 	} else if len(peers)+len(n.GetRemoved()) > 0 {
 		a.mesh.UpdatePeers(peers, n.GetRemoved())
 	}
+}
+
+// closeRanges keeps packets for other nodes from leaving the machine in the clear.
+func (a *Agent) closeRanges(texts []string) error {
+	ranges, err := prefixesFrom(texts)
+	if err != nil {
+		return err
+	}
+	return a.network.SetRanges(nodenet.Ranges{Replicas: ranges})
 }
 
 // applyReplicas tells the node's network which namespaces the replicas of other nodes are in.

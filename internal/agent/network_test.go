@@ -102,6 +102,7 @@ func (n *fakeNetwork) Counters(uid string) (nodenet.Counters, error) {
 	return counted, nil
 }
 
+func (*fakeNetwork) SetRanges(nodenet.Ranges) error                           { return nil }
 func (*fakeNetwork) UpdateReplicas(map[netip.Addr]string, []netip.Addr) error { return nil }
 func (*fakeNetwork) ReplaceReplicas(map[netip.Addr]string) error              { return nil }
 

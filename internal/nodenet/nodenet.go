@@ -224,9 +224,12 @@ func (n *Network) SetRanges(r Ranges) error {
 	if err := n.store.setRanges(r); err != nil {
 		return fmt.Errorf("node network: %w", err)
 	}
-	n.intact.Store(false)
-	n.poke()
-	return nil
+	if !n.subnets().valid() {
+		return nil // Configure continues
+	}
+	n.base.Lock()
+	defer n.base.Unlock()
+	return n.mendBase()
 }
 
 // subnets are the ranges in use: without IPv6 on the machine, only IPv4.

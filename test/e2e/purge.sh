@@ -53,6 +53,7 @@ if [ -e /sys/fs/cgroup/cgroup.subtree_control ]; then # only cgroups without pro
 	sed 's/\</+/g' /sys/fs/cgroup/cgroup.controllers > /sys/fs/cgroup/cgroup.subtree_control
 fi
 ip link set lo up
+ip link add uplink type bridge && sysctl -qw net.ipv6.conf.uplink.disable_ipv6=1 && ip link set uplink up && ip addr add 192.0.2.1/24 dev uplink
 
 BIN="$OWN/bin"
 export PATH="$BIN:$PATH" HOME="$OWN/home" CLOUDLESS_CONFIG="$OWN/config.yaml" CLOUDLESS_DATA_DIR="$OWN/home/data"
