@@ -34,6 +34,8 @@ func newServices(s *Server) *collection[*v1.Service] {
 		return &serviceBuilder{builder: plain, Core: s.Core}, err
 	}
 	c.remove = s.removeService
+	// The service of a workload has its labels, and goes with it.
+	c.prunable = func(_ *state.Snapshot, one *v1.Service, _ *v1.PlanChange) bool { return !spec.IsImplicit(one) }
 	c.followed.touched = services.Affected
 	return c
 }

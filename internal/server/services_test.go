@@ -215,3 +215,30 @@ func TestServiceRangesAreChecked(t *testing.T) {
 	_, err := admin.services().CreateService(c.ctx, &v1.CreateServiceRequest{Service: offered("more")})
 	wantCode(t, err, codes.ResourceExhausted, "serviceRangeV4 (10.129.0.0/28)", "cloudless cluster config set serviceRangeV4=RANGE")
 }
+
+// Prune deletes the services that users applied. The service of a workload in the files has its labels and stays.
+func TestPruneKeepsTheServicesOfWorkloads(t *testing.T) {
+	c := newCluster(t)
+	admin := c.as(core.RoleAdmin)
+	labels := map[string]string{"app": "shop"}
+	web := workload("web", withPort(8080))
+	web.Metadata.Labels = labels
+	_, err := admin.CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: web})
+	must(t, err)
+	c.serviceOf("web", spec.IsImplicit)
+	old := offered("old")
+	old.Metadata.Labels = labels
+	_, err = admin.services().CreateService(c.ctx, &v1.CreateServiceRequest{Service: old})
+	must(t, err)
+	plan, err := v1.NewPlanServiceClient(admin.conn).MakePlan(c.ctx, &v1.PlanRequest{Objects: []*v1.Manifest{spec.ManifestOf(web)}, Prune: "app=shop"})
+	must(t, err)
+	var deleted []string
+	for _, change := range plan.GetChanges() {
+		if change.GetAction() == spec.ActionDelete {
+			deleted = append(deleted, change.GetKind()+" "+change.GetName())
+		}
+	}
+	if !slices.Equal(deleted, []string{"Service old"}) {
+		t.Errorf("the plan deletes %v, want only the service that was applied", deleted)
+	}
+}
