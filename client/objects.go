@@ -28,7 +28,7 @@ type Object interface {
 // Objects returns the objects of a kind.
 func (c *Client) Objects(kind api.Kind) *Objects { return &Objects{client: c, kind: kind} }
 
-// Get returns one object. It lists the objects of kinds that have no method to get one.
+// Get returns one object. It lists the objects of kinds that have no method to get one, such as endpoints.
 func (o *Objects) Get(ctx context.Context, namespace, name string) (Object, error) {
 	if o.kind.Get == nil {
 		return o.find(ctx, namespace, name)

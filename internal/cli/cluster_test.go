@@ -70,6 +70,7 @@ type cluster struct {
 	entries    []*cloudlessv1.LogEntry
 	events     []*cloudlessv1.Event
 	usage      []*cloudlessv1.Usage // the frames of a watch, which then stays silent
+	lastEvents *cloudlessv1.ListEventsRequest
 	lastLogs   *cloudlessv1.LogsRequest
 	lastUpdate *cloudlessv1.UpdateNodeRequest
 	lastToken  *cloudlessv1.CreateTokenRequest
@@ -396,6 +397,17 @@ func (c *cluster) ListReplicas(_ context.Context, r *cloudlessv1.ListReplicasReq
 	return answer, nil
 }
 
+func (c *cluster) GetReplica(_ context.Context, r *cloudlessv1.GetReplicaRequest) (*cloudlessv1.Replica, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, replica := range c.replicas {
+		if replica.GetMetadata().GetName() == r.GetName() {
+			return replica, nil
+		}
+	}
+	return nil, status.Errorf(codes.NotFound, "replica %s does not exist in namespace default", r.GetName())
+}
+
 func (c *cluster) WatchReplicas(_ *cloudlessv1.WatchReplicasRequest, s grpc.ServerStreamingServer[cloudlessv1.ReplicaChange]) error {
 	for _, replica := range c.replicas {
 		if err := s.Send(&cloudlessv1.ReplicaChange{Change: "added", Replica: replica}); err != nil {
@@ -543,6 +555,7 @@ func (c *cluster) ListImages(context.Context, *cloudlessv1.ListImagesRequest) (*
 func (c *cluster) ListEvents(_ context.Context, r *cloudlessv1.ListEventsRequest) (*cloudlessv1.ListEventsResponse, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.lastEvents = r
 	n := len(c.events)
 	if size := int(r.GetPage().GetSize()); size > 0 {
 		n = min(n, size)

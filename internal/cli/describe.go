@@ -282,11 +282,11 @@ func (c *cli) describeNodeByName(ctx context.Context, cl *client.Client, name st
 	if err := c.describeNode(node, replicas); err != nil {
 		return err
 	}
-	return c.eventsAbout(ctx, cl, name)
+	return c.eventsAbout(ctx, cl, "Node", name)
 }
 
-func (c *cli) eventsAbout(ctx context.Context, cl *client.Client, object string) error {
-	source := &eventSource{cl: cl, namespace: c.Namespace, object: object, limit: describedEvents, seen: newRecent(0)}
+func (c *cli) eventsAbout(ctx context.Context, cl *client.Client, kind, object string) error {
+	source := &eventSource{cl: cl, namespace: c.Namespace, kind: kind, object: object, limit: describedEvents, seen: newRecent(0)}
 	events, err := source.past(ctx)
 	if err != nil || len(events) == 0 {
 		return err
@@ -295,21 +295,10 @@ func (c *cli) eventsAbout(ctx context.Context, cl *client.Client, object string)
 }
 
 func (c *cli) describeReplica(ctx context.Context, cl *client.Client, name string) error {
-	replicas, err := command.ListReplicas(ctx, cl, &cloudlessv1.ListReplicasRequest{Selection: &cloudlessv1.Selection{Namespace: c.Namespace}, Ended: true})
+	r, err := cl.Workloads().GetReplica(ctx, &cloudlessv1.GetReplicaRequest{Namespace: c.Namespace, Name: name})
 	if err != nil {
 		return err
 	}
-	at := slices.IndexFunc(replicas, func(r *cloudlessv1.Replica) bool { return r.GetMetadata().GetName() == name })
-	if at < 0 {
-		return fmt.Errorf("replica %s does not exist in namespace %s%s", name, c.Namespace, command.DidYouMean(name, func(yield func(string) bool) {
-			for _, r := range replicas {
-				if !yield(r.GetMetadata().GetName()) {
-					return
-				}
-			}
-		}, "see: "+spec.Hint(c.Namespace, "cloudless ps --all")))
-	}
-	r := replicas[at]
 	if !c.ForPeople() {
 		return c.PrintObject(r)
 	}
@@ -334,7 +323,7 @@ func (c *cli) describeReplica(ctx context.Context, cl *client.Client, name strin
 	if err := f.Flush(); err != nil {
 		return err
 	}
-	return c.eventsAbout(ctx, cl, name)
+	return c.eventsAbout(ctx, cl, "Replica", name)
 }
 
 func (c *cli) describeImage(ctx context.Context, cl *client.Client, name string) error {

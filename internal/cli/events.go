@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"slices"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/cloudless/cloudless/api"
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/cli/command"
@@ -36,7 +38,7 @@ func (c *cli) eventsCommand() *cobra.Command {
 			return command.Interruptible(ctx, c.events(ctx, cl, f))
 		}),
 	}
-	cmd.Flags().StringVar(&f.about, "for", "", "only events of this workload and its replicas, or of node/`NAME`, server/NAME or replica/NAME")
+	cmd.Flags().StringVar(&f.about, "for", "", "only events of this workload and its replicas, or of an object as `KIND/NAME`")
 	cmd.Flags().BoolVarP(&f.follow, "follow", "f", false, "keep showing new events")
 	cmd.Flags().BoolVarP(&f.everywhere, "all-namespaces", "A", false, "show all namespaces")
 	cmd.Flags().IntVar(&f.limit, "limit", 100, "`number` of past events to show, the newest; 0 for all")
@@ -49,7 +51,10 @@ func (c *cli) events(ctx context.Context, cl *client.Client, f eventsFlags) erro
 	if f.everywhere {
 		source.namespace = ""
 	}
-	source.workload, source.object = splitAbout(f.about)
+	var err error
+	if source.workload, source.kind, source.object, err = splitAbout(f.about); err != nil {
+		return err
+	}
 	if f.follow {
 		return source.follow(ctx, c.eventPrinter())
 	}
@@ -74,25 +79,29 @@ func aboutWhat(about string) string {
 	return " about " + about
 }
 
-// splitAbout splits the value of --for into a workload, or the name of another object, which is written KIND/NAME.
-func splitAbout(about string) (workload, object string) {
-	kind, name, found := strings.Cut(about, "/")
-	switch {
-	case !found:
-		return about, ""
-	case kind == "workload":
-		return name, ""
+// splitAbout splits the value of --for into a workload, or the kind and the name of another object.
+func splitAbout(about string) (workload, kind, object string, err error) {
+	word, name, found := strings.Cut(about, "/")
+	if !found {
+		return about, "", "", nil
 	}
-	return "", name
+	known, isKind := api.KindOf(word)
+	switch {
+	case !isKind:
+		return "", "", "", fmt.Errorf("there is no kind %q; the kinds are %s", word, strings.Join(kindNames(), ", "))
+	case known.Name == "Workload":
+		return name, "", "", nil
+	}
+	return "", known.Name, name, nil
 }
 
 // eventSource fetches events.
 type eventSource struct {
-	cl                          *client.Client
-	namespace, workload, object string
-	limit                       int
-	seen                        *recent
-	connected                   bool // at least once
+	cl                                *client.Client
+	namespace, workload, kind, object string
+	limit                             int
+	seen                              *recent
+	connected                         bool // at least once
 }
 
 // past returns the newest events in order of time: up to the limit, or all since the last seen ones.
@@ -107,7 +116,7 @@ func (s *eventSource) past(ctx context.Context) ([]*cloudlessv1.Event, error) {
 			page.Size = int32(min(limit-len(events), 1000))
 		}
 		answer, err := s.cl.Events().ListEvents(ctx, &cloudlessv1.ListEventsRequest{
-			Namespace: s.namespace, Workload: s.workload, Object: s.object, Page: page,
+			Namespace: s.namespace, Workload: s.workload, ObjectKind: s.kind, Object: s.object, Page: page,
 		})
 		for _, event := range answer.GetItems() {
 			if s.seen.has(event.GetMetadata().GetUid()) {
@@ -147,7 +156,7 @@ func (s *eventSource) followOnce(ctx context.Context, show func(...*cloudlessv1.
 	defer cancel()
 	// The watch is opened first, so that no event is missed between list and watch.
 	stream, err := s.cl.Events().WatchEvents(ctx, &cloudlessv1.WatchEventsRequest{
-		Namespace: s.namespace, Workload: s.workload, Object: s.object,
+		Namespace: s.namespace, Workload: s.workload, ObjectKind: s.kind, Object: s.object,
 	}, grpc.WaitForReady(s.connected))
 	if err != nil {
 		return err

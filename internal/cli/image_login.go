@@ -90,7 +90,7 @@ func (c *cli) imageLogoutCommand() *cobra.Command {
 		Example: "  cloudless image logout ghcr.io",
 		Args:    command.ExactArgs("HOST"),
 		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
-			if _, err := cl.Images().DeleteLogin(ctx, &cloudlessv1.DeleteLoginRequest{Host: args[0]}); err != nil {
+			if _, err := cl.Images().DeleteLogin(ctx, &cloudlessv1.DeleteLoginRequest{Name: args[0]}); err != nil {
 				return err
 			}
 			if !c.ForPeople() {

@@ -135,7 +135,7 @@ func (c *cli) describeNamespace(ctx context.Context, cl *client.Client, name str
 	if err := c.showNamespace(n); err != nil {
 		return err
 	}
-	return c.eventsAbout(ctx, cl, name)
+	return c.eventsAbout(ctx, cl, "Namespace", name)
 }
 
 func (c *cli) showNamespace(n *cloudlessv1.Namespace) error {

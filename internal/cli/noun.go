@@ -115,7 +115,7 @@ func (c *cli) describeObject(kind api.Kind) describer {
 				return err
 			}
 		}
-		return c.eventsAbout(ctx, cl, name)
+		return c.eventsAbout(ctx, cl, kind.Name, name)
 	}
 }
 

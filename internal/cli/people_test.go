@@ -148,7 +148,18 @@ func TestDescribeShowsEverything(t *testing.T) {
 			t.Errorf("%s: %+v", line, got)
 		}
 	}
-	c.run(t.Context(), "", "describe", "replica/web-bb").expect(t, 1, "", "cloudless: replica web-bb does not exist in namespace default; did you mean web-b?\n")
+	c.run(t.Context(), "", "describe", "replica/web-bb").expect(t, 1, "", "cloudless: replica web-bb does not exist in namespace default\n")
+	c.run(t.Context(), "", "describe", "replica/web-b")
+	if got := c.lastEvents; got.GetObjectKind() != "Replica" || got.GetObject() != "web-b" {
+		t.Errorf("a description of a replica asks for the events %v", got)
+	}
+	c.run(t.Context(), "", "events", "--for", "nodes/box")
+	if got := c.lastEvents; got.GetObjectKind() != "Node" || got.GetObject() != "box" {
+		t.Errorf("events --for nodes/box asks for %v", got)
+	}
+	if got := c.run(t.Context(), "", "events", "--for", "nod/box"); got.code == 0 || !strings.Contains(got.stderr, `there is no kind "nod"`) {
+		t.Errorf("events of no kind: %+v", got)
+	}
 	if got := c.run(t.Context(), "", "describe", "pod/web"); got.code != 2 || !strings.Contains(got.stderr, "or KIND/NAME such as node/box1; the kinds are cluster, configuration") {
 		t.Errorf("%+v", got)
 	}

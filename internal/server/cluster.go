@@ -19,7 +19,7 @@ type clusterService struct {
 	*Server
 }
 
-func (s *clusterService) GetCluster(ctx context.Context, _ *v1.GetClusterRequest) (*v1.Cluster, error) {
+func (s *clusterService) GetCluster(ctx context.Context, request *v1.GetClusterRequest) (*v1.Cluster, error) {
 	snap, err := s.Consensus.Read(ctx)
 	if err != nil {
 		return nil, err
@@ -27,6 +27,9 @@ func (s *clusterService) GetCluster(ctx context.Context, _ *v1.GetClusterRequest
 	cluster := proto.CloneOf(snap.Cluster())
 	if cluster == nil {
 		return nil, core.Refuse(codes.Unavailable, "this server has not received the cluster's state yet; ask another one, or again in a moment")
+	}
+	if name := cluster.GetMetadata().GetName(); request.GetName() != "" && request.GetName() != name {
+		return nil, core.Refuse(codes.NotFound, "this is cluster %s, not %s; choose another one with: cloudless context use NAME", name, request.GetName())
 	}
 	servers := s.presentServers(snap)
 	s.markUnreachable(ctx, servers)

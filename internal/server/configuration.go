@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"strconv"
+	"strings"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
@@ -41,7 +42,13 @@ func (s *clusterService) GetConfiguration(ctx context.Context, request *v1.GetCo
 	if err != nil {
 		return nil, err
 	}
-	return s.configuration(snap, request.GetNumber())
+	number := request.GetNumber()
+	if name := request.GetName(); name != "" {
+		if number, err = strconv.ParseUint(strings.TrimPrefix(name, "configuration-"), 10, 64); err != nil || number == 0 {
+			return nil, core.Refuse(codes.NotFound, "there is no configuration %s; see all with: cloudless cluster config history", name)
+		}
+	}
+	return s.configuration(snap, number)
 }
 
 // configuration returns the version with a number, or the one in force if the number is 0.

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/server/core"
@@ -23,6 +24,10 @@ func newEvents(s *Server) *collection[*v1.Event] {
 	c := newCollection[*v1.Event](s, state.KindEvent)
 	c.all = func(snap *state.Snapshot, _, before string) iter.Seq[*v1.Event] { return snap.Events(before) }
 	c.cursor = uidOf[*v1.Event]
+	c.find = func(snap *state.Snapshot, _, name string) *v1.Event { return c.get(snap, name) }
+	c.missing = func(_ *state.Snapshot, _, name string) error {
+		return core.Refuse(codes.NotFound, "event %s does not exist, or is no longer kept; see the others with: cloudless events", name)
+	}
 	return c
 }
 
@@ -30,14 +35,21 @@ func newEvents(s *Server) *collection[*v1.Event] {
 type eventFilter interface {
 	GetNamespace() string
 	GetObject() string
+	GetObjectKind() string
 	GetWorkload() string
 }
 
 func eventMatches(e *v1.Event, f eventFilter) bool {
-	namespace, object, workload := f.GetNamespace(), f.GetObject(), f.GetWorkload()
+	namespace, workload := f.GetNamespace(), f.GetWorkload()
 	return (namespace == "" || e.GetMetadata().GetNamespace() == namespace || e.GetMetadata().GetNamespace() == "") &&
-		(object == "" || e.GetSpec().GetObjectName() == object || isReplicaOf(e, object)) &&
-		(workload == "" || e.GetSpec().GetWorkload() == workload)
+		eventIsAbout(e, f.GetObjectKind(), f.GetObject()) && (workload == "" || e.GetSpec().GetWorkload() == workload)
+}
+
+// eventIsAbout reports whether an event is about an object. An empty kind means any kind, an empty name any object.
+func eventIsAbout(e *v1.Event, kind, name string) bool {
+	ofKind := func(one string) bool { return kind == "" || strings.EqualFold(kind, one) }
+	return ofKind(e.GetSpec().GetObjectKind()) && (name == "" || e.GetSpec().GetObjectName() == name) ||
+		name != "" && ofKind(string(state.KindWorkload)) && isReplicaOf(e, name)
 }
 
 // isReplicaOf counts the events of a workload's replicas as events of the workload. A
@@ -46,6 +58,10 @@ func isReplicaOf(e *v1.Event, workload string) bool {
 	name := e.GetSpec().GetObjectName()
 	dash := strings.LastIndexByte(name, '-')
 	return e.GetSpec().GetObjectKind() == string(state.KindReplica) && dash > 0 && name[:dash] == workload
+}
+
+func (s *eventService) GetEvent(ctx context.Context, request *v1.GetEventRequest) (*v1.Event, error) {
+	return s.read(ctx, request.GetNamespace(), request.GetName())
 }
 
 func (s *eventService) ListEvents(ctx context.Context, request *v1.ListEventsRequest) (*v1.ListEventsResponse, error) {

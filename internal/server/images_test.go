@@ -249,12 +249,12 @@ func TestLoginIsSealedAndGoesToTheNode(t *testing.T) {
 	if len(logins.GetItems()) != 2 || strings.Contains(logins.String(), "s3cret") || strings.Contains(string(stored.GetSealed()), "s3cret") {
 		t.Error("the password can be read, or a login is missing")
 	}
-	_, err = admin.DeleteLogin(c.ctx, &v1.DeleteLoginRequest{Host: "example.com"})
+	_, err = admin.DeleteLogin(c.ctx, &v1.DeleteLoginRequest{Name: "example.com"})
 	must(t, err)
 	if next().GetLogin() != nil {
 		t.Error("the node still gets a login")
 	}
-	_, err = admin.DeleteLogin(c.ctx, &v1.DeleteLoginRequest{Host: "example.com"})
+	_, err = admin.DeleteLogin(c.ctx, &v1.DeleteLoginRequest{Name: "example.com"})
 	wantCode(t, err, codes.NotFound, "no login to example.com")
 	if strings.Contains(c.log.String(), "s3cret") {
 		t.Error("the password was logged")

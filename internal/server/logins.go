@@ -19,8 +19,8 @@ import (
 // dockerHub is the only registry with several well-known hosts.
 const dockerHub = "docker.io"
 
-// registryHost returns the host as image names contain it.
-func registryHost(from string) (string, error) {
+// registryHost returns the host as image names contain it. field is the field of the request that has it.
+func registryHost(field, from string) (string, error) {
 	host := strings.ToLower(strings.TrimSuffix(from, "/"))
 	switch strings.TrimPrefix(host, "https://") {
 	case dockerHub, "index.docker.io", "registry-1.docker.io", "index.docker.io/v1":
@@ -29,7 +29,7 @@ func registryHost(from string) (string, error) {
 	name, err := image.ParseName(host + "/image")
 	if err != nil || name.Registry != host || name.Repository != "image" {
 		return "", &spec.Error{Violations: []spec.Violation{{
-			Field: "host", Message: "is not the host of a registry: write it as in the name of an image, such as ghcr.io or registry.example:5000",
+			Field: field, Message: "is not the host of a registry: write it as in the name of an image, such as ghcr.io or registry.example:5000",
 		}}}
 	}
 	if name.Local() {
@@ -39,7 +39,7 @@ func registryHost(from string) (string, error) {
 }
 
 func (s *imageService) SetLogin(ctx context.Context, request *v1.SetLoginRequest) (*v1.Login, error) {
-	host, err := registryHost(request.GetHost())
+	host, err := registryHost("host", request.GetHost())
 	if err != nil {
 		return nil, err
 	}
@@ -91,6 +91,14 @@ func newLogins(s *Server) *collection[*v1.Login] {
 	return c
 }
 
+func (s *imageService) GetLogin(ctx context.Context, request *v1.GetLoginRequest) (*v1.Login, error) {
+	host, err := registryHost("name", request.GetName())
+	if err != nil {
+		return nil, err
+	}
+	return s.logins.read(ctx, "", host)
+}
+
 func (s *imageService) ListLogins(ctx context.Context, request *v1.ListLoginsRequest) (*v1.ListLoginsResponse, error) {
 	items, next, err := s.logins.list(ctx, request.GetPage(), selection[*v1.Login]{})
 	if err != nil {
@@ -100,7 +108,7 @@ func (s *imageService) ListLogins(ctx context.Context, request *v1.ListLoginsReq
 }
 
 func (s *imageService) DeleteLogin(ctx context.Context, request *v1.DeleteLoginRequest) (*v1.DeleteLoginResponse, error) {
-	host, err := registryHost(request.GetHost())
+	host, err := registryHost("name", request.GetName())
 	if err != nil {
 		return nil, err
 	}

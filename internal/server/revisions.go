@@ -175,11 +175,35 @@ func (s *Server) restoreImage(ctx context.Context, snap *state.Snapshot, b *stat
 	return deleted, nil
 }
 
-// ListRevisions lists the revisions of a workload that are kept, newest first.
+func (s *workloads) GetRevision(ctx context.Context, request *v1.GetRevisionRequest) (*v1.Revision, error) {
+	snap, err := s.Consensus.Read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	namespace, name := orDefault(request.GetNamespace()), request.GetName()
+	workload := name[:max(0, strings.LastIndexByte(name, '-'))] // see revisionName
+	for r := range snap.RevisionsOf(workload) {
+		if r.GetMetadata().GetName() == name && r.GetMetadata().GetNamespace() == namespace {
+			return r, nil
+		}
+	}
+	return nil, core.Refuse(codes.NotFound, "revision %s does not exist in namespace %s, or is no longer kept; see the others with: %s",
+		name, namespace, spec.Hint(namespace, "cloudless get revisions"))
+}
+
+// ListRevisions lists the revisions of a workload that are kept, newest first. Without a workload, it lists those of all
+// workloads by uid.
 func (s *workloads) ListRevisions(ctx context.Context, request *v1.ListRevisionsRequest) (*v1.ListRevisionsResponse, error) {
 	snap, err := s.Consensus.Read(ctx)
 	if err != nil {
 		return nil, err
+	}
+	if request.GetWorkload() == "" {
+		items, next, err := page(request.GetPage(), func(after string) iter.Seq[*v1.Revision] { return revisionsAfter(snap, after) }, uidOf[*v1.Revision],
+			func(r *v1.Revision) bool {
+				return request.GetNamespace() == "" || r.GetMetadata().GetNamespace() == request.GetNamespace()
+			})
+		return &v1.ListRevisionsResponse{Items: items, Next: next}, err
 	}
 	namespace := orDefault(request.GetNamespace())
 	w := snap.WorkloadByName(namespace, request.GetWorkload())
@@ -195,6 +219,17 @@ func (s *workloads) ListRevisions(ctx context.Context, request *v1.ListRevisions
 		return nil, err
 	}
 	return &v1.ListRevisionsResponse{Items: items, Next: next}, nil
+}
+
+// revisionsAfter yields the revisions of all workloads with a higher uid.
+func revisionsAfter(snap *state.Snapshot, uid string) iter.Seq[*v1.Revision] {
+	return func(yield func(*v1.Revision) bool) {
+		for r := range snap.Revisions() {
+			if r.GetMetadata().GetUid() > uid && !yield(r) {
+				return
+			}
+		}
+	}
 }
 
 func revisionNumber(r *v1.Revision) string { return strconv.FormatUint(r.GetSpec().GetNumber(), 10) }

@@ -48,6 +48,15 @@ type peerService struct {
 	images.Copies
 }
 
+func (s *serverService) GetServer(ctx context.Context, request *v1.GetServerRequest) (*v1.Server, error) {
+	found, err := s.read(ctx, "", request.GetName())
+	if err != nil {
+		return nil, err
+	}
+	s.markUnreachable(ctx, []*v1.Server{found})
+	return found, nil
+}
+
 func (s *serverService) ListServers(ctx context.Context, request *v1.ListServersRequest) (*v1.ListServersResponse, error) {
 	items, next, err := s.list(ctx, request.GetPage(), selection[*v1.Server]{labels: request.GetLabels()})
 	if err != nil {

@@ -153,6 +153,10 @@ func (s *Server) RoleOf(secret string) (role string, known bool) {
 	return p.Role, !errors.Is(err, auth.ErrUnknownToken)
 }
 
+func (s *tokenService) GetToken(ctx context.Context, request *v1.GetTokenRequest) (*v1.Token, error) {
+	return s.read(ctx, "", request.GetName())
+}
+
 func (s *tokenService) ListTokens(ctx context.Context, request *v1.ListTokensRequest) (*v1.ListTokensResponse, error) {
 	items, next, err := s.list(ctx, request.GetPage(), selection[*v1.Token]{labels: request.GetLabels()})
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/cloudless/cloudless/internal/server/streams"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
+	"github.com/cloudless/cloudless/internal/suggest"
 )
 
 // workloads is the WorkloadService.
@@ -88,7 +89,16 @@ func (s *workloads) ListWorkloads(ctx context.Context, request *v1.ListWorkloads
 func newReplicas(s *Server) *collection[*v1.Replica] {
 	c := newCollection[*v1.Replica](s, state.KindReplica)
 	c.present = s.presentReplica
+	c.missing = func(snap *state.Snapshot, namespace, name string) error {
+		near := suggest.To(name, notfound.Names(c.all(snap, namespace, "")))
+		return core.Refuse(codes.NotFound, "replica %s does not exist in namespace %s%s", name, namespace,
+			notfound.Hint(near, spec.Hint(namespace, "cloudless ps --all")))
+	}
 	return c
+}
+
+func (s *workloads) GetReplica(ctx context.Context, request *v1.GetReplicaRequest) (*v1.Replica, error) {
+	return s.replicas.read(ctx, orDefault(request.GetNamespace()), request.GetName())
 }
 
 func (s *workloads) ListReplicas(ctx context.Context, request *v1.ListReplicasRequest) (*v1.ListReplicasResponse, error) {

@@ -24,7 +24,9 @@ const (
 )
 
 type GetClusterRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// If set, the name that the cluster must have.
+	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -59,10 +61,19 @@ func (*GetClusterRequest) Descriptor() ([]byte, []int) {
 	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{0}
 }
 
+func (x *GetClusterRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
 type GetConfigurationRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The one in force if 0.
-	Number        uint64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	Number uint64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	// Its name, such as "configuration-3", instead of its number.
+	Name          string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -102,6 +113,13 @@ func (x *GetConfigurationRequest) GetNumber() uint64 {
 		return x.Number
 	}
 	return 0
+}
+
+func (x *GetConfigurationRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
 }
 
 type SetConfigurationRequest struct {
@@ -1142,6 +1160,50 @@ func (x *CreateTokenResponse) GetSecret() string {
 	return ""
 }
 
+type GetTokenRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetTokenRequest) Reset() {
+	*x = GetTokenRequest{}
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetTokenRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetTokenRequest) ProtoMessage() {}
+
+func (x *GetTokenRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetTokenRequest.ProtoReflect.Descriptor instead.
+func (*GetTokenRequest) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *GetTokenRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
 type ListTokensRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Page  *Page                  `protobuf:"bytes,1,opt,name=page,proto3" json:"page,omitempty"`
@@ -1153,7 +1215,7 @@ type ListTokensRequest struct {
 
 func (x *ListTokensRequest) Reset() {
 	*x = ListTokensRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[20]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1165,7 +1227,7 @@ func (x *ListTokensRequest) String() string {
 func (*ListTokensRequest) ProtoMessage() {}
 
 func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[20]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1178,7 +1240,7 @@ func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensRequest.ProtoReflect.Descriptor instead.
 func (*ListTokensRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{20}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ListTokensRequest) GetPage() *Page {
@@ -1205,7 +1267,7 @@ type ListTokensResponse struct {
 
 func (x *ListTokensResponse) Reset() {
 	*x = ListTokensResponse{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[21]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1217,7 +1279,7 @@ func (x *ListTokensResponse) String() string {
 func (*ListTokensResponse) ProtoMessage() {}
 
 func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[21]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1230,7 +1292,7 @@ func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensResponse.ProtoReflect.Descriptor instead.
 func (*ListTokensResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{21}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListTokensResponse) GetItems() []*Token {
@@ -1256,7 +1318,7 @@ type DeleteTokenRequest struct {
 
 func (x *DeleteTokenRequest) Reset() {
 	*x = DeleteTokenRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[22]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1268,7 +1330,7 @@ func (x *DeleteTokenRequest) String() string {
 func (*DeleteTokenRequest) ProtoMessage() {}
 
 func (x *DeleteTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[22]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1281,7 +1343,7 @@ func (x *DeleteTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteTokenRequest.ProtoReflect.Descriptor instead.
 func (*DeleteTokenRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{22}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *DeleteTokenRequest) GetName() string {
@@ -1299,7 +1361,7 @@ type DeleteTokenResponse struct {
 
 func (x *DeleteTokenResponse) Reset() {
 	*x = DeleteTokenResponse{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[23]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1311,7 +1373,7 @@ func (x *DeleteTokenResponse) String() string {
 func (*DeleteTokenResponse) ProtoMessage() {}
 
 func (x *DeleteTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[23]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1324,7 +1386,7 @@ func (x *DeleteTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteTokenResponse.ProtoReflect.Descriptor instead.
 func (*DeleteTokenResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{23}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{24}
 }
 
 type GetImageRequest struct {
@@ -1337,7 +1399,7 @@ type GetImageRequest struct {
 
 func (x *GetImageRequest) Reset() {
 	*x = GetImageRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[24]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1349,7 +1411,7 @@ func (x *GetImageRequest) String() string {
 func (*GetImageRequest) ProtoMessage() {}
 
 func (x *GetImageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[24]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1362,7 +1424,7 @@ func (x *GetImageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetImageRequest.ProtoReflect.Descriptor instead.
 func (*GetImageRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{24}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *GetImageRequest) GetName() string {
@@ -1385,7 +1447,7 @@ type ListImagesRequest struct {
 
 func (x *ListImagesRequest) Reset() {
 	*x = ListImagesRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[25]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1397,7 +1459,7 @@ func (x *ListImagesRequest) String() string {
 func (*ListImagesRequest) ProtoMessage() {}
 
 func (x *ListImagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[25]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1410,7 +1472,7 @@ func (x *ListImagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListImagesRequest.ProtoReflect.Descriptor instead.
 func (*ListImagesRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{25}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ListImagesRequest) GetPage() *Page {
@@ -1444,7 +1506,7 @@ type ListImagesResponse struct {
 
 func (x *ListImagesResponse) Reset() {
 	*x = ListImagesResponse{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[26]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1456,7 +1518,7 @@ func (x *ListImagesResponse) String() string {
 func (*ListImagesResponse) ProtoMessage() {}
 
 func (x *ListImagesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[26]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1469,7 +1531,7 @@ func (x *ListImagesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListImagesResponse.ProtoReflect.Descriptor instead.
 func (*ListImagesResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{26}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ListImagesResponse) GetItems() []*Image {
@@ -1500,7 +1562,7 @@ type DeleteImageRequest struct {
 
 func (x *DeleteImageRequest) Reset() {
 	*x = DeleteImageRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[27]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1512,7 +1574,7 @@ func (x *DeleteImageRequest) String() string {
 func (*DeleteImageRequest) ProtoMessage() {}
 
 func (x *DeleteImageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[27]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1525,7 +1587,7 @@ func (x *DeleteImageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteImageRequest.ProtoReflect.Descriptor instead.
 func (*DeleteImageRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{27}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *DeleteImageRequest) GetName() string {
@@ -1558,7 +1620,7 @@ type RestoreImageRequest struct {
 
 func (x *RestoreImageRequest) Reset() {
 	*x = RestoreImageRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[28]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1570,7 +1632,7 @@ func (x *RestoreImageRequest) String() string {
 func (*RestoreImageRequest) ProtoMessage() {}
 
 func (x *RestoreImageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[28]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1583,7 +1645,7 @@ func (x *RestoreImageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreImageRequest.ProtoReflect.Descriptor instead.
 func (*RestoreImageRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{28}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *RestoreImageRequest) GetName() string {
@@ -1605,7 +1667,7 @@ type PruneImagesRequest struct {
 
 func (x *PruneImagesRequest) Reset() {
 	*x = PruneImagesRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[29]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1617,7 +1679,7 @@ func (x *PruneImagesRequest) String() string {
 func (*PruneImagesRequest) ProtoMessage() {}
 
 func (x *PruneImagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[29]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1630,7 +1692,7 @@ func (x *PruneImagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PruneImagesRequest.ProtoReflect.Descriptor instead.
 func (*PruneImagesRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{29}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *PruneImagesRequest) GetDryRun() bool {
@@ -1657,7 +1719,7 @@ type PruneImagesResponse struct {
 
 func (x *PruneImagesResponse) Reset() {
 	*x = PruneImagesResponse{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[30]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1669,7 +1731,7 @@ func (x *PruneImagesResponse) String() string {
 func (*PruneImagesResponse) ProtoMessage() {}
 
 func (x *PruneImagesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[30]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1682,7 +1744,7 @@ func (x *PruneImagesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PruneImagesResponse.ProtoReflect.Descriptor instead.
 func (*PruneImagesResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{30}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *PruneImagesResponse) GetItems() []*Image {
@@ -1711,7 +1773,7 @@ type SetLoginRequest struct {
 
 func (x *SetLoginRequest) Reset() {
 	*x = SetLoginRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[31]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1723,7 +1785,7 @@ func (x *SetLoginRequest) String() string {
 func (*SetLoginRequest) ProtoMessage() {}
 
 func (x *SetLoginRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[31]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1736,7 +1798,7 @@ func (x *SetLoginRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLoginRequest.ProtoReflect.Descriptor instead.
 func (*SetLoginRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{31}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *SetLoginRequest) GetHost() string {
@@ -1760,6 +1822,51 @@ func (x *SetLoginRequest) GetPassword() string {
 	return ""
 }
 
+type GetLoginRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The host of the registry.
+	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetLoginRequest) Reset() {
+	*x = GetLoginRequest{}
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetLoginRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetLoginRequest) ProtoMessage() {}
+
+func (x *GetLoginRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetLoginRequest.ProtoReflect.Descriptor instead.
+func (*GetLoginRequest) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *GetLoginRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
 type ListLoginsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Page          *Page                  `protobuf:"bytes,1,opt,name=page,proto3" json:"page,omitempty"`
@@ -1769,7 +1876,7 @@ type ListLoginsRequest struct {
 
 func (x *ListLoginsRequest) Reset() {
 	*x = ListLoginsRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[32]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1781,7 +1888,7 @@ func (x *ListLoginsRequest) String() string {
 func (*ListLoginsRequest) ProtoMessage() {}
 
 func (x *ListLoginsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[32]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1794,7 +1901,7 @@ func (x *ListLoginsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLoginsRequest.ProtoReflect.Descriptor instead.
 func (*ListLoginsRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{32}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ListLoginsRequest) GetPage() *Page {
@@ -1814,7 +1921,7 @@ type ListLoginsResponse struct {
 
 func (x *ListLoginsResponse) Reset() {
 	*x = ListLoginsResponse{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[33]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1826,7 +1933,7 @@ func (x *ListLoginsResponse) String() string {
 func (*ListLoginsResponse) ProtoMessage() {}
 
 func (x *ListLoginsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[33]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1839,7 +1946,7 @@ func (x *ListLoginsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLoginsResponse.ProtoReflect.Descriptor instead.
 func (*ListLoginsResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{33}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ListLoginsResponse) GetItems() []*Login {
@@ -1857,15 +1964,16 @@ func (x *ListLoginsResponse) GetNext() string {
 }
 
 type DeleteLoginRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Host          string                 `protobuf:"bytes,1,opt,name=host,proto3" json:"host,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The host of the registry.
+	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DeleteLoginRequest) Reset() {
 	*x = DeleteLoginRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[34]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1877,7 +1985,7 @@ func (x *DeleteLoginRequest) String() string {
 func (*DeleteLoginRequest) ProtoMessage() {}
 
 func (x *DeleteLoginRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[34]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1890,12 +1998,12 @@ func (x *DeleteLoginRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteLoginRequest.ProtoReflect.Descriptor instead.
 func (*DeleteLoginRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{34}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{36}
 }
 
-func (x *DeleteLoginRequest) GetHost() string {
+func (x *DeleteLoginRequest) GetName() string {
 	if x != nil {
-		return x.Host
+		return x.Name
 	}
 	return ""
 }
@@ -1908,7 +2016,7 @@ type DeleteLoginResponse struct {
 
 func (x *DeleteLoginResponse) Reset() {
 	*x = DeleteLoginResponse{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[35]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1920,7 +2028,7 @@ func (x *DeleteLoginResponse) String() string {
 func (*DeleteLoginResponse) ProtoMessage() {}
 
 func (x *DeleteLoginResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[35]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1933,7 +2041,60 @@ func (x *DeleteLoginResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteLoginResponse.ProtoReflect.Descriptor instead.
 func (*DeleteLoginResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{35}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{37}
+}
+
+type GetEventRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Namespace string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Its uid: an event has no other name.
+	Name          string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetEventRequest) Reset() {
+	*x = GetEventRequest{}
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetEventRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetEventRequest) ProtoMessage() {}
+
+func (x *GetEventRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetEventRequest.ProtoReflect.Descriptor instead.
+func (*GetEventRequest) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *GetEventRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *GetEventRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
 }
 
 type ListEventsRequest struct {
@@ -1943,14 +2104,16 @@ type ListEventsRequest struct {
 	Object string `protobuf:"bytes,2,opt,name=object,proto3" json:"object,omitempty"`
 	Page   *Page  `protobuf:"bytes,3,opt,name=page,proto3" json:"page,omitempty"`
 	// Only events that concern this workload or its replicas.
-	Workload      string `protobuf:"bytes,4,opt,name=workload,proto3" json:"workload,omitempty"`
+	Workload string `protobuf:"bytes,4,opt,name=workload,proto3" json:"workload,omitempty"`
+	// Only events about objects of this kind, such as "Node". Empty means all kinds.
+	ObjectKind    string `protobuf:"bytes,5,opt,name=object_kind,json=objectKind,proto3" json:"object_kind,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListEventsRequest) Reset() {
 	*x = ListEventsRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[36]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1962,7 +2125,7 @@ func (x *ListEventsRequest) String() string {
 func (*ListEventsRequest) ProtoMessage() {}
 
 func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[36]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1975,7 +2138,7 @@ func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsRequest.ProtoReflect.Descriptor instead.
 func (*ListEventsRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{36}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ListEventsRequest) GetNamespace() string {
@@ -2006,6 +2169,13 @@ func (x *ListEventsRequest) GetWorkload() string {
 	return ""
 }
 
+func (x *ListEventsRequest) GetObjectKind() string {
+	if x != nil {
+		return x.ObjectKind
+	}
+	return ""
+}
+
 type ListEventsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Newest first.
@@ -2017,7 +2187,7 @@ type ListEventsResponse struct {
 
 func (x *ListEventsResponse) Reset() {
 	*x = ListEventsResponse{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[37]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2029,7 +2199,7 @@ func (x *ListEventsResponse) String() string {
 func (*ListEventsResponse) ProtoMessage() {}
 
 func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[37]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2042,7 +2212,7 @@ func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsResponse.ProtoReflect.Descriptor instead.
 func (*ListEventsResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{37}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ListEventsResponse) GetItems() []*Event {
@@ -2064,13 +2234,14 @@ type WatchEventsRequest struct {
 	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	Object        string                 `protobuf:"bytes,2,opt,name=object,proto3" json:"object,omitempty"`
 	Workload      string                 `protobuf:"bytes,3,opt,name=workload,proto3" json:"workload,omitempty"`
+	ObjectKind    string                 `protobuf:"bytes,4,opt,name=object_kind,json=objectKind,proto3" json:"object_kind,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WatchEventsRequest) Reset() {
 	*x = WatchEventsRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[38]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2082,7 +2253,7 @@ func (x *WatchEventsRequest) String() string {
 func (*WatchEventsRequest) ProtoMessage() {}
 
 func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[38]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2095,7 +2266,7 @@ func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsRequest.ProtoReflect.Descriptor instead.
 func (*WatchEventsRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{38}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *WatchEventsRequest) GetNamespace() string {
@@ -2119,14 +2290,23 @@ func (x *WatchEventsRequest) GetWorkload() string {
 	return ""
 }
 
+func (x *WatchEventsRequest) GetObjectKind() string {
+	if x != nil {
+		return x.ObjectKind
+	}
+	return ""
+}
+
 var File_cloudless_v1_cluster_service_proto protoreflect.FileDescriptor
 
 const file_cloudless_v1_cluster_service_proto_rawDesc = "" +
 	"\n" +
-	"\"cloudless/v1/cluster_service.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1acloudless/v1/cluster.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x17cloudless/v1/node.proto\x1a\x1acloudless/v1/options.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1cgoogle/api/annotations.proto\"\x13\n" +
-	"\x11GetClusterRequest\"1\n" +
+	"\"cloudless/v1/cluster_service.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1acloudless/v1/cluster.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x17cloudless/v1/node.proto\x1a\x1acloudless/v1/options.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1cgoogle/api/annotations.proto\"1\n" +
+	"\x11GetClusterRequest\x12\x1c\n" +
+	"\x04name\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x04name\"O\n" +
 	"\x17GetConfigurationRequest\x12\x16\n" +
-	"\x06number\x18\x01 \x01(\x04R\x06number\"}\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x1c\n" +
+	"\x04name\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x04name\"}\n" +
 	"\x17SetConfigurationRequest\x12I\n" +
 	"\rconfiguration\x18\x01 \x01(\v2\x1b.cloudless.v1.ConfigurationB\x06\xbaH\x03\xc8\x01\x01R\rconfiguration\x12\x17\n" +
 	"\adry_run\x18\x02 \x01(\bR\x06dryRun\"C\n" +
@@ -2202,7 +2382,9 @@ const file_cloudless_v1_cluster_service_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"X\n" +
 	"\x13CreateTokenResponse\x12)\n" +
 	"\x05token\x18\x01 \x01(\v2\x13.cloudless.v1.TokenR\x05token\x12\x16\n" +
-	"\x06secret\x18\x02 \x01(\tR\x06secret\"]\n" +
+	"\x06secret\x18\x02 \x01(\tR\x06secret\"3\n" +
+	"\x0fGetTokenRequest\x12 \n" +
+	"\x04name\x18\x01 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xc0\xc6'\x01R\x04name\"]\n" +
 	"\x11ListTokensRequest\x12&\n" +
 	"\x04page\x18\x01 \x01(\v2\x12.cloudless.v1.PageR\x04page\x12 \n" +
 	"\x06labels\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x06labels\"S\n" +
@@ -2243,28 +2425,39 @@ const file_cloudless_v1_cluster_service_proto_rawDesc = "" +
 	"\busername\x18\x02 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\xff\x01R\busername\x12&\n" +
 	"\bpassword\x18\x03 \x01(\tB\n" +
-	"\xbaH\ar\x05\x10\x01\x18\x80@R\bpassword\";\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80@R\bpassword\"1\n" +
+	"\x0fGetLoginRequest\x12\x1e\n" +
+	"\x04name\x18\x01 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\xff\x01R\x04name\";\n" +
 	"\x11ListLoginsRequest\x12&\n" +
 	"\x04page\x18\x01 \x01(\v2\x12.cloudless.v1.PageR\x04page\"S\n" +
 	"\x12ListLoginsResponse\x12)\n" +
 	"\x05items\x18\x01 \x03(\v2\x13.cloudless.v1.LoginR\x05items\x12\x12\n" +
 	"\x04next\x18\x02 \x01(\tR\x04next\"4\n" +
 	"\x12DeleteLoginRequest\x12\x1e\n" +
-	"\x04host\x18\x01 \x01(\tB\n" +
-	"\xbaH\ar\x05\x10\x01\x18\xff\x01R\x04host\"\x15\n" +
-	"\x13DeleteLoginResponse\"\xad\x01\n" +
+	"\x04name\x18\x01 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\xff\x01R\x04name\"\x15\n" +
+	"\x13DeleteLoginResponse\"Z\n" +
+	"\x0fGetEventRequest\x12'\n" +
+	"\tnamespace\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\tnamespace\x12\x1e\n" +
+	"\x04name\x18\x02 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\xff\x01R\x04name\"\xd8\x01\n" +
 	"\x11ListEventsRequest\x12'\n" +
 	"\tnamespace\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\tnamespace\x12 \n" +
 	"\x06object\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x06object\x12&\n" +
 	"\x04page\x18\x03 \x01(\v2\x12.cloudless.v1.PageR\x04page\x12%\n" +
-	"\bworkload\x18\x04 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\bworkload\"S\n" +
+	"\bworkload\x18\x04 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\bworkload\x12)\n" +
+	"\vobject_kind\x18\x05 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\n" +
+	"objectKind\"S\n" +
 	"\x12ListEventsResponse\x12)\n" +
 	"\x05items\x18\x01 \x03(\v2\x13.cloudless.v1.EventR\x05items\x12\x12\n" +
-	"\x04next\x18\x02 \x01(\tR\x04next\"\x86\x01\n" +
+	"\x04next\x18\x02 \x01(\tR\x04next\"\xb1\x01\n" +
 	"\x12WatchEventsRequest\x12'\n" +
 	"\tnamespace\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\tnamespace\x12 \n" +
 	"\x06object\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x06object\x12%\n" +
-	"\bworkload\x18\x03 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\bworkload2\x93\x06\n" +
+	"\bworkload\x18\x03 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\bworkload\x12)\n" +
+	"\vobject_kind\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\n" +
+	"objectKind2\x93\x06\n" +
 	"\x0eClusterService\x12c\n" +
 	"\n" +
 	"GetCluster\x12\x1f.cloudless.v1.GetClusterRequest\x1a\x15.cloudless.v1.Cluster\"\x1d\xe2\xcc'\x06\b\x04\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\r\x12\v/v1/cluster\x12a\n" +
@@ -2285,14 +2478,15 @@ const file_cloudless_v1_cluster_service_proto_rawDesc = "" +
 	"\n" +
 	"UpdateNode\x12\x1f.cloudless.v1.UpdateNodeRequest\x1a\x12.cloudless.v1.Node\"!\xe2\xcc'\x02\b\x02\x82\xd3\xe4\x93\x02\x15:\x01*2\x10/v1/nodes/{name}\x12l\n" +
 	"\n" +
-	"WatchNodes\x12\x1f.cloudless.v1.WatchNodesRequest\x1a\x18.cloudless.v1.NodeChange\"!\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\x11\x12\x0f/v1/nodes:watch0\x012\xe5\x02\n" +
+	"WatchNodes\x12\x1f.cloudless.v1.WatchNodesRequest\x1a\x18.cloudless.v1.NodeChange\"!\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\x11\x12\x0f/v1/nodes:watch0\x012\xca\x03\n" +
 	"\fTokenService\x12q\n" +
 	"\vCreateToken\x12 .cloudless.v1.CreateTokenRequest\x1a!.cloudless.v1.CreateTokenResponse\"\x1d\xe2\xcc'\x04\b\x03 \x01\x82\xd3\xe4\x93\x02\x0f:\x01*\"\n" +
-	"/v1/tokens\x12m\n" +
+	"/v1/tokens\x12c\n" +
+	"\bGetToken\x12\x1d.cloudless.v1.GetTokenRequest\x1a\x13.cloudless.v1.Token\"#\xe2\xcc'\x06\b\x03\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\x13\x12\x11/v1/tokens/{name}\x12m\n" +
 	"\n" +
 	"ListTokens\x12\x1f.cloudless.v1.ListTokensRequest\x1a .cloudless.v1.ListTokensResponse\"\x1c\xe2\xcc'\x06\b\x03\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\f\x12\n" +
 	"/v1/tokens\x12s\n" +
-	"\vDeleteToken\x12 .cloudless.v1.DeleteTokenRequest\x1a!.cloudless.v1.DeleteTokenResponse\"\x1f\xe2\xcc'\x02\b\x03\x82\xd3\xe4\x93\x02\x13*\x11/v1/tokens/{name}2\xf4\x06\n" +
+	"\vDeleteToken\x12 .cloudless.v1.DeleteTokenRequest\x1a!.cloudless.v1.DeleteTokenResponse\"\x1f\xe2\xcc'\x02\b\x03\x82\xd3\xe4\x93\x02\x13*\x11/v1/tokens/{name}2\xd9\a\n" +
 	"\fImageService\x12f\n" +
 	"\bGetImage\x12\x1d.cloudless.v1.GetImageRequest\x1a\x13.cloudless.v1.Image\"&\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\x16\x12\x14/v1/images/{name=**}\x12m\n" +
 	"\n" +
@@ -2302,12 +2496,14 @@ const file_cloudless_v1_cluster_service_proto_rawDesc = "" +
 	"\fRestoreImage\x12!.cloudless.v1.RestoreImageRequest\x1a\x13.cloudless.v1.Image\"#\xe2\xcc'\x02\b\x02\x82\xd3\xe4\x93\x02\x17:\x01*\"\x12/v1/images:restore\x12u\n" +
 	"\vPruneImages\x12 .cloudless.v1.PruneImagesRequest\x1a!.cloudless.v1.PruneImagesResponse\"!\xe2\xcc'\x02\b\x02\x82\xd3\xe4\x93\x02\x15:\x01*\"\x10/v1/images:prune\x12[\n" +
 	"\bSetLogin\x12\x1d.cloudless.v1.SetLoginRequest\x1a\x13.cloudless.v1.Login\"\x1b\xe2\xcc'\x02\b\x03\x82\xd3\xe4\x93\x02\x0f:\x01*\"\n" +
-	"/v1/logins\x12m\n" +
+	"/v1/logins\x12c\n" +
+	"\bGetLogin\x12\x1d.cloudless.v1.GetLoginRequest\x1a\x13.cloudless.v1.Login\"#\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\x13\x12\x11/v1/logins/{name}\x12m\n" +
 	"\n" +
 	"ListLogins\x12\x1f.cloudless.v1.ListLoginsRequest\x1a .cloudless.v1.ListLoginsResponse\"\x1c\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\f\x12\n" +
 	"/v1/logins\x12s\n" +
-	"\vDeleteLogin\x12 .cloudless.v1.DeleteLoginRequest\x1a!.cloudless.v1.DeleteLoginResponse\"\x1f\xe2\xcc'\x02\b\x03\x82\xd3\xe4\x93\x02\x13*\x11/v1/logins/{host}2\xe9\x01\n" +
-	"\fEventService\x12m\n" +
+	"\vDeleteLogin\x12 .cloudless.v1.DeleteLoginRequest\x1a!.cloudless.v1.DeleteLoginResponse\"\x1f\xe2\xcc'\x02\b\x03\x82\xd3\xe4\x93\x02\x13*\x11/v1/logins/{name}2\xe5\x02\n" +
+	"\fEventService\x12z\n" +
+	"\bGetEvent\x12\x1d.cloudless.v1.GetEventRequest\x1a\x13.cloudless.v1.Event\":\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02*\x12(/v1/namespaces/{namespace}/events/{name}\x12m\n" +
 	"\n" +
 	"ListEvents\x12\x1f.cloudless.v1.ListEventsRequest\x1a .cloudless.v1.ListEventsResponse\"\x1c\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\f\x12\n" +
 	"/v1/events\x12j\n" +
@@ -2325,7 +2521,7 @@ func file_cloudless_v1_cluster_service_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_cluster_service_proto_rawDescData
 }
 
-var file_cloudless_v1_cluster_service_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
+var file_cloudless_v1_cluster_service_proto_msgTypes = make([]protoimpl.MessageInfo, 44)
 var file_cloudless_v1_cluster_service_proto_goTypes = []any{
 	(*GetClusterRequest)(nil),            // 0: cloudless.v1.GetClusterRequest
 	(*GetConfigurationRequest)(nil),      // 1: cloudless.v1.GetConfigurationRequest
@@ -2347,58 +2543,61 @@ var file_cloudless_v1_cluster_service_proto_goTypes = []any{
 	(*NodeChange)(nil),                   // 17: cloudless.v1.NodeChange
 	(*CreateTokenRequest)(nil),           // 18: cloudless.v1.CreateTokenRequest
 	(*CreateTokenResponse)(nil),          // 19: cloudless.v1.CreateTokenResponse
-	(*ListTokensRequest)(nil),            // 20: cloudless.v1.ListTokensRequest
-	(*ListTokensResponse)(nil),           // 21: cloudless.v1.ListTokensResponse
-	(*DeleteTokenRequest)(nil),           // 22: cloudless.v1.DeleteTokenRequest
-	(*DeleteTokenResponse)(nil),          // 23: cloudless.v1.DeleteTokenResponse
-	(*GetImageRequest)(nil),              // 24: cloudless.v1.GetImageRequest
-	(*ListImagesRequest)(nil),            // 25: cloudless.v1.ListImagesRequest
-	(*ListImagesResponse)(nil),           // 26: cloudless.v1.ListImagesResponse
-	(*DeleteImageRequest)(nil),           // 27: cloudless.v1.DeleteImageRequest
-	(*RestoreImageRequest)(nil),          // 28: cloudless.v1.RestoreImageRequest
-	(*PruneImagesRequest)(nil),           // 29: cloudless.v1.PruneImagesRequest
-	(*PruneImagesResponse)(nil),          // 30: cloudless.v1.PruneImagesResponse
-	(*SetLoginRequest)(nil),              // 31: cloudless.v1.SetLoginRequest
-	(*ListLoginsRequest)(nil),            // 32: cloudless.v1.ListLoginsRequest
-	(*ListLoginsResponse)(nil),           // 33: cloudless.v1.ListLoginsResponse
-	(*DeleteLoginRequest)(nil),           // 34: cloudless.v1.DeleteLoginRequest
-	(*DeleteLoginResponse)(nil),          // 35: cloudless.v1.DeleteLoginResponse
-	(*ListEventsRequest)(nil),            // 36: cloudless.v1.ListEventsRequest
-	(*ListEventsResponse)(nil),           // 37: cloudless.v1.ListEventsResponse
-	(*WatchEventsRequest)(nil),           // 38: cloudless.v1.WatchEventsRequest
-	nil,                                  // 39: cloudless.v1.UpdateNodeRequest.LabelsEntry
-	nil,                                  // 40: cloudless.v1.CreateTokenRequest.LabelsEntry
-	(*Configuration)(nil),                // 41: cloudless.v1.Configuration
-	(*Page)(nil),                         // 42: cloudless.v1.Page
-	(*Taint)(nil),                        // 43: cloudless.v1.Taint
-	(*Node)(nil),                         // 44: cloudless.v1.Node
-	(*Token)(nil),                        // 45: cloudless.v1.Token
-	(*Image)(nil),                        // 46: cloudless.v1.Image
-	(*Login)(nil),                        // 47: cloudless.v1.Login
-	(*Event)(nil),                        // 48: cloudless.v1.Event
-	(*Cluster)(nil),                      // 49: cloudless.v1.Cluster
+	(*GetTokenRequest)(nil),              // 20: cloudless.v1.GetTokenRequest
+	(*ListTokensRequest)(nil),            // 21: cloudless.v1.ListTokensRequest
+	(*ListTokensResponse)(nil),           // 22: cloudless.v1.ListTokensResponse
+	(*DeleteTokenRequest)(nil),           // 23: cloudless.v1.DeleteTokenRequest
+	(*DeleteTokenResponse)(nil),          // 24: cloudless.v1.DeleteTokenResponse
+	(*GetImageRequest)(nil),              // 25: cloudless.v1.GetImageRequest
+	(*ListImagesRequest)(nil),            // 26: cloudless.v1.ListImagesRequest
+	(*ListImagesResponse)(nil),           // 27: cloudless.v1.ListImagesResponse
+	(*DeleteImageRequest)(nil),           // 28: cloudless.v1.DeleteImageRequest
+	(*RestoreImageRequest)(nil),          // 29: cloudless.v1.RestoreImageRequest
+	(*PruneImagesRequest)(nil),           // 30: cloudless.v1.PruneImagesRequest
+	(*PruneImagesResponse)(nil),          // 31: cloudless.v1.PruneImagesResponse
+	(*SetLoginRequest)(nil),              // 32: cloudless.v1.SetLoginRequest
+	(*GetLoginRequest)(nil),              // 33: cloudless.v1.GetLoginRequest
+	(*ListLoginsRequest)(nil),            // 34: cloudless.v1.ListLoginsRequest
+	(*ListLoginsResponse)(nil),           // 35: cloudless.v1.ListLoginsResponse
+	(*DeleteLoginRequest)(nil),           // 36: cloudless.v1.DeleteLoginRequest
+	(*DeleteLoginResponse)(nil),          // 37: cloudless.v1.DeleteLoginResponse
+	(*GetEventRequest)(nil),              // 38: cloudless.v1.GetEventRequest
+	(*ListEventsRequest)(nil),            // 39: cloudless.v1.ListEventsRequest
+	(*ListEventsResponse)(nil),           // 40: cloudless.v1.ListEventsResponse
+	(*WatchEventsRequest)(nil),           // 41: cloudless.v1.WatchEventsRequest
+	nil,                                  // 42: cloudless.v1.UpdateNodeRequest.LabelsEntry
+	nil,                                  // 43: cloudless.v1.CreateTokenRequest.LabelsEntry
+	(*Configuration)(nil),                // 44: cloudless.v1.Configuration
+	(*Page)(nil),                         // 45: cloudless.v1.Page
+	(*Taint)(nil),                        // 46: cloudless.v1.Taint
+	(*Node)(nil),                         // 47: cloudless.v1.Node
+	(*Token)(nil),                        // 48: cloudless.v1.Token
+	(*Image)(nil),                        // 49: cloudless.v1.Image
+	(*Login)(nil),                        // 50: cloudless.v1.Login
+	(*Event)(nil),                        // 51: cloudless.v1.Event
+	(*Cluster)(nil),                      // 52: cloudless.v1.Cluster
 }
 var file_cloudless_v1_cluster_service_proto_depIdxs = []int32{
-	41, // 0: cloudless.v1.SetConfigurationRequest.configuration:type_name -> cloudless.v1.Configuration
-	42, // 1: cloudless.v1.ListConfigurationsRequest.page:type_name -> cloudless.v1.Page
-	41, // 2: cloudless.v1.ListConfigurationsResponse.items:type_name -> cloudless.v1.Configuration
-	39, // 3: cloudless.v1.UpdateNodeRequest.labels:type_name -> cloudless.v1.UpdateNodeRequest.LabelsEntry
-	43, // 4: cloudless.v1.UpdateNodeRequest.taints:type_name -> cloudless.v1.Taint
+	44, // 0: cloudless.v1.SetConfigurationRequest.configuration:type_name -> cloudless.v1.Configuration
+	45, // 1: cloudless.v1.ListConfigurationsRequest.page:type_name -> cloudless.v1.Page
+	44, // 2: cloudless.v1.ListConfigurationsResponse.items:type_name -> cloudless.v1.Configuration
+	42, // 3: cloudless.v1.UpdateNodeRequest.labels:type_name -> cloudless.v1.UpdateNodeRequest.LabelsEntry
+	46, // 4: cloudless.v1.UpdateNodeRequest.taints:type_name -> cloudless.v1.Taint
 	12, // 5: cloudless.v1.UpdateNodeRequest.remove_taints:type_name -> cloudless.v1.TaintName
-	42, // 6: cloudless.v1.ListNodesRequest.page:type_name -> cloudless.v1.Page
-	44, // 7: cloudless.v1.ListNodesResponse.items:type_name -> cloudless.v1.Node
-	44, // 8: cloudless.v1.NodeChange.node:type_name -> cloudless.v1.Node
-	40, // 9: cloudless.v1.CreateTokenRequest.labels:type_name -> cloudless.v1.CreateTokenRequest.LabelsEntry
-	45, // 10: cloudless.v1.CreateTokenResponse.token:type_name -> cloudless.v1.Token
-	42, // 11: cloudless.v1.ListTokensRequest.page:type_name -> cloudless.v1.Page
-	45, // 12: cloudless.v1.ListTokensResponse.items:type_name -> cloudless.v1.Token
-	42, // 13: cloudless.v1.ListImagesRequest.page:type_name -> cloudless.v1.Page
-	46, // 14: cloudless.v1.ListImagesResponse.items:type_name -> cloudless.v1.Image
-	46, // 15: cloudless.v1.PruneImagesResponse.items:type_name -> cloudless.v1.Image
-	42, // 16: cloudless.v1.ListLoginsRequest.page:type_name -> cloudless.v1.Page
-	47, // 17: cloudless.v1.ListLoginsResponse.items:type_name -> cloudless.v1.Login
-	42, // 18: cloudless.v1.ListEventsRequest.page:type_name -> cloudless.v1.Page
-	48, // 19: cloudless.v1.ListEventsResponse.items:type_name -> cloudless.v1.Event
+	45, // 6: cloudless.v1.ListNodesRequest.page:type_name -> cloudless.v1.Page
+	47, // 7: cloudless.v1.ListNodesResponse.items:type_name -> cloudless.v1.Node
+	47, // 8: cloudless.v1.NodeChange.node:type_name -> cloudless.v1.Node
+	43, // 9: cloudless.v1.CreateTokenRequest.labels:type_name -> cloudless.v1.CreateTokenRequest.LabelsEntry
+	48, // 10: cloudless.v1.CreateTokenResponse.token:type_name -> cloudless.v1.Token
+	45, // 11: cloudless.v1.ListTokensRequest.page:type_name -> cloudless.v1.Page
+	48, // 12: cloudless.v1.ListTokensResponse.items:type_name -> cloudless.v1.Token
+	45, // 13: cloudless.v1.ListImagesRequest.page:type_name -> cloudless.v1.Page
+	49, // 14: cloudless.v1.ListImagesResponse.items:type_name -> cloudless.v1.Image
+	49, // 15: cloudless.v1.PruneImagesResponse.items:type_name -> cloudless.v1.Image
+	45, // 16: cloudless.v1.ListLoginsRequest.page:type_name -> cloudless.v1.Page
+	50, // 17: cloudless.v1.ListLoginsResponse.items:type_name -> cloudless.v1.Login
+	45, // 18: cloudless.v1.ListEventsRequest.page:type_name -> cloudless.v1.Page
+	51, // 19: cloudless.v1.ListEventsResponse.items:type_name -> cloudless.v1.Event
 	0,  // 20: cloudless.v1.ClusterService.GetCluster:input_type -> cloudless.v1.GetClusterRequest
 	6,  // 21: cloudless.v1.ClusterService.WhoAmI:input_type -> cloudless.v1.WhoAmIRequest
 	1,  // 22: cloudless.v1.ClusterService.GetConfiguration:input_type -> cloudless.v1.GetConfigurationRequest
@@ -2413,46 +2612,52 @@ var file_cloudless_v1_cluster_service_proto_depIdxs = []int32{
 	11, // 31: cloudless.v1.NodeService.UpdateNode:input_type -> cloudless.v1.UpdateNodeRequest
 	16, // 32: cloudless.v1.NodeService.WatchNodes:input_type -> cloudless.v1.WatchNodesRequest
 	18, // 33: cloudless.v1.TokenService.CreateToken:input_type -> cloudless.v1.CreateTokenRequest
-	20, // 34: cloudless.v1.TokenService.ListTokens:input_type -> cloudless.v1.ListTokensRequest
-	22, // 35: cloudless.v1.TokenService.DeleteToken:input_type -> cloudless.v1.DeleteTokenRequest
-	24, // 36: cloudless.v1.ImageService.GetImage:input_type -> cloudless.v1.GetImageRequest
-	25, // 37: cloudless.v1.ImageService.ListImages:input_type -> cloudless.v1.ListImagesRequest
-	27, // 38: cloudless.v1.ImageService.DeleteImage:input_type -> cloudless.v1.DeleteImageRequest
-	28, // 39: cloudless.v1.ImageService.RestoreImage:input_type -> cloudless.v1.RestoreImageRequest
-	29, // 40: cloudless.v1.ImageService.PruneImages:input_type -> cloudless.v1.PruneImagesRequest
-	31, // 41: cloudless.v1.ImageService.SetLogin:input_type -> cloudless.v1.SetLoginRequest
-	32, // 42: cloudless.v1.ImageService.ListLogins:input_type -> cloudless.v1.ListLoginsRequest
-	34, // 43: cloudless.v1.ImageService.DeleteLogin:input_type -> cloudless.v1.DeleteLoginRequest
-	36, // 44: cloudless.v1.EventService.ListEvents:input_type -> cloudless.v1.ListEventsRequest
-	38, // 45: cloudless.v1.EventService.WatchEvents:input_type -> cloudless.v1.WatchEventsRequest
-	49, // 46: cloudless.v1.ClusterService.GetCluster:output_type -> cloudless.v1.Cluster
-	7,  // 47: cloudless.v1.ClusterService.WhoAmI:output_type -> cloudless.v1.WhoAmIResponse
-	41, // 48: cloudless.v1.ClusterService.GetConfiguration:output_type -> cloudless.v1.Configuration
-	41, // 49: cloudless.v1.ClusterService.SetConfiguration:output_type -> cloudless.v1.Configuration
-	4,  // 50: cloudless.v1.ClusterService.ListConfigurations:output_type -> cloudless.v1.ListConfigurationsResponse
-	41, // 51: cloudless.v1.ClusterService.RollbackConfiguration:output_type -> cloudless.v1.Configuration
-	44, // 52: cloudless.v1.NodeService.GetNode:output_type -> cloudless.v1.Node
-	15, // 53: cloudless.v1.NodeService.ListNodes:output_type -> cloudless.v1.ListNodesResponse
-	44, // 54: cloudless.v1.NodeService.DeleteNode:output_type -> cloudless.v1.Node
-	44, // 55: cloudless.v1.NodeService.CordonNode:output_type -> cloudless.v1.Node
-	44, // 56: cloudless.v1.NodeService.UncordonNode:output_type -> cloudless.v1.Node
-	44, // 57: cloudless.v1.NodeService.UpdateNode:output_type -> cloudless.v1.Node
-	17, // 58: cloudless.v1.NodeService.WatchNodes:output_type -> cloudless.v1.NodeChange
-	19, // 59: cloudless.v1.TokenService.CreateToken:output_type -> cloudless.v1.CreateTokenResponse
-	21, // 60: cloudless.v1.TokenService.ListTokens:output_type -> cloudless.v1.ListTokensResponse
-	23, // 61: cloudless.v1.TokenService.DeleteToken:output_type -> cloudless.v1.DeleteTokenResponse
-	46, // 62: cloudless.v1.ImageService.GetImage:output_type -> cloudless.v1.Image
-	26, // 63: cloudless.v1.ImageService.ListImages:output_type -> cloudless.v1.ListImagesResponse
-	46, // 64: cloudless.v1.ImageService.DeleteImage:output_type -> cloudless.v1.Image
-	46, // 65: cloudless.v1.ImageService.RestoreImage:output_type -> cloudless.v1.Image
-	30, // 66: cloudless.v1.ImageService.PruneImages:output_type -> cloudless.v1.PruneImagesResponse
-	47, // 67: cloudless.v1.ImageService.SetLogin:output_type -> cloudless.v1.Login
-	33, // 68: cloudless.v1.ImageService.ListLogins:output_type -> cloudless.v1.ListLoginsResponse
-	35, // 69: cloudless.v1.ImageService.DeleteLogin:output_type -> cloudless.v1.DeleteLoginResponse
-	37, // 70: cloudless.v1.EventService.ListEvents:output_type -> cloudless.v1.ListEventsResponse
-	48, // 71: cloudless.v1.EventService.WatchEvents:output_type -> cloudless.v1.Event
-	46, // [46:72] is the sub-list for method output_type
-	20, // [20:46] is the sub-list for method input_type
+	20, // 34: cloudless.v1.TokenService.GetToken:input_type -> cloudless.v1.GetTokenRequest
+	21, // 35: cloudless.v1.TokenService.ListTokens:input_type -> cloudless.v1.ListTokensRequest
+	23, // 36: cloudless.v1.TokenService.DeleteToken:input_type -> cloudless.v1.DeleteTokenRequest
+	25, // 37: cloudless.v1.ImageService.GetImage:input_type -> cloudless.v1.GetImageRequest
+	26, // 38: cloudless.v1.ImageService.ListImages:input_type -> cloudless.v1.ListImagesRequest
+	28, // 39: cloudless.v1.ImageService.DeleteImage:input_type -> cloudless.v1.DeleteImageRequest
+	29, // 40: cloudless.v1.ImageService.RestoreImage:input_type -> cloudless.v1.RestoreImageRequest
+	30, // 41: cloudless.v1.ImageService.PruneImages:input_type -> cloudless.v1.PruneImagesRequest
+	32, // 42: cloudless.v1.ImageService.SetLogin:input_type -> cloudless.v1.SetLoginRequest
+	33, // 43: cloudless.v1.ImageService.GetLogin:input_type -> cloudless.v1.GetLoginRequest
+	34, // 44: cloudless.v1.ImageService.ListLogins:input_type -> cloudless.v1.ListLoginsRequest
+	36, // 45: cloudless.v1.ImageService.DeleteLogin:input_type -> cloudless.v1.DeleteLoginRequest
+	38, // 46: cloudless.v1.EventService.GetEvent:input_type -> cloudless.v1.GetEventRequest
+	39, // 47: cloudless.v1.EventService.ListEvents:input_type -> cloudless.v1.ListEventsRequest
+	41, // 48: cloudless.v1.EventService.WatchEvents:input_type -> cloudless.v1.WatchEventsRequest
+	52, // 49: cloudless.v1.ClusterService.GetCluster:output_type -> cloudless.v1.Cluster
+	7,  // 50: cloudless.v1.ClusterService.WhoAmI:output_type -> cloudless.v1.WhoAmIResponse
+	44, // 51: cloudless.v1.ClusterService.GetConfiguration:output_type -> cloudless.v1.Configuration
+	44, // 52: cloudless.v1.ClusterService.SetConfiguration:output_type -> cloudless.v1.Configuration
+	4,  // 53: cloudless.v1.ClusterService.ListConfigurations:output_type -> cloudless.v1.ListConfigurationsResponse
+	44, // 54: cloudless.v1.ClusterService.RollbackConfiguration:output_type -> cloudless.v1.Configuration
+	47, // 55: cloudless.v1.NodeService.GetNode:output_type -> cloudless.v1.Node
+	15, // 56: cloudless.v1.NodeService.ListNodes:output_type -> cloudless.v1.ListNodesResponse
+	47, // 57: cloudless.v1.NodeService.DeleteNode:output_type -> cloudless.v1.Node
+	47, // 58: cloudless.v1.NodeService.CordonNode:output_type -> cloudless.v1.Node
+	47, // 59: cloudless.v1.NodeService.UncordonNode:output_type -> cloudless.v1.Node
+	47, // 60: cloudless.v1.NodeService.UpdateNode:output_type -> cloudless.v1.Node
+	17, // 61: cloudless.v1.NodeService.WatchNodes:output_type -> cloudless.v1.NodeChange
+	19, // 62: cloudless.v1.TokenService.CreateToken:output_type -> cloudless.v1.CreateTokenResponse
+	48, // 63: cloudless.v1.TokenService.GetToken:output_type -> cloudless.v1.Token
+	22, // 64: cloudless.v1.TokenService.ListTokens:output_type -> cloudless.v1.ListTokensResponse
+	24, // 65: cloudless.v1.TokenService.DeleteToken:output_type -> cloudless.v1.DeleteTokenResponse
+	49, // 66: cloudless.v1.ImageService.GetImage:output_type -> cloudless.v1.Image
+	27, // 67: cloudless.v1.ImageService.ListImages:output_type -> cloudless.v1.ListImagesResponse
+	49, // 68: cloudless.v1.ImageService.DeleteImage:output_type -> cloudless.v1.Image
+	49, // 69: cloudless.v1.ImageService.RestoreImage:output_type -> cloudless.v1.Image
+	31, // 70: cloudless.v1.ImageService.PruneImages:output_type -> cloudless.v1.PruneImagesResponse
+	50, // 71: cloudless.v1.ImageService.SetLogin:output_type -> cloudless.v1.Login
+	50, // 72: cloudless.v1.ImageService.GetLogin:output_type -> cloudless.v1.Login
+	35, // 73: cloudless.v1.ImageService.ListLogins:output_type -> cloudless.v1.ListLoginsResponse
+	37, // 74: cloudless.v1.ImageService.DeleteLogin:output_type -> cloudless.v1.DeleteLoginResponse
+	51, // 75: cloudless.v1.EventService.GetEvent:output_type -> cloudless.v1.Event
+	40, // 76: cloudless.v1.EventService.ListEvents:output_type -> cloudless.v1.ListEventsResponse
+	51, // 77: cloudless.v1.EventService.WatchEvents:output_type -> cloudless.v1.Event
+	49, // [49:78] is the sub-list for method output_type
+	20, // [20:49] is the sub-list for method input_type
 	20, // [20:20] is the sub-list for extension type_name
 	20, // [20:20] is the sub-list for extension extendee
 	0,  // [0:20] is the sub-list for field type_name
@@ -2475,7 +2680,7 @@ func file_cloudless_v1_cluster_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_cluster_service_proto_rawDesc), len(file_cloudless_v1_cluster_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   41,
+			NumMessages:   44,
 			NumExtensions: 0,
 			NumServices:   5,
 		},

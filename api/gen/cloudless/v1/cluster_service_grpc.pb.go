@@ -678,6 +678,7 @@ var NodeService_ServiceDesc = grpc.ServiceDesc{
 
 const (
 	TokenService_CreateToken_FullMethodName = "/cloudless.v1.TokenService/CreateToken"
+	TokenService_GetToken_FullMethodName    = "/cloudless.v1.TokenService/GetToken"
 	TokenService_ListTokens_FullMethodName  = "/cloudless.v1.TokenService/ListTokens"
 	TokenService_DeleteToken_FullMethodName = "/cloudless.v1.TokenService/DeleteToken"
 )
@@ -687,6 +688,7 @@ const (
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 type TokenServiceClient interface {
 	CreateToken(ctx context.Context, in *CreateTokenRequest, opts ...grpc.CallOption) (*CreateTokenResponse, error)
+	GetToken(ctx context.Context, in *GetTokenRequest, opts ...grpc.CallOption) (*Token, error)
 	ListTokens(ctx context.Context, in *ListTokensRequest, opts ...grpc.CallOption) (*ListTokensResponse, error)
 	// Revokes the token: calls and streams that use it end at once.
 	DeleteToken(ctx context.Context, in *DeleteTokenRequest, opts ...grpc.CallOption) (*DeleteTokenResponse, error)
@@ -704,6 +706,16 @@ func (c *tokenServiceClient) CreateToken(ctx context.Context, in *CreateTokenReq
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(CreateTokenResponse)
 	err := c.cc.Invoke(ctx, TokenService_CreateToken_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *tokenServiceClient) GetToken(ctx context.Context, in *GetTokenRequest, opts ...grpc.CallOption) (*Token, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Token)
+	err := c.cc.Invoke(ctx, TokenService_GetToken_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -735,6 +747,7 @@ func (c *tokenServiceClient) DeleteToken(ctx context.Context, in *DeleteTokenReq
 // for forward compatibility.
 type TokenServiceServer interface {
 	CreateToken(context.Context, *CreateTokenRequest) (*CreateTokenResponse, error)
+	GetToken(context.Context, *GetTokenRequest) (*Token, error)
 	ListTokens(context.Context, *ListTokensRequest) (*ListTokensResponse, error)
 	// Revokes the token: calls and streams that use it end at once.
 	DeleteToken(context.Context, *DeleteTokenRequest) (*DeleteTokenResponse, error)
@@ -750,6 +763,9 @@ type UnimplementedTokenServiceServer struct{}
 
 func (UnimplementedTokenServiceServer) CreateToken(context.Context, *CreateTokenRequest) (*CreateTokenResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CreateToken not implemented")
+}
+func (UnimplementedTokenServiceServer) GetToken(context.Context, *GetTokenRequest) (*Token, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetToken not implemented")
 }
 func (UnimplementedTokenServiceServer) ListTokens(context.Context, *ListTokensRequest) (*ListTokensResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListTokens not implemented")
@@ -792,6 +808,24 @@ func _TokenService_CreateToken_Handler(srv interface{}, ctx context.Context, dec
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(TokenServiceServer).CreateToken(ctx, req.(*CreateTokenRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _TokenService_GetToken_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetTokenRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TokenServiceServer).GetToken(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: TokenService_GetToken_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TokenServiceServer).GetToken(ctx, req.(*GetTokenRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -844,6 +878,10 @@ var TokenService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _TokenService_CreateToken_Handler,
 		},
 		{
+			MethodName: "GetToken",
+			Handler:    _TokenService_GetToken_Handler,
+		},
+		{
 			MethodName: "ListTokens",
 			Handler:    _TokenService_ListTokens_Handler,
 		},
@@ -863,6 +901,7 @@ const (
 	ImageService_RestoreImage_FullMethodName = "/cloudless.v1.ImageService/RestoreImage"
 	ImageService_PruneImages_FullMethodName  = "/cloudless.v1.ImageService/PruneImages"
 	ImageService_SetLogin_FullMethodName     = "/cloudless.v1.ImageService/SetLogin"
+	ImageService_GetLogin_FullMethodName     = "/cloudless.v1.ImageService/GetLogin"
 	ImageService_ListLogins_FullMethodName   = "/cloudless.v1.ImageService/ListLogins"
 	ImageService_DeleteLogin_FullMethodName  = "/cloudless.v1.ImageService/DeleteLogin"
 )
@@ -881,6 +920,7 @@ type ImageServiceClient interface {
 	PruneImages(ctx context.Context, in *PruneImagesRequest, opts ...grpc.CallOption) (*PruneImagesResponse, error)
 	// Stores a login to a registry outside the cluster.
 	SetLogin(ctx context.Context, in *SetLoginRequest, opts ...grpc.CallOption) (*Login, error)
+	GetLogin(ctx context.Context, in *GetLoginRequest, opts ...grpc.CallOption) (*Login, error)
 	ListLogins(ctx context.Context, in *ListLoginsRequest, opts ...grpc.CallOption) (*ListLoginsResponse, error)
 	DeleteLogin(ctx context.Context, in *DeleteLoginRequest, opts ...grpc.CallOption) (*DeleteLoginResponse, error)
 }
@@ -953,6 +993,16 @@ func (c *imageServiceClient) SetLogin(ctx context.Context, in *SetLoginRequest, 
 	return out, nil
 }
 
+func (c *imageServiceClient) GetLogin(ctx context.Context, in *GetLoginRequest, opts ...grpc.CallOption) (*Login, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Login)
+	err := c.cc.Invoke(ctx, ImageService_GetLogin_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *imageServiceClient) ListLogins(ctx context.Context, in *ListLoginsRequest, opts ...grpc.CallOption) (*ListLoginsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListLoginsResponse)
@@ -987,6 +1037,7 @@ type ImageServiceServer interface {
 	PruneImages(context.Context, *PruneImagesRequest) (*PruneImagesResponse, error)
 	// Stores a login to a registry outside the cluster.
 	SetLogin(context.Context, *SetLoginRequest) (*Login, error)
+	GetLogin(context.Context, *GetLoginRequest) (*Login, error)
 	ListLogins(context.Context, *ListLoginsRequest) (*ListLoginsResponse, error)
 	DeleteLogin(context.Context, *DeleteLoginRequest) (*DeleteLoginResponse, error)
 	mustEmbedUnimplementedImageServiceServer()
@@ -1016,6 +1067,9 @@ func (UnimplementedImageServiceServer) PruneImages(context.Context, *PruneImages
 }
 func (UnimplementedImageServiceServer) SetLogin(context.Context, *SetLoginRequest) (*Login, error) {
 	return nil, status.Error(codes.Unimplemented, "method SetLogin not implemented")
+}
+func (UnimplementedImageServiceServer) GetLogin(context.Context, *GetLoginRequest) (*Login, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetLogin not implemented")
 }
 func (UnimplementedImageServiceServer) ListLogins(context.Context, *ListLoginsRequest) (*ListLoginsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListLogins not implemented")
@@ -1152,6 +1206,24 @@ func _ImageService_SetLogin_Handler(srv interface{}, ctx context.Context, dec fu
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ImageService_GetLogin_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetLoginRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ImageServiceServer).GetLogin(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ImageService_GetLogin_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ImageServiceServer).GetLogin(ctx, req.(*GetLoginRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _ImageService_ListLogins_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListLoginsRequest)
 	if err := dec(in); err != nil {
@@ -1220,6 +1292,10 @@ var ImageService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _ImageService_SetLogin_Handler,
 		},
 		{
+			MethodName: "GetLogin",
+			Handler:    _ImageService_GetLogin_Handler,
+		},
+		{
 			MethodName: "ListLogins",
 			Handler:    _ImageService_ListLogins_Handler,
 		},
@@ -1233,6 +1309,7 @@ var ImageService_ServiceDesc = grpc.ServiceDesc{
 }
 
 const (
+	EventService_GetEvent_FullMethodName    = "/cloudless.v1.EventService/GetEvent"
 	EventService_ListEvents_FullMethodName  = "/cloudless.v1.EventService/ListEvents"
 	EventService_WatchEvents_FullMethodName = "/cloudless.v1.EventService/WatchEvents"
 )
@@ -1241,6 +1318,7 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 type EventServiceClient interface {
+	GetEvent(ctx context.Context, in *GetEventRequest, opts ...grpc.CallOption) (*Event, error)
 	ListEvents(ctx context.Context, in *ListEventsRequest, opts ...grpc.CallOption) (*ListEventsResponse, error)
 	// New events as they happen.
 	WatchEvents(ctx context.Context, in *WatchEventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[Event], error)
@@ -1252,6 +1330,16 @@ type eventServiceClient struct {
 
 func NewEventServiceClient(cc grpc.ClientConnInterface) EventServiceClient {
 	return &eventServiceClient{cc}
+}
+
+func (c *eventServiceClient) GetEvent(ctx context.Context, in *GetEventRequest, opts ...grpc.CallOption) (*Event, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Event)
+	err := c.cc.Invoke(ctx, EventService_GetEvent_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
 }
 
 func (c *eventServiceClient) ListEvents(ctx context.Context, in *ListEventsRequest, opts ...grpc.CallOption) (*ListEventsResponse, error) {
@@ -1287,6 +1375,7 @@ type EventService_WatchEventsClient = grpc.ServerStreamingClient[Event]
 // All implementations must embed UnimplementedEventServiceServer
 // for forward compatibility.
 type EventServiceServer interface {
+	GetEvent(context.Context, *GetEventRequest) (*Event, error)
 	ListEvents(context.Context, *ListEventsRequest) (*ListEventsResponse, error)
 	// New events as they happen.
 	WatchEvents(*WatchEventsRequest, grpc.ServerStreamingServer[Event]) error
@@ -1300,6 +1389,9 @@ type EventServiceServer interface {
 // pointer dereference when methods are called.
 type UnimplementedEventServiceServer struct{}
 
+func (UnimplementedEventServiceServer) GetEvent(context.Context, *GetEventRequest) (*Event, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetEvent not implemented")
+}
 func (UnimplementedEventServiceServer) ListEvents(context.Context, *ListEventsRequest) (*ListEventsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListEvents not implemented")
 }
@@ -1325,6 +1417,24 @@ func RegisterEventServiceServer(s grpc.ServiceRegistrar, srv EventServiceServer)
 		t.testEmbeddedByValue()
 	}
 	s.RegisterService(&EventService_ServiceDesc, srv)
+}
+
+func _EventService_GetEvent_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetEventRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(EventServiceServer).GetEvent(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: EventService_GetEvent_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(EventServiceServer).GetEvent(ctx, req.(*GetEventRequest))
+	}
+	return interceptor(ctx, in, info, handler)
 }
 
 func _EventService_ListEvents_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
@@ -1363,6 +1473,10 @@ var EventService_ServiceDesc = grpc.ServiceDesc{
 	ServiceName: "cloudless.v1.EventService",
 	HandlerType: (*EventServiceServer)(nil),
 	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "GetEvent",
+			Handler:    _EventService_GetEvent_Handler,
+		},
 		{
 			MethodName: "ListEvents",
 			Handler:    _EventService_ListEvents_Handler,

@@ -820,6 +820,50 @@ func (*DropImageResponse) Descriptor() ([]byte, []int) {
 	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{14}
 }
 
+type GetServerRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetServerRequest) Reset() {
+	*x = GetServerRequest{}
+	mi := &file_cloudless_v1_server_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetServerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetServerRequest) ProtoMessage() {}
+
+func (x *GetServerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_server_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetServerRequest.ProtoReflect.Descriptor instead.
+func (*GetServerRequest) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *GetServerRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
 type ListServersRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Page  *Page                  `protobuf:"bytes,1,opt,name=page,proto3" json:"page,omitempty"`
@@ -831,7 +875,7 @@ type ListServersRequest struct {
 
 func (x *ListServersRequest) Reset() {
 	*x = ListServersRequest{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[15]
+	mi := &file_cloudless_v1_server_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -843,7 +887,7 @@ func (x *ListServersRequest) String() string {
 func (*ListServersRequest) ProtoMessage() {}
 
 func (x *ListServersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[15]
+	mi := &file_cloudless_v1_server_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -856,7 +900,7 @@ func (x *ListServersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListServersRequest.ProtoReflect.Descriptor instead.
 func (*ListServersRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{15}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListServersRequest) GetPage() *Page {
@@ -883,7 +927,7 @@ type ListServersResponse struct {
 
 func (x *ListServersResponse) Reset() {
 	*x = ListServersResponse{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[16]
+	mi := &file_cloudless_v1_server_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -895,7 +939,7 @@ func (x *ListServersResponse) String() string {
 func (*ListServersResponse) ProtoMessage() {}
 
 func (x *ListServersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[16]
+	mi := &file_cloudless_v1_server_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -908,7 +952,7 @@ func (x *ListServersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListServersResponse.ProtoReflect.Descriptor instead.
 func (*ListServersResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{16}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListServersResponse) GetItems() []*Server {
@@ -936,7 +980,7 @@ type DeleteServerRequest struct {
 
 func (x *DeleteServerRequest) Reset() {
 	*x = DeleteServerRequest{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[17]
+	mi := &file_cloudless_v1_server_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -948,7 +992,7 @@ func (x *DeleteServerRequest) String() string {
 func (*DeleteServerRequest) ProtoMessage() {}
 
 func (x *DeleteServerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[17]
+	mi := &file_cloudless_v1_server_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -961,7 +1005,7 @@ func (x *DeleteServerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteServerRequest.ProtoReflect.Descriptor instead.
 func (*DeleteServerRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{17}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *DeleteServerRequest) GetName() string {
@@ -988,7 +1032,7 @@ type TransferLeaderRequest struct {
 
 func (x *TransferLeaderRequest) Reset() {
 	*x = TransferLeaderRequest{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[18]
+	mi := &file_cloudless_v1_server_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1000,7 +1044,7 @@ func (x *TransferLeaderRequest) String() string {
 func (*TransferLeaderRequest) ProtoMessage() {}
 
 func (x *TransferLeaderRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[18]
+	mi := &file_cloudless_v1_server_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1013,7 +1057,7 @@ func (x *TransferLeaderRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeaderRequest.ProtoReflect.Descriptor instead.
 func (*TransferLeaderRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{18}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *TransferLeaderRequest) GetTo() string {
@@ -1033,7 +1077,7 @@ type TransferLeaderResponse struct {
 
 func (x *TransferLeaderResponse) Reset() {
 	*x = TransferLeaderResponse{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[19]
+	mi := &file_cloudless_v1_server_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1045,7 +1089,7 @@ func (x *TransferLeaderResponse) String() string {
 func (*TransferLeaderResponse) ProtoMessage() {}
 
 func (x *TransferLeaderResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[19]
+	mi := &file_cloudless_v1_server_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1058,7 +1102,7 @@ func (x *TransferLeaderResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeaderResponse.ProtoReflect.Descriptor instead.
 func (*TransferLeaderResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{19}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *TransferLeaderResponse) GetLeader() *Server {
@@ -1078,7 +1122,7 @@ type GetProgressRequest struct {
 
 func (x *GetProgressRequest) Reset() {
 	*x = GetProgressRequest{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[20]
+	mi := &file_cloudless_v1_server_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1090,7 +1134,7 @@ func (x *GetProgressRequest) String() string {
 func (*GetProgressRequest) ProtoMessage() {}
 
 func (x *GetProgressRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[20]
+	mi := &file_cloudless_v1_server_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1103,7 +1147,7 @@ func (x *GetProgressRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetProgressRequest.ProtoReflect.Descriptor instead.
 func (*GetProgressRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{20}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *GetProgressRequest) GetLeading() bool {
@@ -1139,7 +1183,7 @@ type GetProgressResponse struct {
 
 func (x *GetProgressResponse) Reset() {
 	*x = GetProgressResponse{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[21]
+	mi := &file_cloudless_v1_server_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1151,7 +1195,7 @@ func (x *GetProgressResponse) String() string {
 func (*GetProgressResponse) ProtoMessage() {}
 
 func (x *GetProgressResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[21]
+	mi := &file_cloudless_v1_server_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1164,7 +1208,7 @@ func (x *GetProgressResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetProgressResponse.ProtoReflect.Descriptor instead.
 func (*GetProgressResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{21}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *GetProgressResponse) GetLastTerm() uint64 {
@@ -1241,7 +1285,7 @@ type LocateServerRequest struct {
 
 func (x *LocateServerRequest) Reset() {
 	*x = LocateServerRequest{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[22]
+	mi := &file_cloudless_v1_server_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1253,7 +1297,7 @@ func (x *LocateServerRequest) String() string {
 func (*LocateServerRequest) ProtoMessage() {}
 
 func (x *LocateServerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[22]
+	mi := &file_cloudless_v1_server_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1266,7 +1310,7 @@ func (x *LocateServerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LocateServerRequest.ProtoReflect.Descriptor instead.
 func (*LocateServerRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{22}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *LocateServerRequest) GetUid() string {
@@ -1293,7 +1337,7 @@ type LocateServerResponse struct {
 
 func (x *LocateServerResponse) Reset() {
 	*x = LocateServerResponse{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[23]
+	mi := &file_cloudless_v1_server_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1305,7 +1349,7 @@ func (x *LocateServerResponse) String() string {
 func (*LocateServerResponse) ProtoMessage() {}
 
 func (x *LocateServerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[23]
+	mi := &file_cloudless_v1_server_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1318,7 +1362,7 @@ func (x *LocateServerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LocateServerResponse.ProtoReflect.Descriptor instead.
 func (*LocateServerResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{23}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *LocateServerResponse) GetAddress() string {
@@ -1392,7 +1436,9 @@ const file_cloudless_v1_server_proto_rawDesc = "" +
 	"\treference\x18\x02 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x04R\treference\x12\x10\n" +
 	"\x03now\x18\x03 \x01(\bR\x03now\"\x13\n" +
-	"\x11DropImageResponse\"^\n" +
+	"\x11DropImageResponse\"4\n" +
+	"\x10GetServerRequest\x12 \n" +
+	"\x04name\x18\x01 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xc0\xc6'\x01R\x04name\"^\n" +
 	"\x12ListServersRequest\x12&\n" +
 	"\x04page\x18\x01 \x01(\v2\x12.cloudless.v1.PageR\x04page\x12 \n" +
 	"\x06labels\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x06labels\"U\n" +
@@ -1425,8 +1471,9 @@ const file_cloudless_v1_server_proto_rawDesc = "" +
 	"\x03uid\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\x03uid\x12\"\n" +
 	"\aaddress\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x04R\aaddress\"0\n" +
 	"\x14LocateServerResponse\x12\x18\n" +
-	"\aaddress\x18\x01 \x01(\tR\aaddress2\xf1\x02\n" +
-	"\rServerService\x12q\n" +
+	"\aaddress\x18\x01 \x01(\tR\aaddress2\xda\x03\n" +
+	"\rServerService\x12g\n" +
+	"\tGetServer\x12\x1e.cloudless.v1.GetServerRequest\x1a\x14.cloudless.v1.Server\"$\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\x14\x12\x12/v1/servers/{name}\x12q\n" +
 	"\vListServers\x12 .cloudless.v1.ListServersRequest\x1a!.cloudless.v1.ListServersResponse\"\x1d\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\r\x12\v/v1/servers\x12i\n" +
 	"\fDeleteServer\x12!.cloudless.v1.DeleteServerRequest\x1a\x14.cloudless.v1.Server\" \xe2\xcc'\x02\b\x03\x82\xd3\xe4\x93\x02\x14*\x12/v1/servers/{name}\x12\x81\x01\n" +
 	"\x0eTransferLeader\x12#.cloudless.v1.TransferLeaderRequest\x1a$.cloudless.v1.TransferLeaderResponse\"$\xe2\xcc'\x02\b\x03\x82\xd3\xe4\x93\x02\x18:\x01*\"\x13/v1/leader:transfer2\x9c\x05\n" +
@@ -1456,7 +1503,7 @@ func file_cloudless_v1_server_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_server_proto_rawDescData
 }
 
-var file_cloudless_v1_server_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_cloudless_v1_server_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_cloudless_v1_server_proto_goTypes = []any{
 	(*Server)(nil),                 // 0: cloudless.v1.Server
 	(*ServerSpec)(nil),             // 1: cloudless.v1.ServerSpec
@@ -1473,56 +1520,59 @@ var file_cloudless_v1_server_proto_goTypes = []any{
 	(*CopyImageResponse)(nil),      // 12: cloudless.v1.CopyImageResponse
 	(*DropImageRequest)(nil),       // 13: cloudless.v1.DropImageRequest
 	(*DropImageResponse)(nil),      // 14: cloudless.v1.DropImageResponse
-	(*ListServersRequest)(nil),     // 15: cloudless.v1.ListServersRequest
-	(*ListServersResponse)(nil),    // 16: cloudless.v1.ListServersResponse
-	(*DeleteServerRequest)(nil),    // 17: cloudless.v1.DeleteServerRequest
-	(*TransferLeaderRequest)(nil),  // 18: cloudless.v1.TransferLeaderRequest
-	(*TransferLeaderResponse)(nil), // 19: cloudless.v1.TransferLeaderResponse
-	(*GetProgressRequest)(nil),     // 20: cloudless.v1.GetProgressRequest
-	(*GetProgressResponse)(nil),    // 21: cloudless.v1.GetProgressResponse
-	(*LocateServerRequest)(nil),    // 22: cloudless.v1.LocateServerRequest
-	(*LocateServerResponse)(nil),   // 23: cloudless.v1.LocateServerResponse
-	nil,                            // 24: cloudless.v1.PassedCall.MetadataEntry
-	(*Metadata)(nil),               // 25: cloudless.v1.Metadata
-	(*ServerStatus)(nil),           // 26: cloudless.v1.ServerStatus
-	(*Page)(nil),                   // 27: cloudless.v1.Page
-	(*timestamppb.Timestamp)(nil),  // 28: google.protobuf.Timestamp
+	(*GetServerRequest)(nil),       // 15: cloudless.v1.GetServerRequest
+	(*ListServersRequest)(nil),     // 16: cloudless.v1.ListServersRequest
+	(*ListServersResponse)(nil),    // 17: cloudless.v1.ListServersResponse
+	(*DeleteServerRequest)(nil),    // 18: cloudless.v1.DeleteServerRequest
+	(*TransferLeaderRequest)(nil),  // 19: cloudless.v1.TransferLeaderRequest
+	(*TransferLeaderResponse)(nil), // 20: cloudless.v1.TransferLeaderResponse
+	(*GetProgressRequest)(nil),     // 21: cloudless.v1.GetProgressRequest
+	(*GetProgressResponse)(nil),    // 22: cloudless.v1.GetProgressResponse
+	(*LocateServerRequest)(nil),    // 23: cloudless.v1.LocateServerRequest
+	(*LocateServerResponse)(nil),   // 24: cloudless.v1.LocateServerResponse
+	nil,                            // 25: cloudless.v1.PassedCall.MetadataEntry
+	(*Metadata)(nil),               // 26: cloudless.v1.Metadata
+	(*ServerStatus)(nil),           // 27: cloudless.v1.ServerStatus
+	(*Page)(nil),                   // 28: cloudless.v1.Page
+	(*timestamppb.Timestamp)(nil),  // 29: google.protobuf.Timestamp
 }
 var file_cloudless_v1_server_proto_depIdxs = []int32{
-	25, // 0: cloudless.v1.Server.metadata:type_name -> cloudless.v1.Metadata
+	26, // 0: cloudless.v1.Server.metadata:type_name -> cloudless.v1.Metadata
 	1,  // 1: cloudless.v1.Server.spec:type_name -> cloudless.v1.ServerSpec
-	26, // 2: cloudless.v1.Server.status:type_name -> cloudless.v1.ServerStatus
+	27, // 2: cloudless.v1.Server.status:type_name -> cloudless.v1.ServerStatus
 	3,  // 3: cloudless.v1.PassCallsRequest.calls:type_name -> cloudless.v1.PassedCall
-	24, // 4: cloudless.v1.PassedCall.metadata:type_name -> cloudless.v1.PassedCall.MetadataEntry
+	25, // 4: cloudless.v1.PassedCall.metadata:type_name -> cloudless.v1.PassedCall.MetadataEntry
 	5,  // 5: cloudless.v1.PassCallsResponse.answers:type_name -> cloudless.v1.PassedAnswer
 	6,  // 6: cloudless.v1.ListCopiesResponse.items:type_name -> cloudless.v1.ImageCopy
 	6,  // 7: cloudless.v1.CopyImageRequest.image:type_name -> cloudless.v1.ImageCopy
-	27, // 8: cloudless.v1.ListServersRequest.page:type_name -> cloudless.v1.Page
+	28, // 8: cloudless.v1.ListServersRequest.page:type_name -> cloudless.v1.Page
 	0,  // 9: cloudless.v1.ListServersResponse.items:type_name -> cloudless.v1.Server
 	0,  // 10: cloudless.v1.TransferLeaderResponse.leader:type_name -> cloudless.v1.Server
-	28, // 11: cloudless.v1.GetProgressResponse.time:type_name -> google.protobuf.Timestamp
-	15, // 12: cloudless.v1.ServerService.ListServers:input_type -> cloudless.v1.ListServersRequest
-	17, // 13: cloudless.v1.ServerService.DeleteServer:input_type -> cloudless.v1.DeleteServerRequest
-	18, // 14: cloudless.v1.ServerService.TransferLeader:input_type -> cloudless.v1.TransferLeaderRequest
-	20, // 15: cloudless.v1.PeerService.GetProgress:input_type -> cloudless.v1.GetProgressRequest
-	22, // 16: cloudless.v1.PeerService.LocateServer:input_type -> cloudless.v1.LocateServerRequest
-	9,  // 17: cloudless.v1.PeerService.ListCopies:input_type -> cloudless.v1.ListCopiesRequest
-	11, // 18: cloudless.v1.PeerService.CopyImage:input_type -> cloudless.v1.CopyImageRequest
-	7,  // 19: cloudless.v1.PeerService.GetGossipKey:input_type -> cloudless.v1.GetGossipKeyRequest
-	13, // 20: cloudless.v1.PeerService.DropImage:input_type -> cloudless.v1.DropImageRequest
-	2,  // 21: cloudless.v1.PeerService.PassCalls:input_type -> cloudless.v1.PassCallsRequest
-	16, // 22: cloudless.v1.ServerService.ListServers:output_type -> cloudless.v1.ListServersResponse
-	0,  // 23: cloudless.v1.ServerService.DeleteServer:output_type -> cloudless.v1.Server
-	19, // 24: cloudless.v1.ServerService.TransferLeader:output_type -> cloudless.v1.TransferLeaderResponse
-	21, // 25: cloudless.v1.PeerService.GetProgress:output_type -> cloudless.v1.GetProgressResponse
-	23, // 26: cloudless.v1.PeerService.LocateServer:output_type -> cloudless.v1.LocateServerResponse
-	10, // 27: cloudless.v1.PeerService.ListCopies:output_type -> cloudless.v1.ListCopiesResponse
-	12, // 28: cloudless.v1.PeerService.CopyImage:output_type -> cloudless.v1.CopyImageResponse
-	8,  // 29: cloudless.v1.PeerService.GetGossipKey:output_type -> cloudless.v1.GetGossipKeyResponse
-	14, // 30: cloudless.v1.PeerService.DropImage:output_type -> cloudless.v1.DropImageResponse
-	4,  // 31: cloudless.v1.PeerService.PassCalls:output_type -> cloudless.v1.PassCallsResponse
-	22, // [22:32] is the sub-list for method output_type
-	12, // [12:22] is the sub-list for method input_type
+	29, // 11: cloudless.v1.GetProgressResponse.time:type_name -> google.protobuf.Timestamp
+	15, // 12: cloudless.v1.ServerService.GetServer:input_type -> cloudless.v1.GetServerRequest
+	16, // 13: cloudless.v1.ServerService.ListServers:input_type -> cloudless.v1.ListServersRequest
+	18, // 14: cloudless.v1.ServerService.DeleteServer:input_type -> cloudless.v1.DeleteServerRequest
+	19, // 15: cloudless.v1.ServerService.TransferLeader:input_type -> cloudless.v1.TransferLeaderRequest
+	21, // 16: cloudless.v1.PeerService.GetProgress:input_type -> cloudless.v1.GetProgressRequest
+	23, // 17: cloudless.v1.PeerService.LocateServer:input_type -> cloudless.v1.LocateServerRequest
+	9,  // 18: cloudless.v1.PeerService.ListCopies:input_type -> cloudless.v1.ListCopiesRequest
+	11, // 19: cloudless.v1.PeerService.CopyImage:input_type -> cloudless.v1.CopyImageRequest
+	7,  // 20: cloudless.v1.PeerService.GetGossipKey:input_type -> cloudless.v1.GetGossipKeyRequest
+	13, // 21: cloudless.v1.PeerService.DropImage:input_type -> cloudless.v1.DropImageRequest
+	2,  // 22: cloudless.v1.PeerService.PassCalls:input_type -> cloudless.v1.PassCallsRequest
+	0,  // 23: cloudless.v1.ServerService.GetServer:output_type -> cloudless.v1.Server
+	17, // 24: cloudless.v1.ServerService.ListServers:output_type -> cloudless.v1.ListServersResponse
+	0,  // 25: cloudless.v1.ServerService.DeleteServer:output_type -> cloudless.v1.Server
+	20, // 26: cloudless.v1.ServerService.TransferLeader:output_type -> cloudless.v1.TransferLeaderResponse
+	22, // 27: cloudless.v1.PeerService.GetProgress:output_type -> cloudless.v1.GetProgressResponse
+	24, // 28: cloudless.v1.PeerService.LocateServer:output_type -> cloudless.v1.LocateServerResponse
+	10, // 29: cloudless.v1.PeerService.ListCopies:output_type -> cloudless.v1.ListCopiesResponse
+	12, // 30: cloudless.v1.PeerService.CopyImage:output_type -> cloudless.v1.CopyImageResponse
+	8,  // 31: cloudless.v1.PeerService.GetGossipKey:output_type -> cloudless.v1.GetGossipKeyResponse
+	14, // 32: cloudless.v1.PeerService.DropImage:output_type -> cloudless.v1.DropImageResponse
+	4,  // 33: cloudless.v1.PeerService.PassCalls:output_type -> cloudless.v1.PassCallsResponse
+	23, // [23:34] is the sub-list for method output_type
+	12, // [12:23] is the sub-list for method input_type
 	12, // [12:12] is the sub-list for extension type_name
 	12, // [12:12] is the sub-list for extension extendee
 	0,  // [0:12] is the sub-list for field type_name
@@ -1543,7 +1593,7 @@ func file_cloudless_v1_server_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_server_proto_rawDesc), len(file_cloudless_v1_server_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   25,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

@@ -19,6 +19,7 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
+	ServerService_GetServer_FullMethodName      = "/cloudless.v1.ServerService/GetServer"
 	ServerService_ListServers_FullMethodName    = "/cloudless.v1.ServerService/ListServers"
 	ServerService_DeleteServer_FullMethodName   = "/cloudless.v1.ServerService/DeleteServer"
 	ServerService_TransferLeader_FullMethodName = "/cloudless.v1.ServerService/TransferLeader"
@@ -30,6 +31,7 @@ const (
 //
 // The servers of the cluster.
 type ServerServiceClient interface {
+	GetServer(ctx context.Context, in *GetServerRequest, opts ...grpc.CallOption) (*Server, error)
 	ListServers(ctx context.Context, in *ListServersRequest, opts ...grpc.CallOption) (*ListServersResponse, error)
 	// Removes a server for good: it no longer votes, its certificate is no longer valid, and
 	// its connections are closed.
@@ -44,6 +46,16 @@ type serverServiceClient struct {
 
 func NewServerServiceClient(cc grpc.ClientConnInterface) ServerServiceClient {
 	return &serverServiceClient{cc}
+}
+
+func (c *serverServiceClient) GetServer(ctx context.Context, in *GetServerRequest, opts ...grpc.CallOption) (*Server, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Server)
+	err := c.cc.Invoke(ctx, ServerService_GetServer_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
 }
 
 func (c *serverServiceClient) ListServers(ctx context.Context, in *ListServersRequest, opts ...grpc.CallOption) (*ListServersResponse, error) {
@@ -82,6 +94,7 @@ func (c *serverServiceClient) TransferLeader(ctx context.Context, in *TransferLe
 //
 // The servers of the cluster.
 type ServerServiceServer interface {
+	GetServer(context.Context, *GetServerRequest) (*Server, error)
 	ListServers(context.Context, *ListServersRequest) (*ListServersResponse, error)
 	// Removes a server for good: it no longer votes, its certificate is no longer valid, and
 	// its connections are closed.
@@ -98,6 +111,9 @@ type ServerServiceServer interface {
 // pointer dereference when methods are called.
 type UnimplementedServerServiceServer struct{}
 
+func (UnimplementedServerServiceServer) GetServer(context.Context, *GetServerRequest) (*Server, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetServer not implemented")
+}
 func (UnimplementedServerServiceServer) ListServers(context.Context, *ListServersRequest) (*ListServersResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListServers not implemented")
 }
@@ -126,6 +142,24 @@ func RegisterServerServiceServer(s grpc.ServiceRegistrar, srv ServerServiceServe
 		t.testEmbeddedByValue()
 	}
 	s.RegisterService(&ServerService_ServiceDesc, srv)
+}
+
+func _ServerService_GetServer_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetServerRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ServerServiceServer).GetServer(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ServerService_GetServer_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ServerServiceServer).GetServer(ctx, req.(*GetServerRequest))
+	}
+	return interceptor(ctx, in, info, handler)
 }
 
 func _ServerService_ListServers_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
@@ -189,6 +223,10 @@ var ServerService_ServiceDesc = grpc.ServiceDesc{
 	ServiceName: "cloudless.v1.ServerService",
 	HandlerType: (*ServerServiceServer)(nil),
 	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "GetServer",
+			Handler:    _ServerService_GetServer_Handler,
+		},
 		{
 			MethodName: "ListServers",
 			Handler:    _ServerService_ListServers_Handler,

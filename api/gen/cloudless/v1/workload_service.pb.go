@@ -812,6 +812,58 @@ func (x *WorkloadChange) GetWorkload() *Workload {
 	return nil
 }
 
+type GetReplicaRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetReplicaRequest) Reset() {
+	*x = GetReplicaRequest{}
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetReplicaRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetReplicaRequest) ProtoMessage() {}
+
+func (x *GetReplicaRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetReplicaRequest.ProtoReflect.Descriptor instead.
+func (*GetReplicaRequest) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *GetReplicaRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *GetReplicaRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
 type ListReplicasRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Selection *Selection             `protobuf:"bytes,1,opt,name=selection,proto3" json:"selection,omitempty"`
@@ -828,7 +880,7 @@ type ListReplicasRequest struct {
 
 func (x *ListReplicasRequest) Reset() {
 	*x = ListReplicasRequest{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[14]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -840,7 +892,7 @@ func (x *ListReplicasRequest) String() string {
 func (*ListReplicasRequest) ProtoMessage() {}
 
 func (x *ListReplicasRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[14]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -853,7 +905,7 @@ func (x *ListReplicasRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListReplicasRequest.ProtoReflect.Descriptor instead.
 func (*ListReplicasRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{14}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListReplicasRequest) GetSelection() *Selection {
@@ -901,7 +953,7 @@ type ListReplicasResponse struct {
 
 func (x *ListReplicasResponse) Reset() {
 	*x = ListReplicasResponse{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[15]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -913,7 +965,7 @@ func (x *ListReplicasResponse) String() string {
 func (*ListReplicasResponse) ProtoMessage() {}
 
 func (x *ListReplicasResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[15]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -926,7 +978,7 @@ func (x *ListReplicasResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListReplicasResponse.ProtoReflect.Descriptor instead.
 func (*ListReplicasResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{15}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListReplicasResponse) GetItems() []*Replica {
@@ -953,7 +1005,7 @@ type WatchReplicasRequest struct {
 
 func (x *WatchReplicasRequest) Reset() {
 	*x = WatchReplicasRequest{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[16]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -965,7 +1017,7 @@ func (x *WatchReplicasRequest) String() string {
 func (*WatchReplicasRequest) ProtoMessage() {}
 
 func (x *WatchReplicasRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[16]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -978,7 +1030,7 @@ func (x *WatchReplicasRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchReplicasRequest.ProtoReflect.Descriptor instead.
 func (*WatchReplicasRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{16}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *WatchReplicasRequest) GetSelection() *Selection {
@@ -1006,7 +1058,7 @@ type ReplicaChange struct {
 
 func (x *ReplicaChange) Reset() {
 	*x = ReplicaChange{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[17]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1018,7 +1070,7 @@ func (x *ReplicaChange) String() string {
 func (*ReplicaChange) ProtoMessage() {}
 
 func (x *ReplicaChange) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[17]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1031,7 +1083,7 @@ func (x *ReplicaChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaChange.ProtoReflect.Descriptor instead.
 func (*ReplicaChange) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{17}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ReplicaChange) GetChange() string {
@@ -1075,7 +1127,7 @@ type LogsRequest struct {
 
 func (x *LogsRequest) Reset() {
 	*x = LogsRequest{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[18]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1087,7 +1139,7 @@ func (x *LogsRequest) String() string {
 func (*LogsRequest) ProtoMessage() {}
 
 func (x *LogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[18]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1100,7 +1152,7 @@ func (x *LogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsRequest.ProtoReflect.Descriptor instead.
 func (*LogsRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{18}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *LogsRequest) GetNamespace() string {
@@ -1184,7 +1236,7 @@ type LogPositions struct {
 
 func (x *LogPositions) Reset() {
 	*x = LogPositions{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[19]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1196,7 +1248,7 @@ func (x *LogPositions) String() string {
 func (*LogPositions) ProtoMessage() {}
 
 func (x *LogPositions) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[19]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1209,7 +1261,7 @@ func (x *LogPositions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogPositions.ProtoReflect.Descriptor instead.
 func (*LogPositions) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{19}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *LogPositions) GetReplicas() map[string]string {
@@ -1245,7 +1297,7 @@ type LogEntry struct {
 
 func (x *LogEntry) Reset() {
 	*x = LogEntry{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[20]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1257,7 +1309,7 @@ func (x *LogEntry) String() string {
 func (*LogEntry) ProtoMessage() {}
 
 func (x *LogEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[20]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1270,7 +1322,7 @@ func (x *LogEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogEntry.ProtoReflect.Descriptor instead.
 func (*LogEntry) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{20}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *LogEntry) GetTime() *timestamppb.Timestamp {
@@ -1352,7 +1404,7 @@ type ExecRequest struct {
 
 func (x *ExecRequest) Reset() {
 	*x = ExecRequest{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[21]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1364,7 +1416,7 @@ func (x *ExecRequest) String() string {
 func (*ExecRequest) ProtoMessage() {}
 
 func (x *ExecRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[21]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1377,7 +1429,7 @@ func (x *ExecRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecRequest.ProtoReflect.Descriptor instead.
 func (*ExecRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{21}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ExecRequest) GetMessage() isExecRequest_Message {
@@ -1489,7 +1541,7 @@ type ExecStart struct {
 
 func (x *ExecStart) Reset() {
 	*x = ExecStart{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[22]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1501,7 +1553,7 @@ func (x *ExecStart) String() string {
 func (*ExecStart) ProtoMessage() {}
 
 func (x *ExecStart) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[22]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1514,7 +1566,7 @@ func (x *ExecStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecStart.ProtoReflect.Descriptor instead.
 func (*ExecStart) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{22}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ExecStart) GetNamespace() string {
@@ -1587,18 +1639,71 @@ func (x *ExecStart) GetStdin() bool {
 	return false
 }
 
-type ListRevisionsRequest struct {
+type GetRevisionRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	Workload      string                 `protobuf:"bytes,2,opt,name=workload,proto3" json:"workload,omitempty"`
-	Page          *Page                  `protobuf:"bytes,3,opt,name=page,proto3" json:"page,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetRevisionRequest) Reset() {
+	*x = GetRevisionRequest{}
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetRevisionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetRevisionRequest) ProtoMessage() {}
+
+func (x *GetRevisionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetRevisionRequest.ProtoReflect.Descriptor instead.
+func (*GetRevisionRequest) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *GetRevisionRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *GetRevisionRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+type ListRevisionsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// All namespaces if this and workload are empty.
+	Namespace     string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Workload      string `protobuf:"bytes,2,opt,name=workload,proto3" json:"workload,omitempty"`
+	Page          *Page  `protobuf:"bytes,3,opt,name=page,proto3" json:"page,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListRevisionsRequest) Reset() {
 	*x = ListRevisionsRequest{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[23]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1610,7 +1715,7 @@ func (x *ListRevisionsRequest) String() string {
 func (*ListRevisionsRequest) ProtoMessage() {}
 
 func (x *ListRevisionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[23]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1623,7 +1728,7 @@ func (x *ListRevisionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRevisionsRequest.ProtoReflect.Descriptor instead.
 func (*ListRevisionsRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{23}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ListRevisionsRequest) GetNamespace() string {
@@ -1657,7 +1762,7 @@ type ListRevisionsResponse struct {
 
 func (x *ListRevisionsResponse) Reset() {
 	*x = ListRevisionsResponse{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[24]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1669,7 +1774,7 @@ func (x *ListRevisionsResponse) String() string {
 func (*ListRevisionsResponse) ProtoMessage() {}
 
 func (x *ListRevisionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[24]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1682,7 +1787,7 @@ func (x *ListRevisionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRevisionsResponse.ProtoReflect.Descriptor instead.
 func (*ListRevisionsResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{24}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ListRevisionsResponse) GetItems() []*Revision {
@@ -1711,7 +1816,7 @@ type GetUsageRequest struct {
 
 func (x *GetUsageRequest) Reset() {
 	*x = GetUsageRequest{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[25]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1723,7 +1828,7 @@ func (x *GetUsageRequest) String() string {
 func (*GetUsageRequest) ProtoMessage() {}
 
 func (x *GetUsageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[25]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1736,7 +1841,7 @@ func (x *GetUsageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetUsageRequest.ProtoReflect.Descriptor instead.
 func (*GetUsageRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{25}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *GetUsageRequest) GetNamespace() string {
@@ -1764,7 +1869,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[26]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1776,7 +1881,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[26]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1789,7 +1894,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{26}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Usage) GetTime() *timestamppb.Timestamp {
@@ -1826,7 +1931,7 @@ type NodeUsage struct {
 
 func (x *NodeUsage) Reset() {
 	*x = NodeUsage{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[27]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1838,7 +1943,7 @@ func (x *NodeUsage) String() string {
 func (*NodeUsage) ProtoMessage() {}
 
 func (x *NodeUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[27]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1851,7 +1956,7 @@ func (x *NodeUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeUsage.ProtoReflect.Descriptor instead.
 func (*NodeUsage) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{27}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *NodeUsage) GetNode() string {
@@ -1917,7 +2022,7 @@ type ReplicaUsage struct {
 
 func (x *ReplicaUsage) Reset() {
 	*x = ReplicaUsage{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[28]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1929,7 +2034,7 @@ func (x *ReplicaUsage) String() string {
 func (*ReplicaUsage) ProtoMessage() {}
 
 func (x *ReplicaUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[28]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1942,7 +2047,7 @@ func (x *ReplicaUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaUsage.ProtoReflect.Descriptor instead.
 func (*ReplicaUsage) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{28}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ReplicaUsage) GetUid() string {
@@ -2078,7 +2183,7 @@ type CopyRequest struct {
 
 func (x *CopyRequest) Reset() {
 	*x = CopyRequest{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[29]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2090,7 +2195,7 @@ func (x *CopyRequest) String() string {
 func (*CopyRequest) ProtoMessage() {}
 
 func (x *CopyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[29]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2103,7 +2208,7 @@ func (x *CopyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyRequest.ProtoReflect.Descriptor instead.
 func (*CopyRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{29}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *CopyRequest) GetMessage() isCopyRequest_Message {
@@ -2180,7 +2285,7 @@ type CopyStart struct {
 
 func (x *CopyStart) Reset() {
 	*x = CopyStart{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[30]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2192,7 +2297,7 @@ func (x *CopyStart) String() string {
 func (*CopyStart) ProtoMessage() {}
 
 func (x *CopyStart) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[30]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2205,7 +2310,7 @@ func (x *CopyStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyStart.ProtoReflect.Descriptor instead.
 func (*CopyStart) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{30}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *CopyStart) GetNamespace() string {
@@ -2257,7 +2362,7 @@ type CopyResponse struct {
 
 func (x *CopyResponse) Reset() {
 	*x = CopyResponse{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[31]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2269,7 +2374,7 @@ func (x *CopyResponse) String() string {
 func (*CopyResponse) ProtoMessage() {}
 
 func (x *CopyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[31]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2282,7 +2387,7 @@ func (x *CopyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyResponse.ProtoReflect.Descriptor instead.
 func (*CopyResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{31}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *CopyResponse) GetMessage() isCopyResponse_Message {
@@ -2354,7 +2459,7 @@ type CopyStarted struct {
 
 func (x *CopyStarted) Reset() {
 	*x = CopyStarted{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[32]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2366,7 +2471,7 @@ func (x *CopyStarted) String() string {
 func (*CopyStarted) ProtoMessage() {}
 
 func (x *CopyStarted) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[32]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2379,7 +2484,7 @@ func (x *CopyStarted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyStarted.ProtoReflect.Descriptor instead.
 func (*CopyStarted) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{32}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *CopyStarted) GetReplica() string {
@@ -2406,7 +2511,7 @@ type CopyDone struct {
 
 func (x *CopyDone) Reset() {
 	*x = CopyDone{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[33]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2418,7 +2523,7 @@ func (x *CopyDone) String() string {
 func (*CopyDone) ProtoMessage() {}
 
 func (x *CopyDone) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[33]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2431,7 +2536,7 @@ func (x *CopyDone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyDone.ProtoReflect.Descriptor instead.
 func (*CopyDone) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{33}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *CopyDone) GetError() string {
@@ -2451,7 +2556,7 @@ type TerminalSize struct {
 
 func (x *TerminalSize) Reset() {
 	*x = TerminalSize{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[34]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2463,7 +2568,7 @@ func (x *TerminalSize) String() string {
 func (*TerminalSize) ProtoMessage() {}
 
 func (x *TerminalSize) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[34]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2476,7 +2581,7 @@ func (x *TerminalSize) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TerminalSize.ProtoReflect.Descriptor instead.
 func (*TerminalSize) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{34}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *TerminalSize) GetWidth() uint32 {
@@ -2508,7 +2613,7 @@ type ExecResponse struct {
 
 func (x *ExecResponse) Reset() {
 	*x = ExecResponse{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[35]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2520,7 +2625,7 @@ func (x *ExecResponse) String() string {
 func (*ExecResponse) ProtoMessage() {}
 
 func (x *ExecResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[35]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2533,7 +2638,7 @@ func (x *ExecResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecResponse.ProtoReflect.Descriptor instead.
 func (*ExecResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{35}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ExecResponse) GetMessage() isExecResponse_Message {
@@ -2618,7 +2723,7 @@ type ExecStarted struct {
 
 func (x *ExecStarted) Reset() {
 	*x = ExecStarted{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[36]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2630,7 +2735,7 @@ func (x *ExecStarted) String() string {
 func (*ExecStarted) ProtoMessage() {}
 
 func (x *ExecStarted) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[36]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2643,7 +2748,7 @@ func (x *ExecStarted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecStarted.ProtoReflect.Descriptor instead.
 func (*ExecStarted) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{36}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ExecStarted) GetReplica() string {
@@ -2665,7 +2770,7 @@ type ExecExit struct {
 
 func (x *ExecExit) Reset() {
 	*x = ExecExit{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[37]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2677,7 +2782,7 @@ func (x *ExecExit) String() string {
 func (*ExecExit) ProtoMessage() {}
 
 func (x *ExecExit) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[37]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2690,7 +2795,7 @@ func (x *ExecExit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecExit.ProtoReflect.Descriptor instead.
 func (*ExecExit) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{37}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ExecExit) GetCode() int32 {
@@ -2760,7 +2865,11 @@ const file_cloudless_v1_workload_service_proto_rawDesc = "" +
 	"\x04name\x18\x02 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\x04name\"\\\n" +
 	"\x0eWorkloadChange\x12\x16\n" +
 	"\x06change\x18\x01 \x01(\tR\x06change\x122\n" +
-	"\bworkload\x18\x02 \x01(\v2\x16.cloudless.v1.WorkloadR\bworkload\"\xd0\x01\n" +
+	"\bworkload\x18\x02 \x01(\v2\x16.cloudless.v1.WorkloadR\bworkload\"\\\n" +
+	"\x11GetReplicaRequest\x12'\n" +
+	"\tnamespace\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\tnamespace\x12\x1e\n" +
+	"\x04name\x18\x02 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\xff\x01R\x04name\"\xd0\x01\n" +
 	"\x13ListReplicasRequest\x125\n" +
 	"\tselection\x18\x01 \x01(\v2\x17.cloudless.v1.SelectionR\tselection\x12&\n" +
 	"\x04page\x18\x02 \x01(\v2\x12.cloudless.v1.PageR\x04page\x12%\n" +
@@ -2831,10 +2940,14 @@ const file_cloudless_v1_workload_service_proto_rawDesc = "" +
 	" \x01(\bR\x05stdin\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x91\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"]\n" +
+	"\x12GetRevisionRequest\x12'\n" +
+	"\tnamespace\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\tnamespace\x12\x1e\n" +
+	"\x04name\x18\x02 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\xff\x01R\x04name\"\x8e\x01\n" +
 	"\x14ListRevisionsRequest\x12'\n" +
-	"\tnamespace\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\tnamespace\x12(\n" +
-	"\bworkload\x18\x02 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xc0\xc6'\x01R\bworkload\x12&\n" +
+	"\tnamespace\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\tnamespace\x12%\n" +
+	"\bworkload\x18\x02 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\bworkload\x12&\n" +
 	"\x04page\x18\x03 \x01(\v2\x12.cloudless.v1.PageR\x04page\"Y\n" +
 	"\x15ListRevisionsResponse\x12,\n" +
 	"\x05items\x18\x01 \x03(\v2\x16.cloudless.v1.RevisionR\x05items\x12\x12\n" +
@@ -2909,7 +3022,7 @@ const file_cloudless_v1_workload_service_proto_rawDesc = "" +
 	"\areplica\x18\x01 \x01(\tR\areplica\"4\n" +
 	"\bExecExit\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\x05R\x04code\x12\x14\n" +
-	"\x05error\x18\x02 \x01(\tR\x05error2\xa1\x13\n" +
+	"\x05error\x18\x02 \x01(\tR\x05error2\xaf\x15\n" +
 	"\x0fWorkloadService\x12v\n" +
 	"\x0eCreateWorkload\x12#.cloudless.v1.CreateWorkloadRequest\x1a\x16.cloudless.v1.Workload\"'\xe2\xcc'\x04\b\x02 \x01\x82\xd3\xe4\x93\x02\x19:\bworkload\"\r/v1/workloads\x12\x87\x01\n" +
 	"\rApplyWorkload\x12\".cloudless.v1.ApplyWorkloadRequest\x1a#.cloudless.v1.ApplyWorkloadResponse\"-\xe2\xcc'\x04\b\x02 \x01\x82\xd3\xe4\x93\x02\x1f:\bworkload\"\x13/v1/workloads:apply\x12\xb6\x01\n" +
@@ -2921,10 +3034,13 @@ const file_cloudless_v1_workload_service_proto_rawDesc = "" +
 	"\vRunWorkload\x12 .cloudless.v1.RunWorkloadRequest\x1a\x16.cloudless.v1.Workload\"B\xe2\xcc'\x04\b\x02 \x01\x82\xd3\xe4\x93\x024:\x01*\"//v1/namespaces/{namespace}/workloads/{name}:run\x12\x86\x01\n" +
 	"\vGetWorkload\x12 .cloudless.v1.GetWorkloadRequest\x1a\x16.cloudless.v1.Workload\"=\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02-\x12+/v1/namespaces/{namespace}/workloads/{name}\x12y\n" +
 	"\rListWorkloads\x12\".cloudless.v1.ListWorkloadsRequest\x1a#.cloudless.v1.ListWorkloadsResponse\"\x1f\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\x0f\x12\r/v1/workloads\x12|\n" +
-	"\x0eWatchWorkloads\x12#.cloudless.v1.WatchWorkloadsRequest\x1a\x1c.cloudless.v1.WorkloadChange\"%\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\x15\x12\x13/v1/workloads:watch0\x01\x12u\n" +
+	"\x0eWatchWorkloads\x12#.cloudless.v1.WatchWorkloadsRequest\x1a\x1c.cloudless.v1.WorkloadChange\"%\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\x15\x12\x13/v1/workloads:watch0\x01\x12\x82\x01\n" +
+	"\n" +
+	"GetReplica\x12\x1f.cloudless.v1.GetReplicaRequest\x1a\x15.cloudless.v1.Replica\"<\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02,\x12*/v1/namespaces/{namespace}/replicas/{name}\x12u\n" +
 	"\fListReplicas\x12!.cloudless.v1.ListReplicasRequest\x1a\".cloudless.v1.ListReplicasResponse\"\x1e\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\x0e\x12\f/v1/replicas\x12x\n" +
 	"\rWatchReplicas\x12\".cloudless.v1.WatchReplicasRequest\x1a\x1b.cloudless.v1.ReplicaChange\"$\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\x14\x12\x12/v1/replicas:watch0\x01\x12\x81\x01\n" +
-	"\x04Logs\x12\x19.cloudless.v1.LogsRequest\x1a\x16.cloudless.v1.LogEntry\"D\xe2\xcc'\x04\b\x01\x10\x01\x82\xd3\xe4\x93\x026\x124/v1/namespaces/{namespace}/workloads/{workload}:logs0\x01\x12\xa5\x01\n" +
+	"\x04Logs\x12\x19.cloudless.v1.LogsRequest\x1a\x16.cloudless.v1.LogEntry\"D\xe2\xcc'\x04\b\x01\x10\x01\x82\xd3\xe4\x93\x026\x124/v1/namespaces/{namespace}/workloads/{workload}:logs0\x01\x12\x86\x01\n" +
+	"\vGetRevision\x12 .cloudless.v1.GetRevisionRequest\x1a\x16.cloudless.v1.Revision\"=\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02-\x12+/v1/namespaces/{namespace}/revisions/{name}\x12\xa5\x01\n" +
 	"\rListRevisions\x12\".cloudless.v1.ListRevisionsRequest\x1a#.cloudless.v1.ListRevisionsResponse\"K\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02;\x129/v1/namespaces/{namespace}/workloads/{workload}/revisions\x12Y\n" +
 	"\bGetUsage\x12\x1d.cloudless.v1.GetUsageRequest\x1a\x13.cloudless.v1.Usage\"\x19\xe2\xcc'\x04\b\x01\x10\x01\x82\xd3\xe4\x93\x02\v\x12\t/v1/usage\x12c\n" +
 	"\n" +
@@ -2944,7 +3060,7 @@ func file_cloudless_v1_workload_service_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_workload_service_proto_rawDescData
 }
 
-var file_cloudless_v1_workload_service_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
+var file_cloudless_v1_workload_service_proto_msgTypes = make([]protoimpl.MessageInfo, 42)
 var file_cloudless_v1_workload_service_proto_goTypes = []any{
 	(*CreateWorkloadRequest)(nil),   // 0: cloudless.v1.CreateWorkloadRequest
 	(*ApplyWorkloadRequest)(nil),    // 1: cloudless.v1.ApplyWorkloadRequest
@@ -2960,77 +3076,79 @@ var file_cloudless_v1_workload_service_proto_goTypes = []any{
 	(*ListWorkloadsResponse)(nil),   // 11: cloudless.v1.ListWorkloadsResponse
 	(*WatchWorkloadsRequest)(nil),   // 12: cloudless.v1.WatchWorkloadsRequest
 	(*WorkloadChange)(nil),          // 13: cloudless.v1.WorkloadChange
-	(*ListReplicasRequest)(nil),     // 14: cloudless.v1.ListReplicasRequest
-	(*ListReplicasResponse)(nil),    // 15: cloudless.v1.ListReplicasResponse
-	(*WatchReplicasRequest)(nil),    // 16: cloudless.v1.WatchReplicasRequest
-	(*ReplicaChange)(nil),           // 17: cloudless.v1.ReplicaChange
-	(*LogsRequest)(nil),             // 18: cloudless.v1.LogsRequest
-	(*LogPositions)(nil),            // 19: cloudless.v1.LogPositions
-	(*LogEntry)(nil),                // 20: cloudless.v1.LogEntry
-	(*ExecRequest)(nil),             // 21: cloudless.v1.ExecRequest
-	(*ExecStart)(nil),               // 22: cloudless.v1.ExecStart
-	(*ListRevisionsRequest)(nil),    // 23: cloudless.v1.ListRevisionsRequest
-	(*ListRevisionsResponse)(nil),   // 24: cloudless.v1.ListRevisionsResponse
-	(*GetUsageRequest)(nil),         // 25: cloudless.v1.GetUsageRequest
-	(*Usage)(nil),                   // 26: cloudless.v1.Usage
-	(*NodeUsage)(nil),               // 27: cloudless.v1.NodeUsage
-	(*ReplicaUsage)(nil),            // 28: cloudless.v1.ReplicaUsage
-	(*CopyRequest)(nil),             // 29: cloudless.v1.CopyRequest
-	(*CopyStart)(nil),               // 30: cloudless.v1.CopyStart
-	(*CopyResponse)(nil),            // 31: cloudless.v1.CopyResponse
-	(*CopyStarted)(nil),             // 32: cloudless.v1.CopyStarted
-	(*CopyDone)(nil),                // 33: cloudless.v1.CopyDone
-	(*TerminalSize)(nil),            // 34: cloudless.v1.TerminalSize
-	(*ExecResponse)(nil),            // 35: cloudless.v1.ExecResponse
-	(*ExecStarted)(nil),             // 36: cloudless.v1.ExecStarted
-	(*ExecExit)(nil),                // 37: cloudless.v1.ExecExit
-	nil,                             // 38: cloudless.v1.LogPositions.ReplicasEntry
-	nil,                             // 39: cloudless.v1.ExecStart.EnvEntry
-	(*Workload)(nil),                // 40: cloudless.v1.Workload
-	(*Selection)(nil),               // 41: cloudless.v1.Selection
-	(*Page)(nil),                    // 42: cloudless.v1.Page
-	(*Replica)(nil),                 // 43: cloudless.v1.Replica
-	(*timestamppb.Timestamp)(nil),   // 44: google.protobuf.Timestamp
-	(*Revision)(nil),                // 45: cloudless.v1.Revision
-	(*NodeResources)(nil),           // 46: cloudless.v1.NodeResources
+	(*GetReplicaRequest)(nil),       // 14: cloudless.v1.GetReplicaRequest
+	(*ListReplicasRequest)(nil),     // 15: cloudless.v1.ListReplicasRequest
+	(*ListReplicasResponse)(nil),    // 16: cloudless.v1.ListReplicasResponse
+	(*WatchReplicasRequest)(nil),    // 17: cloudless.v1.WatchReplicasRequest
+	(*ReplicaChange)(nil),           // 18: cloudless.v1.ReplicaChange
+	(*LogsRequest)(nil),             // 19: cloudless.v1.LogsRequest
+	(*LogPositions)(nil),            // 20: cloudless.v1.LogPositions
+	(*LogEntry)(nil),                // 21: cloudless.v1.LogEntry
+	(*ExecRequest)(nil),             // 22: cloudless.v1.ExecRequest
+	(*ExecStart)(nil),               // 23: cloudless.v1.ExecStart
+	(*GetRevisionRequest)(nil),      // 24: cloudless.v1.GetRevisionRequest
+	(*ListRevisionsRequest)(nil),    // 25: cloudless.v1.ListRevisionsRequest
+	(*ListRevisionsResponse)(nil),   // 26: cloudless.v1.ListRevisionsResponse
+	(*GetUsageRequest)(nil),         // 27: cloudless.v1.GetUsageRequest
+	(*Usage)(nil),                   // 28: cloudless.v1.Usage
+	(*NodeUsage)(nil),               // 29: cloudless.v1.NodeUsage
+	(*ReplicaUsage)(nil),            // 30: cloudless.v1.ReplicaUsage
+	(*CopyRequest)(nil),             // 31: cloudless.v1.CopyRequest
+	(*CopyStart)(nil),               // 32: cloudless.v1.CopyStart
+	(*CopyResponse)(nil),            // 33: cloudless.v1.CopyResponse
+	(*CopyStarted)(nil),             // 34: cloudless.v1.CopyStarted
+	(*CopyDone)(nil),                // 35: cloudless.v1.CopyDone
+	(*TerminalSize)(nil),            // 36: cloudless.v1.TerminalSize
+	(*ExecResponse)(nil),            // 37: cloudless.v1.ExecResponse
+	(*ExecStarted)(nil),             // 38: cloudless.v1.ExecStarted
+	(*ExecExit)(nil),                // 39: cloudless.v1.ExecExit
+	nil,                             // 40: cloudless.v1.LogPositions.ReplicasEntry
+	nil,                             // 41: cloudless.v1.ExecStart.EnvEntry
+	(*Workload)(nil),                // 42: cloudless.v1.Workload
+	(*Selection)(nil),               // 43: cloudless.v1.Selection
+	(*Page)(nil),                    // 44: cloudless.v1.Page
+	(*Replica)(nil),                 // 45: cloudless.v1.Replica
+	(*timestamppb.Timestamp)(nil),   // 46: google.protobuf.Timestamp
+	(*Revision)(nil),                // 47: cloudless.v1.Revision
+	(*NodeResources)(nil),           // 48: cloudless.v1.NodeResources
 }
 var file_cloudless_v1_workload_service_proto_depIdxs = []int32{
-	40, // 0: cloudless.v1.CreateWorkloadRequest.workload:type_name -> cloudless.v1.Workload
-	40, // 1: cloudless.v1.ApplyWorkloadRequest.workload:type_name -> cloudless.v1.Workload
-	40, // 2: cloudless.v1.ApplyWorkloadResponse.workload:type_name -> cloudless.v1.Workload
-	40, // 3: cloudless.v1.UpdateWorkloadRequest.workload:type_name -> cloudless.v1.Workload
-	41, // 4: cloudless.v1.ListWorkloadsRequest.selection:type_name -> cloudless.v1.Selection
-	42, // 5: cloudless.v1.ListWorkloadsRequest.page:type_name -> cloudless.v1.Page
-	40, // 6: cloudless.v1.ListWorkloadsResponse.items:type_name -> cloudless.v1.Workload
-	41, // 7: cloudless.v1.WatchWorkloadsRequest.selection:type_name -> cloudless.v1.Selection
-	40, // 8: cloudless.v1.WorkloadChange.workload:type_name -> cloudless.v1.Workload
-	41, // 9: cloudless.v1.ListReplicasRequest.selection:type_name -> cloudless.v1.Selection
-	42, // 10: cloudless.v1.ListReplicasRequest.page:type_name -> cloudless.v1.Page
-	43, // 11: cloudless.v1.ListReplicasResponse.items:type_name -> cloudless.v1.Replica
-	41, // 12: cloudless.v1.WatchReplicasRequest.selection:type_name -> cloudless.v1.Selection
-	43, // 13: cloudless.v1.ReplicaChange.replica:type_name -> cloudless.v1.Replica
-	44, // 14: cloudless.v1.LogsRequest.since:type_name -> google.protobuf.Timestamp
-	44, // 15: cloudless.v1.LogsRequest.until:type_name -> google.protobuf.Timestamp
-	19, // 16: cloudless.v1.LogsRequest.resume:type_name -> cloudless.v1.LogPositions
-	38, // 17: cloudless.v1.LogPositions.replicas:type_name -> cloudless.v1.LogPositions.ReplicasEntry
-	44, // 18: cloudless.v1.LogEntry.time:type_name -> google.protobuf.Timestamp
-	22, // 19: cloudless.v1.ExecRequest.start:type_name -> cloudless.v1.ExecStart
-	34, // 20: cloudless.v1.ExecRequest.resize:type_name -> cloudless.v1.TerminalSize
-	34, // 21: cloudless.v1.ExecStart.size:type_name -> cloudless.v1.TerminalSize
-	39, // 22: cloudless.v1.ExecStart.env:type_name -> cloudless.v1.ExecStart.EnvEntry
-	42, // 23: cloudless.v1.ListRevisionsRequest.page:type_name -> cloudless.v1.Page
-	45, // 24: cloudless.v1.ListRevisionsResponse.items:type_name -> cloudless.v1.Revision
-	44, // 25: cloudless.v1.Usage.time:type_name -> google.protobuf.Timestamp
-	27, // 26: cloudless.v1.Usage.nodes:type_name -> cloudless.v1.NodeUsage
-	28, // 27: cloudless.v1.Usage.replicas:type_name -> cloudless.v1.ReplicaUsage
-	46, // 28: cloudless.v1.NodeUsage.usage:type_name -> cloudless.v1.NodeResources
-	46, // 29: cloudless.v1.NodeUsage.capacity:type_name -> cloudless.v1.NodeResources
-	44, // 30: cloudless.v1.ReplicaUsage.time:type_name -> google.protobuf.Timestamp
-	30, // 31: cloudless.v1.CopyRequest.start:type_name -> cloudless.v1.CopyStart
-	32, // 32: cloudless.v1.CopyResponse.started:type_name -> cloudless.v1.CopyStarted
-	33, // 33: cloudless.v1.CopyResponse.done:type_name -> cloudless.v1.CopyDone
-	36, // 34: cloudless.v1.ExecResponse.started:type_name -> cloudless.v1.ExecStarted
-	37, // 35: cloudless.v1.ExecResponse.exit:type_name -> cloudless.v1.ExecExit
+	42, // 0: cloudless.v1.CreateWorkloadRequest.workload:type_name -> cloudless.v1.Workload
+	42, // 1: cloudless.v1.ApplyWorkloadRequest.workload:type_name -> cloudless.v1.Workload
+	42, // 2: cloudless.v1.ApplyWorkloadResponse.workload:type_name -> cloudless.v1.Workload
+	42, // 3: cloudless.v1.UpdateWorkloadRequest.workload:type_name -> cloudless.v1.Workload
+	43, // 4: cloudless.v1.ListWorkloadsRequest.selection:type_name -> cloudless.v1.Selection
+	44, // 5: cloudless.v1.ListWorkloadsRequest.page:type_name -> cloudless.v1.Page
+	42, // 6: cloudless.v1.ListWorkloadsResponse.items:type_name -> cloudless.v1.Workload
+	43, // 7: cloudless.v1.WatchWorkloadsRequest.selection:type_name -> cloudless.v1.Selection
+	42, // 8: cloudless.v1.WorkloadChange.workload:type_name -> cloudless.v1.Workload
+	43, // 9: cloudless.v1.ListReplicasRequest.selection:type_name -> cloudless.v1.Selection
+	44, // 10: cloudless.v1.ListReplicasRequest.page:type_name -> cloudless.v1.Page
+	45, // 11: cloudless.v1.ListReplicasResponse.items:type_name -> cloudless.v1.Replica
+	43, // 12: cloudless.v1.WatchReplicasRequest.selection:type_name -> cloudless.v1.Selection
+	45, // 13: cloudless.v1.ReplicaChange.replica:type_name -> cloudless.v1.Replica
+	46, // 14: cloudless.v1.LogsRequest.since:type_name -> google.protobuf.Timestamp
+	46, // 15: cloudless.v1.LogsRequest.until:type_name -> google.protobuf.Timestamp
+	20, // 16: cloudless.v1.LogsRequest.resume:type_name -> cloudless.v1.LogPositions
+	40, // 17: cloudless.v1.LogPositions.replicas:type_name -> cloudless.v1.LogPositions.ReplicasEntry
+	46, // 18: cloudless.v1.LogEntry.time:type_name -> google.protobuf.Timestamp
+	23, // 19: cloudless.v1.ExecRequest.start:type_name -> cloudless.v1.ExecStart
+	36, // 20: cloudless.v1.ExecRequest.resize:type_name -> cloudless.v1.TerminalSize
+	36, // 21: cloudless.v1.ExecStart.size:type_name -> cloudless.v1.TerminalSize
+	41, // 22: cloudless.v1.ExecStart.env:type_name -> cloudless.v1.ExecStart.EnvEntry
+	44, // 23: cloudless.v1.ListRevisionsRequest.page:type_name -> cloudless.v1.Page
+	47, // 24: cloudless.v1.ListRevisionsResponse.items:type_name -> cloudless.v1.Revision
+	46, // 25: cloudless.v1.Usage.time:type_name -> google.protobuf.Timestamp
+	29, // 26: cloudless.v1.Usage.nodes:type_name -> cloudless.v1.NodeUsage
+	30, // 27: cloudless.v1.Usage.replicas:type_name -> cloudless.v1.ReplicaUsage
+	48, // 28: cloudless.v1.NodeUsage.usage:type_name -> cloudless.v1.NodeResources
+	48, // 29: cloudless.v1.NodeUsage.capacity:type_name -> cloudless.v1.NodeResources
+	46, // 30: cloudless.v1.ReplicaUsage.time:type_name -> google.protobuf.Timestamp
+	32, // 31: cloudless.v1.CopyRequest.start:type_name -> cloudless.v1.CopyStart
+	34, // 32: cloudless.v1.CopyResponse.started:type_name -> cloudless.v1.CopyStarted
+	35, // 33: cloudless.v1.CopyResponse.done:type_name -> cloudless.v1.CopyDone
+	38, // 34: cloudless.v1.ExecResponse.started:type_name -> cloudless.v1.ExecStarted
+	39, // 35: cloudless.v1.ExecResponse.exit:type_name -> cloudless.v1.ExecExit
 	0,  // 36: cloudless.v1.WorkloadService.CreateWorkload:input_type -> cloudless.v1.CreateWorkloadRequest
 	1,  // 37: cloudless.v1.WorkloadService.ApplyWorkload:input_type -> cloudless.v1.ApplyWorkloadRequest
 	3,  // 38: cloudless.v1.WorkloadService.UpdateWorkload:input_type -> cloudless.v1.UpdateWorkloadRequest
@@ -3042,35 +3160,39 @@ var file_cloudless_v1_workload_service_proto_depIdxs = []int32{
 	9,  // 44: cloudless.v1.WorkloadService.GetWorkload:input_type -> cloudless.v1.GetWorkloadRequest
 	10, // 45: cloudless.v1.WorkloadService.ListWorkloads:input_type -> cloudless.v1.ListWorkloadsRequest
 	12, // 46: cloudless.v1.WorkloadService.WatchWorkloads:input_type -> cloudless.v1.WatchWorkloadsRequest
-	14, // 47: cloudless.v1.WorkloadService.ListReplicas:input_type -> cloudless.v1.ListReplicasRequest
-	16, // 48: cloudless.v1.WorkloadService.WatchReplicas:input_type -> cloudless.v1.WatchReplicasRequest
-	18, // 49: cloudless.v1.WorkloadService.Logs:input_type -> cloudless.v1.LogsRequest
-	23, // 50: cloudless.v1.WorkloadService.ListRevisions:input_type -> cloudless.v1.ListRevisionsRequest
-	25, // 51: cloudless.v1.WorkloadService.GetUsage:input_type -> cloudless.v1.GetUsageRequest
-	25, // 52: cloudless.v1.WorkloadService.WatchUsage:input_type -> cloudless.v1.GetUsageRequest
-	29, // 53: cloudless.v1.WorkloadService.Copy:input_type -> cloudless.v1.CopyRequest
-	21, // 54: cloudless.v1.WorkloadService.Exec:input_type -> cloudless.v1.ExecRequest
-	40, // 55: cloudless.v1.WorkloadService.CreateWorkload:output_type -> cloudless.v1.Workload
-	2,  // 56: cloudless.v1.WorkloadService.ApplyWorkload:output_type -> cloudless.v1.ApplyWorkloadResponse
-	40, // 57: cloudless.v1.WorkloadService.UpdateWorkload:output_type -> cloudless.v1.Workload
-	40, // 58: cloudless.v1.WorkloadService.DeleteWorkload:output_type -> cloudless.v1.Workload
-	40, // 59: cloudless.v1.WorkloadService.ScaleWorkload:output_type -> cloudless.v1.Workload
-	40, // 60: cloudless.v1.WorkloadService.RestartWorkload:output_type -> cloudless.v1.Workload
-	40, // 61: cloudless.v1.WorkloadService.RollbackWorkload:output_type -> cloudless.v1.Workload
-	40, // 62: cloudless.v1.WorkloadService.RunWorkload:output_type -> cloudless.v1.Workload
-	40, // 63: cloudless.v1.WorkloadService.GetWorkload:output_type -> cloudless.v1.Workload
-	11, // 64: cloudless.v1.WorkloadService.ListWorkloads:output_type -> cloudless.v1.ListWorkloadsResponse
-	13, // 65: cloudless.v1.WorkloadService.WatchWorkloads:output_type -> cloudless.v1.WorkloadChange
-	15, // 66: cloudless.v1.WorkloadService.ListReplicas:output_type -> cloudless.v1.ListReplicasResponse
-	17, // 67: cloudless.v1.WorkloadService.WatchReplicas:output_type -> cloudless.v1.ReplicaChange
-	20, // 68: cloudless.v1.WorkloadService.Logs:output_type -> cloudless.v1.LogEntry
-	24, // 69: cloudless.v1.WorkloadService.ListRevisions:output_type -> cloudless.v1.ListRevisionsResponse
-	26, // 70: cloudless.v1.WorkloadService.GetUsage:output_type -> cloudless.v1.Usage
-	26, // 71: cloudless.v1.WorkloadService.WatchUsage:output_type -> cloudless.v1.Usage
-	31, // 72: cloudless.v1.WorkloadService.Copy:output_type -> cloudless.v1.CopyResponse
-	35, // 73: cloudless.v1.WorkloadService.Exec:output_type -> cloudless.v1.ExecResponse
-	55, // [55:74] is the sub-list for method output_type
-	36, // [36:55] is the sub-list for method input_type
+	14, // 47: cloudless.v1.WorkloadService.GetReplica:input_type -> cloudless.v1.GetReplicaRequest
+	15, // 48: cloudless.v1.WorkloadService.ListReplicas:input_type -> cloudless.v1.ListReplicasRequest
+	17, // 49: cloudless.v1.WorkloadService.WatchReplicas:input_type -> cloudless.v1.WatchReplicasRequest
+	19, // 50: cloudless.v1.WorkloadService.Logs:input_type -> cloudless.v1.LogsRequest
+	24, // 51: cloudless.v1.WorkloadService.GetRevision:input_type -> cloudless.v1.GetRevisionRequest
+	25, // 52: cloudless.v1.WorkloadService.ListRevisions:input_type -> cloudless.v1.ListRevisionsRequest
+	27, // 53: cloudless.v1.WorkloadService.GetUsage:input_type -> cloudless.v1.GetUsageRequest
+	27, // 54: cloudless.v1.WorkloadService.WatchUsage:input_type -> cloudless.v1.GetUsageRequest
+	31, // 55: cloudless.v1.WorkloadService.Copy:input_type -> cloudless.v1.CopyRequest
+	22, // 56: cloudless.v1.WorkloadService.Exec:input_type -> cloudless.v1.ExecRequest
+	42, // 57: cloudless.v1.WorkloadService.CreateWorkload:output_type -> cloudless.v1.Workload
+	2,  // 58: cloudless.v1.WorkloadService.ApplyWorkload:output_type -> cloudless.v1.ApplyWorkloadResponse
+	42, // 59: cloudless.v1.WorkloadService.UpdateWorkload:output_type -> cloudless.v1.Workload
+	42, // 60: cloudless.v1.WorkloadService.DeleteWorkload:output_type -> cloudless.v1.Workload
+	42, // 61: cloudless.v1.WorkloadService.ScaleWorkload:output_type -> cloudless.v1.Workload
+	42, // 62: cloudless.v1.WorkloadService.RestartWorkload:output_type -> cloudless.v1.Workload
+	42, // 63: cloudless.v1.WorkloadService.RollbackWorkload:output_type -> cloudless.v1.Workload
+	42, // 64: cloudless.v1.WorkloadService.RunWorkload:output_type -> cloudless.v1.Workload
+	42, // 65: cloudless.v1.WorkloadService.GetWorkload:output_type -> cloudless.v1.Workload
+	11, // 66: cloudless.v1.WorkloadService.ListWorkloads:output_type -> cloudless.v1.ListWorkloadsResponse
+	13, // 67: cloudless.v1.WorkloadService.WatchWorkloads:output_type -> cloudless.v1.WorkloadChange
+	45, // 68: cloudless.v1.WorkloadService.GetReplica:output_type -> cloudless.v1.Replica
+	16, // 69: cloudless.v1.WorkloadService.ListReplicas:output_type -> cloudless.v1.ListReplicasResponse
+	18, // 70: cloudless.v1.WorkloadService.WatchReplicas:output_type -> cloudless.v1.ReplicaChange
+	21, // 71: cloudless.v1.WorkloadService.Logs:output_type -> cloudless.v1.LogEntry
+	47, // 72: cloudless.v1.WorkloadService.GetRevision:output_type -> cloudless.v1.Revision
+	26, // 73: cloudless.v1.WorkloadService.ListRevisions:output_type -> cloudless.v1.ListRevisionsResponse
+	28, // 74: cloudless.v1.WorkloadService.GetUsage:output_type -> cloudless.v1.Usage
+	28, // 75: cloudless.v1.WorkloadService.WatchUsage:output_type -> cloudless.v1.Usage
+	33, // 76: cloudless.v1.WorkloadService.Copy:output_type -> cloudless.v1.CopyResponse
+	37, // 77: cloudless.v1.WorkloadService.Exec:output_type -> cloudless.v1.ExecResponse
+	57, // [57:78] is the sub-list for method output_type
+	36, // [36:57] is the sub-list for method input_type
 	36, // [36:36] is the sub-list for extension type_name
 	36, // [36:36] is the sub-list for extension extendee
 	0,  // [0:36] is the sub-list for field type_name
@@ -3087,25 +3209,25 @@ func file_cloudless_v1_workload_service_proto_init() {
 	file_cloudless_v1_rules_proto_init()
 	file_cloudless_v1_workload_proto_init()
 	file_cloudless_v1_workload_service_proto_msgTypes[5].OneofWrappers = []any{}
-	file_cloudless_v1_workload_service_proto_msgTypes[18].OneofWrappers = []any{}
-	file_cloudless_v1_workload_service_proto_msgTypes[21].OneofWrappers = []any{
+	file_cloudless_v1_workload_service_proto_msgTypes[19].OneofWrappers = []any{}
+	file_cloudless_v1_workload_service_proto_msgTypes[22].OneofWrappers = []any{
 		(*ExecRequest_Start)(nil),
 		(*ExecRequest_Stdin)(nil),
 		(*ExecRequest_CloseStdin)(nil),
 		(*ExecRequest_Resize)(nil),
 		(*ExecRequest_Signal)(nil),
 	}
-	file_cloudless_v1_workload_service_proto_msgTypes[29].OneofWrappers = []any{
+	file_cloudless_v1_workload_service_proto_msgTypes[31].OneofWrappers = []any{
 		(*CopyRequest_Start)(nil),
 		(*CopyRequest_Data)(nil),
 		(*CopyRequest_End)(nil),
 	}
-	file_cloudless_v1_workload_service_proto_msgTypes[31].OneofWrappers = []any{
+	file_cloudless_v1_workload_service_proto_msgTypes[33].OneofWrappers = []any{
 		(*CopyResponse_Started)(nil),
 		(*CopyResponse_Data)(nil),
 		(*CopyResponse_Done)(nil),
 	}
-	file_cloudless_v1_workload_service_proto_msgTypes[35].OneofWrappers = []any{
+	file_cloudless_v1_workload_service_proto_msgTypes[37].OneofWrappers = []any{
 		(*ExecResponse_Started)(nil),
 		(*ExecResponse_Stdout)(nil),
 		(*ExecResponse_Stderr)(nil),
@@ -3117,7 +3239,7 @@ func file_cloudless_v1_workload_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_workload_service_proto_rawDesc), len(file_cloudless_v1_workload_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   40,
+			NumMessages:   42,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

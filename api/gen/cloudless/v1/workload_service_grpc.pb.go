@@ -30,9 +30,11 @@ const (
 	WorkloadService_GetWorkload_FullMethodName      = "/cloudless.v1.WorkloadService/GetWorkload"
 	WorkloadService_ListWorkloads_FullMethodName    = "/cloudless.v1.WorkloadService/ListWorkloads"
 	WorkloadService_WatchWorkloads_FullMethodName   = "/cloudless.v1.WorkloadService/WatchWorkloads"
+	WorkloadService_GetReplica_FullMethodName       = "/cloudless.v1.WorkloadService/GetReplica"
 	WorkloadService_ListReplicas_FullMethodName     = "/cloudless.v1.WorkloadService/ListReplicas"
 	WorkloadService_WatchReplicas_FullMethodName    = "/cloudless.v1.WorkloadService/WatchReplicas"
 	WorkloadService_Logs_FullMethodName             = "/cloudless.v1.WorkloadService/Logs"
+	WorkloadService_GetRevision_FullMethodName      = "/cloudless.v1.WorkloadService/GetRevision"
 	WorkloadService_ListRevisions_FullMethodName    = "/cloudless.v1.WorkloadService/ListRevisions"
 	WorkloadService_GetUsage_FullMethodName         = "/cloudless.v1.WorkloadService/GetUsage"
 	WorkloadService_WatchUsage_FullMethodName       = "/cloudless.v1.WorkloadService/WatchUsage"
@@ -64,12 +66,14 @@ type WorkloadServiceClient interface {
 	ListWorkloads(ctx context.Context, in *ListWorkloadsRequest, opts ...grpc.CallOption) (*ListWorkloadsResponse, error)
 	// First every existing workload, then "synced", then every change.
 	WatchWorkloads(ctx context.Context, in *WatchWorkloadsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WorkloadChange], error)
+	GetReplica(ctx context.Context, in *GetReplicaRequest, opts ...grpc.CallOption) (*Replica, error)
 	ListReplicas(ctx context.Context, in *ListReplicasRequest, opts ...grpc.CallOption) (*ListReplicasResponse, error)
 	// First every existing replica, then "synced", then every change.
 	WatchReplicas(ctx context.Context, in *WatchReplicasRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReplicaChange], error)
 	// The output of a workload's replicas, merged.
 	Logs(ctx context.Context, in *LogsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[LogEntry], error)
-	// The versions of a workload's spec, newest first.
+	GetRevision(ctx context.Context, in *GetRevisionRequest, opts ...grpc.CallOption) (*Revision, error)
+	// The versions of a workload's spec, newest first. Without a workload, those of all workloads.
 	ListRevisions(ctx context.Context, in *ListRevisionsRequest, opts ...grpc.CallOption) (*ListRevisionsResponse, error)
 	// The current usage of nodes and replicas.
 	GetUsage(ctx context.Context, in *GetUsageRequest, opts ...grpc.CallOption) (*Usage, error)
@@ -210,6 +214,16 @@ func (c *workloadServiceClient) WatchWorkloads(ctx context.Context, in *WatchWor
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type WorkloadService_WatchWorkloadsClient = grpc.ServerStreamingClient[WorkloadChange]
 
+func (c *workloadServiceClient) GetReplica(ctx context.Context, in *GetReplicaRequest, opts ...grpc.CallOption) (*Replica, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Replica)
+	err := c.cc.Invoke(ctx, WorkloadService_GetReplica_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *workloadServiceClient) ListReplicas(ctx context.Context, in *ListReplicasRequest, opts ...grpc.CallOption) (*ListReplicasResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListReplicasResponse)
@@ -257,6 +271,16 @@ func (c *workloadServiceClient) Logs(ctx context.Context, in *LogsRequest, opts 
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type WorkloadService_LogsClient = grpc.ServerStreamingClient[LogEntry]
+
+func (c *workloadServiceClient) GetRevision(ctx context.Context, in *GetRevisionRequest, opts ...grpc.CallOption) (*Revision, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Revision)
+	err := c.cc.Invoke(ctx, WorkloadService_GetRevision_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
 
 func (c *workloadServiceClient) ListRevisions(ctx context.Context, in *ListRevisionsRequest, opts ...grpc.CallOption) (*ListRevisionsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
@@ -347,12 +371,14 @@ type WorkloadServiceServer interface {
 	ListWorkloads(context.Context, *ListWorkloadsRequest) (*ListWorkloadsResponse, error)
 	// First every existing workload, then "synced", then every change.
 	WatchWorkloads(*WatchWorkloadsRequest, grpc.ServerStreamingServer[WorkloadChange]) error
+	GetReplica(context.Context, *GetReplicaRequest) (*Replica, error)
 	ListReplicas(context.Context, *ListReplicasRequest) (*ListReplicasResponse, error)
 	// First every existing replica, then "synced", then every change.
 	WatchReplicas(*WatchReplicasRequest, grpc.ServerStreamingServer[ReplicaChange]) error
 	// The output of a workload's replicas, merged.
 	Logs(*LogsRequest, grpc.ServerStreamingServer[LogEntry]) error
-	// The versions of a workload's spec, newest first.
+	GetRevision(context.Context, *GetRevisionRequest) (*Revision, error)
+	// The versions of a workload's spec, newest first. Without a workload, those of all workloads.
 	ListRevisions(context.Context, *ListRevisionsRequest) (*ListRevisionsResponse, error)
 	// The current usage of nodes and replicas.
 	GetUsage(context.Context, *GetUsageRequest) (*Usage, error)
@@ -407,6 +433,9 @@ func (UnimplementedWorkloadServiceServer) ListWorkloads(context.Context, *ListWo
 func (UnimplementedWorkloadServiceServer) WatchWorkloads(*WatchWorkloadsRequest, grpc.ServerStreamingServer[WorkloadChange]) error {
 	return status.Error(codes.Unimplemented, "method WatchWorkloads not implemented")
 }
+func (UnimplementedWorkloadServiceServer) GetReplica(context.Context, *GetReplicaRequest) (*Replica, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetReplica not implemented")
+}
 func (UnimplementedWorkloadServiceServer) ListReplicas(context.Context, *ListReplicasRequest) (*ListReplicasResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListReplicas not implemented")
 }
@@ -415,6 +444,9 @@ func (UnimplementedWorkloadServiceServer) WatchReplicas(*WatchReplicasRequest, g
 }
 func (UnimplementedWorkloadServiceServer) Logs(*LogsRequest, grpc.ServerStreamingServer[LogEntry]) error {
 	return status.Error(codes.Unimplemented, "method Logs not implemented")
+}
+func (UnimplementedWorkloadServiceServer) GetRevision(context.Context, *GetRevisionRequest) (*Revision, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetRevision not implemented")
 }
 func (UnimplementedWorkloadServiceServer) ListRevisions(context.Context, *ListRevisionsRequest) (*ListRevisionsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListRevisions not implemented")
@@ -643,6 +675,24 @@ func _WorkloadService_WatchWorkloads_Handler(srv interface{}, stream grpc.Server
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type WorkloadService_WatchWorkloadsServer = grpc.ServerStreamingServer[WorkloadChange]
 
+func _WorkloadService_GetReplica_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetReplicaRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(WorkloadServiceServer).GetReplica(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: WorkloadService_GetReplica_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(WorkloadServiceServer).GetReplica(ctx, req.(*GetReplicaRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _WorkloadService_ListReplicas_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListReplicasRequest)
 	if err := dec(in); err != nil {
@@ -682,6 +732,24 @@ func _WorkloadService_Logs_Handler(srv interface{}, stream grpc.ServerStream) er
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type WorkloadService_LogsServer = grpc.ServerStreamingServer[LogEntry]
+
+func _WorkloadService_GetRevision_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetRevisionRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(WorkloadServiceServer).GetRevision(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: WorkloadService_GetRevision_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(WorkloadServiceServer).GetRevision(ctx, req.(*GetRevisionRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
 
 func _WorkloadService_ListRevisions_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListRevisionsRequest)
@@ -792,8 +860,16 @@ var WorkloadService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _WorkloadService_ListWorkloads_Handler,
 		},
 		{
+			MethodName: "GetReplica",
+			Handler:    _WorkloadService_GetReplica_Handler,
+		},
+		{
 			MethodName: "ListReplicas",
 			Handler:    _WorkloadService_ListReplicas_Handler,
+		},
+		{
+			MethodName: "GetRevision",
+			Handler:    _WorkloadService_GetRevision_Handler,
 		},
 		{
 			MethodName: "ListRevisions",
