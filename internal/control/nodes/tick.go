@@ -76,6 +76,9 @@ func judge(now, since time.Time, old *v1.Node, o Observation, live spec.Liveness
 	proto.Merge(next, status)
 	next.Reliability, next.LastSeen = before.GetReliability(), before.GetLastSeen()
 	next.State, next.Reason = after, reason(after, before, old.GetSpec(), status)
+	if next.GetMesh() == nil {
+		next.Mesh = before.GetMesh() // an agent that has just started does not know it yet, but its network process runs
+	}
 	switch {
 	case p == heard:
 		next.LastSeen = nil // the leader knows better

@@ -292,6 +292,17 @@ func TestNodeHeardInTimeNeverFlaps(t *testing.T) {
 	})
 }
 
+// An agent that restarts says hello before its network process has told it how the node is reached. Its peers must not
+// forget it meanwhile.
+func TestRestartedAgentStaysInTheMesh(t *testing.T) {
+	old := node("ready")
+	old.Status.Mesh = &v1.NodeMesh{Key: "key", Relay: "s-1"}
+	n, _ := judge(at(6), start, old, Observation{Status: &v1.NodeStatus{Info: &v1.NodeInfo{Hostname: "new"}}, LastSeen: at(5), Connected: true}, spec.DefaultLiveness)
+	if n == old || n.GetStatus().GetMesh().GetKey() != "key" {
+		t.Errorf("the node is %v", n)
+	}
+}
+
 func TestLastingOmitsUsage(t *testing.T) {
 	full := &v1.NodeStatus{
 		Capacity: &v1.NodeResources{Cpu: "4"}, Usage: &v1.NodeResources{Cpu: "1"}, Requested: &v1.NodeResources{Cpu: "2"},
