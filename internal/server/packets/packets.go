@@ -75,7 +75,7 @@ func (s *Server) answerSTUN(ctx context.Context) {
 		return
 	}
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
-	if err := relay.AnswerSTUN(conn); err != nil && !errors.Is(err, net.ErrClosed) {
+	if err := relay.AnswerSTUN(conn); !errors.Is(err, net.ErrClosed) {
 		s.log.WarnContext(ctx, "nodes behind a NAT cannot learn their address from this server any more", "error", err)
 	}
 }
