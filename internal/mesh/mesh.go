@@ -80,10 +80,12 @@ type Mesh struct {
 	// sources are the addresses that authentic probes of peers came from. The map is replaced, never changed.
 	sources atomic.Pointer[map[netip.AddrPort]*peer]
 
-	mu     sync.RWMutex
-	secret PrivateKey
-	byID   map[string]*peer
-	byKey  map[Key]*peer
+	// secret has no lock, so that it can be read while a peer is locked: mu comes before the lock of a peer.
+	secret atomic.Pointer[PrivateKey]
+
+	mu    sync.RWMutex
+	byID  map[string]*peer
+	byKey map[Key]*peer
 	// bySender and byAddress are how probes and relays name peers.
 	bySender  map[senderID]*peer
 	byAddress map[relay.Address]*peer
@@ -105,9 +107,10 @@ func Open(opts Options) (*Mesh, error) {
 
 func open(opts Options, link *tunnel) (*Mesh, error) {
 	m := &Mesh{
-		opts: opts, log: opts.Logger, started: time.Now(), tun: link, secret: opts.Key,
+		opts: opts, log: opts.Logger, started: time.Now(), tun: link,
 		byID: map[string]*peer{}, byKey: map[Key]*peer{}, bySender: map[senderID]*peer{}, byAddress: map[relay.Address]*peer{},
 	}
+	m.secret.Store(&opts.Key)
 	m.sources.Store(&map[netip.AddrPort]*peer{})
 	m.bind, m.prober, m.self = newBind(m), newProber(m), newSelf(m)
 	m.relays = &relays{
@@ -174,16 +177,12 @@ func (m *Mesh) Port() uint16 { return uint16(m.port.Load()) }
 // clock is the time since the mesh was opened. It does not jump.
 func (m *Mesh) clock() int64 { return int64(time.Since(m.started)) }
 
-func (m *Mesh) key() PrivateKey {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	return m.secret
-}
+func (m *Mesh) key() PrivateKey { return *m.secret.Load() }
 
 // SetKey gives this node another key. Peers must learn it from the next announcement.
 func (m *Mesh) SetKey(k PrivateKey) error {
+	m.secret.Store(&k)
 	m.mu.Lock()
-	m.secret = k
 	for _, p := range m.byID {
 		p.mu.Lock()
 		p.seal = nil

@@ -107,7 +107,7 @@ func (m *Mesh) put(c Peer) (replaced *peer, added []netip.Prefix) {
 	if old != nil {
 		m.forget(old)
 	}
-	if c.Key == m.secret.Public() {
+	if c.Key == m.key().Public() {
 		return old, nil // this node itself
 	}
 	p := newPeer(m, c)
