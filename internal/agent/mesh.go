@@ -14,15 +14,14 @@ import (
 
 // Mesh connects the replicas of this node with those of others. Package netd implements it.
 type Mesh interface {
-	// Run works until ctx ends. announced is told how this node can be reached, and must not block.
-	Run(ctx context.Context, announced func(mesh.Announcement))
+	// Run works until ctx ends. announced is told how this node can be reached, and failed why it is not in the mesh.
+	// They must not block.
+	Run(ctx context.Context, announced func(mesh.Announcement), failed func(why string))
 	// Configure says what the mesh is like. Nothing happens before.
 	Configure(s mesh.Setup, k mesh.PrivateKey)
 	SetPeers(all []mesh.Peer)
 	UpdatePeers(changed []mesh.Peer, removed []string)
 	SetRelays(list []mesh.Relay)
-	// Problem says why there is no mesh, empty if there is one.
-	Problem() string
 }
 
 // meshState is what the agent knows of the mesh.
@@ -39,7 +38,9 @@ type meshState struct {
 
 func (a *Agent) runMesh(ctx context.Context) {
 	if a.mesh != nil {
-		a.mesh.Run(ctx, a.announcedMesh)
+		a.mesh.Run(ctx, a.announcedMesh, func(why string) {
+			a.reportEvent("warning", "MeshFailed", "", sentence("Replicas of this node do not reach those of other nodes: "+why+"."))
+		})
 	}
 }
 

@@ -27,7 +27,8 @@ func newFakeMesh() *fakeMesh {
 	return &fakeMesh{announced: make(chan func(mesh.Announcement), 1), told: make(chan struct{}, 100)}
 }
 
-func (m *fakeMesh) Run(ctx context.Context, announced func(mesh.Announcement)) {
+func (m *fakeMesh) Run(ctx context.Context, announced func(mesh.Announcement), failed func(string)) {
+	failed("there is no /dev/net/tun")
 	m.announced <- announced
 	<-ctx.Done()
 }
@@ -64,7 +65,6 @@ func (m *fakeMesh) UpdatePeers(changed []mesh.Peer, removed []string) {
 }
 
 func (m *fakeMesh) SetRelays(list []mesh.Relay) { m.change(func() { m.relays = list }) }
-func (*fakeMesh) Problem() string               { return "" }
 
 // until waits until what the agent has said is as wanted.
 func (m *fakeMesh) until(wanted func() bool) {
@@ -118,13 +118,20 @@ func TestAgentJoinsTheMesh(t *testing.T) {
 	// What the mesh announces is reported, and the key lasts.
 	announce := <-n.mesh.announced
 	announce(mesh.Announcement{Key: first.Public(), Candidates: []netip.AddrPort{netip.MustParseAddrPort("192.0.2.3:7701")}, Relay: "s-1"})
-	for {
-		if got := (<-session.ups).GetHeartbeat().GetStatus().GetMesh(); got != nil {
-			if got.GetKey() != first.Public().String() || got.GetRelay() != "s-1" || !slices.Equal(got.GetCandidates(), []string{"192.0.2.3:7701"}) {
-				t.Errorf("reported %v", got)
-			}
-			break
+	var failures []*v1.EventReport
+	var reported *v1.NodeMesh
+	for reported == nil || len(failures) == 0 {
+		up := <-session.ups
+		failures = append(failures, up.GetReport().GetEvents()...)
+		if m := up.GetHeartbeat().GetStatus().GetMesh(); m != nil {
+			reported = m
 		}
+	}
+	if reported.GetKey() != first.Public().String() || reported.GetRelay() != "s-1" || !slices.Equal(reported.GetCandidates(), []string{"192.0.2.3:7701"}) {
+		t.Errorf("reported %v", reported)
+	}
+	if got := failures[0]; got.GetReason() != "MeshFailed" || got.GetMessage() != "Replicas of this node do not reach those of other nodes: there is no /dev/net/tun." {
+		t.Errorf("the failure was reported as %v", got)
 	}
 	again, err := n.agent.store.meshKey()
 	if err != nil || again.Public() != first.Public() {

@@ -68,7 +68,7 @@ func (c *cli) serviceResolveCommand() *cobra.Command {
 		Use:   "resolve NAME",
 		Short: "Show what the name of a service leads to",
 		Long: "Resolve looks a name up as a replica in the current namespace would: NAME, NAME.NAMESPACE or the full name.\n" +
-			"A service of another namespace must be exported.",
+			"A service of another namespace must be exported. Replicas themselves cannot use the names yet.",
 		Example: "  cloudless service resolve api\n  cloudless service resolve api.shop -o json",
 		Args:    command.ExactArgs("NAME"),
 		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {

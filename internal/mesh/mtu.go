@@ -95,11 +95,8 @@ func (m *Mesh) searchMTU(now time.Time, p *peer) {
 	if p.paths.best != nil {
 		path = p.paths.best.address
 	}
-	number, size, ended := p.fragment.due(now, path, m.opts.MTU)
-	found, destinations := p.fragment.found, p.config.Prefixes
-	if ended {
-		p.mtu = found
-	}
+	number, size, ended := p.fit.due(now, path, m.opts.MTU)
+	found, destinations := p.fit.found, p.config.Prefixes
 	p.mu.Unlock()
 	if size > 0 {
 		if s := m.bind.socketFor(path.Addr()); s != nil {

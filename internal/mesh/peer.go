@@ -62,9 +62,8 @@ type peer struct {
 	relayed relayedPath
 	// held is the newest handshake message that there was no way to send.
 	held []byte
-	// mtu is what fits through the direct path, 0 if that is not known.
-	mtu      int
-	fragment mtuSearch
+	// fit finds out how large packets may be on the direct path.
+	fit mtuSearch
 }
 
 func newPeer(m *Mesh, c Peer) *peer {

@@ -114,7 +114,7 @@ func (b *prober) look(now time.Time, p *peer) {
 func (b *prober) rest(p *peer) {
 	p.mu.Lock()
 	p.paths = paths{}
-	p.fragment, p.relayed = mtuSearch{}, relayedPath{}
+	p.fit, p.relayed = mtuSearch{}, relayedPath{}
 	p.next.Store(&route{relay: true})
 	p.mu.Unlock()
 	b.remove(p)
@@ -168,7 +168,7 @@ func (m *Mesh) probed(p *peer, datagram []byte, from netip.AddrPort) {
 		back, pingBack = p.paths.pinged(now, from)
 		known = p.paths.known[from] != nil
 	case probePong:
-		if p.fragment.ponged(got.number) {
+		if p.fit.ponged(got.number) {
 			break
 		}
 		proven = p.paths.ponged(now, from, got.number)

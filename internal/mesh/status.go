@@ -80,7 +80,7 @@ func (p *peer) status(now time.Time) PeerStatus {
 	defer p.mu.Unlock()
 	s := PeerStatus{
 		ID: p.id, Name: p.config.Name, State: StateIdle, Relay: p.config.Relay,
-		Sent: p.sentBytes.Load(), Received: p.receivedBytes.Load(), MTU: p.mtu,
+		Sent: p.sentBytes.Load(), Received: p.receivedBytes.Load(), MTU: p.fit.found,
 	}
 	if at := p.handshake.Load(); at != 0 {
 		s.Handshake = time.Unix(0, at)

@@ -43,7 +43,7 @@ type Client struct {
 	conn    net.Conn
 	waiting map[uint64]chan response
 	numbers uint64
-	problem string
+	problem string // as last reported
 }
 
 // NewClient returns a client that does nothing before Run.
@@ -107,19 +107,12 @@ func (c *Client) change(edit func()) {
 	}
 }
 
-// Problem says in a sentence why there is no network, empty if there is one.
-func (c *Client) Problem() string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.problem
-}
-
 // retryPause is the time between two attempts to reach the process.
 const retryPause = 200 * time.Millisecond
 
 // Run keeps the process running and informed until ctx ends. It leaves the process running. announced is told how this
-// node can be reached, whenever that changes, and must not block.
-func (c *Client) Run(ctx context.Context, announced func(mesh.Announcement)) {
+// node can be reached, whenever that changes, and failed why there is no network, in one sentence. They must not block.
+func (c *Client) Run(ctx context.Context, announced func(mesh.Announcement), failed func(why string)) {
 	for ctx.Err() == nil {
 		if !c.configured() {
 			select {
@@ -128,9 +121,9 @@ func (c *Client) Run(ctx context.Context, announced func(mesh.Announcement)) {
 			}
 			continue
 		}
-		if err := c.talk(ctx, announced); err != nil && ctx.Err() == nil {
+		if err := c.talk(ctx, announced, failed); err != nil && ctx.Err() == nil {
 			c.opts.Logger.Warn("no connection to the network process; trying again", "error", err)
-			c.setProblem(err.Error())
+			c.report(err.Error(), failed)
 		}
 		select {
 		case <-ctx.Done():
@@ -145,14 +138,19 @@ func (c *Client) configured() bool {
 	return c.setup != nil
 }
 
-func (c *Client) setProblem(p string) {
+// report reports a problem once, until it is over or another.
+func (c *Client) report(problem string, failed func(string)) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.problem = p
+	known := c.problem == problem
+	c.problem = problem
+	c.mu.Unlock()
+	if problem != "" && !known {
+		failed(problem)
+	}
 }
 
 // talk has one conversation with the process.
-func (c *Client) talk(ctx context.Context, announced func(mesh.Announcement)) error {
+func (c *Client) talk(ctx context.Context, announced func(mesh.Announcement), failed func(string)) error {
 	conn, err := c.connect(ctx)
 	if err != nil {
 		return err
@@ -172,7 +170,7 @@ func (c *Client) talk(ctx context.Context, announced func(mesh.Announcement)) er
 	heard := make(chan error, 1)
 	go func() {
 		defer cancel()
-		heard <- c.listen(conn, announced)
+		heard <- c.listen(conn, announced, failed)
 	}()
 	err = c.tell(ctx, conn)
 	cancel()
@@ -210,13 +208,13 @@ func (c *Client) tell(ctx context.Context, conn net.Conn) error {
 	}
 }
 
-func (c *Client) listen(conn net.Conn, announced func(mesh.Announcement)) error {
+func (c *Client) listen(conn net.Conn, announced func(mesh.Announcement), failed func(string)) error {
 	for in := json.NewDecoder(conn); ; {
 		var r response
 		if err := in.Decode(&r); err != nil {
 			return fmt.Errorf("listen to the network process: %w", err)
 		}
-		c.setProblem(r.Failed)
+		c.report(r.Failed, failed)
 		if r.Version != 0 && (r.Version != version || c.opts.Program != r.Program) {
 			c.stop(conn)
 			return fmt.Errorf("the network process is %s, and this agent has %s: it is replaced", r.Program, c.opts.Program)

@@ -54,6 +54,7 @@ type machine struct {
 	key       mesh.PrivateKey
 	setup     mesh.Setup
 	announced chan mesh.Announcement
+	failed    chan string
 	known     mesh.Peer // as announced last
 }
 
@@ -80,7 +81,7 @@ func newMachine(t *testing.T, name string, number int) *machine {
 	}
 	m := &machine{
 		t: t, name: name, namespace: fmt.Sprintf("netd%d-%s", os.Getpid(), name), dir: t.TempDir(), key: key,
-		announced: make(chan mesh.Announcement, 100),
+		announced: make(chan mesh.Announcement, 100), failed: make(chan string, 100),
 		setup: mesh.Setup{
 			ID: "node/" + name, Interface: "mesh0", MTU: 1420, Port: 7000,
 			Addresses: []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("10.64.%d.1/32", number))},
@@ -110,7 +111,7 @@ func (m *machine) agent() (c *Client, stop func()) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		c.Run(ctx, func(a mesh.Announcement) { m.announced <- a })
+		c.Run(ctx, func(a mesh.Announcement) { m.announced <- a }, func(why string) { m.failed <- why })
 	}()
 	stop = func() {
 		cancel()
@@ -248,8 +249,8 @@ func TestProblemIsReported(t *testing.T) {
 	m := newMachine(t, "a", 1)
 	m.setup.Interface = "a-name-that-is-too-long"
 	c, _ := m.agent()
-	for !strings.Contains(c.Problem(), "a-name-that-is-too-long") {
-		time.Sleep(time.Millisecond)
+	if why := <-m.failed; !strings.Contains(why, "a-name-that-is-too-long") {
+		t.Errorf("the problem is %q", why)
 	}
 	if s, err := c.Status(t.Context()); err == nil {
 		t.Errorf("the status without a network is %+v", s)

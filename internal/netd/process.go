@@ -18,8 +18,8 @@ import (
 	"github.com/cloudless/cloudless/internal/mesh/relay"
 )
 
-// Process is the network process itself.
-type Process struct {
+// process is the network process itself.
+type process struct {
 	log  *slog.Logger
 	stop context.CancelFunc
 
@@ -52,22 +52,28 @@ func Serve(ctx context.Context, socket string, log *slog.Logger) error {
 	if err := os.Chmod(socket, 0o600); err != nil {
 		return errors.Join(err, listener.Close())
 	}
-	p := &Process{log: log, stop: cancel}
-	defer p.end()
-	go p.watch(ctx, socket)
+	p := &process{log: log, stop: cancel}
+	var tasks sync.WaitGroup
+	// Agents are connected until the mesh is left: that is how Stop knows.
+	connected, hangUp := context.WithCancel(context.WithoutCancel(ctx))
+	defer func() {
+		p.end()
+		hangUp()
+		tasks.Wait()
+	}()
+	tasks.Go(func() { p.watch(ctx, socket) })
 	defer context.AfterFunc(ctx, func() { _ = listener.Close() })()
-	var agents sync.WaitGroup
-	defer agents.Wait()
 	for {
 		conn, err := listener.Accept()
 		if ctx.Err() != nil {
 			return nil
 		}
 		if err != nil {
+			cancel()
 			return fmt.Errorf("wait for the agent: %w", err)
 		}
-		agents.Go(func() {
-			defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+		tasks.Go(func() {
+			defer context.AfterFunc(connected, func() { _ = conn.Close() })()
 			p.serve(ctx, conn)
 		})
 	}
@@ -78,7 +84,7 @@ const watchEvery = 10 * time.Second
 
 // watch ends the process when its socket is gone: then no agent can reach it any more. It removes the interface, too,
 // because nobody else will.
-func (p *Process) watch(ctx context.Context, socket string) {
+func (p *process) watch(ctx context.Context, socket string) {
 	ticker := time.NewTicker(watchEvery)
 	defer ticker.Stop()
 	for {
@@ -103,7 +109,7 @@ func (p *Process) watch(ctx context.Context, socket string) {
 }
 
 // serve handles the messages of one agent.
-func (p *Process) serve(ctx context.Context, conn net.Conn) {
+func (p *process) serve(ctx context.Context, conn net.Conn) {
 	defer func() { _ = conn.Close() }()
 	out := json.NewEncoder(conn)
 	p.mu.Lock()
@@ -128,13 +134,13 @@ func (p *Process) serve(ctx context.Context, conn net.Conn) {
 	}
 }
 
-func (p *Process) say(out *json.Encoder, r response) {
+func (p *process) say(out *json.Encoder, r response) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	_ = out.Encode(r) // an agent that is gone asks again
 }
 
-func (p *Process) handle(ctx context.Context, out *json.Encoder, r request) error {
+func (p *process) handle(ctx context.Context, out *json.Encoder, r request) error {
 	if r.Stop {
 		p.stop()
 		return nil
@@ -172,7 +178,7 @@ func (p *Process) handle(ctx context.Context, out *json.Encoder, r request) erro
 	return nil
 }
 
-func (p *Process) setKey(b []byte) error {
+func (p *process) setKey(b []byte) error {
 	key, err := mesh.ParsePrivateKey(b)
 	if err != nil {
 		return err
@@ -189,7 +195,7 @@ func (p *Process) setKey(b []byte) error {
 }
 
 // setUp joins the mesh, unless that was done in the same way.
-func (p *Process) setUp(ctx context.Context, s mesh.Setup) error {
+func (p *process) setUp(ctx context.Context, s mesh.Setup) error {
 	p.mu.Lock()
 	current, same, key := p.running, p.setup.Equal(s), p.key
 	p.mu.Unlock()
@@ -216,7 +222,7 @@ func (p *Process) setUp(ctx context.Context, s mesh.Setup) error {
 }
 
 // end leaves the mesh.
-func (p *Process) end() {
+func (p *process) end() {
 	p.mu.Lock()
 	old := p.running
 	p.running = nil
@@ -232,7 +238,7 @@ func (p *Process) end() {
 }
 
 // announce tells the agent how this node can be reached.
-func (p *Process) announce(a mesh.Announcement) {
+func (p *process) announce(a mesh.Announcement) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.announced = &a
