@@ -5,9 +5,6 @@ import (
 	"net/netip"
 	"sync"
 
-	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
-
 	"github.com/cloudless/cloudless/internal/nodenet/nft"
 )
 
@@ -53,6 +50,12 @@ func (n *Network) apply() error {
 	if !n.subnets().valid() {
 		return ErrNotConfigured
 	}
+	return n.write(n.pending())
+}
+
+// pending is what the node itself wants in the table, and nil for the parts that it wants no more. The caller holds
+// rules.mu and writes it.
+func (n *Network) pending() map[string]*nft.Part {
 	parts := n.describe()
 	for name := range n.rules.parts {
 		if parts[name] == nil {
@@ -65,14 +68,16 @@ func (n *Network) apply() error {
 			n.rules.parts[name] = true
 		}
 	}
-	return n.write(parts)
+	return parts
 }
 
-// describe is what the table should contain. The caller holds rules.mu.
+const basePart = "base"
+
+// describe is what the node itself wants in the table; services and other nodes' replicas come on top. The caller holds rules.mu.
 func (n *Network) describe() map[string]*nft.Part {
 	subnets := n.subnets()
 	parts := map[string]*nft.Part{
-		"base": base{bridge: n.opts.bridge(), mesh: n.opts.Mesh, subnets: subnets, ranges: n.store.ranges(), opened: n.rules.opened}.part(),
+		basePart: base{bridge: n.opts.bridge(), mesh: n.opts.Mesh, subnets: subnets, ranges: n.store.ranges(), opened: n.rules.opened}.part(),
 	}
 	for uid, e := range n.store.all() {
 		parts["endpoint/"+uid] = endpointPart(e.addresses(subnets), e.Namespace, numberOf(n.rules.namespaces, e.Namespace))
@@ -88,69 +93,13 @@ func (n *Network) describe() map[string]*nft.Part {
 
 // verifyRules writes the rules again if another program has changed them.
 func (n *Network) verifyRules() error {
-	changed, err := n.rules.table.Restore()
+	tampered, err := n.rules.table.Restore()
 	if err != nil {
 		return fmt.Errorf("write the rules of table %s: %w", n.opts.table(), err)
 	}
-	if changed {
+	if tampered {
 		n.sendEvent(Event{Warning: true, Reason: "RulesRestored", Message: fmt.Sprintf(
 			"Somebody else changed or removed the rules of table inet %s; they were restored.", n.opts.table())})
 	}
 	return nil
-}
-
-// forgetFlows drops conntrack entries of datagrams that would go to a backend that no
-// longer serves: the kernel sends those of a known flow where it sent the earlier ones.
-func (n *Network) forgetFlows(ports []Port) {
-	stale := staleFlows{serving: map[uint16]map[netip.Addr]bool{}}
-	for _, p := range ports {
-		if p.Protocol != "udp" {
-			continue
-		}
-		serving := map[netip.Addr]bool{}
-		for _, b := range n.backends(p.key()) {
-			serving[b.v4], serving[b.v6] = true, true
-		}
-		stale.serving[p.Host] = serving
-	}
-	if len(stale.serving) == 0 {
-		return
-	}
-	addrs, err := retry(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
-	if err != nil {
-		n.log.Debug("flows of a changed port could not be forgotten; they end by themselves", "error", err)
-		return
-	}
-	stale.local = map[netip.Addr]bool{}
-	for _, a := range addrs {
-		if p, ok := prefixOf(a.IPNet); ok {
-			stale.local[p.Addr()] = true
-		}
-	}
-	for _, f := range []netlink.InetFamily{unix.AF_INET, unix.AF_INET6} {
-		if _, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, f, stale); err != nil {
-			n.log.Debug("flows of a changed port could not be forgotten; they end by themselves", "error", err)
-		}
-	}
-}
-
-// staleFlows are flows to ports of this machine that go to a backend that no longer serves.
-// Flows to other machines are not ours.
-type staleFlows struct {
-	serving map[uint16]map[netip.Addr]bool // serving backends, by UDP port
-	local   map[netip.Addr]bool            // the machine's addresses
-}
-
-// MatchConntrackFlow reports whether a flow is stale.
-func (s staleFlows) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
-	serving, published := s.serving[flow.Forward.DstPort]
-	if !published || flow.Forward.Protocol != unix.IPPROTO_UDP {
-		return false
-	}
-	asked, _ := netip.AddrFromSlice(flow.Forward.DstIP)
-	if asked = asked.Unmap(); !asked.IsLoopback() && !s.local[asked] {
-		return false
-	}
-	answers, _ := netip.AddrFromSlice(flow.Reverse.SrcIP)
-	return !serving[answers.Unmap()]
 }

@@ -3,6 +3,7 @@ package nodenet
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/google/nftables/binaryutil"
@@ -14,40 +15,78 @@ import (
 
 // balancer is a chain that chooses one of several backends for a new connection.
 type balancer struct {
-	id    uint32 // of its backends in the maps
+	id    uint32 // of its slots in the maps
 	chain string
-	slots []netip.AddrPort // of both families; a backend may have several
+	// slots are what it draws from, of both families. A backend may have several.
+	slots []netip.AddrPort
+	// With affinity, usable are the backends that keep their clients, and clients is the set of them.
+	usable  []netip.AddrPort
+	clients func(netip.Addr) nft.Set
 }
 
-// part has a rule for each family: draw a slot, look its backend up, translate. Without backends of a family,
-// connections of that family pass untranslated.
-func (b balancer) part() *nft.Part {
+// of are the slots of a family.
+func (b balancer) of(f ipFamily) []netip.AddrPort {
+	return slices.DeleteFunc(slices.Clone(b.slots), func(to netip.AddrPort) bool { return familyOfAddr(to.Addr()) != f })
+}
+
+// describe adds the chain to a part: for each family, draw a slot, look its backend up, translate. Without backends of a
+// family, connections of that family pass untranslated.
+func (b balancer) describe(p *nft.Part) {
 	chain := nft.Chain{Name: b.chain}
-	p := &nft.Part{}
+	for _, to := range b.usable {
+		f := familyOfAddr(to.Addr())
+		chain.Rules = append(chain.Rules, join(f.is(), []expr.Any{f.loadSource(1), lookUp(b.clients(to.Addr()).Name, 1)}, goTo(b.keeper(to))))
+		p.Chains = append(p.Chains, b.keep(to))
+	}
 	for _, f := range families {
-		count := uint32(0)
-		for _, to := range b.slots {
-			if familyOfAddr(to.Addr()) != f {
-				continue
-			}
-			p.Elements = append(p.Elements, nft.Element{Set: setBackends + f.suffix, Key: number(b.id) + number(count), Value: socketValue(to)})
-			count++
+		slots := b.of(f)
+		for i, to := range slots {
+			p.Elements = append(p.Elements, b.slot(f, uint32(i), to))
 		}
-		if count > 0 {
-			chain.Rules = append(chain.Rules, join(f.is(), b.draw(f, count), translateTo(f)))
+		switch draw := b.draw(uint32(len(slots))); {
+		case len(slots) == 0:
+		case b.clients != nil:
+			chain.Rules = append(chain.Rules, join(f.is(), draw, []expr.Any{lookUpInto(setKeepers+f.suffix, 1, 0)}))
+		default:
+			chain.Rules = append(chain.Rules, join(f.is(), draw, []expr.Any{lookUpInto(setBackends+f.suffix, 1, 3)}, translateTo(f)))
 		}
 	}
-	p.Chains = []nft.Chain{chain}
-	return p
+	p.Chains = append(p.Chains, chain)
 }
 
-// draw puts a backend into the third register.
-func (b balancer) draw(f ipFamily, count uint32) []expr.Any {
+// draw puts the number of the balancer and that of a slot into registers.
+func (b balancer) draw(count uint32) []expr.Any {
 	return []expr.Any{
 		&expr.Immediate{Register: register1, Data: binaryutil.NativeEndian.PutUint32(b.id)},
 		&expr.Numgen{Register: register1 + 1, Modulus: count, Type: unix.NFT_NG_RANDOM},
-		lookUpInto(setBackends+f.suffix, 1, 3),
 	}
+}
+
+func (b balancer) slot(f ipFamily, i uint32, to netip.AddrPort) nft.Element {
+	e := nft.Element{Key: number(b.id) + number(i)}
+	if b.clients != nil {
+		e.Set, e.Goto = setKeepers+f.suffix, b.keeper(to)
+	} else {
+		e.Set, e.Value = setBackends+f.suffix, socketValue(to)
+	}
+	return e
+}
+
+// keeper is the name of the chain that sends clients to a backend and remembers them.
+func (b balancer) keeper(to netip.AddrPort) string { return b.chain + "_" + nameOf(to.Addr()) }
+
+// keep has two rules: remembering fails if there are too many clients.
+func (b balancer) keep(to netip.AddrPort) nft.Chain {
+	f := familyOfAddr(to.Addr())
+	translate := join([]expr.Any{
+		&expr.Immediate{Register: register3, Data: to.Addr().AsSlice()},
+		&expr.Immediate{Register: register3 + f.words(), Data: binaryutil.BigEndian.PutUint16(to.Port())},
+	}, translateTo(f))
+	remember := []expr.Any{
+		f.loadSource(1),
+		&expr.Dynset{SrcRegKey: 1, SetName: b.clients(to.Addr()).Name, Operation: unix.NFT_DYNSET_OP_UPDATE},
+	}
+	return nft.Chain{Name: b.keeper(to), Rules: [][]expr.Any{join(f.is(), remember, translate), join(f.is(), translate)}}
 }
 
 // translateTo sends the connection to the address and port in the third register.
@@ -61,57 +100,101 @@ func socketValue(to netip.AddrPort) string {
 	return string(to.Addr().AsSlice()) + string([]byte{byte(to.Port() >> 8), byte(to.Port()), 0, 0})
 }
 
+// nameOf is an address as part of a name.
+func nameOf(a netip.Addr) string { return strings.ReplaceAll(a.String(), ":", "-") }
+
+// usable are the addresses of backends that take new connections.
+func usable(backends []Backend, port uint16) []netip.AddrPort {
+	var list []netip.AddrPort
+	for _, b := range backends {
+		for _, addr := range b.Addresses {
+			if b.Weight > 0 {
+				list = append(list, netip.AddrPortFrom(addr, port))
+			}
+		}
+	}
+	return list
+}
+
+// slots are the nearest usable backends of each family, each as often as its weight says.
+func slots(backends []Backend, port uint16) []netip.AddrPort {
+	var list []netip.AddrPort
+	for _, f := range families {
+		var near []share
+		distance := 0
+		for _, b := range backends {
+			i := slices.IndexFunc(b.Addresses, func(a netip.Addr) bool { return familyOfAddr(a) == f })
+			switch {
+			case i < 0 || b.Weight == 0 || len(near) > 0 && b.Distance > distance:
+				continue
+			case len(near) > 0 && b.Distance < distance:
+				near = near[:0]
+			}
+			near, distance = append(near, share{netip.AddrPortFrom(b.Addresses[i], port), uint64(b.Weight)}), b.Distance
+		}
+		list = append(list, weighted(near)...)
+	}
+	return list
+}
+
+// share is an address and its weight.
+type share struct {
+	to     netip.AddrPort
+	weight uint64
+}
+
+// maxSlots limits how finely weights are told apart.
+const maxSlots = 256
+
+func weighted(shares []share) []netip.AddrPort {
+	total, divisor := uint64(0), uint64(0)
+	for _, s := range shares {
+		total += s.weight
+		divisor = gcd(s.weight, divisor)
+	}
+	var list []netip.AddrPort
+	for _, s := range shares {
+		count := s.weight / divisor
+		if total/divisor > maxSlots {
+			count = max((s.weight*maxSlots+total/2)/total, 1)
+		}
+		list = append(list, slices.Repeat([]netip.AddrPort{s.to}, int(count))...)
+	}
+	return list
+}
+
+func gcd(a, b uint64) uint64 {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
+}
+
 // publication is a port of the machine and its backends.
 type publication struct {
 	key      portKey
-	backends []backend
+	backends []netip.AddrPort
 }
 
 // chain is the name of the port's chain; those of ports of one address name that, too.
 func (k portKey) chain() string {
 	name := fmt.Sprintf("%s_%d", k.protocol, k.number)
 	if k.addr.IsValid() {
-		name += "_" + strings.ReplaceAll(k.addr.String(), ":", "-")
+		name += "_" + nameOf(k.addr)
 	}
 	return name
 }
 
-// element leads to the port's chain.
-func (k portKey) element() nft.Element {
+// element leads from the port to a chain.
+func (k portKey) element(chain string) nft.Element {
 	if !k.addr.IsValid() {
-		return nft.Element{Set: setPublished, Key: portElement(k), Goto: k.chain()}
+		return nft.Element{Set: setPublished, Key: portElement(k), Goto: chain}
 	}
-	return nft.Element{Set: setBound + familyOfAddr(k.addr).suffix, Key: string(k.addr.AsSlice()) + portElement(k), Goto: k.chain()}
+	return nft.Element{Set: setBound + familyOfAddr(k.addr).suffix, Key: string(k.addr.AsSlice()) + portElement(k), Goto: chain}
 }
 
 func (p publication) part(id uint32) *nft.Part {
-	b := balancer{id: id, chain: p.key.chain()}
-	for _, to := range p.backends {
-		for _, addr := range []netip.Addr{to.v4, to.v6} {
-			if addr.IsValid() {
-				b.slots = append(b.slots, netip.AddrPortFrom(addr, to.port))
-			}
-		}
-	}
-	part := b.part()
-	part.Elements = append(part.Elements, p.key.element())
+	part := &nft.Part{Elements: []nft.Element{p.key.element(p.key.chain())}}
+	balancer{id: id, chain: p.key.chain(), slots: p.backends}.describe(part)
 	return part
-}
-
-// backend is an endpoint's end of a published port.
-type backend struct {
-	v4, v6 netip.Addr // v6 is not valid without IPv6
-	port   uint16
-}
-
-func newBackend(e allocated, s Subnets, port uint16) backend {
-	b := backend{port: port}
-	for _, addr := range e.addresses(s) {
-		if addr.Is4() {
-			b.v4 = addr
-		} else {
-			b.v6 = addr
-		}
-	}
-	return b
 }

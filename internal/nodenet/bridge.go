@@ -71,14 +71,8 @@ func (n *Network) ensureBridge() error {
 	if err != nil {
 		return err
 	}
-	for name, value := range map[string]string{
-		// 127.0.0.1 of the machine leads to replicas, and their answers back.
-		"ipv4/conf/" + n.opts.bridge() + "/route_localnet": "1",
-		"ipv4/conf/" + n.opts.bridge() + "/send_redirects": "0",
-	} {
-		if _, err := setSetting(name, value); err != nil {
-			return err
-		}
+	if _, err := setSetting("ipv4/conf/"+n.opts.bridge()+"/send_redirects", "0"); err != nil {
+		return err
 	}
 	if n.ipv6 {
 		for _, name := range []string{"accept_ra", "accept_dad", "autoconf"} {
@@ -98,7 +92,40 @@ func (n *Network) ensureBridge() error {
 	if err := setAddresses(&netlink.Handle{}, bridge, n.gateways()); err != nil {
 		return err
 	}
-	return netlink.LinkSetUp(bridge)
+	if err := netlink.LinkSetUp(bridge); err != nil {
+		return err
+	}
+	return n.routeServices(bridge)
+}
+
+// routeProtocol marks our routes.
+const routeProtocol = 0x63
+
+// routeServices routes the virtual addresses to the bridge. No packet takes that route: rules translate or refuse it.
+// But without one, programs of the machine could not even try, and would not have an address of the cluster.
+func (n *Network) routeServices(bridge netlink.Link) error {
+	want := n.store.ranges().Services
+	routes, err := retry(func() ([]netlink.Route, error) { return netlink.RouteList(bridge, netlink.FAMILY_ALL) })
+	if err != nil {
+		return fmt.Errorf("list routes: %w", err)
+	}
+	for _, r := range routes {
+		if p, ok := prefixOf(r.Dst); ok && r.Protocol == routeProtocol && !slices.Contains(want, p) {
+			if err := netlink.RouteDel(&r); err != nil && !errors.Is(err, unix.ESRCH) {
+				return fmt.Errorf("remove route to %v: %w", p, err)
+			}
+		}
+	}
+	for _, p := range want {
+		if p.Addr().Is6() && !n.ipv6 {
+			continue
+		}
+		route := &netlink.Route{LinkIndex: bridge.Attrs().Index, Dst: netOf(p), Scope: netlink.SCOPE_LINK, Protocol: routeProtocol}
+		if err := netlink.RouteReplace(route); err != nil {
+			return fmt.Errorf("route to %v: %w", p, err)
+		}
+	}
+	return nil
 }
 
 func (n *Network) makeBridge() (netlink.Link, error) {

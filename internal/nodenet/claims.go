@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -22,7 +23,7 @@ func (e *PortError) Error() string {
 // claims are the machine's ports that groups have, each held by a socket so that no other
 // program can have it.
 type claims struct {
-	backends func(portKey) []backend
+	backends func(portKey) []netip.AddrPort
 	log      *slog.Logger
 
 	mu     sync.Mutex
@@ -36,7 +37,7 @@ type claim struct {
 	hold         *hold           // nil if another program has the port
 }
 
-func newClaims(backends func(portKey) []backend, log *slog.Logger) *claims {
+func newClaims(backends func(portKey) []netip.AddrPort, log *slog.Logger) *claims {
 	return &claims{backends: backends, log: log, byPort: map[portKey]*claim{}}
 }
 

@@ -228,19 +228,7 @@ func TestNamespacesAcrossNodes(t *testing.T) {
 	web := l.attachIn("shop", "web", "web", tcp(8080, insidePort))
 	l.attachIn("other", "db", "db")
 	l.must(l.network.SetRanges(nodenet.Ranges{Replicas: []netip.Prefix{netip.MustParsePrefix("10.64.0.0/10"), netip.MustParsePrefix("fd00:64::/48")}}))
-	// The other node has a replica at .2 of shop, and its own address at .1.
-	node := l.connect("cm-testtest", nil, []string{"10.64.4.2/32", "10.64.4.1/32", "fd00:64:0:4::2/128", "fd00:64:0:4::1/128"})
-	routes := func(what string) {
-		l.run("", "ip", "route", what, "10.64.4.0/24", "dev", "cm-testtest", "src", "10.64.3.1")
-		l.run("", "ip", "route", what, "fd00:64:0:4::/64", "dev", "cm-testtest", "src", "fd00:64:0:3::1")
-	}
-	routes("add")
-	l.run(node, "ip", "route", "add", "10.64.3.0/24", "dev", "cm-testtest", "src", "10.64.4.2")
-	l.run(node, "ip", "route", "add", "fd00:64:0:3::/64", "dev", "cm-testtest", "src", "fd00:64:0:4::2")
-	// There is no WireGuard here to find the way without neighbour discovery.
-	for _, addr := range []string{"10.64.3.2", "10.64.3.3", "10.64.3.1", "fd00:64:0:3::2", "fd00:64:0:3::3", "fd00:64:0:3::1"} {
-		l.run(node, "ip", "neigh", "add", addr, "dev", "cm-testtest", "lladdr", hardwareAddr(l, "cm-testtest"))
-	}
+	node := l.connectNode()
 	l.serve(node, "remote")
 	remote := []netip.Addr{netip.MustParseAddr("10.64.4.2"), netip.MustParseAddr("fd00:64:0:4::2")}
 	l.must(l.network.UpdateReplicas(map[netip.Addr]string{remote[0]: "shop", remote[1]: "shop"}, nil))
@@ -265,9 +253,30 @@ func TestNamespacesAcrossNodes(t *testing.T) {
 	}
 	l.must(l.network.ReplaceReplicas(nil))
 	l.closed(web.Namespace, "tcp", "10.64.4.2:8000", "web", "namespace")
-	routes("del")
+	l.routeNode("del")
 	l.run("", "ip", "route", "add", "default", "via", there4)
 	l.closed(web.Namespace, "tcp", "10.64.4.2:8000", "web", "no-path")
+}
+
+// connectNode creates another node behind the mesh, with a replica at .2 and its own address at .1.
+func (l *lab) connectNode() (namespace string) {
+	l.t.Helper()
+	node := l.connect("cm-testtest", []string{"10.64.3.1/32", "fd00:64:0:3::1/128"}, []string{"10.64.4.2/32", "10.64.4.1/32", "fd00:64:0:4::2/128", "fd00:64:0:4::1/128"})
+	l.routeNode("add")
+	l.run(node, "ip", "route", "add", "10.64.3.0/24", "dev", "cm-testtest", "src", "10.64.4.2")
+	l.run(node, "ip", "route", "add", "fd00:64:0:3::/64", "dev", "cm-testtest", "src", "fd00:64:0:4::2")
+	// There is no WireGuard here to find the way without neighbour discovery.
+	for _, addr := range []string{"10.64.3.2", "10.64.3.3", "10.64.3.1", "fd00:64:0:3::2", "fd00:64:0:3::3", "fd00:64:0:3::1"} {
+		l.run(node, "ip", "neigh", "add", addr, "dev", "cm-testtest", "lladdr", hardwareAddr(l, "cm-testtest"))
+	}
+	return node
+}
+
+// routeNode adds or deletes the routes to the other node.
+func (l *lab) routeNode(what string) {
+	l.t.Helper()
+	l.run("", "ip", "route", what, "10.64.4.0/24", "dev", "cm-testtest", "src", "10.64.3.1")
+	l.run("", "ip", "route", what, "fd00:64:0:4::/64", "dev", "cm-testtest", "src", "fd00:64:0:3::1")
 }
 
 func hardwareAddr(l *lab, name string) string {

@@ -5,8 +5,9 @@
 // What it guarantees:
 // - An address belongs to one endpoint until that is detached, across restarts of the
 // process and of the machine: it is on disk before it is used.
-// - The rules are one table of this cloud and are replaced in one transaction; established
-// connections survive a change. Two clouds on one machine share neither names nor rules.
+// - The rules are one table of this cloud, and a change is one transaction; established
+// connections survive it. Two clouds on one machine share neither names nor rules.
+// - A service's virtual addresses and published ports lead to its backends, or refuse at once.
 // - What another program removes (rules, the bridge, a link) is restored at once, without
 // polling.
 // - A published port is held: programs that come later get "address in use", and a program

@@ -36,10 +36,18 @@ func (n *Network) forwardPackets() (map[string][]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	// The kernel sends redirects if an interface or "all" says so. Ours must not: replicas that talk to each other could not
+	// follow them, and they use up the limit of other ICMP messages. Other interfaces keep their own setting.
+	if err := n.change("ipv4/conf/all/send_redirects", "0"); err != nil {
+		return nil, err
+	}
 	opened := map[string][]string{}
 	for _, name := range n.insideLinks() {
-		if _, err := setSetting("ipv4/conf/"+name+"/forwarding", "1"); err != nil {
-			return nil, err
+		// With the second one, 127.0.0.1 of the machine leads to replicas, and their answers back.
+		for _, setting := range []string{"forwarding", "route_localnet"} {
+			if _, err := setSetting("ipv4/conf/"+name+"/"+setting, "1"); err != nil {
+				return nil, err
+			}
 		}
 	}
 	if opened[ipv4.suffix], err = n.openUplinks("ipv4", "forwarding", uplinks[ipv4.suffix]); err != nil || !n.ipv6 {

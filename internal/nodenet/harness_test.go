@@ -61,7 +61,7 @@ var (
 
 // lab is this machine with a node's network, and another machine outside.
 type lab struct {
-	t       *testing.T
+	t       testing.TB
 	opts    nodenet.Options
 	network *nodenet.Network
 	outside string // path of the other machine's namespace
@@ -69,7 +69,7 @@ type lab struct {
 	stop    func()
 }
 
-func newLab(t *testing.T) *lab {
+func newLab(t testing.TB) *lab {
 	t.Helper()
 	if testing.Short() || os.Geteuid() != 0 {
 		t.Skip("needs root")
@@ -153,6 +153,9 @@ func (l *lab) connect(wire string, ours, theirs []string) string {
 	there, err := netlink.NewHandleAt(ns)
 	l.must(err)
 	defer there.Close()
+	loopback, err := there.LinkByName("lo") // package net looks for ::1 before it uses IPv6
+	l.must(err)
+	l.must(there.LinkSetUp(loopback))
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = wire
 	l.must(netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: wire, PeerNamespace: netlink.NsFd(int(ns))}))
@@ -343,7 +346,7 @@ func (e *events) await(t *testing.T, reason string) nodenet.Event {
 }
 
 // eventually tries until it succeeds.
-func eventually(t *testing.T, f func() error) {
+func eventually(t testing.TB, f func() error) {
 	t.Helper()
 	var err error
 	for deadline := time.Now().Add(10 * time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {

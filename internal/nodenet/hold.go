@@ -18,7 +18,7 @@ import (
 // and everything while rules are missing.
 type hold struct {
 	key      portKey
-	backends func(portKey) []backend
+	backends func(portKey) []netip.AddrPort
 	log      *slog.Logger
 	ctx      context.Context
 	cancel   context.CancelFunc
@@ -83,8 +83,7 @@ func (h *hold) pick() (netip.AddrPort, bool) {
 	if len(all) == 0 {
 		return netip.AddrPort{}, false
 	}
-	b := all[rand.IntN(len(all))]
-	return netip.AddrPortFrom(b.v4, b.port), true
+	return all[rand.IntN(len(all))], true
 }
 
 func (h *hold) serveTCP(listener *net.TCPListener) {

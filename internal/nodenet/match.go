@@ -3,6 +3,7 @@ package nodenet
 import (
 	"net/netip"
 
+	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
@@ -47,6 +48,13 @@ func familyOfAddr(a netip.Addr) ipFamily {
 	return ipv6
 }
 
+func (f ipFamily) addressType() nftables.SetDatatype {
+	if f == ipv6 {
+		return nftables.TypeIP6Addr
+	}
+	return nftables.TypeIPAddr
+}
+
 // words is the number of registers of 4 bytes that an address takes.
 func (f ipFamily) words() uint32 { return f.size / 4 }
 
@@ -87,6 +95,11 @@ func (f ipFamily) notFrom(p netip.Prefix) []expr.Any {
 
 func (f ipFamily) to(p netip.Prefix) []expr.Any {
 	return join(f.is(), []expr.Any{f.loadDestination(1)}, f.within(p, expr.CmpOpEq))
+}
+
+// notAskedFor matches connections whose first packet had another destination before translation.
+func (f ipFamily) notAskedFor(p netip.Prefix) []expr.Any {
+	return join([]expr.Any{&expr.Ct{Key: expr.CtKeyDST, Register: 1}}, f.within(p, expr.CmpOpNeq))
 }
 
 func (f ipFamily) within(p netip.Prefix, op expr.CmpOp) []expr.Any {
@@ -200,6 +213,14 @@ func connection(key expr.CtKey, bits uint32) []expr.Any {
 		&expr.Ct{Key: key, Register: 1},
 		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: binaryutil.NativeEndian.PutUint32(bits), Xor: zero},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: zero},
+	}
+}
+
+// refuse answers at once that nothing listens there.
+func refuse() [][]expr.Any {
+	return [][]expr.Any{
+		join(protocolIs(unix.IPPROTO_TCP), []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_TCP_RST}}),
+		{&expr.Reject{Type: unix.NFT_REJECT_ICMPX_UNREACH, Code: unix.NFT_REJECT_ICMPX_PORT_UNREACH}},
 	}
 }
 

@@ -91,6 +91,8 @@ func (s Subnets) valid() bool { return s.V4.IsValid() }
 // Ranges are the cluster's ranges of addresses, of which each node has a part.
 type Ranges struct {
 	Replicas []netip.Prefix `json:"replicas,omitempty"`
+	// Services are those of virtual addresses.
+	Services []netip.Prefix `json:"services,omitempty"`
 }
 
 // Port leads from a port of the machine to one inside.
@@ -150,7 +152,10 @@ type Network struct {
 	intact atomic.Bool // bridge and settings were correct at the last check
 	rules  *ruleset
 	drops  drops
-	kick   chan struct{}
+
+	services services
+	memory   memory
+	kick     chan struct{}
 
 	readdressed atomic.Bool // addresses of the machine may have changed
 	around      around      // owned by Run
@@ -159,6 +164,8 @@ type Network struct {
 	live     map[string]*live
 	problems map[string]string // sentences by subject
 	notice   func(Event)       // may be nil
+	// everywhere are the backends of ports that services publish. They may be on other nodes.
+	everywhere map[portKey][]netip.AddrPort
 }
 
 // live is the state of an endpoint in this boot.
@@ -179,6 +186,9 @@ func Open(opts Options) (*Network, error) {
 	n := &Network{
 		opts: opts, log: opts.Logger, ipv6: haveIPv6(), uids: locker.New(),
 		kick: make(chan struct{}, 1), live: map[string]*live{}, problems: map[string]string{},
+		services:   services{byID: map[string]Service{}, refused: map[string]bool{}},
+		memory:     memory{path: opts.memoryPath(), dirty: make(chan struct{}, 1)},
+		everywhere: map[portKey][]netip.AddrPort{},
 	}
 	n.rules = newRuleset(opts.table())
 	n.drops.last, n.drops.totals = map[dropKey]expr.Counter{}, map[dropTotal]*Drop{}
@@ -193,6 +203,7 @@ func Open(opts Options) (*Network, error) {
 		there := isNamespace(opts.namespace(uid))
 		n.live[uid] = &live{attached: there, serving: there}
 	}
+	n.recall()
 	return n, nil
 }
 
@@ -383,7 +394,13 @@ func (n *Network) Retain(ctx context.Context, keep func(uid string) bool) error 
 }
 
 // backends are those to which a published port leads now.
-func (n *Network) backends(key portKey) []backend {
+func (n *Network) backends(key portKey) []netip.AddrPort {
+	n.mu.Lock()
+	to := n.everywhere[key]
+	n.mu.Unlock()
+	if len(to) > 0 {
+		return to
+	}
 	for _, p := range n.published() {
 		if p.key == key {
 			return p.backends
@@ -392,10 +409,10 @@ func (n *Network) backends(key portKey) []backend {
 	return nil
 }
 
-// published is what the rules should contain.
+// published are the ports that lead to endpoints of this node alone.
 func (n *Network) published() []publication {
 	subnets := n.subnets()
-	byPort := map[portKey][]backend{}
+	byPort := map[portKey][]netip.AddrPort{}
 	all := n.store.all()
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -404,7 +421,12 @@ func (n *Network) published() []publication {
 			continue
 		}
 		for _, p := range all[uid].Ports {
-			byPort[p.key()] = append(byPort[p.key()], newBackend(all[uid], subnets, p.Inside))
+			if len(n.everywhere[p.key()]) > 0 {
+				continue
+			}
+			for _, addr := range all[uid].addresses(subnets) {
+				byPort[p.key()] = append(byPort[p.key()], netip.AddrPortFrom(addr, p.Inside))
+			}
 		}
 	}
 	var list []publication

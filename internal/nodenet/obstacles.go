@@ -68,14 +68,20 @@ func (n *Network) bridgeNet() bridgeNet {
 	if link, err := netlink.LinkByName(g.bridge); err == nil {
 		g.index = link.Attrs().Index
 	}
-	for _, p := range n.published() {
-		for _, b := range p.backends {
-			for _, addr := range []netip.Addr{b.v4, b.v6} {
-				if addr.IsValid() {
-					g.forwards = append(g.forwards, portForward{p.key, netip.AddrPortFrom(addr, b.port)})
-				}
+	forward := func(key portKey, backends []netip.AddrPort) {
+		for _, to := range slices.Compact(slices.Clone(backends)) { // one with a large weight is listed several times
+			if g.subnets.V4.Contains(to.Addr()) || g.subnets.V6.Contains(to.Addr()) {
+				g.forwards = append(g.forwards, portForward{key, to})
 			}
 		}
+	}
+	for _, p := range n.published() {
+		forward(p.key, p.backends)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for key, backends := range n.everywhere {
+		forward(key, backends)
 	}
 	return g
 }

@@ -47,13 +47,14 @@ func (n *Network) updateReplicas(changed map[netip.Addr]string, removed []netip.
 		parts["replica/"+addr.String()] = &nft.Part{Elements: memberElements(addr, namespace, id)}
 	}
 	maps.Copy(n.rules.remote, changed)
+	n.memory.changed()
 	return n.write(parts)
 }
 
-// write changes parts of the table. Without subnets there is no table yet: it gets them with the first check. If the
-// kernel refuses, the next check tries again.
+// write changes parts of the table. They wait for the base, without which there is no table yet. If the kernel refuses,
+// the next check tries again. The caller holds rules.mu.
 func (n *Network) write(parts map[string]*nft.Part) error {
-	if !n.subnets().valid() {
+	if !n.rules.parts[basePart] {
 		n.rules.table.Describe(parts)
 		return nil
 	}

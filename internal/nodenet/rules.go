@@ -14,21 +14,25 @@ import (
 
 // The chains of our table:
 //
-//	guard         first of all: replicas use only their own addresses and never 127.0.0.0/8 of the machine
-//	prerouting    packets to an address of the machine: look the port up
+//	guard         first of all: replicas use only their own addresses, and nobody 127.0.0.0/8 of the machine
+//	prerouting    packets of replicas to a virtual address, and of all to an address of the machine: look the port up
 //	output        the same for the machine itself, but not for ::1
+//	sent          what the machine itself sends to virtual addresses without backends is refused
 //	forward       what comes from or goes to a replica or the mesh; see below
 //	input         what replicas, other nodes and neighbours send to the machine
 //	postrouting   masquerade what leaves the cluster, what enters it, and what returns to its sender
 //	leaving       nothing for a replica leaves the machine unencrypted
 //	tcp_8080      a published port: choose one of its backends
+//	service_*     a port of a service: the same. With affinity, a chain for each backend remembers its clients
 //
 // forward passes a new connection on to one of these:
 //
-//	from_replica  anywhere but to link-local addresses; inside the cluster as in_cluster says
+//	from_replica  anywhere but to link-local addresses; inside the cluster as in_cluster says. Virtual addresses
+//	              without backends refuse
 //	from_mesh     only to replicas: from nodes, and as in_cluster says
 //	to_cluster    from outside: only what a published port has translated
-//	in_cluster    through published ports, and within the sender's namespace
+//	in_cluster    through published ports, to exported services, and within the sender's namespace. For a virtual
+//	              address, the backend counts
 //	namespace_*   what the replicas of a namespace may reach
 //	drop_*        count the packet by workload, and drop it
 //
@@ -47,7 +51,10 @@ const (
 const (
 	setPublished = "published" // protocol . port : verdict
 	setBound     = "bound"     // address . protocol . port : verdict
+	setServices  = "services"  // virtual address . protocol . port : verdict
+	setExported  = "exported"  // address . protocol . port of exported services' backends
 	setBackends  = "backends"  // balancer . slot : address . port
+	setKeepers   = "keepers"   // balancer . slot : verdict, for affinity
 	setNamespace = "namespace" // address of a replica : verdict
 	setMembers   = "members"   // number of a namespace . address of a replica
 	setSelf      = "self"      // address . address of every replica here
@@ -64,14 +71,14 @@ func tableSets() []nft.Set {
 		{Name: setPublished, Key: concat(nftables.TypeInetProto, nftables.TypeInetService), IsMap: true, Value: nftables.TypeVerdict},
 	}
 	for _, f := range families {
-		addr := nftables.TypeIPAddr
-		if f == ipv6 {
-			addr = nftables.TypeIP6Addr
-		}
+		addr := f.addressType()
 		socket := concat(addr, nftables.TypeInetProto, nftables.TypeInetService)
 		sets = append(sets,
+			nft.Set{Name: setServices + f.suffix, Key: socket, IsMap: true, Value: nftables.TypeVerdict},
+			nft.Set{Name: setExported + f.suffix, Key: socket},
 			nft.Set{Name: setBound + f.suffix, Key: socket, IsMap: true, Value: nftables.TypeVerdict},
 			nft.Set{Name: setBackends + f.suffix, Key: concat(nftables.TypeMark, nftables.TypeMark), IsMap: true, Value: concat(addr, nftables.TypeInetService)},
+			nft.Set{Name: setKeepers + f.suffix, Key: concat(nftables.TypeMark, nftables.TypeMark), IsMap: true, Value: nftables.TypeVerdict},
 			nft.Set{Name: setNamespace + f.suffix, Key: addr, IsMap: true, Value: nftables.TypeVerdict},
 			nft.Set{Name: setMembers + f.suffix, Key: concat(nftables.TypeMark, addr)},
 			nft.Set{Name: setSelf + f.suffix, Key: concat(addr, addr)},
@@ -119,11 +126,13 @@ func (b base) part() *nft.Part {
 	return p
 }
 
-// guard keeps replicas from programs on the machine's loopback, to which the setting route_localnet would let them
+// guard keeps replicas and other nodes from programs on the machine's loopback, to which the setting route_localnet would let them
 // through, and from using addresses of others.
 func (b base) guard() nft.Chain {
 	c := nft.Chain{Name: "guard", Hook: &nft.Hook{Type: nftables.ChainTypeFilter, Hook: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityRaw}}
-	c.Rules = append(c.Rules, join(comesIn(b.bridge), ipv4.to(ipv4.loopback), drop))
+	for _, name := range b.inside() {
+		c.Rules = append(c.Rules, join(comesIn(name), ipv4.to(ipv4.loopback), drop))
+	}
 	for _, f := range families {
 		if !b.own(f).IsValid() {
 			continue
@@ -135,6 +144,27 @@ func (b base) guard() nft.Chain {
 		c.Rules = append(c.Rules, join(comesIn(b.bridge), f.notFrom(b.own(f)), goTo(dropSpoofed.chain())))
 	}
 	return c
+}
+
+// published matches connections that came by a published port, not by a virtual address.
+func (b base) published(f ipFamily) []expr.Any {
+	match := join(f.is(), translated())
+	for _, r := range b.ranges.Services {
+		if familyOfAddr(r.Addr()) == f {
+			match = join(match, f.notAskedFor(r))
+		}
+	}
+	return match
+}
+
+// lookUpService goes to the chain of a service.
+func lookUpService(from []expr.Any) [][]expr.Any {
+	var rules [][]expr.Any
+	for _, f := range families {
+		rules = append(rules, join(from, f.is(), []expr.Any{f.loadDestination(1)}, loadPort(register1+f.words()),
+			[]expr.Any{lookUpInto(setServices+f.suffix, 1, 0)}))
+	}
+	return rules
 }
 
 // lookUpPort goes to the chain of a published port: first one of that address alone, then one of all addresses.
@@ -151,7 +181,7 @@ func (b base) prerouting() nft.Chain {
 	return nft.Chain{
 		Name:  "prerouting",
 		Hook:  &nft.Hook{Type: nftables.ChainTypeNAT, Hook: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityNATDest},
-		Rules: lookUpPort(),
+		Rules: slices.Concat(lookUpService(comesIn(b.bridge)), lookUpPort()),
 	}
 }
 
@@ -160,7 +190,7 @@ func (b base) output() nft.Chain {
 		Name: "output",
 		Hook: &nft.Hook{Type: nftables.ChainTypeNAT, Hook: nftables.ChainHookOutput, Priority: nftables.ChainPriorityNATDest},
 		// The kernel cannot translate ::1.
-		Rules: slices.Concat([][]expr.Any{join(ipv6.to(ipv6.loopback), leave)}, lookUpPort()),
+		Rules: slices.Concat([][]expr.Any{join(ipv6.to(ipv6.loopback), leave)}, lookUpService(nil), lookUpPort()),
 	}
 }
 
@@ -179,6 +209,8 @@ func (b base) postrouting() nft.Chain {
 		if b.mesh != "" {
 			// Other nodes know the way back only to addresses of the cluster.
 			c.Rules = append(c.Rules, join(goesOut(b.mesh), f.notFrom(own), masquerade))
+			// They let a node use a published port's backend, but not a replica of another namespace.
+			c.Rules = append(c.Rules, join(goesOut(b.mesh), b.published(f), masquerade))
 			outside = join(outside, notOutBy(b.mesh))
 		}
 		c.Rules = append(c.Rules, join(outside, f.from(own), masquerade))
@@ -227,6 +259,7 @@ func (b base) fromReplica() nft.Chain {
 	for _, f := range families {
 		c.Rules = append(c.Rules, join(f.to(f.linkLocal), goTo(dropLinkLocal.chain())))
 	}
+	c.Rules = append(c.Rules, b.refuseUnserved()...)
 	for _, name := range b.inside() {
 		c.Rules = append(c.Rules, join(goesOut(name), goTo(chainInCluster)))
 	}
@@ -258,7 +291,14 @@ func (b base) toCluster() nft.Chain {
 
 // inCluster goes to the chain of the sender's namespace.
 func (b base) inCluster() nft.Chain {
-	c := nft.Chain{Name: chainInCluster, Rules: [][]expr.Any{join(translated(), accept)}}
+	c := nft.Chain{Name: chainInCluster}
+	for _, f := range families {
+		c.Rules = append(c.Rules, join(b.published(f), accept))
+	}
+	for _, f := range families {
+		c.Rules = append(c.Rules, join(f.is(), []expr.Any{f.loadDestination(1)}, loadPort(register1+f.words()),
+			[]expr.Any{lookUp(setExported+f.suffix, 1)}, accept))
+	}
 	for _, f := range families {
 		c.Rules = append(c.Rules, join(f.is(), []expr.Any{f.loadSource(1), lookUpInto(setNamespace+f.suffix, 1, 0)}))
 	}
@@ -288,7 +328,7 @@ const dnsPort = 53
 func (b base) input() []nft.Chain {
 	input := nft.Chain{Name: "input", Hook: &nft.Hook{Type: nftables.ChainTypeFilter, Hook: nftables.ChainHookInput, Priority: nftables.ChainPriorityFilter}}
 	input.Rules = append(input.Rules, join(comesIn("lo"), accept), join(comesIn(b.bridge), goTo(chainFromInside)))
-	chains := []nft.Chain{b.fromInside(), b.redirects()}
+	chains := []nft.Chain{b.fromInside(), b.sent()}
 	if b.mesh != "" {
 		input.Rules = append(input.Rules, join(comesIn(b.mesh), goTo(chainFromNodes)))
 		chains = append(chains, b.fromNodes())
@@ -337,13 +377,26 @@ func (b base) fromNodes() nft.Chain {
 	return c
 }
 
-// redirects drops the kernel's advice to replicas to talk to each other without the machine: they cannot.
-func (b base) redirects() nft.Chain {
-	c := nft.Chain{Name: "redirects", Hook: &nft.Hook{Type: nftables.ChainTypeFilter, Hook: nftables.ChainHookOutput, Priority: nftables.ChainPriorityFilter}}
+// sent refuses virtual addresses without backends to the machine itself. It also drops the kernel's advice to replicas
+// to talk to each other without the machine: they cannot.
+func (b base) sent() nft.Chain {
+	c := nft.Chain{Name: "sent", Hook: &nft.Hook{Type: nftables.ChainTypeFilter, Hook: nftables.ChainHookOutput, Priority: nftables.ChainPriorityFilter}}
 	for _, f := range families {
 		c.Rules = append(c.Rules, join(goesOut(b.bridge), f.icmpTypeIs(f.redirect), drop))
 	}
+	c.Rules = append(c.Rules, b.refuseUnserved()...)
 	return c
+}
+
+// refuseUnserved refuses connections to virtual addresses that no service has translated.
+func (b base) refuseUnserved() [][]expr.Any {
+	var rules [][]expr.Any
+	for _, r := range b.ranges.Services {
+		for _, answer := range refuse() {
+			rules = append(rules, join(familyOfAddr(r.Addr()).to(r), answer))
+		}
+	}
+	return rules
 }
 
 // number is a key of 4 bytes in a set.

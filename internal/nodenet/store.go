@@ -187,7 +187,7 @@ func (s *storage) ranges() Ranges {
 
 func (s *storage) setRanges(to Ranges) error {
 	return s.change(func(st *state) (bool, error) {
-		changed := !slices.Equal(st.Ranges.Replicas, to.Replicas)
+		changed := !slices.Equal(st.Ranges.Replicas, to.Replicas) || !slices.Equal(st.Ranges.Services, to.Services)
 		st.Ranges = to
 		return changed, nil
 	})

@@ -48,6 +48,7 @@ func (n *Network) Run(ctx context.Context, notice func(Event)) error {
 	}
 	defer watching()
 	n.adopt()
+	n.adoptServices()
 	for ctx.Err() == nil {
 		again := n.look()
 		if !sleep(ctx, minCheckPause) {
@@ -97,7 +98,8 @@ func (n *Network) look() (again bool) {
 	}
 	n.setProblem("setup", "NetworkFailed", sentence)
 	n.checkObstacles()
-	return !n.claims.holdAgain() || err != nil
+	held, published := n.claims.holdAgain(), n.publishAgain()
+	return !held || !published || err != nil
 }
 
 // checkObstacles finds out whether foreign rules are in the way, if they may have changed since
@@ -220,7 +222,7 @@ func (n *Network) sweepOne(uid string, known func(string) bool) error {
 // watch makes the kernel and the file system trigger checks. stop ends that.
 func (n *Network) watch(ctx context.Context) (stop func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
-	ended := make(chan struct{}, 3)
+	ended := make(chan struct{}, 4)
 	running := 0
 	stop = func() {
 		cancel()
@@ -232,14 +234,13 @@ func (n *Network) watch(ctx context.Context) (stop func(), err error) {
 		running++
 		go func() { f(); ended <- struct{}{} }()
 	}
+	start(func() { n.save(ctx) })
 	rules, err := subscribe(unix.NETLINK_NETFILTER, rulesGroup)
 	if err != nil {
 		stop()
 		return nil, fmt.Errorf("watch rules: %w", err)
 	}
-	start(func() {
-		n.listen(ctx, rules, func(m mdnetlink.Message) bool { _, ok := nft.GenerationOf(m); return ok })
-	})
+	start(func() { n.listen(ctx, rules, n.rules.table.Listener().Message) })
 	links, err := subscribe(unix.NETLINK_ROUTE, linkGroups...)
 	if err != nil {
 		stop()
@@ -295,7 +296,6 @@ func (n *Network) listen(ctx context.Context, c *mdnetlink.Conn, matters func(md
 		for _, m := range messages {
 			if matters(m) {
 				n.poke()
-				break
 			}
 		}
 	}

@@ -60,12 +60,12 @@ type Table struct {
 	mu       sync.Mutex
 	parts    map[string]Part
 	elements map[elementKey]*held
-	// clean means that the kernel has the parts, unless another program changed them since generation at.
+	// clean means that the kernel has the parts, unless another program changed them after generation at.
 	clean bool
-	at    uint32
-	// print is the fingerprint of the table at that generation, if printed.
-	print   uint64
-	printed bool
+	// Generations from the first to the last of these were made here, or touched only other tables. The last is 0 if
+	// that is not known.
+	from, at uint32
+	tampered bool // another program has changed the table
 }
 
 type elementKey struct{ set, key string }
@@ -90,7 +90,7 @@ func (t *Table) Update(parts map[string]*Part) error {
 	if t.clean && change.empty() {
 		return nil
 	}
-	if t.clean && t.unchanged() && t.commit(t.at, func(b *batch) error { return b.change(change) }) == nil {
+	if intact, err := t.intact(); err == nil && intact && t.commit(t.at, func(b *batch) error { return b.change(change) }) == nil {
 		return nil
 	}
 	return t.replace()
@@ -104,60 +104,42 @@ func (t *Table) Describe(parts map[string]*Part) {
 	t.clean = false
 }
 
-// Restore writes the table if the kernel's is not as described. changed means that another program has certainly
-// changed it.
-func (t *Table) Restore() (changed bool, err error) {
+// announced takes note that the machine's rules have a new generation, and whether the transaction touched this table.
+// It reports whether another program made it.
+func (t *Table) announced(generation uint32, touched bool) (foreign bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.clean {
-		intact, err := t.intact()
-		if err != nil || intact {
-			return false, err
-		}
-		changed = t.printed
+	switch {
+	case t.at != 0 && t.from <= generation && generation <= t.at:
+		return false
+	case generation == t.at+1 && !touched:
+		t.at = generation
+	case t.at != 0 && generation > t.at && touched:
+		t.tampered = true
 	}
-	return changed, t.replace()
+	return true
 }
 
-// intact reports whether the kernel's table is the one that was written.
-func (t *Table) intact() (bool, error) {
-	now, err := Generation()
-	if err != nil {
+// Restore writes the table if the kernel's may not be as described. tampered means that another program has certainly
+// changed it.
+func (t *Table) Restore() (tampered bool, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	intact, err := t.intact()
+	if err != nil || intact {
 		return false, err
 	}
-	if now == t.at && t.printed {
-		return true, nil
-	}
-	same := now == t.at
-	for range 2 { // a dump during a rehash of the kernel may list an element twice
-		print, err := t.fingerprint()
-		if err != nil {
-			return false, err
-		}
-		after, err := Generation()
-		if err != nil {
-			return false, err
-		}
-		switch {
-		case same && after == now:
-			t.print, t.printed = print, true
-			return true, nil
-		case t.printed && print == t.print:
-			t.at = now
-			return true, nil
-		}
-	}
-	return false, nil
+	tampered = t.tampered
+	return tampered, t.replace()
 }
 
-// unchanged is intact without a look at the table, if no program has changed any rule since the last write.
-func (t *Table) unchanged() bool {
-	now, err := Generation()
-	if err == nil && now == t.at {
-		return true
+// intact reports whether nobody can have changed the table since it was written.
+func (t *Table) intact() (bool, error) {
+	if !t.clean || t.tampered {
+		return false, nil
 	}
-	intact, err := t.intact()
-	return err == nil && intact
+	now, err := Generation()
+	return now == t.at, err
 }
 
 // replace writes the whole table.
@@ -182,10 +164,15 @@ func (t *Table) commit(before uint32, write func(*batch) error) error {
 	if err := b.conn.Flush(); err != nil {
 		return err
 	}
-	t.clean, t.printed, t.at = true, false, 0
+	t.clean, t.tampered = true, false
 	after, err := Generation()
-	if err == nil && after == before+1 {
+	switch {
+	case err != nil || after != before+1:
+		t.at = 0
+	case t.at == before:
 		t.at = after
+	default:
+		t.from, t.at = after, after
 	}
 	return err
 }

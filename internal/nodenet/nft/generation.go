@@ -1,0 +1,89 @@
+package nft
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/google/nftables"
+	mdnetlink "github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Generation counts the transactions of the machine's rules.
+func Generation() (uint32, error) {
+	c, err := mdnetlink.Dial(unix.NETLINK_NETFILTER, nil)
+	if err != nil {
+		return 0, fmt.Errorf("ask for the generation of rules: %w", err)
+	}
+	defer func() { _ = c.Close() }()
+	answers, err := c.Execute(mdnetlink.Message{
+		Header: mdnetlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETGEN, Flags: mdnetlink.Request},
+		Data:   []byte{byte(nftables.TableFamilyINet), 0, 0, 0},
+	})
+	if err != nil {
+		return 0, fmt.Errorf("ask for the generation of rules: %w", err)
+	}
+	for _, a := range answers {
+		if id, ok := GenerationOf(a); ok {
+			return id, nil
+		}
+	}
+	return 0, errors.New("the kernel does not tell the generation of its rules")
+}
+
+// GenerationOf is the generation that a message of the kernel announces.
+func GenerationOf(m mdnetlink.Message) (uint32, bool) {
+	if m.Header.Type != mdnetlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWGEN) || len(m.Data) < 4 {
+		return 0, false
+	}
+	attrs := attributes(m.Data[4:])
+	if id := attrs[unix.NFTA_GEN_ID]; len(id) == 4 {
+		return binary.BigEndian.Uint32(id), true
+	}
+	return 0, false
+}
+
+// attributes reads a list without nested ones.
+func attributes(data []byte) map[uint16][]byte {
+	found := map[uint16][]byte{}
+	attrs, err := mdnetlink.NewAttributeDecoder(data)
+	if err != nil {
+		return found
+	}
+	for attrs.Next() {
+		found[attrs.Type()] = attrs.Bytes()
+	}
+	return found
+}
+
+// Listener tells the transactions of other programs from those of a table's owner, by the kernel's messages about them.
+type Listener struct {
+	table *Table
+	// touched is the generation that the last message about the table belongs to, of which messages tell 16 bits.
+	touched uint16
+	any     bool
+}
+
+// Listener is for one reader of the kernel's messages.
+func (t *Table) Listener() *Listener { return &Listener{table: t} }
+
+// Message reports whether a message ends a transaction of another program.
+func (l *Listener) Message(m mdnetlink.Message) (foreign bool) {
+	if generation, ok := GenerationOf(m); ok {
+		return l.table.announced(generation, l.any && l.touched == uint16(generation))
+	}
+	if m.Header.Type>>8 != unix.NFNL_SUBSYS_NFTABLES || len(m.Data) < 4 || m.Data[0] != byte(nftables.TableFamilyINet) {
+		return false
+	}
+	generation := binary.BigEndian.Uint16(m.Data[2:])
+	if l.any && l.touched == generation {
+		return false
+	}
+	// In the messages about tables, chains, rules, sets and elements, the name of the table has the same number.
+	if string(bytes.TrimRight(attributes(m.Data[4:])[unix.NFTA_TABLE_NAME], "\x00")) == l.table.name {
+		l.touched, l.any = generation, true
+	}
+	return false
+}
