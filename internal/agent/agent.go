@@ -131,6 +131,7 @@ type Agent struct {
 	mesh      Mesh // may be nil
 	meshBase  mesh.Setup
 	meshState meshState
+	cache     *networkCache
 	// instance distinguishes this agent from one on a copy of its data folder.
 	instance string
 
@@ -177,9 +178,11 @@ func New(opts Options) (*Agent, error) {
 		replicas:  map[string]*replica{},
 		found:     map[string][]foundTask{},
 	}
+	a.meshState.follows = newFollows()
 	if a.replicaEnv, err = a.build(dir, opts); err != nil {
 		return nil, fmt.Errorf("agent: %w", err)
 	}
+	a.cache = newNetworkCache(a.store.dir)
 	if a.epoch, err = a.store.epoch(); err != nil {
 		return nil, err
 	}
@@ -191,17 +194,18 @@ func New(opts Options) (*Agent, error) {
 
 func (a *Agent) build(dir string, opts Options) (h *replicaEnv, err error) {
 	h = &replicaEnv{
-		boot:    opts.Machine.BootID(),
-		network: opts.Network,
-		gpus:    newGPUs(opts.Machine.GPUs),
-		reports: newReports(),
-		drivers: map[string]driver.Driver{},
-		limits:  opts.LogLimits,
-		starts:  make(chan struct{}, StartsAtOnce()),
-		forget:  a.forget,
-		log:     opts.Logger,
-		metrics: opts.Metrics,
-		tracing: opts.Tracing,
+		boot:     opts.Machine.BootID(),
+		network:  opts.Network,
+		gpus:     newGPUs(opts.Machine.GPUs),
+		reports:  newReports(),
+		drivers:  map[string]driver.Driver{},
+		limits:   opts.LogLimits,
+		starts:   make(chan struct{}, StartsAtOnce()),
+		forget:   a.forget,
+		attached: a.setClients,
+		log:      opts.Logger,
+		metrics:  opts.Metrics,
+		tracing:  opts.Tracing,
 	}
 	for _, d := range opts.Drivers {
 		if h.drivers[d.Name()] != nil {
@@ -236,7 +240,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err := a.listTasks(ctx); err != nil {
 		return nil // ctx ended before anything was started
 	}
+	a.restoreNetwork()
 	a.restoreReplicas(ctx)
+	a.work.Go(func() { a.cache.run(ctx, func(err error) { a.log.Warn("cannot write to disk", "error", err) }) })
 	a.work.Go(func() { a.logs.run(ctx) })
 	a.work.Go(func() { a.runNetwork(ctx) })
 	a.work.Go(func() { a.runMesh(ctx) })

@@ -9,19 +9,28 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/mesh"
+	"github.com/cloudless/cloudless/internal/netd"
 	"github.com/cloudless/cloudless/internal/nodenet"
+	"github.com/cloudless/cloudless/internal/resolver"
 )
 
-// Mesh connects the replicas of this node with those of others. Package netd implements it.
+// Mesh connects the replicas of this node with those of others, and answers their lookups of names. Package netd
+// implements it.
 type Mesh interface {
-	// Run works until ctx ends. announced is told how this node can be reached, and failed why it is not in the mesh.
-	// They must not block.
-	Run(ctx context.Context, announced func(mesh.Announcement), failed func(why string))
+	// Run works until ctx ends.
+	Run(ctx context.Context, e netd.Events)
 	// Configure says what the mesh is like. Nothing happens before.
 	Configure(s mesh.Setup, k mesh.PrivateKey)
 	SetPeers(all []mesh.Peer)
 	UpdatePeers(changed []mesh.Peer, removed []string)
 	SetRelays(list []mesh.Relay)
+	// SetNames says where the resolver listens. SetClients names the replicas that it serves, and returns when it does.
+	SetNames(n netd.Names)
+	SetClients(ctx context.Context, namespaces map[netip.Addr]string)
+	SetServices(all []resolver.Service)
+	UpdateServices(changed []resolver.Service, removed []resolver.Name)
+	// Fetched says that all services of some namespaces are known.
+	Fetched(namespaces []string)
 }
 
 // meshState is what the agent knows of the mesh.
@@ -29,17 +38,30 @@ type meshState struct {
 	// remote are the addresses of replicas of other nodes, by uid. Only the session uses it.
 	remote map[string][]netip.Addr
 
-	mu     sync.Mutex
-	node   *v1.NodeSpec
-	ranges []string
+	services services
+	follows  follows
+	// configuring is held while the mesh is configured, so that an old key never replaces a new one.
+	configuring sync.Mutex
+
+	mu   sync.Mutex
+	node *v1.NodeSpec
+	// ranges are those of all nodes, and serviceRanges those of virtual addresses.
+	ranges, serviceRanges []string
 	// announced is how this node can be reached; nil until it is in the mesh.
 	announced *v1.NodeMesh
+	// resolverProblem is why replicas cannot look up names, as last reported.
+	resolverProblem string
 }
 
 func (a *Agent) runMesh(ctx context.Context) {
 	if a.mesh != nil {
-		a.mesh.Run(ctx, a.announcedMesh, func(why string) {
-			a.reportEvent("warning", "MeshFailed", "", sentence("Replicas of this node do not reach those of other nodes: "+why+"."))
+		a.mesh.Run(ctx, netd.Events{
+			Announced: a.announcedMesh,
+			Failed: func(why string) {
+				a.reportEvent("warning", "MeshFailed", "", sentence("Replicas of this node do not reach those of other nodes: "+why+"."))
+			},
+			Resolver: a.resolverProblem,
+			Wanted:   a.followNamespace,
 		})
 	}
 }
@@ -65,12 +87,14 @@ func (s *meshState) status() *v1.NodeMesh {
 // applyNetwork passes on what a server says of the mesh. Peers that make no sense are left out, so that one bad entry
 // does not cut off the others.
 func (a *Agent) applyNetwork(n *v1.Network) {
+	a.cache.merge(n)
 	if err := a.applyReplicas(n); err != nil {
 		a.log.Error("some replicas of other nodes cannot be reached", "error", err)
 	}
 	if a.mesh == nil {
 		return
 	}
+	a.applyServices(n)
 	if n.GetRanges() != nil {
 		if err := a.closeRanges(n.GetRanges()); err != nil {
 			a.log.Error("packets for other nodes could leave this machine without the mesh", "error", err)
@@ -82,7 +106,7 @@ func (a *Agent) applyNetwork(n *v1.Network) {
 			relays = append(relays, mesh.Relay{ID: r.GetId(), Address: r.GetAddress()})
 		}
 		a.meshState.mu.Lock()
-		a.meshState.ranges = n.GetRanges()
+		a.meshState.ranges, a.meshState.serviceRanges = n.GetRanges(), n.GetServiceRanges()
 		a.meshState.mu.Unlock()
 		a.configureMesh()
 		a.mesh.SetRelays(relays)
@@ -179,21 +203,38 @@ func (a *Agent) configureMesh() {
 	if a.mesh == nil {
 		return
 	}
+	a.meshState.configuring.Lock()
+	defer a.meshState.configuring.Unlock()
 	a.meshState.mu.Lock()
-	node, texts := a.meshState.node, slices.Clone(a.meshState.ranges)
+	node, texts, virtual := a.meshState.node, slices.Clone(a.meshState.ranges), slices.Clone(a.meshState.serviceRanges)
 	a.meshState.mu.Unlock()
 	if node.GetSubnetV4() == "" || len(texts) == 0 {
 		return
 	}
 	setup, err := a.meshSetup(node, texts)
-	if err == nil {
-		var key mesh.PrivateKey
-		if key, err = a.store.meshKey(); err == nil {
-			a.mesh.Configure(setup, key)
-			return
-		}
+	if err != nil {
+		a.log.Error("this node cannot join the mesh", "error", err)
+		return
 	}
-	a.log.Error("this node cannot join the mesh", "error", err)
+	if err := a.configureNames(setup, virtual); err != nil {
+		a.log.Error("replicas of this node cannot look up names", "error", err)
+	}
+	key, err := a.store.meshKey()
+	if err != nil {
+		a.log.Error("this node cannot join the mesh", "error", err)
+		return
+	}
+	a.mesh.Configure(setup, key)
+}
+
+// ReplaceMeshKey gives this node another key in the mesh. Its peers learn the key from a server; packets that arrive
+// earlier are lost, and TCP sends them again.
+func (a *Agent) ReplaceMeshKey() {
+	if _, err := a.store.newMeshKey(); err != nil {
+		a.log.Error("this node keeps its key in the mesh", "error", err)
+		return
+	}
+	a.configureMesh()
 }
 
 func (a *Agent) meshSetup(node *v1.NodeSpec, ranges []string) (mesh.Setup, error) {

@@ -9,27 +9,33 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/mesh"
+	"github.com/cloudless/cloudless/internal/netd"
+	"github.com/cloudless/cloudless/internal/resolver"
 )
 
 // fakeMesh records what the agent says.
 type fakeMesh struct {
-	announced chan func(mesh.Announcement)
+	events chan netd.Events
 
-	mu     sync.Mutex
-	setup  mesh.Setup
-	key    mesh.PrivateKey
-	peers  map[string]mesh.Peer
-	relays []mesh.Relay
-	told   chan struct{}
+	mu       sync.Mutex
+	names    netd.Names
+	clients  map[netip.Addr]string
+	services map[string]resolver.Service
+	fetched  []string
+	setup    mesh.Setup
+	key      mesh.PrivateKey
+	peers    map[string]mesh.Peer
+	relays   []mesh.Relay
+	told     chan struct{}
 }
 
 func newFakeMesh() *fakeMesh {
-	return &fakeMesh{announced: make(chan func(mesh.Announcement), 1), told: make(chan struct{}, 100)}
+	return &fakeMesh{events: make(chan netd.Events, 1), told: make(chan struct{}, 100)}
 }
 
-func (m *fakeMesh) Run(ctx context.Context, announced func(mesh.Announcement), failed func(string)) {
-	failed("there is no /dev/net/tun")
-	m.announced <- announced
+func (m *fakeMesh) Run(ctx context.Context, e netd.Events) {
+	e.Failed("there is no /dev/net/tun")
+	m.events <- e
 	<-ctx.Done()
 }
 
@@ -65,6 +71,32 @@ func (m *fakeMesh) UpdatePeers(changed []mesh.Peer, removed []string) {
 }
 
 func (m *fakeMesh) SetRelays(list []mesh.Relay) { m.change(func() { m.relays = list }) }
+
+func (m *fakeMesh) SetNames(n netd.Names) { m.change(func() { m.names = n }) }
+
+func (m *fakeMesh) SetClients(_ context.Context, namespaces map[netip.Addr]string) {
+	m.change(func() { m.clients = namespaces })
+}
+
+func (m *fakeMesh) SetServices(all []resolver.Service) {
+	m.change(func() { m.services = map[string]resolver.Service{} })
+	m.UpdateServices(all, nil)
+}
+
+func (m *fakeMesh) UpdateServices(changed []resolver.Service, removed []resolver.Name) {
+	m.change(func() {
+		for _, n := range removed {
+			delete(m.services, n.Name)
+		}
+		for _, s := range changed {
+			m.services[s.Name.Name] = s
+		}
+	})
+}
+
+func (m *fakeMesh) Fetched(namespaces []string) {
+	m.change(func() { m.fetched = append(m.fetched, namespaces...) })
+}
 
 // until waits until what the agent has said is as wanted.
 func (m *fakeMesh) until(wanted func() bool) {
@@ -116,8 +148,8 @@ func TestAgentJoinsTheMesh(t *testing.T) {
 	first := n.mesh.key
 
 	// What the mesh announces is reported, and the key lasts.
-	announce := <-n.mesh.announced
-	announce(mesh.Announcement{Key: first.Public(), Candidates: []netip.AddrPort{netip.MustParseAddrPort("192.0.2.3:7701")}, Relay: "s-1"})
+	events := <-n.mesh.events
+	events.Announced(mesh.Announcement{Key: first.Public(), Candidates: []netip.AddrPort{netip.MustParseAddrPort("192.0.2.3:7701")}, Relay: "s-1"})
 	var failures []*v1.EventReport
 	var reported *v1.NodeMesh
 	for reported == nil || len(failures) == 0 {
@@ -136,5 +168,19 @@ func TestAgentJoinsTheMesh(t *testing.T) {
 	again, err := n.agent.store.meshKey()
 	if err != nil || again.Public() != first.Public() {
 		t.Errorf("the key is now %v, %v", again.Public(), err)
+	}
+}
+
+// The key is replaced with the certificate.
+func TestMeshKeyIsReplaced(t *testing.T) {
+	n, _ := withServices(t)
+	n.mesh.until(func() bool { return !n.mesh.key.IsZero() })
+	before := n.mesh.key.Public()
+	n.agent.ReplaceMeshKey()
+	if n.mesh.key.Public() == before {
+		t.Error("the key has not changed")
+	}
+	if stored, err := n.agent.store.meshKey(); err != nil || stored.Public() != n.mesh.key.Public() {
+		t.Errorf("the stored key is another one: %v", err)
 	}
 }

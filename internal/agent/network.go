@@ -38,6 +38,8 @@ type Network interface {
 	// tells it for all of them.
 	UpdateReplicas(changed map[netip.Addr]string, removed []netip.Addr) error
 	ReplaceReplicas(all map[netip.Addr]string) error
+	// Namespaces are those of this node's replicas, by their addresses.
+	Namespaces() map[netip.Addr]string
 	// Condition says whether replicas can be reached, and if not, why.
 	Condition() (ok bool, reason string)
 }
@@ -96,6 +98,7 @@ func (a *Agent) configureNetwork(given *v1.NodeSpec) error {
 	}
 	a.meshState.mu.Lock()
 	a.meshState.node = given
+	a.cache.setNode(given)
 	a.meshState.mu.Unlock()
 	a.configureMesh()
 	return a.network.Configure(s)
@@ -167,11 +170,25 @@ func (r *replica) connect(ctx context.Context, task *driver.Task) error {
 	if task != nil {
 		task.NetworkNamespace, task.Files = given.Namespace, given.Files
 	}
+	r.attached(ctx) // before the program looks up a name
 	r.rec.Status.Addresses = nil
 	for _, addr := range given.Addresses {
 		r.rec.Status.Addresses = append(r.rec.Status.Addresses, addr.String())
 	}
 	return nil
+}
+
+// clientPatience is how long a replica waits until the resolver knows it.
+const clientPatience = time.Second
+
+// setClients tells the resolver which replicas there are.
+func (a *Agent) setClients(ctx context.Context) {
+	if a.mesh == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, clientPatience)
+	defer cancel()
+	a.mesh.SetClients(ctx, a.network.Namespaces())
 }
 
 // reconnect restores the network of a replica from an earlier agent. A running replica goes

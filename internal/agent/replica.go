@@ -27,9 +27,11 @@ type replicaEnv struct {
 	limits  driver.LogLimits
 	starts  chan struct{}       // one token for each start in progress
 	forget  func(*replica) bool // drops a removed replica from the agent; false if it is wanted again
-	log     *slog.Logger
-	metrics *telemetry.Agent
-	tracing *telemetry.Tracing
+	// attached is called when a replica has got its addresses, before its program starts.
+	attached func(context.Context)
+	log      *slog.Logger
+	metrics  *telemetry.Agent
+	tracing  *telemetry.Tracing
 }
 
 // replica is one replica of this node: a goroutine (run) that owns the record and takes

@@ -166,7 +166,7 @@ func (a *Agent) hello(stream sessionStream) (*v1.NodeStatus, error) {
 	}
 	a.reports.take() // newer reports are sent after hello
 	a.mu.Lock()
-	hello := &v1.Hello{Status: status, Epoch: a.epoch, Instance: a.instance}
+	hello := &v1.Hello{Status: status, Epoch: a.epoch, Instance: a.instance, Follow: a.meshState.follows.all()}
 	replicas := make([]*v1.ReplicaReport, 0, len(a.replicas))
 	for _, r := range a.replicas {
 		replicas = append(replicas, r.report())
@@ -294,6 +294,8 @@ func (a *Agent) send(ctx context.Context, asked <-chan struct{}, stream sessionS
 		case <-a.pace.changed:
 			ticker.Reset(a.pace.now())
 			err = beat() // the old interval no longer counts
+		case <-a.meshState.follows.wake:
+			err = stream.Send(&v1.SessionUp{Message: &v1.SessionUp_Follow{Follow: &v1.Follow{Namespaces: a.meshState.follows.all()}}})
 		case sequence := <-pings:
 			err = stream.Send(&v1.SessionUp{Message: &v1.SessionUp_Pong{Pong: &v1.Pong{Sequence: sequence}}})
 		}

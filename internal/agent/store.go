@@ -58,23 +58,29 @@ func openStore(dir string) (*store, error) {
 
 // meshKey returns the node's key in the mesh, and makes one if there is none.
 func (s *store) meshKey() (mesh.PrivateKey, error) {
-	path := filepath.Join(s.dir, "mesh.key")
-	data, err := os.ReadFile(path)
+	data, err := os.ReadFile(s.meshKeyPath())
 	if err == nil {
 		return mesh.ParsePrivateKey(data)
 	}
 	if !errors.Is(err, os.ErrNotExist) {
 		return mesh.PrivateKey{}, fmt.Errorf("read the key of the mesh: %w", err)
 	}
+	return s.newMeshKey()
+}
+
+// newMeshKey makes another key for the mesh.
+func (s *store) newMeshKey() (mesh.PrivateKey, error) {
 	key, err := mesh.NewPrivateKey()
 	if err == nil {
-		err = atomicfile.Replace(path, key.Bytes())
+		err = atomicfile.Replace(s.meshKeyPath(), key.Bytes())
 	}
 	if err != nil {
 		return mesh.PrivateKey{}, fmt.Errorf("make a key for the mesh: %w", err)
 	}
 	return key, nil
 }
+
+func (s *store) meshKeyPath() string { return filepath.Join(s.dir, "mesh.key") }
 
 func (s *store) path(uid string) string { return filepath.Join(s.dir, replicasDir, uid) }
 

@@ -126,6 +126,7 @@ func openMember(ctx context.Context, f *datadir.Folder, link *clusterLink, d dri
 	u.add(func() { logError(logger, "close connection", conn.Close()) })
 	p.rotator, err = identity.NewRotator(identity.RotatorOptions{
 		Current: creds, Path: f.CredentialsPath(), Log: logger, Renew: renewer(conn),
+		Renewed: func() { p.agent.ReplaceMeshKey() }, // the agent is there before the rotator runs
 	})
 	if err != nil {
 		return nil, err

@@ -18,6 +18,7 @@ import (
 	"github.com/cloudless/cloudless/internal/netd"
 	"github.com/cloudless/cloudless/internal/nodenet"
 	"github.com/cloudless/cloudless/internal/programs"
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 // usedRanges are the addresses that the machine uses already. Errors are ignored: the node reports a conflict later.
@@ -33,7 +34,7 @@ func usedRanges() []string {
 
 // NetworkOptions are those of the node's network on this machine.
 func NetworkOptions(f *datadir.Folder, logger *slog.Logger) nodenet.Options {
-	return nodenet.Options{ID: f.ID, Mesh: nodenet.MeshInterface(f.ID), DataDir: f.Path("network"), RunDir: f.RunDir(), Logger: logger}
+	return nodenet.Options{ID: f.ID, Mesh: nodenet.MeshInterface(f.ID), Domain: spec.ServiceDomain, DataDir: f.Path("network"), RunDir: f.RunDir(), Logger: logger}
 }
 
 // The network process of a node listens on a socket, and its program and log are in the data folder.

@@ -29,7 +29,9 @@ type RotatorOptions struct {
 	Path string
 	// Renew gets a certificate request answered by the cluster's CA: with what [CA.Issue] returns.
 	Renew func(ctx context.Context, csr []byte) (chain [][]byte, err error)
-	Log   *slog.Logger
+	// Renewed is called after each renewal, so that other keys can be replaced with the certificate's. It may be nil.
+	Renewed func()
+	Log     *slog.Logger
 }
 
 // Rotator renews the certificate of a member, with a new key each time, after two thirds of its life. Open connections
@@ -37,6 +39,7 @@ type RotatorOptions struct {
 type Rotator struct {
 	path    string
 	renew   func(context.Context, []byte) ([][]byte, error)
+	renewed func()
 	log     *slog.Logger
 	current atomic.Pointer[Credentials]
 }
@@ -46,7 +49,7 @@ func NewRotator(o RotatorOptions) (*Rotator, error) {
 	if o.Current == nil || o.Renew == nil || o.Log == nil {
 		return nil, errors.New("a certificate rotator needs Current, Renew and Log")
 	}
-	r := &Rotator{path: o.Path, renew: o.Renew, log: o.Log.With("identity", o.Current.ID().String())}
+	r := &Rotator{path: o.Path, renew: o.Renew, renewed: o.Renewed, log: o.Log.With("identity", o.Current.ID().String())}
 	r.current.Store(o.Current)
 	return r, nil
 }
@@ -70,6 +73,9 @@ func (r *Rotator) Run(ctx context.Context) error {
 		switch {
 		case err == nil:
 			r.log.InfoContext(ctx, "certificate renewed", "until", next.NotAfter())
+			if r.renewed != nil {
+				r.renewed()
+			}
 			// A clock that is far ahead sees a fresh certificate as old: do not ask for another at once.
 			due, retry = later(renewalTime(next), time.Now().Add(lifetime(next)/10)), firstRetry
 		case ctx.Err() != nil:

@@ -8,14 +8,17 @@ import (
 	"log/slog"
 	"maps"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
+	"reflect"
 	"slices"
 	"sync"
 	"syscall"
 	"time"
 
 	"github.com/cloudless/cloudless/internal/mesh"
+	"github.com/cloudless/cloudless/internal/resolver"
 )
 
 // Options say how an agent reaches its network process.
@@ -39,11 +42,15 @@ type Client struct {
 	key     mesh.PrivateKey
 	peers   map[string]mesh.Peer // nil until the agent knows them
 	relays  []mesh.Relay
-	pending request // what the connected process does not know yet
-	conn    net.Conn
-	waiting map[uint64]chan response
-	numbers uint64
-	problem string // as last reported
+	names   *Names
+	clients map[netip.Addr]string
+	// services are nil until the agent knows them.
+	services map[resolver.Name]resolver.Service
+	pending  request // what the connected process does not know yet
+	conn     net.Conn
+	waiting  map[uint64]chan response
+	numbers  uint64
+	problem  string // as last reported
 }
 
 // NewClient returns a client that does nothing before Run.
@@ -97,6 +104,49 @@ func (c *Client) SetRelays(list []mesh.Relay) {
 	c.change(func() { c.relays, c.pending.Relays = list, list })
 }
 
+// SetNames says where the resolver listens.
+func (c *Client) SetNames(n Names) { c.change(func() { c.names, c.pending.Names = &n, &n }) }
+
+// SetClients names all replicas of this node, by their addresses, and their namespaces. It returns when the resolver
+// knows them, or when there is no process to tell.
+func (c *Client) SetClients(ctx context.Context, namespaces map[netip.Addr]string) {
+	_, _ = c.ask(ctx, func(number uint64) {
+		c.clients, c.pending.Clients, c.pending.Done = namespaces, namespaces, append(c.pending.Done, number)
+	}) // the next process hears it
+}
+
+// SetServices replaces all services that can be looked up.
+func (c *Client) SetServices(all []resolver.Service) {
+	c.change(func() {
+		c.services = map[resolver.Name]resolver.Service{}
+		for _, s := range all {
+			c.services[s.Name] = s
+		}
+		c.pending.AllServices, c.pending.Services, c.pending.RemovedServices = true, all, nil
+	})
+}
+
+// UpdateServices changes some services and removes others, after SetServices.
+func (c *Client) UpdateServices(changed []resolver.Service, removed []resolver.Name) {
+	c.change(func() {
+		for _, name := range removed {
+			delete(c.services, name)
+		}
+		for _, s := range changed {
+			c.services[s.Name] = s
+		}
+		// The process removes before it changes, so what is removed now must not be changed any more.
+		p := &c.pending
+		p.Services = slices.DeleteFunc(slices.Clone(p.Services), func(s resolver.Service) bool { return slices.Contains(removed, s.Name) })
+		p.Services, p.RemovedServices = append(p.Services, changed...), append(p.RemovedServices, removed...)
+	})
+}
+
+// Fetched says that all services of some namespaces are known now.
+func (c *Client) Fetched(namespaces []string) {
+	c.change(func() { c.pending.Fetched = append(c.pending.Fetched, namespaces...) })
+}
+
 func (c *Client) change(edit func()) {
 	c.mu.Lock()
 	edit()
@@ -110,9 +160,8 @@ func (c *Client) change(edit func()) {
 // retryPause is the time between two attempts to reach the process.
 const retryPause = 200 * time.Millisecond
 
-// Run keeps the process running and informed until ctx ends. It leaves the process running. announced is told how this
-// node can be reached, whenever that changes, and failed why there is no network, in one sentence. They must not block.
-func (c *Client) Run(ctx context.Context, announced func(mesh.Announcement), failed func(why string)) {
+// Run keeps the process running and informed until ctx ends. It leaves the process running.
+func (c *Client) Run(ctx context.Context, e Events) {
 	for ctx.Err() == nil {
 		if !c.configured() {
 			select {
@@ -121,9 +170,9 @@ func (c *Client) Run(ctx context.Context, announced func(mesh.Announcement), fai
 			}
 			continue
 		}
-		if err := c.talk(ctx, announced, failed); err != nil && ctx.Err() == nil {
+		if err := c.talk(ctx, e); err != nil && ctx.Err() == nil {
 			c.opts.Logger.Warn("no connection to the network process; trying again", "error", err)
-			c.report(err.Error(), failed)
+			c.report(err.Error(), e.Failed)
 		}
 		select {
 		case <-ctx.Done():
@@ -150,7 +199,7 @@ func (c *Client) report(problem string, failed func(string)) {
 }
 
 // talk has one conversation with the process.
-func (c *Client) talk(ctx context.Context, announced func(mesh.Announcement), failed func(string)) error {
+func (c *Client) talk(ctx context.Context, e Events) error {
 	conn, err := c.connect(ctx)
 	if err != nil {
 		return err
@@ -164,13 +213,14 @@ func (c *Client) talk(ctx context.Context, announced func(mesh.Announcement), fa
 	// A process that has run for a while keeps its peers until this agent knows them.
 	c.pending = request{
 		Version: version, Key: c.key.Bytes(), Setup: c.setup, Full: c.peers != nil, Changed: slices.Collect(maps.Values(c.peers)), Relays: c.relays,
+		Names: c.names, Clients: c.clients, AllServices: c.services != nil, Services: slices.Collect(maps.Values(c.services)),
 	}
 	c.mu.Unlock()
 	defer c.hangUp()
 	heard := make(chan error, 1)
 	go func() {
 		defer cancel()
-		heard <- c.listen(conn, announced, failed)
+		heard <- c.listen(conn, e)
 	}()
 	err = c.tell(ctx, conn)
 	cancel()
@@ -195,7 +245,7 @@ func (c *Client) tell(ctx context.Context, conn net.Conn) error {
 		next := c.pending
 		c.pending = request{}
 		c.mu.Unlock()
-		if next.Version != 0 || next.Key != nil || next.Setup != nil || next.Full || next.Relays != nil || len(next.Changed)+len(next.Removed) > 0 || next.Status != 0 {
+		if !reflect.ValueOf(next).IsZero() {
 			if err := out.Encode(next); err != nil {
 				return fmt.Errorf("talk to the network process: %w", err)
 			}
@@ -208,19 +258,25 @@ func (c *Client) tell(ctx context.Context, conn net.Conn) error {
 	}
 }
 
-func (c *Client) listen(conn net.Conn, announced func(mesh.Announcement), failed func(string)) error {
+func (c *Client) listen(conn net.Conn, e Events) error {
 	for in := json.NewDecoder(conn); ; {
 		var r response
 		if err := in.Decode(&r); err != nil {
 			return fmt.Errorf("listen to the network process: %w", err)
 		}
-		c.report(r.Failed, failed)
+		c.report(r.Failed, e.Failed)
 		if r.Version != 0 && (r.Version != version || c.opts.Program != r.Program) {
 			c.stop(conn)
 			return fmt.Errorf("the network process is %s, and this agent has %s: it is replaced", r.Program, c.opts.Program)
 		}
 		if r.Announced != nil {
-			announced(*r.Announced)
+			e.Announced(*r.Announced)
+		}
+		if r.Resolver != nil {
+			e.Resolver(*r.Resolver)
+		}
+		if r.Wanted != "" {
+			e.Wanted(r.Wanted)
 		}
 		if r.Number != 0 {
 			c.answer(r)
@@ -244,28 +300,38 @@ var ErrNotRunning = errors.New("the network process is not running")
 
 // Status asks the process for the state of the mesh.
 func (c *Client) Status(ctx context.Context) (mesh.Status, error) {
-	answer := make(chan response, 1)
-	c.mu.Lock()
-	if c.conn == nil {
-		c.mu.Unlock()
-		return mesh.Status{}, ErrNotRunning
+	r, err := c.ask(ctx, func(number uint64) { c.pending.Status = append(c.pending.Status, number) })
+	switch {
+	case err != nil:
+		return mesh.Status{}, err
+	case r.Status == nil:
+		return mesh.Status{}, errors.New(r.Failed)
 	}
-	c.numbers++
-	c.waiting[c.numbers] = answer
-	c.pending.Status = c.numbers
-	c.mu.Unlock()
-	c.change(func() {})
+	return *r.Status, nil
+}
+
+// ask changes something and waits for the response with the number that the change got.
+func (c *Client) ask(ctx context.Context, edit func(number uint64)) (response, error) {
+	answer := make(chan response, 1)
+	connected := false
+	c.change(func() {
+		c.numbers++
+		edit(c.numbers)
+		if connected = c.conn != nil; connected {
+			c.waiting[c.numbers] = answer
+		}
+	})
+	if !connected {
+		return response{}, ErrNotRunning
+	}
 	select {
 	case <-ctx.Done():
-		return mesh.Status{}, ctx.Err()
+		return response{}, ctx.Err()
 	case r, ok := <-answer:
-		switch {
-		case !ok:
-			return mesh.Status{}, ErrNotRunning
-		case r.Status == nil:
-			return mesh.Status{}, errors.New(r.Failed)
+		if !ok {
+			return response{}, ErrNotRunning
 		}
-		return *r.Status, nil
+		return r, nil
 	}
 }
 

@@ -1,9 +1,14 @@
 package netd
 
-import "github.com/cloudless/cloudless/internal/mesh"
+import (
+	"net/netip"
+
+	"github.com/cloudless/cloudless/internal/mesh"
+	"github.com/cloudless/cloudless/internal/resolver"
+)
 
 // version is that of the messages between agent and process. A process of another version is replaced.
-const version = 1
+const version = 2
 
 // request is one message of the agent. Its parts are handled in this order.
 type request struct {
@@ -16,8 +21,20 @@ type request struct {
 	Removed []string    `json:",omitempty"`
 	// Relays are all of them, unless it is nil.
 	Relays []mesh.Relay `json:",omitempty"`
-	Status uint64       `json:",omitempty"` // a number that the answer repeats
-	Stop   bool         `json:",omitempty"`
+	// Names, Clients and Services are for the resolver.
+	Names *Names `json:",omitempty"`
+	// Clients are the namespaces of all replicas of this node, by their addresses, unless it is nil.
+	Clients map[netip.Addr]string `json:",omitempty"`
+	// AllServices says that Services are all services there are.
+	AllServices     bool               `json:",omitempty"`
+	Services        []resolver.Service `json:",omitempty"`
+	RemovedServices []resolver.Name    `json:",omitempty"`
+	// Fetched are namespaces whose services are all known now.
+	Fetched []string `json:",omitempty"`
+	// Done are numbers that the process repeats when everything above is done, and Status those that ask for the status.
+	Done   []uint64 `json:",omitempty"`
+	Status []uint64 `json:",omitempty"`
+	Stop   bool     `json:",omitempty"`
 }
 
 // response is one message of the process.
@@ -27,6 +44,28 @@ type response struct {
 	Program   string             `json:",omitempty"`
 	Failed    string             `json:",omitempty"`
 	Announced *mesh.Announcement `json:",omitempty"`
-	Number    uint64             `json:",omitempty"`
-	Status    *mesh.Status       `json:",omitempty"`
+	// Resolver says why the resolver does not work; it is empty if it does, and nil if nothing has changed.
+	Resolver *string `json:",omitempty"`
+	// Wanted is a namespace whose services a program of this machine looks up.
+	Wanted string       `json:",omitempty"`
+	Number uint64       `json:",omitempty"`
+	Status *mesh.Status `json:",omitempty"`
+}
+
+// Names say where the resolver of a node listens, and which addresses are the cluster's.
+type Names struct {
+	Listen []netip.AddrPort
+	Ranges []netip.Prefix
+}
+
+// Events are what a client hears from the process. The functions must not block.
+type Events struct {
+	// Announced is called with how this node can be reached, whenever that changes.
+	Announced func(mesh.Announcement)
+	// Failed is called with the reason why this node is not in the mesh, in one sentence.
+	Failed func(why string)
+	// Resolver is called with the reason why replicas cannot look up names, and with nothing when that is over.
+	Resolver func(why string)
+	// Wanted is called with a namespace whose services a program of this machine looks up. The client's Fetched answers.
+	Wanted func(namespace string)
 }

@@ -55,6 +55,8 @@ type machine struct {
 	setup     mesh.Setup
 	announced chan mesh.Announcement
 	failed    chan string
+	resolver  chan string
+	wanted    chan string
 	known     mesh.Peer // as announced last
 }
 
@@ -81,7 +83,7 @@ func newMachine(t *testing.T, name string, number int) *machine {
 	}
 	m := &machine{
 		t: t, name: name, namespace: fmt.Sprintf("netd%d-%s", os.Getpid(), name), dir: t.TempDir(), key: key,
-		announced: make(chan mesh.Announcement, 100), failed: make(chan string, 100),
+		announced: make(chan mesh.Announcement, 100), failed: make(chan string, 100), resolver: make(chan string, 100), wanted: make(chan string, 100),
 		setup: mesh.Setup{
 			ID: "node/" + name, Interface: "mesh0", MTU: 1420, Port: 7000,
 			Addresses: []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("10.64.%d.1/32", number))},
@@ -111,7 +113,10 @@ func (m *machine) agent() (c *Client, stop func()) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		c.Run(ctx, func(a mesh.Announcement) { m.announced <- a }, func(why string) { m.failed <- why })
+		c.Run(ctx, Events{
+			Announced: func(a mesh.Announcement) { m.announced <- a }, Failed: func(why string) { m.failed <- why },
+			Resolver: func(why string) { m.resolver <- why }, Wanted: func(namespace string) { m.wanted <- namespace },
+		})
 	}()
 	stop = func() {
 		cancel()

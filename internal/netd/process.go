@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -29,6 +30,8 @@ type process struct {
 	setup     mesh.Setup
 	announced *mesh.Announcement
 	running   *running
+
+	names *names
 }
 
 // running is a mesh and the goroutine that runs it.
@@ -53,6 +56,9 @@ func Serve(ctx context.Context, socket string, log *slog.Logger) error {
 		return errors.Join(err, listener.Close())
 	}
 	p := &process{log: log, stop: cancel}
+	if p.names, err = newNames(p); err != nil {
+		return errors.Join(err, listener.Close())
+	}
 	var tasks sync.WaitGroup
 	// Agents are connected until the mesh is left: that is how Stop knows.
 	connected, hangUp := context.WithCancel(context.WithoutCancel(ctx))
@@ -62,6 +68,7 @@ func Serve(ctx context.Context, socket string, log *slog.Logger) error {
 		tasks.Wait()
 	}()
 	tasks.Go(func() { p.watch(ctx, socket) })
+	tasks.Go(func() { _ = p.names.resolver.Run(ctx) }) // it ends with ctx
 	defer context.AfterFunc(ctx, func() { _ = listener.Close() })()
 	for {
 		conn, err := listener.Accept()
@@ -115,7 +122,7 @@ func (p *process) serve(ctx context.Context, conn net.Conn) {
 	p.mu.Lock()
 	p.agent = out                 // the newest agent is the right one
 	program, _ := os.Executable() // an agent that does not know it replaces the process
-	_ = out.Encode(response{Version: version, Program: program, Announced: p.announced})
+	_ = out.Encode(response{Version: version, Program: program, Announced: p.announced, Resolver: p.names.problem()})
 	p.mu.Unlock()
 	for in := json.NewDecoder(conn); ; {
 		var r request
@@ -124,7 +131,7 @@ func (p *process) serve(ctx context.Context, conn net.Conn) {
 		}
 		if err := p.handle(ctx, out, r); err != nil {
 			p.log.Error("the agent's request failed", "error", err)
-			p.say(out, response{Failed: err.Error(), Number: r.Status})
+			p.fail(out, r, err)
 		}
 	}
 	p.mu.Lock()
@@ -140,10 +147,24 @@ func (p *process) say(out *json.Encoder, r response) {
 	_ = out.Encode(r) // an agent that is gone asks again
 }
 
+// fail answers a request that failed, and everybody who waits for it.
+func (p *process) fail(out *json.Encoder, r request, err error) {
+	p.say(out, response{Failed: err.Error()})
+	for _, number := range slices.Concat(r.Done, r.Status) {
+		p.say(out, response{Failed: err.Error(), Number: number})
+	}
+}
+
 func (p *process) handle(ctx context.Context, out *json.Encoder, r request) error {
 	if r.Stop {
 		p.stop()
 		return nil
+	}
+	if err := p.names.apply(r); err != nil { // names are answered even if there is no mesh
+		return err
+	}
+	for _, number := range r.Done {
+		p.say(out, response{Number: number})
 	}
 	if r.Key != nil {
 		if err := p.setKey(r.Key); err != nil {
@@ -171,9 +192,9 @@ func (p *process) handle(ctx context.Context, out *json.Encoder, r request) erro
 	if r.Relays != nil {
 		m.SetRelays(r.Relays)
 	}
-	if r.Status != 0 {
+	for _, number := range r.Status {
 		status := m.Status()
-		p.say(out, response{Number: r.Status, Status: &status})
+		p.say(out, response{Number: number, Status: &status})
 	}
 	return nil
 }
@@ -240,11 +261,16 @@ func (p *process) end() {
 // announce tells the agent how this node can be reached.
 func (p *process) announce(a mesh.Announcement) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	p.announced = &a
-	if p.agent != nil {
-		_ = p.agent.Encode(response{Announced: &a}) // an agent that is gone hears it when it is back
-	}
+	p.mu.Unlock()
+	p.tellAgent(response{Announced: &a}) // an agent that is gone hears it when it is back
+}
+
+// tellAgent tells the connected agent something, and reports whether there is one.
+func (p *process) tellAgent(r response) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.agent != nil && p.agent.Encode(r) == nil
 }
 
 // dialer connects to relays by mutual TLS. It reads the credentials each time: they are renewed now and then.

@@ -20,19 +20,33 @@ func (n *Network) writeFiles(e allocated) (map[string]string, error) {
 	if err := os.MkdirAll(dir, 0o711); err != nil {
 		return nil, fmt.Errorf("make files of %s: %w", e.UID, err)
 	}
+	files := map[string]string{}
+	servers, _ := n.nameServers(e.Namespace)
 	for name, text := range map[string]string{
-		"hostname": e.Hostname + "\n",
-		"hosts":    hostsFile(e.Hostname, e.addresses(n.subnets())),
+		"hostname":    e.Hostname + "\n",
+		"hosts":       hostsFile(e.Hostname, e.addresses(n.subnets())),
+		"resolv.conf": servers,
 	} {
-		if err := writeInPlace(filepath.Join(dir, name), text); err != nil {
+		path := filepath.Join(dir, name)
+		if err := writeInPlace(path, text); err != nil {
 			return nil, fmt.Errorf("make files of %s: %w", e.UID, err)
 		}
+		files["/etc/"+name] = path
 	}
-	return map[string]string{
-		"/etc/hostname":    filepath.Join(dir, "hostname"),
-		"/etc/hosts":       filepath.Join(dir, "hosts"),
-		"/etc/resolv.conf": n.opts.resolvPath(),
-	}, nil
+	return files, nil
+}
+
+// nameServers is the resolv.conf of replicas of a namespace. A sentence says so if it cannot work.
+func (n *Network) nameServers(namespace string) (text, sentence string) {
+	if n.opts.Domain == "" {
+		return resolvconf.Text(resolvconf.Paths)
+	}
+	var own []netip.Addr
+	for _, gateway := range n.gateways() {
+		own = append(own, gateway.Addr())
+	}
+	domains := []string{namespace + "." + n.opts.Domain, n.opts.Domain}
+	return resolvconf.ForReplica(own[:1], domains, resolvconf.Read(resolvconf.Paths, own...)), ""
 }
 
 func hostsFile(hostname string, addresses []netip.Addr) string {
@@ -58,15 +72,19 @@ func writeInPlace(path, text string) error {
 	return errors.Join(err, file.Truncate(int64(len(text))), file.Close())
 }
 
-// followHost copies the machine's name servers.
+// followHost adapts the files of endpoints to the machine's name servers.
 func (n *Network) followHost() error {
-	text, sentence := resolvconf.Text(resolvconf.Paths)
-	if err := os.MkdirAll(n.opts.fileDir(), 0o711); err != nil {
-		return fmt.Errorf("make the file about name servers: %w", err)
+	for uid, e := range n.store.all() {
+		path := filepath.Join(n.filesOf(uid), "resolv.conf")
+		if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
+			continue // it is attached later, or again
+		}
+		text, _ := n.nameServers(e.Namespace)
+		if err := writeInPlace(path, text); err != nil {
+			return fmt.Errorf("write the name servers of %s: %w", uid, err)
+		}
 	}
-	if err := writeInPlace(n.opts.resolvPath(), text); err != nil {
-		return fmt.Errorf("make the file about name servers: %w", err)
-	}
+	_, sentence := n.nameServers("")
 	n.setProblem("dns", "NoNameServer", sentence)
 	return nil
 }

@@ -30,6 +30,9 @@ type Options struct {
 	RunDir string
 	// Mesh is the name of the interface that leads to other nodes, empty if there is none.
 	Mesh string
+	// Domain is the one below which replicas look up services, such as cloudless.internal. They ask a resolver on the
+	// bridge then. If it is empty, they ask the machine's name servers.
+	Domain string
 	// APIPort is the port of the cluster's API on this machine, which cannot be published; 0 if there is none.
 	APIPort uint16
 	Logger  *slog.Logger
@@ -52,7 +55,6 @@ func (o *Options) validate() error {
 func (o *Options) statePath() string     { return filepath.Join(o.DataDir, "state.json") }
 func (o *Options) namespaceDir() string  { return filepath.Join(o.RunDir, "netns") }
 func (o *Options) fileDir() string       { return filepath.Join(o.RunDir, "net") }
-func (o *Options) resolvPath() string    { return filepath.Join(o.fileDir(), "resolv.conf") }
 func (o *Options) bridge() string        { return bridgePrefix + o.ID }
 func (o *Options) table() string         { return tablePrefix + o.ID }
 func (o *Options) linkPrefix() string    { return "cv" + o.ID + "-" }
@@ -435,6 +437,17 @@ func (n *Network) published() []publication {
 	}
 	slices.SortFunc(list, func(a, b publication) int { return cmp.Compare(a.key.chain(), b.key.chain()) })
 	return list
+}
+
+// Namespaces are those of this node's endpoints, by their addresses.
+func (n *Network) Namespaces() map[netip.Addr]string {
+	subnets, all := n.subnets(), map[netip.Addr]string{}
+	for _, e := range n.store.all() {
+		for _, address := range e.addresses(subnets) {
+			all[address] = e.Namespace
+		}
+	}
+	return all
 }
 
 // Condition says whether replicas can be reached, and if not, why.

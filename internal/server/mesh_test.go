@@ -4,11 +4,14 @@ import (
 	"crypto/tls"
 	"net"
 	"runtime"
+	"slices"
 	"testing"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/mesh/relay"
+	"github.com/cloudless/cloudless/internal/server/core"
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 // nextNetwork receives the next message about the mesh.
@@ -66,6 +69,78 @@ func TestNodesLearnThatANodeWasRemoved(t *testing.T) {
 	_, err := c.as("admin").DeleteNode(c.ctx, &v1.DeleteNodeRequest{Name: "two", Force: true})
 	must(t, err)
 	if news := nextNetwork(t, first); len(news.GetRemoved()) != 1 || news.GetRemoved()[0] != "node/"+two.uid() {
+		t.Errorf("the news are %v", news)
+	}
+}
+
+func servicesIn(n *v1.Network) (names []string) {
+	for _, s := range n.GetServices() {
+		names = append(names, s.GetName())
+	}
+	slices.Sort(names)
+	return names
+}
+
+// nextServices receives the next message about services.
+func nextServices(t *testing.T, stream sessionClient) *v1.Network {
+	t.Helper()
+	for {
+		if n := nextNetwork(t, stream); len(n.GetServices())+len(n.GetRemovedServices())+len(n.GetFollowed()) > 0 {
+			return n
+		}
+	}
+}
+
+func TestNodesLearnTheServicesTheyNeed(t *testing.T) {
+	c := newCluster(t)
+	op := c.as(core.RoleOperator)
+	make := func(name string, exported bool) *v1.Service {
+		s, err := op.services().CreateService(c.ctx, &v1.CreateServiceRequest{Service: offered(name, func(s *v1.ServiceSpec) {
+			s.Exported, s.External = exported, []*v1.ExternalEndpoint{{Addresses: []string{"192.0.2.9"}}}
+		})})
+		must(t, err)
+		return s
+	}
+	private := make("private", false)
+	make("public", true)
+	stream := c.join("one").connect(c.ctx)
+	full := nextServices(t, stream)
+	if got := servicesIn(full); !slices.Equal(got, []string{"public"}) {
+		t.Fatalf("a node without replicas knows services %v", got)
+	}
+	one := full.GetServices()[0]
+	if len(one.GetAddresses()) != 2 || len(one.GetPorts()) != 1 || len(one.GetEndpoints()) != 1 || one.GetEndpoints()[0].GetState() != spec.EndpointReady || !one.GetNearestFirst() {
+		t.Errorf("the service is %v", one)
+	}
+	if len(full.GetServiceRanges()) != 2 || full.Zone == nil {
+		t.Errorf("the first message is %v", full)
+	}
+
+	// It asks for a namespace, and from now on hears of it.
+	must(t, stream.Send(&v1.SessionUp{Message: &v1.SessionUp_Follow{Follow: &v1.Follow{Namespaces: []string{"default", "nowhere"}}}}))
+	if news := nextServices(t, stream); !slices.Equal(servicesIn(news), []string{"private"}) || !slices.Equal(news.GetFollowed(), []string{"default", "nowhere"}) {
+		t.Errorf("the answer is %v", news)
+	}
+	_, err := op.services().DeleteService(c.ctx, &v1.DeleteServiceRequest{Name: "private"})
+	must(t, err)
+	if news := nextServices(t, stream); !slices.Equal(news.GetRemovedServices(), []string{private.GetMetadata().GetUid()}) {
+		t.Errorf("the news of the deleted service are %v", news)
+	}
+}
+
+func TestServiceThatIsNoLongerExportedIsRemoved(t *testing.T) {
+	c := newCluster(t)
+	op := c.as(core.RoleOperator)
+	export := func(yes bool) *v1.Service {
+		answer, err := op.services().ApplyService(c.ctx, &v1.ApplyServiceRequest{Service: offered("api", func(s *v1.ServiceSpec) { s.Exported = yes })})
+		must(t, err)
+		return answer.GetService()
+	}
+	export(true)
+	stream := c.join("one").connect(c.ctx)
+	nextServices(t, stream)
+	uid := export(false).GetMetadata().GetUid()
+	if news := nextServices(t, stream); !slices.Equal(news.GetRemovedServices(), []string{uid}) {
 		t.Errorf("the news are %v", news)
 	}
 }

@@ -9,12 +9,36 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
+// Matters reports whether a change can affect a service at all. It is cheaper than [Affected].
+func Matters(c state.Change) bool {
+	switch c.Kind {
+	case state.KindService, state.KindEndpoint:
+		return true
+	case state.KindWorkload:
+		before, _ := c.Old.(*v1.Workload)
+		after, _ := c.New.(*v1.Workload)
+		return before == nil || after == nil || !maps.Equal(before.GetMetadata().GetLabels(), after.GetMetadata().GetLabels())
+	case state.KindReplica:
+		before, _ := c.Old.(*v1.Replica)
+		after, _ := c.New.(*v1.Replica)
+		return !looksTheSame(before, after)
+	case state.KindNode:
+		before, _ := c.Old.(*v1.Node)
+		after, _ := c.New.(*v1.Node)
+		return nodeView(before) != nodeView(after)
+	}
+	return false
+}
+
 // Affected returns the uids of the services whose spec, addresses or endpoints may differ after some changes, which led
 // to the snapshot. A deleted service is among them. Changes that no endpoint shows, such as the process id of a replica,
 // affect none. The cost of a change does not depend on the number of services without a selector.
 func Affected(snap *state.Snapshot, changes []state.Change) map[string]bool {
 	a := affected{snap: snap, uids: map[string]bool{}}
 	for _, c := range changes {
+		if !Matters(c) {
+			continue
+		}
 		switch c.Kind {
 		case state.KindService:
 			a.object(c.Old)
@@ -49,13 +73,8 @@ func (a *affected) object(o state.Object) {
 
 // workload affects the services that choose it before or after the change.
 func (a *affected) workload(c state.Change) {
-	before, _ := c.Old.(*v1.Workload)
-	after, _ := c.New.(*v1.Workload)
-	if before != nil && after != nil && maps.Equal(before.GetMetadata().GetLabels(), after.GetMetadata().GetLabels()) {
-		return
-	}
-	for _, w := range []*v1.Workload{before, after} {
-		if w != nil {
+	for _, o := range []state.Object{c.Old, c.New} {
+		if w, ok := o.(*v1.Workload); ok {
 			a.choosing(w.GetMetadata().GetNamespace(), w.GetMetadata().GetName(), w.GetMetadata().GetLabels())
 		}
 	}
@@ -74,14 +93,9 @@ func (a *affected) choosing(namespace, name string, labels map[string]string) {
 }
 
 func (a *affected) replica(c state.Change) {
-	before, _ := c.Old.(*v1.Replica)
-	after, _ := c.New.(*v1.Replica)
-	if looksTheSame(before, after) {
-		return
-	}
-	r := after
-	if r == nil {
-		r = before
+	r, ok := c.New.(*v1.Replica)
+	if !ok {
+		r, _ = c.Old.(*v1.Replica)
 	}
 	a.replicaServices(r)
 }
@@ -104,21 +118,14 @@ func looksTheSame(before, after *v1.Replica) bool {
 
 // node affects the services of the replicas on a node that goes offline, comes back, is drained or moves to a zone.
 func (a *affected) node(c state.Change) {
-	before, _ := c.Old.(*v1.Node)
-	after, _ := c.New.(*v1.Node)
-	if nodeView(before) == nodeView(after) {
-		return
+	n, ok := c.New.(*v1.Node)
+	if !ok {
+		n, _ = c.Old.(*v1.Node)
 	}
-	for _, n := range []*v1.Node{before, after} {
-		if n == nil {
-			continue
+	for r := range a.snap.ReplicasOn(n.GetMetadata().GetUid()) {
+		if isListed(r) {
+			a.replicaServices(r)
 		}
-		for r := range a.snap.ReplicasOn(n.GetMetadata().GetUid()) {
-			if isListed(r) {
-				a.replicaServices(r)
-			}
-		}
-		return
 	}
 }
 

@@ -1,6 +1,7 @@
 package spec
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -103,6 +104,18 @@ func checkServicePorts(ports []*v1.ServicePort, found *violations) {
 		}
 		names[p.GetName()] = i
 	}
+}
+
+// AffinityTimeout is how long the endpoint of a client is remembered; 0 if it is not.
+func AffinityTimeout(b *v1.Balancer) time.Duration {
+	if b.GetAffinity() != AffinityClient {
+		return 0
+	}
+	timeout, err := ParseDuration(cmp.Or(b.GetAffinityTimeout(), defaultAffinity))
+	if err != nil {
+		return minAffinity // validation refuses such a timeout
+	}
+	return timeout
 }
 
 func checkBalancer(path string, b *v1.Balancer, found *violations) {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/services"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -29,6 +30,8 @@ type network struct {
 	relays   bool                       // servers or ranges have changed
 	replicas map[string]string          // namespaces of replicas that have changed, by uid
 	placed   map[string]map[string]bool // namespaces of replicas that are new on a node, by its uid
+	zones    map[string]bool            // uids of nodes that have another zone
+	services []state.Change             // those that may affect services
 }
 
 func newNetwork() *network {
@@ -39,13 +42,26 @@ func newNetwork() *network {
 
 func (n *network) clear() {
 	n.nodes, n.replicas, n.placed, n.relays = map[string]bool{}, map[string]string{}, map[string]map[string]bool{}, false
+	n.zones, n.services = map[string]bool{}, nil
+}
+
+// forget drops what was noted: agents that connect later get the full set.
+func (n *network) forget() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.clear()
 }
 
 // route notes a change of the state, if it concerns networks.
 func (n *network) route(c state.Change) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if !n.note(c) {
+	noted := n.note(c)
+	if services.Matters(c) {
+		n.services = append(n.services, c)
+		noted = true
+	}
+	if !noted {
 		return
 	}
 	select {
@@ -66,17 +82,22 @@ func (n *network) note(c state.Change) bool {
 	case state.KindCluster:
 		before, _ := c.Old.(*v1.Cluster)
 		after, _ := c.New.(*v1.Cluster)
-		if before.GetSpec().GetRangeV4() == after.GetSpec().GetRangeV4() && before.GetSpec().GetRangeV6() == after.GetSpec().GetRangeV6() {
+		if sameRanges(before.GetSpec(), after.GetSpec()) {
 			return false
 		}
 		n.relays = true
 	case state.KindNode:
 		before, _ := c.Old.(*v1.Node)
 		after, _ := c.New.(*v1.Node)
-		if samePeer(before, after) {
-			return false
+		uid := max(before.GetMetadata().GetUid(), after.GetMetadata().GetUid())
+		moved := zoneOf(before) != zoneOf(after)
+		if moved {
+			n.zones[uid] = true
 		}
-		n.nodes[max(before.GetMetadata().GetUid(), after.GetMetadata().GetUid())] = true
+		if samePeer(before, after) {
+			return moved
+		}
+		n.nodes[uid] = true
 	case state.KindReplica:
 		before, _ := c.Old.(*v1.Replica)
 		after, _ := c.New.(*v1.Replica)
@@ -115,6 +136,14 @@ func addressesOf(r *v1.Replica) []string {
 	return r.GetStatus().GetAddresses()
 }
 
+func sameRanges(a, b *v1.ClusterSpec) bool {
+	a4, a6 := spec.ServiceRanges(a)
+	b4, b6 := spec.ServiceRanges(b)
+	return a.GetRangeV4() == b.GetRangeV4() && a.GetRangeV6() == b.GetRangeV6() && a4 == b4 && a6 == b6
+}
+
+func zoneOf(n *v1.Node) string { return n.GetMetadata().GetLabels()[spec.LabelZone] }
+
 // samePeer reports whether two versions of a node are the same to its peers. Either may be nil.
 func samePeer(a, b *v1.Node) bool {
 	x, y := a.GetStatus().GetMesh(), b.GetStatus().GetMesh()
@@ -134,12 +163,14 @@ type networkNews struct {
 	// replicas are the changed ones of a namespace, for agents that have replicas of it.
 	replicas map[string]*v1.Network
 	placed   map[string]map[string]bool
+	zones    map[string]bool
+	services []serviceNews
 }
 
 func (n *network) take(snap *state.Snapshot) networkNews {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	news := networkNews{snap: snap, shared: &v1.Network{}, replicas: map[string]*v1.Network{}, placed: n.placed}
+	news := networkNews{snap: snap, shared: &v1.Network{}, replicas: map[string]*v1.Network{}, placed: n.placed, zones: n.zones}
 	for _, uid := range slices.Sorted(maps.Keys(n.nodes)) {
 		if peer := peerOf(snap.Node(uid)); peer != nil {
 			news.shared.Peers = append(news.shared.Peers, peer)
@@ -156,6 +187,7 @@ func (n *network) take(snap *state.Snapshot) networkNews {
 		}
 		addReplica(news.replicas[namespace], uid, snap.Replica(uid))
 	}
+	news.services = changedServices(snap, n.services)
 	n.clear()
 	return news
 }
@@ -172,6 +204,10 @@ func (s *Sessions) spreadNetwork(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-time.After(networkPause):
+		}
+		if s.connected.count() == 0 {
+			s.network.forget()
+			continue
 		}
 		news := s.network.take(s.Store.Snapshot())
 		s.connected.each(func(one *session) { one.addNetwork(news) })
@@ -221,6 +257,8 @@ func addRelays(message *v1.Network, snap *state.Snapshot) {
 	for _, p := range ranges {
 		message.Ranges = append(message.Ranges, p.String())
 	}
+	v4, v6 := spec.ServiceRanges(snap.Cluster().GetSpec())
+	message.ServiceRanges = []string{v4.String(), v6.String()}
 }
 
 // addReplica adds a replica, which may be nil if it is gone.
@@ -232,11 +270,16 @@ func addReplica(message *v1.Network, uid string, r *v1.Replica) {
 	}
 }
 
-// addNamespace adds all replicas of a namespace.
+// addNamespace adds all replicas and services of a namespace. Exported services are known already.
 func addNamespace(message *v1.Network, snap *state.Snapshot, namespace string) {
 	for r := range state.ListByName[*v1.Replica](snap, state.KindReplica, namespace, "") {
 		if len(addressesOf(r)) > 0 {
 			addReplica(message, r.GetMetadata().GetUid(), r)
+		}
+	}
+	for one := range snap.Services(namespace, "") {
+		if !one.GetSpec().GetExported() {
+			message.Services = append(message.Services, networkService(snap, one))
 		}
 	}
 }
@@ -248,10 +291,13 @@ func (s *session) addNetwork(news networkNews) {
 	if s.networkFull {
 		return
 	}
-	message := news.messageFor(s.node, s.namespaces)
-	if message == nil {
-		return
+	if message := news.messageFor(s.node, s.namespaces); message != nil {
+		s.queueNetwork(message)
 	}
+}
+
+// queueNetwork queues a message, or the full set if too many wait. The caller holds the lock.
+func (s *session) queueNetwork(message *v1.Network) {
 	if len(s.network) == maxNetworkNews {
 		s.networkFull, s.network = true, nil
 	} else {
@@ -265,28 +311,41 @@ func (s *session) addNetwork(news networkNews) {
 func (n networkNews) messageFor(node string, follows map[string]bool) *v1.Network {
 	message := &v1.Network{
 		Peers: n.shared.GetPeers(), Removed: n.shared.GetRemoved(), Relays: n.shared.GetRelays(), Ranges: n.shared.GetRanges(),
+		ServiceRanges: n.shared.GetServiceRanges(),
 	}
+	news := len(message.GetPeers())+len(message.GetRemoved())+len(message.GetRelays()) > 0
 	for namespace, changed := range n.replicas {
 		if follows[namespace] {
 			message.Replicas = append(message.Replicas, changed.GetReplicas()...)
 			message.RemovedReplicas = append(message.RemovedReplicas, changed.GetRemovedReplicas()...)
+			news = true
 		}
+	}
+	for _, one := range n.services {
+		news = one.addTo(message, follows) || news
 	}
 	for namespace := range n.placed[node] {
 		if !follows[namespace] {
 			follows[namespace] = true
 			addNamespace(message, n.snap, namespace)
+			news = true
 		}
 	}
-	if len(message.GetPeers())+len(message.GetRemoved())+len(message.GetRelays())+len(message.GetReplicas())+len(message.GetRemovedReplicas()) == 0 {
+	if n.zones[node] {
+		message.Zone = new(zoneOf(n.snap.Node(node)))
+		news = true
+	}
+	if !news {
 		return nil
 	}
 	return message
 }
 
-// fullNetwork is everything that an agent must know, and the namespaces that it follows from now on.
-func fullNetwork(snap *state.Snapshot, node string) (*v1.Network, map[string]bool) {
-	message, follows := &v1.Network{Full: true}, map[string]bool{}
+// fullNetwork is everything that an agent must know, and the namespaces that it follows from now on. asked are those that
+// it has asked for.
+func fullNetwork(snap *state.Snapshot, node string, asked map[string]bool) (*v1.Network, map[string]bool) {
+	message := &v1.Network{Full: true, Zone: new(zoneOf(snap.Node(node))), Followed: slices.Sorted(maps.Keys(asked))}
+	follows := maps.Clone(asked)
 	for one := range snap.Nodes("") {
 		if peer := peerOf(one); peer != nil {
 			message.Peers = append(message.Peers, peer)
@@ -294,9 +353,14 @@ func fullNetwork(snap *state.Snapshot, node string) (*v1.Network, map[string]boo
 	}
 	addRelays(message, snap)
 	for r := range snap.ReplicasOn(node) {
-		if namespace := r.GetMetadata().GetNamespace(); !follows[namespace] {
-			follows[namespace] = true
-			addNamespace(message, snap, namespace)
+		follows[r.GetMetadata().GetNamespace()] = true
+	}
+	for namespace := range follows {
+		addNamespace(message, snap, namespace)
+	}
+	for one := range snap.Services("", "") {
+		if one.GetSpec().GetExported() {
+			message.Services = append(message.Services, networkService(snap, one))
 		}
 	}
 	return message, follows
@@ -308,7 +372,7 @@ func (s *session) takeNetwork(snapshot func() *state.Snapshot) []*v1.Network {
 	defer s.mu.Unlock()
 	news := s.network
 	if s.networkFull {
-		full, follows := fullNetwork(snapshot(), s.node)
+		full, follows := fullNetwork(snapshot(), s.node, s.asked)
 		s.namespaces, news = follows, []*v1.Network{full}
 	}
 	s.networkFull, s.network = false, nil

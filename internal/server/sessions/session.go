@@ -66,7 +66,7 @@ func (t *table) enter(ctx context.Context, node, instance string, begin func()) 
 	ctx, cancel := context.WithCancelCause(ctx)
 	entered := &session{
 		node: node, instance: instance, relay: auth.RelayedBy(ctx), ctx: ctx, cancel: cancel, wake: make(chan struct{}, 1),
-		full: true, servers: true, pace: true, networkFull: true, dirty: map[string]bool{}, turns: t.turns,
+		full: true, servers: true, pace: true, networkFull: true, asked: map[string]bool{}, dirty: map[string]bool{}, turns: t.turns,
 	}
 	entered.signal()
 	t.mu.Lock()
@@ -116,10 +116,10 @@ type session struct {
 	servers      bool // the agent needs the addresses of the servers
 	pace         bool // the agent may need other intervals
 	// networkFull says that the agent needs all of its network; otherwise it needs the changes in network. namespaces
-	// are those whose replicas it follows.
-	networkFull bool
-	network     []*v1.Network
-	namespaces  map[string]bool
+	// are those whose replicas and services it follows, and asked those that it has asked for.
+	networkFull       bool
+	network           []*v1.Network
+	namespaces, asked map[string]bool
 	// nextBeat is closed at the agent's next heartbeat, and nil if nothing waits for it.
 	nextBeat chan struct{}
 	every    time.Duration // the agent's interval between heartbeats

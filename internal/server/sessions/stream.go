@@ -48,6 +48,7 @@ func (s *Sessions) Session(stream sessionStream) error {
 		s.nodes.Disconnected(node)
 		s.progress.forgetNode(node)
 	})
+	current.follow(hello.GetFollow(), s.Store.Snapshot)
 	received := make(chan error, 1)
 	go func() { received <- s.receive(stream, current) }() // ends with the stream
 	return s.send(stream, current, received)
@@ -92,8 +93,10 @@ func (s *Sessions) receive(stream sessionStream, current *session) error {
 				s.reports.submit(node, s.progress.extract(s.Store.Snapshot(), node, m.Report.GetReplicas()))
 				s.reports.submitEvents(node, m.Report.GetEvents(), s.Now())
 			})
+		case *v1.SessionUp_Follow:
+			current.follow(m.Follow.GetNamespaces(), s.Store.Snapshot)
 		default:
-			return core.Refuse(codes.InvalidArgument, "after hello a session takes heartbeats, reports, pongs and a goodbye only")
+			return core.Refuse(codes.InvalidArgument, "after hello a session takes heartbeats, reports, pongs, follows and a goodbye only")
 		}
 	}
 }

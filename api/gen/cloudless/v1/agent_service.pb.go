@@ -10,6 +10,7 @@ import (
 	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -445,6 +446,7 @@ type SessionUp struct {
 	//	*SessionUp_Report
 	//	*SessionUp_Pong
 	//	*SessionUp_Goodbye
+	//	*SessionUp_Follow
 	Message       isSessionUp_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -532,6 +534,15 @@ func (x *SessionUp) GetGoodbye() *Goodbye {
 	return nil
 }
 
+func (x *SessionUp) GetFollow() *Follow {
+	if x != nil {
+		if x, ok := x.Message.(*SessionUp_Follow); ok {
+			return x.Follow
+		}
+	}
+	return nil
+}
+
 type isSessionUp_Message interface {
 	isSessionUp_Message()
 }
@@ -560,6 +571,10 @@ type SessionUp_Goodbye struct {
 	Goodbye *Goodbye `protobuf:"bytes,5,opt,name=goodbye,proto3,oneof"`
 }
 
+type SessionUp_Follow struct {
+	Follow *Follow `protobuf:"bytes,6,opt,name=follow,proto3,oneof"`
+}
+
 func (*SessionUp_Hello) isSessionUp_Message() {}
 
 func (*SessionUp_Heartbeat) isSessionUp_Message() {}
@@ -569,6 +584,53 @@ func (*SessionUp_Report) isSessionUp_Message() {}
 func (*SessionUp_Pong) isSessionUp_Message() {}
 
 func (*SessionUp_Goodbye) isSessionUp_Message() {}
+
+func (*SessionUp_Follow) isSessionUp_Message() {}
+
+// Asks for the services of more namespaces, because a program of the machine looks one up.
+type Follow struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Namespaces    []string               `protobuf:"bytes,1,rep,name=namespaces,proto3" json:"namespaces,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Follow) Reset() {
+	*x = Follow{}
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Follow) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Follow) ProtoMessage() {}
+
+func (x *Follow) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Follow.ProtoReflect.Descriptor instead.
+func (*Follow) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Follow) GetNamespaces() []string {
+	if x != nil {
+		return x.Namespaces
+	}
+	return nil
+}
 
 type Goodbye struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -580,7 +642,7 @@ type Goodbye struct {
 
 func (x *Goodbye) Reset() {
 	*x = Goodbye{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[7]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -592,7 +654,7 @@ func (x *Goodbye) String() string {
 func (*Goodbye) ProtoMessage() {}
 
 func (x *Goodbye) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[7]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -605,7 +667,7 @@ func (x *Goodbye) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Goodbye.ProtoReflect.Descriptor instead.
 func (*Goodbye) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{7}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Goodbye) GetReason() string {
@@ -625,7 +687,7 @@ type Ping struct {
 
 func (x *Ping) Reset() {
 	*x = Ping{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[8]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -637,7 +699,7 @@ func (x *Ping) String() string {
 func (*Ping) ProtoMessage() {}
 
 func (x *Ping) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[8]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -650,7 +712,7 @@ func (x *Ping) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ping.ProtoReflect.Descriptor instead.
 func (*Ping) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{8}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Ping) GetSequence() uint64 {
@@ -670,7 +732,7 @@ type Pong struct {
 
 func (x *Pong) Reset() {
 	*x = Pong{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[9]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -682,7 +744,7 @@ func (x *Pong) String() string {
 func (*Pong) ProtoMessage() {}
 
 func (x *Pong) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[9]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -695,7 +757,7 @@ func (x *Pong) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pong.ProtoReflect.Descriptor instead.
 func (*Pong) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{9}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Pong) GetSequence() uint64 {
@@ -716,14 +778,16 @@ type Hello struct {
 	Epoch uint64 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	// Chosen by the agent at its start, to distinguish it from one that runs on a copy of its
 	// data folder.
-	Instance      string `protobuf:"bytes,10,opt,name=instance,proto3" json:"instance,omitempty"`
+	Instance string `protobuf:"bytes,10,opt,name=instance,proto3" json:"instance,omitempty"`
+	// Those of the Follow messages of earlier sessions.
+	Follow        []string `protobuf:"bytes,11,rep,name=follow,proto3" json:"follow,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Hello) Reset() {
 	*x = Hello{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[10]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -735,7 +799,7 @@ func (x *Hello) String() string {
 func (*Hello) ProtoMessage() {}
 
 func (x *Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[10]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -748,7 +812,7 @@ func (x *Hello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hello.ProtoReflect.Descriptor instead.
 func (*Hello) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{10}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Hello) GetStatus() *NodeStatus {
@@ -779,6 +843,13 @@ func (x *Hello) GetInstance() string {
 	return ""
 }
 
+func (x *Hello) GetFollow() []string {
+	if x != nil {
+		return x.Follow
+	}
+	return nil
+}
+
 type Heartbeat struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Usage *NodeResources         `protobuf:"bytes,1,opt,name=usage,proto3" json:"usage,omitempty"`
@@ -794,7 +865,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[11]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -806,7 +877,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[11]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -819,7 +890,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{11}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Heartbeat) GetUsage() *NodeResources {
@@ -861,7 +932,7 @@ type Report struct {
 
 func (x *Report) Reset() {
 	*x = Report{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[12]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -873,7 +944,7 @@ func (x *Report) String() string {
 func (*Report) ProtoMessage() {}
 
 func (x *Report) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[12]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -886,7 +957,7 @@ func (x *Report) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report.ProtoReflect.Descriptor instead.
 func (*Report) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{12}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Report) GetReplicas() []*ReplicaReport {
@@ -920,7 +991,7 @@ type EventReport struct {
 
 func (x *EventReport) Reset() {
 	*x = EventReport{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[13]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -932,7 +1003,7 @@ func (x *EventReport) String() string {
 func (*EventReport) ProtoMessage() {}
 
 func (x *EventReport) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[13]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -945,7 +1016,7 @@ func (x *EventReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventReport.ProtoReflect.Descriptor instead.
 func (*EventReport) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{13}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *EventReport) GetSeverity() string {
@@ -993,7 +1064,7 @@ type ReplicaReport struct {
 
 func (x *ReplicaReport) Reset() {
 	*x = ReplicaReport{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[14]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1005,7 +1076,7 @@ func (x *ReplicaReport) String() string {
 func (*ReplicaReport) ProtoMessage() {}
 
 func (x *ReplicaReport) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[14]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1018,7 +1089,7 @@ func (x *ReplicaReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaReport.ProtoReflect.Descriptor instead.
 func (*ReplicaReport) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{14}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ReplicaReport) GetUid() string {
@@ -1051,7 +1122,7 @@ type SessionDown struct {
 
 func (x *SessionDown) Reset() {
 	*x = SessionDown{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[15]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1063,7 +1134,7 @@ func (x *SessionDown) String() string {
 func (*SessionDown) ProtoMessage() {}
 
 func (x *SessionDown) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[15]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1076,7 +1147,7 @@ func (x *SessionDown) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionDown.ProtoReflect.Descriptor instead.
 func (*SessionDown) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{15}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *SessionDown) GetMessage() isSessionDown_Message {
@@ -1174,7 +1245,7 @@ type Alive struct {
 
 func (x *Alive) Reset() {
 	*x = Alive{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[16]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1186,7 +1257,7 @@ func (x *Alive) String() string {
 func (*Alive) ProtoMessage() {}
 
 func (x *Alive) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[16]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1199,7 +1270,7 @@ func (x *Alive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Alive.ProtoReflect.Descriptor instead.
 func (*Alive) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{16}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{17}
 }
 
 // What the node's network must know of other machines. The first message of a session has the
@@ -1218,13 +1289,24 @@ type Network struct {
 	Replicas []*NetworkReplica `protobuf:"bytes,6,rep,name=replicas,proto3" json:"replicas,omitempty"`
 	// Uids of replicas that are gone.
 	RemovedReplicas []string `protobuf:"bytes,7,rep,name=removed_replicas,json=removedReplicas,proto3" json:"removed_replicas,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// The address ranges of services; set with the relays.
+	ServiceRanges []string `protobuf:"bytes,8,rep,name=service_ranges,json=serviceRanges,proto3" json:"service_ranges,omitempty"`
+	// The services of the namespaces that have a replica on this node, those of the namespaces that the agent follows, and
+	// the exported ones of all others.
+	Services []*NetworkService `protobuf:"bytes,9,rep,name=services,proto3" json:"services,omitempty"`
+	// Uids of services that are gone, or that the node no longer needs.
+	RemovedServices []string `protobuf:"bytes,10,rep,name=removed_services,json=removedServices,proto3" json:"removed_services,omitempty"`
+	// The zone of this node; set in the first message and whenever it changes.
+	Zone *string `protobuf:"bytes,11,opt,name=zone,proto3,oneof" json:"zone,omitempty"`
+	// Namespaces that the agent asked for. Their services are in this message or in earlier ones.
+	Followed      []string `protobuf:"bytes,12,rep,name=followed,proto3" json:"followed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Network) Reset() {
 	*x = Network{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[17]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1236,7 +1318,7 @@ func (x *Network) String() string {
 func (*Network) ProtoMessage() {}
 
 func (x *Network) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[17]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1249,7 +1331,7 @@ func (x *Network) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Network.ProtoReflect.Descriptor instead.
 func (*Network) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{17}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Network) GetFull() bool {
@@ -1301,6 +1383,239 @@ func (x *Network) GetRemovedReplicas() []string {
 	return nil
 }
 
+func (x *Network) GetServiceRanges() []string {
+	if x != nil {
+		return x.ServiceRanges
+	}
+	return nil
+}
+
+func (x *Network) GetServices() []*NetworkService {
+	if x != nil {
+		return x.Services
+	}
+	return nil
+}
+
+func (x *Network) GetRemovedServices() []string {
+	if x != nil {
+		return x.RemovedServices
+	}
+	return nil
+}
+
+func (x *Network) GetZone() string {
+	if x != nil && x.Zone != nil {
+		return *x.Zone
+	}
+	return ""
+}
+
+func (x *Network) GetFollowed() []string {
+	if x != nil {
+		return x.Followed
+	}
+	return nil
+}
+
+// A service as a node must know it.
+type NetworkService struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Uid       string                 `protobuf:"bytes,1,opt,name=uid,proto3" json:"uid,omitempty"`
+	Namespace string                 `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Name      string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	Exported  bool                   `protobuf:"varint,4,opt,name=exported,proto3" json:"exported,omitempty"`
+	// The virtual addresses; none if the service is headless.
+	Addresses []string       `protobuf:"bytes,5,rep,name=addresses,proto3" json:"addresses,omitempty"`
+	Ports     []*ServicePort `protobuf:"bytes,6,rep,name=ports,proto3" json:"ports,omitempty"`
+	// How long the endpoint of a client is remembered; not set if it is not.
+	Affinity *durationpb.Duration `protobuf:"bytes,7,opt,name=affinity,proto3" json:"affinity,omitempty"`
+	// Endpoints on the same node come first, then those in the same zone.
+	NearestFirst  bool               `protobuf:"varint,8,opt,name=nearest_first,json=nearestFirst,proto3" json:"nearest_first,omitempty"`
+	Endpoints     []*NetworkEndpoint `protobuf:"bytes,9,rep,name=endpoints,proto3" json:"endpoints,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NetworkService) Reset() {
+	*x = NetworkService{}
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NetworkService) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NetworkService) ProtoMessage() {}
+
+func (x *NetworkService) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NetworkService.ProtoReflect.Descriptor instead.
+func (*NetworkService) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *NetworkService) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+func (x *NetworkService) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *NetworkService) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *NetworkService) GetExported() bool {
+	if x != nil {
+		return x.Exported
+	}
+	return false
+}
+
+func (x *NetworkService) GetAddresses() []string {
+	if x != nil {
+		return x.Addresses
+	}
+	return nil
+}
+
+func (x *NetworkService) GetPorts() []*ServicePort {
+	if x != nil {
+		return x.Ports
+	}
+	return nil
+}
+
+func (x *NetworkService) GetAffinity() *durationpb.Duration {
+	if x != nil {
+		return x.Affinity
+	}
+	return nil
+}
+
+func (x *NetworkService) GetNearestFirst() bool {
+	if x != nil {
+		return x.NearestFirst
+	}
+	return false
+}
+
+func (x *NetworkService) GetEndpoints() []*NetworkEndpoint {
+	if x != nil {
+		return x.Endpoints
+	}
+	return nil
+}
+
+type NetworkEndpoint struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Name      string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Addresses []string               `protobuf:"bytes,2,rep,name=addresses,proto3" json:"addresses,omitempty"`
+	// As in EndpointStatus.
+	State  string `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`
+	Weight int32  `protobuf:"varint,4,opt,name=weight,proto3" json:"weight,omitempty"`
+	// Where it is; empty for an endpoint outside the cluster.
+	NodeUid       string `protobuf:"bytes,5,opt,name=node_uid,json=nodeUid,proto3" json:"node_uid,omitempty"`
+	Zone          string `protobuf:"bytes,6,opt,name=zone,proto3" json:"zone,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NetworkEndpoint) Reset() {
+	*x = NetworkEndpoint{}
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NetworkEndpoint) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NetworkEndpoint) ProtoMessage() {}
+
+func (x *NetworkEndpoint) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NetworkEndpoint.ProtoReflect.Descriptor instead.
+func (*NetworkEndpoint) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *NetworkEndpoint) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *NetworkEndpoint) GetAddresses() []string {
+	if x != nil {
+		return x.Addresses
+	}
+	return nil
+}
+
+func (x *NetworkEndpoint) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *NetworkEndpoint) GetWeight() int32 {
+	if x != nil {
+		return x.Weight
+	}
+	return 0
+}
+
+func (x *NetworkEndpoint) GetNodeUid() string {
+	if x != nil {
+		return x.NodeUid
+	}
+	return ""
+}
+
+func (x *NetworkEndpoint) GetZone() string {
+	if x != nil {
+		return x.Zone
+	}
+	return ""
+}
+
 // A replica with addresses. Only replicas of its namespace may reach it.
 type NetworkReplica struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1313,7 +1628,7 @@ type NetworkReplica struct {
 
 func (x *NetworkReplica) Reset() {
 	*x = NetworkReplica{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[18]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1325,7 +1640,7 @@ func (x *NetworkReplica) String() string {
 func (*NetworkReplica) ProtoMessage() {}
 
 func (x *NetworkReplica) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[18]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1338,7 +1653,7 @@ func (x *NetworkReplica) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkReplica.ProtoReflect.Descriptor instead.
 func (*NetworkReplica) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{18}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *NetworkReplica) GetUid() string {
@@ -1381,7 +1696,7 @@ type NetworkPeer struct {
 
 func (x *NetworkPeer) Reset() {
 	*x = NetworkPeer{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[19]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1393,7 +1708,7 @@ func (x *NetworkPeer) String() string {
 func (*NetworkPeer) ProtoMessage() {}
 
 func (x *NetworkPeer) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[19]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1406,7 +1721,7 @@ func (x *NetworkPeer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkPeer.ProtoReflect.Descriptor instead.
 func (*NetworkPeer) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{19}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *NetworkPeer) GetId() string {
@@ -1463,7 +1778,7 @@ type NetworkRelay struct {
 
 func (x *NetworkRelay) Reset() {
 	*x = NetworkRelay{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[20]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1475,7 +1790,7 @@ func (x *NetworkRelay) String() string {
 func (*NetworkRelay) ProtoMessage() {}
 
 func (x *NetworkRelay) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[20]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1488,7 +1803,7 @@ func (x *NetworkRelay) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkRelay.ProtoReflect.Descriptor instead.
 func (*NetworkRelay) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{20}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *NetworkRelay) GetId() string {
@@ -1533,7 +1848,7 @@ type Assignments struct {
 
 func (x *Assignments) Reset() {
 	*x = Assignments{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[21]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1545,7 +1860,7 @@ func (x *Assignments) String() string {
 func (*Assignments) ProtoMessage() {}
 
 func (x *Assignments) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[21]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1558,7 +1873,7 @@ func (x *Assignments) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Assignments.ProtoReflect.Descriptor instead.
 func (*Assignments) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{21}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Assignments) GetEpoch() uint64 {
@@ -1637,7 +1952,7 @@ type Assignment struct {
 
 func (x *Assignment) Reset() {
 	*x = Assignment{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[22]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1649,7 +1964,7 @@ func (x *Assignment) String() string {
 func (*Assignment) ProtoMessage() {}
 
 func (x *Assignment) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[22]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1662,7 +1977,7 @@ func (x *Assignment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Assignment.ProtoReflect.Descriptor instead.
 func (*Assignment) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{22}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Assignment) GetReplica() *Replica {
@@ -1697,7 +2012,7 @@ type RegistryLogin struct {
 
 func (x *RegistryLogin) Reset() {
 	*x = RegistryLogin{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[23]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1709,7 +2024,7 @@ func (x *RegistryLogin) String() string {
 func (*RegistryLogin) ProtoMessage() {}
 
 func (x *RegistryLogin) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[23]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1722,7 +2037,7 @@ func (x *RegistryLogin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegistryLogin.ProtoReflect.Descriptor instead.
 func (*RegistryLogin) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{23}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *RegistryLogin) GetHost() string {
@@ -1763,7 +2078,7 @@ type Open struct {
 
 func (x *Open) Reset() {
 	*x = Open{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[24]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1775,7 +2090,7 @@ func (x *Open) String() string {
 func (*Open) ProtoMessage() {}
 
 func (x *Open) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[24]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1788,7 +2103,7 @@ func (x *Open) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Open.ProtoReflect.Descriptor instead.
 func (*Open) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{24}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Open) GetId() string {
@@ -1871,7 +2186,7 @@ type OpenLogs struct {
 
 func (x *OpenLogs) Reset() {
 	*x = OpenLogs{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[25]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1883,7 +2198,7 @@ func (x *OpenLogs) String() string {
 func (*OpenLogs) ProtoMessage() {}
 
 func (x *OpenLogs) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[25]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1896,7 +2211,7 @@ func (x *OpenLogs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenLogs.ProtoReflect.Descriptor instead.
 func (*OpenLogs) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{25}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *OpenLogs) GetReplicaUid() string {
@@ -1958,7 +2273,7 @@ type OpenExec struct {
 
 func (x *OpenExec) Reset() {
 	*x = OpenExec{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[26]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1970,7 +2285,7 @@ func (x *OpenExec) String() string {
 func (*OpenExec) ProtoMessage() {}
 
 func (x *OpenExec) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[26]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1983,7 +2298,7 @@ func (x *OpenExec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenExec.ProtoReflect.Descriptor instead.
 func (*OpenExec) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{26}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *OpenExec) GetReplicaUid() string {
@@ -2010,7 +2325,7 @@ type OpenCopy struct {
 
 func (x *OpenCopy) Reset() {
 	*x = OpenCopy{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[27]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2022,7 +2337,7 @@ func (x *OpenCopy) String() string {
 func (*OpenCopy) ProtoMessage() {}
 
 func (x *OpenCopy) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[27]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2035,7 +2350,7 @@ func (x *OpenCopy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenCopy.ProtoReflect.Descriptor instead.
 func (*OpenCopy) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{27}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *OpenCopy) GetReplicaUid() string {
@@ -2068,7 +2383,7 @@ type AttachUp struct {
 
 func (x *AttachUp) Reset() {
 	*x = AttachUp{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[28]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2080,7 +2395,7 @@ func (x *AttachUp) String() string {
 func (*AttachUp) ProtoMessage() {}
 
 func (x *AttachUp) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[28]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2093,7 +2408,7 @@ func (x *AttachUp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachUp.ProtoReflect.Descriptor instead.
 func (*AttachUp) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{28}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *AttachUp) GetMessage() isAttachUp_Message {
@@ -2197,7 +2512,7 @@ type AttachDown struct {
 
 func (x *AttachDown) Reset() {
 	*x = AttachDown{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[29]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2209,7 +2524,7 @@ func (x *AttachDown) String() string {
 func (*AttachDown) ProtoMessage() {}
 
 func (x *AttachDown) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[29]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2222,7 +2537,7 @@ func (x *AttachDown) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachDown.ProtoReflect.Descriptor instead.
 func (*AttachDown) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{29}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *AttachDown) GetMessage() isAttachDown_Message {
@@ -2270,7 +2585,7 @@ var File_cloudless_v1_agent_service_proto protoreflect.FileDescriptor
 
 const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"\n" +
-	" cloudless/v1/agent_service.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x17cloudless/v1/node.proto\x1a\x1acloudless/v1/options.proto\x1a\x18cloudless/v1/rules.proto\x1a\x19cloudless/v1/server.proto\x1a\x1bcloudless/v1/workload.proto\x1a#cloudless/v1/workload_service.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe0\x02\n" +
+	" cloudless/v1/agent_service.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x17cloudless/v1/node.proto\x1a\x1acloudless/v1/options.proto\x1a\x18cloudless/v1/rules.proto\x1a\x19cloudless/v1/server.proto\x1a\x1acloudless/v1/service.proto\x1a\x1bcloudless/v1/workload.proto\x1a#cloudless/v1/workload_service.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe0\x02\n" +
 	"\rEnrollRequest\x12 \n" +
 	"\x05token\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x04R\x05token\x12\x1c\n" +
@@ -2313,26 +2628,32 @@ const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"\x03csr\x18\x01 \x01(\fB\n" +
 	"\xbaH\az\x05\x10\x01\x18\x80@R\x03csr\"3\n" +
 	"\rRenewResponse\x12\"\n" +
-	"\fcertificates\x18\x01 \x03(\fR\fcertificates\"\x89\x02\n" +
+	"\fcertificates\x18\x01 \x03(\fR\fcertificates\"\xb9\x02\n" +
 	"\tSessionUp\x12+\n" +
 	"\x05hello\x18\x01 \x01(\v2\x13.cloudless.v1.HelloH\x00R\x05hello\x127\n" +
 	"\theartbeat\x18\x02 \x01(\v2\x17.cloudless.v1.HeartbeatH\x00R\theartbeat\x12.\n" +
 	"\x06report\x18\x03 \x01(\v2\x14.cloudless.v1.ReportH\x00R\x06report\x12(\n" +
 	"\x04pong\x18\x04 \x01(\v2\x12.cloudless.v1.PongH\x00R\x04pong\x121\n" +
-	"\agoodbye\x18\x05 \x01(\v2\x15.cloudless.v1.GoodbyeH\x00R\agoodbyeB\t\n" +
-	"\amessage\"+\n" +
+	"\agoodbye\x18\x05 \x01(\v2\x15.cloudless.v1.GoodbyeH\x00R\agoodbye\x12.\n" +
+	"\x06follow\x18\x06 \x01(\v2\x14.cloudless.v1.FollowH\x00R\x06followB\t\n" +
+	"\amessage\"9\n" +
+	"\x06Follow\x12/\n" +
+	"\n" +
+	"namespaces\x18\x01 \x03(\tB\x0f\xbaH\f\x92\x01\t\x10\x80\x02\"\x04r\x02\x18@R\n" +
+	"namespaces\"+\n" +
 	"\aGoodbye\x12 \n" +
 	"\x06reason\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x06reason\"\"\n" +
 	"\x04Ping\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\"\"\n" +
 	"\x04Pong\x12\x1a\n" +
-	"\bsequence\x18\x01 \x01(\x04R\bsequence\"\xad\x01\n" +
+	"\bsequence\x18\x01 \x01(\x04R\bsequence\"\xd6\x01\n" +
 	"\x05Hello\x120\n" +
 	"\x06status\x18\x01 \x01(\v2\x18.cloudless.v1.NodeStatusR\x06status\x127\n" +
 	"\breplicas\x18\x02 \x03(\v2\x1b.cloudless.v1.ReplicaReportR\breplicas\x12\x14\n" +
 	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x12#\n" +
 	"\binstance\x18\n" +
-	" \x01(\tB\a\xbaH\x04r\x02\x18@R\binstance\"\xcf\x01\n" +
+	" \x01(\tB\a\xbaH\x04r\x02\x18@R\binstance\x12'\n" +
+	"\x06follow\x18\v \x03(\tB\x0f\xbaH\f\x92\x01\t\x10\x80\x02\"\x04r\x02\x18@R\x06follow\"\xcf\x01\n" +
 	"\tHeartbeat\x121\n" +
 	"\x05usage\x18\x01 \x01(\v2\x1b.cloudless.v1.NodeResourcesR\x05usage\x120\n" +
 	"\x06status\x18\x02 \x01(\v2\x18.cloudless.v1.NodeStatusR\x06status\x12%\n" +
@@ -2358,7 +2679,7 @@ const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"\x05alive\x18\x04 \x01(\v2\x13.cloudless.v1.AliveH\x00R\x05alive\x121\n" +
 	"\anetwork\x18\x05 \x01(\v2\x15.cloudless.v1.NetworkH\x00R\anetworkB\t\n" +
 	"\amessage\"\a\n" +
-	"\x05Alive\"\x99\x02\n" +
+	"\x05Alive\"\xe3\x03\n" +
 	"\aNetwork\x12\x12\n" +
 	"\x04full\x18\x01 \x01(\bR\x04full\x12/\n" +
 	"\x05peers\x18\x02 \x03(\v2\x19.cloudless.v1.NetworkPeerR\x05peers\x12\x18\n" +
@@ -2366,7 +2687,31 @@ const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"\x06relays\x18\x04 \x03(\v2\x1a.cloudless.v1.NetworkRelayR\x06relays\x12\x16\n" +
 	"\x06ranges\x18\x05 \x03(\tR\x06ranges\x128\n" +
 	"\breplicas\x18\x06 \x03(\v2\x1c.cloudless.v1.NetworkReplicaR\breplicas\x12)\n" +
-	"\x10removed_replicas\x18\a \x03(\tR\x0fremovedReplicas\"^\n" +
+	"\x10removed_replicas\x18\a \x03(\tR\x0fremovedReplicas\x12%\n" +
+	"\x0eservice_ranges\x18\b \x03(\tR\rserviceRanges\x128\n" +
+	"\bservices\x18\t \x03(\v2\x1c.cloudless.v1.NetworkServiceR\bservices\x12)\n" +
+	"\x10removed_services\x18\n" +
+	" \x03(\tR\x0fremovedServices\x12\x17\n" +
+	"\x04zone\x18\v \x01(\tH\x00R\x04zone\x88\x01\x01\x12\x1a\n" +
+	"\bfollowed\x18\f \x03(\tR\bfollowedB\a\n" +
+	"\x05_zone\"\xd8\x02\n" +
+	"\x0eNetworkService\x12\x10\n" +
+	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x1c\n" +
+	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x12\x1a\n" +
+	"\bexported\x18\x04 \x01(\bR\bexported\x12\x1c\n" +
+	"\taddresses\x18\x05 \x03(\tR\taddresses\x12/\n" +
+	"\x05ports\x18\x06 \x03(\v2\x19.cloudless.v1.ServicePortR\x05ports\x125\n" +
+	"\baffinity\x18\a \x01(\v2\x19.google.protobuf.DurationR\baffinity\x12#\n" +
+	"\rnearest_first\x18\b \x01(\bR\fnearestFirst\x12;\n" +
+	"\tendpoints\x18\t \x03(\v2\x1d.cloudless.v1.NetworkEndpointR\tendpoints\"\xa0\x01\n" +
+	"\x0fNetworkEndpoint\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
+	"\taddresses\x18\x02 \x03(\tR\taddresses\x12\x14\n" +
+	"\x05state\x18\x03 \x01(\tR\x05state\x12\x16\n" +
+	"\x06weight\x18\x04 \x01(\x05R\x06weight\x12\x19\n" +
+	"\bnode_uid\x18\x05 \x01(\tR\anodeUid\x12\x12\n" +
+	"\x04zone\x18\x06 \x01(\tR\x04zone\"^\n" +
 	"\x0eNetworkReplica\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x1c\n" +
@@ -2459,7 +2804,7 @@ func file_cloudless_v1_agent_service_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_agent_service_proto_rawDescData
 }
 
-var file_cloudless_v1_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
+var file_cloudless_v1_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
 var file_cloudless_v1_agent_service_proto_goTypes = []any{
 	(*EnrollRequest)(nil),         // 0: cloudless.v1.EnrollRequest
 	(*EnrollOwnNodeRequest)(nil),  // 1: cloudless.v1.EnrollOwnNodeRequest
@@ -2468,110 +2813,120 @@ var file_cloudless_v1_agent_service_proto_goTypes = []any{
 	(*RenewRequest)(nil),          // 4: cloudless.v1.RenewRequest
 	(*RenewResponse)(nil),         // 5: cloudless.v1.RenewResponse
 	(*SessionUp)(nil),             // 6: cloudless.v1.SessionUp
-	(*Goodbye)(nil),               // 7: cloudless.v1.Goodbye
-	(*Ping)(nil),                  // 8: cloudless.v1.Ping
-	(*Pong)(nil),                  // 9: cloudless.v1.Pong
-	(*Hello)(nil),                 // 10: cloudless.v1.Hello
-	(*Heartbeat)(nil),             // 11: cloudless.v1.Heartbeat
-	(*Report)(nil),                // 12: cloudless.v1.Report
-	(*EventReport)(nil),           // 13: cloudless.v1.EventReport
-	(*ReplicaReport)(nil),         // 14: cloudless.v1.ReplicaReport
-	(*SessionDown)(nil),           // 15: cloudless.v1.SessionDown
-	(*Alive)(nil),                 // 16: cloudless.v1.Alive
-	(*Network)(nil),               // 17: cloudless.v1.Network
-	(*NetworkReplica)(nil),        // 18: cloudless.v1.NetworkReplica
-	(*NetworkPeer)(nil),           // 19: cloudless.v1.NetworkPeer
-	(*NetworkRelay)(nil),          // 20: cloudless.v1.NetworkRelay
-	(*Assignments)(nil),           // 21: cloudless.v1.Assignments
-	(*Assignment)(nil),            // 22: cloudless.v1.Assignment
-	(*RegistryLogin)(nil),         // 23: cloudless.v1.RegistryLogin
-	(*Open)(nil),                  // 24: cloudless.v1.Open
-	(*OpenLogs)(nil),              // 25: cloudless.v1.OpenLogs
-	(*OpenExec)(nil),              // 26: cloudless.v1.OpenExec
-	(*OpenCopy)(nil),              // 27: cloudless.v1.OpenCopy
-	(*AttachUp)(nil),              // 28: cloudless.v1.AttachUp
-	(*AttachDown)(nil),            // 29: cloudless.v1.AttachDown
-	nil,                           // 30: cloudless.v1.EnrollRequest.LabelsEntry
-	nil,                           // 31: cloudless.v1.EnrollOwnNodeRequest.LabelsEntry
-	(*Node)(nil),                  // 32: cloudless.v1.Node
-	(*Server)(nil),                // 33: cloudless.v1.Server
-	(*NodeStatus)(nil),            // 34: cloudless.v1.NodeStatus
-	(*NodeResources)(nil),         // 35: cloudless.v1.NodeResources
-	(*ReplicaUsage)(nil),          // 36: cloudless.v1.ReplicaUsage
-	(*timestamppb.Timestamp)(nil), // 37: google.protobuf.Timestamp
-	(*ReplicaStatus)(nil),         // 38: cloudless.v1.ReplicaStatus
-	(*NodeSpec)(nil),              // 39: cloudless.v1.NodeSpec
-	(*Replica)(nil),               // 40: cloudless.v1.Replica
-	(*Revision)(nil),              // 41: cloudless.v1.Revision
-	(*ExecStart)(nil),             // 42: cloudless.v1.ExecStart
-	(*CopyStart)(nil),             // 43: cloudless.v1.CopyStart
-	(*LogEntry)(nil),              // 44: cloudless.v1.LogEntry
-	(*ExecResponse)(nil),          // 45: cloudless.v1.ExecResponse
-	(*CopyResponse)(nil),          // 46: cloudless.v1.CopyResponse
-	(*ExecRequest)(nil),           // 47: cloudless.v1.ExecRequest
-	(*CopyRequest)(nil),           // 48: cloudless.v1.CopyRequest
+	(*Follow)(nil),                // 7: cloudless.v1.Follow
+	(*Goodbye)(nil),               // 8: cloudless.v1.Goodbye
+	(*Ping)(nil),                  // 9: cloudless.v1.Ping
+	(*Pong)(nil),                  // 10: cloudless.v1.Pong
+	(*Hello)(nil),                 // 11: cloudless.v1.Hello
+	(*Heartbeat)(nil),             // 12: cloudless.v1.Heartbeat
+	(*Report)(nil),                // 13: cloudless.v1.Report
+	(*EventReport)(nil),           // 14: cloudless.v1.EventReport
+	(*ReplicaReport)(nil),         // 15: cloudless.v1.ReplicaReport
+	(*SessionDown)(nil),           // 16: cloudless.v1.SessionDown
+	(*Alive)(nil),                 // 17: cloudless.v1.Alive
+	(*Network)(nil),               // 18: cloudless.v1.Network
+	(*NetworkService)(nil),        // 19: cloudless.v1.NetworkService
+	(*NetworkEndpoint)(nil),       // 20: cloudless.v1.NetworkEndpoint
+	(*NetworkReplica)(nil),        // 21: cloudless.v1.NetworkReplica
+	(*NetworkPeer)(nil),           // 22: cloudless.v1.NetworkPeer
+	(*NetworkRelay)(nil),          // 23: cloudless.v1.NetworkRelay
+	(*Assignments)(nil),           // 24: cloudless.v1.Assignments
+	(*Assignment)(nil),            // 25: cloudless.v1.Assignment
+	(*RegistryLogin)(nil),         // 26: cloudless.v1.RegistryLogin
+	(*Open)(nil),                  // 27: cloudless.v1.Open
+	(*OpenLogs)(nil),              // 28: cloudless.v1.OpenLogs
+	(*OpenExec)(nil),              // 29: cloudless.v1.OpenExec
+	(*OpenCopy)(nil),              // 30: cloudless.v1.OpenCopy
+	(*AttachUp)(nil),              // 31: cloudless.v1.AttachUp
+	(*AttachDown)(nil),            // 32: cloudless.v1.AttachDown
+	nil,                           // 33: cloudless.v1.EnrollRequest.LabelsEntry
+	nil,                           // 34: cloudless.v1.EnrollOwnNodeRequest.LabelsEntry
+	(*Node)(nil),                  // 35: cloudless.v1.Node
+	(*Server)(nil),                // 36: cloudless.v1.Server
+	(*NodeStatus)(nil),            // 37: cloudless.v1.NodeStatus
+	(*NodeResources)(nil),         // 38: cloudless.v1.NodeResources
+	(*ReplicaUsage)(nil),          // 39: cloudless.v1.ReplicaUsage
+	(*timestamppb.Timestamp)(nil), // 40: google.protobuf.Timestamp
+	(*ReplicaStatus)(nil),         // 41: cloudless.v1.ReplicaStatus
+	(*ServicePort)(nil),           // 42: cloudless.v1.ServicePort
+	(*durationpb.Duration)(nil),   // 43: google.protobuf.Duration
+	(*NodeSpec)(nil),              // 44: cloudless.v1.NodeSpec
+	(*Replica)(nil),               // 45: cloudless.v1.Replica
+	(*Revision)(nil),              // 46: cloudless.v1.Revision
+	(*ExecStart)(nil),             // 47: cloudless.v1.ExecStart
+	(*CopyStart)(nil),             // 48: cloudless.v1.CopyStart
+	(*LogEntry)(nil),              // 49: cloudless.v1.LogEntry
+	(*ExecResponse)(nil),          // 50: cloudless.v1.ExecResponse
+	(*CopyResponse)(nil),          // 51: cloudless.v1.CopyResponse
+	(*ExecRequest)(nil),           // 52: cloudless.v1.ExecRequest
+	(*CopyRequest)(nil),           // 53: cloudless.v1.CopyRequest
 }
 var file_cloudless_v1_agent_service_proto_depIdxs = []int32{
-	30, // 0: cloudless.v1.EnrollRequest.labels:type_name -> cloudless.v1.EnrollRequest.LabelsEntry
+	33, // 0: cloudless.v1.EnrollRequest.labels:type_name -> cloudless.v1.EnrollRequest.LabelsEntry
 	2,  // 1: cloudless.v1.EnrollRequest.server:type_name -> cloudless.v1.EnrollServer
-	31, // 2: cloudless.v1.EnrollOwnNodeRequest.labels:type_name -> cloudless.v1.EnrollOwnNodeRequest.LabelsEntry
-	32, // 3: cloudless.v1.EnrollResponse.node:type_name -> cloudless.v1.Node
-	33, // 4: cloudless.v1.EnrollResponse.server:type_name -> cloudless.v1.Server
-	10, // 5: cloudless.v1.SessionUp.hello:type_name -> cloudless.v1.Hello
-	11, // 6: cloudless.v1.SessionUp.heartbeat:type_name -> cloudless.v1.Heartbeat
-	12, // 7: cloudless.v1.SessionUp.report:type_name -> cloudless.v1.Report
-	9,  // 8: cloudless.v1.SessionUp.pong:type_name -> cloudless.v1.Pong
-	7,  // 9: cloudless.v1.SessionUp.goodbye:type_name -> cloudless.v1.Goodbye
-	34, // 10: cloudless.v1.Hello.status:type_name -> cloudless.v1.NodeStatus
-	14, // 11: cloudless.v1.Hello.replicas:type_name -> cloudless.v1.ReplicaReport
-	35, // 12: cloudless.v1.Heartbeat.usage:type_name -> cloudless.v1.NodeResources
-	34, // 13: cloudless.v1.Heartbeat.status:type_name -> cloudless.v1.NodeStatus
-	36, // 14: cloudless.v1.Heartbeat.replicas:type_name -> cloudless.v1.ReplicaUsage
-	14, // 15: cloudless.v1.Report.replicas:type_name -> cloudless.v1.ReplicaReport
-	13, // 16: cloudless.v1.Report.events:type_name -> cloudless.v1.EventReport
-	37, // 17: cloudless.v1.EventReport.time:type_name -> google.protobuf.Timestamp
-	38, // 18: cloudless.v1.ReplicaReport.status:type_name -> cloudless.v1.ReplicaStatus
-	21, // 19: cloudless.v1.SessionDown.assignments:type_name -> cloudless.v1.Assignments
-	24, // 20: cloudless.v1.SessionDown.open:type_name -> cloudless.v1.Open
-	8,  // 21: cloudless.v1.SessionDown.ping:type_name -> cloudless.v1.Ping
-	16, // 22: cloudless.v1.SessionDown.alive:type_name -> cloudless.v1.Alive
-	17, // 23: cloudless.v1.SessionDown.network:type_name -> cloudless.v1.Network
-	19, // 24: cloudless.v1.Network.peers:type_name -> cloudless.v1.NetworkPeer
-	20, // 25: cloudless.v1.Network.relays:type_name -> cloudless.v1.NetworkRelay
-	18, // 26: cloudless.v1.Network.replicas:type_name -> cloudless.v1.NetworkReplica
-	22, // 27: cloudless.v1.Assignments.assign:type_name -> cloudless.v1.Assignment
-	39, // 28: cloudless.v1.Assignments.node:type_name -> cloudless.v1.NodeSpec
-	37, // 29: cloudless.v1.Assignments.time:type_name -> google.protobuf.Timestamp
-	40, // 30: cloudless.v1.Assignment.replica:type_name -> cloudless.v1.Replica
-	41, // 31: cloudless.v1.Assignment.revision:type_name -> cloudless.v1.Revision
-	23, // 32: cloudless.v1.Assignment.login:type_name -> cloudless.v1.RegistryLogin
-	25, // 33: cloudless.v1.Open.logs:type_name -> cloudless.v1.OpenLogs
-	26, // 34: cloudless.v1.Open.exec:type_name -> cloudless.v1.OpenExec
-	27, // 35: cloudless.v1.Open.copy:type_name -> cloudless.v1.OpenCopy
-	37, // 36: cloudless.v1.OpenLogs.since:type_name -> google.protobuf.Timestamp
-	37, // 37: cloudless.v1.OpenLogs.until:type_name -> google.protobuf.Timestamp
-	42, // 38: cloudless.v1.OpenExec.start:type_name -> cloudless.v1.ExecStart
-	43, // 39: cloudless.v1.OpenCopy.start:type_name -> cloudless.v1.CopyStart
-	44, // 40: cloudless.v1.AttachUp.log:type_name -> cloudless.v1.LogEntry
-	45, // 41: cloudless.v1.AttachUp.exec:type_name -> cloudless.v1.ExecResponse
-	46, // 42: cloudless.v1.AttachUp.copy:type_name -> cloudless.v1.CopyResponse
-	47, // 43: cloudless.v1.AttachDown.exec:type_name -> cloudless.v1.ExecRequest
-	48, // 44: cloudless.v1.AttachDown.copy:type_name -> cloudless.v1.CopyRequest
-	0,  // 45: cloudless.v1.EnrollmentService.Enroll:input_type -> cloudless.v1.EnrollRequest
-	1,  // 46: cloudless.v1.EnrollmentService.EnrollOwnNode:input_type -> cloudless.v1.EnrollOwnNodeRequest
-	4,  // 47: cloudless.v1.EnrollmentService.Renew:input_type -> cloudless.v1.RenewRequest
-	6,  // 48: cloudless.v1.AgentService.Session:input_type -> cloudless.v1.SessionUp
-	28, // 49: cloudless.v1.AgentService.Attach:input_type -> cloudless.v1.AttachUp
-	3,  // 50: cloudless.v1.EnrollmentService.Enroll:output_type -> cloudless.v1.EnrollResponse
-	3,  // 51: cloudless.v1.EnrollmentService.EnrollOwnNode:output_type -> cloudless.v1.EnrollResponse
-	5,  // 52: cloudless.v1.EnrollmentService.Renew:output_type -> cloudless.v1.RenewResponse
-	15, // 53: cloudless.v1.AgentService.Session:output_type -> cloudless.v1.SessionDown
-	29, // 54: cloudless.v1.AgentService.Attach:output_type -> cloudless.v1.AttachDown
-	50, // [50:55] is the sub-list for method output_type
-	45, // [45:50] is the sub-list for method input_type
-	45, // [45:45] is the sub-list for extension type_name
-	45, // [45:45] is the sub-list for extension extendee
-	0,  // [0:45] is the sub-list for field type_name
+	34, // 2: cloudless.v1.EnrollOwnNodeRequest.labels:type_name -> cloudless.v1.EnrollOwnNodeRequest.LabelsEntry
+	35, // 3: cloudless.v1.EnrollResponse.node:type_name -> cloudless.v1.Node
+	36, // 4: cloudless.v1.EnrollResponse.server:type_name -> cloudless.v1.Server
+	11, // 5: cloudless.v1.SessionUp.hello:type_name -> cloudless.v1.Hello
+	12, // 6: cloudless.v1.SessionUp.heartbeat:type_name -> cloudless.v1.Heartbeat
+	13, // 7: cloudless.v1.SessionUp.report:type_name -> cloudless.v1.Report
+	10, // 8: cloudless.v1.SessionUp.pong:type_name -> cloudless.v1.Pong
+	8,  // 9: cloudless.v1.SessionUp.goodbye:type_name -> cloudless.v1.Goodbye
+	7,  // 10: cloudless.v1.SessionUp.follow:type_name -> cloudless.v1.Follow
+	37, // 11: cloudless.v1.Hello.status:type_name -> cloudless.v1.NodeStatus
+	15, // 12: cloudless.v1.Hello.replicas:type_name -> cloudless.v1.ReplicaReport
+	38, // 13: cloudless.v1.Heartbeat.usage:type_name -> cloudless.v1.NodeResources
+	37, // 14: cloudless.v1.Heartbeat.status:type_name -> cloudless.v1.NodeStatus
+	39, // 15: cloudless.v1.Heartbeat.replicas:type_name -> cloudless.v1.ReplicaUsage
+	15, // 16: cloudless.v1.Report.replicas:type_name -> cloudless.v1.ReplicaReport
+	14, // 17: cloudless.v1.Report.events:type_name -> cloudless.v1.EventReport
+	40, // 18: cloudless.v1.EventReport.time:type_name -> google.protobuf.Timestamp
+	41, // 19: cloudless.v1.ReplicaReport.status:type_name -> cloudless.v1.ReplicaStatus
+	24, // 20: cloudless.v1.SessionDown.assignments:type_name -> cloudless.v1.Assignments
+	27, // 21: cloudless.v1.SessionDown.open:type_name -> cloudless.v1.Open
+	9,  // 22: cloudless.v1.SessionDown.ping:type_name -> cloudless.v1.Ping
+	17, // 23: cloudless.v1.SessionDown.alive:type_name -> cloudless.v1.Alive
+	18, // 24: cloudless.v1.SessionDown.network:type_name -> cloudless.v1.Network
+	22, // 25: cloudless.v1.Network.peers:type_name -> cloudless.v1.NetworkPeer
+	23, // 26: cloudless.v1.Network.relays:type_name -> cloudless.v1.NetworkRelay
+	21, // 27: cloudless.v1.Network.replicas:type_name -> cloudless.v1.NetworkReplica
+	19, // 28: cloudless.v1.Network.services:type_name -> cloudless.v1.NetworkService
+	42, // 29: cloudless.v1.NetworkService.ports:type_name -> cloudless.v1.ServicePort
+	43, // 30: cloudless.v1.NetworkService.affinity:type_name -> google.protobuf.Duration
+	20, // 31: cloudless.v1.NetworkService.endpoints:type_name -> cloudless.v1.NetworkEndpoint
+	25, // 32: cloudless.v1.Assignments.assign:type_name -> cloudless.v1.Assignment
+	44, // 33: cloudless.v1.Assignments.node:type_name -> cloudless.v1.NodeSpec
+	40, // 34: cloudless.v1.Assignments.time:type_name -> google.protobuf.Timestamp
+	45, // 35: cloudless.v1.Assignment.replica:type_name -> cloudless.v1.Replica
+	46, // 36: cloudless.v1.Assignment.revision:type_name -> cloudless.v1.Revision
+	26, // 37: cloudless.v1.Assignment.login:type_name -> cloudless.v1.RegistryLogin
+	28, // 38: cloudless.v1.Open.logs:type_name -> cloudless.v1.OpenLogs
+	29, // 39: cloudless.v1.Open.exec:type_name -> cloudless.v1.OpenExec
+	30, // 40: cloudless.v1.Open.copy:type_name -> cloudless.v1.OpenCopy
+	40, // 41: cloudless.v1.OpenLogs.since:type_name -> google.protobuf.Timestamp
+	40, // 42: cloudless.v1.OpenLogs.until:type_name -> google.protobuf.Timestamp
+	47, // 43: cloudless.v1.OpenExec.start:type_name -> cloudless.v1.ExecStart
+	48, // 44: cloudless.v1.OpenCopy.start:type_name -> cloudless.v1.CopyStart
+	49, // 45: cloudless.v1.AttachUp.log:type_name -> cloudless.v1.LogEntry
+	50, // 46: cloudless.v1.AttachUp.exec:type_name -> cloudless.v1.ExecResponse
+	51, // 47: cloudless.v1.AttachUp.copy:type_name -> cloudless.v1.CopyResponse
+	52, // 48: cloudless.v1.AttachDown.exec:type_name -> cloudless.v1.ExecRequest
+	53, // 49: cloudless.v1.AttachDown.copy:type_name -> cloudless.v1.CopyRequest
+	0,  // 50: cloudless.v1.EnrollmentService.Enroll:input_type -> cloudless.v1.EnrollRequest
+	1,  // 51: cloudless.v1.EnrollmentService.EnrollOwnNode:input_type -> cloudless.v1.EnrollOwnNodeRequest
+	4,  // 52: cloudless.v1.EnrollmentService.Renew:input_type -> cloudless.v1.RenewRequest
+	6,  // 53: cloudless.v1.AgentService.Session:input_type -> cloudless.v1.SessionUp
+	31, // 54: cloudless.v1.AgentService.Attach:input_type -> cloudless.v1.AttachUp
+	3,  // 55: cloudless.v1.EnrollmentService.Enroll:output_type -> cloudless.v1.EnrollResponse
+	3,  // 56: cloudless.v1.EnrollmentService.EnrollOwnNode:output_type -> cloudless.v1.EnrollResponse
+	5,  // 57: cloudless.v1.EnrollmentService.Renew:output_type -> cloudless.v1.RenewResponse
+	16, // 58: cloudless.v1.AgentService.Session:output_type -> cloudless.v1.SessionDown
+	32, // 59: cloudless.v1.AgentService.Attach:output_type -> cloudless.v1.AttachDown
+	55, // [55:60] is the sub-list for method output_type
+	50, // [50:55] is the sub-list for method input_type
+	50, // [50:50] is the sub-list for extension type_name
+	50, // [50:50] is the sub-list for extension extendee
+	0,  // [0:50] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_agent_service_proto_init() }
@@ -2583,6 +2938,7 @@ func file_cloudless_v1_agent_service_proto_init() {
 	file_cloudless_v1_options_proto_init()
 	file_cloudless_v1_rules_proto_init()
 	file_cloudless_v1_server_proto_init()
+	file_cloudless_v1_service_proto_init()
 	file_cloudless_v1_workload_proto_init()
 	file_cloudless_v1_workload_service_proto_init()
 	file_cloudless_v1_agent_service_proto_msgTypes[6].OneofWrappers = []any{
@@ -2591,28 +2947,30 @@ func file_cloudless_v1_agent_service_proto_init() {
 		(*SessionUp_Report)(nil),
 		(*SessionUp_Pong)(nil),
 		(*SessionUp_Goodbye)(nil),
+		(*SessionUp_Follow)(nil),
 	}
-	file_cloudless_v1_agent_service_proto_msgTypes[15].OneofWrappers = []any{
+	file_cloudless_v1_agent_service_proto_msgTypes[16].OneofWrappers = []any{
 		(*SessionDown_Assignments)(nil),
 		(*SessionDown_Open)(nil),
 		(*SessionDown_Ping)(nil),
 		(*SessionDown_Alive)(nil),
 		(*SessionDown_Network)(nil),
 	}
-	file_cloudless_v1_agent_service_proto_msgTypes[24].OneofWrappers = []any{
+	file_cloudless_v1_agent_service_proto_msgTypes[18].OneofWrappers = []any{}
+	file_cloudless_v1_agent_service_proto_msgTypes[27].OneofWrappers = []any{
 		(*Open_Logs)(nil),
 		(*Open_Exec)(nil),
 		(*Open_Copy)(nil),
 	}
-	file_cloudless_v1_agent_service_proto_msgTypes[25].OneofWrappers = []any{}
-	file_cloudless_v1_agent_service_proto_msgTypes[28].OneofWrappers = []any{
+	file_cloudless_v1_agent_service_proto_msgTypes[28].OneofWrappers = []any{}
+	file_cloudless_v1_agent_service_proto_msgTypes[31].OneofWrappers = []any{
 		(*AttachUp_Id)(nil),
 		(*AttachUp_Log)(nil),
 		(*AttachUp_Exec)(nil),
 		(*AttachUp_Error)(nil),
 		(*AttachUp_Copy)(nil),
 	}
-	file_cloudless_v1_agent_service_proto_msgTypes[29].OneofWrappers = []any{
+	file_cloudless_v1_agent_service_proto_msgTypes[32].OneofWrappers = []any{
 		(*AttachDown_Exec)(nil),
 		(*AttachDown_Copy)(nil),
 	}
@@ -2622,7 +2980,7 @@ func file_cloudless_v1_agent_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_agent_service_proto_rawDesc), len(file_cloudless_v1_agent_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   32,
+			NumMessages:   35,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

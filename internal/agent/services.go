@@ -1,0 +1,185 @@
+package agent
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/mesh"
+	"github.com/cloudless/cloudless/internal/netd"
+	"github.com/cloudless/cloudless/internal/resolver"
+	"github.com/cloudless/cloudless/internal/spec"
+)
+
+// services are those that replicas of this node may use. Only the session uses them.
+type services struct {
+	known map[string]*v1.NetworkService // by uid
+	zone  string                        // of this node
+}
+
+// applyServices passes on what a server says of services. One that makes no sense is left out.
+func (a *Agent) applyServices(n *v1.Network) {
+	s := &a.meshState.services
+	if n.GetFull() {
+		s.known = map[string]*v1.NetworkService{}
+	}
+	if n.Zone != nil {
+		s.zone = n.GetZone()
+	}
+	removed := s.remove(n.GetRemovedServices())
+	changed := make([]resolver.Service, 0, len(n.GetServices()))
+	for _, given := range n.GetServices() {
+		one, err := nameOf(given)
+		if err != nil {
+			a.log.Error("a service is left out", "service", given.GetName(), "namespace", given.GetNamespace(), "error", err)
+			continue
+		}
+		s.known[given.GetUid()] = given
+		changed = append(changed, one)
+	}
+	switch {
+	case n.GetFull():
+		a.mesh.SetServices(changed)
+	case len(changed)+len(removed) > 0:
+		a.mesh.UpdateServices(changed, removed)
+	}
+	if len(n.GetFollowed()) > 0 {
+		a.meshState.follows.confirm(n.GetFollowed())
+		a.mesh.Fetched(n.GetFollowed())
+	}
+}
+
+func (s *services) remove(uids []string) (names []resolver.Name) {
+	for _, uid := range uids {
+		if gone := s.known[uid]; gone != nil {
+			names = append(names, resolver.Name{Namespace: gone.GetNamespace(), Name: gone.GetName()})
+			delete(s.known, uid)
+		}
+	}
+	return names
+}
+
+// nameOf is a service as clients look it up.
+func nameOf(s *v1.NetworkService) (one resolver.Service, err error) {
+	one = resolver.Service{Name: resolver.Name{Namespace: s.GetNamespace(), Name: s.GetName()}, Exported: s.GetExported()}
+	if one.V4, one.V6, err = addressesFrom(s.GetAddresses()); err != nil {
+		return one, err
+	}
+	var targets []uint16
+	for _, p := range s.GetPorts() {
+		one.Ports = append(one.Ports, resolver.Port{Name: p.GetName(), Protocol: protocolOf(p.GetProtocol()), Port: uint16(p.GetPort())})
+		targets = append(targets, uint16(p.GetTargetPort()))
+	}
+	for _, e := range s.GetEndpoints() {
+		end := resolver.Endpoint{Name: e.GetName(), Ready: e.GetState() == spec.EndpointReady, Ports: targets, Weight: uint16(min(e.GetWeight(), 1<<16-1))}
+		if end.V4, end.V6, err = addressesFrom(e.GetAddresses()); err != nil {
+			return one, fmt.Errorf("endpoint %s: %w", e.GetName(), err)
+		}
+		one.Endpoints = append(one.Endpoints, end)
+	}
+	return one, nil
+}
+
+func protocolOf(given string) string {
+	if given == "" {
+		return "tcp"
+	}
+	return given
+}
+
+// addressesFrom are at most one address of each family.
+func addressesFrom(texts []string) (v4, v6 netip.Addr, err error) {
+	for _, text := range texts {
+		address, err := netip.ParseAddr(text)
+		switch {
+		case err != nil:
+			return v4, v6, err
+		case address.Is4():
+			v4 = address
+		default:
+			v6 = address
+		}
+	}
+	return v4, v6, nil
+}
+
+// dnsPort is where the resolver listens, on the addresses of the bridge.
+const dnsPort = 53
+
+// configureNames starts the resolver.
+func (a *Agent) configureNames(setup mesh.Setup, serviceRanges []string) error {
+	virtual, err := prefixesFrom(serviceRanges)
+	if err != nil {
+		return fmt.Errorf("the ranges of services: %w", err)
+	}
+	names := netd.Names{Ranges: slices.Concat(setup.Ranges, virtual)}
+	for _, own := range setup.Addresses {
+		names.Listen = append(names.Listen, netip.AddrPortFrom(own.Addr(), dnsPort))
+	}
+	a.mesh.SetNames(names)
+	return nil
+}
+
+// resolverProblem reports that replicas cannot look up names, or that they can again.
+func (a *Agent) resolverProblem(why string) {
+	s := &a.meshState
+	s.mu.Lock()
+	before := s.resolverProblem
+	s.resolverProblem = why
+	s.mu.Unlock()
+	switch {
+	case why == before:
+	case why != "":
+		a.reportEvent("warning", "ResolverFailed", "", sentence("Replicas of this node cannot look up names: "+why+"; stop the other program on this port, or limit it to other addresses."))
+	default:
+		a.reportEvent("info", "ResolverMended", "", "Replicas of this node can look up names again.")
+	}
+}
+
+// follows are the namespaces whose services programs of this machine look up.
+type follows struct {
+	wake chan struct{} // a session must ask for more
+
+	mu sync.Mutex
+	// confirmed says, for each namespace, whether its services are known.
+	confirmed map[string]bool
+}
+
+func newFollows() follows { return follows{wake: make(chan struct{}, 1), confirmed: map[string]bool{}} }
+
+// maxFollowed is how many namespaces a server accepts.
+const maxFollowed = 256
+
+// followNamespace makes the services of a namespace known to programs of this machine. A namespace stays followed: that
+// costs little.
+func (a *Agent) followNamespace(namespace string) {
+	f := &a.meshState.follows
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.confirmed[namespace] || len(f.confirmed) == maxFollowed {
+		a.mesh.Fetched([]string{namespace})
+		return
+	}
+	f.confirmed[namespace] = false
+	select {
+	case f.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (f *follows) all() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Sorted(maps.Keys(f.confirmed))
+}
+
+func (f *follows) confirm(namespaces []string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, namespace := range namespaces {
+		f.confirmed[namespace] = true
+	}
+}

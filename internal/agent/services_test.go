@@ -1,0 +1,97 @@
+package agent
+
+import (
+	"net/netip"
+	"os"
+	"slices"
+	"testing"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/spec"
+)
+
+func shopService(uid, name, address string) *v1.NetworkService {
+	return &v1.NetworkService{
+		Uid: uid, Namespace: "shop", Name: name, Addresses: []string{address}, Ports: []*v1.ServicePort{{Name: "http", Port: 80, TargetPort: 8080}},
+		Endpoints: []*v1.NetworkEndpoint{{Name: name + "-1", Addresses: []string{"10.64.2.2"}, State: spec.EndpointReady, Weight: 1000, NodeUid: "2"}},
+	}
+}
+
+// withServices is a node that a server has told of two services.
+func withServices(t *testing.T) (*node, *session) {
+	t.Helper()
+	n := newNode(t)
+	n.mesh = newFakeMesh()
+	n.start()
+	s := n.join()
+	s.send(t, &v1.Assignments{Full: true, Epoch: 1, Node: &v1.NodeSpec{SubnetV4: "10.64.3.0/24"}})
+	sendNetwork(t, s, &v1.Network{
+		Full: true, Ranges: []string{"10.64.0.0/10"}, ServiceRanges: []string{"10.128.0.0/12"}, Relays: []*v1.NetworkRelay{{Id: "s-1", Address: "192.0.2.1:7700"}},
+		Services: []*v1.NetworkService{shopService("1", "api", "10.128.0.1"), shopService("2", "db", "10.128.0.2"), shopService("3", "bad", "no address")},
+	})
+	n.mesh.until(func() bool { return len(n.mesh.services) == 2 })
+	return n, s
+}
+
+func TestResolverLearnsServices(t *testing.T) {
+	n, s := withServices(t)
+	n.mesh.until(func() bool { return len(n.mesh.names.Listen) > 0 })
+	if want := []netip.AddrPort{netip.MustParseAddrPort("10.64.3.1:53")}; !slices.Equal(n.mesh.names.Listen, want) || len(n.mesh.names.Ranges) != 2 {
+		t.Errorf("the resolver is configured with %v", n.mesh.names)
+	}
+	api := n.mesh.services["api"]
+	if api.V4.String() != "10.128.0.1" || api.V6.IsValid() || api.Ports[0].Protocol != "tcp" || api.Endpoints[0].Ports[0] != 8080 || !api.Endpoints[0].Ready {
+		t.Errorf("the service is %+v", api)
+	}
+	sendNetwork(t, s, &v1.Network{RemovedServices: []string{"1"}, Services: []*v1.NetworkService{shopService("4", "new", "10.128.0.4")}})
+	n.mesh.until(func() bool { return len(n.mesh.services) == 2 && n.mesh.services["new"].V4.IsValid() })
+}
+
+func TestMachineFollowsNamespaces(t *testing.T) {
+	n, s := withServices(t)
+	events := <-n.mesh.events
+	events.Wanted("depot")
+	for {
+		if asked := (<-s.ups).GetFollow(); asked != nil {
+			if !slices.Equal(asked.GetNamespaces(), []string{"depot"}) {
+				t.Errorf("asked for %v", asked)
+			}
+			break
+		}
+	}
+	sendNetwork(t, s, &v1.Network{Followed: []string{"depot"}})
+	n.mesh.until(func() bool { return slices.Equal(n.mesh.fetched, []string{"depot"}) })
+	events.Wanted("depot") // is known now
+	n.mesh.until(func() bool { return len(n.mesh.fetched) == 2 })
+}
+
+// After a restart of the machine no server need be there.
+func TestNetworkIsRestoredWithoutAServer(t *testing.T) {
+	n, _ := withServices(t)
+	n.stop()
+	n.mesh = newFakeMesh()
+	n.start()
+	n.mesh.until(func() bool {
+		return len(n.mesh.services) == 2 && len(n.mesh.relays) == 1 && len(n.mesh.setup.Addresses) == 1
+	})
+}
+
+func TestDamagedCacheIsIgnored(t *testing.T) {
+	c := newNetworkCache(t.TempDir())
+	c.merge(&v1.Network{Full: true, Zone: new("a"), Services: []*v1.NetworkService{shopService("1", "api", "10.128.0.1")}})
+	c.merge(&v1.Network{RemovedServices: []string{"1"}, Services: []*v1.NetworkService{shopService("2", "db", "10.128.0.2")}})
+	if err := c.save(); err != nil {
+		t.Fatal(err)
+	}
+	_, got, err := c.load()
+	if err != nil || len(got.GetServices()) != 1 || got.GetServices()[0].GetName() != "db" || got.GetZone() != "a" || !got.GetFull() {
+		t.Errorf("loaded %v, %v", got, err)
+	}
+	c.path += "-damaged"
+	if err := os.WriteFile(c.path, []byte("damaged"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := c.load(); err == nil {
+		t.Error("a damaged file was read")
+	}
+}

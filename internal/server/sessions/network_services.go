@@ -1,0 +1,103 @@
+package sessions
+
+import (
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/services"
+	"github.com/cloudless/cloudless/internal/spec"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// serviceNews is a service that has changed, ready to be sent.
+type serviceNews struct {
+	uid, namespace string
+	message        *v1.NetworkService // nil if the service is gone
+	// exported and wasExported say whether nodes without replicas of its namespace need it, and may have it.
+	exported, wasExported bool
+}
+
+// changedServices returns the services that changes affect.
+func changedServices(snap *state.Snapshot, changes []state.Change) (news []serviceNews) {
+	before := map[string]*v1.Service{}
+	for _, c := range changes {
+		if old, ok := c.Old.(*v1.Service); ok && before[old.GetMetadata().GetUid()] == nil {
+			before[old.GetMetadata().GetUid()] = old
+		}
+	}
+	for uid := range services.Affected(snap, changes) {
+		one, old := snap.Service(uid), before[uid]
+		n := serviceNews{uid: uid, wasExported: old.GetSpec().GetExported()}
+		switch {
+		case one != nil:
+			n.namespace, n.exported, n.message = one.GetMetadata().GetNamespace(), one.GetSpec().GetExported(), networkService(snap, one)
+		case old != nil:
+			n.namespace = old.GetMetadata().GetNamespace()
+		default:
+			continue // made and deleted before anybody heard of it
+		}
+		news = append(news, n)
+	}
+	return news
+}
+
+// addTo adds the service to the message for an agent that follows some namespaces. It reports whether the agent needs
+// the message.
+func (n serviceNews) addTo(message *v1.Network, follows map[string]bool) bool {
+	switch {
+	case n.message != nil && (n.exported || follows[n.namespace]):
+		message.Services = append(message.Services, n.message)
+	case n.wasExported || follows[n.namespace]:
+		message.RemovedServices = append(message.RemovedServices, n.uid)
+	default:
+		return false
+	}
+	return true
+}
+
+// networkService is a service as nodes must know it.
+func networkService(snap *state.Snapshot, s *v1.Service) *v1.NetworkService {
+	m, balancer := s.GetMetadata(), s.GetSpec().GetBalancer()
+	message := &v1.NetworkService{
+		Uid: m.GetUid(), Namespace: m.GetNamespace(), Name: m.GetName(), Exported: s.GetSpec().GetExported(), Ports: s.GetSpec().GetPorts(),
+		NearestFirst: balancer.GetLocality() != spec.LocalityNone,
+	}
+	for _, address := range []string{s.GetStatus().GetAddressV4(), s.GetStatus().GetAddressV6()} {
+		if address != "" {
+			message.Addresses = append(message.Addresses, address)
+		}
+	}
+	if timeout := spec.AffinityTimeout(balancer); timeout > 0 {
+		message.Affinity = durationpb.New(timeout)
+	}
+	for _, e := range services.Endpoints(snap, s) {
+		message.Endpoints = append(message.Endpoints, &v1.NetworkEndpoint{
+			Name: e.GetMetadata().GetName(), Addresses: e.GetSpec().GetAddresses(), State: e.GetStatus().GetState(), Weight: e.GetStatus().GetWeight(),
+			NodeUid: e.GetSpec().GetNodeUid(), Zone: e.GetSpec().GetZone(),
+		})
+	}
+	return message
+}
+
+// maxFollowed is how many namespaces an agent may ask for.
+const maxFollowed = 256
+
+// follow adds namespaces to those that the agent follows, and queues their services.
+func (s *session) follow(namespaces []string, snapshot func() *state.Snapshot) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	message := &v1.Network{Followed: namespaces}
+	for _, namespace := range namespaces {
+		if s.asked[namespace] || len(s.asked) == maxFollowed {
+			continue
+		}
+		s.asked[namespace] = true
+		if !s.networkFull && !s.namespaces[namespace] {
+			s.namespaces[namespace] = true
+			addNamespace(message, snapshot(), namespace)
+		}
+	}
+	if !s.networkFull { // otherwise the full set has them
+		s.queueNetwork(message)
+	}
+}
