@@ -407,6 +407,7 @@ type fleetWord struct {
 	Error   string
 	Seconds float64
 	Stats   *fleetStats
+	Millis  []float64
 }
 
 type fleetNode struct{ UID, Name, Address string }

@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -19,17 +21,55 @@ const (
 	ticksPerSecond = 100
 )
 
-// measureIdleRSS measures a whole idle cloud in one process.
+// measureIdleRSS measures all processes of an idle cloud.
 func measureIdleRSS(ctx context.Context, l *lab) (result, error) {
-	return l.idle(ctx, "idle-rss", func(pid int) (float64, []string, error) {
-		m, err := memoryOf(pid)
-		return m.resident, []string{m.String()}, err
+	return l.idle(ctx, "idle-rss", func(c *cloud, pid int) (total float64, notes []string, err error) {
+		others, err := c.helpers(pid)
+		if err != nil {
+			return 0, nil, err
+		}
+		for _, one := range append([]int{pid}, others...) {
+			m, err := memoryOf(one)
+			if err != nil {
+				return 0, nil, err
+			}
+			name, err := procName(one)
+			if err != nil {
+				return 0, nil, err
+			}
+			total += m.resident
+			notes = append(notes, name+": "+m.String())
+		}
+		return total, notes, nil
 	})
+}
+
+func procName(pid int) (string, error) {
+	name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+	return strings.TrimSpace(string(name)), err
+}
+
+// helpers are the other processes of the cloud: their command lines name its data folder.
+func (c *cloud) helpers(pid int) (pids []int, err error) {
+	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		return nil, err
+	}
+	for _, path := range lines {
+		one, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+		if err != nil || one == pid {
+			continue
+		}
+		if line, err := os.ReadFile(path); err == nil && strings.HasPrefix(string(line), c.data+"/") { // it may have ended
+			pids = append(pids, one)
+		}
+	}
+	return pids, nil
 }
 
 // measureIdleCPU measures the same for a minute.
 func measureIdleCPU(ctx context.Context, l *lab) (result, error) {
-	return l.idle(ctx, "idle-cpu", func(pid int) (float64, []string, error) {
+	return l.idle(ctx, "idle-cpu", func(_ *cloud, pid int) (float64, []string, error) {
 		before, err := cpuTicks(pid)
 		if err != nil {
 			return 0, nil, err
@@ -45,7 +85,7 @@ func measureIdleCPU(ctx context.Context, l *lab) (result, error) {
 }
 
 // idle lets a new cloud become idle, and then measures its one process.
-func (l *lab) idle(ctx context.Context, name string, measure func(pid int) (float64, []string, error)) (result, error) {
+func (l *lab) idle(ctx context.Context, name string, measure func(c *cloud, pid int) (float64, []string, error)) (result, error) {
 	c, err := l.newCloud(ctx, name)
 	if err != nil {
 		return result{}, err
@@ -58,7 +98,7 @@ func (l *lab) idle(ctx context.Context, name string, measure func(pid int) (floa
 	if err := sleep(ctx, idleSettle); err != nil {
 		return result{}, err
 	}
-	value, notes, err := measure(pid)
+	value, notes, err := measure(c, pid)
 	return result{value: value, notes: notes}, err
 }
 
@@ -103,4 +143,22 @@ func sleep(ctx context.Context, d time.Duration) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+}
+
+// measureBinary takes the larger of the binaries of make build-all.
+func measureBinary(_ context.Context, l *lab) (result, error) {
+	var r result
+	for _, arch := range []string{"amd64", "arm64"} {
+		info, err := os.Stat(filepath.Join(filepath.Dir(l.cloudless), "cloudless-linux-"+arch))
+		if errors.Is(err, fs.ErrNotExist) {
+			return result{}, fmt.Errorf("%w: run make build-all first", err)
+		}
+		if err != nil {
+			return result{}, err
+		}
+		size := float64(info.Size()) / 1e6
+		r.value = max(r.value, size)
+		r.notes = append(r.notes, fmt.Sprintf("linux/%s: %.4g MB", arch, size))
+	}
+	return r, nil
 }

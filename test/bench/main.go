@@ -72,8 +72,28 @@ var measurements = slices.Concat([]measurement{
 		floor: "the same with the server that sends questions back, at the same rate, in turns",
 	},
 	{
-		name: "idle_rss", unit: "MB", measure: measureIdleRSS, target: under(90),
-		what:  "VmRSS of everything in one process, after 30 s without anything to do",
+		name: "overlay", unit: "Gbit/s", measure: measureOverlay, target: ratioAtLeast(0.9),
+		what:  "one TCP connection between replicas on two nodes, which are network namespaces on one switch, median of 5",
+		floor: "the same over bare wireguard-go between the same two namespaces, in turns",
+	},
+	{
+		name: "relay", unit: "Gbit/s", measure: measureRelay, target: ratioAtLeast(0.5),
+		what:  "one TCP connection between replicas on two nodes that reach each other only through the relay, median of 5",
+		floor: "the same bytes through a process that copies from one TLS connection to another, in turns",
+	},
+	{
+		name: "relay_failover", unit: "s", measure: measureFailover, target: under(3),
+		what:  "from cutting the direct path of two replicas to the first answer through the relay, median of 5",
+		floor: "none",
+	},
+	{
+		name: "mesh_5000_peers", unit: "MB", measure: measurePeers, target: under(30),
+		what:  "additional VmRSS of a network process that knows 5,000 peers and has talked to 5",
+		floor: "none",
+	},
+	{
+		name: "idle_rss", unit: "MB", measure: measureIdleRSS, target: under(100),
+		what:  "VmRSS of all processes together, with everything in them, after 30 s without anything to do",
 		floor: "none",
 	},
 	{
@@ -139,6 +159,11 @@ var measurements = slices.Concat([]measurement{
 	{
 		name: "nodes_5000_offline_p95", unit: "s", measure: measureFleetOffline, target: under(5),
 		what:  "from the death of 500 of them at once, half with broken and half with silent connections, to offline as a watch of the API sees it, P95",
+		floor: "none",
+	},
+	{
+		name: "endpoint_fanout_p95", unit: "ms", measure: measureFanout, target: under(100),
+		what:  "1,000 simulated nodes that each follow 20 of 1,000 services with 10 endpoints each, while 100 endpoints a second change: from the API call to the node, P95 of one minute",
 		floor: "none",
 	},
 }, schedulerMeasurements)

@@ -9,7 +9,7 @@ import (
 )
 
 // obey executes one command.
-func obey(fleet *simulated.Fleet, line string, out *voice) (quit bool, err error) {
+func obey(fleet *simulated.Fleet, changes *fanout, line string, out *voice) (quit bool, err error) {
 	words := strings.Fields(line)
 	if len(words) == 0 {
 		return false, nil
@@ -17,6 +17,9 @@ func obey(fleet *simulated.Fleet, line string, out *voice) (quit bool, err error
 	switch what, rest := words[0], words[1:]; {
 	case what == "quit" && len(rest) == 0:
 		return true, nil
+	case what == "changes" && len(rest) == 0:
+		out.changes(changes.take())
+		return false, nil
 	case what == "return" && len(rest) == 0:
 		for _, n := range fleet.Nodes() {
 			n.Return()
@@ -39,7 +42,7 @@ func obey(fleet *simulated.Fleet, line string, out *voice) (quit bool, err error
 		out.did(what, picked)
 		return false, nil
 	}
-	return false, fmt.Errorf("%q is no command: say kill N, pause N, return or quit", line)
+	return false, fmt.Errorf("%q is no command: say kill N, pause N, return, changes or quit", line)
 }
 
 // share reads a number of nodes, or a percentage of them such as 10%.

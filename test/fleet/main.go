@@ -38,6 +38,7 @@ While it runs it takes commands on its input, one a line:
   kill 500      break the connections of 500 nodes without a word (10% is a tenth)
   pause 10%     make nodes silent, with their sessions open
   return        bring all of them back
+  changes       say how long changes of endpoints took to arrive (with --follow)
   quit          end, as ctrl-C does
 
 The nodes stay members; remove them with: cloudless node rm
@@ -59,11 +60,12 @@ func main() {
 // settings are the command-line flags.
 type settings struct {
 	simulated.Options
-	json bool
+	json   bool
+	fanout fanout
 }
 
-func parse(args []string, stderr io.Writer) (settings, error) {
-	var s settings
+func parse(args []string, stderr io.Writer) (*settings, error) {
+	s := &settings{}
 	flags := flag.NewFlagSet("fleet", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	flags.Usage = func() {
@@ -80,6 +82,7 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	flags.DurationVar(&s.Delay, "delay", 0, "how long a replica takes to start and to stop")
 	flags.DurationVar(&s.Heartbeat, "heartbeat", time.Second, "how often nodes report where the cluster does not say")
 	flags.IntVar(&s.Handshakes, "handshakes", 64, "how many nodes connect at once")
+	follow := flags.Int("follow", 0, "how many `namespaces` the nodes follow, one each: ns-0, ns-1 and so on")
 	flags.BoolVar(&s.json, "json", false, "say everything as one JSON object a line")
 	debug := flags.Bool("debug", false, "say why sessions end")
 	if err := flags.Parse(args); err != nil {
@@ -99,6 +102,9 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	s.Token = strings.TrimSpace(string(token))
 	if *debug {
 		s.Logger = slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	}
+	if *follow > 0 {
+		s.Follow, s.Network = func(i int) []string { return []string{fmt.Sprintf("ns-%d", i%*follow)} }, s.fanout.heard
 	}
 	if *sources != "" {
 		s.Source, err = sourcesIn(*sources, s.Nodes)
@@ -152,7 +158,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 				commands = nil
 				continue
 			}
-			quit, err := obey(fleet, line, out)
+			quit, err := obey(fleet, &s.fanout, line, out)
 			if err != nil {
 				out.refused(err)
 			}

@@ -36,6 +36,8 @@ type word struct {
 	Error   string         `json:"error,omitempty"`
 	Seconds float64        `json:"seconds,omitempty"`
 	Stats   map[string]any `json:"stats,omitempty"`
+	// Millis are how long changes took.
+	Millis []float64 `json:"millis,omitempty"`
 }
 
 type nodeWord struct {
@@ -90,6 +92,16 @@ func (v *voice) enrolled(nodes int, took time.Duration) {
 }
 
 func (v *voice) refused(err error) { v.say(word{Error: err.Error()}, err.Error()) }
+
+// changes says how long changes took, which are in order.
+func (v *voice) changes(times []float64) {
+	text := "no change has arrived"
+	if len(times) > 0 {
+		text = fmt.Sprintf("%d changes have arrived, half of them within %.3g ms, 95 %% within %.3g ms, all within %.3g ms",
+			len(times), times[len(times)/2], times[len(times)*95/100], times[len(times)-1])
+	}
+	v.say(word{Did: "changes", Millis: times}, text)
+}
 
 func (v *voice) did(what string, nodes []*simulated.Node) {
 	w := word{Did: what}

@@ -34,6 +34,10 @@ type Options struct {
 	Source func(i int) netip.Addr
 	// Heartbeat is how often a node reports, until the cluster sets the interval; one second if 0.
 	Heartbeat time.Duration
+	// Follow are the namespaces whose services the i-th node follows; nil follows none. Network is called with what a
+	// server then says of the network; it must not block.
+	Follow  func(i int) []string
+	Network func(*v1.Network)
 	// Delay is how long a replica takes to start and to stop.
 	Delay time.Duration
 	// Handshakes is how many nodes connect at the same time; 64 if 0.

@@ -41,6 +41,7 @@ func field(m proto.Message, name protoreflect.Name) protowire.Number {
 var (
 	downAssignments = field(&v1.SessionDown{}, "assignments")
 	downPing        = field(&v1.SessionDown{}, "ping")
+	downNetwork     = field(&v1.SessionDown{}, "network")
 	upPong          = field(&v1.SessionUp{}, "pong")
 
 	fieldEpoch     = field(&v1.Assignments{}, "epoch")
@@ -61,6 +62,8 @@ var (
 type heard struct {
 	orders *orders // nil if it has none
 	pong   []byte  // the encoded answer to a ping; nil if there was none
+	// network is the encoded news of the network; nil if there was none.
+	network []byte
 }
 
 // scan reads a SessionDown. A simulated node ignores everything else.
@@ -70,6 +73,8 @@ func scan(down []byte) (h heard, err error) {
 		case downAssignments:
 			h.orders = &orders{}
 			return h.orders.scan(value)
+		case downNetwork:
+			h.network = value
 		case downPing:
 			// An answer has the same fields as the question.
 			h.pong = protowire.AppendBytes(protowire.AppendTag(nil, upPong, protowire.BytesType), value)

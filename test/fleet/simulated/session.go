@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
@@ -39,6 +40,9 @@ func (n *Node) hello() ([]byte, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	hello := &v1.Hello{Status: n.status(), Epoch: n.epoch}
+	if n.fleet.options.Follow != nil {
+		hello.Follow = n.fleet.options.Follow(n.index)
+	}
 	n.unsaid = n.unsaid[:0]
 	for uid := range n.replicas {
 		if len(hello.Replicas) < maxReports {
@@ -69,6 +73,13 @@ func (n *Node) message(down []byte) error {
 	}
 	if h.pong != nil {
 		n.answer(h.pong)
+	}
+	if h.network != nil && n.fleet.options.Network != nil {
+		var network v1.Network
+		if err := proto.Unmarshal(h.network, &network); err != nil {
+			return err
+		}
+		n.fleet.options.Network(&network)
 	}
 	if h.orders == nil {
 		return nil

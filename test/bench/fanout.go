@@ -1,0 +1,168 @@
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+)
+
+const (
+	fanoutNodes      = 1000
+	fanoutNamespaces = 50
+	fanoutServices   = 20 // in each namespace
+	fanoutEndpoints  = 10 // of each service
+	fanoutRate       = 100
+	fanoutTime       = time.Minute
+	fanoutWriters    = 16
+)
+
+// measureFanout changes endpoints, and lets nodes say how long it took until they knew.
+func measureFanout(ctx context.Context, l *lab) (_ result, err error) {
+	y, err := newYard(ctx)
+	if err != nil {
+		return result{}, err
+	}
+	defer func() { err = errors.Join(err, y.close()) }()
+	c := &cloud{lab: l, address: "127.0.0.1:7700", data: filepath.Join(l.dir, "fanout"), config: filepath.Join(l.dir, "fanout.yaml")}
+	defer func() {
+		_ = y.inside(func() error {
+			c.close()
+			return nil
+		})
+	}()
+	err = y.inside(func() error {
+		return c.run(ctx, "server", "--detach", "--data-dir", c.data, "--api-addr", c.address)
+	})
+	if err != nil {
+		return result{}, err
+	}
+	conn, err := y.connect(c)
+	if err != nil {
+		return result{}, err
+	}
+	defer func() { err = errors.Join(err, conn.Close()) }()
+	if err := makeServices(ctx, conn); err != nil {
+		return result{}, err
+	}
+	watching, stop := context.WithCancel(ctx)
+	defer stop()
+	seen, err := watchNodes(watching, v1.NewNodeServiceClient(conn))
+	if err != nil {
+		return result{}, err
+	}
+	args := []string{"--sources", fleetSources, "--follow", fmt.Sprint(fanoutNamespaces)}
+	f, err := c.startFleet(ctx, fleetPlan{nodes: fanoutNodes, args: args, inside: y.inside}, conn)
+	if err != nil {
+		return result{}, err
+	}
+	defer func() { err = errors.Join(err, f.end()) }()
+	if err := f.await(ctx, seen); err != nil {
+		return result{}, err
+	}
+	if err := sleep(ctx, fleetSettle); err != nil {
+		return result{}, err
+	}
+	return c.fanout(ctx, f, conn)
+}
+
+// makeServices creates all services and their endpoints.
+func makeServices(ctx context.Context, conn *grpc.ClientConn) error {
+	namespaces, services, endpoints := v1.NewNamespaceServiceClient(conn), v1.NewServiceServiceClient(conn), v1.NewEndpointServiceClient(conn)
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(fanoutWriters)
+	for n := range fanoutNamespaces {
+		g.Go(func() error {
+			namespace := fmt.Sprintf("ns-%d", n)
+			_, err := namespaces.CreateNamespace(ctx, &v1.CreateNamespaceRequest{Namespace: &v1.Namespace{Metadata: &v1.Metadata{Name: namespace}}})
+			for i := 0; err == nil && i < fanoutServices; i++ {
+				s := &v1.Service{
+					Metadata: &v1.Metadata{Namespace: namespace, Name: fmt.Sprintf("s-%d", i)},
+					Spec:     &v1.ServiceSpec{Ports: []*v1.ServicePort{{Port: 80}}},
+				}
+				if _, err = services.CreateService(ctx, &v1.CreateServiceRequest{Service: s}); err != nil {
+					break
+				}
+				for e := 0; err == nil && e < fanoutEndpoints-1; e++ {
+					_, err = endpoints.RegisterEndpoint(ctx, &v1.RegisterEndpointRequest{
+						Namespace: namespace, Service: s.Metadata.Name, Name: fmt.Sprintf("e-%d", e), Addresses: []string{fmt.Sprintf("198.51.100.%d", e+1)},
+					})
+				}
+			}
+			return err
+		})
+	}
+	return g.Wait()
+}
+
+// fanout changes endpoints at a steady rate.
+func (c *cloud) fanout(ctx context.Context, f *fleetProcess, conn *grpc.ClientConn) (result, error) {
+	pid, err := c.pid()
+	if err != nil {
+		return result{}, err
+	}
+	before, err := cpuTicks(pid)
+	if err != nil {
+		return result{}, err
+	}
+	endpoints := v1.NewEndpointServiceClient(conn)
+	g, calling := errgroup.WithContext(ctx)
+	g.SetLimit(fanoutRate) // more calls than that at once are a second late
+	ticker := time.NewTicker(time.Second / fanoutRate)
+	defer ticker.Stop()
+	began, changes := time.Now(), 0
+	for ; time.Since(began) < fanoutTime && calling.Err() == nil; changes++ {
+		<-ticker.C
+		at, i := time.Now(), changes
+		g.Go(func() error { return clock(calling, endpoints, i, at) })
+	}
+	if err := g.Wait(); err != nil {
+		return result{}, err
+	}
+	took := time.Since(began).Seconds()
+	after, err := cpuTicks(pid)
+	if err != nil {
+		return result{}, err
+	}
+	if err := sleep(ctx, time.Second); err != nil { // the last ones arrive
+		return result{}, err
+	}
+	times, err := f.changes(ctx)
+	if err != nil {
+		return result{}, err
+	}
+	wanted := changes * fanoutNodes / fanoutNamespaces
+	return result{value: times.quantile(0.95), notes: []string{
+		times.spread("call to node in ms"),
+		fmt.Sprintf("%d of %d expected news arrived, of %.4g changes a second", len(times), wanted, float64(changes)/took),
+		fmt.Sprintf("the server used %.2g cores", float64(after-before)/ticksPerSecond/took),
+	}}, nil
+}
+
+// clock registers an endpoint whose address says when.
+func clock(ctx context.Context, endpoints v1.EndpointServiceClient, i int, at time.Time) error {
+	address := netip.MustParseAddr("fd00::").As16()
+	binary.BigEndian.PutUint64(address[8:], uint64(at.UnixNano()))
+	_, err := endpoints.RegisterEndpoint(ctx, &v1.RegisterEndpointRequest{
+		Namespace: fmt.Sprintf("ns-%d", i%fanoutNamespaces), Service: fmt.Sprintf("s-%d", i/fanoutNamespaces%fanoutServices), Name: "clock",
+		Addresses: []string{netip.AddrFrom16(address).String()},
+	})
+	return err
+}
+
+// changes asks how long the news took, in milliseconds.
+func (f *fleetProcess) changes(ctx context.Context) (sample, error) {
+	if _, err := fmt.Fprintln(f.in, "changes"); err != nil {
+		return nil, err
+	}
+	w, err := f.answer(ctx)
+	return w.Millis, err
+}
