@@ -29,6 +29,8 @@ type workloads struct {
 	watch func(grpc.ServerStreamingServer[cloudlessv1.WorkloadChange]) error
 	exec  func(grpc.BidiStreamingServer[cloudlessv1.ExecRequest, cloudlessv1.ExecResponse]) error
 	copy  func(copyServer) error
+
+	forward func(forwardServer) error
 }
 
 func (w *workloads) Logs(asked *cloudlessv1.LogsRequest, s grpc.ServerStreamingServer[cloudlessv1.LogEntry]) error {

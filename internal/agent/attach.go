@@ -16,7 +16,7 @@ import (
 // closeTimeout is how long a server may take to read the end of a stream.
 const closeTimeout = 10 * time.Second
 
-// attachment is a stream that carries one log, exec or copy.
+// attachment is a stream that carries one log, exec, copy or forwarded connection.
 type attachment struct {
 	stream grpc.BidiStreamingClient[v1.AttachUp, v1.AttachDown]
 	cancel context.CancelFunc
@@ -53,9 +53,28 @@ func (a *Agent) serveOpen(ctx context.Context, at *attachment, open *v1.Open) er
 		return a.serveExec(ctx, at, what.Exec)
 	case *v1.Open_Copy:
 		return a.serveCopy(ctx, at, what.Copy)
+	case *v1.Open_Forward:
+		return a.serveForward(ctx, at, what.Forward)
 	}
 	at.listen(nil)
 	return at.refuse(errors.New("this node's agent does not know what was asked for; upgrade it to the version of the servers"))
+}
+
+// runningTask finds a replica and its running task.
+func (a *Agent) runningTask(uid string) (*replica, string, error) {
+	r := a.replica(uid)
+	if r == nil {
+		return nil, "", fmt.Errorf("this node has no replica %q", uid)
+	}
+	if task, _ := r.running(); task != "" {
+		return r, task, nil
+	}
+	return nil, "", notRunning(r)
+}
+
+func notRunning(r *replica) error {
+	_, status := r.running()
+	return fmt.Errorf("replica %s does not run, it is in phase %q; try again when it runs", r.name(), status.GetPhase())
 }
 
 // listen receives until the server ends the stream, and then cancels the work for it. A nil

@@ -49,13 +49,9 @@ func (a *Agent) serveCopy(ctx context.Context, at *attachment, open *v1.OpenCopy
 
 // copyTarget finds the running task of a replica and its root folder.
 func (a *Agent) copyTarget(ctx context.Context, uid string) (*replica, driver.Root, string, error) {
-	r := a.replica(uid)
-	if r == nil {
-		return nil, driver.Root{}, "", fmt.Errorf("this node has no replica %q", uid)
-	}
-	task, status := r.running()
-	if task == "" {
-		return nil, driver.Root{}, "", notRunning(r, status)
+	r, task, err := a.runningTask(uid)
+	if err != nil {
+		return nil, driver.Root{}, "", err
 	}
 	rooter, able := r.driver.(driver.Rooter)
 	if !able {
@@ -63,7 +59,7 @@ func (a *Agent) copyTarget(ctx context.Context, uid string) (*replica, driver.Ro
 	}
 	root, err := rooter.Root(ctx, task)
 	if errors.Is(err, driver.ErrNotRunning) || errors.Is(err, driver.ErrNotFound) {
-		return nil, driver.Root{}, "", notRunning(r, status)
+		return nil, driver.Root{}, "", notRunning(r)
 	}
 	return r, root, task, err
 }

@@ -49,13 +49,9 @@ func (a *Agent) serveExec(ctx context.Context, at *attachment, open *v1.OpenExec
 
 // execTarget finds the running task of a replica and a driver that can exec.
 func (a *Agent) execTarget(uid string) (*replica, driver.Execer, string, error) {
-	r := a.replica(uid)
-	if r == nil {
-		return nil, nil, "", fmt.Errorf("this node has no replica %q", uid)
-	}
-	task, status := r.running()
-	if task == "" {
-		return nil, nil, "", notRunning(r, status)
+	r, task, err := a.runningTask(uid)
+	if err != nil {
+		return nil, nil, "", err
 	}
 	execer, able := r.driver.(driver.Execer)
 	if !able {
@@ -89,10 +85,6 @@ func execProblem(r *replica, start *v1.ExecStart, err error) (code int32, proble
 		return exitCannotRun, fmt.Errorf("command %q in replica %s is not a program that its user may run", command[0], r.name())
 	}
 	return 0, err
-}
-
-func notRunning(r *replica, status *v1.ReplicaStatus) error {
-	return fmt.Errorf("replica %s does not run, it is in phase %q; try again when it runs", r.name(), status.GetPhase())
 }
 
 // describeExec connects the process with the stream. Its output waits until the server

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"slices"
@@ -351,6 +353,17 @@ func (h *handle) Root(_ context.Context, id string) (driver.Root, error) {
 	}
 	dir, err := os.Open(h.root)
 	return driver.Root{Dir: dir, UID: os.Getuid(), GID: os.Getgid()}, err
+}
+
+// Dial connects on this machine: the network of every task is that of the test, without the task's own addresses.
+func (h *handle) Dial(ctx context.Context, id, network string, address netip.AddrPort) (net.Conn, error) {
+	if _, err := h.get(id); err != nil {
+		return nil, err
+	}
+	if !address.Addr().IsLoopback() {
+		return nil, unix.ECONNREFUSED
+	}
+	return (&net.Dialer{}).DialContext(ctx, network, address.String())
 }
 
 type process struct {

@@ -87,6 +87,7 @@ type cluster struct {
 	versions    *settled // of the configuration
 	revisions   []*cloudlessv1.Revision
 	copy        func(copyServer) error
+	forward     func(forwardServer) error
 	watchEvents func(grpc.ServerStreamingServer[cloudlessv1.Event]) error // nil repeats a past one and adds a new one
 }
 

@@ -66,7 +66,7 @@ func (c *cli) completeNames(root *cobra.Command) {
 			}
 		}
 		switch group.Name() {
-		case "ps", "logs", "exec", "stats", "describe", "explain":
+		case "ps", "logs", "exec", "forward", "stats", "describe", "explain":
 			if group.ValidArgsFunction == nil {
 				group.ValidArgsFunction = c.completeBy(objectNames("workload"), false)
 			}

@@ -1,6 +1,6 @@
 // Package cli is the command line of Cloudless: the commands for the nouns of the API, one file for each noun. Its
-// subpackages hold the commands for this machine (local), logs, exec and cp (stream), waiting (wait), widgets (terminal)
-// and what all commands share (command).
+// subpackages hold the commands for this machine (local), logs, exec, cp and forward (stream), waiting (wait), widgets
+// (terminal) and what all commands share (command).
 //
 // It guarantees that
 //   - results go to standard output and everything else to standard error, so that output can be piped;

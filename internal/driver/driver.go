@@ -24,6 +24,8 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
+	"net/netip"
 	"os"
 	"time"
 )
@@ -95,6 +97,13 @@ type Root struct {
 	Dir *os.File
 	// UID and GID are those of the task's first process.
 	UID, GID int
+}
+
+// Dialer is a driver that can connect from inside a running task's network.
+type Dialer interface {
+	// Dial connects to an address as a process of the task would: 127.0.0.1 is the task's own. The network is "tcp" or
+	// "udp". The connection may outlive the task.
+	Dial(ctx context.Context, id, network string, address netip.AddrPort) (net.Conn, error)
 }
 
 // Checker is a driver that can say whether it works at all.

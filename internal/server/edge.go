@@ -30,7 +30,7 @@ type edge struct {
 }
 
 const (
-	// memberStreams is how many streams an agent may have open: its session, and one for each log, exec and copy.
+	// memberStreams is how many streams an agent may have open: its session, and one for each log, exec, copy and forwarded connection.
 	memberStreams = 10_000
 	// callerStreams is the same limit for callers without a certificate.
 	callerStreams = 1_000

@@ -308,7 +308,7 @@ func (s *Server) newGRPC(guard *auth.Guard) *edge {
 	return server
 }
 
-// newStreams makes what serves logs, exec and cp by the sessions of the nodes.
+// newStreams makes what serves logs, exec, cp and forward by the sessions of the nodes.
 func (s *Server) newStreams() *streams.Streams {
 	return streams.New(streams.Options{Core: s.Core, Attach: s.sessions.Open, Connected: s.sessions.Connected, HasOutput: hasOutput})
 }

@@ -17,7 +17,7 @@ import (
 
 // Root opens the root folder through the task's first process, so that mounts inside the
 // container are visible, too.
-func (d *Driver) Root(ctx context.Context, id string) (_ driver.Root, err error) {
+func (d *Driver) Root(ctx context.Context, id string) (driver.Root, error) {
 	container, err := d.container(ctx, id)
 	if err != nil {
 		return driver.Root{}, err
@@ -26,22 +26,31 @@ func (d *Driver) Root(ctx context.Context, id string) (_ driver.Root, err error)
 	if err := typeurl.UnmarshalTo(container.Spec, &spec); err != nil {
 		return driver.Root{}, fmt.Errorf("read the description of task %s: %w", id, err)
 	}
-	pid, err := d.runningPID(ctx, id)
-	if err != nil {
-		return driver.Root{}, err
-	}
-	path := filepath.Join("/proc", strconv.Itoa(pid), "root")
-	fd, err := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	dir, err := d.openOfProcess(ctx, id, "root", unix.O_PATH|unix.O_DIRECTORY)
 	if err != nil {
 		return driver.Root{}, fmt.Errorf("open the root folder of task %s: %w", id, err)
 	}
-	dir := os.NewFile(uintptr(fd), path)
+	return driver.Root{Dir: dir, UID: int(spec.Process.User.UID), GID: int(spec.Process.User.GID)}, nil
+}
+
+// openOfProcess opens a file in the /proc folder of the task's first process.
+func (d *Driver) openOfProcess(ctx context.Context, id, name string, flags int) (*os.File, error) {
+	pid, err := d.runningPID(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	path := filepath.Join("/proc", strconv.Itoa(pid), name)
+	fd, err := unix.Open(path, flags|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	file := os.NewFile(uintptr(fd), path)
 	// If the process had ended before, its pid could have been reused.
 	if again, err := d.runningPID(ctx, id); err != nil || again != pid {
-		_ = dir.Close()
-		return driver.Root{}, fmt.Errorf("open the root folder of task %s: %w", id, driver.ErrNotRunning)
+		_ = file.Close()
+		return nil, driver.ErrNotRunning
 	}
-	return driver.Root{Dir: dir, UID: int(spec.Process.User.UID), GID: int(spec.Process.User.GID)}, nil
+	return file, nil
 }
 
 func (d *Driver) runningPID(ctx context.Context, id string) (int, error) {

@@ -26,6 +26,7 @@ type Driver interface {
 	driver.Execer
 	driver.Meter
 	driver.Rooter
+	driver.Dialer
 	Close() error
 }
 
@@ -77,6 +78,7 @@ func Run(t *testing.T, h Harness) {
 		{"security", security},
 		{"exec", execs},
 		{"root", roots},
+		{"dial", dials},
 		{"recovery", recovery},
 	} {
 		t.Run(group.name, func(t *testing.T) { group.run(t, s) })

@@ -12,7 +12,7 @@ import (
 	"github.com/cloudless/cloudless/internal/server/core"
 )
 
-// AttachStream is a log, exec or copy stream that an agent has opened.
+// AttachStream is a stream that an agent has opened because Open asked for it.
 type AttachStream = grpc.BidiStreamingServer[v1.AttachUp, v1.AttachDown]
 
 // attachments are the streams that agents were asked for and have not opened yet.
@@ -44,7 +44,9 @@ func (s *Sessions) Open(ctx context.Context, node string, request *v1.Open) (str
 	})
 	// The agent must know the replica first. The caller may have learned of the replica
 	// before Route did.
-	current.mark(replicaOf(request))
+	if replica := replicaOf(request); replica != "" {
+		current.mark(replica)
+	}
 	current.open(request)
 	select {
 	case stream = <-waiting.stream:
@@ -58,14 +60,19 @@ func (s *Sessions) Open(ctx context.Context, node string, request *v1.Open) (str
 	return nil, nil, err
 }
 
+// replicaOf is the uid of the replica that a request is about.
 func replicaOf(request *v1.Open) string {
-	if logs := request.GetLogs(); logs != nil {
-		return logs.GetReplicaUid()
+	switch what := request.GetWhat().(type) {
+	case *v1.Open_Logs:
+		return what.Logs.GetReplicaUid()
+	case *v1.Open_Exec:
+		return what.Exec.GetReplicaUid()
+	case *v1.Open_Copy:
+		return what.Copy.GetReplicaUid()
+	case *v1.Open_Forward:
+		return what.Forward.GetReplicaUid()
 	}
-	if files := request.GetCopy(); files != nil {
-		return files.GetReplicaUid()
-	}
-	return request.GetExec().GetReplicaUid()
+	return ""
 }
 
 func (s *Sessions) nodeName(uid string) string {

@@ -11,6 +11,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/server/core"
+	"github.com/cloudless/cloudless/internal/state"
 )
 
 // call is a call that acts inside a running replica. The server finds the replica and
@@ -18,7 +19,7 @@ import (
 type call[Request, Response any] struct {
 	// name is the name of the call in logs, and what is its name in errors.
 	name, what string
-	target     replicaRequest
+	find       func(*state.Snapshot) (*v1.Replica, error)
 	open       func(replicaUID string) *v1.Open
 	down       func(*Request) *v1.AttachDown
 	// up extracts the answer from a message of the node, and reports whether it is the
@@ -34,7 +35,7 @@ func (c call[Request, Response]) relay(s *Streams, stream grpc.BidiStreamingServ
 	if err != nil {
 		return err
 	}
-	r, err := runningReplica(snap, c.target)
+	r, err := c.find(snap)
 	if err != nil {
 		return err
 	}

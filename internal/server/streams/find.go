@@ -21,6 +21,11 @@ type replicaRequest interface {
 	GetReplica() string
 }
 
+// running finds a running replica in a state.
+func running(request replicaRequest) func(*state.Snapshot) (*v1.Replica, error) {
+	return func(snap *state.Snapshot) (*v1.Replica, error) { return runningReplica(snap, request) }
+}
+
 // runningReplica returns the requested replica, or any running one of the workload. The
 // error says why there is none.
 func runningReplica(snap *state.Snapshot, request replicaRequest) (*v1.Replica, error) {

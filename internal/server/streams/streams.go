@@ -1,5 +1,5 @@
-// Package streams serves the calls that reach into replicas and stream: logs, exec
-// and cp. It finds the replicas, asks the agents of their nodes for a stream each,
+// Package streams serves the calls that reach into replicas and stream: logs, exec,
+// cp and forward. It finds the replicas, asks the agents of their nodes for a stream each,
 // and passes messages between agents and caller.
 //
 // It knows no session of an agent, only how to ask for a stream. It changes nothing

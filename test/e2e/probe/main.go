@@ -18,7 +18,7 @@ import (
 
 func main() {
 	if len(os.Args) < 2 {
-		fail("usage: probe count|sleep|exit|eat|limits|size|signal|kill|cat|status|links|both|burn|long|owner|env|touch|file|serve|ask ...")
+		fail("usage: probe count|sleep|exit|eat|limits|size|signal|kill|cat|status|links|both|burn|long|owner|env|touch|file|serve|ask|digest|send ...")
 	}
 	args := os.Args[2:]
 	switch os.Args[1] {
@@ -60,6 +60,10 @@ func main() {
 		serve(args[0])
 	case "ask":
 		ask(args[0], args[1])
+	case "digest":
+		digest(args[0])
+	case "send":
+		send(args[0])
 	case "touch":
 		if err := os.WriteFile(args[0], nil, 0o600); err != nil {
 			fail(err.Error())

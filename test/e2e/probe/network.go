@@ -2,7 +2,9 @@ package main
 
 import (
 	"bufio"
+	"crypto/sha256"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"time"
@@ -60,4 +62,43 @@ func ask(network, address string) {
 		fail(err.Error())
 	}
 	fmt.Print(line)
+}
+
+// digest reads each connection to an address until its end, and answers with the digest of what it read.
+func digest(address string) {
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		fail(err.Error())
+	}
+	fmt.Println("serving")
+	for {
+		conn, err := listener.Accept()
+		if err != nil {
+			fail(err.Error())
+		}
+		go func() {
+			sum := sha256.New()
+			_, err := io.Copy(sum, conn)
+			_, _ = fmt.Fprintf(conn, "%x  -\n", sum.Sum(nil))
+			fmt.Println("read all:", err)
+			_ = conn.Close()
+		}()
+	}
+}
+
+// send sends its input to an address, ends that side of the connection, and prints the answer.
+func send(address string) {
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		fail(err.Error())
+	}
+	if _, err := io.Copy(conn, os.Stdin); err != nil {
+		fail(err.Error())
+	}
+	if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
+		fail(err.Error())
+	}
+	if _, err := io.Copy(os.Stdout, conn); err != nil {
+		fail(err.Error())
+	}
 }

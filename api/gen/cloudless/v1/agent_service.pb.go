@@ -2071,6 +2071,7 @@ type Open struct {
 	//	*Open_Logs
 	//	*Open_Exec
 	//	*Open_Copy
+	//	*Open_Forward
 	What          isOpen_What `protobuf_oneof:"what"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2147,6 +2148,15 @@ func (x *Open) GetCopy() *OpenCopy {
 	return nil
 }
 
+func (x *Open) GetForward() *OpenForward {
+	if x != nil {
+		if x, ok := x.What.(*Open_Forward); ok {
+			return x.Forward
+		}
+	}
+	return nil
+}
+
 type isOpen_What interface {
 	isOpen_What()
 }
@@ -2163,11 +2173,17 @@ type Open_Copy struct {
 	Copy *OpenCopy `protobuf:"bytes,4,opt,name=copy,proto3,oneof"`
 }
 
+type Open_Forward struct {
+	Forward *OpenForward `protobuf:"bytes,5,opt,name=forward,proto3,oneof"`
+}
+
 func (*Open_Logs) isOpen_What() {}
 
 func (*Open_Exec) isOpen_What() {}
 
 func (*Open_Copy) isOpen_What() {}
+
+func (*Open_Forward) isOpen_What() {}
 
 type OpenLogs struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
@@ -2367,6 +2383,58 @@ func (x *OpenCopy) GetStart() *CopyStart {
 	return nil
 }
 
+type OpenForward struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	ReplicaUid    string                 `protobuf:"bytes,1,opt,name=replica_uid,json=replicaUid,proto3" json:"replica_uid,omitempty"`
+	Start         *ForwardStart          `protobuf:"bytes,2,opt,name=start,proto3" json:"start,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OpenForward) Reset() {
+	*x = OpenForward{}
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OpenForward) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OpenForward) ProtoMessage() {}
+
+func (x *OpenForward) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OpenForward.ProtoReflect.Descriptor instead.
+func (*OpenForward) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *OpenForward) GetReplicaUid() string {
+	if x != nil {
+		return x.ReplicaUid
+	}
+	return ""
+}
+
+func (x *OpenForward) GetStart() *ForwardStart {
+	if x != nil {
+		return x.Start
+	}
+	return nil
+}
+
 type AttachUp struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Message:
@@ -2376,6 +2444,7 @@ type AttachUp struct {
 	//	*AttachUp_Exec
 	//	*AttachUp_Error
 	//	*AttachUp_Copy
+	//	*AttachUp_Forward
 	Message       isAttachUp_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2383,7 +2452,7 @@ type AttachUp struct {
 
 func (x *AttachUp) Reset() {
 	*x = AttachUp{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[31]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2395,7 +2464,7 @@ func (x *AttachUp) String() string {
 func (*AttachUp) ProtoMessage() {}
 
 func (x *AttachUp) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[31]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2408,7 +2477,7 @@ func (x *AttachUp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachUp.ProtoReflect.Descriptor instead.
 func (*AttachUp) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{31}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *AttachUp) GetMessage() isAttachUp_Message {
@@ -2463,6 +2532,15 @@ func (x *AttachUp) GetCopy() *CopyResponse {
 	return nil
 }
 
+func (x *AttachUp) GetForward() *ForwardResponse {
+	if x != nil {
+		if x, ok := x.Message.(*AttachUp_Forward); ok {
+			return x.Forward
+		}
+	}
+	return nil
+}
+
 type isAttachUp_Message interface {
 	isAttachUp_Message()
 }
@@ -2489,6 +2567,10 @@ type AttachUp_Copy struct {
 	Copy *CopyResponse `protobuf:"bytes,5,opt,name=copy,proto3,oneof"`
 }
 
+type AttachUp_Forward struct {
+	Forward *ForwardResponse `protobuf:"bytes,6,opt,name=forward,proto3,oneof"`
+}
+
 func (*AttachUp_Id) isAttachUp_Message() {}
 
 func (*AttachUp_Log) isAttachUp_Message() {}
@@ -2499,12 +2581,15 @@ func (*AttachUp_Error) isAttachUp_Message() {}
 
 func (*AttachUp_Copy) isAttachUp_Message() {}
 
+func (*AttachUp_Forward) isAttachUp_Message() {}
+
 type AttachDown struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Message:
 	//
 	//	*AttachDown_Exec
 	//	*AttachDown_Copy
+	//	*AttachDown_Forward
 	Message       isAttachDown_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2512,7 +2597,7 @@ type AttachDown struct {
 
 func (x *AttachDown) Reset() {
 	*x = AttachDown{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[32]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2524,7 +2609,7 @@ func (x *AttachDown) String() string {
 func (*AttachDown) ProtoMessage() {}
 
 func (x *AttachDown) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[32]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2537,7 +2622,7 @@ func (x *AttachDown) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachDown.ProtoReflect.Descriptor instead.
 func (*AttachDown) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{32}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *AttachDown) GetMessage() isAttachDown_Message {
@@ -2565,6 +2650,15 @@ func (x *AttachDown) GetCopy() *CopyRequest {
 	return nil
 }
 
+func (x *AttachDown) GetForward() *ForwardRequest {
+	if x != nil {
+		if x, ok := x.Message.(*AttachDown_Forward); ok {
+			return x.Forward
+		}
+	}
+	return nil
+}
+
 type isAttachDown_Message interface {
 	isAttachDown_Message()
 }
@@ -2577,9 +2671,15 @@ type AttachDown_Copy struct {
 	Copy *CopyRequest `protobuf:"bytes,2,opt,name=copy,proto3,oneof"`
 }
 
+type AttachDown_Forward struct {
+	Forward *ForwardRequest `protobuf:"bytes,3,opt,name=forward,proto3,oneof"`
+}
+
 func (*AttachDown_Exec) isAttachDown_Message() {}
 
 func (*AttachDown_Copy) isAttachDown_Message() {}
+
+func (*AttachDown_Forward) isAttachDown_Message() {}
 
 var File_cloudless_v1_agent_service_proto protoreflect.FileDescriptor
 
@@ -2747,12 +2847,13 @@ const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"\rRegistryLogin\x12\x12\n" +
 	"\x04host\x18\x01 \x01(\tR\x04host\x12\x1a\n" +
 	"\busername\x18\x02 \x01(\tR\busername\x12\x1a\n" +
-	"\bpassword\x18\x03 \x01(\tR\bpassword\"\xa8\x01\n" +
+	"\bpassword\x18\x03 \x01(\tR\bpassword\"\xdf\x01\n" +
 	"\x04Open\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12,\n" +
 	"\x04logs\x18\x02 \x01(\v2\x16.cloudless.v1.OpenLogsH\x00R\x04logs\x12,\n" +
 	"\x04exec\x18\x03 \x01(\v2\x16.cloudless.v1.OpenExecH\x00R\x04exec\x12,\n" +
-	"\x04copy\x18\x04 \x01(\v2\x16.cloudless.v1.OpenCopyH\x00R\x04copyB\x06\n" +
+	"\x04copy\x18\x04 \x01(\v2\x16.cloudless.v1.OpenCopyH\x00R\x04copy\x125\n" +
+	"\aforward\x18\x05 \x01(\v2\x19.cloudless.v1.OpenForwardH\x00R\aforwardB\x06\n" +
 	"\x04what\"\xf3\x01\n" +
 	"\bOpenLogs\x12\x1f\n" +
 	"\vreplica_uid\x18\x01 \x01(\tR\n" +
@@ -2771,18 +2872,24 @@ const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"\bOpenCopy\x12\x1f\n" +
 	"\vreplica_uid\x18\x01 \x01(\tR\n" +
 	"replicaUid\x12-\n" +
-	"\x05start\x18\x02 \x01(\v2\x17.cloudless.v1.CopyStartR\x05start\"\xcf\x01\n" +
+	"\x05start\x18\x02 \x01(\v2\x17.cloudless.v1.CopyStartR\x05start\"`\n" +
+	"\vOpenForward\x12\x1f\n" +
+	"\vreplica_uid\x18\x01 \x01(\tR\n" +
+	"replicaUid\x120\n" +
+	"\x05start\x18\x02 \x01(\v2\x1a.cloudless.v1.ForwardStartR\x05start\"\x8a\x02\n" +
 	"\bAttachUp\x12\x10\n" +
 	"\x02id\x18\x01 \x01(\tH\x00R\x02id\x12*\n" +
 	"\x03log\x18\x02 \x01(\v2\x16.cloudless.v1.LogEntryH\x00R\x03log\x120\n" +
 	"\x04exec\x18\x03 \x01(\v2\x1a.cloudless.v1.ExecResponseH\x00R\x04exec\x12\x16\n" +
 	"\x05error\x18\x04 \x01(\tH\x00R\x05error\x120\n" +
-	"\x04copy\x18\x05 \x01(\v2\x1a.cloudless.v1.CopyResponseH\x00R\x04copyB\t\n" +
-	"\amessage\"y\n" +
+	"\x04copy\x18\x05 \x01(\v2\x1a.cloudless.v1.CopyResponseH\x00R\x04copy\x129\n" +
+	"\aforward\x18\x06 \x01(\v2\x1d.cloudless.v1.ForwardResponseH\x00R\aforwardB\t\n" +
+	"\amessage\"\xb3\x01\n" +
 	"\n" +
 	"AttachDown\x12/\n" +
 	"\x04exec\x18\x01 \x01(\v2\x19.cloudless.v1.ExecRequestH\x00R\x04exec\x12/\n" +
-	"\x04copy\x18\x02 \x01(\v2\x19.cloudless.v1.CopyRequestH\x00R\x04copyB\t\n" +
+	"\x04copy\x18\x02 \x01(\v2\x19.cloudless.v1.CopyRequestH\x00R\x04copy\x128\n" +
+	"\aforward\x18\x03 \x01(\v2\x1c.cloudless.v1.ForwardRequestH\x00R\aforwardB\t\n" +
 	"\amessage2\x89\x02\n" +
 	"\x11EnrollmentService\x12M\n" +
 	"\x06Enroll\x12\x1b.cloudless.v1.EnrollRequest\x1a\x1c.cloudless.v1.EnrollResponse\"\b\xe2\xcc'\x04\b\b \x01\x12[\n" +
@@ -2804,7 +2911,7 @@ func file_cloudless_v1_agent_service_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_agent_service_proto_rawDescData
 }
 
-var file_cloudless_v1_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
+var file_cloudless_v1_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
 var file_cloudless_v1_agent_service_proto_goTypes = []any{
 	(*EnrollRequest)(nil),         // 0: cloudless.v1.EnrollRequest
 	(*EnrollOwnNodeRequest)(nil),  // 1: cloudless.v1.EnrollOwnNodeRequest
@@ -2837,51 +2944,55 @@ var file_cloudless_v1_agent_service_proto_goTypes = []any{
 	(*OpenLogs)(nil),              // 28: cloudless.v1.OpenLogs
 	(*OpenExec)(nil),              // 29: cloudless.v1.OpenExec
 	(*OpenCopy)(nil),              // 30: cloudless.v1.OpenCopy
-	(*AttachUp)(nil),              // 31: cloudless.v1.AttachUp
-	(*AttachDown)(nil),            // 32: cloudless.v1.AttachDown
-	nil,                           // 33: cloudless.v1.EnrollRequest.LabelsEntry
-	nil,                           // 34: cloudless.v1.EnrollOwnNodeRequest.LabelsEntry
-	(*Node)(nil),                  // 35: cloudless.v1.Node
-	(*Server)(nil),                // 36: cloudless.v1.Server
-	(*NodeStatus)(nil),            // 37: cloudless.v1.NodeStatus
-	(*NodeResources)(nil),         // 38: cloudless.v1.NodeResources
-	(*ReplicaUsage)(nil),          // 39: cloudless.v1.ReplicaUsage
-	(*timestamppb.Timestamp)(nil), // 40: google.protobuf.Timestamp
-	(*ReplicaStatus)(nil),         // 41: cloudless.v1.ReplicaStatus
-	(*ServicePort)(nil),           // 42: cloudless.v1.ServicePort
-	(*durationpb.Duration)(nil),   // 43: google.protobuf.Duration
-	(*NodeSpec)(nil),              // 44: cloudless.v1.NodeSpec
-	(*Replica)(nil),               // 45: cloudless.v1.Replica
-	(*Revision)(nil),              // 46: cloudless.v1.Revision
-	(*ExecStart)(nil),             // 47: cloudless.v1.ExecStart
-	(*CopyStart)(nil),             // 48: cloudless.v1.CopyStart
-	(*LogEntry)(nil),              // 49: cloudless.v1.LogEntry
-	(*ExecResponse)(nil),          // 50: cloudless.v1.ExecResponse
-	(*CopyResponse)(nil),          // 51: cloudless.v1.CopyResponse
-	(*ExecRequest)(nil),           // 52: cloudless.v1.ExecRequest
-	(*CopyRequest)(nil),           // 53: cloudless.v1.CopyRequest
+	(*OpenForward)(nil),           // 31: cloudless.v1.OpenForward
+	(*AttachUp)(nil),              // 32: cloudless.v1.AttachUp
+	(*AttachDown)(nil),            // 33: cloudless.v1.AttachDown
+	nil,                           // 34: cloudless.v1.EnrollRequest.LabelsEntry
+	nil,                           // 35: cloudless.v1.EnrollOwnNodeRequest.LabelsEntry
+	(*Node)(nil),                  // 36: cloudless.v1.Node
+	(*Server)(nil),                // 37: cloudless.v1.Server
+	(*NodeStatus)(nil),            // 38: cloudless.v1.NodeStatus
+	(*NodeResources)(nil),         // 39: cloudless.v1.NodeResources
+	(*ReplicaUsage)(nil),          // 40: cloudless.v1.ReplicaUsage
+	(*timestamppb.Timestamp)(nil), // 41: google.protobuf.Timestamp
+	(*ReplicaStatus)(nil),         // 42: cloudless.v1.ReplicaStatus
+	(*ServicePort)(nil),           // 43: cloudless.v1.ServicePort
+	(*durationpb.Duration)(nil),   // 44: google.protobuf.Duration
+	(*NodeSpec)(nil),              // 45: cloudless.v1.NodeSpec
+	(*Replica)(nil),               // 46: cloudless.v1.Replica
+	(*Revision)(nil),              // 47: cloudless.v1.Revision
+	(*ExecStart)(nil),             // 48: cloudless.v1.ExecStart
+	(*CopyStart)(nil),             // 49: cloudless.v1.CopyStart
+	(*ForwardStart)(nil),          // 50: cloudless.v1.ForwardStart
+	(*LogEntry)(nil),              // 51: cloudless.v1.LogEntry
+	(*ExecResponse)(nil),          // 52: cloudless.v1.ExecResponse
+	(*CopyResponse)(nil),          // 53: cloudless.v1.CopyResponse
+	(*ForwardResponse)(nil),       // 54: cloudless.v1.ForwardResponse
+	(*ExecRequest)(nil),           // 55: cloudless.v1.ExecRequest
+	(*CopyRequest)(nil),           // 56: cloudless.v1.CopyRequest
+	(*ForwardRequest)(nil),        // 57: cloudless.v1.ForwardRequest
 }
 var file_cloudless_v1_agent_service_proto_depIdxs = []int32{
-	33, // 0: cloudless.v1.EnrollRequest.labels:type_name -> cloudless.v1.EnrollRequest.LabelsEntry
+	34, // 0: cloudless.v1.EnrollRequest.labels:type_name -> cloudless.v1.EnrollRequest.LabelsEntry
 	2,  // 1: cloudless.v1.EnrollRequest.server:type_name -> cloudless.v1.EnrollServer
-	34, // 2: cloudless.v1.EnrollOwnNodeRequest.labels:type_name -> cloudless.v1.EnrollOwnNodeRequest.LabelsEntry
-	35, // 3: cloudless.v1.EnrollResponse.node:type_name -> cloudless.v1.Node
-	36, // 4: cloudless.v1.EnrollResponse.server:type_name -> cloudless.v1.Server
+	35, // 2: cloudless.v1.EnrollOwnNodeRequest.labels:type_name -> cloudless.v1.EnrollOwnNodeRequest.LabelsEntry
+	36, // 3: cloudless.v1.EnrollResponse.node:type_name -> cloudless.v1.Node
+	37, // 4: cloudless.v1.EnrollResponse.server:type_name -> cloudless.v1.Server
 	11, // 5: cloudless.v1.SessionUp.hello:type_name -> cloudless.v1.Hello
 	12, // 6: cloudless.v1.SessionUp.heartbeat:type_name -> cloudless.v1.Heartbeat
 	13, // 7: cloudless.v1.SessionUp.report:type_name -> cloudless.v1.Report
 	10, // 8: cloudless.v1.SessionUp.pong:type_name -> cloudless.v1.Pong
 	8,  // 9: cloudless.v1.SessionUp.goodbye:type_name -> cloudless.v1.Goodbye
 	7,  // 10: cloudless.v1.SessionUp.follow:type_name -> cloudless.v1.Follow
-	37, // 11: cloudless.v1.Hello.status:type_name -> cloudless.v1.NodeStatus
+	38, // 11: cloudless.v1.Hello.status:type_name -> cloudless.v1.NodeStatus
 	15, // 12: cloudless.v1.Hello.replicas:type_name -> cloudless.v1.ReplicaReport
-	38, // 13: cloudless.v1.Heartbeat.usage:type_name -> cloudless.v1.NodeResources
-	37, // 14: cloudless.v1.Heartbeat.status:type_name -> cloudless.v1.NodeStatus
-	39, // 15: cloudless.v1.Heartbeat.replicas:type_name -> cloudless.v1.ReplicaUsage
+	39, // 13: cloudless.v1.Heartbeat.usage:type_name -> cloudless.v1.NodeResources
+	38, // 14: cloudless.v1.Heartbeat.status:type_name -> cloudless.v1.NodeStatus
+	40, // 15: cloudless.v1.Heartbeat.replicas:type_name -> cloudless.v1.ReplicaUsage
 	15, // 16: cloudless.v1.Report.replicas:type_name -> cloudless.v1.ReplicaReport
 	14, // 17: cloudless.v1.Report.events:type_name -> cloudless.v1.EventReport
-	40, // 18: cloudless.v1.EventReport.time:type_name -> google.protobuf.Timestamp
-	41, // 19: cloudless.v1.ReplicaReport.status:type_name -> cloudless.v1.ReplicaStatus
+	41, // 18: cloudless.v1.EventReport.time:type_name -> google.protobuf.Timestamp
+	42, // 19: cloudless.v1.ReplicaReport.status:type_name -> cloudless.v1.ReplicaStatus
 	24, // 20: cloudless.v1.SessionDown.assignments:type_name -> cloudless.v1.Assignments
 	27, // 21: cloudless.v1.SessionDown.open:type_name -> cloudless.v1.Open
 	9,  // 22: cloudless.v1.SessionDown.ping:type_name -> cloudless.v1.Ping
@@ -2891,42 +3002,46 @@ var file_cloudless_v1_agent_service_proto_depIdxs = []int32{
 	23, // 26: cloudless.v1.Network.relays:type_name -> cloudless.v1.NetworkRelay
 	21, // 27: cloudless.v1.Network.replicas:type_name -> cloudless.v1.NetworkReplica
 	19, // 28: cloudless.v1.Network.services:type_name -> cloudless.v1.NetworkService
-	42, // 29: cloudless.v1.NetworkService.ports:type_name -> cloudless.v1.ServicePort
-	43, // 30: cloudless.v1.NetworkService.affinity:type_name -> google.protobuf.Duration
+	43, // 29: cloudless.v1.NetworkService.ports:type_name -> cloudless.v1.ServicePort
+	44, // 30: cloudless.v1.NetworkService.affinity:type_name -> google.protobuf.Duration
 	20, // 31: cloudless.v1.NetworkService.endpoints:type_name -> cloudless.v1.NetworkEndpoint
 	25, // 32: cloudless.v1.Assignments.assign:type_name -> cloudless.v1.Assignment
-	44, // 33: cloudless.v1.Assignments.node:type_name -> cloudless.v1.NodeSpec
-	40, // 34: cloudless.v1.Assignments.time:type_name -> google.protobuf.Timestamp
-	45, // 35: cloudless.v1.Assignment.replica:type_name -> cloudless.v1.Replica
-	46, // 36: cloudless.v1.Assignment.revision:type_name -> cloudless.v1.Revision
+	45, // 33: cloudless.v1.Assignments.node:type_name -> cloudless.v1.NodeSpec
+	41, // 34: cloudless.v1.Assignments.time:type_name -> google.protobuf.Timestamp
+	46, // 35: cloudless.v1.Assignment.replica:type_name -> cloudless.v1.Replica
+	47, // 36: cloudless.v1.Assignment.revision:type_name -> cloudless.v1.Revision
 	26, // 37: cloudless.v1.Assignment.login:type_name -> cloudless.v1.RegistryLogin
 	28, // 38: cloudless.v1.Open.logs:type_name -> cloudless.v1.OpenLogs
 	29, // 39: cloudless.v1.Open.exec:type_name -> cloudless.v1.OpenExec
 	30, // 40: cloudless.v1.Open.copy:type_name -> cloudless.v1.OpenCopy
-	40, // 41: cloudless.v1.OpenLogs.since:type_name -> google.protobuf.Timestamp
-	40, // 42: cloudless.v1.OpenLogs.until:type_name -> google.protobuf.Timestamp
-	47, // 43: cloudless.v1.OpenExec.start:type_name -> cloudless.v1.ExecStart
-	48, // 44: cloudless.v1.OpenCopy.start:type_name -> cloudless.v1.CopyStart
-	49, // 45: cloudless.v1.AttachUp.log:type_name -> cloudless.v1.LogEntry
-	50, // 46: cloudless.v1.AttachUp.exec:type_name -> cloudless.v1.ExecResponse
-	51, // 47: cloudless.v1.AttachUp.copy:type_name -> cloudless.v1.CopyResponse
-	52, // 48: cloudless.v1.AttachDown.exec:type_name -> cloudless.v1.ExecRequest
-	53, // 49: cloudless.v1.AttachDown.copy:type_name -> cloudless.v1.CopyRequest
-	0,  // 50: cloudless.v1.EnrollmentService.Enroll:input_type -> cloudless.v1.EnrollRequest
-	1,  // 51: cloudless.v1.EnrollmentService.EnrollOwnNode:input_type -> cloudless.v1.EnrollOwnNodeRequest
-	4,  // 52: cloudless.v1.EnrollmentService.Renew:input_type -> cloudless.v1.RenewRequest
-	6,  // 53: cloudless.v1.AgentService.Session:input_type -> cloudless.v1.SessionUp
-	31, // 54: cloudless.v1.AgentService.Attach:input_type -> cloudless.v1.AttachUp
-	3,  // 55: cloudless.v1.EnrollmentService.Enroll:output_type -> cloudless.v1.EnrollResponse
-	3,  // 56: cloudless.v1.EnrollmentService.EnrollOwnNode:output_type -> cloudless.v1.EnrollResponse
-	5,  // 57: cloudless.v1.EnrollmentService.Renew:output_type -> cloudless.v1.RenewResponse
-	16, // 58: cloudless.v1.AgentService.Session:output_type -> cloudless.v1.SessionDown
-	32, // 59: cloudless.v1.AgentService.Attach:output_type -> cloudless.v1.AttachDown
-	55, // [55:60] is the sub-list for method output_type
-	50, // [50:55] is the sub-list for method input_type
-	50, // [50:50] is the sub-list for extension type_name
-	50, // [50:50] is the sub-list for extension extendee
-	0,  // [0:50] is the sub-list for field type_name
+	31, // 41: cloudless.v1.Open.forward:type_name -> cloudless.v1.OpenForward
+	41, // 42: cloudless.v1.OpenLogs.since:type_name -> google.protobuf.Timestamp
+	41, // 43: cloudless.v1.OpenLogs.until:type_name -> google.protobuf.Timestamp
+	48, // 44: cloudless.v1.OpenExec.start:type_name -> cloudless.v1.ExecStart
+	49, // 45: cloudless.v1.OpenCopy.start:type_name -> cloudless.v1.CopyStart
+	50, // 46: cloudless.v1.OpenForward.start:type_name -> cloudless.v1.ForwardStart
+	51, // 47: cloudless.v1.AttachUp.log:type_name -> cloudless.v1.LogEntry
+	52, // 48: cloudless.v1.AttachUp.exec:type_name -> cloudless.v1.ExecResponse
+	53, // 49: cloudless.v1.AttachUp.copy:type_name -> cloudless.v1.CopyResponse
+	54, // 50: cloudless.v1.AttachUp.forward:type_name -> cloudless.v1.ForwardResponse
+	55, // 51: cloudless.v1.AttachDown.exec:type_name -> cloudless.v1.ExecRequest
+	56, // 52: cloudless.v1.AttachDown.copy:type_name -> cloudless.v1.CopyRequest
+	57, // 53: cloudless.v1.AttachDown.forward:type_name -> cloudless.v1.ForwardRequest
+	0,  // 54: cloudless.v1.EnrollmentService.Enroll:input_type -> cloudless.v1.EnrollRequest
+	1,  // 55: cloudless.v1.EnrollmentService.EnrollOwnNode:input_type -> cloudless.v1.EnrollOwnNodeRequest
+	4,  // 56: cloudless.v1.EnrollmentService.Renew:input_type -> cloudless.v1.RenewRequest
+	6,  // 57: cloudless.v1.AgentService.Session:input_type -> cloudless.v1.SessionUp
+	32, // 58: cloudless.v1.AgentService.Attach:input_type -> cloudless.v1.AttachUp
+	3,  // 59: cloudless.v1.EnrollmentService.Enroll:output_type -> cloudless.v1.EnrollResponse
+	3,  // 60: cloudless.v1.EnrollmentService.EnrollOwnNode:output_type -> cloudless.v1.EnrollResponse
+	5,  // 61: cloudless.v1.EnrollmentService.Renew:output_type -> cloudless.v1.RenewResponse
+	16, // 62: cloudless.v1.AgentService.Session:output_type -> cloudless.v1.SessionDown
+	33, // 63: cloudless.v1.AgentService.Attach:output_type -> cloudless.v1.AttachDown
+	59, // [59:64] is the sub-list for method output_type
+	54, // [54:59] is the sub-list for method input_type
+	54, // [54:54] is the sub-list for extension type_name
+	54, // [54:54] is the sub-list for extension extendee
+	0,  // [0:54] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_agent_service_proto_init() }
@@ -2961,18 +3076,21 @@ func file_cloudless_v1_agent_service_proto_init() {
 		(*Open_Logs)(nil),
 		(*Open_Exec)(nil),
 		(*Open_Copy)(nil),
+		(*Open_Forward)(nil),
 	}
 	file_cloudless_v1_agent_service_proto_msgTypes[28].OneofWrappers = []any{}
-	file_cloudless_v1_agent_service_proto_msgTypes[31].OneofWrappers = []any{
+	file_cloudless_v1_agent_service_proto_msgTypes[32].OneofWrappers = []any{
 		(*AttachUp_Id)(nil),
 		(*AttachUp_Log)(nil),
 		(*AttachUp_Exec)(nil),
 		(*AttachUp_Error)(nil),
 		(*AttachUp_Copy)(nil),
+		(*AttachUp_Forward)(nil),
 	}
-	file_cloudless_v1_agent_service_proto_msgTypes[32].OneofWrappers = []any{
+	file_cloudless_v1_agent_service_proto_msgTypes[33].OneofWrappers = []any{
 		(*AttachDown_Exec)(nil),
 		(*AttachDown_Copy)(nil),
+		(*AttachDown_Forward)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -2980,7 +3098,7 @@ func file_cloudless_v1_agent_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_agent_service_proto_rawDesc), len(file_cloudless_v1_agent_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   35,
+			NumMessages:   36,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

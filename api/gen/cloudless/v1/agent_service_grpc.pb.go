@@ -221,8 +221,8 @@ const (
 type AgentServiceClient interface {
 	// Control only: assignments down, reports up.
 	Session(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[SessionUp, SessionDown], error)
-	// Opened by the agent when a SessionDown asks for it, one for each log or
-	// exec stream, so that they never delay control.
+	// Opened by the agent when a SessionDown asks for it, one for each log, exec,
+	// copy or forwarded connection, so that they never delay control.
 	Attach(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[AttachUp, AttachDown], error)
 }
 
@@ -268,8 +268,8 @@ type AgentService_AttachClient = grpc.BidiStreamingClient[AttachUp, AttachDown]
 type AgentServiceServer interface {
 	// Control only: assignments down, reports up.
 	Session(grpc.BidiStreamingServer[SessionUp, SessionDown]) error
-	// Opened by the agent when a SessionDown asks for it, one for each log or
-	// exec stream, so that they never delay control.
+	// Opened by the agent when a SessionDown asks for it, one for each log, exec,
+	// copy or forwarded connection, so that they never delay control.
 	Attach(grpc.BidiStreamingServer[AttachUp, AttachDown]) error
 	mustEmbedUnimplementedAgentServiceServer()
 }

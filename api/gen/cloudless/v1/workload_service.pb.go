@@ -2546,6 +2546,402 @@ func (x *CopyDone) GetError() string {
 	return ""
 }
 
+type ForwardRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Message:
+	//
+	//	*ForwardRequest_Start
+	//	*ForwardRequest_Data
+	//	*ForwardRequest_End
+	Message       isForwardRequest_Message `protobuf_oneof:"message"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForwardRequest) Reset() {
+	*x = ForwardRequest{}
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForwardRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForwardRequest) ProtoMessage() {}
+
+func (x *ForwardRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForwardRequest.ProtoReflect.Descriptor instead.
+func (*ForwardRequest) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *ForwardRequest) GetMessage() isForwardRequest_Message {
+	if x != nil {
+		return x.Message
+	}
+	return nil
+}
+
+func (x *ForwardRequest) GetStart() *ForwardStart {
+	if x != nil {
+		if x, ok := x.Message.(*ForwardRequest_Start); ok {
+			return x.Start
+		}
+	}
+	return nil
+}
+
+func (x *ForwardRequest) GetData() []byte {
+	if x != nil {
+		if x, ok := x.Message.(*ForwardRequest_Data); ok {
+			return x.Data
+		}
+	}
+	return nil
+}
+
+func (x *ForwardRequest) GetEnd() bool {
+	if x != nil {
+		if x, ok := x.Message.(*ForwardRequest_End); ok {
+			return x.End
+		}
+	}
+	return false
+}
+
+type isForwardRequest_Message interface {
+	isForwardRequest_Message()
+}
+
+type ForwardRequest_Start struct {
+	// The first message, and only the first.
+	Start *ForwardStart `protobuf:"bytes,1,opt,name=start,proto3,oneof"`
+}
+
+type ForwardRequest_Data struct {
+	// Bytes for the replica.
+	Data []byte `protobuf:"bytes,2,opt,name=data,proto3,oneof"`
+}
+
+type ForwardRequest_End struct {
+	// The caller sends no more bytes. The replica may still send.
+	End bool `protobuf:"varint,3,opt,name=end,proto3,oneof"`
+}
+
+func (*ForwardRequest_Start) isForwardRequest_Message() {}
+
+func (*ForwardRequest_Data) isForwardRequest_Message() {}
+
+func (*ForwardRequest_End) isForwardRequest_Message() {}
+
+type ForwardStart struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Namespace string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Workload  string                 `protobuf:"bytes,2,opt,name=workload,proto3" json:"workload,omitempty"`
+	// Any running replica if empty.
+	Replica string `protobuf:"bytes,3,opt,name=replica,proto3" json:"replica,omitempty"`
+	// The port inside the replica. It need not be in the ports of the workload.
+	Port uint32 `protobuf:"varint,4,opt,name=port,proto3" json:"port,omitempty"`
+	// Without a replica: the one to use if it still runs, usually that of the connection before.
+	Prefer string `protobuf:"bytes,5,opt,name=prefer,proto3" json:"prefer,omitempty"`
+	// Connect nowhere. The only answer names the replica that a connection would go to.
+	Check         bool `protobuf:"varint,6,opt,name=check,proto3" json:"check,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForwardStart) Reset() {
+	*x = ForwardStart{}
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForwardStart) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForwardStart) ProtoMessage() {}
+
+func (x *ForwardStart) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForwardStart.ProtoReflect.Descriptor instead.
+func (*ForwardStart) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *ForwardStart) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ForwardStart) GetWorkload() string {
+	if x != nil {
+		return x.Workload
+	}
+	return ""
+}
+
+func (x *ForwardStart) GetReplica() string {
+	if x != nil {
+		return x.Replica
+	}
+	return ""
+}
+
+func (x *ForwardStart) GetPort() uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+func (x *ForwardStart) GetPrefer() string {
+	if x != nil {
+		return x.Prefer
+	}
+	return ""
+}
+
+func (x *ForwardStart) GetCheck() bool {
+	if x != nil {
+		return x.Check
+	}
+	return false
+}
+
+type ForwardResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Message:
+	//
+	//	*ForwardResponse_Started
+	//	*ForwardResponse_Data
+	//	*ForwardResponse_End
+	//	*ForwardResponse_Done
+	Message       isForwardResponse_Message `protobuf_oneof:"message"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForwardResponse) Reset() {
+	*x = ForwardResponse{}
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForwardResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForwardResponse) ProtoMessage() {}
+
+func (x *ForwardResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForwardResponse.ProtoReflect.Descriptor instead.
+func (*ForwardResponse) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *ForwardResponse) GetMessage() isForwardResponse_Message {
+	if x != nil {
+		return x.Message
+	}
+	return nil
+}
+
+func (x *ForwardResponse) GetStarted() *ForwardStarted {
+	if x != nil {
+		if x, ok := x.Message.(*ForwardResponse_Started); ok {
+			return x.Started
+		}
+	}
+	return nil
+}
+
+func (x *ForwardResponse) GetData() []byte {
+	if x != nil {
+		if x, ok := x.Message.(*ForwardResponse_Data); ok {
+			return x.Data
+		}
+	}
+	return nil
+}
+
+func (x *ForwardResponse) GetEnd() bool {
+	if x != nil {
+		if x, ok := x.Message.(*ForwardResponse_End); ok {
+			return x.End
+		}
+	}
+	return false
+}
+
+func (x *ForwardResponse) GetDone() *ForwardDone {
+	if x != nil {
+		if x, ok := x.Message.(*ForwardResponse_Done); ok {
+			return x.Done
+		}
+	}
+	return nil
+}
+
+type isForwardResponse_Message interface {
+	isForwardResponse_Message()
+}
+
+type ForwardResponse_Started struct {
+	// The connection is established.
+	Started *ForwardStarted `protobuf:"bytes,1,opt,name=started,proto3,oneof"`
+}
+
+type ForwardResponse_Data struct {
+	// Bytes from the replica.
+	Data []byte `protobuf:"bytes,2,opt,name=data,proto3,oneof"`
+}
+
+type ForwardResponse_End struct {
+	// The replica sends no more bytes. The caller may still send.
+	End bool `protobuf:"varint,3,opt,name=end,proto3,oneof"`
+}
+
+type ForwardResponse_Done struct {
+	// The last message.
+	Done *ForwardDone `protobuf:"bytes,4,opt,name=done,proto3,oneof"`
+}
+
+func (*ForwardResponse_Started) isForwardResponse_Message() {}
+
+func (*ForwardResponse_Data) isForwardResponse_Message() {}
+
+func (*ForwardResponse_End) isForwardResponse_Message() {}
+
+func (*ForwardResponse_Done) isForwardResponse_Message() {}
+
+type ForwardStarted struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Replica       string                 `protobuf:"bytes,1,opt,name=replica,proto3" json:"replica,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForwardStarted) Reset() {
+	*x = ForwardStarted{}
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForwardStarted) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForwardStarted) ProtoMessage() {}
+
+func (x *ForwardStarted) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForwardStarted.ProtoReflect.Descriptor instead.
+func (*ForwardStarted) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *ForwardStarted) GetReplica() string {
+	if x != nil {
+		return x.Replica
+	}
+	return ""
+}
+
+type ForwardDone struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Why the connection broke; empty if both sides have ended it.
+	Error         string `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForwardDone) Reset() {
+	*x = ForwardDone{}
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForwardDone) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForwardDone) ProtoMessage() {}
+
+func (x *ForwardDone) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForwardDone.ProtoReflect.Descriptor instead.
+func (*ForwardDone) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *ForwardDone) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
 type TerminalSize struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Width         uint32                 `protobuf:"varint,1,opt,name=width,proto3" json:"width,omitempty"`
@@ -2556,7 +2952,7 @@ type TerminalSize struct {
 
 func (x *TerminalSize) Reset() {
 	*x = TerminalSize{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[36]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2568,7 +2964,7 @@ func (x *TerminalSize) String() string {
 func (*TerminalSize) ProtoMessage() {}
 
 func (x *TerminalSize) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[36]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2581,7 +2977,7 @@ func (x *TerminalSize) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TerminalSize.ProtoReflect.Descriptor instead.
 func (*TerminalSize) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{36}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *TerminalSize) GetWidth() uint32 {
@@ -2613,7 +3009,7 @@ type ExecResponse struct {
 
 func (x *ExecResponse) Reset() {
 	*x = ExecResponse{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[37]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2625,7 +3021,7 @@ func (x *ExecResponse) String() string {
 func (*ExecResponse) ProtoMessage() {}
 
 func (x *ExecResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[37]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2638,7 +3034,7 @@ func (x *ExecResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecResponse.ProtoReflect.Descriptor instead.
 func (*ExecResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{37}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ExecResponse) GetMessage() isExecResponse_Message {
@@ -2723,7 +3119,7 @@ type ExecStarted struct {
 
 func (x *ExecStarted) Reset() {
 	*x = ExecStarted{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[38]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2735,7 +3131,7 @@ func (x *ExecStarted) String() string {
 func (*ExecStarted) ProtoMessage() {}
 
 func (x *ExecStarted) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[38]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2748,7 +3144,7 @@ func (x *ExecStarted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecStarted.ProtoReflect.Descriptor instead.
 func (*ExecStarted) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{38}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ExecStarted) GetReplica() string {
@@ -2770,7 +3166,7 @@ type ExecExit struct {
 
 func (x *ExecExit) Reset() {
 	*x = ExecExit{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[39]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2782,7 +3178,7 @@ func (x *ExecExit) String() string {
 func (*ExecExit) ProtoMessage() {}
 
 func (x *ExecExit) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[39]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2795,7 +3191,7 @@ func (x *ExecExit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecExit.ProtoReflect.Descriptor instead.
 func (*ExecExit) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{39}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ExecExit) GetCode() int32 {
@@ -3008,6 +3404,28 @@ const file_cloudless_v1_workload_service_proto_rawDesc = "" +
 	"\vtotal_bytes\x18\x02 \x01(\x03R\n" +
 	"totalBytes\" \n" +
 	"\bCopyDone\x12\x14\n" +
+	"\x05error\x18\x01 \x01(\tR\x05error\"y\n" +
+	"\x0eForwardRequest\x122\n" +
+	"\x05start\x18\x01 \x01(\v2\x1a.cloudless.v1.ForwardStartH\x00R\x05start\x12\x14\n" +
+	"\x04data\x18\x02 \x01(\fH\x00R\x04data\x12\x12\n" +
+	"\x03end\x18\x03 \x01(\bH\x00R\x03endB\t\n" +
+	"\amessage\"\xde\x01\n" +
+	"\fForwardStart\x12'\n" +
+	"\tnamespace\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\tnamespace\x12(\n" +
+	"\bworkload\x18\x02 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xc0\xc6'\x01R\bworkload\x12\"\n" +
+	"\areplica\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\areplica\x12\x1f\n" +
+	"\x04port\x18\x04 \x01(\rB\v\xbaH\b*\x06\x18\xff\xff\x03(\x01R\x04port\x12 \n" +
+	"\x06prefer\x18\x05 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x06prefer\x12\x14\n" +
+	"\x05check\x18\x06 \x01(\bR\x05check\"\xb1\x01\n" +
+	"\x0fForwardResponse\x128\n" +
+	"\astarted\x18\x01 \x01(\v2\x1c.cloudless.v1.ForwardStartedH\x00R\astarted\x12\x14\n" +
+	"\x04data\x18\x02 \x01(\fH\x00R\x04data\x12\x12\n" +
+	"\x03end\x18\x03 \x01(\bH\x00R\x03end\x12/\n" +
+	"\x04done\x18\x04 \x01(\v2\x19.cloudless.v1.ForwardDoneH\x00R\x04doneB\t\n" +
+	"\amessage\"*\n" +
+	"\x0eForwardStarted\x12\x18\n" +
+	"\areplica\x18\x01 \x01(\tR\areplica\"#\n" +
+	"\vForwardDone\x12\x14\n" +
 	"\x05error\x18\x01 \x01(\tR\x05error\"R\n" +
 	"\fTerminalSize\x12\x1f\n" +
 	"\x05width\x18\x01 \x01(\rB\t\xbaH\x06*\x04\x18\xff\xff\x03R\x05width\x12!\n" +
@@ -3022,7 +3440,7 @@ const file_cloudless_v1_workload_service_proto_rawDesc = "" +
 	"\areplica\x18\x01 \x01(\tR\areplica\"4\n" +
 	"\bExecExit\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\x05R\x04code\x12\x14\n" +
-	"\x05error\x18\x02 \x01(\tR\x05error2\xaf\x15\n" +
+	"\x05error\x18\x02 \x01(\tR\x05error2\x83\x16\n" +
 	"\x0fWorkloadService\x12v\n" +
 	"\x0eCreateWorkload\x12#.cloudless.v1.CreateWorkloadRequest\x1a\x16.cloudless.v1.Workload\"'\xe2\xcc'\x04\b\x02 \x01\x82\xd3\xe4\x93\x02\x19:\bworkload\"\r/v1/workloads\x12\x87\x01\n" +
 	"\rApplyWorkload\x12\".cloudless.v1.ApplyWorkloadRequest\x1a#.cloudless.v1.ApplyWorkloadResponse\"-\xe2\xcc'\x04\b\x02 \x01\x82\xd3\xe4\x93\x02\x1f:\bworkload\"\x13/v1/workloads:apply\x12\xb6\x01\n" +
@@ -3045,7 +3463,8 @@ const file_cloudless_v1_workload_service_proto_rawDesc = "" +
 	"\bGetUsage\x12\x1d.cloudless.v1.GetUsageRequest\x1a\x13.cloudless.v1.Usage\"\x19\xe2\xcc'\x04\b\x01\x10\x01\x82\xd3\xe4\x93\x02\v\x12\t/v1/usage\x12c\n" +
 	"\n" +
 	"WatchUsage\x12\x1d.cloudless.v1.GetUsageRequest\x1a\x13.cloudless.v1.Usage\"\x1f\xe2\xcc'\x04\b\x01\x10\x01\x82\xd3\xe4\x93\x02\x11\x12\x0f/v1/usage:watch0\x01\x12I\n" +
-	"\x04Copy\x12\x19.cloudless.v1.CopyRequest\x1a\x1a.cloudless.v1.CopyResponse\"\x06\xe2\xcc'\x02\b\x02(\x010\x01\x12I\n" +
+	"\x04Copy\x12\x19.cloudless.v1.CopyRequest\x1a\x1a.cloudless.v1.CopyResponse\"\x06\xe2\xcc'\x02\b\x02(\x010\x01\x12R\n" +
+	"\aForward\x12\x1c.cloudless.v1.ForwardRequest\x1a\x1d.cloudless.v1.ForwardResponse\"\x06\xe2\xcc'\x02\b\x02(\x010\x01\x12I\n" +
 	"\x04Exec\x12\x19.cloudless.v1.ExecRequest\x1a\x1a.cloudless.v1.ExecResponse\"\x06\xe2\xcc'\x02\b\x02(\x010\x01BAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
 
 var (
@@ -3060,7 +3479,7 @@ func file_cloudless_v1_workload_service_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_workload_service_proto_rawDescData
 }
 
-var file_cloudless_v1_workload_service_proto_msgTypes = make([]protoimpl.MessageInfo, 42)
+var file_cloudless_v1_workload_service_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
 var file_cloudless_v1_workload_service_proto_goTypes = []any{
 	(*CreateWorkloadRequest)(nil),   // 0: cloudless.v1.CreateWorkloadRequest
 	(*ApplyWorkloadRequest)(nil),    // 1: cloudless.v1.ApplyWorkloadRequest
@@ -3098,104 +3517,114 @@ var file_cloudless_v1_workload_service_proto_goTypes = []any{
 	(*CopyResponse)(nil),            // 33: cloudless.v1.CopyResponse
 	(*CopyStarted)(nil),             // 34: cloudless.v1.CopyStarted
 	(*CopyDone)(nil),                // 35: cloudless.v1.CopyDone
-	(*TerminalSize)(nil),            // 36: cloudless.v1.TerminalSize
-	(*ExecResponse)(nil),            // 37: cloudless.v1.ExecResponse
-	(*ExecStarted)(nil),             // 38: cloudless.v1.ExecStarted
-	(*ExecExit)(nil),                // 39: cloudless.v1.ExecExit
-	nil,                             // 40: cloudless.v1.LogPositions.ReplicasEntry
-	nil,                             // 41: cloudless.v1.ExecStart.EnvEntry
-	(*Workload)(nil),                // 42: cloudless.v1.Workload
-	(*Selection)(nil),               // 43: cloudless.v1.Selection
-	(*Page)(nil),                    // 44: cloudless.v1.Page
-	(*Replica)(nil),                 // 45: cloudless.v1.Replica
-	(*timestamppb.Timestamp)(nil),   // 46: google.protobuf.Timestamp
-	(*Revision)(nil),                // 47: cloudless.v1.Revision
-	(*NodeResources)(nil),           // 48: cloudless.v1.NodeResources
+	(*ForwardRequest)(nil),          // 36: cloudless.v1.ForwardRequest
+	(*ForwardStart)(nil),            // 37: cloudless.v1.ForwardStart
+	(*ForwardResponse)(nil),         // 38: cloudless.v1.ForwardResponse
+	(*ForwardStarted)(nil),          // 39: cloudless.v1.ForwardStarted
+	(*ForwardDone)(nil),             // 40: cloudless.v1.ForwardDone
+	(*TerminalSize)(nil),            // 41: cloudless.v1.TerminalSize
+	(*ExecResponse)(nil),            // 42: cloudless.v1.ExecResponse
+	(*ExecStarted)(nil),             // 43: cloudless.v1.ExecStarted
+	(*ExecExit)(nil),                // 44: cloudless.v1.ExecExit
+	nil,                             // 45: cloudless.v1.LogPositions.ReplicasEntry
+	nil,                             // 46: cloudless.v1.ExecStart.EnvEntry
+	(*Workload)(nil),                // 47: cloudless.v1.Workload
+	(*Selection)(nil),               // 48: cloudless.v1.Selection
+	(*Page)(nil),                    // 49: cloudless.v1.Page
+	(*Replica)(nil),                 // 50: cloudless.v1.Replica
+	(*timestamppb.Timestamp)(nil),   // 51: google.protobuf.Timestamp
+	(*Revision)(nil),                // 52: cloudless.v1.Revision
+	(*NodeResources)(nil),           // 53: cloudless.v1.NodeResources
 }
 var file_cloudless_v1_workload_service_proto_depIdxs = []int32{
-	42, // 0: cloudless.v1.CreateWorkloadRequest.workload:type_name -> cloudless.v1.Workload
-	42, // 1: cloudless.v1.ApplyWorkloadRequest.workload:type_name -> cloudless.v1.Workload
-	42, // 2: cloudless.v1.ApplyWorkloadResponse.workload:type_name -> cloudless.v1.Workload
-	42, // 3: cloudless.v1.UpdateWorkloadRequest.workload:type_name -> cloudless.v1.Workload
-	43, // 4: cloudless.v1.ListWorkloadsRequest.selection:type_name -> cloudless.v1.Selection
-	44, // 5: cloudless.v1.ListWorkloadsRequest.page:type_name -> cloudless.v1.Page
-	42, // 6: cloudless.v1.ListWorkloadsResponse.items:type_name -> cloudless.v1.Workload
-	43, // 7: cloudless.v1.WatchWorkloadsRequest.selection:type_name -> cloudless.v1.Selection
-	42, // 8: cloudless.v1.WorkloadChange.workload:type_name -> cloudless.v1.Workload
-	43, // 9: cloudless.v1.ListReplicasRequest.selection:type_name -> cloudless.v1.Selection
-	44, // 10: cloudless.v1.ListReplicasRequest.page:type_name -> cloudless.v1.Page
-	45, // 11: cloudless.v1.ListReplicasResponse.items:type_name -> cloudless.v1.Replica
-	43, // 12: cloudless.v1.WatchReplicasRequest.selection:type_name -> cloudless.v1.Selection
-	45, // 13: cloudless.v1.ReplicaChange.replica:type_name -> cloudless.v1.Replica
-	46, // 14: cloudless.v1.LogsRequest.since:type_name -> google.protobuf.Timestamp
-	46, // 15: cloudless.v1.LogsRequest.until:type_name -> google.protobuf.Timestamp
+	47, // 0: cloudless.v1.CreateWorkloadRequest.workload:type_name -> cloudless.v1.Workload
+	47, // 1: cloudless.v1.ApplyWorkloadRequest.workload:type_name -> cloudless.v1.Workload
+	47, // 2: cloudless.v1.ApplyWorkloadResponse.workload:type_name -> cloudless.v1.Workload
+	47, // 3: cloudless.v1.UpdateWorkloadRequest.workload:type_name -> cloudless.v1.Workload
+	48, // 4: cloudless.v1.ListWorkloadsRequest.selection:type_name -> cloudless.v1.Selection
+	49, // 5: cloudless.v1.ListWorkloadsRequest.page:type_name -> cloudless.v1.Page
+	47, // 6: cloudless.v1.ListWorkloadsResponse.items:type_name -> cloudless.v1.Workload
+	48, // 7: cloudless.v1.WatchWorkloadsRequest.selection:type_name -> cloudless.v1.Selection
+	47, // 8: cloudless.v1.WorkloadChange.workload:type_name -> cloudless.v1.Workload
+	48, // 9: cloudless.v1.ListReplicasRequest.selection:type_name -> cloudless.v1.Selection
+	49, // 10: cloudless.v1.ListReplicasRequest.page:type_name -> cloudless.v1.Page
+	50, // 11: cloudless.v1.ListReplicasResponse.items:type_name -> cloudless.v1.Replica
+	48, // 12: cloudless.v1.WatchReplicasRequest.selection:type_name -> cloudless.v1.Selection
+	50, // 13: cloudless.v1.ReplicaChange.replica:type_name -> cloudless.v1.Replica
+	51, // 14: cloudless.v1.LogsRequest.since:type_name -> google.protobuf.Timestamp
+	51, // 15: cloudless.v1.LogsRequest.until:type_name -> google.protobuf.Timestamp
 	20, // 16: cloudless.v1.LogsRequest.resume:type_name -> cloudless.v1.LogPositions
-	40, // 17: cloudless.v1.LogPositions.replicas:type_name -> cloudless.v1.LogPositions.ReplicasEntry
-	46, // 18: cloudless.v1.LogEntry.time:type_name -> google.protobuf.Timestamp
+	45, // 17: cloudless.v1.LogPositions.replicas:type_name -> cloudless.v1.LogPositions.ReplicasEntry
+	51, // 18: cloudless.v1.LogEntry.time:type_name -> google.protobuf.Timestamp
 	23, // 19: cloudless.v1.ExecRequest.start:type_name -> cloudless.v1.ExecStart
-	36, // 20: cloudless.v1.ExecRequest.resize:type_name -> cloudless.v1.TerminalSize
-	36, // 21: cloudless.v1.ExecStart.size:type_name -> cloudless.v1.TerminalSize
-	41, // 22: cloudless.v1.ExecStart.env:type_name -> cloudless.v1.ExecStart.EnvEntry
-	44, // 23: cloudless.v1.ListRevisionsRequest.page:type_name -> cloudless.v1.Page
-	47, // 24: cloudless.v1.ListRevisionsResponse.items:type_name -> cloudless.v1.Revision
-	46, // 25: cloudless.v1.Usage.time:type_name -> google.protobuf.Timestamp
+	41, // 20: cloudless.v1.ExecRequest.resize:type_name -> cloudless.v1.TerminalSize
+	41, // 21: cloudless.v1.ExecStart.size:type_name -> cloudless.v1.TerminalSize
+	46, // 22: cloudless.v1.ExecStart.env:type_name -> cloudless.v1.ExecStart.EnvEntry
+	49, // 23: cloudless.v1.ListRevisionsRequest.page:type_name -> cloudless.v1.Page
+	52, // 24: cloudless.v1.ListRevisionsResponse.items:type_name -> cloudless.v1.Revision
+	51, // 25: cloudless.v1.Usage.time:type_name -> google.protobuf.Timestamp
 	29, // 26: cloudless.v1.Usage.nodes:type_name -> cloudless.v1.NodeUsage
 	30, // 27: cloudless.v1.Usage.replicas:type_name -> cloudless.v1.ReplicaUsage
-	48, // 28: cloudless.v1.NodeUsage.usage:type_name -> cloudless.v1.NodeResources
-	48, // 29: cloudless.v1.NodeUsage.capacity:type_name -> cloudless.v1.NodeResources
-	46, // 30: cloudless.v1.ReplicaUsage.time:type_name -> google.protobuf.Timestamp
+	53, // 28: cloudless.v1.NodeUsage.usage:type_name -> cloudless.v1.NodeResources
+	53, // 29: cloudless.v1.NodeUsage.capacity:type_name -> cloudless.v1.NodeResources
+	51, // 30: cloudless.v1.ReplicaUsage.time:type_name -> google.protobuf.Timestamp
 	32, // 31: cloudless.v1.CopyRequest.start:type_name -> cloudless.v1.CopyStart
 	34, // 32: cloudless.v1.CopyResponse.started:type_name -> cloudless.v1.CopyStarted
 	35, // 33: cloudless.v1.CopyResponse.done:type_name -> cloudless.v1.CopyDone
-	38, // 34: cloudless.v1.ExecResponse.started:type_name -> cloudless.v1.ExecStarted
-	39, // 35: cloudless.v1.ExecResponse.exit:type_name -> cloudless.v1.ExecExit
-	0,  // 36: cloudless.v1.WorkloadService.CreateWorkload:input_type -> cloudless.v1.CreateWorkloadRequest
-	1,  // 37: cloudless.v1.WorkloadService.ApplyWorkload:input_type -> cloudless.v1.ApplyWorkloadRequest
-	3,  // 38: cloudless.v1.WorkloadService.UpdateWorkload:input_type -> cloudless.v1.UpdateWorkloadRequest
-	4,  // 39: cloudless.v1.WorkloadService.DeleteWorkload:input_type -> cloudless.v1.DeleteWorkloadRequest
-	5,  // 40: cloudless.v1.WorkloadService.ScaleWorkload:input_type -> cloudless.v1.ScaleWorkloadRequest
-	6,  // 41: cloudless.v1.WorkloadService.RestartWorkload:input_type -> cloudless.v1.RestartWorkloadRequest
-	7,  // 42: cloudless.v1.WorkloadService.RollbackWorkload:input_type -> cloudless.v1.RollbackWorkloadRequest
-	8,  // 43: cloudless.v1.WorkloadService.RunWorkload:input_type -> cloudless.v1.RunWorkloadRequest
-	9,  // 44: cloudless.v1.WorkloadService.GetWorkload:input_type -> cloudless.v1.GetWorkloadRequest
-	10, // 45: cloudless.v1.WorkloadService.ListWorkloads:input_type -> cloudless.v1.ListWorkloadsRequest
-	12, // 46: cloudless.v1.WorkloadService.WatchWorkloads:input_type -> cloudless.v1.WatchWorkloadsRequest
-	14, // 47: cloudless.v1.WorkloadService.GetReplica:input_type -> cloudless.v1.GetReplicaRequest
-	15, // 48: cloudless.v1.WorkloadService.ListReplicas:input_type -> cloudless.v1.ListReplicasRequest
-	17, // 49: cloudless.v1.WorkloadService.WatchReplicas:input_type -> cloudless.v1.WatchReplicasRequest
-	19, // 50: cloudless.v1.WorkloadService.Logs:input_type -> cloudless.v1.LogsRequest
-	24, // 51: cloudless.v1.WorkloadService.GetRevision:input_type -> cloudless.v1.GetRevisionRequest
-	25, // 52: cloudless.v1.WorkloadService.ListRevisions:input_type -> cloudless.v1.ListRevisionsRequest
-	27, // 53: cloudless.v1.WorkloadService.GetUsage:input_type -> cloudless.v1.GetUsageRequest
-	27, // 54: cloudless.v1.WorkloadService.WatchUsage:input_type -> cloudless.v1.GetUsageRequest
-	31, // 55: cloudless.v1.WorkloadService.Copy:input_type -> cloudless.v1.CopyRequest
-	22, // 56: cloudless.v1.WorkloadService.Exec:input_type -> cloudless.v1.ExecRequest
-	42, // 57: cloudless.v1.WorkloadService.CreateWorkload:output_type -> cloudless.v1.Workload
-	2,  // 58: cloudless.v1.WorkloadService.ApplyWorkload:output_type -> cloudless.v1.ApplyWorkloadResponse
-	42, // 59: cloudless.v1.WorkloadService.UpdateWorkload:output_type -> cloudless.v1.Workload
-	42, // 60: cloudless.v1.WorkloadService.DeleteWorkload:output_type -> cloudless.v1.Workload
-	42, // 61: cloudless.v1.WorkloadService.ScaleWorkload:output_type -> cloudless.v1.Workload
-	42, // 62: cloudless.v1.WorkloadService.RestartWorkload:output_type -> cloudless.v1.Workload
-	42, // 63: cloudless.v1.WorkloadService.RollbackWorkload:output_type -> cloudless.v1.Workload
-	42, // 64: cloudless.v1.WorkloadService.RunWorkload:output_type -> cloudless.v1.Workload
-	42, // 65: cloudless.v1.WorkloadService.GetWorkload:output_type -> cloudless.v1.Workload
-	11, // 66: cloudless.v1.WorkloadService.ListWorkloads:output_type -> cloudless.v1.ListWorkloadsResponse
-	13, // 67: cloudless.v1.WorkloadService.WatchWorkloads:output_type -> cloudless.v1.WorkloadChange
-	45, // 68: cloudless.v1.WorkloadService.GetReplica:output_type -> cloudless.v1.Replica
-	16, // 69: cloudless.v1.WorkloadService.ListReplicas:output_type -> cloudless.v1.ListReplicasResponse
-	18, // 70: cloudless.v1.WorkloadService.WatchReplicas:output_type -> cloudless.v1.ReplicaChange
-	21, // 71: cloudless.v1.WorkloadService.Logs:output_type -> cloudless.v1.LogEntry
-	47, // 72: cloudless.v1.WorkloadService.GetRevision:output_type -> cloudless.v1.Revision
-	26, // 73: cloudless.v1.WorkloadService.ListRevisions:output_type -> cloudless.v1.ListRevisionsResponse
-	28, // 74: cloudless.v1.WorkloadService.GetUsage:output_type -> cloudless.v1.Usage
-	28, // 75: cloudless.v1.WorkloadService.WatchUsage:output_type -> cloudless.v1.Usage
-	33, // 76: cloudless.v1.WorkloadService.Copy:output_type -> cloudless.v1.CopyResponse
-	37, // 77: cloudless.v1.WorkloadService.Exec:output_type -> cloudless.v1.ExecResponse
-	57, // [57:78] is the sub-list for method output_type
-	36, // [36:57] is the sub-list for method input_type
-	36, // [36:36] is the sub-list for extension type_name
-	36, // [36:36] is the sub-list for extension extendee
-	0,  // [0:36] is the sub-list for field type_name
+	37, // 34: cloudless.v1.ForwardRequest.start:type_name -> cloudless.v1.ForwardStart
+	39, // 35: cloudless.v1.ForwardResponse.started:type_name -> cloudless.v1.ForwardStarted
+	40, // 36: cloudless.v1.ForwardResponse.done:type_name -> cloudless.v1.ForwardDone
+	43, // 37: cloudless.v1.ExecResponse.started:type_name -> cloudless.v1.ExecStarted
+	44, // 38: cloudless.v1.ExecResponse.exit:type_name -> cloudless.v1.ExecExit
+	0,  // 39: cloudless.v1.WorkloadService.CreateWorkload:input_type -> cloudless.v1.CreateWorkloadRequest
+	1,  // 40: cloudless.v1.WorkloadService.ApplyWorkload:input_type -> cloudless.v1.ApplyWorkloadRequest
+	3,  // 41: cloudless.v1.WorkloadService.UpdateWorkload:input_type -> cloudless.v1.UpdateWorkloadRequest
+	4,  // 42: cloudless.v1.WorkloadService.DeleteWorkload:input_type -> cloudless.v1.DeleteWorkloadRequest
+	5,  // 43: cloudless.v1.WorkloadService.ScaleWorkload:input_type -> cloudless.v1.ScaleWorkloadRequest
+	6,  // 44: cloudless.v1.WorkloadService.RestartWorkload:input_type -> cloudless.v1.RestartWorkloadRequest
+	7,  // 45: cloudless.v1.WorkloadService.RollbackWorkload:input_type -> cloudless.v1.RollbackWorkloadRequest
+	8,  // 46: cloudless.v1.WorkloadService.RunWorkload:input_type -> cloudless.v1.RunWorkloadRequest
+	9,  // 47: cloudless.v1.WorkloadService.GetWorkload:input_type -> cloudless.v1.GetWorkloadRequest
+	10, // 48: cloudless.v1.WorkloadService.ListWorkloads:input_type -> cloudless.v1.ListWorkloadsRequest
+	12, // 49: cloudless.v1.WorkloadService.WatchWorkloads:input_type -> cloudless.v1.WatchWorkloadsRequest
+	14, // 50: cloudless.v1.WorkloadService.GetReplica:input_type -> cloudless.v1.GetReplicaRequest
+	15, // 51: cloudless.v1.WorkloadService.ListReplicas:input_type -> cloudless.v1.ListReplicasRequest
+	17, // 52: cloudless.v1.WorkloadService.WatchReplicas:input_type -> cloudless.v1.WatchReplicasRequest
+	19, // 53: cloudless.v1.WorkloadService.Logs:input_type -> cloudless.v1.LogsRequest
+	24, // 54: cloudless.v1.WorkloadService.GetRevision:input_type -> cloudless.v1.GetRevisionRequest
+	25, // 55: cloudless.v1.WorkloadService.ListRevisions:input_type -> cloudless.v1.ListRevisionsRequest
+	27, // 56: cloudless.v1.WorkloadService.GetUsage:input_type -> cloudless.v1.GetUsageRequest
+	27, // 57: cloudless.v1.WorkloadService.WatchUsage:input_type -> cloudless.v1.GetUsageRequest
+	31, // 58: cloudless.v1.WorkloadService.Copy:input_type -> cloudless.v1.CopyRequest
+	36, // 59: cloudless.v1.WorkloadService.Forward:input_type -> cloudless.v1.ForwardRequest
+	22, // 60: cloudless.v1.WorkloadService.Exec:input_type -> cloudless.v1.ExecRequest
+	47, // 61: cloudless.v1.WorkloadService.CreateWorkload:output_type -> cloudless.v1.Workload
+	2,  // 62: cloudless.v1.WorkloadService.ApplyWorkload:output_type -> cloudless.v1.ApplyWorkloadResponse
+	47, // 63: cloudless.v1.WorkloadService.UpdateWorkload:output_type -> cloudless.v1.Workload
+	47, // 64: cloudless.v1.WorkloadService.DeleteWorkload:output_type -> cloudless.v1.Workload
+	47, // 65: cloudless.v1.WorkloadService.ScaleWorkload:output_type -> cloudless.v1.Workload
+	47, // 66: cloudless.v1.WorkloadService.RestartWorkload:output_type -> cloudless.v1.Workload
+	47, // 67: cloudless.v1.WorkloadService.RollbackWorkload:output_type -> cloudless.v1.Workload
+	47, // 68: cloudless.v1.WorkloadService.RunWorkload:output_type -> cloudless.v1.Workload
+	47, // 69: cloudless.v1.WorkloadService.GetWorkload:output_type -> cloudless.v1.Workload
+	11, // 70: cloudless.v1.WorkloadService.ListWorkloads:output_type -> cloudless.v1.ListWorkloadsResponse
+	13, // 71: cloudless.v1.WorkloadService.WatchWorkloads:output_type -> cloudless.v1.WorkloadChange
+	50, // 72: cloudless.v1.WorkloadService.GetReplica:output_type -> cloudless.v1.Replica
+	16, // 73: cloudless.v1.WorkloadService.ListReplicas:output_type -> cloudless.v1.ListReplicasResponse
+	18, // 74: cloudless.v1.WorkloadService.WatchReplicas:output_type -> cloudless.v1.ReplicaChange
+	21, // 75: cloudless.v1.WorkloadService.Logs:output_type -> cloudless.v1.LogEntry
+	52, // 76: cloudless.v1.WorkloadService.GetRevision:output_type -> cloudless.v1.Revision
+	26, // 77: cloudless.v1.WorkloadService.ListRevisions:output_type -> cloudless.v1.ListRevisionsResponse
+	28, // 78: cloudless.v1.WorkloadService.GetUsage:output_type -> cloudless.v1.Usage
+	28, // 79: cloudless.v1.WorkloadService.WatchUsage:output_type -> cloudless.v1.Usage
+	33, // 80: cloudless.v1.WorkloadService.Copy:output_type -> cloudless.v1.CopyResponse
+	38, // 81: cloudless.v1.WorkloadService.Forward:output_type -> cloudless.v1.ForwardResponse
+	42, // 82: cloudless.v1.WorkloadService.Exec:output_type -> cloudless.v1.ExecResponse
+	61, // [61:83] is the sub-list for method output_type
+	39, // [39:61] is the sub-list for method input_type
+	39, // [39:39] is the sub-list for extension type_name
+	39, // [39:39] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_workload_service_proto_init() }
@@ -3227,7 +3656,18 @@ func file_cloudless_v1_workload_service_proto_init() {
 		(*CopyResponse_Data)(nil),
 		(*CopyResponse_Done)(nil),
 	}
-	file_cloudless_v1_workload_service_proto_msgTypes[37].OneofWrappers = []any{
+	file_cloudless_v1_workload_service_proto_msgTypes[36].OneofWrappers = []any{
+		(*ForwardRequest_Start)(nil),
+		(*ForwardRequest_Data)(nil),
+		(*ForwardRequest_End)(nil),
+	}
+	file_cloudless_v1_workload_service_proto_msgTypes[38].OneofWrappers = []any{
+		(*ForwardResponse_Started)(nil),
+		(*ForwardResponse_Data)(nil),
+		(*ForwardResponse_End)(nil),
+		(*ForwardResponse_Done)(nil),
+	}
+	file_cloudless_v1_workload_service_proto_msgTypes[42].OneofWrappers = []any{
 		(*ExecResponse_Started)(nil),
 		(*ExecResponse_Stdout)(nil),
 		(*ExecResponse_Stderr)(nil),
@@ -3239,7 +3679,7 @@ func file_cloudless_v1_workload_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_workload_service_proto_rawDesc), len(file_cloudless_v1_workload_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   42,
+			NumMessages:   47,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -39,6 +39,7 @@ const (
 	WorkloadService_GetUsage_FullMethodName         = "/cloudless.v1.WorkloadService/GetUsage"
 	WorkloadService_WatchUsage_FullMethodName       = "/cloudless.v1.WorkloadService/WatchUsage"
 	WorkloadService_Copy_FullMethodName             = "/cloudless.v1.WorkloadService/Copy"
+	WorkloadService_Forward_FullMethodName          = "/cloudless.v1.WorkloadService/Forward"
 	WorkloadService_Exec_FullMethodName             = "/cloudless.v1.WorkloadService/Exec"
 )
 
@@ -81,6 +82,8 @@ type WorkloadServiceClient interface {
 	WatchUsage(ctx context.Context, in *GetUsageRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[Usage], error)
 	// Copies files out of or into a running replica, as a tar archive.
 	Copy(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[CopyRequest, CopyResponse], error)
+	// Connects the caller with a TCP port inside a running replica. Each call is one connection.
+	Forward(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ForwardRequest, ForwardResponse], error)
 	// Runs a command inside a running replica. Over HTTP it is a WebSocket at
 	// /v1/namespaces/{namespace}/workloads/{workload}:exec, with one message of
 	// this JSON form per frame.
@@ -334,9 +337,22 @@ func (c *workloadServiceClient) Copy(ctx context.Context, opts ...grpc.CallOptio
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type WorkloadService_CopyClient = grpc.BidiStreamingClient[CopyRequest, CopyResponse]
 
+func (c *workloadServiceClient) Forward(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ForwardRequest, ForwardResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &WorkloadService_ServiceDesc.Streams[5], WorkloadService_Forward_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[ForwardRequest, ForwardResponse]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type WorkloadService_ForwardClient = grpc.BidiStreamingClient[ForwardRequest, ForwardResponse]
+
 func (c *workloadServiceClient) Exec(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ExecRequest, ExecResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &WorkloadService_ServiceDesc.Streams[5], WorkloadService_Exec_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &WorkloadService_ServiceDesc.Streams[6], WorkloadService_Exec_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -386,6 +402,8 @@ type WorkloadServiceServer interface {
 	WatchUsage(*GetUsageRequest, grpc.ServerStreamingServer[Usage]) error
 	// Copies files out of or into a running replica, as a tar archive.
 	Copy(grpc.BidiStreamingServer[CopyRequest, CopyResponse]) error
+	// Connects the caller with a TCP port inside a running replica. Each call is one connection.
+	Forward(grpc.BidiStreamingServer[ForwardRequest, ForwardResponse]) error
 	// Runs a command inside a running replica. Over HTTP it is a WebSocket at
 	// /v1/namespaces/{namespace}/workloads/{workload}:exec, with one message of
 	// this JSON form per frame.
@@ -459,6 +477,9 @@ func (UnimplementedWorkloadServiceServer) WatchUsage(*GetUsageRequest, grpc.Serv
 }
 func (UnimplementedWorkloadServiceServer) Copy(grpc.BidiStreamingServer[CopyRequest, CopyResponse]) error {
 	return status.Error(codes.Unimplemented, "method Copy not implemented")
+}
+func (UnimplementedWorkloadServiceServer) Forward(grpc.BidiStreamingServer[ForwardRequest, ForwardResponse]) error {
+	return status.Error(codes.Unimplemented, "method Forward not implemented")
 }
 func (UnimplementedWorkloadServiceServer) Exec(grpc.BidiStreamingServer[ExecRequest, ExecResponse]) error {
 	return status.Error(codes.Unimplemented, "method Exec not implemented")
@@ -805,6 +826,13 @@ func _WorkloadService_Copy_Handler(srv interface{}, stream grpc.ServerStream) er
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type WorkloadService_CopyServer = grpc.BidiStreamingServer[CopyRequest, CopyResponse]
 
+func _WorkloadService_Forward_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(WorkloadServiceServer).Forward(&grpc.GenericServerStream[ForwardRequest, ForwardResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type WorkloadService_ForwardServer = grpc.BidiStreamingServer[ForwardRequest, ForwardResponse]
+
 func _WorkloadService_Exec_Handler(srv interface{}, stream grpc.ServerStream) error {
 	return srv.(WorkloadServiceServer).Exec(&grpc.GenericServerStream[ExecRequest, ExecResponse]{ServerStream: stream})
 }
@@ -904,6 +932,12 @@ var WorkloadService_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "Copy",
 			Handler:       _WorkloadService_Copy_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
+		},
+		{
+			StreamName:    "Forward",
+			Handler:       _WorkloadService_Forward_Handler,
 			ServerStreams: true,
 			ClientStreams: true,
 		},
