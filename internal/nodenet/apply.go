@@ -14,7 +14,6 @@ type ruleset struct {
 
 	mu         sync.Mutex          // held while parts are described and written
 	parts      map[string]bool     // names of those that apply has written
-	numbers    map[string]uint32   // of balancers, by the names of their chains
 	opened     map[string][]string // interfaces that forward only because of us
 	namespaces map[string]uint32
 	remote     map[netip.Addr]string // namespaces of other nodes' replicas
@@ -22,7 +21,7 @@ type ruleset struct {
 
 func newRuleset(table string) *ruleset {
 	return &ruleset{
-		table: nft.New(table, tableSets()), parts: map[string]bool{}, numbers: map[string]uint32{},
+		table: nft.New(table, tableSets()), parts: map[string]bool{},
 		namespaces: map[string]uint32{}, remote: map[netip.Addr]string{},
 	}
 }
@@ -86,7 +85,7 @@ func (n *Network) describe() map[string]*nft.Part {
 		parts["namespace/"+name] = namespacePart(name, id)
 	}
 	for _, p := range n.published() {
-		parts["publish/"+p.key.chain()] = p.part(numberOf(n.rules.numbers, p.key.chain()))
+		parts["publish/"+p.key.chain()] = p.part()
 	}
 	return parts
 }

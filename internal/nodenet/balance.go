@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
@@ -15,7 +16,6 @@ import (
 
 // balancer is a chain that chooses one of several backends for a new connection.
 type balancer struct {
-	id    uint32 // of its slots in the maps
 	chain string
 	// slots are what it draws from, of both families. A backend may have several.
 	slots []netip.AddrPort
@@ -40,36 +40,41 @@ func (b balancer) describe(p *nft.Part) {
 	}
 	for _, f := range families {
 		slots := b.of(f)
-		for i, to := range slots {
-			p.Elements = append(p.Elements, b.slot(f, uint32(i), to))
+		if len(slots) == 0 {
+			continue
 		}
-		switch draw := b.draw(uint32(len(slots))); {
-		case len(slots) == 0:
-		case b.clients != nil:
-			chain.Rules = append(chain.Rules, join(f.is(), draw, []expr.Any{lookUpInto(setKeepers+f.suffix, 1, 0)}))
-		default:
-			chain.Rules = append(chain.Rules, join(f.is(), draw, []expr.Any{lookUpInto(setBackends+f.suffix, 1, 3)}, translateTo(f)))
+		set := b.set(f)
+		p.Sets = append(p.Sets, set)
+		for i, to := range slots {
+			p.Elements = append(p.Elements, b.slot(set.Name, uint32(i), to))
+		}
+		draw := join(f.is(), []expr.Any{&expr.Numgen{Register: 1, Modulus: uint32(len(slots)), Type: unix.NFT_NG_RANDOM}})
+		if b.clients != nil {
+			chain.Rules = append(chain.Rules, join(draw, []expr.Any{lookUpInto(set.Name, 1, 0)}))
+		} else {
+			chain.Rules = append(chain.Rules, join(draw, []expr.Any{lookUpInto(set.Name, 1, 3)}, translateTo(f)))
 		}
 	}
 	p.Chains = append(p.Chains, chain)
 }
 
-// draw puts the number of the balancer and that of a slot into registers.
-func (b balancer) draw(count uint32) []expr.Any {
-	return []expr.Any{
-		&expr.Immediate{Register: register1, Data: binaryutil.NativeEndian.PutUint32(b.id)},
-		&expr.Numgen{Register: register1 + 1, Modulus: count, Type: unix.NFT_NG_RANDOM},
+// set is the map of a chain's slots: to an address and a port or, with affinity, to a chain. Each chain has its own,
+// because the kernel looks at a whole map for every rule that uses it.
+func (b balancer) set(f ipFamily) nft.Set {
+	s := nft.Set{Name: "slots" + f.suffix + "_" + b.chain, Key: nftables.TypeMark, IsMap: true}
+	if b.clients != nil {
+		s.Name, s.Value = "keepers"+f.suffix+"_"+b.chain, nftables.TypeVerdict
+	} else {
+		s.Value = nftables.MustConcatSetType(f.addressType(), nftables.TypeInetService)
 	}
+	return s
 }
 
-func (b balancer) slot(f ipFamily, i uint32, to netip.AddrPort) nft.Element {
-	e := nft.Element{Key: number(b.id) + number(i)}
+func (b balancer) slot(set string, i uint32, to netip.AddrPort) nft.Element {
 	if b.clients != nil {
-		e.Set, e.Goto = setKeepers+f.suffix, b.keeper(to)
-	} else {
-		e.Set, e.Value = setBackends+f.suffix, socketValue(to)
+		return nft.Element{Set: set, Key: number(i), Goto: b.keeper(to)}
 	}
-	return e
+	return nft.Element{Set: set, Key: number(i), Value: socketValue(to)}
 }
 
 // keeper is the name of the chain that sends clients to a backend and remembers them.
@@ -193,8 +198,8 @@ func (k portKey) element(chain string) nft.Element {
 	return nft.Element{Set: setBound + familyOfAddr(k.addr).suffix, Key: string(k.addr.AsSlice()) + portElement(k), Goto: chain}
 }
 
-func (p publication) part(id uint32) *nft.Part {
+func (p publication) part() *nft.Part {
 	part := &nft.Part{Elements: []nft.Element{p.key.element(p.key.chain())}}
-	balancer{id: id, chain: p.key.chain(), slots: p.backends}.describe(part)
+	balancer{chain: p.key.chain(), slots: p.backends}.describe(part)
 	return part
 }

@@ -210,7 +210,10 @@ func Open(opts Options) (*Network, error) {
 }
 
 // Close releases held ports and leaves everything else as it is.
-func (n *Network) Close() { n.claims.close() }
+func (n *Network) Close() {
+	n.claims.close()
+	n.rules.table.Close()
+}
 
 // Configure sets the node's ranges, on disk first. The machine follows at once.
 func (n *Network) Configure(s Subnets) error {

@@ -1,7 +1,6 @@
 package nodenet
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/binary"
@@ -200,23 +199,18 @@ func (c *firewall) forwardsOf(bridge string) []portForward {
 	return forwards
 }
 
-// backendsOf are those to which one of our rules leads: its first value is their number in a map.
+// backendsOf are those to which one of our rules leads, by a map.
 func (c *firewall) backendsOf(table *nftables.Table, rule []expr.Any) []netip.AddrPort {
-	var id []byte
 	var found []netip.AddrPort
 	for _, e := range rule {
-		switch e := e.(type) {
-		case *expr.Immediate:
-			id = e.Data
-		case *expr.Lookup:
-			for _, element := range c.elementsOf(table, e.SetName) {
-				size := len(element.Val) - 4 // the port fills a register
-				if id == nil || !bytes.HasPrefix(element.Key, id) || size < 0 {
-					continue
-				}
-				if addr, ok := netip.AddrFromSlice(element.Val[:size]); ok {
-					found = append(found, netip.AddrPortFrom(addr, binary.BigEndian.Uint16(element.Val[size:])))
-				}
+		lookup, ok := e.(*expr.Lookup)
+		if !ok {
+			continue
+		}
+		for _, element := range c.elementsOf(table, lookup.SetName) {
+			size := max(len(element.Val)-4, 0) // the port fills a register
+			if addr, ok := netip.AddrFromSlice(element.Val[:size]); ok {
+				found = append(found, netip.AddrPortFrom(addr, binary.BigEndian.Uint16(element.Val[size:])))
 			}
 		}
 	}

@@ -53,8 +53,6 @@ const (
 	setBound     = "bound"     // address . protocol . port : verdict
 	setServices  = "services"  // virtual address . protocol . port : verdict
 	setExported  = "exported"  // address . protocol . port of exported services' backends
-	setBackends  = "backends"  // balancer . slot : address . port
-	setKeepers   = "keepers"   // balancer . slot : verdict, for affinity
 	setNamespace = "namespace" // address of a replica : verdict
 	setMembers   = "members"   // number of a namespace . address of a replica
 	setSelf      = "self"      // address . address of every replica here
@@ -77,8 +75,6 @@ func tableSets() []nft.Set {
 			nft.Set{Name: setServices + f.suffix, Key: socket, IsMap: true, Value: nftables.TypeVerdict},
 			nft.Set{Name: setExported + f.suffix, Key: socket},
 			nft.Set{Name: setBound + f.suffix, Key: socket, IsMap: true, Value: nftables.TypeVerdict},
-			nft.Set{Name: setBackends + f.suffix, Key: concat(nftables.TypeMark, nftables.TypeMark), IsMap: true, Value: concat(addr, nftables.TypeInetService)},
-			nft.Set{Name: setKeepers + f.suffix, Key: concat(nftables.TypeMark, nftables.TypeMark), IsMap: true, Value: nftables.TypeVerdict},
 			nft.Set{Name: setNamespace + f.suffix, Key: addr, IsMap: true, Value: nftables.TypeVerdict},
 			nft.Set{Name: setMembers + f.suffix, Key: concat(nftables.TypeMark, addr)},
 			nft.Set{Name: setSelf + f.suffix, Key: concat(addr, addr)},

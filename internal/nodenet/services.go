@@ -232,7 +232,7 @@ func (n *Network) setPublished(before, now Service) {
 	}
 }
 
-// servicePart is the part of the table for a service. The caller holds rules.mu.
+// servicePart is the part of the table for a service.
 func (n *Network) servicePart(s Service) *nft.Part {
 	all := &nft.Part{}
 	if s.Affinity > 0 {
@@ -241,7 +241,7 @@ func (n *Network) servicePart(s Service) *nft.Part {
 		}
 	}
 	for _, p := range s.Ports {
-		b := n.balancer(s, p)
+		b := s.balancer(p)
 		b.describe(all)
 		for _, vip := range s.Addresses {
 			if f := familyOfAddr(vip); len(b.of(f)) > 0 {
@@ -272,10 +272,10 @@ func exported(backends []Backend, p ServicePort) []nft.Element {
 	return elements
 }
 
-// balancer is that of a port. The caller holds rules.mu.
-func (n *Network) balancer(s Service, p ServicePort) balancer {
+// balancer is that of a port.
+func (s Service) balancer(p ServicePort) balancer {
 	chain := fmt.Sprintf("service_%s_%s_%d", s.ID, p.Protocol, p.Port)
-	b := balancer{id: numberOf(n.rules.numbers, chain), chain: chain, slots: slots(s.Backends, p.Target)}
+	b := balancer{chain: chain, slots: slots(s.Backends, p.Target)}
 	if s.Affinity > 0 {
 		b.usable, b.clients = usable(s.Backends, p.Target), s.clients
 	}

@@ -324,7 +324,7 @@ func TestServicesSurviveRestartsAndFlushes(t *testing.T) {
 		t.Errorf("a connection did not survive: %v", err)
 	}
 	for _, harm := range []string{
-		"flush ruleset", "flush map inet cloudless_testtest backends4", "flush chain inet cloudless_testtest service_api_tcp_80",
+		"flush ruleset", "flush map inet cloudless_testtest slots4_service_api_tcp_80", "flush chain inet cloudless_testtest service_api_tcp_80",
 		"flush map inet cloudless_testtest services4", "delete table inet cloudless_testtest",
 	} {
 		nft(t, harm)

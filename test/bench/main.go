@@ -62,6 +62,21 @@ var measurements = slices.Concat([]measurement{
 		floor: "the same to the replica's own address, in turns",
 	},
 	{
+		name: "vip_connect", unit: "per s", measure: measureConnect, target: ratioAtLeast(0.85),
+		what:  "new TCP connections between replicas of one node by the virtual address of a service, among 1,000 others, median of 5 rounds",
+		floor: "the same by the replicas' own addresses, in turns",
+	},
+	{
+		name: "services_1000_program", unit: "ms", measure: measureProgram, target: under(400),
+		what:  "writing 1,000 services of 10 endpoints of both families into a node's rules, which have none, median of 5",
+		floor: "none",
+	},
+	{
+		name: "service_update", unit: "ms", measure: measureServiceUpdate, target: under(2),
+		what:  "replacing an endpoint of one of 1,000 services in a node's rules, median of 1,000",
+		floor: "none",
+	},
+	{
 		name: "dns_qps", unit: "per s", measure: measureDNSRate, target: ratioAtLeast(0.7),
 		what:  "lookups of 1,000 services by 32 clients with 8 waiting queries each that the resolver answers over UDP, median of 5 rounds",
 		floor: "the same questions to a bare miekg/dns server that sends them back, in turns",

@@ -13,21 +13,22 @@ import (
 const batchBuffer = 32 << 20
 
 // Connect opens a connection to nftables with buffers for large transactions.
-func Connect() (*nftables.Conn, error) {
-	return nftables.New(nftables.WithSockOptions(func(c *mdnetlink.Conn) error {
+func Connect(options ...nftables.ConnOption) (*nftables.Conn, error) {
+	return nftables.New(append(options, nftables.WithSockOptions(func(c *mdnetlink.Conn) error {
 		// More than the machine's limit if we may, as much as allowed otherwise.
 		_ = c.SetWriteBuffer(batchBuffer)
 		_ = c.SetReadBuffer(batchBuffer)
 		return nil
-	}))
+	}))...)
 }
 
 // Delete removes a table. It is no error if there is none.
 func Delete(name string) error {
-	b, err := newBatch(name)
+	c, err := Connect()
 	if err != nil {
 		return err
 	}
+	b := newBatch(c, name)
 	b.conn.AddTable(b.table) // so that there is one to delete
 	b.conn.DelTable(b.table)
 	if err := b.conn.Flush(); err != nil {
@@ -40,16 +41,11 @@ func Delete(name string) error {
 type batch struct {
 	conn  *nftables.Conn
 	table *nftables.Table
-	sets  map[string]Set
 	ids   uint32
 }
 
-func newBatch(table string) (*batch, error) {
-	c, err := Connect()
-	if err != nil {
-		return nil, err
-	}
-	return &batch{conn: c, table: &nftables.Table{Name: table, Family: nftables.TableFamilyINet}, sets: map[string]Set{}}, nil
+func newBatch(c *nftables.Conn, table string) *batch {
+	return &batch{conn: c, table: &nftables.Table{Name: table, Family: nftables.TableFamilyINet}}
 }
 
 // replace writes a table from scratch.
@@ -86,7 +82,12 @@ func (b *batch) change(c *change) error {
 			b.conn.AddRule(&nftables.Rule{Table: b.table, Chain: b.chain(chain), Exprs: rule})
 		}
 	}
-	if err := b.each(c.remove, b.conn.SetDeleteElements); err != nil {
+	gone := map[string]bool{}
+	for _, s := range c.removeSets {
+		gone[s.Name] = true
+	}
+	remove := slices.DeleteFunc(c.remove, func(e Element) bool { return gone[e.Set] }) // they go with their sets
+	if err := b.each(remove, b.conn.SetDeleteElements); err != nil {
 		return err
 	}
 	if err := b.each(c.add, b.conn.SetAddElements); err != nil {

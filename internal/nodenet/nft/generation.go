@@ -18,6 +18,10 @@ func Generation() (uint32, error) {
 		return 0, fmt.Errorf("ask for the generation of rules: %w", err)
 	}
 	defer func() { _ = c.Close() }()
+	return generation(c)
+}
+
+func generation(c *mdnetlink.Conn) (uint32, error) {
 	answers, err := c.Execute(mdnetlink.Message{
 		Header: mdnetlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETGEN, Flags: mdnetlink.Request},
 		Data:   []byte{byte(nftables.TableFamilyINet), 0, 0, 0},

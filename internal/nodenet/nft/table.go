@@ -2,6 +2,7 @@ package nft
 
 import (
 	"cmp"
+	"fmt"
 	"reflect"
 	"slices"
 	"sync"
@@ -9,6 +10,8 @@ import (
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
+	mdnetlink "github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // Set is a set or a map of the table. Its elements come from parts, or from rules if it is dynamic.
@@ -66,6 +69,7 @@ type Table struct {
 	// that is not known.
 	from, at uint32
 	tampered bool // another program has changed the table
+	open     connections
 }
 
 type elementKey struct{ set, key string }
@@ -138,14 +142,64 @@ func (t *Table) intact() (bool, error) {
 	if !t.clean || t.tampered {
 		return false, nil
 	}
-	now, err := Generation()
+	now, err := t.generation()
 	return now == t.at, err
+}
+
+// connections stay open: the kernel lets a program that closes one wait until it has cleaned up after earlier
+// transactions, which takes longer than a change.
+type connections struct {
+	rules *nftables.Conn
+	query *mdnetlink.Conn
+}
+
+func (t *Table) transact(write func(*batch) error) (err error) {
+	if t.open.rules == nil {
+		if t.open.rules, err = Connect(nftables.AsLasting()); err != nil {
+			return err
+		}
+	}
+	b := newBatch(t.open.rules, t.name)
+	if err := write(b); err != nil {
+		return err
+	}
+	return b.conn.Flush()
+}
+
+func (t *Table) generation() (_ uint32, err error) {
+	if t.open.query == nil {
+		if t.open.query, err = mdnetlink.Dial(unix.NETLINK_NETFILTER, nil); err != nil {
+			return 0, fmt.Errorf("ask for the generation of rules: %w", err)
+		}
+	}
+	now, err := generation(t.open.query)
+	if err != nil {
+		t.disconnect()
+	}
+	return now, err
+}
+
+// Close ends connections to the kernel and leaves the table as it is.
+func (t *Table) Close() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.disconnect()
+}
+
+func (t *Table) disconnect() {
+	if t.open.rules != nil {
+		_ = t.open.rules.CloseLasting()
+	}
+	if t.open.query != nil {
+		_ = t.open.query.Close()
+	}
+	t.open = connections{}
 }
 
 // replace writes the whole table.
 func (t *Table) replace() error {
 	t.clean = false
-	now, err := Generation()
+	now, err := t.generation()
 	if err != nil {
 		return err
 	}
@@ -154,18 +208,12 @@ func (t *Table) replace() error {
 
 // commit writes in one transaction. Its generation is known to be ours only if it follows the one before.
 func (t *Table) commit(before uint32, write func(*batch) error) error {
-	b, err := newBatch(t.name)
-	if err != nil {
-		return err
-	}
-	if err := write(b); err != nil {
-		return err
-	}
-	if err := b.conn.Flush(); err != nil {
+	if err := t.transact(write); err != nil {
+		t.disconnect() // answers may be left
 		return err
 	}
 	t.clean, t.tampered = true, false
-	after, err := Generation()
+	after, err := t.generation()
 	switch {
 	case err != nil || after != before+1:
 		t.at = 0
