@@ -94,9 +94,8 @@ func (a *Agent) applyNetwork(n *v1.Network) {
 	if a.mesh == nil {
 		return
 	}
-	a.applyServices(n)
 	if n.GetRanges() != nil {
-		if err := a.closeRanges(n.GetRanges()); err != nil {
+		if err := a.closeRanges(n.GetRanges(), n.GetServiceRanges()); err != nil {
 			a.log.Error("packets for other nodes could leave this machine without the mesh", "error", err)
 		}
 	}
@@ -111,6 +110,7 @@ func (a *Agent) applyNetwork(n *v1.Network) {
 		a.configureMesh()
 		a.mesh.SetRelays(relays)
 	}
+	a.applyServices(n)
 	var peers []mesh.Peer
 	for _, given := range n.GetPeers() {
 		p, err := peerFrom(given)
@@ -128,12 +128,15 @@ func (a *Agent) applyNetwork(n *v1.Network) {
 }
 
 // closeRanges keeps packets for other nodes from leaving the machine in the clear.
-func (a *Agent) closeRanges(texts []string) error {
-	ranges, err := prefixesFrom(texts)
-	if err != nil {
+func (a *Agent) closeRanges(replicas, services []string) (err error) {
+	var ranges nodenet.Ranges
+	if ranges.Replicas, err = prefixesFrom(replicas); err != nil {
 		return err
 	}
-	return a.network.SetRanges(nodenet.Ranges{Replicas: ranges})
+	if ranges.Services, err = prefixesFrom(services); err != nil {
+		return err
+	}
+	return a.network.SetRanges(ranges)
 }
 
 // applyReplicas tells the node's network which namespaces the replicas of other nodes are in.

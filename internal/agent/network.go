@@ -38,6 +38,10 @@ type Network interface {
 	// tells it for all of them.
 	UpdateReplicas(changed map[netip.Addr]string, removed []netip.Addr) error
 	ReplaceReplicas(all map[netip.Addr]string) error
+	// SetServices sets the services that the node balances, and UpdateServices changes some of them and removes others,
+	// which it names by their ids.
+	SetServices(all []nodenet.Service) error
+	UpdateServices(changed []nodenet.Service, removed []string) error
 	// Namespaces are those of this node's replicas, by their addresses.
 	Namespaces() map[netip.Addr]string
 	// Condition says whether replicas can be reached, and if not, why.

@@ -104,6 +104,8 @@ func (n *fakeNetwork) Counters(uid string) (nodenet.Counters, error) {
 
 func (*fakeNetwork) SetRanges(nodenet.Ranges) error                           { return nil }
 func (*fakeNetwork) UpdateReplicas(map[netip.Addr]string, []netip.Addr) error { return nil }
+func (*fakeNetwork) SetServices([]nodenet.Service) error                      { return nil }
+func (*fakeNetwork) UpdateServices([]nodenet.Service, []string) error         { return nil }
 func (*fakeNetwork) Namespaces() map[netip.Addr]string                        { return nil }
 func (*fakeNetwork) ReplaceReplicas(map[netip.Addr]string) error              { return nil }
 

@@ -5,11 +5,13 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/mesh"
 	"github.com/cloudless/cloudless/internal/netd"
+	"github.com/cloudless/cloudless/internal/nodenet"
 	"github.com/cloudless/cloudless/internal/resolver"
 	"github.com/cloudless/cloudless/internal/spec"
 )
@@ -23,28 +25,33 @@ type services struct {
 // applyServices passes on what a server says of services. One that makes no sense is left out.
 func (a *Agent) applyServices(n *v1.Network) {
 	s := &a.meshState.services
-	if n.GetFull() {
+	all := n.GetFull()
+	if all {
 		s.known = map[string]*v1.NetworkService{}
 	}
-	if n.Zone != nil {
-		s.zone = n.GetZone()
+	if n.Zone != nil && s.zone != n.GetZone() {
+		s.zone, all = n.GetZone(), true // other endpoints are near now
 	}
 	removed := s.remove(n.GetRemovedServices())
-	changed := make([]resolver.Service, 0, len(n.GetServices()))
 	for _, given := range n.GetServices() {
-		one, err := nameOf(given)
-		if err != nil {
-			a.log.Error("a service is left out", "service", given.GetName(), "namespace", given.GetNamespace(), "error", err)
-			continue
-		}
 		s.known[given.GetUid()] = given
-		changed = append(changed, one)
 	}
+	changed := n.GetServices()
+	if all {
+		changed = slices.Collect(maps.Values(s.known))
+	}
+	names, balanced := a.describeServices(changed)
+	var err error
 	switch {
-	case n.GetFull():
-		a.mesh.SetServices(changed)
-	case len(changed)+len(removed) > 0:
-		a.mesh.UpdateServices(changed, removed)
+	case all:
+		a.mesh.SetServices(names)
+		err = a.network.SetServices(balanced)
+	case len(names)+len(removed) > 0:
+		a.mesh.UpdateServices(names, removed)
+		err = a.network.UpdateServices(balanced, balancedIDs(removed))
+	}
+	if err != nil {
+		a.log.Error("connections to some services fail", "error", err)
 	}
 	if len(n.GetFollowed()) > 0 {
 		a.meshState.follows.confirm(n.GetFollowed())
@@ -52,6 +59,25 @@ func (a *Agent) applyServices(n *v1.Network) {
 	}
 }
 
+// describeServices describes services for the resolver and for the node's network.
+func (a *Agent) describeServices(given []*v1.NetworkService) (names []resolver.Service, balanced []nodenet.Service) {
+	here := place{node: strings.TrimPrefix(a.meshBase.ID, "node/"), zone: a.meshState.services.zone}
+	for _, one := range given {
+		name, err := nameOf(one)
+		if err == nil {
+			var b nodenet.Service
+			if b, err = here.balanced(one); err == nil {
+				names, balanced = append(names, name), append(balanced, b)
+			}
+		}
+		if err != nil {
+			a.log.Error("a service is left out", "service", one.GetName(), "namespace", one.GetNamespace(), "error", err)
+		}
+	}
+	return names, balanced
+}
+
+// remove forgets services and returns their names.
 func (s *services) remove(uids []string) (names []resolver.Name) {
 	for _, uid := range uids {
 		if gone := s.known[uid]; gone != nil {

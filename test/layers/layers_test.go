@@ -129,7 +129,7 @@ var sideways = map[string][]string{
 	"internal/server/auth":             {"internal/server/core", "internal/server/oneport"},
 	"internal/server/sessions":         {"internal/server/auth", "internal/server/core"},
 	"internal/datadir/datadirtest":     {"internal/datadir"},
-	"internal/agent":                   {"internal/agent/machine"},
+	"internal/agent":                   {"internal/agent/machine", "internal/netd"},
 	"internal/enroll":                  {"client", "internal/peering"},
 	"internal/peering":                 {"client"},
 	"internal/checkup":                 {"client", "internal/cli/local", "internal/enroll", "internal/peering"},
