@@ -89,6 +89,11 @@ func (l *lab) start() {
 	l.t.Helper()
 	n, err := nodenet.Open(l.opts)
 	l.check(err)
+	l.keep(n)
+}
+
+// keep runs an opened network.
+func (l *lab) keep(n *nodenet.Network) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	e := &events{changed: make(chan struct{}, 1)}

@@ -156,7 +156,6 @@ type Network struct {
 	drops  drops
 
 	services services
-	memory   memory
 	kick     chan struct{}
 
 	readdressed atomic.Bool // addresses of the machine may have changed
@@ -189,7 +188,6 @@ func Open(opts Options) (*Network, error) {
 		opts: opts, log: opts.Logger, ipv6: haveIPv6(), uids: locker.New(),
 		kick: make(chan struct{}, 1), live: map[string]*live{}, problems: map[string]string{},
 		services:   services{byID: map[string]Service{}, refused: map[string]bool{}},
-		memory:     memory{path: opts.memoryPath(), dirty: make(chan struct{}, 1)},
 		everywhere: map[portKey][]netip.AddrPort{},
 	}
 	n.rules = newRuleset(opts.table())
@@ -205,7 +203,6 @@ func Open(opts Options) (*Network, error) {
 		there := isNamespace(opts.namespace(uid))
 		n.live[uid] = &live{attached: there, serving: there}
 	}
-	n.recall()
 	return n, nil
 }
 

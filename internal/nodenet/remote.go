@@ -47,7 +47,6 @@ func (n *Network) updateReplicas(changed map[netip.Addr]string, removed []netip.
 		parts["replica/"+addr.String()] = &nft.Part{Elements: memberElements(addr, namespace, id)}
 	}
 	maps.Copy(n.rules.remote, changed)
-	n.memory.changed()
 	return n.write(parts)
 }
 

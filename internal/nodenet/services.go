@@ -18,45 +18,45 @@ import (
 type Service struct {
 	// ID is unique and appears in the names of chains: up to 128 lower-case letters, digits, dots and dashes, such as
 	// "api.shop".
-	ID string `json:"id"`
+	ID string
 	// Addresses are virtual: at most one of each family. A headless service, and one that is only published, has none.
-	Addresses []netip.Addr `json:"addresses,omitempty"`
+	Addresses []netip.Addr
 	// Exported services are open to replicas of all namespaces, by their virtual addresses and by those of their
 	// backends. Others are open to the replicas of the backends' namespace.
-	Exported bool `json:"exported,omitempty"`
+	Exported bool
 	// Affinity is how long a client's connections go to the same backend after its last one; 0 for no affinity.
-	Affinity time.Duration `json:"affinity,omitempty"`
-	Ports    []ServicePort `json:"ports"`
-	Backends []Backend     `json:"backends,omitempty"`
+	Affinity time.Duration
+	Ports    []ServicePort
+	Backends []Backend
 	// Group and Owner are those of the Endpoints that publish the same ports. They matter only for published ports.
-	Group string `json:"group,omitempty"`
-	Owner string `json:"owner,omitempty"`
+	Group string
+	Owner string
 }
 
 // ServicePort is a port of a service.
 type ServicePort struct {
-	Protocol string `json:"protocol"` // "tcp" or "udp"
+	Protocol string // "tcp" or "udp"
 	// Port is that of the virtual addresses, and Target is where the backends listen.
-	Port   uint16 `json:"port"`
-	Target uint16 `json:"target"`
+	Port   uint16
+	Target uint16
 	// Publish is the port of this machine that leads here too, wherever the backends are; 0 for none. PublishAddress
 	// limits it to one address of the machine. While the service has backends, it takes the place of Endpoint.Ports,
 	// which lead only to the replicas of this node.
-	Publish        uint16     `json:"publish,omitempty"`
-	PublishAddress netip.Addr `json:"publishAddress,omitzero"`
+	Publish        uint16
+	PublishAddress netip.Addr
 }
 
 // Backend is where connections go: a replica of any node, or an address outside the cluster.
 type Backend struct {
 	// Addresses are at most one of each family.
-	Addresses []netip.Addr `json:"addresses"`
+	Addresses []netip.Addr
 	// Weight is the share of the new connections, compared with the other backends. A backend with 0 is draining: it
 	// gets no new connections and keeps those that it has. A backend that is not named any more keeps its TCP
 	// connections, and its UDP clients move on to others.
-	Weight uint32 `json:"weight"`
+	Weight uint32
 	// Distance ranks backends, for example 0 on this node, 1 in its zone, 2 elsewhere, or 0 for all. The nearest ones
 	// with a weight get all new connections, except those of clients that have affinity to another one.
-	Distance int `json:"distance,omitempty"`
+	Distance int
 }
 
 // services are what the servers have told.
@@ -68,7 +68,8 @@ type services struct {
 }
 
 // UpdateServices sets some services and removes others, in one transaction. It leaves out services that make no sense,
-// and names them in the error. Services are stored on disk soon after, and a restarted process has them at once.
+// and names them in the error. A caller that restarts calls SetServices before Run and Attach: then the rules never lack
+// a service.
 func (n *Network) UpdateServices(changed []Service, removed []string) error {
 	n.services.update.Lock()
 	defer n.services.update.Unlock()
@@ -118,7 +119,6 @@ func (n *Network) updateServices(changed []Service, removed []string) error {
 	}
 	errs = append(errs, n.writeServices(valid, removed))
 	gone.forget(n)
-	n.memory.changed()
 	return errors.Join(errs...)
 }
 

@@ -308,15 +308,19 @@ func TestServicePublishedOnEveryNode(t *testing.T) {
 	l.must(free.Close())
 }
 
-// A new process has its services before any server tells it, and a flushed table comes back with them.
+// A new process that gets its services before it runs never lacks them, and a flushed table comes back with them.
 func TestServicesSurviveRestartsAndFlushes(t *testing.T) {
 	l := newServiceLab(t)
 	client, api := l.attach("client", "client"), l.attach("api", "api")
-	l.must(l.network.UpdateServices([]nodenet.Service{service("api", backend(api, 1))}, nil))
+	all := []nodenet.Service{service("api", backend(api, 1))}
+	l.must(l.network.UpdateServices(all, nil))
 	conn := l.dial(client.Namespace, "tcp", virtual[0])
 	l.stop()
 	l.open(client.Namespace, "tcp", virtual[0], "api") // while no process runs
-	l.start()
+	n, err := nodenet.Open(l.opts)
+	l.must(err)
+	l.must(n.SetServices(all))
+	l.keep(n)
 	for range 50 {
 		l.open(client.Namespace, "tcp", virtual[0], "api")
 	}

@@ -48,7 +48,6 @@ func (n *Network) Run(ctx context.Context, notice func(Event)) error {
 	}
 	defer watching()
 	n.adopt()
-	n.adoptServices()
 	for ctx.Err() == nil {
 		again := n.look()
 		if !sleep(ctx, minCheckPause) {
@@ -222,7 +221,7 @@ func (n *Network) sweepOne(uid string, known func(string) bool) error {
 // watch makes the kernel and the file system trigger checks. stop ends that.
 func (n *Network) watch(ctx context.Context) (stop func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
-	ended := make(chan struct{}, 4)
+	ended := make(chan struct{}, 3)
 	running := 0
 	stop = func() {
 		cancel()
@@ -234,7 +233,6 @@ func (n *Network) watch(ctx context.Context) (stop func(), err error) {
 		running++
 		go func() { f(); ended <- struct{}{} }()
 	}
-	start(func() { n.save(ctx) })
 	rules, err := subscribe(unix.NETLINK_NETFILTER, rulesGroup)
 	if err != nil {
 		stop()
