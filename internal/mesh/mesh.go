@@ -160,6 +160,7 @@ func (m *Mesh) Run(ctx context.Context) error {
 	parts.Go(func() { m.relays.run(ctx) })
 	parts.Go(func() { m.prober.run(ctx) })
 	parts.Go(func() { m.self.run(ctx) })
+	parts.Go(func() { m.self.servers.run(ctx) })
 	parts.Wait()
 	return nil
 }
@@ -199,13 +200,5 @@ func (m *Mesh) SetKey(k PrivateKey) error {
 // SetRelays replaces the list of relays. They also tell this node its public address.
 func (m *Mesh) SetRelays(list []Relay) {
 	m.relays.set(list)
-	var servers []netip.AddrPort
-	for _, r := range list {
-		if a, err := netip.ParseAddrPort(r.Address); err == nil {
-			servers = append(servers, a)
-		}
-	}
-	if m.self.stun.set(servers) {
-		m.self.ask(time.Now())
-	}
+	m.self.setServers(list)
 }

@@ -26,9 +26,11 @@ const (
 	// unusedAfter is how long a connection to a relay that is not ours is kept without a packet.
 	unusedAfter = time.Minute
 	// absentFor is how long a relay is not asked again for a peer that is not there.
-	absentFor   = 10 * time.Second
-	dialTimeout = 10 * time.Second
-	maxBackoff  = 30 * time.Second
+	absentFor = 10 * time.Second
+	// relayPatience is how long a relay has to answer after the machine's addresses have changed.
+	relayPatience = 2 * time.Second
+	dialTimeout   = 10 * time.Second
+	maxBackoff    = 30 * time.Second
 )
 
 // relays are the connections to relays. One of them is our home: peers send there what is for us.
@@ -250,6 +252,18 @@ func (r *relays) setClient(l *relayLink, c *relay.Client) {
 	l.client = c
 }
 
+// verify closes connections whose relay does not answer soon: they may be from an address that this machine no longer
+// has. They are made again at once.
+func (r *relays) verify() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, l := range r.links {
+		if l.client != nil {
+			l.client.Verify(relayPatience)
+		}
+	}
+}
+
 // relayHandler says which relay a packet came from.
 type relayHandler struct {
 	relays *relays
@@ -291,7 +305,7 @@ func (r *relays) clientFor(p *peer) *relay.Client {
 			return client
 		}
 	}
-	return nil
+	return r.usable(theirs, nil) // the peer may be back
 }
 
 // usable returns the connection to a relay, unless it has said that the peer is not there. It begins to make one that

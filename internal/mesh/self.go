@@ -2,6 +2,7 @@ package mesh
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"slices"
@@ -23,6 +24,7 @@ const (
 type self struct {
 	mesh    *Mesh
 	stun    *stunClient
+	servers *stunServers
 	changes chan struct{}
 
 	mu       sync.Mutex
@@ -36,26 +38,48 @@ type self struct {
 func newSelf(m *Mesh) *self {
 	s := &self{mesh: m, changes: make(chan struct{}, 1)}
 	s.stun = newSTUNClient(s.announce)
+	s.servers = newSTUNServers(func(found []netip.AddrPort) {
+		if s.stun.set(found) {
+			s.ask(time.Now())
+		}
+	})
 	return s
+}
+
+// setServers says which relays tell this node its public address.
+func (s *self) setServers(list []Relay) {
+	var addresses []string
+	for _, r := range list {
+		addresses = append(addresses, r.Address)
+	}
+	s.servers.set(addresses)
 }
 
 // run watches the machine's addresses until ctx ends.
 func (s *self) run(ctx context.Context) {
-	updates, done := make(chan netlink.AddrUpdate), make(chan struct{})
+	addresses, links, done := make(chan netlink.AddrUpdate), make(chan netlink.LinkUpdate), make(chan struct{})
 	defer close(done)
-	if err := netlink.AddrSubscribe(updates, done); err != nil {
+	if err := errors.Join(netlink.AddrSubscribe(addresses, done), netlink.LinkSubscribe(links, done)); err != nil {
 		s.mesh.log.Warn("changes of the machine's addresses are not seen", "error", err)
 	}
 	s.lookAround()
+	look := time.NewTimer(settle)
+	look.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case _, open := <-updates:
+		case _, open := <-addresses:
 			if !open {
-				updates = nil
-				continue
+				addresses = nil
 			}
+			look.Reset(settle)
+		case _, open := <-links:
+			if !open {
+				links = nil
+			}
+			look.Reset(settle)
+		case <-look.C:
 			s.lookAround()
 		case <-s.changes:
 			if !sleep(ctx, settle) {
@@ -74,28 +98,33 @@ func (s *self) lookAround() {
 	s.local = local
 	s.mu.Unlock()
 	if changed {
+		s.servers.lookUpAgain() // the names may lead elsewhere from here
 		s.ask(time.Now())
 		s.announce()
+		s.mesh.relays.verify()
 		s.mesh.searchAll()
 	}
 }
 
-// localAddresses are those of the machine's interfaces, but for what leads through the mesh itself.
+// localAddresses are those of the machine's interfaces that are connected, but for what leads through the mesh itself.
 func (s *self) localAddresses() (list []netip.AddrPort) {
-	all, err := net.InterfaceAddrs()
+	links, err := net.Interfaces()
+	if err != nil {
+		return nil
+	}
+	connected := map[int]bool{}
+	for _, link := range links {
+		connected[link.Index] = link.Flags&net.FlagUp != 0 && link.Flags&net.FlagRunning != 0
+	}
+	all, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
 	if err != nil {
 		return nil
 	}
 	for _, one := range all {
-		n, ok := one.(*net.IPNet)
-		if !ok {
-			continue
+		a, ok := netip.AddrFromSlice(one.IP)
+		if a = a.Unmap(); ok && connected[one.LinkIndex] && a.IsGlobalUnicast() && !s.inMesh(a) {
+			list = append(list, netip.AddrPortFrom(a, s.mesh.Port()))
 		}
-		a, ok := netip.AddrFromSlice(n.IP)
-		if a = a.Unmap(); !ok || !a.IsGlobalUnicast() || s.inMesh(a) {
-			continue
-		}
-		list = append(list, netip.AddrPortFrom(a, s.mesh.Port()))
 	}
 	slices.SortFunc(list, netip.AddrPort.Compare)
 	return slices.Compact(list)

@@ -89,13 +89,23 @@ func (c *Client) receive() error {
 	}
 }
 
+// Verify closes the connection if the relay sends nothing for a while, although it is asked to.
+func (c *Client) Verify(within time.Duration) {
+	c.ask()
+	_ = c.conn.SetReadDeadline(time.Now().Add(within)) // until the next read; it fails only on a closed connection
+}
+
+// ask sends a ping.
+func (c *Client) ask() {
+	c.queue.put(frame{kind: kindPing, packet: binary.BigEndian.AppendUint64(nil, uint64(time.Since(c.started)))})
+}
+
 // ping asks at once, and then now and then.
 func (c *Client) ping(ctx context.Context) error {
 	ticker := time.NewTicker(pingEvery)
 	defer ticker.Stop()
 	for {
-		sent := binary.BigEndian.AppendUint64(nil, uint64(time.Since(c.started)))
-		c.queue.put(frame{kind: kindPing, packet: sent})
+		c.ask()
 		select {
 		case <-ctx.Done():
 			return nil

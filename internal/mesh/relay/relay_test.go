@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"testing"
 	"time"
 
@@ -195,4 +196,35 @@ func FuzzReadFrame(f *testing.F) {
 			}
 		}
 	})
+}
+
+// A machine whose address has changed asks its relay, and gives up a connection that leads nowhere.
+func TestConnectionToASilentRelayIsGivenUp(t *testing.T) {
+	mine, theirs := net.Pipe()
+	defer theirs.Close()
+	go func() { _, _ = io.Copy(io.Discard, theirs) }()
+	c := NewClient(mine, newRecorder())
+	ran := make(chan error, 1)
+	go func() { ran <- c.Run(t.Context()) }()
+	for ended := false; !ended; { // a deadline that Run's first read replaces is set again
+		c.Verify(time.Millisecond)
+		select {
+		case err := <-ran:
+			if !errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("it ended with %v", err)
+			}
+			ended = true
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+func TestConnectionToARelayThatAnswersIsKept(t *testing.T) {
+	h := NewHub(Limits{})
+	ann, received := joined(t, h, "ann")
+	ann.Verify(time.Minute)
+	ann.Send(AddressOf("ann"), []byte("still here"))
+	if got := <-received.packets; got != "ann: still here" {
+		t.Errorf("ann received %q", got)
+	}
 }
