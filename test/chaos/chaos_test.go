@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/anishathalye/porcupine"
+
+	"github.com/cloudless/cloudless/test/sandbox"
 )
 
 var (
@@ -22,22 +24,11 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	flag.Parse()
-	code, err := 0, error(nil)
-	switch stage := os.Getenv(stageEnv); {
-	case os.Getenv(tellTimeEnv) != "":
+	if os.Getenv(tellTimeEnv) != "" {
 		tellTime()
-	case stage == stageFirst:
-		code, err = first()
-	case stage == stageInside || testing.Short():
-		code = m.Run()
-	default:
-		code, err = outside()
+		return
 	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "chaos:", err)
-	}
-	os.Exit(code)
+	os.Exit(sandbox.Main(m, "../bench/sleeper", "./printer"))
 }
 
 // TestChaos is the whole test. A failure says how to repeat the same faults in the same
@@ -54,7 +45,7 @@ func TestChaos(t *testing.T) {
 		names = strings.Split(*only, ",")
 	}
 	steps := schedule(*seed, names, *length)
-	dir := filepath.Join(os.Getenv(dirEnv), "lab")
+	dir := filepath.Join(sandbox.Dir(), "lab")
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,6 @@
 // write must exist, everything that should run must run (verdict.go), and every line that
 // is in a log must have reached every follower once and in order (logs.go).
 //
-// All of it happens in the test's own namespaces (space.go): whatever happens to the test,
-// nothing is left on the machine.
+// All of it happens in the test's own namespaces (test/sandbox): whatever happens to the
+// test, nothing is left on the machine.
 package chaos

@@ -14,6 +14,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/image"
+	"github.com/cloudless/cloudless/test/sandbox"
 )
 
 const (
@@ -125,7 +126,7 @@ func (l *lab) addNode(ctx context.Context, i int) error {
 	}); err != nil {
 		return err
 	}
-	return noteGroup(os.Getenv(dirEnv), id)
+	return sandbox.NoteGroup(id)
 }
 
 func (l *lab) token(ctx context.Context, role string) (path string, err error) {
@@ -250,7 +251,7 @@ func (l *lab) pushBy(ctx context.Context, by *client.Client, tag string) (string
 }
 
 func (l *lab) pushProgram(ctx context.Context, by *client.Client, which, tag string) (string, error) {
-	data, err := os.ReadFile(program(which))
+	data, err := os.ReadFile(sandbox.Program(which))
 	if err != nil {
 		return "", err
 	}

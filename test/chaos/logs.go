@@ -19,6 +19,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/logfile"
+	"github.com/cloudless/cloudless/test/sandbox"
 )
 
 const (
@@ -272,7 +273,7 @@ func (f *follower) tell(l *lab, replica string, at time.Time) {
 
 // followCommand reads what a person would see.
 func (f *follower) followCommand(ctx context.Context, l *lab) error {
-	cmd := exec.CommandContext(ctx, program("cloudless"), "logs", "-f", printerName)
+	cmd := exec.CommandContext(ctx, sandbox.Program("cloudless"), "logs", "-f", printerName)
 	cmd.Env = append(os.Environ(), "CLOUDLESS_CONFIG="+filepath.Join(l.dir, "config.yaml"))
 	said, err := os.OpenFile(filepath.Join(l.dir, "follower.log"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {

@@ -15,6 +15,8 @@ import (
 
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/cloudless/cloudless/test/sandbox"
 )
 
 // restartPause is the pause before a process that has ended by itself is restarted, as
@@ -74,7 +76,7 @@ func (m *machine) run(args []string) error {
 		return err
 	}
 	defer log.Close()
-	cmd := exec.Command(program("cloudless"), args...)
+	cmd := exec.Command(sandbox.Program("cloudless"), args...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Env = append(os.Environ(), "CLOUDLESS_CONFIG="+filepath.Join(filepath.Dir(m.log), "config.yaml"))
 	if err := within(m.space, cmd.Start); err != nil {
@@ -220,7 +222,7 @@ func (m *machine) containers() ([]int, error) {
 	if err != nil {
 		return nil, err
 	}
-	return m.processes(func(_, groups string) bool { return strings.Contains(groups, groupOf(id)+"/") })
+	return m.processes(func(_, groups string) bool { return strings.Contains(groups, sandbox.GroupOf(id)+"/") })
 }
 
 // others are all processes of a machine but the one of the binary.

@@ -1,7 +1,11 @@
-package chaos
+// Package sandbox runs the tests of a package again in their own namespaces for processes, mounts and the network.
+// Whatever happens to the tests, nothing of what they started, mounted or connected outlives them. It knows nothing of
+// what the tests do.
+package sandbox
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -10,29 +14,55 @@ import (
 	"runtime"
 	"strings"
 	"syscall"
+	"testing"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
-// The test runs itself again in its own namespaces for processes, mounts and the network.
-// The first process in there only waits for the others; when it ends, in whatever way, the
-// kernel kills all others and removes their mounts, links and rules.
+// The first process in the namespaces only waits for the others. When it ends, in whatever way, the kernel kills all
+// others and removes their mounts, links and rules.
 //
 //	outside   builds what is needed, waits, removes cgroups
 //	└ first   the first process of the namespaces: mounts, and reaps the dead
 //	  └ inside  the tests
 const (
-	stageEnv = "CLOUDLESS_CHAOS_STAGE"
+	stageEnv = "CLOUDLESS_SANDBOX_STAGE"
 	// dirEnv names a folder that all stages see.
-	dirEnv = "CLOUDLESS_CHAOS_DIR"
+	dirEnv = "CLOUDLESS_SANDBOX_DIR"
 
 	stageFirst  = "first"
 	stageInside = "inside"
 )
 
+// Main runs the tests in a sandbox, with bin/cloudless and the programs of some packages, and returns their exit code.
+// Tests that run with -short need no sandbox: they must skip whatever needs one.
+func Main(m *testing.M, packages ...string) int {
+	flag.Parse()
+	var code int
+	var err error
+	switch stage := os.Getenv(stageEnv); {
+	case stage == stageFirst:
+		code, err = first()
+	case stage == stageInside || testing.Short():
+		code = m.Run()
+	default:
+		code, err = outside(packages)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "sandbox:", err)
+	}
+	return code
+}
+
+// Dir is a folder for the files of the tests. It is deleted when they end.
+func Dir() string { return os.Getenv(dirEnv) }
+
+// Program is the path of bin/cloudless, or of a program that Main has built.
+func Program(name string) string { return filepath.Join(Dir(), name) }
+
 // outside runs the tests in namespaces and returns their exit code.
-func outside() (int, error) {
+func outside(packages []string) (int, error) {
 	if os.Geteuid() != 0 {
 		return 1, errors.New("these tests make namespaces and run containers, and need root")
 	}
@@ -40,7 +70,7 @@ func outside() (int, error) {
 	if err != nil {
 		return 1, errors.New("bin/cloudless is missing: run make build first")
 	}
-	dir, err := os.MkdirTemp("", "cloudless-chaos-")
+	dir, err := os.MkdirTemp("", "cloudless-test-")
 	if err != nil {
 		return 1, err
 	}
@@ -49,7 +79,7 @@ func outside() (int, error) {
 	if err := os.WriteFile(filepath.Join(dir, "cloudless"), binary, 0o700); err != nil {
 		return 1, err
 	}
-	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", dir, "../bench/sleeper", "./printer")
+	build := exec.Command("go", append([]string{"build", "-trimpath", "-ldflags", "-s -w", "-o", dir}, packages...)...)
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		return 1, fmt.Errorf("build the programs of the containers: %w\n%s", err, out)
@@ -141,20 +171,18 @@ func exitCode(status unix.WaitStatus) int {
 // everything in them has ended.
 const groupsFile = "groups"
 
-func noteGroup(dir, id string) error {
-	file, err := os.OpenFile(filepath.Join(dir, groupsFile), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+// NoteGroup records the id of a cloud whose control group must be removed in the end.
+func NoteGroup(id string) error {
+	file, err := os.OpenFile(filepath.Join(Dir(), groupsFile), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintln(file, groupOf(id))
+	_, err = fmt.Fprintln(file, GroupOf(id))
 	return errors.Join(err, file.Close())
 }
 
-// program is the path of one that was built outside.
-func program(name string) string { return filepath.Join(os.Getenv(dirEnv), name) }
-
-// groupOf is the name of the control group of a machine's containers.
-func groupOf(id string) string { return "cloudless-" + id }
+// GroupOf is the name of the control group of a machine's containers.
+func GroupOf(id string) string { return "cloudless-" + id }
 
 func removeGroups(dir string) {
 	noted, _ := os.ReadFile(filepath.Join(dir, groupsFile))
@@ -177,6 +205,6 @@ func removeGroup(path string) {
 		}
 	}
 	if err := os.Remove(path); err != nil {
-		fmt.Fprintln(os.Stderr, "chaos: left behind:", err)
+		fmt.Fprintln(os.Stderr, "sandbox: left behind:", err)
 	}
 }
