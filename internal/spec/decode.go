@@ -14,6 +14,9 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/cloudless/cloudless/api"
+	"github.com/cloudless/cloudless/internal/suggest"
 )
 
 type position struct{ line, column int }
@@ -69,19 +72,29 @@ func (d *decoder) object(node *yaml.Node) proto.Message {
 	}
 	msg := newObject(kind.Value)
 	if msg == nil || !slices.Contains(d.kinds, kind.Value) {
-		if of := strings.ToLower(kind.Value); slices.Contains(workloadKinds, of) && slices.Contains(d.kinds, KindWorkload) {
-			d.refuse(kind, "kind", "%q is a kind of workload; write kind: %s with spec.kind: %s", kind.Value, KindWorkload, of)
-			return nil
-		}
-		if near := nearest(kind.Value, d.kinds); near != "" {
-			d.refuse(kind, "kind", "%.60q is not known; did you mean %s?", kind.Value, near)
-			return nil
-		}
-		d.refuse(kind, "kind", "%.60q cannot be in a file; a file may hold %s", kind.Value, listing(d.kinds))
+		d.refuse(kind, "kind", "%s", d.unknownKind(kind.Value))
 		return nil
 	}
 	d.message("", msg.ProtoReflect(), node, 0)
 	return msg
+}
+
+// unknownKind says what is wrong with a kind that the file may not hold.
+func (d *decoder) unknownKind(given string) string {
+	if of := strings.ToLower(given); slices.Contains(workloadKinds, of) && slices.Contains(d.kinds, KindWorkload) {
+		return fmt.Sprintf("%q is a kind of workload; write kind: %s with spec.kind: %s", given, KindWorkload, of)
+	}
+	meant := suggest.To(given, slices.Values(d.kinds))
+	if known, ok := api.KindOf(given); ok { // what is a kind is no misspelling of another one
+		meant = ""
+		if slices.Contains(d.kinds, known.Name) {
+			meant = known.Name
+		}
+	}
+	if meant != "" {
+		return fmt.Sprintf("%.60q is not known; did you mean %s?", given, meant)
+	}
+	return fmt.Sprintf("%.60q cannot be in a file; a file may hold %s", given, listing(d.kinds))
 }
 
 // listing is a phrase such as "a, b and c".

@@ -92,6 +92,19 @@ func TestDecodeJSON(t *testing.T) {
 }
 
 // Mistakes in a file come with their position.
+// fileKinds are the kinds that a file may hold, as an error lists them: the usual one first.
+func fileKinds() string {
+	var kinds []string
+	fields := (&v1.Manifest{}).ProtoReflect().Descriptor().Oneofs().ByName("object").Fields()
+	for i := range fields.Len() {
+		if kind := string(fields.Get(i).Message().Name()); kind != spec.KindWorkload {
+			kinds = append(kinds, kind)
+		}
+	}
+	last := len(kinds) - 1
+	return spec.KindWorkload + ", " + strings.Join(kinds[:last], ", ") + " and " + kinds[last]
+}
+
 func TestDecodeRefusals(t *testing.T) {
 	const head = "kind: Workload\nmetadata: {name: web}\nspec:\n  image: hello\n"
 	for _, c := range []struct{ file, want string }{
@@ -112,7 +125,9 @@ func TestDecodeRefusals(t *testing.T) {
 		{"kind: Workload\nmetadata:\n  labels: {}\nspec: {image: a}\n", `f:2:1: metadata.name: is missing`},
 		{"kind: Workload\nspec: {image: a}\n", `f:1:1: metadata: is missing`},
 		{"kind: workload\n", `f:1:7: kind: "workload" is not known; did you mean Workload?`},
-		{"kind: Pod\n", `f:1:7: kind: "Pod" cannot be in a file; a file may hold Workload, Namespace and Service`},
+		{"kind: Pod\n", `f:1:7: kind: "Pod" cannot be in a file; a file may hold ` + fileKinds()},
+		{"kind: Server\n", `f:1:7: kind: "Server" cannot be in a file; a file may hold ` + fileKinds()},
+		{"kind: services\n", `f:1:7: kind: "services" is not known; did you mean Service?`},
 		{"kind: job\n", `f:1:7: kind: "job" is a kind of workload; write kind: Workload with spec.kind: job`},
 		{"kind: Daemon\n", `f:1:7: kind: "Daemon" is a kind of workload; write kind: Workload with spec.kind: daemon`},
 		{head + "---\nkind: Workload\nmetadata: {name: app}\nspec: {image: app@sha256:0123456789ab}\n", `f:8:15: spec.image: has a digest that is not whole: write all 64 digits, which cloudless image get app@sha256:0123456789ab shows`},

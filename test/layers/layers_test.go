@@ -27,6 +27,7 @@ var layer = map[string]int{
 	"internal/tarcopy":                 0,
 	"internal/must":                    0,
 	"internal/suggest":                 0,
+	"internal/sleep":                   0,
 	"internal/retentionclock":          0,
 	"internal/crontab":                 0,
 	"internal/deadpeer":                0,
@@ -109,8 +110,9 @@ var layer = map[string]int{
 // sideways are the imports within one layer that are meant.
 var sideways = map[string][]string{
 	"api":                              {"api/gen/cloudless/v1"},
-	"internal/spec":                    {"api/gen/cloudless/v1", "internal/crontab", "internal/spec/rules"},
+	"internal/spec":                    {"api", "api/gen/cloudless/v1", "internal/crontab", "internal/spec/rules", "internal/suggest"},
 	"api/gen/cloudless/state/v1":       {"api/gen/cloudless/v1"},
+	"internal/gcpacer":                 {"internal/sleep"},
 	"internal/driver/drivertest":       {"internal/driver", "internal/logfile"},
 	"internal/scheduler/schedulertest": {"internal/scheduler"},
 	"internal/cli":                     {"client", "internal/cli/command", "internal/cli/local", "internal/cli/stream", "internal/cli/usage", "internal/cli/wait"},

@@ -3,7 +3,9 @@ package noun
 import (
 	"bufio"
 	"crypto/tls"
+	"encoding/json"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"net/http"
@@ -34,7 +36,7 @@ var edits = map[string]map[string]string{
 		"	v1.RegisterNamespaceServiceServer(server, &namespaceService{collection: namespaces})\n": "	v1.RegisterNoteServiceServer(server, &noteService{collection: newNotes(s)})\n",
 	},
 	"internal/cli/cli.go": {"c.namespaceCommand(), ": "c.noteCommand(), "},
-	"docs/glossary.md":    {"| --- | --- | --- | --- |\n": "| note | A text that somebody wants to keep. | `cloudless note`, `Note` | |\n"},
+	"docs/glossary.md":    {"| --- | --- | --- | --- |\n": "| note | A text that a user wants to keep. | `cloudless note`, `Note` | |\n"},
 }
 
 // The files of the noun are those that the page for developers lists, and no others.
@@ -89,13 +91,13 @@ func added(t *testing.T) map[string][]byte {
 
 func TestNoun(t *testing.T) {
 	if testing.Short() {
-		t.Skip("compiles the program anew; make test runs it")
+		t.Skip("compiles the program; make test runs it")
 	}
 	bin := build(t)
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata",
 		RequireExplicitExec: true,
-		Cmds:                map[string]func(*testscript.TestScript, bool, []string){"watch": watch},
+		Cmds:                map[string]func(*testscript.TestScript, bool, []string){"watch": watch, "call": call, "pages": pages},
 		Setup: func(env *testscript.Env) error {
 			address, err := freeAddress()
 			for key, value := range map[string]string{
@@ -119,14 +121,7 @@ func TestNoun(t *testing.T) {
 // watch prints what a watch shows at first, runs a command, and prints what the watch shows next:
 // watch PATH TOKEN-FILE COMMAND...
 func watch(ts *testscript.TestScript, _ bool, args []string) {
-	// The certificate of the server is not what this test is about.
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
-	defer client.CloseIdleConnections()
-	request, err := http.NewRequest(http.MethodGet, "https://"+ts.Getenv("ADDRESS")+args[0], nil)
-	ts.Check(err)
-	request.Header.Set("Authorization", "Bearer "+strings.TrimSpace(ts.ReadFile(args[1])))
-	answer, err := client.Do(request)
-	ts.Check(err)
+	answer := send(ts, http.MethodGet, args[0], args[1], "")
 	defer answer.Body.Close()
 	lines := bufio.NewScanner(answer.Body)
 	show := func() string {
@@ -140,6 +135,52 @@ func watch(ts *testscript.TestScript, _ bool, args []string) {
 	}
 	ts.Check(ts.Exec(args[2], args[3:]...))
 	show()
+}
+
+// call prints the status and the body of an answer: call METHOD PATH TOKEN-FILE [BODY|@FILE]
+func call(ts *testscript.TestScript, _ bool, args []string) {
+	given := strings.Join(args[3:], "")
+	if file, named := strings.CutPrefix(given, "@"); named {
+		given = ts.ReadFile(file)
+	}
+	answer := send(ts, args[0], args[1], args[2], given)
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	ts.Check(err)
+	fmt.Fprintf(ts.Stdout(), "%d\n%s\n", answer.StatusCode, body)
+}
+
+// pages reads a list page by page, and prints the names on each page in a line: pages PATH TOKEN-FILE
+func pages(ts *testscript.TestScript, _ bool, args []string) {
+	for token, first := "", true; first || token != ""; first = false {
+		answer := send(ts, http.MethodGet, args[0]+"&page.token="+token, args[1], "")
+		defer answer.Body.Close()
+		var page struct {
+			Items []struct{ Metadata struct{ Name string } }
+			Next  string
+		}
+		ts.Check(json.NewDecoder(answer.Body).Decode(&page))
+		if len(page.Items) == 0 {
+			ts.Fatalf("a page is empty: %s", answer.Status)
+		}
+		for _, item := range page.Items {
+			fmt.Fprint(ts.Stdout(), item.Metadata.Name, " ")
+		}
+		fmt.Fprintln(ts.Stdout())
+		token = page.Next
+	}
+}
+
+// send calls the API by HTTP.
+func send(ts *testscript.TestScript, method, path, tokenFile, body string) *http.Response {
+	// The certificate of the server is not what this test is about.
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
+	request, err := http.NewRequest(method, "https://"+ts.Getenv("ADDRESS")+path, strings.NewReader(body))
+	ts.Check(err)
+	request.Header.Set("Authorization", "Bearer "+strings.TrimSpace(ts.ReadFile(tokenFile)))
+	answer, err := client.Do(request)
+	ts.Check(err)
+	return answer
 }
 
 func freeAddress() (string, error) {
