@@ -27,6 +27,17 @@ type Kind struct {
 	Get, List, Watch, Create, Apply, Update, Delete *Method
 }
 
+// Noun is the name in a sentence or a command, such as "workload".
+func (k Kind) Noun() string { return strings.ToLower(k.Name) }
+
+// OneNoun is the noun with its article, such as "an event".
+func (k Kind) OneNoun() string {
+	if strings.ContainsRune("aeio", rune(k.Noun()[0])) {
+		return "an " + k.Noun()
+	}
+	return "a " + k.Noun()
+}
+
 // Kinds returns all kinds of the contract, sorted by name.
 func Kinds() []Kind { return slices.Clone(kinds()) }
 
@@ -34,7 +45,7 @@ func Kinds() []Kind { return slices.Clone(kinds()) }
 func KindOf(word string) (Kind, bool) {
 	word = strings.ToLower(word)
 	i := slices.IndexFunc(kinds(), func(k Kind) bool {
-		return word == strings.ToLower(k.Name) || word == k.Plural || slices.Contains(k.Aliases, word)
+		return word == k.Noun() || word == k.Plural || slices.Contains(k.Aliases, word)
 	})
 	if i < 0 {
 		return Kind{}, false

@@ -19,7 +19,7 @@ func TestKindsAreFoundByNamePluralAndAlias(t *testing.T) {
 	}
 	seen := map[string]string{}
 	for _, k := range Kinds() {
-		for _, word := range append([]string{strings.ToLower(k.Name), k.Plural}, k.Aliases...) {
+		for _, word := range append([]string{k.Noun(), k.Plural}, k.Aliases...) {
 			if other, taken := seen[word]; taken || word != strings.ToLower(word) {
 				t.Errorf("kind %s has the word %q, which kind %s has, or which is not in lower case", k.Name, word, other)
 			}

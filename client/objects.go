@@ -3,7 +3,6 @@ package client
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -50,7 +49,7 @@ func (o *Objects) find(ctx context.Context, namespace, name string) (Object, err
 			return object, nil
 		}
 	}
-	return nil, fmt.Errorf("%s %s does not exist", strings.ToLower(o.kind.Name), name)
+	return nil, fmt.Errorf("%s %s does not exist", o.kind.Noun(), name)
 }
 
 // List returns all objects of a namespace with some labels. An empty namespace stands for all.
@@ -76,7 +75,7 @@ func (o *Objects) List(ctx context.Context, namespace, labels string) ([]Object,
 // Delete removes an object. It returns what the cluster answers, which for some kinds is empty.
 func (o *Objects) Delete(ctx context.Context, namespace, name string) (proto.Message, error) {
 	if o.kind.Delete == nil {
-		return nil, fmt.Errorf("a %s cannot be removed by a call of its own", strings.ToLower(o.kind.Name))
+		return nil, fmt.Errorf("%s cannot be removed: the cluster has no call for that", o.kind.OneNoun())
 	}
 	return o.call(ctx, o.kind.Delete, map[string]string{"namespace": namespace, "name": name}, nil)
 }

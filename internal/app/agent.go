@@ -54,7 +54,7 @@ func (m *member) noSession(err error) {
 // ending shows that the replicas of the removed node have to stop before the machine becomes a new node.
 func (m *member) ending(replicas int, atMost time.Duration) {
 	if m.progress != nil && !m.accepted() {
-		m.progress(fmt.Sprintf("waiting for %s of removed node %s to stop (up to %s)", spec.CountReplicas(replicas), m.name, spec.FormatDuration(atMost)))
+		m.progress(fmt.Sprintf("waiting for %s of removed node %s to stop (up to %s)", spec.Count(replicas, "replica"), m.name, spec.FormatDuration(atMost)))
 	}
 }
 

@@ -351,7 +351,7 @@ func afterRemoval(left doctor.Folder) string {
 	case left.Orphans == 0:
 		return "so nothing runs on this machine"
 	case left.Holder != 0:
-		return fmt.Sprintf("and process %d is stopping %s", left.Holder, spec.CountReplicas(left.Orphans))
+		return fmt.Sprintf("and process %d is stopping %s", left.Holder, spec.Count(left.Orphans, "replica"))
 	}
-	return fmt.Sprintf("but it has left %s running on this machine", spec.CountReplicas(left.Orphans))
+	return fmt.Sprintf("but it has left %s running on this machine", spec.Count(left.Orphans, "replica"))
 }

@@ -23,8 +23,8 @@ func (c *cli) applyCommand() *cobra.Command {
 	var fingerprint string
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE|FOLDER|-",
-		Short: "Create or update the workloads and namespaces in a file",
-		Long: "Apply creates or updates the workloads and namespaces in a file: all of them, or none if one is refused.\n" +
+		Short: "Create or update the objects in a file",
+		Long: "Apply creates or updates the objects in a file: all of them, or none if one is refused.\n" +
 			"Then it shows the replicas until all of them run, or says why they cannot.\n" +
 			"A file is YAML or JSON and may hold several documents. - is standard input. A folder stands for all files in it.\n\n" +
 			"Apply makes a plan and carries out exactly that plan. To see the plan first, run cloudless plan, and then pass the\n" +

@@ -51,7 +51,7 @@ func (c *cli) rootCommand() *cobra.Command {
 		stream.Copy(c.Env), stream.Forward(c.Env), usage.Stats(c.Env), usage.Top(c.Env))
 	command.Add(root, command.GroupCluster, c.clusterCommand(), c.leaderCommand(), c.nodeCommand(), c.namespaceCommand(), c.serviceCommand(), c.endpointCommand(), c.tokenCommand(), c.imageCommand(), c.eventsCommand(), c.loginCommand(), c.contextCommand(),
 		c.completionCommand(), c.versionCommand())
-	command.Add(root, command.GroupMachine, c.machine.Up(), c.machine.Server(c.serverListCommand(), c.serverRemoveCommand()), c.machine.Agent(),
+	command.Add(root, command.GroupMachine, c.machine.Up(), c.machine.Server(c.serverCommands()...), c.machine.Agent(),
 		c.machine.Join(), c.machine.Down(), c.machine.Install(), c.machine.Uninstall(), c.machine.Doctor())
 	c.completeNames(root)
 	return root

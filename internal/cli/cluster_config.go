@@ -144,7 +144,7 @@ func (change configChange) check(cmd *cobra.Command) error {
 	return nil
 }
 
-// maxConflicts limits the retries when somebody else changes the configuration at the same time.
+// maxConflicts limits the retries when another user changes the configuration at the same time.
 const maxConflicts = 8
 
 func (c *cli) setConfiguration(ctx context.Context, cl *client.Client, cmd *cobra.Command, change configChange) error {
@@ -231,15 +231,23 @@ func (c *cli) printChange(before, made *cloudlessv1.Configuration, dryRun bool) 
 	if number == before.GetSpec().GetNumber() {
 		return c.Printf("nothing differs from configuration %d, which is in force\n", number)
 	}
-	for _, change := range made.GetSpec().GetChanges() {
-		if err := c.Printf("%s\n", settingChange(change.GetPath(), change.GetBefore(), change.GetAfter())); err != nil {
-			return err
-		}
+	if err := c.printSettings(made); err != nil {
+		return err
 	}
 	if dryRun {
 		return c.Printf("this would be configuration %d; nothing was changed\n", number)
 	}
 	return c.Printf("configuration %d is in force\n", number)
+}
+
+// printSettings prints what a version has changed.
+func (c *cli) printSettings(made *cloudlessv1.Configuration) error {
+	for _, change := range made.GetSpec().GetChanges() {
+		if err := c.Printf("%s\n", settingChange(change.GetPath(), change.GetBefore(), change.GetAfter())); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // settingChange is a changed setting in one line. A setting that was not set had its default.

@@ -55,7 +55,11 @@ func (v *settled) SetConfiguration(_ context.Context, request *cloudlessv1.SetCo
 	if request.GetConfiguration().GetSpec().GetNumber() != uint64(len(v.all)) {
 		return nil, status.Error(codes.Aborted, "there is a newer one")
 	}
-	return v.put("spiffe://test/user/me", request.GetConfiguration().GetSpec().GetCluster()), nil
+	made := v.put("spiffe://test/user/me", request.GetConfiguration().GetSpec().GetCluster())
+	if request.GetDryRun() {
+		v.all = v.all[:len(v.all)-1]
+	}
+	return made, nil
 }
 
 // Settings are applied on top of a concurrent change. A file that was made from an older version is refused.
@@ -87,6 +91,23 @@ func TestConcurrentConfigChanges(t *testing.T) {
 	history := c.run(t.Context(), "", "cluster", "config", "history").stdout
 	if !strings.Contains(history, "user/other") || !strings.Contains(history, "founded") {
 		t.Errorf("the history is\n%s", history)
+	}
+}
+
+func TestEditCluster(t *testing.T) {
+	c := newCluster(t)
+	c.versions = &settled{}
+	c.versions.put("spiffe://test/server/one", &cloudlessv1.ClusterSpec{DesiredVoters: proto.Int32(3)})
+	editor(t, `grep -q author "$1" && exit 3; sed -i 's/desiredVoters: 3/desiredVoters: 5/' "$1"`)
+	c.run(t.Context(), "", "edit", "cluster").expect(t, 0, "desiredVoters: 3 → 5\nconfiguration 2 is in force\n", "")
+
+	c.versions.others = func() {
+		c.versions.put("spiffe://test/user/other", &cloudlessv1.ClusterSpec{DesiredVoters: proto.Int32(7)})
+	}
+	editor(t, `sed -i 's/desiredVoters: 5/desiredVoters: 1/' "$1"`)
+	got := c.run(t.Context(), "", "edit", "cluster")
+	if got.code != 1 || !strings.Contains(got.stderr, "there is a newer one") || !strings.Contains(got.stderr, "cloudless cluster config set -f "+os.Getenv("TMPDIR")) {
+		t.Errorf("after somebody else's change: %+v", got)
 	}
 }
 

@@ -66,7 +66,7 @@ func (c *cli) completeNames(root *cobra.Command) {
 			}
 		}
 		switch group.Name() {
-		case "ps", "logs", "exec", "forward", "stats", "describe", "explain":
+		case "ps", "logs", "exec", "forward", "stats", "explain":
 			if group.ValidArgsFunction == nil {
 				group.ValidArgsFunction = c.completeBy(objectNames("workload"), false)
 			}
@@ -157,6 +157,29 @@ func (c *cli) completeCopy(cmd *cobra.Command, args []string, typed string) ([]s
 		workloads[i] += ":/"
 	}
 	return workloads, cobra.ShellCompDirectiveNoSpace
+}
+
+// completeDescribed offers workloads, and objects of other kinds as KIND/NAME.
+func (c *cli) completeDescribed(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	word, name, qualified := strings.Cut(typed, "/")
+	if kind, known := api.KindOf(word); known && qualified {
+		names := c.ask(cmd.Context(), objectNames(kind.Name), nil, name)
+		for i := range names {
+			names[i] = word + "/" + names[i]
+		}
+		return names, cobra.ShellCompDirectiveNoFileComp
+	}
+	if workloads := c.ask(cmd.Context(), objectNames("workload"), nil, typed); len(workloads) > 0 {
+		return workloads, cobra.ShellCompDirectiveNoFileComp
+	}
+	kinds := matchingKinds(typed)
+	for i := range kinds {
+		kinds[i] += "/"
+	}
+	return kinds, cobra.ShellCompDirectiveNoSpace | cobra.ShellCompDirectiveNoFileComp
 }
 
 // objectNames lists the names of a kind, in the current namespace if the kind is namespaced.

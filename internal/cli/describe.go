@@ -43,6 +43,7 @@ func (c *cli) describeCommand() *cobra.Command {
 				return c.describerOf(known)(ctx, cl, name)
 			})(cmd, args)
 		},
+		ValidArgsFunction: c.completeDescribed,
 	}
 }
 

@@ -27,14 +27,20 @@ func (c *cli) editCommand() *cobra.Command {
 		Short: "Change an object in an editor",
 		Long: "Edit opens an object as YAML in the editor that $VISUAL or $EDITOR names, or in vi. When the editor exits, edit\n" +
 			"validates the text, shows the plan and applies it. It changes nothing if the text is the same, or if somebody else has\n" +
-			"changed the object meanwhile. A refused text is kept, so that you can fix it and run cloudless apply -f.",
-		Example:           "  cloudless edit workload web\n  EDITOR=nano cloudless edit namespace shop",
+			"changed the object meanwhile. A refused text is kept, so that you can fix it and apply the file. Edit cluster opens the\n" +
+			"configuration of the cluster.",
+		Example:           "  cloudless edit workload web\n  cloudless edit cluster\n  EDITOR=nano cloudless edit node box1",
 		Args:              kindAnd("NAME", 1, 1),
 		ValidArgsFunction: c.completeObjects(1),
-		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
 			kind, _ := api.KindOf(args[0])
-			return c.editObject(ctx, cl, kind, args[1])
-		}),
+			if !editable(kind) && kind.Name != "Cluster" {
+				return fixed(kind, "edited")
+			}
+			return c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
+				return c.editObject(ctx, cl, kind, strings.Join(args[1:], ""))
+			})(cmd, args)
+		},
 	}
 }
 
@@ -43,41 +49,93 @@ func (c *cli) editObject(ctx context.Context, cl *client.Client, kind api.Kind, 
 	if err != nil {
 		return err
 	}
-	if spec.ManifestOf(object) == nil {
-		return notEditable(kind)
+	if kind.Name == "Cluster" {
+		return c.editConfiguration(ctx, cl)
 	}
-	return c.edit(ctx, cl, object)
-}
-
-// edit opens an object in an editor and applies the result.
-func (c *cli) edit(ctx context.Context, cl *client.Client, object client.Object) error {
-	before, err := spec.EncodeYAML(authored(object))
+	text, err := spec.EncodeYAML(authored(object))
 	if err != nil {
 		return err
 	}
+	return c.edit(ctx, object.GetMetadata().GetName(), "cloudless apply -f", text, func(path string, text []byte) error {
+		return c.applyText(ctx, cl, kind, object, path, text)
+	})
+}
+
+// editConfiguration opens the configuration in force in an editor, and makes the next one of the result.
+func (c *cli) editConfiguration(ctx context.Context, cl *client.Client) error {
+	current, err := cl.Cluster().GetConfiguration(ctx, &cloudlessv1.GetConfigurationRequest{})
+	if err != nil {
+		return err
+	}
+	text, err := spec.EncodeYAML(&cloudlessv1.Configuration{
+		ApiVersion: spec.APIVersion, Kind: spec.KindConfiguration,
+		Spec: &cloudlessv1.ConfigurationSpec{Number: current.GetSpec().GetNumber(), Cluster: current.GetSpec().GetCluster()},
+	})
+	if err != nil {
+		return err
+	}
+	return c.edit(ctx, "cluster", "cloudless cluster config set -f", text, func(path string, text []byte) error {
+		wanted, err := spec.DecodeConfiguration(path, text)
+		if err != nil {
+			return err
+		}
+		return c.applyConfiguration(ctx, cl, current, wanted)
+	})
+}
+
+// applyConfiguration shows what a configuration would change, and sets it.
+func (c *cli) applyConfiguration(ctx context.Context, cl *client.Client, current, wanted *cloudlessv1.Configuration) error {
+	planned, err := cl.Cluster().SetConfiguration(ctx, &cloudlessv1.SetConfigurationRequest{Configuration: wanted, DryRun: true})
+	if err != nil {
+		return err
+	}
+	if planned.GetSpec().GetNumber() == current.GetSpec().GetNumber() {
+		return c.printChange(current, planned, true)
+	}
+	if c.ForPeople() {
+		if err := c.printSettings(planned); err != nil {
+			return err
+		}
+	}
+	made, err := cl.Cluster().SetConfiguration(ctx, &cloudlessv1.SetConfigurationRequest{Configuration: wanted})
+	switch {
+	case err != nil:
+		return err
+	case !c.ForPeople():
+		return c.PrintObject(made)
+	}
+	return c.Printf("configuration %d is in force\n", made.GetSpec().GetNumber())
+}
+
+// edit opens a text in an editor and hands the result to apply. If that fails, it keeps the text and names the command
+// that applies it.
+func (c *cli) edit(ctx context.Context, name, command string, before []byte, apply func(path string, text []byte) error) error {
 	folder, err := os.MkdirTemp("", "cloudless-edit-")
 	if err != nil {
 		return fmt.Errorf("make a folder for the text: %w", err)
 	}
-	path := filepath.Join(folder, object.GetMetadata().GetName()+".yaml")
+	path := filepath.Join(folder, name+".yaml")
 	after, err := c.editText(ctx, path, before)
 	if err == nil && bytes.Equal(before, after) {
 		c.Note("Nothing was changed.")
 		return os.RemoveAll(folder)
 	}
 	if err == nil {
-		err = c.applyText(ctx, cl, path, after)
+		err = apply(path, after)
 	}
 	if err != nil {
-		c.Note("The text is kept: fix it and apply it with: cloudless apply -f %s", path)
+		c.Note("The text is kept: fix it and apply it with: %s %s", command, path)
 		return err
 	}
 	return os.RemoveAll(folder)
 }
 
 // authored is the part of an object that users write, and the version that the edit is based on.
-func authored(object client.Object) proto.Message {
+func authored(object client.Object) client.Object {
 	o := proto.Clone(object).(client.Object)
+	if n, ok := o.(*cloudlessv1.Node); ok {
+		n.Spec = spec.NodeSettings(n.GetSpec())
+	}
 	m := o.GetMetadata()
 	kept := &cloudlessv1.Metadata{
 		Name: m.GetName(), Namespace: m.GetNamespace(), Labels: m.GetLabels(), Annotations: m.GetAnnotations(), Version: m.GetVersion(),
@@ -86,6 +144,12 @@ func authored(object client.Object) proto.Message {
 	o.ProtoReflect().Clear(fields.ByName("status"))
 	o.ProtoReflect().Set(fields.ByName("metadata"), protoreflect.ValueOfMessage(kept.ProtoReflect()))
 	return o
+}
+
+func sameAuthored(a, b client.Object) bool {
+	a, b = authored(a), authored(b)
+	a.GetMetadata().Version = b.GetMetadata().GetVersion()
+	return proto.Equal(a, b)
 }
 
 // editText opens a text in the user's editor and returns the result.
@@ -112,7 +176,7 @@ func (c *cli) editText(ctx context.Context, path string, text []byte) ([]byte, e
 }
 
 // applyText validates a text, shows its plan, and applies that plan.
-func (c *cli) applyText(ctx context.Context, cl *client.Client, path string, text []byte) error {
+func (c *cli) applyText(ctx context.Context, cl *client.Client, kind api.Kind, before client.Object, path string, text []byte) error {
 	documents, err := spec.Decode(path, text)
 	if err != nil {
 		return err
@@ -120,7 +184,11 @@ func (c *cli) applyText(ctx context.Context, cl *client.Client, path string, tex
 	if len(documents) != 1 {
 		return fmt.Errorf("the text holds %d objects: keep only the one that you are editing", len(documents))
 	}
-	request := &cloudlessv1.PlanRequest{Objects: []*cloudlessv1.Manifest{spec.ManifestOf(documents[0].Message)}}
+	wanted, name := documents[0].Message.(client.Object), before.GetMetadata().GetName()
+	if now, err := cl.Objects(kind).Get(ctx, c.Namespace, name); err == nil && wanted.GetMetadata().GetVersion() == before.GetMetadata().GetVersion() && sameAuthored(before, now) {
+		wanted.GetMetadata().Version = now.GetMetadata().GetVersion() // only its status has changed meanwhile
+	}
+	request := &cloudlessv1.PlanRequest{Objects: []*cloudlessv1.Manifest{spec.ManifestOf(wanted)}}
 	plan, err := cl.Plan(ctx, request)
 	if err != nil {
 		return err

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -61,7 +60,7 @@ func (c *cli) addDocument(cmd *cobra.Command, request *cloudlessv1.PlanRequest, 
 	}
 	request.Objects = append(request.Objects, manifest)
 	kind, _ := api.KindOf(document.Kind)
-	noun, m := strings.ToLower(kind.Name), object.GetMetadata()
+	noun, m := kind.Noun(), object.GetMetadata()
 	if !kind.Namespaced {
 		return noun + " " + m.GetName(), nil
 	}

@@ -174,7 +174,6 @@ func TestApplyNamespaces(t *testing.T) {
 = workload web is unchanged
     ! 1 replica has no place: the quota of namespace shop is used up: has 2 of at most 2 replicas
 Plan: 0 to create, 1 to update, 0 to delete, 1 unchanged.
-Apply this and nothing else with --plan 0123
 `
 	if err != nil || out.String() != want {
 		t.Errorf("%v, shown:\n%s\nwant:\n%s", err, out.String(), want)

@@ -20,7 +20,7 @@ import (
 // command replaces the general one of the same name, for instance to show other columns.
 func (c *cli) nounCommand(word, short, example string, own ...*cobra.Command) *cobra.Command {
 	kind, _ := api.KindOf(word)
-	group := command.Group(strings.ToLower(kind.Name), short, example, own...)
+	group := command.Group(kind.Noun(), short, example, own...)
 	group.Aliases = append([]string{kind.Plural}, kind.Aliases...)
 	general := []*cobra.Command{c.nounList(kind), c.nounGet(kind), c.nounDescribe(kind)}
 	if editable(kind) {
@@ -38,38 +38,42 @@ func (c *cli) nounCommand(word, short, example string, own ...*cobra.Command) *c
 }
 
 func (c *cli) nounList(kind api.Kind) *cobra.Command {
-	var labels string
+	var s scope
 	cmd := &cobra.Command{
 		Use: "ls", Aliases: []string{"list"}, Short: "List " + kind.Plural,
-		Example: "  cloudless " + strings.ToLower(kind.Name) + " ls -l team=web",
+		Example: "  cloudless " + kind.Noun() + " ls -l team=web",
 		Args:    command.ExactArgs(),
 		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
-			return c.listObjects(ctx, cl, kind, labels)
+			return c.listObjects(ctx, cl, kind, s)
 		}),
 	}
-	selectorFlag(cmd, &labels, "team=web")
+	if kind.Namespaced {
+		s.register(cmd)
+	} else {
+		selectorFlag(cmd, &s.labels, "team=web")
+	}
 	return cmd
 }
 
 func (c *cli) nounGet(kind api.Kind) *cobra.Command {
-	return c.nounVerb(kind, "get", "Show one "+strings.ToLower(kind.Name), func(ctx context.Context, cl *client.Client, name string) error {
+	return c.nounVerb(kind, "get", "Show one "+kind.Noun(), func(ctx context.Context, cl *client.Client, name string) error {
 		return c.getObject(ctx, cl, kind, name)
 	})
 }
 
 func (c *cli) nounDescribe(kind api.Kind) *cobra.Command {
-	return c.nounVerb(kind, "describe", "Show everything about one "+strings.ToLower(kind.Name), c.describerOf(kind))
+	return c.nounVerb(kind, "describe", "Show everything about one "+kind.Noun(), c.describerOf(kind))
 }
 
 func (c *cli) nounEdit(kind api.Kind) *cobra.Command {
-	return c.nounVerb(kind, "edit", "Change one "+strings.ToLower(kind.Name)+" in an editor", func(ctx context.Context, cl *client.Client, name string) error {
+	return c.nounVerb(kind, "edit", "Change one "+kind.Noun()+" in an editor", func(ctx context.Context, cl *client.Client, name string) error {
 		return c.editObject(ctx, cl, kind, name)
 	})
 }
 
 func (c *cli) nounVerb(kind api.Kind, verb, short string, run describer) *cobra.Command {
 	return &cobra.Command{
-		Use: verb + " NAME", Short: short, Example: "  cloudless " + strings.ToLower(kind.Name) + " " + verb + " NAME",
+		Use: verb + " NAME", Short: short, Example: "  cloudless " + kind.Noun() + " " + verb + " NAME",
 		Args: command.ExactArgs("NAME"),
 		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
 			return run(ctx, cl, args[0])
@@ -78,7 +82,7 @@ func (c *cli) nounVerb(kind api.Kind, verb, short string, run describer) *cobra.
 }
 
 func (c *cli) nounRemove(kind api.Kind) *cobra.Command {
-	noun := strings.ToLower(kind.Name)
+	noun := kind.Noun()
 	return &cobra.Command{
 		Use: "rm NAME...", Aliases: []string{"remove", "delete"}, Short: "Remove " + kind.Plural,
 		Example: "  cloudless " + noun + " rm NAME",

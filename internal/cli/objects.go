@@ -1,9 +1,11 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -12,6 +14,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"github.com/cloudless/cloudless/api"
+	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
@@ -21,6 +24,9 @@ import (
 
 // Commands for objects of every kind: get, rm and edit. If a kind has a command of its own, such as "workload ls", that
 // one runs; the code here is for all other kinds.
+
+// listCommands are the lists of kinds whose noun has no command "ls".
+var listCommands = map[string]string{"Event": "events", "Login": "image logins", "Replica": "ps"}
 
 // ownCommands turns "get nodes" into "node ls", "get node n1" into "node get n1" and "rm node n1" into "node rm n1", if
 // the kind has that command. It keeps the flags.
@@ -33,15 +39,22 @@ func ownCommands(root *cobra.Command, args []string) []string {
 	if !known {
 		return args
 	}
-	verb := args[at[0]]
-	if verb == "get" && len(at) == 2 {
-		verb = "ls"
+	own := []string{kind.Noun(), args[at[0]]}
+	if args[at[0]] == "get" && len(at) == 2 {
+		own[1] = "ls"
+		if list := listCommands[kind.Name]; list != "" {
+			own = strings.Fields(list)
+		}
 	}
-	noun := strings.ToLower(kind.Name)
-	if own, _, err := root.Find([]string{noun, verb}); err != nil || own.Name() != verb && !own.HasAlias(verb) {
+	last := own[len(own)-1]
+	if found, _, err := root.Find(own); err != nil || found.Name() != last && !found.HasAlias(last) {
 		return args
 	}
-	return slices.Concat(args[:at[0]], []string{noun, verb}, args[at[0]+1:at[1]], args[at[1]+1:])
+	rest := slices.Concat(args[at[0]+1:at[1]], args[at[1]+1:])
+	if !kind.Namespaced { // the list shows all objects anyway
+		rest = slices.DeleteFunc(rest, func(arg string) bool { return arg == "-A" || arg == "--all-namespaces" })
+	}
+	return slices.Concat(args[:at[0]], own, rest)
 }
 
 // words are the indexes of the arguments that are neither flags nor values of flags.
@@ -77,42 +90,64 @@ func takesNext(root, command *cobra.Command, arg string) bool {
 }
 
 func (c *cli) getCommand() *cobra.Command {
-	var labels string
+	var s scope
 	cmd := &cobra.Command{
 		Use:   "get KIND [NAME]",
 		Short: "List the objects of a kind, or show one of them",
 		Long: "Get lists the objects of a kind, or shows the one with a name. It works for every kind: " + strings.Join(kindNames(), ", ") + ".\n" +
 			"The plural of a kind works too.",
-		Example: "  cloudless get nodes\n  cloudless get workload web -o yaml\n  cloudless get events",
+		Example: "  cloudless get nodes\n  cloudless get workload web -o yaml\n  cloudless get services -A",
 		Args:    kindAnd("[NAME]", 0, 1),
 		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
 			kind, _ := api.KindOf(args[0])
 			if len(args) == 1 && kind.List != nil {
-				return c.listObjects(ctx, cl, kind, labels)
+				return c.listObjects(ctx, cl, kind, s)
 			}
 			// A kind without a list, such as the cluster, has one object, which needs no name.
 			return c.getObject(ctx, cl, kind, strings.Join(args[1:], ""))
 		}),
 		ValidArgsFunction: c.completeObjects(1),
 	}
-	selectorFlag(cmd, &labels, "app=shop")
+	s.register(cmd)
 	return cmd
 }
 
-func (c *cli) listObjects(ctx context.Context, cl *client.Client, kind api.Kind, labels string) error {
-	all, err := cl.Objects(kind).List(ctx, c.Namespace, labels)
+// columns are what a list shows of a kind beside names and age. Other kinds show their labels.
+var columns = map[string]struct {
+	headings []string
+	row      func(client.Object) []string
+}{
+	"Configuration": {[]string{"AUTHOR", "COMMENT"}, func(o client.Object) []string {
+		c := o.(*cloudlessv1.Configuration)
+		return []string{authorOf(c), c.GetSpec().GetComment()}
+	}},
+	"Revision": {[]string{"REVISION", "IMAGE"}, func(o client.Object) []string {
+		r := o.(*cloudlessv1.Revision)
+		return []string{strconv.FormatUint(r.GetSpec().GetNumber(), 10), r.GetSpec().GetWorkload().GetImage()}
+	}},
+	"": {[]string{"LABELS"}, func(o client.Object) []string { return []string{terminal.Pairs(o.GetMetadata().GetLabels())} }},
+}
+
+func (c *cli) listObjects(ctx context.Context, cl *client.Client, kind api.Kind, s scope) error {
+	selection := s.selection(c)
+	all, err := cl.Objects(kind).List(ctx, selection.GetNamespace(), selection.GetLabels())
 	if err != nil {
 		return err
 	}
 	if !c.ForPeople() {
 		return command.PrintList(c.Env, all)
 	}
-	t := terminal.NewTable(c.Stdout, "NAME", "LABELS", "AGE")
+	shown, known := columns[kind.Name]
+	if !known {
+		shown = columns[""]
+	}
+	everywhere := s.everywhere && kind.Namespaced
+	t := c.newScopedTable(everywhere, slices.Concat([]string{"NAME"}, shown.headings, []string{"AGE"})...)
 	for _, o := range all {
 		m := o.GetMetadata()
-		t.Row(m.GetName(), terminal.Pairs(m.GetLabels()), command.Age(m.GetCreateTime(), time.Now()))
+		t.row(m, slices.Concat([]string{m.GetName()}, shown.row(o), []string{command.Age(m.GetCreateTime(), time.Now())})...)
 	}
-	c.NoteEmpty(len(all), kind.Plural, !kind.Namespaced)
+	c.NoteEmpty(len(all), kind.Plural, everywhere || !kind.Namespaced)
 	return t.Flush()
 }
 
@@ -131,7 +166,7 @@ func (c *cli) removeObjects(ctx context.Context, cl *client.Client, kind api.Kin
 		if err != nil {
 			return err
 		}
-		return c.PrintRemoved(strings.ToLower(kind.Name), name, removed, len(names) > 1)
+		return c.PrintRemoved(kind.Noun(), name, removed, len(names) > 1)
 	})
 }
 
@@ -141,10 +176,15 @@ func (c *cli) rmCommand() *cobra.Command {
 		Short:   "Remove objects of a kind",
 		Example: "  cloudless rm workload web\n  cloudless rm tokens ci-1 ci-2",
 		Args:    kindAnd("NAME...", 1, -1),
-		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
 			kind, _ := api.KindOf(args[0])
-			return c.removeObjects(ctx, cl, kind, args[1:])
-		}),
+			if kind.Delete == nil {
+				return fixed(kind, "removed")
+			}
+			return c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
+				return c.removeObjects(ctx, cl, kind, args[1:])
+			})(cmd, args)
+		},
 		ValidArgsFunction: c.completeObjects(-1),
 	}
 }
@@ -159,7 +199,7 @@ func kindAnd(what string, least, most int) cobra.PositionalArgs {
 		switch {
 		case len(args) == 0:
 			return command.Usagef(cmd, "KIND is missing: %s; the kinds are %s", cmd.UseLine(), strings.Join(kindNames(), ", "))
-		case len(args)-1 < least:
+		case len(args)-1 < least && !isSingle(args[0]):
 			return command.Usagef(cmd, "%s is missing: %s", what, cmd.UseLine())
 		case most >= 0 && len(args)-1 > most:
 			return command.Usagef(cmd, "%q is too much: %s", args[most+1], cmd.UseLine())
@@ -174,20 +214,31 @@ func kindAnd(what string, least, most int) cobra.PositionalArgs {
 	}
 }
 
+// isSingle reports whether a kind has one object, which needs no name.
+func isSingle(word string) bool {
+	kind, known := api.KindOf(word)
+	return known && kind.List == nil
+}
+
 // kindNames are the kinds as people write them.
 func kindNames() []string {
 	var all []string
 	for _, kind := range api.Kinds() {
-		all = append(all, strings.ToLower(kind.Name))
+		all = append(all, kind.Noun())
 	}
 	return all
+}
+
+// matchingKinds are the kinds that begin with the typed text.
+func matchingKinds(typed string) []string {
+	return slices.DeleteFunc(kindNames(), func(name string) bool { return !strings.HasPrefix(name, typed) })
 }
 
 // completeObjects completes a kind and then up to most names of its objects; most -1 means any number.
 func (c *cli) completeObjects(most int) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 		if len(args) == 0 {
-			return slices.DeleteFunc(kindNames(), func(name string) bool { return !strings.HasPrefix(name, typed) }), cobra.ShellCompDirectiveNoFileComp
+			return matchingKinds(typed), cobra.ShellCompDirectiveNoFileComp
 		}
 		kind, known := api.KindOf(args[0])
 		if !known || most >= 0 && len(args) > most {
@@ -203,6 +254,30 @@ func editable(kind api.Kind) bool {
 	return err == nil && spec.ManifestOf(message.New().Interface()) != nil
 }
 
-func notEditable(kind api.Kind) error {
-	return fmt.Errorf("a %s cannot be edited: only kinds that files can hold can be", strings.ToLower(kind.Name))
+// insteadOf says why objects of a kind cannot be edited or removed, and what to do instead.
+var insteadOf = map[string]map[string]string{
+	"edited": {
+		"Configuration": "a version never changes; make the next one with: cloudless edit cluster",
+		"Endpoint":      "it follows a replica or was registered; register it again with: cloudless endpoint register SERVICE NAME ADDRESS",
+		"Event":         "it records what has happened",
+		"Image":         "its digest stands for its content; push another one with: cloudless image push",
+		"Login":         "its password cannot be read; replace it with: cloudless image login HOST",
+		"Replica":       "it follows its workload; change that with: cloudless edit workload NAME",
+		"Revision":      "it records what a workload was; change that with: cloudless edit workload NAME",
+		"Server":        "it reports its own settings; change the flags of cloudless server on its machine and restart it",
+		"Token":         "its rights never change; create another with: cloudless token create, and revoke it with: cloudless token rm NAME",
+	},
+	"removed": {
+		"Cluster":       "it ends with its machines; end it on each of them with: cloudless down --purge",
+		"Configuration": "the cluster keeps old versions for a while; go back to one with: cloudless cluster config rollback VERSION",
+		"Endpoint":      "its name is unique only in its service; deregister it with: cloudless endpoint deregister SERVICE NAME",
+		"Event":         "the cluster removes old ones itself; change when with: cloudless cluster config set retention.events=DURATION",
+		"Replica":       "its workload would create another; change that with: cloudless workload scale NAME REPLICAS, or cloudless workload restart NAME",
+		"Revision":      "the cluster removes old ones itself, and all of them with: cloudless workload rm NAME",
+	},
+}
+
+// fixed refuses to edit or remove objects of a kind.
+func fixed(kind api.Kind, verb string) error {
+	return fmt.Errorf("%s cannot be %s: %s", kind.OneNoun(), verb, cmp.Or(insteadOf[verb][kind.Name], "the cluster has no call for that"))
 }

@@ -22,6 +22,10 @@ func TestGetAndRemoveUseTheCommandsOfTheKind(t *testing.T) {
 		{"get -o yaml nodes", "node ls -o yaml"},
 		{"get nodes -l disk=ssd", "node ls -l disk=ssd"},
 		{"rm token ci", "token rm ci"},
+		{"get events", "events"},
+		{"get replicas -A", "ps -A"},
+		{"get workloads -A -o json", "workload ls -A -o json"},
+		{"get nodes -A", "node ls"},
 	} {
 		got, want := c.run(t.Context(), "", strings.Fields(same[0])...), c.run(t.Context(), "", strings.Fields(same[1])...)
 		times := regexp.MustCompile(`(?m)^.*(lastSeen|expireTime).*$`)
@@ -43,20 +47,30 @@ func TestGetWorksForEveryKind(t *testing.T) {
 	if got := c.run(t.Context(), "", "get", "cluster"); got.code != 0 || !strings.Contains(got.stdout, "status:") {
 		t.Errorf("the cluster: %+v", got)
 	}
-	if got := c.run(t.Context(), "", "get", "events"); got.code != 0 || !strings.Contains(got.stdout, "NAME") {
-		t.Errorf("events: %+v", got)
-	}
 	for _, wrong := range []struct{ command, want string }{
 		{"get", "KIND is missing"},
 		{"get workloda", `there is no kind "workloda"; did you mean workload?`},
 		{"get zzzzzz x", "the kinds are cluster, "},
 		{"rm workload", "NAME is missing"},
-		{"rm event e1", "event cannot be removed"},
+		{"rm event e1", "an event cannot be removed: the cluster removes old ones itself; change when with: cloudless cluster config set retention.events=DURATION"},
+		{"rm cluster", "a cluster cannot be removed: "},
 		{"edit workload", "NAME is missing"},
-		{"edit node box", "a node cannot be edited"},
+		{"edit image web:1", "an image cannot be edited: its digest stands for its content; push another one with: cloudless image push"},
 	} {
 		if got := c.run(t.Context(), "", strings.Fields(wrong.command)...); got.code == 0 || !strings.Contains(got.stderr, wrong.want) {
 			t.Errorf("%s: %+v, want %q", wrong.command, got, wrong.want)
+		}
+	}
+}
+
+// A kind is edited and removed, or the refusal says why not and what to do instead.
+func TestEveryKindIsEditedAndRemovedOrSaysWhyNot(t *testing.T) {
+	for _, kind := range api.Kinds() {
+		if !editable(kind) && kind.Name != "Cluster" && insteadOf["edited"][kind.Name] == "" {
+			t.Errorf("kind %s cannot be edited, and does not say why", kind.Name)
+		}
+		if kind.Delete == nil && insteadOf["removed"][kind.Name] == "" {
+			t.Errorf("kind %s cannot be removed, and does not say why", kind.Name)
 		}
 	}
 }
@@ -79,7 +93,7 @@ func TestEdit(t *testing.T) {
 
 	editor(t, `grep -q '^status:' "$1" && exit 3; sed -i 's/hello:1/hello:2/' "$1"`)
 	got := c.run(t.Context(), "", "edit", "workload", "web")
-	if got.code != 0 || !strings.Contains(got.stdout, "spec.image: hello:1 -> hello:2") || !strings.Contains(got.stdout, "workload web updated") {
+	if got.code != 0 || !strings.Contains(got.stdout, "spec.image: hello:1 -> hello:2") || !strings.Contains(got.stdout, "workload web updated") || strings.Contains(got.stdout, "--plan") {
 		t.Errorf("edited: %+v", got)
 	}
 	if left, _ := os.ReadDir(os.Getenv("TMPDIR")); len(left) > 0 {

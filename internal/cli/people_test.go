@@ -262,6 +262,10 @@ func TestCompletion(t *testing.T) {
 	for line, want := range map[string]string{
 		"logs |":               "web",
 		"describe w|":          "web",
+		"describe no|":         "node/",
+		"describe node/|":      "node/box",
+		"get rev|":             "revision",
+		"get replica |":        "web-a web-z",
 		"exec x|":              "",
 		"cp w|":                "web:/",
 		"workload scale |":     "web",

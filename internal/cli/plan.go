@@ -12,6 +12,7 @@ import (
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/cli/command"
+	"github.com/cloudless/cloudless/internal/cli/terminal"
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
@@ -112,10 +113,11 @@ func (c *cli) plan(ctx context.Context, cl *client.Client, request *cloudlessv1.
 	if err != nil {
 		return fmt.Errorf("make the plan: %w", err)
 	}
-	if c.ForPeople() {
-		err = c.showPlan(plan)
-	} else {
+	if !c.ForPeople() {
 		err = c.PrintObject(plan)
+	} else if err = c.showPlan(plan); err == nil && changes(plan) {
+		hint := "Apply this and nothing else with --plan " + terminal.Plain(plan.GetFingerprint())
+		err = c.Printf("%s\n", terminal.StyleFor(c.Stdout).Paint(terminal.Dim, hint))
 	}
 	if err == nil && changes(plan) {
 		err = command.Exit(exitChanges, nil)

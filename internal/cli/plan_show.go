@@ -44,7 +44,6 @@ func (c *cli) showPlan(plan *cloudlessv1.Plan) error {
 	} else {
 		fmt.Fprintf(t, "Plan: %d to create, %d to update, %d to delete, %d unchanged.\n",
 			counts[spec.ActionCreate], counts[spec.ActionUpdate], counts[spec.ActionDelete], counts[spec.ActionUnchanged])
-		t.WriteString(t.style.Paint(terminal.Dim, "Apply this and nothing else with --plan "+terminal.Plain(plan.GetFingerprint())) + "\n")
 	}
 	_, err := c.Stdout.Write([]byte(t.String()))
 	return err

@@ -36,6 +36,26 @@ func (s *scope) selection(c *cli) *cloudlessv1.Selection {
 	return &cloudlessv1.Selection{Namespace: c.Namespace, Labels: s.labels}
 }
 
+// scopedTable is a table that begins with the namespace if it shows all namespaces.
+type scopedTable struct {
+	*terminal.Table
+	everywhere bool
+}
+
+func (c *cli) newScopedTable(everywhere bool, headings ...string) scopedTable {
+	if everywhere {
+		headings = append([]string{"NAMESPACE"}, headings...)
+	}
+	return scopedTable{terminal.NewTable(c.Stdout, headings...), everywhere}
+}
+
+func (t scopedTable) row(of *cloudlessv1.Metadata, cells ...string) {
+	if t.everywhere {
+		cells = append([]string{of.GetNamespace()}, cells...)
+	}
+	t.Row(cells...)
+}
+
 func (c *cli) psCommand() *cobra.Command {
 	var s scope
 	var ended, watch bool
@@ -45,13 +65,10 @@ func (c *cli) psCommand() *cobra.Command {
 		Short:   "List running replicas",
 		Example: "  cloudless ps\n  cloudless ps web --all\n  cloudless ps -w",
 		Args: func(cmd *cobra.Command, args []string) error {
-			switch {
-			case len(args) > 1:
-				return command.Usagef(cmd, "%q is too much: %s", args[1], cmd.UseLine())
-			case ended && watch:
+			if ended && watch {
 				return command.Usagef(cmd, "--all and --watch exclude each other: a watch shows replicas as they end")
 			}
-			return nil
+			return command.AtMostOne(cmd, args)
 		},
 		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
 			workload := strings.Join(args, "")
@@ -129,26 +146,23 @@ func published(ports []*cloudlessv1.Port) string {
 	return strings.Join(all, ",")
 }
 
-func (c *cli) replicaTable(namespaces bool, replicas []*cloudlessv1.Replica) *terminal.Table {
+func (c *cli) replicaTable(namespaces bool, replicas []*cloudlessv1.Replica) scopedTable {
 	return c.replicaTableWith(namespaces, replicas, nil)
 }
 
-func (c *cli) replicaTableWith(namespaces bool, replicas []*cloudlessv1.Replica, ports portsOf) *terminal.Table {
+func (c *cli) replicaTableWith(namespaces bool, replicas []*cloudlessv1.Replica, ports portsOf) scopedTable {
 	headings := []string{"NAME", "WORKLOAD", "NODE", "PHASE", "REV", "RESTARTS", "AGE", "ADDRESS", "PORTS", "REASON"}
 	if ports == nil {
 		headings = slices.DeleteFunc(headings, func(h string) bool { return h == "PORTS" })
 	}
-	if namespaces {
-		headings = append([]string{"NAMESPACE"}, headings...)
-	}
-	t := terminal.NewTable(c.Stdout, headings...)
+	t := c.newScopedTable(namespaces, headings...)
 	for _, replica := range replicas {
-		t.Row(replicaRow(namespaces, replica, time.Now(), ports)...)
+		t.row(replica.GetMetadata(), replicaRow(replica, time.Now(), ports)...)
 	}
 	return t
 }
 
-func replicaRow(namespaces bool, r *cloudlessv1.Replica, now time.Time, ports portsOf) []string {
+func replicaRow(r *cloudlessv1.Replica, now time.Time, ports portsOf) []string {
 	row := []string{
 		r.GetMetadata().GetName(),
 		r.GetSpec().GetWorkload(),
@@ -162,11 +176,7 @@ func replicaRow(namespaces bool, r *cloudlessv1.Replica, now time.Time, ports po
 	if ports != nil {
 		row = append(row, ports(r))
 	}
-	row = append(row, phrase.ReplicaReason(r))
-	if namespaces {
-		row = append([]string{r.GetMetadata().GetNamespace()}, row...)
-	}
-	return row
+	return append(row, phrase.ReplicaReason(r))
 }
 
 // watchReplicas shows the rows of ps, and then a row for every change.
@@ -180,11 +190,11 @@ func (c *cli) watchReplicas(ctx context.Context, cl *client.Client, s *scope, wo
 		if !c.ForPeople() {
 			return c.PrintItem(change)
 		}
-		row := replicaRow(s.everywhere, change.GetReplica(), time.Now(), ports)
+		row := replicaRow(change.GetReplica(), time.Now(), ports)
 		if change.GetChange() == "removed" {
 			row[len(row)-1] = "removed"
 		}
-		rows.Row(row...)
+		rows.row(change.GetReplica().GetMetadata(), row...)
 		return nil
 	}
 	changes := watchedChanges{shown: map[string]bool{}}

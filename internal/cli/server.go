@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/cloudless/cloudless/api"
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/cli/command"
@@ -18,6 +19,12 @@ import (
 	"github.com/cloudless/cloudless/internal/cli/terminal"
 	"github.com/cloudless/cloudless/internal/spec"
 )
+
+// serverCommands are below the command that runs a server.
+func (c *cli) serverCommands() []*cobra.Command {
+	kind, _ := api.KindOf("server")
+	return []*cobra.Command{c.serverListCommand(), c.nounGet(kind), c.nounDescribe(kind), c.serverRemoveCommand()}
+}
 
 func (c *cli) serverListCommand() *cobra.Command {
 	var labels string
@@ -126,7 +133,7 @@ func (c *cli) leaderTransferCommand() *cobra.Command {
 		Use:     "transfer [NAME]",
 		Short:   "Hand leadership over to another server",
 		Example: "  cloudless leader transfer\n  cloudless leader transfer box-2",
-		Args:    cobra.MaximumNArgs(1),
+		Args:    command.AtMostOne,
 		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
 			request := &cloudlessv1.TransferLeaderRequest{}
 			if len(args) > 0 {

@@ -24,7 +24,7 @@ func (c *cli) serviceCommand() *cobra.Command {
 }
 
 func (c *cli) serviceListCommand() *cobra.Command {
-	var labels string
+	var s scope
 	cmd := &cobra.Command{
 		Use: "ls", Aliases: []string{"list"}, Short: "List services with their addresses and endpoints",
 		Example: "  cloudless service ls\n  cloudless service ls -l app=web -o json",
@@ -32,7 +32,7 @@ func (c *cli) serviceListCommand() *cobra.Command {
 		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
 			all, err := client.AllPages(func(page *cloudlessv1.Page) ([]*cloudlessv1.Service, string, error) {
 				answer, err := client.Service(cl, cloudlessv1.NewServiceServiceClient).ListServices(ctx, &cloudlessv1.ListServicesRequest{
-					Selection: &cloudlessv1.Selection{Namespace: c.Namespace, Labels: labels}, Page: page,
+					Selection: s.selection(c), Page: page,
 				})
 				return answer.GetItems(), answer.GetNext(), err
 			})
@@ -42,16 +42,16 @@ func (c *cli) serviceListCommand() *cobra.Command {
 			if !c.ForPeople() {
 				return command.PrintList(c.Env, all)
 			}
-			t := terminal.NewTable(c.Stdout, "NAME", "ADDRESS", "PORTS", "READY", "WORKLOAD", "AGE", "REASON")
+			t := c.newScopedTable(s.everywhere, "NAME", "ADDRESS", "PORTS", "READY", "WORKLOAD", "AGE", "REASON")
 			for _, s := range all {
 				st := s.GetStatus()
-				t.Row(s.GetMetadata().GetName(), st.GetAddressV4(), servicePorts(s.GetSpec().GetPorts()), fmt.Sprintf("%d/%d", st.GetReady(), st.GetEndpoints()),
+				t.row(s.GetMetadata(), s.GetMetadata().GetName(), st.GetAddressV4(), servicePorts(s.GetSpec().GetPorts()), fmt.Sprintf("%d/%d", st.GetReady(), st.GetEndpoints()),
 					st.GetWorkload(), command.Age(s.GetMetadata().GetCreateTime(), time.Now()), st.GetReason())
 			}
 			return t.Flush()
 		}),
 	}
-	selectorFlag(cmd, &labels, "app=web")
+	s.register(cmd)
 	return cmd
 }
 
@@ -87,15 +87,15 @@ func (c *cli) serviceResolveCommand() *cobra.Command {
 			if err := f.Flush(); err != nil || len(found.GetEndpoints()) == 0 {
 				return err
 			}
-			return c.Section("Endpoints", c.endpointTable(found.GetEndpoints()))
+			return c.Section("Endpoints", c.endpointTable(false, found.GetEndpoints()).Table)
 		}),
 	}
 }
 
-func (c *cli) endpointTable(all []*cloudlessv1.Endpoint) *terminal.Table {
-	t := terminal.NewTable(c.Stdout, "NAME", "SERVICE", "ADDRESSES", "STATE", "NODE", "SOURCE", "REASON")
+func (c *cli) endpointTable(everywhere bool, all []*cloudlessv1.Endpoint) scopedTable {
+	t := c.newScopedTable(everywhere, "NAME", "SERVICE", "ADDRESSES", "STATE", "NODE", "SOURCE", "REASON")
 	for _, e := range all {
-		t.Row(e.GetMetadata().GetName(), e.GetSpec().GetService(), strings.Join(e.GetSpec().GetAddresses(), ", "), e.GetStatus().GetState(),
+		t.row(e.GetMetadata(), e.GetMetadata().GetName(), e.GetSpec().GetService(), strings.Join(e.GetSpec().GetAddresses(), ", "), e.GetStatus().GetState(),
 			e.GetSpec().GetNode(), e.GetSpec().GetSource(), e.GetStatus().GetReason())
 	}
 	return t
@@ -108,14 +108,15 @@ func (c *cli) endpointCommand() *cobra.Command {
 }
 
 func (c *cli) endpointListCommand() *cobra.Command {
-	return &cobra.Command{
-		Use: "ls SERVICE", Aliases: []string{"list"}, Short: "List the endpoints of a service and why they are not ready",
-		Example: "  cloudless endpoint ls api\n  cloudless endpoint ls api -o json",
-		Args:    command.ExactArgs("SERVICE"),
+	var s scope
+	cmd := &cobra.Command{
+		Use: "ls [SERVICE]", Aliases: []string{"list"}, Short: "List the endpoints of services and why they are not ready",
+		Example: "  cloudless endpoint ls api\n  cloudless endpoint ls -A -o json",
+		Args:    command.AtMostOne,
 		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
 			all, err := client.AllPages(func(page *cloudlessv1.Page) ([]*cloudlessv1.Endpoint, string, error) {
 				answer, err := client.Service(cl, cloudlessv1.NewEndpointServiceClient).ListEndpoints(ctx, &cloudlessv1.ListEndpointsRequest{
-					Selection: &cloudlessv1.Selection{Namespace: c.Namespace}, Service: args[0], Page: page,
+					Selection: s.selection(c), Service: strings.Join(args, ""), Page: page,
 				})
 				return answer.GetItems(), answer.GetNext(), err
 			})
@@ -125,10 +126,12 @@ func (c *cli) endpointListCommand() *cobra.Command {
 			if !c.ForPeople() {
 				return command.PrintList(c.Env, all)
 			}
-			return c.endpointTable(all).Flush()
+			return c.endpointTable(s.everywhere, all).Flush()
 		}),
 		ValidArgsFunction: c.completeBy(objectNames("service"), false),
 	}
+	s.register(cmd)
+	return cmd
 }
 
 func (c *cli) endpointRegisterCommand() *cobra.Command {

@@ -11,7 +11,6 @@ import (
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/cli/phrase"
-	"github.com/cloudless/cloudless/internal/cli/terminal"
 	"github.com/cloudless/cloudless/internal/cli/wait"
 	"github.com/cloudless/cloudless/internal/spec"
 )
@@ -49,26 +48,12 @@ func (c *cli) workloadListCommand() *cobra.Command {
 	return cmd
 }
 
-func (c *cli) workloadTable(namespaces bool, workloads []*cloudlessv1.Workload) *terminal.Table {
-	headings := []string{"NAME", "KIND", "PHASE", "RUNNING", "IMAGE", "AGE", "REASON"}
-	if namespaces {
-		headings = append([]string{"NAMESPACE"}, headings...)
-	}
-	t := terminal.NewTable(c.Stdout, headings...)
+func (c *cli) workloadTable(namespaces bool, workloads []*cloudlessv1.Workload) scopedTable {
+	t := c.newScopedTable(namespaces, "NAME", "KIND", "PHASE", "RUNNING", "IMAGE", "AGE", "REASON")
 	for _, w := range workloads {
-		row := []string{
-			w.GetMetadata().GetName(),
-			phrase.KindOf(w),
-			w.GetStatus().GetPhase(),
-			phrase.Progress(w),
-			w.GetSpec().GetImage(),
-			command.Age(w.GetMetadata().GetCreateTime(), time.Now()),
-			reasonOf(w, time.Now()),
-		}
-		if namespaces {
-			row = append([]string{w.GetMetadata().GetNamespace()}, row...)
-		}
-		t.Row(row...)
+		m := w.GetMetadata()
+		t.row(m, m.GetName(), phrase.KindOf(w), w.GetStatus().GetPhase(), phrase.Progress(w), w.GetSpec().GetImage(),
+			command.Age(m.GetCreateTime(), time.Now()), reasonOf(w, time.Now()))
 	}
 	return t
 }

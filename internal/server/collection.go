@@ -66,6 +66,10 @@ type collection[T object] struct {
 
 // builder adds the creation or the update of one wanted object to a transaction. Create, Apply, Update and plans all
 // write through it. There is one for each request, and every retry of the request uses it on a newer state.
+//
+// Three writes do not fit, because a plan could not show what they do. CreateToken answers with a secret that is stored
+// nowhere, and a repeated call gives the token another one. SetLogin takes a password, which no plan may hold.
+// SetConfiguration makes a new object with every change, by its own number, and has its own dry run.
 type builder[T object] interface {
 	// wanted is the object as the request gives it, with its namespace.
 	wanted() T

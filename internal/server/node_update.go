@@ -1,14 +1,15 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
@@ -23,108 +24,227 @@ const (
 	maxTaints     = 64
 )
 
-// UpdateNode changes the settings that operators make for a node. The agent sends such
-// settings only when the node joins, so that a restart never overwrites them.
-func (s *nodeService) UpdateNode(ctx context.Context, request *v1.UpdateNodeRequest) (*v1.Node, error) {
-	return s.changeSpec(ctx, request, func(n *v1.Node) (reason, message string, err error) {
-		var done edits
-		done.labels(n, request)
-		done.taints(n.GetSpec(), request, s.Now())
-		done.figures(n.GetSpec(), request)
-		if len(done) == 0 {
-			return "", "", nil
-		}
-		if err := checkNodeSize(n); err != nil {
-			return "", "", err
-		}
-		return "Updated", strings.Join(done, "; "), nil
-	})
+// nodeBuilder writes what operators set about a node: labels, annotations, taints, price, bandwidth and availability.
+// The agent sends such settings only when the node joins, so that a restart never overwrites them.
+type nodeBuilder struct {
+	collection *collection[*v1.Node]
+	given      *v1.Node
 }
 
-// edits describe the changes, for the event.
-type edits []string
+func (b *nodeBuilder) wanted() *v1.Node { return b.given }
 
-func (c *edits) add(format string, args ...any) { *c = append(*c, fmt.Sprintf(format, args...)) }
+// create refuses: only a machine that joins becomes a node.
+func (b *nodeBuilder) create(context.Context, *transaction) (*v1.Node, error) {
+	return nil, core.Refuse(codes.NotFound, "node %s does not exist, and a file cannot create it: a machine becomes a node with: cloudless join", b.given.GetMetadata().GetName())
+}
 
-func (c *edits) labels(n *v1.Node, request *v1.UpdateNodeRequest) {
-	labels := n.GetMetadata().GetLabels()
-	for _, key := range request.GetRemoveLabels() {
-		if _, has := labels[key]; has {
-			delete(labels, key)
-			c.add("label %s removed", key)
+// update also sets the state that follows from the settings, so that nothing is placed in between.
+func (b *nodeBuilder) update(ctx context.Context, tx *transaction, old *v1.Node) (*v1.Node, error) {
+	if err := b.sameSubnets(old); err != nil {
+		return nil, err
+	}
+	now := b.settled(ctx, old)
+	edited, moved := nodeEdits(old, now), availabilityChange(old, now)
+	if len(edited) == 0 && moved == "" {
+		return old, nil
+	}
+	if err := checkNodeSize(now); err != nil {
+		return nil, err
+	}
+	b.collection.nodes.Settle(now)
+	tx.batch.Update(now, old.GetMetadata().GetVersion())
+	if len(edited) > 0 {
+		tx.batch.Create(b.collection.Event(ctx, now, "Updated", strings.Join(edited, "; ")))
+	}
+	if moved != "" {
+		tx.batch.Create(b.collection.Event(ctx, now, moved, availabilityMessage(old, now)))
+	}
+	return now, nil
+}
+
+func (b *nodeBuilder) describe(_ *transaction, old, now *v1.Node, change *v1.PlanChange) {
+	if change.GetAction() != spec.ActionUnchanged {
+		change.Fields = fieldChanges(spec.DiffObject(settingsOf(old), settingsOf(now)))
+	}
+}
+
+// settingsOf is a node with only the settings of operators.
+func settingsOf(n *v1.Node) *v1.Node {
+	return &v1.Node{Metadata: n.GetMetadata(), Spec: spec.NodeSettings(n.GetSpec())}
+}
+
+// settled is the node with the given settings.
+func (b *nodeBuilder) settled(ctx context.Context, old *v1.Node) *v1.Node {
+	now, given := proto.CloneOf(old), b.given.GetSpec()
+	if now.Spec == nil {
+		now.Spec = &v1.NodeSpec{}
+	}
+	now.Metadata.Labels = maps.Clone(b.given.GetMetadata().GetLabels())
+	now.Metadata.Annotations = maps.Clone(b.given.GetMetadata().GetAnnotations())
+	now.Spec.Taints = b.taints(old.GetSpec().GetTaints())
+	now.Spec.Price, now.Spec.Bandwidth = given.GetPrice(), given.GetBandwidth()
+	if n, err := spec.ParseBandwidth(given.GetBandwidth()); err == nil {
+		now.Spec.Bandwidth = spec.FormatBandwidth(n)
+	}
+	if now.Spec.Availability, now.Spec.AvailabilityReason = given.GetAvailability(), given.GetAvailabilityReason(); given.GetAvailability() == "" {
+		now.Spec.AvailabilityReason, now.Spec.AvailabilityBy = "", ""
+	}
+	if now.GetSpec().GetAvailability() != "" && availabilityChange(old, now) != "" {
+		now.Spec.AvailabilityBy = b.collection.Actor(ctx)
+	}
+	return now
+}
+
+// taints are the given ones, sorted. A taint that stays the same keeps its time: replicas that tolerate it for a while
+// must not get that time again.
+func (b *nodeBuilder) taints(before []*v1.Taint) []*v1.Taint {
+	var all []*v1.Taint
+	now := timestamppb.New(b.collection.Now())
+	for _, given := range b.given.GetSpec().GetTaints() {
+		made := &v1.Taint{Key: given.GetKey(), Value: given.GetValue(), Effect: given.GetEffect(), Time: now}
+		if at := slices.IndexFunc(before, func(t *v1.Taint) bool { return equalTaints(t, given) }); at >= 0 {
+			made = before[at]
+		}
+		all = append(all, made)
+	}
+	slices.SortFunc(all, func(a, b *v1.Taint) int { return strings.Compare(spec.FormatTaint(a), spec.FormatTaint(b)) })
+	return all
+}
+
+// equalTaints reports whether two taints differ at most in their times.
+func equalTaints(a, b *v1.Taint) bool { return spec.SameTaint(a, b) && a.GetValue() == b.GetValue() }
+
+// sameSubnets refuses other address ranges than those that the cluster has assigned. A file may leave them out.
+func (b *nodeBuilder) sameSubnets(old *v1.Node) error {
+	given, is := b.given.GetSpec(), old.GetSpec()
+	for _, one := range []struct{ field, given, is string }{
+		{"spec.subnetV4", given.GetSubnetV4(), is.GetSubnetV4()}, {"spec.subnetV6", given.GetSubnetV6(), is.GetSubnetV6()},
+	} {
+		if one.given != "" && one.given != one.is {
+			return &spec.Error{Violations: []spec.Violation{{Field: one.field, Message: "is assigned by the cluster and cannot be changed; leave it out"}}}
 		}
 	}
-	for _, key := range slices.Sorted(maps.Keys(request.GetLabels())) {
-		value := request.GetLabels()[key]
-		before, has := labels[key]
-		switch {
-		case has && before == value:
-			continue
-		case has:
-			c.add("label %s=%s instead of %s", key, value, before)
-		default:
-			c.add("label %s=%s", key, value)
+	return nil
+}
+
+// UpdateNode changes some settings and keeps the others.
+func (s *nodeService) UpdateNode(ctx context.Context, request *v1.UpdateNodeRequest) (*v1.Node, error) {
+	return s.changeSettings(ctx, request, func(n *v1.Node) {
+		for _, key := range request.GetRemoveLabels() {
+			delete(n.GetMetadata().GetLabels(), key)
 		}
 		if n.Metadata.Labels == nil {
 			n.Metadata.Labels = map[string]string{}
 		}
-		labels = n.Metadata.Labels
-		labels[key] = value
-	}
-}
-
-// taints keeps the time of a taint that stays the same: replicas that tolerate it for a
-// while must not get that time again.
-func (c *edits) taints(of *v1.NodeSpec, request *v1.UpdateNodeRequest, now time.Time) {
-	before := of.GetTaints()
-	kept := slices.DeleteFunc(slices.Clone(before), func(t *v1.Taint) bool {
-		return slices.ContainsFunc(request.GetRemoveTaints(), func(name *v1.TaintName) bool {
-			return name.GetKey() == t.GetKey() && (name.GetEffect() == "" || name.GetEffect() == t.GetEffect())
+		maps.Copy(n.Metadata.Labels, request.GetLabels())
+		n.Spec.Taints = slices.DeleteFunc(n.Spec.Taints, func(t *v1.Taint) bool {
+			return slices.ContainsFunc(request.GetTaints(), func(o *v1.Taint) bool { return spec.SameTaint(o, t) }) ||
+				slices.ContainsFunc(request.GetRemoveTaints(), func(name *v1.TaintName) bool {
+					return name.GetKey() == t.GetKey() && (name.GetEffect() == "" || name.GetEffect() == t.GetEffect())
+				})
 		})
+		n.Spec.Taints = append(n.Spec.Taints, request.GetTaints()...)
+		if request.Price != nil {
+			n.Spec.Price = request.GetPrice()
+		}
+		if request.Bandwidth != nil {
+			n.Spec.Bandwidth = request.GetBandwidth()
+		}
 	})
-	for _, wanted := range request.GetTaints() {
-		made := &v1.Taint{Key: wanted.GetKey(), Value: wanted.GetValue(), Effect: wanted.GetEffect(), Time: timestamppb.New(now)}
-		same := func(t *v1.Taint) bool { return spec.SameTaint(t, made) }
-		if at := slices.IndexFunc(before, same); at >= 0 && before[at].GetValue() == made.GetValue() {
-			made = before[at]
-		}
-		kept = append(slices.DeleteFunc(kept, same), made)
-	}
-	slices.SortFunc(kept, func(a, b *v1.Taint) int { return strings.Compare(spec.FormatTaint(a), spec.FormatTaint(b)) })
-	for _, t := range before {
-		if !slices.ContainsFunc(kept, func(k *v1.Taint) bool { return spec.SameTaint(k, t) }) {
-			c.add("taint %s removed", spec.FormatTaint(t))
-		}
-	}
-	for _, t := range kept {
-		if !slices.Contains(before, t) {
-			c.add("taint %s", spec.FormatTaint(t))
-		}
-	}
-	of.Taints = kept
 }
 
-func (c *edits) figures(of *v1.NodeSpec, request *v1.UpdateNodeRequest) {
-	if request.Price != nil && of.GetPrice() != request.GetPrice() {
-		c.add("price %d instead of %d", request.GetPrice(), of.GetPrice())
-		of.Price = request.GetPrice()
+func (s *nodeService) CordonNode(ctx context.Context, request *v1.CordonNodeRequest) (*v1.Node, error) {
+	return s.changeSettings(ctx, request, func(n *v1.Node) {
+		if n.Spec.Availability != spec.AvailabilityCordoned || request.GetReason() != "" {
+			n.Spec.Availability, n.Spec.AvailabilityReason = spec.AvailabilityCordoned, request.GetReason()
+		}
+	})
+}
+
+func (s *nodeService) UncordonNode(ctx context.Context, request *v1.UncordonNodeRequest) (*v1.Node, error) {
+	return s.changeSettings(ctx, request, func(n *v1.Node) { n.Spec.Availability = "" })
+}
+
+// changeSettings changes the settings of a node through its builder.
+func (s *nodeService) changeSettings(ctx context.Context, request interface {
+	GetName() string
+	GetVersion() uint64
+}, change func(*v1.Node),
+) (*v1.Node, error) {
+	return s.changeNamed(ctx, "", request.GetName(), request.GetVersion(), func(tx *transaction, old *v1.Node) (*v1.Node, error) {
+		given := proto.CloneOf(old)
+		if given.Spec == nil {
+			given.Spec = &v1.NodeSpec{}
+		}
+		change(given)
+		return (&nodeBuilder{collection: s.collection, given: given}).update(ctx, tx, old)
+	})
+}
+
+// nodeEdits describe for an event which settings differ, apart from the availability.
+func nodeEdits(old, now *v1.Node) (all []string) {
+	add := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
+	eachEntry("label", old.GetMetadata().GetLabels(), now.GetMetadata().GetLabels(), add)
+	eachEntry("annotation", old.GetMetadata().GetAnnotations(), now.GetMetadata().GetAnnotations(), add)
+	was, is := old.GetSpec(), now.GetSpec()
+	for _, t := range was.GetTaints() {
+		if !slices.ContainsFunc(is.GetTaints(), func(o *v1.Taint) bool { return spec.SameTaint(o, t) }) {
+			add("taint %s removed", spec.FormatTaint(t))
+		}
 	}
-	if request.Bandwidth == nil {
-		return
+	for _, t := range is.GetTaints() {
+		if !slices.ContainsFunc(was.GetTaints(), func(o *v1.Taint) bool { return equalTaints(o, t) }) {
+			add("taint %s", spec.FormatTaint(t))
+		}
 	}
-	wanted := request.GetBandwidth()
-	if n, err := spec.ParseBandwidth(wanted); err == nil {
-		wanted = spec.FormatBandwidth(n)
+	if was.GetPrice() != is.GetPrice() {
+		add("price %d instead of %d", is.GetPrice(), was.GetPrice())
 	}
 	switch {
-	case wanted == of.GetBandwidth():
-		return
-	case wanted == "":
-		c.add("bandwidth as the machine says")
+	case was.GetBandwidth() == is.GetBandwidth():
+	case is.GetBandwidth() == "":
+		add("bandwidth as the machine says")
 	default:
-		c.add("bandwidth %s", wanted)
+		add("bandwidth %s", is.GetBandwidth())
 	}
-	of.Bandwidth = wanted
+	return all
+}
+
+// eachEntry describes the differences of two maps, the removed entries first.
+func eachEntry(noun string, before, after map[string]string, add func(string, ...any)) {
+	for _, key := range slices.Sorted(maps.Keys(before)) {
+		if _, kept := after[key]; !kept {
+			add("%s %s removed", noun, key)
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(after)) {
+		switch old, had := before[key]; {
+		case had && old == after[key]:
+		case had:
+			add("%s %s=%s instead of %s", noun, key, after[key], old)
+		default:
+			add("%s %s=%s", noun, key, after[key])
+		}
+	}
+}
+
+// availabilityChange is the reason of the event about a changed availability, empty if it is the same.
+func availabilityChange(old, now *v1.Node) string {
+	was, is := old.GetSpec(), now.GetSpec()
+	switch {
+	case was.GetAvailability() == is.GetAvailability() && was.GetAvailabilityReason() == is.GetAvailabilityReason():
+		return ""
+	case is.GetAvailability() == "":
+		return "Uncordoned"
+	}
+	return "Cordoned"
+}
+
+func availabilityMessage(old, now *v1.Node) string {
+	if now.GetSpec().GetAvailability() == "" {
+		return "was " + old.GetSpec().GetAvailability()
+	}
+	return cmp.Or(now.GetSpec().GetAvailabilityReason(), "nothing new is placed on it; what runs there stays")
 }
 
 // checkNodeSize refuses a node with too many labels or taints.

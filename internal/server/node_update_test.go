@@ -11,6 +11,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/server/core"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -188,6 +189,63 @@ func TestUpdateNodeRecordsChangesAndRefusesInvalidOnes(t *testing.T) {
 		Token: c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleNode}), Csr: []byte("x"), Name: "n3", Labels: map[string]string{"node.cloudless/arch": "z80"},
 	})
 	wantCode(t, err, codes.InvalidArgument, "node.cloudless/arch is the cluster's own")
+}
+
+// A file holds the settings of operators. A plan shows which of them differ, and keeps what the cluster has written.
+func TestPlansChangeTheSettingsOfNodes(t *testing.T) {
+	c := newCluster(t)
+	op := c.as(core.RoleOperator)
+	c.join("n1")
+	taint := &v1.Taint{Key: "spot", Effect: "NoSchedule"}
+	before, err := op.UpdateNode(c.ctx, &v1.UpdateNodeRequest{Name: "n1", Taints: []*v1.Taint{taint}, Labels: map[string]string{"old": "x"}})
+	must(t, err)
+	wanted := &v1.Node{
+		Metadata: &v1.Metadata{Name: "n1", Labels: map[string]string{"disk": "ssd"}},
+		Spec:     &v1.NodeSpec{Taints: []*v1.Taint{taint}, Price: 40, Bandwidth: "1000M", Availability: "cordoned", AvailabilityReason: "new disk"},
+	}
+	request := &v1.PlanRequest{Objects: manifests(wanted)}
+	plan, err := op.MakePlan(c.ctx, request)
+	must(t, err)
+	var fields []string
+	for _, f := range plan.GetChanges()[0].GetFields() {
+		fields = append(fields, f.GetPath()+" "+f.GetBefore()+">"+f.GetAfter())
+	}
+	want := "metadata.labels[disk] >ssd, metadata.labels[old] x>, spec.availability >cordoned, spec.availabilityReason >new disk, spec.price >40, spec.bandwidth >1G"
+	if got := strings.Join(fields, ", "); got != want || plan.GetChanges()[0].GetAction() != spec.ActionUpdate {
+		t.Errorf("the plan shows %s, want %s", got, want)
+	}
+
+	apply := &v1.ApplyPlanRequest{Request: request, Fingerprint: plan.GetFingerprint()}
+	_, err = c.as(core.RoleViewer).ApplyPlan(c.ctx, apply)
+	wantCode(t, err, codes.PermissionDenied, "viewer")
+	applied, err := op.ApplyPlan(c.ctx, apply)
+	must(t, err)
+	now := applied.GetObjects()[0].GetNode()
+	if !proto.Equal(now.GetSpec().GetTaints()[0], before.GetSpec().GetTaints()[0]) || now.GetSpec().GetSubnetV4() != before.GetSpec().GetSubnetV4() ||
+		now.GetSpec().GetAvailabilityBy() == "" {
+		t.Errorf("%v became %v", before.GetSpec(), now.GetSpec())
+	}
+	again, err := op.MakePlan(c.ctx, request)
+	must(t, err)
+	if action := again.GetChanges()[0].GetAction(); action != spec.ActionUnchanged {
+		t.Errorf("the same file again: %s", action)
+	}
+
+	for words, change := range map[string]func(*v1.Node){
+		"node n2 does not exist, and a file cannot create it":           func(n *v1.Node) { n.Metadata.Name = "n2" },
+		"spec.subnetV4: is assigned by the cluster":                     func(n *v1.Node) { n.Spec.SubnetV4 = "10.0.0.0/24" },
+		"metadata.labels: node.cloudless/arch is the cluster's own":     func(n *v1.Node) { n.Metadata.Labels["node.cloudless/arch"] = "z80" },
+		"spec.availability: must be cordoned or left out":               func(n *v1.Node) { n.Spec.Availability = "draining" },
+		"spec.taints[1]: spot:NoSchedule is given twice":                func(n *v1.Node) { n.Spec.Taints = append(n.Spec.Taints, taint) },
+		`spec.bandwidth: "fast" must be a number of bits per second`:    func(n *v1.Node) { n.Spec.Bandwidth = "fast" },
+		"metadata.namespace: must be left out: a node is in no namespa": func(n *v1.Node) { n.Metadata.Namespace = "team" },
+	} {
+		broken := proto.CloneOf(wanted)
+		change(broken)
+		if _, err := op.MakePlan(c.ctx, &v1.PlanRequest{Objects: manifests(broken)}); err == nil || !strings.Contains(err.Error(), words) {
+			t.Errorf("refused with %v, want %q", err, words)
+		}
+	}
 }
 
 // Lists and watches match the labels that the cluster derives, too.

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 
@@ -27,6 +26,9 @@ type nodeService struct {
 func newNodes(s *Server) *collection[*v1.Node] {
 	c := newCollection[*v1.Node](s, state.KindNode)
 	c.labels, c.present = spec.NodeLabels, s.presentNode
+	c.prepare = func(_ context.Context, given *v1.Node, _ *preparation) (builder[*v1.Node], error) {
+		return &nodeBuilder{collection: c, given: given}, nil
+	}
 	return c
 }
 
@@ -78,7 +80,7 @@ func (s *nodeService) DeleteNode(ctx context.Context, request *v1.DeleteNodeRequ
 	return removed, nil
 }
 
-// checkRemovable refuses to remove a node that has replicas or is the only one.
+// checkNodeRemovable refuses to remove a node that has replicas or is the only one.
 func checkNodeRemovable(snap *state.Snapshot, n *v1.Node) error {
 	name, live := n.GetMetadata().GetName(), 0
 	for r := range snap.ReplicasOn(n.GetMetadata().GetUid()) {
@@ -89,58 +91,12 @@ func checkNodeRemovable(snap *state.Snapshot, n *v1.Node) error {
 	switch {
 	case snap.Count(state.KindNode) == 1:
 		return core.Refuse(codes.FailedPrecondition, "node %s is the last node of the cluster, and nothing would run without it (%s on it now): "+
-			"add another node first with: cloudless token create --role node, or remove it all the same with --force", name, spec.CountReplicas(live))
+			"add another node first with: cloudless token create --role node, or remove it all the same with --force", name, spec.Count(live, "replica"))
 	case live > 0:
 		return core.Refuse(codes.FailedPrecondition, "node %s has %s: move what it has to other nodes first with: cloudless node taint %s leaving:NoExecute, "+
-			"or remove it all the same with --force, and they count as lost", name, spec.CountReplicas(live), name)
+			"or remove it all the same with --force, and they count as lost", name, spec.Count(live, "replica"), name)
 	}
 	return nil
-}
-
-func (s *nodeService) CordonNode(ctx context.Context, request *v1.CordonNodeRequest) (*v1.Node, error) {
-	return s.changeSpec(ctx, request, func(n *v1.Node) (reason, message string, _ error) {
-		wanted := n.GetSpec()
-		if wanted.GetAvailability() == spec.AvailabilityCordoned && (request.GetReason() == "" || request.GetReason() == wanted.GetAvailabilityReason()) {
-			return "", "", nil
-		}
-		wanted.Availability, wanted.AvailabilityReason, wanted.AvailabilityBy = spec.AvailabilityCordoned, request.GetReason(), s.Actor(ctx)
-		return "Cordoned", cmp.Or(request.GetReason(), "nothing new is placed on it; what runs there stays"), nil
-	})
-}
-
-func (s *nodeService) UncordonNode(ctx context.Context, request *v1.UncordonNodeRequest) (*v1.Node, error) {
-	return s.changeSpec(ctx, request, func(n *v1.Node) (reason, message string, _ error) {
-		wanted := n.GetSpec()
-		if wanted.GetAvailability() == "" {
-			return "", "", nil
-		}
-		before := wanted.GetAvailability()
-		wanted.Availability, wanted.AvailabilityReason, wanted.AvailabilityBy = "", "", ""
-		return "Uncordoned", "was " + before, nil
-	})
-}
-
-// changeSpec changes the spec of a node. The same transaction sets the state that follows from it, so that nothing is
-// placed in between. If change returns no reason, nothing is written.
-func (s *nodeService) changeSpec(ctx context.Context, request interface {
-	GetName() string
-	GetVersion() uint64
-}, change func(*v1.Node) (reason, message string, err error),
-) (*v1.Node, error) {
-	return s.changeNamed(ctx, "", request.GetName(), request.GetVersion(), func(tx *transaction, old *v1.Node) (*v1.Node, error) {
-		n := proto.CloneOf(old)
-		if n.Spec == nil {
-			n.Spec = &v1.NodeSpec{}
-		}
-		reason, message, err := change(n)
-		if err != nil || reason == "" {
-			return old, err
-		}
-		s.nodes.Settle(n)
-		tx.batch.Update(n, old.GetMetadata().GetVersion())
-		tx.batch.Create(s.Event(ctx, n, reason, message))
-		return n, nil
-	})
 }
 
 // loseReplicas ends the replicas of a node that will never report again.

@@ -77,8 +77,11 @@ func (k planKinds) prepare(ctx context.Context, index int, manifest *v1.Manifest
 func (c *collection[T]) message() proto.Message { return *new(T) }
 
 func (c *collection[T]) method(action string) string {
-	if action == spec.ActionDelete {
+	switch {
+	case action == spec.ActionDelete:
 		return c.declared.Delete.Name
+	case c.declared.Apply == nil:
+		return c.declared.Update.Name
 	}
 	return c.declared.Apply.Name
 }

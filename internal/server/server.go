@@ -287,7 +287,7 @@ func (s *Server) newGRPC(guard *auth.Guard) *edge {
 	s.passed = &relay.PassedCalls{Guard: guard.Unary, Methods: server.methods, Stopping: s.stopping}
 	all, namespaces, nodes := newWorkloads(s), newNamespaces(s), newNodes(s)
 	offered := newServices(s)
-	s.kinds = planKinds{namespaces, all, offered}
+	s.kinds = planKinds{namespaces, all, offered, nodes}
 	v1.RegisterWorkloadServiceServer(server, &workloads{collection: all, replicas: newReplicas(s), Streams: s.newStreams()})
 	v1.RegisterNodeServiceServer(server, &nodeService{collection: nodes})
 	v1.RegisterClusterServiceServer(server, &clusterService{Server: s})

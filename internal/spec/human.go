@@ -27,10 +27,10 @@ func HumanBytes(n int64) string {
 	return exact
 }
 
-// CountReplicas is a number of replicas in words.
-func CountReplicas(n int) string {
+// Count is a number of things in words, such as "3 replicas".
+func Count(n int, noun string) string {
 	if n == 1 {
-		return "1 replica"
+		return "1 " + noun
 	}
-	return strconv.Itoa(n) + " replicas"
+	return strconv.Itoa(n) + " " + noun + "s"
 }

@@ -14,8 +14,8 @@ func TestManifestHoldsEveryKindOfAFile(t *testing.T) {
 	if o, field := ObjectIn(ManifestOf(n)); o != n || field != "namespace" {
 		t.Errorf("a namespace comes back as %v in %q", o, field)
 	}
-	if m := ManifestOf(&v1.Node{}); m != nil {
-		t.Errorf("a node is not written in files, but its manifest is %v", m)
+	if m := ManifestOf(&v1.Token{}); m != nil {
+		t.Errorf("a token is not written in files, but its manifest is %v", m)
 	}
 	if o, _ := ObjectIn(&v1.Manifest{}); o != nil {
 		t.Errorf("an empty manifest holds %v", o)

@@ -56,13 +56,44 @@ func NodeLabels(n *v1.Node) map[string]string {
 	return all
 }
 
+// NodeSettings is the part of a node's spec that operators write. The cluster writes the rest.
+func NodeSettings(of *v1.NodeSpec) *v1.NodeSpec {
+	s := proto.CloneOf(of)
+	if s == nil {
+		return &v1.NodeSpec{}
+	}
+	s.SubnetV4, s.SubnetV6, s.AvailabilityBy = "", "", ""
+	for _, t := range s.GetTaints() {
+		t.Time = nil
+	}
+	return s
+}
+
+func init() { checkObjects(checkNodeObject) }
+
+// checkNodeObject checks what the API's rules cannot express about a node in a file.
+func checkNodeObject(n *v1.Node, found *violations) {
+	if n.GetMetadata().GetName() == "" && !found.has("metadata.name") {
+		found.add("metadata.name", "is missing")
+	}
+	if n.GetMetadata().GetNamespace() != "" {
+		found.add("metadata.namespace", "must be left out: a node is in no namespace")
+	}
+	if n.GetSpec().GetAvailability() == AvailabilityDraining {
+		found.add("spec.availability", "must be cordoned or left out; move replicas to other nodes with a taint that has the effect NoExecute")
+	}
+	checkNodeLabels("metadata.labels", n.GetMetadata().GetLabels(), found)
+	checkBandwidth("spec.bandwidth", n.GetSpec().GetBandwidth(), found)
+	checkTaints("spec.taints", n.GetSpec().GetTaints(), found)
+}
+
 // checkNode checks what the API's rules cannot express about changes of a node.
 func checkNode(msg proto.Message, found *violations) {
 	switch m := msg.(type) {
 	case *v1.EnrollRequest:
-		checkNodeLabels(m.GetLabels(), found)
+		checkNodeLabels("labels", m.GetLabels(), found)
 	case *v1.UpdateNodeRequest:
-		checkNodeLabels(m.GetLabels(), found)
+		checkNodeLabels("labels", m.GetLabels(), found)
 		for i, key := range m.GetRemoveLabels() {
 			if strings.HasPrefix(key, OwnLabels) {
 				found.add(indexPath("removeLabels", i), "%s is the cluster's own and cannot be taken away", key)
@@ -70,26 +101,30 @@ func checkNode(msg proto.Message, found *violations) {
 				found.add(indexPath("removeLabels", i), "%s is set by the same change; leave one of them out", key)
 			}
 		}
-		if n, ok := readAmount("bandwidth", m.GetBandwidth(), ParseBandwidth, found); ok && n == 0 {
-			found.add("bandwidth", "must be more than 0; leave it empty to believe the machine")
-		}
-		checkTaints(m.GetTaints(), found)
+		checkBandwidth("bandwidth", m.GetBandwidth(), found)
+		checkTaints("taints", m.GetTaints(), found)
 	}
 }
 
-func checkNodeLabels(labels map[string]string, found *violations) {
+func checkBandwidth(path, given string, found *violations) {
+	if n, ok := readAmount(path, given, ParseBandwidth, found); ok && n == 0 {
+		found.add(path, "must be more than 0; leave it empty to use what the machine reports")
+	}
+}
+
+func checkNodeLabels(path string, labels map[string]string, found *violations) {
 	for _, key := range slices.Sorted(maps.Keys(labels)) {
 		if strings.HasPrefix(key, OwnLabels) {
-			found.add("labels", "%s is the cluster's own: labels that begin with %s cannot be set", key, OwnLabels)
+			found.add(path, "%s is the cluster's own: labels that begin with %s cannot be set", key, OwnLabels)
 		}
 	}
 }
 
 // checkTaints refuses two taints if one would replace the other.
-func checkTaints(taints []*v1.Taint, found *violations) {
+func checkTaints(path string, taints []*v1.Taint, found *violations) {
 	for i, t := range taints {
 		if slices.ContainsFunc(taints[:i], func(o *v1.Taint) bool { return SameTaint(o, t) }) {
-			found.add(indexPath("taints", i), "%s:%s is given twice", t.GetKey(), t.GetEffect())
+			found.add(indexPath(path, i), "%s:%s is given twice", t.GetKey(), t.GetEffect())
 		}
 	}
 }

@@ -29,6 +29,14 @@ func AtLeastOne(word string) cobra.PositionalArgs {
 	}
 }
 
+// AtMostOne accepts one argument or none.
+func AtMostOne(cmd *cobra.Command, args []string) error {
+	if len(args) > 1 {
+		return Usagef(cmd, "%q is too much: %s", args[1], cmd.UseLine())
+	}
+	return nil
+}
+
 // ForEach does something with every name, also after a failure. It returns the first error and shows the others.
 func (e *Env) ForEach(names []string, do func(name string) error) error {
 	var failed error
