@@ -126,7 +126,7 @@ const (
 
 func (c *Client) newConn(trust *identity.Trust, link *link, options []Option) (*grpc.ClientConn, error) {
 	servers := manual.NewBuilderWithScheme("cloudless")
-	servers.InitialState(stateOf(link.addresses))
+	servers.InitialState(ResolverState(link.addresses))
 	link.resolver = servers
 	config := identity.ClientTLS(trust, nil)
 	config.NextProtos = []string{"h2"} // only that: it distinguishes gRPC from the rest on one port

@@ -38,7 +38,8 @@ const (
 // Addresses are those of all servers that the client knows now, the connected one first.
 func (c *Client) Addresses() []string { return c.link.all() }
 
-func stateOf(addresses []string) resolver.State {
+// ResolverState lists addresses as gRPC resolves them.
+func ResolverState(addresses []string) resolver.State {
 	var state resolver.State
 	for _, address := range addresses {
 		state.Addresses = append(state.Addresses, resolver.Address{Addr: address})
@@ -101,15 +102,15 @@ func (l *link) moveOn() bool {
 	l.addresses, l.current = append(slices.Delete(slices.Clone(l.addresses), i, i+1), left), ""
 	all := slices.Clone(l.addresses)
 	l.mu.Unlock()
-	l.resolver.UpdateState(stateOf(all[:len(all)-1])) // gRPC keeps a connection whose address stays
-	l.resolver.UpdateState(stateOf(all))
+	l.resolver.UpdateState(ResolverState(all[:len(all)-1])) // gRPC keeps a connection whose address stays
+	l.resolver.UpdateState(ResolverState(all))
 	return true
 }
 
 // lead connects to the first of all, and to another one only if that cannot be reached.
 func (l *link) lead(all []string) {
-	l.resolver.UpdateState(stateOf(all[:1])) // again, so that no other one stays
-	l.resolver.UpdateState(stateOf(all))
+	l.resolver.UpdateState(ResolverState(all[:1])) // again, so that no other one stays
+	l.resolver.UpdateState(ResolverState(all))
 }
 
 // learnFrom learns from the header of an answer.
@@ -134,6 +135,6 @@ func (l *link) learn(addresses []string) {
 	l.addresses = all
 	l.mu.Unlock()
 	if !known {
-		l.resolver.UpdateState(stateOf(all))
+		l.resolver.UpdateState(ResolverState(all))
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/cloudless/cloudless/internal/agent/machine"
 	"github.com/cloudless/cloudless/internal/driver"
 	"github.com/cloudless/cloudless/internal/mesh"
+	"github.com/cloudless/cloudless/internal/sleep"
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
@@ -262,7 +263,7 @@ func (a *Agent) listTasks(ctx context.Context) error {
 				return ctx.Err()
 			}
 			a.log.Warn("cannot list tasks; trying again", "driver", d.Name(), "error", err)
-			sleep(ctx, pause.next())
+			_ = sleep.For(ctx, pause.next())
 			tasks, err = d.List(ctx)
 		}
 		for _, status := range tasks {
@@ -335,7 +336,7 @@ func (a *Agent) watchMachine(ctx context.Context) {
 		})
 		if err != nil && ctx.Err() == nil {
 			a.log.Warn("cannot watch this machine; changes are noticed late", "error", err)
-			sleep(ctx, pause.next())
+			_ = sleep.For(ctx, pause.next())
 		}
 	}
 }

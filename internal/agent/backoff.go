@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"context"
 	"math/rand/v2"
 	"time"
 )
@@ -36,14 +35,4 @@ func grow(first, limit time.Duration, times int) time.Duration {
 		pause *= 2
 	}
 	return min(pause, max(first, limit))
-}
-
-// sleep returns when the pause is over or ctx has ended.
-func sleep(ctx context.Context, pause time.Duration) {
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
 }

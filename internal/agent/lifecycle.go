@@ -12,6 +12,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/driver"
+	"github.com/cloudless/cloudless/internal/sleep"
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
@@ -253,7 +254,7 @@ func (r *replica) pause(ctx, armed context.Context) error {
 	r.clearProblem() // an old problem must not be shown during the pause
 	// A clock that was set back must not make the pause longer.
 	policy := r.rec.policy()
-	sleep(armed, min(time.Until(r.rec.Resume), max(policy.first, policy.max)))
+	_ = sleep.For(armed, min(time.Until(r.rec.Resume), max(policy.first, policy.max)))
 	if armed.Err() != nil {
 		return nil
 	}

@@ -13,6 +13,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/driver"
 	"github.com/cloudless/cloudless/internal/nodenet"
+	"github.com/cloudless/cloudless/internal/sleep"
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
@@ -58,7 +59,7 @@ func (a *Agent) runNetwork(ctx context.Context) {
 	for ctx.Err() == nil {
 		if err := a.network.Run(ctx, a.noticed); err != nil && ctx.Err() == nil {
 			a.log.Warn("cannot watch the node's network; trying again", "error", err)
-			sleep(ctx, pause.next())
+			_ = sleep.For(ctx, pause.next())
 		}
 	}
 }

@@ -16,6 +16,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/atomicfile"
+	"github.com/cloudless/cloudless/internal/sleep"
 )
 
 // networkCache is what servers have said of the network, on disk. With it, replicas reach each other by name after a
@@ -101,7 +102,7 @@ func (c *networkCache) run(ctx context.Context, failed func(error)) {
 			return // nothing has changed since the last time
 		case <-c.wake:
 		}
-		sleep(ctx, cachePause)
+		_ = sleep.For(ctx, cachePause)
 		if err := c.save(); err != nil {
 			failed(err)
 		}

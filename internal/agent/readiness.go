@@ -13,6 +13,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/driver"
+	"github.com/cloudless/cloudless/internal/sleep"
 )
 
 const (
@@ -74,7 +75,7 @@ func (a *Agent) watchReadiness(ctx context.Context) {
 			a.log.Warn("the node's readiness changed", "error", err)
 			a.noteChange()
 		}
-		sleep(ctx, next)
+		_ = sleep.For(ctx, next)
 	}
 }
 

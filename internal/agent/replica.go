@@ -11,6 +11,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/driver"
+	"github.com/cloudless/cloudless/internal/sleep"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
@@ -258,7 +259,7 @@ func (r *replica) run(ctx context.Context) {
 		if err != nil && armed.Err() == nil {
 			r.log.Warn("replica is stuck; trying again", "phase", r.rec.Status.GetPhase(), "error", err)
 			r.reportProblem(err)
-			sleep(armed, pause.next())
+			_ = sleep.For(armed, pause.next())
 		} else {
 			pause.reset()
 			r.clearProblem()

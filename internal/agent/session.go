@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/sleep"
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
@@ -75,7 +76,7 @@ func (a *Agent) keepSession(ctx context.Context) error {
 		if logged.shouldLog(err.Error(), time.Now()) {
 			a.log.Warn("no session with a server; replicas go on", "error", err)
 		}
-		sleep(ctx, pause.next())
+		_ = sleep.For(ctx, pause.next())
 	}
 	if a.isGoingDown() && !saidGoodbye { // the last session ended before a goodbye
 		_, _ = a.session(ctx)
@@ -130,7 +131,7 @@ func (a *Agent) session(asked context.Context) (worked bool, err error) {
 	defer cancel(nil)
 	defer context.AfterFunc(asked, func() {
 		if a.isGoingDown() {
-			sleep(ctx, goodbyePatience)
+			_ = sleep.For(ctx, goodbyePatience)
 		}
 		cancel(asked.Err())
 	})()

@@ -128,7 +128,7 @@ func (s *store) read(uid string) (*record, error) {
 
 func damaged(path string, err error) error {
 	return fmt.Errorf("the agent's file %s is damaged: %w; nothing was stopped or started: "+
-		"restore the file, or move it away and a server will assign the replica anew and its running task will be taken back", path, err)
+		"restore the file, or move it away: a server then assigns the replica again, and the agent reattaches to its running task", path, err)
 }
 
 func (s *store) save(rec *record) error {

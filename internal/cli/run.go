@@ -96,7 +96,7 @@ func (c *cli) run(cmd *cobra.Command, f runFlags, what string, args []string) er
 		if workload.Spec.Image, err = wholeImage(ctx, cl, workload.GetSpec().GetImage()); err != nil {
 			return err
 		}
-		if err := spec.ValidateWorkload(workload); err != nil {
+		if err := spec.Validate(workload); err != nil {
 			return err
 		}
 		if isProgram(what) {

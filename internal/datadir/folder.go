@@ -21,6 +21,7 @@ import (
 
 	"github.com/cloudless/cloudless/internal/atomicfile"
 	"github.com/cloudless/cloudless/internal/lockfile"
+	"github.com/cloudless/cloudless/internal/sleep"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -165,18 +166,9 @@ func OpenWaiting(ctx context.Context, path string, progress func(string)) (*Fold
 			return f, err
 		}
 		progress(fmt.Sprintf("waiting for process %d, which is starting or stopping", held.PID))
-		if err := sleep(ctx, retryPause); err != nil {
+		if err := sleep.For(ctx, retryPause); err != nil {
 			return nil, err
 		}
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
 	}
 }
 
@@ -241,7 +233,7 @@ func hold(path string) (*Folder, error) {
 // closes them, but it no longer uses them.
 func isEnding(pid int) bool {
 	if pid <= 0 {
-		return false // it has not written yet who it is
+		return false // it has not written its description yet
 	}
 	const exiting = 0x4 // PF_EXITING of the kernel
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cloudless/cloudless/internal/sleep"
 )
 
 // StopPatience is how long a process may take to stop before it is killed.
@@ -33,7 +35,7 @@ func TakeOver(ctx context.Context, path string, progress func(string)) (f *Folde
 		_ = os.WriteFile(downPath(path), nil, 0o600) // without it the others wait a moment longer
 		err = StopHolder(ctx, held, StopPatience)
 		if errors.Is(err, ErrChanging) && time.Now().Before(deadline) {
-			err = sleep(ctx, 50*time.Millisecond)
+			err = sleep.For(ctx, 50*time.Millisecond)
 		}
 		if err != nil {
 			return nil, ran, err

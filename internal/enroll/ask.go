@@ -15,6 +15,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/peering"
+	"github.com/cloudless/cloudless/internal/sleep"
 )
 
 // A machine asks again if the answer is lost. With the same token and key it gets the answer for the same member, and
@@ -51,7 +52,7 @@ func ask(ctx context.Context, conn *grpc.ClientConn, address string, request *v1
 		if !connected || !answerLost(err) {
 			return nil, fmt.Errorf("join the cluster at %s: %s", address, said)
 		}
-		if time.Now().After(end) || sleep(ctx, askPause) != nil {
+		if time.Now().After(end) || sleep.For(ctx, askPause) != nil {
 			return nil, fmt.Errorf("join the cluster at %s: %w: %s", address, errAnswerLost, said)
 		}
 	}
@@ -81,13 +82,4 @@ func answerLost(err error) bool {
 		return true
 	}
 	return false
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/cloudless/cloudless/internal/netd"
 	"github.com/cloudless/cloudless/internal/nodenet"
 	"github.com/cloudless/cloudless/internal/programs"
+	"github.com/cloudless/cloudless/internal/sleep"
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
@@ -93,7 +94,7 @@ func lockAddresses(ctx context.Context) (unlock func(), err error) {
 			_ = lock.Close()
 			return nil, fmt.Errorf("lock the choice of addresses: %w", err)
 		}
-		if err := sleep(ctx, 10*time.Millisecond); err != nil {
+		if err := sleep.For(ctx, 10*time.Millisecond); err != nil {
 			_ = lock.Close()
 			return nil, err
 		}

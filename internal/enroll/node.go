@@ -22,6 +22,7 @@ import (
 	"github.com/cloudless/cloudless/internal/datadir"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/peering"
+	"github.com/cloudless/cloudless/internal/sleep"
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
@@ -95,7 +96,7 @@ func joinAt(ctx context.Context, f *datadir.Folder, o NodeOptions, address strin
 // OwnNodeOptions say how a server makes its own machine a node.
 type OwnNodeOptions struct {
 	Request datadir.NodeRequest
-	// Address of the server in this process, and who it is.
+	// Address and identity of the server in this process.
 	Address     string
 	Trust       *identity.Trust
 	Certificate func() (*tls.Certificate, error)
@@ -123,7 +124,7 @@ func OwnNode(ctx context.Context, f *datadir.Folder, o OwnNodeOptions) error {
 				return nil, fmt.Errorf("make this machine a node: %s", status.Convert(err).Message())
 			}
 			o.Progress("joining this machine to the cluster: " + client.Message(err))
-			if err := sleep(ctx, askPause); err != nil {
+			if err := sleep.For(ctx, askPause); err != nil {
 				return nil, errors.Join(errAnswerLost, err)
 			}
 		}

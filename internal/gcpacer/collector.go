@@ -6,11 +6,13 @@ import (
 	"runtime/metrics"
 	"sync"
 	"time"
+
+	"github.com/cloudless/cloudless/internal/sleep"
 )
 
 const (
-	// largeHeap is the size above which a server starts collections itself. Those of smaller heaps end before anybody
-	// notices.
+	// largeHeap is the size above which a server starts collections itself. Collections of smaller heaps are too
+	// short to matter.
 	largeHeap = 256 << 20
 	// share of the garbage that the runtime would allow, in percent, at which a collection starts: the runtime starts
 	// at seventy at the earliest.
@@ -84,7 +86,7 @@ func (c *Collector) Run(ctx context.Context) error {
 // when the heap is scanned, which is before it is swept.
 func (c *Collector) collect(ctx context.Context, cycles uint64) {
 	c.begin()
-	sleep(ctx, settleTime)
+	_ = sleep.For(ctx, settleTime)
 	if readHeap().cycles != cycles {
 		c.end()
 		return
@@ -94,7 +96,7 @@ func (c *Collector) collect(ctx context.Context, cycles uint64) {
 	defer sweeping.Wait()
 	sweeping.Go(runtime.GC)
 	for readHeap().cycles == cycles && ctx.Err() == nil {
-		sleep(ctx, endLook)
+		_ = sleep.For(ctx, endLook)
 	}
 	c.end()
 }
@@ -135,7 +137,7 @@ func (c *Collector) Holds() bool {
 	return c.patience > 0 || time.Now().Before(c.heldUntil)
 }
 
-// Pause is for bulk work that nobody waits for: it waits until no collection runs, or ctx ends, and reports whether it
+// Pause is for bulk work without a waiting caller. It waits until no collection runs, or ctx ends, and reports whether it
 // had to wait.
 func (c *Collector) Pause(ctx context.Context) bool {
 	if c == nil {
@@ -205,12 +207,5 @@ func readHeap() heap {
 	return heap{
 		size: samples[0].Value.Uint64(), kept: samples[1].Value.Uint64(),
 		goal: samples[2].Value.Uint64(), cycles: samples[3].Value.Uint64(),
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
 	}
 }

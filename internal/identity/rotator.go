@@ -9,6 +9,8 @@ import (
 	"math/rand/v2"
 	"sync/atomic"
 	"time"
+
+	"github.com/cloudless/cloudless/internal/sleep"
 )
 
 const (
@@ -63,7 +65,7 @@ func (r *Rotator) Run(ctx context.Context) error {
 	due := renewalTime(r.current.Load())
 	retry := firstRetry
 	for {
-		if !sleep(ctx, min(time.Until(due), longestWait)) {
+		if sleep.For(ctx, min(time.Until(due), longestWait)) != nil {
 			return nil
 		}
 		if time.Now().Before(due) && !r.fromTheFuture() {
@@ -140,16 +142,4 @@ func later(a, b time.Time) time.Time {
 		return a
 	}
 	return b
-}
-
-// sleep waits, and reports false when the context ended first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
 }

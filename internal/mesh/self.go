@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/cloudless/cloudless/internal/sleep"
 )
 
 const (
@@ -82,7 +84,7 @@ func (s *self) run(ctx context.Context) {
 		case <-look.C:
 			s.lookAround()
 		case <-s.changes:
-			if !sleep(ctx, settle) {
+			if sleep.For(ctx, settle) != nil {
 				return
 			}
 			s.tell()
@@ -192,18 +194,6 @@ func (s *self) ask(now time.Time) {
 	s.mu.Unlock()
 	for to, datagram := range s.stun.requests() {
 		s.mesh.sendTo(to, datagram)
-	}
-}
-
-// sleep reports whether the time has passed before ctx ended.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/cloudless/cloudless/internal/nodenet/nft"
 	"github.com/cloudless/cloudless/internal/resolvconf"
+	"github.com/cloudless/cloudless/internal/sleep"
 )
 
 // The kernel's message groups about changes that may need a repair.
@@ -50,7 +51,7 @@ func (n *Network) Run(ctx context.Context, notice func(Event)) error {
 	n.adopt()
 	for ctx.Err() == nil {
 		again := n.look()
-		if !sleep(ctx, minCheckPause) {
+		if sleep.For(ctx, minCheckPause) != nil {
 			break
 		}
 		n.await(ctx, again)
@@ -286,7 +287,7 @@ func (n *Network) listen(ctx context.Context, c *mdnetlink.Conn, matters func(md
 		if err != nil {
 			n.readdressed.Store(true)
 			n.poke()
-			if !sleep(ctx, minCheckPause) {
+			if sleep.For(ctx, minCheckPause) != nil {
 				return
 			}
 			continue
@@ -296,17 +297,5 @@ func (n *Network) listen(ctx context.Context, c *mdnetlink.Conn, matters func(md
 				n.poke()
 			}
 		}
-	}
-}
-
-// sleep reports whether the time has passed before ctx ended.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
 	}
 }

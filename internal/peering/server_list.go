@@ -14,7 +14,6 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/peer"
-	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/resolver/manual"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
@@ -40,7 +39,7 @@ type ServerList struct {
 // NewServerList begins with the servers that the node knows. It calls keep with every new list.
 func NewServerList(about datadir.Membership, keep func([]string) error) *ServerList {
 	l := &ServerList{resolver: manual.NewBuilderWithScheme("cloudless"), keep: keep, via: about.Via, all: about.Servers}
-	l.resolver.InitialState(stateOf(l.Addresses()))
+	l.resolver.InitialState(client.ResolverState(l.Addresses()))
 	return l
 }
 
@@ -57,14 +56,6 @@ func (l *ServerList) Addresses() []string {
 	return append(slices.Clone(l.all), l.via)
 }
 
-func stateOf(addresses []string) resolver.State {
-	var state resolver.State
-	for _, address := range addresses {
-		state.Addresses = append(state.Addresses, resolver.Address{Addr: address})
-	}
-	return state
-}
-
 // Learn takes a new list.
 func (l *ServerList) Learn(addresses []string) error {
 	l.mu.Lock()
@@ -74,7 +65,7 @@ func (l *ServerList) Learn(addresses []string) error {
 	if known {
 		return nil
 	}
-	l.resolver.UpdateState(stateOf(l.Addresses()))
+	l.resolver.UpdateState(client.ResolverState(l.Addresses()))
 	return l.keep(addresses)
 }
 
@@ -205,8 +196,8 @@ func (l *ServerList) moveOn(from *serverConn) {
 		l.first = others[0]
 	}
 	l.mu.Unlock()
-	l.resolver.UpdateState(stateOf(others)) // gRPC keeps a connection whose address stays
-	l.resolver.UpdateState(stateOf(append(others, from.address)))
+	l.resolver.UpdateState(client.ResolverState(others)) // gRPC keeps a connection whose address stays
+	l.resolver.UpdateState(client.ResolverState(append(others, from.address)))
 }
 
 // rotated are the same addresses in the same order, but beginning with first.

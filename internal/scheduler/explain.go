@@ -5,6 +5,8 @@ import (
 	"slices"
 	"sort"
 	"strings"
+
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 // Question asks how every node is judged for one more replica of a revision.
@@ -315,16 +317,16 @@ func (e *Explanation) Why(first, second *Judgement) string {
 	case a.Affinity != b.Affinity:
 		return fmt.Sprintf("its preferences weigh %d, those of %s %d", a.Affinity, other, b.Affinity)
 	case a.Avoided != b.Avoided:
-		return fmt.Sprintf("it has %s to avoid, %s %d", plural(int(a.Avoided), "taint"), other, b.Avoided)
+		return fmt.Sprintf("it has %s to avoid, %s %d", spec.Count(int(a.Avoided), "taint"), other, b.Avoided)
 	}
 	for k := range min(len(first.Same), len(second.Same)) {
 		if x, y := first.Same[k], second.Same[k]; x != y {
-			return fmt.Sprintf("its %s has %s of the workload, that of %s %d", topologyNoun(e.Levels[k]), plural(int(x), "replica"), other, y)
+			return fmt.Sprintf("its %s has %s of the workload, that of %s %d", topologyNoun(e.Levels[k]), spec.Count(int(x), "replica"), other, y)
 		}
 	}
 	switch {
 	case e.LevelsNodes && a.SameNode != b.SameNode:
-		return fmt.Sprintf("it has %s of the workload, %s %d", plural(int(a.SameNode), "replica"), other, b.SameNode)
+		return fmt.Sprintf("it has %s of the workload, %s %d", spec.Count(int(a.SameNode), "replica"), other, b.SameNode)
 	case a.Total != b.Total:
 		return fmt.Sprintf("its score is %s, that of %s %s, most of all by %s", total(a), other, total(b), e.most(a, b))
 	default:
@@ -341,7 +343,7 @@ func (e *Explanation) losses(j *Judgement) string {
 	for _, victim := range j.Preemptions {
 		highest = max(highest, victim.Priority)
 	}
-	return fmt.Sprintf("%s of priority %d", plural(len(j.Preemptions), "replica"), highest)
+	return fmt.Sprintf("%s of priority %d", spec.Count(len(j.Preemptions), "replica"), highest)
 }
 
 // most is the component that favours one score the most over another.

@@ -365,14 +365,14 @@ func passesNodeSkew(p *placing, i int32) bool {
 
 func explainNodeSkew(p *placing, i int32) string {
 	return fmt.Sprintf("has %s already, and another node has %d: at most %d more are allowed",
-		plural(int(p.mine[i]), "replica"), p.nodeFloor, p.nodeSkew)
+		spec.Count(int(p.mine[i]), "replica"), p.nodeFloor, p.nodeSkew)
 }
 
 func explainSkew(p *placing, i int32) string {
 	g := p.verdicts[p.v.class[i]].group
 	l := p.skewed(g)
 	return fmt.Sprintf("is in a %s with %s already, and another one has %d: at most %d more are allowed",
-		topologyNoun(p.axes[l.axis].key), plural(int(at(p.axes[l.axis].mine, p.domain(g, l.axis))), "replica"), l.floor, l.maxSkew)
+		topologyNoun(p.axes[l.axis].key), spec.Count(int(at(p.axes[l.axis].mine, p.domain(g, l.axis))), "replica"), l.floor, l.maxSkew)
 }
 
 func passesPolicy(p *placing, i int32) bool { return p.rev.Needs.Policy(&p.v.nodes[i].Node) == "" }
@@ -389,11 +389,4 @@ func joined(reasons ...string) string {
 		}
 	}
 	return strings.Join(all, ", ")
-}
-
-func plural(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
 }

@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 // help says what would make room: the nodes that lack the least, and the quota.
@@ -58,7 +60,7 @@ func (p *placing) keptAvailable() []string {
 	for _, name := range slices.Sorted(maps.Keys(services)) {
 		names = append(names, fmt.Sprintf("%s, which keeps %d", name, services[name]))
 	}
-	return []string{fmt.Sprintf("%s could be made free but for the minAvailable of %s", plural(nodes, "node"), strings.Join(names, " and of "))}
+	return []string{fmt.Sprintf("%s could be made free but for the minAvailable of %s", spec.Count(nodes, "node"), strings.Join(names, " and of "))}
 }
 
 // takes reports whether a replica of a shape is among the victims.
@@ -109,7 +111,7 @@ func (p *placing) addLack(lacks *[resourceCount]lack, i int32) {
 
 func (l lack) sentence(p *placing, r Resource) string {
 	return fmt.Sprintf("%s would fit after %s %s is freed; the largest free is %s on %s",
-		plural(l.nodes, "node"), r.format(l.least), r, r.format(max(0, p.need[r]-l.least)), l.freest)
+		spec.Count(l.nodes, "node"), r.format(l.least), r, r.format(max(0, p.need[r]-l.least)), l.freest)
 }
 
 // furtherHelp is what would help beside freeing one resource: a single refusing filter,
@@ -164,7 +166,7 @@ func (p *placing) addAlone(groups map[string]*Group, i int32) {
 
 // alone is the sentence about nodes that only one filter refuses.
 func (g *Group) alone() string {
-	text := fmt.Sprintf("%s would fit but for %s: %s %s", plural(g.Count, "node"), g.Filter, g.NodeName, g.Example)
+	text := fmt.Sprintf("%s would fit but for %s: %s %s", spec.Count(g.Count, "node"), g.Filter, g.NodeName, g.Example)
 	if g.Count == 1 {
 		return text
 	}
@@ -193,8 +195,7 @@ func (p *placing) lacking(i int32) string {
 	return strings.Join(parts, " and ") + " would have to be freed"
 }
 
-// largerNode lists the resources of which no otherwise suitable node has enough, even if
-// empty.
+// largerNode lists the resources that every otherwise suitable node has too little of, even if it were empty.
 func (p *placing) largerNode() (help []string) {
 	for k, need := range p.need {
 		most, largest, enough := int64(-1), "", need <= 0

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 // Quota is the most that may be promised to a namespace. An amount of 0 means no limit;
@@ -92,7 +93,7 @@ func (q *Quota) Short(namespace string, used *Usage, need *Resources) string {
 		}
 	}
 	if q.Replicas != 0 && used.Replicas+1 > max(0, q.Replicas) {
-		reasons = append(reasons, fmt.Sprintf("has %d of at most %s", used.Replicas, plural(int(max(0, q.Replicas)), "replica")))
+		reasons = append(reasons, fmt.Sprintf("has %d of at most %s", used.Replicas, spec.Count(int(max(0, q.Replicas)), "replica")))
 	}
 	if reasons == nil {
 		return ""
@@ -108,7 +109,7 @@ func (q *Quota) Over(used *Usage) (all []string) {
 		}
 	}
 	if q.Replicas != 0 && used.Replicas > max(0, q.Replicas) {
-		all = append(all, fmt.Sprintf("%s of %d", plural(int(used.Replicas), "replica"), max(0, q.Replicas)))
+		all = append(all, fmt.Sprintf("%s of %d", spec.Count(int(used.Replicas), "replica"), max(0, q.Replicas)))
 	}
 	return all
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 // Unplaced is what is left over of an ask, named by its index, and why the nodes refuse it.
@@ -97,7 +99,7 @@ func (g grouping) list() (all []Group) {
 
 // Summary is one sentence about all nodes.
 func (u Unplaced) Summary() string {
-	text := fmt.Sprintf("%s of %s cannot be placed: ", plural(u.Count, "replica"), u.Name)
+	text := fmt.Sprintf("%s of %s cannot be placed: ", spec.Count(u.Count, "replica"), u.Name)
 	if u.Quota != "" {
 		return text + u.Quota
 	}
@@ -108,7 +110,7 @@ func (u Unplaced) Summary() string {
 	for _, g := range u.Groups {
 		one := g.NodeName + ": " + g.Example
 		if more := g.Count - 1; more > 0 {
-			one += fmt.Sprintf(" (and %s refused for the like)", plural(more, "more node"))
+			one += fmt.Sprintf(" (and %s refused for the like)", spec.Count(more, "more node"))
 		}
 		texts = append(texts, one)
 	}

@@ -17,9 +17,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
@@ -29,6 +27,7 @@ import (
 	"github.com/cloudless/cloudless/internal/control/services"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/registry"
+	"github.com/cloudless/cloudless/internal/server/core/coretest"
 	"github.com/cloudless/cloudless/internal/server/membership"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
@@ -300,19 +299,7 @@ func check(t *testing.T, err error) {
 	}
 }
 
-// wantCode checks the code of a refusal, and that its message contains these words.
-func wantCode(t *testing.T, err error, code codes.Code, words ...string) {
-	t.Helper()
-	if status.Code(err) != code {
-		t.Errorf("answered with %v, want %v", err, code)
-		return
-	}
-	for _, w := range words {
-		if !strings.Contains(status.Convert(err).Message(), w) {
-			t.Errorf("the refusal %q does not say %q", status.Convert(err).Message(), w)
-		}
-	}
-}
+var wantCode = coretest.WantCode
 
 // manifests returns objects as a plan holds them.
 func manifests(objects ...proto.Message) (all []*v1.Manifest) {

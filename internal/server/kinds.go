@@ -138,13 +138,13 @@ func runsOf(snap *state.Snapshot, cron *v1.Workload) iter.Seq[*v1.Workload] {
 func sizeText(s *v1.WorkloadSpec) string {
 	switch s.GetKind() {
 	case spec.KindJob:
-		return "a job with " + counted(int(s.GetJob().GetCompletions()), "replica")
+		return "a job with " + spec.Count(int(s.GetJob().GetCompletions()), "replica")
 	case spec.KindCron:
 		return fmt.Sprintf("jobs at %q in %s", s.GetCron().GetSchedule(), s.GetCron().GetTimeZone())
 	case spec.KindDaemon:
 		return "one replica on every node that suits"
 	default:
-		return counted(int(s.GetReplicas()), "replica")
+		return spec.Count(int(s.GetReplicas()), "replica")
 	}
 }
 

@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"fmt"
 	"iter"
 	"maps"
 	"slices"
@@ -23,7 +22,7 @@ import (
 // namespaceService is the NamespaceService.
 //
 // A namespace exists from its first object on, as a word in the metadata of objects. A Namespace is stored only for one
-// that somebody created, mostly to give it a quota. The quota is enforced where replicas are placed, see
+// that a user created, mostly to give it a quota. The quota is enforced where replicas are placed, see
 // control/placement/quota.go.
 type namespaceService struct {
 	v1.UnsafeNamespaceServiceServer
@@ -89,7 +88,7 @@ func emptyNamespace(snap *state.Snapshot, name string) error {
 			n++
 		}
 		if n > 0 {
-			content, lists = append(content, counted(n, string(kind))), append(lists, "cloudless get "+namespacedKinds()[kind].Plural+" -n "+name)
+			content, lists = append(content, spec.Count(n, string(kind))), append(lists, "cloudless get "+namespacedKinds()[kind].Plural+" -n "+name)
 		}
 	}
 	if content == nil {
@@ -105,7 +104,7 @@ var namespacedKinds = sync.OnceValue(func() map[state.Kind]api.Kind {
 	all := map[state.Kind]api.Kind{}
 	for _, kind := range api.Kinds() {
 		if kind.Namespaced && (kind.Create != nil || kind.Apply != nil) {
-			all[state.Kind(strings.ToLower(kind.Name))] = kind
+			all[state.Kind(kind.Noun())] = kind
 		}
 	}
 	return all
@@ -244,12 +243,4 @@ func missingNamespace(snap *state.Snapshot, name string) error {
 		return core.Refuse(codes.NotFound, "namespace %s does not exist; did you mean %s?", name, near)
 	}
 	return core.Refuse(codes.NotFound, "namespace %s does not exist; it comes with its first object, or with: cloudless namespace create %s", name, name)
-}
-
-// counted is a phrase such as "3 replicas".
-func counted(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
 }

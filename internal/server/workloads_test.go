@@ -264,7 +264,7 @@ func TestRefusalsUseTheWordsOfTheDeclaration(t *testing.T) {
 		},
 	} {
 		w := workload("web", wrong)
-		want := spec.ValidateWorkload(w)
+		want := spec.Validate(w)
 		if want == nil {
 			t.Fatalf("%v is valid", w)
 		}

@@ -42,7 +42,7 @@ func TestKindsHaveDefaults(t *testing.T) {
 		if again := Normalized(s); !proto.Equal(again, s) {
 			t.Errorf("what is in canonical form changes from %v to %v", s, again)
 		}
-		if err := ValidateWorkload(&v1.Workload{Metadata: &v1.Metadata{Name: "work"}, Spec: s}); err != nil {
+		if err := Validate(&v1.Workload{Metadata: &v1.Metadata{Name: "work"}, Spec: s}); err != nil {
 			t.Errorf("what was read cannot be written: %v", err)
 		}
 	}
@@ -54,7 +54,7 @@ func TestClusterDefaultsFitEveryKind(t *testing.T) {
 	for _, kind := range []string{"", KindJob, KindCron, KindDaemon} {
 		w := kinded(kind, nil)
 		FillDefaults(w.Spec, d)
-		if err := ValidateWorkload(w); err != nil {
+		if err := Validate(w); err != nil {
 			t.Errorf("%s: %v", KindOf(w.GetSpec()), err)
 		}
 		if w.GetSpec().GetRestart().GetBackoff() != "2s" {
@@ -132,7 +132,7 @@ func TestFieldsOfOtherKindsAreRefused(t *testing.T) {
 		if c.change != nil {
 			c.change(c.of)
 		}
-		if err := ValidateWorkload(c.of); err == nil || err.Error() != c.want {
+		if err := Validate(c.of); err == nil || err.Error() != c.want {
 			t.Errorf("%s: %v\nwant %s", c.name, err, c.want)
 		}
 	}

@@ -7,9 +7,6 @@ import (
 // KindNamespace is the kind of a v1.Namespace.
 const KindNamespace = "Namespace"
 
-// ValidateNamespace is Validate for a namespace.
-func ValidateNamespace(n *v1.Namespace) error { return Validate(n) }
-
 func init() { checkObjects(checkNamespace) }
 
 // checkNamespace checks what the API's rules cannot express.

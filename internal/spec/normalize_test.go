@@ -79,14 +79,14 @@ func anySpec() *rapid.Generator[*v1.WorkloadSpec] {
 func TestNormalizeIsIdempotentAndKeepsValidity(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := &v1.Workload{Metadata: &v1.Metadata{Name: "web"}, Spec: anySpec().Draw(t, "spec")}
-		before := spec.ValidateWorkload(w)
+		before := spec.Validate(w)
 		spec.Normalize(w)
 		once := proto.CloneOf(w)
 		spec.Normalize(w)
 		if !proto.Equal(w, once) {
 			t.Fatalf("normalized once  %v\nnormalized twice %v", once, w)
 		}
-		if after := spec.ValidateWorkload(w); (before == nil) != (after == nil) {
+		if after := spec.Validate(w); (before == nil) != (after == nil) {
 			t.Fatalf("before: %v\nafter: %v", before, after)
 		}
 	})

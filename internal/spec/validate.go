@@ -26,9 +26,6 @@ func Validate(msg proto.Message) error {
 	return found.err()
 }
 
-// ValidateWorkload is Validate for a workload.
-func ValidateWorkload(w *v1.Workload) error { return Validate(w) }
-
 func violationsOf(msg proto.Message) (violations, error) {
 	var found violations
 	if !rules.Proved(msg.ProtoReflect()) {

@@ -24,7 +24,7 @@ func TestValidWorkload(t *testing.T) {
 	w.Spec.Ports = []*v1.Port{{Name: "http", Port: 8080, Publish: 8080}, {Port: 8080, Protocol: "udp"}}
 	for _, image := range []string{"hello", "hello:1", "docker.io/library/nginx:1.27", "localhost:5000/a/b_c", "a@sha256:" + strings.Repeat("0", 64)} {
 		w.Spec.Image = image
-		if err := spec.ValidateWorkload(w); err != nil {
+		if err := spec.Validate(w); err != nil {
 			t.Errorf("image %s: %v", image, err)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
 // Batch collects the changes of one transaction, which are applied in this order. Its zero value is empty. The objects
@@ -42,6 +43,14 @@ func (b *Batch) Delete(kind Kind, uid string) {
 // DeleteVersion deletes an object, which must have this version.
 func (b *Batch) DeleteVersion(kind Kind, uid string, version uint64) {
 	b.add(&statev1.Change{Action: &statev1.Change_Delete{Delete: objectKey(kind, uid)}, ExpectVersion: &version})
+}
+
+// DeleteWorkload deletes a workload with its revisions. Its ended replicas stay as long as their logs.
+func (b *Batch) DeleteWorkload(s *Snapshot, w *v1.Workload) {
+	for revision := range s.RevisionsOf(w.GetMetadata().GetUid()) {
+		b.Delete(KindRevision, revision.GetMetadata().GetUid())
+	}
+	b.DeleteVersion(KindWorkload, w.GetMetadata().GetUid(), w.GetMetadata().GetVersion())
 }
 
 // Check requires that an object has this version, or that it does not exist if the version is 0. It changes nothing.

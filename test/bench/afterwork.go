@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/cloudless/cloudless/internal/sleep"
 )
 
 const (
@@ -23,7 +25,7 @@ func measureAfterWork(ctx context.Context, l *lab) (result, error) {
 	if err != nil {
 		return result{}, err
 	}
-	if err := sleep(ctx, idleSettle); err != nil {
+	if err := sleep.For(ctx, idleSettle); err != nil {
 		return result{}, err
 	}
 	before, err := memoryOf(pid)
@@ -34,7 +36,7 @@ func measureAfterWork(ctx context.Context, l *lab) (result, error) {
 	if err != nil {
 		return result{}, err
 	}
-	if err := sleep(ctx, workRest); err != nil {
+	if err := sleep.For(ctx, workRest); err != nil {
 		return result{}, err
 	}
 	after, err := memoryOf(pid)

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/sleep"
 )
 
 // crowd is the size of the two-million challenge.
@@ -322,7 +323,7 @@ func (r *crowdRun) follow(ctx context.Context, l *lab, conn *grpc.ClientConn, f 
 		if now.told >= r.replicas {
 			pause /= 10
 		}
-		if err := sleep(ctx, pause); err != nil {
+		if err := sleep.For(ctx, pause); err != nil {
 			return err
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/sleep"
 )
 
 const (
@@ -184,7 +185,7 @@ func writeSteadily(ctx context.Context, conn *grpc.ClientConn, image string) ([]
 			return nil, err
 		}
 		writes = append(writes, smallWrite{span{began, ended}, after.since(before)})
-		if sleep(ctx, smallPause) != nil {
+		if sleep.For(ctx, smallPause) != nil {
 			return writes, nil
 		}
 	}
@@ -214,7 +215,7 @@ func watchSnapshots(ctx context.Context, dir string) ([]span, error) {
 			all[len(all)-1].end = now
 		}
 		writing = is
-		if sleep(ctx, snapshotLook) != nil {
+		if sleep.For(ctx, snapshotLook) != nil {
 			return all, nil
 		}
 	}

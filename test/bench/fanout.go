@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/sleep"
 )
 
 const (
@@ -68,7 +69,7 @@ func measureFanout(ctx context.Context, l *lab) (_ result, err error) {
 	if err := f.await(ctx, seen); err != nil {
 		return result{}, err
 	}
-	if err := sleep(ctx, fleetSettle); err != nil {
+	if err := sleep.For(ctx, fleetSettle); err != nil {
 		return result{}, err
 	}
 	return c.fanout(ctx, f, conn)
@@ -132,7 +133,7 @@ func (c *cloud) fanout(ctx context.Context, f *fleetProcess, conn *grpc.ClientCo
 	if err != nil {
 		return result{}, err
 	}
-	if err := sleep(ctx, time.Second); err != nil { // the last ones arrive
+	if err := sleep.For(ctx, time.Second); err != nil { // the last ones arrive
 		return result{}, err
 	}
 	times, err := f.changes(ctx)

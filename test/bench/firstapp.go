@@ -8,6 +8,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"time"
+
+	"github.com/cloudless/cloudless/internal/sleep"
 )
 
 const (
@@ -78,7 +80,7 @@ func answers(ctx context.Context, url string) error {
 				return nil
 			}
 		}
-		if err := sleep(ctx, firstAppPause); err != nil {
+		if err := sleep.For(ctx, firstAppPause); err != nil {
 			return err
 		}
 	}

@@ -20,6 +20,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/sleep"
 )
 
 const (
@@ -140,7 +141,7 @@ func (c *cloud) fleetRun(ctx context.Context, y *yard, conn *grpc.ClientConn) (r
 		return r, err
 	}
 	r.notes = append(r.notes, fmt.Sprintf("%d nodes joined in %.3g s, and had sessions and were ready %.3g s after that", fleetNodes, f.enrolled, time.Since(joined).Seconds()))
-	if err := sleep(ctx, fleetSettle); err != nil {
+	if err := sleep.For(ctx, fleetSettle); err != nil {
 		return r, err
 	}
 	if err := r.steady(ctx, pid, f, alone); err != nil {
@@ -170,7 +171,7 @@ func (r *fleetRun) steady(ctx context.Context, server int, f *fleetProcess, alon
 		return err
 	}
 	began := time.Now()
-	if err := sleep(ctx, fleetTime); err != nil {
+	if err := sleep.For(ctx, fleetTime); err != nil {
 		return err
 	}
 	after, err := cpuTicks(server)

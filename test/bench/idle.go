@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/cloudless/cloudless/internal/sleep"
 )
 
 const (
@@ -75,7 +77,7 @@ func measureIdleCPU(ctx context.Context, l *lab) (result, error) {
 			return 0, nil, err
 		}
 		began := time.Now()
-		if err := sleep(ctx, idleTime); err != nil {
+		if err := sleep.For(ctx, idleTime); err != nil {
 			return 0, nil, err
 		}
 		after, err := cpuTicks(pid)
@@ -95,7 +97,7 @@ func (l *lab) idle(ctx context.Context, name string, measure func(c *cloud, pid 
 	if err != nil {
 		return result{}, err
 	}
-	if err := sleep(ctx, idleSettle); err != nil {
+	if err := sleep.For(ctx, idleSettle); err != nil {
 		return result{}, err
 	}
 	value, notes, err := measure(c, pid)
@@ -135,15 +137,6 @@ func cpuTicks(pid int) (int, error) {
 }
 
 func megabytes(kib int) float64 { return float64(kib) * 1024 / 1e6 }
-
-func sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
 
 // measureBinary takes the larger of the binaries of make build-all.
 func measureBinary(_ context.Context, l *lab) (result, error) {

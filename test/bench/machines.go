@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/sleep"
 )
 
 // machines are network namespaces on one switch, with the addresses 198.18.0.1, 198.18.0.2 and so on.
@@ -187,7 +188,7 @@ func (p *pair) untilPath(ctx context.Context, want string) error {
 		if err != nil || got == want {
 			return err
 		}
-		if err := sleep(ctx, 100*time.Millisecond); err != nil {
+		if err := sleep.For(ctx, 100*time.Millisecond); err != nil {
 			return err
 		}
 	}

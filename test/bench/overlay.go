@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cloudless/cloudless/internal/mesh"
+	"github.com/cloudless/cloudless/internal/sleep"
 )
 
 const (
@@ -80,7 +81,7 @@ func (w *way) transfer(ctx context.Context) (err error) {
 	for { // until the server listens
 		out, err := inNetwork(ctx, w.from, "iperf3", "-c", w.address, "-p", iperfPort, "-t", fmt.Sprint(overlayTime), "-J").Output()
 		if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && ctx.Err() == nil {
-			if err := sleep(ctx, 50*time.Millisecond); err != nil {
+			if err := sleep.For(ctx, 50*time.Millisecond); err != nil {
 				return err
 			}
 			continue

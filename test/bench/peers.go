@@ -12,6 +12,7 @@ import (
 
 	"github.com/cloudless/cloudless/internal/mesh"
 	"github.com/cloudless/cloudless/internal/netd"
+	"github.com/cloudless/cloudless/internal/sleep"
 )
 
 const (
@@ -57,7 +58,7 @@ func measurePeers(ctx context.Context, l *lab) (_ result, err error) {
 	if err != nil {
 		return result{}, err
 	}
-	if err := sleep(ctx, idleSettle); err != nil {
+	if err := sleep.For(ctx, idleSettle); err != nil {
 		return result{}, err
 	}
 	before, err := memoryOf(pid)
@@ -67,7 +68,7 @@ func measurePeers(ctx context.Context, l *lab) (_ result, err error) {
 	if err := m.introduce(ctx, nodes); err != nil {
 		return result{}, err
 	}
-	if err := sleep(ctx, idleSettle); err != nil {
+	if err := sleep.For(ctx, idleSettle); err != nil {
 		return result{}, err
 	}
 	after, err := memoryOf(pid)

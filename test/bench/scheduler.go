@@ -43,11 +43,11 @@ var schedulerMeasurements = []measurement{
 	},
 	{
 		name: "decide_p95", unit: "us", measure: measureDecide(0.95), target: under(400),
-		what: "the same, of which 95 in 100 are faster", floor: "none",
+		what: "95th percentile of the same", floor: "none",
 	},
 	{
 		name: "preempt_p95", unit: "ms", measure: measurePreempt, target: under(10),
-		what: "one decision with preemption over 5,000 full nodes with 100,000 replicas, of which 95 in 100 are faster", floor: "none",
+		what: "one decision with preemption over 5,000 full nodes with 100,000 replicas, 95th percentile", floor: "none",
 	},
 	{
 		name: "view_change", unit: "us", measure: measureViewChange, target: noTarget,

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/cloudless/cloudless/internal/sleep"
 )
 
 const (
@@ -109,7 +111,7 @@ func (s *siege) result() result {
 
 // weigh measures the memory of a server that is only attacked.
 func (s *siege) weigh(ctx context.Context) error {
-	if err := sleep(ctx, idleSettle); err != nil {
+	if err := sleep.For(ctx, idleSettle); err != nil {
 		return err
 	}
 	rss, err := procStatus(s.pid, "VmRSS")
@@ -124,7 +126,7 @@ func (s *siege) weigh(ctx context.Context) error {
 				return err
 			}
 			s.most = max(s.most, megabytes(rss))
-			if err := sleep(ctx, rssPause); err != nil {
+			if err := sleep.For(ctx, rssPause); err != nil {
 				return err
 			}
 		}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/sleep"
 )
 
 // fault begins a fault and returns a description, and how to undo it.
@@ -55,7 +56,7 @@ func inflict(ctx context.Context, l *lab, steps []step) error {
 	var failures []error
 	begin := l.told.now()
 	for _, s := range steps {
-		if !sleep(ctx, begin+s.at-l.told.now()) {
+		if sleep.For(ctx, begin+s.at-l.told.now()) != nil {
 			break
 		}
 		running.Go(func() {
@@ -81,20 +82,11 @@ func suffer(ctx context.Context, l *lab, s step) error {
 	}
 	at := l.told.now()
 	l.told.note("%s: %s", s.kind, what)
-	sleep(ctx, s.length)
+	_ = sleep.For(ctx, s.length)
 	err = undo()
 	l.told.note("%s: over", s.kind)
 	l.told.fault(span{what: what, begin: at, end: l.told.now()})
 	return err
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
-	}
 }
 
 // onMachine is a fault of one machine.
@@ -180,8 +172,8 @@ func cutFromServers(l *lab, m *machine, _ step) (string, func() error, error) {
 }
 
 func isolated(l *lab, m *machine, _ step) (string, func() error, error) {
-	everybody := append(addresses(l.machines()), clientsAddress)
-	return l.cut(m.name+" cut from everybody", both([]string{m.address}, everybody))
+	all := append(addresses(l.machines()), clientsAddress)
+	return l.cut(m.name+" cut from all others", both([]string{m.address}, all))
 }
 
 // mute is a server that the others do not hear.

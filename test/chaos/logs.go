@@ -19,6 +19,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/logfile"
+	"github.com/cloudless/cloudless/internal/sleep"
 	"github.com/cloudless/cloudless/test/sandbox"
 )
 
@@ -235,7 +236,7 @@ func (f *follower) followAPI(ctx context.Context, l *lab, api *client.Client) er
 			return ctx.Err()
 		}
 		l.told.note("%s: %v", f.name, failed)
-		if !sleep(ctx, time.Second) {
+		if sleep.For(ctx, time.Second) != nil {
 			return ctx.Err()
 		}
 		request.Resume = &v1.LogPositions{Replicas: maps.Clone(positions)}

@@ -76,9 +76,9 @@ func parse(args []string, stderr io.Writer) (*settings, error) {
 	join := flags.String("join", "127.0.0.1:7700", "`addresses` of servers, separated by commas")
 	tokenFile := flags.String("token-file", "", "`file` with a join token that may be used for every node")
 	flags.StringVar(&s.Name, "name", "sim", "how the `names` of the nodes begin")
-	sources := flags.String("sources", "", "`range` such as 127.7.0.0/16 out of which every node connects from an address of its own")
+	sources := flags.String("sources", "", "`range` such as 127.7.0.0/16 ; every node connects from its own address in it")
 	var labels labelChoices
-	flags.Var(&labels, "label", "label of the nodes such as `zone=a,b,c`, of which every node gets one value; may be said several times")
+	flags.Var(&labels, "label", "label of the nodes such as `zone=a,b,c`; every node gets one of the values; may be repeated")
 	flags.DurationVar(&s.Delay, "delay", 0, "how long a replica takes to start and to stop")
 	flags.DurationVar(&s.Heartbeat, "heartbeat", time.Second, "how often nodes report where the cluster does not say")
 	flags.IntVar(&s.Handshakes, "handshakes", 64, "how many nodes connect at once")

@@ -50,7 +50,7 @@ type Machine struct {
 // New reads what does not change while we run.
 func New(opts Options) (*Machine, error) {
 	if opts.DataDir == "" {
-		return nil, errors.New("machine: DataDir is missing: name the folder whose disk is to be measured")
+		return nil, errors.New("machine: DataDir is missing: name a folder on the disk to measure")
 	}
 	m := &Machine{
 		dataDir:    opts.DataDir,

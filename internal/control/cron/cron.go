@@ -246,10 +246,7 @@ func (t *tick) deleteRuns(runs []*v1.Workload) {
 
 // remove deletes a cron that has no jobs any more.
 func (t *tick) remove(w *v1.Workload) {
-	for revision := range t.snap.RevisionsOf(w.GetMetadata().GetUid()) {
-		t.batch.Delete(state.KindRevision, revision.GetMetadata().GetUid())
-	}
-	t.batch.DeleteVersion(state.KindWorkload, w.GetMetadata().GetUid(), w.GetMetadata().GetVersion())
+	t.batch.DeleteWorkload(t.snap, w)
 	t.event(w, "Deleted", "", state.SeverityInfo)
 }
 

@@ -185,7 +185,7 @@ func TestJobsAreCreatedOnTime(t *testing.T) {
 	if revision.GetSpec().GetImage() != "a@sha256:1" || revision.GetSpec().GetWorkload().GetKind() != spec.KindJob || revision.GetSpec().GetWorkload().GetCron() != nil {
 		t.Errorf("its revision is %v", revision)
 	}
-	if err := spec.ValidateWorkload(job); err != nil {
+	if err := spec.Validate(job); err != nil {
 		t.Errorf("the job is not valid: %v", err)
 	}
 	if last := cron.GetStatus().GetCron().GetLastRun(); !last.AsTime().Equal(noon.Add(30 * time.Minute)) {

@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"syscall"
 	"time"
+
+	"github.com/cloudless/cloudless/internal/sleep"
 )
 
 // Probe reports whether the machine at an address answers anything before ctx ends.
@@ -69,14 +71,14 @@ func (l *Loop) suspect(ctx context.Context, uid string, machine netip.Addr) {
 			if asked.Sub(began) >= time.Second {
 				rest = probeRest
 			}
-			sleep(ctx, time.Until(asked.Add(rest)))
+			_ = sleep.For(ctx, time.Until(asked.Add(rest)))
 			continue
 		}
 		if misses++; misses >= fatalMisses {
 			l.gone(ctx, uid)
 			return
 		}
-		sleep(ctx, time.Until(asked.Add(probePause)))
+		_ = sleep.For(ctx, time.Until(asked.Add(probePause)))
 	}
 }
 
@@ -115,7 +117,7 @@ func (l *Loop) keepProbing(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 		case <-l.unprobed:
-			sleep(ctx, roundPause/5) // for others that come at the same time
+			_ = sleep.For(ctx, roundPause/5) // for others that come at the same time
 		case <-time.After(probeEvery / 10):
 		}
 	}
@@ -144,12 +146,5 @@ func (l *Loop) stranger() {
 	select {
 	case l.unprobed <- struct{}{}:
 	default:
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
 	}
 }

@@ -29,7 +29,7 @@ func (l *Loop) Usage() (nodes map[string]*v1.NodeResources, replicas map[string]
 	return nodes, replicas, l.news
 }
 
-// announce wakes those who wait for news of usage, if any. The caller holds the lock.
+// announce wakes the goroutines that wait for new usage. The caller holds the lock.
 func (l *Loop) announce() {
 	if l.news != nil {
 		close(l.news)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -51,7 +52,7 @@ func (t *tick) announce() {
 		for _, r := range of[key] {
 			nodes[r.GetSpec().GetNodeUid()] = true
 		}
-		message := fmt.Sprintf("%s on %s%s", plural(len(of[key]), "replica"), plural(len(nodes), "node"), key.because)
+		message := fmt.Sprintf("%s on %s%s", spec.Count(len(of[key]), "replica"), spec.Count(len(nodes), "node"), key.because)
 		t.event(t.snap.Workload(key.workload), "Placed", message, state.SeverityInfo)
 	}
 	t.placed = nil

@@ -165,7 +165,7 @@ func (t *tick) keepPending(replicas []*v1.Replica, reason string) {
 func ending(counts map[string]int) string {
 	var texts []string
 	for _, name := range slices.Sorted(maps.Keys(counts)) {
-		texts = append(texts, plural(counts[name], "replica")+" of "+name)
+		texts = append(texts, spec.Count(counts[name], "replica")+" of "+name)
 	}
 	return strings.Join(texts, ", ")
 }

@@ -1,7 +1,6 @@
 package replicas
 
 import (
-	"fmt"
 	"iter"
 	"maps"
 	"slices"
@@ -292,11 +291,4 @@ func leftOut(tx *statev1.Transaction, result state.Result) iter.Seq[*v1.Replica]
 			}
 		}
 	}
-}
-
-func plural(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
 }

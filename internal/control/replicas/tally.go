@@ -86,7 +86,7 @@ func (c *cluster) lacks(w *v1.Workload) (missing int, known bool) {
 	return missing, missing >= 0
 }
 
-// settled reports whether nothing is to be done for a service.
+// settled reports whether there is nothing to do for a service.
 func (c *cluster) settled(w *v1.Workload) bool {
 	missing, known := c.lacks(w)
 	return known && missing == 0

@@ -86,7 +86,7 @@ func (r *room) take(labels int) { r.replicas, r.labels = r.replicas-1, r.labels-
 func (r *room) give(labels int) { r.replicas, r.labels = r.replicas+1, r.labels+labels }
 
 // tick returns the changes that bring what is due one step nearer to the desired state, and
-// an empty batch when nothing is to be done. What did not fit into the batch is left for
+// an empty batch when there is nothing to do. What did not fit into the batch is left for
 // the next tick. newUID is its only source of identity, now its only clock. The cluster
 // must be up to date with the snapshot; unplaced replicas wait in it for a change that
 // helps.
@@ -343,12 +343,8 @@ func (t *tick) hasSuccessor(w *v1.Workload, old *v1.Replica, there bool) bool {
 	return len(plan.Unplaced) == 0
 }
 
-// remove deletes the workload. Its ended replicas stay as long as their logs.
 func (t *tick) remove(w *v1.Workload) {
-	for revision := range t.snap.RevisionsOf(w.GetMetadata().GetUid()) {
-		t.batch.Delete(state.KindRevision, revision.GetMetadata().GetUid())
-	}
-	t.batch.DeleteVersion(state.KindWorkload, w.GetMetadata().GetUid(), w.GetMetadata().GetVersion())
+	t.batch.DeleteWorkload(t.snap, w)
 	t.event(w, "Deleted", "", state.SeverityInfo)
 }
 

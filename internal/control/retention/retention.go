@@ -56,7 +56,7 @@ func LimitsOf(c *v1.ClusterSpec) Limits {
 // maxDeletions keeps one transaction small; the next tick does the rest.
 const maxDeletions = 5_000
 
-// Tick returns what is to be deleted now.
+// Tick returns what to delete now.
 func Tick(now time.Time, snap *state.Snapshot, limits Limits) *state.Batch {
 	batch := &state.Batch{}
 	drop := func(kind state.Kind, uid string) bool {

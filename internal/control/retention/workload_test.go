@@ -46,10 +46,10 @@ func TestReplicaOfCompletedJobIsKept(t *testing.T) {
 		ofRevision(replica("failed", spec.PhaseFailed, long), "job", "job-2"),
 		ofRevision(replica("of-before", spec.PhaseCompleted, long), "job", "job-1"),
 		ofRevision(replica("scaled-down", spec.PhaseStopped, long), "job", "job-2"),
-		ofRevision(replica("of-nobody", spec.PhaseCompleted, long), "deleted", "deleted-1"),
+		ofRevision(replica("of-deleted", spec.PhaseCompleted, long), "deleted", "deleted-1"),
 	)
 	gone := dropped(l, limits)
-	for uid, want := range map[string]bool{"done": false, "failed": false, "of-before": true, "scaled-down": true, "of-nobody": true} {
+	for uid, want := range map[string]bool{"done": false, "failed": false, "of-before": true, "scaled-down": true, "of-deleted": true} {
 		if gone[uid] != want {
 			t.Errorf("replica %s: dropped %v, want %v", uid, gone[uid], want)
 		}

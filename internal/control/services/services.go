@@ -1,7 +1,7 @@
 // Package services is the leader's loop that gives every workload with ports a service of the same name: it creates,
 // updates and removes that service with the workload.
 //
-// Tick is pure: a snapshot and some names in, changes out. It leaves services alone that somebody applied. What a
+// Tick is pure: a snapshot and some names in, changes out. It does not change services that a user applied. What a
 // workload's service looks like, and which addresses it gets, is decided by internal/services.
 //
 // It knows nothing of endpoints: they follow from the state whenever they are asked for.

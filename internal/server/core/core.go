@@ -1,6 +1,6 @@
-// Package core is what every noun and every part of a server needs: the replicated
-// state, the way to change it, the caller of a call, and the errors that calls
-// end with. It knows no noun, no part and no protocol.
+// Package core is what the nouns and the parts of a server share: the replicated state and the way to change it, the
+// caller of a call, the receipts of calls that may be repeated, the gRPC statuses that calls end with, and the machines
+// that were refused as duplicates. It must not know the rules of any noun, nor import another part of the server.
 package core
 
 import (

@@ -15,6 +15,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/sleep"
 )
 
 const (
@@ -128,20 +129,8 @@ func (f *Fleet) enroll(ctx context.Context, client v1.EnrollmentServiceClient, i
 		if status.Code(err) != codes.Unavailable || try == enrollTries {
 			return nil, nil, fmt.Errorf("let node %d join: %s", i, status.Convert(err).Message())
 		}
-		if !sleep(ctx, enrollPause) {
+		if sleep.For(ctx, enrollPause) != nil {
 			return nil, nil, context.Cause(ctx)
 		}
-	}
-}
-
-// sleep reports whether the pause was over before ctx ended.
-func sleep(ctx context.Context, pause time.Duration) bool {
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }

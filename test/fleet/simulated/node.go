@@ -19,6 +19,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/sleep"
 )
 
 // The retry pauses are those of an agent.
@@ -205,7 +206,7 @@ func (n *Node) live(ctx context.Context) {
 		n.fleet.counts.failed(err)
 		n.fleet.options.Logger.DebugContext(ctx, "no session", "node", n.name, "error", err)
 		n.moveOn()
-		if !sleep(ctx, pause/2+rand.N(pause/2+1)) {
+		if sleep.For(ctx, pause/2+rand.N(pause/2+1)) != nil {
 			return
 		}
 		pause = min(2*pause, retryMax)
@@ -234,7 +235,7 @@ func (n *Node) connected(ctx context.Context) (worked bool, err error) {
 		if _, alive := errors.AsType[*streamEnded](err); !alive || l.leaving || client.NoLeader(err) {
 			return worked, err
 		}
-		if !sleep(ctx, pause/2+rand.N(pause/2+1)) {
+		if sleep.For(ctx, pause/2+rand.N(pause/2+1)) != nil {
 			return worked, context.Cause(ctx)
 		}
 	}
