@@ -60,8 +60,8 @@ func TestOpenAPIIsComplete(t *testing.T) {
 	}
 }
 
-// Paths that differ in the names of their variables only are one to those who read
-// the document, who refuse it if it is there twice.
+// OpenAPI readers treat paths that differ only in the names of variables as equal, and
+// refuse duplicates.
 func TestOpenAPIHasEveryPathOnce(t *testing.T) {
 	var document struct {
 		Paths map[string]map[string]struct {

@@ -36,7 +36,7 @@ func MethodOf(name string) (Method, bool) {
 	return m, ok
 }
 
-// Methods are all methods that somebody may call.
+// Methods are all methods that at least one role may call.
 func Methods() iter.Seq[Method] {
 	return func(yield func(Method) bool) {
 		for _, m := range methods() {
@@ -69,8 +69,8 @@ func (m Method) MayRetry(request proto.Message) bool {
 	return m.Retry
 }
 
-// foreignServices are the services of gRPC itself that servers offer. Everybody
-// with an identity may call them, and the server that is called answers.
+// foreignServices are the services of gRPC itself that servers offer. Every
+// caller with an identity may use them, and the called server answers.
 var foreignServices = []protoreflect.FullName{
 	"grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection",
 }

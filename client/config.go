@@ -261,7 +261,7 @@ func UpdateConfig(path string, change func(*Config) error) error {
 	return nil
 }
 
-var errOnlyChecked = errors.New("nothing is to be changed")
+var errOnlyChecked = errors.New("nothing to change")
 
 // CheckConfig says why UpdateConfig would fail.
 func CheckConfig(path string) error {

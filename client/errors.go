@@ -32,10 +32,10 @@ func (e *UnreachableError) Error() string {
 	switch {
 	case errors.As(e.Err, &handshake) && unknownAuthority(handshake.err):
 		return fmt.Sprintf("what answers at %s is not a server of the cluster that the context names, but of another one: "+
-			"if the cluster was made anew, start it again with cloudless up, or choose another context", handshake.address)
+			"if the cluster was created again, start it with cloudless up, or choose another context", handshake.address)
 	case errors.As(e.Err, &handshake):
 		return fmt.Sprintf("what answers at %s is not a server of the cluster that the context names: %v: "+
-			"if the cluster was made anew, start it again with cloudless up, or choose another context", handshake.address, handshake.err)
+			"if the cluster was created again, start it with cloudless up, or choose another context", handshake.address, handshake.err)
 	case errors.Is(e.Err, syscall.ECONNREFUSED) && len(e.Addresses) > 1:
 		return fmt.Sprintf("cannot reach the cluster at %s: start its servers again, each with: cloudless server; if they have moved, name one of them with --server ADDRESS", at)
 	case errors.Is(e.Err, syscall.ECONNREFUSED):

@@ -141,7 +141,7 @@ var callers = map[v1.Method_Caller]string{
 	v1.Method_VIEWER:       "viewers, operators and admins",
 	v1.Method_OPERATOR:     "operators and admins",
 	v1.Method_ADMIN:        "admins",
-	v1.Method_ANY_IDENTITY: "everybody with an identity",
+	v1.Method_ANY_IDENTITY: "every caller with an identity",
 }
 
 // declared says in words what the contract declares about a method.

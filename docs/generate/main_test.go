@@ -61,7 +61,7 @@ func TestReferenceSaysWhoMayCall(t *testing.T) {
 	}
 	for _, want := range []string{
 		"Callers: viewers, operators and admins. Only the leader answers", "Callers: operators and admins. May be retried with the same `idempotencyKey`.",
-		"Callers: everybody with an identity.",
+		"Callers: every caller with an identity.",
 	} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page lacks %q", want)

@@ -300,7 +300,7 @@ func TestTagsFollowTheState(t *testing.T) {
 		}
 		select {
 		case <-s.ctx.Done():
-			t.Fatal("a tag that nobody pushed stays")
+			t.Fatal("a tag that was never pushed stays")
 		case <-time.After(20 * time.Millisecond):
 		}
 	}

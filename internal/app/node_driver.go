@@ -54,7 +54,7 @@ func containerdAddress(ctx context.Context, f *datadir.Folder, given string) (st
 	if f.ContainerdAddress != "" {
 		have = "the containerd at " + f.ContainerdAddress
 	}
-	return "", fmt.Errorf("what runs on data folder %s is in %s, which --containerd-address cannot change: leave it out, or begin anew after: cloudless down --purge --data-dir %s",
+	return "", fmt.Errorf("what runs on data folder %s is in %s, which --containerd-address cannot change: leave it out, or start over after: cloudless down --purge --data-dir %s",
 		f.Path(), have, f.Path())
 }
 

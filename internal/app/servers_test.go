@@ -392,13 +392,13 @@ func TestRefusedJoins(t *testing.T) {
 	for what, c := range map[string]struct {
 		path, address, token, want string
 	}{
-		"a token of another cluster":        {t.TempDir(), freeAddress(t), other.token("server"), "does not belong to the cluster that the token is for"},
-		"a token for nodes":                 {t.TempDir(), freeAddress(t), s.token("node"), "join with --role node"},
-		"the folder of another cluster":     {used.path, freeAddress(t), s.token("server"), "belongs to a server of another cluster"},
-		"the folder that founded another":   {foundedFolder(t), freeAddress(t), s.token("server"), "belongs to a server of another cluster"},
-		"the address of another server":     {t.TempDir(), s.running["s1"].address, s.token("server"), "is used by another process: stop that one, or listen on another with --api-addr"},
-		"an address that nobody else knows": {t.TempDir(), "0.0.0.0:0", s.token("server"), "not of the form host:port"},
-		"garbage in place of a token":       {t.TempDir(), freeAddress(t), "garbage", "token"},
+		"a token of another cluster":               {t.TempDir(), freeAddress(t), other.token("server"), "does not belong to the cluster that the token is for"},
+		"a token for nodes":                        {t.TempDir(), freeAddress(t), s.token("node"), "join with --role node"},
+		"the folder of another cluster":            {used.path, freeAddress(t), s.token("server"), "belongs to a server of another cluster"},
+		"the folder that founded another":          {foundedFolder(t), freeAddress(t), s.token("server"), "belongs to a server of another cluster"},
+		"the address of another server":            {t.TempDir(), s.running["s1"].address, s.token("server"), "is used by another process: stop that one, or listen on another with --api-addr"},
+		"an address that other servers cannot use": {t.TempDir(), "0.0.0.0:0", s.token("server"), "not of the form host:port"},
+		"garbage in place of a token":              {t.TempDir(), freeAddress(t), "garbage", "token"},
 	} {
 		err := try(c.path, c.address, "", c.token)
 		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {

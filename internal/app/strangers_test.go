@@ -16,7 +16,7 @@ import (
 )
 
 // TestServersOfAnotherCluster: an attended node fails if servers of another cluster answer at its servers' addresses. It
-// retries if nobody waits for it, or if its servers do not answer at all.
+// retries if no command waits for it, or if its servers do not answer at all.
 func TestServersOfAnotherCluster(t *testing.T) {
 	t.Parallel()
 	s := found(t)

@@ -77,7 +77,7 @@ func listenPrivately(ctx context.Context, path string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, err
 	}
-	// It is created in a private folder and moved later: nobody else can open it before its mode is set.
+	// It is created in a private folder and moved later, so that no other user can open it before its mode is set.
 	nursery, err := os.MkdirTemp(filepath.Dir(path), ".metrics-")
 	if err != nil {
 		return nil, err

@@ -292,10 +292,10 @@ func (c *cli) namespaceSetCommand() *cobra.Command {
 	return cmd
 }
 
-// maxSets limits the attempts to change a quota that somebody else changes at the same time.
+// maxSets limits the attempts to change a quota that another user changes at the same time.
 const maxSets = 10
 
-// setQuota changes the current quota, and tries again if somebody else has changed it meanwhile.
+// setQuota changes the current quota, and retries if another user has changed it meanwhile.
 func setQuota(ctx context.Context, cl *client.Client, name string, change func(*cloudlessv1.Quota)) (*cloudlessv1.ApplyNamespaceResponse, error) {
 	for try := 1; ; try++ {
 		n, err := cl.Namespaces().GetNamespace(ctx, &cloudlessv1.GetNamespaceRequest{Name: name})

@@ -121,7 +121,7 @@ func TestRunShowsTheOutputOfAJob(t *testing.T) {
 			t.Errorf("%s: %+v; it asks for the output %v", phase, got, c.lastLogs)
 		}
 		if c.workloads["hello"] == nil {
-			t.Errorf("%s: the job was removed, and nobody asked for that", phase)
+			t.Errorf("%s: the job was removed without --rm", phase)
 		}
 	}
 	c := kinds(t, "completed")

@@ -35,8 +35,8 @@ func (f *Folder) NoticeMove(mark string, progress func(string), logger *slog.Log
 		return nil
 	}
 	if f.Machine != "" {
-		warning := fmt.Sprintf("data folder %s was last used on another machine: if it still runs there, stop one of the two, because they are one and the same to everybody else; "+
-			"if this is to be a cloud of its own, remove the copy with: cloudless down --purge --data-dir %s, and start anew", f.path, f.path)
+		warning := fmt.Sprintf("data folder %s was last used on another machine: if it still runs there, stop one of the two, because other machines cannot tell them apart; "+
+			"if this should be a cloud of its own, remove the copy with: cloudless down --purge --data-dir %s, and start again", f.path, f.path)
 		logger.Warn(warning)
 		progress(warning)
 	}

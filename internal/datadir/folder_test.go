@@ -224,7 +224,7 @@ func TestNameAndLabelsAreForNewNodes(t *testing.T) {
 	must.Succeed(t, err)
 	defer f.Release()
 	ssd, nvme := map[string]string{"disk": "ssd"}, map[string]string{"disk": "nvme"}
-	must.Succeed(t, f.CheckSameNode(NodeRequest{Name: "box", Labels: ssd})) // nobody yet
+	must.Succeed(t, f.CheckSameNode(NodeRequest{Name: "box", Labels: ssd})) // no node yet
 	must.Succeed(t, os.MkdirAll(f.Path("agent"), 0o700))
 	must.Succeed(t, f.WriteMembership(Membership{Servers: []string{"127.0.0.1:1"}, Node: "box-2", Requested: &NodeRequest{Name: "box", Labels: ssd}}))
 	for _, one := range []struct {

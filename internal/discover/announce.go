@@ -135,7 +135,7 @@ func (a *announcer) serve(ctx context.Context, s *socket) error {
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("listen for those who look for servers: %w", err)
+			return fmt.Errorf("listen for machines that look for servers: %w", err)
 		}
 		id, ok := asks(buffer[:n])
 		if !ok {
@@ -147,7 +147,7 @@ func (a *announcer) serve(ctx context.Context, s *socket) error {
 	}
 }
 
-// reply sends the server's address: to everybody on the network, if the asker takes part in multicast DNS, or else only
+// reply sends the server's address: to all machines on the network if the asker takes part in multicast DNS, or else only
 // to the asker.
 func (a *announcer) reply(s *socket, index int, from net.Addr, id uint16) error {
 	link, err := net.InterfaceByIndex(index)
@@ -173,7 +173,7 @@ func (a *announcer) reply(s *socket, index int, from net.Addr, id uint16) error 
 	if legacy {
 		return s.send(message, index, from)
 	}
-	return s.send(message, index, s.everybody())
+	return s.send(message, index, s.multicast())
 }
 
 // address is where machines on an interface reach the server; empty if they cannot.

@@ -26,7 +26,7 @@ var families = []family{
 
 func (f family) is4() bool { return f.group.Is4() }
 
-func (f family) everybody() *net.UDPAddr {
+func (f family) multicast() *net.UDPAddr {
 	return net.UDPAddrFromAddrPort(netip.AddrPortFrom(f.group, port))
 }
 
@@ -67,7 +67,7 @@ func (f family) open(ctx context.Context, shared bool) (*socket, error) {
 	var lc net.ListenConfig
 	if shared {
 		// Bound to the group, it receives no unicast packets: machines outside the network cannot ask.
-		where = f.everybody().String()
+		where = f.multicast().String()
 		lc.Control = share
 	}
 	conn, err := lc.ListenPacket(ctx, f.network, where)

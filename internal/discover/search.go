@@ -93,7 +93,7 @@ func ask(open []*socket, message []byte) error {
 			if _, has := s.carries(link); !has {
 				continue
 			}
-			if err := s.send(message, link.Index, s.everybody()); err != nil {
+			if err := s.send(message, link.Index, s.multicast()); err != nil {
 				failures = append(failures, fmt.Errorf("ask on %s: %w", link.Name, err))
 				continue
 			}

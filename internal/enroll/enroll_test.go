@@ -94,7 +94,7 @@ func (s *forgetfulServer) listen(t *testing.T) string {
 	server := grpc.NewServer(grpc.Creds(credentials.NewTLS(config)))
 	v1.RegisterEnrollmentServiceServer(server, s)
 	if s.expels {
-		v1.RegisterClusterServiceServer(server, nobodysServer{})
+		v1.RegisterClusterServiceServer(server, memberlessServer{})
 	}
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	must.Succeed(t, err)
@@ -107,12 +107,12 @@ func (s *forgetfulServer) listen(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-// nobodysServer is a server that knows no member.
-type nobodysServer struct {
+// memberlessServer is a server that knows no member.
+type memberlessServer struct {
 	v1.UnimplementedClusterServiceServer
 }
 
-func (nobodysServer) WhoAmI(context.Context, *v1.WhoAmIRequest) (*v1.WhoAmIResponse, error) {
+func (memberlessServer) WhoAmI(context.Context, *v1.WhoAmIRequest) (*v1.WhoAmIResponse, error) {
 	return nil, status.Error(codes.Unauthenticated, "not a member of this cluster any more")
 }
 

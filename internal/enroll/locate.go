@@ -76,7 +76,7 @@ func (c *candidates) try(ctx context.Context, f discover.Found, found func()) {
 		return
 	}
 	c.proving.TryGo(func() error {
-		// Anybody can claim that; only a server of the cluster can prove it.
+		// Any machine can claim that; only a server of the cluster can prove it.
 		err := peering.Reach(ctx, f.Address, identity.JoinTLS(c.token.CA()))
 		c.note(func() {
 			switch {

@@ -153,6 +153,6 @@ func TestServerPressedByStrangersStaysSmall(t *testing.T) {
 		}
 	}
 	if allowedNow(1<<30, nil) != 1<<30 {
-		t.Error("somebody presses who is not there")
+		t.Error("without a pressure function the allowance is reduced")
 	}
 }

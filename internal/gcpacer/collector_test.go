@@ -116,12 +116,12 @@ func TestMessagesAreHeldForAMomentOnly(t *testing.T) {
 				waits := crowd(ctx, c, 1000)
 				time.Sleep(3 * time.Second)
 				if longest, _ := waits(); longest > 0 {
-					t.Errorf("before the collection somebody waits for %s", longest)
+					t.Errorf("before the collection an allocation waits for %s", longest)
 				}
 				c.begin()
 				time.Sleep(settleTime)
 				if longest, _ := waits(); longest > 0 {
-					t.Errorf("before anything is looked through somebody waits for %s", longest)
+					t.Errorf("before anything is looked through an allocation waits for %s", longest)
 				}
 				if c.Holds() {
 					t.Error("messages are held too early")
@@ -149,7 +149,7 @@ func TestMessagesAreHeldForAMomentOnly(t *testing.T) {
 				}
 				time.Sleep(3 * time.Second)
 				if longest, _ := waits(); longest > 0 {
-					t.Errorf("after the collection somebody waits for %s", longest)
+					t.Errorf("after the collection an allocation waits for %s", longest)
 				}
 				cancel()
 				time.Sleep(2 * time.Second)

@@ -26,7 +26,7 @@ import (
 	"github.com/hashicorp/serf/serf"
 )
 
-// Network carries the gossip. It must refuse everybody but servers.
+// Network carries the gossip. It must accept only servers.
 type Network interface {
 	Accept() (net.Conn, error)
 	Close() error

@@ -84,7 +84,7 @@ func LoadCA(certificate, key []byte) (*CA, error) {
 // Trust is the public half, by which members verify each other.
 func (c *CA) Trust() *Trust { return c.trust }
 
-// MarshalKey returns the private key in PKCS #8 form. Its holder can impersonate anybody in the cluster: seal it before
+// MarshalKey returns the private key in PKCS #8 form. Its holder can impersonate any identity in the cluster: seal it before
 // storing it.
 func (c *CA) MarshalKey() ([]byte, error) {
 	der, err := x509.MarshalPKCS8PrivateKey(c.key)
@@ -203,7 +203,7 @@ func NewKeyAndCSR() (crypto.Signer, []byte, error) {
 }
 
 // NewCSR makes the request for a certificate of a key, in DER form. The request contains no name: the cluster decides
-// whom the certificate identifies.
+// which identity the certificate gets.
 func NewCSR(key crypto.Signer) ([]byte, error) {
 	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// After the handover one server unseals what the other has sealed, and nobody else can take the key.
+// After the handover one server unseals what the other has sealed, and no other server can take the key.
 func TestKeyIsHandedOver(t *testing.T) {
 	dir := t.TempDir()
 	first, err := OpenOrCreateSealer(filepath.Join(dir, "first.json"))

@@ -152,7 +152,7 @@ func purgeBut(ctx context.Context, f *datadir.Folder, configPath string, logger 
 	return nil
 }
 
-// ranContainers reports whether a container runtime has used the folder, and none of its files is to be kept.
+// ranContainers reports whether a container runtime has used the folder, and all of its files may be deleted.
 func ranContainers(f *datadir.Folder, keep []string) bool {
 	ran := false
 	for _, name := range []string{"agent", "containerd", "shim"} {

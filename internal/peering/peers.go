@@ -57,7 +57,7 @@ type Server interface {
 	AskGossipKey(ctx context.Context, address string) (key []byte, version uint64, err error)
 }
 
-// New makes the links. The server finds nobody before Open.
+// New makes the links. The server finds no peer before Open.
 func New(store *state.Store, logger *slog.Logger) *Peers {
 	return &Peers{
 		store: store, logger: logger, raft: peers.NewLink(peers.Raft), gossipLink: peers.NewLink(peers.Gossip),

@@ -94,9 +94,8 @@ type Step struct {
 	Lose []string
 	// Stop are the uids of the replicas to stop.
 	Stop []string
-	// Replace are the uids of outdated running replicas, oldest first, one of which is next
-	// to make room. It is stopped only if a successor would then find a node: if that of
-	// the oldest would not, another's may.
+	// Replace are the uids of outdated running replicas, oldest first. One of them makes room next: the first one whose
+	// successor would find a node.
 	Replace []string
 	// Succeed are the uids of stopping replicas that get a successor now: those whose
 	// successor is itself outdated and stopped, as far as one is wanted.

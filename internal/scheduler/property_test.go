@@ -63,7 +63,7 @@ func (m *model) carryOut(t *rapid.T, plan scheduler.Plan, at int, r *scheduler.R
 		}
 		sameClass := gone.Priority > 100 && gone.Priority <= 500 && r.Priority <= 500 || gone.Priority > 500 || r.Priority <= 100
 		if r.Priority <= 100 || gone.Priority >= r.Priority || left < gone.MinAvailable && sameClass {
-			t.Fatalf("%s of priority %d pushes out %s of %d, of which %d stay", r.Name, r.Priority, gone.Name, gone.Priority, left)
+			t.Fatalf("%s of priority %d pushes out %s of %d, and %d of them stay", r.Name, r.Priority, gone.Name, gone.Priority, left)
 		}
 	}
 	node := m.index(p.Node)

@@ -66,8 +66,8 @@ func (w *waiting) forget(uid string) {
 	delete(w.patient, uid)
 }
 
-// Wake returns the uids of the waiting workloads of which one more replica would fit after
-// the changes, in order. They no longer wait.
+// Wake returns the uids of waiting workloads, in order, if one more of their replicas would fit after the changes. They
+// no longer wait.
 func (v *View) Wake() []string {
 	w := &v.waits
 	if !w.moved && len(w.nodes) == 0 && len(w.spaces) == 0 && len(w.holders) == 0 {

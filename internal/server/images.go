@@ -337,7 +337,7 @@ func (s *imageService) RestoreImage(ctx context.Context, request *v1.RestoreImag
 		}
 		return nil, core.Refuse(codes.NotFound, "there is no deleted image %s to restore; see: cloudless image ls --deleted", request.GetName())
 	case errors.Is(err, images.ErrTaken):
-		return nil, core.Refuse(codes.FailedPrecondition, "image %s was pushed anew since it was deleted; delete the new one first: cloudless image rm %s",
+		return nil, core.Refuse(codes.FailedPrecondition, "image %s was pushed again since it was deleted; delete the new one first: cloudless image rm %s",
 			request.GetName(), request.GetName())
 	case err != nil:
 		return nil, err

@@ -172,7 +172,7 @@ func TestForeignImageIsPinnedWithTheLogin(t *testing.T) {
 	_, err = admin.SetLogin(c.ctx, &v1.SetLoginRequest{Host: a.host, Username: "ann", Password: "wrong-pass"})
 	must(t, err)
 	_, err = create("web", "1")
-	wantCode(t, err, codes.FailedPrecondition, "refuses it to ann", "log in anew")
+	wantCode(t, err, codes.FailedPrecondition, "refuses it to ann", "log in again")
 	_, err = admin.SetLogin(c.ctx, &v1.SetLoginRequest{Host: a.host, Username: "ann", Password: "s3cret"})
 	must(t, err)
 	revision, err := create("web", "1")

@@ -69,7 +69,7 @@ func TestCordonedNodeKeepsItsReplicasAndTakesNoNewOnes(t *testing.T) {
 		t.Errorf("the reason is %q", other.GetStatus().GetReason())
 	}
 
-	// A session that begins anew finds it cordoned.
+	// The next session finds it cordoned.
 	w.leave()
 	assignments(t, w.connect(c.ctx))
 	c.inState(w.uid(), "cordoned")

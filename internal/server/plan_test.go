@@ -399,7 +399,7 @@ func TestPlanOverHTTP(t *testing.T) {
 	}
 }
 
-// Whoever may not delete an object may not prune it either.
+// A caller that may not delete an object may not prune it either.
 func TestPlansAreAuthorizedByTheMethodOfEachAction(t *testing.T) {
 	for action, want := range map[string]string{
 		spec.ActionCreate: v1.WorkloadService_ApplyWorkload_FullMethodName,

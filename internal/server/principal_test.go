@@ -76,7 +76,7 @@ func serverID(t *testing.T, c *cluster, uid string) identity.ID {
 	return id
 }
 
-// relaying returns a context in which a server relays the call of somebody.
+// relaying returns a context in which a server relays the call of another caller.
 func relaying(c *cluster, p core.Principal) context.Context {
 	return metadata.NewOutgoingContext(c.ctx, auth.MetadataOf(p))
 }
@@ -178,7 +178,7 @@ func (c *cluster) bearerOf(role string) core.Principal {
 	return core.Principal{ID: id, Role: role, TokenUID: made.GetToken().GetMetadata().GetUid(), Expires: made.GetToken().GetSpec().GetExpireTime().AsTime()}
 }
 
-// relayedStatus calls by HTTP, as a server that relays for somebody.
+// relayedStatus calls by HTTP, as a server that relays for another caller.
 func (c *cluster) relayedStatus(server string, p core.Principal, path string) int {
 	c.t.Helper()
 	request, err := http.NewRequestWithContext(c.ctx, http.MethodGet, "https://"+c.Address()+path, nil)

@@ -129,7 +129,7 @@ func TestRestoreDoesNotTakeATagFromANewerImage(t *testing.T) {
 	must(t, err)
 	newer := c.push("web:1")
 	_, err = op.RestoreImage(c.ctx, &v1.RestoreImageRequest{Name: "web:1"})
-	wantCode(t, err, codes.FailedPrecondition, "pushed anew", "cloudless image rm web:1")
+	wantCode(t, err, codes.FailedPrecondition, "pushed again", "cloudless image rm web:1")
 	got, err := op.GetImage(c.ctx, &v1.GetImageRequest{Name: "web:1"})
 	must(t, err)
 	if got.GetStatus().GetDigest() != newer {

@@ -91,7 +91,7 @@ func credentialOf(token *v1.Token, secret tokenSecret) *statev1.Credential {
 	return &statev1.Credential{Metadata: &v1.Metadata{Uid: secret.ID()}, Hash: secret.Hash(), TokenUid: token.GetMetadata().GetUid()}
 }
 
-// replaceSecret gives a token a new secret, unless somebody has used the old one.
+// replaceSecret gives a token a new secret, unless the old one has been used.
 func (s *Server) replaceSecret(ctx context.Context, b *state.Batch, token *v1.Token, secret tokenSecret) error {
 	switch {
 	case token == nil:

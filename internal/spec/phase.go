@@ -75,7 +75,7 @@ const (
 	NodeFailed    = "failed" // cannot run anything
 )
 
-// What an operator wants of a node; empty for a node that is to be ready.
+// What an operator wants of a node; empty means ready.
 const (
 	AvailabilityCordoned = "cordoned"
 	AvailabilityDraining = "draining"

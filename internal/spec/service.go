@@ -52,7 +52,7 @@ func HasService(s *v1.WorkloadSpec) bool {
 	return len(s.GetPorts()) > 0 && (KindOf(s) == kindService || s.GetKind() == KindDaemon)
 }
 
-// IsImplicit reports whether a service stands for a workload, so that nobody applied it.
+// IsImplicit reports whether a service stands for a workload. A user has not applied it.
 func IsImplicit(s *v1.Service) bool { return s.GetStatus().GetWorkloadUid() != "" }
 
 func init() {

@@ -11,8 +11,8 @@ import (
 	"unicode/utf8"
 )
 
-// longest is the length beyond which names are not compared: nobody mistypes
-// what nobody types.
+// longest is the length above which names are not compared, because such names are
+// not typed by hand.
 const longest = 256
 
 // To returns the name among others that is nearest to the given one, the first
@@ -37,7 +37,7 @@ func To(name string, others iter.Seq[string]) string {
 	return cmp.Or(best, beginning) // the beginning is the weaker sign
 }
 
-// begins reports whether somebody may have stopped typing too early.
+// begins reports whether the user may have stopped typing too early.
 func begins(name, other string) bool {
 	return len(name) >= 3 && strings.HasPrefix(other, name)
 }

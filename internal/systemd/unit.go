@@ -44,7 +44,7 @@ func (u Unit) Text() (string, error) {
 			return "", fmt.Errorf("the path %q has a line break: choose another one", path)
 		}
 	}
-	return `# Made by cloudless install; the next one writes it anew.
+	return `# Written by cloudless install. The next install overwrites it.
 [Unit]
 Description=Cloudless ` + u.Args[0] + `
 After=network-online.target

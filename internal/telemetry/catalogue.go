@@ -112,7 +112,7 @@ var (
 	}
 	Services = Metric{
 		Name: "cloudless_services", Kind: KindGauge, From: FromServer,
-		Labels: []string{"kind"}, Help: "Services by kind: those of workloads (workload) and those that somebody applied (applied).",
+		Labels: []string{"kind"}, Help: "Services by kind: those of workloads (workload) and those that users applied (applied).",
 	}
 	Endpoints = Metric{
 		Name: "cloudless_endpoints", Kind: KindGauge, From: FromServer,

@@ -47,6 +47,6 @@ func TestIdleRunsProveNothing(t *testing.T) {
 		}
 	}
 	if err := d.since(before); err != nil {
-		t.Errorf("everybody has gone on, and it is %v", err)
+		t.Errorf("all clients made progress, but the check says %v", err)
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// build adds a change to a batch, and returns false if nothing is to be changed.
+// build adds a change to a batch, and returns false if there is nothing to change.
 type build func(s *server, snap *state.Snapshot, b *state.Batch) bool
 
 // operate is a call of the API: it waits for a leader, and is retried when the state has

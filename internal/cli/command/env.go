@@ -101,7 +101,7 @@ func (e *Env) Note(format string, args ...any) {
 	fmt.Fprintf(e.Stderr, format+"\n", args...)
 }
 
-// errContextChanged says that somebody else has changed the context. That change counts.
+// errContextChanged says that another process has changed the context. That change counts.
 var errContextChanged = errors.New("the context was changed meanwhile")
 
 // keepAddresses stores the servers that the client has learnt of in the context, so that the next command finds them

@@ -340,7 +340,7 @@ func TestDetachSaysWhatItWaitsFor(t *testing.T) {
 			t.Errorf("it ends with %+v, %v", last, err)
 		}
 		if said := stderr.String(); said != "cloudless: still waiting: joining\ncloudless: still waiting: waiting for a session: not a member\n" {
-			t.Errorf("whoever waits is told %q", said)
+			t.Errorf("the waiting command printed %q", said)
 		}
 		_ = words.Close() // ends the goroutine that reads
 	})

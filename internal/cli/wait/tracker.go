@@ -172,7 +172,7 @@ func (w *tracked) shown() []*cloudlessv1.Replica {
 // verdict is what the tracker decides. The zero value means to go on waiting.
 type verdict struct {
 	done bool
-	// err says that somebody else removed a workload.
+	// err says that another user removed a workload.
 	err error
 	// broken is a replica that will not run, of workload of.
 	broken *cloudlessv1.Replica

@@ -127,7 +127,7 @@ func refusedPull(ref string, login *driver.Login, err error) error {
 	host, _, _ := strings.Cut(ref, "/")
 	how := "log in with: cloudless image login " + host + " --username USER"
 	if login != nil {
-		how = "the login is refused; log in anew with: cloudless image login " + host + " --username USER"
+		how = "the login is refused; log in again with: cloudless image login " + host + " --username USER"
 	}
 	return fmt.Errorf("image %s may not be pulled or does not exist: the registry refuses it: %s: %w: %w", ref, how, driver.ErrImage, err)
 }

@@ -123,7 +123,7 @@ func TestPullWithLogin(t *testing.T) {
 		t.Errorf("without a login: got %v, want the way out", err)
 	}
 	task.Login = &driver.Login{Username: othersUser, Password: "wrong"}
-	if err := d.Prepare(t.Context(), task); !errors.Is(err, driver.ErrImage) || !strings.Contains(err.Error(), "log in anew") || strings.Contains(err.Error(), "wrong") {
+	if err := d.Prepare(t.Context(), task); !errors.Is(err, driver.ErrImage) || !strings.Contains(err.Error(), "log in again") || strings.Contains(err.Error(), "wrong") {
 		t.Errorf("with a wrong password: got %v", err)
 	}
 	task.Login = o.login()

@@ -90,7 +90,7 @@ func (g *Guard) Unary(ctx context.Context, request any, info *grpc.UnaryServerIn
 
 // Stream guards streams.
 func (g *Guard) Stream(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
-	if _, known := api.MethodOf(info.FullMethod); !known { // not counted, because anybody can make up names
+	if _, known := api.MethodOf(info.FullMethod); !known { // not counted, because any client can make up names
 		if _, err := g.Auth.authenticateCall(stream.Context(), info.FullMethod); err != nil {
 			return core.StatusOf(err)
 		}

@@ -24,7 +24,7 @@ func (role UnknownJoinToken) Error() string {
 func (UnknownJoinToken) Code() codes.Code { return codes.Unauthenticated }
 
 // CheckJoinToken refuses an unknown join token, on a state that is surely the newest.
-// Anybody can make up a join token, so an unknown one costs no more than an unknown API
+// Any client can make up a join token, so an unknown one costs no more than an unknown API
 // token.
 func (a *Authenticator) CheckJoinToken(ctx context.Context, token string, secret identity.JoinToken, role string) error {
 	_, err := a.authenticate(ctx, presentedToken{address: MachineOf(ctx), token: token}, func() (core.Principal, error) {

@@ -14,7 +14,7 @@ import (
 )
 
 // A server that lags behind may not have a caller in its state yet, so it catches
-// up with the leader before it turns a caller away. Anybody can make up a token,
+// up with the leader before it turns a caller away. Any client can make up a token,
 // so this must stay cheap:
 //
 //   - all callers that wait share one catch-up at a time;
@@ -29,7 +29,7 @@ const (
 	// catchUpPause is the shortest time between the beginnings of two catch-ups.
 	catchUpPause = 10 * time.Millisecond
 	// refusalTime is how long a token is refused without another catch-up. A lagging server refuses a token for that
-	// long if somebody tried it before it was created.
+	// long if a client tried it before it was created.
 	refusalTime = time.Second
 	// maxRefused limits how many refused tokens are remembered.
 	maxRefused = 8192

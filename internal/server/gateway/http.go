@@ -33,7 +33,7 @@ func (s *gateway) newHTTP() (http.Handler, error) {
 	})
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) {
-		if oneport.StrangerOf(r.Context()).Refused() { // a health check authenticates nobody either
+		if oneport.StrangerOf(r.Context()).Refused() { // a health check does not authenticate either
 			w.Header().Set("Connection", "close")
 		}
 		_, _ = w.Write([]byte("ok\n"))

@@ -13,7 +13,7 @@ import (
 )
 
 // The gateway is a client of the gRPC server in the same process, so that its calls pass
-// the same interceptors. The connection is in memory: nobody outside can open one.
+// the same interceptors. The connection is in memory: no other process can open one.
 
 type innerConn struct{ net.Conn }
 

@@ -170,7 +170,7 @@ func (s *Images) pinForeign(ctx context.Context, n image.Name) (Pinned, error) {
 			n, n.Registry, n.Registry)
 	case refused(err) != 0:
 		return Pinned{}, core.Refuse(codes.FailedPrecondition,
-			"image %s may not be pulled or does not exist: the registry %s refuses it to %s; correct the name, or log in anew with: cloudless image login %s --username USER",
+			"image %s may not be pulled or does not exist: the registry %s refuses it to %s; correct the name, or log in again with: cloudless image login %s --username USER",
 			n, n.Registry, login.username, n.Registry)
 	}
 	return Pinned{}, err

@@ -97,10 +97,9 @@ func versionOf(snap *state.Snapshot, repository, tag string) TagVersion {
 	return TagVersion{state.TagUID(repository, tag), snap.Tag(repository, tag).GetMetadata().GetVersion()}
 }
 
-// KeepersOf returns the tags of which at least one changes before an image is removed for
-// good: one that stands for it. If none does, they are the empty one, which every deletion
-// of an image without a tag changes, and those from which it was deleted and can be
-// restored.
+// KeepersOf returns the tags that keep an image: at least one of them changes before the image is removed for good. If
+// no tag stands for the image, they are the empty tag, which every deletion of an image without a tag changes, and the
+// tags that it was deleted from and can be restored to.
 func KeepersOf(snap *state.Snapshot, repository, digest string) []TagVersion {
 	if t := TagFor(snap, repository, digest); t != nil {
 		return []TagVersion{{t.GetMetadata().GetUid(), t.GetMetadata().GetVersion()}}

@@ -34,7 +34,7 @@ type conn struct {
 	calls   int           // in progress, of a stranger
 
 	heard   atomic.Bool  // whether the client has sent anything
-	limited atomic.Bool  // whether nobody has authenticated on it
+	limited atomic.Bool  // whether no caller has authenticated on it
 	budget  atomic.Int64 // bytes that a stranger may still send
 	refused atomic.Int64 // calls of a stranger without authentication
 }

@@ -251,8 +251,8 @@ func TestStalledHandshakesMakeRoomForTheNext(t *testing.T) {
 	})
 }
 
-// Silent connections from many addresses take every place again and again. They delay nobody for long.
-func TestSilentConnectionsDelayNobodyForLong(t *testing.T) {
+// Silent connections from many addresses take every place again and again. They delay no client for long.
+func TestSilentConnectionsDelayClientsBriefly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate(DefaultLimits(), 10*time.Second)
 		g.limits.Handshakes, g.limits.Waiting = 16, 200

@@ -17,7 +17,7 @@ import (
 	"github.com/cloudless/cloudless/internal/identity"
 )
 
-func TestStalledHandshakesDelayNobody(t *testing.T) {
+func TestStalledHandshakesDelayNoOtherClient(t *testing.T) {
 	c := newCluster(t)
 	o := c.options(t)
 	o.MaxHandshakes = 2

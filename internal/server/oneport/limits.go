@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Limits restrict connections before anybody has authenticated on them. A client certificate authenticates, and so does
+// Limits restrict connections before a caller has authenticated on them. A client certificate authenticates, and so does
 // whatever the servers behind the port accept, see [Stranger.Authenticated].
 //
 // Some of them hold for one source: an IPv4 address, or the 64 leading bits of an IPv6 address.

@@ -9,7 +9,7 @@
 // It guarantees that
 // - nothing but a finished handshake reaches a server, so that a client with a certificate is a verified member;
 // - only servers of the cluster speak the protocols between servers;
-// - a client that stalls in its handshake delays nobody else and is cut off when its time is up;
+// - a client that stalls in its handshake delays no other client and is cut off when its time is up;
 // - a rush of clients is admitted a few at a time, in the order of arrival, so that the first are served while the last
 // still wait, instead of all timing out together;
 // - unauthenticated clients use no more than [Limits] allow, and do not keep others out;

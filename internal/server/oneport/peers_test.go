@@ -95,7 +95,7 @@ func TestOnlyServersSpeakProtocolsBetweenServers(t *testing.T) {
 		t.Errorf("a removed server is answered with %q", answer)
 	}
 	if s.port.Peers("cloudless-other") != nil {
-		t.Error("the port has a protocol that nobody asked for")
+		t.Error("the port has a protocol that no part registered")
 	}
 }
 

@@ -136,7 +136,7 @@ func TestAnswerStopsWhenItsCallerLeaves(t *testing.T) {
 		case <-played.hears: // was on its way
 		default:
 		}
-		must.Succeed(t, end()) // though nobody receives anything more
+		must.Succeed(t, end()) // although the receiver has stopped
 	})
 }
 
@@ -223,7 +223,7 @@ func TestBrokenStreamLeavesTheOutcomeOfCallsUnknown(t *testing.T) {
 	}
 }
 
-// A call whose caller leaves before it was sent leaves nothing behind; later the leader is told to cancel it.
+// A call whose caller leaves before it was sent leaves nothing behind; later the server tells the leader to cancel it.
 func TestCallIsWithdrawnWhenItsCallerLeaves(t *testing.T) {
 	l := newLine()
 	ctx, leave := context.WithCancel(t.Context())

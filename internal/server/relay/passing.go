@@ -120,7 +120,7 @@ func (p *passing) line(conn *grpc.ClientConn) *line {
 // line is a stream of calls to another server. It ends with its connection, or when that
 // server ends it.
 type line struct {
-	// calls are to be sent, in the order of their numbers. gone are the numbers of calls
+	// calls wait to be sent, in the order of their numbers. gone are the numbers of calls
 	// that were sent and whose callers have left.
 	calls *mailbox[*v1.PassedCall]
 	gone  *mailbox[uint64]

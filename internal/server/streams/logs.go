@@ -64,7 +64,7 @@ func checkSpan(request *v1.LogsRequest) error {
 	if since == nil || until == nil || !since.AsTime().After(until.AsTime()) {
 		return nil
 	}
-	return &spec.Error{Violations: []spec.Violation{{Field: "until", Message: fmt.Sprintf("%s is before %s, where the output is to begin",
+	return &spec.Error{Violations: []spec.Violation{{Field: "until", Message: fmt.Sprintf("%s is before %s, where the output begins",
 		until.AsTime().Format(time.RFC3339), since.AsTime().Format(time.RFC3339))}}}
 }
 

@@ -59,8 +59,8 @@ var expressions = map[string]func(string) bool{
 	},
 }
 
-// isWord reports whether s has 1 to most characters, of which those at its ends
-// are ordinary and those between may also be others.
+// isWord reports whether s has 1 to most characters. Those at its ends must be ordinary; those between may also be
+// others.
 func isWord(s string, most int, ordinary func(byte) bool, others string) bool {
 	return s != "" && len(s) <= most && ordinary(s[0]) && ordinary(s[len(s)-1]) && isMadeOf(s, ordinary, others)
 }

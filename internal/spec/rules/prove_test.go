@@ -143,3 +143,25 @@ func TestUnknownRulesAreLeftToTheInterpreter(t *testing.T) {
 		t.Error("an expression without a function proved a message")
 	}
 }
+
+// The proofs are worth their code as long as they are many times faster than the interpreter.
+func BenchmarkValidRequest(b *testing.B) {
+	request := &v1.CreateWorkloadRequest{Workload: &v1.Workload{
+		Metadata: &v1.Metadata{Name: "web", Labels: map[string]string{"app": "web"}},
+		Spec:     &v1.WorkloadSpec{Image: "web:1", Replicas: proto.Int32(3), Env: map[string]string{"A": "b"}},
+	}}
+	b.Run("compiled", func(b *testing.B) {
+		for b.Loop() {
+			if !Proved(request.ProtoReflect()) {
+				b.Fatal("a valid request is not proved")
+			}
+		}
+	})
+	b.Run("interpreted", func(b *testing.B) {
+		for b.Loop() {
+			if broken, err := Broken(request); err != nil || len(broken) > 0 {
+				b.Fatal(broken, err)
+			}
+		}
+	})
+}

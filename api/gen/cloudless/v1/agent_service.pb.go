@@ -2064,7 +2064,7 @@ func (x *RegistryLogin) GetPassword() string {
 // Asks the agent to open an Attach stream.
 type Open struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Identifies the stream. Nobody else knows it.
+	// Identifies the stream. It is secret.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// Types that are valid to be assigned to What:
 	//

@@ -23,7 +23,7 @@ const (
 )
 
 // Workloads that belong together, and what they may use together. A namespace exists from
-// its first workload on, and "default" always. A namespace that somebody has created has a
+// its first workload on, and "default" always. A namespace that a user has created has a
 // uid, and stays until it is deleted.
 type Namespace struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`

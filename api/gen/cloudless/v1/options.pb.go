@@ -316,7 +316,7 @@ var file_cloudless_v1_options_proto_extTypes = []protoimpl.ExtensionInfo{
 
 // Extension fields to descriptorpb.MethodOptions.
 var (
-	// Every method has this option. A method without it is refused to everybody.
+	// Every method has this option. A method without it is refused to every caller.
 	//
 	// optional cloudless.v1.Method method = 81100;
 	E_Method = &file_cloudless_v1_options_proto_extTypes[0]

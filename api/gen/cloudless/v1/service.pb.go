@@ -23,7 +23,7 @@ const (
 )
 
 // A stable name and address for replicas that come and go. A workload of kind service or daemon with ports has a
-// Service of the same name without a second object. A Service that somebody applies takes the place of the workload's
+// Service of the same name without a second object. A Service that a user applies takes the place of the workload's
 // own and keeps its addresses.
 type Service struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -409,7 +409,7 @@ type ServiceStatus struct {
 	// The addresses of the service, which stay the same as long as it exists. A headless service has none.
 	AddressV4 string `protobuf:"bytes,1,opt,name=address_v4,json=addressV4,proto3" json:"address_v4,omitempty"`
 	AddressV6 string `protobuf:"bytes,2,opt,name=address_v6,json=addressV6,proto3" json:"address_v6,omitempty"`
-	// The name and uid of the workload that it stands for; empty for a service that somebody applied.
+	// The name and uid of the workload that it stands for; empty for a service that a user applied.
 	Workload    string `protobuf:"bytes,3,opt,name=workload,proto3" json:"workload,omitempty"`
 	WorkloadUid string `protobuf:"bytes,4,opt,name=workload_uid,json=workloadUid,proto3" json:"workload_uid,omitempty"`
 	// Computed when it is read: all endpoints, and those that take new connections.

@@ -51,7 +51,7 @@ type ServiceServiceClient interface {
 	// First every existing service, then "synced", then every change, also of the number of endpoints.
 	WatchServices(ctx context.Context, in *WatchServicesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ServiceChange], error)
 	GetBalancer(ctx context.Context, in *GetBalancerRequest, opts ...grpc.CallOption) (*Balancer, error)
-	// Replaces the balancer settings of a service that somebody applied.
+	// Replaces the balancer settings of a service that a user applied.
 	SetBalancer(ctx context.Context, in *SetBalancerRequest, opts ...grpc.CallOption) (*Service, error)
 	// Answers what a name leads to, as for a replica in the given namespace.
 	ResolveService(ctx context.Context, in *ResolveServiceRequest, opts ...grpc.CallOption) (*ResolvedService, error)
@@ -194,7 +194,7 @@ type ServiceServiceServer interface {
 	// First every existing service, then "synced", then every change, also of the number of endpoints.
 	WatchServices(*WatchServicesRequest, grpc.ServerStreamingServer[ServiceChange]) error
 	GetBalancer(context.Context, *GetBalancerRequest) (*Balancer, error)
-	// Replaces the balancer settings of a service that somebody applied.
+	// Replaces the balancer settings of a service that a user applied.
 	SetBalancer(context.Context, *SetBalancerRequest) (*Service, error)
 	// Answers what a name leads to, as for a replica in the given namespace.
 	ResolveService(context.Context, *ResolveServiceRequest) (*ResolvedService, error)
