@@ -16,6 +16,9 @@ import (
 // to find that out costs more than the rest of a small call. A proof is the same rules
 // compiled to functions. It never accepts an invalid message. It may reject a valid one,
 // because it does not know every rule; then the interpreter decides and words the error.
+//
+// Measured with BenchmarkValidRequest: a request that creates a workload takes 2.5 µs instead of 17.5 µs, and 10
+// allocations instead of 76. The whole call takes about 200 µs of CPU.
 
 // proof validates messages of one type. The first use of a type compiles it.
 type proof struct {
