@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -132,6 +133,9 @@ func (p *process) serve(ctx context.Context, conn net.Conn) {
 		if err := p.handle(ctx, out, r); err != nil {
 			p.log.Error("the agent's request failed", "error", err)
 			p.fail(out, r, err)
+		}
+		if r.Full || r.AllServices {
+			debug.FreeOSMemory() // a full set is large once decoded, and rare
 		}
 	}
 	p.mu.Lock()

@@ -183,7 +183,7 @@ func (p *pair) path(ctx context.Context) (string, error) {
 func (p *pair) untilPath(ctx context.Context, want string) error {
 	for {
 		// Idle peers have no path.
-		_ = inNetwork(ctx, p.network[0], "ping", "-c", "1", "-W", "1", p.replica[1]).Run()
+		_ = inNetwork(ctx, p.network[0], "busybox", "ping", "-c", "1", "-W", "1", p.replica[1]).Run()
 		got, err := p.path(ctx)
 		if err != nil || got == want {
 			return err

@@ -156,7 +156,7 @@ func (m *machines) introduce(ctx context.Context, nodes []*meshNode) error {
 	nodes[0].client.SetPeers(all)
 	for _, n := range nodes[1:] {
 		to := n.peer.Prefixes[0].Addr().String()
-		for m.in(ctx, 0, "ping", "-c", "3", "-i", "0.2", "-W", "1", to).Run() != nil {
+		for m.in(ctx, 0, "busybox", "ping", "-c", "1", "-W", "1", to).Run() != nil {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
