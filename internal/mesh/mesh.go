@@ -46,7 +46,7 @@ type Options struct {
 	Key PrivateKey
 	// Dial connects to a relay and proves who this node is.
 	Dial func(context.Context, Relay) (net.Conn, error)
-	// Announce is told how this node can be reached, whenever that changes. It must not block.
+	// Announce receives how this node can be reached, whenever that changes. It must not block.
 	Announce func(Announcement)
 	Logger   *slog.Logger
 }

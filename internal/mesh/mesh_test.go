@@ -155,7 +155,7 @@ func TestRemovedPeerIsCutOff(t *testing.T) {
 	b := l.onLAN("b", "198.51.100.12/24")
 	a.until(b, direct)
 	l.mu.Lock()
-	l.nodes = l.nodes[:0] // nobody shares it any more
+	l.nodes = l.nodes[:0] // no test shares it any more
 	l.mu.Unlock()
 	a.tell(order{Peers: []Peer{}})
 	a.status() // it was done

@@ -33,8 +33,8 @@ var searchAt = []time.Duration{0, 300 * time.Millisecond, time.Second, 2 * time.
 // the one on the other side, which would remember them as strangers.
 const nearHops = 2
 
-// paths are the addresses by which a peer may be reached directly, and which of them works. Its methods are pure: they
-// are told the time, and say what to send.
+// paths are the addresses by which a peer may be reached directly, and which of them works. Its methods are pure: the
+// time is an argument, and they return what to send.
 type paths struct {
 	known map[netip.AddrPort]*path
 	best  *path

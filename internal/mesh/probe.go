@@ -98,7 +98,7 @@ func appendProbe(b []byte, seal cipher.AEAD, from senderID, p probe) []byte {
 	return seal.Seal(b, nonce, content, header)
 }
 
-// isProbe reports whether a datagram claims to be a probe, and of whom.
+// isProbe reports whether a datagram claims to be a probe, and of which peer.
 func isProbe(datagram []byte) (from senderID, ok bool) {
 	if len(datagram) < probeOverhead+probeContent || !bytes.HasPrefix(datagram, probeMagic[:]) {
 		return from, false
@@ -133,7 +133,7 @@ func openProbe(seal cipher.AEAD, datagram []byte) (p probe, err error) {
 	return p, nil
 }
 
-// newNumber is one that nobody can guess.
+// newNumber is a number that cannot be guessed.
 func newNumber() (n [12]byte) {
 	_, _ = rand.Read(n[:]) // never fails
 	return n

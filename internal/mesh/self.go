@@ -18,7 +18,7 @@ const (
 	// askAgain is how often servers are asked for our public address while there is traffic: a NAT forgets an address
 	// that is not used.
 	askAgain = 25 * time.Second
-	// settle is how long addresses may change before peers are told.
+	// settle is how long addresses may change before the node tells its peers.
 	settle = 50 * time.Millisecond
 )
 

@@ -91,7 +91,7 @@ func Serve(ctx context.Context, socket string, log *slog.Logger) error {
 const watchEvery = 10 * time.Second
 
 // watch ends the process when its socket is gone: then no agent can reach it any more. It removes the interface, too,
-// because nobody else will.
+// because no other process will.
 func (p *process) watch(ctx context.Context, socket string) {
 	ticker := time.NewTicker(watchEvery)
 	defer ticker.Stop()
@@ -109,7 +109,7 @@ func (p *process) watch(ctx context.Context, socket string) {
 		p.mu.Unlock()
 		p.end()
 		if name != "" {
-			_ = mesh.RemoveInterface(name) // it is gone already, or there is nobody left to tell
+			_ = mesh.RemoveInterface(name) // it is gone already, or there is no caller left to tell
 		}
 		p.stop()
 		return
@@ -151,7 +151,7 @@ func (p *process) say(out *json.Encoder, r response) {
 	_ = out.Encode(r) // an agent that is gone asks again
 }
 
-// fail answers a request that failed, and everybody who waits for it.
+// fail answers a request that failed, and all callers that wait for it.
 func (p *process) fail(out *json.Encoder, r request, err error) {
 	p.say(out, response{Failed: err.Error()})
 	for _, number := range slices.Concat(r.Done, r.Status) {

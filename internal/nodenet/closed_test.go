@@ -313,7 +313,7 @@ func TestPortBoundToOneAddress(t *testing.T) {
 	}
 }
 
-// Ports without which nobody could manage the machine cannot be published.
+// Ports that the machine is managed through cannot be published.
 func TestPortsOfTheMachineStay(t *testing.T) {
 	l := newLab(t)
 	for _, port := range []uint16{22, 4443} {

@@ -148,7 +148,7 @@ func (n *Network) collectDrops() error {
 func (d *drops) add(key dropKey, now expr.Counter, owner allocated) {
 	last := d.last[key]
 	if now.Packets < last.Packets {
-		last = expr.Counter{} // the table was written anew
+		last = expr.Counter{} // the table was written again
 	}
 	d.last[key] = now
 	i := slices.IndexFunc(dropRules, func(r dropRule) bool { return r.id == key.rule })

@@ -90,7 +90,7 @@ type Subnets struct{ V4, V6 netip.Prefix }
 
 func (s Subnets) valid() bool { return s.V4.IsValid() }
 
-// Ranges are the cluster's ranges of addresses, of which each node has a part.
+// Ranges are the cluster's ranges of addresses. Each node has a part of them.
 type Ranges struct {
 	Replicas []netip.Prefix `json:"replicas,omitempty"`
 	// Services are those of virtual addresses.

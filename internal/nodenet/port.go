@@ -42,7 +42,7 @@ func (k portKey) overlaps(other portKey) bool {
 // sshPort is how people reach a machine that has a problem.
 const sshPort = 22
 
-// checkPorts refuses to publish ports without which nobody could manage the machine.
+// checkPorts refuses to publish ports that the machine is managed through.
 func (n *Network) checkPorts(ports []Port) error {
 	for _, p := range ports {
 		switch {

@@ -14,7 +14,7 @@ import (
 
 // The chains of our table:
 //
-//	guard         first of all: replicas use only their own addresses, and nobody 127.0.0.0/8 of the machine
+//	guard         first of all: replicas use only their own addresses, and never 127.0.0.0/8 of the machine
 //	prerouting    packets of replicas to a virtual address, and of all to an address of the machine: look the port up
 //	output        the same for the machine itself, but not for ::1
 //	sent          what the machine itself sends to virtual addresses without backends is refused

@@ -73,7 +73,7 @@ func TestNamesOfTheCluster(t *testing.T) {
 		{inBank, "_pg._tcp.db.shop" + zone, dns.TypeSRV, nxdomain},
 		{inShop, "secret.bank" + zone, dns.TypeA, nxdomain},
 		{inBank, "secret.bank" + zone, dns.TypeA, "10.96.0.2"},
-		// The machine sees everything, and nobody else anything.
+		// The machine sees everything, and other clients see nothing.
 		{host, "secret.bank" + zone, dns.TypeA, "10.96.0.2"},
 		{addr("10.64.0.1"), "secret.bank" + zone, dns.TypeA, "10.96.0.2"},
 		{addr("::ffff:127.0.0.2"), "secret.bank" + zone, dns.TypeA, nxdomain},

@@ -13,7 +13,7 @@ const (
 	queryBurst       = 2 * time.Second // worth of queries
 )
 
-// client is a replica, the machine itself, or everybody who is neither.
+// client is a replica, the machine itself, or neither.
 type client struct {
 	view
 	stranger bool

@@ -6,7 +6,7 @@
 // - Names of the cluster are answered from memory, whether or not a server or an upstream can be reached. A change
 // is visible to the first query after Update or Replace returns. Before the first Replace, such names fail
 // instead of not existing.
-// - A client sees the services of its own namespace and those that are exported. To everybody else a service does
+// - A client sees the services of its own namespace and those that are exported. To other clients a service does
 // not exist.
 // - Names of the cluster are never forwarded, and nothing is forwarded to the resolver itself.
 // - Memory is bounded: cache, queries that wait for an upstream, and connections. One client cannot use up what the

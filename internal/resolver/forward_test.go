@@ -386,7 +386,7 @@ func TestGreedyClientLeavesRoomForOthers(t *testing.T) {
 	}
 }
 
-// Queries above a client's rate are dropped, and count against nobody else.
+// Queries above a client's rate are dropped, and do not count against other clients.
 func TestRateOfOneClientIsLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newResolver(t)

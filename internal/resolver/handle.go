@@ -90,7 +90,7 @@ func (r *Resolver) refusal(q *request) int {
 	case question.Qclass != dns.ClassINET, question.Qtype == dns.TypeAXFR, question.Qtype == dns.TypeIXFR:
 		return dns.RcodeRefused
 	case q.client.stranger && !r.zone.isReady():
-		return dns.RcodeServerFailure // it may become a replica when the resolver is told about those
+		return dns.RcodeServerFailure // it may turn out to be a replica when the resolver learns about replicas
 	case q.client.stranger:
 		return dns.RcodeRefused
 	}

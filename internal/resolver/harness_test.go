@@ -13,7 +13,7 @@ import (
 	"github.com/cloudless/cloudless/internal/must"
 )
 
-// The clients of the tests: the machine, a replica of each of two namespaces, and nobody known.
+// The clients of the tests: the machine, a replica of each of two namespaces, and an unknown one.
 var (
 	host     = netip.MustParseAddr("127.0.0.1")
 	inShop   = netip.MustParseAddr("127.0.0.2")

@@ -226,7 +226,7 @@ func checkOtherRecords(t *testing.T) {
 	}
 }
 
-// The bridge may come later than the resolver, and may be made anew. The machine's name servers may change.
+// The bridge may come later than the resolver, and may be recreated. The machine's name servers may change.
 func TestFollowsTheMachine(t *testing.T) {
 	if !inNamespace(t) {
 		return

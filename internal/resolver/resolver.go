@@ -89,7 +89,7 @@ func (r *Resolver) Replace(all []Service) { r.zone.replace(all) }
 // Update adds or replaces services, and removes others.
 func (r *Resolver) Update(changed []Service, removed []Name) { r.zone.update(changed, removed) }
 
-// SetClients says to which namespace each replica's address belongs. Nobody else is served, apart from the machine
+// SetClients says to which namespace each replica's address belongs. No other client is served, apart from the machine
 // itself, which sees everything.
 func (r *Resolver) SetClients(namespaces map[netip.Addr]string) { r.clients.set(namespaces) }
 

@@ -207,7 +207,7 @@ func TestUpstreamWithoutEDNS(t *testing.T) {
 	}
 }
 
-// Ids and ports of questions are random, so that nobody can answer in the upstream's place.
+// Ids and ports of questions are random, so that no other machine can answer in the upstream's place.
 func TestQuestionsAreHardToGuess(t *testing.T) {
 	r := newResolver(t)
 	var mu sync.Mutex

@@ -2,5 +2,5 @@
 // service gets, which endpoints it has, and which services a change concerns.
 //
 // It is pure: a snapshot in, an answer out. It must not know the API's calls, the leader's loop or the rules of nodes,
-// all of which ask it.
+// which all ask it.
 package services

@@ -131,11 +131,11 @@ func TestDroppedMachineIsDisconnected(t *testing.T) {
 	}
 }
 
-// A receiver that does not read costs a bounded amount of memory, and delays nobody.
+// A receiver that does not read costs a bounded amount of memory, and delays no other.
 func TestSlowReceiverLosesPackets(t *testing.T) {
 	h := NewHub(Limits{})
 	ann, received := joined(t, h, "ann")
-	mine, theirs := net.Pipe() // nobody reads from it
+	mine, theirs := net.Pipe() // no goroutine reads from it
 	defer mine.Close()
 	served := make(chan error, 1)
 	ctx, cancel := context.WithCancel(t.Context())

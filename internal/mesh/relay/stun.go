@@ -7,8 +7,8 @@ import (
 	"github.com/pion/stun/v3"
 )
 
-// AnswerSTUN tells those who ask, by STUN, from which address their question came. It returns when conn is closed. An
-// answer is hardly longer than a question, so that nobody can use it to flood others.
+// AnswerSTUN answers STUN requests with the address that each one came from. It returns when conn is closed. An
+// answer is hardly longer than a question, so that it cannot be used to flood others.
 func AnswerSTUN(conn net.PacketConn) error {
 	buffer := make([]byte, 512)
 	for {
@@ -21,7 +21,7 @@ func AnswerSTUN(conn net.PacketConn) error {
 			continue
 		}
 		if answer := STUNAnswer(buffer[:n], udp.AddrPort()); answer != nil {
-			_, _ = conn.WriteTo(answer, from) // whoever asks asks again
+			_, _ = conn.WriteTo(answer, from) // a client that gets no answer asks again
 		}
 	}
 }

@@ -65,7 +65,7 @@ func attributes(data []byte) map[uint16][]byte {
 // Listener tells the transactions of other programs from those of a table's owner, by the kernel's messages about them.
 type Listener struct {
 	table *Table
-	// touched is the generation that the last message about the table belongs to, of which messages tell 16 bits.
+	// touched is the generation of the last message about the table. Messages contain only 16 bits of it.
 	touched uint16
 	any     bool
 }

@@ -137,7 +137,7 @@ func (t *Table) Restore() (tampered bool, err error) {
 	return tampered, t.replace()
 }
 
-// intact reports whether nobody can have changed the table since it was written.
+// intact reports whether the table is certainly unchanged since it was written.
 func (t *Table) intact() (bool, error) {
 	if !t.clean || t.tampered {
 		return false, nil

@@ -34,7 +34,7 @@ func changedServices(snap *state.Snapshot, changes []state.Change) (news []servi
 		case old != nil:
 			n.namespace = old.GetMetadata().GetNamespace()
 		default:
-			continue // made and deleted before anybody heard of it
+			continue // created and deleted before any node heard of it
 		}
 		news = append(news, n)
 	}

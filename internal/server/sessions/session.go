@@ -235,7 +235,7 @@ func (s *session) takeOpens() []*v1.Open {
 }
 
 // mayAssign reports whether assignments may be sent now. Only dirty replicas wait for a
-// turn, and not even they if a stream is to be opened: the agent may have to learn of
+// turn, and not even those if a stream waits to be opened: the agent may have to learn of
 // the stream's replica first.
 func (s *session) mayAssign() bool {
 	s.mu.Lock()

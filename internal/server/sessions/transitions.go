@@ -45,7 +45,7 @@ func (s *Sessions) replicaEvent(ctx context.Context, r *v1.Replica, reason, mess
 }
 
 // fewTransitions is how many transitions in a batch get an event each. An event costs as
-// much as the change it describes, and nobody reads thousands of them.
+// much as the change it describes, and thousands of them are of no use.
 const fewTransitions = 32
 
 // transitions are the starts and stops in a batch of reports. They have no message, so
