@@ -48,7 +48,7 @@ func TestServerIsBusyWhenItCollectsForLong(t *testing.T) {
 		{9, 14 * time.Second, false, "a burst of work"},
 		{10, 15 * time.Second, true, "it goes on"},
 		{10, 20 * time.Second, false, "nothing was collected since"},
-		{11, 25 * time.Second, false, "it begins anew"},
+		{11, 25 * time.Second, false, "it starts over"},
 		{12, 39 * time.Second, false, "another burst"},
 		{13, 40 * time.Second, true, "it goes on again"},
 	} {

@@ -76,16 +76,16 @@ func TestFailedAttemptIsRemovedFromTheProgress(t *testing.T) {
 // A push continues as long as it makes progress, even if it keeps meeting empty registries.
 func TestPushSurvivesLostRegistries(t *testing.T) {
 	var now atomic.Pointer[http.Handler]
-	anew := func() {
+	replaceRegistry := func() {
 		empty := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
 		now.Store(&empty)
 	}
-	anew()
+	replaceRegistry()
 	left := 10 // registries that are lost before they have the manifest
 	host, transport := serve(t, func(w http.ResponseWriter, req *http.Request) bool {
 		if req.Method == http.MethodPut && strings.Contains(req.URL.Path, "/manifests/") && left > 0 {
 			left--
-			anew()
+			replaceRegistry()
 			w.WriteHeader(http.StatusBadRequest)
 			_, _ = io.WriteString(w, `{"errors":[{"code":"MANIFEST_BLOB_UNKNOWN"}]}`)
 			return true

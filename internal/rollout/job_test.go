@@ -45,7 +45,7 @@ func TestNextOfJob(t *testing.T) {
 		{"the next after a pause", 1, 1, 0, replicas("1 new failed", "2 new failed"), rollout.JobStep{Failed: 2, Again: at(time.Second)}},
 		{"and then is", 1, 1, time.Second, replicas("1 new failed", "2 new failed"), rollout.JobStep{Step: rollout.Step{Create: 1}, Failed: 2}},
 		{"the pause grows", 1, 1, 0, replicas("1 new failed", "2 new failed", "3 new failed"), rollout.JobStep{Failed: 3, Again: at(2 * time.Second)}},
-		{"and begins anew after a success", 3, 1, 0, replicas("1 new failed", "2 new completed", "3 new failed"), rollout.JobStep{Step: rollout.Step{Create: 1}, Succeeded: 1, Failed: 2}},
+		{"and starts over after a success", 3, 1, 0, replicas("1 new failed", "2 new completed", "3 new failed"), rollout.JobStep{Step: rollout.Step{Create: 1}, Succeeded: 1, Failed: 2}},
 		{"others go on meanwhile", 2, 2, 0, replicas("3 new running", "1 new failed", "2 new failed"), rollout.JobStep{Failed: 2, Again: at(time.Second)}},
 		{"a failure that lies ahead is by a clock that was wrong", 1, 1, -long, replicas("1 new failed"), rollout.JobStep{Step: rollout.Step{Create: 1}, Failed: 1}},
 		{

@@ -179,14 +179,14 @@ func TestPlanPredictsItsResult(t *testing.T) {
 		}
 		after.rename(plan)
 		next := anyRequest(t, revisions)
-		anew := after.view(after.inOrder())
-		if got, want := v.Plan(next), anew.Plan(next); !reflect.DeepEqual(got, want) {
-			t.Fatalf("the next plan is\n%+v\nand made anew\n%+v", got, want)
+		fresh := after.view(after.inOrder())
+		if got, want := v.Plan(next), fresh.Plan(next); !reflect.DeepEqual(got, want) {
+			t.Fatalf("the next plan is\n%+v\nand by a fresh view\n%+v", got, want)
 		}
 		for _, one := range revisions {
 			q := scheduler.Question{Revision: one}
-			if got, want := v.Explain(q), anew.Explain(q); !reflect.DeepEqual(got, want) {
-				t.Fatalf("%s is explained by\n%+v\nand made anew by\n%+v", one.Name, got, want)
+			if got, want := v.Explain(q), fresh.Explain(q); !reflect.DeepEqual(got, want) {
+				t.Fatalf("%s is explained by\n%+v\nand by a fresh view\n%+v", one.Name, got, want)
 			}
 		}
 	})

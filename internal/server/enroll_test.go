@@ -79,9 +79,9 @@ func TestEnrollmentIsRepeatable(t *testing.T) {
 	// After its removal it is a new node, if the token has uses left.
 	_, err = c.as(core.RoleAdmin).DeleteNode(c.ctx, &v1.DeleteNodeRequest{Name: "machine", Force: true})
 	must(t, err)
-	anew, err := ask("machine")
+	rejoined, err := ask("machine")
 	must(t, err)
-	if anew.GetNode().GetMetadata().GetUid() == uid {
+	if rejoined.GetNode().GetMetadata().GetUid() == uid {
 		t.Error("a node that was removed came back")
 	}
 	_, err = ask("machine") // the token is used up, but the key is known
@@ -348,9 +348,9 @@ func TestServerEnrollsTheNodeOfItsMachine(t *testing.T) {
 	// After the removal of the node, its machine becomes a new node with the same name.
 	_, err = c.as(core.RoleAdmin).DeleteNode(c.ctx, &v1.DeleteNodeRequest{Name: "box", Force: true})
 	must(t, err)
-	anew, err := ask(second, "box")
+	rejoined, err := ask(second, "box")
 	must(t, err)
-	if m := anew.GetNode().GetMetadata(); m.GetName() != "box" || m.GetUid() == first.GetNode().GetMetadata().GetUid() {
+	if m := rejoined.GetNode().GetMetadata(); m.GetName() != "box" || m.GetUid() == first.GetNode().GetMetadata().GetUid() {
 		t.Errorf("the new node is %v", m)
 	}
 

@@ -187,6 +187,6 @@ func TestStatusOfAJob(t *testing.T) {
 	_, err := op.RestartWorkload(c.ctx, &v1.RestartWorkloadRequest{Name: "import"})
 	must(t, err)
 	if st := get(); st.GetPhase() == "failed" || st.GetJob().GetSucceeded() != 0 {
-		t.Errorf("when it begins anew: %v", st)
+		t.Errorf("when it starts over: %v", st)
 	}
 }

@@ -240,9 +240,9 @@ func TestWorkloadBeingDeletedRefusesChanges(t *testing.T) {
 	if snap.Replica(stop.GetMetadata().GetUid()) == nil || snap.Count(state.KindRevision) != 0 {
 		t.Error("the deletion took too much or too little")
 	}
-	anew, err := op.CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web")})
+	recreated, err := op.CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web")})
 	must(t, err)
-	if anew.GetMetadata().GetUid() == made.GetMetadata().GetUid() {
+	if recreated.GetMetadata().GetUid() == made.GetMetadata().GetUid() {
 		t.Error("the new workload has the uid of the old one")
 	}
 	_, err = op.DeleteWorkload(c.ctx, &v1.DeleteWorkloadRequest{Name: "web", Version: 1})

@@ -247,7 +247,7 @@ func TestInstallIntoAnImage(t *testing.T) {
 	}
 	root := t.TempDir()
 	i := Installer{Service: "cloudless", Root: root, Manager: Systemctl{}, BeforeStart: func(context.Context) error {
-		t.Error("something is to be started")
+		t.Error("the service would be started")
 		return nil
 	}}
 	result, err := i.Install(t.Context(), program(t, "one"), unitOf("/usr/local"))
