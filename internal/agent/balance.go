@@ -57,6 +57,11 @@ func (p place) balanced(s *v1.NetworkService) (one nodenet.Service, err error) {
 		}
 		one.Ports = append(one.Ports, port)
 	}
+	one.Group, one.Owner = s.GetWorkloadUid(), ownerOf(s.GetName(), s.GetNamespace())
+	for _, given := range s.GetPublished() {
+		port := portOf(given)
+		one.Ports = append(one.Ports, nodenet.ServicePort{Protocol: port.Protocol, Target: port.Inside, Publish: port.Host, PublishAddress: port.Address})
+	}
 	one.Backends, err = p.backends(s.GetEndpoints(), s.GetNearestFirst())
 	return one, err
 }

@@ -60,3 +60,32 @@ func TestDrainingEndpointsServeIfNoOtherDoes(t *testing.T) {
 		t.Errorf("the backends are %v, %v", list, err)
 	}
 }
+
+func TestPublishedPortsLeadToEndpoints(t *testing.T) {
+	one, err := place{}.balanced(&v1.NetworkService{
+		Namespace: "shop", Name: "api", WorkloadUid: "w-1", Ports: []*v1.ServicePort{{Port: 80, TargetPort: 8000}},
+		Published: []*v1.Port{{Port: 8000, Publish: 8080, PublishAddress: "192.0.2.7"}},
+	})
+	if err != nil || len(one.Ports) != 2 || one.Group != "w-1" || one.Owner != "api in namespace shop" {
+		t.Fatalf("the service is %v, %v", one, err)
+	}
+	if want := (nodenet.ServicePort{Protocol: "tcp", Target: 8000, Publish: 8080, PublishAddress: netip.MustParseAddr("192.0.2.7")}); one.Ports[1] != want {
+		t.Errorf("the port is %v", one.Ports[1])
+	}
+}
+
+// A port that is published on every node at one address concerns only the machine that has it.
+func TestReplicaNeedsNoAddressOfAnotherMachine(t *testing.T) {
+	ports := func(p *v1.Port) int {
+		w := &v1.WorkloadSpec{Ports: []*v1.Port{p}}
+		return len(endpointOf(&v1.Assignment{Replica: &v1.Replica{}, Revision: &v1.Revision{Spec: &v1.RevisionSpec{Workload: w}}}).Ports)
+	}
+	for port, want := range map[*v1.Port]int{
+		{Port: 80}: 0, {Port: 80, Publish: 80}: 1, {Port: 80, Publish: 80, PublishAddress: "127.0.0.1"}: 1,
+		{Port: 80, Publish: 80, PublishAddress: "192.0.2.7"}: 0, {Port: 80, Publish: 80, PublishAddress: "192.0.2.7", PublishMode: spec.PublishHost}: 1,
+	} {
+		if got := ports(port); got != want {
+			t.Errorf("%v needs %d ports, want %d", port, got, want)
+		}
+	}
+}

@@ -140,20 +140,33 @@ func endpointOf(a *v1.Assignment) nodenet.Endpoint {
 	meta, s := a.GetReplica().GetMetadata(), a.GetReplica().GetSpec()
 	e := nodenet.Endpoint{
 		UID: meta.GetUid(), Hostname: hostname(meta.GetName()),
-		Group: s.GetWorkloadUid(), Owner: fmt.Sprintf("%s in namespace %s", s.GetWorkload(), meta.GetNamespace()),
+		Group: s.GetWorkloadUid(), Owner: ownerOf(s.GetWorkload(), meta.GetNamespace()),
 		Namespace: meta.GetNamespace(),
 	}
 	for _, p := range a.GetRevision().GetSpec().GetWorkload().GetPorts() {
-		if p.GetPublish() == 0 {
-			continue
+		port := portOf(p)
+		switch {
+		case port.Host == 0:
+		case port.Address.IsValid() && !port.Address.IsLoopback() && p.GetPublishMode() != spec.PublishHost:
+			// The machine with the address may be another one.
+		default:
+			e.Ports = append(e.Ports, port)
 		}
-		protocol := p.GetProtocol()
-		if protocol == "" {
-			protocol = "tcp"
-		}
-		e.Ports = append(e.Ports, nodenet.Port{Protocol: protocol, Host: uint16(p.GetPublish()), Inside: uint16(p.GetPort())})
 	}
 	return e
+}
+
+// ownerOf names a workload for people.
+func ownerOf(workload, namespace string) string {
+	return fmt.Sprintf("%s in namespace %s", workload, namespace)
+}
+
+func portOf(p *v1.Port) nodenet.Port {
+	port := nodenet.Port{Protocol: protocolOf(p.GetProtocol()), Host: uint16(p.GetPublish()), Inside: uint16(p.GetPort())}
+	if text := p.GetPublishAddress(); text != "" {
+		port.Address, _ = netip.ParseAddr(text) // servers accept no others
+	}
+	return port
 }
 
 // onNetwork reports whether the replica is on the node's network.

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -136,7 +137,9 @@ func openMember(ctx context.Context, f *datadir.Folder, link *clusterLink, d dri
 	if err != nil {
 		return nil, err
 	}
-	network, err := nodenet.Open(enroll.NetworkOptions(f, logger))
+	options := enroll.NetworkOptions(f, logger)
+	options.APIPort = portOf(about.Servers)
+	network, err := nodenet.Open(options)
 	if err != nil {
 		return nil, err
 	}
@@ -159,6 +162,18 @@ func openMember(ctx context.Context, f *datadir.Folder, link *clusterLink, d dri
 	}
 	u.add(p.agent.Observe(i.registry))
 	return p, nil
+}
+
+// portOf is the port of the first server with one, 0 if there is none.
+func portOf(servers []string) uint16 {
+	for _, s := range servers {
+		if _, text, err := net.SplitHostPort(s); err == nil {
+			if port, err := strconv.ParseUint(text, 10, 16); err == nil {
+				return uint16(port)
+			}
+		}
+	}
+	return 0
 }
 
 func renewer(conn *grpc.ClientConn) func(context.Context, []byte) ([][]byte, error) {

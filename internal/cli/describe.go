@@ -362,6 +362,18 @@ func amounts(a *cloudlessv1.ResourceAmounts) string {
 	return strings.Join(all, ", ")
 }
 
+// publishedAt says where a published port answers.
+func publishedAt(p *cloudlessv1.Port) string {
+	text := fmt.Sprintf(" on the node's %d", p.GetPublish())
+	if p.GetPublishAddress() != "" {
+		text += " at " + p.GetPublishAddress()
+	}
+	if p.GetPublishMode() == spec.PublishHost {
+		text += ", only where a replica runs"
+	}
+	return text
+}
+
 func ports(list []*cloudlessv1.Port) string {
 	var all []string
 	for _, p := range list {
@@ -373,7 +385,7 @@ func ports(list []*cloudlessv1.Port) string {
 			text = p.GetName() + " " + text
 		}
 		if p.GetPublish() != 0 {
-			text += fmt.Sprintf(" on the node's %d", p.GetPublish())
+			text += publishedAt(p)
 		}
 		all = append(all, text)
 	}

@@ -32,6 +32,13 @@ func (r *ruleset) setOpened(links map[string][]string) {
 	r.opened = links
 }
 
+// written reports whether this process has written the table, which an earlier one may have left.
+func (r *ruleset) written() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.parts[basePart]
+}
+
 // numberOf gives each name a number of its own, for as long as this process lives.
 func numberOf(numbers map[string]uint32, name string) uint32 {
 	id, known := numbers[name]

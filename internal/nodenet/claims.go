@@ -106,6 +106,14 @@ func (c *claims) holdAgain() bool {
 	return all
 }
 
+// has reports whether somebody has a port.
+func (c *claims) has(uid string, key portKey) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	have := c.byPort[key]
+	return have != nil && have.users[uid]
+}
+
 func (c *claims) release(uid string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -187,7 +187,7 @@ func Open(opts Options) (*Network, error) {
 	n := &Network{
 		opts: opts, log: opts.Logger, ipv6: haveIPv6(), uids: locker.New(),
 		kick: make(chan struct{}, 1), live: map[string]*live{}, problems: map[string]string{},
-		services:   services{byID: map[string]Service{}, refused: map[string]bool{}},
+		services:   services{byID: map[string]Service{}, refused: map[string]bool{}, absent: map[string]bool{}},
 		everywhere: map[portKey][]netip.AddrPort{},
 	}
 	n.rules = newRuleset(opts.table())
@@ -234,14 +234,14 @@ func (n *Network) Configure(s Subnets) error {
 
 // SetRanges sets the cluster's ranges, on disk first: what is meant for them leaves the machine only by the mesh.
 func (n *Network) SetRanges(r Ranges) error {
+	n.base.Lock()
+	defer n.base.Unlock()
 	if err := n.store.setRanges(r); err != nil {
 		return fmt.Errorf("node network: %w", err)
 	}
-	if !n.subnets().valid() {
-		return nil // Configure continues
+	if !n.subnets().valid() || !n.rules.written() {
+		return nil // Run and Attach write them, together with everything else
 	}
-	n.base.Lock()
-	defer n.base.Unlock()
 	return n.mendBase()
 }
 

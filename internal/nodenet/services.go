@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/vishvananda/netlink"
+
 	"github.com/cloudless/cloudless/internal/nodenet/nft"
 )
 
@@ -36,7 +38,7 @@ type Service struct {
 // ServicePort is a port of a service.
 type ServicePort struct {
 	Protocol string // "tcp" or "udp"
-	// Port is that of the virtual addresses, and Target is where the backends listen.
+	// Port is that of the virtual addresses, 0 if it is only published. Target is where the backends listen.
 	Port   uint16
 	Target uint16
 	// Publish is the port of this machine that leads here too, wherever the backends are; 0 for none. PublishAddress
@@ -63,8 +65,9 @@ type Backend struct {
 type services struct {
 	update sync.Mutex // held while services change; taken before other locks
 	byID   map[string]Service
-	// refused are services with published ports that another program or workload has.
-	refused map[string]bool
+	// refused are services with published ports that another program or workload has. Those that are absent are to be
+	// published at an address that the machine does not have now.
+	refused, absent map[string]bool
 }
 
 // UpdateServices sets some services and removes others, in one transaction. It leaves out services that make no sense,
@@ -98,6 +101,7 @@ func (n *Network) updateServices(changed []Service, removed []string) error {
 		n.setPublished(before, Service{})
 		delete(n.services.byID, id)
 		delete(n.services.refused, id)
+		delete(n.services.absent, id)
 	}
 	valid := make([]Service, 0, len(changed))
 	for _, s := range changed {
@@ -108,7 +112,7 @@ func (n *Network) updateServices(changed []Service, removed []string) error {
 		valid = append(valid, s)
 		before, known := n.services.byID[s.ID]
 		gone.left(before, s)
-		if !known || !slices.Equal(before.published(), s.published()) || n.services.refused[s.ID] {
+		if !known || !slices.Equal(before.published(), s.published()) || n.services.refused[s.ID] || n.services.absent[s.ID] {
 			n.claimPorts(s)
 		}
 		n.services.byID[s.ID] = s
@@ -152,7 +156,7 @@ func (s Service) validate() error {
 		return fmt.Errorf("service %s: affinity of %v", s.ID, s.Affinity)
 	}
 	for _, p := range s.Ports {
-		if p.Protocol != "tcp" && p.Protocol != "udp" || p.Port == 0 || p.Target == 0 {
+		if p.Protocol != "tcp" && p.Protocol != "udp" || p.Port == 0 && p.Publish == 0 || p.Target == 0 {
 			return fmt.Errorf("service %s: port %d to %d of protocol %q", s.ID, p.Port, p.Target, p.Protocol)
 		}
 	}
@@ -183,10 +187,15 @@ func (s Service) published() []Port {
 	return ports
 }
 
-// claimPorts holds the published ports of a service, all or none.
+// claimPorts holds the published ports of a service, all or none, except those at an address of another machine.
 func (n *Network) claimPorts(s Service) {
 	n.claims.release(servicePrefix + s.ID)
-	ports := s.published()
+	all := s.published()
+	ports := slices.DeleteFunc(slices.Clone(all), func(p Port) bool { return p.Address.IsValid() && !isOwn(p.Address) })
+	delete(n.services.absent, s.ID)
+	if len(ports) < len(all) {
+		n.services.absent[s.ID] = true
+	}
 	err := n.checkPorts(ports)
 	if err == nil {
 		err = n.claims.take(Endpoint{UID: servicePrefix + s.ID, Group: s.Group, Owner: s.Owner, Ports: ports}, false)
@@ -195,10 +204,22 @@ func (n *Network) claimPorts(s Service) {
 		delete(n.services.refused, s.ID)
 		return
 	}
+	if taken, ok := errors.AsType[*PortError](err); ok {
+		err = fmt.Errorf("port %s is used by %s; free it, or publish another", taken.Port, taken.User)
+	}
 	if !n.services.refused[s.ID] {
 		n.sendEvent(Event{Warning: true, Reason: "PortTaken", Message: fmt.Sprintf("service %s is not published on this node: %v", s.ID, err)})
 	}
 	n.services.refused[s.ID] = true
+}
+
+// isOwn reports whether the machine has an address.
+func isOwn(a netip.Addr) bool {
+	addrs, err := retry(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
+	return err == nil && slices.ContainsFunc(addrs, func(have netlink.Addr) bool {
+		p, ok := prefixOf(have.IPNet)
+		return ok && (p.Addr() == a || a.IsLoopback() && p.Addr().IsLoopback() && p.Contains(a))
+	})
 }
 
 // publishAgain tries to publish the services whose ports were taken, and reports whether none is left.
@@ -208,6 +229,11 @@ func (n *Network) publishAgain() bool {
 	var again []Service
 	for id := range n.services.refused {
 		again = append(again, n.services.byID[id])
+	}
+	for id := range n.services.absent {
+		if s := n.services.byID[id]; !n.services.refused[id] && slices.ContainsFunc(s.published(), func(p Port) bool { return !n.claims.has(servicePrefix+id, p.key()) && isOwn(p.Address) }) {
+			again = append(again, s)
+		}
 	}
 	if len(again) > 0 {
 		if err := n.updateServices(again, nil); err != nil {
@@ -244,7 +270,7 @@ func (n *Network) servicePart(s Service) *nft.Part {
 		b := s.balancer(p)
 		b.describe(all)
 		for _, vip := range s.Addresses {
-			if f := familyOfAddr(vip); len(b.of(f)) > 0 {
+			if f := familyOfAddr(vip); p.Port != 0 && len(b.of(f)) > 0 {
 				key := string(vip.AsSlice()) + portElement(portKey{protocol: p.Protocol, number: p.Port})
 				all.Elements = append(all.Elements, nft.Element{Set: setServices + f.suffix, Key: key, Goto: b.chain})
 			}
@@ -275,6 +301,9 @@ func exported(backends []Backend, p ServicePort) []nft.Element {
 // balancer is that of a port.
 func (s Service) balancer(p ServicePort) balancer {
 	chain := fmt.Sprintf("service_%s_%s_%d", s.ID, p.Protocol, p.Port)
+	if p.Port == 0 {
+		chain = fmt.Sprintf("service_%s_published_%s", s.ID, portKey{protocol: p.Protocol, addr: p.PublishAddress, number: p.Publish}.chain())
+	}
 	b := balancer{chain: chain, slots: slots(s.Backends, p.Target)}
 	if s.Affinity > 0 {
 		b.usable, b.clients = usable(s.Backends, p.Target), s.clients

@@ -308,6 +308,39 @@ func TestServicePublishedOnEveryNode(t *testing.T) {
 	l.must(free.Close())
 }
 
+// A service that is published at one address answers there and nowhere else, once the machine has the address. Where a
+// replica publishes the same port, the service takes over and gives it back.
+func TestServicePublishedAtOneAddress(t *testing.T) {
+	l := newServiceLab(t)
+	l.attach("api", "api", tcp(8080, insidePort))
+	other := l.attach("other", "other")
+	s := nodenet.Service{
+		ID: "api.shop", Group: "api", Backends: []nodenet.Backend{backend(other, 1)},
+		Ports: []nodenet.ServicePort{
+			{Protocol: "tcp", Target: insidePort, Publish: 8080},
+			{Protocol: "tcp", Target: insidePort, Publish: 9090, PublishAddress: netip.MustParseAddr("198.51.100.7")},
+		},
+	}
+	l.open(l.outside, "tcp", here4+":8080", "api")
+	l.must(l.network.UpdateServices([]nodenet.Service{s}, nil))
+	l.open(l.outside, "tcp", here4+":8080", "other")
+	l.run("", "ip", "address", "add", "198.51.100.7/24", "dev", "wire")
+	eventually(t, func() error { _, _, err := ask(l.outside, "tcp", "198.51.100.7:9090"); return err })
+	eventually(t, func() error { // it is held
+		free, err := net.Listen("tcp", "198.51.100.7:9090")
+		if err == nil {
+			return errors.Join(errors.New("another program can have the port"), free.Close())
+		}
+		return nil
+	})
+	if _, _, err := ask(l.outside, "tcp", here4+":9090"); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("at another address: %v", err)
+	}
+	s.Backends = nil
+	l.must(l.network.UpdateServices([]nodenet.Service{s}, nil))
+	l.open(l.outside, "tcp", here4+":8080", "api")
+}
+
 // A new process that gets its services before it runs never lacks them, and a flushed table comes back with them.
 func TestServicesSurviveRestartsAndFlushes(t *testing.T) {
 	l := newServiceLab(t)

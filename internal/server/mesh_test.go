@@ -145,6 +145,32 @@ func TestServiceThatIsNoLongerExportedIsRemoved(t *testing.T) {
 	}
 }
 
+// Every node answers on a port that a workload publishes, so all of them know its service.
+func TestNodesLearnPublishedServices(t *testing.T) {
+	c := newCluster(t)
+	op := c.as(core.RoleOperator)
+	stream := c.join("one").connect(c.ctx)
+	web := workload("web", replicasOf(0), func(w *v1.Workload) {
+		w.Spec.Network = "node"
+		w.Spec.Ports = []*v1.Port{{Name: "web", Port: 80, Publish: 8080}, {Name: "host", Port: 81, Publish: 8081, PublishMode: spec.PublishHost}}
+	})
+	made := c.create(op, web)
+	var one *v1.NetworkService
+	for one == nil || one.GetName() != "web" {
+		if found := nextServices(t, stream).GetServices(); len(found) > 0 {
+			one = found[0]
+		}
+	}
+	if one.GetWorkloadUid() != made.GetMetadata().GetUid() || len(one.GetPublished()) != 1 || one.GetPublished()[0].GetPublish() != 8080 {
+		t.Errorf("the service is %v", one)
+	}
+	_, err := op.DeleteWorkload(c.ctx, &v1.DeleteWorkloadRequest{Name: "web"})
+	must(t, err)
+	for news := nextServices(t, stream); !slices.Contains(news.GetRemovedServices(), one.GetUid()); news = nextServices(t, stream) {
+		continue
+	}
+}
+
 // received passes on packets that a relay sends.
 type received chan string
 

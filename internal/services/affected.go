@@ -17,7 +17,8 @@ func Matters(c state.Change) bool {
 	case state.KindWorkload:
 		before, _ := c.Old.(*v1.Workload)
 		after, _ := c.New.(*v1.Workload)
-		return before == nil || after == nil || !maps.Equal(before.GetMetadata().GetLabels(), after.GetMetadata().GetLabels())
+		return before == nil || after == nil || !samePublished(before, after) ||
+			!maps.Equal(before.GetMetadata().GetLabels(), after.GetMetadata().GetLabels())
 	case state.KindReplica:
 		before, _ := c.Old.(*v1.Replica)
 		after, _ := c.New.(*v1.Replica)
@@ -30,8 +31,8 @@ func Matters(c state.Change) bool {
 	return false
 }
 
-// Affected returns the uids of the services whose spec, addresses or endpoints may differ after some changes, which led
-// to the snapshot. A deleted service is among them. Changes that no endpoint shows, such as the process id of a replica,
+// Affected returns the uids of the services whose spec, addresses, endpoints or published ports may differ after some
+// changes, which led to the snapshot. A deleted service is among them. Changes that no endpoint shows, such as the process id of a replica,
 // affect none. The cost of a change does not depend on the number of services without a selector.
 func Affected(snap *state.Snapshot, changes []state.Change) map[string]bool {
 	a := affected{snap: snap, uids: map[string]bool{}}
@@ -71,10 +72,13 @@ func (a *affected) object(o state.Object) {
 	}
 }
 
-// workload affects the services that choose it before or after the change.
+// workload affects the services that choose it before or after the change, and the one that it publishes.
 func (a *affected) workload(c state.Change) {
 	for _, o := range []state.Object{c.Old, c.New} {
 		if w, ok := o.(*v1.Workload); ok {
+			if s := a.snap.ServiceByName(w.GetMetadata().GetNamespace(), w.GetMetadata().GetName()); s != nil {
+				a.object(s)
+			}
 			a.choosing(w.GetMetadata().GetNamespace(), w.GetMetadata().GetName(), w.GetMetadata().GetLabels())
 		}
 	}

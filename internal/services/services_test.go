@@ -125,7 +125,7 @@ func TestWeightsAreSharesOfWorkloads(t *testing.T) {
 	w.expect(t, "web", "n1 ready 1000, f1 ready 0, o1 ready 4500, o2 ready 4500, ext ready 2000")
 }
 
-// Affected names every service whose endpoints differ after a change, and no service if no endpoint differs.
+// Affected names every service whose published ports or endpoints differ after a change.
 func TestAffectedServicesAreThoseThatDiffer(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newWorld(node("a"), node("b"), workload("api", "x"), workload("web", "x"), service("api", nil), service("all", &v1.ServiceSpec{Selector: map[string]string{"app": "x"}}))
@@ -145,10 +145,12 @@ func TestAffectedServicesAreThoseThatDiffer(t *testing.T) {
 	})
 }
 
-// all are the endpoints of every service, by its uid.
+// all are the published ports and endpoints of every service, by its uid.
 func (w *world) all() map[string]string {
 	all, snap := map[string]string{}, w.store.Snapshot()
 	for s := range snap.Services("", "") {
+		_, published := Published(snap, s)
+		all[s.GetMetadata().GetUid()] = fmt.Sprintln(published)
 		for _, e := range Endpoints(snap, s) {
 			all[s.GetMetadata().GetUid()] += fmt.Sprintf("%v %v %v\n", e.GetMetadata().GetName(), e.GetSpec(), e.GetStatus())
 		}
@@ -165,7 +167,11 @@ func anyObject(rt *rapid.T) state.Object {
 		n.Metadata.Labels["zone"] = rapid.SampledFrom([]string{"z1", "z2"}).Draw(rt, "zone")
 		return n
 	case 1:
-		return workload(rapid.SampledFrom([]string{"api", "web"}).Draw(rt, "workload"), rapid.SampledFrom([]string{"x", "y"}).Draw(rt, "label"))
+		w := workload(rapid.SampledFrom([]string{"api", "web"}).Draw(rt, "workload"), rapid.SampledFrom([]string{"x", "y"}).Draw(rt, "label"))
+		w.Spec = &v1.WorkloadSpec{Network: "node", Ports: []*v1.Port{{
+			Port: 80, Publish: rapid.Int32Range(0, 2).Draw(rt, "publish"), PublishMode: rapid.SampledFrom([]string{"", spec.PublishHost}).Draw(rt, "mode"),
+		}}}
+		return w
 	case 2:
 		return &v1.Endpoint{
 			Metadata: &v1.Metadata{Uid: "e1", Name: "e1", Namespace: "default"}, Spec: &v1.EndpointSpec{ServiceUid: "s-api"},

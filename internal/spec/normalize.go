@@ -1,6 +1,8 @@
 package spec
 
 import (
+	"net/netip"
+
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
@@ -48,6 +50,12 @@ func normalizeSpec(s *v1.WorkloadSpec) {
 	for _, p := range s.Ports {
 		if p != nil {
 			fill(&p.Protocol, defaultProtocol)
+			if p.PublishMode == PublishCluster {
+				p.PublishMode = ""
+			}
+			if a, err := netip.ParseAddr(p.PublishAddress); err == nil {
+				p.PublishAddress = a.String()
+			}
 		}
 	}
 	if s.Restart == nil {

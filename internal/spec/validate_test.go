@@ -80,6 +80,19 @@ func TestRefusals(t *testing.T) {
 			func(w *v1.Workload) { w.Spec.Ports = []*v1.Port{{Port: 80, Publish: 22}} },
 			`spec.ports[0].publish: 22 is the port of SSH, by which people reach the node; choose another`,
 		},
+		{
+			func(w *v1.Workload) {
+				w.Spec.Ports = []*v1.Port{{Port: 80, PublishMode: "host"}, {Port: 81, Publish: 81, PublishAddress: "eth0"}}
+			},
+			"spec.ports[0].publishMode: is for published ports: give publish too, or leave it out\n" +
+				`spec.ports[1].publishAddress: "eth0" is not an address of one network interface, such as 127.0.0.1 or 192.0.2.7`,
+		},
+		{
+			func(w *v1.Workload) {
+				w.Spec.Network, w.Spec.Ports = "host", []*v1.Port{{Port: 80, Publish: 80, PublishAddress: "127.0.0.1"}}
+			},
+			`spec.ports[0].publishAddress: must be left out: with network host the program itself decides where it listens`,
+		},
 		{func(w *v1.Workload) {
 			w.Spec.Network, w.Spec.Ports = "host", []*v1.Port{{Port: 80, Publish: 8080}}
 		}, `spec.ports[0].publish: must be 80 like port, or left out: with network host ports are not translated`},

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -251,16 +252,44 @@ func checkPorts(s *v1.WorkloadSpec, found *violations) {
 			numbers[number] = i
 		}
 		outside := fmt.Sprintf("%d/%s", p.GetPublish(), p.GetProtocol())
+		if a := p.GetPublishAddress(); a != "" {
+			outside = fmt.Sprintf("%s at %s", outside, a)
+		}
 		if first, taken := published[outside]; taken && p.GetPublish() != 0 {
 			found.add(path+".publish", "%s is published by %s too; choose another port of the node", outside, indexPath("spec.ports", first))
 		} else {
 			published[outside] = i
 		}
-		if p.GetPublish() == sshPort {
-			found.add(path+".publish", "%d is the port of SSH, by which people reach the node; choose another", sshPort)
-		}
+		checkPublish(s, p, path, found)
 		if s.Network == "host" && p.GetPublish() != 0 && p.GetPublish() != p.GetPort() {
 			found.add(path+".publish", "must be %d like port, or left out: with network host ports are not translated", p.GetPort())
+		}
+	}
+}
+
+// PublishCluster and PublishHost are modes of published ports.
+const (
+	PublishCluster = "cluster"
+	PublishHost    = "host"
+)
+
+func checkPublish(s *v1.WorkloadSpec, p *v1.Port, path string, found *violations) {
+	if p.GetPublish() == sshPort {
+		found.add(path+".publish", "%d is the port of SSH, by which people reach the node; choose another", sshPort)
+	}
+	for _, field := range []struct{ name, value string }{{".publishMode", p.GetPublishMode()}, {".publishAddress", p.GetPublishAddress()}} {
+		switch {
+		case field.value == "":
+		case p.GetPublish() == 0:
+			found.add(path+field.name, "is for published ports: give publish too, or leave it out")
+		case s.Network == "host":
+			found.add(path+field.name, "must be left out: with network host the program itself decides where it listens")
+		}
+	}
+	if text := p.GetPublishAddress(); text != "" {
+		a, err := netip.ParseAddr(text)
+		if err != nil || a.Zone() != "" || a.Is4In6() || a.IsUnspecified() || a.IsMulticast() {
+			found.add(path+".publishAddress", "%q is not an address of one network interface, such as 127.0.0.1 or 192.0.2.7", text)
 		}
 	}
 }

@@ -270,7 +270,7 @@ func addReplica(message *v1.Network, uid string, r *v1.Replica) {
 	}
 }
 
-// addNamespace adds all replicas and services of a namespace. Exported services are known already.
+// addNamespace adds all replicas and services of a namespace. Those that are needed everywhere are known already.
 func addNamespace(message *v1.Network, snap *state.Snapshot, namespace string) {
 	for r := range state.ListByName[*v1.Replica](snap, state.KindReplica, namespace, "") {
 		if len(addressesOf(r)) > 0 {
@@ -278,7 +278,7 @@ func addNamespace(message *v1.Network, snap *state.Snapshot, namespace string) {
 		}
 	}
 	for one := range snap.Services(namespace, "") {
-		if !one.GetSpec().GetExported() {
+		if !neededEverywhere(snap, one) {
 			message.Services = append(message.Services, networkService(snap, one))
 		}
 	}
@@ -359,7 +359,7 @@ func fullNetwork(snap *state.Snapshot, node string, asked map[string]bool) (*v1.
 		addNamespace(message, snap, namespace)
 	}
 	for one := range snap.Services("", "") {
-		if one.GetSpec().GetExported() {
+		if neededEverywhere(snap, one) {
 			message.Services = append(message.Services, networkService(snap, one))
 		}
 	}

@@ -13,26 +13,38 @@ import (
 type serviceNews struct {
 	uid, namespace string
 	message        *v1.NetworkService // nil if the service is gone
-	// exported and wasExported say whether nodes without replicas of its namespace need it, and may have it.
-	exported, wasExported bool
+	// everywhere and wasEverywhere say whether nodes without replicas of its namespace need it, and may have it.
+	everywhere, wasEverywhere bool
+}
+
+// neededEverywhere reports whether nodes need a service although they have no replicas of its namespace.
+func neededEverywhere(snap *state.Snapshot, s *v1.Service) bool {
+	_, published := services.Published(snap, s)
+	return s.GetSpec().GetExported() || len(published) > 0
 }
 
 // changedServices returns the services that changes affect.
 func changedServices(snap *state.Snapshot, changes []state.Change) (news []serviceNews) {
 	before := map[string]*v1.Service{}
+	published := map[string]bool{} // paths of workloads that were published
 	for _, c := range changes {
+		if old, ok := c.Old.(*v1.Workload); ok && len(services.PublishedPorts(old)) > 0 {
+			published[state.Path(old)] = true
+		}
 		if old, ok := c.Old.(*v1.Service); ok && before[old.GetMetadata().GetUid()] == nil {
 			before[old.GetMetadata().GetUid()] = old
 		}
 	}
 	for uid := range services.Affected(snap, changes) {
 		one, old := snap.Service(uid), before[uid]
-		n := serviceNews{uid: uid, wasExported: old.GetSpec().GetExported()}
+		n := serviceNews{uid: uid, wasEverywhere: old != nil && neededEverywhere(snap, old)}
 		switch {
 		case one != nil:
-			n.namespace, n.exported, n.message = one.GetMetadata().GetNamespace(), one.GetSpec().GetExported(), networkService(snap, one)
+			n.namespace, n.everywhere, n.message = one.GetMetadata().GetNamespace(), neededEverywhere(snap, one), networkService(snap, one)
+			n.wasEverywhere = n.wasEverywhere || published[state.Path(one)]
 		case old != nil:
 			n.namespace = old.GetMetadata().GetNamespace()
+			n.wasEverywhere = n.wasEverywhere || published[state.Path(old)]
 		default:
 			continue // created and deleted before any node heard of it
 		}
@@ -45,9 +57,9 @@ func changedServices(snap *state.Snapshot, changes []state.Change) (news []servi
 // the message.
 func (n serviceNews) addTo(message *v1.Network, follows map[string]bool) bool {
 	switch {
-	case n.message != nil && (n.exported || follows[n.namespace]):
+	case n.message != nil && (n.everywhere || follows[n.namespace]):
 		message.Services = append(message.Services, n.message)
-	case n.wasExported || follows[n.namespace]:
+	case n.wasEverywhere || follows[n.namespace]:
 		message.RemovedServices = append(message.RemovedServices, n.uid)
 	default:
 		return false
@@ -61,6 +73,9 @@ func networkService(snap *state.Snapshot, s *v1.Service) *v1.NetworkService {
 	message := &v1.NetworkService{
 		Uid: m.GetUid(), Namespace: m.GetNamespace(), Name: m.GetName(), Exported: s.GetSpec().GetExported(), Ports: s.GetSpec().GetPorts(),
 		NearestFirst: balancer.GetLocality() != spec.LocalityNone,
+	}
+	if w, ports := services.Published(snap, s); len(ports) > 0 {
+		message.Published, message.WorkloadUid = ports, w.GetMetadata().GetUid()
 	}
 	for _, address := range []string{s.GetStatus().GetAddressV4(), s.GetStatus().GetAddressV6()} {
 		if address != "" {

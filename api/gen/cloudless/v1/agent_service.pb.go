@@ -1292,7 +1292,7 @@ type Network struct {
 	// The address ranges of services; set with the relays.
 	ServiceRanges []string `protobuf:"bytes,8,rep,name=service_ranges,json=serviceRanges,proto3" json:"service_ranges,omitempty"`
 	// The services of the namespaces that have a replica on this node, those of the namespaces that the agent follows, and
-	// the exported ones of all others.
+	// the exported and published ones of all others.
 	Services []*NetworkService `protobuf:"bytes,9,rep,name=services,proto3" json:"services,omitempty"`
 	// Uids of services that are gone, or that the node no longer needs.
 	RemovedServices []string `protobuf:"bytes,10,rep,name=removed_services,json=removedServices,proto3" json:"removed_services,omitempty"`
@@ -1431,8 +1431,11 @@ type NetworkService struct {
 	// How long the endpoint of a client is remembered; not set if it is not.
 	Affinity *durationpb.Duration `protobuf:"bytes,7,opt,name=affinity,proto3" json:"affinity,omitempty"`
 	// Endpoints on the same node come first, then those in the same zone.
-	NearestFirst  bool               `protobuf:"varint,8,opt,name=nearest_first,json=nearestFirst,proto3" json:"nearest_first,omitempty"`
-	Endpoints     []*NetworkEndpoint `protobuf:"bytes,9,rep,name=endpoints,proto3" json:"endpoints,omitempty"`
+	NearestFirst bool               `protobuf:"varint,8,opt,name=nearest_first,json=nearestFirst,proto3" json:"nearest_first,omitempty"`
+	Endpoints    []*NetworkEndpoint `protobuf:"bytes,9,rep,name=endpoints,proto3" json:"endpoints,omitempty"`
+	// Ports of every node that lead to the endpoints, and the uid of the workload that publishes them.
+	Published     []*Port `protobuf:"bytes,10,rep,name=published,proto3" json:"published,omitempty"`
+	WorkloadUid   string  `protobuf:"bytes,11,opt,name=workload_uid,json=workloadUid,proto3" json:"workload_uid,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1528,6 +1531,20 @@ func (x *NetworkService) GetEndpoints() []*NetworkEndpoint {
 		return x.Endpoints
 	}
 	return nil
+}
+
+func (x *NetworkService) GetPublished() []*Port {
+	if x != nil {
+		return x.Published
+	}
+	return nil
+}
+
+func (x *NetworkService) GetWorkloadUid() string {
+	if x != nil {
+		return x.WorkloadUid
+	}
+	return ""
 }
 
 type NetworkEndpoint struct {
@@ -2794,7 +2811,7 @@ const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	" \x03(\tR\x0fremovedServices\x12\x17\n" +
 	"\x04zone\x18\v \x01(\tH\x00R\x04zone\x88\x01\x01\x12\x1a\n" +
 	"\bfollowed\x18\f \x03(\tR\bfollowedB\a\n" +
-	"\x05_zone\"\xd8\x02\n" +
+	"\x05_zone\"\xad\x03\n" +
 	"\x0eNetworkService\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
@@ -2804,7 +2821,10 @@ const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"\x05ports\x18\x06 \x03(\v2\x19.cloudless.v1.ServicePortR\x05ports\x125\n" +
 	"\baffinity\x18\a \x01(\v2\x19.google.protobuf.DurationR\baffinity\x12#\n" +
 	"\rnearest_first\x18\b \x01(\bR\fnearestFirst\x12;\n" +
-	"\tendpoints\x18\t \x03(\v2\x1d.cloudless.v1.NetworkEndpointR\tendpoints\"\xa0\x01\n" +
+	"\tendpoints\x18\t \x03(\v2\x1d.cloudless.v1.NetworkEndpointR\tendpoints\x120\n" +
+	"\tpublished\x18\n" +
+	" \x03(\v2\x12.cloudless.v1.PortR\tpublished\x12!\n" +
+	"\fworkload_uid\x18\v \x01(\tR\vworkloadUid\"\xa0\x01\n" +
 	"\x0fNetworkEndpoint\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\taddresses\x18\x02 \x03(\tR\taddresses\x12\x14\n" +
@@ -2958,19 +2978,20 @@ var file_cloudless_v1_agent_service_proto_goTypes = []any{
 	(*ReplicaStatus)(nil),         // 42: cloudless.v1.ReplicaStatus
 	(*ServicePort)(nil),           // 43: cloudless.v1.ServicePort
 	(*durationpb.Duration)(nil),   // 44: google.protobuf.Duration
-	(*NodeSpec)(nil),              // 45: cloudless.v1.NodeSpec
-	(*Replica)(nil),               // 46: cloudless.v1.Replica
-	(*Revision)(nil),              // 47: cloudless.v1.Revision
-	(*ExecStart)(nil),             // 48: cloudless.v1.ExecStart
-	(*CopyStart)(nil),             // 49: cloudless.v1.CopyStart
-	(*ForwardStart)(nil),          // 50: cloudless.v1.ForwardStart
-	(*LogEntry)(nil),              // 51: cloudless.v1.LogEntry
-	(*ExecResponse)(nil),          // 52: cloudless.v1.ExecResponse
-	(*CopyResponse)(nil),          // 53: cloudless.v1.CopyResponse
-	(*ForwardResponse)(nil),       // 54: cloudless.v1.ForwardResponse
-	(*ExecRequest)(nil),           // 55: cloudless.v1.ExecRequest
-	(*CopyRequest)(nil),           // 56: cloudless.v1.CopyRequest
-	(*ForwardRequest)(nil),        // 57: cloudless.v1.ForwardRequest
+	(*Port)(nil),                  // 45: cloudless.v1.Port
+	(*NodeSpec)(nil),              // 46: cloudless.v1.NodeSpec
+	(*Replica)(nil),               // 47: cloudless.v1.Replica
+	(*Revision)(nil),              // 48: cloudless.v1.Revision
+	(*ExecStart)(nil),             // 49: cloudless.v1.ExecStart
+	(*CopyStart)(nil),             // 50: cloudless.v1.CopyStart
+	(*ForwardStart)(nil),          // 51: cloudless.v1.ForwardStart
+	(*LogEntry)(nil),              // 52: cloudless.v1.LogEntry
+	(*ExecResponse)(nil),          // 53: cloudless.v1.ExecResponse
+	(*CopyResponse)(nil),          // 54: cloudless.v1.CopyResponse
+	(*ForwardResponse)(nil),       // 55: cloudless.v1.ForwardResponse
+	(*ExecRequest)(nil),           // 56: cloudless.v1.ExecRequest
+	(*CopyRequest)(nil),           // 57: cloudless.v1.CopyRequest
+	(*ForwardRequest)(nil),        // 58: cloudless.v1.ForwardRequest
 }
 var file_cloudless_v1_agent_service_proto_depIdxs = []int32{
 	34, // 0: cloudless.v1.EnrollRequest.labels:type_name -> cloudless.v1.EnrollRequest.LabelsEntry
@@ -3005,43 +3026,44 @@ var file_cloudless_v1_agent_service_proto_depIdxs = []int32{
 	43, // 29: cloudless.v1.NetworkService.ports:type_name -> cloudless.v1.ServicePort
 	44, // 30: cloudless.v1.NetworkService.affinity:type_name -> google.protobuf.Duration
 	20, // 31: cloudless.v1.NetworkService.endpoints:type_name -> cloudless.v1.NetworkEndpoint
-	25, // 32: cloudless.v1.Assignments.assign:type_name -> cloudless.v1.Assignment
-	45, // 33: cloudless.v1.Assignments.node:type_name -> cloudless.v1.NodeSpec
-	41, // 34: cloudless.v1.Assignments.time:type_name -> google.protobuf.Timestamp
-	46, // 35: cloudless.v1.Assignment.replica:type_name -> cloudless.v1.Replica
-	47, // 36: cloudless.v1.Assignment.revision:type_name -> cloudless.v1.Revision
-	26, // 37: cloudless.v1.Assignment.login:type_name -> cloudless.v1.RegistryLogin
-	28, // 38: cloudless.v1.Open.logs:type_name -> cloudless.v1.OpenLogs
-	29, // 39: cloudless.v1.Open.exec:type_name -> cloudless.v1.OpenExec
-	30, // 40: cloudless.v1.Open.copy:type_name -> cloudless.v1.OpenCopy
-	31, // 41: cloudless.v1.Open.forward:type_name -> cloudless.v1.OpenForward
-	41, // 42: cloudless.v1.OpenLogs.since:type_name -> google.protobuf.Timestamp
-	41, // 43: cloudless.v1.OpenLogs.until:type_name -> google.protobuf.Timestamp
-	48, // 44: cloudless.v1.OpenExec.start:type_name -> cloudless.v1.ExecStart
-	49, // 45: cloudless.v1.OpenCopy.start:type_name -> cloudless.v1.CopyStart
-	50, // 46: cloudless.v1.OpenForward.start:type_name -> cloudless.v1.ForwardStart
-	51, // 47: cloudless.v1.AttachUp.log:type_name -> cloudless.v1.LogEntry
-	52, // 48: cloudless.v1.AttachUp.exec:type_name -> cloudless.v1.ExecResponse
-	53, // 49: cloudless.v1.AttachUp.copy:type_name -> cloudless.v1.CopyResponse
-	54, // 50: cloudless.v1.AttachUp.forward:type_name -> cloudless.v1.ForwardResponse
-	55, // 51: cloudless.v1.AttachDown.exec:type_name -> cloudless.v1.ExecRequest
-	56, // 52: cloudless.v1.AttachDown.copy:type_name -> cloudless.v1.CopyRequest
-	57, // 53: cloudless.v1.AttachDown.forward:type_name -> cloudless.v1.ForwardRequest
-	0,  // 54: cloudless.v1.EnrollmentService.Enroll:input_type -> cloudless.v1.EnrollRequest
-	1,  // 55: cloudless.v1.EnrollmentService.EnrollOwnNode:input_type -> cloudless.v1.EnrollOwnNodeRequest
-	4,  // 56: cloudless.v1.EnrollmentService.Renew:input_type -> cloudless.v1.RenewRequest
-	6,  // 57: cloudless.v1.AgentService.Session:input_type -> cloudless.v1.SessionUp
-	32, // 58: cloudless.v1.AgentService.Attach:input_type -> cloudless.v1.AttachUp
-	3,  // 59: cloudless.v1.EnrollmentService.Enroll:output_type -> cloudless.v1.EnrollResponse
-	3,  // 60: cloudless.v1.EnrollmentService.EnrollOwnNode:output_type -> cloudless.v1.EnrollResponse
-	5,  // 61: cloudless.v1.EnrollmentService.Renew:output_type -> cloudless.v1.RenewResponse
-	16, // 62: cloudless.v1.AgentService.Session:output_type -> cloudless.v1.SessionDown
-	33, // 63: cloudless.v1.AgentService.Attach:output_type -> cloudless.v1.AttachDown
-	59, // [59:64] is the sub-list for method output_type
-	54, // [54:59] is the sub-list for method input_type
-	54, // [54:54] is the sub-list for extension type_name
-	54, // [54:54] is the sub-list for extension extendee
-	0,  // [0:54] is the sub-list for field type_name
+	45, // 32: cloudless.v1.NetworkService.published:type_name -> cloudless.v1.Port
+	25, // 33: cloudless.v1.Assignments.assign:type_name -> cloudless.v1.Assignment
+	46, // 34: cloudless.v1.Assignments.node:type_name -> cloudless.v1.NodeSpec
+	41, // 35: cloudless.v1.Assignments.time:type_name -> google.protobuf.Timestamp
+	47, // 36: cloudless.v1.Assignment.replica:type_name -> cloudless.v1.Replica
+	48, // 37: cloudless.v1.Assignment.revision:type_name -> cloudless.v1.Revision
+	26, // 38: cloudless.v1.Assignment.login:type_name -> cloudless.v1.RegistryLogin
+	28, // 39: cloudless.v1.Open.logs:type_name -> cloudless.v1.OpenLogs
+	29, // 40: cloudless.v1.Open.exec:type_name -> cloudless.v1.OpenExec
+	30, // 41: cloudless.v1.Open.copy:type_name -> cloudless.v1.OpenCopy
+	31, // 42: cloudless.v1.Open.forward:type_name -> cloudless.v1.OpenForward
+	41, // 43: cloudless.v1.OpenLogs.since:type_name -> google.protobuf.Timestamp
+	41, // 44: cloudless.v1.OpenLogs.until:type_name -> google.protobuf.Timestamp
+	49, // 45: cloudless.v1.OpenExec.start:type_name -> cloudless.v1.ExecStart
+	50, // 46: cloudless.v1.OpenCopy.start:type_name -> cloudless.v1.CopyStart
+	51, // 47: cloudless.v1.OpenForward.start:type_name -> cloudless.v1.ForwardStart
+	52, // 48: cloudless.v1.AttachUp.log:type_name -> cloudless.v1.LogEntry
+	53, // 49: cloudless.v1.AttachUp.exec:type_name -> cloudless.v1.ExecResponse
+	54, // 50: cloudless.v1.AttachUp.copy:type_name -> cloudless.v1.CopyResponse
+	55, // 51: cloudless.v1.AttachUp.forward:type_name -> cloudless.v1.ForwardResponse
+	56, // 52: cloudless.v1.AttachDown.exec:type_name -> cloudless.v1.ExecRequest
+	57, // 53: cloudless.v1.AttachDown.copy:type_name -> cloudless.v1.CopyRequest
+	58, // 54: cloudless.v1.AttachDown.forward:type_name -> cloudless.v1.ForwardRequest
+	0,  // 55: cloudless.v1.EnrollmentService.Enroll:input_type -> cloudless.v1.EnrollRequest
+	1,  // 56: cloudless.v1.EnrollmentService.EnrollOwnNode:input_type -> cloudless.v1.EnrollOwnNodeRequest
+	4,  // 57: cloudless.v1.EnrollmentService.Renew:input_type -> cloudless.v1.RenewRequest
+	6,  // 58: cloudless.v1.AgentService.Session:input_type -> cloudless.v1.SessionUp
+	32, // 59: cloudless.v1.AgentService.Attach:input_type -> cloudless.v1.AttachUp
+	3,  // 60: cloudless.v1.EnrollmentService.Enroll:output_type -> cloudless.v1.EnrollResponse
+	3,  // 61: cloudless.v1.EnrollmentService.EnrollOwnNode:output_type -> cloudless.v1.EnrollResponse
+	5,  // 62: cloudless.v1.EnrollmentService.Renew:output_type -> cloudless.v1.RenewResponse
+	16, // 63: cloudless.v1.AgentService.Session:output_type -> cloudless.v1.SessionDown
+	33, // 64: cloudless.v1.AgentService.Attach:output_type -> cloudless.v1.AttachDown
+	60, // [60:65] is the sub-list for method output_type
+	55, // [55:60] is the sub-list for method input_type
+	55, // [55:55] is the sub-list for extension type_name
+	55, // [55:55] is the sub-list for extension extendee
+	0,  // [0:55] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_agent_service_proto_init() }

@@ -679,13 +679,19 @@ type Port struct {
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// The port that the program listens on.
 	Port int32 `protobuf:"varint,2,opt,name=port,proto3" json:"port,omitempty"`
-	// The node's port that leads to it; 0 for none. Replicas of one workload on one node
-	// share it; no other workload can use it there.
+	// The node's port that leads to it; 0 for none. Replicas of one workload share it; no other workload can use it on
+	// the same node.
 	Publish int32 `protobuf:"varint,3,opt,name=publish,proto3" json:"publish,omitempty"`
 	// "tcp" if empty.
-	Protocol      string `protobuf:"bytes,4,opt,name=protocol,proto3" json:"protocol,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Protocol string `protobuf:"bytes,4,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	// Which nodes answer on the published port. "cluster": every node, wherever the replicas are. A program sees the
+	// address of the node if that passes a connection on to another one. "host": only nodes with a replica, and programs
+	// see the addresses of the clients. "cluster" if empty.
+	PublishMode string `protobuf:"bytes,5,opt,name=publish_mode,json=publishMode,proto3" json:"publish_mode,omitempty"`
+	// The only address of the nodes that has the published port, such as "127.0.0.1"; if empty, all addresses have it.
+	PublishAddress string `protobuf:"bytes,6,opt,name=publish_address,json=publishAddress,proto3" json:"publish_address,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Port) Reset() {
@@ -742,6 +748,20 @@ func (x *Port) GetPublish() int32 {
 func (x *Port) GetProtocol() string {
 	if x != nil {
 		return x.Protocol
+	}
+	return ""
+}
+
+func (x *Port) GetPublishMode() string {
+	if x != nil {
+		return x.PublishMode
+	}
+	return ""
+}
+
+func (x *Port) GetPublishAddress() string {
+	if x != nil {
+		return x.PublishAddress
 	}
 	return ""
 }
@@ -2525,12 +2545,14 @@ const file_cloudless_v1_workload_proto_rawDesc = "" +
 	"\x03cpu\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xc8\xc6'\x01R\x03cpu\x12!\n" +
 	"\x06memory\x18\x02 \x01(\tB\t\xbaH\x06r\x04\xd0\xc6'\x01R\x06memory\x12\x1d\n" +
 	"\x04disk\x18\x03 \x01(\tB\t\xbaH\x06r\x04\xd0\xc6'\x01R\x04disk\x12'\n" +
-	"\tbandwidth\x18\x04 \x01(\tB\t\xbaH\x06r\x04\xf0\xc6'\x01R\tbandwidth\"\x9c\x01\n" +
+	"\tbandwidth\x18\x04 \x01(\tB\t\xbaH\x06r\x04\xf0\xc6'\x01R\tbandwidth\"\x89\x02\n" +
 	"\x04Port\x12\x1d\n" +
 	"\x04name\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\x04name\x12\x1f\n" +
 	"\x04port\x18\x02 \x01(\x05B\v\xbaH\b\x1a\x06\x18\xff\xff\x03(\x01R\x04port\x12%\n" +
 	"\apublish\x18\x03 \x01(\x05B\v\xbaH\b\x1a\x06\x18\xff\xff\x03(\x00R\apublish\x12-\n" +
-	"\bprotocol\x18\x04 \x01(\tB\x11\xbaH\x0er\fR\x00R\x03tcpR\x03udpR\bprotocol\"\xb7\x01\n" +
+	"\bprotocol\x18\x04 \x01(\tB\x11\xbaH\x0er\fR\x00R\x03tcpR\x03udpR\bprotocol\x129\n" +
+	"\fpublish_mode\x18\x05 \x01(\tB\x16\xbaH\x13r\x11R\x00R\aclusterR\x04hostR\vpublishMode\x120\n" +
+	"\x0fpublish_address\x18\x06 \x01(\tB\a\xbaH\x04r\x02\x18@R\x0epublishAddress\"\xb7\x01\n" +
 	"\aRestart\x12:\n" +
 	"\x06policy\x18\x01 \x01(\tB\"\xbaH\x1fr\x1dR\x00R\x06alwaysR\n" +
 	"on-failureR\x05neverR\x06policy\x12#\n" +
