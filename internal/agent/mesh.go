@@ -94,6 +94,8 @@ func (a *Agent) applyNetwork(n *v1.Network) {
 	if a.mesh == nil {
 		return
 	}
+	// Services come before the ranges: these write the rules, which never lack a service that way.
+	a.applyServices(n)
 	if n.GetRanges() != nil {
 		if err := a.closeRanges(n.GetRanges(), n.GetServiceRanges()); err != nil {
 			a.log.Error("packets for other nodes could leave this machine without the mesh", "error", err)
@@ -110,7 +112,6 @@ func (a *Agent) applyNetwork(n *v1.Network) {
 		a.configureMesh()
 		a.mesh.SetRelays(relays)
 	}
-	a.applyServices(n)
 	var peers []mesh.Peer
 	for _, given := range n.GetPeers() {
 		p, err := peerFrom(given)

@@ -91,21 +91,30 @@ func (c *networkCache) full() *v1.Network {
 	}
 }
 
-// cachePause is the least time between two writes of the cache.
-const cachePause = 5 * time.Second
+// cacheShare bounds the share of time that is spent on writing the cache: one in so many parts.
+const cacheShare = 50
 
-// run writes changes to disk until ctx ends, and once more then.
+// run writes changes to disk until ctx ends. A change is written at once, so that an agent that is killed soon afterwards
+// knows it when it is back. Changes that follow quickly are written together.
 func (c *networkCache) run(ctx context.Context, failed func(error)) {
-	for ctx.Err() == nil {
-		select {
-		case <-ctx.Done():
-			return // nothing has changed since the last time
-		case <-c.wake:
-		}
-		_ = sleep.For(ctx, cachePause)
+	write := func() {
+		began := time.Now()
 		if err := c.save(); err != nil {
 			failed(err)
 		}
+		_ = sleep.For(ctx, cacheShare*time.Since(began))
+	}
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-c.wake:
+			write()
+		}
+	}
+	select {
+	case <-c.wake:
+		write()
+	default:
 	}
 }
 

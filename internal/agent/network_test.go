@@ -30,6 +30,9 @@ type fakeNetwork struct {
 	notice  func(nodenet.Event)
 
 	counters map[string]nodenet.Counters
+	services []nodenet.Service
+	// lacked is set if the rules were written before the services were known.
+	lacked bool
 }
 
 func newFakeNetwork() *fakeNetwork {
@@ -102,9 +105,7 @@ func (n *fakeNetwork) Counters(uid string) (nodenet.Counters, error) {
 	return counted, nil
 }
 
-func (*fakeNetwork) SetRanges(nodenet.Ranges) error                           { return nil }
 func (*fakeNetwork) UpdateReplicas(map[netip.Addr]string, []netip.Addr) error { return nil }
-func (*fakeNetwork) SetServices([]nodenet.Service) error                      { return nil }
 func (*fakeNetwork) UpdateServices([]nodenet.Service, []string) error         { return nil }
 func (*fakeNetwork) Namespaces() map[netip.Addr]string                        { return nil }
 func (*fakeNetwork) ReplaceReplicas(map[netip.Addr]string) error              { return nil }
@@ -284,4 +285,18 @@ func TestEventsAreBounded(t *testing.T) {
 	if got := r.takeEvents(); len(got) != maxEvents || got[maxEvents-1].GetReason() != "999" {
 		t.Errorf("%d events wait", len(got))
 	}
+}
+
+func (n *fakeNetwork) SetRanges(nodenet.Ranges) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.lacked = n.lacked || len(n.services) == 0
+	return nil
+}
+
+func (n *fakeNetwork) SetServices(all []nodenet.Service) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.services = all
+	return nil
 }

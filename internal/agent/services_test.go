@@ -1,10 +1,12 @@
 package agent
 
 import (
+	"context"
 	"net/netip"
 	"os"
 	"slices"
 	"testing"
+	"testing/synctest"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/spec"
@@ -73,6 +75,37 @@ func TestNetworkIsRestoredWithoutAServer(t *testing.T) {
 	n.start()
 	n.mesh.until(func() bool {
 		return len(n.mesh.services) == 2 && len(n.mesh.relays) == 1 && len(n.mesh.setup.Addresses) == 1
+	})
+}
+
+// The rules of an agent that comes back must not refuse connections to services for a moment.
+func TestServicesAreKnownBeforeTheRulesAreWritten(t *testing.T) {
+	n, _ := withServices(t)
+	n.stop()
+	n.mesh, n.network = newFakeMesh(), newFakeNetwork()
+	n.start()
+	n.mesh.until(func() bool { return len(n.mesh.relays) == 1 })
+	n.network.mu.Lock()
+	defer n.network.mu.Unlock()
+	if len(n.network.services) != 2 || n.network.lacked {
+		t.Errorf("services %v, rules without them: %v", n.network.services, n.network.lacked)
+	}
+}
+
+// An agent that is killed right after a change knows it when it is back.
+func TestChangeOfTheNetworkIsWrittenAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newNetworkCache(t.TempDir())
+		ctx, cancel := context.WithCancel(t.Context())
+		go c.run(ctx, func(err error) { t.Error(err) })
+		for _, name := range []string{"api", "db"} {
+			c.merge(&v1.Network{Services: []*v1.NetworkService{shopService(name, name, "10.128.0.1")}})
+			synctest.Wait()
+		}
+		if _, got, err := c.load(); err != nil || len(got.GetServices()) != 2 {
+			t.Errorf("loaded %v, %v", got, err)
+		}
+		cancel()
 	})
 }
 
