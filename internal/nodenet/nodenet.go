@@ -90,6 +90,8 @@ type Subnets struct{ V4, V6 netip.Prefix }
 
 func (s Subnets) valid() bool { return s.V4.IsValid() }
 
+func (s Subnets) contain(a netip.Addr) bool { return s.V4.Contains(a) || s.V6.Contains(a) }
+
 // Ranges are the cluster's ranges of addresses. Each node has a part of them.
 type Ranges struct {
 	Replicas []netip.Prefix `json:"replicas,omitempty"`

@@ -69,7 +69,7 @@ func (n *Network) bridgeNet() bridgeNet {
 	}
 	forward := func(key portKey, backends []netip.AddrPort) {
 		for _, to := range slices.Compact(slices.Clone(backends)) { // one with a large weight is listed several times
-			if g.subnets.V4.Contains(to.Addr()) || g.subnets.V6.Contains(to.Addr()) {
+			if g.subnets.contain(to.Addr()) {
 				g.forwards = append(g.forwards, portForward{key, to})
 			}
 		}
@@ -154,7 +154,7 @@ func obstaclesOf(nets []bridgeNet) ([]Obstacle, error) {
 	}
 	for i, g := range nets {
 		if g.forwards == nil {
-			nets[i].forwards = firewall.forwardsOf(g.bridge)
+			nets[i].forwards = slices.DeleteFunc(firewall.forwardsOf(g.bridge), func(f portForward) bool { return !g.subnets.contain(f.to.Addr()) })
 		}
 	}
 	var found []Obstacle
@@ -172,7 +172,8 @@ func obstaclesOf(nets []bridgeNet) ([]Obstacle, error) {
 	return found, nil
 }
 
-var portChain = regexp.MustCompile(`^(tcp|udp)_([0-9]+)(_.+)?$`)
+// portChain matches the chains of ports that endpoints and services publish.
+var portChain = regexp.MustCompile(`^(?:service_[a-z0-9.-]+_published_)?(tcp|udp)_([0-9]+)(_.+)?$`)
 
 // forwardsOf reads from the rules of a cloud where its published ports lead.
 func (c *firewall) forwardsOf(bridge string) []portForward {

@@ -39,7 +39,7 @@ func (n *Network) updateReplicas(changed map[netip.Addr]string, removed []netip.
 	}
 	for addr, namespace := range changed {
 		before, known := n.rules.remote[addr]
-		if own.V4.Contains(addr) || own.V6.Contains(addr) || known && before == namespace {
+		if own.contain(addr) || known && before == namespace {
 			continue
 		}
 		id := numberOf(n.rules.namespaces, namespace)

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"regexp"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -30,7 +31,8 @@ type Service struct {
 	Affinity time.Duration
 	Ports    []ServicePort
 	Backends []Backend
-	// Group and Owner are those of the Endpoints that publish the same ports. They matter only for published ports.
+	// Group and Owner are those of the Endpoints that publish the same ports. They matter only for published ports: if
+	// several groups want a port at once, the first by its name gets it.
 	Group string
 	Owner string
 }
@@ -94,8 +96,10 @@ func (n *Network) SetServices(all []Service) error {
 func (n *Network) updateServices(changed []Service, removed []string) error {
 	var errs []error
 	gone := goneBackends{}
+	publish := false
 	for _, id := range removed {
 		before := n.services.byID[id]
+		publish = publish || len(before.published()) > 0
 		gone.left(before, Service{})
 		n.claims.release(servicePrefix + id)
 		n.setPublished(before, Service{})
@@ -104,13 +108,14 @@ func (n *Network) updateServices(changed []Service, removed []string) error {
 		delete(n.services.absent, id)
 	}
 	valid := make([]Service, 0, len(changed))
-	for _, s := range changed {
+	for _, s := range slices.SortedStableFunc(slices.Values(changed), func(a, b Service) int { return strings.Compare(a.Group, b.Group) }) {
 		if err := s.validate(); err != nil {
 			errs = append(errs, err)
 			continue
 		}
 		valid = append(valid, s)
 		before, known := n.services.byID[s.ID]
+		publish = publish || len(before.published())+len(s.published()) > 0
 		gone.left(before, s)
 		if !known || !slices.Equal(before.published(), s.published()) || n.services.refused[s.ID] || n.services.absent[s.ID] {
 			n.claimPorts(s)
@@ -121,17 +126,17 @@ func (n *Network) updateServices(changed []Service, removed []string) error {
 		}
 		n.setPublished(before, s)
 	}
-	errs = append(errs, n.writeServices(valid, removed))
+	errs = append(errs, n.writeServices(valid, removed, publish))
 	gone.forget(n)
 	return errors.Join(errs...)
 }
 
-// writeServices writes the parts of services, and those of published ports that they take over or give back.
-func (n *Network) writeServices(changed []Service, removed []string) error {
+// writeServices writes the parts of services and, if they publish ports, those of ports that they take over or give back.
+func (n *Network) writeServices(changed []Service, removed []string, publish bool) error {
 	n.rules.mu.Lock()
 	defer n.rules.mu.Unlock()
 	parts := map[string]*nft.Part{}
-	if n.rules.parts[basePart] {
+	if publish && n.rules.parts[basePart] {
 		parts = n.pending()
 	}
 	for _, id := range removed {

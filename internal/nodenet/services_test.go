@@ -341,6 +341,20 @@ func TestServicePublishedAtOneAddress(t *testing.T) {
 	l.open(l.outside, "tcp", here4+":8080", "api")
 }
 
+// Programs that check the machine name a foreign rule that drops what comes in by a service's published port.
+func TestObstacleOfPublishedService(t *testing.T) {
+	l := newServiceLab(t)
+	api := l.attach("api", "api")
+	s := nodenet.Service{ID: "api.shop", Backends: []nodenet.Backend{backend(api, 1)}, Ports: []nodenet.ServicePort{{Protocol: "tcp", Target: insidePort, Publish: 8080}}}
+	l.must(l.network.UpdateServices([]nodenet.Service{s}, nil))
+	nft(t, fmt.Sprintf("table inet fw { chain f { type filter hook forward priority 0; tcp dport %d drop; }; }", insidePort))
+	defer nft(t, "delete table inet fw")
+	found, err := nodenet.Obstacles(t.Context())
+	if err != nil || len(found) != 1 || !strings.Contains(found[0].Sentence, "in chain f of table inet fw drops what comes in by published port 8080") {
+		t.Errorf("found %v, %v", found, err)
+	}
+}
+
 // A new process that gets its services before it runs never lacks them, and a flushed table comes back with them.
 func TestServicesSurviveRestartsAndFlushes(t *testing.T) {
 	l := newServiceLab(t)

@@ -63,6 +63,9 @@ func checkUpdate(snap *state.Snapshot, old, wanted *v1.Workload) error {
 	if was != is {
 		return core.Refuse(codes.FailedPrecondition, "workload %s is a %s and cannot become a %s; delete it first, or choose another name", name, was, is)
 	}
+	if err := checkPublished(snap, wanted.GetSpec()); err != nil {
+		return err
+	}
 	return checkReplicas(snap, old, spec.Size(wanted.GetSpec()))
 }
 

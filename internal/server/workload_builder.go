@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
@@ -212,7 +213,28 @@ func checkCreate(snap *state.Snapshot, w *v1.Workload, created int) error {
 		return core.Refuse(codes.ResourceExhausted, "workload %s is one too many: the cluster allows %d; delete one, or allow more with: cloudless cluster config set limits.workloads=%d",
 			w.GetMetadata().GetName(), most, most+1)
 	}
+	if err := checkPublished(snap, w.GetSpec()); err != nil {
+		return err
+	}
 	return checkReplicaLimit(snap, w, spec.Size(w.GetSpec()))
+}
+
+// checkPublished refuses to publish the port of the API: clients would no longer reach the servers.
+func checkPublished(snap *state.Snapshot, w *v1.WorkloadSpec) error {
+	for server := range snap.Servers("") {
+		_, taken, err := net.SplitHostPort(server.GetSpec().GetAddress())
+		if err != nil {
+			continue
+		}
+		for i, p := range w.GetPorts() {
+			if fmt.Sprint(p.GetPublish()) == taken {
+				return &spec.Error{Violations: []spec.Violation{{
+					Field: fmt.Sprintf("spec.ports[%d].publish", i), Message: taken + " is the port of the cluster's API; choose another",
+				}}}
+			}
+		}
+	}
+	return nil
 }
 
 // checkReplicas refuses more replicas than a workload may have, unless the workload already

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-containerregistry/pkg/v1/random"
 	"google.golang.org/grpc/codes"
@@ -100,6 +101,21 @@ func TestMissingImageIsRefusedWithTheWayOut(t *testing.T) {
 	wantCode(t, err, codes.FailedPrecondition, "image nginx is not in the cluster's registry", "docker.io/library/nginx")
 	_, err = c.as(core.RoleOperator).CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web", imageOf("Not//An Image"))})
 	wantCode(t, err, codes.InvalidArgument, "spec.image")
+}
+
+func TestPortOfTheAPICannotBePublished(t *testing.T) {
+	store := state.New()
+	var b state.Batch
+	b.Put(&v1.Server{Metadata: &v1.Metadata{Uid: "s-1", Name: "one"}, Spec: &v1.ServerSpec{Address: "192.0.2.1:7700"}})
+	_, err := store.Apply(1, b.Transaction(time.Unix(1e9, 0)))
+	must(t, err)
+	publish := func(port int32) error {
+		return checkPublished(store.Snapshot(), &v1.WorkloadSpec{Ports: []*v1.Port{{Port: 80, Publish: port}}})
+	}
+	if err := publish(7700); err == nil || err.Error() != "spec.ports[0].publish: 7700 is the port of the cluster's API; choose another" {
+		t.Errorf("the answer is %v", err)
+	}
+	must(t, publish(7701))
 }
 
 func TestScaleAndRestart(t *testing.T) {
