@@ -117,7 +117,7 @@ func (n *Network) updateServices(changed []Service, removed []string) error {
 		before, known := n.services.byID[s.ID]
 		publish = publish || len(before.published())+len(s.published()) > 0
 		gone.left(before, s)
-		if !known || !slices.Equal(before.published(), s.published()) || n.services.refused[s.ID] || n.services.absent[s.ID] {
+		if !known || before.Group != s.Group || !slices.Equal(before.published(), s.published()) || n.services.refused[s.ID] || n.services.absent[s.ID] {
 			n.claimPorts(s)
 		}
 		n.services.byID[s.ID] = s

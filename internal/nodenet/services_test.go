@@ -339,6 +339,13 @@ func TestServicePublishedAtOneAddress(t *testing.T) {
 	s.Backends = nil
 	l.must(l.network.UpdateServices([]nodenet.Service{s}, nil))
 	l.open(l.outside, "tcp", here4+":8080", "api")
+
+	// A workload that is created again under the same name is another group.
+	l.must(l.network.Detach(t.Context(), "api"))
+	s.Group = "again"
+	l.must(l.network.UpdateServices([]nodenet.Service{s}, nil))
+	l.attach("late", "again", tcp(8080, insidePort))
+	l.open(l.outside, "tcp", here4+":8080", "late")
 }
 
 // Programs that check the machine name a foreign rule that drops what comes in by a service's published port.
