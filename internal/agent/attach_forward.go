@@ -30,7 +30,7 @@ func (a *Agent) serveForward(ctx context.Context, at *attachment, open *v1.OpenF
 		return at.refuse(err)
 	}
 	f := &forwarding{at: at, conn: conn, callerEnded: make(chan struct{})}
-	defer f.close()
+	defer f.reset() // unless it has ended in good order
 	defer context.AfterFunc(ctx, f.reset)()
 	at.listen(f.receive)
 	started := &v1.ForwardResponse{Message: &v1.ForwardResponse_Started{Started: &v1.ForwardStarted{Replica: r.name()}}}

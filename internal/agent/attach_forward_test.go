@@ -136,6 +136,7 @@ func TestForwardPassesResetsOn(t *testing.T) {
 	f := s.forward(t, n, "a", port)
 	defer close(f.end)
 	inside := <-accepted
+	f.forwarded(t, func(got forwarded) bool { return got.replica != "" })
 	if err := errors.Join(inside.SetLinger(0), inside.Close()); err != nil {
 		t.Fatal(err)
 	}

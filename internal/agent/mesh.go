@@ -31,6 +31,8 @@ type Mesh interface {
 	UpdateServices(changed []resolver.Service, removed []resolver.Name)
 	// Fetched says that all services of some namespaces are known.
 	Fetched(namespaces []string)
+	// Status is the state of the mesh, with all peers or without those that are idle.
+	Status(ctx context.Context, all bool) (mesh.Status, error)
 }
 
 // meshState is what the agent knows of the mesh.

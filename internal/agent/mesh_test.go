@@ -27,6 +27,15 @@ type fakeMesh struct {
 	peers    map[string]mesh.Peer
 	relays   []mesh.Relay
 	told     chan struct{}
+	status   mesh.Status
+}
+
+func (m *fakeMesh) Status(_ context.Context, all bool) (mesh.Status, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.status
+	s.Peers = slices.DeleteFunc(slices.Clone(s.Peers), func(p mesh.PeerStatus) bool { return !all && p.State == mesh.StateIdle })
+	return s, nil
 }
 
 func newFakeMesh() *fakeMesh {

@@ -33,6 +33,8 @@ type Network interface {
 	Retain(ctx context.Context, keep func(uid string) bool) error
 	// Counters are the bytes that a replica has received and sent.
 	Counters(uid string) (nodenet.Counters, error)
+	// Drops are the packets that rules have dropped, by workload and rule.
+	Drops() ([]nodenet.Drop, error)
 	// SetRanges sets the cluster's ranges: packets for them leave the machine only by the mesh.
 	SetRanges(r nodenet.Ranges) error
 	// UpdateReplicas tells which namespaces replicas of other nodes are in, by their addresses, and ReplaceReplicas

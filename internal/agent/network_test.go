@@ -33,6 +33,13 @@ type fakeNetwork struct {
 	services []nodenet.Service
 	// lacked is set if the rules were written before the services were known.
 	lacked bool
+	drops  []nodenet.Drop
+}
+
+func (n *fakeNetwork) Drops() ([]nodenet.Drop, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.drops, nil
 }
 
 func newFakeNetwork() *fakeNetwork {

@@ -5,6 +5,8 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/tailscale/wireguard-go/conn"
 
@@ -122,13 +124,25 @@ func (b *bind) Send(buffers [][]byte, to conn.Endpoint, offset int) error {
 		return nil // WireGuard tries again
 	}
 	for _, one := range buffers {
-		p.sentBytes.Add(uint64(len(one) - offset))
+		p.count(&p.sentBytes, one[offset:])
 	}
 	return nil
 }
 
-// handshakeInitiation is the first byte of the message that begins a WireGuard session.
-const handshakeInitiation = 1
+// The first bytes of the messages that begin a WireGuard session.
+const (
+	handshakeInitiation = 1
+	handshakeResponse   = 2
+)
+
+// count counts a packet of WireGuard. Only an authentic initiation is answered by a response.
+func (p *peer) count(bytes *atomic.Uint64, packet []byte) {
+	bytes.Add(uint64(len(packet)))
+	if len(packet) > 0 && packet[0] == handshakeResponse {
+		p.handshake.Store(time.Now().UnixNano())
+		p.handshakes.Add(1)
+	}
+}
 
 // hold keeps a handshake message until there is a way to send it: WireGuard itself waits five seconds.
 func (p *peer) hold(buffers [][]byte, offset int) {
@@ -172,7 +186,7 @@ func (b *bind) receiveDirect(s *socket) conn.ReceiveFunc {
 				b.mesh.control(datagram, from[i])
 				continue
 			}
-			p.receivedBytes.Add(uint64(sizes[i]))
+			p.count(&p.receivedBytes, datagram)
 			if p != last { // once for a group
 				p.touch()
 				last = p
@@ -225,7 +239,7 @@ func (b *bind) fromRelay(from relay.Address, packet []byte) {
 		b.mesh.probedByRelay(p, packet)
 		return
 	}
-	p.receivedBytes.Add(uint64(len(packet)))
+	p.count(&p.receivedBytes, packet)
 	buffer := packetBuffers.Get().(*[]byte)
 	*buffer = append((*buffer)[:0], packet...)
 	select {

@@ -113,7 +113,7 @@ func runNode(text string) error {
 				m.SetRelays(o.Relays)
 			}
 			if o.Status {
-				s := m.Status()
+				s := m.Status(true)
 				say(report{Status: &s})
 			}
 		}

@@ -90,6 +90,8 @@ type Mesh struct {
 	bySender  map[senderID]*peer
 	byAddress map[relay.Address]*peer
 	behind    prefixes
+	// former is what was counted for peers that are gone.
+	former Totals
 }
 
 // Open creates the interface and joins the mesh, without peers. Run must be called, and then Close.
@@ -123,7 +125,6 @@ func open(opts Options, link *tunnel) (*Mesh, error) {
 	m.device = device.NewDevice(tun.Device(link), m.bind, quietLogger(m.log))
 	m.device.SetPeerLookupFunc(m.lookUp)
 	m.device.SetPeerByIPPacketFunc(m.route)
-	m.device.SetSessionStateFunc(m.sessionChanged)
 	if err := m.device.SetPrivateKey(device.NoisePrivateKey(opts.Key.Bytes())); err != nil {
 		return nil, fmt.Errorf("set the key of the mesh: %w", err)
 	}

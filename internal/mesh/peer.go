@@ -46,8 +46,9 @@ type peer struct {
 	busy atomic.Bool
 
 	sentBytes, receivedBytes atomic.Uint64
-	// handshake is when WireGuard last agreed on a key with the peer, in nanoseconds since 1970.
-	handshake atomic.Int64
+	// handshake is when a key was last agreed on with the peer, in nanoseconds since 1970, and handshakes how often.
+	handshake  atomic.Int64
+	handshakes atomic.Uint64
 
 	// instance tells the peer whether we remember our session with it.
 	instance [8]byte
@@ -61,7 +62,8 @@ type peer struct {
 	absent  map[string]time.Time
 	relayed relayedPath
 	// held is the newest handshake message that there was no way to send.
-	held []byte
+	held  []byte
+	meter meter
 	// fit finds out how large packets may be on the direct path.
 	fit mtuSearch
 }

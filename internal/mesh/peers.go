@@ -151,6 +151,7 @@ func (m *Mesh) change(p *peer, c Peer) (added []netip.Prefix) {
 
 // forget removes a peer from the tables. The caller holds mu.
 func (m *Mesh) forget(p *peer) {
+	m.former.add(p)
 	delete(m.byID, p.id)
 	delete(m.byKey, p.config.Key)
 	delete(m.bySender, p.sender)
@@ -187,18 +188,6 @@ func (m *Mesh) route(_, to netip.Addr, _ []byte) (key device.NoisePublicKey, ok 
 		return key, false
 	}
 	return device.NoisePublicKey(p.config.Key), true
-}
-
-// sessionChanged is called by WireGuard. It must be quick.
-func (m *Mesh) sessionChanged(key device.NoisePublicKey, s device.PeerSessionState) {
-	if s != device.PeerSessionEstablished {
-		return
-	}
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	if p := m.byKey[Key(key)]; p != nil {
-		p.handshake.Store(time.Now().UnixNano())
-	}
 }
 
 func (m *Mesh) peerAt(a relay.Address) *peer {

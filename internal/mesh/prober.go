@@ -90,6 +90,7 @@ func (b *prober) look(now time.Time, p *peer) {
 	if p.paths.known == nil {
 		p.paths.offer(p.config.Candidates)
 	}
+	p.meter.sample(now, p.sentBytes.Load(), p.receivedBytes.Load())
 	pings, begun := p.paths.due(now)
 	p.decide(now)
 	var relayed ping
@@ -114,7 +115,7 @@ func (b *prober) look(now time.Time, p *peer) {
 func (b *prober) rest(p *peer) {
 	p.mu.Lock()
 	p.paths = paths{}
-	p.fit, p.relayed = mtuSearch{}, relayedPath{}
+	p.fit, p.relayed, p.meter = mtuSearch{}, relayedPath{}, meter{}
 	p.next.Store(&route{relay: true})
 	p.mu.Unlock()
 	b.remove(p)

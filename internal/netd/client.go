@@ -298,9 +298,28 @@ func (*Client) stop(conn net.Conn) { _ = json.NewEncoder(conn).Encode(request{St
 // ErrNotRunning says that there is no network process to ask.
 var ErrNotRunning = errors.New("the network process is not running")
 
-// Status asks the process for the state of the mesh.
-func (c *Client) Status(ctx context.Context) (mesh.Status, error) {
-	r, err := c.ask(ctx, func(number uint64) { c.pending.Status = append(c.pending.Status, number) })
+// Status asks the process for the state of the mesh, with all peers or without those that are idle.
+func (c *Client) Status(ctx context.Context, all bool) (mesh.Status, error) {
+	return c.question(ctx, question{All: all})
+}
+
+// Probe asks the process how it reaches a peer. It takes a moment if there was no traffic with the peer.
+func (c *Client) Probe(ctx context.Context, id string) (mesh.PeerStatus, error) {
+	s, err := c.question(ctx, question{Probe: id})
+	if err == nil && len(s.Peers) == 0 {
+		err = errors.New("this node does not know that peer yet")
+	}
+	if err != nil {
+		return mesh.PeerStatus{}, err
+	}
+	return s.Peers[0], nil
+}
+
+func (c *Client) question(ctx context.Context, q question) (mesh.Status, error) {
+	r, err := c.ask(ctx, func(number uint64) {
+		q.Number = number
+		c.pending.Asked = append(c.pending.Asked, q)
+	})
 	switch {
 	case err != nil:
 		return mesh.Status{}, err

@@ -31,10 +31,19 @@ type request struct {
 	RemovedServices []resolver.Name    `json:",omitempty"`
 	// Fetched are namespaces whose services are all known now.
 	Fetched []string `json:",omitempty"`
-	// Done are numbers that the process repeats when everything above is done, and Status those that ask for the status.
-	Done   []uint64 `json:",omitempty"`
-	Status []uint64 `json:",omitempty"`
-	Stop   bool     `json:",omitempty"`
+	// Done are numbers that the process repeats when everything above is done, and Asked what it answers then.
+	Done  []uint64   `json:",omitempty"`
+	Asked []question `json:",omitempty"`
+	Stop  bool       `json:",omitempty"`
+}
+
+// question asks for the state of the mesh.
+type question struct {
+	Number uint64 // the answer repeats it
+	// All includes idle peers.
+	All bool `json:",omitempty"`
+	// Probe is the id of a peer. If it is set, the answer is about the path to this peer only, which is looked for first.
+	Probe string `json:",omitempty"`
 }
 
 // response is one message of the process.

@@ -184,7 +184,7 @@ func TestConnectionsOutliveTheAgent(t *testing.T) {
 	}
 	again.SetPeers([]mesh.Peer{b.known})
 	a.reach(b)
-	status, err := again.Status(t.Context())
+	status, err := again.Status(t.Context(), true)
 	if err != nil || len(status.Peers) != 1 || status.Peers[0].Name != "b" {
 		t.Errorf("the status is %+v, %v", status, err)
 	}
@@ -221,13 +221,61 @@ func TestRemovedPeerIsForgotten(t *testing.T) {
 	_, b, agentA, _, _ := connected(t)
 	agentA.UpdatePeers(nil, []string{b.setup.ID})
 	for {
-		status, err := agentA.Status(t.Context())
+		status, err := agentA.Status(t.Context(), true)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if len(status.Peers) == 0 {
 			break
 		}
+	}
+}
+
+func TestIdlePeerIsLeftOutUntilItIsProbed(t *testing.T) {
+	a, b := twoMachines(t)
+	agentA, _ := a.agent()
+	agentB, _ := b.agent()
+	agentB.SetPeers([]mesh.Peer{a.peer()})
+	agentA.SetPeers([]mesh.Peer{b.peer()})
+	status, err := agentA.Status(t.Context(), true)
+	for err == nil && status.States[mesh.StateIdle] == 0 { // the process does not know the peer yet
+		status, err = agentA.Status(t.Context(), true)
+	}
+	if err != nil || len(status.Peers) != 1 || status.Peers[0].State != mesh.StateIdle {
+		t.Fatalf("the status is %+v, %v", status, err)
+	}
+	if status, err := agentA.Status(t.Context(), false); err != nil || len(status.Peers) != 0 || status.States[mesh.StateIdle] != 1 {
+		t.Errorf("without idle peers the status is %+v, %v", status, err)
+	}
+	peer, err := agentA.Probe(t.Context(), b.setup.ID)
+	for err == nil && peer.State != mesh.StateDirect {
+		peer, err = agentA.Probe(t.Context(), b.setup.ID)
+	}
+	if err != nil || peer.Address.Addr() != netip.MustParseAddr("192.0.2.2") || peer.RoundTrip == 0 {
+		t.Errorf("the path is %+v, %v", peer, err)
+	}
+	if _, err := agentA.Probe(t.Context(), "node/stranger"); err == nil {
+		t.Error("there is a path to a peer that does not exist")
+	}
+}
+
+func TestTrafficIsCounted(t *testing.T) {
+	a, b, agentA, _, _ := connected(t)
+	a.reach(b)
+	status, err := agentA.Status(t.Context(), false)
+	if err != nil || len(status.Peers) != 1 {
+		t.Fatalf("the status is %+v, %v", status, err)
+	}
+	p := status.Peers[0]
+	if p.Sent == 0 || p.Received == 0 || p.Handshake.IsZero() || status.Totals.Handshakes == 0 || status.Totals.Sent < p.Sent {
+		t.Errorf("counted %+v, in all %+v", p, status.Totals)
+	}
+	agentA.UpdatePeers(nil, []string{b.setup.ID})
+	for status.States[p.State] > 0 && err == nil {
+		status, err = agentA.Status(t.Context(), true)
+	}
+	if err != nil || status.Totals.Sent < p.Sent || status.Totals.Handshakes == 0 {
+		t.Errorf("without the peer, the totals are %+v, %v", status.Totals, err)
 	}
 }
 
@@ -257,7 +305,7 @@ func TestProblemIsReported(t *testing.T) {
 	if why := <-m.failed; !strings.Contains(why, "a-name-that-is-too-long") {
 		t.Errorf("the problem is %q", why)
 	}
-	if s, err := c.Status(t.Context()); err == nil {
+	if s, err := c.Status(t.Context(), true); err == nil {
 		t.Errorf("the status without a network is %+v", s)
 	}
 }

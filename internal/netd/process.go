@@ -11,7 +11,6 @@ import (
 	"net"
 	"os"
 	"runtime/debug"
-	"slices"
 	"sync"
 	"time"
 
@@ -154,7 +153,11 @@ func (p *process) say(out *json.Encoder, r response) {
 // fail answers a request that failed, and all callers that wait for it.
 func (p *process) fail(out *json.Encoder, r request, err error) {
 	p.say(out, response{Failed: err.Error()})
-	for _, number := range slices.Concat(r.Done, r.Status) {
+	numbers := r.Done
+	for _, q := range r.Asked {
+		numbers = append(numbers, q.Number)
+	}
+	for _, number := range numbers {
 		p.say(out, response{Failed: err.Error(), Number: number})
 	}
 }
@@ -196,11 +199,29 @@ func (p *process) handle(ctx context.Context, out *json.Encoder, r request) erro
 	if r.Relays != nil {
 		m.SetRelays(r.Relays)
 	}
-	for _, number := range r.Status {
-		status := m.Status()
-		p.say(out, response{Number: number, Status: &status})
+	for _, q := range r.Asked {
+		if q.Probe != "" {
+			go p.probe(ctx, out, m, q)
+			continue
+		}
+		status := m.Status(q.All)
+		p.say(out, response{Number: q.Number, Status: &status})
 	}
 	return nil
+}
+
+// probeTime is how long a direct path is looked for.
+const probeTime = 3 * time.Second
+
+// probe answers a question about one peer.
+func (p *process) probe(ctx context.Context, out *json.Encoder, m *mesh.Mesh, q question) {
+	ctx, cancel := context.WithTimeout(ctx, probeTime)
+	defer cancel()
+	var status mesh.Status
+	if peer, known := m.Probe(ctx, q.Probe); known {
+		status.Peers = []mesh.PeerStatus{peer}
+	}
+	p.say(out, response{Number: q.Number, Status: &status})
 }
 
 func (p *process) setKey(b []byte) error {

@@ -26,6 +26,7 @@ import (
 	"github.com/cloudless/cloudless/internal/server/gateway"
 	"github.com/cloudless/cloudless/internal/server/images"
 	"github.com/cloudless/cloudless/internal/server/membership"
+	"github.com/cloudless/cloudless/internal/server/network"
 	"github.com/cloudless/cloudless/internal/server/oneport"
 	"github.com/cloudless/cloudless/internal/server/packets"
 	"github.com/cloudless/cloudless/internal/server/peers"
@@ -298,6 +299,7 @@ func (s *Server) newGRPC(guard *auth.Guard) *edge {
 	v1.RegisterNamespaceServiceServer(server, &namespaceService{collection: namespaces})
 	v1.RegisterServiceServiceServer(server, &serviceService{collection: offered})
 	v1.RegisterEndpointServiceServer(server, &endpointService{collection: offered})
+	v1.RegisterConnectivityServiceServer(server, network.New(s.Core, s.sessions.Open))
 	v1.RegisterExplainServiceServer(server, newExplainService(nodes))
 	v1.RegisterEnrollmentServiceServer(server, s.enrollment)
 	v1.RegisterAgentServiceServer(server, s.sessions)

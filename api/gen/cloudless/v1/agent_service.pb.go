@@ -2089,6 +2089,7 @@ type Open struct {
 	//	*Open_Exec
 	//	*Open_Copy
 	//	*Open_Forward
+	//	*Open_NetworkStatus
 	What          isOpen_What `protobuf_oneof:"what"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2174,6 +2175,15 @@ func (x *Open) GetForward() *OpenForward {
 	return nil
 }
 
+func (x *Open) GetNetworkStatus() *OpenNetworkStatus {
+	if x != nil {
+		if x, ok := x.What.(*Open_NetworkStatus); ok {
+			return x.NetworkStatus
+		}
+	}
+	return nil
+}
+
 type isOpen_What interface {
 	isOpen_What()
 }
@@ -2194,6 +2204,10 @@ type Open_Forward struct {
 	Forward *OpenForward `protobuf:"bytes,5,opt,name=forward,proto3,oneof"`
 }
 
+type Open_NetworkStatus struct {
+	NetworkStatus *OpenNetworkStatus `protobuf:"bytes,6,opt,name=network_status,json=networkStatus,proto3,oneof"`
+}
+
 func (*Open_Logs) isOpen_What() {}
 
 func (*Open_Exec) isOpen_What() {}
@@ -2201,6 +2215,8 @@ func (*Open_Exec) isOpen_What() {}
 func (*Open_Copy) isOpen_What() {}
 
 func (*Open_Forward) isOpen_What() {}
+
+func (*Open_NetworkStatus) isOpen_What() {}
 
 type OpenLogs struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
@@ -2452,6 +2468,52 @@ func (x *OpenForward) GetStart() *ForwardStart {
 	return nil
 }
 
+// Asks for the network of the node. The answer is one message.
+type OpenNetworkStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Include peers without traffic.
+	All           bool `protobuf:"varint,1,opt,name=all,proto3" json:"all,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OpenNetworkStatus) Reset() {
+	*x = OpenNetworkStatus{}
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OpenNetworkStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OpenNetworkStatus) ProtoMessage() {}
+
+func (x *OpenNetworkStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OpenNetworkStatus.ProtoReflect.Descriptor instead.
+func (*OpenNetworkStatus) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *OpenNetworkStatus) GetAll() bool {
+	if x != nil {
+		return x.All
+	}
+	return false
+}
+
 type AttachUp struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Message:
@@ -2462,6 +2524,7 @@ type AttachUp struct {
 	//	*AttachUp_Error
 	//	*AttachUp_Copy
 	//	*AttachUp_Forward
+	//	*AttachUp_NetworkStatus
 	Message       isAttachUp_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2469,7 +2532,7 @@ type AttachUp struct {
 
 func (x *AttachUp) Reset() {
 	*x = AttachUp{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[32]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2481,7 +2544,7 @@ func (x *AttachUp) String() string {
 func (*AttachUp) ProtoMessage() {}
 
 func (x *AttachUp) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[32]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2494,7 +2557,7 @@ func (x *AttachUp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachUp.ProtoReflect.Descriptor instead.
 func (*AttachUp) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{32}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *AttachUp) GetMessage() isAttachUp_Message {
@@ -2558,6 +2621,15 @@ func (x *AttachUp) GetForward() *ForwardResponse {
 	return nil
 }
 
+func (x *AttachUp) GetNetworkStatus() *NodeNetwork {
+	if x != nil {
+		if x, ok := x.Message.(*AttachUp_NetworkStatus); ok {
+			return x.NetworkStatus
+		}
+	}
+	return nil
+}
+
 type isAttachUp_Message interface {
 	isAttachUp_Message()
 }
@@ -2588,6 +2660,10 @@ type AttachUp_Forward struct {
 	Forward *ForwardResponse `protobuf:"bytes,6,opt,name=forward,proto3,oneof"`
 }
 
+type AttachUp_NetworkStatus struct {
+	NetworkStatus *NodeNetwork `protobuf:"bytes,7,opt,name=network_status,json=networkStatus,proto3,oneof"`
+}
+
 func (*AttachUp_Id) isAttachUp_Message() {}
 
 func (*AttachUp_Log) isAttachUp_Message() {}
@@ -2599,6 +2675,8 @@ func (*AttachUp_Error) isAttachUp_Message() {}
 func (*AttachUp_Copy) isAttachUp_Message() {}
 
 func (*AttachUp_Forward) isAttachUp_Message() {}
+
+func (*AttachUp_NetworkStatus) isAttachUp_Message() {}
 
 type AttachDown struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2614,7 +2692,7 @@ type AttachDown struct {
 
 func (x *AttachDown) Reset() {
 	*x = AttachDown{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[33]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2626,7 +2704,7 @@ func (x *AttachDown) String() string {
 func (*AttachDown) ProtoMessage() {}
 
 func (x *AttachDown) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[33]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2639,7 +2717,7 @@ func (x *AttachDown) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachDown.ProtoReflect.Descriptor instead.
 func (*AttachDown) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{33}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *AttachDown) GetMessage() isAttachDown_Message {
@@ -2702,7 +2780,7 @@ var File_cloudless_v1_agent_service_proto protoreflect.FileDescriptor
 
 const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"\n" +
-	" cloudless/v1/agent_service.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x17cloudless/v1/node.proto\x1a\x1acloudless/v1/options.proto\x1a\x18cloudless/v1/rules.proto\x1a\x19cloudless/v1/server.proto\x1a\x1acloudless/v1/service.proto\x1a\x1bcloudless/v1/workload.proto\x1a#cloudless/v1/workload_service.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe0\x02\n" +
+	" cloudless/v1/agent_service.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a'cloudless/v1/connectivity_service.proto\x1a\x17cloudless/v1/node.proto\x1a\x1acloudless/v1/options.proto\x1a\x18cloudless/v1/rules.proto\x1a\x19cloudless/v1/server.proto\x1a\x1acloudless/v1/service.proto\x1a\x1bcloudless/v1/workload.proto\x1a#cloudless/v1/workload_service.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe0\x02\n" +
 	"\rEnrollRequest\x12 \n" +
 	"\x05token\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x04R\x05token\x12\x1c\n" +
@@ -2867,13 +2945,14 @@ const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"\rRegistryLogin\x12\x12\n" +
 	"\x04host\x18\x01 \x01(\tR\x04host\x12\x1a\n" +
 	"\busername\x18\x02 \x01(\tR\busername\x12\x1a\n" +
-	"\bpassword\x18\x03 \x01(\tR\bpassword\"\xdf\x01\n" +
+	"\bpassword\x18\x03 \x01(\tR\bpassword\"\xa9\x02\n" +
 	"\x04Open\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12,\n" +
 	"\x04logs\x18\x02 \x01(\v2\x16.cloudless.v1.OpenLogsH\x00R\x04logs\x12,\n" +
 	"\x04exec\x18\x03 \x01(\v2\x16.cloudless.v1.OpenExecH\x00R\x04exec\x12,\n" +
 	"\x04copy\x18\x04 \x01(\v2\x16.cloudless.v1.OpenCopyH\x00R\x04copy\x125\n" +
-	"\aforward\x18\x05 \x01(\v2\x19.cloudless.v1.OpenForwardH\x00R\aforwardB\x06\n" +
+	"\aforward\x18\x05 \x01(\v2\x19.cloudless.v1.OpenForwardH\x00R\aforward\x12H\n" +
+	"\x0enetwork_status\x18\x06 \x01(\v2\x1f.cloudless.v1.OpenNetworkStatusH\x00R\rnetworkStatusB\x06\n" +
 	"\x04what\"\xf3\x01\n" +
 	"\bOpenLogs\x12\x1f\n" +
 	"\vreplica_uid\x18\x01 \x01(\tR\n" +
@@ -2896,14 +2975,17 @@ const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"\vOpenForward\x12\x1f\n" +
 	"\vreplica_uid\x18\x01 \x01(\tR\n" +
 	"replicaUid\x120\n" +
-	"\x05start\x18\x02 \x01(\v2\x1a.cloudless.v1.ForwardStartR\x05start\"\x8a\x02\n" +
+	"\x05start\x18\x02 \x01(\v2\x1a.cloudless.v1.ForwardStartR\x05start\"%\n" +
+	"\x11OpenNetworkStatus\x12\x10\n" +
+	"\x03all\x18\x01 \x01(\bR\x03all\"\xce\x02\n" +
 	"\bAttachUp\x12\x10\n" +
 	"\x02id\x18\x01 \x01(\tH\x00R\x02id\x12*\n" +
 	"\x03log\x18\x02 \x01(\v2\x16.cloudless.v1.LogEntryH\x00R\x03log\x120\n" +
 	"\x04exec\x18\x03 \x01(\v2\x1a.cloudless.v1.ExecResponseH\x00R\x04exec\x12\x16\n" +
 	"\x05error\x18\x04 \x01(\tH\x00R\x05error\x120\n" +
 	"\x04copy\x18\x05 \x01(\v2\x1a.cloudless.v1.CopyResponseH\x00R\x04copy\x129\n" +
-	"\aforward\x18\x06 \x01(\v2\x1d.cloudless.v1.ForwardResponseH\x00R\aforwardB\t\n" +
+	"\aforward\x18\x06 \x01(\v2\x1d.cloudless.v1.ForwardResponseH\x00R\aforward\x12B\n" +
+	"\x0enetwork_status\x18\a \x01(\v2\x19.cloudless.v1.NodeNetworkH\x00R\rnetworkStatusB\t\n" +
 	"\amessage\"\xb3\x01\n" +
 	"\n" +
 	"AttachDown\x12/\n" +
@@ -2931,7 +3013,7 @@ func file_cloudless_v1_agent_service_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_agent_service_proto_rawDescData
 }
 
-var file_cloudless_v1_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
+var file_cloudless_v1_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
 var file_cloudless_v1_agent_service_proto_goTypes = []any{
 	(*EnrollRequest)(nil),         // 0: cloudless.v1.EnrollRequest
 	(*EnrollOwnNodeRequest)(nil),  // 1: cloudless.v1.EnrollOwnNodeRequest
@@ -2965,55 +3047,57 @@ var file_cloudless_v1_agent_service_proto_goTypes = []any{
 	(*OpenExec)(nil),              // 29: cloudless.v1.OpenExec
 	(*OpenCopy)(nil),              // 30: cloudless.v1.OpenCopy
 	(*OpenForward)(nil),           // 31: cloudless.v1.OpenForward
-	(*AttachUp)(nil),              // 32: cloudless.v1.AttachUp
-	(*AttachDown)(nil),            // 33: cloudless.v1.AttachDown
-	nil,                           // 34: cloudless.v1.EnrollRequest.LabelsEntry
-	nil,                           // 35: cloudless.v1.EnrollOwnNodeRequest.LabelsEntry
-	(*Node)(nil),                  // 36: cloudless.v1.Node
-	(*Server)(nil),                // 37: cloudless.v1.Server
-	(*NodeStatus)(nil),            // 38: cloudless.v1.NodeStatus
-	(*NodeResources)(nil),         // 39: cloudless.v1.NodeResources
-	(*ReplicaUsage)(nil),          // 40: cloudless.v1.ReplicaUsage
-	(*timestamppb.Timestamp)(nil), // 41: google.protobuf.Timestamp
-	(*ReplicaStatus)(nil),         // 42: cloudless.v1.ReplicaStatus
-	(*ServicePort)(nil),           // 43: cloudless.v1.ServicePort
-	(*durationpb.Duration)(nil),   // 44: google.protobuf.Duration
-	(*Port)(nil),                  // 45: cloudless.v1.Port
-	(*NodeSpec)(nil),              // 46: cloudless.v1.NodeSpec
-	(*Replica)(nil),               // 47: cloudless.v1.Replica
-	(*Revision)(nil),              // 48: cloudless.v1.Revision
-	(*ExecStart)(nil),             // 49: cloudless.v1.ExecStart
-	(*CopyStart)(nil),             // 50: cloudless.v1.CopyStart
-	(*ForwardStart)(nil),          // 51: cloudless.v1.ForwardStart
-	(*LogEntry)(nil),              // 52: cloudless.v1.LogEntry
-	(*ExecResponse)(nil),          // 53: cloudless.v1.ExecResponse
-	(*CopyResponse)(nil),          // 54: cloudless.v1.CopyResponse
-	(*ForwardResponse)(nil),       // 55: cloudless.v1.ForwardResponse
-	(*ExecRequest)(nil),           // 56: cloudless.v1.ExecRequest
-	(*CopyRequest)(nil),           // 57: cloudless.v1.CopyRequest
-	(*ForwardRequest)(nil),        // 58: cloudless.v1.ForwardRequest
+	(*OpenNetworkStatus)(nil),     // 32: cloudless.v1.OpenNetworkStatus
+	(*AttachUp)(nil),              // 33: cloudless.v1.AttachUp
+	(*AttachDown)(nil),            // 34: cloudless.v1.AttachDown
+	nil,                           // 35: cloudless.v1.EnrollRequest.LabelsEntry
+	nil,                           // 36: cloudless.v1.EnrollOwnNodeRequest.LabelsEntry
+	(*Node)(nil),                  // 37: cloudless.v1.Node
+	(*Server)(nil),                // 38: cloudless.v1.Server
+	(*NodeStatus)(nil),            // 39: cloudless.v1.NodeStatus
+	(*NodeResources)(nil),         // 40: cloudless.v1.NodeResources
+	(*ReplicaUsage)(nil),          // 41: cloudless.v1.ReplicaUsage
+	(*timestamppb.Timestamp)(nil), // 42: google.protobuf.Timestamp
+	(*ReplicaStatus)(nil),         // 43: cloudless.v1.ReplicaStatus
+	(*ServicePort)(nil),           // 44: cloudless.v1.ServicePort
+	(*durationpb.Duration)(nil),   // 45: google.protobuf.Duration
+	(*Port)(nil),                  // 46: cloudless.v1.Port
+	(*NodeSpec)(nil),              // 47: cloudless.v1.NodeSpec
+	(*Replica)(nil),               // 48: cloudless.v1.Replica
+	(*Revision)(nil),              // 49: cloudless.v1.Revision
+	(*ExecStart)(nil),             // 50: cloudless.v1.ExecStart
+	(*CopyStart)(nil),             // 51: cloudless.v1.CopyStart
+	(*ForwardStart)(nil),          // 52: cloudless.v1.ForwardStart
+	(*LogEntry)(nil),              // 53: cloudless.v1.LogEntry
+	(*ExecResponse)(nil),          // 54: cloudless.v1.ExecResponse
+	(*CopyResponse)(nil),          // 55: cloudless.v1.CopyResponse
+	(*ForwardResponse)(nil),       // 56: cloudless.v1.ForwardResponse
+	(*NodeNetwork)(nil),           // 57: cloudless.v1.NodeNetwork
+	(*ExecRequest)(nil),           // 58: cloudless.v1.ExecRequest
+	(*CopyRequest)(nil),           // 59: cloudless.v1.CopyRequest
+	(*ForwardRequest)(nil),        // 60: cloudless.v1.ForwardRequest
 }
 var file_cloudless_v1_agent_service_proto_depIdxs = []int32{
-	34, // 0: cloudless.v1.EnrollRequest.labels:type_name -> cloudless.v1.EnrollRequest.LabelsEntry
+	35, // 0: cloudless.v1.EnrollRequest.labels:type_name -> cloudless.v1.EnrollRequest.LabelsEntry
 	2,  // 1: cloudless.v1.EnrollRequest.server:type_name -> cloudless.v1.EnrollServer
-	35, // 2: cloudless.v1.EnrollOwnNodeRequest.labels:type_name -> cloudless.v1.EnrollOwnNodeRequest.LabelsEntry
-	36, // 3: cloudless.v1.EnrollResponse.node:type_name -> cloudless.v1.Node
-	37, // 4: cloudless.v1.EnrollResponse.server:type_name -> cloudless.v1.Server
+	36, // 2: cloudless.v1.EnrollOwnNodeRequest.labels:type_name -> cloudless.v1.EnrollOwnNodeRequest.LabelsEntry
+	37, // 3: cloudless.v1.EnrollResponse.node:type_name -> cloudless.v1.Node
+	38, // 4: cloudless.v1.EnrollResponse.server:type_name -> cloudless.v1.Server
 	11, // 5: cloudless.v1.SessionUp.hello:type_name -> cloudless.v1.Hello
 	12, // 6: cloudless.v1.SessionUp.heartbeat:type_name -> cloudless.v1.Heartbeat
 	13, // 7: cloudless.v1.SessionUp.report:type_name -> cloudless.v1.Report
 	10, // 8: cloudless.v1.SessionUp.pong:type_name -> cloudless.v1.Pong
 	8,  // 9: cloudless.v1.SessionUp.goodbye:type_name -> cloudless.v1.Goodbye
 	7,  // 10: cloudless.v1.SessionUp.follow:type_name -> cloudless.v1.Follow
-	38, // 11: cloudless.v1.Hello.status:type_name -> cloudless.v1.NodeStatus
+	39, // 11: cloudless.v1.Hello.status:type_name -> cloudless.v1.NodeStatus
 	15, // 12: cloudless.v1.Hello.replicas:type_name -> cloudless.v1.ReplicaReport
-	39, // 13: cloudless.v1.Heartbeat.usage:type_name -> cloudless.v1.NodeResources
-	38, // 14: cloudless.v1.Heartbeat.status:type_name -> cloudless.v1.NodeStatus
-	40, // 15: cloudless.v1.Heartbeat.replicas:type_name -> cloudless.v1.ReplicaUsage
+	40, // 13: cloudless.v1.Heartbeat.usage:type_name -> cloudless.v1.NodeResources
+	39, // 14: cloudless.v1.Heartbeat.status:type_name -> cloudless.v1.NodeStatus
+	41, // 15: cloudless.v1.Heartbeat.replicas:type_name -> cloudless.v1.ReplicaUsage
 	15, // 16: cloudless.v1.Report.replicas:type_name -> cloudless.v1.ReplicaReport
 	14, // 17: cloudless.v1.Report.events:type_name -> cloudless.v1.EventReport
-	41, // 18: cloudless.v1.EventReport.time:type_name -> google.protobuf.Timestamp
-	42, // 19: cloudless.v1.ReplicaReport.status:type_name -> cloudless.v1.ReplicaStatus
+	42, // 18: cloudless.v1.EventReport.time:type_name -> google.protobuf.Timestamp
+	43, // 19: cloudless.v1.ReplicaReport.status:type_name -> cloudless.v1.ReplicaStatus
 	24, // 20: cloudless.v1.SessionDown.assignments:type_name -> cloudless.v1.Assignments
 	27, // 21: cloudless.v1.SessionDown.open:type_name -> cloudless.v1.Open
 	9,  // 22: cloudless.v1.SessionDown.ping:type_name -> cloudless.v1.Ping
@@ -3023,47 +3107,49 @@ var file_cloudless_v1_agent_service_proto_depIdxs = []int32{
 	23, // 26: cloudless.v1.Network.relays:type_name -> cloudless.v1.NetworkRelay
 	21, // 27: cloudless.v1.Network.replicas:type_name -> cloudless.v1.NetworkReplica
 	19, // 28: cloudless.v1.Network.services:type_name -> cloudless.v1.NetworkService
-	43, // 29: cloudless.v1.NetworkService.ports:type_name -> cloudless.v1.ServicePort
-	44, // 30: cloudless.v1.NetworkService.affinity:type_name -> google.protobuf.Duration
+	44, // 29: cloudless.v1.NetworkService.ports:type_name -> cloudless.v1.ServicePort
+	45, // 30: cloudless.v1.NetworkService.affinity:type_name -> google.protobuf.Duration
 	20, // 31: cloudless.v1.NetworkService.endpoints:type_name -> cloudless.v1.NetworkEndpoint
-	45, // 32: cloudless.v1.NetworkService.published:type_name -> cloudless.v1.Port
+	46, // 32: cloudless.v1.NetworkService.published:type_name -> cloudless.v1.Port
 	25, // 33: cloudless.v1.Assignments.assign:type_name -> cloudless.v1.Assignment
-	46, // 34: cloudless.v1.Assignments.node:type_name -> cloudless.v1.NodeSpec
-	41, // 35: cloudless.v1.Assignments.time:type_name -> google.protobuf.Timestamp
-	47, // 36: cloudless.v1.Assignment.replica:type_name -> cloudless.v1.Replica
-	48, // 37: cloudless.v1.Assignment.revision:type_name -> cloudless.v1.Revision
+	47, // 34: cloudless.v1.Assignments.node:type_name -> cloudless.v1.NodeSpec
+	42, // 35: cloudless.v1.Assignments.time:type_name -> google.protobuf.Timestamp
+	48, // 36: cloudless.v1.Assignment.replica:type_name -> cloudless.v1.Replica
+	49, // 37: cloudless.v1.Assignment.revision:type_name -> cloudless.v1.Revision
 	26, // 38: cloudless.v1.Assignment.login:type_name -> cloudless.v1.RegistryLogin
 	28, // 39: cloudless.v1.Open.logs:type_name -> cloudless.v1.OpenLogs
 	29, // 40: cloudless.v1.Open.exec:type_name -> cloudless.v1.OpenExec
 	30, // 41: cloudless.v1.Open.copy:type_name -> cloudless.v1.OpenCopy
 	31, // 42: cloudless.v1.Open.forward:type_name -> cloudless.v1.OpenForward
-	41, // 43: cloudless.v1.OpenLogs.since:type_name -> google.protobuf.Timestamp
-	41, // 44: cloudless.v1.OpenLogs.until:type_name -> google.protobuf.Timestamp
-	49, // 45: cloudless.v1.OpenExec.start:type_name -> cloudless.v1.ExecStart
-	50, // 46: cloudless.v1.OpenCopy.start:type_name -> cloudless.v1.CopyStart
-	51, // 47: cloudless.v1.OpenForward.start:type_name -> cloudless.v1.ForwardStart
-	52, // 48: cloudless.v1.AttachUp.log:type_name -> cloudless.v1.LogEntry
-	53, // 49: cloudless.v1.AttachUp.exec:type_name -> cloudless.v1.ExecResponse
-	54, // 50: cloudless.v1.AttachUp.copy:type_name -> cloudless.v1.CopyResponse
-	55, // 51: cloudless.v1.AttachUp.forward:type_name -> cloudless.v1.ForwardResponse
-	56, // 52: cloudless.v1.AttachDown.exec:type_name -> cloudless.v1.ExecRequest
-	57, // 53: cloudless.v1.AttachDown.copy:type_name -> cloudless.v1.CopyRequest
-	58, // 54: cloudless.v1.AttachDown.forward:type_name -> cloudless.v1.ForwardRequest
-	0,  // 55: cloudless.v1.EnrollmentService.Enroll:input_type -> cloudless.v1.EnrollRequest
-	1,  // 56: cloudless.v1.EnrollmentService.EnrollOwnNode:input_type -> cloudless.v1.EnrollOwnNodeRequest
-	4,  // 57: cloudless.v1.EnrollmentService.Renew:input_type -> cloudless.v1.RenewRequest
-	6,  // 58: cloudless.v1.AgentService.Session:input_type -> cloudless.v1.SessionUp
-	32, // 59: cloudless.v1.AgentService.Attach:input_type -> cloudless.v1.AttachUp
-	3,  // 60: cloudless.v1.EnrollmentService.Enroll:output_type -> cloudless.v1.EnrollResponse
-	3,  // 61: cloudless.v1.EnrollmentService.EnrollOwnNode:output_type -> cloudless.v1.EnrollResponse
-	5,  // 62: cloudless.v1.EnrollmentService.Renew:output_type -> cloudless.v1.RenewResponse
-	16, // 63: cloudless.v1.AgentService.Session:output_type -> cloudless.v1.SessionDown
-	33, // 64: cloudless.v1.AgentService.Attach:output_type -> cloudless.v1.AttachDown
-	60, // [60:65] is the sub-list for method output_type
-	55, // [55:60] is the sub-list for method input_type
-	55, // [55:55] is the sub-list for extension type_name
-	55, // [55:55] is the sub-list for extension extendee
-	0,  // [0:55] is the sub-list for field type_name
+	32, // 43: cloudless.v1.Open.network_status:type_name -> cloudless.v1.OpenNetworkStatus
+	42, // 44: cloudless.v1.OpenLogs.since:type_name -> google.protobuf.Timestamp
+	42, // 45: cloudless.v1.OpenLogs.until:type_name -> google.protobuf.Timestamp
+	50, // 46: cloudless.v1.OpenExec.start:type_name -> cloudless.v1.ExecStart
+	51, // 47: cloudless.v1.OpenCopy.start:type_name -> cloudless.v1.CopyStart
+	52, // 48: cloudless.v1.OpenForward.start:type_name -> cloudless.v1.ForwardStart
+	53, // 49: cloudless.v1.AttachUp.log:type_name -> cloudless.v1.LogEntry
+	54, // 50: cloudless.v1.AttachUp.exec:type_name -> cloudless.v1.ExecResponse
+	55, // 51: cloudless.v1.AttachUp.copy:type_name -> cloudless.v1.CopyResponse
+	56, // 52: cloudless.v1.AttachUp.forward:type_name -> cloudless.v1.ForwardResponse
+	57, // 53: cloudless.v1.AttachUp.network_status:type_name -> cloudless.v1.NodeNetwork
+	58, // 54: cloudless.v1.AttachDown.exec:type_name -> cloudless.v1.ExecRequest
+	59, // 55: cloudless.v1.AttachDown.copy:type_name -> cloudless.v1.CopyRequest
+	60, // 56: cloudless.v1.AttachDown.forward:type_name -> cloudless.v1.ForwardRequest
+	0,  // 57: cloudless.v1.EnrollmentService.Enroll:input_type -> cloudless.v1.EnrollRequest
+	1,  // 58: cloudless.v1.EnrollmentService.EnrollOwnNode:input_type -> cloudless.v1.EnrollOwnNodeRequest
+	4,  // 59: cloudless.v1.EnrollmentService.Renew:input_type -> cloudless.v1.RenewRequest
+	6,  // 60: cloudless.v1.AgentService.Session:input_type -> cloudless.v1.SessionUp
+	33, // 61: cloudless.v1.AgentService.Attach:input_type -> cloudless.v1.AttachUp
+	3,  // 62: cloudless.v1.EnrollmentService.Enroll:output_type -> cloudless.v1.EnrollResponse
+	3,  // 63: cloudless.v1.EnrollmentService.EnrollOwnNode:output_type -> cloudless.v1.EnrollResponse
+	5,  // 64: cloudless.v1.EnrollmentService.Renew:output_type -> cloudless.v1.RenewResponse
+	16, // 65: cloudless.v1.AgentService.Session:output_type -> cloudless.v1.SessionDown
+	34, // 66: cloudless.v1.AgentService.Attach:output_type -> cloudless.v1.AttachDown
+	62, // [62:67] is the sub-list for method output_type
+	57, // [57:62] is the sub-list for method input_type
+	57, // [57:57] is the sub-list for extension type_name
+	57, // [57:57] is the sub-list for extension extendee
+	0,  // [0:57] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_agent_service_proto_init() }
@@ -3071,6 +3157,7 @@ func file_cloudless_v1_agent_service_proto_init() {
 	if File_cloudless_v1_agent_service_proto != nil {
 		return
 	}
+	file_cloudless_v1_connectivity_service_proto_init()
 	file_cloudless_v1_node_proto_init()
 	file_cloudless_v1_options_proto_init()
 	file_cloudless_v1_rules_proto_init()
@@ -3099,17 +3186,19 @@ func file_cloudless_v1_agent_service_proto_init() {
 		(*Open_Exec)(nil),
 		(*Open_Copy)(nil),
 		(*Open_Forward)(nil),
+		(*Open_NetworkStatus)(nil),
 	}
 	file_cloudless_v1_agent_service_proto_msgTypes[28].OneofWrappers = []any{}
-	file_cloudless_v1_agent_service_proto_msgTypes[32].OneofWrappers = []any{
+	file_cloudless_v1_agent_service_proto_msgTypes[33].OneofWrappers = []any{
 		(*AttachUp_Id)(nil),
 		(*AttachUp_Log)(nil),
 		(*AttachUp_Exec)(nil),
 		(*AttachUp_Error)(nil),
 		(*AttachUp_Copy)(nil),
 		(*AttachUp_Forward)(nil),
+		(*AttachUp_NetworkStatus)(nil),
 	}
-	file_cloudless_v1_agent_service_proto_msgTypes[33].OneofWrappers = []any{
+	file_cloudless_v1_agent_service_proto_msgTypes[34].OneofWrappers = []any{
 		(*AttachDown_Exec)(nil),
 		(*AttachDown_Copy)(nil),
 		(*AttachDown_Forward)(nil),
@@ -3120,7 +3209,7 @@ func file_cloudless_v1_agent_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_agent_service_proto_rawDesc), len(file_cloudless_v1_agent_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   36,
+			NumMessages:   37,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

@@ -13,6 +13,7 @@ import (
 func RegisterHandlers(ctx context.Context, mux *runtime.ServeMux, conn *grpc.ClientConn) error {
 	for _, register := range []func(context.Context, *runtime.ServeMux, *grpc.ClientConn) error{
 		RegisterServerServiceHandler,
+		RegisterConnectivityServiceHandler,
 		RegisterWorkloadServiceHandler,
 		RegisterClusterServiceHandler,
 		RegisterNodeServiceHandler,

@@ -1,0 +1,72 @@
+package agent
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/mesh"
+	"github.com/cloudless/cloudless/internal/nodenet"
+)
+
+func (s *session) networkStatus(t *testing.T, n *node, all bool) *v1.AttachUp {
+	t.Helper()
+	s.open(t, &v1.Open{Id: "network-1", What: &v1.Open_NetworkStatus{NetworkStatus: &v1.OpenNetworkStatus{All: all}}})
+	at := <-n.server.attached
+	defer close(at.end)
+	up, err := at.stream.Recv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return up
+}
+
+func TestNetworkStatusHasPathsAndDrops(t *testing.T) {
+	m := newFakeMesh()
+	m.status = mesh.Status{
+		Port: 7701,
+		Peers: []mesh.PeerStatus{
+			{
+				Name: "two", State: mesh.StateDirect, Address: netip.MustParseAddrPort("192.0.2.2:7701"), RoundTrip: 1234567 * time.Nanosecond,
+				Handshake: time.Unix(1000, 0), Sent: 10, Received: 20, SentRate: 1, ReceivedRate: 2, MTU: 1420,
+			},
+			{Name: "three", State: mesh.StateIdle},
+		},
+		Relays: []mesh.RelayStatus{{ID: "s", Address: "192.0.2.1:7700", Home: true, Connected: true, RoundTrip: 20123 * time.Microsecond}},
+		States: map[mesh.State]int{mesh.StateDirect: 1, mesh.StateIdle: 1},
+		Totals: mesh.Totals{Sent: 100, Received: 200, Handshakes: 3},
+	}
+	n := newNode(t)
+	n.mesh = m
+	n.network.drops = []nodenet.Drop{{Group: "w", Owner: "web in namespace default", Rule: "namespace", Reason: "why", Packets: 4, Bytes: 240}}
+	n.start()
+	s := n.join()
+	s.send(t, full())
+	got := s.networkStatus(t, n, false).GetNetworkStatus()
+	if len(got.GetPeers()) != 1 || got.GetDirect() != 1 || got.GetIdle() != 1 || got.GetPort() != 7701 || got.GetHandshakes() != 3 || got.GetSentBytes() != 100 {
+		t.Errorf("the status is %v", got)
+	}
+	p := got.GetPeers()[0]
+	if p.GetPeer() != "two" || p.GetState() != "direct" || p.GetAddress() != "192.0.2.2:7701" || p.GetLatency() != "1.23ms" ||
+		p.GetLastHandshake().AsTime().Unix() != 1000 || p.GetReceivedBytesPerSecond() != 2 || p.GetMtu() != 1420 {
+		t.Errorf("the path is %v", p)
+	}
+	if r := got.GetRelays(); len(r) != 1 || !r[0].GetHome() || r[0].GetLatency() != "20.1ms" {
+		t.Errorf("the relays are %v", r)
+	}
+	if d := got.GetDrops(); len(d) != 1 || d[0].GetWorkloadUid() != "w" || d[0].GetPackets() != 4 {
+		t.Errorf("the dropped packets are %v", d)
+	}
+	if all := s.networkStatus(t, n, true).GetNetworkStatus().GetPeers(); len(all) != 2 || all[1].GetLastHandshake() != nil || all[1].GetAddress() != "" {
+		t.Errorf("all peers are %v", all)
+	}
+}
+
+func TestNetworkStatusWithoutAMeshIsRefused(t *testing.T) {
+	n, s := running(t)
+	if why := s.networkStatus(t, n, false).GetError(); !strings.Contains(why, "not in the mesh") {
+		t.Errorf("refused with %q", why)
+	}
+}
