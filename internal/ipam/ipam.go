@@ -119,3 +119,22 @@ func lastAddr(p netip.Prefix) netip.Addr {
 	last, _ := netip.AddrFromSlice(bytes)
 	return last
 }
+
+// Subnets is how many subnets of nodes a range has room for, or how many of them it touches if it is smaller than one.
+func Subnets(all netip.Prefix) uint64 {
+	bits := nodeBits6
+	if all.Addr().Is4() {
+		bits = nodeBits4
+	}
+	return 1 << max(bits-all.Bits(), 0)
+}
+
+// Replicas is how many replicas get an address of a node's subnet: not the first and last address, nor that of the
+// node itself.
+func Replicas(subnet netip.Prefix) uint64 {
+	bits := subnet.Addr().BitLen() - subnet.Bits()
+	if !subnet.IsValid() || bits < 2 {
+		return 0
+	}
+	return uint64(1)<<min(bits, 16) - 3
+}

@@ -122,6 +122,259 @@ func (x *NetworkStatus) GetNodes() []*NodeNetwork {
 	return nil
 }
 
+type GetNetworkUsageRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetNetworkUsageRequest) Reset() {
+	*x = GetNetworkUsageRequest{}
+	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetNetworkUsageRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetNetworkUsageRequest) ProtoMessage() {}
+
+func (x *GetNetworkUsageRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetNetworkUsageRequest.ProtoReflect.Descriptor instead.
+func (*GetNetworkUsageRequest) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_connectivity_service_proto_rawDescGZIP(), []int{2}
+}
+
+type NetworkUsage struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ranges        []*RangeUsage          `protobuf:"bytes,1,rep,name=ranges,proto3" json:"ranges,omitempty"`
+	Nodes         []*NodeAddresses       `protobuf:"bytes,2,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NetworkUsage) Reset() {
+	*x = NetworkUsage{}
+	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NetworkUsage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NetworkUsage) ProtoMessage() {}
+
+func (x *NetworkUsage) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NetworkUsage.ProtoReflect.Descriptor instead.
+func (*NetworkUsage) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_connectivity_service_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *NetworkUsage) GetRanges() []*RangeUsage {
+	if x != nil {
+		return x.Ranges
+	}
+	return nil
+}
+
+func (x *NetworkUsage) GetNodes() []*NodeAddresses {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+// A range of addresses, which is a setting of the cluster.
+type RangeUsage struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "nodes": each node gets a subnet. "services": each service gets an address.
+	Use   string `protobuf:"bytes,1,opt,name=use,proto3" json:"use,omitempty"`
+	Range string `protobuf:"bytes,2,opt,name=range,proto3" json:"range,omitempty"`
+	// The setting, such as "rangeV4".
+	Setting string `protobuf:"bytes,3,opt,name=setting,proto3" json:"setting,omitempty"`
+	// What is counted: "subnets" or "addresses".
+	Unit          string `protobuf:"bytes,4,opt,name=unit,proto3" json:"unit,omitempty"`
+	Used          int64  `protobuf:"varint,5,opt,name=used,proto3" json:"used,omitempty"`
+	Free          int64  `protobuf:"varint,6,opt,name=free,proto3" json:"free,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RangeUsage) Reset() {
+	*x = RangeUsage{}
+	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RangeUsage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RangeUsage) ProtoMessage() {}
+
+func (x *RangeUsage) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RangeUsage.ProtoReflect.Descriptor instead.
+func (*RangeUsage) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_connectivity_service_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *RangeUsage) GetUse() string {
+	if x != nil {
+		return x.Use
+	}
+	return ""
+}
+
+func (x *RangeUsage) GetRange() string {
+	if x != nil {
+		return x.Range
+	}
+	return ""
+}
+
+func (x *RangeUsage) GetSetting() string {
+	if x != nil {
+		return x.Setting
+	}
+	return ""
+}
+
+func (x *RangeUsage) GetUnit() string {
+	if x != nil {
+		return x.Unit
+	}
+	return ""
+}
+
+func (x *RangeUsage) GetUsed() int64 {
+	if x != nil {
+		return x.Used
+	}
+	return 0
+}
+
+func (x *RangeUsage) GetFree() int64 {
+	if x != nil {
+		return x.Free
+	}
+	return 0
+}
+
+// The addresses of a node's replicas. Each replica has one address of each family.
+type NodeAddresses struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	SubnetV4      string                 `protobuf:"bytes,2,opt,name=subnet_v4,json=subnetV4,proto3" json:"subnet_v4,omitempty"`
+	SubnetV6      string                 `protobuf:"bytes,3,opt,name=subnet_v6,json=subnetV6,proto3" json:"subnet_v6,omitempty"`
+	Used          int64                  `protobuf:"varint,4,opt,name=used,proto3" json:"used,omitempty"`
+	Free          int64                  `protobuf:"varint,5,opt,name=free,proto3" json:"free,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeAddresses) Reset() {
+	*x = NodeAddresses{}
+	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeAddresses) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeAddresses) ProtoMessage() {}
+
+func (x *NodeAddresses) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeAddresses.ProtoReflect.Descriptor instead.
+func (*NodeAddresses) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_connectivity_service_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *NodeAddresses) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *NodeAddresses) GetSubnetV4() string {
+	if x != nil {
+		return x.SubnetV4
+	}
+	return ""
+}
+
+func (x *NodeAddresses) GetSubnetV6() string {
+	if x != nil {
+		return x.SubnetV6
+	}
+	return ""
+}
+
+func (x *NodeAddresses) GetUsed() int64 {
+	if x != nil {
+		return x.Used
+	}
+	return 0
+}
+
+func (x *NodeAddresses) GetFree() int64 {
+	if x != nil {
+		return x.Free
+	}
+	return 0
+}
+
 // The network of one node, as the node itself sees it.
 type NodeNetwork struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -151,7 +404,7 @@ type NodeNetwork struct {
 
 func (x *NodeNetwork) Reset() {
 	*x = NodeNetwork{}
-	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[2]
+	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -163,7 +416,7 @@ func (x *NodeNetwork) String() string {
 func (*NodeNetwork) ProtoMessage() {}
 
 func (x *NodeNetwork) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[2]
+	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -176,7 +429,7 @@ func (x *NodeNetwork) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeNetwork.ProtoReflect.Descriptor instead.
 func (*NodeNetwork) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_connectivity_service_proto_rawDescGZIP(), []int{2}
+	return file_cloudless_v1_connectivity_service_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *NodeNetwork) GetNode() string {
@@ -299,7 +552,7 @@ type PeerPath struct {
 
 func (x *PeerPath) Reset() {
 	*x = PeerPath{}
-	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[3]
+	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -311,7 +564,7 @@ func (x *PeerPath) String() string {
 func (*PeerPath) ProtoMessage() {}
 
 func (x *PeerPath) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[3]
+	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -324,7 +577,7 @@ func (x *PeerPath) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerPath.ProtoReflect.Descriptor instead.
 func (*PeerPath) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_connectivity_service_proto_rawDescGZIP(), []int{3}
+	return file_cloudless_v1_connectivity_service_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *PeerPath) GetPeer() string {
@@ -419,7 +672,7 @@ type RelayPath struct {
 
 func (x *RelayPath) Reset() {
 	*x = RelayPath{}
-	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[4]
+	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -431,7 +684,7 @@ func (x *RelayPath) String() string {
 func (*RelayPath) ProtoMessage() {}
 
 func (x *RelayPath) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[4]
+	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -444,7 +697,7 @@ func (x *RelayPath) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RelayPath.ProtoReflect.Descriptor instead.
 func (*RelayPath) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_connectivity_service_proto_rawDescGZIP(), []int{4}
+	return file_cloudless_v1_connectivity_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *RelayPath) GetServer() string {
@@ -492,7 +745,7 @@ type DroppedPackets struct {
 
 func (x *DroppedPackets) Reset() {
 	*x = DroppedPackets{}
-	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[5]
+	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -504,7 +757,7 @@ func (x *DroppedPackets) String() string {
 func (*DroppedPackets) ProtoMessage() {}
 
 func (x *DroppedPackets) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[5]
+	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -517,7 +770,7 @@ func (x *DroppedPackets) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DroppedPackets.ProtoReflect.Descriptor instead.
 func (*DroppedPackets) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_connectivity_service_proto_rawDescGZIP(), []int{5}
+	return file_cloudless_v1_connectivity_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *DroppedPackets) GetWorkload() string {
@@ -571,7 +824,25 @@ const file_cloudless_v1_connectivity_service_proto_rawDesc = "" +
 	"\x05nodes\x18\x01 \x03(\tB\x11\xbaH\x0e\x92\x01\v\x10\x80\b\"\x06r\x04\xc0\xc6'\x01R\x05nodes\x12\x10\n" +
 	"\x03all\x18\x02 \x01(\bR\x03all\"@\n" +
 	"\rNetworkStatus\x12/\n" +
-	"\x05nodes\x18\x01 \x03(\v2\x19.cloudless.v1.NodeNetworkR\x05nodes\"\x9e\x03\n" +
+	"\x05nodes\x18\x01 \x03(\v2\x19.cloudless.v1.NodeNetworkR\x05nodes\"\x18\n" +
+	"\x16GetNetworkUsageRequest\"s\n" +
+	"\fNetworkUsage\x120\n" +
+	"\x06ranges\x18\x01 \x03(\v2\x18.cloudless.v1.RangeUsageR\x06ranges\x121\n" +
+	"\x05nodes\x18\x02 \x03(\v2\x1b.cloudless.v1.NodeAddressesR\x05nodes\"\x8a\x01\n" +
+	"\n" +
+	"RangeUsage\x12\x10\n" +
+	"\x03use\x18\x01 \x01(\tR\x03use\x12\x14\n" +
+	"\x05range\x18\x02 \x01(\tR\x05range\x12\x18\n" +
+	"\asetting\x18\x03 \x01(\tR\asetting\x12\x12\n" +
+	"\x04unit\x18\x04 \x01(\tR\x04unit\x12\x12\n" +
+	"\x04used\x18\x05 \x01(\x03R\x04used\x12\x12\n" +
+	"\x04free\x18\x06 \x01(\x03R\x04free\"\x85\x01\n" +
+	"\rNodeAddresses\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1b\n" +
+	"\tsubnet_v4\x18\x02 \x01(\tR\bsubnetV4\x12\x1b\n" +
+	"\tsubnet_v6\x18\x03 \x01(\tR\bsubnetV6\x12\x12\n" +
+	"\x04used\x18\x04 \x01(\x03R\x04used\x12\x12\n" +
+	"\x04free\x18\x05 \x01(\x03R\x04free\"\x9e\x03\n" +
 	"\vNodeNetwork\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x14\n" +
 	"\x05error\x18\x02 \x01(\tR\x05error\x12,\n" +
@@ -615,9 +886,10 @@ const file_cloudless_v1_connectivity_service_proto_rawDesc = "" +
 	"\x04rule\x18\x03 \x01(\tR\x04rule\x12\x16\n" +
 	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x18\n" +
 	"\apackets\x18\x05 \x01(\x03R\apackets\x12\x14\n" +
-	"\x05bytes\x18\x06 \x01(\x03R\x05bytes2\x91\x01\n" +
+	"\x05bytes\x18\x06 \x01(\x03R\x05bytes2\x8b\x02\n" +
 	"\x13ConnectivityService\x12z\n" +
-	"\x10GetNetworkStatus\x12%.cloudless.v1.GetNetworkStatusRequest\x1a\x1b.cloudless.v1.NetworkStatus\"\"\xe2\xcc'\x04\b\x01\x10\x01\x82\xd3\xe4\x93\x02\x14\x12\x12/v1/network/statusBAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
+	"\x10GetNetworkStatus\x12%.cloudless.v1.GetNetworkStatusRequest\x1a\x1b.cloudless.v1.NetworkStatus\"\"\xe2\xcc'\x04\b\x01\x10\x01\x82\xd3\xe4\x93\x02\x14\x12\x12/v1/network/status\x12x\n" +
+	"\x0fGetNetworkUsage\x12$.cloudless.v1.GetNetworkUsageRequest\x1a\x1a.cloudless.v1.NetworkUsage\"#\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\x13\x12\x11/v1/network/usageBAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
 
 var (
 	file_cloudless_v1_connectivity_service_proto_rawDescOnce sync.Once
@@ -631,29 +903,37 @@ func file_cloudless_v1_connectivity_service_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_connectivity_service_proto_rawDescData
 }
 
-var file_cloudless_v1_connectivity_service_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_cloudless_v1_connectivity_service_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_cloudless_v1_connectivity_service_proto_goTypes = []any{
 	(*GetNetworkStatusRequest)(nil), // 0: cloudless.v1.GetNetworkStatusRequest
 	(*NetworkStatus)(nil),           // 1: cloudless.v1.NetworkStatus
-	(*NodeNetwork)(nil),             // 2: cloudless.v1.NodeNetwork
-	(*PeerPath)(nil),                // 3: cloudless.v1.PeerPath
-	(*RelayPath)(nil),               // 4: cloudless.v1.RelayPath
-	(*DroppedPackets)(nil),          // 5: cloudless.v1.DroppedPackets
-	(*timestamppb.Timestamp)(nil),   // 6: google.protobuf.Timestamp
+	(*GetNetworkUsageRequest)(nil),  // 2: cloudless.v1.GetNetworkUsageRequest
+	(*NetworkUsage)(nil),            // 3: cloudless.v1.NetworkUsage
+	(*RangeUsage)(nil),              // 4: cloudless.v1.RangeUsage
+	(*NodeAddresses)(nil),           // 5: cloudless.v1.NodeAddresses
+	(*NodeNetwork)(nil),             // 6: cloudless.v1.NodeNetwork
+	(*PeerPath)(nil),                // 7: cloudless.v1.PeerPath
+	(*RelayPath)(nil),               // 8: cloudless.v1.RelayPath
+	(*DroppedPackets)(nil),          // 9: cloudless.v1.DroppedPackets
+	(*timestamppb.Timestamp)(nil),   // 10: google.protobuf.Timestamp
 }
 var file_cloudless_v1_connectivity_service_proto_depIdxs = []int32{
-	2, // 0: cloudless.v1.NetworkStatus.nodes:type_name -> cloudless.v1.NodeNetwork
-	3, // 1: cloudless.v1.NodeNetwork.peers:type_name -> cloudless.v1.PeerPath
-	4, // 2: cloudless.v1.NodeNetwork.relays:type_name -> cloudless.v1.RelayPath
-	5, // 3: cloudless.v1.NodeNetwork.drops:type_name -> cloudless.v1.DroppedPackets
-	6, // 4: cloudless.v1.PeerPath.last_handshake:type_name -> google.protobuf.Timestamp
-	0, // 5: cloudless.v1.ConnectivityService.GetNetworkStatus:input_type -> cloudless.v1.GetNetworkStatusRequest
-	1, // 6: cloudless.v1.ConnectivityService.GetNetworkStatus:output_type -> cloudless.v1.NetworkStatus
-	6, // [6:7] is the sub-list for method output_type
-	5, // [5:6] is the sub-list for method input_type
-	5, // [5:5] is the sub-list for extension type_name
-	5, // [5:5] is the sub-list for extension extendee
-	0, // [0:5] is the sub-list for field type_name
+	6,  // 0: cloudless.v1.NetworkStatus.nodes:type_name -> cloudless.v1.NodeNetwork
+	4,  // 1: cloudless.v1.NetworkUsage.ranges:type_name -> cloudless.v1.RangeUsage
+	5,  // 2: cloudless.v1.NetworkUsage.nodes:type_name -> cloudless.v1.NodeAddresses
+	7,  // 3: cloudless.v1.NodeNetwork.peers:type_name -> cloudless.v1.PeerPath
+	8,  // 4: cloudless.v1.NodeNetwork.relays:type_name -> cloudless.v1.RelayPath
+	9,  // 5: cloudless.v1.NodeNetwork.drops:type_name -> cloudless.v1.DroppedPackets
+	10, // 6: cloudless.v1.PeerPath.last_handshake:type_name -> google.protobuf.Timestamp
+	0,  // 7: cloudless.v1.ConnectivityService.GetNetworkStatus:input_type -> cloudless.v1.GetNetworkStatusRequest
+	2,  // 8: cloudless.v1.ConnectivityService.GetNetworkUsage:input_type -> cloudless.v1.GetNetworkUsageRequest
+	1,  // 9: cloudless.v1.ConnectivityService.GetNetworkStatus:output_type -> cloudless.v1.NetworkStatus
+	3,  // 10: cloudless.v1.ConnectivityService.GetNetworkUsage:output_type -> cloudless.v1.NetworkUsage
+	9,  // [9:11] is the sub-list for method output_type
+	7,  // [7:9] is the sub-list for method input_type
+	7,  // [7:7] is the sub-list for extension type_name
+	7,  // [7:7] is the sub-list for extension extendee
+	0,  // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_connectivity_service_proto_init() }
@@ -669,7 +949,7 @@ func file_cloudless_v1_connectivity_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_connectivity_service_proto_rawDesc), len(file_cloudless_v1_connectivity_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   6,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -20,6 +20,7 @@ const _ = grpc.SupportPackageIsVersion9
 
 const (
 	ConnectivityService_GetNetworkStatus_FullMethodName = "/cloudless.v1.ConnectivityService/GetNetworkStatus"
+	ConnectivityService_GetNetworkUsage_FullMethodName  = "/cloudless.v1.ConnectivityService/GetNetworkUsage"
 )
 
 // ConnectivityServiceClient is the client API for ConnectivityService service.
@@ -30,6 +31,8 @@ const (
 type ConnectivityServiceClient interface {
 	// How nodes reach each other now. The server asks the nodes.
 	GetNetworkStatus(ctx context.Context, in *GetNetworkStatusRequest, opts ...grpc.CallOption) (*NetworkStatus, error)
+	// How many addresses of the cluster are used and free.
+	GetNetworkUsage(ctx context.Context, in *GetNetworkUsageRequest, opts ...grpc.CallOption) (*NetworkUsage, error)
 }
 
 type connectivityServiceClient struct {
@@ -50,6 +53,16 @@ func (c *connectivityServiceClient) GetNetworkStatus(ctx context.Context, in *Ge
 	return out, nil
 }
 
+func (c *connectivityServiceClient) GetNetworkUsage(ctx context.Context, in *GetNetworkUsageRequest, opts ...grpc.CallOption) (*NetworkUsage, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(NetworkUsage)
+	err := c.cc.Invoke(ctx, ConnectivityService_GetNetworkUsage_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ConnectivityServiceServer is the server API for ConnectivityService service.
 // All implementations must embed UnimplementedConnectivityServiceServer
 // for forward compatibility.
@@ -58,6 +71,8 @@ func (c *connectivityServiceClient) GetNetworkStatus(ctx context.Context, in *Ge
 type ConnectivityServiceServer interface {
 	// How nodes reach each other now. The server asks the nodes.
 	GetNetworkStatus(context.Context, *GetNetworkStatusRequest) (*NetworkStatus, error)
+	// How many addresses of the cluster are used and free.
+	GetNetworkUsage(context.Context, *GetNetworkUsageRequest) (*NetworkUsage, error)
 	mustEmbedUnimplementedConnectivityServiceServer()
 }
 
@@ -70,6 +85,9 @@ type UnimplementedConnectivityServiceServer struct{}
 
 func (UnimplementedConnectivityServiceServer) GetNetworkStatus(context.Context, *GetNetworkStatusRequest) (*NetworkStatus, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetNetworkStatus not implemented")
+}
+func (UnimplementedConnectivityServiceServer) GetNetworkUsage(context.Context, *GetNetworkUsageRequest) (*NetworkUsage, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetNetworkUsage not implemented")
 }
 func (UnimplementedConnectivityServiceServer) mustEmbedUnimplementedConnectivityServiceServer() {}
 func (UnimplementedConnectivityServiceServer) testEmbeddedByValue()                             {}
@@ -110,6 +128,24 @@ func _ConnectivityService_GetNetworkStatus_Handler(srv interface{}, ctx context.
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ConnectivityService_GetNetworkUsage_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetNetworkUsageRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ConnectivityServiceServer).GetNetworkUsage(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ConnectivityService_GetNetworkUsage_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ConnectivityServiceServer).GetNetworkUsage(ctx, req.(*GetNetworkUsageRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ConnectivityService_ServiceDesc is the grpc.ServiceDesc for ConnectivityService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -120,6 +156,10 @@ var ConnectivityService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetNetworkStatus",
 			Handler:    _ConnectivityService_GetNetworkStatus_Handler,
+		},
+		{
+			MethodName: "GetNetworkUsage",
+			Handler:    _ConnectivityService_GetNetworkUsage_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},
