@@ -68,7 +68,7 @@ func (c *cli) runCommand() *cobra.Command {
 	flags.Int32Var(&f.priority, "priority", spec.DefaultPriority, "0 to 1000; higher ones are placed first, and above 100 they may preempt lower ones")
 	flags.StringArrayVarP(&f.env, "env", "e", nil, "environment variable `KEY=VALUE`, or KEY to copy it from here; may be repeated")
 	flags.StringArrayVar(&f.envFiles, "env-file", nil, "`file` with KEY=VALUE lines; --env takes precedence; may be repeated")
-	flags.StringArrayVarP(&f.publish, "publish", "p", nil, "publish a port on the node, `HOST:PORT[/udp]`, such as 8080:80, 53:53/udp or http=8080:80; may be repeated")
+	flags.StringArrayVarP(&f.publish, "publish", "p", nil, "publish a port on the nodes, `HOST:PORT[/udp]`, such as 8080:80, http=8080:80 or 127.0.0.1:8080:80; may be repeated")
 	flags.StringVar(&f.cpu, "cpu", "", "`CPU` limit of each replica, such as 500m or 2")
 	flags.StringVar(&f.memory, "memory", "", "`memory` limit of each replica, such as 256Mi")
 	flags.StringVar(&f.network, "network", "", "network: node (default; an address of its own), host (the machine's own) or none")

@@ -2,6 +2,7 @@ package command
 
 import (
 	"fmt"
+	"net/netip"
 	"strconv"
 	"strings"
 	"time"
@@ -52,8 +53,8 @@ func checkTime(s string, at time.Time) (time.Time, error) {
 	return at, nil
 }
 
-// ParsePublish parses a published port: HOST:PORT, or PORT if both are the same, with an optional protocol and name:
-// 8080:80, 53/udp or http=8080:80.
+// ParsePublish parses a published port: HOST:PORT, or PORT if both are the same, with an optional address, protocol and
+// name: 8080:80, 53/udp, http=8080:80, 127.0.0.1:8080:80 or [::1]:8080:80.
 func ParsePublish(s string) (*cloudlessv1.Port, error) {
 	port := &cloudlessv1.Port{}
 	numbers := s
@@ -66,6 +67,9 @@ func ParsePublish(s string) (*cloudlessv1.Port, error) {
 		}
 		port.Protocol, numbers = protocol, rest
 	}
+	if address, rest, bound := cutAddress(numbers); bound {
+		port.PublishAddress, numbers = address.String(), rest
+	}
 	host, inside, both := strings.Cut(numbers, ":")
 	if !both {
 		inside = host
@@ -73,11 +77,29 @@ func ParsePublish(s string) (*cloudlessv1.Port, error) {
 	for text, number := range map[*string]*int32{&host: &port.Publish, &inside: &port.Port} {
 		n, err := strconv.ParseUint(*text, 10, 16)
 		if err != nil || n == 0 {
-			return nil, fmt.Errorf("port %.64q: write numbers from 1 to 65535, such as 8080:80, 8080, 53:53/udp or http=8080:80", s)
+			return nil, fmt.Errorf("port %.64q: write numbers from 1 to 65535, such as 8080:80, 8080, 53:53/udp, http=8080:80 or 127.0.0.1:8080:80", s)
 		}
 		*number = int32(n)
 	}
 	return port, nil
+}
+
+// cutAddress splits ADDRESS:HOST:PORT after the address.
+func cutAddress(s string) (address netip.Addr, rest string, found bool) {
+	end := strings.LastIndex(s, ":")
+	if end < 0 {
+		return address, s, false
+	}
+	if end = strings.LastIndex(s[:end], ":"); end < 0 {
+		return address, s, false
+	}
+	text := s[:end]
+	inner, bracketed := strings.CutPrefix(text, "[")
+	if bracketed {
+		text = strings.TrimSuffix(inner, "]")
+	}
+	address, err := netip.ParseAddr(text)
+	return address, s[end+1:], err == nil && address.Is6() == bracketed
 }
 
 // ParsePairs parses KEY=VALUE arguments. A key alone takes its value from lookup, if lookup is not nil.

@@ -66,12 +66,15 @@ func TestParsePublish(t *testing.T) {
 		"http=8080:80": {Port: 80, Publish: 8080, Name: "http"},
 		"http=80":      {Port: 80, Publish: 80, Name: "http"},
 		"dns=53/tcp":   {Port: 53, Publish: 53, Name: "dns", Protocol: "tcp"},
+
+		"127.0.0.1:8080:80":   {Port: 80, Publish: 8080, PublishAddress: "127.0.0.1"},
+		"dns=[::1]:53:53/udp": {Port: 53, Publish: 53, Name: "dns", Protocol: "udp", PublishAddress: "::1"},
 	} {
 		if got, err := ParsePublish(text); err != nil || !proto.Equal(got, want) {
 			t.Errorf("parsePublish(%q) = %v, %v; want %v", text, got, err, want)
 		}
 	}
-	for _, text := range []string{"", "0", "65536", "-1", "80:", ":80", "80:0", "1:2:3", "127.0.0.1:80:80", "80/sctp", "=", "x="} {
+	for _, text := range []string{"", "0", "65536", "-1", "80:", ":80", "80:0", "1:2:3", "127.0.0.1:80", "::1:80:80", "[::1]:80", "[127.0.0.1]:80:80", "eth0:80:80", "80/sctp", "=", "x="} {
 		if port, err := ParsePublish(text); err == nil {
 			t.Errorf("parsePublish(%q) = %v", text, port)
 		}
