@@ -215,10 +215,14 @@ func (l *lab) findReplicas() error {
 	}
 	var missing []string
 	for _, m := range l.machines {
-		if r, ok := running[m.name]; ok {
-			m.replica = r
-		} else {
+		r, ok := running[m.name]
+		if !ok {
 			missing = append(missing, m.name)
+			continue
+		}
+		m.replica = r
+		if err := m.copyResolvConf(); err != nil {
+			return err
 		}
 	}
 	if len(missing) > 0 {

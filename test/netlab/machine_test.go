@@ -41,9 +41,23 @@ func (m *machine) command(words ...string) *exec.Cmd {
 	return m.lab.command(append([]string{"nsenter", "--net=" + path(m.name)}, words...)...)
 }
 
-// inReplica is a command of the host in the network namespace of the machine's replica.
+// inReplica is a command of this computer in the network of the machine's replica, with the replica's name servers.
 func (m *machine) inReplica(words ...string) *exec.Cmd {
-	return m.lab.command(append([]string{"nsenter", "--net", "--target", strconv.Itoa(m.replica.pid)}, words...)...)
+	return m.lab.command(append([]string{
+		"nsenter", "--net", "--target", strconv.Itoa(m.replica.pid), "unshare", "--mount",
+		"sh", "-c", `mount --no-mtab --bind "$0" /etc/resolv.conf && exec "$@"`, m.resolvConf(),
+	}, words...)...)
+}
+
+// resolvConf is a copy of the replica's file of that name.
+func (m *machine) resolvConf() string { return filepath.Join(m.lab.dir, m.name+".resolv.conf") }
+
+func (m *machine) copyResolvConf() error {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/root/etc/resolv.conf", m.replica.pid))
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(m.resolvConf(), data, 0o644)
 }
 
 // cloudless runs the command line on the machine.

@@ -1,6 +1,7 @@
 package netlab
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -24,6 +25,7 @@ func TestNetwork(t *testing.T) {
 		do   func()
 	}{
 		{"every replica reaches every other one", l.everyPair},
+		{"every replica finds every other one by name", l.names},
 		{"packets take the direct path wherever there is one", l.directPaths},
 		{"packets take the relay where there is no direct path", l.relayedPaths},
 		{"bulk transfers get through MTU 1280", l.narrowPath},
@@ -53,6 +55,20 @@ func (l *lab) everyPair() {
 			}
 		}
 		return nil
+	}))
+}
+
+// names looks up every replica from every other one, and the service that they all are.
+func (l *lab) names() {
+	out, err := l.server.cloudless("service", "get", workload, "-o", "json")
+	l.must(err)
+	var service struct{ Status struct{ AddressV4 string } }
+	l.must(json.Unmarshal([]byte(out), &service))
+	l.must(l.each(l.machines, func(m *machine) error {
+		return errors.Join(
+			l.wait(func() error { return m.finds(l.machines) }),
+			l.wait(func() error { return m.findsService(service.Status.AddressV4) }),
+		)
 	}))
 }
 

@@ -19,7 +19,7 @@ func (m *machine) get(to *machine, v6 bool) error {
 	if v6 {
 		from, host = "["+m.replica.v6+"]", "["+to.replica.v6+"]"
 	}
-	out, err := output(m.inReplica("curl", "--silent", "--show-error", "--max-time", "3", "--user-agent", marker, "http://"+host+":8000/"))
+	out, err := m.curl(host)
 	if err != nil {
 		return fmt.Errorf("from %s to %s: %w", m.name, to.name, err)
 	}
@@ -27,6 +27,41 @@ func (m *machine) get(to *machine, v6 bool) error {
 		return fmt.Errorf("from %s to %s, the answer is %q, want %q", m.name, to.name, out, want)
 	}
 	return nil
+}
+
+// curl asks a host for a page, from the machine's replica.
+func (m *machine) curl(host string) (string, error) {
+	return output(m.inReplica("curl", "--silent", "--show-error", "--max-time", "3", "--user-agent", marker, "http://"+host+":8000/"))
+}
+
+// finds checks that the machine's replica finds all others by name, with dig.
+func (m *machine) finds(others []*machine) error {
+	questions, want := []string{"dig", "+short"}, ""
+	for _, other := range others {
+		name := fmt.Sprintf("%s.%s.default.cloudless.internal", other.replica.name, workload)
+		questions = append(questions, name, "A", name, "AAAA")
+		want += other.replica.v4 + "\n" + other.replica.v6 + "\n"
+	}
+	out, err := output(m.inReplica(questions...))
+	if err == nil && out != want {
+		err = fmt.Errorf("on %s, dig prints %q, want %q", m.name, out, want)
+	}
+	return err
+}
+
+// findsService checks that the machine's replica reaches the service by its short name.
+func (m *machine) findsService(address string) error {
+	out, err := output(m.inReplica("dig", "+short", "+search", workload))
+	if err == nil && out != address+"\n" {
+		err = fmt.Errorf("on %s, %s is %q, want %q", m.name, workload, out, address)
+	}
+	if err != nil {
+		return err
+	}
+	if out, err = m.curl(workload); err == nil && !strings.HasPrefix(out, marker+": "+workload+"-") {
+		err = fmt.Errorf("on %s, the service answers %q", m.name, out)
+	}
+	return err
 }
 
 // Sizes of transfers: the small one is for looking which way packets take.
