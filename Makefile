@@ -12,7 +12,7 @@ PROGRAMS = $(EMBEDDED)/$(shell go env GOARCH)/cloudless-shim.gz $(EMBEDDED)/$(sh
 TOOL := go tool -modfile=$(CURDIR)/tools/go.mod
 # What running and testing need from the distribution, as command=package.
 RUN_NEEDS := runc=runc nft=nftables ip=iproute2
-TEST_NEEDS := $(RUN_NEEDS) busybox=busybox-static containerd=containerd gcc=gcc curl=curl skopeo=skopeo systemd-analyze=systemd mkfs.ext4=e2fsprogs git=git pgrep=procps dig=bind9-dnsutils musl-gcc=musl-tools tcpdump=tcpdump iperf3=iperf3
+TEST_NEEDS := $(RUN_NEEDS) busybox=busybox-static containerd=containerd gcc=gcc curl=curl skopeo=skopeo systemd-analyze=systemd mkfs.ext4=e2fsprogs git=git pgrep=procps dig=bind9-dnsutils musl-gcc=musl-tools tcpdump=tcpdump iperf3=iperf3 miniupnpd=miniupnpd-nftables
 # Flags of every cloudless that make up calls, and how the example app is published.
 UP_FLAGS ?=
 # Flags of the guided demonstration.
@@ -59,7 +59,7 @@ $(EMBEDDED)/%/cloudless-shim.gz: go.mod go.sum $(filter-out %_test.go,$(wildcard
 	gzip -9nc build/cloudless-shim-$* > $@.tmp
 	mv $@.tmp $@
 
-$(EMBEDDED)/%/cloudless-net.gz: go.mod go.sum $(filter-out %_test.go,$(wildcard cmd/cloudless-net/*.go internal/netd/*.go internal/mesh/*.go internal/mesh/relay/*.go internal/identity/*.go))
+$(EMBEDDED)/%/cloudless-net.gz: go.mod go.sum $(filter-out %_test.go,$(wildcard cmd/cloudless-net/*.go internal/netd/*.go internal/resolver/*.go internal/resolvconf/*.go internal/sleep/*.go internal/atomicfile/*.go internal/mesh/*.go internal/mesh/portmap/*.go internal/mesh/relay/*.go internal/identity/*.go))
 	CGO_ENABLED=0 GOOS=linux GOARCH=$* go build -trimpath -ldflags "-s -w" -o build/cloudless-net-$* ./cmd/cloudless-net
 	gzip -9nc build/cloudless-net-$* > $@.tmp
 	mv $@.tmp $@

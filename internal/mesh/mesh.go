@@ -162,6 +162,7 @@ func (m *Mesh) Run(ctx context.Context) error {
 	parts.Go(func() { m.prober.run(ctx) })
 	parts.Go(func() { m.self.run(ctx) })
 	parts.Go(func() { m.self.servers.run(ctx) })
+	parts.Go(func() { m.self.ports.Run(ctx) })
 	parts.Wait()
 	return nil
 }

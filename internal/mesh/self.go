@@ -11,6 +11,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/cloudless/cloudless/internal/mesh/portmap"
 	"github.com/cloudless/cloudless/internal/sleep"
 )
 
@@ -27,6 +28,7 @@ type self struct {
 	mesh    *Mesh
 	stun    *stunClient
 	servers *stunServers
+	ports   *portmap.Mapper
 	changes chan struct{}
 
 	mu       sync.Mutex
@@ -40,6 +42,7 @@ type self struct {
 func newSelf(m *Mesh) *self {
 	s := &self{mesh: m, changes: make(chan struct{}, 1)}
 	s.stun = newSTUNClient(s.announce)
+	s.ports = portmap.New(m.Port, s.announce, m.log)
 	s.servers = newSTUNServers(func(found []netip.AddrPort) {
 		if s.stun.set(found) {
 			s.ask(time.Now())
@@ -100,6 +103,7 @@ func (s *self) lookAround() {
 	s.local = local
 	s.mu.Unlock()
 	if changed {
+		s.ports.Moved()
 		s.servers.lookUpAgain() // the names may lead elsewhere from here
 		s.ask(time.Now())
 		s.announce()
@@ -142,8 +146,8 @@ func (s *self) candidates() []netip.AddrPort {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	list := slices.Clone(s.local)
-	for _, a := range s.stun.seen() {
-		if !slices.Contains(list, a) {
+	for _, a := range append(s.stun.seen(), s.ports.Mapped()) {
+		if a.IsValid() && !slices.Contains(list, a) {
 			list = append(list, a)
 		}
 	}

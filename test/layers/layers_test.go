@@ -52,6 +52,7 @@ var layer = map[string]int{
 	"internal/consensus":               2,
 	"internal/identity":                2,
 	"internal/mesh":                    2,
+	"internal/mesh/portmap":            1,
 	"internal/mesh/relay":              1,
 	"internal/nodenet":                 2,
 	"internal/nodenet/nft":             1,

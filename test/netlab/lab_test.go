@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -39,6 +40,9 @@ type lab struct {
 	internet, homeA, homeB *capture
 	// before is what was on this computer before Cloudless.
 	before map[string]string
+	// miniupnpd runs on one of the routers, whose rules were withoutMapping.
+	miniupnpd      *exec.Cmd
+	withoutMapping string
 }
 
 func newLab(t *testing.T) *lab {
@@ -86,12 +90,12 @@ func (l *lab) connect() {
 	w.inside("narrow", "tunnel", "203.0.113.11", "203.0.113.1")
 	l.add(w, "six", "2001:db8::11", "2001:db8::11")
 	w.online("six", "2001:db8::11/64")
-	l.add(w, "noudp", "198.51.100.11", "198.51.100.11")
-	w.online("noudp", "198.51.100.11/24")
+	l.add(w, "noudp", "45.0.0.11", "45.0.0.11")
+	w.online("noudp", "45.0.0.11/24")
 	w.nft("noudp", "table inet company { chain in { type filter hook input priority 0; iifname eth0 meta l4proto udp drop; }; "+
 		"chain out { type filter hook output priority 0; oifname eth0 meta l4proto udp drop; }; }")
-	l.add(w, "laptop", "198.51.100.12", "198.51.100.12")
-	w.online("laptop", "198.51.100.12/24")
+	l.add(w, "laptop", "45.0.0.12", "45.0.0.12")
+	w.online("laptop", "45.0.0.12/24")
 	w.plug("laptop", "wlan0", "home-b", "wire") // with an address when it moves there
 	for _, m := range l.machines {
 		l.until("the network of "+m.name+" settles", func() error {

@@ -29,6 +29,7 @@ func TestNetwork(t *testing.T) {
 		{"packets take the direct path wherever there is one", l.directPaths},
 		{"packets take the relay where there is no direct path", l.relayedPaths},
 		{"bulk transfers get through MTU 1280", l.narrowPath},
+		{"a router that maps ports opens a direct path", l.mappedPort},
 		{"connections survive when a machine moves", l.movingMachine},
 		{"a removed node is cut off", l.removedNode},
 		{"nothing crossed a wire in the clear", l.nothingInTheClear},
@@ -176,6 +177,7 @@ func (l *lab) purge() {
 	}
 	l.must(l.each(slices.DeleteFunc(slices.Clone(l.machines), func(m *machine) bool { return m == l.server }), down))
 	l.must(down(l.server))
+	l.unmapped()
 	w := &wires{t: l.t} // the laptop is brought back
 	w.ip("laptop", "address del 192.168.7.12/24 dev wlan0")
 	w.ip("laptop", "link set eth0 up")

@@ -7,12 +7,13 @@ import (
 	"testing"
 )
 
-// The addresses of the lab. Those of machines on the internet are in docs ranges, which count as public.
+// The addresses of the lab. Those on the internet are not from the ranges for documentation: miniupnpd does not take them
+// for public.
 const (
-	serverV4, serverV6 = "198.51.100.1", "2001:db8::1"
-	homeA, homeB       = "198.51.100.2", "198.51.100.3"
-	symmetric          = "198.51.100.4"
-	gateway, gateway6  = "198.51.100.254", "2001:db8::fe"
+	serverV4, serverV6 = "45.0.0.1", "2001:db8::1"
+	homeA, homeB       = "45.0.0.2", "45.0.0.3"
+	symmetric          = "45.0.0.4"
+	gateway, gateway6  = "45.0.0.254", "2001:db8::fe"
 	// homeGateway is that of both homes.
 	homeGateway = "192.168.7.1"
 	// apiName is how all machines name the server. It has an address of each family.
@@ -107,9 +108,11 @@ func (w *wires) home(name, public, inside, masquerade string) {
 	w.space(name)
 	w.online(name, public+"/24")
 	w.bridge(name, "wire", inside+"/24")
-	w.nft(name, "table inet nat { chain post { type nat hook postrouting priority 100; oifname eth0 "+masquerade+"; }; "+
+	w.nft(name, "table inet nat { chain upnp_pre { }; chain upnp_through { }; chain upnp_post { }; "+
+		"chain pre { type nat hook prerouting priority -100; jump upnp_pre; }; "+
+		"chain post { type nat hook postrouting priority 100; jump upnp_post; oifname eth0 "+masquerade+"; }; "+
 		"chain in { type filter hook input priority 0; iifname eth0 ct state new drop; }; "+
-		"chain through { type filter hook forward priority 0; iifname eth0 ct state new drop; }; }")
+		"chain through { type filter hook forward priority 0; jump upnp_through; iifname eth0 ct state new drop; }; }")
 }
 
 // tunnel is a network behind a link that takes only packets of 1280 bytes, in the middle of the path.
