@@ -305,11 +305,18 @@ func (r *replica) stop(ctx context.Context) error {
 	})
 }
 
+// leavePause is how long a replica with ports runs on after it has left its services. Meanwhile all nodes hear of it and
+// send their new connections elsewhere.
+const leavePause = 200 * time.Millisecond
+
 // stopTask stops and removes the task. The exit is nil if there was no task.
 func (r *replica) stopTask(ctx context.Context) (*v1.Exit, error) {
 	r.withdraw()
 	if r.driver == nil {
 		return nil, nil
+	}
+	if r.rec.Started && len(r.rec.Assignment.GetRevision().GetSpec().GetWorkload().GetPorts()) > 0 {
+		_ = sleep.For(ctx, leavePause)
 	}
 	id := taskID(r.uid, r.rec.Attempt)
 	err := r.drive(ctx, "stop", func(ctx context.Context) error { return stop(ctx, r.driver, id, r.rec.Assignment) })
