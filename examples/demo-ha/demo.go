@@ -5,80 +5,61 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/cloudless/cloudless/examples/internal/tour"
+)
+
+const (
+	desk   = "desk" // the machine of the person, and the switch of all others
+	subnet = "10.77.0"
+	// How long the client waits for one node.
+	attemptTime = 300 * time.Millisecond
 )
 
 // demo is the cluster of the demonstration.
-type demo struct {
-	guide               *guide
-	dir, cloudless, app string
-	lan                 *lan
-	machines            []*machine
-	traffic             *traffic
-}
+type demo struct{ *tour.Tour }
 
-// show runs the whole demonstration.
-func (d *demo) show(ctx context.Context) error {
-	for _, step := range []func(context.Context) error{
-		d.plugIn, d.found, d.addNodes, d.runApp, d.loseLeader, d.loseNode, d.bringBack,
-	} {
-		if err := step(ctx); err != nil {
-			return err
-		}
-		if d.traffic != nil {
-			d.guide.say("→ %s", d.traffic)
-		}
-	}
-	return d.guide.begin(ctx, "Done", "One leader and one node were lost, and the app stayed available.\nNothing is left behind on your machine.")
-}
-
-func (d *demo) plugIn(ctx context.Context) (err error) {
-	err = d.guide.begin(ctx, "Six machines", "Three servers (s1, s2, s3) and three nodes (n1, n2, n3) on one network, "+
-		hubIP+netBits+".\nEach is a network namespace of this machine. You use a seventh one, the desk.")
+func (d *demo) plugIn(ctx context.Context) error {
+	err := d.Guide.Begin(ctx, "Six machines", "Three servers (s1, s2, s3) and three nodes (n1, n2, n3) on one network, "+
+		subnet+".0/24.\nEach is a network namespace of this machine. You use a seventh one, the desk.")
 	if err != nil {
 		return err
 	}
-	if d.lan, err = newLAN(ctx); err != nil {
+	if err := d.Network.AddSwitch(ctx, desk, subnet+".100/24"); err != nil {
 		return err
 	}
-	for i := range 3 {
-		d.machines = append(d.machines, &machine{d: d, role: "server", name: fmt.Sprintf("s%d", i+1), address: fmt.Sprintf("10.77.0.%d", i+1)})
-	}
-	for i := range 3 {
-		d.machines = append(d.machines, &machine{d: d, role: "node", name: fmt.Sprintf("n%d", i+1), address: fmt.Sprintf("10.77.0.%d", i+11)})
-	}
-	for _, m := range d.machines {
-		if err := d.lan.plug(ctx, m.name, m.address); err != nil {
+	for i := range 6 {
+		role, name, address := "server", fmt.Sprintf("s%d", i+1), i+1
+		if i >= 3 {
+			role, name, address = "node", fmt.Sprintf("n%d", i-2), i+8
+		}
+		if _, err := d.AddMachine(ctx, role, name, desk, fmt.Sprintf("%s.%d/24", subnet, address)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (d *demo) of(role string) []*machine {
-	return slices.DeleteFunc(slices.Clone(d.machines), func(m *machine) bool { return m.role != role })
-}
-
 func (d *demo) found(ctx context.Context) error {
-	err := d.guide.begin(ctx, "Three servers", "The first one creates the cluster. The others join with a token that identifies the cluster.\n"+
+	err := d.Guide.Begin(ctx, "Three servers", "The first one creates the cluster. The others join with a token that identifies the cluster.\n"+
 		"They find the first one by themselves, because it is on the same network.")
 	if err != nil {
 		return err
 	}
-	servers := d.of("server")
-	if err := d.shown(ctx, servers[0].name, "server", "--detach", "--api-addr", servers[0].apiAddr(), "--name", servers[0].name); err != nil {
+	servers := d.Machines("server")
+	if err := d.Show(ctx, servers[0].Name, "server", "--detach", "--api-addr", servers[0].APIAddr(), "--name", servers[0].Name); err != nil {
 		return err
 	}
-	if err := d.token(ctx, "server", len(servers)-1); err != nil {
+	token, err := d.Token(ctx, desk, "server", len(servers)-1)
+	if err != nil {
 		return err
 	}
 	for _, m := range servers[1:] {
-		err := d.shown(ctx, m.name, "join", "--discover", "--role", "server", "--no-node", "--token-file", d.tokenFile("server"), "--detach",
-			"--api-addr", m.apiAddr(), "--name", m.name)
+		err := d.Show(ctx, m.Name, "join", "--discover", "--role", "server", "--no-node", "--token-file", token, "--detach",
+			"--api-addr", m.APIAddr(), "--name", m.Name)
 		if err != nil {
 			return err
 		}
@@ -86,62 +67,46 @@ func (d *demo) found(ctx context.Context) error {
 	if err := d.healthyServers(ctx, len(servers)); err != nil {
 		return err
 	}
-	return d.shown(ctx, hub, "cluster", "status")
-}
-
-func (d *demo) tokenFile(role string) string { return filepath.Join(d.dir, role+".token") }
-
-// token creates a token and writes it to a file.
-func (d *demo) token(ctx context.Context, role string, uses int) error {
-	args := []string{"token", "create", "--role", role, "--uses", fmt.Sprint(uses), "--ttl", "1h"}
-	d.guide.command(hub, append(slices.Clone(args), ">", d.tokenFile(role)))
-	out, err := d.cloudlessOn(ctx, hub, append(args, "-o", "json")...)
-	if err != nil {
-		return err
-	}
-	var made struct{ Secret string }
-	if err := json.Unmarshal([]byte(out), &made); err != nil {
-		return err
-	}
-	return os.WriteFile(d.tokenFile(role), []byte(made.Secret), 0o600)
+	return d.Show(ctx, desk, "cluster", "status")
 }
 
 func (d *demo) addNodes(ctx context.Context) error {
-	err := d.guide.begin(ctx, "Three nodes", "They run your workloads. One token can admit several machines.")
+	err := d.Guide.Begin(ctx, "Three nodes", "They run your workloads. One token can admit several machines.")
 	if err != nil {
 		return err
 	}
-	nodes := d.of("node")
-	if err := d.token(ctx, "node", len(nodes)); err != nil {
+	nodes := d.Machines("node")
+	token, err := d.Token(ctx, desk, "node", len(nodes))
+	if err != nil {
 		return err
 	}
 	for _, m := range nodes {
-		if err := d.shown(ctx, m.name, "join", "--discover", "--token-file", d.tokenFile("node"), "--detach", "--name", m.name); err != nil {
+		if err := d.Show(ctx, m.Name, "join", "--discover", "--token-file", token, "--detach", "--name", m.Name); err != nil {
 			return err
 		}
 	}
-	return d.shown(ctx, hub, "node", "ls")
+	return d.Show(ctx, desk, "node", "ls")
 }
 
 func (d *demo) runApp(ctx context.Context) error {
-	err := d.guide.begin(ctx, "An app", "Two replicas of the example app, on two of the nodes. From now on a client sends it\n"+
+	err := d.Guide.Begin(ctx, "An app", "Two replicas of the example app, on two of the nodes. From now on a client sends it\n"+
 		"twenty requests a second, each over a new connection. A request that fails on one\n"+
 		"node is retried on the next, so it is lost only if no node answers.")
 	if err != nil {
 		return err
 	}
-	if err := d.shown(ctx, hub, "run", d.app, "--name", "web", "--replicas", "2", "--publish", "8080:8080"); err != nil {
+	if err := d.Show(ctx, desk, "run", d.App, "--name", "web", "--replicas", "2", "--publish", "8080:8080"); err != nil {
 		return err
 	}
-	if err := d.shown(ctx, hub, "ps"); err != nil {
+	if err := d.Show(ctx, desk, "ps"); err != nil {
 		return err
 	}
 	var urls []string
-	for _, m := range d.of("node") {
-		urls = append(urls, "http://"+m.address+":8080/")
+	for _, m := range d.Machines("node") {
+		urls = append(urls, "http://"+m.Address+":8080/")
 	}
-	d.traffic = startTraffic(d.lan, urls)
-	return d.traffic.answers(ctx, 20)
+	d.StartTraffic(desk, attemptTime, urls...)
+	return d.Traffic.Answers(ctx, 20)
 }
 
 func (d *demo) loseLeader(ctx context.Context) error {
@@ -149,33 +114,31 @@ func (d *demo) loseLeader(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = d.guide.begin(ctx, "The leader dies", fmt.Sprintf("Server %s is the leader. kill -9 ends its process, and a write follows at once:\n"+
-		"the command waits for the new leader, and no acknowledged write is lost.", leader.name))
-	if err != nil {
-		return err
-	}
-	pid, err := leader.kill()
+	err = d.Guide.Begin(ctx, "The leader dies", fmt.Sprintf("Server %s is the leader. kill -9 ends its process, and a write follows at once:\n"+
+		"the command waits for the new leader, and no acknowledged write is lost.", leader.Name))
 	if err != nil {
 		return err
 	}
 	killed := time.Now()
-	d.guide.say("%s# kill -9 %d", leader.name, pid)
-	if err := d.shown(ctx, hub, "workload", "scale", "web", "2"); err != nil {
+	if err := leader.Kill(); err != nil {
 		return err
 	}
-	d.guide.say("→ acknowledged %d ms after the kill", time.Since(killed).Milliseconds())
+	if err := d.Show(ctx, desk, "workload", "scale", "web", "2"); err != nil {
+		return err
+	}
+	d.Guide.Say("→ acknowledged %d ms after the kill", time.Since(killed).Milliseconds())
 	now, err := d.leader(ctx)
 	if err != nil {
 		return err
 	}
 	if now == leader {
-		return fmt.Errorf("server %s was killed and still leads", now.name)
+		return fmt.Errorf("server %s was killed and still leads", now.Name)
 	}
-	d.guide.say("→ server %s leads now", now.name)
-	if err := d.traffic.answers(ctx, 20); err != nil {
+	d.Guide.Say("→ server %s leads now", now.Name)
+	if err := d.Traffic.Answers(ctx, 20); err != nil {
 		return err
 	}
-	return d.shown(ctx, hub, "cluster", "status")
+	return d.Show(ctx, desk, "cluster", "status")
 }
 
 func (d *demo) loseNode(ctx context.Context) error {
@@ -183,108 +146,57 @@ func (d *demo) loseNode(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	lost := d.machine(busy[0])
-	err = d.guide.begin(ctx, "A node loses its power", fmt.Sprintf("Node %s runs a replica of the app. All its processes end at once, and it is unreachable.\n"+
-		"Its replica is replaced on the remaining node.", lost.name))
+	lost := d.Machine(busy[0])
+	err = d.Guide.Begin(ctx, "A node loses its power", fmt.Sprintf("Node %s runs a replica of the app. All its processes end at once, and it is unreachable.\n"+
+		"Its replica is replaced on the remaining node.", lost.Name))
 	if err != nil {
 		return err
 	}
-	if err := lost.powerOff(ctx); err != nil {
+	off := time.Now()
+	if err := lost.PowerOff(ctx); err != nil {
 		return err
 	}
-	off := time.Now()
-	d.guide.say("%s# power off", lost.name)
 	err = d.untilBusy(ctx, "the replica was not replaced", func(now []string) bool {
-		return len(now) == 2 && !slices.Contains(now, lost.name)
+		return len(now) == 2 && !slices.Contains(now, lost.Name)
 	})
 	if err != nil {
 		return err
 	}
-	d.guide.say("→ two replicas run again, %d ms after the loss", time.Since(off).Milliseconds())
-	if err := d.traffic.answers(ctx, 20); err != nil {
+	d.Guide.Say("→ two replicas run again, %d ms after the loss", time.Since(off).Milliseconds())
+	if err := d.Traffic.Answers(ctx, 20); err != nil {
 		return err
 	}
-	return errors.Join(d.shown(ctx, hub, "node", "ls"), d.shown(ctx, hub, "ps"))
+	return errors.Join(d.Show(ctx, desk, "node", "ls"), d.Show(ctx, desk, "ps"))
 }
 
 func (d *demo) bringBack(ctx context.Context) error {
-	err := d.guide.begin(ctx, "They come back", "The server and the node are started again with their old data. Nothing needs repair,\n"+
+	err := d.Guide.Begin(ctx, "They come back", "The server and the node are started again with their old data. Nothing needs repair,\n"+
 		"and moved replicas stay where they are.")
 	if err != nil {
 		return err
 	}
-	for _, m := range d.machines {
-		if pid, err := m.pid(); err != nil || alive(pid) {
+	for _, m := range append(d.Machines("server"), d.Machines("node")...) {
+		if m.Runs() {
 			continue
 		}
-		if err := m.start(ctx); err != nil {
+		if err := m.Start(ctx); err != nil {
 			return err
 		}
 	}
 	if err := d.healthyServers(ctx, 3); err != nil {
 		return err
 	}
-	if err := d.readyNodes(ctx, 3); err != nil {
+	if err := d.ReadyNodes(ctx, desk, 3); err != nil {
 		return err
 	}
-	if err := d.traffic.answers(ctx, 20); err != nil {
+	if err := d.Traffic.Answers(ctx, 20); err != nil {
 		return err
 	}
-	return d.shown(ctx, hub, "cluster", "status")
+	return d.Show(ctx, desk, "cluster", "status")
 }
 
-// clear removes everything that exists so far.
-func (d *demo) clear() error {
-	var failures []error
-	if d.traffic != nil {
-		d.traffic.stop()
-	}
-	for _, m := range slices.Backward(d.machines) {
-		failures = append(failures, m.purge(context.Background()))
-	}
-	if d.lan != nil {
-		failures = append(failures, d.lan.close())
-	}
-	return errors.Join(failures...)
-}
-
-func (d *demo) machine(name string) *machine {
-	for _, m := range d.machines {
-		if m.name == name {
-			return m
-		}
-	}
-	return nil
-}
-
-func alive(pid int) bool {
-	_, err := os.Stat(fmt.Sprintf("/proc/%d", pid))
-	return err == nil
-}
-
-const (
-	patience = 2 * time.Minute
-	lookTime = 100 * time.Millisecond
-)
-
-// until waits for a condition. otherwise is the error after too long a wait.
-func until(ctx context.Context, otherwise string, met func() bool) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, errors.New(otherwise))
-	defer cancel()
-	for !met() {
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-time.After(lookTime):
-		}
-	}
-	return nil
-}
-
-// look decodes the JSON output of a command and reports whether that worked.
-func (d *demo) look(ctx context.Context, into any, args ...string) bool {
-	out, err := d.cloudlessOn(ctx, hub, append(args, "-o", "json")...)
-	return err == nil && json.Unmarshal([]byte(out), into) == nil
+func (d *demo) end(ctx context.Context) error {
+	return d.Guide.Begin(ctx, "Done", "One leader and one node were lost, and the app stayed available.\nNothing is left behind on your machine.")
 }
 
 type clusterView struct {
@@ -296,13 +208,13 @@ type clusterView struct {
 	}
 }
 
-func (d *demo) leader(ctx context.Context) (leader *machine, err error) {
-	err = until(ctx, "no server leads", func() bool {
+func (d *demo) leader(ctx context.Context) (leader *tour.Machine, err error) {
+	err = tour.Until(ctx, "no server leads", func() bool {
 		var c clusterView
-		if d.look(ctx, &c, "cluster", "status") {
+		if d.Look(ctx, desk, &c, "cluster", "status") {
 			for _, s := range c.Status.Servers {
 				if s.Leader {
-					leader = d.machine(s.Name)
+					leader = d.Machine(s.Name)
 				}
 			}
 		}
@@ -312,10 +224,10 @@ func (d *demo) leader(ctx context.Context) (leader *machine, err error) {
 }
 
 func (d *demo) healthyServers(ctx context.Context, want int) error {
-	return until(ctx, "the servers do not all vote", func() bool {
+	return tour.Until(ctx, "the servers do not all vote", func() bool {
 		var c clusterView
 		healthy := 0
-		if d.look(ctx, &c, "cluster", "status") {
+		if d.Look(ctx, desk, &c, "cluster", "status") {
 			for _, s := range c.Status.Servers {
 				if s.Voter && s.Healthy {
 					healthy++
@@ -326,26 +238,9 @@ func (d *demo) healthyServers(ctx context.Context, want int) error {
 	})
 }
 
-func (d *demo) readyNodes(ctx context.Context, want int) error {
-	return until(ctx, "the nodes are not all ready", func() bool {
-		var nodes struct {
-			Items []struct{ Status struct{ State string } }
-		}
-		ready := 0
-		if d.look(ctx, &nodes, "node", "ls") {
-			for _, n := range nodes.Items {
-				if n.Status.State == "ready" {
-					ready++
-				}
-			}
-		}
-		return ready == want
-	})
-}
-
 // untilBusy waits until the nodes that run the app meet a condition.
 func (d *demo) untilBusy(ctx context.Context, otherwise string, met func([]string) bool) error {
-	return until(ctx, otherwise, func() bool {
+	return tour.Until(ctx, otherwise, func() bool {
 		now, err := d.busyNodes(ctx)
 		return err == nil && met(now)
 	})
@@ -353,7 +248,7 @@ func (d *demo) untilBusy(ctx context.Context, otherwise string, met func([]strin
 
 // busyNodes returns the nodes that run a replica of the app.
 func (d *demo) busyNodes(ctx context.Context) ([]string, error) {
-	out, err := d.cloudlessOn(ctx, hub, "ps", "-o", "json")
+	out, err := d.Run(ctx, desk, "ps", "-o", "json")
 	if err != nil {
 		return nil, err
 	}

@@ -1,4 +1,4 @@
-package main
+package tour
 
 import (
 	"bufio"
@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// guide talks to the person at the terminal.
-type guide struct {
+// Guide talks to the person at the terminal.
+type Guide struct {
 	out io.Writer
 	// keys has the lines that the person enters. It is nil without prompts.
 	keys        chan struct{}
@@ -18,8 +18,8 @@ type guide struct {
 	bold, plain string
 }
 
-func newGuide(out *os.File, in io.Reader, yes bool) *guide {
-	g := &guide{out: out}
+func newGuide(out *os.File, in io.Reader, yes bool) *Guide {
+	g := &Guide{out: out}
 	if info, err := out.Stat(); err == nil && info.Mode()&os.ModeCharDevice != 0 {
 		g.bold, g.plain = "\x1b[1m", "\x1b[0m"
 	}
@@ -36,8 +36,8 @@ func newGuide(out *os.File, in io.Reader, yes bool) *guide {
 	return g
 }
 
-// begin describes the next step and waits for the person.
-func (g *guide) begin(ctx context.Context, title, text string) error {
+// Begin describes the next step and waits for the person.
+func (g *Guide) Begin(ctx context.Context, title, text string) error {
 	g.step++
 	fmt.Fprintf(g.out, "\n%s%d. %s%s\n%s\n", g.bold, g.step, title, g.plain, text)
 	if g.keys == nil {
@@ -53,15 +53,16 @@ func (g *guide) begin(ctx context.Context, title, text string) error {
 	}
 }
 
-func (g *guide) say(format string, args ...any) { fmt.Fprintf(g.out, format+"\n", args...) }
+// Say prints a line.
+func (g *Guide) Say(format string, args ...any) { fmt.Fprintf(g.out, format+"\n", args...) }
 
-// command prints a command line and the machine that it runs on.
-func (g *guide) command(where string, args []string) {
+// Command prints a command line and the machine that it runs on.
+func (g *Guide) Command(where string, args []string) {
 	fmt.Fprintf(g.out, "%s%s$ cloudless %s%s\n", g.bold, where, strings.Join(args, " "), g.plain)
 }
 
-// output prints the output of a command, indented.
-func (g *guide) output(text string) {
+// Output prints the output of a command, indented.
+func (g *Guide) Output(text string) {
 	for line := range strings.Lines(text) {
 		fmt.Fprint(g.out, "  ", strings.TrimRight(line, "\n"), "\n")
 	}
