@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 		tellTime()
 		return
 	}
-	os.Exit(sandbox.Main(m, "../bench/sleeper", "./printer"))
+	os.Exit(sandbox.Main(m, "../bench/sleeper", "./printer", "./talker"))
 }
 
 // TestChaos is the whole test. A failure says how to repeat the same faults in the same
@@ -64,7 +64,17 @@ func TestChaos(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := l.talk(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	judge(t, l, run(t, l, steps))
+	healed := l.told.now()
+	if err := l.until(t.Context(), func(context.Context) error { return l.allTalk(healed) }); err != nil {
+		t.Errorf("calls by name after all was healed: %v", err)
+	}
+	for _, complaint := range l.talkComplaints() {
+		t.Error(complaint)
+	}
 	if err := listeners.dismiss(t.Context()); err != nil {
 		t.Error(err)
 	}

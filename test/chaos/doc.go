@@ -3,11 +3,12 @@
 // namespace and on its own disk, are killed, paused, cut off from each other, filled up and
 // given wrong clocks (clock.go) in a random order that a seed fixes (schedule.go,
 // faults.go), while clients read, write and compare-and-set (clients.go), and others follow
-// the output of a program that numbers its lines.
+// the output of a program that numbers its lines, and replicas call each other by name.
 //
 // Afterwards the history of all calls must be linearizable (history.go), every acknowledged
 // write must exist, everything that should run must run (verdict.go), and every line that
-// is in a log must have reached every follower once and in order (logs.go).
+// is in a log must have reached every follower once and in order (logs.go). No call between
+// replicas may fail because of a server or an agent (talkers.go).
 //
 // All of it happens in the test's own namespaces (test/sandbox): whatever happens to the
 // test, nothing is left on the machine.

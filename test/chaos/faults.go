@@ -147,8 +147,11 @@ func killed(_ *lab, m *machine, _ step) (string, func() error, error) {
 	return m.name + " killed", m.revive, m.kill(nil)
 }
 
+// lossOfMachine ends the description of the fault that ends everything on a machine.
+const lossOfMachine = " killed with everything on it"
+
 func killedWhole(_ *lab, m *machine, _ step) (string, func() error, error) {
-	return m.name + " killed with all its containers", m.revive, m.kill(m.others)
+	return m.name + lossOfMachine, m.revive, m.kill(m.others)
 }
 
 func paused(_ *lab, m *machine, _ step) (string, func() error, error) {

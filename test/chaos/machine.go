@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -232,7 +233,11 @@ func (m *machine) others() ([]int, error) {
 		return nil, err
 	}
 	containers, err := m.containers()
-	return append(shims, containers...), err
+	if err != nil {
+		return nil, err
+	}
+	network, err := m.processes(func(command, _ string) bool { return strings.HasPrefix(command, filepath.Join(m.data, "network")+"/") })
+	return slices.Concat(shims, containers, network), err
 }
 
 func (m *machine) processes(is func(command, groups string) bool) (pids []int, err error) {
