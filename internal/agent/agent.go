@@ -247,7 +247,6 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.work.Go(func() { a.logs.run(ctx) })
 	a.work.Go(func() { a.runNetwork(ctx) })
 	a.work.Go(func() { a.runMesh(ctx) })
-	a.work.Go(func() { a.replaceKeyWhenSetBack(ctx) })
 	a.work.Go(func() { a.watchMachine(ctx) })
 	a.work.Go(func() { a.watchReadiness(ctx) })
 	return a.keepSession(ctx)

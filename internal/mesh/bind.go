@@ -140,6 +140,7 @@ func (p *peer) count(bytes *atomic.Uint64, packet []byte) {
 	bytes.Add(uint64(len(packet)))
 	if len(packet) > 0 && packet[0] == handshakeResponse {
 		p.handshake.Store(time.Now().UnixNano())
+		p.established.Store(p.mesh.clock())
 		p.handshakes.Add(1)
 	}
 }

@@ -125,6 +125,7 @@ func open(opts Options, link *tunnel) (*Mesh, error) {
 	m.device = device.NewDevice(tun.Device(link), m.bind, quietLogger(m.log))
 	m.device.SetPeerLookupFunc(m.lookUp)
 	m.device.SetPeerByIPPacketFunc(m.route)
+	m.device.SetSessionStateFunc(m.sessionChanged)
 	if err := m.device.SetPrivateKey(device.NoisePrivateKey(opts.Key.Bytes())); err != nil {
 		return nil, fmt.Errorf("set the key of the mesh: %w", err)
 	}

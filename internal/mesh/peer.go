@@ -49,6 +49,8 @@ type peer struct {
 	// handshake is when a key was last agreed on with the peer, in nanoseconds since 1970, and handshakes how often.
 	handshake  atomic.Int64
 	handshakes atomic.Uint64
+	// established is the same as handshake, in nanoseconds of the mesh's clock.
+	established atomic.Int64
 
 	// instance tells the peer whether we remember our session with it.
 	instance [8]byte

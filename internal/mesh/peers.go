@@ -190,6 +190,22 @@ func (m *Mesh) route(_, to netip.Addr, _ []byte) (key device.NoisePublicKey, ok 
 	return device.NoisePublicKey(p.config.Key), true
 }
 
+// sessionChanged is called by WireGuard. It must be quick.
+//
+// WireGuard refuses handshakes of a peer that are older than the last one, as after its clock was set back. Without a
+// session there is nothing to protect, so an expired peer is forgotten: the next handshake makes it anew. A session that
+// ends earlier was ended by us.
+func (m *Mesh) sessionChanged(key device.NoisePublicKey, s device.PeerSessionState) {
+	if s != device.PeerSessionExpired {
+		return
+	}
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if p := m.byKey[Key(key)]; p != nil && m.clock()-p.established.Load() >= int64(device.RejectAfterTime-time.Second) {
+		m.tasks.Go(func() { m.device.RemovePeer(key) })
+	}
+}
+
 func (m *Mesh) peerAt(a relay.Address) *peer {
 	m.mu.RLock()
 	defer m.mu.RUnlock()

@@ -52,6 +52,22 @@ func Usable(all []*v1.Endpoint) []*v1.Endpoint {
 	return nil
 }
 
+// OrOffline makes replicas on offline nodes draining, if no endpoint takes connections and nothing else is wrong with
+// them. When all nodes of a service seem to be offline at once, the cause is more often between them and the servers:
+// after a partition has healed, some nodes are back earlier than others.
+func OrOffline(snap *state.Snapshot, all []*v1.Endpoint) []*v1.Endpoint {
+	if len(Usable(all)) > 0 {
+		return all
+	}
+	for _, e := range all {
+		node := snap.Node(e.GetSpec().GetNodeUid())
+		if r := snap.Replica(e.GetMetadata().GetUid()); r != nil && node.GetStatus().GetState() == spec.NodeOffline && spec.Serves(r) {
+			e.Status.State = spec.EndpointDraining
+		}
+	}
+	return all
+}
+
 // Workloads yields the workloads whose replicas are endpoints of a service.
 func Workloads(snap *state.Snapshot, s *v1.Service) iter.Seq[*v1.Workload] {
 	m, selector := s.GetMetadata(), s.GetSpec().GetSelector()

@@ -223,3 +223,23 @@ func BenchmarkChange(b *testing.B) {
 		}
 	}
 }
+
+// Nodes that the servers do not hear are better than none.
+func TestEndpointsOnOfflineNodesAreTheLastResort(t *testing.T) {
+	offline := node("a")
+	offline.Status.State = spec.NodeOffline
+	w := newWorld(offline, node("b"), workload("api", "x"), service("api", nil), replica("api", "r1", "a"))
+	use := func() int {
+		snap := w.store.Snapshot()
+		return len(Usable(OrOffline(snap, Endpoints(snap, snap.ServiceByName("default", "api")))))
+	}
+	if use() != 1 {
+		t.Error("the only endpoint is on an offline node, and is not used")
+	}
+	w.put(replica("api", "r2", "b"))
+	snap := w.store.Snapshot()
+	all := OrOffline(snap, Endpoints(snap, snap.ServiceByName("default", "api")))
+	if usable := Usable(all); len(usable) != 1 || usable[0].GetMetadata().GetName() != "r2" {
+		t.Errorf("used are %v", usable)
+	}
+}

@@ -85,7 +85,7 @@ func networkService(snap *state.Snapshot, s *v1.Service) *v1.NetworkService {
 	if timeout := spec.AffinityTimeout(balancer); timeout > 0 {
 		message.Affinity = durationpb.New(timeout)
 	}
-	for _, e := range services.Endpoints(snap, s) {
+	for _, e := range services.OrOffline(snap, services.Endpoints(snap, s)) {
 		message.Endpoints = append(message.Endpoints, &v1.NetworkEndpoint{
 			Name: e.GetMetadata().GetName(), Addresses: e.GetSpec().GetAddresses(), State: e.GetStatus().GetState(), Weight: e.GetStatus().GetWeight(),
 			NodeUid: e.GetSpec().GetNodeUid(), Zone: e.GetSpec().GetZone(),
