@@ -68,8 +68,7 @@ func (s *self) run(ctx context.Context) {
 		s.mesh.log.Warn("changes of the machine's addresses are not seen", "error", err)
 	}
 	s.lookAround()
-	look := time.NewTimer(settle)
-	look.Stop()
+	var look <-chan time.Time // set while a change waits to be looked at
 	for {
 		select {
 		case <-ctx.Done():
@@ -78,13 +77,14 @@ func (s *self) run(ctx context.Context) {
 			if !open {
 				addresses = nil
 			}
-			look.Reset(settle)
+			look = soon(look)
 		case _, open := <-links:
 			if !open {
 				links = nil
 			}
-			look.Reset(settle)
-		case <-look.C:
+			look = soon(look)
+		case <-look:
+			look = nil
 			s.lookAround()
 		case <-s.changes:
 			if sleep.For(ctx, settle) != nil {
@@ -93,6 +93,14 @@ func (s *self) run(ctx context.Context) {
 			s.tell()
 		}
 	}
+}
+
+// soon returns what waits already, so that changes without end do not put it off, or else a new timer.
+func soon(waiting <-chan time.Time) <-chan time.Time {
+	if waiting != nil {
+		return waiting
+	}
+	return time.After(settle)
 }
 
 // lookAround lists the machine's addresses, and asks for the public ones if they have changed.
