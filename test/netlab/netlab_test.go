@@ -28,6 +28,7 @@ func TestNetwork(t *testing.T) {
 		{"every replica finds every other one by name", l.names},
 		{"packets take the direct path wherever there is one", l.directPaths},
 		{"packets take the relay where there is no direct path", l.relayedPaths},
+		{"network status tells the way", l.status},
 		{"bulk transfers get through MTU 1280", l.narrowPath},
 		{"a router that maps ports opens a direct path", l.mappedPort},
 		{"connections survive when a machine moves", l.movingMachine},
@@ -107,6 +108,48 @@ func (l *lab) relayedPaths() {
 	// Two NATs of which one is symmetric may let packets through or not: either way, they arrive.
 	_, err := l.transfer(l.machine("sym"), l.machine("nat"), bulk, false)
 	l.must(err)
+}
+
+// status compares what users are told with what the wires have shown.
+func (l *lab) status() {
+	for _, c := range [][3]string{
+		{"lan-a", "lan-b", "direct"}, {"lan-a", "nat", "direct"}, {"six", "server", "direct"},
+		{"noudp", "lan-a", "relayed"}, {"six", "nat", "relayed"},
+	} {
+		from, to, want := l.machine(c[0]), l.machine(c[1]), c[2]
+		l.until("network status tells the way", func() error {
+			if err := from.get(to, false); err != nil { // a peer without traffic is idle
+				return err
+			}
+			got, err := l.stateOf(from, to)
+			if err == nil && got != want {
+				err = fmt.Errorf("from %s to %s, the state is %q, want %q", from.name, to.name, got, want)
+			}
+			return err
+		})
+	}
+}
+
+// stateOf is how one machine reaches another, as network status says.
+func (l *lab) stateOf(from, to *machine) (string, error) {
+	out, err := l.server.cloudless("network", "status", "--node", from.name, "-o", "json")
+	if err != nil {
+		return "", err
+	}
+	var answer struct {
+		Nodes []struct{ Peers []struct{ Peer, State string } }
+	}
+	if err := json.Unmarshal([]byte(out), &answer); err != nil {
+		return "", err
+	}
+	for _, node := range answer.Nodes {
+		for _, peer := range node.Peers {
+			if peer.Peer == to.name {
+				return peer.State, nil
+			}
+		}
+	}
+	return "", fmt.Errorf("%s is not among the peers of %s: %s", to.name, from.name, out)
 }
 
 // narrowPath transfers much in both directions, directly, and by both families inside the mesh.
