@@ -113,8 +113,11 @@ func (l *lab) relayedPaths() {
 // status compares what users are told with what the wires have shown.
 func (l *lab) status() {
 	for _, c := range [][3]string{
-		{"lan-a", "lan-b", "direct"}, {"lan-a", "nat", "direct"}, {"six", "server", "direct"},
-		{"noudp", "lan-a", "relayed"}, {"six", "nat", "relayed"},
+		{"lan-a", "lan-b", "direct"},
+		{"lan-a", "nat", "direct"},
+		{"six", "server", "direct"},
+		{"noudp", "lan-a", "relayed"},
+		{"six", "nat", "relayed"},
 	} {
 		from, to, want := l.machine(c[0]), l.machine(c[1]), c[2]
 		l.until("network status tells the way", func() error {
@@ -137,7 +140,9 @@ func (l *lab) stateOf(from, to *machine) (string, error) {
 		return "", err
 	}
 	var answer struct {
-		Nodes []struct{ Peers []struct{ Peer, State string } }
+		Nodes []struct {
+			Peers []struct{ Peer, State string }
+		}
 	}
 	if err := json.Unmarshal([]byte(out), &answer); err != nil {
 		return "", err
