@@ -15,7 +15,7 @@ RUN_NEEDS := runc=runc nft=nftables ip=iproute2
 TEST_NEEDS := $(RUN_NEEDS) busybox=busybox-static containerd=containerd gcc=gcc curl=curl skopeo=skopeo systemd-analyze=systemd mkfs.ext4=e2fsprogs git=git pgrep=procps dig=bind9-dnsutils musl-gcc=musl-tools tcpdump=tcpdump iperf3=iperf3 miniupnpd=miniupnpd-nftables
 # Flags of every cloudless that make up calls, and how the example app is published.
 UP_FLAGS ?=
-# Flags of the guided demonstration.
+# Flags of the guided demonstrations.
 DEMO_FLAGS ?=
 HELLO := --publish 8080:8080
 
@@ -93,6 +93,12 @@ demo-ha: deps build ## Show on network namespaces what a cluster of six machines
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o build/hello ./examples/hello
 	go build -o build/demo-ha ./examples/demo-ha
 	build/demo-ha $(DEMO_FLAGS)
+
+.PHONY: demo-net
+demo-net: deps build ## Show on network namespaces how replicas behind two NATs find each other by name (root; DEMO_FLAGS=-yes does not ask).
+	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o build/shop ./examples/demo-net/shop
+	go build -o build/demo-net ./examples/demo-net
+	build/demo-net $(DEMO_FLAGS)
 
 .PHONY: lint
 lint: $(PROGRAMS) ## Check format, vet, staticcheck and that the generated kinds are current.
