@@ -24,7 +24,8 @@ func (c *cli) applyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE|FOLDER|-",
 		Short: "Create or update the objects in a file",
-		Long: "Apply creates or updates the objects in a file: all of them, or none if one is refused.\n" +
+		Long: "Apply creates or updates the objects in a file, of kind Workload, Service, Namespace or Node: all of them, or none\n" +
+			"if one is refused.\n" +
 			"Then it shows the replicas until all of them run, or says why they cannot.\n" +
 			"A file is YAML or JSON and may hold several documents. - is standard input. A folder stands for all files in it.\n\n" +
 			"Apply makes a plan and carries out exactly that plan. To see the plan first, run cloudless plan, and then pass the\n" +

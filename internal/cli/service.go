@@ -16,7 +16,10 @@ import (
 
 func (c *cli) serviceCommand() *cobra.Command {
 	apply := c.applyCommand()
-	apply.Short, apply.Long = "Create or update the services in a file", ""
+	apply.Short = "Create or update the services in a file"
+	apply.Long = "A workload of kind service or daemon with ports needs no Service of its own. Apply one to select several workloads\n" +
+		"by labels, to export it to other namespaces, or to set weights, affinity, locality, headless mode and external\n" +
+		"endpoints. It keeps the addresses of the workload's own service."
 	apply.Example = "  cloudless service apply -f service.yaml"
 	return c.nounCommand("service", "Show services, their addresses and what their names lead to",
 		"  cloudless service ls\n  cloudless service get api\n  cloudless service resolve api.shop",
@@ -68,7 +71,7 @@ func (c *cli) serviceResolveCommand() *cobra.Command {
 		Use:   "resolve NAME",
 		Short: "Show what the name of a service leads to",
 		Long: "Resolve looks a name up as a replica in the current namespace would: NAME, NAME.NAMESPACE or the full name.\n" +
-			"A service of another namespace must be exported. Replicas themselves cannot use the names yet.",
+			"A service of another namespace must be exported.",
 		Example: "  cloudless service resolve api\n  cloudless service resolve api.shop -o json",
 		Args:    command.ExactArgs("NAME"),
 		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {

@@ -68,7 +68,7 @@ func (s *serviceService) DeleteService(ctx context.Context, request *v1.DeleteSe
 		if old := s.find(tx.base, namespace, request.GetName()); old != nil && spec.IsImplicit(old) {
 			name := old.GetStatus().GetWorkload()
 			return nil, core.Refuse(codes.FailedPrecondition, "service %s is the service of workload %s, which has ports: take the ports out of the workload, or remove the workload with: %s",
-				name, name, spec.Hint(namespace, "cloudless rm "+name))
+				name, name, spec.Hint(namespace, "cloudless workload rm "+name))
 		}
 		return s.deleteIn(ctx, tx, namespace, request.GetName(), request.GetVersion())
 	})

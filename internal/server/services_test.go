@@ -99,7 +99,7 @@ func TestAnAppliedServiceTakesOverAndGivesBack(t *testing.T) {
 	c.made(op, "api", withPort(8080))
 	own := c.serviceOf("api", spec.IsImplicit)
 	_, err := op.services().DeleteService(c.ctx, &v1.DeleteServiceRequest{Name: "api"})
-	wantCode(t, err, codes.FailedPrecondition, "is the service of workload api, which has ports", "cloudless rm api")
+	wantCode(t, err, codes.FailedPrecondition, "is the service of workload api, which has ports", "cloudless workload rm api")
 	_, err = op.services().SetBalancer(c.ctx, &v1.SetBalancerRequest{Service: "api", Balancer: &v1.Balancer{Locality: "none"}})
 	wantCode(t, err, codes.FailedPrecondition, "apply a service of that name")
 
