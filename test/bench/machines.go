@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"time"
 
@@ -138,15 +139,18 @@ func (p *pair) startReplica(ctx context.Context, i int, at string) error {
 	if err != nil {
 		return err
 	}
-	var list []struct {
-		Metadata struct{ UID string }
-		Status   struct{ Addresses []string }
+	var list struct {
+		Items []struct {
+			Metadata struct{ UID string }
+			Status   struct{ Addresses []string }
+		}
 	}
-	if err := json.Unmarshal([]byte(out), &list); err != nil || len(list) != 1 || len(list[0].Status.Addresses) == 0 {
+	if err := json.Unmarshal([]byte(out), &list); err != nil || len(list.Items) != 1 || len(list.Items[0].Status.Addresses) == 0 {
 		return fmt.Errorf("replica of at-%s: %w: %s", at, err, out)
 	}
-	p.replica[i] = list[0].Status.Addresses[0]
-	found, err := filepath.Glob("/run/cloudless/*/netns/" + list[0].Metadata.UID)
+	one := list.Items[0]
+	p.replica[i] = one.Status.Addresses[0]
+	found, err := filepath.Glob("/run/cloudless/*/netns/" + one.Metadata.UID)
 	if err != nil || len(found) != 1 {
 		return fmt.Errorf("the network namespace of at-%s: found %v, %w", at, found, err)
 	}
@@ -165,18 +169,17 @@ func (p *pair) close() {
 	p.machines.close()
 }
 
-// path returns how the first machine reaches the second: "direct" or "relayed".
+// path returns how the first machine reaches the second, such as "direct" or "relayed".
 func (p *pair) path(ctx context.Context) (string, error) {
 	out, err := p.cloudless(ctx, 0, "network", "status", "--node", "one", "-o", "json")
-	switch {
-	case err != nil:
+	if err != nil {
 		return "", err
-	case strings.Contains(out, `"direct"`):
-		return "direct", nil
-	case strings.Contains(out, `"relayed"`):
-		return "relayed", nil
 	}
-	return "down", nil
+	found := regexp.MustCompile(`"state": *"(\w+)"`).FindStringSubmatch(out)
+	if found == nil {
+		return "", fmt.Errorf("the status of the network names no peer: %s", out)
+	}
+	return found[1], nil
 }
 
 // untilPath waits until the machines reach each other in a way.

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/vishvananda/netns"
+
+	"github.com/cloudless/cloudless/internal/sleep"
 )
 
 // blockRules drop the packets of the mesh between the machines.
@@ -154,6 +156,8 @@ const (
 	failoverRounds = 5
 	failoverPace   = 5 * time.Millisecond
 	failoverLimit  = time.Minute
+	// failoverSettle is longer than a new direct path and the relay are both used.
+	failoverSettle = 10 * time.Second
 )
 
 // measureFailover cuts the direct path between two replicas that exchange packets.
@@ -166,6 +170,9 @@ func measureFailover(ctx context.Context, l *lab) (_ result, err error) {
 	var times sample
 	for range failoverRounds {
 		if err := p.untilPath(ctx, "direct"); err != nil {
+			return result{}, err
+		}
+		if err := sleep.For(ctx, failoverSettle); err != nil {
 			return result{}, err
 		}
 		took, err := p.failover(ctx)
@@ -221,6 +228,9 @@ func (p *pair) failover(ctx context.Context) (time.Duration, error) {
 			time.Sleep(failoverPace)
 		}
 	}()
+	if err := sleep.For(ctx, time.Second); err != nil { // packets flow
+		return 0, err
+	}
 	if err := p.setDirect(ctx, false); err != nil {
 		return 0, err
 	}
