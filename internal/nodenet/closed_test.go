@@ -176,6 +176,21 @@ func ping(addr string) error {
 }
 
 // A replica cannot pretend to be another.
+// The resolver knows programs of the machine by that.
+func TestMachineReachesItselfByItsOwnAddress(t *testing.T) {
+	l := newLab(t)
+	l.attach("a", "web") // which writes the rules
+	l.run("", "ip", "addr", "add", "192.0.2.99/32", "dev", "lo") // the machine has others, too
+	t.Cleanup(func() { l.run("", "ip", "addr", "del", "192.0.2.99/32", "dev", "lo") })
+	listener, err := net.Listen("tcp", "10.64.3.1:53")
+	l.must(err)
+	defer listener.Close()
+	go answerTCP(listener, "machine")
+	if _, caller, err := ask("", "tcp", "10.64.3.1:53"); err != nil || caller != "10.64.3.1" {
+		t.Errorf("the machine sees %q, %v", caller, err)
+	}
+}
+
 func TestReplicasUseTheirOwnAddresses(t *testing.T) {
 	l := newLab(t)
 	a := l.attach("a", "web")

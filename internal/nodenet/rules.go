@@ -201,7 +201,7 @@ func (b base) postrouting() nft.Chain {
 		// A replica that reached itself by another address would not accept its own as the caller's.
 		c.Rules = append(c.Rules, join(goesOut(b.bridge), f.is(),
 			[]expr.Any{f.loadSource(1), f.loadDestination(register1 + f.words()), lookUp(setSelf+f.suffix, 1)}, masquerade))
-		outside := notOutBy(b.bridge)
+		outside := join(notOutBy(b.bridge), notOutBy("lo"))
 		if b.mesh != "" {
 			// Other nodes know the way back only to addresses of the cluster.
 			c.Rules = append(c.Rules, join(goesOut(b.mesh), f.notFrom(own), masquerade))
