@@ -24,9 +24,11 @@ var pages = map[string]func() (string, error){
 		err := telemetry.WriteReference(&page)
 		return page.String(), err
 	},
-	"parts-light.svg": func() (string, error) { return partsPicture(light) },
-	"parts-dark.svg":  func() (string, error) { return partsPicture(dark) },
-	"recording.svg":   func() (string, error) { return recordingPicture(recording), nil },
+	"parts-light.svg":  func() (string, error) { return partsPicture(light) },
+	"parts-dark.svg":   func() (string, error) { return partsPicture(dark) },
+	"packet-light.svg": func() (string, error) { return packetPicture(light) },
+	"packet-dark.svg":  func() (string, error) { return packetPicture(dark) },
+	"recording.svg":    func() (string, error) { return recordingPicture(recording), nil },
 }
 
 func main() {

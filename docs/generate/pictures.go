@@ -12,7 +12,10 @@ import (
 //go:embed parts.tmpl
 var partsTemplate string
 
-// palette holds the colours of the picture of the parts.
+//go:embed packet.tmpl
+var packetTemplate string
+
+// palette holds the colours of the pictures.
 type palette struct {
 	Text, Note, Line, Box, Part, Replica string
 }
@@ -24,15 +27,40 @@ var (
 
 // partsPicture draws the parts of a cluster.
 func partsPicture(colours palette) (string, error) {
-	parsed, err := template.New("parts").Parse(partsTemplate)
+	return draw(partsTemplate, struct {
+		palette
+		Nodes []int // the upper edge of each
+	}{colours, []int{24, 140}})
+}
+
+// packetPicture draws the path of a packet from a replica on one node to a replica on another.
+func packetPicture(colours palette) (string, error) {
+	type node struct {
+		X                     int
+		Title, Replica, Rules string
+		Arrows                []string
+	}
+	var down, up []string
+	for _, edges := range [][2]int{{70, 92}, {122, 144}, {190, 212}, {242, 264}} {
+		down = append(down, fmt.Sprintf("M118 %dV%d", edges[0], edges[1]))
+		up = append(up, fmt.Sprintf("M118 %dV%d", edges[1], edges[0]))
+	}
+	return draw(packetTemplate, struct {
+		palette
+		Nodes []node
+	}{colours, []node{
+		{X: 8, Title: "Node one", Replica: "replica calls http://api", Rules: "virtual address → endpoint", Arrows: down},
+		{X: 516, Title: "Node two", Replica: "replica of api", Rules: "allowed by namespace?", Arrows: up},
+	}})
+}
+
+func draw(text string, data any) (string, error) {
+	parsed, err := template.New("picture").Parse(text)
 	if err != nil {
 		return "", err
 	}
 	var picture strings.Builder
-	err = parsed.Execute(&picture, struct {
-		palette
-		Nodes []int // the upper edge of each
-	}{colours, []int{24, 140}})
+	err = parsed.Execute(&picture, data)
 	return picture.String(), err
 }
 
