@@ -57,6 +57,8 @@ func (a *Agent) serveOpen(ctx context.Context, at *attachment, open *v1.Open) er
 		return a.serveForward(ctx, at, what.Forward)
 	case *v1.Open_NetworkStatus:
 		return a.serveNetworkStatus(ctx, at, what.NetworkStatus)
+	case *v1.Open_NetworkProbe:
+		return a.serveNetworkProbe(ctx, at, what.NetworkProbe)
 	}
 	at.listen(nil)
 	return at.refuse(errors.New("this node's agent does not know what was asked for; upgrade it to the version of the servers"))

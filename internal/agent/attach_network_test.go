@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -68,5 +69,38 @@ func TestNetworkStatusWithoutAMeshIsRefused(t *testing.T) {
 	n, s := running(t)
 	if why := s.networkStatus(t, n, false).GetError(); !strings.Contains(why, "not in the mesh") {
 		t.Errorf("refused with %q", why)
+	}
+}
+
+func TestNetworkProbeConnectsFromInside(t *testing.T) {
+	n, s := running(t)
+	port, _ := program(t)
+	s.open(t, &v1.Open{Id: "probe-1", What: &v1.Open_NetworkProbe{NetworkProbe: &v1.OpenNetworkProbe{
+		ReplicaUid: "a", Connect: []string{fmt.Sprintf("127.0.0.1:%d", port), "127.0.0.1:1"}, Listens: port, Peer: "node/two",
+	}}})
+	at := <-n.server.attached
+	defer close(at.end)
+	up, err := at.stream.Recv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := up.GetNetworkProbe()
+	if c := got.GetConnects(); len(c) != 2 || c[0].GetError() != "" || c[0].GetLatency() == "" || c[1].GetError() != "connection refused" {
+		t.Errorf("connected: %v", c)
+	}
+	if got.GetListens() != "loopback" { // the task of this test has no other address
+		t.Errorf("it listens on %q", got.GetListens())
+	}
+	if !strings.Contains(got.GetPathError(), "not in the mesh") {
+		t.Errorf("the path is %v, %q", got.GetPath(), got.GetPathError())
+	}
+}
+
+func TestDropsSinceACount(t *testing.T) {
+	before := []nodenet.Drop{{Rule: "host", Packets: 2, Bytes: 20}, {Rule: "namespace", Packets: 1, Bytes: 10}}
+	after := []nodenet.Drop{{Rule: "host", Packets: 5, Bytes: 50}, {Rule: "namespace", Packets: 1, Bytes: 10}, {Rule: "no-path", Packets: 1, Bytes: 60}}
+	got := dropsSince(before, after)
+	if len(got) != 2 || got[0].Packets != 3 || got[0].Bytes != 30 || got[1].Rule != "no-path" {
+		t.Errorf("dropped %+v", got)
 	}
 }

@@ -33,6 +33,8 @@ type Mesh interface {
 	Fetched(namespaces []string)
 	// Status is the state of the mesh, with all peers or without those that are idle.
 	Status(ctx context.Context, all bool) (mesh.Status, error)
+	// Probe looks for the path to a peer.
+	Probe(ctx context.Context, id string) (mesh.PeerStatus, error)
 }
 
 // meshState is what the agent knows of the mesh.

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"slices"
 	"sync"
@@ -28,6 +29,15 @@ type fakeMesh struct {
 	relays   []mesh.Relay
 	told     chan struct{}
 	status   mesh.Status
+}
+
+func (m *fakeMesh) Probe(_ context.Context, id string) (mesh.PeerStatus, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if i := slices.IndexFunc(m.status.Peers, func(p mesh.PeerStatus) bool { return p.ID == id }); i >= 0 {
+		return m.status.Peers[i], nil
+	}
+	return mesh.PeerStatus{}, errors.New("this node does not know that peer yet")
 }
 
 func (m *fakeMesh) Status(_ context.Context, all bool) (mesh.Status, error) {

@@ -131,7 +131,7 @@ var sideways = map[string][]string{
 	"internal/server/membership":       {"internal/control/gossipkey", "internal/server/auth", "internal/server/core", "internal/server/oneport", "internal/server/peers", "internal/server/relay"},
 	"internal/server/notfound":         {"internal/server/core", "internal/server/images"},
 	"internal/server/relay":            {"internal/server/auth", "internal/server/core", "internal/server/peers"},
-	"internal/server/network":          {"internal/server/core", "internal/server/notfound"},
+	"internal/server/network":          {"internal/server/core", "internal/server/notfound", "internal/server/streams"},
 	"internal/server/streams":          {"internal/server/core", "internal/server/notfound"},
 	"internal/server/auth":             {"internal/server/core", "internal/server/oneport"},
 	"internal/server/sessions":         {"internal/server/auth", "internal/server/core"},

@@ -69,6 +69,8 @@ func replicaOf(request *v1.Open) string {
 		return what.Exec.GetReplicaUid()
 	case *v1.Open_Copy:
 		return what.Copy.GetReplicaUid()
+	case *v1.Open_NetworkProbe:
+		return what.NetworkProbe.GetReplicaUid()
 	case *v1.Open_Forward:
 		return what.Forward.GetReplicaUid()
 	}

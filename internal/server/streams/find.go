@@ -23,12 +23,12 @@ type replicaRequest interface {
 
 // running finds a running replica in a state.
 func running(request replicaRequest) func(*state.Snapshot) (*v1.Replica, error) {
-	return func(snap *state.Snapshot) (*v1.Replica, error) { return runningReplica(snap, request) }
+	return func(snap *state.Snapshot) (*v1.Replica, error) { return RunningReplica(snap, request) }
 }
 
-// runningReplica returns the requested replica, or any running one of the workload. The
+// RunningReplica returns the requested replica, or any running one of the workload. The
 // error says why there is none.
-func runningReplica(snap *state.Snapshot, request replicaRequest) (*v1.Replica, error) {
+func RunningReplica(snap *state.Snapshot, request replicaRequest) (*v1.Replica, error) {
 	namespace := cmp.Or(request.GetNamespace(), spec.DefaultNamespace)
 	workload, replica := resolve(snap, namespace, request)
 	w := snap.WorkloadByName(namespace, workload)

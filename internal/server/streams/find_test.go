@@ -32,7 +32,7 @@ func TestReplicaIsFoundByItsNameAlone(t *testing.T) {
 	snap := store.Snapshot()
 	streams := New(Options{HasOutput: func(*state.Snapshot, *v1.Workload) error { return nil }})
 	for _, name := range []string{"web-1", "web-2"} {
-		if r, err := runningReplica(snap, &v1.ExecStart{Workload: name}); err != nil || r.GetMetadata().GetName() != name {
+		if r, err := RunningReplica(snap, &v1.ExecStart{Workload: name}); err != nil || r.GetMetadata().GetName() != name {
 			t.Errorf("exec %s goes to %v, %v", name, r, err)
 		}
 		target, err := streams.selectLogs(snap, &v1.LogsRequest{Workload: name})
@@ -47,7 +47,7 @@ func TestReplicaIsFoundByItsNameAlone(t *testing.T) {
 		{&v1.ExecStart{Workload: "web-3"}, "workload web-3 does not exist in namespace default"},
 		{&v1.ExecStart{Workload: "web-1", Replica: "web-2"}, "it is a replica of workload web"},
 	} {
-		_, err := runningReplica(snap, missing.start)
+		_, err := RunningReplica(snap, missing.start)
 		if status.Code(core.StatusOf(err)) != codes.NotFound || !strings.Contains(err.Error(), missing.why) {
 			t.Errorf("%v: %v", missing.start, err)
 		}

@@ -58,7 +58,7 @@ func (s *Streams) Forward(stream grpc.BidiStreamingServer[v1.ForwardRequest, v1.
 
 // forwardTarget is the replica that a new connection goes to: the preferred one, as long as it can be reached.
 func (s *Streams) forwardTarget(snap *state.Snapshot, start *v1.ForwardStart) (*v1.Replica, error) {
-	best, err := runningReplica(snap, start)
+	best, err := RunningReplica(snap, start)
 	if err != nil {
 		return nil, err
 	}

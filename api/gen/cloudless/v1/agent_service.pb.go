@@ -2090,6 +2090,7 @@ type Open struct {
 	//	*Open_Copy
 	//	*Open_Forward
 	//	*Open_NetworkStatus
+	//	*Open_NetworkProbe
 	What          isOpen_What `protobuf_oneof:"what"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2184,6 +2185,15 @@ func (x *Open) GetNetworkStatus() *OpenNetworkStatus {
 	return nil
 }
 
+func (x *Open) GetNetworkProbe() *OpenNetworkProbe {
+	if x != nil {
+		if x, ok := x.What.(*Open_NetworkProbe); ok {
+			return x.NetworkProbe
+		}
+	}
+	return nil
+}
+
 type isOpen_What interface {
 	isOpen_What()
 }
@@ -2208,6 +2218,10 @@ type Open_NetworkStatus struct {
 	NetworkStatus *OpenNetworkStatus `protobuf:"bytes,6,opt,name=network_status,json=networkStatus,proto3,oneof"`
 }
 
+type Open_NetworkProbe struct {
+	NetworkProbe *OpenNetworkProbe `protobuf:"bytes,7,opt,name=network_probe,json=networkProbe,proto3,oneof"`
+}
+
 func (*Open_Logs) isOpen_What() {}
 
 func (*Open_Exec) isOpen_What() {}
@@ -2217,6 +2231,8 @@ func (*Open_Copy) isOpen_What() {}
 func (*Open_Forward) isOpen_What() {}
 
 func (*Open_NetworkStatus) isOpen_What() {}
+
+func (*Open_NetworkProbe) isOpen_What() {}
 
 type OpenLogs struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
@@ -2514,6 +2530,87 @@ func (x *OpenNetworkStatus) GetAll() bool {
 	return false
 }
 
+// Asks to try the network from inside a replica. The answer is one message.
+type OpenNetworkProbe struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	ReplicaUid string                 `protobuf:"bytes,1,opt,name=replica_uid,json=replicaUid,proto3" json:"replica_uid,omitempty"`
+	// Addresses and ports to connect to, such as "10.64.0.2:80".
+	Connect []string `protobuf:"bytes,2,rep,name=connect,proto3" json:"connect,omitempty"`
+	// A name to look up; none if empty.
+	Lookup string `protobuf:"bytes,3,opt,name=lookup,proto3" json:"lookup,omitempty"`
+	// The id of a peer of the mesh, whose path is looked for; none if empty.
+	Peer string `protobuf:"bytes,4,opt,name=peer,proto3" json:"peer,omitempty"`
+	// A port that the replica itself may listen on; 0 for none.
+	Listens       uint32 `protobuf:"varint,5,opt,name=listens,proto3" json:"listens,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OpenNetworkProbe) Reset() {
+	*x = OpenNetworkProbe{}
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OpenNetworkProbe) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OpenNetworkProbe) ProtoMessage() {}
+
+func (x *OpenNetworkProbe) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OpenNetworkProbe.ProtoReflect.Descriptor instead.
+func (*OpenNetworkProbe) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *OpenNetworkProbe) GetReplicaUid() string {
+	if x != nil {
+		return x.ReplicaUid
+	}
+	return ""
+}
+
+func (x *OpenNetworkProbe) GetConnect() []string {
+	if x != nil {
+		return x.Connect
+	}
+	return nil
+}
+
+func (x *OpenNetworkProbe) GetLookup() string {
+	if x != nil {
+		return x.Lookup
+	}
+	return ""
+}
+
+func (x *OpenNetworkProbe) GetPeer() string {
+	if x != nil {
+		return x.Peer
+	}
+	return ""
+}
+
+func (x *OpenNetworkProbe) GetListens() uint32 {
+	if x != nil {
+		return x.Listens
+	}
+	return 0
+}
+
 type AttachUp struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Message:
@@ -2525,6 +2622,7 @@ type AttachUp struct {
 	//	*AttachUp_Copy
 	//	*AttachUp_Forward
 	//	*AttachUp_NetworkStatus
+	//	*AttachUp_NetworkProbe
 	Message       isAttachUp_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2532,7 +2630,7 @@ type AttachUp struct {
 
 func (x *AttachUp) Reset() {
 	*x = AttachUp{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[33]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2544,7 +2642,7 @@ func (x *AttachUp) String() string {
 func (*AttachUp) ProtoMessage() {}
 
 func (x *AttachUp) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[33]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2557,7 +2655,7 @@ func (x *AttachUp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachUp.ProtoReflect.Descriptor instead.
 func (*AttachUp) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{33}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *AttachUp) GetMessage() isAttachUp_Message {
@@ -2630,6 +2728,15 @@ func (x *AttachUp) GetNetworkStatus() *NodeNetwork {
 	return nil
 }
 
+func (x *AttachUp) GetNetworkProbe() *NetworkProbe {
+	if x != nil {
+		if x, ok := x.Message.(*AttachUp_NetworkProbe); ok {
+			return x.NetworkProbe
+		}
+	}
+	return nil
+}
+
 type isAttachUp_Message interface {
 	isAttachUp_Message()
 }
@@ -2664,6 +2771,10 @@ type AttachUp_NetworkStatus struct {
 	NetworkStatus *NodeNetwork `protobuf:"bytes,7,opt,name=network_status,json=networkStatus,proto3,oneof"`
 }
 
+type AttachUp_NetworkProbe struct {
+	NetworkProbe *NetworkProbe `protobuf:"bytes,8,opt,name=network_probe,json=networkProbe,proto3,oneof"`
+}
+
 func (*AttachUp_Id) isAttachUp_Message() {}
 
 func (*AttachUp_Log) isAttachUp_Message() {}
@@ -2677,6 +2788,8 @@ func (*AttachUp_Copy) isAttachUp_Message() {}
 func (*AttachUp_Forward) isAttachUp_Message() {}
 
 func (*AttachUp_NetworkStatus) isAttachUp_Message() {}
+
+func (*AttachUp_NetworkProbe) isAttachUp_Message() {}
 
 type AttachDown struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2692,7 +2805,7 @@ type AttachDown struct {
 
 func (x *AttachDown) Reset() {
 	*x = AttachDown{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[34]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2704,7 +2817,7 @@ func (x *AttachDown) String() string {
 func (*AttachDown) ProtoMessage() {}
 
 func (x *AttachDown) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[34]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2717,7 +2830,7 @@ func (x *AttachDown) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachDown.ProtoReflect.Descriptor instead.
 func (*AttachDown) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{34}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *AttachDown) GetMessage() isAttachDown_Message {
@@ -2945,14 +3058,15 @@ const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"\rRegistryLogin\x12\x12\n" +
 	"\x04host\x18\x01 \x01(\tR\x04host\x12\x1a\n" +
 	"\busername\x18\x02 \x01(\tR\busername\x12\x1a\n" +
-	"\bpassword\x18\x03 \x01(\tR\bpassword\"\xa9\x02\n" +
+	"\bpassword\x18\x03 \x01(\tR\bpassword\"\xf0\x02\n" +
 	"\x04Open\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12,\n" +
 	"\x04logs\x18\x02 \x01(\v2\x16.cloudless.v1.OpenLogsH\x00R\x04logs\x12,\n" +
 	"\x04exec\x18\x03 \x01(\v2\x16.cloudless.v1.OpenExecH\x00R\x04exec\x12,\n" +
 	"\x04copy\x18\x04 \x01(\v2\x16.cloudless.v1.OpenCopyH\x00R\x04copy\x125\n" +
 	"\aforward\x18\x05 \x01(\v2\x19.cloudless.v1.OpenForwardH\x00R\aforward\x12H\n" +
-	"\x0enetwork_status\x18\x06 \x01(\v2\x1f.cloudless.v1.OpenNetworkStatusH\x00R\rnetworkStatusB\x06\n" +
+	"\x0enetwork_status\x18\x06 \x01(\v2\x1f.cloudless.v1.OpenNetworkStatusH\x00R\rnetworkStatus\x12E\n" +
+	"\rnetwork_probe\x18\a \x01(\v2\x1e.cloudless.v1.OpenNetworkProbeH\x00R\fnetworkProbeB\x06\n" +
 	"\x04what\"\xf3\x01\n" +
 	"\bOpenLogs\x12\x1f\n" +
 	"\vreplica_uid\x18\x01 \x01(\tR\n" +
@@ -2977,7 +3091,14 @@ const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"replicaUid\x120\n" +
 	"\x05start\x18\x02 \x01(\v2\x1a.cloudless.v1.ForwardStartR\x05start\"%\n" +
 	"\x11OpenNetworkStatus\x12\x10\n" +
-	"\x03all\x18\x01 \x01(\bR\x03all\"\xce\x02\n" +
+	"\x03all\x18\x01 \x01(\bR\x03all\"\x93\x01\n" +
+	"\x10OpenNetworkProbe\x12\x1f\n" +
+	"\vreplica_uid\x18\x01 \x01(\tR\n" +
+	"replicaUid\x12\x18\n" +
+	"\aconnect\x18\x02 \x03(\tR\aconnect\x12\x16\n" +
+	"\x06lookup\x18\x03 \x01(\tR\x06lookup\x12\x12\n" +
+	"\x04peer\x18\x04 \x01(\tR\x04peer\x12\x18\n" +
+	"\alistens\x18\x05 \x01(\rR\alistens\"\x91\x03\n" +
 	"\bAttachUp\x12\x10\n" +
 	"\x02id\x18\x01 \x01(\tH\x00R\x02id\x12*\n" +
 	"\x03log\x18\x02 \x01(\v2\x16.cloudless.v1.LogEntryH\x00R\x03log\x120\n" +
@@ -2985,7 +3106,8 @@ const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"\x05error\x18\x04 \x01(\tH\x00R\x05error\x120\n" +
 	"\x04copy\x18\x05 \x01(\v2\x1a.cloudless.v1.CopyResponseH\x00R\x04copy\x129\n" +
 	"\aforward\x18\x06 \x01(\v2\x1d.cloudless.v1.ForwardResponseH\x00R\aforward\x12B\n" +
-	"\x0enetwork_status\x18\a \x01(\v2\x19.cloudless.v1.NodeNetworkH\x00R\rnetworkStatusB\t\n" +
+	"\x0enetwork_status\x18\a \x01(\v2\x19.cloudless.v1.NodeNetworkH\x00R\rnetworkStatus\x12A\n" +
+	"\rnetwork_probe\x18\b \x01(\v2\x1a.cloudless.v1.NetworkProbeH\x00R\fnetworkProbeB\t\n" +
 	"\amessage\"\xb3\x01\n" +
 	"\n" +
 	"AttachDown\x12/\n" +
@@ -3013,7 +3135,7 @@ func file_cloudless_v1_agent_service_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_agent_service_proto_rawDescData
 }
 
-var file_cloudless_v1_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
+var file_cloudless_v1_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
 var file_cloudless_v1_agent_service_proto_goTypes = []any{
 	(*EnrollRequest)(nil),         // 0: cloudless.v1.EnrollRequest
 	(*EnrollOwnNodeRequest)(nil),  // 1: cloudless.v1.EnrollOwnNodeRequest
@@ -3048,56 +3170,58 @@ var file_cloudless_v1_agent_service_proto_goTypes = []any{
 	(*OpenCopy)(nil),              // 30: cloudless.v1.OpenCopy
 	(*OpenForward)(nil),           // 31: cloudless.v1.OpenForward
 	(*OpenNetworkStatus)(nil),     // 32: cloudless.v1.OpenNetworkStatus
-	(*AttachUp)(nil),              // 33: cloudless.v1.AttachUp
-	(*AttachDown)(nil),            // 34: cloudless.v1.AttachDown
-	nil,                           // 35: cloudless.v1.EnrollRequest.LabelsEntry
-	nil,                           // 36: cloudless.v1.EnrollOwnNodeRequest.LabelsEntry
-	(*Node)(nil),                  // 37: cloudless.v1.Node
-	(*Server)(nil),                // 38: cloudless.v1.Server
-	(*NodeStatus)(nil),            // 39: cloudless.v1.NodeStatus
-	(*NodeResources)(nil),         // 40: cloudless.v1.NodeResources
-	(*ReplicaUsage)(nil),          // 41: cloudless.v1.ReplicaUsage
-	(*timestamppb.Timestamp)(nil), // 42: google.protobuf.Timestamp
-	(*ReplicaStatus)(nil),         // 43: cloudless.v1.ReplicaStatus
-	(*ServicePort)(nil),           // 44: cloudless.v1.ServicePort
-	(*durationpb.Duration)(nil),   // 45: google.protobuf.Duration
-	(*Port)(nil),                  // 46: cloudless.v1.Port
-	(*NodeSpec)(nil),              // 47: cloudless.v1.NodeSpec
-	(*Replica)(nil),               // 48: cloudless.v1.Replica
-	(*Revision)(nil),              // 49: cloudless.v1.Revision
-	(*ExecStart)(nil),             // 50: cloudless.v1.ExecStart
-	(*CopyStart)(nil),             // 51: cloudless.v1.CopyStart
-	(*ForwardStart)(nil),          // 52: cloudless.v1.ForwardStart
-	(*LogEntry)(nil),              // 53: cloudless.v1.LogEntry
-	(*ExecResponse)(nil),          // 54: cloudless.v1.ExecResponse
-	(*CopyResponse)(nil),          // 55: cloudless.v1.CopyResponse
-	(*ForwardResponse)(nil),       // 56: cloudless.v1.ForwardResponse
-	(*NodeNetwork)(nil),           // 57: cloudless.v1.NodeNetwork
-	(*ExecRequest)(nil),           // 58: cloudless.v1.ExecRequest
-	(*CopyRequest)(nil),           // 59: cloudless.v1.CopyRequest
-	(*ForwardRequest)(nil),        // 60: cloudless.v1.ForwardRequest
+	(*OpenNetworkProbe)(nil),      // 33: cloudless.v1.OpenNetworkProbe
+	(*AttachUp)(nil),              // 34: cloudless.v1.AttachUp
+	(*AttachDown)(nil),            // 35: cloudless.v1.AttachDown
+	nil,                           // 36: cloudless.v1.EnrollRequest.LabelsEntry
+	nil,                           // 37: cloudless.v1.EnrollOwnNodeRequest.LabelsEntry
+	(*Node)(nil),                  // 38: cloudless.v1.Node
+	(*Server)(nil),                // 39: cloudless.v1.Server
+	(*NodeStatus)(nil),            // 40: cloudless.v1.NodeStatus
+	(*NodeResources)(nil),         // 41: cloudless.v1.NodeResources
+	(*ReplicaUsage)(nil),          // 42: cloudless.v1.ReplicaUsage
+	(*timestamppb.Timestamp)(nil), // 43: google.protobuf.Timestamp
+	(*ReplicaStatus)(nil),         // 44: cloudless.v1.ReplicaStatus
+	(*ServicePort)(nil),           // 45: cloudless.v1.ServicePort
+	(*durationpb.Duration)(nil),   // 46: google.protobuf.Duration
+	(*Port)(nil),                  // 47: cloudless.v1.Port
+	(*NodeSpec)(nil),              // 48: cloudless.v1.NodeSpec
+	(*Replica)(nil),               // 49: cloudless.v1.Replica
+	(*Revision)(nil),              // 50: cloudless.v1.Revision
+	(*ExecStart)(nil),             // 51: cloudless.v1.ExecStart
+	(*CopyStart)(nil),             // 52: cloudless.v1.CopyStart
+	(*ForwardStart)(nil),          // 53: cloudless.v1.ForwardStart
+	(*LogEntry)(nil),              // 54: cloudless.v1.LogEntry
+	(*ExecResponse)(nil),          // 55: cloudless.v1.ExecResponse
+	(*CopyResponse)(nil),          // 56: cloudless.v1.CopyResponse
+	(*ForwardResponse)(nil),       // 57: cloudless.v1.ForwardResponse
+	(*NodeNetwork)(nil),           // 58: cloudless.v1.NodeNetwork
+	(*NetworkProbe)(nil),          // 59: cloudless.v1.NetworkProbe
+	(*ExecRequest)(nil),           // 60: cloudless.v1.ExecRequest
+	(*CopyRequest)(nil),           // 61: cloudless.v1.CopyRequest
+	(*ForwardRequest)(nil),        // 62: cloudless.v1.ForwardRequest
 }
 var file_cloudless_v1_agent_service_proto_depIdxs = []int32{
-	35, // 0: cloudless.v1.EnrollRequest.labels:type_name -> cloudless.v1.EnrollRequest.LabelsEntry
+	36, // 0: cloudless.v1.EnrollRequest.labels:type_name -> cloudless.v1.EnrollRequest.LabelsEntry
 	2,  // 1: cloudless.v1.EnrollRequest.server:type_name -> cloudless.v1.EnrollServer
-	36, // 2: cloudless.v1.EnrollOwnNodeRequest.labels:type_name -> cloudless.v1.EnrollOwnNodeRequest.LabelsEntry
-	37, // 3: cloudless.v1.EnrollResponse.node:type_name -> cloudless.v1.Node
-	38, // 4: cloudless.v1.EnrollResponse.server:type_name -> cloudless.v1.Server
+	37, // 2: cloudless.v1.EnrollOwnNodeRequest.labels:type_name -> cloudless.v1.EnrollOwnNodeRequest.LabelsEntry
+	38, // 3: cloudless.v1.EnrollResponse.node:type_name -> cloudless.v1.Node
+	39, // 4: cloudless.v1.EnrollResponse.server:type_name -> cloudless.v1.Server
 	11, // 5: cloudless.v1.SessionUp.hello:type_name -> cloudless.v1.Hello
 	12, // 6: cloudless.v1.SessionUp.heartbeat:type_name -> cloudless.v1.Heartbeat
 	13, // 7: cloudless.v1.SessionUp.report:type_name -> cloudless.v1.Report
 	10, // 8: cloudless.v1.SessionUp.pong:type_name -> cloudless.v1.Pong
 	8,  // 9: cloudless.v1.SessionUp.goodbye:type_name -> cloudless.v1.Goodbye
 	7,  // 10: cloudless.v1.SessionUp.follow:type_name -> cloudless.v1.Follow
-	39, // 11: cloudless.v1.Hello.status:type_name -> cloudless.v1.NodeStatus
+	40, // 11: cloudless.v1.Hello.status:type_name -> cloudless.v1.NodeStatus
 	15, // 12: cloudless.v1.Hello.replicas:type_name -> cloudless.v1.ReplicaReport
-	40, // 13: cloudless.v1.Heartbeat.usage:type_name -> cloudless.v1.NodeResources
-	39, // 14: cloudless.v1.Heartbeat.status:type_name -> cloudless.v1.NodeStatus
-	41, // 15: cloudless.v1.Heartbeat.replicas:type_name -> cloudless.v1.ReplicaUsage
+	41, // 13: cloudless.v1.Heartbeat.usage:type_name -> cloudless.v1.NodeResources
+	40, // 14: cloudless.v1.Heartbeat.status:type_name -> cloudless.v1.NodeStatus
+	42, // 15: cloudless.v1.Heartbeat.replicas:type_name -> cloudless.v1.ReplicaUsage
 	15, // 16: cloudless.v1.Report.replicas:type_name -> cloudless.v1.ReplicaReport
 	14, // 17: cloudless.v1.Report.events:type_name -> cloudless.v1.EventReport
-	42, // 18: cloudless.v1.EventReport.time:type_name -> google.protobuf.Timestamp
-	43, // 19: cloudless.v1.ReplicaReport.status:type_name -> cloudless.v1.ReplicaStatus
+	43, // 18: cloudless.v1.EventReport.time:type_name -> google.protobuf.Timestamp
+	44, // 19: cloudless.v1.ReplicaReport.status:type_name -> cloudless.v1.ReplicaStatus
 	24, // 20: cloudless.v1.SessionDown.assignments:type_name -> cloudless.v1.Assignments
 	27, // 21: cloudless.v1.SessionDown.open:type_name -> cloudless.v1.Open
 	9,  // 22: cloudless.v1.SessionDown.ping:type_name -> cloudless.v1.Ping
@@ -3107,49 +3231,51 @@ var file_cloudless_v1_agent_service_proto_depIdxs = []int32{
 	23, // 26: cloudless.v1.Network.relays:type_name -> cloudless.v1.NetworkRelay
 	21, // 27: cloudless.v1.Network.replicas:type_name -> cloudless.v1.NetworkReplica
 	19, // 28: cloudless.v1.Network.services:type_name -> cloudless.v1.NetworkService
-	44, // 29: cloudless.v1.NetworkService.ports:type_name -> cloudless.v1.ServicePort
-	45, // 30: cloudless.v1.NetworkService.affinity:type_name -> google.protobuf.Duration
+	45, // 29: cloudless.v1.NetworkService.ports:type_name -> cloudless.v1.ServicePort
+	46, // 30: cloudless.v1.NetworkService.affinity:type_name -> google.protobuf.Duration
 	20, // 31: cloudless.v1.NetworkService.endpoints:type_name -> cloudless.v1.NetworkEndpoint
-	46, // 32: cloudless.v1.NetworkService.published:type_name -> cloudless.v1.Port
+	47, // 32: cloudless.v1.NetworkService.published:type_name -> cloudless.v1.Port
 	25, // 33: cloudless.v1.Assignments.assign:type_name -> cloudless.v1.Assignment
-	47, // 34: cloudless.v1.Assignments.node:type_name -> cloudless.v1.NodeSpec
-	42, // 35: cloudless.v1.Assignments.time:type_name -> google.protobuf.Timestamp
-	48, // 36: cloudless.v1.Assignment.replica:type_name -> cloudless.v1.Replica
-	49, // 37: cloudless.v1.Assignment.revision:type_name -> cloudless.v1.Revision
+	48, // 34: cloudless.v1.Assignments.node:type_name -> cloudless.v1.NodeSpec
+	43, // 35: cloudless.v1.Assignments.time:type_name -> google.protobuf.Timestamp
+	49, // 36: cloudless.v1.Assignment.replica:type_name -> cloudless.v1.Replica
+	50, // 37: cloudless.v1.Assignment.revision:type_name -> cloudless.v1.Revision
 	26, // 38: cloudless.v1.Assignment.login:type_name -> cloudless.v1.RegistryLogin
 	28, // 39: cloudless.v1.Open.logs:type_name -> cloudless.v1.OpenLogs
 	29, // 40: cloudless.v1.Open.exec:type_name -> cloudless.v1.OpenExec
 	30, // 41: cloudless.v1.Open.copy:type_name -> cloudless.v1.OpenCopy
 	31, // 42: cloudless.v1.Open.forward:type_name -> cloudless.v1.OpenForward
 	32, // 43: cloudless.v1.Open.network_status:type_name -> cloudless.v1.OpenNetworkStatus
-	42, // 44: cloudless.v1.OpenLogs.since:type_name -> google.protobuf.Timestamp
-	42, // 45: cloudless.v1.OpenLogs.until:type_name -> google.protobuf.Timestamp
-	50, // 46: cloudless.v1.OpenExec.start:type_name -> cloudless.v1.ExecStart
-	51, // 47: cloudless.v1.OpenCopy.start:type_name -> cloudless.v1.CopyStart
-	52, // 48: cloudless.v1.OpenForward.start:type_name -> cloudless.v1.ForwardStart
-	53, // 49: cloudless.v1.AttachUp.log:type_name -> cloudless.v1.LogEntry
-	54, // 50: cloudless.v1.AttachUp.exec:type_name -> cloudless.v1.ExecResponse
-	55, // 51: cloudless.v1.AttachUp.copy:type_name -> cloudless.v1.CopyResponse
-	56, // 52: cloudless.v1.AttachUp.forward:type_name -> cloudless.v1.ForwardResponse
-	57, // 53: cloudless.v1.AttachUp.network_status:type_name -> cloudless.v1.NodeNetwork
-	58, // 54: cloudless.v1.AttachDown.exec:type_name -> cloudless.v1.ExecRequest
-	59, // 55: cloudless.v1.AttachDown.copy:type_name -> cloudless.v1.CopyRequest
-	60, // 56: cloudless.v1.AttachDown.forward:type_name -> cloudless.v1.ForwardRequest
-	0,  // 57: cloudless.v1.EnrollmentService.Enroll:input_type -> cloudless.v1.EnrollRequest
-	1,  // 58: cloudless.v1.EnrollmentService.EnrollOwnNode:input_type -> cloudless.v1.EnrollOwnNodeRequest
-	4,  // 59: cloudless.v1.EnrollmentService.Renew:input_type -> cloudless.v1.RenewRequest
-	6,  // 60: cloudless.v1.AgentService.Session:input_type -> cloudless.v1.SessionUp
-	33, // 61: cloudless.v1.AgentService.Attach:input_type -> cloudless.v1.AttachUp
-	3,  // 62: cloudless.v1.EnrollmentService.Enroll:output_type -> cloudless.v1.EnrollResponse
-	3,  // 63: cloudless.v1.EnrollmentService.EnrollOwnNode:output_type -> cloudless.v1.EnrollResponse
-	5,  // 64: cloudless.v1.EnrollmentService.Renew:output_type -> cloudless.v1.RenewResponse
-	16, // 65: cloudless.v1.AgentService.Session:output_type -> cloudless.v1.SessionDown
-	34, // 66: cloudless.v1.AgentService.Attach:output_type -> cloudless.v1.AttachDown
-	62, // [62:67] is the sub-list for method output_type
-	57, // [57:62] is the sub-list for method input_type
-	57, // [57:57] is the sub-list for extension type_name
-	57, // [57:57] is the sub-list for extension extendee
-	0,  // [0:57] is the sub-list for field type_name
+	33, // 44: cloudless.v1.Open.network_probe:type_name -> cloudless.v1.OpenNetworkProbe
+	43, // 45: cloudless.v1.OpenLogs.since:type_name -> google.protobuf.Timestamp
+	43, // 46: cloudless.v1.OpenLogs.until:type_name -> google.protobuf.Timestamp
+	51, // 47: cloudless.v1.OpenExec.start:type_name -> cloudless.v1.ExecStart
+	52, // 48: cloudless.v1.OpenCopy.start:type_name -> cloudless.v1.CopyStart
+	53, // 49: cloudless.v1.OpenForward.start:type_name -> cloudless.v1.ForwardStart
+	54, // 50: cloudless.v1.AttachUp.log:type_name -> cloudless.v1.LogEntry
+	55, // 51: cloudless.v1.AttachUp.exec:type_name -> cloudless.v1.ExecResponse
+	56, // 52: cloudless.v1.AttachUp.copy:type_name -> cloudless.v1.CopyResponse
+	57, // 53: cloudless.v1.AttachUp.forward:type_name -> cloudless.v1.ForwardResponse
+	58, // 54: cloudless.v1.AttachUp.network_status:type_name -> cloudless.v1.NodeNetwork
+	59, // 55: cloudless.v1.AttachUp.network_probe:type_name -> cloudless.v1.NetworkProbe
+	60, // 56: cloudless.v1.AttachDown.exec:type_name -> cloudless.v1.ExecRequest
+	61, // 57: cloudless.v1.AttachDown.copy:type_name -> cloudless.v1.CopyRequest
+	62, // 58: cloudless.v1.AttachDown.forward:type_name -> cloudless.v1.ForwardRequest
+	0,  // 59: cloudless.v1.EnrollmentService.Enroll:input_type -> cloudless.v1.EnrollRequest
+	1,  // 60: cloudless.v1.EnrollmentService.EnrollOwnNode:input_type -> cloudless.v1.EnrollOwnNodeRequest
+	4,  // 61: cloudless.v1.EnrollmentService.Renew:input_type -> cloudless.v1.RenewRequest
+	6,  // 62: cloudless.v1.AgentService.Session:input_type -> cloudless.v1.SessionUp
+	34, // 63: cloudless.v1.AgentService.Attach:input_type -> cloudless.v1.AttachUp
+	3,  // 64: cloudless.v1.EnrollmentService.Enroll:output_type -> cloudless.v1.EnrollResponse
+	3,  // 65: cloudless.v1.EnrollmentService.EnrollOwnNode:output_type -> cloudless.v1.EnrollResponse
+	5,  // 66: cloudless.v1.EnrollmentService.Renew:output_type -> cloudless.v1.RenewResponse
+	16, // 67: cloudless.v1.AgentService.Session:output_type -> cloudless.v1.SessionDown
+	35, // 68: cloudless.v1.AgentService.Attach:output_type -> cloudless.v1.AttachDown
+	64, // [64:69] is the sub-list for method output_type
+	59, // [59:64] is the sub-list for method input_type
+	59, // [59:59] is the sub-list for extension type_name
+	59, // [59:59] is the sub-list for extension extendee
+	0,  // [0:59] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_agent_service_proto_init() }
@@ -3187,9 +3313,10 @@ func file_cloudless_v1_agent_service_proto_init() {
 		(*Open_Copy)(nil),
 		(*Open_Forward)(nil),
 		(*Open_NetworkStatus)(nil),
+		(*Open_NetworkProbe)(nil),
 	}
 	file_cloudless_v1_agent_service_proto_msgTypes[28].OneofWrappers = []any{}
-	file_cloudless_v1_agent_service_proto_msgTypes[33].OneofWrappers = []any{
+	file_cloudless_v1_agent_service_proto_msgTypes[34].OneofWrappers = []any{
 		(*AttachUp_Id)(nil),
 		(*AttachUp_Log)(nil),
 		(*AttachUp_Exec)(nil),
@@ -3197,8 +3324,9 @@ func file_cloudless_v1_agent_service_proto_init() {
 		(*AttachUp_Copy)(nil),
 		(*AttachUp_Forward)(nil),
 		(*AttachUp_NetworkStatus)(nil),
+		(*AttachUp_NetworkProbe)(nil),
 	}
-	file_cloudless_v1_agent_service_proto_msgTypes[34].OneofWrappers = []any{
+	file_cloudless_v1_agent_service_proto_msgTypes[35].OneofWrappers = []any{
 		(*AttachDown_Exec)(nil),
 		(*AttachDown_Copy)(nil),
 		(*AttachDown_Forward)(nil),
@@ -3209,7 +3337,7 @@ func file_cloudless_v1_agent_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_agent_service_proto_rawDesc), len(file_cloudless_v1_agent_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   37,
+			NumMessages:   38,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

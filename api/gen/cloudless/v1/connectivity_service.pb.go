@@ -122,6 +122,369 @@ func (x *NetworkStatus) GetNodes() []*NodeNetwork {
 	return nil
 }
 
+type CheckNetworkRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The namespace of both.
+	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// A replica, or a workload to begin at one of its replicas.
+	From string `protobuf:"bytes,2,opt,name=from,proto3" json:"from,omitempty"`
+	// A service, workload or replica. A service of another namespace is NAME.NAMESPACE.
+	To string `protobuf:"bytes,3,opt,name=to,proto3" json:"to,omitempty"`
+	// The TCP port; the first one of the service or workload if 0.
+	Port          uint32 `protobuf:"varint,4,opt,name=port,proto3" json:"port,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckNetworkRequest) Reset() {
+	*x = CheckNetworkRequest{}
+	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckNetworkRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckNetworkRequest) ProtoMessage() {}
+
+func (x *CheckNetworkRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckNetworkRequest.ProtoReflect.Descriptor instead.
+func (*CheckNetworkRequest) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_connectivity_service_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *CheckNetworkRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *CheckNetworkRequest) GetFrom() string {
+	if x != nil {
+		return x.From
+	}
+	return ""
+}
+
+func (x *CheckNetworkRequest) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
+func (x *CheckNetworkRequest) GetPort() uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+type NetworkCheck struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whether all parts of the path work.
+	Ok bool `protobuf:"varint,1,opt,name=ok,proto3" json:"ok,omitempty"`
+	// In the order of the path.
+	Hops          []*NetworkHop `protobuf:"bytes,2,rep,name=hops,proto3" json:"hops,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NetworkCheck) Reset() {
+	*x = NetworkCheck{}
+	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NetworkCheck) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NetworkCheck) ProtoMessage() {}
+
+func (x *NetworkCheck) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NetworkCheck.ProtoReflect.Descriptor instead.
+func (*NetworkCheck) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_connectivity_service_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *NetworkCheck) GetOk() bool {
+	if x != nil {
+		return x.Ok
+	}
+	return false
+}
+
+func (x *NetworkCheck) GetHops() []*NetworkHop {
+	if x != nil {
+		return x.Hops
+	}
+	return nil
+}
+
+// One part of a path.
+type NetworkHop struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "from", "node", "to", "namespace", "endpoints", "name", "path", "listen", "filter" or "connect".
+	Hop string `protobuf:"bytes,1,opt,name=hop,proto3" json:"hop,omitempty"`
+	// "ok", "failed", or "skipped" if it could not be tried.
+	State   string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
+	Message string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
+	// What to do about it.
+	Fix           string `protobuf:"bytes,4,opt,name=fix,proto3" json:"fix,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NetworkHop) Reset() {
+	*x = NetworkHop{}
+	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NetworkHop) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NetworkHop) ProtoMessage() {}
+
+func (x *NetworkHop) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NetworkHop.ProtoReflect.Descriptor instead.
+func (*NetworkHop) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_connectivity_service_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *NetworkHop) GetHop() string {
+	if x != nil {
+		return x.Hop
+	}
+	return ""
+}
+
+func (x *NetworkHop) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *NetworkHop) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *NetworkHop) GetFix() string {
+	if x != nil {
+		return x.Fix
+	}
+	return ""
+}
+
+// What a node has found out from inside one of its replicas.
+type NetworkProbe struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Connects []*ConnectResult       `protobuf:"bytes,1,rep,name=connects,proto3" json:"connects,omitempty"`
+	// What the looked up name leads to.
+	Addresses   []string  `protobuf:"bytes,2,rep,name=addresses,proto3" json:"addresses,omitempty"`
+	LookupError string    `protobuf:"bytes,3,opt,name=lookup_error,json=lookupError,proto3" json:"lookup_error,omitempty"`
+	Path        *PeerPath `protobuf:"bytes,4,opt,name=path,proto3" json:"path,omitempty"`
+	PathError   string    `protobuf:"bytes,5,opt,name=path_error,json=pathError,proto3" json:"path_error,omitempty"`
+	// "all": the program listens on the replica's address. "loopback": only on 127.0.0.1 or ::1. "none": nothing listens.
+	Listens string `protobuf:"bytes,6,opt,name=listens,proto3" json:"listens,omitempty"`
+	// Packets of the replica's workload that the rules of the node have dropped, and those of them dropped by this probe.
+	Drops         []*DroppedPackets `protobuf:"bytes,7,rep,name=drops,proto3" json:"drops,omitempty"`
+	DroppedNow    []*DroppedPackets `protobuf:"bytes,8,rep,name=dropped_now,json=droppedNow,proto3" json:"dropped_now,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NetworkProbe) Reset() {
+	*x = NetworkProbe{}
+	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NetworkProbe) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NetworkProbe) ProtoMessage() {}
+
+func (x *NetworkProbe) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NetworkProbe.ProtoReflect.Descriptor instead.
+func (*NetworkProbe) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_connectivity_service_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *NetworkProbe) GetConnects() []*ConnectResult {
+	if x != nil {
+		return x.Connects
+	}
+	return nil
+}
+
+func (x *NetworkProbe) GetAddresses() []string {
+	if x != nil {
+		return x.Addresses
+	}
+	return nil
+}
+
+func (x *NetworkProbe) GetLookupError() string {
+	if x != nil {
+		return x.LookupError
+	}
+	return ""
+}
+
+func (x *NetworkProbe) GetPath() *PeerPath {
+	if x != nil {
+		return x.Path
+	}
+	return nil
+}
+
+func (x *NetworkProbe) GetPathError() string {
+	if x != nil {
+		return x.PathError
+	}
+	return ""
+}
+
+func (x *NetworkProbe) GetListens() string {
+	if x != nil {
+		return x.Listens
+	}
+	return ""
+}
+
+func (x *NetworkProbe) GetDrops() []*DroppedPackets {
+	if x != nil {
+		return x.Drops
+	}
+	return nil
+}
+
+func (x *NetworkProbe) GetDroppedNow() []*DroppedPackets {
+	if x != nil {
+		return x.DroppedNow
+	}
+	return nil
+}
+
+type ConnectResult struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Address string                 `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
+	// Empty if it is connected.
+	Error         string `protobuf:"bytes,2,opt,name=error,proto3" json:"error,omitempty"`
+	Latency       string `protobuf:"bytes,3,opt,name=latency,proto3" json:"latency,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConnectResult) Reset() {
+	*x = ConnectResult{}
+	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConnectResult) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConnectResult) ProtoMessage() {}
+
+func (x *ConnectResult) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConnectResult.ProtoReflect.Descriptor instead.
+func (*ConnectResult) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_connectivity_service_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *ConnectResult) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *ConnectResult) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+func (x *ConnectResult) GetLatency() string {
+	if x != nil {
+		return x.Latency
+	}
+	return ""
+}
+
 type GetNetworkUsageRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -130,7 +493,7 @@ type GetNetworkUsageRequest struct {
 
 func (x *GetNetworkUsageRequest) Reset() {
 	*x = GetNetworkUsageRequest{}
-	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[2]
+	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -142,7 +505,7 @@ func (x *GetNetworkUsageRequest) String() string {
 func (*GetNetworkUsageRequest) ProtoMessage() {}
 
 func (x *GetNetworkUsageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[2]
+	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -155,7 +518,7 @@ func (x *GetNetworkUsageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetNetworkUsageRequest.ProtoReflect.Descriptor instead.
 func (*GetNetworkUsageRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_connectivity_service_proto_rawDescGZIP(), []int{2}
+	return file_cloudless_v1_connectivity_service_proto_rawDescGZIP(), []int{7}
 }
 
 type NetworkUsage struct {
@@ -168,7 +531,7 @@ type NetworkUsage struct {
 
 func (x *NetworkUsage) Reset() {
 	*x = NetworkUsage{}
-	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[3]
+	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -180,7 +543,7 @@ func (x *NetworkUsage) String() string {
 func (*NetworkUsage) ProtoMessage() {}
 
 func (x *NetworkUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[3]
+	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -193,7 +556,7 @@ func (x *NetworkUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkUsage.ProtoReflect.Descriptor instead.
 func (*NetworkUsage) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_connectivity_service_proto_rawDescGZIP(), []int{3}
+	return file_cloudless_v1_connectivity_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *NetworkUsage) GetRanges() []*RangeUsage {
@@ -228,7 +591,7 @@ type RangeUsage struct {
 
 func (x *RangeUsage) Reset() {
 	*x = RangeUsage{}
-	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[4]
+	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -240,7 +603,7 @@ func (x *RangeUsage) String() string {
 func (*RangeUsage) ProtoMessage() {}
 
 func (x *RangeUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[4]
+	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -253,7 +616,7 @@ func (x *RangeUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RangeUsage.ProtoReflect.Descriptor instead.
 func (*RangeUsage) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_connectivity_service_proto_rawDescGZIP(), []int{4}
+	return file_cloudless_v1_connectivity_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *RangeUsage) GetUse() string {
@@ -312,7 +675,7 @@ type NodeAddresses struct {
 
 func (x *NodeAddresses) Reset() {
 	*x = NodeAddresses{}
-	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[5]
+	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -324,7 +687,7 @@ func (x *NodeAddresses) String() string {
 func (*NodeAddresses) ProtoMessage() {}
 
 func (x *NodeAddresses) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[5]
+	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -337,7 +700,7 @@ func (x *NodeAddresses) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeAddresses.ProtoReflect.Descriptor instead.
 func (*NodeAddresses) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_connectivity_service_proto_rawDescGZIP(), []int{5}
+	return file_cloudless_v1_connectivity_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *NodeAddresses) GetNode() string {
@@ -404,7 +767,7 @@ type NodeNetwork struct {
 
 func (x *NodeNetwork) Reset() {
 	*x = NodeNetwork{}
-	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[6]
+	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -416,7 +779,7 @@ func (x *NodeNetwork) String() string {
 func (*NodeNetwork) ProtoMessage() {}
 
 func (x *NodeNetwork) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[6]
+	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -429,7 +792,7 @@ func (x *NodeNetwork) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeNetwork.ProtoReflect.Descriptor instead.
 func (*NodeNetwork) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_connectivity_service_proto_rawDescGZIP(), []int{6}
+	return file_cloudless_v1_connectivity_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *NodeNetwork) GetNode() string {
@@ -552,7 +915,7 @@ type PeerPath struct {
 
 func (x *PeerPath) Reset() {
 	*x = PeerPath{}
-	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[7]
+	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -564,7 +927,7 @@ func (x *PeerPath) String() string {
 func (*PeerPath) ProtoMessage() {}
 
 func (x *PeerPath) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[7]
+	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -577,7 +940,7 @@ func (x *PeerPath) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerPath.ProtoReflect.Descriptor instead.
 func (*PeerPath) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_connectivity_service_proto_rawDescGZIP(), []int{7}
+	return file_cloudless_v1_connectivity_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *PeerPath) GetPeer() string {
@@ -672,7 +1035,7 @@ type RelayPath struct {
 
 func (x *RelayPath) Reset() {
 	*x = RelayPath{}
-	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[8]
+	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -684,7 +1047,7 @@ func (x *RelayPath) String() string {
 func (*RelayPath) ProtoMessage() {}
 
 func (x *RelayPath) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[8]
+	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -697,7 +1060,7 @@ func (x *RelayPath) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RelayPath.ProtoReflect.Descriptor instead.
 func (*RelayPath) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_connectivity_service_proto_rawDescGZIP(), []int{8}
+	return file_cloudless_v1_connectivity_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RelayPath) GetServer() string {
@@ -745,7 +1108,7 @@ type DroppedPackets struct {
 
 func (x *DroppedPackets) Reset() {
 	*x = DroppedPackets{}
-	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[9]
+	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -757,7 +1120,7 @@ func (x *DroppedPackets) String() string {
 func (*DroppedPackets) ProtoMessage() {}
 
 func (x *DroppedPackets) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[9]
+	mi := &file_cloudless_v1_connectivity_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -770,7 +1133,7 @@ func (x *DroppedPackets) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DroppedPackets.ProtoReflect.Descriptor instead.
 func (*DroppedPackets) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_connectivity_service_proto_rawDescGZIP(), []int{9}
+	return file_cloudless_v1_connectivity_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *DroppedPackets) GetWorkload() string {
@@ -824,7 +1187,38 @@ const file_cloudless_v1_connectivity_service_proto_rawDesc = "" +
 	"\x05nodes\x18\x01 \x03(\tB\x11\xbaH\x0e\x92\x01\v\x10\x80\b\"\x06r\x04\xc0\xc6'\x01R\x05nodes\x12\x10\n" +
 	"\x03all\x18\x02 \x01(\bR\x03all\"@\n" +
 	"\rNetworkStatus\x12/\n" +
-	"\x05nodes\x18\x01 \x03(\v2\x19.cloudless.v1.NodeNetworkR\x05nodes\"\x18\n" +
+	"\x05nodes\x18\x01 \x03(\v2\x19.cloudless.v1.NodeNetworkR\x05nodes\"\x99\x01\n" +
+	"\x13CheckNetworkRequest\x12'\n" +
+	"\tnamespace\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\tnamespace\x12\x1e\n" +
+	"\x04from\x18\x02 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\x01R\x04from\x12\x1a\n" +
+	"\x02to\x18\x03 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\xff\x01R\x02to\x12\x1d\n" +
+	"\x04port\x18\x04 \x01(\rB\t\xbaH\x06*\x04\x18\xff\xff\x03R\x04port\"L\n" +
+	"\fNetworkCheck\x12\x0e\n" +
+	"\x02ok\x18\x01 \x01(\bR\x02ok\x12,\n" +
+	"\x04hops\x18\x02 \x03(\v2\x18.cloudless.v1.NetworkHopR\x04hops\"`\n" +
+	"\n" +
+	"NetworkHop\x12\x10\n" +
+	"\x03hop\x18\x01 \x01(\tR\x03hop\x12\x14\n" +
+	"\x05state\x18\x02 \x01(\tR\x05state\x12\x18\n" +
+	"\amessage\x18\x03 \x01(\tR\amessage\x12\x10\n" +
+	"\x03fix\x18\x04 \x01(\tR\x03fix\"\xe0\x02\n" +
+	"\fNetworkProbe\x127\n" +
+	"\bconnects\x18\x01 \x03(\v2\x1b.cloudless.v1.ConnectResultR\bconnects\x12\x1c\n" +
+	"\taddresses\x18\x02 \x03(\tR\taddresses\x12!\n" +
+	"\flookup_error\x18\x03 \x01(\tR\vlookupError\x12*\n" +
+	"\x04path\x18\x04 \x01(\v2\x16.cloudless.v1.PeerPathR\x04path\x12\x1d\n" +
+	"\n" +
+	"path_error\x18\x05 \x01(\tR\tpathError\x12\x18\n" +
+	"\alistens\x18\x06 \x01(\tR\alistens\x122\n" +
+	"\x05drops\x18\a \x03(\v2\x1c.cloudless.v1.DroppedPacketsR\x05drops\x12=\n" +
+	"\vdropped_now\x18\b \x03(\v2\x1c.cloudless.v1.DroppedPacketsR\n" +
+	"droppedNow\"Y\n" +
+	"\rConnectResult\x12\x18\n" +
+	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x14\n" +
+	"\x05error\x18\x02 \x01(\tR\x05error\x12\x18\n" +
+	"\alatency\x18\x03 \x01(\tR\alatency\"\x18\n" +
 	"\x16GetNetworkUsageRequest\"s\n" +
 	"\fNetworkUsage\x120\n" +
 	"\x06ranges\x18\x01 \x03(\v2\x18.cloudless.v1.RangeUsageR\x06ranges\x121\n" +
@@ -886,10 +1280,11 @@ const file_cloudless_v1_connectivity_service_proto_rawDesc = "" +
 	"\x04rule\x18\x03 \x01(\tR\x04rule\x12\x16\n" +
 	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x18\n" +
 	"\apackets\x18\x05 \x01(\x03R\apackets\x12\x14\n" +
-	"\x05bytes\x18\x06 \x01(\x03R\x05bytes2\x8b\x02\n" +
+	"\x05bytes\x18\x06 \x01(\x03R\x05bytes2\xfe\x02\n" +
 	"\x13ConnectivityService\x12z\n" +
 	"\x10GetNetworkStatus\x12%.cloudless.v1.GetNetworkStatusRequest\x1a\x1b.cloudless.v1.NetworkStatus\"\"\xe2\xcc'\x04\b\x01\x10\x01\x82\xd3\xe4\x93\x02\x14\x12\x12/v1/network/status\x12x\n" +
-	"\x0fGetNetworkUsage\x12$.cloudless.v1.GetNetworkUsageRequest\x1a\x1a.cloudless.v1.NetworkUsage\"#\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\x13\x12\x11/v1/network/usageBAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
+	"\x0fGetNetworkUsage\x12$.cloudless.v1.GetNetworkUsageRequest\x1a\x1a.cloudless.v1.NetworkUsage\"#\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\x13\x12\x11/v1/network/usage\x12q\n" +
+	"\fCheckNetwork\x12!.cloudless.v1.CheckNetworkRequest\x1a\x1a.cloudless.v1.NetworkCheck\"\"\xe2\xcc'\x02\b\x02\x82\xd3\xe4\x93\x02\x16:\x01*\"\x11/v1/network:checkBAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
 
 var (
 	file_cloudless_v1_connectivity_service_proto_rawDescOnce sync.Once
@@ -903,37 +1298,49 @@ func file_cloudless_v1_connectivity_service_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_connectivity_service_proto_rawDescData
 }
 
-var file_cloudless_v1_connectivity_service_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_cloudless_v1_connectivity_service_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_cloudless_v1_connectivity_service_proto_goTypes = []any{
 	(*GetNetworkStatusRequest)(nil), // 0: cloudless.v1.GetNetworkStatusRequest
 	(*NetworkStatus)(nil),           // 1: cloudless.v1.NetworkStatus
-	(*GetNetworkUsageRequest)(nil),  // 2: cloudless.v1.GetNetworkUsageRequest
-	(*NetworkUsage)(nil),            // 3: cloudless.v1.NetworkUsage
-	(*RangeUsage)(nil),              // 4: cloudless.v1.RangeUsage
-	(*NodeAddresses)(nil),           // 5: cloudless.v1.NodeAddresses
-	(*NodeNetwork)(nil),             // 6: cloudless.v1.NodeNetwork
-	(*PeerPath)(nil),                // 7: cloudless.v1.PeerPath
-	(*RelayPath)(nil),               // 8: cloudless.v1.RelayPath
-	(*DroppedPackets)(nil),          // 9: cloudless.v1.DroppedPackets
-	(*timestamppb.Timestamp)(nil),   // 10: google.protobuf.Timestamp
+	(*CheckNetworkRequest)(nil),     // 2: cloudless.v1.CheckNetworkRequest
+	(*NetworkCheck)(nil),            // 3: cloudless.v1.NetworkCheck
+	(*NetworkHop)(nil),              // 4: cloudless.v1.NetworkHop
+	(*NetworkProbe)(nil),            // 5: cloudless.v1.NetworkProbe
+	(*ConnectResult)(nil),           // 6: cloudless.v1.ConnectResult
+	(*GetNetworkUsageRequest)(nil),  // 7: cloudless.v1.GetNetworkUsageRequest
+	(*NetworkUsage)(nil),            // 8: cloudless.v1.NetworkUsage
+	(*RangeUsage)(nil),              // 9: cloudless.v1.RangeUsage
+	(*NodeAddresses)(nil),           // 10: cloudless.v1.NodeAddresses
+	(*NodeNetwork)(nil),             // 11: cloudless.v1.NodeNetwork
+	(*PeerPath)(nil),                // 12: cloudless.v1.PeerPath
+	(*RelayPath)(nil),               // 13: cloudless.v1.RelayPath
+	(*DroppedPackets)(nil),          // 14: cloudless.v1.DroppedPackets
+	(*timestamppb.Timestamp)(nil),   // 15: google.protobuf.Timestamp
 }
 var file_cloudless_v1_connectivity_service_proto_depIdxs = []int32{
-	6,  // 0: cloudless.v1.NetworkStatus.nodes:type_name -> cloudless.v1.NodeNetwork
-	4,  // 1: cloudless.v1.NetworkUsage.ranges:type_name -> cloudless.v1.RangeUsage
-	5,  // 2: cloudless.v1.NetworkUsage.nodes:type_name -> cloudless.v1.NodeAddresses
-	7,  // 3: cloudless.v1.NodeNetwork.peers:type_name -> cloudless.v1.PeerPath
-	8,  // 4: cloudless.v1.NodeNetwork.relays:type_name -> cloudless.v1.RelayPath
-	9,  // 5: cloudless.v1.NodeNetwork.drops:type_name -> cloudless.v1.DroppedPackets
-	10, // 6: cloudless.v1.PeerPath.last_handshake:type_name -> google.protobuf.Timestamp
-	0,  // 7: cloudless.v1.ConnectivityService.GetNetworkStatus:input_type -> cloudless.v1.GetNetworkStatusRequest
-	2,  // 8: cloudless.v1.ConnectivityService.GetNetworkUsage:input_type -> cloudless.v1.GetNetworkUsageRequest
-	1,  // 9: cloudless.v1.ConnectivityService.GetNetworkStatus:output_type -> cloudless.v1.NetworkStatus
-	3,  // 10: cloudless.v1.ConnectivityService.GetNetworkUsage:output_type -> cloudless.v1.NetworkUsage
-	9,  // [9:11] is the sub-list for method output_type
-	7,  // [7:9] is the sub-list for method input_type
-	7,  // [7:7] is the sub-list for extension type_name
-	7,  // [7:7] is the sub-list for extension extendee
-	0,  // [0:7] is the sub-list for field type_name
+	11, // 0: cloudless.v1.NetworkStatus.nodes:type_name -> cloudless.v1.NodeNetwork
+	4,  // 1: cloudless.v1.NetworkCheck.hops:type_name -> cloudless.v1.NetworkHop
+	6,  // 2: cloudless.v1.NetworkProbe.connects:type_name -> cloudless.v1.ConnectResult
+	12, // 3: cloudless.v1.NetworkProbe.path:type_name -> cloudless.v1.PeerPath
+	14, // 4: cloudless.v1.NetworkProbe.drops:type_name -> cloudless.v1.DroppedPackets
+	14, // 5: cloudless.v1.NetworkProbe.dropped_now:type_name -> cloudless.v1.DroppedPackets
+	9,  // 6: cloudless.v1.NetworkUsage.ranges:type_name -> cloudless.v1.RangeUsage
+	10, // 7: cloudless.v1.NetworkUsage.nodes:type_name -> cloudless.v1.NodeAddresses
+	12, // 8: cloudless.v1.NodeNetwork.peers:type_name -> cloudless.v1.PeerPath
+	13, // 9: cloudless.v1.NodeNetwork.relays:type_name -> cloudless.v1.RelayPath
+	14, // 10: cloudless.v1.NodeNetwork.drops:type_name -> cloudless.v1.DroppedPackets
+	15, // 11: cloudless.v1.PeerPath.last_handshake:type_name -> google.protobuf.Timestamp
+	0,  // 12: cloudless.v1.ConnectivityService.GetNetworkStatus:input_type -> cloudless.v1.GetNetworkStatusRequest
+	7,  // 13: cloudless.v1.ConnectivityService.GetNetworkUsage:input_type -> cloudless.v1.GetNetworkUsageRequest
+	2,  // 14: cloudless.v1.ConnectivityService.CheckNetwork:input_type -> cloudless.v1.CheckNetworkRequest
+	1,  // 15: cloudless.v1.ConnectivityService.GetNetworkStatus:output_type -> cloudless.v1.NetworkStatus
+	8,  // 16: cloudless.v1.ConnectivityService.GetNetworkUsage:output_type -> cloudless.v1.NetworkUsage
+	3,  // 17: cloudless.v1.ConnectivityService.CheckNetwork:output_type -> cloudless.v1.NetworkCheck
+	15, // [15:18] is the sub-list for method output_type
+	12, // [12:15] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_connectivity_service_proto_init() }
@@ -949,7 +1356,7 @@ func file_cloudless_v1_connectivity_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_connectivity_service_proto_rawDesc), len(file_cloudless_v1_connectivity_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   10,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

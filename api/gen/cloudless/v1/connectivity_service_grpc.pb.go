@@ -21,6 +21,7 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	ConnectivityService_GetNetworkStatus_FullMethodName = "/cloudless.v1.ConnectivityService/GetNetworkStatus"
 	ConnectivityService_GetNetworkUsage_FullMethodName  = "/cloudless.v1.ConnectivityService/GetNetworkUsage"
+	ConnectivityService_CheckNetwork_FullMethodName     = "/cloudless.v1.ConnectivityService/CheckNetwork"
 )
 
 // ConnectivityServiceClient is the client API for ConnectivityService service.
@@ -33,6 +34,9 @@ type ConnectivityServiceClient interface {
 	GetNetworkStatus(ctx context.Context, in *GetNetworkStatusRequest, opts ...grpc.CallOption) (*NetworkStatus, error)
 	// How many addresses of the cluster are used and free.
 	GetNetworkUsage(ctx context.Context, in *GetNetworkUsageRequest, opts ...grpc.CallOption) (*NetworkUsage, error)
+	// Follows the path from a replica to a service or another replica, and says which part of it does not work. It
+	// connects from inside the replica.
+	CheckNetwork(ctx context.Context, in *CheckNetworkRequest, opts ...grpc.CallOption) (*NetworkCheck, error)
 }
 
 type connectivityServiceClient struct {
@@ -63,6 +67,16 @@ func (c *connectivityServiceClient) GetNetworkUsage(ctx context.Context, in *Get
 	return out, nil
 }
 
+func (c *connectivityServiceClient) CheckNetwork(ctx context.Context, in *CheckNetworkRequest, opts ...grpc.CallOption) (*NetworkCheck, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(NetworkCheck)
+	err := c.cc.Invoke(ctx, ConnectivityService_CheckNetwork_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ConnectivityServiceServer is the server API for ConnectivityService service.
 // All implementations must embed UnimplementedConnectivityServiceServer
 // for forward compatibility.
@@ -73,6 +87,9 @@ type ConnectivityServiceServer interface {
 	GetNetworkStatus(context.Context, *GetNetworkStatusRequest) (*NetworkStatus, error)
 	// How many addresses of the cluster are used and free.
 	GetNetworkUsage(context.Context, *GetNetworkUsageRequest) (*NetworkUsage, error)
+	// Follows the path from a replica to a service or another replica, and says which part of it does not work. It
+	// connects from inside the replica.
+	CheckNetwork(context.Context, *CheckNetworkRequest) (*NetworkCheck, error)
 	mustEmbedUnimplementedConnectivityServiceServer()
 }
 
@@ -88,6 +105,9 @@ func (UnimplementedConnectivityServiceServer) GetNetworkStatus(context.Context, 
 }
 func (UnimplementedConnectivityServiceServer) GetNetworkUsage(context.Context, *GetNetworkUsageRequest) (*NetworkUsage, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetNetworkUsage not implemented")
+}
+func (UnimplementedConnectivityServiceServer) CheckNetwork(context.Context, *CheckNetworkRequest) (*NetworkCheck, error) {
+	return nil, status.Error(codes.Unimplemented, "method CheckNetwork not implemented")
 }
 func (UnimplementedConnectivityServiceServer) mustEmbedUnimplementedConnectivityServiceServer() {}
 func (UnimplementedConnectivityServiceServer) testEmbeddedByValue()                             {}
@@ -146,6 +166,24 @@ func _ConnectivityService_GetNetworkUsage_Handler(srv interface{}, ctx context.C
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ConnectivityService_CheckNetwork_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CheckNetworkRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ConnectivityServiceServer).CheckNetwork(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ConnectivityService_CheckNetwork_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ConnectivityServiceServer).CheckNetwork(ctx, req.(*CheckNetworkRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ConnectivityService_ServiceDesc is the grpc.ServiceDesc for ConnectivityService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -160,6 +198,10 @@ var ConnectivityService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetNetworkUsage",
 			Handler:    _ConnectivityService_GetNetworkUsage_Handler,
+		},
+		{
+			MethodName: "CheckNetwork",
+			Handler:    _ConnectivityService_CheckNetwork_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},
