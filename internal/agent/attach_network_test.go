@@ -7,9 +7,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/mesh"
 	"github.com/cloudless/cloudless/internal/nodenet"
+	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
 func (s *session) networkStatus(t *testing.T, n *node, all bool) *v1.AttachUp {
@@ -102,5 +105,37 @@ func TestDropsSinceACount(t *testing.T) {
 	got := dropsSince(before, after)
 	if len(got) != 2 || got[0].Packets != 3 || got[0].Bytes != 30 || got[1].Rule != "no-path" {
 		t.Errorf("dropped %+v", got)
+	}
+}
+
+func TestNetworkMetrics(t *testing.T) {
+	n := newNode(t)
+	n.mesh = newFakeMesh()
+	n.mesh.status = mesh.Status{
+		States: map[mesh.State]int{mesh.StateDirect: 2, mesh.StateDown: 1}, Totals: mesh.Totals{Sent: 10, Received: 20, Handshakes: 3},
+	}
+	n.network.drops = []nodenet.Drop{{Group: "w", Rule: "host", Packets: 1}, {Group: "v", Rule: "host", Packets: 2}}
+	n.start()
+	registry := telemetry.NewRegistry()
+	defer n.agent.Observe(registry)()
+	err := testutil.GatherAndCompare(registry.Gatherer(), strings.NewReader(`
+# HELP cloudless_mesh_handshakes_total Keys that were agreed on with other nodes.
+# TYPE cloudless_mesh_handshakes_total counter
+cloudless_mesh_handshakes_total 3
+# HELP cloudless_mesh_peers Other nodes by how this one reaches them (direct, relayed, down, idle).
+# TYPE cloudless_mesh_peers gauge
+cloudless_mesh_peers{state="direct"} 2
+cloudless_mesh_peers{state="down"} 1
+cloudless_mesh_peers{state="idle"} 0
+cloudless_mesh_peers{state="relayed"} 0
+# HELP cloudless_mesh_sent_bytes_total Encrypted bytes sent to other nodes.
+# TYPE cloudless_mesh_sent_bytes_total counter
+cloudless_mesh_sent_bytes_total 10
+# HELP cloudless_network_dropped_packets_total Packets that the rules of the node have dropped, by rule.
+# TYPE cloudless_network_dropped_packets_total counter
+cloudless_network_dropped_packets_total{rule="host"} 3
+`), "cloudless_mesh_peers", "cloudless_mesh_handshakes_total", "cloudless_mesh_sent_bytes_total", "cloudless_network_dropped_packets_total")
+	if err != nil {
+		t.Error(err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/driver"
+	"github.com/cloudless/cloudless/internal/mesh"
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
@@ -30,10 +31,42 @@ func (a *Agent) Observe(r *telemetry.Registry) (stop func()) {
 			emit(telemetry.NodeWritten, float64(t.Written))
 		}
 	})
+	stopNetwork := r.Collect(telemetry.Mesh(), a.collectNetwork)
 	return func() {
 		stopReplicas()
 		stopTraffic()
+		stopNetwork()
 	}
+}
+
+// collectTime is how long the network process may take to answer a scrape.
+const collectTime = 5 * time.Second
+
+func (a *Agent) collectNetwork(emit telemetry.Emit) {
+	if drops, err := a.network.Drops(); err == nil {
+		rules := map[string]uint64{}
+		for _, d := range drops {
+			rules[d.Rule] += d.Packets
+		}
+		for rule, packets := range rules {
+			emit(telemetry.DroppedPackets, float64(packets), rule)
+		}
+	}
+	if a.mesh == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), collectTime)
+	defer cancel()
+	status, err := a.mesh.Status(ctx, false)
+	if err != nil {
+		return // a network process that does not answer has no values
+	}
+	for _, state := range []mesh.State{mesh.StateDirect, mesh.StateRelayed, mesh.StateDown, mesh.StateIdle} {
+		emit(telemetry.MeshPeers, float64(status.States[state]), string(state))
+	}
+	emit(telemetry.MeshReceived, float64(status.Totals.Received))
+	emit(telemetry.MeshSent, float64(status.Totals.Sent))
+	emit(telemetry.MeshHandshakes, float64(status.Totals.Handshakes))
 }
 
 func (a *Agent) phases() map[string]int {

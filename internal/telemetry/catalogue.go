@@ -230,7 +230,30 @@ var (
 		Name: "cloudless_agent_measure_seconds", Kind: KindHistogram, Unit: "seconds", From: FromAgent, Buckets: diskBuckets,
 		Help: "Time to measure all running replicas once.",
 	}
+
+	MeshPeers = Metric{
+		Name: "cloudless_mesh_peers", Kind: KindGauge, From: FromAgent,
+		Labels: []string{"state"}, Help: "Other nodes by how this one reaches them (direct, relayed, down, idle).",
+	}
+	MeshReceived = Metric{
+		Name: "cloudless_mesh_received_bytes_total", Kind: KindCounter, Unit: "bytes", From: FromAgent, Help: "Encrypted bytes received from other nodes.",
+	}
+	MeshSent = Metric{
+		Name: "cloudless_mesh_sent_bytes_total", Kind: KindCounter, Unit: "bytes", From: FromAgent, Help: "Encrypted bytes sent to other nodes.",
+	}
+	MeshHandshakes = Metric{
+		Name: "cloudless_mesh_handshakes_total", Kind: KindCounter, From: FromAgent, Help: "Keys that were agreed on with other nodes.",
+	}
+	DroppedPackets = Metric{
+		Name: "cloudless_network_dropped_packets_total", Kind: KindCounter, From: FromAgent,
+		Labels: []string{"rule"}, Help: "Packets that the rules of the node have dropped, by rule.",
+	}
 )
+
+// Mesh is the metrics of a node's network.
+func Mesh() []Metric {
+	return []Metric{MeshPeers, MeshReceived, MeshSent, MeshHandshakes, DroppedPackets}
+}
 
 func replicaMetric(name string, kind Kind, unit, help string) Metric {
 	return Metric{
@@ -258,6 +281,7 @@ func Catalogue() []Metric {
 		NodeCPU, NodeCPUCapacity, NodeMemory, NodeMemoryCapacity, NodeDisk, NodeDiskCapacity,
 	}
 	all = append(all, ReplicaUsage()...)
+	all = append(all, Mesh()...)
 	return append(all,
 		NodeReceived, NodeSent, NodeRead, NodeWritten,
 		AgentReplicas, AgentConnected, AgentSessions, AgentSessionFailures, AgentDriverSeconds,
