@@ -19,7 +19,7 @@ func probing(result *v1.NetworkProbe) serveOpen {
 		found := &v1.NetworkProbe{Listens: result.GetListens(), DroppedNow: result.GetDroppedNow(), Addresses: result.GetAddresses(), Path: result.GetPath()}
 		for _, address := range asked.GetConnect() {
 			c := &v1.ConnectResult{Address: address, Latency: "1ms"}
-			if result.GetListens() != "all" {
+			if result.GetListens() != "all" { // then nothing is reached
 				c = &v1.ConnectResult{Address: address, Error: "connection refused"}
 			}
 			found.Connects = append(found.Connects, c)
@@ -62,7 +62,7 @@ func TestNetworkCheckNamesTheFailingPart(t *testing.T) {
 	if ok, text := check(request); ok || !strings.Contains(text, "listen failed: replica web-") || !strings.Contains(text, "only of its own 127.0.0.1") {
 		t.Errorf("the check says\n%s", text)
 	}
-	result.Store(&v1.NetworkProbe{Listens: "all", DroppedNow: []*v1.DroppedPackets{{Rule: "no-path", Reason: "There is no encrypted path.", Packets: 3}}})
+	result.Store(&v1.NetworkProbe{Listens: "none", DroppedNow: []*v1.DroppedPackets{{Rule: "no-path", Reason: "There is no encrypted path.", Packets: 3}}})
 	if ok, text := check(request); ok || !strings.Contains(text, "filter failed: rule no-path of node") {
 		t.Errorf("the check says\n%s", text)
 	}

@@ -291,13 +291,16 @@ func (t *trace) checkListens(ctx context.Context, to target) {
 	}
 }
 
-// checkFilter checks whether the node of the first replica has dropped packets.
+// checkFilter checks whether the node of the first replica has dropped packets. Packets that it drops while all
+// connections succeed belong to others.
 func (t *trace) checkFilter(found *v1.NetworkProbe) {
 	workload, node := t.from.GetSpec().GetWorkload(), t.from.GetSpec().GetNode()
-	for _, d := range found.GetDroppedNow() {
-		t.fail("filter", fmt.Sprintf("rule %s of node %s has dropped %d packets: %s", d.GetRule(), node, d.GetPackets(), d.GetReason()), "cloudless network status --node "+node+" -o json")
-	}
-	if len(found.GetDroppedNow()) > 0 {
+	failed := func(c *v1.ConnectResult) bool { return c.GetError() != "" }
+	broken := len(found.GetConnects()) == 0 || slices.ContainsFunc(found.GetConnects(), failed)
+	if broken && len(found.GetDroppedNow()) > 0 {
+		for _, d := range found.GetDroppedNow() {
+			t.fail("filter", fmt.Sprintf("rule %s of node %s has dropped %d packets: %s", d.GetRule(), node, d.GetPackets(), d.GetReason()), "cloudless network status --node "+node+" -o json")
+		}
 		return
 	}
 	var earlier []string
@@ -307,7 +310,7 @@ func (t *trace) checkFilter(found *v1.NetworkProbe) {
 	if len(earlier) == 0 {
 		t.ok("filter", "node %s has dropped no packets of %s", node, workload)
 	} else {
-		t.ok("filter", "node %s has dropped none of these packets, and of %s earlier: %s", node, workload, strings.Join(earlier, ", "))
+		t.ok("filter", "node %s lets these connections through; other packets of %s that it has dropped: %s", node, workload, strings.Join(earlier, ", "))
 	}
 }
 
@@ -340,6 +343,9 @@ func (t *trace) checkConnect(name string, addresses []string, found *v1.NetworkP
 	fix := "mend the failed parts above"
 	if t.check.GetOk() {
 		fix = "look for rules of other programs with cloudless doctor on the nodes of both replicas"
+	}
+	if len(addresses) == 0 {
+		failed, fix = []string{"it has no address of its own"}, "connect to its node instead, or remove network: host or none from the workload"
 	}
 	t.fail("connect", fmt.Sprintf("%s does not connect to %s (%s)", t.from.GetMetadata().GetName(), name, strings.Join(failed, ", ")), fix)
 }
