@@ -3,14 +3,19 @@ package main
 import (
 	"bufio"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
+	"os/signal"
+	"sync"
+	"syscall"
 	"time"
 )
 
-// serve answers on a TCP and UDP port with its host name and the caller's address.
+// serve answers on a TCP and UDP port with its host name and the caller's address. SIGTERM ends it when the connections
+// that it has are answered.
 func serve(port string) {
 	host, err := os.Hostname()
 	if err != nil {
@@ -34,17 +39,29 @@ func serve(port string) {
 		}
 	}()
 	fmt.Println("serving")
+	var open sync.WaitGroup
+	stop := make(chan os.Signal, 1)
+	signal.Notify(stop, syscall.SIGTERM)
+	go func() {
+		<-stop
+		_ = listener.Close()
+	}()
 	for {
 		conn, err := listener.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			break
+		}
 		if err != nil {
 			fail(err.Error())
 		}
-		go func() {
+		open.Go(func() {
+			fmt.Println("connected with", conn.RemoteAddr())
 			_, _ = bufio.NewReader(conn).ReadString('\n')
 			_, _ = fmt.Fprintf(conn, "%s sees %s\n", host, conn.RemoteAddr())
 			_ = conn.Close()
-		}()
+		})
 	}
+	open.Wait()
 }
 
 // ask prints the answer from an address.
