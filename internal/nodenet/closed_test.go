@@ -266,10 +266,24 @@ func TestNamespacesAcrossNodes(t *testing.T) {
 	}); err == nil {
 		t.Error("a replica of another node reaches services of this machine")
 	}
+	var connected net.Conn
+	l.must(inside(web.Namespace, func() (err error) { connected, err = net.Dial("tcp", "10.64.4.2:8000"); return err }))
+	defer connected.Close()
+	l.run("", "ip", "route", "add", "default", "via", there4)
+	l.routeNode("del")
+	before := l.dropped("web", "no-path")
+	_, err = connected.Write([]byte("hi\n"))
+	l.must(err)
+	eventually(t, func() error {
+		if l.dropped("web", "no-path") == before {
+			return errors.New("packets of a connection whose route is gone are not dropped")
+		}
+		return nil
+	})
+	l.routeNode("add")
 	l.must(l.network.ReplaceReplicas(nil))
 	l.closed(web.Namespace, "tcp", "10.64.4.2:8000", "web", "namespace")
 	l.routeNode("del")
-	l.run("", "ip", "route", "add", "default", "via", there4)
 	l.closed(web.Namespace, "tcp", "10.64.4.2:8000", "web", "no-path")
 }
 

@@ -251,7 +251,15 @@ func (b base) forward() []nft.Chain {
 }
 
 func (b base) fromReplica() nft.Chain {
-	c := nft.Chain{Name: chainFromReplica, Rules: [][]expr.Any{join(established(), accept)}}
+	c := nft.Chain{Name: chainFromReplica}
+	// A connection to a node whose route is gone, because it was removed, must not continue on an uplink in the clear.
+	for _, name := range b.inside() {
+		c.Rules = append(c.Rules, join(goesOut(name), established(), accept))
+	}
+	for _, r := range b.ranges.Replicas {
+		c.Rules = append(c.Rules, join(familyOfAddr(r.Addr()).to(r), established(), goTo(dropNoPath.chain())))
+	}
+	c.Rules = append(c.Rules, join(established(), accept))
 	for _, f := range families {
 		c.Rules = append(c.Rules, join(f.to(f.linkLocal), goTo(dropLinkLocal.chain())))
 	}
