@@ -11,6 +11,9 @@ const (
 	overhead = sealing + 8 + 40
 	// minMTU is the smallest MTU that IPv6 allows.
 	minMTU = 1280
+	// smallestMTU fits whole through a path of minMTU. Only IPv4 packets can be so small: those of IPv6 are sent in two
+	// fragments there.
+	smallestMTU = minMTU - overhead
 	// mtuAgain is how often the MTU of a path is looked for again.
 	mtuAgain = 10 * time.Minute
 	// mtuPatience is how long a ping of full size has to be answered, and mtuTries how often it is sent.
@@ -22,7 +25,7 @@ const (
 func MTUFor(uplink int) int { return max(uplink-overhead, minMTU) }
 
 // mtuSteps are the MTUs that are tried below that of the interface: usual ones of tunnels and access lines.
-var mtuSteps = []int{1420, 1412, 1400, 1380, 1340, 1300, minMTU}
+var mtuSteps = []int{1420, 1412, 1400, 1380, 1340, 1300, minMTU, smallestMTU}
 
 // mtuSearch finds the largest packet that fits through a path, by pings of that size that may not be fragmented. It is
 // pure.
@@ -56,7 +59,7 @@ func (s *mtuSearch) due(now time.Time, path netip.AddrPort, largest int) (number
 	case s.tries == mtuTries:
 		smaller := nextMTU(s.trying)
 		if smaller == 0 {
-			return number, 0, s.end(now, minMTU)
+			return number, 0, s.end(now, smallestMTU)
 		}
 		s.trying, s.tries = smaller, 0
 	}
@@ -110,10 +113,16 @@ func (m *Mesh) searchMTU(now time.Time, p *peer) {
 
 // limitPackets lets the kernel make packets to a peer no larger than its path takes.
 func (m *Mesh) limitPackets(destinations []netip.Prefix, mtu int) {
-	if mtu >= m.opts.MTU {
-		mtu = 0
-	}
-	if err := m.tun.addRoutes(destinations, mtu); err != nil {
-		m.log.Warn("the MTU of a peer could not be set: large packets to it are fragmented", "error", err)
+	for _, one := range destinations {
+		limit := mtu
+		if one.Addr().Is6() {
+			limit = max(limit, minMTU)
+		}
+		if limit >= m.opts.MTU {
+			limit = 0
+		}
+		if err := m.tun.addRoutes([]netip.Prefix{one}, limit); err != nil {
+			m.log.Warn("the MTU of a peer could not be set: large packets to it are fragmented", "error", err)
+		}
 	}
 }
