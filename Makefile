@@ -59,7 +59,7 @@ $(EMBEDDED)/%/cloudless-shim.gz: go.mod go.sum $(filter-out %_test.go,$(wildcard
 	gzip -9nc build/cloudless-shim-$* > $@.tmp
 	mv $@.tmp $@
 
-$(EMBEDDED)/%/cloudless-net.gz: go.mod go.sum $(filter-out %_test.go,$(wildcard cmd/cloudless-net/*.go internal/netd/*.go internal/resolver/*.go internal/resolvconf/*.go internal/sleep/*.go internal/atomicfile/*.go internal/mesh/*.go internal/mesh/portmap/*.go internal/mesh/relay/*.go internal/identity/*.go))
+$(EMBEDDED)/%/cloudless-net.gz: go.mod go.sum $(filter-out %_test.go,$(wildcard cmd/cloudless-net/*.go internal/netd/*.go internal/resolver/*.go internal/resolvconf/*.go internal/sleep/*.go internal/atomicfile/*.go internal/deadpeer/*.go internal/mesh/*.go internal/mesh/portmap/*.go internal/mesh/relay/*.go internal/identity/*.go))
 	CGO_ENABLED=0 GOOS=linux GOARCH=$* go build -trimpath -ldflags "-s -w" -o build/cloudless-net-$* ./cmd/cloudless-net
 	gzip -9nc build/cloudless-net-$* > $@.tmp
 	mv $@.tmp $@

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cloudless/cloudless/internal/deadpeer"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/mesh"
 	"github.com/cloudless/cloudless/internal/mesh/relay"
@@ -307,6 +308,6 @@ func dialer(credentials string) func(context.Context, mesh.Relay) (net.Conn, err
 		}
 		config := identity.ClientTLS(mine.Trust(), mine.Certificate)
 		config.NextProtos = []string{relay.Protocol}
-		return (&tls.Dialer{Config: config}).DialContext(ctx, "tcp", r.Address)
+		return (&tls.Dialer{NetDialer: deadpeer.Dialer(), Config: config}).DialContext(ctx, "tcp", r.Address)
 	}
 }

@@ -5,6 +5,10 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 )
 
 // upnpConfig makes Debian's miniupnpd use the rules of the lab's routers.
@@ -49,7 +53,23 @@ func (l *lab) mappedPort() {
 		}
 		return nil
 	})
+	l.forgetFlows("home-s")
 	l.direct(l.internet, "nat", "sym")
+}
+
+// forgetFlows lets a router forget the UDP ports that it has chosen so far. Otherwise it would use them, and not the
+// mapped one, for as long as the machine behind it sends packets.
+func (l *lab) forgetFlows(router string) {
+	space, err := netns.GetFromPath(path(router))
+	l.must(err)
+	defer space.Close()
+	in, err := netlink.NewHandleAt(space, unix.NETLINK_NETFILTER)
+	l.must(err)
+	defer in.Close()
+	udp := &netlink.ConntrackFilter{}
+	l.must(udp.AddProtocol(unix.IPPROTO_UDP))
+	_, err = in.ConntrackDeleteFilters(netlink.ConntrackTable, unix.AF_INET, udp)
+	l.must(err)
 }
 
 // unmapped checks that the machine behind the router has removed its mapping.
