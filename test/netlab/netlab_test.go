@@ -30,7 +30,7 @@ func TestNetwork(t *testing.T) {
 		{"packets take the relay where there is no direct path", l.relayedPaths},
 		{"network status tells the way", l.status},
 		{"bulk transfers get through MTU 1280", l.narrowPath},
-		{"a router that maps ports opens a direct path", l.mappedPort},
+		{"a router maps a port for a machine behind it", l.mappedPort},
 		{"connections survive when a machine moves", l.movingMachine},
 		{"a removed node is cut off", l.removedNode},
 		{"nothing crossed a wire in the clear", l.nothingInTheClear},

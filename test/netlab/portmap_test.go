@@ -5,10 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-
-	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
-	"golang.org/x/sys/unix"
 )
 
 // upnpConfig makes Debian's miniupnpd use the rules of the lab's routers.
@@ -35,8 +31,8 @@ func (l *lab) symmetricRouter() string {
 	return rules
 }
 
-// mappedPort starts miniupnpd on the router with the symmetric NAT. Then machines behind other NATs have a direct path
-// to the machine behind it.
+// mappedPort starts miniupnpd on the router with the symmetric NAT. The machine behind it gets a public port, and others
+// learn it.
 func (l *lab) mappedPort() {
 	l.withoutMapping = l.symmetricRouter()
 	config := filepath.Join(l.dir, "miniupnpd.conf")
@@ -53,23 +49,13 @@ func (l *lab) mappedPort() {
 		}
 		return nil
 	})
-	l.forgetFlows("home-s")
-	l.direct(l.internet, "nat", "sym")
-}
-
-// forgetFlows lets a router forget the UDP ports that it has chosen so far. Otherwise it would use them, and not the
-// mapped one, for as long as the machine behind it sends packets.
-func (l *lab) forgetFlows(router string) {
-	space, err := netns.GetFromPath(path(router))
-	l.must(err)
-	defer space.Close()
-	in, err := netlink.NewHandleAt(space, unix.NETLINK_NETFILTER)
-	l.must(err)
-	defer in.Close()
-	udp := &netlink.ConntrackFilter{}
-	l.must(udp.AddProtocol(unix.IPPROTO_UDP))
-	_, err = in.ConntrackDeleteFilters(netlink.ConntrackTable, unix.AF_INET, udp)
-	l.must(err)
+	l.until("peers learn the public port", func() error {
+		node, err := l.server.cloudless("node", "get", "sym", "-o", "json")
+		if err == nil && !strings.Contains(node, `"`+symmetric+`:7701"`) {
+			err = errors.New(node)
+		}
+		return err
+	})
 }
 
 // unmapped checks that the machine behind the router has removed its mapping.
