@@ -40,15 +40,14 @@ func (l *lab) mappedPort() {
 	l.miniupnpd = l.command("nsenter", "--net="+path("home-s"), "miniupnpd", "-d", "-f", config, "-P", filepath.Join(l.dir, "miniupnpd.pid"))
 	l.must(l.miniupnpd.Start())
 	w := &wires{t: l.t}
+	w.ip("sym", "address add 192.168.9.12/24 dev eth0") // a machine with a new address asks its router again
 	l.until("the router maps the port", func() error {
-		// A machine that has just got an address asks its router again.
-		w.ip("sym", "address add 192.168.9.12/24 dev eth0")
-		w.ip("sym", "address del 192.168.9.12/24 dev eth0")
 		if !strings.Contains(l.symmetricRouter(), "dport 7701") {
 			return errors.New("it does not")
 		}
 		return nil
 	})
+	w.ip("sym", "address del 192.168.9.12/24 dev eth0")
 	l.until("peers learn the public port", func() error {
 		node, err := l.server.cloudless("node", "get", "sym", "-o", "json")
 		if err == nil && !strings.Contains(node, `"`+symmetric+`:7701"`) {
