@@ -179,7 +179,7 @@ func ping(addr string) error {
 // The resolver knows programs of the machine by that.
 func TestMachineReachesItselfByItsOwnAddress(t *testing.T) {
 	l := newLab(t)
-	l.attach("a", "web") // which writes the rules
+	l.attach("a", "web")                                         // which writes the rules
 	l.run("", "ip", "addr", "add", "192.0.2.99/32", "dev", "lo") // the machine has others, too
 	t.Cleanup(func() { l.run("", "ip", "addr", "del", "192.0.2.99/32", "dev", "lo") })
 	listener, err := net.Listen("tcp", "10.64.3.1:53")
