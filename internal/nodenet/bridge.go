@@ -101,8 +101,12 @@ func (n *Network) ensureBridge() error {
 // routeProtocol marks our routes.
 const routeProtocol = 0x63
 
+// routeMetric is the least metric of our routes. Each interface adds its number.
+const routeMetric = 7000
+
 // routeServices routes the virtual addresses to the bridge. No packet takes that route: rules translate or refuse it.
-// But without one, programs of the machine could not even try, and would not have an address of the cluster.
+// But without one, programs of the machine could not even try, and would not have an address of the cluster. Every
+// other route to the same range wins, so that no route of the machine or of another cloud is replaced.
 func (n *Network) routeServices(bridge netlink.Link) error {
 	want := n.store.ranges().Services
 	routes, err := retry(func() ([]netlink.Route, error) { return netlink.RouteList(bridge, netlink.FAMILY_ALL) })
@@ -120,7 +124,8 @@ func (n *Network) routeServices(bridge netlink.Link) error {
 		if p.Addr().Is6() && !n.ipv6 {
 			continue
 		}
-		route := &netlink.Route{LinkIndex: bridge.Attrs().Index, Dst: netOf(p), Scope: netlink.SCOPE_LINK, Protocol: routeProtocol}
+		index := bridge.Attrs().Index
+		route := &netlink.Route{LinkIndex: index, Dst: netOf(p), Scope: netlink.SCOPE_LINK, Protocol: routeProtocol, Priority: routeMetric + index}
 		if err := netlink.RouteReplace(route); err != nil {
 			return fmt.Errorf("route to %v: %w", p, err)
 		}

@@ -241,6 +241,8 @@ func (n *Network) SetRanges(r Ranges) error {
 	if err := n.store.setRanges(r); err != nil {
 		return fmt.Errorf("node network: %w", err)
 	}
+	n.readdressed.Store(true) // other ranges may overlap those of the machine
+	n.poke()
 	if !n.subnets().valid() || !n.rules.written() {
 		return nil // Run and Attach write them, together with everything else
 	}

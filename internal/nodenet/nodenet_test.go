@@ -446,6 +446,21 @@ func TestCollision(t *testing.T) {
 	}
 }
 
+// A network of the machine that overlaps the range of services keeps its route, and is reported.
+func TestRangeOfServicesLosesAgainstNetworksOfTheMachine(t *testing.T) {
+	l := newLab(t)
+	address(l, &netlink.Handle{}, "wire", "10.96.0.7/16")
+	l.must(l.network.SetRanges(serviceRanges))
+	told := l.events.await(t, "SubnetCollision")
+	if !strings.Contains(told.Message, "10.96.0.0/16 overlaps 10.96.0.0/16 on interface wire") || !strings.Contains(told.Message, "config set serviceRangeV4=RANGE") {
+		t.Errorf("the event is %q", told.Message)
+	}
+	out, err := exec.Command("ip", "route", "get", "10.96.0.9").CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "dev wire") {
+		t.Errorf("the machine's own network is reached by %s, %v", out, err)
+	}
+}
+
 // Files inside contain what the machine's contain, without servers on its loopback.
 func TestFiles(t *testing.T) {
 	l := newLab(t)

@@ -78,7 +78,14 @@ func used() ([]usage, error) {
 	return list, nil
 }
 
-// collision says in a sentence that something else on the machine uses the node's ranges.
+func serviceSetting(p netip.Prefix) string {
+	if p.Addr().Is4() {
+		return "serviceRangeV4"
+	}
+	return "serviceRangeV6"
+}
+
+// collision says in a sentence that something else on the machine uses the node's ranges or those of services.
 // It is empty if nothing does.
 func (n *Network) collision() (string, error) {
 	list, err := used()
@@ -87,6 +94,13 @@ func (n *Network) collision() (string, error) {
 	}
 	s := n.subnets()
 	for _, u := range list {
+		for _, services := range n.store.ranges().Services {
+			// The clouds of a machine may share a range: each has rules of its own.
+			if !Own(u.link) && u.prefix.Overlaps(services) && u.prefix.Bits() >= services.Bits() {
+				return fmt.Sprintf("The range of services %v overlaps %v on interface %s of this machine, so services may be unreachable from here: "+
+					"give that interface other addresses, or choose another range with: cloudless cluster config set %s=RANGE.", services, u.prefix, u.link, serviceSetting(services)), nil
+			}
+		}
 		for _, own := range []netip.Prefix{s.V4, s.V6} {
 			// A larger range behind another interface loses against our own route, and so does every route of a mesh.
 			if own.IsValid() && u.link != n.opts.bridge() && !strings.HasPrefix(u.link, meshPrefix) && u.prefix.Overlaps(own) && u.prefix.Bits() >= own.Bits() {
