@@ -46,6 +46,8 @@ type meshState struct {
 	follows  follows
 	// configuring is held while the mesh is configured, so that an old key never replaces a new one.
 	configuring sync.Mutex
+	// attaching is held while the resolver learns the replicas, so that an older list never replaces a newer one.
+	attaching sync.Mutex
 
 	mu   sync.Mutex
 	node *v1.NodeSpec
@@ -161,8 +163,9 @@ func (a *Agent) applyReplicas(n *v1.Network) error {
 		known[r.GetUid()] = nil
 		for _, text := range r.GetAddresses() {
 			addr, err := netip.ParseAddr(text)
-			if err != nil {
-				return fmt.Errorf("replica %s: %w", r.GetUid(), err)
+			if err != nil { // one bad entry must not cut off the others
+				a.log.Error("a replica of another node is left out", "replica", r.GetUid(), "error", err)
+				continue
 			}
 			known[r.GetUid()], changed[addr] = append(known[r.GetUid()], addr), r.GetNamespace()
 		}

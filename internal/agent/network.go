@@ -208,6 +208,8 @@ func (a *Agent) setClients(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, clientPatience)
 	defer cancel()
+	a.meshState.attaching.Lock()
+	defer a.meshState.attaching.Unlock()
 	a.mesh.SetClients(ctx, a.network.Namespaces())
 }
 

@@ -94,6 +94,8 @@ func (c *Client) UpdatePeers(changed []mesh.Peer, removed []string) {
 			c.pending.Changed = slices.Collect(maps.Values(c.peers))
 			return
 		}
+		// The process removes before it changes, so what is removed now must not be changed any more.
+		c.pending.Changed = slices.DeleteFunc(slices.Clone(c.pending.Changed), func(p mesh.Peer) bool { return slices.Contains(removed, p.ID) })
 		c.pending.Changed = append(c.pending.Changed, changed...)
 		c.pending.Removed = append(c.pending.Removed, removed...)
 	})

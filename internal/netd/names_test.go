@@ -3,9 +3,11 @@ package netd
 import (
 	"net/netip"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/cloudless/cloudless/internal/mesh"
 	"github.com/cloudless/cloudless/internal/resolver"
 )
 
@@ -103,5 +105,17 @@ func TestTakenPortIsReported(t *testing.T) {
 	end()
 	for why != "" {
 		why = <-m.resolver
+	}
+}
+
+// The process hears of several changes at once, and removes peers before it adds others.
+func TestRemovedPeerIsNotAddedAgain(t *testing.T) {
+	c := NewClient(Options{})
+	c.SetPeers(nil)
+	c.pending = request{} // it has heard that
+	c.UpdatePeers([]mesh.Peer{{ID: "node/1"}, {ID: "node/2"}}, nil)
+	c.UpdatePeers(nil, []string{"node/1"})
+	if len(c.pending.Changed) != 1 || c.pending.Changed[0].ID != "node/2" || !slices.Equal(c.pending.Removed, []string{"node/1"}) {
+		t.Errorf("the process hears %+v", c.pending)
 	}
 }

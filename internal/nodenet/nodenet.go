@@ -168,7 +168,7 @@ type Network struct {
 	problems map[string]string // sentences by subject
 	notice   func(Event)       // may be nil
 	// everywhere are the backends of ports that services publish. They may be on other nodes.
-	everywhere map[portKey][]netip.AddrPort
+	everywhere map[portKey]everywhere
 }
 
 // live is the state of an endpoint in this boot.
@@ -190,7 +190,7 @@ func Open(opts Options) (*Network, error) {
 		opts: opts, log: opts.Logger, ipv6: haveIPv6(), uids: locker.New(),
 		kick: make(chan struct{}, 1), live: map[string]*live{}, problems: map[string]string{},
 		services:   services{byID: map[string]Service{}, refused: map[string]bool{}, absent: map[string]bool{}},
-		everywhere: map[portKey][]netip.AddrPort{},
+		everywhere: map[portKey]everywhere{},
 	}
 	n.rules = newRuleset(opts.table())
 	n.drops.last, n.drops.totals = map[dropKey]expr.Counter{}, map[dropTotal]*Drop{}
@@ -402,7 +402,7 @@ func (n *Network) Retain(ctx context.Context, keep func(uid string) bool) error 
 // backends are those to which a published port leads now.
 func (n *Network) backends(key portKey) []netip.AddrPort {
 	n.mu.Lock()
-	to := n.everywhere[key]
+	to := n.everywhere[key].to
 	n.mu.Unlock()
 	if len(to) > 0 {
 		return to
@@ -427,7 +427,7 @@ func (n *Network) published() []publication {
 			continue
 		}
 		for _, p := range all[uid].Ports {
-			if len(n.everywhere[p.key()]) > 0 {
+			if len(n.everywhere[p.key()].to) > 0 {
 				continue
 			}
 			for _, addr := range all[uid].addresses(subnets) {

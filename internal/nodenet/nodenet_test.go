@@ -459,6 +459,13 @@ func TestRangeOfServicesLosesAgainstNetworksOfTheMachine(t *testing.T) {
 	if err != nil || !strings.Contains(string(out), "dev wire") {
 		t.Errorf("the machine's own network is reached by %s, %v", out, err)
 	}
+	// Nobody has that address, so the neighbour is looked for in vain: the rules do not refuse it.
+	conn, err := net.Dial("udp", "10.96.0.9:9")
+	l.must(err)
+	defer conn.Close()
+	if _, err := conn.Write([]byte("hello")); err != nil {
+		t.Errorf("packets to the machine's own network are refused: %v", err)
+	}
 }
 
 // Files inside contain what the machine's contain, without servers on its loopback.

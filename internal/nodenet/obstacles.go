@@ -79,8 +79,8 @@ func (n *Network) bridgeNet() bridgeNet {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for key, backends := range n.everywhere {
-		forward(key, backends)
+	for key, published := range n.everywhere {
+		forward(key, published.to)
 	}
 	return g
 }

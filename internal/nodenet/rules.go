@@ -388,7 +388,10 @@ func (b base) sent() nft.Chain {
 	for _, f := range families {
 		c.Rules = append(c.Rules, join(goesOut(b.bridge), f.icmpTypeIs(f.redirect), drop))
 	}
-	c.Rules = append(c.Rules, b.refuseUnserved()...)
+	// A network of the machine may overlap the range: its packets leave by another interface.
+	for _, rule := range b.refuseUnserved() {
+		c.Rules = append(c.Rules, join(goesOut(b.bridge), rule))
+	}
 	return c
 }
 

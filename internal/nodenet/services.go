@@ -248,17 +248,25 @@ func (n *Network) publishAgain() bool {
 	return len(n.services.refused) == 0
 }
 
+// everywhere is where a port leads that a service publishes.
+type everywhere struct {
+	service string // its id
+	to      []netip.AddrPort
+}
+
 // setPublished notes where the published ports of a service lead. Ports without backends are left to the endpoints of
 // this node.
 func (n *Network) setPublished(before, now Service) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, p := range before.published() {
-		delete(n.everywhere, p.key())
+		if n.everywhere[p.key()].service == before.ID { // another service may have the port
+			delete(n.everywhere, p.key())
+		}
 	}
 	for _, p := range now.published() {
 		if to := slots(now.Backends, p.Inside); len(to) > 0 {
-			n.everywhere[p.key()] = to
+			n.everywhere[p.key()] = everywhere{service: now.ID, to: to}
 		}
 	}
 }

@@ -167,9 +167,11 @@ type networkNews struct {
 	services []serviceNews
 }
 
-func (n *network) take(snap *state.Snapshot) networkNews {
+// take returns what was noted, as it is in a snapshot that has it all: what is noted later waits for the next time.
+func (n *network) take(snapshot func() *state.Snapshot) networkNews {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	snap := snapshot()
 	news := networkNews{snap: snap, shared: &v1.Network{}, replicas: map[string]*v1.Network{}, placed: n.placed, zones: n.zones}
 	for _, uid := range slices.Sorted(maps.Keys(n.nodes)) {
 		if peer := peerOf(snap.Node(uid)); peer != nil {
@@ -209,7 +211,7 @@ func (s *Sessions) spreadNetwork(ctx context.Context) error {
 			s.network.forget()
 			continue
 		}
-		news := s.network.take(s.Store.Snapshot())
+		news := s.network.take(s.Store.Snapshot)
 		s.connected.each(func(one *session) { one.addNetwork(news) })
 	}
 }
