@@ -16,6 +16,7 @@ const (
 	overlayRounds = 5
 	overlayTime   = 3 // seconds of each transfer
 	overlayTries  = 10
+	overlayLimit  = 15 * time.Second // a transfer that takes longer does not work
 	iperfPort     = "5201"
 )
 
@@ -79,6 +80,8 @@ func measureOverlay(ctx context.Context, l *lab) (_ result, err error) {
 
 // transfer measures one TCP connection.
 func (w *way) transfer(ctx context.Context) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, overlayLimit)
+	defer cancel()
 	server := inNetwork(ctx, w.to, "iperf3", "-s", "-1", "-p", iperfPort, "-B", w.address)
 	if err := server.Start(); err != nil {
 		return err
