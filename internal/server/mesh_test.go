@@ -91,6 +91,19 @@ func nextServices(t *testing.T, stream sessionClient) *v1.Network {
 	}
 }
 
+// untilServices receives messages until one is as wanted. News of earlier changes may come before, after the full set has
+// them already.
+func untilServices(t *testing.T, stream sessionClient, wanted func(*v1.Network) bool) *v1.Network {
+	t.Helper()
+	for {
+		if n := nextServices(t, stream); wanted(n) {
+			return n
+		}
+	}
+}
+
+func removes(n *v1.Network) bool { return len(n.GetRemovedServices()) > 0 }
+
 func TestNodesLearnTheServicesTheyNeed(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(core.RoleOperator)
@@ -104,7 +117,7 @@ func TestNodesLearnTheServicesTheyNeed(t *testing.T) {
 	private := make("private", false)
 	make("public", true)
 	stream := c.join("one").connect(c.ctx)
-	full := nextServices(t, stream)
+	full := untilServices(t, stream, (*v1.Network).GetFull)
 	if got := servicesIn(full); !slices.Equal(got, []string{"public"}) {
 		t.Fatalf("a node without replicas knows services %v", got)
 	}
@@ -118,12 +131,13 @@ func TestNodesLearnTheServicesTheyNeed(t *testing.T) {
 
 	// It asks for a namespace, and from now on hears of it.
 	must(t, stream.Send(&v1.SessionUp{Message: &v1.SessionUp_Follow{Follow: &v1.Follow{Namespaces: []string{"default", "nowhere"}}}}))
-	if news := nextServices(t, stream); !slices.Equal(servicesIn(news), []string{"private"}) || !slices.Equal(news.GetFollowed(), []string{"default", "nowhere"}) {
+	news := untilServices(t, stream, func(n *v1.Network) bool { return len(n.GetFollowed()) > 0 })
+	if !slices.Equal(servicesIn(news), []string{"private"}) || !slices.Equal(news.GetFollowed(), []string{"default", "nowhere"}) {
 		t.Errorf("the answer is %v", news)
 	}
 	_, err := op.services().DeleteService(c.ctx, &v1.DeleteServiceRequest{Name: "private"})
 	must(t, err)
-	if news := nextServices(t, stream); !slices.Equal(news.GetRemovedServices(), []string{private.GetMetadata().GetUid()}) {
+	if news := untilServices(t, stream, removes); !slices.Equal(news.GetRemovedServices(), []string{private.GetMetadata().GetUid()}) {
 		t.Errorf("the news of the deleted service are %v", news)
 	}
 }
@@ -140,7 +154,7 @@ func TestServiceThatIsNoLongerExportedIsRemoved(t *testing.T) {
 	stream := c.join("one").connect(c.ctx)
 	nextServices(t, stream)
 	uid := export(false).GetMetadata().GetUid()
-	if news := nextServices(t, stream); !slices.Equal(news.GetRemovedServices(), []string{uid}) {
+	if news := untilServices(t, stream, removes); !slices.Equal(news.GetRemovedServices(), []string{uid}) {
 		t.Errorf("the news are %v", news)
 	}
 }
