@@ -113,9 +113,10 @@ test: test-deps build lint ## Everything that must pass: lint, all tests with -r
 	@$(MAKE) --no-print-directory -j2 test-race test-sim
 
 # More at a time than there are cores: most of them wait for elections, containers and each other.
+# The stories take longest and wait most, so they begin first, beside everything else.
 .PHONY: test-race
 test-race:
-	go test -race -count=1 -p 3 -parallel 4 -timeout 20m $$(go list ./... | grep -v '/test/sim$$')
+	go test -race -count=1 -p 3 -parallel 4 -timeout 20m $$(go list ./test/e2e ./... | grep -v '/test/sim$$')
 
 # How many hours of clusters test-sim simulates: 0 is what make test does.
 HOURS ?= 0

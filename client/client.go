@@ -84,6 +84,11 @@ func (c *Client) Namespaces() cloudlessv1.NamespaceServiceClient {
 	return cloudlessv1.NewNamespaceServiceClient(c.conn)
 }
 
+// Deployments calls the service for the rollouts of workloads.
+func (c *Client) Deployments() cloudlessv1.DeploymentServiceClient {
+	return cloudlessv1.NewDeploymentServiceClient(c.conn)
+}
+
 // Explanations calls the service that says why replicas are where they are.
 func (c *Client) Explanations() cloudlessv1.ExplainServiceClient {
 	return cloudlessv1.NewExplainServiceClient(c.conn)

@@ -171,7 +171,7 @@ func (i interceptor) unary(ctx context.Context, method string, req, reply any, u
 	for asked := 1; left && ctx.Err() == nil && asked < max(2, len(i.link.all())); asked++ {
 		earlier := err
 		left, err = i.once(ctx, method, req, reply, usual, invoke, opts...)
-		if Uncertain(earlier) && status.Code(err) == codes.Unavailable {
+		if code := status.Code(err); Uncertain(earlier) && (code == codes.Unavailable || code == codes.ResourceExhausted) {
 			err = earlier // that the later attempt did nothing says nothing about the earlier one
 		}
 	}

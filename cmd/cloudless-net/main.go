@@ -18,6 +18,8 @@ func main() {
 		fmt.Fprintln(os.Stderr, "cloudless-net is started by the agent: cloudless-net SOCKET")
 		os.Exit(2)
 	}
+	// The score of the agent would outlive it. Replicas need the network more than anything else but the agent.
+	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("-800"), 0)
 	// It allocates little and lives long: memory is worth more than the time of the collector.
 	debug.SetGCPercent(25)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)

@@ -30,8 +30,20 @@ func (s *service) RegisterTTRPC(server *ttrpc.Server) error {
 	return nil
 }
 
-// Create gives the stock service pipes if the client named a log.
+// Create gives the stock service pipes if the client named a log, and ends the container with its lease if it has one.
 func (s *service) Create(ctx context.Context, r *taskapi.CreateTaskRequest) (*taskapi.CreateTaskResponse, error) {
+	lease, err := leaseOf(r.Bundle)
+	if err != nil {
+		return nil, errgrpc.ToGRPC(err)
+	}
+	resp, err := s.create(ctx, r)
+	if err == nil && lease != "" {
+		go s.enforceLease(context.WithoutCancel(ctx), r.ID, lease)
+	}
+	return resp, err
+}
+
+func (s *service) create(ctx context.Context, r *taskapi.CreateTaskRequest) (*taskapi.CreateTaskResponse, error) {
 	out, err := openOutput(r.Stdout, r.Stderr)
 	if errors.Is(err, logfile.ErrScheme) {
 		return s.TTRPCTaskService.Create(ctx, r)

@@ -136,12 +136,13 @@ func (c call) write(b *strings.Builder) {
 	fmt.Fprintf(b, "Answers with %s.\n\n", result.kind())
 }
 
-// callers are the callers of methods in words. Only the methods for users have an HTTP form.
+// callers are the callers of methods in words. Others than these have no methods with an HTTP form.
 var callers = map[v1.Method_Caller]string{
 	v1.Method_VIEWER:       "viewers, operators and admins",
 	v1.Method_OPERATOR:     "operators and admins",
 	v1.Method_ADMIN:        "admins",
 	v1.Method_ANY_IDENTITY: "every caller with an identity",
+	v1.Method_NODE:         "nodes, by their certificate",
 }
 
 // declared says in words what the contract declares about a method.

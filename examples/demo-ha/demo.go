@@ -255,7 +255,7 @@ func (d *demo) busyNodes(ctx context.Context) ([]string, error) {
 	var list struct {
 		Items []struct {
 			Spec   struct{ Node string }
-			Status struct{ Phase string }
+			Status struct{ Phase, Unready string }
 		}
 	}
 	if err := json.Unmarshal([]byte(out), &list); err != nil {
@@ -263,7 +263,7 @@ func (d *demo) busyNodes(ctx context.Context) ([]string, error) {
 	}
 	var names []string
 	for _, r := range list.Items {
-		if r.Status.Phase == "running" {
+		if r.Status.Phase == "running" && r.Status.Unready == "" {
 			names = append(names, r.Spec.Node)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"path/filepath"
 	"runtime"
 	"sync"
@@ -13,7 +14,10 @@ import (
 	"time"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/agent/lease"
 	"github.com/cloudless/cloudless/internal/agent/machine"
+	"github.com/cloudless/cloudless/internal/agent/pressure"
+	"github.com/cloudless/cloudless/internal/agent/probe"
 	"github.com/cloudless/cloudless/internal/driver"
 	"github.com/cloudless/cloudless/internal/mesh"
 	"github.com/cloudless/cloudless/internal/sleep"
@@ -45,6 +49,8 @@ type Options struct {
 	// Quiet is how long not a single byte has come from the server of this session. It may
 	// be nil.
 	Quiet func() time.Duration
+	// Moved is called with the machine's addresses whenever they may have changed. It may be nil and must not block.
+	Moved func(have []netip.Addr)
 	// NoSession is called with the reason whenever a session fails or ends. It may be nil
 	// and must not block.
 	NoSession func(why error)
@@ -54,6 +60,10 @@ type Options struct {
 	// GoingDown reports, when the agent is asked to stop, whether the machine goes down on
 	// purpose, so that the servers should know. It may be nil.
 	GoingDown func() bool
+	// Departures calls leave when the machine is about to shut down or to sleep, with a context
+	// that ends when it does, and stay when it goes on after all, until its own context ends.
+	// It may be nil.
+	Departures func(ctx context.Context, leave func(ctx context.Context, reason string), stay func())
 	// HeartbeatInterval is how often the agent reports until a server sets the interval.
 	// Zero means a second.
 	HeartbeatInterval time.Duration
@@ -76,9 +86,14 @@ type Machine interface {
 	Traffic() (machine.Traffic, error)
 	// GPUs lists the GPUs that replicas can get now.
 	GPUs() []machine.GPU
+	// Memory is the machine's memory, and the share of the last ten seconds in which its programs stalled for lack of
+	// it, in percent.
+	Memory() (room pressure.Room, stalled float64, err error)
 	// Watch calls changed once it is watching, and then whenever the machine may have
 	// changed, until ctx ends.
 	Watch(ctx context.Context, changed func()) error
+	// Addresses are those of the interfaces that are connected.
+	Addresses() ([]netip.Addr, error)
 }
 
 func (o *Options) validate() error {
@@ -114,13 +129,18 @@ type Agent struct {
 	machine   Machine
 	servers   func([]string)
 	leave     func()
+	moved     func(have []netip.Addr)
+	retryNow  chan struct{} // wakes a session that waits before it tries again: servers may be reached now
 	noSession func(error)
 	ending    func(replicas int, atMost time.Duration)
 	quiet     func() time.Duration
 	pace      pace
 	meter     meter
 	readiness readiness
+	evictions evictions
 	goingDown func() bool
+	departs   func(ctx context.Context, leave func(ctx context.Context, reason string), stay func())
+	departure departure
 	changed   chan struct{}
 	ready     chan struct{}
 	removed   chan struct{}
@@ -165,12 +185,15 @@ func New(opts Options) (*Agent, error) {
 		meshBase:  opts.MeshBase,
 		servers:   opts.Servers,
 		leave:     opts.Leave,
+		moved:     opts.Moved,
+		retryNow:  make(chan struct{}, 1),
 		noSession: opts.NoSession,
 		ending:    opts.Ending,
 		quiet:     opts.Quiet,
 		pace:      newPace(opts.HeartbeatInterval),
 		readiness: readiness{since: time.Now()},
 		goingDown: opts.GoingDown,
+		departs:   opts.Departures,
 		clock:     newWallClock(),
 		instance:  rand.Text(),
 		changed:   make(chan struct{}, 1),
@@ -179,6 +202,7 @@ func New(opts Options) (*Agent, error) {
 		replicas:  map[string]*replica{},
 		found:     map[string][]foundTask{},
 	}
+	a.departure.changed = a.noteChange
 	a.meshState.follows = newFollows()
 	if a.replicaEnv, err = a.build(dir, opts); err != nil {
 		return nil, fmt.Errorf("agent: %w", err)
@@ -204,9 +228,18 @@ func (a *Agent) build(dir string, opts Options) (h *replicaEnv, err error) {
 		starts:   make(chan struct{}, StartsAtOnce()),
 		forget:   a.forget,
 		attached: a.setClients,
-		log:      opts.Logger,
-		metrics:  opts.Metrics,
-		tracing:  opts.Tracing,
+		execs:    make(chan struct{}, StartsAtOnce()),
+		pids:     make(chan struct{}, 1),
+
+		servingChanged: a.servingChanged,
+		wantsLease:     a.noteChange,
+		listening:      probe.Listening,
+		log:            opts.Logger,
+		metrics:        opts.Metrics,
+		tracing:        opts.Tracing,
+	}
+	if room, _, err := opts.Machine.Memory(); err == nil { // otherwise watchMemory says why
+		h.memory = room.Total
 	}
 	for _, d := range opts.Drivers {
 		if h.drivers[d.Name()] != nil {
@@ -215,6 +248,9 @@ func (a *Agent) build(dir string, opts Options) (h *replicaEnv, err error) {
 		h.drivers[d.Name()] = d
 	}
 	if h.store, err = openStore(filepath.Join(dir, storeDir)); err != nil {
+		return nil, err
+	}
+	if h.leases, err = lease.NewKeeper(filepath.Join(h.store.dir, "leases"), h.boot); err != nil {
 		return nil, err
 	}
 	h.logs, err = newLogs(filepath.Join(dir, "logs"), opts.LogRetention, opts.Logger)
@@ -247,8 +283,13 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.work.Go(func() { a.logs.run(ctx) })
 	a.work.Go(func() { a.runNetwork(ctx) })
 	a.work.Go(func() { a.runMesh(ctx) })
+	a.work.Go(func() { a.keepWill(ctx) })
 	a.work.Go(func() { a.watchMachine(ctx) })
 	a.work.Go(func() { a.watchReadiness(ctx) })
+	a.work.Go(func() { a.watchMemory(ctx) })
+	if a.departs != nil {
+		a.work.Go(func() { a.departs(ctx, a.depart, a.departure.end) })
+	}
 	return a.keepSession(ctx)
 }
 
@@ -332,12 +373,30 @@ func (a *Agent) watchMachine(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := a.machine.Watch(ctx, func() {
 			pause.reset()
+			a.noteAddresses()
 			a.noteChange()
 		})
 		if err != nil && ctx.Err() == nil {
 			a.log.Warn("cannot watch this machine; changes are noticed late", "error", err)
 			_ = sleep.For(ctx, pause.next())
 		}
+	}
+}
+
+// noteAddresses lets connections from addresses that are gone end, before anything is sent by them.
+func (a *Agent) noteAddresses() {
+	if a.moved == nil {
+		return
+	}
+	have, err := a.machine.Addresses()
+	if err != nil {
+		a.log.Warn("cannot list the machine's addresses; connections from old ones end late", "error", err)
+		return
+	}
+	a.moved(have)
+	select {
+	case a.retryNow <- struct{}{}:
+	default:
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -121,7 +122,7 @@ func (a *Agent) probeNetwork(ctx context.Context, open *v1.OpenNetworkProbe) (*v
 	if !able {
 		return nil, fmt.Errorf("replica %s runs by driver %q, whose network cannot be tried", r.name(), r.driver.Name())
 	}
-	p := prober{dialer: dialer, task: task, found: &v1.NetworkProbe{}}
+	p := prober{dialer: dialer, task: task, udp: open.GetProtocol() == "udp", found: &v1.NetworkProbe{}}
 	if open.GetPeer() != "" {
 		p.found.Path, err = a.probePeer(ctx, open.GetPeer())
 		if err != nil {
@@ -147,7 +148,8 @@ func (a *Agent) probeNetwork(ctx context.Context, open *v1.OpenNetworkProbe) (*v
 		return nil, err
 	}
 	workload := r.wanted().assignment.GetReplica().GetSpec().GetWorkloadUid()
-	p.found.Drops, p.found.DroppedNow = dropsFrom(dropsOf(after, workload)), dropsFrom(dropsSince(dropsOf(before, workload), dropsOf(after, workload)))
+	after = dropsOf(after, workload)
+	p.found.Drops, p.found.DroppedNow = dropsFrom(after), dropsFrom(dropsSince(before, after))
 	return p.found, nil
 }
 
@@ -164,15 +166,15 @@ func (a *Agent) probePeer(ctx context.Context, id string) (*v1.PeerPath, error) 
 	return pathFrom(found), nil
 }
 
-// dropsOf are the dropped packets of one workload.
+// dropsOf lists the dropped packets of one workload and of none, by rule.
 func dropsOf(all []nodenet.Drop, workload string) []nodenet.Drop {
-	return slices.DeleteFunc(slices.Clone(all), func(d nodenet.Drop) bool { return d.Group != workload })
+	return slices.DeleteFunc(slices.Clone(all), func(d nodenet.Drop) bool { return d.Group != workload && d.Group != "" })
 }
 
 // dropsSince are the packets that were dropped between two counts.
 func dropsSince(before, after []nodenet.Drop) (now []nodenet.Drop) {
 	for _, d := range after {
-		if i := slices.IndexFunc(before, func(b nodenet.Drop) bool { return b.Rule == d.Rule }); i >= 0 {
+		if i := slices.IndexFunc(before, func(b nodenet.Drop) bool { return b.Group == d.Group && b.Rule == d.Rule }); i >= 0 {
 			d.Packets, d.Bytes = d.Packets-before[i].Packets, d.Bytes-before[i].Bytes
 		}
 		if d.Packets > 0 {
@@ -186,6 +188,7 @@ func dropsSince(before, after []nodenet.Drop) (now []nodenet.Drop) {
 type prober struct {
 	dialer driver.Dialer
 	task   string
+	udp    bool
 	found  *v1.NetworkProbe
 }
 
@@ -198,13 +201,19 @@ func (p *prober) connectAll(ctx context.Context, addresses []string) {
 			result := &v1.ConnectResult{Address: text}
 			began := time.Now()
 			address, err := netip.ParseAddrPort(text)
-			if err == nil {
+			answered := !p.udp
+			switch {
+			case err != nil:
+			case p.udp:
+				answered, err = p.sendDatagram(ctx, address)
+			default:
 				err = p.connect(ctx, address)
 			}
-			if err == nil {
-				result.Latency = latency(time.Since(began))
-			} else {
+			switch {
+			case err != nil:
 				result.Error = sentence(err.Error())
+			case answered:
+				result.Latency = latency(time.Since(began))
 			}
 			p.found.Connects[i] = result
 		})
@@ -225,11 +234,34 @@ func (p *prober) connect(ctx context.Context, to netip.AddrPort) error {
 	return cause(err)
 }
 
-// listens says where the task accepts connections.
+// datagramPatience is how long an answer to a datagram may take. A refusal arrives as fast as an answer.
+const datagramPatience = time.Second
+
+// sendDatagram sends an empty datagram. Most programs answer nothing, so only a refusal is an error.
+func (p *prober) sendDatagram(ctx context.Context, to netip.AddrPort) (answered bool, err error) {
+	conn, err := p.dialer.Dial(ctx, p.task, "udp", to)
+	if err != nil {
+		return false, cause(err)
+	}
+	defer func() { _ = conn.Close() }()
+	if err := conn.SetDeadline(time.Now().Add(datagramPatience)); err != nil {
+		return false, err
+	}
+	if _, err := conn.Write(nil); err != nil {
+		return false, cause(err)
+	}
+	_, err = conn.Read(make([]byte, 1))
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return false, nil
+	}
+	return err == nil, cause(err)
+}
+
+// listens says where the task accepts connections or datagrams.
 func (p *prober) listens(ctx context.Context, addresses []netip.Addr, port uint16) string {
 	where := "none"
 	for _, a := range addresses {
-		if p.connect(ctx, netip.AddrPortFrom(a, port)) != nil {
+		if !p.accepts(ctx, netip.AddrPortFrom(a, port)) {
 			continue
 		}
 		if !a.IsLoopback() {
@@ -240,11 +272,19 @@ func (p *prober) listens(ctx context.Context, addresses []netip.Addr, port uint1
 	return where
 }
 
+func (p *prober) accepts(ctx context.Context, at netip.AddrPort) bool {
+	if p.udp {
+		_, err := p.sendDatagram(ctx, at)
+		return err == nil
+	}
+	return p.connect(ctx, at) == nil
+}
+
 // lookUp asks the resolver of the node.
 func (p *prober) lookUp(ctx context.Context, node *v1.NodeSpec, name string) {
 	subnet, err := netip.ParsePrefix(node.GetSubnetV4())
 	if err == nil {
-		server := netip.AddrPortFrom(subnet.Masked().Addr().Next(), dnsPort)
+		server := netip.AddrPortFrom(subnet.Masked().Addr().Next(), nodenet.DNSPort)
 		for _, kind := range []uint16{dns.TypeA, dns.TypeAAAA} {
 			var found []string
 			if found, err = p.exchange(ctx, server, name, kind); err != nil {

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"strings"
 	"testing"
@@ -99,8 +100,45 @@ func TestNetworkProbeConnectsFromInside(t *testing.T) {
 	}
 }
 
+// A UDP program need not answer; only a refusal shows that nothing listens.
+func TestNetworkProbeSendsDatagrams(t *testing.T) {
+	n, s := running(t)
+	silent, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	echo, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer echo.Close()
+	go func() {
+		if _, peer, err := echo.ReadFrom(nil); err == nil {
+			_, _ = echo.WriteTo([]byte("hi"), peer)
+		}
+	}()
+	s.open(t, &v1.Open{Id: "probe-1", What: &v1.Open_NetworkProbe{NetworkProbe: &v1.OpenNetworkProbe{
+		ReplicaUid: "a", Protocol: "udp", Connect: []string{silent.LocalAddr().String(), echo.LocalAddr().String(), "127.0.0.1:1"},
+		Listens: uint32(silent.LocalAddr().(*net.UDPAddr).Port),
+	}}})
+	at := <-n.server.attached
+	defer close(at.end)
+	up, err := at.stream.Recv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := up.GetNetworkProbe().GetConnects()
+	if len(c) != 3 || c[0].GetError()+c[0].GetLatency() != "" || c[1].GetLatency() == "" || c[2].GetError() != "connection refused" {
+		t.Errorf("tried: %v", c)
+	}
+	if where := up.GetNetworkProbe().GetListens(); where != "loopback" { // the task of this test has no other address
+		t.Errorf("it listens on %q", where)
+	}
+}
+
 func TestDropsSinceACount(t *testing.T) {
-	before := []nodenet.Drop{{Rule: "host", Packets: 2, Bytes: 20}, {Rule: "namespace", Packets: 1, Bytes: 10}}
+	before := []nodenet.Drop{{Rule: "host", Packets: 2, Bytes: 20}, {Rule: "namespace", Packets: 1, Bytes: 10}, {Group: "w", Rule: "no-path", Packets: 1}}
 	after := []nodenet.Drop{{Rule: "host", Packets: 5, Bytes: 50}, {Rule: "namespace", Packets: 1, Bytes: 10}, {Rule: "no-path", Packets: 1, Bytes: 60}}
 	got := dropsSince(before, after)
 	if len(got) != 2 || got[0].Packets != 3 || got[0].Bytes != 30 || got[1].Rule != "no-path" {

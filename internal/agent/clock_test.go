@@ -15,7 +15,7 @@ import (
 func TestPauseUsesTheMonotonicClock(t *testing.T) {
 	rec := newRecord(assignment("a", restart("always", "1s", "4s")), "boot-1")
 	rec.Status.StartTime = now()
-	rec.exited(&v1.Exit{Code: 1, Time: now()})
+	rec.exited(&v1.Exit{Code: 1, Time: now()}, false)
 	if rec.Status.GetPhase() != spec.PhaseBackoff || !strings.Contains(rec.Resume.String(), " m=") {
 		t.Errorf("the pause ends at %s, which is a mere date", rec.Resume)
 	}
@@ -53,7 +53,7 @@ func TestExitSurvivesAClockJump(t *testing.T) {
 			rec.Status.StartTime = now()
 			exit := &v1.Exit{Code: 1, Time: now()}
 			exit.Time.Seconds += int64(jump / time.Second)
-			rec.exited(exit)
+			rec.exited(exit, false)
 			within(t, "the pause", max(0, time.Until(rec.Resume)), 0, 4*time.Second)
 		}
 	}

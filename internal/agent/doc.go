@@ -17,6 +17,8 @@
 // - Assignments of an older epoch than the newest one it has seen are ignored.
 // - After a reboot, and after Down, what ran is started again, which does not count as a
 // failure. Only replicas that may never be restarted have failed.
+// - Replicas are probed with or without a server. A replica that was ready stays so until a probe fails, also if the
+// agent is restarted.
 // - Logs outlive their replica by the retention period.
 // - Every goroutine has ended when Run returns.
 //

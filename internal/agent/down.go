@@ -131,7 +131,7 @@ func (r *record) afterDown(boot string, tasks []foundTask, now time.Time) record
 	wanted := desired{assignment: next.Assignment, removed: next.Removed}
 	switch status := tasks[present].status; {
 	case status.Exit != nil:
-		next.exited(next.seenExit(*status.Exit))
+		next.exited(next.seenExit(*status.Exit), false)
 	case wanted.stop():
 		next.Started = false
 		next.Status.Phase, next.Status.Pid = spec.PhaseStopping, 0

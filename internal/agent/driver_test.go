@@ -68,6 +68,13 @@ func (t *tasks) stopped() []string {
 	return slices.Clone(t.stops)
 }
 
+// environment is the environment of a task.
+func (t *tasks) environment(id string) map[string]string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.byID[id].Env
+}
+
 // ids lists all tasks that exist.
 func (t *tasks) ids() []string {
 	t.mu.Lock()

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,6 +23,8 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/agent/machine"
+	"github.com/cloudless/cloudless/internal/agent/pressure"
+	"github.com/cloudless/cloudless/internal/agent/probe"
 	"github.com/cloudless/cloudless/internal/driver"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/telemetry"
@@ -38,6 +42,7 @@ type node struct {
 	metrics *telemetry.Agent // may be nil
 	leave   func()           // may be nil
 	quiet   func() time.Duration
+	deaf    atomic.Bool // whether programs do not listen on their ports
 
 	agent  *Agent
 	driver *handle
@@ -83,6 +88,13 @@ func (n *node) start() {
 		n.t.Fatal(err)
 	}
 	n.agent = agent
+	agent.listening = func(int, *v1.WorkloadSpec) probe.Result {
+		if n.deaf.Load() {
+			return probe.Result{Reason: "It does not listen on port 80 yet."}
+		}
+		return probe.Result{OK: true}
+	}
+	agent.leases.Now = func() time.Duration { return time.Since(time.Date(1999, 1, 1, 0, 0, 0, 0, time.UTC)) } // the time of the test
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- agent.Run(ctx) }()
@@ -116,6 +128,7 @@ type fakeMachine struct {
 
 	mu         sync.Mutex
 	disk       string
+	memoryUsed int64
 	conditions []*v1.Condition
 	gpus       []machine.GPU
 }
@@ -124,6 +137,12 @@ func (m *fakeMachine) BootID() string { return m.boot }
 
 func (*fakeMachine) Traffic() (machine.Traffic, error) {
 	return machine.Traffic{Received: 1, Sent: 2, Read: 3, Written: 4}, nil
+}
+
+func (m *fakeMachine) Memory() (pressure.Room, float64, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return pressure.Room{Total: 8 << 30, Available: 8<<30 - m.memoryUsed}, 0, nil
 }
 
 func (m *fakeMachine) GPUs() []machine.GPU {
@@ -141,6 +160,10 @@ func (m *fakeMachine) Status() (*v1.NodeStatus, error) {
 
 		Conditions: m.conditions,
 	}, nil
+}
+
+func (m *fakeMachine) Addresses() ([]netip.Addr, error) {
+	return []netip.Addr{netip.MustParseAddr("192.0.2.7")}, nil
 }
 
 func (m *fakeMachine) Watch(ctx context.Context, changed func()) error {
@@ -265,6 +288,7 @@ type session struct {
 	hello    *v1.Hello
 	ups      chan *v1.SessionUp
 	reported map[string][]*v1.ReplicaStatus // by uid: received and not yet awaited
+	events   []*v1.EventReport              // received while something was awaited
 	end      chan struct{}
 }
 
@@ -299,6 +323,12 @@ func (s *session) await(t *testing.T, uid, phase string) *v1.ReplicaStatus {
 	return s.awaitStatus(t, uid, phase, func(status *v1.ReplicaStatus) bool { return status.GetPhase() == phase })
 }
 
+// awaitReady waits for a report that a replica serves.
+func (s *session) awaitReady(t *testing.T, uid string) *v1.ReplicaStatus {
+	t.Helper()
+	return s.awaitStatus(t, uid, "ready", spec.ServesNow)
+}
+
 // awaitRestart waits for a report that a replica runs after so many restarts.
 func (s *session) awaitRestart(t *testing.T, uid string, restarts int32) *v1.ReplicaStatus {
 	t.Helper()
@@ -321,6 +351,7 @@ func (s *session) awaitStatus(t *testing.T, uid, what string, is func(*v1.Replic
 		select {
 		case up := <-s.ups:
 			s.keep(up.GetReport().GetReplicas())
+			s.events = append(s.events, up.GetReport().GetEvents()...)
 		case <-s.stream.Context().Done():
 			t.Fatalf("the session has ended before replica %s was %s", uid, what)
 		}

@@ -11,6 +11,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/agent/pressure"
+	"github.com/cloudless/cloudless/internal/agent/probe"
 	"github.com/cloudless/cloudless/internal/driver"
 	"github.com/cloudless/cloudless/internal/sleep"
 	"github.com/cloudless/cloudless/internal/spec"
@@ -25,6 +27,7 @@ import (
 //	       started └──> backoff | failed ────────────┘
 //
 //	placed, preparing, running, backoff ──no longer wanted──> stopping ──> stopped
+//	running, preparing, backoff ──evicted──> stopping ──> stopped
 //	stopped ──wanted again──> preparing
 //	completed, failed, stopped ──removed──> gone
 //
@@ -46,7 +49,7 @@ func (r *replica) step(ctx, armed context.Context) (gone bool, err error) {
 	if err := r.removeStale(ctx); err != nil {
 		return false, err
 	}
-	w := r.wanted()
+	w, eviction := r.wanted(), r.takeEviction()
 	phase := r.rec.Status.GetPhase()
 	if err := r.remember(w); err != nil {
 		if !w.stop() {
@@ -59,12 +62,17 @@ func (r *replica) step(ctx, armed context.Context) (gone bool, err error) {
 		return false, r.stop(ctx)
 	case ended(phase) && w.removed:
 		return r.cleanUp(ctx)
+	case phase == spec.PhaseStopped && !w.stop() && r.rec.Evicted != "":
+		return false, r.awaitRoom(ctx, armed)
 	case phase == spec.PhaseStopped && !w.stop():
 		return false, r.again(false)
 	case ended(phase):
 		return false, r.awaitChange(ctx, armed)
 	case w.stop():
-		r.beginStop()
+		r.beginStop("")
+		return false, nil
+	case eviction != "":
+		r.beginStop(eviction)
 		return false, nil
 	}
 	switch phase {
@@ -72,9 +80,12 @@ func (r *replica) step(ctx, armed context.Context) (gone bool, err error) {
 		r.begin()
 		return false, nil
 	case spec.PhasePreparing:
+		if !r.awaitLease(armed) {
+			return false, nil
+		}
 		return false, r.start(armed)
 	case spec.PhaseRunning:
-		return false, r.watch(armed)
+		return false, r.watch(ctx, armed)
 	case spec.PhaseBackoff:
 		return false, r.pause(ctx, armed)
 	default:
@@ -138,6 +149,10 @@ func (r *replica) startTask(ctx context.Context) (started driver.Status, err err
 		return started, err
 	}
 	task.Login = r.login()
+	task.Resources.OOMScore = pressure.OOMScore(spec.PriorityOf(r.rec.Assignment.GetRevision().GetSpec().GetWorkload()), memoryRequest(r.rec.Assignment), r.memory)
+	if r.rec.singleton() {
+		task.Lease = r.leases.Path(r.uid)
+	}
 	if err := r.addGPUs(&task); err != nil {
 		return started, err
 	}
@@ -157,40 +172,176 @@ func (r *replica) startTask(ctx context.Context) (started driver.Status, err err
 		started, err = r.driver.Start(ctx, task)
 		return err
 	})
-	if err != nil || !onNetwork(r.rec.Assignment) {
-		return started, err
-	}
-	return started, r.network.Serve(r.uid)
+	return started, err
 }
 
-// running -> backoff, completed or failed, when the task has exited.
-func (r *replica) watch(ctx context.Context) error {
-	exit, err := r.wait(ctx)
-	switch {
-	case err == nil:
-	case ctx.Err() != nil:
-		return nil
-	default:
-		return fmt.Errorf("wait for task: %w", err)
+// running -> backoff, completed or failed, when the task has exited or its probes say that it must be restarted. Until
+// then, its probes say whether it serves.
+func (r *replica) watch(ctx, armed context.Context) error {
+	health := r.watchHealth(ctx)
+	waiting, cancel := context.WithCancel(armed)
+	exits := r.waitInBackground(waiting)
+	defer func() {
+		cancel()
+		<-exits // closed
+	}()
+	expired, stop := r.leaseExpires()
+	defer stop()
+	for {
+		select {
+		case <-expired:
+			if left, _ := r.leases.Left(r.uid); left < leaseReserve {
+				return r.endExpired(ctx)
+			}
+		case exit := <-exits:
+			switch {
+			case exit.err == nil:
+			case armed.Err() != nil:
+				return nil
+			default:
+				return fmt.Errorf("wait for task: %w", exit.err)
+			}
+			return r.recordExit(r.rec.seenExit(exit.Exit), false)
+		case <-health.news:
+			verdict := health.last()
+			err := r.accept(verdict)
+			if err == nil && verdict.Restart != "" {
+				if err = r.endUnhealthy(armed, verdict); err == nil {
+					return nil
+				}
+			}
+			if err != nil {
+				health.set(verdict) // for the next try
+				return err
+			}
+		}
 	}
+}
+
+// recordExit ends the attempt whose task has exited.
+func (r *replica) recordExit(exit *v1.Exit, unhealthy bool) error {
 	r.withdraw()
+	r.endHealth()
 	r.log.Info("replica exited", "attempt", r.rec.Attempt, "code", exit.GetCode(), "oom", exit.GetOomKilled(), "reason", exit.GetReason())
-	r.metrics.Exited(resultOf(exit))
-	return r.advance(func(rec *record) { rec.exited(exit) })
+	r.metrics.Exited(resultOf(exit, unhealthy))
+	return r.advance(func(rec *record) { rec.exited(exit, unhealthy) })
+}
+
+// endUnhealthy stops a task whose probes say that it must be restarted. Whether it is restarted is up to its policy.
+func (r *replica) endUnhealthy(ctx context.Context, v probe.Verdict) error {
+	id := taskID(r.uid, r.rec.Attempt)
+	err := r.drive(ctx, "stop", func(ctx context.Context) error { return stop(ctx, r.driver, id, r.rec.Assignment) })
+	if err != nil && !errors.Is(err, driver.ErrNotFound) {
+		return fmt.Errorf("stop the unhealthy task: %w", err)
+	}
+	exit, err := r.wait(ctx)
+	if err != nil {
+		return fmt.Errorf("wait for the unhealthy task: %w", err)
+	}
+	exit.Reason = v.Restart
+	if output := v.Failed.GetOutput(); output != "" {
+		exit.Reason = sentence(v.Restart + " Output: " + output)
+	}
+	return r.recordExit(exit, true)
+}
+
+// leaseReserve is how long before the end of its lease a singleton is stopped, and how long it may take to end. The shim
+// kills it then.
+const leaseReserve = 3 * time.Second
+
+// leaseCheck is how often the lease of a running singleton is looked at.
+const leaseCheck = 250 * time.Millisecond
+
+// singleton reports whether the replica must be the only one of its workload that runs.
+func (r *record) singleton() bool {
+	return r.Assignment.GetRevision().GetSpec().GetWorkload().GetSingleton()
+}
+
+// awaitLease waits until a singleton may run, and reports whether it may.
+func (r *replica) awaitLease(ctx context.Context) bool {
+	for r.rec.singleton() {
+		left, changed := r.leases.Left(r.uid)
+		if left > leaseReserve {
+			r.clearProblem()
+			break
+		}
+		r.reportProblem(errNoLease)
+		r.wantsLease()
+		select {
+		case <-ctx.Done():
+			return false
+		case <-changed:
+		}
+	}
+	return true
+}
+
+var errNoLease = errors.New("it waits for its lease, so that no other replica of this singleton runs")
+
+// leaseExpires ticks while a singleton runs.
+func (r *replica) leaseExpires() (<-chan time.Time, func()) {
+	if !r.rec.singleton() {
+		return nil, func() {}
+	}
+	ticker := time.NewTicker(leaseCheck)
+	return ticker.C, ticker.Stop
+}
+
+// endExpired stops a singleton whose lease is about to expire, because no server has renewed it. It starts again when it
+// gets another lease.
+func (r *replica) endExpired(ctx context.Context) error {
+	r.withdraw()
+	r.endHealth()
+	r.log.Warn("no server has renewed the lease of a singleton; it stops", "attempt", r.rec.Attempt)
+	id := taskID(r.uid, r.rec.Attempt)
+	signal, grace := stopOf(r.rec.Assignment)
+	err := r.drive(ctx, "stop", func(ctx context.Context) error { return r.driver.Stop(ctx, id, signal, min(grace, leaseReserve)) })
+	if err != nil && !errors.Is(err, driver.ErrNotFound) {
+		return fmt.Errorf("stop the singleton: %w", err)
+	}
+	if err := r.removeTask(ctx); err != nil {
+		return err
+	}
+	return r.advance(func(rec *record) {
+		const reason = "No server has renewed its lease in time."
+		rec.Status.LastExit = &v1.Exit{Code: lostCode, Reason: reason, Time: now()}
+		rec.interrupted(reason, time.Now())
+	})
 }
 
 // wait returns how the current task ended. A task that is gone has ended, too.
 func (r *replica) wait(ctx context.Context) (*v1.Exit, error) {
+	exit := <-r.waitInBackground(ctx)
+	if exit.err != nil {
+		return nil, exit.err
+	}
+	return r.rec.seenExit(exit.Exit), nil
+}
+
+// taskExit is how a task ended, or why that is not known.
+type taskExit struct {
+	driver.Exit
+	err error
+}
+
+// waitInBackground sends how the current task ended, and closes the channel.
+func (r *replica) waitInBackground(ctx context.Context) <-chan taskExit {
+	exits := make(chan taskExit, 1)
 	if r.driver == nil {
-		return nil, fmt.Errorf("this node no longer has a driver %q", driverName(r.rec.Assignment))
+		exits <- taskExit{err: fmt.Errorf("this node no longer has a driver %q", driverName(r.rec.Assignment))}
+		close(exits)
+		return exits
 	}
-	exit, err := r.driver.Wait(ctx, taskID(r.uid, r.rec.Attempt))
-	if errors.Is(err, driver.ErrNotFound) {
-		exit = driver.Exit{Code: lostCode, Reason: "The task has disappeared: something else than Cloudless removed it."}
-	} else if err != nil {
-		return nil, err
-	}
-	return r.rec.seenExit(exit), nil
+	id := taskID(r.uid, r.rec.Attempt)
+	go func() {
+		defer close(exits)
+		exit, err := r.driver.Wait(ctx, id)
+		if errors.Is(err, driver.ErrNotFound) {
+			exit, err = driver.Exit{Code: lostCode, Reason: "The task has disappeared: something else than Cloudless removed it."}, nil
+		}
+		exits <- taskExit{exit, err}
+	}()
+	return exits
 }
 
 // seenExit converts an exit to the API's type.
@@ -213,9 +364,10 @@ func memoryLimit(a *v1.Assignment) string {
 	return a.GetRevision().GetSpec().GetWorkload().GetResources().GetLimits().GetMemory()
 }
 
-// exited ends an attempt that ran and decides what follows.
-func (r *record) exited(exit *v1.Exit) {
-	e := ending{started: true, failed: exit.GetCode() != 0 || exit.GetOomKilled()}
+// exited ends an attempt that ran and decides what follows. One that was ended because it was unhealthy has failed,
+// whatever its exit code is.
+func (r *record) exited(exit *v1.Exit, unhealthy bool) {
+	e := ending{started: true, failed: unhealthy || exit.GetCode() != 0 || exit.GetOomKilled()}
 	if since := r.Status.GetStartTime(); since != nil {
 		e.ran = exit.GetTime().AsTime().Sub(since.AsTime())
 	}
@@ -269,7 +421,7 @@ func (r *replica) again(restart bool) error {
 	return r.advance(func(rec *record) {
 		rec.Attempt++
 		rec.Started = false
-		rec.Resume = time.Time{}
+		rec.Resume, rec.Evicted = time.Time{}, ""
 		rec.Status.Phase = spec.PhasePreparing
 		if restart {
 			rec.Status.Restarts++
@@ -277,13 +429,16 @@ func (r *replica) again(restart bool) error {
 	})
 }
 
-// placed, preparing, running or backoff -> stopping. A failure to record that must not keep
-// the replica running; after a crash it is determined again.
-func (r *replica) beginStop() {
-	err := r.advance(func(rec *record) { rec.Status.Phase, rec.Status.Reason = spec.PhaseStopping, "" })
-	if err != nil {
+// placed, preparing, running or backoff -> stopping, because it is not wanted or evicted. A
+// failure to record that must not keep the replica running; after a crash it is determined
+// again.
+func (r *replica) beginStop(evicted string) {
+	stopping := func(rec *record) {
+		rec.Status.Phase, rec.Status.Reason, rec.Evicted = spec.PhaseStopping, evicted, evicted
+	}
+	if err := r.advance(stopping); err != nil {
 		r.log.Warn("cannot record that the replica stops", "error", err)
-		r.rec.Status.Phase = spec.PhaseStopping
+		stopping(&r.rec)
 		r.publish()
 	}
 }
@@ -296,7 +451,7 @@ func (r *replica) stop(ctx context.Context) error {
 	}
 	r.gpus.release(r.uid)
 	return r.advance(func(rec *record) {
-		rec.Status.Phase, rec.Status.Pid, rec.Status.Reason = spec.PhaseStopped, 0, ""
+		rec.Status.Phase, rec.Status.Pid, rec.Status.Reason = spec.PhaseStopped, 0, rec.Evicted
 		rec.Status.EndTime = now()
 		if exit != nil {
 			rec.Status.LastExit, rec.Status.EndTime = exit, exit.GetTime()
@@ -305,21 +460,44 @@ func (r *replica) stop(ctx context.Context) error {
 	})
 }
 
-// leavePause is how long a replica with ports runs on after it has left its services. Meanwhile all nodes hear of it and
-// send their new connections elsewhere.
-const leavePause = 200 * time.Millisecond
+// A replica with ports runs on for a while after it has left its services: until all nodes have heard of it and send new
+// connections elsewhere. That takes at least leavePause, and as long as the last new connection came within leaveQuiet,
+// but at most leaveLimit.
+const (
+	leavePause = 500 * time.Millisecond
+	leaveQuiet = 250 * time.Millisecond
+	leaveLimit = 3 * time.Second
+	leaveLook  = 50 * time.Millisecond
+)
+
+func (r *replica) leave(ctx context.Context) {
+	began, pid := time.Now(), int(r.rec.Status.GetPid())
+	accepted, last := probe.Accepted(pid), began
+	for time.Since(began) < leaveLimit {
+		if time.Since(began) >= leavePause && time.Since(last) >= leaveQuiet || sleep.For(ctx, leaveLook) != nil {
+			return
+		}
+		if now := probe.Accepted(pid); now != accepted {
+			accepted, last = now, time.Now()
+		}
+	}
+}
 
 // stopTask stops and removes the task. The exit is nil if there was no task.
 func (r *replica) stopTask(ctx context.Context) (*v1.Exit, error) {
 	r.withdraw()
+	r.endHealth()
 	if r.driver == nil {
 		return nil, nil
 	}
 	if r.rec.Started && len(r.rec.Assignment.GetRevision().GetSpec().GetWorkload().GetPorts()) > 0 {
-		_ = sleep.For(ctx, leavePause)
+		r.leave(ctx)
 	}
-	id := taskID(r.uid, r.rec.Attempt)
-	err := r.drive(ctx, "stop", func(ctx context.Context) error { return stop(ctx, r.driver, id, r.rec.Assignment) })
+	id, longest := taskID(r.uid, r.rec.Attempt), longestGrace
+	if r.rec.Evicted != "" {
+		longest = evictionGrace
+	}
+	err := r.drive(ctx, "stop", func(ctx context.Context) error { return stopWithin(ctx, r.driver, id, r.rec.Assignment, longest) })
 	if errors.Is(err, driver.ErrNotFound) {
 		return nil, nil
 	}
@@ -361,6 +539,19 @@ func (r *replica) awaitChange(ctx, armed context.Context) error {
 	return nil
 }
 
+// stopped -> preparing, if the replica was evicted and no server has placed another one elsewhere meanwhile: then none
+// can be reached, and the node must help itself.
+func (r *replica) awaitRoom(ctx, armed context.Context) error {
+	if err := r.removeTask(ctx); err != nil {
+		return err
+	}
+	r.clearProblem()
+	if sleep.For(armed, evictionPause) != nil {
+		return nil
+	}
+	return r.again(false)
+}
+
 // completed, failed or stopped -> gone.
 func (r *replica) cleanUp(ctx context.Context) (gone bool, err error) {
 	if err := r.removeTask(ctx); err != nil {
@@ -376,6 +567,7 @@ func (r *replica) cleanUp(ctx context.Context) (gone bool, err error) {
 	if err := r.store.remove(r.uid); err != nil {
 		return false, err
 	}
+	r.leases.Forget(r.uid)
 	r.saved = false
 	return r.forget(r), nil
 }

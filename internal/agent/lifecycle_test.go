@@ -14,6 +14,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/driver"
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 // within fails unless d is within the bounds: pauses have some jitter.
@@ -348,4 +349,29 @@ func TestExitAfterAnOOMKilledChildNamesTheLimit(t *testing.T) {
 	if exit.GetReason() != want || exit.GetOomKilled() || exit.GetCode() != 3 {
 		t.Errorf("it is reported as %v, want %q", exit, want)
 	}
+}
+
+// Connections go elsewhere before the program is asked to end.
+func TestReplicaLeavesItsServicesBeforeItsStopSignal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.start()
+		s := n.join()
+		web := assignment("a", func(w *v1.WorkloadSpec) { w.Ports = []*v1.Port{{Port: 80}} })
+		s.send(t, full(web))
+		address := s.awaitReady(t, "a").GetAddresses()[0]
+		s.send(t, delta(stopped(web)))
+		s.await(t, "a", "stopping") // no longer an endpoint, for every node
+		left := time.Now()
+		if state := n.agent.ownStates()[address]; state != spec.EndpointDraining {
+			t.Errorf("its node may not know of its successor, and yet the endpoint is %q there", state)
+		}
+		if got := n.tasks.stopped(); len(got) > 0 {
+			t.Fatalf("%v before the other nodes have heard of it", got)
+		}
+		s.await(t, "a", "stopped")
+		if took := time.Since(left); took < leavePause {
+			t.Errorf("it got its stop signal %s after it had left", took)
+		}
+	})
 }

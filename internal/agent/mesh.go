@@ -24,6 +24,8 @@ type Mesh interface {
 	SetPeers(all []mesh.Peer)
 	UpdatePeers(changed []mesh.Peer, removed []string)
 	SetRelays(list []mesh.Relay)
+	// SetWill says what the servers hear if this agent ends without stopping its replicas.
+	SetWill(w netd.Will)
 	// SetNames says where the resolver listens. SetClients names the replicas that it serves, and returns when it does.
 	SetNames(n netd.Names)
 	SetClients(ctx context.Context, namespaces map[netip.Addr]string)
@@ -63,13 +65,50 @@ func (a *Agent) runMesh(ctx context.Context) {
 	if a.mesh != nil {
 		a.mesh.Run(ctx, netd.Events{
 			Announced: a.announcedMesh,
-			Failed: func(why string) {
-				a.reportEvent("warning", "MeshFailed", "", sentence("Replicas of this node do not reach those of other nodes: "+why+"."))
-			},
-			Resolver: a.resolverProblem,
-			Wanted:   a.followNamespace,
+			Failed:    a.meshProblem,
+			Resolver:  a.resolverProblem,
+			Wanted:    a.followNamespace,
 		})
 	}
+}
+
+// keepWill tells the network process which processes are replicas, whenever that changes. If the agent dies, the
+// servers hear from it whether replicas still run.
+func (a *Agent) keepWill(ctx context.Context) {
+	for a.mesh != nil {
+		select {
+		case <-ctx.Done():
+			return
+		case <-a.pids:
+		}
+		a.mesh.SetWill(a.will())
+	}
+}
+
+func (a *Agent) will() netd.Will {
+	w := netd.Will{
+		Path:    "/v1/agent-losses",
+		Running: fmt.Sprintf(`{"instance":%q,"running":true}`, a.instance),
+		Ended:   fmt.Sprintf(`{"instance":%q,"running":false}`, a.instance),
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, r := range a.replicas {
+		if _, status := r.running(); status.GetPid() > 0 {
+			w.Processes = append(w.Processes, int(status.GetPid()))
+		}
+	}
+	slices.Sort(w.Processes)
+	return w
+}
+
+// meshProblem reports that this node is not in the mesh, or that it is again.
+func (a *Agent) meshProblem(why string) {
+	if why == "" {
+		a.reportEvent("info", "MeshMended", "", "Replicas of this node can reach those of other nodes again.")
+		return
+	}
+	a.reportEvent("warning", "MeshFailed", "", sentence("Replicas of this node do not reach those of other nodes: "+why+"."))
 }
 
 // announcedMesh reports how this node can be reached.

@@ -93,6 +93,8 @@ func (m *fakeMesh) SetRelays(list []mesh.Relay) { m.change(func() { m.relays = l
 
 func (m *fakeMesh) SetNames(n netd.Names) { m.change(func() { m.names = n }) }
 
+func (m *fakeMesh) SetWill(netd.Will) {}
+
 func (m *fakeMesh) SetClients(_ context.Context, namespaces map[netip.Addr]string) {
 	m.change(func() { m.clients = namespaces })
 }
@@ -183,6 +185,13 @@ func TestAgentJoinsTheMesh(t *testing.T) {
 	}
 	if got := failures[0]; got.GetReason() != "MeshFailed" || got.GetMessage() != "Replicas of this node do not reach those of other nodes: there is no /dev/net/tun." {
 		t.Errorf("the failure was reported as %v", got)
+	}
+	events.Failed("")
+	for len(failures) < 2 {
+		failures = append(failures, (<-session.ups).GetReport().GetEvents()...)
+	}
+	if got := failures[1]; got.GetReason() != "MeshMended" {
+		t.Errorf("the end of the failure was reported as %v", got)
 	}
 	again, err := n.agent.store.meshKey()
 	if err != nil || again.Public() != first.Public() {

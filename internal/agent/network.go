@@ -228,7 +228,7 @@ func (r *replica) reconnect(ctx context.Context) {
 	if !slices.Equal(r.rec.Status.GetAddresses(), recorded) {
 		r.publish() // the earlier agent was killed before it could record them
 	}
-	if err == nil {
+	if err == nil && spec.ServesNow(r.rec.Status) {
 		err = r.network.Serve(r.uid)
 	}
 	if err != nil && ctx.Err() == nil {

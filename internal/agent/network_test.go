@@ -113,7 +113,6 @@ func (n *fakeNetwork) Counters(uid string) (nodenet.Counters, error) {
 }
 
 func (*fakeNetwork) UpdateReplicas(map[netip.Addr]string, []netip.Addr) error { return nil }
-func (*fakeNetwork) UpdateServices([]nodenet.Service, []string) error         { return nil }
 func (*fakeNetwork) Namespaces() map[netip.Addr]string                        { return nil }
 func (*fakeNetwork) ReplaceReplicas(map[netip.Addr]string) error              { return nil }
 
@@ -155,7 +154,7 @@ func TestNetworkOfAReplica(t *testing.T) {
 		first := full(assignment("a", published, restart("always", "1s", "1s")))
 		first.Node = &v1.NodeSpec{SubnetV4: "10.64.7.0/24", SubnetV6: "fd00::/64"}
 		s.send(t, first)
-		status := s.await(t, "a", spec.PhaseRunning)
+		status := s.awaitReady(t, "a")
 		if got := status.GetAddresses(); !slices.Equal(got, []string{"10.64.0.2"}) {
 			t.Errorf("addresses %v", got)
 		}
@@ -194,7 +193,7 @@ func TestNetworkAfterACrash(t *testing.T) {
 		n.start()
 		s := n.join()
 		s.send(t, full(assignment("a"), assignment("b", restart("always", "1h", "1h"))))
-		s.await(t, "a", spec.PhaseRunning)
+		s.awaitReady(t, "a")
 		s.await(t, "b", spec.PhaseRunning)
 		n.tasks.exit("b-1", driver.Exit{Code: 1})
 		s.awaitRestart(t, "b", 1) // at once
@@ -305,5 +304,16 @@ func (n *fakeNetwork) SetServices(all []nodenet.Service) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.services = all
+	return nil
+}
+
+// UpdateServices replaces services of the same id.
+func (n *fakeNetwork) UpdateServices(changed []nodenet.Service, removed []string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, s := range changed {
+		removed = append(removed, s.ID)
+	}
+	n.services = append(slices.DeleteFunc(slices.Clone(n.services), func(s nodenet.Service) bool { return slices.Contains(removed, s.ID) }), changed...)
 	return nil
 }

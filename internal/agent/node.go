@@ -2,11 +2,20 @@ package agent
 
 import (
 	"cmp"
+	"context"
+	"fmt"
 	"slices"
+	"strings"
+	"sync"
+	"time"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/agent/pressure"
+	"github.com/cloudless/cloudless/internal/driver"
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 // status is the node's current status: the machine, and what the agent adds to it.
@@ -17,8 +26,12 @@ func (a *Agent) status() (*v1.NodeStatus, error) {
 	}
 	status.Conditions = append([]*v1.Condition{a.readiness.condition()}, status.GetConditions()...)
 	a.reachable.judge(a.network, status.Conditions)
+	a.evictions.judge(status.Conditions)
 	if clock := a.clock.condition(); clock != nil {
 		status.Conditions = append(status.Conditions, clock)
+	}
+	if departs := a.departure.condition(); departs != nil {
+		status.Conditions = append(status.Conditions, departs)
 	}
 	status.Mesh = a.meshState.status()
 	for name, d := range a.drivers {
@@ -43,5 +56,136 @@ func withoutUsage(status *v1.NodeStatus) *v1.NodeStatus {
 		Drivers:    status.GetDrivers(),
 		Gpus:       status.GetGpus(),
 		Mesh:       status.GetMesh(),
+		Reserved:   status.GetReserved(),
+	}
+}
+
+const (
+	// evictionGrace is the longest grace period of an evicted replica: the machine has no time to lose.
+	evictionGrace = 2 * time.Second
+	// evictionPatience is how long an eviction may take before the next one is considered.
+	evictionPatience = 10 * time.Second
+	// evictionHold is how long a node has MemoryPressure after an eviction. Otherwise the replacement could come back at
+	// once and need the same memory again.
+	evictionHold = time.Minute
+	// evictionPause is after how long an evicted replica starts again if no server has replaced it.
+	evictionPause = 5 * time.Minute
+)
+
+// evictions remembers the last eviction.
+type evictions struct {
+	mu   sync.Mutex
+	last time.Time
+}
+
+func (e *evictions) note() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.last = time.Now()
+}
+
+// judge gives a node from which a replica was just evicted the condition MemoryPressure.
+func (e *evictions) judge(conditions []*v1.Condition) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.last.IsZero() || time.Since(e.last) > evictionHold {
+		return
+	}
+	for i, c := range conditions {
+		if c.GetType() == "MemoryPressure" && !c.GetStatus() {
+			conditions[i] = &v1.Condition{
+				Type: c.GetType(), Status: true, ChangeTime: timestamppb.New(e.last),
+				Reason: fmt.Sprintf("A replica was evicted for lack of memory less than %s ago.", spec.FormatDuration(evictionHold)),
+			}
+		}
+	}
+}
+
+// watchMemory evicts replicas while memory is short, until ctx ends.
+func (a *Agent) watchMemory(ctx context.Context) {
+	var logged logLimiter
+	pressure.Watch(ctx, pressure.Options{
+		Read: a.readMemory, Replicas: a.memoryUsers, Evict: a.evict,
+		Failed: func(err error) {
+			if logged.shouldLog(err.Error(), time.Now()) {
+				a.log.Warn("cannot measure memory; nothing is evicted", "error", err)
+			}
+		},
+	})
+}
+
+// readMemory reads the memory of the machine, and of all tasks.
+func (a *Agent) readMemory() (r pressure.Reading, err error) {
+	if r.Machine, r.Stalled, err = a.machine.Memory(); err != nil {
+		return r, err
+	}
+	for _, d := range a.drivers {
+		pooler, ok := d.(driver.Pooler)
+		if !ok {
+			continue
+		}
+		pool, err := pooler.Pool()
+		if err != nil {
+			return r, err
+		}
+		if pool.Limit > 0 {
+			r.Pool = pressure.Room{Total: pool.Limit, Available: pool.Limit - pool.Used}
+			r.Stalled = max(r.Stalled, pool.Stalled)
+		}
+	}
+	return r, nil
+}
+
+// reserveMemory keeps so much memory from all tasks together. Empty text changes nothing.
+func (a *Agent) reserveMemory(text string) error {
+	if text == "" {
+		return nil
+	}
+	reserved, err := spec.ParseBytes(text)
+	if err != nil {
+		return err
+	}
+	room, _, err := a.machine.Memory()
+	for _, d := range a.drivers {
+		if pooler, ok := d.(driver.Pooler); ok && err == nil {
+			err = pooler.LimitPool(max(room.Total-reserved, mebibyte))
+		}
+	}
+	return err
+}
+
+// mebibyte is the least that containers get, whatever is reserved.
+const mebibyte = 1 << 20
+
+// memoryUsers measures the running replicas.
+func (a *Agent) memoryUsers(ctx context.Context) (users []pressure.Replica) {
+	for _, t := range a.runningTasks() {
+		if stats, err := t.meter.Stats(ctx, t.id); err == nil {
+			w := t.assignment.GetRevision().GetSpec().GetWorkload()
+			users = append(users, pressure.Replica{
+				UID: t.replica.GetMetadata().GetUid(), Priority: spec.PriorityOf(w), Used: int64(stats.MemoryBytes),
+				Request: memoryRequest(t.assignment), Alone: w.GetReplicas() <= 1,
+			})
+		}
+	}
+	return users
+}
+
+// evict stops a replica, and returns when its memory is free.
+func (a *Agent) evict(ctx context.Context, victim pressure.Replica, reason string) {
+	r := a.replica(victim.UID)
+	if r == nil {
+		return
+	}
+	a.log.Warn("evicting a replica for lack of memory", "replica", victim.UID, "reason", reason)
+	a.metrics.Evicted()
+	a.reportEvent("warning", "Evicted", victim.UID, strings.TrimPrefix(reason, "Evicted: ")) // the event has the word already
+	a.evictions.note()
+	a.noteChange() // servers must know of the pressure before they replace the replica
+	r.evict(reason)
+	select {
+	case <-r.end():
+	case <-ctx.Done():
+	case <-time.After(evictionPatience):
 	}
 }

@@ -130,8 +130,10 @@ func (r *replica) traceStart(ctx context.Context) (context.Context, *telemetry.S
 }
 
 // resultOf is one word about an exit.
-func resultOf(exit *v1.Exit) string {
+func resultOf(exit *v1.Exit, unhealthy bool) string {
 	switch {
+	case unhealthy:
+		return "unhealthy"
 	case exit.GetOomKilled():
 		return "oom"
 	case exit.GetCode() != 0:

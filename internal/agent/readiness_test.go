@@ -5,11 +5,13 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 // nextReady waits for a heartbeat with a change of the Ready condition.
@@ -163,6 +165,113 @@ func TestGoodbyeOpensASessionIfNeeded(t *testing.T) {
 		case <-done:
 			t.Error("the agent left without a word")
 		}
+	})
+}
+
+// awaitUp waits for a message of the agent.
+func (s *session) awaitUp(t *testing.T, is func(*v1.SessionUp) bool) *v1.SessionUp {
+	t.Helper()
+	for range 10_000 {
+		select {
+		case up := <-s.ups:
+			s.keep(up.GetReport().GetReplicas())
+			if is(up) {
+				return up
+			}
+		case <-s.stream.Context().Done():
+			t.Fatal("the session has ended")
+		}
+	}
+	t.Fatal("it never says so")
+	return nil
+}
+
+// departing reports whether a status says that the machine is about to leave.
+func departing(status *v1.NodeStatus) bool {
+	return slices.ContainsFunc(status.GetConditions(), func(c *v1.Condition) bool { return c.GetType() == spec.Departing && c.GetStatus() })
+}
+
+// A machine that goes to sleep announces it, waits until its replicas have left, says goodbye,
+// and has no session until it is awake.
+func TestSleepingMachineLeavesAndComesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.start()
+		s := n.join()
+		s.send(t, full(assignment("a")))
+		s.await(t, "a", "running")
+		left := make(chan struct{})
+		go func() {
+			defer close(left)
+			n.agent.depart(t.Context(), "The machine goes to sleep.")
+		}()
+		s.awaitUp(t, func(up *v1.SessionUp) bool { return departing(up.GetHeartbeat().GetStatus()) })
+		synctest.Wait()
+		select {
+		case <-left:
+			t.Fatal("it leaves while a replica runs")
+		default:
+		}
+		s.send(t, full(stopped(assignment("a"))))
+		s.await(t, "a", "stopped")
+		bye := s.awaitUp(t, func(up *v1.SessionUp) bool { return up.GetGoodbye() != nil })
+		if bye.GetGoodbye().GetReason() != "The machine goes to sleep." {
+			t.Errorf("it says %v", bye)
+		}
+		<-left
+		time.Sleep(time.Hour)
+		select {
+		case <-n.server.sessions:
+			t.Fatal("it comes back although it sleeps")
+		default:
+		}
+		n.agent.departure.end()
+		if s := n.join(); departing(s.hello.GetStatus()) {
+			t.Error("it still departs when it is awake")
+		}
+	})
+}
+
+// A machine that shuts down says goodbye when its time is over, whatever still runs there.
+func TestMachineShutsDownInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.start()
+		s := n.join()
+		s.send(t, full(assignment("a")))
+		s.await(t, "a", "running")
+		ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+		defer cancel()
+		began := time.Now()
+		go n.agent.depart(ctx, "The machine shuts down.")
+		s.awaitUp(t, func(up *v1.SessionUp) bool { return up.GetGoodbye().GetReason() == "The machine shuts down." })
+		if took := time.Since(began); took != 4*time.Second {
+			t.Errorf("it leaves after %s", took)
+		}
+		n.stop() // as systemd does then
+		select {
+		case <-n.server.sessions:
+			t.Error("it opens another session")
+		default:
+		}
+	})
+}
+
+// A shutdown that does not come about leaves the node as it was.
+func TestCancelledDepartureIsForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.start()
+		s := n.join()
+		s.send(t, full(assignment("a")))
+		s.await(t, "a", "running")
+		n.agent.departure.begin("The machine shuts down.")
+		n.agent.noteChange()
+		s.awaitUp(t, func(up *v1.SessionUp) bool { return departing(up.GetHeartbeat().GetStatus()) })
+		n.agent.departure.end()
+		s.awaitUp(t, func(up *v1.SessionUp) bool {
+			return up.GetHeartbeat().GetStatus() != nil && !departing(up.GetHeartbeat().GetStatus())
+		})
 	})
 }
 

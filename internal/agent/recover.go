@@ -86,6 +86,7 @@ func (r *record) catchUp(tasks []foundTask) {
 		if task.attempt > r.Attempt {
 			r.Attempt, r.Started = task.attempt, true
 			r.Status.Phase = spec.PhaseRunning
+			r.unready()
 		}
 	}
 }
@@ -107,14 +108,18 @@ func (r *record) interrupted(reason string, now time.Time) {
 	r.Started = false
 	r.Attempt++
 	r.Status.Phase, r.Status.Pid, r.Status.StartTime = spec.PhasePreparing, 0, nil
+	r.Status.Unready, r.Status.Settling = "", false
 	if r.policy().when == "never" {
 		r.Status.Phase, r.Status.Reason = spec.PhaseFailed, reason
 		r.Status.EndTime = timestamppb.New(now)
 	}
 }
 
-// reattach makes the task the running one.
+// reattach makes the task the running one. If that was not recorded before, probes decide whether it serves.
 func (r *record) reattach(task driver.Status) {
+	if r.Status.GetPhase() != spec.PhaseRunning {
+		r.unready()
+	}
 	r.Started = true
 	r.Status.Phase, r.Status.Reason = spec.PhaseRunning, ""
 	r.Status.Pid = int32(task.PID)

@@ -3,6 +3,9 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -89,6 +92,10 @@ func Disown(dataDir string) error {
 		if err := s.save(rec); err != nil {
 			return err
 		}
+	}
+	// The former node keeps its key until the servers have forgotten it.
+	if err := os.Remove(s.meshKeyPath()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove the key of the former node: %w", err)
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -206,6 +207,28 @@ func TestAgentOfARemovedNodeCanBeStopped(t *testing.T) {
 			t.Errorf("Run ended with %v", err)
 		}
 	})
+}
+
+// Another node of the same machine has another key in the mesh: two nodes with one key could not be told apart.
+func TestDisownedKeyIsNotUsedAgain(t *testing.T) {
+	dir := t.TempDir()
+	s, err := openStore(filepath.Join(dir, storeDir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, err := s.meshKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // the second time, there is none
+		if err := Disown(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	after, err := s.meshKey()
+	if err != nil || after.Public() == before.Public() {
+		t.Errorf("the new node has the key of the former one: %v", err)
+	}
 }
 
 // A machine that becomes another node after a restart starts none of its former node's

@@ -10,6 +10,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/agent/lease"
+	"github.com/cloudless/cloudless/internal/agent/probe"
 	"github.com/cloudless/cloudless/internal/driver"
 	"github.com/cloudless/cloudless/internal/sleep"
 	"github.com/cloudless/cloudless/internal/spec"
@@ -30,9 +32,22 @@ type replicaEnv struct {
 	forget  func(*replica) bool // drops a removed replica from the agent; false if it is wanted again
 	// attached is called when a replica has got its addresses, before its program starts.
 	attached func(context.Context)
-	log      *slog.Logger
-	metrics  *telemetry.Agent
-	tracing  *telemetry.Tracing
+	// servingChanged is called when a replica begins or ceases to serve, or has served for long enough.
+	servingChanged func(addresses []string)
+	// pids has a token when the process of a replica has changed.
+	pids   chan struct{}
+	leases *lease.Keeper
+	// wantsLease makes the agent ask for leases now.
+	wantsLease func()
+	// listening looks whether a process listens on the ports of a workload.
+	listening func(pid int, w *v1.WorkloadSpec) probe.Result
+	// memory is how much the machine has, in bytes.
+	memory int64
+	// execs has one token for each command of a probe that runs.
+	execs   chan struct{}
+	log     *slog.Logger
+	metrics *telemetry.Agent
+	tracing *telemetry.Tracing
 }
 
 // replica is one replica of this node: a goroutine (run) that owns the record and takes
@@ -49,8 +64,13 @@ type replica struct {
 
 	problem string // why the replica is stuck, as reported; owned by run
 
+	health    *health        // of the current attempt, nil if it is not watched; owned by run
+	watchers  sync.WaitGroup // goroutines that watch attempts
+	announced announcements  // owned by run
+
 	mu        sync.Mutex
 	desired   desired
+	eviction  string             // why it must leave this machine, until run knows
 	interrupt context.CancelFunc // ends what the current step waits for
 	status    *v1.ReplicaStatus  // never modified once set
 	task      string             // id of the running task, if any
@@ -136,6 +156,24 @@ func (r *replica) want(w desired) {
 	}
 }
 
+// evict makes the replica leave this machine for that reason.
+func (r *replica) evict(reason string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.eviction = reason
+	if r.interrupt != nil {
+		r.interrupt()
+	}
+}
+
+// takeEviction returns why the replica must leave this machine, once.
+func (r *replica) takeEviction() (reason string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	reason, r.eviction = r.eviction, ""
+	return reason
+}
+
 func (r *replica) wanted() desired {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -179,14 +217,24 @@ func (r *replica) end() <-chan struct{} {
 
 // publish shows the record's status and reports it.
 func (r *replica) publish() {
-	r.show()
+	if r.show() {
+		r.servingChanged(r.rec.Status.GetAddresses())
+	}
 	r.reports.add(r.report())
 }
 
-// show makes the record's status visible to others.
-func (r *replica) show() {
+// show makes the record's status visible to others. It returns whether the replica has begun or ceased to serve, or has
+// served for long enough.
+func (r *replica) show() (changed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	changed = spec.ServesNow(r.status) != spec.ServesNow(r.rec.Status) || r.status.GetSettling() != r.rec.Status.GetSettling()
+	if r.status.GetPid() != r.rec.Status.GetPid() {
+		select {
+		case r.pids <- struct{}{}:
+		default:
+		}
+	}
 	r.status = proto.CloneOf(r.rec.Status)
 	r.task = ""
 	if r.status.GetPhase() == spec.PhaseRunning {
@@ -199,6 +247,7 @@ func (r *replica) show() {
 	case !isEnded && wasEnded:
 		r.ended = make(chan struct{})
 	}
+	return changed
 }
 
 func isClosed(ch <-chan struct{}) bool {
@@ -219,6 +268,12 @@ func (r *replica) advance(change func(*record)) error {
 	next.Status.Reason = sentence(next.Status.GetReason())
 	if ended(next.Status.GetPhase()) {
 		next.Status.Addresses = nil
+	}
+	if phase := next.Status.GetPhase(); phase != spec.PhaseRunning {
+		next.Status.Settling = false
+		if phase != spec.PhaseStopping { // one that did not serve does not begin to when it is stopped
+			next.Status.Unready = ""
+		}
 	}
 	next.Boot = r.boot
 	if err := r.store.save(&next); err != nil {
@@ -247,6 +302,8 @@ func (r *replica) remember(w desired) error {
 // run takes steps until the replica is gone or ctx ends. It leaves the task as it is when
 // ctx ends.
 func (r *replica) run(ctx context.Context) {
+	defer r.watchers.Wait()
+	defer r.endHealth()
 	r.reconnect(ctx)
 	var pause backoff
 	for ctx.Err() == nil {

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 
+	"google.golang.org/protobuf/proto"
+
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/mesh"
 	"github.com/cloudless/cloudless/internal/netd"
@@ -16,8 +18,9 @@ import (
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
-// services are those that replicas of this node may use. Only the session uses them.
+// services are those that replicas of this node may use.
 type services struct {
+	mu    sync.Mutex                    // held until a change has reached the resolver and the rules, so that an older one never follows
 	known map[string]*v1.NetworkService // by uid
 	zone  string                        // of this node
 }
@@ -25,6 +28,8 @@ type services struct {
 // applyServices passes on what a server says of services. One that makes no sense is left out.
 func (a *Agent) applyServices(n *v1.Network) {
 	s := &a.meshState.services
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	all := n.GetFull()
 	if all {
 		s.known = map[string]*v1.NetworkService{}
@@ -54,7 +59,7 @@ func (a *Agent) applyServices(n *v1.Network) {
 		a.log.Error("connections to some services fail", "error", err)
 	}
 	if len(n.GetFollowed()) > 0 {
-		a.meshState.follows.confirm(n.GetFollowed())
+		a.meshState.follows.confirm(n.GetFollowed(), s.in)
 		a.mesh.Fetched(n.GetFollowed())
 	}
 }
@@ -62,7 +67,9 @@ func (a *Agent) applyServices(n *v1.Network) {
 // describeServices describes services for the resolver and for the node's network.
 func (a *Agent) describeServices(given []*v1.NetworkService) (names []resolver.Service, balanced []nodenet.Service) {
 	here := place{node: strings.TrimPrefix(a.meshBase.ID, "node/"), zone: a.meshState.services.zone}
+	states := a.ownStates()
 	for _, one := range given {
+		one = withOwnStates(one, states)
 		name, err := nameOf(one)
 		if err == nil {
 			var b nodenet.Service
@@ -75,6 +82,96 @@ func (a *Agent) describeServices(given []*v1.NetworkService) (names []resolver.S
 		}
 	}
 	return names, balanced
+}
+
+// ownStates are the states of endpoints on this node, by their addresses. Servers may not know them yet, or be away.
+// Replicas that serve have none if they are blue-green or have not served for long enough: only servers know whether
+// their revision gets traffic.
+func (a *Agent) ownStates() map[string]string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	states := map[string]string{}
+	for _, r := range a.replicas {
+		_, status := r.running()
+		for _, address := range status.GetAddresses() {
+			switch {
+			case stillServes(status):
+				states[address] = spec.EndpointDraining
+			case !spec.ServesNow(status):
+				states[address] = spec.EndpointUnready
+			case !status.GetSettling() && spec.StrategyOf(r.wanted().assignment.GetRevision().GetSpec().GetWorkload()) != spec.StrategyBlueGreen:
+				states[address] = spec.EndpointReady
+			}
+		}
+	}
+	return states
+}
+
+// stillServes reports whether a replica is being stopped, but has not had its stop signal, or has not ended since. It must
+// take new connections until this node knows of another endpoint.
+func stillServes(s *v1.ReplicaStatus) bool {
+	return s.GetPhase() == spec.PhaseStopping && s.GetPid() > 0 && s.GetUnready() == ""
+}
+
+// withOwnStates is a service whose endpoints on this node are unready, draining or not as the node itself knows. Draining
+// ones that serve stay so: that is up to the servers.
+func withOwnStates(s *v1.NetworkService, states map[string]string) *v1.NetworkService {
+	own := func(e *v1.NetworkEndpoint) string {
+		for _, address := range e.GetAddresses() {
+			state := states[address]
+			if (state == spec.EndpointUnready) != (e.GetState() == spec.EndpointUnready) || state == spec.EndpointDraining && e.GetState() == spec.EndpointReady {
+				return state
+			}
+		}
+		return ""
+	}
+	if !slices.ContainsFunc(s.GetEndpoints(), func(e *v1.NetworkEndpoint) bool { return own(e) != "" }) {
+		return s
+	}
+	s = proto.CloneOf(s)
+	for _, e := range s.GetEndpoints() {
+		if state := own(e); state != "" {
+			e.State = state
+		}
+	}
+	return s
+}
+
+// servingChanged updates the services of a replica of this node that has begun or ceased to serve, without waiting for
+// the servers.
+func (a *Agent) servingChanged(addresses []string) {
+	if a.mesh == nil {
+		return
+	}
+	s := &a.meshState.services
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var changed []*v1.NetworkService
+	for _, one := range s.known {
+		if slices.ContainsFunc(one.GetEndpoints(), func(e *v1.NetworkEndpoint) bool {
+			return slices.ContainsFunc(e.GetAddresses(), func(a string) bool { return slices.Contains(addresses, a) })
+		}) {
+			changed = append(changed, one)
+		}
+	}
+	if len(changed) == 0 {
+		return
+	}
+	names, balanced := a.describeServices(changed)
+	a.mesh.UpdateServices(names, nil)
+	if err := a.network.UpdateServices(balanced, nil); err != nil {
+		a.log.Error("connections to some services fail", "error", err)
+	}
+}
+
+// in reports whether there are services in a namespace.
+func (s *services) in(namespace string) bool {
+	for _, one := range s.known {
+		if one.GetNamespace() == namespace {
+			return true
+		}
+	}
+	return false
 }
 
 // remove forgets services and returns their names.
@@ -132,9 +229,6 @@ func addressesFrom(texts []string) (v4, v6 netip.Addr, err error) {
 	return v4, v6, nil
 }
 
-// dnsPort is where the resolver listens, on the addresses of the bridge.
-const dnsPort = 53
-
 // configureNames starts the resolver.
 func (a *Agent) configureNames(setup mesh.Setup, serviceRanges []string) error {
 	virtual, err := prefixesFrom(serviceRanges)
@@ -143,7 +237,7 @@ func (a *Agent) configureNames(setup mesh.Setup, serviceRanges []string) error {
 	}
 	names := netd.Names{Ranges: slices.Concat(setup.Ranges, virtual)}
 	for _, own := range setup.Addresses {
-		names.Listen = append(names.Listen, netip.AddrPortFrom(own.Addr(), dnsPort))
+		names.Listen = append(names.Listen, netip.AddrPortFrom(own.Addr(), nodenet.DNSPort))
 	}
 	a.mesh.SetNames(names)
 	return nil
@@ -176,17 +270,17 @@ type follows struct {
 
 func newFollows() follows { return follows{wake: make(chan struct{}, 1), confirmed: map[string]bool{}} }
 
-// maxFollowed is how many namespaces a server accepts.
-const maxFollowed = 256
-
-// followNamespace makes the services of a namespace known to programs of this machine. A namespace stays followed: that
-// costs little.
+// followNamespace makes the services of a namespace known to programs of this machine. A namespace with services stays
+// followed: that costs little. Lookups in more namespaces than a server accepts fail, because nothing answers them.
 func (a *Agent) followNamespace(namespace string) {
 	f := &a.meshState.follows
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.confirmed[namespace] || len(f.confirmed) == maxFollowed {
+	if f.confirmed[namespace] {
 		a.mesh.Fetched([]string{namespace})
+		return
+	}
+	if len(f.confirmed) == spec.MaxFollowed {
 		return
 	}
 	f.confirmed[namespace] = false
@@ -202,10 +296,16 @@ func (f *follows) all() []string {
 	return slices.Sorted(maps.Keys(f.confirmed))
 }
 
-func (f *follows) confirm(namespaces []string) {
+// confirm notes that the services of namespaces are known. A namespace without services is not followed any more, so that
+// lookups of names that do not exist leave room for others.
+func (f *follows) confirm(namespaces []string, exists func(string) bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, namespace := range namespaces {
-		f.confirmed[namespace] = true
+		if exists(namespace) {
+			f.confirmed[namespace] = true
+		} else {
+			delete(f.confirmed, namespace)
+		}
 	}
 }

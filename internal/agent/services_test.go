@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"os"
 	"slices"
@@ -61,10 +62,48 @@ func TestMachineFollowsNamespaces(t *testing.T) {
 			break
 		}
 	}
-	sendNetwork(t, s, &v1.Network{Followed: []string{"depot"}})
+	late := shopService("9", "late", "10.128.0.9")
+	late.Namespace = "depot"
+	sendNetwork(t, s, &v1.Network{Followed: []string{"depot"}, Services: []*v1.NetworkService{late}})
 	n.mesh.until(func() bool { return slices.Equal(n.mesh.fetched, []string{"depot"}) })
 	events.Wanted("depot") // is known now
 	n.mesh.until(func() bool { return len(n.mesh.fetched) == 2 })
+}
+
+// Lookups of names that do not exist must not use up the namespaces that a machine may follow.
+func TestNamespaceWithoutServicesIsNotFollowed(t *testing.T) {
+	n, s := withServices(t)
+	events := <-n.mesh.events
+	events.Wanted("typo")
+	for (<-s.ups).GetFollow() == nil {
+	}
+	sendNetwork(t, s, &v1.Network{Followed: []string{"typo"}})
+	n.mesh.until(func() bool { return slices.Equal(n.mesh.fetched, []string{"typo"}) })
+	if left := n.agent.meshState.follows.all(); len(left) != 0 {
+		t.Errorf("the machine still follows %v", left)
+	}
+}
+
+// At the limit, a lookup in another namespace must fail, not end with the answer that the service does not exist.
+func TestNamespaceBeyondTheLimitIsNotSaidToBeFetched(t *testing.T) {
+	n, _ := withServices(t)
+	events := <-n.mesh.events
+	f := &n.agent.meshState.follows
+	f.mu.Lock()
+	for i := range spec.MaxFollowed {
+		f.confirmed[fmt.Sprint("shop-", i)] = true
+	}
+	f.mu.Unlock()
+	events.Wanted("late")
+	events.Wanted("shop-0")
+	n.mesh.mu.Lock()
+	defer n.mesh.mu.Unlock()
+	if !slices.Equal(n.mesh.fetched, []string{"shop-0"}) {
+		t.Errorf("the machine says that it knows the services of %v", n.mesh.fetched)
+	}
+	if len(f.all()) != spec.MaxFollowed {
+		t.Errorf("the machine asks for %d namespaces", len(f.all()))
+	}
 }
 
 // After a restart of the machine no server need be there.

@@ -1,10 +1,12 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -14,8 +16,10 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/agent/lease"
 	"github.com/cloudless/cloudless/internal/sleep"
 	"github.com/cloudless/cloudless/internal/spec"
 )
@@ -51,10 +55,19 @@ func (a *Agent) keepSession(ctx context.Context) error {
 	var logged logLimiter
 	accepted, saidGoodbye := false, false
 	for ctx.Err() == nil {
-		worked, err := a.session(ctx)
+		present, end, gone := a.departure.awaitPresence(ctx)
+		if saidGoodbye = gone; gone {
+			break
+		}
+		worked, err := a.session(present)
+		left := present.Err() != nil
+		end()
 		if ctx.Err() != nil {
 			saidGoodbye = errors.Is(err, io.EOF)
 			break
+		}
+		if left {
+			continue // it said goodbye
 		}
 		// An agent that was accepted before is not a copy: the server will reject the other
 		// one.
@@ -76,12 +89,24 @@ func (a *Agent) keepSession(ctx context.Context) error {
 		if logged.shouldLog(err.Error(), time.Now()) {
 			a.log.Warn("no session with a server; replicas go on", "error", err)
 		}
-		_ = sleep.For(ctx, pause.next())
+		a.awaitRetry(ctx, &pause)
 	}
 	if a.isGoingDown() && !saidGoodbye { // the last session ended before a goodbye
 		_, _ = a.session(ctx)
 	}
 	return nil
+}
+
+// awaitRetry waits before the next session. It waits no longer when the machine's addresses or routes have changed.
+func (a *Agent) awaitRetry(ctx context.Context, pause *backoff) {
+	timer := time.NewTimer(pause.next())
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	case <-a.retryNow:
+		pause.reset()
+	}
 }
 
 // The least time between two log lines about the same problem. It doubles.
@@ -109,8 +134,11 @@ func (c *logLimiter) shouldLog(text string, now time.Time) bool {
 	return true
 }
 
-// isGoingDown reports whether this agent stops for `cloudless down`, and not for a restart.
-func (a *Agent) isGoingDown() bool { return a.goingDown != nil && a.goingDown() }
+// isGoingDown reports whether this agent stops for `cloudless down` or with its machine, and
+// not for a restart.
+func (a *Agent) isGoingDown() bool {
+	return a.departure.reasonOf() != "" || a.goingDown != nil && a.goingDown()
+}
 
 // ErrCopy says that this agent's data folder is a copy, and that the node runs elsewhere.
 var ErrCopy = errors.New("this is not the node")
@@ -168,10 +196,7 @@ func (a *Agent) hello(stream sessionStream) (*v1.NodeStatus, error) {
 	a.reports.take() // newer reports are sent after hello
 	a.mu.Lock()
 	hello := &v1.Hello{Status: status, Epoch: a.epoch, Instance: a.instance, Follow: a.meshState.follows.all()}
-	replicas := make([]*v1.ReplicaReport, 0, len(a.replicas))
-	for _, r := range a.replicas {
-		replicas = append(replicas, r.report())
-	}
+	replicas := a.allReports()
 	a.mu.Unlock()
 	first := min(len(replicas), maxReports)
 	hello.Replicas = replicas[:first]
@@ -183,6 +208,15 @@ func (a *Agent) hello(stream sessionStream) (*v1.NodeStatus, error) {
 		return nil, fmt.Errorf("session: %w", whyEnded(stream, err)) // the same error as receive returns
 	}
 	return status, nil
+}
+
+// allReports are the reports of all replicas. The caller holds a.mu.
+func (a *Agent) allReports() []*v1.ReplicaReport {
+	replicas := make([]*v1.ReplicaReport, 0, len(a.replicas))
+	for _, r := range a.replicas {
+		replicas = append(replicas, r.report())
+	}
+	return replicas
 }
 
 // report sends reports, in messages that the server accepts.
@@ -238,6 +272,9 @@ func (a *Agent) receive(stream sessionStream, detector *hangDetector, pings chan
 			if err := detector.setInterval(message.Assignments.GetAlive()); err != nil {
 				a.log.Error("cannot detect a hanging server", "error", err)
 			}
+			if err := a.reserveMemory(message.Assignments.GetReservedMemory()); err != nil {
+				a.log.Error("cannot reserve memory for the system", "error", err)
+			}
 			if servers := message.Assignments.GetServers(); len(servers) > 0 && a.servers != nil {
 				a.servers(servers)
 			}
@@ -246,6 +283,11 @@ func (a *Agent) receive(stream sessionStream, detector *hangDetector, pings chan
 				a.log.Info("session with a server is open", "assignments", len(message.Assignments.GetAssign()), "epoch", message.Assignments.GetEpoch())
 			}
 			*worked = true
+		case *v1.SessionDown_Lease:
+			granted := message.Lease
+			if err := a.leases.Grant(granted.GetNumber(), granted.GetDuration().AsDuration(), granted.GetReplicas()); err != nil {
+				a.log.Error("a singleton has no lease", "error", err)
+			}
 		case *v1.SessionDown_Network:
 			a.applyNetwork(message.Network)
 		case *v1.SessionDown_Open:
@@ -270,8 +312,9 @@ func (a *Agent) open(open *v1.Open) {
 
 // send sends heartbeats and queued reports until the session ends.
 func (a *Agent) send(ctx context.Context, asked <-chan struct{}, stream sessionStream, pings <-chan uint64, known *v1.NodeStatus) error {
-	ticker := time.NewTicker(a.pace.now())
+	ticker, renewals := time.NewTicker(a.pace.now()), time.NewTicker(lease.Renewal)
 	defer ticker.Stop()
+	defer renewals.Stop()
 	beat := func() error {
 		up, status := a.beat(ctx, known)
 		known = status
@@ -290,6 +333,10 @@ func (a *Agent) send(ctx context.Context, asked <-chan struct{}, stream sessionS
 			}
 		case <-ticker.C:
 			err = beat()
+		case <-renewals.C: // heartbeats may be rare
+			if len(a.singletons()) > 0 {
+				err = beat()
+			}
 		case <-a.changed:
 			err = beat()
 		case <-a.pace.changed:
@@ -318,7 +365,15 @@ func (a *Agent) goodbye(stream sessionStream) error {
 	if !a.isGoingDown() {
 		return nil
 	}
-	err := stream.Send(&v1.SessionUp{Message: &v1.SessionUp_Goodbye{Goodbye: &v1.Goodbye{Reason: "stopped by cloudless down"}}})
+	reason := cmp.Or(a.departure.reasonOf(), "stopped by cloudless down")
+	a.mu.Lock()
+	last := a.allReports() // how the last replicas have ended
+	a.mu.Unlock()
+	err := report(stream, last)
+	if err != nil {
+		return err
+	}
+	err = stream.Send(&v1.SessionUp{Message: &v1.SessionUp_Goodbye{Goodbye: &v1.Goodbye{Reason: reason}}})
 	return errors.Join(err, stream.CloseSend())
 }
 
@@ -335,6 +390,18 @@ func (a *Agent) sendEvents(stream sessionStream) error {
 	return err
 }
 
+// singletons are the uids of the live replicas that need a lease.
+func (a *Agent) singletons() (uids []string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for uid, r := range a.replicas {
+		if _, status := r.running(); !ended(status.GetPhase()) && r.wanted().assignment.GetRevision().GetSpec().GetWorkload().GetSingleton() {
+			uids = append(uids, uid)
+		}
+	}
+	return uids
+}
+
 // beat is a heartbeat. It includes the status if the server does not know it yet.
 func (a *Agent) beat(ctx context.Context, known *v1.NodeStatus) (*v1.SessionUp, *v1.NodeStatus) {
 	beat := &v1.Heartbeat{Interval: spec.FormatDuration(a.pace.now()), Replicas: a.usageNow(ctx)}
@@ -348,5 +415,137 @@ func (a *Agent) beat(ctx context.Context, known *v1.NodeStatus) (*v1.SessionUp, 
 	if !sameButUsage(status, known) {
 		beat.Status = status
 	}
+	beat.Leases, beat.LeaseNumber = a.leases.Ask(a.singletons())
 	return &v1.SessionUp{Message: &v1.SessionUp_Heartbeat{Heartbeat: beat}}, status
+}
+
+// departure is whether the machine is about to shut down or to sleep. First the servers move
+// its replicas to other nodes; then the agent says goodbye, and opens no session until the
+// machine is back.
+type departure struct {
+	changed func() // tells a server
+
+	mu     sync.Mutex
+	reason string // empty while the machine stays
+	since  time.Time
+	// endSession ends the current session with a goodbye, and ended is closed then.
+	endSession context.CancelFunc
+	ended      chan struct{}
+	// back is closed when the machine is back; nil while it is there.
+	back chan struct{}
+}
+
+// depart announces that the machine is about to leave. It returns when no replica is left on
+// it, or when ctx ends, and the servers know that the node is gone.
+func (a *Agent) depart(ctx context.Context, reason string) {
+	a.log.Info("replicas move to other nodes", "reason", reason)
+	a.departure.begin(reason)
+	a.noteChange()
+	if a.hasPeers(ctx) {
+		a.mu.Lock()
+		replicas := slices.Collect(maps.Values(a.replicas))
+		a.mu.Unlock()
+		for _, r := range replicas {
+			select {
+			case <-r.end():
+			case <-ctx.Done():
+			}
+		}
+	}
+	a.departure.leave(ctx)
+}
+
+// hasPeers reports whether there are other nodes, as far as this one knows.
+func (a *Agent) hasPeers(ctx context.Context) bool {
+	if a.mesh == nil {
+		return true
+	}
+	status, err := a.mesh.Status(ctx, false)
+	if err != nil {
+		return true
+	}
+	peers := 0
+	for _, count := range status.States {
+		peers += count
+	}
+	return peers > 0
+}
+
+func (d *departure) begin(reason string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.reason, d.since = reason, time.Now()
+}
+
+// farewellPatience is how long a machine waits for its goodbye to be sent.
+const farewellPatience = 400 * time.Millisecond
+
+// leave ends the session with a goodbye.
+func (d *departure) leave(ctx context.Context) {
+	d.mu.Lock()
+	d.back = make(chan struct{})
+	end, ended := d.endSession, d.ended
+	d.mu.Unlock()
+	if end == nil {
+		return
+	}
+	end()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewellPatience)
+	defer cancel()
+	select {
+	case <-ended:
+	case <-ctx.Done():
+	}
+}
+
+// end puts the node into service again.
+func (d *departure) end() {
+	d.mu.Lock()
+	d.reason = ""
+	if d.back != nil {
+		close(d.back)
+		d.back = nil
+	}
+	d.mu.Unlock()
+	d.changed()
+}
+
+// reasonOf is why the machine leaves, empty if it stays.
+func (d *departure) reasonOf() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.reason
+}
+
+// condition is nil while the machine stays.
+func (d *departure) condition() *v1.Condition {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.reason == "" {
+		return nil
+	}
+	return &v1.Condition{Type: spec.Departing, Status: true, Reason: d.reason, ChangeTime: timestamppb.New(d.since)}
+}
+
+// awaitPresence waits until the machine is there, and returns a context for a session that ends
+// when it leaves, and a function to call after the session. gone is whether ctx has ended while
+// the machine was away.
+func (d *departure) awaitPresence(ctx context.Context) (present context.Context, end func(), gone bool) {
+	for {
+		d.mu.Lock()
+		back := d.back
+		if back == nil {
+			present, d.endSession = context.WithCancel(ctx)
+			cancel, ended := d.endSession, make(chan struct{})
+			d.ended = ended
+			d.mu.Unlock()
+			return present, func() { cancel(); close(ended) }, false
+		}
+		d.mu.Unlock()
+		select {
+		case <-back:
+		case <-ctx.Done():
+			return ctx, func() {}, true
+		}
+	}
 }

@@ -34,6 +34,7 @@ type recordState struct {
 	Failures int       `json:"failures,omitempty"` // pauses in a row
 	Resume   time.Time `json:"resume,omitzero"`    // when the current pause ends
 	GPUs     []string  `json:"gpus,omitempty"`     // ids of its last GPUs
+	Evicted  string    `json:"evicted,omitempty"`  // why it was evicted, until it is started again
 }
 
 func (r *record) uid() string { return r.Assignment.GetReplica().GetMetadata().GetUid() }

@@ -1,9 +1,12 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"math"
 	"regexp"
 	"strconv"
 	"strings"
@@ -64,6 +67,13 @@ func describe(a *v1.Assignment, attempt int, logDir string, limits driver.LogLim
 		LogDir:       logDir,
 		Logs:         limits,
 	}
+	if w.GetSingleton() {
+		task.Env = maps.Clone(task.Env)
+		if task.Env == nil {
+			task.Env = map[string]string{}
+		}
+		task.Env[spec.EpochVariable] = strconv.FormatUint(a.GetReplica().GetSpec().GetEpoch(), 10)
+	}
 	if task.Image == "" {
 		task.Image = w.GetImage()
 	}
@@ -110,6 +120,17 @@ func resourcesOf(r *v1.Resources) (resources driver.Resources, err error) {
 	return resources, nil
 }
 
+// memoryRequest is the replica's requested memory in bytes, 0 if it requests none. A limit without a request is also
+// requested.
+func memoryRequest(a *v1.Assignment) int64 {
+	r := a.GetRevision().GetSpec().GetWorkload().GetResources()
+	bytes, err := spec.ParseBytes(cmp.Or(r.GetRequests().GetMemory(), r.GetLimits().GetMemory()))
+	if err != nil {
+		return 0
+	}
+	return bytes
+}
+
 // The default way to stop a replica.
 const (
 	defaultSignal = "SIGTERM"
@@ -124,16 +145,27 @@ func stopOf(a *v1.Assignment) (signal string, grace time.Duration) {
 	if unix.SignalNum(signal) == 0 {
 		signal = defaultSignal
 	}
-	if d, err := spec.ParseDuration(stop.GetGrace()); err == nil && stop.GetGrace() != "" {
-		grace = d
+	for _, text := range []string{stop.GetGrace(), a.GetReplica().GetSpec().GetStopGrace()} {
+		if d, err := spec.ParseDuration(text); err == nil && text != "" {
+			grace = d
+		}
 	}
 	return signal, grace
 }
 
-// stop stops a task as its replica asks for. A signal that the driver does not know falls
-// back to the default, too.
+// longestGrace is longer than any grace period.
+const longestGrace = time.Duration(math.MaxInt64)
+
+// stop stops a task as its replica asks for.
 func stop(ctx context.Context, d driver.Driver, id string, a *v1.Assignment) error {
+	return stopWithin(ctx, d, id, a, longestGrace)
+}
+
+// stopWithin stops a task as its replica asks for, with a grace period of at most longest. A signal that the driver does
+// not know falls back to the default.
+func stopWithin(ctx context.Context, d driver.Driver, id string, a *v1.Assignment, longest time.Duration) error {
 	signal, grace := stopOf(a)
+	grace = min(grace, longest)
 	err := d.Stop(ctx, id, signal, grace)
 	if errors.Is(err, driver.ErrInvalid) && signal != defaultSignal {
 		err = d.Stop(ctx, id, defaultSignal, grace)

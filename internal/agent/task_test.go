@@ -28,6 +28,14 @@ func TestUnreadableStopFallsBackToDefaults(t *testing.T) {
 	}
 }
 
+func TestReplicaMayHaveAGracePeriodOfItsOwn(t *testing.T) {
+	a := assignment("a", func(w *v1.WorkloadSpec) { w.Stop = &v1.Stop{Grace: "1m"} })
+	a.Replica.Spec.StopGrace = "2s"
+	if _, grace := stopOf(a); grace != 2*time.Second {
+		t.Errorf("its grace period is %s", grace)
+	}
+}
+
 func TestHostnameFitsAndKeepsTheUniquePart(t *testing.T) {
 	long := strings.Repeat("w", 63)
 	for name, want := range map[string]string{

@@ -44,10 +44,10 @@ type measurement struct {
 
 // runningTask is a task that can be measured.
 type runningTask struct {
-	id      string
-	meter   driver.Meter
-	replica *v1.Replica
-	limit   string // of its memory
+	id         string
+	meter      driver.Meter
+	assignment *v1.Assignment
+	replica    *v1.Replica
 }
 
 func (a *Agent) runningTasks() []runningTask {
@@ -57,7 +57,8 @@ func (a *Agent) runningTasks() []runningTask {
 	for _, r := range a.replicas {
 		id, _ := r.running()
 		if m, ok := r.driver.(driver.Meter); ok && id != "" {
-			all = append(all, runningTask{id: id, meter: m, replica: r.wanted().assignment.GetReplica(), limit: memoryLimit(r.wanted().assignment)})
+			assignment := r.wanted().assignment
+			all = append(all, runningTask{id: id, meter: m, assignment: assignment, replica: assignment.GetReplica()})
 		}
 	}
 	return all
@@ -122,7 +123,7 @@ func (a *Agent) reportOOMKills(t runningTask, now measurement, oomKills uint64) 
 		return now
 	}
 	a.reportEvent("warning", "OutOfMemory", t.replica.GetMetadata().GetUid(),
-		fmt.Sprintf("%s. Processes of it were killed, %d since it was started; it goes on.", spec.OutOfMemory(t.limit), oomKills))
+		fmt.Sprintf("%s. Processes of it were killed, %d since it was started; it goes on.", spec.OutOfMemory(memoryLimit(t.assignment)), oomKills))
 	now.lastEvent = now.at
 	return now
 }

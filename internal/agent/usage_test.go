@@ -146,7 +146,7 @@ func TestAgentMetrics(t *testing.T) {
 # HELP cloudless_agent_connected 1 while the agent has a session with a server.
 # TYPE cloudless_agent_connected gauge
 cloudless_agent_connected 1
-# HELP cloudless_agent_exits_total Exits of replicas without a request to stop, by result: completed, failed or oom.
+# HELP cloudless_agent_exits_total Exits of replicas without a request to stop, by result: completed, failed, oom or unhealthy.
 # TYPE cloudless_agent_exits_total counter
 cloudless_agent_exits_total{result="failed"} 1
 # HELP cloudless_agent_pulls_total Images requested from a driver, whether cached or not, by result: done or failed.

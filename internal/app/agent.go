@@ -26,8 +26,10 @@ import (
 	"github.com/cloudless/cloudless/internal/driver"
 	"github.com/cloudless/cloudless/internal/enroll"
 	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/logind"
 	"github.com/cloudless/cloudless/internal/nodenet"
 	"github.com/cloudless/cloudless/internal/peering"
+	"github.com/cloudless/cloudless/internal/sleep"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
@@ -150,18 +152,36 @@ func openMember(ctx context.Context, f *datadir.Folder, link *clusterLink, d dri
 	}
 	p.agent, err = agent.New(agent.Options{
 		DataDir: f.Path(), Client: v1.NewAgentServiceClient(conn), Drivers: []driver.Driver{d}, Machine: facts, Network: network, Mesh: connected, MeshBase: setup, Logger: logger,
-		Metrics: i.agent(), Tracing: i.tracing, GoingDown: f.GoingDown,
+		Metrics: i.agent(), Tracing: i.tracing, GoingDown: f.GoingDown, Departures: departures(logger),
 		LogLimits: driver.LogLimits{MaxAge: outputAge},
 		Servers: func(addresses []string) {
 			logError(logger, "keep the servers' addresses", link.servers.Learn(addresses))
 		},
-		Leave: link.servers.Leave, Quiet: link.servers.Quiet, NoSession: p.noSession, Ending: p.ending,
+		Leave: link.servers.Leave, Quiet: link.servers.Quiet,
+		Moved:     link.servers.Moved,
+		NoSession: p.noSession, Ending: p.ending,
 	})
 	if err != nil {
 		return nil, err
 	}
 	u.add(p.agent.Observe(i.registry))
 	return p, nil
+}
+
+// busPause is how long to wait before trying again to reach the system bus.
+const busPause = time.Minute
+
+// departures hears from logind when the machine is about to shut down or to sleep. Without logind, nothing is announced.
+func departures(logger *slog.Logger) func(ctx context.Context, leave func(context.Context, string), stay func()) {
+	return func(ctx context.Context, leave func(context.Context, string), stay func()) {
+		for ctx.Err() == nil {
+			err := logind.Watch(ctx, "", logind.Handler{Leave: leave, Stay: stay})
+			if err != nil {
+				logger.Debug("the machine cannot announce that it shuts down or sleeps", "error", err)
+			}
+			_ = sleep.For(ctx, busPause)
+		}
+	}
 }
 
 // portOf is the port of the first server with one, 0 if there is none.
@@ -216,6 +236,7 @@ func serveNode(ctx context.Context, process local.Process, m local.Machine, admi
 		return err
 	}
 	logger := telemetry.NewLogger(process.Log, process.LogLevel, process.LogFormat)
+	protect(logger)
 	var u undo
 	defer u.run()
 	i, err := openInstruments(ctx, process, "cloudless-agent", logger, &u)

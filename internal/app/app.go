@@ -59,6 +59,7 @@ func (p *controlPlane) parts() []part {
 func (p *controlPlane) leaderParts() []part {
 	replicaLoop := replicas.Loop{
 		Store: p.store, Proposer: p.consensus, Metrics: p.metrics, Tracing: p.tracing, Decisions: p.decisions, Pause: p.collector.Pause,
+		Leases: p.server.Sessions().Leases(),
 	}
 	cronLoop := cron.Loop{Store: p.store, Proposer: p.consensus}
 	serviceLoop := services.Loop{Store: p.store, Proposer: p.consensus}

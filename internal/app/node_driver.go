@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/cloudless/cloudless/internal/agent/machine"
+	"github.com/cloudless/cloudless/internal/agent/pressure"
 	"github.com/cloudless/cloudless/internal/cli/local"
 	"github.com/cloudless/cloudless/internal/datadir"
 	"github.com/cloudless/cloudless/internal/driver/containerd"
@@ -27,7 +29,11 @@ func openDriver(ctx context.Context, f *datadir.Folder, m local.Machine, registr
 	if err != nil {
 		return nil, err
 	}
-	d, err := containerd.Open(ctx, maintenance.DriverOptions(f, address, registry, logger))
+	options := maintenance.DriverOptions(f, address, registry, logger)
+	if options.MemoryLimit, err = memoryOfContainers(f); err != nil {
+		return nil, err
+	}
+	d, err := containerd.Open(ctx, options)
 	if err != nil || address == f.ContainerdAddress {
 		return d, err
 	}
@@ -35,6 +41,16 @@ func openDriver(ctx context.Context, f *datadir.Folder, m local.Machine, registr
 		return nil, errors.Join(err, d.Close())
 	}
 	return d, nil
+}
+
+// memoryOfContainers is what all containers together may use: the memory of this machine without the reserve.
+func memoryOfContainers(f *datadir.Folder) (int64, error) {
+	facts, err := machine.New(machine.Options{DataDir: f.Path()})
+	if err != nil {
+		return 0, err
+	}
+	memory, _, err := facts.Memory()
+	return memory.Total - pressure.Reserve(memory.Total), err
 }
 
 // containerdAddress is the given address, or else the one used before. It refuses a change, because containers and

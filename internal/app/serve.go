@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"os"
 
 	"golang.org/x/sync/errgroup"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/cloudless/cloudless/internal/enroll"
 	"github.com/cloudless/cloudless/internal/maintenance"
 	"github.com/cloudless/cloudless/internal/server/membership"
+	"github.com/cloudless/cloudless/internal/systemd"
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
@@ -48,6 +50,7 @@ func (s *service) run(ctx context.Context) (err error) {
 		}
 	}
 	s.logger = telemetry.NewLogger(s.Log, s.LogLevel, s.LogFormat)
+	protect(s.logger)
 	var u undo
 	defer u.run()
 	if s.instruments, err = openInstruments(ctx, s.Process, s.name(), s.logger, &u); err != nil {
@@ -79,6 +82,14 @@ func (s *service) run(ctx context.Context) (err error) {
 	}
 	s.serverGone, s.nodeGone = make(chan struct{}), make(chan struct{})
 	return endedByContext(together(ctx, s.parts()...))
+}
+
+// protect makes the kernel spare this process when memory runs out. A server may run as any user, and then cannot be
+// protected.
+func protect(logger *slog.Logger) {
+	if err := systemd.Protect(); err != nil && os.Geteuid() == 0 {
+		logger.Warn("The kernel may end this process when memory runs out.", "error", err)
+	}
 }
 
 // name is the name of the process in traces.

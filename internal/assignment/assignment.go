@@ -7,6 +7,8 @@ package assignment
 
 import (
 	"cmp"
+	"net/netip"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -100,4 +102,24 @@ func Reported(old *v1.Replica, node string, status *v1.ReplicaStatus, now time.T
 		r.Status.EndTime = timestamppb.New(now)
 	}
 	return r
+}
+
+// Within returns a reported status without addresses outside of the node's subnets. Such an address belongs to another
+// machine, which would get the connections of the replica's services.
+func Within(node *v1.NodeSpec, status *v1.ReplicaStatus) *v1.ReplicaStatus {
+	outside := func(text string) bool {
+		address, err := netip.ParseAddr(text)
+		return err != nil || !contains(node.GetSubnetV4(), address) && !contains(node.GetSubnetV6(), address)
+	}
+	if !slices.ContainsFunc(status.GetAddresses(), outside) {
+		return status
+	}
+	status = proto.CloneOf(status)
+	status.Addresses = slices.DeleteFunc(status.GetAddresses(), outside)
+	return status
+}
+
+func contains(subnet string, address netip.Addr) bool {
+	p, err := netip.ParsePrefix(subnet)
+	return err == nil && p.Contains(address)
 }

@@ -1,6 +1,7 @@
 package assignment
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -109,5 +110,27 @@ func TestReportKeepsTheStopReason(t *testing.T) {
 	}
 	if got := Reported(old, "n1", &v1.ReplicaStatus{Phase: spec.PhaseFailed, Reason: "it crashed"}, noon); got.GetStatus().GetReason() != "it crashed" {
 		t.Errorf("the node's own reason is lost: %v", got)
+	}
+}
+
+// A node may speak only for its own subnets: an address elsewhere would divert connections to another machine.
+func TestReportLosesAddressesOutsideOfTheNode(t *testing.T) {
+	node := &v1.NodeSpec{SubnetV4: "10.64.1.0/24", SubnetV6: "fd00:0:0:1::/64"}
+	for want, reported := range map[string][]string{
+		"[10.64.1.2 fd00:0:0:1::2]": {"10.64.1.2", "fd00:0:0:1::2"},
+		"[10.64.1.3]":               {"10.64.2.3", "10.64.1.3", "fd00:0:0:2::3"},
+		"[]":                        {"192.0.2.1", "::ffff:10.64.1.4", "nonsense", ""},
+	} {
+		status := &v1.ReplicaStatus{Phase: spec.PhaseRunning, Addresses: reported}
+		before := proto.CloneOf(status)
+		if got := fmt.Sprint(Within(node, status).GetAddresses()); got != want {
+			t.Errorf("of %v remain %s, want %s", reported, got, want)
+		}
+		if !proto.Equal(status, before) {
+			t.Errorf("the report itself has changed to %v", status)
+		}
+	}
+	if kept := Within(&v1.NodeSpec{}, &v1.ReplicaStatus{Addresses: []string{"10.64.1.2"}}); len(kept.GetAddresses()) != 0 {
+		t.Errorf("a node without a subnet may report %v", kept.GetAddresses())
 	}
 }

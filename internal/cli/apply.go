@@ -1,8 +1,10 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc/codes"
@@ -12,6 +14,7 @@ import (
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/cli/command"
+	"github.com/cloudless/cloudless/internal/cli/terminal"
 	"github.com/cloudless/cloudless/internal/cli/wait"
 	"github.com/cloudless/cloudless/internal/spec"
 )
@@ -26,10 +29,13 @@ func (c *cli) applyCommand() *cobra.Command {
 		Short: "Create or update the objects in a file",
 		Long: "Apply creates or updates the objects in a file, of kind Workload, Service, Namespace or Node: all of them, or none\n" +
 			"if one is refused.\n" +
-			"Then it shows the replicas until all of them run, or says why they cannot.\n" +
+			"Then it shows the replicas until the deployments have ended, or says why replicas cannot run.\n" +
 			"A file is YAML or JSON and may hold several documents. - is standard input. A folder stands for all files in it.\n\n" +
 			"Apply makes a plan and carries out exactly that plan. To see the plan first, run cloudless plan, and then pass the\n" +
-			"fingerprint that it prints with --plan: if the plan would differ by now, apply refuses it and changes nothing.",
+			"fingerprint that it prints with --plan: if the plan would differ by now, apply refuses it and changes nothing.\n\n" +
+			"With -o json or -o yaml it prints the plan, the objects and their newest deployments, also if one of those failed.\n\n" +
+			"The exit code is 0 if everything runs as asked, 3 if a deployment failed, 4 if one was rolled back, 130 if you stopped\n" +
+			"waiting, and 1 for other errors. In the last case see the message: what was refused has changed nothing.",
 		Example: "  cloudless apply -f app.yaml\n  cloudless apply -f shop/ --prune app=shop\n" +
 			"  cloudless apply -f app.yaml --plan FINGERPRINT\n  cat *.yaml | cloudless apply -f - --wait=false",
 		Args: command.ExactArgs(),
@@ -70,7 +76,7 @@ func (c *cli) apply(ctx context.Context, cl *client.Client, w wait.Flags, reques
 	if seen != "" {
 		answer, err = cl.ApplyPlan(ctx, request, &cloudlessv1.Plan{Fingerprint: seen})
 	} else {
-		answer, err = carryOut(ctx, cl, request)
+		answer, err = c.carryOut(ctx, cl, request)
 	}
 	if err != nil {
 		return err
@@ -89,35 +95,23 @@ func (c *cli) apply(ctx context.Context, cl *client.Client, w wait.Flags, reques
 		}
 	}
 	if w.On {
-		now, err := w.ForPlan(ctx, c.Env, cl, answer)
-		if err != nil {
+		if err = w.ForPlan(ctx, c.Env, cl, answer); err != nil && !wait.EndedDeployment(err) {
 			return err
 		}
-		replaceWorkloads(answer.GetObjects(), now)
 	}
 	if c.ForPeople() {
-		return nil
+		return err
 	}
-	return c.PrintObject(answer)
-}
-
-// replaceWorkloads replaces the workloads in an answer by their newer versions.
-func replaceWorkloads(in []*cloudlessv1.Manifest, now []*cloudlessv1.Workload) {
-	for _, w := range now {
-		for _, m := range in {
-			if held := m.GetWorkload(); held != nil && held.GetMetadata().GetUid() == w.GetMetadata().GetUid() {
-				m.Object = &cloudlessv1.Manifest_Workload{Workload: w}
-			}
-		}
-	}
+	// Programs get the objects even if a deployment failed or was rolled back: the deployments say why.
+	return cmp.Or(c.PrintObject(answer), err)
 }
 
 // maxPlans limits how often carryOut makes a new plan because the cluster has changed in between.
 const maxPlans = 10
 
-// carryOut makes a plan and applies it. If the cluster has changed in between, it tries again, unless the new plan
-// would change the workloads in another way.
-func carryOut(ctx context.Context, cl *client.Client, request *cloudlessv1.PlanRequest) (*cloudlessv1.ApplyPlanResponse, error) {
+// carryOut makes a plan, warns of what will not work, and applies it. If the cluster has changed in between, it tries
+// again, unless the new plan would change the workloads in another way.
+func (c *cli) carryOut(ctx context.Context, cl *client.Client, request *cloudlessv1.PlanRequest) (*cloudlessv1.ApplyPlanResponse, error) {
 	var first *cloudlessv1.Plan
 	var refused error
 	for range maxPlans {
@@ -127,6 +121,7 @@ func carryOut(ctx context.Context, cl *client.Client, request *cloudlessv1.PlanR
 		}
 		if first == nil {
 			first = plan
+			c.warn(plan)
 		}
 		if changes(plan) && !sameChanges(first, plan) {
 			return nil, fmt.Errorf("somebody else is changing these workloads, so nothing was done: see what would change now with cloudless plan, and apply again (%w)", refused)
@@ -138,6 +133,24 @@ func carryOut(ctx context.Context, cl *client.Client, request *cloudlessv1.PlanR
 		refused = err
 	}
 	return nil, fmt.Errorf("nothing was done after %d attempts: %w", maxPlans, refused)
+}
+
+// warn names the replicas of a plan that would have no place, and the images that could not be checked.
+func (c *cli) warn(plan *cloudlessv1.Plan) {
+	for _, change := range plan.GetChanges() {
+		if change.GetKind() != spec.KindWorkload || change.GetAction() != spec.ActionCreate && change.GetAction() != spec.ActionUpdate {
+			continue
+		}
+		if text := unplacedText(change); text != "" {
+			c.Note("warning: workload %s: %s", change.GetName(), text)
+		}
+		for _, warning := range change.GetWarnings() {
+			c.Note("warning: workload %s: %s", change.GetName(), terminal.Plain(warning))
+		}
+		if image := change.GetImage(); image != "" && !strings.Contains(image, "@") {
+			c.Note("warning: workload %s: image %s could not be checked, because its registry cannot be reached from the server", change.GetName(), terminal.Plain(image))
+		}
+	}
 }
 
 // sameChanges reports whether two plans change the same objects in the same way, wherever the replicas go.

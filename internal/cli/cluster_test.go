@@ -47,6 +47,7 @@ type cluster struct {
 	images []*cloudlessv1.Image // besides web:1
 	nodes  []*cloudlessv1.Node  // box if nil
 	cloudlessv1.UnimplementedWorkloadServiceServer
+	cloudlessv1.UnimplementedDeploymentServiceServer
 	cloudlessv1.UnimplementedNodeServiceServer
 	cloudlessv1.UnimplementedTokenServiceServer
 	cloudlessv1.UnimplementedImageServiceServer
@@ -73,8 +74,11 @@ type cluster struct {
 	lastEvents *cloudlessv1.ListEventsRequest
 	lastLogs   *cloudlessv1.LogsRequest
 	lastUpdate *cloudlessv1.UpdateNodeRequest
-	lastToken  *cloudlessv1.CreateTokenRequest
-	lastLogin  *cloudlessv1.SetLoginRequest
+	// lastDrain and drained are the last request to drain a node, and its answer.
+	lastDrain *cloudlessv1.DrainNodeRequest
+	drained   *cloudlessv1.Node
+	lastToken *cloudlessv1.CreateTokenRequest
+	lastLogin *cloudlessv1.SetLoginRequest
 	// standing is the status of every workload; "running" with all its replicas if nil.
 	standing func(*cloudlessv1.Workload) *cloudlessv1.WorkloadStatus
 	// moved is called before a plan is applied, and reports whether the plan is outdated.
@@ -86,6 +90,8 @@ type cluster struct {
 	namespaces  map[string]*cloudlessv1.Namespace
 	versions    *settled // of the configuration
 	revisions   []*cloudlessv1.Revision
+	deployments []*cloudlessv1.Deployment     // newest first
+	end         *cloudlessv1.DeploymentStatus // of the newest one, while it is watched
 	copy        func(copyServer) error
 	forward     func(forwardServer) error
 	watchEvents func(grpc.ServerStreamingServer[cloudlessv1.Event]) error // nil repeats a past one and adds a new one
@@ -123,6 +129,7 @@ func newCluster(t *testing.T) *cluster {
 	}
 	server := grpc.NewServer()
 	cloudlessv1.RegisterWorkloadServiceServer(server, c)
+	cloudlessv1.RegisterDeploymentServiceServer(server, c)
 	cloudlessv1.RegisterNodeServiceServer(server, c)
 	cloudlessv1.RegisterTokenServiceServer(server, c)
 	cloudlessv1.RegisterImageServiceServer(server, c)
@@ -284,7 +291,7 @@ func (c *cluster) ApplyPlan(_ context.Context, r *cloudlessv1.ApplyPlanRequest) 
 	if c.moved != nil && c.moved() {
 		return nil, status.Error(codes.Aborted, "the plan is outdated")
 	}
-	answer := &cloudlessv1.ApplyPlanResponse{Plan: c.makePlan(r.GetRequest())}
+	answer := &cloudlessv1.ApplyPlanResponse{Plan: c.makePlan(r.GetRequest()), Deployments: slices.Clone(c.deployments)}
 	if answer.GetPlan().GetFingerprint() != r.GetFingerprint() {
 		return nil, status.Error(codes.Aborted, "the plan is outdated")
 	}
@@ -381,7 +388,15 @@ func (c *cluster) WatchWorkloads(r *cloudlessv1.WatchWorkloadsRequest, s grpc.Se
 	if err := s.Send(&cloudlessv1.WorkloadChange{Change: "synced"}); err != nil {
 		return err
 	}
-	<-s.Context().Done()
+	return untilEnd(s.Context())
+}
+
+// untilEnd is the rest of a watch. If the caller has a deadline, the server reaches it first.
+func untilEnd(ctx context.Context) error {
+	if _, limited := ctx.Deadline(); limited {
+		return status.FromContextError(context.DeadlineExceeded).Err()
+	}
+	<-ctx.Done()
 	return nil
 }
 
@@ -425,8 +440,7 @@ func (c *cluster) WatchReplicas(_ *cloudlessv1.WatchReplicasRequest, s grpc.Serv
 		story(func(r *cloudlessv1.Replica) { _ = s.Send(&cloudlessv1.ReplicaChange{Change: "changed", Replica: r}) })
 	}
 	if story != nil || len(c.replicas) == 0 {
-		<-s.Context().Done()
-		return nil
+		return untilEnd(s.Context())
 	}
 	return s.Send(&cloudlessv1.ReplicaChange{Change: "removed", Replica: c.replicas[0]})
 }
@@ -464,6 +478,11 @@ func (c *cluster) GetNode(_ context.Context, r *cloudlessv1.GetNodeRequest) (*cl
 	if r.GetName() != "box" {
 		return nil, status.Errorf(codes.NotFound, "node %s does not exist", r.GetName())
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.drained != nil {
+		return c.drained, nil
+	}
 	return box, nil
 }
 
@@ -492,20 +511,6 @@ var box = &cloudlessv1.Node{
 			Stability:    &cloudlessv1.ReliabilityPart{Score: 100, Basis: "not lost lately"},
 		},
 	},
-}
-
-func (c *cluster) CordonNode(ctx context.Context, r *cloudlessv1.CordonNodeRequest) (*cloudlessv1.Node, error) {
-	found, err := c.GetNode(ctx, &cloudlessv1.GetNodeRequest{Name: r.GetName()})
-	if err != nil {
-		return nil, err
-	}
-	n := proto.CloneOf(found)
-	n.Spec.Availability, n.Spec.AvailabilityReason, n.Status.State = "cordoned", r.GetReason(), "cordoned"
-	return n, nil
-}
-
-func (c *cluster) UncordonNode(ctx context.Context, r *cloudlessv1.UncordonNodeRequest) (*cloudlessv1.Node, error) {
-	return c.GetNode(ctx, &cloudlessv1.GetNodeRequest{Name: r.GetName()})
 }
 
 // UpdateNode returns a node with only the requested values.
@@ -557,11 +562,12 @@ func (c *cluster) ListEvents(_ context.Context, r *cloudlessv1.ListEventsRequest
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.lastEvents = r
-	n := len(c.events)
+	ofNode := func(e *cloudlessv1.Event) bool { return e.GetSpec().GetObjectKind() == "Node" && r.GetWorkload() != "" }
+	events := slices.DeleteFunc(slices.Clone(c.events), ofNode)
 	if size := int(r.GetPage().GetSize()); size > 0 {
-		n = min(n, size)
+		events = events[:min(len(events), size)]
 	}
-	return &cloudlessv1.ListEventsResponse{Items: c.events[:n]}, nil
+	return &cloudlessv1.ListEventsResponse{Items: events}, nil
 }
 
 func (c *cluster) WatchEvents(_ *cloudlessv1.WatchEventsRequest, s grpc.ServerStreamingServer[cloudlessv1.Event]) error {

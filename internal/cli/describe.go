@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/cli/command"
+	"github.com/cloudless/cloudless/internal/cli/phrase"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
 	"github.com/cloudless/cloudless/internal/spec"
 )
@@ -24,7 +26,8 @@ func (c *cli) describeCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "describe NAME|KIND/NAME",
 		Short: "Show everything about a workload or another object",
-		Long: "Describe shows a workload's spec, replicas, last exits, revisions and events, and why replicas are pending.\n" +
+		Long: "Describe shows a workload's spec, newest deployment, replicas, last exits, failed probes, revisions and events,\n" +
+			"and why replicas are pending.\n" +
 			"With KIND/NAME it describes an object of another kind, such as a node, a replica or an image.",
 		Example:    "  cloudless describe web\n  cloudless describe node/box1\n  cloudless describe replica/web-x7k2p\n  cloudless describe image/web:1 -o yaml",
 		SuggestFor: []string{"inspect", "show"},
@@ -63,10 +66,12 @@ func (c *cli) describerOf(kind api.Kind) describer {
 
 // description is everything about a workload.
 type description struct {
-	workload  *cloudlessv1.Workload
-	revisions []*cloudlessv1.Revision // newest first
-	replicas  []*cloudlessv1.Replica
-	events    []*cloudlessv1.Event // oldest first
+	workload *cloudlessv1.Workload
+	// deployments has the newest one, if there is one.
+	deployments []*cloudlessv1.Deployment
+	revisions   []*cloudlessv1.Revision // newest first
+	replicas    []*cloudlessv1.Replica
+	events      []*cloudlessv1.Event // oldest first
 }
 
 // describedEvents is how many of the newest events are shown.
@@ -81,6 +86,10 @@ func (c *cli) describeWorkload(ctx context.Context, cl *client.Client, name stri
 	if d.revisions, err = listRevisions(ctx, cl, c.Namespace, name); err != nil {
 		return err
 	}
+	if d.deployments, err = c.listDeployments(ctx, cl, name); err != nil {
+		return err
+	}
+	d.deployments = d.deployments[:min(1, len(d.deployments))]
 	selection := &cloudlessv1.Selection{Namespace: c.Namespace}
 	if d.replicas, err = command.ListReplicas(ctx, cl, &cloudlessv1.ListReplicasRequest{Selection: selection, Workload: name, Ended: true}); err != nil {
 		return err
@@ -122,11 +131,15 @@ func (d *description) json() ([]byte, error) {
 		return nil, err
 	}
 	out := struct {
-		Workload  json.RawMessage   `json:"workload"`
-		Revisions []json.RawMessage `json:"revisions"`
-		Replicas  []json.RawMessage `json:"replicas"`
-		Events    []json.RawMessage `json:"events"`
+		Workload    json.RawMessage   `json:"workload"`
+		Deployments []json.RawMessage `json:"deployments"`
+		Revisions   []json.RawMessage `json:"revisions"`
+		Replicas    []json.RawMessage `json:"replicas"`
+		Events      []json.RawMessage `json:"events"`
 	}{Workload: workload}
+	if out.Deployments, err = command.RawMessages(d.deployments); err != nil {
+		return nil, err
+	}
 	if out.Revisions, err = command.RawMessages(d.revisions); err != nil {
 		return nil, err
 	}
@@ -148,6 +161,7 @@ func (d *description) yaml() ([]byte, error) {
 	out.WriteString("workload:\n")
 	command.Indent(&out, "  ", workload)
 	for _, list := range []func() ([]byte, error){
+		func() ([]byte, error) { return command.KeyedYAML("deployments", d.deployments) },
 		func() ([]byte, error) { return command.KeyedYAML("revisions", d.revisions) },
 		func() ([]byte, error) { return command.KeyedYAML("replicas", d.replicas) },
 		func() ([]byte, error) { return command.KeyedYAML("events", d.events) },
@@ -162,11 +176,13 @@ func (d *description) yaml() ([]byte, error) {
 }
 
 func (c *cli) showDescription(d *description) error {
-	var newest *cloudlessv1.Revision
-	if len(d.revisions) > 0 {
-		newest = d.revisions[0]
+	var current *cloudlessv1.Revision // not the newest one after a rollback
+	for _, r := range d.revisions {
+		if r.GetSpec().GetNumber() == d.workload.GetStatus().GetRevision() {
+			current = r
+		}
 	}
-	if err := c.workloadFacts(d.workload, newest).Flush(); err != nil {
+	if err := c.workloadFacts(d.workload, current).Flush(); err != nil {
 		return err
 	}
 	if err := c.whyPending(d.workload.GetStatus()); err != nil {
@@ -175,11 +191,15 @@ func (c *cli) showDescription(d *description) error {
 	now := time.Now()
 	replicas := terminal.NewTable(c.Stdout, "NAME", "NODE", "PHASE", "REVISION", "RESTARTS", "AGE", "ADDRESSES", "REASON")
 	exits := terminal.NewTable(c.Stdout, "REPLICA", "AGO", "CODE", "REASON")
+	probes := terminal.NewTable(c.Stdout, "REPLICA", "AGO", "PROBE", "REASON", "OUTPUT")
 	for _, r := range d.replicas {
 		if status := r.GetStatus(); status.GetEndTime() == nil {
-			replicas.Row(r.GetMetadata().GetName(), r.GetSpec().GetNode(), status.GetPhase(),
+			replicas.Row(r.GetMetadata().GetName(), r.GetSpec().GetNode(), phrase.ReplicaPhase(r),
 				strconv.FormatUint(r.GetSpec().GetRevision(), 10), strconv.Itoa(int(status.GetRestarts())),
-				command.Age(r.GetMetadata().GetCreateTime(), now), strings.Join(status.GetAddresses(), ", "), status.GetReason())
+				command.Age(r.GetMetadata().GetCreateTime(), now), strings.Join(status.GetAddresses(), ", "), cmp.Or(status.GetReason(), status.GetUnready()))
+		}
+		if f := r.GetStatus().GetFailedProbe(); f != nil {
+			probes.Row(r.GetMetadata().GetName(), command.Age(f.GetTime(), now), f.GetProbe(), f.GetReason(), f.GetOutput())
 		}
 		if exit := r.GetStatus().GetLastExit(); exit != nil {
 			exits.Row(r.GetMetadata().GetName(), command.Age(exit.GetTime(), now), strconv.Itoa(int(exit.GetCode())), exitReason(exit))
@@ -189,9 +209,11 @@ func (c *cli) showDescription(d *description) error {
 		heading string
 		table   *terminal.Table
 	}{
+		{"Deployment", c.deploymentTable(d.deployments)},
 		{"Replicas", replicas},
 		{"Last exits", exits},
-		{"Revisions", c.revisionTable(d.revisions)},
+		{"Last failed probes", probes},
+		{"Revisions", c.revisionTable(d.revisions, d.workload.GetStatus().GetRevision())},
 		{"Events", c.eventTable(d.events, now)},
 	} {
 		if part.table.Empty() {
@@ -310,8 +332,8 @@ func (c *cli) describeReplica(ctx context.Context, cl *client.Client, name strin
 	f.Add("Workload", r.GetSpec().GetWorkload())
 	f.Add("Revision", strconv.FormatUint(r.GetSpec().GetRevision(), 10))
 	f.Add("Node", r.GetSpec().GetNode())
-	f.Add("Phase", status.GetPhase())
-	f.Add("Reason", status.GetReason())
+	f.Add("Phase", phrase.ReplicaPhase(r))
+	f.Add("Reason", cmp.Or(status.GetReason(), status.GetUnready()))
 	f.Add("Addresses", strings.Join(status.GetAddresses(), ", "))
 	f.Add("Restarts", strconv.Itoa(int(status.GetRestarts())))
 	if status.GetPid() != 0 {
@@ -319,6 +341,9 @@ func (c *cli) describeReplica(ctx context.Context, cl *client.Client, name strin
 	}
 	if exit := status.GetLastExit(); exit != nil {
 		f.Add("Last exit", strings.TrimSpace(fmt.Sprintf("code %d, %s ago %s", exit.GetCode(), command.Age(exit.GetTime(), time.Now()), exitReason(exit))))
+	}
+	if probe := status.GetFailedProbe(); probe != nil {
+		f.Add("Last failed probe", fmt.Sprintf("%s ago, %s", command.Age(probe.GetTime(), time.Now()), phrase.FailedProbe(probe)))
 	}
 	f.Add("Age", command.Age(r.GetMetadata().GetCreateTime(), time.Now()))
 	if err := f.Flush(); err != nil {

@@ -19,6 +19,7 @@ import (
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 type eventsFlags struct {
@@ -66,6 +67,12 @@ func (c *cli) events(ctx context.Context, cl *client.Client, f eventsFlags) erro
 		return command.PrintList(c.Env, past)
 	}
 	if len(past) == 0 {
+		if other, err := source.ofOtherKind(ctx); err != nil {
+			return err
+		} else if other != "" {
+			c.Note("no events about workload %s, but there are events of %s: %s", source.workload, other, spec.Hint(c.Namespace, "cloudless events --for "+other))
+			return nil
+		}
 		c.Note("no events%s; those of long ago are not kept", aboutWhat(f.about))
 		return nil
 	}
@@ -131,6 +138,20 @@ func (s *eventSource) past(ctx context.Context) ([]*cloudlessv1.Event, error) {
 	})
 	slices.Reverse(events)
 	return events, err
+}
+
+// ofOtherKind names an object of another kind that has the name of the workload and has events, as KIND/NAME. It is empty
+// if there is none.
+func (s *eventSource) ofOtherKind(ctx context.Context) (string, error) {
+	if s.workload == "" {
+		return "", nil
+	}
+	answer, err := s.cl.Events().ListEvents(ctx, &cloudlessv1.ListEventsRequest{Namespace: s.namespace, Object: s.workload, Page: &cloudlessv1.Page{Size: 1}})
+	if err != nil || len(answer.GetItems()) == 0 {
+		return "", err
+	}
+	found := answer.GetItems()[0].GetSpec()
+	return strings.ToLower(found.GetObjectKind()) + "/" + found.GetObjectName(), nil
 }
 
 // eventPause is the pause before a broken watch is opened again.

@@ -17,8 +17,8 @@ import (
 )
 
 func (c *cli) nodeCommand() *cobra.Command {
-	return c.nounCommand("node", "Show, label, cordon and remove the nodes of the cluster", "  cloudless node ls\n  cloudless node get box1\n  cloudless node label box1 disk=ssd\n  cloudless node cordon box1 --reason \"new disk\"\n  cloudless node rm box1",
-		c.nodeListCommand(), c.nodeGetCommand(), c.nodeLabelCommand(), c.nodeTaintCommand(), c.nodeSetCommand(), c.nodeCordonCommand(), c.nodeUncordonCommand(), c.nodeRemoveCommand())
+	return c.nounCommand("node", "Show, label, drain and remove the nodes of the cluster", "  cloudless node ls\n  cloudless node get box1\n  cloudless node label box1 disk=ssd\n  cloudless node drain box1 --reason \"new disk\"\n  cloudless node rm box1",
+		c.nodeListCommand(), c.nodeGetCommand(), c.nodeLabelCommand(), c.nodeTaintCommand(), c.nodeSetCommand(), c.nodeCordonCommand(), c.nodeDrainCommand(), c.nodeUncordonCommand(), c.nodeRemoveCommand())
 }
 
 func (c *cli) nodeListCommand() *cobra.Command {
@@ -172,8 +172,8 @@ func (c *cli) describeNode(node *cloudlessv1.Node, replicas []*cloudlessv1.Repli
 	if err := c.nodeTables(node); err != nil {
 		return err
 	}
-	if len(replicas) == 0 {
-		return nil
+	if err := c.departingTable(status.GetDeparting()); err != nil || len(replicas) == 0 {
+		return err
 	}
 	if err := c.Printf("\n"); err != nil {
 		return err
@@ -226,6 +226,21 @@ func (c *cli) nodeTables(node *cloudlessv1.Node) error {
 	return t.Flush()
 }
 
+// departingTable shows what the replicas of a draining node wait for.
+func (c *cli) departingTable(departing []*cloudlessv1.DepartingReplica) error {
+	if len(departing) == 0 {
+		return nil
+	}
+	if err := c.Printf("\n"); err != nil {
+		return err
+	}
+	t := terminal.NewTable(c.Stdout, "DEPARTING", "BECAUSE")
+	for _, r := range departing {
+		t.Row(r.GetReplica(), r.GetReason())
+	}
+	return t.Flush()
+}
+
 // gpuModels are the distinct models of the node's GPUs.
 func gpuModels(status *cloudlessv1.NodeStatus) string {
 	models := []string{status.GetCapacity().GetGpuModel()}
@@ -268,8 +283,8 @@ func (c *cli) nodeCordonCommand() *cobra.Command {
 func (c *cli) nodeUncordonCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "uncordon NAME",
-		Short:   "Place replicas on a cordoned node again",
-		Long:    "Uncordon lets the scheduler place replicas on a node again. Replicas on other nodes stay there.",
+		Short:   "Place replicas on a cordoned or drained node again",
+		Long:    "Uncordon lets the scheduler place replicas on a node again, and ends its drain. Replicas on other nodes stay there.",
 		Example: "  cloudless node uncordon box1",
 		Args:    command.ExactArgs("NAME"),
 		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {

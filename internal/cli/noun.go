@@ -71,9 +71,24 @@ func (c *cli) nounEdit(kind api.Kind) *cobra.Command {
 	})
 }
 
+// exampleOf is the name of an object in examples.
+func exampleOf(kind api.Kind) string {
+	switch kind.Name {
+	case "Service":
+		return "api"
+	case "Node":
+		return "box1"
+	case "Workload":
+		return "web"
+	case "Namespace":
+		return "shop"
+	}
+	return "NAME"
+}
+
 func (c *cli) nounVerb(kind api.Kind, verb, short string, run describer) *cobra.Command {
 	return &cobra.Command{
-		Use: verb + " NAME", Short: short, Example: "  cloudless " + kind.Noun() + " " + verb + " NAME",
+		Use: verb + " NAME", Short: short, Example: "  cloudless " + kind.Noun() + " " + verb + " " + exampleOf(kind),
 		Args: command.ExactArgs("NAME"),
 		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
 			return run(ctx, cl, args[0])
@@ -85,7 +100,7 @@ func (c *cli) nounRemove(kind api.Kind) *cobra.Command {
 	noun := kind.Noun()
 	return &cobra.Command{
 		Use: "rm NAME...", Aliases: []string{"remove", "delete"}, Short: "Remove " + kind.Plural,
-		Example: "  cloudless " + noun + " rm NAME",
+		Example: "  cloudless " + noun + " rm " + exampleOf(kind),
 		Args:    command.AtLeastOne("NAME"),
 		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
 			return c.removeObjects(ctx, cl, kind, args)

@@ -503,3 +503,17 @@ func TestHintAfterATimeoutNamesTheNamespace(t *testing.T) {
 		t.Errorf("exit code %d, want 1; stderr is %q, want it to end with %q", r.code, r.stderr, hint)
 	}
 }
+
+func TestRestartThatWaitsForAnOperatorSaysSo(t *testing.T) {
+	w := &cloudlessv1.Workload{
+		Metadata: &cloudlessv1.Metadata{Name: "web", Namespace: "shop"},
+		Spec:     &cloudlessv1.WorkloadSpec{Update: &cloudlessv1.Update{Strategy: spec.StrategyBlueGreen, ManualSwitch: true}},
+	}
+	if got, want := restarted(w), "leads to the old ones until you run: cloudless rollout promote web -n shop"; !strings.HasSuffix(got, want) {
+		t.Errorf("it says %q, want %q at the end", got, want)
+	}
+	w.Spec.Update.ManualSwitch = false
+	if got := restarted(w); got != "restarted" {
+		t.Errorf("without manualSwitch it says %q", got)
+	}
+}

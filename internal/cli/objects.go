@@ -121,6 +121,13 @@ var columns = map[string]struct {
 		c := o.(*cloudlessv1.Configuration)
 		return []string{authorOf(c), c.GetSpec().GetComment()}
 	}},
+	"Deployment": {[]string{"WORKLOAD", "REVISION", "CAUSE", "AUTHOR", "DURATION", "PHASE"}, func(o client.Object) []string {
+		d := o.(*cloudlessv1.Deployment)
+		return []string{
+			d.GetSpec().GetWorkload(), strconv.FormatUint(d.GetSpec().GetRevision(), 10), d.GetSpec().GetCause(), d.GetSpec().GetAuthor(),
+			deploymentDuration(d, time.Now()), d.GetStatus().GetPhase(),
+		}
+	}},
 	"Revision": {[]string{"REVISION", "IMAGE"}, func(o client.Object) []string {
 		r := o.(*cloudlessv1.Revision)
 		return []string{strconv.FormatUint(r.GetSpec().GetNumber(), 10), r.GetSpec().GetWorkload().GetImage()}
@@ -258,6 +265,7 @@ func editable(kind api.Kind) bool {
 var insteadOf = map[string]map[string]string{
 	"edited": {
 		"Configuration": "a version never changes; make the next one with: cloudless edit cluster",
+		"Deployment":    "it records how a revision was rolled out; steer it with: cloudless rollout, or change its workload with: cloudless edit workload NAME",
 		"Endpoint":      "it follows a replica or was registered; register it again with: cloudless endpoint register SERVICE NAME ADDRESS",
 		"Event":         "it records what has happened",
 		"Image":         "its digest stands for its content; push another one with: cloudless image push",
@@ -270,6 +278,7 @@ var insteadOf = map[string]map[string]string{
 	"removed": {
 		"Cluster":       "it ends with its machines; end it on each of them with: cloudless down --purge",
 		"Configuration": "the cluster keeps old versions for a while; go back to one with: cloudless cluster config rollback VERSION",
+		"Deployment":    "the cluster removes old ones itself, and all of them with: cloudless workload rm NAME",
 		"Endpoint":      "its name is unique only in its service; deregister it with: cloudless endpoint deregister SERVICE NAME",
 		"Event":         "the cluster removes old ones itself; change when with: cloudless cluster config set retention.events=DURATION",
 		"Replica":       "its workload would create another; change that with: cloudless workload scale NAME REPLICAS, or cloudless workload restart NAME",

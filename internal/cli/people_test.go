@@ -82,6 +82,10 @@ func described(t *testing.T) *cluster {
 	stranger.Spec.WorkloadUid = "uid-of-an-older-web"
 	c.replicas = []*cloudlessv1.Replica{
 		replica("web-a", "running", &cloudlessv1.ReplicaStatus{Restarts: 2, Addresses: []string{"10.64.0.2", "fd00::2"}, LastExit: &cloudlessv1.Exit{Code: 137, OomKilled: true, Time: ended}}),
+		replica("web-c", "running", &cloudlessv1.ReplicaStatus{
+			Unready:     "It does not listen on port 8080 yet.",
+			FailedProbe: &cloudlessv1.ProbeFailure{Probe: "startup", Reason: "nothing listens on port 8080", Output: "loading", Time: ended},
+		}),
 		replica("web-b", "failed", &cloudlessv1.ReplicaStatus{EndTime: ended, LastExit: &cloudlessv1.Exit{Code: 3, Time: ended}}),
 		stranger,
 	}
@@ -123,7 +127,10 @@ func TestDescribeShowsEverything(t *testing.T) {
 		"\nPhase:        degraded\n", "\nReason:       nothing fits\n", "\nImage:        hello:1\n", "\nDigest:       sha256:bbbbbbbbbbbbbbbb\n",
 		"\nEnvironment:  COLOUR=blue\n", "\nPorts:        http 8080 on the node's 80\n",
 		"\nWhy it is pending, node by node:\nNODE  REASON\nbox   needs 2 CPU, 1 of 4 free\n",
-		"\nReplicas\nNAME   NODE  PHASE    REVISION  RESTARTS  AGE  ADDRESSES           REASON\nweb-a  box   running  4         2         3h   10.64.0.2, fd00::2  -\n",
+		"\nReplicas\nNAME   NODE  PHASE               REVISION  RESTARTS  AGE  ADDRESSES           REASON\n" +
+			"web-a  box   running             4         2         3h   10.64.0.2, fd00::2  -\n" +
+			"web-c  box   running, not ready  4         0         3h   -                   It does not listen on port 8080 yet.\n",
+		"\nLast failed probes\nREPLICA  AGO  PROBE    REASON                        OUTPUT\nweb-c    60m  startup  nothing listens on port 8080  loading\n",
 		"\nLast exits\nREPLICA  AGO  CODE  REASON\nweb-a    60m  137   It ran out of memory (OOM)\nweb-b    60m  3     -\n",
 		"\nRevisions\nREVISION", "restarted\n",
 		"\nEvents\nAGO", "Created  Workload web  1 replica of hello:1\n",
@@ -232,7 +239,7 @@ func TestMistypedFlagsAndCommands(t *testing.T) {
 		"run x --name":            "--name needs a value: --name name",
 		"run x --replicas many":   `--replicas "many" is not a whole number`,
 		"run x --update=perhaps":  `--update "perhaps" is neither true nor false`,
-		"history web":             "did you mean cloudless workload history?",
+		"history web":             "did you mean cloudless rollout history or cloudless workload history?",
 		"inspect web":             "did you mean cloudless describe?",
 		"help lgos":               `there is no command "lgos" under cloudless: did you mean logs?`,
 		"help workload lst":       "did you mean ls?",
@@ -265,11 +272,13 @@ func TestCompletion(t *testing.T) {
 		"describe no|":         "node/",
 		"describe node/|":      "node/box",
 		"get rev|":             "revision",
-		"get replica |":        "web-a web-z",
+		"get replica |":        "web-a web-c web-z",
 		"exec x|":              "",
 		"cp w|":                "web:/",
 		"workload scale |":     "web",
 		"workload rm web |":    "",
+		"rollout pause |":      "web",
+		"rollout undo w|":      "web",
 		"node get |":           "box",
 		"token rm c|":          "ci",
 		"context use |":        "test",
@@ -277,7 +286,7 @@ func TestCompletion(t *testing.T) {
 		"ps --namespace |":     "default",
 		"--context |":          "test",
 		"events --for |":       "web",
-		"exec web --replica |": "web-a web-z",
+		"exec web --replica |": "web-a web-c web-z",
 		"ps -o |":              "json table yaml",
 		"workload h|":          "history\tList the revisions of a workload and their changes",
 		"help workload hi|":    "describe edit get history ls restart rm rollback run scale",

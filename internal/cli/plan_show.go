@@ -70,6 +70,9 @@ func (t *planText) change(change *cloudlessv1.PlanChange, namespace string) {
 		t.steps(change.GetReplicas())
 	}
 	t.unplaced(change)
+	for _, warning := range change.GetWarnings() {
+		t.WriteString("    " + t.style.Paint(terminal.Yellow, "! "+terminal.Plain(warning)) + "\n")
+	}
 	t.quota(change)
 	if change.GetAction() != spec.ActionUnchanged {
 		t.WriteByte('\n')
@@ -150,15 +153,22 @@ func stepText(action, from, to string) string {
 }
 
 func (t *planText) unplaced(change *cloudlessv1.PlanChange) {
+	if text := unplacedText(change); text != "" {
+		t.WriteString("    " + t.style.Paint(terminal.Red, "! "+text) + "\n")
+	}
+}
+
+// unplacedText says how many replicas would have no place, and why. It is empty if all have one.
+func unplacedText(change *cloudlessv1.PlanChange) string {
 	n := change.GetUnplaced()
 	if n == 0 {
-		return
+		return ""
 	}
 	text := "1 replica has no place"
 	if n > 1 {
 		text = fmt.Sprintf("%d replicas have no place", n)
 	}
-	t.WriteString("    " + t.style.Paint(terminal.Red, "! "+text+phrase.NoPlace(change.GetQuota(), change.GetUnplacedReasons())) + "\n")
+	return text + phrase.NoPlace(change.GetQuota(), change.GetUnplacedReasons())
 }
 
 // preemptions shows the replicas that would be preempted, and the workloads that they make room for.

@@ -77,6 +77,7 @@ func TestPlanOfReplicas(t *testing.T) {
 			step("create", "web-g", "", "n1"), step("create", "", "", ""),
 		},
 		Unplaced: 2, UnplacedReasons: []*cloudlessv1.NodeReason{{Node: "n1", Reason: "needs 3 CPU, 1 of 4 free"}},
+		Warnings: []string{"nothing answers there"},
 	}}}
 	var out strings.Builder
 	c := &cli{Env: &command.Env{Stdout: &out, Namespace: "default"}}
@@ -94,8 +95,30 @@ func TestPlanOfReplicas(t *testing.T) {
     + 2 replicas created on n1
     + 1 replica created; its node is chosen when its turn comes
     ! 2 replicas have no place: n1: needs 3 CPU, 1 of 4 free
+    ! nothing answers there
 
 Plan: 0 to create, 1 to update, 0 to delete, 0 unchanged.
+`
+	if out.String() != want {
+		t.Errorf("shown:\n%s\nwant:\n%s", out.String(), want)
+	}
+}
+
+// Apply warns of what will not work before it changes anything, and only of what it changes.
+func TestApplyWarns(t *testing.T) {
+	var out strings.Builder
+	c := &cli{Env: &command.Env{Stderr: &out, Namespace: "default"}}
+	full := []*cloudlessv1.NodeReason{{Node: "n1", Reason: "needs 3 CPU, 1 of 4 free"}}
+	c.warn(&cloudlessv1.Plan{Changes: []*cloudlessv1.PlanChange{
+		{Kind: "Workload", Name: "web", Action: "update", Image: "web@sha256:0123", Unplaced: 2, UnplacedReasons: full},
+		{Kind: "Workload", Name: "api", Action: "create", Image: "registry.example/api:1"},
+		{Kind: "Workload", Name: "db", Action: "create", Warnings: []string{"nothing answers there"}},
+		{Kind: "Workload", Name: "old", Action: "unchanged", Image: "old:1", Unplaced: 1, UnplacedReasons: full},
+		{Kind: "Namespace", Name: "shop", Action: "create"},
+	}})
+	want := `warning: workload web: 2 replicas have no place: n1: needs 3 CPU, 1 of 4 free
+warning: workload api: image registry.example/api:1 could not be checked, because its registry cannot be reached from the server
+warning: workload db: nothing answers there
 `
 	if out.String() != want {
 		t.Errorf("shown:\n%s\nwant:\n%s", out.String(), want)

@@ -167,7 +167,7 @@ func replicaRow(r *cloudlessv1.Replica, now time.Time, ports portsOf) []string {
 		r.GetMetadata().GetName(),
 		r.GetSpec().GetWorkload(),
 		r.GetSpec().GetNode(),
-		r.GetStatus().GetPhase(),
+		phrase.ReplicaPhase(r),
 		strconv.FormatUint(r.GetSpec().GetRevision(), 10),
 		strconv.Itoa(int(r.GetStatus().GetRestarts())),
 		command.Age(r.GetMetadata().GetCreateTime(), now),

@@ -22,7 +22,7 @@ func (c *cli) workloadHistoryCommand() *cobra.Command {
 		Use:   "history NAME",
 		Short: "List the revisions of a workload and their changes",
 		Long: "History lists the revisions that are kept, newest first. Every change of a workload's spec makes a revision, except\n" +
-			"a change of the number of replicas.",
+			"changes of replicas, priority, minAvailable, lostAfter and update.",
 		Example: "  cloudless workload history web\n  cloudless workload history web -o yaml",
 		Args:    command.ExactArgs("NAME"),
 		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
@@ -33,7 +33,11 @@ func (c *cli) workloadHistoryCommand() *cobra.Command {
 			if !c.ForPeople() {
 				return command.PrintList(c.Env, revisions)
 			}
-			return c.revisionTable(revisions).Flush()
+			w, err := cl.Workloads().GetWorkload(ctx, &cloudlessv1.GetWorkloadRequest{Namespace: c.Namespace, Name: args[0]})
+			if err != nil {
+				return err
+			}
+			return c.revisionTable(revisions, w.GetStatus().GetRevision()).Flush()
 		}),
 	}
 }
@@ -46,7 +50,8 @@ func listRevisions(ctx context.Context, cl *client.Client, namespace, workload s
 	})
 }
 
-func (c *cli) revisionTable(newestFirst []*cloudlessv1.Revision) *terminal.Table {
+// revisionTable marks the current revision if it is not the newest one.
+func (c *cli) revisionTable(newestFirst []*cloudlessv1.Revision, current uint64) *terminal.Table {
 	t := terminal.NewTable(c.Stdout, "REVISION", "CREATED", "AGE", "IMAGE", "CHANGES")
 	for i, r := range newestFirst {
 		var before *cloudlessv1.Revision
@@ -55,7 +60,11 @@ func (c *cli) revisionTable(newestFirst []*cloudlessv1.Revision) *terminal.Table
 		}
 		changes := revisionChanges(before, r)
 		created := r.GetMetadata().GetCreateTime()
-		t.Row(strconv.FormatUint(r.GetSpec().GetNumber(), 10), created.AsTime().Local().Format(time.DateTime),
+		number := strconv.FormatUint(r.GetSpec().GetNumber(), 10)
+		if i > 0 && r.GetSpec().GetNumber() == current {
+			number += " (current)"
+		}
+		t.Row(number, created.AsTime().Local().Format(time.DateTime),
 			command.Age(created, time.Now()), shortImage(r.GetSpec()), changes[0])
 		for _, change := range changes[1:] {
 			t.Continue(change)
@@ -108,25 +117,28 @@ func shortImage(r *cloudlessv1.RevisionSpec) string {
 	return r.GetImage()
 }
 
-func (c *cli) workloadRollbackCommand() *cobra.Command {
+// rollbackCommand is workload rollback, and the same as rollout undo. Argument is how the help names the workload.
+func (c *cli) rollbackCommand(verb, argument, path string) *cobra.Command {
 	var w wait.Flags
+	other := map[string]string{"rollback": "undo", "undo": "rollback"}[verb]
 	cmd := &cobra.Command{
-		Use:        "rollback NAME [REVISION]",
-		Aliases:    []string{"undo"},
+		Use:        verb + " " + argument + " [REVISION]",
+		Aliases:    []string{other},
 		SuggestFor: []string{"revert", "back"},
 		Short:      "Go back to an earlier revision",
-		Long: "Rollback makes a new revision that equals an earlier one, and replaces the replicas as for any other change.\n" +
-			"REVISION is a number, or a digest as cloudless workload history shows it. Without it, rollback takes the newest\n" +
-			"revision that differs from the current one.\n\n" +
-			"The workload runs exactly the image of that revision, even if its tag has moved. Rollback restores a deleted image,\n" +
-			"as long as that is possible. The number of replicas, the priority and minAvailable do not change.\n" +
+		Long: strings.ToUpper(verb[:1]) + verb[1:] + " makes an earlier revision current again. Replicas that still run it stay; the others are\n" +
+			"replaced as for any other change.\n" +
+			"REVISION is a number, or a digest as cloudless workload history shows it. Without it, " + verb + " takes the newest\n" +
+			"revision that was deployed successfully and differs from the current one.\n\n" +
+			"The workload runs exactly the image of that revision, even if its tag has moved. A deleted image is restored,\n" +
+			"as long as that is possible. The number of replicas, the priority, minAvailable, lostAfter and update stay.\n" +
 			"Change your files too: the next apply uses them.",
-		Example: "  cloudless workload rollback web\n  cloudless workload rollback web 3\n  cloudless workload rollback web sha256:0123456789ab",
+		Example: fmt.Sprintf("  %[1]s web\n  %[1]s web 3\n  %[1]s web sha256:0123456789ab", path),
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 2 {
 				return nil
 			}
-			return command.ExactArgs("NAME")(cmd, args)
+			return command.ExactArgs(argument)(cmd, args)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			request := &cloudlessv1.RollbackWorkloadRequest{Namespace: c.Namespace, Name: args[0]}

@@ -26,10 +26,10 @@ type runFlags struct {
 	wait.Flags
 	kindFlags
 	name, image, network, restart, user, workdir string
-	cpu, memory                                  string
+	cpu, memory, lostAfter                       string
 	replicas, priority                           int32
 	env, envFiles, publish, labels, onlyOn       []string
-	update, detach, remove                       bool
+	update, detach, remove, singleton            bool
 }
 
 func (c *cli) runCommand() *cobra.Command {
@@ -43,6 +43,8 @@ func (c *cli) runCommand() *cobra.Command {
 			"has ended, run shows its output.",
 		Example: "  cloudless run ./hello --name web --publish 8080:8080 -- --greeting hi\n" +
 			"  cloudless run docker.io/library/nginx:1.27 --replicas 2\n" +
+			"  cloudless run ./indexer --only-on kind=laptop --lost-after 1h\n" +
+			"  cloudless run ./ledger --singleton\n" +
 			"  cloudless run ./import --kind job --completions 8 --parallelism 2\n" +
 			"  cloudless run ./migrate --kind job --rm --env-file ./production.env\n" +
 			"  cloudless run ./backup --schedule \"30 3 * * *\" --time-zone Europe/Berlin",
@@ -73,6 +75,8 @@ func (c *cli) runCommand() *cobra.Command {
 	flags.StringVar(&f.memory, "memory", "", "`memory` limit of each replica, such as 256Mi")
 	flags.StringVar(&f.network, "network", "", "network: node (default; an address of its own), host (the machine's own) or none")
 	flags.StringVar(&f.restart, "restart", "", "when to restart a replica that ended: always (default), on-failure or never")
+	flags.StringVar(&f.lostAfter, "lost-after", "", "`time` after which replicas of an unreachable node are replaced, such as 1h")
+	flags.BoolVar(&f.singleton, "singleton", false, "never run two replicas at once, even if the network is cut")
 	flags.StringArrayVarP(&f.labels, "label", "l", nil, "label `KEY=VALUE` of the workload; may be repeated")
 	flags.StringArrayVar(&f.onlyOn, "only-on", nil, "label `KEY=VALUE` that a node must have; may be repeated")
 	flags.StringVar(&f.image, "image", "", "`name` of the image for the program (default: that of the program)")
@@ -157,7 +161,7 @@ func (f *runFlags) workload(namespace, what string, args []string) (*cloudlessv1
 	}
 	s := &cloudlessv1.WorkloadSpec{
 		Image: f.imageName(what), Args: args, Env: env,
-		Network: f.network, User: f.user, WorkingDir: f.workdir,
+		Network: f.network, User: f.user, WorkingDir: f.workdir, LostAfter: f.lostAfter, Singleton: f.singleton,
 	}
 	f.apply(s, f.replicas)
 	if f.changed("priority") {

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"fmt"
 	"strconv"
 	"time"
 
@@ -18,7 +19,7 @@ import (
 func (c *cli) workloadCommand() *cobra.Command {
 	return c.nounCommand("workload", "Show and change workloads",
 		"  cloudless workload ls\n  cloudless workload get web\n  cloudless workload scale web 3",
-		c.workloadListCommand(), c.workloadGetCommand(), c.workloadScaleCommand(), c.workloadRestartCommand(), c.workloadRunCommand(), c.workloadHistoryCommand(), c.workloadRollbackCommand(), c.workloadRemoveCommand())
+		c.workloadListCommand(), c.workloadGetCommand(), c.workloadScaleCommand(), c.workloadRestartCommand(), c.workloadRunCommand(), c.workloadHistoryCommand(), c.rollbackCommand("rollback", "NAME", "cloudless workload rollback"), c.workloadRemoveCommand())
 }
 
 func (c *cli) workloadListCommand() *cobra.Command {
@@ -131,13 +132,22 @@ func (c *cli) workloadRestartCommand() *cobra.Command {
 		Example: "  cloudless workload restart web",
 		Args:    command.ExactArgs("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return c.changeWorkload(w, plainly("restarted"), func(ctx context.Context, cl *client.Client) (*cloudlessv1.Workload, error) {
+			return c.changeWorkload(w, restarted, func(ctx context.Context, cl *client.Client) (*cloudlessv1.Workload, error) {
 				return cl.Workloads().RestartWorkload(ctx, &cloudlessv1.RestartWorkloadRequest{Namespace: c.Namespace, Name: args[0]})
 			})(cmd, args)
 		},
 	}
 	w.Register(cmd, "the new ones run")
 	return cmd
+}
+
+// restarted says that a workload was restarted, or who decides when the new replicas get the traffic.
+func restarted(w *cloudlessv1.Workload) string {
+	if m := w.GetMetadata(); spec.StrategyOf(w.GetSpec()) == spec.StrategyBlueGreen && w.GetSpec().GetUpdate().GetManualSwitch() {
+		return fmt.Sprintf("gets new replicas, and its service leads to the old ones until you run: %s",
+			spec.Hint(m.GetNamespace(), "cloudless rollout promote "+m.GetName()))
+	}
+	return "restarted"
 }
 
 // plainly returns the same word for every workload.

@@ -67,6 +67,7 @@ func TestEveryCheckFindsItsProblem(t *testing.T) {
 		{"overlayfs", Warn, func(v *View) { v.Overlay = syscall.EINVAL }, "overlayfs does not work below /data", "modprobe overlay"},
 		{"overlayfs", Warn, func(v *View) { v.Overlay = fmt.Errorf("make a namespace: %w", syscall.EPERM); v.Root = false }, "only root can try whether images", "sudo"},
 		{"links", Fail, func(v *View) { v.Links = syscall.EOPNOTSUPP }, "the network of containers cannot be made", "modprobe -a bridge veth"},
+		{"bridge rules", Warn, func(v *View) { v.BridgeRules = syscall.EOPNOTSUPP }, "a replica can pretend to be another one", "CONFIG_NF_TABLES_BRIDGE"},
 		{"nftables", Fail, func(v *View) { v.NFTables = syscall.EOPNOTSUPP }, "the kernel refuses rules of nftables", "modprobe -a nf_tables"},
 		{"forwarding", Warn, func(v *View) { v.Forwarding = false }, "does not pass packets on", "sysctl -w net.ipv4.ip_forward=1"},
 		{"disk", Fail, func(v *View) { v.Disk.Err = syscall.EIO }, "file system of /data cannot be read", "--data-dir"},

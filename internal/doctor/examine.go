@@ -24,6 +24,7 @@ var checks = []check{
 	{"overlayfs", overlay},
 	{"links", links},
 	{"nftables", nftablesWork},
+	{"bridge rules", bridgeRules},
 	{"forwarding", forwarding},
 	{"disk", disk},
 	{"memory", memory},
@@ -143,6 +144,13 @@ func links(v View) []Finding {
 func nftablesWork(v View) []Finding {
 	return v.probed(v.NFTables, "nftables can translate addresses", func() []Finding {
 		return fail(fmt.Sprintf("the kernel refuses rules of nftables, which publish ports: %v", v.NFTables), "modprobe -a nf_tables nft_nat nft_masq")
+	})
+}
+
+func bridgeRules(v View) []Finding {
+	return v.probed(v.BridgeRules, "replicas can be held to their own addresses", func() []Finding {
+		return warn(fmt.Sprintf("the kernel has no nftables rules for bridges, so a replica can pretend to be another one of this machine: %v", v.BridgeRules),
+			"use a kernel with CONFIG_NF_TABLES_BRIDGE, as those of the distributions have")
 	})
 }
 

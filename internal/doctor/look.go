@@ -43,6 +43,7 @@ func Look(ctx context.Context, o Options) View {
 	}
 	v.Forwarding = strings.TrimSpace(read("/proc/sys/net/ipv4/ip_forward")) == "1"
 	v.NFTables = inThrowaway(tryNFTables)
+	v.BridgeRules = inThrowaway(tryBridgeRules)
 	v.Links = inThrowaway(tryLinks)
 	v.Overlay = tryOverlay(o.DataDir)
 	if o.Containerd != "" {

@@ -26,8 +26,8 @@ func TestLookInspectsThisMachineAndLeavesNothing(t *testing.T) {
 	if v.Memory.Total == 0 || v.Memory.Available == 0 || v.Disk.Total == 0 || v.Disk.Err != nil || v.Cgroups.Version == "" {
 		t.Errorf("saw %+v %+v %+v", v.Memory, v.Disk, v.Cgroups)
 	}
-	if v.NFTables != nil || v.Links != nil {
-		t.Errorf("this machine cannot have a network: %v, %v", v.NFTables, v.Links)
+	if v.NFTables != nil || v.BridgeRules != nil || v.Links != nil {
+		t.Errorf("this machine cannot have a network: %v, %v, %v", v.NFTables, v.BridgeRules, v.Links)
 	}
 	if v.Containerd.Err == nil {
 		t.Error("a containerd that is not there was reached")

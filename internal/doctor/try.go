@@ -74,6 +74,22 @@ func tryNFTables() error {
 	return nil
 }
 
+// tryBridgeRules creates a chain for what passes a bridge.
+func tryBridgeRules() error {
+	conn, err := nftables.New()
+	if err != nil {
+		return fmt.Errorf("open netlink: %w", err)
+	}
+	conn.AddChain(&nftables.Chain{
+		Name: "pre", Table: conn.AddTable(&nftables.Table{Family: nftables.TableFamilyBridge, Name: "try"}), Type: nftables.ChainTypeFilter,
+		Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityRaw,
+	})
+	if err := conn.Flush(); err != nil {
+		return fmt.Errorf("make a rule: %w", err)
+	}
+	return nil
+}
+
 // tryOverlay mounts an overlay in the data folder.
 func tryOverlay(dataDir string) (err error) {
 	dir, err := os.MkdirTemp(existing(dataDir), ".try-overlay-")

@@ -10,7 +10,7 @@ type View struct {
 	Installer string
 	Runc      Runc
 	// The errors of probes, nil if they succeed.
-	NFTables, Links, Overlay error
+	NFTables, BridgeRules, Links, Overlay error
 	// Forwarding reports whether the kernel forwards IPv4 packets.
 	Forwarding bool
 	Cgroups    Cgroups

@@ -117,6 +117,22 @@ type Meter interface {
 	Stats(ctx context.Context, id string) (Stats, error)
 }
 
+// Pooler is a driver whose tasks share a limit of memory.
+type Pooler interface {
+	// Pool returns what all tasks together may use and do use. Its limit is 0 if there is none.
+	Pool() (Pool, error)
+	// LimitPool sets what all tasks together may use, in bytes.
+	LimitPool(bytes int64) error
+}
+
+// Pool is the memory that the tasks of a driver share, in bytes.
+type Pool struct {
+	Limit, Used int64
+	// Stalled is the share of the last ten seconds in which no process of a task could go on for lack of memory, in
+	// percent. It is 0 where the kernel does not tell.
+	Stalled float64
+}
+
 // Progresser is a driver that can report the progress of fetching an image while Prepare or
 // Start is running.
 type Progresser interface {
@@ -166,6 +182,10 @@ type Task struct {
 
 	LogDir string
 	Logs   LogLimits
+
+	// Lease is a file with the time by CLOCK_BOOTTIME, in nanoseconds, until which the task may run. Its owner may
+	// renew it. The driver kills the task afterwards, even if the owner is dead. Empty means that it may run forever.
+	Lease string
 }
 
 // Login is the credentials for a registry. It does not reveal them when it is printed,
@@ -197,8 +217,9 @@ const (
 type Resources struct {
 	CPURequest  int64 // thousandths of a CPU; becomes the weight under contention
 	CPULimit    int64 // thousandths of a CPU
-	MemoryLimit int64 // bytes
+	MemoryLimit int64 // bytes; without one, the limit of all tasks together counts, if there is one
 	PIDLimit    int64
+	OOMScore    int // 0 to 1000: the higher, the sooner the kernel kills the task when the machine runs out of memory
 }
 
 // LogLimits bounds what a task's log may take on disk.
@@ -259,7 +280,7 @@ type Exec struct {
 // Process is a process started by Exec.
 type Process interface {
 	// Wait returns the exit code once the process has ended and its output has
-	// been written. Cancelling ctx kills the process.
+	// been written. Cancelling ctx kills the process with its children.
 	Wait(ctx context.Context) (int, error)
 	Resize(ctx context.Context, width, height uint16) error
 	// Signal sends a signal by name, for example "SIGTERM".

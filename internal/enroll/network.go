@@ -22,9 +22,22 @@ import (
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
+// most is the number of ranges that a server accepts.
+const most = 1024
+
+// usedNetworks are the networks of the machine that no cloud has. Errors are ignored: the node reports a conflict later.
+func usedNetworks() (all []*v1.UsedNetwork) {
+	networks, _ := nodenet.ForeignNetworks()
+	for prefix, link := range networks {
+		if len(all) < most {
+			all = append(all, &v1.UsedNetwork{Range: prefix.String(), Interface: link})
+		}
+	}
+	return all
+}
+
 // usedRanges are the addresses that the machine uses already. Errors are ignored: the node reports a conflict later.
 func usedRanges() []string {
-	const most = 1024 // a server accepts no more
 	prefixes, _ := nodenet.Used()
 	var texts []string
 	for _, p := range prefixes[:min(len(prefixes), most)] {

@@ -88,7 +88,7 @@ func joinAt(ctx context.Context, f *datadir.Folder, o NodeOptions, address strin
 	defer func() { _ = conn.Close() }()
 	return becomeNode(ctx, f, o.Request, address, token.CA(), o.Logger, func(csr []byte) (*v1.EnrollResponse, error) {
 		return ask(ctx, conn, address, &v1.EnrollRequest{
-			Token: o.Token, Csr: csr, Name: Name(o.Request.Name), Labels: o.Request.Labels, Used: usedRanges(),
+			Token: o.Token, Csr: csr, Name: Name(o.Request.Name), Labels: o.Request.Labels, Used: usedRanges(), Networks: usedNetworks(),
 		})
 	})
 }
@@ -115,7 +115,7 @@ func OwnNode(ctx context.Context, f *datadir.Folder, o OwnNodeOptions) error {
 	return becomeNode(ctx, f, o.Request, o.Address, o.Trust.Fingerprint(), o.Logger, func(csr []byte) (*v1.EnrollResponse, error) {
 		for {
 			answer, err := v1.NewEnrollmentServiceClient(conn).EnrollOwnNode(ctx, &v1.EnrollOwnNodeRequest{
-				Csr: csr, Name: Name(o.Request.Name), Labels: o.Request.Labels, Used: usedRanges(),
+				Csr: csr, Name: Name(o.Request.Name), Labels: o.Request.Labels, Used: usedRanges(), Networks: usedNetworks(),
 			})
 			switch {
 			case err == nil:

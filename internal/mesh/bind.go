@@ -1,6 +1,7 @@
 package mesh
 
 import (
+	"bytes"
 	"errors"
 	"net"
 	"net/netip"
@@ -21,26 +22,50 @@ type bind struct {
 	v4, v6 *socket
 	closed chan struct{} // closed with the sockets
 
-	// relayed are packets that came through relays.
-	relayed chan relayedPacket
+	// relayed are packets that came through relays, together as they arrived.
+	relayed chan *relayedPackets
 }
 
-// relayedPacket is a copy of a packet, in a buffer of the pool.
-type relayedPacket struct {
-	from   *peer
-	buffer *[]byte
+// relayedPackets are copies of packets that arrived together, one after the other.
+type relayedPackets struct {
+	data  []byte
+	sizes []int
+	from  []*peer
+	// moved packets were given to WireGuard already, and read bytes of data with them.
+	moved, read int
 }
 
-// relayedWaiting is how many packets may wait for WireGuard. A relay that is faster loses some.
-const relayedWaiting = 1024
+// relayedWaiting is how many groups of packets may wait for WireGuard. A relay that is faster loses some.
+const relayedWaiting = 64
 
-var packetBuffers = sync.Pool{New: func() any {
-	b := make([]byte, 0, 2048)
-	return &b
-}}
+var relayedPool = sync.Pool{New: func() any { return &relayedPackets{} }}
+
+func newRelayedPackets() *relayedPackets { return relayedPool.Get().(*relayedPackets) }
+
+func (r *relayedPackets) add(from *peer, packet []byte) {
+	r.data, r.sizes, r.from = append(r.data, packet...), append(r.sizes, len(packet)), append(r.from, from)
+}
+
+// moveTo copies as many packets as there are buffers, and reports whether it was all of them.
+func (r *relayedPackets) moveTo(buffers [][]byte, sizes []int, endpoints []conn.Endpoint) (n int, all bool) {
+	for n < len(buffers) && r.moved < len(r.sizes) {
+		end := r.read + r.sizes[r.moved]
+		sizes[n], endpoints[n] = copy(buffers[n], r.data[r.read:end]), r.from[r.moved]
+		r.read = end
+		r.moved++
+		n++
+	}
+	return n, r.moved == len(r.sizes)
+}
+
+func (r *relayedPackets) release() {
+	clear(r.from) // so that removed peers are not kept
+	*r = relayedPackets{data: r.data[:0], sizes: r.sizes[:0], from: r.from[:0]}
+	relayedPool.Put(r)
+}
 
 func newBind(m *Mesh) *bind {
-	return &bind{mesh: m, relayed: make(chan relayedPacket, relayedWaiting)}
+	return &bind{mesh: m, relayed: make(chan *relayedPackets, relayedWaiting)}
 }
 
 // Open implements conn.Bind.
@@ -121,10 +146,16 @@ func (b *bind) Send(buffers [][]byte, to conn.Endpoint, offset int) error {
 	}
 	if !sent {
 		p.hold(buffers, offset)
+		if *p.next.Load() != *next { // a path was found meanwhile, and nothing was held yet
+			p.release()
+		}
 		return nil // WireGuard tries again
 	}
 	for _, one := range buffers {
 		p.count(&p.sentBytes, one[offset:])
+		if one[offset] == handshakeInitiation {
+			p.initiated.Store(p.mesh.clock())
+		}
 	}
 	return nil
 }
@@ -142,13 +173,34 @@ func (p *peer) count(bytes *atomic.Uint64, packet []byte) {
 		p.handshake.Store(time.Now().UnixNano())
 		p.established.Store(p.mesh.clock())
 		p.handshakes.Add(1)
+		p.initiated.Store(0)
 	}
+}
+
+// crossingTime is how long an initiation may take to the peer.
+const crossingTime = 500 * time.Millisecond
+
+// crosses reports whether a packet is an initiation that crosses one of ours. WireGuard would begin two sessions, finish
+// neither, and try again after five seconds. So the initiation of the smaller key counts, and its node ignores the other.
+func (p *peer) crosses(packet []byte) bool {
+	if packet[0] != handshakeInitiation {
+		return false
+	}
+	p.mu.Lock()
+	p.invited = p.mesh.clock()
+	sent := p.initiated.Load()
+	p.mu.Unlock()
+	if sent == 0 || p.mesh.clock()-sent > int64(crossingTime) {
+		return false
+	}
+	mine := p.mesh.key().Public()
+	return bytes.Compare(mine[:], p.key[:]) < 0
 }
 
 // hold keeps a handshake message until there is a way to send it: WireGuard itself waits five seconds.
 func (p *peer) hold(buffers [][]byte, offset int) {
 	for _, one := range buffers {
-		if message := one[offset:]; len(message) > 0 && message[0] == handshakeInitiation {
+		if message := one[offset:]; len(message) > 0 && (message[0] == handshakeInitiation || message[0] == handshakeResponse) {
 			p.mu.Lock()
 			p.held = append(p.held[:0], message...)
 			p.mu.Unlock()
@@ -185,6 +237,11 @@ func (b *bind) receiveDirect(s *socket) conn.ReceiveFunc {
 			if p == nil || !isWireGuard(datagram) {
 				sizes[i] = 0
 				b.mesh.control(datagram, from[i])
+				sources = *b.mesh.sources.Load() // a probe may let in what follows
+				continue
+			}
+			if p.crosses(datagram) {
+				sizes[i] = 0
 				continue
 			}
 			p.count(&p.receivedBytes, datagram)
@@ -205,32 +262,35 @@ func isWireGuard(d []byte) bool {
 
 // receiveRelayed receives what relays pass on.
 func (b *bind) receiveRelayed(closed <-chan struct{}) conn.ReceiveFunc {
+	var left *relayedPackets // of what was taken from the channel
 	return func(buffers [][]byte, sizes []int, endpoints []conn.Endpoint) (n int, err error) {
-		take := func(r relayedPacket) {
-			sizes[n], endpoints[n] = copy(buffers[n], *r.buffer), r.from
-			packetBuffers.Put(r.buffer)
-			n++
-		}
-		select {
-		case <-closed:
-			return 0, net.ErrClosed
-		case r := <-b.relayed:
-			take(r)
-		}
-		for n < len(buffers) {
+		if left == nil {
 			select {
-			case r := <-b.relayed:
-				take(r)
+			case <-closed:
+				return 0, net.ErrClosed
+			case left = <-b.relayed:
+			}
+		}
+		for {
+			moved, all := left.moveTo(buffers[n:], sizes[n:], endpoints[n:])
+			n += moved
+			if !all {
+				return n, nil
+			}
+			left.release()
+			select {
+			case left = <-b.relayed:
 			default:
+				left = nil
 				return n, nil
 			}
 		}
-		return n, nil
 	}
 }
 
-// fromRelay is called for every packet that a relay passes on. It must not keep the packet.
-func (b *bind) fromRelay(from relay.Address, packet []byte) {
+// fromRelay is called for every packet that a relay passes on. It adds WireGuard's packets to those that go to WireGuard
+// together.
+func (b *bind) fromRelay(from relay.Address, packet []byte, together *relayedPackets) {
 	p := b.mesh.peerAt(from)
 	if p == nil {
 		return
@@ -240,12 +300,18 @@ func (b *bind) fromRelay(from relay.Address, packet []byte) {
 		b.mesh.probedByRelay(p, packet)
 		return
 	}
+	if p.crosses(packet) {
+		return
+	}
 	p.count(&p.receivedBytes, packet)
-	buffer := packetBuffers.Get().(*[]byte)
-	*buffer = append((*buffer)[:0], packet...)
+	together.add(p, packet)
+}
+
+// deliver gives packets to WireGuard, or drops them if it is too slow.
+func (b *bind) deliver(together *relayedPackets) {
 	select {
-	case b.relayed <- relayedPacket{p, buffer}:
+	case b.relayed <- together:
 	default:
-		packetBuffers.Put(buffer)
+		together.release()
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tailscale/wireguard-go/conn"
 	"github.com/tailscale/wireguard-go/device"
 	"github.com/tailscale/wireguard-go/tun"
 
@@ -116,23 +117,31 @@ func open(opts Options, link *tunnel) (*Mesh, error) {
 	m.sources.Store(&map[netip.AddrPort]*peer{})
 	m.bind, m.prober, m.self = newBind(m), newProber(m), newSelf(m)
 	m.relays = &relays{
-		dial: opts.Dial, receive: m.bind.fromRelay, changed: m.self.moved, connected: m.releaseHeld, absent: m.absentAt,
+		dial: opts.Dial, receive: m.bind.fromRelay, deliver: m.bind.deliver, changed: m.self.moved, connected: m.releaseHeld, absent: m.absentAt,
 		log: m.log, changes: make(chan struct{}, 1), links: map[string]*relayLink{},
 	}
 	if err := link.configure(opts.Addresses); err != nil {
 		return nil, err
 	}
-	m.device = device.NewDevice(tun.Device(link), m.bind, quietLogger(m.log))
-	m.device.SetPeerLookupFunc(m.lookUp)
-	m.device.SetPeerByIPPacketFunc(m.route)
-	m.device.SetSessionStateFunc(m.sessionChanged)
-	if err := m.device.SetPrivateKey(device.NoisePrivateKey(opts.Key.Bytes())); err != nil {
-		return nil, fmt.Errorf("set the key of the mesh: %w", err)
+	if err := m.addDevice(link, m.bind); err != nil {
+		return nil, err
 	}
 	if err := m.listen(); err != nil {
 		return nil, err
 	}
 	return m, nil
+}
+
+// addDevice adds WireGuard between the interface and the network.
+func (m *Mesh) addDevice(link tun.Device, network conn.Bind) error {
+	m.device = device.NewDevice(link, network, quietLogger(m.log))
+	m.device.SetPeerLookupFunc(m.lookUp)
+	m.device.SetPeerByIPPacketFunc(m.route)
+	m.device.SetSessionStateFunc(m.sessionChanged)
+	if err := m.device.SetPrivateKey(device.NoisePrivateKey(m.key().Bytes())); err != nil {
+		return fmt.Errorf("set the key of the mesh: %w", err)
+	}
+	return nil
 }
 
 // listen opens the wanted port, or any other if it is taken.

@@ -22,6 +22,8 @@ const (
 	searchAgain = 15 * time.Second
 	// compareEvery is how often other paths are tried while one works.
 	compareEvery = time.Minute
+	// recentTrips is how many round trips say how fast the path in use is. Load delays some of them.
+	recentTrips = 8
 	// maxPaths bounds what one peer can make us remember.
 	maxPaths = 64
 )
@@ -51,8 +53,9 @@ type path struct {
 	pings    []sentPing
 	lastPing time.Time
 	lastPong time.Time // zero if it was never answered
-	// trip is the round trip of the last ping.
-	trip time.Duration
+	// trip is the round trip of the last ping, and trips those of the last few.
+	trip  time.Duration
+	trips []time.Duration
 }
 
 type sentPing struct {
@@ -189,18 +192,21 @@ func (o *path) ponged(now time.Time, number [12]byte) bool {
 		return false
 	}
 	o.trip = max(now.Sub(o.pings[i].at), time.Microsecond)
+	o.trips = append(o.trips[max(0, len(o.trips)-recentTrips+1):], o.trip)
 	o.pings, o.lastPong = o.pings[i+1:], now
 	return true
 }
 
-// choose takes the fastest path that works. It stays with the present one unless another is clearly faster.
+// choose takes the fastest path that works. It stays with the present one unless another is clearly faster than that
+// has been at any time lately: traffic delays pings, and must not move to another path, such as the tunnel of another
+// VPN, only for that.
 func (p *paths) choose(now time.Time) {
 	for _, one := range p.sorted() {
 		if one.lastPong.IsZero() || now.Sub(one.lastPong) >= lost {
 			continue
 		}
 		current := p.best
-		if current == nil || !current.relied(now) && one.relied(now) || one.trip*4 < current.trip*3 && one.relied(now) {
+		if current == nil || !current.relied(now) && one.relied(now) || one.trip*4 < slices.Min(current.trips)*3 && one.relied(now) {
 			p.best = one
 		}
 	}

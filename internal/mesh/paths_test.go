@@ -2,6 +2,7 @@ package mesh
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 )
@@ -45,6 +46,7 @@ func (l *lan) pass(d time.Duration) {
 				under = append(under, pong{l.now.Add(trip), p})
 			}
 		}
+		slices.SortStableFunc(under, func(a, b pong) int { return a.at.Compare(b.at) })
 	}
 }
 
@@ -80,6 +82,21 @@ func TestFasterPathIsPreferred(t *testing.T) {
 	l.answers[netip.MustParseAddrPort(near)] = 10 * time.Millisecond
 	l.pass(5 * time.Second)
 	l.wantRoute(t, near, false)
+}
+
+// Traffic delays the answers to pings on the path that it takes.
+func TestPathThatIsSlowForSomeSecondsIsKept(t *testing.T) {
+	l := newLAN(near, far)
+	l.answers[netip.MustParseAddrPort(near)] = 10 * time.Millisecond
+	l.answers[netip.MustParseAddrPort(far)] = 20 * time.Millisecond
+	l.pass(5 * time.Second)
+	l.wantRoute(t, near, false)
+	l.answers[netip.MustParseAddrPort(near)] = 100 * time.Millisecond
+	l.paths.search(l.now)
+	l.pass(5 * time.Second)
+	l.wantRoute(t, near, false)
+	l.pass(compareEvery)
+	l.wantRoute(t, far, false)
 }
 
 // A path that fails is doubted within two seconds, and given up after some more.

@@ -35,6 +35,7 @@ func (p Peer) equal(q Peer) bool {
 type peer struct {
 	mesh    *Mesh
 	id      string
+	key     Key
 	sender  senderID
 	address relay.Address
 
@@ -51,15 +52,21 @@ type peer struct {
 	handshakes atomic.Uint64
 	// established is the same as handshake, in nanoseconds of the mesh's clock.
 	established atomic.Int64
+	// initiated is when we sent an initiation, in nanoseconds of the mesh's clock; 0 once there is a response.
+	initiated atomic.Int64
 
 	// instance tells the peer whether we remember our session with it.
 	instance [8]byte
 
 	mu     sync.Mutex
 	config Peer
-	theirs [8]byte     // the peer's instance
-	seal   cipher.AEAD // made when it is first needed
-	paths  paths
+	theirs [8]byte // the peer's instance
+	// forgotten says that the peer has forgotten our session with it, until a new one begins.
+	forgotten bool
+	// invited is when the peer last sent an initiation, in nanoseconds of the mesh's clock.
+	invited int64
+	seal    cipher.AEAD // made when it is first needed
+	paths   paths
 	// absent are relays that said that the peer is not there, until when they are not asked again.
 	absent  map[string]time.Time
 	relayed relayedPath
@@ -71,7 +78,7 @@ type peer struct {
 }
 
 func newPeer(m *Mesh, c Peer) *peer {
-	p := &peer{mesh: m, id: c.ID, sender: senderOf(c.Key), address: relay.AddressOf(c.ID), instance: newInstance(), config: c}
+	p := &peer{mesh: m, id: c.ID, key: c.Key, sender: senderOf(c.Key), address: relay.AddressOf(c.ID), instance: newInstance(), config: c}
 	p.next.Store(&route{relay: true})
 	return p
 }

@@ -100,6 +100,9 @@ func (m *Mesh) Update(changed []Peer, removed []string) {
 // put adds or changes a peer. It returns the one that it replaces because its key is another, and the prefixes that
 // need a route. The caller holds mu.
 func (m *Mesh) put(c Peer) (replaced *peer, added []netip.Prefix) {
+	if c.ID == m.opts.ID {
+		return nil, nil // this node itself, perhaps with an earlier key
+	}
 	old := m.byID[c.ID]
 	if old != nil && old.config.Key == c.Key {
 		return nil, m.change(old, c)
@@ -108,7 +111,8 @@ func (m *Mesh) put(c Peer) (replaced *peer, added []netip.Prefix) {
 		m.forget(old)
 	}
 	if c.Key == m.key().Public() {
-		return old, nil // this node itself
+		m.log.Error("a peer has the key of this node, and is left out", "peer", c.Name, "id", c.ID)
+		return old, nil
 	}
 	p := newPeer(m, c)
 	m.byID[c.ID], m.byKey[c.Key], m.bySender[p.sender], m.byAddress[p.address] = p, p, p, p

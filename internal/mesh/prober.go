@@ -182,6 +182,7 @@ func (m *Mesh) probed(p *peer, datagram []byte, from netip.AddrPort) {
 		}
 		m.sendPong(p, got, from)
 	}
+	p.renewForgotten()
 	if pingBack {
 		m.sendPing(p, back)
 	}
@@ -199,22 +200,41 @@ func (p *peer) open(datagram []byte) (probe, error) {
 	}
 	got, err := openProbe(seal, datagram)
 	if err == nil && got.instance != p.theirs {
-		if p.theirs != ([8]byte{}) {
-			key := p.config.Key
-			p.mesh.tasks.Go(func() { p.mesh.renewSession(key) }) // WireGuard calls us, so it must not wait for us
-		}
+		p.forgotten = p.theirs != ([8]byte{})
 		p.theirs = got.instance
 	}
 	return got, err
 }
 
-// renewSession begins a new session with a peer that has forgotten the old one. WireGuard alone would notice that only
-// after 15 seconds.
-func (m *Mesh) renewSession(k Key) {
-	if active, ok := m.device.LookupActivePeer(device.NoisePublicKey(k)); ok {
-		active.ExpireCurrentKeypairs()
-		_ = active.SendHandshakeInitiation(false) // tried again with the next packet
+// renewForgotten begins a new session with a peer that has forgotten the old one. WireGuard alone would notice that only
+// after 15 seconds. The peer must have our answer by then, and lets our packets in.
+func (p *peer) renewForgotten() {
+	p.mu.Lock()
+	forgotten := p.forgotten
+	p.forgotten = false
+	p.mu.Unlock()
+	if !forgotten {
+		return
 	}
+	noticed := p.mesh.clock()
+	p.mesh.tasks.Go(func() { // WireGuard calls us, so it must not wait for us
+		active, ok := p.mesh.device.LookupActivePeer(device.NoisePublicKey(p.key))
+		if ok && p.mayInitiate(noticed) {
+			active.ExpireCurrentKeypairs()
+			_ = active.SendHandshakeInitiation(false) // tried again with the next packet
+		}
+	})
+}
+
+// mayInitiate reports whether the peer has not begun a session since a time. Later initiations of the peer cross ours.
+func (p *peer) mayInitiate(since int64) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.invited >= since {
+		return false
+	}
+	p.initiated.Store(p.mesh.clock())
+	return true
 }
 
 // probedByRelay handles a probe that came through a relay.
@@ -236,6 +256,7 @@ func (m *Mesh) probedByRelay(p *peer, packet []byte) {
 	if err == nil && got.kind == probePing {
 		m.sendThroughRelay(p, probe{kind: probePong, number: got.number})
 	}
+	p.renewForgotten()
 }
 
 // listenTo lets WireGuard's packets in from an address.

@@ -4,11 +4,13 @@ import (
 	"context"
 	"log/slog"
 	"net"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/cloudless/cloudless/internal/mesh/relay"
+	"github.com/cloudless/cloudless/internal/sleep"
 )
 
 // Relay is a server that passes packets on.
@@ -30,13 +32,16 @@ const (
 	// relayPatience is how long a relay has to answer after the machine's addresses have changed.
 	relayPatience = 2 * time.Second
 	dialTimeout   = 10 * time.Second
-	maxBackoff    = 30 * time.Second
+	// Attempts to connect wait for minBackoff first, and then for twice as long each time, up to maxBackoff.
+	minBackoff = 500 * time.Millisecond
+	maxBackoff = 30 * time.Second
 )
 
 // relays are the connections to relays. One of them is our home: peers send there what is for us.
 type relays struct {
 	dial    func(context.Context, Relay) (net.Conn, error)
-	receive func(from relay.Address, packet []byte)
+	receive func(from relay.Address, packet []byte, together *relayedPackets)
+	deliver func(*relayedPackets)
 	// changed is called when our home changes, and connected when a connection is up.
 	changed   func(home string)
 	connected func()
@@ -58,7 +63,10 @@ type relayLink struct {
 	relay    Relay
 	cancel   context.CancelFunc
 	client   *relay.Client // nil until it is connected
+	conn     net.Conn      // that of the client
 	lastSent time.Time
+	// redial ends an attempt to connect that is under way, or the wait for the next one. The next one follows at once.
+	redial context.CancelFunc
 }
 
 // set replaces the list of relays.
@@ -88,6 +96,8 @@ func (r *relays) run(ctx context.Context) {
 	r.ctx = ctx
 	r.mu.Unlock()
 	defer r.tasks.Wait()
+	unused := time.NewTicker(unusedAfter) // changes do not put it off
+	defer unused.Stop()
 	for {
 		r.findHome(ctx)
 		timer := time.NewTimer(compareRelays)
@@ -101,7 +111,7 @@ func (r *relays) run(ctx context.Context) {
 				again = true
 			case <-r.changes:
 				again = !r.homeWorks()
-			case <-time.After(unusedAfter):
+			case <-unused.C:
 				r.closeUnused()
 			}
 		}
@@ -212,67 +222,99 @@ func (r *relays) link(one Relay) *relayLink {
 
 // keep connects to a relay again and again until ctx ends.
 func (r *relays) keep(ctx context.Context, l *relayLink) {
-	backoff := 500 * time.Millisecond
+	backoff := minBackoff
 	for ctx.Err() == nil {
-		began := time.Now()
-		err := r.connect(ctx, l)
+		attempt, redial := context.WithCancel(ctx)
+		r.mu.Lock()
+		l.redial = redial
+		r.mu.Unlock()
+		worked, err := r.connect(ctx, attempt, l)
 		if ctx.Err() != nil {
+			redial()
 			return
 		}
 		r.log.Debug("no connection to a relay", "relay", l.relay.Address, "error", err)
 		r.wake()
-		if time.Since(began) > maxBackoff {
-			backoff = 500 * time.Millisecond
+		if worked || attempt.Err() != nil { // attempts made before tell nothing about the next one
+			backoff = minBackoff
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(backoff):
+		if sleep.For(attempt, backoff) == nil {
+			backoff = min(2*backoff, maxBackoff)
 		}
-		backoff = min(2*backoff, maxBackoff)
+		redial()
 	}
 }
 
-func (r *relays) connect(ctx context.Context, l *relayLink) error {
-	dialing, cancel := context.WithTimeout(ctx, dialTimeout)
+// connect relays until the connection ends. It worked if the relay has answered. attempt bounds only the dialing.
+func (r *relays) connect(ctx, attempt context.Context, l *relayLink) (worked bool, err error) {
+	dialing, cancel := context.WithTimeout(attempt, dialTimeout)
 	defer cancel()
 	conn, err := r.dial(dialing, l.relay)
 	if err != nil {
-		return err
+		return false, err
 	}
-	client := relay.NewClient(conn, relayHandler{r, l.relay.ID})
-	r.setClient(l, client)
-	defer r.setClient(l, nil)
+	client := relay.NewClient(conn, &relayHandler{relays: r, id: l.relay.ID, together: newRelayedPackets()})
+	r.setClient(l, client, conn)
+	defer r.setClient(l, nil, nil)
 	r.tasks.Go(r.connected)
-	return client.Run(ctx)
+	err = client.Run(ctx)
+	return client.RoundTrip() > 0, err
 }
 
-func (r *relays) setClient(l *relayLink, c *relay.Client) {
+func (r *relays) setClient(l *relayLink, c *relay.Client, conn net.Conn) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	l.client = c
+	l.client, l.conn = c, conn
 }
 
-// verify closes connections whose relay does not answer soon: they may be from an address that this machine no longer
-// has. They are made again at once.
-func (r *relays) verify() {
+// moved is called when the machine's addresses have changed. Connections from addresses that it no longer has end at
+// once. Others may be cut off as well: they end if their relay does not answer soon. All are made again without delay.
+func (r *relays) moved(lost []netip.Addr) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, l := range r.links {
-		if l.client != nil {
+		switch {
+		case l.client == nil:
+			if l.redial != nil {
+				l.redial()
+			}
+		case slices.Contains(lost, addressOf(l.conn.LocalAddr())):
+			_ = l.conn.Close()
+			l.redial()
+		default:
 			l.client.Verify(relayPatience)
 		}
 	}
 }
 
-// relayHandler says which relay a packet came from.
+// addressOf is the IP address of one end of a connection, invalid if there is none.
+func addressOf(a net.Addr) netip.Addr {
+	if a, ok := a.(*net.TCPAddr); ok {
+		return a.AddrPort().Addr().Unmap().WithZone("")
+	}
+	return netip.Addr{}
+}
+
+// relayHandler handles what one relay sends.
 type relayHandler struct {
 	relays *relays
 	id     string
+	// together are packets that have arrived since the last Flush.
+	together *relayedPackets
 }
 
-func (h relayHandler) Packet(from relay.Address, packet []byte) { h.relays.receive(from, packet) }
+func (h *relayHandler) Packet(from relay.Address, packet []byte) {
+	h.relays.receive(from, packet, h.together)
+}
 
-func (h relayHandler) Absent(peer relay.Address) { h.relays.absent(peer, h.id) }
+func (h *relayHandler) Flush() {
+	if len(h.together.sizes) > 0 {
+		h.relays.deliver(h.together)
+		h.together = newRelayedPackets()
+	}
+}
+
+func (h *relayHandler) Absent(peer relay.Address) { h.relays.absent(peer, h.id) }
 
 // send sends packets to a peer, through the relay that it is connected to. It reports whether a relay took them.
 func (r *relays) send(p *peer, buffers [][]byte, offset int) bool {
@@ -280,11 +322,7 @@ func (r *relays) send(p *peer, buffers [][]byte, offset int) bool {
 	if client == nil {
 		return false
 	}
-	taken := false
-	for _, b := range buffers {
-		taken = client.Send(p.address, b[offset:]) || taken
-	}
-	return taken
+	return client.Send(p.address, buffers, offset) > 0
 }
 
 // clientFor returns a connection to the peer's relay, or else to ours or another one where the peer may be.

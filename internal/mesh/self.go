@@ -60,8 +60,17 @@ func (s *self) setServers(list []Relay) {
 	s.servers.set(addresses)
 }
 
-// run watches the machine's addresses until ctx ends.
+// run watches the machine's addresses until ctx ends. It subscribes again when the kernel had more changes than fit into
+// a buffer and ended the subscription.
 func (s *self) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		s.watch(ctx)
+		_ = sleep.For(ctx, settle) // it ends with ctx
+	}
+}
+
+// watch follows changes until the subscription or ctx ends.
+func (s *self) watch(ctx context.Context) {
 	addresses, links, done := make(chan netlink.AddrUpdate), make(chan netlink.LinkUpdate), make(chan struct{})
 	defer close(done)
 	if err := errors.Join(netlink.AddrSubscribe(addresses, done), netlink.LinkSubscribe(links, done)); err != nil {
@@ -75,12 +84,12 @@ func (s *self) run(ctx context.Context) {
 			return
 		case _, open := <-addresses:
 			if !open {
-				addresses = nil
+				return
 			}
 			look = soon(look)
 		case _, open := <-links:
 			if !open {
-				links = nil
+				return
 			}
 			look = soon(look)
 		case <-look:
@@ -107,15 +116,24 @@ func soon(waiting <-chan time.Time) <-chan time.Time {
 func (s *self) lookAround() {
 	local := s.localAddresses()
 	s.mu.Lock()
-	changed := !slices.Equal(local, s.local)
+	before := s.local
 	s.local = local
 	s.mu.Unlock()
-	if changed {
+	if !slices.Equal(local, before) {
+		var lost []netip.Addr
+		for _, a := range before {
+			if !slices.Contains(local, a) {
+				lost = append(lost, a.Addr())
+			}
+		}
+		if len(lost) > 0 {
+			s.stun.forget()
+		}
 		s.ports.Moved()
 		s.servers.lookUpAgain() // the names may lead elsewhere from here
 		s.ask(time.Now())
 		s.announce()
-		s.mesh.relays.verify()
+		s.mesh.relays.moved(lost)
 		s.mesh.searchAll()
 	}
 }
@@ -153,8 +171,9 @@ func (s *self) inMesh(a netip.Addr) bool {
 func (s *self) candidates() []netip.AddrPort {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	list := slices.Clone(s.local)
-	for _, a := range append(s.stun.seen(), s.ports.Mapped()) {
+	// The public ones come first: a machine may have more local addresses than there is room for.
+	var list []netip.AddrPort
+	for _, a := range slices.Concat(s.stun.seen(), []netip.AddrPort{s.ports.Mapped()}, s.local) {
 		if a.IsValid() && !slices.Contains(list, a) {
 			list = append(list, a)
 		}

@@ -22,8 +22,9 @@ const (
 	socketBuffer = 7 << 20
 	// maxSegments is how many datagrams the kernel takes or gives as one.
 	maxSegments = 64
-	// maxSegmented is the size of what the kernel takes as one.
-	maxSegmented = 1<<16 - 1 - 20 - 8
+	// maxSegmented is the size of what stays one group until the receiver. With the headers of UDP, IP and the link, it
+	// must be less than 64 KiB: interfaces split what is larger, and both sides would handle every datagram on its own.
+	maxSegmented = 1<<16 - 128
 	// readAtOnce is how many such groups are read by one call.
 	readAtOnce = 4
 	// sendAtOnce is how many datagrams are sent by one call at most.
@@ -236,24 +237,42 @@ func (s *socket) send(buffers [][]byte, offset int, to netip.AddrPort) error {
 	return nil
 }
 
+// sendSome sends in groups, and one by one what the kernel does not take as a group.
 func (s *socket) sendSome(messages []message, buffers [][]byte, offset int, to *net.UDPAddr) error {
-	if s.segments.Load() && len(buffers) > 1 {
-		err := s.write(group(messages, buffers, offset, to))
+	for len(buffers) > 1 && s.segments.Load() {
+		groups := group(messages, buffers, offset, to)
+		written, err := s.write(groups)
 		if err == nil {
 			return nil
 		}
-		if errors.Is(err, unix.EIO) {
+		for _, one := range groups[:written] {
+			buffers = buffers[len(one.Buffers):]
+		}
+		refused := len(groups[written].Buffers)
+		switch {
+		case refused == 1:
+			return err
+		case errors.Is(err, unix.EIO):
 			s.segments.Store(false) // the interface cannot compute checksums of groups
-		} else if !errors.Is(err, unix.EMSGSIZE) && !errors.Is(err, unix.EINVAL) {
+		case !errors.Is(err, unix.EMSGSIZE) && !errors.Is(err, unix.EINVAL):
 			return err
 		}
 		// Datagrams larger than the MTU cannot be grouped, but fragmented one by one.
+		if err := s.sendSingly(messages, buffers[:refused], offset, to); err != nil {
+			return err
+		}
+		buffers = buffers[refused:]
 	}
+	return s.sendSingly(messages, buffers, offset, to)
+}
+
+func (s *socket) sendSingly(messages []message, buffers [][]byte, offset int, to *net.UDPAddr) error {
 	for i, b := range buffers {
 		messages[i].Addr, messages[i].OOB = to, messages[i].OOB[:0]
 		messages[i].Buffers = append(messages[i].Buffers[:0], b[offset:])
 	}
-	return s.write(messages[:len(buffers)])
+	_, err := s.write(messages[:len(buffers)])
+	return err
 }
 
 // group joins consecutive datagrams of equal size. The last one of a group may be shorter.
@@ -292,15 +311,16 @@ func appendControl(control []byte, level, kind int32, size int) []byte {
 	return binary.NativeEndian.AppendUint32(control, uint32(kind))
 }
 
-func (s *socket) write(messages []message) error {
-	for len(messages) > 0 {
-		n, err := s.batch.WriteBatch(messages, 0)
+// write returns how many messages the kernel took.
+func (s *socket) write(messages []message) (written int, err error) {
+	for written < len(messages) {
+		n, err := s.batch.WriteBatch(messages[written:], 0)
 		if err != nil {
-			return err
+			return written, err
 		}
-		messages = messages[n:]
+		written += n
 	}
-	return nil
+	return written, nil
 }
 
 func (s *socket) release(messages *[]message) {

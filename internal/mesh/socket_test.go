@@ -58,6 +58,45 @@ func TestDatagramsArriveAsSent(t *testing.T) {
 	}
 }
 
+func TestGroupsStayWholeForEverySizeOfDatagrams(t *testing.T) {
+	for _, v6 := range []bool{false, true} {
+		a, b, to := pairOfSockets(t, v6)
+		if !a.segments.Load() {
+			t.Skip("this kernel does not split groups of datagrams")
+		}
+		for size := smallestMTU + sealing; size <= 1500; size++ {
+			var sent [][]byte
+			for range maxSegments {
+				sent = append(sent, make([]byte, size))
+			}
+			if err := a.send(sent, 0, to); err != nil {
+				t.Fatal(err)
+			}
+			groups := group(make([]message, len(sent)), sent, 0, nil)
+			if received := receiveGroups(t, b, len(sent)*size); received != len(groups) {
+				t.Errorf("%d datagrams of %d bytes were sent in %d groups and arrived in %d (IPv6: %v)", len(sent), size, len(groups), received, v6)
+			}
+		}
+	}
+}
+
+// receiveGroups receives so many bytes, and returns in how many groups they came.
+func receiveGroups(t *testing.T, s *socket, size int) (groups int) {
+	t.Helper()
+	r := newReceiver(s)
+	for size > 0 {
+		n, err := s.batch.ReadBatch(r.read, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, one := range r.read[:n] {
+			size -= one.N
+		}
+		groups += n
+	}
+	return groups
+}
+
 // receiveAll reads into few buffers at a time, so that groups are split over several calls.
 func receiveAll(t *testing.T, s *socket, count int) (all [][]byte) {
 	t.Helper()

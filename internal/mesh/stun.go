@@ -39,6 +39,15 @@ func (c *stunClient) set(servers []netip.AddrPort) bool {
 	return !same
 }
 
+// forget drops all answers, also those that are under way: this node has lost an address, perhaps the one that
+// servers saw.
+func (c *stunClient) forget() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	clear(c.pending)
+	clear(c.answers)
+}
+
 // requests are the questions to send now.
 func (c *stunClient) requests() map[netip.AddrPort][]byte {
 	c.mu.Lock()

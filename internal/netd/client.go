@@ -34,8 +34,9 @@ type Options struct {
 
 // Client is the agent's side. It starts the process where there is none, and gives it again what it has forgotten.
 type Client struct {
-	opts Options
-	wake chan struct{}
+	opts    Options
+	version int // of its messages
+	wake    chan struct{}
 
 	mu      sync.Mutex
 	setup   *mesh.Setup
@@ -46,6 +47,7 @@ type Client struct {
 	clients map[netip.Addr]string
 	// services are nil until the agent knows them.
 	services map[resolver.Name]resolver.Service
+	will     *Will
 	pending  request // what the connected process does not know yet
 	conn     net.Conn
 	waiting  map[uint64]chan response
@@ -55,7 +57,7 @@ type Client struct {
 
 // NewClient returns a client that does nothing before Run.
 func NewClient(o Options) *Client {
-	return &Client{opts: o, wake: make(chan struct{}, 1), waiting: map[uint64]chan response{}}
+	return &Client{opts: o, version: version, wake: make(chan struct{}, 1), waiting: map[uint64]chan response{}}
 }
 
 // Configure says what the network is like. Before it is called, no process is started.
@@ -105,6 +107,9 @@ func (c *Client) UpdatePeers(changed []mesh.Peer, removed []string) {
 func (c *Client) SetRelays(list []mesh.Relay) {
 	c.change(func() { c.relays, c.pending.Relays = list, list })
 }
+
+// SetWill says what the process tells a server if this agent ends and its replicas do not.
+func (c *Client) SetWill(w Will) { c.change(func() { c.will, c.pending.Will = &w, &w }) }
 
 // SetNames says where the resolver listens.
 func (c *Client) SetNames(n Names) { c.change(func() { c.names, c.pending.Names = &n, &n }) }
@@ -172,7 +177,11 @@ func (c *Client) Run(ctx context.Context, e Events) {
 			}
 			continue
 		}
-		if err := c.talk(ctx, e); err != nil && ctx.Err() == nil {
+		err := c.talk(ctx, e)
+		if errors.Is(err, errReplaced) {
+			continue
+		}
+		if ctx.Err() == nil {
 			c.opts.Logger.Warn("no connection to the network process; trying again", "error", err)
 			c.report(err.Error(), e.Failed)
 		}
@@ -189,13 +198,13 @@ func (c *Client) configured() bool {
 	return c.setup != nil
 }
 
-// report reports a problem once, until it is over or another.
+// report reports a problem, and its end, once.
 func (c *Client) report(problem string, failed func(string)) {
 	c.mu.Lock()
 	known := c.problem == problem
 	c.problem = problem
 	c.mu.Unlock()
-	if problem != "" && !known {
+	if !known {
 		failed(problem)
 	}
 }
@@ -210,23 +219,61 @@ func (c *Client) talk(ctx context.Context, e Events) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
-	c.mu.Lock()
-	c.conn = conn
-	// A process that has run for a while keeps its peers until this agent knows them.
-	c.pending = request{
-		Version: version, Key: c.key.Bytes(), Setup: c.setup, Full: c.peers != nil, Changed: slices.Collect(maps.Values(c.peers)), Relays: c.relays,
-		Names: c.names, Clients: c.clients, AllServices: c.services != nil, Services: slices.Collect(maps.Values(c.services)),
+	in := json.NewDecoder(conn)
+	var first response
+	if err := in.Decode(&first); err != nil {
+		return fmt.Errorf("listen to the network process: %w", err)
 	}
+	if first.Version != c.version {
+		c.opts.Logger.Info("the network process is of another version: replacing it", "version", first.Version, "wanted", c.version)
+		return c.replace(conn, in)
+	}
+	c.hear(first, e)
+	c.mu.Lock()
+	c.conn, c.pending = conn, c.everything()
 	c.mu.Unlock()
 	defer c.hangUp()
 	heard := make(chan error, 1)
 	go func() {
 		defer cancel()
-		heard <- c.listen(conn, e)
+		heard <- c.listen(in, e)
 	}()
 	err = c.tell(ctx, conn)
 	cancel()
 	return errors.Join(<-heard, err)
+}
+
+// everything is the request for a process that knows nothing. The caller holds mu.
+func (c *Client) everything() request {
+	return request{
+		Version: c.version, Key: c.key.Bytes(), Setup: c.setup,
+		// A process that has run for a while keeps its peers until this agent knows them.
+		Full: c.peers != nil, Changed: slices.Collect(maps.Values(c.peers)), Relays: c.relays,
+		Will: c.will, Names: c.names, Clients: c.clients, AllServices: c.services != nil, Services: slices.Collect(maps.Values(c.services)),
+	}
+}
+
+// resend sends everything again, with what is pending.
+func (c *Client) resend() {
+	c.change(func() {
+		all := c.everything()
+		all.Fetched, all.Done, all.Asked = c.pending.Fetched, c.pending.Done, c.pending.Asked
+		c.pending = all
+	})
+}
+
+// replaceTime bounds how long a process may take to end.
+const replaceTime = 10 * time.Second
+
+var errReplaced = errors.New("the network process is being replaced")
+
+// replace ends a process. It returns errReplaced when the process has released everything, so that its successor gets it.
+func (*Client) replace(conn net.Conn, in *json.Decoder) error {
+	if err := conn.SetDeadline(time.Now().Add(replaceTime)); err != nil {
+		return err
+	}
+	untilStopped(conn, in)
+	return errReplaced
 }
 
 func (c *Client) hangUp() {
@@ -260,29 +307,37 @@ func (c *Client) tell(ctx context.Context, conn net.Conn) error {
 	}
 }
 
-func (c *Client) listen(conn net.Conn, e Events) error {
-	for in := json.NewDecoder(conn); ; {
+func (c *Client) listen(in *json.Decoder, e Events) error {
+	for {
 		var r response
 		if err := in.Decode(&r); err != nil {
 			return fmt.Errorf("listen to the network process: %w", err)
 		}
+		c.hear(r, e)
+	}
+}
+
+// hear handles a message of the process.
+func (c *Client) hear(r response, e Events) {
+	if r.Number != 0 {
+		c.answer(r)
+		return
+	}
+	if r.Failed != "" {
 		c.report(r.Failed, e.Failed)
-		if r.Version != 0 && (r.Version != version || c.opts.Program != r.Program) {
-			c.stop(conn)
-			return fmt.Errorf("the network process is %s, and this agent has %s: it is replaced", r.Program, c.opts.Program)
-		}
-		if r.Announced != nil {
-			e.Announced(*r.Announced)
-		}
-		if r.Resolver != nil {
-			e.Resolver(*r.Resolver)
-		}
-		if r.Wanted != "" {
-			e.Wanted(r.Wanted)
-		}
-		if r.Number != 0 {
-			c.answer(r)
-		}
+	}
+	if r.Resend {
+		c.resend()
+	}
+	if r.Announced != nil {
+		c.report("", e.Failed)
+		e.Announced(*r.Announced)
+	}
+	if r.Resolver != nil {
+		e.Resolver(*r.Resolver)
+	}
+	if r.Wanted != "" {
+		e.Wanted(r.Wanted)
 	}
 }
 
@@ -294,8 +349,6 @@ func (c *Client) answer(r response) {
 		delete(c.waiting, r.Number)
 	}
 }
-
-func (*Client) stop(conn net.Conn) { _ = json.NewEncoder(conn).Encode(request{Stop: true}) }
 
 // ErrNotRunning says that there is no network process to ask.
 var ErrNotRunning = errors.New("the network process is not running")
@@ -405,14 +458,16 @@ func Stop(ctx context.Context, socket string) error {
 	}
 	defer func() { _ = conn.Close() }()
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
-	if err := json.NewEncoder(conn).Encode(request{Stop: true}); err != nil {
-		return nil // it ends already
-	}
-	in := json.NewDecoder(conn)
-	for {
+	untilStopped(conn, json.NewDecoder(conn))
+	return ctx.Err()
+}
+
+// untilStopped ends the process at the other end of a connection. It returns when the process has released its
+// interface and its ports: it closes the connection then.
+func untilStopped(conn net.Conn, in *json.Decoder) {
+	err := json.NewEncoder(conn).Encode(request{Stop: true})
+	for err == nil {
 		var r response
-		if in.Decode(&r) != nil { // the process closes its end when it is done
-			return ctx.Err()
-		}
+		err = in.Decode(&r)
 	}
 }

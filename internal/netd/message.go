@@ -7,8 +7,10 @@ import (
 	"github.com/cloudless/cloudless/internal/resolver"
 )
 
-// version is that of the messages between agent and process. A process of another version is replaced.
-const version = 2
+// version is that of the messages between agent and process. An agent replaces a process of another version, which
+// interrupts the network for a moment, and keeps any other. Raise it when the messages change, and for a fix that must
+// reach processes that run already.
+const version = 4
 
 // request is one message of the agent. Its parts are handled in this order.
 type request struct {
@@ -31,6 +33,8 @@ type request struct {
 	RemovedServices []resolver.Name    `json:",omitempty"`
 	// Fetched are namespaces whose services are all known now.
 	Fetched []string `json:",omitempty"`
+	// Will replaces the one before, unless it is nil.
+	Will *Will `json:",omitempty"`
 	// Done are numbers that the process repeats when everything above is done, and Asked what it answers then.
 	Done  []uint64   `json:",omitempty"`
 	Asked []question `json:",omitempty"`
@@ -48,11 +52,13 @@ type question struct {
 
 // response is one message of the process.
 type response struct {
+	// Version is that of the process, in its first message.
 	Version int `json:",omitempty"`
-	// Program is the path of the running program, in the first message.
-	Program   string             `json:",omitempty"`
+	// Failed says why this node is not in the mesh or, with a number, why there is no answer.
 	Failed    string             `json:",omitempty"`
 	Announced *mesh.Announcement `json:",omitempty"`
+	// Resend says that the process knows no peers and relays: it joined the mesh later than it was asked to.
+	Resend bool `json:",omitempty"`
 	// Resolver says why the resolver does not work; it is empty if it does, and nil if nothing has changed.
 	Resolver *string `json:",omitempty"`
 	// Wanted is a namespace whose services a program of this machine looks up.
@@ -71,7 +77,8 @@ type Names struct {
 type Events struct {
 	// Announced is called with how this node can be reached, whenever that changes.
 	Announced func(mesh.Announcement)
-	// Failed is called with the reason why this node is not in the mesh, in one sentence.
+	// Failed is called with the reason why this node is not in the mesh, in one sentence. It is called with nothing when
+	// the node is in the mesh again.
 	Failed func(why string)
 	// Resolver is called with the reason why replicas cannot look up names, and with nothing when that is over.
 	Resolver func(why string)

@@ -91,18 +91,24 @@ func (n *names) fetch(ctx context.Context, name resolver.Name) error {
 	}
 	n.mu.Unlock()
 	if !n.process.tellAgent(response{Wanted: name.Namespace}) {
+		n.giveUp(name.Namespace, there)
 		return errNoAgent
 	}
 	select {
 	case <-ctx.Done():
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		if n.waiting[name.Namespace] == there { // others who wait for it give up by themselves
-			delete(n.waiting, name.Namespace)
-		}
+		n.giveUp(name.Namespace, there)
 		return ctx.Err()
 	case <-there:
 		return nil
+	}
+}
+
+// giveUp forgets that a lookup waits. Others that wait for the same namespace give up by themselves.
+func (n *names) giveUp(namespace string, there chan struct{}) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.waiting[namespace] == there {
+		delete(n.waiting, namespace)
 	}
 }
 

@@ -1,6 +1,7 @@
 package netd
 
 import (
+	"errors"
 	"net/netip"
 	"os/exec"
 	"slices"
@@ -72,6 +73,16 @@ func TestLookupOfTheMachineFetchesServices(t *testing.T) {
 	c.Fetched([]string{"depot"})
 	if got := <-answer; got != "10.128.0.9" {
 		t.Errorf("the address is %q", got)
+	}
+}
+
+func TestLookupWithoutAnAgentLeavesNothingBehind(t *testing.T) {
+	n := &names{process: &process{}, waiting: map[string]chan struct{}{}}
+	if err := n.fetch(t.Context(), resolver.Name{Namespace: "depot", Name: "late"}); !errors.Is(err, errNoAgent) {
+		t.Errorf("the lookup ended with %v", err)
+	}
+	if len(n.waiting) != 0 {
+		t.Errorf("%d lookups wait", len(n.waiting))
 	}
 }
 

@@ -19,7 +19,17 @@ import (
 // program is the network process, built as it is for a release.
 var program string
 
+// olderEnv makes the test binary a network process of an older version.
+const olderEnv = "NETD_TEST_OLDER"
+
 func TestMain(m *testing.M) {
+	if os.Getenv(olderEnv) != "" {
+		if err := serve(context.Background(), os.Args[1], version-1, slog.Default()); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	code, err := buildAndRun(m)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -53,6 +63,8 @@ type machine struct {
 	dir       string
 	key       mesh.PrivateKey
 	setup     mesh.Setup
+	program   string
+	older     bool // its agent and its network process are of an older version
 	announced chan mesh.Announcement
 	failed    chan string
 	resolver  chan string
@@ -82,7 +94,7 @@ func newMachine(t *testing.T, name string, number int) *machine {
 		t.Fatal(err)
 	}
 	m := &machine{
-		t: t, name: name, namespace: fmt.Sprintf("netd%d-%s", os.Getpid(), name), dir: t.TempDir(), key: key,
+		t: t, name: name, namespace: fmt.Sprintf("netd%d-%s", os.Getpid(), name), dir: t.TempDir(), key: key, program: program,
 		announced: make(chan mesh.Announcement, 100), failed: make(chan string, 100), resolver: make(chan string, 100), wanted: make(chan string, 100),
 		setup: mesh.Setup{
 			ID: "node/" + name, Interface: "mesh0", MTU: 1420, Port: 7000,
@@ -105,9 +117,16 @@ func (m *machine) path(name string) string { return filepath.Join(m.dir, name) }
 
 // agent runs the agent's side until stop is called.
 func (m *machine) agent() (c *Client, stop func()) {
+	launcher := []string{"ip", "netns", "exec", m.namespace}
+	if m.older {
+		launcher = append(launcher, "env", olderEnv+"=1")
+	}
 	c = NewClient(Options{
-		Program: program, Launcher: []string{"ip", "netns", "exec", m.namespace}, Socket: m.path("net.sock"), Log: m.path("log"), Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Program: m.program, Launcher: launcher, Socket: m.path("net.sock"), Log: m.path("log"), Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	})
+	if m.older {
+		c.version--
+	}
 	c.Configure(m.setup, m.key)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
@@ -164,12 +183,18 @@ func run(t *testing.T, name string, args ...string) string {
 func connected(t *testing.T) (a, b *machine, agentA, agentB *Client, stopA func()) {
 	t.Helper()
 	a, b = twoMachines(t)
+	agentA, agentB, stopA = connect(a, b)
+	return a, b, agentA, agentB, stopA
+}
+
+func connect(a, b *machine) (agentA, agentB *Client, stopA func()) {
+	a.t.Helper()
 	agentA, stopA = a.agent()
 	agentB, _ = b.agent()
 	agentA.SetPeers([]mesh.Peer{b.peer()})
 	agentB.SetPeers([]mesh.Peer{a.peer()})
 	a.reach(b)
-	return a, b, agentA, agentB, stopA
+	return agentA, agentB, stopA
 }
 
 func TestConnectionsOutliveTheAgent(t *testing.T) {
@@ -292,6 +317,31 @@ func TestStoppedProcessLeavesTheInterfaceToItsSuccessor(t *testing.T) {
 	}
 	if err := Stop(t.Context(), a.path("net.sock")); err != nil {
 		t.Errorf("the second stop: %v", err)
+	}
+}
+
+func TestFailedSetupIsRetried(t *testing.T) {
+	a, b := twoMachines(t)
+	run(t, "ip", "-n", a.namespace, "link", "add", a.setup.Interface, "type", "bridge") // is in the way
+	agentA, _ := a.agent()
+	agentB, _ := b.agent()
+	agentA.SetPeers([]mesh.Peer{b.peer()})
+	if why := <-a.failed; !strings.Contains(why, a.setup.Interface) {
+		t.Errorf("the problem is %q", why)
+	}
+	var err error
+	for range 3 { // attempts in vain are not reported again
+		_, err = agentA.Status(t.Context(), true)
+		agentA.SetRelays([]mesh.Relay{})
+	}
+	if err == nil || !strings.Contains(err.Error(), a.setup.Interface) {
+		t.Errorf("the status fails with %v", err)
+	}
+	run(t, "ip", "-n", a.namespace, "link", "delete", a.setup.Interface)
+	agentB.SetPeers([]mesh.Peer{a.peer()})
+	a.reach(b) // which it was told of before it had joined
+	if why := <-a.failed; why != "" || len(a.failed) != 0 {
+		t.Errorf("after the first problem came %q and %d more", why, len(a.failed))
 	}
 }
 

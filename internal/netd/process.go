@@ -2,7 +2,6 @@ package netd
 
 import (
 	"context"
-	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,36 +13,38 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cloudless/cloudless/internal/deadpeer"
-	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/mesh"
-	"github.com/cloudless/cloudless/internal/mesh/relay"
 )
 
 // process is the network process itself.
 type process struct {
-	log  *slog.Logger
-	stop context.CancelFunc
+	version int // of its messages
+	log     *slog.Logger
+	stop    context.CancelFunc
+
+	// joining is held while this node joins or leaves the mesh. It comes before mu.
+	joining sync.Mutex
 
 	mu        sync.Mutex
 	agent     *json.Encoder // of the agent that is connected; nil if none is
 	key       mesh.PrivateKey
-	setup     mesh.Setup
+	wanted    *mesh.Setup // nil until an agent says it
 	announced *mesh.Announcement
-	running   *running
+	running   *running // nil until this node has joined the mesh
+	problem   string   // why it has not
+	relays    []mesh.Relay
+	will      *knownWill // nil until an agent says it
 
 	names *names
-}
-
-// running is a mesh and the goroutine that runs it.
-type running struct {
-	mesh   *mesh.Mesh
-	cancel context.CancelFunc
-	ended  chan struct{}
+	lost  chan struct{} // has a token after the agent has ended
 }
 
 // Serve is the network process: it serves agents that connect to a socket, until ctx ends or an agent says so.
 func Serve(ctx context.Context, socket string, log *slog.Logger) error {
+	return serve(ctx, socket, version, log)
+}
+
+func serve(ctx context.Context, socket string, version int, log *slog.Logger) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -56,19 +57,23 @@ func Serve(ctx context.Context, socket string, log *slog.Logger) error {
 	if err := os.Chmod(socket, 0o600); err != nil {
 		return errors.Join(err, listener.Close())
 	}
-	p := &process{log: log, stop: cancel}
+	p := &process{version: version, log: log, stop: cancel, lost: make(chan struct{}, 1)}
 	if p.names, err = newNames(p); err != nil {
 		return errors.Join(err, listener.Close())
 	}
-	var tasks sync.WaitGroup
-	// Agents are connected until the mesh is left: that is how Stop knows.
+	var tasks, conversations sync.WaitGroup
+	// An agent stays connected until the process has released everything: that is how it knows when to start another.
 	connected, hangUp := context.WithCancel(context.WithoutCancel(ctx))
 	defer func() {
-		p.end()
-		hangUp()
+		cancel()
 		tasks.Wait()
+		p.leave()
+		hangUp()
+		conversations.Wait()
 	}()
 	tasks.Go(func() { p.watch(ctx, socket) })
+	tasks.Go(func() { p.keepJoining(ctx) })
+	tasks.Go(func() { p.executeWills(ctx) })
 	tasks.Go(func() { _ = p.names.resolver.Run(ctx) }) // it ends with ctx
 	defer context.AfterFunc(ctx, func() { _ = listener.Close() })()
 	for {
@@ -77,10 +82,9 @@ func Serve(ctx context.Context, socket string, log *slog.Logger) error {
 			return nil
 		}
 		if err != nil {
-			cancel()
 			return fmt.Errorf("wait for the agent: %w", err)
 		}
-		tasks.Go(func() {
+		conversations.Go(func() {
 			defer context.AfterFunc(connected, func() { _ = conn.Close() })()
 			p.serve(ctx, conn)
 		})
@@ -104,14 +108,14 @@ func (p *process) watch(ctx context.Context, socket string) {
 		if _, err := os.Lstat(socket); !errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		p.mu.Lock()
-		name := p.setup.Interface
-		p.mu.Unlock()
-		p.end()
-		if name != "" {
-			_ = mesh.RemoveInterface(name) // it is gone already, or there is no caller left to tell
-		}
 		p.stop()
+		p.leave()
+		p.mu.Lock()
+		setup := p.wanted
+		p.mu.Unlock()
+		if setup != nil {
+			_ = mesh.RemoveInterface(setup.Interface) // it is gone already, or there is no caller left to tell
+		}
 		return
 	}
 }
@@ -121,9 +125,8 @@ func (p *process) serve(ctx context.Context, conn net.Conn) {
 	defer func() { _ = conn.Close() }()
 	out := json.NewEncoder(conn)
 	p.mu.Lock()
-	p.agent = out                 // the newest agent is the right one
-	program, _ := os.Executable() // an agent that does not know it replaces the process
-	_ = out.Encode(response{Version: version, Program: program, Announced: p.announced, Resolver: p.names.problem()})
+	p.agent = out // the newest agent is the right one
+	_ = out.Encode(response{Version: p.version, Failed: p.problem, Announced: p.announced, Resolver: p.names.problem()})
 	p.mu.Unlock()
 	for in := json.NewDecoder(conn); ; {
 		var r request
@@ -142,6 +145,10 @@ func (p *process) serve(ctx context.Context, conn net.Conn) {
 	defer p.mu.Unlock()
 	if p.agent == out {
 		p.agent = nil
+		select {
+		case p.lost <- struct{}{}:
+		default:
+		}
 	}
 }
 
@@ -168,6 +175,14 @@ func (p *process) handle(ctx context.Context, out *json.Encoder, r request) erro
 		p.stop()
 		return nil
 	}
+	if r.Will != nil {
+		p.setWill(*r.Will)
+	}
+	if r.Relays != nil {
+		p.mu.Lock()
+		p.relays = r.Relays
+		p.mu.Unlock()
+	}
 	if err := p.names.apply(r); err != nil { // names are answered even if there is no mesh
 		return err
 	}
@@ -180,17 +195,15 @@ func (p *process) handle(ctx context.Context, out *json.Encoder, r request) erro
 		}
 	}
 	if r.Setup != nil {
-		if err := p.setUp(ctx, *r.Setup); err != nil {
-			return err
+		p.setUp(ctx, *r.Setup)
+	}
+	m, err := p.joined()
+	if err != nil { // the agent sends everything again once this node has joined
+		for _, q := range r.Asked {
+			p.say(out, response{Number: q.Number, Failed: err.Error()})
 		}
+		return nil
 	}
-	p.mu.Lock()
-	current := p.running
-	p.mu.Unlock()
-	if current == nil {
-		return errors.New("the network is not set up yet")
-	}
-	m := current.mesh
 	switch {
 	case r.Full:
 		m.SetPeers(r.Changed)
@@ -225,89 +238,9 @@ func (p *process) probe(ctx context.Context, out *json.Encoder, m *mesh.Mesh, q 
 	p.say(out, response{Number: q.Number, Status: &status})
 }
 
-func (p *process) setKey(b []byte) error {
-	key, err := mesh.ParsePrivateKey(b)
-	if err != nil {
-		return err
-	}
-	p.mu.Lock()
-	same := !p.key.IsZero() && p.key.Public() == key.Public()
-	p.key = key
-	current := p.running
-	p.mu.Unlock()
-	if same || current == nil {
-		return nil
-	}
-	return current.mesh.SetKey(key)
-}
-
-// setUp joins the mesh, unless that was done in the same way.
-func (p *process) setUp(ctx context.Context, s mesh.Setup) error {
-	p.mu.Lock()
-	current, same, key := p.running, p.setup.Equal(s), p.key
-	p.mu.Unlock()
-	if current != nil && same {
-		return nil
-	}
-	p.end()
-	m, err := mesh.Open(mesh.Options{
-		Setup: s, Key: key, Dial: dialer(s.Credentials), Announce: p.announce, Logger: p.log,
-	})
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	started := &running{mesh: m, cancel: cancel, ended: make(chan struct{})}
-	go func() {
-		defer close(started.ended)
-		_ = m.Run(ctx) // it ends with ctx
-	}()
-	p.mu.Lock()
-	p.setup, p.running = s, started
-	p.mu.Unlock()
-	return nil
-}
-
-// end leaves the mesh.
-func (p *process) end() {
-	p.mu.Lock()
-	old := p.running
-	p.running = nil
-	p.mu.Unlock()
-	if old == nil {
-		return
-	}
-	old.cancel()
-	<-old.ended
-	if err := old.mesh.Close(); err != nil {
-		p.log.Warn("the mesh did not end cleanly", "error", err)
-	}
-}
-
-// announce tells the agent how this node can be reached.
-func (p *process) announce(a mesh.Announcement) {
-	p.mu.Lock()
-	p.announced = &a
-	p.mu.Unlock()
-	p.tellAgent(response{Announced: &a}) // an agent that is gone hears it when it is back
-}
-
 // tellAgent tells the connected agent something, and reports whether there is one.
 func (p *process) tellAgent(r response) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.agent != nil && p.agent.Encode(r) == nil
-}
-
-// dialer connects to relays by mutual TLS. It reads the credentials each time: they are renewed now and then.
-func dialer(credentials string) func(context.Context, mesh.Relay) (net.Conn, error) {
-	return func(ctx context.Context, r mesh.Relay) (net.Conn, error) {
-		mine, err := identity.LoadCredentials(credentials)
-		if err != nil {
-			return nil, err
-		}
-		config := identity.ClientTLS(mine.Trust(), mine.Certificate)
-		config.NextProtos = []string{relay.Protocol}
-		return (&tls.Dialer{NetDialer: deadpeer.Dialer(), Config: config}).DialContext(ctx, "tcp", r.Address)
-	}
 }

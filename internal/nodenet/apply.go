@@ -11,22 +11,24 @@ import (
 // ruleset is what was written into our table.
 type ruleset struct {
 	table *nft.Table
+	// guarded is whether the kernel has rules for bridges.
+	guarded bool
 
-	mu         sync.Mutex          // held while parts are described and written
-	parts      map[string]bool     // names of those that apply has written
-	opened     map[string][]string // interfaces that forward only because of us
+	mu         sync.Mutex        // held while parts are described and written
+	parts      map[string]bool   // names of those that apply has written
+	opened     map[string]opened // interfaces that forward only because of us, by the suffix of a family
 	namespaces map[string]uint32
 	remote     map[netip.Addr]string // namespaces of other nodes' replicas
 }
 
-func newRuleset(table string) *ruleset {
+func newRuleset(table string, guarded bool) *ruleset {
 	return &ruleset{
-		table: nft.New(table, tableSets()), parts: map[string]bool{},
+		table: nft.New(table, tableSets(guarded)), guarded: guarded, parts: map[string]bool{},
 		namespaces: map[string]uint32{}, remote: map[netip.Addr]string{},
 	}
 }
 
-func (r *ruleset) setOpened(links map[string][]string) {
+func (r *ruleset) setOpened(links map[string]opened) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.opened = links
@@ -82,11 +84,17 @@ const basePart = "base"
 // describe is what the node itself wants in the table; services and other nodes' replicas come on top. The caller holds rules.mu.
 func (n *Network) describe() map[string]*nft.Part {
 	subnets := n.subnets()
-	parts := map[string]*nft.Part{
-		basePart: base{bridge: n.opts.bridge(), mesh: n.opts.Mesh, subnets: subnets, ranges: n.store.ranges(), opened: n.rules.opened}.part(),
+	everything := base{bridge: n.opts.bridge(), mesh: n.opts.Mesh, subnets: subnets, ranges: n.store.ranges(), opened: n.rules.opened}
+	if n.rules.guarded {
+		everything.links = n.opts.linkPrefix()
 	}
+	parts := map[string]*nft.Part{basePart: everything.part()}
 	for uid, e := range n.store.all() {
-		parts["endpoint/"+uid] = endpointPart(e.addresses(subnets), e.Namespace, numberOf(n.rules.namespaces, e.Namespace))
+		link := ""
+		if n.rules.guarded {
+			link = n.opts.link(e.Place)
+		}
+		parts["endpoint/"+uid] = endpointPart(link, e.addresses(subnets), e.Namespace, numberOf(n.rules.namespaces, e.Namespace))
 	}
 	for name, id := range n.rules.namespaces {
 		parts["namespace/"+name] = namespacePart(name, id)

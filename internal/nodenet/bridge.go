@@ -164,6 +164,15 @@ func (n *Network) gateways() []netip.Prefix {
 	return list
 }
 
+// gatewayAddresses are the same without the sizes of their networks.
+func (n *Network) gatewayAddresses() []netip.Addr {
+	var list []netip.Addr
+	for _, p := range n.gateways() {
+		list = append(list, p.Addr())
+	}
+	return list
+}
+
 // hardwareAddr is fixed, so that neighbours recognize a recreated bridge, and so that it
 // does not change with the replicas.
 func hardwareAddr(id string) net.HardwareAddr {

@@ -93,42 +93,11 @@ func TestNeighbourReachesOnlyPublishedPorts(t *testing.T) {
 		l.closed(l.outside, "udp", addr, "web", "unpublished")
 	}
 	l.closed(l.outside, "tcp", "10.64.3.3:8000", "db", "unpublished")
-	l.closed(l.outside, "tcp", "10.64.3.1:9000", "", "unpublished") // the bridge's own address
+	l.closed(l.outside, "tcp", "10.64.3.99:8000", "", "unpublished") // nobody has the address
+	l.closed(l.outside, "tcp", "10.64.3.1:9000", "", "unpublished")  // the bridge's own address
 	l.closed(l.outside, "tcp", "[fd00:64:0:3::1]:9000", "", "unpublished")
-}
-
-// The machine carries packets between other networks only if it would without us.
-func TestOtherNetworksStayApart(t *testing.T) {
-	l := newLab(t)
-	l.must(os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("0"), 0))
-	l.attach("a", "web", tcp(8080, insidePort))
-	other := l.connect("other", []string{"203.0.113.1/24", "2001:db8:1::1/64"}, []string{"203.0.113.2/24", "2001:db8:1::2/64"})
-	for namespace, gateways := range map[string][]string{l.outside: {here4, here6}, other: {"203.0.113.1", "2001:db8:1::1"}} {
-		for _, gateway := range gateways {
-			l.run(namespace, "ip", "route", "add", "default", "via", gateway)
-		}
-	}
-	l.serve(other, "other")
-	eventually(t, func() error { _, _, err := ask(other, "tcp", "203.0.113.1:8080"); return err })
-	for _, addr := range []string{"203.0.113.2:8000", "[2001:db8:1::2]:8000"} {
-		if err := inside(l.outside, func() error {
-			conn, err := net.DialTimeout("tcp", addr, 100*time.Millisecond)
-			if err == nil {
-				conn.Close()
-			}
-			return err
-		}); err == nil {
-			t.Errorf("%s can be reached through this machine", addr)
-		}
-	}
-	// Somebody makes this machine a router.
-	for _, name := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
-		l.must(os.WriteFile("/proc/sys/net/"+name, []byte("1"), 0))
-	}
-	defer os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("0"), 0)
-	defer os.WriteFile("/proc/sys/net/ipv6/conf/all/forwarding", []byte("0"), 0)
-	for _, addr := range []string{"203.0.113.2:8000", "[2001:db8:1::2]:8000"} {
-		eventually(t, func() error { _, _, err := ask(l.outside, "tcp", addr); return err })
+	if out, err := exec.Command("nft", "list", "set", "inet", "cloudless_testtest", "drops4").CombinedOutput(); err != nil || strings.Contains(string(out), "10.64.3.99") {
+		t.Errorf("neighbours fill the set of counters: %v: %s", err, out)
 	}
 }
 
@@ -175,8 +144,7 @@ func ping(addr string) error {
 	return err
 }
 
-// A replica cannot pretend to be another.
-// The resolver knows programs of the machine by that.
+// The resolver recognizes programs of the machine by the source address, which must stay the address that they asked.
 func TestMachineReachesItselfByItsOwnAddress(t *testing.T) {
 	l := newLab(t)
 	l.attach("a", "web")                                         // which writes the rules
@@ -189,15 +157,6 @@ func TestMachineReachesItselfByItsOwnAddress(t *testing.T) {
 	if _, caller, err := ask("", "tcp", "10.64.3.1:53"); err != nil || caller != "10.64.3.1" {
 		t.Errorf("the machine sees %q, %v", caller, err)
 	}
-}
-
-func TestReplicasUseTheirOwnAddresses(t *testing.T) {
-	l := newLab(t)
-	a := l.attach("a", "web")
-	l.serve(l.outside, "outside")
-	l.run(a.Namespace, "ip", "addr", "add", "192.0.2.9/32", "dev", "eth0")
-	l.run(a.Namespace, "ip", "route", "replace", "default", "via", "10.64.3.1", "src", "192.0.2.9")
-	l.closed(a.Namespace, "tcp", there4+":8000", "", "spoofed")
 }
 
 // Namespaces are closed to each other, but not for those that use published ports.
@@ -256,16 +215,14 @@ func TestNamespacesAcrossNodes(t *testing.T) {
 	l.open(web.Namespace, "tcp", "10.64.4.2:8000", "remote")
 	l.open(web.Namespace, "tcp", "[fd00:64:0:4::2]:8000", "remote")
 	l.open("", "tcp", "10.64.4.2:8000", "remote")
-	l.closed(node, "tcp", "10.64.3.3:8000", "", "namespace")
+	l.closed(node, "tcp", "10.64.3.3:8000", "db", "namespace") // which is the receiver
 	listener, err := net.Listen("tcp", "10.64.3.1:9000")
 	l.must(err)
 	defer listener.Close()
-	if err := inside(node, func() error {
-		_, err := net.DialTimeout("tcp", "10.64.3.1:9000", 50*time.Millisecond)
-		return err
-	}); err == nil {
-		t.Error("a replica of another node reaches services of this machine")
-	}
+	l.closed(node, "tcp", "10.64.3.1:9000", "", "host")
+	l.run(node, "ip", "route", "add", there4+"/32", "dev", "cm-testtest", "src", "10.64.4.2")
+	l.run(node, "ip", "neigh", "add", there4, "dev", "cm-testtest", "lladdr", hardwareAddr(l, "cm-testtest"))
+	l.closed(node, "tcp", there4+":8000", "", "transit")
 	var connected net.Conn
 	l.must(inside(web.Namespace, func() (err error) { connected, err = net.Dial("tcp", "10.64.4.2:8000"); return err }))
 	defer connected.Close()
@@ -285,6 +242,38 @@ func TestNamespacesAcrossNodes(t *testing.T) {
 	l.closed(web.Namespace, "tcp", "10.64.4.2:8000", "web", "namespace")
 	l.routeNode("del")
 	l.closed(web.Namespace, "tcp", "10.64.4.2:8000", "web", "no-path")
+	// A program of the machine uses a service whose backend has no route.
+	s := service("far", nodenet.Backend{Addresses: remote, Weight: 1})
+	s.Addresses = []netip.Addr{netip.MustParseAddr("198.18.0.1")} // is routed like the internet
+	l.must(l.network.SetServices([]nodenet.Service{s}))
+	l.closed("", "tcp", "198.18.0.1:80", "", "no-path")
+}
+
+// Programs of a machine that listen on all addresses are not open to other nodes: neither to their programs, among them
+// replicas with the network of their machine, nor to their replicas. Published ports and pings are.
+func TestMachineIsClosedToOtherNodes(t *testing.T) {
+	l := newLab(t)
+	l.attach("a", "web", tcp(8080, insidePort))
+	l.must(l.network.SetRanges(nodenet.Ranges{Replicas: []netip.Prefix{netip.MustParsePrefix("10.64.0.0/10"), netip.MustParsePrefix("fd00:64::/48")}}))
+	node := l.connectNode()
+	for _, at := range []string{"0.0.0.0:9000", "[::]:9001"} {
+		listener, err := net.Listen("tcp", at)
+		l.must(err)
+		defer listener.Close()
+		go answerTCP(listener, "machine")
+	}
+	for _, from := range []string{"1", "2"} { // the other node itself, and its replica
+		l.run(node, "ip", "route", "replace", "10.64.3.0/24", "dev", "cm-testtest", "src", "10.64.4."+from)
+		l.run(node, "ip", "-6", "route", "del", "fd00:64:0:3::/64", "dev", "cm-testtest")
+		l.run(node, "ip", "-6", "route", "add", "fd00:64:0:3::/64", "dev", "cm-testtest", "src", "fd00:64:0:4::"+from)
+		for _, addr := range []string{"10.64.3.1:9000", "10.64.3.1:9001", "[fd00:64:0:3::1]:9001"} {
+			l.closed(node, "tcp", addr, "", "host")
+		}
+		l.closed(node, "udp", "10.64.3.1:53", "", "host")
+		l.open(node, "tcp", "10.64.3.1:8080", "a")
+		l.open(node, "tcp", "[fd00:64:0:3::1]:8080", "a")
+		l.must(inside(node, func() error { return ping("10.64.3.1") }))
+	}
 }
 
 // connectNode creates another node behind the mesh, with a replica at .2 and its own address at .1.
@@ -345,10 +334,32 @@ func TestPortBoundToOneAddress(t *testing.T) {
 // Ports that the machine is managed through cannot be published.
 func TestPortsOfTheMachineStay(t *testing.T) {
 	l := newLab(t)
-	for _, port := range []uint16{22, 4443} {
+	for _, port := range []uint16{22, 53, 4443} {
 		_, err := l.network.Attach(t.Context(), nodenet.Endpoint{UID: "a", Ports: []nodenet.Port{tcp(port, 80)}})
 		if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("port %d cannot be published", port)) {
 			t.Errorf("port %d: %v", port, err)
 		}
+	}
+}
+
+// Even if a port 53 was published once, the resolver keeps it at its own address.
+func TestResolverKeepsItsPort(t *testing.T) {
+	l := newLab(t)
+	a := l.attach("a", "web", tcp(8053, insidePort))
+	for _, at := range []string{"10.64.3.1:53", "[fd00:64:0:3::1]:53"} {
+		listener, err := net.Listen("tcp", at)
+		l.must(err)
+		defer listener.Close()
+		go answerTCP(listener, "resolver")
+	}
+	l.stop()
+	state, err := os.ReadFile(l.opts.DataDir + "/state.json")
+	l.must(err)
+	l.must(os.WriteFile(l.opts.DataDir+"/state.json", []byte(strings.ReplaceAll(string(state), "8053", "53")), 0o600))
+	l.start()
+	eventually(t, func() error { _, _, err := ask(l.outside, "tcp", here4+":53"); return err })
+	for _, addr := range []string{"10.64.3.1:53", "[fd00:64:0:3::1]:53"} {
+		l.open(a.Namespace, "tcp", addr, "resolver")
+		l.open("", "tcp", addr, "resolver")
 	}
 }

@@ -31,40 +31,42 @@ type dropRule struct {
 	id     uint32
 	name   string
 	reason string
-	by     func(ipFamily) expr.Any // loads the address of the replica, nil if it is not known
+	// by are the addresses that the rule tries in turn: a packet counts for the first that a replica of this node has,
+	// and for no workload if there is none. So nobody fills the set of counters with invented addresses.
+	by []loadAddress
 }
 
-var (
-	bySource      = func(f ipFamily) expr.Any { return f.loadSource(1) }
-	byDestination = func(f ipFamily) expr.Any { return f.loadDestination(1) }
+type loadAddress func(f ipFamily, register uint32) expr.Any
 
-	dropNamespace   = dropRule{1, "namespace", "It belongs to another namespace, and no service there is exported to it.", bySource}
-	dropHost        = dropRule{2, "host", "Replicas cannot use the machine's own services.", bySource}
+var (
+	bySource      = []loadAddress{ipFamily.loadSource}
+	byDestination = []loadAddress{ipFamily.loadDestination}
+	byEither      = []loadAddress{ipFamily.loadSource, ipFamily.loadDestination} // the source may be on another node
+
+	dropNamespace   = dropRule{1, "namespace", "It belongs to another namespace, and no service there is exported to it.", byEither}
+	dropHost        = dropRule{2, "host", "The machine's own services are closed to replicas and other nodes.", bySource}
 	dropLinkLocal   = dropRule{3, "link-local", "Link-local addresses, such as those of metadata services, are closed.", bySource}
 	dropNoPath      = dropRule{4, "no-path", "There is no encrypted path to that address now.", bySource}
 	dropUnpublished = dropRule{5, "unpublished", "The port is not published.", byDestination}
 	dropSpoofed     = dropRule{6, "spoofed", "A replica used an address that is not its own.", nil}
+	dropTransit     = dropRule{7, "transit", "It is neither from a replica of this node nor for one.", nil}
 
-	dropRules = []dropRule{dropNamespace, dropHost, dropLinkLocal, dropNoPath, dropUnpublished, dropSpoofed}
+	dropRules = []dropRule{dropNamespace, dropHost, dropLinkLocal, dropNoPath, dropUnpublished, dropSpoofed, dropTransit}
 )
 
 func (r dropRule) chain() string { return "drop_" + strings.ReplaceAll(r.name, "-", "_") }
 
-// dropChains count and drop. Counting is a rule of its own: it fails when the set is full.
+// dropChains count and drop. Counting fails when the set is full, so the last rule drops without it.
 func dropChains() []nft.Chain {
 	var chains []nft.Chain
 	for _, r := range dropRules {
 		c := nft.Chain{Name: r.chain()}
 		for _, f := range families {
-			address := expr.Any(&expr.Immediate{Register: 1, Data: make([]byte, f.size)})
-			if r.by != nil {
-				address = r.by(f)
+			for _, load := range r.by {
+				c.Rules = append(c.Rules, join(f.is(),
+					[]expr.Any{load(f, 1), load(f, register1+f.words()), lookUp(setSelf+f.suffix, 1)}, r.count(f), drop))
 			}
-			c.Rules = append(c.Rules, join(f.is(), []expr.Any{
-				address,
-				&expr.Immediate{Register: register1 + f.words(), Data: binaryutil.NativeEndian.PutUint32(r.id)},
-				&expr.Dynset{SrcRegKey: 1, SetName: setDrops + f.suffix, Operation: unix.NFT_DYNSET_OP_UPDATE, Exprs: []expr.Any{&expr.Counter{}}},
-			}))
+			c.Rules = append(c.Rules, join(f.is(), []expr.Any{&expr.Immediate{Register: 1, Data: make([]byte, f.size)}}, r.count(f), drop))
 		}
 		c.Rules = append(c.Rules, drop)
 		chains = append(chains, c)
@@ -72,15 +74,25 @@ func dropChains() []nft.Chain {
 	return chains
 }
 
+// count counts a packet for the address in the first register.
+func (r dropRule) count(f ipFamily) []expr.Any {
+	return []expr.Any{
+		&expr.Immediate{Register: register1 + f.words(), Data: binaryutil.NativeEndian.PutUint32(r.id)},
+		&expr.Dynset{SrcRegKey: 1, SetName: setDrops + f.suffix, Operation: unix.NFT_DYNSET_OP_UPDATE, Exprs: []expr.Any{&expr.Counter{}}},
+	}
+}
+
 // drops adds up the kernel's counters, which end with the table and stay when an address gets a new owner.
 type drops struct {
-	mu     sync.Mutex
-	last   map[dropKey]expr.Counter
-	totals map[dropTotal]*Drop
+	mu       sync.Mutex
+	last     map[dropKey]expr.Counter
+	replaced int // how often the table had been replaced when last was read
+	totals   map[dropTotal]*Drop
 }
 
 type dropKey struct {
-	addr netip.Addr
+	addr netip.Addr // or
+	link string     // of a replica
 	rule uint32
 }
 
@@ -119,8 +131,13 @@ func (n *Network) collectDrops() error {
 	if err != nil {
 		return err
 	}
-	owners := map[netip.Addr]allocated{}
+	if replaced := n.rules.table.Replaced(); replaced != n.drops.replaced {
+		n.drops.replaced = replaced
+		clear(n.drops.last)
+	}
+	owners, links := map[netip.Addr]allocated{}, map[string]allocated{}
 	for _, e := range n.store.all() {
+		links[n.opts.link(e.Place)] = e
 		for _, addr := range e.addresses(n.subnets()) {
 			owners[addr] = e
 		}
@@ -128,8 +145,8 @@ func (n *Network) collectDrops() error {
 	table := &nftables.Table{Name: n.opts.table(), Family: nftables.TableFamilyINet}
 	for _, f := range families {
 		elements, err := c.GetSetElements(&nftables.Set{Table: table, Name: setDrops + f.suffix})
-		if errors.Is(err, unix.ENOENT) {
-			return nil // nothing was ever dropped
+		if isMissing(err) {
+			return nil // there are no rules yet, or another program has removed them
 		}
 		if err != nil {
 			return fmt.Errorf("read the counters of dropped packets: %w", err)
@@ -137,18 +154,36 @@ func (n *Network) collectDrops() error {
 		for _, e := range elements {
 			addr, ok := netip.AddrFromSlice(e.Key[:min(int(f.size), len(e.Key))])
 			if ok && len(e.Key) == int(f.size)+4 && e.Counter != nil {
-				key := dropKey{addr, binaryutil.NativeEndian.Uint32(e.Key[f.size:])}
+				key := dropKey{addr: addr, rule: binaryutil.NativeEndian.Uint32(e.Key[f.size:])}
 				n.drops.add(key, *e.Counter, owners[addr])
 			}
+		}
+	}
+	if !n.rules.guarded {
+		return nil
+	}
+	onBridge := &nftables.Table{Name: n.opts.table(), Family: nftables.TableFamilyBridge}
+	elements, err := c.GetSetElements(&nftables.Set{Table: onBridge, Name: setSpoofed})
+	if err != nil && !isMissing(err) {
+		return fmt.Errorf("read the counters of dropped frames: %w", err)
+	}
+	for _, e := range elements {
+		if link := strings.TrimRight(string(e.Key), "\x00"); e.Counter != nil {
+			n.drops.add(dropKey{link: link, rule: dropSpoofed.id}, *e.Counter, links[link])
 		}
 	}
 	return nil
 }
 
+// isMissing reports whether a set does not exist. The library passes on only the text of the kernel's error.
+func isMissing(err error) bool {
+	return err != nil && (errors.Is(err, unix.ENOENT) || strings.HasSuffix(err.Error(), unix.ENOENT.Error()))
+}
+
 func (d *drops) add(key dropKey, now expr.Counter, owner allocated) {
 	last := d.last[key]
 	if now.Packets < last.Packets {
-		last = expr.Counter{} // the table was written again
+		last = expr.Counter{} // another program emptied the set
 	}
 	d.last[key] = now
 	i := slices.IndexFunc(dropRules, func(r dropRule) bool { return r.id == key.rule })

@@ -2,8 +2,11 @@ package nodenet
 
 import (
 	"net/netip"
+	"sync"
+	"time"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -67,29 +70,35 @@ func (s staleFlows) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
 	return !serving[answers.Unmap()]
 }
 
-// goneBackends are UDP backends that left a service: the kernel would send datagrams of known flows there for ever.
-type goneBackends map[netip.AddrPort]bool
+// goneBackends are backends that left a service: the kernel would send datagrams of known flows there for ever, and new
+// connections from the ports of connections that have ended there for some seconds.
+type goneBackends struct{ udp, tcp map[netip.AddrPort]bool }
 
-// left notes the UDP backends that a service had before and has no more.
-func (g goneBackends) left(before, now Service) {
+// left notes the backends that a service had before and has no more.
+func (g *goneBackends) left(before, now Service) {
 	if len(before.Backends) == 0 {
 		return
 	}
-	stays := map[netip.AddrPort]bool{}
-	for _, to := range now.datagramBackends() {
-		stays[to] = true
-	}
-	for _, to := range before.datagramBackends() {
-		if !stays[to] {
-			g[to] = true
+	for protocol, gone := range map[string]*map[netip.AddrPort]bool{"udp": &g.udp, "tcp": &g.tcp} {
+		stays := map[netip.AddrPort]bool{}
+		for _, to := range now.backendsFor(protocol) {
+			stays[to] = true
+		}
+		for _, to := range before.backendsFor(protocol) {
+			if !stays[to] {
+				if *gone == nil {
+					*gone = map[netip.AddrPort]bool{}
+				}
+				(*gone)[to] = true
+			}
 		}
 	}
 }
 
-func (s Service) datagramBackends() []netip.AddrPort {
+func (s Service) backendsFor(protocol string) []netip.AddrPort {
 	var list []netip.AddrPort
 	for _, p := range s.Ports {
-		if p.Protocol != "udp" {
+		if p.Protocol != protocol {
 			continue
 		}
 		for _, b := range s.Backends {
@@ -101,15 +110,97 @@ func (s Service) datagramBackends() []netip.AddrPort {
 	return list
 }
 
-func (g goneBackends) forget(n *Network) {
-	if len(g) > 0 {
-		n.deleteFlows(g)
+func (g *goneBackends) forget(n *Network) {
+	if len(g.udp) > 0 {
+		n.deleteFlows(datagramFlows(g.udp))
+	}
+	if len(g.tcp) > 0 {
+		n.ended.forget(n, g.tcp)
 	}
 }
 
-// MatchConntrackFlow matches translated flows to those backends. Flows that clients sent there directly are not ours.
-func (g goneBackends) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
+// translatedTo reports whether a flow was translated to one of these backends. Flows that clients sent there directly
+// are not ours.
+func translatedTo(flow *netlink.ConntrackFlow, gone map[netip.AddrPort]bool) bool {
 	asked, _ := netip.AddrFromSlice(flow.Forward.DstIP)
 	answers, _ := netip.AddrFromSlice(flow.Reverse.SrcIP)
-	return flow.Forward.Protocol == unix.IPPROTO_UDP && asked != answers && g[netip.AddrPortFrom(answers.Unmap(), flow.Reverse.SrcPort)]
+	return asked != answers && gone[netip.AddrPortFrom(answers.Unmap(), flow.Reverse.SrcPort)]
+}
+
+// datagramFlows are those to some backends.
+type datagramFlows map[netip.AddrPort]bool
+
+// MatchConntrackFlow matches flows to those backends.
+func (f datagramFlows) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
+	return flow.Forward.Protocol == unix.IPPROTO_UDP && translatedTo(flow, f)
+}
+
+// endedFlows are TCP connections to some backends that were reset or not answered. Their entries outlive them: a client
+// that connects from the same port within seconds would be sent to the backend that is gone.
+type endedFlows map[netip.AddrPort]bool
+
+// MatchConntrackFlow matches flows to those backends.
+func (f endedFlows) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
+	tcp, ok := flow.ProtoInfo.(*netlink.ProtoInfoTCP)
+	return ok && (tcp.State == nl.TCP_CONNTRACK_CLOSE || tcp.State == nl.TCP_CONNTRACK_SYN_SENT) && translatedTo(flow, f)
+}
+
+// ended forgets connections in the background. A connection may end after its backend has left, so each backend gets
+// several passes. A pass reads all connections of the machine: passes take at most a tenth of the time.
+type ended struct {
+	mu      sync.Mutex
+	left    map[netip.AddrPort]int // how many passes each backend gets
+	running bool
+	wake    chan struct{}
+}
+
+const (
+	endedPasses = 3
+	endedPause  = 500 * time.Millisecond
+)
+
+func newEnded() ended { return ended{left: map[netip.AddrPort]int{}, wake: make(chan struct{}, 1)} }
+
+func (e *ended) forget(n *Network, gone map[netip.AddrPort]bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for to := range gone {
+		e.left[to] = endedPasses
+	}
+	if !e.running {
+		e.running = true
+		go e.run(n) // ends with the last pass
+		return
+	}
+	select {
+	case e.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (e *ended) run(n *Network) {
+	for gone := e.next(); len(gone) > 0; gone = e.next() {
+		began := time.Now()
+		n.deleteFlows(gone)
+		time.Sleep(9 * time.Since(began))
+		select {
+		case <-e.wake:
+		case <-time.After(endedPause):
+		}
+	}
+}
+
+// next takes the backends of the next pass.
+func (e *ended) next() endedFlows {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	gone := endedFlows{}
+	for to := range e.left {
+		gone[to] = true
+		if e.left[to]--; e.left[to] == 0 {
+			delete(e.left, to)
+		}
+	}
+	e.running = len(gone) > 0
+	return gone
 }

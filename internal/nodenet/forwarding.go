@@ -21,17 +21,27 @@ import (
 //
 // IPv6 forwards if conf/all/forwarding is set. conf/IFACE/forwarding only makes the machine behave as a router there,
 // such as that it does not listen to routers. Since Linux 6.17 conf/IFACE/force_forwarding forwards what comes in on one
-// interface and changes nothing else. Older kernels have only the setting for all.
+// interface and changes nothing else. Older kernels have only the setting for all: there, every interface forwards.
 //
 // An uplink that forwards would also carry packets between networks that have nothing to do with us. So the rules drop
 // what comes in on an interface that forwards only because of us, unless it concerns a cloud. Once somebody has turned
-// forwarding on for the whole machine, as Docker and libvirt do, that is not our business.
+// forwarding on for the whole machine, as Docker and libvirt do, that is not our business. On older kernels we see that
+// only if it happened before us, or at the next check if the setting for all has another value than ours, such as 2.
 
-const forceForwarding = "force_forwarding"
+const (
+	forceForwarding = "force_forwarding"
+	forwardingIPv6  = "ipv6/conf/all/forwarding"
+)
+
+// opened are interfaces that forward only because of us.
+type opened struct {
+	all   bool // every interface, also one that appears later
+	links []string
+}
 
 // forwardPackets lets packets pass between replicas and the world, and returns the interfaces that forward only
 // because of us, by the suffix of the family.
-func (n *Network) forwardPackets() (map[string][]string, error) {
+func (n *Network) forwardPackets() (map[string]opened, error) {
 	uplinks, err := uplinks()
 	if err != nil {
 		return nil, err
@@ -41,7 +51,7 @@ func (n *Network) forwardPackets() (map[string][]string, error) {
 	if err := n.change("ipv4/conf/all/send_redirects", "0"); err != nil {
 		return nil, err
 	}
-	opened := map[string][]string{}
+	found := map[string]opened{}
 	for _, name := range n.insideLinks() {
 		// With the second one, 127.0.0.1 of the machine leads to replicas, and their answers back.
 		for _, setting := range []string{"forwarding", "route_localnet"} {
@@ -50,19 +60,20 @@ func (n *Network) forwardPackets() (map[string][]string, error) {
 			}
 		}
 	}
-	if opened[ipv4.suffix], err = n.openUplinks("ipv4", "forwarding", uplinks[ipv4.suffix]); err != nil || !n.ipv6 {
-		return opened, err
+	if found[ipv4.suffix], err = n.openUplinks("ipv4", "forwarding", uplinks[ipv4.suffix]); err != nil || !n.ipv6 {
+		return found, err
 	}
-	if _, err := readSetting("ipv6/conf/all/" + forceForwarding); err != nil {
-		return opened, n.forwardAllIPv6()
+	if _, err := readSetting("ipv6/conf/all/" + forceForwarding); err != nil || n.opts.noForceForwarding {
+		found[ipv6.suffix], err = n.forwardAllIPv6()
+		return found, err
 	}
 	for _, name := range n.insideLinks() {
 		if _, err := setSetting("ipv6/conf/"+name+"/"+forceForwarding, "1"); err != nil {
 			return nil, err
 		}
 	}
-	opened[ipv6.suffix], err = n.openUplinks("ipv6", forceForwarding, uplinks[ipv6.suffix])
-	return opened, err
+	found[ipv6.suffix], err = n.openUplinks("ipv6", forceForwarding, uplinks[ipv6.suffix])
+	return found, err
 }
 
 // insideLinks are our interfaces that exist.
@@ -77,23 +88,23 @@ func (n *Network) insideLinks() []string {
 }
 
 // openUplinks makes uplinks forward, and returns those that do so only because of us.
-func (n *Network) openUplinks(family, name string, links []string) ([]string, error) {
-	var opened []string
+func (n *Network) openUplinks(family, name string, links []string) (opened, error) {
+	var found opened
 	for _, link := range links {
 		setting := family + "/conf/" + link + "/" + name
 		if err := n.change(setting, "1"); errors.Is(err, fs.ErrNotExist) {
 			continue // the interface has gone
 		} else if err != nil {
-			return nil, err
+			return opened{}, err
 		}
 		if n.opts.changedSetting(setting) {
-			opened = append(opened, link)
+			found.links = append(found.links, link)
 		}
 	}
 	if all, err := readSetting(family + "/conf/all/forwarding"); err == nil && all != "0" {
-		return nil, nil
+		return opened{}, nil
 	}
-	return opened, nil
+	return found, nil
 }
 
 // changedSetting reports whether we have changed a setting.
@@ -157,21 +168,36 @@ func uplinks() (map[string][]string, error) {
 
 // forwardAllIPv6 makes the machine a router. A machine that learns its own addresses from routers must keep doing so,
 // which routers do not by default.
-func (n *Network) forwardAllIPv6() error {
-	if now, err := readSetting("ipv6/conf/all/forwarding"); err == nil && now != "1" {
-		listening, err := filepath.Glob(settingsRoot + "ipv6/conf/*/accept_ra")
-		if err != nil {
-			return err
+func (n *Network) forwardAllIPv6() (opened, error) {
+	now, err := readSetting(forwardingIPv6)
+	if err != nil {
+		return opened{}, err
+	}
+	if now == "0" {
+		if err := n.keepListeningToRouters(); err != nil {
+			return opened{}, err
 		}
-		for _, path := range listening {
-			name := strings.TrimPrefix(path, settingsRoot)
-			if value, err := readSetting(name); err != nil || value != "1" || strings.Contains(name, "/all/") {
-				continue
-			}
-			if err := n.change(name, "2"); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return err
-			}
+		now = "1"
+		if err := n.change(forwardingIPv6, now); err != nil {
+			return opened{}, err
 		}
 	}
-	return n.change("ipv6/conf/all/forwarding", "1")
+	return opened{all: now == "1" && n.opts.changedSetting(forwardingIPv6)}, nil
+}
+
+func (n *Network) keepListeningToRouters() error {
+	listening, err := filepath.Glob(settingsRoot + "ipv6/conf/*/accept_ra")
+	if err != nil {
+		return err
+	}
+	for _, path := range listening {
+		name := strings.TrimPrefix(path, settingsRoot)
+		if value, err := readSetting(name); err != nil || value != "1" || strings.Contains(name, "/all/") {
+			continue
+		}
+		if err := n.change(name, "2"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
 }

@@ -71,12 +71,19 @@ type lab struct {
 
 func newLab(t testing.TB) *lab {
 	t.Helper()
+	return newLabWith(t, func(*nodenet.Options) {})
+}
+
+// newLabWith lets set change the options.
+func newLabWith(t testing.TB, set func(*nodenet.Options)) *lab {
+	t.Helper()
 	if testing.Short() || os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
 	l := &lab{t: t, opts: nodenet.Options{
 		ID: "testtest", Mesh: "cm-testtest", APIPort: 4443, DataDir: filepath.Join(t.TempDir(), "data"), RunDir: t.TempDir(), Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}}
+	set(&l.opts)
 	l.connectOutside()
 	t.Cleanup(func() { l.check(nodenet.Clear(l.opts)) })
 	l.start()

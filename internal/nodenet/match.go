@@ -12,9 +12,7 @@ import (
 // The kernel's registers: 1 to 4 have 16 bytes, and from 8 on the same memory is counted in 4 bytes.
 const (
 	register1 = 8 // where the first register of 16 bytes begins
-	register2 = 12
 	register3 = 16
-	register4 = 20
 )
 
 // ipFamily is what rules need to know about IPv4 or IPv6.
@@ -25,6 +23,7 @@ type ipFamily struct {
 	size      uint32 // of an address
 	loopback  netip.Prefix
 	linkLocal netip.Prefix
+	multicast netip.Prefix
 	icmp      byte
 	redirect  byte // ICMP type
 }
@@ -33,10 +32,12 @@ var (
 	ipv4 = ipFamily{
 		proto: unix.NFPROTO_IPV4, suffix: "4", source: 12, size: 4, icmp: unix.IPPROTO_ICMP, redirect: 5,
 		loopback: netip.MustParsePrefix("127.0.0.0/8"), linkLocal: netip.MustParsePrefix("169.254.0.0/16"),
+		multicast: netip.MustParsePrefix("224.0.0.0/4"),
 	}
 	ipv6 = ipFamily{
 		proto: unix.NFPROTO_IPV6, suffix: "6", source: 8, size: 16, icmp: unix.IPPROTO_ICMPV6, redirect: 137,
 		loopback: netip.MustParsePrefix("::1/128"), linkLocal: netip.MustParsePrefix("fe80::/10"),
+		multicast: netip.MustParsePrefix("ff00::/8"),
 	}
 	families = []ipFamily{ipv4, ipv6}
 )
@@ -175,9 +176,17 @@ func nameIs(key expr.MetaKey, name string, op expr.CmpOp) []expr.Any {
 	return []expr.Any{&expr.Meta{Key: key, Register: 1}, &expr.Cmp{Op: op, Register: 1, Data: interfaceName(name)}}
 }
 
-// goesOutLike matches the beginning of an interface's name.
-func goesOutLike(prefix string) []expr.Any {
-	return []expr.Any{&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte(prefix)}}
+// comesInLike and goesOutLike match the beginning of an interface's name.
+func comesInLike(prefix string) []expr.Any { return nameBegins(expr.MetaKeyIIFNAME, prefix) }
+func goesOutLike(prefix string) []expr.Any { return nameBegins(expr.MetaKeyOIFNAME, prefix) }
+
+func nameBegins(key expr.MetaKey, prefix string) []expr.Any {
+	return []expr.Any{&expr.Meta{Key: key, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte(prefix)}}
+}
+
+// nameDiffers matches names that begin otherwise.
+func nameDiffers(key expr.MetaKey, prefix string) []expr.Any {
+	return []expr.Any{&expr.Meta{Key: key, Register: 1}, &expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: []byte(prefix)}}
 }
 
 func interfaceName(name string) []byte {

@@ -202,6 +202,13 @@ func (n *Network) configureInside(e allocated, ns netns.NsHandle) error {
 	if err != nil {
 		return err
 	}
+	outer, err := netlink.LinkByName(n.opts.link(e.Place))
+	if err != nil {
+		return err
+	}
+	if err := bindHardwareAddress(outer, link); err != nil {
+		return err
+	}
 	var want []netip.Prefix
 	for _, addr := range e.addresses(n.subnets()) {
 		want = append(want, netip.PrefixFrom(addr, addr.BitLen())) // others are reached by the bridge

@@ -18,6 +18,8 @@ import (
 
 	"github.com/google/nftables/expr"
 	"github.com/moby/locker"
+
+	"github.com/cloudless/cloudless/internal/nodenet/nft"
 )
 
 // Options configures a node's network.
@@ -36,6 +38,11 @@ type Options struct {
 	// APIPort is the port of the cluster's API on this machine, which cannot be published; 0 if there is none.
 	APIPort uint16
 	Logger  *slog.Logger
+
+	// noForceForwarding makes IPv6 forward as Linux before 6.17 does.
+	noForceForwarding bool
+	// noBridgeRules is like a kernel without rules for bridges.
+	noBridgeRules bool
 }
 
 var validID = regexp.MustCompile(`^[a-z0-9]{8}$`)
@@ -158,6 +165,7 @@ type Network struct {
 	drops  drops
 
 	services services
+	ended    ended
 	kick     chan struct{}
 
 	readdressed atomic.Bool // addresses of the machine may have changed
@@ -190,9 +198,9 @@ func Open(opts Options) (*Network, error) {
 		opts: opts, log: opts.Logger, ipv6: haveIPv6(), uids: locker.New(),
 		kick: make(chan struct{}, 1), live: map[string]*live{}, problems: map[string]string{},
 		services:   services{byID: map[string]Service{}, refused: map[string]bool{}, absent: map[string]bool{}},
-		everywhere: map[portKey]everywhere{},
+		everywhere: map[portKey]everywhere{}, ended: newEnded(),
 	}
-	n.rules = newRuleset(opts.table())
+	n.rules = newRuleset(opts.table(), opts.hasBridgeRules())
 	n.drops.last, n.drops.totals = map[dropKey]expr.Counter{}, map[dropTotal]*Drop{}
 	n.claims = newClaims(n.backends, n.log)
 	var err error
@@ -206,6 +214,13 @@ func Open(opts Options) (*Network, error) {
 		n.live[uid] = &live{attached: there, serving: there}
 	}
 	return n, nil
+}
+
+// hasBridgeRules reports whether the kernel has rules for bridges. If that cannot be found out, writing the rules says
+// why.
+func (o *Options) hasBridgeRules() bool {
+	has, err := nft.HasBridges("probe_" + o.ID)
+	return (has || err != nil) && !o.noBridgeRules
 }
 
 // Close releases held ports and leaves everything else as it is.

@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -132,16 +131,7 @@ func TestLoopbackStaysPrivate(t *testing.T) {
 			Dst: &net.IPNet{IP: net.IPv4(127, 0, 0, 0), Mask: net.CIDRMask(8, 32)},
 		})
 	}))
-	err = inside(a.Namespace, func() error {
-		conn, err := net.DialTimeout("tcp", "127.0.0.1:9000", 500*time.Millisecond)
-		if err == nil {
-			conn.Close()
-		}
-		return err
-	})
-	if err == nil {
-		t.Error("a replica reaches the machine's loopback")
-	}
+	l.closed(a.Namespace, "tcp", "127.0.0.1:9000", "web", "host")
 }
 
 // Replicas of one group share a port at random; other groups cannot have it.
@@ -150,12 +140,12 @@ func TestSharedPort(t *testing.T) {
 	for _, uid := range []string{"a", "b", "c"} {
 		l.attach(uid, "web", tcp(8080, insidePort))
 	}
-	_, err := l.network.Attach(context.Background(), nodenet.Endpoint{UID: "d", Group: "db", Owner: "db", Ports: []nodenet.Port{udp(53, 53), tcp(8080, 80)}})
+	_, err := l.network.Attach(context.Background(), nodenet.Endpoint{UID: "d", Group: "db", Owner: "db", Ports: []nodenet.Port{udp(5300, 53), tcp(8080, 80)}})
 	taken, ok := errors.AsType[*nodenet.PortError](err)
 	if !ok || taken.User != "web" || taken.Port != "8080" {
 		t.Errorf("another group: %v", err)
 	}
-	if packets, err := net.ListenPacket("udp", ":53"); err != nil {
+	if packets, err := net.ListenPacket("udp", ":5300"); err != nil {
 		t.Errorf("a port of the refused endpoint is still held: %v", err)
 	} else {
 		packets.Close()

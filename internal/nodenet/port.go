@@ -3,6 +3,7 @@ package nodenet
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -42,7 +43,7 @@ func (k portKey) overlaps(other portKey) bool {
 // sshPort is how people reach a machine that has a problem.
 const sshPort = 22
 
-// checkPorts refuses to publish ports that the machine is managed through.
+// checkPorts refuses to publish ports that the machine is managed through, and that of the resolver.
 func (n *Network) checkPorts(ports []Port) error {
 	for _, p := range ports {
 		switch {
@@ -50,6 +51,8 @@ func (n *Network) checkPorts(ports []Port) error {
 			return fmt.Errorf("port %d cannot be published: it is that of SSH, by which people reach this machine; choose another", p.Host)
 		case p.Host != 0 && p.Host == n.opts.APIPort:
 			return fmt.Errorf("port %d cannot be published: it is that of the cluster's API; choose another", p.Host)
+		case p.Host == DNSPort && (!p.Address.IsValid() || slices.Contains(n.gatewayAddresses(), p.Address)):
+			return fmt.Errorf("port %d cannot be published: the node's resolver has it; publish it at another address of the machine", p.Host)
 		}
 	}
 	return nil

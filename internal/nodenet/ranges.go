@@ -25,7 +25,21 @@ func Used() ([]netip.Prefix, error) {
 // UsedByOthers are those of Used that no cloud has: the clouds of a machine can
 // share a range, because each takes a small part of it.
 func UsedByOthers() ([]netip.Prefix, error) {
-	return usedBy(func(link string) bool { return !Own(link) })
+	return usedBy(isForeign)
+}
+
+func isForeign(link string) bool { return !Own(link) }
+
+// ForeignNetworks are those of UsedByOthers with the interface that each leads to.
+func ForeignNetworks() (map[netip.Prefix]string, error) {
+	list, err := used()
+	networks := map[netip.Prefix]string{}
+	for _, u := range list {
+		if isForeign(u.link) {
+			networks[u.prefix] = u.link
+		}
+	}
+	return networks, err
 }
 
 func usedBy(counts func(link string) bool) ([]netip.Prefix, error) {

@@ -14,12 +14,15 @@ import (
 
 // The chains of our table:
 //
-//	guard         first of all: replicas use only their own addresses, and never 127.0.0.0/8 of the machine
-//	prerouting    packets of replicas to a virtual address, and of all to an address of the machine: look the port up
+//	guard         first of all: replicas use only addresses of this node, and never 127.0.0.0/8 of the machine. That they
+//	              use only their own is up to rules of family bridge; see spoofing.go
+//	prerouting    looks up the port of packets from replicas to virtual addresses, and from anywhere to the machine,
+//	              except that of the resolver
 //	output        the same for the machine itself, but not for ::1
 //	sent          what the machine itself sends to virtual addresses without backends is refused
 //	forward       what comes from or goes to a replica or the mesh; see below
-//	input         what replicas, other nodes and neighbours send to the machine
+//	input         what replicas, other nodes and neighbours send to the machine: nothing of it is open but the resolver,
+//	              to replicas
 //	postrouting   masquerade what leaves the cluster, what enters it, and what returns to its sender
 //	leaving       nothing for a replica leaves the machine unencrypted
 //	tcp_8080      a published port: choose one of its backends
@@ -57,16 +60,20 @@ const (
 	setMembers   = "members"   // number of a namespace . address of a replica
 	setSelf      = "self"      // address . address of every replica here
 	setOpened    = "opened"    // interfaces that forward only because of us
-	setDrops     = "drops"     // address . rule, with a counter
+	setDrops     = "drops"     // address of a replica here, or zero . rule, with a counter
 )
 
-// maxDrops limits the counters of dropped packets: neighbours could send to any address.
+// maxDrops limits the counters of dropped packets. Only addresses of this node's replicas have some.
 const maxDrops = 16384
 
-func tableSets() []nft.Set {
+// tableSets are the sets of our table. guarded is whether the kernel has rules for bridges.
+func tableSets(guarded bool) []nft.Set {
 	concat := nftables.MustConcatSetType
 	sets := []nft.Set{
 		{Name: setPublished, Key: concat(nftables.TypeInetProto, nftables.TypeInetService), IsMap: true, Value: nftables.TypeVerdict},
+	}
+	if guarded {
+		sets = append(sets, bridgeSets()...)
 	}
 	for _, f := range families {
 		addr := f.addressType()
@@ -88,9 +95,10 @@ func tableSets() []nft.Set {
 // base is the part of the table that depends only on the node's own settings.
 type base struct {
 	bridge, mesh string // mesh may be empty
+	links        string // beginning of the names of replicas' links; empty if the kernel has no rules for bridges
 	subnets      Subnets
 	ranges       Ranges
-	opened       map[string][]string // interfaces by the suffix of a family
+	opened       map[string]opened // by the suffix of a family
 }
 
 // inside are the interfaces that lead to replicas.
@@ -114,8 +122,11 @@ func (b base) part() *nft.Part {
 		[]nft.Chain{b.guard(), b.prerouting(), b.output(), b.postrouting(), b.leaving()},
 		b.forward(), b.input(), dropChains(),
 	)}
+	if b.links != "" {
+		p.Chains = append(p.Chains, ownAddresses(b.links)...)
+	}
 	for _, f := range families {
-		for _, name := range b.opened[f.suffix] {
+		for _, name := range b.opened[f.suffix].links {
 			p.Elements = append(p.Elements, nft.Element{Set: setOpened + f.suffix, Key: string(interfaceName(name))})
 		}
 	}
@@ -123,14 +134,14 @@ func (b base) part() *nft.Part {
 }
 
 // guard keeps replicas and other nodes from programs on the machine's loopback, to which the setting route_localnet would let them
-// through, and from using addresses of others.
+// through. Where the kernel has no rules for bridges, it also keeps replicas from using addresses of other nodes.
 func (b base) guard() nft.Chain {
 	c := nft.Chain{Name: "guard", Hook: &nft.Hook{Type: nftables.ChainTypeFilter, Hook: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityRaw}}
 	for _, name := range b.inside() {
-		c.Rules = append(c.Rules, join(comesIn(name), ipv4.to(ipv4.loopback), drop))
+		c.Rules = append(c.Rules, join(comesIn(name), ipv4.to(ipv4.loopback), goTo(dropHost.chain())))
 	}
 	for _, f := range families {
-		if !b.own(f).IsValid() {
+		if b.links != "" || !b.own(f).IsValid() {
 			continue
 		}
 		if f == ipv6 { // neighbours find each other with link-local addresses
@@ -177,7 +188,7 @@ func (b base) prerouting() nft.Chain {
 	return nft.Chain{
 		Name:  "prerouting",
 		Hook:  &nft.Hook{Type: nftables.ChainTypeNAT, Hook: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityNATDest},
-		Rules: slices.Concat(lookUpService(comesIn(b.bridge)), lookUpPort()),
+		Rules: slices.Concat(lookUpService(comesIn(b.bridge)), b.toResolver(leave), lookUpPort()),
 	}
 }
 
@@ -186,7 +197,7 @@ func (b base) output() nft.Chain {
 		Name: "output",
 		Hook: &nft.Hook{Type: nftables.ChainTypeNAT, Hook: nftables.ChainHookOutput, Priority: nftables.ChainPriorityNATDest},
 		// The kernel cannot translate ::1.
-		Rules: slices.Concat([][]expr.Any{join(ipv6.to(ipv6.loopback), leave)}, lookUpService(nil), lookUpPort()),
+		Rules: slices.Concat([][]expr.Any{join(ipv6.to(ipv6.loopback), leave)}, lookUpService(nil), b.toResolver(leave), lookUpPort()),
 	}
 }
 
@@ -224,7 +235,7 @@ func (b base) leaving() nft.Chain {
 	}
 	c.Rules = append(c.Rules, join(goesOut("lo"), accept))
 	for _, r := range b.ranges.Replicas {
-		c.Rules = append(c.Rules, join(familyOfAddr(r.Addr()).to(r), translated(), drop))
+		c.Rules = append(c.Rules, join(familyOfAddr(r.Addr()).to(r), translated(), goTo(dropNoPath.chain())))
 	}
 	return c
 }
@@ -241,11 +252,15 @@ func (b base) forward() []nft.Chain {
 		forward.Rules = append(forward.Rules, join(goesOut(name), goTo(chainToCluster)))
 	}
 	for _, prefix := range []string{bridgePrefix, meshPrefix} { // of other clouds, which have their own rules
-		forward.Rules = append(forward.Rules, join(goesOutLike(prefix), accept))
+		forward.Rules = append(forward.Rules, join(comesInLike(prefix), accept), join(goesOutLike(prefix), accept))
 	}
 	for _, f := range families {
+		if b.opened[f.suffix].all {
+			forward.Rules = append(forward.Rules, join(f.is(), goTo(dropTransit.chain())))
+			continue
+		}
 		forward.Rules = append(forward.Rules, join(f.is(),
-			[]expr.Any{&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1}, lookUp(setOpened+f.suffix, 1)}, drop))
+			[]expr.Any{&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1}, lookUp(setOpened+f.suffix, 1)}, goTo(dropTransit.chain())))
 	}
 	return append(chains, forward)
 }
@@ -260,6 +275,12 @@ func (b base) fromReplica() nft.Chain {
 		c.Rules = append(c.Rules, join(familyOfAddr(r.Addr()).to(r), established(), goTo(dropNoPath.chain())))
 	}
 	c.Rules = append(c.Rules, join(established(), accept))
+	// Every kernel sends these by itself to find neighbours, and a bridge passes them to all ports. They are no attempt of
+	// a program to reach anything, so they do not count.
+	for _, f := range families {
+		c.Rules = append(c.Rules, join(f.to(f.multicast), drop))
+	}
+	c.Rules = append(c.Rules, join(goesOut(b.bridge), ipv6.from(ipv6.linkLocal), drop), join(goesOut(b.bridge), ipv6.to(ipv6.linkLocal), drop))
 	for _, f := range families {
 		c.Rules = append(c.Rules, join(f.to(f.linkLocal), goTo(dropLinkLocal.chain())))
 	}
@@ -282,7 +303,7 @@ func (b base) fromMesh() nft.Chain {
 			c.Rules = append(c.Rules, join(goesOut(b.bridge), f.fromNode(own), accept))
 		}
 	}
-	c.Rules = append(c.Rules, join(goesOut(b.bridge), goTo(chainInCluster)), drop)
+	c.Rules = append(c.Rules, join(goesOut(b.bridge), goTo(chainInCluster)), goTo(dropTransit.chain()))
 	return c
 }
 
@@ -326,8 +347,8 @@ func namespacePart(name string, id uint32) *nft.Part {
 
 func namespaceChain(name string) string { return "namespace_" + name }
 
-// dnsPort is where the node's resolver listens, on the addresses of the bridge.
-const dnsPort = 53
+// DNSPort is where the node's resolver listens, on the addresses of the bridge.
+const DNSPort = 53
 
 func (b base) input() []nft.Chain {
 	input := nft.Chain{Name: "input", Hook: &nft.Hook{Type: nftables.ChainTypeFilter, Hook: nftables.ChainHookInput, Priority: nftables.ChainPriorityFilter}}
@@ -356,6 +377,14 @@ func answered() [][]expr.Any {
 
 func (b base) fromInside() nft.Chain {
 	c := nft.Chain{Name: chainFromInside, Rules: answered()}
+	c.Rules = append(c.Rules, b.toResolver(accept)...)
+	c.Rules = append(c.Rules, goTo(dropHost.chain()))
+	return c
+}
+
+// toResolver are rules for what is sent to the node's resolver.
+func (b base) toResolver(then []expr.Any) [][]expr.Any {
+	var rules [][]expr.Any
 	for _, f := range families {
 		own := b.own(f)
 		if !own.IsValid() {
@@ -363,22 +392,16 @@ func (b base) fromInside() nft.Chain {
 		}
 		resolver := netip.PrefixFrom(at(own, gateway), own.Addr().BitLen())
 		for _, protocol := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
-			c.Rules = append(c.Rules, join(f.to(resolver), portIs(protocol, dnsPort), accept))
+			rules = append(rules, join(f.to(resolver), portIs(protocol, DNSPort), then))
 		}
 	}
-	c.Rules = append(c.Rules, goTo(dropHost.chain()))
-	return c
+	return rules
 }
 
+// fromNodes closes the machine to all others: nodes talk to each other outside the mesh, and published ports lead to
+// replicas.
 func (b base) fromNodes() nft.Chain {
-	c := nft.Chain{Name: chainFromNodes, Rules: answered()}
-	for _, f := range families {
-		if own := b.own(f); own.IsValid() {
-			c.Rules = append(c.Rules, join(f.fromNode(own), accept))
-		}
-	}
-	c.Rules = append(c.Rules, drop)
-	return c
+	return nft.Chain{Name: chainFromNodes, Rules: append(answered(), goTo(dropHost.chain()))}
 }
 
 // sent refuses virtual addresses without backends to the machine itself. It also drops the kernel's advice to replicas
@@ -414,9 +437,12 @@ func portElement(k portKey) string {
 	return string([]byte{k.number4(), 0, 0, 0, byte(k.number >> 8), byte(k.number), 0, 0})
 }
 
-// endpointPart has the addresses of a replica on this node.
-func endpointPart(addresses []netip.Addr, namespace string, id uint32) *nft.Part {
+// endpointPart has the addresses of a replica on this node. link is empty if the kernel has no rules for bridges.
+func endpointPart(link string, addresses []netip.Addr, namespace string, id uint32) *nft.Part {
 	p := &nft.Part{}
+	if link != "" {
+		p.Elements = ownElements(link, addresses)
+	}
 	for _, a := range addresses {
 		address := string(a.AsSlice())
 		p.Elements = append(p.Elements, nft.Element{Set: setSelf + familyOfAddr(a).suffix, Key: address + address})

@@ -1,9 +1,11 @@
 package nodenet_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"net/netip"
+	"os/exec"
 	"slices"
 	"sync"
 	"testing"
@@ -47,20 +49,67 @@ func milliseconds(f func() error) (float64, error) {
 	return float64(time.Since(began).Microseconds()) / 1000, err
 }
 
-// BenchmarkProgramServices writes 1,000 services of 10 backends into a table that has none.
+// BenchmarkProgramServices writes 1,000 services of 10 backends into a table that has none. Its floor is nft, which
+// loads the same chains and maps into another table.
 func BenchmarkProgramServices(b *testing.B) {
 	l := newServiceLab(b)
 	l.attach("client", "client")
 	all := manyServices()
-	var took []float64
+	rules := nftRules(all)
+	var took, byNft []float64
 	for b.Loop() {
 		ms, err := milliseconds(func() error { return l.network.SetServices(all) })
 		l.must(err)
 		took = append(took, ms)
 		l.must(l.network.SetServices(nil))
+		byNft = append(byNft, l.loadByNft(rules))
 	}
 	b.ReportMetric(median(took), "program-ms")
+	b.ReportMetric(median(byNft), "nft-ms")
 }
+
+// loadByNft is how many milliseconds nft takes to load a table with the same chains and maps for services.
+func (l *lab) loadByNft(rules []byte) float64 {
+	l.t.Helper()
+	load := exec.Command("nft", "-f", "-")
+	load.Stdin = bytes.NewReader(rules)
+	ms, err := milliseconds(func() error {
+		out, err := load.CombinedOutput()
+		if err != nil {
+			err = fmt.Errorf("nft -f: %w: %.500s", err, out)
+		}
+		return err
+	})
+	l.must(err)
+	l.run("", "nft", "delete", "table", "inet", "floor")
+	return ms
+}
+
+// nftRules describes services for nft as our own table has them: for each family a map of slots, and a chain for each
+// service that draws from them.
+func nftRules(all []nodenet.Service) []byte {
+	var text, services4, services6 bytes.Buffer
+	text.WriteString("table inet floor {\n")
+	for _, s := range all {
+		fmt.Fprintf(&text, "map slots4_%[1]s { typeof numgen random mod 10 : ip daddr . tcp dport; elements = { ", chainName(s))
+		for i, b := range s.Backends {
+			fmt.Fprintf(&text, "%d : %v . %d, ", i, b.Addresses[0], insidePort)
+		}
+		fmt.Fprintf(&text, "}; }\nmap slots6_%[1]s { typeof numgen random mod 10 : ip6 daddr . tcp dport; elements = { ", chainName(s))
+		for i, b := range s.Backends {
+			fmt.Fprintf(&text, "%d : %v . %d, ", i, b.Addresses[1], insidePort)
+		}
+		fmt.Fprintf(&text, "}; }\nchain %[1]s {\nmeta l4proto tcp dnat ip to numgen random mod 10 map @slots4_%[1]s\n"+
+			"meta l4proto tcp dnat ip6 to numgen random mod 10 map @slots6_%[1]s\n}\n", chainName(s))
+		fmt.Fprintf(&services4, "%v . tcp . 80 : goto %s, ", s.Addresses[0], chainName(s))
+		fmt.Fprintf(&services6, "%v . tcp . 80 : goto %s, ", s.Addresses[1], chainName(s))
+	}
+	fmt.Fprintf(&text, "map services4 { type ipv4_addr . inet_proto . inet_service : verdict; elements = { %s}; }\n", &services4)
+	fmt.Fprintf(&text, "map services6 { type ipv6_addr . inet_proto . inet_service : verdict; elements = { %s}; }\n}\n", &services6)
+	return text.Bytes()
+}
+
+func chainName(s nodenet.Service) string { return "service_" + s.ID + "_tcp_80" }
 
 // BenchmarkUpdateService takes a backend from one of 1,000 services and gives it back.
 func BenchmarkUpdateService(b *testing.B) {

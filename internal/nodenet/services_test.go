@@ -3,6 +3,7 @@ package nodenet_test
 import (
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net"
 	"net/netip"
@@ -237,12 +238,38 @@ func TestDraining(t *testing.T) {
 	l.must(says(datagrams, "b"))
 }
 
+// A client may connect again from the port of a connection that a backend has reset, although the kernel still knows where that
+// one led: once the backend is gone, another one answers.
+func TestPortOfAResetConnectionLeadsToALiveBackend(t *testing.T) {
+	l := newServiceLab(t)
+	client, a, b := l.attach("client", "client"), l.attach("a", "api"), l.attach("b", "api")
+	l.must(l.network.UpdateServices([]nodenet.Service{service("api", backend(a, 1))}, nil))
+	first := l.dial(client.Namespace, "tcp", virtual[0])
+	_, wrote := io.Copy(first, strings.NewReader(strings.Repeat("x", 1<<20))) // too long a line: the program resets the connection
+	if _, err := io.Copy(io.Discard, first); err == nil && wrote == nil {
+		t.Fatal("the connection was closed in order")
+	}
+	l.must(first.Close())
+	l.must(l.network.Detach(t.Context(), "a"))
+	l.must(l.network.UpdateServices([]nodenet.Service{service("api", backend(b, 1))}, nil))
+	uid, _, err := speak(l.dialFrom(client.Namespace, first.LocalAddr(), "tcp", virtual[0]))
+	if l.must(err); uid != "b" {
+		t.Errorf("%s answers", uid)
+	}
+}
+
 // dial connects from a namespace.
 func (l *lab) dial(from, network, addr string) net.Conn {
 	l.t.Helper()
+	return l.dialFrom(from, nil, network, addr)
+}
+
+// dialFrom connects from an address in a namespace, or from any if it is nil.
+func (l *lab) dialFrom(from string, local net.Addr, network, addr string) net.Conn {
+	l.t.Helper()
 	var conn net.Conn
 	l.must(inside(from, func() (err error) {
-		conn, err = net.DialTimeout(network, addr, 5*time.Second)
+		conn, err = (&net.Dialer{Timeout: 5 * time.Second, LocalAddr: local}).Dial(network, addr)
 		return err
 	}))
 	l.t.Cleanup(func() { conn.Close() })

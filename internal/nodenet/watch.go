@@ -49,6 +49,9 @@ func (n *Network) Run(ctx context.Context, notice func(Event)) error {
 	}
 	defer watching()
 	n.adopt()
+	if !n.rules.guarded {
+		n.sendEvent(Event{Warning: true, Reason: "AddressesUnguarded", Message: Unguarded})
+	}
 	for ctx.Err() == nil {
 		again := n.look()
 		if sleep.For(ctx, minCheckPause) != nil {

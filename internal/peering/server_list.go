@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -34,11 +35,12 @@ type ServerList struct {
 	first   string      // the server to try first; empty if none is better than the others
 	via     string      // by which the machine joined; it may lead where no advertised address does
 	all     []string
+	open    map[*serverConn]bool
 }
 
 // NewServerList begins with the servers that the node knows. It calls keep with every new list.
 func NewServerList(about datadir.Membership, keep func([]string) error) *ServerList {
-	l := &ServerList{resolver: manual.NewBuilderWithScheme("cloudless"), keep: keep, via: about.Via, all: about.Servers}
+	l := &ServerList{resolver: manual.NewBuilderWithScheme("cloudless"), keep: keep, via: about.Via, all: about.Servers, open: map[*serverConn]bool{}}
 	l.resolver.InitialState(client.ResolverState(l.Addresses()))
 	return l
 }
@@ -81,7 +83,33 @@ func (l *ServerList) dial(ctx context.Context, address string) (net.Conn, error)
 	if err != nil {
 		return nil, err
 	}
-	return newServerConn(conn, address), nil
+	made := newServerConn(conn, address)
+	made.closed = func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(l.open, made)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.open[made] = true
+	return made, nil
+}
+
+// Moved is called when the machine's addresses have changed. It ends connections from addresses that the machine no
+// longer has: nothing can arrive by them, and it would take seconds to notice that.
+func (l *ServerList) Moved(have []netip.Addr) {
+	var gone []*serverConn
+	l.mu.Lock()
+	for conn := range l.open {
+		from, ok := conn.LocalAddr().(*net.TCPAddr)
+		if ok && !slices.Contains(have, from.AddrPort().Addr().Unmap().WithZone("")) {
+			gone = append(gone, conn)
+		}
+	}
+	l.mu.Unlock()
+	for _, conn := range gone {
+		_ = conn.Conn.Close() // gRPC reads that, and closes the rest
+	}
 }
 
 // serverConn is a connection to a server. It stands in for its remote address, which
@@ -92,6 +120,7 @@ type serverConn struct {
 	address string // as in the list of servers
 	began   time.Time
 	heard   atomic.Int64 // when anything was last received, since began
+	closed  func()       // may be nil
 }
 
 func newServerConn(conn net.Conn, address string) *serverConn {
@@ -104,6 +133,14 @@ func (c *serverConn) Read(p []byte) (int, error) {
 		c.heard.Store(int64(time.Since(c.began)))
 	}
 	return n, err
+}
+
+// Close implements net.Conn.
+func (c *serverConn) Close() error {
+	if c.closed != nil {
+		c.closed()
+	}
+	return c.Conn.Close()
 }
 
 // RemoteAddr implements net.Conn.

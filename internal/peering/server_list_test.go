@@ -4,9 +4,11 @@ import (
 	"crypto/x509"
 	"net"
 	"net/http/httptest"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -164,6 +166,43 @@ func TestNodeLeavesTheServerOfItsSessionNotTheOneDialedLast(t *testing.T) {
 	if by, err := session(); by != other || err != nil {
 		t.Errorf("after %s was left the session is with %q, %v; want %s", slow, by, err, other)
 	}
+}
+
+// A machine that gets another address does not wait until it notices that its connections are dead.
+func TestConnectionsEndWithTheAddressTheyCameFrom(t *testing.T) {
+	t.Parallel()
+	var accepted atomic.Int32
+	server := serveAt(t, gatedListener{Listener: listenLocally(t), taken: func() { accepted.Add(1) }, gate: openGate()}, true)
+	list := NewServerList(datadir.Membership{Servers: []string{server}}, func([]string) error { return nil })
+	session := sessionsOf(t, list)
+	for _, step := range []struct {
+		have []netip.Addr
+		want int32
+	}{
+		{[]netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("192.0.2.7")}, 1},
+		{[]netip.Addr{netip.MustParseAddr("192.0.2.7")}, 2},
+	} {
+		if _, err := session(); err != nil {
+			t.Fatal(err)
+		}
+		list.Moved(step.have)
+		if by, err := session(); by != server || err != nil {
+			t.Fatalf("after the move, the session is with %q, %v", by, err)
+		}
+		if n := accepted.Load(); n != step.want {
+			t.Errorf("with the addresses %v, the node has made %d connections, want %d", step.have, n, step.want)
+		}
+	}
+	if n := len(list.open); n != 1 {
+		t.Errorf("%d connections are remembered", n)
+	}
+}
+
+// openGate lets everything through.
+func openGate() <-chan struct{} {
+	gate := make(chan struct{})
+	close(gate)
+	return gate
 }
 
 // Streams of earlier sessions may continue on their servers.

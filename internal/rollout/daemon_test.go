@@ -20,6 +20,15 @@ func on(rs []rollout.Replica, nodes ...string) []rollout.Replica {
 	return rs
 }
 
+// nodes are those of replicas.
+func nodes(rs []rollout.Replica) map[string]bool {
+	all := map[string]bool{}
+	for _, r := range rs {
+		all[r.Node] = true
+	}
+	return all
+}
+
 func TestNextOfDaemon(t *testing.T) {
 	set := func(nodes ...string) map[string]bool {
 		all := map[string]bool{}
@@ -59,23 +68,59 @@ func TestNextOfDaemon(t *testing.T) {
 			t.Errorf("%s:\n got %+v\nwant %+v", c.name, got, c.want)
 		}
 	}
+	for _, c := range []struct {
+		name string
+		have []rollout.Replica
+		want rollout.DaemonStep
+	}{
+		{"with a surge one new replica starts beside an old one, on the first node with room", on(replicas("1 old running", "2 old running"), "a", "b"), rollout.DaemonStep{Surge: []string{"a", "b"}, Beside: 1, Replace: []string{"1", "2"}}},
+		{"but not while an earlier one is still stopping there", on(replicas("1 old running", "2 new stopping stopped"), "a", "a"), rollout.DaemonStep{}},
+		{"which stays until the new one serves", on(replicas("1 old running", "3 new preparing"), "a", "a"), rollout.DaemonStep{}},
+		{"and has proven itself", settling(on(replicas("1 old running", "3 new running"), "a", "a"), "3"), rollout.DaemonStep{}},
+		{"then it goes, and the next node follows", on(replicas("1 old running", "3 new running", "2 old running"), "a", "a", "b"), rollout.DaemonStep{Stop: []string{"1"}, Surge: []string{"b"}, Beside: 1}},
+	} {
+		got := rollout.NextOfDaemon(rollout.Daemon{Revision: "new", Update: rollout.Update{Surge: 1}, Takes: nodes(c.have), Keeps: set("a", "b"), Replicas: c.have})
+		if !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%s:\n got %+v\nwant %+v", c.name, got, c.want)
+		}
+	}
+	for _, c := range []struct {
+		name string
+		have []rollout.Replica
+		want rollout.DaemonStep
+	}{
+		{"recreate stops all", on(replicas("1 old running", "2 old running"), "a", "b"), rollout.DaemonStep{Stop: []string{"1", "2"}}},
+		{"and waits for the last", on(replicas("1 old stopping stopped", "2 old stopped stopped"), "a", "b"), rollout.DaemonStep{}},
+		{"and then creates all", on(replicas("1 old stopped stopped", "2 old stopped stopped"), "a", "b"), rollout.DaemonStep{Create: []string{"a", "b"}}},
+	} {
+		got := rollout.NextOfDaemon(rollout.Daemon{Revision: "new", Update: rollout.Update{Recreate: true}, Takes: set("a", "b"), Keeps: set("a", "b"), Replicas: c.have})
+		if !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%s:\n got %+v\nwant %+v", c.name, got, c.want)
+		}
+	}
 	gone := rollout.NextOfDaemon(rollout.Daemon{Revision: "new", Deleting: true, Takes: set("a"), Keeps: set("a"), Replicas: on(replicas("1 new running"), "a")})
 	if !reflect.DeepEqual(gone, rollout.DaemonStep{Stop: []string{"1"}}) {
 		t.Errorf("while it is deleted: %+v", gone)
 	}
 }
 
-// Nodes come, go and change: there is never more than one replica on a node, and in the end
-// one of the current revision on each suitable node.
+// Nodes come, go and change: there is never more than one replica on a node, or two during an
+// update that starts the new one first, and in the end one of the current revision on each
+// suitable node.
 func TestDaemonsConverge(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d := rollout.Daemon{Revision: "r0", Takes: map[string]bool{}, Keeps: map[string]bool{}}
+		d.Update.Surge = rapid.IntRange(0, 2).Draw(t, "surge")
 		made := 0
-		act := func() rollout.DaemonStep {
+		act := func(room bool) rollout.DaemonStep {
 			serve(d.Replicas)
 			step := rollout.NextOfDaemon(d)
 			going := step.Stop
-			if len(step.Replace) > 0 {
+			create := step.Create
+			if room {
+				create = slices.Concat(create, step.Surge[:min(step.Beside, len(step.Surge))])
+			}
+			if len(step.Replace) > 0 && (!room || len(step.Surge) == 0) {
 				going = append(slices.Clone(going), step.Replace[0])
 			}
 			for i := range d.Replicas {
@@ -83,15 +128,15 @@ func TestDaemonsConverge(t *testing.T) {
 					d.Replicas[i].Desired = spec.DesiredStopped
 				}
 			}
-			for _, node := range step.Create {
+			for _, node := range create {
 				made++
 				d.Replicas = append(d.Replicas, rollout.Replica{UID: fmt.Sprintf("%05d", made), Revision: d.Revision, Node: node, Phase: spec.PhasePending, Desired: spec.DesiredRunning})
 			}
 			live := map[string]int{}
 			for _, r := range d.Replicas {
-				if spec.Live(r.Phase) {
-					if live[r.Node]++; live[r.Node] > 1 {
-						t.Fatalf("two on %s: %+v", r.Node, d.Replicas)
+				if spec.Live(r.Phase) && (d.Update.Surge == 0 || r.Desired == spec.DesiredRunning) {
+					if live[r.Node]++; live[r.Node] > 1+min(d.Update.Surge, 1) {
+						t.Fatalf("%d on %s: %+v", live[r.Node], r.Node, d.Replicas)
 					}
 				}
 			}
@@ -125,10 +170,10 @@ func TestDaemonsConverge(t *testing.T) {
 			case 4:
 				advance()
 			default:
-				act()
+				act(rapid.Bool().Draw(t, "room"))
 			}
 		}
-		for n := 0; !act().Settled; n++ {
+		for n := 0; !act(rapid.Bool().Draw(t, "room")).Settled; n++ {
 			if n > 200 {
 				t.Fatalf("does not come to rest: %+v", d)
 			}

@@ -27,6 +27,10 @@ type Job struct {
 	// Revision is the uid of the revision that should run.
 	Revision string
 	Deleting bool
+	// Once is whether the work must never be done twice, not even by a replica that may still
+	// run unseen. Then no replica is replaced: one that was stopped or lost has failed, and one
+	// whose node is offline is waited for.
+	Once bool
 	// Outcome is how it ended, as an earlier step found; empty if it has not.
 	Outcome string
 	// Replicas are all known ones, in any order, even ended ones.
@@ -78,7 +82,7 @@ func NextOfJob(j Job, now time.Time) JobStep {
 
 	step.Lose = append(step.Lose, w.lost...)
 	if surplus := len(w.away) + serving(kept) - want; surplus > 0 {
-		slices.SortFunc(w.away, in.leastUseful)
+		slices.SortFunc(w.away, in.leastTelling)
 		for _, r := range w.away[:min(surplus, len(w.away))] {
 			step.Lose = append(step.Lose, r.UID)
 		}
@@ -96,8 +100,8 @@ func NextOfJob(j Job, now time.Time) JobStep {
 	if until := j.pauseUntil(w, now); missing > 0 && now.Before(until) {
 		missing, step.Again = 0, until
 	}
-	step.Cover = min(missing, len(w.away))
-	step.Create = missing - step.Cover
+	covered := min(missing, len(w.away))
+	step.Create, step.Cover = missing-covered, max(0, covered-w.patient)
 	if !over && !j.Deadline.IsZero() && (step.Again.IsZero() || j.Deadline.Before(step.Again)) {
 		step.Again = j.Deadline
 	}
@@ -115,9 +119,10 @@ type work struct {
 	// uids of those of both that are stopping.
 	wanted, outdated []Replica
 	leaving          []string
-	// away and lost are those of offline nodes, as in situation.
-	away []Replica
-	lost []string
+	// away, lost and patient are those of offline nodes, as in situation.
+	away    []Replica
+	lost    []string
+	patient int
 }
 
 func (j Job) survey() work {
@@ -126,22 +131,29 @@ func (j Job) survey() work {
 		going, current := r.Desired == spec.DesiredStopped, r.Revision == j.Revision
 		switch {
 		case spec.Ended(r.Phase):
-			if going || !current {
+			if !current || going && !j.Once {
 				break
 			}
-			switch r.Phase {
-			case spec.PhaseCompleted:
+			switch {
+			case r.Phase == spec.PhaseCompleted:
 				w.succeeded++
 				if r.End.After(w.lastSuccess) {
 					w.lastSuccess = r.End
 				}
-			case spec.PhaseFailed:
+			case r.Phase == spec.PhaseFailed || j.Once:
 				w.failures = append(w.failures, r.End)
 			}
+		case r.Away && j.Once && going:
+			w.leaving = append(w.leaving, r.UID)
+		case r.Away && j.Once:
+			w.wanted = append(w.wanted, r)
 		case r.Away && (going || !current):
 			w.lost = append(w.lost, r.UID)
 		case r.Away:
 			w.away = append(w.away, r)
+			if r.Patient {
+				w.patient++
+			}
 		case going || r.Phase == spec.PhaseStopping:
 			w.leaving = append(w.leaving, r.UID)
 		case current:

@@ -28,10 +28,11 @@ func replicas(texts ...string) (rs []rollout.Replica) {
 	return rs
 }
 
-// serve lets the replicas serve that run.
+// serve lets the replicas serve that run, and have served for long enough.
 func serve(rs []rollout.Replica) {
 	for i := range rs {
 		rs[i].Serves = rs[i].Phase == spec.PhaseRunning
+		rs[i].Steady = rs[i].Serves
 	}
 }
 
@@ -44,6 +45,16 @@ func TestReplicaThatRunsButDoesNotServe(t *testing.T) {
 	}
 	if got := rollout.Next(rollout.Input{Desired: 2, Revision: "new", Policy: "always", Replicas: all}).Stop; !slices.Equal(got, []string{"3"}) {
 		t.Errorf("scaling down stops %v", got)
+	}
+}
+
+// A replica that is away may still run, so it is not given up for one that must leave its node itself.
+func TestLeavingReplicaDoesNotMakeUpForOneThatIsAway(t *testing.T) {
+	all := replicas("1 new running away", "2 new running", "3 new running")
+	all[2].Leaves = true
+	want := rollout.Step{Cover: 1}
+	if got := rollout.Next(rollout.Input{Desired: 2, Revision: "new", Policy: "always", Replicas: all}); !reflect.DeepEqual(got, want) {
+		t.Errorf("the next step is %+v, want %+v", got, want)
 	}
 }
 

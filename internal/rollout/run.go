@@ -21,25 +21,46 @@ func ExtraRunName(cron, uid string) string { return cron + "-run-" + uid[len(uid
 func NewRun(cron *v1.Workload, of *v1.Revision, name string, newUID func() string) (*v1.Workload, *v1.Revision) {
 	s := proto.CloneOf(of.GetSpec().GetWorkload())
 	s.Kind, s.Cron = spec.KindJob, nil
-	s.Priority = cron.GetSpec().Priority // which makes no new revision
-	run := &v1.Workload{
+	run, revision := newJob(cron, of, s, name, newUID)
+	run.Metadata.Labels = maps.Clone(cron.GetMetadata().GetLabels())
+	return run, revision
+}
+
+// NewRelease is the job that runs the release command of a deployment, which rolls out a
+// revision of w: one replica that looks like those of the revision, and is never replaced. It
+// has no labels, because services select replicas by the labels of their workloads.
+func NewRelease(w *v1.Workload, of *v1.Revision, d *v1.Deployment, newUID func() string) (*v1.Workload, *v1.Revision) {
+	s := proto.CloneOf(of.GetSpec().GetWorkload())
+	release := s.GetRelease()
+	s.Kind, s.Command, s.Args = spec.KindJob, release.GetCommand(), nil
+	s.Replicas, s.MinAvailable, s.Ports, s.Probes, s.Update, s.Release, s.DependsOn = nil, 0, nil, nil, nil, nil, nil
+	s.Singleton = false // a node stops and restarts a singleton when no server answers, and a release command must not run twice
+	s.Restart = nil
+	s.Job = &v1.Job{Retries: proto.Int32(0), Deadline: release.GetTimeout()}
+	job, revision := newJob(w, of, spec.Normalized(s), spec.ReleaseName(w.GetMetadata().GetName(), d.GetSpec().GetNumber()), newUID)
+	job.Status.Deployment, job.Status.DeploymentUid = d.GetSpec().GetNumber(), d.GetMetadata().GetUid()
+	return job, revision
+}
+
+// newJob is a job that belongs to another workload and runs the image of one of its revisions.
+func newJob(owner *v1.Workload, of *v1.Revision, s *v1.WorkloadSpec, name string, newUID func() string) (*v1.Workload, *v1.Revision) {
+	s.Priority, s.LostAfter = owner.GetSpec().Priority, owner.GetSpec().GetLostAfter() // which make no new revision
+	job := &v1.Workload{
 		ApiVersion: spec.APIVersion, Kind: spec.KindWorkload,
-		Metadata: &v1.Metadata{
-			Uid: newUID(), Name: name, Namespace: cron.GetMetadata().GetNamespace(), Labels: maps.Clone(cron.GetMetadata().GetLabels()),
-		},
-		Spec: s,
+		Metadata: &v1.Metadata{Uid: newUID(), Name: name, Namespace: owner.GetMetadata().GetNamespace()},
+		Spec:     s,
 		Status: &v1.WorkloadStatus{
-			Revision: 1, RevisionUid: newUID(), Configuration: cron.GetStatus().GetConfiguration(),
-			OwnerUid: cron.GetMetadata().GetUid(), Owner: cron.GetMetadata().GetName(),
+			Revision: 1, RevisionUid: newUID(), Configuration: owner.GetStatus().GetConfiguration(),
+			OwnerUid: owner.GetMetadata().GetUid(), Owner: owner.GetMetadata().GetName(),
 		},
 	}
 	revision := proto.CloneOf(of)
 	revision.Metadata = &v1.Metadata{
-		Uid: run.GetStatus().GetRevisionUid(), Name: run.GetMetadata().GetUid() + "-1", Namespace: run.GetMetadata().GetNamespace(),
+		Uid: job.GetStatus().GetRevisionUid(), Name: job.GetMetadata().GetUid() + "-1", Namespace: job.GetMetadata().GetNamespace(),
 	}
-	revision.Spec.WorkloadUid, revision.Spec.Number, revision.Spec.Workload = run.GetMetadata().GetUid(), 1, s
+	revision.Spec.WorkloadUid, revision.Spec.Number, revision.Spec.Workload = job.GetMetadata().GetUid(), 1, s
 	revision.Spec.Restart, revision.Spec.Trace = 0, ""
-	return run, revision
+	return job, revision
 }
 
 // Outcome is how a job has ended, empty if it has not.

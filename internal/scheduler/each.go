@@ -27,7 +27,7 @@ func (v *View) serveEach(plan *Plan, r *Request, index int, s *shape) {
 			plan.Placements = append(plan.Placements, Placement{Ask: index, Node: uid, NodeName: v.nodes[i].Name, Score: p.score(i)})
 			p.take(i, p.verdicts[v.class[i]].group)
 		default:
-			if p.mayPreempt() {
+			if !r.Asks[index].Modest && p.mayPreempt() {
 				if _, possible := p.offer(i, &victims); possible {
 					p.carryOut(plan, index, i, victims.taken)
 					continue

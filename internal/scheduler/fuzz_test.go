@@ -79,7 +79,9 @@ func FuzzSpecs(f *testing.F) {
 
 // Every field of the API reaches the plan.
 func TestFromProto(t *testing.T) {
-	w := &v1.Workload{Metadata: &v1.Metadata{Uid: "w", Name: "web", Namespace: "team", Labels: map[string]string{"app": "web"}}, Spec: &v1.WorkloadSpec{MinAvailable: 2, Priority: proto.Int32(0)}}
+	w := &v1.Workload{Metadata: &v1.Metadata{Uid: "w", Name: "web", Namespace: "team", Labels: map[string]string{"app": "web"}}, Spec: &v1.WorkloadSpec{
+		MinAvailable: 2, Priority: proto.Int32(0), Placement: &v1.Placement{Weights: &v1.ScoreWeights{Cost: new(0.5), Network: new(0.0)}},
+	}}
 	r, err := scheduler.RevisionFromProto(w, &v1.Revision{
 		Metadata: &v1.Metadata{Uid: "r"},
 		Spec: &v1.RevisionSpec{WorkloadUid: "w", Platforms: []string{"linux/arm64"}, Workload: &v1.WorkloadSpec{
@@ -88,7 +90,7 @@ func TestFromProto(t *testing.T) {
 			Placement: &v1.Placement{
 				Labels: map[string]string{"disk": "ssd"}, Regions: []string{"eu"}, Zones: []string{"eu-1"}, NearZone: "eu-1", Strategy: "spread",
 				Tolerations: []*v1.Toleration{{Key: "spot", Seconds: 5}}, Spread: []*v1.Spread{{MaxSkew: 1}}, Affinity: []*v1.Affinity{{Workload: "db", Anti: true}},
-				Weights: &v1.ScoreWeights{Cost: new(0.5), Network: new(0.0)},
+				Weights: &v1.ScoreWeights{Cost: new(7.0)},
 			},
 		}},
 	})

@@ -17,6 +17,8 @@ type Ask struct {
 	// nodes. Held replicas are for the node on which room is being made.
 	Pinned bool
 	On     []string
+	// Modest is whether the replicas only take free room and preempt no others.
+	Modest bool
 }
 
 // Request is what should be placed. Asks of a higher priority come first, others in their
@@ -111,7 +113,7 @@ func (v *View) serve(plan *Plan, r *Request, index int, s *shape) {
 			plan.Placements = append(plan.Placements, Placement{Ask: index, Node: v.nodes[i].UID, NodeName: v.nodes[i].Name, Score: score})
 		})
 		preempted := 0
-		if placed < may && p.mayPreempt() {
+		if placed < may && !r.Asks[index].Modest && p.mayPreempt() {
 			preempted = p.preempt(plan, index, may-placed)
 		}
 		final := preempted == 0 && may == left

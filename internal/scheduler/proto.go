@@ -113,6 +113,7 @@ func RevisionFromProto(w *v1.Workload, of *v1.Revision) (*Revision, error) {
 	if r.Preferences, err = preferences(s.GetPlacement()); err != nil {
 		return nil, err
 	}
+	r.Preferences.Weights = WeightsFromProto(w.GetSpec().GetPlacement().GetWeights()) // they make no new revision
 	return r, nil
 }
 
@@ -176,7 +177,6 @@ func portsOf(s *v1.WorkloadSpec) (ports []Port, shared bool) {
 func preferences(p *v1.Placement) (Preferences, error) {
 	w := Preferences{
 		Strategy: Strategy(p.GetStrategy()), NearRegion: p.GetNearRegion(), NearZone: p.GetNearZone(),
-		Weights: WeightsFromProto(p.GetWeights()),
 	}
 	for _, one := range p.GetPrefer() {
 		rule, err := NewRule(one.GetRule().GetKey(), one.GetRule().GetOperator(), one.GetRule().GetValues()...)

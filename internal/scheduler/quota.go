@@ -84,6 +84,16 @@ func (q *Quota) Room(used *Usage, need *Resources) int {
 // Short says which part of the quota is too small for one more replica. It is empty if
 // there is room.
 func (q *Quota) Short(namespace string, used *Usage, need *Resources) string {
+	lacks := q.Lacks(used, need)
+	if lacks == "" {
+		return ""
+	}
+	return fmt.Sprintf("the quota of namespace %s is used up: %s", namespace, lacks)
+}
+
+// Lacks says how much one more replica needs of the parts of the quota that are too small for
+// it. It is empty if there is room.
+func (q *Quota) Lacks(used *Usage, need *Resources) string {
 	var reasons []string
 	for i, limit := range q.Resources {
 		most, of := max(0, limit), Resource(i)
@@ -95,10 +105,7 @@ func (q *Quota) Short(namespace string, used *Usage, need *Resources) string {
 	if q.Replicas != 0 && used.Replicas+1 > max(0, q.Replicas) {
 		reasons = append(reasons, fmt.Sprintf("has %d of at most %s", used.Replicas, spec.Count(int(max(0, q.Replicas)), "replica")))
 	}
-	if reasons == nil {
-		return ""
-	}
-	return fmt.Sprintf("the quota of namespace %s is used up: %s", namespace, strings.Join(reasons, ", "))
+	return strings.Join(reasons, ", ")
 }
 
 // Over says what is used beyond the quota, which happens after it was lowered.

@@ -94,6 +94,8 @@ type transaction struct {
 	// created counts new workloads. images are those that workloads rely on.
 	created int
 	images  []reliedOn
+	// deployments are the new ones.
+	deployments []*v1.Deployment
 	// addresses allocates those of services; nil until the first one.
 	addresses *services.Allocator
 }
@@ -245,10 +247,14 @@ func (c *collection[T]) change(ctx context.Context, f func(*transaction) (T, err
 	var now T
 	snap, err := c.Propose(ctx, func(snap *state.Snapshot, b *state.Batch) (err error) {
 		tx := &transaction{base: snap, batch: b}
-		if now, err = f(tx); err == nil {
-			tx.relyOnImages()
+		if now, err = f(tx); err != nil {
+			return err
 		}
-		return err
+		tx.relyOnImages()
+		if err := tx.checkDependencies(); err != nil {
+			return err
+		}
+		return tx.checkPublishedOnce()
 	})
 	if err != nil {
 		return shown, err

@@ -62,10 +62,15 @@ func (c *collection[T]) list(ctx context.Context, wanted *v1.Page, s selection[T
 		return nil, "", err
 	}
 	items, next, err = page(wanted, func(after string) iter.Seq[T] { return c.all(snap, s.namespace, after) }, c.cursor, matches)
+	return c.presentAll(snap, items), next, err
+}
+
+// presentAll replaces stored objects by what the API shows.
+func (c *collection[T]) presentAll(snap *state.Snapshot, items []T) []T {
 	for i, item := range items {
 		items[i] = c.present(snap, item)
 	}
-	return items, next, err
+	return items
 }
 
 // watch sends the selected objects as the API shows them, then changeSynced, then every

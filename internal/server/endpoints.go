@@ -40,7 +40,7 @@ func (s *endpointService) RegisterEndpoint(ctx context.Context, request *v1.Regi
 		health = unhealthy("it was registered as unhealthy")
 	}
 	return s.changeEndpoint(ctx, request, func(tx *transaction, of *v1.Service, old *v1.Endpoint) (*v1.Endpoint, error) {
-		if err := addressesFree(tx.base, addresses); err != nil {
+		if err := addressesOutside(tx.base, addresses); err != nil {
 			return nil, err
 		}
 		now := &v1.Endpoint{
@@ -181,22 +181,45 @@ func notRegistered(snap *state.Snapshot, of *v1.Service, name string) error {
 	return core.Refuse(codes.NotFound, "endpoint %s is not registered with service %s%s", name, service, notfound.Hint(near, see))
 }
 
-// addressesFree refuses addresses of services as those of an endpoint: connections would go in circles.
-func addressesFree(snap *state.Snapshot, addresses []string) error {
-	v4, v6 := spec.ServiceRanges(snap.Cluster().GetSpec())
+// addressesOutside refuses addresses of an endpoint that belong to the cluster itself. Connections to the address of a
+// service would go in circles, and the address of a replica soon belongs to another one.
+func addressesOutside(snap *state.Snapshot, addresses []string) error {
+	services4, services6 := spec.ServiceRanges(snap.Cluster().GetSpec())
+	nodes := rangesOfNodes(snap)
 	for _, text := range addresses {
 		a, err := netip.ParseAddr(text)
-		if err == nil && (v4.Contains(a) || v6.Contains(a) || snap.ServiceAt(text) != nil) {
+		switch {
+		case err != nil: // validation refuses it
+		case services4.Contains(a) || services6.Contains(a) || snap.ServiceAt(text) != nil:
 			return core.Refuse(codes.InvalidArgument, "%s is an address of the services of this cluster and cannot be an endpoint: give the address of a machine", a)
+		case within(a, nodes):
+			return core.Refuse(codes.InvalidArgument, "%s is in the range of this cluster's replicas and cannot be an endpoint: choose workloads with spec.selector, or give the address of a machine outside of the cluster's network", a)
 		}
 	}
 	return nil
 }
 
-// outsideServices refuses a service whose external endpoints have addresses of services.
-func outsideServices(snap *state.Snapshot, s *v1.Service) error {
+// rangesOfNodes are the ranges of replicas, and subnets that are outside of them because the range was another one.
+func rangesOfNodes(snap *state.Snapshot) []netip.Prefix {
+	nodes := subnetsOf(snap)
+	for _, text := range []string{snap.Cluster().GetSpec().GetRangeV4(), snap.Cluster().GetSpec().GetRangeV6()} {
+		if p, err := netip.ParsePrefix(text); err == nil {
+			nodes = append(nodes, p)
+		}
+	}
+	return nodes
+}
+
+// ofCluster reports whether an address is in a range of the cluster's own network.
+func ofCluster(snap *state.Snapshot, a netip.Addr) bool {
+	services4, services6 := spec.ServiceRanges(snap.Cluster().GetSpec())
+	return services4.Contains(a) || services6.Contains(a) || within(a, rangesOfNodes(snap))
+}
+
+// externalOutside refuses a service whose external endpoints have addresses of the cluster itself.
+func externalOutside(snap *state.Snapshot, s *v1.Service) error {
 	for _, e := range s.GetSpec().GetExternal() {
-		if err := addressesFree(snap, e.GetAddresses()); err != nil {
+		if err := addressesOutside(snap, e.GetAddresses()); err != nil {
 			return fmt.Errorf("spec.external %s: %w", e.GetName(), err)
 		}
 	}

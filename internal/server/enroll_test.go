@@ -47,6 +47,32 @@ func TestJoinTokenIsRefusedAfterItsLastUse(t *testing.T) {
 	wantCode(t, err, codes.Unauthenticated)
 }
 
+// A machine whose LAN is inside of the cluster's ranges could not reach some services or replicas. It is refused before
+// the token is spent.
+func TestMachineWithANetworkInTheClustersRangesIsRefused(t *testing.T) {
+	c := newCluster(t)
+	token := c.newTokenSecret(&v1.CreateTokenRequest{Name: "join", Role: core.RoleNode})
+	join := func(network, link string) error {
+		_, csr, err := identity.NewKeyAndCSR()
+		must(t, err)
+		_, err = c.dial(nil, "").Enroll(c.ctx, &v1.EnrollRequest{
+			Token: token, Csr: csr, Name: "machine",
+			Networks: []*v1.UsedNetwork{{Range: "192.168.1.0/24", Interface: "eth0"}, {Range: network, Interface: link}},
+		})
+		return err
+	}
+	ranges := c.Store.Snapshot().Cluster().GetSpec()
+	wantCode(t, join("10.128.7.0/24", "wlan0"), codes.FailedPrecondition, "interface wlan0 of this machine leads to 10.128.7.0/24, inside of 10.128.0.0/16, the range of the cluster's services",
+		"cloudless cluster config set serviceRangeV4=RANGE")
+	wantCode(t, join("10.70.0.0/16", "tun0"), codes.FailedPrecondition, "interface tun0 of this machine leads to 10.70.0.0/16, inside of 10.64.0.0/10, the range of the cluster's nodes", "rangeV4=RANGE")
+	wantCode(t, join(ranges.GetServiceRangeV6(), "eth1"), codes.FailedPrecondition, "the range of the cluster's services", "serviceRangeV6=RANGE")
+	wantCode(t, join(ranges.GetRangeV6(), "eth1"), codes.FailedPrecondition, "the range of the cluster's nodes", "rangeV6=RANGE")
+	if used := c.Store.Snapshot().TokenByName("join").GetStatus().GetUsed(); used != 0 {
+		t.Errorf("the token counts %d uses", used)
+	}
+	must(t, join("10.0.0.0/8", "vpn0")) // routes to smaller networks win
+}
+
 // The answer to a machine that joins may be lost. If the machine asks again with the same token and key, it is the same
 // node, even under another name.
 func TestEnrollmentIsRepeatable(t *testing.T) {

@@ -460,13 +460,14 @@ func TestRetryRemembersAnUncertainAttempt(t *testing.T) {
 	leader, follower := pair(t)
 	votes(t, leader, follower)
 	leader.router.Patience = 0
+	next := error(consensus.ErrNotLeader)
 	try := func(method string, request proto.Message, first error) error {
 		attempts := 0
 		_, err := leader.router.Unary(leader.ctx, request, method, func(context.Context, any) (any, error) {
 			if attempts++; attempts == 1 {
 				return nil, first
 			}
-			return nil, consensus.ErrNotLeader
+			return nil, next
 		})
 		return core.StatusOf(err)
 	}
@@ -484,6 +485,12 @@ func TestRetryRemembersAnUncertainAttempt(t *testing.T) {
 		if core.HasReason(err, core.ReasonUncertain) || !core.HasReason(err, core.ReasonNoLeader) {
 			t.Errorf("%s ends with %v", what, err)
 		}
+	}
+	// A server whose disk is full refuses before it looks whether the first attempt took effect.
+	next = core.Refuse(codes.ResourceExhausted, "the disk is full")
+	err = try(created, keyed, consensus.ErrUncertain)
+	if wantCode(t, err, codes.Unknown, "the disk is full"); !core.HasReason(err, core.ReasonUncertain) {
+		t.Errorf("after a refusal for lack of room clients got %v", err)
 	}
 }
 

@@ -58,7 +58,11 @@ func (s *workloads) RunWorkload(ctx context.Context, request *v1.RunWorkloadRequ
 func checkUpdate(snap *state.Snapshot, old, wanted *v1.Workload) error {
 	name, was, is := old.GetMetadata().GetName(), spec.KindOf(old.GetSpec()), spec.KindOf(wanted.GetSpec())
 	if owner := old.GetStatus().GetOwner(); owner != "" {
-		return core.Refuse(codes.FailedPrecondition, "workload %s is a job of cron %s; change that one instead", name, owner)
+		what := "is a job of cron"
+		if spec.IsRelease(old) {
+			what = "runs the release command of workload"
+		}
+		return core.Refuse(codes.FailedPrecondition, "workload %s %s %s; change that one instead", name, what, owner)
 	}
 	if was != is {
 		return core.Refuse(codes.FailedPrecondition, "workload %s is a %s and cannot become a %s; delete it first, or choose another name", name, was, is)
@@ -69,9 +73,12 @@ func checkUpdate(snap *state.Snapshot, old, wanted *v1.Workload) error {
 	return checkReplicas(snap, old, spec.Size(wanted.GetSpec()))
 }
 
-// checkScalable refuses to scale a kind of workload without a fixed number of replicas.
-func checkScalable(w *v1.Workload) error {
+// checkScalable refuses to scale a kind of workload without a fixed number of replicas, and a singleton to several.
+func checkScalable(w *v1.Workload, replicas int32) error {
 	name := w.GetMetadata().GetName()
+	if w.GetSpec().GetSingleton() && replicas > 1 {
+		return core.Refuse(codes.FailedPrecondition, "workload %s is a singleton: it has at most one replica; to run more, remove spec.singleton and apply it", name)
+	}
 	switch w.GetSpec().GetKind() {
 	case spec.KindJob, spec.KindCron:
 		return core.Refuse(codes.FailedPrecondition, "workload %s is a %s and is not scaled; change spec.job.parallelism and apply it", name, w.GetSpec().GetKind())
@@ -90,8 +97,12 @@ func checkMinAvailable(w *v1.Workload, requested int32) error {
 	return nil
 }
 
-// checkRestartable refuses to restart a cron, which has no replicas.
+// checkRestartable refuses to restart a cron, which has no replicas, and a release command, which runs once.
 func checkRestartable(w *v1.Workload) error {
+	if owner := w.GetStatus().GetOwner(); spec.IsRelease(w) {
+		return core.Refuse(codes.FailedPrecondition, "workload %s runs the release command of deployment %d once; to try it again, restart workload %s with: %s",
+			w.GetMetadata().GetName(), w.GetStatus().GetDeployment(), owner, spec.Hint(w.GetMetadata().GetNamespace(), "cloudless workload restart "+owner))
+	}
 	if w.GetSpec().GetKind() != spec.KindCron {
 		return nil
 	}

@@ -127,6 +127,27 @@ func TestHeartbeatIntervalFollowsTheConfiguration(t *testing.T) {
 	}
 }
 
+// The memory that containers must leave to the system is the node's own choice, unless the configuration has another.
+func TestReservedMemoryFollowsTheConfiguration(t *testing.T) {
+	c := newCluster(t)
+	stream, err := c.join("n1").Session(c.ctx)
+	must(t, err)
+	status := machineStatus()
+	status.Reserved = &v1.NodeResources{Memory: "410Mi"}
+	must(t, stream.Send(&v1.SessionUp{Message: &v1.SessionUp_Hello{Hello: &v1.Hello{Status: status}}}))
+	assignments(t, stream)
+	for _, want := range []string{"2Gi", "410Mi"} {
+		c.configure(func(s *v1.ClusterSpec) {
+			if s.Reserved = nil; want == "2Gi" {
+				s.Reserved = &v1.ResourceAmounts{Memory: want}
+			}
+		})
+		if next := assignments(t, stream); next.GetReservedMemory() != want || next.GetHeartbeat() != "" {
+			t.Errorf("to reserve %s was sent as %v", want, next)
+		}
+	}
+}
+
 // An agent detects a hung server by missing keepalives. It gets keepalives once there is another server to connect to.
 func TestKeepalivesFollowTheConfiguration(t *testing.T) {
 	c := newCluster(t)
@@ -252,8 +273,20 @@ func TestNodeIsOfflineOnceItsAgentSaysGoodbye(t *testing.T) {
 	must(t, stream.Send(&v1.SessionUp{Message: &v1.SessionUp_Goodbye{Goodbye: &v1.Goodbye{Reason: "stopped by cloudless down"}}}))
 	must(t, stream.CloseSend())
 	c.inState(m.uid(), "offline")
-	if got := c.Store.Snapshot().Node(m.uid()).GetStatus().GetReason(); got != "stopped by cloudless down" {
-		t.Errorf("the reason is %q", got)
+	if got := c.Store.Snapshot().Node(m.uid()).GetStatus(); got.GetReason() != "stopped by cloudless down" || !got.GetSaidGoodbye() {
+		t.Errorf("the status is %v", got)
+	}
+	again := m.connect(c.ctx)
+	assignments(t, again)
+	c.inState(m.uid(), "ready")
+	if c.Store.Snapshot().Node(m.uid()).GetStatus().GetSaidGoodbye() {
+		t.Error("the node is back, and has still said goodbye")
+	}
+	// It is lost without notice now.
+	c.configure(func(s *v1.ClusterSpec) { s.Liveness = &v1.Liveness{Heartbeat: "50ms", Silence: "100ms"} })
+	c.inState(m.uid(), "offline")
+	if c.Store.Snapshot().Node(m.uid()).GetStatus().GetSaidGoodbye() {
+		t.Error("a silent node has said goodbye")
 	}
 }
 

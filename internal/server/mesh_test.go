@@ -1,17 +1,23 @@
 package server
 
 import (
+	"context"
 	"crypto/tls"
 	"net"
+	"net/netip"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
+
+	"google.golang.org/grpc/codes"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/mesh/relay"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/spec"
+	"github.com/cloudless/cloudless/internal/state"
 )
 
 // nextNetwork receives the next message about the mesh.
@@ -70,6 +76,68 @@ func TestNodesLearnThatANodeWasRemoved(t *testing.T) {
 	must(t, err)
 	if news := nextNetwork(t, first); len(news.GetRemoved()) != 1 || news.GetRemoved()[0] != "node/"+two.uid() {
 		t.Errorf("the news are %v", news)
+	}
+}
+
+// Peers know a node by its key. The second node with a key is refused, whether the first is connected or offline, and the
+// first keeps the key.
+func TestKeyInTheMeshBelongsToOneNode(t *testing.T) {
+	c := newCluster(t)
+	one, two := c.join("one"), c.join("two")
+	ctx, disconnect := context.WithCancel(c.ctx)
+	first := one.connect(ctx)
+	announce(t, first, "the key")
+	c.until(func(snap *state.Snapshot) bool { return snap.Node(one.uid()).GetStatus().GetMesh() != nil })
+	refuse := func() {
+		t.Helper()
+		second := two.connect(c.ctx)
+		announce(t, second, "the key")
+		wantCode(t, ending(second), codes.FailedPrecondition, "node two has the same key in the mesh as node one", "delete agent/mesh.key")
+	}
+	refuse()
+	disconnect()
+	wantCode(t, ending(first), codes.Canceled, "")
+	refuse()
+	snap := c.Store.Snapshot()
+	if snap.Node(two.uid()).GetStatus().GetMesh() != nil || snap.Node(one.uid()).GetStatus().GetMesh().GetKey() != "the key" {
+		t.Errorf("node one has %v, and node two has %v", snap.Node(one.uid()).GetStatus().GetMesh(), snap.Node(two.uid()).GetStatus().GetMesh())
+	}
+	cluster, err := c.as(core.RoleAdmin).GetCluster(c.ctx, &v1.GetClusterRequest{})
+	must(t, err)
+	if problems := strings.Join(cluster.GetStatus().GetProblems(), "\n"); !strings.Contains(problems, "node two has the same key in the mesh as node one") {
+		t.Errorf("the problems are %q", problems)
+	}
+
+	// A new key is accepted, and the old key of a node is free again.
+	renewed := one.connect(c.ctx)
+	announce(t, renewed, "another key")
+	c.until(func(snap *state.Snapshot) bool {
+		return snap.Node(one.uid()).GetStatus().GetMesh().GetKey() == "another key"
+	})
+	announce(t, two.connect(c.ctx), "the key")
+	c.until(func(snap *state.Snapshot) bool {
+		return snap.Node(two.uid()).GetStatus().GetMesh().GetKey() == "the key"
+	})
+}
+
+func TestReplicaHasOnlyAddressesOfItsNode(t *testing.T) {
+	c := newCluster(t)
+	one := c.join("one")
+	stream := one.connect(c.ctx)
+	assignments(t, stream)
+	_, err := c.as(core.RoleOperator).CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web")})
+	must(t, err)
+	replica := assignments(t, stream).GetAssign()[0].GetReplica()
+	uid := replica.GetMetadata().GetUid()
+	subnet, err := netip.ParsePrefix(c.Store.Snapshot().Node(one.uid()).GetSpec().GetSubnetV4())
+	must(t, err)
+	own := subnet.Addr().Next().Next().String()
+	status := obey(replica)
+	status.Addresses = []string{"192.0.2.1", own, "fd00:ffff::1"}
+	must(t, report(stream, uid, status))
+	snap := c.until(func(snap *state.Snapshot) bool { return snap.Replica(uid).GetStatus().GetPhase() == spec.PhaseRunning })
+	if got := snap.Replica(uid).GetStatus().GetAddresses(); !slices.Equal(got, []string{own}) {
+		t.Errorf("the replica has the addresses %v, want %s", got, own)
 	}
 }
 
@@ -190,6 +258,7 @@ type received chan string
 
 func (r received) Packet(_ relay.Address, packet []byte) { r <- string(packet) }
 func (received) Absent(relay.Address)                    {}
+func (received) Flush()                                  {}
 
 // dialRelay connects to the relay as the network process of a member does.
 func (c *cluster) dialRelay(member *identity.Credentials) (net.Conn, error) {
@@ -219,7 +288,7 @@ func TestServerRelaysPacketsBetweenNodes(t *testing.T) {
 	for c.packets.Stats().Connected < 2 {
 		runtime.Gosched() // until the server knows both
 	}
-	sender.Send(relay.AddressOf("node/"+two.uid()), []byte("sealed"))
+	sender.Send(relay.AddressOf("node/"+two.uid()), [][]byte{[]byte("sealed")}, 0)
 	if packet := <-got; packet != "sealed" {
 		t.Errorf("received %q", packet)
 	}

@@ -2,6 +2,7 @@ package server
 
 import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/control/placement"
 	"github.com/cloudless/cloudless/internal/services"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
@@ -18,7 +19,7 @@ func (s *Server) registerMetrics(r *telemetry.Registry) {
 	}, s.collectRaft)
 	r.Collect([]telemetry.Metric{
 		telemetry.StateIndex, telemetry.StateObjects, telemetry.Workloads, telemetry.Replicas, telemetry.ReplicaRestarts,
-		telemetry.Nodes, telemetry.Users, telemetry.Sessions, telemetry.PendingReplicas,
+		telemetry.Nodes, telemetry.DrainingReplicas, telemetry.LostReplicas, telemetry.Users, telemetry.Sessions, telemetry.PendingReplicas,
 	}, s.collectState)
 	r.Collect([]telemetry.Metric{telemetry.Images}, s.collectImages)
 	r.Collect([]telemetry.Metric{telemetry.Services, telemetry.Endpoints}, s.collectServices)
@@ -59,15 +60,23 @@ func (s *Server) collectState(emit telemetry.Emit) {
 		workloads[s.presentWorkload(snap, w, false).GetStatus().GetPhase()]++
 	}
 	var restarts int32
+	lost := 0
 	for r := range snap.Replicas("", "") {
 		replicas[r.GetStatus().GetPhase()]++
 		if spec.Live(r.GetStatus().GetPhase()) {
 			restarts += r.GetStatus().GetRestarts()
 		}
+		if placement.Wanted(r) && placement.Away(snap, r) && snap.Workload(r.GetSpec().GetWorkloadUid()).GetSpec().GetKind() != spec.KindDaemon {
+			lost++
+		}
 	}
 	for n := range snap.Nodes("") {
 		nodes[n.GetStatus().GetState()]++
+		if spec.Drains(n) {
+			emit(telemetry.DrainingReplicas, float64(placement.LiveOn(snap, n)), n.GetMetadata().GetName())
+		}
 	}
+	emit(telemetry.LostReplicas, float64(lost))
 	count(telemetry.Workloads, workloads)
 	count(telemetry.Replicas, replicas)
 	count(telemetry.Nodes, nodes)

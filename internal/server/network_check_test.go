@@ -62,14 +62,14 @@ func TestNetworkCheckNamesTheFailingPart(t *testing.T) {
 	if ok, text := check(request); ok || !strings.Contains(text, "listen failed: replica web-") || !strings.Contains(text, "only of its own 127.0.0.1") {
 		t.Errorf("the check says\n%s", text)
 	}
-	result.Store(&v1.NetworkProbe{Listens: "none", DroppedNow: []*v1.DroppedPackets{{Rule: "no-path", Reason: "There is no encrypted path.", Packets: 3}}})
+	result.Store(&v1.NetworkProbe{Listens: "none", DroppedNow: []*v1.DroppedPackets{{WorkloadUid: "uid", Rule: "no-path", Reason: "There is no encrypted path.", Packets: 3}}})
 	if ok, text := check(request); ok || !strings.Contains(text, "filter failed: rule no-path of node") {
 		t.Errorf("the check says\n%s", text)
 	}
 	for words, request := range map[string]*v1.CheckNetworkRequest{
 		"from failed: workload nobody does not exist":            {From: "nobody", To: "web"},
 		"to failed: workload nobody does not exist":              {From: "web", To: "nobody"},
-		"to failed: workload web has no TCP port to connect to":  {From: "web", To: "web"},
+		"to failed: workload web has no port to connect to":      {From: "web", To: "web"},
 		"to failed: workload web does not exist in namespace sh": {From: "web", To: "web.shop"},
 	} {
 		if ok, text := check(request); ok || !strings.Contains(text, words) {

@@ -78,7 +78,7 @@ func TestNodeWithReplicasIsRemovedByForceOnly(t *testing.T) {
 	place("web-1", spec.PhaseRunning)
 	admin := c.as(core.RoleAdmin)
 	_, err = admin.DeleteNode(c.ctx, &v1.DeleteNodeRequest{Name: "busy"})
-	wantCode(t, err, codes.FailedPrecondition, "node busy has 1 replica:", "cloudless node taint busy leaving:NoExecute", "--force")
+	wantCode(t, err, codes.FailedPrecondition, "node busy has 1 replica:", "cloudless node drain busy", "--force")
 	_, err = admin.DeleteNode(c.ctx, &v1.DeleteNodeRequest{Name: "busy", Force: true})
 	must(t, err)
 	for r := range c.Store.Snapshot().Replicas("", "") {
@@ -86,5 +86,36 @@ func TestNodeWithReplicasIsRemovedByForceOnly(t *testing.T) {
 		if got := r.GetStatus().GetPhase(); got != want {
 			t.Errorf("replica %s is %s, want %s", r.GetMetadata().GetName(), got, want)
 		}
+	}
+}
+
+// A singleton of a removed node may run there until its lease expires, so the removal alone does not end it.
+func TestSingletonOfARemovedNodeIsNotLostYet(t *testing.T) {
+	c := newCluster(t)
+	token := c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleNode, Uses: 2})
+	_, err := c.enroll("other", token)
+	must(t, err)
+	busy, err := c.enroll("busy", token)
+	must(t, err)
+	c.change(func(_ *state.Snapshot, b *state.Batch) {
+		b.Create(&v1.Revision{
+			Metadata: &v1.Metadata{Uid: "ledger-1"},
+			Spec:     &v1.RevisionSpec{WorkloadUid: "ledger", Number: 1, Workload: &v1.WorkloadSpec{Singleton: true}},
+		})
+		b.Create(&v1.Replica{
+			Metadata: &v1.Metadata{Uid: "ledger-replica", Name: "ledger-1", Namespace: "default"},
+			Spec:     &v1.ReplicaSpec{Workload: "ledger", RevisionUid: "ledger-1", Node: "busy", NodeUid: busy.node.GetMetadata().GetUid()},
+			Status:   &v1.ReplicaStatus{Phase: spec.PhaseRunning},
+		})
+	})
+	_, err = c.as(core.RoleAdmin).DeleteNode(c.ctx, &v1.DeleteNodeRequest{Name: "busy", Force: true})
+	must(t, err)
+	stored := c.Store.Snapshot().Replica("ledger-replica")
+	if stored.GetStatus().GetPhase() != spec.PhaseRunning {
+		t.Errorf("it is %s: %s", stored.GetStatus().GetPhase(), stored.GetStatus().GetReason())
+	}
+	shown := c.presentReplica(c.Store.Snapshot(), stored).GetStatus()
+	if want := "node busy was removed; it was running there"; shown.GetPhase() != spec.PhaseUnknown || shown.GetReason() != want {
+		t.Errorf("it is shown as %s: %s", shown.GetPhase(), shown.GetReason())
 	}
 }

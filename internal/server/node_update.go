@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/control/placement"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/spec"
 )
@@ -29,6 +30,8 @@ const (
 type nodeBuilder struct {
 	collection *collection[*v1.Node]
 	given      *v1.Node
+	// drain is how to drain the node, if the caller has said so.
+	drain *v1.DrainNodeRequest
 }
 
 func (b *nodeBuilder) wanted() *v1.Node { return b.given }
@@ -44,6 +47,7 @@ func (b *nodeBuilder) update(ctx context.Context, tx *transaction, old *v1.Node)
 		return nil, err
 	}
 	now := b.settled(ctx, old)
+	now.Spec.Drain = placement.DrainOf(b.collection.Now(), tx.base, old, now, b.drain)
 	edited, moved := nodeEdits(old, now), availabilityChange(old, now)
 	if len(edited) == 0 && moved == "" {
 		return old, nil
@@ -161,6 +165,41 @@ func (s *nodeService) CordonNode(ctx context.Context, request *v1.CordonNodeRequ
 	})
 }
 
+func (s *nodeService) DrainNode(ctx context.Context, request *v1.DrainNodeRequest) (*v1.Node, error) {
+	return s.changeNamed(ctx, "", request.GetName(), request.GetVersion(), func(tx *transaction, old *v1.Node) (*v1.Node, error) {
+		given := proto.CloneOf(old)
+		if given.Spec == nil {
+			given.Spec = &v1.NodeSpec{}
+		}
+		if given.Spec.Availability != spec.AvailabilityDraining || request.GetReason() != "" {
+			given.Spec.Availability, given.Spec.AvailabilityReason = spec.AvailabilityDraining, request.GetReason()
+		}
+		now, err := (&nodeBuilder{collection: s.collection, given: given, drain: request}).update(ctx, tx, old)
+		if err == nil && !request.GetForce() {
+			err = s.checkDrainable(tx, now)
+		}
+		return now, err
+	})
+}
+
+// checkDrainable refuses a drain that would have to go below minAvailable, or stop a service for lack of another node.
+func (s *nodeService) checkDrainable(tx *transaction, n *v1.Node) error {
+	workloads := map[string]bool{}
+	for r := range tx.base.ReplicasOn(n.GetMetadata().GetUid()) {
+		workloads[r.GetSpec().GetWorkloadUid()] = true
+	}
+	now, fork := s.Now(), tx.base.Fork()
+	if _, _, err := s.placement.Forecast(now, fork, tx.batch.Transaction(now), slices.Sorted(maps.Keys(workloads))); err != nil {
+		return err
+	}
+	reasons, help := s.placement.Undrainable(tx.base, fork.Snapshot(), n)
+	if len(reasons) == 0 {
+		return nil
+	}
+	return core.Refuse(codes.FailedPrecondition, "node %s cannot be drained: %s; add a machine, %s, or drain it all the same with --force",
+		n.GetMetadata().GetName(), strings.Join(reasons, "; "), help)
+}
+
 func (s *nodeService) UncordonNode(ctx context.Context, request *v1.UncordonNodeRequest) (*v1.Node, error) {
 	return s.changeSettings(ctx, request, func(n *v1.Node) { n.Spec.Availability = "" })
 }
@@ -232,10 +271,13 @@ func eachEntry(noun string, before, after map[string]string, add func(string, ..
 func availabilityChange(old, now *v1.Node) string {
 	was, is := old.GetSpec(), now.GetSpec()
 	switch {
-	case was.GetAvailability() == is.GetAvailability() && was.GetAvailabilityReason() == is.GetAvailabilityReason():
+	case was.GetAvailability() == is.GetAvailability() && was.GetAvailabilityReason() == is.GetAvailabilityReason() &&
+		proto.Equal(was.GetDrain(), is.GetDrain()):
 		return ""
 	case is.GetAvailability() == "":
 		return "Uncordoned"
+	case is.GetAvailability() == spec.AvailabilityDraining:
+		return "Draining"
 	}
 	return "Cordoned"
 }
@@ -244,7 +286,11 @@ func availabilityMessage(old, now *v1.Node) string {
 	if now.GetSpec().GetAvailability() == "" {
 		return "was " + old.GetSpec().GetAvailability()
 	}
-	return cmp.Or(now.GetSpec().GetAvailabilityReason(), "nothing new is placed on it; what runs there stays")
+	means := "nothing new is placed on it; what runs there stays"
+	if now.GetSpec().GetAvailability() == spec.AvailabilityDraining {
+		means = "nothing new is placed on it; what runs there moves to other nodes"
+	}
+	return cmp.Or(now.GetSpec().GetAvailabilityReason(), means)
 }
 
 // checkNodeSize refuses a node with too many labels or taints.

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
@@ -235,7 +236,6 @@ func TestPlansChangeTheSettingsOfNodes(t *testing.T) {
 		"node n2 does not exist, and a file cannot create it":           func(n *v1.Node) { n.Metadata.Name = "n2" },
 		"spec.subnetV4: is assigned by the cluster":                     func(n *v1.Node) { n.Spec.SubnetV4 = "10.0.0.0/24" },
 		"metadata.labels: node.cloudless/arch is the cluster's own":     func(n *v1.Node) { n.Metadata.Labels["node.cloudless/arch"] = "z80" },
-		"spec.availability: must be cordoned or left out":               func(n *v1.Node) { n.Spec.Availability = "draining" },
 		"spec.taints[1]: spot:NoSchedule is given twice":                func(n *v1.Node) { n.Spec.Taints = append(n.Spec.Taints, taint) },
 		`spec.bandwidth: "fast" must be a number of bits per second`:    func(n *v1.Node) { n.Spec.Bandwidth = "fast" },
 		"metadata.namespace: must be left out: a node is in no namespa": func(n *v1.Node) { n.Metadata.Namespace = "team" },
@@ -276,4 +276,99 @@ func TestCheaperNodeIsPreferred(t *testing.T) {
 	must(t, err)
 	w := c.submit(op, workload("web"))
 	c.on(w.GetMetadata().GetUid(), b.uid())
+}
+
+// emptied waits until nothing alive is on a node.
+func (c *cluster) emptied(nodeUID string) *v1.Node {
+	c.t.Helper()
+	return c.until(func(snap *state.Snapshot) bool { return snap.Node(nodeUID).GetSpec().GetDrain().GetEndTime() != nil }).Node(nodeUID)
+}
+
+func TestDrainMovesReplicasAndUncordonEndsIt(t *testing.T) {
+	c := newCluster(t)
+	op := c.as(core.RoleOperator)
+	a := c.work("a", idle)
+	web := c.create(op, workload("web", func(w *v1.Workload) { w.Spec.Replicas, w.Spec.MinAvailable = proto.Int32(2), 2 }))
+
+	// There is no other node: the drain is refused before anything moves.
+	_, err := op.DrainNode(c.ctx, &v1.DrainNodeRequest{Name: "a"})
+	wantCode(t, err, codes.FailedPrecondition, "node a cannot be drained: web needs 2 serving replicas (minAvailable) and has 2; there is no other node",
+		"add a machine, lower minAvailable, or drain it all the same with --force")
+	shown, err := op.GetNode(c.ctx, &v1.GetNodeRequest{Name: "a"})
+	must(t, err)
+	if shown.GetStatus().GetState() != "ready" || shown.GetSpec().GetDrain() != nil {
+		t.Errorf("a refused drain leaves the node %s with %v", shown.GetStatus().GetState(), shown.GetSpec().GetDrain())
+	}
+
+	b := c.work("b", idle)
+	n, err := op.DrainNode(c.ctx, &v1.DrainNodeRequest{Name: "a", Reason: "new disk", Grace: "3s", Timeout: "1m"})
+	must(t, err)
+	drain := n.GetSpec().GetDrain()
+	if n.GetStatus().GetState() != "draining" || drain.GetReplicas() != 2 || drain.GetGrace() != "3s" ||
+		drain.GetDeadline().AsTime().Sub(drain.GetStartTime().AsTime()) != time.Minute || len(n.GetStatus().GetDeparting()) != 2 {
+		t.Errorf("the draining node is %v", n)
+	}
+	c.emptied(a.uid())
+	c.running(web.GetMetadata().GetUid(), 2)
+	for r := range c.Store.Snapshot().ReplicasOf(web.GetMetadata().GetUid()) {
+		if left := r.GetSpec().GetNodeUid() == a.uid(); left != spec.Ended(r.GetStatus().GetPhase()) || !left && r.GetSpec().GetNodeUid() != b.uid() {
+			t.Errorf("replica %v", r)
+		}
+	}
+	events, err := op.ListEvents(c.ctx, &v1.ListEventsRequest{Object: "a", ObjectKind: "Node"})
+	must(t, err)
+	told := map[string]string{}
+	for _, e := range events.GetItems() {
+		told[e.GetSpec().GetReason()] = e.GetSpec().GetMessage()
+	}
+	if told["Draining"] != "new disk" || !strings.HasPrefix(told["Drained"], "it is empty: 2 replicas left it in ") {
+		t.Errorf("the events tell %v", told)
+	}
+	n, err = op.UncordonNode(c.ctx, &v1.UncordonNodeRequest{Name: "a"})
+	must(t, err)
+	if n.GetStatus().GetState() != "ready" || n.GetSpec().GetDrain() != nil {
+		t.Errorf("the node is %v", n)
+	}
+}
+
+// A minAvailable of 0 allows one replica to be missing, but nobody who drains the only node expects that services stop.
+func TestDrainStopsNoServiceUnlessForced(t *testing.T) {
+	c := newCluster(t)
+	op := c.as(core.RoleOperator)
+	a := c.work("a", idle)
+	c.create(op, workload("web"))
+	c.create(op, workload("ledger", func(w *v1.Workload) { w.Spec.Singleton = true }))
+	_, err := op.DrainNode(c.ctx, &v1.DrainNodeRequest{Name: "a"})
+	wantCode(t, err, codes.FailedPrecondition, "node a cannot be drained: ", "web has 1 serving replica now and would have none, because there is no other node",
+		"ledger has 1 serving replica now and would have none", "add a machine, make room on another one, or drain it all the same with --force")
+	_, err = op.DrainNode(c.ctx, &v1.DrainNodeRequest{Name: "a", Force: true})
+	must(t, err)
+	c.emptied(a.uid())
+}
+
+func TestForcedDrainBreaksMinAvailable(t *testing.T) {
+	c := newCluster(t)
+	op := c.as(core.RoleOperator)
+	a := c.work("a", idle)
+	c.create(op, workload("web", func(w *v1.Workload) { w.Spec.Replicas, w.Spec.MinAvailable = proto.Int32(2), 2 }))
+	_, err := op.DrainNode(c.ctx, &v1.DrainNodeRequest{Name: "a", Force: true})
+	must(t, err)
+	c.emptied(a.uid())
+	_, err = op.DrainNode(c.ctx, &v1.DrainNodeRequest{Name: "a", Grace: "soon"})
+	wantCode(t, err, codes.InvalidArgument, "grace")
+}
+
+// A file may drain a node, too. Its own fields about the drain are not settings.
+func TestFileDrainsNode(t *testing.T) {
+	c := newCluster(t)
+	op := c.as(core.RoleOperator)
+	a := c.work("a", idle)
+	given := &v1.Node{
+		ApiVersion: spec.APIVersion, Kind: "Node", Metadata: &v1.Metadata{Name: "a"},
+		Spec: &v1.NodeSpec{Availability: spec.AvailabilityDraining, Drain: &v1.Drain{Force: true}},
+	}
+	c.applyPlan(op, &v1.PlanRequest{Objects: manifests(given)})
+	if n := c.emptied(a.uid()); n.GetStatus().GetState() != spec.NodeDraining || n.GetSpec().GetDrain().GetForce() {
+		t.Errorf("the node is %v", n)
+	}
 }

@@ -6,10 +6,9 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/control/placement"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
@@ -64,7 +63,7 @@ func (s *nodeService) DeleteNode(ctx context.Context, request *v1.DeleteNodeRequ
 				return err
 			}
 		}
-		lost := s.loseReplicas(snap, b, removed)
+		lost := placement.LoseReplicas(s.Now(), snap, b, removed)
 		b.DeleteVersion(state.KindNode, m.GetUid(), m.GetVersion())
 		if err := s.membership.RecordRemoval(b, identity.KindNode, m.GetUid()); err != nil {
 			return err
@@ -82,37 +81,16 @@ func (s *nodeService) DeleteNode(ctx context.Context, request *v1.DeleteNodeRequ
 
 // checkNodeRemovable refuses to remove a node that has replicas or is the only one.
 func checkNodeRemovable(snap *state.Snapshot, n *v1.Node) error {
-	name, live := n.GetMetadata().GetName(), 0
-	for r := range snap.ReplicasOn(n.GetMetadata().GetUid()) {
-		if !spec.Ended(r.GetStatus().GetPhase()) {
-			live++
-		}
-	}
+	name, live := n.GetMetadata().GetName(), placement.LiveOn(snap, n)
 	switch {
 	case snap.Count(state.KindNode) == 1:
 		return core.Refuse(codes.FailedPrecondition, "node %s is the last node of the cluster, and nothing would run without it (%s on it now): "+
 			"add another node first with: cloudless token create --role node, or remove it all the same with --force", name, spec.Count(live, "replica"))
 	case live > 0:
-		return core.Refuse(codes.FailedPrecondition, "node %s has %s: move what it has to other nodes first with: cloudless node taint %s leaving:NoExecute, "+
+		return core.Refuse(codes.FailedPrecondition, "node %s has %s: move what it has to other nodes first with: cloudless node drain %s, "+
 			"or remove it all the same with --force, and they count as lost", name, spec.Count(live, "replica"), name)
 	}
 	return nil
-}
-
-// loseReplicas ends the replicas of a node that will never report again.
-func (s *nodeService) loseReplicas(snap *state.Snapshot, b *state.Batch, n *v1.Node) (lost int) {
-	for old := range snap.ReplicasOn(n.GetMetadata().GetUid()) {
-		if spec.Ended(old.GetStatus().GetPhase()) {
-			continue
-		}
-		r := proto.CloneOf(old)
-		r.Status.Phase = spec.PhaseLost
-		r.Status.Reason = "node " + n.GetMetadata().GetName() + " was removed"
-		r.Status.EndTime = timestamppb.New(s.Now())
-		b.Update(r, old.GetMetadata().GetVersion())
-		lost++
-	}
-	return lost
 }
 
 func (s *nodeService) WatchNodes(request *v1.WatchNodesRequest, stream grpc.ServerStreamingServer[v1.NodeChange]) error {

@@ -1,57 +1,89 @@
 package server
 
 import (
+	"cmp"
 	"fmt"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/control/placement"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// offlineNodes caches the uids of the offline nodes. Every replica that is shown or counted
-// needs them, and nodes seldom change.
+// offlineNodes caches the uids of the nodes that are not offline. Every replica that is shown
+// or counted needs them, and nodes seldom change.
 type offlineNodes struct {
 	nodes state.Generation
-	uids  map[string]bool
+	// others are the uids of the nodes that exist and are not offline.
+	others map[string]bool
 }
 
-// offlineIn returns the offline nodes of a snapshot.
+// offlineIn says which nodes of a snapshot are offline.
 func (s *Server) offlineIn(snap *state.Snapshot) *offlineNodes {
 	nodes := snap.Generation(state.KindNode)
 	if cached := s.offline.Load(); cached != nil && cached.nodes == nodes {
 		return cached
 	}
-	found := &offlineNodes{nodes: nodes, uids: map[string]bool{}}
+	found := &offlineNodes{nodes: nodes, others: map[string]bool{}}
 	for n := range snap.Nodes("") {
-		if n.GetStatus().GetState() == spec.NodeOffline {
-			found.uids[n.GetMetadata().GetUid()] = true
+		if n.GetStatus().GetState() != spec.NodeOffline {
+			found.others[n.GetMetadata().GetUid()] = true
 		}
 	}
 	s.offline.Store(found)
 	return found
 }
 
-// host reports whether a live replica is on an offline node. It may still run there, but
-// that is unknown.
+// host reports whether a live replica is on a node that is offline or was removed. It may
+// still run there, but that is unknown.
 func (o *offlineNodes) host(r *v1.Replica) bool {
-	return len(o.uids) > 0 && o.uids[r.GetSpec().GetNodeUid()] && spec.Live(r.GetStatus().GetPhase())
+	node := r.GetSpec().GetNodeUid()
+	return node != "" && !o.others[node] && spec.Live(r.GetStatus().GetPhase())
 }
 
 // presentReplica returns a replica as the API shows it: the stored one, with what only this
-// server's memory holds, and with a reason if it has no node or its node is offline.
+// server's memory holds, and with a reason if it has no node or its node is offline or
+// removed.
 func (s *Server) presentReplica(snap *state.Snapshot, stored *v1.Replica) *v1.Replica {
 	if isWaiting(stored) {
+		if placement.HeldBack(time.Now(), stored) {
+			return stored // its reason holds until then
+		}
 		return presentWaiting(stored)
 	}
 	if !s.offlineIn(snap).host(stored) {
 		return s.sessions.WithProgress(stored)
 	}
 	r := proto.CloneOf(stored)
-	r.Status.Reason = fmt.Sprintf("node %s is offline; it was %s there", r.GetSpec().GetNode(), stored.GetStatus().GetPhase())
+	what := "is offline"
+	if placement.NodeRemoved(snap, stored) {
+		what = "was removed"
+	}
+	r.Status.Reason = fmt.Sprintf("node %s %s; it was %s there", r.GetSpec().GetNode(), what, stored.GetStatus().GetPhase())
+	w := snap.Workload(r.GetSpec().GetWorkloadUid())
+	if why := placement.Stuck(snap, w, r); why != "" {
+		r.Status.Reason += "; " + why
+	} else if at := placement.LostAt(snap, w, r); time.Now().Before(at) {
+		r.Status.Reason += fmt.Sprintf("; it is replaced if the node is not back by %s", at.UTC().Format("2006-01-02 15:04:05 MST"))
+	}
+	if limit := limitOf(snap, r.GetSpec().GetWorkloadUid()); limit != "" {
+		r.Status.Reason += "; " + limit
+	}
 	r.Status.Phase, r.Status.Pid = spec.PhaseUnknown, 0
 	return r
+}
+
+// limitOf says that not all lost replicas of a workload are replaced at once, if the
+// configuration says so.
+func limitOf(snap *state.Snapshot, workload string) string {
+	limit := spec.FailoverOf(snap.Cluster().GetSpec())
+	if limit.Replicas == 0 || snap.Workload(workload).GetSpec().GetKind() == spec.KindDaemon {
+		return ""
+	}
+	return limit.String()
 }
 
 // isWaiting reports whether a replica has no node and a reason for that is stored.
@@ -96,16 +128,16 @@ func (s *Server) presentReplicas(snap *state.Snapshot, changes []state.Change) [
 	return shown
 }
 
-// affectedReplicas yields the live replicas of a node that goes offline or comes back with
-// a change.
+// affectedReplicas yields the live replicas of a node that goes offline, comes back or is
+// removed with a change.
 func affectedReplicas(snap *state.Snapshot, c state.Change) func(yield func(*v1.Replica) bool) {
 	return func(yield func(*v1.Replica) bool) {
 		before, _ := c.Old.(*v1.Node)
 		after, _ := c.New.(*v1.Node)
-		if (before.GetStatus().GetState() == spec.NodeOffline) == (after.GetStatus().GetState() == spec.NodeOffline) {
+		if after != nil && (before.GetStatus().GetState() == spec.NodeOffline) == (after.GetStatus().GetState() == spec.NodeOffline) {
 			return
 		}
-		for r := range snap.ReplicasOn(after.GetMetadata().GetUid()) {
+		for r := range snap.ReplicasOn(cmp.Or(after.GetMetadata().GetUid(), before.GetMetadata().GetUid())) {
 			if spec.Live(r.GetStatus().GetPhase()) && !yield(r) {
 				return
 			}

@@ -88,7 +88,7 @@ func (s *planService) ApplyPlan(ctx context.Context, request *v1.ApplyPlanReques
 	if done != nil { // by the same call at the same time
 		return s.repeatedPlan(done, request.GetFingerprint())
 	}
-	return &v1.ApplyPlanResponse{Plan: p.plan, Objects: s.planObjects(snap, p.plan)}, nil
+	return s.applied(snap, p.plan), nil
 }
 
 // mayApply refuses a plan with changes that its caller could not apply one by one either.
@@ -103,6 +103,17 @@ func (s *Server) mayApply(ctx context.Context, p *planned) error {
 		}
 	}
 	return nil
+}
+
+// applied is the answer about a plan that was applied.
+func (s *Server) applied(snap *state.Snapshot, plan *v1.Plan) *v1.ApplyPlanResponse {
+	answer := &v1.ApplyPlanResponse{Plan: plan, Objects: s.planObjects(snap, plan)}
+	for _, w := range spec.WorkloadsIn(answer.GetObjects()) {
+		if d := snap.Deployment(w.GetStatus().GetDeploymentUid()); d != nil {
+			answer.Deployments = append(answer.Deployments, s.presentDeployment(snap, d))
+		}
+	}
+	return answer
 }
 
 // planObjects returns the objects of a plan as they are now.
@@ -132,7 +143,7 @@ func (s *Server) repeatedPlan(done *statev1.Receipt, fingerprint string) (*v1.Ap
 	}
 	plan.Fingerprint = fingerprint
 	snap := s.Store.Snapshot()
-	return &v1.ApplyPlanResponse{Plan: plan, Objects: s.planObjects(snap, plan)}, nil
+	return s.applied(snap, plan), nil
 }
 
 // wanted is a request for a plan, checked and prepared.
@@ -208,6 +219,13 @@ func (s *Server) plan(ctx context.Context, wanted *wanted, snap *state.Snapshot)
 			kind.prune(ctx, p, wanted, given)
 		}
 	}
+	if err := p.checkPublishedOnce(); err != nil {
+		return nil, err
+	}
+	if err := p.checkDependencies(); err != nil {
+		return nil, err
+	}
+	p.groupDeployments()
 	if err := s.forecast(p, snap.Fork()); err != nil {
 		return nil, err
 	}
@@ -252,6 +270,9 @@ func (s *Server) forecast(p *planned, fork *state.Fork) error {
 	if err != nil {
 		return err
 	}
+	if err := s.checkQuotas(p, fork.Snapshot()); err != nil {
+		return err
+	}
 	p.plan.Preemptions = preemptions
 	for i, change := range p.plan.GetChanges() {
 		own := outcomes[:len(about[i])]
@@ -262,6 +283,24 @@ func (s *Server) forecast(p *planned, fork *state.Fork) error {
 			change.Quota = own[0].GetQuota()
 		case state.KindNamespace:
 			change.Woken = woken(own)
+		}
+	}
+	return nil
+}
+
+// checkQuotas refuses a new revision of which not even one replica would fit into the quota of its namespace. If only
+// some do not fit, the plan warns, because others may make room.
+func (s *Server) checkQuotas(p *planned, after *state.Snapshot) error {
+	for _, o := range p.objects {
+		w, old := after.Workload(o.uid), p.base.Workload(o.uid)
+		stopped := w.GetSpec().GetKind() == "" && w.GetSpec().GetReplicas() == 0
+		if o.kind != state.KindWorkload || w == nil || stopped || w.GetStatus().GetRevisionUid() == old.GetStatus().GetRevisionUid() {
+			continue
+		}
+		if why := s.placement.ExceedsQuota(after, o.uid); why != "" {
+			namespace := w.GetMetadata().GetNamespace()
+			return core.Refuse(codes.FailedPrecondition, "workload %s can never run: one replica alone exceeds the quota of namespace %s: %s; request less, or raise the quota, see: cloudless namespace get %s",
+				w.GetMetadata().GetName(), namespace, why, namespace)
 		}
 	}
 	return nil

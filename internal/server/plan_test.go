@@ -169,6 +169,43 @@ func TestApplyingAPlanDoesWhatItShowed(t *testing.T) {
 	}
 }
 
+// What cannot work is refused before anything changes. What only lacks room for now is a warning of the plan.
+func TestPlanChecksWhatCannotWork(t *testing.T) {
+	c := newCluster(t)
+	op := c.as(core.RoleAdmin)
+	c.work("n1", idle)
+	c.until(func(snap *state.Snapshot) bool { return snap.NodeByName("n1").GetStatus().GetState() == "ready" })
+	publishing := func(w *v1.Workload) {
+		w.Spec.Network, w.Spec.Ports = "node", []*v1.Port{{Port: 80, Publish: 8080}}
+	}
+	c.applyPlan(op, &v1.PlanRequest{Objects: manifests(namespace("default", &v1.Quota{Cpu: "8", Replicas: new(int64(3))}), workload("web", publishing))})
+	before := c.Store.Snapshot().Count(state.KindWorkload)
+	for _, test := range []struct {
+		w    *v1.Workload
+		code codes.Code
+		want string
+	}{
+		{workload("new", func(w *v1.Workload) { w.Spec.Image = "missing:1" }), codes.FailedPrecondition, "missing:1"},
+		{workload("new", publishing), codes.InvalidArgument, "8080/tcp is published by workload web"},
+		{workload("new", cpuOf("9")), codes.FailedPrecondition, "workload new can never run: one replica alone exceeds the quota of namespace default: needs 9 CPU, 8 of 8 left"},
+	} {
+		_, err := op.MakePlan(c.ctx, asking(workload("other"), test.w))
+		wantCode(t, err, test.code, test.want)
+	}
+	for want, w := range map[string]*v1.Workload{
+		"the quota of namespace default is used up": workload("new", replicasOf(3), cpuOf("100m")),
+		"needs 5 CPU": workload("new", cpuOf("5")),
+	} {
+		change := c.plan(op, asking(w)).GetChanges()[0]
+		if got := change.GetQuota() + fmt.Sprint(change.GetUnplacedReasons()); change.GetUnplaced() == 0 || !strings.Contains(got, want) {
+			t.Errorf("the plan says %v", change)
+		}
+	}
+	if now := c.Store.Snapshot().Count(state.KindWorkload); now != before {
+		t.Errorf("there are %d workloads, and there were %d", now, before)
+	}
+}
+
 func TestApplyPlanIsAllOrNothing(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(core.RoleOperator)
@@ -331,7 +368,11 @@ func TestInvalidPlansAreRefused(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(core.RoleOperator)
 	c.applyPlan(op, asking(workload("web", replicasOf(0))))
-	index := c.Store.Snapshot().Index()
+	stored := func() string {
+		snap := c.Store.Snapshot()
+		return fmt.Sprint(snap.Count(state.KindWorkload), snap.WorkloadByName("default", "web"))
+	}
+	before := stored()
 	versioned := workload("web")
 	versioned.Metadata.Version = 1
 	gone := workload("nope")
@@ -363,8 +404,8 @@ func TestInvalidPlansAreRefused(t *testing.T) {
 			wantCode(t, err, test.code)
 		})
 	}
-	if c.Store.Snapshot().Index() != index {
-		t.Error("a refused plan has changed something")
+	if after := stored(); after != before {
+		t.Errorf("a refused plan has changed something: %s became %s", before, after)
 	}
 	_, err := c.as(core.RoleViewer).ApplyPlan(c.ctx, &v1.ApplyPlanRequest{Request: asking(), Fingerprint: "x"})
 	wantCode(t, err, codes.PermissionDenied)

@@ -7,10 +7,12 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/control/placement"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -27,6 +29,8 @@ func (s *Server) presentWorkload(snap *state.Snapshot, stored *v1.Workload, expl
 		Revision: stored.GetStatus().GetRevision(), RevisionUid: stored.GetStatus().GetRevisionUid(),
 		Desired: s.desired(snap, stored), Configuration: stored.GetStatus().GetConfiguration(),
 		OwnerUid: stored.GetStatus().GetOwnerUid(), Owner: stored.GetStatus().GetOwner(),
+		Deployment: stored.GetStatus().GetDeployment(), DeploymentUid: stored.GetStatus().GetDeploymentUid(),
+		LastRevision: stored.GetStatus().GetLastRevision(),
 	}
 	w := &v1.Workload{
 		ApiVersion: stored.GetApiVersion(), Kind: stored.GetKind(),
@@ -34,13 +38,19 @@ func (s *Server) presentWorkload(snap *state.Snapshot, stored *v1.Workload, expl
 	}
 	var completed int32
 	offline := s.offlineIn(snap)
-	hosts := map[string]bool{} // names of the offline nodes that have replicas
+	hosts := map[string]bool{} // names of the offline or removed nodes that have replicas
 	preempting := ""           // the preemption that makes room for a replica
+	delayed := ""              // why a replica waits for a time
 	unplaced := 0              // pending replicas that the scheduler found no node for
+	unready := ""              // why a replica whose program runs does not serve
+	stuck := ""                // why a singleton does not start
 	seen := 0
 	for r := range snap.ReplicasOf(w.GetMetadata().GetUid()) {
 		if seen++; seen%yieldEvery == 0 {
 			runtime.Gosched()
+		}
+		if stuck == "" {
+			stuck = placement.Stuck(snap, stored, r)
 		}
 		outdated := r.GetSpec().GetRevisionUid() != st.GetRevisionUid()
 		if outdated && spec.Ended(r.GetStatus().GetPhase()) {
@@ -48,15 +58,25 @@ func (s *Server) presentWorkload(snap *state.Snapshot, stored *v1.Workload, expl
 		}
 		if offline.host(r) {
 			st.Pending++
-			hosts[r.GetSpec().GetNode()] = true
+			name := r.GetSpec().GetNode()
+			if placement.NodeRemoved(snap, r) {
+				name += " (removed)"
+			}
+			hosts[name] = true
 			continue
 		}
 		switch phase := r.GetStatus().GetPhase(); {
 		case spec.Serves(r):
 			st.Running++
+		case phase == spec.PhaseRunning:
+			st.Pending++
+			unready = fmt.Sprintf("replica %s is not ready: %s", r.GetMetadata().GetName(), r.GetStatus().GetUnready())
 		case phase == spec.PhasePending, phase == spec.PhasePlaced, phase == spec.PhasePreparing:
 			st.Pending++
-			if r.GetSpec().GetNodeUid() == "" && r.GetSpec().GetSucceeds() == "" && r.GetStatus().GetReason() != "" {
+			switch {
+			case placement.HeldBack(time.Now(), r):
+				delayed = fmt.Sprintf("replica %s %s", r.GetMetadata().GetName(), placement.HeldReason(r))
+			case r.GetSpec().GetNodeUid() == "" && r.GetSpec().GetSucceeds() == "" && r.GetStatus().GetReason() != "":
 				unplaced++
 			}
 			if r.GetSpec().GetReservedNodeUid() != "" {
@@ -79,15 +99,33 @@ func (s *Server) presentWorkload(snap *state.Snapshot, stored *v1.Workload, expl
 			st.Outdated++
 		}
 	}
+	if st.Reason == "" {
+		st.Reason = unready
+	}
 	offlineNames := strings.Join(slices.Sorted(maps.Keys(hosts)), ", ")
 	if offlineNames != "" {
 		st.Reason = "replicas on an offline node: " + offlineNames
+		if limit := limitOf(snap, w.GetMetadata().GetUid()); limit != "" {
+			st.Reason += "; " + limit
+		}
+	}
+	if delayed != "" {
+		st.Reason = delayed
 	}
 	if preempting != "" {
 		st.Reason = preempting
 	}
+	if stuck != "" {
+		st.Reason = stuck
+	}
 	if st.Reason == "" && unplaced > 0 && !explain {
 		st.Reason = fmt.Sprintf("%d cannot be placed %s", unplaced, explainHint(w.GetMetadata().GetNamespace(), w.GetMetadata().GetName()))
+	}
+	if d := snap.Deployment(st.GetDeploymentUid()); st.Reason == "" && spec.Waits(stored, d) && spec.HasDeployments(stored.GetSpec()) {
+		st.Reason = fmt.Sprintf("deployment %d %s", d.GetSpec().GetNumber(), waitText(d))
+	}
+	if waiting := awaits(snap, stored, seen); st.Reason == "" && waiting != "" {
+		st.Reason = waiting
 	}
 	st.Phase = phaseOf(w, completed)
 	s.presentKind(snap, stored, w, completed)
@@ -96,6 +134,23 @@ func (s *Server) presentWorkload(snap *state.Snapshot, stored *v1.Workload, expl
 		s.explainPending(snap, w, offlineNames)
 	}
 	return w
+}
+
+// awaits says what a job without replicas waits for before it starts.
+func awaits(snap *state.Snapshot, w *v1.Workload, replicas int) string {
+	if w.GetSpec().GetKind() != spec.KindJob || replicas > 0 {
+		return ""
+	}
+	waiting, _ := placement.Unmet(snap, w)
+	return waiting
+}
+
+// waitText says why a deployment has not created replicas.
+func waitText(d *v1.Deployment) string {
+	if d.GetStatus().GetPhase() == spec.DeploymentFailed {
+		return "failed: " + d.GetStatus().GetReason()
+	}
+	return d.GetStatus().GetReason()
 }
 
 // explainPending adds to a status, node by node, why replicas are pending. Some may be on offline nodes.
@@ -123,7 +178,7 @@ func phaseOf(w *v1.Workload, completed int32) string {
 		return spec.PhaseDeleting
 	case st.GetDesired() == 0 && st.GetRunning() == 0:
 		return spec.PhaseStopped
-	case st.GetRunning() >= st.GetDesired() && st.GetOutdated() == 0:
+	case st.GetRunning() >= st.GetDesired(): // some may be outdated: the deployment says how far the update is
 		return spec.PhaseRunning
 	case completed > 0 && completed+st.GetRunning() >= st.GetDesired():
 		if st.GetRunning() > 0 {
@@ -148,5 +203,6 @@ func (s *Server) presentNode(snap *state.Snapshot, stored *v1.Node) *v1.Node {
 	s.nodes.Observe(n)
 	n.Status.Requested = s.placement.Requested(snap, n.GetMetadata().GetUid())
 	n.Status.Allocatable = s.placement.Allocatable(snap, n)
+	n.Status.Departing = s.placement.Departing(snap, stored)
 	return n
 }

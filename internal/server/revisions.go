@@ -16,6 +16,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/image"
 	"github.com/cloudless/cloudless/internal/registry"
+	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/images"
 	"github.com/cloudless/cloudless/internal/server/notfound"
@@ -23,8 +24,8 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// RollbackWorkload creates a new revision with the spec of an earlier one. It runs the same
-// image as the earlier one, even if the tag has moved since.
+// RollbackWorkload makes an earlier revision current again. It runs the same image as before, even if the tag has moved
+// since.
 func (s *workloads) RollbackWorkload(ctx context.Context, request *v1.RollbackWorkloadRequest) (*v1.Workload, error) {
 	receipt, err := core.NewReceipt(ctx, v1.WorkloadService_RollbackWorkload_FullMethodName, request.GetIdempotencyKey(), request)
 	if err != nil {
@@ -40,7 +41,7 @@ func (s *workloads) RollbackWorkload(ctx context.Context, request *v1.RollbackWo
 		if err := s.changeable(old, request.GetVersion()); err != nil {
 			return nil, "", err
 		}
-		w, back, err := s.rollBack(ctx, tx.base, tx.batch, old, request.GetRevision())
+		w, back, err := s.rollBack(ctx, tx, old, request.GetRevision())
 		if restored = back; w == old {
 			return w, spec.ActionUnchanged, err
 		}
@@ -54,30 +55,39 @@ func (s *workloads) RollbackWorkload(ctx context.Context, request *v1.RollbackWo
 
 // rollBack returns the workload after the rollback, or old itself if nothing changes, and
 // the deleted image that the rollback restores, if any.
-func (s *workloads) rollBack(ctx context.Context, snap *state.Snapshot, b *state.Batch, old *v1.Workload, to string) (*v1.Workload, *registry.Deleted, error) {
-	current := snap.Revision(old.GetStatus().GetRevisionUid())
-	target, err := earlierRevision(snap, old, current, to)
+func (s *workloads) rollBack(ctx context.Context, tx *transaction, old *v1.Workload, to string) (*v1.Workload, *registry.Deleted, error) {
+	current := tx.base.Revision(old.GetStatus().GetRevisionUid())
+	target, err := earlierRevision(tx.base, old, current, to)
 	if err != nil {
 		return nil, nil, err
 	}
-	if sameRun(target, current) {
+	if target == current || sameRun(target, current) && !deploying(tx.base, old) {
 		return old, nil, nil
 	}
 	w := proto.CloneOf(old)
-	w.Spec = spec.RolledBack(old.GetSpec(), target.GetSpec().GetWorkload())
-	if err := checkUpdate(snap, old, w); err != nil {
+	spec.ReturnTo(w, target)
+	if err := checkUpdate(tx.base, old, w); err != nil {
 		return nil, nil, err
 	}
-	restored, err := s.restoreImage(ctx, snap, b, old, target)
+	restored, err := s.restoreImage(ctx, tx.base, tx.batch, old, target)
 	if err != nil {
 		return nil, nil, err
 	}
-	revision := revise(b, w, images.PinnedBy(target))
-	revision.Spec.Restart = current.GetSpec().GetRestart()
-	b.Update(w, old.GetMetadata().GetVersion())
-	b.Create(s.Event(ctx, w, "RolledBack", fmt.Sprintf("revision %d repeats revision %d%s",
-		revision.GetSpec().GetNumber(), target.GetSpec().GetNumber(), images.PinNote(revision.GetSpec().GetImage()))))
+	if runsToEnd := !spec.HasDeployments(w.GetSpec()); runsToEnd {
+		// A new revision does the work of the earlier one again, which may have ended.
+		repeated := revise(tx.batch, w, images.PinnedBy(target))
+		repeated.Spec.Restart = current.GetSpec().GetRestart()
+	}
+	s.deploy(ctx, tx, old, w, spec.CauseRollback)
+	tx.batch.Update(w, old.GetMetadata().GetVersion())
+	tx.batch.Create(s.Event(ctx, w, "RolledBack", fmt.Sprintf("from revision %d to revision %d%s",
+		current.GetSpec().GetNumber(), target.GetSpec().GetNumber(), images.PinNote(target.GetSpec().GetImage()))))
 	return w, restored, nil
+}
+
+// deploying reports whether the newest deployment of a workload has not ended yet.
+func deploying(snap *state.Snapshot, w *v1.Workload) bool {
+	return spec.DeploymentOpen(snap.Deployment(w.GetStatus().GetDeploymentUid()))
 }
 
 // sameRun reports whether the replicas of two revisions run the same.
@@ -85,16 +95,22 @@ func sameRun(a, b *v1.Revision) bool {
 	return a.GetSpec().GetImage() == b.GetSpec().GetImage() && spec.ReplacesNone(a.GetSpec().GetWorkload(), b.GetSpec().GetWorkload())
 }
 
-// earlierRevision finds the revision that a word names: by its number, by the beginning of
-// its image's digest, or, if it is empty, the newest one that differs from the current one.
+// earlierRevision finds the revision that a word names: by its number, or by the beginning of its image's digest. An
+// empty word means the newest one that has succeeded and differs from the current one.
 func earlierRevision(snap *state.Snapshot, w *v1.Workload, current *v1.Revision, word string) (*v1.Revision, error) {
 	newestFirst := slices.Collect(snap.RevisionsOf(w.GetMetadata().GetUid()))
 	slices.Reverse(newestFirst)
 	name := w.GetMetadata().GetName()
 	if word == "" {
-		i := slices.IndexFunc(newestFirst, func(r *v1.Revision) bool { return !sameRun(r, current) })
+		if good := lastGood(snap, w, current); good != nil {
+			return good, nil
+		}
+		i := slices.IndexFunc(newestFirst, func(r *v1.Revision) bool {
+			return r.GetSpec().GetNumber() < current.GetSpec().GetNumber() && !sameRun(r, current)
+		})
 		if i < 0 {
-			return nil, core.Refuse(codes.FailedPrecondition, "workload %s has no earlier revision to go back to", name)
+			return nil, core.Refuse(codes.FailedPrecondition, "workload %s has no earlier revision to go back to; to choose another, see: %s", name,
+				spec.Hint(w.GetMetadata().GetNamespace(), "cloudless workload history "+name))
 		}
 		return newestFirst[i], nil
 	}
@@ -107,6 +123,16 @@ func earlierRevision(snap *state.Snapshot, w *v1.Workload, current *v1.Revision,
 		return nil, core.Refuse(codes.NotFound, "workload %s has no revision %d; it has %s", name, number, revisionNumbers(newestFirst))
 	}
 	return revisionWithImage(newestFirst, name, word)
+}
+
+// lastGood is the revision of the newest deployment that succeeded and runs something else than the current one, nil if
+// there is none.
+func lastGood(snap *state.Snapshot, w *v1.Workload, current *v1.Revision) *v1.Revision {
+	good := rollout.LastGood(snap.DeploymentsOf(w.GetMetadata().GetUid()), func(d *v1.Deployment) bool {
+		r := snap.Revision(d.GetSpec().GetRevisionUid())
+		return r != nil && !sameRun(r, current)
+	})
+	return snap.Revision(good.GetSpec().GetRevisionUid())
 }
 
 // minDigest is how many characters of a digest identify an image.

@@ -10,17 +10,22 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/image"
 	"github.com/cloudless/cloudless/internal/server/core"
+	"github.com/cloudless/cloudless/internal/spec"
+	"github.com/cloudless/cloudless/internal/state"
 )
 
-// history creates a workload with three revisions: an image, a newer one under the same
-// tag, and another environment. It returns the digests of the two images.
+// history creates a workload with three revisions, which have succeeded: an image, a newer one under
+// the same tag, and another environment. It returns the digests of the two images.
 func (c *cluster) history(op *user) (first, second string) {
 	c.t.Helper()
 	apply := func(env string) {
-		_, err := op.ApplyWorkload(c.ctx, &v1.ApplyWorkloadRequest{Workload: workload("web", replicasOf(0), imageOf("web:1"), func(w *v1.Workload) {
+		answer, err := op.ApplyWorkload(c.ctx, &v1.ApplyWorkloadRequest{Workload: workload("web", replicasOf(0), imageOf("web:1"), func(w *v1.Workload) {
 			w.Spec.Env = map[string]string{"COLOUR": env}
 		})})
 		must(c.t, err)
+		c.until(func(snap *state.Snapshot) bool { // the next deployment would replace it
+			return snap.Deployment(answer.GetWorkload().GetStatus().GetDeploymentUid()).GetStatus().GetPhase() == spec.DeploymentSucceeded
+		})
 	}
 	first = c.push("web:1")
 	apply("red")
@@ -45,9 +50,9 @@ func digestOf(t *testing.T, r *v1.RevisionSpec) string {
 	return name.Digest
 }
 
-// A rollback creates a new revision with the spec and the image of an earlier one, even if
-// the tag has moved. Settings that are not part of a revision stay.
-func TestRollbackRepeatsAnEarlierRevision(t *testing.T) {
+// A rollback makes an earlier revision current again, even if the tag of its image has moved. Settings that are not part
+// of a revision stay.
+func TestRollbackReturnsToAnEarlierRevision(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(core.RoleOperator)
 	first, second := c.history(op)
@@ -58,14 +63,14 @@ func TestRollbackRepeatsAnEarlierRevision(t *testing.T) {
 		to, colour, digest string
 		number             uint64
 	}{
-		{"", "red", second, 4}, // the one before
-		{"3", "blue", second, 5},
-		{"1", "red", first, 6},
-		{"3", "blue", second, 7},
-		{"sha256:" + short, "red", first, 8}, // as tables print it
-		{"", "blue", second, 9},
-		{short, "red", first, 10},
-		{second, "blue", second, 11}, // the newest of those that have it
+		{"", "red", second, 2}, // the one before
+		{"3", "blue", second, 3},
+		{"1", "red", first, 1},
+		{"3", "blue", second, 3},
+		{"sha256:" + short, "red", first, 1}, // as tables print it
+		{"2", "red", second, 2},
+		{short, "red", first, 1},
+		{second, "blue", second, 3}, // the newest of those that have it
 	} {
 		w, revision := c.rolledBack(op, step.to)
 		if colour, digest := w.GetSpec().GetEnv()["COLOUR"], digestOf(t, revision); colour != step.colour || digest != step.digest || revision.GetNumber() != step.number {
@@ -79,9 +84,49 @@ func TestRollbackRepeatsAnEarlierRevision(t *testing.T) {
 	events, err := op.ListEvents(c.ctx, &v1.ListEventsRequest{Object: "web"})
 	must(t, err)
 	if !slices.ContainsFunc(events.GetItems(), func(e *v1.Event) bool {
-		return e.GetSpec().GetReason() == "RolledBack" && strings.Contains(e.GetSpec().GetMessage(), "revision 6 repeats revision 1")
+		return e.GetSpec().GetReason() == "RolledBack" && strings.Contains(e.GetSpec().GetMessage(), "from revision 3 to revision 1")
 	}) {
 		t.Errorf("the events are %v", events)
+	}
+	made, err := op.RestartWorkload(c.ctx, &v1.RestartWorkloadRequest{Name: "web"})
+	must(t, err)
+	if made.GetStatus().GetRevision() != 4 {
+		t.Errorf("the next new revision is %d", made.GetStatus().GetRevision())
+	}
+}
+
+// A rollback without a given revision avoids revisions that never worked, even if they are the newest ones.
+func TestRollbackReturnsToARevisionThatSucceeded(t *testing.T) {
+	c := newCluster(t)
+	op := c.as(core.RoleOperator)
+	c.history(op)
+	c.endDeployment("web-1", spec.DeploymentSucceeded)
+	c.endDeployment("web-2", spec.DeploymentRolledBack)
+	c.endDeployment("web-3", spec.DeploymentFailed)
+	if w, _ := c.rolledBack(op, ""); w.GetStatus().GetRevision() != 1 {
+		t.Errorf("it went back to revision %d", w.GetStatus().GetRevision())
+	}
+	_, err := op.RollbackWorkload(c.ctx, &v1.RollbackWorkloadRequest{Name: "web"})
+	wantCode(t, err, codes.FailedPrecondition, "has no earlier revision to go back to", "cloudless workload history web")
+	c.endDeployment("web-3", spec.DeploymentSucceeded)
+	if w, _ := c.rolledBack(op, ""); w.GetStatus().GetRevision() != 3 {
+		t.Errorf("it went on to revision %d", w.GetStatus().GetRevision())
+	}
+}
+
+// The work of a job is done again by a rollback, which therefore makes a new revision.
+func TestRollbackOfAJobRunsItAgain(t *testing.T) {
+	c := newCluster(t)
+	op := c.as(core.RoleOperator)
+	for _, colour := range []string{"red", "blue"} {
+		_, err := op.ApplyWorkload(c.ctx, &v1.ApplyWorkloadRequest{Workload: workload("web", func(w *v1.Workload) {
+			w.Spec.Kind, w.Spec.Replicas, w.Spec.Env = spec.KindJob, nil, map[string]string{"COLOUR": colour}
+		})})
+		must(t, err)
+	}
+	w, revision := c.rolledBack(op, "")
+	if revision.GetNumber() != 3 || w.GetSpec().GetEnv()["COLOUR"] != "red" || w.GetStatus().GetDeployment() != 0 {
+		t.Errorf("revision %d is %v, deployment %d", revision.GetNumber(), w.GetSpec(), w.GetStatus().GetDeployment())
 	}
 }
 
@@ -185,7 +230,7 @@ func TestRollbackIsIdempotentByKey(t *testing.T) {
 	must(t, err)
 	twice, err := op.RollbackWorkload(c.ctx, request)
 	must(t, err)
-	if once.GetStatus().GetRevision() != 4 || twice.GetStatus().GetRevision() != 4 {
+	if once.GetStatus().GetRevision() != 2 || twice.GetStatus().GetRevision() != 2 {
 		t.Errorf("the workload is at revision %d and then at %d", once.GetStatus().GetRevision(), twice.GetStatus().GetRevision())
 	}
 }

@@ -60,6 +60,8 @@ type Placement interface {
 	Requested(snap *state.Snapshot, nodeUID string) *v1.NodeResources
 	// Nodes is the number of nodes on which a daemon should run.
 	Nodes(snap *state.Snapshot, w *v1.Workload) int
+	// ExceedsQuota says why not even one replica of a workload fits into the quota of its namespace.
+	ExceedsQuota(snap *state.Snapshot, workloadUID string) string
 	// Pending counts the replicas without a node, by one word for the reason.
 	Pending(snap *state.Snapshot) map[string]int
 	// Allocatable is how much of a node all its replicas together may request.
@@ -69,6 +71,10 @@ type Placement interface {
 	// ShortOfQuota says which part of the namespace's quota keeps the pending replicas of a workload waiting. It is
 	// empty if the quota is not the reason.
 	ShortOfQuota(snap *state.Snapshot, workloadUID string) string
+	// Departing lists the replicas that are to leave a draining node, and what each waits for.
+	Departing(snap *state.Snapshot, n *v1.Node) []*v1.DepartingReplica
+	// Undrainable says why a drain that was forecast would not do, and what would help.
+	Undrainable(before, after *state.Snapshot, n *v1.Node) (reasons []string, help string)
 	// Forecast applies a transaction to the fork, simulates what follows, and returns the outcome for the replicas of
 	// each workload.
 	Forecast(now time.Time, fork *state.Fork, tx *statev1.Transaction, workloads []string) ([]*v1.PlanChange, []*v1.Preemption, error)
@@ -290,6 +296,7 @@ func (s *Server) newGRPC(guard *auth.Guard) *edge {
 	offered := newServices(s)
 	s.kinds = planKinds{namespaces, all, offered, nodes}
 	v1.RegisterWorkloadServiceServer(server, &workloads{collection: all, replicas: newReplicas(s), Streams: s.newStreams()})
+	v1.RegisterDeploymentServiceServer(server, &deploymentService{collection: newDeployments(s)})
 	v1.RegisterNodeServiceServer(server, &nodeService{collection: nodes})
 	v1.RegisterClusterServiceServer(server, &clusterService{Server: s})
 	v1.RegisterTokenServiceServer(server, &tokenService{collection: newTokens(s)})

@@ -228,7 +228,7 @@ func serviceSummary(s *v1.Service) string {
 
 // giveAddresses allocates the addresses of a service, beside those of the other services of the transaction.
 func (tx *transaction) giveAddresses(s *v1.Service) error {
-	if err := outsideServices(tx.base, s); err != nil {
+	if err := externalOutside(tx.base, s); err != nil {
 		return err
 	}
 	if tx.addresses == nil {

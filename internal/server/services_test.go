@@ -1,6 +1,7 @@
 package server
 
 import (
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -80,6 +81,9 @@ func TestAppliedServicesHaveAddresses(t *testing.T) {
 		"is not reachable from other machines": offered("x", func(s *v1.ServiceSpec) { s.External = []*v1.ExternalEndpoint{{Addresses: []string{"127.0.0.1"}}} }),
 		"is an address of the services": offered("x", func(s *v1.ServiceSpec) {
 			s.External = []*v1.ExternalEndpoint{{Addresses: []string{status.GetAddressV4()}}}
+		}),
+		"spec.external external-1: 10.64.7.7 is in the range of this cluster's replicas": offered("x", func(s *v1.ServiceSpec) {
+			s.External = []*v1.ExternalEndpoint{{Addresses: []string{"10.64.7.7"}}}
 		}),
 		"metadata.name: must be 1 to 63": offered("Not_a_label"),
 	} {
@@ -168,6 +172,18 @@ func TestEndpointsAreReplicasAndRegisteredOnes(t *testing.T) {
 	wantCode(t, register("api-r1", "192.0.2.8"), codes.AlreadyExists, "which is not a registered one (replica)")
 	wantCode(t, register("x", "localhost"), codes.InvalidArgument, "is not an IP address")
 	wantCode(t, register("x"), codes.InvalidArgument, "addresses: is missing")
+	for _, local := range []string{"127.0.0.1", "::1", "0.0.0.0", "::", "169.254.169.254", "fe80::1", "224.0.0.1", "ff02::1", "255.255.255.255", "::ffff:127.0.0.1"} {
+		wantCode(t, register("x", local), codes.InvalidArgument, "is not reachable from other machines")
+	}
+	cluster := c.Store.Snapshot().Cluster().GetSpec()
+	for _, text := range []string{cluster.GetServiceRangeV4(), cluster.GetServiceRangeV6()} {
+		wantCode(t, register("x", netip.MustParsePrefix(text).Addr().Next().String()), codes.InvalidArgument, "is an address of the services of this cluster")
+	}
+	for _, text := range []string{cluster.GetRangeV4(), cluster.GetRangeV6(), c.Store.Snapshot().Node(node.uid()).GetSpec().GetSubnetV4()} {
+		wantCode(t, register("x", netip.MustParsePrefix(text).Addr().Next().String()), codes.InvalidArgument, "is in the range of this cluster's replicas", "spec.selector")
+	}
+	c.mustSet(c.as(core.RoleAdmin), func(s *v1.ClusterSpec) { s.RangeV4 = "172.16.0.0/16" }) // the node keeps its subnet
+	wantCode(t, register("x", "10.64.0.9"), codes.InvalidArgument, "is in the range of this cluster's replicas")
 	_, err = op.endpoints().SetEndpointHealth(c.ctx, &v1.SetEndpointHealthRequest{Service: "api", Name: "api-r1"})
 	wantCode(t, err, codes.FailedPrecondition, "is a replica of workload api")
 	_, err = op.endpoints().DeregisterEndpoint(c.ctx, &v1.DeregisterEndpointRequest{Service: "api", Name: "odl"})

@@ -123,7 +123,8 @@ func (s *workloads) WatchReplicas(request *v1.WatchReplicasRequest, stream grpc.
 	matches, err := s.replicas.matcher(selection[*v1.Replica]{
 		namespace: namespace, labels: request.GetSelection().GetLabels(),
 		also: func(r *v1.Replica) bool {
-			return request.GetWorkload() == "" || request.GetWorkload() == r.GetSpec().GetWorkload()
+			return (request.GetWorkload() == "" || request.GetWorkload() == r.GetSpec().GetWorkload()) &&
+				(request.GetNode() == "" || request.GetNode() == r.GetSpec().GetNode())
 		},
 	})
 	if err != nil {

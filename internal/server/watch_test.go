@@ -238,6 +238,8 @@ func TestPhaseOfAWorkload(t *testing.T) {
 			Status:   &v1.ReplicaStatus{Phase: phase, Reason: "because"},
 		}
 	}
+	unready := replica(current, spec.PhaseRunning)
+	unready.Status.Unready = "It does not listen on port 80 yet."
 	for _, one := range []struct {
 		want     string
 		desired  int32
@@ -245,12 +247,15 @@ func TestPhaseOfAWorkload(t *testing.T) {
 		replicas []*v1.Replica
 		reason   bool
 	}{
+		{want: "pending", desired: 1, replicas: []*v1.Replica{unready}, reason: true},
+		{want: "degraded", desired: 2, replicas: []*v1.Replica{unready, replica(current, spec.PhaseRunning)}, reason: true},
 		{want: "stopped"},
 		{want: "pending", desired: 1},
 		{want: "pending", desired: 1, replicas: []*v1.Replica{replica(current, spec.PhasePreparing)}},
 		{want: "running", desired: 1, replicas: []*v1.Replica{replica(current, spec.PhaseRunning)}},
 		{want: "degraded", desired: 2, replicas: []*v1.Replica{replica(current, spec.PhaseRunning)}},
-		{want: "degraded", desired: 1, replicas: []*v1.Replica{replica(older, spec.PhaseRunning)}},
+		{want: "running", desired: 1, replicas: []*v1.Replica{replica(older, spec.PhaseRunning)}},
+		{want: "degraded", desired: 2, replicas: []*v1.Replica{replica(older, spec.PhaseRunning)}},
 		{want: "failed", desired: 1, replicas: []*v1.Replica{replica(current, spec.PhaseBackoff)}, reason: true},
 		{want: "failed", desired: 1, replicas: []*v1.Replica{replica(current, spec.PhaseFailed)}, reason: true},
 		{want: "completed", desired: 1, replicas: []*v1.Replica{replica(current, spec.PhaseCompleted)}},
@@ -261,13 +266,12 @@ func TestPhaseOfAWorkload(t *testing.T) {
 	} {
 		store := state.New()
 		var b state.Batch
+		b.Create(readyNode())
 		for _, r := range one.replicas {
 			b.Create(proto.CloneOf(r))
 		}
 		_, err := store.Apply(1, b.Transaction(c.Now()))
-		if len(one.replicas) > 0 {
-			must(t, err)
-		}
+		must(t, err)
 		w := &v1.Workload{
 			Metadata: &v1.Metadata{Uid: "w", Name: "web", Namespace: "default"},
 			Spec:     &v1.WorkloadSpec{Replicas: proto.Int32(one.desired)}, Status: &v1.WorkloadStatus{RevisionUid: current},
@@ -282,10 +286,16 @@ func TestPhaseOfAWorkload(t *testing.T) {
 	}
 }
 
+// readyNode is the node of the replicas in these tests.
+func readyNode() *v1.Node {
+	return &v1.Node{Metadata: &v1.Metadata{Uid: "n", Name: "box"}, Status: &v1.NodeStatus{State: spec.NodeReady}}
+}
+
 // A service that exits with code 0 has not failed, but it does not run either.
 func TestServiceThatKeepsExitingReportsItsExit(t *testing.T) {
 	c := newCluster(t)
 	var b state.Batch
+	b.Create(readyNode())
 	b.Create(&v1.Replica{
 		Metadata: &v1.Metadata{Uid: "r", Name: "web-1", Namespace: "default"},
 		Spec:     &v1.ReplicaSpec{WorkloadUid: "w", RevisionUid: "rev-1", NodeUid: "n"},

@@ -3,8 +3,12 @@ package server
 import (
 	"context"
 	"fmt"
+	"iter"
 	"maps"
 	"net"
+	"net/netip"
+	"slices"
+	"strings"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
@@ -12,6 +16,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/images"
+	"github.com/cloudless/cloudless/internal/services"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -78,6 +83,7 @@ func (b *workloadBuilder) create(ctx context.Context, tx *transaction) (*v1.Work
 		Status: &v1.WorkloadStatus{Configuration: wanted.GetStatus().GetConfiguration()},
 	}
 	revise(tx.batch, w, image)
+	b.deploy(ctx, tx, nil, w, spec.CauseCreate)
 	tx.batch.Create(w)
 	tx.batch.Create(b.Event(ctx, w, "Created", fmt.Sprintf("%s of %s%s", sizeText(w.GetSpec()), w.GetSpec().GetImage(), images.PinNote(image.Image))))
 	tx.created++
@@ -102,7 +108,8 @@ func (b *workloadBuilder) update(ctx context.Context, tx *transaction, old *v1.W
 	sameAll := sameTemplate && spec.Equal(old.GetSpec(), wanted.GetSpec()) &&
 		maps.Equal(old.GetMetadata().GetLabels(), wanted.GetMetadata().GetLabels()) &&
 		maps.Equal(old.GetMetadata().GetAnnotations(), wanted.GetMetadata().GetAnnotations())
-	if sameAll {
+	again := sameTemplate && failedToBegin(tx.base, old)
+	if sameAll && !again {
 		return old, nil
 	}
 	w := proto.CloneOf(old)
@@ -114,9 +121,19 @@ func (b *workloadBuilder) update(ctx context.Context, tx *transaction, old *v1.W
 		revision := revise(tx.batch, w, image)
 		revision.Spec.Restart = current.GetSpec().GetRestart()
 	}
+	if !sameTemplate || again {
+		b.deploy(ctx, tx, old, w, spec.CauseApply)
+	}
 	tx.batch.Update(w, old.GetMetadata().GetVersion())
 	tx.batch.Create(b.Event(ctx, w, "Updated", fmt.Sprintf("now at revision %d%s", w.GetStatus().GetRevision(), images.PinNote(image.Image))))
 	return w, nil
+}
+
+// failedToBegin reports whether the newest deployment of a workload failed before the first replica of its revision
+// started. Applying the workload again, even unchanged, is another attempt.
+func failedToBegin(snap *state.Snapshot, w *v1.Workload) bool {
+	d := snap.Deployment(w.GetStatus().GetDeploymentUid())
+	return spec.Waits(w, d) && !spec.DeploymentOpen(d) && spec.HasDeployments(w.GetSpec())
 }
 
 // accept returns the workload in canonical form, with the cluster's defaults where its author gives no value. Its
@@ -179,6 +196,9 @@ func (tx *transaction) relyOnImages() {
 func (b *workloadBuilder) describe(tx *transaction, old, now *v1.Workload, change *v1.PlanChange) {
 	image, _ := tx.image(b.image.From)
 	change.Image = image.Image
+	if change.GetAction() != spec.ActionUnchanged {
+		change.Warnings = publishedNowhere(tx.base, now.GetSpec())
+	}
 	switch change.GetAction() {
 	case spec.ActionCreate:
 		change.Fields = fieldChanges(spec.Given(b.withClusterDefaults(tx.base, now)))
@@ -219,8 +239,17 @@ func checkCreate(snap *state.Snapshot, w *v1.Workload, created int) error {
 	return checkReplicaLimit(snap, w, spec.Size(w.GetSpec()))
 }
 
-// checkPublished refuses to publish the port of the API: clients would no longer reach the servers.
+// checkPublished refuses to publish the port of the API: clients would no longer reach the servers. It also refuses
+// addresses of the cluster's own network, at which nothing outside of the cluster can connect.
 func checkPublished(snap *state.Snapshot, w *v1.WorkloadSpec) error {
+	for i, p := range w.GetPorts() {
+		if a, err := netip.ParseAddr(p.GetPublishAddress()); err == nil && ofCluster(snap, a) {
+			return &spec.Error{Violations: []spec.Violation{{
+				Field:   fmt.Sprintf("spec.ports[%d].publishAddress", i),
+				Message: a.String() + " is in the ranges of the cluster's own network, which is closed to other machines; give an address that the nodes have outside of it, or leave it out for all",
+			}}}
+		}
+	}
 	for server := range snap.Servers("") {
 		_, taken, err := net.SplitHostPort(server.GetSpec().GetAddress())
 		if err != nil {
@@ -235,6 +264,136 @@ func checkPublished(snap *state.Snapshot, w *v1.WorkloadSpec) error {
 		}
 	}
 	return nil
+}
+
+// publishedNowhere warns of ports at addresses that no ready node has. A node may still get them.
+func publishedNowhere(snap *state.Snapshot, w *v1.WorkloadSpec) (warnings []string) {
+	has := map[netip.Addr]bool{}
+	for node := range snap.Nodes("") {
+		if node.GetStatus().GetState() != spec.NodeReady {
+			continue
+		}
+		for _, i := range node.GetStatus().GetInterfaces() {
+			for _, text := range i.GetAddresses() {
+				if p, err := netip.ParsePrefix(text); err == nil {
+					has[p.Addr().Unmap()] = true
+				}
+			}
+		}
+	}
+	for _, p := range w.GetPorts() {
+		if a, err := netip.ParseAddr(p.GetPublishAddress()); err == nil && !a.IsLoopback() && !has[a] {
+			warnings = append(warnings, fmt.Sprintf("port %d is published at %s, which no ready node has, so nothing answers there until one gets it", p.GetPublish(), a))
+		}
+	}
+	return warnings
+}
+
+// checkPublishedOnce refuses a transaction after which two workloads publish the same port. Pairs from before stay as they
+// are until one of them changes its ports.
+func (tx *transaction) checkPublishedOnce() error {
+	for w := range tx.batch.Workloads() {
+		if !publishesAnew(tx.base.Workload(w.GetMetadata().GetUid()), w) {
+			continue
+		}
+		for other := range tx.workloads() {
+			if err := publishedTwice(w, other); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// checkDependencies refuses a transaction after which a workload that it writes waits for one that does not exist, for
+// what another one can never be, or for itself.
+func (tx *transaction) checkDependencies() error {
+	for w := range tx.batch.Workloads() {
+		m, dependsOn := w.GetMetadata(), w.GetSpec().GetDependsOn()
+		before := tx.base.Workload(m.GetUid()).GetSpec().GetDependsOn()
+		if len(dependsOn) == 0 || maps.Equal(before, dependsOn) || m.GetDeleteTime() != nil {
+			continue
+		}
+		for _, name := range slices.Sorted(maps.Keys(dependsOn)) {
+			if words := tx.unmeetable(m.GetNamespace(), name, dependsOn[name]); words != "" {
+				return &spec.Error{Violations: []spec.Violation{{Field: fmt.Sprintf("spec.dependsOn[%s]", name), Message: words + ", and workload " + m.GetName() + " would wait for it forever"}}}
+			}
+		}
+		cycle := spec.DependencyCycle(m.GetName(), func(name string) []string {
+			return slices.Sorted(maps.Keys(tx.workload(m.GetNamespace(), name).GetSpec().GetDependsOn()))
+		})
+		if len(cycle) > 0 {
+			return &spec.Error{Violations: []spec.Violation{{
+				Field: "spec.dependsOn", Message: "goes in a circle, so that none could ever start: " + strings.Join(cycle, " waits for ") + "; leave one of them out",
+			}}}
+		}
+	}
+	return nil
+}
+
+// unmeetable says why a workload can never be as another one needs it. It is empty if it can.
+func (tx *transaction) unmeetable(namespace, name, need string) string {
+	other := tx.workload(namespace, name)
+	kind := spec.KindOf(other.GetSpec())
+	switch {
+	case other == nil || other.GetMetadata().GetDeleteTime() != nil:
+		return fmt.Sprintf("names workload %s, which is neither in namespace %s nor applied together with it", name, namespace)
+	case need == spec.DependsCompleted && kind != spec.KindJob:
+		return fmt.Sprintf("must be ready: workload %s is a %s, which does not complete", name, kind)
+	case need == spec.DependsReady && (kind == spec.KindJob || kind == spec.KindCron):
+		return fmt.Sprintf("must not be ready: workload %s is a %s, which serves nothing", name, kind)
+	}
+	return ""
+}
+
+// workload is the workload with a name as the transaction leaves it.
+func (tx *transaction) workload(namespace, name string) *v1.Workload {
+	for w := range tx.batch.Workloads() {
+		if w.GetMetadata().GetName() == name && w.GetMetadata().GetNamespace() == namespace {
+			return w
+		}
+	}
+	return tx.base.WorkloadByName(namespace, name)
+}
+
+// workloads yields all workloads as the transaction leaves them.
+func (tx *transaction) workloads() iter.Seq[*v1.Workload] {
+	return func(yield func(*v1.Workload) bool) {
+		written := map[string]bool{}
+		for w := range tx.batch.Workloads() {
+			if written[w.GetMetadata().GetUid()] = true; !yield(w) {
+				return
+			}
+		}
+		for w := range tx.base.Workloads("", "") {
+			if !written[w.GetMetadata().GetUid()] && !yield(w) {
+				return
+			}
+		}
+	}
+}
+
+// publishesAnew reports whether a workload publishes ports that it did not publish before. A deleted one frees its ports.
+func publishesAnew(before, now *v1.Workload) bool {
+	publishes := func(p *v1.Port) bool { return p.GetPublish() != 0 }
+	return slices.ContainsFunc(now.GetSpec().GetPorts(), publishes) && now.GetMetadata().GetDeleteTime() == nil &&
+		!slices.EqualFunc(before.GetSpec().GetPorts(), now.GetSpec().GetPorts(), func(a, b *v1.Port) bool { return proto.Equal(a, b) })
+}
+
+func publishedTwice(w, other *v1.Workload) error {
+	m := other.GetMetadata()
+	if m.GetUid() == w.GetMetadata().GetUid() || m.GetDeleteTime() != nil {
+		return nil
+	}
+	p := services.PublishedTwice(w, other)
+	if p == nil {
+		return nil
+	}
+	return &spec.Error{Violations: []spec.Violation{{
+		Field: fmt.Sprintf("spec.ports[%d].publish", slices.Index(w.GetSpec().GetPorts(), p)),
+		Message: fmt.Sprintf("%d/%s is published by workload %s in namespace %s already, and every node answers on such a port; choose another for workload %s",
+			p.GetPublish(), p.GetProtocol(), m.GetName(), m.GetNamespace(), w.GetMetadata().GetName()),
+	}}}
 }
 
 // checkReplicas refuses more replicas than a workload may have, unless the workload already

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/images"
 	"github.com/cloudless/cloudless/internal/server/notfound"
@@ -118,7 +119,7 @@ func (s *workloads) ListReplicas(ctx context.Context, request *v1.ListReplicasRe
 
 func (s *workloads) ScaleWorkload(ctx context.Context, request *v1.ScaleWorkloadRequest) (*v1.Workload, error) {
 	return s.changeNamed(ctx, orDefault(request.GetNamespace()), request.GetName(), request.GetVersion(), func(tx *transaction, old *v1.Workload) (*v1.Workload, error) {
-		if err := checkScalable(old); err != nil {
+		if err := checkScalable(old, request.GetReplicas()); err != nil {
 			return nil, err
 		}
 		if err := checkReplicas(tx.base, old, request.GetReplicas()); err != nil {
@@ -147,6 +148,7 @@ func (s *workloads) RestartWorkload(ctx context.Context, request *v1.RestartWork
 		current := tx.base.Revision(old.GetStatus().GetRevisionUid())
 		revision := revise(tx.batch, w, images.PinnedBy(current))
 		revision.Spec.Restart = current.GetSpec().GetRestart() + 1
+		s.deploy(ctx, tx, old, w, spec.CauseRestart)
 		tx.batch.Update(w, old.GetMetadata().GetVersion())
 		tx.batch.Create(s.Event(ctx, w, "Restarted", fmt.Sprintf("every replica is replaced by one of revision %d", revision.GetSpec().GetNumber())))
 		return w, nil
@@ -179,31 +181,10 @@ func workloadExists(old *v1.Workload) error {
 
 // revise adds the next revision of w to the batch and points w at it.
 func revise(b *state.Batch, w *v1.Workload, image images.Pinned) *v1.Revision {
-	w.Status.Revision++
-	w.Status.RevisionUid = state.NewUID()
-	revision := &v1.Revision{
-		ApiVersion: w.GetApiVersion(),
-		Kind:       "Revision",
-		Metadata: &v1.Metadata{
-			Uid:       w.GetStatus().GetRevisionUid(),
-			Name:      revisionName(w),
-			Namespace: w.GetMetadata().GetNamespace(),
-		},
-		Spec: &v1.RevisionSpec{
-			WorkloadUid: w.GetMetadata().GetUid(),
-			Number:      w.GetStatus().GetRevision(),
-			Workload:    w.GetSpec(), // shared, since stored objects never change
-			Image:       image.Image,
-			Platforms:   image.Platforms,
-		},
-	}
+	revision := rollout.Revise(w, state.NewUID())
+	revision.Spec.Image, revision.Spec.Platforms = image.Image, image.Platforms
 	b.Create(revision)
 	return revision
-}
-
-// revisionName is unique even when a name is used again after a deletion.
-func revisionName(w *v1.Workload) string {
-	return fmt.Sprintf("%s-%d", w.GetMetadata().GetUid(), w.GetStatus().GetRevision())
 }
 
 func orDefault(namespace string) string {

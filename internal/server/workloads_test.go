@@ -118,6 +118,85 @@ func TestPortOfTheAPICannotBePublished(t *testing.T) {
 	must(t, publish(7701))
 }
 
+// At an address of the cluster's own network, nobody outside of it can connect.
+func TestPortIsNotPublishedInsideTheCluster(t *testing.T) {
+	c := newCluster(t)
+	create := func(address string) error {
+		_, err := c.as(core.RoleOperator).CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web", func(w *v1.Workload) {
+			w.Spec.Network, w.Spec.Ports = "node", []*v1.Port{{Port: 80, Publish: 80, PublishAddress: address}}
+		})})
+		return err
+	}
+	for _, address := range []string{"10.64.0.1", "10.128.0.9"} {
+		wantCode(t, create(address), codes.InvalidArgument, "spec.ports[0].publishAddress: "+address+" is in the ranges of the cluster's own network", "leave it out")
+	}
+	must(t, create("127.0.0.1"))
+}
+
+// An address that no node has may be a mistake, but a node may still get it.
+func TestPlanWarnsOfAddressesThatNoNodeHas(t *testing.T) {
+	store := state.New()
+	node := func(name, state, address string) *v1.Node {
+		return &v1.Node{Metadata: &v1.Metadata{Uid: name, Name: name}, Status: &v1.NodeStatus{State: state, Interfaces: []*v1.Interface{{Name: "eth0", Addresses: []string{address}}}}}
+	}
+	var b state.Batch
+	b.Put(node("one", spec.NodeReady, "192.0.2.7/24"))
+	b.Put(node("two", spec.NodeOffline, "192.0.2.8/24"))
+	_, err := store.Apply(1, b.Transaction(time.Unix(1e9, 0)))
+	must(t, err)
+	for address, want := range map[string]int{"": 0, "127.0.0.1": 0, "192.0.2.7": 0, "192.0.2.8": 1, "192.0.2.9": 1} {
+		got := publishedNowhere(store.Snapshot(), &v1.WorkloadSpec{Ports: []*v1.Port{{Port: 80, Publish: 80, PublishAddress: address}}})
+		if len(got) != want || want > 0 && got[0] != "port 80 is published at "+address+", which no ready node has, so nothing answers there until one gets it" {
+			t.Errorf("of %q, the plan says %q", address, got)
+		}
+	}
+	c := newCluster(t)
+	plan, err := c.as(core.RoleOperator).MakePlan(c.ctx, &v1.PlanRequest{Objects: manifests(workload("web", func(w *v1.Workload) {
+		w.Spec.Network, w.Spec.Ports = "node", []*v1.Port{{Port: 80, Publish: 80, PublishAddress: "192.0.2.9"}}
+	}))})
+	must(t, err)
+	if len(plan.GetChanges()) != 1 || len(plan.GetChanges()[0].GetWarnings()) != 1 {
+		t.Errorf("the plan is %v", plan)
+	}
+}
+
+// Every node answers on a published port, so it belongs to one workload of the cluster.
+func TestPortIsPublishedByOneWorkload(t *testing.T) {
+	c := newCluster(t)
+	op := c.as(core.RoleOperator)
+	publishing := func(name string, ports ...*v1.Port) *v1.Workload {
+		return workload(name, replicasOf(0), func(w *v1.Workload) { w.Spec.Network, w.Spec.Ports = "node", ports })
+	}
+	apply := func(objects ...proto.Message) error {
+		plan, err := op.MakePlan(c.ctx, &v1.PlanRequest{Objects: manifests(objects...)})
+		if err == nil {
+			_, err = op.ApplyPlan(c.ctx, &v1.ApplyPlanRequest{Fingerprint: plan.GetFingerprint(), Request: &v1.PlanRequest{Objects: manifests(objects...)}})
+		}
+		return err
+	}
+	web := func(publish int32) *v1.Workload { return publishing("web", &v1.Port{Port: 80, Publish: publish}) }
+	api := func(publish int32) *v1.Workload { return publishing("api", &v1.Port{Port: 80, Publish: publish}) }
+	refused := "spec.ports[0].publish: 8080/tcp is published by workload web in namespace default already"
+
+	must(t, apply(web(8080)))
+	wantCode(t, apply(api(8080)), codes.InvalidArgument, refused, "choose another for workload api")
+	_, err := op.CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: api(8080)})
+	wantCode(t, err, codes.InvalidArgument, refused)
+	wantCode(t, apply(publishing("api", &v1.Port{Port: 80, Publish: 8080, PublishMode: spec.PublishHost})), codes.InvalidArgument, refused)
+	wantCode(t, apply(publishing("api", &v1.Port{Port: 80, Publish: 8080, PublishAddress: "127.0.0.1"})), codes.InvalidArgument, refused)
+	wantCode(t, apply(api(8082), publishing("new", &v1.Port{Port: 80, Publish: 8082})), codes.InvalidArgument, "8082/tcp is published by workload")
+
+	must(t, apply(publishing("dns", &v1.Port{Port: 80, Publish: 8080, Protocol: "udp"})))
+	must(t, apply(web(8080))) // again
+	must(t, apply(api(8081)))
+	must(t, apply(web(8081), api(8080))) // they swap
+	_, err = op.RollbackWorkload(c.ctx, &v1.RollbackWorkloadRequest{Name: "web"})
+	wantCode(t, err, codes.InvalidArgument, "8080/tcp is published by workload api")
+	_, err = op.DeleteWorkload(c.ctx, &v1.DeleteWorkloadRequest{Name: "api"})
+	must(t, err)
+	must(t, apply(web(8080)))
+}
+
 func TestScaleAndRestart(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(core.RoleOperator)

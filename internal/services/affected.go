@@ -18,11 +18,17 @@ func Matters(c state.Change) bool {
 		before, _ := c.Old.(*v1.Workload)
 		after, _ := c.New.(*v1.Workload)
 		return before == nil || after == nil || !samePublished(before, after) ||
+			before.GetStatus().GetDeploymentUid() != after.GetStatus().GetDeploymentUid() || spec.StrategyOf(before.GetSpec()) != spec.StrategyOf(after.GetSpec()) ||
 			!maps.Equal(before.GetMetadata().GetLabels(), after.GetMetadata().GetLabels())
 	case state.KindReplica:
 		before, _ := c.Old.(*v1.Replica)
 		after, _ := c.New.(*v1.Replica)
 		return !looksTheSame(before, after)
+	case state.KindDeployment:
+		before, _ := c.Old.(*v1.Deployment)
+		after, _ := c.New.(*v1.Deployment)
+		return before == nil || after == nil || before.GetStatus().GetSwitched() != after.GetStatus().GetSwitched() ||
+			before.GetStatus().GetPhase() != after.GetStatus().GetPhase()
 	case state.KindNode:
 		before, _ := c.Old.(*v1.Node)
 		after, _ := c.New.(*v1.Node)
@@ -52,6 +58,8 @@ func Affected(snap *state.Snapshot, changes []state.Change) map[string]bool {
 			}
 		case state.KindWorkload:
 			a.workload(c)
+		case state.KindDeployment:
+			a.deployment(c)
 		case state.KindReplica:
 			a.replica(c)
 		case state.KindNode:
@@ -96,6 +104,17 @@ func (a *affected) choosing(namespace, name string, labels map[string]string) {
 	}
 }
 
+// deployment affects the services of its workload.
+func (a *affected) deployment(c state.Change) {
+	d, ok := c.New.(*v1.Deployment)
+	if !ok {
+		d, _ = c.Old.(*v1.Deployment)
+	}
+	if w := a.snap.Workload(d.GetSpec().GetWorkloadUid()); w != nil {
+		a.choosing(w.GetMetadata().GetNamespace(), w.GetMetadata().GetName(), w.GetMetadata().GetLabels())
+	}
+}
+
 func (a *affected) replica(c state.Change) {
 	r, ok := c.New.(*v1.Replica)
 	if !ok {
@@ -114,13 +133,14 @@ func looksTheSame(before, after *v1.Replica) bool {
 	if was, is := isListed(before), isListed(after); !was || !is {
 		return was == is
 	}
-	return before.GetStatus().GetPhase() == after.GetStatus().GetPhase() &&
-		before.GetSpec().GetDesired() == after.GetSpec().GetDesired() &&
+	return before.GetStatus().GetPhase() == after.GetStatus().GetPhase() && before.GetStatus().GetUnready() == after.GetStatus().GetUnready() &&
+		before.GetStatus().GetSettling() == after.GetStatus().GetSettling() && before.GetSpec().GetDesired() == after.GetSpec().GetDesired() &&
+		before.GetSpec().GetRevisionUid() == after.GetSpec().GetRevisionUid() &&
 		before.GetSpec().GetNodeUid() == after.GetSpec().GetNodeUid() &&
 		slices.Equal(before.GetStatus().GetAddresses(), after.GetStatus().GetAddresses())
 }
 
-// node affects the services of the replicas on a node that goes offline, comes back, is drained or moves to a zone.
+// node affects the services of the replicas on a node that goes offline, comes back, departs or moves to a zone.
 func (a *affected) node(c state.Change) {
 	n, ok := c.New.(*v1.Node)
 	if !ok {
@@ -135,13 +155,13 @@ func (a *affected) node(c state.Change) {
 
 // nodeView is what an endpoint shows of its node.
 func nodeView(n *v1.Node) (view struct {
-	exists, offline, draining bool
-	zone                      string
+	exists, offline, departs bool
+	zone                     string
 },
 ) {
 	view.exists = n != nil
 	view.offline = n.GetStatus().GetState() == spec.NodeOffline
-	view.draining = isDraining(n)
+	view.departs = departs(n)
 	view.zone = n.GetMetadata().GetLabels()[spec.LabelZone]
 	return view
 }

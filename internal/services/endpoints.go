@@ -2,6 +2,7 @@ package services
 
 import (
 	"iter"
+	"slices"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/spec"
@@ -13,10 +14,16 @@ import (
 // workloads of the namespace. The objects must not be modified.
 func Endpoints(snap *state.Snapshot, s *v1.Service) []*v1.Endpoint {
 	var all []*v1.Endpoint
+	var idle []*v1.Endpoint // they get no connection even if no other endpoint is ready
 	for w := range Workloads(snap, s) {
+		traffic := trafficOf(snap, w)
 		for r := range snap.ReplicasOf(w.GetMetadata().GetUid()) {
 			if e := ofReplica(snap, s, r); e != nil {
+				traffic.apply(r, e)
 				all = append(all, e)
+				if traffic.passesBy(r.GetSpec().GetRevisionUid()) {
+					idle = append(idle, e)
+				}
 			}
 		}
 	}
@@ -32,6 +39,10 @@ func Endpoints(snap *state.Snapshot, s *v1.Service) []*v1.Endpoint {
 		})
 	}
 	weigh(s.GetSpec().GetBalancer().GetWeights(), all)
+	for _, e := range idle {
+		e.Status.Weight = 0
+	}
+	useOffline(snap, all)
 	return all
 }
 
@@ -52,20 +63,26 @@ func Usable(all []*v1.Endpoint) []*v1.Endpoint {
 	return nil
 }
 
-// OrOffline makes replicas on offline nodes draining, if no endpoint takes connections and nothing else is wrong with
+// useOffline makes replicas on offline nodes draining, if no endpoint takes connections and nothing else is wrong with
 // them. When all nodes of a service seem to be offline at once, the cause is more often between them and the servers:
 // after a partition has healed, some nodes are back earlier than others.
-func OrOffline(snap *state.Snapshot, all []*v1.Endpoint) []*v1.Endpoint {
-	if len(Usable(all)) > 0 {
-		return all
+func useOffline(snap *state.Snapshot, all []*v1.Endpoint) {
+	takesConnections := func(e *v1.Endpoint) bool {
+		return e.GetStatus().GetState() != spec.EndpointUnready && e.GetStatus().GetWeight() > 0
+	}
+	if slices.ContainsFunc(all, takesConnections) {
+		return
 	}
 	for _, e := range all {
-		node := snap.Node(e.GetSpec().GetNodeUid())
-		if r := snap.Replica(e.GetMetadata().GetUid()); r != nil && node.GetStatus().GetState() == spec.NodeOffline && spec.Serves(r) {
+		if r := snap.Replica(e.GetMetadata().GetUid()); r != nil && onOfflineNode(snap, e) && spec.Serves(r) && e.GetStatus().GetWeight() > 0 {
 			e.Status.State = spec.EndpointDraining
+			e.Status.Reason += ", and is used because no other endpoint is ready"
 		}
 	}
-	return all
+}
+
+func onOfflineNode(snap *state.Snapshot, e *v1.Endpoint) bool {
+	return snap.Node(e.GetSpec().GetNodeUid()).GetStatus().GetState() == spec.NodeOffline
 }
 
 // Workloads yields the workloads whose replicas are endpoints of a service.
@@ -119,6 +136,72 @@ func ofReplica(snap *state.Snapshot, s *v1.Service, r *v1.Replica) *v1.Endpoint 
 	return e
 }
 
+// traffic says which revisions of a workload get the traffic. Its zero value leads to all of them.
+type traffic struct {
+	// Blue-green: only is the revision that gets the traffic, which is the last good one before the switch and the new
+	// one after it. not is the new revision before the switch. Further revisions are those of earlier deployments, which
+	// may still be kept.
+	only, not string
+	// Rolling: unproven is the new revision before the first of its replicas is steady. It gets connections only if
+	// nothing else does: a release that ends soon after its start harms nobody.
+	unproven string
+}
+
+// trafficOf reads the newest deployment of a workload. One that ended without a switch leads to all revisions, because
+// the workload had another strategy then; but one that was rolled back still has replicas to stop.
+func trafficOf(snap *state.Snapshot, w *v1.Workload) traffic {
+	d := snap.Deployment(w.GetStatus().GetDeploymentUid())
+	revision := d.GetSpec().GetRevisionUid()
+	blueGreen := spec.DeploymentStrategy(d, w.GetSpec()) == spec.StrategyBlueGreen
+	switch {
+	case d.GetSpec().GetPreviousUid() == "":
+		return traffic{}
+	case blueGreen && d.GetStatus().GetSwitched():
+		return traffic{only: revision}
+	case !spec.DeploymentOpen(d) && d.GetStatus().GetPhase() != spec.DeploymentRolledBack:
+		return traffic{}
+	case blueGreen:
+		return traffic{only: d.GetSpec().GetPreviousUid(), not: revision}
+	case proven(snap, w, revision):
+		return traffic{}
+	}
+	return traffic{unproven: revision}
+}
+
+// proven reports whether a replica of a revision has served for long enough.
+func proven(snap *state.Snapshot, w *v1.Workload, revision string) bool {
+	for r := range snap.ReplicasOf(w.GetMetadata().GetUid()) {
+		if r.GetSpec().GetRevisionUid() == revision && spec.Steady(r) {
+			return true
+		}
+	}
+	return false
+}
+
+// Idle says which replicas of a blue-green workload get no traffic even if they serve.
+func Idle(snap *state.Snapshot, w *v1.Workload) func(*v1.Replica) bool {
+	t := trafficOf(snap, w)
+	return func(r *v1.Replica) bool { return t.passesBy(r.GetSpec().GetRevisionUid()) }
+}
+
+func (t traffic) passesBy(revision string) bool {
+	return t.only != "" && t.only != revision || t.not != "" && t.not == revision
+}
+
+// apply takes the endpoint of a replica out of balancing if its revision gets no traffic.
+func (t traffic) apply(r *v1.Replica, e *v1.Endpoint) {
+	revision := r.GetSpec().GetRevisionUid()
+	switch {
+	case e.GetStatus().GetState() != spec.EndpointReady:
+	case t.unproven != "" && t.unproven == revision:
+		e.Status.State, e.Status.Reason = spec.EndpointDraining, "no replica of its revision has served for long enough yet"
+	case t.not != "" && t.not == revision:
+		e.Status.State, e.Status.Reason = spec.EndpointUnready, "its revision gets no traffic before the switch"
+	case t.passesBy(revision):
+		e.Status.State, e.Status.Reason = spec.EndpointDraining, "another revision gets the traffic"
+	}
+}
+
 func isListed(r *v1.Replica) bool {
 	return len(r.GetStatus().GetAddresses()) > 0 && r.GetSpec().GetNodeUid() != "" && spec.Live(r.GetStatus().GetPhase())
 }
@@ -130,18 +213,22 @@ func stateOf(r *v1.Replica, node *v1.Node) (state, reason string) {
 		return spec.EndpointUnready, "node " + r.GetSpec().GetNode() + " does not exist any more"
 	case node.GetStatus().GetState() == spec.NodeOffline:
 		return spec.EndpointUnready, "node " + r.GetSpec().GetNode() + " is offline"
-	case r.GetSpec().GetDesired() == spec.DesiredStopped || r.GetStatus().GetPhase() == spec.PhaseStopping:
+	case r.GetSpec().GetDesired() == spec.DesiredStopped && spec.Serves(r), r.GetStatus().GetPhase() == spec.PhaseStopping && r.GetStatus().GetUnready() == "":
 		return spec.EndpointDraining, "the replica is being stopped"
+	case !spec.Serves(r) && r.GetStatus().GetPhase() == spec.PhaseRunning:
+		return spec.EndpointUnready, "the replica is not ready: " + r.GetStatus().GetUnready()
 	case !spec.Serves(r):
 		return spec.EndpointUnready, "the replica is " + r.GetStatus().GetPhase()
-	case isDraining(node):
-		return spec.EndpointDraining, "node " + r.GetSpec().GetNode() + " is being drained"
+	case departs(node):
+		return spec.EndpointDraining, "node " + r.GetSpec().GetNode() + " is about to shut down or sleep"
 	}
 	return spec.EndpointReady, ""
 }
 
-func isDraining(n *v1.Node) bool {
-	return n.GetStatus().GetState() == spec.NodeDraining || n.GetSpec().GetAvailability() == spec.AvailabilityDraining
+// departs reports whether a machine is about to shut down or sleep. A node that an operator drains has time: each of its
+// replicas takes connections until others make up for it and it is stopped, as minAvailable demands.
+func departs(n *v1.Node) bool {
+	return n.GetStatus().GetState() == spec.NodeDraining && n.GetSpec().GetAvailability() != spec.AvailabilityDraining
 }
 
 // weightUnit is the weight of a workload with a share of 1. A share is divided among the replicas of the workload, so

@@ -1,6 +1,8 @@
 package services
 
 import (
+	"slices"
+
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
@@ -39,4 +41,25 @@ func samePublished(a, b *v1.Workload) bool {
 		}
 	}
 	return true
+}
+
+// PublishedTwice returns the first port that a workload cannot publish because another workload does, or nil. Every node
+// answers on a port that is published in the whole cluster. With publishMode host, the scheduler keeps two workloads on
+// different nodes.
+func PublishedTwice(w, other *v1.Workload) *v1.Port {
+	wide, otherWide := PublishedPorts(w), PublishedPorts(other)
+	for _, p := range w.GetSpec().GetPorts() {
+		for _, q := range other.GetSpec().GetPorts() {
+			if p.GetPublish() != 0 && samePort(p, q) && (slices.Contains(wide, p) || slices.Contains(otherWide, q)) {
+				return p
+			}
+		}
+	}
+	return nil
+}
+
+// samePort reports whether two published ports have an address of a node in common.
+func samePort(p, q *v1.Port) bool {
+	a, b := p.GetPublishAddress(), q.GetPublishAddress()
+	return p.GetPublish() == q.GetPublish() && p.GetProtocol() == q.GetProtocol() && (a == "" || b == "" || a == b)
 }

@@ -21,7 +21,9 @@ func Reason(snap *state.Snapshot, s *v1.Service, endpoints []*v1.Endpoint) strin
 		return nothingChosen(s)
 	case len(endpoints) == 0:
 		return noEndpoint(workloads)
-	case len(Usable(endpoints)) == 0:
+	}
+	usable := Usable(endpoints)
+	if len(usable) == 0 || onOfflineNode(snap, usable[0]) {
 		return notReady(endpoints)
 	}
 	return unknownWeight(s, workloads)

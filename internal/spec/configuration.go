@@ -2,6 +2,7 @@ package spec
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -70,6 +71,26 @@ func RetentionOf(c *v1.ClusterSpec) Retention {
 	}
 }
 
+// Failover says how many replicas of lost nodes are replaced within a time. Replicas is 0 if there is no limit.
+type Failover struct {
+	Replicas int
+	Per      time.Duration
+}
+
+// defaultPer is the time that a limit of replacements is about.
+const defaultPer = 10 * time.Second
+
+// FailoverOf returns the configured limit of replacements.
+func FailoverOf(c *v1.ClusterSpec) Failover {
+	return Failover{Replicas: int(c.GetFailover().GetReplicas()), Per: cmp.Or(durationOf(c.GetFailover().GetPer()), defaultPer)}
+}
+
+// String is how a sentence names the limit.
+func (f Failover) String() string {
+	return fmt.Sprintf("lost replicas are replaced at a limited rate, at most %d within %s (failover.replicas and failover.per of the configuration)",
+		f.Replicas, FormatDuration(f.Per))
+}
+
 // MostNodes is how many nodes there may be.
 func MostNodes(c *v1.ClusterSpec) int { return cmp.Or(int(c.GetLimits().GetNodes()), maxNodes) }
 
@@ -107,6 +128,10 @@ func NormalizedCluster(c *v1.ClusterSpec) *v1.ClusterSpec {
 			canonicalDuration(d)
 		}
 		n.Retention = unlessEmpty(r)
+	}
+	if n.Failover != nil {
+		canonicalDuration(&n.Failover.Per)
+		n.Failover = unlessEmpty(n.Failover)
 	}
 	if d := n.Defaults; d != nil {
 		d.Requests, d.Limits = normalAmounts(d.Requests), normalAmounts(d.Limits)
@@ -261,7 +286,7 @@ func FillDefaults(w *v1.WorkloadSpec, d *v1.WorkloadDefaults) {
 			fill(&w.Restart.Policy, d.Restart.GetPolicy())
 		}
 		fillBackoff(w.Restart, d.Restart)
-		if !runsToEnd(w) {
+		if !RunsToEnd(w) {
 			fill(&w.Restart.Reset_, d.Restart.GetReset_())
 		}
 	}

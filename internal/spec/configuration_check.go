@@ -19,6 +19,7 @@ const (
 	maxSilence                 = time.Hour
 	minReconnect, maxReconnect = time.Second, 24 * time.Hour
 	minRetention, maxRetention = time.Minute, 10 * 365 * 24 * time.Hour
+	minPer, MaxPer             = time.Second, time.Hour
 
 	// The subnet of one node, and the widest private ranges.
 	nodeBits4, nodeBits6 = 24, 64
@@ -39,6 +40,7 @@ func checkConfiguration(c *v1.Configuration, found *violations) {
 	checkLiveness(clusterPath+".liveness", s.GetLiveness(), LivenessOf(&v1.ClusterSpec{Liveness: s.GetLiveness()}, nil), found)
 	checkClasses(s, found)
 	checkRetention(s.GetRetention(), found)
+	within(clusterPath+".failover.per", s.GetFailover().GetPer(), minPer, MaxPer, found)
 	checkDefaults(s.GetDefaults(), found)
 	checkReserved(clusterPath+".reserved", s.GetReserved(), found)
 	checkWeights(clusterPath+".weights", s.GetWeights(), found)

@@ -55,6 +55,10 @@ func TestHarmfulConfigurationsAreRefused(t *testing.T) {
 		"no workload":                   {&v1.ClusterSpec{Limits: &v1.ClusterLimits{Workloads: new(int32(0))}}, "spec.cluster.limits.workloads: must be between 1 and 1000000"},
 		"no replica":                    {&v1.ClusterSpec{Limits: &v1.ClusterLimits{ReplicasPerWorkload: new(int32(0))}}, "spec.cluster.limits.replicasPerWorkload: must be between 1 and 100000"},
 		"nothing is promised":           {&v1.ClusterSpec{Overcommit: &v1.Overcommit{Memory: new(int32(0))}}, "spec.cluster.overcommit.memory: must be between 1 and 10000"},
+		"no replacement":                {&v1.ClusterSpec{Failover: &v1.Failover{Replicas: new(int32(0))}}, "spec.cluster.failover.replicas: must be between 1 and 100000"},
+		"replacements within no time":   {&v1.ClusterSpec{Failover: &v1.Failover{Per: "10ms"}}, "spec.cluster.failover.per: must be between 1s and 1h"},
+		"replacements within a day":     {&v1.ClusterSpec{Failover: &v1.Failover{Per: "24h"}}, "spec.cluster.failover.per: must be between 1s and 1h"},
+		"no time of replacements":       {&v1.ClusterSpec{Failover: &v1.Failover{Per: "often"}}, "spec.cluster.failover.per: must be a length of time such as"},
 		"a limit that is none":          {&v1.ClusterSpec{Limits: &v1.ClusterLimits{Workloads: new(int32(-1))}}, "spec.cluster.limits.workloads: must be between 1 and 1000000"},
 		"a default beyond the limit":    {&v1.ClusterSpec{Defaults: &v1.WorkloadDefaults{Requests: &v1.ResourceAmounts{Cpu: "2"}, Limits: &v1.ResourceAmounts{Cpu: "1"}}}, "spec.cluster.defaults.requests.cpu: must be at most the limit"},
 		"a default that runs nothing":   {&v1.ClusterSpec{Defaults: &v1.WorkloadDefaults{Limits: &v1.ResourceAmounts{Memory: "1Mi"}}}, "spec.cluster.defaults.limits.memory: a memory limit of 1Mi is too small"},
@@ -211,7 +215,7 @@ func TestSettings(t *testing.T) {
 	c := &v1.ClusterSpec{}
 	for _, s := range []string{
 		"desiredVoters=5", "liveness.silence = 5s", "nodeClasses.laptops.labels=kind=laptop",
-		"nodeClasses.laptops.liveness.reconnect=5m", "spec.cluster.limits.nodes=7", "defaults.stop.grace=1m",
+		"nodeClasses.laptops.liveness.reconnect=5m", "spec.cluster.limits.nodes=7", "defaults.stop.grace=1m", "failover.replicas=20",
 	} {
 		key, value, err := ParseSetting(s)
 		if err == nil {
@@ -235,12 +239,14 @@ func TestSettings(t *testing.T) {
 		"limits.nodes":                           {Value: "7"},
 		"defaults.limits.cpu":                    {Value: "none", Default: true},
 		"defaults.stop.grace":                    {Value: "1m"},
+		"failover.replicas":                      {Value: "20"},
+		"failover.per":                           {Value: "10s", Default: true},
 	} {
 		if want.Key = key; values[key] != want {
 			t.Errorf("%s is %+v, want %+v", key, values[key], want)
 		}
 	}
-	for _, key := range []string{"desiredVoters", "liveness.silence", "nodeClasses.laptops", "limits", "defaults.stop.grace", "retention.events", "nodeClasses.nobody"} {
+	for _, key := range []string{"desiredVoters", "liveness.silence", "nodeClasses.laptops", "limits", "defaults.stop.grace", "retention.events", "nodeClasses.nobody", "failover.replicas"} {
 		if err := Set(c, key, ""); err != nil {
 			t.Errorf("unset %s: %v", key, err)
 		}

@@ -44,26 +44,63 @@ func tagged(image string) string {
 }
 
 // ReplacesNone reports whether going from one spec to another replaces no replica: they differ only in the number of
-// replicas, a job's parallelism, the priority and minAvailable.
+// replicas, a job's parallelism, the priority, the weights of placement, minAvailable, lostAfter, dependsOn and update.
 func ReplacesNone(a, b *v1.WorkloadSpec) bool {
 	a, b = inMeaning(a), inMeaning(b)
 	a.Replicas, b.Replicas = nil, nil
 	a.MinAvailable, b.MinAvailable = 0, 0
 	a.Priority, b.Priority = nil, nil
+	a.Update, b.Update = nil, nil
+	a.LostAfter, b.LostAfter = "", ""
+	a.DependsOn, b.DependsOn = nil, nil
+	a.Placement, b.Placement = withWeights(a.Placement, nil), withWeights(b.Placement, nil)
 	if a.Kind == KindJob && b.Kind == KindJob {
 		a.Job.Parallelism, b.Job.Parallelism = nil, nil
 	}
 	return proto.Equal(a, b)
 }
 
-// RolledBack is an earlier spec of a workload, with the current values of everything that makes no revision.
+// RolledBack is an earlier spec of a workload, with the current values of everything that makes no revision, as far as
+// they suit the earlier spec.
 func RolledBack(now, earlier *v1.WorkloadSpec) *v1.WorkloadSpec {
 	now, back := proto.CloneOf(now), proto.CloneOf(earlier)
 	back.Replicas, back.MinAvailable, back.Priority = now.Replicas, now.MinAvailable, now.Priority
+	back.Update, back.LostAfter, back.DependsOn = now.Update, now.LostAfter, now.DependsOn
+	back.Placement = withWeights(back.Placement, now.GetPlacement().GetWeights())
 	if now.GetKind() == KindJob && back.GetKind() == KindJob && back.Job != nil {
 		back.Job.Parallelism = now.GetJob().Parallelism
 	}
+	endsByItself := back.GetRestart().GetPolicy() != "" && back.GetRestart().GetPolicy() != defaultPolicy
+	switch strategy := back.GetUpdate().GetStrategy(); {
+	case back.GetSingleton():
+		back.MinAvailable = 0
+		if back.Replicas != nil {
+			back.Replicas = proto.Int32(min(1, back.GetReplicas()))
+		}
+		if strategy != "" && strategy != StrategyRecreate {
+			back.Update = nil
+		}
+	case strategy == StrategyBlueGreen && endsByItself:
+		back.Update = nil
+	}
 	return back
+}
+
+// withWeights is a placement with other weights, in canonical form. It changes its argument.
+func withWeights(p *v1.Placement, weights *v1.ScoreWeights) *v1.Placement {
+	if p == nil {
+		p = &v1.Placement{}
+	}
+	p.Weights = weights
+	return normalPlacement(p)
+}
+
+// ReturnTo makes an existing revision the current one of a workload, which it changes in place. Replicas that still run
+// that revision are current again.
+func ReturnTo(w *v1.Workload, r *v1.Revision) {
+	w.Spec = RolledBack(w.GetSpec(), r.GetSpec().GetWorkload())
+	w.Status.LastRevision = max(w.GetStatus().GetLastRevision(), w.GetStatus().GetRevision())
+	w.Status.Revision, w.Status.RevisionUid = r.GetSpec().GetNumber(), r.GetMetadata().GetUid()
 }
 
 // Diff lists the fields in which two specs differ in meaning: in the order of the API, map entries by key. It is empty

@@ -73,13 +73,13 @@ func normalKind(s *v1.WorkloadSpec) {
 	fill(&s.Restart.Policy, defaultPolicy)
 	normalDuration(&s.Restart.Backoff, defaultBackoff)
 	normalDuration(&s.Restart.MaxBackoff, defaultMaxBackoff)
-	if !runsToEnd(s) {
+	if !RunsToEnd(s) {
 		normalDuration(&s.Restart.Reset_, defaultReset)
 	}
 }
 
-// runsToEnd reports whether replicas are not restarted in place.
-func runsToEnd(s *v1.WorkloadSpec) bool { return s.GetKind() == KindJob || s.GetKind() == KindCron }
+// RunsToEnd reports whether replicas are not restarted in place.
+func RunsToEnd(s *v1.WorkloadSpec) bool { return s.GetKind() == KindJob || s.GetKind() == KindCron }
 
 func normalJob(s *v1.WorkloadSpec) {
 	if s.Job == nil {
@@ -117,7 +117,7 @@ func normalCron(c *v1.Cron) {
 // Size is how many replicas a workload has at a time or keeps as a proof of its work,
 // whichever is more; 0 for a daemon, which has as many as nodes.
 func Size(s *v1.WorkloadSpec) int32 {
-	if runsToEnd(s) {
+	if RunsToEnd(s) {
 		return Normalized(s).GetJob().GetCompletions()
 	}
 	return s.GetReplicas()
@@ -168,6 +168,9 @@ func checkKind(name string, written, s *v1.WorkloadSpec, found *violations) {
 	case KindDaemon:
 		checkNoService(written, "a daemon: it has one on every node that suits", found)
 		checkDaemon(written, s, found)
+		if written.GetLostAfter() != "" {
+			found.add("spec.lostAfter", "is not for a daemon, whose replicas cannot go to another node; leave it out")
+		}
 	}
 }
 

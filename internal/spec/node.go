@@ -56,13 +56,16 @@ func NodeLabels(n *v1.Node) map[string]string {
 	return all
 }
 
+// Drains reports whether the replicas of a node are to leave it.
+func Drains(n *v1.Node) bool { return n.GetStatus().GetState() == NodeDraining }
+
 // NodeSettings is the part of a node's spec that operators write. The cluster writes the rest.
 func NodeSettings(of *v1.NodeSpec) *v1.NodeSpec {
 	s := proto.CloneOf(of)
 	if s == nil {
 		return &v1.NodeSpec{}
 	}
-	s.SubnetV4, s.SubnetV6, s.AvailabilityBy = "", "", ""
+	s.SubnetV4, s.SubnetV6, s.AvailabilityBy, s.Drain = "", "", "", nil
 	for _, t := range s.GetTaints() {
 		t.Time = nil
 	}
@@ -79,9 +82,6 @@ func checkNodeObject(n *v1.Node, found *violations) {
 	if n.GetMetadata().GetNamespace() != "" {
 		found.add("metadata.namespace", "must be left out: a node is in no namespace")
 	}
-	if n.GetSpec().GetAvailability() == AvailabilityDraining {
-		found.add("spec.availability", "must be cordoned or left out; move replicas to other nodes with a taint that has the effect NoExecute")
-	}
 	checkNodeLabels("metadata.labels", n.GetMetadata().GetLabels(), found)
 	checkBandwidth("spec.bandwidth", n.GetSpec().GetBandwidth(), found)
 	checkTaints("spec.taints", n.GetSpec().GetTaints(), found)
@@ -92,6 +92,9 @@ func checkNode(msg proto.Message, found *violations) {
 	switch m := msg.(type) {
 	case *v1.EnrollRequest:
 		checkNodeLabels("labels", m.GetLabels(), found)
+	case *v1.DrainNodeRequest:
+		readAmount("grace", m.GetGrace(), ParseDuration, found)
+		readAmount("timeout", m.GetTimeout(), ParseDuration, found)
 	case *v1.UpdateNodeRequest:
 		checkNodeLabels("labels", m.GetLabels(), found)
 		for i, key := range m.GetRemoveLabels() {

@@ -63,6 +63,10 @@ func normalizeSpec(s *v1.WorkloadSpec) {
 	}
 	normalKind(s)
 	s.Placement = normalPlacement(s.Placement)
+	s.Update = normalUpdate(s.Update)
+	normalDuration(&s.LostAfter, "")
+	leaveOut(&s.LostAfter, "0s")
+	normalRelease(s.Release)
 	if s.GetPriority() == DefaultPriority {
 		s.Priority = nil
 	}
@@ -71,6 +75,7 @@ func normalizeSpec(s *v1.WorkloadSpec) {
 	}
 	fill(&s.Stop.Signal, defaultSignal)
 	normalDuration(&s.Stop.Grace, defaultGrace)
+	s.Probes = normalProbes(s.Probes)
 }
 
 // normalResources returns nil for an empty message, so that "nothing set" has one form. A

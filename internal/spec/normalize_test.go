@@ -72,6 +72,17 @@ func anySpec() *rapid.Generator[*v1.WorkloadSpec] {
 		if rapid.Bool().Draw(t, "with placement") {
 			s.Placement = &v1.Placement{Labels: rapid.MapOfN(rapid.Just("disk"), rapid.SampledFrom([]string{"", "ssd"}), 0, 1).Draw(t, "labels")}
 		}
+		if rapid.Bool().Draw(t, "with probes") {
+			s.Probes = &v1.Probes{}
+			if rapid.Bool().Draw(t, "with readiness") {
+				s.Probes.Readiness = &v1.Probe{Period: duration.Draw(t, "period"), Failures: rapid.Int32Range(0, 3).Draw(t, "failures")}
+			}
+			if r := s.Probes.Readiness; r != nil && rapid.Bool().Draw(t, "tcp") {
+				r.Tcp = &v1.TcpProbe{Port: rapid.Int32Range(0, 1).Draw(t, "probed port")}
+			} else if r != nil {
+				r.Http = &v1.HttpProbe{Path: rapid.SampledFrom([]string{"", "/", "x"}).Draw(t, "path")}
+			}
+		}
 		return s
 	})
 }

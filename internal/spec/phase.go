@@ -61,9 +61,17 @@ func Ended(phase string) bool {
 func Live(phase string) bool { return !Ended(phase) }
 
 // Serves reports whether a replica does its work now, as far as its status says. Everything that waits for replicas,
-// counts them or spares them asks here, so that a probe only has to change this function. Whether the replica is still
-// wanted, or its node is offline, are other questions.
-func Serves(r *v1.Replica) bool { return r.GetStatus().GetPhase() == PhaseRunning }
+// counts them or spares them asks here. Whether the replica is still wanted, or its node is offline, are other questions.
+func Serves(r *v1.Replica) bool { return ServesNow(r.GetStatus()) }
+
+// JustStarted is why a replica is unready that has not been probed yet.
+const JustStarted = "It was just started."
+
+// ServesNow is Serves for a status without its replica.
+func ServesNow(s *v1.ReplicaStatus) bool { return s.GetPhase() == PhaseRunning && s.GetUnready() == "" }
+
+// Steady reports whether a replica serves, and has done so for as long as its workload asks for.
+func Steady(r *v1.Replica) bool { return Serves(r) && !r.GetStatus().GetSettling() }
 
 // The states of a node; package nodes draws the transitions.
 const (
@@ -95,4 +103,12 @@ const (
 	ActionMove    = "move"    // stop it and start another on another node
 	ActionStop    = "stop"
 	ActionKeep    = "keep"
+)
+
+// The conditions by which a node takes itself out of service.
+const (
+	// LowBattery keeps new replicas away.
+	LowBattery = "LowBattery"
+	// Departing moves the replicas elsewhere: the machine is about to shut down or to sleep.
+	Departing = "Departing"
 )

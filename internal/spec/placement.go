@@ -183,7 +183,7 @@ func checkLabelRule(at string, r *v1.LabelRule, found *violations) {
 type NodePolicy struct {
 	// Overcommit is in percent; unset means 100.
 	Overcommit *v1.Overcommit
-	// Reserved is kept for the system.
+	// Reserved is kept for the system: what is configured, and otherwise the memory that the node itself keeps.
 	Reserved *v1.ResourceAmounts
 }
 
@@ -199,7 +199,7 @@ func NodePolicyOf(c *v1.ClusterSpec, n *v1.Node) NodePolicy {
 			Disk: cmp.Or(own.Disk, all.Disk), Bandwidth: cmp.Or(own.Bandwidth, all.Bandwidth),
 		},
 		Reserved: &v1.ResourceAmounts{
-			Cpu: cmp.Or(kept.GetCpu(), kepts.GetCpu()), Memory: cmp.Or(kept.GetMemory(), kepts.GetMemory()),
+			Cpu: cmp.Or(kept.GetCpu(), kepts.GetCpu()), Memory: cmp.Or(kept.GetMemory(), kepts.GetMemory(), n.GetStatus().GetReserved().GetMemory()),
 			Disk: cmp.Or(kept.GetDisk(), kepts.GetDisk()), Bandwidth: cmp.Or(kept.GetBandwidth(), kepts.GetBandwidth()),
 		},
 	}

@@ -16,6 +16,9 @@ const (
 	KindEndpoint      = "Endpoint"
 )
 
+// MaxFollowed is how many namespaces a node may follow because its own programs look up their services.
+const MaxFollowed = 256
+
 // The states of an endpoint.
 const (
 	EndpointReady    = "ready"    // takes new connections
@@ -141,7 +144,7 @@ func EndpointAddresses(given []string) (addresses []string, problem string) {
 			return nil, fmt.Sprintf("%q is not an IP address such as 192.0.2.7 or 2001:db8::7", text)
 		}
 		a = a.Unmap()
-		if a.IsLoopback() || a.IsUnspecified() || a.IsMulticast() || a.IsLinkLocalUnicast() {
+		if !a.IsGlobalUnicast() {
 			return nil, fmt.Sprintf("%s is not reachable from other machines; give an address that all nodes can reach", a)
 		}
 		family := &v6

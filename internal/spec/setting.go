@@ -65,6 +65,7 @@ var settingDefaults = map[string]string{
 	"weights.cost":                "0.15",
 	"weights.utilization":         "0.2",
 	"weights.network":             "0.1",
+	"failover.per":                FormatDuration(defaultPer),
 	"limits.nodes":                strconv.Itoa(maxNodes),
 	"limits.workloads":            strconv.Itoa(maxWorkloads),
 	"limits.replicasPerWorkload":  strconv.Itoa(maxReplicas),

@@ -82,6 +82,25 @@ func TestRefusals(t *testing.T) {
 		},
 		{
 			func(w *v1.Workload) {
+				w.Spec.Ports = []*v1.Port{{Port: 80, Publish: 7701}, {Port: 81, Publish: 7701, Protocol: "udp"}}
+			},
+			`spec.ports[1].publish: 7701/udp is the port of the mesh, by which the nodes reach each other; choose another`,
+		},
+		{
+			func(w *v1.Workload) {
+				w.Spec.Ports = []*v1.Port{{Port: 80, Publish: 80, PublishAddress: "169.254.1.1"}}
+			},
+			`spec.ports[0].publishAddress: "169.254.1.1" is a link-local address, which nothing is published at; give another address of the nodes, such as 192.0.2.7, or leave it out for all`,
+		},
+		{
+			// The resolver listens at the address of the bridge, and a port that is published at all addresses needs that one.
+			func(w *v1.Workload) {
+				w.Spec.Ports = []*v1.Port{{Port: 53, Publish: 53, Protocol: "udp"}, {Port: 54, Publish: 53, PublishAddress: "192.0.2.7"}}
+			},
+			`spec.ports[0].publish: 53 is the port of the resolver that every node has; publish it at one address of the nodes with publishAddress, or choose another`,
+		},
+		{
+			func(w *v1.Workload) {
 				w.Spec.Ports = []*v1.Port{{Port: 80, PublishMode: "host"}, {Port: 81, Publish: 81, PublishAddress: "eth0"}}
 			},
 			"spec.ports[0].publishMode: is for published ports: give publish too, or leave it out\n" +

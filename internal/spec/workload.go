@@ -97,8 +97,14 @@ func checkWorkload(w *v1.Workload, found *violations) {
 	checkResources(w.GetSpec().GetResources(), s.Resources, found)
 	checkPorts(s, found)
 	checkDurations(s, found)
+	checkProbes(s, found)
 	checkPlacement(s.Placement, found)
 	checkKind(w.GetMetadata().GetName(), w.GetSpec(), s, found)
+	checkUpdate(s, found)
+	checkSingleton(s, found)
+	readAmount("spec.lostAfter", s.GetLostAfter(), ParseDuration, found)
+	checkRelease(w.GetMetadata().GetName(), s, found)
+	checkDependsOn(w.GetMetadata().GetName(), s, found)
 }
 
 func checkArguments(s *v1.WorkloadSpec, found *violations) {
@@ -229,8 +235,9 @@ func readAmount[T any](path, s string, parse func(string) (T, error), found *vio
 	return n, true
 }
 
-// sshPort cannot be published.
-const sshPort = 22
+// sshPort cannot be published, nor meshPort by UDP, and dnsPort only at one address: the resolver of each node has it at
+// the address of the bridge.
+const sshPort, dnsPort, meshPort = 22, 53, 7701
 
 func checkPorts(s *v1.WorkloadSpec, found *violations) {
 	if s.Network == "none" && len(s.Ports) > 0 {
@@ -277,6 +284,12 @@ func checkPublish(s *v1.WorkloadSpec, p *v1.Port, path string, found *violations
 	if p.GetPublish() == sshPort {
 		found.add(path+".publish", "%d is the port of SSH, by which people reach the node; choose another", sshPort)
 	}
+	if p.GetPublish() == dnsPort && p.GetPublishAddress() == "" && s.Network != "host" {
+		found.add(path+".publish", "%d is the port of the resolver that every node has; publish it at one address of the nodes with publishAddress, or choose another", dnsPort)
+	}
+	if p.GetPublish() == meshPort && p.GetProtocol() == "udp" {
+		found.add(path+".publish", "%d/udp is the port of the mesh, by which the nodes reach each other; choose another", meshPort)
+	}
 	for _, field := range []struct{ name, value string }{{".publishMode", p.GetPublishMode()}, {".publishAddress", p.GetPublishAddress()}} {
 		switch {
 		case field.value == "":
@@ -288,8 +301,11 @@ func checkPublish(s *v1.WorkloadSpec, p *v1.Port, path string, found *violations
 	}
 	if text := p.GetPublishAddress(); text != "" {
 		a, err := netip.ParseAddr(text)
-		if err != nil || a.Zone() != "" || a.Is4In6() || a.IsUnspecified() || a.IsMulticast() {
+		switch {
+		case err != nil || a.Zone() != "" || a.Is4In6() || a.IsUnspecified() || a.IsMulticast():
 			found.add(path+".publishAddress", "%q is not an address of one network interface, such as 127.0.0.1 or 192.0.2.7", text)
+		case a.IsLinkLocalUnicast():
+			found.add(path+".publishAddress", "%q is a link-local address, which nothing is published at; give another address of the nodes, such as 192.0.2.7, or leave it out for all", text)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"iter"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -45,10 +46,13 @@ func (b *Batch) DeleteVersion(kind Kind, uid string, version uint64) {
 	b.add(&statev1.Change{Action: &statev1.Change_Delete{Delete: objectKey(kind, uid)}, ExpectVersion: &version})
 }
 
-// DeleteWorkload deletes a workload with its revisions. Its ended replicas stay as long as their logs.
+// DeleteWorkload deletes a workload with its revisions and deployments. Its ended replicas stay as long as their logs.
 func (b *Batch) DeleteWorkload(s *Snapshot, w *v1.Workload) {
 	for revision := range s.RevisionsOf(w.GetMetadata().GetUid()) {
 		b.Delete(KindRevision, revision.GetMetadata().GetUid())
+	}
+	for deployment := range s.DeploymentsOf(w.GetMetadata().GetUid()) {
+		b.Delete(KindDeployment, deployment.GetMetadata().GetUid())
 	}
 	b.DeleteVersion(KindWorkload, w.GetMetadata().GetUid(), w.GetMetadata().GetVersion())
 }
@@ -60,6 +64,17 @@ func (b *Batch) Check(kind Kind, uid string, version uint64) {
 
 // Len returns the number of changes.
 func (b *Batch) Len() int { return len(b.changes) }
+
+// Workloads yields the workloads that the batch creates or updates.
+func (b *Batch) Workloads() iter.Seq[*v1.Workload] {
+	return func(yield func(*v1.Workload) bool) {
+		for _, c := range b.changes {
+			if w := c.GetPut().GetWorkload(); w != nil && !yield(w) {
+				return
+			}
+		}
+	}
+}
 
 // Transaction returns the transaction. Objects that it creates or updates get this time.
 func (b *Batch) Transaction(now time.Time) *statev1.Transaction {

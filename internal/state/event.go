@@ -76,6 +76,8 @@ func workloadOf(about Object) string {
 		return o.GetMetadata().GetName()
 	case *v1.Replica:
 		return o.GetSpec().GetWorkload()
+	case *v1.Deployment:
+		return o.GetSpec().GetWorkload()
 	}
 	return ""
 }

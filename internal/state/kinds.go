@@ -22,6 +22,7 @@ const (
 	indexAddressV4 = "address_v4"
 	indexAddressV6 = "address_v6"
 	indexSelector  = "selector"
+	indexMeshKey   = "mesh_key"
 )
 
 // table says how the objects of one kind are kept, as the options in state.proto declare it.
@@ -52,10 +53,18 @@ var indexes = map[Kind]map[string]keyFunc{
 			return appendText(key, r.GetMetadata().GetName())
 		}),
 	},
+	KindDeployment: {
+		indexWorkload: by(func(key []byte, d *v1.Deployment) []byte {
+			return binary.BigEndian.AppendUint64(appendID(key, d.GetSpec().GetWorkloadUid()), d.GetSpec().GetNumber())
+		}),
+	},
 	KindConfiguration: {
 		indexNumber: by(func(key []byte, c *v1.Configuration) []byte {
 			return binary.BigEndian.AppendUint64(key, c.GetSpec().GetNumber())
 		}),
+	},
+	KindNode: {
+		indexMeshKey: by(func(key []byte, n *v1.Node) []byte { return appendText(key, n.GetStatus().GetMesh().GetKey()) }),
 	},
 	KindService: serviceIndexes,
 	KindEndpoint: {

@@ -24,6 +24,7 @@ const (
 	KindNamespace     Kind = "namespace"
 	KindService       Kind = "service"
 	KindEndpoint      Kind = "endpoint"
+	KindDeployment    Kind = "deployment"
 	KindAuthority     Kind = "authority"
 	KindCredential    Kind = "credential"
 	KindReceipt       Kind = "receipt"
@@ -48,6 +49,7 @@ var tables = []table{
 	{kind: KindNamespace, named: true},
 	{kind: KindService, named: true},
 	{kind: KindEndpoint},
+	{kind: KindDeployment, named: true},
 	{kind: KindAuthority, single: true},
 	{kind: KindCredential},
 	{kind: KindReceipt, named: true},
@@ -87,6 +89,8 @@ func KindOf(o Object) Kind {
 		return KindService
 	case *v1.Endpoint:
 		return KindEndpoint
+	case *v1.Deployment:
+		return KindDeployment
 	case *statev1.Authority:
 		return KindAuthority
 	case *statev1.Credential:
@@ -136,6 +140,8 @@ func wrap(o Object) *statev1.Object {
 		return &statev1.Object{Kind: &statev1.Object_Service{Service: o}}
 	case *v1.Endpoint:
 		return &statev1.Object{Kind: &statev1.Object_Endpoint{Endpoint: o}}
+	case *v1.Deployment:
+		return &statev1.Object{Kind: &statev1.Object_Deployment{Deployment: o}}
 	case *statev1.Authority:
 		return &statev1.Object{Kind: &statev1.Object_Authority{Authority: o}}
 	case *statev1.Credential:
@@ -185,6 +191,8 @@ func unwrap(wrapped *statev1.Object) (Kind, Object) {
 		return KindService, o.Service
 	case *statev1.Object_Endpoint:
 		return KindEndpoint, o.Endpoint
+	case *statev1.Object_Deployment:
+		return KindDeployment, o.Deployment
 	case *statev1.Object_Authority:
 		return KindAuthority, o.Authority
 	case *statev1.Object_Credential:
@@ -338,6 +346,21 @@ func (s *Snapshot) ServiceByName(namespace, name string) *v1.Service {
 // Services lists the services by namespace and name.
 func (s *Snapshot) Services(namespace, after string) iter.Seq[*v1.Service] {
 	return ListByName[*v1.Service](s, KindService, namespace, after)
+}
+
+// Deployment returns the deployment with this uid.
+func (s *Snapshot) Deployment(uid string) *v1.Deployment {
+	return ByUID[*v1.Deployment](s, KindDeployment, uid)
+}
+
+// DeploymentByName returns the deployment with this name in a namespace.
+func (s *Snapshot) DeploymentByName(namespace, name string) *v1.Deployment {
+	return ByName[*v1.Deployment](s, KindDeployment, namespace, name)
+}
+
+// Deployments lists the deployments by namespace and name.
+func (s *Snapshot) Deployments(namespace, after string) iter.Seq[*v1.Deployment] {
+	return ListByName[*v1.Deployment](s, KindDeployment, namespace, after)
 }
 
 // Authority returns the only authority.

@@ -52,6 +52,11 @@ func (s *Snapshot) RevisionsOf(workloadUID string) iter.Seq[*v1.Revision] {
 	return listByPrefix[*v1.Revision](s, KindRevision, indexWorkload, appendID(nil, workloadUID))
 }
 
+// DeploymentsOf lists the deployments of a workload by number.
+func (s *Snapshot) DeploymentsOf(workloadUID string) iter.Seq[*v1.Deployment] {
+	return listByPrefix[*v1.Deployment](s, KindDeployment, indexWorkload, appendID(nil, workloadUID))
+}
+
 // ReplicasOf lists the replicas of a workload by name.
 func (s *Snapshot) ReplicasOf(workloadUID string) iter.Seq[*v1.Replica] {
 	return listByPrefix[*v1.Replica](s, KindReplica, indexWorkload, appendID(nil, workloadUID))
@@ -94,6 +99,11 @@ func listByPrefix[T Object](s *Snapshot, kind Kind, index string, prefix []byte)
 		ordinal := ordinals[kind]
 		s.rows[ordinal].tree(ordinal, index).withPrefix(string(prefix), func(o Object) bool { return yield(o.(T)) })
 	}
+}
+
+// NodesWithMeshKey lists the nodes that have a key in the mesh. More than one is an error of an older release.
+func (s *Snapshot) NodesWithMeshKey(key string) iter.Seq[*v1.Node] {
+	return listByPrefix[*v1.Node](s, KindNode, indexMeshKey, appendText(nil, key))
 }
 
 // ListByName lists the objects of a named kind by namespace and name, from the first one after a path on.

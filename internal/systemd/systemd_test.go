@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -63,11 +64,23 @@ func files(t *testing.T, dir string) (all []string) {
 	return all
 }
 
+// A process that systemd has not started protects itself, if it may.
+func TestProtectLowersTheScore(t *testing.T) {
+	err := Protect()
+	text, readErr := os.ReadFile("/proc/self/oom_score_adj")
+	if readErr != nil {
+		t.Fatal(readErr)
+	}
+	if protected := strings.TrimSpace(string(text)) == strconv.Itoa(OOMScore); protected != (err == nil) || err != nil && !errors.Is(err, fs.ErrPermission) {
+		t.Errorf("the score is %s, %v", text, err)
+	}
+}
+
 func TestUnitKeepsContainersAndRestarts(t *testing.T) {
 	text, err := unitOf("/usr/local").Text()
 	must.Succeed(t, err)
 	for _, line := range []string{
-		"Type=notify", "KillMode=process", "Delegate=yes", "Restart=always", "RestartPreventExitStatus=78", "TasksMax=infinity", "LimitNOFILE=1048576",
+		"Type=notify", "KillMode=process", "Delegate=yes", "Restart=always", "RestartPreventExitStatus=78", "TasksMax=infinity", "LimitNOFILE=1048576", "OOMScoreAdjust=-900",
 		"After=network-online.target", "WantedBy=multi-user.target",
 		"ExecStart=/usr/local/bin/cloudless up --data-dir=/var/lib/cloudless",
 	} {

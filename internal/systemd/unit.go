@@ -63,6 +63,7 @@ KillMode=process
 Delegate=yes
 LimitNOFILE=1048576
 TasksMax=infinity
+OOMScoreAdjust=` + strconv.Itoa(OOMScore) + `
 
 [Install]
 WantedBy=multi-user.target

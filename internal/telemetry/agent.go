@@ -8,11 +8,11 @@ import (
 
 // Agent is the metrics of an agent. A nil *Agent counts nothing.
 type Agent struct {
-	sessions, failures, restarts prometheus.Counter
-	connected                    prometheus.Gauge
-	exits, pulls                 *prometheus.CounterVec
-	driverSeconds                *prometheus.HistogramVec
-	measureSeconds               prometheus.Observer
+	sessions, failures, restarts, evictions prometheus.Counter
+	connected                               prometheus.Gauge
+	exits, pulls, probes                    *prometheus.CounterVec
+	driverSeconds                           *prometheus.HistogramVec
+	measureSeconds                          prometheus.Observer
 }
 
 // NewAgent registers them.
@@ -20,7 +20,8 @@ func NewAgent(r *Registry) *Agent {
 	return &Agent{
 		sessions: r.Counter(AgentSessions).WithLabelValues(), failures: r.Counter(AgentSessionFailures).WithLabelValues(),
 		restarts: r.Counter(AgentRestarts).WithLabelValues(), connected: r.Gauge(AgentConnected).WithLabelValues(),
-		exits: r.Counter(AgentExits), pulls: r.Counter(AgentPulls),
+		evictions: r.Counter(AgentEvictions).WithLabelValues(),
+		exits:     r.Counter(AgentExits), pulls: r.Counter(AgentPulls), probes: r.Counter(AgentProbes),
 		driverSeconds: r.Histogram(AgentDriverSeconds), measureSeconds: r.Histogram(AgentMeasureSeconds).WithLabelValues(),
 	}
 }
@@ -63,7 +64,21 @@ func (a *Agent) Restarted() {
 	}
 }
 
-// Exited counts an unrequested exit: completed, failed or oom.
+// Evicted counts a replica that was evicted for lack of memory.
+func (a *Agent) Evicted() {
+	if a != nil {
+		a.evictions.Inc()
+	}
+}
+
+// Probed counts an attempt of a probe: success, failure or unknown.
+func (a *Agent) Probed(probe, result string) {
+	if a != nil {
+		a.probes.WithLabelValues(probe, result).Inc()
+	}
+}
+
+// Exited counts an unrequested exit: completed, failed, oom or unhealthy.
 func (a *Agent) Exited(result string) {
 	if a != nil {
 		a.exits.WithLabelValues(result).Inc()

@@ -124,6 +124,18 @@ var (
 	Nodes = Metric{
 		Name: "cloudless_nodes", Kind: KindGauge, From: FromServer, Labels: []string{"state"}, Help: "Nodes by state.",
 	}
+	DrainingReplicas = Metric{
+		Name: "cloudless_draining_replicas", Kind: KindGauge, From: FromServer,
+		Labels: []string{"node"}, Help: "Replicas that are still on a draining node.",
+	}
+	LostReplicas = Metric{
+		Name: "cloudless_lost_replicas", Kind: KindGauge, From: FromServer,
+		Help: "Replicas on offline nodes of which no replacement serves yet, without those of daemons.",
+	}
+	DeferredReplicas = Metric{
+		Name: "cloudless_deferred_replicas", Kind: KindGauge, From: FromServer,
+		Help: "Lost replicas whose replacement waits for its turn, because failover.replicas of the configuration limits how many are replaced. Only the leader counts them.",
+	}
 	Users = Metric{
 		Name: "cloudless_users", Kind: KindGauge, From: FromServer,
 		Labels: []string{"role"}, Help: "API tokens that have not expired, by role.",
@@ -145,7 +157,7 @@ var (
 	}
 	PendingReplicas = Metric{
 		Name: "cloudless_pending_replicas", Kind: KindGauge, From: FromServer, Labels: []string{"reason"},
-		Help: "Replicas without a node, by main reason: the filter that refused most nodes (such as ready, driver, labels, fit or ports), quota (used up), nodes (none exist), revision (deleted), placing (about to be placed), preemption (victims are still ending) or update (the predecessor has not ended yet).",
+		Help: "Replicas without a node, by main reason: the filter that refused most nodes (such as ready, driver, labels, fit or ports), quota (used up), nodes (none exist), revision (deleted), placing (about to be placed), preemption (victims are still ending), update (the predecessor has not ended yet) or backoff (earlier replicas took their nodes down or were evicted).",
 	}
 
 	NodeCPU = Metric{
@@ -215,9 +227,16 @@ var (
 	AgentRestarts = Metric{
 		Name: "cloudless_agent_restarts_total", Kind: KindCounter, From: FromAgent, Help: "Restarts of replicas after an exit.",
 	}
+	AgentEvictions = Metric{
+		Name: "cloudless_agent_evictions_total", Kind: KindCounter, From: FromAgent, Help: "Replicas that were evicted because memory was short.",
+	}
 	AgentExits = Metric{
 		Name: "cloudless_agent_exits_total", Kind: KindCounter, From: FromAgent,
-		Labels: []string{"result"}, Help: "Exits of replicas without a request to stop, by result: completed, failed or oom.",
+		Labels: []string{"result"}, Help: "Exits of replicas without a request to stop, by result: completed, failed, oom or unhealthy.",
+	}
+	AgentProbes = Metric{
+		Name: "cloudless_agent_probes_total", Kind: KindCounter, From: FromAgent,
+		Labels: []string{"probe", "result"}, Help: "Attempts of probes (startup, liveness, readiness), by result: success, failure or unknown.",
 	}
 	AgentPulls = Metric{
 		Name: "cloudless_agent_pulls_total", Kind: KindCounter, From: FromAgent,
@@ -276,7 +295,7 @@ func Catalogue() []Metric {
 		APICalls, APIErrors, APISeconds, APIOpen, HTTPRequests,
 		RaftLeader, RaftTerm, RaftLastIndex, RaftCommitIndex, RaftAppliedIndex, RaftSnapshotIndex,
 		RaftCommitSeconds, RaftFsyncSeconds, RaftSnapshotSeconds,
-		StateIndex, StateObjects, Workloads, Replicas, Services, Endpoints, ReplicaRestarts, Nodes, Users, Images, Sessions,
+		StateIndex, StateObjects, Workloads, Replicas, Services, Endpoints, ReplicaRestarts, Nodes, DrainingReplicas, LostReplicas, DeferredReplicas, Users, Images, Sessions,
 		SchedulingDecisions, SchedulingSeconds, PendingReplicas,
 		NodeCPU, NodeCPUCapacity, NodeMemory, NodeMemoryCapacity, NodeDisk, NodeDiskCapacity,
 	}
@@ -285,6 +304,6 @@ func Catalogue() []Metric {
 	return append(all,
 		NodeReceived, NodeSent, NodeRead, NodeWritten,
 		AgentReplicas, AgentConnected, AgentSessions, AgentSessionFailures, AgentDriverSeconds,
-		AgentRestarts, AgentExits, AgentPulls, AgentLogBytes, AgentMeasureSeconds,
+		AgentRestarts, AgentEvictions, AgentExits, AgentProbes, AgentPulls, AgentLogBytes, AgentMeasureSeconds,
 	)
 }

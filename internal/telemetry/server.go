@@ -13,7 +13,7 @@ type Server struct {
 	calls, errors, requests, decisions             *prometheus.CounterVec
 	callSeconds, commitSeconds                     *prometheus.HistogramVec
 	fsyncSeconds, snapshotSeconds, scheduleSeconds prometheus.Observer
-	open                                           prometheus.Gauge
+	open, deferred                                 prometheus.Gauge
 }
 
 // NewServer registers them.
@@ -23,6 +23,7 @@ func NewServer(r *Registry) *Server {
 		decisions: r.Counter(SchedulingDecisions), callSeconds: r.Histogram(APISeconds), commitSeconds: r.Histogram(RaftCommitSeconds),
 		fsyncSeconds: r.Histogram(RaftFsyncSeconds).WithLabelValues(), snapshotSeconds: r.Histogram(RaftSnapshotSeconds).WithLabelValues(),
 		scheduleSeconds: r.Histogram(SchedulingSeconds).WithLabelValues(), open: r.Gauge(APIOpen).WithLabelValues(),
+		deferred: r.Gauge(DeferredReplicas).WithLabelValues(),
 	}
 }
 
@@ -83,4 +84,11 @@ func (s *Server) Scheduled(placed, unplaced int, took time.Duration) {
 	s.scheduleSeconds.Observe(took.Seconds())
 	s.decisions.WithLabelValues("placed").Add(float64(placed))
 	s.decisions.WithLabelValues("unplaced").Add(float64(unplaced))
+}
+
+// Deferred says how many lost replicas wait for their turn to be replaced.
+func (s *Server) Deferred(count int) {
+	if s != nil {
+		s.deferred.Set(float64(count))
+	}
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"path/filepath"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -27,30 +26,16 @@ const (
 )
 
 // measureFanout changes endpoints, and lets nodes say how long it took until they knew.
-func measureFanout(ctx context.Context, l *lab) (_ result, err error) {
-	y, err := newYard(ctx)
-	if err != nil {
-		return result{}, err
-	}
-	defer func() { err = errors.Join(err, y.close()) }()
-	c := &cloud{lab: l, address: "127.0.0.1:7700", data: filepath.Join(l.dir, "fanout"), config: filepath.Join(l.dir, "fanout.yaml")}
-	defer func() {
-		_ = y.inside(func() error {
-			c.close()
-			return nil
-		})
-	}()
-	err = y.inside(func() error {
-		return c.run(ctx, "server", "--detach", "--data-dir", c.data, "--api-addr", c.address)
+func measureFanout(ctx context.Context, l *lab) (r result, err error) {
+	err = l.withServer(ctx, "fanout", func(c *cloud, y *yard, conn *grpc.ClientConn) (err error) {
+		r, err = c.fanoutTo(ctx, y, conn)
+		return err
 	})
-	if err != nil {
-		return result{}, err
-	}
-	conn, err := y.connect(c)
-	if err != nil {
-		return result{}, err
-	}
-	defer func() { err = errors.Join(err, conn.Close()) }()
+	return r, err
+}
+
+// fanoutTo connects the nodes before it measures.
+func (c *cloud) fanoutTo(ctx context.Context, y *yard, conn *grpc.ClientConn) (_ result, err error) {
 	if err := makeServices(ctx, conn); err != nil {
 		return result{}, err
 	}

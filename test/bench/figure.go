@@ -172,7 +172,3 @@ func ratioAtLeast(limit float64) target {
 func atMostFloorPlus(more float64) target {
 	return target{fmt.Sprintf("at most floor + %g", more), func(value, floor float64) bool { return value <= floor+more }}
 }
-
-func underFloorPlus(more float64) target {
-	return target{fmt.Sprintf("under floor + %g", more), func(value, floor float64) bool { return value < floor+more }}
-}

@@ -69,12 +69,25 @@ func (l *lab) measureFleet(ctx context.Context) (_ fleetRun, err error) {
 	if l.fleet != nil {
 		return *l.fleet, nil
 	}
+	var r fleetRun
+	err = l.withServer(ctx, "fleet", func(c *cloud, y *yard, conn *grpc.ClientConn) (err error) {
+		r, err = c.fleetRun(ctx, y, conn)
+		return err
+	})
+	if err == nil {
+		l.fleet = &r
+	}
+	return r, err
+}
+
+// withServer calls measure with a server in a yard of its own, and a connection to it.
+func (l *lab) withServer(ctx context.Context, name string, measure func(*cloud, *yard, *grpc.ClientConn) error) (err error) {
 	y, err := newYard(ctx)
 	if err != nil {
-		return fleetRun{}, err
+		return err
 	}
 	defer func() { err = errors.Join(err, y.close()) }()
-	c := &cloud{lab: l, address: "127.0.0.1:7700", data: filepath.Join(l.dir, "fleet"), config: filepath.Join(l.dir, "fleet.yaml")}
+	c := &cloud{lab: l, address: "127.0.0.1:7700", data: filepath.Join(l.dir, name), config: filepath.Join(l.dir, name+".yaml")}
 	defer func() {
 		_ = y.inside(func() error {
 			c.close()
@@ -85,18 +98,14 @@ func (l *lab) measureFleet(ctx context.Context) (_ fleetRun, err error) {
 		return c.run(ctx, "server", "--detach", "--data-dir", c.data, "--api-addr", c.address)
 	})
 	if err != nil {
-		return fleetRun{}, err
+		return err
 	}
 	conn, err := y.connect(c)
 	if err != nil {
-		return fleetRun{}, err
+		return err
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
-	r, err := c.fleetRun(ctx, y, conn)
-	if err == nil {
-		l.fleet = &r
-	}
-	return r, err
+	return measure(c, y, conn)
 }
 
 // connect is a plain gRPC connection to a cloud in the yard.

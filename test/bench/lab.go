@@ -33,6 +33,8 @@ type lab struct {
 	dns       *dnsRun
 	crowd     crowd
 	crowded   *crowdRun
+	rolling   *rollingRun
+	switching *switchRun
 }
 
 func newLab(ctx context.Context, out io.Writer) (_ *lab, err error) {
@@ -182,16 +184,21 @@ func (c *cloud) pushed(ctx context.Context) (string, error) {
 
 // push makes the sleeper an image of the cloud and returns its name.
 func (c *cloud) push(ctx context.Context, api *client.Client) (string, error) {
-	img, err := image.FromBinary(c.lab.sleeper, image.Options{})
+	return "sleeper:1", pushProgram(ctx, api, c.lab.sleeper, "sleeper:1")
+}
+
+// pushProgram makes a static program an image of the cloud.
+func pushProgram(ctx context.Context, api *client.Client, path, as string) error {
+	img, err := image.FromBinary(path, image.Options{})
 	if err != nil {
-		return "", err
+		return err
 	}
-	name, err := image.ParseName("sleeper:1")
+	name, err := image.ParseName(as)
 	if err != nil {
-		return "", err
+		return err
 	}
 	_, err = image.Push(ctx, img, name, image.PushOptions{Transport: api.HTTPTransport()})
-	return "sleeper:1", err
+	return err
 }
 
 // stage is a cloud with an image to run on it, and a connected client.
@@ -201,7 +208,7 @@ type stage struct {
 	image string
 }
 
-// newStage creates all of it. Its close leaves nothing behind.
+// newStage starts a cloud, connects to it and pushes the image. Its close removes all of that.
 func (l *lab) newStage(ctx context.Context, name string) (_ *stage, err error) {
 	c, err := l.newCloud(ctx, name)
 	if err != nil {

@@ -170,7 +170,7 @@ func (p *pair) close() {
 }
 
 // path returns how the first machine reaches the second, such as "direct" or "relayed".
-func (p *pair) path(ctx context.Context) (string, error) {
+func (p *pair) path(ctx context.Context) (state string, err error) {
 	out, err := p.cloudless(ctx, 0, "network", "status", "--node", "one", "-o", "json")
 	if err != nil {
 		return "", err
@@ -187,8 +187,8 @@ func (p *pair) untilPath(ctx context.Context, want string) error {
 	for {
 		// Idle peers have no path.
 		_ = inNetwork(ctx, p.network[0], "busybox", "ping", "-c", "1", "-W", "1", p.replica[1]).Run()
-		got, err := p.path(ctx)
-		if err != nil || got == want {
+		state, err := p.path(ctx)
+		if err != nil || state == want {
 			return err
 		}
 		if err := sleep.For(ctx, 100*time.Millisecond); err != nil {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os/exec"
 	"syscall"
@@ -19,6 +20,17 @@ const (
 	overlayLimit  = 15 * time.Second // a transfer that takes longer does not work
 	iperfPort     = "5201"
 )
+
+// network are the addresses of the two machines on a link that is not ours. They are link-local, because the mesh would
+// take any other link for a direct path, and measure one tunnel inside of another.
+type network string
+
+const (
+	bareLinks  network = "169.254.1."
+	vxlanLinks network = "169.254.2."
+)
+
+func (n network) address(i int) string { return fmt.Sprint(n, i+1) }
 
 // way is one way from the first machine to the second.
 type way struct {
@@ -50,9 +62,9 @@ func measureOverlay(ctx context.Context, l *lab) (_ result, err error) {
 	one, two := "/run/netns/"+p.spaces[0], "/run/netns/"+p.spaces[1]
 	ways := []*way{
 		{name: "replicas", from: p.network[0], to: p.network[1], address: p.replica[1]},
-		{name: "bare wireguard-go", from: one, to: two, address: "198.18.1.2"},
+		{name: "bare wireguard-go", from: one, to: two, address: bareLinks.address(1)},
 		{name: "raw veth", from: one, to: two, address: p.address(1)},
-		{name: "VXLAN", from: one, to: two, address: "198.18.2.2"},
+		{name: "VXLAN", from: one, to: two, address: vxlanLinks.address(1)},
 	}
 	for range overlayRounds {
 		for i, w := range ways {
@@ -94,6 +106,10 @@ func (w *way) transfer(ctx context.Context) (err error) {
 	}()
 	for try := 1; ; try++ { // until the server listens
 		out, err := inNetwork(ctx, w.from, "iperf3", "-c", w.address, "-p", iperfPort, "-t", fmt.Sprint(overlayTime), "-J").Output()
+		var speed float64
+		if err == nil {
+			speed, err = receivedSpeed(out)
+		}
 		if err != nil && try < overlayTries {
 			if err := sleep.For(ctx, 50*time.Millisecond); err != nil {
 				return err
@@ -103,22 +119,32 @@ func (w *way) transfer(ctx context.Context) (err error) {
 		if err != nil {
 			return fmt.Errorf("iperf3 over %s: %w: %s", w.name, err, out)
 		}
-		var report struct {
-			End struct {
-				Received struct {
-					Bits float64 `json:"bits_per_second"`
-				} `json:"sum_received"`
-			}
-		}
-		if err := json.Unmarshal(out, &report); err != nil {
-			return err
-		}
-		w.speeds = append(w.speeds, report.End.Received.Bits/1e9)
+		w.speeds = append(w.speeds, speed)
 		return nil
 	}
 }
 
-// bareWireGuard connects the machines as 198.18.1.1 and 198.18.1.2.
+// receivedSpeed reads a report of iperf3, in Gbit/s. It may name an error although iperf3 has exited with 0, such as that
+// the server does not listen yet.
+func receivedSpeed(report []byte) (float64, error) {
+	var read struct {
+		Error string
+		End   struct {
+			Received struct {
+				Bits float64 `json:"bits_per_second"`
+			} `json:"sum_received"`
+		}
+	}
+	if err := json.Unmarshal(report, &read); err != nil {
+		return 0, err
+	}
+	if read.Error != "" {
+		return 0, errors.New(read.Error)
+	}
+	return read.End.Received.Bits / 1e9, nil
+}
+
+// bareWireGuard connects the machines by bareLinks.
 func (p *pair) bareWireGuard(ctx context.Context) (stop func(), err error) {
 	program, err := p.lab.build(ctx, "wireguard", "./test/bench/wireguard")
 	if err != nil {
@@ -141,7 +167,7 @@ func (p *pair) bareWireGuard(ctx context.Context) (stop func(), err error) {
 		other := 1 - i
 		public := keys[other].Public()
 		cmd := p.in(ctx, i, program, "bare0", fmt.Sprintf("%x", keys[i].Bytes()), "7000", fmt.Sprintf("%x", public[:]),
-			p.address(other)+":7000", fmt.Sprintf("198.18.1.%d/32", other+1))
+			p.address(other)+":7000", bareLinks.address(other)+"/32")
 		out, err := cmd.StdoutPipe()
 		if err == nil {
 			err = cmd.Start()
@@ -155,7 +181,7 @@ func (p *pair) bareWireGuard(ctx context.Context) (stop func(), err error) {
 			stop()
 			return nil, fmt.Errorf("start bare wireguard-go: %w", err)
 		}
-		for _, step := range [][]string{{"address", "add", fmt.Sprintf("198.18.1.%d/24", i+1), "dev", "bare0"}, {"link", "set", "bare0", "up"}} {
+		for _, step := range [][]string{{"address", "add", bareLinks.address(i) + "/24", "dev", "bare0"}, {"link", "set", "bare0", "up"}} {
 			if err := ip(append([]string{"-n", p.spaces[i]}, step...)...); err != nil {
 				stop()
 				return nil, err
@@ -165,12 +191,12 @@ func (p *pair) bareWireGuard(ctx context.Context) (stop func(), err error) {
 	return stop, nil
 }
 
-// vxlan connects the machines as 198.18.2.1 and 198.18.2.2.
+// vxlan connects the machines by vxlanLinks.
 func (p *pair) vxlan() error {
 	for i, space := range p.spaces {
 		for _, step := range [][]string{
 			{"link", "add", "vxlan0", "type", "vxlan", "id", "7", "remote", p.address(1 - i), "dstport", "4789", "dev", "eth0"},
-			{"address", "add", fmt.Sprintf("198.18.2.%d/24", i+1), "dev", "vxlan0"},
+			{"address", "add", vxlanLinks.address(i) + "/24", "dev", "vxlan0"},
 			{"link", "set", "vxlan0", "up"},
 		} {
 			if err := ip(append([]string{"-n", space}, step...)...); err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"runtime"
 	"sync"
 	"syscall"
@@ -16,6 +17,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/sleep"
 )
 
 const (
@@ -26,31 +28,35 @@ const (
 )
 
 // measurePublish connects from another machine, which is a network namespace behind its own
-// link: through the published port of this one, and directly to the replica's address.
+// link: through the published port of this one, and through a plain router to the same program.
 func measurePublish(ctx context.Context, l *lab) (_ result, err error) {
 	c, err := l.newStage(ctx, "publish")
 	if err != nil {
 		return result{}, err
 	}
 	defer c.close()
-	replica, published, err := c.listen(ctx)
+	published, err := c.listen(ctx)
 	if err != nil {
 		return result{}, err
 	}
-	far, err := newFarMachine(replica)
+	far, err := newFarMachine()
 	if err != nil {
 		return result{}, err
 	}
 	defer func() { err = errors.Join(err, far.close()) }()
+	floor, err := l.newPlainRouter(ctx)
+	if err != nil {
+		return result{}, err
+	}
+	defer floor.close()
 	through := netip.AddrPortFrom(far.here, published)
-	direct := netip.AddrPortFrom(replica, publishPort)
 	var viaPort, straight sample
 	for n := range publishRounds + 1 {
 		a, err := far.connect(ctx, through)
 		if err != nil {
 			return result{}, err
 		}
-		b, err := far.connect(ctx, direct)
+		b, err := floor.far.connect(ctx, plainProgram)
 		if err != nil {
 			return result{}, err
 		}
@@ -60,41 +66,104 @@ func measurePublish(ctx context.Context, l *lab) (_ result, err error) {
 	}
 	return result{
 		value: viaPort.median(), floor: straight.median(),
-		notes: []string{viaPort.spread("through the published port"), straight.spread("to the replica's address")},
+		notes: []string{viaPort.spread("through the published port"), straight.spread("through a plain router")},
 	}, nil
 }
 
-// listen runs a replica that accepts connections, and returns its address and
-// its published port.
-func (c *stage) listen(ctx context.Context) (netip.Addr, uint16, error) {
+// listen runs a replica that accepts connections, and returns its published port.
+func (c *stage) listen(ctx context.Context) (uint16, error) {
 	port, err := freePort()
 	if err != nil {
-		return netip.Addr{}, 0, err
+		return 0, err
 	}
-	w := &v1.Workload{
+	_, err = startThis(ctx, c.api, &v1.Workload{
 		Metadata: &v1.Metadata{Name: "accept"},
 		Spec: &v1.WorkloadSpec{
 			Image: c.image, Replicas: proto.Int32(1), Args: []string{fmt.Sprintf("[::]:%d", publishPort)},
 			Ports: []*v1.Port{{Name: "accept", Port: publishPort, Publish: int32(port)}},
 		},
-	}
-	if _, err := startThis(ctx, c.api, w); err != nil {
-		return netip.Addr{}, 0, err
-	}
-	replicas, err := c.api.Workloads().ListReplicas(ctx, &v1.ListReplicasRequest{Workload: "accept"})
-	if err != nil {
-		return netip.Addr{}, 0, err
-	}
-	for _, text := range replicas.GetItems()[0].GetStatus().GetAddresses() {
-		if address, err := netip.ParseAddr(text); err == nil && address.Is4() {
-			return address, uint16(port), nil
-		}
-	}
-	return netip.Addr{}, 0, errors.New("the replica has no IPv4 address")
+	})
+	return uint16(port), err
 }
 
-// farMachine is a network namespace that is linked to this machine and routes
-// the replicas' network through it.
+// plainRouter is the same path without a cloud: a machine, a router that tracks connections, and behind its bridge the
+// same program.
+type plainRouter struct {
+	far    *farMachine
+	spaces []string
+	stop   func()
+}
+
+var plainProgram = netip.AddrPortFrom(netip.MustParseAddr("198.18.2.2"), publishPort)
+
+func (l *lab) newPlainRouter(ctx context.Context) (_ *plainRouter, err error) {
+	prefix := fmt.Sprintf("clbench%d-", os.Getpid())
+	far, router, inside := prefix+"far", prefix+"router", prefix+"inside"
+	r := &plainRouter{spaces: []string{far, router, inside}, stop: func() {}}
+	defer func() {
+		if err != nil {
+			r.close()
+		}
+	}()
+	steps := [][]string{
+		{"netns", "add", far},
+		{"netns", "add", router},
+		{"netns", "add", inside},
+		{"-n", router, "link", "add", "far0", "type", "veth", "peer", "name", "eth0", "netns", far},
+		{"-n", router, "link", "add", "br0", "type", "bridge"},
+		{"-n", router, "link", "add", "port0", "master", "br0", "type", "veth", "peer", "name", "eth0", "netns", inside},
+		{"-n", router, "address", "add", "198.18.1.1/24", "dev", "far0"},
+		{"-n", router, "address", "add", "198.18.2.1/24", "dev", "br0"},
+		{"-n", far, "address", "add", "198.18.1.2/24", "dev", "eth0"},
+		{"-n", inside, "address", "add", plainProgram.Addr().String() + "/24", "dev", "eth0"},
+	}
+	for space, links := range map[string][]string{router: {"far0", "br0", "port0"}, far: {"eth0"}, inside: {"eth0"}} {
+		for _, link := range links {
+			steps = append(steps, []string{"-n", space, "link", "set", link, "up"})
+		}
+	}
+	steps = append(steps,
+		[]string{"-n", far, "route", "add", "default", "via", "198.18.1.1"},
+		[]string{"-n", inside, "route", "add", "default", "via", "198.18.2.1"},
+		[]string{"netns", "exec", router, "sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward"},
+		[]string{"netns", "exec", router, "nft", "table inet floor { chain f { type filter hook forward priority 0; ct state established,related accept; }; }"})
+	for _, step := range steps {
+		if err := ip(step...); err != nil {
+			return nil, err
+		}
+	}
+	program := inNetwork(ctx, "/run/netns/"+inside, l.sleeper, fmt.Sprintf("[::]:%d", publishPort))
+	if err := program.Start(); err != nil {
+		return nil, err
+	}
+	r.stop = func() {
+		_ = program.Process.Kill()
+		_ = program.Wait()
+	}
+	space, err := netns.GetFromName(far)
+	if err != nil {
+		return nil, err
+	}
+	r.far = &farMachine{space: space}
+	for r.far.connectAll(ctx, plainProgram, 1, 1) != nil { // until the program listens
+		if err := sleep.For(ctx, 10*time.Millisecond); err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+func (r *plainRouter) close() {
+	r.stop()
+	if r.far != nil {
+		_ = r.far.close()
+	}
+	for _, space := range r.spaces {
+		_ = ip("netns", "del", space) // it may not be there yet
+	}
+}
+
+// farMachine is a network namespace that is linked to this machine.
 type farMachine struct {
 	space netns.NsHandle
 	link  netlink.Link
@@ -107,7 +176,7 @@ var (
 	linkThere = netip.MustParsePrefix("198.18.255.2/30")
 )
 
-func newFarMachine(replica netip.Addr) (_ *farMachine, err error) {
+func newFarMachine() (_ *farMachine, err error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	home, err := netns.Get()
@@ -123,13 +192,13 @@ func newFarMachine(replica netip.Addr) (_ *farMachine, err error) {
 		return nil, errors.Join(err, space.Close())
 	}
 	f := &farMachine{space: space, here: linkHere.Addr()}
-	if err := f.connectTo(replica); err != nil {
+	if err := f.linkUp(); err != nil {
 		return nil, errors.Join(err, f.close())
 	}
 	return f, nil
 }
 
-func (f *farMachine) connectTo(replica netip.Addr) error {
+func (f *farMachine) linkUp() error {
 	names := netlink.NewLinkAttrs()
 	names.Name = "clbench0"
 	pair := &netlink.Veth{LinkAttrs: names, PeerName: "clbench1", PeerNamespace: netlink.NsFd(f.space)}
@@ -145,14 +214,7 @@ func (f *farMachine) connectTo(replica netip.Addr) error {
 		return err
 	}
 	defer there.Close()
-	if err := bringUp(there, pair.PeerName, linkThere); err != nil {
-		return err
-	}
-	subnet, err := replica.Prefix(24)
-	if err != nil {
-		return err
-	}
-	return there.RouteAdd(&netlink.Route{Dst: ipNet(subnet), Gw: linkHere.Addr().AsSlice()})
+	return bringUp(there, pair.PeerName, linkThere)
 }
 
 func (f *farMachine) close() error {
@@ -166,14 +228,20 @@ func (f *farMachine) close() error {
 
 // connect returns how many connections a second can be made.
 func (f *farMachine) connect(ctx context.Context, to netip.AddrPort) (float64, error) {
-	errs := make([]error, publishWorkers)
-	var workers sync.WaitGroup
 	began := time.Now()
-	for w := range publishWorkers {
-		workers.Go(func() { errs[w] = f.connectSome(ctx, to, publishRound/publishWorkers) })
+	err := f.connectAll(ctx, to, publishWorkers, publishRound)
+	return publishRound / time.Since(began).Seconds(), err
+}
+
+// connectAll makes n connections with some workers.
+func (f *farMachine) connectAll(ctx context.Context, to netip.AddrPort, count, n int) error {
+	errs := make([]error, count)
+	var workers sync.WaitGroup
+	for w := range count {
+		workers.Go(func() { errs[w] = f.connectSome(ctx, to, n/count) })
 	}
 	workers.Wait()
-	return publishRound / time.Since(began).Seconds(), errors.Join(errs...)
+	return errors.Join(errs...)
 }
 
 // connectSome works on a thread of its own, which ends in the far namespace.

@@ -17,8 +17,8 @@ func measureConnect(ctx context.Context, _ *lab) (result, error) {
 }
 
 func measureProgram(ctx context.Context, _ *lab) (result, error) {
-	took, _, err := benchmark(ctx, "BenchmarkProgramServices", "5x", "program-ms", "")
-	return result{value: took}, err
+	took, byNft, err := benchmark(ctx, "BenchmarkProgramServices", "5x", "program-ms", "nft-ms")
+	return result{value: took, floor: byNft}, err
 }
 
 func measureServiceUpdate(ctx context.Context, _ *lab) (result, error) {

@@ -10,6 +10,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 const (
@@ -62,34 +63,44 @@ func startWorkload(ctx context.Context, api *client.Client, name, image string) 
 	return startThis(ctx, api, workload(name, image, 1))
 }
 
-// startThis creates a workload and waits until an already open watch shows that all of it
-// runs.
+// startThis creates a workload and waits until an already open watch shows that all of its
+// programs run. Whether they serve is another question: a program without ports has to run for
+// a while until then.
 func startThis(ctx context.Context, api *client.Client, w *v1.Workload) (time.Duration, error) {
+	return startUntil(ctx, api, w, func(s *v1.ReplicaStatus) bool { return s.GetPhase() == spec.PhaseRunning })
+}
+
+// startUntil creates a workload and waits until an already open watch shows that all of its replicas are as wanted.
+func startUntil(ctx context.Context, api *client.Client, w *v1.Workload, reached func(*v1.ReplicaStatus) bool) (time.Duration, error) {
 	name := w.GetMetadata().GetName()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	watch, err := api.Workloads().WatchWorkloads(ctx, &v1.WatchWorkloadsRequest{Name: name})
+	watch, err := api.Workloads().WatchReplicas(ctx, &v1.WatchReplicasRequest{Workload: name})
 	if err != nil {
 		return 0, err
 	}
-	if _, err := await(watch.Recv, func(c *v1.WorkloadChange) bool { return c.GetChange() == "synced" }); err != nil {
-		return 0, fmt.Errorf("watch workload %s: %w", name, err)
+	if _, err := await(watch.Recv, func(c *v1.ReplicaChange) bool { return c.GetChange() == "synced" }); err != nil {
+		return 0, fmt.Errorf("watch replicas of %s: %w", name, err)
 	}
 	began := time.Now()
 	_, err = api.Workloads().CreateWorkload(ctx, &v1.CreateWorkloadRequest{Workload: w})
 	if err != nil {
 		return 0, err
 	}
-	last, err := await(watch.Recv, func(c *v1.WorkloadChange) bool {
-		phase := c.GetWorkload().GetStatus().GetPhase()
-		return phase == "running" || phase == "failed"
+	running, want := map[string]bool{}, max(1, int(w.GetSpec().GetReplicas()))
+	last, err := await(watch.Recv, func(c *v1.ReplicaChange) bool {
+		status := c.GetReplica().GetStatus()
+		if reached(status) {
+			running[c.GetReplica().GetMetadata().GetUid()] = true
+		}
+		return status.GetPhase() == spec.PhaseFailed || len(running) == want
 	})
 	if err != nil {
-		return 0, fmt.Errorf("watch workload %s: %w", name, err)
+		return 0, fmt.Errorf("watch replicas of %s: %w", name, err)
 	}
 	took := time.Since(began)
-	if status := last.GetWorkload().GetStatus(); status.GetPhase() != "running" {
-		return 0, fmt.Errorf("workload %s is %s: %s", name, status.GetPhase(), status.GetReason())
+	if status := last.GetReplica().GetStatus(); status.GetPhase() != spec.PhaseRunning {
+		return 0, fmt.Errorf("replica %s is %s: %s", last.GetReplica().GetMetadata().GetName(), status.GetPhase(), status.GetReason())
 	}
 	return took, nil
 }

@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 		tellTime()
 		return
 	}
-	os.Exit(sandbox.Main(m, "../bench/sleeper", "./printer", "./talker"))
+	os.Exit(sandbox.Main(m, "../bench/sleeper", "./printer", "./talker", "./shop", "./ledger"))
 }
 
 // TestChaos is the whole test. A failure says how to repeat the same faults in the same
@@ -110,12 +110,13 @@ func run(t *testing.T, l *lab, steps []step) *crowd {
 	if err != nil {
 		t.Fatal(err)
 	}
+	u := newUsers(t, l)
 	ctx, stop := context.WithCancel(t.Context())
 	var calling sync.WaitGroup
 	for _, loop := range loops {
 		calling.Go(func() { loop(ctx) })
 	}
-	harm := inflict(t.Context(), l, steps)
+	harm := u.bear(t.Context(), func(ctx context.Context) error { return inflict(ctx, l, steps) })
 	healed := l.converge(t.Context())
 	if healed == nil {
 		healed = c.resume(t.Context())
@@ -127,6 +128,7 @@ func run(t *testing.T, l *lab, steps []step) *crowd {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
+	u.judge(t)
 	return c
 }
 
@@ -168,7 +170,7 @@ func evidence(t *testing.T) string {
 	return dir
 }
 
-// keep copies the logs of all machines to where they outlive the test.
+// keep copies the logs of all machines, and the events of the cluster, to where they outlive the test.
 func keep(t *testing.T, l *lab) string {
 	dir := evidence(t)
 	for _, m := range l.machines() {
@@ -179,6 +181,9 @@ func keep(t *testing.T, l *lab) string {
 		if err != nil {
 			t.Error(err)
 		}
+	}
+	if err := l.keepEvents(context.WithoutCancel(t.Context()), filepath.Join(dir, "events")); err != nil {
+		t.Error(err)
 	}
 	return dir
 }

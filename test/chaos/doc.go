@@ -1,14 +1,16 @@
 // Package chaos injects faults into a cluster for minutes and then checks its guarantees:
 // three servers and three nodes, each a process of the real binary in its own network
 // namespace and on its own disk, are killed, paused, cut off from each other, filled up and
-// given wrong clocks (clock.go) in a random order that a seed fixes (schedule.go,
+// slowed down (disk.go), and given wrong clocks (clock.go) in a random order that a seed fixes (schedule.go,
 // faults.go), while clients read, write and compare-and-set (clients.go), and others follow
-// the output of a program that numbers its lines, and replicas call each other by name.
+// the output of a program that numbers its lines, and replicas call each other by name. An operator releases a service
+// and drains nodes (operator.go) under constant load (load.go), and a singleton runs (singleton.go).
 //
 // Afterwards the history of all calls must be linearizable (history.go), every acknowledged
 // write must exist, everything that should run must run (verdict.go), and every line that
 // is in a log must have reached every follower once and in order (logs.go). No call between
-// replicas may fail because of a server or an agent (talkers.go).
+// replicas may fail because of a server or an agent (talkers.go). No request to the service may fail, and it may never have
+// fewer replicas than minAvailable, unless a fault explains it. The singleton may never run twice.
 //
 // All of it happens in the test's own namespaces (test/sandbox): whatever happens to the
 // test, nothing is left on the machine.

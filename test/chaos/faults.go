@@ -42,6 +42,12 @@ var kinds = map[string]fault{
 	"fill-follower": onFollower(filled),
 	"fill-node":     onNode(filled),
 
+	"slow-leader":   onLeader(slowed),
+	"slow-follower": onFollower(slowed),
+	"slow-node":     onNode(slowed),
+
+	stranding: stranded,
+
 	"clock-node": onNode(clockSet),
 
 	"transfer": transfer,
@@ -76,11 +82,11 @@ func inflict(ctx context.Context, l *lab, steps []step) error {
 
 // suffer is one fault from its beginning to its end.
 func suffer(ctx context.Context, l *lab, s step) error {
+	at := l.told.now()
 	what, undo, err := kinds[s.kind](ctx, l, s)
 	if err != nil {
 		return err
 	}
-	at := l.told.now()
 	l.told.note("%s: %s", s.kind, what)
 	_ = sleep.For(ctx, s.length)
 	err = undo()
@@ -143,8 +149,17 @@ func onServers(f onMachine) fault {
 	}
 }
 
+// How the descriptions of faults end that keep an agent from hearing the servers, and that of the one that does so to
+// all of them.
+const (
+	byKill        = " killed"
+	byPause       = " paused"
+	byCut         = " cut from the servers"
+	cutOfAllNodes = "all nodes" + byCut
+)
+
 func killed(_ *lab, m *machine, _ step) (string, func() error, error) {
-	return m.name + " killed", m.revive, m.kill(nil)
+	return m.name + byKill, m.revive, m.kill(nil)
 }
 
 // lossOfMachine ends the description of the fault that ends everything on a machine.
@@ -155,7 +170,7 @@ func killedWhole(_ *lab, m *machine, _ step) (string, func() error, error) {
 }
 
 func paused(_ *lab, m *machine, _ step) (string, func() error, error) {
-	return m.name + " paused", func() error { return m.signal(syscall.SIGCONT) }, m.signal(syscall.SIGSTOP)
+	return m.name + byPause, func() error { return m.signal(syscall.SIGCONT) }, m.signal(syscall.SIGSTOP)
 }
 
 func addresses(machines []*machine) (all []string) {
@@ -171,7 +186,7 @@ func (l *lab) cut(what string, pairs []pair) (string, func() error, error) {
 
 // cutFromServers cuts a server off from the others; clients and nodes still reach it.
 func cutFromServers(l *lab, m *machine, _ step) (string, func() error, error) {
-	return l.cut(m.name+" cut from the servers", both([]string{m.address}, addresses(l.servers)))
+	return l.cut(m.name+byCut, both([]string{m.address}, addresses(l.servers)))
 }
 
 func isolated(l *lab, m *machine, _ step) (string, func() error, error) {
@@ -190,13 +205,33 @@ func deaf(l *lab, m *machine, _ step) (string, func() error, error) {
 }
 
 func cutNodes(_ context.Context, l *lab, _ step) (string, func() error, error) {
-	return l.cut("all nodes cut from the servers", both(addresses(l.nodes), addresses(l.servers)))
+	return l.cut(cutOfAllNodes, both(addresses(l.nodes), addresses(l.servers)))
 }
 
 // filled leaves nothing, next to nothing, or less than the reserve of a server.
 func filled(_ *lab, m *machine, s step) (string, func() error, error) {
 	left := []uint64{0, 2 << 20, 40 << 20}[s.dice%3]
 	return fmt.Sprintf("disk of %s filled up to %d MiB", m.name, left>>20), m.free, m.fill(left)
+}
+
+// slowed lets a machine write to its disk only a few times in a second, so that each fsync takes tenths of a second.
+func slowed(_ *lab, m *machine, s step) (string, func() error, error) {
+	writes := []int{50, 20, 8}[s.dice%3]
+	if err := m.disk.limit(writes); err != nil {
+		return fmt.Sprintf("disk of %s is as fast as ever: %v", m.name, err), func() error { return nil }, nil
+	}
+	return fmt.Sprintf("disk of %s slowed to %d writes a second", m.name, writes), func() error { return m.disk.limit(0) }, nil
+}
+
+// stranded takes the servers away from the node on which the singleton runs: the network is cut, or the agent hangs or
+// is gone. The singleton itself could run on.
+func stranded(_ context.Context, l *lab, s step) (string, func() error, error) {
+	harm := []onMachine{cutFromServers, paused, killed}[s.dice%3]
+	m := l.nodes[s.dice%uint64(len(l.nodes))]
+	if name := l.census.home(); name != "" {
+		m = l.nodes[slices.IndexFunc(l.nodes, func(m *machine) bool { return m.name == name })]
+	}
+	return harm(l, m, s)
 }
 
 func transfer(ctx context.Context, l *lab, s step) (string, func() error, error) {

@@ -14,6 +14,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/image"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/test/sandbox"
 )
 
@@ -38,6 +39,8 @@ type lab struct {
 	// admin is the client of the test itself.
 	admin   *client.Client
 	clients []*client.Client
+	// census knows where the singleton runs.
+	census *census
 }
 
 func apiAddress(m *machine) string { return m.address + ":7700" }
@@ -290,6 +293,10 @@ func (l *lab) create(ctx context.Context, name, image string, replicas int32) er
 // appRuns says what is missing until every replica runs where the cluster says,
 // and nothing else does.
 func (l *lab) appRuns(ctx context.Context) error {
+	app, err := l.admin.Workloads().GetWorkload(ctx, &v1.GetWorkloadRequest{Name: appName})
+	if err != nil {
+		return err
+	}
 	replicas, err := l.admin.Workloads().ListReplicas(ctx, &v1.ListReplicasRequest{})
 	if err != nil {
 		return err
@@ -299,13 +306,13 @@ func (l *lab) appRuns(ctx context.Context) error {
 		if r.GetSpec().GetWorkload() == appName {
 			count++
 		}
-		if r.GetStatus().GetPhase() != "running" {
-			return fmt.Errorf("replica %s on %s is %s: %s", r.GetMetadata().GetName(), r.GetSpec().GetNode(), r.GetStatus().GetPhase(), r.GetStatus().GetReason())
+		if !spec.Serves(r) {
+			return fmt.Errorf("replica %s on %s is %s: %s%s", r.GetMetadata().GetName(), r.GetSpec().GetNode(), r.GetStatus().GetPhase(), r.GetStatus().GetReason(), r.GetStatus().GetUnready())
 		}
 		perNode[r.GetSpec().GetNode()]++
 	}
-	if count != appReplicas {
-		return fmt.Errorf("there are %d replicas in place of %d", count, appReplicas)
+	if wanted := int(app.GetSpec().GetReplicas()); count != wanted { // clients scale it all the time
+		return fmt.Errorf("there are %d replicas in place of %d", count, wanted)
 	}
 	for _, m := range l.nodes {
 		running, err := m.containers()

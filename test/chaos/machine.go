@@ -29,6 +29,7 @@ const restartPause = 500 * time.Millisecond
 type machine struct {
 	name, address string
 	data          string // where its disk is mounted
+	disk          *disk
 	log           string
 	space         netns.NsHandle
 	told          *timeline
@@ -43,7 +44,7 @@ type machine struct {
 	closed  chan struct{}
 }
 
-func newMachine(n *network, told *timeline, dir, name, address string, disk int) (*machine, error) {
+func newMachine(n *network, told *timeline, dir, name, address string, size int) (*machine, error) {
 	m := &machine{
 		name: name, address: address, told: told, closed: make(chan struct{}),
 		data: filepath.Join(dir, name), log: filepath.Join(dir, name+".log"),
@@ -51,10 +52,10 @@ func newMachine(n *network, told *timeline, dir, name, address string, disk int)
 	if err := os.Mkdir(m.data, 0o700); err != nil {
 		return nil, err
 	}
-	if err := unix.Mount("none", m.data, "tmpfs", 0, fmt.Sprintf("mode=0700,size=%dm", disk)); err != nil {
-		return nil, fmt.Errorf("mount the disk of %s: %w", name, err)
-	}
 	var err error
+	if m.disk, err = newDisk(m.data, size); err != nil {
+		return nil, err
+	}
 	m.space, err = n.attach(name, address)
 	return m, err
 }
@@ -82,6 +83,9 @@ func (m *machine) run(args []string) error {
 	cmd.Env = append(os.Environ(), "CLOUDLESS_CONFIG="+filepath.Join(filepath.Dir(m.log), "config.yaml"))
 	if err := within(m.space, cmd.Start); err != nil {
 		return fmt.Errorf("start %s: %w", m.name, err)
+	}
+	if err := m.disk.hold(cmd.Process.Pid); err != nil {
+		m.told.note("%s: %v", m.name, err)
 	}
 	m.process, m.ended = cmd.Process, make(chan struct{})
 	process, ended := m.process, m.ended
@@ -138,11 +142,15 @@ func (m *machine) kill(also func() ([]int, error)) error {
 	if also == nil {
 		return nil
 	}
-	pids, err := also()
-	for _, pid := range pids {
-		_ = syscall.Kill(pid, syscall.SIGKILL)
+	for { // a container may just have been starting
+		pids, err := also()
+		for _, pid := range pids {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+		if err != nil || len(pids) == 0 {
+			return err
+		}
 	}
-	return err
 }
 
 // revive restarts it after a kill.

@@ -21,6 +21,13 @@ func (s step) String() string {
 	return fmt.Sprintf("%6.1fs  %-14s for %.1fs", s.at.Seconds(), s.kind, s.length.Seconds())
 }
 
+// stranding is the kind of fault that takes the servers away from the node of the singleton, for so much longer than
+// others that its lease ends and it is replaced. The others go on meanwhile, and it comes early.
+const (
+	stranding     = "strand-singleton"
+	outlastsLease = 18 * time.Second
+)
+
 // schedule is the order of faults of a seed: always the same one, as long as the kinds stay
 // the same. Every kind comes once before any is repeated. A third of them begin before the
 // previous one ends.
@@ -34,9 +41,18 @@ func schedule(seed uint64, kinds []string, length time.Duration) (steps []step) 
 		if len(deck) == 0 {
 			deck = slices.Clone(kinds)
 			random.Shuffle(len(deck), func(i, j int) { deck[i], deck[j] = deck[j], deck[i] })
+			if i, early := slices.Index(deck, stranding), random.IntN(4); i > early {
+				deck[i], deck[early] = deck[early], deck[i]
+			}
 		}
 		s := step{kind: deck[0], at: at, length: between(1500*time.Millisecond, 5*time.Second), dice: random.Uint64()}
 		deck = deck[1:]
+		if s.kind == stranding {
+			s.length += outlastsLease
+			steps = append(steps, s)
+			at += between(100*time.Millisecond, 3*time.Second)
+			continue
+		}
 		steps = append(steps, s)
 		if random.IntN(3) == 0 {
 			at += between(100*time.Millisecond, s.length)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,6 +20,8 @@ const (
 	// talkersSettle is how many reports a new process may need before its calls succeed: it may have come before the
 	// others.
 	talkersSettle = 10
+	// talkersReport is the time that a report is about.
+	talkersReport = time.Second
 )
 
 // talk runs a replica on every node that calls the service of all of them by name, wherever the endpoints are.
@@ -50,6 +53,7 @@ type talkReport struct {
 	ok, failed int
 	names      []string
 	failure    string
+	process    string
 }
 
 // talkReports are those of every process, by node and in order.
@@ -78,7 +82,7 @@ func (l *lab) talkReports() (map[string][]talkReport, error) {
 func (l *lab) parseTalk(line string) (r talkReport, ok bool) {
 	var millis int64
 	var names string
-	if _, err := fmt.Sscanf(line, "%d %d %d %s %q", &millis, &r.ok, &r.failed, &names, &r.failure); err != nil {
+	if _, err := fmt.Sscanf(line, "%d %d %d %s %q %s", &millis, &r.ok, &r.failed, &names, &r.failure, &r.process); err != nil {
 		return r, false // another program's
 	}
 	r.at = time.UnixMilli(millis).Sub(l.told.began.Round(0))
@@ -118,38 +122,31 @@ func last(reports []talkReport) any {
 }
 
 // talkComplaints are failed calls that no fault explains. Nothing that happens to servers or agents explains one: only
-// the loss of a machine does, until the end of the run.
+// the loss of a machine does, and on a node that was stranded for long that others have moved meanwhile.
 func (l *lab) talkComplaints() (all []string) {
 	reports, err := l.talkReports()
 	if err != nil {
 		return []string{err.Error()}
 	}
-	lost := l.firstLoss()
+	lost, stranded := losses(l.told.faults), strandings(l.told.faults)
 	for node, list := range reports {
-		calls, worked := 0, 0
+		calls, excused := 0, 0
+		worked := map[string]int{}
+		explained := slices.Concat(lost, of(node, stranded))
 		for _, r := range list {
 			calls += r.ok
 			if r.ok > 0 {
-				worked++
+				worked[r.process]++
 			}
-			if r.failed > 0 && worked > talkersSettle && r.at < lost {
+			switch {
+			case r.failed == 0 || worked[r.process] <= talkersSettle:
+			case during(explained, r.at-talkersReport, r.at):
+				excused += r.failed
+			default:
 				all = append(all, fmt.Sprintf("at %.3fs, %d calls of the talker on %s failed beside %d others: %s", r.at.Seconds(), r.failed, node, r.ok, r.failure))
 			}
 		}
-		l.told.note("the talker on %s had %d calls answered", node, calls)
+		l.told.note("the talker on %s had %d calls answered, and %d failed that faults explain", node, calls, excused)
 	}
 	return all
-}
-
-// firstLoss is when the first machine was lost with everything on it.
-func (l *lab) firstLoss() time.Duration {
-	l.told.mu.Lock()
-	defer l.told.mu.Unlock()
-	first := time.Duration(1<<63 - 1)
-	for _, f := range l.told.faults {
-		if strings.HasSuffix(f.what, lossOfMachine) {
-			first = min(first, f.begin)
-		}
-	}
-	return first - time.Second // a report covers the second before it
 }

@@ -31,6 +31,9 @@ func (l *lab) converge(ctx context.Context) error {
 	if err := l.until(ctx, l.appRuns); err != nil {
 		return fmt.Errorf("all replicas running: %w", err)
 	}
+	if err := l.until(ctx, l.idle); err != nil {
+		return fmt.Errorf("all deployments ended: %w", err)
+	}
 	return nil
 }
 

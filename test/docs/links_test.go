@@ -101,3 +101,12 @@ func TestBlocksLinksAndAnchorsAreFound(t *testing.T) {
 		t.Error("two words are not one")
 	}
 }
+
+// The example of a page is the file that an end-to-end story applies, so that it cannot be outdated.
+func TestExampleOfProbesIsApplied(t *testing.T) {
+	story := read(t, filepath.Join(repository, "test", "e2e", "testdata", "probes.txtar"))
+	shown := blocks(read(t, filepath.Join(repository, "docs", "probes.md")))
+	if len(shown) != 1 || !strings.Contains(story, "-- shop.yaml --\n"+shown[0].text+"-- ") {
+		t.Errorf("docs/probes.md shows another file than the story probes applies: %v", shown)
+	}
+}

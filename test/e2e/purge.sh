@@ -98,7 +98,7 @@ remember before
 
 step a cloud with replicas has something of every kind
 cloudless up --detach --api-addr 127.0.0.1:7700
-cloudless run "$BIN/probe" --name web --replicas 2 --publish 8080:8000 -- sleep
+cloudless run "$BIN/probe" --name web --replicas 2 --publish 8080:8000 -- serve 8000
 cloudless run "$BIN/probe" --name alone --network none -- sleep
 remember running
 for kind in $kinds; do

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/cloudless/cloudless/test/sandbox"
@@ -188,6 +189,36 @@ func (l *lab) movingMachine() {
 	}
 	l.direct(l.homeB, "laptop", "nat")
 	l.direct(l.internet, "lan-a", "laptop")
+	l.readdressed(laptop)
+	l.neverOffline(laptop)
+}
+
+// readdressed gives the laptop other addresses on the same wire, as DHCP does, several times.
+func (l *lab) readdressed(laptop *machine) {
+	w := &wires{t: l.t}
+	keepSecond := func(value string) { // or else the kernel removes the new address together with the old one
+		w.run("nsenter", "--net="+path("laptop"), "sysctl", "-qw", "net.ipv4.conf.wlan0.promote_secondaries="+value)
+	}
+	keepSecond("1")
+	defer keepSecond("0")
+	c := l.converse(laptop, l.machine("noudp"))
+	c.say("before the first change")
+	now := "192.168.7.12/24"
+	for _, next := range []string{"192.168.7.13/24", "192.168.7.14/24", "192.168.7.12/24"} {
+		w.address("laptop", "wlan0", next)
+		w.ip("laptop", "address del "+now+" dev wlan0")
+		now = next
+		c.say("with the address " + next)
+	}
+}
+
+// neverOffline checks that the servers always knew of a machine.
+func (l *lab) neverOffline(m *machine) {
+	out, err := l.server.cloudless("events", "--for", "node/"+m.name, "--limit", "0", "-o", "json")
+	l.must(err)
+	if strings.Contains(out, `"Offline"`) || !strings.Contains(out, `"Ready"`) {
+		l.t.Errorf("%s was offline: %s", m.name, out)
+	}
 }
 
 // removedNode removes a node whose agent is dead. It does not know that it was removed, and still the others refuse it,

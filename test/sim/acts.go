@@ -26,6 +26,10 @@ var kinds = []struct {
 	{"scale", 8, (*World).actScale},
 	{"restart", 4, (*World).actRestart},
 	{"delete", 4, (*World).actDelete},
+	{"broken release", 4, (*World).actBreakRelease},
+	{"steer", 6, (*World).actSteer},
+	{"undo", 2, (*World).actUndo},
+	{"apply", 4, (*World).actApply},
 	{"token", 1, (*World).actToken},
 	{"remove node", 2, (*World).actRemoveNode},
 	{"reinstall", 1, (*World).actReinstall},
@@ -55,6 +59,7 @@ var kinds = []struct {
 	{"missing image", 2, (*World).actMissingImage},
 	{"crash", 4, (*World).actCrash},
 	{"flaky", 3, (*World).actFlaky},
+	{"unwell", 3, (*World).actUnwell},
 }
 
 // round is one period of faults with an end.
@@ -160,8 +165,9 @@ func (w *World) heal() {
 	w.slowUntil, w.fullUntil, w.isolated = 0, 0, nil
 	clear(w.missing)
 	clear(w.flaky)
+	clear(w.unwell)
 	for _, s := range w.servers {
-		s.skew = 0
+		w.setClock(s, 0)
 		if !s.up {
 			w.start(s)
 		}
@@ -172,6 +178,7 @@ func (w *World) heal() {
 	w.elect()
 	for _, m := range w.machines {
 		m.skew = 0
+		m.probeAll()
 		if m.clone {
 			m.powerOff()
 			continue
@@ -187,6 +194,7 @@ func (w *World) heal() {
 	}
 	w.dropClones()
 	w.suspend(true)
+	w.finishDeployments()
 	w.removeOrphans()
 }
 

@@ -17,13 +17,19 @@ type record struct {
 	uid, name, workload string
 	policy              string
 	image               string
-	desired             string
-	removed             bool
-	boot                int
-	attempt, failures   int
-	started             bool
-	resume              time.Duration
-	status              *v1.ReplicaStatus // never modified once set
+	settles             time.Duration // how long it serves until it is steady
+	// single is whether it needs a lease, and lease is until when it has one; stopping is whether it is being stopped
+	// because that is about to end.
+	single, awaits, stopping bool
+	lease, check             time.Duration
+	fence                    uint64
+	desired                  string
+	removed                  bool
+	boot                     int
+	attempt, failures        int
+	started                  bool
+	resume                   time.Duration
+	status                   *v1.ReplicaStatus // never modified once set
 	// step is the number of the current step: what another one planned does not happen.
 	step int
 }
@@ -33,6 +39,7 @@ type task struct {
 	attempt int
 	exited  bool
 	code    int32
+	listens time.Duration // when its program listens
 }
 
 func (r *record) phase() string { return r.status.GetPhase() }
@@ -87,7 +94,8 @@ func (m *machine) want(uid string, a *v1.Assignment) {
 		known := a.GetReplica().GetStatus()
 		r = &record{
 			uid: uid, name: a.GetReplica().GetMetadata().GetName(), workload: a.GetReplica().GetSpec().GetWorkloadUid(),
-			policy: workload.GetRestart().GetPolicy(), image: workload.GetImage(),
+			policy: workload.GetRestart().GetPolicy(), image: workload.GetImage(), settles: spec.MinReadyOf(workload),
+			single: workload.GetSingleton(), fence: a.GetReplica().GetSpec().GetEpoch(),
 			desired: spec.DesiredRunning, boot: m.boot, attempt: 1,
 			status: &v1.ReplicaStatus{Phase: spec.PhasePlaced, Restarts: known.GetRestarts(), LastExit: known.GetLastExit()},
 		}
@@ -210,14 +218,29 @@ func (w *World) stopTime() time.Duration {
 
 func (m *machine) start(r *record) {
 	w := m.w
-	if w.missing[r.image] > w.now {
+	if r.single && !m.hasLease(r) {
+		return // it starts when it has one
+	}
+	if w.missing[r.image] > w.now || r.image == absent {
 		m.conclude(r, true, false, "the image cannot be pulled")
 		return
 	}
-	t := &task{attempt: r.attempt}
+	t := &task{attempt: r.attempt, listens: w.now + w.listenTime()}
+	if broken(&v1.WorkloadSpec{Image: r.image}) {
+		t.listens = never
+	}
 	m.tasks[r.uid] = t
+	w.checkStarts(m, r)
+	if r.single {
+		m.watchLease(r.uid, r)
+	}
 	r.started, r.boot = true, m.boot
-	m.become(r, spec.PhaseRunning, func(s *v1.ReplicaStatus) { s.Reason, s.StartTime = "", m.date() })
+	m.become(r, spec.PhaseRunning, func(s *v1.ReplicaStatus) {
+		if s.Reason, s.StartTime = "", m.date(); r.policy == "always" {
+			s.Unready = deaf
+		}
+	})
+	m.probe(r, t)
 	w.note("%s runs %s, attempt %d", m.name, r.name, r.attempt)
 	life := time.Duration(0)
 	switch {
@@ -226,7 +249,7 @@ func (m *machine) start(r *record) {
 		if w.rng.IntN(4) == 0 {
 			t.code = 1
 		}
-	case w.flaky[r.workload] > w.now:
+	case w.flaky[r.workload] > w.now || r.image == crashing:
 		life, t.code = w.between(100*time.Millisecond, 20*time.Second), 1
 	}
 	if life > 0 {
@@ -264,7 +287,7 @@ func (m *machine) conclude(r *record, failed, started bool, reason string) {
 	if failed {
 		final = spec.PhaseFailed
 	}
-	if started && (r.policy == "never" || r.policy == "on-failure" && !failed) {
+	if retries := m.w.flaw == Retrying && m.w.releaseOf(r) != ""; started && !retries && (r.policy == "never" || r.policy == "on-failure" && !failed) {
 		m.become(r, final, func(s *v1.ReplicaStatus) { s.Reason, s.EndTime = reason, m.date() })
 		m.w.note("%s: %s is %s", m.name, r.name, final)
 		m.advance(r)
@@ -308,7 +331,13 @@ func (m *machine) recover(r *record) {
 	r.step++
 	t := m.tasks[r.uid]
 	rebooted := r.boot != m.boot && (t == nil || t.exited)
-	r.boot = m.boot
+	if r.boot != m.boot {
+		r.lease, r.check = 0, 0
+	}
+	r.boot, r.stopping = m.boot, false
+	if r.single && !r.ended() {
+		m.keepLeases()
+	}
 	switch phase := r.phase(); {
 	case phase != spec.PhaseRunning && phase != spec.PhasePreparing:
 	case rebooted && r.started && r.policy == "never":
@@ -322,6 +351,8 @@ func (m *machine) recover(r *record) {
 		r.status = &v1.ReplicaStatus{Phase: spec.PhasePreparing, Restarts: r.status.GetRestarts(), LastExit: r.status.GetLastExit()}
 	case phase == spec.PhaseRunning && t != nil && t.exited:
 		m.later(0, func() { m.exited(r.uid, t) })
+	case phase == spec.PhaseRunning && t != nil:
+		m.probe(r, t)
 	}
 	m.pending[r.uid] = true
 	m.advance(r)

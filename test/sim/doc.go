@@ -7,14 +7,15 @@
 // random source, so that a seed is a story that can be replayed exactly. The world is
 // simulated; the decisions are made by the product itself: the state and its snapshots
 // (internal/state), the rollout rules (internal/rollout), the scheduler, the assignments
-// (internal/assignment), the engine of replicas and the Tick of the leader's other loops
-// (internal/control). The agent is a model of internal/agent: the same phases, durable
-// records on disk, programs that outlive it.
+// (internal/assignment), the engine of replicas, the leases of singletons and the Tick of the
+// leader's other loops (internal/control). Operators make their transactions with the functions
+// that the API uses (internal/rollout, internal/control/placement). The agent is a model of
+// internal/agent: the same phases, durable records on disk, programs that outlive it.
 //
 // A story consists of rounds. In each, acts happen: faults, and requests of operators. Then
 // everything is healed, time passes, and the final invariants are checked; the permanent
 // ones are checked after every entry of the log and for every decision of a loop.
-// invariants.go and rest.go have the list. A story that breaks one is repeated with fewer
+// invariants.go, rollouts.go, singletons.go and rest.go have the list. A story that breaks one is repeated with fewer
 // and fewer acts, until no act can be left out. A calm story has no rounds but a month with
 // the usual faults, from which calm.go computes the availability of the control plane.
 //

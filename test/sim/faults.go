@@ -154,6 +154,9 @@ func (w *World) actHang(c *rand.Rand) {
 
 func (w *World) actCut(c *rand.Rand) {
 	m := w.machine(c)
+	if c.IntN(3) == 0 {
+		m = w.machineWithSingleton(m)
+	}
 	if m == nil {
 		return
 	}
@@ -172,6 +175,18 @@ func (w *World) actCut(c *rand.Rand) {
 	w.after(draw(c, 100*time.Millisecond, 10*time.Minute), func() { m.cut(false, false, nil) })
 }
 
+// machineWithSingleton is the first machine that runs a singleton, or another one if there is none.
+func (w *World) machineWithSingleton(other *machine) *machine {
+	for _, m := range w.machines {
+		for uid, r := range m.records {
+			if r.single && m.tasks[uid] != nil && m.uid != "" && !m.clone {
+				return m
+			}
+		}
+	}
+	return other
+}
+
 // actClone makes a copy of a machine, disk included, that runs for a while.
 func (w *World) actClone(c *rand.Rand) {
 	m := w.machine(c)
@@ -186,11 +201,25 @@ func (w *World) actClone(c *rand.Rand) {
 	}
 	for _, uid := range slices.Sorted(maps.Keys(m.records)) {
 		r := *m.records[uid]
+		r.lease, r.check, r.stopping = 0, 0, false // leases are those of one boot
 		twin.records[uid] = &r
 	}
 	w.machines = append(w.machines, twin)
 	twin.powerOn()
 	w.after(draw(c, time.Second, 20*time.Second), twin.powerOff)
+}
+
+// setClock sets a server's clock wrong, or right. The engine of a real leader measures periods by a clock that is never
+// set; the one here begins again instead.
+func (w *World) setClock(s *server, skew time.Duration) {
+	if s.skew == skew {
+		return
+	}
+	s.skew = skew
+	if t := w.leader; t != nil && t.server == s && !t.loops.dead {
+		t.loops.replicas.lagged = true
+		t.loops.replicas.wake()
+	}
 }
 
 // actClock sets a server's or a machine's clock wrong for less than the hour after which a
@@ -205,7 +234,7 @@ func (w *World) actClock(c *rand.Rand) {
 		set = func(d time.Duration) { m.skew = d }
 	} else {
 		s := w.servers[c.IntN(len(w.servers))]
-		set = func(d time.Duration) { s.skew = d }
+		set = func(d time.Duration) { w.setClock(s, d) }
 	}
 	w.note("a clock is off by %s", skew)
 	set(skew)

@@ -171,7 +171,7 @@ func keepAsleep(e *replicas.Engine, snap *state.Snapshot, changes []state.Change
 func pushOut(snap *state.Snapshot, b *state.Batch) {
 	for waits := range snap.ReplicasOn("") {
 		for old := range snap.Replicas("", "") {
-			if spec.Live(waits.GetStatus().GetPhase()) && wanted(old) && old.GetStatus().GetPhase() == spec.PhaseRunning {
+			if spec.Live(waits.GetStatus().GetPhase()) && wanted(old) && spec.Serves(old) {
 				r := proto.CloneOf(old)
 				r.Spec.Desired, r.Spec.PreemptedFor = spec.DesiredStopped, waits.GetMetadata().GetUid()
 				b.BeginPart()

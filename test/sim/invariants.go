@@ -8,6 +8,7 @@ import (
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/control/placement"
+	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/scheduler"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
@@ -29,15 +30,25 @@ type oracle struct {
 	scored map[string]scored
 	// lastWork is when a replica last ended by itself.
 	lastWork time.Duration
+	// ended are the final phases of deployments, good the revisions of those that succeeded by workload and number, and
+	// switched the revisions that got the traffic of a blue-green workload.
+	ended    map[string]string
+	good     map[string]map[uint64]string
+	switched map[string]string
+	// fences are the newest epochs of singletons that ran, and released the release jobs that ran.
+	fences   map[string]uint64
+	released map[string]bool
 	// epoch is the newest committed one.
 	epoch uint64
 	plans int
+	paced paced
 }
 
 func newOracle() oracle {
 	return oracle{
 		done: map[string]map[string]bool{}, failed: map[string]map[string]bool{}, over: map[string]string{}, runs: map[string]bool{}, cloned: map[string]bool{},
-		scored: map[string]scored{},
+		scored: map[string]scored{}, ended: map[string]string{}, good: map[string]map[uint64]string{}, switched: map[string]string{},
+		fences: map[string]uint64{}, released: map[string]bool{},
 	}
 }
 
@@ -65,24 +76,38 @@ func (w *World) needsOf(snap *state.Snapshot, revision string) (needs, bool) {
 func (w *World) checkEntry(p *proposal, before, after *state.Snapshot) {
 	w.oracle.epoch = max(w.oracle.epoch, after.Cluster().GetStatus().GetEpoch())
 	w.checkReplacing(p, before)
+	w.checkDisruptions(p)
+	w.checkPace(p, before, after)
 	w.checkQuotas(p, before, after)
 	w.checkSuccession(p, before, after)
-	nodes := map[string]bool{}
+	nodes, touched := map[string]bool{}, map[string]bool{}
 	for _, change := range p.made() {
+		if d := change.GetPut().GetDeployment(); d != nil {
+			uid := d.GetMetadata().GetUid()
+			touched[d.GetSpec().GetWorkloadUid()] = true
+			w.checkDeployment(p, before.Deployment(uid), after.Deployment(uid), after)
+		}
 		if n := change.GetPut().GetNode(); n != nil {
 			w.checkNode(p, before.Node(n.GetMetadata().GetUid()), after.Node(n.GetMetadata().GetUid()))
 		}
 		if one := change.GetPut().GetWorkload(); one != nil {
 			uid := one.GetMetadata().GetUid()
+			w.returns(before.Workload(uid), after)
 			w.checkWorkload(p, before.Workload(uid), after.Workload(uid))
 		}
 		if r := change.GetPut().GetReplica(); r != nil {
 			uid := r.GetMetadata().GetUid()
+			touched[r.GetSpec().GetWorkloadUid()] = true
 			w.checkReplica(p, before, before.Replica(uid), after.Replica(uid), after)
 			if node := r.GetSpec().GetNodeUid(); node != "" && !nodes[node] {
 				nodes[node] = true
 				w.checkPromises(after, node)
 			}
+		}
+	}
+	for _, uid := range slices.Sorted(maps.Keys(touched)) {
+		if one := after.Workload(uid); one != nil {
+			w.checkTraffic(after, one)
 		}
 	}
 }
@@ -122,8 +147,9 @@ func (w *World) checkReplica(p *proposal, snapBefore *state.Snapshot, old, now *
 	}
 }
 
-// checkReplacing checks that an update of a workload at full strength takes away one
-// running replica at a time, and none while another one stops.
+// checkReplacing checks that an update of a service takes away no serving replica that is
+// needed. Where there is no room for a new one beside it, it may take away one at a time, and
+// none that minAvailable needs.
 func (w *World) checkReplacing(p *proposal, before *state.Snapshot) {
 	if p.who != "replicas" {
 		return
@@ -133,28 +159,50 @@ func (w *World) checkReplacing(p *proposal, before *state.Snapshot) {
 		r := change.GetPut().GetReplica()
 		old := before.Replica(r.GetMetadata().GetUid())
 		one := p.base.Workload(r.GetSpec().GetWorkloadUid())
-		if old == nil || !wanted(old) || r.GetSpec().GetDesired() != spec.DesiredStopped || r.GetSpec().GetStopReason() != "" || old.GetStatus().GetPhase() != spec.PhaseRunning ||
-			one == nil || one.GetSpec().GetKind() == spec.KindJob || one.GetMetadata().GetDeleteTime() != nil || one.GetStatus().GetRevisionUid() == r.GetSpec().GetRevisionUid() {
+		if one != nil {
+			one = target(p.base, one)
+		}
+		if old == nil || !wanted(old) || r.GetSpec().GetDesired() != spec.DesiredStopped || r.GetSpec().GetStopReason() != "" || !spec.Serves(old) ||
+			one == nil || one.GetSpec().GetKind() == spec.KindJob || one.GetSpec().GetKind() == spec.KindDaemon || recreates(p.base, one) ||
+			one.GetMetadata().GetDeleteTime() != nil || one.GetStatus().GetRevisionUid() == r.GetSpec().GetRevisionUid() {
 			continue
 		}
 		going[one.GetMetadata().GetUid()]++
 	}
 	for _, uid := range slices.Sorted(maps.Keys(going)) {
-		one := p.base.Workload(uid)
+		one := target(p.base, p.base.Workload(uid))
 		revision := one.GetStatus().GetRevisionUid()
-		have, leaving := len(w.oracle.done[revision]), 0
+		want := max(0, int(one.GetSpec().GetReplicas())-len(w.oracle.done[revision]))
+		serving, leaving, starting, steady := 0, 0, 0, 0
 		for r := range p.base.ReplicasOf(uid) {
 			phase := r.GetStatus().GetPhase()
+			if wanted(r) && r.GetSpec().GetRevisionUid() == revision && !placement.Away(p.base, r) && !w.mustLeave(p.base, r) {
+				switch {
+				case spec.Steady(r):
+					steady++
+				case !spec.Serves(r) && r.GetSpec().GetNodeUid() != "":
+					starting++
+				}
+			}
 			switch {
 			case placement.Away(p.base, r):
-			case wanted(r): // also if a taint is tolerated for a while
-				have++
-			case (phase == spec.PhaseRunning || phase == spec.PhaseStopping) && r.GetSpec().GetRevisionUid() != revision:
+			case wanted(r) && spec.Serves(r): // also if a taint is tolerated for a while
+				serving++
+			case (phase == spec.PhaseRunning || phase == spec.PhaseStopping) && r.GetSpec().GetRevisionUid() != revision && !wanted(r):
 				leaving++
 			}
 		}
-		if have <= int(one.GetSpec().GetReplicas()) && going[uid]+leaving > 1 {
-			w.fail("one replica is replaced at a time", "%s: %d are stopped while %d are stopping", one.GetMetadata().GetName(), going[uid], leaving)
+		left := serving - going[uid]
+		switch {
+		case left >= want:
+		case going[uid]+leaving > 1:
+			w.fail("an update keeps the replicas that are needed", "%s: %d of %d serving replicas are stopped while %d are stopping, and %d are wanted",
+				one.GetMetadata().GetName(), going[uid], serving, leaving, want)
+		case left < int(one.GetSpec().GetMinAvailable()):
+			w.fail("an update keeps minAvailable", "%s: %d would serve", one.GetMetadata().GetName(), left)
+		case steady == 0 && starting > 0:
+			w.fail("a release proves itself first", "%s: %d of %d serving replicas are stopped, %d are wanted, and %d of the new revision do not serve yet",
+				one.GetMetadata().GetName(), going[uid], serving, want, starting)
 		}
 	}
 }
@@ -182,11 +230,27 @@ func (w *World) remember(r *v1.Replica, snap *state.Snapshot) {
 	to[revision][r.GetMetadata().GetUid()] = true
 }
 
+// returns forgets the work of an earlier revision to which a workload returns, as far as it was deleted meanwhile: only
+// the proofs of the current revision are kept.
+func (w *World) returns(before *v1.Workload, after *state.Snapshot) {
+	revision := after.Workload(before.GetMetadata().GetUid()).GetStatus().GetRevisionUid()
+	if before.GetStatus().GetRevisionUid() == revision {
+		return
+	}
+	maps.DeleteFunc(w.oracle.done[revision], func(uid string, _ bool) bool { return after.Replica(uid) == nil })
+}
+
 // checkNew checks that finished work is not done again, even if its proof was deleted, and
 // that no more replicas are created than wanted.
 func (w *World) checkNew(p *proposal, r *v1.Replica, after *state.Snapshot) {
 	revision := r.GetSpec().GetRevisionUid()
 	one := p.base.Workload(r.GetSpec().GetWorkloadUid())
+	if p.who == "replicas" {
+		w.checkSize(p, r, one, after)
+	}
+	if before := target(p.base, one); before != nil && before.GetStatus().GetRevisionUid() == revision {
+		one = before // the deployment waits
+	}
 	if one == nil || one.GetStatus().GetRevisionUid() != revision {
 		if p.who != "inherited" {
 			w.fail("replicas are made of the current revision", "%s", r.GetMetadata().GetName())
@@ -204,7 +268,7 @@ func (w *World) checkNew(p *proposal, r *v1.Replica, after *state.Snapshot) {
 		w.checkNewOfJob(p, r, one, live)
 		return
 	case spec.KindDaemon:
-		w.checkNewOfDaemon(r, after)
+		w.checkNewOfDaemon(p, r, after)
 		return
 	}
 	if done := len(w.oracle.done[revision]); live+done > int(one.GetSpec().GetReplicas()) {
@@ -369,7 +433,9 @@ const offlineSlack = 5 * time.Second
 func (w *World) expectOffline(m *machine, quiet int) {
 	bound := func() time.Duration {
 		live := w.liveness(m)
-		if m.on {
+		// The leader notices a loss of power by the silence, which ends sooner than the session. Not if
+		// trouble made it listen anew: then the session may end first, which begins the reconnect window.
+		if m.on || w.lastTrouble > m.silentSince {
 			return live.Silence + live.Reconnect + offlineSlack
 		}
 		return max(live.Silence, live.Reconnect) + offlineSlack
@@ -399,6 +465,9 @@ func (w *World) expectOffline(m *machine, quiet int) {
 func (w *World) checkRetention(now time.Time, snap *state.Snapshot, b *state.Batch) {
 	for _, change := range b.Transaction(w.clock()).GetChanges() {
 		key := change.GetDelete()
+		if job := change.GetPut().GetWorkload(); spec.IsRelease(job) && job.GetMetadata().GetDeleteTime() != nil && rollout.Outcome(job) != "" {
+			continue // the loop of replicas deletes it
+		}
 		if key == nil {
 			w.fail("retention only deletes", "%v", change)
 			return
@@ -430,6 +499,15 @@ func (w *World) needed(now time.Time, snap *state.Snapshot, key *statev1.Key) st
 			if one.GetSpec().GetRevisionUid() == key.GetUid() && spec.Live(one.GetStatus().GetPhase()) {
 				return "a replica of it lives"
 			}
+		}
+	case state.KindDeployment:
+		d := snap.Deployment(key.GetUid())
+		one := snap.Workload(d.GetSpec().GetWorkloadUid())
+		if newest := one.GetStatus().GetDeployment(); spec.DeploymentOpen(d) || newest < d.GetSpec().GetNumber()+uint64(limits.Deployments) {
+			return "it is open, or they are not too many"
+		}
+		if rollout.LastGood(snap.DeploymentsOf(one.GetMetadata().GetUid()), anyDeployment) == d {
+			return "it is the last good one"
 		}
 	case state.KindToken:
 		if t := snap.Token(key.GetUid()); now.Sub(t.GetSpec().GetExpireTime().AsTime()) <= limits.Tokens {

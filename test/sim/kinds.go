@@ -29,7 +29,13 @@ func asKind(s *v1.WorkloadSpec, kind string) *v1.WorkloadSpec {
 	}
 	made := proto.CloneOf(s)
 	n := s.GetReplicas()
-	made.Kind, made.Replicas, made.Restart = kind, nil, nil
+	made.Kind, made.Replicas, made.Restart, made.Singleton = kind, nil, nil, false
+	made.MinAvailable = 0
+	if kind != spec.KindDaemon {
+		made.Update, made.Release = nil, nil
+	} else if made.GetUpdate().GetStrategy() == spec.StrategyBlueGreen {
+		made.Update = nil
+	}
 	if kind != spec.KindDaemon {
 		made.Job = &v1.Job{Completions: proto.Int32(1 + n), Parallelism: proto.Int32(1 + n/2), Retries: proto.Int32(n)}
 		if n == 5 {
@@ -81,6 +87,10 @@ func (w *World) checkWorkload(p *proposal, before, after *v1.Workload) {
 		w.fail("a finished job stays finished", "%s was %s", name, rollout.Outcome(before))
 	}
 	if owner := after.GetStatus().GetOwnerUid(); owner != "" && before == nil {
+		if spec.IsRelease(after) {
+			w.checkRelease(p, owner, after)
+			return
+		}
 		w.checkRun(p, owner, after)
 	}
 }
@@ -130,10 +140,13 @@ func (w *World) checkNewOfJob(p *proposal, r *v1.Replica, one *v1.Workload, live
 }
 
 // checkNewOfDaemon checks that a node has one replica of a daemon, except for a waiting
-// successor.
-func (w *World) checkNewOfDaemon(r *v1.Replica, after *state.Snapshot) {
+// successor, and for one that starts beside an outdated one that served when the loop looked.
+func (w *World) checkNewOfDaemon(p *proposal, r *v1.Replica, after *state.Snapshot) {
 	for other := range after.ReplicasOf(r.GetSpec().GetWorkloadUid()) {
 		if r.GetSpec().GetSucceeds() != "" && (other.GetMetadata().GetUid() == r.GetSpec().GetSucceeds() || !wanted(other)) {
+			continue
+		}
+		if other.GetSpec().GetRevisionUid() != r.GetSpec().GetRevisionUid() && (spec.Serves(p.base.Replica(other.GetMetadata().GetUid())) || !wanted(other)) {
 			continue
 		}
 		if other.GetMetadata().GetUid() != r.GetMetadata().GetUid() && spec.Live(other.GetStatus().GetPhase()) &&
@@ -184,6 +197,10 @@ func (w *World) jobAmiss(snap *state.Snapshot, one *v1.Workload, add func(string
 	for r := range snap.ReplicasOf(one.GetMetadata().GetUid()) {
 		switch {
 		case spec.Ended(r.GetStatus().GetPhase()):
+		case placement.Away(snap, r) && spec.IsRelease(one): // it may still run there
+			if outcome == "" {
+				pending++
+			}
 		case placement.Away(snap, r) && wanted(r):
 			if outcome == "" && !w.fits(snap, one, "") {
 				pending++ // it may still run there
@@ -212,16 +229,19 @@ func (w *World) jobAmiss(snap *state.Snapshot, one *v1.Workload, add func(string
 func (w *World) daemonAmiss(snap *state.Snapshot, one *v1.Workload, add func(string, ...any)) {
 	revision := one.GetStatus().GetRevisionUid()
 	need, _ := w.needsOf(snap, revision)
-	has := map[string]*v1.Replica{}
+	has, serving := map[string]*v1.Replica{}, 0
 	for r := range snap.ReplicasOf(one.GetMetadata().GetUid()) {
 		if spec.Ended(r.GetStatus().GetPhase()) {
 			continue
 		}
 		node := r.GetSpec().GetOnlyNodeUid()
-		if has[node] != nil || !wanted(r) {
+		doubled := has[node] != nil && !(placement.Away(snap, r) && r.GetSpec().GetRevisionUid() != has[node].GetSpec().GetRevisionUid())
+		if doubled || !wanted(r) {
 			add("%s is %s on %s and should not be there", r.GetMetadata().GetName(), r.GetStatus().GetPhase(), r.GetSpec().GetOnlyNode())
 		}
-		has[node] = r
+		if has[node] = r; spec.Serves(r) && !placement.Away(snap, r) {
+			serving++
+		}
 	}
 	for n := range snap.Nodes("") {
 		uid, name := n.GetMetadata().GetUid(), n.GetMetadata().GetName()
@@ -234,15 +254,19 @@ func (w *World) daemonAmiss(snap *state.Snapshot, one *v1.Workload, add func(str
 		case !s.Keeps:
 			add("one is on %s, which does not suit", name)
 		case r.GetSpec().GetRevisionUid() != revision:
-			if uid := r.GetMetadata().GetUid(); s.Takes && w.withinQuota(snap, one, need, uid) && w.hasRoom(snap, n, one, need, uid) {
+			uid := r.GetMetadata().GetUid()
+			if serving <= int(one.GetSpec().GetMinAvailable()) {
+				uid = "" // it must not make room
+			}
+			if s.Takes && w.withinQuota(snap, one, need, uid) && w.hasRoom(snap, n, one, need, uid) {
 				add("%s is outdated though there is room", r.GetMetadata().GetName())
 			}
 		case r.GetStatus().GetPhase() == spec.PhasePending:
 			if w.withinQuota(snap, one, need, "") && w.hasRoom(snap, n, one, need, "") {
 				add("one waits for %s though there is room", name)
 			}
-		case r.GetStatus().GetPhase() != spec.PhaseRunning:
-			add("%s is %s", r.GetMetadata().GetName(), r.GetStatus().GetPhase())
+		case !spec.Serves(r):
+			add("%s is %s: %s", r.GetMetadata().GetName(), r.GetStatus().GetPhase(), r.GetStatus().GetUnready())
 		}
 	}
 	for _, r := range has {

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
+	"github.com/cloudless/cloudless/internal/control/lease"
 	"github.com/cloudless/cloudless/internal/retentionclock"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -33,6 +34,7 @@ type server struct {
 	// skew is by how much its clock is wrong.
 	skew    time.Duration
 	watch   *watch
+	leases  *lease.Table
 	lastUID uint64
 	// clock is retention's clock, begun its uptime 0.
 	clock *retentionclock.Clock
@@ -71,7 +73,7 @@ func (w *World) start(s *server) {
 	}
 	s.store = state.New()
 	s.applied = 0
-	s.watch = newWatch()
+	s.watch, s.leases = newWatch(), &lease.Table{}
 	s.clock, s.begun = retentionclock.At(w.wall(s)), w.now
 	if s.saved != nil {
 		if err := s.store.Restore(bytes.NewReader(s.saved)); err != nil {

@@ -31,7 +31,7 @@ func (t *term) begin() {
 	t.server.watch.take()
 	t.server.watch.resume(t.w, t.server.store.Snapshot())
 	l.replicas = &replicaLoop{loops: l}
-	l.replicas.begin()
+	l.replicas.lead()
 	l.replicas.wake()
 	l.nodes.wake()
 	_, cronFeed := t.server.store.Subscribe()

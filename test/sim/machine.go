@@ -46,6 +46,8 @@ type machine struct {
 	tries   int
 	pending map[string]bool
 	saying  bool
+	// leasing is whether the agent asks for leases.
+	leasing bool
 
 	// quiet is the number of the current period of silence or noise, see fellSilent; paths
 	// is that of the current path to the servers.
@@ -221,7 +223,7 @@ func (m *machine) powerOn() {
 func (m *machine) endAgent() {
 	m.agent = false
 	m.life++
-	m.deferred, m.dialing, m.saying, m.tries = nil, false, false, 0
+	m.deferred, m.dialing, m.saying, m.leasing, m.tries = nil, false, false, false, 0
 	s := m.session
 	m.session = nil
 	if s == nil {

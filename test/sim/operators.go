@@ -11,6 +11,8 @@ import (
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/control/placement"
+	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -96,7 +98,7 @@ func anySpec(c *rand.Rand) *v1.WorkloadSpec {
 	if c.IntN(3) == 0 {
 		s.Ports = []*v1.Port{{Port: 80, Publish: int32(8080 + c.IntN(4))}}
 		if c.IntN(3) == 0 {
-			s.Network = "host"
+			s.Network, s.Ports[0].Port = "host", s.Ports[0].GetPublish()
 		}
 	}
 	if c.IntN(4) == 0 {
@@ -109,6 +111,8 @@ func anySpec(c *rand.Rand) *v1.WorkloadSpec {
 		s.Placement.Tolerations = []*v1.Toleration{{Key: taintKey}}
 	}
 	rank(c, s)
+	anyRollout(c, s)
+	s.MinAvailable = min(s.GetMinAvailable(), s.GetReplicas())
 	return spec.Normalized(s)
 }
 
@@ -125,13 +129,7 @@ func (w *World) buildCreate(s *server, snap *state.Snapshot, b *state.Batch, nam
 	if snap.WorkloadByName(namespaceOf(name), name) != nil || snap.Count(state.KindWorkload) >= maxWorkloads {
 		return false
 	}
-	one := &v1.Workload{
-		ApiVersion: spec.APIVersion, Kind: "Workload",
-		Metadata: &v1.Metadata{Uid: w.uidsOf(s)(), Name: name, Namespace: namespaceOf(name)},
-		Spec:     proto.CloneOf(wanted), Status: &v1.WorkloadStatus{},
-	}
-	w.revise(s, b, one)
-	b.Create(one)
+	one, _ := w.addWorkload(s, snap, b, name, wanted)
 	receipt := w.uidsOf(s)()
 	b.Create(&statev1.Receipt{Metadata: &v1.Metadata{Uid: receipt, Name: receipt}, ObjectUid: one.GetMetadata().GetUid()})
 	return true
@@ -139,15 +137,7 @@ func (w *World) buildCreate(s *server, snap *state.Snapshot, b *state.Batch, nam
 
 // revise adds the next revision of a workload.
 func (w *World) revise(s *server, b *state.Batch, one *v1.Workload) {
-	one.Status.Revision++
-	one.Status.RevisionUid = w.uidsOf(s)()
-	b.Create(&v1.Revision{
-		ApiVersion: spec.APIVersion, Kind: "Revision",
-		Metadata: &v1.Metadata{Uid: one.GetStatus().GetRevisionUid(), Namespace: one.GetMetadata().GetNamespace()},
-		Spec: &v1.RevisionSpec{
-			WorkloadUid: one.GetMetadata().GetUid(), Number: one.GetStatus().GetRevision(), Workload: one.GetSpec(),
-		},
-	})
+	b.Create(rollout.Revise(one, w.uidsOf(s)()))
 }
 
 // change lets an operator change one existing workload.
@@ -173,25 +163,20 @@ func (w *World) change(c *rand.Rand, verb string, f func(s *server, snap *state.
 
 func (w *World) actUpdate(c *rand.Rand) {
 	wanted := anySpec(c)
-	w.change(c, "update", func(s *server, _ *state.Snapshot, b *state.Batch, one *v1.Workload) bool {
+	w.change(c, "update", func(s *server, snap *state.Snapshot, b *state.Batch, one *v1.Workload) bool {
 		if one.GetStatus().GetOwnerUid() != "" {
 			return false // the API refuses it
 		}
-		w.buildUpdate(s, b, one, wanted)
+		w.buildUpdate(s, snap, b, one, wanted)
 		return true
 	})
-}
-
-func (w *World) buildUpdate(s *server, b *state.Batch, one *v1.Workload, wanted *v1.WorkloadSpec) {
-	one.Spec = asKind(proto.CloneOf(wanted), one.GetSpec().GetKind())
-	w.revise(s, b, one)
 }
 
 func (w *World) actScale(c *rand.Rand) {
 	count := int32(c.IntN(8))
 	w.change(c, fmt.Sprintf("scale to %d", count), func(_ *server, _ *state.Snapshot, _ *state.Batch, one *v1.Workload) bool {
-		if one.GetSpec().GetKind() != "" {
-			return false // the API refuses it
+		if one.GetSpec().GetKind() != "" || one.GetSpec().GetSingleton() && count > 1 || spec.TooFew(one.GetSpec(), count) != "" || count == 0 && broken(one.GetSpec()) {
+			return false // the API refuses it, or see breakable
 		}
 		one.Spec.Replicas = proto.Int32(count)
 		return true
@@ -199,8 +184,13 @@ func (w *World) actScale(c *rand.Rand) {
 }
 
 func (w *World) actRestart(c *rand.Rand) {
-	w.change(c, "restart", func(s *server, _ *state.Snapshot, b *state.Batch, one *v1.Workload) bool {
+	w.change(c, "restart", func(s *server, snap *state.Snapshot, b *state.Batch, one *v1.Workload) bool {
+		if spec.IsRelease(one) {
+			return false // the API refuses it
+		}
+		old := proto.CloneOf(one)
 		w.revise(s, b, one)
+		w.deploy(s, snap, b, old, one, spec.CauseRestart)
 		return true
 	})
 }
@@ -232,14 +222,16 @@ func (w *World) actCordon(c *rand.Rand) {
 	if m == nil {
 		return
 	}
-	uid, availability := m.uid, []string{"cordoned", "draining", "", "", ""}[c.IntN(5)]
-	w.operate("cordon "+m.name+" "+availability, func(_ *server, snap *state.Snapshot, b *state.Batch) bool {
+	uid, availability := m.uid, []string{"cordoned", "draining", "draining", "", "", ""}[c.IntN(6)]
+	how := &v1.DrainNodeRequest{Timeout: []string{"", "0s", "1m", "10m"}[c.IntN(4)], Grace: []string{"", "2s"}[c.IntN(2)], Force: c.IntN(4) == 0}
+	w.operate("cordon "+m.name+" "+availability, func(s *server, snap *state.Snapshot, b *state.Batch) bool {
 		old := snap.Node(uid)
 		if old == nil || old.GetSpec().GetAvailability() == availability {
 			return false
 		}
 		n := proto.CloneOf(old)
 		n.Spec.Availability = availability
+		n.Spec.Drain = placement.DrainOf(w.wall(s), snap, old, n, how)
 		// The state follows in the same transaction, so that nothing is placed in between.
 		if st := n.GetStatus().GetState(); st == "ready" || st == "cordoned" || st == "draining" {
 			n.Status.State = inService(n)

@@ -7,10 +7,8 @@ import (
 	"slices"
 	"time"
 
-	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/timestamppb"
-
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/control/placement"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -63,14 +61,7 @@ func (w *World) removeNode(uid, name string, done func()) {
 		if n == nil {
 			return false
 		}
-		for _, old := range slices.Collect(snap.ReplicasOn(uid)) {
-			if spec.Live(old.GetStatus().GetPhase()) {
-				r := proto.CloneOf(old)
-				r.Status.Phase, r.Status.Reason = spec.PhaseLost, "its node was removed"
-				r.Status.EndTime = timestamppb.New(w.wall(s))
-				b.Update(r, old.GetMetadata().GetVersion())
-			}
-		}
+		placement.LoseReplicas(w.wall(s), snap, b, n)
 		b.DeleteVersion(state.KindNode, uid, n.GetMetadata().GetVersion())
 		return true
 	}, done)

@@ -33,6 +33,14 @@ func (l *replicaLoop) begin() {
 	l.engine.Begin(snap)
 }
 
+// lead notes that a term of leases begins. Then it begins.
+func (l *replicaLoop) lead() {
+	s := l.t.server
+	l.engine.Leases = leases{l.t.w, s.leases}
+	l.engine.Leases.Begin(l.t.w.clock())
+	l.begin()
+}
+
 func (l *replicaLoop) wake() {
 	if l.busy || l.dead {
 		return
@@ -77,6 +85,10 @@ func (l *replicaLoop) follow(snap *state.Snapshot, changes []state.Change) {
 		changes = twice(changes)
 	case Generous:
 		snap, changes = unlimited(l.t.server.store), withoutNamespaces(changes)
+	case Solitary:
+		changes = withoutGroups(changes)
+	case Lingering:
+		defer overlookDrains(&l.engine, snap)
 	case Asleep:
 		defer keepAsleep(&l.engine, snap, changes)()
 	}
@@ -87,12 +99,7 @@ func (l *replicaLoop) follow(snap *state.Snapshot, changes []state.Change) {
 // due.
 func (l *replicaLoop) propose(snap *state.Snapshot, step *replicas.Step) {
 	w := l.t.w
-	switch w.flaw {
-	case Crowding:
-		crowd(snap, step.Batch.Transaction(w.clock()))
-	case Ruthless:
-		pushOut(snap, step.Batch)
-	}
+	w.spoil(snap, step.Batch, w.uidsOf(l.t.server))
 	w.checkPlacement(snap, step.Batch)
 	l.busy = true
 	var p *proposal

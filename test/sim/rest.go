@@ -43,6 +43,7 @@ func (w *World) rest() {
 			return
 		}
 		w.suspend(true) // one may have been created since
+		w.finishDeployments()
 		w.removeOrphans()
 		w.run(w.now + restLook)
 	}
@@ -84,6 +85,9 @@ func (w *World) written() (newest uint64, what string) {
 	for one := range snap.Workloads("", "") {
 		look(state.KindWorkload, one)
 	}
+	for d := range snap.Deployments("", "") {
+		look(state.KindDeployment, d)
+	}
 	for r := range snap.Replicas("", "") {
 		look(state.KindReplica, r)
 	}
@@ -106,6 +110,7 @@ func (w *World) amiss() string {
 		if !w.nodeWell(n) {
 			add("node %s is %s", n.GetMetadata().GetName(), n.GetStatus().GetState())
 		}
+		w.drainAmiss(snap, n, add)
 	}
 	for one := range snap.Workloads("", "") {
 		wrong = append(wrong, w.workloadAmiss(snap, one)...)
@@ -124,7 +129,7 @@ func (w *World) amiss() string {
 	return strings.Join(wrong, "; ")
 }
 
-// underWay is what the leader has not finished, empty if it is idle: it may write a moment
+// underWay is what is not finished, empty if nothing is: something may be written a moment
 // later.
 func (w *World) underWay() string {
 	t := w.leader
@@ -135,6 +140,12 @@ func (w *World) underWay() string {
 		return "reports are being written"
 	case t.loops.dead || t.loops.replicas.busy || t.loops.nodes.busy || t.loops.crons.busy:
 		return "a loop is at work"
+	}
+	snap := t.server.store.Snapshot()
+	for r := range snap.Replicas("", "") {
+		if spec.Serves(r) && !spec.Steady(r) && !placement.Away(snap, r) {
+			return r.GetMetadata().GetName() + " has yet to prove itself"
+		}
 	}
 	return ""
 }
@@ -153,8 +164,19 @@ func (w *World) workloadAmiss(snap *state.Snapshot, one *v1.Workload) (wrong []s
 	name := one.GetMetadata().GetName()
 	add := func(format string, args ...any) { wrong = append(wrong, name+": "+fmt.Sprintf(format, args...)) }
 	if one.GetMetadata().GetDeleteTime() != nil {
+		for r := range snap.ReplicasOf(one.GetMetadata().GetUid()) {
+			if spec.IsRelease(one) && placement.Away(snap, r) {
+				return nil // the command may still run there
+			}
+		}
 		add("is still being deleted")
 		return wrong
+	}
+	if w.deploymentAmiss(snap, one, add); len(wrong) > 0 {
+		return wrong
+	}
+	if one = target(snap, one); one == nil {
+		return nil // it has no revision that may run
 	}
 	switch one.GetSpec().GetKind() {
 	case spec.KindJob:
@@ -172,10 +194,13 @@ func (w *World) workloadAmiss(snap *state.Snapshot, one *v1.Workload) (wrong []s
 	revision := one.GetStatus().GetRevisionUid()
 	policy := one.GetSpec().GetRestart().GetPolicy()
 	done := len(w.oracle.done[revision])
-	running, pending, outdated, away := 0, 0, 0, 0
+	running, pending, outdated, away, leaving := 0, 0, 0, 0, 0
 	var old []*v1.Replica
 	for r := range snap.ReplicasOf(one.GetMetadata().GetUid()) {
 		phase := r.GetStatus().GetPhase()
+		if wanted(r) && spec.Drains(snap.Node(r.GetSpec().GetNodeUid())) {
+			leaving++
+		}
 		switch {
 		case spec.Ended(phase):
 		case wanted(r) && placement.Away(snap, r):
@@ -184,23 +209,26 @@ func (w *World) workloadAmiss(snap *state.Snapshot, one *v1.Workload) (wrong []s
 			add("%s is still %s though it is not wanted", r.GetMetadata().GetName(), phase)
 		case w.overstays(snap, r):
 			add("%s is still on %s, which has a taint that it does not bear", r.GetMetadata().GetName(), r.GetSpec().GetNode())
+		case w.outstays(snap, one, r):
+			add("%s is still on %s, which drains, though there is room elsewhere", r.GetMetadata().GetName(), r.GetSpec().GetNode())
 		case r.GetSpec().GetRevisionUid() != revision:
 			outdated++
 			old = append(old, r)
-		case phase == spec.PhaseRunning:
+		case spec.Serves(r):
 			running++
 		case phase == spec.PhasePending:
 			pending++
 		default:
-			add("%s is %s", r.GetMetadata().GetName(), phase)
+			add("%s is %s: %s", r.GetMetadata().GetName(), phase, r.GetStatus().GetUnready())
 		}
 	}
 	want := max(0, int(one.GetSpec().GetReplicas())-done)
 	if policy != "always" && running > 0 {
 		add("its work is not done yet")
 	}
-	// Pending ones may be covers for those that are away, which may or may not run.
-	if here := running + pending + outdated; here > want || here+away < want || running+outdated+away > want {
+	// Pending ones may be covers for those that are away, which may or may not run. Those on draining nodes make
+	// up for none of them, and others may wait in their place.
+	if here := running + pending + outdated; here > want+min(leaving, pending) || here+away < want || running+outdated-leaving+away > want {
 		add("%d run, %d wait, %d are outdated, %d away, %d are wanted, %d have done their work", running, pending, outdated, away, want, done)
 	}
 	if away > 0 && w.fits(snap, one, "") {
@@ -213,11 +241,45 @@ func (w *World) workloadAmiss(snap *state.Snapshot, one *v1.Workload) (wrong []s
 		add("%d wait though they could push others out", pending)
 	}
 	for _, r := range old {
-		if pending == 0 && w.fits(snap, one, r.GetMetadata().GetUid()) {
+		mayMakeRoom := running+outdated > int(one.GetSpec().GetMinAvailable())
+		if pending == 0 && (policy == "always" && w.fits(snap, one, "") || mayMakeRoom && w.fits(snap, one, r.GetMetadata().GetUid())) {
 			add("%s is outdated though there is room", r.GetMetadata().GetName())
 		}
 	}
 	return wrong
+}
+
+// outstays reports whether a replica of a service is on a draining node although there is room elsewhere.
+func (w *World) outstays(snap *state.Snapshot, one *v1.Workload, r *v1.Replica) bool {
+	return spec.Drains(snap.Node(r.GetSpec().GetNodeUid())) && one.GetSpec().GetRestart().GetPolicy() == "always" && w.fits(snap, one, "")
+}
+
+// drainAmiss says why a draining node is not empty.
+func (w *World) drainAmiss(snap *state.Snapshot, n *v1.Node, add func(string, ...any)) {
+	drain, name := n.GetSpec().GetDrain(), n.GetMetadata().GetName()
+	if !spec.Drains(n) || drain == nil {
+		return
+	}
+	live, others := 0, 0
+	for r := range snap.ReplicasOn(n.GetMetadata().GetUid()) {
+		if !spec.Live(r.GetStatus().GetPhase()) {
+			continue
+		}
+		live++
+		one := snap.Workload(r.GetSpec().GetWorkloadUid())
+		if one.GetSpec().GetKind() != spec.KindDaemon {
+			others++
+		}
+		if one.GetSpec().GetKind() == spec.KindJob && drain.GetDeadline() != nil && drain.GetDeadline().AsTime().Before(w.clock().Add(-time.Minute)) {
+			add("%s is on %s, whose drain gave it time until %s", r.GetMetadata().GetName(), name, drain.GetDeadline().AsTime())
+		}
+	}
+	switch {
+	case live > 0 && others == 0:
+		add("only daemons are on %s, and should leave it", name)
+	case live == 0 && drain.GetEndTime() == nil:
+		add("node %s is empty, and its drain has not ended", name)
+	}
 }
 
 // fits reports whether some node would take one more replica of a workload, without one

@@ -10,7 +10,7 @@ import (
 )
 
 var (
-	hours = flag.Float64("sim.hours", 0, "how many hours of clusters to simulate; 1000 if 0, or 100 with -short")
+	hours = flag.Float64("sim.hours", 0, "how many hours of clusters to simulate; 500 if 0, or 100 with -short")
 	first = flag.Uint64("sim.seed", 0, "seed of the first cluster, the next ones follow; 0 draws one that was never used")
 	told  = flag.Bool("sim.trace", false, "tell every line of the stories")
 )
@@ -20,7 +20,11 @@ var (
 // its own test where it was made; the list is here because it costs little.
 var onceFailed = []uint64{
 	7000306, 7000355, 8000027, 9000120, 3888077557015, 3888077557249, 530361382997060, 870053890964413, 870053890964662,
-	414702034397050, 631034895098530, 245283335358672, 235637210778550, 485179579250149,
+	414702034397050, 631034895098530, 245283335358672, 235637210778550, 485179579250149, 175235042539457,
+	645084807985514, 612264170086396, 645084807986035, 833981874990103, 833981874990126,
+	1040, 1112, 1168, 2019, 2047, 2106, 2141, 2147, 2299, 6067,
+	612264170087081, 612264170086916, 612264170086988, 699910784106707, 24, 178, 403729167584957, 403729167585224,
+	403729167585308, 114490732510670, 931285045390695,
 }
 
 // firstSeed is the seed to begin with.
@@ -55,7 +59,7 @@ func TestClusters(t *testing.T) {
 	case testing.Short():
 		enough = 100
 	default:
-		enough = 1000
+		enough = 500
 	}
 	begin := firstSeed()
 	t.Logf("the first seed is %d: the same clusters again with -sim.seed=%d -sim.hours=%g", begin, begin, enough)
@@ -170,9 +174,31 @@ func TestFlawsAreFound(t *testing.T) {
 		Outdated:   {"in the end everything is as desired", "a silent node is offline in time"},
 		Lying:      {"a plan comes true"},
 		Ruthless:   {"only a more important replica preempts others", "no replica is preempted in vain"},
-		Petrified:  {"replicas go only where they may"},
+		Petrified:  {"replicas go only where they may", "in the end everything is as desired"},
 		Stuttering: {"in the end everything is as desired", "finished work is not repeated"},
 		Asleep:     {"in the end everything is as desired"},
+
+		Unfenced:    {"a singleton runs once"},
+		Shrinking:   {"the fencing epoch of a singleton grows"},
+		Impatient:   {"a deployment succeeds when its replicas have proven themselves"},
+		Resigned:    {"a failed deployment is rolled back"},
+		Rewinding:   {"a rollback returns to the last good revision"},
+		Undead:      {"an ended deployment stays as it ended"},
+		Overlapping: {"only the newest deployment is open"},
+		Eager:       {"a service switches to a set that serves"},
+		Torn:        {"traffic goes to one set"},
+		Hurried: {
+			"an update keeps the replicas that are needed", "an update keeps minAvailable", "a release proves itself first",
+			"minAvailable holds against all disruptions",
+		},
+		Gullible:  {"a release proves itself first"},
+		Retrying:  {"a release command runs once"},
+		Lavish:    {"an update stays within its surge"},
+		Brusque:   {"minAvailable holds against all disruptions"},
+		Lingering: {"in the end everything is as desired"},
+		Headlong:  {"a release begins after its command has completed", "a deployment waits for what it depends on"},
+		Rerunning: {"a release command runs once", "a job creates no more replicas than it needs", "a finished job does not run again"},
+		Solitary:  {"in the end everything is as desired"},
 	} {
 		t.Run(string(flaw), func(t *testing.T) {
 			for seed := uint64(1); seed <= 20; seed++ {

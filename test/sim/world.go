@@ -49,6 +49,7 @@ type World struct {
 	slowUntil, fullUntil time.Duration
 	missing              map[string]time.Duration // images that cannot be pulled
 	flaky                map[string]time.Duration // workloads whose programs crash
+	unwell               map[string]time.Duration // workloads whose programs do not serve
 	// lastTrouble is when something last kept the leader from working.
 	lastTrouble time.Duration
 	// tidy is whether everything always takes the same time.
@@ -108,7 +109,7 @@ func newWorld(story Story) *World {
 	w := &World{
 		seed: story.Seed, flaw: story.Flaw, rng: rand.New(rand.NewPCG(story.Seed, 0x5eed)), trace: newTrace(story.Tell),
 		log:     replicated{agreed: state.New().Snapshot()},
-		missing: map[string]time.Duration{}, flaky: map[string]time.Duration{},
+		missing: map[string]time.Duration{}, flaky: map[string]time.Duration{}, unwell: map[string]time.Duration{},
 		needs: map[string]needs{}, oracle: newOracle(), orphans: map[string]string{},
 	}
 	w.receipts = w.between(10*time.Minute, 24*time.Hour)
@@ -142,7 +143,7 @@ func (w *World) found() {
 	first := w.servers[0]
 	b.Create(&v1.Cluster{
 		ApiVersion: spec.APIVersion, Kind: "Cluster", Metadata: &v1.Metadata{Uid: w.uidsOf(first)(), Name: "sim"},
-		Spec: &v1.ClusterSpec{Retention: anyRetention(w.rng)}, Status: &v1.ClusterStatus{Epoch: 1},
+		Spec: &v1.ClusterSpec{Retention: anyRetention(w.rng), Failover: anyFailover(w.seed)}, Status: &v1.ClusterStatus{Epoch: 1},
 	})
 	w.lead(first)
 	w.leader.propose("bootstrap", b, first.store.Snapshot(), func(error) {})

@@ -42,6 +42,25 @@ func (m *Machine) pressure(kind, what string, a amount, format func(int64) strin
 	return m.condition(kind, true, reason, now)
 }
 
+// A battery is low below the first percentage. It is no longer low above the second, or while
+// something else powers the machine.
+const (
+	batteryLow  = 15
+	batteryBack = 25
+)
+
+// lowBattery says whether the machine is about to lose its power.
+func (m *Machine) lowBattery(p power, now time.Time) *v1.Condition {
+	limit := batteryLow
+	if m.conditions[spec.LowBattery].GetStatus() {
+		limit = batteryBack
+	}
+	if !p.battery || p.charge >= limit {
+		return m.condition(spec.LowBattery, false, "", now)
+	}
+	return m.condition(spec.LowBattery, true, fmt.Sprintf("The battery has only %d %% left.", p.charge), now)
+}
+
 func (m *Machine) network(interfaces []*v1.Interface, now time.Time) *v1.Condition {
 	for _, i := range interfaces {
 		if i.GetUp() && hasGlobalAddress(i) {

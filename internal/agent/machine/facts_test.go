@@ -6,6 +6,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 // What the kernel and NVIDIA's driver report about cards, cut down to the relevant lines
@@ -74,6 +77,48 @@ func TestOtherCards(t *testing.T) {
 	}
 	if plain, _ := newMachine(t); len(plain.GPUs()) != 0 || status(t, plain).GetCapacity().GetGpu() != 0 {
 		t.Error("a machine without cards has some")
+	}
+}
+
+// The battery is low below 15 %, and not any more from 25 % on or with a charger.
+func TestLowBattery(t *testing.T) {
+	laptop := func(online, charge string) map[string]string {
+		return map[string]string{
+			"sys/class/power_supply/AC/type": "Mains\n", "sys/class/power_supply/AC/online": online + "\n",
+			"sys/class/power_supply/BAT0/type": "Battery\n", "sys/class/power_supply/BAT0/status": "Discharging\n",
+			"sys/class/power_supply/BAT0/capacity": charge + "\n",
+		}
+	}
+	m, dir := newMachine(t, laptop("0", "15"))
+	for _, step := range []struct {
+		online, charge string
+		low            bool
+	}{
+		{"0", "15", false},
+		{"0", "14", true},
+		{"0", "24", true},
+		{"0", "25", false},
+		{"0", "16", false},
+		{"0", "3", true},
+		{"1", "3", false},
+		{"1", "20", false},
+		{"0", "14", true},
+	} {
+		write(t, dir, laptop(step.online, step.charge))
+		i := slices.IndexFunc(status(t, m).GetConditions(), func(c *v1.Condition) bool { return c.GetType() == spec.LowBattery })
+		if i < 0 {
+			t.Fatal("there is no such condition")
+		}
+		if c := status(t, m).GetConditions()[i]; c.GetStatus() != step.low || step.low != (c.GetReason() != "") {
+			t.Errorf("with %s %% and mains %s the condition is %v", step.charge, step.online, c)
+		}
+	}
+	if c := status(t, m).GetConditions(); c[len(c)-1].GetReason() != "The battery has only 14 % left." {
+		t.Errorf("the conditions are %v", c)
+	}
+	plain, _ := newMachine(t)
+	if slices.ContainsFunc(status(t, plain).GetConditions(), func(c *v1.Condition) bool { return c.GetType() == spec.LowBattery }) {
+		t.Error("a machine without a battery has the condition")
 	}
 }
 

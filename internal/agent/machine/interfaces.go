@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -48,12 +49,36 @@ func readInterfaces() ([]*v1.Interface, error) {
 	return list, nil
 }
 
+// Addresses are those of the interfaces that are connected.
+func (m *Machine) Addresses() ([]netip.Addr, error) {
+	found, err := net.Interfaces()
+	if err != nil {
+		return nil, fmt.Errorf("list network interfaces: %w", err)
+	}
+	var list []netip.Addr
+	for _, i := range found {
+		if i.Flags&net.FlagUp == 0 || i.Flags&net.FlagRunning == 0 {
+			continue
+		}
+		addresses, err := i.Addrs()
+		if err != nil {
+			continue // it was removed since we listed it
+		}
+		for _, address := range addresses {
+			if p, err := netip.ParsePrefix(address.String()); err == nil {
+				list = append(list, p.Addr().Unmap())
+			}
+		}
+	}
+	return list, nil
+}
+
 // settle is how long a burst of changes is collected: a new interface gets its flags and
 // addresses one by one.
 const settle = 20 * time.Millisecond
 
-// Watch calls changed once it is watching, and then shortly after an interface or an
-// address has changed, until ctx ends. It fails when the kernel stops sending events, for
+// Watch calls changed once it is watching, and then shortly after an interface, an
+// address or a default route has changed, until ctx ends. It fails when the kernel stops sending events, for
 // example because there were too many. The first call of the next Watch covers what was
 // missed.
 func (m *Machine) Watch(ctx context.Context, changed func()) error {
@@ -68,12 +93,29 @@ func (m *Machine) Watch(ctx context.Context, changed func()) error {
 		drain(links)
 		return fmt.Errorf("watch network addresses: %w", err)
 	}
+	routes := make(chan netlink.RouteUpdate, 16)
+	if err := netlink.RouteSubscribe(routes, done); err != nil {
+		close(done)
+		drain(links)
+		drain(addresses)
+		return fmt.Errorf("watch routes: %w", err)
+	}
 	changed()
-	err := forward(ctx, links, addresses, changed)
+	err := forward(ctx, links, addresses, routes, changed)
 	close(done)
 	drain(links)
 	drain(addresses)
+	drain(routes)
 	return err
+}
+
+// isDefault reports whether a route is for all addresses.
+func isDefault(to *net.IPNet) bool {
+	if to == nil {
+		return true
+	}
+	bits, _ := to.Mask.Size()
+	return bits == 0
 }
 
 // drain returns when the sender has ended, which may be in the middle of a send.
@@ -82,7 +124,7 @@ func drain[T any](ch <-chan T) {
 	}
 }
 
-func forward(ctx context.Context, links <-chan netlink.LinkUpdate, addresses <-chan netlink.AddrUpdate, changed func()) error {
+func forward(ctx context.Context, links <-chan netlink.LinkUpdate, addresses <-chan netlink.AddrUpdate, routes <-chan netlink.RouteUpdate, changed func()) error {
 	var settled <-chan time.Time // nil while there is nothing to report
 	for {
 		open := true
@@ -98,6 +140,10 @@ func forward(ctx context.Context, links <-chan netlink.LinkUpdate, addresses <-c
 				continue
 			}
 		case _, open = <-addresses:
+		case update, received := <-routes:
+			if open = received; open && !isDefault(update.Dst) {
+				continue
+			}
 		}
 		if !open {
 			return errors.New("watch network interfaces: the kernel closed the subscription")

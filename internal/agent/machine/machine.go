@@ -22,6 +22,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/agent/pressure"
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
@@ -87,13 +88,20 @@ func (m *Machine) Status() (*v1.NodeStatus, error) {
 		return nil, err
 	}
 	info := proto.CloneOf(m.info)
-	info.Battery = onBattery(m.root)
-	status := &v1.NodeStatus{Capacity: r.capacity(), Interfaces: interfaces, Info: info}
+	supply := powerOf(m.root)
+	info.Battery = supply.battery
+	status := &v1.NodeStatus{
+		Capacity: r.capacity(), Interfaces: interfaces, Info: info,
+		Reserved: &v1.NodeResources{Memory: spec.FormatBytes(pressure.Reserve(r.memory.total))},
+	}
 	countGPUs(status, m.GPUs())
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	status.Usage = r.usage(m.cpuUsed(r))
 	status.Conditions = m.assess(r, interfaces, time.Now())
+	if supply.known {
+		status.Conditions = append(status.Conditions, m.lowBattery(supply, time.Now()))
+	}
 	return status, nil
 }
 

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/cloudless/cloudless/internal/agent/pressure"
 )
 
 // readMemory is the machine's memory, or that of our cgroup if it is smaller.
@@ -30,6 +32,19 @@ func readMemory(root root, limits limits) (amount, error) {
 		return group, nil
 	}
 	return machine, nil
+}
+
+// Memory is the memory that this process and its replicas share, and the share of stalled time in percent.
+func (m *Machine) Memory() (room pressure.Room, stalled float64, err error) {
+	memory, err := readMemory(m.root, m.limits)
+	if err != nil {
+		return pressure.Room{}, 0, err
+	}
+	file, err := m.root.read("proc/pressure/memory")
+	if err == nil { // a kernel may not have it
+		stalled = pressure.Stalled(file)
+	}
+	return pressure.Room{Total: memory.total, Available: memory.total - memory.used}, stalled, nil
 }
 
 // kibibytes is a field of proc/meminfo, in bytes.

@@ -1,11 +1,25 @@
 package machine
 
-import "path"
+import (
+	"path"
+	"strconv"
+)
 
-// onBattery reports whether the machine runs on battery: one discharges, and there is no
-// other power supply. Without information from the kernel it is false.
-func onBattery(root root) bool {
-	discharging := false
+// power is what the kernel knows about the power of the machine.
+type power struct {
+	// battery is whether the machine runs on battery: one discharges, and there is no other
+	// power supply.
+	battery bool
+	// charge is how full its batteries are on average, in per cent, if that is known.
+	charge int
+	known  bool
+}
+
+// powerOf reads how the machine is powered. Without information from the kernel it runs on
+// mains.
+func powerOf(root root) power {
+	discharging, mains := false, false
+	sum, batteries := 0, 0
 	for _, name := range root.list("sys/class/power_supply") {
 		read := func(file string) string {
 			text, err := root.line(path.Join("sys/class/power_supply", name, file))
@@ -14,17 +28,23 @@ func onBattery(root root) bool {
 			}
 			return text
 		}
+		if read("scope") == "Device" {
+			continue // the battery or charger of a mouse or headset
+		}
 		switch read("type") {
 		case "Battery", "UPS":
-			// Batteries of mice and headsets have the scope Device.
-			if read("scope") != "Device" && read("status") == "Discharging" {
-				discharging = true
+			discharging = discharging || read("status") == "Discharging"
+			if percent, err := strconv.Atoi(read("capacity")); err == nil {
+				sum, batteries = sum+percent, batteries+1
 			}
 		default: // mains, USB, wireless
-			if online := read("online"); online != "" && online != "0" && read("scope") != "Device" {
-				return false
-			}
+			online := read("online")
+			mains = mains || online != "" && online != "0"
 		}
 	}
-	return discharging
+	p := power{battery: discharging && !mains, known: batteries > 0}
+	if p.known {
+		p.charge = sum / batteries
+	}
+	return p
 }

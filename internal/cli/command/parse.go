@@ -77,7 +77,7 @@ func ParsePublish(s string) (*cloudlessv1.Port, error) {
 	for text, number := range map[*string]*int32{&host: &port.Publish, &inside: &port.Port} {
 		n, err := strconv.ParseUint(*text, 10, 16)
 		if err != nil || n == 0 {
-			return nil, fmt.Errorf("port %.64q: write numbers from 1 to 65535, such as 8080:80, 8080, 53:53/udp, http=8080:80 or 127.0.0.1:8080:80", s)
+			return nil, fmt.Errorf("port %.64q: write numbers from 1 to 65535, such as 8080:80, 8080, 5353:53/udp, http=8080:80 or 127.0.0.1:8080:80", s)
 		}
 		*number = int32(n)
 	}

@@ -20,6 +20,7 @@ func checkCommand(e *command.Env) *cobra.Command {
 		Long: "Check follows the path from a replica to a service or to another replica: whether both run and their nodes work,\n" +
 			"whether the namespace may reach the service, what its name leads to inside the replica, how one node reaches the\n" +
 			"other, whether the program listens, and which packets were dropped. Last, it connects from inside the replica.\n" +
+			"For a UDP port it sends an empty datagram instead, and fails only if something refuses it or drops it.\n" +
 			"FROM is a replica or a workload. TO is a service, a workload or a replica; NAME.NAMESPACE is a service of another\n" +
 			"namespace. The exit code is 1 if a part fails.",
 		Example: "  cloudless network check web api\n  cloudless network check web-8d996b73 api.shop --port 8080\n  cloudless network check web api -o json",
@@ -42,7 +43,7 @@ func checkCommand(e *command.Env) *cobra.Command {
 			return err
 		}),
 	}
-	cmd.Flags().Uint16Var(&port, "port", 0, "TCP `port` to connect to (default: the first of the service or workload)")
+	cmd.Flags().Uint16Var(&port, "port", 0, "`port` to try (default: the first TCP port, else the first UDP port)")
 	return cmd
 }
 

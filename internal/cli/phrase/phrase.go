@@ -60,6 +60,36 @@ func Progress(w *cloudlessv1.Workload) string {
 	return fmt.Sprintf("%d/%d", status.GetRunning(), Desired(w))
 }
 
+// NotReady is shown as the phase of a replica whose program runs and does not serve.
+const NotReady = spec.PhaseRunning + ", not ready"
+
+// ReplicaPhase is the phase of a replica, as people see it.
+func ReplicaPhase(r *cloudlessv1.Replica) string {
+	if r.GetStatus().GetPhase() == spec.PhaseRunning && !spec.Serves(r) {
+		return NotReady
+	}
+	return r.GetStatus().GetPhase()
+}
+
+// FailedProbe is the last attempt of a probe that failed, with its output.
+func FailedProbe(f *cloudlessv1.ProbeFailure) string {
+	text := f.GetProbe() + ": " + f.GetReason()
+	if output := f.GetOutput(); output != "" {
+		text += "; output: " + output
+	}
+	return text
+}
+
+// Deployed says how far a deployment is.
+func Deployed(d *cloudlessv1.Deployment) string {
+	s := d.GetStatus()
+	text := fmt.Sprintf("%d of %d updated, %d serving", s.GetUpdated(), s.GetDesired(), s.GetServing())
+	if s.GetSwitched() {
+		text += ", switched to the new revision"
+	}
+	return text
+}
+
 // ReplicaReason is why a replica is in its phase, or how it ended last.
 func ReplicaReason(r *cloudlessv1.Replica) string {
 	status := r.GetStatus()
@@ -67,6 +97,8 @@ func ReplicaReason(r *cloudlessv1.Replica) string {
 	switch {
 	case status.GetReason() != "":
 		return status.GetReason()
+	case status.GetUnready() != "":
+		return status.GetUnready()
 	case exit == nil:
 		return ""
 	case spec.ExitReason(exit) != "":

@@ -185,7 +185,7 @@ func colourOf(heading, word string) Colour {
 	switch word {
 	case spec.PhaseRunning, spec.NodeReady, spec.PhaseCompleted, spec.ActionCreate:
 		return Green
-	case spec.PhasePending, spec.PhasePlaced, spec.PhasePreparing, spec.PhaseBackoff, spec.PhaseStopping, spec.PhaseDegraded, spec.PhaseDeleting,
+	case spec.PhaseRunning + ", not ready", spec.PhasePending, spec.PhasePlaced, spec.PhasePreparing, spec.PhaseBackoff, spec.PhaseStopping, spec.PhaseDegraded, spec.PhaseDeleting,
 		spec.NodeEnrolling, spec.NodeDraining, spec.NodeCordoned, spec.ActionUpdate, spec.ActionReplace, spec.ActionMove, "deleted", "warning":
 		return Yellow
 	case spec.PhaseFailed, spec.PhaseLost, spec.PhaseUnknown, spec.NodeOffline, spec.ActionDelete:

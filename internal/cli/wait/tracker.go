@@ -28,6 +28,8 @@ type tracked struct {
 	// asked is the workload as it was applied; only its name if it was deleted.
 	asked *cloudlessv1.Workload
 	now   *cloudlessv1.Workload // nil if it does not exist
+	// deployment is the one that the request has made or has found open; nil if there is none.
+	deployment *cloudlessv1.Deployment
 	// replicas by uid.
 	replicas map[string]*cloudlessv1.Replica
 	// failures counts by uid how often a replica has failed to run.
@@ -110,6 +112,11 @@ func (t *tracker) update(namespace string, update client.Update) *tracked {
 			}
 			return w
 		}
+	case update.Deployment != nil:
+		if w := t.find(namespace, update.Deployment.GetSpec().GetWorkload()); w != nil {
+			w.updateDeployment(update.Deployment, update.Removed)
+			return w
+		}
 	case update.Replica != nil:
 		if w := t.find(namespace, update.Replica.GetSpec().GetWorkload()); w != nil {
 			w.updateReplica(update.Replica, update.Removed, t.watched)
@@ -174,6 +181,8 @@ type verdict struct {
 	done bool
 	// err says that another user removed a workload.
 	err error
+	// ended is a workload whose deployment has failed or was rolled back.
+	ended *tracked
 	// broken is a replica that will not run, of workload of.
 	broken *cloudlessv1.Replica
 	of     *tracked
@@ -190,9 +199,9 @@ func (w *tracked) steadyFor(uid string) time.Duration {
 }
 
 // steady reports whether all replicas of the current revision have run for a while. A workload that was not changed
-// counts as steady. The replicas decide: their watch may be ahead of that of the workload.
+// counts as steady, and so does one whose deployment has succeeded. The replicas decide: their watch may be ahead of that of the workload.
 func (w *tracked) steady(now time.Duration) bool {
-	if w.action != spec.ActionCreate && w.action != spec.ActionUpdate {
+	if !w.changed() || w.deployed() {
 		return true
 	}
 	for uid, r := range w.replicas {
@@ -222,10 +231,13 @@ func (t *tracker) judge() verdict {
 		if err != nil {
 			return verdict{err: err}
 		}
-		if broken := w.broken(); broken != nil && w.action != spec.ActionDelete {
+		if ExitOf(w.deployment) != 0 {
+			return verdict{ended: w}
+		}
+		if broken := w.broken(); broken != nil && w.action != spec.ActionDelete && !w.rollsBack() {
 			return verdict{broken: broken, of: w}
 		}
-		moving = moving || w.moving(t.watched)
+		moving = moving || w.moving(t.watched) || !there && w.deploying() && !w.waitsForRoom(t.watched)
 		steady = steady && w.steady(t.watched)
 		if !there {
 			open = true
@@ -262,6 +274,9 @@ func (w *tracked) done() (bool, error) {
 		return true, nil
 	case spec.PhaseDeleting:
 		return false, fmt.Errorf("workload %s is being removed", name)
+	}
+	if w.deploying() {
+		return w.deployed(), nil
 	}
 	return status.GetDesired() == phrase.Desired(w.now) && status.GetRunning() == status.GetDesired() &&
 		status.GetPending() == 0 && status.GetOutdated() == 0, nil
@@ -302,7 +317,7 @@ func (w *tracked) moving(now time.Duration) bool {
 		case spec.PhasePlaced, spec.PhasePreparing, spec.PhaseStopping, spec.PhaseBackoff:
 			return true
 		case spec.PhaseRunning:
-			if r.GetSpec().GetDesired() == spec.DesiredStopped {
+			if r.GetSpec().GetDesired() == spec.DesiredStopped || !spec.Serves(r) {
 				return true
 			}
 		}

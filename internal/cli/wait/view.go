@@ -37,7 +37,7 @@ func newView(e *command.Env, t *tracker) *view {
 func (v *view) show(w *tracked, update client.Update) {
 	v.dirty = true
 	r := update.Replica
-	if v.screen != nil || w == nil || r == nil || update.Removed || !v.env.ForPeople() {
+	if v.screen != nil || w == nil || r == nil || update.Removed || !v.env.ForPeople() || r.GetStatus().GetUnready() == spec.JustStarted {
 		return
 	}
 	uid, line := r.GetMetadata().GetUid(), replicaLine(r)
@@ -52,7 +52,7 @@ func (v *view) show(w *tracked, update client.Update) {
 
 // replicaLine is a replica in one line.
 func replicaLine(r *cloudlessv1.Replica) string {
-	text := r.GetMetadata().GetName() + ": " + r.GetStatus().GetPhase()
+	text := r.GetMetadata().GetName() + ": " + phrase.ReplicaPhase(r)
 	if node := r.GetSpec().GetNode(); node != "" {
 		text += " on " + node
 	}
@@ -139,12 +139,16 @@ func (w *tracked) title() string {
 	case w.now == nil:
 		return name
 	}
-	return terminal.Plain(name + ": " + phrase.Status(w.now))
+	text := name + ": " + phrase.Status(w.now)
+	if w.deploying() {
+		text += fmt.Sprintf(" (deployment %d %s: %s)", w.deployment.GetSpec().GetNumber(), w.deployment.GetStatus().GetPhase(), phrase.Deployed(w.deployment))
+	}
+	return terminal.Plain(text)
 }
 
 // phaseColours are the colours of phases that are good or bad.
 var phaseColours = map[string]terminal.Colour{
-	spec.PhaseRunning: terminal.Green, spec.PhaseCompleted: terminal.Green, spec.PhaseFailed: terminal.Red, spec.PhaseBackoff: terminal.Red, spec.PhaseLost: terminal.Red, spec.PhaseUnknown: terminal.Red, spec.PhasePending: terminal.Yellow, spec.PhasePlaced: terminal.Yellow, spec.PhasePreparing: terminal.Yellow,
+	spec.PhaseRunning: terminal.Green, spec.PhaseCompleted: terminal.Green, spec.PhaseFailed: terminal.Red, spec.PhaseBackoff: terminal.Red, spec.PhaseLost: terminal.Red, spec.PhaseUnknown: terminal.Red, spec.PhasePending: terminal.Yellow, spec.PhasePlaced: terminal.Yellow, spec.PhasePreparing: terminal.Yellow, phrase.NotReady: terminal.Yellow,
 }
 
 func (w *tracked) branches(width, room int, style terminal.Style) []string {
@@ -163,9 +167,9 @@ func (w *tracked) branches(width, room int, style terminal.Style) []string {
 		hidden = len(replicas) - max(0, room-1)
 		replicas = replicas[:len(replicas)-hidden]
 	}
-	names, nodes := 0, 1
+	names, nodes, phases := 0, 1, len(spec.PhasePreparing)
 	for _, r := range replicas {
-		names, nodes = max(names, len(r.GetMetadata().GetName())), max(nodes, len(r.GetSpec().GetNode()))
+		names, nodes, phases = max(names, len(r.GetMetadata().GetName())), max(nodes, len(r.GetSpec().GetNode())), max(phases, len(phrase.ReplicaPhase(r)))
 	}
 	var lines []string
 	for i, r := range replicas {
@@ -174,8 +178,8 @@ func (w *tracked) branches(width, room int, style terminal.Style) []string {
 		if node == "" {
 			node = "-"
 		}
-		phase := r.GetStatus().GetPhase()
-		line := fmt.Sprintf("%s%-*s  %-9s  %-*s  %s", lead, names, terminal.Plain(r.GetMetadata().GetName()), phase, nodes, terminal.Plain(node), replicaWhy(r))
+		phase := phrase.ReplicaPhase(r)
+		line := fmt.Sprintf("%s%-*s  %-*s  %-*s  %s", lead, names, terminal.Plain(r.GetMetadata().GetName()), phases, phase, nodes, terminal.Plain(node), w.standing(r))
 		line = terminal.Shorten(strings.TrimRight(line, " "), width)
 		lines = append(lines, strings.Replace(line, "  "+phase, "  "+style.Paint(phaseColours[phase], phase), 1))
 	}

@@ -26,19 +26,30 @@ type Flags struct {
 // Register adds the flags. Until says, for the help, what the command waits for.
 func (w *Flags) Register(cmd *cobra.Command, until string) {
 	cmd.Flags().BoolVar(&w.On, "wait", true, "wait until "+until)
-	cmd.Flags().DurationVar(&w.timeout, "timeout", 5*time.Minute, "how long to wait at most; 0 for no limit")
+	cmd.Flags().DurationVar(&w.timeout, "timeout", 10*time.Minute, "how long to wait at most; 0 for no limit")
 }
 
 var errWaitedEnough = errors.New("waited long enough")
 
+// limit ends a context with errWaitedEnough after a timeout; 0 is no limit. The context has no deadline, because gRPC tells
+// the server a deadline: the server could end a watch before the context ends, and that would look like a failure.
+func limit(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	if timeout <= 0 {
+		return ctx, func() { cancel(nil) }
+	}
+	timer := time.AfterFunc(timeout, func() { cancel(errWaitedEnough) })
+	return ctx, func() {
+		timer.Stop()
+		cancel(nil)
+	}
+}
+
 // ForRemoval waits until none of the workloads exists any longer.
 func (w Flags) ForRemoval(ctx context.Context, e *command.Env, cl *client.Client, removed ...*cloudlessv1.Workload) error {
 	interrupted := ctx
-	if w.timeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, w.timeout, errWaitedEnough)
-		defer cancel()
-	}
+	ctx, cancel := limit(ctx, w.timeout)
+	defer cancel()
 	line := terminal.NewProgressLine(e.Stderr)
 	defer line.Clear()
 	for _, workload := range removed {
@@ -79,13 +90,38 @@ func stoppedWaiting(e *command.Env, forWhat ...*cloudlessv1.Workload) error {
 // errDone ends the watch.
 var errDone = errors.New("all workloads are as asked")
 
-// ForPlan waits until a plan that was applied is done, and returns the workloads as they are then.
-func (w Flags) ForPlan(ctx context.Context, e *command.Env, cl *client.Client, applied *cloudlessv1.ApplyPlanResponse) ([]*cloudlessv1.Workload, error) {
+// ForPlan waits until a plan that was applied is done, and brings the workloads and deployments of the answer up to date, also
+// if a deployment has failed or was rolled back.
+func (w Flags) ForPlan(ctx context.Context, e *command.Env, cl *client.Client, applied *cloudlessv1.ApplyPlanResponse) error {
 	t := trackPlan(applied)
 	if len(t.workloads) == 0 {
-		return nil, nil
+		return nil
 	}
-	return w.await(ctx, e, cl, t)
+	_, err := w.await(ctx, e, cl, t)
+	t.refresh(applied)
+	return err
+}
+
+// refresh replaces the workloads and deployments in an answer by their newer versions.
+func (t *tracker) refresh(applied *cloudlessv1.ApplyPlanResponse) {
+	for _, w := range t.workloads {
+		for _, m := range applied.GetObjects() {
+			if held := m.GetWorkload(); held != nil && w.now != nil && held.GetMetadata().GetUid() == w.now.GetMetadata().GetUid() {
+				m.Object = &cloudlessv1.Manifest_Workload{Workload: w.now}
+			}
+		}
+		for i, d := range applied.GetDeployments() {
+			if w.deployment != nil && d.GetMetadata().GetUid() == w.deployment.GetMetadata().GetUid() {
+				applied.Deployments[i] = w.deployment
+			}
+		}
+	}
+}
+
+// EndedDeployment reports whether an error of waiting says that a deployment has failed or was rolled back.
+func EndedDeployment(err error) bool {
+	ended, ok := errors.AsType[*endedError](err)
+	return ok && ended != nil
 }
 
 // ForWorkload waits until one workload is as it was asked to be, and returns it as it is then.
@@ -100,11 +136,8 @@ func (w Flags) ForWorkload(ctx context.Context, e *command.Env, cl *client.Clien
 // await shows the workloads until all of them run or it is clear that one will not.
 func (w Flags) await(ctx context.Context, e *command.Env, cl *client.Client, t *tracker) ([]*cloudlessv1.Workload, error) {
 	interrupted := ctx
-	if w.timeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, w.timeout, errWaitedEnough)
-		defer cancel()
-	}
+	ctx, cancel := limit(ctx, w.timeout)
+	defer cancel()
 	v := newView(e, t)
 	err := watch(ctx, cl, t, v)
 	v.close()
@@ -123,7 +156,11 @@ func (w Flags) await(ctx context.Context, e *command.Env, cl *client.Client, t *
 			all = append(all, w.now)
 		}
 	}
-	return all, v.summary(all)
+	if err := v.summary(all); err != nil {
+		return nil, err
+	}
+	t.notePromotions(e)
+	return all, nil
 }
 
 // namespaced is an update of one namespace.
@@ -183,6 +220,8 @@ func follow(ctx context.Context, cl *client.Client, t *tracker, v *view, updates
 		switch j := t.judge(); {
 		case j.err != nil:
 			return j.err
+		case j.ended != nil:
+			return deploymentError(ctx, cl, j.ended)
 		case j.broken != nil:
 			return brokenError(ctx, cl, j.of, j.broken)
 		case j.done:

@@ -144,6 +144,20 @@ func (l *Loop) Goodbye(uid, reason string) {
 	l.entry(uid).Goodbye = cmp.Or(reason, "its agent has said goodbye")
 }
 
+// AgentLost is called, again and again, while the agent of a node is gone and its machine
+// runs on. running is whether any of the node's replicas still runs.
+func (l *Loop) AgentLost(uid string, running bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e := l.entry(uid)
+	if running {
+		e.Kept = time.Now()
+	}
+	if e.Deserted = !running; !e.Connected {
+		l.mark(uid)
+	}
+}
+
 // Disconnected is called when a node has no session any more. It is suspected at once.
 func (l *Loop) Disconnected(uid string) {
 	l.mu.Lock()
@@ -177,6 +191,7 @@ func (e *entry) trust() {
 		e.endSuspicion = nil
 	}
 	e.Gone, e.Goodbye, e.Broken, e.Missed = false, "", time.Time{}, 0
+	e.Kept, e.Deserted = time.Time{}, false
 	e.Mended()
 }
 
@@ -381,11 +396,10 @@ func (e *entry) deadline(since time.Time) time.Time {
 	if e.waits() {
 		return time.Time{}
 	}
-	from, window := latest(since, e.NotBefore, e.LastSeen), e.live.Silence
 	if !e.Connected {
-		from, window = latest(from, e.Broken), e.window(e.live)
+		return e.returnsBy(since, e.live)
 	}
-	return from.Add(window)
+	return latest(since, e.NotBefore, e.LastSeen).Add(e.live.Silence)
 }
 
 // settle ticks until nothing is left to do for the due nodes, and returns when the next
@@ -394,9 +408,9 @@ func (l *Loop) settle(ctx context.Context, due []string, next time.Time) (time.T
 	for len(due) > 0 {
 		now := time.Now()
 		snap := l.store.Snapshot()
+		l.adoptAll(snap, due) // before the tick, whose deadlines follow from what is adopted
 		batch, until := tick(now, l.since, nodesOf(snap, due), l.seen, state.NewUID)
 		if batch.Len() == 0 {
-			l.adoptAll(snap, due)
 			if !until.IsZero() && (next.IsZero() || until.Before(next)) {
 				next = until
 			}

@@ -248,3 +248,22 @@ func TestSilenceUsesTheMonotonicClock(t *testing.T) {
 		}
 	}
 }
+
+// The loop and its follower read the state one after the other, so the loop may have adopted older timeouts last. What it
+// plans next must follow from those that it adopts now.
+func TestDeadlineFollowsFromTheNewestTimeouts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		proposer := &log{store: storeWith(t, node("ready")), index: 1}
+		l := New(proposer.store, proposer, alive)
+		l.since = time.Now()
+		l.Connected("n", here, &v1.NodeStatus{})
+		if _, err := l.settle(t.Context(), []string{"n"}, time.Time{}); err != nil {
+			t.Fatal(err)
+		}
+		l.entries["n"].live.Silence = time.Hour // of the configuration before
+		next, err := l.settle(t.Context(), []string{"n"}, time.Time{})
+		if err != nil || time.Until(next) > windows.Silence {
+			t.Errorf("the next tick is in %v (%v), and the node may be silent for %v", time.Until(next), err, windows.Silence)
+		}
+	})
+}

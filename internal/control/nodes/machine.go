@@ -60,6 +60,10 @@ type Observation struct {
 	// Gone is whether the machine of a disconnected node no longer answers, though it did
 	// while the node was connected.
 	Gone bool
+	// Kept is when the machine of a disconnected node last said that its agent is gone and
+	// its replicas run on. Deserted is whether it said that they have ended, too.
+	Kept     time.Time
+	Deserted bool
 	// Goodbye is the reason if the agent has said goodbye.
 	Goodbye string
 	// NotBefore is when the judging of the node began: with its current timeouts, and
@@ -83,6 +87,20 @@ func (o Observation) window(live spec.Liveness) time.Duration {
 	return live.Reconnect
 }
 
+// agentAbsence is how long a node may be without an agent while its replicas run on, and
+// its machine says so.
+const agentAbsence = 5 * time.Minute
+
+// returnsBy is when a node without a session must be back.
+func (o Observation) returnsBy(since time.Time, live spec.Liveness) time.Time {
+	from := latest(since, o.NotBefore, o.LastSeen, o.Broken)
+	by := from.Add(o.window(live))
+	if kept := o.Kept.Add(live.Silence); kept.After(by) {
+		by = latest(by, earliest(kept, from.Add(agentAbsence)))
+	}
+	return by
+}
+
 // look says whether a node is there, until when that holds without news (zero means
 // forever), and why if it is away.
 func (o Observation) look(now, since time.Time, live spec.Liveness) (p presence, until time.Time, why string) {
@@ -97,14 +115,26 @@ func (o Observation) look(now, since time.Time, live spec.Liveness) (p presence,
 		return away, time.Time{}, o.Goodbye
 	case o.Gone:
 		return away, time.Time{}, "its session broke and its machine does not answer"
+	case o.Deserted:
+		return away, time.Time{}, "its agent and all of its replicas have ended"
 	}
-	if until = latest(from, o.Broken).Add(o.window(live)); now.Before(until) {
+	if until = o.returnsBy(since, live); now.Before(until) {
 		return unsure, until, ""
+	}
+	if o.Kept.After(latest(since, o.Broken)) {
+		return away, time.Time{}, "its agent did not come back"
 	}
 	if o.Missed >= missedTermsLimit {
 		return away, time.Time{}, fmt.Sprintf("no session for %s, nor the last %d times that the server led which leads now", spec.FormatDuration(o.window(live)), o.Missed)
 	}
 	return away, time.Time{}, "no session for " + spec.FormatDuration(live.Reconnect)
+}
+
+func earliest(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
 }
 
 func latest(first time.Time, more ...time.Time) time.Time {

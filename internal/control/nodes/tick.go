@@ -64,7 +64,7 @@ func judge(now, since time.Time, old *v1.Node, o Observation, live spec.Liveness
 	case p == heard && before.GetState() == spec.NodeOffline:
 		status = withoutReady(before) // the leader set that condition, not the agent
 	}
-	availability := old.GetSpec().GetAvailability()
+	availability, because := availabilityOf(old.GetSpec(), status)
 	after := follow(before.GetState(), p, canRun(status), availability)
 	if p != heard && (after == spec.NodeOffline || after == spec.NodeEnrolling) {
 		until = time.Time{} // it stays as it is until there is news
@@ -75,15 +75,15 @@ func judge(now, since time.Time, old *v1.Node, o Observation, live spec.Liveness
 	next := &v1.NodeStatus{}
 	proto.Merge(next, status)
 	next.Reliability, next.LastSeen = before.GetReliability(), before.GetLastSeen()
-	next.State, next.Reason = after, reason(after, before, old.GetSpec(), status)
+	next.State, next.Reason = after, reason(after, before, because, status)
 	if next.GetMesh() == nil {
 		next.Mesh = before.GetMesh() // an agent that has just started does not know it yet, but its network process runs
 	}
 	switch {
 	case p == heard:
-		next.LastSeen = nil // the leader knows better
+		next.LastSeen, next.SaidGoodbye = nil, false // the leader knows better
 	case leaves:
-		next.Reason = why
+		next.Reason, next.SaidGoodbye = why, o.Goodbye != "" && why == o.Goodbye
 		next.LastSeen = timestamppb.New(latest(before.GetLastSeen().AsTime(), o.LastSeen, since))
 		next.Conditions = notReady(next.GetConditions(), next.GetReason(), now)
 	}
@@ -122,7 +122,7 @@ func notReady(conditions []*v1.Condition, reason string, now time.Time) []*v1.Co
 }
 
 // reason is one sentence about a state, empty if there is nothing to say.
-func reason(now string, before *v1.NodeStatus, wanted *v1.NodeSpec, reported *v1.NodeStatus) string {
+func reason(now string, before *v1.NodeStatus, outOfService string, reported *v1.NodeStatus) string {
 	switch now {
 	case spec.NodeOffline:
 		return before.GetReason()
@@ -132,9 +132,32 @@ func reason(now string, before *v1.NodeStatus, wanted *v1.NodeSpec, reported *v1
 		}
 		return before.GetReason()
 	case spec.NodeCordoned, spec.NodeDraining:
-		return availabilityReason(wanted)
+		return outOfService
 	}
 	return ""
+}
+
+// availabilityOf is the availability of a node, and why: what its operator set, or what its
+// machine asks for if that takes it further out of service.
+func availabilityOf(wanted *v1.NodeSpec, status *v1.NodeStatus) (availability, why string) {
+	has := func(kind string) string {
+		for _, c := range status.GetConditions() {
+			if c.GetType() == kind && c.GetStatus() {
+				return c.GetReason()
+			}
+		}
+		return ""
+	}
+	availability, why = wanted.GetAvailability(), availabilityReason(wanted)
+	departs, low := has(spec.Departing), has(spec.LowBattery)
+	switch {
+	case availability == spec.AvailabilityDraining:
+	case departs != "":
+		return spec.AvailabilityDraining, departs
+	case availability == "" && low != "":
+		return spec.AvailabilityCordoned, low
+	}
+	return availability, why
 }
 
 // availabilityReason says who took a node out of service, and why.

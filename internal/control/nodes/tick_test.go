@@ -314,3 +314,35 @@ func TestLastingOmitsUsage(t *testing.T) {
 		t.Error("an agent that says nothing has no status")
 	}
 }
+
+// A machine takes itself out of service, and back, without changing what the operator set.
+func TestMachineTakesItselfOutOfService(t *testing.T) {
+	low := &v1.Condition{Type: spec.LowBattery, Status: true, Reason: "The battery has only 9 % left."}
+	departs := &v1.Condition{Type: spec.Departing, Status: true, Reason: "The machine shuts down."}
+	for _, one := range []struct {
+		availability string
+		conditions   []*v1.Condition
+		want, reason string
+	}{
+		{"", nil, "ready", ""},
+		{"", []*v1.Condition{{Type: spec.LowBattery}}, "ready", ""},
+		{"", []*v1.Condition{low}, "cordoned", low.GetReason()},
+		{"cordoned", []*v1.Condition{low}, "cordoned", "disk (by user/ann)"},
+		{"draining", []*v1.Condition{low, departs}, "draining", "disk (by user/ann)"},
+		{"", []*v1.Condition{low, departs}, "draining", departs.GetReason()},
+		{"cordoned", []*v1.Condition{departs}, "draining", departs.GetReason()},
+	} {
+		n := node("ready")
+		n.Spec = &v1.NodeSpec{Availability: one.availability, AvailabilityReason: "disk", AvailabilityBy: "user/ann"}
+		seen := Observation{Status: &v1.NodeStatus{Conditions: one.conditions}, LastSeen: at(0), Connected: true}
+		got, _ := judge(at(1), start, n, seen, windows)
+		if s := got.GetStatus(); s.GetState() != one.want || one.want != "ready" && s.GetReason() != one.reason || !proto.Equal(got.GetSpec(), n.GetSpec()) {
+			t.Errorf("%q with %v is %s: %s", one.availability, one.conditions, s.GetState(), s.GetReason())
+		}
+		// When the machine is well again, only the operator's setting is left.
+		seen.Status = &v1.NodeStatus{}
+		if back, _ := judge(at(2), start, got, seen, windows); back.GetStatus().GetState() != stateInService(one.availability) {
+			t.Errorf("%q is %s afterwards", one.availability, back.GetStatus().GetState())
+		}
+	}
+}

@@ -21,6 +21,7 @@ func (c *Model) DaemonOf(w *v1.Workload, revision *scheduler.Revision) (d rollou
 	for _, s := range c.View.Suits(revision) {
 		d.Takes[s.Node], d.Keeps[s.Node], names[s.Node] = s.Takes, s.Keeps, s.NodeName
 	}
+	d.Update = UpdateOf(w, len(d.Takes))
 	return d, names
 }
 
@@ -87,7 +88,8 @@ func explainDaemon(snap *state.Snapshot, w *v1.Workload) []*v1.NodeReason {
 		return nil
 	}
 	request := scheduler.Request{Asks: []scheduler.Ask{{Revision: revision, Pinned: true}}}
-	ask := &request.Asks[0]
+	ask, mayMakeRoom := &request.Asks[0], mayMakeRoom(snap, w)
+	ask.Modest = !mayMakeRoom
 	for _, r := range ByUID(snap, w.GetMetadata().GetUid()) {
 		switch {
 		case !Wanted(r) || Away(snap, r) || awaitsRoom(snap, r): // replicas whose room is coming are explained separately
@@ -95,7 +97,9 @@ func explainDaemon(snap *state.Snapshot, w *v1.Workload) []*v1.NodeReason {
 			ask.On = append(ask.On, r.GetSpec().GetOnlyNodeUid())
 		case r.GetSpec().GetRevisionUid() != revision.UID:
 			ask.On = append(ask.On, r.GetSpec().GetNodeUid())
-			request.Without = append(request.Without, r.GetMetadata().GetUid())
+			if mayMakeRoom {
+				request.Without = append(request.Without, r.GetMetadata().GetUid())
+			}
 		}
 	}
 	if len(ask.On) == 0 {

@@ -75,6 +75,7 @@ func (x *explainer) sort() {
 	for _, r := range ByUID(x.snap, x.workload.GetMetadata().GetUid()) {
 		one := rollout.ReplicaFromProto(r)
 		one.Away = Away(x.snap, r)
+		one.Patient = one.Away && time.Now().Before(LostAt(x.snap, x.workload, r))
 		replicas = append(replicas, one)
 		current := r.GetSpec().GetRevisionUid() == x.workload.GetStatus().GetRevisionUid()
 		switch {

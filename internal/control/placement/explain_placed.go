@@ -57,6 +57,10 @@ func (x *explainer) standing(group []*v1.Replica) *v1.ReplicaExplanation {
 	if s.Own.Rank != 1 && s.Other.Rank == 1 {
 		described.Better = s.Other.NodeName
 	}
+	if why := Stuck(x.snap, x.workload, first); why != "" {
+		described.Reason = fmt.Sprintf("%s %s; %s", s.Own.NodeName, s.Own.String(), why)
+		return described
+	}
 	described.Reason = reviewSentence(&s, Away(x.snap, first))
 	return x.outdatedToo(described, first)
 }

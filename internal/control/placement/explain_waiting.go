@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/scheduler"
@@ -64,6 +65,9 @@ func (x *explainer) expect(waiting []*v1.Replica, count int, plan scheduler.Plan
 	}
 	for _, u := range plan.Unplaced {
 		texts = append(texts, u.Summary())
+	}
+	if now := time.Now(); len(waiting) > 0 && !slices.ContainsFunc(waiting, func(r *v1.Replica) bool { return !HeldBack(now, r) }) {
+		texts = append([]string{HeldReason(waiting[0])}, texts...)
 	}
 	described.Reason = strings.Join(texts, "; ")
 	return described

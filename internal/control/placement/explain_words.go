@@ -3,9 +3,11 @@ package placement
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/scheduler"
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 // summary describes the workload's status in a sentence.
@@ -23,10 +25,16 @@ func (x *explainer) summary(answer *v1.Explanation) string {
 	if without := min(nodeless, unplaced); without > 0 {
 		parts = append(parts, fmt.Sprintf("%d %s no place", without, verb(without, without)))
 	}
+	if held := x.heldBack(); held > 0 {
+		parts = append(parts, fmt.Sprintf("%d %s to wait for a time", held, verb(held, held)))
+	}
 	if len(x.away) > 0 {
 		text := fmt.Sprintf("%d on a node that is offline", len(x.away))
 		if x.covers > 0 {
 			text += stuck(answer, "a replacement")
+			if limit := spec.FailoverOf(x.snap.Cluster().GetSpec()); limit.Replicas > 0 {
+				text += ", and " + limit.String()
+			}
 		}
 		parts = append(parts, text)
 	}
@@ -45,6 +53,16 @@ func (x *explainer) summary(answer *v1.Explanation) string {
 		parts = append(parts, text)
 	}
 	return strings.Join(parts, "; ")
+}
+
+// heldBack counts the replicas that wait for a time.
+func (x *explainer) heldBack() (count int) {
+	for _, r := range x.waiting {
+		if HeldBack(time.Now(), r) {
+			count++
+		}
+	}
+	return count
 }
 
 // stuck continues a sentence about replicas that cannot be replaced.

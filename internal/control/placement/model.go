@@ -6,6 +6,8 @@ import (
 	"maps"
 	"runtime"
 
+	"google.golang.org/protobuf/proto"
+
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/scheduler"
 	"github.com/cloudless/cloudless/internal/spec"
@@ -150,11 +152,13 @@ func (c *Model) followWorkload(snap *state.Snapshot, change state.Change) {
 	}
 }
 
-// SameForOthers reports whether a workload's labels, priority and minAvailable are
-// unchanged: other workloads' rules and preemption depend on nothing else.
+// SameForOthers reports whether a workload's labels, priority, weights and minAvailable are
+// unchanged: other workloads' rules and preemption depend on nothing else, and the model of a
+// revision has them from the workload.
 func SameForOthers(before, after *v1.Workload) bool {
 	was, is := before.GetSpec(), after.GetSpec()
 	return was.GetMinAvailable() == is.GetMinAvailable() && spec.PriorityOf(was) == spec.PriorityOf(is) &&
+		proto.Equal(was.GetPlacement().GetWeights(), is.GetPlacement().GetWeights()) &&
 		maps.Equal(before.GetMetadata().GetLabels(), after.GetMetadata().GetLabels())
 }
 

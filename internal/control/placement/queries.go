@@ -1,10 +1,13 @@
 package placement
 
 import (
+	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/scheduler"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
@@ -16,11 +19,57 @@ func Away(snap *state.Snapshot, r *v1.Replica) bool {
 	return node != "" && spec.Live(r.GetStatus().GetPhase()) && snap.Node(node).GetStatus().GetState() == spec.NodeOffline
 }
 
+// LostAt is when a replica on an offline node counts as lost, so that another one replaces
+// it: lostAfter later than the node was last seen. A deployment that replaces replicas does not
+// wait for a node that may never come back.
+func LostAt(snap *state.Snapshot, w *v1.Workload, r *v1.Replica) time.Time {
+	seen := snap.Node(r.GetSpec().GetNodeUid()).GetStatus().GetLastSeen()
+	patience := spec.LostAfterOf(w.GetSpec())
+	if seen == nil || patience == 0 || moves(snap.Deployment(w.GetStatus().GetDeploymentUid())) {
+		return time.Time{}
+	}
+	return seen.AsTime().Add(patience)
+}
+
+// moves reports whether a deployment replaces replicas: it neither waits for something, such as
+// an operator who promotes it, nor is it paused.
+func moves(d *v1.Deployment) bool {
+	return d.GetStatus().GetPhase() == spec.DeploymentRunning && !d.GetStatus().GetWaiting() && d.GetStatus().Progress != nil
+}
+
 // NodeRemoved reports whether a live replica is on a node that no longer exists: it was placed
-// there just as the node was removed.
+// there just as the node was removed, or it may run there until its lease expires.
 func NodeRemoved(snap *state.Snapshot, r *v1.Replica) bool {
 	node := r.GetSpec().GetNodeUid()
 	return node != "" && spec.Live(r.GetStatus().GetPhase()) && snap.Node(node) == nil
+}
+
+// Leased reports whether a replica runs only as long as its node has a lease for it.
+func Leased(snap *state.Snapshot, r *v1.Replica) bool {
+	return snap.Revision(r.GetSpec().GetRevisionUid()).GetSpec().GetWorkload().GetSingleton()
+}
+
+// returned is how long after its return a node may need to stop a replica that was lost meanwhile.
+const returned = time.Minute
+
+// Lingers reports whether a replica that was lost with its node may still run there: nothing
+// stops a replica without a lease while its node is cut off.
+func Lingers(snap *state.Snapshot, r *v1.Replica) bool {
+	node := snap.Node(r.GetSpec().GetNodeUid())
+	return r.GetStatus().GetPhase() == spec.PhaseLost && node.GetStatus().GetState() == spec.NodeOffline && !Leased(snap, r) &&
+		!node.GetStatus().GetLastSeen().AsTime().After(r.GetStatus().GetEndTime().AsTime().Add(returned))
+}
+
+// Stuck says why a singleton does not start because of a replica on an offline node, with the
+// way out. It is empty if it starts sooner or later.
+func Stuck(snap *state.Snapshot, w *v1.Workload, r *v1.Replica) string {
+	if !w.GetSpec().GetSingleton() || !Lingers(snap, r) && (!Away(snap, r) || Leased(snap, r)) {
+		return ""
+	}
+	node := r.GetSpec().GetNode()
+	return fmt.Sprintf("revision %d was not a singleton, so %s may run until node %s is back, and the singleton starts only then; "+
+		"if that machine does not run any more, remove it with: cloudless node rm %s --force",
+		r.GetSpec().GetRevision(), r.GetMetadata().GetName(), node, node)
 }
 
 // Queries answers questions about placement from a snapshot.
@@ -49,7 +98,11 @@ func (Queries) Explain(snap *state.Snapshot, workloadUID string) []*v1.NodeReaso
 	request := scheduler.Request{Asks: []scheduler.Ask{{Revision: revision, Count: pending, Held: held}}, Reasons: true}
 	if pending == 0 && outdated != nil {
 		request.Asks[0].Count = 1
-		request.Without = []string{outdated.GetMetadata().GetUid()}
+		if mayMakeRoom(snap, w) {
+			request.Without = []string{outdated.GetMetadata().GetUid()}
+		} else {
+			request.Asks[0].Modest = true
+		}
 	}
 	plan := c.View.Plan(request)
 	var reasons []*v1.NodeReason
@@ -62,6 +115,13 @@ func (Queries) Explain(snap *state.Snapshot, workloadUID string) []*v1.NodeReaso
 		}
 	}
 	return reasons
+}
+
+// mayMakeRoom reports whether one replica of a workload may stop before its successor starts:
+// minAvailable holds without it.
+func mayMakeRoom(snap *state.Snapshot, w *v1.Workload) bool {
+	serving := Serving(snap, w)
+	return rollout.Spare(serving, serving, int(w.GetSpec().GetMinAvailable())) > 0
 }
 
 // making lists the uids of a workload's replicas for which room is being made.
@@ -126,7 +186,8 @@ func nodeResources(r scheduler.Resources) *v1.NodeResources {
 
 // Pending counts the replicas without a node by what refuses most nodes: the name of a
 // filter, "nodes" if there are none, "placing" if a place will be found at once,
-// "preemption" if room is being made, "update" if the predecessor has not ended yet.
+// "preemption" if room is being made, "update" if the predecessor has not ended yet, "backoff"
+// if it waits because earlier replicas took their nodes down or were evicted.
 func (Queries) Pending(snap *state.Snapshot) map[string]int {
 	waiting := map[string][]*v1.Replica{} // by workload
 	counts := map[string]int{}
@@ -138,6 +199,8 @@ func (Queries) Pending(snap *state.Snapshot) map[string]int {
 			counts["preemption"]++
 		case Awaits(snap, r):
 			counts["update"]++
+		case HeldBack(time.Now(), r):
+			counts["backoff"]++
 		default:
 			waiting[uid] = append(waiting[uid], r)
 		}

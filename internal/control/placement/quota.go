@@ -104,12 +104,24 @@ func (Queries) ShortOfQuota(snap *state.Snapshot, workloadUID string) string {
 	case pending > 0:
 	case outdated == nil:
 		return ""
-	case Counts(snap, outdated):
+	case Counts(snap, outdated) && mayMakeRoom(snap, w):
 		if old, err := c.Revision(snap, outdated.GetSpec().GetRevisionUid()); err == nil {
 			used.Give(&old.Needs.Resources)
 		}
 	}
 	return quota.Short(namespace, &used, &revision.Needs.Resources)
+}
+
+// ExceedsQuota says why not even one replica of a workload fits into the quota of its namespace,
+// however little others use. It is empty if one does.
+func (Queries) ExceedsQuota(snap *state.Snapshot, workloadUID string) string {
+	w := snap.Workload(workloadUID)
+	quota := quotaOf(snap.NamespaceByName(w.GetMetadata().GetNamespace()))
+	revision, err := emptyModel(snap).Revision(snap, w.GetStatus().GetRevisionUid())
+	if quota == (scheduler.Quota{}) || err != nil {
+		return ""
+	}
+	return quota.Lacks(&scheduler.Usage{}, &revision.Needs.Resources)
 }
 
 // quotaHelp names the command that would raise the quota far enough for all pending

@@ -37,8 +37,25 @@ func InputOf(w *v1.Workload, replicas []rollout.Replica) rollout.Input {
 		Revision: w.GetStatus().GetRevisionUid(),
 		Policy:   w.GetSpec().GetRestart().GetPolicy(),
 		Deleting: w.GetMetadata().GetDeleteTime() != nil,
+		Update:   UpdateOf(w, int(w.GetSpec().GetReplicas())),
 		Replicas: replicas,
 	}
+}
+
+// UpdateOf is how a workload replaces its outdated replicas. Work that ends by itself must not
+// be done twice at the same time, so its replicas are stopped first.
+func UpdateOf(w *v1.Workload, desired int) rollout.Update {
+	u := rollout.Update{MinAvailable: int(w.GetSpec().GetMinAvailable()), Single: w.GetSpec().GetSingleton()}
+	switch strategy := spec.StrategyOf(w.GetSpec()); {
+	case strategy == spec.StrategyRecreate:
+		u.Recreate = true
+	case w.GetSpec().GetRestart().GetPolicy() != rollout.PolicyAlways:
+	case strategy == spec.StrategyBlueGreen:
+		u.Surge = desired
+	default:
+		u.Surge = spec.SurgeOf(w.GetSpec(), desired)
+	}
+	return u
 }
 
 // JobOf reads a job without its replicas.
@@ -48,6 +65,7 @@ func JobOf(snap *state.Snapshot, w *v1.Workload) rollout.Job {
 	job := rollout.Job{
 		Completions: completions, Parallelism: parallelism, Retries: retries, Backoff: first, MaxBackoff: longest,
 		Revision: w.GetStatus().GetRevisionUid(), Deleting: w.GetMetadata().GetDeleteTime() != nil, Outcome: rollout.Outcome(w),
+		Once: spec.IsRelease(w),
 	}
 	if began := snap.Revision(job.Revision).GetMetadata().GetCreateTime(); deadline > 0 && began != nil {
 		job.Deadline = began.AsTime().Add(deadline)

@@ -117,7 +117,7 @@ func TestReplicaOfAnOfflineNodeStaysIfNothingFits(t *testing.T) {
 }
 
 func TestReplicasOfACordonedNodeStay(t *testing.T) {
-	for _, nodeState := range []string{"cordoned", "draining", "failed"} {
+	for _, nodeState := range []string{"cordoned", "failed"} {
 		w := twoNodes(t)
 		w.setNode("a", nodeState)
 		if w.tick() {

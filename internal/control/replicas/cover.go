@@ -12,7 +12,18 @@ import (
 // by itself. Such work must not be done twice.
 func (t *tick) coversWork(r *v1.Replica) bool {
 	s := t.snap.Workload(r.GetSpec().GetWorkloadUid()).GetSpec()
-	return t.covers[r.GetMetadata().GetUid()] != "" && (s.GetKind() == spec.KindJob || s.GetRestart().GetPolicy() != rollout.PolicyAlways)
+	waited := t.snap.Replica(r.GetSpec().GetReplaces().GetReplicaUid()) // in vain, for its node to come back
+	covers := t.covers[r.GetMetadata().GetUid()] != "" || placement.Held(r) && placement.Away(t.snap, waited)
+	return covers && (s.GetKind() == spec.KindJob || s.GetRestart().GetPolicy() != rollout.PolicyAlways)
+}
+
+// waitsForNode sets whether a replica that is away is not covered yet, because its workload
+// waits for the node. The workload is due when that ends.
+func (t *tick) waitsForNode(w *v1.Workload, r *v1.Replica, one *rollout.Replica) {
+	at := placement.LostAt(t.snap, w, r)
+	if one.Patient = t.now.Before(at); one.Patient {
+		t.later(w.GetMetadata().GetUid(), at)
+	}
 }
 
 // maxAway is how many replicas on offline nodes are checked one by one.

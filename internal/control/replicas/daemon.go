@@ -22,16 +22,37 @@ func (t *tick) daemon(w *v1.Workload) {
 		t.remove(w)
 		return
 	}
+	if t.followGroup(w) {
+		return
+	}
 	revision, err := t.cluster.Revision(t.snap, w.GetStatus().GetRevisionUid())
 	if err != nil && w.GetMetadata().GetDeleteTime() == nil {
 		return // its needs are unknown
 	}
 	d, names := t.cluster.DaemonOf(w, revision)
+	if t.deploy(w, d.Size(), have.replicas) {
+		return
+	}
+	if before := t.target(w); before != w {
+		if before == nil {
+			return
+		}
+		if revision, err = t.cluster.Revision(t.snap, before.GetStatus().GetRevisionUid()); err != nil {
+			return
+		}
+		w = before
+		d, names = t.cluster.DaemonOf(w, revision)
+	}
 	d.Replicas = have.replicas
+	t.steer(w, &d.Update)
 	step := rollout.NextOfDaemon(d)
 	t.loseAndStop(step.Lose, step.Stop)
 	t.addSuccessors(w, step.Succeed)
-	t.replace(w, step.Replace)
+	var beside []*v1.Replica
+	for _, node := range step.Surge {
+		beside = append(beside, t.newReplicaOn(w, node, names[node]))
+	}
+	t.surge(w, beside, step.Beside, step.Replace, step.Blocked)
 	for r := range t.snap.ReplicasOf(w.GetMetadata().GetUid()) {
 		t.waits(r)
 	}
@@ -39,10 +60,15 @@ func (t *tick) daemon(w *v1.Workload) {
 		if !t.take(w.GetMetadata().GetUid()) {
 			break
 		}
-		r := t.newReplica(w)
-		r.Spec.OnlyNodeUid, r.Spec.OnlyNode = node, names[node]
-		t.waits(r)
+		t.waits(t.newReplicaOn(w, node, names[node]))
 	}
+}
+
+// newReplicaOn is a new replica that may only go to one node.
+func (t *tick) newReplicaOn(w *v1.Workload, uid, name string) *v1.Replica {
+	r := t.newReplica(w)
+	r.Spec.OnlyNodeUid, r.Spec.OnlyNode = uid, name
+	return r
 }
 
 // takeFor removes from asked the replica that a placement is for, and returns it.

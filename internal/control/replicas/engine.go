@@ -20,6 +20,8 @@ import (
 type Engine struct {
 	// Due is what the next Settle examines. Begin, Follow and Elapsed add to it.
 	Due Due
+	// Leases holds back the replacement of singletons. If it is nil, no lease is valid.
+	Leases Leases
 
 	// snap is the newest state that was followed.
 	snap    *state.Snapshot
@@ -30,6 +32,7 @@ type Engine struct {
 // Begin discards everything and reads a state. Everything in it is due.
 func (e *Engine) Begin(snap *state.Snapshot) {
 	e.snap, e.cluster = snap, newCluster(snap)
+	e.cluster.leases = e.Leases
 	e.Due = e.memory.begin(snap)
 }
 
@@ -39,9 +42,17 @@ func (e *Engine) Follow(snap *state.Snapshot, changes []state.Change) {
 	e.snap = snap
 	e.cluster.follow(snap, changes)
 	due := e.memory.after(changes)
+	followDrains(snap, changes, &due)
 	due.Placement = false // waiting workloads are woken by name
 	for _, uid := range e.cluster.View.Wake() {
 		due.Workloads[uid] = true
+	}
+	for _, change := range changes {
+		if change.Kind == state.KindCluster && failoverChanged(change) {
+			for uid := range e.cluster.pace.deferred {
+				due.Workloads[uid] = true
+			}
+		}
 	}
 	e.Due.add(due)
 }
@@ -60,7 +71,12 @@ type Step struct {
 
 	left    Due
 	decided []placement.Decision
+	// announcesLimit is whether an event says that lost replicas wait for their turn.
+	announcesLimit bool
 }
+
+// Backlog is how many lost replicas waited for their turn after the last Settle.
+func (e *Engine) Backlog() int { return e.cluster.pace.backlog() }
 
 // Settle decides the next step from the actual to the desired state of what is due. It
 // returns nil when there is nothing to do. newUID is its only source of identity, now its
@@ -75,13 +91,14 @@ func (e *Engine) Settle(now time.Time, newUID func() string) *Step {
 		e.Due = Due{}
 		return nil
 	}
-	return &Step{Batch: batch, left: left, decided: e.cluster.decided}
+	return &Step{Batch: batch, left: left, decided: e.cluster.decided, announcesLimit: e.cluster.pace.announcing}
 }
 
 // Agreed notes that a step was committed, before its changes are followed. Whatever did not
 // fit into the step, and whatever the commit left out, stays due.
 func (e *Engine) Agreed(s *Step, tx *statev1.Transaction, result state.Result) {
 	e.Due = s.left
+	e.cluster.pace.announced = e.cluster.pace.announced || s.announcesLimit
 	e.Due.add(handedBack(tx, result))
 	for r := range leftOut(tx, result) {
 		s.decided = slices.DeleteFunc(s.decided, func(d placement.Decision) bool { return d.Replica == r.GetMetadata().GetUid() })

@@ -87,6 +87,7 @@ func newForecast(now time.Time, fork *state.Fork) *forecast {
 		looks: max(maxLooks, minTicks*snap.Count(state.KindReplica)), open: maxOpen,
 	}
 	f.engine.Begin(snap)
+	f.engine.cluster.foreseeing = true
 	return f
 }
 
@@ -112,10 +113,16 @@ func (f *forecast) play(tx *statev1.Transaction) error {
 func (f *forecast) begin() {
 	snap := f.fork.Snapshot()
 	due := Due{Workloads: map[string]bool{}, Placement: true}
+	leaving := map[string]bool{} // nodes whose replicas may wait for a place elsewhere
+	for n := range snap.Nodes("") {
+		if uid := n.GetMetadata().GetUid(); f.engine.cluster.Offline[uid] || spec.Drains(n) {
+			leaving[uid] = true
+		}
+	}
 	for r := range snap.Replicas("", "") {
 		uid := r.GetSpec().GetWorkloadUid()
 		outdated := spec.Serves(r) && snap.Workload(uid).GetStatus().GetRevisionUid() != r.GetSpec().GetRevisionUid()
-		if outdated || placement.Wanted(r) && f.engine.cluster.Offline[r.GetSpec().GetNodeUid()] {
+		if outdated || placement.Wanted(r) && leaving[r.GetSpec().GetNodeUid()] {
 			due.Workloads[uid] = true
 		}
 	}

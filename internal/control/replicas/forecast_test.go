@@ -246,6 +246,26 @@ func TestForecastComesTrueInAnyWorld(t *testing.T) {
 	})
 }
 
+// Replicas that wait for a place outside of a draining node get the room that a change makes.
+func TestForecastKnowsWhatWaitsToLeaveANode(t *testing.T) {
+	d := drive(newWorld(t))
+	d.addNode("a", "1")
+	d.addRanked("web", 1, "1", 300, 1)
+	d.rest()
+	d.addNode("b", "1")
+	d.addRanked("full", 1, "1", 300, 1)
+	d.rest()
+	d.setNode("a", "draining")
+	d.rest()
+	d.addRanked("later", 1, "1", 100, 0)
+	d.rest()
+	d.wantWhere("web", "a running")
+	d.wantWhere("later", " pending")
+	larger := d.draft(func() { d.configure(&v1.ClusterSpec{Overcommit: &v1.Overcommit{Cpu: new(int32(200))}}) })[0]
+	later := d.snap().WorkloadByName("default", "later").GetMetadata().GetUid()
+	d.wantAsForecast(larger, []string{later})
+}
+
 func TestForecastPairsOldWithNewReplicas(t *testing.T) {
 	d := drive(newWorld(t))
 	d.addNode("n1", "4")

@@ -12,6 +12,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/control/placement"
 	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/services"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -19,14 +20,19 @@ import (
 // job takes the next step of a job. Its outcome is written into its status, which proves
 // from then on that the work is done.
 func (t *tick) job(w *v1.Workload) {
+	if t.finished[w.GetMetadata().GetUid()] {
+		return
+	}
 	have := t.survey(w)
 	if have.gone {
 		t.remove(w)
 		return
 	}
+	t.wakeOwner(w)
 	job := placement.JobOf(t.snap, w)
 	job.Replicas = have.replicas
 	step := rollout.NextOfJob(job, t.now)
+	t.holdJob(w, have.replicas, &step)
 	if step.Outcome != job.Outcome {
 		t.finish(w, step)
 	}
@@ -38,7 +44,7 @@ func (t *tick) job(w *v1.Workload) {
 	for r := range t.snap.ReplicasOf(w.GetMetadata().GetUid()) {
 		t.waits(r)
 	}
-	t.add(w, step.Create, step.Cover, have.away)
+	t.add(w, step.Create, step.Cover, have)
 }
 
 // finish records the outcome of a job.
@@ -49,6 +55,7 @@ func (t *tick) finish(old *v1.Workload, step rollout.JobStep) {
 		EndTime: timestamppb.New(t.now), RevisionUid: old.GetStatus().GetRevisionUid(),
 	}
 	t.batch.Update(w, old.GetMetadata().GetVersion())
+	t.finished[w.GetMetadata().GetUid()] = true
 	if step.Outcome == spec.PhaseFailed {
 		t.event(w, "Failed", step.Reason, state.SeverityWarning)
 		return
@@ -61,6 +68,9 @@ type survey struct {
 	replicas []rollout.Replica
 	// away holds the reasons why some replicas may need a cover.
 	away map[string]bool
+	// fallen are those that their nodes have taken down, and serving counts those that serve.
+	fallen  casualties
+	serving int
 	// gone is whether the workload is deleted and none of its replicas is alive.
 	gone bool
 }
@@ -72,27 +82,42 @@ const maxExpected = 4096
 // survey reads the replicas of a workload. Replicas on removed nodes are lost.
 func (t *tick) survey(w *v1.Workload) survey {
 	s := survey{away: map[string]bool{}, replicas: make([]rollout.Replica, 0, max(0, min(w.GetSpec().GetReplicas(), maxExpected)))}
-	live := false
+	live, idle := false, services.Idle(t.snap, w)
+	single := w.GetSpec().GetSingleton() || t.target(w).GetSpec().GetSingleton() // while its deployment waits
 	counted, sound := &tally{revision: w.GetStatus().GetRevisionUid()}, true
 	for r := range t.snap.ReplicasOf(w.GetMetadata().GetUid()) {
 		one := rollout.ReplicaFromProto(r)
 		one.Away = placement.Away(t.snap, r)
 		if one.Away {
-			s.away[r.GetSpec().GetNode()+" is offline"] = true
+			if t.waitsForNode(w, r, &one); !one.Patient {
+				s.away[r.GetSpec().GetNode()+" is offline"] = true
+			}
 		}
-		if why := t.obeyTaints(w, r, &one); why != "" {
-			s.away[why] = true
+		if w.GetSpec().GetKind() != spec.KindDaemon {
+			one.Chain = s.fallen.look(t, r, one.Away, one.Patient)
 		}
-		if placement.NodeRemoved(t.snap, r) {
+		if one.Serves && !one.Away && placement.Wanted(r) {
+			s.serving++
+		}
+		one.Idle = idle(r)
+		for _, obey := range []func(*v1.Workload, *v1.Replica, *rollout.Replica) string{t.obeyTaints, t.obeyDrain} {
+			if why := obey(w, r, &one); why != "" {
+				s.away[why] = true
+			}
+		}
+		if single {
+			t.fence(w, r, &one, &s.fallen)
+		} else if placement.NodeRemoved(t.snap, r) {
 			t.lose(r, "node "+r.GetSpec().GetNode()+" was removed")
 			one.Phase = spec.PhaseLost
 		}
 		counted.count(r, 1)
-		sound = sound && staysOnNode(t.snap, r)
+		sound = sound && staysOnNode(t.snap, r) && !one.Held
 		s.replicas = append(s.replicas, one)
 		live = live || spec.Live(r.GetStatus().GetPhase())
 	}
-	if t.cluster.tallies[w.GetMetadata().GetUid()] = counted; !sound {
+	s.fallen.finish()
+	if t.cluster.tallies[w.GetMetadata().GetUid()] = counted; !sound || len(s.fallen.evicted) > 0 {
 		delete(t.cluster.tallies, w.GetMetadata().GetUid())
 	}
 	s.gone = w.GetMetadata().GetDeleteTime() != nil && !live
@@ -103,44 +128,50 @@ func (t *tick) survey(w *v1.Workload) survey {
 func (t *tick) loseAndStop(lose, stop []string) {
 	for _, uid := range lose {
 		r := t.snap.Replica(uid)
-		if !t.evictOverdue(r) {
-			t.lose(r, "node "+r.GetSpec().GetNode()+" is offline, and it is not needed there any more")
-		}
+		t.lose(r, "node "+r.GetSpec().GetNode()+" is offline, and it is not needed there any more")
 	}
 	for _, uid := range stop {
 		t.stop(t.snap.Replica(uid))
 	}
 }
 
-// add creates replicas, and covers for replicas that are away.
-func (t *tick) add(w *v1.Workload, create, cover int, away map[string]bool) {
+// add creates replicas, and covers for replicas that are away or must leave their node.
+func (t *tick) add(w *v1.Workload, create, cover int, have survey) {
 	uid := w.GetMetadata().GetUid()
 	for range create {
 		if !t.take(uid) {
 			return
 		}
-		t.waits(t.newReplica(w))
+		if of, some := have.fallen.next(); some {
+			t.start(w, &of)
+		} else {
+			t.start(w, nil)
+		}
 	}
-	for range cover {
+	lost := have.fallen.lost[:min(cover, len(have.fallen.lost))]
+	for range cover - len(lost) {
 		if !t.room.has(1) {
 			t.uncovered = append(t.uncovered, uid)
 			return
 		}
-		t.room.take(t.labelsOf(uid))
-		r := t.newReplica(w)
-		t.waits(r)
-		t.covers[r.GetMetadata().GetUid()] = strings.Join(slices.Sorted(maps.Keys(away)), ", ")
+		t.cover(w, nil, have.away)
 	}
+	t.coverLost(w, lost, have)
 }
+
+// reasons are sorted in one text.
+func reasons(all map[string]bool) string { return strings.Join(slices.Sorted(maps.Keys(all)), ", ") }
 
 // dropCover discards a cover that found no place. The covered replica may still run: a
 // cover that waits gains nothing.
 func (t *tick) dropCover(r *v1.Replica) {
 	workload := r.GetSpec().GetWorkloadUid()
 	t.room.give(t.labelsOf(workload))
-	t.placeless[workload] = true
+	if t.placeless[workload] = true; r.GetSpec().GetReplaces() != nil {
+		t.budget.returned = true
+	}
 	t.blocked(t.snap.Workload(workload))
-	t.evictUncovered(workload)
+	t.departUncovered(workload)
 }
 
 // finishCovers leaves workloads that need more covers for the next tick, unless one of

@@ -33,6 +33,8 @@ type Loop struct {
 	Tracing *telemetry.Tracing
 	// Decisions remembers why replicas were placed where they are. It may be nil.
 	Decisions *placement.Decisions
+	// Leases are those of singletons. It may be nil.
+	Leases Leases
 	// Pause waits while more urgent work is running. It may be nil.
 	Pause func(context.Context) bool
 
@@ -46,6 +48,7 @@ type Loop struct {
 // Run settles what is due and waits for the next change, until ctx ends.
 func (l *Loop) Run(ctx context.Context) error {
 	l.begin()
+	defer l.Metrics.Deferred(0) // only the leader knows
 	for {
 		if err := l.settle(ctx); err != nil {
 			return err
@@ -58,6 +61,9 @@ func (l *Loop) Run(ctx context.Context) error {
 
 // begin reads the state.
 func (l *Loop) begin() {
+	if l.engine.Leases = l.Leases; l.Leases != nil {
+		l.Leases.Begin(time.Now())
+	}
 	l.feed = l.Store.Follow()
 	l.follow()
 }
@@ -123,6 +129,7 @@ func (l *Loop) settle(ctx context.Context) error {
 		snap := l.follow()
 		now := time.Now().UTC()
 		step := l.engine.Settle(now, state.NewUID)
+		l.Metrics.Deferred(l.engine.Backlog())
 		if step == nil {
 			return nil
 		}
@@ -144,9 +151,14 @@ func (l *Loop) settle(ctx context.Context) error {
 }
 
 func everything(snap *state.Snapshot) Due {
-	due := Due{Workloads: map[string]bool{}, Placement: true}
+	due := Due{Workloads: map[string]bool{}, Nodes: map[string]bool{}, Placement: true}
 	for w := range snap.Workloads("", "") {
 		due.Workloads[w.GetMetadata().GetUid()] = true
+	}
+	for n := range snap.Nodes("") {
+		if spec.Drains(n) {
+			due.Nodes[n.GetMetadata().GetUid()] = true
+		}
 	}
 	return due
 }
@@ -181,8 +193,15 @@ func dueAfter(changes []state.Change) Due {
 			}
 			before, _ := c.Old.(*v1.Workload)
 			after, _ := c.New.(*v1.Workload)
+			if owner := cmp.Or(before.GetStatus().GetOwnerUid(), after.GetStatus().GetOwnerUid()); owner != "" {
+				due.Workloads[owner] = true // its deployment may wait for a release command
+			}
 			if before != nil && after != nil && !placement.SameForOthers(before, after) {
 				due.Moved, due.Placement = true, true // waiting workloads may preempt it now
+			}
+		case state.KindDeployment:
+			if d, _ := c.New.(*v1.Deployment); d != nil {
+				due.Workloads[d.GetSpec().GetWorkloadUid()] = true
 			}
 		case state.KindCluster:
 			due.Placement = due.Placement || capacityChanged(c)
@@ -192,13 +211,14 @@ func dueAfter(changes []state.Change) Due {
 			before, _ := c.Old.(*v1.Node)
 			after, _ := c.New.(*v1.Node)
 			due.Placement = due.Placement || placementMayChange(before, after)
-			if after == nil || (before.GetStatus().GetState() == spec.NodeOffline) != (after.GetStatus().GetState() == spec.NodeOffline) || taintsChanged(before, after) {
+			if after == nil || (before.GetStatus().GetState() == spec.NodeOffline) != (after.GetStatus().GetState() == spec.NodeOffline) || departuresChanged(before, after) {
 				due.Nodes[cmp.Or(after.GetMetadata().GetUid(), before.GetMetadata().GetUid())] = true
 			}
 		case state.KindReplica:
 			before, _ := c.Old.(*v1.Replica)
 			after, _ := c.New.(*v1.Replica)
-			if before.GetStatus().GetPhase() != after.GetStatus().GetPhase() || spec.Serves(before) != spec.Serves(after) {
+			if was, is := before.GetStatus(), after.GetStatus(); was.GetPhase() != is.GetPhase() || was.GetRestarts() != is.GetRestarts() ||
+				spec.Serves(before) != spec.Serves(after) || spec.Steady(before) != spec.Steady(after) {
 				r := after
 				if r == nil {
 					r = before

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"time"
 
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -17,6 +18,8 @@ type memory struct {
 	watching map[string]bool
 	later    map[string]time.Time // see Due.Later
 	daemons  map[string]bool      // by uid
+	// depending are the workloads that wait for others, see Due.Depending.
+	depending map[string]map[string]bool
 }
 
 // begin forgets everything and makes the whole state due.
@@ -43,6 +46,7 @@ func (m *memory) after(changes []state.Change) Due {
 		m.watching = nil
 	}
 	m.followDaemons(changes, &due)
+	m.wakeDependents(changes, &due)
 	return due
 }
 
@@ -57,6 +61,49 @@ func (m *memory) keep(left Due) {
 	maps.Copy(m.waiting, left.Waiting)
 	maps.Copy(m.watching, left.Watching)
 	m.keepLater(left.Later)
+	if m.depending == nil {
+		m.depending = map[string]map[string]bool{}
+	}
+	for path, dependents := range left.Depending {
+		if m.depending[path] == nil {
+			m.depending[path] = map[string]bool{}
+		}
+		maps.Copy(m.depending[path], dependents) // others may wait for the same one
+	}
+}
+
+// wakeDependents makes workloads due that wait for another one, if that has changed, or if a node has changed its state:
+// replicas on an offline node do not count.
+func (m *memory) wakeDependents(changes []state.Change, due *Due) {
+	if len(m.depending) == 0 {
+		return
+	}
+	for _, c := range changes {
+		object := c.New
+		if object == nil {
+			object = c.Old
+		}
+		name := ""
+		switch o := object.(type) {
+		case *v1.Node:
+			if before, _ := c.Old.(*v1.Node); before.GetStatus().GetState() != o.GetStatus().GetState() {
+				for _, dependents := range m.depending {
+					maps.Copy(due.Workloads, dependents)
+				}
+				clear(m.depending)
+			}
+			continue
+		case *v1.Workload:
+			name = o.GetMetadata().GetName()
+		case *v1.Deployment:
+			name = o.GetSpec().GetWorkload()
+		case *v1.Replica:
+			name = o.GetSpec().GetWorkload()
+		}
+		path := object.GetMetadata().GetNamespace() + "/" + name
+		maps.Copy(due.Workloads, m.depending[path])
+		delete(m.depending, path)
+	}
 }
 
 // keepLater remembers when workloads are due without a change.

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/control/placement"
@@ -15,22 +16,28 @@ import (
 )
 
 // asked holds the replicas of one ask of a plan: those without a place, and those for which
-// room is being made.
+// room is being made. They have the same needs.
 type asked struct {
 	revision *scheduler.Revision
-	waiting  []*v1.Replica
-	held     []*v1.Replica
+	// surging is whether they start beside outdated ones, see surge. They push out no others.
+	surging bool
+	waiting []*v1.Replica
+	held    []*v1.Replica
 }
 
 // place asks the scheduler for places for all waiting replicas, in one plan.
 func (t *tick) place() {
-	byWorkload := map[string]*asked{}                          // replicas of one workload have the same needs
+	asks := map[string]*asked{}
 	for _, uid := range slices.Sorted(maps.Keys(t.unplaced)) { // oldest first
 		r := t.unplaced[uid]
-		a := byWorkload[r.GetSpec().GetWorkloadUid()]
+		key := r.GetSpec().GetWorkloadUid()
+		if t.surging[uid] {
+			key += " surging"
+		}
+		a := asks[key]
 		if a == nil {
-			a = &asked{}
-			byWorkload[r.GetSpec().GetWorkloadUid()] = a
+			a = &asked{surging: t.surging[uid]}
+			asks[key] = a
 		}
 		if placement.Promised(t.snap, r) != "" {
 			a.held = append(a.held, r)
@@ -40,14 +47,16 @@ func (t *tick) place() {
 	}
 	var request scheduler.Request
 	var all []*asked // by ask
-	for _, uid := range slices.Sorted(maps.Keys(byWorkload)) {
-		a := byWorkload[uid]
+	for _, key := range slices.Sorted(maps.Keys(asks)) {
+		a := asks[key]
 		var err error
 		if a.revision, err = t.cluster.Revision(t.snap, t.revisionOf(a)); err != nil {
 			t.keepPending(append(a.held, a.waiting...), err.Error())
 			continue
 		}
-		request.Asks = append(request.Asks, placement.AskFor(a.revision, a.waiting, a.held))
+		ask := placement.AskFor(a.revision, a.waiting, a.held)
+		ask.Modest = a.surging
+		request.Asks = append(request.Asks, ask)
 		all = append(all, a)
 	}
 	if len(request.Asks) > 0 {
@@ -131,6 +140,9 @@ func (t *tick) assign(old *v1.Replica, p scheduler.Placement) {
 	if t.stored(old) {
 		r = proto.CloneOf(old)
 	}
+	if r.GetSpec().GetNotBefore() != nil {
+		r.Spec.NotBefore = timestamppb.New(t.now)
+	}
 	r.Spec.NodeUid, r.Spec.Node, r.Spec.ReservedNodeUid, r.Spec.Succeeds = p.Node, p.NodeName, "", ""
 	t.cluster.decided = append(t.cluster.decided, placement.Decision{Replica: r.GetMetadata().GetUid(), Node: p.Node, Score: p.Score})
 	r.Status.Phase, r.Status.Reason = spec.PhasePlaced, ""
@@ -140,14 +152,17 @@ func (t *tick) assign(old *v1.Replica, p scheduler.Placement) {
 
 func (t *tick) keepPending(replicas []*v1.Replica, reason string) {
 	for _, old := range replicas {
+		if t.dropSurge(old) {
+			continue
+		}
 		if t.covers[old.GetMetadata().GetUid()] != "" {
 			t.dropCover(old)
 			continue
 		}
-		t.evictUncovered(old.GetSpec().GetWorkloadUid())
+		t.departUncovered(old.GetSpec().GetWorkloadUid())
 		// Users who ask get a fresh explanation. A new event for every change of the free
 		// resources would evict all other events.
-		announced := old.GetStatus().GetReason() != "" && old.GetSpec().GetReservedNodeUid()+old.GetSpec().GetSucceeds() == ""
+		announced := old.GetStatus().GetReason() != "" && !(placement.Held(old) && old.GetStatus().GetReason() == placement.HeldReason(old)) && old.GetSpec().GetReservedNodeUid()+old.GetSpec().GetSucceeds() == ""
 		if t.stored(old) && (announced || !t.take(old.GetSpec().GetWorkloadUid())) {
 			continue
 		}

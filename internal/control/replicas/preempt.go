@@ -62,7 +62,7 @@ func (t *tick) push(old *v1.Replica, v scheduler.Preemption, by *v1.Replica) {
 	t.stopped[old.GetMetadata().GetUid()] = true
 	t.left.Workloads[old.GetSpec().GetWorkloadUid()] = true
 	t.stopFor(old, "Preempted", fmt.Sprintf("makes room on node %s for %s of priority %d; its own is %d",
-		v.NodeName, by.GetMetadata().GetName(), placement.PriorityOf(t.snap, by), v.Priority), by.GetMetadata().GetUid())
+		v.NodeName, by.GetMetadata().GetName(), placement.PriorityOf(t.snap, by), v.Priority), "", by.GetMetadata().GetUid())
 	t.createSuccessorOf(old)
 }
 
@@ -74,11 +74,11 @@ func (t *tick) cancelStop(old *v1.Replica) bool {
 	return len(t.stops) < before || old.GetSpec().GetDesired() == spec.DesiredStopped
 }
 
-// stopFor stops a replica for a reason outside its workload. The caller has taken room
-// for it.
-func (t *tick) stopFor(old *v1.Replica, event, why, by string) {
+// stopFor stops a replica for a reason outside its workload, with another grace period if one
+// is given. The caller has taken room for it.
+func (t *tick) stopFor(old *v1.Replica, event, why, grace, by string) {
 	r := proto.CloneOf(old)
-	r.Spec.Desired, r.Spec.StopReason, r.Spec.PreemptedFor = spec.DesiredStopped, why, by
+	r.Spec.Desired, r.Spec.StopReason, r.Spec.StopGrace, r.Spec.PreemptedFor = spec.DesiredStopped, why, grace, by
 	r.Status.Reason = why
 	t.batch.Update(r, old.GetMetadata().GetVersion())
 	t.event(r, event, why, state.SeverityWarning)

@@ -31,7 +31,7 @@ var (
 func drawSteps(t *rapid.T) []step {
 	return rapid.SliceOfN(rapid.Custom(func(t *rapid.T) step {
 		return step{
-			what:     rapid.SampledFrom([]string{"create", "scale", "restart", "delete", "offline", "ready", "quota", "taint", "untaint", "tick", "work", "work"}).Draw(t, "what"),
+			what:     rapid.SampledFrom([]string{"create", "scale", "restart", "delete", "offline", "draining", "ready", "quota", "taint", "untaint", "tick", "work", "work"}).Draw(t, "what"),
 			workload: rapid.SampledFrom(workloadNames).Draw(t, "workload"),
 			node:     rapid.SampledFrom(nodeNames).Draw(t, "node"),
 			replicas: rapid.Int32Range(0, 6).Draw(t, "replicas"),
@@ -54,7 +54,7 @@ func (w *world) take(s step) {
 		w.restart(s.workload)
 	case "delete":
 		w.delete(s.workload)
-	case "offline", "ready":
+	case "offline", "draining", "ready":
 		w.setNode(s.node, s.what)
 	case "quota":
 		w.setQuota(s.replicas, s.cpu)
@@ -115,6 +115,8 @@ func (w *world) checkSettled() {
 				continue
 			case r.GetSpec().GetRevisionUid() != of.GetStatus().GetRevisionUid() && Placement{}.ShortOfQuota(w.snap(), uid) != "":
 				running++ // the quota has no room for its successor
+			case r.GetSpec().GetRevisionUid() != of.GetStatus().GetRevisionUid() && of.GetSpec().GetMinAvailable() >= of.GetSpec().GetReplicas():
+				running++ // it may not make room for its successor
 			case r.GetSpec().GetRevisionUid() != of.GetStatus().GetRevisionUid():
 				w.t.Fatalf("replica %s is still of an older revision", r.GetMetadata().GetName())
 			case r.GetStatus().GetPhase() == spec.PhaseRunning:

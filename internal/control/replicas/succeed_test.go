@@ -122,6 +122,58 @@ func TestDaemonKeepsItsRoomInAnUpdate(t *testing.T) {
 	}
 }
 
+// A node without room for a new replica beside the outdated one does not hold up the others,
+// even if minAvailable lets no outdated replica make room.
+func TestDaemonIsUpdatedWhereThereIsRoom(t *testing.T) {
+	w := newWorld(t)
+	w.addNode("a", "1")
+	w.addNode("b", "2")
+	w.addKind("logs", spec.KindDaemon, "1", func(s *v1.WorkloadSpec) { s.MinAvailable = 2 })
+	d := drive(w)
+	d.rest()
+	w.restart("logs")
+	d.rest()
+	if all, current := w.running("logs"); all != 2 || current != 1 {
+		t.Errorf("%d of logs run, %d of them of the new revision", all, current)
+	}
+}
+
+// A new replica of a daemon that starts beside the outdated one pushes no other workload out, even
+// if another workload takes the free room first and the daemon waits for another node.
+func TestDaemonPushesNobodyOutToStartBesideAnOutdatedReplica(t *testing.T) {
+	w := newWorld(t)
+	w.addNode("full", "1")
+	w.addRanked("high", 1, "1", 2000, 0)
+	d := drive(w)
+	d.rest()
+	w.addNode("a", "1")
+	w.addNode("b", "2")
+	w.addKind("logs", spec.KindDaemon, "1", func(s *v1.WorkloadSpec) { s.Priority, s.MinAvailable = proto.Int32(1000), 2 })
+	d.rest()
+	w.addRanked("low", 1, "1", 0, 0)
+	d.rest()
+	w.restart("logs")
+	d.rest()
+	w.wantWhere("low", "b running")
+	if all, current := w.running("logs"); all != 2 || current != 0 {
+		t.Fatalf("%d of logs run, %d of them of the new revision", all, current)
+	}
+	rival := newWorkload(w.newUID(), "rival", 1, "1")
+	rival.Spec.Priority = proto.Int32(2000)
+	larger := proto.CloneOf(w.snap().NodeByName("b"))
+	larger.Status.Capacity.Cpu = "3"
+	w.change(func(b *state.Batch) {
+		b.Update(larger, larger.GetMetadata().GetVersion())
+		w.revise(b, rival)
+		b.Create(rival)
+	})
+	d.rest()
+	w.wantWhere("rival", "b running")
+	if all := w.of("low"); len(all) != 1 {
+		t.Errorf("low was pushed out: %v", all)
+	}
+}
+
 // A second update during the first one keeps the room of the stopping replica.
 func TestSecondUpdateKeepsTheRoom(t *testing.T) {
 	w := newWorld(t)
@@ -150,7 +202,7 @@ func TestSecondUpdateKeepsTheRoom(t *testing.T) {
 	}
 }
 
-// The room of a replica under update belongs to the workload: another of the same class
+// The room of a replica under update belongs to the workload: another of the same priority
 // cannot take it, and one of a higher class can. Then the successor waits, and says for
 // which workload.
 func TestHigherClassTakesTheRoomOfAnUpdate(t *testing.T) {
@@ -158,11 +210,11 @@ func TestHigherClassTakesTheRoomOfAnUpdate(t *testing.T) {
 		for what, test := range map[string]struct {
 			priority int32
 			taken    bool
-		}{"same class": {300, false}, "higher class": {600, true}} {
+		}{"same priority": {200, false}, "higher class": {600, true}} {
 			t.Run(fmt.Sprintf("%s/ended %v", what, ended), func(t *testing.T) {
 				w := newWorld(t)
 				w.addNode("a", "2")
-				w.addRanked("web", 2, "1", 200, 2)
+				w.addRanked("web", 2, "1", 200, 1)
 				d := drive(w)
 				d.rest()
 				w.restart("web")

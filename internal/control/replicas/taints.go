@@ -18,10 +18,18 @@ import (
 // and after some seconds those that tolerate it for a time. A service that always runs
 // keeps each of the latter until a replacement runs, if there is room elsewhere.
 
-// overdue is a replica whose toleration of a taint has expired.
-type overdue struct {
+// departure is a replica that must leave its node.
+type departure struct {
 	replica *v1.Replica
-	why     string
+	// event and why say in words what happens.
+	event, why string
+	// grace replaces the grace period of its workload, if it is not empty.
+	grace string
+	// voluntary is whether the replica stays where its workload could not keep its
+	// minAvailable without it.
+	voluntary bool
+	// coveredOnly is whether the replica stays if there is no room for a replacement.
+	coveredOnly bool
 }
 
 // expiry is when a replica has to leave its node because of a taint; because is nil if there
@@ -54,7 +62,7 @@ func (c *cluster) expiry(snap *state.Snapshot, r *v1.Replica) (at time.Time, bec
 func noExecute(t *v1.Taint) bool { return t.GetEffect() == scheduler.NoExecute }
 
 // obeyTaints stops a replica that may not stay on its node. A replica that should be
-// covered first counts as away until then; obeyTaints then returns the reason.
+// covered first is marked to leave; obeyTaints then returns the reason.
 func (t *tick) obeyTaints(w *v1.Workload, r *v1.Replica, one *rollout.Replica) (why string) {
 	if one.Desired == spec.DesiredStopped || one.Node == "" || one.Away || spec.Ended(one.Phase) {
 		return ""
@@ -72,47 +80,52 @@ func (t *tick) obeyTaints(w *v1.Workload, r *v1.Replica, one *rollout.Replica) (
 	has := fmt.Sprintf("%s has the taint %s", r.GetSpec().GetNode(), named)
 	// Work that ends by itself must not be done twice at the same time, and a daemon's
 	// replica cannot go elsewhere.
-	if tolerated && w.GetSpec().GetKind() != spec.KindDaemon && w.GetSpec().GetRestart().GetPolicy() == rollout.PolicyAlways {
-		one.Away = true
-		t.overdue[workload] = append(t.overdue[workload], overdue{replica: r, why: "node " + has + ", which it has tolerated for long enough"})
+	if tolerated && w.GetSpec().GetKind() != spec.KindDaemon && !w.GetSpec().GetSingleton() && w.GetSpec().GetRestart().GetPolicy() == rollout.PolicyAlways {
+		one.Leaves = true
+		t.departures[workload] = append(t.departures[workload], departure{
+			replica: r, event: "Evicted", why: "node " + has + ", which it has tolerated for long enough",
+		})
 		return has
 	}
 	why = "node " + has + ", which it does not tolerate"
 	if tolerated {
 		why = "node " + has + ", which it has tolerated for long enough"
 	}
-	t.evict(r, why)
+	t.evict(departure{replica: r, event: "Evicted", why: why})
 	one.Desired = spec.DesiredStopped
 	return ""
 }
 
-func (t *tick) evict(r *v1.Replica, why string) {
-	if !t.stopped[r.GetMetadata().GetUid()] && t.take(r.GetSpec().GetWorkloadUid()) {
-		t.stopped[r.GetMetadata().GetUid()] = true
-		t.stopFor(r, "Evicted", why, "")
+// evict stops a replica that must leave its node.
+func (t *tick) evict(d departure) {
+	uid := d.replica.GetMetadata().GetUid()
+	if !t.stopped[uid] && t.take(d.replica.GetSpec().GetWorkloadUid()) {
+		t.stopped[uid] = true
+		t.stopFor(d.replica, d.event, d.why, d.grace, "")
 	}
 }
 
-// evictOverdue stops a covered replica, if it must leave because of a taint.
-func (t *tick) evictOverdue(r *v1.Replica) bool {
-	list := t.overdue[r.GetSpec().GetWorkloadUid()]
-	at := slices.IndexFunc(list, func(o overdue) bool { return o.replica.GetMetadata().GetUid() == r.GetMetadata().GetUid() })
-	if at < 0 {
-		return false
+// depart stops replicas that must leave their node and are not needed there any more.
+func (t *tick) depart(workload string, uids []string) {
+	for _, uid := range uids {
+		list := t.departures[workload]
+		if at := slices.IndexFunc(list, func(d departure) bool { return d.replica.GetMetadata().GetUid() == uid }); at >= 0 {
+			t.evict(list[at])
+			t.departures[workload] = slices.Delete(list, at, at+1)
+		}
 	}
-	t.evict(r, list[at].why)
-	t.overdue[r.GetSpec().GetWorkloadUid()] = slices.Delete(list, at, at+1)
-	return true
 }
 
-// evictUncovered stops the first replica that must leave because of a taint, after no cover
-// found a place. Its workload is due then.
-func (t *tick) evictUncovered(workload string) {
-	if list := t.overdue[workload]; len(list) > 0 {
-		t.overdue[workload] = list[1:]
-		t.evict(list[0].replica, list[0].why)
-		t.left.Workloads[workload] = true
+// departUncovered stops the first replica of a workload that must leave its node, after no
+// cover found a place. The workload is due then.
+func (t *tick) departUncovered(workload string) {
+	list := t.departures[workload]
+	if len(list) == 0 || list[0].coveredOnly || list[0].voluntary && t.spare(t.snap.Workload(workload)) == 0 {
+		return
 	}
+	t.departures[workload] = list[1:]
+	t.evict(list[0])
+	t.left.Workloads[workload] = true
 }
 
 // taintsChanged reports whether a change of taints may evict replicas of the node or let them

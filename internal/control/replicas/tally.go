@@ -16,10 +16,23 @@ type cluster struct {
 	decided []placement.Decision
 	// tallies by workload uid. Workloads that were not examined yet have none.
 	tallies map[string]*tally
+	// groups are the uids of the deployments of each group.
+	groups map[string]map[string]bool
+	// foreseeing is whether this is a forecast: its deployments need not wait.
+	foreseeing bool
+	// pace is how fast lost replicas are replaced.
+	pace pace
+	// leases are those of singletons; nil if none is valid.
+	leases Leases
 }
 
 func newCluster(snap *state.Snapshot) *cluster {
-	return &cluster{Model: placement.NewModel(snap), tallies: map[string]*tally{}}
+	c := &cluster{Model: placement.NewModel(snap), tallies: map[string]*tally{}, groups: map[string]map[string]bool{}}
+	c.pace.deferred = map[string]int{}
+	for d := range snap.Deployments("", "") {
+		c.followGroup(nil, d)
+	}
+	return c
 }
 
 // follow applies the changes that led to a snapshot.
@@ -29,16 +42,22 @@ func (c *cluster) follow(snap *state.Snapshot, changes []state.Change) {
 		case state.KindNode:
 			before, _ := change.Old.(*v1.Node)
 			after, _ := change.New.(*v1.Node)
-			if before != nil && (after == nil || (before.GetStatus().GetState() == spec.NodeOffline) != (after.GetStatus().GetState() == spec.NodeOffline) || taintsChanged(before, after)) {
+			if before != nil && (after == nil || (before.GetStatus().GetState() == spec.NodeOffline) != (after.GetStatus().GetState() == spec.NodeOffline) || departuresChanged(before, after)) {
 				c.recount(snap, before.GetMetadata().GetUid())
 			}
 		case state.KindWorkload:
 			if change.New == nil {
 				delete(c.tallies, change.Old.GetMetadata().GetUid())
+				delete(c.pace.deferred, change.Old.GetMetadata().GetUid())
 			}
+		case state.KindDeployment:
+			before, _ := change.Old.(*v1.Deployment)
+			after, _ := change.New.(*v1.Deployment)
+			c.followGroup(before, after)
 		case state.KindReplica:
 			before, _ := change.Old.(*v1.Replica)
 			after, _ := change.New.(*v1.Replica)
+			c.pace.follow(before, after)
 			c.followReplica(snap, before, after)
 		}
 	}
@@ -52,8 +71,9 @@ func (c *cluster) follow(snap *state.Snapshot, changes []state.Change) {
 type tally struct {
 	// revision is the workload's revision at that time.
 	revision string
-	// standing counts replicas of that revision that have a node and stay there.
-	standing int
+	// standing counts replicas of that revision that have a node and stay there. Of these,
+	// serving serve, steady have done so for long enough, and crashed have ended by themselves.
+	standing, serving, steady, crashed int
 	// others counts all replicas that may need something to be done, now or soon.
 	others int
 }
@@ -66,6 +86,14 @@ func (t *tally) count(r *v1.Replica, by int) {
 	case spec.Live(phase) && !stopped && phase != spec.PhaseStopping && phase != spec.PhasePending && phase != "" &&
 		r.GetSpec().GetNodeUid() != "" && r.GetSpec().GetRevisionUid() == t.revision:
 		t.standing += by
+		if spec.Serves(r) {
+			t.serving += by
+		}
+		if spec.Steady(r) {
+			t.steady += by
+		} else if r.GetStatus().GetRestarts() > 0 || phase == spec.PhaseBackoff {
+			t.crashed += by
+		}
 	default:
 		t.others += by
 	}
@@ -86,10 +114,19 @@ func (c *cluster) lacks(w *v1.Workload) (missing int, known bool) {
 	return missing, missing >= 0
 }
 
-// settled reports whether there is nothing to do for a service.
-func (c *cluster) settled(w *v1.Workload) bool {
+// settled reports whether there is nothing to do for a service. An open deployment is looked at
+// when it may have succeeded or failed.
+func (c *cluster) settled(snap *state.Snapshot, w *v1.Workload) bool {
 	missing, known := c.lacks(w)
-	return known && missing == 0
+	if !known || missing != 0 {
+		return false
+	}
+	t := c.tallies[w.GetMetadata().GetUid()]
+	proven := t.steady
+	if proven > 0 && spec.ProvenByOne(w.GetSpec()) {
+		proven = t.serving
+	}
+	return !rollingOut(snap, w) || proven < t.standing && t.crashed == 0
 }
 
 // followReplica updates the tally of a replica's workload.
@@ -107,20 +144,20 @@ func (c *cluster) followReplica(snap *state.Snapshot, before, after *v1.Replica)
 	}
 	if after != nil {
 		t.count(after, 1)
-		if !staysOnNode(snap, after) {
+		if !staysOnNode(snap, after) || placement.WasEvicted(after) {
 			delete(c.tallies, workload)
 		}
 	}
 }
 
 // staysOnNode reports whether nothing about its node makes a replica leave: the node exists, is
-// not offline and has no NoExecute taint.
+// neither offline nor draining, and has no NoExecute taint.
 func staysOnNode(snap *state.Snapshot, r *v1.Replica) bool {
 	if r.GetSpec().GetNodeUid() == "" || spec.Ended(r.GetStatus().GetPhase()) {
 		return true
 	}
 	n := snap.Node(r.GetSpec().GetNodeUid())
-	return n != nil && n.GetStatus().GetState() != spec.NodeOffline && !slices.ContainsFunc(n.GetSpec().GetTaints(), noExecute)
+	return n != nil && n.GetStatus().GetState() != spec.NodeOffline && !spec.Drains(n) && !slices.ContainsFunc(n.GetSpec().GetTaints(), noExecute)
 }
 
 // recount drops the tallies of workloads with a replica on a changed node.

@@ -25,7 +25,7 @@ func TestTallyDecidesLikeAFullExamination(t *testing.T) {
 				if missing, known := kept.lacks(workload); known && missing > 0 {
 					grown++
 				}
-				if kept.settled(workload) {
+				if kept.settled(now, workload) {
 					passed++
 					if looked.Len() > 0 || !leftByLooking.Empty() {
 						t.Fatalf("after %+v %s is settled, and yet there is %v to be done and %v left", s, workload.GetMetadata().GetName(), looked.Transaction(w.now()), leftByLooking)
@@ -78,7 +78,7 @@ func TestLargeWorkloadIsNotExaminedForEachReplica(t *testing.T) {
 	d := drive(w)
 	d.rest()
 	uid := w.snap().WorkloadByName("default", "web").GetMetadata().GetUid()
-	if !d.loop.engine.cluster.settled(w.snap().Workload(uid)) {
+	if !d.loop.engine.cluster.settled(w.snap(), w.snap().Workload(uid)) {
 		t.Fatalf("with %v it is not settled: %+v", w.phases("web"), d.loop.engine.cluster.tallies[uid])
 	}
 	if got := d.loop.engine.cluster.workloads(w.snap(), Due{PhaseChanged: map[string]bool{uid: true}}); len(got) != 0 {
@@ -90,7 +90,7 @@ func TestLargeWorkloadIsNotExaminedForEachReplica(t *testing.T) {
 	}
 	w.setNode("a", "offline")
 	d.follow()
-	if d.loop.engine.cluster.settled(w.snap().Workload(uid)) {
+	if d.loop.engine.cluster.settled(w.snap(), w.snap().Workload(uid)) {
 		t.Error("it is settled although its node is offline")
 	}
 }

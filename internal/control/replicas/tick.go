@@ -38,6 +38,9 @@ type Due struct {
 	// help, because its workloads have rules about others or may preempt.
 	Moved    bool
 	Watching map[string]bool
+	// Depending maps the path of a workload to the workloads, by uid, that wait until it is
+	// ready or has completed. A tick reports them.
+	Depending map[string]map[string]bool
 	// Later are workloads that are due again at a time, even without a change. A tick
 	// reports them.
 	Later map[string]time.Time
@@ -96,10 +99,10 @@ func (r *room) give(labels int) { r.replicas, r.labels = r.replicas+1, r.labels+
 // no place are not tried again.
 func (c *cluster) tick(now time.Time, snap *state.Snapshot, due Due, newUID func() string) (batch *state.Batch, left Due) {
 	c.decided = nil
-	left = Due{Waiting: map[string]bool{}, Watching: map[string]bool{}, Later: map[string]time.Time{}}
+	left = Due{Waiting: map[string]bool{}, Watching: map[string]bool{}, Later: map[string]time.Time{}, Depending: map[string]map[string]bool{}}
 	for {
 		t := newTick(c, now, snap, newUID)
-		t.left.Waiting, t.left.Watching, t.left.Later = left.Waiting, left.Watching, left.Later
+		t.left.Waiting, t.left.Watching, t.left.Later, t.left.Depending = left.Waiting, left.Watching, left.Later, left.Depending
 		t.run(due)
 		if left = t.left; t.batch.Len() > 0 || len(left.Workloads) == 0 {
 			return t.batch, left
@@ -112,20 +115,26 @@ func newTick(c *cluster, now time.Time, snap *state.Snapshot, newUID func() stri
 	return &tick{
 		now: now, snap: snap, cluster: c, newUID: newUID, batch: &state.Batch{}, room: newRoom(), moves: newRoom(),
 		held: map[string]bool{}, stopped: map[string]bool{}, unplaced: map[string]*v1.Replica{}, covers: map[string]string{},
-		overdue: map[string][]overdue{}, placeless: map[string]bool{},
+		departures: map[string][]departure{}, placeless: map[string]bool{}, surging: map[string]bool{},
+		deployments: map[string]*v1.Deployment{}, finished: map[string]bool{}, fallen: placement.NewLosses(snap), trials: map[string]*trial{}, postponed: map[string]bool{},
 		left: Due{Workloads: map[string]bool{}},
 	}
 }
 
 // run examines what is due.
 func (t *tick) run(due Due) {
+	t.readBudget()
 	for _, uid := range t.cluster.workloads(t.snap, due) {
 		if !t.room.has(1) {
 			t.left.Workloads[uid] = true
-		} else if w := t.snap.Workload(uid); w != nil {
+			continue
+		}
+		delete(t.cluster.pace.deferred, uid)
+		if w := t.snap.Workload(uid); w != nil {
 			t.workload(w)
 		}
 	}
+	t.coverInTurn()
 	if due.Placement {
 		for r := range t.snap.ReplicasOn("") {
 			t.waits(r)
@@ -133,8 +142,12 @@ func (t *tick) run(due Due) {
 	}
 	t.place()
 	t.finishCovers()
+	t.finishSurges()
 	t.finishStops()
+	t.finishDelays()
 	t.finishLosses()
+	t.finishDrains(due.Nodes)
+	t.finishTurns()
 }
 
 // workloads lists the uids of the workloads to examine, sorted.
@@ -144,13 +157,13 @@ func (c *cluster) workloads(snap *state.Snapshot, d Due) []string {
 		all = map[string]bool{}
 	}
 	for uid := range d.PhaseChanged {
-		if !all[uid] && !c.settled(snap.Workload(uid)) {
+		if !all[uid] && !c.settled(snap, snap.Workload(uid)) {
 			all[uid] = true
 		}
 	}
 	for node := range d.Nodes {
 		for r := range snap.ReplicasOn(node) {
-			if spec.Live(r.GetStatus().GetPhase()) {
+			if phase := r.GetStatus().GetPhase(); spec.Live(phase) || phase == spec.PhaseLost { // see fence
 				all[r.GetSpec().GetWorkloadUid()] = true
 			}
 		}
@@ -195,9 +208,24 @@ type tick struct {
 	// cover found no place.
 	uncovered []string
 	placeless map[string]bool
-	// overdue are replicas, by workload, that must leave because of a taint and could be
-	// covered.
-	overdue map[string][]overdue
+	// surging are the uids of new replicas that start before outdated ones are stopped.
+	// crowdedOut are the workloads of those that found no node after all.
+	surging    map[string]bool
+	crowdedOut []string
+	// deployments are those that this tick has changed, by workload.
+	deployments map[string]*v1.Deployment
+	// finished are the jobs, by uid, whose workload this tick has written.
+	finished map[string]bool
+	// budget is how many lost replicas may be replaced.
+	budget budget
+	// fallen says what the losses of nodes mean for replicas. trials are those of suspects, by workload; delayed are new replicas that wait for a time,
+	// and postponed the uids of those that wait longer than before.
+	fallen    *placement.Losses
+	trials    map[string]*trial
+	delayed   []*v1.Replica
+	postponed map[string]bool
+	// departures are replicas, by workload, that must leave their node and could be covered.
+	departures map[string][]departure
 }
 
 // later makes a workload due at a time, or earlier.
@@ -238,8 +266,11 @@ func (t *tick) workload(w *v1.Workload) {
 }
 
 func (t *tick) service(w *v1.Workload) {
-	if missing, known := t.cluster.lacks(w); known {
-		t.add(w, missing, 0, nil)
+	if t.followGroup(w) {
+		return
+	}
+	if missing, known := t.cluster.lacks(w); known && !rollingOut(t.snap, w) {
+		t.add(w, missing, 0, survey{})
 		return
 	}
 	have := t.survey(w)
@@ -247,16 +278,24 @@ func (t *tick) service(w *v1.Workload) {
 		t.remove(w)
 		return
 	}
+	if t.deploy(w, int(w.GetSpec().GetReplicas()), have.replicas) {
+		return // what to do now follows from the revision that it returned to
+	}
+	if w = t.target(w); w == nil {
+		return // it has no revision yet that may run
+	}
 	in := placement.InputOf(w, have.replicas)
 	in.Places = t.placesToLevel(w)
+	t.steer(w, &in.Update)
 	step := rollout.Next(in)
 	t.loseAndStop(step.Lose, step.Stop)
+	t.depart(w.GetMetadata().GetUid(), step.Depart)
 	t.addSuccessors(w, step.Succeed)
-	t.replace(w, step.Replace)
+	t.surge(w, t.newReplicas(w, step.Surge), step.Surge, step.Replace, step.Blocked)
 	for r := range t.snap.ReplicasOf(w.GetMetadata().GetUid()) {
 		t.waits(r)
 	}
-	t.add(w, step.Create, step.Cover, have.away)
+	t.add(w, step.Create, step.Cover, have)
 }
 
 // placesToLevel returns the topology domains of a node over which the scheduler levels a
@@ -344,6 +383,8 @@ func (t *tick) hasSuccessor(w *v1.Workload, old *v1.Replica, there bool) bool {
 }
 
 func (t *tick) remove(w *v1.Workload) {
+	t.removeReleases(w)
+	t.finished[w.GetMetadata().GetUid()] = true
 	t.batch.DeleteWorkload(t.snap, w)
 	t.event(w, "Deleted", "", state.SeverityInfo)
 }
@@ -386,7 +427,7 @@ func (t *tick) finishLosses() {
 
 func (t *tick) newReplica(w *v1.Workload) *v1.Replica {
 	uid := t.newUID()
-	return &v1.Replica{
+	r := &v1.Replica{
 		ApiVersion: spec.APIVersion,
 		Kind:       "Replica",
 		Metadata: &v1.Metadata{
@@ -404,6 +445,10 @@ func (t *tick) newReplica(w *v1.Workload) *v1.Replica {
 		},
 		Status: &v1.ReplicaStatus{Phase: spec.PhasePending},
 	}
+	if w.GetSpec().GetSingleton() {
+		r.Spec.Epoch = nextEpoch(t.snap)
+	}
+	return r
 }
 
 // replicaName is the workload's name with the random end of the uid, which has no dash.
@@ -412,13 +457,17 @@ func replicaName(workload, uid string) string {
 }
 
 // waits adds a replica without a node to those to be placed. It skips outdated replicas,
-// which are about to stop, and successors whose predecessor has not ended.
+// which are about to stop, successors whose predecessor has not ended, and those that wait for
+// a time.
 func (t *tick) waits(r *v1.Replica) {
 	if r.GetSpec().GetNodeUid() != "" || spec.Ended(r.GetStatus().GetPhase()) ||
 		r.GetSpec().GetDesired() == spec.DesiredStopped || t.stopped[r.GetMetadata().GetUid()] || placement.Awaits(t.snap, r) {
 		return
 	}
-	if w := t.snap.Workload(r.GetSpec().GetWorkloadUid()); w.GetStatus().GetRevisionUid() != r.GetSpec().GetRevisionUid() {
+	if w := t.target(t.snap.Workload(r.GetSpec().GetWorkloadUid())); w.GetStatus().GetRevisionUid() != r.GetSpec().GetRevisionUid() {
+		return
+	}
+	if t.stored(r) && !t.admit(r) {
 		return
 	}
 	t.unplaced[r.GetMetadata().GetUid()] = r

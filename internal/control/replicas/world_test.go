@@ -3,6 +3,7 @@ package replicas
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -27,6 +28,8 @@ type world struct {
 	store *state.Store
 	index uint64
 	uids  int
+	// clock is the time, if it is set. Otherwise each change takes a second.
+	clock time.Time
 	// drafting is whether changes are collected in drafts instead of made.
 	drafting bool
 	drafts   []*state.Batch
@@ -41,6 +44,9 @@ func (w *world) newUID() string {
 }
 
 func (w *world) now() time.Time {
+	if !w.clock.IsZero() {
+		return w.clock
+	}
 	return time.Date(2026, 1, 1, 0, 0, int(w.index), 0, time.UTC)
 }
 
@@ -208,13 +214,13 @@ func (w *world) tick() bool {
 	return true
 }
 
-// work lets the agents of all ready nodes take one step with each replica, and reports
+// work lets the agents of all nodes in service take one step with each replica, and reports
 // whether anything changed.
 func (w *world) work() bool {
 	w.t.Helper()
 	var b state.Batch
 	for n := range w.snap().Nodes("") {
-		if n.GetStatus().GetState() != "ready" {
+		if !slices.Contains(workingStates, n.GetStatus().GetState()) {
 			continue
 		}
 		for old := range w.snap().ReplicasOn(n.GetMetadata().GetUid()) {

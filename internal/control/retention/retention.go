@@ -1,5 +1,5 @@
 // Package retention is the leader's loop that deletes what is kept only for a while: ended
-// replicas, events, receipts of idempotent calls, expired tokens, old configurations, nodes
+// replicas, deployments, events, receipts of idempotent calls, expired tokens, old configurations, nodes
 // that were removed long ago. Tick is pure. It decides nothing about what still runs.
 package retention
 
@@ -7,6 +7,9 @@ import (
 	"context"
 	"slices"
 	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
@@ -24,6 +27,10 @@ type Limits struct {
 	Receipts time.Duration
 	// Revisions is how many of the newest revisions of a workload are kept.
 	Revisions int
+	// Releases is how many of the newest jobs of release commands of a workload are kept.
+	Releases int
+	// Deployments is how many of the newest deployments of a workload are kept.
+	Deployments int
 	// Tokens is how long an expired token is still listed.
 	Tokens time.Duration
 	Events time.Duration
@@ -41,6 +48,8 @@ type Limits struct {
 const (
 	receipts       = 24 * time.Hour
 	configurations = 1000
+	deployments    = 20
+	releases       = 3
 	removedNodes   = 90 * 24 * time.Hour
 )
 
@@ -49,7 +58,7 @@ func LimitsOf(c *v1.ClusterSpec) Limits {
 	r := spec.RetentionOf(c)
 	return Limits{
 		Replicas: r.Replicas, Receipts: receipts, Revisions: r.Revisions, Tokens: r.Tokens,
-		Events: r.Events, MaxEvents: r.MaxEvents, Configurations: configurations, RemovedNodes: removedNodes,
+		Events: r.Events, MaxEvents: r.MaxEvents, Configurations: configurations, Deployments: deployments, Releases: releases, RemovedNodes: removedNodes,
 	}
 }
 
@@ -75,7 +84,13 @@ func Tick(now time.Time, snap *state.Snapshot, limits Limits) *state.Batch {
 				return batch
 			}
 		}
+		for _, uid := range oldDeployments(snap, w, limits.Deployments) {
+			if !drop(state.KindDeployment, uid) {
+				return batch
+			}
+		}
 	}
+	deleteReleases(now, snap, limits.Releases, batch)
 	for r := range snap.OldestReceipts() {
 		if now.Sub(r.GetMetadata().GetCreateTime().AsTime()) > limits.Receipts && !drop(state.KindReceipt, r.GetMetadata().GetUid()) {
 			return batch
@@ -129,16 +144,18 @@ func forgetEvents(now time.Time, snap *state.Snapshot, limits Limits, batch *sta
 }
 
 // proves reports whether a replica is the only proof that its workload's work is done:
-// without it, the work would be done again. The status of a finished job proves it, too.
+// without it, the work would be done again. The status of a finished job proves it, too. The
+// work of the revision to which the newest deployment may return counts as well.
 func proves(snap *state.Snapshot, r *v1.Replica) bool {
-	phase := r.GetStatus().GetPhase()
+	phase, revision := r.GetStatus().GetPhase(), r.GetSpec().GetRevisionUid()
 	w := snap.Workload(r.GetSpec().GetWorkloadUid())
-	return w != nil && rollout.Outcome(w) == "" && w.GetStatus().GetRevisionUid() == r.GetSpec().GetRevisionUid() &&
-		(phase == spec.PhaseCompleted || phase == spec.PhaseFailed)
+	return w != nil && rollout.Outcome(w) == "" && (phase == spec.PhaseCompleted || phase == spec.PhaseFailed) &&
+		(w.GetStatus().GetRevisionUid() == revision || snap.Deployment(w.GetStatus().GetDeploymentUid()).GetSpec().GetPreviousUid() == revision)
 }
 
 // forgettable are the revisions of a workload beyond the newest ones that no replica runs
-// any more.
+// any more, that are not the last good ones, and to which the newest deployment cannot return:
+// it returns with its group even after it has succeeded.
 func forgettable(snap *state.Snapshot, w *v1.Workload, keep int) []string {
 	var all []string // oldest first
 	for revision := range snap.RevisionsOf(w.GetMetadata().GetUid()) {
@@ -148,12 +165,57 @@ func forgettable(snap *state.Snapshot, w *v1.Workload, keep int) []string {
 		return nil
 	}
 	used := map[string]bool{w.GetStatus().GetRevisionUid(): true}
+	for d := range snap.DeploymentsOf(w.GetMetadata().GetUid()) {
+		if !spec.DeploymentEnded(d.GetStatus().GetPhase()) || d.GetMetadata().GetUid() == w.GetStatus().GetDeploymentUid() {
+			used[d.GetSpec().GetPreviousUid()] = true
+		}
+	}
+	used[lastGood(snap, w).GetSpec().GetRevisionUid()] = true
 	for r := range snap.ReplicasOf(w.GetMetadata().GetUid()) {
 		if spec.Live(r.GetStatus().GetPhase()) {
 			used[r.GetSpec().GetRevisionUid()] = true
 		}
 	}
 	return slices.DeleteFunc(all[:len(all)-keep], func(uid string) bool { return used[uid] })
+}
+
+// oldDeployments are those of a workload beyond the newest ones, except the last good one: its revision is the one that
+// an automatic rollback returns to.
+func oldDeployments(snap *state.Snapshot, w *v1.Workload, keep int) []string {
+	var all []string // oldest first
+	for d := range snap.DeploymentsOf(w.GetMetadata().GetUid()) {
+		all = append(all, d.GetMetadata().GetUid())
+	}
+	if len(all) <= keep {
+		return nil
+	}
+	good := lastGood(snap, w).GetMetadata().GetUid()
+	return slices.DeleteFunc(all[:len(all)-keep], func(uid string) bool { return uid == good })
+}
+
+// deleteReleases deletes the jobs of old release commands that have ended. Package replicas removes them with their
+// replicas.
+func deleteReleases(now time.Time, snap *state.Snapshot, keep int, batch *state.Batch) {
+	for w := range snap.Workloads("", "") {
+		all := slices.Collect(snap.DeploymentsOf(w.GetMetadata().GetUid()))
+		kept := 0
+		for _, d := range slices.Backward(all) { // newest first
+			old := snap.Workload(d.GetStatus().GetRelease().GetJobUid())
+			if old == nil || old.GetMetadata().GetDeleteTime() != nil || rollout.Outcome(old) == "" {
+				continue
+			}
+			if kept++; kept > keep && batch.Len() < maxDeletions {
+				job := proto.CloneOf(old)
+				job.Metadata.DeleteTime = timestamppb.New(now)
+				batch.Update(job, old.GetMetadata().GetVersion())
+			}
+		}
+	}
+}
+
+// lastGood is the newest deployment of a workload that succeeded, nil if there is none.
+func lastGood(snap *state.Snapshot, w *v1.Workload) *v1.Deployment {
+	return rollout.LastGood(snap.DeploymentsOf(w.GetMetadata().GetUid()), func(*v1.Deployment) bool { return true })
 }
 
 // Proposer agrees on changes with the other servers.

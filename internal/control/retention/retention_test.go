@@ -205,6 +205,81 @@ func TestUnusedOldRevisionsAreDeleted(t *testing.T) {
 	}
 }
 
+// The deployment that succeeded last is kept whatever its age, and so is its revision: a rollback returns there.
+func TestLastGoodDeploymentIsKept(t *testing.T) {
+	l := &log{store: state.New()}
+	keep := limits
+	keep.Revisions, keep.Deployments = 1, 2
+	l.put(t, now, &v1.Workload{Metadata: &v1.Metadata{Uid: "w", Name: "web", Namespace: "default"}, Status: &v1.WorkloadStatus{RevisionUid: "rev-5"}})
+	for n := range uint64(6) {
+		phase := spec.DeploymentFailed
+		if n <= 1 {
+			phase = spec.DeploymentSucceeded
+		}
+		revision := fmt.Sprintf("rev-%d", n)
+		l.put(
+			t, now, &v1.Revision{Metadata: &v1.Metadata{Uid: revision}, Spec: &v1.RevisionSpec{WorkloadUid: "w", Number: n}},
+			&v1.Deployment{
+				Metadata: &v1.Metadata{Uid: fmt.Sprintf("d-%d", n), Name: fmt.Sprintf("web-%d", n), Namespace: "default"},
+				Spec:     &v1.DeploymentSpec{WorkloadUid: "w", Number: n, RevisionUid: revision}, Status: &v1.DeploymentStatus{Phase: phase},
+			},
+		)
+	}
+	if _, err := l.Propose(t.Context(), Tick(now, l.store.Snapshot(), keep).Transaction(now)); err != nil {
+		t.Fatal(err)
+	}
+	var left []string
+	for r := range l.store.Snapshot().RevisionsOf("w") {
+		left = append(left, r.GetMetadata().GetUid())
+	}
+	for d := range l.store.Snapshot().DeploymentsOf("w") {
+		left = append(left, d.GetMetadata().GetUid())
+	}
+	if fmt.Sprint(left) != "[rev-1 rev-5 d-1 d-4 d-5]" {
+		t.Errorf("left are %v", left)
+	}
+}
+
+// A deployment may return to the revision before it: with its group, even after it has succeeded. So that revision is
+// kept, and so are the proofs that its work is done.
+func TestRevisionBeforeTheNewestDeploymentIsKept(t *testing.T) {
+	l := &log{store: state.New()}
+	keep := limits
+	keep.Revisions = 1
+	done := func(revision string) *v1.Replica {
+		r := replica("done-"+revision, spec.PhaseCompleted, now.Add(-9*time.Hour))
+		r.Spec.WorkloadUid, r.Spec.RevisionUid = "w", revision
+		return r
+	}
+	l.put(
+		t, now, &v1.Workload{
+			Metadata: &v1.Metadata{Uid: "w", Name: "web", Namespace: "default"}, Status: &v1.WorkloadStatus{RevisionUid: "rev-3", DeploymentUid: "d-3"},
+		},
+		&v1.Deployment{
+			Metadata: &v1.Metadata{Uid: "d-3", Name: "web-3", Namespace: "default"},
+			Spec:     &v1.DeploymentSpec{WorkloadUid: "w", Number: 3, RevisionUid: "rev-3", PreviousUid: "rev-1"},
+			Status:   &v1.DeploymentStatus{Phase: spec.DeploymentSucceeded},
+		},
+		done("rev-1"), done("rev-2"),
+	)
+	for n := range uint64(4) {
+		l.put(t, now, &v1.Revision{Metadata: &v1.Metadata{Uid: fmt.Sprintf("rev-%d", n)}, Spec: &v1.RevisionSpec{WorkloadUid: "w", Number: n}})
+	}
+	if _, err := l.Propose(t.Context(), Tick(now, l.store.Snapshot(), keep).Transaction(now)); err != nil {
+		t.Fatal(err)
+	}
+	var left []string
+	for r := range l.store.Snapshot().RevisionsOf("w") {
+		left = append(left, r.GetMetadata().GetUid())
+	}
+	for r := range l.store.Snapshot().ReplicasOf("w") {
+		left = append(left, r.GetMetadata().GetUid())
+	}
+	if fmt.Sprint(left) != "[rev-1 rev-3 done-rev-1]" {
+		t.Errorf("left are %v", left)
+	}
+}
+
 func TestSurplusEventsAreDeletedOldestFirst(t *testing.T) {
 	l := &log{store: state.New()}
 	for n := range 10 {

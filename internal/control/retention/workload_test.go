@@ -102,3 +102,29 @@ func TestExpiredTokenTakesItsCredentialAlong(t *testing.T) {
 		t.Errorf("dropped %v", gone)
 	}
 }
+
+// The jobs of the newest release commands are kept, and those that have not ended.
+func TestOldReleaseJobsAreDeleted(t *testing.T) {
+	l := &log{store: state.New()}
+	l.put(t, now, workload("web", "web-9"))
+	for n := uint64(1); n <= 5; n++ {
+		job := workload(spec.ReleaseName("web", n), "first")
+		if n != 2 {
+			job.Status.Job = &v1.JobStatus{Outcome: spec.PhaseCompleted, RevisionUid: "first"}
+		}
+		name := fmt.Sprintf("web-%d", n)
+		l.put(t, now, job, &v1.Deployment{
+			Metadata: &v1.Metadata{Uid: name, Name: name, Namespace: "default"}, Spec: &v1.DeploymentSpec{WorkloadUid: "web", Number: n},
+			Status: &v1.DeploymentStatus{Release: &v1.ReleaseStatus{Job: job.GetMetadata().GetName(), JobUid: job.GetMetadata().GetUid()}},
+		})
+	}
+	var deleted []string
+	for w := range Tick(now, l.store.Snapshot(), Limits{Releases: 2, Deployments: 20}).Workloads() {
+		if w.GetMetadata().GetDeleteTime() != nil {
+			deleted = append(deleted, w.GetMetadata().GetName())
+		}
+	}
+	if len(deleted) != 2 || deleted[0] != "web-release-3" || deleted[1] != "web-release-1" {
+		t.Errorf("deleted are %v", deleted)
+	}
+}

@@ -198,6 +198,31 @@ func removeCgroup(dir string) error {
 	return nil
 }
 
+// limitMemory makes the cgroup, if it does not exist, and limits the memory of everything below. It keeps a cgroup that
+// uses more already as it is: the kernel would kill its processes.
+func (c cgroups) limitMemory(path string, limit int64) error {
+	dir, name := c.dir("memory", path), "memory.limit_in_bytes"
+	if c.unified != "" {
+		name = "memory.max"
+		// A controller must be enabled above. Usually it is; if it cannot be, the write below fails.
+		_ = os.WriteFile(filepath.Join(filepath.Dir(dir), "cgroup.subtree_control"), []byte("+memory"), 0)
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("make a cgroup for all tasks: %w", err)
+	}
+	pool, err := c.pool(path)
+	if err == nil && pool.Used >= limit {
+		err = fmt.Errorf("they use %d bytes already, and %d would be the limit", pool.Used, limit)
+	}
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, name), strconv.AppendInt(nil, limit, 10), 0)
+	}
+	if err != nil {
+		return fmt.Errorf("limit the memory of all tasks: %w", err)
+	}
+	return nil
+}
+
 // limitsSwap reports whether the kernel accounts swap. Without that, setting a swap limit
 // fails.
 func (c cgroups) limitsSwap() bool {

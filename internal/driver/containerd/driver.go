@@ -22,6 +22,7 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/containerd/api/services/tasks/v1"
@@ -47,6 +48,7 @@ type Driver struct {
 	snapshotter string
 	cgroups     cgroups
 	limits      processLimits
+	memoryLimit atomic.Int64 // of all tasks together, 0 for none
 	records     *records
 	images      imageCache
 	pulls       pulls
@@ -61,6 +63,7 @@ var (
 	_ driver.Driver = (*Driver)(nil)
 	_ driver.Execer = (*Driver)(nil)
 	_ driver.Meter  = (*Driver)(nil)
+	_ driver.Pooler = (*Driver)(nil)
 	_ driver.Rooter = (*Driver)(nil)
 )
 
@@ -79,6 +82,11 @@ func Open(ctx context.Context, opts Options) (_ *Driver, err error) {
 	}()
 	if err := d.findParts(); err != nil {
 		return nil, fmt.Errorf("containerd driver: %w", err)
+	}
+	if opts.MemoryLimit > 0 {
+		if err := d.LimitPool(opts.MemoryLimit); err != nil {
+			opts.Log.Warn("Containers could take all memory of this machine.", "error", err)
+		}
 	}
 	if opts.embedded() {
 		if d.daemon, err = startDaemon(opts); err != nil {

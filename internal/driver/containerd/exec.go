@@ -85,6 +85,7 @@ type process struct {
 	driver  *Driver
 	task    string
 	id      string
+	pid     int // set before started is closed
 	streams cio.IO
 	started chan struct{}
 	done    chan struct{} // closed once code and err are set
@@ -119,11 +120,13 @@ func (p *process) start(ctx context.Context, exec driver.Exec, spec *specs.Proce
 	if err != nil {
 		return execError(err)
 	}
-	if _, err := service.Start(ctx, &tasks.StartRequest{ContainerID: p.task, ExecID: p.id}); err != nil {
+	started, err := service.Start(ctx, &tasks.StartRequest{ContainerID: p.task, ExecID: p.id})
+	if err != nil {
 		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTime)
 		defer cancel()
 		return errors.Join(execError(err), p.delete(undo))
 	}
+	p.pid = int(started.Pid)
 	close(p.started)
 	go p.awaitExit()
 	return nil
@@ -227,7 +230,17 @@ func (p *process) Wait(ctx context.Context) (int, error) {
 
 // kill retries until ctx ends, because the daemon may be restarting and nothing else would
 // end the process.
+//
+// The process leads a group of its own, so its children are killed with it, unless they have left the group.
 func (p *process) kill(ctx context.Context) error {
+	select {
+	case <-p.done: // the number may be that of another process by now
+		return nil
+	default:
+		if p.pid > 1 {
+			_ = syscall.Kill(-p.pid, syscall.SIGKILL)
+		}
+	}
 	for {
 		err := p.signal(ctx, syscall.SIGKILL)
 		if err == nil {

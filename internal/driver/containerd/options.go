@@ -27,6 +27,10 @@ type Options struct {
 	// containerd inside this process.
 	Address string
 
+	// MemoryLimit is what all tasks together may use, in bytes, so that the rest of the machine can go on. Zero means no
+	// limit.
+	MemoryLimit int64
+
 	// Registries are the clients for registries with their own certificates or their own
 	// way of dialling. The key is the host of the image's reference. All of them use HTTPS.
 	Registries map[string]*http.Client

@@ -28,12 +28,16 @@ const (
 	defaultPIDLimit = 4096
 	cpuPeriod       = 100_000 // microseconds
 	minCPUShares    = 2       // the kernel's minimum
+	highestOOMScore = 1000    // the kernel's maximum
 
 	// Open files: few by default, because some programs close every number up to the limit;
 	// many for those that ask.
 	openFilesSoft = 1024
 	openFilesHard = 524_288
 )
+
+// leaseAnnotation names the lease of a task to its shim.
+const leaseAnnotation = "cloudless.lease"
 
 // capabilities are what root in a container keeps. They do not allow making devices, raw
 // packets, new roots or audit records, nor passing capabilities on.
@@ -51,7 +55,7 @@ var capabilities = []string{
 // processLimits are the kernel's limits for every process of a task.
 type processLimits struct {
 	openFiles specs.POSIXRlimit
-	oomScore  int // badness for the OOM killer
+	oomScore  int // the least that a task may have
 }
 
 // findProcessLimits stays within this process's own limits: if it may not exceed them, its
@@ -75,7 +79,7 @@ func findProcessLimits() (processLimits, error) {
 			Soft: min(openFilesSoft, own.Max),
 			Hard: min(openFilesHard, own.Max),
 		},
-		oomScore: max(0, score), // above the shim and this process, which protect themselves
+		oomScore: max(0, score), // only a privileged process may lower its own
 	}, nil
 }
 
@@ -96,7 +100,7 @@ func validateTask(task driver.Task) error {
 		problem = fmt.Sprintf("a network namespace goes with network %q and no other", driver.NetworkNode)
 	case task.WorkingDir != "" && !filepath.IsAbs(task.WorkingDir):
 		problem = fmt.Sprintf("its working folder %q is not an absolute path", task.WorkingDir)
-	case r.CPURequest < 0 || r.CPULimit < 0 || r.MemoryLimit < 0 || r.PIDLimit < 0:
+	case r.CPURequest < 0 || r.CPULimit < 0 || r.MemoryLimit < 0 || r.PIDLimit < 0 || r.OOMScore < 0:
 		problem = "a resource is negative"
 	default:
 		return nil
@@ -124,9 +128,13 @@ func (d *Driver) spec(ctx context.Context, task driver.Task, container *containe
 	if err != nil {
 		return nil, fmt.Errorf("describe the container of task %s: %w", task.ID, err)
 	}
+	if task.Lease != "" {
+		spec.Annotations = map[string]string{leaseAnnotation: task.Lease}
+	}
 	spec.Process.Env = environment(config.Env, task.Env)
 	spec.Process.Rlimits = []specs.POSIXRlimit{d.limits.openFiles}
-	spec.Process.OOMScoreAdj = &d.limits.oomScore
+	score := min(max(task.Resources.OOMScore, d.limits.oomScore), highestOOMScore)
+	spec.Process.OOMScoreAdj = &score
 	spec.Root.Readonly = task.ReadOnlyRoot
 	if uid, gid, ok := numericUser(firstOf(task.User, config.User, "0:0")); ok {
 		spec.Process.User = specs.User{UID: uid, GID: gid, AdditionalGids: []uint32{gid}}
@@ -252,6 +260,9 @@ func (d *Driver) setResources(to *specs.LinuxResources, from driver.Resources) {
 		if d.cgroups.limitsSwap() {
 			to.Memory.Swap = &from.MemoryLimit
 		}
+	} else if limit := d.memoryLimit.Load(); limit > 0 {
+		// Enforced by the cgroup above; here, programs can see it and size their caches and heaps.
+		to.Memory = &specs.LinuxMemory{Limit: &limit}
 	}
 	pids := from.PIDLimit
 	if pids == 0 {

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cloudless/cloudless/internal/agent/pressure"
 	"github.com/cloudless/cloudless/internal/driver"
 )
 
@@ -82,6 +83,44 @@ func statsV2(stats *driver.Stats, dir string) error {
 	stats.PIDs = read.number(dir, "pids.current")
 	stats.BlockReadBytes, stats.BlockWriteBytes = parseIOStat(read.optional(dir, "io.stat"))
 	return read.err
+}
+
+// Pool reads the cgroup of all tasks.
+func (d *Driver) Pool() (driver.Pool, error) {
+	pool, err := d.cgroups.pool(d.opts.cgroupParent())
+	if errors.Is(err, fs.ErrNotExist) {
+		return driver.Pool{}, nil // there was no task yet
+	}
+	if err != nil {
+		return driver.Pool{}, fmt.Errorf("measure the memory of all tasks: %w", err)
+	}
+	return pool, nil
+}
+
+// LimitPool limits the cgroup of all tasks. Tasks without a limit of their own that are started from now on see it.
+func (d *Driver) LimitPool(bytes int64) error {
+	if err := d.cgroups.limitMemory(d.opts.cgroupParent(), bytes); err != nil {
+		return err
+	}
+	d.memoryLimit.Store(bytes)
+	return nil
+}
+
+func (c cgroups) pool(path string) (driver.Pool, error) {
+	var read reader
+	var pool driver.Pool
+	dir := c.dir("memory", path)
+	if c.unified == "" {
+		pool.Used = int64(workingSet(read.number(dir, "memory.usage_in_bytes"), read.keyed(dir, "memory.stat")["total_inactive_file"]))
+		if limit := read.number(dir, "memory.limit_in_bytes"); limit <= math.MaxInt64/2 {
+			pool.Limit = int64(limit)
+		}
+		return pool, read.err
+	}
+	pool.Used = int64(workingSet(read.number(dir, "memory.current"), read.keyed(dir, "memory.stat")["inactive_file"]))
+	pool.Limit = int64(read.number(dir, "memory.max"))
+	pool.Stalled = pressure.Stalled(read.optional(dir, "memory.pressure"))
+	return pool, read.err
 }
 
 // workingSet leaves out what the kernel can drop at once.

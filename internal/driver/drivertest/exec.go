@@ -95,6 +95,18 @@ func execs(t *testing.T, s *suite) {
 			t.Errorf("process %s is %s", pid, stdout)
 		}
 	})
+	t.Run("giving up kills its children", func(t *testing.T) {
+		out := newWatched()
+		process, err := s.driver.Exec(s.ctx(t), task.ID, driver.Exec{Command: []string{"sh", "-c", "sleep 5001 & echo $!; wait"}, Stdout: out})
+		must(t, err)
+		child := strings.TrimSpace(out.until(t, s.ctx(t), "\n"))
+		ctx, cancel := context.WithCancel(s.ctx(t))
+		cancel()
+		_, err = process.Wait(ctx)
+		wantError(t, err, context.Canceled)
+		// The first process of the task may never reap it, but it must be dead. Otherwise this waits until the test hangs.
+		run(t, driver.Exec{Command: []string{"sh", "-c", "while grep -q '^State:.[RSD]' /proc/" + child + "/status 2>/dev/null; do sleep 0.05; done"}})
+	})
 	t.Run("a terminal", func(t *testing.T) { terminal(t, s, task.ID) })
 	t.Run("an exec without a waiter ends with the task", func(t *testing.T) {
 		before := s.Traces(t)

@@ -1,7 +1,6 @@
 package relay
 
 import (
-	"bufio"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -22,6 +21,8 @@ const silence = 2*pingEvery + 5*time.Second
 type Handler interface {
 	// Packet is a packet from a machine.
 	Packet(from Address, packet []byte)
+	// Flush follows the last of several packets that have arrived together.
+	Flush()
 	// Absent says that a machine, to which a packet was sent, is not connected to this relay.
 	Absent(Address)
 }
@@ -40,9 +41,11 @@ func NewClient(conn net.Conn, h Handler) *Client {
 	return &Client{conn: conn, queue: newQueue(), handler: h, started: time.Now()}
 }
 
-// Send queues a packet and reports whether there was room for it.
-func (c *Client) Send(to Address, packet []byte) bool {
-	return len(packet) <= MaxPacket && c.queue.put(frame{kind: kindPacket, address: to, packet: packet})
+// Send queues packets, which begin at an offset in their buffers, and returns how many there was room for.
+func (c *Client) Send(to Address, buffers [][]byte, offset int) (taken int) {
+	taken = c.queue.addAll(to, buffers, offset)
+	c.queue.flush()
+	return taken
 }
 
 // RoundTrip is how long the relay took to answer the last ping; 0 if it has not yet.
@@ -71,10 +74,9 @@ func (c *Client) Run(ctx context.Context) error {
 }
 
 func (c *Client) receive() error {
-	r := bufio.NewReaderSize(deadlined{c.conn, silence}, 16<<10)
-	buffer := make([]byte, MaxPacket)
+	r := newReader(deadlined{c.conn, silence})
 	for {
-		f, err := readFrame(r, buffer)
+		f, err := readFrame(r)
 		if err != nil {
 			return err
 		}
@@ -85,6 +87,9 @@ func (c *Client) receive() error {
 			c.handler.Absent(f.address)
 		case kindPong:
 			c.measured(f.packet)
+		}
+		if !another(r) {
+			c.handler.Flush()
 		}
 	}
 }
@@ -118,8 +123,8 @@ func (c *Client) measured(content []byte) {
 	if len(content) != 8 {
 		return
 	}
-	if took := time.Since(c.started) - time.Duration(binary.BigEndian.Uint64(content)); took > 0 {
-		c.trip.Store(int64(took))
+	if took := time.Since(c.started) - time.Duration(binary.BigEndian.Uint64(content)); took >= 0 {
+		c.trip.Store(int64(max(took, 1))) // a clock may be coarse
 	}
 }
 

@@ -50,8 +50,11 @@ type frame struct {
 
 var errBadFrame = errors.New("the other side does not speak the relay protocol")
 
-// readFrame reads into buffer, which has room for MaxPacket bytes.
-func readFrame(r *bufio.Reader, buffer []byte) (f frame, err error) {
+// newReader returns a reader for readFrame. It has room for the largest frame.
+func newReader(r io.Reader) *bufio.Reader { return bufio.NewReaderSize(r, headerSize+MaxPacket) }
+
+// readFrame reads the next frame. It copies nothing: the packet is in the reader's buffer.
+func readFrame(r *bufio.Reader) (f frame, err error) {
 	header, err := r.Peek(headerSize)
 	if err != nil {
 		if len(header) > 0 && errors.Is(err, io.EOF) {
@@ -63,14 +66,29 @@ func readFrame(r *bufio.Reader, buffer []byte) (f frame, err error) {
 	if f.kind < kindPacket || f.kind > kindPong {
 		return f, fmt.Errorf("%w: frame of kind %d", errBadFrame, f.kind)
 	}
-	size := int(binary.BigEndian.Uint16(header[1:]))
 	f.address = Address(header[3:])
-	_, _ = r.Discard(headerSize) // it was peeked
-	f.packet = buffer[:size]
-	if _, err = io.ReadFull(r, f.packet); errors.Is(err, io.EOF) {
-		err = io.ErrUnexpectedEOF
+	whole, err := r.Peek(frameSize(header))
+	if err != nil {
+		if errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF
+		}
+		return f, err
 	}
-	return f, err
+	f.packet = whole[headerSize:]
+	_, _ = r.Discard(len(whole)) // it was peeked
+	return f, nil
+}
+
+// frameSize is the size of a frame that begins with a header.
+func frameSize(header []byte) int { return headerSize + int(binary.BigEndian.Uint16(header[1:])) }
+
+// another reports whether another frame can be read without waiting for the connection.
+func another(r *bufio.Reader) bool {
+	if r.Buffered() < headerSize {
+		return false
+	}
+	header, err := r.Peek(headerSize)
+	return err == nil && r.Buffered() >= frameSize(header)
 }
 
 // appendFrame appends the frame's bytes to b. The packet has at most MaxPacket bytes.

@@ -1,7 +1,6 @@
 package relay
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"io"
@@ -22,7 +21,7 @@ type Limits struct {
 }
 
 const (
-	defaultBytesPerSecond = 125 << 20 // a gigabit
+	defaultBytesPerSecond = 1250 << 20 // ten gigabits
 	defaultSilence        = 75 * time.Second
 )
 
@@ -95,54 +94,92 @@ func ended(err error) bool {
 	return errors.Is(err, net.ErrClosed) || errors.Is(err, io.ErrClosedPipe) || errors.Is(err, io.EOF)
 }
 
-// receive reads the frames of one machine.
+// receive reads the frames of one machine. Frames that have arrived together are passed on together.
 func (h *Hub) receive(ctx context.Context, from Address, l *link) error {
-	r := bufio.NewReaderSize(deadlined{l.conn, h.limits.Silence}, 16<<10)
-	buffer := make([]byte, MaxPacket)
-	limit := rate.NewLimiter(rate.Limit(h.limits.BytesPerSecond), max(h.limits.BytesPerSecond/10, MaxPacket))
+	r := newReader(deadlined{l.conn, h.limits.Silence})
+	limit := rate.NewLimiter(rate.Limit(h.limits.BytesPerSecond), max(h.limits.BytesPerSecond/10, r.Size()))
 	for {
-		f, err := readFrame(r, buffer)
-		if err != nil {
+		b := batch{hub: h, from: from, sender: l}
+		f, err := readFrame(r)
+		for {
+			if err != nil {
+				return err
+			}
+			b.handle(f)
+			if !another(r) {
+				break
+			}
+			f, err = readFrame(r)
+		}
+		b.flush()
+		if err := limit.WaitN(ctx, b.size); err != nil {
 			return err
 		}
-		if err := limit.WaitN(ctx, headerSize+len(f.packet)); err != nil {
-			return err
-		}
-		switch f.kind {
-		case kindPacket:
-			h.pass(from, l, f)
-		case kindPing:
-			l.queue.put(frame{kind: kindPong, packet: f.packet})
-		}
+	}
+}
+
+// batch are frames of one machine that have arrived together.
+type batch struct {
+	hub    *Hub
+	from   Address
+	sender *link
+	size   int
+
+	address  Address // of the last packet's receiver
+	receiver *link   // that receiver, nil if it is absent
+
+	packets, bytes, dropped uint64
+}
+
+func (b *batch) handle(f frame) {
+	b.size += headerSize + len(f.packet)
+	switch f.kind {
+	case kindPacket:
+		b.pass(f)
+	case kindPing:
+		b.sender.queue.put(frame{kind: kindPong, packet: f.packet})
 	}
 }
 
 // pass copies a packet to its receiver.
-func (h *Hub) pass(from Address, l *link, f frame) {
-	h.mu.RLock()
-	to := h.links[f.address]
-	h.mu.RUnlock()
-	if to == nil {
-		l.queue.put(frame{kind: kindAbsent, address: f.address})
-		return
+func (b *batch) pass(f frame) {
+	if b.receiver == nil || b.address != f.address {
+		b.switchTo(f.address)
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !to.queue.put(frame{kind: kindPacket, address: from, packet: f.packet}) {
-		l.dropped++
-		return
+	switch {
+	case b.receiver == nil:
+		b.sender.queue.put(frame{kind: kindAbsent, address: f.address})
+	case b.receiver.queue.add(frame{kind: kindPacket, address: b.from, packet: f.packet}):
+		b.packets++
+		b.bytes += uint64(len(f.packet))
+	default:
+		b.dropped++
 	}
-	l.packets++
-	l.bytes += uint64(len(f.packet))
 }
 
-// Drop closes the connection of a machine, if there is one.
-func (h *Hub) Drop(a Address) {
-	h.mu.RLock()
-	defer h.mu.RUnlock()
-	if l := h.links[a]; l != nil {
-		l.close()
+func (b *batch) switchTo(a Address) {
+	if b.receiver != nil {
+		b.receiver.queue.flush()
 	}
+	b.hub.mu.RLock()
+	defer b.hub.mu.RUnlock()
+	b.address, b.receiver = a, b.hub.links[a]
+}
+
+// flush counts all packets, and lets those of the last receiver go out.
+func (b *batch) flush() {
+	b.sender.count(b.packets, b.bytes, b.dropped)
+	if b.receiver != nil {
+		b.receiver.queue.flush()
+	}
+}
+
+func (l *link) count(packets, bytes, dropped uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.packets += packets
+	l.bytes += bytes
+	l.dropped += dropped
 }
 
 // Stats returns what the hub did so far.

@@ -1,7 +1,6 @@
 package relay
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -33,6 +32,13 @@ func (r *recorder) Packet(from Address, packet []byte) {
 }
 
 func (r *recorder) Absent(a Address) { r.absent <- a }
+
+func (*recorder) Flush() {}
+
+// send sends one packet and reports whether there was room for it.
+func (c *Client) send(to string, packet []byte) bool {
+	return c.Send(AddressOf(to), [][]byte{packet}, 0) == 1
+}
 
 // joined connects a machine to a hub by a real connection.
 func joined(t *testing.T, h *Hub, identity string) (*Client, *recorder) {
@@ -72,14 +78,14 @@ func TestPacketsReachTheirReceiver(t *testing.T) {
 	h := NewHub(Limits{})
 	ann, _ := joined(t, h, "ann")
 	bob, received := joined(t, h, "bob")
-	if !ann.Send(AddressOf("bob"), []byte("hello")) {
+	if !ann.send("bob", []byte("hello")) {
 		t.Fatal("there is no room for one packet")
 	}
 	if got := <-received.packets; got != "ann: hello" {
 		t.Errorf("bob received %q", got)
 	}
 	large := bytes.Repeat([]byte{7}, MaxPacket)
-	if !ann.Send(AddressOf("bob"), large) || ann.Send(AddressOf("bob"), append(large, 7)) {
+	if !ann.send("bob", large) || ann.send("bob", append(large, 7)) {
 		t.Error("a packet of the largest size must be sent, and none that is larger")
 	}
 	if got := <-received.packets; len(got) != len("ann: ")+MaxPacket {
@@ -91,10 +97,28 @@ func TestPacketsReachTheirReceiver(t *testing.T) {
 	_ = bob
 }
 
+func TestPacketsThatAreSentTogetherArriveInOrder(t *testing.T) {
+	h := NewHub(Limits{})
+	ann, own := joined(t, h, "ann")
+	_, received := joined(t, h, "bob")
+	if taken := ann.Send(AddressOf("bob"), [][]byte{[]byte("..one"), []byte("..two"), []byte("..three")}, 2); taken != 3 {
+		t.Fatalf("there was room for %d packets", taken)
+	}
+	ann.send("ann", []byte("other receiver"))
+	for _, want := range []string{"ann: one", "ann: two", "ann: three"} {
+		if got := <-received.packets; got != want {
+			t.Errorf("bob received %q, want %q", got, want)
+		}
+	}
+	if got := <-own.packets; got != "ann: other receiver" {
+		t.Errorf("ann received %q", got)
+	}
+}
+
 func TestSenderLearnsThatTheReceiverIsAbsent(t *testing.T) {
 	h := NewHub(Limits{})
 	ann, received := joined(t, h, "ann")
-	ann.Send(AddressOf("bob"), []byte("hello"))
+	ann.send("bob", []byte("hello"))
 	if got := <-received.absent; got != AddressOf("bob") {
 		t.Errorf("absent is %x", got)
 	}
@@ -105,29 +129,12 @@ func TestNewerConnectionReplacesTheOlder(t *testing.T) {
 	ann, _ := joined(t, h, "ann")
 	_, older := joined(t, h, "bob")
 	_, newer := joined(t, h, "bob")
-	ann.Send(AddressOf("bob"), []byte("hello"))
+	ann.send("bob", []byte("hello"))
 	if got := <-newer.packets; got != "ann: hello" {
 		t.Errorf("the newer connection received %q", got)
 	}
 	if len(older.packets) != 0 {
 		t.Error("the older connection received a packet")
-	}
-}
-
-func TestDroppedMachineIsDisconnected(t *testing.T) {
-	h := NewHub(Limits{})
-	mine, theirs := net.Pipe()
-	served := make(chan error, 1)
-	go func() { served <- h.Serve(t.Context(), AddressOf("ann"), theirs) }()
-	for h.Stats().Connected == 0 {
-		time.Sleep(time.Millisecond)
-	}
-	h.Drop(AddressOf("ann"))
-	if _, err := mine.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
-		t.Errorf("the connection is open: %v", err)
-	}
-	if err := <-served; err != nil {
-		t.Errorf("serving ended with %v", err)
 	}
 }
 
@@ -145,9 +152,9 @@ func TestSlowReceiverLosesPackets(t *testing.T) {
 	}
 	packet := make([]byte, 32<<10)
 	for h.Stats().Dropped == 0 {
-		ann.Send(AddressOf("slow"), packet)
+		ann.send("slow", packet)
 	}
-	ann.Send(AddressOf("ann"), []byte("still served"))
+	ann.send("ann", []byte("still served"))
 	if got := <-received.packets; got != "ann: still served" {
 		t.Errorf("received %q", got)
 	}
@@ -167,14 +174,14 @@ func TestFramesAreReadAsWritten(t *testing.T) {
 			}
 			sent, wire = append(sent, f), appendFrame(wire, f)
 		}
-		r, buffer := bufio.NewReader(bytes.NewReader(wire)), make([]byte, MaxPacket)
+		r := newReader(bytes.NewReader(wire))
 		for i, want := range sent {
-			got, err := readFrame(r, buffer)
+			got, err := readFrame(r)
 			if err != nil || got.kind != want.kind || got.address != want.address || !bytes.Equal(got.packet, want.packet) {
 				t.Fatalf("frame %d was read as %v, %v", i, got, err)
 			}
 		}
-		if _, err := readFrame(r, buffer); !errors.Is(err, io.EOF) {
+		if _, err := readFrame(r); !errors.Is(err, io.EOF) {
 			t.Fatalf("after the last frame: %v", err)
 		}
 	})
@@ -184,10 +191,10 @@ func FuzzReadFrame(f *testing.F) {
 	f.Add(appendFrame(nil, frame{kind: kindPacket, address: AddressOf("ann"), packet: []byte("hello")}))
 	f.Add([]byte{9, 0, 0})
 	f.Fuzz(func(t *testing.T, data []byte) {
-		r, buffer := bufio.NewReader(bytes.NewReader(data)), make([]byte, MaxPacket)
+		r := newReader(bytes.NewReader(data))
 		read := 0
 		for {
-			got, err := readFrame(r, buffer)
+			got, err := readFrame(r)
 			if err != nil {
 				return
 			}
@@ -223,7 +230,7 @@ func TestConnectionToARelayThatAnswersIsKept(t *testing.T) {
 	h := NewHub(Limits{})
 	ann, received := joined(t, h, "ann")
 	ann.Verify(time.Minute)
-	ann.Send(AddressOf("ann"), []byte("still here"))
+	ann.send("ann", []byte("still here"))
 	if got := <-received.packets; got != "ann: still here" {
 		t.Errorf("ann received %q", got)
 	}

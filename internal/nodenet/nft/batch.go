@@ -1,12 +1,14 @@
 package nft
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	mdnetlink "github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // batchBuffer holds a transaction of some thousand rules; with the machine's defaults, large ones fail.
@@ -22,37 +24,81 @@ func Connect(options ...nftables.ConnOption) (*nftables.Conn, error) {
 	}))...)
 }
 
-// Delete removes a table. It is no error if there is none.
+// Delete removes a table, and its part for bridges. It is no error if there is none.
 func Delete(name string) error {
 	c, err := Connect()
 	if err != nil {
 		return err
 	}
-	b := newBatch(c, name)
-	b.conn.AddTable(b.table) // so that there is one to delete
-	b.conn.DelTable(b.table)
-	if err := b.conn.Flush(); err != nil {
-		return fmt.Errorf("remove table %s: %w", name, err)
+	for _, bridge := range []bool{false, true} {
+		table := tableOf(name, bridge)
+		c.AddTable(table) // so that there is one to delete
+		c.DelTable(table)
+		if err := c.Flush(); err != nil && !(bridge && withoutBridges(err)) {
+			return fmt.Errorf("remove table %s: %w", name, err)
+		}
 	}
 	return nil
 }
 
-// batch collects the messages of one transaction.
-type batch struct {
-	conn  *nftables.Conn
-	table *nftables.Table
-	ids   uint32
+// HasBridges reports whether the kernel has rules for what passes a bridge. It tries one in a transaction that leaves
+// nothing behind.
+func HasBridges(probe string) (bool, error) {
+	c, err := Connect()
+	if err != nil {
+		return false, err
+	}
+	table := tableOf(probe, true)
+	c.AddTable(table)
+	c.AddChain(&nftables.Chain{
+		Table: table, Name: "probe", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityRaw,
+	})
+	c.DelTable(table)
+	if err := c.Flush(); withoutBridges(err) {
+		return false, nil
+	} else if err != nil {
+		return false, fmt.Errorf("try rules for bridges: %w", err)
+	}
+	return true, nil
 }
 
-func newBatch(c *nftables.Conn, table string) *batch {
-	return &batch{conn: c, table: &nftables.Table{Name: table, Family: nftables.TableFamilyINet}}
+// withoutBridges reports whether an error says that the kernel has no rules for bridges.
+func withoutBridges(err error) bool {
+	return slices.ContainsFunc([]error{unix.EAFNOSUPPORT, unix.EOPNOTSUPP, unix.EPROTONOSUPPORT, unix.ENOENT},
+		func(one error) bool { return errors.Is(err, one) })
+}
+
+// tableOf is a table of family inet, or the one of family bridge with the same name.
+func tableOf(name string, bridge bool) *nftables.Table {
+	if bridge {
+		return &nftables.Table{Name: name, Family: nftables.TableFamilyBridge}
+	}
+	return &nftables.Table{Name: name, Family: nftables.TableFamilyINet}
+}
+
+// batch collects the messages of one transaction.
+type batch struct {
+	conn    *nftables.Conn
+	name    string
+	bridged map[string]bool // names of the sets for bridges
+	ids     uint32
+}
+
+func newBatch(c *nftables.Conn, t *Table) *batch {
+	return &batch{conn: c, name: t.name, bridged: t.bridged}
 }
 
 // replace writes a table from scratch.
 func (b *batch) replace(t *Table) error {
-	b.conn.AddTable(b.table) // so that there is one to delete
-	b.conn.DelTable(b.table)
-	b.conn.AddTable(b.table)
+	for _, bridge := range []bool{false, true} {
+		if bridge && len(b.bridged) == 0 {
+			break
+		}
+		table := tableOf(b.name, bridge)
+		b.conn.AddTable(table) // so that there is one to delete
+		b.conn.DelTable(table)
+		b.conn.AddTable(table)
+	}
 	all := &change{addSets: slices.Clone(t.sets)}
 	for _, p := range t.parts {
 		all.addSets = append(all.addSets, p.Sets...)
@@ -79,7 +125,7 @@ func (b *batch) change(c *change) error {
 	}
 	for _, chain := range slices.Concat(c.addChains, c.flushChains) {
 		for _, rule := range chain.Rules {
-			b.conn.AddRule(&nftables.Rule{Table: b.table, Chain: b.chain(chain), Exprs: rule})
+			b.conn.AddRule(&nftables.Rule{Table: tableOf(b.name, chain.Bridge), Chain: b.chain(chain), Exprs: rule})
 		}
 	}
 	gone := map[string]bool{}
@@ -106,7 +152,7 @@ func (b *batch) change(c *change) error {
 }
 
 func (b *batch) chain(c Chain) *nftables.Chain {
-	chain := &nftables.Chain{Table: b.table, Name: c.Name}
+	chain := &nftables.Chain{Table: tableOf(b.name, c.Bridge), Name: c.Name}
 	if c.Hook != nil {
 		accept := nftables.ChainPolicyAccept
 		chain.Type, chain.Hooknum, chain.Priority, chain.Policy = c.Hook.Type, c.Hook.Hook, c.Hook.Priority, &accept
@@ -114,12 +160,14 @@ func (b *batch) chain(c Chain) *nftables.Chain {
 	return chain
 }
 
-func (b *batch) set(name string) *nftables.Set { return &nftables.Set{Table: b.table, Name: name} }
+func (b *batch) set(name string) *nftables.Set {
+	return &nftables.Set{Table: tableOf(b.name, b.bridged[name]), Name: name}
+}
 
 func (b *batch) addSet(s Set) error {
 	b.ids++
 	set := &nftables.Set{
-		Table: b.table, ID: b.ids, Name: s.Name, KeyType: s.Key, IsMap: s.IsMap, DataType: s.Value,
+		Table: tableOf(b.name, s.Bridge), ID: b.ids, Name: s.Name, KeyType: s.Key, IsMap: s.IsMap, DataType: s.Value,
 		Dynamic: s.Dynamic, HasTimeout: s.Timeout > 0, Timeout: s.Timeout, Size: s.Size,
 		Concatenation: len(nftables.ConcatSetTypeElements(s.Key)) > 1,
 	}

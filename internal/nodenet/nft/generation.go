@@ -78,7 +78,10 @@ func (l *Listener) Message(m mdnetlink.Message) (foreign bool) {
 	if generation, ok := GenerationOf(m); ok {
 		return l.table.announced(generation, l.any && l.touched == uint16(generation))
 	}
-	if m.Header.Type>>8 != unix.NFNL_SUBSYS_NFTABLES || len(m.Data) < 4 || m.Data[0] != byte(nftables.TableFamilyINet) {
+	if m.Header.Type>>8 != unix.NFNL_SUBSYS_NFTABLES || len(m.Data) < 4 {
+		return false
+	}
+	if family := nftables.TableFamily(m.Data[0]); family != nftables.TableFamilyINet && family != nftables.TableFamilyBridge {
 		return false
 	}
 	generation := binary.BigEndian.Uint16(m.Data[2:])

@@ -27,6 +27,8 @@ type Set struct {
 	Timeout time.Duration
 	// Size limits a dynamic set.
 	Size uint32
+	// Bridge sets are for Bridge chains. Only fixed sets of a table can be such.
+	Bridge bool
 }
 
 // Chain is a chain with its rules.
@@ -35,6 +37,8 @@ type Chain struct {
 	// Hook is nil for a chain that other rules lead to.
 	Hook  *Hook
 	Rules [][]expr.Any
+	// Bridge chains see what passes a bridge, with the port where it came in.
+	Bridge bool
 }
 
 // Hook is where the kernel calls a chain.
@@ -48,17 +52,19 @@ type Hook struct {
 type Element struct{ Set, Key, Value, Goto string }
 
 // Part is a piece of the table that changes as a whole. Parts may share elements: an element stays until the last part
-// that has it is gone.
+// that has it is gone. If they disagree about its value, the part that comes first by name wins.
 type Part struct {
 	Sets     []Set
 	Chains   []Chain
 	Elements []Element
 }
 
-// Table is the owner's view of one table of family inet. It is safe for concurrent use.
+// Table is the owner's view of one table of family inet, and of the one of family bridge with the same name, which has
+// the Bridge sets and chains. Both change in one transaction. It is safe for concurrent use.
 type Table struct {
-	name string
-	sets []Set
+	name    string
+	sets    []Set
+	bridged map[string]bool // names of the Bridge sets; without any, there is no table of family bridge
 
 	mu       sync.Mutex
 	parts    map[string]Part
@@ -69,20 +75,32 @@ type Table struct {
 	// that is not known.
 	from, at uint32
 	tampered bool // another program has changed the table
+	replaced int
 	open     connections
 }
 
 type elementKey struct{ set, key string }
 
-// held is an element and the number of parts that have it.
+// held is an element as the first part by name has it, and as other parts have it.
 type held struct {
+	claim
+	others []claim
+}
+
+type claim struct {
+	part    string
 	element Element
-	parts   int
 }
 
 // New describes a table with its fixed sets and without parts. The kernel gets it with the first Update or Restore.
 func New(name string, sets []Set) *Table {
-	return &Table{name: name, sets: sets, parts: map[string]Part{}, elements: map[elementKey]*held{}}
+	bridged := map[string]bool{}
+	for _, s := range sets {
+		if s.Bridge {
+			bridged[s.Name] = true
+		}
+	}
+	return &Table{name: name, sets: sets, bridged: bridged, parts: map[string]Part{}, elements: map[elementKey]*held{}}
 }
 
 // Update sets parts, or removes those that are nil. The table has them even if the kernel refuses: the next Restore
@@ -159,7 +177,7 @@ func (t *Table) transact(write func(*batch) error) (err error) {
 			return err
 		}
 	}
-	b := newBatch(t.open.rules, t.name)
+	b := newBatch(t.open.rules, t)
 	if err := write(b); err != nil {
 		return err
 	}
@@ -203,7 +221,15 @@ func (t *Table) replace() error {
 	if err != nil {
 		return err
 	}
+	t.replaced++
 	return t.commit(now, func(b *batch) error { return b.replace(t) })
+}
+
+// Replaced is how often the whole table was written. That empties dynamic sets and sets counters to zero.
+func (t *Table) Replaced() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.replaced
 }
 
 // commit writes in one transaction. Its generation is known to be ours only if it follows the one before.
@@ -243,7 +269,7 @@ func (t *Table) merge(parts map[string]*Part) *change {
 	before := map[elementKey]*Element{}
 	for name, p := range parts {
 		old := t.parts[name]
-		t.drop(old.Elements, before)
+		t.drop(name, old.Elements, before)
 		if p == nil {
 			delete(t.parts, name)
 			p = &Part{}
@@ -253,40 +279,53 @@ func (t *Table) merge(parts map[string]*Part) *change {
 		c.chains(old.Chains, p.Chains)
 		c.sets(old.Sets, p.Sets)
 	}
-	for _, p := range parts {
+	for name, p := range parts {
 		if p != nil {
-			t.hold(p.Elements, before)
+			t.hold(name, p.Elements, before)
 		}
 	}
 	c.elements(before, t.elements)
 	return c
 }
 
-// drop counts down elements; before gets their first state.
-func (t *Table) drop(elements []Element, before map[elementKey]*Element) {
-	for _, e := range elements {
-		key := elementKey{e.Set, e.Key}
-		t.note(key, before)
-		if h := t.elements[key]; h != nil {
-			if h.parts--; h.parts == 0 {
-				delete(t.elements, key)
-			}
-		}
-	}
-}
-
-// hold counts up elements. If parts disagree about a value, the later one wins.
-func (t *Table) hold(elements []Element, before map[elementKey]*Element) {
+// drop removes the claims of a part to elements; before gets their first state.
+func (t *Table) drop(part string, elements []Element, before map[elementKey]*Element) {
 	for _, e := range elements {
 		key := elementKey{e.Set, e.Key}
 		t.note(key, before)
 		h := t.elements[key]
 		if h == nil {
-			h = &held{}
-			t.elements[key] = h
+			continue // the part has it twice
 		}
-		h.element = e
-		h.parts++
+		if h.part != part {
+			h.others = slices.DeleteFunc(h.others, func(c claim) bool { return c.part == part })
+			continue
+		}
+		if len(h.others) == 0 {
+			delete(t.elements, key)
+			continue
+		}
+		h.claim = slices.MinFunc(h.others, func(a, b claim) int { return cmp.Compare(a.part, b.part) })
+		h.others = slices.DeleteFunc(h.others, func(c claim) bool { return c.part == h.part })
+	}
+}
+
+// hold adds the claims of a part to elements. A part that has an element twice means the later one.
+func (t *Table) hold(part string, elements []Element, before map[elementKey]*Element) {
+	for _, e := range elements {
+		key := elementKey{e.Set, e.Key}
+		t.note(key, before)
+		h, c := t.elements[key], claim{part, e}
+		switch {
+		case h == nil:
+			t.elements[key] = &held{claim: c}
+		case part == h.part:
+			h.element = e
+		case part < h.part:
+			h.claim, h.others = c, append(h.others, h.claim)
+		default:
+			h.others = append(slices.DeleteFunc(h.others, func(o claim) bool { return o.part == part }), c)
+		}
 	}
 }
 
@@ -333,7 +372,7 @@ func (c *change) chains(old, now []Chain) {
 	}
 }
 
-// sets compares by name: an owner gives a changed set a new name.
+// sets finds the sets to add and to remove. It compares only names: a set that changes gets a new name.
 func (c *change) sets(old, now []Set) {
 	for _, o := range old {
 		if !slices.ContainsFunc(now, func(n Set) bool { return n.Name == o.Name }) {

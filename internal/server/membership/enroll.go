@@ -62,7 +62,7 @@ func (s *Enrollment) Enroll(ctx context.Context, request *v1.EnrollRequest) (*v1
 func (s *Enrollment) EnrollOwnNode(ctx context.Context, request *v1.EnrollOwnNodeRequest) (*v1.EnrollResponse, error) {
 	by := core.Caller(ctx).ID.Name()
 	return s.enrollNode(ctx, &admission{server: by, request: &v1.EnrollRequest{
-		Csr: request.GetCsr(), Name: request.GetName(), Labels: request.GetLabels(), Used: request.GetUsed(),
+		Csr: request.GetCsr(), Name: request.GetName(), Labels: request.GetLabels(), Used: request.GetUsed(), Networks: request.GetNetworks(),
 	}}, by)
 }
 
@@ -113,6 +113,9 @@ func (s *Enrollment) admitNode(snap *state.Snapshot, l *ledger, b *state.Batch, 
 		how = "with token " + token.GetMetadata().GetName()
 	}
 	if err := checkNodeLimit(snap, len(l.nodes)); err != nil {
+		return nil, err
+	}
+	if err := checkNetworks(snap, a.request.GetNetworks()); err != nil {
 		return nil, err
 	}
 	node, err := s.newNode(snap, l, a.request)

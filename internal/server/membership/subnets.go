@@ -6,7 +6,11 @@ import (
 	"net/netip"
 	"slices"
 
+	"google.golang.org/grpc/codes"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/ipam"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -82,4 +86,45 @@ func (s *subnets) next(used []string) (v4, v6 netip.Prefix, err error) {
 func insert(all []netip.Prefix, one netip.Prefix) []netip.Prefix {
 	at, _ := slices.BinarySearchFunc(all, one, netip.Prefix.Compare)
 	return slices.Insert(all, at, one)
+}
+
+// clusterRange is a range of the cluster, and the setting that it comes from.
+type clusterRange struct {
+	netip.Prefix
+	use, setting string
+}
+
+// checkNetworks refuses a machine with a network inside of the cluster's ranges: it could not reach services or replicas
+// with these addresses. A larger network is no obstacle, because routes to smaller ones win.
+func checkNetworks(snap *state.Snapshot, networks []*v1.UsedNetwork) error {
+	ranges := rangesOf(snap)
+	for _, network := range networks {
+		p, err := netip.ParsePrefix(network.GetRange())
+		if err != nil {
+			continue
+		}
+		for _, r := range ranges {
+			if p.Overlaps(r.Prefix) && p.Bits() >= r.Bits() {
+				return core.Refuse(codes.FailedPrecondition, "interface %s of this machine leads to %s, inside of %s, the range of the cluster's %s: give the interface other addresses, or choose another range with: cloudless cluster config set %s=RANGE, and try again",
+					network.GetInterface(), p, r.Prefix, r.use, r.setting)
+			}
+		}
+	}
+	return nil
+}
+
+// rangesOf are the ranges of services, which may be inside of that of the nodes, and then those of the nodes.
+func rangesOf(snap *state.Snapshot) (all []clusterRange) {
+	add := func(text, use, setting string) {
+		if p, err := netip.ParsePrefix(text); err == nil {
+			all = append(all, clusterRange{p, use, setting})
+		}
+	}
+	c := snap.Cluster().GetSpec()
+	services4, services6 := spec.ServiceRanges(c)
+	add(services4.String(), "services", "serviceRangeV4")
+	add(services6.String(), "services", "serviceRangeV6")
+	add(c.GetRangeV4(), "nodes", "rangeV4")
+	add(c.GetRangeV6(), "nodes", "rangeV6")
+	return all
 }

@@ -40,7 +40,8 @@ type trace struct {
 	from    *v1.Replica
 	service *v1.Service // nil if the check is between replicas
 	port    *v1.ServicePort
-	targets []target
+	udp     bool
+	targets []*target
 }
 
 // target is where connections end.
@@ -50,6 +51,8 @@ type target struct {
 	replica   *v1.Replica // nil if it is outside the cluster
 	addresses []string
 	port      int32
+	// What the target's node had dropped before the check tried the path, and after.
+	before, after []*v1.DroppedPackets
 }
 
 func (t *trace) hop(hop, state, message, fix string) {
@@ -72,6 +75,7 @@ func (t *trace) follow(ctx context.Context) {
 	if !t.findFrom() || !t.findTo() {
 		return
 	}
+	t.countDropsBefore(ctx)
 	probe, err := t.probe(ctx, t.from, t.fromProbe())
 	if err != nil {
 		t.fail("node", fmt.Sprintf("node %s cannot try the path: %v", t.from.GetSpec().GetNode(), err), "cloudless node get "+t.from.GetSpec().GetNode())
@@ -124,42 +128,91 @@ func (t *trace) findTo() bool {
 	if err != nil {
 		return t.fail("to", err.Error(), "")
 	}
+	var ports []portOption
+	for _, p := range t.snap.Workload(r.GetSpec().GetWorkloadUid()).GetSpec().GetPorts() {
+		ports = append(ports, portOption{p.GetPort(), p.GetProtocol()})
+	}
 	port := int32(t.request.GetPort())
-	if port == 0 {
-		for _, p := range t.snap.Workload(r.GetSpec().GetWorkloadUid()).GetSpec().GetPorts() {
-			if port == 0 && p.GetProtocol() != "udp" {
-				port = p.GetPort()
-			}
-		}
+	chosen := t.choose(ports)
+	if chosen >= 0 {
+		port = ports[chosen].number
 	}
 	if port == 0 {
-		return t.fail("to", fmt.Sprintf("workload %s has no TCP port to connect to", r.GetSpec().GetWorkload()), "name one with --port")
+		return t.fail("to", fmt.Sprintf("workload %s has no port to connect to", r.GetSpec().GetWorkload()), "name one with --port")
 	}
-	t.ok("to", "replica %s runs on node %s", r.GetMetadata().GetName(), r.GetSpec().GetNode())
+	t.ok("to", "replica %s runs on node %s%s", r.GetMetadata().GetName(), r.GetSpec().GetNode(), notTried(ports, chosen))
 	if namespace != t.namespace {
 		return t.fail("namespace", fmt.Sprintf("replicas of namespace %s do not reach those of namespace %s", t.namespace, namespace), "give the workload a service with exported: true")
 	}
-	t.targets = []target{t.ofReplica(r, port)}
+	t.targets = []*target{t.ofReplica(r, port)}
 	return t.nodeWorks(t.targets[0].node)
 }
 
-func (t *trace) ofReplica(r *v1.Replica, port int32) target {
-	return target{
+func (t *trace) ofReplica(r *v1.Replica, port int32) *target {
+	return &target{
 		name: r.GetMetadata().GetName(), node: t.snap.Node(r.GetSpec().GetNodeUid()), replica: r, addresses: r.GetStatus().GetAddresses(), port: port,
 	}
 }
 
-func (t *trace) findEndpoints() bool {
-	m := t.service.GetMetadata()
-	for _, p := range t.service.GetSpec().GetPorts() {
-		if t.port == nil && p.GetProtocol() != "udp" && (t.request.GetPort() == 0 || int32(t.request.GetPort()) == p.GetPort()) {
-			t.port = p
+// portOption is a port that the check may try.
+type portOption struct {
+	number   int32
+	protocol string
+}
+
+func (p portOption) String() string {
+	return fmt.Sprintf("%d/%s", p.number, cmp.Or(p.protocol, "tcp"))
+}
+
+// choose returns the index of the port to try, -1 if there is none. TCP comes first, because it tells more.
+func (t *trace) choose(ports []portOption) int {
+	for _, udp := range []bool{false, true} {
+		i := slices.IndexFunc(ports, func(p portOption) bool {
+			return (p.protocol == "udp") == udp && (t.request.GetPort() == 0 || int32(t.request.GetPort()) == p.number)
+		})
+		if i >= 0 {
+			t.udp = udp
+			return i
 		}
 	}
-	if t.port == nil {
-		return t.fail("to", fmt.Sprintf("service %s does not have that TCP port", m.GetName()), spec.Hint(m.GetNamespace(), "cloudless service get "+m.GetName()))
+	return -1
+}
+
+// notTried names the ports that are not tried.
+func notTried(ports []portOption, chosen int) string {
+	others := slices.Clone(ports)
+	if chosen >= 0 {
+		others = slices.Delete(others, chosen, chosen+1)
 	}
-	t.ok("to", "service %s has port %d", m.GetName(), t.port.GetPort())
+	if len(others) == 0 {
+		return ""
+	}
+	return "; not tried: " + list(others)
+}
+
+func list(ports []portOption) string {
+	var all []string
+	for _, p := range ports {
+		all = append(all, p.String())
+	}
+	return strings.Join(all, ", ")
+}
+
+func (t *trace) findEndpoints() bool {
+	m := t.service.GetMetadata()
+	var ports []portOption
+	for _, p := range t.service.GetSpec().GetPorts() {
+		ports = append(ports, portOption{p.GetPort(), p.GetProtocol()})
+	}
+	chosen := t.choose(ports)
+	switch {
+	case len(ports) == 0:
+		return t.fail("to", fmt.Sprintf("service %s has no ports", m.GetName()), "give it some in spec.ports")
+	case chosen < 0:
+		return t.fail("to", fmt.Sprintf("service %s does not have port %d", m.GetName(), t.request.GetPort()), "name one that it has with --port: "+list(ports))
+	}
+	t.port = t.service.GetSpec().GetPorts()[chosen]
+	t.ok("to", "service %s has port %v%s", m.GetName(), ports[chosen], notTried(ports, chosen))
 	if m.GetNamespace() != t.namespace {
 		if !t.service.GetSpec().GetExported() {
 			return t.fail("namespace", fmt.Sprintf("service %s of namespace %s is not exported, so namespace %s does not reach it", m.GetName(), m.GetNamespace(), t.namespace),
@@ -178,7 +231,7 @@ func (t *trace) findEndpoints() bool {
 		if r := t.snap.Replica(e.GetMetadata().GetUid()); r != nil {
 			t.targets = append(t.targets, t.ofReplica(r, inside))
 		} else {
-			t.targets = append(t.targets, target{name: e.GetMetadata().GetName(), addresses: e.GetSpec().GetAddresses(), port: inside})
+			t.targets = append(t.targets, &target{name: e.GetMetadata().GetName(), addresses: e.GetSpec().GetAddresses(), port: inside})
 		}
 	}
 	return true
@@ -214,6 +267,9 @@ func withPort(addresses []string, port int32) (all []string) {
 
 func (t *trace) probe(ctx context.Context, r *v1.Replica, open *v1.OpenNetworkProbe) (*v1.NetworkProbe, error) {
 	open.ReplicaUid = r.GetMetadata().GetUid()
+	if t.udp {
+		open.Protocol = "udp"
+	}
 	up, err := t.ask(ctx, t.snap.Node(r.GetSpec().GetNodeUid()), &v1.Open{What: &v1.Open_NetworkProbe{NetworkProbe: open}})
 	return up.GetNetworkProbe(), err
 }
@@ -243,7 +299,7 @@ func (t *trace) checkName(found *v1.NetworkProbe) {
 }
 
 // checkPath checks how the node of the first replica reaches that of a target.
-func (t *trace) checkPath(ctx context.Context, to target) {
+func (t *trace) checkPath(ctx context.Context, to *target) {
 	here := t.from.GetSpec().GetNode()
 	switch {
 	case to.node == nil:
@@ -273,11 +329,12 @@ func (t *trace) checkPath(ctx context.Context, to target) {
 }
 
 // checkListens checks whether the program of a target accepts connections.
-func (t *trace) checkListens(ctx context.Context, to target) {
+func (t *trace) checkListens(ctx context.Context, to *target) {
 	if to.replica == nil {
 		return
 	}
 	found, err := t.probe(ctx, to.replica, &v1.OpenNetworkProbe{Listens: uint32(to.port)})
+	to.after = found.GetDrops()
 	logs := spec.Hint(to.replica.GetMetadata().GetNamespace(), "cloudless logs "+to.name)
 	switch {
 	case err != nil:
@@ -291,27 +348,76 @@ func (t *trace) checkListens(ctx context.Context, to target) {
 	}
 }
 
-// checkFilter checks whether the node of the first replica has dropped packets. Packets that it drops while all
-// connections succeed belong to others.
+// countDropsBefore asks the nodes of the targets what they have dropped so far. A node that does not answer fails later.
+func (t *trace) countDropsBefore(ctx context.Context) {
+	for _, to := range t.targets {
+		if to.replica != nil {
+			found, _ := t.probe(ctx, to.replica, &v1.OpenNetworkProbe{})
+			to.before = found.GetDrops()
+		}
+	}
+}
+
+// checkFilter checks whether the nodes of both ends have dropped packets. Packets that they drop while all connections
+// succeed belong to others.
 func (t *trace) checkFilter(found *v1.NetworkProbe) {
-	workload, node := t.from.GetSpec().GetWorkload(), t.from.GetSpec().GetNode()
-	failed := func(c *v1.ConnectResult) bool { return c.GetError() != "" }
+	failed := func(c *v1.ConnectResult) bool { return c.GetError() != "" || c.GetLatency() == "" }
 	broken := len(found.GetConnects()) == 0 || slices.ContainsFunc(found.GetConnects(), failed)
-	if broken && len(found.GetDroppedNow()) > 0 {
-		for _, d := range found.GetDroppedNow() {
-			t.fail("filter", fmt.Sprintf("rule %s of node %s has dropped %d packets: %s", d.GetRule(), node, d.GetPackets(), d.GetReason()), "cloudless network status --node "+node+" -o json")
+	t.reportDrops(t.from, broken, found.GetDrops(), found.GetDroppedNow())
+	reported := map[string]bool{}
+	for _, to := range t.targets {
+		s := to.replica.GetSpec()
+		key := s.GetNodeUid() + "/" + s.GetWorkloadUid()
+		if to.replica != nil && s.GetNodeUid() != t.from.GetSpec().GetNodeUid() && !reported[key] {
+			reported[key] = true
+			t.reportDrops(to.replica, broken, to.after, dropsSince(to.before, to.after))
+		}
+	}
+}
+
+// dropsSince are the packets that were dropped between two counts.
+func dropsSince(before, after []*v1.DroppedPackets) (now []*v1.DroppedPackets) {
+	for _, d := range after {
+		packets := d.GetPackets()
+		for _, b := range before {
+			if b.GetWorkloadUid() == d.GetWorkloadUid() && b.GetRule() == d.GetRule() {
+				packets -= b.GetPackets()
+			}
+		}
+		if packets > 0 {
+			now = append(now, &v1.DroppedPackets{WorkloadUid: d.GetWorkloadUid(), Rule: d.GetRule(), Reason: d.GetReason(), Packets: packets})
+		}
+	}
+	return now
+}
+
+// reportDrops reports what the node of a replica has dropped, in all and during the check.
+func (t *trace) reportDrops(r *v1.Replica, broken bool, all, now []*v1.DroppedPackets) {
+	workload, node := r.GetSpec().GetWorkload(), r.GetSpec().GetNode()
+	unowned := func(d *v1.DroppedPackets) bool { return d.GetWorkloadUid() == "" }
+	own := slices.DeleteFunc(slices.Clone(now), unowned)
+	if broken && len(own) > 0 {
+		for _, d := range own {
+			t.fail("filter", fmt.Sprintf("rule %s of node %s has dropped %d packets of %s: %s", d.GetRule(), node, d.GetPackets(), workload, d.GetReason()), "cloudless network status --node "+node+" -o json")
 		}
 		return
 	}
-	var earlier []string
-	for _, d := range found.GetDrops() {
-		earlier = append(earlier, fmt.Sprintf("%d by rule %s", d.GetPackets(), d.GetRule()))
+	message := fmt.Sprintf("node %s has dropped no packets of %s", node, workload)
+	if earlier := slices.DeleteFunc(slices.Clone(all), unowned); len(earlier) > 0 {
+		message = fmt.Sprintf("node %s lets these connections through; other packets of %s that it has dropped: %s", node, workload, dropList(earlier))
 	}
-	if len(earlier) == 0 {
-		t.ok("filter", "node %s has dropped no packets of %s", node, workload)
-	} else {
-		t.ok("filter", "node %s lets these connections through; other packets of %s that it has dropped: %s", node, workload, strings.Join(earlier, ", "))
+	if others := slices.DeleteFunc(slices.Clone(now), func(d *v1.DroppedPackets) bool { return !unowned(d) }); broken && len(others) > 0 {
+		message += "; packets of no workload that it dropped meanwhile: " + dropList(others)
 	}
+	t.ok("filter", "%s", message)
+}
+
+func dropList(drops []*v1.DroppedPackets) string {
+	var list []string
+	for _, d := range drops {
+		list = append(list, fmt.Sprintf("%d by rule %s", d.GetPackets(), d.GetRule()))
+	}
+	return strings.Join(list, ", ")
 }
 
 // checkConnects reports the connections: to the service's own addresses and to each target. One family of addresses is
@@ -326,18 +432,24 @@ func (t *trace) checkConnects(found *v1.NetworkProbe) {
 }
 
 func (t *trace) checkConnect(name string, addresses []string, found *v1.NetworkProbe) {
-	var connected, failed []string
+	var connected, silent, failed []string
 	for _, c := range found.GetConnects() {
 		switch {
 		case !slices.Contains(addresses, c.GetAddress()):
+		case c.GetError() == "" && c.GetLatency() == "":
+			silent = append(silent, fmt.Sprintf("%s: no answer, which is usual for UDP", c.GetAddress()))
 		case c.GetError() == "":
 			connected = append(connected, fmt.Sprintf("%s in %s", c.GetAddress(), c.GetLatency()))
 		default:
 			failed = append(failed, fmt.Sprintf("%s: %s", c.GetAddress(), c.GetError()))
 		}
 	}
-	if len(connected) > 0 {
-		t.ok("connect", "%s connects to %s (%s)", t.from.GetMetadata().GetName(), name, strings.Join(append(connected, failed...), ", "))
+	if works := slices.Concat(connected, silent); len(works) > 0 {
+		verb := "connects to"
+		if t.udp {
+			verb = "sent an empty datagram to"
+		}
+		t.ok("connect", "%s %s %s (%s)", t.from.GetMetadata().GetName(), verb, name, strings.Join(append(works, failed...), ", "))
 		return
 	}
 	fix := "mend the failed parts above"

@@ -108,7 +108,9 @@ func (r *Router) Unary(ctx context.Context, request any, method string, handler 
 // does not prove that nothing happened. The caller may still retry at another server with the same key.
 func uncertainOutcome(err error) error {
 	last := core.StatusOf(err)
-	if status.Code(last) != codes.Unavailable {
+	switch status.Code(last) {
+	case codes.Unavailable, codes.ResourceExhausted: // a server without room refuses before it reads the state
+	default:
 		return err // the state remembers the earlier attempt: this is the answer to both
 	}
 	reasons := []string{core.ReasonUncertain}

@@ -57,17 +57,23 @@ func (s *Sessions) refuseDuplicate(ctx context.Context, node, machine string) er
 	stored := s.Store.Snapshot().Node(node)
 	name := stored.GetMetadata().GetName()
 	problem := fmt.Sprintf("a copy of the data folder of node %s runs on another machine (%s) and was turned away: stop it there, remove the copy with cloudless down --purge, and join with a new token", name, machine)
-	if s.duplicates.Note(node, problem, s.Now()) {
-		s.Logger.Warn("refused an agent that runs on a copy of a node's data folder", "node", name, "machine", machine)
-		_, err := s.Propose(ctx, func(_ *state.Snapshot, b *state.Batch) error {
-			b.Create(s.Event(ctx, stored, "Copied", problem))
-			return nil
-		})
-		if err != nil {
-			s.Logger.Warn("cannot write the event about a copied data folder", "node", name, "error", err)
-		}
-	}
+	s.noteDuplicate(ctx, stored, "Copied", problem)
 	return core.Refuse(codes.AlreadyExists, "this data folder is a copy of that of node %s, which runs elsewhere: remove this copy with cloudless down --purge and join with a new token, or stop the other one first if this machine is to take its place", name)
+}
+
+// noteDuplicate reports once why an agent of a node was refused: in the log, as a problem of the cluster, and as an event.
+func (s *Sessions) noteDuplicate(ctx context.Context, node *v1.Node, reason, problem string) {
+	if !s.duplicates.Note(node.GetMetadata().GetUid(), problem, s.Now()) {
+		return
+	}
+	s.Logger.WarnContext(ctx, "refused an agent", "node", node.GetMetadata().GetName(), "reason", problem)
+	_, err := s.Propose(ctx, func(_ *state.Snapshot, b *state.Batch) error {
+		b.Create(s.Event(ctx, node, reason, problem))
+		return nil
+	})
+	if err != nil {
+		s.Logger.WarnContext(ctx, "cannot write the event about a refused agent", "node", node.GetMetadata().GetName(), "error", err)
+	}
 }
 
 // machineName describes the machine that an agent says it runs on.

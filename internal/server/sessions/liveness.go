@@ -84,8 +84,8 @@ func (p *pings) answered(sequence uint64, now time.Time) (time.Duration, bool) {
 	return took, true
 }
 
-// withPace adds the intervals of heartbeats and keepalives to a message if they differ
-// from those that the agent knows. The message may be nil.
+// withPace adds the intervals of heartbeats and keepalives, and the memory to reserve, to a
+// message if they differ from those that the agent knows. The message may be nil.
 func (s *Sessions) withPace(current *session, message *v1.Assignments) *v1.Assignments {
 	if !current.takePace() {
 		return message
@@ -93,7 +93,8 @@ func (s *Sessions) withPace(current *session, message *v1.Assignments) *v1.Assig
 	snap := s.Store.Snapshot()
 	live := spec.LivenessOf(snap.Cluster().GetSpec(), snap.Node(current.node))
 	every := aliveEvery(snap, live)
-	if live.Heartbeat == current.heartbeat && every == current.alive {
+	reserved := spec.NodePolicyOf(snap.Cluster().GetSpec(), snap.Node(current.node)).Reserved.GetMemory()
+	if live.Heartbeat == current.heartbeat && every == current.alive && reserved == current.reserved {
 		return message
 	}
 	if message == nil {
@@ -105,7 +106,10 @@ func (s *Sessions) withPace(current *session, message *v1.Assignments) *v1.Assig
 	if every != current.alive {
 		message.Alive = spec.FormatDuration(every)
 	}
-	current.heartbeat, current.alive = live.Heartbeat, every
+	if reserved != current.reserved {
+		message.ReservedMemory = reserved
+	}
+	current.heartbeat, current.alive, current.reserved = live.Heartbeat, every, reserved
 	return message
 }
 

@@ -374,8 +374,10 @@ func (s *session) takeNetwork(snapshot func() *state.Snapshot) []*v1.Network {
 	defer s.mu.Unlock()
 	news := s.network
 	if s.networkFull {
-		full, follows := fullNetwork(snapshot(), s.node, s.asked)
+		snap := snapshot()
+		full, follows := fullNetwork(snap, s.node, s.asked)
 		s.namespaces, news = follows, []*v1.Network{full}
+		s.unfollowEmpty(snap)
 	}
 	s.networkFull, s.network = false, nil
 	return news

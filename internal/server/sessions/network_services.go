@@ -1,6 +1,8 @@
 package sessions
 
 import (
+	"maps"
+
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
@@ -85,7 +87,7 @@ func networkService(snap *state.Snapshot, s *v1.Service) *v1.NetworkService {
 	if timeout := spec.AffinityTimeout(balancer); timeout > 0 {
 		message.Affinity = durationpb.New(timeout)
 	}
-	for _, e := range services.OrOffline(snap, services.Endpoints(snap, s)) {
+	for _, e := range services.Endpoints(snap, s) {
 		message.Endpoints = append(message.Endpoints, &v1.NetworkEndpoint{
 			Name: e.GetMetadata().GetName(), Addresses: e.GetSpec().GetAddresses(), State: e.GetStatus().GetState(), Weight: e.GetStatus().GetWeight(),
 			NodeUid: e.GetSpec().GetNodeUid(), Zone: e.GetSpec().GetZone(),
@@ -94,25 +96,49 @@ func networkService(snap *state.Snapshot, s *v1.Service) *v1.NetworkService {
 	return message
 }
 
-// maxFollowed is how many namespaces an agent may ask for.
-const maxFollowed = 256
-
-// follow adds namespaces to those that the agent follows, and queues their services.
+// follow adds namespaces to those that the agent follows, and queues their services. Namespaces without services are
+// confirmed and not kept, so that lookups of names that do not exist leave room for others. A namespace beyond the limit
+// is not confirmed: the node cannot answer lookups in it, and must not say that its services do not exist.
 func (s *session) follow(namespaces []string, snapshot func() *state.Snapshot) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	message := &v1.Network{Followed: namespaces}
+	snap, message := snapshot(), &v1.Network{}
 	for _, namespace := range namespaces {
-		if s.asked[namespace] || len(s.asked) == maxFollowed {
+		switch {
+		case s.asked[namespace], !s.networkFull && !hasServices(snap, namespace):
+		case !s.mayFollowMore(snap):
 			continue
+		default:
+			s.asked[namespace] = true
+			if !s.networkFull && !s.namespaces[namespace] {
+				s.namespaces[namespace] = true
+				addNamespace(message, snap, namespace)
+			}
 		}
-		s.asked[namespace] = true
-		if !s.networkFull && !s.namespaces[namespace] {
-			s.namespaces[namespace] = true
-			addNamespace(message, snapshot(), namespace)
-		}
+		message.Followed = append(message.Followed, namespace)
 	}
-	if !s.networkFull { // otherwise the full set has them
+	if !s.networkFull && len(message.GetFollowed()) > 0 { // the full set has them by itself
 		s.queueNetwork(message)
 	}
+}
+
+// mayFollowMore reports whether the agent may follow another namespace. At the limit, those whose services are gone make
+// room. The caller holds the lock.
+func (s *session) mayFollowMore(snap *state.Snapshot) bool {
+	if len(s.asked) == spec.MaxFollowed {
+		s.unfollowEmpty(snap)
+	}
+	return len(s.asked) < spec.MaxFollowed
+}
+
+// unfollowEmpty forgets that the agent asked for namespaces that have no services. The caller holds the lock.
+func (s *session) unfollowEmpty(snap *state.Snapshot) {
+	maps.DeleteFunc(s.asked, func(namespace string, _ bool) bool { return !hasServices(snap, namespace) })
+}
+
+func hasServices(snap *state.Snapshot, namespace string) bool {
+	for range snap.Services(namespace, "") {
+		return true
+	}
+	return false
 }

@@ -146,7 +146,7 @@ func labelSize(labels map[string]string) (size int) {
 // has not ended yet. It returns the changed replica, or nil.
 func (s *Sessions) addReport(ctx context.Context, snap *state.Snapshot, b *state.Batch, key reportKey, status *v1.ReplicaStatus, plain *transitions) *v1.Replica {
 	old := snap.Replica(key.replica)
-	r := assignment.Reported(old, key.node, status, s.Now())
+	r := assignment.Reported(old, key.node, assignment.Within(snap.Node(key.node).GetSpec(), status), s.Now())
 	if r == nil {
 		return nil
 	}

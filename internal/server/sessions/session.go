@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
@@ -113,8 +114,9 @@ type session struct {
 	turns        *turns
 	queued, turn bool
 	opens        []*v1.Open
-	servers      bool // the agent needs the addresses of the servers
-	pace         bool // the agent may need other intervals
+	lease        *v1.Lease // to be sent; nil if there is none
+	servers      bool      // the agent needs the addresses of the servers
+	pace         bool      // the agent may need other intervals
 	// networkFull says that the agent needs all of its network; otherwise it needs the changes in network. namespaces
 	// are those whose replicas and services it follows, and asked those that it has asked for.
 	networkFull       bool
@@ -124,9 +126,13 @@ type session struct {
 	nextBeat chan struct{}
 	every    time.Duration // the agent's interval between heartbeats
 
-	// heartbeat and alive are the intervals that were sent to the agent. Only the sender uses them.
+	// heartbeat and alive are the intervals, and reserved the memory, that were sent to the agent. Only the sender uses
+	// them.
 	heartbeat, alive time.Duration
-	pings            pings
+	reserved         string
+	// granting is set while a request for leases is being answered.
+	granting atomic.Bool
+	pings    pings
 
 	// handling is held while a message of the agent is handled. No message is handled
 	// after over is set.

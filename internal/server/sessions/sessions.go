@@ -9,6 +9,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/assignment"
+	"github.com/cloudless/cloudless/internal/control/lease"
 	"github.com/cloudless/cloudless/internal/gcpacer"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/spec"
@@ -25,6 +26,8 @@ type Nodes interface {
 	// Goodbye gets the reason why an agent will not be back soon.
 	Goodbye(uid, reason string)
 	Disconnected(uid string)
+	// AgentLost says that a node's agent has ended, and whether any of its replicas still runs.
+	AgentLost(uid string, running bool)
 }
 
 // Sessions implements the AgentService: it holds the sessions of all agents with this server.
@@ -43,6 +46,8 @@ type Sessions struct {
 	reports     *reports
 	progress    *progress
 	network     *network
+	meshKeys    *meshKeys
+	leases      *lease.Table
 }
 
 // Options is what Sessions are made of.
@@ -65,8 +70,12 @@ func New(o Options) *Sessions {
 		Core: o.Core, nodes: o.Nodes, collector: o.Collector, login: o.Login, addresses: o.Addresses, duplicates: o.Duplicates,
 		connected: newTable(o.Collector.Pause), encoded: newEncodedRevisions(),
 		attachments: &attachments{waiting: map[string]*attachment{}}, reports: newReports(), progress: newProgress(), network: newNetwork(),
+		meshKeys: &meshKeys{byNode: map[string]string{}, nodes: map[string]string{}}, leases: &lease.Table{},
 	}
 }
+
+// Leases are those that this server grants to singletons.
+func (s *Sessions) Leases() *lease.Table { return s.leases }
 
 // Run writes the agents' reports and gives sessions their turns until ctx ends.
 func (s *Sessions) Run(ctx context.Context) error {

@@ -40,6 +40,9 @@ func (s *Sessions) Session(stream sessionStream) error {
 	if err := s.admitInstance(stream.Context(), node, hello.GetInstance(), machineName(hello.GetStatus())); err != nil {
 		return err
 	}
+	if err := s.checkMeshKey(stream.Context(), node, hello.GetStatus()); err != nil {
+		return err
+	}
 	current := s.connected.enter(stream.Context(), node, hello.GetInstance(), func() {
 		s.nodes.Connected(node, auth.MachineOf(stream.Context()), hello.GetStatus())
 		s.reports.submit(node, s.progress.extract(s.Store.Snapshot(), node, hello.GetReplicas()))
@@ -47,11 +50,22 @@ func (s *Sessions) Session(stream sessionStream) error {
 	defer s.connected.leave(current, func() {
 		s.nodes.Disconnected(node)
 		s.progress.forgetNode(node)
+		s.meshKeys.release(node)
 	})
 	current.follow(hello.GetFollow(), s.Store.Snapshot)
 	received := make(chan error, 1)
 	go func() { received <- s.receive(stream, current) }() // ends with the stream
 	return s.send(stream, current, received)
+}
+
+// ReportAgentLoss notes that the agent of a node has ended. A report about an agent that another one has replaced is
+// out of date.
+func (s *Sessions) ReportAgentLoss(ctx context.Context, request *v1.ReportAgentLossRequest) (*v1.ReportAgentLossResponse, error) {
+	node := core.Caller(ctx).ID.Name()
+	if current := s.connected.get(node); current == nil || current.instance == request.GetInstance() {
+		s.nodes.AgentLost(node, request.GetRunning())
+	}
+	return &v1.ReportAgentLossResponse{}, nil
 }
 
 // maxNodeStatus bounds what one node can put into the replicated state.
@@ -77,8 +91,12 @@ func (s *Sessions) receive(stream sessionStream, current *session) error {
 			if err := checkStatus(m.Heartbeat.GetStatus()); err != nil {
 				return err
 			}
+			if err := s.checkMeshKey(stream.Context(), node, m.Heartbeat.GetStatus()); err != nil {
+				return err
+			}
 			current.noteHeartbeat(m.Heartbeat)
 			current.handle(func() { s.nodes.Heartbeat(node, m.Heartbeat) })
+			s.grantLeases(current, m.Heartbeat)
 			if current.pings.schedule(time.Now()) {
 				current.signal()
 			}
@@ -123,6 +141,11 @@ func (s *Sessions) send(stream sessionStream, current *session, received <-chan 
 			}
 			continue
 		case <-current.wake:
+		}
+		if lease := current.takeLease(); lease != nil {
+			if err := stream.Send(&v1.SessionDown{Message: &v1.SessionDown_Lease{Lease: lease}}); err != nil {
+				return err
+			}
 		}
 		if current.mayAssign() {
 			sent, err := s.sendAssignments(stream, current)

@@ -35,13 +35,16 @@ func RunningReplica(snap *state.Snapshot, request replicaRequest) (*v1.Replica, 
 	if w == nil {
 		return nil, notfound.Workload(snap, namespace, workload)
 	}
-	var other *v1.Replica
+	var unready, other *v1.Replica
 	for r := range snap.ReplicasOf(w.GetMetadata().GetUid()) {
 		if replica != "" && replica != r.GetMetadata().GetName() {
 			continue
 		}
-		if r.GetStatus().GetPhase() == spec.PhaseRunning {
+		switch {
+		case spec.Serves(r):
 			return r, nil
+		case r.GetStatus().GetPhase() == spec.PhaseRunning:
+			unready = r
 		}
 		// A replica that may still run explains more than one that has ended.
 		if other == nil || spec.Ended(other.GetStatus().GetPhase()) {
@@ -49,6 +52,8 @@ func RunningReplica(snap *state.Snapshot, request replicaRequest) (*v1.Replica, 
 		}
 	}
 	switch {
+	case unready != nil:
+		return unready, nil
 	case other != nil:
 		return nil, core.Refuse(codes.FailedPrecondition, "no replica of %s is running: %s is in phase %s%s; see: %s",
 			workload, other.GetMetadata().GetName(), other.GetStatus().GetPhase(), because(other), spec.Hint(namespace, "cloudless ps --all"))

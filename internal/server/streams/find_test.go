@@ -14,6 +14,31 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
+// A replica that serves is preferred, and a program that does not serve yet can still be debugged.
+func TestServingReplicaIsPreferred(t *testing.T) {
+	var b state.Batch
+	for _, workload := range []string{"web", "slow"} {
+		b.Create(&v1.Workload{Metadata: &v1.Metadata{Uid: workload, Name: workload, Namespace: "default"}})
+	}
+	for name, unready := range map[string]string{"web-1": "It is busy.", "web-2": "", "slow-1": "It is busy."} {
+		workload, _, _ := strings.Cut(name, "-")
+		b.Create(&v1.Replica{
+			Metadata: &v1.Metadata{Uid: name, Name: name, Namespace: "default"},
+			Spec:     &v1.ReplicaSpec{Workload: workload, WorkloadUid: workload},
+			Status:   &v1.ReplicaStatus{Phase: spec.PhaseRunning, Unready: unready},
+		})
+	}
+	store := state.New()
+	if _, err := store.Apply(1, b.Transaction(time.Now())); err != nil {
+		t.Fatal(err)
+	}
+	for workload, want := range map[string]string{"web": "web-2", "slow": "slow-1"} {
+		if r, err := RunningReplica(store.Snapshot(), &v1.ExecStart{Workload: workload}); err != nil || r.GetMetadata().GetName() != want {
+			t.Errorf("exec %s goes to %v, %v", workload, r, err)
+		}
+	}
+}
+
 // ps shows the names of replicas, so exec, cp and logs accept them in place of a workload's name.
 func TestReplicaIsFoundByItsNameAlone(t *testing.T) {
 	var b state.Batch

@@ -2,7 +2,6 @@ package streams
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
@@ -155,7 +154,11 @@ func (s *Streams) followReplica(ctx context.Context, r *v1.Replica, open *v1.Ope
 			outage.end() // it was connected, and there was no output
 		}
 		quiet := outage.quiet()
-		if quiet < 0 && !outage.reported { // the node is connected, but its log cannot be read
+		switch {
+		case quiet >= 0 || outage.reported:
+		case status.Code(err) == codes.Unavailable: // its session breaks again and again
+			complain(silent(r.GetSpec().GetNode()))
+		default: // the node is connected, but its log cannot be read
 			complain(status.Convert(err).Message())
 		}
 		if !s.awaitNode(ctx, node, quiet, complain) {
@@ -186,6 +189,11 @@ func (o *outage) quiet() time.Duration {
 
 func (o *outage) end() { *o = outage{} }
 
+// silent is what a reader is told while a node is away.
+func silent(node string) string {
+	return "node " + node + " does not answer; its log continues when the node is back"
+}
+
 // awaitNode waits for a node's session and returns false if there will be none. It
 // complains, once, when the quiet time is over.
 func (s *Streams) awaitNode(ctx context.Context, node string, quiet time.Duration, complain func(why string)) bool {
@@ -207,7 +215,7 @@ func (s *Streams) awaitNode(ctx context.Context, node string, quiet time.Duratio
 		select {
 		case <-changed:
 		case <-overdue:
-			complain(fmt.Sprintf("node %s does not answer; its log continues when the node is back", n.GetMetadata().GetName()))
+			complain(silent(n.GetMetadata().GetName()))
 		case <-ctx.Done():
 			return false
 		}

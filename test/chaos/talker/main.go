@@ -6,6 +6,7 @@ package main
 
 import (
 	"bufio"
+	"crypto/rand"
 	"fmt"
 	"net"
 	"os"
@@ -28,6 +29,7 @@ type tally struct {
 	failed  int
 	names   []string
 	failure string
+	process string
 }
 
 func main() {
@@ -42,7 +44,7 @@ func main() {
 		os.Exit(2)
 	}
 	go serve(listener)
-	var t tally
+	t := tally{process: rand.Text()}
 	for range callers {
 		go func() {
 			for ; ; time.Sleep(pause) {
@@ -94,11 +96,12 @@ func (t *tally) add(name string, err error) {
 	}
 }
 
-// report prints: the time in milliseconds, calls that succeeded, calls that failed, names, and why the last one failed.
+// report prints: the time in milliseconds, calls that succeeded, calls that failed, names, why the last one failed, and
+// the name of this process.
 func (t *tally) report() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	slices.Sort(t.names)
-	fmt.Printf("%d %d %d %s %q\n", time.Now().UnixMilli(), t.ok, t.failed, "["+strings.Join(t.names, ",")+"]", t.failure)
+	fmt.Printf("%d %d %d %s %q %s\n", time.Now().UnixMilli(), t.ok, t.failed, "["+strings.Join(t.names, ",")+"]", t.failure, t.process)
 	t.ok, t.failed, t.names, t.failure = 0, 0, nil, ""
 }

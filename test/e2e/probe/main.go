@@ -18,7 +18,7 @@ import (
 
 func main() {
 	if len(os.Args) < 2 {
-		fail("usage: probe count|sleep|exit|eat|limits|size|signal|kill|cat|status|links|both|burn|long|owner|env|touch|file|serve|ask|digest|send ...")
+		fail("usage: probe count|sleep|exit|eat|limits|size|signal|kill|cat|status|links|both|burn|long|owner|env|touch|remove|health|alive|file|serve|ask|digest|send ...")
 	}
 	args := os.Args[2:]
 	switch os.Args[1] {
@@ -29,7 +29,7 @@ func main() {
 	case "exit":
 		os.Exit(number(args, 0))
 	case "eat":
-		eat()
+		eat(number(args, 0))
 	case "limits":
 		limits()
 	case "size":
@@ -64,6 +64,14 @@ func main() {
 		digest(args[0])
 	case "send":
 		send(args[0])
+	case "health":
+		health(args[0])
+	case "alive":
+		alive()
+	case "remove":
+		if err := os.Remove(args[0]); err != nil {
+			fail(err.Error())
+		}
 	case "touch":
 		if err := os.WriteFile(args[0], nil, 0o600); err != nil {
 			fail(err.Error())
@@ -120,10 +128,10 @@ func sleep() {
 	<-stop
 }
 
-// eat allocates memory until it is killed.
-func eat() {
+// eat allocates so many MiB, or memory until it is killed if the limit is 0.
+func eat(limit int) {
 	var kept [][]byte
-	for {
+	for limit == 0 || len(kept) < limit {
 		block := make([]byte, 1<<20)
 		for i := range block {
 			block[i] = byte(i)
@@ -131,6 +139,8 @@ func eat() {
 		kept = append(kept, block)
 		fmt.Println("MiB", len(kept))
 	}
+	sleep()
+	runtime.KeepAlive(kept)
 }
 
 // burn uses a CPU until SIGTERM.

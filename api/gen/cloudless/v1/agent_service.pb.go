@@ -8,6 +8,7 @@ package cloudlessv1
 
 import (
 	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
+	_ "google.golang.org/genproto/googleapis/api/annotations"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
@@ -24,6 +25,96 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type ReportAgentLossRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// That of the Hello of the agent that is gone.
+	Instance string `protobuf:"bytes,1,opt,name=instance,proto3" json:"instance,omitempty"`
+	// Whether any of its replicas still runs.
+	Running       bool `protobuf:"varint,2,opt,name=running,proto3" json:"running,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReportAgentLossRequest) Reset() {
+	*x = ReportAgentLossRequest{}
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportAgentLossRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportAgentLossRequest) ProtoMessage() {}
+
+func (x *ReportAgentLossRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportAgentLossRequest.ProtoReflect.Descriptor instead.
+func (*ReportAgentLossRequest) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *ReportAgentLossRequest) GetInstance() string {
+	if x != nil {
+		return x.Instance
+	}
+	return ""
+}
+
+func (x *ReportAgentLossRequest) GetRunning() bool {
+	if x != nil {
+		return x.Running
+	}
+	return false
+}
+
+type ReportAgentLossResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReportAgentLossResponse) Reset() {
+	*x = ReportAgentLossResponse{}
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportAgentLossResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportAgentLossResponse) ProtoMessage() {}
+
+func (x *ReportAgentLossResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportAgentLossResponse.ProtoReflect.Descriptor instead.
+func (*ReportAgentLossResponse) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{1}
+}
+
 type EnrollRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Token string                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
@@ -36,14 +127,17 @@ type EnrollRequest struct {
 	// "192.0.2.0/24". The node gets others if there are any.
 	Used []string `protobuf:"bytes,5,rep,name=used,proto3" json:"used,omitempty"`
 	// Only for a machine that becomes a server.
-	Server        *EnrollServer `protobuf:"bytes,6,opt,name=server,proto3" json:"server,omitempty"`
+	Server *EnrollServer `protobuf:"bytes,6,opt,name=server,proto3" json:"server,omitempty"`
+	// The networks among the used ranges that do not belong to a cloud. A machine with a
+	// network inside of the cluster's own ranges is refused.
+	Networks      []*UsedNetwork `protobuf:"bytes,7,rep,name=networks,proto3" json:"networks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *EnrollRequest) Reset() {
 	*x = EnrollRequest{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[0]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -55,7 +149,7 @@ func (x *EnrollRequest) String() string {
 func (*EnrollRequest) ProtoMessage() {}
 
 func (x *EnrollRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[0]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -68,7 +162,7 @@ func (x *EnrollRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnrollRequest.ProtoReflect.Descriptor instead.
 func (*EnrollRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{0}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *EnrollRequest) GetToken() string {
@@ -113,6 +207,67 @@ func (x *EnrollRequest) GetServer() *EnrollServer {
 	return nil
 }
 
+func (x *EnrollRequest) GetNetworks() []*UsedNetwork {
+	if x != nil {
+		return x.Networks
+	}
+	return nil
+}
+
+// A network that a machine reaches by one of its interfaces.
+type UsedNetwork struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Such as "192.0.2.0/24".
+	Range         string `protobuf:"bytes,1,opt,name=range,proto3" json:"range,omitempty"`
+	Interface     string `protobuf:"bytes,2,opt,name=interface,proto3" json:"interface,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UsedNetwork) Reset() {
+	*x = UsedNetwork{}
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UsedNetwork) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UsedNetwork) ProtoMessage() {}
+
+func (x *UsedNetwork) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UsedNetwork.ProtoReflect.Descriptor instead.
+func (*UsedNetwork) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *UsedNetwork) GetRange() string {
+	if x != nil {
+		return x.Range
+	}
+	return ""
+}
+
+func (x *UsedNetwork) GetInterface() string {
+	if x != nil {
+		return x.Interface
+	}
+	return ""
+}
+
 type EnrollOwnNodeRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// As in EnrollRequest.
@@ -120,13 +275,14 @@ type EnrollOwnNodeRequest struct {
 	Name          string            `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	Labels        map[string]string `protobuf:"bytes,3,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	Used          []string          `protobuf:"bytes,4,rep,name=used,proto3" json:"used,omitempty"`
+	Networks      []*UsedNetwork    `protobuf:"bytes,5,rep,name=networks,proto3" json:"networks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *EnrollOwnNodeRequest) Reset() {
 	*x = EnrollOwnNodeRequest{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[1]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -138,7 +294,7 @@ func (x *EnrollOwnNodeRequest) String() string {
 func (*EnrollOwnNodeRequest) ProtoMessage() {}
 
 func (x *EnrollOwnNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[1]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -151,7 +307,7 @@ func (x *EnrollOwnNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnrollOwnNodeRequest.ProtoReflect.Descriptor instead.
 func (*EnrollOwnNodeRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{1}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *EnrollOwnNodeRequest) GetCsr() []byte {
@@ -182,6 +338,13 @@ func (x *EnrollOwnNodeRequest) GetUsed() []string {
 	return nil
 }
 
+func (x *EnrollOwnNodeRequest) GetNetworks() []*UsedNetwork {
+	if x != nil {
+		return x.Networks
+	}
+	return nil
+}
+
 type EnrollServer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The address at which the others will reach it, host:port.
@@ -196,7 +359,7 @@ type EnrollServer struct {
 
 func (x *EnrollServer) Reset() {
 	*x = EnrollServer{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[2]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -208,7 +371,7 @@ func (x *EnrollServer) String() string {
 func (*EnrollServer) ProtoMessage() {}
 
 func (x *EnrollServer) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[2]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -221,7 +384,7 @@ func (x *EnrollServer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnrollServer.ProtoReflect.Descriptor instead.
 func (*EnrollServer) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{2}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *EnrollServer) GetAddress() string {
@@ -272,7 +435,7 @@ type EnrollResponse struct {
 
 func (x *EnrollResponse) Reset() {
 	*x = EnrollResponse{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[3]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -284,7 +447,7 @@ func (x *EnrollResponse) String() string {
 func (*EnrollResponse) ProtoMessage() {}
 
 func (x *EnrollResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[3]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -297,7 +460,7 @@ func (x *EnrollResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnrollResponse.ProtoReflect.Descriptor instead.
 func (*EnrollResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{3}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *EnrollResponse) GetNode() *Node {
@@ -358,7 +521,7 @@ type RenewRequest struct {
 
 func (x *RenewRequest) Reset() {
 	*x = RenewRequest{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[4]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -370,7 +533,7 @@ func (x *RenewRequest) String() string {
 func (*RenewRequest) ProtoMessage() {}
 
 func (x *RenewRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[4]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -383,7 +546,7 @@ func (x *RenewRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewRequest.ProtoReflect.Descriptor instead.
 func (*RenewRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{4}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *RenewRequest) GetCsr() []byte {
@@ -402,7 +565,7 @@ type RenewResponse struct {
 
 func (x *RenewResponse) Reset() {
 	*x = RenewResponse{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[5]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -414,7 +577,7 @@ func (x *RenewResponse) String() string {
 func (*RenewResponse) ProtoMessage() {}
 
 func (x *RenewResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[5]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -427,7 +590,7 @@ func (x *RenewResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewResponse.ProtoReflect.Descriptor instead.
 func (*RenewResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{5}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *RenewResponse) GetCertificates() [][]byte {
@@ -454,7 +617,7 @@ type SessionUp struct {
 
 func (x *SessionUp) Reset() {
 	*x = SessionUp{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[6]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -466,7 +629,7 @@ func (x *SessionUp) String() string {
 func (*SessionUp) ProtoMessage() {}
 
 func (x *SessionUp) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[6]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -479,7 +642,7 @@ func (x *SessionUp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionUp.ProtoReflect.Descriptor instead.
 func (*SessionUp) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{6}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *SessionUp) GetMessage() isSessionUp_Message {
@@ -597,7 +760,7 @@ type Follow struct {
 
 func (x *Follow) Reset() {
 	*x = Follow{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[7]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -609,7 +772,7 @@ func (x *Follow) String() string {
 func (*Follow) ProtoMessage() {}
 
 func (x *Follow) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[7]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -622,7 +785,7 @@ func (x *Follow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Follow.ProtoReflect.Descriptor instead.
 func (*Follow) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{7}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Follow) GetNamespaces() []string {
@@ -642,7 +805,7 @@ type Goodbye struct {
 
 func (x *Goodbye) Reset() {
 	*x = Goodbye{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[8]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -654,7 +817,7 @@ func (x *Goodbye) String() string {
 func (*Goodbye) ProtoMessage() {}
 
 func (x *Goodbye) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[8]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -667,7 +830,7 @@ func (x *Goodbye) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Goodbye.ProtoReflect.Descriptor instead.
 func (*Goodbye) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{8}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Goodbye) GetReason() string {
@@ -687,7 +850,7 @@ type Ping struct {
 
 func (x *Ping) Reset() {
 	*x = Ping{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[9]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -699,7 +862,7 @@ func (x *Ping) String() string {
 func (*Ping) ProtoMessage() {}
 
 func (x *Ping) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[9]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -712,7 +875,7 @@ func (x *Ping) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ping.ProtoReflect.Descriptor instead.
 func (*Ping) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{9}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Ping) GetSequence() uint64 {
@@ -732,7 +895,7 @@ type Pong struct {
 
 func (x *Pong) Reset() {
 	*x = Pong{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[10]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -744,7 +907,7 @@ func (x *Pong) String() string {
 func (*Pong) ProtoMessage() {}
 
 func (x *Pong) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[10]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -757,7 +920,7 @@ func (x *Pong) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pong.ProtoReflect.Descriptor instead.
 func (*Pong) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{10}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Pong) GetSequence() uint64 {
@@ -787,7 +950,7 @@ type Hello struct {
 
 func (x *Hello) Reset() {
 	*x = Hello{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[11]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -799,7 +962,7 @@ func (x *Hello) String() string {
 func (*Hello) ProtoMessage() {}
 
 func (x *Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[11]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -812,7 +975,7 @@ func (x *Hello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hello.ProtoReflect.Descriptor instead.
 func (*Hello) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{11}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Hello) GetStatus() *NodeStatus {
@@ -858,14 +1021,17 @@ type Heartbeat struct {
 	// How often the agent sends heartbeats.
 	Interval string `protobuf:"bytes,3,opt,name=interval,proto3" json:"interval,omitempty"`
 	// The usage of the running replicas.
-	Replicas      []*ReplicaUsage `protobuf:"bytes,4,rep,name=replicas,proto3" json:"replicas,omitempty"`
+	Replicas []*ReplicaUsage `protobuf:"bytes,4,rep,name=replicas,proto3" json:"replicas,omitempty"`
+	// Uids of replicas of singletons that need a new lease, and the number that the Lease repeats.
+	Leases        []string `protobuf:"bytes,5,rep,name=leases,proto3" json:"leases,omitempty"`
+	LeaseNumber   uint64   `protobuf:"varint,6,opt,name=lease_number,json=leaseNumber,proto3" json:"lease_number,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[12]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -877,7 +1043,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[12]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -890,7 +1056,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{12}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Heartbeat) GetUsage() *NodeResources {
@@ -921,6 +1087,20 @@ func (x *Heartbeat) GetReplicas() []*ReplicaUsage {
 	return nil
 }
 
+func (x *Heartbeat) GetLeases() []string {
+	if x != nil {
+		return x.Leases
+	}
+	return nil
+}
+
+func (x *Heartbeat) GetLeaseNumber() uint64 {
+	if x != nil {
+		return x.LeaseNumber
+	}
+	return 0
+}
+
 type Report struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Replicas []*ReplicaReport       `protobuf:"bytes,1,rep,name=replicas,proto3" json:"replicas,omitempty"`
@@ -932,7 +1112,7 @@ type Report struct {
 
 func (x *Report) Reset() {
 	*x = Report{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[13]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -944,7 +1124,7 @@ func (x *Report) String() string {
 func (*Report) ProtoMessage() {}
 
 func (x *Report) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[13]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -957,7 +1137,7 @@ func (x *Report) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report.ProtoReflect.Descriptor instead.
 func (*Report) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{13}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Report) GetReplicas() []*ReplicaReport {
@@ -991,7 +1171,7 @@ type EventReport struct {
 
 func (x *EventReport) Reset() {
 	*x = EventReport{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[14]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1003,7 +1183,7 @@ func (x *EventReport) String() string {
 func (*EventReport) ProtoMessage() {}
 
 func (x *EventReport) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[14]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1016,7 +1196,7 @@ func (x *EventReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventReport.ProtoReflect.Descriptor instead.
 func (*EventReport) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{14}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *EventReport) GetSeverity() string {
@@ -1064,7 +1244,7 @@ type ReplicaReport struct {
 
 func (x *ReplicaReport) Reset() {
 	*x = ReplicaReport{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[15]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1076,7 +1256,7 @@ func (x *ReplicaReport) String() string {
 func (*ReplicaReport) ProtoMessage() {}
 
 func (x *ReplicaReport) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[15]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1089,7 +1269,7 @@ func (x *ReplicaReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaReport.ProtoReflect.Descriptor instead.
 func (*ReplicaReport) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{15}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ReplicaReport) GetUid() string {
@@ -1115,6 +1295,7 @@ type SessionDown struct {
 	//	*SessionDown_Ping
 	//	*SessionDown_Alive
 	//	*SessionDown_Network
+	//	*SessionDown_Lease
 	Message       isSessionDown_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1122,7 +1303,7 @@ type SessionDown struct {
 
 func (x *SessionDown) Reset() {
 	*x = SessionDown{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[16]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1134,7 +1315,7 @@ func (x *SessionDown) String() string {
 func (*SessionDown) ProtoMessage() {}
 
 func (x *SessionDown) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[16]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1147,7 +1328,7 @@ func (x *SessionDown) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionDown.ProtoReflect.Descriptor instead.
 func (*SessionDown) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{16}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *SessionDown) GetMessage() isSessionDown_Message {
@@ -1202,6 +1383,15 @@ func (x *SessionDown) GetNetwork() *Network {
 	return nil
 }
 
+func (x *SessionDown) GetLease() *Lease {
+	if x != nil {
+		if x, ok := x.Message.(*SessionDown_Lease); ok {
+			return x.Lease
+		}
+	}
+	return nil
+}
+
 type isSessionDown_Message interface {
 	isSessionDown_Message()
 }
@@ -1227,6 +1417,10 @@ type SessionDown_Network struct {
 	Network *Network `protobuf:"bytes,5,opt,name=network,proto3,oneof"`
 }
 
+type SessionDown_Lease struct {
+	Lease *Lease `protobuf:"bytes,6,opt,name=lease,proto3,oneof"`
+}
+
 func (*SessionDown_Assignments) isSessionDown_Message() {}
 
 func (*SessionDown_Open) isSessionDown_Message() {}
@@ -1237,6 +1431,71 @@ func (*SessionDown_Alive) isSessionDown_Message() {}
 
 func (*SessionDown_Network) isSessionDown_Message() {}
 
+func (*SessionDown_Lease) isSessionDown_Message() {}
+
+// Lets a node run replicas of singletons for a while.
+type Lease struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// That of the Heartbeat. The lease began when the agent sent it.
+	Number   uint64               `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	Duration *durationpb.Duration `protobuf:"bytes,2,opt,name=duration,proto3" json:"duration,omitempty"`
+	// Uids of the replicas that have the lease. The others must not run.
+	Replicas      []string `protobuf:"bytes,3,rep,name=replicas,proto3" json:"replicas,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Lease) Reset() {
+	*x = Lease{}
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Lease) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Lease) ProtoMessage() {}
+
+func (x *Lease) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Lease.ProtoReflect.Descriptor instead.
+func (*Lease) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *Lease) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *Lease) GetDuration() *durationpb.Duration {
+	if x != nil {
+		return x.Duration
+	}
+	return nil
+}
+
+func (x *Lease) GetReplicas() []string {
+	if x != nil {
+		return x.Replicas
+	}
+	return nil
+}
+
 type Alive struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1245,7 +1504,7 @@ type Alive struct {
 
 func (x *Alive) Reset() {
 	*x = Alive{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[17]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1257,7 +1516,7 @@ func (x *Alive) String() string {
 func (*Alive) ProtoMessage() {}
 
 func (x *Alive) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[17]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1270,7 +1529,7 @@ func (x *Alive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Alive.ProtoReflect.Descriptor instead.
 func (*Alive) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{17}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{21}
 }
 
 // What the node's network must know of other machines. The first message of a session has the
@@ -1298,7 +1557,8 @@ type Network struct {
 	RemovedServices []string `protobuf:"bytes,10,rep,name=removed_services,json=removedServices,proto3" json:"removed_services,omitempty"`
 	// The zone of this node; set in the first message and whenever it changes.
 	Zone *string `protobuf:"bytes,11,opt,name=zone,proto3,oneof" json:"zone,omitempty"`
-	// Namespaces that the agent asked for. Their services are in this message or in earlier ones.
+	// Namespaces that the agent asked for. Their services are in this message or in earlier ones. One that is missing here
+	// is beyond the limit of 256 namespaces with services: the node does not know its services.
 	Followed      []string `protobuf:"bytes,12,rep,name=followed,proto3" json:"followed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1306,7 +1566,7 @@ type Network struct {
 
 func (x *Network) Reset() {
 	*x = Network{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[18]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1318,7 +1578,7 @@ func (x *Network) String() string {
 func (*Network) ProtoMessage() {}
 
 func (x *Network) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[18]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1331,7 +1591,7 @@ func (x *Network) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Network.ProtoReflect.Descriptor instead.
 func (*Network) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{18}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Network) GetFull() bool {
@@ -1442,7 +1702,7 @@ type NetworkService struct {
 
 func (x *NetworkService) Reset() {
 	*x = NetworkService{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[19]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1454,7 +1714,7 @@ func (x *NetworkService) String() string {
 func (*NetworkService) ProtoMessage() {}
 
 func (x *NetworkService) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[19]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1467,7 +1727,7 @@ func (x *NetworkService) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkService.ProtoReflect.Descriptor instead.
 func (*NetworkService) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{19}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *NetworkService) GetUid() string {
@@ -1563,7 +1823,7 @@ type NetworkEndpoint struct {
 
 func (x *NetworkEndpoint) Reset() {
 	*x = NetworkEndpoint{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[20]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1575,7 +1835,7 @@ func (x *NetworkEndpoint) String() string {
 func (*NetworkEndpoint) ProtoMessage() {}
 
 func (x *NetworkEndpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[20]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1588,7 +1848,7 @@ func (x *NetworkEndpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkEndpoint.ProtoReflect.Descriptor instead.
 func (*NetworkEndpoint) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{20}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *NetworkEndpoint) GetName() string {
@@ -1645,7 +1905,7 @@ type NetworkReplica struct {
 
 func (x *NetworkReplica) Reset() {
 	*x = NetworkReplica{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[21]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1657,7 +1917,7 @@ func (x *NetworkReplica) String() string {
 func (*NetworkReplica) ProtoMessage() {}
 
 func (x *NetworkReplica) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[21]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1670,7 +1930,7 @@ func (x *NetworkReplica) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkReplica.ProtoReflect.Descriptor instead.
 func (*NetworkReplica) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{21}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *NetworkReplica) GetUid() string {
@@ -1713,7 +1973,7 @@ type NetworkPeer struct {
 
 func (x *NetworkPeer) Reset() {
 	*x = NetworkPeer{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[22]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1725,7 +1985,7 @@ func (x *NetworkPeer) String() string {
 func (*NetworkPeer) ProtoMessage() {}
 
 func (x *NetworkPeer) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[22]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1738,7 +1998,7 @@ func (x *NetworkPeer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkPeer.ProtoReflect.Descriptor instead.
 func (*NetworkPeer) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{22}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *NetworkPeer) GetId() string {
@@ -1795,7 +2055,7 @@ type NetworkRelay struct {
 
 func (x *NetworkRelay) Reset() {
 	*x = NetworkRelay{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[23]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1807,7 +2067,7 @@ func (x *NetworkRelay) String() string {
 func (*NetworkRelay) ProtoMessage() {}
 
 func (x *NetworkRelay) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[23]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1820,7 +2080,7 @@ func (x *NetworkRelay) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkRelay.ProtoReflect.Descriptor instead.
 func (*NetworkRelay) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{23}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *NetworkRelay) GetId() string {
@@ -1858,14 +2118,17 @@ type Assignments struct {
 	// changes.
 	Alive string `protobuf:"bytes,8,opt,name=alive,proto3" json:"alive,omitempty"`
 	// The server's clock; set in the first message.
-	Time          *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=time,proto3" json:"time,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Time *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=time,proto3" json:"time,omitempty"`
+	// The memory that the node's containers as a whole must leave to the system; set in the first
+	// message and whenever it changes.
+	ReservedMemory string `protobuf:"bytes,11,opt,name=reserved_memory,json=reservedMemory,proto3" json:"reserved_memory,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Assignments) Reset() {
 	*x = Assignments{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[24]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1877,7 +2140,7 @@ func (x *Assignments) String() string {
 func (*Assignments) ProtoMessage() {}
 
 func (x *Assignments) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[24]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1890,7 +2153,7 @@ func (x *Assignments) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Assignments.ProtoReflect.Descriptor instead.
 func (*Assignments) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{24}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Assignments) GetEpoch() uint64 {
@@ -1956,6 +2219,13 @@ func (x *Assignments) GetTime() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *Assignments) GetReservedMemory() string {
+	if x != nil {
+		return x.ReservedMemory
+	}
+	return ""
+}
+
 type Assignment struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Replica  *Replica               `protobuf:"bytes,1,opt,name=replica,proto3" json:"replica,omitempty"`
@@ -1969,7 +2239,7 @@ type Assignment struct {
 
 func (x *Assignment) Reset() {
 	*x = Assignment{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[25]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1981,7 +2251,7 @@ func (x *Assignment) String() string {
 func (*Assignment) ProtoMessage() {}
 
 func (x *Assignment) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[25]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1994,7 +2264,7 @@ func (x *Assignment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Assignment.ProtoReflect.Descriptor instead.
 func (*Assignment) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{25}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Assignment) GetReplica() *Replica {
@@ -2029,7 +2299,7 @@ type RegistryLogin struct {
 
 func (x *RegistryLogin) Reset() {
 	*x = RegistryLogin{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[26]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2041,7 +2311,7 @@ func (x *RegistryLogin) String() string {
 func (*RegistryLogin) ProtoMessage() {}
 
 func (x *RegistryLogin) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[26]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2054,7 +2324,7 @@ func (x *RegistryLogin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegistryLogin.ProtoReflect.Descriptor instead.
 func (*RegistryLogin) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{26}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *RegistryLogin) GetHost() string {
@@ -2098,7 +2368,7 @@ type Open struct {
 
 func (x *Open) Reset() {
 	*x = Open{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[27]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2110,7 +2380,7 @@ func (x *Open) String() string {
 func (*Open) ProtoMessage() {}
 
 func (x *Open) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[27]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2123,7 +2393,7 @@ func (x *Open) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Open.ProtoReflect.Descriptor instead.
 func (*Open) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{27}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Open) GetId() string {
@@ -2251,7 +2521,7 @@ type OpenLogs struct {
 
 func (x *OpenLogs) Reset() {
 	*x = OpenLogs{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[28]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2263,7 +2533,7 @@ func (x *OpenLogs) String() string {
 func (*OpenLogs) ProtoMessage() {}
 
 func (x *OpenLogs) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[28]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2276,7 +2546,7 @@ func (x *OpenLogs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenLogs.ProtoReflect.Descriptor instead.
 func (*OpenLogs) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{28}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *OpenLogs) GetReplicaUid() string {
@@ -2338,7 +2608,7 @@ type OpenExec struct {
 
 func (x *OpenExec) Reset() {
 	*x = OpenExec{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[29]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2350,7 +2620,7 @@ func (x *OpenExec) String() string {
 func (*OpenExec) ProtoMessage() {}
 
 func (x *OpenExec) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[29]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2363,7 +2633,7 @@ func (x *OpenExec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenExec.ProtoReflect.Descriptor instead.
 func (*OpenExec) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{29}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *OpenExec) GetReplicaUid() string {
@@ -2390,7 +2660,7 @@ type OpenCopy struct {
 
 func (x *OpenCopy) Reset() {
 	*x = OpenCopy{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[30]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2402,7 +2672,7 @@ func (x *OpenCopy) String() string {
 func (*OpenCopy) ProtoMessage() {}
 
 func (x *OpenCopy) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[30]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2415,7 +2685,7 @@ func (x *OpenCopy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenCopy.ProtoReflect.Descriptor instead.
 func (*OpenCopy) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{30}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *OpenCopy) GetReplicaUid() string {
@@ -2442,7 +2712,7 @@ type OpenForward struct {
 
 func (x *OpenForward) Reset() {
 	*x = OpenForward{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[31]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2454,7 +2724,7 @@ func (x *OpenForward) String() string {
 func (*OpenForward) ProtoMessage() {}
 
 func (x *OpenForward) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[31]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2467,7 +2737,7 @@ func (x *OpenForward) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenForward.ProtoReflect.Descriptor instead.
 func (*OpenForward) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{31}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *OpenForward) GetReplicaUid() string {
@@ -2495,7 +2765,7 @@ type OpenNetworkStatus struct {
 
 func (x *OpenNetworkStatus) Reset() {
 	*x = OpenNetworkStatus{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[32]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2507,7 +2777,7 @@ func (x *OpenNetworkStatus) String() string {
 func (*OpenNetworkStatus) ProtoMessage() {}
 
 func (x *OpenNetworkStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[32]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2520,7 +2790,7 @@ func (x *OpenNetworkStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenNetworkStatus.ProtoReflect.Descriptor instead.
 func (*OpenNetworkStatus) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{32}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *OpenNetworkStatus) GetAll() bool {
@@ -2541,14 +2811,16 @@ type OpenNetworkProbe struct {
 	// The id of a peer of the mesh, whose path is looked for; none if empty.
 	Peer string `protobuf:"bytes,4,opt,name=peer,proto3" json:"peer,omitempty"`
 	// A port that the replica itself may listen on; 0 for none.
-	Listens       uint32 `protobuf:"varint,5,opt,name=listens,proto3" json:"listens,omitempty"`
+	Listens uint32 `protobuf:"varint,5,opt,name=listens,proto3" json:"listens,omitempty"`
+	// "udp" sends an empty datagram instead of connecting by TCP.
+	Protocol      string `protobuf:"bytes,6,opt,name=protocol,proto3" json:"protocol,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *OpenNetworkProbe) Reset() {
 	*x = OpenNetworkProbe{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[33]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2560,7 +2832,7 @@ func (x *OpenNetworkProbe) String() string {
 func (*OpenNetworkProbe) ProtoMessage() {}
 
 func (x *OpenNetworkProbe) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[33]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2573,7 +2845,7 @@ func (x *OpenNetworkProbe) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenNetworkProbe.ProtoReflect.Descriptor instead.
 func (*OpenNetworkProbe) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{33}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *OpenNetworkProbe) GetReplicaUid() string {
@@ -2611,6 +2883,13 @@ func (x *OpenNetworkProbe) GetListens() uint32 {
 	return 0
 }
 
+func (x *OpenNetworkProbe) GetProtocol() string {
+	if x != nil {
+		return x.Protocol
+	}
+	return ""
+}
+
 type AttachUp struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Message:
@@ -2630,7 +2909,7 @@ type AttachUp struct {
 
 func (x *AttachUp) Reset() {
 	*x = AttachUp{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[34]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2642,7 +2921,7 @@ func (x *AttachUp) String() string {
 func (*AttachUp) ProtoMessage() {}
 
 func (x *AttachUp) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[34]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2655,7 +2934,7 @@ func (x *AttachUp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachUp.ProtoReflect.Descriptor instead.
 func (*AttachUp) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{34}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *AttachUp) GetMessage() isAttachUp_Message {
@@ -2805,7 +3084,7 @@ type AttachDown struct {
 
 func (x *AttachDown) Reset() {
 	*x = AttachDown{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[35]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2817,7 +3096,7 @@ func (x *AttachDown) String() string {
 func (*AttachDown) ProtoMessage() {}
 
 func (x *AttachDown) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[35]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2830,7 +3109,7 @@ func (x *AttachDown) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachDown.ProtoReflect.Descriptor instead.
 func (*AttachDown) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{35}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *AttachDown) GetMessage() isAttachDown_Message {
@@ -2893,7 +3172,11 @@ var File_cloudless_v1_agent_service_proto protoreflect.FileDescriptor
 
 const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"\n" +
-	" cloudless/v1/agent_service.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a'cloudless/v1/connectivity_service.proto\x1a\x17cloudless/v1/node.proto\x1a\x1acloudless/v1/options.proto\x1a\x18cloudless/v1/rules.proto\x1a\x19cloudless/v1/server.proto\x1a\x1acloudless/v1/service.proto\x1a\x1bcloudless/v1/workload.proto\x1a#cloudless/v1/workload_service.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe0\x02\n" +
+	" cloudless/v1/agent_service.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a'cloudless/v1/connectivity_service.proto\x1a\x17cloudless/v1/node.proto\x1a\x1acloudless/v1/options.proto\x1a\x18cloudless/v1/rules.proto\x1a\x19cloudless/v1/server.proto\x1a\x1acloudless/v1/service.proto\x1a\x1bcloudless/v1/workload.proto\x1a#cloudless/v1/workload_service.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"W\n" +
+	"\x16ReportAgentLossRequest\x12#\n" +
+	"\binstance\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18@R\binstance\x12\x18\n" +
+	"\arunning\x18\x02 \x01(\bR\arunning\"\x19\n" +
+	"\x17ReportAgentLossResponse\"\xa2\x03\n" +
 	"\rEnrollRequest\x12 \n" +
 	"\x05token\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x04R\x05token\x12\x1c\n" +
@@ -2902,16 +3185,21 @@ const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"\x04name\x18\x03 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xc0\xc6'\x01R\x04name\x12Y\n" +
 	"\x06labels\x18\x04 \x03(\v2'.cloudless.v1.EnrollRequest.LabelsEntryB\x18\xbaH\x15\x9a\x01\x12\x10@\"\x06r\x04\xe0\xc6'\x01*\x06r\x04\xe8\xc6'\x01R\x06labels\x12#\n" +
 	"\x04used\x18\x05 \x03(\tB\x0f\xbaH\f\x92\x01\t\x10\x80\b\"\x04r\x02\x18@R\x04used\x122\n" +
-	"\x06server\x18\x06 \x01(\v2\x1a.cloudless.v1.EnrollServerR\x06server\x1a9\n" +
+	"\x06server\x18\x06 \x01(\v2\x1a.cloudless.v1.EnrollServerR\x06server\x12@\n" +
+	"\bnetworks\x18\a \x03(\v2\x19.cloudless.v1.UsedNetworkB\t\xbaH\x06\x92\x01\x03\x10\x80\bR\bnetworks\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x98\x02\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"S\n" +
+	"\vUsedNetwork\x12\x1d\n" +
+	"\x05range\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18@R\x05range\x12%\n" +
+	"\tinterface\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x18@R\tinterface\"\xda\x02\n" +
 	"\x14EnrollOwnNodeRequest\x12\x1c\n" +
 	"\x03csr\x18\x01 \x01(\fB\n" +
 	"\xbaH\az\x05\x10\x01\x18\x80@R\x03csr\x12 \n" +
 	"\x04name\x18\x02 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xc0\xc6'\x01R\x04name\x12`\n" +
 	"\x06labels\x18\x03 \x03(\v2..cloudless.v1.EnrollOwnNodeRequest.LabelsEntryB\x18\xbaH\x15\x9a\x01\x12\x10@\"\x06r\x04\xe0\xc6'\x01*\x06r\x04\xe8\xc6'\x01R\x06labels\x12#\n" +
-	"\x04used\x18\x04 \x03(\tB\x0f\xbaH\f\x92\x01\t\x10\x80\b\"\x04r\x02\x18@R\x04used\x1a9\n" +
+	"\x04used\x18\x04 \x03(\tB\x0f\xbaH\f\x92\x01\t\x10\x80\b\"\x04r\x02\x18@R\x04used\x12@\n" +
+	"\bnetworks\x18\x05 \x03(\v2\x19.cloudless.v1.UsedNetworkB\t\xbaH\x06\x92\x01\x03\x10\x80\bR\bnetworks\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x9c\x01\n" +
@@ -2961,12 +3249,14 @@ const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x12#\n" +
 	"\binstance\x18\n" +
 	" \x01(\tB\a\xbaH\x04r\x02\x18@R\binstance\x12'\n" +
-	"\x06follow\x18\v \x03(\tB\x0f\xbaH\f\x92\x01\t\x10\x80\x02\"\x04r\x02\x18@R\x06follow\"\xcf\x01\n" +
+	"\x06follow\x18\v \x03(\tB\x0f\xbaH\f\x92\x01\t\x10\x80\x02\"\x04r\x02\x18@R\x06follow\"\x9b\x02\n" +
 	"\tHeartbeat\x121\n" +
 	"\x05usage\x18\x01 \x01(\v2\x1b.cloudless.v1.NodeResourcesR\x05usage\x120\n" +
 	"\x06status\x18\x02 \x01(\v2\x18.cloudless.v1.NodeStatusR\x06status\x12%\n" +
 	"\binterval\x18\x03 \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\binterval\x126\n" +
-	"\breplicas\x18\x04 \x03(\v2\x1a.cloudless.v1.ReplicaUsageR\breplicas\"t\n" +
+	"\breplicas\x18\x04 \x03(\v2\x1a.cloudless.v1.ReplicaUsageR\breplicas\x12'\n" +
+	"\x06leases\x18\x05 \x03(\tB\x0f\xbaH\f\x92\x01\t\x10\x90N\"\x04r\x02\x18@R\x06leases\x12!\n" +
+	"\flease_number\x18\x06 \x01(\x04R\vleaseNumber\"t\n" +
 	"\x06Report\x127\n" +
 	"\breplicas\x18\x01 \x03(\v2\x1b.cloudless.v1.ReplicaReportR\breplicas\x121\n" +
 	"\x06events\x18\x02 \x03(\v2\x19.cloudless.v1.EventReportR\x06events\"\xe0\x01\n" +
@@ -2979,14 +3269,19 @@ const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"\x04time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\"V\n" +
 	"\rReplicaReport\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x123\n" +
-	"\x06status\x18\x02 \x01(\v2\x1b.cloudless.v1.ReplicaStatusR\x06status\"\x8b\x02\n" +
+	"\x06status\x18\x02 \x01(\v2\x1b.cloudless.v1.ReplicaStatusR\x06status\"\xb8\x02\n" +
 	"\vSessionDown\x12=\n" +
 	"\vassignments\x18\x01 \x01(\v2\x19.cloudless.v1.AssignmentsH\x00R\vassignments\x12(\n" +
 	"\x04open\x18\x02 \x01(\v2\x12.cloudless.v1.OpenH\x00R\x04open\x12(\n" +
 	"\x04ping\x18\x03 \x01(\v2\x12.cloudless.v1.PingH\x00R\x04ping\x12+\n" +
 	"\x05alive\x18\x04 \x01(\v2\x13.cloudless.v1.AliveH\x00R\x05alive\x121\n" +
-	"\anetwork\x18\x05 \x01(\v2\x15.cloudless.v1.NetworkH\x00R\anetworkB\t\n" +
-	"\amessage\"\a\n" +
+	"\anetwork\x18\x05 \x01(\v2\x15.cloudless.v1.NetworkH\x00R\anetwork\x12+\n" +
+	"\x05lease\x18\x06 \x01(\v2\x13.cloudless.v1.LeaseH\x00R\x05leaseB\t\n" +
+	"\amessage\"r\n" +
+	"\x05Lease\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\x125\n" +
+	"\bduration\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\bduration\x12\x1a\n" +
+	"\breplicas\x18\x03 \x03(\tR\breplicas\"\a\n" +
 	"\x05Alive\"\xe3\x03\n" +
 	"\aNetwork\x12\x12\n" +
 	"\x04full\x18\x01 \x01(\bR\x04full\x12/\n" +
@@ -3038,7 +3333,7 @@ const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"\x05relay\x18\x06 \x01(\tR\x05relay\"8\n" +
 	"\fNetworkRelay\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
-	"\aaddress\x18\x02 \x01(\tR\aaddress\"\xc1\x02\n" +
+	"\aaddress\x18\x02 \x01(\tR\aaddress\"\xea\x02\n" +
 	"\vAssignments\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x12\n" +
 	"\x04full\x18\x02 \x01(\bR\x04full\x120\n" +
@@ -3049,7 +3344,8 @@ const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"\theartbeat\x18\a \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\theartbeat\x12\x1f\n" +
 	"\x05alive\x18\b \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\x05alive\x12.\n" +
 	"\x04time\x18\n" +
-	" \x01(\v2\x1a.google.protobuf.TimestampR\x04time\"\xa4\x01\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12'\n" +
+	"\x0freserved_memory\x18\v \x01(\tR\x0ereservedMemory\"\xa4\x01\n" +
 	"\n" +
 	"Assignment\x12/\n" +
 	"\areplica\x18\x01 \x01(\v2\x15.cloudless.v1.ReplicaR\areplica\x122\n" +
@@ -3091,14 +3387,15 @@ const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"replicaUid\x120\n" +
 	"\x05start\x18\x02 \x01(\v2\x1a.cloudless.v1.ForwardStartR\x05start\"%\n" +
 	"\x11OpenNetworkStatus\x12\x10\n" +
-	"\x03all\x18\x01 \x01(\bR\x03all\"\x93\x01\n" +
+	"\x03all\x18\x01 \x01(\bR\x03all\"\xaf\x01\n" +
 	"\x10OpenNetworkProbe\x12\x1f\n" +
 	"\vreplica_uid\x18\x01 \x01(\tR\n" +
 	"replicaUid\x12\x18\n" +
 	"\aconnect\x18\x02 \x03(\tR\aconnect\x12\x16\n" +
 	"\x06lookup\x18\x03 \x01(\tR\x06lookup\x12\x12\n" +
 	"\x04peer\x18\x04 \x01(\tR\x04peer\x12\x18\n" +
-	"\alistens\x18\x05 \x01(\rR\alistens\"\x91\x03\n" +
+	"\alistens\x18\x05 \x01(\rR\alistens\x12\x1a\n" +
+	"\bprotocol\x18\x06 \x01(\tR\bprotocol\"\x91\x03\n" +
 	"\bAttachUp\x12\x10\n" +
 	"\x02id\x18\x01 \x01(\tH\x00R\x02id\x12*\n" +
 	"\x03log\x18\x02 \x01(\v2\x16.cloudless.v1.LogEntryH\x00R\x03log\x120\n" +
@@ -3118,10 +3415,11 @@ const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"\x11EnrollmentService\x12M\n" +
 	"\x06Enroll\x12\x1b.cloudless.v1.EnrollRequest\x1a\x1c.cloudless.v1.EnrollResponse\"\b\xe2\xcc'\x04\b\b \x01\x12[\n" +
 	"\rEnrollOwnNode\x12\".cloudless.v1.EnrollOwnNodeRequest\x1a\x1c.cloudless.v1.EnrollResponse\"\b\xe2\xcc'\x04\b\x06 \x01\x12H\n" +
-	"\x05Renew\x12\x1a.cloudless.v1.RenewRequest\x1a\x1b.cloudless.v1.RenewResponse\"\x06\xe2\xcc'\x02\b\x052\xa1\x01\n" +
+	"\x05Renew\x12\x1a.cloudless.v1.RenewRequest\x1a\x1b.cloudless.v1.RenewResponse\"\x06\xe2\xcc'\x02\b\x052\xa5\x02\n" +
 	"\fAgentService\x12I\n" +
 	"\aSession\x12\x17.cloudless.v1.SessionUp\x1a\x19.cloudless.v1.SessionDown\"\x06\xe2\xcc'\x02\b\x05(\x010\x01\x12F\n" +
-	"\x06Attach\x12\x16.cloudless.v1.AttachUp\x1a\x18.cloudless.v1.AttachDown\"\x06\xe2\xcc'\x02\b\x05(\x010\x01BAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
+	"\x06Attach\x12\x16.cloudless.v1.AttachUp\x1a\x18.cloudless.v1.AttachDown\"\x06\xe2\xcc'\x02\b\x05(\x010\x01\x12\x81\x01\n" +
+	"\x0fReportAgentLoss\x12$.cloudless.v1.ReportAgentLossRequest\x1a%.cloudless.v1.ReportAgentLossResponse\"!\xe2\xcc'\x02\b\x05\x82\xd3\xe4\x93\x02\x15:\x01*\"\x10/v1/agent-lossesBAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
 
 var (
 	file_cloudless_v1_agent_service_proto_rawDescOnce sync.Once
@@ -3135,147 +3433,157 @@ func file_cloudless_v1_agent_service_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_agent_service_proto_rawDescData
 }
 
-var file_cloudless_v1_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
+var file_cloudless_v1_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 42)
 var file_cloudless_v1_agent_service_proto_goTypes = []any{
-	(*EnrollRequest)(nil),         // 0: cloudless.v1.EnrollRequest
-	(*EnrollOwnNodeRequest)(nil),  // 1: cloudless.v1.EnrollOwnNodeRequest
-	(*EnrollServer)(nil),          // 2: cloudless.v1.EnrollServer
-	(*EnrollResponse)(nil),        // 3: cloudless.v1.EnrollResponse
-	(*RenewRequest)(nil),          // 4: cloudless.v1.RenewRequest
-	(*RenewResponse)(nil),         // 5: cloudless.v1.RenewResponse
-	(*SessionUp)(nil),             // 6: cloudless.v1.SessionUp
-	(*Follow)(nil),                // 7: cloudless.v1.Follow
-	(*Goodbye)(nil),               // 8: cloudless.v1.Goodbye
-	(*Ping)(nil),                  // 9: cloudless.v1.Ping
-	(*Pong)(nil),                  // 10: cloudless.v1.Pong
-	(*Hello)(nil),                 // 11: cloudless.v1.Hello
-	(*Heartbeat)(nil),             // 12: cloudless.v1.Heartbeat
-	(*Report)(nil),                // 13: cloudless.v1.Report
-	(*EventReport)(nil),           // 14: cloudless.v1.EventReport
-	(*ReplicaReport)(nil),         // 15: cloudless.v1.ReplicaReport
-	(*SessionDown)(nil),           // 16: cloudless.v1.SessionDown
-	(*Alive)(nil),                 // 17: cloudless.v1.Alive
-	(*Network)(nil),               // 18: cloudless.v1.Network
-	(*NetworkService)(nil),        // 19: cloudless.v1.NetworkService
-	(*NetworkEndpoint)(nil),       // 20: cloudless.v1.NetworkEndpoint
-	(*NetworkReplica)(nil),        // 21: cloudless.v1.NetworkReplica
-	(*NetworkPeer)(nil),           // 22: cloudless.v1.NetworkPeer
-	(*NetworkRelay)(nil),          // 23: cloudless.v1.NetworkRelay
-	(*Assignments)(nil),           // 24: cloudless.v1.Assignments
-	(*Assignment)(nil),            // 25: cloudless.v1.Assignment
-	(*RegistryLogin)(nil),         // 26: cloudless.v1.RegistryLogin
-	(*Open)(nil),                  // 27: cloudless.v1.Open
-	(*OpenLogs)(nil),              // 28: cloudless.v1.OpenLogs
-	(*OpenExec)(nil),              // 29: cloudless.v1.OpenExec
-	(*OpenCopy)(nil),              // 30: cloudless.v1.OpenCopy
-	(*OpenForward)(nil),           // 31: cloudless.v1.OpenForward
-	(*OpenNetworkStatus)(nil),     // 32: cloudless.v1.OpenNetworkStatus
-	(*OpenNetworkProbe)(nil),      // 33: cloudless.v1.OpenNetworkProbe
-	(*AttachUp)(nil),              // 34: cloudless.v1.AttachUp
-	(*AttachDown)(nil),            // 35: cloudless.v1.AttachDown
-	nil,                           // 36: cloudless.v1.EnrollRequest.LabelsEntry
-	nil,                           // 37: cloudless.v1.EnrollOwnNodeRequest.LabelsEntry
-	(*Node)(nil),                  // 38: cloudless.v1.Node
-	(*Server)(nil),                // 39: cloudless.v1.Server
-	(*NodeStatus)(nil),            // 40: cloudless.v1.NodeStatus
-	(*NodeResources)(nil),         // 41: cloudless.v1.NodeResources
-	(*ReplicaUsage)(nil),          // 42: cloudless.v1.ReplicaUsage
-	(*timestamppb.Timestamp)(nil), // 43: google.protobuf.Timestamp
-	(*ReplicaStatus)(nil),         // 44: cloudless.v1.ReplicaStatus
-	(*ServicePort)(nil),           // 45: cloudless.v1.ServicePort
-	(*durationpb.Duration)(nil),   // 46: google.protobuf.Duration
-	(*Port)(nil),                  // 47: cloudless.v1.Port
-	(*NodeSpec)(nil),              // 48: cloudless.v1.NodeSpec
-	(*Replica)(nil),               // 49: cloudless.v1.Replica
-	(*Revision)(nil),              // 50: cloudless.v1.Revision
-	(*ExecStart)(nil),             // 51: cloudless.v1.ExecStart
-	(*CopyStart)(nil),             // 52: cloudless.v1.CopyStart
-	(*ForwardStart)(nil),          // 53: cloudless.v1.ForwardStart
-	(*LogEntry)(nil),              // 54: cloudless.v1.LogEntry
-	(*ExecResponse)(nil),          // 55: cloudless.v1.ExecResponse
-	(*CopyResponse)(nil),          // 56: cloudless.v1.CopyResponse
-	(*ForwardResponse)(nil),       // 57: cloudless.v1.ForwardResponse
-	(*NodeNetwork)(nil),           // 58: cloudless.v1.NodeNetwork
-	(*NetworkProbe)(nil),          // 59: cloudless.v1.NetworkProbe
-	(*ExecRequest)(nil),           // 60: cloudless.v1.ExecRequest
-	(*CopyRequest)(nil),           // 61: cloudless.v1.CopyRequest
-	(*ForwardRequest)(nil),        // 62: cloudless.v1.ForwardRequest
+	(*ReportAgentLossRequest)(nil),  // 0: cloudless.v1.ReportAgentLossRequest
+	(*ReportAgentLossResponse)(nil), // 1: cloudless.v1.ReportAgentLossResponse
+	(*EnrollRequest)(nil),           // 2: cloudless.v1.EnrollRequest
+	(*UsedNetwork)(nil),             // 3: cloudless.v1.UsedNetwork
+	(*EnrollOwnNodeRequest)(nil),    // 4: cloudless.v1.EnrollOwnNodeRequest
+	(*EnrollServer)(nil),            // 5: cloudless.v1.EnrollServer
+	(*EnrollResponse)(nil),          // 6: cloudless.v1.EnrollResponse
+	(*RenewRequest)(nil),            // 7: cloudless.v1.RenewRequest
+	(*RenewResponse)(nil),           // 8: cloudless.v1.RenewResponse
+	(*SessionUp)(nil),               // 9: cloudless.v1.SessionUp
+	(*Follow)(nil),                  // 10: cloudless.v1.Follow
+	(*Goodbye)(nil),                 // 11: cloudless.v1.Goodbye
+	(*Ping)(nil),                    // 12: cloudless.v1.Ping
+	(*Pong)(nil),                    // 13: cloudless.v1.Pong
+	(*Hello)(nil),                   // 14: cloudless.v1.Hello
+	(*Heartbeat)(nil),               // 15: cloudless.v1.Heartbeat
+	(*Report)(nil),                  // 16: cloudless.v1.Report
+	(*EventReport)(nil),             // 17: cloudless.v1.EventReport
+	(*ReplicaReport)(nil),           // 18: cloudless.v1.ReplicaReport
+	(*SessionDown)(nil),             // 19: cloudless.v1.SessionDown
+	(*Lease)(nil),                   // 20: cloudless.v1.Lease
+	(*Alive)(nil),                   // 21: cloudless.v1.Alive
+	(*Network)(nil),                 // 22: cloudless.v1.Network
+	(*NetworkService)(nil),          // 23: cloudless.v1.NetworkService
+	(*NetworkEndpoint)(nil),         // 24: cloudless.v1.NetworkEndpoint
+	(*NetworkReplica)(nil),          // 25: cloudless.v1.NetworkReplica
+	(*NetworkPeer)(nil),             // 26: cloudless.v1.NetworkPeer
+	(*NetworkRelay)(nil),            // 27: cloudless.v1.NetworkRelay
+	(*Assignments)(nil),             // 28: cloudless.v1.Assignments
+	(*Assignment)(nil),              // 29: cloudless.v1.Assignment
+	(*RegistryLogin)(nil),           // 30: cloudless.v1.RegistryLogin
+	(*Open)(nil),                    // 31: cloudless.v1.Open
+	(*OpenLogs)(nil),                // 32: cloudless.v1.OpenLogs
+	(*OpenExec)(nil),                // 33: cloudless.v1.OpenExec
+	(*OpenCopy)(nil),                // 34: cloudless.v1.OpenCopy
+	(*OpenForward)(nil),             // 35: cloudless.v1.OpenForward
+	(*OpenNetworkStatus)(nil),       // 36: cloudless.v1.OpenNetworkStatus
+	(*OpenNetworkProbe)(nil),        // 37: cloudless.v1.OpenNetworkProbe
+	(*AttachUp)(nil),                // 38: cloudless.v1.AttachUp
+	(*AttachDown)(nil),              // 39: cloudless.v1.AttachDown
+	nil,                             // 40: cloudless.v1.EnrollRequest.LabelsEntry
+	nil,                             // 41: cloudless.v1.EnrollOwnNodeRequest.LabelsEntry
+	(*Node)(nil),                    // 42: cloudless.v1.Node
+	(*Server)(nil),                  // 43: cloudless.v1.Server
+	(*NodeStatus)(nil),              // 44: cloudless.v1.NodeStatus
+	(*NodeResources)(nil),           // 45: cloudless.v1.NodeResources
+	(*ReplicaUsage)(nil),            // 46: cloudless.v1.ReplicaUsage
+	(*timestamppb.Timestamp)(nil),   // 47: google.protobuf.Timestamp
+	(*ReplicaStatus)(nil),           // 48: cloudless.v1.ReplicaStatus
+	(*durationpb.Duration)(nil),     // 49: google.protobuf.Duration
+	(*ServicePort)(nil),             // 50: cloudless.v1.ServicePort
+	(*Port)(nil),                    // 51: cloudless.v1.Port
+	(*NodeSpec)(nil),                // 52: cloudless.v1.NodeSpec
+	(*Replica)(nil),                 // 53: cloudless.v1.Replica
+	(*Revision)(nil),                // 54: cloudless.v1.Revision
+	(*ExecStart)(nil),               // 55: cloudless.v1.ExecStart
+	(*CopyStart)(nil),               // 56: cloudless.v1.CopyStart
+	(*ForwardStart)(nil),            // 57: cloudless.v1.ForwardStart
+	(*LogEntry)(nil),                // 58: cloudless.v1.LogEntry
+	(*ExecResponse)(nil),            // 59: cloudless.v1.ExecResponse
+	(*CopyResponse)(nil),            // 60: cloudless.v1.CopyResponse
+	(*ForwardResponse)(nil),         // 61: cloudless.v1.ForwardResponse
+	(*NodeNetwork)(nil),             // 62: cloudless.v1.NodeNetwork
+	(*NetworkProbe)(nil),            // 63: cloudless.v1.NetworkProbe
+	(*ExecRequest)(nil),             // 64: cloudless.v1.ExecRequest
+	(*CopyRequest)(nil),             // 65: cloudless.v1.CopyRequest
+	(*ForwardRequest)(nil),          // 66: cloudless.v1.ForwardRequest
 }
 var file_cloudless_v1_agent_service_proto_depIdxs = []int32{
-	36, // 0: cloudless.v1.EnrollRequest.labels:type_name -> cloudless.v1.EnrollRequest.LabelsEntry
-	2,  // 1: cloudless.v1.EnrollRequest.server:type_name -> cloudless.v1.EnrollServer
-	37, // 2: cloudless.v1.EnrollOwnNodeRequest.labels:type_name -> cloudless.v1.EnrollOwnNodeRequest.LabelsEntry
-	38, // 3: cloudless.v1.EnrollResponse.node:type_name -> cloudless.v1.Node
-	39, // 4: cloudless.v1.EnrollResponse.server:type_name -> cloudless.v1.Server
-	11, // 5: cloudless.v1.SessionUp.hello:type_name -> cloudless.v1.Hello
-	12, // 6: cloudless.v1.SessionUp.heartbeat:type_name -> cloudless.v1.Heartbeat
-	13, // 7: cloudless.v1.SessionUp.report:type_name -> cloudless.v1.Report
-	10, // 8: cloudless.v1.SessionUp.pong:type_name -> cloudless.v1.Pong
-	8,  // 9: cloudless.v1.SessionUp.goodbye:type_name -> cloudless.v1.Goodbye
-	7,  // 10: cloudless.v1.SessionUp.follow:type_name -> cloudless.v1.Follow
-	40, // 11: cloudless.v1.Hello.status:type_name -> cloudless.v1.NodeStatus
-	15, // 12: cloudless.v1.Hello.replicas:type_name -> cloudless.v1.ReplicaReport
-	41, // 13: cloudless.v1.Heartbeat.usage:type_name -> cloudless.v1.NodeResources
-	40, // 14: cloudless.v1.Heartbeat.status:type_name -> cloudless.v1.NodeStatus
-	42, // 15: cloudless.v1.Heartbeat.replicas:type_name -> cloudless.v1.ReplicaUsage
-	15, // 16: cloudless.v1.Report.replicas:type_name -> cloudless.v1.ReplicaReport
-	14, // 17: cloudless.v1.Report.events:type_name -> cloudless.v1.EventReport
-	43, // 18: cloudless.v1.EventReport.time:type_name -> google.protobuf.Timestamp
-	44, // 19: cloudless.v1.ReplicaReport.status:type_name -> cloudless.v1.ReplicaStatus
-	24, // 20: cloudless.v1.SessionDown.assignments:type_name -> cloudless.v1.Assignments
-	27, // 21: cloudless.v1.SessionDown.open:type_name -> cloudless.v1.Open
-	9,  // 22: cloudless.v1.SessionDown.ping:type_name -> cloudless.v1.Ping
-	17, // 23: cloudless.v1.SessionDown.alive:type_name -> cloudless.v1.Alive
-	18, // 24: cloudless.v1.SessionDown.network:type_name -> cloudless.v1.Network
-	22, // 25: cloudless.v1.Network.peers:type_name -> cloudless.v1.NetworkPeer
-	23, // 26: cloudless.v1.Network.relays:type_name -> cloudless.v1.NetworkRelay
-	21, // 27: cloudless.v1.Network.replicas:type_name -> cloudless.v1.NetworkReplica
-	19, // 28: cloudless.v1.Network.services:type_name -> cloudless.v1.NetworkService
-	45, // 29: cloudless.v1.NetworkService.ports:type_name -> cloudless.v1.ServicePort
-	46, // 30: cloudless.v1.NetworkService.affinity:type_name -> google.protobuf.Duration
-	20, // 31: cloudless.v1.NetworkService.endpoints:type_name -> cloudless.v1.NetworkEndpoint
-	47, // 32: cloudless.v1.NetworkService.published:type_name -> cloudless.v1.Port
-	25, // 33: cloudless.v1.Assignments.assign:type_name -> cloudless.v1.Assignment
-	48, // 34: cloudless.v1.Assignments.node:type_name -> cloudless.v1.NodeSpec
-	43, // 35: cloudless.v1.Assignments.time:type_name -> google.protobuf.Timestamp
-	49, // 36: cloudless.v1.Assignment.replica:type_name -> cloudless.v1.Replica
-	50, // 37: cloudless.v1.Assignment.revision:type_name -> cloudless.v1.Revision
-	26, // 38: cloudless.v1.Assignment.login:type_name -> cloudless.v1.RegistryLogin
-	28, // 39: cloudless.v1.Open.logs:type_name -> cloudless.v1.OpenLogs
-	29, // 40: cloudless.v1.Open.exec:type_name -> cloudless.v1.OpenExec
-	30, // 41: cloudless.v1.Open.copy:type_name -> cloudless.v1.OpenCopy
-	31, // 42: cloudless.v1.Open.forward:type_name -> cloudless.v1.OpenForward
-	32, // 43: cloudless.v1.Open.network_status:type_name -> cloudless.v1.OpenNetworkStatus
-	33, // 44: cloudless.v1.Open.network_probe:type_name -> cloudless.v1.OpenNetworkProbe
-	43, // 45: cloudless.v1.OpenLogs.since:type_name -> google.protobuf.Timestamp
-	43, // 46: cloudless.v1.OpenLogs.until:type_name -> google.protobuf.Timestamp
-	51, // 47: cloudless.v1.OpenExec.start:type_name -> cloudless.v1.ExecStart
-	52, // 48: cloudless.v1.OpenCopy.start:type_name -> cloudless.v1.CopyStart
-	53, // 49: cloudless.v1.OpenForward.start:type_name -> cloudless.v1.ForwardStart
-	54, // 50: cloudless.v1.AttachUp.log:type_name -> cloudless.v1.LogEntry
-	55, // 51: cloudless.v1.AttachUp.exec:type_name -> cloudless.v1.ExecResponse
-	56, // 52: cloudless.v1.AttachUp.copy:type_name -> cloudless.v1.CopyResponse
-	57, // 53: cloudless.v1.AttachUp.forward:type_name -> cloudless.v1.ForwardResponse
-	58, // 54: cloudless.v1.AttachUp.network_status:type_name -> cloudless.v1.NodeNetwork
-	59, // 55: cloudless.v1.AttachUp.network_probe:type_name -> cloudless.v1.NetworkProbe
-	60, // 56: cloudless.v1.AttachDown.exec:type_name -> cloudless.v1.ExecRequest
-	61, // 57: cloudless.v1.AttachDown.copy:type_name -> cloudless.v1.CopyRequest
-	62, // 58: cloudless.v1.AttachDown.forward:type_name -> cloudless.v1.ForwardRequest
-	0,  // 59: cloudless.v1.EnrollmentService.Enroll:input_type -> cloudless.v1.EnrollRequest
-	1,  // 60: cloudless.v1.EnrollmentService.EnrollOwnNode:input_type -> cloudless.v1.EnrollOwnNodeRequest
-	4,  // 61: cloudless.v1.EnrollmentService.Renew:input_type -> cloudless.v1.RenewRequest
-	6,  // 62: cloudless.v1.AgentService.Session:input_type -> cloudless.v1.SessionUp
-	34, // 63: cloudless.v1.AgentService.Attach:input_type -> cloudless.v1.AttachUp
-	3,  // 64: cloudless.v1.EnrollmentService.Enroll:output_type -> cloudless.v1.EnrollResponse
-	3,  // 65: cloudless.v1.EnrollmentService.EnrollOwnNode:output_type -> cloudless.v1.EnrollResponse
-	5,  // 66: cloudless.v1.EnrollmentService.Renew:output_type -> cloudless.v1.RenewResponse
-	16, // 67: cloudless.v1.AgentService.Session:output_type -> cloudless.v1.SessionDown
-	35, // 68: cloudless.v1.AgentService.Attach:output_type -> cloudless.v1.AttachDown
-	64, // [64:69] is the sub-list for method output_type
-	59, // [59:64] is the sub-list for method input_type
-	59, // [59:59] is the sub-list for extension type_name
-	59, // [59:59] is the sub-list for extension extendee
-	0,  // [0:59] is the sub-list for field type_name
+	40, // 0: cloudless.v1.EnrollRequest.labels:type_name -> cloudless.v1.EnrollRequest.LabelsEntry
+	5,  // 1: cloudless.v1.EnrollRequest.server:type_name -> cloudless.v1.EnrollServer
+	3,  // 2: cloudless.v1.EnrollRequest.networks:type_name -> cloudless.v1.UsedNetwork
+	41, // 3: cloudless.v1.EnrollOwnNodeRequest.labels:type_name -> cloudless.v1.EnrollOwnNodeRequest.LabelsEntry
+	3,  // 4: cloudless.v1.EnrollOwnNodeRequest.networks:type_name -> cloudless.v1.UsedNetwork
+	42, // 5: cloudless.v1.EnrollResponse.node:type_name -> cloudless.v1.Node
+	43, // 6: cloudless.v1.EnrollResponse.server:type_name -> cloudless.v1.Server
+	14, // 7: cloudless.v1.SessionUp.hello:type_name -> cloudless.v1.Hello
+	15, // 8: cloudless.v1.SessionUp.heartbeat:type_name -> cloudless.v1.Heartbeat
+	16, // 9: cloudless.v1.SessionUp.report:type_name -> cloudless.v1.Report
+	13, // 10: cloudless.v1.SessionUp.pong:type_name -> cloudless.v1.Pong
+	11, // 11: cloudless.v1.SessionUp.goodbye:type_name -> cloudless.v1.Goodbye
+	10, // 12: cloudless.v1.SessionUp.follow:type_name -> cloudless.v1.Follow
+	44, // 13: cloudless.v1.Hello.status:type_name -> cloudless.v1.NodeStatus
+	18, // 14: cloudless.v1.Hello.replicas:type_name -> cloudless.v1.ReplicaReport
+	45, // 15: cloudless.v1.Heartbeat.usage:type_name -> cloudless.v1.NodeResources
+	44, // 16: cloudless.v1.Heartbeat.status:type_name -> cloudless.v1.NodeStatus
+	46, // 17: cloudless.v1.Heartbeat.replicas:type_name -> cloudless.v1.ReplicaUsage
+	18, // 18: cloudless.v1.Report.replicas:type_name -> cloudless.v1.ReplicaReport
+	17, // 19: cloudless.v1.Report.events:type_name -> cloudless.v1.EventReport
+	47, // 20: cloudless.v1.EventReport.time:type_name -> google.protobuf.Timestamp
+	48, // 21: cloudless.v1.ReplicaReport.status:type_name -> cloudless.v1.ReplicaStatus
+	28, // 22: cloudless.v1.SessionDown.assignments:type_name -> cloudless.v1.Assignments
+	31, // 23: cloudless.v1.SessionDown.open:type_name -> cloudless.v1.Open
+	12, // 24: cloudless.v1.SessionDown.ping:type_name -> cloudless.v1.Ping
+	21, // 25: cloudless.v1.SessionDown.alive:type_name -> cloudless.v1.Alive
+	22, // 26: cloudless.v1.SessionDown.network:type_name -> cloudless.v1.Network
+	20, // 27: cloudless.v1.SessionDown.lease:type_name -> cloudless.v1.Lease
+	49, // 28: cloudless.v1.Lease.duration:type_name -> google.protobuf.Duration
+	26, // 29: cloudless.v1.Network.peers:type_name -> cloudless.v1.NetworkPeer
+	27, // 30: cloudless.v1.Network.relays:type_name -> cloudless.v1.NetworkRelay
+	25, // 31: cloudless.v1.Network.replicas:type_name -> cloudless.v1.NetworkReplica
+	23, // 32: cloudless.v1.Network.services:type_name -> cloudless.v1.NetworkService
+	50, // 33: cloudless.v1.NetworkService.ports:type_name -> cloudless.v1.ServicePort
+	49, // 34: cloudless.v1.NetworkService.affinity:type_name -> google.protobuf.Duration
+	24, // 35: cloudless.v1.NetworkService.endpoints:type_name -> cloudless.v1.NetworkEndpoint
+	51, // 36: cloudless.v1.NetworkService.published:type_name -> cloudless.v1.Port
+	29, // 37: cloudless.v1.Assignments.assign:type_name -> cloudless.v1.Assignment
+	52, // 38: cloudless.v1.Assignments.node:type_name -> cloudless.v1.NodeSpec
+	47, // 39: cloudless.v1.Assignments.time:type_name -> google.protobuf.Timestamp
+	53, // 40: cloudless.v1.Assignment.replica:type_name -> cloudless.v1.Replica
+	54, // 41: cloudless.v1.Assignment.revision:type_name -> cloudless.v1.Revision
+	30, // 42: cloudless.v1.Assignment.login:type_name -> cloudless.v1.RegistryLogin
+	32, // 43: cloudless.v1.Open.logs:type_name -> cloudless.v1.OpenLogs
+	33, // 44: cloudless.v1.Open.exec:type_name -> cloudless.v1.OpenExec
+	34, // 45: cloudless.v1.Open.copy:type_name -> cloudless.v1.OpenCopy
+	35, // 46: cloudless.v1.Open.forward:type_name -> cloudless.v1.OpenForward
+	36, // 47: cloudless.v1.Open.network_status:type_name -> cloudless.v1.OpenNetworkStatus
+	37, // 48: cloudless.v1.Open.network_probe:type_name -> cloudless.v1.OpenNetworkProbe
+	47, // 49: cloudless.v1.OpenLogs.since:type_name -> google.protobuf.Timestamp
+	47, // 50: cloudless.v1.OpenLogs.until:type_name -> google.protobuf.Timestamp
+	55, // 51: cloudless.v1.OpenExec.start:type_name -> cloudless.v1.ExecStart
+	56, // 52: cloudless.v1.OpenCopy.start:type_name -> cloudless.v1.CopyStart
+	57, // 53: cloudless.v1.OpenForward.start:type_name -> cloudless.v1.ForwardStart
+	58, // 54: cloudless.v1.AttachUp.log:type_name -> cloudless.v1.LogEntry
+	59, // 55: cloudless.v1.AttachUp.exec:type_name -> cloudless.v1.ExecResponse
+	60, // 56: cloudless.v1.AttachUp.copy:type_name -> cloudless.v1.CopyResponse
+	61, // 57: cloudless.v1.AttachUp.forward:type_name -> cloudless.v1.ForwardResponse
+	62, // 58: cloudless.v1.AttachUp.network_status:type_name -> cloudless.v1.NodeNetwork
+	63, // 59: cloudless.v1.AttachUp.network_probe:type_name -> cloudless.v1.NetworkProbe
+	64, // 60: cloudless.v1.AttachDown.exec:type_name -> cloudless.v1.ExecRequest
+	65, // 61: cloudless.v1.AttachDown.copy:type_name -> cloudless.v1.CopyRequest
+	66, // 62: cloudless.v1.AttachDown.forward:type_name -> cloudless.v1.ForwardRequest
+	2,  // 63: cloudless.v1.EnrollmentService.Enroll:input_type -> cloudless.v1.EnrollRequest
+	4,  // 64: cloudless.v1.EnrollmentService.EnrollOwnNode:input_type -> cloudless.v1.EnrollOwnNodeRequest
+	7,  // 65: cloudless.v1.EnrollmentService.Renew:input_type -> cloudless.v1.RenewRequest
+	9,  // 66: cloudless.v1.AgentService.Session:input_type -> cloudless.v1.SessionUp
+	38, // 67: cloudless.v1.AgentService.Attach:input_type -> cloudless.v1.AttachUp
+	0,  // 68: cloudless.v1.AgentService.ReportAgentLoss:input_type -> cloudless.v1.ReportAgentLossRequest
+	6,  // 69: cloudless.v1.EnrollmentService.Enroll:output_type -> cloudless.v1.EnrollResponse
+	6,  // 70: cloudless.v1.EnrollmentService.EnrollOwnNode:output_type -> cloudless.v1.EnrollResponse
+	8,  // 71: cloudless.v1.EnrollmentService.Renew:output_type -> cloudless.v1.RenewResponse
+	19, // 72: cloudless.v1.AgentService.Session:output_type -> cloudless.v1.SessionDown
+	39, // 73: cloudless.v1.AgentService.Attach:output_type -> cloudless.v1.AttachDown
+	1,  // 74: cloudless.v1.AgentService.ReportAgentLoss:output_type -> cloudless.v1.ReportAgentLossResponse
+	69, // [69:75] is the sub-list for method output_type
+	63, // [63:69] is the sub-list for method input_type
+	63, // [63:63] is the sub-list for extension type_name
+	63, // [63:63] is the sub-list for extension extendee
+	0,  // [0:63] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_agent_service_proto_init() }
@@ -3291,7 +3599,7 @@ func file_cloudless_v1_agent_service_proto_init() {
 	file_cloudless_v1_service_proto_init()
 	file_cloudless_v1_workload_proto_init()
 	file_cloudless_v1_workload_service_proto_init()
-	file_cloudless_v1_agent_service_proto_msgTypes[6].OneofWrappers = []any{
+	file_cloudless_v1_agent_service_proto_msgTypes[9].OneofWrappers = []any{
 		(*SessionUp_Hello)(nil),
 		(*SessionUp_Heartbeat)(nil),
 		(*SessionUp_Report)(nil),
@@ -3299,15 +3607,16 @@ func file_cloudless_v1_agent_service_proto_init() {
 		(*SessionUp_Goodbye)(nil),
 		(*SessionUp_Follow)(nil),
 	}
-	file_cloudless_v1_agent_service_proto_msgTypes[16].OneofWrappers = []any{
+	file_cloudless_v1_agent_service_proto_msgTypes[19].OneofWrappers = []any{
 		(*SessionDown_Assignments)(nil),
 		(*SessionDown_Open)(nil),
 		(*SessionDown_Ping)(nil),
 		(*SessionDown_Alive)(nil),
 		(*SessionDown_Network)(nil),
+		(*SessionDown_Lease)(nil),
 	}
-	file_cloudless_v1_agent_service_proto_msgTypes[18].OneofWrappers = []any{}
-	file_cloudless_v1_agent_service_proto_msgTypes[27].OneofWrappers = []any{
+	file_cloudless_v1_agent_service_proto_msgTypes[22].OneofWrappers = []any{}
+	file_cloudless_v1_agent_service_proto_msgTypes[31].OneofWrappers = []any{
 		(*Open_Logs)(nil),
 		(*Open_Exec)(nil),
 		(*Open_Copy)(nil),
@@ -3315,8 +3624,8 @@ func file_cloudless_v1_agent_service_proto_init() {
 		(*Open_NetworkStatus)(nil),
 		(*Open_NetworkProbe)(nil),
 	}
-	file_cloudless_v1_agent_service_proto_msgTypes[28].OneofWrappers = []any{}
-	file_cloudless_v1_agent_service_proto_msgTypes[34].OneofWrappers = []any{
+	file_cloudless_v1_agent_service_proto_msgTypes[32].OneofWrappers = []any{}
+	file_cloudless_v1_agent_service_proto_msgTypes[38].OneofWrappers = []any{
 		(*AttachUp_Id)(nil),
 		(*AttachUp_Log)(nil),
 		(*AttachUp_Exec)(nil),
@@ -3326,7 +3635,7 @@ func file_cloudless_v1_agent_service_proto_init() {
 		(*AttachUp_NetworkStatus)(nil),
 		(*AttachUp_NetworkProbe)(nil),
 	}
-	file_cloudless_v1_agent_service_proto_msgTypes[35].OneofWrappers = []any{
+	file_cloudless_v1_agent_service_proto_msgTypes[39].OneofWrappers = []any{
 		(*AttachDown_Exec)(nil),
 		(*AttachDown_Copy)(nil),
 		(*AttachDown_Forward)(nil),
@@ -3337,7 +3646,7 @@ func file_cloudless_v1_agent_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_agent_service_proto_rawDesc), len(file_cloudless_v1_agent_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   38,
+			NumMessages:   42,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

@@ -209,8 +209,9 @@ var EnrollmentService_ServiceDesc = grpc.ServiceDesc{
 }
 
 const (
-	AgentService_Session_FullMethodName = "/cloudless.v1.AgentService/Session"
-	AgentService_Attach_FullMethodName  = "/cloudless.v1.AgentService/Attach"
+	AgentService_Session_FullMethodName         = "/cloudless.v1.AgentService/Session"
+	AgentService_Attach_FullMethodName          = "/cloudless.v1.AgentService/Attach"
+	AgentService_ReportAgentLoss_FullMethodName = "/cloudless.v1.AgentService/ReportAgentLoss"
 )
 
 // AgentServiceClient is the client API for AgentService service.
@@ -224,6 +225,8 @@ type AgentServiceClient interface {
 	// Opened by the agent when a SessionDown asks for it, one for each log, exec,
 	// copy or forwarded connection, so that they never delay control.
 	Attach(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[AttachUp, AttachDown], error)
+	// Called by the network process of a node, which outlives the agent, again and again while the agent is gone.
+	ReportAgentLoss(ctx context.Context, in *ReportAgentLossRequest, opts ...grpc.CallOption) (*ReportAgentLossResponse, error)
 }
 
 type agentServiceClient struct {
@@ -260,6 +263,16 @@ func (c *agentServiceClient) Attach(ctx context.Context, opts ...grpc.CallOption
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type AgentService_AttachClient = grpc.BidiStreamingClient[AttachUp, AttachDown]
 
+func (c *agentServiceClient) ReportAgentLoss(ctx context.Context, in *ReportAgentLossRequest, opts ...grpc.CallOption) (*ReportAgentLossResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReportAgentLossResponse)
+	err := c.cc.Invoke(ctx, AgentService_ReportAgentLoss_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AgentServiceServer is the server API for AgentService service.
 // All implementations must embed UnimplementedAgentServiceServer
 // for forward compatibility.
@@ -271,6 +284,8 @@ type AgentServiceServer interface {
 	// Opened by the agent when a SessionDown asks for it, one for each log, exec,
 	// copy or forwarded connection, so that they never delay control.
 	Attach(grpc.BidiStreamingServer[AttachUp, AttachDown]) error
+	// Called by the network process of a node, which outlives the agent, again and again while the agent is gone.
+	ReportAgentLoss(context.Context, *ReportAgentLossRequest) (*ReportAgentLossResponse, error)
 	mustEmbedUnimplementedAgentServiceServer()
 }
 
@@ -286,6 +301,9 @@ func (UnimplementedAgentServiceServer) Session(grpc.BidiStreamingServer[SessionU
 }
 func (UnimplementedAgentServiceServer) Attach(grpc.BidiStreamingServer[AttachUp, AttachDown]) error {
 	return status.Error(codes.Unimplemented, "method Attach not implemented")
+}
+func (UnimplementedAgentServiceServer) ReportAgentLoss(context.Context, *ReportAgentLossRequest) (*ReportAgentLossResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReportAgentLoss not implemented")
 }
 func (UnimplementedAgentServiceServer) mustEmbedUnimplementedAgentServiceServer() {}
 func (UnimplementedAgentServiceServer) testEmbeddedByValue()                      {}
@@ -322,13 +340,36 @@ func _AgentService_Attach_Handler(srv interface{}, stream grpc.ServerStream) err
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type AgentService_AttachServer = grpc.BidiStreamingServer[AttachUp, AttachDown]
 
+func _AgentService_ReportAgentLoss_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReportAgentLossRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AgentServiceServer).ReportAgentLoss(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AgentService_ReportAgentLoss_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AgentServiceServer).ReportAgentLoss(ctx, req.(*ReportAgentLossRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // AgentService_ServiceDesc is the grpc.ServiceDesc for AgentService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
 var AgentService_ServiceDesc = grpc.ServiceDesc{
 	ServiceName: "cloudless.v1.AgentService",
 	HandlerType: (*AgentServiceServer)(nil),
-	Methods:     []grpc.MethodDesc{},
+	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "ReportAgentLoss",
+			Handler:    _AgentService_ReportAgentLoss_Handler,
+		},
+	},
 	Streams: []grpc.StreamDesc{
 		{
 			StreamName:    "Session",

@@ -130,7 +130,8 @@ type ClusterSpec struct {
 	ServiceRangeV4 string `protobuf:"bytes,23,opt,name=service_range_v4,json=serviceRangeV4,proto3" json:"service_range_v4,omitempty"`
 	// Services get their IPv6 addresses out of this unique local range; if empty, it stays as it is. Services keep their
 	// addresses when it changes.
-	ServiceRangeV6 string `protobuf:"bytes,24,opt,name=service_range_v6,json=serviceRangeV6,proto3" json:"service_range_v6,omitempty"`
+	ServiceRangeV6 string    `protobuf:"bytes,24,opt,name=service_range_v6,json=serviceRangeV6,proto3" json:"service_range_v6,omitempty"`
+	Failover       *Failover `protobuf:"bytes,25,opt,name=failover,proto3" json:"failover,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -256,6 +257,70 @@ func (x *ClusterSpec) GetServiceRangeV6() string {
 	return ""
 }
 
+func (x *ClusterSpec) GetFailover() *Failover {
+	if x != nil {
+		return x.Failover
+	}
+	return nil
+}
+
+// How fast the replicas of lost nodes are replaced. After a mass failure, replacing everything at once could overload the
+// nodes that are left.
+type Failover struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At most so many replicas of lost nodes are replaced within failover.per; no limit if not set. Updates, scaling and
+	// drains are not limited.
+	Replicas *int32 `protobuf:"varint,1,opt,name=replicas,proto3,oneof" json:"replicas,omitempty"`
+	// The time that failover.replicas is about; "10s" if empty.
+	Per           string `protobuf:"bytes,2,opt,name=per,proto3" json:"per,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Failover) Reset() {
+	*x = Failover{}
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Failover) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Failover) ProtoMessage() {}
+
+func (x *Failover) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Failover.ProtoReflect.Descriptor instead.
+func (*Failover) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Failover) GetReplicas() int32 {
+	if x != nil && x.Replicas != nil {
+		return *x.Replicas
+	}
+	return 0
+}
+
+func (x *Failover) GetPer() string {
+	if x != nil {
+		return x.Per
+	}
+	return ""
+}
+
 // How much of a node's capacity may be promised, in percent; 100 if not set.
 type Overcommit struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -269,7 +334,7 @@ type Overcommit struct {
 
 func (x *Overcommit) Reset() {
 	*x = Overcommit{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[2]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -281,7 +346,7 @@ func (x *Overcommit) String() string {
 func (*Overcommit) ProtoMessage() {}
 
 func (x *Overcommit) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[2]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -294,7 +359,7 @@ func (x *Overcommit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Overcommit.ProtoReflect.Descriptor instead.
 func (*Overcommit) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{2}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Overcommit) GetCpu() int32 {
@@ -340,7 +405,7 @@ type Liveness struct {
 
 func (x *Liveness) Reset() {
 	*x = Liveness{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[3]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -352,7 +417,7 @@ func (x *Liveness) String() string {
 func (*Liveness) ProtoMessage() {}
 
 func (x *Liveness) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[3]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -365,7 +430,7 @@ func (x *Liveness) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Liveness.ProtoReflect.Descriptor instead.
 func (*Liveness) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{3}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Liveness) GetHeartbeat() string {
@@ -407,7 +472,7 @@ type NodeClass struct {
 
 func (x *NodeClass) Reset() {
 	*x = NodeClass{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[4]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -419,7 +484,7 @@ func (x *NodeClass) String() string {
 func (*NodeClass) ProtoMessage() {}
 
 func (x *NodeClass) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[4]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -432,7 +497,7 @@ func (x *NodeClass) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeClass.ProtoReflect.Descriptor instead.
 func (*NodeClass) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{4}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *NodeClass) GetName() string {
@@ -492,7 +557,7 @@ type Retention struct {
 
 func (x *Retention) Reset() {
 	*x = Retention{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[5]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -504,7 +569,7 @@ func (x *Retention) String() string {
 func (*Retention) ProtoMessage() {}
 
 func (x *Retention) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[5]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -517,7 +582,7 @@ func (x *Retention) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Retention.ProtoReflect.Descriptor instead.
 func (*Retention) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{5}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Retention) GetReplicas() string {
@@ -578,7 +643,7 @@ type WorkloadDefaults struct {
 
 func (x *WorkloadDefaults) Reset() {
 	*x = WorkloadDefaults{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[6]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -590,7 +655,7 @@ func (x *WorkloadDefaults) String() string {
 func (*WorkloadDefaults) ProtoMessage() {}
 
 func (x *WorkloadDefaults) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[6]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -603,7 +668,7 @@ func (x *WorkloadDefaults) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkloadDefaults.ProtoReflect.Descriptor instead.
 func (*WorkloadDefaults) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{6}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *WorkloadDefaults) GetRequests() *ResourceAmounts {
@@ -649,7 +714,7 @@ type ClusterLimits struct {
 
 func (x *ClusterLimits) Reset() {
 	*x = ClusterLimits{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[7]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -661,7 +726,7 @@ func (x *ClusterLimits) String() string {
 func (*ClusterLimits) ProtoMessage() {}
 
 func (x *ClusterLimits) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[7]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -674,7 +739,7 @@ func (x *ClusterLimits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterLimits.ProtoReflect.Descriptor instead.
 func (*ClusterLimits) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{7}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ClusterLimits) GetNodes() int32 {
@@ -711,7 +776,7 @@ type Configuration struct {
 
 func (x *Configuration) Reset() {
 	*x = Configuration{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[8]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -723,7 +788,7 @@ func (x *Configuration) String() string {
 func (*Configuration) ProtoMessage() {}
 
 func (x *Configuration) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[8]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -736,7 +801,7 @@ func (x *Configuration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Configuration.ProtoReflect.Descriptor instead.
 func (*Configuration) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{8}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Configuration) GetApiVersion() string {
@@ -786,7 +851,7 @@ type ConfigurationSpec struct {
 
 func (x *ConfigurationSpec) Reset() {
 	*x = ConfigurationSpec{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[9]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -798,7 +863,7 @@ func (x *ConfigurationSpec) String() string {
 func (*ConfigurationSpec) ProtoMessage() {}
 
 func (x *ConfigurationSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[9]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -811,7 +876,7 @@ func (x *ConfigurationSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigurationSpec.ProtoReflect.Descriptor instead.
 func (*ConfigurationSpec) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{9}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ConfigurationSpec) GetNumber() uint64 {
@@ -880,7 +945,7 @@ type ClusterStatus struct {
 
 func (x *ClusterStatus) Reset() {
 	*x = ClusterStatus{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[10]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -892,7 +957,7 @@ func (x *ClusterStatus) String() string {
 func (*ClusterStatus) ProtoMessage() {}
 
 func (x *ClusterStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[10]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -905,7 +970,7 @@ func (x *ClusterStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterStatus.ProtoReflect.Descriptor instead.
 func (*ClusterStatus) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{10}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ClusterStatus) GetCaCertificate() string {
@@ -1005,7 +1070,7 @@ type ServerStatus struct {
 
 func (x *ServerStatus) Reset() {
 	*x = ServerStatus{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[11]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1017,7 +1082,7 @@ func (x *ServerStatus) String() string {
 func (*ServerStatus) ProtoMessage() {}
 
 func (x *ServerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[11]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1030,7 +1095,7 @@ func (x *ServerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServerStatus.ProtoReflect.Descriptor instead.
 func (*ServerStatus) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{11}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ServerStatus) GetUid() string {
@@ -1158,7 +1223,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[12]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1170,7 +1235,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[12]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1183,7 +1248,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{12}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Event) GetApiVersion() string {
@@ -1236,7 +1301,7 @@ type EventSpec struct {
 
 func (x *EventSpec) Reset() {
 	*x = EventSpec{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[13]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1248,7 +1313,7 @@ func (x *EventSpec) String() string {
 func (*EventSpec) ProtoMessage() {}
 
 func (x *EventSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[13]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1261,7 +1326,7 @@ func (x *EventSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventSpec.ProtoReflect.Descriptor instead.
 func (*EventSpec) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{13}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *EventSpec) GetTime() *timestamppb.Timestamp {
@@ -1342,7 +1407,7 @@ type Token struct {
 
 func (x *Token) Reset() {
 	*x = Token{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[14]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1354,7 +1419,7 @@ func (x *Token) String() string {
 func (*Token) ProtoMessage() {}
 
 func (x *Token) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[14]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1367,7 +1432,7 @@ func (x *Token) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Token.ProtoReflect.Descriptor instead.
 func (*Token) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{14}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Token) GetApiVersion() string {
@@ -1418,7 +1483,7 @@ type TokenSpec struct {
 
 func (x *TokenSpec) Reset() {
 	*x = TokenSpec{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[15]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1430,7 +1495,7 @@ func (x *TokenSpec) String() string {
 func (*TokenSpec) ProtoMessage() {}
 
 func (x *TokenSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[15]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1443,7 +1508,7 @@ func (x *TokenSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenSpec.ProtoReflect.Descriptor instead.
 func (*TokenSpec) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{15}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *TokenSpec) GetRole() string {
@@ -1478,7 +1543,7 @@ type TokenStatus struct {
 
 func (x *TokenStatus) Reset() {
 	*x = TokenStatus{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[16]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1490,7 +1555,7 @@ func (x *TokenStatus) String() string {
 func (*TokenStatus) ProtoMessage() {}
 
 func (x *TokenStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[16]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1503,7 +1568,7 @@ func (x *TokenStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenStatus.ProtoReflect.Descriptor instead.
 func (*TokenStatus) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{16}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *TokenStatus) GetUsed() int32 {
@@ -1534,7 +1599,7 @@ type Image struct {
 
 func (x *Image) Reset() {
 	*x = Image{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[17]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1546,7 +1611,7 @@ func (x *Image) String() string {
 func (*Image) ProtoMessage() {}
 
 func (x *Image) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[17]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1559,7 +1624,7 @@ func (x *Image) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Image.ProtoReflect.Descriptor instead.
 func (*Image) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{17}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Image) GetApiVersion() string {
@@ -1613,7 +1678,7 @@ type ImageStatus struct {
 
 func (x *ImageStatus) Reset() {
 	*x = ImageStatus{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[18]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1625,7 +1690,7 @@ func (x *ImageStatus) String() string {
 func (*ImageStatus) ProtoMessage() {}
 
 func (x *ImageStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[18]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1638,7 +1703,7 @@ func (x *ImageStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImageStatus.ProtoReflect.Descriptor instead.
 func (*ImageStatus) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{18}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ImageStatus) GetRepository() string {
@@ -1725,7 +1790,7 @@ type Login struct {
 
 func (x *Login) Reset() {
 	*x = Login{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[19]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1737,7 +1802,7 @@ func (x *Login) String() string {
 func (*Login) ProtoMessage() {}
 
 func (x *Login) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[19]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1750,7 +1815,7 @@ func (x *Login) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Login.ProtoReflect.Descriptor instead.
 func (*Login) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{19}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Login) GetApiVersion() string {
@@ -1791,7 +1856,7 @@ type LoginSpec struct {
 
 func (x *LoginSpec) Reset() {
 	*x = LoginSpec{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[20]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1803,7 +1868,7 @@ func (x *LoginSpec) String() string {
 func (*LoginSpec) ProtoMessage() {}
 
 func (x *LoginSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[20]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1816,7 +1881,7 @@ func (x *LoginSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LoginSpec.ProtoReflect.Descriptor instead.
 func (*LoginSpec) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{20}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *LoginSpec) GetHost() string {
@@ -1846,7 +1911,7 @@ const file_cloudless_v1_cluster_proto_rawDesc = "" +
 	"\x04spec\x18\x04 \x01(\v2\x19.cloudless.v1.ClusterSpecR\x04spec\x123\n" +
 	"\x06status\x18\x05 \x01(\v2\x1b.cloudless.v1.ClusterStatusR\x06status:\x0e\xea\xcc'\n" +
 	"\n" +
-	"\bclusters\"\xc5\v\n" +
+	"\bclusters\"\xf9\v\n" +
 	"\vClusterSpec\x12\xad\x01\n" +
 	"\brange_v4\x18\x01 \x01(\tB\x91\x01\xbaH\x8d\x01\xba\x01\x86\x01\n" +
 	"\brange_v4\x12`must be a range of IPv4 addresses such as 10.64.0.0/10, with nothing but zeros behind its length\x1a\x18this.isIpPrefix(4, true)\xd8\x01\x01R\arangeV4\x12\xb4\x01\n" +
@@ -1867,8 +1932,13 @@ const file_cloudless_v1_cluster_proto_rawDesc = "" +
 	"\x10service_range_v4\x18\x17 \x01(\tB\x9a\x01\xbaH\x96\x01\xba\x01\x8f\x01\n" +
 	"\x10service_range_v4\x12amust be a range of IPv4 addresses such as 10.128.0.0/16, with nothing but zeros behind its length\x1a\x18this.isIpPrefix(4, true)\xd8\x01\x01R\x0eserviceRangeV4\x12\xd1\x01\n" +
 	"\x10service_range_v6\x18\x18 \x01(\tB\xa6\x01\xbaH\xa2\x01\xba\x01\x9b\x01\n" +
-	"\x10service_range_v6\x12mmust be a range of IPv6 addresses such as fd12:3456:789a:ffff::/112, with nothing but zeros behind its length\x1a\x18this.isIpPrefix(6, true)\xd8\x01\x01R\x0eserviceRangeV6B\x11\n" +
-	"\x0f_desired_voters\"\xd6\x01\n" +
+	"\x10service_range_v6\x12mmust be a range of IPv6 addresses such as fd12:3456:789a:ffff::/112, with nothing but zeros behind its length\x1a\x18this.isIpPrefix(6, true)\xd8\x01\x01R\x0eserviceRangeV6\x122\n" +
+	"\bfailover\x18\x19 \x01(\v2\x16.cloudless.v1.FailoverR\bfailoverB\x11\n" +
+	"\x0f_desired_voters\"b\n" +
+	"\bFailover\x12,\n" +
+	"\breplicas\x18\x01 \x01(\x05B\v\xbaH\b\x1a\x06\x18\xa0\x8d\x06(\x01H\x00R\breplicas\x88\x01\x01\x12\x1b\n" +
+	"\x03per\x18\x02 \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\x03perB\v\n" +
+	"\t_replicas\"\xd6\x01\n" +
 	"\n" +
 	"Overcommit\x12!\n" +
 	"\x03cpu\x18\x01 \x01(\x05B\n" +
@@ -2047,79 +2117,81 @@ func file_cloudless_v1_cluster_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_cluster_proto_rawDescData
 }
 
-var file_cloudless_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_cloudless_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_cloudless_v1_cluster_proto_goTypes = []any{
 	(*Cluster)(nil),               // 0: cloudless.v1.Cluster
 	(*ClusterSpec)(nil),           // 1: cloudless.v1.ClusterSpec
-	(*Overcommit)(nil),            // 2: cloudless.v1.Overcommit
-	(*Liveness)(nil),              // 3: cloudless.v1.Liveness
-	(*NodeClass)(nil),             // 4: cloudless.v1.NodeClass
-	(*Retention)(nil),             // 5: cloudless.v1.Retention
-	(*WorkloadDefaults)(nil),      // 6: cloudless.v1.WorkloadDefaults
-	(*ClusterLimits)(nil),         // 7: cloudless.v1.ClusterLimits
-	(*Configuration)(nil),         // 8: cloudless.v1.Configuration
-	(*ConfigurationSpec)(nil),     // 9: cloudless.v1.ConfigurationSpec
-	(*ClusterStatus)(nil),         // 10: cloudless.v1.ClusterStatus
-	(*ServerStatus)(nil),          // 11: cloudless.v1.ServerStatus
-	(*Event)(nil),                 // 12: cloudless.v1.Event
-	(*EventSpec)(nil),             // 13: cloudless.v1.EventSpec
-	(*Token)(nil),                 // 14: cloudless.v1.Token
-	(*TokenSpec)(nil),             // 15: cloudless.v1.TokenSpec
-	(*TokenStatus)(nil),           // 16: cloudless.v1.TokenStatus
-	(*Image)(nil),                 // 17: cloudless.v1.Image
-	(*ImageStatus)(nil),           // 18: cloudless.v1.ImageStatus
-	(*Login)(nil),                 // 19: cloudless.v1.Login
-	(*LoginSpec)(nil),             // 20: cloudless.v1.LoginSpec
-	(*Metadata)(nil),              // 21: cloudless.v1.Metadata
-	(*ScoreWeights)(nil),          // 22: cloudless.v1.ScoreWeights
-	(*ResourceAmounts)(nil),       // 23: cloudless.v1.ResourceAmounts
-	(*Restart)(nil),               // 24: cloudless.v1.Restart
-	(*Stop)(nil),                  // 25: cloudless.v1.Stop
-	(*FieldChange)(nil),           // 26: cloudless.v1.FieldChange
-	(*timestamppb.Timestamp)(nil), // 27: google.protobuf.Timestamp
+	(*Failover)(nil),              // 2: cloudless.v1.Failover
+	(*Overcommit)(nil),            // 3: cloudless.v1.Overcommit
+	(*Liveness)(nil),              // 4: cloudless.v1.Liveness
+	(*NodeClass)(nil),             // 5: cloudless.v1.NodeClass
+	(*Retention)(nil),             // 6: cloudless.v1.Retention
+	(*WorkloadDefaults)(nil),      // 7: cloudless.v1.WorkloadDefaults
+	(*ClusterLimits)(nil),         // 8: cloudless.v1.ClusterLimits
+	(*Configuration)(nil),         // 9: cloudless.v1.Configuration
+	(*ConfigurationSpec)(nil),     // 10: cloudless.v1.ConfigurationSpec
+	(*ClusterStatus)(nil),         // 11: cloudless.v1.ClusterStatus
+	(*ServerStatus)(nil),          // 12: cloudless.v1.ServerStatus
+	(*Event)(nil),                 // 13: cloudless.v1.Event
+	(*EventSpec)(nil),             // 14: cloudless.v1.EventSpec
+	(*Token)(nil),                 // 15: cloudless.v1.Token
+	(*TokenSpec)(nil),             // 16: cloudless.v1.TokenSpec
+	(*TokenStatus)(nil),           // 17: cloudless.v1.TokenStatus
+	(*Image)(nil),                 // 18: cloudless.v1.Image
+	(*ImageStatus)(nil),           // 19: cloudless.v1.ImageStatus
+	(*Login)(nil),                 // 20: cloudless.v1.Login
+	(*LoginSpec)(nil),             // 21: cloudless.v1.LoginSpec
+	(*Metadata)(nil),              // 22: cloudless.v1.Metadata
+	(*ScoreWeights)(nil),          // 23: cloudless.v1.ScoreWeights
+	(*ResourceAmounts)(nil),       // 24: cloudless.v1.ResourceAmounts
+	(*Restart)(nil),               // 25: cloudless.v1.Restart
+	(*Stop)(nil),                  // 26: cloudless.v1.Stop
+	(*FieldChange)(nil),           // 27: cloudless.v1.FieldChange
+	(*timestamppb.Timestamp)(nil), // 28: google.protobuf.Timestamp
 }
 var file_cloudless_v1_cluster_proto_depIdxs = []int32{
-	21, // 0: cloudless.v1.Cluster.metadata:type_name -> cloudless.v1.Metadata
+	22, // 0: cloudless.v1.Cluster.metadata:type_name -> cloudless.v1.Metadata
 	1,  // 1: cloudless.v1.Cluster.spec:type_name -> cloudless.v1.ClusterSpec
-	10, // 2: cloudless.v1.Cluster.status:type_name -> cloudless.v1.ClusterStatus
-	3,  // 3: cloudless.v1.ClusterSpec.liveness:type_name -> cloudless.v1.Liveness
-	4,  // 4: cloudless.v1.ClusterSpec.node_classes:type_name -> cloudless.v1.NodeClass
-	5,  // 5: cloudless.v1.ClusterSpec.retention:type_name -> cloudless.v1.Retention
-	6,  // 6: cloudless.v1.ClusterSpec.defaults:type_name -> cloudless.v1.WorkloadDefaults
-	7,  // 7: cloudless.v1.ClusterSpec.limits:type_name -> cloudless.v1.ClusterLimits
-	22, // 8: cloudless.v1.ClusterSpec.weights:type_name -> cloudless.v1.ScoreWeights
-	2,  // 9: cloudless.v1.ClusterSpec.overcommit:type_name -> cloudless.v1.Overcommit
-	23, // 10: cloudless.v1.ClusterSpec.reserved:type_name -> cloudless.v1.ResourceAmounts
-	3,  // 11: cloudless.v1.NodeClass.liveness:type_name -> cloudless.v1.Liveness
-	2,  // 12: cloudless.v1.NodeClass.overcommit:type_name -> cloudless.v1.Overcommit
-	23, // 13: cloudless.v1.NodeClass.reserved:type_name -> cloudless.v1.ResourceAmounts
-	23, // 14: cloudless.v1.WorkloadDefaults.requests:type_name -> cloudless.v1.ResourceAmounts
-	23, // 15: cloudless.v1.WorkloadDefaults.limits:type_name -> cloudless.v1.ResourceAmounts
-	24, // 16: cloudless.v1.WorkloadDefaults.restart:type_name -> cloudless.v1.Restart
-	25, // 17: cloudless.v1.WorkloadDefaults.stop:type_name -> cloudless.v1.Stop
-	21, // 18: cloudless.v1.Configuration.metadata:type_name -> cloudless.v1.Metadata
-	9,  // 19: cloudless.v1.Configuration.spec:type_name -> cloudless.v1.ConfigurationSpec
-	1,  // 20: cloudless.v1.ConfigurationSpec.cluster:type_name -> cloudless.v1.ClusterSpec
-	26, // 21: cloudless.v1.ConfigurationSpec.changes:type_name -> cloudless.v1.FieldChange
-	11, // 22: cloudless.v1.ClusterStatus.servers:type_name -> cloudless.v1.ServerStatus
-	21, // 23: cloudless.v1.Event.metadata:type_name -> cloudless.v1.Metadata
-	13, // 24: cloudless.v1.Event.spec:type_name -> cloudless.v1.EventSpec
-	27, // 25: cloudless.v1.EventSpec.time:type_name -> google.protobuf.Timestamp
-	21, // 26: cloudless.v1.Token.metadata:type_name -> cloudless.v1.Metadata
-	15, // 27: cloudless.v1.Token.spec:type_name -> cloudless.v1.TokenSpec
-	16, // 28: cloudless.v1.Token.status:type_name -> cloudless.v1.TokenStatus
-	27, // 29: cloudless.v1.TokenSpec.expire_time:type_name -> google.protobuf.Timestamp
-	21, // 30: cloudless.v1.Image.metadata:type_name -> cloudless.v1.Metadata
-	18, // 31: cloudless.v1.Image.status:type_name -> cloudless.v1.ImageStatus
-	27, // 32: cloudless.v1.ImageStatus.expire_time:type_name -> google.protobuf.Timestamp
-	27, // 33: cloudless.v1.ImageStatus.push_time:type_name -> google.protobuf.Timestamp
-	21, // 34: cloudless.v1.Login.metadata:type_name -> cloudless.v1.Metadata
-	20, // 35: cloudless.v1.Login.spec:type_name -> cloudless.v1.LoginSpec
-	36, // [36:36] is the sub-list for method output_type
-	36, // [36:36] is the sub-list for method input_type
-	36, // [36:36] is the sub-list for extension type_name
-	36, // [36:36] is the sub-list for extension extendee
-	0,  // [0:36] is the sub-list for field type_name
+	11, // 2: cloudless.v1.Cluster.status:type_name -> cloudless.v1.ClusterStatus
+	4,  // 3: cloudless.v1.ClusterSpec.liveness:type_name -> cloudless.v1.Liveness
+	5,  // 4: cloudless.v1.ClusterSpec.node_classes:type_name -> cloudless.v1.NodeClass
+	6,  // 5: cloudless.v1.ClusterSpec.retention:type_name -> cloudless.v1.Retention
+	7,  // 6: cloudless.v1.ClusterSpec.defaults:type_name -> cloudless.v1.WorkloadDefaults
+	8,  // 7: cloudless.v1.ClusterSpec.limits:type_name -> cloudless.v1.ClusterLimits
+	23, // 8: cloudless.v1.ClusterSpec.weights:type_name -> cloudless.v1.ScoreWeights
+	3,  // 9: cloudless.v1.ClusterSpec.overcommit:type_name -> cloudless.v1.Overcommit
+	24, // 10: cloudless.v1.ClusterSpec.reserved:type_name -> cloudless.v1.ResourceAmounts
+	2,  // 11: cloudless.v1.ClusterSpec.failover:type_name -> cloudless.v1.Failover
+	4,  // 12: cloudless.v1.NodeClass.liveness:type_name -> cloudless.v1.Liveness
+	3,  // 13: cloudless.v1.NodeClass.overcommit:type_name -> cloudless.v1.Overcommit
+	24, // 14: cloudless.v1.NodeClass.reserved:type_name -> cloudless.v1.ResourceAmounts
+	24, // 15: cloudless.v1.WorkloadDefaults.requests:type_name -> cloudless.v1.ResourceAmounts
+	24, // 16: cloudless.v1.WorkloadDefaults.limits:type_name -> cloudless.v1.ResourceAmounts
+	25, // 17: cloudless.v1.WorkloadDefaults.restart:type_name -> cloudless.v1.Restart
+	26, // 18: cloudless.v1.WorkloadDefaults.stop:type_name -> cloudless.v1.Stop
+	22, // 19: cloudless.v1.Configuration.metadata:type_name -> cloudless.v1.Metadata
+	10, // 20: cloudless.v1.Configuration.spec:type_name -> cloudless.v1.ConfigurationSpec
+	1,  // 21: cloudless.v1.ConfigurationSpec.cluster:type_name -> cloudless.v1.ClusterSpec
+	27, // 22: cloudless.v1.ConfigurationSpec.changes:type_name -> cloudless.v1.FieldChange
+	12, // 23: cloudless.v1.ClusterStatus.servers:type_name -> cloudless.v1.ServerStatus
+	22, // 24: cloudless.v1.Event.metadata:type_name -> cloudless.v1.Metadata
+	14, // 25: cloudless.v1.Event.spec:type_name -> cloudless.v1.EventSpec
+	28, // 26: cloudless.v1.EventSpec.time:type_name -> google.protobuf.Timestamp
+	22, // 27: cloudless.v1.Token.metadata:type_name -> cloudless.v1.Metadata
+	16, // 28: cloudless.v1.Token.spec:type_name -> cloudless.v1.TokenSpec
+	17, // 29: cloudless.v1.Token.status:type_name -> cloudless.v1.TokenStatus
+	28, // 30: cloudless.v1.TokenSpec.expire_time:type_name -> google.protobuf.Timestamp
+	22, // 31: cloudless.v1.Image.metadata:type_name -> cloudless.v1.Metadata
+	19, // 32: cloudless.v1.Image.status:type_name -> cloudless.v1.ImageStatus
+	28, // 33: cloudless.v1.ImageStatus.expire_time:type_name -> google.protobuf.Timestamp
+	28, // 34: cloudless.v1.ImageStatus.push_time:type_name -> google.protobuf.Timestamp
+	22, // 35: cloudless.v1.Login.metadata:type_name -> cloudless.v1.Metadata
+	21, // 36: cloudless.v1.Login.spec:type_name -> cloudless.v1.LoginSpec
+	37, // [37:37] is the sub-list for method output_type
+	37, // [37:37] is the sub-list for method input_type
+	37, // [37:37] is the sub-list for extension type_name
+	37, // [37:37] is the sub-list for extension extendee
+	0,  // [0:37] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_cluster_proto_init() }
@@ -2133,15 +2205,16 @@ func file_cloudless_v1_cluster_proto_init() {
 	file_cloudless_v1_workload_proto_init()
 	file_cloudless_v1_cluster_proto_msgTypes[1].OneofWrappers = []any{}
 	file_cloudless_v1_cluster_proto_msgTypes[2].OneofWrappers = []any{}
-	file_cloudless_v1_cluster_proto_msgTypes[5].OneofWrappers = []any{}
-	file_cloudless_v1_cluster_proto_msgTypes[7].OneofWrappers = []any{}
+	file_cloudless_v1_cluster_proto_msgTypes[3].OneofWrappers = []any{}
+	file_cloudless_v1_cluster_proto_msgTypes[6].OneofWrappers = []any{}
+	file_cloudless_v1_cluster_proto_msgTypes[8].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_cluster_proto_rawDesc), len(file_cloudless_v1_cluster_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   21,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

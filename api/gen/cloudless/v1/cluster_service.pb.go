@@ -601,6 +601,97 @@ func (x *CordonNodeRequest) GetVersion() uint64 {
 	return 0
 }
 
+type DrainNodeRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// The reason, as people read it.
+	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	// If set, the node must still have this version.
+	Version uint64 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
+	// How long replicas get to end after SIGTERM, such as "30s"; as their workloads say if
+	// empty.
+	Grace string `protobuf:"bytes,4,opt,name=grace,proto3" json:"grace,omitempty"`
+	// How long jobs may go on until they are stopped and start again elsewhere; "10m" if empty,
+	// "0s" for no limit.
+	Timeout string `protobuf:"bytes,5,opt,name=timeout,proto3" json:"timeout,omitempty"`
+	// Go below minAvailable where no other node has room.
+	Force         bool `protobuf:"varint,6,opt,name=force,proto3" json:"force,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DrainNodeRequest) Reset() {
+	*x = DrainNodeRequest{}
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DrainNodeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DrainNodeRequest) ProtoMessage() {}
+
+func (x *DrainNodeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DrainNodeRequest.ProtoReflect.Descriptor instead.
+func (*DrainNodeRequest) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *DrainNodeRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *DrainNodeRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *DrainNodeRequest) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *DrainNodeRequest) GetGrace() string {
+	if x != nil {
+		return x.Grace
+	}
+	return ""
+}
+
+func (x *DrainNodeRequest) GetTimeout() string {
+	if x != nil {
+		return x.Timeout
+	}
+	return ""
+}
+
+func (x *DrainNodeRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
 type UpdateNodeRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -626,7 +717,7 @@ type UpdateNodeRequest struct {
 
 func (x *UpdateNodeRequest) Reset() {
 	*x = UpdateNodeRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[11]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -638,7 +729,7 @@ func (x *UpdateNodeRequest) String() string {
 func (*UpdateNodeRequest) ProtoMessage() {}
 
 func (x *UpdateNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[11]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -651,7 +742,7 @@ func (x *UpdateNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateNodeRequest.ProtoReflect.Descriptor instead.
 func (*UpdateNodeRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{11}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *UpdateNodeRequest) GetName() string {
@@ -722,7 +813,7 @@ type TaintName struct {
 
 func (x *TaintName) Reset() {
 	*x = TaintName{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[12]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -734,7 +825,7 @@ func (x *TaintName) String() string {
 func (*TaintName) ProtoMessage() {}
 
 func (x *TaintName) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[12]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -747,7 +838,7 @@ func (x *TaintName) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaintName.ProtoReflect.Descriptor instead.
 func (*TaintName) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{12}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *TaintName) GetKey() string {
@@ -775,7 +866,7 @@ type UncordonNodeRequest struct {
 
 func (x *UncordonNodeRequest) Reset() {
 	*x = UncordonNodeRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[13]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -787,7 +878,7 @@ func (x *UncordonNodeRequest) String() string {
 func (*UncordonNodeRequest) ProtoMessage() {}
 
 func (x *UncordonNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[13]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -800,7 +891,7 @@ func (x *UncordonNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UncordonNodeRequest.ProtoReflect.Descriptor instead.
 func (*UncordonNodeRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{13}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *UncordonNodeRequest) GetName() string {
@@ -828,7 +919,7 @@ type ListNodesRequest struct {
 
 func (x *ListNodesRequest) Reset() {
 	*x = ListNodesRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[14]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -840,7 +931,7 @@ func (x *ListNodesRequest) String() string {
 func (*ListNodesRequest) ProtoMessage() {}
 
 func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[14]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -853,7 +944,7 @@ func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesRequest.ProtoReflect.Descriptor instead.
 func (*ListNodesRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{14}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListNodesRequest) GetLabels() string {
@@ -880,7 +971,7 @@ type ListNodesResponse struct {
 
 func (x *ListNodesResponse) Reset() {
 	*x = ListNodesResponse{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[15]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -892,7 +983,7 @@ func (x *ListNodesResponse) String() string {
 func (*ListNodesResponse) ProtoMessage() {}
 
 func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[15]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -905,7 +996,7 @@ func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesResponse.ProtoReflect.Descriptor instead.
 func (*ListNodesResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{15}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListNodesResponse) GetItems() []*Node {
@@ -931,7 +1022,7 @@ type WatchNodesRequest struct {
 
 func (x *WatchNodesRequest) Reset() {
 	*x = WatchNodesRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[16]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -943,7 +1034,7 @@ func (x *WatchNodesRequest) String() string {
 func (*WatchNodesRequest) ProtoMessage() {}
 
 func (x *WatchNodesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[16]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -956,7 +1047,7 @@ func (x *WatchNodesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchNodesRequest.ProtoReflect.Descriptor instead.
 func (*WatchNodesRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{16}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *WatchNodesRequest) GetLabels() string {
@@ -977,7 +1068,7 @@ type NodeChange struct {
 
 func (x *NodeChange) Reset() {
 	*x = NodeChange{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[17]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -989,7 +1080,7 @@ func (x *NodeChange) String() string {
 func (*NodeChange) ProtoMessage() {}
 
 func (x *NodeChange) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[17]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1002,7 +1093,7 @@ func (x *NodeChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeChange.ProtoReflect.Descriptor instead.
 func (*NodeChange) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{17}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *NodeChange) GetChange() string {
@@ -1037,7 +1128,7 @@ type CreateTokenRequest struct {
 
 func (x *CreateTokenRequest) Reset() {
 	*x = CreateTokenRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[18]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1049,7 +1140,7 @@ func (x *CreateTokenRequest) String() string {
 func (*CreateTokenRequest) ProtoMessage() {}
 
 func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[18]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1062,7 +1153,7 @@ func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenRequest.ProtoReflect.Descriptor instead.
 func (*CreateTokenRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{18}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *CreateTokenRequest) GetName() string {
@@ -1118,7 +1209,7 @@ type CreateTokenResponse struct {
 
 func (x *CreateTokenResponse) Reset() {
 	*x = CreateTokenResponse{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[19]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1130,7 +1221,7 @@ func (x *CreateTokenResponse) String() string {
 func (*CreateTokenResponse) ProtoMessage() {}
 
 func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[19]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1143,7 +1234,7 @@ func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenResponse.ProtoReflect.Descriptor instead.
 func (*CreateTokenResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{19}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *CreateTokenResponse) GetToken() *Token {
@@ -1169,7 +1260,7 @@ type GetTokenRequest struct {
 
 func (x *GetTokenRequest) Reset() {
 	*x = GetTokenRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[20]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1181,7 +1272,7 @@ func (x *GetTokenRequest) String() string {
 func (*GetTokenRequest) ProtoMessage() {}
 
 func (x *GetTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[20]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1194,7 +1285,7 @@ func (x *GetTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTokenRequest.ProtoReflect.Descriptor instead.
 func (*GetTokenRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{20}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *GetTokenRequest) GetName() string {
@@ -1215,7 +1306,7 @@ type ListTokensRequest struct {
 
 func (x *ListTokensRequest) Reset() {
 	*x = ListTokensRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[21]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1227,7 +1318,7 @@ func (x *ListTokensRequest) String() string {
 func (*ListTokensRequest) ProtoMessage() {}
 
 func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[21]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1240,7 +1331,7 @@ func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensRequest.ProtoReflect.Descriptor instead.
 func (*ListTokensRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{21}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListTokensRequest) GetPage() *Page {
@@ -1267,7 +1358,7 @@ type ListTokensResponse struct {
 
 func (x *ListTokensResponse) Reset() {
 	*x = ListTokensResponse{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[22]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1279,7 +1370,7 @@ func (x *ListTokensResponse) String() string {
 func (*ListTokensResponse) ProtoMessage() {}
 
 func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[22]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1292,7 +1383,7 @@ func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensResponse.ProtoReflect.Descriptor instead.
 func (*ListTokensResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{22}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ListTokensResponse) GetItems() []*Token {
@@ -1318,7 +1409,7 @@ type DeleteTokenRequest struct {
 
 func (x *DeleteTokenRequest) Reset() {
 	*x = DeleteTokenRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[23]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1330,7 +1421,7 @@ func (x *DeleteTokenRequest) String() string {
 func (*DeleteTokenRequest) ProtoMessage() {}
 
 func (x *DeleteTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[23]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1343,7 +1434,7 @@ func (x *DeleteTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteTokenRequest.ProtoReflect.Descriptor instead.
 func (*DeleteTokenRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{23}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *DeleteTokenRequest) GetName() string {
@@ -1361,7 +1452,7 @@ type DeleteTokenResponse struct {
 
 func (x *DeleteTokenResponse) Reset() {
 	*x = DeleteTokenResponse{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[24]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1373,7 +1464,7 @@ func (x *DeleteTokenResponse) String() string {
 func (*DeleteTokenResponse) ProtoMessage() {}
 
 func (x *DeleteTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[24]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1386,7 +1477,7 @@ func (x *DeleteTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteTokenResponse.ProtoReflect.Descriptor instead.
 func (*DeleteTokenResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{24}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{25}
 }
 
 type GetImageRequest struct {
@@ -1399,7 +1490,7 @@ type GetImageRequest struct {
 
 func (x *GetImageRequest) Reset() {
 	*x = GetImageRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[25]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1411,7 +1502,7 @@ func (x *GetImageRequest) String() string {
 func (*GetImageRequest) ProtoMessage() {}
 
 func (x *GetImageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[25]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1424,7 +1515,7 @@ func (x *GetImageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetImageRequest.ProtoReflect.Descriptor instead.
 func (*GetImageRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{25}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *GetImageRequest) GetName() string {
@@ -1447,7 +1538,7 @@ type ListImagesRequest struct {
 
 func (x *ListImagesRequest) Reset() {
 	*x = ListImagesRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[26]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1459,7 +1550,7 @@ func (x *ListImagesRequest) String() string {
 func (*ListImagesRequest) ProtoMessage() {}
 
 func (x *ListImagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[26]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1472,7 +1563,7 @@ func (x *ListImagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListImagesRequest.ProtoReflect.Descriptor instead.
 func (*ListImagesRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{26}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ListImagesRequest) GetPage() *Page {
@@ -1506,7 +1597,7 @@ type ListImagesResponse struct {
 
 func (x *ListImagesResponse) Reset() {
 	*x = ListImagesResponse{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[27]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1518,7 +1609,7 @@ func (x *ListImagesResponse) String() string {
 func (*ListImagesResponse) ProtoMessage() {}
 
 func (x *ListImagesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[27]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1531,7 +1622,7 @@ func (x *ListImagesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListImagesResponse.ProtoReflect.Descriptor instead.
 func (*ListImagesResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{27}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ListImagesResponse) GetItems() []*Image {
@@ -1562,7 +1653,7 @@ type DeleteImageRequest struct {
 
 func (x *DeleteImageRequest) Reset() {
 	*x = DeleteImageRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[28]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1574,7 +1665,7 @@ func (x *DeleteImageRequest) String() string {
 func (*DeleteImageRequest) ProtoMessage() {}
 
 func (x *DeleteImageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[28]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1587,7 +1678,7 @@ func (x *DeleteImageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteImageRequest.ProtoReflect.Descriptor instead.
 func (*DeleteImageRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{28}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *DeleteImageRequest) GetName() string {
@@ -1620,7 +1711,7 @@ type RestoreImageRequest struct {
 
 func (x *RestoreImageRequest) Reset() {
 	*x = RestoreImageRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[29]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1632,7 +1723,7 @@ func (x *RestoreImageRequest) String() string {
 func (*RestoreImageRequest) ProtoMessage() {}
 
 func (x *RestoreImageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[29]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1645,7 +1736,7 @@ func (x *RestoreImageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreImageRequest.ProtoReflect.Descriptor instead.
 func (*RestoreImageRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{29}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *RestoreImageRequest) GetName() string {
@@ -1667,7 +1758,7 @@ type PruneImagesRequest struct {
 
 func (x *PruneImagesRequest) Reset() {
 	*x = PruneImagesRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[30]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1679,7 +1770,7 @@ func (x *PruneImagesRequest) String() string {
 func (*PruneImagesRequest) ProtoMessage() {}
 
 func (x *PruneImagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[30]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1692,7 +1783,7 @@ func (x *PruneImagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PruneImagesRequest.ProtoReflect.Descriptor instead.
 func (*PruneImagesRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{30}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *PruneImagesRequest) GetDryRun() bool {
@@ -1719,7 +1810,7 @@ type PruneImagesResponse struct {
 
 func (x *PruneImagesResponse) Reset() {
 	*x = PruneImagesResponse{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[31]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1731,7 +1822,7 @@ func (x *PruneImagesResponse) String() string {
 func (*PruneImagesResponse) ProtoMessage() {}
 
 func (x *PruneImagesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[31]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1744,7 +1835,7 @@ func (x *PruneImagesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PruneImagesResponse.ProtoReflect.Descriptor instead.
 func (*PruneImagesResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{31}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *PruneImagesResponse) GetItems() []*Image {
@@ -1773,7 +1864,7 @@ type SetLoginRequest struct {
 
 func (x *SetLoginRequest) Reset() {
 	*x = SetLoginRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[32]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1785,7 +1876,7 @@ func (x *SetLoginRequest) String() string {
 func (*SetLoginRequest) ProtoMessage() {}
 
 func (x *SetLoginRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[32]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1798,7 +1889,7 @@ func (x *SetLoginRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLoginRequest.ProtoReflect.Descriptor instead.
 func (*SetLoginRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{32}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *SetLoginRequest) GetHost() string {
@@ -1832,7 +1923,7 @@ type GetLoginRequest struct {
 
 func (x *GetLoginRequest) Reset() {
 	*x = GetLoginRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[33]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1844,7 +1935,7 @@ func (x *GetLoginRequest) String() string {
 func (*GetLoginRequest) ProtoMessage() {}
 
 func (x *GetLoginRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[33]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1857,7 +1948,7 @@ func (x *GetLoginRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLoginRequest.ProtoReflect.Descriptor instead.
 func (*GetLoginRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{33}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *GetLoginRequest) GetName() string {
@@ -1876,7 +1967,7 @@ type ListLoginsRequest struct {
 
 func (x *ListLoginsRequest) Reset() {
 	*x = ListLoginsRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[34]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1888,7 +1979,7 @@ func (x *ListLoginsRequest) String() string {
 func (*ListLoginsRequest) ProtoMessage() {}
 
 func (x *ListLoginsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[34]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1901,7 +1992,7 @@ func (x *ListLoginsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLoginsRequest.ProtoReflect.Descriptor instead.
 func (*ListLoginsRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{34}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ListLoginsRequest) GetPage() *Page {
@@ -1921,7 +2012,7 @@ type ListLoginsResponse struct {
 
 func (x *ListLoginsResponse) Reset() {
 	*x = ListLoginsResponse{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[35]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1933,7 +2024,7 @@ func (x *ListLoginsResponse) String() string {
 func (*ListLoginsResponse) ProtoMessage() {}
 
 func (x *ListLoginsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[35]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1946,7 +2037,7 @@ func (x *ListLoginsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLoginsResponse.ProtoReflect.Descriptor instead.
 func (*ListLoginsResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{35}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ListLoginsResponse) GetItems() []*Login {
@@ -1973,7 +2064,7 @@ type DeleteLoginRequest struct {
 
 func (x *DeleteLoginRequest) Reset() {
 	*x = DeleteLoginRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[36]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1985,7 +2076,7 @@ func (x *DeleteLoginRequest) String() string {
 func (*DeleteLoginRequest) ProtoMessage() {}
 
 func (x *DeleteLoginRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[36]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1998,7 +2089,7 @@ func (x *DeleteLoginRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteLoginRequest.ProtoReflect.Descriptor instead.
 func (*DeleteLoginRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{36}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *DeleteLoginRequest) GetName() string {
@@ -2016,7 +2107,7 @@ type DeleteLoginResponse struct {
 
 func (x *DeleteLoginResponse) Reset() {
 	*x = DeleteLoginResponse{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[37]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2028,7 +2119,7 @@ func (x *DeleteLoginResponse) String() string {
 func (*DeleteLoginResponse) ProtoMessage() {}
 
 func (x *DeleteLoginResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[37]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2041,7 +2132,7 @@ func (x *DeleteLoginResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteLoginResponse.ProtoReflect.Descriptor instead.
 func (*DeleteLoginResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{37}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{38}
 }
 
 type GetEventRequest struct {
@@ -2055,7 +2146,7 @@ type GetEventRequest struct {
 
 func (x *GetEventRequest) Reset() {
 	*x = GetEventRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[38]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2067,7 +2158,7 @@ func (x *GetEventRequest) String() string {
 func (*GetEventRequest) ProtoMessage() {}
 
 func (x *GetEventRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[38]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2080,7 +2171,7 @@ func (x *GetEventRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetEventRequest.ProtoReflect.Descriptor instead.
 func (*GetEventRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{38}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *GetEventRequest) GetNamespace() string {
@@ -2113,7 +2204,7 @@ type ListEventsRequest struct {
 
 func (x *ListEventsRequest) Reset() {
 	*x = ListEventsRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[39]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2125,7 +2216,7 @@ func (x *ListEventsRequest) String() string {
 func (*ListEventsRequest) ProtoMessage() {}
 
 func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[39]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2138,7 +2229,7 @@ func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsRequest.ProtoReflect.Descriptor instead.
 func (*ListEventsRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{39}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ListEventsRequest) GetNamespace() string {
@@ -2187,7 +2278,7 @@ type ListEventsResponse struct {
 
 func (x *ListEventsResponse) Reset() {
 	*x = ListEventsResponse{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[40]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2199,7 +2290,7 @@ func (x *ListEventsResponse) String() string {
 func (*ListEventsResponse) ProtoMessage() {}
 
 func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[40]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2212,7 +2303,7 @@ func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsResponse.ProtoReflect.Descriptor instead.
 func (*ListEventsResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{40}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ListEventsResponse) GetItems() []*Event {
@@ -2241,7 +2332,7 @@ type WatchEventsRequest struct {
 
 func (x *WatchEventsRequest) Reset() {
 	*x = WatchEventsRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[41]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2253,7 +2344,7 @@ func (x *WatchEventsRequest) String() string {
 func (*WatchEventsRequest) ProtoMessage() {}
 
 func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[41]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2266,7 +2357,7 @@ func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsRequest.ProtoReflect.Descriptor instead.
 func (*WatchEventsRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{41}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *WatchEventsRequest) GetNamespace() string {
@@ -2333,7 +2424,14 @@ const file_cloudless_v1_cluster_service_proto_rawDesc = "" +
 	"\x11CordonNodeRequest\x12 \n" +
 	"\x04name\x18\x01 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xc0\xc6'\x01R\x04name\x12 \n" +
 	"\x06reason\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x06reason\x12\x18\n" +
-	"\aversion\x18\x03 \x01(\x04R\aversion\"\x87\x04\n" +
+	"\aversion\x18\x03 \x01(\x04R\aversion\"\xc8\x01\n" +
+	"\x10DrainNodeRequest\x12 \n" +
+	"\x04name\x18\x01 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xc0\xc6'\x01R\x04name\x12 \n" +
+	"\x06reason\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x06reason\x12\x18\n" +
+	"\aversion\x18\x03 \x01(\x04R\aversion\x12\x1d\n" +
+	"\x05grace\x18\x04 \x01(\tB\a\xbaH\x04r\x02\x18 R\x05grace\x12!\n" +
+	"\atimeout\x18\x05 \x01(\tB\a\xbaH\x04r\x02\x18 R\atimeout\x12\x14\n" +
+	"\x05force\x18\x06 \x01(\bR\x05force\"\x87\x04\n" +
 	"\x11UpdateNodeRequest\x12 \n" +
 	"\x04name\x18\x01 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xc0\xc6'\x01R\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\x12]\n" +
@@ -2466,14 +2564,15 @@ const file_cloudless_v1_cluster_service_proto_rawDesc = "" +
 	"\x10GetConfiguration\x12%.cloudless.v1.GetConfigurationRequest\x1a\x1b.cloudless.v1.Configuration\"+\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\x1b\x12\x19/v1/cluster/configuration\x12\x82\x01\n" +
 	"\x10SetConfiguration\x12%.cloudless.v1.SetConfigurationRequest\x1a\x1b.cloudless.v1.Configuration\"*\xe2\xcc'\x02\b\x03\x82\xd3\xe4\x93\x02\x1e:\x01*\x1a\x19/v1/cluster/configuration\x12\x95\x01\n" +
 	"\x12ListConfigurations\x12'.cloudless.v1.ListConfigurationsRequest\x1a(.cloudless.v1.ListConfigurationsResponse\",\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\x1c\x12\x1a/v1/cluster/configurations\x12\x95\x01\n" +
-	"\x15RollbackConfiguration\x12*.cloudless.v1.RollbackConfigurationRequest\x1a\x1b.cloudless.v1.Configuration\"3\xe2\xcc'\x02\b\x03\x82\xd3\xe4\x93\x02':\x01*\"\"/v1/cluster/configuration:rollback2\xf0\x05\n" +
+	"\x15RollbackConfiguration\x12*.cloudless.v1.RollbackConfigurationRequest\x1a\x1b.cloudless.v1.Configuration\"3\xe2\xcc'\x02\b\x03\x82\xd3\xe4\x93\x02':\x01*\"\"/v1/cluster/configuration:rollback2\xda\x06\n" +
 	"\vNodeService\x12_\n" +
 	"\aGetNode\x12\x1c.cloudless.v1.GetNodeRequest\x1a\x12.cloudless.v1.Node\"\"\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\x12\x12\x10/v1/nodes/{name}\x12i\n" +
 	"\tListNodes\x12\x1e.cloudless.v1.ListNodesRequest\x1a\x1f.cloudless.v1.ListNodesResponse\"\x1b\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\v\x12\t/v1/nodes\x12a\n" +
 	"\n" +
 	"DeleteNode\x12\x1f.cloudless.v1.DeleteNodeRequest\x1a\x12.cloudless.v1.Node\"\x1e\xe2\xcc'\x02\b\x03\x82\xd3\xe4\x93\x02\x12*\x10/v1/nodes/{name}\x12k\n" +
 	"\n" +
-	"CordonNode\x12\x1f.cloudless.v1.CordonNodeRequest\x1a\x12.cloudless.v1.Node\"(\xe2\xcc'\x02\b\x02\x82\xd3\xe4\x93\x02\x1c:\x01*\"\x17/v1/nodes/{name}:cordon\x12q\n" +
+	"CordonNode\x12\x1f.cloudless.v1.CordonNodeRequest\x1a\x12.cloudless.v1.Node\"(\xe2\xcc'\x02\b\x02\x82\xd3\xe4\x93\x02\x1c:\x01*\"\x17/v1/nodes/{name}:cordon\x12h\n" +
+	"\tDrainNode\x12\x1e.cloudless.v1.DrainNodeRequest\x1a\x12.cloudless.v1.Node\"'\xe2\xcc'\x02\b\x02\x82\xd3\xe4\x93\x02\x1b:\x01*\"\x16/v1/nodes/{name}:drain\x12q\n" +
 	"\fUncordonNode\x12!.cloudless.v1.UncordonNodeRequest\x1a\x12.cloudless.v1.Node\"*\xe2\xcc'\x02\b\x02\x82\xd3\xe4\x93\x02\x1e:\x01*\"\x19/v1/nodes/{name}:uncordon\x12d\n" +
 	"\n" +
 	"UpdateNode\x12\x1f.cloudless.v1.UpdateNodeRequest\x1a\x12.cloudless.v1.Node\"!\xe2\xcc'\x02\b\x02\x82\xd3\xe4\x93\x02\x15:\x01*2\x10/v1/nodes/{name}\x12l\n" +
@@ -2521,7 +2620,7 @@ func file_cloudless_v1_cluster_service_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_cluster_service_proto_rawDescData
 }
 
-var file_cloudless_v1_cluster_service_proto_msgTypes = make([]protoimpl.MessageInfo, 44)
+var file_cloudless_v1_cluster_service_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
 var file_cloudless_v1_cluster_service_proto_goTypes = []any{
 	(*GetClusterRequest)(nil),            // 0: cloudless.v1.GetClusterRequest
 	(*GetConfigurationRequest)(nil),      // 1: cloudless.v1.GetConfigurationRequest
@@ -2534,70 +2633,71 @@ var file_cloudless_v1_cluster_service_proto_goTypes = []any{
 	(*GetNodeRequest)(nil),               // 8: cloudless.v1.GetNodeRequest
 	(*DeleteNodeRequest)(nil),            // 9: cloudless.v1.DeleteNodeRequest
 	(*CordonNodeRequest)(nil),            // 10: cloudless.v1.CordonNodeRequest
-	(*UpdateNodeRequest)(nil),            // 11: cloudless.v1.UpdateNodeRequest
-	(*TaintName)(nil),                    // 12: cloudless.v1.TaintName
-	(*UncordonNodeRequest)(nil),          // 13: cloudless.v1.UncordonNodeRequest
-	(*ListNodesRequest)(nil),             // 14: cloudless.v1.ListNodesRequest
-	(*ListNodesResponse)(nil),            // 15: cloudless.v1.ListNodesResponse
-	(*WatchNodesRequest)(nil),            // 16: cloudless.v1.WatchNodesRequest
-	(*NodeChange)(nil),                   // 17: cloudless.v1.NodeChange
-	(*CreateTokenRequest)(nil),           // 18: cloudless.v1.CreateTokenRequest
-	(*CreateTokenResponse)(nil),          // 19: cloudless.v1.CreateTokenResponse
-	(*GetTokenRequest)(nil),              // 20: cloudless.v1.GetTokenRequest
-	(*ListTokensRequest)(nil),            // 21: cloudless.v1.ListTokensRequest
-	(*ListTokensResponse)(nil),           // 22: cloudless.v1.ListTokensResponse
-	(*DeleteTokenRequest)(nil),           // 23: cloudless.v1.DeleteTokenRequest
-	(*DeleteTokenResponse)(nil),          // 24: cloudless.v1.DeleteTokenResponse
-	(*GetImageRequest)(nil),              // 25: cloudless.v1.GetImageRequest
-	(*ListImagesRequest)(nil),            // 26: cloudless.v1.ListImagesRequest
-	(*ListImagesResponse)(nil),           // 27: cloudless.v1.ListImagesResponse
-	(*DeleteImageRequest)(nil),           // 28: cloudless.v1.DeleteImageRequest
-	(*RestoreImageRequest)(nil),          // 29: cloudless.v1.RestoreImageRequest
-	(*PruneImagesRequest)(nil),           // 30: cloudless.v1.PruneImagesRequest
-	(*PruneImagesResponse)(nil),          // 31: cloudless.v1.PruneImagesResponse
-	(*SetLoginRequest)(nil),              // 32: cloudless.v1.SetLoginRequest
-	(*GetLoginRequest)(nil),              // 33: cloudless.v1.GetLoginRequest
-	(*ListLoginsRequest)(nil),            // 34: cloudless.v1.ListLoginsRequest
-	(*ListLoginsResponse)(nil),           // 35: cloudless.v1.ListLoginsResponse
-	(*DeleteLoginRequest)(nil),           // 36: cloudless.v1.DeleteLoginRequest
-	(*DeleteLoginResponse)(nil),          // 37: cloudless.v1.DeleteLoginResponse
-	(*GetEventRequest)(nil),              // 38: cloudless.v1.GetEventRequest
-	(*ListEventsRequest)(nil),            // 39: cloudless.v1.ListEventsRequest
-	(*ListEventsResponse)(nil),           // 40: cloudless.v1.ListEventsResponse
-	(*WatchEventsRequest)(nil),           // 41: cloudless.v1.WatchEventsRequest
-	nil,                                  // 42: cloudless.v1.UpdateNodeRequest.LabelsEntry
-	nil,                                  // 43: cloudless.v1.CreateTokenRequest.LabelsEntry
-	(*Configuration)(nil),                // 44: cloudless.v1.Configuration
-	(*Page)(nil),                         // 45: cloudless.v1.Page
-	(*Taint)(nil),                        // 46: cloudless.v1.Taint
-	(*Node)(nil),                         // 47: cloudless.v1.Node
-	(*Token)(nil),                        // 48: cloudless.v1.Token
-	(*Image)(nil),                        // 49: cloudless.v1.Image
-	(*Login)(nil),                        // 50: cloudless.v1.Login
-	(*Event)(nil),                        // 51: cloudless.v1.Event
-	(*Cluster)(nil),                      // 52: cloudless.v1.Cluster
+	(*DrainNodeRequest)(nil),             // 11: cloudless.v1.DrainNodeRequest
+	(*UpdateNodeRequest)(nil),            // 12: cloudless.v1.UpdateNodeRequest
+	(*TaintName)(nil),                    // 13: cloudless.v1.TaintName
+	(*UncordonNodeRequest)(nil),          // 14: cloudless.v1.UncordonNodeRequest
+	(*ListNodesRequest)(nil),             // 15: cloudless.v1.ListNodesRequest
+	(*ListNodesResponse)(nil),            // 16: cloudless.v1.ListNodesResponse
+	(*WatchNodesRequest)(nil),            // 17: cloudless.v1.WatchNodesRequest
+	(*NodeChange)(nil),                   // 18: cloudless.v1.NodeChange
+	(*CreateTokenRequest)(nil),           // 19: cloudless.v1.CreateTokenRequest
+	(*CreateTokenResponse)(nil),          // 20: cloudless.v1.CreateTokenResponse
+	(*GetTokenRequest)(nil),              // 21: cloudless.v1.GetTokenRequest
+	(*ListTokensRequest)(nil),            // 22: cloudless.v1.ListTokensRequest
+	(*ListTokensResponse)(nil),           // 23: cloudless.v1.ListTokensResponse
+	(*DeleteTokenRequest)(nil),           // 24: cloudless.v1.DeleteTokenRequest
+	(*DeleteTokenResponse)(nil),          // 25: cloudless.v1.DeleteTokenResponse
+	(*GetImageRequest)(nil),              // 26: cloudless.v1.GetImageRequest
+	(*ListImagesRequest)(nil),            // 27: cloudless.v1.ListImagesRequest
+	(*ListImagesResponse)(nil),           // 28: cloudless.v1.ListImagesResponse
+	(*DeleteImageRequest)(nil),           // 29: cloudless.v1.DeleteImageRequest
+	(*RestoreImageRequest)(nil),          // 30: cloudless.v1.RestoreImageRequest
+	(*PruneImagesRequest)(nil),           // 31: cloudless.v1.PruneImagesRequest
+	(*PruneImagesResponse)(nil),          // 32: cloudless.v1.PruneImagesResponse
+	(*SetLoginRequest)(nil),              // 33: cloudless.v1.SetLoginRequest
+	(*GetLoginRequest)(nil),              // 34: cloudless.v1.GetLoginRequest
+	(*ListLoginsRequest)(nil),            // 35: cloudless.v1.ListLoginsRequest
+	(*ListLoginsResponse)(nil),           // 36: cloudless.v1.ListLoginsResponse
+	(*DeleteLoginRequest)(nil),           // 37: cloudless.v1.DeleteLoginRequest
+	(*DeleteLoginResponse)(nil),          // 38: cloudless.v1.DeleteLoginResponse
+	(*GetEventRequest)(nil),              // 39: cloudless.v1.GetEventRequest
+	(*ListEventsRequest)(nil),            // 40: cloudless.v1.ListEventsRequest
+	(*ListEventsResponse)(nil),           // 41: cloudless.v1.ListEventsResponse
+	(*WatchEventsRequest)(nil),           // 42: cloudless.v1.WatchEventsRequest
+	nil,                                  // 43: cloudless.v1.UpdateNodeRequest.LabelsEntry
+	nil,                                  // 44: cloudless.v1.CreateTokenRequest.LabelsEntry
+	(*Configuration)(nil),                // 45: cloudless.v1.Configuration
+	(*Page)(nil),                         // 46: cloudless.v1.Page
+	(*Taint)(nil),                        // 47: cloudless.v1.Taint
+	(*Node)(nil),                         // 48: cloudless.v1.Node
+	(*Token)(nil),                        // 49: cloudless.v1.Token
+	(*Image)(nil),                        // 50: cloudless.v1.Image
+	(*Login)(nil),                        // 51: cloudless.v1.Login
+	(*Event)(nil),                        // 52: cloudless.v1.Event
+	(*Cluster)(nil),                      // 53: cloudless.v1.Cluster
 }
 var file_cloudless_v1_cluster_service_proto_depIdxs = []int32{
-	44, // 0: cloudless.v1.SetConfigurationRequest.configuration:type_name -> cloudless.v1.Configuration
-	45, // 1: cloudless.v1.ListConfigurationsRequest.page:type_name -> cloudless.v1.Page
-	44, // 2: cloudless.v1.ListConfigurationsResponse.items:type_name -> cloudless.v1.Configuration
-	42, // 3: cloudless.v1.UpdateNodeRequest.labels:type_name -> cloudless.v1.UpdateNodeRequest.LabelsEntry
-	46, // 4: cloudless.v1.UpdateNodeRequest.taints:type_name -> cloudless.v1.Taint
-	12, // 5: cloudless.v1.UpdateNodeRequest.remove_taints:type_name -> cloudless.v1.TaintName
-	45, // 6: cloudless.v1.ListNodesRequest.page:type_name -> cloudless.v1.Page
-	47, // 7: cloudless.v1.ListNodesResponse.items:type_name -> cloudless.v1.Node
-	47, // 8: cloudless.v1.NodeChange.node:type_name -> cloudless.v1.Node
-	43, // 9: cloudless.v1.CreateTokenRequest.labels:type_name -> cloudless.v1.CreateTokenRequest.LabelsEntry
-	48, // 10: cloudless.v1.CreateTokenResponse.token:type_name -> cloudless.v1.Token
-	45, // 11: cloudless.v1.ListTokensRequest.page:type_name -> cloudless.v1.Page
-	48, // 12: cloudless.v1.ListTokensResponse.items:type_name -> cloudless.v1.Token
-	45, // 13: cloudless.v1.ListImagesRequest.page:type_name -> cloudless.v1.Page
-	49, // 14: cloudless.v1.ListImagesResponse.items:type_name -> cloudless.v1.Image
-	49, // 15: cloudless.v1.PruneImagesResponse.items:type_name -> cloudless.v1.Image
-	45, // 16: cloudless.v1.ListLoginsRequest.page:type_name -> cloudless.v1.Page
-	50, // 17: cloudless.v1.ListLoginsResponse.items:type_name -> cloudless.v1.Login
-	45, // 18: cloudless.v1.ListEventsRequest.page:type_name -> cloudless.v1.Page
-	51, // 19: cloudless.v1.ListEventsResponse.items:type_name -> cloudless.v1.Event
+	45, // 0: cloudless.v1.SetConfigurationRequest.configuration:type_name -> cloudless.v1.Configuration
+	46, // 1: cloudless.v1.ListConfigurationsRequest.page:type_name -> cloudless.v1.Page
+	45, // 2: cloudless.v1.ListConfigurationsResponse.items:type_name -> cloudless.v1.Configuration
+	43, // 3: cloudless.v1.UpdateNodeRequest.labels:type_name -> cloudless.v1.UpdateNodeRequest.LabelsEntry
+	47, // 4: cloudless.v1.UpdateNodeRequest.taints:type_name -> cloudless.v1.Taint
+	13, // 5: cloudless.v1.UpdateNodeRequest.remove_taints:type_name -> cloudless.v1.TaintName
+	46, // 6: cloudless.v1.ListNodesRequest.page:type_name -> cloudless.v1.Page
+	48, // 7: cloudless.v1.ListNodesResponse.items:type_name -> cloudless.v1.Node
+	48, // 8: cloudless.v1.NodeChange.node:type_name -> cloudless.v1.Node
+	44, // 9: cloudless.v1.CreateTokenRequest.labels:type_name -> cloudless.v1.CreateTokenRequest.LabelsEntry
+	49, // 10: cloudless.v1.CreateTokenResponse.token:type_name -> cloudless.v1.Token
+	46, // 11: cloudless.v1.ListTokensRequest.page:type_name -> cloudless.v1.Page
+	49, // 12: cloudless.v1.ListTokensResponse.items:type_name -> cloudless.v1.Token
+	46, // 13: cloudless.v1.ListImagesRequest.page:type_name -> cloudless.v1.Page
+	50, // 14: cloudless.v1.ListImagesResponse.items:type_name -> cloudless.v1.Image
+	50, // 15: cloudless.v1.PruneImagesResponse.items:type_name -> cloudless.v1.Image
+	46, // 16: cloudless.v1.ListLoginsRequest.page:type_name -> cloudless.v1.Page
+	51, // 17: cloudless.v1.ListLoginsResponse.items:type_name -> cloudless.v1.Login
+	46, // 18: cloudless.v1.ListEventsRequest.page:type_name -> cloudless.v1.Page
+	52, // 19: cloudless.v1.ListEventsResponse.items:type_name -> cloudless.v1.Event
 	0,  // 20: cloudless.v1.ClusterService.GetCluster:input_type -> cloudless.v1.GetClusterRequest
 	6,  // 21: cloudless.v1.ClusterService.WhoAmI:input_type -> cloudless.v1.WhoAmIRequest
 	1,  // 22: cloudless.v1.ClusterService.GetConfiguration:input_type -> cloudless.v1.GetConfigurationRequest
@@ -2605,59 +2705,61 @@ var file_cloudless_v1_cluster_service_proto_depIdxs = []int32{
 	3,  // 24: cloudless.v1.ClusterService.ListConfigurations:input_type -> cloudless.v1.ListConfigurationsRequest
 	5,  // 25: cloudless.v1.ClusterService.RollbackConfiguration:input_type -> cloudless.v1.RollbackConfigurationRequest
 	8,  // 26: cloudless.v1.NodeService.GetNode:input_type -> cloudless.v1.GetNodeRequest
-	14, // 27: cloudless.v1.NodeService.ListNodes:input_type -> cloudless.v1.ListNodesRequest
+	15, // 27: cloudless.v1.NodeService.ListNodes:input_type -> cloudless.v1.ListNodesRequest
 	9,  // 28: cloudless.v1.NodeService.DeleteNode:input_type -> cloudless.v1.DeleteNodeRequest
 	10, // 29: cloudless.v1.NodeService.CordonNode:input_type -> cloudless.v1.CordonNodeRequest
-	13, // 30: cloudless.v1.NodeService.UncordonNode:input_type -> cloudless.v1.UncordonNodeRequest
-	11, // 31: cloudless.v1.NodeService.UpdateNode:input_type -> cloudless.v1.UpdateNodeRequest
-	16, // 32: cloudless.v1.NodeService.WatchNodes:input_type -> cloudless.v1.WatchNodesRequest
-	18, // 33: cloudless.v1.TokenService.CreateToken:input_type -> cloudless.v1.CreateTokenRequest
-	20, // 34: cloudless.v1.TokenService.GetToken:input_type -> cloudless.v1.GetTokenRequest
-	21, // 35: cloudless.v1.TokenService.ListTokens:input_type -> cloudless.v1.ListTokensRequest
-	23, // 36: cloudless.v1.TokenService.DeleteToken:input_type -> cloudless.v1.DeleteTokenRequest
-	25, // 37: cloudless.v1.ImageService.GetImage:input_type -> cloudless.v1.GetImageRequest
-	26, // 38: cloudless.v1.ImageService.ListImages:input_type -> cloudless.v1.ListImagesRequest
-	28, // 39: cloudless.v1.ImageService.DeleteImage:input_type -> cloudless.v1.DeleteImageRequest
-	29, // 40: cloudless.v1.ImageService.RestoreImage:input_type -> cloudless.v1.RestoreImageRequest
-	30, // 41: cloudless.v1.ImageService.PruneImages:input_type -> cloudless.v1.PruneImagesRequest
-	32, // 42: cloudless.v1.ImageService.SetLogin:input_type -> cloudless.v1.SetLoginRequest
-	33, // 43: cloudless.v1.ImageService.GetLogin:input_type -> cloudless.v1.GetLoginRequest
-	34, // 44: cloudless.v1.ImageService.ListLogins:input_type -> cloudless.v1.ListLoginsRequest
-	36, // 45: cloudless.v1.ImageService.DeleteLogin:input_type -> cloudless.v1.DeleteLoginRequest
-	38, // 46: cloudless.v1.EventService.GetEvent:input_type -> cloudless.v1.GetEventRequest
-	39, // 47: cloudless.v1.EventService.ListEvents:input_type -> cloudless.v1.ListEventsRequest
-	41, // 48: cloudless.v1.EventService.WatchEvents:input_type -> cloudless.v1.WatchEventsRequest
-	52, // 49: cloudless.v1.ClusterService.GetCluster:output_type -> cloudless.v1.Cluster
-	7,  // 50: cloudless.v1.ClusterService.WhoAmI:output_type -> cloudless.v1.WhoAmIResponse
-	44, // 51: cloudless.v1.ClusterService.GetConfiguration:output_type -> cloudless.v1.Configuration
-	44, // 52: cloudless.v1.ClusterService.SetConfiguration:output_type -> cloudless.v1.Configuration
-	4,  // 53: cloudless.v1.ClusterService.ListConfigurations:output_type -> cloudless.v1.ListConfigurationsResponse
-	44, // 54: cloudless.v1.ClusterService.RollbackConfiguration:output_type -> cloudless.v1.Configuration
-	47, // 55: cloudless.v1.NodeService.GetNode:output_type -> cloudless.v1.Node
-	15, // 56: cloudless.v1.NodeService.ListNodes:output_type -> cloudless.v1.ListNodesResponse
-	47, // 57: cloudless.v1.NodeService.DeleteNode:output_type -> cloudless.v1.Node
-	47, // 58: cloudless.v1.NodeService.CordonNode:output_type -> cloudless.v1.Node
-	47, // 59: cloudless.v1.NodeService.UncordonNode:output_type -> cloudless.v1.Node
-	47, // 60: cloudless.v1.NodeService.UpdateNode:output_type -> cloudless.v1.Node
-	17, // 61: cloudless.v1.NodeService.WatchNodes:output_type -> cloudless.v1.NodeChange
-	19, // 62: cloudless.v1.TokenService.CreateToken:output_type -> cloudless.v1.CreateTokenResponse
-	48, // 63: cloudless.v1.TokenService.GetToken:output_type -> cloudless.v1.Token
-	22, // 64: cloudless.v1.TokenService.ListTokens:output_type -> cloudless.v1.ListTokensResponse
-	24, // 65: cloudless.v1.TokenService.DeleteToken:output_type -> cloudless.v1.DeleteTokenResponse
-	49, // 66: cloudless.v1.ImageService.GetImage:output_type -> cloudless.v1.Image
-	27, // 67: cloudless.v1.ImageService.ListImages:output_type -> cloudless.v1.ListImagesResponse
-	49, // 68: cloudless.v1.ImageService.DeleteImage:output_type -> cloudless.v1.Image
-	49, // 69: cloudless.v1.ImageService.RestoreImage:output_type -> cloudless.v1.Image
-	31, // 70: cloudless.v1.ImageService.PruneImages:output_type -> cloudless.v1.PruneImagesResponse
-	50, // 71: cloudless.v1.ImageService.SetLogin:output_type -> cloudless.v1.Login
-	50, // 72: cloudless.v1.ImageService.GetLogin:output_type -> cloudless.v1.Login
-	35, // 73: cloudless.v1.ImageService.ListLogins:output_type -> cloudless.v1.ListLoginsResponse
-	37, // 74: cloudless.v1.ImageService.DeleteLogin:output_type -> cloudless.v1.DeleteLoginResponse
-	51, // 75: cloudless.v1.EventService.GetEvent:output_type -> cloudless.v1.Event
-	40, // 76: cloudless.v1.EventService.ListEvents:output_type -> cloudless.v1.ListEventsResponse
-	51, // 77: cloudless.v1.EventService.WatchEvents:output_type -> cloudless.v1.Event
-	49, // [49:78] is the sub-list for method output_type
-	20, // [20:49] is the sub-list for method input_type
+	11, // 30: cloudless.v1.NodeService.DrainNode:input_type -> cloudless.v1.DrainNodeRequest
+	14, // 31: cloudless.v1.NodeService.UncordonNode:input_type -> cloudless.v1.UncordonNodeRequest
+	12, // 32: cloudless.v1.NodeService.UpdateNode:input_type -> cloudless.v1.UpdateNodeRequest
+	17, // 33: cloudless.v1.NodeService.WatchNodes:input_type -> cloudless.v1.WatchNodesRequest
+	19, // 34: cloudless.v1.TokenService.CreateToken:input_type -> cloudless.v1.CreateTokenRequest
+	21, // 35: cloudless.v1.TokenService.GetToken:input_type -> cloudless.v1.GetTokenRequest
+	22, // 36: cloudless.v1.TokenService.ListTokens:input_type -> cloudless.v1.ListTokensRequest
+	24, // 37: cloudless.v1.TokenService.DeleteToken:input_type -> cloudless.v1.DeleteTokenRequest
+	26, // 38: cloudless.v1.ImageService.GetImage:input_type -> cloudless.v1.GetImageRequest
+	27, // 39: cloudless.v1.ImageService.ListImages:input_type -> cloudless.v1.ListImagesRequest
+	29, // 40: cloudless.v1.ImageService.DeleteImage:input_type -> cloudless.v1.DeleteImageRequest
+	30, // 41: cloudless.v1.ImageService.RestoreImage:input_type -> cloudless.v1.RestoreImageRequest
+	31, // 42: cloudless.v1.ImageService.PruneImages:input_type -> cloudless.v1.PruneImagesRequest
+	33, // 43: cloudless.v1.ImageService.SetLogin:input_type -> cloudless.v1.SetLoginRequest
+	34, // 44: cloudless.v1.ImageService.GetLogin:input_type -> cloudless.v1.GetLoginRequest
+	35, // 45: cloudless.v1.ImageService.ListLogins:input_type -> cloudless.v1.ListLoginsRequest
+	37, // 46: cloudless.v1.ImageService.DeleteLogin:input_type -> cloudless.v1.DeleteLoginRequest
+	39, // 47: cloudless.v1.EventService.GetEvent:input_type -> cloudless.v1.GetEventRequest
+	40, // 48: cloudless.v1.EventService.ListEvents:input_type -> cloudless.v1.ListEventsRequest
+	42, // 49: cloudless.v1.EventService.WatchEvents:input_type -> cloudless.v1.WatchEventsRequest
+	53, // 50: cloudless.v1.ClusterService.GetCluster:output_type -> cloudless.v1.Cluster
+	7,  // 51: cloudless.v1.ClusterService.WhoAmI:output_type -> cloudless.v1.WhoAmIResponse
+	45, // 52: cloudless.v1.ClusterService.GetConfiguration:output_type -> cloudless.v1.Configuration
+	45, // 53: cloudless.v1.ClusterService.SetConfiguration:output_type -> cloudless.v1.Configuration
+	4,  // 54: cloudless.v1.ClusterService.ListConfigurations:output_type -> cloudless.v1.ListConfigurationsResponse
+	45, // 55: cloudless.v1.ClusterService.RollbackConfiguration:output_type -> cloudless.v1.Configuration
+	48, // 56: cloudless.v1.NodeService.GetNode:output_type -> cloudless.v1.Node
+	16, // 57: cloudless.v1.NodeService.ListNodes:output_type -> cloudless.v1.ListNodesResponse
+	48, // 58: cloudless.v1.NodeService.DeleteNode:output_type -> cloudless.v1.Node
+	48, // 59: cloudless.v1.NodeService.CordonNode:output_type -> cloudless.v1.Node
+	48, // 60: cloudless.v1.NodeService.DrainNode:output_type -> cloudless.v1.Node
+	48, // 61: cloudless.v1.NodeService.UncordonNode:output_type -> cloudless.v1.Node
+	48, // 62: cloudless.v1.NodeService.UpdateNode:output_type -> cloudless.v1.Node
+	18, // 63: cloudless.v1.NodeService.WatchNodes:output_type -> cloudless.v1.NodeChange
+	20, // 64: cloudless.v1.TokenService.CreateToken:output_type -> cloudless.v1.CreateTokenResponse
+	49, // 65: cloudless.v1.TokenService.GetToken:output_type -> cloudless.v1.Token
+	23, // 66: cloudless.v1.TokenService.ListTokens:output_type -> cloudless.v1.ListTokensResponse
+	25, // 67: cloudless.v1.TokenService.DeleteToken:output_type -> cloudless.v1.DeleteTokenResponse
+	50, // 68: cloudless.v1.ImageService.GetImage:output_type -> cloudless.v1.Image
+	28, // 69: cloudless.v1.ImageService.ListImages:output_type -> cloudless.v1.ListImagesResponse
+	50, // 70: cloudless.v1.ImageService.DeleteImage:output_type -> cloudless.v1.Image
+	50, // 71: cloudless.v1.ImageService.RestoreImage:output_type -> cloudless.v1.Image
+	32, // 72: cloudless.v1.ImageService.PruneImages:output_type -> cloudless.v1.PruneImagesResponse
+	51, // 73: cloudless.v1.ImageService.SetLogin:output_type -> cloudless.v1.Login
+	51, // 74: cloudless.v1.ImageService.GetLogin:output_type -> cloudless.v1.Login
+	36, // 75: cloudless.v1.ImageService.ListLogins:output_type -> cloudless.v1.ListLoginsResponse
+	38, // 76: cloudless.v1.ImageService.DeleteLogin:output_type -> cloudless.v1.DeleteLoginResponse
+	52, // 77: cloudless.v1.EventService.GetEvent:output_type -> cloudless.v1.Event
+	41, // 78: cloudless.v1.EventService.ListEvents:output_type -> cloudless.v1.ListEventsResponse
+	52, // 79: cloudless.v1.EventService.WatchEvents:output_type -> cloudless.v1.Event
+	50, // [50:80] is the sub-list for method output_type
+	20, // [20:50] is the sub-list for method input_type
 	20, // [20:20] is the sub-list for extension type_name
 	20, // [20:20] is the sub-list for extension extendee
 	0,  // [0:20] is the sub-list for field type_name
@@ -2673,14 +2775,14 @@ func file_cloudless_v1_cluster_service_proto_init() {
 	file_cloudless_v1_node_proto_init()
 	file_cloudless_v1_options_proto_init()
 	file_cloudless_v1_rules_proto_init()
-	file_cloudless_v1_cluster_service_proto_msgTypes[11].OneofWrappers = []any{}
+	file_cloudless_v1_cluster_service_proto_msgTypes[12].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_cluster_service_proto_rawDesc), len(file_cloudless_v1_cluster_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   44,
+			NumMessages:   45,
 			NumExtensions: 0,
 			NumServices:   5,
 		},

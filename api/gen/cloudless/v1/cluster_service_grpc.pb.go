@@ -329,6 +329,7 @@ const (
 	NodeService_ListNodes_FullMethodName    = "/cloudless.v1.NodeService/ListNodes"
 	NodeService_DeleteNode_FullMethodName   = "/cloudless.v1.NodeService/DeleteNode"
 	NodeService_CordonNode_FullMethodName   = "/cloudless.v1.NodeService/CordonNode"
+	NodeService_DrainNode_FullMethodName    = "/cloudless.v1.NodeService/DrainNode"
 	NodeService_UncordonNode_FullMethodName = "/cloudless.v1.NodeService/UncordonNode"
 	NodeService_UpdateNode_FullMethodName   = "/cloudless.v1.NodeService/UpdateNode"
 	NodeService_WatchNodes_FullMethodName   = "/cloudless.v1.NodeService/WatchNodes"
@@ -347,7 +348,12 @@ type NodeServiceClient interface {
 	// Places nothing new on a node. Running replicas stay. Cordoning a cordoned node is no
 	// error.
 	CordonNode(ctx context.Context, in *CordonNodeRequest, opts ...grpc.CallOption) (*Node, error)
-	// Uses a cordoned node again.
+	// Moves all replicas of a node to other nodes and places nothing new on it. Each one leaves
+	// when its replacement serves. A drain that would have to break minAvailable is refused
+	// before anything moves, unless it is forced. Draining a node again continues with the new
+	// settings.
+	DrainNode(ctx context.Context, in *DrainNodeRequest, opts ...grpc.CallOption) (*Node, error)
+	// Uses a cordoned or draining node again.
 	UncordonNode(ctx context.Context, in *UncordonNodeRequest, opts ...grpc.CallOption) (*Node, error)
 	// Changes the settings of a node: labels, taints, price, bandwidth. Others stay as they
 	// are, and setting the same value again is no error.
@@ -398,6 +404,16 @@ func (c *nodeServiceClient) CordonNode(ctx context.Context, in *CordonNodeReques
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(Node)
 	err := c.cc.Invoke(ctx, NodeService_CordonNode_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *nodeServiceClient) DrainNode(ctx context.Context, in *DrainNodeRequest, opts ...grpc.CallOption) (*Node, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Node)
+	err := c.cc.Invoke(ctx, NodeService_DrainNode_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -456,7 +472,12 @@ type NodeServiceServer interface {
 	// Places nothing new on a node. Running replicas stay. Cordoning a cordoned node is no
 	// error.
 	CordonNode(context.Context, *CordonNodeRequest) (*Node, error)
-	// Uses a cordoned node again.
+	// Moves all replicas of a node to other nodes and places nothing new on it. Each one leaves
+	// when its replacement serves. A drain that would have to break minAvailable is refused
+	// before anything moves, unless it is forced. Draining a node again continues with the new
+	// settings.
+	DrainNode(context.Context, *DrainNodeRequest) (*Node, error)
+	// Uses a cordoned or draining node again.
 	UncordonNode(context.Context, *UncordonNodeRequest) (*Node, error)
 	// Changes the settings of a node: labels, taints, price, bandwidth. Others stay as they
 	// are, and setting the same value again is no error.
@@ -484,6 +505,9 @@ func (UnimplementedNodeServiceServer) DeleteNode(context.Context, *DeleteNodeReq
 }
 func (UnimplementedNodeServiceServer) CordonNode(context.Context, *CordonNodeRequest) (*Node, error) {
 	return nil, status.Error(codes.Unimplemented, "method CordonNode not implemented")
+}
+func (UnimplementedNodeServiceServer) DrainNode(context.Context, *DrainNodeRequest) (*Node, error) {
+	return nil, status.Error(codes.Unimplemented, "method DrainNode not implemented")
 }
 func (UnimplementedNodeServiceServer) UncordonNode(context.Context, *UncordonNodeRequest) (*Node, error) {
 	return nil, status.Error(codes.Unimplemented, "method UncordonNode not implemented")
@@ -587,6 +611,24 @@ func _NodeService_CordonNode_Handler(srv interface{}, ctx context.Context, dec f
 	return interceptor(ctx, in, info, handler)
 }
 
+func _NodeService_DrainNode_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DrainNodeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(NodeServiceServer).DrainNode(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: NodeService_DrainNode_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(NodeServiceServer).DrainNode(ctx, req.(*DrainNodeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _NodeService_UncordonNode_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(UncordonNodeRequest)
 	if err := dec(in); err != nil {
@@ -656,6 +698,10 @@ var NodeService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "CordonNode",
 			Handler:    _NodeService_CordonNode_Handler,
+		},
+		{
+			MethodName: "DrainNode",
+			Handler:    _NodeService_DrainNode_Handler,
 		},
 		{
 			MethodName: "UncordonNode",

@@ -130,7 +130,8 @@ type CheckNetworkRequest struct {
 	From string `protobuf:"bytes,2,opt,name=from,proto3" json:"from,omitempty"`
 	// A service, workload or replica. A service of another namespace is NAME.NAMESPACE.
 	To string `protobuf:"bytes,3,opt,name=to,proto3" json:"to,omitempty"`
-	// The TCP port; the first one of the service or workload if 0.
+	// The port, by TCP if the service or workload has it for both protocols. If it is 0, the first TCP port or, if there
+	// is none, the first UDP port.
 	Port          uint32 `protobuf:"varint,4,opt,name=port,proto3" json:"port,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -331,7 +332,8 @@ type NetworkProbe struct {
 	PathError   string    `protobuf:"bytes,5,opt,name=path_error,json=pathError,proto3" json:"path_error,omitempty"`
 	// "all": the program listens on the replica's address. "loopback": only on 127.0.0.1 or ::1. "none": nothing listens.
 	Listens string `protobuf:"bytes,6,opt,name=listens,proto3" json:"listens,omitempty"`
-	// Packets of the replica's workload that the rules of the node have dropped, and those of them dropped by this probe.
+	// Packets that the rules of the node have dropped for the replica's workload or for no workload, and those of them
+	// dropped during this probe.
 	Drops         []*DroppedPackets `protobuf:"bytes,7,rep,name=drops,proto3" json:"drops,omitempty"`
 	DroppedNow    []*DroppedPackets `protobuf:"bytes,8,rep,name=dropped_now,json=droppedNow,proto3" json:"dropped_now,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -427,8 +429,9 @@ func (x *NetworkProbe) GetDroppedNow() []*DroppedPackets {
 type ConnectResult struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Address string                 `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
-	// Empty if it is connected.
-	Error         string `protobuf:"bytes,2,opt,name=error,proto3" json:"error,omitempty"`
+	// Empty if it is connected or, by UDP, if nothing refused the datagram.
+	Error string `protobuf:"bytes,2,opt,name=error,proto3" json:"error,omitempty"`
+	// Empty if a UDP program did not answer.
 	Latency       string `protobuf:"bytes,3,opt,name=latency,proto3" json:"latency,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -112,6 +112,8 @@ type NodeSpec struct {
 	AvailabilityReason string `protobuf:"bytes,4,opt,name=availability_reason,json=availabilityReason,proto3" json:"availability_reason,omitempty"`
 	// The operator who set it.
 	AvailabilityBy string `protobuf:"bytes,5,opt,name=availability_by,json=availabilityBy,proto3" json:"availability_by,omitempty"`
+	// While the availability is "draining": how the node is emptied. The cluster sets it.
+	Drain *Drain `protobuf:"bytes,6,opt,name=drain,proto3" json:"drain,omitempty"`
 	// Keep replicas away that do not tolerate them.
 	Taints []*Taint `protobuf:"bytes,10,rep,name=taints,proto3" json:"taints,omitempty"`
 	// What the node costs, in a unit that is the same for all nodes.
@@ -188,6 +190,13 @@ func (x *NodeSpec) GetAvailabilityBy() string {
 	return ""
 }
 
+func (x *NodeSpec) GetDrain() *Drain {
+	if x != nil {
+		return x.Drain
+	}
+	return nil
+}
+
 func (x *NodeSpec) GetTaints() []*Taint {
 	if x != nil {
 		return x.Taints
@@ -209,6 +218,96 @@ func (x *NodeSpec) GetBandwidth() string {
 	return ""
 }
 
+// How a node is emptied, and whether it is empty.
+type Drain struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Replaces the grace period of the workloads, such as "30s"; empty to keep theirs.
+	Grace string `protobuf:"bytes,1,opt,name=grace,proto3" json:"grace,omitempty"`
+	// Whether replicas leave even if their workload falls below minAvailable.
+	Force     bool                   `protobuf:"varint,2,opt,name=force,proto3" json:"force,omitempty"`
+	StartTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
+	// Until when jobs may finish. Unset lets them finish whenever they do.
+	Deadline *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=deadline,proto3" json:"deadline,omitempty"`
+	// How many replicas were there at the start.
+	Replicas int32 `protobuf:"varint,5,opt,name=replicas,proto3" json:"replicas,omitempty"`
+	// When the last replica was gone; unset until then.
+	EndTime       *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=end_time,json=endTime,proto3" json:"end_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Drain) Reset() {
+	*x = Drain{}
+	mi := &file_cloudless_v1_node_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Drain) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Drain) ProtoMessage() {}
+
+func (x *Drain) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_node_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Drain.ProtoReflect.Descriptor instead.
+func (*Drain) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Drain) GetGrace() string {
+	if x != nil {
+		return x.Grace
+	}
+	return ""
+}
+
+func (x *Drain) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
+func (x *Drain) GetStartTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.StartTime
+	}
+	return nil
+}
+
+func (x *Drain) GetDeadline() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Deadline
+	}
+	return nil
+}
+
+func (x *Drain) GetReplicas() int32 {
+	if x != nil {
+		return x.Replicas
+	}
+	return 0
+}
+
+func (x *Drain) GetEndTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.EndTime
+	}
+	return nil
+}
+
 type Taint struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Key   string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
@@ -224,7 +323,7 @@ type Taint struct {
 
 func (x *Taint) Reset() {
 	*x = Taint{}
-	mi := &file_cloudless_v1_node_proto_msgTypes[2]
+	mi := &file_cloudless_v1_node_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -236,7 +335,7 @@ func (x *Taint) String() string {
 func (*Taint) ProtoMessage() {}
 
 func (x *Taint) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_node_proto_msgTypes[2]
+	mi := &file_cloudless_v1_node_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -249,7 +348,7 @@ func (x *Taint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Taint.ProtoReflect.Descriptor instead.
 func (*Taint) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{2}
+	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Taint) GetKey() string {
@@ -305,14 +404,22 @@ type NodeStatus struct {
 	// The GPUs that are counted in the capacity.
 	Gpus []*NodeGpu `protobuf:"bytes,20,rep,name=gpus,proto3" json:"gpus,omitempty"`
 	// How other machines reach it in the mesh; unset until it has joined.
-	Mesh          *NodeMesh `protobuf:"bytes,21,opt,name=mesh,proto3" json:"mesh,omitempty"`
+	Mesh *NodeMesh `protobuf:"bytes,21,opt,name=mesh,proto3" json:"mesh,omitempty"`
+	// What the node keeps for the system, its agent and a server, unless the configuration has another
+	// value. Its containers as a whole cannot use it.
+	Reserved *NodeResources `protobuf:"bytes,22,opt,name=reserved,proto3" json:"reserved,omitempty"`
+	// While it drains: the replicas that are still there, and what each waits for. Computed
+	// when the node is read.
+	Departing []*DepartingReplica `protobuf:"bytes,31,rep,name=departing,proto3" json:"departing,omitempty"`
+	// Whether an offline node has announced that it goes: its machine shut down, went to sleep or was stopped.
+	SaidGoodbye   bool `protobuf:"varint,32,opt,name=said_goodbye,json=saidGoodbye,proto3" json:"said_goodbye,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *NodeStatus) Reset() {
 	*x = NodeStatus{}
-	mi := &file_cloudless_v1_node_proto_msgTypes[3]
+	mi := &file_cloudless_v1_node_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -324,7 +431,7 @@ func (x *NodeStatus) String() string {
 func (*NodeStatus) ProtoMessage() {}
 
 func (x *NodeStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_node_proto_msgTypes[3]
+	mi := &file_cloudless_v1_node_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -337,7 +444,7 @@ func (x *NodeStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatus.ProtoReflect.Descriptor instead.
 func (*NodeStatus) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{3}
+	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *NodeStatus) GetState() string {
@@ -438,6 +545,107 @@ func (x *NodeStatus) GetMesh() *NodeMesh {
 	return nil
 }
 
+func (x *NodeStatus) GetReserved() *NodeResources {
+	if x != nil {
+		return x.Reserved
+	}
+	return nil
+}
+
+func (x *NodeStatus) GetDeparting() []*DepartingReplica {
+	if x != nil {
+		return x.Departing
+	}
+	return nil
+}
+
+func (x *NodeStatus) GetSaidGoodbye() bool {
+	if x != nil {
+		return x.SaidGoodbye
+	}
+	return false
+}
+
+// A replica that is to leave its node.
+type DepartingReplica struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Namespace string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Workload  string                 `protobuf:"bytes,2,opt,name=workload,proto3" json:"workload,omitempty"`
+	Replica   string                 `protobuf:"bytes,3,opt,name=replica,proto3" json:"replica,omitempty"`
+	// What it waits for, in one sentence.
+	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Whether it stays until there is more room, its minAvailable is lowered, or the drain is
+	// forced.
+	Blocked       bool `protobuf:"varint,5,opt,name=blocked,proto3" json:"blocked,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DepartingReplica) Reset() {
+	*x = DepartingReplica{}
+	mi := &file_cloudless_v1_node_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DepartingReplica) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DepartingReplica) ProtoMessage() {}
+
+func (x *DepartingReplica) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_node_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DepartingReplica.ProtoReflect.Descriptor instead.
+func (*DepartingReplica) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *DepartingReplica) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *DepartingReplica) GetWorkload() string {
+	if x != nil {
+		return x.Workload
+	}
+	return ""
+}
+
+func (x *DepartingReplica) GetReplica() string {
+	if x != nil {
+		return x.Replica
+	}
+	return ""
+}
+
+func (x *DepartingReplica) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *DepartingReplica) GetBlocked() bool {
+	if x != nil {
+		return x.Blocked
+	}
+	return false
+}
+
 // How a machine is reached in the mesh.
 type NodeMesh struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -453,7 +661,7 @@ type NodeMesh struct {
 
 func (x *NodeMesh) Reset() {
 	*x = NodeMesh{}
-	mi := &file_cloudless_v1_node_proto_msgTypes[4]
+	mi := &file_cloudless_v1_node_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -465,7 +673,7 @@ func (x *NodeMesh) String() string {
 func (*NodeMesh) ProtoMessage() {}
 
 func (x *NodeMesh) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_node_proto_msgTypes[4]
+	mi := &file_cloudless_v1_node_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -478,7 +686,7 @@ func (x *NodeMesh) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeMesh.ProtoReflect.Descriptor instead.
 func (*NodeMesh) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{4}
+	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *NodeMesh) GetKey() string {
@@ -515,7 +723,7 @@ type NodeGpu struct {
 
 func (x *NodeGpu) Reset() {
 	*x = NodeGpu{}
-	mi := &file_cloudless_v1_node_proto_msgTypes[5]
+	mi := &file_cloudless_v1_node_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -527,7 +735,7 @@ func (x *NodeGpu) String() string {
 func (*NodeGpu) ProtoMessage() {}
 
 func (x *NodeGpu) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_node_proto_msgTypes[5]
+	mi := &file_cloudless_v1_node_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -540,7 +748,7 @@ func (x *NodeGpu) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeGpu.ProtoReflect.Descriptor instead.
 func (*NodeGpu) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{5}
+	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *NodeGpu) GetId() string {
@@ -580,7 +788,7 @@ type Reliability struct {
 
 func (x *Reliability) Reset() {
 	*x = Reliability{}
-	mi := &file_cloudless_v1_node_proto_msgTypes[6]
+	mi := &file_cloudless_v1_node_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -592,7 +800,7 @@ func (x *Reliability) String() string {
 func (*Reliability) ProtoMessage() {}
 
 func (x *Reliability) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_node_proto_msgTypes[6]
+	mi := &file_cloudless_v1_node_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -605,7 +813,7 @@ func (x *Reliability) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reliability.ProtoReflect.Descriptor instead.
 func (*Reliability) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{6}
+	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Reliability) GetScore() int32 {
@@ -676,7 +884,7 @@ type ReliabilityPart struct {
 
 func (x *ReliabilityPart) Reset() {
 	*x = ReliabilityPart{}
-	mi := &file_cloudless_v1_node_proto_msgTypes[7]
+	mi := &file_cloudless_v1_node_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -688,7 +896,7 @@ func (x *ReliabilityPart) String() string {
 func (*ReliabilityPart) ProtoMessage() {}
 
 func (x *ReliabilityPart) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_node_proto_msgTypes[7]
+	mi := &file_cloudless_v1_node_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -701,7 +909,7 @@ func (x *ReliabilityPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReliabilityPart.ProtoReflect.Descriptor instead.
 func (*ReliabilityPart) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{7}
+	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ReliabilityPart) GetScore() int32 {
@@ -737,7 +945,7 @@ type ReliabilityRecord struct {
 
 func (x *ReliabilityRecord) Reset() {
 	*x = ReliabilityRecord{}
-	mi := &file_cloudless_v1_node_proto_msgTypes[8]
+	mi := &file_cloudless_v1_node_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -749,7 +957,7 @@ func (x *ReliabilityRecord) String() string {
 func (*ReliabilityRecord) ProtoMessage() {}
 
 func (x *ReliabilityRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_node_proto_msgTypes[8]
+	mi := &file_cloudless_v1_node_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -762,7 +970,7 @@ func (x *ReliabilityRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReliabilityRecord.ProtoReflect.Descriptor instead.
 func (*ReliabilityRecord) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{8}
+	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ReliabilityRecord) GetWatchedSeconds() float64 {
@@ -816,8 +1024,8 @@ func (x *ReliabilityRecord) GetFreeShare() float64 {
 
 type Condition struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// "Ready", "MemoryPressure", "DiskPressure", "PIDPressure", "NetworkAvailable"
-	// or "ClockSkewed".
+	// "Ready", "MemoryPressure", "DiskPressure", "PIDPressure", "NetworkAvailable",
+	// "ClockSkewed", "LowBattery" or "Departing".
 	Type          string                 `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
 	Status        bool                   `protobuf:"varint,2,opt,name=status,proto3" json:"status,omitempty"`
 	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -828,7 +1036,7 @@ type Condition struct {
 
 func (x *Condition) Reset() {
 	*x = Condition{}
-	mi := &file_cloudless_v1_node_proto_msgTypes[9]
+	mi := &file_cloudless_v1_node_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -840,7 +1048,7 @@ func (x *Condition) String() string {
 func (*Condition) ProtoMessage() {}
 
 func (x *Condition) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_node_proto_msgTypes[9]
+	mi := &file_cloudless_v1_node_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -853,7 +1061,7 @@ func (x *Condition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Condition.ProtoReflect.Descriptor instead.
 func (*Condition) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{9}
+	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Condition) GetType() string {
@@ -900,7 +1108,7 @@ type NodeResources struct {
 
 func (x *NodeResources) Reset() {
 	*x = NodeResources{}
-	mi := &file_cloudless_v1_node_proto_msgTypes[10]
+	mi := &file_cloudless_v1_node_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -912,7 +1120,7 @@ func (x *NodeResources) String() string {
 func (*NodeResources) ProtoMessage() {}
 
 func (x *NodeResources) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_node_proto_msgTypes[10]
+	mi := &file_cloudless_v1_node_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -925,7 +1133,7 @@ func (x *NodeResources) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeResources.ProtoReflect.Descriptor instead.
 func (*NodeResources) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{10}
+	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *NodeResources) GetCpu() string {
@@ -991,7 +1199,7 @@ type Interface struct {
 
 func (x *Interface) Reset() {
 	*x = Interface{}
-	mi := &file_cloudless_v1_node_proto_msgTypes[11]
+	mi := &file_cloudless_v1_node_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1003,7 +1211,7 @@ func (x *Interface) String() string {
 func (*Interface) ProtoMessage() {}
 
 func (x *Interface) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_node_proto_msgTypes[11]
+	mi := &file_cloudless_v1_node_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1016,7 +1224,7 @@ func (x *Interface) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Interface.ProtoReflect.Descriptor instead.
 func (*Interface) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{11}
+	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Interface) GetName() string {
@@ -1070,7 +1278,7 @@ type NodeInfo struct {
 
 func (x *NodeInfo) Reset() {
 	*x = NodeInfo{}
-	mi := &file_cloudless_v1_node_proto_msgTypes[12]
+	mi := &file_cloudless_v1_node_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1082,7 +1290,7 @@ func (x *NodeInfo) String() string {
 func (*NodeInfo) ProtoMessage() {}
 
 func (x *NodeInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_node_proto_msgTypes[12]
+	mi := &file_cloudless_v1_node_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1095,7 +1303,7 @@ func (x *NodeInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeInfo.ProtoReflect.Descriptor instead.
 func (*NodeInfo) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{12}
+	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *NodeInfo) GetBootId() string {
@@ -1159,7 +1367,7 @@ type DriverInfo struct {
 
 func (x *DriverInfo) Reset() {
 	*x = DriverInfo{}
-	mi := &file_cloudless_v1_node_proto_msgTypes[13]
+	mi := &file_cloudless_v1_node_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1171,7 +1379,7 @@ func (x *DriverInfo) String() string {
 func (*DriverInfo) ProtoMessage() {}
 
 func (x *DriverInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_node_proto_msgTypes[13]
+	mi := &file_cloudless_v1_node_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1184,7 +1392,7 @@ func (x *DriverInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DriverInfo.ProtoReflect.Descriptor instead.
 func (*DriverInfo) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{13}
+	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *DriverInfo) GetName() string {
@@ -1221,23 +1429,32 @@ const file_cloudless_v1_node_proto_rawDesc = "" +
 	"\bmetadata\x18\x03 \x01(\v2\x16.cloudless.v1.MetadataB\x06\xbaH\x03\xc8\x01\x01R\bmetadata\x12*\n" +
 	"\x04spec\x18\x04 \x01(\v2\x16.cloudless.v1.NodeSpecR\x04spec\x120\n" +
 	"\x06status\x18\x05 \x01(\v2\x18.cloudless.v1.NodeStatusR\x06status:\v\xea\xcc'\a\n" +
-	"\x05nodes\"\xdd\x02\n" +
+	"\x05nodes\"\x88\x03\n" +
 	"\bNodeSpec\x12\x1b\n" +
 	"\tsubnet_v4\x18\x01 \x01(\tR\bsubnetV4\x12\x1b\n" +
 	"\tsubnet_v6\x18\x02 \x01(\tR\bsubnetV6\x12?\n" +
 	"\favailability\x18\x03 \x01(\tB\x1b\xbaH\x18r\x16R\x00R\bcordonedR\bdrainingR\favailability\x129\n" +
 	"\x13availability_reason\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x12availabilityReason\x12'\n" +
-	"\x0favailability_by\x18\x05 \x01(\tR\x0eavailabilityBy\x125\n" +
+	"\x0favailability_by\x18\x05 \x01(\tR\x0eavailabilityBy\x12)\n" +
+	"\x05drain\x18\x06 \x01(\v2\x13.cloudless.v1.DrainR\x05drain\x125\n" +
 	"\x06taints\x18\n" +
 	" \x03(\v2\x13.cloudless.v1.TaintB\b\xbaH\x05\x92\x01\x02\x10@R\x06taints\x12\x1d\n" +
 	"\x05price\x18\v \x01(\x03B\a\xbaH\x04\"\x02(\x00R\x05price\x12\x1c\n" +
-	"\tbandwidth\x18\x14 \x01(\tR\tbandwidth\"\xc0\x01\n" +
+	"\tbandwidth\x18\x14 \x01(\tR\tbandwidth\"\xf9\x01\n" +
+	"\x05Drain\x12\x14\n" +
+	"\x05grace\x18\x01 \x01(\tR\x05grace\x12\x14\n" +
+	"\x05force\x18\x02 \x01(\bR\x05force\x129\n" +
+	"\n" +
+	"start_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\tstartTime\x126\n" +
+	"\bdeadline\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\bdeadline\x12\x1a\n" +
+	"\breplicas\x18\x05 \x01(\x05R\breplicas\x125\n" +
+	"\bend_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\aendTime\"\xc0\x01\n" +
 	"\x05Taint\x12\x1e\n" +
 	"\x03key\x18\x01 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xe0\xc6'\x01R\x03key\x12\x1f\n" +
 	"\x05value\x18\x02 \x01(\tB\t\xbaH\x06r\x04\xe8\xc6'\x01R\x05value\x12F\n" +
 	"\x06effect\x18\x03 \x01(\tB.\xbaH+r)R\n" +
 	"NoScheduleR\x10PreferNoScheduleR\tNoExecuteR\x06effect\x12.\n" +
-	"\x04time\x18\x14 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\"\xbf\x05\n" +
+	"\x04time\x18\x14 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\"\xd9\x06\n" +
 	"\n" +
 	"NodeStatus\x12\x14\n" +
 	"\x05state\x18\x01 \x01(\tR\x05state\x12\x16\n" +
@@ -1258,7 +1475,16 @@ const file_cloudless_v1_node_proto_rawDesc = "" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\blastSeen\x12;\n" +
 	"\vreliability\x18\v \x01(\v2\x19.cloudless.v1.ReliabilityR\vreliability\x12)\n" +
 	"\x04gpus\x18\x14 \x03(\v2\x15.cloudless.v1.NodeGpuR\x04gpus\x12*\n" +
-	"\x04mesh\x18\x15 \x01(\v2\x16.cloudless.v1.NodeMeshR\x04mesh\"t\n" +
+	"\x04mesh\x18\x15 \x01(\v2\x16.cloudless.v1.NodeMeshR\x04mesh\x127\n" +
+	"\breserved\x18\x16 \x01(\v2\x1b.cloudless.v1.NodeResourcesR\breserved\x12<\n" +
+	"\tdeparting\x18\x1f \x03(\v2\x1e.cloudless.v1.DepartingReplicaR\tdeparting\x12!\n" +
+	"\fsaid_goodbye\x18  \x01(\bR\vsaidGoodbye\"\x98\x01\n" +
+	"\x10DepartingReplica\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x1a\n" +
+	"\bworkload\x18\x02 \x01(\tR\bworkload\x12\x18\n" +
+	"\areplica\x18\x03 \x01(\tR\areplica\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x18\n" +
+	"\ablocked\x18\x05 \x01(\bR\ablocked\"t\n" +
 	"\bNodeMesh\x12\x19\n" +
 	"\x03key\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18@R\x03key\x12.\n" +
 	"\n" +
@@ -1339,56 +1565,64 @@ func file_cloudless_v1_node_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_node_proto_rawDescData
 }
 
-var file_cloudless_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_cloudless_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_cloudless_v1_node_proto_goTypes = []any{
 	(*Node)(nil),                  // 0: cloudless.v1.Node
 	(*NodeSpec)(nil),              // 1: cloudless.v1.NodeSpec
-	(*Taint)(nil),                 // 2: cloudless.v1.Taint
-	(*NodeStatus)(nil),            // 3: cloudless.v1.NodeStatus
-	(*NodeMesh)(nil),              // 4: cloudless.v1.NodeMesh
-	(*NodeGpu)(nil),               // 5: cloudless.v1.NodeGpu
-	(*Reliability)(nil),           // 6: cloudless.v1.Reliability
-	(*ReliabilityPart)(nil),       // 7: cloudless.v1.ReliabilityPart
-	(*ReliabilityRecord)(nil),     // 8: cloudless.v1.ReliabilityRecord
-	(*Condition)(nil),             // 9: cloudless.v1.Condition
-	(*NodeResources)(nil),         // 10: cloudless.v1.NodeResources
-	(*Interface)(nil),             // 11: cloudless.v1.Interface
-	(*NodeInfo)(nil),              // 12: cloudless.v1.NodeInfo
-	(*DriverInfo)(nil),            // 13: cloudless.v1.DriverInfo
-	(*Metadata)(nil),              // 14: cloudless.v1.Metadata
-	(*timestamppb.Timestamp)(nil), // 15: google.protobuf.Timestamp
+	(*Drain)(nil),                 // 2: cloudless.v1.Drain
+	(*Taint)(nil),                 // 3: cloudless.v1.Taint
+	(*NodeStatus)(nil),            // 4: cloudless.v1.NodeStatus
+	(*DepartingReplica)(nil),      // 5: cloudless.v1.DepartingReplica
+	(*NodeMesh)(nil),              // 6: cloudless.v1.NodeMesh
+	(*NodeGpu)(nil),               // 7: cloudless.v1.NodeGpu
+	(*Reliability)(nil),           // 8: cloudless.v1.Reliability
+	(*ReliabilityPart)(nil),       // 9: cloudless.v1.ReliabilityPart
+	(*ReliabilityRecord)(nil),     // 10: cloudless.v1.ReliabilityRecord
+	(*Condition)(nil),             // 11: cloudless.v1.Condition
+	(*NodeResources)(nil),         // 12: cloudless.v1.NodeResources
+	(*Interface)(nil),             // 13: cloudless.v1.Interface
+	(*NodeInfo)(nil),              // 14: cloudless.v1.NodeInfo
+	(*DriverInfo)(nil),            // 15: cloudless.v1.DriverInfo
+	(*Metadata)(nil),              // 16: cloudless.v1.Metadata
+	(*timestamppb.Timestamp)(nil), // 17: google.protobuf.Timestamp
 }
 var file_cloudless_v1_node_proto_depIdxs = []int32{
-	14, // 0: cloudless.v1.Node.metadata:type_name -> cloudless.v1.Metadata
+	16, // 0: cloudless.v1.Node.metadata:type_name -> cloudless.v1.Metadata
 	1,  // 1: cloudless.v1.Node.spec:type_name -> cloudless.v1.NodeSpec
-	3,  // 2: cloudless.v1.Node.status:type_name -> cloudless.v1.NodeStatus
-	2,  // 3: cloudless.v1.NodeSpec.taints:type_name -> cloudless.v1.Taint
-	15, // 4: cloudless.v1.Taint.time:type_name -> google.protobuf.Timestamp
-	9,  // 5: cloudless.v1.NodeStatus.conditions:type_name -> cloudless.v1.Condition
-	10, // 6: cloudless.v1.NodeStatus.capacity:type_name -> cloudless.v1.NodeResources
-	10, // 7: cloudless.v1.NodeStatus.usage:type_name -> cloudless.v1.NodeResources
-	10, // 8: cloudless.v1.NodeStatus.requested:type_name -> cloudless.v1.NodeResources
-	10, // 9: cloudless.v1.NodeStatus.allocatable:type_name -> cloudless.v1.NodeResources
-	11, // 10: cloudless.v1.NodeStatus.interfaces:type_name -> cloudless.v1.Interface
-	12, // 11: cloudless.v1.NodeStatus.info:type_name -> cloudless.v1.NodeInfo
-	13, // 12: cloudless.v1.NodeStatus.drivers:type_name -> cloudless.v1.DriverInfo
-	15, // 13: cloudless.v1.NodeStatus.last_seen:type_name -> google.protobuf.Timestamp
-	6,  // 14: cloudless.v1.NodeStatus.reliability:type_name -> cloudless.v1.Reliability
-	5,  // 15: cloudless.v1.NodeStatus.gpus:type_name -> cloudless.v1.NodeGpu
-	4,  // 16: cloudless.v1.NodeStatus.mesh:type_name -> cloudless.v1.NodeMesh
-	7,  // 17: cloudless.v1.Reliability.uptime:type_name -> cloudless.v1.ReliabilityPart
-	7,  // 18: cloudless.v1.Reliability.response_time:type_name -> cloudless.v1.ReliabilityPart
-	7,  // 19: cloudless.v1.Reliability.success_rate:type_name -> cloudless.v1.ReliabilityPart
-	7,  // 20: cloudless.v1.Reliability.capacity:type_name -> cloudless.v1.ReliabilityPart
-	7,  // 21: cloudless.v1.Reliability.stability:type_name -> cloudless.v1.ReliabilityPart
-	15, // 22: cloudless.v1.Reliability.time:type_name -> google.protobuf.Timestamp
-	8,  // 23: cloudless.v1.Reliability.record:type_name -> cloudless.v1.ReliabilityRecord
-	15, // 24: cloudless.v1.Condition.change_time:type_name -> google.protobuf.Timestamp
-	25, // [25:25] is the sub-list for method output_type
-	25, // [25:25] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	4,  // 2: cloudless.v1.Node.status:type_name -> cloudless.v1.NodeStatus
+	2,  // 3: cloudless.v1.NodeSpec.drain:type_name -> cloudless.v1.Drain
+	3,  // 4: cloudless.v1.NodeSpec.taints:type_name -> cloudless.v1.Taint
+	17, // 5: cloudless.v1.Drain.start_time:type_name -> google.protobuf.Timestamp
+	17, // 6: cloudless.v1.Drain.deadline:type_name -> google.protobuf.Timestamp
+	17, // 7: cloudless.v1.Drain.end_time:type_name -> google.protobuf.Timestamp
+	17, // 8: cloudless.v1.Taint.time:type_name -> google.protobuf.Timestamp
+	11, // 9: cloudless.v1.NodeStatus.conditions:type_name -> cloudless.v1.Condition
+	12, // 10: cloudless.v1.NodeStatus.capacity:type_name -> cloudless.v1.NodeResources
+	12, // 11: cloudless.v1.NodeStatus.usage:type_name -> cloudless.v1.NodeResources
+	12, // 12: cloudless.v1.NodeStatus.requested:type_name -> cloudless.v1.NodeResources
+	12, // 13: cloudless.v1.NodeStatus.allocatable:type_name -> cloudless.v1.NodeResources
+	13, // 14: cloudless.v1.NodeStatus.interfaces:type_name -> cloudless.v1.Interface
+	14, // 15: cloudless.v1.NodeStatus.info:type_name -> cloudless.v1.NodeInfo
+	15, // 16: cloudless.v1.NodeStatus.drivers:type_name -> cloudless.v1.DriverInfo
+	17, // 17: cloudless.v1.NodeStatus.last_seen:type_name -> google.protobuf.Timestamp
+	8,  // 18: cloudless.v1.NodeStatus.reliability:type_name -> cloudless.v1.Reliability
+	7,  // 19: cloudless.v1.NodeStatus.gpus:type_name -> cloudless.v1.NodeGpu
+	6,  // 20: cloudless.v1.NodeStatus.mesh:type_name -> cloudless.v1.NodeMesh
+	12, // 21: cloudless.v1.NodeStatus.reserved:type_name -> cloudless.v1.NodeResources
+	5,  // 22: cloudless.v1.NodeStatus.departing:type_name -> cloudless.v1.DepartingReplica
+	9,  // 23: cloudless.v1.Reliability.uptime:type_name -> cloudless.v1.ReliabilityPart
+	9,  // 24: cloudless.v1.Reliability.response_time:type_name -> cloudless.v1.ReliabilityPart
+	9,  // 25: cloudless.v1.Reliability.success_rate:type_name -> cloudless.v1.ReliabilityPart
+	9,  // 26: cloudless.v1.Reliability.capacity:type_name -> cloudless.v1.ReliabilityPart
+	9,  // 27: cloudless.v1.Reliability.stability:type_name -> cloudless.v1.ReliabilityPart
+	17, // 28: cloudless.v1.Reliability.time:type_name -> google.protobuf.Timestamp
+	10, // 29: cloudless.v1.Reliability.record:type_name -> cloudless.v1.ReliabilityRecord
+	17, // 30: cloudless.v1.Condition.change_time:type_name -> google.protobuf.Timestamp
+	31, // [31:31] is the sub-list for method output_type
+	31, // [31:31] is the sub-list for method input_type
+	31, // [31:31] is the sub-list for extension type_name
+	31, // [31:31] is the sub-list for extension extendee
+	0,  // [0:31] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_node_proto_init() }
@@ -1399,14 +1633,14 @@ func file_cloudless_v1_node_proto_init() {
 	file_cloudless_v1_metadata_proto_init()
 	file_cloudless_v1_options_proto_init()
 	file_cloudless_v1_rules_proto_init()
-	file_cloudless_v1_node_proto_msgTypes[8].OneofWrappers = []any{}
+	file_cloudless_v1_node_proto_msgTypes[10].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_node_proto_rawDesc), len(file_cloudless_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   14,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

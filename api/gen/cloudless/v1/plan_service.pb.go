@@ -406,7 +406,9 @@ type PlanChange struct {
 	// What a namespace would use beyond its quota. Running replicas stay; new ones wait.
 	Over []string `protobuf:"bytes,26,rep,name=over,proto3" json:"over,omitempty"`
 	// Pending replicas that a namespace's new quota would let start.
-	Woken         int32 `protobuf:"varint,27,opt,name=woken,proto3" json:"woken,omitempty"`
+	Woken int32 `protobuf:"varint,27,opt,name=woken,proto3" json:"woken,omitempty"`
+	// What is allowed but probably not meant, in sentences.
+	Warnings      []string `protobuf:"bytes,28,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -530,6 +532,13 @@ func (x *PlanChange) GetWoken() int32 {
 		return x.Woken
 	}
 	return 0
+}
+
+func (x *PlanChange) GetWarnings() []string {
+	if x != nil {
+		return x.Warnings
+	}
+	return nil
 }
 
 type ReplicaStep struct {
@@ -669,7 +678,9 @@ type ApplyPlanResponse struct {
 	// The plan that was applied.
 	Plan *Plan `protobuf:"bytes,1,opt,name=plan,proto3" json:"plan,omitempty"`
 	// The objects as they are now, without deleted ones.
-	Objects       []*Manifest `protobuf:"bytes,3,rep,name=objects,proto3" json:"objects,omitempty"`
+	Objects []*Manifest `protobuf:"bytes,3,rep,name=objects,proto3" json:"objects,omitempty"`
+	// The newest deployments of the workloads among the objects.
+	Deployments   []*Deployment `protobuf:"bytes,4,rep,name=deployments,proto3" json:"deployments,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -718,11 +729,18 @@ func (x *ApplyPlanResponse) GetObjects() []*Manifest {
 	return nil
 }
 
+func (x *ApplyPlanResponse) GetDeployments() []*Deployment {
+	if x != nil {
+		return x.Deployments
+	}
+	return nil
+}
+
 var File_cloudless_v1_plan_service_proto protoreflect.FileDescriptor
 
 const file_cloudless_v1_plan_service_proto_rawDesc = "" +
 	"\n" +
-	"\x1fcloudless/v1/plan_service.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x1ccloudless/v1/namespace.proto\x1a\x17cloudless/v1/node.proto\x1a\x1acloudless/v1/options.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1acloudless/v1/service.proto\x1a\x1bcloudless/v1/workload.proto\x1a\x1cgoogle/api/annotations.proto\"\xe0\x01\n" +
+	"\x1fcloudless/v1/plan_service.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1dcloudless/v1/deployment.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x1ccloudless/v1/namespace.proto\x1a\x17cloudless/v1/node.proto\x1a\x1acloudless/v1/options.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1acloudless/v1/service.proto\x1a\x1bcloudless/v1/workload.proto\x1a\x1cgoogle/api/annotations.proto\"\xe0\x01\n" +
 	"\bManifest\x127\n" +
 	"\tnamespace\x18\x01 \x01(\v2\x17.cloudless.v1.NamespaceH\x00R\tnamespace\x124\n" +
 	"\bworkload\x18\x02 \x01(\v2\x16.cloudless.v1.WorkloadH\x00R\bworkload\x121\n" +
@@ -749,7 +767,7 @@ const file_cloudless_v1_plan_service_proto_rawDesc = "" +
 	"\ffor_priority\x18\b \x01(\x05H\x01R\vforPriority\x88\x01\x01\x12\x17\n" +
 	"\ato_node\x18\t \x01(\tR\x06toNodeB\v\n" +
 	"\t_priorityB\x0f\n" +
-	"\r_for_priority\"\xa5\x03\n" +
+	"\r_for_priority\"\xc1\x03\n" +
 	"\n" +
 	"PlanChange\x12\x12\n" +
 	"\x04kind\x18\n" +
@@ -765,7 +783,8 @@ const file_cloudless_v1_plan_service_proto_rawDesc = "" +
 	"\x05image\x18\t \x01(\tR\x05image\x12\x14\n" +
 	"\x05quota\x18\x19 \x01(\tR\x05quota\x12\x12\n" +
 	"\x04over\x18\x1a \x03(\tR\x04over\x12\x14\n" +
-	"\x05woken\x18\x1b \x01(\x05R\x05woken\"u\n" +
+	"\x05woken\x18\x1b \x01(\x05R\x05woken\x12\x1a\n" +
+	"\bwarnings\x18\x1c \x03(\tR\bwarnings\"u\n" +
 	"\vReplicaStep\x12\x16\n" +
 	"\x06action\x18\x01 \x01(\tR\x06action\x12\x18\n" +
 	"\areplica\x18\x02 \x01(\tR\areplica\x12\x1b\n" +
@@ -775,10 +794,11 @@ const file_cloudless_v1_plan_service_proto_rawDesc = "" +
 	"\arequest\x18\x01 \x01(\v2\x19.cloudless.v1.PlanRequestB\x06\xbaH\x03\xc8\x01\x01R\arequest\x12,\n" +
 	"\vfingerprint\x18\x02 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x01R\vfingerprint\x121\n" +
-	"\x0fidempotency_key\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x0eidempotencyKey\"m\n" +
+	"\x0fidempotency_key\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x0eidempotencyKey\"\xa9\x01\n" +
 	"\x11ApplyPlanResponse\x12&\n" +
 	"\x04plan\x18\x01 \x01(\v2\x12.cloudless.v1.PlanR\x04plan\x120\n" +
-	"\aobjects\x18\x03 \x03(\v2\x16.cloudless.v1.ManifestR\aobjects2\xd6\x01\n" +
+	"\aobjects\x18\x03 \x03(\v2\x16.cloudless.v1.ManifestR\aobjects\x12:\n" +
+	"\vdeployments\x18\x04 \x03(\v2\x18.cloudless.v1.DeploymentR\vdeployments2\xd6\x01\n" +
 	"\vPlanService\x12V\n" +
 	"\bMakePlan\x12\x19.cloudless.v1.PlanRequest\x1a\x12.cloudless.v1.Plan\"\x1b\xe2\xcc'\x04\b\x01\x10\x01\x82\xd3\xe4\x93\x02\r:\x01*\"\b/v1/plan\x12o\n" +
 	"\tApplyPlan\x12\x1e.cloudless.v1.ApplyPlanRequest\x1a\x1f.cloudless.v1.ApplyPlanResponse\"!\xe2\xcc'\x04\b\x02 \x01\x82\xd3\xe4\x93\x02\x13:\x01*\"\x0e/v1/plan:applyBAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
@@ -811,6 +831,7 @@ var file_cloudless_v1_plan_service_proto_goTypes = []any{
 	(*Node)(nil),              // 11: cloudless.v1.Node
 	(*FieldChange)(nil),       // 12: cloudless.v1.FieldChange
 	(*NodeReason)(nil),        // 13: cloudless.v1.NodeReason
+	(*Deployment)(nil),        // 14: cloudless.v1.Deployment
 }
 var file_cloudless_v1_plan_service_proto_depIdxs = []int32{
 	8,  // 0: cloudless.v1.Manifest.namespace:type_name -> cloudless.v1.Namespace
@@ -826,15 +847,16 @@ var file_cloudless_v1_plan_service_proto_depIdxs = []int32{
 	1,  // 10: cloudless.v1.ApplyPlanRequest.request:type_name -> cloudless.v1.PlanRequest
 	2,  // 11: cloudless.v1.ApplyPlanResponse.plan:type_name -> cloudless.v1.Plan
 	0,  // 12: cloudless.v1.ApplyPlanResponse.objects:type_name -> cloudless.v1.Manifest
-	1,  // 13: cloudless.v1.PlanService.MakePlan:input_type -> cloudless.v1.PlanRequest
-	6,  // 14: cloudless.v1.PlanService.ApplyPlan:input_type -> cloudless.v1.ApplyPlanRequest
-	2,  // 15: cloudless.v1.PlanService.MakePlan:output_type -> cloudless.v1.Plan
-	7,  // 16: cloudless.v1.PlanService.ApplyPlan:output_type -> cloudless.v1.ApplyPlanResponse
-	15, // [15:17] is the sub-list for method output_type
-	13, // [13:15] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	14, // 13: cloudless.v1.ApplyPlanResponse.deployments:type_name -> cloudless.v1.Deployment
+	1,  // 14: cloudless.v1.PlanService.MakePlan:input_type -> cloudless.v1.PlanRequest
+	6,  // 15: cloudless.v1.PlanService.ApplyPlan:input_type -> cloudless.v1.ApplyPlanRequest
+	2,  // 16: cloudless.v1.PlanService.MakePlan:output_type -> cloudless.v1.Plan
+	7,  // 17: cloudless.v1.PlanService.ApplyPlan:output_type -> cloudless.v1.ApplyPlanResponse
+	16, // [16:18] is the sub-list for method output_type
+	14, // [14:16] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_plan_service_proto_init() }
@@ -842,6 +864,7 @@ func file_cloudless_v1_plan_service_proto_init() {
 	if File_cloudless_v1_plan_service_proto != nil {
 		return
 	}
+	file_cloudless_v1_deployment_proto_init()
 	file_cloudless_v1_metadata_proto_init()
 	file_cloudless_v1_namespace_proto_init()
 	file_cloudless_v1_node_proto_init()

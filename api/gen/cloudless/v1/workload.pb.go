@@ -128,16 +128,34 @@ type WorkloadSpec struct {
 	// Which workload goes first, 0 to 1000; 100 if not given. Above 100 it may preempt
 	// replicas of lower priority.
 	Priority *int32 `protobuf:"varint,16,opt,name=priority,proto3,oneof" json:"priority,omitempty"`
-	// How many replicas preemption by a similar priority must leave running, at most as many
-	// as the workload has.
+	// How many replicas go on serving whatever the cluster does itself: updates, drains, and
+	// preemption by a similar priority. At most as many as the workload has. With 0, updates
+	// and drains take at most one serving replica away at a time.
 	MinAvailable int32 `protobuf:"varint,17,opt,name=min_available,json=minAvailable,proto3" json:"min_available,omitempty"`
 	// "service" runs until it is stopped, "job" until its work is done, "cron" creates a job
 	// at certain times, "daemon" has one replica on every suitable node; "service" if empty.
 	// It cannot be changed.
 	Kind string `protobuf:"bytes,18,opt,name=kind,proto3" json:"kind,omitempty"`
 	// For a job, and for the jobs of a cron.
-	Job           *Job  `protobuf:"bytes,19,opt,name=job,proto3" json:"job,omitempty"`
-	Cron          *Cron `protobuf:"bytes,20,opt,name=cron,proto3" json:"cron,omitempty"`
+	Job  *Job  `protobuf:"bytes,19,opt,name=job,proto3" json:"job,omitempty"`
+	Cron *Cron `protobuf:"bytes,20,opt,name=cron,proto3" json:"cron,omitempty"`
+	// How a node finds out whether a replica has started, is alive and can serve.
+	Probes *Probes `protobuf:"bytes,21,opt,name=probes,proto3" json:"probes,omitempty"`
+	// How a new revision replaces the old one. For services and daemons.
+	Update *Update `protobuf:"bytes,22,opt,name=update,proto3" json:"update,omitempty"`
+	// A command that runs once before the first replica of a new revision starts, such as a migration of a database. For
+	// services and daemons.
+	Release *Release `protobuf:"bytes,23,opt,name=release,proto3" json:"release,omitempty"`
+	// At most one replica runs at any time in the whole cluster, even if the network is cut: a node that hears from no
+	// server stops the replica before another node starts one. Only for services with at most one replica. Updates stop
+	// the old replica first. The program finds its fencing epoch, which grows with each new replica, in CLOUDLESS_EPOCH.
+	Singleton bool `protobuf:"varint,24,opt,name=singleton,proto3" json:"singleton,omitempty"`
+	// How long after a node was last seen its replicas are replaced, such as "1h" for workloads on laptops. If empty, as
+	// soon as the node is offline. Not for daemons, whose replicas cannot go elsewhere.
+	LostAfter string `protobuf:"bytes,25,opt,name=lost_after,json=lostAfter,proto3" json:"lost_after,omitempty"`
+	// Workloads of the same namespace, by name, that a deployment or a job waits for before its first replica starts:
+	// "ready" until all replicas of a service or daemon serve, "completed" until a job has completed.
+	DependsOn     map[string]string `protobuf:"bytes,26,rep,name=depends_on,json=dependsOn,proto3" json:"depends_on,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -312,6 +330,199 @@ func (x *WorkloadSpec) GetCron() *Cron {
 	return nil
 }
 
+func (x *WorkloadSpec) GetProbes() *Probes {
+	if x != nil {
+		return x.Probes
+	}
+	return nil
+}
+
+func (x *WorkloadSpec) GetUpdate() *Update {
+	if x != nil {
+		return x.Update
+	}
+	return nil
+}
+
+func (x *WorkloadSpec) GetRelease() *Release {
+	if x != nil {
+		return x.Release
+	}
+	return nil
+}
+
+func (x *WorkloadSpec) GetSingleton() bool {
+	if x != nil {
+		return x.Singleton
+	}
+	return false
+}
+
+func (x *WorkloadSpec) GetLostAfter() string {
+	if x != nil {
+		return x.LostAfter
+	}
+	return ""
+}
+
+func (x *WorkloadSpec) GetDependsOn() map[string]string {
+	if x != nil {
+		return x.DependsOn
+	}
+	return nil
+}
+
+// The release command of a workload runs as a job of its own, with the image, the environment, the resources and the
+// placement of the new revision. If it fails, so does the deployment.
+type Release struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Replaces the image's entrypoint and arguments.
+	Command []string `protobuf:"bytes,1,rep,name=command,proto3" json:"command,omitempty"`
+	// The deployment fails if the command takes longer; "10m" if empty.
+	Timeout       string `protobuf:"bytes,2,opt,name=timeout,proto3" json:"timeout,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Release) Reset() {
+	*x = Release{}
+	mi := &file_cloudless_v1_workload_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Release) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Release) ProtoMessage() {}
+
+func (x *Release) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_workload_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Release.ProtoReflect.Descriptor instead.
+func (*Release) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Release) GetCommand() []string {
+	if x != nil {
+		return x.Command
+	}
+	return nil
+}
+
+func (x *Release) GetTimeout() string {
+	if x != nil {
+		return x.Timeout
+	}
+	return ""
+}
+
+// How the replicas of a new revision replace those of the old one. Changing it replaces nothing.
+type Update struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "rolling" starts some new replicas, then stops as many old ones, and so on; "recreate" stops all old ones before
+	// it starts new ones; "blue-green" starts all new ones, then switches the service to them at once. "rolling" if
+	// empty.
+	Strategy string `protobuf:"bytes,1,opt,name=strategy,proto3" json:"strategy,omitempty"`
+	// Rolling: how many more replicas than usual may run, as a number or as a percentage, which is rounded up; "25%" if
+	// empty.
+	MaxSurge string `protobuf:"bytes,2,opt,name=max_surge,json=maxSurge,proto3" json:"max_surge,omitempty"`
+	// How long a new replica must have served to prove itself; "3s" if empty. If it is empty and there is a readiness probe,
+	// this concerns only the first new replica: the others only have to be ready.
+	MinReady string `protobuf:"bytes,3,opt,name=min_ready,json=minReady,proto3" json:"min_ready,omitempty"`
+	// A deployment without progress for this long has failed and is rolled back; "5m" if empty.
+	ProgressDeadline string `protobuf:"bytes,4,opt,name=progress_deadline,json=progressDeadline,proto3" json:"progress_deadline,omitempty"`
+	// Blue-green: how long the old replicas are kept after the switch, to allow an instant rollback; "5m" if empty.
+	KeepOld string `protobuf:"bytes,5,opt,name=keep_old,json=keepOld,proto3" json:"keep_old,omitempty"`
+	// Blue-green: switch only when an operator promotes the deployment.
+	ManualSwitch  bool `protobuf:"varint,6,opt,name=manual_switch,json=manualSwitch,proto3" json:"manual_switch,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Update) Reset() {
+	*x = Update{}
+	mi := &file_cloudless_v1_workload_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Update) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Update) ProtoMessage() {}
+
+func (x *Update) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_workload_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Update.ProtoReflect.Descriptor instead.
+func (*Update) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Update) GetStrategy() string {
+	if x != nil {
+		return x.Strategy
+	}
+	return ""
+}
+
+func (x *Update) GetMaxSurge() string {
+	if x != nil {
+		return x.MaxSurge
+	}
+	return ""
+}
+
+func (x *Update) GetMinReady() string {
+	if x != nil {
+		return x.MinReady
+	}
+	return ""
+}
+
+func (x *Update) GetProgressDeadline() string {
+	if x != nil {
+		return x.ProgressDeadline
+	}
+	return ""
+}
+
+func (x *Update) GetKeepOld() string {
+	if x != nil {
+		return x.KeepOld
+	}
+	return ""
+}
+
+func (x *Update) GetManualSwitch() bool {
+	if x != nil {
+		return x.ManualSwitch
+	}
+	return false
+}
+
 // Work that has an end. Replicas are not restarted in place: one that fails is replaced by
 // another after the pause of restart.backoff and restart.maxBackoff.
 type Job struct {
@@ -330,7 +541,7 @@ type Job struct {
 
 func (x *Job) Reset() {
 	*x = Job{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[2]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -342,7 +553,7 @@ func (x *Job) String() string {
 func (*Job) ProtoMessage() {}
 
 func (x *Job) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[2]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -355,7 +566,7 @@ func (x *Job) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job.ProtoReflect.Descriptor instead.
 func (*Job) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{2}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Job) GetCompletions() int32 {
@@ -411,7 +622,7 @@ type Cron struct {
 
 func (x *Cron) Reset() {
 	*x = Cron{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[3]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -423,7 +634,7 @@ func (x *Cron) String() string {
 func (*Cron) ProtoMessage() {}
 
 func (x *Cron) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[3]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -436,7 +647,7 @@ func (x *Cron) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cron.ProtoReflect.Descriptor instead.
 func (*Cron) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{3}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Cron) GetSchedule() string {
@@ -502,7 +713,7 @@ type Resources struct {
 
 func (x *Resources) Reset() {
 	*x = Resources{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[4]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -514,7 +725,7 @@ func (x *Resources) String() string {
 func (*Resources) ProtoMessage() {}
 
 func (x *Resources) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[4]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -527,7 +738,7 @@ func (x *Resources) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resources.ProtoReflect.Descriptor instead.
 func (*Resources) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{4}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Resources) GetRequests() *ResourceAmounts {
@@ -562,7 +773,7 @@ type Gpu struct {
 
 func (x *Gpu) Reset() {
 	*x = Gpu{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[5]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -574,7 +785,7 @@ func (x *Gpu) String() string {
 func (*Gpu) ProtoMessage() {}
 
 func (x *Gpu) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[5]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -587,7 +798,7 @@ func (x *Gpu) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gpu.ProtoReflect.Descriptor instead.
 func (*Gpu) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{5}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Gpu) GetCount() int32 {
@@ -618,7 +829,7 @@ type ResourceAmounts struct {
 
 func (x *ResourceAmounts) Reset() {
 	*x = ResourceAmounts{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[6]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -630,7 +841,7 @@ func (x *ResourceAmounts) String() string {
 func (*ResourceAmounts) ProtoMessage() {}
 
 func (x *ResourceAmounts) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[6]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -643,7 +854,7 @@ func (x *ResourceAmounts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResourceAmounts.ProtoReflect.Descriptor instead.
 func (*ResourceAmounts) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{6}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ResourceAmounts) GetCpu() string {
@@ -696,7 +907,7 @@ type Port struct {
 
 func (x *Port) Reset() {
 	*x = Port{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[7]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -708,7 +919,7 @@ func (x *Port) String() string {
 func (*Port) ProtoMessage() {}
 
 func (x *Port) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[7]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -721,7 +932,7 @@ func (x *Port) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Port.ProtoReflect.Descriptor instead.
 func (*Port) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{7}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Port) GetName() string {
@@ -784,7 +995,7 @@ type Restart struct {
 
 func (x *Restart) Reset() {
 	*x = Restart{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[8]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -796,7 +1007,7 @@ func (x *Restart) String() string {
 func (*Restart) ProtoMessage() {}
 
 func (x *Restart) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[8]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -809,7 +1020,7 @@ func (x *Restart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Restart.ProtoReflect.Descriptor instead.
 func (*Restart) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{8}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Restart) GetPolicy() string {
@@ -871,7 +1082,7 @@ type Placement struct {
 
 func (x *Placement) Reset() {
 	*x = Placement{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[9]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -883,7 +1094,7 @@ func (x *Placement) String() string {
 func (*Placement) ProtoMessage() {}
 
 func (x *Placement) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[9]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -896,7 +1107,7 @@ func (x *Placement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Placement.ProtoReflect.Descriptor instead.
 func (*Placement) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{9}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Placement) GetLabels() map[string]string {
@@ -998,7 +1209,7 @@ type LabelRule struct {
 
 func (x *LabelRule) Reset() {
 	*x = LabelRule{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[10]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1010,7 +1221,7 @@ func (x *LabelRule) String() string {
 func (*LabelRule) ProtoMessage() {}
 
 func (x *LabelRule) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[10]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1023,7 +1234,7 @@ func (x *LabelRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LabelRule.ProtoReflect.Descriptor instead.
 func (*LabelRule) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{10}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *LabelRule) GetKey() string {
@@ -1058,7 +1269,7 @@ type LabelPreference struct {
 
 func (x *LabelPreference) Reset() {
 	*x = LabelPreference{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[11]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1070,7 +1281,7 @@ func (x *LabelPreference) String() string {
 func (*LabelPreference) ProtoMessage() {}
 
 func (x *LabelPreference) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[11]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1083,7 +1294,7 @@ func (x *LabelPreference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LabelPreference.ProtoReflect.Descriptor instead.
 func (*LabelPreference) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{11}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *LabelPreference) GetRule() *LabelRule {
@@ -1114,7 +1325,7 @@ type Toleration struct {
 
 func (x *Toleration) Reset() {
 	*x = Toleration{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[12]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1126,7 +1337,7 @@ func (x *Toleration) String() string {
 func (*Toleration) ProtoMessage() {}
 
 func (x *Toleration) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[12]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1139,7 +1350,7 @@ func (x *Toleration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Toleration.ProtoReflect.Descriptor instead.
 func (*Toleration) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{12}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Toleration) GetKey() string {
@@ -1183,7 +1394,7 @@ type Spread struct {
 
 func (x *Spread) Reset() {
 	*x = Spread{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[13]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1195,7 +1406,7 @@ func (x *Spread) String() string {
 func (*Spread) ProtoMessage() {}
 
 func (x *Spread) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[13]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1208,7 +1419,7 @@ func (x *Spread) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Spread.ProtoReflect.Descriptor instead.
 func (*Spread) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{13}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Spread) GetKey() string {
@@ -1244,7 +1455,7 @@ type Affinity struct {
 
 func (x *Affinity) Reset() {
 	*x = Affinity{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[14]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1256,7 +1467,7 @@ func (x *Affinity) String() string {
 func (*Affinity) ProtoMessage() {}
 
 func (x *Affinity) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[14]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1269,7 +1480,7 @@ func (x *Affinity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Affinity.ProtoReflect.Descriptor instead.
 func (*Affinity) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{14}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Affinity) GetWorkload() string {
@@ -1322,7 +1533,7 @@ type ScoreWeights struct {
 
 func (x *ScoreWeights) Reset() {
 	*x = ScoreWeights{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[15]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1334,7 +1545,7 @@ func (x *ScoreWeights) String() string {
 func (*ScoreWeights) ProtoMessage() {}
 
 func (x *ScoreWeights) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[15]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1347,7 +1558,7 @@ func (x *ScoreWeights) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScoreWeights.ProtoReflect.Descriptor instead.
 func (*ScoreWeights) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{15}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ScoreWeights) GetLocality() float64 {
@@ -1397,7 +1608,7 @@ type Stop struct {
 
 func (x *Stop) Reset() {
 	*x = Stop{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[16]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1409,7 +1620,7 @@ func (x *Stop) String() string {
 func (*Stop) ProtoMessage() {}
 
 func (x *Stop) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[16]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1422,7 +1633,7 @@ func (x *Stop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stop.ProtoReflect.Descriptor instead.
 func (*Stop) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{16}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Stop) GetSignal() string {
@@ -1461,19 +1672,26 @@ type WorkloadStatus struct {
 	Configuration uint64      `protobuf:"varint,11,opt,name=configuration,proto3" json:"configuration,omitempty"`
 	Job           *JobStatus  `protobuf:"bytes,12,opt,name=job,proto3" json:"job,omitempty"`
 	Cron          *CronStatus `protobuf:"bytes,13,opt,name=cron,proto3" json:"cron,omitempty"`
-	// The uid and the name of the cron that created this job; empty for all others.
+	// The uid and the name of the cron that created this job, or of the workload whose release command it runs; empty for
+	// all others.
 	OwnerUid string `protobuf:"bytes,14,opt,name=owner_uid,json=ownerUid,proto3" json:"owner_uid,omitempty"`
 	Owner    string `protobuf:"bytes,15,opt,name=owner,proto3" json:"owner,omitempty"`
 	// Which part of the namespace's quota keeps the pending replicas waiting; empty if the
 	// quota is not the reason.
-	Quota         string `protobuf:"bytes,20,opt,name=quota,proto3" json:"quota,omitempty"`
+	Quota string `protobuf:"bytes,20,opt,name=quota,proto3" json:"quota,omitempty"`
+	// Number and uid of the newest deployment of a service or daemon. A job that runs a release command has those of the
+	// deployment that it belongs to.
+	Deployment    uint64 `protobuf:"varint,21,opt,name=deployment,proto3" json:"deployment,omitempty"`
+	DeploymentUid string `protobuf:"bytes,22,opt,name=deployment_uid,json=deploymentUid,proto3" json:"deployment_uid,omitempty"`
+	// The highest number of a revision so far. A rollback returns to a revision with a lower number.
+	LastRevision  uint64 `protobuf:"varint,23,opt,name=last_revision,json=lastRevision,proto3" json:"last_revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WorkloadStatus) Reset() {
 	*x = WorkloadStatus{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[17]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1485,7 +1703,7 @@ func (x *WorkloadStatus) String() string {
 func (*WorkloadStatus) ProtoMessage() {}
 
 func (x *WorkloadStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[17]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1498,7 +1716,7 @@ func (x *WorkloadStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkloadStatus.ProtoReflect.Descriptor instead.
 func (*WorkloadStatus) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{17}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *WorkloadStatus) GetPhase() string {
@@ -1613,6 +1831,27 @@ func (x *WorkloadStatus) GetQuota() string {
 	return ""
 }
 
+func (x *WorkloadStatus) GetDeployment() uint64 {
+	if x != nil {
+		return x.Deployment
+	}
+	return 0
+}
+
+func (x *WorkloadStatus) GetDeploymentUid() string {
+	if x != nil {
+		return x.DeploymentUid
+	}
+	return ""
+}
+
+func (x *WorkloadStatus) GetLastRevision() uint64 {
+	if x != nil {
+		return x.LastRevision
+	}
+	return 0
+}
+
 // The progress of a job.
 type JobStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1631,7 +1870,7 @@ type JobStatus struct {
 
 func (x *JobStatus) Reset() {
 	*x = JobStatus{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[18]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1643,7 +1882,7 @@ func (x *JobStatus) String() string {
 func (*JobStatus) ProtoMessage() {}
 
 func (x *JobStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[18]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1656,7 +1895,7 @@ func (x *JobStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobStatus.ProtoReflect.Descriptor instead.
 func (*JobStatus) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{18}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *JobStatus) GetSucceeded() int32 {
@@ -1718,7 +1957,7 @@ type CronStatus struct {
 
 func (x *CronStatus) Reset() {
 	*x = CronStatus{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[19]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1730,7 +1969,7 @@ func (x *CronStatus) String() string {
 func (*CronStatus) ProtoMessage() {}
 
 func (x *CronStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[19]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1743,7 +1982,7 @@ func (x *CronStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CronStatus.ProtoReflect.Descriptor instead.
 func (*CronStatus) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{19}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *CronStatus) GetLastRun() *timestamppb.Timestamp {
@@ -1784,7 +2023,7 @@ type NodeReason struct {
 
 func (x *NodeReason) Reset() {
 	*x = NodeReason{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[20]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1796,7 +2035,7 @@ func (x *NodeReason) String() string {
 func (*NodeReason) ProtoMessage() {}
 
 func (x *NodeReason) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[20]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1809,7 +2048,7 @@ func (x *NodeReason) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeReason.ProtoReflect.Descriptor instead.
 func (*NodeReason) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{20}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *NodeReason) GetNode() string {
@@ -1839,7 +2078,7 @@ type Revision struct {
 
 func (x *Revision) Reset() {
 	*x = Revision{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[21]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1851,7 +2090,7 @@ func (x *Revision) String() string {
 func (*Revision) ProtoMessage() {}
 
 func (x *Revision) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[21]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1864,7 +2103,7 @@ func (x *Revision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Revision.ProtoReflect.Descriptor instead.
 func (*Revision) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{21}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Revision) GetApiVersion() string {
@@ -1915,7 +2154,7 @@ type RevisionSpec struct {
 
 func (x *RevisionSpec) Reset() {
 	*x = RevisionSpec{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[22]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1927,7 +2166,7 @@ func (x *RevisionSpec) String() string {
 func (*RevisionSpec) ProtoMessage() {}
 
 func (x *RevisionSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[22]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1940,7 +2179,7 @@ func (x *RevisionSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevisionSpec.ProtoReflect.Descriptor instead.
 func (*RevisionSpec) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{22}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *RevisionSpec) GetWorkloadUid() string {
@@ -2006,7 +2245,7 @@ type Replica struct {
 
 func (x *Replica) Reset() {
 	*x = Replica{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[23]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2018,7 +2257,7 @@ func (x *Replica) String() string {
 func (*Replica) ProtoMessage() {}
 
 func (x *Replica) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[23]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2031,7 +2270,7 @@ func (x *Replica) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Replica.ProtoReflect.Descriptor instead.
 func (*Replica) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{23}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Replica) GetApiVersion() string {
@@ -2091,14 +2330,23 @@ type ReplicaSpec struct {
 	StopReason string `protobuf:"bytes,15,opt,name=stop_reason,json=stopReason,proto3" json:"stop_reason,omitempty"`
 	// While it is pending: the uid of the replica that it replaces in place. No other replica
 	// may use the room of that one.
-	Succeeds      string `protobuf:"bytes,16,opt,name=succeeds,proto3" json:"succeeds,omitempty"`
+	Succeeds string `protobuf:"bytes,16,opt,name=succeeds,proto3" json:"succeeds,omitempty"`
+	// Replaces the grace period of its workload when it stops, such as "30s".
+	StopGrace string `protobuf:"bytes,17,opt,name=stop_grace,json=stopGrace,proto3" json:"stop_grace,omitempty"`
+	// The fencing epoch of a singleton: each new replica has a higher one. 0 for all others.
+	Epoch uint64 `protobuf:"varint,18,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// The replica that it replaces, if the node of that one was lost or has evicted it.
+	Replaces *Replaced `protobuf:"bytes,19,opt,name=replaces,proto3" json:"replaces,omitempty"`
+	// Set if earlier replicas ended again and again soon after they had started: it is not placed before this time. Once it
+	// is placed, the time when that was.
+	NotBefore     *timestamppb.Timestamp `protobuf:"bytes,20,opt,name=not_before,json=notBefore,proto3" json:"not_before,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ReplicaSpec) Reset() {
 	*x = ReplicaSpec{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[24]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2110,7 +2358,7 @@ func (x *ReplicaSpec) String() string {
 func (*ReplicaSpec) ProtoMessage() {}
 
 func (x *ReplicaSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[24]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2123,7 +2371,7 @@ func (x *ReplicaSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaSpec.ProtoReflect.Descriptor instead.
 func (*ReplicaSpec) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{24}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ReplicaSpec) GetWorkloadUid() string {
@@ -2217,6 +2465,107 @@ func (x *ReplicaSpec) GetSucceeds() string {
 	return ""
 }
 
+func (x *ReplicaSpec) GetStopGrace() string {
+	if x != nil {
+		return x.StopGrace
+	}
+	return ""
+}
+
+func (x *ReplicaSpec) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *ReplicaSpec) GetReplaces() *Replaced {
+	if x != nil {
+		return x.Replaces
+	}
+	return nil
+}
+
+func (x *ReplicaSpec) GetNotBefore() *timestamppb.Timestamp {
+	if x != nil {
+		return x.NotBefore
+	}
+	return nil
+}
+
+// A replica that its node has taken down.
+type Replaced struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	ReplicaUid string                 `protobuf:"bytes,1,opt,name=replica_uid,json=replicaUid,proto3" json:"replica_uid,omitempty"`
+	// "lost" if its node was lost, "evicted" if its node was short of memory; empty if an update replaces it anyway.
+	Cause string `protobuf:"bytes,2,opt,name=cause,proto3" json:"cause,omitempty"`
+	// How many replicas in a row ended that way soon after they had started, this one included; 0 if this one had run for
+	// long.
+	Times int32 `protobuf:"varint,3,opt,name=times,proto3" json:"times,omitempty"`
+	// Their nodes, without repetition and newest last; of many, only the newest.
+	Nodes         []string `protobuf:"bytes,4,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Replaced) Reset() {
+	*x = Replaced{}
+	mi := &file_cloudless_v1_workload_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Replaced) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Replaced) ProtoMessage() {}
+
+func (x *Replaced) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_workload_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Replaced.ProtoReflect.Descriptor instead.
+func (*Replaced) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *Replaced) GetReplicaUid() string {
+	if x != nil {
+		return x.ReplicaUid
+	}
+	return ""
+}
+
+func (x *Replaced) GetCause() string {
+	if x != nil {
+		return x.Cause
+	}
+	return ""
+}
+
+func (x *Replaced) GetTimes() int32 {
+	if x != nil {
+		return x.Times
+	}
+	return 0
+}
+
+func (x *Replaced) GetNodes() []string {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
 type ReplicaStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// "pending", "placed", "preparing", "running", "backoff", "stopping",
@@ -2234,14 +2583,21 @@ type ReplicaStatus struct {
 	// On the node's network: an IPv4 and an IPv6 address.
 	Addresses []string `protobuf:"bytes,8,rep,name=addresses,proto3" json:"addresses,omitempty"`
 	// The progress of a pull; kept by the leader, not replicated.
-	Progress      *Progress `protobuf:"bytes,9,opt,name=progress,proto3" json:"progress,omitempty"`
+	Progress *Progress `protobuf:"bytes,9,opt,name=progress,proto3" json:"progress,omitempty"`
+	// Why a replica whose program runs does not serve, such as "It does not listen on port
+	// 8080 yet."; empty if it serves.
+	Unready string `protobuf:"bytes,10,opt,name=unready,proto3" json:"unready,omitempty"`
+	// Whether it serves, but not yet for as long as its workload asks for.
+	Settling bool `protobuf:"varint,11,opt,name=settling,proto3" json:"settling,omitempty"`
+	// The last attempt of a probe that failed.
+	FailedProbe   *ProbeFailure `protobuf:"bytes,12,opt,name=failed_probe,json=failedProbe,proto3" json:"failed_probe,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ReplicaStatus) Reset() {
 	*x = ReplicaStatus{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[25]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2253,7 +2609,7 @@ func (x *ReplicaStatus) String() string {
 func (*ReplicaStatus) ProtoMessage() {}
 
 func (x *ReplicaStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[25]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2266,7 +2622,7 @@ func (x *ReplicaStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaStatus.ProtoReflect.Descriptor instead.
 func (*ReplicaStatus) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{25}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ReplicaStatus) GetPhase() string {
@@ -2332,6 +2688,27 @@ func (x *ReplicaStatus) GetProgress() *Progress {
 	return nil
 }
 
+func (x *ReplicaStatus) GetUnready() string {
+	if x != nil {
+		return x.Unready
+	}
+	return ""
+}
+
+func (x *ReplicaStatus) GetSettling() bool {
+	if x != nil {
+		return x.Settling
+	}
+	return false
+}
+
+func (x *ReplicaStatus) GetFailedProbe() *ProbeFailure {
+	if x != nil {
+		return x.FailedProbe
+	}
+	return nil
+}
+
 // The progress of something that takes long.
 type Progress struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2346,7 +2723,7 @@ type Progress struct {
 
 func (x *Progress) Reset() {
 	*x = Progress{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[26]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2358,7 +2735,7 @@ func (x *Progress) String() string {
 func (*Progress) ProtoMessage() {}
 
 func (x *Progress) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[26]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2371,7 +2748,7 @@ func (x *Progress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Progress.ProtoReflect.Descriptor instead.
 func (*Progress) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{26}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Progress) GetWhat() string {
@@ -2408,7 +2785,7 @@ type Exit struct {
 
 func (x *Exit) Reset() {
 	*x = Exit{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[27]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2420,7 +2797,7 @@ func (x *Exit) String() string {
 func (*Exit) ProtoMessage() {}
 
 func (x *Exit) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[27]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2433,7 +2810,7 @@ func (x *Exit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exit.ProtoReflect.Descriptor instead.
 func (*Exit) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{27}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Exit) GetCode() int32 {
@@ -2468,7 +2845,7 @@ var File_cloudless_v1_workload_proto protoreflect.FileDescriptor
 
 const file_cloudless_v1_workload_proto_rawDesc = "" +
 	"\n" +
-	"\x1bcloudless/v1/workload.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x1acloudless/v1/options.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa6\x02\n" +
+	"\x1bcloudless/v1/workload.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x1acloudless/v1/options.proto\x1a\x18cloudless/v1/probe.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa6\x02\n" +
 	"\bWorkload\x126\n" +
 	"\vapi_version\x18\x01 \x01(\tB\x15\xbaH\x12r\x10R\x00R\fcloudless/v1R\n" +
 	"apiVersion\x12%\n" +
@@ -2476,7 +2853,7 @@ const file_cloudless_v1_workload_proto_rawDesc = "" +
 	"\bmetadata\x18\x03 \x01(\v2\x16.cloudless.v1.MetadataB\x06\xbaH\x03\xc8\x01\x01R\bmetadata\x126\n" +
 	"\x04spec\x18\x04 \x01(\v2\x1a.cloudless.v1.WorkloadSpecB\x06\xbaH\x03\xc8\x01\x01R\x04spec\x124\n" +
 	"\x06status\x18\x05 \x01(\v2\x1c.cloudless.v1.WorkloadStatusR\x06status:\x11\xea\xcc'\r\n" +
-	"\tworkloads\x10\x01\"\x92\f\n" +
+	"\tworkloads\x10\x01\"\x97\x0f\n" +
 	"\fWorkloadSpec\x12_\n" +
 	"\x05image\x18\x01 \x01(\tBI\xbaHF\xba\x01>\n" +
 	"\x05image\x12)is missing: name an image such as hello:1\x1a\n" +
@@ -2505,12 +2882,35 @@ const file_cloudless_v1_workload_proto_rawDesc = "" +
 	"\rmin_available\x18\x11 \x01(\x05B\v\xbaH\b\x1a\x06\x18\xa0\x8d\x06(\x00R\fminAvailable\x127\n" +
 	"\x04kind\x18\x12 \x01(\tB#\xbaH r\x1eR\x00R\aserviceR\x03jobR\x04cronR\x06daemonR\x04kind\x12#\n" +
 	"\x03job\x18\x13 \x01(\v2\x11.cloudless.v1.JobR\x03job\x12&\n" +
-	"\x04cron\x18\x14 \x01(\v2\x12.cloudless.v1.CronR\x04cron\x1a6\n" +
+	"\x04cron\x18\x14 \x01(\v2\x12.cloudless.v1.CronR\x04cron\x12,\n" +
+	"\x06probes\x18\x15 \x01(\v2\x14.cloudless.v1.ProbesR\x06probes\x12,\n" +
+	"\x06update\x18\x16 \x01(\v2\x14.cloudless.v1.UpdateR\x06update\x12/\n" +
+	"\arelease\x18\x17 \x01(\v2\x15.cloudless.v1.ReleaseR\arelease\x12\x1c\n" +
+	"\tsingleton\x18\x18 \x01(\bR\tsingleton\x12(\n" +
+	"\n" +
+	"lost_after\x18\x19 \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\tlostAfter\x12p\n" +
+	"\n" +
+	"depends_on\x18\x1a \x03(\v2).cloudless.v1.WorkloadSpec.DependsOnEntryB&\xbaH#\x9a\x01 \x10@\"\x06r\x04\xc0\xc6'\x01*\x14r\x12R\x05readyR\tcompletedR\tdependsOn\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a<\n" +
+	"\x0eDependsOnEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\v\n" +
 	"\t_replicasB\v\n" +
-	"\t_priority\"\xec\x01\n" +
+	"\t_priority\"S\n" +
+	"\aRelease\x12#\n" +
+	"\acommand\x18\x01 \x03(\tB\t\xbaH\x06\x92\x01\x03\x10\x80\x02R\acommand\x12#\n" +
+	"\atimeout\x18\x02 \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\atimeout\"\xbc\x03\n" +
+	"\x06Update\x12B\n" +
+	"\bstrategy\x18\x01 \x01(\tB&\xbaH#r!R\x00R\arollingR\brecreateR\n" +
+	"blue-greenR\bstrategy\x12\xc2\x01\n" +
+	"\tmax_surge\x18\x02 \x01(\tB\xa4\x01\xbaH\xa0\x01\xba\x01\x9c\x01\n" +
+	"\x05surge\x12Omust be a number of replicas such as 2, or a percentage such as 25%; at least 1\x1aBthis == '' || this.matches('^([1-9][0-9]{0,4}|[1-9][0-9]{0,2}%)$')R\bmaxSurge\x12&\n" +
+	"\tmin_ready\x18\x03 \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\bminReady\x126\n" +
+	"\x11progress_deadline\x18\x04 \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\x10progressDeadline\x12$\n" +
+	"\bkeep_old\x18\x05 \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\akeepOld\x12#\n" +
+	"\rmanual_switch\x18\x06 \x01(\bR\fmanualSwitch\"\xec\x01\n" +
 	"\x03Job\x122\n" +
 	"\vcompletions\x18\x01 \x01(\x05B\v\xbaH\b\x1a\x06\x18\xa0\x8d\x06(\x01H\x00R\vcompletions\x88\x01\x01\x122\n" +
 	"\vparallelism\x18\x02 \x01(\x05B\v\xbaH\b\x1a\x06\x18\xa0\x8d\x06(\x01H\x01R\vparallelism\x88\x01\x01\x12*\n" +
@@ -2616,7 +3016,7 @@ const file_cloudless_v1_workload_proto_rawDesc = "" +
 	"\x04Stop\x12\xdf\x01\n" +
 	"\x06signal\x18\x01 \x01(\tB\xc6\x01\xbaH\xc2\x01\xba\x01\xbe\x01\n" +
 	"\x06signal\x12Omust be SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2, SIGWINCH or SIGKILL\x1acthis in ['', 'SIGTERM', 'SIGINT', 'SIGQUIT', 'SIGHUP', 'SIGUSR1', 'SIGUSR2', 'SIGWINCH', 'SIGKILL']R\x06signal\x12\x1f\n" +
-	"\x05grace\x18\x02 \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\x05grace\"\xfd\x03\n" +
+	"\x05grace\x18\x02 \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\x05grace\"\xe9\x04\n" +
 	"\x0eWorkloadStatus\x12\x14\n" +
 	"\x05phase\x18\x01 \x01(\tR\x05phase\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12!\n" +
@@ -2634,7 +3034,12 @@ const file_cloudless_v1_workload_proto_rawDesc = "" +
 	"\x04cron\x18\r \x01(\v2\x18.cloudless.v1.CronStatusR\x04cron\x12\x1b\n" +
 	"\towner_uid\x18\x0e \x01(\tR\bownerUid\x12\x14\n" +
 	"\x05owner\x18\x0f \x01(\tR\x05owner\x12\x14\n" +
-	"\x05quota\x18\x14 \x01(\tR\x05quota\"\xcd\x01\n" +
+	"\x05quota\x18\x14 \x01(\tR\x05quota\x12\x1e\n" +
+	"\n" +
+	"deployment\x18\x15 \x01(\x04R\n" +
+	"deployment\x12%\n" +
+	"\x0edeployment_uid\x18\x16 \x01(\tR\rdeploymentUid\x12#\n" +
+	"\rlast_revision\x18\x17 \x01(\x04R\flastRevision\"\xcd\x01\n" +
 	"\tJobStatus\x12\x1c\n" +
 	"\tsucceeded\x18\x01 \x01(\x05R\tsucceeded\x12\x16\n" +
 	"\x06failed\x18\x02 \x01(\x05R\x06failed\x12\x18\n" +
@@ -2674,7 +3079,7 @@ const file_cloudless_v1_workload_proto_rawDesc = "" +
 	"\bmetadata\x18\x03 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\x12-\n" +
 	"\x04spec\x18\x04 \x01(\v2\x19.cloudless.v1.ReplicaSpecR\x04spec\x123\n" +
 	"\x06status\x18\x05 \x01(\v2\x1b.cloudless.v1.ReplicaStatusR\x06status:\x10\xea\xcc'\f\n" +
-	"\breplicas\x10\x01\"\xa3\x03\n" +
+	"\breplicas\x10\x01\"\xc7\x04\n" +
 	"\vReplicaSpec\x12!\n" +
 	"\fworkload_uid\x18\x01 \x01(\tR\vworkloadUid\x12\x1a\n" +
 	"\bworkload\x18\x02 \x01(\tR\bworkload\x12!\n" +
@@ -2690,7 +3095,19 @@ const file_cloudless_v1_workload_proto_rawDesc = "" +
 	"\rpreempted_for\x18\x0e \x01(\tR\fpreemptedFor\x12\x1f\n" +
 	"\vstop_reason\x18\x0f \x01(\tR\n" +
 	"stopReason\x12\x1a\n" +
-	"\bsucceeds\x18\x10 \x01(\tR\bsucceeds\"\xe0\x02\n" +
+	"\bsucceeds\x18\x10 \x01(\tR\bsucceeds\x12\x1d\n" +
+	"\n" +
+	"stop_grace\x18\x11 \x01(\tR\tstopGrace\x12\x14\n" +
+	"\x05epoch\x18\x12 \x01(\x04R\x05epoch\x122\n" +
+	"\breplaces\x18\x13 \x01(\v2\x16.cloudless.v1.ReplacedR\breplaces\x129\n" +
+	"\n" +
+	"not_before\x18\x14 \x01(\v2\x1a.google.protobuf.TimestampR\tnotBefore\"m\n" +
+	"\bReplaced\x12\x1f\n" +
+	"\vreplica_uid\x18\x01 \x01(\tR\n" +
+	"replicaUid\x12\x14\n" +
+	"\x05cause\x18\x02 \x01(\tR\x05cause\x12\x14\n" +
+	"\x05times\x18\x03 \x01(\x05R\x05times\x12\x14\n" +
+	"\x05nodes\x18\x04 \x03(\tR\x05nodes\"\xd5\x03\n" +
 	"\rReplicaStatus\x12\x14\n" +
 	"\x05phase\x18\x01 \x01(\tR\x05phase\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x1a\n" +
@@ -2701,7 +3118,11 @@ const file_cloudless_v1_workload_proto_rawDesc = "" +
 	"\tlast_exit\x18\x06 \x01(\v2\x12.cloudless.v1.ExitR\blastExit\x125\n" +
 	"\bend_time\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\aendTime\x12\x1c\n" +
 	"\taddresses\x18\b \x03(\tR\taddresses\x122\n" +
-	"\bprogress\x18\t \x01(\v2\x16.cloudless.v1.ProgressR\bprogress\"^\n" +
+	"\bprogress\x18\t \x01(\v2\x16.cloudless.v1.ProgressR\bprogress\x12\x18\n" +
+	"\aunready\x18\n" +
+	" \x01(\tR\aunready\x12\x1a\n" +
+	"\bsettling\x18\v \x01(\bR\bsettling\x12=\n" +
+	"\ffailed_probe\x18\f \x01(\v2\x1a.cloudless.v1.ProbeFailureR\vfailedProbe\"^\n" +
 	"\bProgress\x12\x12\n" +
 	"\x04what\x18\x01 \x01(\tR\x04what\x12\x1d\n" +
 	"\n" +
@@ -2727,87 +3148,100 @@ func file_cloudless_v1_workload_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_workload_proto_rawDescData
 }
 
-var file_cloudless_v1_workload_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
+var file_cloudless_v1_workload_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
 var file_cloudless_v1_workload_proto_goTypes = []any{
 	(*Workload)(nil),              // 0: cloudless.v1.Workload
 	(*WorkloadSpec)(nil),          // 1: cloudless.v1.WorkloadSpec
-	(*Job)(nil),                   // 2: cloudless.v1.Job
-	(*Cron)(nil),                  // 3: cloudless.v1.Cron
-	(*Resources)(nil),             // 4: cloudless.v1.Resources
-	(*Gpu)(nil),                   // 5: cloudless.v1.Gpu
-	(*ResourceAmounts)(nil),       // 6: cloudless.v1.ResourceAmounts
-	(*Port)(nil),                  // 7: cloudless.v1.Port
-	(*Restart)(nil),               // 8: cloudless.v1.Restart
-	(*Placement)(nil),             // 9: cloudless.v1.Placement
-	(*LabelRule)(nil),             // 10: cloudless.v1.LabelRule
-	(*LabelPreference)(nil),       // 11: cloudless.v1.LabelPreference
-	(*Toleration)(nil),            // 12: cloudless.v1.Toleration
-	(*Spread)(nil),                // 13: cloudless.v1.Spread
-	(*Affinity)(nil),              // 14: cloudless.v1.Affinity
-	(*ScoreWeights)(nil),          // 15: cloudless.v1.ScoreWeights
-	(*Stop)(nil),                  // 16: cloudless.v1.Stop
-	(*WorkloadStatus)(nil),        // 17: cloudless.v1.WorkloadStatus
-	(*JobStatus)(nil),             // 18: cloudless.v1.JobStatus
-	(*CronStatus)(nil),            // 19: cloudless.v1.CronStatus
-	(*NodeReason)(nil),            // 20: cloudless.v1.NodeReason
-	(*Revision)(nil),              // 21: cloudless.v1.Revision
-	(*RevisionSpec)(nil),          // 22: cloudless.v1.RevisionSpec
-	(*Replica)(nil),               // 23: cloudless.v1.Replica
-	(*ReplicaSpec)(nil),           // 24: cloudless.v1.ReplicaSpec
-	(*ReplicaStatus)(nil),         // 25: cloudless.v1.ReplicaStatus
-	(*Progress)(nil),              // 26: cloudless.v1.Progress
-	(*Exit)(nil),                  // 27: cloudless.v1.Exit
-	nil,                           // 28: cloudless.v1.WorkloadSpec.EnvEntry
-	nil,                           // 29: cloudless.v1.Placement.LabelsEntry
-	(*Metadata)(nil),              // 30: cloudless.v1.Metadata
-	(*timestamppb.Timestamp)(nil), // 31: google.protobuf.Timestamp
+	(*Release)(nil),               // 2: cloudless.v1.Release
+	(*Update)(nil),                // 3: cloudless.v1.Update
+	(*Job)(nil),                   // 4: cloudless.v1.Job
+	(*Cron)(nil),                  // 5: cloudless.v1.Cron
+	(*Resources)(nil),             // 6: cloudless.v1.Resources
+	(*Gpu)(nil),                   // 7: cloudless.v1.Gpu
+	(*ResourceAmounts)(nil),       // 8: cloudless.v1.ResourceAmounts
+	(*Port)(nil),                  // 9: cloudless.v1.Port
+	(*Restart)(nil),               // 10: cloudless.v1.Restart
+	(*Placement)(nil),             // 11: cloudless.v1.Placement
+	(*LabelRule)(nil),             // 12: cloudless.v1.LabelRule
+	(*LabelPreference)(nil),       // 13: cloudless.v1.LabelPreference
+	(*Toleration)(nil),            // 14: cloudless.v1.Toleration
+	(*Spread)(nil),                // 15: cloudless.v1.Spread
+	(*Affinity)(nil),              // 16: cloudless.v1.Affinity
+	(*ScoreWeights)(nil),          // 17: cloudless.v1.ScoreWeights
+	(*Stop)(nil),                  // 18: cloudless.v1.Stop
+	(*WorkloadStatus)(nil),        // 19: cloudless.v1.WorkloadStatus
+	(*JobStatus)(nil),             // 20: cloudless.v1.JobStatus
+	(*CronStatus)(nil),            // 21: cloudless.v1.CronStatus
+	(*NodeReason)(nil),            // 22: cloudless.v1.NodeReason
+	(*Revision)(nil),              // 23: cloudless.v1.Revision
+	(*RevisionSpec)(nil),          // 24: cloudless.v1.RevisionSpec
+	(*Replica)(nil),               // 25: cloudless.v1.Replica
+	(*ReplicaSpec)(nil),           // 26: cloudless.v1.ReplicaSpec
+	(*Replaced)(nil),              // 27: cloudless.v1.Replaced
+	(*ReplicaStatus)(nil),         // 28: cloudless.v1.ReplicaStatus
+	(*Progress)(nil),              // 29: cloudless.v1.Progress
+	(*Exit)(nil),                  // 30: cloudless.v1.Exit
+	nil,                           // 31: cloudless.v1.WorkloadSpec.EnvEntry
+	nil,                           // 32: cloudless.v1.WorkloadSpec.DependsOnEntry
+	nil,                           // 33: cloudless.v1.Placement.LabelsEntry
+	(*Metadata)(nil),              // 34: cloudless.v1.Metadata
+	(*Probes)(nil),                // 35: cloudless.v1.Probes
+	(*timestamppb.Timestamp)(nil), // 36: google.protobuf.Timestamp
+	(*ProbeFailure)(nil),          // 37: cloudless.v1.ProbeFailure
 }
 var file_cloudless_v1_workload_proto_depIdxs = []int32{
-	30, // 0: cloudless.v1.Workload.metadata:type_name -> cloudless.v1.Metadata
+	34, // 0: cloudless.v1.Workload.metadata:type_name -> cloudless.v1.Metadata
 	1,  // 1: cloudless.v1.Workload.spec:type_name -> cloudless.v1.WorkloadSpec
-	17, // 2: cloudless.v1.Workload.status:type_name -> cloudless.v1.WorkloadStatus
-	28, // 3: cloudless.v1.WorkloadSpec.env:type_name -> cloudless.v1.WorkloadSpec.EnvEntry
-	4,  // 4: cloudless.v1.WorkloadSpec.resources:type_name -> cloudless.v1.Resources
-	7,  // 5: cloudless.v1.WorkloadSpec.ports:type_name -> cloudless.v1.Port
-	8,  // 6: cloudless.v1.WorkloadSpec.restart:type_name -> cloudless.v1.Restart
-	9,  // 7: cloudless.v1.WorkloadSpec.placement:type_name -> cloudless.v1.Placement
-	16, // 8: cloudless.v1.WorkloadSpec.stop:type_name -> cloudless.v1.Stop
-	2,  // 9: cloudless.v1.WorkloadSpec.job:type_name -> cloudless.v1.Job
-	3,  // 10: cloudless.v1.WorkloadSpec.cron:type_name -> cloudless.v1.Cron
-	6,  // 11: cloudless.v1.Resources.requests:type_name -> cloudless.v1.ResourceAmounts
-	6,  // 12: cloudless.v1.Resources.limits:type_name -> cloudless.v1.ResourceAmounts
-	5,  // 13: cloudless.v1.Resources.gpu:type_name -> cloudless.v1.Gpu
-	29, // 14: cloudless.v1.Placement.labels:type_name -> cloudless.v1.Placement.LabelsEntry
-	10, // 15: cloudless.v1.Placement.require:type_name -> cloudless.v1.LabelRule
-	11, // 16: cloudless.v1.Placement.prefer:type_name -> cloudless.v1.LabelPreference
-	12, // 17: cloudless.v1.Placement.tolerations:type_name -> cloudless.v1.Toleration
-	13, // 18: cloudless.v1.Placement.spread:type_name -> cloudless.v1.Spread
-	14, // 19: cloudless.v1.Placement.affinity:type_name -> cloudless.v1.Affinity
-	15, // 20: cloudless.v1.Placement.weights:type_name -> cloudless.v1.ScoreWeights
-	10, // 21: cloudless.v1.LabelPreference.rule:type_name -> cloudless.v1.LabelRule
-	20, // 22: cloudless.v1.WorkloadStatus.unplaced:type_name -> cloudless.v1.NodeReason
-	18, // 23: cloudless.v1.WorkloadStatus.job:type_name -> cloudless.v1.JobStatus
-	19, // 24: cloudless.v1.WorkloadStatus.cron:type_name -> cloudless.v1.CronStatus
-	31, // 25: cloudless.v1.JobStatus.end_time:type_name -> google.protobuf.Timestamp
-	31, // 26: cloudless.v1.CronStatus.last_run:type_name -> google.protobuf.Timestamp
-	31, // 27: cloudless.v1.CronStatus.next_run:type_name -> google.protobuf.Timestamp
-	31, // 28: cloudless.v1.CronStatus.seen_time:type_name -> google.protobuf.Timestamp
-	30, // 29: cloudless.v1.Revision.metadata:type_name -> cloudless.v1.Metadata
-	22, // 30: cloudless.v1.Revision.spec:type_name -> cloudless.v1.RevisionSpec
-	1,  // 31: cloudless.v1.RevisionSpec.workload:type_name -> cloudless.v1.WorkloadSpec
-	30, // 32: cloudless.v1.Replica.metadata:type_name -> cloudless.v1.Metadata
-	24, // 33: cloudless.v1.Replica.spec:type_name -> cloudless.v1.ReplicaSpec
-	25, // 34: cloudless.v1.Replica.status:type_name -> cloudless.v1.ReplicaStatus
-	31, // 35: cloudless.v1.ReplicaStatus.start_time:type_name -> google.protobuf.Timestamp
-	27, // 36: cloudless.v1.ReplicaStatus.last_exit:type_name -> cloudless.v1.Exit
-	31, // 37: cloudless.v1.ReplicaStatus.end_time:type_name -> google.protobuf.Timestamp
-	26, // 38: cloudless.v1.ReplicaStatus.progress:type_name -> cloudless.v1.Progress
-	31, // 39: cloudless.v1.Exit.time:type_name -> google.protobuf.Timestamp
-	40, // [40:40] is the sub-list for method output_type
-	40, // [40:40] is the sub-list for method input_type
-	40, // [40:40] is the sub-list for extension type_name
-	40, // [40:40] is the sub-list for extension extendee
-	0,  // [0:40] is the sub-list for field type_name
+	19, // 2: cloudless.v1.Workload.status:type_name -> cloudless.v1.WorkloadStatus
+	31, // 3: cloudless.v1.WorkloadSpec.env:type_name -> cloudless.v1.WorkloadSpec.EnvEntry
+	6,  // 4: cloudless.v1.WorkloadSpec.resources:type_name -> cloudless.v1.Resources
+	9,  // 5: cloudless.v1.WorkloadSpec.ports:type_name -> cloudless.v1.Port
+	10, // 6: cloudless.v1.WorkloadSpec.restart:type_name -> cloudless.v1.Restart
+	11, // 7: cloudless.v1.WorkloadSpec.placement:type_name -> cloudless.v1.Placement
+	18, // 8: cloudless.v1.WorkloadSpec.stop:type_name -> cloudless.v1.Stop
+	4,  // 9: cloudless.v1.WorkloadSpec.job:type_name -> cloudless.v1.Job
+	5,  // 10: cloudless.v1.WorkloadSpec.cron:type_name -> cloudless.v1.Cron
+	35, // 11: cloudless.v1.WorkloadSpec.probes:type_name -> cloudless.v1.Probes
+	3,  // 12: cloudless.v1.WorkloadSpec.update:type_name -> cloudless.v1.Update
+	2,  // 13: cloudless.v1.WorkloadSpec.release:type_name -> cloudless.v1.Release
+	32, // 14: cloudless.v1.WorkloadSpec.depends_on:type_name -> cloudless.v1.WorkloadSpec.DependsOnEntry
+	8,  // 15: cloudless.v1.Resources.requests:type_name -> cloudless.v1.ResourceAmounts
+	8,  // 16: cloudless.v1.Resources.limits:type_name -> cloudless.v1.ResourceAmounts
+	7,  // 17: cloudless.v1.Resources.gpu:type_name -> cloudless.v1.Gpu
+	33, // 18: cloudless.v1.Placement.labels:type_name -> cloudless.v1.Placement.LabelsEntry
+	12, // 19: cloudless.v1.Placement.require:type_name -> cloudless.v1.LabelRule
+	13, // 20: cloudless.v1.Placement.prefer:type_name -> cloudless.v1.LabelPreference
+	14, // 21: cloudless.v1.Placement.tolerations:type_name -> cloudless.v1.Toleration
+	15, // 22: cloudless.v1.Placement.spread:type_name -> cloudless.v1.Spread
+	16, // 23: cloudless.v1.Placement.affinity:type_name -> cloudless.v1.Affinity
+	17, // 24: cloudless.v1.Placement.weights:type_name -> cloudless.v1.ScoreWeights
+	12, // 25: cloudless.v1.LabelPreference.rule:type_name -> cloudless.v1.LabelRule
+	22, // 26: cloudless.v1.WorkloadStatus.unplaced:type_name -> cloudless.v1.NodeReason
+	20, // 27: cloudless.v1.WorkloadStatus.job:type_name -> cloudless.v1.JobStatus
+	21, // 28: cloudless.v1.WorkloadStatus.cron:type_name -> cloudless.v1.CronStatus
+	36, // 29: cloudless.v1.JobStatus.end_time:type_name -> google.protobuf.Timestamp
+	36, // 30: cloudless.v1.CronStatus.last_run:type_name -> google.protobuf.Timestamp
+	36, // 31: cloudless.v1.CronStatus.next_run:type_name -> google.protobuf.Timestamp
+	36, // 32: cloudless.v1.CronStatus.seen_time:type_name -> google.protobuf.Timestamp
+	34, // 33: cloudless.v1.Revision.metadata:type_name -> cloudless.v1.Metadata
+	24, // 34: cloudless.v1.Revision.spec:type_name -> cloudless.v1.RevisionSpec
+	1,  // 35: cloudless.v1.RevisionSpec.workload:type_name -> cloudless.v1.WorkloadSpec
+	34, // 36: cloudless.v1.Replica.metadata:type_name -> cloudless.v1.Metadata
+	26, // 37: cloudless.v1.Replica.spec:type_name -> cloudless.v1.ReplicaSpec
+	28, // 38: cloudless.v1.Replica.status:type_name -> cloudless.v1.ReplicaStatus
+	27, // 39: cloudless.v1.ReplicaSpec.replaces:type_name -> cloudless.v1.Replaced
+	36, // 40: cloudless.v1.ReplicaSpec.not_before:type_name -> google.protobuf.Timestamp
+	36, // 41: cloudless.v1.ReplicaStatus.start_time:type_name -> google.protobuf.Timestamp
+	30, // 42: cloudless.v1.ReplicaStatus.last_exit:type_name -> cloudless.v1.Exit
+	36, // 43: cloudless.v1.ReplicaStatus.end_time:type_name -> google.protobuf.Timestamp
+	29, // 44: cloudless.v1.ReplicaStatus.progress:type_name -> cloudless.v1.Progress
+	37, // 45: cloudless.v1.ReplicaStatus.failed_probe:type_name -> cloudless.v1.ProbeFailure
+	36, // 46: cloudless.v1.Exit.time:type_name -> google.protobuf.Timestamp
+	47, // [47:47] is the sub-list for method output_type
+	47, // [47:47] is the sub-list for method input_type
+	47, // [47:47] is the sub-list for extension type_name
+	47, // [47:47] is the sub-list for extension extendee
+	0,  // [0:47] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_workload_proto_init() }
@@ -2817,18 +3251,19 @@ func file_cloudless_v1_workload_proto_init() {
 	}
 	file_cloudless_v1_metadata_proto_init()
 	file_cloudless_v1_options_proto_init()
+	file_cloudless_v1_probe_proto_init()
 	file_cloudless_v1_rules_proto_init()
 	file_cloudless_v1_workload_proto_msgTypes[1].OneofWrappers = []any{}
-	file_cloudless_v1_workload_proto_msgTypes[2].OneofWrappers = []any{}
-	file_cloudless_v1_workload_proto_msgTypes[3].OneofWrappers = []any{}
-	file_cloudless_v1_workload_proto_msgTypes[15].OneofWrappers = []any{}
+	file_cloudless_v1_workload_proto_msgTypes[4].OneofWrappers = []any{}
+	file_cloudless_v1_workload_proto_msgTypes[5].OneofWrappers = []any{}
+	file_cloudless_v1_workload_proto_msgTypes[17].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_workload_proto_rawDesc), len(file_cloudless_v1_workload_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   30,
+			NumMessages:   34,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -415,7 +415,7 @@ type RollbackWorkloadRequest struct {
 	Namespace string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	Name      string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	// The revision to go back to, by its number or by the first characters of its image's digest. Without it, the newest
-	// earlier revision that differs from the current one.
+	// revision that was deployed successfully and differs from the current one.
 	Revision string `protobuf:"bytes,3,opt,name=revision,proto3" json:"revision,omitempty"`
 	// If set, the workload must still have this version.
 	Version        uint64 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"`
@@ -996,9 +996,11 @@ func (x *ListReplicasResponse) GetNext() string {
 }
 
 type WatchReplicasRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Selection     *Selection             `protobuf:"bytes,1,opt,name=selection,proto3" json:"selection,omitempty"`
-	Workload      string                 `protobuf:"bytes,2,opt,name=workload,proto3" json:"workload,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Selection *Selection             `protobuf:"bytes,1,opt,name=selection,proto3" json:"selection,omitempty"`
+	Workload  string                 `protobuf:"bytes,2,opt,name=workload,proto3" json:"workload,omitempty"`
+	// Only replicas on this node.
+	Node          string `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1043,6 +1045,13 @@ func (x *WatchReplicasRequest) GetSelection() *Selection {
 func (x *WatchReplicasRequest) GetWorkload() string {
 	if x != nil {
 		return x.Workload
+	}
+	return ""
+}
+
+func (x *WatchReplicasRequest) GetNode() string {
+	if x != nil {
+		return x.Node
 	}
 	return ""
 }
@@ -3274,10 +3283,11 @@ const file_cloudless_v1_workload_service_proto_rawDesc = "" +
 	"\x05ended\x18\x05 \x01(\bR\x05ended\"W\n" +
 	"\x14ListReplicasResponse\x12+\n" +
 	"\x05items\x18\x01 \x03(\v2\x15.cloudless.v1.ReplicaR\x05items\x12\x12\n" +
-	"\x04next\x18\x02 \x01(\tR\x04next\"t\n" +
+	"\x04next\x18\x02 \x01(\tR\x04next\"\x93\x01\n" +
 	"\x14WatchReplicasRequest\x125\n" +
 	"\tselection\x18\x01 \x01(\v2\x17.cloudless.v1.SelectionR\tselection\x12%\n" +
-	"\bworkload\x18\x02 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\bworkload\"X\n" +
+	"\bworkload\x18\x02 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\bworkload\x12\x1d\n" +
+	"\x04node\x18\x03 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\x04node\"X\n" +
 	"\rReplicaChange\x12\x16\n" +
 	"\x06change\x18\x01 \x01(\tR\x06change\x12/\n" +
 	"\areplica\x18\x02 \x01(\v2\x15.cloudless.v1.ReplicaR\areplica\"\x8b\x03\n" +

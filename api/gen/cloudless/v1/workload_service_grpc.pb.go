@@ -59,7 +59,8 @@ type WorkloadServiceClient interface {
 	ScaleWorkload(ctx context.Context, in *ScaleWorkloadRequest, opts ...grpc.CallOption) (*Workload, error)
 	// Replaces every replica by a new one with the same spec.
 	RestartWorkload(ctx context.Context, in *RestartWorkloadRequest, opts ...grpc.CallOption) (*Workload, error)
-	// Creates a new revision that equals an earlier one. The number of replicas and their priority stay.
+	// Makes an earlier revision current again: replicas that still run it are not restarted. A job gets a new revision that
+	// equals the earlier one, so that it runs again. Settings that make no revision stay, such as the number of replicas.
 	RollbackWorkload(ctx context.Context, in *RollbackWorkloadRequest, opts ...grpc.CallOption) (*Workload, error)
 	// Creates a job of a cron now, whatever its schedule says.
 	RunWorkload(ctx context.Context, in *RunWorkloadRequest, opts ...grpc.CallOption) (*Workload, error)
@@ -379,7 +380,8 @@ type WorkloadServiceServer interface {
 	ScaleWorkload(context.Context, *ScaleWorkloadRequest) (*Workload, error)
 	// Replaces every replica by a new one with the same spec.
 	RestartWorkload(context.Context, *RestartWorkloadRequest) (*Workload, error)
-	// Creates a new revision that equals an earlier one. The number of replicas and their priority stay.
+	// Makes an earlier revision current again: replicas that still run it are not restarted. A job gets a new revision that
+	// equals the earlier one, so that it runs again. Settings that make no revision stay, such as the number of replicas.
 	RollbackWorkload(context.Context, *RollbackWorkloadRequest) (*Workload, error)
 	// Creates a job of a cron now, whatever its schedule says.
 	RunWorkload(context.Context, *RunWorkloadRequest) (*Workload, error)

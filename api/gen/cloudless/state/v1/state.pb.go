@@ -45,6 +45,7 @@ type Object struct {
 	//	*Object_Namespace
 	//	*Object_Service
 	//	*Object_Endpoint
+	//	*Object_Deployment
 	//	*Object_Authority
 	//	*Object_Credential
 	//	*Object_Receipt
@@ -212,6 +213,15 @@ func (x *Object) GetEndpoint() *v1.Endpoint {
 	return nil
 }
 
+func (x *Object) GetDeployment() *v1.Deployment {
+	if x != nil {
+		if x, ok := x.Kind.(*Object_Deployment); ok {
+			return x.Deployment
+		}
+	}
+	return nil
+}
+
 func (x *Object) GetAuthority() *Authority {
 	if x != nil {
 		if x, ok := x.Kind.(*Object_Authority); ok {
@@ -341,6 +351,10 @@ type Object_Endpoint struct {
 	Endpoint *v1.Endpoint `protobuf:"bytes,13,opt,name=endpoint,proto3,oneof"`
 }
 
+type Object_Deployment struct {
+	Deployment *v1.Deployment `protobuf:"bytes,14,opt,name=deployment,proto3,oneof"`
+}
+
 type Object_Authority struct {
 	Authority *Authority `protobuf:"bytes,32,opt,name=authority,proto3,oneof"`
 }
@@ -398,6 +412,8 @@ func (*Object_Namespace) isObject_Kind() {}
 func (*Object_Service) isObject_Kind() {}
 
 func (*Object_Endpoint) isObject_Kind() {}
+
+func (*Object_Deployment) isObject_Kind() {}
 
 func (*Object_Authority) isObject_Kind() {}
 
@@ -1261,7 +1277,8 @@ var File_cloudless_state_v1_state_proto protoreflect.FileDescriptor
 
 const file_cloudless_state_v1_state_proto_rawDesc = "" +
 	"\n" +
-	"\x1ecloudless/state/v1/state.proto\x12\x12cloudless.state.v1\x1a cloudless/state/v1/options.proto\x1a\x1acloudless/v1/cluster.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x1ccloudless/v1/namespace.proto\x1a\x17cloudless/v1/node.proto\x1a\x19cloudless/v1/server.proto\x1a\x1acloudless/v1/service.proto\x1a\x1bcloudless/v1/workload.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xef\t\n" +
+	"\x1ecloudless/state/v1/state.proto\x12\x12cloudless.state.v1\x1a cloudless/state/v1/options.proto\x1a\x1acloudless/v1/cluster.proto\x1a\x1dcloudless/v1/deployment.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x1ccloudless/v1/namespace.proto\x1a\x17cloudless/v1/node.proto\x1a\x19cloudless/v1/server.proto\x1a\x1acloudless/v1/service.proto\x1a\x1bcloudless/v1/workload.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb5\n" +
+	"\n" +
 	"\x06Object\x12;\n" +
 	"\acluster\x18\x01 \x01(\v2\x15.cloudless.v1.ClusterB\b\x88\xb5\x18\x01\x98\xb5\x18\x01H\x00R\acluster\x12.\n" +
 	"\x04node\x18\x02 \x01(\v2\x12.cloudless.v1.NodeB\x04\x88\xb5\x18\x01H\x00R\x04node\x12>\n" +
@@ -1276,7 +1293,10 @@ const file_cloudless_state_v1_state_proto_rawDesc = "" +
 	" \x01(\v2\x1b.cloudless.v1.ConfigurationB\x04\xa0\xb5\x18\x01H\x00R\rconfiguration\x12=\n" +
 	"\tnamespace\x18\v \x01(\v2\x17.cloudless.v1.NamespaceB\x04\x88\xb5\x18\x01H\x00R\tnamespace\x12;\n" +
 	"\aservice\x18\f \x01(\v2\x15.cloudless.v1.ServiceB\b\x88\xb5\x18\x01\x90\xb5\x18\x01H\x00R\aservice\x12:\n" +
-	"\bendpoint\x18\r \x01(\v2\x16.cloudless.v1.EndpointB\x04\xa0\xb5\x18\x01H\x00R\bendpoint\x12C\n" +
+	"\bendpoint\x18\r \x01(\v2\x16.cloudless.v1.EndpointB\x04\xa0\xb5\x18\x01H\x00R\bendpoint\x12D\n" +
+	"\n" +
+	"deployment\x18\x0e \x01(\v2\x18.cloudless.v1.DeploymentB\b\x88\xb5\x18\x01\x90\xb5\x18\x01H\x00R\n" +
+	"deployment\x12C\n" +
 	"\tauthority\x18  \x01(\v2\x1d.cloudless.state.v1.AuthorityB\x04\x98\xb5\x18\x01H\x00R\tauthority\x12@\n" +
 	"\n" +
 	"credential\x18! \x01(\v2\x1e.cloudless.state.v1.CredentialH\x00R\n" +
@@ -1391,8 +1411,9 @@ var file_cloudless_state_v1_state_proto_goTypes = []any{
 	(*v1.Namespace)(nil),          // 24: cloudless.v1.Namespace
 	(*v1.Service)(nil),            // 25: cloudless.v1.Service
 	(*v1.Endpoint)(nil),           // 26: cloudless.v1.Endpoint
-	(*v1.Metadata)(nil),           // 27: cloudless.v1.Metadata
-	(*timestamppb.Timestamp)(nil), // 28: google.protobuf.Timestamp
+	(*v1.Deployment)(nil),         // 27: cloudless.v1.Deployment
+	(*v1.Metadata)(nil),           // 28: cloudless.v1.Metadata
+	(*timestamppb.Timestamp)(nil), // 29: google.protobuf.Timestamp
 }
 var file_cloudless_state_v1_state_proto_depIdxs = []int32{
 	14, // 0: cloudless.state.v1.Object.cluster:type_name -> cloudless.v1.Cluster
@@ -1408,38 +1429,39 @@ var file_cloudless_state_v1_state_proto_depIdxs = []int32{
 	24, // 10: cloudless.state.v1.Object.namespace:type_name -> cloudless.v1.Namespace
 	25, // 11: cloudless.state.v1.Object.service:type_name -> cloudless.v1.Service
 	26, // 12: cloudless.state.v1.Object.endpoint:type_name -> cloudless.v1.Endpoint
-	1,  // 13: cloudless.state.v1.Object.authority:type_name -> cloudless.state.v1.Authority
-	2,  // 14: cloudless.state.v1.Object.credential:type_name -> cloudless.state.v1.Credential
-	9,  // 15: cloudless.state.v1.Object.receipt:type_name -> cloudless.state.v1.Receipt
-	3,  // 16: cloudless.state.v1.Object.password:type_name -> cloudless.state.v1.Password
-	4,  // 17: cloudless.state.v1.Object.revocation:type_name -> cloudless.state.v1.Revocation
-	5,  // 18: cloudless.state.v1.Object.gossip_key:type_name -> cloudless.state.v1.GossipKey
-	6,  // 19: cloudless.state.v1.Object.tag:type_name -> cloudless.state.v1.Tag
-	8,  // 20: cloudless.state.v1.Object.mark:type_name -> cloudless.state.v1.Mark
-	27, // 21: cloudless.state.v1.Authority.metadata:type_name -> cloudless.v1.Metadata
-	27, // 22: cloudless.state.v1.Credential.metadata:type_name -> cloudless.v1.Metadata
-	27, // 23: cloudless.state.v1.Password.metadata:type_name -> cloudless.v1.Metadata
-	27, // 24: cloudless.state.v1.Revocation.metadata:type_name -> cloudless.v1.Metadata
-	27, // 25: cloudless.state.v1.GossipKey.metadata:type_name -> cloudless.v1.Metadata
-	27, // 26: cloudless.state.v1.Tag.metadata:type_name -> cloudless.v1.Metadata
-	28, // 27: cloudless.state.v1.Tag.push_time:type_name -> google.protobuf.Timestamp
-	7,  // 28: cloudless.state.v1.Tag.deleted:type_name -> cloudless.state.v1.DeletedImage
-	28, // 29: cloudless.state.v1.DeletedImage.push_time:type_name -> google.protobuf.Timestamp
-	28, // 30: cloudless.state.v1.DeletedImage.delete_time:type_name -> google.protobuf.Timestamp
-	28, // 31: cloudless.state.v1.DeletedImage.expire_time:type_name -> google.protobuf.Timestamp
-	27, // 32: cloudless.state.v1.Mark.metadata:type_name -> cloudless.v1.Metadata
-	27, // 33: cloudless.state.v1.Receipt.metadata:type_name -> cloudless.v1.Metadata
-	11, // 34: cloudless.state.v1.Transaction.changes:type_name -> cloudless.state.v1.Change
-	28, // 35: cloudless.state.v1.Transaction.time:type_name -> google.protobuf.Timestamp
-	10, // 36: cloudless.state.v1.Transaction.others:type_name -> cloudless.state.v1.Transaction
-	0,  // 37: cloudless.state.v1.Change.put:type_name -> cloudless.state.v1.Object
-	12, // 38: cloudless.state.v1.Change.delete:type_name -> cloudless.state.v1.Key
-	12, // 39: cloudless.state.v1.Change.check:type_name -> cloudless.state.v1.Key
-	40, // [40:40] is the sub-list for method output_type
-	40, // [40:40] is the sub-list for method input_type
-	40, // [40:40] is the sub-list for extension type_name
-	40, // [40:40] is the sub-list for extension extendee
-	0,  // [0:40] is the sub-list for field type_name
+	27, // 13: cloudless.state.v1.Object.deployment:type_name -> cloudless.v1.Deployment
+	1,  // 14: cloudless.state.v1.Object.authority:type_name -> cloudless.state.v1.Authority
+	2,  // 15: cloudless.state.v1.Object.credential:type_name -> cloudless.state.v1.Credential
+	9,  // 16: cloudless.state.v1.Object.receipt:type_name -> cloudless.state.v1.Receipt
+	3,  // 17: cloudless.state.v1.Object.password:type_name -> cloudless.state.v1.Password
+	4,  // 18: cloudless.state.v1.Object.revocation:type_name -> cloudless.state.v1.Revocation
+	5,  // 19: cloudless.state.v1.Object.gossip_key:type_name -> cloudless.state.v1.GossipKey
+	6,  // 20: cloudless.state.v1.Object.tag:type_name -> cloudless.state.v1.Tag
+	8,  // 21: cloudless.state.v1.Object.mark:type_name -> cloudless.state.v1.Mark
+	28, // 22: cloudless.state.v1.Authority.metadata:type_name -> cloudless.v1.Metadata
+	28, // 23: cloudless.state.v1.Credential.metadata:type_name -> cloudless.v1.Metadata
+	28, // 24: cloudless.state.v1.Password.metadata:type_name -> cloudless.v1.Metadata
+	28, // 25: cloudless.state.v1.Revocation.metadata:type_name -> cloudless.v1.Metadata
+	28, // 26: cloudless.state.v1.GossipKey.metadata:type_name -> cloudless.v1.Metadata
+	28, // 27: cloudless.state.v1.Tag.metadata:type_name -> cloudless.v1.Metadata
+	29, // 28: cloudless.state.v1.Tag.push_time:type_name -> google.protobuf.Timestamp
+	7,  // 29: cloudless.state.v1.Tag.deleted:type_name -> cloudless.state.v1.DeletedImage
+	29, // 30: cloudless.state.v1.DeletedImage.push_time:type_name -> google.protobuf.Timestamp
+	29, // 31: cloudless.state.v1.DeletedImage.delete_time:type_name -> google.protobuf.Timestamp
+	29, // 32: cloudless.state.v1.DeletedImage.expire_time:type_name -> google.protobuf.Timestamp
+	28, // 33: cloudless.state.v1.Mark.metadata:type_name -> cloudless.v1.Metadata
+	28, // 34: cloudless.state.v1.Receipt.metadata:type_name -> cloudless.v1.Metadata
+	11, // 35: cloudless.state.v1.Transaction.changes:type_name -> cloudless.state.v1.Change
+	29, // 36: cloudless.state.v1.Transaction.time:type_name -> google.protobuf.Timestamp
+	10, // 37: cloudless.state.v1.Transaction.others:type_name -> cloudless.state.v1.Transaction
+	0,  // 38: cloudless.state.v1.Change.put:type_name -> cloudless.state.v1.Object
+	12, // 39: cloudless.state.v1.Change.delete:type_name -> cloudless.state.v1.Key
+	12, // 40: cloudless.state.v1.Change.check:type_name -> cloudless.state.v1.Key
+	41, // [41:41] is the sub-list for method output_type
+	41, // [41:41] is the sub-list for method input_type
+	41, // [41:41] is the sub-list for extension type_name
+	41, // [41:41] is the sub-list for extension extendee
+	0,  // [0:41] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_state_v1_state_proto_init() }
@@ -1462,6 +1484,7 @@ func file_cloudless_state_v1_state_proto_init() {
 		(*Object_Namespace)(nil),
 		(*Object_Service)(nil),
 		(*Object_Endpoint)(nil),
+		(*Object_Deployment)(nil),
 		(*Object_Authority)(nil),
 		(*Object_Credential)(nil),
 		(*Object_Receipt)(nil),
