@@ -312,6 +312,18 @@ func (f *field) lose(ctx context.Context, kill func(*box) error) (took time.Dura
 	return took, f.settled(ctx)
 }
 
+// loseFresh loses the node of a new workload. A workload that loses node after node soon after its start is a suspect, and
+// its replacement waits longer each time.
+func (f *field) loseFresh(ctx context.Context, image string, kill func(*box) error) (took time.Duration, err error) {
+	if _, err := f.serve(ctx, workload(lostApp, image, 1)); err != nil {
+		return 0, err
+	}
+	if took, err = f.lose(ctx, kill); err != nil {
+		return 0, err
+	}
+	return took, removeWorkload(ctx, f.api, lostApp)
+}
+
 // settled waits until the cluster is complete again.
 func (f *field) settled(ctx context.Context) error {
 	if err := f.allReady(ctx); err != nil {
@@ -387,12 +399,9 @@ func measureLoss(kind kindOfLoss) func(context.Context, *lab) (result, error) {
 		if err != nil {
 			return result{}, err
 		}
-		if _, err := f.serve(ctx, workload(lostApp, image, 1)); err != nil {
-			return result{}, err
-		}
 		var lost sample
 		for i := range nodeLosses {
-			took, err := f.lose(ctx, kind.kill)
+			took, err := f.loseFresh(ctx, image, kind.kill)
 			if err != nil {
 				return result{}, fmt.Errorf("loss %d: %w%s", i+1, err, f.tail())
 			}

@@ -388,8 +388,9 @@ type switched struct {
 }
 
 func (s *shop) switchTo(ctx context.Context, w *v1.Workload, version string) (r switched, err error) {
+	// Every replica of the new set has served for long enough: nothing progresses before an operator promotes it.
 	ready := func(d *v1.Deployment) bool {
-		return d.GetStatus().GetServing() == d.GetStatus().GetDesired() && d.GetStatus().GetDesired() > 0
+		return d.GetStatus().GetPhase() == spec.DeploymentRunning && d.GetStatus().GetServing() > 0 && d.GetStatus().Progress == nil
 	}
 	if _, err := s.deploy(ctx, w, ready); err != nil {
 		return r, err

@@ -223,6 +223,23 @@ func (c cgroups) limitMemory(path string, limit int64) error {
 	return nil
 }
 
+// shareCPU gives all containers together as much CPU time under contention as one busy thread outside for each CPU has.
+// Without that, the kernel gives them as much as a single thread, even to a hundred of them.
+func (c cgroups) shareCPU(path string, cpus int) error {
+	dir, name, share := c.dir("cpu", path), "cpu.shares", min(1024*cpus, 262144)
+	if c.unified != "" {
+		name, share = "cpu.weight", min(100*cpus, 10000)
+		_ = os.WriteFile(filepath.Join(filepath.Dir(dir), "cgroup.subtree_control"), []byte("+cpu"), 0) // as for memory
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("make a cgroup for all tasks: %w", err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, name), strconv.AppendInt(nil, int64(share), 10), 0); err != nil {
+		return fmt.Errorf("share the CPUs with all tasks: %w", err)
+	}
+	return nil
+}
+
 // limitsSwap reports whether the kernel accounts swap. Without that, setting a swap limit
 // fails.
 func (c cgroups) limitsSwap() bool {

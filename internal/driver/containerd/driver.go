@@ -20,6 +20,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -86,6 +87,9 @@ func Open(ctx context.Context, opts Options) (_ *Driver, err error) {
 	if opts.MemoryLimit > 0 {
 		if err := d.LimitPool(opts.MemoryLimit); err != nil {
 			opts.Log.Warn("Containers could take all memory of this machine.", "error", err)
+		}
+		if err := d.cgroups.shareCPU(opts.cgroupParent(), runtime.NumCPU()); err != nil {
+			opts.Log.Warn("Containers get little CPU time while other programs of this machine are busy.", "error", err)
 		}
 	}
 	if opts.embedded() {

@@ -3,6 +3,8 @@ package containerd
 import (
 	"bytes"
 	"os"
+	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -91,6 +93,23 @@ func plusOne(t *testing.T, score string) string {
 		t.Fatal(err)
 	}
 	return strconv.Itoa(n + 1)
+}
+
+// A machine with many CPUs runs more than one thread of its containers while other programs are busy.
+func TestContainersTogetherHaveAShareOfEachCPU(t *testing.T) {
+	opts := testOptions(t)
+	opts.MemoryLimit = 96 << 20
+	t.Cleanup(func() { mustPurge(t, opts) })
+	d := mustOpen(t, opts)
+	defer d.Close()
+	file, want := "cpu.shares", 1024*runtime.NumCPU()
+	if d.cgroups.unified != "" {
+		file, want = "cpu.weight", 100*runtime.NumCPU()
+	}
+	text, err := os.ReadFile(filepath.Join(d.cgroups.dir("cpu", opts.cgroupParent()), file))
+	if err != nil || strings.TrimSpace(string(text)) != strconv.Itoa(want) {
+		t.Errorf("%s is %q, %v; want %d", file, text, err, want)
+	}
 }
 
 // A limit below what the containers use would make the kernel kill them, so it is not set.
