@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -122,21 +123,23 @@ func (c *cli) reportRun(ctx context.Context, cl *client.Client, f runFlags, made
 			return err
 		}
 	}
+	var waited error
 	if f.On && !f.detach {
 		action := spec.ActionUpdate
 		if result == done[spec.ActionUnchanged] {
 			action = spec.ActionUnchanged
 		}
 		now, err := f.ForWorkload(ctx, c.Env, cl, action, made)
-		if err := c.endJob(ctx, cl, f, made, err); err != nil {
-			return err
+		if waited = c.endJob(ctx, cl, f, made, err); waited != nil && !wait.EndedDeployment(waited) {
+			return waited
 		}
 		made = now
 	}
 	if c.ForPeople() {
-		return nil
+		return waited
 	}
-	return c.PrintObject(made)
+	// Programs get the workload even if its deployment failed or was rolled back.
+	return cmp.Or(c.PrintObject(made), waited)
 }
 
 // workload builds the workload from the flags.

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
@@ -168,14 +169,15 @@ func (c *cli) changeWorkload(w wait.Flags, done func(*cloudlessv1.Workload) stri
 			}
 		}
 		if w.On {
-			if workload, err = w.ForWorkload(ctx, c.Env, cl, spec.ActionUpdate, workload); err != nil {
+			if workload, err = w.ForWorkload(ctx, c.Env, cl, spec.ActionUpdate, workload); err != nil && !wait.EndedDeployment(err) {
 				return err
 			}
 		}
 		if c.ForPeople() {
-			return nil
+			return err
 		}
-		return c.PrintObject(workload)
+		// Programs get the workload even if the deployment failed or was rolled back.
+		return cmp.Or(c.PrintObject(workload), err)
 	})
 }
 

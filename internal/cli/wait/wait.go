@@ -1,6 +1,7 @@
 package wait
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -124,13 +125,14 @@ func EndedDeployment(err error) bool {
 	return ok && ended != nil
 }
 
-// ForWorkload waits until one workload is as it was asked to be, and returns it as it is then.
+// ForWorkload waits until one workload is as it was asked to be, and returns it as it is then, also if its deployment has
+// failed or was rolled back.
 func (w Flags) ForWorkload(ctx context.Context, e *command.Env, cl *client.Client, action string, asked *cloudlessv1.Workload) (*cloudlessv1.Workload, error) {
-	all, err := w.await(ctx, e, cl, newTracker(&tracked{action: action, asked: asked}))
-	if err != nil {
-		return nil, err
+	one := &tracked{action: action, asked: asked}
+	if _, err := w.await(ctx, e, cl, newTracker(one)); err != nil {
+		return cmp.Or(one.now, asked), err
 	}
-	return all[0], nil
+	return one.now, nil
 }
 
 // await shows the workloads until all of them run or it is clear that one will not.
