@@ -166,6 +166,26 @@ func TestUncoverableReplicaLeavesOnExpiry(t *testing.T) {
 	d.wantWhere("web", "a running", "a running", "b running")
 }
 
+// A replica that has to stay on a draining node keeps no other one from leaving a node with a taint.
+func TestTolerationExpiresDuringADrain(t *testing.T) {
+	for _, nodes := range [][2]string{{"a", "b"}, {"b", "a"}} {
+		draining, tainted := nodes[0], nodes[1]
+		w := newWorld(t)
+		w.addNode("a", "1")
+		w.addNode("b", "1")
+		w.addTolerant("web", 2, "1", "always", 30)
+		w.edit("web", func(_ *state.Batch, of *v1.Workload) { of.Spec.MinAvailable = 2 })
+		d := drive(w)
+		d.rest()
+		d.drain(draining, &v1.Drain{})
+		d.rest()
+		d.wantWhere("web", "a running", "b running")
+		d.taint(tainted, out(time.Time{}))
+		d.rest()
+		d.wantWhere("web", " pending", draining+" running")
+	}
+}
+
 // Work that must be done once is not done twice at the same time.
 func TestJobIsStoppedBeforeItRunsElsewhere(t *testing.T) {
 	w := newWorld(t)
