@@ -127,6 +127,9 @@ type Step struct {
 	// Depart are the uids of the replicas that must leave their node and are not needed there
 	// any more.
 	Depart []string
+	// Stranded is whether others that must leave stay, and no replica is in progress that makes up
+	// for them. Unless a Surge finds a node, none will.
+	Stranded bool
 	// Replace are the uids of outdated serving replicas, oldest first. If there is no Surge or
 	// it finds no node, one of them makes room next: the first one whose successor would find
 	// a node.
@@ -201,6 +204,7 @@ func Next(in Input) Step {
 	step.Depart = in.depart(now.departing, slices.Concat(u.outdated, u.serving), want)
 	covered := min(missing, len(now.away)+len(now.departing)-len(step.Depart))
 	step.Create, step.Cover = missing-covered, max(0, covered-now.patient)
+	step.Stranded = len(now.departing) > len(step.Depart) && missing+len(step.Succeed)+len(step.Stop) == 0 && !now.stopping && u.still()
 
 	// Away, and enough run without them.
 	step.Lose = append(step.Lose, now.lost...)

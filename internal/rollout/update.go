@@ -68,6 +68,12 @@ func (u *update) settled() bool {
 	return len(u.outdated)+len(u.recovering)+u.starting+u.unplaced == 0
 }
 
+// still reports whether no replica is about to serve, or to prove itself.
+func (u *update) still() bool {
+	return len(u.recovering)+u.starting+u.unplaced == 0 && u.steady == len(u.serving) &&
+		!slices.ContainsFunc(u.outdated, func(r Replica) bool { return !r.Steady })
+}
+
 // recovery returns the revision whose replicas are kept although they do not serve: the last good one, as long as no new
 // replica is proven and none needs their room.
 func (in Input) recovery(wanted []Replica) string {

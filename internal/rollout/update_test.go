@@ -13,6 +13,22 @@ import (
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
+// leaving marks replicas that must leave their node.
+func leaving(rs []rollout.Replica, uids ...string) []rollout.Replica {
+	for i := range rs {
+		rs[i].Leaves = slices.Contains(uids, rs[i].UID)
+	}
+	return rs
+}
+
+// idle marks replicas without traffic.
+func idle(rs []rollout.Replica, uids ...string) []rollout.Replica {
+	for i := range rs {
+		rs[i].Idle = slices.Contains(uids, rs[i].UID)
+	}
+	return rs
+}
+
 // settling marks replicas that serve, but not for long enough yet.
 func settling(rs []rollout.Replica, uids ...string) []rollout.Replica {
 	for i := range rs {
@@ -296,6 +312,33 @@ func TestUpdatesKeepServing(t *testing.T) {
 			t.Fatalf("settled with %d of %d", w.serving(), w.Desired)
 		}
 	})
+}
+
+// A replica that must leave its node is stranded if nothing in progress makes up for it.
+func TestStranded(t *testing.T) {
+	blueGreen := rollout.Update{Surge: 2}
+	held := rollout.Update{Surge: 2, Hold: true}
+	for _, c := range []struct {
+		name   string
+		update rollout.Update
+		have   []rollout.Replica
+		want   bool
+	}{
+		{"one that is missing is created", blueGreen, leaving(replicas("1 new running", "2 new running"), "2"), false},
+		{"others are enough", blueGreen, leaving(replicas("1 new running", "2 new running", "3 new running"), "2"), false},
+		{"another one starts", blueGreen, leaving(replicas("1 new running", "2 new running", "3 new preparing"), "2"), false},
+		{"another one waits for a node", blueGreen, leaving(replicas("1 new running", "2 new running", "3 new pending"), "2"), false},
+		{"another one has yet to prove itself", blueGreen, settling(leaving(replicas("1 new running", "2 new running", "3 new running"), "2"), "3"), false},
+		{"another one ends", blueGreen, idle(leaving(replicas("1 new running", "2 new running", "3 old running", "4 old stopping stopped"), "2"), "3"), false},
+		{"an outdated one has no traffic", blueGreen, idle(leaving(replicas("1 new running", "2 new running", "3 old running"), "2"), "3"), true},
+		{"the new set has no traffic", held, idle(leaving(replicas("1 old running", "2 old running", "3 new running", "4 new running"), "2"), "3", "4"), true},
+		{"none must leave", held, idle(replicas("1 old running", "2 old running", "3 new running", "4 new running"), "3", "4"), false},
+	} {
+		step := rollout.Next(rollout.Input{Desired: 2, Revision: "new", Policy: "always", Update: c.update, Replicas: c.have})
+		if step.Stranded != c.want {
+			t.Errorf("%s: %+v", c.name, step)
+		}
+	}
 }
 
 // A blue-green update has two sets, and neither makes up for the other. Of earlier releases that are still kept, nothing

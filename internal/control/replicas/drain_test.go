@@ -103,6 +103,28 @@ func TestDrainKeepsMinAvailable(t *testing.T) {
 	}
 }
 
+// While a blue-green release waits for its promotion, a draining node loses a replica with traffic only if its service
+// can do without it: the new set makes up for none.
+func TestDrainBeforeAPromotion(t *testing.T) {
+	for keep, stay := range map[int32]int{0: 2, 2: 2, 3: 3} {
+		d := newDeploying(t, &v1.Update{Strategy: spec.StrategyBlueGreen, ManualSwitch: true})
+		d.edit("web", func(_ *state.Batch, of *v1.Workload) { of.Spec.MinAvailable = keep })
+		d.release()
+		d.rest()
+		node := slices.Collect(d.snap().ReplicasOf(d.web().GetMetadata().GetUid()))[0].GetSpec().GetNode()
+		d.drain(node, &v1.Drain{})
+		d.rest()
+		if got := d.revisions(); got[1] != stay || got[2] != 3 {
+			t.Errorf("with a minAvailable of %d, there are %v", keep, got)
+		}
+		d.order(func(s *v1.DeploymentSpec) { s.Promoted = true })
+		d.rest()
+		if got := d.revisions(); got[2] != 3 || d.hasReplicas(node) {
+			t.Errorf("after the promotion, there are %v, and the node has replicas: %t", got, d.hasReplicas(node))
+		}
+	}
+}
+
 // A drain can wait, and a taint cannot.
 func TestTaintEvictsFromADrainingNode(t *testing.T) {
 	d := drainable(t, 3, 3, "100m")

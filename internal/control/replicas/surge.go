@@ -11,13 +11,14 @@ import (
 // replaces. If none of them would find a node, one outdated replica makes room instead.
 
 // surge starts at most so many of the new replicas beside the outdated ones. If there is no node
-// for any of them, the first outdated replica that can makes room.
-func (t *tick) surge(w *v1.Workload, replicas []*v1.Replica, most int, outdated []string, blocked bool) {
+// for any of them, the first outdated replica that can makes room. surge reports whether a new
+// replica gets a node in one of these ways.
+func (t *tick) surge(w *v1.Workload, replicas []*v1.Replica, most int, outdated []string, blocked bool) bool {
 	uid := w.GetMetadata().GetUid()
 	added := 0
 	for _, r := range t.fitting(w, replicas) {
 		if added == most || !t.take(uid) {
-			return
+			return true
 		}
 		added++
 		t.surging[r.GetMetadata().GetUid()] = true
@@ -25,11 +26,13 @@ func (t *tick) surge(w *v1.Workload, replicas []*v1.Replica, most int, outdated 
 	}
 	switch {
 	case added > 0:
+		return true
 	case len(outdated) > 0:
-		t.replace(w, outdated)
+		return t.replace(w, outdated)
 	case len(replicas) > 0 || blocked:
 		t.blocked(w) // none may make room
 	}
+	return false
 }
 
 // fitting are those of the new replicas that would find a node now without preempting others.

@@ -116,15 +116,21 @@ func (t *tick) depart(workload string, uids []string) {
 	}
 }
 
-// departUncovered stops the first replica of a workload that must leave its node, after no
-// cover found a place. The workload is due then.
+// departUncovered stops a replica of a workload that must leave its node, after no cover found a
+// place. Those that may not wait go first, because the others may then be needed. The workload is
+// due then.
 func (t *tick) departUncovered(workload string) {
 	list := t.departures[workload]
-	if len(list) == 0 || list[0].coveredOnly || list[0].voluntary && t.spare(t.snap.Workload(workload)) == 0 {
+	at := slices.IndexFunc(list, func(d departure) bool { return !d.voluntary && !d.coveredOnly })
+	if at < 0 && t.spare(t.snap.Workload(workload)) > 0 {
+		at = slices.IndexFunc(list, func(d departure) bool { return !d.coveredOnly })
+	}
+	if at < 0 {
 		return
 	}
-	t.departures[workload] = list[1:]
-	t.evict(list[0])
+	d := list[at]
+	t.departures[workload] = slices.Delete(list, at, at+1)
+	t.evict(d)
 	t.left.Workloads[workload] = true
 }
 

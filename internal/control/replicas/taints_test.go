@@ -166,6 +166,62 @@ func TestUncoverableReplicaLeavesOnExpiry(t *testing.T) {
 	d.wantWhere("web", "a running", "a running", "b running")
 }
 
+// A replica that has to stay on a draining node keeps no other one from leaving a node with a taint.
+func TestTolerationExpiresDuringADrain(t *testing.T) {
+	for _, nodes := range [][2]string{{"a", "b"}, {"b", "a"}} {
+		draining, tainted := nodes[0], nodes[1]
+		w := newWorld(t)
+		w.addNode("a", "1")
+		w.addNode("b", "1")
+		w.addTolerant("web", 2, "1", "always", 30)
+		w.edit("web", func(_ *state.Batch, of *v1.Workload) { of.Spec.MinAvailable = 2 })
+		d := drive(w)
+		d.rest()
+		d.drain(draining, &v1.Drain{})
+		d.rest()
+		d.wantWhere("web", "a running", "b running")
+		d.taint(tainted, out(time.Time{}))
+		d.rest()
+		d.wantWhere("web", " pending", draining+" running")
+	}
+}
+
+// Replicas without traffic make up for none whose toleration expires, and must not keep it on its node.
+func TestTolerationExpiresBesideAnIdleSet(t *testing.T) {
+	d := newDeploying(t, &v1.Update{Strategy: spec.StrategyBlueGreen, KeepOld: "0s"})
+	revise := func(cpu string) {
+		d.edit("web", func(_ *state.Batch, of *v1.Workload) {
+			of.Spec.Placement = &v1.Placement{Tolerations: []*v1.Toleration{{Key: "out", Effect: scheduler.NoExecute, Seconds: 30}}}
+			of.Spec.Resources = &v1.Resources{Requests: &v1.ResourceAmounts{Cpu: cpu}}
+			of.Spec.Update.ProgressDeadline = "1m"
+		})
+		d.release()
+		d.rest()
+	}
+	revise("5")
+	d.wantPhase(spec.DeploymentSucceeded)
+	old := d.web().GetStatus().GetRevision()
+	d.taint("n3", out(d.now()))
+	revise("3") // fits beside the old one on n1 and n2, but not on n3
+	d.wantPhase(spec.DeploymentRunning)
+	if got := d.revisions(); got[old] != 3 || got[old+1] != 2 {
+		t.Fatalf("before the toleration expires there are %v", got)
+	}
+	d.ahead = 40 * time.Second
+	d.rest()
+	if got := d.revisions(); got[old] != 2 || got[old+1] != 2 || d.hasReplicas("n3") {
+		t.Errorf("after that there are %v", got)
+	}
+	d.ahead = 5 * time.Minute
+	d.rest()
+	d.wantPhase(spec.DeploymentRolledBack)
+	d.taint("n3")
+	d.rest()
+	if got := d.revisions(); got[old] != 3 || got[old+1] != 0 {
+		t.Errorf("when the taint is gone there are %v", got)
+	}
+}
+
 // Work that must be done once is not done twice at the same time.
 func TestJobIsStoppedBeforeItRunsElsewhere(t *testing.T) {
 	w := newWorld(t)

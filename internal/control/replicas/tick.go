@@ -291,7 +291,9 @@ func (t *tick) service(w *v1.Workload) {
 	t.loseAndStop(step.Lose, step.Stop)
 	t.depart(w.GetMetadata().GetUid(), step.Depart)
 	t.addSuccessors(w, step.Succeed)
-	t.surge(w, t.newReplicas(w, step.Surge), step.Surge, step.Replace, step.Blocked)
+	if found := t.surge(w, t.newReplicas(w, step.Surge), step.Surge, step.Replace, step.Blocked); step.Stranded && !found {
+		t.departUncovered(w.GetMetadata().GetUid())
+	}
 	for r := range t.snap.ReplicasOf(w.GetMetadata().GetUid()) {
 		t.waits(r)
 	}
@@ -334,8 +336,8 @@ const (
 
 // replace stops the first outdated replica whose successor would then find a node: an old
 // version that serves is better than a new one that cannot start. Replicas of one revision
-// on one node make the same room, so it tries only one of them.
-func (t *tick) replace(w *v1.Workload, outdated []string) {
+// on one node make the same room, so it tries only one of them. It reports whether one stops.
+func (t *tick) replace(w *v1.Workload, outdated []string) bool {
 	tried := map[[2]string]bool{} // by node and revision
 	for _, uid := range outdated {
 		old := t.snap.Replica(uid)
@@ -349,12 +351,13 @@ func (t *tick) replace(w *v1.Workload, outdated []string) {
 		tried[room] = true
 		if t.hasSuccessor(w, old, len(tried) > maxTries) {
 			t.succeed(w, old)
-			return
+			return true
 		}
 	}
 	if len(outdated) > 0 {
 		t.blocked(w)
 	}
+	return false
 }
 
 // blocked makes a workload wait for a change that could help it.
