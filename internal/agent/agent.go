@@ -18,6 +18,7 @@ import (
 	"github.com/cloudless/cloudless/internal/agent/machine"
 	"github.com/cloudless/cloudless/internal/agent/pressure"
 	"github.com/cloudless/cloudless/internal/agent/probe"
+	"github.com/cloudless/cloudless/internal/agent/scrape"
 	"github.com/cloudless/cloudless/internal/driver"
 	"github.com/cloudless/cloudless/internal/mesh"
 	"github.com/cloudless/cloudless/internal/sleep"
@@ -136,6 +137,7 @@ type Agent struct {
 	quiet     func() time.Duration
 	pace      pace
 	meter     meter
+	scraper   *scrape.Scraper
 	readiness readiness
 	evictions evictions
 	goingDown func() bool
@@ -203,6 +205,7 @@ func New(opts Options) (*Agent, error) {
 		found:     map[string][]foundTask{},
 	}
 	a.departure.changed = a.noteChange
+	a.scraper = scrape.New(a.scraped)
 	a.meshState.follows = newFollows()
 	if a.replicaEnv, err = a.build(dir, opts); err != nil {
 		return nil, fmt.Errorf("agent: %w", err)
@@ -287,6 +290,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.work.Go(func() { a.watchMachine(ctx) })
 	a.work.Go(func() { a.watchReadiness(ctx) })
 	a.work.Go(func() { a.watchMemory(ctx) })
+	a.work.Go(func() { a.scraper.Run(ctx) })
 	if a.departs != nil {
 		a.work.Go(func() { a.departs(ctx, a.depart, a.departure.end) })
 	}

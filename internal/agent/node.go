@@ -164,7 +164,7 @@ func (a *Agent) memoryUsers(ctx context.Context) (users []pressure.Replica) {
 			w := t.assignment.GetRevision().GetSpec().GetWorkload()
 			users = append(users, pressure.Replica{
 				UID: t.replica.GetMetadata().GetUid(), Priority: spec.PriorityOf(w), Used: int64(stats.MemoryBytes),
-				Request: memoryRequest(t.assignment), Alone: w.GetReplicas() <= 1,
+				Request: memoryRequest(t.assignment), Alone: max(w.GetReplicas(), w.GetAutoscale().GetMax()) <= 1,
 			})
 		}
 	}

@@ -137,7 +137,7 @@ func newRecord(a *v1.Assignment, boot string) record {
 func forgetStatus(a *v1.Assignment) *v1.Assignment {
 	return &v1.Assignment{
 		Replica:  &v1.Replica{Metadata: a.GetReplica().GetMetadata(), Spec: a.GetReplica().GetSpec()},
-		Revision: a.GetRevision(),
+		Revision: a.GetRevision(), Metric: a.GetMetric(),
 	}
 }
 
@@ -148,6 +148,9 @@ func (r *replica) want(w desired) {
 	defer r.mu.Unlock()
 	if r.desired.same(w) {
 		r.desired.login = w.login // for the next pull
+		if have := r.desired.assignment; !proto.Equal(have.GetMetric(), w.assignment.GetMetric()) {
+			r.desired.assignment = &v1.Assignment{Replica: have.GetReplica(), Revision: have.GetRevision(), Metric: w.assignment.GetMetric()}
+		}
 		return
 	}
 	r.desired = w

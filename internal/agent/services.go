@@ -85,8 +85,8 @@ func (a *Agent) describeServices(given []*v1.NetworkService) (names []resolver.S
 }
 
 // ownStates are the states of endpoints on this node, by their addresses. Servers may not know them yet, or be away.
-// Replicas that serve have none if they are blue-green or have not served for long enough: only servers know whether
-// their revision gets traffic.
+// Replicas that serve have none if they are blue-green or canaries, or have not served for long enough: only servers know
+// whether their revision gets traffic.
 func (a *Agent) ownStates() map[string]string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -99,12 +99,17 @@ func (a *Agent) ownStates() map[string]string {
 				states[address] = spec.EndpointDraining
 			case !spec.ServesNow(status):
 				states[address] = spec.EndpointUnready
-			case !status.GetSettling() && spec.StrategyOf(r.wanted().assignment.GetRevision().GetSpec().GetWorkload()) != spec.StrategyBlueGreen:
+			case !status.GetSettling() && !sharesTraffic(r.wanted().assignment.GetRevision().GetSpec().GetWorkload()):
 				states[address] = spec.EndpointReady
 			}
 		}
 	}
 	return states
+}
+
+// sharesTraffic reports whether a deployment of the workload decides which revisions get traffic.
+func sharesTraffic(w *v1.WorkloadSpec) bool {
+	return slices.Contains([]string{spec.StrategyBlueGreen, spec.StrategyCanary}, spec.StrategyOf(w))
 }
 
 // stillServes reports whether a replica is being stopped, but has not had its stop signal, or has not ended since. It must

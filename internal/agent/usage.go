@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/agent/scrape"
 	"github.com/cloudless/cloudless/internal/driver"
 	"github.com/cloudless/cloudless/internal/spec"
 )
@@ -59,6 +60,21 @@ func (a *Agent) runningTasks() []runningTask {
 		if m, ok := r.driver.(driver.Meter); ok && id != "" {
 			assignment := r.wanted().assignment
 			all = append(all, runningTask{id: id, meter: m, assignment: assignment, replica: assignment.GetReplica()})
+		}
+	}
+	return all
+}
+
+// scraped are the running replicas whose workload is scaled by a metric of its program.
+func (a *Agent) scraped() (all []scrape.Target) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for uid, r := range a.replicas {
+		task, status := r.running()
+		assignment := r.wanted().assignment
+		if metric := assignment.GetMetric(); metric != nil && task != "" {
+			addresses := probedAddresses(assignment.GetRevision().GetSpec().GetWorkload(), status.GetAddresses())
+			all = append(all, scrape.Target{UID: uid, Attempt: task, Metric: metric, Addresses: addresses})
 		}
 	}
 	return all
@@ -157,6 +173,11 @@ func (a *Agent) usageOf(r *v1.Replica, stats driver.Stats, cpu float64) *v1.Repl
 	// A replica on the host network has no counters of its own.
 	if counted, err := a.network.Counters(u.GetUid()); err == nil {
 		u.ReceivedBytes, u.SentBytes = counted.Received, counted.Sent
+	}
+	if value, known, problem := a.scraper.Value(u.GetUid()); known {
+		u.Metric = &value
+	} else {
+		u.MetricProblem = problem
 	}
 	return u
 }

@@ -76,6 +76,7 @@ func (p *controlPlane) leaderParts() []part {
 		p.nodes.Run,     // decides which nodes are online
 		replicaLoop.Run, // creates, places and stops replicas
 		cronLoop.Run,    // starts the jobs of crons
+		p.autoscale.Run, // decides how many replicas autoscaled services have
 		serviceLoop.Run, // gives workloads with ports a service
 		serverLoop.Run,  // records the servers
 		func(ctx context.Context) error { return p.consensus.Pilot(ctx, pilot) }, // decides which servers vote

@@ -13,6 +13,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/consensus"
+	"github.com/cloudless/cloudless/internal/control/autoscale"
 	"github.com/cloudless/cloudless/internal/control/nodes"
 	"github.com/cloudless/cloudless/internal/control/placement"
 	"github.com/cloudless/cloudless/internal/control/replicas"
@@ -37,6 +38,7 @@ type controlPlane struct {
 	registry  *registry.Registry
 	nodes     *nodes.Loop
 	decisions *placement.Decisions
+	autoscale *autoscale.Loop
 	server    *server.Server
 	ca        *identity.CA
 	sealer    *identity.Sealer
@@ -73,11 +75,12 @@ func openControlPlane(ctx context.Context, f *datadir.Folder, o planeOptions, i 
 	u.add(func() { logError(logger, "close registry", p.registry.Close()) })
 	p.nodes, p.decisions = nodes.New(p.store, p.consensus, nil), &placement.Decisions{}
 	p.nodes.Deaf = p.collector.Holds
+	p.autoscale = autoscale.New(autoscale.Options{Store: p.store, Proposer: p.consensus, Reports: p.nodes, Metrics: p.metrics})
 	p.server, err = server.New(ctx, server.Options{
 		UID: f.ServerUID, Version: o.version, Address: o.address, Advertise: o.advertise, Hosts: hosts(o.address, o.advertise),
 		Store: p.store, Consensus: p.consensus, CA: p.ca, Sealer: p.sealer, Addresses: p.peers.AddressOf, Registry: p.registry,
 		Nodes: p.nodes, Placement: replicas.Placement{Queries: placement.Queries{Decisions: p.decisions}}, Logger: logger, Clock: o.clock, CertificateTTL: o.certificateTTL,
-		Scrape: i.registry, Metrics: p.metrics, Tracing: i.tracing, Collector: p.collector,
+		Scrape: i.registry, Metrics: p.metrics, Tracing: i.tracing, Collector: p.collector, Scaling: p.autoscale,
 	})
 	if err != nil {
 		return nil, err

@@ -48,7 +48,16 @@ func News(snap *state.Snapshot, node string, replicas []string) *v1.Assignments 
 }
 
 func assign(snap *state.Snapshot, r *v1.Replica) *v1.Assignment {
-	return &v1.Assignment{Replica: r, Revision: snap.Revision(r.GetSpec().GetRevisionUid())}
+	return &v1.Assignment{
+		Replica: r, Revision: snap.Revision(r.GetSpec().GetRevisionUid()),
+		Metric: snap.Workload(r.GetSpec().GetWorkloadUid()).GetSpec().GetAutoscale().GetMetric(),
+	}
+}
+
+// MetricChanged reports whether the nodes with replicas of a workload must read another metric from now on. Replicas
+// that come later bring the metric with them.
+func MetricChanged(before, after *v1.Workload) bool {
+	return before != nil && after != nil && !proto.Equal(before.GetSpec().GetAutoscale().GetMetric(), after.GetSpec().GetAutoscale().GetMetric())
 }
 
 // Holds reports whether a replica is assigned to a node and has not ended. The replica

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -87,6 +88,9 @@ func (c *cli) workloadRunCommand() *cobra.Command {
 
 // reasonOf is the reason in a workload's status or, for a healthy cron, its last and next run.
 func reasonOf(w *cloudlessv1.Workload, now time.Time) string {
+	if scale := w.GetStatus().GetScale(); w.GetStatus().GetReason() == "" && w.GetSpec().GetAutoscale() != nil {
+		return scale.GetReason()
+	}
 	if status := w.GetStatus(); status.GetReason() != "" || phrase.KindOf(w) != spec.KindCron {
 		return status.GetReason()
 	}
@@ -129,6 +133,31 @@ func kindFacts(f *terminal.Facts, w *cloudlessv1.Workload) {
 		jobFacts(f, s.GetJob())
 	default:
 		f.Add("Replicas", fmt.Sprintf("%d running of %d, %d pending, %d failed", status.GetRunning(), phrase.Desired(w), status.GetPending(), status.GetFailed()))
+		scaleFacts(f, w)
+	}
+}
+
+// scaleFacts are what a description says about autoscaling.
+func scaleFacts(f *terminal.Facts, w *cloudlessv1.Workload) {
+	if w.GetSpec().GetAutoscale() == nil {
+		return
+	}
+	scale := w.GetStatus().GetScale()
+	f.Add("Scaled", spec.ScalingOf(w.GetSpec()).String())
+	var measured []string
+	for _, v := range scale.GetValues() {
+		text := fmt.Sprintf("%s %s, should be %s", v.GetTarget(), cmp.Or(v.GetValue(), "unknown"), v.GetGoal())
+		if v.GetProblem() != "" {
+			text += " (" + v.GetProblem() + ")"
+		}
+		measured = append(measured, text)
+	}
+	f.Add("Measured", strings.Join(measured, "; "))
+	if reason := scale.GetReason(); reason != "" {
+		if scale.GetTime() != nil {
+			reason = command.Age(scale.GetTime(), time.Now()) + " ago " + reason
+		}
+		f.Add("Last change", reason)
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/cli/phrase"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 // scope are the flags that select workloads and replicas.
@@ -86,7 +87,11 @@ func (c *cli) psCommand() *cobra.Command {
 				return command.PrintList(c.Env, replicas)
 			}
 			c.NoteEmpty(len(replicas), "replicas that run", s.everywhere)
-			return c.replicaTableWith(s.everywhere, replicas, published).Flush()
+			if err := c.replicaTableWith(s.everywhere, replicas, published).Flush(); err != nil {
+				return err
+			}
+			c.noteScale(ctx, cl, workload)
+			return nil
 		}),
 	}
 	s.register(cmd)
@@ -94,6 +99,17 @@ func (c *cli) psCommand() *cobra.Command {
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "keep showing changes")
 	cmd.Flags().StringVar(&node, "node", "", "show only replicas on this `node`")
 	return cmd
+}
+
+// noteScale says why an autoscaled workload has the replicas that it has.
+func (c *cli) noteScale(ctx context.Context, cl *client.Client, name string) {
+	if name == "" {
+		return
+	}
+	w, err := cl.Workloads().GetWorkload(ctx, &cloudlessv1.GetWorkloadRequest{Namespace: c.Namespace, Name: name})
+	if reason := w.GetStatus().GetScale().GetReason(); err == nil && reason != "" {
+		c.Note("%s has %s: %s", name, spec.Count(int(spec.Replicas(w)), "replica"), reason)
+	}
 }
 
 // portsOf returns the published ports of a replica, none if it has ended. A nil portsOf hides the column.

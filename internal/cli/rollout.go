@@ -37,14 +37,7 @@ func (c *cli) rolloutCommand() *cobra.Command {
 				return cl.ResumeDeployment(ctx, &cloudlessv1.ResumeDeploymentRequest{Namespace: namespace, Workload: workload})
 			},
 		}),
-		c.rolloutVerb(steering{
-			verb: "promote", done: "promoted", short: "Switch a blue-green deployment to the new revision",
-			long: "Promote switches the service of a workload with strategy blue-green to the new revision as soon as all its\n" +
-				"replicas serve. Without update.manualSwitch this happens by itself.",
-			call: func(ctx context.Context, cl cloudlessv1.DeploymentServiceClient, namespace, workload string) (*cloudlessv1.Deployment, error) {
-				return cl.PromoteDeployment(ctx, &cloudlessv1.PromoteDeploymentRequest{Namespace: namespace, Workload: workload})
-			},
-		}),
+		c.rolloutPromoteCommand(),
 		c.rolloutVerb(steering{
 			verb: "abort", done: "aborted", short: "End a deployment and go back to the last good revision",
 			long: "Abort ends the newest deployment of a workload and goes back to the last revision that was deployed successfully.\n" +
@@ -81,6 +74,22 @@ func (c *cli) rolloutVerb(s steering) *cobra.Command {
 			return c.Printf("deployment %d of workload %s %s\n", d.GetSpec().GetNumber(), args[0], s.done)
 		}),
 	}
+}
+
+func (c *cli) rolloutPromoteCommand() *cobra.Command {
+	var full bool
+	cmd := c.rolloutVerb(steering{
+		verb: "promote", done: "promoted", short: "Switch a blue-green deployment, or end a step of a canary",
+		long: "Promote switches the service of a workload with strategy blue-green to the new revision as soon as all its\n" +
+			"replicas serve. Without update.manualSwitch this happens by itself.\n\n" +
+			"For a canary deployment it skips the time that is left of the present step, or with --full all steps that are left.",
+		call: func(ctx context.Context, cl cloudlessv1.DeploymentServiceClient, namespace, workload string) (*cloudlessv1.Deployment, error) {
+			return cl.PromoteDeployment(ctx, &cloudlessv1.PromoteDeploymentRequest{Namespace: namespace, Workload: workload, Full: full})
+		},
+	})
+	cmd.Example += "\n  cloudless rollout promote web --full"
+	cmd.Flags().BoolVar(&full, "full", false, "canary: skip all steps that are left")
+	return cmd
 }
 
 func (c *cli) rolloutStatusCommand() *cobra.Command {
@@ -152,6 +161,10 @@ func (c *cli) showDeployment(d *cloudlessv1.Deployment) error {
 	f.Add("Reason", status.GetReason())
 	if spec.DeploymentOpen(d) {
 		f.Add("Replicas", phrase.Deployed(d))
+	}
+	if spec.CanaryOpen(d) {
+		f.Add("Step", phrase.CanaryStep(d, time.Now()))
+		f.Add("Judged", status.GetAnalysis())
 	}
 	if release := status.GetRelease(); release != nil {
 		f.Add("Release command", release.GetPhase()+", job "+release.GetJob())

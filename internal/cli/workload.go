@@ -5,9 +5,12 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"google.golang.org/protobuf/proto"
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
@@ -20,7 +23,7 @@ import (
 func (c *cli) workloadCommand() *cobra.Command {
 	return c.nounCommand("workload", "Show and change workloads",
 		"  cloudless workload ls\n  cloudless workload get web\n  cloudless workload scale web 3",
-		c.workloadListCommand(), c.workloadGetCommand(), c.workloadScaleCommand(), c.workloadRestartCommand(), c.workloadRunCommand(), c.workloadHistoryCommand(), c.rollbackCommand("rollback", "NAME", "cloudless workload rollback"), c.workloadRemoveCommand())
+		c.workloadListCommand(), c.workloadGetCommand(), c.workloadScaleCommand(), c.workloadAutoscaleCommand(), c.workloadRestartCommand(), c.workloadRunCommand(), c.workloadHistoryCommand(), c.rollbackCommand("rollback", "NAME", "cloudless workload rollback"), c.workloadRemoveCommand())
 }
 
 func (c *cli) workloadListCommand() *cobra.Command {
@@ -123,6 +126,141 @@ func (c *cli) workloadScaleCommand() *cobra.Command {
 	}
 	w.Register(cmd, "they run")
 	return cmd
+}
+
+// autoscaleFlags are the settings of autoscaling. Those that are not given keep their value.
+type autoscaleFlags struct {
+	min, max                            int32
+	cpu, memory, metric, up, down, idle string
+	requests                            float64
+	off                                 bool
+}
+
+func (a *autoscaleFlags) register(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.Int32Var(&a.min, "min", 0, "the fewest `replicas`; 0 sleeps without requests")
+	f.Int32Var(&a.max, "max", 0, "the most `replicas`")
+	f.StringVar(&a.cpu, "cpu", "", "`share` of the requested CPU to use, such as 70%")
+	f.StringVar(&a.memory, "memory", "", "`share` of the requested memory to use, such as 80%")
+	f.Float64Var(&a.requests, "requests", 0, "requests a `second` for each replica, by routes")
+	f.StringVar(&a.metric, "metric", "", "own metric, as `NAME=VALUE@PORT[/PATH]`")
+	f.StringVar(&a.up, "up-window", "", "how `long` a target must ask for more replicas")
+	f.StringVar(&a.down, "down-window", "", "how `long` a target must ask for fewer replicas")
+	f.StringVar(&a.idle, "idle", "", "how `long` without requests until it sleeps")
+	f.BoolVar(&a.off, "off", false, "keep the present number of replicas from now on")
+}
+
+// settings are those of a workload with the given flags.
+func (a *autoscaleFlags) settings(cmd *cobra.Command, now *cloudlessv1.Autoscale) (*cloudlessv1.Autoscale, error) {
+	to := proto.CloneOf(now)
+	if to == nil {
+		to = &cloudlessv1.Autoscale{}
+	}
+	given := cmd.Flags().Changed
+	if given("min") {
+		to.Min = &a.min
+		if a.min > 0 && !given("idle") {
+			to.Idle = ""
+		}
+	}
+	if given("max") {
+		to.Max = a.max
+	}
+	if given("requests") {
+		to.Requests = a.requests
+	}
+	for name, field := range map[string]struct{ from, to *string }{
+		"cpu": {&a.cpu, &to.Cpu}, "memory": {&a.memory, &to.Memory}, "up-window": {&a.up, &to.UpWindow}, "down-window": {&a.down, &to.DownWindow}, "idle": {&a.idle, &to.Idle},
+	} {
+		if given(name) {
+			*field.to = *field.from
+		}
+	}
+	if !given("metric") {
+		return to, nil
+	}
+	metric, ok := parseMetric(a.metric)
+	if !ok {
+		return nil, command.Usagef(cmd, "%q is not a metric: write NAME=VALUE@PORT or NAME=VALUE@PORT/PATH, such as queue_length=10@9090/metrics", a.metric)
+	}
+	to.Metric = metric
+	return to, nil
+}
+
+// parseMetric reads NAME=VALUE@PORT[/PATH]. An empty text is no metric.
+func parseMetric(text string) (m *cloudlessv1.AutoscaleMetric, ok bool) {
+	if text == "" {
+		return nil, true
+	}
+	name, rest, _ := strings.Cut(text, "=")
+	amount, where, _ := strings.Cut(rest, "@")
+	port, path, hasPath := strings.Cut(where, "/")
+	value, errValue := strconv.ParseFloat(amount, 64)
+	number, errPort := strconv.ParseUint(port, 10, 16)
+	m = &cloudlessv1.AutoscaleMetric{Name: name, Value: value, Port: int32(number)}
+	if hasPath {
+		m.Path = "/" + path
+	}
+	return m, name != "" && errValue == nil && errPort == nil
+}
+
+func (c *cli) workloadAutoscaleCommand() *cobra.Command {
+	var a autoscaleFlags
+	cmd := &cobra.Command{
+		Use:   "autoscale NAME",
+		Short: "Let the cluster decide how many replicas there are",
+		Long: "Autoscale lets the cluster choose the number of replicas of a service, between --min and --max. Of several targets,\n" +
+			"the one that asks for the most replicas counts. Flags that are not given keep their value, and an empty value\n" +
+			"removes a target. With --min 0, the service sleeps without replicas when its routes get no requests, and the\n" +
+			"next request wakes it.",
+		Example: "  cloudless workload autoscale web --min 0 --max 20 --cpu 70%\n" +
+			"  cloudless workload autoscale api --max 10 --requests 200 --down-window 10m\n" +
+			"  cloudless workload autoscale worker --min 1 --max 8 --metric queue_length=10@9090/metrics\n" +
+			"  cloudless workload autoscale web --off",
+		Args: command.ExactArgs("NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			others := 0
+			cmd.Flags().Visit(func(f *pflag.Flag) {
+				if cmd.LocalNonPersistentFlags().Lookup(f.Name) != nil && f.Name != "off" {
+					others++
+				}
+			})
+			switch {
+			case a.off && others > 0:
+				return command.Usagef(cmd, "--off excludes all other settings")
+			case !a.off && others == 0:
+				return command.Usagef(cmd, "say what to change, such as --max 20 --cpu 70%%, or --off")
+			}
+			return c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
+				return c.autoscale(ctx, cl, cmd, args[0], &a)
+			})(cmd, args)
+		},
+	}
+	a.register(cmd)
+	return cmd
+}
+
+func (c *cli) autoscale(ctx context.Context, cl *client.Client, cmd *cobra.Command, name string, a *autoscaleFlags) error {
+	w, err := cl.Workloads().GetWorkload(ctx, &cloudlessv1.GetWorkloadRequest{Namespace: c.Namespace, Name: name})
+	if err != nil {
+		return err
+	}
+	request := &cloudlessv1.AutoscaleWorkloadRequest{Namespace: c.Namespace, Name: name}
+	if !a.off {
+		if request.Autoscale, err = a.settings(cmd, w.GetSpec().GetAutoscale()); err != nil {
+			return err
+		}
+	}
+	if w, err = cl.Workloads().AutoscaleWorkload(ctx, request); err != nil {
+		return err
+	}
+	switch {
+	case !c.ForPeople():
+		return c.PrintObject(w)
+	case w.GetSpec().GetAutoscale() == nil:
+		return c.Printf("workload %s keeps %s from now on\n", name, spec.Count(int(w.GetSpec().GetReplicas()), "replica"))
+	}
+	return c.Printf("workload %s is scaled %s\n", name, spec.ScalingOf(w.GetSpec()))
 }
 
 func (c *cli) workloadRestartCommand() *cobra.Command {

@@ -1,6 +1,7 @@
 package nodenet
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -148,22 +149,52 @@ type share struct {
 	weight uint64
 }
 
-// maxSlots limits how finely weights are told apart.
-const maxSlots = 256
+// minSlots and slotsEach limit how finely weights are told apart: the more backends there are, the more slots they need for
+// the same error. maxSlots bounds the size of a map in the kernel.
+const (
+	minSlots  = 256
+	slotsEach = 16
+	maxSlots  = 4096
+)
 
+// weighted lists the addresses as often as their weights say. If that is too often, each one gets the nearest smaller number
+// of slots, at least one, and those that lack most to their share get what is left.
 func weighted(shares []share) []netip.AddrPort {
+	if len(shares) == 0 {
+		return nil
+	}
 	total, divisor := uint64(0), uint64(0)
 	for _, s := range shares {
 		total += s.weight
 		divisor = gcd(s.weight, divisor)
 	}
-	var list []netip.AddrPort
-	for _, s := range shares {
-		count := s.weight / divisor
-		if total/divisor > maxSlots {
-			count = max((s.weight*maxSlots+total/2)/total, 1)
+	most := uint64(min(max(minSlots, slotsEach*len(shares)), max(maxSlots, len(shares))))
+	counts, left := make([]uint64, len(shares)), most
+	for i, s := range shares {
+		if counts[i] = s.weight / divisor; total/divisor > most {
+			counts[i] = max(s.weight*most/total, 1)
 		}
-		list = append(list, slices.Repeat([]netip.AddrPort{s.to}, int(count))...)
+		left -= min(left, counts[i])
+	}
+	if total/divisor > most {
+		lacking := make([]int, len(shares))
+		for i := range lacking {
+			lacking[i] = i
+		}
+		lacks := func(i int) uint64 {
+			if exact := shares[i].weight * most; exact > total {
+				return exact % total
+			}
+			return 0 // it has more than its share already
+		}
+		slices.SortStableFunc(lacking, func(a, b int) int { return cmp.Compare(lacks(b), lacks(a)) })
+		for _, i := range lacking[:min(left, uint64(len(lacking)))] {
+			counts[i]++
+		}
+	}
+	var list []netip.AddrPort
+	for i, s := range shares {
+		list = append(list, slices.Repeat([]netip.AddrPort{s.to}, int(counts[i]))...)
 	}
 	return list
 }

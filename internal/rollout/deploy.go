@@ -53,12 +53,28 @@ func (d Deploying) Deploy(w *v1.Workload) (made, replaced *v1.Deployment) {
 			Waiting: release || len(w.GetSpec().GetDependsOn()) > 0 && (d.Cause == spec.CauseCreate || d.Cause == spec.CauseApply),
 		},
 	}
+	if made.GetSpec().GetStrategy() == spec.StrategyCanary {
+		d.asCanary(w, made)
+	}
 	return made, replaced
+}
+
+// asCanary keeps the canary block of the workload, because changing it later concerns the next deployment. A rollback goes
+// without steps: its revision has had all the traffic before.
+func (d Deploying) asCanary(w *v1.Workload, made *v1.Deployment) {
+	if d.Cause == spec.CauseRollback {
+		made.Spec.Strategy = spec.StrategyRolling
+		return
+	}
+	if made.Spec.Canary = proto.CloneOf(w.GetSpec().GetUpdate().GetCanary()); made.Spec.Canary == nil {
+		made.Spec.Canary = &v1.Canary{}
+	}
 }
 
 // Fail ends a deployment that did not succeed, and with it its release command.
 func Fail(d *v1.Deployment, now time.Time, why string) {
 	d.Status.Phase, d.Status.EndTime, d.Status.Reason = spec.DeploymentFailed, timestamppb.New(now), why
+	d.Status.Weight = 0
 	if release := d.GetStatus().GetRelease(); release.GetPhase() == spec.ReleaseRunning {
 		release.Phase = spec.ReleaseStopped
 	}

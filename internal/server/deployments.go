@@ -139,8 +139,11 @@ func (s *deploymentService) WatchDeployments(request *v1.WatchDeploymentsRequest
 
 func (s *deploymentService) PauseDeployment(ctx context.Context, request *v1.PauseDeploymentRequest) (*v1.Deployment, error) {
 	return s.steer(ctx, request, "Paused", func(_ *v1.Workload, d *v1.Deployment) (string, error) {
-		if !rollout.Pause(d) {
+		if !rollout.Pause(d, s.Now()) {
 			return "", nil
+		}
+		if spec.CanaryOpen(d) && d.GetStatus().GetWeight() > 0 {
+			return fmt.Sprintf("it keeps its %d%% of the traffic until it is resumed", d.GetStatus().GetWeight()), nil
 		}
 		return "no further replica is replaced until it is resumed", nil
 	})
@@ -161,16 +164,31 @@ func (s *deploymentService) PromoteDeployment(ctx context.Context, request *v1.P
 			return spec.Hint(w.GetMetadata().GetNamespace(), "cloudless rollout "+what+" "+w.GetMetadata().GetName())
 		}
 		switch strategy := spec.DeploymentStrategy(d, w.GetSpec()); {
-		case strategy != spec.StrategyBlueGreen:
-			return "", core.Refuse(codes.FailedPrecondition, "%s has strategy %s, which has no switch: only a blue-green deployment is promoted; see its progress with: %s",
+		case strategy != spec.StrategyBlueGreen && spec.CanaryOf(d) == nil:
+			return "", core.Refuse(codes.FailedPrecondition, "%s has strategy %s, which has neither a switch nor steps: only blue-green and canary deployments are promoted; see its progress with: %s",
 				deploymentTitle(d), strategy, hint("status"))
 		case d.GetSpec().GetPaused():
 			return "", core.Refuse(codes.FailedPrecondition, "%s is paused; resume it first with: %s", deploymentTitle(d), hint("resume"))
+		case spec.CanaryOf(d) != nil:
+			return promoteCanary(d, request.GetFull()), nil
+		case request.GetFull():
+			return "", core.Refuse(codes.InvalidArgument, "%s has strategy %s, which has no steps to skip: leave out full", deploymentTitle(d), strategy)
 		case !rollout.Promote(d):
 			return "", nil
 		}
 		return fmt.Sprintf("the service switches to revision %d as soon as all its replicas serve", d.GetSpec().GetRevision()), nil
 	})
+}
+
+// promoteCanary says what follows from skipping the rest of the present step of a canary deployment, or of all steps.
+func promoteCanary(d *v1.Deployment, full bool) string {
+	if !rollout.PromoteCanary(d, full) {
+		return ""
+	}
+	if steps := len(spec.StepsOf(spec.CanaryOf(d))); int(d.GetSpec().GetPromotedStep()) < steps {
+		return fmt.Sprintf("step %d of %d ends as soon as all its replicas serve", d.GetSpec().GetPromotedStep(), steps)
+	}
+	return fmt.Sprintf("revision %d replaces the other replicas without further steps", d.GetSpec().GetRevision())
 }
 
 func (s *deploymentService) AbortDeployment(ctx context.Context, request *v1.AbortDeploymentRequest) (*v1.Deployment, error) {

@@ -79,6 +79,12 @@ func checkScalable(w *v1.Workload, replicas int32) error {
 	if w.GetSpec().GetSingleton() && replicas > 1 {
 		return core.Refuse(codes.FailedPrecondition, "workload %s is a singleton: it has at most one replica; to run more, remove spec.singleton and apply it", name)
 	}
+	if w.GetSpec().GetAutoscale() != nil {
+		least, most := spec.Bounds(w.GetSpec())
+		return core.Refuse(codes.FailedPrecondition, "workload %s is scaled by the cluster, from %d to %s; change the bounds with: %s; or scale it yourself after: %s",
+			name, least, spec.Count(int(most), "replica"), spec.Hint(w.GetMetadata().GetNamespace(), fmt.Sprintf("cloudless workload autoscale %s --min %d --max %d", name, replicas, max(replicas, most))),
+			spec.Hint(w.GetMetadata().GetNamespace(), "cloudless workload autoscale "+name+" --off"))
+	}
 	switch w.GetSpec().GetKind() {
 	case spec.KindJob, spec.KindCron:
 		return core.Refuse(codes.FailedPrecondition, "workload %s is a %s and is not scaled; change spec.job.parallelism and apply it", name, w.GetSpec().GetKind())
@@ -158,8 +164,16 @@ func sizeText(s *v1.WorkloadSpec) string {
 	case spec.KindDaemon:
 		return "one replica on every node that suits"
 	default:
-		return spec.Count(int(s.GetReplicas()), "replica")
+		return spec.Count(int(spec.Replicas(&v1.Workload{Spec: s})), "replica") + scalingText(s)
 	}
+}
+
+// scalingText says by what a service is scaled, empty if its author scales it.
+func scalingText(s *v1.WorkloadSpec) string {
+	if s.GetAutoscale() == nil {
+		return ""
+	}
+	return ", scaled " + spec.ScalingOf(s).String()
 }
 
 // desired is how many replicas of a workload there should be.
@@ -170,7 +184,7 @@ func (s *Server) desired(snap *state.Snapshot, w *v1.Workload) int32 {
 	case spec.KindDaemon:
 		return int32(s.placement.Nodes(snap, w))
 	default:
-		return w.GetSpec().GetReplicas()
+		return spec.Replicas(w)
 	}
 }
 

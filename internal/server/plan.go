@@ -293,7 +293,7 @@ func (s *Server) forecast(p *planned, fork *state.Fork) error {
 func (s *Server) checkQuotas(p *planned, after *state.Snapshot) error {
 	for _, o := range p.objects {
 		w, old := after.Workload(o.uid), p.base.Workload(o.uid)
-		stopped := w.GetSpec().GetKind() == "" && w.GetSpec().GetReplicas() == 0
+		stopped := w.GetSpec().GetKind() == "" && spec.Replicas(w) == 0
 		if o.kind != state.KindWorkload || w == nil || stopped || w.GetStatus().GetRevisionUid() == old.GetStatus().GetRevisionUid() {
 			continue
 		}

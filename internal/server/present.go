@@ -30,7 +30,7 @@ func (s *Server) presentWorkload(snap *state.Snapshot, stored *v1.Workload, expl
 		Desired: s.desired(snap, stored), Configuration: stored.GetStatus().GetConfiguration(),
 		OwnerUid: stored.GetStatus().GetOwnerUid(), Owner: stored.GetStatus().GetOwner(),
 		Deployment: stored.GetStatus().GetDeployment(), DeploymentUid: stored.GetStatus().GetDeploymentUid(),
-		LastRevision: stored.GetStatus().GetLastRevision(),
+		LastRevision: stored.GetStatus().GetLastRevision(), Scale: s.scale(stored),
 	}
 	w := &v1.Workload{
 		ApiVersion: stored.GetApiVersion(), Kind: stored.GetKind(),
@@ -127,6 +127,9 @@ func (s *Server) presentWorkload(snap *state.Snapshot, stored *v1.Workload, expl
 	if waiting := awaits(snap, stored, seen); st.Reason == "" && waiting != "" {
 		st.Reason = waiting
 	}
+	if st.Reason == "" && (spec.Asleep(stored) || st.GetScale().GetMissing() != "") {
+		st.Reason = st.GetScale().GetReason()
+	}
 	st.Phase = phaseOf(w, completed)
 	s.presentKind(snap, stored, w, completed)
 	// A job that has ended waits for nothing, though some replicas may still be stopping.
@@ -134,6 +137,22 @@ func (s *Server) presentWorkload(snap *state.Snapshot, stored *v1.Workload, expl
 		s.explainPending(snap, w, offlineNames)
 	}
 	return w
+}
+
+// scale is what autoscaling has decided for a workload, with the measurements of now if this server makes them.
+func (s *Server) scale(stored *v1.Workload) *v1.ScaleStatus {
+	decided := stored.GetStatus().GetScale()
+	if stored.GetSpec().GetAutoscale() == nil || s.scaling == nil {
+		return decided
+	}
+	values := s.scaling.Values(stored.GetMetadata().GetUid())
+	if values == nil {
+		return decided
+	}
+	return &v1.ScaleStatus{
+		Replicas: spec.Replicas(stored), Time: decided.GetTime(), Reason: decided.GetReason(), WokenTime: decided.GetWokenTime(), Missing: decided.GetMissing(),
+		Values: values,
+	}
 }
 
 // awaits says what a job without replicas waits for before it starts.

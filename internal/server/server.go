@@ -80,6 +80,12 @@ type Placement interface {
 	Forecast(now time.Time, fork *state.Fork, tx *statev1.Transaction, workloads []string) ([]*v1.PlanChange, []*v1.Preemption, error)
 }
 
+// Scaling measures autoscaled workloads.
+type Scaling interface {
+	// Values are the newest measurements of a workload, nil if this server makes none.
+	Values(workloadUID string) []*v1.ScaleValue
+}
+
 // Options are the parts and settings of a Server.
 type Options struct {
 	UID     string // of this server
@@ -101,7 +107,9 @@ type Options struct {
 	Registry  *registry.Registry
 	Nodes     Nodes
 	Placement Placement
-	Logger    *slog.Logger
+	// Scaling knows what autoscaled workloads use now. It may be nil.
+	Scaling Scaling
+	Logger  *slog.Logger
 
 	// Scrape is the process's registry of metrics, and Metrics are the server's counters in it. New makes those that
 	// are nil. Tracing may be nil.
@@ -137,6 +145,7 @@ type Server struct {
 	registry  *registry.Registry
 	nodes     Nodes
 	placement Placement
+	scaling   Scaling
 
 	port *oneport.Port
 	auth *auth.Authenticator
@@ -201,7 +210,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	}
 	s := &Server{
 		Core: &core.Core{UID: o.UID, Store: o.Store, Consensus: o.Consensus, Clock: o.Clock, Logger: o.Logger, Tracing: o.Tracing},
-		ca:   o.CA, sealer: o.Sealer, registry: o.Registry, nodes: o.Nodes, placement: o.Placement,
+		ca:   o.CA, sealer: o.Sealer, registry: o.Registry, nodes: o.Nodes, placement: o.Placement, scaling: o.Scaling,
 		revoked: auth.NewRevocations(),
 		scrape:  o.Scrape,
 		metrics: o.Metrics,

@@ -114,6 +114,7 @@ func (b *workloadBuilder) update(ctx context.Context, tx *transaction, old *v1.W
 	}
 	w := proto.CloneOf(old)
 	w.Spec = wanted.GetSpec()
+	spec.ForgetScale(w)
 	w.Metadata.Labels = wanted.GetMetadata().GetLabels()
 	w.Metadata.Annotations = wanted.GetMetadata().GetAnnotations()
 	if !sameTemplate {

@@ -139,6 +139,37 @@ func (s *workloads) ScaleWorkload(ctx context.Context, request *v1.ScaleWorkload
 	})
 }
 
+// AutoscaleWorkload changes the settings of autoscaling. Without settings, the workload keeps the number of replicas that
+// it has, or gets one if it sleeps.
+func (s *workloads) AutoscaleWorkload(ctx context.Context, request *v1.AutoscaleWorkloadRequest) (*v1.Workload, error) {
+	return s.changeNamed(ctx, orDefault(request.GetNamespace()), request.GetName(), request.GetVersion(), func(tx *transaction, old *v1.Workload) (*v1.Workload, error) {
+		w := proto.CloneOf(old)
+		w.Spec.Autoscale = proto.CloneOf(request.GetAutoscale())
+		if owner := old.GetStatus().GetOwner(); owner != "" {
+			return nil, checkUpdate(tx.base, old, w)
+		}
+		if err := spec.Validate(w); err != nil {
+			return nil, err
+		}
+		if err := checkReplicas(tx.base, old, spec.Size(w.GetSpec())); err != nil {
+			return nil, err
+		}
+		spec.Normalize(w)
+		if spec.Equal(old.GetSpec(), w.GetSpec()) {
+			return old, nil
+		}
+		message := "scaled " + spec.ScalingOf(w.GetSpec()).String()
+		if w.GetSpec().GetAutoscale() == nil {
+			w.Spec.Replicas = proto.Int32(max(1, spec.Replicas(old)))
+			spec.ForgetScale(w)
+			message = fmt.Sprintf("no longer scaled by the cluster: it keeps %s", spec.Count(int(w.GetSpec().GetReplicas()), "replica"))
+		}
+		tx.batch.Update(w, old.GetMetadata().GetVersion())
+		tx.batch.Create(s.Event(ctx, w, "Autoscaling", message))
+		return w, nil
+	})
+}
+
 func (s *workloads) RestartWorkload(ctx context.Context, request *v1.RestartWorkloadRequest) (*v1.Workload, error) {
 	return s.changeNamed(ctx, orDefault(request.GetNamespace()), request.GetName(), 0, func(tx *transaction, old *v1.Workload) (*v1.Workload, error) {
 		if err := checkRestartable(old); err != nil {

@@ -372,3 +372,67 @@ func TestRefusalsUseTheWordsOfTheDeclaration(t *testing.T) {
 		}
 	}
 }
+
+// The cluster decides the number of replicas of an autoscaled workload, whose spec stays as its author wrote it.
+func TestAutoscaledWorkloadIsNotScaledByHand(t *testing.T) {
+	c := newCluster(t)
+	op := c.as(core.RoleOperator)
+	requests := func(w *v1.Workload) {
+		w.Spec.Resources = &v1.Resources{Requests: &v1.ResourceAmounts{Cpu: "100m"}}
+	}
+	made, err := op.CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web", requests, replicasOf(2))})
+	must(t, err)
+	request := &v1.AutoscaleWorkloadRequest{Name: "web", Autoscale: &v1.Autoscale{Max: 5, Cpu: "50%"}}
+	scaled, err := op.AutoscaleWorkload(c.ctx, request)
+	must(t, err)
+	if scaled.GetStatus().GetRevision() != 1 || scaled.GetSpec().GetAutoscale().GetMin() != 1 || scaled.GetStatus().GetDesired() != 2 {
+		t.Errorf("it is %v", scaled)
+	}
+	again, err := op.AutoscaleWorkload(c.ctx, request)
+	must(t, err)
+	if again.GetMetadata().GetVersion() != scaled.GetMetadata().GetVersion() {
+		t.Error("the same settings changed the workload")
+	}
+	_, err = op.ScaleWorkload(c.ctx, &v1.ScaleWorkloadRequest{Name: "web", Replicas: proto.Int32(4)})
+	wantCode(t, err, codes.FailedPrecondition, "web is scaled by the cluster, from 1 to 5 replicas", "cloudless workload autoscale web --off")
+	_, err = op.AutoscaleWorkload(c.ctx, &v1.AutoscaleWorkloadRequest{Name: "web", Autoscale: &v1.Autoscale{Max: 5}})
+	wantCode(t, err, codes.InvalidArgument, "spec.autoscale: has no target")
+	_, err = op.AutoscaleWorkload(c.ctx, &v1.AutoscaleWorkloadRequest{Name: "web", Version: made.GetMetadata().GetVersion()})
+	wantCode(t, err, codes.Aborted)
+	_, err = c.as(core.RoleViewer).AutoscaleWorkload(c.ctx, request)
+	wantCode(t, err, codes.PermissionDenied)
+
+	c.decide("web", 4)
+	applied, err := op.ApplyWorkload(c.ctx, &v1.ApplyWorkloadRequest{Workload: workload("web", requests, replicasOf(2), func(w *v1.Workload) {
+		w.Spec.Autoscale = request.GetAutoscale()
+	})})
+	must(t, err)
+	if applied.GetResult() != "unchanged" || applied.GetWorkload().GetStatus().GetDesired() != 4 {
+		t.Errorf("applied again it is %s: %v", applied.GetResult(), applied.GetWorkload().GetStatus())
+	}
+	off, err := op.AutoscaleWorkload(c.ctx, &v1.AutoscaleWorkloadRequest{Name: "web"})
+	must(t, err)
+	if off.GetSpec().GetReplicas() != 4 || off.GetStatus().GetScale() != nil || off.GetStatus().GetRevision() != 1 {
+		t.Errorf("without autoscaling it is %v", off)
+	}
+	applied, err = op.ApplyWorkload(c.ctx, &v1.ApplyWorkloadRequest{Workload: workload("web", requests, replicasOf(2), func(w *v1.Workload) {
+		w.Spec.Autoscale = request.GetAutoscale()
+	})})
+	must(t, err)
+	if applied.GetWorkload().GetStatus().GetDesired() != 2 {
+		t.Errorf("autoscaling begins with %d replicas", applied.GetWorkload().GetStatus().GetDesired())
+	}
+}
+
+// decide decides on a number of replicas as the loop of autoscaling does.
+func (c *cluster) decide(name string, replicas int32) {
+	c.t.Helper()
+	old := c.Store.Snapshot().WorkloadByName("default", name)
+	w := proto.CloneOf(old)
+	w.Status.Scale = &v1.ScaleStatus{Replicas: replicas, Reason: "a test wants it"}
+	_, err := c.Propose(c.ctx, func(_ *state.Snapshot, b *state.Batch) error {
+		b.Update(w, old.GetMetadata().GetVersion())
+		return nil
+	})
+	must(c.t, err)
+}

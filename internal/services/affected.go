@@ -28,7 +28,8 @@ func Matters(c state.Change) bool {
 		before, _ := c.Old.(*v1.Deployment)
 		after, _ := c.New.(*v1.Deployment)
 		return before == nil || after == nil || before.GetStatus().GetSwitched() != after.GetStatus().GetSwitched() ||
-			before.GetStatus().GetPhase() != after.GetStatus().GetPhase()
+			before.GetStatus().GetPhase() != after.GetStatus().GetPhase() ||
+			before.GetStatus().GetWeight() != after.GetStatus().GetWeight() || before.GetStatus().GetStep() != after.GetStatus().GetStep()
 	case state.KindNode:
 		before, _ := c.Old.(*v1.Node)
 		after, _ := c.New.(*v1.Node)

@@ -15,12 +15,18 @@ import (
 func Endpoints(snap *state.Snapshot, s *v1.Service) []*v1.Endpoint {
 	var all []*v1.Endpoint
 	var idle []*v1.Endpoint // they get no connection even if no other endpoint is ready
+	var splits []*split
 	for w := range Workloads(snap, s) {
 		traffic := trafficOf(snap, w)
+		canary := traffic.split()
+		if canary != nil {
+			splits = append(splits, canary)
+		}
 		for r := range snap.ReplicasOf(w.GetMetadata().GetUid()) {
 			if e := ofReplica(snap, s, r); e != nil {
 				traffic.apply(r, e)
 				all = append(all, e)
+				canary.add(r, e)
 				if traffic.passesBy(r.GetSpec().GetRevisionUid()) {
 					idle = append(idle, e)
 				}
@@ -39,6 +45,9 @@ func Endpoints(snap *state.Snapshot, s *v1.Service) []*v1.Endpoint {
 		})
 	}
 	weigh(s.GetSpec().GetBalancer().GetWeights(), all)
+	for _, canary := range splits {
+		canary.weigh()
+	}
 	for _, e := range idle {
 		e.Status.Weight = 0
 	}
@@ -103,6 +112,14 @@ func Workloads(snap *state.Snapshot, s *v1.Service) iter.Seq[*v1.Workload] {
 	}
 }
 
+// Chooses reports whether the replicas of a workload are endpoints of a service of its namespace.
+func Chooses(s *v1.Service, w *v1.Workload) bool {
+	if selector := s.GetSpec().GetSelector(); len(selector) > 0 {
+		return matches(selector, w.GetMetadata().GetLabels())
+	}
+	return s.GetMetadata().GetName() == w.GetMetadata().GetName()
+}
+
 func matches(selector, labels map[string]string) bool {
 	for key, value := range selector {
 		if have, ok := labels[key]; !ok || have != value {
@@ -143,8 +160,13 @@ type traffic struct {
 	// may still be kept.
 	only, not string
 	// Rolling: unproven is the new revision before the first of its replicas is steady. It gets connections only if
-	// nothing else does: a release that ends soon after its start harms nobody.
-	unproven string
+	// nothing else does: a release that ends soon after its start harms nobody. why says so.
+	unproven, why string
+	// Canary: canary is the new revision, and share what it gets of the traffic, in percent: exactly that, or at least
+	// that if more of its replicas are on their way. It is 0 before all replicas of the first step have proven themselves.
+	canary  string
+	share   int
+	atLeast bool
 }
 
 // trafficOf reads the newest deployment of a workload. One that ended without a switch leads to all revisions, because
@@ -153,6 +175,7 @@ func trafficOf(snap *state.Snapshot, w *v1.Workload) traffic {
 	d := snap.Deployment(w.GetStatus().GetDeploymentUid())
 	revision := d.GetSpec().GetRevisionUid()
 	blueGreen := spec.DeploymentStrategy(d, w.GetSpec()) == spec.StrategyBlueGreen
+	canary := spec.CanaryOf(d) != nil
 	switch {
 	case d.GetSpec().GetPreviousUid() == "":
 		return traffic{}
@@ -162,10 +185,14 @@ func trafficOf(snap *state.Snapshot, w *v1.Workload) traffic {
 		return traffic{}
 	case blueGreen:
 		return traffic{only: d.GetSpec().GetPreviousUid(), not: revision}
+	case canary && (!spec.DeploymentOpen(d) || spec.CanaryStepping(d) && d.GetStatus().GetWeight() == 0): // not yet, or not any more
+		return traffic{unproven: revision, why: "its revision gets no share of the traffic now"}
+	case canary && d.GetStatus().GetWeight() > 0:
+		return traffic{canary: revision, share: int(d.GetStatus().GetWeight()), atLeast: !spec.CanaryStepping(d)}
 	case proven(snap, w, revision):
 		return traffic{}
 	}
-	return traffic{unproven: revision}
+	return traffic{unproven: revision, why: "no replica of its revision has served for long enough yet"}
 }
 
 // proven reports whether a replica of a revision has served for long enough.
@@ -194,7 +221,7 @@ func (t traffic) apply(r *v1.Replica, e *v1.Endpoint) {
 	switch {
 	case e.GetStatus().GetState() != spec.EndpointReady:
 	case t.unproven != "" && t.unproven == revision:
-		e.Status.State, e.Status.Reason = spec.EndpointDraining, "no replica of its revision has served for long enough yet"
+		e.Status.State, e.Status.Reason = spec.EndpointDraining, t.why
 	case t.not != "" && t.not == revision:
 		e.Status.State, e.Status.Reason = spec.EndpointUnready, "its revision gets no traffic before the switch"
 	case t.passesBy(revision):

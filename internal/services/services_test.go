@@ -337,6 +337,8 @@ func anyObject(rt *rapid.T) state.Object {
 	case 2:
 		d := deployment("api", "api"+rapid.SampledFrom([]string{"1", "2"}).Draw(rt, "deployment"), rapid.Bool().Draw(rt, "switched"))
 		d.Status.Phase = rapid.SampledFrom([]string{spec.DeploymentRunning, spec.DeploymentSucceeded, spec.DeploymentRolledBack}).Draw(rt, "phase")
+		d.Spec.Strategy = rapid.SampledFrom([]string{"", spec.StrategyCanary}).Draw(rt, "began")
+		d.Status.Step, d.Status.Weight = rapid.Int32Range(0, 4).Draw(rt, "step"), rapid.SampledFrom([]int32{0, 5, 50}).Draw(rt, "weight")
 		return d
 	case 3:
 		return &v1.Endpoint{

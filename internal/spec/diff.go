@@ -44,7 +44,8 @@ func tagged(image string) string {
 }
 
 // ReplacesNone reports whether going from one spec to another replaces no replica: they differ only in the number of
-// replicas, a job's parallelism, the priority, the weights of placement, minAvailable, lostAfter, dependsOn and update.
+// replicas, a job's parallelism, the priority, the weights of placement, minAvailable, lostAfter, dependsOn,
+// update and autoscale.
 func ReplacesNone(a, b *v1.WorkloadSpec) bool {
 	a, b = inMeaning(a), inMeaning(b)
 	a.Replicas, b.Replicas = nil, nil
@@ -53,6 +54,7 @@ func ReplacesNone(a, b *v1.WorkloadSpec) bool {
 	a.Update, b.Update = nil, nil
 	a.LostAfter, b.LostAfter = "", ""
 	a.DependsOn, b.DependsOn = nil, nil
+	a.Autoscale, b.Autoscale = nil, nil
 	a.Placement, b.Placement = withWeights(a.Placement, nil), withWeights(b.Placement, nil)
 	if a.Kind == KindJob && b.Kind == KindJob {
 		a.Job.Parallelism, b.Job.Parallelism = nil, nil
@@ -65,22 +67,25 @@ func ReplacesNone(a, b *v1.WorkloadSpec) bool {
 func RolledBack(now, earlier *v1.WorkloadSpec) *v1.WorkloadSpec {
 	now, back := proto.CloneOf(now), proto.CloneOf(earlier)
 	back.Replicas, back.MinAvailable, back.Priority = now.Replicas, now.MinAvailable, now.Priority
-	back.Update, back.LostAfter, back.DependsOn = now.Update, now.LostAfter, now.DependsOn
+	back.Update, back.LostAfter, back.DependsOn, back.Autoscale = now.Update, now.LostAfter, now.DependsOn, now.Autoscale
 	back.Placement = withWeights(back.Placement, now.GetPlacement().GetWeights())
 	if now.GetKind() == KindJob && back.GetKind() == KindJob && back.Job != nil {
 		back.Job.Parallelism = now.GetJob().Parallelism
 	}
 	endsByItself := back.GetRestart().GetPolicy() != "" && back.GetRestart().GetPolicy() != defaultPolicy
+	if endsByItself {
+		back.Autoscale = nil
+	}
 	switch strategy := back.GetUpdate().GetStrategy(); {
 	case back.GetSingleton():
-		back.MinAvailable = 0
+		back.MinAvailable, back.Autoscale = 0, nil
 		if back.Replicas != nil {
 			back.Replicas = proto.Int32(min(1, back.GetReplicas()))
 		}
 		if strategy != "" && strategy != StrategyRecreate {
 			back.Update = nil
 		}
-	case strategy == StrategyBlueGreen && endsByItself:
+	case (strategy == StrategyBlueGreen || strategy == StrategyCanary) && endsByItself:
 		back.Update = nil
 	}
 	return back
@@ -99,6 +104,7 @@ func withWeights(p *v1.Placement, weights *v1.ScoreWeights) *v1.Placement {
 // that revision are current again.
 func ReturnTo(w *v1.Workload, r *v1.Revision) {
 	w.Spec = RolledBack(w.GetSpec(), r.GetSpec().GetWorkload())
+	ForgetScale(w)
 	w.Status.LastRevision = max(w.GetStatus().GetLastRevision(), w.GetStatus().GetRevision())
 	w.Status.Revision, w.Status.RevisionUid = r.GetSpec().GetNumber(), r.GetMetadata().GetUid()
 }

@@ -120,7 +120,7 @@ func Size(s *v1.WorkloadSpec) int32 {
 	if RunsToEnd(s) {
 		return Normalized(s).GetJob().GetCompletions()
 	}
-	return s.GetReplicas()
+	return max(s.GetReplicas(), s.GetAutoscale().GetMax())
 }
 
 // JobOf is a job in numbers. The spec is in canonical form.
@@ -149,7 +149,7 @@ func checkKind(name string, written, s *v1.WorkloadSpec, found *violations) {
 		if written.GetCron() != nil {
 			found.add("spec.cron", "is only for kind cron; set kind: cron, or leave it out")
 		}
-		if words := TooFew(s, s.GetReplicas()); words != "" && !found.has("spec.minAvailable") && !found.has("spec.replicas") {
+		if words := TooFew(s, s.GetReplicas()); words != "" && s.GetAutoscale() == nil && !found.has("spec.minAvailable") && !found.has("spec.replicas") {
 			found.add("spec.minAvailable", "%s; lower it or ask for more replicas", words)
 		}
 	case KindJob:

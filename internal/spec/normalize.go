@@ -67,6 +67,7 @@ func normalizeSpec(s *v1.WorkloadSpec) {
 	normalDuration(&s.LostAfter, "")
 	leaveOut(&s.LostAfter, "0s")
 	normalRelease(s.Release)
+	normalAutoscale(s.Autoscale)
 	if s.GetPriority() == DefaultPriority {
 		s.Priority = nil
 	}

@@ -15,6 +15,7 @@ const (
 	StrategyRolling   = "rolling"
 	StrategyRecreate  = "recreate"
 	StrategyBlueGreen = "blue-green"
+	StrategyCanary    = "canary"
 )
 
 const (
@@ -147,6 +148,7 @@ func normalUpdate(u *v1.Update) *v1.Update {
 	for _, d := range []*string{&u.MinReady, &u.ProgressDeadline, &u.KeepOld} {
 		normalDuration(d, "")
 	}
+	u.Canary = normalCanary(u.Canary)
 	leaveOut(&u.Strategy, StrategyRolling)
 	leaveOut(&u.MaxSurge, defaultSurge)
 	leaveOut(&u.ProgressDeadline, defaultProgressDeadline)
@@ -183,9 +185,10 @@ func checkUpdate(s *v1.WorkloadSpec, found *violations) {
 	if policy := s.GetRestart().GetPolicy(); strategy == StrategyBlueGreen && policy != "" && policy != defaultPolicy {
 		found.add(path+".strategy", "blue-green runs two sets at once, which needs restart.policy always: work that ends by itself must not be done twice")
 	}
-	if u.MaxSurge != "" && strategy != StrategyRolling {
-		found.add(path+".maxSurge", "is only for strategy rolling; leave it out")
+	if u.MaxSurge != "" && strategy != StrategyRolling && strategy != StrategyCanary {
+		found.add(path+".maxSurge", "is only for the strategies rolling and canary; leave it out")
 	}
+	checkCanary(s, strategy, found)
 	if strategy != StrategyBlueGreen && u.KeepOld != "" {
 		found.add(path+".keepOld", "is only for strategy blue-green; leave it out")
 	}

@@ -86,7 +86,7 @@ func TestUpdateReplacesNothing(t *testing.T) {
 
 func TestUpdateIsChecked(t *testing.T) {
 	for field, s := range map[string]*v1.WorkloadSpec{
-		"spec.update.strategy must":                        updated(&v1.Update{Strategy: "canary"}),
+		"spec.update.strategy must":                        updated(&v1.Update{Strategy: "shadow"}),
 		"spec.update.maxSurge must be a number":            updated(&v1.Update{MaxSurge: "0"}),
 		"spec.update.strategy recreate stops all replicas": {Image: "hello:1", Replicas: proto.Int32(3), MinAvailable: 1, Update: &v1.Update{Strategy: "recreate"}},
 		"spec.update.strategy blue-green runs two sets": {

@@ -103,6 +103,7 @@ func checkWorkload(w *v1.Workload, found *violations) {
 	checkUpdate(s, found)
 	checkSingleton(s, found)
 	readAmount("spec.lostAfter", s.GetLostAfter(), ParseDuration, found)
+	checkAutoscale(w.GetSpec(), s, found)
 	checkRelease(w.GetMetadata().GetName(), s, found)
 	checkDependsOn(w.GetMetadata().GetName(), s, found)
 }

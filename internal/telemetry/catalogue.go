@@ -136,6 +136,10 @@ var (
 		Name: "cloudless_deferred_replicas", Kind: KindGauge, From: FromServer,
 		Help: "Lost replicas whose replacement waits for its turn, because failover.replicas of the configuration limits how many are replaced. Only the leader counts them.",
 	}
+	AutoscaleDecisions = Metric{
+		Name: "cloudless_autoscale_decisions_total", Kind: KindCounter, From: FromServer,
+		Labels: []string{"decision"}, Help: "Decisions of autoscaling, by the reason of their event. Only the leader counts them.",
+	}
 	Users = Metric{
 		Name: "cloudless_users", Kind: KindGauge, From: FromServer,
 		Labels: []string{"role"}, Help: "API tokens that have not expired, by role.",
@@ -295,7 +299,7 @@ func Catalogue() []Metric {
 		APICalls, APIErrors, APISeconds, APIOpen, HTTPRequests,
 		RaftLeader, RaftTerm, RaftLastIndex, RaftCommitIndex, RaftAppliedIndex, RaftSnapshotIndex,
 		RaftCommitSeconds, RaftFsyncSeconds, RaftSnapshotSeconds,
-		StateIndex, StateObjects, Workloads, Replicas, Services, Endpoints, ReplicaRestarts, Nodes, DrainingReplicas, LostReplicas, DeferredReplicas, Users, Images, Sessions,
+		StateIndex, StateObjects, Workloads, Replicas, Services, Endpoints, ReplicaRestarts, Nodes, DrainingReplicas, LostReplicas, DeferredReplicas, AutoscaleDecisions, Users, Images, Sessions,
 		SchedulingDecisions, SchedulingSeconds, PendingReplicas,
 		NodeCPU, NodeCPUCapacity, NodeMemory, NodeMemoryCapacity, NodeDisk, NodeDiskCapacity,
 	}

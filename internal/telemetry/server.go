@@ -10,7 +10,7 @@ import (
 // Server is the metrics of a server. Those that are computed on demand use
 // Registry.Collect. A nil *Server counts nothing.
 type Server struct {
-	calls, errors, requests, decisions             *prometheus.CounterVec
+	calls, errors, requests, decisions, autoscaled *prometheus.CounterVec
 	callSeconds, commitSeconds                     *prometheus.HistogramVec
 	fsyncSeconds, snapshotSeconds, scheduleSeconds prometheus.Observer
 	open, deferred                                 prometheus.Gauge
@@ -23,7 +23,7 @@ func NewServer(r *Registry) *Server {
 		decisions: r.Counter(SchedulingDecisions), callSeconds: r.Histogram(APISeconds), commitSeconds: r.Histogram(RaftCommitSeconds),
 		fsyncSeconds: r.Histogram(RaftFsyncSeconds).WithLabelValues(), snapshotSeconds: r.Histogram(RaftSnapshotSeconds).WithLabelValues(),
 		scheduleSeconds: r.Histogram(SchedulingSeconds).WithLabelValues(), open: r.Gauge(APIOpen).WithLabelValues(),
-		deferred: r.Gauge(DeferredReplicas).WithLabelValues(),
+		deferred: r.Gauge(DeferredReplicas).WithLabelValues(), autoscaled: r.Counter(AutoscaleDecisions),
 	}
 }
 
@@ -84,6 +84,13 @@ func (s *Server) Scheduled(placed, unplaced int, took time.Duration) {
 	s.scheduleSeconds.Observe(took.Seconds())
 	s.decisions.WithLabelValues("placed").Add(float64(placed))
 	s.decisions.WithLabelValues("unplaced").Add(float64(unplaced))
+}
+
+// Autoscaled counts a decision of autoscaling.
+func (s *Server) Autoscaled(decision string) {
+	if s != nil {
+		s.autoscaled.WithLabelValues(decision).Inc()
+	}
 }
 
 // Deferred says how many lost replicas wait for their turn to be replaced.

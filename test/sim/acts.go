@@ -24,6 +24,9 @@ var kinds = []struct {
 	{"create", 10, (*World).actCreate},
 	{"update", 7, (*World).actUpdate},
 	{"scale", 8, (*World).actScale},
+	{"autoscale", 4, (*World).actAutoscale},
+	{"load", 6, (*World).actLoad},
+	{"silence", 3, (*World).actSilence},
 	{"restart", 4, (*World).actRestart},
 	{"delete", 4, (*World).actDelete},
 	{"broken release", 4, (*World).actBreakRelease},
@@ -166,6 +169,7 @@ func (w *World) heal() {
 	clear(w.missing)
 	clear(w.flaky)
 	clear(w.unwell)
+	clear(w.silent)
 	for _, s := range w.servers {
 		w.setClock(s, 0)
 		if !s.up {

@@ -44,6 +44,10 @@ func anyRollout(c *rand.Rand, s *v1.WorkloadSpec) {
 		if always {
 			s.Singleton, s.MinAvailable, s.Replicas = true, 0, proto.Int32(min(1, s.GetReplicas()))
 		}
+	case 5, 6:
+		if always {
+			u.Strategy, u.Canary = spec.StrategyCanary, anyCanary(c)
+		}
 	}
 	u.MinReady = []string{"", "", "0s", "10s"}[c.IntN(4)]
 	u.ProgressDeadline = []string{"", "1m", "3m"}[c.IntN(3)]
@@ -78,6 +82,10 @@ func (w *World) buildUpdate(s *server, snap *state.Snapshot, b *state.Batch, one
 		one.Spec.Image = wanted.GetImage()
 	}
 	one.Spec.DependsOn = old.GetSpec().GetDependsOn()
+	if one.Spec.Autoscale = nil; scalable(one.Spec) {
+		one.Spec.Autoscale = old.GetSpec().GetAutoscale()
+	}
+	spec.ForgetScale(one)
 	if spec.ReplacesNone(old.GetSpec(), one.GetSpec()) && !failedToBegin(snap, old) {
 		return nil
 	}
@@ -102,7 +110,7 @@ func anyDeployment(*v1.Deployment) bool { return true }
 // breakable reports whether a service has a revision to go back to after a release that does not work. Without replicas
 // nobody would notice that it does not.
 func breakable(snap *state.Snapshot, one *v1.Workload) bool {
-	return one.GetSpec().GetKind() == "" && one.GetSpec().GetReplicas() > 0 && one.GetSpec().GetRestart().GetPolicy() == "always" && lastGoodOf(snap, one, anyDeployment) != nil
+	return one.GetSpec().GetKind() == "" && spec.Replicas(one) > 0 && one.GetSpec().GetRestart().GetPolicy() == "always" && lastGoodOf(snap, one, anyDeployment) != nil
 }
 
 // actBreakRelease releases something that does not work.
@@ -158,11 +166,17 @@ func (w *World) steer(what string, of *v1.Deployment) {
 		changed := false
 		switch blueGreen := spec.DeploymentStrategy(d, one.GetSpec()) == spec.StrategyBlueGreen; what {
 		case "pause":
-			changed = rollout.Pause(d)
+			changed = rollout.Pause(d, w.wall(s))
 		case "resume":
 			changed = rollout.Resume(d, w.wall(s))
 		case "promote":
-			changed = blueGreen && !d.GetSpec().GetPaused() && rollout.Promote(d)
+			switch {
+			case d.GetSpec().GetPaused():
+			case blueGreen:
+				changed = rollout.Promote(d)
+			case spec.CanaryOf(d) != nil:
+				changed = rollout.PromoteCanary(d, d.GetMetadata().GetVersion()%3 == 0)
+			}
 		case "abort":
 			changed = d.GetSpec().GetPreviousUid() != "" && rollout.Abort(d)
 		}
@@ -309,12 +323,14 @@ func target(snap *state.Snapshot, one *v1.Workload) *v1.Workload {
 // surgeOf is how many replicas more than desired an update of a service may run.
 func surgeOf(snap *state.Snapshot, one *v1.Workload) int {
 	d := snap.Deployment(one.GetStatus().GetDeploymentUid())
-	desired := int(one.GetSpec().GetReplicas())
+	desired := int(spec.Replicas(one))
 	switch strategy := spec.DeploymentStrategy(d, one.GetSpec()); {
 	case one.GetSpec().GetRestart().GetPolicy() != "always" || strategy == spec.StrategyRecreate:
 		return 0
 	case strategy == spec.StrategyBlueGreen:
 		return desired
+	case spec.CanaryOf(d) != nil:
+		return spec.SurgeOf(one.GetSpec(), desired) + rollout.Canaries(desired, slices.Max(spec.StepsOf(spec.CanaryOf(d))))
 	}
 	return spec.SurgeOf(one.GetSpec(), desired)
 }

@@ -63,6 +63,16 @@ const (
 	Undecided Flaw = "undecided"
 )
 
+// The flaws of autoscaling.
+const (
+	// What is not measured counts as zero.
+	Presuming Flaw = "presuming"
+	// The number goes beyond the bounds.
+	Boundless Flaw = "boundless"
+	// Nothing wakes a service that sleeps.
+	Oversleeping Flaw = "oversleeping"
+)
+
 // crowd puts everything onto the first node.
 func crowd(snap *state.Snapshot, tx *statev1.Transaction) {
 	for n := range snap.Nodes("") {

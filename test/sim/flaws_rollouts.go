@@ -48,6 +48,10 @@ const (
 	Headlong Flaw = "headlong"
 	// A release command that has failed is repeated.
 	Rerunning Flaw = "rerunning"
+	// The steps of a canary do not hold.
+	Skipping Flaw = "skipping"
+	// Nobody counts the requests of a canary.
+	Deluded Flaw = "deluded"
 	// The engine of replicas does not know which deployments belong together.
 	Solitary Flaw = "solitary"
 )
@@ -102,6 +106,8 @@ func spoilDeployments(flaw Flaw, snap *state.Snapshot, tx *statev1.Transaction) 
 			d.Status.Phase = spec.DeploymentFailed
 		case flaw == Eager && open:
 			d.Status.Switched = spec.DeploymentStrategy(d, nil) == spec.StrategyBlueGreen
+		case flaw == Skipping && spec.CanaryStepping(d) && d.GetStatus().GetStepTime() != nil:
+			d.Status.Step, d.Status.StepTime = d.GetStatus().GetStep()+1, nil
 		case flaw == Headlong && open:
 			d.Status.Waiting = false
 		case flaw == Rewinding && d.GetStatus().GetPhase() == spec.DeploymentRolledBack:

@@ -160,7 +160,7 @@ func (w *World) checkReplacing(p *proposal, before *state.Snapshot) {
 		old := before.Replica(r.GetMetadata().GetUid())
 		one := p.base.Workload(r.GetSpec().GetWorkloadUid())
 		if one != nil {
-			one = target(p.base, one)
+			one = p.runningAs(r, target(p.base, one))
 		}
 		if old == nil || !wanted(old) || r.GetSpec().GetDesired() != spec.DesiredStopped || r.GetSpec().GetStopReason() != "" || !spec.Serves(old) ||
 			one == nil || one.GetSpec().GetKind() == spec.KindJob || one.GetSpec().GetKind() == spec.KindDaemon || recreates(p.base, one) ||
@@ -171,11 +171,18 @@ func (w *World) checkReplacing(p *proposal, before *state.Snapshot) {
 	}
 	for _, uid := range slices.Sorted(maps.Keys(going)) {
 		one := target(p.base, p.base.Workload(uid))
+		canary := ""
+		if base := p.baseOf(one); base != nil { // canaries make up for nothing
+			one, canary = base, one.GetStatus().GetRevisionUid()
+		}
 		revision := one.GetStatus().GetRevisionUid()
-		want := max(0, int(one.GetSpec().GetReplicas())-len(w.oracle.done[revision]))
+		want := max(0, int(spec.Replicas(one))-len(w.oracle.done[revision]))
 		serving, leaving, starting, steady := 0, 0, 0, 0
 		for r := range p.base.ReplicasOf(uid) {
 			phase := r.GetStatus().GetPhase()
+			if r.GetSpec().GetRevisionUid() == canary {
+				continue
+			}
 			if wanted(r) && r.GetSpec().GetRevisionUid() == revision && !placement.Away(p.base, r) && !w.mustLeave(p.base, r) {
 				switch {
 				case spec.Steady(r):
@@ -251,6 +258,7 @@ func (w *World) checkNew(p *proposal, r *v1.Replica, after *state.Snapshot) {
 	if before := target(p.base, one); before != nil && before.GetStatus().GetRevisionUid() == revision {
 		one = before // the deployment waits
 	}
+	one = p.runningAs(r, one)
 	if one == nil || one.GetStatus().GetRevisionUid() != revision {
 		if p.who != "inherited" {
 			w.fail("replicas are made of the current revision", "%s", r.GetMetadata().GetName())
@@ -271,9 +279,12 @@ func (w *World) checkNew(p *proposal, r *v1.Replica, after *state.Snapshot) {
 		w.checkNewOfDaemon(p, r, after)
 		return
 	}
-	if done := len(w.oracle.done[revision]); live+done > int(one.GetSpec().GetReplicas()) {
+	if p.who == "replicas" {
+		w.checkCanaries(p, one, r, live)
+	}
+	if done := len(w.oracle.done[revision]); live+done > int(spec.Replicas(one)) {
 		w.fail("finished work is not repeated", "%s is made, the %dth living one; %d have done their work, %d are wanted",
-			r.GetMetadata().GetName(), live, done, one.GetSpec().GetReplicas())
+			r.GetMetadata().GetName(), live, done, spec.Replicas(one))
 	}
 }
 
@@ -281,6 +292,10 @@ func (w *World) checkNew(p *proposal, r *v1.Replica, after *state.Snapshot) {
 func (w *World) checkGivenUp(p *proposal, before *state.Snapshot, r *v1.Replica) {
 	for _, snap := range []*state.Snapshot{before, p.base} {
 		one := snap.Workload(r.GetSpec().GetWorkloadUid())
+		canary := ""
+		if base := p.baseOf(one); base != nil && base.GetStatus().GetRevisionUid() == r.GetSpec().GetRevisionUid() {
+			one, canary = base, one.GetStatus().GetRevisionUid()
+		}
 		switch {
 		case one == nil, one.GetMetadata().GetDeleteTime() != nil, one.GetStatus().GetRevisionUid() != r.GetSpec().GetRevisionUid():
 			return
@@ -290,11 +305,11 @@ func (w *World) checkGivenUp(p *proposal, before *state.Snapshot, r *v1.Replica)
 		}
 		have := len(w.oracle.done[r.GetSpec().GetRevisionUid()])
 		for other := range snap.ReplicasOf(one.GetMetadata().GetUid()) {
-			if wanted(other) {
+			if wanted(other) && other.GetSpec().GetRevisionUid() != canary {
 				have++
 			}
 		}
-		if one.GetSpec().GetKind() == "" && have > int(one.GetSpec().GetReplicas()) {
+		if one.GetSpec().GetKind() == "" && have > int(spec.Replicas(one)) {
 			return
 		}
 		if node := snap.Node(r.GetSpec().GetNodeUid()); r.GetSpec().GetNodeUid() != "" && (node == nil || mayLose(node)) {

@@ -33,7 +33,7 @@ func asKind(s *v1.WorkloadSpec, kind string) *v1.WorkloadSpec {
 	made.MinAvailable = 0
 	if kind != spec.KindDaemon {
 		made.Update, made.Release = nil, nil
-	} else if made.GetUpdate().GetStrategy() == spec.StrategyBlueGreen {
+	} else if s := made.GetUpdate().GetStrategy(); s == spec.StrategyBlueGreen || s == spec.StrategyCanary {
 		made.Update = nil
 	}
 	if kind != spec.KindDaemon {
@@ -77,6 +77,7 @@ func (w *World) checkWorkload(p *proposal, before, after *v1.Workload) {
 		return
 	}
 	name := after.GetMetadata().GetName()
+	w.checkScale(p, before, after)
 	if outcome := rollout.Outcome(after); outcome != "" {
 		revision := after.GetStatus().GetRevisionUid()
 		if earlier := w.oracle.over[revision]; earlier != "" && earlier != outcome {

@@ -3,6 +3,7 @@ package sim
 import (
 	"time"
 
+	"github.com/cloudless/cloudless/internal/control/autoscale"
 	"github.com/cloudless/cloudless/internal/control/retention"
 	"github.com/cloudless/cloudless/internal/control/servers"
 	"github.com/cloudless/cloudless/internal/state"
@@ -15,6 +16,8 @@ type loops struct {
 	replicas *replicaLoop
 	nodes    *nodeLoop
 	crons    *cronLoop
+	// memory is that of the loop of autoscaling.
+	memory *autoscale.Memory
 }
 
 // loopPause is how long the leader waits before its loops begin again.
@@ -41,6 +44,8 @@ func (t *term) begin() {
 	t.w.after(5*time.Second, l.tickServers)
 	l.retain()
 	t.w.after(scoreEvery, l.keepScores)
+	l.memory = autoscale.NewMemory()
+	t.w.after(autoscaleEvery, l.autoscale)
 }
 
 // settled handles the outcome of a loop's proposal: the loop goes on, or all loops begin

@@ -175,7 +175,7 @@ func (w *World) actUpdate(c *rand.Rand) {
 func (w *World) actScale(c *rand.Rand) {
 	count := int32(c.IntN(8))
 	w.change(c, fmt.Sprintf("scale to %d", count), func(_ *server, _ *state.Snapshot, _ *state.Batch, one *v1.Workload) bool {
-		if one.GetSpec().GetKind() != "" || one.GetSpec().GetSingleton() && count > 1 || spec.TooFew(one.GetSpec(), count) != "" || count == 0 && broken(one.GetSpec()) {
+		if one.GetSpec().GetKind() != "" || one.GetSpec().GetAutoscale() != nil || one.GetSpec().GetSingleton() && count > 1 || spec.TooFew(one.GetSpec(), count) != "" || count == 0 && broken(one.GetSpec()) {
 			return false // the API refuses it, or see breakable
 		}
 		one.Spec.Replicas = proto.Int32(count)

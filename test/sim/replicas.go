@@ -38,6 +38,9 @@ func (l *replicaLoop) lead() {
 	s := l.t.server
 	l.engine.Leases = leases{l.t.w, s.leases}
 	l.engine.Leases.Begin(l.t.w.clock())
+	if l.t.w.flaw != Deluded {
+		l.engine.Traffic = traffic{l.t.w}
+	}
 	l.begin()
 }
 

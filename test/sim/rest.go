@@ -222,7 +222,8 @@ func (w *World) workloadAmiss(snap *state.Snapshot, one *v1.Workload) (wrong []s
 			add("%s is %s: %s", r.GetMetadata().GetName(), phase, r.GetStatus().GetUnready())
 		}
 	}
-	want := max(0, int(one.GetSpec().GetReplicas())-done)
+	w.scaleAmiss(snap, one, add)
+	want := max(0, int(spec.Replicas(one))-done)
 	if policy != "always" && running > 0 {
 		add("its work is not done yet")
 	}

@@ -36,6 +36,7 @@ func (w *World) checkDeployment(p *proposal, before, d *v1.Deployment, after *st
 			w.checkBegun(p, before, one)
 		}
 		w.checkSwitch(p, before, d, one)
+		w.checkCanary(p, before, d)
 		return
 	}
 	w.checkSwitch(p, before, d, one)
@@ -88,10 +89,10 @@ func (w *World) checkSucceeded(p *proposal, d *v1.Deployment) {
 			steady++
 		}
 	}
-	if want := int(one.GetSpec().GetReplicas()) - len(w.oracle.done[revision]); steady < want {
+	if want := int(spec.Replicas(one)) - len(w.oracle.done[revision]); steady < want {
 		w.fail("a deployment succeeds when its replicas have proven themselves", "%s has %d of %d", d.GetMetadata().GetName(), steady, want)
 	}
-	if broken(p.base.Revision(revision).GetSpec().GetWorkload()) && one.GetSpec().GetReplicas() > 0 {
+	if broken(p.base.Revision(revision).GetSpec().GetWorkload()) && spec.Replicas(one) > 0 {
 		w.fail("a deployment succeeds when its replicas have proven themselves", "%s is broken", d.GetMetadata().GetName())
 	}
 }
@@ -131,7 +132,7 @@ func (w *World) checkSwitch(p *proposal, before, d *v1.Deployment, one *v1.Workl
 			serving++
 		}
 	}
-	if want := int(seen.GetSpec().GetReplicas()) - len(w.oracle.done[d.GetSpec().GetRevisionUid()]); serving < want {
+	if want := int(spec.Replicas(seen)) - len(w.oracle.done[d.GetSpec().GetRevisionUid()]); serving < want {
 		w.fail("a service switches to a set that serves", "%s switches, and %d of %d serve", d.GetMetadata().GetName(), serving, want)
 	}
 	w.oracle.switched[one.GetMetadata().GetUid()] = d.GetSpec().GetRevisionUid()
@@ -173,9 +174,9 @@ func (w *World) checkSize(p *proposal, r *v1.Replica, one *v1.Workload, after *s
 	if one == nil || one.GetSpec().GetKind() != "" || recreates(p.base, one) {
 		return
 	}
-	most := int(one.GetSpec().GetReplicas()) + surgeOf(p.base, one)
+	most := int(spec.Replicas(one)) + surgeOf(p.base, one)
 	if !spec.Waits(begun, after.Deployment(begun.GetStatus().GetDeploymentUid())) {
-		most = max(most, int(begun.GetSpec().GetReplicas())+surgeOf(after, begun))
+		most = max(most, int(spec.Replicas(begun))+surgeOf(after, begun))
 	}
 	live := 0
 	for other := range after.ReplicasOf(one.GetMetadata().GetUid()) {
@@ -228,7 +229,7 @@ func (w *World) checkDisruptions(p *proposal) {
 		if d := p.base.Deployment(one.GetStatus().GetDeploymentUid()); spec.DeploymentOpen(d) { // it may wait
 			done = max(done, len(w.oracle.done[d.GetSpec().GetPreviousUid()]))
 		}
-		want := int(one.GetSpec().GetReplicas()) - done
+		want := int(spec.Replicas(one)) - done
 		if keeps := min(int(one.GetSpec().GetMinAvailable()), want); went && left < keeps {
 			w.fail("minAvailable holds against all disruptions", "%s goes, %d of %s are left, and %d should stay", voluntary[uid], left, one.GetMetadata().GetName(), keeps)
 		}

@@ -50,6 +50,10 @@ type World struct {
 	missing              map[string]time.Duration // images that cannot be pulled
 	flaky                map[string]time.Duration // workloads whose programs crash
 	unwell               map[string]time.Duration // workloads whose programs do not serve
+	// loads are what the requests to workloads cost, in CPUs, and busy is when they last cost something, by uid. silent
+	// are workloads that nothing is measured of until then.
+	loads                     map[string]float64
+	busy, silent, silentSince map[string]time.Duration
 	// lastTrouble is when something last kept the leader from working.
 	lastTrouble time.Duration
 	// tidy is whether everything always takes the same time.
@@ -110,6 +114,7 @@ func newWorld(story Story) *World {
 		seed: story.Seed, flaw: story.Flaw, rng: rand.New(rand.NewPCG(story.Seed, 0x5eed)), trace: newTrace(story.Tell),
 		log:     replicated{agreed: state.New().Snapshot()},
 		missing: map[string]time.Duration{}, flaky: map[string]time.Duration{}, unwell: map[string]time.Duration{},
+		loads: map[string]float64{}, busy: map[string]time.Duration{}, silent: map[string]time.Duration{}, silentSince: map[string]time.Duration{},
 		needs: map[string]needs{}, oracle: newOracle(), orphans: map[string]string{},
 	}
 	w.receipts = w.between(10*time.Minute, 24*time.Hour)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
@@ -18,7 +19,7 @@ func Desired(w *cloudlessv1.Workload) int32 {
 	if w.GetSpec().Replicas == nil {
 		return 1
 	}
-	return w.GetSpec().GetReplicas()
+	return spec.Replicas(w)
 }
 
 // Status is the state of a workload in a few words.
@@ -87,7 +88,41 @@ func Deployed(d *cloudlessv1.Deployment) string {
 	if s.GetSwitched() {
 		text += ", switched to the new revision"
 	}
+	if step := canaryStep(d); step != "" {
+		text += ", " + step
+	}
 	return text
+}
+
+// canaryStep says in which step a canary deployment is; empty for any other.
+func canaryStep(d *cloudlessv1.Deployment) string {
+	status, steps := d.GetStatus(), len(spec.StepsOf(spec.CanaryOf(d)))
+	switch {
+	case !spec.CanaryOpen(d):
+		return ""
+	case !spec.CanaryStepping(d):
+		return "all steps have held"
+	}
+	return fmt.Sprintf("step %d of %d with %d%% of the traffic", max(1, status.GetStep()), steps, status.GetWeight())
+}
+
+// CanaryStep says in which step an open canary deployment is, and how long that has held.
+func CanaryStep(d *cloudlessv1.Deployment, now time.Time) string {
+	status, bake := d.GetStatus(), spec.BakeOf(spec.CanaryOf(d))
+	text := canaryStep(d)
+	if !spec.CanaryStepping(d) {
+		return text + ", and the other replicas are being replaced"
+	}
+	since := status.GetStepTime()
+	if since == nil {
+		steps := spec.StepsOf(spec.CanaryOf(d))
+		return fmt.Sprintf("%s, and gets %d%% when all its replicas have proven themselves", text, steps[max(1, status.GetStep())-1])
+	}
+	if paused := status.GetPauseTime(); paused != nil {
+		now = paused.AsTime()
+	}
+	held := min(max(0, now.Sub(since.AsTime())), bake).Truncate(time.Second)
+	return fmt.Sprintf("%s, has held for %s of %s", text, spec.FormatDuration(held), spec.FormatDuration(bake))
 }
 
 // ReplicaReason is why a replica is in its phase, or how it ended last.

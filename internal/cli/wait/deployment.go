@@ -175,6 +175,12 @@ func (w *tracked) standing(r *cloudlessv1.Replica) string {
 		return "ready, gets no traffic before the switch"
 	case blueGreen && !isNew && switched:
 		return "ready, gets no traffic since the switch"
+	case spec.CanaryOpen(d) && isNew && d.GetStatus().GetWeight() == 0:
+		return "ready, gets no traffic before all replicas of the first step have served for a while"
+	case spec.CanaryStepping(d) && isNew:
+		return fmt.Sprintf("ready, gets its part of %d%% of the traffic", d.GetStatus().GetWeight())
+	case spec.CanaryStepping(d):
+		return fmt.Sprintf("ready, gets its part of %d%% of the traffic", 100-d.GetStatus().GetWeight())
 	case !blueGreen && isNew && spec.DeploymentOpen(d) && !w.proven():
 		return "ready, gets no traffic before it has served for a while"
 	}

@@ -52,7 +52,7 @@ func (Queries) Undrainable(before, after *state.Snapshot, n *v1.Node) (reasons [
 			if stays := d.explainService(w, now); stays.blocked {
 				why = stays.reason
 			}
-		case now > 0 && w.GetSpec().GetReplicas() > 0 && Serving(after, w) == 0:
+		case now > 0 && spec.Replicas(w) > 0 && Serving(after, w) == 0:
 			if refused := d.refusals(w); refused != "" {
 				why = fmt.Sprintf("%s has %s now and would have none, because %s", w.GetMetadata().GetName(), spec.Count(now, "serving replica"), refused)
 			}
@@ -131,7 +131,7 @@ func (d *departing) explainService(w *v1.Workload, now int) stay {
 	if refused == "" {
 		return stay{reason: "it waits for its replacement"}
 	}
-	name, then, keep, wanted := w.GetMetadata().GetName(), Serving(d.snap, w), int(w.GetSpec().GetMinAvailable()), int(w.GetSpec().GetReplicas())
+	name, then, keep, wanted := w.GetMetadata().GetName(), Serving(d.snap, w), int(w.GetSpec().GetMinAvailable()), int(spec.Replicas(w))
 	would := fmt.Sprintf("%d now and would have %d before node %s is empty, because %s", now, then, d.node.GetMetadata().GetName(), refused)
 	switch {
 	case keep > 0 && now == then:

@@ -31,11 +31,15 @@ func Unmet(snap *state.Snapshot, w *v1.Workload) (waiting, failure string) {
 	return "", ""
 }
 
-// ready reports whether a service or daemon is rolled out and all its replicas serve.
+// ready reports whether a service or daemon is rolled out and all its replicas serve. A service that sleeps is ready: the
+// first request wakes it.
 func ready(snap *state.Snapshot, w *v1.Workload) bool {
 	d := snap.Deployment(w.GetStatus().GetDeploymentUid())
 	if spec.DeploymentOpen(d) || spec.Waits(w, d) || w.GetMetadata().GetDeleteTime() != nil {
 		return false
+	}
+	if spec.Asleep(w) {
+		return true
 	}
 	all, serving := 0, 0
 	for r := range snap.ReplicasOf(w.GetMetadata().GetUid()) {
@@ -49,5 +53,5 @@ func ready(snap *state.Snapshot, w *v1.Workload) bool {
 	if w.GetSpec().GetKind() == spec.KindDaemon {
 		return serving > 0 && serving == all
 	}
-	return serving > 0 && serving >= int(w.GetSpec().GetReplicas())
+	return serving > 0 && serving >= int(spec.Replicas(w))
 }

@@ -33,11 +33,11 @@ func UIDsOf(replicas []*v1.Replica) (uids []string) {
 // InputOf is a service and its replicas as input for package rollout.
 func InputOf(w *v1.Workload, replicas []rollout.Replica) rollout.Input {
 	return rollout.Input{
-		Desired:  int(w.GetSpec().GetReplicas()),
+		Desired:  int(spec.Replicas(w)),
 		Revision: w.GetStatus().GetRevisionUid(),
 		Policy:   w.GetSpec().GetRestart().GetPolicy(),
 		Deleting: w.GetMetadata().GetDeleteTime() != nil,
-		Update:   UpdateOf(w, int(w.GetSpec().GetReplicas())),
+		Update:   UpdateOf(w, int(spec.Replicas(w))),
 		Replicas: replicas,
 	}
 }

@@ -118,11 +118,12 @@ type trial struct {
 // trialOf examines the replicas of a workload.
 func (t *tick) trialOf(w *v1.Workload) *trial {
 	uid := w.GetMetadata().GetUid()
-	if known := t.trials[uid]; known != nil {
+	key := uid + " " + w.GetStatus().GetRevisionUid()
+	if known := t.trials[key]; known != nil {
 		return known
 	}
 	it := &trial{}
-	t.trials[uid] = it
+	t.trials[key] = it
 	var first *v1.Replica
 	var newest, survived time.Time // casualty, survivor
 	for _, r := range placement.ByUID(t.snap, uid) {
@@ -172,8 +173,8 @@ func (t *tick) admit(r *v1.Replica) bool {
 	if r.GetSpec().GetNotBefore() == nil || r.GetSpec().GetNodeUid() != "" {
 		return true
 	}
-	w := t.target(t.snap.Workload(r.GetSpec().GetWorkloadUid()))
-	if w.GetStatus().GetRevisionUid() != r.GetSpec().GetRevisionUid() {
+	w := t.runningAs(r)
+	if w == nil {
 		return true // it is about to stop
 	}
 	it, at := t.trialOf(w), r.GetSpec().GetNotBefore().AsTime()

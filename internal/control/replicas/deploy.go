@@ -56,7 +56,11 @@ func (t *tick) deploy(w *v1.Workload, want int, replicas []rollout.Replica) (rol
 		rolledBack = t.fail(w, d, failure)
 	} else if !d.GetStatus().GetWaiting() {
 		t.switchOver(w, d, p)
-		if !d.GetSpec().GetPaused() {
+		switch {
+		case d.GetSpec().GetPaused():
+		case spec.CanaryOpen(d):
+			rolledBack = t.canary(w, d, want, replicas)
+		default:
 			rolledBack = t.judge(w, d, p)
 		}
 	}
@@ -78,6 +82,9 @@ func (t *tick) judge(w *v1.Workload, d *v1.Deployment, p rollout.Progress) (roll
 	switch {
 	case v.Succeeded:
 		d.Status.Phase, d.Status.EndTime = spec.DeploymentSucceeded, timestamppb.New(t.now)
+		if spec.CanaryOf(d) != nil {
+			d.Status.Weight = 100
+		}
 		if d.GetSpec().GetPreviousUid() == "" {
 			return false // the events of the replicas say enough
 		}

@@ -41,7 +41,7 @@ func (t *tick) obeyDrain(w *v1.Workload, r *v1.Replica, one *rollout.Replica) (w
 	leaves := departure{replica: r, event: "Drained", why: drainReason(n), grace: drain.GetGrace(), voluntary: !drain.GetForce()}
 	switch kind := w.GetSpec().GetKind(); {
 	case !operator && (kind == spec.KindDaemon || kind == spec.KindJob || w.GetSpec().GetRestart().GetPolicy() != rollout.PolicyAlways ||
-		placement.UpdateOf(w, int(w.GetSpec().GetReplicas())).Recreate):
+		placement.UpdateOf(w, int(spec.Replicas(w))).Recreate):
 		return ""
 	case kind == spec.KindDaemon:
 		if !t.onlyDaemonsOn(n.GetMetadata().GetUid()) {
@@ -51,7 +51,7 @@ func (t *tick) obeyDrain(w *v1.Workload, r *v1.Replica, one *rollout.Replica) (w
 		if !t.mayFinishUntil(w, drain.GetDeadline()) {
 			return ""
 		}
-	case placement.UpdateOf(w, int(w.GetSpec().GetReplicas())).Recreate:
+	case placement.UpdateOf(w, int(spec.Replicas(w))).Recreate:
 		if one.Serves && leaves.voluntary && t.spare(w) == 0 {
 			return ""
 		}
@@ -106,7 +106,7 @@ func (t *tick) spare(w *v1.Workload) int {
 			serving++
 		}
 	}
-	return rollout.Spare(serving, int(w.GetSpec().GetReplicas()), int(w.GetSpec().GetMinAvailable()))
+	return rollout.Spare(serving, int(spec.Replicas(w)), int(w.GetSpec().GetMinAvailable()))
 }
 
 // departuresChanged reports whether the replicas of a node may have to leave it now, or may

@@ -22,6 +22,8 @@ type Engine struct {
 	Due Due
 	// Leases holds back the replacement of singletons. If it is nil, no lease is valid.
 	Leases Leases
+	// Traffic judges canaries by their requests. If it is nil, nobody counts them.
+	Traffic Traffic
 
 	// snap is the newest state that was followed.
 	snap    *state.Snapshot
@@ -32,7 +34,7 @@ type Engine struct {
 // Begin discards everything and reads a state. Everything in it is due.
 func (e *Engine) Begin(snap *state.Snapshot) {
 	e.snap, e.cluster = snap, newCluster(snap)
-	e.cluster.leases = e.Leases
+	e.cluster.leases, e.cluster.traffic = e.Leases, e.Traffic
 	e.Due = e.memory.begin(snap)
 }
 

@@ -285,7 +285,7 @@ func atOnce(snap *state.Snapshot, w *v1.Workload) int {
 	case spec.KindDaemon:
 		return Placement{}.Nodes(snap, w)
 	default:
-		return int(w.GetSpec().GetReplicas())
+		return int(spec.Replicas(w))
 	}
 }
 

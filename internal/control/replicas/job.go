@@ -81,7 +81,7 @@ const maxExpected = 4096
 
 // survey reads the replicas of a workload. Replicas on removed nodes are lost.
 func (t *tick) survey(w *v1.Workload) survey {
-	s := survey{away: map[string]bool{}, replicas: make([]rollout.Replica, 0, max(0, min(w.GetSpec().GetReplicas(), maxExpected)))}
+	s := survey{away: map[string]bool{}, replicas: make([]rollout.Replica, 0, max(0, min(spec.Replicas(w), maxExpected)))}
 	live, idle := false, services.Idle(t.snap, w)
 	single := w.GetSpec().GetSingleton() || t.target(w).GetSpec().GetSingleton() // while its deployment waits
 	counted, sound := &tally{revision: w.GetStatus().GetRevisionUid()}, true

@@ -35,6 +35,8 @@ type Loop struct {
 	Decisions *placement.Decisions
 	// Leases are those of singletons. It may be nil.
 	Leases Leases
+	// Traffic judges canaries by their requests. It may be nil.
+	Traffic Traffic
 	// Pause waits while more urgent work is running. It may be nil.
 	Pause func(context.Context) bool
 
@@ -64,6 +66,7 @@ func (l *Loop) begin() {
 	if l.engine.Leases = l.Leases; l.Leases != nil {
 		l.Leases.Begin(time.Now())
 	}
+	l.engine.Traffic = l.Traffic
 	l.feed = l.Store.Follow()
 	l.follow()
 }

@@ -16,7 +16,7 @@ import (
 )
 
 // asked holds the replicas of one ask of a plan: those without a place, and those for which
-// room is being made. They have the same needs.
+// room is being made. They have the same revision, and so the same needs.
 type asked struct {
 	revision *scheduler.Revision
 	// surging is whether they start beside outdated ones, see surge. They push out no others.
@@ -30,7 +30,7 @@ func (t *tick) place() {
 	asks := map[string]*asked{}
 	for _, uid := range slices.Sorted(maps.Keys(t.unplaced)) { // oldest first
 		r := t.unplaced[uid]
-		key := r.GetSpec().GetWorkloadUid()
+		key := r.GetSpec().GetWorkloadUid() + " " + r.GetSpec().GetRevisionUid()
 		if t.surging[uid] {
 			key += " surging"
 		}

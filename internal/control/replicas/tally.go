@@ -24,6 +24,8 @@ type cluster struct {
 	pace pace
 	// leases are those of singletons; nil if none is valid.
 	leases Leases
+	// traffic counts the requests of revisions; nil if nobody does.
+	traffic Traffic
 }
 
 func newCluster(snap *state.Snapshot) *cluster {
@@ -110,7 +112,7 @@ func (c *cluster) lacks(w *v1.Workload) (missing int, known bool) {
 	if t == nil || t.others > 0 || t.revision != w.GetStatus().GetRevisionUid() || w.GetMetadata().GetDeleteTime() != nil {
 		return 0, false
 	}
-	missing = int(w.GetSpec().GetReplicas()) - t.standing
+	missing = int(spec.Replicas(w)) - t.standing
 	return missing, missing >= 0
 }
 

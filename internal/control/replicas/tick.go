@@ -218,7 +218,7 @@ type tick struct {
 	finished map[string]bool
 	// budget is how many lost replicas may be replaced.
 	budget budget
-	// fallen says what the losses of nodes mean for replicas. trials are those of suspects, by workload; delayed are new replicas that wait for a time,
+	// fallen says what the losses of nodes mean for replicas. trials are those of suspects, by workload and revision; delayed are new replicas that wait for a time,
 	// and postponed the uids of those that wait longer than before.
 	fallen    *placement.Losses
 	trials    map[string]*trial
@@ -278,7 +278,7 @@ func (t *tick) service(w *v1.Workload) {
 		t.remove(w)
 		return
 	}
-	if t.deploy(w, int(w.GetSpec().GetReplicas()), have.replicas) {
+	if t.deploy(w, int(spec.Replicas(w)), have.replicas) {
 		return // what to do now follows from the revision that it returned to
 	}
 	if w = t.target(w); w == nil {
@@ -287,7 +287,15 @@ func (t *tick) service(w *v1.Workload) {
 	in := placement.InputOf(w, have.replicas)
 	in.Places = t.placesToLevel(w)
 	t.steer(w, &in.Update)
-	step := rollout.Next(in)
+	if base := t.baseOf(w); base != nil {
+		t.runBoth(w, base, in, have)
+		return
+	}
+	t.carryStep(w, rollout.Next(in), have)
+}
+
+// carryStep does what package rollout has decided for a service.
+func (t *tick) carryStep(w *v1.Workload, step rollout.Step, have survey) {
 	t.loseAndStop(step.Lose, step.Stop)
 	t.depart(w.GetMetadata().GetUid(), step.Depart)
 	t.addSuccessors(w, step.Succeed)
@@ -467,7 +475,7 @@ func (t *tick) waits(r *v1.Replica) {
 		r.GetSpec().GetDesired() == spec.DesiredStopped || t.stopped[r.GetMetadata().GetUid()] || placement.Awaits(t.snap, r) {
 		return
 	}
-	if w := t.target(t.snap.Workload(r.GetSpec().GetWorkloadUid())); w.GetStatus().GetRevisionUid() != r.GetSpec().GetRevisionUid() {
+	if t.runningAs(r) == nil {
 		return
 	}
 	if t.stored(r) && !t.admit(r) {

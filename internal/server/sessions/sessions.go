@@ -111,6 +111,12 @@ func (s *Sessions) Route(c state.Change) {
 		s.connected.each((*session).markPace)
 	case c.Kind == state.KindNode && c.New != nil:
 		s.routeNode(c)
+	case c.Kind == state.KindWorkload:
+		before, _ := c.Old.(*v1.Workload)
+		after, _ := c.New.(*v1.Workload)
+		if assignment.MetricChanged(before, after) {
+			s.routeReplicas(after.GetMetadata().GetUid())
+		}
 	case c.Kind == state.KindReplica:
 		before, _ := c.Old.(*v1.Replica)
 		after, _ := c.New.(*v1.Replica)
@@ -122,6 +128,15 @@ func (s *Sessions) Route(c state.Change) {
 			if current := s.connected.get(node); current != nil {
 				current.mark(uid)
 			}
+		}
+	}
+}
+
+// routeReplicas marks all replicas of a workload, so that their nodes learn what is new about it.
+func (s *Sessions) routeReplicas(workloadUID string) {
+	for r := range s.Store.Snapshot().ReplicasOf(workloadUID) {
+		if current := s.connected.get(r.GetSpec().GetNodeUid()); current != nil {
+			current.mark(r.GetMetadata().GetUid())
 		}
 	}
 }

@@ -32,6 +32,16 @@ func health(port string) {
 	fail(http.ListenAndServe(":"+port, nil).Error())
 }
 
+// work keeps one CPU busy while there is a file that says so.
+func work() {
+	fmt.Println("waiting for work")
+	for {
+		if !exists(fileBusy) {
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
+}
+
 // alive fails if the program is dead.
 func alive() {
 	if exists(fileDead) {

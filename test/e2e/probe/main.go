@@ -18,7 +18,7 @@ import (
 
 func main() {
 	if len(os.Args) < 2 {
-		fail("usage: probe count|sleep|exit|eat|limits|size|signal|kill|cat|status|links|both|burn|long|owner|env|touch|remove|health|alive|file|serve|ask|digest|send ...")
+		fail("usage: probe count|sleep|exit|eat|limits|size|signal|kill|cat|status|links|both|burn|work|long|owner|env|touch|remove|health|alive|file|serve|ask|digest|send ...")
 	}
 	args := os.Args[2:]
 	switch os.Args[1] {
@@ -52,6 +52,8 @@ func main() {
 		sleep()
 	case "burn":
 		burn()
+	case "work":
+		work()
 	case "env":
 		fmt.Println(strings.Join(os.Environ(), "\n"))
 	case "file":

@@ -2232,7 +2232,9 @@ type Assignment struct {
 	Revision *Revision              `protobuf:"bytes,2,opt,name=revision,proto3" json:"revision,omitempty"`
 	// The login to pull the image with, if its registry needs one. Never written to the
 	// node's disk.
-	Login         *RegistryLogin `protobuf:"bytes,3,opt,name=login,proto3" json:"login,omitempty"`
+	Login *RegistryLogin `protobuf:"bytes,3,opt,name=login,proto3" json:"login,omitempty"`
+	// What the node reads from the replica, because its workload is scaled by it.
+	Metric        *AutoscaleMetric `protobuf:"bytes,8,opt,name=metric,proto3" json:"metric,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2284,6 +2286,13 @@ func (x *Assignment) GetRevision() *Revision {
 func (x *Assignment) GetLogin() *RegistryLogin {
 	if x != nil {
 		return x.Login
+	}
+	return nil
+}
+
+func (x *Assignment) GetMetric() *AutoscaleMetric {
+	if x != nil {
+		return x.Metric
 	}
 	return nil
 }
@@ -3172,7 +3181,7 @@ var File_cloudless_v1_agent_service_proto protoreflect.FileDescriptor
 
 const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"\n" +
-	" cloudless/v1/agent_service.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a'cloudless/v1/connectivity_service.proto\x1a\x17cloudless/v1/node.proto\x1a\x1acloudless/v1/options.proto\x1a\x18cloudless/v1/rules.proto\x1a\x19cloudless/v1/server.proto\x1a\x1acloudless/v1/service.proto\x1a\x1bcloudless/v1/workload.proto\x1a#cloudless/v1/workload_service.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"W\n" +
+	" cloudless/v1/agent_service.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1ccloudless/v1/autoscale.proto\x1a'cloudless/v1/connectivity_service.proto\x1a\x17cloudless/v1/node.proto\x1a\x1acloudless/v1/options.proto\x1a\x18cloudless/v1/rules.proto\x1a\x19cloudless/v1/server.proto\x1a\x1acloudless/v1/service.proto\x1a\x1bcloudless/v1/workload.proto\x1a#cloudless/v1/workload_service.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"W\n" +
 	"\x16ReportAgentLossRequest\x12#\n" +
 	"\binstance\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18@R\binstance\x12\x18\n" +
 	"\arunning\x18\x02 \x01(\bR\arunning\"\x19\n" +
@@ -3345,12 +3354,13 @@ const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"\x05alive\x18\b \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\x05alive\x12.\n" +
 	"\x04time\x18\n" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12'\n" +
-	"\x0freserved_memory\x18\v \x01(\tR\x0ereservedMemory\"\xa4\x01\n" +
+	"\x0freserved_memory\x18\v \x01(\tR\x0ereservedMemory\"\xdb\x01\n" +
 	"\n" +
 	"Assignment\x12/\n" +
 	"\areplica\x18\x01 \x01(\v2\x15.cloudless.v1.ReplicaR\areplica\x122\n" +
 	"\brevision\x18\x02 \x01(\v2\x16.cloudless.v1.RevisionR\brevision\x121\n" +
-	"\x05login\x18\x03 \x01(\v2\x1b.cloudless.v1.RegistryLoginR\x05login\"[\n" +
+	"\x05login\x18\x03 \x01(\v2\x1b.cloudless.v1.RegistryLoginR\x05login\x125\n" +
+	"\x06metric\x18\b \x01(\v2\x1d.cloudless.v1.AutoscaleMetricR\x06metric\"[\n" +
 	"\rRegistryLogin\x12\x12\n" +
 	"\x04host\x18\x01 \x01(\tR\x04host\x12\x1a\n" +
 	"\busername\x18\x02 \x01(\tR\busername\x12\x1a\n" +
@@ -3490,18 +3500,19 @@ var file_cloudless_v1_agent_service_proto_goTypes = []any{
 	(*NodeSpec)(nil),                // 52: cloudless.v1.NodeSpec
 	(*Replica)(nil),                 // 53: cloudless.v1.Replica
 	(*Revision)(nil),                // 54: cloudless.v1.Revision
-	(*ExecStart)(nil),               // 55: cloudless.v1.ExecStart
-	(*CopyStart)(nil),               // 56: cloudless.v1.CopyStart
-	(*ForwardStart)(nil),            // 57: cloudless.v1.ForwardStart
-	(*LogEntry)(nil),                // 58: cloudless.v1.LogEntry
-	(*ExecResponse)(nil),            // 59: cloudless.v1.ExecResponse
-	(*CopyResponse)(nil),            // 60: cloudless.v1.CopyResponse
-	(*ForwardResponse)(nil),         // 61: cloudless.v1.ForwardResponse
-	(*NodeNetwork)(nil),             // 62: cloudless.v1.NodeNetwork
-	(*NetworkProbe)(nil),            // 63: cloudless.v1.NetworkProbe
-	(*ExecRequest)(nil),             // 64: cloudless.v1.ExecRequest
-	(*CopyRequest)(nil),             // 65: cloudless.v1.CopyRequest
-	(*ForwardRequest)(nil),          // 66: cloudless.v1.ForwardRequest
+	(*AutoscaleMetric)(nil),         // 55: cloudless.v1.AutoscaleMetric
+	(*ExecStart)(nil),               // 56: cloudless.v1.ExecStart
+	(*CopyStart)(nil),               // 57: cloudless.v1.CopyStart
+	(*ForwardStart)(nil),            // 58: cloudless.v1.ForwardStart
+	(*LogEntry)(nil),                // 59: cloudless.v1.LogEntry
+	(*ExecResponse)(nil),            // 60: cloudless.v1.ExecResponse
+	(*CopyResponse)(nil),            // 61: cloudless.v1.CopyResponse
+	(*ForwardResponse)(nil),         // 62: cloudless.v1.ForwardResponse
+	(*NodeNetwork)(nil),             // 63: cloudless.v1.NodeNetwork
+	(*NetworkProbe)(nil),            // 64: cloudless.v1.NetworkProbe
+	(*ExecRequest)(nil),             // 65: cloudless.v1.ExecRequest
+	(*CopyRequest)(nil),             // 66: cloudless.v1.CopyRequest
+	(*ForwardRequest)(nil),          // 67: cloudless.v1.ForwardRequest
 }
 var file_cloudless_v1_agent_service_proto_depIdxs = []int32{
 	40, // 0: cloudless.v1.EnrollRequest.labels:type_name -> cloudless.v1.EnrollRequest.LabelsEntry
@@ -3547,43 +3558,44 @@ var file_cloudless_v1_agent_service_proto_depIdxs = []int32{
 	53, // 40: cloudless.v1.Assignment.replica:type_name -> cloudless.v1.Replica
 	54, // 41: cloudless.v1.Assignment.revision:type_name -> cloudless.v1.Revision
 	30, // 42: cloudless.v1.Assignment.login:type_name -> cloudless.v1.RegistryLogin
-	32, // 43: cloudless.v1.Open.logs:type_name -> cloudless.v1.OpenLogs
-	33, // 44: cloudless.v1.Open.exec:type_name -> cloudless.v1.OpenExec
-	34, // 45: cloudless.v1.Open.copy:type_name -> cloudless.v1.OpenCopy
-	35, // 46: cloudless.v1.Open.forward:type_name -> cloudless.v1.OpenForward
-	36, // 47: cloudless.v1.Open.network_status:type_name -> cloudless.v1.OpenNetworkStatus
-	37, // 48: cloudless.v1.Open.network_probe:type_name -> cloudless.v1.OpenNetworkProbe
-	47, // 49: cloudless.v1.OpenLogs.since:type_name -> google.protobuf.Timestamp
-	47, // 50: cloudless.v1.OpenLogs.until:type_name -> google.protobuf.Timestamp
-	55, // 51: cloudless.v1.OpenExec.start:type_name -> cloudless.v1.ExecStart
-	56, // 52: cloudless.v1.OpenCopy.start:type_name -> cloudless.v1.CopyStart
-	57, // 53: cloudless.v1.OpenForward.start:type_name -> cloudless.v1.ForwardStart
-	58, // 54: cloudless.v1.AttachUp.log:type_name -> cloudless.v1.LogEntry
-	59, // 55: cloudless.v1.AttachUp.exec:type_name -> cloudless.v1.ExecResponse
-	60, // 56: cloudless.v1.AttachUp.copy:type_name -> cloudless.v1.CopyResponse
-	61, // 57: cloudless.v1.AttachUp.forward:type_name -> cloudless.v1.ForwardResponse
-	62, // 58: cloudless.v1.AttachUp.network_status:type_name -> cloudless.v1.NodeNetwork
-	63, // 59: cloudless.v1.AttachUp.network_probe:type_name -> cloudless.v1.NetworkProbe
-	64, // 60: cloudless.v1.AttachDown.exec:type_name -> cloudless.v1.ExecRequest
-	65, // 61: cloudless.v1.AttachDown.copy:type_name -> cloudless.v1.CopyRequest
-	66, // 62: cloudless.v1.AttachDown.forward:type_name -> cloudless.v1.ForwardRequest
-	2,  // 63: cloudless.v1.EnrollmentService.Enroll:input_type -> cloudless.v1.EnrollRequest
-	4,  // 64: cloudless.v1.EnrollmentService.EnrollOwnNode:input_type -> cloudless.v1.EnrollOwnNodeRequest
-	7,  // 65: cloudless.v1.EnrollmentService.Renew:input_type -> cloudless.v1.RenewRequest
-	9,  // 66: cloudless.v1.AgentService.Session:input_type -> cloudless.v1.SessionUp
-	38, // 67: cloudless.v1.AgentService.Attach:input_type -> cloudless.v1.AttachUp
-	0,  // 68: cloudless.v1.AgentService.ReportAgentLoss:input_type -> cloudless.v1.ReportAgentLossRequest
-	6,  // 69: cloudless.v1.EnrollmentService.Enroll:output_type -> cloudless.v1.EnrollResponse
-	6,  // 70: cloudless.v1.EnrollmentService.EnrollOwnNode:output_type -> cloudless.v1.EnrollResponse
-	8,  // 71: cloudless.v1.EnrollmentService.Renew:output_type -> cloudless.v1.RenewResponse
-	19, // 72: cloudless.v1.AgentService.Session:output_type -> cloudless.v1.SessionDown
-	39, // 73: cloudless.v1.AgentService.Attach:output_type -> cloudless.v1.AttachDown
-	1,  // 74: cloudless.v1.AgentService.ReportAgentLoss:output_type -> cloudless.v1.ReportAgentLossResponse
-	69, // [69:75] is the sub-list for method output_type
-	63, // [63:69] is the sub-list for method input_type
-	63, // [63:63] is the sub-list for extension type_name
-	63, // [63:63] is the sub-list for extension extendee
-	0,  // [0:63] is the sub-list for field type_name
+	55, // 43: cloudless.v1.Assignment.metric:type_name -> cloudless.v1.AutoscaleMetric
+	32, // 44: cloudless.v1.Open.logs:type_name -> cloudless.v1.OpenLogs
+	33, // 45: cloudless.v1.Open.exec:type_name -> cloudless.v1.OpenExec
+	34, // 46: cloudless.v1.Open.copy:type_name -> cloudless.v1.OpenCopy
+	35, // 47: cloudless.v1.Open.forward:type_name -> cloudless.v1.OpenForward
+	36, // 48: cloudless.v1.Open.network_status:type_name -> cloudless.v1.OpenNetworkStatus
+	37, // 49: cloudless.v1.Open.network_probe:type_name -> cloudless.v1.OpenNetworkProbe
+	47, // 50: cloudless.v1.OpenLogs.since:type_name -> google.protobuf.Timestamp
+	47, // 51: cloudless.v1.OpenLogs.until:type_name -> google.protobuf.Timestamp
+	56, // 52: cloudless.v1.OpenExec.start:type_name -> cloudless.v1.ExecStart
+	57, // 53: cloudless.v1.OpenCopy.start:type_name -> cloudless.v1.CopyStart
+	58, // 54: cloudless.v1.OpenForward.start:type_name -> cloudless.v1.ForwardStart
+	59, // 55: cloudless.v1.AttachUp.log:type_name -> cloudless.v1.LogEntry
+	60, // 56: cloudless.v1.AttachUp.exec:type_name -> cloudless.v1.ExecResponse
+	61, // 57: cloudless.v1.AttachUp.copy:type_name -> cloudless.v1.CopyResponse
+	62, // 58: cloudless.v1.AttachUp.forward:type_name -> cloudless.v1.ForwardResponse
+	63, // 59: cloudless.v1.AttachUp.network_status:type_name -> cloudless.v1.NodeNetwork
+	64, // 60: cloudless.v1.AttachUp.network_probe:type_name -> cloudless.v1.NetworkProbe
+	65, // 61: cloudless.v1.AttachDown.exec:type_name -> cloudless.v1.ExecRequest
+	66, // 62: cloudless.v1.AttachDown.copy:type_name -> cloudless.v1.CopyRequest
+	67, // 63: cloudless.v1.AttachDown.forward:type_name -> cloudless.v1.ForwardRequest
+	2,  // 64: cloudless.v1.EnrollmentService.Enroll:input_type -> cloudless.v1.EnrollRequest
+	4,  // 65: cloudless.v1.EnrollmentService.EnrollOwnNode:input_type -> cloudless.v1.EnrollOwnNodeRequest
+	7,  // 66: cloudless.v1.EnrollmentService.Renew:input_type -> cloudless.v1.RenewRequest
+	9,  // 67: cloudless.v1.AgentService.Session:input_type -> cloudless.v1.SessionUp
+	38, // 68: cloudless.v1.AgentService.Attach:input_type -> cloudless.v1.AttachUp
+	0,  // 69: cloudless.v1.AgentService.ReportAgentLoss:input_type -> cloudless.v1.ReportAgentLossRequest
+	6,  // 70: cloudless.v1.EnrollmentService.Enroll:output_type -> cloudless.v1.EnrollResponse
+	6,  // 71: cloudless.v1.EnrollmentService.EnrollOwnNode:output_type -> cloudless.v1.EnrollResponse
+	8,  // 72: cloudless.v1.EnrollmentService.Renew:output_type -> cloudless.v1.RenewResponse
+	19, // 73: cloudless.v1.AgentService.Session:output_type -> cloudless.v1.SessionDown
+	39, // 74: cloudless.v1.AgentService.Attach:output_type -> cloudless.v1.AttachDown
+	1,  // 75: cloudless.v1.AgentService.ReportAgentLoss:output_type -> cloudless.v1.ReportAgentLossResponse
+	70, // [70:76] is the sub-list for method output_type
+	64, // [64:70] is the sub-list for method input_type
+	64, // [64:64] is the sub-list for extension type_name
+	64, // [64:64] is the sub-list for extension extendee
+	0,  // [0:64] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_agent_service_proto_init() }
@@ -3591,6 +3603,7 @@ func file_cloudless_v1_agent_service_proto_init() {
 	if File_cloudless_v1_agent_service_proto != nil {
 		return
 	}
+	file_cloudless_v1_autoscale_proto_init()
 	file_cloudless_v1_connectivity_service_proto_init()
 	file_cloudless_v1_node_proto_init()
 	file_cloudless_v1_options_proto_init()

@@ -124,7 +124,11 @@ type DeploymentSpec struct {
 	// Whether the release command of the workload runs first.
 	Release bool `protobuf:"varint,14,opt,name=release,proto3" json:"release,omitempty"`
 	// The strategy of the workload when the deployment was made. Changing it later concerns the next deployment.
-	Strategy      string `protobuf:"bytes,15,opt,name=strategy,proto3" json:"strategy,omitempty"`
+	Strategy string `protobuf:"bytes,15,opt,name=strategy,proto3" json:"strategy,omitempty"`
+	// What the canary block of the workload said when the deployment was made. Absent for other strategies.
+	Canary *Canary `protobuf:"bytes,16,opt,name=canary,proto3" json:"canary,omitempty"`
+	// Canary: the last step whose remaining time operators have skipped; one more than there are steps to skip all.
+	PromotedStep  int32 `protobuf:"varint,17,opt,name=promoted_step,json=promotedStep,proto3" json:"promoted_step,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -264,6 +268,20 @@ func (x *DeploymentSpec) GetStrategy() string {
 	return ""
 }
 
+func (x *DeploymentSpec) GetCanary() *Canary {
+	if x != nil {
+		return x.Canary
+	}
+	return nil
+}
+
+func (x *DeploymentSpec) GetPromotedStep() int32 {
+	if x != nil {
+		return x.PromotedStep
+	}
+	return 0
+}
+
 type DeploymentStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// "pending", "running", "paused", "succeeded", "failed" or "rolled back".
@@ -288,7 +306,17 @@ type DeploymentStatus struct {
 	Release *ReleaseStatus `protobuf:"bytes,12,opt,name=release,proto3" json:"release,omitempty"`
 	// How far it was at progress_time: the new replicas that have served for long enough, less the old ones that are not
 	// gone. The leader measures progress by it. Absent while nothing should progress, because an operator must promote it.
-	Progress      *int32 `protobuf:"varint,13,opt,name=progress,proto3,oneof" json:"progress,omitempty"`
+	Progress *int32 `protobuf:"varint,13,opt,name=progress,proto3,oneof" json:"progress,omitempty"`
+	// Canary: the present step, from 1; one more than there are steps while the rest of the replicas is replaced.
+	Step int32 `protobuf:"varint,14,opt,name=step,proto3" json:"step,omitempty"`
+	// Since when the step holds, less the time for which it was paused; unset before all replicas of the step serve.
+	StepTime *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=step_time,json=stepTime,proto3" json:"step_time,omitempty"`
+	// The share of the traffic that the new revision gets, in percent.
+	Weight int32 `protobuf:"varint,16,opt,name=weight,proto3" json:"weight,omitempty"`
+	// One sentence that says by what the new revision is judged.
+	Analysis string `protobuf:"bytes,17,opt,name=analysis,proto3" json:"analysis,omitempty"`
+	// Since when a canary deployment is paused.
+	PauseTime     *timestamppb.Timestamp `protobuf:"bytes,18,opt,name=pause_time,json=pauseTime,proto3" json:"pause_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -414,6 +442,41 @@ func (x *DeploymentStatus) GetProgress() int32 {
 	return 0
 }
 
+func (x *DeploymentStatus) GetStep() int32 {
+	if x != nil {
+		return x.Step
+	}
+	return 0
+}
+
+func (x *DeploymentStatus) GetStepTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.StepTime
+	}
+	return nil
+}
+
+func (x *DeploymentStatus) GetWeight() int32 {
+	if x != nil {
+		return x.Weight
+	}
+	return 0
+}
+
+func (x *DeploymentStatus) GetAnalysis() string {
+	if x != nil {
+		return x.Analysis
+	}
+	return ""
+}
+
+func (x *DeploymentStatus) GetPauseTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.PauseTime
+	}
+	return nil
+}
+
 type ReleaseStatus struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Job    string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
@@ -479,7 +542,7 @@ var File_cloudless_v1_deployment_proto protoreflect.FileDescriptor
 
 const file_cloudless_v1_deployment_proto_rawDesc = "" +
 	"\n" +
-	"\x1dcloudless/v1/deployment.proto\x12\fcloudless.v1\x1a\x1bcloudless/v1/metadata.proto\x1a\x1acloudless/v1/options.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xfc\x01\n" +
+	"\x1dcloudless/v1/deployment.proto\x12\fcloudless.v1\x1a\x1bcloudless/v1/metadata.proto\x1a\x1acloudless/v1/options.proto\x1a\x1bcloudless/v1/workload.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xfc\x01\n" +
 	"\n" +
 	"Deployment\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
@@ -488,7 +551,7 @@ const file_cloudless_v1_deployment_proto_rawDesc = "" +
 	"\bmetadata\x18\x03 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\x120\n" +
 	"\x04spec\x18\x04 \x01(\v2\x1c.cloudless.v1.DeploymentSpecR\x04spec\x126\n" +
 	"\x06status\x18\x05 \x01(\v2\x1e.cloudless.v1.DeploymentStatusR\x06status:\x1b\xea\xcc'\x17\n" +
-	"\vdeployments\x10\x01\x1a\x06deploy\"\xad\x03\n" +
+	"\vdeployments\x10\x01\x1a\x06deploy\"\x80\x04\n" +
 	"\x0eDeploymentSpec\x12!\n" +
 	"\fworkload_uid\x18\x01 \x01(\tR\vworkloadUid\x12\x1a\n" +
 	"\bworkload\x18\x02 \x01(\tR\bworkload\x12\x16\n" +
@@ -505,7 +568,9 @@ const file_cloudless_v1_deployment_proto_rawDesc = "" +
 	"\aaborted\x18\f \x01(\bR\aaborted\x12\x14\n" +
 	"\x05group\x18\r \x01(\tR\x05group\x12\x18\n" +
 	"\arelease\x18\x0e \x01(\bR\arelease\x12\x1a\n" +
-	"\bstrategy\x18\x0f \x01(\tR\bstrategy\"\x99\x04\n" +
+	"\bstrategy\x18\x0f \x01(\tR\bstrategy\x12,\n" +
+	"\x06canary\x18\x10 \x01(\v2\x14.cloudless.v1.CanaryR\x06canary\x12#\n" +
+	"\rpromoted_step\x18\x11 \x01(\x05R\fpromotedStep\"\xd5\x05\n" +
 	"\x10DeploymentStatus\x12\x14\n" +
 	"\x05phase\x18\x01 \x01(\tR\x05phase\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x129\n" +
@@ -522,7 +587,13 @@ const file_cloudless_v1_deployment_proto_rawDesc = "" +
 	"switchTime\x12\x18\n" +
 	"\awaiting\x18\v \x01(\bR\awaiting\x125\n" +
 	"\arelease\x18\f \x01(\v2\x1b.cloudless.v1.ReleaseStatusR\arelease\x12\x1f\n" +
-	"\bprogress\x18\r \x01(\x05H\x00R\bprogress\x88\x01\x01B\v\n" +
+	"\bprogress\x18\r \x01(\x05H\x00R\bprogress\x88\x01\x01\x12\x12\n" +
+	"\x04step\x18\x0e \x01(\x05R\x04step\x127\n" +
+	"\tstep_time\x18\x0f \x01(\v2\x1a.google.protobuf.TimestampR\bstepTime\x12\x16\n" +
+	"\x06weight\x18\x10 \x01(\x05R\x06weight\x12\x1a\n" +
+	"\banalysis\x18\x11 \x01(\tR\banalysis\x129\n" +
+	"\n" +
+	"pause_time\x18\x12 \x01(\v2\x1a.google.protobuf.TimestampR\tpauseTimeB\v\n" +
 	"\t_progress\"P\n" +
 	"\rReleaseStatus\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x17\n" +
@@ -548,22 +619,26 @@ var file_cloudless_v1_deployment_proto_goTypes = []any{
 	(*DeploymentStatus)(nil),      // 2: cloudless.v1.DeploymentStatus
 	(*ReleaseStatus)(nil),         // 3: cloudless.v1.ReleaseStatus
 	(*Metadata)(nil),              // 4: cloudless.v1.Metadata
-	(*timestamppb.Timestamp)(nil), // 5: google.protobuf.Timestamp
+	(*Canary)(nil),                // 5: cloudless.v1.Canary
+	(*timestamppb.Timestamp)(nil), // 6: google.protobuf.Timestamp
 }
 var file_cloudless_v1_deployment_proto_depIdxs = []int32{
-	4, // 0: cloudless.v1.Deployment.metadata:type_name -> cloudless.v1.Metadata
-	1, // 1: cloudless.v1.Deployment.spec:type_name -> cloudless.v1.DeploymentSpec
-	2, // 2: cloudless.v1.Deployment.status:type_name -> cloudless.v1.DeploymentStatus
-	5, // 3: cloudless.v1.DeploymentStatus.start_time:type_name -> google.protobuf.Timestamp
-	5, // 4: cloudless.v1.DeploymentStatus.progress_time:type_name -> google.protobuf.Timestamp
-	5, // 5: cloudless.v1.DeploymentStatus.end_time:type_name -> google.protobuf.Timestamp
-	5, // 6: cloudless.v1.DeploymentStatus.switch_time:type_name -> google.protobuf.Timestamp
-	3, // 7: cloudless.v1.DeploymentStatus.release:type_name -> cloudless.v1.ReleaseStatus
-	8, // [8:8] is the sub-list for method output_type
-	8, // [8:8] is the sub-list for method input_type
-	8, // [8:8] is the sub-list for extension type_name
-	8, // [8:8] is the sub-list for extension extendee
-	0, // [0:8] is the sub-list for field type_name
+	4,  // 0: cloudless.v1.Deployment.metadata:type_name -> cloudless.v1.Metadata
+	1,  // 1: cloudless.v1.Deployment.spec:type_name -> cloudless.v1.DeploymentSpec
+	2,  // 2: cloudless.v1.Deployment.status:type_name -> cloudless.v1.DeploymentStatus
+	5,  // 3: cloudless.v1.DeploymentSpec.canary:type_name -> cloudless.v1.Canary
+	6,  // 4: cloudless.v1.DeploymentStatus.start_time:type_name -> google.protobuf.Timestamp
+	6,  // 5: cloudless.v1.DeploymentStatus.progress_time:type_name -> google.protobuf.Timestamp
+	6,  // 6: cloudless.v1.DeploymentStatus.end_time:type_name -> google.protobuf.Timestamp
+	6,  // 7: cloudless.v1.DeploymentStatus.switch_time:type_name -> google.protobuf.Timestamp
+	3,  // 8: cloudless.v1.DeploymentStatus.release:type_name -> cloudless.v1.ReleaseStatus
+	6,  // 9: cloudless.v1.DeploymentStatus.step_time:type_name -> google.protobuf.Timestamp
+	6,  // 10: cloudless.v1.DeploymentStatus.pause_time:type_name -> google.protobuf.Timestamp
+	11, // [11:11] is the sub-list for method output_type
+	11, // [11:11] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_deployment_proto_init() }
@@ -573,6 +648,7 @@ func file_cloudless_v1_deployment_proto_init() {
 	}
 	file_cloudless_v1_metadata_proto_init()
 	file_cloudless_v1_options_proto_init()
+	file_cloudless_v1_workload_proto_init()
 	file_cloudless_v1_deployment_proto_msgTypes[2].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{

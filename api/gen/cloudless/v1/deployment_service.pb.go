@@ -400,9 +400,11 @@ func (x *ResumeDeploymentRequest) GetWorkload() string {
 }
 
 type PromoteDeploymentRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	Workload      string                 `protobuf:"bytes,2,opt,name=workload,proto3" json:"workload,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Namespace string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Workload  string                 `protobuf:"bytes,2,opt,name=workload,proto3" json:"workload,omitempty"`
+	// Canary: skip all steps that are left.
+	Full          bool `protobuf:"varint,3,opt,name=full,proto3" json:"full,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -449,6 +451,13 @@ func (x *PromoteDeploymentRequest) GetWorkload() string {
 		return x.Workload
 	}
 	return ""
+}
+
+func (x *PromoteDeploymentRequest) GetFull() bool {
+	if x != nil {
+		return x.Full
+	}
+	return false
 }
 
 type AbortDeploymentRequest struct {
@@ -531,10 +540,11 @@ const file_cloudless_v1_deployment_service_proto_rawDesc = "" +
 	"\bworkload\x18\x02 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xc0\xc6'\x01R\bworkload\"l\n" +
 	"\x17ResumeDeploymentRequest\x12'\n" +
 	"\tnamespace\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\tnamespace\x12(\n" +
-	"\bworkload\x18\x02 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xc0\xc6'\x01R\bworkload\"m\n" +
+	"\bworkload\x18\x02 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xc0\xc6'\x01R\bworkload\"\x81\x01\n" +
 	"\x18PromoteDeploymentRequest\x12'\n" +
 	"\tnamespace\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\tnamespace\x12(\n" +
-	"\bworkload\x18\x02 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xc0\xc6'\x01R\bworkload\"k\n" +
+	"\bworkload\x18\x02 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xc0\xc6'\x01R\bworkload\x12\x12\n" +
+	"\x04full\x18\x03 \x01(\bR\x04full\"k\n" +
 	"\x16AbortDeploymentRequest\x12'\n" +
 	"\tnamespace\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\tnamespace\x12(\n" +
 	"\bworkload\x18\x02 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xc0\xc6'\x01R\bworkload2\xd4\b\n" +

@@ -43,7 +43,8 @@ type DeploymentServiceClient interface {
 	// Stops a deployment for now: no further replica is started or stopped for it.
 	PauseDeployment(ctx context.Context, in *PauseDeploymentRequest, opts ...grpc.CallOption) (*Deployment, error)
 	ResumeDeployment(ctx context.Context, in *ResumeDeploymentRequest, opts ...grpc.CallOption) (*Deployment, error)
-	// Switches the service of a blue-green deployment to the new revision as soon as all its replicas serve.
+	// Switches the service of a blue-green deployment to the new revision as soon as all its replicas serve, or skips the
+	// rest of the present step of a canary deployment.
 	PromoteDeployment(ctx context.Context, in *PromoteDeploymentRequest, opts ...grpc.CallOption) (*Deployment, error)
 	// Ends a deployment and rolls back to the last good revision.
 	AbortDeployment(ctx context.Context, in *AbortDeploymentRequest, opts ...grpc.CallOption) (*Deployment, error)
@@ -151,7 +152,8 @@ type DeploymentServiceServer interface {
 	// Stops a deployment for now: no further replica is started or stopped for it.
 	PauseDeployment(context.Context, *PauseDeploymentRequest) (*Deployment, error)
 	ResumeDeployment(context.Context, *ResumeDeploymentRequest) (*Deployment, error)
-	// Switches the service of a blue-green deployment to the new revision as soon as all its replicas serve.
+	// Switches the service of a blue-green deployment to the new revision as soon as all its replicas serve, or skips the
+	// rest of the present step of a canary deployment.
 	PromoteDeployment(context.Context, *PromoteDeploymentRequest) (*Deployment, error)
 	// Ends a deployment and rolls back to the last good revision.
 	AbortDeployment(context.Context, *AbortDeploymentRequest) (*Deployment, error)

@@ -155,7 +155,9 @@ type WorkloadSpec struct {
 	LostAfter string `protobuf:"bytes,25,opt,name=lost_after,json=lostAfter,proto3" json:"lost_after,omitempty"`
 	// Workloads of the same namespace, by name, that a deployment or a job waits for before its first replica starts:
 	// "ready" until all replicas of a service or daemon serve, "completed" until a job has completed.
-	DependsOn     map[string]string `protobuf:"bytes,26,rep,name=depends_on,json=dependsOn,proto3" json:"depends_on,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	DependsOn map[string]string `protobuf:"bytes,26,rep,name=depends_on,json=dependsOn,proto3" json:"depends_on,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// The cluster decides how many replicas there are, beginning with replicas. Only for services.
+	Autoscale     *Autoscale `protobuf:"bytes,27,opt,name=autoscale,proto3" json:"autoscale,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -372,6 +374,13 @@ func (x *WorkloadSpec) GetDependsOn() map[string]string {
 	return nil
 }
 
+func (x *WorkloadSpec) GetAutoscale() *Autoscale {
+	if x != nil {
+		return x.Autoscale
+	}
+	return nil
+}
+
 // The release command of a workload runs as a job of its own, with the image, the environment, the resources and the
 // placement of the new revision. If it fails, so does the deployment.
 type Release struct {
@@ -432,10 +441,11 @@ func (x *Release) GetTimeout() string {
 type Update struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// "rolling" starts some new replicas, then stops as many old ones, and so on; "recreate" stops all old ones before
-	// it starts new ones; "blue-green" starts all new ones, then switches the service to them at once. "rolling" if
-	// empty.
+	// it starts new ones; "blue-green" starts all new ones, then switches the service to them at once; "canary" starts a
+	// few new ones beside the old ones, which get a growing share of the traffic while they are judged, and then goes on
+	// like "rolling". "rolling" if empty.
 	Strategy string `protobuf:"bytes,1,opt,name=strategy,proto3" json:"strategy,omitempty"`
-	// Rolling: how many more replicas than usual may run, as a number or as a percentage, which is rounded up; "25%" if
+	// Rolling, and canary after its last step: how many more replicas than usual may run, as a number or as a percentage, which is rounded up; "25%" if
 	// empty.
 	MaxSurge string `protobuf:"bytes,2,opt,name=max_surge,json=maxSurge,proto3" json:"max_surge,omitempty"`
 	// How long a new replica must have served to prove itself; "3s" if empty. If it is empty and there is a readiness probe,
@@ -446,7 +456,9 @@ type Update struct {
 	// Blue-green: how long the old replicas are kept after the switch, to allow an instant rollback; "5m" if empty.
 	KeepOld string `protobuf:"bytes,5,opt,name=keep_old,json=keepOld,proto3" json:"keep_old,omitempty"`
 	// Blue-green: switch only when an operator promotes the deployment.
-	ManualSwitch  bool `protobuf:"varint,6,opt,name=manual_switch,json=manualSwitch,proto3" json:"manual_switch,omitempty"`
+	ManualSwitch bool `protobuf:"varint,6,opt,name=manual_switch,json=manualSwitch,proto3" json:"manual_switch,omitempty"`
+	// Canary: its steps, and by what the new revision is judged.
+	Canary        *Canary `protobuf:"bytes,7,opt,name=canary,proto3" json:"canary,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -523,6 +535,151 @@ func (x *Update) GetManualSwitch() bool {
 	return false
 }
 
+func (x *Update) GetCanary() *Canary {
+	if x != nil {
+		return x.Canary
+	}
+	return nil
+}
+
+// How a canary deployment goes on.
+type Canary struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The share of the traffic that the new revision gets in each step, as growing percentages below 100; "5%", "25%"
+	// and "50%" if empty.
+	Steps []string `protobuf:"bytes,1,rep,name=steps,proto3" json:"steps,omitempty"`
+	// How long each step must hold once all its replicas serve; "2m" if empty.
+	Bake string `protobuf:"bytes,2,opt,name=bake,proto3" json:"bake,omitempty"`
+	// What takes the new revision back. Without it, restarts and failing probes do.
+	Analysis      *CanaryAnalysis `protobuf:"bytes,3,opt,name=analysis,proto3" json:"analysis,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Canary) Reset() {
+	*x = Canary{}
+	mi := &file_cloudless_v1_workload_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Canary) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Canary) ProtoMessage() {}
+
+func (x *Canary) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_workload_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Canary.ProtoReflect.Descriptor instead.
+func (*Canary) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Canary) GetSteps() []string {
+	if x != nil {
+		return x.Steps
+	}
+	return nil
+}
+
+func (x *Canary) GetBake() string {
+	if x != nil {
+		return x.Bake
+	}
+	return ""
+}
+
+func (x *Canary) GetAnalysis() *CanaryAnalysis {
+	if x != nil {
+		return x.Analysis
+	}
+	return nil
+}
+
+// The limits that the new revision of a canary deployment must keep. If it exceeds one, it is rolled back at once.
+type CanaryAnalysis struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many of its requests may fail, such as "1%" or "0.5%"; not judged if empty.
+	MaxErrorRate string `protobuf:"bytes,1,opt,name=max_error_rate,json=maxErrorRate,proto3" json:"max_error_rate,omitempty"`
+	// How long 99 of 100 requests may take at most, such as "500ms"; not judged if empty.
+	MaxP99 string `protobuf:"bytes,2,opt,name=max_p99,json=maxP99,proto3" json:"max_p99,omitempty"`
+	// How often its replicas may restart in total; 0 if not given.
+	MaxRestarts *int32 `protobuf:"varint,3,opt,name=max_restarts,json=maxRestarts,proto3,oneof" json:"max_restarts,omitempty"`
+	// How many requests a step needs before the error rate and the P99 are judged; 50 if not given.
+	MinRequests   *int32 `protobuf:"varint,4,opt,name=min_requests,json=minRequests,proto3,oneof" json:"min_requests,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CanaryAnalysis) Reset() {
+	*x = CanaryAnalysis{}
+	mi := &file_cloudless_v1_workload_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CanaryAnalysis) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CanaryAnalysis) ProtoMessage() {}
+
+func (x *CanaryAnalysis) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_workload_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CanaryAnalysis.ProtoReflect.Descriptor instead.
+func (*CanaryAnalysis) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *CanaryAnalysis) GetMaxErrorRate() string {
+	if x != nil {
+		return x.MaxErrorRate
+	}
+	return ""
+}
+
+func (x *CanaryAnalysis) GetMaxP99() string {
+	if x != nil {
+		return x.MaxP99
+	}
+	return ""
+}
+
+func (x *CanaryAnalysis) GetMaxRestarts() int32 {
+	if x != nil && x.MaxRestarts != nil {
+		return *x.MaxRestarts
+	}
+	return 0
+}
+
+func (x *CanaryAnalysis) GetMinRequests() int32 {
+	if x != nil && x.MinRequests != nil {
+		return *x.MinRequests
+	}
+	return 0
+}
+
 // Work that has an end. Replicas are not restarted in place: one that fails is replaced by
 // another after the pause of restart.backoff and restart.maxBackoff.
 type Job struct {
@@ -541,7 +698,7 @@ type Job struct {
 
 func (x *Job) Reset() {
 	*x = Job{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[4]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -553,7 +710,7 @@ func (x *Job) String() string {
 func (*Job) ProtoMessage() {}
 
 func (x *Job) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[4]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -566,7 +723,7 @@ func (x *Job) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job.ProtoReflect.Descriptor instead.
 func (*Job) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{4}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Job) GetCompletions() int32 {
@@ -622,7 +779,7 @@ type Cron struct {
 
 func (x *Cron) Reset() {
 	*x = Cron{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[5]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -634,7 +791,7 @@ func (x *Cron) String() string {
 func (*Cron) ProtoMessage() {}
 
 func (x *Cron) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[5]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -647,7 +804,7 @@ func (x *Cron) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cron.ProtoReflect.Descriptor instead.
 func (*Cron) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{5}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Cron) GetSchedule() string {
@@ -713,7 +870,7 @@ type Resources struct {
 
 func (x *Resources) Reset() {
 	*x = Resources{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[6]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -725,7 +882,7 @@ func (x *Resources) String() string {
 func (*Resources) ProtoMessage() {}
 
 func (x *Resources) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[6]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -738,7 +895,7 @@ func (x *Resources) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resources.ProtoReflect.Descriptor instead.
 func (*Resources) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{6}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Resources) GetRequests() *ResourceAmounts {
@@ -773,7 +930,7 @@ type Gpu struct {
 
 func (x *Gpu) Reset() {
 	*x = Gpu{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[7]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -785,7 +942,7 @@ func (x *Gpu) String() string {
 func (*Gpu) ProtoMessage() {}
 
 func (x *Gpu) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[7]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -798,7 +955,7 @@ func (x *Gpu) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gpu.ProtoReflect.Descriptor instead.
 func (*Gpu) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{7}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Gpu) GetCount() int32 {
@@ -829,7 +986,7 @@ type ResourceAmounts struct {
 
 func (x *ResourceAmounts) Reset() {
 	*x = ResourceAmounts{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[8]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -841,7 +998,7 @@ func (x *ResourceAmounts) String() string {
 func (*ResourceAmounts) ProtoMessage() {}
 
 func (x *ResourceAmounts) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[8]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -854,7 +1011,7 @@ func (x *ResourceAmounts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResourceAmounts.ProtoReflect.Descriptor instead.
 func (*ResourceAmounts) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{8}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ResourceAmounts) GetCpu() string {
@@ -907,7 +1064,7 @@ type Port struct {
 
 func (x *Port) Reset() {
 	*x = Port{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[9]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -919,7 +1076,7 @@ func (x *Port) String() string {
 func (*Port) ProtoMessage() {}
 
 func (x *Port) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[9]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -932,7 +1089,7 @@ func (x *Port) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Port.ProtoReflect.Descriptor instead.
 func (*Port) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{9}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Port) GetName() string {
@@ -995,7 +1152,7 @@ type Restart struct {
 
 func (x *Restart) Reset() {
 	*x = Restart{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[10]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1007,7 +1164,7 @@ func (x *Restart) String() string {
 func (*Restart) ProtoMessage() {}
 
 func (x *Restart) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[10]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1020,7 +1177,7 @@ func (x *Restart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Restart.ProtoReflect.Descriptor instead.
 func (*Restart) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{10}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Restart) GetPolicy() string {
@@ -1082,7 +1239,7 @@ type Placement struct {
 
 func (x *Placement) Reset() {
 	*x = Placement{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[11]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1094,7 +1251,7 @@ func (x *Placement) String() string {
 func (*Placement) ProtoMessage() {}
 
 func (x *Placement) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[11]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1107,7 +1264,7 @@ func (x *Placement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Placement.ProtoReflect.Descriptor instead.
 func (*Placement) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{11}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Placement) GetLabels() map[string]string {
@@ -1209,7 +1366,7 @@ type LabelRule struct {
 
 func (x *LabelRule) Reset() {
 	*x = LabelRule{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[12]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1221,7 +1378,7 @@ func (x *LabelRule) String() string {
 func (*LabelRule) ProtoMessage() {}
 
 func (x *LabelRule) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[12]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1234,7 +1391,7 @@ func (x *LabelRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LabelRule.ProtoReflect.Descriptor instead.
 func (*LabelRule) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{12}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *LabelRule) GetKey() string {
@@ -1269,7 +1426,7 @@ type LabelPreference struct {
 
 func (x *LabelPreference) Reset() {
 	*x = LabelPreference{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[13]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1281,7 +1438,7 @@ func (x *LabelPreference) String() string {
 func (*LabelPreference) ProtoMessage() {}
 
 func (x *LabelPreference) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[13]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1294,7 +1451,7 @@ func (x *LabelPreference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LabelPreference.ProtoReflect.Descriptor instead.
 func (*LabelPreference) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{13}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *LabelPreference) GetRule() *LabelRule {
@@ -1325,7 +1482,7 @@ type Toleration struct {
 
 func (x *Toleration) Reset() {
 	*x = Toleration{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[14]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1337,7 +1494,7 @@ func (x *Toleration) String() string {
 func (*Toleration) ProtoMessage() {}
 
 func (x *Toleration) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[14]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1350,7 +1507,7 @@ func (x *Toleration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Toleration.ProtoReflect.Descriptor instead.
 func (*Toleration) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{14}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Toleration) GetKey() string {
@@ -1394,7 +1551,7 @@ type Spread struct {
 
 func (x *Spread) Reset() {
 	*x = Spread{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[15]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1406,7 +1563,7 @@ func (x *Spread) String() string {
 func (*Spread) ProtoMessage() {}
 
 func (x *Spread) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[15]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1419,7 +1576,7 @@ func (x *Spread) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Spread.ProtoReflect.Descriptor instead.
 func (*Spread) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{15}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Spread) GetKey() string {
@@ -1455,7 +1612,7 @@ type Affinity struct {
 
 func (x *Affinity) Reset() {
 	*x = Affinity{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[16]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1467,7 +1624,7 @@ func (x *Affinity) String() string {
 func (*Affinity) ProtoMessage() {}
 
 func (x *Affinity) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[16]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1480,7 +1637,7 @@ func (x *Affinity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Affinity.ProtoReflect.Descriptor instead.
 func (*Affinity) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{16}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Affinity) GetWorkload() string {
@@ -1533,7 +1690,7 @@ type ScoreWeights struct {
 
 func (x *ScoreWeights) Reset() {
 	*x = ScoreWeights{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[17]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1545,7 +1702,7 @@ func (x *ScoreWeights) String() string {
 func (*ScoreWeights) ProtoMessage() {}
 
 func (x *ScoreWeights) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[17]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1558,7 +1715,7 @@ func (x *ScoreWeights) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScoreWeights.ProtoReflect.Descriptor instead.
 func (*ScoreWeights) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{17}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ScoreWeights) GetLocality() float64 {
@@ -1608,7 +1765,7 @@ type Stop struct {
 
 func (x *Stop) Reset() {
 	*x = Stop{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[18]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1620,7 +1777,7 @@ func (x *Stop) String() string {
 func (*Stop) ProtoMessage() {}
 
 func (x *Stop) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[18]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1633,7 +1790,7 @@ func (x *Stop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stop.ProtoReflect.Descriptor instead.
 func (*Stop) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{18}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Stop) GetSignal() string {
@@ -1684,14 +1841,16 @@ type WorkloadStatus struct {
 	Deployment    uint64 `protobuf:"varint,21,opt,name=deployment,proto3" json:"deployment,omitempty"`
 	DeploymentUid string `protobuf:"bytes,22,opt,name=deployment_uid,json=deploymentUid,proto3" json:"deployment_uid,omitempty"`
 	// The highest number of a revision so far. A rollback returns to a revision with a lower number.
-	LastRevision  uint64 `protobuf:"varint,23,opt,name=last_revision,json=lastRevision,proto3" json:"last_revision,omitempty"`
+	LastRevision uint64 `protobuf:"varint,23,opt,name=last_revision,json=lastRevision,proto3" json:"last_revision,omitempty"`
+	// What autoscaling has decided. Unset for workloads without it, and until it has decided something.
+	Scale         *ScaleStatus `protobuf:"bytes,24,opt,name=scale,proto3" json:"scale,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WorkloadStatus) Reset() {
 	*x = WorkloadStatus{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[19]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1703,7 +1862,7 @@ func (x *WorkloadStatus) String() string {
 func (*WorkloadStatus) ProtoMessage() {}
 
 func (x *WorkloadStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[19]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1716,7 +1875,7 @@ func (x *WorkloadStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkloadStatus.ProtoReflect.Descriptor instead.
 func (*WorkloadStatus) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{19}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *WorkloadStatus) GetPhase() string {
@@ -1852,6 +2011,13 @@ func (x *WorkloadStatus) GetLastRevision() uint64 {
 	return 0
 }
 
+func (x *WorkloadStatus) GetScale() *ScaleStatus {
+	if x != nil {
+		return x.Scale
+	}
+	return nil
+}
+
 // The progress of a job.
 type JobStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1870,7 +2036,7 @@ type JobStatus struct {
 
 func (x *JobStatus) Reset() {
 	*x = JobStatus{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[20]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1882,7 +2048,7 @@ func (x *JobStatus) String() string {
 func (*JobStatus) ProtoMessage() {}
 
 func (x *JobStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[20]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1895,7 +2061,7 @@ func (x *JobStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobStatus.ProtoReflect.Descriptor instead.
 func (*JobStatus) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{20}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *JobStatus) GetSucceeded() int32 {
@@ -1957,7 +2123,7 @@ type CronStatus struct {
 
 func (x *CronStatus) Reset() {
 	*x = CronStatus{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[21]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1969,7 +2135,7 @@ func (x *CronStatus) String() string {
 func (*CronStatus) ProtoMessage() {}
 
 func (x *CronStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[21]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1982,7 +2148,7 @@ func (x *CronStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CronStatus.ProtoReflect.Descriptor instead.
 func (*CronStatus) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{21}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *CronStatus) GetLastRun() *timestamppb.Timestamp {
@@ -2023,7 +2189,7 @@ type NodeReason struct {
 
 func (x *NodeReason) Reset() {
 	*x = NodeReason{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[22]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2035,7 +2201,7 @@ func (x *NodeReason) String() string {
 func (*NodeReason) ProtoMessage() {}
 
 func (x *NodeReason) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[22]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2048,7 +2214,7 @@ func (x *NodeReason) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeReason.ProtoReflect.Descriptor instead.
 func (*NodeReason) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{22}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *NodeReason) GetNode() string {
@@ -2078,7 +2244,7 @@ type Revision struct {
 
 func (x *Revision) Reset() {
 	*x = Revision{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[23]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2090,7 +2256,7 @@ func (x *Revision) String() string {
 func (*Revision) ProtoMessage() {}
 
 func (x *Revision) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[23]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2103,7 +2269,7 @@ func (x *Revision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Revision.ProtoReflect.Descriptor instead.
 func (*Revision) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{23}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Revision) GetApiVersion() string {
@@ -2154,7 +2320,7 @@ type RevisionSpec struct {
 
 func (x *RevisionSpec) Reset() {
 	*x = RevisionSpec{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[24]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2166,7 +2332,7 @@ func (x *RevisionSpec) String() string {
 func (*RevisionSpec) ProtoMessage() {}
 
 func (x *RevisionSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[24]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2179,7 +2345,7 @@ func (x *RevisionSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevisionSpec.ProtoReflect.Descriptor instead.
 func (*RevisionSpec) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{24}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *RevisionSpec) GetWorkloadUid() string {
@@ -2245,7 +2411,7 @@ type Replica struct {
 
 func (x *Replica) Reset() {
 	*x = Replica{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[25]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2257,7 +2423,7 @@ func (x *Replica) String() string {
 func (*Replica) ProtoMessage() {}
 
 func (x *Replica) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[25]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2270,7 +2436,7 @@ func (x *Replica) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Replica.ProtoReflect.Descriptor instead.
 func (*Replica) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{25}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Replica) GetApiVersion() string {
@@ -2346,7 +2512,7 @@ type ReplicaSpec struct {
 
 func (x *ReplicaSpec) Reset() {
 	*x = ReplicaSpec{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[26]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2358,7 +2524,7 @@ func (x *ReplicaSpec) String() string {
 func (*ReplicaSpec) ProtoMessage() {}
 
 func (x *ReplicaSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[26]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2371,7 +2537,7 @@ func (x *ReplicaSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaSpec.ProtoReflect.Descriptor instead.
 func (*ReplicaSpec) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{26}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ReplicaSpec) GetWorkloadUid() string {
@@ -2510,7 +2676,7 @@ type Replaced struct {
 
 func (x *Replaced) Reset() {
 	*x = Replaced{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[27]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2522,7 +2688,7 @@ func (x *Replaced) String() string {
 func (*Replaced) ProtoMessage() {}
 
 func (x *Replaced) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[27]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2535,7 +2701,7 @@ func (x *Replaced) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Replaced.ProtoReflect.Descriptor instead.
 func (*Replaced) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{27}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Replaced) GetReplicaUid() string {
@@ -2597,7 +2763,7 @@ type ReplicaStatus struct {
 
 func (x *ReplicaStatus) Reset() {
 	*x = ReplicaStatus{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[28]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2609,7 +2775,7 @@ func (x *ReplicaStatus) String() string {
 func (*ReplicaStatus) ProtoMessage() {}
 
 func (x *ReplicaStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[28]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2622,7 +2788,7 @@ func (x *ReplicaStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaStatus.ProtoReflect.Descriptor instead.
 func (*ReplicaStatus) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{28}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ReplicaStatus) GetPhase() string {
@@ -2723,7 +2889,7 @@ type Progress struct {
 
 func (x *Progress) Reset() {
 	*x = Progress{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[29]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2735,7 +2901,7 @@ func (x *Progress) String() string {
 func (*Progress) ProtoMessage() {}
 
 func (x *Progress) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[29]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2748,7 +2914,7 @@ func (x *Progress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Progress.ProtoReflect.Descriptor instead.
 func (*Progress) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{29}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Progress) GetWhat() string {
@@ -2785,7 +2951,7 @@ type Exit struct {
 
 func (x *Exit) Reset() {
 	*x = Exit{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[30]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2797,7 +2963,7 @@ func (x *Exit) String() string {
 func (*Exit) ProtoMessage() {}
 
 func (x *Exit) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[30]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2810,7 +2976,7 @@ func (x *Exit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exit.ProtoReflect.Descriptor instead.
 func (*Exit) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{30}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Exit) GetCode() int32 {
@@ -2845,7 +3011,7 @@ var File_cloudless_v1_workload_proto protoreflect.FileDescriptor
 
 const file_cloudless_v1_workload_proto_rawDesc = "" +
 	"\n" +
-	"\x1bcloudless/v1/workload.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x1acloudless/v1/options.proto\x1a\x18cloudless/v1/probe.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa6\x02\n" +
+	"\x1bcloudless/v1/workload.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1ccloudless/v1/autoscale.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x1acloudless/v1/options.proto\x1a\x18cloudless/v1/probe.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa6\x02\n" +
 	"\bWorkload\x126\n" +
 	"\vapi_version\x18\x01 \x01(\tB\x15\xbaH\x12r\x10R\x00R\fcloudless/v1R\n" +
 	"apiVersion\x12%\n" +
@@ -2853,7 +3019,7 @@ const file_cloudless_v1_workload_proto_rawDesc = "" +
 	"\bmetadata\x18\x03 \x01(\v2\x16.cloudless.v1.MetadataB\x06\xbaH\x03\xc8\x01\x01R\bmetadata\x126\n" +
 	"\x04spec\x18\x04 \x01(\v2\x1a.cloudless.v1.WorkloadSpecB\x06\xbaH\x03\xc8\x01\x01R\x04spec\x124\n" +
 	"\x06status\x18\x05 \x01(\v2\x1c.cloudless.v1.WorkloadStatusR\x06status:\x11\xea\xcc'\r\n" +
-	"\tworkloads\x10\x01\"\x97\x0f\n" +
+	"\tworkloads\x10\x01\"\xce\x0f\n" +
 	"\fWorkloadSpec\x12_\n" +
 	"\x05image\x18\x01 \x01(\tBI\xbaHF\xba\x01>\n" +
 	"\x05image\x12)is missing: name an image such as hello:1\x1a\n" +
@@ -2890,7 +3056,8 @@ const file_cloudless_v1_workload_proto_rawDesc = "" +
 	"\n" +
 	"lost_after\x18\x19 \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\tlostAfter\x12p\n" +
 	"\n" +
-	"depends_on\x18\x1a \x03(\v2).cloudless.v1.WorkloadSpec.DependsOnEntryB&\xbaH#\x9a\x01 \x10@\"\x06r\x04\xc0\xc6'\x01*\x14r\x12R\x05readyR\tcompletedR\tdependsOn\x1a6\n" +
+	"depends_on\x18\x1a \x03(\v2).cloudless.v1.WorkloadSpec.DependsOnEntryB&\xbaH#\x9a\x01 \x10@\"\x06r\x04\xc0\xc6'\x01*\x14r\x12R\x05readyR\tcompletedR\tdependsOn\x125\n" +
+	"\tautoscale\x18\x1b \x01(\v2\x17.cloudless.v1.AutoscaleR\tautoscale\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a<\n" +
@@ -2901,16 +3068,32 @@ const file_cloudless_v1_workload_proto_rawDesc = "" +
 	"\t_priority\"S\n" +
 	"\aRelease\x12#\n" +
 	"\acommand\x18\x01 \x03(\tB\t\xbaH\x06\x92\x01\x03\x10\x80\x02R\acommand\x12#\n" +
-	"\atimeout\x18\x02 \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\atimeout\"\xbc\x03\n" +
-	"\x06Update\x12B\n" +
-	"\bstrategy\x18\x01 \x01(\tB&\xbaH#r!R\x00R\arollingR\brecreateR\n" +
-	"blue-greenR\bstrategy\x12\xc2\x01\n" +
+	"\atimeout\x18\x02 \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\atimeout\"\xf2\x03\n" +
+	"\x06Update\x12J\n" +
+	"\bstrategy\x18\x01 \x01(\tB.\xbaH+r)R\x00R\arollingR\brecreateR\n" +
+	"blue-greenR\x06canaryR\bstrategy\x12\xc2\x01\n" +
 	"\tmax_surge\x18\x02 \x01(\tB\xa4\x01\xbaH\xa0\x01\xba\x01\x9c\x01\n" +
 	"\x05surge\x12Omust be a number of replicas such as 2, or a percentage such as 25%; at least 1\x1aBthis == '' || this.matches('^([1-9][0-9]{0,4}|[1-9][0-9]{0,2}%)$')R\bmaxSurge\x12&\n" +
 	"\tmin_ready\x18\x03 \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\bminReady\x126\n" +
 	"\x11progress_deadline\x18\x04 \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\x10progressDeadline\x12$\n" +
 	"\bkeep_old\x18\x05 \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\akeepOld\x12#\n" +
-	"\rmanual_switch\x18\x06 \x01(\bR\fmanualSwitch\"\xec\x01\n" +
+	"\rmanual_switch\x18\x06 \x01(\bR\fmanualSwitch\x12,\n" +
+	"\x06canary\x18\a \x01(\v2\x14.cloudless.v1.CanaryR\x06canary\"\xde\x01\n" +
+	"\x06Canary\x12{\n" +
+	"\x05steps\x18\x01 \x03(\tBe\xbaHb\x92\x01_\x10\x14\"[\xba\x01X\n" +
+	"\x05share\x12/must be a percentage such as 5%, from 1% to 99%\x1a\x1ethis.matches('^[1-9][0-9]?%$')R\x05steps\x12\x1d\n" +
+	"\x04bake\x18\x02 \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\x04bake\x128\n" +
+	"\banalysis\x18\x03 \x01(\v2\x1c.cloudless.v1.CanaryAnalysisR\banalysis\"\x80\x03\n" +
+	"\x0eCanaryAnalysis\x12\xbc\x01\n" +
+	"\x0emax_error_rate\x18\x01 \x01(\tB\x95\x01\xbaH\x91\x01\xba\x01\x8d\x01\n" +
+	"\x04rate\x12Bmust be a percentage such as 1% or 0.5%, with at most two decimals\x1aAthis == '' || this.matches('^(100|[0-9]{1,2}([.][0-9]{1,2})?)%$')R\fmaxErrorRate\x12\"\n" +
+	"\amax_p99\x18\x02 \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\x06maxP99\x122\n" +
+	"\fmax_restarts\x18\x03 \x01(\x05B\n" +
+	"\xbaH\a\x1a\x05\x18\xe8\a(\x00H\x00R\vmaxRestarts\x88\x01\x01\x125\n" +
+	"\fmin_requests\x18\x04 \x01(\x05B\r\xbaH\n" +
+	"\x1a\b\x18\x80\x94\xeb\xdc\x03(\x01H\x01R\vminRequests\x88\x01\x01B\x0f\n" +
+	"\r_max_restartsB\x0f\n" +
+	"\r_min_requests\"\xec\x01\n" +
 	"\x03Job\x122\n" +
 	"\vcompletions\x18\x01 \x01(\x05B\v\xbaH\b\x1a\x06\x18\xa0\x8d\x06(\x01H\x00R\vcompletions\x88\x01\x01\x122\n" +
 	"\vparallelism\x18\x02 \x01(\x05B\v\xbaH\b\x1a\x06\x18\xa0\x8d\x06(\x01H\x01R\vparallelism\x88\x01\x01\x12*\n" +
@@ -3016,7 +3199,7 @@ const file_cloudless_v1_workload_proto_rawDesc = "" +
 	"\x04Stop\x12\xdf\x01\n" +
 	"\x06signal\x18\x01 \x01(\tB\xc6\x01\xbaH\xc2\x01\xba\x01\xbe\x01\n" +
 	"\x06signal\x12Omust be SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2, SIGWINCH or SIGKILL\x1acthis in ['', 'SIGTERM', 'SIGINT', 'SIGQUIT', 'SIGHUP', 'SIGUSR1', 'SIGUSR2', 'SIGWINCH', 'SIGKILL']R\x06signal\x12\x1f\n" +
-	"\x05grace\x18\x02 \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\x05grace\"\xe9\x04\n" +
+	"\x05grace\x18\x02 \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\x05grace\"\x9a\x05\n" +
 	"\x0eWorkloadStatus\x12\x14\n" +
 	"\x05phase\x18\x01 \x01(\tR\x05phase\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12!\n" +
@@ -3039,7 +3222,8 @@ const file_cloudless_v1_workload_proto_rawDesc = "" +
 	"deployment\x18\x15 \x01(\x04R\n" +
 	"deployment\x12%\n" +
 	"\x0edeployment_uid\x18\x16 \x01(\tR\rdeploymentUid\x12#\n" +
-	"\rlast_revision\x18\x17 \x01(\x04R\flastRevision\"\xcd\x01\n" +
+	"\rlast_revision\x18\x17 \x01(\x04R\flastRevision\x12/\n" +
+	"\x05scale\x18\x18 \x01(\v2\x19.cloudless.v1.ScaleStatusR\x05scale\"\xcd\x01\n" +
 	"\tJobStatus\x12\x1c\n" +
 	"\tsucceeded\x18\x01 \x01(\x05R\tsucceeded\x12\x16\n" +
 	"\x06failed\x18\x02 \x01(\x05R\x06failed\x12\x18\n" +
@@ -3148,100 +3332,108 @@ func file_cloudless_v1_workload_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_workload_proto_rawDescData
 }
 
-var file_cloudless_v1_workload_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
+var file_cloudless_v1_workload_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
 var file_cloudless_v1_workload_proto_goTypes = []any{
 	(*Workload)(nil),              // 0: cloudless.v1.Workload
 	(*WorkloadSpec)(nil),          // 1: cloudless.v1.WorkloadSpec
 	(*Release)(nil),               // 2: cloudless.v1.Release
 	(*Update)(nil),                // 3: cloudless.v1.Update
-	(*Job)(nil),                   // 4: cloudless.v1.Job
-	(*Cron)(nil),                  // 5: cloudless.v1.Cron
-	(*Resources)(nil),             // 6: cloudless.v1.Resources
-	(*Gpu)(nil),                   // 7: cloudless.v1.Gpu
-	(*ResourceAmounts)(nil),       // 8: cloudless.v1.ResourceAmounts
-	(*Port)(nil),                  // 9: cloudless.v1.Port
-	(*Restart)(nil),               // 10: cloudless.v1.Restart
-	(*Placement)(nil),             // 11: cloudless.v1.Placement
-	(*LabelRule)(nil),             // 12: cloudless.v1.LabelRule
-	(*LabelPreference)(nil),       // 13: cloudless.v1.LabelPreference
-	(*Toleration)(nil),            // 14: cloudless.v1.Toleration
-	(*Spread)(nil),                // 15: cloudless.v1.Spread
-	(*Affinity)(nil),              // 16: cloudless.v1.Affinity
-	(*ScoreWeights)(nil),          // 17: cloudless.v1.ScoreWeights
-	(*Stop)(nil),                  // 18: cloudless.v1.Stop
-	(*WorkloadStatus)(nil),        // 19: cloudless.v1.WorkloadStatus
-	(*JobStatus)(nil),             // 20: cloudless.v1.JobStatus
-	(*CronStatus)(nil),            // 21: cloudless.v1.CronStatus
-	(*NodeReason)(nil),            // 22: cloudless.v1.NodeReason
-	(*Revision)(nil),              // 23: cloudless.v1.Revision
-	(*RevisionSpec)(nil),          // 24: cloudless.v1.RevisionSpec
-	(*Replica)(nil),               // 25: cloudless.v1.Replica
-	(*ReplicaSpec)(nil),           // 26: cloudless.v1.ReplicaSpec
-	(*Replaced)(nil),              // 27: cloudless.v1.Replaced
-	(*ReplicaStatus)(nil),         // 28: cloudless.v1.ReplicaStatus
-	(*Progress)(nil),              // 29: cloudless.v1.Progress
-	(*Exit)(nil),                  // 30: cloudless.v1.Exit
-	nil,                           // 31: cloudless.v1.WorkloadSpec.EnvEntry
-	nil,                           // 32: cloudless.v1.WorkloadSpec.DependsOnEntry
-	nil,                           // 33: cloudless.v1.Placement.LabelsEntry
-	(*Metadata)(nil),              // 34: cloudless.v1.Metadata
-	(*Probes)(nil),                // 35: cloudless.v1.Probes
-	(*timestamppb.Timestamp)(nil), // 36: google.protobuf.Timestamp
-	(*ProbeFailure)(nil),          // 37: cloudless.v1.ProbeFailure
+	(*Canary)(nil),                // 4: cloudless.v1.Canary
+	(*CanaryAnalysis)(nil),        // 5: cloudless.v1.CanaryAnalysis
+	(*Job)(nil),                   // 6: cloudless.v1.Job
+	(*Cron)(nil),                  // 7: cloudless.v1.Cron
+	(*Resources)(nil),             // 8: cloudless.v1.Resources
+	(*Gpu)(nil),                   // 9: cloudless.v1.Gpu
+	(*ResourceAmounts)(nil),       // 10: cloudless.v1.ResourceAmounts
+	(*Port)(nil),                  // 11: cloudless.v1.Port
+	(*Restart)(nil),               // 12: cloudless.v1.Restart
+	(*Placement)(nil),             // 13: cloudless.v1.Placement
+	(*LabelRule)(nil),             // 14: cloudless.v1.LabelRule
+	(*LabelPreference)(nil),       // 15: cloudless.v1.LabelPreference
+	(*Toleration)(nil),            // 16: cloudless.v1.Toleration
+	(*Spread)(nil),                // 17: cloudless.v1.Spread
+	(*Affinity)(nil),              // 18: cloudless.v1.Affinity
+	(*ScoreWeights)(nil),          // 19: cloudless.v1.ScoreWeights
+	(*Stop)(nil),                  // 20: cloudless.v1.Stop
+	(*WorkloadStatus)(nil),        // 21: cloudless.v1.WorkloadStatus
+	(*JobStatus)(nil),             // 22: cloudless.v1.JobStatus
+	(*CronStatus)(nil),            // 23: cloudless.v1.CronStatus
+	(*NodeReason)(nil),            // 24: cloudless.v1.NodeReason
+	(*Revision)(nil),              // 25: cloudless.v1.Revision
+	(*RevisionSpec)(nil),          // 26: cloudless.v1.RevisionSpec
+	(*Replica)(nil),               // 27: cloudless.v1.Replica
+	(*ReplicaSpec)(nil),           // 28: cloudless.v1.ReplicaSpec
+	(*Replaced)(nil),              // 29: cloudless.v1.Replaced
+	(*ReplicaStatus)(nil),         // 30: cloudless.v1.ReplicaStatus
+	(*Progress)(nil),              // 31: cloudless.v1.Progress
+	(*Exit)(nil),                  // 32: cloudless.v1.Exit
+	nil,                           // 33: cloudless.v1.WorkloadSpec.EnvEntry
+	nil,                           // 34: cloudless.v1.WorkloadSpec.DependsOnEntry
+	nil,                           // 35: cloudless.v1.Placement.LabelsEntry
+	(*Metadata)(nil),              // 36: cloudless.v1.Metadata
+	(*Probes)(nil),                // 37: cloudless.v1.Probes
+	(*Autoscale)(nil),             // 38: cloudless.v1.Autoscale
+	(*ScaleStatus)(nil),           // 39: cloudless.v1.ScaleStatus
+	(*timestamppb.Timestamp)(nil), // 40: google.protobuf.Timestamp
+	(*ProbeFailure)(nil),          // 41: cloudless.v1.ProbeFailure
 }
 var file_cloudless_v1_workload_proto_depIdxs = []int32{
-	34, // 0: cloudless.v1.Workload.metadata:type_name -> cloudless.v1.Metadata
+	36, // 0: cloudless.v1.Workload.metadata:type_name -> cloudless.v1.Metadata
 	1,  // 1: cloudless.v1.Workload.spec:type_name -> cloudless.v1.WorkloadSpec
-	19, // 2: cloudless.v1.Workload.status:type_name -> cloudless.v1.WorkloadStatus
-	31, // 3: cloudless.v1.WorkloadSpec.env:type_name -> cloudless.v1.WorkloadSpec.EnvEntry
-	6,  // 4: cloudless.v1.WorkloadSpec.resources:type_name -> cloudless.v1.Resources
-	9,  // 5: cloudless.v1.WorkloadSpec.ports:type_name -> cloudless.v1.Port
-	10, // 6: cloudless.v1.WorkloadSpec.restart:type_name -> cloudless.v1.Restart
-	11, // 7: cloudless.v1.WorkloadSpec.placement:type_name -> cloudless.v1.Placement
-	18, // 8: cloudless.v1.WorkloadSpec.stop:type_name -> cloudless.v1.Stop
-	4,  // 9: cloudless.v1.WorkloadSpec.job:type_name -> cloudless.v1.Job
-	5,  // 10: cloudless.v1.WorkloadSpec.cron:type_name -> cloudless.v1.Cron
-	35, // 11: cloudless.v1.WorkloadSpec.probes:type_name -> cloudless.v1.Probes
+	21, // 2: cloudless.v1.Workload.status:type_name -> cloudless.v1.WorkloadStatus
+	33, // 3: cloudless.v1.WorkloadSpec.env:type_name -> cloudless.v1.WorkloadSpec.EnvEntry
+	8,  // 4: cloudless.v1.WorkloadSpec.resources:type_name -> cloudless.v1.Resources
+	11, // 5: cloudless.v1.WorkloadSpec.ports:type_name -> cloudless.v1.Port
+	12, // 6: cloudless.v1.WorkloadSpec.restart:type_name -> cloudless.v1.Restart
+	13, // 7: cloudless.v1.WorkloadSpec.placement:type_name -> cloudless.v1.Placement
+	20, // 8: cloudless.v1.WorkloadSpec.stop:type_name -> cloudless.v1.Stop
+	6,  // 9: cloudless.v1.WorkloadSpec.job:type_name -> cloudless.v1.Job
+	7,  // 10: cloudless.v1.WorkloadSpec.cron:type_name -> cloudless.v1.Cron
+	37, // 11: cloudless.v1.WorkloadSpec.probes:type_name -> cloudless.v1.Probes
 	3,  // 12: cloudless.v1.WorkloadSpec.update:type_name -> cloudless.v1.Update
 	2,  // 13: cloudless.v1.WorkloadSpec.release:type_name -> cloudless.v1.Release
-	32, // 14: cloudless.v1.WorkloadSpec.depends_on:type_name -> cloudless.v1.WorkloadSpec.DependsOnEntry
-	8,  // 15: cloudless.v1.Resources.requests:type_name -> cloudless.v1.ResourceAmounts
-	8,  // 16: cloudless.v1.Resources.limits:type_name -> cloudless.v1.ResourceAmounts
-	7,  // 17: cloudless.v1.Resources.gpu:type_name -> cloudless.v1.Gpu
-	33, // 18: cloudless.v1.Placement.labels:type_name -> cloudless.v1.Placement.LabelsEntry
-	12, // 19: cloudless.v1.Placement.require:type_name -> cloudless.v1.LabelRule
-	13, // 20: cloudless.v1.Placement.prefer:type_name -> cloudless.v1.LabelPreference
-	14, // 21: cloudless.v1.Placement.tolerations:type_name -> cloudless.v1.Toleration
-	15, // 22: cloudless.v1.Placement.spread:type_name -> cloudless.v1.Spread
-	16, // 23: cloudless.v1.Placement.affinity:type_name -> cloudless.v1.Affinity
-	17, // 24: cloudless.v1.Placement.weights:type_name -> cloudless.v1.ScoreWeights
-	12, // 25: cloudless.v1.LabelPreference.rule:type_name -> cloudless.v1.LabelRule
-	22, // 26: cloudless.v1.WorkloadStatus.unplaced:type_name -> cloudless.v1.NodeReason
-	20, // 27: cloudless.v1.WorkloadStatus.job:type_name -> cloudless.v1.JobStatus
-	21, // 28: cloudless.v1.WorkloadStatus.cron:type_name -> cloudless.v1.CronStatus
-	36, // 29: cloudless.v1.JobStatus.end_time:type_name -> google.protobuf.Timestamp
-	36, // 30: cloudless.v1.CronStatus.last_run:type_name -> google.protobuf.Timestamp
-	36, // 31: cloudless.v1.CronStatus.next_run:type_name -> google.protobuf.Timestamp
-	36, // 32: cloudless.v1.CronStatus.seen_time:type_name -> google.protobuf.Timestamp
-	34, // 33: cloudless.v1.Revision.metadata:type_name -> cloudless.v1.Metadata
-	24, // 34: cloudless.v1.Revision.spec:type_name -> cloudless.v1.RevisionSpec
-	1,  // 35: cloudless.v1.RevisionSpec.workload:type_name -> cloudless.v1.WorkloadSpec
-	34, // 36: cloudless.v1.Replica.metadata:type_name -> cloudless.v1.Metadata
-	26, // 37: cloudless.v1.Replica.spec:type_name -> cloudless.v1.ReplicaSpec
-	28, // 38: cloudless.v1.Replica.status:type_name -> cloudless.v1.ReplicaStatus
-	27, // 39: cloudless.v1.ReplicaSpec.replaces:type_name -> cloudless.v1.Replaced
-	36, // 40: cloudless.v1.ReplicaSpec.not_before:type_name -> google.protobuf.Timestamp
-	36, // 41: cloudless.v1.ReplicaStatus.start_time:type_name -> google.protobuf.Timestamp
-	30, // 42: cloudless.v1.ReplicaStatus.last_exit:type_name -> cloudless.v1.Exit
-	36, // 43: cloudless.v1.ReplicaStatus.end_time:type_name -> google.protobuf.Timestamp
-	29, // 44: cloudless.v1.ReplicaStatus.progress:type_name -> cloudless.v1.Progress
-	37, // 45: cloudless.v1.ReplicaStatus.failed_probe:type_name -> cloudless.v1.ProbeFailure
-	36, // 46: cloudless.v1.Exit.time:type_name -> google.protobuf.Timestamp
-	47, // [47:47] is the sub-list for method output_type
-	47, // [47:47] is the sub-list for method input_type
-	47, // [47:47] is the sub-list for extension type_name
-	47, // [47:47] is the sub-list for extension extendee
-	0,  // [0:47] is the sub-list for field type_name
+	34, // 14: cloudless.v1.WorkloadSpec.depends_on:type_name -> cloudless.v1.WorkloadSpec.DependsOnEntry
+	38, // 15: cloudless.v1.WorkloadSpec.autoscale:type_name -> cloudless.v1.Autoscale
+	4,  // 16: cloudless.v1.Update.canary:type_name -> cloudless.v1.Canary
+	5,  // 17: cloudless.v1.Canary.analysis:type_name -> cloudless.v1.CanaryAnalysis
+	10, // 18: cloudless.v1.Resources.requests:type_name -> cloudless.v1.ResourceAmounts
+	10, // 19: cloudless.v1.Resources.limits:type_name -> cloudless.v1.ResourceAmounts
+	9,  // 20: cloudless.v1.Resources.gpu:type_name -> cloudless.v1.Gpu
+	35, // 21: cloudless.v1.Placement.labels:type_name -> cloudless.v1.Placement.LabelsEntry
+	14, // 22: cloudless.v1.Placement.require:type_name -> cloudless.v1.LabelRule
+	15, // 23: cloudless.v1.Placement.prefer:type_name -> cloudless.v1.LabelPreference
+	16, // 24: cloudless.v1.Placement.tolerations:type_name -> cloudless.v1.Toleration
+	17, // 25: cloudless.v1.Placement.spread:type_name -> cloudless.v1.Spread
+	18, // 26: cloudless.v1.Placement.affinity:type_name -> cloudless.v1.Affinity
+	19, // 27: cloudless.v1.Placement.weights:type_name -> cloudless.v1.ScoreWeights
+	14, // 28: cloudless.v1.LabelPreference.rule:type_name -> cloudless.v1.LabelRule
+	24, // 29: cloudless.v1.WorkloadStatus.unplaced:type_name -> cloudless.v1.NodeReason
+	22, // 30: cloudless.v1.WorkloadStatus.job:type_name -> cloudless.v1.JobStatus
+	23, // 31: cloudless.v1.WorkloadStatus.cron:type_name -> cloudless.v1.CronStatus
+	39, // 32: cloudless.v1.WorkloadStatus.scale:type_name -> cloudless.v1.ScaleStatus
+	40, // 33: cloudless.v1.JobStatus.end_time:type_name -> google.protobuf.Timestamp
+	40, // 34: cloudless.v1.CronStatus.last_run:type_name -> google.protobuf.Timestamp
+	40, // 35: cloudless.v1.CronStatus.next_run:type_name -> google.protobuf.Timestamp
+	40, // 36: cloudless.v1.CronStatus.seen_time:type_name -> google.protobuf.Timestamp
+	36, // 37: cloudless.v1.Revision.metadata:type_name -> cloudless.v1.Metadata
+	26, // 38: cloudless.v1.Revision.spec:type_name -> cloudless.v1.RevisionSpec
+	1,  // 39: cloudless.v1.RevisionSpec.workload:type_name -> cloudless.v1.WorkloadSpec
+	36, // 40: cloudless.v1.Replica.metadata:type_name -> cloudless.v1.Metadata
+	28, // 41: cloudless.v1.Replica.spec:type_name -> cloudless.v1.ReplicaSpec
+	30, // 42: cloudless.v1.Replica.status:type_name -> cloudless.v1.ReplicaStatus
+	29, // 43: cloudless.v1.ReplicaSpec.replaces:type_name -> cloudless.v1.Replaced
+	40, // 44: cloudless.v1.ReplicaSpec.not_before:type_name -> google.protobuf.Timestamp
+	40, // 45: cloudless.v1.ReplicaStatus.start_time:type_name -> google.protobuf.Timestamp
+	32, // 46: cloudless.v1.ReplicaStatus.last_exit:type_name -> cloudless.v1.Exit
+	40, // 47: cloudless.v1.ReplicaStatus.end_time:type_name -> google.protobuf.Timestamp
+	31, // 48: cloudless.v1.ReplicaStatus.progress:type_name -> cloudless.v1.Progress
+	41, // 49: cloudless.v1.ReplicaStatus.failed_probe:type_name -> cloudless.v1.ProbeFailure
+	40, // 50: cloudless.v1.Exit.time:type_name -> google.protobuf.Timestamp
+	51, // [51:51] is the sub-list for method output_type
+	51, // [51:51] is the sub-list for method input_type
+	51, // [51:51] is the sub-list for extension type_name
+	51, // [51:51] is the sub-list for extension extendee
+	0,  // [0:51] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_workload_proto_init() }
@@ -3249,21 +3441,23 @@ func file_cloudless_v1_workload_proto_init() {
 	if File_cloudless_v1_workload_proto != nil {
 		return
 	}
+	file_cloudless_v1_autoscale_proto_init()
 	file_cloudless_v1_metadata_proto_init()
 	file_cloudless_v1_options_proto_init()
 	file_cloudless_v1_probe_proto_init()
 	file_cloudless_v1_rules_proto_init()
 	file_cloudless_v1_workload_proto_msgTypes[1].OneofWrappers = []any{}
-	file_cloudless_v1_workload_proto_msgTypes[4].OneofWrappers = []any{}
 	file_cloudless_v1_workload_proto_msgTypes[5].OneofWrappers = []any{}
-	file_cloudless_v1_workload_proto_msgTypes[17].OneofWrappers = []any{}
+	file_cloudless_v1_workload_proto_msgTypes[6].OneofWrappers = []any{}
+	file_cloudless_v1_workload_proto_msgTypes[7].OneofWrappers = []any{}
+	file_cloudless_v1_workload_proto_msgTypes[19].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_workload_proto_rawDesc), len(file_cloudless_v1_workload_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   34,
+			NumMessages:   36,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

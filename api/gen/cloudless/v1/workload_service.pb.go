@@ -358,6 +358,76 @@ func (x *ScaleWorkloadRequest) GetVersion() uint64 {
 	return 0
 }
 
+type AutoscaleWorkloadRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Namespace string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Name      string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Replaces the earlier settings. Without it, the service is no longer scaled by the cluster.
+	Autoscale *Autoscale `protobuf:"bytes,3,opt,name=autoscale,proto3" json:"autoscale,omitempty"`
+	// If set, the workload must still have this version.
+	Version       uint64 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AutoscaleWorkloadRequest) Reset() {
+	*x = AutoscaleWorkloadRequest{}
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AutoscaleWorkloadRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AutoscaleWorkloadRequest) ProtoMessage() {}
+
+func (x *AutoscaleWorkloadRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AutoscaleWorkloadRequest.ProtoReflect.Descriptor instead.
+func (*AutoscaleWorkloadRequest) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *AutoscaleWorkloadRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *AutoscaleWorkloadRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *AutoscaleWorkloadRequest) GetAutoscale() *Autoscale {
+	if x != nil {
+		return x.Autoscale
+	}
+	return nil
+}
+
+func (x *AutoscaleWorkloadRequest) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
 type RestartWorkloadRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
@@ -368,7 +438,7 @@ type RestartWorkloadRequest struct {
 
 func (x *RestartWorkloadRequest) Reset() {
 	*x = RestartWorkloadRequest{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[6]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -380,7 +450,7 @@ func (x *RestartWorkloadRequest) String() string {
 func (*RestartWorkloadRequest) ProtoMessage() {}
 
 func (x *RestartWorkloadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[6]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -393,7 +463,7 @@ func (x *RestartWorkloadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartWorkloadRequest.ProtoReflect.Descriptor instead.
 func (*RestartWorkloadRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{6}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *RestartWorkloadRequest) GetNamespace() string {
@@ -426,7 +496,7 @@ type RollbackWorkloadRequest struct {
 
 func (x *RollbackWorkloadRequest) Reset() {
 	*x = RollbackWorkloadRequest{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[7]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -438,7 +508,7 @@ func (x *RollbackWorkloadRequest) String() string {
 func (*RollbackWorkloadRequest) ProtoMessage() {}
 
 func (x *RollbackWorkloadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[7]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -451,7 +521,7 @@ func (x *RollbackWorkloadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackWorkloadRequest.ProtoReflect.Descriptor instead.
 func (*RollbackWorkloadRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{7}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *RollbackWorkloadRequest) GetNamespace() string {
@@ -500,7 +570,7 @@ type RunWorkloadRequest struct {
 
 func (x *RunWorkloadRequest) Reset() {
 	*x = RunWorkloadRequest{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[8]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -512,7 +582,7 @@ func (x *RunWorkloadRequest) String() string {
 func (*RunWorkloadRequest) ProtoMessage() {}
 
 func (x *RunWorkloadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[8]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -525,7 +595,7 @@ func (x *RunWorkloadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunWorkloadRequest.ProtoReflect.Descriptor instead.
 func (*RunWorkloadRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{8}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *RunWorkloadRequest) GetNamespace() string {
@@ -559,7 +629,7 @@ type GetWorkloadRequest struct {
 
 func (x *GetWorkloadRequest) Reset() {
 	*x = GetWorkloadRequest{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[9]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -571,7 +641,7 @@ func (x *GetWorkloadRequest) String() string {
 func (*GetWorkloadRequest) ProtoMessage() {}
 
 func (x *GetWorkloadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[9]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -584,7 +654,7 @@ func (x *GetWorkloadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetWorkloadRequest.ProtoReflect.Descriptor instead.
 func (*GetWorkloadRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{9}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *GetWorkloadRequest) GetNamespace() string {
@@ -611,7 +681,7 @@ type ListWorkloadsRequest struct {
 
 func (x *ListWorkloadsRequest) Reset() {
 	*x = ListWorkloadsRequest{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[10]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -623,7 +693,7 @@ func (x *ListWorkloadsRequest) String() string {
 func (*ListWorkloadsRequest) ProtoMessage() {}
 
 func (x *ListWorkloadsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[10]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -636,7 +706,7 @@ func (x *ListWorkloadsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkloadsRequest.ProtoReflect.Descriptor instead.
 func (*ListWorkloadsRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{10}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListWorkloadsRequest) GetSelection() *Selection {
@@ -664,7 +734,7 @@ type ListWorkloadsResponse struct {
 
 func (x *ListWorkloadsResponse) Reset() {
 	*x = ListWorkloadsResponse{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[11]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -676,7 +746,7 @@ func (x *ListWorkloadsResponse) String() string {
 func (*ListWorkloadsResponse) ProtoMessage() {}
 
 func (x *ListWorkloadsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[11]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -689,7 +759,7 @@ func (x *ListWorkloadsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkloadsResponse.ProtoReflect.Descriptor instead.
 func (*ListWorkloadsResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{11}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListWorkloadsResponse) GetItems() []*Workload {
@@ -717,7 +787,7 @@ type WatchWorkloadsRequest struct {
 
 func (x *WatchWorkloadsRequest) Reset() {
 	*x = WatchWorkloadsRequest{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[12]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -729,7 +799,7 @@ func (x *WatchWorkloadsRequest) String() string {
 func (*WatchWorkloadsRequest) ProtoMessage() {}
 
 func (x *WatchWorkloadsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[12]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -742,7 +812,7 @@ func (x *WatchWorkloadsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchWorkloadsRequest.ProtoReflect.Descriptor instead.
 func (*WatchWorkloadsRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{12}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *WatchWorkloadsRequest) GetSelection() *Selection {
@@ -770,7 +840,7 @@ type WorkloadChange struct {
 
 func (x *WorkloadChange) Reset() {
 	*x = WorkloadChange{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[13]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -782,7 +852,7 @@ func (x *WorkloadChange) String() string {
 func (*WorkloadChange) ProtoMessage() {}
 
 func (x *WorkloadChange) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[13]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -795,7 +865,7 @@ func (x *WorkloadChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkloadChange.ProtoReflect.Descriptor instead.
 func (*WorkloadChange) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{13}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *WorkloadChange) GetChange() string {
@@ -822,7 +892,7 @@ type GetReplicaRequest struct {
 
 func (x *GetReplicaRequest) Reset() {
 	*x = GetReplicaRequest{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[14]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -834,7 +904,7 @@ func (x *GetReplicaRequest) String() string {
 func (*GetReplicaRequest) ProtoMessage() {}
 
 func (x *GetReplicaRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[14]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -847,7 +917,7 @@ func (x *GetReplicaRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetReplicaRequest.ProtoReflect.Descriptor instead.
 func (*GetReplicaRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{14}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *GetReplicaRequest) GetNamespace() string {
@@ -880,7 +950,7 @@ type ListReplicasRequest struct {
 
 func (x *ListReplicasRequest) Reset() {
 	*x = ListReplicasRequest{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[15]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -892,7 +962,7 @@ func (x *ListReplicasRequest) String() string {
 func (*ListReplicasRequest) ProtoMessage() {}
 
 func (x *ListReplicasRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[15]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -905,7 +975,7 @@ func (x *ListReplicasRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListReplicasRequest.ProtoReflect.Descriptor instead.
 func (*ListReplicasRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{15}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListReplicasRequest) GetSelection() *Selection {
@@ -953,7 +1023,7 @@ type ListReplicasResponse struct {
 
 func (x *ListReplicasResponse) Reset() {
 	*x = ListReplicasResponse{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[16]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -965,7 +1035,7 @@ func (x *ListReplicasResponse) String() string {
 func (*ListReplicasResponse) ProtoMessage() {}
 
 func (x *ListReplicasResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[16]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -978,7 +1048,7 @@ func (x *ListReplicasResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListReplicasResponse.ProtoReflect.Descriptor instead.
 func (*ListReplicasResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{16}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListReplicasResponse) GetItems() []*Replica {
@@ -1007,7 +1077,7 @@ type WatchReplicasRequest struct {
 
 func (x *WatchReplicasRequest) Reset() {
 	*x = WatchReplicasRequest{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[17]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1019,7 +1089,7 @@ func (x *WatchReplicasRequest) String() string {
 func (*WatchReplicasRequest) ProtoMessage() {}
 
 func (x *WatchReplicasRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[17]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1032,7 +1102,7 @@ func (x *WatchReplicasRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchReplicasRequest.ProtoReflect.Descriptor instead.
 func (*WatchReplicasRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{17}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *WatchReplicasRequest) GetSelection() *Selection {
@@ -1067,7 +1137,7 @@ type ReplicaChange struct {
 
 func (x *ReplicaChange) Reset() {
 	*x = ReplicaChange{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[18]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1079,7 +1149,7 @@ func (x *ReplicaChange) String() string {
 func (*ReplicaChange) ProtoMessage() {}
 
 func (x *ReplicaChange) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[18]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1092,7 +1162,7 @@ func (x *ReplicaChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaChange.ProtoReflect.Descriptor instead.
 func (*ReplicaChange) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{18}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ReplicaChange) GetChange() string {
@@ -1136,7 +1206,7 @@ type LogsRequest struct {
 
 func (x *LogsRequest) Reset() {
 	*x = LogsRequest{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[19]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1148,7 +1218,7 @@ func (x *LogsRequest) String() string {
 func (*LogsRequest) ProtoMessage() {}
 
 func (x *LogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[19]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1161,7 +1231,7 @@ func (x *LogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsRequest.ProtoReflect.Descriptor instead.
 func (*LogsRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{19}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *LogsRequest) GetNamespace() string {
@@ -1245,7 +1315,7 @@ type LogPositions struct {
 
 func (x *LogPositions) Reset() {
 	*x = LogPositions{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[20]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1257,7 +1327,7 @@ func (x *LogPositions) String() string {
 func (*LogPositions) ProtoMessage() {}
 
 func (x *LogPositions) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[20]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1270,7 +1340,7 @@ func (x *LogPositions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogPositions.ProtoReflect.Descriptor instead.
 func (*LogPositions) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{20}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *LogPositions) GetReplicas() map[string]string {
@@ -1306,7 +1376,7 @@ type LogEntry struct {
 
 func (x *LogEntry) Reset() {
 	*x = LogEntry{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[21]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1318,7 +1388,7 @@ func (x *LogEntry) String() string {
 func (*LogEntry) ProtoMessage() {}
 
 func (x *LogEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[21]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1331,7 +1401,7 @@ func (x *LogEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogEntry.ProtoReflect.Descriptor instead.
 func (*LogEntry) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{21}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *LogEntry) GetTime() *timestamppb.Timestamp {
@@ -1413,7 +1483,7 @@ type ExecRequest struct {
 
 func (x *ExecRequest) Reset() {
 	*x = ExecRequest{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[22]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1425,7 +1495,7 @@ func (x *ExecRequest) String() string {
 func (*ExecRequest) ProtoMessage() {}
 
 func (x *ExecRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[22]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1438,7 +1508,7 @@ func (x *ExecRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecRequest.ProtoReflect.Descriptor instead.
 func (*ExecRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{22}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ExecRequest) GetMessage() isExecRequest_Message {
@@ -1550,7 +1620,7 @@ type ExecStart struct {
 
 func (x *ExecStart) Reset() {
 	*x = ExecStart{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[23]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1562,7 +1632,7 @@ func (x *ExecStart) String() string {
 func (*ExecStart) ProtoMessage() {}
 
 func (x *ExecStart) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[23]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1575,7 +1645,7 @@ func (x *ExecStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecStart.ProtoReflect.Descriptor instead.
 func (*ExecStart) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{23}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ExecStart) GetNamespace() string {
@@ -1658,7 +1728,7 @@ type GetRevisionRequest struct {
 
 func (x *GetRevisionRequest) Reset() {
 	*x = GetRevisionRequest{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[24]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1670,7 +1740,7 @@ func (x *GetRevisionRequest) String() string {
 func (*GetRevisionRequest) ProtoMessage() {}
 
 func (x *GetRevisionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[24]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1683,7 +1753,7 @@ func (x *GetRevisionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRevisionRequest.ProtoReflect.Descriptor instead.
 func (*GetRevisionRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{24}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *GetRevisionRequest) GetNamespace() string {
@@ -1712,7 +1782,7 @@ type ListRevisionsRequest struct {
 
 func (x *ListRevisionsRequest) Reset() {
 	*x = ListRevisionsRequest{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[25]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1724,7 +1794,7 @@ func (x *ListRevisionsRequest) String() string {
 func (*ListRevisionsRequest) ProtoMessage() {}
 
 func (x *ListRevisionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[25]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1737,7 +1807,7 @@ func (x *ListRevisionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRevisionsRequest.ProtoReflect.Descriptor instead.
 func (*ListRevisionsRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{25}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ListRevisionsRequest) GetNamespace() string {
@@ -1771,7 +1841,7 @@ type ListRevisionsResponse struct {
 
 func (x *ListRevisionsResponse) Reset() {
 	*x = ListRevisionsResponse{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[26]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1783,7 +1853,7 @@ func (x *ListRevisionsResponse) String() string {
 func (*ListRevisionsResponse) ProtoMessage() {}
 
 func (x *ListRevisionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[26]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1796,7 +1866,7 @@ func (x *ListRevisionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRevisionsResponse.ProtoReflect.Descriptor instead.
 func (*ListRevisionsResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{26}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ListRevisionsResponse) GetItems() []*Revision {
@@ -1825,7 +1895,7 @@ type GetUsageRequest struct {
 
 func (x *GetUsageRequest) Reset() {
 	*x = GetUsageRequest{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[27]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1837,7 +1907,7 @@ func (x *GetUsageRequest) String() string {
 func (*GetUsageRequest) ProtoMessage() {}
 
 func (x *GetUsageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[27]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1850,7 +1920,7 @@ func (x *GetUsageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetUsageRequest.ProtoReflect.Descriptor instead.
 func (*GetUsageRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{27}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *GetUsageRequest) GetNamespace() string {
@@ -1878,7 +1948,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[28]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1890,7 +1960,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[28]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1903,7 +1973,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{28}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Usage) GetTime() *timestamppb.Timestamp {
@@ -1940,7 +2010,7 @@ type NodeUsage struct {
 
 func (x *NodeUsage) Reset() {
 	*x = NodeUsage{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[29]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1952,7 +2022,7 @@ func (x *NodeUsage) String() string {
 func (*NodeUsage) ProtoMessage() {}
 
 func (x *NodeUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[29]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1965,7 +2035,7 @@ func (x *NodeUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeUsage.ProtoReflect.Descriptor instead.
 func (*NodeUsage) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{29}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *NodeUsage) GetNode() string {
@@ -2024,14 +2094,18 @@ type ReplicaUsage struct {
 	ReadBytes        uint64 `protobuf:"varint,15,opt,name=read_bytes,json=readBytes,proto3" json:"read_bytes,omitempty"`
 	WrittenBytes     uint64 `protobuf:"varint,16,opt,name=written_bytes,json=writtenBytes,proto3" json:"written_bytes,omitempty"`
 	// CPUs in use between the last two measurements: 0.5 is half of one.
-	Cpu           float64 `protobuf:"fixed64,17,opt,name=cpu,proto3" json:"cpu,omitempty"`
+	Cpu float64 `protobuf:"fixed64,17,opt,name=cpu,proto3" json:"cpu,omitempty"`
+	// The metric that its workload is scaled by, if that could be read.
+	Metric *float64 `protobuf:"fixed64,18,opt,name=metric,proto3,oneof" json:"metric,omitempty"`
+	// Why it could not be read.
+	MetricProblem string `protobuf:"bytes,19,opt,name=metric_problem,json=metricProblem,proto3" json:"metric_problem,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ReplicaUsage) Reset() {
 	*x = ReplicaUsage{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[30]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2043,7 +2117,7 @@ func (x *ReplicaUsage) String() string {
 func (*ReplicaUsage) ProtoMessage() {}
 
 func (x *ReplicaUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[30]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2056,7 +2130,7 @@ func (x *ReplicaUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaUsage.ProtoReflect.Descriptor instead.
 func (*ReplicaUsage) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{30}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ReplicaUsage) GetUid() string {
@@ -2178,6 +2252,20 @@ func (x *ReplicaUsage) GetCpu() float64 {
 	return 0
 }
 
+func (x *ReplicaUsage) GetMetric() float64 {
+	if x != nil && x.Metric != nil {
+		return *x.Metric
+	}
+	return 0
+}
+
+func (x *ReplicaUsage) GetMetricProblem() string {
+	if x != nil {
+		return x.MetricProblem
+	}
+	return ""
+}
+
 type CopyRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Message:
@@ -2192,7 +2280,7 @@ type CopyRequest struct {
 
 func (x *CopyRequest) Reset() {
 	*x = CopyRequest{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[31]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2204,7 +2292,7 @@ func (x *CopyRequest) String() string {
 func (*CopyRequest) ProtoMessage() {}
 
 func (x *CopyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[31]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2217,7 +2305,7 @@ func (x *CopyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyRequest.ProtoReflect.Descriptor instead.
 func (*CopyRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{31}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *CopyRequest) GetMessage() isCopyRequest_Message {
@@ -2294,7 +2382,7 @@ type CopyStart struct {
 
 func (x *CopyStart) Reset() {
 	*x = CopyStart{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[32]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2306,7 +2394,7 @@ func (x *CopyStart) String() string {
 func (*CopyStart) ProtoMessage() {}
 
 func (x *CopyStart) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[32]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2319,7 +2407,7 @@ func (x *CopyStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyStart.ProtoReflect.Descriptor instead.
 func (*CopyStart) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{32}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *CopyStart) GetNamespace() string {
@@ -2371,7 +2459,7 @@ type CopyResponse struct {
 
 func (x *CopyResponse) Reset() {
 	*x = CopyResponse{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[33]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2383,7 +2471,7 @@ func (x *CopyResponse) String() string {
 func (*CopyResponse) ProtoMessage() {}
 
 func (x *CopyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[33]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2396,7 +2484,7 @@ func (x *CopyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyResponse.ProtoReflect.Descriptor instead.
 func (*CopyResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{33}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *CopyResponse) GetMessage() isCopyResponse_Message {
@@ -2468,7 +2556,7 @@ type CopyStarted struct {
 
 func (x *CopyStarted) Reset() {
 	*x = CopyStarted{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[34]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2480,7 +2568,7 @@ func (x *CopyStarted) String() string {
 func (*CopyStarted) ProtoMessage() {}
 
 func (x *CopyStarted) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[34]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2493,7 +2581,7 @@ func (x *CopyStarted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyStarted.ProtoReflect.Descriptor instead.
 func (*CopyStarted) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{34}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *CopyStarted) GetReplica() string {
@@ -2520,7 +2608,7 @@ type CopyDone struct {
 
 func (x *CopyDone) Reset() {
 	*x = CopyDone{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[35]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2532,7 +2620,7 @@ func (x *CopyDone) String() string {
 func (*CopyDone) ProtoMessage() {}
 
 func (x *CopyDone) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[35]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2545,7 +2633,7 @@ func (x *CopyDone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyDone.ProtoReflect.Descriptor instead.
 func (*CopyDone) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{35}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *CopyDone) GetError() string {
@@ -2569,7 +2657,7 @@ type ForwardRequest struct {
 
 func (x *ForwardRequest) Reset() {
 	*x = ForwardRequest{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[36]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2581,7 +2669,7 @@ func (x *ForwardRequest) String() string {
 func (*ForwardRequest) ProtoMessage() {}
 
 func (x *ForwardRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[36]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2594,7 +2682,7 @@ func (x *ForwardRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForwardRequest.ProtoReflect.Descriptor instead.
 func (*ForwardRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{36}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ForwardRequest) GetMessage() isForwardRequest_Message {
@@ -2674,7 +2762,7 @@ type ForwardStart struct {
 
 func (x *ForwardStart) Reset() {
 	*x = ForwardStart{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[37]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2686,7 +2774,7 @@ func (x *ForwardStart) String() string {
 func (*ForwardStart) ProtoMessage() {}
 
 func (x *ForwardStart) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[37]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2699,7 +2787,7 @@ func (x *ForwardStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForwardStart.ProtoReflect.Descriptor instead.
 func (*ForwardStart) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{37}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ForwardStart) GetNamespace() string {
@@ -2759,7 +2847,7 @@ type ForwardResponse struct {
 
 func (x *ForwardResponse) Reset() {
 	*x = ForwardResponse{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[38]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2771,7 +2859,7 @@ func (x *ForwardResponse) String() string {
 func (*ForwardResponse) ProtoMessage() {}
 
 func (x *ForwardResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[38]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2784,7 +2872,7 @@ func (x *ForwardResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForwardResponse.ProtoReflect.Descriptor instead.
 func (*ForwardResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{38}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ForwardResponse) GetMessage() isForwardResponse_Message {
@@ -2871,7 +2959,7 @@ type ForwardStarted struct {
 
 func (x *ForwardStarted) Reset() {
 	*x = ForwardStarted{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[39]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2883,7 +2971,7 @@ func (x *ForwardStarted) String() string {
 func (*ForwardStarted) ProtoMessage() {}
 
 func (x *ForwardStarted) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[39]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2896,7 +2984,7 @@ func (x *ForwardStarted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForwardStarted.ProtoReflect.Descriptor instead.
 func (*ForwardStarted) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{39}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ForwardStarted) GetReplica() string {
@@ -2916,7 +3004,7 @@ type ForwardDone struct {
 
 func (x *ForwardDone) Reset() {
 	*x = ForwardDone{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[40]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2928,7 +3016,7 @@ func (x *ForwardDone) String() string {
 func (*ForwardDone) ProtoMessage() {}
 
 func (x *ForwardDone) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[40]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2941,7 +3029,7 @@ func (x *ForwardDone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForwardDone.ProtoReflect.Descriptor instead.
 func (*ForwardDone) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{40}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ForwardDone) GetError() string {
@@ -2961,7 +3049,7 @@ type TerminalSize struct {
 
 func (x *TerminalSize) Reset() {
 	*x = TerminalSize{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[41]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2973,7 +3061,7 @@ func (x *TerminalSize) String() string {
 func (*TerminalSize) ProtoMessage() {}
 
 func (x *TerminalSize) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[41]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2986,7 +3074,7 @@ func (x *TerminalSize) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TerminalSize.ProtoReflect.Descriptor instead.
 func (*TerminalSize) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{41}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *TerminalSize) GetWidth() uint32 {
@@ -3018,7 +3106,7 @@ type ExecResponse struct {
 
 func (x *ExecResponse) Reset() {
 	*x = ExecResponse{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[42]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3030,7 +3118,7 @@ func (x *ExecResponse) String() string {
 func (*ExecResponse) ProtoMessage() {}
 
 func (x *ExecResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[42]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3043,7 +3131,7 @@ func (x *ExecResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecResponse.ProtoReflect.Descriptor instead.
 func (*ExecResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{42}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ExecResponse) GetMessage() isExecResponse_Message {
@@ -3128,7 +3216,7 @@ type ExecStarted struct {
 
 func (x *ExecStarted) Reset() {
 	*x = ExecStarted{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[43]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3140,7 +3228,7 @@ func (x *ExecStarted) String() string {
 func (*ExecStarted) ProtoMessage() {}
 
 func (x *ExecStarted) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[43]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3153,7 +3241,7 @@ func (x *ExecStarted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecStarted.ProtoReflect.Descriptor instead.
 func (*ExecStarted) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{43}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ExecStarted) GetReplica() string {
@@ -3175,7 +3263,7 @@ type ExecExit struct {
 
 func (x *ExecExit) Reset() {
 	*x = ExecExit{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[44]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3187,7 +3275,7 @@ func (x *ExecExit) String() string {
 func (*ExecExit) ProtoMessage() {}
 
 func (x *ExecExit) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[44]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3200,7 +3288,7 @@ func (x *ExecExit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecExit.ProtoReflect.Descriptor instead.
 func (*ExecExit) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{44}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ExecExit) GetCode() int32 {
@@ -3221,7 +3309,7 @@ var File_cloudless_v1_workload_service_proto protoreflect.FileDescriptor
 
 const file_cloudless_v1_workload_service_proto_rawDesc = "" +
 	"\n" +
-	"#cloudless/v1/workload_service.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x17cloudless/v1/node.proto\x1a\x1acloudless/v1/options.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1bcloudless/v1/workload.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x86\x01\n" +
+	"#cloudless/v1/workload_service.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1ccloudless/v1/autoscale.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x17cloudless/v1/node.proto\x1a\x1acloudless/v1/options.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1bcloudless/v1/workload.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x86\x01\n" +
 	"\x15CreateWorkloadRequest\x12:\n" +
 	"\bworkload\x18\x01 \x01(\v2\x16.cloudless.v1.WorkloadB\x06\xbaH\x03\xc8\x01\x01R\bworkload\x121\n" +
 	"\x0fidempotency_key\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x0eidempotencyKey\"\x85\x01\n" +
@@ -3242,7 +3330,12 @@ const file_cloudless_v1_workload_service_proto_rawDesc = "" +
 	"\x04name\x18\x02 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xc0\xc6'\x01R\x04name\x12/\n" +
 	"\breplicas\x18\x03 \x01(\x05B\x0e\xbaH\v\xc8\x01\x01\x1a\x06\x18\xa0\x8d\x06(\x00H\x00R\breplicas\x88\x01\x01\x12\x18\n" +
 	"\aversion\x18\x04 \x01(\x04R\aversionB\v\n" +
-	"\t_replicas\"c\n" +
+	"\t_replicas\"\xb6\x01\n" +
+	"\x18AutoscaleWorkloadRequest\x12'\n" +
+	"\tnamespace\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\tnamespace\x12 \n" +
+	"\x04name\x18\x02 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xc0\xc6'\x01R\x04name\x125\n" +
+	"\tautoscale\x18\x03 \x01(\v2\x17.cloudless.v1.AutoscaleR\tautoscale\x12\x18\n" +
+	"\aversion\x18\x04 \x01(\x04R\aversion\"c\n" +
 	"\x16RestartWorkloadRequest\x12'\n" +
 	"\tnamespace\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\tnamespace\x12 \n" +
 	"\x04name\x18\x02 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xc0\xc6'\x01R\x04name\"\xd7\x01\n" +
@@ -3370,7 +3463,7 @@ const file_cloudless_v1_workload_service_proto_rawDesc = "" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x121\n" +
 	"\x05usage\x18\x03 \x01(\v2\x1b.cloudless.v1.NodeResourcesR\x05usage\x127\n" +
 	"\bcapacity\x18\x04 \x01(\v2\x1b.cloudless.v1.NodeResourcesR\bcapacity\x12\x1a\n" +
-	"\breplicas\x18\x05 \x01(\x05R\breplicas\"\xac\x04\n" +
+	"\breplicas\x18\x05 \x01(\x05R\breplicas\"\xfb\x04\n" +
 	"\fReplicaUsage\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x1a\n" +
@@ -3391,7 +3484,10 @@ const file_cloudless_v1_workload_service_proto_rawDesc = "" +
 	"\n" +
 	"read_bytes\x18\x0f \x01(\x04R\treadBytes\x12#\n" +
 	"\rwritten_bytes\x18\x10 \x01(\x04R\fwrittenBytes\x12\x10\n" +
-	"\x03cpu\x18\x11 \x01(\x01R\x03cpu\"s\n" +
+	"\x03cpu\x18\x11 \x01(\x01R\x03cpu\x12\x1b\n" +
+	"\x06metric\x18\x12 \x01(\x01H\x00R\x06metric\x88\x01\x01\x12%\n" +
+	"\x0emetric_problem\x18\x13 \x01(\tR\rmetricProblemB\t\n" +
+	"\a_metric\"s\n" +
 	"\vCopyRequest\x12/\n" +
 	"\x05start\x18\x01 \x01(\v2\x17.cloudless.v1.CopyStartH\x00R\x05start\x12\x14\n" +
 	"\x04data\x18\x02 \x01(\fH\x00R\x04data\x12\x12\n" +
@@ -3450,13 +3546,14 @@ const file_cloudless_v1_workload_service_proto_rawDesc = "" +
 	"\areplica\x18\x01 \x01(\tR\areplica\"4\n" +
 	"\bExecExit\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\x05R\x04code\x12\x14\n" +
-	"\x05error\x18\x02 \x01(\tR\x05error2\x83\x16\n" +
+	"\x05error\x18\x02 \x01(\tR\x05error2\xa1\x17\n" +
 	"\x0fWorkloadService\x12v\n" +
 	"\x0eCreateWorkload\x12#.cloudless.v1.CreateWorkloadRequest\x1a\x16.cloudless.v1.Workload\"'\xe2\xcc'\x04\b\x02 \x01\x82\xd3\xe4\x93\x02\x19:\bworkload\"\r/v1/workloads\x12\x87\x01\n" +
 	"\rApplyWorkload\x12\".cloudless.v1.ApplyWorkloadRequest\x1a#.cloudless.v1.ApplyWorkloadResponse\"-\xe2\xcc'\x04\b\x02 \x01\x82\xd3\xe4\x93\x02\x1f:\bworkload\"\x13/v1/workloads:apply\x12\xb6\x01\n" +
 	"\x0eUpdateWorkload\x12#.cloudless.v1.UpdateWorkloadRequest\x1a\x16.cloudless.v1.Workload\"g\xe2\xcc'\x02\b\x02\x82\xd3\xe4\x93\x02[:\bworkload\x1aO/v1/namespaces/{workload.metadata.namespace}/workloads/{workload.metadata.name}\x12\x88\x01\n" +
 	"\x0eDeleteWorkload\x12#.cloudless.v1.DeleteWorkloadRequest\x1a\x16.cloudless.v1.Workload\"9\xe2\xcc'\x02\b\x02\x82\xd3\xe4\x93\x02-*+/v1/namespaces/{namespace}/workloads/{name}\x12\x8f\x01\n" +
-	"\rScaleWorkload\x12\".cloudless.v1.ScaleWorkloadRequest\x1a\x16.cloudless.v1.Workload\"B\xe2\xcc'\x02\b\x02\x82\xd3\xe4\x93\x026:\x01*\"1/v1/namespaces/{namespace}/workloads/{name}:scale\x12\x95\x01\n" +
+	"\rScaleWorkload\x12\".cloudless.v1.ScaleWorkloadRequest\x1a\x16.cloudless.v1.Workload\"B\xe2\xcc'\x02\b\x02\x82\xd3\xe4\x93\x026:\x01*\"1/v1/namespaces/{namespace}/workloads/{name}:scale\x12\x9b\x01\n" +
+	"\x11AutoscaleWorkload\x12&.cloudless.v1.AutoscaleWorkloadRequest\x1a\x16.cloudless.v1.Workload\"F\xe2\xcc'\x02\b\x02\x82\xd3\xe4\x93\x02::\x01*\"5/v1/namespaces/{namespace}/workloads/{name}:autoscale\x12\x95\x01\n" +
 	"\x0fRestartWorkload\x12$.cloudless.v1.RestartWorkloadRequest\x1a\x16.cloudless.v1.Workload\"D\xe2\xcc'\x02\b\x02\x82\xd3\xe4\x93\x028:\x01*\"3/v1/namespaces/{namespace}/workloads/{name}:restart\x12\x9a\x01\n" +
 	"\x10RollbackWorkload\x12%.cloudless.v1.RollbackWorkloadRequest\x1a\x16.cloudless.v1.Workload\"G\xe2\xcc'\x04\b\x02 \x01\x82\xd3\xe4\x93\x029:\x01*\"4/v1/namespaces/{namespace}/workloads/{name}:rollback\x12\x8b\x01\n" +
 	"\vRunWorkload\x12 .cloudless.v1.RunWorkloadRequest\x1a\x16.cloudless.v1.Workload\"B\xe2\xcc'\x04\b\x02 \x01\x82\xd3\xe4\x93\x024:\x01*\"//v1/namespaces/{namespace}/workloads/{name}:run\x12\x86\x01\n" +
@@ -3489,152 +3586,157 @@ func file_cloudless_v1_workload_service_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_workload_service_proto_rawDescData
 }
 
-var file_cloudless_v1_workload_service_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
+var file_cloudless_v1_workload_service_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
 var file_cloudless_v1_workload_service_proto_goTypes = []any{
-	(*CreateWorkloadRequest)(nil),   // 0: cloudless.v1.CreateWorkloadRequest
-	(*ApplyWorkloadRequest)(nil),    // 1: cloudless.v1.ApplyWorkloadRequest
-	(*ApplyWorkloadResponse)(nil),   // 2: cloudless.v1.ApplyWorkloadResponse
-	(*UpdateWorkloadRequest)(nil),   // 3: cloudless.v1.UpdateWorkloadRequest
-	(*DeleteWorkloadRequest)(nil),   // 4: cloudless.v1.DeleteWorkloadRequest
-	(*ScaleWorkloadRequest)(nil),    // 5: cloudless.v1.ScaleWorkloadRequest
-	(*RestartWorkloadRequest)(nil),  // 6: cloudless.v1.RestartWorkloadRequest
-	(*RollbackWorkloadRequest)(nil), // 7: cloudless.v1.RollbackWorkloadRequest
-	(*RunWorkloadRequest)(nil),      // 8: cloudless.v1.RunWorkloadRequest
-	(*GetWorkloadRequest)(nil),      // 9: cloudless.v1.GetWorkloadRequest
-	(*ListWorkloadsRequest)(nil),    // 10: cloudless.v1.ListWorkloadsRequest
-	(*ListWorkloadsResponse)(nil),   // 11: cloudless.v1.ListWorkloadsResponse
-	(*WatchWorkloadsRequest)(nil),   // 12: cloudless.v1.WatchWorkloadsRequest
-	(*WorkloadChange)(nil),          // 13: cloudless.v1.WorkloadChange
-	(*GetReplicaRequest)(nil),       // 14: cloudless.v1.GetReplicaRequest
-	(*ListReplicasRequest)(nil),     // 15: cloudless.v1.ListReplicasRequest
-	(*ListReplicasResponse)(nil),    // 16: cloudless.v1.ListReplicasResponse
-	(*WatchReplicasRequest)(nil),    // 17: cloudless.v1.WatchReplicasRequest
-	(*ReplicaChange)(nil),           // 18: cloudless.v1.ReplicaChange
-	(*LogsRequest)(nil),             // 19: cloudless.v1.LogsRequest
-	(*LogPositions)(nil),            // 20: cloudless.v1.LogPositions
-	(*LogEntry)(nil),                // 21: cloudless.v1.LogEntry
-	(*ExecRequest)(nil),             // 22: cloudless.v1.ExecRequest
-	(*ExecStart)(nil),               // 23: cloudless.v1.ExecStart
-	(*GetRevisionRequest)(nil),      // 24: cloudless.v1.GetRevisionRequest
-	(*ListRevisionsRequest)(nil),    // 25: cloudless.v1.ListRevisionsRequest
-	(*ListRevisionsResponse)(nil),   // 26: cloudless.v1.ListRevisionsResponse
-	(*GetUsageRequest)(nil),         // 27: cloudless.v1.GetUsageRequest
-	(*Usage)(nil),                   // 28: cloudless.v1.Usage
-	(*NodeUsage)(nil),               // 29: cloudless.v1.NodeUsage
-	(*ReplicaUsage)(nil),            // 30: cloudless.v1.ReplicaUsage
-	(*CopyRequest)(nil),             // 31: cloudless.v1.CopyRequest
-	(*CopyStart)(nil),               // 32: cloudless.v1.CopyStart
-	(*CopyResponse)(nil),            // 33: cloudless.v1.CopyResponse
-	(*CopyStarted)(nil),             // 34: cloudless.v1.CopyStarted
-	(*CopyDone)(nil),                // 35: cloudless.v1.CopyDone
-	(*ForwardRequest)(nil),          // 36: cloudless.v1.ForwardRequest
-	(*ForwardStart)(nil),            // 37: cloudless.v1.ForwardStart
-	(*ForwardResponse)(nil),         // 38: cloudless.v1.ForwardResponse
-	(*ForwardStarted)(nil),          // 39: cloudless.v1.ForwardStarted
-	(*ForwardDone)(nil),             // 40: cloudless.v1.ForwardDone
-	(*TerminalSize)(nil),            // 41: cloudless.v1.TerminalSize
-	(*ExecResponse)(nil),            // 42: cloudless.v1.ExecResponse
-	(*ExecStarted)(nil),             // 43: cloudless.v1.ExecStarted
-	(*ExecExit)(nil),                // 44: cloudless.v1.ExecExit
-	nil,                             // 45: cloudless.v1.LogPositions.ReplicasEntry
-	nil,                             // 46: cloudless.v1.ExecStart.EnvEntry
-	(*Workload)(nil),                // 47: cloudless.v1.Workload
-	(*Selection)(nil),               // 48: cloudless.v1.Selection
-	(*Page)(nil),                    // 49: cloudless.v1.Page
-	(*Replica)(nil),                 // 50: cloudless.v1.Replica
-	(*timestamppb.Timestamp)(nil),   // 51: google.protobuf.Timestamp
-	(*Revision)(nil),                // 52: cloudless.v1.Revision
-	(*NodeResources)(nil),           // 53: cloudless.v1.NodeResources
+	(*CreateWorkloadRequest)(nil),    // 0: cloudless.v1.CreateWorkloadRequest
+	(*ApplyWorkloadRequest)(nil),     // 1: cloudless.v1.ApplyWorkloadRequest
+	(*ApplyWorkloadResponse)(nil),    // 2: cloudless.v1.ApplyWorkloadResponse
+	(*UpdateWorkloadRequest)(nil),    // 3: cloudless.v1.UpdateWorkloadRequest
+	(*DeleteWorkloadRequest)(nil),    // 4: cloudless.v1.DeleteWorkloadRequest
+	(*ScaleWorkloadRequest)(nil),     // 5: cloudless.v1.ScaleWorkloadRequest
+	(*AutoscaleWorkloadRequest)(nil), // 6: cloudless.v1.AutoscaleWorkloadRequest
+	(*RestartWorkloadRequest)(nil),   // 7: cloudless.v1.RestartWorkloadRequest
+	(*RollbackWorkloadRequest)(nil),  // 8: cloudless.v1.RollbackWorkloadRequest
+	(*RunWorkloadRequest)(nil),       // 9: cloudless.v1.RunWorkloadRequest
+	(*GetWorkloadRequest)(nil),       // 10: cloudless.v1.GetWorkloadRequest
+	(*ListWorkloadsRequest)(nil),     // 11: cloudless.v1.ListWorkloadsRequest
+	(*ListWorkloadsResponse)(nil),    // 12: cloudless.v1.ListWorkloadsResponse
+	(*WatchWorkloadsRequest)(nil),    // 13: cloudless.v1.WatchWorkloadsRequest
+	(*WorkloadChange)(nil),           // 14: cloudless.v1.WorkloadChange
+	(*GetReplicaRequest)(nil),        // 15: cloudless.v1.GetReplicaRequest
+	(*ListReplicasRequest)(nil),      // 16: cloudless.v1.ListReplicasRequest
+	(*ListReplicasResponse)(nil),     // 17: cloudless.v1.ListReplicasResponse
+	(*WatchReplicasRequest)(nil),     // 18: cloudless.v1.WatchReplicasRequest
+	(*ReplicaChange)(nil),            // 19: cloudless.v1.ReplicaChange
+	(*LogsRequest)(nil),              // 20: cloudless.v1.LogsRequest
+	(*LogPositions)(nil),             // 21: cloudless.v1.LogPositions
+	(*LogEntry)(nil),                 // 22: cloudless.v1.LogEntry
+	(*ExecRequest)(nil),              // 23: cloudless.v1.ExecRequest
+	(*ExecStart)(nil),                // 24: cloudless.v1.ExecStart
+	(*GetRevisionRequest)(nil),       // 25: cloudless.v1.GetRevisionRequest
+	(*ListRevisionsRequest)(nil),     // 26: cloudless.v1.ListRevisionsRequest
+	(*ListRevisionsResponse)(nil),    // 27: cloudless.v1.ListRevisionsResponse
+	(*GetUsageRequest)(nil),          // 28: cloudless.v1.GetUsageRequest
+	(*Usage)(nil),                    // 29: cloudless.v1.Usage
+	(*NodeUsage)(nil),                // 30: cloudless.v1.NodeUsage
+	(*ReplicaUsage)(nil),             // 31: cloudless.v1.ReplicaUsage
+	(*CopyRequest)(nil),              // 32: cloudless.v1.CopyRequest
+	(*CopyStart)(nil),                // 33: cloudless.v1.CopyStart
+	(*CopyResponse)(nil),             // 34: cloudless.v1.CopyResponse
+	(*CopyStarted)(nil),              // 35: cloudless.v1.CopyStarted
+	(*CopyDone)(nil),                 // 36: cloudless.v1.CopyDone
+	(*ForwardRequest)(nil),           // 37: cloudless.v1.ForwardRequest
+	(*ForwardStart)(nil),             // 38: cloudless.v1.ForwardStart
+	(*ForwardResponse)(nil),          // 39: cloudless.v1.ForwardResponse
+	(*ForwardStarted)(nil),           // 40: cloudless.v1.ForwardStarted
+	(*ForwardDone)(nil),              // 41: cloudless.v1.ForwardDone
+	(*TerminalSize)(nil),             // 42: cloudless.v1.TerminalSize
+	(*ExecResponse)(nil),             // 43: cloudless.v1.ExecResponse
+	(*ExecStarted)(nil),              // 44: cloudless.v1.ExecStarted
+	(*ExecExit)(nil),                 // 45: cloudless.v1.ExecExit
+	nil,                              // 46: cloudless.v1.LogPositions.ReplicasEntry
+	nil,                              // 47: cloudless.v1.ExecStart.EnvEntry
+	(*Workload)(nil),                 // 48: cloudless.v1.Workload
+	(*Autoscale)(nil),                // 49: cloudless.v1.Autoscale
+	(*Selection)(nil),                // 50: cloudless.v1.Selection
+	(*Page)(nil),                     // 51: cloudless.v1.Page
+	(*Replica)(nil),                  // 52: cloudless.v1.Replica
+	(*timestamppb.Timestamp)(nil),    // 53: google.protobuf.Timestamp
+	(*Revision)(nil),                 // 54: cloudless.v1.Revision
+	(*NodeResources)(nil),            // 55: cloudless.v1.NodeResources
 }
 var file_cloudless_v1_workload_service_proto_depIdxs = []int32{
-	47, // 0: cloudless.v1.CreateWorkloadRequest.workload:type_name -> cloudless.v1.Workload
-	47, // 1: cloudless.v1.ApplyWorkloadRequest.workload:type_name -> cloudless.v1.Workload
-	47, // 2: cloudless.v1.ApplyWorkloadResponse.workload:type_name -> cloudless.v1.Workload
-	47, // 3: cloudless.v1.UpdateWorkloadRequest.workload:type_name -> cloudless.v1.Workload
-	48, // 4: cloudless.v1.ListWorkloadsRequest.selection:type_name -> cloudless.v1.Selection
-	49, // 5: cloudless.v1.ListWorkloadsRequest.page:type_name -> cloudless.v1.Page
-	47, // 6: cloudless.v1.ListWorkloadsResponse.items:type_name -> cloudless.v1.Workload
-	48, // 7: cloudless.v1.WatchWorkloadsRequest.selection:type_name -> cloudless.v1.Selection
-	47, // 8: cloudless.v1.WorkloadChange.workload:type_name -> cloudless.v1.Workload
-	48, // 9: cloudless.v1.ListReplicasRequest.selection:type_name -> cloudless.v1.Selection
-	49, // 10: cloudless.v1.ListReplicasRequest.page:type_name -> cloudless.v1.Page
-	50, // 11: cloudless.v1.ListReplicasResponse.items:type_name -> cloudless.v1.Replica
-	48, // 12: cloudless.v1.WatchReplicasRequest.selection:type_name -> cloudless.v1.Selection
-	50, // 13: cloudless.v1.ReplicaChange.replica:type_name -> cloudless.v1.Replica
-	51, // 14: cloudless.v1.LogsRequest.since:type_name -> google.protobuf.Timestamp
-	51, // 15: cloudless.v1.LogsRequest.until:type_name -> google.protobuf.Timestamp
-	20, // 16: cloudless.v1.LogsRequest.resume:type_name -> cloudless.v1.LogPositions
-	45, // 17: cloudless.v1.LogPositions.replicas:type_name -> cloudless.v1.LogPositions.ReplicasEntry
-	51, // 18: cloudless.v1.LogEntry.time:type_name -> google.protobuf.Timestamp
-	23, // 19: cloudless.v1.ExecRequest.start:type_name -> cloudless.v1.ExecStart
-	41, // 20: cloudless.v1.ExecRequest.resize:type_name -> cloudless.v1.TerminalSize
-	41, // 21: cloudless.v1.ExecStart.size:type_name -> cloudless.v1.TerminalSize
-	46, // 22: cloudless.v1.ExecStart.env:type_name -> cloudless.v1.ExecStart.EnvEntry
-	49, // 23: cloudless.v1.ListRevisionsRequest.page:type_name -> cloudless.v1.Page
-	52, // 24: cloudless.v1.ListRevisionsResponse.items:type_name -> cloudless.v1.Revision
-	51, // 25: cloudless.v1.Usage.time:type_name -> google.protobuf.Timestamp
-	29, // 26: cloudless.v1.Usage.nodes:type_name -> cloudless.v1.NodeUsage
-	30, // 27: cloudless.v1.Usage.replicas:type_name -> cloudless.v1.ReplicaUsage
-	53, // 28: cloudless.v1.NodeUsage.usage:type_name -> cloudless.v1.NodeResources
-	53, // 29: cloudless.v1.NodeUsage.capacity:type_name -> cloudless.v1.NodeResources
-	51, // 30: cloudless.v1.ReplicaUsage.time:type_name -> google.protobuf.Timestamp
-	32, // 31: cloudless.v1.CopyRequest.start:type_name -> cloudless.v1.CopyStart
-	34, // 32: cloudless.v1.CopyResponse.started:type_name -> cloudless.v1.CopyStarted
-	35, // 33: cloudless.v1.CopyResponse.done:type_name -> cloudless.v1.CopyDone
-	37, // 34: cloudless.v1.ForwardRequest.start:type_name -> cloudless.v1.ForwardStart
-	39, // 35: cloudless.v1.ForwardResponse.started:type_name -> cloudless.v1.ForwardStarted
-	40, // 36: cloudless.v1.ForwardResponse.done:type_name -> cloudless.v1.ForwardDone
-	43, // 37: cloudless.v1.ExecResponse.started:type_name -> cloudless.v1.ExecStarted
-	44, // 38: cloudless.v1.ExecResponse.exit:type_name -> cloudless.v1.ExecExit
-	0,  // 39: cloudless.v1.WorkloadService.CreateWorkload:input_type -> cloudless.v1.CreateWorkloadRequest
-	1,  // 40: cloudless.v1.WorkloadService.ApplyWorkload:input_type -> cloudless.v1.ApplyWorkloadRequest
-	3,  // 41: cloudless.v1.WorkloadService.UpdateWorkload:input_type -> cloudless.v1.UpdateWorkloadRequest
-	4,  // 42: cloudless.v1.WorkloadService.DeleteWorkload:input_type -> cloudless.v1.DeleteWorkloadRequest
-	5,  // 43: cloudless.v1.WorkloadService.ScaleWorkload:input_type -> cloudless.v1.ScaleWorkloadRequest
-	6,  // 44: cloudless.v1.WorkloadService.RestartWorkload:input_type -> cloudless.v1.RestartWorkloadRequest
-	7,  // 45: cloudless.v1.WorkloadService.RollbackWorkload:input_type -> cloudless.v1.RollbackWorkloadRequest
-	8,  // 46: cloudless.v1.WorkloadService.RunWorkload:input_type -> cloudless.v1.RunWorkloadRequest
-	9,  // 47: cloudless.v1.WorkloadService.GetWorkload:input_type -> cloudless.v1.GetWorkloadRequest
-	10, // 48: cloudless.v1.WorkloadService.ListWorkloads:input_type -> cloudless.v1.ListWorkloadsRequest
-	12, // 49: cloudless.v1.WorkloadService.WatchWorkloads:input_type -> cloudless.v1.WatchWorkloadsRequest
-	14, // 50: cloudless.v1.WorkloadService.GetReplica:input_type -> cloudless.v1.GetReplicaRequest
-	15, // 51: cloudless.v1.WorkloadService.ListReplicas:input_type -> cloudless.v1.ListReplicasRequest
-	17, // 52: cloudless.v1.WorkloadService.WatchReplicas:input_type -> cloudless.v1.WatchReplicasRequest
-	19, // 53: cloudless.v1.WorkloadService.Logs:input_type -> cloudless.v1.LogsRequest
-	24, // 54: cloudless.v1.WorkloadService.GetRevision:input_type -> cloudless.v1.GetRevisionRequest
-	25, // 55: cloudless.v1.WorkloadService.ListRevisions:input_type -> cloudless.v1.ListRevisionsRequest
-	27, // 56: cloudless.v1.WorkloadService.GetUsage:input_type -> cloudless.v1.GetUsageRequest
-	27, // 57: cloudless.v1.WorkloadService.WatchUsage:input_type -> cloudless.v1.GetUsageRequest
-	31, // 58: cloudless.v1.WorkloadService.Copy:input_type -> cloudless.v1.CopyRequest
-	36, // 59: cloudless.v1.WorkloadService.Forward:input_type -> cloudless.v1.ForwardRequest
-	22, // 60: cloudless.v1.WorkloadService.Exec:input_type -> cloudless.v1.ExecRequest
-	47, // 61: cloudless.v1.WorkloadService.CreateWorkload:output_type -> cloudless.v1.Workload
-	2,  // 62: cloudless.v1.WorkloadService.ApplyWorkload:output_type -> cloudless.v1.ApplyWorkloadResponse
-	47, // 63: cloudless.v1.WorkloadService.UpdateWorkload:output_type -> cloudless.v1.Workload
-	47, // 64: cloudless.v1.WorkloadService.DeleteWorkload:output_type -> cloudless.v1.Workload
-	47, // 65: cloudless.v1.WorkloadService.ScaleWorkload:output_type -> cloudless.v1.Workload
-	47, // 66: cloudless.v1.WorkloadService.RestartWorkload:output_type -> cloudless.v1.Workload
-	47, // 67: cloudless.v1.WorkloadService.RollbackWorkload:output_type -> cloudless.v1.Workload
-	47, // 68: cloudless.v1.WorkloadService.RunWorkload:output_type -> cloudless.v1.Workload
-	47, // 69: cloudless.v1.WorkloadService.GetWorkload:output_type -> cloudless.v1.Workload
-	11, // 70: cloudless.v1.WorkloadService.ListWorkloads:output_type -> cloudless.v1.ListWorkloadsResponse
-	13, // 71: cloudless.v1.WorkloadService.WatchWorkloads:output_type -> cloudless.v1.WorkloadChange
-	50, // 72: cloudless.v1.WorkloadService.GetReplica:output_type -> cloudless.v1.Replica
-	16, // 73: cloudless.v1.WorkloadService.ListReplicas:output_type -> cloudless.v1.ListReplicasResponse
-	18, // 74: cloudless.v1.WorkloadService.WatchReplicas:output_type -> cloudless.v1.ReplicaChange
-	21, // 75: cloudless.v1.WorkloadService.Logs:output_type -> cloudless.v1.LogEntry
-	52, // 76: cloudless.v1.WorkloadService.GetRevision:output_type -> cloudless.v1.Revision
-	26, // 77: cloudless.v1.WorkloadService.ListRevisions:output_type -> cloudless.v1.ListRevisionsResponse
-	28, // 78: cloudless.v1.WorkloadService.GetUsage:output_type -> cloudless.v1.Usage
-	28, // 79: cloudless.v1.WorkloadService.WatchUsage:output_type -> cloudless.v1.Usage
-	33, // 80: cloudless.v1.WorkloadService.Copy:output_type -> cloudless.v1.CopyResponse
-	38, // 81: cloudless.v1.WorkloadService.Forward:output_type -> cloudless.v1.ForwardResponse
-	42, // 82: cloudless.v1.WorkloadService.Exec:output_type -> cloudless.v1.ExecResponse
-	61, // [61:83] is the sub-list for method output_type
-	39, // [39:61] is the sub-list for method input_type
-	39, // [39:39] is the sub-list for extension type_name
-	39, // [39:39] is the sub-list for extension extendee
-	0,  // [0:39] is the sub-list for field type_name
+	48, // 0: cloudless.v1.CreateWorkloadRequest.workload:type_name -> cloudless.v1.Workload
+	48, // 1: cloudless.v1.ApplyWorkloadRequest.workload:type_name -> cloudless.v1.Workload
+	48, // 2: cloudless.v1.ApplyWorkloadResponse.workload:type_name -> cloudless.v1.Workload
+	48, // 3: cloudless.v1.UpdateWorkloadRequest.workload:type_name -> cloudless.v1.Workload
+	49, // 4: cloudless.v1.AutoscaleWorkloadRequest.autoscale:type_name -> cloudless.v1.Autoscale
+	50, // 5: cloudless.v1.ListWorkloadsRequest.selection:type_name -> cloudless.v1.Selection
+	51, // 6: cloudless.v1.ListWorkloadsRequest.page:type_name -> cloudless.v1.Page
+	48, // 7: cloudless.v1.ListWorkloadsResponse.items:type_name -> cloudless.v1.Workload
+	50, // 8: cloudless.v1.WatchWorkloadsRequest.selection:type_name -> cloudless.v1.Selection
+	48, // 9: cloudless.v1.WorkloadChange.workload:type_name -> cloudless.v1.Workload
+	50, // 10: cloudless.v1.ListReplicasRequest.selection:type_name -> cloudless.v1.Selection
+	51, // 11: cloudless.v1.ListReplicasRequest.page:type_name -> cloudless.v1.Page
+	52, // 12: cloudless.v1.ListReplicasResponse.items:type_name -> cloudless.v1.Replica
+	50, // 13: cloudless.v1.WatchReplicasRequest.selection:type_name -> cloudless.v1.Selection
+	52, // 14: cloudless.v1.ReplicaChange.replica:type_name -> cloudless.v1.Replica
+	53, // 15: cloudless.v1.LogsRequest.since:type_name -> google.protobuf.Timestamp
+	53, // 16: cloudless.v1.LogsRequest.until:type_name -> google.protobuf.Timestamp
+	21, // 17: cloudless.v1.LogsRequest.resume:type_name -> cloudless.v1.LogPositions
+	46, // 18: cloudless.v1.LogPositions.replicas:type_name -> cloudless.v1.LogPositions.ReplicasEntry
+	53, // 19: cloudless.v1.LogEntry.time:type_name -> google.protobuf.Timestamp
+	24, // 20: cloudless.v1.ExecRequest.start:type_name -> cloudless.v1.ExecStart
+	42, // 21: cloudless.v1.ExecRequest.resize:type_name -> cloudless.v1.TerminalSize
+	42, // 22: cloudless.v1.ExecStart.size:type_name -> cloudless.v1.TerminalSize
+	47, // 23: cloudless.v1.ExecStart.env:type_name -> cloudless.v1.ExecStart.EnvEntry
+	51, // 24: cloudless.v1.ListRevisionsRequest.page:type_name -> cloudless.v1.Page
+	54, // 25: cloudless.v1.ListRevisionsResponse.items:type_name -> cloudless.v1.Revision
+	53, // 26: cloudless.v1.Usage.time:type_name -> google.protobuf.Timestamp
+	30, // 27: cloudless.v1.Usage.nodes:type_name -> cloudless.v1.NodeUsage
+	31, // 28: cloudless.v1.Usage.replicas:type_name -> cloudless.v1.ReplicaUsage
+	55, // 29: cloudless.v1.NodeUsage.usage:type_name -> cloudless.v1.NodeResources
+	55, // 30: cloudless.v1.NodeUsage.capacity:type_name -> cloudless.v1.NodeResources
+	53, // 31: cloudless.v1.ReplicaUsage.time:type_name -> google.protobuf.Timestamp
+	33, // 32: cloudless.v1.CopyRequest.start:type_name -> cloudless.v1.CopyStart
+	35, // 33: cloudless.v1.CopyResponse.started:type_name -> cloudless.v1.CopyStarted
+	36, // 34: cloudless.v1.CopyResponse.done:type_name -> cloudless.v1.CopyDone
+	38, // 35: cloudless.v1.ForwardRequest.start:type_name -> cloudless.v1.ForwardStart
+	40, // 36: cloudless.v1.ForwardResponse.started:type_name -> cloudless.v1.ForwardStarted
+	41, // 37: cloudless.v1.ForwardResponse.done:type_name -> cloudless.v1.ForwardDone
+	44, // 38: cloudless.v1.ExecResponse.started:type_name -> cloudless.v1.ExecStarted
+	45, // 39: cloudless.v1.ExecResponse.exit:type_name -> cloudless.v1.ExecExit
+	0,  // 40: cloudless.v1.WorkloadService.CreateWorkload:input_type -> cloudless.v1.CreateWorkloadRequest
+	1,  // 41: cloudless.v1.WorkloadService.ApplyWorkload:input_type -> cloudless.v1.ApplyWorkloadRequest
+	3,  // 42: cloudless.v1.WorkloadService.UpdateWorkload:input_type -> cloudless.v1.UpdateWorkloadRequest
+	4,  // 43: cloudless.v1.WorkloadService.DeleteWorkload:input_type -> cloudless.v1.DeleteWorkloadRequest
+	5,  // 44: cloudless.v1.WorkloadService.ScaleWorkload:input_type -> cloudless.v1.ScaleWorkloadRequest
+	6,  // 45: cloudless.v1.WorkloadService.AutoscaleWorkload:input_type -> cloudless.v1.AutoscaleWorkloadRequest
+	7,  // 46: cloudless.v1.WorkloadService.RestartWorkload:input_type -> cloudless.v1.RestartWorkloadRequest
+	8,  // 47: cloudless.v1.WorkloadService.RollbackWorkload:input_type -> cloudless.v1.RollbackWorkloadRequest
+	9,  // 48: cloudless.v1.WorkloadService.RunWorkload:input_type -> cloudless.v1.RunWorkloadRequest
+	10, // 49: cloudless.v1.WorkloadService.GetWorkload:input_type -> cloudless.v1.GetWorkloadRequest
+	11, // 50: cloudless.v1.WorkloadService.ListWorkloads:input_type -> cloudless.v1.ListWorkloadsRequest
+	13, // 51: cloudless.v1.WorkloadService.WatchWorkloads:input_type -> cloudless.v1.WatchWorkloadsRequest
+	15, // 52: cloudless.v1.WorkloadService.GetReplica:input_type -> cloudless.v1.GetReplicaRequest
+	16, // 53: cloudless.v1.WorkloadService.ListReplicas:input_type -> cloudless.v1.ListReplicasRequest
+	18, // 54: cloudless.v1.WorkloadService.WatchReplicas:input_type -> cloudless.v1.WatchReplicasRequest
+	20, // 55: cloudless.v1.WorkloadService.Logs:input_type -> cloudless.v1.LogsRequest
+	25, // 56: cloudless.v1.WorkloadService.GetRevision:input_type -> cloudless.v1.GetRevisionRequest
+	26, // 57: cloudless.v1.WorkloadService.ListRevisions:input_type -> cloudless.v1.ListRevisionsRequest
+	28, // 58: cloudless.v1.WorkloadService.GetUsage:input_type -> cloudless.v1.GetUsageRequest
+	28, // 59: cloudless.v1.WorkloadService.WatchUsage:input_type -> cloudless.v1.GetUsageRequest
+	32, // 60: cloudless.v1.WorkloadService.Copy:input_type -> cloudless.v1.CopyRequest
+	37, // 61: cloudless.v1.WorkloadService.Forward:input_type -> cloudless.v1.ForwardRequest
+	23, // 62: cloudless.v1.WorkloadService.Exec:input_type -> cloudless.v1.ExecRequest
+	48, // 63: cloudless.v1.WorkloadService.CreateWorkload:output_type -> cloudless.v1.Workload
+	2,  // 64: cloudless.v1.WorkloadService.ApplyWorkload:output_type -> cloudless.v1.ApplyWorkloadResponse
+	48, // 65: cloudless.v1.WorkloadService.UpdateWorkload:output_type -> cloudless.v1.Workload
+	48, // 66: cloudless.v1.WorkloadService.DeleteWorkload:output_type -> cloudless.v1.Workload
+	48, // 67: cloudless.v1.WorkloadService.ScaleWorkload:output_type -> cloudless.v1.Workload
+	48, // 68: cloudless.v1.WorkloadService.AutoscaleWorkload:output_type -> cloudless.v1.Workload
+	48, // 69: cloudless.v1.WorkloadService.RestartWorkload:output_type -> cloudless.v1.Workload
+	48, // 70: cloudless.v1.WorkloadService.RollbackWorkload:output_type -> cloudless.v1.Workload
+	48, // 71: cloudless.v1.WorkloadService.RunWorkload:output_type -> cloudless.v1.Workload
+	48, // 72: cloudless.v1.WorkloadService.GetWorkload:output_type -> cloudless.v1.Workload
+	12, // 73: cloudless.v1.WorkloadService.ListWorkloads:output_type -> cloudless.v1.ListWorkloadsResponse
+	14, // 74: cloudless.v1.WorkloadService.WatchWorkloads:output_type -> cloudless.v1.WorkloadChange
+	52, // 75: cloudless.v1.WorkloadService.GetReplica:output_type -> cloudless.v1.Replica
+	17, // 76: cloudless.v1.WorkloadService.ListReplicas:output_type -> cloudless.v1.ListReplicasResponse
+	19, // 77: cloudless.v1.WorkloadService.WatchReplicas:output_type -> cloudless.v1.ReplicaChange
+	22, // 78: cloudless.v1.WorkloadService.Logs:output_type -> cloudless.v1.LogEntry
+	54, // 79: cloudless.v1.WorkloadService.GetRevision:output_type -> cloudless.v1.Revision
+	27, // 80: cloudless.v1.WorkloadService.ListRevisions:output_type -> cloudless.v1.ListRevisionsResponse
+	29, // 81: cloudless.v1.WorkloadService.GetUsage:output_type -> cloudless.v1.Usage
+	29, // 82: cloudless.v1.WorkloadService.WatchUsage:output_type -> cloudless.v1.Usage
+	34, // 83: cloudless.v1.WorkloadService.Copy:output_type -> cloudless.v1.CopyResponse
+	39, // 84: cloudless.v1.WorkloadService.Forward:output_type -> cloudless.v1.ForwardResponse
+	43, // 85: cloudless.v1.WorkloadService.Exec:output_type -> cloudless.v1.ExecResponse
+	63, // [63:86] is the sub-list for method output_type
+	40, // [40:63] is the sub-list for method input_type
+	40, // [40:40] is the sub-list for extension type_name
+	40, // [40:40] is the sub-list for extension extendee
+	0,  // [0:40] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_workload_service_proto_init() }
@@ -3642,42 +3744,44 @@ func file_cloudless_v1_workload_service_proto_init() {
 	if File_cloudless_v1_workload_service_proto != nil {
 		return
 	}
+	file_cloudless_v1_autoscale_proto_init()
 	file_cloudless_v1_metadata_proto_init()
 	file_cloudless_v1_node_proto_init()
 	file_cloudless_v1_options_proto_init()
 	file_cloudless_v1_rules_proto_init()
 	file_cloudless_v1_workload_proto_init()
 	file_cloudless_v1_workload_service_proto_msgTypes[5].OneofWrappers = []any{}
-	file_cloudless_v1_workload_service_proto_msgTypes[19].OneofWrappers = []any{}
-	file_cloudless_v1_workload_service_proto_msgTypes[22].OneofWrappers = []any{
+	file_cloudless_v1_workload_service_proto_msgTypes[20].OneofWrappers = []any{}
+	file_cloudless_v1_workload_service_proto_msgTypes[23].OneofWrappers = []any{
 		(*ExecRequest_Start)(nil),
 		(*ExecRequest_Stdin)(nil),
 		(*ExecRequest_CloseStdin)(nil),
 		(*ExecRequest_Resize)(nil),
 		(*ExecRequest_Signal)(nil),
 	}
-	file_cloudless_v1_workload_service_proto_msgTypes[31].OneofWrappers = []any{
+	file_cloudless_v1_workload_service_proto_msgTypes[31].OneofWrappers = []any{}
+	file_cloudless_v1_workload_service_proto_msgTypes[32].OneofWrappers = []any{
 		(*CopyRequest_Start)(nil),
 		(*CopyRequest_Data)(nil),
 		(*CopyRequest_End)(nil),
 	}
-	file_cloudless_v1_workload_service_proto_msgTypes[33].OneofWrappers = []any{
+	file_cloudless_v1_workload_service_proto_msgTypes[34].OneofWrappers = []any{
 		(*CopyResponse_Started)(nil),
 		(*CopyResponse_Data)(nil),
 		(*CopyResponse_Done)(nil),
 	}
-	file_cloudless_v1_workload_service_proto_msgTypes[36].OneofWrappers = []any{
+	file_cloudless_v1_workload_service_proto_msgTypes[37].OneofWrappers = []any{
 		(*ForwardRequest_Start)(nil),
 		(*ForwardRequest_Data)(nil),
 		(*ForwardRequest_End)(nil),
 	}
-	file_cloudless_v1_workload_service_proto_msgTypes[38].OneofWrappers = []any{
+	file_cloudless_v1_workload_service_proto_msgTypes[39].OneofWrappers = []any{
 		(*ForwardResponse_Started)(nil),
 		(*ForwardResponse_Data)(nil),
 		(*ForwardResponse_End)(nil),
 		(*ForwardResponse_Done)(nil),
 	}
-	file_cloudless_v1_workload_service_proto_msgTypes[42].OneofWrappers = []any{
+	file_cloudless_v1_workload_service_proto_msgTypes[43].OneofWrappers = []any{
 		(*ExecResponse_Started)(nil),
 		(*ExecResponse_Stdout)(nil),
 		(*ExecResponse_Stderr)(nil),
@@ -3689,7 +3793,7 @@ func file_cloudless_v1_workload_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_workload_service_proto_rawDesc), len(file_cloudless_v1_workload_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   47,
+			NumMessages:   48,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

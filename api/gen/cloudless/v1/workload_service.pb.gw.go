@@ -308,6 +308,67 @@ func local_request_WorkloadService_ScaleWorkload_0(ctx context.Context, marshale
 	return msg, metadata, err
 }
 
+func request_WorkloadService_AutoscaleWorkload_0(ctx context.Context, marshaler runtime.Marshaler, client WorkloadServiceClient, req *http.Request, pathParams map[string]string) (proto.Message, runtime.ServerMetadata, error) {
+	var (
+		protoReq AutoscaleWorkloadRequest
+		metadata runtime.ServerMetadata
+		err      error
+	)
+	if err := marshaler.NewDecoder(req.Body).Decode(&protoReq); err != nil && !errors.Is(err, io.EOF) {
+		return nil, metadata, status.Errorf(codes.InvalidArgument, "%v", err)
+	}
+	val, ok := pathParams["namespace"]
+	if !ok {
+		return nil, metadata, status.Errorf(codes.InvalidArgument, "missing parameter %s", "namespace")
+	}
+	protoReq.Namespace, err = runtime.String(val)
+	if err != nil {
+		return nil, metadata, status.Errorf(codes.InvalidArgument, "type mismatch, parameter: %s, error: %v", "namespace", err)
+	}
+	val, ok = pathParams["name"]
+	if !ok {
+		return nil, metadata, status.Errorf(codes.InvalidArgument, "missing parameter %s", "name")
+	}
+	protoReq.Name, err = runtime.String(val)
+	if err != nil {
+		return nil, metadata, status.Errorf(codes.InvalidArgument, "type mismatch, parameter: %s, error: %v", "name", err)
+	}
+	if req.Body != nil {
+		_, _ = io.Copy(io.Discard, req.Body)
+	}
+	msg, err := client.AutoscaleWorkload(ctx, &protoReq, grpc.Header(&metadata.HeaderMD), grpc.Trailer(&metadata.TrailerMD))
+	return msg, metadata, err
+}
+
+func local_request_WorkloadService_AutoscaleWorkload_0(ctx context.Context, marshaler runtime.Marshaler, server WorkloadServiceServer, req *http.Request, pathParams map[string]string) (proto.Message, runtime.ServerMetadata, error) {
+	var (
+		protoReq AutoscaleWorkloadRequest
+		metadata runtime.ServerMetadata
+		err      error
+	)
+	if err := marshaler.NewDecoder(req.Body).Decode(&protoReq); err != nil && !errors.Is(err, io.EOF) {
+		return nil, metadata, status.Errorf(codes.InvalidArgument, "%v", err)
+	}
+	val, ok := pathParams["namespace"]
+	if !ok {
+		return nil, metadata, status.Errorf(codes.InvalidArgument, "missing parameter %s", "namespace")
+	}
+	protoReq.Namespace, err = runtime.String(val)
+	if err != nil {
+		return nil, metadata, status.Errorf(codes.InvalidArgument, "type mismatch, parameter: %s, error: %v", "namespace", err)
+	}
+	val, ok = pathParams["name"]
+	if !ok {
+		return nil, metadata, status.Errorf(codes.InvalidArgument, "missing parameter %s", "name")
+	}
+	protoReq.Name, err = runtime.String(val)
+	if err != nil {
+		return nil, metadata, status.Errorf(codes.InvalidArgument, "type mismatch, parameter: %s, error: %v", "name", err)
+	}
+	msg, err := server.AutoscaleWorkload(ctx, &protoReq)
+	return msg, metadata, err
+}
+
 func request_WorkloadService_RestartWorkload_0(ctx context.Context, marshaler runtime.Marshaler, client WorkloadServiceClient, req *http.Request, pathParams map[string]string) (proto.Message, runtime.ServerMetadata, error) {
 	var (
 		protoReq RestartWorkloadRequest
@@ -1065,6 +1126,26 @@ func RegisterWorkloadServiceHandlerServer(ctx context.Context, mux *runtime.Serv
 		}
 		forward_WorkloadService_ScaleWorkload_0(annotatedContext, mux, outboundMarshaler, w, req, resp, mux.GetForwardResponseOptions()...)
 	})
+	mux.Handle(http.MethodPost, pattern_WorkloadService_AutoscaleWorkload_0, func(w http.ResponseWriter, req *http.Request, pathParams map[string]string) {
+		ctx, cancel := context.WithCancel(req.Context())
+		defer cancel()
+		var stream runtime.ServerTransportStream
+		ctx = grpc.NewContextWithServerTransportStream(ctx, &stream)
+		inboundMarshaler, outboundMarshaler := runtime.MarshalerForRequest(mux, req)
+		annotatedContext, err := runtime.AnnotateIncomingContext(ctx, mux, req, "/cloudless.v1.WorkloadService/AutoscaleWorkload", runtime.WithHTTPPathPattern("/v1/namespaces/{namespace}/workloads/{name}:autoscale"))
+		if err != nil {
+			runtime.HTTPError(ctx, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		resp, md, err := local_request_WorkloadService_AutoscaleWorkload_0(annotatedContext, inboundMarshaler, server, req, pathParams)
+		md.HeaderMD, md.TrailerMD = metadata.Join(md.HeaderMD, stream.Header()), metadata.Join(md.TrailerMD, stream.Trailer())
+		annotatedContext = runtime.NewServerMetadataContext(annotatedContext, md)
+		if err != nil {
+			runtime.HTTPError(annotatedContext, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		forward_WorkloadService_AutoscaleWorkload_0(annotatedContext, mux, outboundMarshaler, w, req, resp, mux.GetForwardResponseOptions()...)
+	})
 	mux.Handle(http.MethodPost, pattern_WorkloadService_RestartWorkload_0, func(w http.ResponseWriter, req *http.Request, pathParams map[string]string) {
 		ctx, cancel := context.WithCancel(req.Context())
 		defer cancel()
@@ -1418,6 +1499,23 @@ func RegisterWorkloadServiceHandlerClient(ctx context.Context, mux *runtime.Serv
 		}
 		forward_WorkloadService_ScaleWorkload_0(annotatedContext, mux, outboundMarshaler, w, req, resp, mux.GetForwardResponseOptions()...)
 	})
+	mux.Handle(http.MethodPost, pattern_WorkloadService_AutoscaleWorkload_0, func(w http.ResponseWriter, req *http.Request, pathParams map[string]string) {
+		ctx, cancel := context.WithCancel(req.Context())
+		defer cancel()
+		inboundMarshaler, outboundMarshaler := runtime.MarshalerForRequest(mux, req)
+		annotatedContext, err := runtime.AnnotateContext(ctx, mux, req, "/cloudless.v1.WorkloadService/AutoscaleWorkload", runtime.WithHTTPPathPattern("/v1/namespaces/{namespace}/workloads/{name}:autoscale"))
+		if err != nil {
+			runtime.HTTPError(ctx, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		resp, md, err := request_WorkloadService_AutoscaleWorkload_0(annotatedContext, inboundMarshaler, client, req, pathParams)
+		annotatedContext = runtime.NewServerMetadataContext(annotatedContext, md)
+		if err != nil {
+			runtime.HTTPError(annotatedContext, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		forward_WorkloadService_AutoscaleWorkload_0(annotatedContext, mux, outboundMarshaler, w, req, resp, mux.GetForwardResponseOptions()...)
+	})
 	mux.Handle(http.MethodPost, pattern_WorkloadService_RestartWorkload_0, func(w http.ResponseWriter, req *http.Request, pathParams map[string]string) {
 		ctx, cancel := context.WithCancel(req.Context())
 		defer cancel()
@@ -1660,45 +1758,47 @@ func RegisterWorkloadServiceHandlerClient(ctx context.Context, mux *runtime.Serv
 }
 
 var (
-	pattern_WorkloadService_CreateWorkload_0   = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1}, []string{"v1", "workloads"}, ""))
-	pattern_WorkloadService_ApplyWorkload_0    = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1}, []string{"v1", "workloads"}, "apply"))
-	pattern_WorkloadService_UpdateWorkload_0   = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4}, []string{"v1", "namespaces", "workload.metadata.namespace", "workloads", "workload.metadata.name"}, ""))
-	pattern_WorkloadService_DeleteWorkload_0   = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4}, []string{"v1", "namespaces", "namespace", "workloads", "name"}, ""))
-	pattern_WorkloadService_ScaleWorkload_0    = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4}, []string{"v1", "namespaces", "namespace", "workloads", "name"}, "scale"))
-	pattern_WorkloadService_RestartWorkload_0  = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4}, []string{"v1", "namespaces", "namespace", "workloads", "name"}, "restart"))
-	pattern_WorkloadService_RollbackWorkload_0 = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4}, []string{"v1", "namespaces", "namespace", "workloads", "name"}, "rollback"))
-	pattern_WorkloadService_RunWorkload_0      = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4}, []string{"v1", "namespaces", "namespace", "workloads", "name"}, "run"))
-	pattern_WorkloadService_GetWorkload_0      = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4}, []string{"v1", "namespaces", "namespace", "workloads", "name"}, ""))
-	pattern_WorkloadService_ListWorkloads_0    = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1}, []string{"v1", "workloads"}, ""))
-	pattern_WorkloadService_WatchWorkloads_0   = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1}, []string{"v1", "workloads"}, "watch"))
-	pattern_WorkloadService_GetReplica_0       = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4}, []string{"v1", "namespaces", "namespace", "replicas", "name"}, ""))
-	pattern_WorkloadService_ListReplicas_0     = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1}, []string{"v1", "replicas"}, ""))
-	pattern_WorkloadService_WatchReplicas_0    = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1}, []string{"v1", "replicas"}, "watch"))
-	pattern_WorkloadService_Logs_0             = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4}, []string{"v1", "namespaces", "namespace", "workloads", "workload"}, "logs"))
-	pattern_WorkloadService_GetRevision_0      = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4}, []string{"v1", "namespaces", "namespace", "revisions", "name"}, ""))
-	pattern_WorkloadService_ListRevisions_0    = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4, 2, 5}, []string{"v1", "namespaces", "namespace", "workloads", "workload", "revisions"}, ""))
-	pattern_WorkloadService_GetUsage_0         = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1}, []string{"v1", "usage"}, ""))
-	pattern_WorkloadService_WatchUsage_0       = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1}, []string{"v1", "usage"}, "watch"))
+	pattern_WorkloadService_CreateWorkload_0    = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1}, []string{"v1", "workloads"}, ""))
+	pattern_WorkloadService_ApplyWorkload_0     = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1}, []string{"v1", "workloads"}, "apply"))
+	pattern_WorkloadService_UpdateWorkload_0    = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4}, []string{"v1", "namespaces", "workload.metadata.namespace", "workloads", "workload.metadata.name"}, ""))
+	pattern_WorkloadService_DeleteWorkload_0    = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4}, []string{"v1", "namespaces", "namespace", "workloads", "name"}, ""))
+	pattern_WorkloadService_ScaleWorkload_0     = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4}, []string{"v1", "namespaces", "namespace", "workloads", "name"}, "scale"))
+	pattern_WorkloadService_AutoscaleWorkload_0 = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4}, []string{"v1", "namespaces", "namespace", "workloads", "name"}, "autoscale"))
+	pattern_WorkloadService_RestartWorkload_0   = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4}, []string{"v1", "namespaces", "namespace", "workloads", "name"}, "restart"))
+	pattern_WorkloadService_RollbackWorkload_0  = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4}, []string{"v1", "namespaces", "namespace", "workloads", "name"}, "rollback"))
+	pattern_WorkloadService_RunWorkload_0       = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4}, []string{"v1", "namespaces", "namespace", "workloads", "name"}, "run"))
+	pattern_WorkloadService_GetWorkload_0       = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4}, []string{"v1", "namespaces", "namespace", "workloads", "name"}, ""))
+	pattern_WorkloadService_ListWorkloads_0     = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1}, []string{"v1", "workloads"}, ""))
+	pattern_WorkloadService_WatchWorkloads_0    = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1}, []string{"v1", "workloads"}, "watch"))
+	pattern_WorkloadService_GetReplica_0        = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4}, []string{"v1", "namespaces", "namespace", "replicas", "name"}, ""))
+	pattern_WorkloadService_ListReplicas_0      = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1}, []string{"v1", "replicas"}, ""))
+	pattern_WorkloadService_WatchReplicas_0     = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1}, []string{"v1", "replicas"}, "watch"))
+	pattern_WorkloadService_Logs_0              = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4}, []string{"v1", "namespaces", "namespace", "workloads", "workload"}, "logs"))
+	pattern_WorkloadService_GetRevision_0       = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4}, []string{"v1", "namespaces", "namespace", "revisions", "name"}, ""))
+	pattern_WorkloadService_ListRevisions_0     = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4, 2, 5}, []string{"v1", "namespaces", "namespace", "workloads", "workload", "revisions"}, ""))
+	pattern_WorkloadService_GetUsage_0          = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1}, []string{"v1", "usage"}, ""))
+	pattern_WorkloadService_WatchUsage_0        = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1}, []string{"v1", "usage"}, "watch"))
 )
 
 var (
-	forward_WorkloadService_CreateWorkload_0   = runtime.ForwardResponseMessage
-	forward_WorkloadService_ApplyWorkload_0    = runtime.ForwardResponseMessage
-	forward_WorkloadService_UpdateWorkload_0   = runtime.ForwardResponseMessage
-	forward_WorkloadService_DeleteWorkload_0   = runtime.ForwardResponseMessage
-	forward_WorkloadService_ScaleWorkload_0    = runtime.ForwardResponseMessage
-	forward_WorkloadService_RestartWorkload_0  = runtime.ForwardResponseMessage
-	forward_WorkloadService_RollbackWorkload_0 = runtime.ForwardResponseMessage
-	forward_WorkloadService_RunWorkload_0      = runtime.ForwardResponseMessage
-	forward_WorkloadService_GetWorkload_0      = runtime.ForwardResponseMessage
-	forward_WorkloadService_ListWorkloads_0    = runtime.ForwardResponseMessage
-	forward_WorkloadService_WatchWorkloads_0   = runtime.ForwardResponseStream
-	forward_WorkloadService_GetReplica_0       = runtime.ForwardResponseMessage
-	forward_WorkloadService_ListReplicas_0     = runtime.ForwardResponseMessage
-	forward_WorkloadService_WatchReplicas_0    = runtime.ForwardResponseStream
-	forward_WorkloadService_Logs_0             = runtime.ForwardResponseStream
-	forward_WorkloadService_GetRevision_0      = runtime.ForwardResponseMessage
-	forward_WorkloadService_ListRevisions_0    = runtime.ForwardResponseMessage
-	forward_WorkloadService_GetUsage_0         = runtime.ForwardResponseMessage
-	forward_WorkloadService_WatchUsage_0       = runtime.ForwardResponseStream
+	forward_WorkloadService_CreateWorkload_0    = runtime.ForwardResponseMessage
+	forward_WorkloadService_ApplyWorkload_0     = runtime.ForwardResponseMessage
+	forward_WorkloadService_UpdateWorkload_0    = runtime.ForwardResponseMessage
+	forward_WorkloadService_DeleteWorkload_0    = runtime.ForwardResponseMessage
+	forward_WorkloadService_ScaleWorkload_0     = runtime.ForwardResponseMessage
+	forward_WorkloadService_AutoscaleWorkload_0 = runtime.ForwardResponseMessage
+	forward_WorkloadService_RestartWorkload_0   = runtime.ForwardResponseMessage
+	forward_WorkloadService_RollbackWorkload_0  = runtime.ForwardResponseMessage
+	forward_WorkloadService_RunWorkload_0       = runtime.ForwardResponseMessage
+	forward_WorkloadService_GetWorkload_0       = runtime.ForwardResponseMessage
+	forward_WorkloadService_ListWorkloads_0     = runtime.ForwardResponseMessage
+	forward_WorkloadService_WatchWorkloads_0    = runtime.ForwardResponseStream
+	forward_WorkloadService_GetReplica_0        = runtime.ForwardResponseMessage
+	forward_WorkloadService_ListReplicas_0      = runtime.ForwardResponseMessage
+	forward_WorkloadService_WatchReplicas_0     = runtime.ForwardResponseStream
+	forward_WorkloadService_Logs_0              = runtime.ForwardResponseStream
+	forward_WorkloadService_GetRevision_0       = runtime.ForwardResponseMessage
+	forward_WorkloadService_ListRevisions_0     = runtime.ForwardResponseMessage
+	forward_WorkloadService_GetUsage_0          = runtime.ForwardResponseMessage
+	forward_WorkloadService_WatchUsage_0        = runtime.ForwardResponseStream
 )

@@ -19,28 +19,29 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	WorkloadService_CreateWorkload_FullMethodName   = "/cloudless.v1.WorkloadService/CreateWorkload"
-	WorkloadService_ApplyWorkload_FullMethodName    = "/cloudless.v1.WorkloadService/ApplyWorkload"
-	WorkloadService_UpdateWorkload_FullMethodName   = "/cloudless.v1.WorkloadService/UpdateWorkload"
-	WorkloadService_DeleteWorkload_FullMethodName   = "/cloudless.v1.WorkloadService/DeleteWorkload"
-	WorkloadService_ScaleWorkload_FullMethodName    = "/cloudless.v1.WorkloadService/ScaleWorkload"
-	WorkloadService_RestartWorkload_FullMethodName  = "/cloudless.v1.WorkloadService/RestartWorkload"
-	WorkloadService_RollbackWorkload_FullMethodName = "/cloudless.v1.WorkloadService/RollbackWorkload"
-	WorkloadService_RunWorkload_FullMethodName      = "/cloudless.v1.WorkloadService/RunWorkload"
-	WorkloadService_GetWorkload_FullMethodName      = "/cloudless.v1.WorkloadService/GetWorkload"
-	WorkloadService_ListWorkloads_FullMethodName    = "/cloudless.v1.WorkloadService/ListWorkloads"
-	WorkloadService_WatchWorkloads_FullMethodName   = "/cloudless.v1.WorkloadService/WatchWorkloads"
-	WorkloadService_GetReplica_FullMethodName       = "/cloudless.v1.WorkloadService/GetReplica"
-	WorkloadService_ListReplicas_FullMethodName     = "/cloudless.v1.WorkloadService/ListReplicas"
-	WorkloadService_WatchReplicas_FullMethodName    = "/cloudless.v1.WorkloadService/WatchReplicas"
-	WorkloadService_Logs_FullMethodName             = "/cloudless.v1.WorkloadService/Logs"
-	WorkloadService_GetRevision_FullMethodName      = "/cloudless.v1.WorkloadService/GetRevision"
-	WorkloadService_ListRevisions_FullMethodName    = "/cloudless.v1.WorkloadService/ListRevisions"
-	WorkloadService_GetUsage_FullMethodName         = "/cloudless.v1.WorkloadService/GetUsage"
-	WorkloadService_WatchUsage_FullMethodName       = "/cloudless.v1.WorkloadService/WatchUsage"
-	WorkloadService_Copy_FullMethodName             = "/cloudless.v1.WorkloadService/Copy"
-	WorkloadService_Forward_FullMethodName          = "/cloudless.v1.WorkloadService/Forward"
-	WorkloadService_Exec_FullMethodName             = "/cloudless.v1.WorkloadService/Exec"
+	WorkloadService_CreateWorkload_FullMethodName    = "/cloudless.v1.WorkloadService/CreateWorkload"
+	WorkloadService_ApplyWorkload_FullMethodName     = "/cloudless.v1.WorkloadService/ApplyWorkload"
+	WorkloadService_UpdateWorkload_FullMethodName    = "/cloudless.v1.WorkloadService/UpdateWorkload"
+	WorkloadService_DeleteWorkload_FullMethodName    = "/cloudless.v1.WorkloadService/DeleteWorkload"
+	WorkloadService_ScaleWorkload_FullMethodName     = "/cloudless.v1.WorkloadService/ScaleWorkload"
+	WorkloadService_AutoscaleWorkload_FullMethodName = "/cloudless.v1.WorkloadService/AutoscaleWorkload"
+	WorkloadService_RestartWorkload_FullMethodName   = "/cloudless.v1.WorkloadService/RestartWorkload"
+	WorkloadService_RollbackWorkload_FullMethodName  = "/cloudless.v1.WorkloadService/RollbackWorkload"
+	WorkloadService_RunWorkload_FullMethodName       = "/cloudless.v1.WorkloadService/RunWorkload"
+	WorkloadService_GetWorkload_FullMethodName       = "/cloudless.v1.WorkloadService/GetWorkload"
+	WorkloadService_ListWorkloads_FullMethodName     = "/cloudless.v1.WorkloadService/ListWorkloads"
+	WorkloadService_WatchWorkloads_FullMethodName    = "/cloudless.v1.WorkloadService/WatchWorkloads"
+	WorkloadService_GetReplica_FullMethodName        = "/cloudless.v1.WorkloadService/GetReplica"
+	WorkloadService_ListReplicas_FullMethodName      = "/cloudless.v1.WorkloadService/ListReplicas"
+	WorkloadService_WatchReplicas_FullMethodName     = "/cloudless.v1.WorkloadService/WatchReplicas"
+	WorkloadService_Logs_FullMethodName              = "/cloudless.v1.WorkloadService/Logs"
+	WorkloadService_GetRevision_FullMethodName       = "/cloudless.v1.WorkloadService/GetRevision"
+	WorkloadService_ListRevisions_FullMethodName     = "/cloudless.v1.WorkloadService/ListRevisions"
+	WorkloadService_GetUsage_FullMethodName          = "/cloudless.v1.WorkloadService/GetUsage"
+	WorkloadService_WatchUsage_FullMethodName        = "/cloudless.v1.WorkloadService/WatchUsage"
+	WorkloadService_Copy_FullMethodName              = "/cloudless.v1.WorkloadService/Copy"
+	WorkloadService_Forward_FullMethodName           = "/cloudless.v1.WorkloadService/Forward"
+	WorkloadService_Exec_FullMethodName              = "/cloudless.v1.WorkloadService/Exec"
 )
 
 // WorkloadServiceClient is the client API for WorkloadService service.
@@ -57,6 +58,8 @@ type WorkloadServiceClient interface {
 	// Stops all replicas and then removes the workload.
 	DeleteWorkload(ctx context.Context, in *DeleteWorkloadRequest, opts ...grpc.CallOption) (*Workload, error)
 	ScaleWorkload(ctx context.Context, in *ScaleWorkloadRequest, opts ...grpc.CallOption) (*Workload, error)
+	// Lets the cluster decide how many replicas a service has, or ends that: the service then keeps the number that it has.
+	AutoscaleWorkload(ctx context.Context, in *AutoscaleWorkloadRequest, opts ...grpc.CallOption) (*Workload, error)
 	// Replaces every replica by a new one with the same spec.
 	RestartWorkload(ctx context.Context, in *RestartWorkloadRequest, opts ...grpc.CallOption) (*Workload, error)
 	// Makes an earlier revision current again: replicas that still run it are not restarted. A job gets a new revision that
@@ -143,6 +146,16 @@ func (c *workloadServiceClient) ScaleWorkload(ctx context.Context, in *ScaleWork
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(Workload)
 	err := c.cc.Invoke(ctx, WorkloadService_ScaleWorkload_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *workloadServiceClient) AutoscaleWorkload(ctx context.Context, in *AutoscaleWorkloadRequest, opts ...grpc.CallOption) (*Workload, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Workload)
+	err := c.cc.Invoke(ctx, WorkloadService_AutoscaleWorkload_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -378,6 +391,8 @@ type WorkloadServiceServer interface {
 	// Stops all replicas and then removes the workload.
 	DeleteWorkload(context.Context, *DeleteWorkloadRequest) (*Workload, error)
 	ScaleWorkload(context.Context, *ScaleWorkloadRequest) (*Workload, error)
+	// Lets the cluster decide how many replicas a service has, or ends that: the service then keeps the number that it has.
+	AutoscaleWorkload(context.Context, *AutoscaleWorkloadRequest) (*Workload, error)
 	// Replaces every replica by a new one with the same spec.
 	RestartWorkload(context.Context, *RestartWorkloadRequest) (*Workload, error)
 	// Makes an earlier revision current again: replicas that still run it are not restarted. A job gets a new revision that
@@ -434,6 +449,9 @@ func (UnimplementedWorkloadServiceServer) DeleteWorkload(context.Context, *Delet
 }
 func (UnimplementedWorkloadServiceServer) ScaleWorkload(context.Context, *ScaleWorkloadRequest) (*Workload, error) {
 	return nil, status.Error(codes.Unimplemented, "method ScaleWorkload not implemented")
+}
+func (UnimplementedWorkloadServiceServer) AutoscaleWorkload(context.Context, *AutoscaleWorkloadRequest) (*Workload, error) {
+	return nil, status.Error(codes.Unimplemented, "method AutoscaleWorkload not implemented")
 }
 func (UnimplementedWorkloadServiceServer) RestartWorkload(context.Context, *RestartWorkloadRequest) (*Workload, error) {
 	return nil, status.Error(codes.Unimplemented, "method RestartWorkload not implemented")
@@ -593,6 +611,24 @@ func _WorkloadService_ScaleWorkload_Handler(srv interface{}, ctx context.Context
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(WorkloadServiceServer).ScaleWorkload(ctx, req.(*ScaleWorkloadRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _WorkloadService_AutoscaleWorkload_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AutoscaleWorkloadRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(WorkloadServiceServer).AutoscaleWorkload(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: WorkloadService_AutoscaleWorkload_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(WorkloadServiceServer).AutoscaleWorkload(ctx, req.(*AutoscaleWorkloadRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -868,6 +904,10 @@ var WorkloadService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ScaleWorkload",
 			Handler:    _WorkloadService_ScaleWorkload_Handler,
+		},
+		{
+			MethodName: "AutoscaleWorkload",
+			Handler:    _WorkloadService_AutoscaleWorkload_Handler,
 		},
 		{
 			MethodName: "RestartWorkload",
