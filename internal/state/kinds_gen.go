@@ -11,28 +11,33 @@ import (
 
 // The kinds of objects that are stored.
 const (
-	KindCluster       Kind = "cluster"
-	KindNode          Kind = "node"
-	KindWorkload      Kind = "workload"
-	KindRevision      Kind = "revision"
-	KindReplica       Kind = "replica"
-	KindToken         Kind = "token"
-	KindEvent         Kind = "event"
-	KindLogin         Kind = "login"
-	KindServer        Kind = "server"
-	KindConfiguration Kind = "configuration"
-	KindNamespace     Kind = "namespace"
-	KindService       Kind = "service"
-	KindEndpoint      Kind = "endpoint"
-	KindDeployment    Kind = "deployment"
-	KindAuthority     Kind = "authority"
-	KindCredential    Kind = "credential"
-	KindReceipt       Kind = "receipt"
-	KindPassword      Kind = "password"
-	KindRevocation    Kind = "revocation"
-	KindGossipKey     Kind = "gossip_key"
-	KindTag           Kind = "tag"
-	KindMark          Kind = "mark"
+	KindCluster              Kind = "cluster"
+	KindNode                 Kind = "node"
+	KindWorkload             Kind = "workload"
+	KindRevision             Kind = "revision"
+	KindReplica              Kind = "replica"
+	KindToken                Kind = "token"
+	KindEvent                Kind = "event"
+	KindLogin                Kind = "login"
+	KindServer               Kind = "server"
+	KindConfiguration        Kind = "configuration"
+	KindNamespace            Kind = "namespace"
+	KindService              Kind = "service"
+	KindEndpoint             Kind = "endpoint"
+	KindDeployment           Kind = "deployment"
+	KindRoute                Kind = "route"
+	KindCertificate          Kind = "certificate"
+	KindAuthority            Kind = "authority"
+	KindCredential           Kind = "credential"
+	KindReceipt              Kind = "receipt"
+	KindPassword             Kind = "password"
+	KindRevocation           Kind = "revocation"
+	KindGossipKey            Kind = "gossip_key"
+	KindTag                  Kind = "tag"
+	KindMark                 Kind = "mark"
+	KindCertificateKey       Kind = "certificate_key"
+	KindCertificateChallenge Kind = "certificate_challenge"
+	KindAcmeAccount          Kind = "acme_account"
 )
 
 var tables = []table{
@@ -50,6 +55,8 @@ var tables = []table{
 	{kind: KindService, named: true},
 	{kind: KindEndpoint},
 	{kind: KindDeployment, named: true},
+	{kind: KindRoute, named: true},
+	{kind: KindCertificate, named: true},
 	{kind: KindAuthority, single: true},
 	{kind: KindCredential},
 	{kind: KindReceipt, named: true},
@@ -58,6 +65,9 @@ var tables = []table{
 	{kind: KindGossipKey, single: true},
 	{kind: KindTag},
 	{kind: KindMark},
+	{kind: KindCertificateKey},
+	{kind: KindCertificateChallenge},
+	{kind: KindAcmeAccount},
 }
 
 // KindOf returns the kind of an object, or "" if objects of its type are not stored.
@@ -91,6 +101,10 @@ func KindOf(o Object) Kind {
 		return KindEndpoint
 	case *v1.Deployment:
 		return KindDeployment
+	case *v1.Route:
+		return KindRoute
+	case *v1.Certificate:
+		return KindCertificate
 	case *statev1.Authority:
 		return KindAuthority
 	case *statev1.Credential:
@@ -107,6 +121,12 @@ func KindOf(o Object) Kind {
 		return KindTag
 	case *statev1.Mark:
 		return KindMark
+	case *statev1.CertificateKey:
+		return KindCertificateKey
+	case *statev1.CertificateChallenge:
+		return KindCertificateChallenge
+	case *statev1.AcmeAccount:
+		return KindAcmeAccount
 	}
 	return ""
 }
@@ -142,6 +162,10 @@ func wrap(o Object) *statev1.Object {
 		return &statev1.Object{Kind: &statev1.Object_Endpoint{Endpoint: o}}
 	case *v1.Deployment:
 		return &statev1.Object{Kind: &statev1.Object_Deployment{Deployment: o}}
+	case *v1.Route:
+		return &statev1.Object{Kind: &statev1.Object_Route{Route: o}}
+	case *v1.Certificate:
+		return &statev1.Object{Kind: &statev1.Object_Certificate{Certificate: o}}
 	case *statev1.Authority:
 		return &statev1.Object{Kind: &statev1.Object_Authority{Authority: o}}
 	case *statev1.Credential:
@@ -158,6 +182,12 @@ func wrap(o Object) *statev1.Object {
 		return &statev1.Object{Kind: &statev1.Object_Tag{Tag: o}}
 	case *statev1.Mark:
 		return &statev1.Object{Kind: &statev1.Object_Mark{Mark: o}}
+	case *statev1.CertificateKey:
+		return &statev1.Object{Kind: &statev1.Object_CertificateKey{CertificateKey: o}}
+	case *statev1.CertificateChallenge:
+		return &statev1.Object{Kind: &statev1.Object_CertificateChallenge{CertificateChallenge: o}}
+	case *statev1.AcmeAccount:
+		return &statev1.Object{Kind: &statev1.Object_AcmeAccount{AcmeAccount: o}}
 	}
 	return &statev1.Object{}
 }
@@ -193,6 +223,10 @@ func unwrap(wrapped *statev1.Object) (Kind, Object) {
 		return KindEndpoint, o.Endpoint
 	case *statev1.Object_Deployment:
 		return KindDeployment, o.Deployment
+	case *statev1.Object_Route:
+		return KindRoute, o.Route
+	case *statev1.Object_Certificate:
+		return KindCertificate, o.Certificate
 	case *statev1.Object_Authority:
 		return KindAuthority, o.Authority
 	case *statev1.Object_Credential:
@@ -209,6 +243,12 @@ func unwrap(wrapped *statev1.Object) (Kind, Object) {
 		return KindTag, o.Tag
 	case *statev1.Object_Mark:
 		return KindMark, o.Mark
+	case *statev1.Object_CertificateKey:
+		return KindCertificateKey, o.CertificateKey
+	case *statev1.Object_CertificateChallenge:
+		return KindCertificateChallenge, o.CertificateChallenge
+	case *statev1.Object_AcmeAccount:
+		return KindAcmeAccount, o.AcmeAccount
 	}
 	return "", nil
 }
@@ -363,6 +403,36 @@ func (s *Snapshot) Deployments(namespace, after string) iter.Seq[*v1.Deployment]
 	return ListByName[*v1.Deployment](s, KindDeployment, namespace, after)
 }
 
+// Route returns the route with this uid.
+func (s *Snapshot) Route(uid string) *v1.Route {
+	return ByUID[*v1.Route](s, KindRoute, uid)
+}
+
+// RouteByName returns the route with this name in a namespace.
+func (s *Snapshot) RouteByName(namespace, name string) *v1.Route {
+	return ByName[*v1.Route](s, KindRoute, namespace, name)
+}
+
+// Routes lists the routes by namespace and name.
+func (s *Snapshot) Routes(namespace, after string) iter.Seq[*v1.Route] {
+	return ListByName[*v1.Route](s, KindRoute, namespace, after)
+}
+
+// Certificate returns the certificate with this uid.
+func (s *Snapshot) Certificate(uid string) *v1.Certificate {
+	return ByUID[*v1.Certificate](s, KindCertificate, uid)
+}
+
+// CertificateByName returns the certificate with this name in a namespace.
+func (s *Snapshot) CertificateByName(namespace, name string) *v1.Certificate {
+	return ByName[*v1.Certificate](s, KindCertificate, namespace, name)
+}
+
+// Certificates lists the certificates by namespace and name.
+func (s *Snapshot) Certificates(namespace, after string) iter.Seq[*v1.Certificate] {
+	return ListByName[*v1.Certificate](s, KindCertificate, namespace, after)
+}
+
 // Authority returns the only authority.
 func (s *Snapshot) Authority() *statev1.Authority {
 	return only[*statev1.Authority](s, KindAuthority)
@@ -426,4 +496,34 @@ func (s *Snapshot) Mark(uid string) *statev1.Mark {
 // Marks lists the marks by uid.
 func (s *Snapshot) Marks() iter.Seq[*statev1.Mark] {
 	return listByPrefix[*statev1.Mark](s, KindMark, indexUID, nil)
+}
+
+// CertificateKey returns the certificate key with this uid.
+func (s *Snapshot) CertificateKey(uid string) *statev1.CertificateKey {
+	return ByUID[*statev1.CertificateKey](s, KindCertificateKey, uid)
+}
+
+// CertificateKeys lists the certificate keys by uid.
+func (s *Snapshot) CertificateKeys() iter.Seq[*statev1.CertificateKey] {
+	return listByPrefix[*statev1.CertificateKey](s, KindCertificateKey, indexUID, nil)
+}
+
+// CertificateChallenge returns the certificate challenge with this uid.
+func (s *Snapshot) CertificateChallenge(uid string) *statev1.CertificateChallenge {
+	return ByUID[*statev1.CertificateChallenge](s, KindCertificateChallenge, uid)
+}
+
+// CertificateChallenges lists the certificate challenges by uid.
+func (s *Snapshot) CertificateChallenges() iter.Seq[*statev1.CertificateChallenge] {
+	return listByPrefix[*statev1.CertificateChallenge](s, KindCertificateChallenge, indexUID, nil)
+}
+
+// AcmeAccount returns the acme account with this uid.
+func (s *Snapshot) AcmeAccount(uid string) *statev1.AcmeAccount {
+	return ByUID[*statev1.AcmeAccount](s, KindAcmeAccount, uid)
+}
+
+// AcmeAccounts lists the acme accounts by uid.
+func (s *Snapshot) AcmeAccounts() iter.Seq[*statev1.AcmeAccount] {
+	return listByPrefix[*statev1.AcmeAccount](s, KindAcmeAccount, indexUID, nil)
 }

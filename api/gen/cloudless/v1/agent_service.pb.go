@@ -610,6 +610,7 @@ type SessionUp struct {
 	//	*SessionUp_Pong
 	//	*SessionUp_Goodbye
 	//	*SessionUp_Follow
+	//	*SessionUp_Ingress
 	Message       isSessionUp_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -706,6 +707,15 @@ func (x *SessionUp) GetFollow() *Follow {
 	return nil
 }
 
+func (x *SessionUp) GetIngress() *IngressUp {
+	if x != nil {
+		if x, ok := x.Message.(*SessionUp_Ingress); ok {
+			return x.Ingress
+		}
+	}
+	return nil
+}
+
 type isSessionUp_Message interface {
 	isSessionUp_Message()
 }
@@ -738,6 +748,10 @@ type SessionUp_Follow struct {
 	Follow *Follow `protobuf:"bytes,6,opt,name=follow,proto3,oneof"`
 }
 
+type SessionUp_Ingress struct {
+	Ingress *IngressUp `protobuf:"bytes,7,opt,name=ingress,proto3,oneof"`
+}
+
 func (*SessionUp_Hello) isSessionUp_Message() {}
 
 func (*SessionUp_Heartbeat) isSessionUp_Message() {}
@@ -749,6 +763,8 @@ func (*SessionUp_Pong) isSessionUp_Message() {}
 func (*SessionUp_Goodbye) isSessionUp_Message() {}
 
 func (*SessionUp_Follow) isSessionUp_Message() {}
+
+func (*SessionUp_Ingress) isSessionUp_Message() {}
 
 // Asks for the services of more namespaces, because a program of the machine looks one up.
 type Follow struct {
@@ -1296,6 +1312,7 @@ type SessionDown struct {
 	//	*SessionDown_Alive
 	//	*SessionDown_Network
 	//	*SessionDown_Lease
+	//	*SessionDown_Ingress
 	Message       isSessionDown_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1392,6 +1409,15 @@ func (x *SessionDown) GetLease() *Lease {
 	return nil
 }
 
+func (x *SessionDown) GetIngress() *IngressDown {
+	if x != nil {
+		if x, ok := x.Message.(*SessionDown_Ingress); ok {
+			return x.Ingress
+		}
+	}
+	return nil
+}
+
 type isSessionDown_Message interface {
 	isSessionDown_Message()
 }
@@ -1421,6 +1447,10 @@ type SessionDown_Lease struct {
 	Lease *Lease `protobuf:"bytes,6,opt,name=lease,proto3,oneof"`
 }
 
+type SessionDown_Ingress struct {
+	Ingress *IngressDown `protobuf:"bytes,7,opt,name=ingress,proto3,oneof"`
+}
+
 func (*SessionDown_Assignments) isSessionDown_Message() {}
 
 func (*SessionDown_Open) isSessionDown_Message() {}
@@ -1432,6 +1462,8 @@ func (*SessionDown_Alive) isSessionDown_Message() {}
 func (*SessionDown_Network) isSessionDown_Message() {}
 
 func (*SessionDown_Lease) isSessionDown_Message() {}
+
+func (*SessionDown_Ingress) isSessionDown_Message() {}
 
 // Lets a node run replicas of singletons for a while.
 type Lease struct {
@@ -3181,7 +3213,7 @@ var File_cloudless_v1_agent_service_proto protoreflect.FileDescriptor
 
 const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"\n" +
-	" cloudless/v1/agent_service.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1ccloudless/v1/autoscale.proto\x1a'cloudless/v1/connectivity_service.proto\x1a\x17cloudless/v1/node.proto\x1a\x1acloudless/v1/options.proto\x1a\x18cloudless/v1/rules.proto\x1a\x19cloudless/v1/server.proto\x1a\x1acloudless/v1/service.proto\x1a\x1bcloudless/v1/workload.proto\x1a#cloudless/v1/workload_service.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"W\n" +
+	" cloudless/v1/agent_service.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1ccloudless/v1/autoscale.proto\x1a'cloudless/v1/connectivity_service.proto\x1a\x1acloudless/v1/ingress.proto\x1a\x17cloudless/v1/node.proto\x1a\x1acloudless/v1/options.proto\x1a\x18cloudless/v1/rules.proto\x1a\x19cloudless/v1/server.proto\x1a\x1acloudless/v1/service.proto\x1a\x1bcloudless/v1/workload.proto\x1a#cloudless/v1/workload_service.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"W\n" +
 	"\x16ReportAgentLossRequest\x12#\n" +
 	"\binstance\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18@R\binstance\x12\x18\n" +
 	"\arunning\x18\x02 \x01(\bR\arunning\"\x19\n" +
@@ -3233,14 +3265,15 @@ const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"\x03csr\x18\x01 \x01(\fB\n" +
 	"\xbaH\az\x05\x10\x01\x18\x80@R\x03csr\"3\n" +
 	"\rRenewResponse\x12\"\n" +
-	"\fcertificates\x18\x01 \x03(\fR\fcertificates\"\xb9\x02\n" +
+	"\fcertificates\x18\x01 \x03(\fR\fcertificates\"\xee\x02\n" +
 	"\tSessionUp\x12+\n" +
 	"\x05hello\x18\x01 \x01(\v2\x13.cloudless.v1.HelloH\x00R\x05hello\x127\n" +
 	"\theartbeat\x18\x02 \x01(\v2\x17.cloudless.v1.HeartbeatH\x00R\theartbeat\x12.\n" +
 	"\x06report\x18\x03 \x01(\v2\x14.cloudless.v1.ReportH\x00R\x06report\x12(\n" +
 	"\x04pong\x18\x04 \x01(\v2\x12.cloudless.v1.PongH\x00R\x04pong\x121\n" +
 	"\agoodbye\x18\x05 \x01(\v2\x15.cloudless.v1.GoodbyeH\x00R\agoodbye\x12.\n" +
-	"\x06follow\x18\x06 \x01(\v2\x14.cloudless.v1.FollowH\x00R\x06followB\t\n" +
+	"\x06follow\x18\x06 \x01(\v2\x14.cloudless.v1.FollowH\x00R\x06follow\x123\n" +
+	"\aingress\x18\a \x01(\v2\x17.cloudless.v1.IngressUpH\x00R\aingressB\t\n" +
 	"\amessage\"9\n" +
 	"\x06Follow\x12/\n" +
 	"\n" +
@@ -3278,14 +3311,15 @@ const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"\x04time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\"V\n" +
 	"\rReplicaReport\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x123\n" +
-	"\x06status\x18\x02 \x01(\v2\x1b.cloudless.v1.ReplicaStatusR\x06status\"\xb8\x02\n" +
+	"\x06status\x18\x02 \x01(\v2\x1b.cloudless.v1.ReplicaStatusR\x06status\"\xef\x02\n" +
 	"\vSessionDown\x12=\n" +
 	"\vassignments\x18\x01 \x01(\v2\x19.cloudless.v1.AssignmentsH\x00R\vassignments\x12(\n" +
 	"\x04open\x18\x02 \x01(\v2\x12.cloudless.v1.OpenH\x00R\x04open\x12(\n" +
 	"\x04ping\x18\x03 \x01(\v2\x12.cloudless.v1.PingH\x00R\x04ping\x12+\n" +
 	"\x05alive\x18\x04 \x01(\v2\x13.cloudless.v1.AliveH\x00R\x05alive\x121\n" +
 	"\anetwork\x18\x05 \x01(\v2\x15.cloudless.v1.NetworkH\x00R\anetwork\x12+\n" +
-	"\x05lease\x18\x06 \x01(\v2\x13.cloudless.v1.LeaseH\x00R\x05leaseB\t\n" +
+	"\x05lease\x18\x06 \x01(\v2\x13.cloudless.v1.LeaseH\x00R\x05lease\x125\n" +
+	"\aingress\x18\a \x01(\v2\x19.cloudless.v1.IngressDownH\x00R\aingressB\t\n" +
 	"\amessage\"r\n" +
 	"\x05Lease\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x125\n" +
@@ -3489,30 +3523,32 @@ var file_cloudless_v1_agent_service_proto_goTypes = []any{
 	nil,                             // 41: cloudless.v1.EnrollOwnNodeRequest.LabelsEntry
 	(*Node)(nil),                    // 42: cloudless.v1.Node
 	(*Server)(nil),                  // 43: cloudless.v1.Server
-	(*NodeStatus)(nil),              // 44: cloudless.v1.NodeStatus
-	(*NodeResources)(nil),           // 45: cloudless.v1.NodeResources
-	(*ReplicaUsage)(nil),            // 46: cloudless.v1.ReplicaUsage
-	(*timestamppb.Timestamp)(nil),   // 47: google.protobuf.Timestamp
-	(*ReplicaStatus)(nil),           // 48: cloudless.v1.ReplicaStatus
-	(*durationpb.Duration)(nil),     // 49: google.protobuf.Duration
-	(*ServicePort)(nil),             // 50: cloudless.v1.ServicePort
-	(*Port)(nil),                    // 51: cloudless.v1.Port
-	(*NodeSpec)(nil),                // 52: cloudless.v1.NodeSpec
-	(*Replica)(nil),                 // 53: cloudless.v1.Replica
-	(*Revision)(nil),                // 54: cloudless.v1.Revision
-	(*AutoscaleMetric)(nil),         // 55: cloudless.v1.AutoscaleMetric
-	(*ExecStart)(nil),               // 56: cloudless.v1.ExecStart
-	(*CopyStart)(nil),               // 57: cloudless.v1.CopyStart
-	(*ForwardStart)(nil),            // 58: cloudless.v1.ForwardStart
-	(*LogEntry)(nil),                // 59: cloudless.v1.LogEntry
-	(*ExecResponse)(nil),            // 60: cloudless.v1.ExecResponse
-	(*CopyResponse)(nil),            // 61: cloudless.v1.CopyResponse
-	(*ForwardResponse)(nil),         // 62: cloudless.v1.ForwardResponse
-	(*NodeNetwork)(nil),             // 63: cloudless.v1.NodeNetwork
-	(*NetworkProbe)(nil),            // 64: cloudless.v1.NetworkProbe
-	(*ExecRequest)(nil),             // 65: cloudless.v1.ExecRequest
-	(*CopyRequest)(nil),             // 66: cloudless.v1.CopyRequest
-	(*ForwardRequest)(nil),          // 67: cloudless.v1.ForwardRequest
+	(*IngressUp)(nil),               // 44: cloudless.v1.IngressUp
+	(*NodeStatus)(nil),              // 45: cloudless.v1.NodeStatus
+	(*NodeResources)(nil),           // 46: cloudless.v1.NodeResources
+	(*ReplicaUsage)(nil),            // 47: cloudless.v1.ReplicaUsage
+	(*timestamppb.Timestamp)(nil),   // 48: google.protobuf.Timestamp
+	(*ReplicaStatus)(nil),           // 49: cloudless.v1.ReplicaStatus
+	(*IngressDown)(nil),             // 50: cloudless.v1.IngressDown
+	(*durationpb.Duration)(nil),     // 51: google.protobuf.Duration
+	(*ServicePort)(nil),             // 52: cloudless.v1.ServicePort
+	(*Port)(nil),                    // 53: cloudless.v1.Port
+	(*NodeSpec)(nil),                // 54: cloudless.v1.NodeSpec
+	(*Replica)(nil),                 // 55: cloudless.v1.Replica
+	(*Revision)(nil),                // 56: cloudless.v1.Revision
+	(*AutoscaleMetric)(nil),         // 57: cloudless.v1.AutoscaleMetric
+	(*ExecStart)(nil),               // 58: cloudless.v1.ExecStart
+	(*CopyStart)(nil),               // 59: cloudless.v1.CopyStart
+	(*ForwardStart)(nil),            // 60: cloudless.v1.ForwardStart
+	(*LogEntry)(nil),                // 61: cloudless.v1.LogEntry
+	(*ExecResponse)(nil),            // 62: cloudless.v1.ExecResponse
+	(*CopyResponse)(nil),            // 63: cloudless.v1.CopyResponse
+	(*ForwardResponse)(nil),         // 64: cloudless.v1.ForwardResponse
+	(*NodeNetwork)(nil),             // 65: cloudless.v1.NodeNetwork
+	(*NetworkProbe)(nil),            // 66: cloudless.v1.NetworkProbe
+	(*ExecRequest)(nil),             // 67: cloudless.v1.ExecRequest
+	(*CopyRequest)(nil),             // 68: cloudless.v1.CopyRequest
+	(*ForwardRequest)(nil),          // 69: cloudless.v1.ForwardRequest
 }
 var file_cloudless_v1_agent_service_proto_depIdxs = []int32{
 	40, // 0: cloudless.v1.EnrollRequest.labels:type_name -> cloudless.v1.EnrollRequest.LabelsEntry
@@ -3528,74 +3564,76 @@ var file_cloudless_v1_agent_service_proto_depIdxs = []int32{
 	13, // 10: cloudless.v1.SessionUp.pong:type_name -> cloudless.v1.Pong
 	11, // 11: cloudless.v1.SessionUp.goodbye:type_name -> cloudless.v1.Goodbye
 	10, // 12: cloudless.v1.SessionUp.follow:type_name -> cloudless.v1.Follow
-	44, // 13: cloudless.v1.Hello.status:type_name -> cloudless.v1.NodeStatus
-	18, // 14: cloudless.v1.Hello.replicas:type_name -> cloudless.v1.ReplicaReport
-	45, // 15: cloudless.v1.Heartbeat.usage:type_name -> cloudless.v1.NodeResources
-	44, // 16: cloudless.v1.Heartbeat.status:type_name -> cloudless.v1.NodeStatus
-	46, // 17: cloudless.v1.Heartbeat.replicas:type_name -> cloudless.v1.ReplicaUsage
-	18, // 18: cloudless.v1.Report.replicas:type_name -> cloudless.v1.ReplicaReport
-	17, // 19: cloudless.v1.Report.events:type_name -> cloudless.v1.EventReport
-	47, // 20: cloudless.v1.EventReport.time:type_name -> google.protobuf.Timestamp
-	48, // 21: cloudless.v1.ReplicaReport.status:type_name -> cloudless.v1.ReplicaStatus
-	28, // 22: cloudless.v1.SessionDown.assignments:type_name -> cloudless.v1.Assignments
-	31, // 23: cloudless.v1.SessionDown.open:type_name -> cloudless.v1.Open
-	12, // 24: cloudless.v1.SessionDown.ping:type_name -> cloudless.v1.Ping
-	21, // 25: cloudless.v1.SessionDown.alive:type_name -> cloudless.v1.Alive
-	22, // 26: cloudless.v1.SessionDown.network:type_name -> cloudless.v1.Network
-	20, // 27: cloudless.v1.SessionDown.lease:type_name -> cloudless.v1.Lease
-	49, // 28: cloudless.v1.Lease.duration:type_name -> google.protobuf.Duration
-	26, // 29: cloudless.v1.Network.peers:type_name -> cloudless.v1.NetworkPeer
-	27, // 30: cloudless.v1.Network.relays:type_name -> cloudless.v1.NetworkRelay
-	25, // 31: cloudless.v1.Network.replicas:type_name -> cloudless.v1.NetworkReplica
-	23, // 32: cloudless.v1.Network.services:type_name -> cloudless.v1.NetworkService
-	50, // 33: cloudless.v1.NetworkService.ports:type_name -> cloudless.v1.ServicePort
-	49, // 34: cloudless.v1.NetworkService.affinity:type_name -> google.protobuf.Duration
-	24, // 35: cloudless.v1.NetworkService.endpoints:type_name -> cloudless.v1.NetworkEndpoint
-	51, // 36: cloudless.v1.NetworkService.published:type_name -> cloudless.v1.Port
-	29, // 37: cloudless.v1.Assignments.assign:type_name -> cloudless.v1.Assignment
-	52, // 38: cloudless.v1.Assignments.node:type_name -> cloudless.v1.NodeSpec
-	47, // 39: cloudless.v1.Assignments.time:type_name -> google.protobuf.Timestamp
-	53, // 40: cloudless.v1.Assignment.replica:type_name -> cloudless.v1.Replica
-	54, // 41: cloudless.v1.Assignment.revision:type_name -> cloudless.v1.Revision
-	30, // 42: cloudless.v1.Assignment.login:type_name -> cloudless.v1.RegistryLogin
-	55, // 43: cloudless.v1.Assignment.metric:type_name -> cloudless.v1.AutoscaleMetric
-	32, // 44: cloudless.v1.Open.logs:type_name -> cloudless.v1.OpenLogs
-	33, // 45: cloudless.v1.Open.exec:type_name -> cloudless.v1.OpenExec
-	34, // 46: cloudless.v1.Open.copy:type_name -> cloudless.v1.OpenCopy
-	35, // 47: cloudless.v1.Open.forward:type_name -> cloudless.v1.OpenForward
-	36, // 48: cloudless.v1.Open.network_status:type_name -> cloudless.v1.OpenNetworkStatus
-	37, // 49: cloudless.v1.Open.network_probe:type_name -> cloudless.v1.OpenNetworkProbe
-	47, // 50: cloudless.v1.OpenLogs.since:type_name -> google.protobuf.Timestamp
-	47, // 51: cloudless.v1.OpenLogs.until:type_name -> google.protobuf.Timestamp
-	56, // 52: cloudless.v1.OpenExec.start:type_name -> cloudless.v1.ExecStart
-	57, // 53: cloudless.v1.OpenCopy.start:type_name -> cloudless.v1.CopyStart
-	58, // 54: cloudless.v1.OpenForward.start:type_name -> cloudless.v1.ForwardStart
-	59, // 55: cloudless.v1.AttachUp.log:type_name -> cloudless.v1.LogEntry
-	60, // 56: cloudless.v1.AttachUp.exec:type_name -> cloudless.v1.ExecResponse
-	61, // 57: cloudless.v1.AttachUp.copy:type_name -> cloudless.v1.CopyResponse
-	62, // 58: cloudless.v1.AttachUp.forward:type_name -> cloudless.v1.ForwardResponse
-	63, // 59: cloudless.v1.AttachUp.network_status:type_name -> cloudless.v1.NodeNetwork
-	64, // 60: cloudless.v1.AttachUp.network_probe:type_name -> cloudless.v1.NetworkProbe
-	65, // 61: cloudless.v1.AttachDown.exec:type_name -> cloudless.v1.ExecRequest
-	66, // 62: cloudless.v1.AttachDown.copy:type_name -> cloudless.v1.CopyRequest
-	67, // 63: cloudless.v1.AttachDown.forward:type_name -> cloudless.v1.ForwardRequest
-	2,  // 64: cloudless.v1.EnrollmentService.Enroll:input_type -> cloudless.v1.EnrollRequest
-	4,  // 65: cloudless.v1.EnrollmentService.EnrollOwnNode:input_type -> cloudless.v1.EnrollOwnNodeRequest
-	7,  // 66: cloudless.v1.EnrollmentService.Renew:input_type -> cloudless.v1.RenewRequest
-	9,  // 67: cloudless.v1.AgentService.Session:input_type -> cloudless.v1.SessionUp
-	38, // 68: cloudless.v1.AgentService.Attach:input_type -> cloudless.v1.AttachUp
-	0,  // 69: cloudless.v1.AgentService.ReportAgentLoss:input_type -> cloudless.v1.ReportAgentLossRequest
-	6,  // 70: cloudless.v1.EnrollmentService.Enroll:output_type -> cloudless.v1.EnrollResponse
-	6,  // 71: cloudless.v1.EnrollmentService.EnrollOwnNode:output_type -> cloudless.v1.EnrollResponse
-	8,  // 72: cloudless.v1.EnrollmentService.Renew:output_type -> cloudless.v1.RenewResponse
-	19, // 73: cloudless.v1.AgentService.Session:output_type -> cloudless.v1.SessionDown
-	39, // 74: cloudless.v1.AgentService.Attach:output_type -> cloudless.v1.AttachDown
-	1,  // 75: cloudless.v1.AgentService.ReportAgentLoss:output_type -> cloudless.v1.ReportAgentLossResponse
-	70, // [70:76] is the sub-list for method output_type
-	64, // [64:70] is the sub-list for method input_type
-	64, // [64:64] is the sub-list for extension type_name
-	64, // [64:64] is the sub-list for extension extendee
-	0,  // [0:64] is the sub-list for field type_name
+	44, // 13: cloudless.v1.SessionUp.ingress:type_name -> cloudless.v1.IngressUp
+	45, // 14: cloudless.v1.Hello.status:type_name -> cloudless.v1.NodeStatus
+	18, // 15: cloudless.v1.Hello.replicas:type_name -> cloudless.v1.ReplicaReport
+	46, // 16: cloudless.v1.Heartbeat.usage:type_name -> cloudless.v1.NodeResources
+	45, // 17: cloudless.v1.Heartbeat.status:type_name -> cloudless.v1.NodeStatus
+	47, // 18: cloudless.v1.Heartbeat.replicas:type_name -> cloudless.v1.ReplicaUsage
+	18, // 19: cloudless.v1.Report.replicas:type_name -> cloudless.v1.ReplicaReport
+	17, // 20: cloudless.v1.Report.events:type_name -> cloudless.v1.EventReport
+	48, // 21: cloudless.v1.EventReport.time:type_name -> google.protobuf.Timestamp
+	49, // 22: cloudless.v1.ReplicaReport.status:type_name -> cloudless.v1.ReplicaStatus
+	28, // 23: cloudless.v1.SessionDown.assignments:type_name -> cloudless.v1.Assignments
+	31, // 24: cloudless.v1.SessionDown.open:type_name -> cloudless.v1.Open
+	12, // 25: cloudless.v1.SessionDown.ping:type_name -> cloudless.v1.Ping
+	21, // 26: cloudless.v1.SessionDown.alive:type_name -> cloudless.v1.Alive
+	22, // 27: cloudless.v1.SessionDown.network:type_name -> cloudless.v1.Network
+	20, // 28: cloudless.v1.SessionDown.lease:type_name -> cloudless.v1.Lease
+	50, // 29: cloudless.v1.SessionDown.ingress:type_name -> cloudless.v1.IngressDown
+	51, // 30: cloudless.v1.Lease.duration:type_name -> google.protobuf.Duration
+	26, // 31: cloudless.v1.Network.peers:type_name -> cloudless.v1.NetworkPeer
+	27, // 32: cloudless.v1.Network.relays:type_name -> cloudless.v1.NetworkRelay
+	25, // 33: cloudless.v1.Network.replicas:type_name -> cloudless.v1.NetworkReplica
+	23, // 34: cloudless.v1.Network.services:type_name -> cloudless.v1.NetworkService
+	52, // 35: cloudless.v1.NetworkService.ports:type_name -> cloudless.v1.ServicePort
+	51, // 36: cloudless.v1.NetworkService.affinity:type_name -> google.protobuf.Duration
+	24, // 37: cloudless.v1.NetworkService.endpoints:type_name -> cloudless.v1.NetworkEndpoint
+	53, // 38: cloudless.v1.NetworkService.published:type_name -> cloudless.v1.Port
+	29, // 39: cloudless.v1.Assignments.assign:type_name -> cloudless.v1.Assignment
+	54, // 40: cloudless.v1.Assignments.node:type_name -> cloudless.v1.NodeSpec
+	48, // 41: cloudless.v1.Assignments.time:type_name -> google.protobuf.Timestamp
+	55, // 42: cloudless.v1.Assignment.replica:type_name -> cloudless.v1.Replica
+	56, // 43: cloudless.v1.Assignment.revision:type_name -> cloudless.v1.Revision
+	30, // 44: cloudless.v1.Assignment.login:type_name -> cloudless.v1.RegistryLogin
+	57, // 45: cloudless.v1.Assignment.metric:type_name -> cloudless.v1.AutoscaleMetric
+	32, // 46: cloudless.v1.Open.logs:type_name -> cloudless.v1.OpenLogs
+	33, // 47: cloudless.v1.Open.exec:type_name -> cloudless.v1.OpenExec
+	34, // 48: cloudless.v1.Open.copy:type_name -> cloudless.v1.OpenCopy
+	35, // 49: cloudless.v1.Open.forward:type_name -> cloudless.v1.OpenForward
+	36, // 50: cloudless.v1.Open.network_status:type_name -> cloudless.v1.OpenNetworkStatus
+	37, // 51: cloudless.v1.Open.network_probe:type_name -> cloudless.v1.OpenNetworkProbe
+	48, // 52: cloudless.v1.OpenLogs.since:type_name -> google.protobuf.Timestamp
+	48, // 53: cloudless.v1.OpenLogs.until:type_name -> google.protobuf.Timestamp
+	58, // 54: cloudless.v1.OpenExec.start:type_name -> cloudless.v1.ExecStart
+	59, // 55: cloudless.v1.OpenCopy.start:type_name -> cloudless.v1.CopyStart
+	60, // 56: cloudless.v1.OpenForward.start:type_name -> cloudless.v1.ForwardStart
+	61, // 57: cloudless.v1.AttachUp.log:type_name -> cloudless.v1.LogEntry
+	62, // 58: cloudless.v1.AttachUp.exec:type_name -> cloudless.v1.ExecResponse
+	63, // 59: cloudless.v1.AttachUp.copy:type_name -> cloudless.v1.CopyResponse
+	64, // 60: cloudless.v1.AttachUp.forward:type_name -> cloudless.v1.ForwardResponse
+	65, // 61: cloudless.v1.AttachUp.network_status:type_name -> cloudless.v1.NodeNetwork
+	66, // 62: cloudless.v1.AttachUp.network_probe:type_name -> cloudless.v1.NetworkProbe
+	67, // 63: cloudless.v1.AttachDown.exec:type_name -> cloudless.v1.ExecRequest
+	68, // 64: cloudless.v1.AttachDown.copy:type_name -> cloudless.v1.CopyRequest
+	69, // 65: cloudless.v1.AttachDown.forward:type_name -> cloudless.v1.ForwardRequest
+	2,  // 66: cloudless.v1.EnrollmentService.Enroll:input_type -> cloudless.v1.EnrollRequest
+	4,  // 67: cloudless.v1.EnrollmentService.EnrollOwnNode:input_type -> cloudless.v1.EnrollOwnNodeRequest
+	7,  // 68: cloudless.v1.EnrollmentService.Renew:input_type -> cloudless.v1.RenewRequest
+	9,  // 69: cloudless.v1.AgentService.Session:input_type -> cloudless.v1.SessionUp
+	38, // 70: cloudless.v1.AgentService.Attach:input_type -> cloudless.v1.AttachUp
+	0,  // 71: cloudless.v1.AgentService.ReportAgentLoss:input_type -> cloudless.v1.ReportAgentLossRequest
+	6,  // 72: cloudless.v1.EnrollmentService.Enroll:output_type -> cloudless.v1.EnrollResponse
+	6,  // 73: cloudless.v1.EnrollmentService.EnrollOwnNode:output_type -> cloudless.v1.EnrollResponse
+	8,  // 74: cloudless.v1.EnrollmentService.Renew:output_type -> cloudless.v1.RenewResponse
+	19, // 75: cloudless.v1.AgentService.Session:output_type -> cloudless.v1.SessionDown
+	39, // 76: cloudless.v1.AgentService.Attach:output_type -> cloudless.v1.AttachDown
+	1,  // 77: cloudless.v1.AgentService.ReportAgentLoss:output_type -> cloudless.v1.ReportAgentLossResponse
+	72, // [72:78] is the sub-list for method output_type
+	66, // [66:72] is the sub-list for method input_type
+	66, // [66:66] is the sub-list for extension type_name
+	66, // [66:66] is the sub-list for extension extendee
+	0,  // [0:66] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_agent_service_proto_init() }
@@ -3605,6 +3643,7 @@ func file_cloudless_v1_agent_service_proto_init() {
 	}
 	file_cloudless_v1_autoscale_proto_init()
 	file_cloudless_v1_connectivity_service_proto_init()
+	file_cloudless_v1_ingress_proto_init()
 	file_cloudless_v1_node_proto_init()
 	file_cloudless_v1_options_proto_init()
 	file_cloudless_v1_rules_proto_init()
@@ -3619,6 +3658,7 @@ func file_cloudless_v1_agent_service_proto_init() {
 		(*SessionUp_Pong)(nil),
 		(*SessionUp_Goodbye)(nil),
 		(*SessionUp_Follow)(nil),
+		(*SessionUp_Ingress)(nil),
 	}
 	file_cloudless_v1_agent_service_proto_msgTypes[19].OneofWrappers = []any{
 		(*SessionDown_Assignments)(nil),
@@ -3627,6 +3667,7 @@ func file_cloudless_v1_agent_service_proto_init() {
 		(*SessionDown_Alive)(nil),
 		(*SessionDown_Network)(nil),
 		(*SessionDown_Lease)(nil),
+		(*SessionDown_Ingress)(nil),
 	}
 	file_cloudless_v1_agent_service_proto_msgTypes[22].OneofWrappers = []any{}
 	file_cloudless_v1_agent_service_proto_msgTypes[31].OneofWrappers = []any{

@@ -132,8 +132,12 @@ type ClusterSpec struct {
 	// addresses when it changes.
 	ServiceRangeV6 string    `protobuf:"bytes,24,opt,name=service_range_v6,json=serviceRangeV6,proto3" json:"service_range_v6,omitempty"`
 	Failover       *Failover `protobuf:"bytes,25,opt,name=failover,proto3" json:"failover,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// How nodes answer for routes.
+	Ingress *Ingress `protobuf:"bytes,26,opt,name=ingress,proto3" json:"ingress,omitempty"`
+	// The authority that makes certificates for routes with tls mode "auto".
+	Acme          *Acme `protobuf:"bytes,27,opt,name=acme,proto3" json:"acme,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ClusterSpec) Reset() {
@@ -260,6 +264,20 @@ func (x *ClusterSpec) GetServiceRangeV6() string {
 func (x *ClusterSpec) GetFailover() *Failover {
 	if x != nil {
 		return x.Failover
+	}
+	return nil
+}
+
+func (x *ClusterSpec) GetIngress() *Ingress {
+	if x != nil {
+		return x.Ingress
+	}
+	return nil
+}
+
+func (x *ClusterSpec) GetAcme() *Acme {
+	if x != nil {
+		return x.Acme
 	}
 	return nil
 }
@@ -1902,7 +1920,7 @@ var File_cloudless_v1_cluster_proto protoreflect.FileDescriptor
 
 const file_cloudless_v1_cluster_proto_rawDesc = "" +
 	"\n" +
-	"\x1acloudless/v1/cluster.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x1acloudless/v1/options.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1bcloudless/v1/workload.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe6\x01\n" +
+	"\x1acloudless/v1/cluster.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1acloudless/v1/ingress.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x1acloudless/v1/options.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1bcloudless/v1/workload.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe6\x01\n" +
 	"\aCluster\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
@@ -1911,7 +1929,7 @@ const file_cloudless_v1_cluster_proto_rawDesc = "" +
 	"\x04spec\x18\x04 \x01(\v2\x19.cloudless.v1.ClusterSpecR\x04spec\x123\n" +
 	"\x06status\x18\x05 \x01(\v2\x1b.cloudless.v1.ClusterStatusR\x06status:\x0e\xea\xcc'\n" +
 	"\n" +
-	"\bclusters\"\xf9\v\n" +
+	"\bclusters\"\xd2\f\n" +
 	"\vClusterSpec\x12\xad\x01\n" +
 	"\brange_v4\x18\x01 \x01(\tB\x91\x01\xbaH\x8d\x01\xba\x01\x86\x01\n" +
 	"\brange_v4\x12`must be a range of IPv4 addresses such as 10.64.0.0/10, with nothing but zeros behind its length\x1a\x18this.isIpPrefix(4, true)\xd8\x01\x01R\arangeV4\x12\xb4\x01\n" +
@@ -1933,7 +1951,9 @@ const file_cloudless_v1_cluster_proto_rawDesc = "" +
 	"\x10service_range_v4\x12amust be a range of IPv4 addresses such as 10.128.0.0/16, with nothing but zeros behind its length\x1a\x18this.isIpPrefix(4, true)\xd8\x01\x01R\x0eserviceRangeV4\x12\xd1\x01\n" +
 	"\x10service_range_v6\x18\x18 \x01(\tB\xa6\x01\xbaH\xa2\x01\xba\x01\x9b\x01\n" +
 	"\x10service_range_v6\x12mmust be a range of IPv6 addresses such as fd12:3456:789a:ffff::/112, with nothing but zeros behind its length\x1a\x18this.isIpPrefix(6, true)\xd8\x01\x01R\x0eserviceRangeV6\x122\n" +
-	"\bfailover\x18\x19 \x01(\v2\x16.cloudless.v1.FailoverR\bfailoverB\x11\n" +
+	"\bfailover\x18\x19 \x01(\v2\x16.cloudless.v1.FailoverR\bfailover\x12/\n" +
+	"\aingress\x18\x1a \x01(\v2\x15.cloudless.v1.IngressR\aingress\x12&\n" +
+	"\x04acme\x18\x1b \x01(\v2\x12.cloudless.v1.AcmeR\x04acmeB\x11\n" +
 	"\x0f_desired_voters\"b\n" +
 	"\bFailover\x12,\n" +
 	"\breplicas\x18\x01 \x01(\x05B\v\xbaH\b\x1a\x06\x18\xa0\x8d\x06(\x01H\x00R\breplicas\x88\x01\x01\x12\x1b\n" +
@@ -2144,10 +2164,12 @@ var file_cloudless_v1_cluster_proto_goTypes = []any{
 	(*Metadata)(nil),              // 22: cloudless.v1.Metadata
 	(*ScoreWeights)(nil),          // 23: cloudless.v1.ScoreWeights
 	(*ResourceAmounts)(nil),       // 24: cloudless.v1.ResourceAmounts
-	(*Restart)(nil),               // 25: cloudless.v1.Restart
-	(*Stop)(nil),                  // 26: cloudless.v1.Stop
-	(*FieldChange)(nil),           // 27: cloudless.v1.FieldChange
-	(*timestamppb.Timestamp)(nil), // 28: google.protobuf.Timestamp
+	(*Ingress)(nil),               // 25: cloudless.v1.Ingress
+	(*Acme)(nil),                  // 26: cloudless.v1.Acme
+	(*Restart)(nil),               // 27: cloudless.v1.Restart
+	(*Stop)(nil),                  // 28: cloudless.v1.Stop
+	(*FieldChange)(nil),           // 29: cloudless.v1.FieldChange
+	(*timestamppb.Timestamp)(nil), // 30: google.protobuf.Timestamp
 }
 var file_cloudless_v1_cluster_proto_depIdxs = []int32{
 	22, // 0: cloudless.v1.Cluster.metadata:type_name -> cloudless.v1.Metadata
@@ -2162,36 +2184,38 @@ var file_cloudless_v1_cluster_proto_depIdxs = []int32{
 	3,  // 9: cloudless.v1.ClusterSpec.overcommit:type_name -> cloudless.v1.Overcommit
 	24, // 10: cloudless.v1.ClusterSpec.reserved:type_name -> cloudless.v1.ResourceAmounts
 	2,  // 11: cloudless.v1.ClusterSpec.failover:type_name -> cloudless.v1.Failover
-	4,  // 12: cloudless.v1.NodeClass.liveness:type_name -> cloudless.v1.Liveness
-	3,  // 13: cloudless.v1.NodeClass.overcommit:type_name -> cloudless.v1.Overcommit
-	24, // 14: cloudless.v1.NodeClass.reserved:type_name -> cloudless.v1.ResourceAmounts
-	24, // 15: cloudless.v1.WorkloadDefaults.requests:type_name -> cloudless.v1.ResourceAmounts
-	24, // 16: cloudless.v1.WorkloadDefaults.limits:type_name -> cloudless.v1.ResourceAmounts
-	25, // 17: cloudless.v1.WorkloadDefaults.restart:type_name -> cloudless.v1.Restart
-	26, // 18: cloudless.v1.WorkloadDefaults.stop:type_name -> cloudless.v1.Stop
-	22, // 19: cloudless.v1.Configuration.metadata:type_name -> cloudless.v1.Metadata
-	10, // 20: cloudless.v1.Configuration.spec:type_name -> cloudless.v1.ConfigurationSpec
-	1,  // 21: cloudless.v1.ConfigurationSpec.cluster:type_name -> cloudless.v1.ClusterSpec
-	27, // 22: cloudless.v1.ConfigurationSpec.changes:type_name -> cloudless.v1.FieldChange
-	12, // 23: cloudless.v1.ClusterStatus.servers:type_name -> cloudless.v1.ServerStatus
-	22, // 24: cloudless.v1.Event.metadata:type_name -> cloudless.v1.Metadata
-	14, // 25: cloudless.v1.Event.spec:type_name -> cloudless.v1.EventSpec
-	28, // 26: cloudless.v1.EventSpec.time:type_name -> google.protobuf.Timestamp
-	22, // 27: cloudless.v1.Token.metadata:type_name -> cloudless.v1.Metadata
-	16, // 28: cloudless.v1.Token.spec:type_name -> cloudless.v1.TokenSpec
-	17, // 29: cloudless.v1.Token.status:type_name -> cloudless.v1.TokenStatus
-	28, // 30: cloudless.v1.TokenSpec.expire_time:type_name -> google.protobuf.Timestamp
-	22, // 31: cloudless.v1.Image.metadata:type_name -> cloudless.v1.Metadata
-	19, // 32: cloudless.v1.Image.status:type_name -> cloudless.v1.ImageStatus
-	28, // 33: cloudless.v1.ImageStatus.expire_time:type_name -> google.protobuf.Timestamp
-	28, // 34: cloudless.v1.ImageStatus.push_time:type_name -> google.protobuf.Timestamp
-	22, // 35: cloudless.v1.Login.metadata:type_name -> cloudless.v1.Metadata
-	21, // 36: cloudless.v1.Login.spec:type_name -> cloudless.v1.LoginSpec
-	37, // [37:37] is the sub-list for method output_type
-	37, // [37:37] is the sub-list for method input_type
-	37, // [37:37] is the sub-list for extension type_name
-	37, // [37:37] is the sub-list for extension extendee
-	0,  // [0:37] is the sub-list for field type_name
+	25, // 12: cloudless.v1.ClusterSpec.ingress:type_name -> cloudless.v1.Ingress
+	26, // 13: cloudless.v1.ClusterSpec.acme:type_name -> cloudless.v1.Acme
+	4,  // 14: cloudless.v1.NodeClass.liveness:type_name -> cloudless.v1.Liveness
+	3,  // 15: cloudless.v1.NodeClass.overcommit:type_name -> cloudless.v1.Overcommit
+	24, // 16: cloudless.v1.NodeClass.reserved:type_name -> cloudless.v1.ResourceAmounts
+	24, // 17: cloudless.v1.WorkloadDefaults.requests:type_name -> cloudless.v1.ResourceAmounts
+	24, // 18: cloudless.v1.WorkloadDefaults.limits:type_name -> cloudless.v1.ResourceAmounts
+	27, // 19: cloudless.v1.WorkloadDefaults.restart:type_name -> cloudless.v1.Restart
+	28, // 20: cloudless.v1.WorkloadDefaults.stop:type_name -> cloudless.v1.Stop
+	22, // 21: cloudless.v1.Configuration.metadata:type_name -> cloudless.v1.Metadata
+	10, // 22: cloudless.v1.Configuration.spec:type_name -> cloudless.v1.ConfigurationSpec
+	1,  // 23: cloudless.v1.ConfigurationSpec.cluster:type_name -> cloudless.v1.ClusterSpec
+	29, // 24: cloudless.v1.ConfigurationSpec.changes:type_name -> cloudless.v1.FieldChange
+	12, // 25: cloudless.v1.ClusterStatus.servers:type_name -> cloudless.v1.ServerStatus
+	22, // 26: cloudless.v1.Event.metadata:type_name -> cloudless.v1.Metadata
+	14, // 27: cloudless.v1.Event.spec:type_name -> cloudless.v1.EventSpec
+	30, // 28: cloudless.v1.EventSpec.time:type_name -> google.protobuf.Timestamp
+	22, // 29: cloudless.v1.Token.metadata:type_name -> cloudless.v1.Metadata
+	16, // 30: cloudless.v1.Token.spec:type_name -> cloudless.v1.TokenSpec
+	17, // 31: cloudless.v1.Token.status:type_name -> cloudless.v1.TokenStatus
+	30, // 32: cloudless.v1.TokenSpec.expire_time:type_name -> google.protobuf.Timestamp
+	22, // 33: cloudless.v1.Image.metadata:type_name -> cloudless.v1.Metadata
+	19, // 34: cloudless.v1.Image.status:type_name -> cloudless.v1.ImageStatus
+	30, // 35: cloudless.v1.ImageStatus.expire_time:type_name -> google.protobuf.Timestamp
+	30, // 36: cloudless.v1.ImageStatus.push_time:type_name -> google.protobuf.Timestamp
+	22, // 37: cloudless.v1.Login.metadata:type_name -> cloudless.v1.Metadata
+	21, // 38: cloudless.v1.Login.spec:type_name -> cloudless.v1.LoginSpec
+	39, // [39:39] is the sub-list for method output_type
+	39, // [39:39] is the sub-list for method input_type
+	39, // [39:39] is the sub-list for extension type_name
+	39, // [39:39] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_cluster_proto_init() }
@@ -2199,6 +2223,7 @@ func file_cloudless_v1_cluster_proto_init() {
 	if File_cloudless_v1_cluster_proto != nil {
 		return
 	}
+	file_cloudless_v1_ingress_proto_init()
 	file_cloudless_v1_metadata_proto_init()
 	file_cloudless_v1_options_proto_init()
 	file_cloudless_v1_rules_proto_init()

@@ -25,6 +25,8 @@ func RegisterHandlers(ctx context.Context, mux *runtime.ServeMux, conn *grpc.Cli
 		RegisterExplainServiceHandler,
 		RegisterNamespaceServiceHandler,
 		RegisterPlanServiceHandler,
+		RegisterRouteServiceHandler,
+		RegisterCertificateServiceHandler,
 		RegisterServiceServiceHandler,
 		RegisterEndpointServiceHandler,
 	} {

@@ -32,6 +32,7 @@ type Manifest struct {
 	//	*Manifest_Workload
 	//	*Manifest_Service
 	//	*Manifest_Node
+	//	*Manifest_Route
 	Object        isManifest_Object `protobuf_oneof:"object"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -110,6 +111,15 @@ func (x *Manifest) GetNode() *Node {
 	return nil
 }
 
+func (x *Manifest) GetRoute() *Route {
+	if x != nil {
+		if x, ok := x.Object.(*Manifest_Route); ok {
+			return x.Route
+		}
+	}
+	return nil
+}
+
 type isManifest_Object interface {
 	isManifest_Object()
 }
@@ -130,6 +140,10 @@ type Manifest_Node struct {
 	Node *Node `protobuf:"bytes,4,opt,name=node,proto3,oneof"`
 }
 
+type Manifest_Route struct {
+	Route *Route `protobuf:"bytes,5,opt,name=route,proto3,oneof"`
+}
+
 func (*Manifest_Namespace) isManifest_Object() {}
 
 func (*Manifest_Workload) isManifest_Object() {}
@@ -137,6 +151,8 @@ func (*Manifest_Workload) isManifest_Object() {}
 func (*Manifest_Service) isManifest_Object() {}
 
 func (*Manifest_Node) isManifest_Object() {}
+
+func (*Manifest_Route) isManifest_Object() {}
 
 type PlanRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -740,12 +756,13 @@ var File_cloudless_v1_plan_service_proto protoreflect.FileDescriptor
 
 const file_cloudless_v1_plan_service_proto_rawDesc = "" +
 	"\n" +
-	"\x1fcloudless/v1/plan_service.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1dcloudless/v1/deployment.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x1ccloudless/v1/namespace.proto\x1a\x17cloudless/v1/node.proto\x1a\x1acloudless/v1/options.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1acloudless/v1/service.proto\x1a\x1bcloudless/v1/workload.proto\x1a\x1cgoogle/api/annotations.proto\"\xe0\x01\n" +
+	"\x1fcloudless/v1/plan_service.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1dcloudless/v1/deployment.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x1ccloudless/v1/namespace.proto\x1a\x17cloudless/v1/node.proto\x1a\x1acloudless/v1/options.proto\x1a\x18cloudless/v1/route.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1acloudless/v1/service.proto\x1a\x1bcloudless/v1/workload.proto\x1a\x1cgoogle/api/annotations.proto\"\x8d\x02\n" +
 	"\bManifest\x127\n" +
 	"\tnamespace\x18\x01 \x01(\v2\x17.cloudless.v1.NamespaceH\x00R\tnamespace\x124\n" +
 	"\bworkload\x18\x02 \x01(\v2\x16.cloudless.v1.WorkloadH\x00R\bworkload\x121\n" +
 	"\aservice\x18\x03 \x01(\v2\x15.cloudless.v1.ServiceH\x00R\aservice\x12(\n" +
-	"\x04node\x18\x04 \x01(\v2\x12.cloudless.v1.NodeH\x00R\x04nodeB\b\n" +
+	"\x04node\x18\x04 \x01(\v2\x12.cloudless.v1.NodeH\x00R\x04node\x12+\n" +
+	"\x05route\x18\x05 \x01(\v2\x13.cloudless.v1.RouteH\x00R\x05routeB\b\n" +
 	"\x06object\"\x9e\x01\n" +
 	"\vPlanRequest\x12;\n" +
 	"\aobjects\x18\x04 \x03(\v2\x16.cloudless.v1.ManifestB\t\xbaH\x06\x92\x01\x03\x10\xd0\x0fR\aobjects\x12\x1e\n" +
@@ -829,34 +846,36 @@ var file_cloudless_v1_plan_service_proto_goTypes = []any{
 	(*Workload)(nil),          // 9: cloudless.v1.Workload
 	(*Service)(nil),           // 10: cloudless.v1.Service
 	(*Node)(nil),              // 11: cloudless.v1.Node
-	(*FieldChange)(nil),       // 12: cloudless.v1.FieldChange
-	(*NodeReason)(nil),        // 13: cloudless.v1.NodeReason
-	(*Deployment)(nil),        // 14: cloudless.v1.Deployment
+	(*Route)(nil),             // 12: cloudless.v1.Route
+	(*FieldChange)(nil),       // 13: cloudless.v1.FieldChange
+	(*NodeReason)(nil),        // 14: cloudless.v1.NodeReason
+	(*Deployment)(nil),        // 15: cloudless.v1.Deployment
 }
 var file_cloudless_v1_plan_service_proto_depIdxs = []int32{
 	8,  // 0: cloudless.v1.Manifest.namespace:type_name -> cloudless.v1.Namespace
 	9,  // 1: cloudless.v1.Manifest.workload:type_name -> cloudless.v1.Workload
 	10, // 2: cloudless.v1.Manifest.service:type_name -> cloudless.v1.Service
 	11, // 3: cloudless.v1.Manifest.node:type_name -> cloudless.v1.Node
-	0,  // 4: cloudless.v1.PlanRequest.objects:type_name -> cloudless.v1.Manifest
-	4,  // 5: cloudless.v1.Plan.changes:type_name -> cloudless.v1.PlanChange
-	3,  // 6: cloudless.v1.Plan.preemptions:type_name -> cloudless.v1.Preemption
-	12, // 7: cloudless.v1.PlanChange.fields:type_name -> cloudless.v1.FieldChange
-	5,  // 8: cloudless.v1.PlanChange.replicas:type_name -> cloudless.v1.ReplicaStep
-	13, // 9: cloudless.v1.PlanChange.unplaced_reasons:type_name -> cloudless.v1.NodeReason
-	1,  // 10: cloudless.v1.ApplyPlanRequest.request:type_name -> cloudless.v1.PlanRequest
-	2,  // 11: cloudless.v1.ApplyPlanResponse.plan:type_name -> cloudless.v1.Plan
-	0,  // 12: cloudless.v1.ApplyPlanResponse.objects:type_name -> cloudless.v1.Manifest
-	14, // 13: cloudless.v1.ApplyPlanResponse.deployments:type_name -> cloudless.v1.Deployment
-	1,  // 14: cloudless.v1.PlanService.MakePlan:input_type -> cloudless.v1.PlanRequest
-	6,  // 15: cloudless.v1.PlanService.ApplyPlan:input_type -> cloudless.v1.ApplyPlanRequest
-	2,  // 16: cloudless.v1.PlanService.MakePlan:output_type -> cloudless.v1.Plan
-	7,  // 17: cloudless.v1.PlanService.ApplyPlan:output_type -> cloudless.v1.ApplyPlanResponse
-	16, // [16:18] is the sub-list for method output_type
-	14, // [14:16] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	12, // 4: cloudless.v1.Manifest.route:type_name -> cloudless.v1.Route
+	0,  // 5: cloudless.v1.PlanRequest.objects:type_name -> cloudless.v1.Manifest
+	4,  // 6: cloudless.v1.Plan.changes:type_name -> cloudless.v1.PlanChange
+	3,  // 7: cloudless.v1.Plan.preemptions:type_name -> cloudless.v1.Preemption
+	13, // 8: cloudless.v1.PlanChange.fields:type_name -> cloudless.v1.FieldChange
+	5,  // 9: cloudless.v1.PlanChange.replicas:type_name -> cloudless.v1.ReplicaStep
+	14, // 10: cloudless.v1.PlanChange.unplaced_reasons:type_name -> cloudless.v1.NodeReason
+	1,  // 11: cloudless.v1.ApplyPlanRequest.request:type_name -> cloudless.v1.PlanRequest
+	2,  // 12: cloudless.v1.ApplyPlanResponse.plan:type_name -> cloudless.v1.Plan
+	0,  // 13: cloudless.v1.ApplyPlanResponse.objects:type_name -> cloudless.v1.Manifest
+	15, // 14: cloudless.v1.ApplyPlanResponse.deployments:type_name -> cloudless.v1.Deployment
+	1,  // 15: cloudless.v1.PlanService.MakePlan:input_type -> cloudless.v1.PlanRequest
+	6,  // 16: cloudless.v1.PlanService.ApplyPlan:input_type -> cloudless.v1.ApplyPlanRequest
+	2,  // 17: cloudless.v1.PlanService.MakePlan:output_type -> cloudless.v1.Plan
+	7,  // 18: cloudless.v1.PlanService.ApplyPlan:output_type -> cloudless.v1.ApplyPlanResponse
+	17, // [17:19] is the sub-list for method output_type
+	15, // [15:17] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_plan_service_proto_init() }
@@ -869,6 +888,7 @@ func file_cloudless_v1_plan_service_proto_init() {
 	file_cloudless_v1_namespace_proto_init()
 	file_cloudless_v1_node_proto_init()
 	file_cloudless_v1_options_proto_init()
+	file_cloudless_v1_route_proto_init()
 	file_cloudless_v1_rules_proto_init()
 	file_cloudless_v1_service_proto_init()
 	file_cloudless_v1_workload_proto_init()
@@ -877,6 +897,7 @@ func file_cloudless_v1_plan_service_proto_init() {
 		(*Manifest_Workload)(nil),
 		(*Manifest_Service)(nil),
 		(*Manifest_Node)(nil),
+		(*Manifest_Route)(nil),
 	}
 	file_cloudless_v1_plan_service_proto_msgTypes[3].OneofWrappers = []any{}
 	type x struct{}

@@ -46,6 +46,8 @@ type Object struct {
 	//	*Object_Service
 	//	*Object_Endpoint
 	//	*Object_Deployment
+	//	*Object_Route
+	//	*Object_Certificate
 	//	*Object_Authority
 	//	*Object_Credential
 	//	*Object_Receipt
@@ -54,6 +56,9 @@ type Object struct {
 	//	*Object_GossipKey
 	//	*Object_Tag
 	//	*Object_Mark
+	//	*Object_CertificateKey
+	//	*Object_CertificateChallenge
+	//	*Object_AcmeAccount
 	Kind          isObject_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -222,6 +227,24 @@ func (x *Object) GetDeployment() *v1.Deployment {
 	return nil
 }
 
+func (x *Object) GetRoute() *v1.Route {
+	if x != nil {
+		if x, ok := x.Kind.(*Object_Route); ok {
+			return x.Route
+		}
+	}
+	return nil
+}
+
+func (x *Object) GetCertificate() *v1.Certificate {
+	if x != nil {
+		if x, ok := x.Kind.(*Object_Certificate); ok {
+			return x.Certificate
+		}
+	}
+	return nil
+}
+
 func (x *Object) GetAuthority() *Authority {
 	if x != nil {
 		if x, ok := x.Kind.(*Object_Authority); ok {
@@ -294,6 +317,33 @@ func (x *Object) GetMark() *Mark {
 	return nil
 }
 
+func (x *Object) GetCertificateKey() *CertificateKey {
+	if x != nil {
+		if x, ok := x.Kind.(*Object_CertificateKey); ok {
+			return x.CertificateKey
+		}
+	}
+	return nil
+}
+
+func (x *Object) GetCertificateChallenge() *CertificateChallenge {
+	if x != nil {
+		if x, ok := x.Kind.(*Object_CertificateChallenge); ok {
+			return x.CertificateChallenge
+		}
+	}
+	return nil
+}
+
+func (x *Object) GetAcmeAccount() *AcmeAccount {
+	if x != nil {
+		if x, ok := x.Kind.(*Object_AcmeAccount); ok {
+			return x.AcmeAccount
+		}
+	}
+	return nil
+}
+
 type isObject_Kind interface {
 	isObject_Kind()
 }
@@ -355,6 +405,14 @@ type Object_Deployment struct {
 	Deployment *v1.Deployment `protobuf:"bytes,14,opt,name=deployment,proto3,oneof"`
 }
 
+type Object_Route struct {
+	Route *v1.Route `protobuf:"bytes,15,opt,name=route,proto3,oneof"`
+}
+
+type Object_Certificate struct {
+	Certificate *v1.Certificate `protobuf:"bytes,16,opt,name=certificate,proto3,oneof"`
+}
+
 type Object_Authority struct {
 	Authority *Authority `protobuf:"bytes,32,opt,name=authority,proto3,oneof"`
 }
@@ -387,6 +445,18 @@ type Object_Mark struct {
 	Mark *Mark `protobuf:"bytes,41,opt,name=mark,proto3,oneof"`
 }
 
+type Object_CertificateKey struct {
+	CertificateKey *CertificateKey `protobuf:"bytes,42,opt,name=certificate_key,json=certificateKey,proto3,oneof"`
+}
+
+type Object_CertificateChallenge struct {
+	CertificateChallenge *CertificateChallenge `protobuf:"bytes,43,opt,name=certificate_challenge,json=certificateChallenge,proto3,oneof"`
+}
+
+type Object_AcmeAccount struct {
+	AcmeAccount *AcmeAccount `protobuf:"bytes,44,opt,name=acme_account,json=acmeAccount,proto3,oneof"`
+}
+
 func (*Object_Cluster) isObject_Kind() {}
 
 func (*Object_Node) isObject_Kind() {}
@@ -415,6 +485,10 @@ func (*Object_Endpoint) isObject_Kind() {}
 
 func (*Object_Deployment) isObject_Kind() {}
 
+func (*Object_Route) isObject_Kind() {}
+
+func (*Object_Certificate) isObject_Kind() {}
+
 func (*Object_Authority) isObject_Kind() {}
 
 func (*Object_Credential) isObject_Kind() {}
@@ -430,6 +504,12 @@ func (*Object_GossipKey) isObject_Kind() {}
 func (*Object_Tag) isObject_Kind() {}
 
 func (*Object_Mark) isObject_Kind() {}
+
+func (*Object_CertificateKey) isObject_Kind() {}
+
+func (*Object_CertificateChallenge) isObject_Kind() {}
+
+func (*Object_AcmeAccount) isObject_Kind() {}
 
 // The cluster's certificate authority. The key is sealed by the servers'
 // key-encryption key.
@@ -913,6 +993,211 @@ func (x *Mark) GetMetadata() *v1.Metadata {
 	return nil
 }
 
+// The key of a certificate. It is not part of the certificate, so that no answer of the API can contain it.
+type CertificateKey struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The uid is the certificate's.
+	Metadata *v1.Metadata `protobuf:"bytes,1,opt,name=metadata,proto3" json:"metadata,omitempty"`
+	// PEM, sealed by the servers' key-encryption key.
+	Sealed        []byte `protobuf:"bytes,2,opt,name=sealed,proto3" json:"sealed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CertificateKey) Reset() {
+	*x = CertificateKey{}
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CertificateKey) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CertificateKey) ProtoMessage() {}
+
+func (x *CertificateKey) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CertificateKey.ProtoReflect.Descriptor instead.
+func (*CertificateKey) Descriptor() ([]byte, []int) {
+	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *CertificateKey) GetMetadata() *v1.Metadata {
+	if x != nil {
+		return x.Metadata
+	}
+	return nil
+}
+
+func (x *CertificateKey) GetSealed() []byte {
+	if x != nil {
+		return x.Sealed
+	}
+	return nil
+}
+
+// What every node of the ingress answers while an ACME authority checks that a host belongs to the cluster.
+type CertificateChallenge struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Metadata *v1.Metadata           `protobuf:"bytes,1,opt,name=metadata,proto3" json:"metadata,omitempty"`
+	Host     string                 `protobuf:"bytes,2,opt,name=host,proto3" json:"host,omitempty"`
+	// Of HTTP-01.
+	Token            string `protobuf:"bytes,3,opt,name=token,proto3" json:"token,omitempty"`
+	KeyAuthorization string `protobuf:"bytes,4,opt,name=key_authorization,json=keyAuthorization,proto3" json:"key_authorization,omitempty"`
+	// Of TLS-ALPN-01: the certificate in PEM, and its key, sealed by the servers' key-encryption key.
+	Chain         string `protobuf:"bytes,5,opt,name=chain,proto3" json:"chain,omitempty"`
+	SealedKey     []byte `protobuf:"bytes,6,opt,name=sealed_key,json=sealedKey,proto3" json:"sealed_key,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CertificateChallenge) Reset() {
+	*x = CertificateChallenge{}
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CertificateChallenge) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CertificateChallenge) ProtoMessage() {}
+
+func (x *CertificateChallenge) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CertificateChallenge.ProtoReflect.Descriptor instead.
+func (*CertificateChallenge) Descriptor() ([]byte, []int) {
+	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *CertificateChallenge) GetMetadata() *v1.Metadata {
+	if x != nil {
+		return x.Metadata
+	}
+	return nil
+}
+
+func (x *CertificateChallenge) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
+}
+
+func (x *CertificateChallenge) GetToken() string {
+	if x != nil {
+		return x.Token
+	}
+	return ""
+}
+
+func (x *CertificateChallenge) GetKeyAuthorization() string {
+	if x != nil {
+		return x.KeyAuthorization
+	}
+	return ""
+}
+
+func (x *CertificateChallenge) GetChain() string {
+	if x != nil {
+		return x.Chain
+	}
+	return ""
+}
+
+func (x *CertificateChallenge) GetSealedKey() []byte {
+	if x != nil {
+		return x.SealedKey
+	}
+	return nil
+}
+
+// An account of the cluster at an ACME authority.
+type AcmeAccount struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The uid is a hash of the authority's directory and the e-mail address.
+	Metadata *v1.Metadata `protobuf:"bytes,1,opt,name=metadata,proto3" json:"metadata,omitempty"`
+	Location string       `protobuf:"bytes,2,opt,name=location,proto3" json:"location,omitempty"`
+	// PEM, sealed by the servers' key-encryption key.
+	SealedKey     []byte `protobuf:"bytes,3,opt,name=sealed_key,json=sealedKey,proto3" json:"sealed_key,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AcmeAccount) Reset() {
+	*x = AcmeAccount{}
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AcmeAccount) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AcmeAccount) ProtoMessage() {}
+
+func (x *AcmeAccount) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AcmeAccount.ProtoReflect.Descriptor instead.
+func (*AcmeAccount) Descriptor() ([]byte, []int) {
+	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *AcmeAccount) GetMetadata() *v1.Metadata {
+	if x != nil {
+		return x.Metadata
+	}
+	return nil
+}
+
+func (x *AcmeAccount) GetLocation() string {
+	if x != nil {
+		return x.Location
+	}
+	return ""
+}
+
+func (x *AcmeAccount) GetSealedKey() []byte {
+	if x != nil {
+		return x.SealedKey
+	}
+	return nil
+}
+
 // The record of a call with an idempotency key that created an object.
 type Receipt struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -926,7 +1211,7 @@ type Receipt struct {
 
 func (x *Receipt) Reset() {
 	*x = Receipt{}
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[9]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -938,7 +1223,7 @@ func (x *Receipt) String() string {
 func (*Receipt) ProtoMessage() {}
 
 func (x *Receipt) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[9]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -951,7 +1236,7 @@ func (x *Receipt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Receipt.ProtoReflect.Descriptor instead.
 func (*Receipt) Descriptor() ([]byte, []int) {
-	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{9}
+	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Receipt) GetMetadata() *v1.Metadata {
@@ -990,7 +1275,7 @@ type Transaction struct {
 
 func (x *Transaction) Reset() {
 	*x = Transaction{}
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[10]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1002,7 +1287,7 @@ func (x *Transaction) String() string {
 func (*Transaction) ProtoMessage() {}
 
 func (x *Transaction) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[10]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1015,7 +1300,7 @@ func (x *Transaction) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transaction.ProtoReflect.Descriptor instead.
 func (*Transaction) Descriptor() ([]byte, []int) {
-	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{10}
+	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Transaction) GetChanges() []*Change {
@@ -1060,7 +1345,7 @@ type Change struct {
 
 func (x *Change) Reset() {
 	*x = Change{}
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[11]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1072,7 +1357,7 @@ func (x *Change) String() string {
 func (*Change) ProtoMessage() {}
 
 func (x *Change) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[11]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1085,7 +1370,7 @@ func (x *Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Change.ProtoReflect.Descriptor instead.
 func (*Change) Descriptor() ([]byte, []int) {
-	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{11}
+	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Change) GetAction() isChange_Action {
@@ -1170,7 +1455,7 @@ type Key struct {
 
 func (x *Key) Reset() {
 	*x = Key{}
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[12]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1182,7 +1467,7 @@ func (x *Key) String() string {
 func (*Key) ProtoMessage() {}
 
 func (x *Key) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[12]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1195,7 +1480,7 @@ func (x *Key) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Key.ProtoReflect.Descriptor instead.
 func (*Key) Descriptor() ([]byte, []int) {
-	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{12}
+	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Key) GetKind() string {
@@ -1224,7 +1509,7 @@ type SnapshotHeader struct {
 
 func (x *SnapshotHeader) Reset() {
 	*x = SnapshotHeader{}
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[13]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1236,7 +1521,7 @@ func (x *SnapshotHeader) String() string {
 func (*SnapshotHeader) ProtoMessage() {}
 
 func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[13]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1249,7 +1534,7 @@ func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotHeader.ProtoReflect.Descriptor instead.
 func (*SnapshotHeader) Descriptor() ([]byte, []int) {
-	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{13}
+	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *SnapshotHeader) GetFormat() uint32 {
@@ -1277,8 +1562,7 @@ var File_cloudless_state_v1_state_proto protoreflect.FileDescriptor
 
 const file_cloudless_state_v1_state_proto_rawDesc = "" +
 	"\n" +
-	"\x1ecloudless/state/v1/state.proto\x12\x12cloudless.state.v1\x1a cloudless/state/v1/options.proto\x1a\x1acloudless/v1/cluster.proto\x1a\x1dcloudless/v1/deployment.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x1ccloudless/v1/namespace.proto\x1a\x17cloudless/v1/node.proto\x1a\x19cloudless/v1/server.proto\x1a\x1acloudless/v1/service.proto\x1a\x1bcloudless/v1/workload.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb5\n" +
-	"\n" +
+	"\x1ecloudless/state/v1/state.proto\x12\x12cloudless.state.v1\x1a cloudless/state/v1/options.proto\x1a\x1acloudless/v1/cluster.proto\x1a\x1dcloudless/v1/deployment.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x1ccloudless/v1/namespace.proto\x1a\x17cloudless/v1/node.proto\x1a\x18cloudless/v1/route.proto\x1a\x19cloudless/v1/server.proto\x1a\x1acloudless/v1/service.proto\x1a\x1bcloudless/v1/workload.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xab\r\n" +
 	"\x06Object\x12;\n" +
 	"\acluster\x18\x01 \x01(\v2\x15.cloudless.v1.ClusterB\b\x88\xb5\x18\x01\x98\xb5\x18\x01H\x00R\acluster\x12.\n" +
 	"\x04node\x18\x02 \x01(\v2\x12.cloudless.v1.NodeB\x04\x88\xb5\x18\x01H\x00R\x04node\x12>\n" +
@@ -1296,7 +1580,9 @@ const file_cloudless_state_v1_state_proto_rawDesc = "" +
 	"\bendpoint\x18\r \x01(\v2\x16.cloudless.v1.EndpointB\x04\xa0\xb5\x18\x01H\x00R\bendpoint\x12D\n" +
 	"\n" +
 	"deployment\x18\x0e \x01(\v2\x18.cloudless.v1.DeploymentB\b\x88\xb5\x18\x01\x90\xb5\x18\x01H\x00R\n" +
-	"deployment\x12C\n" +
+	"deployment\x125\n" +
+	"\x05route\x18\x0f \x01(\v2\x13.cloudless.v1.RouteB\b\x88\xb5\x18\x01\x90\xb5\x18\x01H\x00R\x05route\x12G\n" +
+	"\vcertificate\x18\x10 \x01(\v2\x19.cloudless.v1.CertificateB\b\x88\xb5\x18\x01\x90\xb5\x18\x01H\x00R\vcertificate\x12C\n" +
 	"\tauthority\x18  \x01(\v2\x1d.cloudless.state.v1.AuthorityB\x04\x98\xb5\x18\x01H\x00R\tauthority\x12@\n" +
 	"\n" +
 	"credential\x18! \x01(\v2\x1e.cloudless.state.v1.CredentialH\x00R\n" +
@@ -1309,7 +1595,10 @@ const file_cloudless_state_v1_state_proto_rawDesc = "" +
 	"\n" +
 	"gossip_key\x18% \x01(\v2\x1d.cloudless.state.v1.GossipKeyB\x04\x98\xb5\x18\x01H\x00R\tgossipKey\x121\n" +
 	"\x03tag\x18( \x01(\v2\x17.cloudless.state.v1.TagB\x04\xa0\xb5\x18\x01H\x00R\x03tag\x12.\n" +
-	"\x04mark\x18) \x01(\v2\x18.cloudless.state.v1.MarkH\x00R\x04markB\x06\n" +
+	"\x04mark\x18) \x01(\v2\x18.cloudless.state.v1.MarkH\x00R\x04mark\x12M\n" +
+	"\x0fcertificate_key\x18* \x01(\v2\".cloudless.state.v1.CertificateKeyH\x00R\x0ecertificateKey\x12_\n" +
+	"\x15certificate_challenge\x18+ \x01(\v2(.cloudless.state.v1.CertificateChallengeH\x00R\x14certificateChallenge\x12D\n" +
+	"\facme_account\x18, \x01(\v2\x1f.cloudless.state.v1.AcmeAccountH\x00R\vacmeAccountB\x06\n" +
 	"\x04kind\"\x80\x01\n" +
 	"\tAuthority\x122\n" +
 	"\bmetadata\x18\x01 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\x12 \n" +
@@ -1344,7 +1633,23 @@ const file_cloudless_state_v1_state_proto_rawDesc = "" +
 	"\vexpire_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"expireTime\":\n" +
 	"\x04Mark\x122\n" +
-	"\bmetadata\x18\x01 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\"\x7f\n" +
+	"\bmetadata\x18\x01 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\"\\\n" +
+	"\x0eCertificateKey\x122\n" +
+	"\bmetadata\x18\x01 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\x12\x16\n" +
+	"\x06sealed\x18\x02 \x01(\fR\x06sealed\"\xd6\x01\n" +
+	"\x14CertificateChallenge\x122\n" +
+	"\bmetadata\x18\x01 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\x12\x12\n" +
+	"\x04host\x18\x02 \x01(\tR\x04host\x12\x14\n" +
+	"\x05token\x18\x03 \x01(\tR\x05token\x12+\n" +
+	"\x11key_authorization\x18\x04 \x01(\tR\x10keyAuthorization\x12\x14\n" +
+	"\x05chain\x18\x05 \x01(\tR\x05chain\x12\x1d\n" +
+	"\n" +
+	"sealed_key\x18\x06 \x01(\fR\tsealedKey\"|\n" +
+	"\vAcmeAccount\x122\n" +
+	"\bmetadata\x18\x01 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\x12\x1a\n" +
+	"\blocation\x18\x02 \x01(\tR\blocation\x12\x1d\n" +
+	"\n" +
+	"sealed_key\x18\x03 \x01(\fR\tsealedKey\"\x7f\n" +
 	"\aReceipt\x122\n" +
 	"\bmetadata\x18\x01 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\x12!\n" +
 	"\frequest_hash\x18\x02 \x01(\fR\vrequestHash\x12\x1d\n" +
@@ -1382,7 +1687,7 @@ func file_cloudless_state_v1_state_proto_rawDescGZIP() []byte {
 	return file_cloudless_state_v1_state_proto_rawDescData
 }
 
-var file_cloudless_state_v1_state_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_cloudless_state_v1_state_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_cloudless_state_v1_state_proto_goTypes = []any{
 	(*Object)(nil),                // 0: cloudless.state.v1.Object
 	(*Authority)(nil),             // 1: cloudless.state.v1.Authority
@@ -1393,75 +1698,88 @@ var file_cloudless_state_v1_state_proto_goTypes = []any{
 	(*Tag)(nil),                   // 6: cloudless.state.v1.Tag
 	(*DeletedImage)(nil),          // 7: cloudless.state.v1.DeletedImage
 	(*Mark)(nil),                  // 8: cloudless.state.v1.Mark
-	(*Receipt)(nil),               // 9: cloudless.state.v1.Receipt
-	(*Transaction)(nil),           // 10: cloudless.state.v1.Transaction
-	(*Change)(nil),                // 11: cloudless.state.v1.Change
-	(*Key)(nil),                   // 12: cloudless.state.v1.Key
-	(*SnapshotHeader)(nil),        // 13: cloudless.state.v1.SnapshotHeader
-	(*v1.Cluster)(nil),            // 14: cloudless.v1.Cluster
-	(*v1.Node)(nil),               // 15: cloudless.v1.Node
-	(*v1.Workload)(nil),           // 16: cloudless.v1.Workload
-	(*v1.Revision)(nil),           // 17: cloudless.v1.Revision
-	(*v1.Replica)(nil),            // 18: cloudless.v1.Replica
-	(*v1.Token)(nil),              // 19: cloudless.v1.Token
-	(*v1.Event)(nil),              // 20: cloudless.v1.Event
-	(*v1.Login)(nil),              // 21: cloudless.v1.Login
-	(*v1.Server)(nil),             // 22: cloudless.v1.Server
-	(*v1.Configuration)(nil),      // 23: cloudless.v1.Configuration
-	(*v1.Namespace)(nil),          // 24: cloudless.v1.Namespace
-	(*v1.Service)(nil),            // 25: cloudless.v1.Service
-	(*v1.Endpoint)(nil),           // 26: cloudless.v1.Endpoint
-	(*v1.Deployment)(nil),         // 27: cloudless.v1.Deployment
-	(*v1.Metadata)(nil),           // 28: cloudless.v1.Metadata
-	(*timestamppb.Timestamp)(nil), // 29: google.protobuf.Timestamp
+	(*CertificateKey)(nil),        // 9: cloudless.state.v1.CertificateKey
+	(*CertificateChallenge)(nil),  // 10: cloudless.state.v1.CertificateChallenge
+	(*AcmeAccount)(nil),           // 11: cloudless.state.v1.AcmeAccount
+	(*Receipt)(nil),               // 12: cloudless.state.v1.Receipt
+	(*Transaction)(nil),           // 13: cloudless.state.v1.Transaction
+	(*Change)(nil),                // 14: cloudless.state.v1.Change
+	(*Key)(nil),                   // 15: cloudless.state.v1.Key
+	(*SnapshotHeader)(nil),        // 16: cloudless.state.v1.SnapshotHeader
+	(*v1.Cluster)(nil),            // 17: cloudless.v1.Cluster
+	(*v1.Node)(nil),               // 18: cloudless.v1.Node
+	(*v1.Workload)(nil),           // 19: cloudless.v1.Workload
+	(*v1.Revision)(nil),           // 20: cloudless.v1.Revision
+	(*v1.Replica)(nil),            // 21: cloudless.v1.Replica
+	(*v1.Token)(nil),              // 22: cloudless.v1.Token
+	(*v1.Event)(nil),              // 23: cloudless.v1.Event
+	(*v1.Login)(nil),              // 24: cloudless.v1.Login
+	(*v1.Server)(nil),             // 25: cloudless.v1.Server
+	(*v1.Configuration)(nil),      // 26: cloudless.v1.Configuration
+	(*v1.Namespace)(nil),          // 27: cloudless.v1.Namespace
+	(*v1.Service)(nil),            // 28: cloudless.v1.Service
+	(*v1.Endpoint)(nil),           // 29: cloudless.v1.Endpoint
+	(*v1.Deployment)(nil),         // 30: cloudless.v1.Deployment
+	(*v1.Route)(nil),              // 31: cloudless.v1.Route
+	(*v1.Certificate)(nil),        // 32: cloudless.v1.Certificate
+	(*v1.Metadata)(nil),           // 33: cloudless.v1.Metadata
+	(*timestamppb.Timestamp)(nil), // 34: google.protobuf.Timestamp
 }
 var file_cloudless_state_v1_state_proto_depIdxs = []int32{
-	14, // 0: cloudless.state.v1.Object.cluster:type_name -> cloudless.v1.Cluster
-	15, // 1: cloudless.state.v1.Object.node:type_name -> cloudless.v1.Node
-	16, // 2: cloudless.state.v1.Object.workload:type_name -> cloudless.v1.Workload
-	17, // 3: cloudless.state.v1.Object.revision:type_name -> cloudless.v1.Revision
-	18, // 4: cloudless.state.v1.Object.replica:type_name -> cloudless.v1.Replica
-	19, // 5: cloudless.state.v1.Object.token:type_name -> cloudless.v1.Token
-	20, // 6: cloudless.state.v1.Object.event:type_name -> cloudless.v1.Event
-	21, // 7: cloudless.state.v1.Object.login:type_name -> cloudless.v1.Login
-	22, // 8: cloudless.state.v1.Object.server:type_name -> cloudless.v1.Server
-	23, // 9: cloudless.state.v1.Object.configuration:type_name -> cloudless.v1.Configuration
-	24, // 10: cloudless.state.v1.Object.namespace:type_name -> cloudless.v1.Namespace
-	25, // 11: cloudless.state.v1.Object.service:type_name -> cloudless.v1.Service
-	26, // 12: cloudless.state.v1.Object.endpoint:type_name -> cloudless.v1.Endpoint
-	27, // 13: cloudless.state.v1.Object.deployment:type_name -> cloudless.v1.Deployment
-	1,  // 14: cloudless.state.v1.Object.authority:type_name -> cloudless.state.v1.Authority
-	2,  // 15: cloudless.state.v1.Object.credential:type_name -> cloudless.state.v1.Credential
-	9,  // 16: cloudless.state.v1.Object.receipt:type_name -> cloudless.state.v1.Receipt
-	3,  // 17: cloudless.state.v1.Object.password:type_name -> cloudless.state.v1.Password
-	4,  // 18: cloudless.state.v1.Object.revocation:type_name -> cloudless.state.v1.Revocation
-	5,  // 19: cloudless.state.v1.Object.gossip_key:type_name -> cloudless.state.v1.GossipKey
-	6,  // 20: cloudless.state.v1.Object.tag:type_name -> cloudless.state.v1.Tag
-	8,  // 21: cloudless.state.v1.Object.mark:type_name -> cloudless.state.v1.Mark
-	28, // 22: cloudless.state.v1.Authority.metadata:type_name -> cloudless.v1.Metadata
-	28, // 23: cloudless.state.v1.Credential.metadata:type_name -> cloudless.v1.Metadata
-	28, // 24: cloudless.state.v1.Password.metadata:type_name -> cloudless.v1.Metadata
-	28, // 25: cloudless.state.v1.Revocation.metadata:type_name -> cloudless.v1.Metadata
-	28, // 26: cloudless.state.v1.GossipKey.metadata:type_name -> cloudless.v1.Metadata
-	28, // 27: cloudless.state.v1.Tag.metadata:type_name -> cloudless.v1.Metadata
-	29, // 28: cloudless.state.v1.Tag.push_time:type_name -> google.protobuf.Timestamp
-	7,  // 29: cloudless.state.v1.Tag.deleted:type_name -> cloudless.state.v1.DeletedImage
-	29, // 30: cloudless.state.v1.DeletedImage.push_time:type_name -> google.protobuf.Timestamp
-	29, // 31: cloudless.state.v1.DeletedImage.delete_time:type_name -> google.protobuf.Timestamp
-	29, // 32: cloudless.state.v1.DeletedImage.expire_time:type_name -> google.protobuf.Timestamp
-	28, // 33: cloudless.state.v1.Mark.metadata:type_name -> cloudless.v1.Metadata
-	28, // 34: cloudless.state.v1.Receipt.metadata:type_name -> cloudless.v1.Metadata
-	11, // 35: cloudless.state.v1.Transaction.changes:type_name -> cloudless.state.v1.Change
-	29, // 36: cloudless.state.v1.Transaction.time:type_name -> google.protobuf.Timestamp
-	10, // 37: cloudless.state.v1.Transaction.others:type_name -> cloudless.state.v1.Transaction
-	0,  // 38: cloudless.state.v1.Change.put:type_name -> cloudless.state.v1.Object
-	12, // 39: cloudless.state.v1.Change.delete:type_name -> cloudless.state.v1.Key
-	12, // 40: cloudless.state.v1.Change.check:type_name -> cloudless.state.v1.Key
-	41, // [41:41] is the sub-list for method output_type
-	41, // [41:41] is the sub-list for method input_type
-	41, // [41:41] is the sub-list for extension type_name
-	41, // [41:41] is the sub-list for extension extendee
-	0,  // [0:41] is the sub-list for field type_name
+	17, // 0: cloudless.state.v1.Object.cluster:type_name -> cloudless.v1.Cluster
+	18, // 1: cloudless.state.v1.Object.node:type_name -> cloudless.v1.Node
+	19, // 2: cloudless.state.v1.Object.workload:type_name -> cloudless.v1.Workload
+	20, // 3: cloudless.state.v1.Object.revision:type_name -> cloudless.v1.Revision
+	21, // 4: cloudless.state.v1.Object.replica:type_name -> cloudless.v1.Replica
+	22, // 5: cloudless.state.v1.Object.token:type_name -> cloudless.v1.Token
+	23, // 6: cloudless.state.v1.Object.event:type_name -> cloudless.v1.Event
+	24, // 7: cloudless.state.v1.Object.login:type_name -> cloudless.v1.Login
+	25, // 8: cloudless.state.v1.Object.server:type_name -> cloudless.v1.Server
+	26, // 9: cloudless.state.v1.Object.configuration:type_name -> cloudless.v1.Configuration
+	27, // 10: cloudless.state.v1.Object.namespace:type_name -> cloudless.v1.Namespace
+	28, // 11: cloudless.state.v1.Object.service:type_name -> cloudless.v1.Service
+	29, // 12: cloudless.state.v1.Object.endpoint:type_name -> cloudless.v1.Endpoint
+	30, // 13: cloudless.state.v1.Object.deployment:type_name -> cloudless.v1.Deployment
+	31, // 14: cloudless.state.v1.Object.route:type_name -> cloudless.v1.Route
+	32, // 15: cloudless.state.v1.Object.certificate:type_name -> cloudless.v1.Certificate
+	1,  // 16: cloudless.state.v1.Object.authority:type_name -> cloudless.state.v1.Authority
+	2,  // 17: cloudless.state.v1.Object.credential:type_name -> cloudless.state.v1.Credential
+	12, // 18: cloudless.state.v1.Object.receipt:type_name -> cloudless.state.v1.Receipt
+	3,  // 19: cloudless.state.v1.Object.password:type_name -> cloudless.state.v1.Password
+	4,  // 20: cloudless.state.v1.Object.revocation:type_name -> cloudless.state.v1.Revocation
+	5,  // 21: cloudless.state.v1.Object.gossip_key:type_name -> cloudless.state.v1.GossipKey
+	6,  // 22: cloudless.state.v1.Object.tag:type_name -> cloudless.state.v1.Tag
+	8,  // 23: cloudless.state.v1.Object.mark:type_name -> cloudless.state.v1.Mark
+	9,  // 24: cloudless.state.v1.Object.certificate_key:type_name -> cloudless.state.v1.CertificateKey
+	10, // 25: cloudless.state.v1.Object.certificate_challenge:type_name -> cloudless.state.v1.CertificateChallenge
+	11, // 26: cloudless.state.v1.Object.acme_account:type_name -> cloudless.state.v1.AcmeAccount
+	33, // 27: cloudless.state.v1.Authority.metadata:type_name -> cloudless.v1.Metadata
+	33, // 28: cloudless.state.v1.Credential.metadata:type_name -> cloudless.v1.Metadata
+	33, // 29: cloudless.state.v1.Password.metadata:type_name -> cloudless.v1.Metadata
+	33, // 30: cloudless.state.v1.Revocation.metadata:type_name -> cloudless.v1.Metadata
+	33, // 31: cloudless.state.v1.GossipKey.metadata:type_name -> cloudless.v1.Metadata
+	33, // 32: cloudless.state.v1.Tag.metadata:type_name -> cloudless.v1.Metadata
+	34, // 33: cloudless.state.v1.Tag.push_time:type_name -> google.protobuf.Timestamp
+	7,  // 34: cloudless.state.v1.Tag.deleted:type_name -> cloudless.state.v1.DeletedImage
+	34, // 35: cloudless.state.v1.DeletedImage.push_time:type_name -> google.protobuf.Timestamp
+	34, // 36: cloudless.state.v1.DeletedImage.delete_time:type_name -> google.protobuf.Timestamp
+	34, // 37: cloudless.state.v1.DeletedImage.expire_time:type_name -> google.protobuf.Timestamp
+	33, // 38: cloudless.state.v1.Mark.metadata:type_name -> cloudless.v1.Metadata
+	33, // 39: cloudless.state.v1.CertificateKey.metadata:type_name -> cloudless.v1.Metadata
+	33, // 40: cloudless.state.v1.CertificateChallenge.metadata:type_name -> cloudless.v1.Metadata
+	33, // 41: cloudless.state.v1.AcmeAccount.metadata:type_name -> cloudless.v1.Metadata
+	33, // 42: cloudless.state.v1.Receipt.metadata:type_name -> cloudless.v1.Metadata
+	14, // 43: cloudless.state.v1.Transaction.changes:type_name -> cloudless.state.v1.Change
+	34, // 44: cloudless.state.v1.Transaction.time:type_name -> google.protobuf.Timestamp
+	13, // 45: cloudless.state.v1.Transaction.others:type_name -> cloudless.state.v1.Transaction
+	0,  // 46: cloudless.state.v1.Change.put:type_name -> cloudless.state.v1.Object
+	15, // 47: cloudless.state.v1.Change.delete:type_name -> cloudless.state.v1.Key
+	15, // 48: cloudless.state.v1.Change.check:type_name -> cloudless.state.v1.Key
+	49, // [49:49] is the sub-list for method output_type
+	49, // [49:49] is the sub-list for method input_type
+	49, // [49:49] is the sub-list for extension type_name
+	49, // [49:49] is the sub-list for extension extendee
+	0,  // [0:49] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_state_v1_state_proto_init() }
@@ -1485,6 +1803,8 @@ func file_cloudless_state_v1_state_proto_init() {
 		(*Object_Service)(nil),
 		(*Object_Endpoint)(nil),
 		(*Object_Deployment)(nil),
+		(*Object_Route)(nil),
+		(*Object_Certificate)(nil),
 		(*Object_Authority)(nil),
 		(*Object_Credential)(nil),
 		(*Object_Receipt)(nil),
@@ -1493,8 +1813,11 @@ func file_cloudless_state_v1_state_proto_init() {
 		(*Object_GossipKey)(nil),
 		(*Object_Tag)(nil),
 		(*Object_Mark)(nil),
+		(*Object_CertificateKey)(nil),
+		(*Object_CertificateChallenge)(nil),
+		(*Object_AcmeAccount)(nil),
 	}
-	file_cloudless_state_v1_state_proto_msgTypes[11].OneofWrappers = []any{
+	file_cloudless_state_v1_state_proto_msgTypes[14].OneofWrappers = []any{
 		(*Change_Put)(nil),
 		(*Change_Delete)(nil),
 		(*Change_Check)(nil),
@@ -1505,7 +1828,7 @@ func file_cloudless_state_v1_state_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_state_v1_state_proto_rawDesc), len(file_cloudless_state_v1_state_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   14,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
