@@ -41,6 +41,7 @@ func checkConfiguration(c *v1.Configuration, found *violations) {
 	checkClasses(s, found)
 	checkRetention(s.GetRetention(), found)
 	within(clusterPath+".failover.per", s.GetFailover().GetPer(), minPer, MaxPer, found)
+	checkRebalance(clusterPath+".rebalance", s.GetRebalance(), found)
 	checkDefaults(s.GetDefaults(), found)
 	checkReserved(clusterPath+".reserved", s.GetReserved(), found)
 	checkWeights(clusterPath+".weights", s.GetWeights(), found)

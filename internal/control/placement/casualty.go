@@ -23,9 +23,11 @@ import (
 // revision, and with a replica that ran for long.
 
 const (
-	// CauseLost and CauseEvicted are the values of v1.Replaced.Cause.
+	// CauseLost, CauseEvicted and CauseMoved are the values of v1.Replaced.Cause. The last one has nothing to do with
+	// casualties, see rebalance.go.
 	CauseLost    = "lost"
 	CauseEvicted = "evicted"
+	CauseMoved   = "moved"
 
 	// soon is within how long of its start the loss of a replica counts against its workload.
 	// That is not longer than the first pause: a replica that was replaced at once must not be
@@ -93,7 +95,7 @@ func (l *Losses) Of(r *v1.Replica) Casualty {
 	c.End = seen.AsTime()
 	c.Ran = c.End.Sub(began(r, c.End))
 	limit := soon
-	if r.GetSpec().GetReplaces().GetTimes() >= suspected {
+	if chainOf(r).GetTimes() >= suspected {
 		limit = soonSuspected
 	}
 	if c.Ran > limit || c.Ran < -clockNoise || !reached(r) || announced(n) || l.othersLost(r.GetSpec().GetWorkloadUid(), c.End) {
@@ -153,11 +155,19 @@ func WasEvicted(r *v1.Replica) bool {
 
 // next adds a casualty to the chain that its replica belongs to.
 func (c Casualty) next(node string) Casualty {
-	before := c.Replica.GetSpec().GetReplaces()
+	before := chainOf(c.Replica)
 	c.Times, c.Nodes = int(before.GetTimes())+1, slices.Clone(before.GetNodes())
 	c.Nodes = append(slices.DeleteFunc(c.Nodes, func(other string) bool { return other == node }), node)
 	c.Nodes = c.Nodes[max(0, len(c.Nodes)-maxChain):]
 	return c
+}
+
+// chainOf is what a replica remembers of the casualties before it. One that was moved has run for long.
+func chainOf(r *v1.Replica) *v1.Replaced {
+	if r.GetSpec().GetReplaces().GetCause() == CauseMoved {
+		return nil
+	}
+	return r.GetSpec().GetReplaces()
 }
 
 // Suspect reports whether the replacement has to wait.

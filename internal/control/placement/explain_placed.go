@@ -61,7 +61,7 @@ func (x *explainer) standing(group []*v1.Replica) *v1.ReplicaExplanation {
 		described.Reason = fmt.Sprintf("%s %s; %s", s.Own.NodeName, s.Own.String(), why)
 		return described
 	}
-	described.Reason = reviewSentence(&s, Away(x.snap, first))
+	described.Reason = reviewSentence(&s, Away(x.snap, first), x.stays(first, &s))
 	return x.outdatedToo(described, first)
 }
 
@@ -74,7 +74,8 @@ func (x *explainer) outdatedToo(described *v1.ReplicaExplanation, first *v1.Repl
 
 const notMoved = "; what runs is not moved for that"
 
-func reviewSentence(s *scheduler.Review, away bool) string {
+// reviewSentence says whether a node is the best for a replica; stays is why it is not moved if another one is better.
+func reviewSentence(s *scheduler.Review, away bool, stays string) string {
 	own, unless := &s.Own, ""
 	if s.Pushes {
 		unless = " without pushing others out"
@@ -83,11 +84,11 @@ func reviewSentence(s *scheduler.Review, away bool) string {
 	case away:
 		return own.NodeName + " " + own.String() + "; it is replaced as soon as another node can take it"
 	case own.Rank == 0 && s.Other.Rank == 0:
-		return fmt.Sprintf("%s would refuse it today, as every node would%s: %s%s", own.NodeName, unless, own.String(), notMoved)
+		return fmt.Sprintf("%s would refuse it today, as every node would%s: %s%s", own.NodeName, unless, own.String(), stays)
 	case own.Rank == 0:
-		return fmt.Sprintf("%s would refuse it today: %s; %s would be chosen%s", own.NodeName, own.String(), s.Other.NodeName, notMoved)
+		return fmt.Sprintf("%s would refuse it today: %s; %s would be chosen%s", own.NodeName, own.String(), s.Other.NodeName, stays)
 	case own.Rank > 1:
-		return fmt.Sprintf("%s would be chosen today, of %d nodes that would take it: %s%s", s.Other.NodeName, s.Taking, s.Why(&s.Other, own), notMoved)
+		return fmt.Sprintf("%s would be chosen today, of %d nodes that would take it: %s%s", s.Other.NodeName, s.Taking, s.Why(&s.Other, own), stays)
 	case s.Other.Rank == 0:
 		return own.NodeName + " is the only node that would take it" + unless
 	default:

@@ -26,6 +26,10 @@ func (t *tick) recordPlaced(r *v1.Replica) {
 	if why := t.covers[r.GetMetadata().GetUid()]; why != "" {
 		p.because = ", because " + why
 	}
+	if from, moves := t.relocations[r.GetMetadata().GetUid()]; moves {
+		t.announceMove(from, r)
+		return
+	}
 	if t.many {
 		t.placed = append(t.placed, p)
 		return

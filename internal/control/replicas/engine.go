@@ -36,6 +36,7 @@ func (e *Engine) Begin(snap *state.Snapshot) {
 	e.snap, e.cluster = snap, newCluster(snap)
 	e.cluster.leases, e.cluster.traffic = e.Leases, e.Traffic
 	e.Due = e.memory.begin(snap)
+	e.Due.Rebalance = true
 }
 
 // Follow applies the changes up to a snapshot. It makes due the objects that changed, and
@@ -50,6 +51,9 @@ func (e *Engine) Follow(snap *state.Snapshot, changes []state.Change) {
 		due.Workloads[uid] = true
 	}
 	for _, change := range changes {
+		if change.Kind == state.KindCluster && rebalanceChanged(change) {
+			due.Rebalance = true
+		}
 		if change.Kind == state.KindCluster && failoverChanged(change) {
 			for uid := range e.cluster.pace.deferred {
 				due.Workloads[uid] = true
@@ -60,10 +64,20 @@ func (e *Engine) Follow(snap *state.Snapshot, changes []state.Change) {
 }
 
 // Next is when something becomes due without a change. It is zero if nothing will.
-func (e *Engine) Next() time.Time { return e.memory.next() }
+func (e *Engine) Next() time.Time {
+	next, look := e.memory.next(), e.cluster.balance.next
+	if next.IsZero() || !look.IsZero() && look.Before(next) {
+		return look
+	}
+	return next
+}
 
 // Elapsed makes due whatever was scheduled up to a time.
-func (e *Engine) Elapsed(until time.Time) { e.Due.add(e.memory.elapsed(until)) }
+func (e *Engine) Elapsed(until time.Time) {
+	due := e.memory.elapsed(until)
+	due.Rebalance = e.cluster.balance.elapsed(until)
+	e.Due.add(due)
+}
 
 // Step is the result of Settle. Propose it, and call Agreed once the servers have agreed on
 // it. If the state has moved on instead, everything is still due: Follow the changes and

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sort"
 	"time"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
@@ -22,54 +21,13 @@ import (
 
 // pace is how fast lost replicas are replaced.
 type pace struct {
-	// recent are the times of replacements, oldest first. It is nil until it is needed.
-	recent []time.Time
-	known  bool
+	history
 	// deferred counts the lost replicas of workloads, by uid, that wait for their turn.
 	deferred map[string]int
 	// announced is whether an event says so.
 	announced bool
 	// announcing is whether the last tick has such an event.
 	announcing bool
-}
-
-// replacedAt is when a replica was created to replace a lost one; zero if it was not.
-func replacedAt(r *v1.Replica) (at time.Time) {
-	if r.GetSpec().GetReplaces().GetCause() != placement.CauseLost {
-		return at
-	}
-	return r.GetMetadata().GetCreateTime().AsTime()
-}
-
-// follow notes a new replica.
-func (p *pace) follow(before, after *v1.Replica) {
-	if at := replacedAt(after); p.known && before == nil && !at.IsZero() {
-		p.add(at)
-	}
-}
-
-func (p *pace) add(at time.Time) {
-	i := sort.Search(len(p.recent), func(i int) bool { return p.recent[i].After(at) })
-	p.recent = slices.Insert(p.recent, i, at)
-}
-
-// within lists the replacements since a time, and forgets those that no configuration could ask
-// for. Those further in the future were made by a leader whose clock was wrong, and do not count.
-func (p *pace) within(now time.Time, snap *state.Snapshot, per time.Duration) []time.Time {
-	if !p.known {
-		p.known = true
-		for r := range snap.Replicas("", "") {
-			if at := replacedAt(r); !at.IsZero() {
-				p.recent = append(p.recent, at)
-			}
-		}
-		slices.SortFunc(p.recent, time.Time.Compare)
-	}
-	after := func(since time.Time) int {
-		return sort.Search(len(p.recent), func(i int) bool { return p.recent[i].After(since) })
-	}
-	p.recent = p.recent[after(now.Add(-spec.MaxPer)):]
-	return p.recent[after(now.Add(-per)):after(now.Add(per))]
 }
 
 // backlog is how many lost replicas wait for their turn.

@@ -18,7 +18,7 @@ import (
 func (l *led) replacedWithin(per time.Duration) (most int) {
 	var times []time.Time
 	for r := range l.snap().Replicas("", "") {
-		if at := replacedAt(r); !at.IsZero() {
+		if at := createdFor(r, placement.CauseLost); !at.IsZero() {
 			times = append(times, at)
 		}
 	}

@@ -100,7 +100,7 @@ func (t *tick) survey(w *v1.Workload) survey {
 			s.serving++
 		}
 		one.Idle = idle(r)
-		for _, obey := range []func(*v1.Workload, *v1.Replica, *rollout.Replica) string{t.obeyTaints, t.obeyDrain} {
+		for _, obey := range []func(*v1.Workload, *v1.Replica, *rollout.Replica) string{t.obeyTaints, t.obeyDrain, t.obeyMove} {
 			if why := obey(w, r, &one); why != "" {
 				s.away[why] = true
 			}

@@ -81,7 +81,11 @@ func (t *tick) stopFor(old *v1.Replica, event, why, grace, by string) {
 	r.Spec.Desired, r.Spec.StopReason, r.Spec.StopGrace, r.Spec.PreemptedFor = spec.DesiredStopped, why, grace, by
 	r.Status.Reason = why
 	t.batch.Update(r, old.GetMetadata().GetVersion())
-	t.event(r, event, why, state.SeverityWarning)
+	severity := state.SeverityWarning
+	if event == eventMoved {
+		severity = state.SeverityInfo
+	}
+	t.event(r, event, why, severity)
 }
 
 // cancelReservations cancels the reservations that a move displaces, except those of moved replicas.

@@ -43,6 +43,9 @@ type move struct {
 	of      *scheduler.Revision
 	to      scheduler.Placement
 	victims []scheduler.Preemption
+	// from is the replica whose place it takes, if it is moved. The commit checks that it still
+	// runs, and that its workload has not changed.
+	from *v1.Replica
 }
 
 // takeAll takes room for everything a move changes, or for nothing. Once a move finds no
@@ -138,7 +141,10 @@ func (t *tick) move(m move, rules ruled, checked map[string]bool) {
 		}
 	}
 	check(state.KindNode, m.to.Node)
-	if rules.labels[m.of] || m.to.Preempts {
+	if m.from != nil {
+		check(state.KindReplica, m.from.GetMetadata().GetUid())
+	}
+	if rules.labels[m.of] || m.to.Preempts || m.from != nil {
 		check(state.KindWorkload, m.of.Workload)
 	}
 	if m.to.Preempts {

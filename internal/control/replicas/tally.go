@@ -26,11 +26,14 @@ type cluster struct {
 	leases Leases
 	// traffic counts the requests of revisions; nil if nobody does.
 	traffic Traffic
+	// balance is what rebalancing remembers.
+	balance balance
 }
 
 func newCluster(snap *state.Snapshot) *cluster {
 	c := &cluster{Model: placement.NewModel(snap), tallies: map[string]*tally{}, groups: map[string]map[string]bool{}}
-	c.pace.deferred = map[string]int{}
+	c.pace.cause, c.pace.deferred = placement.CauseLost, map[string]int{}
+	c.balance = newBalance(snap)
 	for d := range snap.Deployments("", "") {
 		c.followGroup(nil, d)
 	}
@@ -44,6 +47,7 @@ func (c *cluster) follow(snap *state.Snapshot, changes []state.Change) {
 		case state.KindNode:
 			before, _ := change.Old.(*v1.Node)
 			after, _ := change.New.(*v1.Node)
+			c.balance.followNode(before, after)
 			if before != nil && (after == nil || (before.GetStatus().GetState() == spec.NodeOffline) != (after.GetStatus().GetState() == spec.NodeOffline) || departuresChanged(before, after)) {
 				c.recount(snap, before.GetMetadata().GetUid())
 			}
@@ -60,6 +64,7 @@ func (c *cluster) follow(snap *state.Snapshot, changes []state.Change) {
 			before, _ := change.Old.(*v1.Replica)
 			after, _ := change.New.(*v1.Replica)
 			c.pace.follow(before, after)
+			c.balance.follow(snap, before, after)
 			c.followReplica(snap, before, after)
 		}
 	}

@@ -44,11 +44,13 @@ type Due struct {
 	// Later are workloads that are due again at a time, even without a change. A tick
 	// reports them.
 	Later map[string]time.Time
+	// Rebalance looks for a replica that should be moved to another node.
+	Rebalance bool
 }
 
 // Empty reports whether there is nothing to do.
 func (d Due) Empty() bool {
-	return len(d.Workloads) == 0 && len(d.PhaseChanged) == 0 && len(d.Nodes) == 0 && !d.Placement
+	return len(d.Workloads) == 0 && len(d.PhaseChanged) == 0 && len(d.Nodes) == 0 && !d.Placement && !d.Rebalance
 }
 
 // add adds everything that another Due has.
@@ -65,6 +67,7 @@ func (d *Due) add(o Due) {
 		d.Nodes = map[string]bool{}
 	}
 	maps.Copy(d.Nodes, o.Nodes)
+	d.Rebalance = d.Rebalance || o.Rebalance
 	d.Placement = d.Placement || o.Placement // Moved acts through Watching instead
 }
 
@@ -148,6 +151,7 @@ func (t *tick) run(due Due) {
 	t.finishLosses()
 	t.finishDrains(due.Nodes)
 	t.finishTurns()
+	t.rebalance(due.Rebalance)
 }
 
 // workloads lists the uids of the workloads to examine, sorted.
@@ -226,6 +230,8 @@ type tick struct {
 	postponed map[string]bool
 	// departures are replicas, by workload, that must leave their node and could be covered.
 	departures map[string][]departure
+	// relocations say why a new replica takes the place of another one, by its uid.
+	relocations map[string]relocation
 }
 
 // later makes a workload due at a time, or earlier.
@@ -406,6 +412,7 @@ func (t *tick) stop(old *v1.Replica) {
 	if old.GetSpec().GetDesired() == spec.DesiredStopped || !t.take(old.GetSpec().GetWorkloadUid()) {
 		return
 	}
+	t.announceStay(old)
 	r := proto.CloneOf(old)
 	r.Spec.Desired, r.Spec.ReservedNodeUid = spec.DesiredStopped, ""
 	if r.GetSpec().GetNodeUid() == "" {

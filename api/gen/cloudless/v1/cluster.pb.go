@@ -135,7 +135,9 @@ type ClusterSpec struct {
 	// How nodes answer for routes.
 	Ingress *Ingress `protobuf:"bytes,26,opt,name=ingress,proto3" json:"ingress,omitempty"`
 	// The authority that makes certificates for routes with tls mode "auto".
-	Acme          *Acme `protobuf:"bytes,27,opt,name=acme,proto3" json:"acme,omitempty"`
+	Acme *Acme `protobuf:"bytes,27,opt,name=acme,proto3" json:"acme,omitempty"`
+	// Whether and how fast replicas that run are moved to better nodes.
+	Rebalance     *Rebalance `protobuf:"bytes,28,opt,name=rebalance,proto3" json:"rebalance,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -282,6 +284,13 @@ func (x *ClusterSpec) GetAcme() *Acme {
 	return nil
 }
 
+func (x *ClusterSpec) GetRebalance() *Rebalance {
+	if x != nil {
+		return x.Rebalance
+	}
+	return nil
+}
+
 // How fast the replicas of lost nodes are replaced. After a mass failure, replacing everything at once could overload the
 // nodes that are left.
 type Failover struct {
@@ -339,6 +348,90 @@ func (x *Failover) GetPer() string {
 	return ""
 }
 
+// Whether and how fast replicas of services that run are moved to better nodes, such as one that has come back. A new
+// replica serves before the old one stops.
+type Rebalance struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Without it, nothing that runs is moved.
+	Enabled bool `protobuf:"varint,1,opt,name=enabled,proto3" json:"enabled,omitempty"`
+	// By how much the score of the other node must be higher, 0.1 if not set. Scores are from 0 to 1. More fulfilled
+	// preferences and a more even spread outrank scores, so they are always enough.
+	MinGain *float64 `protobuf:"fixed64,2,opt,name=min_gain,json=minGain,proto3,oneof" json:"min_gain,omitempty"`
+	// At most so many replicas are moved within rebalance.per, and at most so many at the same time; 1 if not set.
+	Replicas *int32 `protobuf:"varint,3,opt,name=replicas,proto3,oneof" json:"replicas,omitempty"`
+	// The time that rebalance.replicas is about; "1m" if empty.
+	Per string `protobuf:"bytes,4,opt,name=per,proto3" json:"per,omitempty"`
+	// How long a moved replica stays where it is, twice as long after each further move; "10m" if empty.
+	Rest          string `protobuf:"bytes,5,opt,name=rest,proto3" json:"rest,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Rebalance) Reset() {
+	*x = Rebalance{}
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Rebalance) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Rebalance) ProtoMessage() {}
+
+func (x *Rebalance) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Rebalance.ProtoReflect.Descriptor instead.
+func (*Rebalance) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Rebalance) GetEnabled() bool {
+	if x != nil {
+		return x.Enabled
+	}
+	return false
+}
+
+func (x *Rebalance) GetMinGain() float64 {
+	if x != nil && x.MinGain != nil {
+		return *x.MinGain
+	}
+	return 0
+}
+
+func (x *Rebalance) GetReplicas() int32 {
+	if x != nil && x.Replicas != nil {
+		return *x.Replicas
+	}
+	return 0
+}
+
+func (x *Rebalance) GetPer() string {
+	if x != nil {
+		return x.Per
+	}
+	return ""
+}
+
+func (x *Rebalance) GetRest() string {
+	if x != nil {
+		return x.Rest
+	}
+	return ""
+}
+
 // How much of a node's capacity may be promised, in percent; 100 if not set.
 type Overcommit struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -352,7 +445,7 @@ type Overcommit struct {
 
 func (x *Overcommit) Reset() {
 	*x = Overcommit{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[3]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -364,7 +457,7 @@ func (x *Overcommit) String() string {
 func (*Overcommit) ProtoMessage() {}
 
 func (x *Overcommit) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[3]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -377,7 +470,7 @@ func (x *Overcommit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Overcommit.ProtoReflect.Descriptor instead.
 func (*Overcommit) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{3}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Overcommit) GetCpu() int32 {
@@ -423,7 +516,7 @@ type Liveness struct {
 
 func (x *Liveness) Reset() {
 	*x = Liveness{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[4]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -435,7 +528,7 @@ func (x *Liveness) String() string {
 func (*Liveness) ProtoMessage() {}
 
 func (x *Liveness) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[4]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -448,7 +541,7 @@ func (x *Liveness) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Liveness.ProtoReflect.Descriptor instead.
 func (*Liveness) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{4}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Liveness) GetHeartbeat() string {
@@ -490,7 +583,7 @@ type NodeClass struct {
 
 func (x *NodeClass) Reset() {
 	*x = NodeClass{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[5]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -502,7 +595,7 @@ func (x *NodeClass) String() string {
 func (*NodeClass) ProtoMessage() {}
 
 func (x *NodeClass) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[5]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -515,7 +608,7 @@ func (x *NodeClass) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeClass.ProtoReflect.Descriptor instead.
 func (*NodeClass) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{5}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *NodeClass) GetName() string {
@@ -575,7 +668,7 @@ type Retention struct {
 
 func (x *Retention) Reset() {
 	*x = Retention{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[6]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -587,7 +680,7 @@ func (x *Retention) String() string {
 func (*Retention) ProtoMessage() {}
 
 func (x *Retention) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[6]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -600,7 +693,7 @@ func (x *Retention) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Retention.ProtoReflect.Descriptor instead.
 func (*Retention) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{6}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Retention) GetReplicas() string {
@@ -661,7 +754,7 @@ type WorkloadDefaults struct {
 
 func (x *WorkloadDefaults) Reset() {
 	*x = WorkloadDefaults{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[7]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -673,7 +766,7 @@ func (x *WorkloadDefaults) String() string {
 func (*WorkloadDefaults) ProtoMessage() {}
 
 func (x *WorkloadDefaults) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[7]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -686,7 +779,7 @@ func (x *WorkloadDefaults) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkloadDefaults.ProtoReflect.Descriptor instead.
 func (*WorkloadDefaults) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{7}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *WorkloadDefaults) GetRequests() *ResourceAmounts {
@@ -732,7 +825,7 @@ type ClusterLimits struct {
 
 func (x *ClusterLimits) Reset() {
 	*x = ClusterLimits{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[8]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -744,7 +837,7 @@ func (x *ClusterLimits) String() string {
 func (*ClusterLimits) ProtoMessage() {}
 
 func (x *ClusterLimits) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[8]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -757,7 +850,7 @@ func (x *ClusterLimits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterLimits.ProtoReflect.Descriptor instead.
 func (*ClusterLimits) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{8}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ClusterLimits) GetNodes() int32 {
@@ -794,7 +887,7 @@ type Configuration struct {
 
 func (x *Configuration) Reset() {
 	*x = Configuration{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[9]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -806,7 +899,7 @@ func (x *Configuration) String() string {
 func (*Configuration) ProtoMessage() {}
 
 func (x *Configuration) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[9]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -819,7 +912,7 @@ func (x *Configuration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Configuration.ProtoReflect.Descriptor instead.
 func (*Configuration) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{9}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Configuration) GetApiVersion() string {
@@ -869,7 +962,7 @@ type ConfigurationSpec struct {
 
 func (x *ConfigurationSpec) Reset() {
 	*x = ConfigurationSpec{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[10]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -881,7 +974,7 @@ func (x *ConfigurationSpec) String() string {
 func (*ConfigurationSpec) ProtoMessage() {}
 
 func (x *ConfigurationSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[10]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -894,7 +987,7 @@ func (x *ConfigurationSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigurationSpec.ProtoReflect.Descriptor instead.
 func (*ConfigurationSpec) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{10}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ConfigurationSpec) GetNumber() uint64 {
@@ -963,7 +1056,7 @@ type ClusterStatus struct {
 
 func (x *ClusterStatus) Reset() {
 	*x = ClusterStatus{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[11]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -975,7 +1068,7 @@ func (x *ClusterStatus) String() string {
 func (*ClusterStatus) ProtoMessage() {}
 
 func (x *ClusterStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[11]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -988,7 +1081,7 @@ func (x *ClusterStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterStatus.ProtoReflect.Descriptor instead.
 func (*ClusterStatus) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{11}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ClusterStatus) GetCaCertificate() string {
@@ -1088,7 +1181,7 @@ type ServerStatus struct {
 
 func (x *ServerStatus) Reset() {
 	*x = ServerStatus{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[12]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1100,7 +1193,7 @@ func (x *ServerStatus) String() string {
 func (*ServerStatus) ProtoMessage() {}
 
 func (x *ServerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[12]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1113,7 +1206,7 @@ func (x *ServerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServerStatus.ProtoReflect.Descriptor instead.
 func (*ServerStatus) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{12}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ServerStatus) GetUid() string {
@@ -1241,7 +1334,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[13]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1253,7 +1346,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[13]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1266,7 +1359,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{13}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Event) GetApiVersion() string {
@@ -1319,7 +1412,7 @@ type EventSpec struct {
 
 func (x *EventSpec) Reset() {
 	*x = EventSpec{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[14]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1331,7 +1424,7 @@ func (x *EventSpec) String() string {
 func (*EventSpec) ProtoMessage() {}
 
 func (x *EventSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[14]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1344,7 +1437,7 @@ func (x *EventSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventSpec.ProtoReflect.Descriptor instead.
 func (*EventSpec) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{14}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *EventSpec) GetTime() *timestamppb.Timestamp {
@@ -1425,7 +1518,7 @@ type Token struct {
 
 func (x *Token) Reset() {
 	*x = Token{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[15]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1437,7 +1530,7 @@ func (x *Token) String() string {
 func (*Token) ProtoMessage() {}
 
 func (x *Token) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[15]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1450,7 +1543,7 @@ func (x *Token) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Token.ProtoReflect.Descriptor instead.
 func (*Token) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{15}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Token) GetApiVersion() string {
@@ -1501,7 +1594,7 @@ type TokenSpec struct {
 
 func (x *TokenSpec) Reset() {
 	*x = TokenSpec{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[16]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1513,7 +1606,7 @@ func (x *TokenSpec) String() string {
 func (*TokenSpec) ProtoMessage() {}
 
 func (x *TokenSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[16]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1526,7 +1619,7 @@ func (x *TokenSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenSpec.ProtoReflect.Descriptor instead.
 func (*TokenSpec) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{16}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *TokenSpec) GetRole() string {
@@ -1561,7 +1654,7 @@ type TokenStatus struct {
 
 func (x *TokenStatus) Reset() {
 	*x = TokenStatus{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[17]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1573,7 +1666,7 @@ func (x *TokenStatus) String() string {
 func (*TokenStatus) ProtoMessage() {}
 
 func (x *TokenStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[17]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1586,7 +1679,7 @@ func (x *TokenStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenStatus.ProtoReflect.Descriptor instead.
 func (*TokenStatus) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{17}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *TokenStatus) GetUsed() int32 {
@@ -1617,7 +1710,7 @@ type Image struct {
 
 func (x *Image) Reset() {
 	*x = Image{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[18]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1629,7 +1722,7 @@ func (x *Image) String() string {
 func (*Image) ProtoMessage() {}
 
 func (x *Image) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[18]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1642,7 +1735,7 @@ func (x *Image) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Image.ProtoReflect.Descriptor instead.
 func (*Image) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{18}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Image) GetApiVersion() string {
@@ -1696,7 +1789,7 @@ type ImageStatus struct {
 
 func (x *ImageStatus) Reset() {
 	*x = ImageStatus{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[19]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1708,7 +1801,7 @@ func (x *ImageStatus) String() string {
 func (*ImageStatus) ProtoMessage() {}
 
 func (x *ImageStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[19]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1721,7 +1814,7 @@ func (x *ImageStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImageStatus.ProtoReflect.Descriptor instead.
 func (*ImageStatus) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{19}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ImageStatus) GetRepository() string {
@@ -1808,7 +1901,7 @@ type Login struct {
 
 func (x *Login) Reset() {
 	*x = Login{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[20]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1820,7 +1913,7 @@ func (x *Login) String() string {
 func (*Login) ProtoMessage() {}
 
 func (x *Login) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[20]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1833,7 +1926,7 @@ func (x *Login) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Login.ProtoReflect.Descriptor instead.
 func (*Login) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{20}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Login) GetApiVersion() string {
@@ -1874,7 +1967,7 @@ type LoginSpec struct {
 
 func (x *LoginSpec) Reset() {
 	*x = LoginSpec{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[21]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1886,7 +1979,7 @@ func (x *LoginSpec) String() string {
 func (*LoginSpec) ProtoMessage() {}
 
 func (x *LoginSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[21]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1899,7 +1992,7 @@ func (x *LoginSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LoginSpec.ProtoReflect.Descriptor instead.
 func (*LoginSpec) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{21}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *LoginSpec) GetHost() string {
@@ -1929,7 +2022,7 @@ const file_cloudless_v1_cluster_proto_rawDesc = "" +
 	"\x04spec\x18\x04 \x01(\v2\x19.cloudless.v1.ClusterSpecR\x04spec\x123\n" +
 	"\x06status\x18\x05 \x01(\v2\x1b.cloudless.v1.ClusterStatusR\x06status:\x0e\xea\xcc'\n" +
 	"\n" +
-	"\bclusters\"\xd2\f\n" +
+	"\bclusters\"\x89\r\n" +
 	"\vClusterSpec\x12\xad\x01\n" +
 	"\brange_v4\x18\x01 \x01(\tB\x91\x01\xbaH\x8d\x01\xba\x01\x86\x01\n" +
 	"\brange_v4\x12`must be a range of IPv4 addresses such as 10.64.0.0/10, with nothing but zeros behind its length\x1a\x18this.isIpPrefix(4, true)\xd8\x01\x01R\arangeV4\x12\xb4\x01\n" +
@@ -1953,11 +2046,21 @@ const file_cloudless_v1_cluster_proto_rawDesc = "" +
 	"\x10service_range_v6\x12mmust be a range of IPv6 addresses such as fd12:3456:789a:ffff::/112, with nothing but zeros behind its length\x1a\x18this.isIpPrefix(6, true)\xd8\x01\x01R\x0eserviceRangeV6\x122\n" +
 	"\bfailover\x18\x19 \x01(\v2\x16.cloudless.v1.FailoverR\bfailover\x12/\n" +
 	"\aingress\x18\x1a \x01(\v2\x15.cloudless.v1.IngressR\aingress\x12&\n" +
-	"\x04acme\x18\x1b \x01(\v2\x12.cloudless.v1.AcmeR\x04acmeB\x11\n" +
+	"\x04acme\x18\x1b \x01(\v2\x12.cloudless.v1.AcmeR\x04acme\x125\n" +
+	"\trebalance\x18\x1c \x01(\v2\x17.cloudless.v1.RebalanceR\trebalanceB\x11\n" +
 	"\x0f_desired_voters\"b\n" +
 	"\bFailover\x12,\n" +
 	"\breplicas\x18\x01 \x01(\x05B\v\xbaH\b\x1a\x06\x18\xa0\x8d\x06(\x01H\x00R\breplicas\x88\x01\x01\x12\x1b\n" +
 	"\x03per\x18\x02 \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\x03perB\v\n" +
+	"\t_replicas\"\xe1\x01\n" +
+	"\tRebalance\x12\x18\n" +
+	"\aenabled\x18\x01 \x01(\bR\aenabled\x127\n" +
+	"\bmin_gain\x18\x02 \x01(\x01B\x17\xbaH\x14\x12\x12\x19\x00\x00\x00\x00\x00\x00\xf0?){\x14\xaeG\xe1z\x84?H\x00R\aminGain\x88\x01\x01\x12+\n" +
+	"\breplicas\x18\x03 \x01(\x05B\n" +
+	"\xbaH\a\x1a\x05\x18\xe8\a(\x01H\x01R\breplicas\x88\x01\x01\x12\x1b\n" +
+	"\x03per\x18\x04 \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\x03per\x12\x1d\n" +
+	"\x04rest\x18\x05 \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\x04restB\v\n" +
+	"\t_min_gainB\v\n" +
 	"\t_replicas\"\xd6\x01\n" +
 	"\n" +
 	"Overcommit\x12!\n" +
@@ -2137,85 +2240,87 @@ func file_cloudless_v1_cluster_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_cluster_proto_rawDescData
 }
 
-var file_cloudless_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_cloudless_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_cloudless_v1_cluster_proto_goTypes = []any{
 	(*Cluster)(nil),               // 0: cloudless.v1.Cluster
 	(*ClusterSpec)(nil),           // 1: cloudless.v1.ClusterSpec
 	(*Failover)(nil),              // 2: cloudless.v1.Failover
-	(*Overcommit)(nil),            // 3: cloudless.v1.Overcommit
-	(*Liveness)(nil),              // 4: cloudless.v1.Liveness
-	(*NodeClass)(nil),             // 5: cloudless.v1.NodeClass
-	(*Retention)(nil),             // 6: cloudless.v1.Retention
-	(*WorkloadDefaults)(nil),      // 7: cloudless.v1.WorkloadDefaults
-	(*ClusterLimits)(nil),         // 8: cloudless.v1.ClusterLimits
-	(*Configuration)(nil),         // 9: cloudless.v1.Configuration
-	(*ConfigurationSpec)(nil),     // 10: cloudless.v1.ConfigurationSpec
-	(*ClusterStatus)(nil),         // 11: cloudless.v1.ClusterStatus
-	(*ServerStatus)(nil),          // 12: cloudless.v1.ServerStatus
-	(*Event)(nil),                 // 13: cloudless.v1.Event
-	(*EventSpec)(nil),             // 14: cloudless.v1.EventSpec
-	(*Token)(nil),                 // 15: cloudless.v1.Token
-	(*TokenSpec)(nil),             // 16: cloudless.v1.TokenSpec
-	(*TokenStatus)(nil),           // 17: cloudless.v1.TokenStatus
-	(*Image)(nil),                 // 18: cloudless.v1.Image
-	(*ImageStatus)(nil),           // 19: cloudless.v1.ImageStatus
-	(*Login)(nil),                 // 20: cloudless.v1.Login
-	(*LoginSpec)(nil),             // 21: cloudless.v1.LoginSpec
-	(*Metadata)(nil),              // 22: cloudless.v1.Metadata
-	(*ScoreWeights)(nil),          // 23: cloudless.v1.ScoreWeights
-	(*ResourceAmounts)(nil),       // 24: cloudless.v1.ResourceAmounts
-	(*Ingress)(nil),               // 25: cloudless.v1.Ingress
-	(*Acme)(nil),                  // 26: cloudless.v1.Acme
-	(*Restart)(nil),               // 27: cloudless.v1.Restart
-	(*Stop)(nil),                  // 28: cloudless.v1.Stop
-	(*FieldChange)(nil),           // 29: cloudless.v1.FieldChange
-	(*timestamppb.Timestamp)(nil), // 30: google.protobuf.Timestamp
+	(*Rebalance)(nil),             // 3: cloudless.v1.Rebalance
+	(*Overcommit)(nil),            // 4: cloudless.v1.Overcommit
+	(*Liveness)(nil),              // 5: cloudless.v1.Liveness
+	(*NodeClass)(nil),             // 6: cloudless.v1.NodeClass
+	(*Retention)(nil),             // 7: cloudless.v1.Retention
+	(*WorkloadDefaults)(nil),      // 8: cloudless.v1.WorkloadDefaults
+	(*ClusterLimits)(nil),         // 9: cloudless.v1.ClusterLimits
+	(*Configuration)(nil),         // 10: cloudless.v1.Configuration
+	(*ConfigurationSpec)(nil),     // 11: cloudless.v1.ConfigurationSpec
+	(*ClusterStatus)(nil),         // 12: cloudless.v1.ClusterStatus
+	(*ServerStatus)(nil),          // 13: cloudless.v1.ServerStatus
+	(*Event)(nil),                 // 14: cloudless.v1.Event
+	(*EventSpec)(nil),             // 15: cloudless.v1.EventSpec
+	(*Token)(nil),                 // 16: cloudless.v1.Token
+	(*TokenSpec)(nil),             // 17: cloudless.v1.TokenSpec
+	(*TokenStatus)(nil),           // 18: cloudless.v1.TokenStatus
+	(*Image)(nil),                 // 19: cloudless.v1.Image
+	(*ImageStatus)(nil),           // 20: cloudless.v1.ImageStatus
+	(*Login)(nil),                 // 21: cloudless.v1.Login
+	(*LoginSpec)(nil),             // 22: cloudless.v1.LoginSpec
+	(*Metadata)(nil),              // 23: cloudless.v1.Metadata
+	(*ScoreWeights)(nil),          // 24: cloudless.v1.ScoreWeights
+	(*ResourceAmounts)(nil),       // 25: cloudless.v1.ResourceAmounts
+	(*Ingress)(nil),               // 26: cloudless.v1.Ingress
+	(*Acme)(nil),                  // 27: cloudless.v1.Acme
+	(*Restart)(nil),               // 28: cloudless.v1.Restart
+	(*Stop)(nil),                  // 29: cloudless.v1.Stop
+	(*FieldChange)(nil),           // 30: cloudless.v1.FieldChange
+	(*timestamppb.Timestamp)(nil), // 31: google.protobuf.Timestamp
 }
 var file_cloudless_v1_cluster_proto_depIdxs = []int32{
-	22, // 0: cloudless.v1.Cluster.metadata:type_name -> cloudless.v1.Metadata
+	23, // 0: cloudless.v1.Cluster.metadata:type_name -> cloudless.v1.Metadata
 	1,  // 1: cloudless.v1.Cluster.spec:type_name -> cloudless.v1.ClusterSpec
-	11, // 2: cloudless.v1.Cluster.status:type_name -> cloudless.v1.ClusterStatus
-	4,  // 3: cloudless.v1.ClusterSpec.liveness:type_name -> cloudless.v1.Liveness
-	5,  // 4: cloudless.v1.ClusterSpec.node_classes:type_name -> cloudless.v1.NodeClass
-	6,  // 5: cloudless.v1.ClusterSpec.retention:type_name -> cloudless.v1.Retention
-	7,  // 6: cloudless.v1.ClusterSpec.defaults:type_name -> cloudless.v1.WorkloadDefaults
-	8,  // 7: cloudless.v1.ClusterSpec.limits:type_name -> cloudless.v1.ClusterLimits
-	23, // 8: cloudless.v1.ClusterSpec.weights:type_name -> cloudless.v1.ScoreWeights
-	3,  // 9: cloudless.v1.ClusterSpec.overcommit:type_name -> cloudless.v1.Overcommit
-	24, // 10: cloudless.v1.ClusterSpec.reserved:type_name -> cloudless.v1.ResourceAmounts
+	12, // 2: cloudless.v1.Cluster.status:type_name -> cloudless.v1.ClusterStatus
+	5,  // 3: cloudless.v1.ClusterSpec.liveness:type_name -> cloudless.v1.Liveness
+	6,  // 4: cloudless.v1.ClusterSpec.node_classes:type_name -> cloudless.v1.NodeClass
+	7,  // 5: cloudless.v1.ClusterSpec.retention:type_name -> cloudless.v1.Retention
+	8,  // 6: cloudless.v1.ClusterSpec.defaults:type_name -> cloudless.v1.WorkloadDefaults
+	9,  // 7: cloudless.v1.ClusterSpec.limits:type_name -> cloudless.v1.ClusterLimits
+	24, // 8: cloudless.v1.ClusterSpec.weights:type_name -> cloudless.v1.ScoreWeights
+	4,  // 9: cloudless.v1.ClusterSpec.overcommit:type_name -> cloudless.v1.Overcommit
+	25, // 10: cloudless.v1.ClusterSpec.reserved:type_name -> cloudless.v1.ResourceAmounts
 	2,  // 11: cloudless.v1.ClusterSpec.failover:type_name -> cloudless.v1.Failover
-	25, // 12: cloudless.v1.ClusterSpec.ingress:type_name -> cloudless.v1.Ingress
-	26, // 13: cloudless.v1.ClusterSpec.acme:type_name -> cloudless.v1.Acme
-	4,  // 14: cloudless.v1.NodeClass.liveness:type_name -> cloudless.v1.Liveness
-	3,  // 15: cloudless.v1.NodeClass.overcommit:type_name -> cloudless.v1.Overcommit
-	24, // 16: cloudless.v1.NodeClass.reserved:type_name -> cloudless.v1.ResourceAmounts
-	24, // 17: cloudless.v1.WorkloadDefaults.requests:type_name -> cloudless.v1.ResourceAmounts
-	24, // 18: cloudless.v1.WorkloadDefaults.limits:type_name -> cloudless.v1.ResourceAmounts
-	27, // 19: cloudless.v1.WorkloadDefaults.restart:type_name -> cloudless.v1.Restart
-	28, // 20: cloudless.v1.WorkloadDefaults.stop:type_name -> cloudless.v1.Stop
-	22, // 21: cloudless.v1.Configuration.metadata:type_name -> cloudless.v1.Metadata
-	10, // 22: cloudless.v1.Configuration.spec:type_name -> cloudless.v1.ConfigurationSpec
-	1,  // 23: cloudless.v1.ConfigurationSpec.cluster:type_name -> cloudless.v1.ClusterSpec
-	29, // 24: cloudless.v1.ConfigurationSpec.changes:type_name -> cloudless.v1.FieldChange
-	12, // 25: cloudless.v1.ClusterStatus.servers:type_name -> cloudless.v1.ServerStatus
-	22, // 26: cloudless.v1.Event.metadata:type_name -> cloudless.v1.Metadata
-	14, // 27: cloudless.v1.Event.spec:type_name -> cloudless.v1.EventSpec
-	30, // 28: cloudless.v1.EventSpec.time:type_name -> google.protobuf.Timestamp
-	22, // 29: cloudless.v1.Token.metadata:type_name -> cloudless.v1.Metadata
-	16, // 30: cloudless.v1.Token.spec:type_name -> cloudless.v1.TokenSpec
-	17, // 31: cloudless.v1.Token.status:type_name -> cloudless.v1.TokenStatus
-	30, // 32: cloudless.v1.TokenSpec.expire_time:type_name -> google.protobuf.Timestamp
-	22, // 33: cloudless.v1.Image.metadata:type_name -> cloudless.v1.Metadata
-	19, // 34: cloudless.v1.Image.status:type_name -> cloudless.v1.ImageStatus
-	30, // 35: cloudless.v1.ImageStatus.expire_time:type_name -> google.protobuf.Timestamp
-	30, // 36: cloudless.v1.ImageStatus.push_time:type_name -> google.protobuf.Timestamp
-	22, // 37: cloudless.v1.Login.metadata:type_name -> cloudless.v1.Metadata
-	21, // 38: cloudless.v1.Login.spec:type_name -> cloudless.v1.LoginSpec
-	39, // [39:39] is the sub-list for method output_type
-	39, // [39:39] is the sub-list for method input_type
-	39, // [39:39] is the sub-list for extension type_name
-	39, // [39:39] is the sub-list for extension extendee
-	0,  // [0:39] is the sub-list for field type_name
+	26, // 12: cloudless.v1.ClusterSpec.ingress:type_name -> cloudless.v1.Ingress
+	27, // 13: cloudless.v1.ClusterSpec.acme:type_name -> cloudless.v1.Acme
+	3,  // 14: cloudless.v1.ClusterSpec.rebalance:type_name -> cloudless.v1.Rebalance
+	5,  // 15: cloudless.v1.NodeClass.liveness:type_name -> cloudless.v1.Liveness
+	4,  // 16: cloudless.v1.NodeClass.overcommit:type_name -> cloudless.v1.Overcommit
+	25, // 17: cloudless.v1.NodeClass.reserved:type_name -> cloudless.v1.ResourceAmounts
+	25, // 18: cloudless.v1.WorkloadDefaults.requests:type_name -> cloudless.v1.ResourceAmounts
+	25, // 19: cloudless.v1.WorkloadDefaults.limits:type_name -> cloudless.v1.ResourceAmounts
+	28, // 20: cloudless.v1.WorkloadDefaults.restart:type_name -> cloudless.v1.Restart
+	29, // 21: cloudless.v1.WorkloadDefaults.stop:type_name -> cloudless.v1.Stop
+	23, // 22: cloudless.v1.Configuration.metadata:type_name -> cloudless.v1.Metadata
+	11, // 23: cloudless.v1.Configuration.spec:type_name -> cloudless.v1.ConfigurationSpec
+	1,  // 24: cloudless.v1.ConfigurationSpec.cluster:type_name -> cloudless.v1.ClusterSpec
+	30, // 25: cloudless.v1.ConfigurationSpec.changes:type_name -> cloudless.v1.FieldChange
+	13, // 26: cloudless.v1.ClusterStatus.servers:type_name -> cloudless.v1.ServerStatus
+	23, // 27: cloudless.v1.Event.metadata:type_name -> cloudless.v1.Metadata
+	15, // 28: cloudless.v1.Event.spec:type_name -> cloudless.v1.EventSpec
+	31, // 29: cloudless.v1.EventSpec.time:type_name -> google.protobuf.Timestamp
+	23, // 30: cloudless.v1.Token.metadata:type_name -> cloudless.v1.Metadata
+	17, // 31: cloudless.v1.Token.spec:type_name -> cloudless.v1.TokenSpec
+	18, // 32: cloudless.v1.Token.status:type_name -> cloudless.v1.TokenStatus
+	31, // 33: cloudless.v1.TokenSpec.expire_time:type_name -> google.protobuf.Timestamp
+	23, // 34: cloudless.v1.Image.metadata:type_name -> cloudless.v1.Metadata
+	20, // 35: cloudless.v1.Image.status:type_name -> cloudless.v1.ImageStatus
+	31, // 36: cloudless.v1.ImageStatus.expire_time:type_name -> google.protobuf.Timestamp
+	31, // 37: cloudless.v1.ImageStatus.push_time:type_name -> google.protobuf.Timestamp
+	23, // 38: cloudless.v1.Login.metadata:type_name -> cloudless.v1.Metadata
+	22, // 39: cloudless.v1.Login.spec:type_name -> cloudless.v1.LoginSpec
+	40, // [40:40] is the sub-list for method output_type
+	40, // [40:40] is the sub-list for method input_type
+	40, // [40:40] is the sub-list for extension type_name
+	40, // [40:40] is the sub-list for extension extendee
+	0,  // [0:40] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_cluster_proto_init() }
@@ -2231,15 +2336,16 @@ func file_cloudless_v1_cluster_proto_init() {
 	file_cloudless_v1_cluster_proto_msgTypes[1].OneofWrappers = []any{}
 	file_cloudless_v1_cluster_proto_msgTypes[2].OneofWrappers = []any{}
 	file_cloudless_v1_cluster_proto_msgTypes[3].OneofWrappers = []any{}
-	file_cloudless_v1_cluster_proto_msgTypes[6].OneofWrappers = []any{}
-	file_cloudless_v1_cluster_proto_msgTypes[8].OneofWrappers = []any{}
+	file_cloudless_v1_cluster_proto_msgTypes[4].OneofWrappers = []any{}
+	file_cloudless_v1_cluster_proto_msgTypes[7].OneofWrappers = []any{}
+	file_cloudless_v1_cluster_proto_msgTypes[9].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_cluster_proto_rawDesc), len(file_cloudless_v1_cluster_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   22,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

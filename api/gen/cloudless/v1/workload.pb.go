@@ -2501,7 +2501,7 @@ type ReplicaSpec struct {
 	StopGrace string `protobuf:"bytes,17,opt,name=stop_grace,json=stopGrace,proto3" json:"stop_grace,omitempty"`
 	// The fencing epoch of a singleton: each new replica has a higher one. 0 for all others.
 	Epoch uint64 `protobuf:"varint,18,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// The replica that it replaces, if the node of that one was lost or has evicted it.
+	// The replica that it replaces, if the node of that one was lost or has evicted it, or if it is moved.
 	Replaces *Replaced `protobuf:"bytes,19,opt,name=replaces,proto3" json:"replaces,omitempty"`
 	// Set if earlier replicas ended again and again soon after they had started: it is not placed before this time. Once it
 	// is placed, the time when that was.
@@ -2659,14 +2659,15 @@ func (x *ReplicaSpec) GetNotBefore() *timestamppb.Timestamp {
 	return nil
 }
 
-// A replica that its node has taken down.
+// A replica that its node has taken down, or that is moved to another node.
 type Replaced struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	ReplicaUid string                 `protobuf:"bytes,1,opt,name=replica_uid,json=replicaUid,proto3" json:"replica_uid,omitempty"`
-	// "lost" if its node was lost, "evicted" if its node was short of memory; empty if an update replaces it anyway.
+	// "lost" if its node was lost, "evicted" if its node was short of memory, "moved" if rebalancing has found a better
+	// node for it; empty if an update replaces it anyway.
 	Cause string `protobuf:"bytes,2,opt,name=cause,proto3" json:"cause,omitempty"`
 	// How many replicas in a row ended that way soon after they had started, this one included; 0 if this one had run for
-	// long.
+	// long. For "moved": how many moves in a row there were, each soon after the one before.
 	Times int32 `protobuf:"varint,3,opt,name=times,proto3" json:"times,omitempty"`
 	// Their nodes, without repetition and newest last; of many, only the newest.
 	Nodes         []string `protobuf:"bytes,4,rep,name=nodes,proto3" json:"nodes,omitempty"`
