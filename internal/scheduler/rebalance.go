@@ -37,42 +37,64 @@ type Move struct {
 	OwnUse, OtherUse Use
 }
 
-// Gain is by how much a node is better than another.
+// Gain is by how much a node is better than another. The zero value is nothing.
 type Gain struct {
-	// Outranks is whether it is better by a criterion that comes before the score.
-	Outranks bool
-	// Score is by how much its score is higher, in millionths. It is 0 if Outranks.
-	Score int32
+	// Criterion is the first one in which they differ, in ranking order. By is the difference: in
+	// millionths if it is the score.
+	Criterion Criterion
+	By        int32
 }
+
+// Criterion is one by which nodes are ranked.
+type Criterion int
+
+// The criteria that are not levels, and the first level.
+const (
+	ByAffinity Criterion = iota
+	ByTaints
+	byFirstLevel
+	ByNode  Criterion = 1000
+	ByScore Criterion = 1001
+)
 
 // Use is how much of a node is promised, in percent.
 type Use struct{ CPU, Memory int }
 
-// Reaches reports whether a gain is large enough.
-func (g Gain) Reaches(least int32) bool { return g.Outranks || g.Score >= max(least, 1) }
-
-func (g Gain) compare(o Gain) int {
-	switch {
-	case g.Outranks && !o.Outranks:
-		return 1
-	case o.Outranks && !g.Outranks:
-		return -1
+// Reaches reports whether a gain is large enough. What outranks the score always is.
+func (g Gain) Reaches(least int32) bool {
+	if g.Criterion < ByScore {
+		least = 1
 	}
-	return cmp.Compare(g.Score, o.Score)
+	return g.By >= max(least, 1)
+}
+
+// compare is positive for the larger gain.
+func (g Gain) compare(o Gain) int {
+	return cmp.Or(cmp.Compare(o.Criterion, g.Criterion), cmp.Compare(g.By, o.By))
 }
 
 // Gain is what a replica would gain on the other node. It is nothing if its own node is the
 // best, or would refuse it today: nothing can be compared with that.
 func (s *Review) Gain() Gain {
+	if s.Own.Rank <= 1 || s.Other.Rank != 1 {
+		return Gain{}
+	}
 	a, b := &s.Other.Score, &s.Own.Score
 	switch {
-	case s.Own.Rank <= 1 || s.Other.Rank != 1:
-		return Gain{}
-	case a.Affinity != b.Affinity || a.Avoided != b.Avoided || !slices.Equal(s.Other.Same, s.Own.Same) ||
-		s.LevelsNodes && a.SameNode != b.SameNode:
-		return Gain{Outranks: true}
+	case a.Affinity != b.Affinity:
+		return Gain{ByAffinity, a.Affinity - b.Affinity}
+	case a.Avoided != b.Avoided:
+		return Gain{ByTaints, b.Avoided - a.Avoided}
 	}
-	return Gain{Score: a.Total - b.Total}
+	for k := range min(len(s.Other.Same), len(s.Own.Same)) {
+		if x, y := s.Other.Same[k], s.Own.Same[k]; x != y {
+			return Gain{byFirstLevel + Criterion(k), y - x}
+		}
+	}
+	if s.LevelsNodes && a.SameNode != b.SameNode {
+		return Gain{ByNode, b.SameNode - a.SameNode}
+	}
+	return Gain{ByScore, a.Total - b.Total}
 }
 
 // Rebalance returns the best move: the one with the largest gain among those for which there is
@@ -141,22 +163,20 @@ func (v *View) useOf(node string) (u Use) {
 func (m *Move) Why() string {
 	a, b := &m.Other.Score, &m.Own.Score
 	to, from := m.Other.NodeName, m.Own.NodeName
-	switch {
-	case a.Affinity != b.Affinity:
+	switch c := m.Gain.Criterion; c {
+	case ByAffinity:
 		return fmt.Sprintf("the preferences that %s fulfils weigh %d, those that %s fulfils %d", to, a.Affinity, from, b.Affinity)
-	case a.Avoided != b.Avoided:
+	case ByTaints:
 		return fmt.Sprintf("%s has %s to avoid, %s %d", to, spec.Count(int(a.Avoided), "taint"), from, b.Avoided)
-	}
-	for k := range min(len(m.Other.Same), len(m.Own.Same)) {
-		if x, y := m.Other.Same[k], m.Own.Same[k]; x != y {
-			return fmt.Sprintf("the %s of %s has %s of the workload, that of %s %d", topologyNoun(m.Levels[k]), to, spec.Count(int(x), "other replica"), from, y)
-		}
-	}
-	if m.LevelsNodes && a.SameNode != b.SameNode {
+	case ByNode:
 		return fmt.Sprintf("%s has %s of the workload, %s %d", to, spec.Count(int(a.SameNode), "other replica"), from, b.SameNode)
+	case ByScore:
+	default:
+		k := c - byFirstLevel
+		return fmt.Sprintf("the %s of %s has %s of the workload, that of %s %d", topologyNoun(m.Levels[k]), to, spec.Count(int(m.Other.Same[k]), "other replica"), from, m.Own.Same[k])
 	}
 	why := fmt.Sprintf("the score of %s is %s, that of %s %s, a gain of %s, most of all by %s",
-		to, total(a), from, total(b), spec.FormatScore(m.Gain.Score), m.most(a, b))
+		to, total(a), from, total(b), spec.FormatScore(m.Gain.By), m.most(a, b))
 	resource, before, after := "memory", m.OwnUse.Memory, m.OtherUse.Memory
 	if cpu, memory := m.OwnUse.CPU-m.OtherUse.CPU, before-after; max(cpu, -cpu) > max(memory, -memory) {
 		resource, before, after = "CPU", m.OwnUse.CPU, m.OtherUse.CPU

@@ -140,6 +140,10 @@ var (
 		Name: "cloudless_autoscale_decisions_total", Kind: KindCounter, From: FromServer,
 		Labels: []string{"decision"}, Help: "Decisions of autoscaling, by the reason of their event. Only the leader counts them.",
 	}
+	MovedReplicas = Metric{
+		Name: "cloudless_moved_replicas_total", Kind: KindCounter, From: FromServer,
+		Help: "Replicas that rebalancing has begun to move to a better node. Only the leader counts them.",
+	}
 	Users = Metric{
 		Name: "cloudless_users", Kind: KindGauge, From: FromServer,
 		Labels: []string{"role"}, Help: "API tokens that have not expired, by role.",
@@ -299,7 +303,7 @@ func Catalogue() []Metric {
 		APICalls, APIErrors, APISeconds, APIOpen, HTTPRequests,
 		RaftLeader, RaftTerm, RaftLastIndex, RaftCommitIndex, RaftAppliedIndex, RaftSnapshotIndex,
 		RaftCommitSeconds, RaftFsyncSeconds, RaftSnapshotSeconds,
-		StateIndex, StateObjects, Workloads, Replicas, Services, Endpoints, ReplicaRestarts, Nodes, DrainingReplicas, LostReplicas, DeferredReplicas, AutoscaleDecisions, Users, Images, Sessions,
+		StateIndex, StateObjects, Workloads, Replicas, Services, Endpoints, ReplicaRestarts, Nodes, DrainingReplicas, LostReplicas, DeferredReplicas, AutoscaleDecisions, MovedReplicas, Users, Images, Sessions,
 		SchedulingDecisions, SchedulingSeconds, PendingReplicas,
 		NodeCPU, NodeCPUCapacity, NodeMemory, NodeMemoryCapacity, NodeDisk, NodeDiskCapacity,
 	}

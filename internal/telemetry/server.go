@@ -14,6 +14,7 @@ type Server struct {
 	callSeconds, commitSeconds                     *prometheus.HistogramVec
 	fsyncSeconds, snapshotSeconds, scheduleSeconds prometheus.Observer
 	open, deferred                                 prometheus.Gauge
+	moved                                          prometheus.Counter
 }
 
 // NewServer registers them.
@@ -24,6 +25,7 @@ func NewServer(r *Registry) *Server {
 		fsyncSeconds: r.Histogram(RaftFsyncSeconds).WithLabelValues(), snapshotSeconds: r.Histogram(RaftSnapshotSeconds).WithLabelValues(),
 		scheduleSeconds: r.Histogram(SchedulingSeconds).WithLabelValues(), open: r.Gauge(APIOpen).WithLabelValues(),
 		deferred: r.Gauge(DeferredReplicas).WithLabelValues(), autoscaled: r.Counter(AutoscaleDecisions),
+		moved: r.Counter(MovedReplicas).WithLabelValues(),
 	}
 }
 
@@ -90,6 +92,13 @@ func (s *Server) Scheduled(placed, unplaced int, took time.Duration) {
 func (s *Server) Autoscaled(decision string) {
 	if s != nil {
 		s.autoscaled.WithLabelValues(decision).Inc()
+	}
+}
+
+// Moved counts replicas that are moved to a better node.
+func (s *Server) Moved(count int) {
+	if s != nil {
+		s.moved.Add(float64(count))
 	}
 }
 

@@ -73,6 +73,14 @@ const (
 	Oversleeping Flaw = "oversleeping"
 )
 
+// The flaws of rebalancing.
+const (
+	// Replicas are moved to any node.
+	Aimless Flaw = "aimless"
+	// A moved replica stops before another one serves.
+	Abrupt Flaw = "abrupt"
+)
+
 // crowd puts everything onto the first node.
 func crowd(snap *state.Snapshot, tx *statev1.Transaction) {
 	for n := range snap.Nodes("") {

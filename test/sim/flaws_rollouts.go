@@ -83,6 +83,13 @@ func (w *World) spoil(snap *state.Snapshot, b *state.Batch, uid func() string) {
 		stopEach(snap, b, "its node is being drained", func(r *v1.Replica, _ *v1.Workload) bool {
 			return spec.Drains(snap.Node(r.GetSpec().GetNodeUid()))
 		})
+	case Aimless:
+		w.mislead(snap, b)
+	case Abrupt:
+		stopEach(snap, b, "it is moved", func(r *v1.Replica, _ *v1.Workload) bool {
+			to := moverOf(snap, r)
+			return to != nil && !spec.Serves(to)
+		})
 	case Lavish:
 		multiply(snap, b, uid)
 	case Rerunning:

@@ -42,6 +42,9 @@ type oracle struct {
 	epoch uint64
 	plans int
 	paced paced
+	// moved are the newest moves of replicas to better nodes, and moves counts all.
+	moved paced
+	moves int
 }
 
 func newOracle() oracle {
@@ -78,6 +81,7 @@ func (w *World) checkEntry(p *proposal, before, after *state.Snapshot) {
 	w.checkReplacing(p, before)
 	w.checkDisruptions(p)
 	w.checkPace(p, before, after)
+	w.checkMoves(p, before, after)
 	w.checkQuotas(p, before, after)
 	w.checkSuccession(p, before, after)
 	nodes, touched := map[string]bool{}, map[string]bool{}
@@ -267,7 +271,7 @@ func (w *World) checkNew(p *proposal, r *v1.Replica, after *state.Snapshot) {
 	}
 	live := 0
 	for other := range after.ReplicasOf(one.GetMetadata().GetUid()) {
-		if wanted(other) && other.GetSpec().GetRevisionUid() == revision && !placement.Away(p.base, other) && !w.mustLeave(p.base, other) {
+		if wanted(other) && other.GetSpec().GetRevisionUid() == revision && !placement.Away(p.base, other) && !w.mayGo(p, after, other) {
 			live++
 		}
 	}

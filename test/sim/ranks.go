@@ -143,7 +143,7 @@ func (w *World) checkRoomIsMade(p *proposal, snap *state.Snapshot, node string) 
 
 // checkEvicted checks that a replica is evicted only by a taint that its node has.
 func (w *World) checkEvicted(p *proposal, r *v1.Replica, before *state.Snapshot) {
-	if !w.mustLeave(before, r) && !w.mustLeave(p.base, r) {
+	if !w.mustLeave(before, r) && !w.mustLeave(p.base, r) && moverOf(p.base, r) == nil {
 		w.fail("a replica is lost only for a reason", "%s has %s leave %s, which has no taint that it does not bear", p.who,
 			r.GetMetadata().GetName(), r.GetSpec().GetNode())
 	}

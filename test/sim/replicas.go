@@ -21,6 +21,8 @@ type replicaLoop struct {
 	// until is the time of the current timer, zero for none, and reached the last one that
 	// elapsed.
 	until, reached time.Time
+	// unbalanced is whether it looks for replicas to move when a plan has been compared with its result.
+	unbalanced bool
 }
 
 // begin reads the state, as the loop does when it starts and when it has lagged.
@@ -69,12 +71,27 @@ func (l *replicaLoop) tick() {
 		l.engine.Elapsed(latest(w.wall(s), l.reached))
 	}
 	l.reached = time.Time{}
+	l.holdMoves()
 	step := l.engine.Settle(w.wall(s), w.uidsOf(s))
 	if step == nil {
 		l.arm()
 		return
 	}
 	l.propose(snap, step)
+}
+
+// holdMoves moves nothing while a plan is compared with its result.
+func (l *replicaLoop) holdMoves() {
+	due := &l.engine.Due.Rebalance
+	switch w := l.t.w; {
+	case w.tidy && *due:
+		*due, l.unbalanced = false, true
+		w.after(time.Minute, l.wake)
+	case w.tidy && l.unbalanced:
+		w.after(time.Minute, l.wake)
+	case !w.tidy:
+		*due, l.unbalanced = *due || l.unbalanced, false
+	}
 }
 
 // follow lets the engine follow changes, as far as a flaw allows.

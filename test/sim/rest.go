@@ -59,8 +59,19 @@ func (w *World) rest() {
 // holdStill checks that nothing is written when nothing happens, except for retention, and
 // for scores, which time alone changes.
 func (w *World) holdStill() {
+	begin := w.now
 	before, _ := w.written()
-	w.run(w.now + still)
+	for moves := -1; w.failure == nil && moves != w.oracle.moves; { // until nothing is moved any more
+		if w.now-begin > movesEndWithin {
+			w.fail("moves come to an end", "%s after everything was as desired, replicas are still moved", w.now-begin)
+		}
+		for w.failure == nil && w.underWay() != "" && w.now-begin <= movesEndWithin {
+			w.run(w.now + restLook)
+		}
+		moves = w.oracle.moves
+		before, _ = w.written()
+		w.run(w.now + still)
+	}
 	if after, what := w.written(); after > before && w.failure == nil {
 		w.fail("nothing is written when nothing happens", "%s at version %d, and nothing after %d should be", what, after, before)
 	}
@@ -146,6 +157,9 @@ func (w *World) underWay() string {
 		if spec.Serves(r) && !spec.Steady(r) && !placement.Away(snap, r) {
 			return r.GetMetadata().GetName() + " has yet to prove itself"
 		}
+	}
+	if moving := beingMoved(snap); len(moving) > 0 {
+		return snap.Replica(moving[0]).GetMetadata().GetName() + " is being moved"
 	}
 	return ""
 }

@@ -180,7 +180,7 @@ func (w *World) checkSize(p *proposal, r *v1.Replica, one *v1.Workload, after *s
 	}
 	live := 0
 	for other := range after.ReplicasOf(one.GetMetadata().GetUid()) {
-		if wanted(other) && !placement.Away(p.base, other) && !w.mustLeave(p.base, other) {
+		if wanted(other) && !placement.Away(p.base, other) && !w.mayGo(p, after, other) {
 			live++
 		}
 	}
@@ -243,6 +243,9 @@ func (w *World) mayWait(snap *state.Snapshot, r *v1.Replica) bool {
 		return waits != nil && classOf(priorityOf(snap, r)) == classOf(priorityOf(snap, waits))
 	}
 	if r.GetSpec().GetStopReason() == "" {
+		return true
+	}
+	if old := snap.Replica(r.GetMetadata().GetUid()); moverOf(snap, old) != nil && !w.mustLeave(snap, old) {
 		return true
 	}
 	n := snap.Node(r.GetSpec().GetNodeUid())

@@ -204,6 +204,8 @@ func TestFlawsAreFound(t *testing.T) {
 		Skipping:  {"a step of a canary holds"},
 		Deluded:   {"a canary is judged by its requests"},
 		Solitary:  {"in the end everything is as desired"},
+		Aimless:   {"replicas are moved for a gain"},
+		Abrupt:    {"a moved replica serves until another one does", "minAvailable holds against all disruptions"},
 	} {
 		t.Run(string(flaw), func(t *testing.T) {
 			for seed := uint64(1); seed <= 20; seed++ {

@@ -148,7 +148,7 @@ func (w *World) found() {
 	first := w.servers[0]
 	b.Create(&v1.Cluster{
 		ApiVersion: spec.APIVersion, Kind: "Cluster", Metadata: &v1.Metadata{Uid: w.uidsOf(first)(), Name: "sim"},
-		Spec: &v1.ClusterSpec{Retention: anyRetention(w.rng), Failover: anyFailover(w.seed)}, Status: &v1.ClusterStatus{Epoch: 1},
+		Spec: &v1.ClusterSpec{Retention: anyRetention(w.rng), Failover: anyFailover(w.seed), Rebalance: anyRebalance(w.seed)}, Status: &v1.ClusterStatus{Epoch: 1},
 	})
 	w.lead(first)
 	w.leader.propose("bootstrap", b, first.store.Snapshot(), func(error) {})

@@ -165,7 +165,7 @@ func (x *explainer) stays(r *v1.Replica, review *scheduler.Review) string {
 	case review.Own.Rank == 0:
 		return notMoved
 	case !gain.Reaches(limit.MinGain):
-		return fmt.Sprintf("; it is not moved for a gain of %s, because rebalance.minGain is %s", spec.FormatScore(gain.Score), spec.FormatScore(limit.MinGain))
+		return fmt.Sprintf("; it is not moved for a gain of %s, because rebalance.minGain is %s", spec.FormatScore(gain.By), spec.FormatScore(limit.MinGain))
 	}
 	rest := ""
 	if until := RestsOf(x.snap, x.workload)[r.GetMetadata().GetUid()].Until(now, limit); now.Before(until) {

@@ -21,6 +21,10 @@ type led struct {
 	// after is what the world does on its own as soon as nothing else happens, before time goes
 	// by. It reports whether it did anything.
 	after func() bool
+	// watch looks at the world after every step, if it is set.
+	watch func()
+	// unwell says which replicas run and do not serve. It may be nil.
+	unwell func(*v1.Replica) bool
 }
 
 func newLed(t fatal, nodes ...string) *led {
@@ -57,6 +61,9 @@ func (l *led) limit(replicas int32, per string) {
 func (l *led) lead() {
 	l.t.Helper()
 	for range 10_000 {
+		if l.watch != nil {
+			l.watch()
+		}
 		if !l.step() && !l.start() && (l.after == nil || !l.after()) {
 			return
 		}
@@ -99,6 +106,9 @@ func (l *led) start() bool {
 		r := proto.CloneOf(old)
 		if r.Status.Phase = phase; phase == spec.PhaseRunning {
 			r.Status.StartTime = timestamppb.New(l.clock)
+			if l.unwell != nil && l.unwell(r) {
+				r.Status.Unready = "it does not listen"
+			}
 		}
 		b.Update(r, old.GetMetadata().GetVersion())
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
+	"github.com/cloudless/cloudless/internal/control/placement"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 	"github.com/cloudless/cloudless/internal/telemetry"
@@ -13,7 +14,7 @@ import (
 // decided counts the decisions of a tick, and traces it until the outcome of its proposal
 // is known, with one span for each call that led to it.
 func (l *Loop) decided(ctx context.Context, snap *state.Snapshot, tx *statev1.Transaction, began time.Time) (end func(state.Result, error)) {
-	placed, unplaced := map[uint32]int{}, 0 // by part
+	placed, moved, unplaced := map[uint32]int{}, map[uint32]int{}, 0 // by part
 	var spans []*telemetry.Span
 	traced := map[string]bool{}
 	for _, change := range tx.GetChanges() {
@@ -24,6 +25,9 @@ func (l *Loop) decided(ctx context.Context, snap *state.Snapshot, tx *statev1.Tr
 		switch r.GetStatus().GetPhase() {
 		case spec.PhasePlaced:
 			placed[change.GetPart()]++
+			if r.GetSpec().GetReplaces().GetCause() == placement.CauseMoved && snap.Replica(r.GetMetadata().GetUid()) == nil {
+				moved[change.GetPart()]++
+			}
 		case spec.PhasePending:
 			unplaced++
 		default:
@@ -40,14 +44,18 @@ func (l *Loop) decided(ctx context.Context, snap *state.Snapshot, tx *statev1.Tr
 	took := time.Since(began)
 	return func(result state.Result, err error) {
 		if err != nil { // it will be decided again
-			placed, unplaced = nil, 0
+			placed, moved, unplaced = nil, nil, 0
 		}
-		all := 0
-		for part, count := range placed {
-			if result.LeftOut[part] == nil {
-				all += count
+		agreed := func(counts map[uint32]int) (all int) {
+			for part, count := range counts {
+				if result.LeftOut[part] == nil {
+					all += count
+				}
 			}
+			return all
 		}
+		all := agreed(placed)
+		l.Metrics.Moved(agreed(moved))
 		l.Metrics.Scheduled(all, unplaced, took)
 		for _, span := range spans {
 			span.End(err)
