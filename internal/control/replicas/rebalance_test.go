@@ -366,6 +366,37 @@ func TestRebalancingKeepsServicesAndConverges(t *testing.T) {
 	})
 }
 
+// explain is what is said of the only replica of a workload.
+func (l *led) explain(name string) string {
+	l.t.Helper()
+	e, err := placement.Queries{}.Explanation(l.snap(), l.snap().WorkloadByName("default", name).GetMetadata().GetUid(), "", false)
+	if err != nil {
+		l.t.Fatalf("explain: %v", err)
+	}
+	return e.GetReplicas()[0].GetReason()
+}
+
+func TestExplanationSaysWhetherAReplicaIsMoved(t *testing.T) {
+	l := emptier(t, 0.1)
+	want := func(suffix string) {
+		t.Helper()
+		if got := l.explain("web"); !strings.HasSuffix(got, suffix) {
+			t.Errorf("it says %q, want %q at the end", got, suffix)
+		}
+	}
+	want("; it is not moved for a gain of 0.0968, because rebalance.minGain is 0.1")
+	l.balanceBy(&v1.Rebalance{Enabled: true, MinGain: new(0.05)})
+	want("; it is moved when its turn comes, at most 1 within 1m")
+	l.addWorkload("huge", 1, "1000")
+	l.step()
+	want(" of namespace default has no node")
+	l.delete("huge")
+	l.edit("web", func(_ *state.Batch, of *v1.Workload) { of.Spec.Singleton = true })
+	want("; it is not moved now: it is a singleton, which would not run meanwhile")
+	l.balanceBy(nil)
+	want("; what runs is not moved for that")
+}
+
 // The loop wakes by itself when it is time for a move.
 func TestLoopMovesReplicasToAReturnedNode(t *testing.T) {
 	l := &log{world: newWorld(t)}
