@@ -129,6 +129,7 @@ func Moves(snap *state.Snapshot, now time.Time, from, to *v1.Replica) (until tim
 	w := snap.Workload(to.GetSpec().GetWorkloadUid())
 	crashed := to.GetStatus().GetRestarts() > 0 || to.GetStatus().GetPhase() == spec.PhaseBackoff
 	if from == nil || w == nil || !Wanted(from) || !Wanted(to) || Away(snap, to) || NodeRemoved(snap, to) || crashed ||
+		spec.Drains(snap.Node(to.GetSpec().GetNodeUid())) ||
 		to.GetSpec().GetReplaces().GetCause() != CauseMoved || to.GetSpec().GetRevisionUid() != w.GetStatus().GetRevisionUid() {
 		return until, false
 	}

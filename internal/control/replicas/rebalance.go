@@ -249,8 +249,8 @@ func (t *tick) obeyMove(w *v1.Workload, r *v1.Replica, one *rollout.Replica) (wh
 		return ""
 	}
 	until, moves := placement.Moves(t.snap, t.now, r, to)
-	if !moves {
-		return ""
+	if at, taint, _ := t.cluster.expiry(t.snap, to); !moves || taint != nil && !at.After(t.now) {
+		return "" // the other one does not get there, or must leave its node, too
 	}
 	if !until.IsZero() {
 		t.later(w.GetMetadata().GetUid(), until)

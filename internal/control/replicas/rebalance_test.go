@@ -277,6 +277,28 @@ func TestMoveIsGivenUpIfTheNewReplicaDoesNotServe(t *testing.T) {
 	}
 }
 
+// If the better node has to be left before the new replica serves there, the old one stays and nothing else is started.
+func TestMoveIsGivenUpIfTheBetterNodeDrains(t *testing.T) {
+	for what, disturb := range map[string]func(l *led){
+		"drain": func(l *led) { l.drain("c", &v1.Drain{}) },
+		"taint": func(l *led) { l.taint("c", out(l.clock)) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			l := returning(t, &v1.Rebalance{Enabled: true})
+			for begun := l.clock; len(l.told(eventMoving)) == 0 && l.clock.Sub(begun) < time.Hour; l.clock = l.clock.Add(time.Second) {
+				l.engine.Elapsed(l.clock)
+				l.step()
+			}
+			disturb(l)
+			made := l.snap().Count(state.KindReplica)
+			l.pass(30 * time.Minute)
+			if got := l.on("web"); got["a"]+got["b"] != 9 || l.snap().Count(state.KindReplica) != made {
+				t.Errorf("the replicas are on %v, and %d were created", got, l.snap().Count(state.KindReplica)-made)
+			}
+		})
+	}
+}
+
 // Some rules chase each other forever. Then replicas are moved ever more seldom.
 func TestReplicasThatChaseEachOtherSlowDown(t *testing.T) {
 	l := newLed(t, "a", "b")
