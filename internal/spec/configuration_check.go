@@ -197,3 +197,8 @@ func checkDefaults(d *v1.WorkloadDefaults, found *violations) {
 		}
 	}
 }
+
+func checkRebalance(path string, r *v1.Rebalance, found *violations) {
+	within(path+".per", r.GetPer(), minPer, MaxPer, found)
+	within(path+".rest", r.GetRest(), minRest, maxRest, found)
+}
