@@ -93,7 +93,7 @@ func (w *World) checkCanary(p *proposal, before, d *v1.Deployment) {
 	}
 	name, steps := d.GetMetadata().GetName(), spec.StepsOf(spec.CanaryOf(d))
 	one := p.base.Workload(d.GetSpec().GetWorkloadUid())
-	want := int(one.GetSpec().GetReplicas())
+	want := int(spec.Replicas(one))
 	promoted := before.GetSpec().GetPromotedStep()
 	if int(promoted) > len(steps) || want == 0 || (&proposal{base: p.base, tx: &statev1.Transaction{}}).baseOf(one) == nil {
 		return
@@ -137,7 +137,7 @@ func (w *World) checkCanaries(p *proposal, one *v1.Workload, r *v1.Replica, live
 		return
 	}
 	share := spec.StepsOf(spec.CanaryOf(d))[max(1, d.GetStatus().GetStep())-1]
-	if most := rollout.Canaries(int(one.GetSpec().GetReplicas()), share); live > most {
+	if most := rollout.Canaries(int(spec.Replicas(one)), share); live > most {
 		w.fail("a canary has as many replicas as its share needs", "%s is made, the %dth living one of %d", r.GetMetadata().GetName(), live, most)
 	}
 }

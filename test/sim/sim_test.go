@@ -206,7 +206,7 @@ func TestFlawsAreFound(t *testing.T) {
 		Solitary:  {"in the end everything is as desired"},
 	} {
 		t.Run(string(flaw), func(t *testing.T) {
-			for seed := uint64(1); seed <= 20; seed++ {
+			for seed := uint64(1); seed <= 60; seed++ {
 				r := Run(Story{Seed: seed, Flaw: flaw})
 				if r.Failure == nil {
 					continue
@@ -216,7 +216,7 @@ func TestFlawsAreFound(t *testing.T) {
 				}
 				return
 			}
-			t.Error("twenty clusters had the flaw, and nothing was found")
+			t.Error("sixty clusters had the flaw, and nothing was found")
 		})
 	}
 }
