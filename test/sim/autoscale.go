@@ -48,7 +48,7 @@ func (w *World) actAutoscale(c *rand.Rand) {
 // actLoad changes what the requests to a workload cost.
 func (w *World) actLoad(c *rand.Rand) {
 	load := float64(c.IntN(6)) * float64(c.IntN(6)) / 10
-	if one := w.workload(c); one != nil {
+	if one := w.autoscaled(c); one != nil {
 		uid := one.GetMetadata().GetUid()
 		w.loads[uid], w.busy[uid] = load, w.now
 		w.note("the load of %s is %v", one.GetMetadata().GetName(), load)
@@ -57,13 +57,23 @@ func (w *World) actLoad(c *rand.Rand) {
 
 // actSilence keeps the measurements of a workload from the leader for a while.
 func (w *World) actSilence(c *rand.Rand) {
-	if one := w.workload(c); one != nil {
+	if one := w.autoscaled(c); one != nil {
 		uid := one.GetMetadata().GetUid()
 		if !w.unmeasured(uid) {
 			w.silentSince[uid] = w.now
 		}
 		w.silent[uid] = w.now + draw(c, time.Second, time.Hour)
 	}
+}
+
+// autoscaled draws a workload, one with autoscaling if it finds one quickly.
+func (w *World) autoscaled(c *rand.Rand) (one *v1.Workload) {
+	for range 8 {
+		if one = w.workload(c); one.GetSpec().GetAutoscale() != nil {
+			return one
+		}
+	}
+	return one
 }
 
 // unmeasured reports whether nothing is known of a workload.

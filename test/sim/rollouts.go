@@ -113,8 +113,8 @@ func (w *World) checkBegun(p *proposal, before *v1.Deployment, one *v1.Workload)
 	seen := p.base.Workload(one.GetMetadata().GetUid())
 	for on, need := range seen.GetSpec().GetDependsOn() {
 		other := p.base.WorkloadByName(seen.GetMetadata().GetNamespace(), on)
-		serving := placement.Serving(p.base, other)
-		if need == spec.DependsReady && serving == 0 || need == spec.DependsCompleted && w.oracle.over[other.GetStatus().GetRevisionUid()] != spec.PhaseCompleted {
+		ready := placement.Serving(p.base, other) > 0 || spec.Asleep(other)
+		if need == spec.DependsReady && !ready || need == spec.DependsCompleted && w.oracle.over[other.GetStatus().GetRevisionUid()] != spec.PhaseCompleted {
 			w.fail("a deployment waits for what it depends on", "%s begins, and %s is not %s", name, on, need)
 		}
 	}
