@@ -55,15 +55,20 @@ func (w *World) actLoad(c *rand.Rand) {
 	}
 }
 
-// actSilence keeps the measurements of a workload from the leader for a while.
+// actSilence keeps the measurements of a busy workload from the leader for a while.
 func (w *World) actSilence(c *rand.Rand) {
-	if one := w.autoscaled(c); one != nil {
-		uid := one.GetMetadata().GetUid()
+	one := w.autoscaled(c)
+	if one == nil {
+		return
+	}
+	uid, length := one.GetMetadata().GetUid(), draw(c, time.Second, time.Hour)
+	w.loads[uid], w.busy[uid] = max(w.loads[uid], 1.5), w.now
+	w.after(draw(c, time.Second, 10*time.Minute), func() {
 		if !w.unmeasured(uid) {
 			w.silentSince[uid] = w.now
 		}
-		w.silent[uid] = w.now + draw(c, time.Second, time.Hour)
-	}
+		w.silent[uid] = w.now + length
+	})
 }
 
 // autoscaled draws a workload, one with autoscaling if it finds one quickly.
