@@ -44,8 +44,8 @@ func TestSlotsDivideConnectionsAsTheWeightsSay(t *testing.T) {
 			t.Fatalf("%d slots for %d backends", len(slots), len(shares))
 		}
 		// A backend with a weight gets at least one slot, which may be more than its share.
-		least := float64(100*old) / float64(len(slots))
-		if got := 100 * float64(of) / float64(len(slots)); math.Abs(got-float64(share)) > 0.5 && 100-float64(share) > least {
+		leastOld, leastFresh := float64(100*old)/float64(len(slots)), float64(100*fresh)/float64(len(slots))
+		if got := 100 * float64(of) / float64(len(slots)); math.Abs(got-float64(share)) > 0.5 && 100-float64(share) > leastOld && float64(share) > leastFresh {
 			t.Fatalf("%d and %d backends: the share is %.2f%%, want %d%%", old, fresh, got, share)
 		}
 	})

@@ -158,8 +158,10 @@ func (s *workloads) AutoscaleWorkload(ctx context.Context, request *v1.Autoscale
 		if spec.Equal(old.GetSpec(), w.GetSpec()) {
 			return old, nil
 		}
-		message := "scaled " + spec.ScalingOf(w.GetSpec()).String()
-		if w.GetSpec().GetAutoscale() == nil {
+		var message string
+		if w.GetSpec().GetAutoscale() != nil {
+			message = "scaled " + spec.ScalingOf(w.GetSpec()).String()
+		} else {
 			w.Spec.Replicas = proto.Int32(max(1, spec.Replicas(old)))
 			spec.ForgetScale(w)
 			message = fmt.Sprintf("no longer scaled by the cluster: it keeps %s", spec.Count(int(w.GetSpec().GetReplicas()), "replica"))

@@ -48,22 +48,37 @@ func (w *World) actAutoscale(c *rand.Rand) {
 // actLoad changes what the requests to a workload cost.
 func (w *World) actLoad(c *rand.Rand) {
 	load := float64(c.IntN(6)) * float64(c.IntN(6)) / 10
-	if one := w.workload(c); one != nil {
+	if one := w.autoscaled(c); one != nil {
 		uid := one.GetMetadata().GetUid()
 		w.loads[uid], w.busy[uid] = load, w.now
 		w.note("the load of %s is %v", one.GetMetadata().GetName(), load)
 	}
 }
 
-// actSilence keeps the measurements of a workload from the leader for a while.
+// actSilence keeps the measurements of a busy workload from the leader for a while.
 func (w *World) actSilence(c *rand.Rand) {
-	if one := w.workload(c); one != nil {
-		uid := one.GetMetadata().GetUid()
+	one := w.autoscaled(c)
+	if one == nil {
+		return
+	}
+	uid, length := one.GetMetadata().GetUid(), draw(c, time.Second, time.Hour)
+	w.loads[uid], w.busy[uid] = max(w.loads[uid], 1.5), w.now
+	w.after(draw(c, time.Second, 10*time.Minute), func() {
 		if !w.unmeasured(uid) {
 			w.silentSince[uid] = w.now
 		}
-		w.silent[uid] = w.now + draw(c, time.Second, time.Hour)
+		w.silent[uid] = w.now + length
+	})
+}
+
+// autoscaled draws a workload, one with autoscaling if it finds one quickly.
+func (w *World) autoscaled(c *rand.Rand) (one *v1.Workload) {
+	for range 8 {
+		if one = w.workload(c); one.GetSpec().GetAutoscale() != nil {
+			return one
+		}
 	}
+	return one
 }
 
 // unmeasured reports whether nothing is known of a workload.

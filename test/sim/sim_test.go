@@ -208,7 +208,7 @@ func TestFlawsAreFound(t *testing.T) {
 		Abrupt:    {"a moved replica serves until another one does", "minAvailable holds against all disruptions"},
 	} {
 		t.Run(string(flaw), func(t *testing.T) {
-			for seed := uint64(1); seed <= 20; seed++ {
+			for seed := uint64(1); seed <= 60; seed++ {
 				r := Run(Story{Seed: seed, Flaw: flaw})
 				if r.Failure == nil {
 					continue
@@ -218,7 +218,7 @@ func TestFlawsAreFound(t *testing.T) {
 				}
 				return
 			}
-			t.Error("twenty clusters had the flaw, and nothing was found")
+			t.Error("sixty clusters had the flaw, and nothing was found")
 		})
 	}
 }

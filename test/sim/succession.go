@@ -1,6 +1,9 @@
 package sim
 
 import (
+	"slices"
+
+	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/scheduler"
 	"github.com/cloudless/cloudless/internal/spec"
@@ -31,12 +34,13 @@ func (w *World) checkSuccession(p *proposal, before, after *state.Snapshot) {
 
 // checkInheritedRoom checks that a placement leaves room for replicas that have inherited room on
 // that node and are not placed yet. A replica whose predecessor has ended since the plan
-// was made is sure only of that one's room, and may need more.
+// was made is sure only of that one's room, and may need more. One that the plan leads elsewhere
+// has given its room up, even if the commit leaves its own move out.
 func (w *World) checkInheritedRoom(p *proposal, placed *v1.Replica, before, after *state.Snapshot) {
 	node := placed.GetSpec().GetNodeUid()
 	for heir := range after.ReplicasOn("") {
 		from := p.base.Replica(heir.GetSpec().GetSucceeds())
-		if !wanted(heir) || from.GetSpec().GetNodeUid() != node || !spec.Ended(from.GetStatus().GetPhase()) || from.GetSpec().GetStopReason() != "" {
+		if !wanted(heir) || from.GetSpec().GetNodeUid() != node || !spec.Ended(from.GetStatus().GetPhase()) || from.GetSpec().GetStopReason() != "" || p.leavesOut(heir) {
 			continue
 		}
 		if w.fitsBeside(before, heir, node) && !w.fitsBeside(after, heir, node) {
@@ -44,6 +48,13 @@ func (w *World) checkInheritedRoom(p *proposal, placed *v1.Replica, before, afte
 				placed.GetSpec().GetNode(), heir.GetMetadata().GetName())
 		}
 	}
+}
+
+// leavesOut reports whether the change of a replica was left out because something else had changed since the plan was made.
+func (p *proposal) leavesOut(r *v1.Replica) bool {
+	return slices.ContainsFunc(p.tx.GetChanges(), func(c *statev1.Change) bool {
+		return c.GetPut().GetReplica().GetMetadata().GetUid() == r.GetMetadata().GetUid() && p.result.LeftOut[c.GetPart()] != nil
+	})
 }
 
 // fitsBeside reports whether a node has room for one more replica.

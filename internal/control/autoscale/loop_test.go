@@ -2,6 +2,7 @@ package autoscale
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,7 +20,7 @@ import (
 type servers struct {
 	*world
 	nanos  map[string]uint64
-	quiet  bool
+	quiet  atomic.Bool
 	refuse int // so many proposals, as if something had changed meanwhile
 }
 
@@ -42,7 +43,7 @@ func (s *servers) Usage() (map[string]*v1.NodeResources, map[string]*v1.ReplicaU
 	return nil, all, nil
 }
 
-func (s *servers) Requests(string, time.Duration) (float64, bool) { return 0, s.quiet }
+func (s *servers) Requests(string, time.Duration) (float64, bool) { return 0, s.quiet.Load() }
 
 func TestLoopScalesByReportsAndWakesAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -59,7 +60,7 @@ func TestLoopScalesByReportsAndWakesAtOnce(t *testing.T) {
 		if values := l.Values("web"); len(values) != 2 || values[0].GetValue() != "100%" || values[0].GetGoal() != "50%" {
 			t.Errorf("the measurements are %v", values)
 		}
-		s.quiet = true
+		s.quiet.Store(true)
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
 		w.want(0)

@@ -17,8 +17,9 @@ import (
 // waiting replica takes it. The quota is passed on in the same way.
 // - The successor is then placed wherever it is best, there or elsewhere.
 //
-// A replica that may preempt the old one or the successor still gets the room. Then the
-// successor waits like any other.
+// A replica that may preempt the old one or the successor still gets the room. A successor that the plan leads elsewhere
+// gives its room up in the same transaction, even if the commit leaves its own move out because something has changed
+// since. In both cases it waits like any other.
 
 // succeed stops an outdated replica and creates its successor.
 func (t *tick) succeed(w *v1.Workload, old *v1.Replica) {
