@@ -110,7 +110,8 @@ func anyDeployment(*v1.Deployment) bool { return true }
 // breakable reports whether a service has a revision to go back to after a release that does not work. Without replicas
 // nobody would notice that it does not.
 func breakable(snap *state.Snapshot, one *v1.Workload) bool {
-	return one.GetSpec().GetKind() == "" && spec.Replicas(one) > 0 && one.GetSpec().GetRestart().GetPolicy() == "always" && lastGoodOf(snap, one, anyDeployment) != nil
+	// What does not work is not scaled by the cluster, so the number of the spec counts then.
+	return one.GetSpec().GetKind() == "" && spec.Replicas(one) > 0 && one.GetSpec().GetReplicas() > 0 && one.GetSpec().GetRestart().GetPolicy() == "always" && lastGoodOf(snap, one, anyDeployment) != nil
 }
 
 // actBreakRelease releases something that does not work.
