@@ -376,10 +376,13 @@ func parse(text string) selector {
 
 func (s selector) matches(labels map[string]string) bool { return s.valid && s.Matches(labels) }
 
-// Answers reports whether a node is one of those that answer for a route.
-func Answers(cluster *v1.ClusterSpec, r *v1.Route, n *v1.Node) bool {
-	labels := spec.NodeLabels(n)
-	return parse(cluster.GetIngress().GetNodes()).matches(labels) && parse(r.GetSpec().GetNodes()).matches(labels)
+// Answering returns a function that says whether a node is one of those that answer for a route.
+func Answering(cluster *v1.ClusterSpec, r *v1.Route) func(*v1.Node) bool {
+	ingress, chosen := parse(cluster.GetIngress().GetNodes()), parse(r.GetSpec().GetNodes())
+	return func(n *v1.Node) bool {
+		labels := spec.NodeLabels(n)
+		return ingress.matches(labels) && chosen.matches(labels)
+	}
 }
 
 // exists reports whether there are routes for all selectors of a class.

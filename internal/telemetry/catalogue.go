@@ -140,6 +140,15 @@ var (
 		Name: "cloudless_autoscale_decisions_total", Kind: KindCounter, From: FromServer,
 		Labels: []string{"decision"}, Help: "Decisions of autoscaling, by the reason of their event. Only the leader counts them.",
 	}
+	RouteRequests = routeMetric("cloudless_route_requests_total", KindCounter, "", "Requests of a route; for TCP and UDP, connections and flows.")
+	RouteErrors   = routeMetric("cloudless_route_errors_total", KindCounter, "", "Requests of a route that failed: status 500 and higher, or no answer.")
+	RouteReceived = routeMetric("cloudless_route_received_bytes_total", KindCounter, "bytes", "Bytes that clients have sent to a route.")
+	RouteSent     = routeMetric("cloudless_route_sent_bytes_total", KindCounter, "bytes", "Bytes that a route has sent to clients.")
+	RouteOpen     = routeMetric("cloudless_route_open", KindGauge, "", "Requests and connections of a route that are open now.")
+	RouteSeconds  = Metric{
+		Name: "cloudless_route_seconds", Kind: KindHistogram, Unit: "seconds", From: FromServer, Buckets: callBuckets,
+		Labels: []string{"namespace", "route"}, Help: "Time until the answer of a route begins. Only the leader counts; the sum is estimated from buckets.",
+	}
 	Users = Metric{
 		Name: "cloudless_users", Kind: KindGauge, From: FromServer,
 		Labels: []string{"role"}, Help: "API tokens that have not expired, by role.",
@@ -285,6 +294,12 @@ func replicaMetric(name string, kind Kind, unit, help string) Metric {
 	}
 }
 
+func routeMetric(name string, kind Kind, unit, help string) Metric {
+	return Metric{
+		Name: name, Kind: kind, Unit: unit, Help: help + " Only the leader counts.", From: FromServer, Labels: []string{"namespace", "route"},
+	}
+}
+
 // ReplicaUsage are the metrics about single replicas.
 func ReplicaUsage() []Metric {
 	return []Metric{
@@ -303,6 +318,7 @@ func Catalogue() []Metric {
 		SchedulingDecisions, SchedulingSeconds, PendingReplicas,
 		NodeCPU, NodeCPUCapacity, NodeMemory, NodeMemoryCapacity, NodeDisk, NodeDiskCapacity,
 	}
+	all = append(all, Routes()...)
 	all = append(all, ReplicaUsage()...)
 	all = append(all, Mesh()...)
 	return append(all,
