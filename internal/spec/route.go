@@ -454,21 +454,6 @@ func IngressPorts(c *v1.ClusterSpec) (http, https int32) {
 	return cmp.Or(c.GetIngress().GetHttpPort(), DefaultHTTPPort), cmp.Or(c.GetIngress().GetHttpsPort(), DefaultHTTPSPort)
 }
 
-// Answers reports whether a node should answer for a route: it is online, and both the ingress and the route select it.
-func Answers(c *v1.ClusterSpec, s *v1.RouteSpec, n *v1.Node) bool {
-	switch n.GetStatus().GetState() {
-	case NodeReady, NodeDraining, NodeCordoned:
-	default:
-		return false
-	}
-	return selects(c.GetIngress().GetNodes(), n) && selects(s.GetNodes(), n)
-}
-
-func selects(selector string, n *v1.Node) bool {
-	parsed, err := ParseSelector(selector)
-	return err == nil && (parsed.Empty() || parsed.Matches(NodeLabels(n)))
-}
-
 // checkIngress refuses what nodes could not do, as far as the settings alone show it.
 func checkIngress(c *v1.ClusterSpec, found *violations) {
 	const at = clusterPath + ".ingress"
@@ -520,12 +505,4 @@ func rangeText(p netip.Prefix) string {
 		return p.Addr().String()
 	}
 	return p.String()
-}
-
-// URLHost is a host with its port, which is left out if it is the usual one of the scheme.
-func URLHost(scheme, host string, port int32) string {
-	if scheme == "http" && port == DefaultHTTPPort || scheme == "https" && port == DefaultHTTPSPort {
-		return host
-	}
-	return fmt.Sprintf("%s:%d", host, port)
 }
