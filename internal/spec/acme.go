@@ -59,6 +59,15 @@ func DNSProviderNames() []string {
 // MaxDNSSetting bounds a setting of a DNS provider: sealed, it must fit into the configuration.
 const MaxDNSSetting = 2048
 
+// normalAcme removes empty parts.
+func normalAcme(a *v1.Acme) *v1.Acme {
+	if a == nil {
+		return nil
+	}
+	a.Dns = unlessEmpty(a.Dns)
+	return unlessEmpty(a)
+}
+
 // checkAcme checks the settings of the ACME authority. The values of the DNS settings may be sealed.
 func checkAcme(path string, a *v1.Acme, found *violations) {
 	if text := a.GetDirectory(); text != "" {

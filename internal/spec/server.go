@@ -2,6 +2,7 @@ package spec
 
 import (
 	"maps"
+	"net"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
@@ -23,4 +24,14 @@ func ServerLabels(s *v1.Server) map[string]string {
 	}
 	maps.Copy(all, s.GetMetadata().GetLabels())
 	return all
+}
+
+// LoopbackAddress returns the address at which a listener is reached from its own machine. It differs from the listener's
+// only if that listens on all interfaces.
+func LoopbackAddress(listen string) string {
+	host, port, err := net.SplitHostPort(listen)
+	if ip := net.ParseIP(host); err == nil && ip != nil && ip.IsUnspecified() {
+		return net.JoinHostPort("127.0.0.1", port)
+	}
+	return listen
 }

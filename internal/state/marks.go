@@ -18,6 +18,14 @@ import (
 // uid. It advances when a replica ends, moves or is deleted.
 const MarkLayout = "layout"
 
+// MarkRoutes is the uid of the mark that every transaction advances that gives a route a host or a port, and MarkPublished
+// that of the mark of the ports that workloads publish. A route relies on all routes and on all published ports, and a
+// published port relies on all routes. The transactions advance these marks themselves.
+const (
+	MarkRoutes    = "routes"
+	MarkPublished = "published"
+)
+
 // MarkVersion returns the version of a mark, 0 if it has never advanced.
 func (s *Snapshot) MarkVersion(uid string) uint64 {
 	return s.Mark(uid).GetMetadata().GetVersion()

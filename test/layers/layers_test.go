@@ -49,6 +49,7 @@ var layer = map[string]int{
 	"internal/resolvconf":              1,
 	"internal/assignment":              2,
 	"internal/services":                2,
+	"internal/routes":                  2,
 	"internal/control/placement":       2,
 	"internal/control/lease":           2,
 	"internal/consensus":               2,
