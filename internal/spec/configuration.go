@@ -147,7 +147,7 @@ func NormalizedCluster(c *v1.ClusterSpec) *v1.ClusterSpec {
 		}
 		n.Defaults = unlessEmpty(d)
 	}
-	n.Ingress = normalIngress(n.Ingress)
+	n.Ingress, n.Acme = normalIngress(n.Ingress), normalAcme(n.Acme)
 	n.Limits, n.Weights = unlessEmpty(n.Limits), unlessEmpty(n.Weights)
 	n.Overcommit, n.Reserved = unlessEmpty(n.Overcommit), normalAmounts(n.Reserved)
 	return n

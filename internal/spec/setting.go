@@ -66,6 +66,7 @@ var settingDefaults = map[string]string{
 	"weights.utilization":         "0.2",
 	"weights.network":             "0.1",
 	"failover.per":                FormatDuration(defaultPer),
+	"acme.directory":              LetsEncrypt,
 	"ingress.httpPort":            strconv.Itoa(DefaultHTTPPort),
 	"ingress.httpsPort":           strconv.Itoa(DefaultHTTPSPort),
 	"limits.nodes":                strconv.Itoa(maxNodes),

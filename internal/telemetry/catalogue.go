@@ -136,6 +136,22 @@ var (
 		Name: "cloudless_deferred_replicas", Kind: KindGauge, From: FromServer,
 		Help: "Lost replicas whose replacement waits for its turn, because failover.replicas of the configuration limits how many are replaced. Only the leader counts them.",
 	}
+	Certificates = Metric{
+		Name: "cloudless_certificates", Kind: KindGauge, From: FromServer,
+		Labels: []string{"source", "state"}, Help: "Certificates of routes by source (auto, cluster, own) and state (pending, ready, expired).",
+	}
+	CertificatesFailing = Metric{
+		Name: "cloudless_certificates_failing", Kind: KindGauge, From: FromServer,
+		Help: "Certificates that the last attempt did not issue or renew.",
+	}
+	CertificateExpiry = Metric{
+		Name: "cloudless_certificate_expiry_timestamp_seconds", Kind: KindGauge, Unit: "seconds", From: FromServer,
+		Labels: []string{"source"}, Help: "When the first certificate of a source expires, in seconds since 1970.",
+	}
+	CertificateOrders = Metric{
+		Name: "cloudless_certificate_orders_total", Kind: KindCounter, From: FromServer,
+		Labels: []string{"source", "result"}, Help: "Attempts of this server to issue certificates, by source (auto, cluster) and result (issued, failed).",
+	}
 	AutoscaleDecisions = Metric{
 		Name: "cloudless_autoscale_decisions_total", Kind: KindCounter, From: FromServer,
 		Labels: []string{"decision"}, Help: "Decisions of autoscaling, by the reason of their event. Only the leader counts them.",
@@ -314,7 +330,7 @@ func Catalogue() []Metric {
 		APICalls, APIErrors, APISeconds, APIOpen, HTTPRequests,
 		RaftLeader, RaftTerm, RaftLastIndex, RaftCommitIndex, RaftAppliedIndex, RaftSnapshotIndex,
 		RaftCommitSeconds, RaftFsyncSeconds, RaftSnapshotSeconds,
-		StateIndex, StateObjects, Workloads, Replicas, Services, Endpoints, ReplicaRestarts, Nodes, DrainingReplicas, LostReplicas, DeferredReplicas, AutoscaleDecisions, Users, Images, Sessions,
+		StateIndex, StateObjects, Workloads, Replicas, Services, Endpoints, ReplicaRestarts, Nodes, DrainingReplicas, LostReplicas, DeferredReplicas, AutoscaleDecisions, Certificates, CertificatesFailing, CertificateExpiry, CertificateOrders, Users, Images, Sessions,
 		SchedulingDecisions, SchedulingSeconds, PendingReplicas,
 		NodeCPU, NodeCPUCapacity, NodeMemory, NodeMemoryCapacity, NodeDisk, NodeDiskCapacity,
 	}
