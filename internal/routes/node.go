@@ -1,6 +1,7 @@
 package routes
 
 import (
+	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -376,14 +377,8 @@ func parse(text string) selector {
 
 func (s selector) matches(labels map[string]string) bool { return s.valid && s.Matches(labels) }
 
-// Answering returns a function that says whether a node is one of those that answer for a route.
-func Answering(cluster *v1.ClusterSpec, r *v1.Route) func(*v1.Node) bool {
-	ingress, chosen := parse(cluster.GetIngress().GetNodes()), parse(r.GetSpec().GetNodes())
-	return func(n *v1.Node) bool {
-		labels := spec.NodeLabels(n)
-		return ingress.matches(labels) && chosen.matches(labels)
-	}
-}
+// Answering yields the nodes that should answer for a route, by name.
+func Answering(snap *state.Snapshot, r *v1.Route) iter.Seq[*v1.Node] { return answering(snap, r) }
 
 // exists reports whether there are routes for all selectors of a class.
 func (i *Ingress) exists(class string) bool {

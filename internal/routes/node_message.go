@@ -21,24 +21,13 @@ func newRoute(snap *state.Snapshot, r *v1.Route) *route {
 		made.services = append(made.services, path(m.GetNamespace(), b.GetService()))
 		made.message.ServiceUids = append(made.message.ServiceUids, snap.ServiceByName(m.GetNamespace(), b.GetService()).GetMetadata().GetUid())
 	}
-	if name := certificateName(r.GetSpec()); name != "" {
+	if name := CertificateOf(r); name != "" {
 		made.certificate = path(m.GetNamespace(), name)
 		if c := snap.CertificateByName(m.GetNamespace(), name); c != nil && usable(snap, c) {
 			made.message.CertificateUid = c.GetMetadata().GetUid()
 		}
 	}
 	return made
-}
-
-// certificateName is the name of the certificate that a route needs; empty if it needs none.
-func certificateName(s *v1.RouteSpec) string {
-	switch s.GetTls().GetMode() {
-	case "own":
-		return s.GetTls().GetCertificate()
-	case "auto", "cluster":
-		return spec.CertificateName(s.GetHost())
-	}
-	return ""
 }
 
 // usable reports whether a certificate can be served: it was made, and has its key.

@@ -118,9 +118,12 @@ type Options struct {
 	Placement Placement
 	// Scaling knows what autoscaled workloads use now. It may be nil.
 	Scaling Scaling
-	// Traffic knows what happens on routes now. It may be nil.
-	Traffic Traffic
-	Logger  *slog.Logger
+	// Traffic knows what happens on routes now, and TrafficReports gets what nodes report of them. Wake is called for a service
+	// that is scaled to zero and has requests waiting. They may be nil.
+	Traffic        Traffic
+	TrafficReports sessions.Traffic
+	Wake           func(serviceUID string)
+	Logger         *slog.Logger
 
 	// Scrape is the process's registry of metrics, and Metrics are the server's counters in it. New makes those that
 	// are nil. Tracing may be nil.
@@ -247,6 +250,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	s.connect(o, certificate)
 	s.sessions = sessions.New(sessions.Options{
 		Core: s.Core, Nodes: o.Nodes, Collector: o.Collector, Login: s.images.LoginOf, Addresses: s.membership.Addresses, Duplicates: &s.duplicates,
+		Traffic: o.TrafficReports, Wake: o.Wake, Unseal: o.Sealer.Unseal,
 	})
 	guard := &auth.Guard{
 		Auth: s.auth, MemberCalls: &s.memberCalls, Router: s.router, Revoked: s.revoked, Logger: s.Logger,

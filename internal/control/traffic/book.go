@@ -7,7 +7,6 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/routes"
-	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 	"github.com/cloudless/cloudless/internal/trafficstat"
 )
@@ -281,24 +280,19 @@ func (b *Book) heardSince(now time.Duration, snap *state.Snapshot, r *v1.Route) 
 	if b.heard == nil || now-b.heardAt > heardCache {
 		b.heard, b.heardAt = map[selectors]time.Duration{}, now
 	}
-	cluster := snap.Cluster().GetSpec()
-	by := selectors{cluster.GetIngress().GetNodes(), r.GetSpec().GetNodes()}
+	by := selectors{snap.Cluster().GetSpec().GetIngress().GetNodes(), r.GetSpec().GetNodes()}
 	since, known := b.heard[by]
 	if !known {
-		since = b.listen(now, snap, cluster, r)
+		since = b.listen(now, snap, r)
 		b.heard[by] = since
 	}
 	return since, since >= 0
 }
 
 // listen returns -1 if a node that answers for a route is not heard, or if none answers.
-func (b *Book) listen(now time.Duration, snap *state.Snapshot, cluster *v1.ClusterSpec, r *v1.Route) time.Duration {
+func (b *Book) listen(now time.Duration, snap *state.Snapshot, r *v1.Route) time.Duration {
 	since := time.Duration(-1)
-	answers := routes.Answering(cluster, r)
-	for n := range snap.Nodes("") {
-		if n.GetStatus().GetState() == spec.NodeOffline || !answers(n) {
-			continue
-		}
+	for n := range routes.Answering(snap, r) {
 		one := b.nodes[n.GetMetadata().GetUid()]
 		if one == nil || one.ports == nil || now-one.last > Stale {
 			return -1

@@ -129,9 +129,9 @@ func (s *Sessions) ingressNews(current *session) *v1.IngressDown {
 
 // openKey opens the key of a certificate for the nodes that need it.
 func (s *Sessions) openKey(uid string, challenge bool, sealed []byte) []byte {
-	use := routes.KeyContext(uid)
+	use := state.CertificateKeyContext(uid)
 	if challenge {
-		use = routes.ChallengeContext(uid)
+		use = state.ChallengeKeyContext(uid)
 	}
 	key, err := s.unseal(sealed, use)
 	if err != nil {

@@ -11,7 +11,6 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/gcpacer"
 	"github.com/cloudless/cloudless/internal/must"
-	"github.com/cloudless/cloudless/internal/routes"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -57,7 +56,7 @@ func ingressSessions(t *testing.T, store *state.Store, book Traffic, wake func(s
 }
 
 func TestNodeHearsOfItsRoutesWithOpenKeys(t *testing.T) {
-	store := storeWith(t, shopRoutes("sealed for "+routes.KeyContext("cert"))...)
+	store := storeWith(t, shopRoutes("sealed for "+state.CertificateKeyContext("cert"))...)
 	s := ingressSessions(t, store, nil, nil)
 	one := &session{node: "n-eu"}
 	full := s.ingressNews(one)
@@ -94,7 +93,7 @@ func TestNodeWithoutRoutesHearsSo(t *testing.T) {
 }
 
 func TestKeyThatIsSealedForSomethingElseReachesNoNode(t *testing.T) {
-	s := ingressSessions(t, storeWith(t, shopRoutes("sealed for "+routes.ChallengeContext("cert"))...), nil, nil)
+	s := ingressSessions(t, storeWith(t, shopRoutes("sealed for "+state.ChallengeKeyContext("cert"))...), nil, nil)
 	if got := s.ingressNews(&session{node: "n-eu"}); len(got.GetRoutes()) != 1 || len(got.GetCertificates()) != 0 {
 		t.Errorf("the node hears %v", got)
 	}
