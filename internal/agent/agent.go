@@ -14,6 +14,7 @@ import (
 	"time"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/agent/ingress"
 	"github.com/cloudless/cloudless/internal/agent/lease"
 	"github.com/cloudless/cloudless/internal/agent/machine"
 	"github.com/cloudless/cloudless/internal/agent/pressure"
@@ -38,6 +39,8 @@ type Options struct {
 	// Mesh connects replicas with those of other nodes, with what MeshBase says of this machine. It may be nil.
 	Mesh     Mesh
 	MeshBase mesh.Setup
+	// Ingress answers for routes. It may be nil.
+	Ingress *ingress.Ingress
 	// Machine describes the computer that the agent runs on.
 	Machine Machine
 	Logger  *slog.Logger
@@ -155,6 +158,7 @@ type Agent struct {
 	meshBase  mesh.Setup
 	meshState meshState
 	cache     *networkCache
+	ingress   *ingress.Ingress // may be nil
 	// instance distinguishes this agent from one on a copy of its data folder.
 	instance string
 
@@ -185,6 +189,7 @@ func New(opts Options) (*Agent, error) {
 		machine:   opts.Machine,
 		mesh:      opts.Mesh,
 		meshBase:  opts.MeshBase,
+		ingress:   opts.Ingress,
 		servers:   opts.Servers,
 		leave:     opts.Leave,
 		moved:     opts.Moved,
@@ -286,6 +291,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.work.Go(func() { a.logs.run(ctx) })
 	a.work.Go(func() { a.runNetwork(ctx) })
 	a.work.Go(func() { a.runMesh(ctx) })
+	a.work.Go(func() { a.ingress.Run(ctx, a.ownStates) })
 	a.work.Go(func() { a.keepWill(ctx) })
 	a.work.Go(func() { a.watchMachine(ctx) })
 	a.work.Go(func() { a.watchReadiness(ctx) })

@@ -42,6 +42,9 @@ func (a *Agent) isRemoval(err error) bool {
 // removes the rest.
 func (a *Agent) endRemoved(ctx context.Context, why error) error {
 	close(a.removed)
+	if err := a.ingress.Remove(ctx); err != nil {
+		a.log.Error("the removed node may still answer for routes", "error", err)
+	}
 	a.mu.Lock()
 	a.log.Error("this node was removed from its cluster; stopping its replicas", "replicas", len(a.replicas), "error", why)
 	a.removeOthers(nil)

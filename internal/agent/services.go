@@ -145,6 +145,7 @@ func withOwnStates(s *v1.NetworkService, states map[string]string) *v1.NetworkSe
 // servingChanged updates the services of a replica of this node that has begun or ceased to serve, without waiting for
 // the servers.
 func (a *Agent) servingChanged(addresses []string) {
+	a.ingress.ServingChanged(addresses)
 	if a.mesh == nil {
 		return
 	}

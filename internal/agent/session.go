@@ -171,6 +171,7 @@ func (a *Agent) session(asked context.Context) (worked bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	a.ingress.Connected()
 	var receiver sync.WaitGroup
 	pings := make(chan uint64, 1)
 	receiver.Go(func() {
@@ -290,6 +291,8 @@ func (a *Agent) receive(stream sessionStream, detector *hangDetector, pings chan
 			}
 		case *v1.SessionDown_Network:
 			a.applyNetwork(message.Network)
+		case *v1.SessionDown_Ingress:
+			a.ingress.Apply(message.Ingress)
 		case *v1.SessionDown_Open:
 			a.open(message.Open)
 		case *v1.SessionDown_Ping:
@@ -344,6 +347,10 @@ func (a *Agent) send(ctx context.Context, asked <-chan struct{}, stream sessionS
 			err = beat() // the old interval no longer counts
 		case <-a.meshState.follows.wake:
 			err = stream.Send(&v1.SessionUp{Message: &v1.SessionUp_Follow{Follow: &v1.Follow{Namespaces: a.meshState.follows.all()}}})
+		case <-a.ingress.News():
+			if up := a.ingress.Take(); up != nil {
+				err = stream.Send(&v1.SessionUp{Message: &v1.SessionUp_Ingress{Ingress: up}})
+			}
 		case sequence := <-pings:
 			err = stream.Send(&v1.SessionUp{Message: &v1.SessionUp_Pong{Pong: &v1.Pong{Sequence: sequence}}})
 		}

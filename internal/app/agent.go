@@ -151,7 +151,7 @@ func openMember(ctx context.Context, f *datadir.Folder, link *clusterLink, d dri
 		return nil, err
 	}
 	p.agent, err = agent.New(agent.Options{
-		DataDir: f.Path(), Client: v1.NewAgentServiceClient(conn), Drivers: []driver.Driver{d}, Machine: facts, Network: network, Mesh: connected, MeshBase: setup, Logger: logger,
+		DataDir: f.Path(), Client: v1.NewAgentServiceClient(conn), Drivers: []driver.Driver{d}, Machine: facts, Network: network, Mesh: connected, MeshBase: setup, Ingress: enroll.OpenIngress(f, logger), Logger: logger,
 		Metrics: i.agent(), Tracing: i.tracing, GoingDown: f.GoingDown, Departures: departures(logger),
 		LogLimits: driver.LogLimits{MaxAge: outputAge},
 		Servers: func(addresses []string) {

@@ -9,6 +9,7 @@ import (
 	"github.com/cloudless/cloudless/internal/checkup"
 	"github.com/cloudless/cloudless/internal/cli/local"
 	"github.com/cloudless/cloudless/internal/consensus"
+	"github.com/cloudless/cloudless/internal/control/certificates"
 	"github.com/cloudless/cloudless/internal/control/cron"
 	"github.com/cloudless/cloudless/internal/control/gossipkey"
 	"github.com/cloudless/cloudless/internal/control/images"
@@ -59,7 +60,7 @@ func (p *controlPlane) parts() []part {
 func (p *controlPlane) leaderParts() []part {
 	replicaLoop := replicas.Loop{
 		Store: p.store, Proposer: p.consensus, Metrics: p.metrics, Tracing: p.tracing, Decisions: p.decisions, Pause: p.collector.Pause,
-		Leases: p.server.Sessions().Leases(),
+		Leases: p.server.Sessions().Leases(), Traffic: p.traffic,
 	}
 	cronLoop := cron.Loop{Store: p.store, Proposer: p.consensus}
 	serviceLoop := services.Loop{Store: p.store, Proposer: p.consensus}
@@ -67,18 +68,21 @@ func (p *controlPlane) leaderParts() []part {
 		Store: p.store, Proposer: p.consensus, Self: p.peers.Self, Term: p.consensus.Stats().Term, Seen: p.peers.Seen, Wake: p.peers.Changed(),
 	}
 	keyLoop := gossipkey.Loop{Proposer: p.server, Cluster: p.ca.Trust().Cluster(), Sealer: p.sealer}
+	certificateLoop := certificates.New(certificates.Options{Store: p.store, Proposer: p.server, CA: p.ca, Sealer: p.sealer, Logger: p.logger, Metrics: p.metrics})
 	imageLoop := images.Loop{Store: p.store, Consensus: p.consensus, Images: p.server.Images(), Logger: p.logger}
 	pilot := consensus.PilotOptions{
 		Voters:  func() int { return spec.VotersOf(p.store.Snapshot().Cluster().GetSpec()) },
 		Members: p.peers.Members, Progress: p.server.Membership().Progress,
 	}
 	return []part{
-		p.nodes.Run,     // decides which nodes are online
-		replicaLoop.Run, // creates, places and stops replicas
-		cronLoop.Run,    // starts the jobs of crons
-		p.autoscale.Run, // decides how many replicas autoscaled services have
-		serviceLoop.Run, // gives workloads with ports a service
-		serverLoop.Run,  // records the servers
+		p.nodes.Run,         // decides which nodes are online
+		replicaLoop.Run,     // creates, places and stops replicas
+		cronLoop.Run,        // starts the jobs of crons
+		p.autoscale.Run,     // decides how many replicas autoscaled services have
+		serviceLoop.Run,     // gives workloads with ports a service
+		p.traffic.Run,       // forgets the traffic of routes that are gone
+		certificateLoop.Run, // makes and renews certificates of routes
+		serverLoop.Run,      // records the servers
 		func(ctx context.Context) error { return p.consensus.Pilot(ctx, pilot) }, // decides which servers vote
 		keyLoop.Run,   // gives the gossip a key
 		imageLoop.Run, // copies images to every server

@@ -18,6 +18,7 @@ import (
 	"github.com/cloudless/cloudless/internal/control/placement"
 	"github.com/cloudless/cloudless/internal/control/replicas"
 	"github.com/cloudless/cloudless/internal/control/servers"
+	"github.com/cloudless/cloudless/internal/control/traffic"
 	"github.com/cloudless/cloudless/internal/datadir"
 	"github.com/cloudless/cloudless/internal/discover"
 	"github.com/cloudless/cloudless/internal/enroll"
@@ -39,6 +40,7 @@ type controlPlane struct {
 	nodes     *nodes.Loop
 	decisions *placement.Decisions
 	autoscale *autoscale.Loop
+	traffic   *traffic.Book
 	server    *server.Server
 	ca        *identity.CA
 	sealer    *identity.Sealer
@@ -75,12 +77,15 @@ func openControlPlane(ctx context.Context, f *datadir.Folder, o planeOptions, i 
 	u.add(func() { logError(logger, "close registry", p.registry.Close()) })
 	p.nodes, p.decisions = nodes.New(p.store, p.consensus, nil), &placement.Decisions{}
 	p.nodes.Deaf = p.collector.Holds
-	p.autoscale = autoscale.New(autoscale.Options{Store: p.store, Proposer: p.consensus, Reports: p.nodes, Metrics: p.metrics})
+	p.traffic = traffic.New(p.store)
+	u.add(i.registry.CollectRoutes(p.traffic.Figures))
+	p.autoscale = autoscale.New(autoscale.Options{Store: p.store, Proposer: p.consensus, Reports: p.nodes, Traffic: p.traffic, Metrics: p.metrics})
 	p.server, err = server.New(ctx, server.Options{
 		UID: f.ServerUID, Version: o.version, Address: o.address, Advertise: o.advertise, Hosts: hosts(o.address, o.advertise),
 		Store: p.store, Consensus: p.consensus, CA: p.ca, Sealer: p.sealer, Addresses: p.peers.AddressOf, Registry: p.registry,
 		Nodes: p.nodes, Placement: replicas.Placement{Queries: placement.Queries{Decisions: p.decisions}}, Logger: logger, Clock: o.clock, CertificateTTL: o.certificateTTL,
 		Scrape: i.registry, Metrics: p.metrics, Tracing: i.tracing, Collector: p.collector, Scaling: p.autoscale,
+		Traffic: p.traffic, TrafficReports: p.traffic, Wake: p.autoscale.Wake,
 	})
 	if err != nil {
 		return nil, err

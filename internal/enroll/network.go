@@ -13,7 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/agent/ingress"
 	"github.com/cloudless/cloudless/internal/datadir"
+	"github.com/cloudless/cloudless/internal/ingressd"
 	"github.com/cloudless/cloudless/internal/mesh"
 	"github.com/cloudless/cloudless/internal/netd"
 	"github.com/cloudless/cloudless/internal/nodenet"
@@ -69,9 +71,17 @@ func OpenMesh(f *datadir.Folder, id string, logger *slog.Logger) (*netd.Client, 
 	}, nil
 }
 
-// ClearNetwork removes the node's network from the machine.
+// OpenIngress makes the way to the node's ingress process, which runs only while the node answers for a route.
+func OpenIngress(f *datadir.Folder, logger *slog.Logger) *ingress.Ingress {
+	return ingress.New(ingress.Ingressd(ingressd.Options{
+		Dir: f.RunDir(), LogDir: f.Path("network"), Log: logger,
+		Program: func() (string, error) { return programs.Ingress.Extract(f.Path("network", "bin")) },
+	}))
+}
+
+// ClearNetwork removes the node's network from the machine, and ends what answers for routes.
 func ClearNetwork(ctx context.Context, f *datadir.Folder, logger *slog.Logger) error {
-	return errors.Join(netd.Stop(ctx, networkSocket(f)), mesh.RemoveInterface(nodenet.MeshInterface(f.ID)), nodenet.Clear(NetworkOptions(f, logger)))
+	return errors.Join(ingress.Clear(ctx, f.RunDir()), netd.Stop(ctx, networkSocket(f)), mesh.RemoveInterface(nodenet.MeshInterface(f.ID)), nodenet.Clear(NetworkOptions(f, logger)))
 }
 
 // establishNetwork sets up the addresses that the cluster has given. The agent retries what fails here, and reports it.

@@ -26,3 +26,12 @@ func List(t testing.TB, folder string) string {
 	}
 	return strings.Join(names, " ")
 }
+
+// Get returns a value, and ends the test if there is an error: must.Get(os.ReadFile(path))(t).
+func Get[T any](value T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		Succeed(t, err)
+		return value
+	}
+}

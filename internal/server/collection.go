@@ -56,7 +56,8 @@ type collection[T object] struct {
 	normalize func(T)
 	summary   func(T) string
 
-	// present is an object as the API shows it.
+	// present is an object as the API shows it. public is a stored object without its secrets; nil if it has none.
+	public  func(stored T) T
 	present func(snap *state.Snapshot, stored T) T
 	missing func(snap *state.Snapshot, namespace, name string) error
 	exists  func(old T) error
@@ -254,7 +255,10 @@ func (c *collection[T]) change(ctx context.Context, f func(*transaction) (T, err
 		if err := tx.checkDependencies(); err != nil {
 			return err
 		}
-		return tx.checkPublishedOnce()
+		if err := tx.checkPublishedOnce(); err != nil {
+			return err
+		}
+		return tx.checkRoutes()
 	})
 	if err != nil {
 		return shown, err
@@ -283,6 +287,9 @@ func (c *collection[T]) sameVersion(old T, version uint64) error {
 	m := old.GetMetadata()
 	if version == 0 || version == m.GetVersion() {
 		return nil
+	}
+	if c.public != nil {
+		old = c.public(old)
 	}
 	return &core.Outdated{Current: old, Err: &state.ConflictError{
 		Kind: c.kind, Name: m.GetName(), UID: m.GetUid(), Expected: version, Actual: m.GetVersion(),

@@ -47,6 +47,7 @@ func fits(snap *state.Snapshot, where membership.Hosts, before, after *v1.Cluste
 		}
 	}
 	reservedFits(snap, before, after, refuse)
+	ingressFits(snap, before, after, refuse)
 	if len(broken.Violations) > 0 {
 		return broken
 	}

@@ -225,6 +225,9 @@ func (s *Server) plan(ctx context.Context, wanted *wanted, snap *state.Snapshot)
 	if err := p.checkDependencies(); err != nil {
 		return nil, err
 	}
+	if err := p.checkRoutes(); err != nil {
+		return nil, err
+	}
 	p.groupDeployments()
 	if err := s.forecast(p, snap.Fork()); err != nil {
 		return nil, err

@@ -86,6 +86,15 @@ type Scaling interface {
 	Values(workloadUID string) []*v1.ScaleValue
 }
 
+// Traffic knows what nodes report of the routes that they answer for.
+type Traffic interface {
+	// Route is the traffic of a route, nil if no node has reported any.
+	Route(uid string) *v1.RouteTraffic
+	// Port says why a node does not answer at a port, "tcp" or "udp"; empty if it does. It is not known before the node has
+	// reported.
+	Port(nodeUID, protocol string, port int32) (problem string, known bool)
+}
+
 // Options are the parts and settings of a Server.
 type Options struct {
 	UID     string // of this server
@@ -109,7 +118,12 @@ type Options struct {
 	Placement Placement
 	// Scaling knows what autoscaled workloads use now. It may be nil.
 	Scaling Scaling
-	Logger  *slog.Logger
+	// Traffic knows what happens on routes now, and TrafficReports gets what nodes report of them. Wake is called for a service
+	// that is scaled to zero and has requests waiting. They may be nil.
+	Traffic        Traffic
+	TrafficReports sessions.Traffic
+	Wake           func(serviceUID string)
+	Logger         *slog.Logger
 
 	// Scrape is the process's registry of metrics, and Metrics are the server's counters in it. New makes those that
 	// are nil. Tracing may be nil.
@@ -146,6 +160,7 @@ type Server struct {
 	nodes     Nodes
 	placement Placement
 	scaling   Scaling
+	traffic   Traffic
 
 	port *oneport.Port
 	auth *auth.Authenticator
@@ -210,7 +225,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	}
 	s := &Server{
 		Core: &core.Core{UID: o.UID, Store: o.Store, Consensus: o.Consensus, Clock: o.Clock, Logger: o.Logger, Tracing: o.Tracing},
-		ca:   o.CA, sealer: o.Sealer, registry: o.Registry, nodes: o.Nodes, placement: o.Placement, scaling: o.Scaling,
+		ca:   o.CA, sealer: o.Sealer, registry: o.Registry, nodes: o.Nodes, placement: o.Placement, scaling: o.Scaling, traffic: o.Traffic,
 		revoked: auth.NewRevocations(),
 		scrape:  o.Scrape,
 		metrics: o.Metrics,
@@ -235,6 +250,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	s.connect(o, certificate)
 	s.sessions = sessions.New(sessions.Options{
 		Core: s.Core, Nodes: o.Nodes, Collector: o.Collector, Login: s.images.LoginOf, Addresses: s.membership.Addresses, Duplicates: &s.duplicates,
+		Traffic: o.TrafficReports, Wake: o.Wake, Unseal: o.Sealer.Unseal,
 	})
 	guard := &auth.Guard{
 		Auth: s.auth, MemberCalls: &s.memberCalls, Router: s.router, Revoked: s.revoked, Logger: s.Logger,
@@ -302,8 +318,8 @@ func (s *Server) newGRPC(guard *auth.Guard) *edge {
 	server := newEdge(s.port, guard)
 	s.passed = &relay.PassedCalls{Guard: guard.Unary, Methods: server.methods, Stopping: s.stopping}
 	all, namespaces, nodes := newWorkloads(s), newNamespaces(s), newNodes(s)
-	offered := newServices(s)
-	s.kinds = planKinds{namespaces, all, offered, nodes}
+	offered, leading := newServices(s), newRoutes(s)
+	s.kinds = planKinds{namespaces, all, offered, leading, nodes}
 	v1.RegisterWorkloadServiceServer(server, &workloads{collection: all, replicas: newReplicas(s), Streams: s.newStreams()})
 	v1.RegisterDeploymentServiceServer(server, &deploymentService{collection: newDeployments(s)})
 	v1.RegisterNodeServiceServer(server, &nodeService{collection: nodes})
@@ -314,6 +330,7 @@ func (s *Server) newGRPC(guard *auth.Guard) *edge {
 	v1.RegisterPlanServiceServer(server, &planService{Server: s})
 	v1.RegisterNamespaceServiceServer(server, &namespaceService{collection: namespaces})
 	v1.RegisterServiceServiceServer(server, &serviceService{collection: offered})
+	v1.RegisterRouteServiceServer(server, &routeService{collection: leading})
 	v1.RegisterEndpointServiceServer(server, &endpointService{collection: offered})
 	v1.RegisterConnectivityServiceServer(server, network.New(s.Core, s.sessions.Open))
 	v1.RegisterExplainServiceServer(server, newExplainService(nodes))
@@ -384,4 +401,39 @@ func ignoreClosed(err error) error {
 		return nil
 	}
 	return err
+}
+
+// dispatch tells the parts of the server about every change of the state. One loop
+// serves all sessions, so that a change costs the same however many agents are
+// connected.
+func (s *Server) dispatch(ctx context.Context) error {
+	for feed := s.Store.Follow(); ; {
+		news, err := feed.Next(ctx)
+		if err != nil {
+			return err
+		}
+		if news.Resync {
+			s.catchUp(news.Snapshot)
+			continue
+		}
+		for _, c := range news.Changes {
+			s.route(c)
+		}
+		s.membership.ActedOn(news.Changes)
+	}
+}
+
+// catchUp does what route does, for all changes that this server may have missed.
+func (s *Server) catchUp(snap *state.Snapshot) {
+	s.sessions.CatchUp(snap)
+	s.revoked.RevokeMissing(snap)
+	s.membership.CatchUp(snap)
+}
+
+func (s *Server) route(c state.Change) {
+	s.sessions.Route(c)
+	s.membership.Route(c)
+	if c.Kind == state.KindToken && c.New == nil {
+		s.revoked.Revoke(c.Old.GetMetadata().GetUid())
+	}
 }

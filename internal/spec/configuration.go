@@ -204,6 +204,7 @@ func NormalizedCluster(c *v1.ClusterSpec) *v1.ClusterSpec {
 		}
 		n.Defaults = unlessEmpty(d)
 	}
+	n.Ingress, n.Acme = normalIngress(n.Ingress), normalAcme(n.Acme)
 	n.Limits, n.Weights = unlessEmpty(n.Limits), unlessEmpty(n.Weights)
 	n.Overcommit, n.Reserved = unlessEmpty(n.Overcommit), normalAmounts(n.Reserved)
 	return n
@@ -241,7 +242,7 @@ func DiffCluster(a, b *v1.ClusterSpec) []FieldChange {
 	a, b = NormalizedCluster(a), NormalizedCluster(b)
 	classesA, classesB := a.NodeClasses, b.NodeClasses
 	a.NodeClasses, b.NodeClasses = nil, nil
-	var d differ
+	d := differ{wholeLists: true}
 	d.message("", a.ProtoReflect(), b.ProtoReflect())
 	d.classes(classesA, classesB)
 	return d.changes

@@ -45,6 +45,8 @@ func checkConfiguration(c *v1.Configuration, found *violations) {
 	checkDefaults(s.GetDefaults(), found)
 	checkReserved(clusterPath+".reserved", s.GetReserved(), found)
 	checkWeights(clusterPath+".weights", s.GetWeights(), found)
+	checkAcme(clusterPath+".acme", s.GetAcme(), found)
+	checkIngress(s, found)
 }
 
 // checkReserved refuses amounts that no node could read: the node would accept nothing.

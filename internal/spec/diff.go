@@ -163,6 +163,8 @@ func Given(w *v1.Workload) []FieldChange {
 
 type differ struct {
 	changes []FieldChange
+	// wholeLists compares a list of values as one value.
+	wholeLists bool
 }
 
 // authored compares the part of an object's metadata that its author writes.
@@ -180,6 +182,10 @@ func (d *differ) message(path string, a, b protoreflect.Message) {
 		f := fields.Get(i)
 		at := fieldPath(path, f)
 		switch {
+		case f.IsList() && f.Message() == nil && d.wholeLists:
+			if old, now := listText(a.Get(f).List()), listText(b.Get(f).List()); old != now {
+				d.changes = append(d.changes, FieldChange{Field: at, Old: old, New: now})
+			}
 		case f.IsList():
 			d.list(at, f, a.Get(f).List(), b.Get(f).List())
 		case f.IsMap():

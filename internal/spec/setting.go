@@ -71,6 +71,9 @@ var settingDefaults = map[string]string{
 	"rebalance.replicas":          strconv.Itoa(defaultMoves),
 	"rebalance.per":               FormatDuration(defaultMovesPer),
 	"rebalance.rest":              FormatDuration(defaultRest),
+	"acme.directory":              LetsEncrypt,
+	"ingress.httpPort":            strconv.Itoa(DefaultHTTPPort),
+	"ingress.httpsPort":           strconv.Itoa(DefaultHTTPSPort),
 	"limits.nodes":                strconv.Itoa(maxNodes),
 	"limits.workloads":            strconv.Itoa(maxWorkloads),
 	"limits.replicasPerWorkload":  strconv.Itoa(maxReplicas),
@@ -104,7 +107,13 @@ func Settings(c *v1.ClusterSpec) []Setting {
 }
 
 func appendSettings(all []Setting, key string, m protoreflect.Message, f protoreflect.FieldDescriptor, defaults map[string]string) []Setting {
-	if f.Message() != nil {
+	switch {
+	case f.IsMap():
+		return appendEntries(all, key, m.Get(f).Map())
+	case f.IsList() && m.Has(f):
+		return append(all, Setting{Key: key, Value: listText(m.Get(f).List())})
+	case f.IsList():
+	case f.Message() != nil:
 		below, fields := m.Get(f).Message(), f.Message().Fields()
 		for i := range fields.Len() {
 			all = appendSettings(all, key+"."+fields.Get(i).JSONName(), below, fields.Get(i), defaults)
@@ -115,6 +124,28 @@ func appendSettings(all []Setting, key string, m protoreflect.Message, f protore
 		return append(all, Setting{Key: key, Value: text(m.Get(f))})
 	}
 	return append(all, Setting{Key: key, Value: cmp.Or(defaults[key], notSet), Default: true})
+}
+
+// appendEntries adds one setting for each entry of a map, by key.
+func appendEntries(all []Setting, key string, m protoreflect.Map) []Setting {
+	values := map[string]string{}
+	m.Range(func(k protoreflect.MapKey, v protoreflect.Value) bool {
+		values[k.String()] = text(v)
+		return true
+	})
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		all = append(all, Setting{Key: key + "." + name, Value: values[name]})
+	}
+	return all
+}
+
+// listText is a list as one setting: its values with commas between them.
+func listText(list protoreflect.List) string {
+	var values []string
+	for i := range list.Len() {
+		values = append(values, text(list.Get(i)))
+	}
+	return strings.Join(values, ",")
 }
 
 // appendClass adds the settings of a node class: unset ones come from the cluster.
@@ -212,6 +243,9 @@ func setField(m protoreflect.Message, c *v1.ClusterSpec, key string, steps []str
 	switch {
 	case f == nil, len(steps) > 1 && f.Message() == nil, len(steps) > 1 && f.IsList():
 		return &UnknownSettingError{Key: key, Known: SettingKeys(c)}
+	case f.IsMap() && len(steps) > 1:
+		setEntry(m, f, strings.Join(steps[1:], "."), value)
+		return nil
 	case value == "" && len(steps) > 1 && !m.Has(f):
 		return checkKey(f.Message(), c, key, steps[1:])
 	case len(steps) > 1:
@@ -219,15 +253,40 @@ func setField(m protoreflect.Message, c *v1.ClusterSpec, key string, steps []str
 	case value == "":
 		m.Clear(f)
 		return nil
+	case f.IsMap():
+		return fmt.Errorf("%s is not one setting but several: set one of them, such as %s.NAME", key, key)
 	case f.Message() != nil:
 		return fmt.Errorf("%s is not one setting but several: set one of them, such as %s", key, firstBelow(c, key))
 	}
-	v, want := scalar(f, &yaml.Node{Kind: yaml.ScalarNode, Value: value})
-	if want != "" {
-		return fmt.Errorf("%s: must be %s", key, want)
+	values := []string{value}
+	if f.IsList() {
+		values = strings.Split(value, ",")
+		m.Clear(f)
 	}
-	m.Set(f, v)
+	for _, one := range values {
+		v, want := scalar(f, &yaml.Node{Kind: yaml.ScalarNode, Value: strings.TrimSpace(one)})
+		if want != "" {
+			return fmt.Errorf("%s: must be %s", key, want)
+		}
+		if f.IsList() {
+			m.Mutable(f).List().Append(v)
+		} else {
+			m.Set(f, v)
+		}
+	}
 	return nil
+}
+
+// setEntry sets one entry of a map of texts; an empty value removes it.
+func setEntry(m protoreflect.Message, f protoreflect.FieldDescriptor, name, value string) {
+	at := protoreflect.ValueOfString(name).MapKey()
+	if value != "" {
+		m.Mutable(f).Map().Set(at, protoreflect.ValueOfString(value))
+		return
+	}
+	if m.Has(f) {
+		m.Mutable(f).Map().Clear(at)
+	}
 }
 
 // checkKey refuses an unknown key of an unset part, without setting it.
@@ -236,6 +295,9 @@ func checkKey(d protoreflect.MessageDescriptor, c *v1.ClusterSpec, key string, s
 		f := d.Fields().ByJSONName(step)
 		if f == nil || i+1 < len(steps) && f.Message() == nil {
 			return &UnknownSettingError{Key: key, Known: SettingKeys(c)}
+		}
+		if f.IsMap() {
+			return nil // any name
 		}
 		d = f.Message()
 	}

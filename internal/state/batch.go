@@ -2,6 +2,7 @@ package state
 
 import (
 	"iter"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -62,18 +63,38 @@ func (b *Batch) Check(kind Kind, uid string, version uint64) {
 	b.add(&statev1.Change{Action: &statev1.Change_Check{Check: objectKey(kind, uid)}, ExpectVersion: &version})
 }
 
+// CheckFirst is Check before all other changes, even those that are already in the batch: they may move a mark.
+func (b *Batch) CheckFirst(kind Kind, uid string, version uint64) {
+	check := &statev1.Change{Action: &statev1.Change_Check{Check: objectKey(kind, uid)}, ExpectVersion: &version}
+	b.changes = slices.Insert(b.changes, 0, check)
+}
+
 // Len returns the number of changes.
 func (b *Batch) Len() int { return len(b.changes) }
 
 // Workloads yields the workloads that the batch creates or updates.
 func (b *Batch) Workloads() iter.Seq[*v1.Workload] {
-	return func(yield func(*v1.Workload) bool) {
+	return Puts[*v1.Workload](b)
+}
+
+// Puts yields the objects of one type that a batch creates or updates.
+func Puts[T Object](b *Batch) iter.Seq[T] {
+	return func(yield func(T) bool) {
 		for _, c := range b.changes {
-			if w := c.GetPut().GetWorkload(); w != nil && !yield(w) {
-				return
+			if _, o := unwrap(c.GetPut()); o != nil {
+				if o, ok := o.(T); ok && !yield(o) {
+					return
+				}
 			}
 		}
 	}
+}
+
+// Deletes reports whether the batch deletes an object.
+func (b *Batch) Deletes(kind Kind, uid string) bool {
+	return slices.ContainsFunc(b.changes, func(c *statev1.Change) bool {
+		return c.GetDelete().GetUid() == uid && c.GetDelete().GetKind() == string(kind)
+	})
 }
 
 // Transaction returns the transaction. Objects that it creates or updates get this time.

@@ -136,6 +136,22 @@ var (
 		Name: "cloudless_deferred_replicas", Kind: KindGauge, From: FromServer,
 		Help: "Lost replicas whose replacement waits for its turn, because failover.replicas of the configuration limits how many are replaced. Only the leader counts them.",
 	}
+	Certificates = Metric{
+		Name: "cloudless_certificates", Kind: KindGauge, From: FromServer,
+		Labels: []string{"source", "state"}, Help: "Certificates of routes by source (auto, cluster, own) and state (pending, ready, expired).",
+	}
+	CertificatesFailing = Metric{
+		Name: "cloudless_certificates_failing", Kind: KindGauge, From: FromServer,
+		Help: "Certificates that the last attempt did not issue or renew.",
+	}
+	CertificateExpiry = Metric{
+		Name: "cloudless_certificate_expiry_timestamp_seconds", Kind: KindGauge, Unit: "seconds", From: FromServer,
+		Labels: []string{"source"}, Help: "When the first certificate of a source expires, in seconds since 1970.",
+	}
+	CertificateOrders = Metric{
+		Name: "cloudless_certificate_orders_total", Kind: KindCounter, From: FromServer,
+		Labels: []string{"source", "result"}, Help: "Attempts of this server to issue certificates, by source (auto, cluster) and result (issued, failed).",
+	}
 	AutoscaleDecisions = Metric{
 		Name: "cloudless_autoscale_decisions_total", Kind: KindCounter, From: FromServer,
 		Labels: []string{"decision"}, Help: "Decisions of autoscaling, by the reason of their event. Only the leader counts them.",
@@ -143,6 +159,15 @@ var (
 	MovedReplicas = Metric{
 		Name: "cloudless_moved_replicas_total", Kind: KindCounter, From: FromServer,
 		Help: "Replicas that rebalancing has begun to move to a better node. Only the leader counts them.",
+	}
+	RouteRequests = routeMetric("cloudless_route_requests_total", KindCounter, "", "Requests of a route; for TCP and UDP, connections and flows.")
+	RouteErrors   = routeMetric("cloudless_route_errors_total", KindCounter, "", "Requests of a route that failed: status 500 and higher, or no answer.")
+	RouteReceived = routeMetric("cloudless_route_received_bytes_total", KindCounter, "bytes", "Bytes that clients have sent to a route.")
+	RouteSent     = routeMetric("cloudless_route_sent_bytes_total", KindCounter, "bytes", "Bytes that a route has sent to clients.")
+	RouteOpen     = routeMetric("cloudless_route_open", KindGauge, "", "Requests and connections of a route that are open now.")
+	RouteSeconds  = Metric{
+		Name: "cloudless_route_seconds", Kind: KindHistogram, Unit: "seconds", From: FromServer, Buckets: callBuckets,
+		Labels: []string{"namespace", "route"}, Help: "Time until the answer of a route begins. Only the leader counts; the sum is estimated from buckets.",
 	}
 	Users = Metric{
 		Name: "cloudless_users", Kind: KindGauge, From: FromServer,
@@ -289,6 +314,12 @@ func replicaMetric(name string, kind Kind, unit, help string) Metric {
 	}
 }
 
+func routeMetric(name string, kind Kind, unit, help string) Metric {
+	return Metric{
+		Name: name, Kind: kind, Unit: unit, Help: help + " Only the leader counts.", From: FromServer, Labels: []string{"namespace", "route"},
+	}
+}
+
 // ReplicaUsage are the metrics about single replicas.
 func ReplicaUsage() []Metric {
 	return []Metric{
@@ -303,10 +334,11 @@ func Catalogue() []Metric {
 		APICalls, APIErrors, APISeconds, APIOpen, HTTPRequests,
 		RaftLeader, RaftTerm, RaftLastIndex, RaftCommitIndex, RaftAppliedIndex, RaftSnapshotIndex,
 		RaftCommitSeconds, RaftFsyncSeconds, RaftSnapshotSeconds,
-		StateIndex, StateObjects, Workloads, Replicas, Services, Endpoints, ReplicaRestarts, Nodes, DrainingReplicas, LostReplicas, DeferredReplicas, AutoscaleDecisions, MovedReplicas, Users, Images, Sessions,
+		StateIndex, StateObjects, Workloads, Replicas, Services, Endpoints, ReplicaRestarts, Nodes, DrainingReplicas, LostReplicas, DeferredReplicas, AutoscaleDecisions, MovedReplicas, Certificates, CertificatesFailing, CertificateExpiry, CertificateOrders, Users, Images, Sessions,
 		SchedulingDecisions, SchedulingSeconds, PendingReplicas,
 		NodeCPU, NodeCPUCapacity, NodeMemory, NodeMemoryCapacity, NodeDisk, NodeDiskCapacity,
 	}
+	all = append(all, Routes()...)
 	all = append(all, ReplicaUsage()...)
 	all = append(all, Mesh()...)
 	return append(all,

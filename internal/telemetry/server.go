@@ -10,11 +10,11 @@ import (
 // Server is the metrics of a server. Those that are computed on demand use
 // Registry.Collect. A nil *Server counts nothing.
 type Server struct {
-	calls, errors, requests, decisions, autoscaled *prometheus.CounterVec
-	callSeconds, commitSeconds                     *prometheus.HistogramVec
-	fsyncSeconds, snapshotSeconds, scheduleSeconds prometheus.Observer
-	open, deferred                                 prometheus.Gauge
-	moved                                          prometheus.Counter
+	calls, errors, requests, decisions, autoscaled, orders *prometheus.CounterVec
+	callSeconds, commitSeconds                             *prometheus.HistogramVec
+	fsyncSeconds, snapshotSeconds, scheduleSeconds         prometheus.Observer
+	open, deferred                                         prometheus.Gauge
+	moved                                                  prometheus.Counter
 }
 
 // NewServer registers them.
@@ -24,7 +24,7 @@ func NewServer(r *Registry) *Server {
 		decisions: r.Counter(SchedulingDecisions), callSeconds: r.Histogram(APISeconds), commitSeconds: r.Histogram(RaftCommitSeconds),
 		fsyncSeconds: r.Histogram(RaftFsyncSeconds).WithLabelValues(), snapshotSeconds: r.Histogram(RaftSnapshotSeconds).WithLabelValues(),
 		scheduleSeconds: r.Histogram(SchedulingSeconds).WithLabelValues(), open: r.Gauge(APIOpen).WithLabelValues(),
-		deferred: r.Gauge(DeferredReplicas).WithLabelValues(), autoscaled: r.Counter(AutoscaleDecisions),
+		deferred: r.Gauge(DeferredReplicas).WithLabelValues(), autoscaled: r.Counter(AutoscaleDecisions), orders: r.Counter(CertificateOrders),
 		moved: r.Counter(MovedReplicas).WithLabelValues(),
 	}
 }
@@ -100,6 +100,18 @@ func (s *Server) Moved(count int) {
 	if s != nil {
 		s.moved.Add(float64(count))
 	}
+}
+
+// CertificateOrdered counts an attempt to issue a certificate.
+func (s *Server) CertificateOrdered(source string, issued bool) {
+	if s == nil {
+		return
+	}
+	result := "failed"
+	if issued {
+		result = "issued"
+	}
+	s.orders.WithLabelValues(source, result).Inc()
 }
 
 // Deferred says how many lost replicas wait for their turn to be replaced.

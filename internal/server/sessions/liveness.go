@@ -187,6 +187,7 @@ func (s *Sessions) routeNode(c state.Change) {
 	}
 	if !maps.Equal(spec.NodeLabels(before), spec.NodeLabels(after)) {
 		current.markPace()
+		current.markIngress() // it may answer for other routes now
 	}
 	went := before.GetStatus().GetState() != spec.NodeOffline && after.GetStatus().GetState() == spec.NodeOffline
 	if went && s.Store.Snapshot().Node(current.node).GetStatus().GetState() == spec.NodeOffline {

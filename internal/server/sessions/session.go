@@ -9,6 +9,7 @@ import (
 	"time"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/routes"
 	"github.com/cloudless/cloudless/internal/server/auth"
 )
 
@@ -67,7 +68,7 @@ func (t *table) enter(ctx context.Context, node, instance string, begin func()) 
 	ctx, cancel := context.WithCancelCause(ctx)
 	entered := &session{
 		node: node, instance: instance, relay: auth.RelayedBy(ctx), ctx: ctx, cancel: cancel, wake: make(chan struct{}, 1),
-		full: true, servers: true, pace: true, networkFull: true, asked: map[string]bool{}, dirty: map[string]bool{}, turns: t.turns,
+		full: true, servers: true, pace: true, networkFull: true, ingressDue: true, asked: map[string]bool{}, dirty: map[string]bool{}, turns: t.turns,
 	}
 	entered.signal()
 	t.mu.Lock()
@@ -122,6 +123,8 @@ type session struct {
 	networkFull       bool
 	network           []*v1.Network
 	namespaces, asked map[string]bool
+	// ingressDue says that the agent may need something else for routes.
+	ingressDue bool
 	// nextBeat is closed at the agent's next heartbeat, and nil if nothing waits for it.
 	nextBeat chan struct{}
 	every    time.Duration // the agent's interval between heartbeats
@@ -130,6 +133,8 @@ type session struct {
 	// them.
 	heartbeat, alive time.Duration
 	reserved         string
+	// ingressKnown is what the agent knows of routes; nil if nothing was sent. Only the sender uses it.
+	ingressKnown *routes.Set
 	// granting is set while a request for leases is being answered.
 	granting atomic.Bool
 	pings    pings

@@ -48,6 +48,11 @@ type Sessions struct {
 	network     *network
 	meshKeys    *meshKeys
 	leases      *lease.Table
+
+	ingress     *ingress
+	traffic     Traffic
+	wakeService func(service string)
+	unseal      func(sealed []byte, use string) ([]byte, error)
 }
 
 // Options is what Sessions are made of.
@@ -62,16 +67,30 @@ type Options struct {
 	Addresses func() []string
 	// Duplicates remembers agents that were refused because they run on a copied data folder.
 	Duplicates *core.Duplicates
+	// Traffic receives what nodes report of routes. It may be nil.
+	Traffic Traffic
+	// Wake is called for a service that is scaled to zero and has requests waiting. It must not block, and may be nil.
+	Wake func(service string)
+	// Unseal opens the keys of certificates, which were sealed for a use.
+	Unseal func(sealed []byte, use string) ([]byte, error)
 }
 
 // New returns Sessions without any session.
 func New(o Options) *Sessions {
-	return &Sessions{
+	s := &Sessions{
 		Core: o.Core, nodes: o.Nodes, collector: o.Collector, login: o.Login, addresses: o.Addresses, duplicates: o.Duplicates,
 		connected: newTable(o.Collector.Pause), encoded: newEncodedRevisions(),
 		attachments: &attachments{waiting: map[string]*attachment{}}, reports: newReports(), progress: newProgress(), network: newNetwork(),
 		meshKeys: &meshKeys{byNode: map[string]string{}, nodes: map[string]string{}}, leases: &lease.Table{},
+		ingress: newIngress(), traffic: o.Traffic, wakeService: o.Wake, unseal: o.Unseal,
 	}
+	if s.traffic == nil {
+		s.traffic = noTraffic{}
+	}
+	if s.wakeService == nil {
+		s.wakeService = func(string) {}
+	}
+	return s
 }
 
 // Leases are those that this server grants to singletons.
@@ -83,6 +102,7 @@ func (s *Sessions) Run(ctx context.Context) error {
 	g.Go(func() error { return s.connected.turns.run(ctx) })
 	g.Go(func() error { return s.writeReports(ctx) })
 	g.Go(func() error { return s.spreadNetwork(ctx) })
+	g.Go(func() error { return s.spreadIngress(ctx) })
 	return g.Wait()
 }
 
@@ -99,6 +119,7 @@ func (s *Sessions) Connected(node string) (connected bool, changed <-chan struct
 // Route marks the sessions that a change concerns, so that their agents learn of it.
 func (s *Sessions) Route(c state.Change) {
 	s.network.route(c)
+	s.ingress.route(c)
 	switch {
 	case c.Kind == state.KindServer:
 		s.connected.each(func(one *session) {
@@ -143,11 +164,13 @@ func (s *Sessions) routeReplicas(workloadUID string) {
 
 // CatchUp does what Route would have done for all changes that the server missed.
 func (s *Sessions) CatchUp(snap *state.Snapshot) {
+	s.ingress.forget()
 	s.connected.each(func(one *session) {
 		one.markServers()
 		one.markPace()
 		one.markAll()
 		one.raise(&one.networkFull)
+		one.markIngress()
 		if snap.Node(one.node).GetStatus().GetState() == spec.NodeOffline {
 			one.cancel(errSilent)
 		}

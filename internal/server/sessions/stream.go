@@ -45,10 +45,12 @@ func (s *Sessions) Session(stream sessionStream) error {
 	}
 	current := s.connected.enter(stream.Context(), node, hello.GetInstance(), func() {
 		s.nodes.Connected(node, auth.MachineOf(stream.Context()), hello.GetStatus())
+		s.traffic.Began(node)
 		s.reports.submit(node, s.progress.extract(s.Store.Snapshot(), node, hello.GetReplicas()))
 	})
 	defer s.connected.leave(current, func() {
 		s.nodes.Disconnected(node)
+		s.traffic.Ended(node)
 		s.progress.forgetNode(node)
 		s.meshKeys.release(node)
 	})
@@ -113,8 +115,10 @@ func (s *Sessions) receive(stream sessionStream, current *session) error {
 			})
 		case *v1.SessionUp_Follow:
 			current.follow(m.Follow.GetNamespaces(), s.Store.Snapshot)
+		case *v1.SessionUp_Ingress:
+			current.handle(func() { s.hearIngress(node, m.Ingress) })
 		default:
-			return core.Refuse(codes.InvalidArgument, "after hello a session takes heartbeats, reports, pongs, follows and a goodbye only")
+			return core.Refuse(codes.InvalidArgument, "after hello a session takes heartbeats, reports, pongs, follows, reports of routes and a goodbye only")
 		}
 	}
 }
@@ -157,6 +161,9 @@ func (s *Sessions) send(stream sessionStream, current *session, received <-chan 
 			}
 		}
 		if err := s.sendNetwork(stream, current); err != nil {
+			return err
+		}
+		if err := s.sendIngress(stream, current); err != nil {
 			return err
 		}
 		if sequence, ok := current.pings.take(time.Now()); ok {

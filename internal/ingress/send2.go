@@ -1,0 +1,163 @@
+package ingress
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/cloudless/cloudless/internal/ingress/http1"
+)
+
+// sendHTTP2 sends the request by HTTP/2 without TLS, as gRPC needs it.
+func (x *exchange) sendHTTP2(to *endpoint) error {
+	if err := x.collect(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(context.WithValue(x.e.ctx, connectTimeout{}, x.route.connect))
+	defer cancel(nil)
+	x.abort.on(func() { cancel(context.Canceled) })
+	defer x.abort.on(nil)
+	if x.route.timeout > 0 {
+		timer := time.AfterFunc(x.route.timeout, func() { cancel(errTimeout) })
+		defer timer.Stop()
+		return x.roundTrip(ctx, to, timer)
+	}
+	return x.roundTrip(ctx, to, nil)
+}
+
+func (x *exchange) roundTrip(ctx context.Context, to *endpoint, timer *time.Timer) error {
+	target, err := url.ParseRequestURI(x.target)
+	if err != nil {
+		return &http1.Error{Status: http.StatusBadRequest, Reason: fmt.Sprintf("the path cannot be read: %v", err)}
+	}
+	target.Scheme, target.Host = "http", to.addresses[0]
+	body := &clientBody{limited: limited{x: x, most: x.route.maxBody}}
+	q := (&http.Request{Method: x.method, URL: target, Host: x.host, Header: http.Header{}, Proto: "HTTP/2.0", ProtoMajor: 2}).WithContext(ctx)
+	switch {
+	case x.filled:
+		q.Body, q.ContentLength = io.NopCloser(bytes.NewReader(x.small)), x.length
+	case x.body != nil:
+		body.r = x.body
+		q.Body, q.ContentLength = body, x.length
+	}
+	x.requestFields(func(name, value string) { q.Header.Add(name, value) })
+	if http1.HasToken(http1.Get(x.fields, "te"), "trailers") {
+		q.Header.Set("Te", "trailers")
+	}
+	if q.Header.Get("User-Agent") == "" {
+		q.Header["User-Agent"] = nil // none instead of Go's
+	}
+	p, err := to.multi().RoundTrip(q)
+	if timer != nil {
+		timer.Stop()
+	}
+	if err != nil {
+		if cause := context.Cause(ctx); errors.Is(cause, errTimeout) {
+			return errTimeout
+		}
+		if body.err != nil {
+			return body.err
+		}
+		return err
+	}
+	defer func() {
+		_ = p.Body.Close()
+		x.answer.stopBody()
+	}()
+	x.relayHTTP2(p)
+	return nil
+}
+
+func (x *exchange) relayHTTP2(p *http.Response) {
+	x.status = p.StatusCode
+	x.count(time.Since(x.began), x.status >= 500)
+	x.out = x.out[:0]
+	for name, values := range p.Header {
+		for _, value := range values {
+			if !isHopByHop(name, true) {
+				x.out = append(x.out, http1.Field{Name: name, Value: value})
+			}
+		}
+	}
+	length := p.ContentLength
+	switch {
+	case x.method == http.MethodHead || p.StatusCode == http.StatusNotModified || p.StatusCode == http.StatusNoContent:
+		if length < 0 || p.StatusCode == http.StatusNoContent {
+			length = noLength
+		}
+	case length < 0:
+		length = http1.Chunked
+	}
+	out, fields, length := x.compress(x.out, length)
+	if x.answer.begin(x.status, fields, length) != nil {
+		return
+	}
+	idle := &idleBody{x: x, body: p.Body}
+	err := x.copyAnswer(out, idle, nil, func() int { return 0 })
+	idle.stop()
+	if err == nil {
+		err = out.Close()
+	}
+	if err != nil {
+		x.broken()
+		return
+	}
+	var trailers []http1.Field
+	for name, values := range p.Trailer {
+		for _, value := range values {
+			trailers = append(trailers, http1.Field{Name: name, Value: value})
+		}
+	}
+	_ = x.answer.end(trailers) // a client that is gone needs no answer
+}
+
+// clientBody is the body of a client on its way to a backend that speaks HTTP/2.
+type clientBody struct {
+	limited
+	err error // that the client is to blame for
+}
+
+func (b *clientBody) Read(p []byte) (int, error) {
+	n, err := b.limited.Read(p)
+	switch {
+	case errors.Is(err, io.EOF):
+		b.x.bodyRead.Store(true)
+	case errors.Is(err, errTooLarge):
+		b.err = err
+	case err != nil:
+		b.err = errors.Join(errClientBody, err)
+	}
+	return n, err
+}
+
+// Close is called while another goroutine reads.
+func (b *clientBody) Close() error { return nil }
+
+// idleBody ends an answer that is silent for too long.
+type idleBody struct {
+	x     *exchange
+	body  io.ReadCloser
+	timer *time.Timer
+}
+
+func (b *idleBody) Read(p []byte) (int, error) {
+	if b.x.route.idle > 0 {
+		if b.timer == nil {
+			b.timer = time.AfterFunc(b.x.route.idle, func() { _ = b.body.Close() })
+		} else {
+			b.timer.Reset(b.x.route.idle)
+		}
+	}
+	return b.body.Read(p)
+}
+
+func (b *idleBody) stop() {
+	if b.timer != nil {
+		b.timer.Stop()
+	}
+}
