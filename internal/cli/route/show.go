@@ -61,7 +61,7 @@ func show(e *command.Env, r *v1.Route) error {
 	if t := st.GetTraffic(); t != nil {
 		f.Add(requestsWord(s), fmt.Sprintf("%s/s, %s failed, %d open", Rate(t.GetRequests()), percent(t.GetErrorRate()), t.GetOpen()))
 		f.Add("Latency", latency(t))
-		f.Add("Bytes", fmt.Sprintf("%s/s in, %s/s out", spec.HumanBytes(int64(t.GetReceived())), spec.HumanBytes(int64(t.GetSent()))))
+		f.Add("Traffic", fmt.Sprintf("%s/s in, %s/s out", spec.HumanBytes(int64(t.GetReceived())), spec.HumanBytes(int64(t.GetSent()))))
 	}
 	f.Add("Reason", st.GetReason())
 	if err := f.Flush(); err != nil {
