@@ -9,6 +9,7 @@ import (
 	"github.com/cloudless/cloudless/internal/checkup"
 	"github.com/cloudless/cloudless/internal/cli/local"
 	"github.com/cloudless/cloudless/internal/consensus"
+	"github.com/cloudless/cloudless/internal/control/certificates"
 	"github.com/cloudless/cloudless/internal/control/cron"
 	"github.com/cloudless/cloudless/internal/control/gossipkey"
 	"github.com/cloudless/cloudless/internal/control/images"
@@ -66,6 +67,9 @@ func (p *controlPlane) leaderParts() []part {
 	serverLoop := servers.Loop{
 		Store: p.store, Proposer: p.consensus, Self: p.peers.Self, Term: p.consensus.Stats().Term, Seen: p.peers.Seen, Wake: p.peers.Changed(),
 	}
+	certificateLoop := certificates.New(certificates.Options{
+		Store: p.store, Proposer: p.server, CA: p.ca, Sealer: p.sealer, Metrics: p.metrics, Logger: p.logger,
+	})
 	keyLoop := gossipkey.Loop{Proposer: p.server, Cluster: p.ca.Trust().Cluster(), Sealer: p.sealer}
 	imageLoop := images.Loop{Store: p.store, Consensus: p.consensus, Images: p.server.Images(), Logger: p.logger}
 	pilot := consensus.PilotOptions{
@@ -80,8 +84,9 @@ func (p *controlPlane) leaderParts() []part {
 		serviceLoop.Run, // gives workloads with ports a service
 		serverLoop.Run,  // records the servers
 		func(ctx context.Context) error { return p.consensus.Pilot(ctx, pilot) }, // decides which servers vote
-		keyLoop.Run,   // gives the gossip a key
-		imageLoop.Run, // copies images to every server
+		certificateLoop.Run, // makes, renews and removes the certificates of routes
+		keyLoop.Run,         // gives the gossip a key
+		imageLoop.Run,       // copies images to every server
 		func(ctx context.Context) error { return retention.Run(ctx, p.store, p.consensus) }, // deletes what is old
 	}
 }
