@@ -67,8 +67,10 @@ func (p *controlPlane) leaderParts() []part {
 	serverLoop := servers.Loop{
 		Store: p.store, Proposer: p.consensus, Self: p.peers.Self, Term: p.consensus.Stats().Term, Seen: p.peers.Seen, Wake: p.peers.Changed(),
 	}
+	certificateLoop := certificates.New(certificates.Options{
+		Store: p.store, Proposer: p.server, CA: p.ca, Sealer: p.sealer, Metrics: p.metrics, Logger: p.logger,
+	})
 	keyLoop := gossipkey.Loop{Proposer: p.server, Cluster: p.ca.Trust().Cluster(), Sealer: p.sealer}
-	certificateLoop := certificates.New(certificates.Options{Store: p.store, Proposer: p.server, CA: p.ca, Sealer: p.sealer, Logger: p.logger, Metrics: p.metrics})
 	imageLoop := images.Loop{Store: p.store, Consensus: p.consensus, Images: p.server.Images(), Logger: p.logger}
 	pilot := consensus.PilotOptions{
 		Voters:  func() int { return spec.VotersOf(p.store.Snapshot().Cluster().GetSpec()) },
@@ -81,7 +83,7 @@ func (p *controlPlane) leaderParts() []part {
 		p.autoscale.Run,     // decides how many replicas autoscaled services have
 		serviceLoop.Run,     // gives workloads with ports a service
 		p.traffic.Run,       // forgets the traffic of routes that are gone
-		certificateLoop.Run, // makes and renews certificates of routes
+		certificateLoop.Run, // makes, renews and removes the certificates of routes
 		serverLoop.Run,      // records the servers
 		func(ctx context.Context) error { return p.consensus.Pilot(ctx, pilot) }, // decides which servers vote
 		keyLoop.Run,   // gives the gossip a key

@@ -5,10 +5,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
-	"google.golang.org/protobuf/reflect/protoreflect"
-
-	"github.com/cloudless/cloudless/internal/suggest"
 )
 
 // maxViolations is where checking stops: a hopeless message gets a readable
@@ -89,17 +85,4 @@ func Hint(namespace, command string) string {
 		return command
 	}
 	return command + " -n " + namespace
-}
-
-// suggestion names the field that was probably meant, or all existing ones.
-func suggestion(name string, fields protoreflect.FieldDescriptors) string {
-	names := make([]string, fields.Len())
-	for i := range names {
-		names[i] = fields.Get(i).JSONName()
-	}
-	if near := suggest.To(name, slices.Values(names)); near != "" {
-		return "did you mean " + near + "?"
-	}
-	slices.Sort(names)
-	return "there are " + strings.Join(names, ", ")
 }
