@@ -94,7 +94,14 @@ func (n *Network) describe() map[string]*nft.Part {
 		if n.rules.guarded {
 			link = n.opts.link(e.Place)
 		}
-		parts["endpoint/"+uid] = endpointPart(link, e.addresses(subnets), e.Namespace, numberOf(n.rules.namespaces, e.Namespace))
+		part := endpointPart(link, e.addresses(subnets), e.Namespace, numberOf(n.rules.namespaces, e.Namespace))
+		if e.Egress != nil {
+			part.Elements = append(part.Elements, e.Egress.elements(e.addresses(subnets))...)
+			if shared := "egress/" + e.Egress.key(); parts[shared] == nil {
+				parts[shared] = e.Egress.part()
+			}
+		}
+		parts["endpoint/"+uid] = part
 	}
 	for name, id := range n.rules.namespaces {
 		parts["namespace/"+name] = namespacePart(name, id)

@@ -226,10 +226,13 @@ func connection(key expr.CtKey, bits uint32) []expr.Any {
 }
 
 // refuse answers at once that nothing listens there.
-func refuse() [][]expr.Any {
+func refuse() [][]expr.Any { return refuseWith(unix.NFT_REJECT_ICMPX_PORT_UNREACH) }
+
+// refuseWith resets TCP connections, and answers everything else with a code of ICMP.
+func refuseWith(code uint8) [][]expr.Any {
 	return [][]expr.Any{
 		join(protocolIs(unix.IPPROTO_TCP), []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_TCP_RST}}),
-		{&expr.Reject{Type: unix.NFT_REJECT_ICMPX_UNREACH, Code: unix.NFT_REJECT_ICMPX_PORT_UNREACH}},
+		{&expr.Reject{Type: unix.NFT_REJECT_ICMPX_UNREACH, Code: code}},
 	}
 }
 

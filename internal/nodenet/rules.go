@@ -37,6 +37,8 @@ import (
 //	in_cluster    through published ports, to exported services, and within the sender's namespace. For a virtual
 //	              address, the backend counts
 //	namespace_*   what the replicas of a namespace may reach
+//	egress_*      what the replicas of a workload may reach outside of the cluster; see egress.go
+//	inside_*      the same inside of it
 //	drop_*        count the packet by workload, and drop it
 //
 // An accepted packet still passes the chains of other programs. Packets that have nothing to do with replicas and the
@@ -89,7 +91,7 @@ func tableSets(guarded bool) []nft.Set {
 			nft.Set{Name: setDrops + f.suffix, Key: concat(addr, nftables.TypeMark), Dynamic: true, Size: maxDrops},
 		)
 	}
-	return sets
+	return append(sets, egressSets()...)
 }
 
 // base is the part of the table that depends only on the node's own settings.
@@ -120,7 +122,7 @@ func (b base) own(f ipFamily) netip.Prefix {
 func (b base) part() *nft.Part {
 	p := &nft.Part{Chains: slices.Concat(
 		[]nft.Chain{b.guard(), b.prerouting(), b.output(), b.postrouting(), b.leaving()},
-		b.forward(), b.input(), dropChains(),
+		b.forward(), b.input(), dropChains(), []nft.Chain{refuseEgress()},
 	)}
 	if b.links != "" {
 		p.Chains = append(p.Chains, ownAddresses(b.links)...)
@@ -286,11 +288,13 @@ func (b base) fromReplica() nft.Chain {
 	}
 	c.Rules = append(c.Rules, b.refuseUnserved()...)
 	for _, name := range b.inside() {
+		c.Rules = append(c.Rules, lookUpSender(goesOut(name), setEgressInside)...)
 		c.Rules = append(c.Rules, join(goesOut(name), goTo(chainInCluster)))
 	}
 	for _, r := range b.ranges.Replicas {
 		c.Rules = append(c.Rules, join(familyOfAddr(r.Addr()).to(r), goTo(dropNoPath.chain())))
 	}
+	c.Rules = append(c.Rules, lookUpSender(nil, setEgress)...)
 	c.Rules = append(c.Rules, accept)
 	return c
 }
