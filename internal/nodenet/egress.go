@@ -228,22 +228,22 @@ func refuseEgress() nft.Chain {
 }
 
 // SetEgress changes what an endpoint may connect to; nil is everything that is open to all. Open connections that are no
-// longer allowed are cut. Attach does the same.
-func (n *Network) SetEgress(uid string, to *Egress) error {
+// longer allowed are cut. Attach does the same. SetEgress reports whether the endpoint had other rules before.
+func (n *Network) SetEgress(uid string, to *Egress) (changed bool, err error) {
 	n.uids.Lock(uid)
 	defer n.uids.Unlock(uid)
 	before, changed, err := n.store.setEgress(uid, to)
 	if err != nil || !changed {
-		return err
-	}
-	if err := n.checkEgress(to); err != nil {
-		return err
+		return false, err
 	}
 	if err := n.apply(); err != nil {
-		return err
+		return true, err
 	}
-	return n.cutFlows(uid, before, to)
+	return true, errors.Join(n.checkEgress(to), n.cutFlows(uid, before, to))
 }
+
+// Table is the name of the table with the rules.
+func (n *Network) Table() string { return n.opts.table() }
 
 // checkEgress reports whether the node can enforce rules.
 func (n *Network) checkEgress(e *Egress) error {

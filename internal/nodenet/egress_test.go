@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -32,6 +33,15 @@ func to(prefix, protocol string, ports ...uint16) nodenet.EgressRule {
 
 func named(name, protocol string, ports ...uint16) nodenet.EgressRule {
 	return nodenet.EgressRule{Name: name, Protocol: protocol, Ports: ports}
+}
+
+func (l *lab) setEgress(uid string, to *nodenet.Egress) {
+	l.t.Helper()
+	changed, err := l.network.SetEgress(uid, to)
+	l.must(err)
+	if !changed {
+		l.t.Errorf("new rules for %s change nothing", uid)
+	}
 }
 
 // refused checks that a connection is refused at once, not dropped.
@@ -118,9 +128,9 @@ func TestEgressByName(t *testing.T) {
 	both()
 	l.restart()
 	both()
-	l.must(l.network.SetEgress("web", allow(named("*.example.org", "tcp", 443))))
+	l.setEgress("web", allow(named("*.example.org", "tcp", 443)))
 	l.refused(web.Namespace, "tcp", outside4)
-	l.must(l.network.SetEgress("web", egress))
+	l.setEgress("web", egress)
 	both()
 	l.refused(sibling.Namespace, "tcp", outside4)
 	learn(true)
@@ -164,7 +174,7 @@ func TestEgressClosedInside(t *testing.T) {
 	}))
 	l.open(web.Namespace, "tcp", "10.128.0.7:5432", "db")
 	l.refused(web.Namespace, "tcp", direct)
-	l.must(l.network.SetEgress("web", &nodenet.Egress{Closed: true, Rules: []nodenet.EgressRule{named("db.shop.cloudless.internal", "")}}))
+	l.setEgress("web", &nodenet.Egress{Closed: true, Rules: []nodenet.EgressRule{named("db.shop.cloudless.internal", "")}})
 	l.must(learner.Learn([]learned.Address{{Replica: web.Addresses[0], Address: spy.Addresses[0], Rule: named("db.shop.cloudless.internal", "").ID()}}))
 	l.closed(web.Namespace, "tcp", netip.AddrPortFrom(spy.Addresses[0], insidePort).String(), "web", "namespace") // as without egress rules
 }
@@ -177,7 +187,7 @@ func TestEgressChangesInPlace(t *testing.T) {
 	web := l.attachWith("shop", "web", nil)
 	four, six := l.dial(web.Namespace, "tcp", outside4), l.dial(web.Namespace, "tcp", outside6)
 	inside := l.dial(web.Namespace, "tcp", netip.AddrPortFrom(db.Addresses[0], insidePort).String())
-	l.must(l.network.SetEgress("web", allow(to(there4+"/32", "tcp", insidePort))))
+	l.setEgress("web", allow(to(there4+"/32", "tcp", insidePort)))
 	for name, conn := range map[string]net.Conn{"allowed": four, "inside": inside} {
 		if _, _, err := speak(conn); err != nil {
 			t.Errorf("the %s connection: %v", name, err)
@@ -186,11 +196,11 @@ func TestEgressChangesInPlace(t *testing.T) {
 	if _, _, err := speak(six); !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("the connection that is not allowed any more: %v, want a reset", err)
 	}
-	l.must(l.network.SetEgress("web", allow(to("198.51.100.0/24", ""))))
+	l.setEgress("web", allow(to("198.51.100.0/24", "")))
 	if _, _, err := speak(four); err != nil {
 		t.Errorf("the connection that is still allowed: %v", err)
 	}
-	l.must(l.network.SetEgress("web", nil))
+	l.setEgress("web", nil)
 	l.open(web.Namespace, "tcp", outside6, "outside")
 }
 
@@ -227,5 +237,19 @@ func TestEgressNeedsRulesForBridges(t *testing.T) {
 	l := newLabWith(t, (*nodenet.Options).WithoutBridgeRules)
 	if _, err := l.network.Attach(t.Context(), nodenet.Endpoint{UID: "a", Egress: allow()}); !errors.Is(err, nodenet.ErrUnguarded) {
 		t.Errorf("attached: %v", err)
+	}
+}
+
+// Whoever runs a workload learns what its rules refused, without being flooded.
+func TestRefusedConnectionsAreTold(t *testing.T) {
+	l := newLab(t)
+	web := l.attachWith("shop", "web", allow(to(there4+"/32", "tcp", 443)))
+	l.refused(web.Namespace, "tcp", outside4)
+	for port := range 5 {
+		l.refused(web.Namespace, "udp", fmt.Sprintf("[%s]:%d", there6, 9000+port))
+	}
+	event := l.events.await(t, "EgressRefused")
+	if event.UID != "web" || !event.Warning || !strings.Contains(event.Message, "198.51.100.2:8000/tcp, [2001:db8::2]:9000/udp") && !strings.Contains(event.Message, "198.51.100.2:8000/tcp.") {
+		t.Errorf("the event is %+v", event)
 	}
 }
