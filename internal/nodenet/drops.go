@@ -52,7 +52,7 @@ var (
 	dropSpoofed     = dropRule{id: 6, name: "spoofed", reason: "A replica used an address that is not its own."}
 	dropTransit     = dropRule{id: 7, name: "transit", reason: "It is neither from a replica of this node nor for one."}
 
-	dropEgress      = dropRule{id: 8, name: "egress", reason: "The egress rules of its workload do not allow it.", by: bySource, then: goTo(chainRefuse)}
+	dropEgress = dropRule{id: 8, name: "egress", reason: "The egress rules of its workload do not allow it.", by: bySource, then: goTo(chainRefuse)}
 
 	dropRules = []dropRule{dropNamespace, dropHost, dropLinkLocal, dropNoPath, dropUnpublished, dropSpoofed, dropTransit, dropEgress}
 )

@@ -28,9 +28,9 @@ import (
 // They see only the first packet of a connection. They find the endpoint by its address, which rules of family bridge
 // hold to its link; see spoofing.go. Without those, an endpoint with rules is not attached.
 //
-// A name is allowed by the addresses that the resolver has learned for it; see package learned. For these, the address
-// counts that the program asked for, so that a name of a service leads to its backends. For ranges, the address
-// counts where the packet goes: a service does not lead out of the cluster to where its users may not go.
+// A name is allowed by the addresses that the resolver has learned for it; see package learned. For what leaves the
+// cluster, the address counts where the packet goes: a service does not lead to an external endpoint that the rules do not
+// allow.
 type Egress struct {
 	// Closed closes the inside of the cluster, too.
 	Closed bool         `json:"closed,omitempty"`
@@ -56,10 +56,13 @@ func (r EgressRule) ID() uint32 {
 var ErrUnguarded = errors.New("this node cannot enforce egress rules: " + Unguarded + " Use a kernel with them, or place the workload on other nodes")
 
 const (
-	chainRefuse = "refuse_egress"
+	chainRefuse        = "refuse_egress"
+	chainAllowedInside = "allowed_inside"
+	chainTranslate     = "to_service"
 
 	setEgress       = "egress"        // address of a replica here : verdict, for what leaves the cluster
 	setEgressInside = "egress_inside" // the same for what stays inside
+	setEgressAsked  = "egress_asked"  // the same for services before translation
 	setRefused      = "refused"       // address of a replica here . asked address . protocol . port, with a counter
 
 	// refusedFor is how long a refused place is remembered, and maxRefused how many.
@@ -75,6 +78,7 @@ func egressSets() []nft.Set {
 		sets = append(sets,
 			nft.Set{Name: setEgress + f.suffix, Key: addr, IsMap: true, Value: nftables.TypeVerdict},
 			nft.Set{Name: setEgressInside + f.suffix, Key: addr, IsMap: true, Value: nftables.TypeVerdict},
+			nft.Set{Name: setEgressAsked + f.suffix, Key: addr, IsMap: true, Value: nftables.TypeVerdict},
 			nft.Set{
 				Name: setRefused + f.suffix, Key: concat(addr, addr, nftables.TypeInetProto, nftables.TypeInetService),
 				Dynamic: true, Timeout: refusedFor, Size: maxRefused,
@@ -98,9 +102,13 @@ func (e *Egress) equal(o *Egress) bool {
 func lookUpSender(from []expr.Any, set string) [][]expr.Any {
 	var rules [][]expr.Any
 	for _, f := range families {
-		rules = append(rules, join(from, f.is(), []expr.Any{f.loadSource(1), lookUpInto(set+f.suffix, 1, 0)}))
+		rules = append(rules, f.lookUpSender(from, set))
 	}
 	return rules
+}
+
+func (f ipFamily) lookUpSender(from []expr.Any, set string) []expr.Any {
+	return join(from, f.is(), []expr.Any{f.loadSource(1), lookUpInto(set+f.suffix, 1, 0)})
 }
 
 // elements lead from the addresses of an endpoint to its chains.
@@ -109,7 +117,8 @@ func (e *Egress) elements(addresses []netip.Addr) (list []nft.Element) {
 		suffix, address := familyOfAddr(a).suffix, string(a.AsSlice())
 		list = append(list, nft.Element{Set: setEgress + suffix, Key: address, Goto: "egress_" + e.key()})
 		if e.Closed {
-			list = append(list, nft.Element{Set: setEgressInside + suffix, Key: address, Goto: "inside_" + e.key()})
+			list = append(list, nft.Element{Set: setEgressInside + suffix, Key: address, Goto: "inside_" + e.key()},
+				nft.Element{Set: setEgressAsked + suffix, Key: address, Goto: "asked_" + e.key()})
 		}
 	}
 	return list
@@ -118,27 +127,28 @@ func (e *Egress) elements(addresses []netip.Addr) (list []nft.Element) {
 // part has the chains of the rules.
 func (e *Egress) part() *nft.Part {
 	outside := nft.Chain{Name: "egress_" + e.key()}
-	inside := nft.Chain{Name: "inside_" + e.key()}
+	inside, asked := nft.Chain{Name: "inside_" + e.key()}, nft.Chain{Name: "asked_" + e.key()}
 	for _, r := range e.Rules {
 		if r.Name == "" {
 			outside.Rules = append(outside.Rules, r.toPrefix()...)
 			continue
 		}
 		outside.Rules = append(outside.Rules, r.toName(accept)...)
-		inside.Rules = append(inside.Rules, r.toName(goTo(chainInCluster))...)
+		inside.Rules = append(inside.Rules, r.toName(goTo(chainAllowedInside))...)
+		asked.Rules = append(asked.Rules, r.toName(goTo(chainTranslate))...)
 	}
 	outside.Rules = append(outside.Rules, goTo(dropEgress.chain()))
 	inside.Rules = append(inside.Rules, goTo(dropEgress.chain()))
 	p := &nft.Part{Chains: []nft.Chain{outside}}
 	if e.Closed {
-		p.Chains = append(p.Chains, inside)
+		p.Chains = append(p.Chains, inside, asked)
 	}
 	return p
 }
 
 func (r EgressRule) toPrefix() [][]expr.Any {
 	var rules [][]expr.Any
-	for _, port := range r.ports(portNow) {
+	for _, port := range r.ports() {
 		rules = append(rules, join(familyOfAddr(r.Prefix.Addr()).to(r.Prefix), port, accept))
 	}
 	return rules
@@ -149,11 +159,11 @@ func (r EgressRule) toName(then []expr.Any) [][]expr.Any {
 	var rules [][]expr.Any
 	for _, f := range families {
 		set := learned.SetName(f == ipv4)
-		for _, port := range r.ports(portAsked) {
+		for _, port := range r.ports() {
 			rules = append(rules, join(f.is(), port, []expr.Any{
 				f.loadSource(1),
 				&expr.Immediate{Register: register1 + f.words(), Data: binaryutil.NativeEndian.PutUint32(r.ID())},
-				loadAsked(register1 + f.words() + 1),
+				f.loadDestination(register1 + f.words() + 1),
 				lookUp(set, 1),
 				&expr.Dynset{SrcRegKey: 1, SetName: set, Operation: unix.NFT_DYNSET_OP_UPDATE},
 			}, then))
@@ -162,11 +172,8 @@ func (r EgressRule) toName(then []expr.Any) [][]expr.Any {
 	return rules
 }
 
-// loadAsked puts the address that the program connected to into a register, whatever it was translated to.
-func loadAsked(register uint32) expr.Any { return &expr.Ct{Key: expr.CtKeyDST, Register: register} }
-
 // ports are the conditions of which one must hold.
-func (r EgressRule) ports(match func(port uint16) []expr.Any) (alternatives [][]expr.Any) {
+func (r EgressRule) ports() (alternatives [][]expr.Any) {
 	for _, p := range []struct {
 		name   string
 		number byte
@@ -175,7 +182,7 @@ func (r EgressRule) ports(match func(port uint16) []expr.Any) (alternatives [][]
 			continue
 		}
 		for _, port := range r.Ports {
-			alternatives = append(alternatives, join(protocolIs(p.number), match(port)))
+			alternatives = append(alternatives, portIs(p.number, port))
 		}
 		if len(r.Ports) == 0 && r.Protocol != "" {
 			alternatives = append(alternatives, protocolIs(p.number))
@@ -187,34 +194,20 @@ func (r EgressRule) ports(match func(port uint16) []expr.Any) (alternatives [][]
 	return alternatives
 }
 
-func portNow(port uint16) []expr.Any {
-	return []expr.Any{
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.BigEndian.PutUint16(port)},
-	}
-}
-
-func portAsked(port uint16) []expr.Any {
-	return []expr.Any{
-		&expr.Ct{Key: expr.CtKeyPROTODST, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.BigEndian.PutUint16(port)},
-	}
-}
-
 // refuseEgress notes what an endpoint tried, for people, and answers at once. Noting fails when the set is full.
 func refuseEgress() nft.Chain {
 	c := nft.Chain{Name: chainRefuse}
 	note := func(f ipFamily, protocol []expr.Any, port expr.Any) []expr.Any {
 		at := register1 + 2*f.words()
 		return join(f.is(), protocol, []expr.Any{
-			f.loadSource(1), loadAsked(register1 + f.words()), &expr.Meta{Key: expr.MetaKeyL4PROTO, Register: at}, port,
+			f.loadSource(1), f.loadDestination(register1 + f.words()), &expr.Meta{Key: expr.MetaKeyL4PROTO, Register: at}, port,
 			&expr.Dynset{SrcRegKey: 1, SetName: setRefused + f.suffix, Operation: unix.NFT_DYNSET_OP_UPDATE, Exprs: []expr.Any{&expr.Counter{}}},
 		})
 	}
 	for _, f := range families {
 		at := register1 + 2*f.words() + 1
 		for _, protocol := range []byte{unix.IPPROTO_TCP, unix.IPPROTO_UDP} {
-			c.Rules = append(c.Rules, note(f, protocolIs(protocol), &expr.Ct{Key: expr.CtKeyPROTODST, Register: at}))
+			c.Rules = append(c.Rules, note(f, protocolIs(protocol), &expr.Payload{DestRegister: at, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2}))
 		}
 		other := []expr.Any{
 			&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},

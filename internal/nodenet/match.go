@@ -103,6 +103,11 @@ func (f ipFamily) notAskedFor(p netip.Prefix) []expr.Any {
 	return join([]expr.Any{&expr.Ct{Key: expr.CtKeyDST, Register: 1}}, f.within(p, expr.CmpOpNeq))
 }
 
+// askedFor matches connections whose first packet had this destination before translation.
+func (f ipFamily) askedFor(p netip.Prefix) []expr.Any {
+	return join(f.is(), []expr.Any{&expr.Ct{Key: expr.CtKeyDST, Register: 1}}, f.within(p, expr.CmpOpEq))
+}
+
 func (f ipFamily) within(p netip.Prefix, op expr.CmpOp) []expr.Any {
 	return []expr.Any{
 		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: f.size, Mask: netOf(p).Mask, Xor: make([]byte, f.size)},

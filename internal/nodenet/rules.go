@@ -122,7 +122,7 @@ func (b base) own(f ipFamily) netip.Prefix {
 func (b base) part() *nft.Part {
 	p := &nft.Part{Chains: slices.Concat(
 		[]nft.Chain{b.guard(), b.prerouting(), b.output(), b.postrouting(), b.leaving()},
-		b.forward(), b.input(), dropChains(), []nft.Chain{refuseEgress()},
+		b.forward(), b.input(), dropChains(), b.egress(),
 	)}
 	if b.links != "" {
 		p.Chains = append(p.Chains, ownAddresses(b.links)...)
@@ -176,6 +176,25 @@ func lookUpService(from []expr.Any) [][]expr.Any {
 	return rules
 }
 
+// askedOfServices keeps services from being translated that a replica may not reach.
+func (b base) askedOfServices() [][]expr.Any {
+	var rules [][]expr.Any
+	for _, r := range b.ranges.Services {
+		f := familyOfAddr(r.Addr())
+		rules = append(rules, f.lookUpSender(join(comesIn(b.bridge), f.to(r)), setEgressAsked))
+	}
+	return rules
+}
+
+// egress are the chains that all egress rules share.
+func (b base) egress() []nft.Chain {
+	return []nft.Chain{
+		refuseEgress(),
+		{Name: chainAllowedInside, Rules: append(b.refuseUnserved(), goTo(chainInCluster))},
+		{Name: chainTranslate, Rules: lookUpService(nil)},
+	}
+}
+
 // lookUpPort goes to the chain of a published port: first one of that address alone, then one of all addresses.
 func lookUpPort() [][]expr.Any {
 	var rules [][]expr.Any
@@ -190,7 +209,7 @@ func (b base) prerouting() nft.Chain {
 	return nft.Chain{
 		Name:  "prerouting",
 		Hook:  &nft.Hook{Type: nftables.ChainTypeNAT, Hook: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityNATDest},
-		Rules: slices.Concat(lookUpService(comesIn(b.bridge)), b.toResolver(leave), lookUpPort()),
+		Rules: slices.Concat(b.askedOfServices(), lookUpService(comesIn(b.bridge)), b.toResolver(leave), lookUpPort()),
 	}
 }
 
@@ -286,8 +305,15 @@ func (b base) fromReplica() nft.Chain {
 	for _, f := range families {
 		c.Rules = append(c.Rules, join(f.to(f.linkLocal), goTo(dropLinkLocal.chain())))
 	}
+	for _, r := range b.ranges.Services {
+		f := familyOfAddr(r.Addr())
+		c.Rules = append(c.Rules, f.lookUpSender(f.to(r), setEgressInside))
+	}
 	c.Rules = append(c.Rules, b.refuseUnserved()...)
 	for _, name := range b.inside() {
+		for _, r := range b.ranges.Services { // only what may reach a service is translated
+			c.Rules = append(c.Rules, join(goesOut(name), translated(), familyOfAddr(r.Addr()).askedFor(r), goTo(chainInCluster)))
+		}
 		c.Rules = append(c.Rules, lookUpSender(goesOut(name), setEgressInside)...)
 		c.Rules = append(c.Rules, join(goesOut(name), goTo(chainInCluster)))
 	}
