@@ -105,3 +105,32 @@ func checkEgressName(path, name string, found *violations) {
 		found.add(path, "%s must be a DNS name such as api.example.com or *.example.com; write other letters as in xn--bcher-kva.example", strconv.Quote(name))
 	}
 }
+
+// EgressInWords says what a workload's replicas may connect to.
+func EgressInWords(e *v1.Egress) string {
+	var parts []string
+	for _, r := range e.GetAllow() {
+		text := r.GetName()
+		if text == "" {
+			text = r.GetCidr()
+		}
+		ports := make([]string, 0, len(r.GetPorts()))
+		for _, p := range r.GetPorts() {
+			ports = append(ports, strconv.Itoa(int(p)))
+		}
+		switch protocol := r.GetProtocol(); {
+		case len(ports) > 0 && protocol != "":
+			text += " " + strings.Join(ports, ",") + "/" + protocol
+		case len(ports) > 0 || protocol != "":
+			text += " " + strings.Join(ports, ",") + protocol
+		}
+		parts = append(parts, text)
+	}
+	if e.Services == nil || e.GetServices() {
+		parts = append(parts, "services of the cluster")
+	}
+	if len(parts) == 0 {
+		return "nothing"
+	}
+	return strings.Join(parts, "; ")
+}

@@ -53,3 +53,11 @@ func ExitReason(exit *v1.Exit) string {
 	}
 	return exit.GetReason()
 }
+
+// Hint is a command for people to run, with the namespace that the message is about.
+func Hint(namespace, command string) string {
+	if namespace == "" || namespace == DefaultNamespace {
+		return command
+	}
+	return command + " -n " + namespace
+}
