@@ -48,6 +48,8 @@ type Network interface {
 	UpdateServices(changed []nodenet.Service, removed []string) error
 	// SetEgress changes what a replica may connect to, and reports whether that was something else before.
 	SetEgress(uid string, to *nodenet.Egress) (changed bool, err error)
+	// SetBandwidth limits what a replica may receive and send, in bits per second; 0 is no limit.
+	SetBandwidth(uid string, bits int64) error
 	// Table is the name of the table with the node's rules.
 	Table() string
 	// Clients are this node's replicas by their addresses, and the names that they may connect to.
@@ -151,7 +153,7 @@ func endpointOf(a *v1.Assignment) nodenet.Endpoint {
 	e := nodenet.Endpoint{
 		UID: meta.GetUid(), Hostname: hostname(meta.GetName()),
 		Group: s.GetWorkloadUid(), Owner: ownerOf(s.GetWorkload(), meta.GetNamespace()),
-		Namespace: meta.GetNamespace(), Egress: egressOf(a),
+		Namespace: meta.GetNamespace(), Egress: egressOf(a), Bandwidth: a.GetBandwidth(),
 	}
 	for _, p := range a.GetRevision().GetSpec().GetWorkload().GetPorts() {
 		port := portOf(p)
@@ -211,7 +213,7 @@ func resolverRules(names nodenet.Names) map[string][]resolver.NameRule {
 	return all
 }
 
-// limit applies egress rules that have changed since the replica was attached.
+// limit applies egress rules and a limit of the bandwidth that have changed since the replica was attached.
 func (r *replica) limit(ctx context.Context) {
 	if !onNetwork(r.rec.Assignment) {
 		return
@@ -219,6 +221,9 @@ func (r *replica) limit(ctx context.Context) {
 	changed, err := r.network.SetEgress(r.uid, egressOf(r.rec.Assignment))
 	if err != nil {
 		r.log.Error("the replica's new egress rules are not complete", "error", err)
+	}
+	if err := r.network.SetBandwidth(r.uid, r.rec.Assignment.GetBandwidth()); err != nil {
+		r.log.Error("the replica's new limit of the bandwidth does not hold", "error", err)
 	}
 	if changed {
 		r.attached(ctx) // the resolver learns for other names now

@@ -129,6 +129,8 @@ type Endpoint struct {
 	Ports     []Port
 	// Egress is what it may connect to; nil is everything that is open to all.
 	Egress *Egress
+	// Bandwidth is the most that it may receive, and send, in bits per second; 0 for no limit.
+	Bandwidth int64
 }
 
 // Attachment is what an endpoint has got.

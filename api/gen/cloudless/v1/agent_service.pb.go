@@ -3231,7 +3231,7 @@ var File_cloudless_v1_agent_service_proto protoreflect.FileDescriptor
 
 const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"\n" +
-	" cloudless/v1/agent_service.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1ccloudless/v1/autoscale.proto\x1a\x19cloudless/v1/egress.proto\x1a'cloudless/v1/connectivity_service.proto\x1a\x1acloudless/v1/ingress.proto\x1a\x17cloudless/v1/node.proto\x1a\x1acloudless/v1/options.proto\x1a\x18cloudless/v1/rules.proto\x1a\x19cloudless/v1/server.proto\x1a\x1acloudless/v1/service.proto\x1a\x1bcloudless/v1/workload.proto\x1a#cloudless/v1/workload_service.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"W\n" +
+	" cloudless/v1/agent_service.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1ccloudless/v1/autoscale.proto\x1a'cloudless/v1/connectivity_service.proto\x1a\x19cloudless/v1/egress.proto\x1a\x1acloudless/v1/ingress.proto\x1a\x17cloudless/v1/node.proto\x1a\x1acloudless/v1/options.proto\x1a\x18cloudless/v1/rules.proto\x1a\x19cloudless/v1/server.proto\x1a\x1acloudless/v1/service.proto\x1a\x1bcloudless/v1/workload.proto\x1a#cloudless/v1/workload_service.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"W\n" +
 	"\x16ReportAgentLossRequest\x12#\n" +
 	"\binstance\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18@R\binstance\x12\x18\n" +
 	"\arunning\x18\x02 \x01(\bR\arunning\"\x19\n" +
@@ -3664,8 +3664,8 @@ func file_cloudless_v1_agent_service_proto_init() {
 		return
 	}
 	file_cloudless_v1_autoscale_proto_init()
-	file_cloudless_v1_egress_proto_init()
 	file_cloudless_v1_connectivity_service_proto_init()
+	file_cloudless_v1_egress_proto_init()
 	file_cloudless_v1_ingress_proto_init()
 	file_cloudless_v1_node_proto_init()
 	file_cloudless_v1_options_proto_init()

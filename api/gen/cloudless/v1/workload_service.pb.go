@@ -2101,15 +2101,12 @@ type ReplicaUsage struct {
 	MetricProblem string `protobuf:"bytes,19,opt,name=metric_problem,json=metricProblem,proto3" json:"metric_problem,omitempty"`
 	// The bandwidth that it may use in each direction, in bits per second; 0 if there is no limit.
 	BandwidthLimit int64 `protobuf:"varint,30,opt,name=bandwidth_limit,json=bandwidthLimit,proto3" json:"bandwidth_limit,omitempty"`
-	// What the limit has dropped since the replica's network was set up: packets to it, and from it.
+	// What the limit has dropped since it was set: packets to the replica, and from it.
 	ReceivedDropped uint64 `protobuf:"varint,31,opt,name=received_dropped,json=receivedDropped,proto3" json:"received_dropped,omitempty"`
 	SentDropped     uint64 `protobuf:"varint,32,opt,name=sent_dropped,json=sentDropped,proto3" json:"sent_dropped,omitempty"`
-	// What it has received and sent between the last two measurements, in bits per second.
-	ReceiveRate float64 `protobuf:"fixed64,33,opt,name=receive_rate,json=receiveRate,proto3" json:"receive_rate,omitempty"`
-	SendRate    float64 `protobuf:"fixed64,34,opt,name=send_rate,json=sendRate,proto3" json:"send_rate,omitempty"`
-	// How many packets had to wait because of the limit: to it, and from it.
-	ReceivedDelayed uint64 `protobuf:"varint,35,opt,name=received_delayed,json=receivedDelayed,proto3" json:"received_delayed,omitempty"`
-	SentDelayed     uint64 `protobuf:"varint,36,opt,name=sent_delayed,json=sentDelayed,proto3" json:"sent_delayed,omitempty"`
+	// How often packets had to wait because of the limit: those to the replica, and from it.
+	ReceivedDelayed uint64 `protobuf:"varint,33,opt,name=received_delayed,json=receivedDelayed,proto3" json:"received_delayed,omitempty"`
+	SentDelayed     uint64 `protobuf:"varint,34,opt,name=sent_delayed,json=sentDelayed,proto3" json:"sent_delayed,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -2294,20 +2291,6 @@ func (x *ReplicaUsage) GetReceivedDropped() uint64 {
 func (x *ReplicaUsage) GetSentDropped() uint64 {
 	if x != nil {
 		return x.SentDropped
-	}
-	return 0
-}
-
-func (x *ReplicaUsage) GetReceiveRate() float64 {
-	if x != nil {
-		return x.ReceiveRate
-	}
-	return 0
-}
-
-func (x *ReplicaUsage) GetSendRate() float64 {
-	if x != nil {
-		return x.SendRate
 	}
 	return 0
 }
@@ -3523,7 +3506,7 @@ const file_cloudless_v1_workload_service_proto_rawDesc = "" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x121\n" +
 	"\x05usage\x18\x03 \x01(\v2\x1b.cloudless.v1.NodeResourcesR\x05usage\x127\n" +
 	"\bcapacity\x18\x04 \x01(\v2\x1b.cloudless.v1.NodeResourcesR\bcapacity\x12\x1a\n" +
-	"\breplicas\x18\x05 \x01(\x05R\breplicas\"\x80\a\n" +
+	"\breplicas\x18\x05 \x01(\x05R\breplicas\"\xc0\x06\n" +
 	"\fReplicaUsage\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x1a\n" +
@@ -3549,11 +3532,9 @@ const file_cloudless_v1_workload_service_proto_rawDesc = "" +
 	"\x0emetric_problem\x18\x13 \x01(\tR\rmetricProblem\x12'\n" +
 	"\x0fbandwidth_limit\x18\x1e \x01(\x03R\x0ebandwidthLimit\x12)\n" +
 	"\x10received_dropped\x18\x1f \x01(\x04R\x0freceivedDropped\x12!\n" +
-	"\fsent_dropped\x18  \x01(\x04R\vsentDropped\x12!\n" +
-	"\freceive_rate\x18! \x01(\x01R\vreceiveRate\x12\x1b\n" +
-	"\tsend_rate\x18\" \x01(\x01R\bsendRate\x12)\n" +
-	"\x10received_delayed\x18# \x01(\x04R\x0freceivedDelayed\x12!\n" +
-	"\fsent_delayed\x18$ \x01(\x04R\vsentDelayedB\t\n" +
+	"\fsent_dropped\x18  \x01(\x04R\vsentDropped\x12)\n" +
+	"\x10received_delayed\x18! \x01(\x04R\x0freceivedDelayed\x12!\n" +
+	"\fsent_delayed\x18\" \x01(\x04R\vsentDelayedB\t\n" +
 	"\a_metric\"s\n" +
 	"\vCopyRequest\x12/\n" +
 	"\x05start\x18\x01 \x01(\v2\x17.cloudless.v1.CopyStartH\x00R\x05start\x12\x14\n" +

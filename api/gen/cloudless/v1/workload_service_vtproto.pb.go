@@ -2000,30 +2000,14 @@ func (m *ReplicaUsage) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i--
 		dAtA[i] = 0x2
 		i--
-		dAtA[i] = 0xa0
+		dAtA[i] = 0x90
 	}
 	if m.ReceivedDelayed != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.ReceivedDelayed))
 		i--
 		dAtA[i] = 0x2
 		i--
-		dAtA[i] = 0x98
-	}
-	if m.SendRate != 0 {
-		i -= 8
-		binary.LittleEndian.PutUint64(dAtA[i:], uint64(math.Float64bits(float64(m.SendRate))))
-		i--
-		dAtA[i] = 0x2
-		i--
-		dAtA[i] = 0x91
-	}
-	if m.ReceiveRate != 0 {
-		i -= 8
-		binary.LittleEndian.PutUint64(dAtA[i:], uint64(math.Float64bits(float64(m.ReceiveRate))))
-		i--
-		dAtA[i] = 0x2
-		i--
-		dAtA[i] = 0x89
+		dAtA[i] = 0x88
 	}
 	if m.SentDropped != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.SentDropped))
@@ -3989,12 +3973,6 @@ func (m *ReplicaUsage) SizeVT() (n int) {
 	}
 	if m.SentDropped != 0 {
 		n += 2 + protohelpers.SizeOfVarint(uint64(m.SentDropped))
-	}
-	if m.ReceiveRate != 0 {
-		n += 10
-	}
-	if m.SendRate != 0 {
-		n += 10
 	}
 	if m.ReceivedDelayed != 0 {
 		n += 2 + protohelpers.SizeOfVarint(uint64(m.ReceivedDelayed))
@@ -9987,28 +9965,6 @@ func (m *ReplicaUsage) UnmarshalVT(dAtA []byte) error {
 				}
 			}
 		case 33:
-			if wireType != 1 {
-				return fmt.Errorf("proto: wrong wireType = %d for field ReceiveRate", wireType)
-			}
-			var v uint64
-			if (iNdEx + 8) > l {
-				return io.ErrUnexpectedEOF
-			}
-			v = uint64(binary.LittleEndian.Uint64(dAtA[iNdEx:]))
-			iNdEx += 8
-			m.ReceiveRate = float64(math.Float64frombits(v))
-		case 34:
-			if wireType != 1 {
-				return fmt.Errorf("proto: wrong wireType = %d for field SendRate", wireType)
-			}
-			var v uint64
-			if (iNdEx + 8) > l {
-				return io.ErrUnexpectedEOF
-			}
-			v = uint64(binary.LittleEndian.Uint64(dAtA[iNdEx:]))
-			iNdEx += 8
-			m.SendRate = float64(math.Float64frombits(v))
-		case 35:
 			if wireType != 0 {
 				return fmt.Errorf("proto: wrong wireType = %d for field ReceivedDelayed", wireType)
 			}
@@ -10027,7 +9983,7 @@ func (m *ReplicaUsage) UnmarshalVT(dAtA []byte) error {
 					break
 				}
 			}
-		case 36:
+		case 34:
 			if wireType != 0 {
 				return fmt.Errorf("proto: wrong wireType = %d for field SentDelayed", wireType)
 			}
