@@ -57,6 +57,7 @@ func (r *replica) step(ctx, armed context.Context) (gone bool, err error) {
 		}
 		r.log.Warn("cannot record that the replica must stop; stopping it anyway", "error", err)
 	}
+	r.limit(ctx)
 	switch {
 	case phase == spec.PhaseStopping:
 		return false, r.stop(ctx)

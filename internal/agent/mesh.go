@@ -28,7 +28,9 @@ type Mesh interface {
 	SetWill(w netd.Will)
 	// SetNames says where the resolver listens. SetClients names the replicas that it serves, and returns when it does.
 	SetNames(n netd.Names)
-	SetClients(ctx context.Context, namespaces map[netip.Addr]string)
+	SetClients(ctx context.Context, all map[netip.Addr]resolver.Client, rules map[string][]resolver.NameRule)
+	// Relearn says that the rules may have lost addresses that replicas have looked up.
+	Relearn()
 	SetServices(all []resolver.Service)
 	UpdateServices(changed []resolver.Service, removed []resolver.Name)
 	// Fetched says that all services of some namespaces are known.

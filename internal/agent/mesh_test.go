@@ -20,7 +20,7 @@ type fakeMesh struct {
 
 	mu       sync.Mutex
 	names    netd.Names
-	clients  map[netip.Addr]string
+	clients  map[netip.Addr]resolver.Client
 	services map[string]resolver.Service
 	fetched  []string
 	setup    mesh.Setup
@@ -95,9 +95,11 @@ func (m *fakeMesh) SetNames(n netd.Names) { m.change(func() { m.names = n }) }
 
 func (m *fakeMesh) SetWill(netd.Will) {}
 
-func (m *fakeMesh) SetClients(_ context.Context, namespaces map[netip.Addr]string) {
-	m.change(func() { m.clients = namespaces })
+func (m *fakeMesh) SetClients(_ context.Context, all map[netip.Addr]resolver.Client, _ map[string][]resolver.NameRule) {
+	m.change(func() { m.clients = all })
 }
+
+func (m *fakeMesh) Relearn() {}
 
 func (m *fakeMesh) SetServices(all []resolver.Service) {
 	m.change(func() { m.services = map[string]resolver.Service{} })

@@ -13,6 +13,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/driver"
 	"github.com/cloudless/cloudless/internal/nodenet"
+	"github.com/cloudless/cloudless/internal/resolver"
 	"github.com/cloudless/cloudless/internal/sleep"
 	"github.com/cloudless/cloudless/internal/spec"
 )
@@ -45,8 +46,14 @@ type Network interface {
 	// which it names by their ids.
 	SetServices(all []nodenet.Service) error
 	UpdateServices(changed []nodenet.Service, removed []string) error
-	// Namespaces are those of this node's replicas, by their addresses.
-	Namespaces() map[netip.Addr]string
+	// SetEgress changes what a replica may connect to, and reports whether that was something else before.
+	SetEgress(uid string, to *nodenet.Egress) (changed bool, err error)
+	// SetBandwidth limits what a replica may receive and send, in bits per second; 0 is no limit.
+	SetBandwidth(uid string, bits int64) error
+	// Table is the name of the table with the node's rules.
+	Table() string
+	// Clients are this node's replicas by their addresses, and the names that they may connect to.
+	Clients() (map[netip.Addr]nodenet.Client, nodenet.Names)
 	// Condition says whether replicas can be reached, and if not, why.
 	Condition() (ok bool, reason string)
 }
@@ -78,6 +85,9 @@ func (a *Agent) noticed(e nodenet.Event) {
 	severity := "info"
 	if e.Warning {
 		severity = "warning"
+	}
+	if e.Reason == nodenet.RulesRestored && a.mesh != nil {
+		a.mesh.Relearn()
 	}
 	a.reportEvent(severity, e.Reason, e.UID, sentence(e.Message))
 	a.noteChange()
@@ -143,7 +153,7 @@ func endpointOf(a *v1.Assignment) nodenet.Endpoint {
 	e := nodenet.Endpoint{
 		UID: meta.GetUid(), Hostname: hostname(meta.GetName()),
 		Group: s.GetWorkloadUid(), Owner: ownerOf(s.GetWorkload(), meta.GetNamespace()),
-		Namespace: meta.GetNamespace(),
+		Namespace: meta.GetNamespace(), Egress: egressOf(a), Bandwidth: a.GetBandwidth(),
 	}
 	for _, p := range a.GetRevision().GetSpec().GetWorkload().GetPorts() {
 		port := portOf(p)
@@ -156,6 +166,68 @@ func endpointOf(a *v1.Assignment) nodenet.Endpoint {
 		}
 	}
 	return e
+}
+
+// egressOf is what the replica may connect to now.
+func egressOf(a *v1.Assignment) *nodenet.Egress {
+	given := a.GetEgress()
+	if given == nil {
+		return nil
+	}
+	e := &nodenet.Egress{Closed: given.Services != nil && !given.GetServices()}
+	for _, rule := range given.GetAllow() {
+		r := nodenet.EgressRule{Name: rule.GetName(), Protocol: rule.GetProtocol()}
+		if rule.GetName() == "" {
+			var err error
+			if r.Prefix, err = spec.ParseRange(rule.GetCidr()); err != nil {
+				continue // servers accept no others; what makes no sense allows nothing
+			}
+		}
+		for _, port := range rule.GetPorts() {
+			r.Ports = append(r.Ports, uint16(port))
+		}
+		e.Rules = append(e.Rules, r)
+	}
+	return e
+}
+
+// resolverClients are replicas as the resolver describes them, and resolverRules their rules for names.
+func resolverClients(clients map[netip.Addr]nodenet.Client) map[netip.Addr]resolver.Client {
+	all := make(map[netip.Addr]resolver.Client, len(clients))
+	for address, c := range clients {
+		all[address] = resolver.Client{Namespace: c.Namespace, Rules: c.Rules}
+		if c.Rules != "" {
+			all[address] = resolver.Client{Namespace: c.Namespace, Rules: c.Rules, Addresses: c.Addresses}
+		}
+	}
+	return all
+}
+
+func resolverRules(names nodenet.Names) map[string][]resolver.NameRule {
+	all := map[string][]resolver.NameRule{}
+	for key, rules := range names {
+		for _, r := range rules {
+			all[key] = append(all[key], resolver.NameRule{Pattern: r.Name, ID: r.ID()})
+		}
+	}
+	return all
+}
+
+// limit applies egress rules and a limit of the bandwidth that have changed since the replica was attached.
+func (r *replica) limit(ctx context.Context) {
+	if !onNetwork(r.rec.Assignment) {
+		return
+	}
+	changed, err := r.network.SetEgress(r.uid, egressOf(r.rec.Assignment))
+	if err != nil {
+		r.log.Error("the replica's new egress rules are not complete", "error", err)
+	}
+	if err := r.network.SetBandwidth(r.uid, r.rec.Assignment.GetBandwidth()); err != nil {
+		r.log.Error("the replica's new limit of the bandwidth does not hold", "error", err)
+	}
+	if changed {
+		r.attached(ctx) // the resolver learns for other names now
+	}
 }
 
 // ownerOf names a workload for people.
@@ -210,7 +282,8 @@ func (a *Agent) setClients(ctx context.Context) {
 	defer cancel()
 	a.meshState.attaching.Lock()
 	defer a.meshState.attaching.Unlock()
-	a.mesh.SetClients(ctx, a.network.Namespaces())
+	clients, names := a.network.Clients()
+	a.mesh.SetClients(ctx, resolverClients(clients), resolverRules(names))
 }
 
 // reconnect restores the network of a replica from an earlier agent. A running replica goes

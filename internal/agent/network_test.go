@@ -113,7 +113,10 @@ func (n *fakeNetwork) Counters(uid string) (nodenet.Counters, error) {
 }
 
 func (*fakeNetwork) UpdateReplicas(map[netip.Addr]string, []netip.Addr) error { return nil }
-func (*fakeNetwork) Namespaces() map[netip.Addr]string                        { return nil }
+func (*fakeNetwork) SetEgress(string, *nodenet.Egress) (bool, error)          { return false, nil }
+func (*fakeNetwork) SetBandwidth(string, int64) error                         { return nil }
+func (*fakeNetwork) Table() string                                            { return "" }
+func (*fakeNetwork) Clients() (map[netip.Addr]nodenet.Client, nodenet.Names)  { return nil, nil }
 func (*fakeNetwork) ReplaceReplicas(map[netip.Addr]string) error              { return nil }
 
 func (n *fakeNetwork) Condition() (bool, string) {

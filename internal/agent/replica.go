@@ -94,7 +94,9 @@ func (w desired) stop() bool {
 func (w desired) same(other desired) bool {
 	return w.removed == other.removed &&
 		proto.Equal(w.assignment.GetReplica().GetSpec(), other.assignment.GetReplica().GetSpec()) &&
-		w.assignment.GetRevision().GetMetadata().GetUid() == other.assignment.GetRevision().GetMetadata().GetUid()
+		w.assignment.GetRevision().GetMetadata().GetUid() == other.assignment.GetRevision().GetMetadata().GetUid() &&
+		proto.Equal(w.assignment.GetEgress(), other.assignment.GetEgress()) &&
+		w.assignment.GetBandwidth() == other.assignment.GetBandwidth()
 }
 
 // newReplica restores a replica from its record.
@@ -137,7 +139,7 @@ func newRecord(a *v1.Assignment, boot string) record {
 func forgetStatus(a *v1.Assignment) *v1.Assignment {
 	return &v1.Assignment{
 		Replica:  &v1.Replica{Metadata: a.GetReplica().GetMetadata(), Spec: a.GetReplica().GetSpec()},
-		Revision: a.GetRevision(), Metric: a.GetMetric(),
+		Revision: a.GetRevision(), Metric: a.GetMetric(), Egress: a.GetEgress(), Bandwidth: a.GetBandwidth(),
 	}
 }
 
@@ -149,7 +151,7 @@ func (r *replica) want(w desired) {
 	if r.desired.same(w) {
 		r.desired.login = w.login // for the next pull
 		if have := r.desired.assignment; !proto.Equal(have.GetMetric(), w.assignment.GetMetric()) {
-			r.desired.assignment = &v1.Assignment{Replica: have.GetReplica(), Revision: have.GetRevision(), Metric: w.assignment.GetMetric()}
+			r.desired.assignment = &v1.Assignment{Replica: have.GetReplica(), Revision: have.GetRevision(), Metric: w.assignment.GetMetric(), Egress: have.GetEgress(), Bandwidth: have.GetBandwidth()}
 		}
 		return
 	}

@@ -241,7 +241,7 @@ func (a *Agent) configureNames(setup mesh.Setup, serviceRanges []string) error {
 	if err != nil {
 		return fmt.Errorf("the ranges of services: %w", err)
 	}
-	names := netd.Names{Ranges: slices.Concat(setup.Ranges, virtual)}
+	names := netd.Names{Ranges: slices.Concat(setup.Ranges, virtual), Table: a.network.Table()}
 	for _, own := range setup.Addresses {
 		names.Listen = append(names.Listen, netip.AddrPortFrom(own.Addr(), nodenet.DNSPort))
 	}

@@ -119,7 +119,9 @@ func (a *Agent) measure(ctx context.Context) []*v1.ReplicaUsage {
 		now := a.meter.since(t.id, stats)
 		now = a.reportOOMKills(t, now, stats.OOMKills)
 		seen[t.id] = now
-		usage = append(usage, a.usageOf(t.replica, stats, now.cpu))
+		u := a.usageOf(t.replica, stats, now.cpu)
+		u.BandwidthLimit = t.assignment.GetBandwidth()
+		usage = append(usage, u)
 	}
 	a.meter.last = seen
 	return usage
@@ -173,6 +175,8 @@ func (a *Agent) usageOf(r *v1.Replica, stats driver.Stats, cpu float64) *v1.Repl
 	// A replica on the host network has no counters of its own.
 	if counted, err := a.network.Counters(u.GetUid()); err == nil {
 		u.ReceivedBytes, u.SentBytes = counted.Received, counted.Sent
+		u.ReceivedDropped, u.ReceivedDelayed = counted.HeldReceived.Dropped, counted.HeldReceived.Delayed
+		u.SentDropped, u.SentDelayed = counted.HeldSent.Dropped, counted.HeldSent.Delayed
 	}
 	if value, known, problem := a.scraper.Value(u.GetUid()); known {
 		u.Metric = &value

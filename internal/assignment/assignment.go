@@ -48,16 +48,28 @@ func News(snap *state.Snapshot, node string, replicas []string) *v1.Assignments 
 }
 
 func assign(snap *state.Snapshot, r *v1.Replica) *v1.Assignment {
+	revision, w := snap.Revision(r.GetSpec().GetRevisionUid()), snap.Workload(r.GetSpec().GetWorkloadUid()).GetSpec()
+	if w == nil { // its replicas may outlive it for a moment, and must not be free then
+		w = revision.GetSpec().GetWorkload()
+	}
 	return &v1.Assignment{
-		Replica: r, Revision: snap.Revision(r.GetSpec().GetRevisionUid()),
-		Metric: snap.Workload(r.GetSpec().GetWorkloadUid()).GetSpec().GetAutoscale().GetMetric(),
+		Replica: r, Revision: revision,
+		Metric: w.GetAutoscale().GetMetric(), Egress: w.GetEgress(), Bandwidth: bandwidth(w),
 	}
 }
 
-// MetricChanged reports whether the nodes with replicas of a workload must read another metric from now on. Replicas
-// that come later bring the metric with them.
-func MetricChanged(before, after *v1.Workload) bool {
-	return before != nil && after != nil && !proto.Equal(before.GetSpec().GetAutoscale().GetMetric(), after.GetSpec().GetAutoscale().GetMetric())
+// bandwidth is the limit of a workload's replicas in bits per second, 0 for none.
+func bandwidth(w *v1.WorkloadSpec) int64 {
+	limit, _ := spec.ParseBandwidth(w.GetResources().GetLimits().GetBandwidth()) // valid, or refused before it was stored
+	return limit
+}
+
+// WorkloadChanged reports whether the nodes with replicas of a workload must read another metric, or hold the replicas
+// to other limits of the network from now on. Replicas that come later bring these with them.
+func WorkloadChanged(before, after *v1.Workload) bool {
+	was, is := before.GetSpec(), after.GetSpec()
+	return before != nil && after != nil && (!proto.Equal(was.GetAutoscale().GetMetric(), is.GetAutoscale().GetMetric()) ||
+		!proto.Equal(was.GetEgress(), is.GetEgress()) || bandwidth(was) != bandwidth(is))
 }
 
 // Holds reports whether a replica is assigned to a node and has not ended. The replica

@@ -269,6 +269,9 @@ func (c *cli) workloadFacts(w *cloudlessv1.Workload, revision *cloudlessv1.Revis
 	}
 	f.Add("Network", s.GetNetwork())
 	f.Add("Ports", ports(s.GetPorts()))
+	if e := s.GetEgress(); e != nil {
+		f.Add("Egress", spec.EgressInWords(e))
+	}
 	f.Add("Limits", amounts(s.GetResources().GetLimits()))
 	f.Add("Requests", amounts(s.GetResources().GetRequests()))
 	schedulingFacts(f, s)

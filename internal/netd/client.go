@@ -44,7 +44,8 @@ type Client struct {
 	peers   map[string]mesh.Peer // nil until the agent knows them
 	relays  []mesh.Relay
 	names   *Names
-	clients map[netip.Addr]string
+	clients map[netip.Addr]resolver.Client
+	rules   map[string][]resolver.NameRule
 	// services are nil until the agent knows them.
 	services map[resolver.Name]resolver.Service
 	will     *Will
@@ -114,13 +115,18 @@ func (c *Client) SetWill(w Will) { c.change(func() { c.will, c.pending.Will = &w
 // SetNames says where the resolver listens.
 func (c *Client) SetNames(n Names) { c.change(func() { c.names, c.pending.Names = &n, &n }) }
 
-// SetClients names all replicas of this node, by their addresses, and their namespaces. It returns when the resolver
-// knows them, or when there is no process to tell.
-func (c *Client) SetClients(ctx context.Context, namespaces map[netip.Addr]string) {
+// SetClients names all replicas of this node, by their addresses, and the rules for names that they refer to. It returns
+// when the resolver knows them, or when there is no process to tell.
+func (c *Client) SetClients(ctx context.Context, all map[netip.Addr]resolver.Client, rules map[string][]resolver.NameRule) {
 	_, _ = c.ask(ctx, func(number uint64) {
-		c.clients, c.pending.Clients, c.pending.Done = namespaces, namespaces, append(c.pending.Done, number)
+		c.clients, c.pending.Clients = all, all
+		c.rules, c.pending.NameRules = rules, rules
+		c.pending.Done = append(c.pending.Done, number)
 	}) // the next process hears it
 }
+
+// Relearn says that the node's rules may have lost addresses that replicas have looked up.
+func (c *Client) Relearn() { c.change(func() { c.pending.Relearn = true }) }
 
 // SetServices replaces all services that can be looked up.
 func (c *Client) SetServices(all []resolver.Service) {
@@ -249,7 +255,7 @@ func (c *Client) everything() request {
 		Version: c.version, Key: c.key.Bytes(), Setup: c.setup,
 		// A process that has run for a while keeps its peers until this agent knows them.
 		Full: c.peers != nil, Changed: slices.Collect(maps.Values(c.peers)), Relays: c.relays,
-		Will: c.will, Names: c.names, Clients: c.clients, AllServices: c.services != nil, Services: slices.Collect(maps.Values(c.services)),
+		Will: c.will, Names: c.names, Clients: c.clients, NameRules: c.rules, Relearn: true, AllServices: c.services != nil, Services: slices.Collect(maps.Values(c.services)),
 	}
 }
 

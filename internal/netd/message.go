@@ -10,7 +10,7 @@ import (
 // version is that of the messages between agent and process. An agent replaces a process of another version, which
 // interrupts the network for a moment, and keeps any other. Raise it when the messages change, and for a fix that must
 // reach processes that run already.
-const version = 4
+const version = 5
 
 // request is one message of the agent. Its parts are handled in this order.
 type request struct {
@@ -25,8 +25,12 @@ type request struct {
 	Relays []mesh.Relay `json:",omitempty"`
 	// Names, Clients and Services are for the resolver.
 	Names *Names `json:",omitempty"`
-	// Clients are the namespaces of all replicas of this node, by their addresses, unless it is nil.
-	Clients map[netip.Addr]string `json:",omitempty"`
+	// Clients are all replicas of this node, by their addresses, unless it is nil, and NameRules the rules for names that
+	// they refer to.
+	Clients   map[netip.Addr]resolver.Client `json:",omitempty"`
+	NameRules map[string][]resolver.NameRule `json:",omitempty"`
+	// Relearn says that the rules may have lost addresses that replicas have looked up.
+	Relearn bool `json:",omitempty"`
 	// AllServices says that Services are all services there are.
 	AllServices     bool               `json:",omitempty"`
 	Services        []resolver.Service `json:",omitempty"`
@@ -71,6 +75,8 @@ type response struct {
 type Names struct {
 	Listen []netip.AddrPort
 	Ranges []netip.Prefix
+	// Table is the name of the table with the rules of the node, into which addresses of names are learned.
+	Table string
 }
 
 // Events are what a client hears from the process. The functions must not block.

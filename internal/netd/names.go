@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/cloudless/cloudless/internal/nodenet/learned"
 	"github.com/cloudless/cloudless/internal/resolvconf"
 	"github.com/cloudless/cloudless/internal/resolver"
 )
@@ -20,6 +21,8 @@ type names struct {
 	mu sync.Mutex
 	// failing are the addresses that the resolver cannot listen on, and why.
 	failing map[netip.AddrPort]error
+	learner *learned.Learner // nil until the agent says how its rules are called
+	table   string
 	// waiting are closed when all services of a namespace are known.
 	waiting map[string]chan struct{}
 }
@@ -27,14 +30,20 @@ type names struct {
 func newNames(p *process) (*names, error) {
 	n := &names{process: p, failing: map[netip.AddrPort]error{}, waiting: map[string]chan struct{}{}}
 	var err error
-	n.resolver, err = resolver.New(resolver.Options{Log: p.log, ResolvConf: resolvconf.Paths, Listening: n.listening, Fetch: n.fetch})
+	n.resolver, err = resolver.New(resolver.Options{Log: p.log, ResolvConf: resolvconf.Paths, Listening: n.listening, Fetch: n.fetch, Learn: n.learn})
 	return n, err
 }
 
 // apply does what a request wants of the resolver.
 func (n *names) apply(r request) error {
+	if r.Names != nil {
+		n.setTable(r.Names.Table)
+	}
 	if r.Clients != nil {
-		n.resolver.SetClients(r.Clients)
+		n.resolver.SetClients(r.Clients, r.NameRules)
+	}
+	if r.Relearn {
+		n.resolver.Relearn()
 	}
 	switch {
 	case r.AllServices:
@@ -51,6 +60,34 @@ func (n *names) apply(r request) error {
 	maps.DeleteFunc(n.failing, func(address netip.AddrPort, _ error) bool { return !slices.Contains(r.Names.Listen, address) })
 	n.mu.Unlock()
 	return n.resolver.SetListen(r.Names.Listen)
+}
+
+// setTable says into which table addresses are learned.
+func (n *names) setTable(name string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.table == name {
+		return
+	}
+	if n.learner != nil {
+		n.learner.Close()
+	}
+	n.learner, n.table = learned.New(name), name
+}
+
+// learn tells the rules of the node which addresses a replica has looked up.
+func (n *names) learn(list []resolver.Learned) error {
+	n.mu.Lock()
+	learner := n.learner
+	n.mu.Unlock()
+	if learner == nil {
+		return errNoAgent
+	}
+	all := make([]learned.Address, len(list))
+	for i, one := range list {
+		all[i] = learned.Address{Replica: one.Client, Address: one.Address, Rule: one.Rule, TTL: one.TTL, Again: one.Again}
+	}
+	return learner.Learn(all)
 }
 
 // listening tells the agent whether the resolver works.

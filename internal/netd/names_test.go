@@ -35,7 +35,7 @@ func withNames(t *testing.T) (m *machine, c *Client, stop func()) {
 	c.SetNames(Names{Listen: []netip.AddrPort{m.server()}, Ranges: m.setup.Ranges})
 	c.SetServices([]resolver.Service{service("shop", "api", "10.128.0.1"), service("bank", "vault", "10.128.0.2")})
 	m.peer() // the process runs
-	c.SetClients(t.Context(), map[netip.Addr]string{netip.MustParseAddr("10.64.1.7"): "shop"})
+	c.SetClients(t.Context(), map[netip.Addr]resolver.Client{netip.MustParseAddr("10.64.1.7"): {Namespace: "shop"}}, nil)
 	return m, c, stop
 }
 
@@ -49,7 +49,7 @@ func TestNamesOutliveTheAgentAndTheProcess(t *testing.T) {
 	}
 	c.UpdateServices([]resolver.Service{service("shop", "new", "10.128.0.3"), service("shop", "gone", "10.128.0.4")}, nil)
 	c.UpdateServices(nil, []resolver.Name{{Namespace: "shop", Name: "gone"}})
-	c.SetClients(t.Context(), map[netip.Addr]string{netip.MustParseAddr("10.64.1.7"): "shop"}) // returns after what was said before
+	c.SetClients(t.Context(), map[netip.Addr]resolver.Client{netip.MustParseAddr("10.64.1.7"): {Namespace: "shop"}}, nil) // returns after what was said before
 	if got := m.dig("new.shop", "10.64.1.7") + m.dig("gone.shop", "10.64.1.7"); got != "10.128.0.3" {
 		t.Errorf("after changes the addresses are %q", got)
 	}

@@ -94,7 +94,14 @@ func (n *Network) describe() map[string]*nft.Part {
 		if n.rules.guarded {
 			link = n.opts.link(e.Place)
 		}
-		parts["endpoint/"+uid] = endpointPart(link, e.addresses(subnets), e.Namespace, numberOf(n.rules.namespaces, e.Namespace))
+		part := endpointPart(link, e.addresses(subnets), e.Namespace, numberOf(n.rules.namespaces, e.Namespace))
+		if e.Egress != nil {
+			part.Elements = append(part.Elements, e.Egress.elements(e.addresses(subnets))...)
+			if shared := "egress/" + e.Egress.key(); parts[shared] == nil {
+				parts[shared] = e.Egress.part()
+			}
+		}
+		parts["endpoint/"+uid] = part
 	}
 	for name, id := range n.rules.namespaces {
 		parts["namespace/"+name] = namespacePart(name, id)
@@ -105,6 +112,9 @@ func (n *Network) describe() map[string]*nft.Part {
 	return parts
 }
 
+// RulesRestored is the reason of an event that another program has changed the rules. What was learned may be lost.
+const RulesRestored = "RulesRestored"
+
 // verifyRules writes the rules again if another program has changed them.
 func (n *Network) verifyRules() error {
 	tampered, err := n.rules.table.Restore()
@@ -112,7 +122,7 @@ func (n *Network) verifyRules() error {
 		return fmt.Errorf("write the rules of table %s: %w", n.opts.table(), err)
 	}
 	if tampered {
-		n.sendEvent(Event{Warning: true, Reason: "RulesRestored", Message: fmt.Sprintf(
+		n.sendEvent(Event{Warning: true, Reason: RulesRestored, Message: fmt.Sprintf(
 			"Somebody else changed or removed the rules of table inet %s; they were restored.", n.opts.table())})
 	}
 	return nil

@@ -2,7 +2,6 @@ package nodenet
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -34,6 +33,8 @@ type dropRule struct {
 	// by are the addresses that the rule tries in turn: a packet counts for the first that a replica of this node has,
 	// and for no workload if there is none. So nobody fills the set of counters with invented addresses.
 	by []loadAddress
+	// then ends the rule; nil drops.
+	then []expr.Any
 }
 
 type loadAddress func(f ipFamily, register uint32) expr.Any
@@ -43,15 +44,17 @@ var (
 	byDestination = []loadAddress{ipFamily.loadDestination}
 	byEither      = []loadAddress{ipFamily.loadSource, ipFamily.loadDestination} // the source may be on another node
 
-	dropNamespace   = dropRule{1, "namespace", "It belongs to another namespace, and no service there is exported to it.", byEither}
-	dropHost        = dropRule{2, "host", "The machine's own services are closed to replicas and other nodes.", bySource}
-	dropLinkLocal   = dropRule{3, "link-local", "Link-local addresses, such as those of metadata services, are closed.", bySource}
-	dropNoPath      = dropRule{4, "no-path", "There is no encrypted path to that address now.", bySource}
-	dropUnpublished = dropRule{5, "unpublished", "The port is not published.", byDestination}
-	dropSpoofed     = dropRule{6, "spoofed", "A replica used an address that is not its own.", nil}
-	dropTransit     = dropRule{7, "transit", "It is neither from a replica of this node nor for one.", nil}
+	dropNamespace   = dropRule{id: 1, name: "namespace", reason: "It belongs to another namespace, and no service there is exported to it.", by: byEither}
+	dropHost        = dropRule{id: 2, name: "host", reason: "The machine's own services are closed to replicas and other nodes.", by: bySource}
+	dropLinkLocal   = dropRule{id: 3, name: "link-local", reason: "Link-local addresses, such as those of metadata services, are closed.", by: bySource}
+	dropNoPath      = dropRule{id: 4, name: "no-path", reason: "There is no encrypted path to that address now.", by: bySource}
+	dropUnpublished = dropRule{id: 5, name: "unpublished", reason: "The port is not published.", by: byDestination}
+	dropSpoofed     = dropRule{id: 6, name: "spoofed", reason: "A replica used an address that is not its own."}
+	dropTransit     = dropRule{id: 7, name: "transit", reason: "It is neither from a replica of this node nor for one."}
 
-	dropRules = []dropRule{dropNamespace, dropHost, dropLinkLocal, dropNoPath, dropUnpublished, dropSpoofed, dropTransit}
+	dropEgress = dropRule{id: 8, name: "egress", reason: "The egress rules of its workload do not allow it.", by: bySource, then: goTo(chainRefuse)}
+
+	dropRules = []dropRule{dropNamespace, dropHost, dropLinkLocal, dropNoPath, dropUnpublished, dropSpoofed, dropTransit, dropEgress}
 )
 
 func (r dropRule) chain() string { return "drop_" + strings.ReplaceAll(r.name, "-", "_") }
@@ -60,15 +63,18 @@ func (r dropRule) chain() string { return "drop_" + strings.ReplaceAll(r.name, "
 func dropChains() []nft.Chain {
 	var chains []nft.Chain
 	for _, r := range dropRules {
-		c := nft.Chain{Name: r.chain()}
+		c, end := nft.Chain{Name: r.chain()}, r.then
+		if end == nil {
+			end = drop
+		}
 		for _, f := range families {
 			for _, load := range r.by {
 				c.Rules = append(c.Rules, join(f.is(),
-					[]expr.Any{load(f, 1), load(f, register1+f.words()), lookUp(setSelf+f.suffix, 1)}, r.count(f), drop))
+					[]expr.Any{load(f, 1), load(f, register1+f.words()), lookUp(setSelf+f.suffix, 1)}, r.count(f), end))
 			}
-			c.Rules = append(c.Rules, join(f.is(), []expr.Any{&expr.Immediate{Register: 1, Data: make([]byte, f.size)}}, r.count(f), drop))
+			c.Rules = append(c.Rules, join(f.is(), []expr.Any{&expr.Immediate{Register: 1, Data: make([]byte, f.size)}}, r.count(f), end))
 		}
-		c.Rules = append(c.Rules, drop)
+		c.Rules = append(c.Rules, end)
 		chains = append(chains, c)
 	}
 	return chains
@@ -145,7 +151,7 @@ func (n *Network) collectDrops() error {
 	table := &nftables.Table{Name: n.opts.table(), Family: nftables.TableFamilyINet}
 	for _, f := range families {
 		elements, err := c.GetSetElements(&nftables.Set{Table: table, Name: setDrops + f.suffix})
-		if isMissing(err) {
+		if nft.IsMissing(err) {
 			return nil // there are no rules yet, or another program has removed them
 		}
 		if err != nil {
@@ -164,7 +170,7 @@ func (n *Network) collectDrops() error {
 	}
 	onBridge := &nftables.Table{Name: n.opts.table(), Family: nftables.TableFamilyBridge}
 	elements, err := c.GetSetElements(&nftables.Set{Table: onBridge, Name: setSpoofed})
-	if err != nil && !isMissing(err) {
+	if err != nil && !nft.IsMissing(err) {
 		return fmt.Errorf("read the counters of dropped frames: %w", err)
 	}
 	for _, e := range elements {
@@ -173,11 +179,6 @@ func (n *Network) collectDrops() error {
 		}
 	}
 	return nil
-}
-
-// isMissing reports whether a set does not exist. The library passes on only the text of the kernel's error.
-func isMissing(err error) bool {
-	return err != nil && (errors.Is(err, unix.ENOENT) || strings.HasSuffix(err.Error(), unix.ENOENT.Error()))
 }
 
 func (d *drops) add(key dropKey, now expr.Counter, owner allocated) {

@@ -103,6 +103,11 @@ func (f ipFamily) notAskedFor(p netip.Prefix) []expr.Any {
 	return join([]expr.Any{&expr.Ct{Key: expr.CtKeyDST, Register: 1}}, f.within(p, expr.CmpOpNeq))
 }
 
+// askedFor matches connections whose first packet had this destination before translation.
+func (f ipFamily) askedFor(p netip.Prefix) []expr.Any {
+	return join(f.is(), []expr.Any{&expr.Ct{Key: expr.CtKeyDST, Register: 1}}, f.within(p, expr.CmpOpEq))
+}
+
 func (f ipFamily) within(p netip.Prefix, op expr.CmpOp) []expr.Any {
 	return []expr.Any{
 		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: f.size, Mask: netOf(p).Mask, Xor: make([]byte, f.size)},
@@ -226,10 +231,13 @@ func connection(key expr.CtKey, bits uint32) []expr.Any {
 }
 
 // refuse answers at once that nothing listens there.
-func refuse() [][]expr.Any {
+func refuse() [][]expr.Any { return refuseWith(unix.NFT_REJECT_ICMPX_PORT_UNREACH) }
+
+// refuseWith resets TCP connections, and answers everything else with a code of ICMP.
+func refuseWith(code uint8) [][]expr.Any {
 	return [][]expr.Any{
 		join(protocolIs(unix.IPPROTO_TCP), []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_TCP_RST}}),
-		{&expr.Reject{Type: unix.NFT_REJECT_ICMPX_UNREACH, Code: unix.NFT_REJECT_ICMPX_PORT_UNREACH}},
+		{&expr.Reject{Type: unix.NFT_REJECT_ICMPX_UNREACH, Code: code}},
 	}
 }
 

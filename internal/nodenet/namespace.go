@@ -37,7 +37,7 @@ func (n *Network) ensureEndpoint(e allocated) error {
 	if err := n.configureInside(e, ns); err != nil {
 		return fmt.Errorf("give it its addresses: %w", err)
 	}
-	return nil
+	return n.shape(e, ns)
 }
 
 // isNamespace reports whether a namespace is bound to the path. A reboot leaves only the
@@ -268,8 +268,11 @@ func removeNamespace(path string) error {
 	return nil
 }
 
-// Counters are the bytes that an endpoint has received and sent.
-type Counters struct{ Received, Sent uint64 }
+// Counters are the bytes that an endpoint has received and sent, and what the limit of its bandwidth has held back.
+type Counters struct {
+	Received, Sent         uint64
+	HeldReceived, HeldSent Held
+}
 
 // Counters counts since the endpoint was attached, and since the last reboot.
 func (n *Network) Counters(uid string) (Counters, error) {
@@ -285,5 +288,9 @@ func (n *Network) Counters(uid string) (Counters, error) {
 	if stats == nil {
 		return Counters{}, fmt.Errorf("count the bytes of %s: the kernel does not tell", uid)
 	}
-	return Counters{Received: stats.TxBytes, Sent: stats.RxBytes}, nil // as seen from our end
+	c := Counters{Received: stats.TxBytes, Sent: stats.RxBytes} // as seen from our end
+	if err := n.held(e, &c, link); err != nil {
+		return Counters{}, fmt.Errorf("count what the limit of %s has held back: %w", uid, err)
+	}
+	return c, nil
 }

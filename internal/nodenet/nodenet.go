@@ -127,6 +127,10 @@ type Endpoint struct {
 	// Namespace is the name of the endpoint's namespace: endpoints of others cannot reach it.
 	Namespace string
 	Ports     []Port
+	// Egress is what it may connect to; nil is everything that is open to all.
+	Egress *Egress
+	// Bandwidth is the most that it may receive, and send, in bits per second; 0 for no limit.
+	Bandwidth int64
 }
 
 // Attachment is what an endpoint has got.
@@ -293,9 +297,10 @@ func (n *Network) Attach(ctx context.Context, e Endpoint) (_ Attachment, err err
 	if !n.subnets().valid() {
 		return Attachment{}, ErrNotConfigured
 	}
-	if err := n.checkPorts(e.Ports); err != nil {
+	if err := errors.Join(n.checkPorts(e.Ports), n.checkEgress(e.Egress)); err != nil {
 		return Attachment{}, fmt.Errorf("attach %q: %w", e.UID, err)
 	}
+	before, _ := n.store.get(e.UID)
 	known := n.attached(e.UID)
 	if err := n.claims.take(e, known); err != nil {
 		if !known {
@@ -320,6 +325,11 @@ func (n *Network) Attach(ctx context.Context, e Endpoint) (_ Attachment, err err
 	}
 	if err := n.apply(); err != nil {
 		return Attachment{}, err
+	}
+	if known && !before.Egress.equal(e.Egress) {
+		if err := n.cutFlows(e.UID, before.Egress, e.Egress); err != nil {
+			return Attachment{}, err
+		}
 	}
 	files, err := n.writeFiles(given)
 	if err != nil {
@@ -456,17 +466,6 @@ func (n *Network) published() []publication {
 	}
 	slices.SortFunc(list, func(a, b publication) int { return cmp.Compare(a.key.chain(), b.key.chain()) })
 	return list
-}
-
-// Namespaces are those of this node's endpoints, by their addresses.
-func (n *Network) Namespaces() map[netip.Addr]string {
-	subnets, all := n.subnets(), map[netip.Addr]string{}
-	for _, e := range n.store.all() {
-		for _, address := range e.addresses(subnets) {
-			all[address] = e.Namespace
-		}
-	}
-	return all
 }
 
 // Condition says whether replicas can be reached, and if not, why.

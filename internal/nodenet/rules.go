@@ -37,6 +37,8 @@ import (
 //	in_cluster    through published ports, to exported services, and within the sender's namespace. For a virtual
 //	              address, the backend counts
 //	namespace_*   what the replicas of a namespace may reach
+//	egress_*      what the replicas of a workload may reach outside of the cluster; see egress.go
+//	inside_*      the same inside of it
 //	drop_*        count the packet by workload, and drop it
 //
 // An accepted packet still passes the chains of other programs. Packets that have nothing to do with replicas and the
@@ -89,7 +91,7 @@ func tableSets(guarded bool) []nft.Set {
 			nft.Set{Name: setDrops + f.suffix, Key: concat(addr, nftables.TypeMark), Dynamic: true, Size: maxDrops},
 		)
 	}
-	return sets
+	return append(sets, egressSets()...)
 }
 
 // base is the part of the table that depends only on the node's own settings.
@@ -120,7 +122,7 @@ func (b base) own(f ipFamily) netip.Prefix {
 func (b base) part() *nft.Part {
 	p := &nft.Part{Chains: slices.Concat(
 		[]nft.Chain{b.guard(), b.prerouting(), b.output(), b.postrouting(), b.leaving()},
-		b.forward(), b.input(), dropChains(),
+		b.forward(), b.input(), dropChains(), b.egress(),
 	)}
 	if b.links != "" {
 		p.Chains = append(p.Chains, ownAddresses(b.links)...)
@@ -174,6 +176,25 @@ func lookUpService(from []expr.Any) [][]expr.Any {
 	return rules
 }
 
+// askedOfServices keeps services from being translated that a replica may not reach.
+func (b base) askedOfServices() [][]expr.Any {
+	var rules [][]expr.Any
+	for _, r := range b.ranges.Services {
+		f := familyOfAddr(r.Addr())
+		rules = append(rules, f.lookUpSender(join(comesIn(b.bridge), f.to(r)), setEgressAsked))
+	}
+	return rules
+}
+
+// egress are the chains that all egress rules share.
+func (b base) egress() []nft.Chain {
+	return []nft.Chain{
+		refuseEgress(),
+		{Name: chainAllowedInside, Rules: append(b.refuseUnserved(), goTo(chainInCluster))},
+		{Name: chainTranslate, Rules: lookUpService(nil)},
+	}
+}
+
 // lookUpPort goes to the chain of a published port: first one of that address alone, then one of all addresses.
 func lookUpPort() [][]expr.Any {
 	var rules [][]expr.Any
@@ -188,7 +209,7 @@ func (b base) prerouting() nft.Chain {
 	return nft.Chain{
 		Name:  "prerouting",
 		Hook:  &nft.Hook{Type: nftables.ChainTypeNAT, Hook: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityNATDest},
-		Rules: slices.Concat(lookUpService(comesIn(b.bridge)), b.toResolver(leave), lookUpPort()),
+		Rules: slices.Concat(b.askedOfServices(), lookUpService(comesIn(b.bridge)), b.toResolver(leave), lookUpPort()),
 	}
 }
 
@@ -284,13 +305,22 @@ func (b base) fromReplica() nft.Chain {
 	for _, f := range families {
 		c.Rules = append(c.Rules, join(f.to(f.linkLocal), goTo(dropLinkLocal.chain())))
 	}
+	for _, r := range b.ranges.Services {
+		f := familyOfAddr(r.Addr())
+		c.Rules = append(c.Rules, f.lookUpSender(f.to(r), setEgressInside))
+	}
 	c.Rules = append(c.Rules, b.refuseUnserved()...)
 	for _, name := range b.inside() {
+		for _, r := range b.ranges.Services { // only what may reach a service is translated
+			c.Rules = append(c.Rules, join(goesOut(name), translated(), familyOfAddr(r.Addr()).askedFor(r), goTo(chainInCluster)))
+		}
+		c.Rules = append(c.Rules, lookUpSender(goesOut(name), setEgressInside)...)
 		c.Rules = append(c.Rules, join(goesOut(name), goTo(chainInCluster)))
 	}
 	for _, r := range b.ranges.Replicas {
 		c.Rules = append(c.Rules, join(familyOfAddr(r.Addr()).to(r), goTo(dropNoPath.chain())))
 	}
+	c.Rules = append(c.Rules, lookUpSender(nil, setEgress)...)
 	c.Rules = append(c.Rules, accept)
 	return c
 }

@@ -42,10 +42,13 @@ type allocated struct {
 	Group     string `json:"group,omitempty"`
 	Owner     string `json:"owner,omitempty"`
 	Namespace string `json:"namespace,omitempty"`
+	// Egress is never changed, only replaced.
+	Egress    *Egress `json:"egress,omitempty"`
+	Bandwidth int64   `json:"bandwidth,omitempty"`
 }
 
 func (a allocated) endpoint() Endpoint {
-	return Endpoint{UID: a.UID, Hostname: a.Hostname, Group: a.Group, Owner: a.Owner, Namespace: a.Namespace, Ports: a.Ports}
+	return Endpoint{UID: a.UID, Hostname: a.Hostname, Group: a.Group, Owner: a.Owner, Namespace: a.Namespace, Ports: a.Ports, Egress: a.Egress, Bandwidth: a.Bandwidth}
 }
 
 // addresses are those of the place, IPv4 first.
@@ -213,11 +216,12 @@ func (s *storage) allocate(e Endpoint) (given allocated, err error) {
 		old, known := st.Endpoints[e.UID]
 		given = allocated{
 			UID: e.UID, Place: old.Place, Hostname: e.Hostname, Ports: e.Ports, Group: e.Group, Owner: e.Owner, Namespace: e.Namespace,
+			Egress: e.Egress, Bandwidth: e.Bandwidth,
 		}
 		last := lastPlace(st.V4)
 		if known && old.Place <= last {
 			st.Endpoints[e.UID] = given
-			return old.Hostname != e.Hostname || old.Namespace != e.Namespace || !slices.Equal(old.Ports, e.Ports), nil
+			return old.Hostname != e.Hostname || old.Namespace != e.Namespace || !slices.Equal(old.Ports, e.Ports) || !old.Egress.equal(e.Egress) || old.Bandwidth != e.Bandwidth, nil
 		}
 		if given.Place = st.freePlace(last); given.Place == 0 {
 			return false, fmt.Errorf("all %d addresses of subnet %v are in use: remove replicas from this node, or place them on others", last-gateway, st.V4)
@@ -227,6 +231,33 @@ func (s *storage) allocate(e Endpoint) (given allocated, err error) {
 		return true, nil
 	})
 	return given, err
+}
+
+// setEgress changes the rules of an endpoint, if there is one, and returns those before.
+func (s *storage) setEgress(uid string, to *Egress) (before *Egress, changed bool, err error) {
+	err = s.change(func(st *state) (bool, error) {
+		e, known := st.Endpoints[uid]
+		before, changed = e.Egress, known && !e.Egress.equal(to)
+		if changed {
+			e.Egress = to
+			st.Endpoints[uid] = e
+		}
+		return changed, nil
+	})
+	return before, changed, err
+}
+
+// setBandwidth changes the limit of an endpoint, if there is one.
+func (s *storage) setBandwidth(uid string, bits int64) (changed bool, err error) {
+	err = s.change(func(st *state) (bool, error) {
+		e, known := st.Endpoints[uid]
+		if changed = known && e.Bandwidth != bits; changed {
+			e.Bandwidth = bits
+			st.Endpoints[uid] = e
+		}
+		return changed, nil
+	})
+	return changed, err
 }
 
 // freePlace is 0 if there is none.

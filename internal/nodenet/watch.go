@@ -225,7 +225,7 @@ func (n *Network) sweepOne(uid string, known func(string) bool) error {
 // watch makes the kernel and the file system trigger checks. stop ends that.
 func (n *Network) watch(ctx context.Context) (stop func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
-	ended := make(chan struct{}, 3)
+	ended := make(chan struct{}, 4)
 	running := 0
 	stop = func() {
 		cancel()
@@ -256,6 +256,7 @@ func (n *Network) watch(ctx context.Context) (stop func(), err error) {
 			return true
 		})
 	})
+	start(func() { n.watchRefused(ctx) })
 	start(func() {
 		if err := resolvconf.Watch(ctx, resolvconf.Paths, n.poke); err != nil {
 			n.log.Warn("changes of the machine's name servers are seen late", "error", err)

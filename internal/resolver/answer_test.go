@@ -196,8 +196,8 @@ func TestChangeIsVisibleAtOnce(t *testing.T) {
 	ask(nxdomain)
 	r.Replace([]Service{web})
 	ask("10.96.0.8")
-	r.SetClients(nil)
-	r.SetClients(map[netip.Addr]string{inShop: "bank"})
+	r.SetClients(nil, nil)
+	r.SetClients(map[netip.Addr]Client{inShop: {Namespace: "bank"}}, nil)
 	ask(nxdomain)
 }
 

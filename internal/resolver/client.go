@@ -13,9 +13,19 @@ const (
 	queryBurst       = 2 * time.Second // worth of queries
 )
 
+// Client is a replica as the resolver needs to know it.
+type Client struct {
+	Namespace string
+	// Addresses are all those of the replica, and Rules the name of the rules by which it may connect to names; empty if
+	// it may connect to addresses whether or not it has looked them up. They are for Options.Learn.
+	Addresses []netip.Addr `json:",omitempty"`
+	Rules     string       `json:",omitempty"`
+}
+
 // client is a replica, the machine itself, or neither.
 type client struct {
 	view
+	learns   atomic.Pointer[learning] // nil if nothing is learned for it
 	stranger bool
 	budget   budget
 	waiting  int // for upstreams; guarded by admission.mu
@@ -38,18 +48,19 @@ func newClients() *clients {
 	return c
 }
 
-// set replaces the replicas. One that stays keeps its budget.
-func (c *clients) set(namespaces map[netip.Addr]string) {
+// set replaces the replicas. One that stays keeps its budget and what was learned for it.
+func (c *clients) set(given map[netip.Addr]Client, rules map[string][]NameRule) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	before, after := *c.replicas.Load(), make(map[netip.Addr]*client, len(namespaces))
-	for address, namespace := range namespaces {
+	before, after := *c.replicas.Load(), make(map[netip.Addr]*client, len(given))
+	for address, one := range given {
 		address = address.Unmap().WithZone("")
-		if known := before[address]; known != nil && known.namespace == namespace {
-			after[address] = known
-			continue
+		known := before[address]
+		if known == nil || known.namespace != one.Namespace {
+			known = &client{view: view{namespace: one.Namespace}}
 		}
-		after[address] = &client{view: view{namespace: namespace}}
+		known.learn(one, rules[one.Rules])
+		after[address] = known
 	}
 	c.replicas.Store(&after)
 }

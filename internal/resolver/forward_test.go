@@ -345,11 +345,11 @@ func TestFailingUpstreamIsNotTheLastWord(t *testing.T) {
 // A client that floods the resolver with names that wait for a dead upstream does not take the places of the others.
 func TestGreedyClientLeavesRoomForOthers(t *testing.T) {
 	r := newResolver(t)
-	replicas := map[netip.Addr]string{}
+	replicas := map[netip.Addr]Client{}
 	for i := range 200 {
-		replicas[netip.AddrFrom4([4]byte{10, 64, 0, byte(i + 2)})] = "shop"
+		replicas[netip.AddrFrom4([4]byte{10, 64, 0, byte(i + 2)})] = Client{Namespace: "shop"}
 	}
-	r.SetClients(replicas)
+	r.SetClients(replicas, nil)
 	release := make(chan struct{})
 	fixed(r, func(q *query) (*dns.Msg, error) {
 		<-release

@@ -55,7 +55,7 @@ func (r *Resolver) handle(wire []byte, from netip.Addr, stream bool, later func(
 		return r.fetchFirst(&q, name, later)
 	}
 	if local, ok := r.local(&q); ok {
-		return q.pack(local), false
+		return r.teach(&q, q.pack(local), later)
 	}
 	return r.foreign(&q, later)
 }
@@ -130,7 +130,7 @@ func (r *Resolver) foreign(q *request, later func([]byte)) ([]byte, bool) {
 	key := ask.key(space[:0])
 	if kept := r.cache.get(key); kept != nil {
 		r.counters.cached.Add(1)
-		return q.finish(kept), false
+		return r.teach(q, q.finish(kept), later)
 	}
 	if !r.admission.enter(q.client) {
 		r.counters.overloaded.Add(1)
@@ -139,7 +139,9 @@ func (r *Resolver) foreign(q *request, later func([]byte)) ([]byte, bool) {
 	q.wire = append([]byte(nil), q.wire[:min(len(q.wire), messageHeader+256)]...) // its buffer is reused
 	r.forward(ask, string(key), func(answer packed) {
 		r.admission.leave(q.client)
-		later(q.finish(answer.aged(0)))
+		if out, pending := r.teach(q, q.finish(answer.aged(0)), later); !pending {
+			later(out)
+		}
 	})
 	return nil, true
 }

@@ -48,7 +48,7 @@ func newResolver(t testing.TB) *Resolver {
 	r, err := New(Options{Log: slog.New(slog.DiscardHandler)})
 	must.Succeed(t, err)
 	r.Replace(testServices)
-	r.SetClients(map[netip.Addr]string{inShop: "shop", inBank: "bank"})
+	r.SetClients(map[netip.Addr]Client{inShop: {Namespace: "shop"}, inBank: {Namespace: "bank"}}, nil)
 	r.SetRanges([]netip.Prefix{
 		netip.MustParsePrefix("10.64.0.0/10"), netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("fd00::/48"),
 	})

@@ -75,7 +75,7 @@ func serveBridge(t *testing.T, files []string) (r *Resolver, listens func()) {
 	}
 	r.Replace(append(slices.Clone(testServices), Service{Name: Name{"shop", "many"}, Endpoints: many}))
 	r.SetRanges([]netip.Prefix{netip.MustParsePrefix("10.64.0.0/10"), netip.MustParsePrefix("fd00::/48")})
-	r.SetClients(map[netip.Addr]string{bridgeAddress: "shop", bridgeAddress6: "shop"})
+	r.SetClients(map[netip.Addr]Client{bridgeAddress: {Namespace: "shop"}, bridgeAddress6: {Namespace: "shop"}}, nil)
 	must.Succeed(t, r.SetListen([]netip.AddrPort{netip.AddrPortFrom(bridgeAddress, 53), netip.AddrPortFrom(bridgeAddress6, 53)}))
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
@@ -174,7 +174,7 @@ func TestUsualProgramsResolveNames(t *testing.T) {
 	checkOtherRecords(t)
 	delete(programs, "dig") // prints nothing for a name that does not exist
 	delete(programs, "dig/tcp")
-	r.SetClients(map[netip.Addr]string{bridgeAddress: "bank"})
+	r.SetClients(map[netip.Addr]Client{bridgeAddress: {Namespace: "bank"}}, nil)
 	check("api.shop", "10.96.0.1 fd00::96:1")
 	for program, look := range programs {
 		for _, name := range []string{"secret.shop", "db.shop", "db-0.db.shop.cloudless.internal"} {

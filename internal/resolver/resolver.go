@@ -32,6 +32,9 @@ type Options struct {
 	// Fetch is called when the machine itself looks up a service that the resolver does not have. It returns when
 	// Update has added the service or it is known not to exist; an error fails the lookup. It may be nil.
 	Fetch func(ctx context.Context, name Name) error
+	// Learn is called before a replica gets the addresses of a name that its rules allow. It returns when the replica may
+	// connect to them; an error fails the lookup. It may be nil.
+	Learn func(list []Learned) error
 }
 
 // Resolver answers the queries of a node's replicas.
@@ -40,6 +43,7 @@ type Resolver struct {
 	files     []string
 	listening func(netip.AddrPort, error)
 	fetch     func(context.Context, Name) error
+	learn     func([]Learned) error
 	began     time.Time
 
 	zone      zone
@@ -69,7 +73,7 @@ func New(o Options) (*Resolver, error) {
 		return nil, errors.New("make a resolver: it needs a logger")
 	}
 	r := &Resolver{
-		log: o.Log, files: o.ResolvConf, listening: o.Listening, fetch: o.Fetch, began: time.Now(),
+		log: o.Log, files: o.ResolvConf, listening: o.Listening, fetch: o.Fetch, learn: o.Learn, began: time.Now(),
 		clients: newClients(), cache: newCache(), pool: &pool{ask: ask},
 		flights: flights{waiting: map[string][]func(packed){}}, kick: make(chan struct{}, 1),
 	}
@@ -89,9 +93,11 @@ func (r *Resolver) Replace(all []Service) { r.zone.replace(all) }
 // Update adds or replaces services, and removes others.
 func (r *Resolver) Update(changed []Service, removed []Name) { r.zone.update(changed, removed) }
 
-// SetClients says to which namespace each replica's address belongs. No other client is served, apart from the machine
-// itself, which sees everything.
-func (r *Resolver) SetClients(namespaces map[netip.Addr]string) { r.clients.set(namespaces) }
+// SetClients names the replicas by their addresses, and the rules for names by their names. No other client is served,
+// apart from the machine itself, which sees everything.
+func (r *Resolver) SetClients(all map[netip.Addr]Client, rules map[string][]NameRule) {
+	r.clients.set(all, rules)
+}
 
 // SetRanges names the ranges of the cluster's addresses. Their reverse names are never forwarded.
 func (r *Resolver) SetRanges(ranges []netip.Prefix) {

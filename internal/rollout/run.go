@@ -44,7 +44,7 @@ func NewRelease(w *v1.Workload, of *v1.Revision, d *v1.Deployment, newUID func()
 
 // newJob is a job that belongs to another workload and runs the image of one of its revisions.
 func newJob(owner *v1.Workload, of *v1.Revision, s *v1.WorkloadSpec, name string, newUID func() string) (*v1.Workload, *v1.Revision) {
-	s.Priority, s.LostAfter = owner.GetSpec().Priority, owner.GetSpec().GetLostAfter() // which make no new revision
+	s = spec.ForJob(owner.GetSpec(), s)
 	job := &v1.Workload{
 		ApiVersion: spec.APIVersion, Kind: spec.KindWorkload,
 		Metadata: &v1.Metadata{Uid: newUID(), Name: name, Namespace: owner.GetMetadata().GetNamespace()},

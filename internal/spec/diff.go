@@ -45,7 +45,7 @@ func tagged(image string) string {
 
 // ReplacesNone reports whether going from one spec to another replaces no replica: they differ only in the number of
 // replicas, a job's parallelism, the priority, the weights of placement, minAvailable, lostAfter, dependsOn,
-// update and autoscale.
+// update, autoscale, egress and the limit of the bandwidth.
 func ReplacesNone(a, b *v1.WorkloadSpec) bool {
 	a, b = inMeaning(a), inMeaning(b)
 	a.Replicas, b.Replicas = nil, nil
@@ -55,6 +55,8 @@ func ReplacesNone(a, b *v1.WorkloadSpec) bool {
 	a.LostAfter, b.LostAfter = "", ""
 	a.DependsOn, b.DependsOn = nil, nil
 	a.Autoscale, b.Autoscale = nil, nil
+	a.Egress, b.Egress = nil, nil
+	a.Resources, b.Resources = withBandwidthLimit(a.Resources, ""), withBandwidthLimit(b.Resources, "")
 	a.Placement, b.Placement = withWeights(a.Placement, nil), withWeights(b.Placement, nil)
 	if a.Kind == KindJob && b.Kind == KindJob {
 		a.Job.Parallelism, b.Job.Parallelism = nil, nil
@@ -68,6 +70,7 @@ func RolledBack(now, earlier *v1.WorkloadSpec) *v1.WorkloadSpec {
 	now, back := proto.CloneOf(now), proto.CloneOf(earlier)
 	back.Replicas, back.MinAvailable, back.Priority = now.Replicas, now.MinAvailable, now.Priority
 	back.Update, back.LostAfter, back.DependsOn, back.Autoscale = now.Update, now.LostAfter, now.DependsOn, now.Autoscale
+	back.Egress, back.Resources = now.GetEgress(), withBandwidthLimit(back.Resources, now.GetResources().GetLimits().GetBandwidth())
 	back.Placement = withWeights(back.Placement, now.GetPlacement().GetWeights())
 	if now.GetKind() == KindJob && back.GetKind() == KindJob && back.Job != nil {
 		back.Job.Parallelism = now.GetJob().Parallelism
@@ -89,6 +92,26 @@ func RolledBack(now, earlier *v1.WorkloadSpec) *v1.WorkloadSpec {
 		back.Update = nil
 	}
 	return back
+}
+
+// ForJob is the spec of a job that a workload creates, with the current values of what makes no revision and concerns
+// jobs. It changes its last argument.
+func ForJob(owner, job *v1.WorkloadSpec) *v1.WorkloadSpec {
+	job.Priority, job.LostAfter, job.Egress = owner.Priority, owner.GetLostAfter(), owner.GetEgress()
+	job.Resources = withBandwidthLimit(job.GetResources(), owner.GetResources().GetLimits().GetBandwidth())
+	return job
+}
+
+// withBandwidthLimit is resources with another limit of the bandwidth, in canonical form. It changes its argument.
+func withBandwidthLimit(r *v1.Resources, limit string) *v1.Resources {
+	if r == nil {
+		r = &v1.Resources{}
+	}
+	if r.Limits == nil {
+		r.Limits = &v1.ResourceAmounts{}
+	}
+	r.Limits.Bandwidth = limit
+	return normalResources(r)
 }
 
 // withWeights is a placement with other weights, in canonical form. It changes its argument.

@@ -68,6 +68,7 @@ func normalizeSpec(s *v1.WorkloadSpec) {
 	leaveOut(&s.LostAfter, "0s")
 	normalRelease(s.Release)
 	normalAutoscale(s.Autoscale)
+	normalEgress(s.Egress)
 	if s.GetPriority() == DefaultPriority {
 		s.Priority = nil
 	}

@@ -19,6 +19,8 @@ const (
 	minMemory = 4 << 20
 	// minCPU is the kernel's smallest quota, 1 ms in a period of 100 ms.
 	minCPU = 10
+	// minBandwidth is the least with which connections still work: a packet takes an eighth of a second.
+	minBandwidth = 100_000
 	// maxArguments stays below Linux's limit of 2 MiB for the arguments and the environment
 	// of a process.
 	maxArguments = 1 << 20
@@ -104,6 +106,7 @@ func checkWorkload(w *v1.Workload, found *violations) {
 	checkSingleton(s, found)
 	readAmount("spec.lostAfter", s.GetLostAfter(), ParseDuration, found)
 	checkAutoscale(w.GetSpec(), s, found)
+	checkEgress(s, found)
 	checkRelease(w.GetMetadata().GetName(), s, found)
 	checkDependsOn(w.GetMetadata().GetName(), s, found)
 }
@@ -199,7 +202,7 @@ func checkResources(written, r *v1.Resources, found *violations) {
 	if okMemory && limitMemory < minMemory {
 		found.add(path+".limits.memory", "a memory limit of %s is too small: nothing can run below %s", FormatBytes(limitMemory), FormatBytes(minMemory))
 	}
-	checkUnlimited(written, found)
+	checkNetworkAndDisk(written, found)
 	if n, ok := readAmount(path+".requests.cpu", written.GetRequests().GetCpu(), ParseCPU, found); ok && okCPU && n > limitCPU {
 		found.add(path+".requests.cpu", "must be at most the limit: %s is more than %s", FormatCPU(n), FormatCPU(limitCPU))
 	}
@@ -208,16 +211,21 @@ func checkResources(written, r *v1.Resources, found *violations) {
 	}
 }
 
-// checkUnlimited refuses limits of resources that can only be requested.
-func checkUnlimited(written *v1.Resources, found *violations) {
+// checkNetworkAndDisk refuses a limit of the disk, which can only be requested, and a limit of the bandwidth that makes no
+// sense.
+func checkNetworkAndDisk(written *v1.Resources, found *violations) {
 	const path = "spec.resources"
 	readAmount(path+".requests.disk", written.GetRequests().GetDisk(), ParseBytes, found)
 	readAmount(path+".requests.bandwidth", written.GetRequests().GetBandwidth(), ParseBandwidth, found)
 	if written.GetLimits().GetDisk() != "" {
 		found.add(path+".limits.disk", "cannot be limited; request it")
 	}
-	if written.GetLimits().GetBandwidth() != "" {
-		found.add(path+".limits.bandwidth", "cannot be limited; request it")
+	limit, ok := readAmount(path+".limits.bandwidth", written.GetLimits().GetBandwidth(), ParseBandwidth, found)
+	switch requested, _ := ParseBandwidth(written.GetRequests().GetBandwidth()); {
+	case ok && limit < minBandwidth:
+		found.add(path+".limits.bandwidth", "a bandwidth limit of %s is too small: give at least %s, or leave it out for no limit", FormatBandwidth(limit), FormatBandwidth(minBandwidth))
+	case ok && requested > limit:
+		found.add(path+".requests.bandwidth", "must be at most the limit: %s is more than %s", FormatBandwidth(requested), FormatBandwidth(limit))
 	}
 }
 

@@ -129,11 +129,11 @@ func startResolver(ctx context.Context) (netip.AddrPort, func() error, error) {
 		})
 	}
 	r.Replace(services)
-	clients := map[netip.Addr]string{}
+	clients := map[netip.Addr]resolver.Client{}
 	for i := range dnsClients {
-		clients[dnsClient(i)] = "bench"
+		clients[dnsClient(i)] = resolver.Client{Namespace: "bench"}
 	}
-	r.SetClients(clients)
+	r.SetClients(clients, nil)
 	if err := r.SetListen([]netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:0")}); err != nil {
 		cancel()
 		return netip.AddrPort{}, nil, err

@@ -59,6 +59,7 @@ var layer = map[string]int{
 	"internal/mesh/portmap":            1,
 	"internal/mesh/relay":              1,
 	"internal/nodenet":                 2,
+	"internal/nodenet/learned":         1,
 	"internal/nodenet/nft":             1,
 	"internal/gossip":                  2,
 	"internal/registry":                2,

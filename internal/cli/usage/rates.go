@@ -5,6 +5,7 @@ import (
 	"time"
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 // rates turns the totals of replicas into rates per second.
@@ -18,6 +19,7 @@ type rate struct {
 	throttled               float64 // part of the time
 	received, sent          float64 // bytes a second
 	readBytes, writtenBytes float64
+	dropped, delayed        float64 // packets a second that the limit of the bandwidth has held back
 }
 
 func newRates() *rates {
@@ -52,6 +54,8 @@ func between(before, after *cloudlessv1.ReplicaUsage, seconds float64) rate {
 		return float64(get(after)-get(before)) / seconds
 	}
 	return rate{
+		dropped:   per((*cloudlessv1.ReplicaUsage).GetReceivedDropped) + per((*cloudlessv1.ReplicaUsage).GetSentDropped),
+		delayed:   per((*cloudlessv1.ReplicaUsage).GetReceivedDelayed) + per((*cloudlessv1.ReplicaUsage).GetSentDelayed),
 		throttled: per((*cloudlessv1.ReplicaUsage).GetThrottledNanos) / float64(time.Second),
 		received:  per((*cloudlessv1.ReplicaUsage).GetReceivedBytes), sent: per((*cloudlessv1.ReplicaUsage).GetSentBytes),
 		readBytes: per((*cloudlessv1.ReplicaUsage).GetReadBytes), writtenBytes: per((*cloudlessv1.ReplicaUsage).GetWrittenBytes),
@@ -69,10 +73,26 @@ func (r *rates) cells(u *cloudlessv1.ReplicaUsage) []string {
 		cells[1] = percent(now.throttled)
 		cells[4] = perSecond(now.readBytes) + " / " + perSecond(now.writtenBytes)
 		if u.GetReceivedBytes()+u.GetSentBytes() > 0 { // else it is on the machine's own network
-			cells[3] = perSecond(now.received) + " / " + perSecond(now.sent)
+			cells[3] = perSecond(now.received) + " / " + perSecond(now.sent) + limited(u, now)
 		}
 	}
 	return cells
+}
+
+// limited says how much of the limit of its bandwidth a replica uses, and what the limit holds back.
+func limited(u *cloudlessv1.ReplicaUsage, now rate) string {
+	limit := float64(u.GetBandwidthLimit())
+	if limit == 0 {
+		return ""
+	}
+	text := fmt.Sprintf(" (%s / %s of %s", percent(now.received*8/limit), percent(now.sent*8/limit), spec.FormatBandwidth(u.GetBandwidthLimit()))
+	if now.delayed >= 1 {
+		text += fmt.Sprintf(", %.0f delayed/s", now.delayed)
+	}
+	if now.dropped >= 1 {
+		text += fmt.Sprintf(", %.0f dropped/s", now.dropped)
+	}
+	return text + ")"
 }
 
 func cpus(n float64) string { return fmt.Sprintf("%.2f", n) }

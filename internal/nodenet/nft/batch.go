@@ -88,8 +88,8 @@ func newBatch(c *nftables.Conn, t *Table) *batch {
 	return &batch{conn: c, name: t.name, bridged: t.bridged}
 }
 
-// replace writes a table from scratch.
-func (b *batch) replace(t *Table) error {
+// replace writes a table from scratch, with the elements that its Shared sets had.
+func (b *batch) replace(t *Table, kept []Element) error {
 	for _, bridge := range []bool{false, true} {
 		if bridge && len(b.bridged) == 0 {
 			break
@@ -107,6 +107,7 @@ func (b *batch) replace(t *Table) error {
 	for _, h := range t.elements {
 		all.add = append(all.add, h.element)
 	}
+	all.add = append(all.add, kept...)
 	return b.change(all)
 }
 
@@ -185,10 +186,12 @@ func (b *batch) each(elements []Element, f func(*nftables.Set, []nftables.SetEle
 	for _, list := range bySet(elements) {
 		for some := range slices.Chunk(list, elementsPerMessage) {
 			var encoded []nftables.SetElement
+			set := b.set(some[0].Set)
 			for _, e := range some {
 				encoded = append(encoded, encode(e))
+				set.HasTimeout = set.HasTimeout || e.Timeout > 0
 			}
-			if err := f(b.set(some[0].Set), encoded); err != nil {
+			if err := f(set, encoded); err != nil {
 				return fmt.Errorf("describe elements of set %s: %w", some[0].Set, err)
 			}
 		}
@@ -197,7 +200,7 @@ func (b *batch) each(elements []Element, f func(*nftables.Set, []nftables.SetEle
 }
 
 func encode(e Element) nftables.SetElement {
-	element := nftables.SetElement{Key: []byte(e.Key), Val: []byte(e.Value)}
+	element := nftables.SetElement{Key: []byte(e.Key), Val: []byte(e.Value), Timeout: e.Timeout}
 	if e.Goto != "" {
 		element.VerdictData = &expr.Verdict{Kind: expr.VerdictGoto, Chain: e.Goto}
 	}

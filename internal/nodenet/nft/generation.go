@@ -68,19 +68,37 @@ type Listener struct {
 	// touched is the generation of the last message about the table. Messages contain only 16 bits of it.
 	touched uint16
 	any     bool
+	// shared and other are the generations of the last messages about elements of Shared sets and about anything else.
+	shared, other generationMark
 }
+
+// generationMark is a generation as messages contain it.
+type generationMark struct {
+	low uint16
+	set bool
+}
+
+func (m generationMark) is(generation uint32) bool { return m.set && m.low == uint16(generation) }
 
 // Listener is for one reader of the kernel's messages.
 func (t *Table) Listener() *Listener { return &Listener{table: t} }
 
-// Message reports whether a message ends a transaction of another program.
+// Message reports whether a message ends a transaction of another program. One that only adds elements to Shared sets
+// does not count.
 func (l *Listener) Message(m mdnetlink.Message) (foreign bool) {
 	if generation, ok := GenerationOf(m); ok {
-		return l.table.announced(generation, l.any && l.touched == uint16(generation))
+		foreign = l.table.announced(generation, l.any && l.touched == uint16(generation))
+		return foreign && (!l.shared.is(generation) || l.other.is(generation))
 	}
 	if m.Header.Type>>8 != unix.NFNL_SUBSYS_NFTABLES || len(m.Data) < 4 {
 		return false
 	}
+	mark := generationMark{binary.BigEndian.Uint16(m.Data[2:]), true}
+	if l.aboutShared(m) {
+		l.shared = mark
+		return false
+	}
+	l.other = mark
 	if family := nftables.TableFamily(m.Data[0]); family != nftables.TableFamilyINet && family != nftables.TableFamilyBridge {
 		return false
 	}
@@ -93,4 +111,14 @@ func (l *Listener) Message(m mdnetlink.Message) (foreign bool) {
 		l.touched, l.any = generation, true
 	}
 	return false
+}
+
+// aboutShared reports whether a message is about elements of a Shared set.
+func (l *Listener) aboutShared(m mdnetlink.Message) bool {
+	if kind := m.Header.Type & 0xff; kind != unix.NFT_MSG_NEWSETELEM && kind != unix.NFT_MSG_DELSETELEM {
+		return false
+	}
+	attrs := attributes(m.Data[4:])
+	name := func(of uint16) string { return string(bytes.TrimRight(attrs[of], "\x00")) }
+	return name(unix.NFTA_SET_ELEM_LIST_TABLE) == l.table.name && l.table.shared[name(unix.NFTA_SET_ELEM_LIST_SET)]
 }

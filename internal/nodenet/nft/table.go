@@ -29,6 +29,9 @@ type Set struct {
 	Size uint32
 	// Bridge sets are for Bridge chains. Only fixed sets of a table can be such.
 	Bridge bool
+	// Shared sets get elements from other programs as well, which Add to them. A table that is written again keeps these
+	// elements. Only fixed sets of a table can be such.
+	Shared bool
 }
 
 // Chain is a chain with its rules.
@@ -48,8 +51,12 @@ type Hook struct {
 	Priority *nftables.ChainPriority
 }
 
-// Element belongs to a set. Goto is the chain of a verdict map's element, Value that of another map's.
-type Element struct{ Set, Key, Value, Goto string }
+// Element belongs to a set. Goto is the chain of a verdict map's element, Value that of another map's. Timeout is how long
+// an element of a Shared set stays, 0 for as long as the set says.
+type Element struct {
+	Set, Key, Value, Goto string
+	Timeout               time.Duration
+}
 
 // Part is a piece of the table that changes as a whole. Parts may share elements: an element stays until the last part
 // that has it is gone. If they disagree about its value, the part that comes first by name wins.
@@ -65,6 +72,7 @@ type Table struct {
 	name    string
 	sets    []Set
 	bridged map[string]bool // names of the Bridge sets; without any, there is no table of family bridge
+	shared  map[string]bool // names of the Shared sets
 
 	mu       sync.Mutex
 	parts    map[string]Part
@@ -94,13 +102,16 @@ type claim struct {
 
 // New describes a table with its fixed sets and without parts. The kernel gets it with the first Update or Restore.
 func New(name string, sets []Set) *Table {
-	bridged := map[string]bool{}
+	bridged, shared := map[string]bool{}, map[string]bool{}
 	for _, s := range sets {
 		if s.Bridge {
 			bridged[s.Name] = true
 		}
+		if s.Shared {
+			shared[s.Name] = true
+		}
 	}
-	return &Table{name: name, sets: sets, bridged: bridged, parts: map[string]Part{}, elements: map[elementKey]*held{}}
+	return &Table{name: name, sets: sets, bridged: bridged, shared: shared, parts: map[string]Part{}, elements: map[elementKey]*held{}}
 }
 
 // Update sets parts, or removes those that are nil. The table has them even if the kernel refuses: the next Restore
@@ -222,7 +233,11 @@ func (t *Table) replace() error {
 		return err
 	}
 	t.replaced++
-	return t.commit(now, func(b *batch) error { return b.replace(t) })
+	kept, err := t.sharedElements()
+	if err != nil {
+		return err
+	}
+	return t.commit(now, func(b *batch) error { return b.replace(t, kept) })
 }
 
 // Replaced is how often the whole table was written. That empties dynamic sets and sets counters to zero.

@@ -135,7 +135,7 @@ func (s *Sessions) Route(c state.Change) {
 	case c.Kind == state.KindWorkload:
 		before, _ := c.Old.(*v1.Workload)
 		after, _ := c.New.(*v1.Workload)
-		if assignment.MetricChanged(before, after) {
+		if assignment.WorkloadChanged(before, after) {
 			s.routeReplicas(after.GetMetadata().GetUid())
 		}
 	case c.Kind == state.KindReplica:

@@ -60,6 +60,8 @@ func main() {
 		show(args[0])
 	case "serve":
 		serve(args[0])
+	case "dns":
+		serveNames(args[0], args[1:])
 	case "ask":
 		ask(args[0], args[1])
 	case "digest":

@@ -2266,7 +2266,11 @@ type Assignment struct {
 	// node's disk.
 	Login *RegistryLogin `protobuf:"bytes,3,opt,name=login,proto3" json:"login,omitempty"`
 	// What the node reads from the replica, because its workload is scaled by it.
-	Metric        *AutoscaleMetric `protobuf:"bytes,8,opt,name=metric,proto3" json:"metric,omitempty"`
+	Metric *AutoscaleMetric `protobuf:"bytes,8,opt,name=metric,proto3" json:"metric,omitempty"`
+	// What the replica may connect to now; if not given, everything. The workload's, not that of the revision.
+	Egress *Egress `protobuf:"bytes,20,opt,name=egress,proto3" json:"egress,omitempty"`
+	// The most that the replica may receive and send now, in bits per second; unlimited if 0.
+	Bandwidth     int64 `protobuf:"varint,21,opt,name=bandwidth,proto3" json:"bandwidth,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2327,6 +2331,20 @@ func (x *Assignment) GetMetric() *AutoscaleMetric {
 		return x.Metric
 	}
 	return nil
+}
+
+func (x *Assignment) GetEgress() *Egress {
+	if x != nil {
+		return x.Egress
+	}
+	return nil
+}
+
+func (x *Assignment) GetBandwidth() int64 {
+	if x != nil {
+		return x.Bandwidth
+	}
+	return 0
 }
 
 type RegistryLogin struct {
@@ -3213,7 +3231,7 @@ var File_cloudless_v1_agent_service_proto protoreflect.FileDescriptor
 
 const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"\n" +
-	" cloudless/v1/agent_service.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1ccloudless/v1/autoscale.proto\x1a'cloudless/v1/connectivity_service.proto\x1a\x1acloudless/v1/ingress.proto\x1a\x17cloudless/v1/node.proto\x1a\x1acloudless/v1/options.proto\x1a\x18cloudless/v1/rules.proto\x1a\x19cloudless/v1/server.proto\x1a\x1acloudless/v1/service.proto\x1a\x1bcloudless/v1/workload.proto\x1a#cloudless/v1/workload_service.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"W\n" +
+	" cloudless/v1/agent_service.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1ccloudless/v1/autoscale.proto\x1a'cloudless/v1/connectivity_service.proto\x1a\x19cloudless/v1/egress.proto\x1a\x1acloudless/v1/ingress.proto\x1a\x17cloudless/v1/node.proto\x1a\x1acloudless/v1/options.proto\x1a\x18cloudless/v1/rules.proto\x1a\x19cloudless/v1/server.proto\x1a\x1acloudless/v1/service.proto\x1a\x1bcloudless/v1/workload.proto\x1a#cloudless/v1/workload_service.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"W\n" +
 	"\x16ReportAgentLossRequest\x12#\n" +
 	"\binstance\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18@R\binstance\x12\x18\n" +
 	"\arunning\x18\x02 \x01(\bR\arunning\"\x19\n" +
@@ -3388,13 +3406,15 @@ const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"\x05alive\x18\b \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\x05alive\x12.\n" +
 	"\x04time\x18\n" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12'\n" +
-	"\x0freserved_memory\x18\v \x01(\tR\x0ereservedMemory\"\xdb\x01\n" +
+	"\x0freserved_memory\x18\v \x01(\tR\x0ereservedMemory\"\xa7\x02\n" +
 	"\n" +
 	"Assignment\x12/\n" +
 	"\areplica\x18\x01 \x01(\v2\x15.cloudless.v1.ReplicaR\areplica\x122\n" +
 	"\brevision\x18\x02 \x01(\v2\x16.cloudless.v1.RevisionR\brevision\x121\n" +
 	"\x05login\x18\x03 \x01(\v2\x1b.cloudless.v1.RegistryLoginR\x05login\x125\n" +
-	"\x06metric\x18\b \x01(\v2\x1d.cloudless.v1.AutoscaleMetricR\x06metric\"[\n" +
+	"\x06metric\x18\b \x01(\v2\x1d.cloudless.v1.AutoscaleMetricR\x06metric\x12,\n" +
+	"\x06egress\x18\x14 \x01(\v2\x14.cloudless.v1.EgressR\x06egress\x12\x1c\n" +
+	"\tbandwidth\x18\x15 \x01(\x03R\tbandwidth\"[\n" +
 	"\rRegistryLogin\x12\x12\n" +
 	"\x04host\x18\x01 \x01(\tR\x04host\x12\x1a\n" +
 	"\busername\x18\x02 \x01(\tR\busername\x12\x1a\n" +
@@ -3537,18 +3557,19 @@ var file_cloudless_v1_agent_service_proto_goTypes = []any{
 	(*Replica)(nil),                 // 55: cloudless.v1.Replica
 	(*Revision)(nil),                // 56: cloudless.v1.Revision
 	(*AutoscaleMetric)(nil),         // 57: cloudless.v1.AutoscaleMetric
-	(*ExecStart)(nil),               // 58: cloudless.v1.ExecStart
-	(*CopyStart)(nil),               // 59: cloudless.v1.CopyStart
-	(*ForwardStart)(nil),            // 60: cloudless.v1.ForwardStart
-	(*LogEntry)(nil),                // 61: cloudless.v1.LogEntry
-	(*ExecResponse)(nil),            // 62: cloudless.v1.ExecResponse
-	(*CopyResponse)(nil),            // 63: cloudless.v1.CopyResponse
-	(*ForwardResponse)(nil),         // 64: cloudless.v1.ForwardResponse
-	(*NodeNetwork)(nil),             // 65: cloudless.v1.NodeNetwork
-	(*NetworkProbe)(nil),            // 66: cloudless.v1.NetworkProbe
-	(*ExecRequest)(nil),             // 67: cloudless.v1.ExecRequest
-	(*CopyRequest)(nil),             // 68: cloudless.v1.CopyRequest
-	(*ForwardRequest)(nil),          // 69: cloudless.v1.ForwardRequest
+	(*Egress)(nil),                  // 58: cloudless.v1.Egress
+	(*ExecStart)(nil),               // 59: cloudless.v1.ExecStart
+	(*CopyStart)(nil),               // 60: cloudless.v1.CopyStart
+	(*ForwardStart)(nil),            // 61: cloudless.v1.ForwardStart
+	(*LogEntry)(nil),                // 62: cloudless.v1.LogEntry
+	(*ExecResponse)(nil),            // 63: cloudless.v1.ExecResponse
+	(*CopyResponse)(nil),            // 64: cloudless.v1.CopyResponse
+	(*ForwardResponse)(nil),         // 65: cloudless.v1.ForwardResponse
+	(*NodeNetwork)(nil),             // 66: cloudless.v1.NodeNetwork
+	(*NetworkProbe)(nil),            // 67: cloudless.v1.NetworkProbe
+	(*ExecRequest)(nil),             // 68: cloudless.v1.ExecRequest
+	(*CopyRequest)(nil),             // 69: cloudless.v1.CopyRequest
+	(*ForwardRequest)(nil),          // 70: cloudless.v1.ForwardRequest
 }
 var file_cloudless_v1_agent_service_proto_depIdxs = []int32{
 	40, // 0: cloudless.v1.EnrollRequest.labels:type_name -> cloudless.v1.EnrollRequest.LabelsEntry
@@ -3597,43 +3618,44 @@ var file_cloudless_v1_agent_service_proto_depIdxs = []int32{
 	56, // 43: cloudless.v1.Assignment.revision:type_name -> cloudless.v1.Revision
 	30, // 44: cloudless.v1.Assignment.login:type_name -> cloudless.v1.RegistryLogin
 	57, // 45: cloudless.v1.Assignment.metric:type_name -> cloudless.v1.AutoscaleMetric
-	32, // 46: cloudless.v1.Open.logs:type_name -> cloudless.v1.OpenLogs
-	33, // 47: cloudless.v1.Open.exec:type_name -> cloudless.v1.OpenExec
-	34, // 48: cloudless.v1.Open.copy:type_name -> cloudless.v1.OpenCopy
-	35, // 49: cloudless.v1.Open.forward:type_name -> cloudless.v1.OpenForward
-	36, // 50: cloudless.v1.Open.network_status:type_name -> cloudless.v1.OpenNetworkStatus
-	37, // 51: cloudless.v1.Open.network_probe:type_name -> cloudless.v1.OpenNetworkProbe
-	48, // 52: cloudless.v1.OpenLogs.since:type_name -> google.protobuf.Timestamp
-	48, // 53: cloudless.v1.OpenLogs.until:type_name -> google.protobuf.Timestamp
-	58, // 54: cloudless.v1.OpenExec.start:type_name -> cloudless.v1.ExecStart
-	59, // 55: cloudless.v1.OpenCopy.start:type_name -> cloudless.v1.CopyStart
-	60, // 56: cloudless.v1.OpenForward.start:type_name -> cloudless.v1.ForwardStart
-	61, // 57: cloudless.v1.AttachUp.log:type_name -> cloudless.v1.LogEntry
-	62, // 58: cloudless.v1.AttachUp.exec:type_name -> cloudless.v1.ExecResponse
-	63, // 59: cloudless.v1.AttachUp.copy:type_name -> cloudless.v1.CopyResponse
-	64, // 60: cloudless.v1.AttachUp.forward:type_name -> cloudless.v1.ForwardResponse
-	65, // 61: cloudless.v1.AttachUp.network_status:type_name -> cloudless.v1.NodeNetwork
-	66, // 62: cloudless.v1.AttachUp.network_probe:type_name -> cloudless.v1.NetworkProbe
-	67, // 63: cloudless.v1.AttachDown.exec:type_name -> cloudless.v1.ExecRequest
-	68, // 64: cloudless.v1.AttachDown.copy:type_name -> cloudless.v1.CopyRequest
-	69, // 65: cloudless.v1.AttachDown.forward:type_name -> cloudless.v1.ForwardRequest
-	2,  // 66: cloudless.v1.EnrollmentService.Enroll:input_type -> cloudless.v1.EnrollRequest
-	4,  // 67: cloudless.v1.EnrollmentService.EnrollOwnNode:input_type -> cloudless.v1.EnrollOwnNodeRequest
-	7,  // 68: cloudless.v1.EnrollmentService.Renew:input_type -> cloudless.v1.RenewRequest
-	9,  // 69: cloudless.v1.AgentService.Session:input_type -> cloudless.v1.SessionUp
-	38, // 70: cloudless.v1.AgentService.Attach:input_type -> cloudless.v1.AttachUp
-	0,  // 71: cloudless.v1.AgentService.ReportAgentLoss:input_type -> cloudless.v1.ReportAgentLossRequest
-	6,  // 72: cloudless.v1.EnrollmentService.Enroll:output_type -> cloudless.v1.EnrollResponse
-	6,  // 73: cloudless.v1.EnrollmentService.EnrollOwnNode:output_type -> cloudless.v1.EnrollResponse
-	8,  // 74: cloudless.v1.EnrollmentService.Renew:output_type -> cloudless.v1.RenewResponse
-	19, // 75: cloudless.v1.AgentService.Session:output_type -> cloudless.v1.SessionDown
-	39, // 76: cloudless.v1.AgentService.Attach:output_type -> cloudless.v1.AttachDown
-	1,  // 77: cloudless.v1.AgentService.ReportAgentLoss:output_type -> cloudless.v1.ReportAgentLossResponse
-	72, // [72:78] is the sub-list for method output_type
-	66, // [66:72] is the sub-list for method input_type
-	66, // [66:66] is the sub-list for extension type_name
-	66, // [66:66] is the sub-list for extension extendee
-	0,  // [0:66] is the sub-list for field type_name
+	58, // 46: cloudless.v1.Assignment.egress:type_name -> cloudless.v1.Egress
+	32, // 47: cloudless.v1.Open.logs:type_name -> cloudless.v1.OpenLogs
+	33, // 48: cloudless.v1.Open.exec:type_name -> cloudless.v1.OpenExec
+	34, // 49: cloudless.v1.Open.copy:type_name -> cloudless.v1.OpenCopy
+	35, // 50: cloudless.v1.Open.forward:type_name -> cloudless.v1.OpenForward
+	36, // 51: cloudless.v1.Open.network_status:type_name -> cloudless.v1.OpenNetworkStatus
+	37, // 52: cloudless.v1.Open.network_probe:type_name -> cloudless.v1.OpenNetworkProbe
+	48, // 53: cloudless.v1.OpenLogs.since:type_name -> google.protobuf.Timestamp
+	48, // 54: cloudless.v1.OpenLogs.until:type_name -> google.protobuf.Timestamp
+	59, // 55: cloudless.v1.OpenExec.start:type_name -> cloudless.v1.ExecStart
+	60, // 56: cloudless.v1.OpenCopy.start:type_name -> cloudless.v1.CopyStart
+	61, // 57: cloudless.v1.OpenForward.start:type_name -> cloudless.v1.ForwardStart
+	62, // 58: cloudless.v1.AttachUp.log:type_name -> cloudless.v1.LogEntry
+	63, // 59: cloudless.v1.AttachUp.exec:type_name -> cloudless.v1.ExecResponse
+	64, // 60: cloudless.v1.AttachUp.copy:type_name -> cloudless.v1.CopyResponse
+	65, // 61: cloudless.v1.AttachUp.forward:type_name -> cloudless.v1.ForwardResponse
+	66, // 62: cloudless.v1.AttachUp.network_status:type_name -> cloudless.v1.NodeNetwork
+	67, // 63: cloudless.v1.AttachUp.network_probe:type_name -> cloudless.v1.NetworkProbe
+	68, // 64: cloudless.v1.AttachDown.exec:type_name -> cloudless.v1.ExecRequest
+	69, // 65: cloudless.v1.AttachDown.copy:type_name -> cloudless.v1.CopyRequest
+	70, // 66: cloudless.v1.AttachDown.forward:type_name -> cloudless.v1.ForwardRequest
+	2,  // 67: cloudless.v1.EnrollmentService.Enroll:input_type -> cloudless.v1.EnrollRequest
+	4,  // 68: cloudless.v1.EnrollmentService.EnrollOwnNode:input_type -> cloudless.v1.EnrollOwnNodeRequest
+	7,  // 69: cloudless.v1.EnrollmentService.Renew:input_type -> cloudless.v1.RenewRequest
+	9,  // 70: cloudless.v1.AgentService.Session:input_type -> cloudless.v1.SessionUp
+	38, // 71: cloudless.v1.AgentService.Attach:input_type -> cloudless.v1.AttachUp
+	0,  // 72: cloudless.v1.AgentService.ReportAgentLoss:input_type -> cloudless.v1.ReportAgentLossRequest
+	6,  // 73: cloudless.v1.EnrollmentService.Enroll:output_type -> cloudless.v1.EnrollResponse
+	6,  // 74: cloudless.v1.EnrollmentService.EnrollOwnNode:output_type -> cloudless.v1.EnrollResponse
+	8,  // 75: cloudless.v1.EnrollmentService.Renew:output_type -> cloudless.v1.RenewResponse
+	19, // 76: cloudless.v1.AgentService.Session:output_type -> cloudless.v1.SessionDown
+	39, // 77: cloudless.v1.AgentService.Attach:output_type -> cloudless.v1.AttachDown
+	1,  // 78: cloudless.v1.AgentService.ReportAgentLoss:output_type -> cloudless.v1.ReportAgentLossResponse
+	73, // [73:79] is the sub-list for method output_type
+	67, // [67:73] is the sub-list for method input_type
+	67, // [67:67] is the sub-list for extension type_name
+	67, // [67:67] is the sub-list for extension extendee
+	0,  // [0:67] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_agent_service_proto_init() }
@@ -3643,6 +3665,7 @@ func file_cloudless_v1_agent_service_proto_init() {
 	}
 	file_cloudless_v1_autoscale_proto_init()
 	file_cloudless_v1_connectivity_service_proto_init()
+	file_cloudless_v1_egress_proto_init()
 	file_cloudless_v1_ingress_proto_init()
 	file_cloudless_v1_node_proto_init()
 	file_cloudless_v1_options_proto_init()

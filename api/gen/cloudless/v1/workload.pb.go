@@ -157,7 +157,10 @@ type WorkloadSpec struct {
 	// "ready" until all replicas of a service or daemon serve, "completed" until a job has completed.
 	DependsOn map[string]string `protobuf:"bytes,26,rep,name=depends_on,json=dependsOn,proto3" json:"depends_on,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// The cluster decides how many replicas there are, beginning with replicas. Only for services.
-	Autoscale     *Autoscale `protobuf:"bytes,27,opt,name=autoscale,proto3" json:"autoscale,omitempty"`
+	Autoscale *Autoscale `protobuf:"bytes,27,opt,name=autoscale,proto3" json:"autoscale,omitempty"`
+	// What replicas may connect to; if not given, everything that their namespace and the node do not close. Not for
+	// network "host", and not needed for "none".
+	Egress        *Egress `protobuf:"bytes,28,opt,name=egress,proto3" json:"egress,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -377,6 +380,13 @@ func (x *WorkloadSpec) GetDependsOn() map[string]string {
 func (x *WorkloadSpec) GetAutoscale() *Autoscale {
 	if x != nil {
 		return x.Autoscale
+	}
+	return nil
+}
+
+func (x *WorkloadSpec) GetEgress() *Egress {
+	if x != nil {
+		return x.Egress
 	}
 	return nil
 }
@@ -978,7 +988,7 @@ type ResourceAmounts struct {
 	Memory string                 `protobuf:"bytes,2,opt,name=memory,proto3" json:"memory,omitempty"`
 	// Only requested, not limited.
 	Disk string `protobuf:"bytes,3,opt,name=disk,proto3" json:"disk,omitempty"`
-	// Bits per second such as "100M"; only requested, not limited.
+	// Bits per second such as "100M". A limit holds for what a replica receives and for what it sends.
 	Bandwidth     string `protobuf:"bytes,4,opt,name=bandwidth,proto3" json:"bandwidth,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3012,7 +3022,7 @@ var File_cloudless_v1_workload_proto protoreflect.FileDescriptor
 
 const file_cloudless_v1_workload_proto_rawDesc = "" +
 	"\n" +
-	"\x1bcloudless/v1/workload.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1ccloudless/v1/autoscale.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x1acloudless/v1/options.proto\x1a\x18cloudless/v1/probe.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa6\x02\n" +
+	"\x1bcloudless/v1/workload.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1ccloudless/v1/autoscale.proto\x1a\x19cloudless/v1/egress.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x1acloudless/v1/options.proto\x1a\x18cloudless/v1/probe.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa6\x02\n" +
 	"\bWorkload\x126\n" +
 	"\vapi_version\x18\x01 \x01(\tB\x15\xbaH\x12r\x10R\x00R\fcloudless/v1R\n" +
 	"apiVersion\x12%\n" +
@@ -3020,7 +3030,7 @@ const file_cloudless_v1_workload_proto_rawDesc = "" +
 	"\bmetadata\x18\x03 \x01(\v2\x16.cloudless.v1.MetadataB\x06\xbaH\x03\xc8\x01\x01R\bmetadata\x126\n" +
 	"\x04spec\x18\x04 \x01(\v2\x1a.cloudless.v1.WorkloadSpecB\x06\xbaH\x03\xc8\x01\x01R\x04spec\x124\n" +
 	"\x06status\x18\x05 \x01(\v2\x1c.cloudless.v1.WorkloadStatusR\x06status:\x11\xea\xcc'\r\n" +
-	"\tworkloads\x10\x01\"\xce\x0f\n" +
+	"\tworkloads\x10\x01\"\xfc\x0f\n" +
 	"\fWorkloadSpec\x12_\n" +
 	"\x05image\x18\x01 \x01(\tBI\xbaHF\xba\x01>\n" +
 	"\x05image\x12)is missing: name an image such as hello:1\x1a\n" +
@@ -3058,7 +3068,8 @@ const file_cloudless_v1_workload_proto_rawDesc = "" +
 	"lost_after\x18\x19 \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\tlostAfter\x12p\n" +
 	"\n" +
 	"depends_on\x18\x1a \x03(\v2).cloudless.v1.WorkloadSpec.DependsOnEntryB&\xbaH#\x9a\x01 \x10@\"\x06r\x04\xc0\xc6'\x01*\x14r\x12R\x05readyR\tcompletedR\tdependsOn\x125\n" +
-	"\tautoscale\x18\x1b \x01(\v2\x17.cloudless.v1.AutoscaleR\tautoscale\x1a6\n" +
+	"\tautoscale\x18\x1b \x01(\v2\x17.cloudless.v1.AutoscaleR\tautoscale\x12,\n" +
+	"\x06egress\x18\x1c \x01(\v2\x14.cloudless.v1.EgressR\x06egress\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a<\n" +
@@ -3374,9 +3385,10 @@ var file_cloudless_v1_workload_proto_goTypes = []any{
 	(*Metadata)(nil),              // 36: cloudless.v1.Metadata
 	(*Probes)(nil),                // 37: cloudless.v1.Probes
 	(*Autoscale)(nil),             // 38: cloudless.v1.Autoscale
-	(*ScaleStatus)(nil),           // 39: cloudless.v1.ScaleStatus
-	(*timestamppb.Timestamp)(nil), // 40: google.protobuf.Timestamp
-	(*ProbeFailure)(nil),          // 41: cloudless.v1.ProbeFailure
+	(*Egress)(nil),                // 39: cloudless.v1.Egress
+	(*ScaleStatus)(nil),           // 40: cloudless.v1.ScaleStatus
+	(*timestamppb.Timestamp)(nil), // 41: google.protobuf.Timestamp
+	(*ProbeFailure)(nil),          // 42: cloudless.v1.ProbeFailure
 }
 var file_cloudless_v1_workload_proto_depIdxs = []int32{
 	36, // 0: cloudless.v1.Workload.metadata:type_name -> cloudless.v1.Metadata
@@ -3395,46 +3407,47 @@ var file_cloudless_v1_workload_proto_depIdxs = []int32{
 	2,  // 13: cloudless.v1.WorkloadSpec.release:type_name -> cloudless.v1.Release
 	34, // 14: cloudless.v1.WorkloadSpec.depends_on:type_name -> cloudless.v1.WorkloadSpec.DependsOnEntry
 	38, // 15: cloudless.v1.WorkloadSpec.autoscale:type_name -> cloudless.v1.Autoscale
-	4,  // 16: cloudless.v1.Update.canary:type_name -> cloudless.v1.Canary
-	5,  // 17: cloudless.v1.Canary.analysis:type_name -> cloudless.v1.CanaryAnalysis
-	10, // 18: cloudless.v1.Resources.requests:type_name -> cloudless.v1.ResourceAmounts
-	10, // 19: cloudless.v1.Resources.limits:type_name -> cloudless.v1.ResourceAmounts
-	9,  // 20: cloudless.v1.Resources.gpu:type_name -> cloudless.v1.Gpu
-	35, // 21: cloudless.v1.Placement.labels:type_name -> cloudless.v1.Placement.LabelsEntry
-	14, // 22: cloudless.v1.Placement.require:type_name -> cloudless.v1.LabelRule
-	15, // 23: cloudless.v1.Placement.prefer:type_name -> cloudless.v1.LabelPreference
-	16, // 24: cloudless.v1.Placement.tolerations:type_name -> cloudless.v1.Toleration
-	17, // 25: cloudless.v1.Placement.spread:type_name -> cloudless.v1.Spread
-	18, // 26: cloudless.v1.Placement.affinity:type_name -> cloudless.v1.Affinity
-	19, // 27: cloudless.v1.Placement.weights:type_name -> cloudless.v1.ScoreWeights
-	14, // 28: cloudless.v1.LabelPreference.rule:type_name -> cloudless.v1.LabelRule
-	24, // 29: cloudless.v1.WorkloadStatus.unplaced:type_name -> cloudless.v1.NodeReason
-	22, // 30: cloudless.v1.WorkloadStatus.job:type_name -> cloudless.v1.JobStatus
-	23, // 31: cloudless.v1.WorkloadStatus.cron:type_name -> cloudless.v1.CronStatus
-	39, // 32: cloudless.v1.WorkloadStatus.scale:type_name -> cloudless.v1.ScaleStatus
-	40, // 33: cloudless.v1.JobStatus.end_time:type_name -> google.protobuf.Timestamp
-	40, // 34: cloudless.v1.CronStatus.last_run:type_name -> google.protobuf.Timestamp
-	40, // 35: cloudless.v1.CronStatus.next_run:type_name -> google.protobuf.Timestamp
-	40, // 36: cloudless.v1.CronStatus.seen_time:type_name -> google.protobuf.Timestamp
-	36, // 37: cloudless.v1.Revision.metadata:type_name -> cloudless.v1.Metadata
-	26, // 38: cloudless.v1.Revision.spec:type_name -> cloudless.v1.RevisionSpec
-	1,  // 39: cloudless.v1.RevisionSpec.workload:type_name -> cloudless.v1.WorkloadSpec
-	36, // 40: cloudless.v1.Replica.metadata:type_name -> cloudless.v1.Metadata
-	28, // 41: cloudless.v1.Replica.spec:type_name -> cloudless.v1.ReplicaSpec
-	30, // 42: cloudless.v1.Replica.status:type_name -> cloudless.v1.ReplicaStatus
-	29, // 43: cloudless.v1.ReplicaSpec.replaces:type_name -> cloudless.v1.Replaced
-	40, // 44: cloudless.v1.ReplicaSpec.not_before:type_name -> google.protobuf.Timestamp
-	40, // 45: cloudless.v1.ReplicaStatus.start_time:type_name -> google.protobuf.Timestamp
-	32, // 46: cloudless.v1.ReplicaStatus.last_exit:type_name -> cloudless.v1.Exit
-	40, // 47: cloudless.v1.ReplicaStatus.end_time:type_name -> google.protobuf.Timestamp
-	31, // 48: cloudless.v1.ReplicaStatus.progress:type_name -> cloudless.v1.Progress
-	41, // 49: cloudless.v1.ReplicaStatus.failed_probe:type_name -> cloudless.v1.ProbeFailure
-	40, // 50: cloudless.v1.Exit.time:type_name -> google.protobuf.Timestamp
-	51, // [51:51] is the sub-list for method output_type
-	51, // [51:51] is the sub-list for method input_type
-	51, // [51:51] is the sub-list for extension type_name
-	51, // [51:51] is the sub-list for extension extendee
-	0,  // [0:51] is the sub-list for field type_name
+	39, // 16: cloudless.v1.WorkloadSpec.egress:type_name -> cloudless.v1.Egress
+	4,  // 17: cloudless.v1.Update.canary:type_name -> cloudless.v1.Canary
+	5,  // 18: cloudless.v1.Canary.analysis:type_name -> cloudless.v1.CanaryAnalysis
+	10, // 19: cloudless.v1.Resources.requests:type_name -> cloudless.v1.ResourceAmounts
+	10, // 20: cloudless.v1.Resources.limits:type_name -> cloudless.v1.ResourceAmounts
+	9,  // 21: cloudless.v1.Resources.gpu:type_name -> cloudless.v1.Gpu
+	35, // 22: cloudless.v1.Placement.labels:type_name -> cloudless.v1.Placement.LabelsEntry
+	14, // 23: cloudless.v1.Placement.require:type_name -> cloudless.v1.LabelRule
+	15, // 24: cloudless.v1.Placement.prefer:type_name -> cloudless.v1.LabelPreference
+	16, // 25: cloudless.v1.Placement.tolerations:type_name -> cloudless.v1.Toleration
+	17, // 26: cloudless.v1.Placement.spread:type_name -> cloudless.v1.Spread
+	18, // 27: cloudless.v1.Placement.affinity:type_name -> cloudless.v1.Affinity
+	19, // 28: cloudless.v1.Placement.weights:type_name -> cloudless.v1.ScoreWeights
+	14, // 29: cloudless.v1.LabelPreference.rule:type_name -> cloudless.v1.LabelRule
+	24, // 30: cloudless.v1.WorkloadStatus.unplaced:type_name -> cloudless.v1.NodeReason
+	22, // 31: cloudless.v1.WorkloadStatus.job:type_name -> cloudless.v1.JobStatus
+	23, // 32: cloudless.v1.WorkloadStatus.cron:type_name -> cloudless.v1.CronStatus
+	40, // 33: cloudless.v1.WorkloadStatus.scale:type_name -> cloudless.v1.ScaleStatus
+	41, // 34: cloudless.v1.JobStatus.end_time:type_name -> google.protobuf.Timestamp
+	41, // 35: cloudless.v1.CronStatus.last_run:type_name -> google.protobuf.Timestamp
+	41, // 36: cloudless.v1.CronStatus.next_run:type_name -> google.protobuf.Timestamp
+	41, // 37: cloudless.v1.CronStatus.seen_time:type_name -> google.protobuf.Timestamp
+	36, // 38: cloudless.v1.Revision.metadata:type_name -> cloudless.v1.Metadata
+	26, // 39: cloudless.v1.Revision.spec:type_name -> cloudless.v1.RevisionSpec
+	1,  // 40: cloudless.v1.RevisionSpec.workload:type_name -> cloudless.v1.WorkloadSpec
+	36, // 41: cloudless.v1.Replica.metadata:type_name -> cloudless.v1.Metadata
+	28, // 42: cloudless.v1.Replica.spec:type_name -> cloudless.v1.ReplicaSpec
+	30, // 43: cloudless.v1.Replica.status:type_name -> cloudless.v1.ReplicaStatus
+	29, // 44: cloudless.v1.ReplicaSpec.replaces:type_name -> cloudless.v1.Replaced
+	41, // 45: cloudless.v1.ReplicaSpec.not_before:type_name -> google.protobuf.Timestamp
+	41, // 46: cloudless.v1.ReplicaStatus.start_time:type_name -> google.protobuf.Timestamp
+	32, // 47: cloudless.v1.ReplicaStatus.last_exit:type_name -> cloudless.v1.Exit
+	41, // 48: cloudless.v1.ReplicaStatus.end_time:type_name -> google.protobuf.Timestamp
+	31, // 49: cloudless.v1.ReplicaStatus.progress:type_name -> cloudless.v1.Progress
+	42, // 50: cloudless.v1.ReplicaStatus.failed_probe:type_name -> cloudless.v1.ProbeFailure
+	41, // 51: cloudless.v1.Exit.time:type_name -> google.protobuf.Timestamp
+	52, // [52:52] is the sub-list for method output_type
+	52, // [52:52] is the sub-list for method input_type
+	52, // [52:52] is the sub-list for extension type_name
+	52, // [52:52] is the sub-list for extension extendee
+	0,  // [0:52] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_workload_proto_init() }
@@ -3443,6 +3456,7 @@ func file_cloudless_v1_workload_proto_init() {
 		return
 	}
 	file_cloudless_v1_autoscale_proto_init()
+	file_cloudless_v1_egress_proto_init()
 	file_cloudless_v1_metadata_proto_init()
 	file_cloudless_v1_options_proto_init()
 	file_cloudless_v1_probe_proto_init()

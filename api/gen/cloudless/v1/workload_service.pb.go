@@ -2099,8 +2099,16 @@ type ReplicaUsage struct {
 	Metric *float64 `protobuf:"fixed64,18,opt,name=metric,proto3,oneof" json:"metric,omitempty"`
 	// Why it could not be read.
 	MetricProblem string `protobuf:"bytes,19,opt,name=metric_problem,json=metricProblem,proto3" json:"metric_problem,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// The bandwidth that it may use in each direction, in bits per second; 0 if there is no limit.
+	BandwidthLimit int64 `protobuf:"varint,30,opt,name=bandwidth_limit,json=bandwidthLimit,proto3" json:"bandwidth_limit,omitempty"`
+	// What the limit has dropped since it was set: packets to the replica, and from it.
+	ReceivedDropped uint64 `protobuf:"varint,31,opt,name=received_dropped,json=receivedDropped,proto3" json:"received_dropped,omitempty"`
+	SentDropped     uint64 `protobuf:"varint,32,opt,name=sent_dropped,json=sentDropped,proto3" json:"sent_dropped,omitempty"`
+	// How often packets had to wait because of the limit: those to the replica, and from it.
+	ReceivedDelayed uint64 `protobuf:"varint,33,opt,name=received_delayed,json=receivedDelayed,proto3" json:"received_delayed,omitempty"`
+	SentDelayed     uint64 `protobuf:"varint,34,opt,name=sent_delayed,json=sentDelayed,proto3" json:"sent_delayed,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *ReplicaUsage) Reset() {
@@ -2264,6 +2272,41 @@ func (x *ReplicaUsage) GetMetricProblem() string {
 		return x.MetricProblem
 	}
 	return ""
+}
+
+func (x *ReplicaUsage) GetBandwidthLimit() int64 {
+	if x != nil {
+		return x.BandwidthLimit
+	}
+	return 0
+}
+
+func (x *ReplicaUsage) GetReceivedDropped() uint64 {
+	if x != nil {
+		return x.ReceivedDropped
+	}
+	return 0
+}
+
+func (x *ReplicaUsage) GetSentDropped() uint64 {
+	if x != nil {
+		return x.SentDropped
+	}
+	return 0
+}
+
+func (x *ReplicaUsage) GetReceivedDelayed() uint64 {
+	if x != nil {
+		return x.ReceivedDelayed
+	}
+	return 0
+}
+
+func (x *ReplicaUsage) GetSentDelayed() uint64 {
+	if x != nil {
+		return x.SentDelayed
+	}
+	return 0
 }
 
 type CopyRequest struct {
@@ -3463,7 +3506,7 @@ const file_cloudless_v1_workload_service_proto_rawDesc = "" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x121\n" +
 	"\x05usage\x18\x03 \x01(\v2\x1b.cloudless.v1.NodeResourcesR\x05usage\x127\n" +
 	"\bcapacity\x18\x04 \x01(\v2\x1b.cloudless.v1.NodeResourcesR\bcapacity\x12\x1a\n" +
-	"\breplicas\x18\x05 \x01(\x05R\breplicas\"\xfb\x04\n" +
+	"\breplicas\x18\x05 \x01(\x05R\breplicas\"\xc0\x06\n" +
 	"\fReplicaUsage\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x1a\n" +
@@ -3486,7 +3529,12 @@ const file_cloudless_v1_workload_service_proto_rawDesc = "" +
 	"\rwritten_bytes\x18\x10 \x01(\x04R\fwrittenBytes\x12\x10\n" +
 	"\x03cpu\x18\x11 \x01(\x01R\x03cpu\x12\x1b\n" +
 	"\x06metric\x18\x12 \x01(\x01H\x00R\x06metric\x88\x01\x01\x12%\n" +
-	"\x0emetric_problem\x18\x13 \x01(\tR\rmetricProblemB\t\n" +
+	"\x0emetric_problem\x18\x13 \x01(\tR\rmetricProblem\x12'\n" +
+	"\x0fbandwidth_limit\x18\x1e \x01(\x03R\x0ebandwidthLimit\x12)\n" +
+	"\x10received_dropped\x18\x1f \x01(\x04R\x0freceivedDropped\x12!\n" +
+	"\fsent_dropped\x18  \x01(\x04R\vsentDropped\x12)\n" +
+	"\x10received_delayed\x18! \x01(\x04R\x0freceivedDelayed\x12!\n" +
+	"\fsent_delayed\x18\" \x01(\x04R\vsentDelayedB\t\n" +
 	"\a_metric\"s\n" +
 	"\vCopyRequest\x12/\n" +
 	"\x05start\x18\x01 \x01(\v2\x17.cloudless.v1.CopyStartH\x00R\x05start\x12\x14\n" +

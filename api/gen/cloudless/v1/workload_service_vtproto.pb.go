@@ -1995,6 +1995,41 @@ func (m *ReplicaUsage) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.SentDelayed != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.SentDelayed))
+		i--
+		dAtA[i] = 0x2
+		i--
+		dAtA[i] = 0x90
+	}
+	if m.ReceivedDelayed != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.ReceivedDelayed))
+		i--
+		dAtA[i] = 0x2
+		i--
+		dAtA[i] = 0x88
+	}
+	if m.SentDropped != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.SentDropped))
+		i--
+		dAtA[i] = 0x2
+		i--
+		dAtA[i] = 0x80
+	}
+	if m.ReceivedDropped != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.ReceivedDropped))
+		i--
+		dAtA[i] = 0x1
+		i--
+		dAtA[i] = 0xf8
+	}
+	if m.BandwidthLimit != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.BandwidthLimit))
+		i--
+		dAtA[i] = 0x1
+		i--
+		dAtA[i] = 0xf0
+	}
 	if len(m.MetricProblem) > 0 {
 		i -= len(m.MetricProblem)
 		copy(dAtA[i:], m.MetricProblem)
@@ -3929,6 +3964,21 @@ func (m *ReplicaUsage) SizeVT() (n int) {
 	l = len(m.MetricProblem)
 	if l > 0 {
 		n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
+	}
+	if m.BandwidthLimit != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.BandwidthLimit))
+	}
+	if m.ReceivedDropped != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.ReceivedDropped))
+	}
+	if m.SentDropped != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.SentDropped))
+	}
+	if m.ReceivedDelayed != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.ReceivedDelayed))
+	}
+	if m.SentDelayed != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.SentDelayed))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -9857,6 +9907,101 @@ func (m *ReplicaUsage) UnmarshalVT(dAtA []byte) error {
 			}
 			m.MetricProblem = string(dAtA[iNdEx:postIndex])
 			iNdEx = postIndex
+		case 30:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field BandwidthLimit", wireType)
+			}
+			m.BandwidthLimit = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.BandwidthLimit |= int64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 31:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field ReceivedDropped", wireType)
+			}
+			m.ReceivedDropped = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.ReceivedDropped |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 32:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field SentDropped", wireType)
+			}
+			m.SentDropped = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.SentDropped |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 33:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field ReceivedDelayed", wireType)
+			}
+			m.ReceivedDelayed = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.ReceivedDelayed |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 34:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field SentDelayed", wireType)
+			}
+			m.SentDelayed = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.SentDelayed |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
