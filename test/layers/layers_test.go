@@ -125,6 +125,7 @@ var sideways = map[string][]string{
 	"internal/spec":                    {"api", "api/gen/cloudless/v1", "internal/crontab", "internal/spec/rules", "internal/suggest"},
 	"api/gen/cloudless/state/v1":       {"api/gen/cloudless/v1"},
 	"internal/gcpacer":                 {"internal/sleep"},
+	"internal/routes":                  {"internal/services"},
 	"internal/driver/drivertest":       {"internal/driver", "internal/logfile"},
 	"internal/scheduler/schedulertest": {"internal/scheduler"},
 	"internal/cli":                     {"client", "internal/cli/command", "internal/cli/local", "internal/cli/network", "internal/cli/route", "internal/cli/stream", "internal/cli/usage", "internal/cli/wait"},
