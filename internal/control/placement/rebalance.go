@@ -130,7 +130,8 @@ func Moves(snap *state.Snapshot, now time.Time, from, to *v1.Replica) (until tim
 	crashed := to.GetStatus().GetRestarts() > 0 || to.GetStatus().GetPhase() == spec.PhaseBackoff
 	if from == nil || w == nil || !Wanted(from) || !Wanted(to) || Away(snap, to) || NodeRemoved(snap, to) || crashed ||
 		spec.Drains(snap.Node(to.GetSpec().GetNodeUid())) ||
-		to.GetSpec().GetReplaces().GetCause() != CauseMoved || to.GetSpec().GetRevisionUid() != w.GetStatus().GetRevisionUid() {
+		to.GetSpec().GetReplaces().GetCause() != CauseMoved || to.GetSpec().GetRevisionUid() != w.GetStatus().GetRevisionUid() ||
+		w.GetMetadata().GetDeleteTime() != nil || others(snap, w, from, to) >= int(spec.Replicas(w)) {
 		return until, false
 	}
 	if spec.Steady(to) {
@@ -139,6 +140,16 @@ func Moves(snap *state.Snapshot, now time.Time, from, to *v1.Replica) (until tim
 	most := spec.ProgressDeadlineOf(w.GetSpec())
 	until = to.GetMetadata().GetCreateTime().AsTime().Add(most)
 	return until, now.Before(until) && until.Sub(now) <= most+clockSkew
+}
+
+// others counts the replicas of a workload beside two: if they are enough, neither of the two is needed.
+func others(snap *state.Snapshot, w *v1.Workload, from, to *v1.Replica) (count int) {
+	for r := range snap.ReplicasOf(w.GetMetadata().GetUid()) {
+		if uid := r.GetMetadata().GetUid(); Wanted(r) && !Away(snap, r) && uid != from.GetMetadata().GetUid() && uid != to.GetMetadata().GetUid() {
+			count++
+		}
+	}
+	return count
 }
 
 // moverOf is the replica that takes the place of another one, or nil.

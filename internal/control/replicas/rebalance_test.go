@@ -285,10 +285,7 @@ func TestMoveIsGivenUpIfTheBetterNodeDrains(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			l := returning(t, &v1.Rebalance{Enabled: true})
-			for begun := l.clock; len(l.told(eventMoving)) == 0 && l.clock.Sub(begun) < time.Hour; l.clock = l.clock.Add(time.Second) {
-				l.engine.Elapsed(l.clock)
-				l.step()
-			}
+			l.untilMoving()
 			disturb(l)
 			made := l.snap().Count(state.KindReplica)
 			l.pass(30 * time.Minute)
@@ -296,6 +293,39 @@ func TestMoveIsGivenUpIfTheBetterNodeDrains(t *testing.T) {
 				t.Errorf("the replicas are on %v, and %d were created", got, l.snap().Count(state.KindReplica)-made)
 			}
 		})
+	}
+}
+
+// If fewer replicas are wanted meanwhile, the move ends, too, and no event says that a replica has moved.
+func TestMoveIsGivenUpIfFewerReplicasAreWanted(t *testing.T) {
+	for what, disturb := range map[string]func(l *led){
+		"scale":  func(l *led) { l.scale("web", 8) },
+		"delete": func(l *led) { l.delete("web") },
+	} {
+		t.Run(what, func(t *testing.T) {
+			l := returning(t, &v1.Rebalance{Enabled: true})
+			l.edit("web", func(_ *state.Batch, of *v1.Workload) { of.Spec.MinAvailable = 0 })
+			l.watch = nil
+			l.untilMoving()
+			disturb(l)
+			l.pass(time.Second)
+			l.wantTold(eventMoved)
+			if w := l.snap().WorkloadByName("default", "web"); what == "scale" && servingOf(l.snap(), w.GetMetadata().GetUid()) != 8 || what == "delete" && w != nil {
+				t.Errorf("the replicas are on %v", l.on("web"))
+			}
+		})
+	}
+}
+
+// untilMoving lets time go by until a replica begins to move.
+func (l *led) untilMoving() {
+	l.t.Helper()
+	for begun := l.clock; len(l.told(eventMoving)) == 0; l.clock = l.clock.Add(time.Second) {
+		if l.clock.Sub(begun) > time.Hour {
+			l.t.Fatalf("nothing moves")
+		}
+		l.engine.Elapsed(l.clock)
+		l.step()
 	}
 }
 
