@@ -31,6 +31,8 @@ const (
 	Shim Program = "cloudless-shim"
 	// Net is the network process of a node.
 	Net Program = "cloudless-net"
+	// Ingress is the process of a node that answers for routes.
+	Ingress Program = "cloudless-ingress"
 )
 
 // Prefix begins the names of the extracted versions of a program; a digest follows.

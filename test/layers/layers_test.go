@@ -32,6 +32,15 @@ var layer = map[string]int{
 	"internal/crontab":                 0,
 	"internal/deadpeer":                0,
 	"internal/gcpacer":                 0,
+	"internal/listeners":               0,
+	"internal/trafficstat":             0,
+	"internal/ingress/http1":           0,
+	"internal/ingress/proxyproto":      0,
+	"internal/ingress/accesslog":       0,
+	"internal/ingress/table":           0,
+	"internal/ingress/config":          1,
+	"internal/ingress":                 2,
+	"internal/ingressd":                3,
 	"internal/logfile":                 1,
 	"internal/programs":                1,
 	"internal/driver":                  1,
@@ -114,6 +123,7 @@ var layer = map[string]int{
 	"cmd/cloudless":                    6,
 	"docs/generate":                    6,
 	"cmd/cloudless-net":                6,
+	"cmd/cloudless-ingress":            6,
 	"cmd/cloudless-shim":               6,
 }
 
