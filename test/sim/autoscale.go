@@ -155,6 +155,7 @@ func (w *World) checkScale(p *proposal, before, after *v1.Workload) {
 	if p.who != "autoscale" || before == nil || after.GetStatus().GetScale() == nil {
 		return
 	}
+	w.note("autoscale %s: %s (missing %q)", after.GetMetadata().GetName(), after.GetStatus().GetScale().GetReason(), after.GetStatus().GetScale().GetMissing())
 	name, was, is := after.GetMetadata().GetName(), spec.Replicas(before), after.GetStatus().GetScale().GetReplicas()
 	if least, most := spec.Bounds(after.GetSpec()); is < least || is > most {
 		w.fail("autoscaling stays within its bounds", "%s gets %d replicas, from %d to %d are allowed", name, is, least, most)

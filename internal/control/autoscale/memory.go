@@ -89,10 +89,11 @@ func (r *record) stabilise(now time.Time, n, wanted int, s spec.Scaling) int {
 	return n
 }
 
-// warm reports whether a serving replica has served for long enough, by its uid.
+// warm reports whether a serving replica has served for long enough, by its uid. One that began in the future was seen before
+// the clock was set back.
 func (r *record) warm(now time.Time, uid string) bool {
 	since, known := r.servingSince[uid]
-	if !known {
+	if !known || since.After(now) {
 		if !r.fresh {
 			since = now
 		}

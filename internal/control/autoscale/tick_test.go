@@ -333,6 +333,24 @@ func TestMissingMeasurementsKeepReplicas(t *testing.T) {
 	w.want(4) // the window begins when it is measured
 }
 
+// A clock that is set back does not keep anything from being measured.
+func TestClockThatIsSetBackHidesNoReplica(t *testing.T) {
+	w := newWorld(t, 1, byCPU(1, 4))
+	w.load = 0.35
+	w.pass(time.Minute)
+	w.place(0, 0) // others follow
+	w.start()
+	w.pass(Period)
+	w.now = w.now.Add(-time.Hour)
+	w.pass(2 * warmUp)
+	if missing := w.web().GetStatus().GetScale().GetMissing(); missing != "" {
+		t.Errorf("%s is missing", missing)
+	}
+	w.load = 2
+	w.pass(2 * warmUp)
+	w.want(4)
+}
+
 // One unknown target keeps the replicas, but does not hinder another one to ask for more.
 func TestUnknownTargetHoldsAndAnotherScalesOut(t *testing.T) {
 	a := byCPU(1, 10)

@@ -51,12 +51,12 @@ func (t *tick) canary(w *v1.Workload, d *v1.Deployment, want int, replicas []rol
 		t.endSteps(d, len(steps))
 	}
 	if int(status.GetStep()) > len(steps) {
-		return t.judge(w, d, rollout.ProgressOf(w.GetStatus().GetRevisionUid(), w.GetSpec(), want, replicas))
+		return t.judgeOnTheWay(w, d, limits, rollout.ProgressOf(w.GetStatus().GetRevisionUid(), w.GetSpec(), want, replicas))
 	}
 	share := steps[status.GetStep()-1]
 	p := rollout.ProgressOf(w.GetStatus().GetRevisionUid(), w.GetSpec(), rollout.Canaries(want, share), replicas)
 	if p.Outdated = 0; !p.Complete() {
-		return t.judge(w, d, p)
+		return t.judgeOnTheWay(w, d, limits, p)
 	}
 	status.Progress = nil // from here on it waits for time to pass, and that is not time without progress
 	if status.GetStepTime() == nil {
@@ -72,6 +72,22 @@ func (t *tick) canary(w *v1.Workload, d *v1.Deployment, want int, replicas []rol
 	t.event(w, "CanaryHeld", fmt.Sprintf("deployment %d: step %d of %d has held%s", d.GetSpec().GetNumber(), status.GetStep(), len(steps), figures(seen)), state.SeverityInfo)
 	t.endSteps(d, int(status.GetStep()))
 	return false
+}
+
+// judgeOnTheWay judges a deployment while replicas of the next step, or of the rest, start. Those of the steps before get their
+// share of the traffic meanwhile, so its requests are looked at.
+func (t *tick) judgeOnTheWay(w *v1.Workload, d *v1.Deployment, limits spec.Analysis, p rollout.Progress) (rolledBack bool) {
+	if t.judge(w, d, p) {
+		return true
+	}
+	if d.GetStatus().GetWeight() > 0 && spec.DeploymentOpen(d) && t.judgesRequests(limits) {
+		t.later(w.GetMetadata().GetUid(), t.now.Add(trafficEvery))
+	}
+	return false
+}
+
+func (t *tick) judgesRequests(limits spec.Analysis) bool {
+	return t.cluster.traffic != nil && (limits.JudgesErrors || limits.JudgesP99)
 }
 
 // endSteps ends the steps of a canary deployment up to one.
@@ -94,24 +110,28 @@ func (t *tick) heldAt(d *v1.Deployment) time.Time {
 
 // lookAgain makes a workload due when its step has held, and before that to judge its requests.
 func (t *tick) lookAgain(w *v1.Workload, limits spec.Analysis, at time.Time) {
-	if next := t.now.Add(trafficEvery); t.cluster.traffic != nil && (limits.JudgesErrors || limits.JudgesP99) && next.Before(at) {
+	if next := t.now.Add(trafficEvery); t.judgesRequests(limits) && next.Before(at) {
 		at = next
 	}
 	t.later(w.GetMetadata().GetUid(), at)
 }
 
-// observe collects what is known of the new revision. Requests and probes are judged while a step holds: before, some of
-// its replicas are still starting.
+// observe collects what is known of the new revision. Probes are judged while a step holds: before, some of its replicas are
+// still starting. Requests are judged from the beginning of the step on; on the way to the next one, since the last progress.
 func (t *tick) observe(w *v1.Workload, d *v1.Deployment, replicas []rollout.Replica) (o rollout.Observed) {
 	revision, worst := d.GetSpec().GetRevisionUid(), ""
 	if o.Restarts, worst = rollout.Restarts(revision, replicas); worst != "" {
 		o.Restarted = restartOf(t.snap.Replica(worst))
 	}
 	since := d.GetStatus().GetStepTime()
-	if since == nil {
+	switch status := d.GetStatus(); {
+	case since != nil:
+		o.Failing = t.failing(w, revision, since.AsTime())
+	case status.GetWeight() == 0 || status.Progress == nil:
 		return o
+	default:
+		since = status.GetProgressTime()
 	}
-	o.Failing = t.failing(w, revision, since.AsTime())
 	if t.cluster.traffic != nil {
 		o.Measured = true
 		o.Requests, o.Errors, o.P99 = t.cluster.traffic.Revision(revision, since.AsTime())

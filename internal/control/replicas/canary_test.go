@@ -175,6 +175,32 @@ func TestCanaryIsJudgedByItsRequests(t *testing.T) {
 	}
 }
 
+// While the replicas of the next step start, those of the step before have their share of the traffic and are judged.
+func TestCanaryIsJudgedOnTheWayToTheNextStep(t *testing.T) {
+	d := newDeploying(t, &v1.Update{Strategy: spec.StrategyCanary, Canary: &v1.Canary{
+		Steps: []string{"5%", "50%"}, Bake: "10m", Analysis: &v1.CanaryAnalysis{MaxErrorRate: "1%"},
+	}})
+	d.resize(4)
+	seen := &answered{requests: 1000}
+	d.engine.Traffic = seen
+	d.engine.Begin(d.feed.Newest().Snapshot)
+	d.release()
+	d.rest()
+	d.ahead += 11 * time.Minute
+	d.settle() // the replica of the second step does not start yet
+	d.wantStep(2, 5, 4, 2)
+	begun := d.now().Add(d.ahead)
+	seen.requests, seen.errors, seen.asked = 60, 30, nil
+	d.ahead += 2 * time.Second
+	d.settle()
+	d.wantPhase(spec.DeploymentRolledBack)
+	for _, since := range seen.asked {
+		if since.Before(begun.Add(-time.Minute)) {
+			t.Errorf("requests since %s were asked for, and the step ended at %s", since, begun)
+		}
+	}
+}
+
 func TestPromotionSkipsTheRestOfAStep(t *testing.T) {
 	d := newCanary(t, nil)
 	d.orderAll(func(d *v1.Deployment) { rollout.PromoteCanary(d, false) })
