@@ -67,6 +67,9 @@ func (p *controlPlane) leaderParts() []part {
 	serverLoop := servers.Loop{
 		Store: p.store, Proposer: p.consensus, Self: p.peers.Self, Term: p.consensus.Stats().Term, Seen: p.peers.Seen, Wake: p.peers.Changed(),
 	}
+	certificateLoop := certificates.New(certificates.Options{
+		Store: p.store, Proposer: p.server, CA: p.ca, Sealer: p.sealer, Metrics: p.metrics, Logger: p.logger,
+	})
 	keyLoop := gossipkey.Loop{Proposer: p.server, Cluster: p.ca.Trust().Cluster(), Sealer: p.sealer}
 	certificateLoop := certificates.New(certificates.Options{Store: p.store, Proposer: p.server, CA: p.ca, Sealer: p.sealer, Logger: p.logger, Metrics: p.metrics})
 	imageLoop := images.Loop{Store: p.store, Consensus: p.consensus, Images: p.server.Images(), Logger: p.logger}
@@ -84,8 +87,9 @@ func (p *controlPlane) leaderParts() []part {
 		certificateLoop.Run, // makes and renews certificates of routes
 		serverLoop.Run,      // records the servers
 		func(ctx context.Context) error { return p.consensus.Pilot(ctx, pilot) }, // decides which servers vote
-		keyLoop.Run,   // gives the gossip a key
-		imageLoop.Run, // copies images to every server
+		certificateLoop.Run, // makes, renews and removes the certificates of routes
+		keyLoop.Run,         // gives the gossip a key
+		imageLoop.Run,       // copies images to every server
 		func(ctx context.Context) error { return retention.Run(ctx, p.store, p.consensus) }, // deletes what is old
 	}
 }

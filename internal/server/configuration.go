@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -12,11 +13,65 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/control/certificates"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/membership"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
+
+// clusterService is the ClusterService.
+type clusterService struct {
+	v1.UnsafeClusterServiceServer
+	*Server
+}
+
+func (s *clusterService) GetCluster(ctx context.Context, request *v1.GetClusterRequest) (*v1.Cluster, error) {
+	snap, err := s.Consensus.Read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	cluster := proto.CloneOf(snap.Cluster())
+	if cluster == nil {
+		return nil, core.Refuse(codes.Unavailable, "this server has not received the cluster's state yet; ask another one, or again in a moment")
+	}
+	if name := cluster.GetMetadata().GetName(); request.GetName() != "" && request.GetName() != name {
+		return nil, core.Refuse(codes.NotFound, "this is cluster %s, not %s; choose another one with: cloudless context use NAME", name, request.GetName())
+	}
+	cluster.Spec = certificates.WithoutSettings(cluster.GetSpec())
+	servers := s.presentServers(snap)
+	s.markUnreachable(ctx, servers)
+	for _, one := range servers {
+		cluster.Status.Servers = append(cluster.Status.Servers, one.GetStatus())
+	}
+	voters := spec.VotersOf(cluster.GetSpec())
+	tolerated, problems := serverProblems(cluster.GetStatus().GetServers(), expectedVoters(cluster))
+	cluster.Status.ToleratedFailures, cluster.Status.DesiredVoters = int32(tolerated), int32(voters)
+	if _, known := s.Consensus.Leader(); !known && len(cluster.GetStatus().GetServers()) > 1 {
+		furthest := s.mostAdvanced(ctx, cluster.GetStatus().GetServers())
+		problems = append(problems, fmt.Sprintf("server %s has the longest log of the servers that answer: it ends with entry %d of term %d",
+			furthest.GetName(), furthest.GetLastIndex(), furthest.GetLastTerm()))
+	}
+	cluster.Status.Problems = slices.Concat(problems, leaderProblems(snap, s.Now()), s.nodeProblems(snap), s.duplicates.Problems(s.Now()))
+	return cluster, nil
+}
+
+// expectedVoters is the number of voting servers below which the status reports missing
+// ones. It is 1 for a cluster that always had one server and does not set desiredVoters, so
+// that a single server does not complain about the default of three.
+func expectedVoters(cluster *v1.Cluster) int {
+	st := cluster.GetStatus()
+	const first = 1 // epoch number; each recovery raises it
+	if len(st.GetServers()) == 1 && st.GetEpoch() <= first && cluster.GetSpec().DesiredVoters == nil {
+		return 1
+	}
+	return spec.VotersOf(cluster.GetSpec())
+}
+
+func (s *clusterService) WhoAmI(ctx context.Context, _ *v1.WhoAmIRequest) (*v1.WhoAmIResponse, error) {
+	p := core.Caller(ctx)
+	return &v1.WhoAmIResponse{Id: p.ID.String(), Role: p.Role}, nil
+}
 
 // The configuration of the cluster is the spec of the Cluster. All parts read it at the
 // moment when they need it, so that a change takes effect at once and without a restart.
@@ -48,7 +103,19 @@ func (s *clusterService) GetConfiguration(ctx context.Context, request *v1.GetCo
 			return nil, core.Refuse(codes.NotFound, "there is no configuration %s; see all with: cloudless cluster config history", name)
 		}
 	}
-	return s.configuration(snap, number)
+	found, err := s.configuration(snap, number)
+	return withoutSecrets(found), err
+}
+
+// withoutSecrets is a configuration as answers show it.
+func withoutSecrets(c *v1.Configuration) *v1.Configuration {
+	shown := certificates.WithoutSettings(c.GetSpec().GetCluster())
+	if c == nil || shown == c.GetSpec().GetCluster() {
+		return c
+	}
+	c = proto.CloneOf(c)
+	c.Spec.Cluster = shown
+	return c
 }
 
 // configuration returns the version with a number, or the one in force if the number is 0.
@@ -88,6 +155,9 @@ func (s *clusterService) ListConfigurations(ctx context.Context, request *v1.Lis
 	if err != nil {
 		return nil, err
 	}
+	for i, c := range items {
+		items[i] = withoutSecrets(c)
+	}
 	return &v1.ListConfigurationsResponse{Items: items, Next: next}, nil
 }
 
@@ -102,7 +172,11 @@ func (s *clusterService) SetConfiguration(ctx context.Context, request *v1.SetCo
 		if err := sameConfiguration(current, wanted.GetNumber()); err != nil {
 			return nil, err
 		}
-		return &v1.ConfigurationSpec{Comment: wanted.GetComment(), Cluster: wanted.GetCluster()}, nil
+		sealed, err := certificates.SealSettings(s.sealer, current.GetSpec().GetCluster(), wanted.GetCluster())
+		if err != nil {
+			return nil, err
+		}
+		return &v1.ConfigurationSpec{Comment: wanted.GetComment(), Cluster: sealed}, nil
 	})
 }
 
@@ -130,7 +204,7 @@ func sameConfiguration(current *v1.Configuration, from uint64) error {
 	if from == now {
 		return nil
 	}
-	return &core.Outdated{Current: current, Err: &state.ConflictError{
+	return &core.Outdated{Current: withoutSecrets(current), Err: &state.ConflictError{
 		Kind: state.KindConfiguration, UID: "of the cluster", Expected: from, Actual: now,
 	}}
 }
@@ -162,9 +236,9 @@ func (s *Server) reconfigure(ctx context.Context, dryRun bool, build func(*state
 		return nil, err
 	}
 	if stored := snap.Configuration(made.GetSpec().GetNumber()); stored != nil {
-		return stored, nil
+		made = stored
 	}
-	return made, nil
+	return withoutSecrets(made), nil
 }
 
 // nextConfiguration returns the version that follows the current one, validated, or the
@@ -186,12 +260,30 @@ func (s *Server) nextConfiguration(ctx context.Context, snap *state.Snapshot, wh
 	}
 	next := spec.NewConfiguration(state.NewUID(), current.GetSpec().GetNumber()+1, s.author(ctx), after)
 	next.Spec.Comment, next.Spec.RolledBackTo = wanted.GetComment(), wanted.GetRolledBackTo()
-	next.Spec.Changes = fieldChanges(changes)
+	next.Spec.Changes = configurationChanges(changes)
 	// Validate again: a rollback may restore values that are no longer valid.
 	if err := spec.Validate(next); err != nil {
 		return nil, err
 	}
 	return next, fits(snap, where, before, after)
+}
+
+// configurationChanges are the changes of a configuration without what is sealed in it.
+func configurationChanges(from []spec.FieldChange) []*v1.FieldChange {
+	all := fieldChanges(from)
+	for _, c := range all {
+		if strings.HasPrefix(c.GetPath(), "acme.dns.settings") {
+			c.Before, c.After = hidden(c.GetBefore(), "an old value"), hidden(c.GetAfter(), "a new value")
+		}
+	}
+	return all
+}
+
+func hidden(text, words string) string {
+	if text == "" {
+		return ""
+	}
+	return words
 }
 
 // keepServiceRanges keeps the effective ranges of services if none are given. So a change of the nodes' ranges does not

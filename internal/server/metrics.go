@@ -1,6 +1,8 @@
 package server
 
 import (
+	"time"
+
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/control/placement"
 	"github.com/cloudless/cloudless/internal/services"
@@ -22,6 +24,7 @@ func (s *Server) registerMetrics(r *telemetry.Registry) {
 		telemetry.Nodes, telemetry.DrainingReplicas, telemetry.LostReplicas, telemetry.Users, telemetry.Sessions, telemetry.PendingReplicas,
 	}, s.collectState)
 	r.Collect([]telemetry.Metric{telemetry.Images}, s.collectImages)
+	r.Collect([]telemetry.Metric{telemetry.Certificates, telemetry.CertificatesFailing, telemetry.CertificateExpiry}, s.collectCertificates)
 	r.Collect([]telemetry.Metric{telemetry.Services, telemetry.Endpoints}, s.collectServices)
 	r.Collect([]telemetry.Metric{
 		telemetry.NodeCPU, telemetry.NodeCPUCapacity, telemetry.NodeMemory, telemetry.NodeMemoryCapacity,
@@ -105,6 +108,28 @@ func (s *Server) collectImages(emit telemetry.Emit) {
 		}
 	}
 	emit(telemetry.Images, float64(tags))
+}
+
+func (s *Server) collectCertificates(emit telemetry.Emit) {
+	type class struct{ source, state string }
+	counts, ends, failing := map[class]int{}, map[string]time.Time{}, 0
+	for c := range s.Store.Snapshot().Certificates("", "") {
+		source := c.GetSpec().GetSource()
+		counts[class{source, c.GetStatus().GetState()}]++
+		if c.GetStatus().GetFailures() > 0 {
+			failing++
+		}
+		if end := c.GetStatus().GetNotAfter(); end != nil && (ends[source].IsZero() || end.AsTime().Before(ends[source])) {
+			ends[source] = end.AsTime()
+		}
+	}
+	for of, n := range counts {
+		emit(telemetry.Certificates, float64(n), of.source, of.state)
+	}
+	for source, end := range ends {
+		emit(telemetry.CertificateExpiry, float64(end.Unix()), source)
+	}
+	emit(telemetry.CertificatesFailing, float64(failing))
 }
 
 func (s *Server) collectServices(emit telemetry.Emit) {

@@ -111,12 +111,13 @@ func checkDNS(path string, d *v1.AcmeDns, found *violations) {
 	all := slices.Concat(p.Required, p.Optional)
 	for key := range d.GetSettings() {
 		if !slices.Contains(all, key) {
-			found.add(path+".settings."+key, "is not a setting of %s, which has %s", p.Name, strings.Join(all, ", "))
+			found.add(entryPath(path+".settings", key), "is not a setting of %s, which has %s", p.Name, strings.Join(all, ", "))
 		}
 	}
 	for _, key := range p.Required {
-		if d.GetSettings()[key] == "" {
-			found.add(path+".settings."+key, "is missing: %s needs it; give its value", p.Name)
+		// An empty value keeps the stored one.
+		if _, given := d.GetSettings()[key]; !given {
+			found.add(entryPath(path+".settings", key), "is missing: %s needs it; give its value", p.Name)
 		}
 	}
 }

@@ -13,19 +13,13 @@ import (
 	"encoding/hex"
 	"encoding/pem"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-)
-
-// Where a certificate comes from.
-const (
-	CertificateAuto    = "auto"    // of the ACME authority of the cluster
-	CertificateCluster = "cluster" // of the cluster's own authority
-	CertificateOwn     = "own"     // a user brought it
 )
 
 // The states of a certificate.
@@ -37,6 +31,25 @@ const (
 
 // ExpiresSoon is how long before its end the cluster warns of a certificate.
 const ExpiresSoon = 14 * 24 * time.Hour
+
+func init() { checkObjects(checkCertificate) }
+
+// madeByCluster begins the names of the certificates that the cluster makes.
+const madeByCluster = "tls-"
+
+// checkCertificate checks what users say about a certificate of their own. [ParseKeyPair] checks the certificate itself.
+func checkCertificate(c *v1.Certificate, found *violations) {
+	switch name := c.GetMetadata().GetName(); {
+	case found.has("metadata.name"):
+	case name == "":
+		found.add("metadata.name", "is missing")
+	case strings.HasPrefix(name, madeByCluster):
+		found.add("metadata.name", "must not begin with %s: these are the names of certificates that the cluster makes; choose another name", madeByCluster)
+	}
+	if source := c.GetSpec().GetSource(); source != "" && source != TLSOwn {
+		found.add("spec.source", "must be own, or left out: the cluster makes those of source %s itself, for routes with tls mode %s", source, source)
+	}
+}
 
 const (
 	certificateBlock       = "CERTIFICATE"
@@ -245,16 +258,9 @@ func CertificateHosts(leaf *x509.Certificate) []string {
 	return hosts
 }
 
-// CertificateCovers reports whether a certificate for some hosts is also one for another host. A wildcard covers names
-// with exactly one more label, and is covered only by itself.
+// CertificateCovers reports whether a certificate for some hosts is also one for another host.
 func CertificateCovers(hosts []string, host string) bool {
-	_, parent, _ := strings.Cut(host, ".")
-	for _, h := range hosts {
-		if h == host || parent != "" && !strings.HasPrefix(host, "*.") && h == "*."+parent {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(hosts, func(h string) bool { return HostCovers(h, host) })
 }
 
 // ParseLeaf returns the first certificate of a chain that was checked before; nil if there is none.
@@ -286,7 +292,7 @@ func DescribeCertificate(leaf *x509.Certificate, now time.Time) *v1.CertificateS
 // ExpiryWarning says that a user must replace a certificate; empty if there is time.
 func ExpiryWarning(c *v1.Certificate, now time.Time) string {
 	end, m := c.GetStatus().GetNotAfter().AsTime(), c.GetMetadata()
-	if c.GetSpec().GetSource() != CertificateOwn || end.Sub(now) > ExpiresSoon {
+	if c.GetSpec().GetSource() != TLSOwn || end.Sub(now) > ExpiresSoon {
 		return ""
 	}
 	verb := "expires"
@@ -294,7 +300,7 @@ func ExpiryWarning(c *v1.Certificate, now time.Time) string {
 		verb = "has expired"
 	}
 	return fmt.Sprintf("it %s on %s; give a new one with: %s", verb, end.UTC().Format(time.DateTime),
-		Hint(m.GetNamespace(), "cloudless certificate add "+m.GetName()+" --chain FILE --key FILE"))
+		Hint(m.GetNamespace(), "cloudless certificate add "+m.GetName()+" --cert FILE --key FILE"))
 }
 
 func subjectOf(c *x509.Certificate) string {
@@ -314,9 +320,9 @@ func issuerOf(c *x509.Certificate) string {
 // tls-shop-example-org for shop.example.org, and tls-wildcard-example-org for *.example.org. Where another host could
 // have the same name, it ends with a part of the host's hash.
 func CertificateName(host string) string {
-	const prefix, wildcard = "tls-", "wildcard-"
+	const wildcard = "wildcard-"
 	rest, star := strings.CutPrefix(host, "*.")
-	readable := prefix
+	readable := madeByCluster
 	if star {
 		readable += wildcard
 	}

@@ -199,20 +199,20 @@ func TestAWildcardCoversOneLabel(t *testing.T) {
 
 func TestOnlyCertificatesOfUsersAskToBeReplaced(t *testing.T) {
 	c := &v1.Certificate{
-		Metadata: &v1.Metadata{Name: "shop", Namespace: "web"}, Spec: &v1.CertificateSpec{Source: spec.CertificateOwn},
+		Metadata: &v1.Metadata{Name: "shop", Namespace: "web"}, Spec: &v1.CertificateSpec{Source: spec.TLSOwn},
 		Status: &v1.CertificateStatus{NotAfter: timestamppb.New(issued)},
 	}
 	if words := spec.ExpiryWarning(c, issued.AddDate(0, 0, -15)); words != "" {
 		t.Errorf("15 days before: %q", words)
 	}
-	want := "it expires on 2026-11-01 00:00:00; give a new one with: cloudless certificate add shop --chain FILE --key FILE -n web"
+	want := "it expires on 2026-11-01 00:00:00; give a new one with: cloudless certificate add shop --cert FILE --key FILE -n web"
 	if words := spec.ExpiryWarning(c, issued.AddDate(0, 0, -2)); words != want {
 		t.Errorf("2 days before: %q", words)
 	}
 	if words := spec.ExpiryWarning(c, issued.AddDate(0, 0, 2)); !strings.HasPrefix(words, "it has expired on ") {
 		t.Errorf("2 days after: %q", words)
 	}
-	c.Spec.Source = spec.CertificateAuto
+	c.Spec.Source = spec.TLSAuto
 	if words := spec.ExpiryWarning(c, issued); words != "" {
 		t.Errorf("a certificate that the cluster renews asks: %q", words)
 	}

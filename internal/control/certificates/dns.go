@@ -34,14 +34,13 @@ func SealSettings(sealer *identity.Sealer, stored, written *v1.ClusterSpec) (*v1
 	for key, value := range dns.GetSettings() {
 		context := state.DNSSettingContext(dns.GetProvider(), key)
 		switch {
+		case value == "" && kept[key] == "":
+			return nil, refuseSetting(key, "is empty, and no value of %s is stored: give one, or leave the setting out", dns.GetProvider())
 		case value == "":
-			// If nothing is stored, validation says that it is missing.
 			now.Acme.Dns.Settings[key] = kept[key]
 			continue
 		case len(value) > spec.MaxDNSSetting:
-			return nil, &spec.Error{Violations: []spec.Violation{{
-				Field: "spec.cluster.acme.dns.settings." + key, Message: fmt.Sprintf("is too long: it may have at most %d bytes", spec.MaxDNSSetting),
-			}}}
+			return nil, refuseSetting(key, "is too long: it may have at most %d bytes", spec.MaxDNSSetting)
 		case kept[key] != "":
 			// The same value stays the same text, so that nothing seems to have changed.
 			if old, err := unsealSetting(sealer, kept[key], context); err == nil && old == value {
@@ -56,6 +55,10 @@ func SealSettings(sealer *identity.Sealer, stored, written *v1.ClusterSpec) (*v1
 		now.Acme.Dns.Settings[key] = sealedMark + base64.StdEncoding.EncodeToString(sealed)
 	}
 	return now, nil
+}
+
+func refuseSetting(key, format string, args ...any) error {
+	return &spec.Error{Violations: []spec.Violation{{Field: "spec.cluster.acme.dns.settings[" + key + "]", Message: fmt.Sprintf(format, args...)}}}
 }
 
 // WithoutSettings returns the configuration of a cluster without what is sealed in it.

@@ -174,7 +174,7 @@ func (t *term) tick(ctx context.Context) (*state.Snapshot, error) {
 	snap = t.Store.Snapshot()
 	for uid, o := range t.orders {
 		// An order ends with its certificate, and with its source.
-		if now := snap.Certificate(uid); now == nil || now.GetSpec().GetSource() != spec.CertificateAuto {
+		if now := snap.Certificate(uid); now == nil || now.GetSpec().GetSource() != spec.TLSAuto {
 			o.stop()
 		}
 	}
@@ -200,7 +200,7 @@ func (t *term) configured(ctx context.Context, snap *state.Snapshot) error {
 	}
 	_, err := t.Proposer.Propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
 		for c := range snap.Certificates("", "") {
-			if c.GetSpec().GetSource() != spec.CertificateAuto || c.GetStatus().GetFailures() == 0 {
+			if c.GetSpec().GetSource() != spec.TLSAuto || c.GetStatus().GetFailures() == 0 {
 				continue
 			}
 			again := proto.CloneOf(c)
@@ -225,7 +225,7 @@ func (t *term) order(ctx context.Context, snap *state.Snapshot) {
 			return
 		}
 		uid := c.GetMetadata().GetUid()
-		if c.GetSpec().GetSource() == spec.CertificateAuto && t.orders[uid] == nil {
+		if c.GetSpec().GetSource() == spec.TLSAuto && t.orders[uid] == nil {
 			t.begin(ctx, &order{certificate: c})
 			// After a failure of the authority, one order shows whether it is back.
 			if t.pauses > 0 {
@@ -243,7 +243,7 @@ func (t *term) ask(ctx context.Context, snap *state.Snapshot, now time.Time) {
 	}
 	for c := range snap.Certificates("", "") {
 		uid := c.GetMetadata().GetUid()
-		if c.GetSpec().GetSource() != spec.CertificateAuto || c.GetStatus().GetState() != spec.CertificateReady || c.GetStatus().GetFailures() > 0 {
+		if c.GetSpec().GetSource() != spec.TLSAuto || c.GetStatus().GetState() != spec.CertificateReady || c.GetStatus().GetFailures() > 0 {
 			continue
 		}
 		at, known := t.askAt[uid]

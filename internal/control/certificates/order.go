@@ -31,10 +31,10 @@ func (t *term) obtain(ctx context.Context, settings *v1.Acme, o *order) error {
 	}
 	if err != nil {
 		t.Logger.Warn("no certificate was issued", "host", host, "error", err)
-		t.Metrics.CertificateOrdered(spec.CertificateAuto, false)
+		t.Metrics.CertificateOrdered(spec.TLSAuto, false)
 		return errors.Join(err, t.fail(ctx, c, err))
 	}
-	t.Metrics.CertificateOrdered(spec.CertificateAuto, true)
+	t.Metrics.CertificateOrdered(spec.TLSAuto, true)
 	return t.store(ctx, c, issued, renewAt.at)
 }
 
@@ -204,7 +204,7 @@ func (t *term) issueOwn(ctx context.Context) error {
 	for {
 		issued := 0
 		for c := range due(t.now(), t.Store.Snapshot()) {
-			if c.GetSpec().GetSource() != spec.CertificateCluster {
+			if c.GetSpec().GetSource() != spec.TLSCluster {
 				continue
 			}
 			if err := t.issue(ctx, c); err != nil {
@@ -222,7 +222,7 @@ func (t *term) issueOwn(ctx context.Context) error {
 
 func (t *term) issue(ctx context.Context, c *v1.Certificate) error {
 	made, err := t.sign(c.GetSpec().GetHosts()[0])
-	if t.Metrics.CertificateOrdered(spec.CertificateCluster, err == nil); err != nil {
+	if t.Metrics.CertificateOrdered(spec.TLSCluster, err == nil); err != nil {
 		t.Logger.Warn("no certificate was issued", "host", c.GetSpec().GetHosts()[0], "error", err)
 		return t.fail(ctx, c, &acme.Failure{Reason: err.Error(), Err: err})
 	}

@@ -45,7 +45,7 @@ func TestCertificatesOfAnAuthorityAreProvenOverHTTP(t *testing.T) {
 	w, in, _, _ := with(t)
 	in.withTLS.Store(false)
 	w.lead()
-	w.route("shop", "shop.example.org", spec.CertificateAuto)
+	w.route("shop", "shop.example.org", spec.TLSAuto)
 	c := w.awaitReady("shop.example.org")
 	leaf := w.wantLeaf(c, "shop.example.org")
 	if in.answeredByHTTP.Load() == 0 || in.answeredByTLS.Load() != 0 {
@@ -77,7 +77,7 @@ func TestCertificatesOfAnAuthorityAreProvenOverTLS(t *testing.T) {
 	w, in, _, _ := with(t)
 	in.withHTTP.Store(false)
 	w.lead()
-	w.route("shop", "shop.example.org", spec.CertificateAuto)
+	w.route("shop", "shop.example.org", spec.TLSAuto)
 	w.wantLeaf(w.awaitReady("shop.example.org"), "shop.example.org")
 	if in.answeredByTLS.Load() == 0 {
 		t.Error("nobody has seen the certificate that answers")
@@ -88,7 +88,7 @@ func TestCertificatesOfAnAuthorityAreProvenOverTLS(t *testing.T) {
 func TestCertificatesOfWildcardsAreProvenByDNS(t *testing.T) {
 	w, _, p, names := with(t)
 	w.lead()
-	w.route("all", "*.example.org", spec.CertificateAuto)
+	w.route("all", "*.example.org", spec.TLSAuto)
 	c := w.awaitProblem("*.example.org")
 	if problem := c.GetStatus().GetProblem(); !strings.Contains(problem, "needs a DNS provider; set acme.dns") {
 		t.Errorf("without a provider: %q", problem)
@@ -102,7 +102,7 @@ func TestCertificatesOfWildcardsAreProvenByDNS(t *testing.T) {
 	w.await("*.example.org", "fails with the wrong key", func(c *v1.Certificate) bool {
 		return strings.Contains(c.GetStatus().GetProblem(), "the DNS record that proves *.example.org could not be made")
 	})
-	w.route("shop", "shop.example.org", spec.CertificateAuto)
+	w.route("shop", "shop.example.org", spec.TLSAuto)
 	w.wantLeaf(w.awaitReady("shop.example.org"), "shop.example.org")
 
 	// Another configuration is tried at once.
@@ -133,7 +133,7 @@ func (w *world) dueNow(host string) {
 func TestARenewalReplacesTheKey(t *testing.T) {
 	w, _, _, _ := with(t)
 	w.lead()
-	w.route("shop", "shop.example.org", spec.CertificateAuto)
+	w.route("shop", "shop.example.org", spec.TLSAuto)
 	before := w.awaitReady("shop.example.org")
 	old := w.pair(before)
 	w.dueNow("shop.example.org")
@@ -176,7 +176,7 @@ func TestAFailedRenewalKeepsTheOldCertificate(t *testing.T) {
 			w, in, p, _ := with(t)
 			w.options.Patience = 300 * time.Millisecond
 			w.lead()
-			w.route("shop", "shop.example.org", spec.CertificateAuto)
+			w.route("shop", "shop.example.org", spec.TLSAuto)
 			before := w.awaitReady("shop.example.org")
 			c.fault(w, in, p)
 			w.dueNow("shop.example.org")
@@ -201,7 +201,7 @@ func TestAFailedRenewalKeepsTheOldCertificate(t *testing.T) {
 func TestALostAccountIsMadeAgain(t *testing.T) {
 	w, _, p, _ := with(t)
 	w.lead()
-	w.route("shop", "shop.example.org", spec.CertificateAuto)
+	w.route("shop", "shop.example.org", spec.TLSAuto)
 	w.awaitReady("shop.example.org")
 	p.restart()
 	w.dueNow("shop.example.org")
@@ -218,7 +218,7 @@ func TestTheNextLeaderOrdersAgain(t *testing.T) {
 	in.withTLS.Store(false)
 	w.options.Patience = time.Minute
 	stop := w.lead()
-	w.route("shop", "shop.example.org", spec.CertificateAuto)
+	w.route("shop", "shop.example.org", spec.TLSAuto)
 	w.await("shop.example.org", "is being proven", func(*v1.Certificate) bool {
 		return w.store.Snapshot().Count(state.KindCertificateChallenge) == 1
 	})
@@ -243,7 +243,7 @@ func TestAnOrderEndsWithItsRoute(t *testing.T) {
 	in.withTLS.Store(false)
 	w.options.Patience = time.Minute
 	w.lead()
-	w.route("shop", "shop.example.org", spec.CertificateAuto)
+	w.route("shop", "shop.example.org", spec.TLSAuto)
 	w.await("shop.example.org", "is being proven", func(*v1.Certificate) bool {
 		return w.store.Snapshot().Count(state.KindCertificateChallenge) == 1
 	})

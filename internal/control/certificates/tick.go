@@ -49,12 +49,12 @@ func needed(snap *state.Snapshot) map[name]need {
 	all := map[name]need{}
 	for r := range snap.Routes("", "") {
 		host, mode := r.GetSpec().GetHost(), r.GetSpec().GetTls().GetMode()
-		if host == "" || mode != spec.CertificateAuto && mode != spec.CertificateCluster || r.GetMetadata().GetDeleteTime() != nil {
+		if host == "" || mode != spec.TLSAuto && mode != spec.TLSCluster || r.GetMetadata().GetDeleteTime() != nil {
 			continue
 		}
 		key := name{r.GetMetadata().GetNamespace(), spec.CertificateName(host)}
 		// Routes of one host may differ. Everybody trusts what those who trust the cluster's own authority may not.
-		if old, known := all[key]; known && old.source == spec.CertificateAuto {
+		if old, known := all[key]; known && old.source == spec.TLSAuto {
 			continue
 		}
 		all[key] = need{host: host, source: mode}
@@ -74,7 +74,7 @@ func Tick(now time.Time, snap *state.Snapshot, batch *state.Batch, newUID func()
 		wanted, isNeeded := needs[key]
 		delete(needs, key)
 		switch {
-		case c.GetSpec().GetSource() == spec.CertificateOwn:
+		case c.GetSpec().GetSource() == spec.TLSOwn:
 			t.examine(c, c)
 		case !isNeeded:
 			t.remove(snap, c)
@@ -129,7 +129,7 @@ func (t *tick) examine(stored, now *v1.Certificate) {
 	status := now.GetStatus()
 	expired := status.GetState() == spec.CertificateReady && !t.now.Before(status.GetNotAfter().AsTime())
 	warning := spec.ExpiryWarning(now, t.now)
-	warns := now.GetSpec().GetSource() == spec.CertificateOwn && warning != status.GetProblem()
+	warns := now.GetSpec().GetSource() == spec.TLSOwn && warning != status.GetProblem()
 	if stored == now && !expired && !warns {
 		return
 	}
@@ -172,7 +172,7 @@ func (t *tick) event(about state.Object, severity, reason, message string) {
 func due(now time.Time, snap *state.Snapshot) iter.Seq[*v1.Certificate] {
 	return func(yield func(*v1.Certificate) bool) {
 		for c := range snap.Certificates("", "") {
-			if c.GetSpec().GetSource() != spec.CertificateOwn && !tryAt(c).After(now) && !yield(c) {
+			if c.GetSpec().GetSource() != spec.TLSOwn && !tryAt(c).After(now) && !yield(c) {
 				return
 			}
 		}
@@ -199,7 +199,7 @@ func next(now time.Time, snap *state.Snapshot) (at time.Time, known bool) {
 		if end != nil {
 			hear(end.AsTime())
 		}
-		if c.GetSpec().GetSource() != spec.CertificateOwn {
+		if c.GetSpec().GetSource() != spec.TLSOwn {
 			hear(tryAt(c))
 		} else if end != nil {
 			hear(end.AsTime().Add(-spec.ExpiresSoon).Add(time.Second))
