@@ -71,21 +71,19 @@ func (p *controlPlane) leaderParts() []part {
 		Store: p.store, Proposer: p.server, CA: p.ca, Sealer: p.sealer, Metrics: p.metrics, Logger: p.logger,
 	})
 	keyLoop := gossipkey.Loop{Proposer: p.server, Cluster: p.ca.Trust().Cluster(), Sealer: p.sealer}
-	certificateLoop := certificates.New(certificates.Options{Store: p.store, Proposer: p.server, CA: p.ca, Sealer: p.sealer, Logger: p.logger, Metrics: p.metrics})
 	imageLoop := images.Loop{Store: p.store, Consensus: p.consensus, Images: p.server.Images(), Logger: p.logger}
 	pilot := consensus.PilotOptions{
 		Voters:  func() int { return spec.VotersOf(p.store.Snapshot().Cluster().GetSpec()) },
 		Members: p.peers.Members, Progress: p.server.Membership().Progress,
 	}
 	return []part{
-		p.nodes.Run,         // decides which nodes are online
-		replicaLoop.Run,     // creates, places and stops replicas
-		cronLoop.Run,        // starts the jobs of crons
-		p.autoscale.Run,     // decides how many replicas autoscaled services have
-		serviceLoop.Run,     // gives workloads with ports a service
-		p.traffic.Run,       // forgets the traffic of routes that are gone
-		certificateLoop.Run, // makes and renews certificates of routes
-		serverLoop.Run,      // records the servers
+		p.nodes.Run,     // decides which nodes are online
+		replicaLoop.Run, // creates, places and stops replicas
+		cronLoop.Run,    // starts the jobs of crons
+		p.autoscale.Run, // decides how many replicas autoscaled services have
+		serviceLoop.Run, // gives workloads with ports a service
+		p.traffic.Run,   // forgets the traffic of routes that are gone
+		serverLoop.Run,  // records the servers
 		func(ctx context.Context) error { return p.consensus.Pilot(ctx, pilot) }, // decides which servers vote
 		certificateLoop.Run, // makes, renews and removes the certificates of routes
 		keyLoop.Run,         // gives the gossip a key

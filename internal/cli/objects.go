@@ -274,11 +274,7 @@ func editable(kind api.Kind) bool {
 // insteadOf says why objects of a kind cannot be edited or removed, and what to do instead.
 var insteadOf = map[string]map[string]string{
 	"edited": {
-<<<<<<< HEAD
 		"Certificate":   "it is made as a whole; replace one of yours with: cloudless certificate add NAME --cert FILE --key FILE --update",
-=======
-		"Certificate":   "it is what its authority has signed; replace it with: cloudless certificate add NAME --cert FILE --key FILE",
->>>>>>> wt-c
 		"Configuration": "a version never changes; make the next one with: cloudless edit cluster",
 		"Deployment":    "it records how a revision was rolled out; steer it with: cloudless rollout, or change its workload with: cloudless edit workload NAME",
 		"Endpoint":      "it follows a replica or was registered; register it again with: cloudless endpoint register SERVICE NAME ADDRESS",
