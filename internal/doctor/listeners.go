@@ -75,3 +75,8 @@ func socketOwners() map[string]owner {
 	}
 	return owners
 }
+
+// UserOf returns which process listens on a port of "tcp" or "udp", such as "process 7 (nginx)", and nothing if none does.
+func UserOf(network string, port uint16) string {
+	return lookPorts([]Port{{Network: network, Number: port}})[0].UsedBy
+}

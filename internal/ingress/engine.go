@@ -171,16 +171,9 @@ func (e *Engine) forget() {
 	e.traffic.forget(e.config.Routes)
 }
 
-// HandOver returns the open ports, by names such as "tcp/443", for a successor, and stops accepting on them: what comes
-// from now on is the successor's. What is open stays open; see Drain.
-func (e *Engine) HandOver() map[string]*os.File {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.draining.Store(true)
-	files := e.ports.handOver()
-	e.http2.drain()
-	return files
-}
+// Ports returns the open ports, by names such as "tcp/443", for a successor. They stay open here as well until Drain: what
+// comes meanwhile reaches one of the two.
+func (e *Engine) Ports() map[string]*os.File { return e.ports.files() }
 
 // ErrStillOpen says that connections were open when there was no more time to wait for them.
 var ErrStillOpen = errors.New("connections are still open")

@@ -172,7 +172,7 @@ func (b *http1Body) Read(p []byte) (int, error) {
 			return 0, err
 		}
 	}
-	if f.bodies.Buffered() == 0 {
+	if !f.bodies.Ready() {
 		if now := time.Now(); now.Sub(b.moved) > refresh {
 			b.moved = now
 			_ = f.conn.SetReadDeadline(now.Add(clientSilence)) // if it is closed, reading reports it

@@ -232,15 +232,11 @@ func (p *ports) report() ([]*v1.IngressPort, bool) {
 	return all, changed
 }
 
-// handOver returns the open ports as files, and closes them here.
-func (p *ports) handOver() map[string]*os.File {
+// files returns the open ports as files.
+func (p *ports) files() map[string]*os.File {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	files := p.inherited // if nobody has said what is wanted
-	if files == nil {
-		files = map[string]*os.File{}
-	}
-	p.inherited = nil
+	files := map[string]*os.File{}
 	for at, l := range p.open {
 		var file *os.File
 		var err error
@@ -253,7 +249,6 @@ func (p *ports) handOver() map[string]*os.File {
 			files[at.String()] = file
 		}
 	}
-	p.closeAll()
 	return files
 }
 

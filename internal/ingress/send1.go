@@ -206,7 +206,7 @@ func (x *exchange) relay(u *upstream) (keep bool) {
 	if x.answer.begin(x.status, fields, length) != nil {
 		return false
 	}
-	err := x.copyAnswer(out, &u.body, u, u.body.Buffered)
+	err := x.copyAnswer(out, &u.body, u, u.body.Ready)
 	if err == nil {
 		err = out.Close()
 	}
@@ -229,20 +229,26 @@ func (x *exchange) broken() {
 type deadlines interface{ SetReadDeadline(at time.Time) error }
 
 // copyAnswer copies the body. It flushes whenever the backend has nothing more to say for now.
-func (x *exchange) copyAnswer(out answerBody, body io.Reader, from deadlines, buffered func() int) error {
+func (x *exchange) copyAnswer(out answerBody, body io.Reader, from deadlines, ready func() bool) error {
 	buffer := copyBuffers.Get().(*[copySize]byte)
 	defer copyBuffers.Put(buffer)
 	var moved time.Time
 	for {
 		// Small answers are here already.
-		if from != nil && buffered() == 0 {
+		if !ready() {
+			if err := out.Flush(); err != nil {
+				x.abort.now()
+				return err
+			}
 			if now := time.Now(); now.Sub(moved) > refresh {
 				moved = now
 				var until time.Time
 				if x.route.idle > 0 {
 					until = now.Add(x.route.idle)
 				}
-				_ = from.SetReadDeadline(until) // fails if it is closed, which Read reports
+				if from != nil {
+					_ = from.SetReadDeadline(until) // fails if it is closed, which Read reports
+				}
 			}
 		}
 		n, err := body.Read(buffer[:])
@@ -258,12 +264,6 @@ func (x *exchange) copyAnswer(out answerBody, body io.Reader, from deadlines, bu
 		}
 		if err != nil {
 			return err
-		}
-		if buffered() == 0 {
-			if err := out.Flush(); err != nil {
-				x.abort.now()
-				return err
-			}
 		}
 	}
 }

@@ -98,7 +98,7 @@ func (x *exchange) relayHTTP2(p *http.Response) {
 		return
 	}
 	idle := &idleBody{x: x, body: p.Body}
-	err := x.copyAnswer(out, idle, nil, func() int { return 0 })
+	err := x.copyAnswer(out, idle, nil, func() bool { return false })
 	idle.stop()
 	if err == nil {
 		err = out.Close()

@@ -2,6 +2,7 @@ package http1
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"io"
 	"strconv"
@@ -36,12 +37,21 @@ func (b *Body) Reset(r *bufio.Reader, length int64) {
 // Ended reports whether all of the body was read.
 func (b *Body) Ended() bool { return errors.Is(b.err, io.EOF) }
 
-// Buffered is how much can certainly be read without waiting.
-func (b *Body) Buffered() int {
-	if b.err != nil {
-		return 0
+// Ready reports whether Read returns something without waiting.
+func (b *Body) Ready() bool {
+	switch n := b.r.Buffered(); {
+	case b.err != nil:
+		return true
+	case b.length != Chunked || b.chunk > 0 || n == 0:
+		return n > 0
+	default: // the line before the next chunk must be complete, and not be all there is
+		here, _ := b.r.Peek(n)
+		if !b.first {
+			here = here[min(2, n):]
+		}
+		end := bytes.IndexByte(here, '\n')
+		return end >= 0 && end+1 < len(here)
 	}
-	return b.r.Buffered()
 }
 
 // Read returns io.EOF with the last bytes already if it knows that they are the last.
