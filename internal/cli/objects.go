@@ -117,14 +117,6 @@ var columns = map[string]struct {
 	headings []string
 	row      func(client.Object) []string
 }{
-	"Certificate": {[]string{"SOURCE", "HOSTS", "STATE", "EXPIRES", "PROBLEM"}, func(o client.Object) []string {
-		c := o.(*cloudlessv1.Certificate)
-		expires := ""
-		if end := c.GetStatus().GetNotAfter(); end != nil {
-			expires = end.AsTime().Format(time.DateOnly)
-		}
-		return []string{c.GetSpec().GetSource(), strings.Join(c.GetSpec().GetHosts(), ","), c.GetStatus().GetState(), expires, c.GetStatus().GetProblem()}
-	}},
 	"Configuration": {[]string{"AUTHOR", "COMMENT"}, func(o client.Object) []string {
 		c := o.(*cloudlessv1.Configuration)
 		return []string{authorOf(c), c.GetSpec().GetComment()}

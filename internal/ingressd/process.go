@@ -52,10 +52,10 @@ type process struct {
 	engine *ingress.Engine
 	stop   context.CancelFunc
 
-	mu       sync.Mutex
-	agent    net.Conn // the newest one
-	ended    func()   // ends the reports to it
-	changed  bool     // what it knows, since it was stored
+	mu        sync.Mutex
+	agent     net.Conn // the newest one
+	ended     func()   // ends the reports to it
+	changed   bool     // what it knows, since it was stored
 	replaced  bool
 	forgotten bool // nothing is stored any more
 }
