@@ -123,7 +123,8 @@ func Stop(ctx context.Context, dir string) error {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "unix", filepath.Join(dir, socketName))
 	if err != nil {
-		return nil // no process is there
+		_ = os.Remove(filepath.Join(dir, stateName)) // of a process that was killed; there may be none
+		return nil                                   // no process is there
 	}
 	defer func() { _ = conn.Close() }()
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
