@@ -170,7 +170,7 @@ func TestRouteAddRefuses(t *testing.T) {
 		{"route add a.org api:80 --tls on", "spec.tls.mode: must be auto, cluster, own or off", 1},
 		{"route add a.org api:80 --tls own", "spec.tls.certificate: is missing", 1},
 		{"route add a_b.org api:80", "spec.host: must be a host name in lower case", 1},
-		{"route add localhost api:80 --tls auto", "spec.tls.mode: auto needs a public name", 1},
+		{"route add localhost api:80 --tls auto", "spec.tls.mode: auto needs a name", 1},
 		{"route add a.org api:80 --redirect", "spec.http.plain: redirect is only for routes with TLS", 1},
 		{"route add --udp 53 dns --compress", "spec.http: is only for routes with a host", 1},
 		{"edit certificate x", "certificate cannot be edited", 1},
