@@ -27,8 +27,8 @@ func (c *cli) applyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE|FOLDER|-",
 		Short: "Create or update the objects in a file",
-		Long: "Apply creates or updates the objects in a file, of kind Workload, Service, Namespace or Node: all of them, or none\n" +
-			"if one is refused.\n" +
+		Long: "Apply creates or updates the objects in a file, of kind Workload, Service, Route, Namespace or Node: all of them,\n" +
+			"or none if one is refused.\n" +
 			"Then it shows the replicas until the deployments have ended, or says why replicas cannot run.\n" +
 			"A file is YAML or JSON and may hold several documents. - is standard input. A folder stands for all files in it.\n\n" +
 			"Apply makes a plan and carries out exactly that plan. To see the plan first, run cloudless plan, and then pass the\n" +
@@ -135,17 +135,18 @@ func (c *cli) carryOut(ctx context.Context, cl *client.Client, request *cloudles
 	return nil, fmt.Errorf("nothing was done after %d attempts: %w", maxPlans, refused)
 }
 
-// warn names the replicas of a plan that would have no place, and the images that could not be checked.
+// warn names the replicas of a plan that would have no place, the services of routes that do not exist, and the images that
+// could not be checked.
 func (c *cli) warn(plan *cloudlessv1.Plan) {
 	for _, change := range plan.GetChanges() {
-		if change.GetKind() != spec.KindWorkload || change.GetAction() != spec.ActionCreate && change.GetAction() != spec.ActionUpdate {
+		if change.GetAction() != spec.ActionCreate && change.GetAction() != spec.ActionUpdate {
 			continue
 		}
 		if text := unplacedText(change); text != "" {
 			c.Note("warning: workload %s: %s", change.GetName(), text)
 		}
 		for _, warning := range change.GetWarnings() {
-			c.Note("warning: workload %s: %s", change.GetName(), terminal.Plain(warning))
+			c.Note("warning: %s %s: %s", kindWord(change), change.GetName(), terminal.Plain(warning))
 		}
 		if image := change.GetImage(); image != "" && !strings.Contains(image, "@") {
 			c.Note("warning: workload %s: image %s could not be checked, because its registry cannot be reached from the server", change.GetName(), terminal.Plain(image))

@@ -56,6 +56,7 @@ type cluster struct {
 	cloudlessv1.UnimplementedPlanServiceServer
 	cloudlessv1.UnimplementedNamespaceServiceServer
 	cloudlessv1.UnimplementedExplainServiceServer
+	routeStore
 
 	config   string // client configuration with the address of this cluster
 	address  string // where it listens
@@ -138,6 +139,7 @@ func newCluster(t *testing.T) *cluster {
 	cloudlessv1.RegisterPlanServiceServer(server, c)
 	cloudlessv1.RegisterNamespaceServiceServer(server, c)
 	cloudlessv1.RegisterExplainServiceServer(server, c)
+	c.registerRoutes(server)
 	edge := &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			c.mu.Lock()

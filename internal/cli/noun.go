@@ -76,6 +76,10 @@ func exampleOf(kind api.Kind) string {
 	switch kind.Name {
 	case "Service":
 		return "api"
+	case "Route":
+		return "shop-example-org"
+	case "Certificate":
+		return "shop"
 	case "Node":
 		return "box1"
 	case "Workload":

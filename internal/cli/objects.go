@@ -117,14 +117,6 @@ var columns = map[string]struct {
 	headings []string
 	row      func(client.Object) []string
 }{
-	"Certificate": {[]string{"SOURCE", "HOSTS", "STATE", "EXPIRES", "PROBLEM"}, func(o client.Object) []string {
-		c := o.(*cloudlessv1.Certificate)
-		expires := ""
-		if end := c.GetStatus().GetNotAfter(); end != nil {
-			expires = end.AsTime().Format(time.DateOnly)
-		}
-		return []string{c.GetSpec().GetSource(), strings.Join(c.GetSpec().GetHosts(), ","), c.GetStatus().GetState(), expires, c.GetStatus().GetProblem()}
-	}},
 	"Configuration": {[]string{"AUTHOR", "COMMENT"}, func(o client.Object) []string {
 		c := o.(*cloudlessv1.Configuration)
 		return []string{authorOf(c), c.GetSpec().GetComment()}
@@ -136,6 +128,8 @@ var columns = map[string]struct {
 			deploymentDuration(d, time.Now()), d.GetStatus().GetPhase(),
 		}
 	}},
+	"Certificate": {[]string{"HOSTS", "SOURCE", "STATE", "EXPIRES", "PROBLEM"}, certificateRow},
+	"Route":       {[]string{"URL", "TO", "NODES", "REQUESTS/S", "REASON"}, routeRow},
 	"Revision": {[]string{"REVISION", "IMAGE"}, func(o client.Object) []string {
 		r := o.(*cloudlessv1.Revision)
 		return []string{strconv.FormatUint(r.GetSpec().GetNumber(), 10), r.GetSpec().GetWorkload().GetImage()}
@@ -272,7 +266,7 @@ func editable(kind api.Kind) bool {
 // insteadOf says why objects of a kind cannot be edited or removed, and what to do instead.
 var insteadOf = map[string]map[string]string{
 	"edited": {
-		"Certificate":   "it is what its authority has signed; replace it with: cloudless certificate add NAME --cert FILE --key FILE",
+		"Certificate":   "it is made as a whole; replace one of yours with: cloudless certificate add NAME --cert FILE --key FILE --update",
 		"Configuration": "a version never changes; make the next one with: cloudless edit cluster",
 		"Deployment":    "it records how a revision was rolled out; steer it with: cloudless rollout, or change its workload with: cloudless edit workload NAME",
 		"Endpoint":      "it follows a replica or was registered; register it again with: cloudless endpoint register SERVICE NAME ADDRESS",

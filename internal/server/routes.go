@@ -10,7 +10,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
-	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/routes"
 	"github.com/cloudless/cloudless/internal/spec"
@@ -225,17 +224,11 @@ func (tx *transaction) checkRoutes() error {
 			}
 		}
 	}
-	if publishes {
-		tx.batch.Put(&statev1.Mark{Metadata: &v1.Metadata{Uid: state.MarkPublished}})
+	if claims {
+		tx.batch.CheckFirst(state.KindMark, state.MarkPublished, tx.base.MarkVersion(state.MarkPublished))
 	}
-	switch published := tx.base.MarkVersion(state.MarkPublished); {
-	case claims:
-		tx.batch.Update(&statev1.Mark{Metadata: &v1.Metadata{Uid: state.MarkRoutes}}, tx.base.MarkVersion(state.MarkRoutes))
-		if !publishes {
-			tx.batch.Check(state.KindMark, state.MarkPublished, published)
-		}
-	case publishes:
-		tx.batch.Check(state.KindMark, state.MarkRoutes, tx.base.MarkVersion(state.MarkRoutes))
+	if claims || publishes {
+		tx.batch.CheckFirst(state.KindMark, state.MarkRoutes, tx.base.MarkVersion(state.MarkRoutes))
 	}
 	return nil
 }

@@ -300,7 +300,7 @@ func ExpiryWarning(c *v1.Certificate, now time.Time) string {
 		verb = "has expired"
 	}
 	return fmt.Sprintf("it %s on %s; give a new one with: %s", verb, end.UTC().Format(time.DateTime),
-		Hint(m.GetNamespace(), "cloudless certificate add "+m.GetName()+" --cert FILE --key FILE"))
+		Hint(m.GetNamespace(), "cloudless certificate add "+m.GetName()+" --cert FILE --key FILE --update"))
 }
 
 func subjectOf(c *x509.Certificate) string {

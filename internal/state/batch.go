@@ -63,6 +63,12 @@ func (b *Batch) Check(kind Kind, uid string, version uint64) {
 	b.add(&statev1.Change{Action: &statev1.Change_Check{Check: objectKey(kind, uid)}, ExpectVersion: &version})
 }
 
+// CheckFirst is Check before all other changes, even those that are already in the batch: they may move a mark.
+func (b *Batch) CheckFirst(kind Kind, uid string, version uint64) {
+	check := &statev1.Change{Action: &statev1.Change_Check{Check: objectKey(kind, uid)}, ExpectVersion: &version}
+	b.changes = slices.Insert(b.changes, 0, check)
+}
+
 // Len returns the number of changes.
 func (b *Batch) Len() int { return len(b.changes) }
 

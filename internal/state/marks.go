@@ -2,6 +2,7 @@ package state
 
 import (
 	"maps"
+	"slices"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -18,9 +19,10 @@ import (
 // uid. It advances when a replica ends, moves or is deleted.
 const MarkLayout = "layout"
 
-// MarkRoutes is the uid of the mark that every transaction advances that gives a route a host or a port, and MarkPublished
-// that of the mark of the ports that workloads publish. A route relies on all routes and on all published ports, and a
-// published port relies on all routes. The transactions advance these marks themselves.
+// MarkRoutes is the uid of the mark that advances when a route gets a host, a port or a certificate, and MarkPublished that of
+// the mark that advances when a workload publishes a port. A route relies on all routes and on all published ports, and a
+// published port relies on all routes. There is no MarkPublished before the first route: an older release, which knows no
+// routes, does not move it.
 const (
 	MarkRoutes    = "routes"
 	MarkPublished = "published"
@@ -36,7 +38,16 @@ func (b *builder) advanceMarks(kind Kind, from, to Object, now *timestamppb.Time
 	switch kind {
 	case KindNode:
 		b.advanceMark(MarkLayout, now)
+	case KindRoute:
+		before, _ := from.(*v1.Route)
+		if after, _ := to.(*v1.Route); after != nil && !sameClaim(before, after) {
+			b.advanceMark(MarkRoutes, now)
+		}
 	case KindWorkload:
+		before, _ := from.(*v1.Workload)
+		if after, _ := to.(*v1.Workload); b.get(KindMark, MarkRoutes) != nil && publishesAnew(before, after) {
+			b.advanceMark(MarkPublished, now)
+		}
 		if from != nil {
 			b.advanceMarksForWorkload(from, to, now)
 		}
@@ -87,6 +98,22 @@ func (b *builder) hasPlacedReplica(workloadUID string) (placed bool) {
 		return !placed
 	})
 	return placed
+}
+
+// sameClaim reports whether a route claims what it claimed before.
+func sameClaim(before, after *v1.Route) bool {
+	s, o := before.GetSpec(), after.GetSpec()
+	return before != nil && s.GetHost() == o.GetHost() && s.GetPath() == o.GetPath() && s.GetTcp() == o.GetTcp() && s.GetUdp() == o.GetUdp() &&
+		s.GetTls().GetMode() == o.GetTls().GetMode() && s.GetTls().GetCertificate() == o.GetTls().GetCertificate()
+}
+
+// publishesAnew reports whether a workload publishes ports that it did not publish before.
+func publishesAnew(before, after *v1.Workload) bool {
+	publishes := func(p *v1.Port) bool { return p.GetPublish() != 0 }
+	return slices.ContainsFunc(after.GetSpec().GetPorts(), publishes) &&
+		!slices.EqualFunc(before.GetSpec().GetPorts(), after.GetSpec().GetPorts(), func(a, b *v1.Port) bool {
+			return a.GetPublish() == b.GetPublish() && a.GetProtocol() == b.GetProtocol() && a.GetPublishMode() == b.GetPublishMode()
+		})
 }
 
 // isPlaced reports whether a replica has a node and has not ended.
