@@ -38,7 +38,10 @@ func benchEgress(b *testing.B, replicas, rules int) {
 		l.must(err)
 	}
 	web := l.attachWith("shop", "web", some(0))
-	l.open(web.Namespace, "tcp", outside4, "outside") // neighbours know each other
+	eventually(b, func() error { // neighbours find each other
+		_, _, err := ask(web.Namespace, "tcp", outside4)
+		return err
+	})
 	b.Run("connect", func(b *testing.B) {
 		l.must(inside(web.Namespace, func() error {
 			for b.Loop() {
