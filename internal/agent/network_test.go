@@ -12,6 +12,8 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"google.golang.org/protobuf/proto"
+
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/driver"
 	"github.com/cloudless/cloudless/internal/nodenet"
@@ -34,6 +36,7 @@ type fakeNetwork struct {
 	// lacked is set if the rules were written before the services were known.
 	lacked bool
 	drops  []nodenet.Drop
+	limits map[string]nodenet.Endpoint // with what each replica may do
 }
 
 func (n *fakeNetwork) Drops() ([]nodenet.Drop, error) {
@@ -43,7 +46,7 @@ func (n *fakeNetwork) Drops() ([]nodenet.Drop, error) {
 }
 
 func newFakeNetwork() *fakeNetwork {
-	return &fakeNetwork{places: map[string]int{}, serving: map[string]bool{}}
+	return &fakeNetwork{places: map[string]int{}, serving: map[string]bool{}, limits: map[string]nodenet.Endpoint{}}
 }
 
 func (n *fakeNetwork) Run(ctx context.Context, notice func(nodenet.Event)) error {
@@ -70,6 +73,7 @@ func (n *fakeNetwork) Attach(_ context.Context, e nodenet.Endpoint) (nodenet.Att
 	if n.places[e.UID] == 0 {
 		n.places[e.UID] = len(n.places) + 2
 	}
+	n.limits[e.UID] = e
 	addr := netip.AddrFrom4([4]byte{10, 64, 0, byte(n.places[e.UID])})
 	return nodenet.Attachment{Namespace: "/run/netns/" + e.UID, Addresses: []netip.Addr{addr}}, nil
 }
@@ -113,11 +117,42 @@ func (n *fakeNetwork) Counters(uid string) (nodenet.Counters, error) {
 }
 
 func (*fakeNetwork) UpdateReplicas(map[netip.Addr]string, []netip.Addr) error { return nil }
-func (*fakeNetwork) SetEgress(string, *nodenet.Egress) (bool, error)          { return false, nil }
-func (*fakeNetwork) SetBandwidth(string, int64) error                         { return nil }
 func (*fakeNetwork) Table() string                                            { return "" }
 func (*fakeNetwork) Clients() (map[netip.Addr]nodenet.Client, nodenet.Names)  { return nil, nil }
 func (*fakeNetwork) ReplaceReplicas(map[netip.Addr]string) error              { return nil }
+
+func (n *fakeNetwork) SetEgress(uid string, to *nodenet.Egress) (changed bool, err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	e, attached := n.limits[uid]
+	if !attached || fmt.Sprint(e.Egress) == fmt.Sprint(to) {
+		return false, nil
+	}
+	e.Egress = to
+	n.limits[uid] = e
+	return true, nil
+}
+
+func (n *fakeNetwork) SetBandwidth(uid string, bits int64) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if e, attached := n.limits[uid]; attached {
+		e.Bandwidth = bits
+		n.limits[uid] = e
+	}
+	return nil
+}
+
+// limited says what a replica may do.
+func (n *fakeNetwork) limited(uid string) string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	e := n.limits[uid]
+	if e.Egress == nil {
+		return fmt.Sprintf("everything, %d bit/s", e.Bandwidth)
+	}
+	return fmt.Sprintf("%+v, closed %v, %d bit/s", e.Egress.Rules, e.Egress.Closed, e.Bandwidth)
+}
 
 func (n *fakeNetwork) Condition() (bool, string) {
 	n.mu.Lock()
@@ -319,4 +354,41 @@ func (n *fakeNetwork) UpdateServices(changed []nodenet.Service, removed []string
 	}
 	n.services = append(slices.DeleteFunc(slices.Clone(n.services), func(s nodenet.Service) bool { return slices.Contains(removed, s.ID) }), changed...)
 	return nil
+}
+
+// Egress rules and limits of the bandwidth hold before a replica starts, change without restarting it, and are in its
+// record: an agent that starts again without a server applies the newest ones.
+func TestLimitsOfTheNetworkChangeInPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.start()
+		s := n.join()
+		a := assignment("a")
+		a.Egress = &v1.Egress{Allow: []*v1.EgressRule{{Cidr: "10.0.0.0/8", Ports: []int32{5432}}, {Name: "*.example.com", Protocol: "tcp"}}}
+		s.send(t, full(a))
+		s.awaitReady(t, "a")
+		if got, want := n.network.limited("a"), "[{Prefix:10.0.0.0/8 Name: Protocol: Ports:[5432]} {Prefix:invalid Prefix Name:*.example.com Protocol:tcp Ports:[]}], closed false, 0 bit/s"; got != want {
+			t.Errorf("at first: %s, want %s", got, want)
+		}
+		a = assignment("a")
+		a.Egress, a.Bandwidth = &v1.Egress{Services: proto.Bool(false)}, 1e6
+		s.send(t, delta(a))
+		synctest.Wait()
+		const closed = "[], closed true, 1000000 bit/s"
+		if got := n.network.limited("a"); got != closed || len(n.tasks.byID) != 1 {
+			t.Errorf("after a change: %s, and %d tasks", got, len(n.tasks.byID))
+		}
+		n.crash()
+		n.start()
+		synctest.Wait()
+		if got := n.network.limited("a"); got != closed {
+			t.Errorf("after a restart without a server: %s", got)
+		}
+		s = n.join()
+		s.send(t, full(assignment("a")))
+		synctest.Wait()
+		if got := n.network.limited("a"); got != "everything, 0 bit/s" {
+			t.Errorf("without rules: %s", got)
+		}
+	})
 }

@@ -134,3 +134,47 @@ func TestReportLosesAddressesOutsideOfTheNode(t *testing.T) {
 		t.Errorf("a node without a subnet may report %v", kept.GetAddresses())
 	}
 }
+
+// Replicas have the limits of the network that their workload has now, and those of their revision when it is gone: they
+// are never free because of a deletion.
+func TestLimitsOfTheNetworkComeFromTheWorkload(t *testing.T) {
+	limited := func(bandwidth string, allow ...string) *v1.WorkloadSpec {
+		w := &v1.WorkloadSpec{Egress: &v1.Egress{}, Resources: &v1.Resources{Limits: &v1.ResourceAmounts{Bandwidth: bandwidth}}}
+		for _, cidr := range allow {
+			w.Egress.Allow = append(w.Egress.Allow, &v1.EgressRule{Cidr: cidr})
+		}
+		return w
+	}
+	store := state.New()
+	var b state.Batch
+	b.Create(&v1.Node{Metadata: &v1.Metadata{Uid: "n1", Name: "one"}})
+	b.Create(&v1.Revision{Metadata: &v1.Metadata{Uid: "revision"}, Spec: &v1.RevisionSpec{Workload: limited("1M", "10.0.0.0/8")}})
+	w := &v1.Workload{Metadata: &v1.Metadata{Uid: "w", Name: "web", Namespace: "default"}, Spec: limited("2M")}
+	b.Create(w)
+	for name, workload := range map[string]string{"a": "w", "b": "gone"} {
+		r := replica(name, "n1", spec.PhaseRunning)
+		r.Spec.WorkloadUid = workload
+		b.Create(r)
+	}
+	if _, err := store.Apply(1, b.Transaction(noon)); err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range Full(store.Snapshot(), "n1").GetAssign() {
+		got := fmt.Sprint(a.GetBandwidth(), len(a.GetEgress().GetAllow()))
+		if want := map[string]string{"a": "2000000 0", "b": "1000000 1"}[a.GetReplica().GetMetadata().GetName()]; got != want || a.GetEgress() == nil {
+			t.Errorf("%s has %s, want %s", a.GetReplica().GetMetadata().GetName(), got, want)
+		}
+	}
+	same := &v1.Workload{Spec: limited("2000k")}
+	for name, c := range map[string]struct {
+		before, after *v1.Workload
+		want          bool
+	}{
+		"nothing": {w, same, false}, "the bandwidth": {w, &v1.Workload{Spec: limited("")}, true},
+		"egress": {w, &v1.Workload{Spec: limited("2M", "::/0")}, true}, "its removal": {w, nil, false},
+	} {
+		if got := WorkloadChanged(c.before, c.after); got != c.want {
+			t.Errorf("a change of %s concerns nodes: %v", name, got)
+		}
+	}
+}

@@ -22,7 +22,7 @@ func (c *cli) workloadHistoryCommand() *cobra.Command {
 		Use:   "history NAME",
 		Short: "List the revisions of a workload and their changes",
 		Long: "History lists the revisions that are kept, newest first. Every change of a workload's spec makes a revision, except\n" +
-			"changes of replicas, autoscale, priority, minAvailable, lostAfter and update.",
+			"changes of replicas, autoscale, egress, the bandwidth limit, priority, minAvailable, lostAfter and update.",
 		Example: "  cloudless workload history web\n  cloudless workload history web -o yaml",
 		Args:    command.ExactArgs("NAME"),
 		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
@@ -131,7 +131,7 @@ func (c *cli) rollbackCommand(verb, argument, path string) *cobra.Command {
 			"REVISION is a number, or a digest as cloudless workload history shows it. Without it, " + verb + " takes the newest\n" +
 			"revision that was deployed successfully and differs from the current one.\n\n" +
 			"The workload runs exactly the image of that revision, even if its tag has moved. A deleted image is restored,\n" +
-			"as long as that is possible. The number of replicas, autoscale, the priority, minAvailable, lostAfter and update stay.\n" +
+			"as long as that is possible. The number of replicas, autoscale, egress, the bandwidth limit, the priority, minAvailable, lostAfter and update stay.\n" +
 			"Change your files too: the next apply uses them.",
 		Example: fmt.Sprintf("  %[1]s web\n  %[1]s web 3\n  %[1]s web sha256:0123456789ab", path),
 		Args: func(cmd *cobra.Command, args []string) error {

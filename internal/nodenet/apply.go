@@ -19,6 +19,7 @@ type ruleset struct {
 	opened     map[string]opened // interfaces that forward only because of us, by the suffix of a family
 	namespaces map[string]uint32
 	remote     map[netip.Addr]string // namespaces of other nodes' replicas
+	egress     map[string]*nft.Part  // what describe has made of egress rules the last time, by their key
 }
 
 func newRuleset(table string, guarded bool) *ruleset {
@@ -89,6 +90,7 @@ func (n *Network) describe() map[string]*nft.Part {
 		everything.links = n.opts.linkPrefix()
 	}
 	parts := map[string]*nft.Part{basePart: everything.part()}
+	egress := map[string]*nft.Part{}
 	for uid, e := range n.store.all() {
 		link := ""
 		if n.rules.guarded {
@@ -97,12 +99,17 @@ func (n *Network) describe() map[string]*nft.Part {
 		part := endpointPart(link, e.addresses(subnets), e.Namespace, numberOf(n.rules.namespaces, e.Namespace))
 		if e.Egress != nil {
 			part.Elements = append(part.Elements, e.Egress.elements(e.addresses(subnets))...)
-			if shared := "egress/" + e.Egress.key(); parts[shared] == nil {
-				parts[shared] = e.Egress.part()
+			key := e.Egress.key()
+			if egress[key] == nil {
+				if egress[key] = n.rules.egress[key]; egress[key] == nil {
+					egress[key] = e.Egress.part()
+				}
+				parts["egress/"+key] = egress[key]
 			}
 		}
 		parts["endpoint/"+uid] = part
 	}
+	n.rules.egress = egress
 	for name, id := range n.rules.namespaces {
 		parts["namespace/"+name] = namespacePart(name, id)
 	}

@@ -10,35 +10,49 @@ import (
 	"github.com/cloudless/cloudless/internal/nodenet"
 )
 
+// iperfReport is what iperf3 says at the end.
+type iperfReport struct {
+	End struct {
+		Received struct {
+			Rate float64 `json:"bits_per_second"`
+		} `json:"sum_received"`
+		Sum struct {
+			Rate float64 `json:"bits_per_second"`
+			Lost float64 `json:"lost_percent"`
+		} `json:"sum"`
+	} `json:"end"`
+}
+
 // measure returns how many bits a second iperf3 moves between an endpoint and the outside, in one direction.
 func (l *lab) measure(namespace string, arguments ...string) float64 {
 	l.t.Helper()
-	var report struct {
-		End struct {
-			Received struct {
-				Rate float64 `json:"bits_per_second"`
-			} `json:"sum_received"`
-			Sum struct {
-				Rate float64 `json:"bits_per_second"`
-				Lost float64 `json:"lost_percent"`
-			} `json:"sum"`
-		} `json:"end"`
-	}
-	server := exec.Command("iperf3", "--server", "--one-off", "--port", "5201")
+	server := exec.Command("iperf3", "--server", "--port", "5201")
 	l.must(inside(l.outside, server.Start))
-	defer func() { _ = server.Wait() }()
-	var out []byte
+	defer func() {
+		_ = server.Process.Kill()
+		_ = server.Wait()
+	}()
+	var rate float64
 	eventually(l.t, func() error { // the server may not listen yet
-		return inside(namespace, func() (err error) {
-			out, err = exec.Command("iperf3", append([]string{"--client", there4, "--json", "--time", "3", "--omit", "1"}, arguments...)...).Output()
-			return err
+		return inside(namespace, func() error {
+			out, err := exec.Command("iperf3", append([]string{"--client", there4, "--json", "--time", "3", "--omit", "1"}, arguments...)...).Output()
+			if err != nil {
+				return fmt.Errorf("%w: %s", err, out)
+			}
+			var r iperfReport
+			if err := json.Unmarshal(out, &r); err != nil {
+				return err
+			}
+			if rate = r.End.Received.Rate; rate == 0 {
+				rate = r.End.Sum.Rate * (1 - r.End.Sum.Lost/100)
+			}
+			if rate == 0 {
+				return fmt.Errorf("iperf3 has measured nothing: %s", out)
+			}
+			return nil
 		})
 	})
-	l.must(json.Unmarshal(out, &report))
-	if report.End.Received.Rate > 0 {
-		return report.End.Received.Rate
-	}
-	return report.End.Sum.Rate * (1 - report.End.Sum.Lost/100)
+	return rate
 }
 
 func needIperf(t *testing.T) {

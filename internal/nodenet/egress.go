@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/google/nftables"
@@ -35,6 +36,9 @@ type Egress struct {
 	// Closed closes the inside of the cluster, too.
 	Closed bool         `json:"closed,omitempty"`
 	Rules  []EgressRule `json:"rules,omitempty"`
+
+	named sync.Once
+	name  string
 }
 
 // EgressRule allows one place.
@@ -90,8 +94,11 @@ func egressSets() []nft.Set {
 
 // key names the chains for these rules.
 func (e *Egress) key() string {
-	text, _ := json.Marshal(e) // no value in it can fail
-	return fmt.Sprintf("%x", sha256.Sum256(text))[:16]
+	e.named.Do(func() { // rules are not changed, only replaced
+		text, _ := json.Marshal(e) // no value in it can fail
+		e.name = fmt.Sprintf("%x", sha256.Sum256(text))[:16]
+	})
+	return e.name
 }
 
 func (e *Egress) equal(o *Egress) bool {

@@ -150,7 +150,17 @@ func TestEgressByName(t *testing.T) {
 
 // With a closed inside, services are open only by a name that a rule has.
 func TestEgressClosedInside(t *testing.T) {
-	l := newLab(t)
+	for _, setting := range []string{"0", "1"} { // whether rules see bridged packets
+		t.Run("bridge-nf-call-iptables="+setting, func(t *testing.T) {
+			l := newLab(t)
+			l.bridgeRulesSeeAll(setting)
+			closedInside(l)
+		})
+	}
+}
+
+func closedInside(l *lab) {
+	l.t.Helper()
 	l.must(l.network.SetRanges(nodenet.Ranges{
 		Replicas: []netip.Prefix{netip.MustParsePrefix("10.64.0.0/10")}, Services: []netip.Prefix{netip.MustParsePrefix("10.128.0.0/16")},
 	}))

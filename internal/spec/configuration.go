@@ -334,7 +334,7 @@ func FillDefaults(w *v1.WorkloadSpec, d *v1.WorkloadDefaults) {
 		fillAmounts(&r.Requests.Cpu, &r.Limits.Cpu, d.GetRequests().GetCpu(), d.GetLimits().GetCpu(), ParseCPU)
 		fillAmounts(&r.Requests.Memory, &r.Limits.Memory, d.GetRequests().GetMemory(), d.GetLimits().GetMemory(), ParseBytes)
 		fill(&r.Requests.Disk, d.GetRequests().GetDisk())
-		fill(&r.Requests.Bandwidth, d.GetRequests().GetBandwidth())
+		fillAmounts(&r.Requests.Bandwidth, &r.Limits.Bandwidth, d.GetRequests().GetBandwidth(), d.GetLimits().GetBandwidth(), ParseBandwidth)
 	}
 	if d.Restart != nil {
 		if w.Restart == nil {

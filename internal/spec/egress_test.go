@@ -108,6 +108,22 @@ func TestLimitOfTheBandwidth(t *testing.T) {
 	}
 }
 
+// The cluster's default limit holds for workloads without one of their own, and lowers a default request to it.
+func TestDefaultLimitOfTheBandwidth(t *testing.T) {
+	defaults := &v1.WorkloadDefaults{Limits: &v1.ResourceAmounts{Bandwidth: "50M"}, Requests: &v1.ResourceAmounts{Bandwidth: "10M"}}
+	own := withEgress(nil).GetSpec()
+	own.Resources = &v1.Resources{Limits: &v1.ResourceAmounts{Bandwidth: "1M"}}
+	for want, w := range map[string]*v1.WorkloadSpec{"10M 50M": withEgress(nil).GetSpec(), "1M 1M": own} {
+		r := WithDefaults(w, defaults).GetResources()
+		if got := r.GetRequests().GetBandwidth() + " " + r.GetLimits().GetBandwidth(); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+	if changes := Diff(withEgress(nil).GetSpec(), own); len(changes) != 1 || changes[0].Field != "spec.resources.limits.bandwidth" {
+		t.Errorf("a limit changes %v", changes)
+	}
+}
+
 func FuzzParseRange(f *testing.F) {
 	for _, text := range []string{"10.0.0.0/8", "::/0", "192.0.2.1", "fe80::1%eth0/64"} {
 		f.Add(text)

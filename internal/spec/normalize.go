@@ -91,12 +91,13 @@ func normalResources(r *v1.Resources) *v1.Resources {
 		}
 		fill(&requests.Cpu, limits.Cpu)
 		fill(&requests.Memory, limits.Memory)
+		requests = normalAmounts(requests)
 	}
 	gpu := r.GetGpu()
 	if gpu.GetCount() == 0 {
 		gpu = nil
 	}
-	if requests == nil && gpu == nil {
+	if requests == nil && limits == nil && gpu == nil {
 		return nil
 	}
 	return &v1.Resources{Requests: requests, Limits: limits, Gpu: gpu}

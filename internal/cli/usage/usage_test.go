@@ -85,3 +85,19 @@ func usageAt(second int, replicas ...*cloudlessv1.ReplicaUsage) *cloudlessv1.Usa
 	}
 	return &cloudlessv1.Usage{Time: at, Replicas: replicas, Nodes: []*cloudlessv1.NodeUsage{{Node: "n1"}}}
 }
+
+// A replica with a limit of its bandwidth is shown with its share of it, and with what the limit holds back.
+func TestShareOfTheBandwidth(t *testing.T) {
+	r := newRates()
+	r.see(usageAt(0, &cloudlessv1.ReplicaUsage{Replica: "a", BandwidthLimit: 8e6}))
+	u := &cloudlessv1.ReplicaUsage{Replica: "a", BandwidthLimit: 8e6, ReceivedBytes: 1e6, SentBytes: 250_000, ReceivedDropped: 3, SentDelayed: 40}
+	r.see(usageAt(1, u))
+	if got := r.cells(u)[3]; got != "977Ki/s / 244Ki/s (100% / 25% of 8M, 40 delayed/s, 3 dropped/s)" {
+		t.Errorf("got %s", got)
+	}
+	quiet := &cloudlessv1.ReplicaUsage{Replica: "a", BandwidthLimit: 8e6, ReceivedBytes: 1e6, SentBytes: 250_000, ReceivedDropped: 3, SentDelayed: 40}
+	r.see(usageAt(2, quiet))
+	if got := r.cells(quiet)[3]; got != "0/s / 0/s (0% / 0% of 8M)" {
+		t.Errorf("got %s", got)
+	}
+}
