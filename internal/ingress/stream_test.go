@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
@@ -193,12 +192,9 @@ func TestSlowClientsDoNotKeepOthersFromBeingServed(t *testing.T) {
 			t.Fatalf("status %d, %s", p.StatusCode, body)
 		}
 	}
-	began := time.Now()
-	for _, conn := range conns { // they are closed after a while
-		_, _ = io.Copy(io.Discard, conn)
+	for _, conn := range conns {
 		conn.Close()
 	}
-	t.Logf("the last slow client was closed after %v more", time.Since(began))
 }
 
 func TestOneAddressGetsAShareOfTheConnections(t *testing.T) {
