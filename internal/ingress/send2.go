@@ -93,8 +93,8 @@ func (x *exchange) relayHTTP2(p *http.Response) {
 	case length < 0:
 		length = http1.Chunked
 	}
-	if p.Body == http.NoBody { // gRPC's errors have their trailers in the head: they must stay there
-		if length == http1.Chunked || x.isGRPC() {
+	if p.ContentLength == 0 || p.Body == http.NoBody { // gRPC's errors have their trailers in the head: they must stay there
+		if x.isGRPC() {
 			length = noLength
 		}
 		if x.answer.begin(x.status, x.out, length) == nil {
