@@ -38,6 +38,13 @@ endef
 deps: ## Install what running needs and is missing (apt, as root).
 	$(call install-missing,$(RUN_NEEDS))
 
+# What only measuring needs.
+BENCH_NEEDS := nginx=nginx-light h2load=nghttp2-client
+
+.PHONY: bench-deps
+bench-deps: ## Install what measuring needs and is missing (apt, as root).
+	$(call install-missing,$(BENCH_NEEDS))
+
 .PHONY: test-deps
 test-deps: ## Install what the tests need and is missing (apt, as root).
 	$(call install-missing,$(TEST_NEEDS))
@@ -165,7 +172,7 @@ coverage: test-deps $(PROGRAMS) ## Run all tests; print how much of the hand-wri
 	exit $$failed
 
 .PHONY: bench
-bench: test-deps build build-all ## Measure; prints a table and appends to build/bench.jsonl.
+bench: test-deps bench-deps build build-all ## Measure; prints a table and appends to build/bench.jsonl.
 	go run ./test/bench
 
 # Such as -c2m-nodes 610 -c2m-workloads 100 -c2m-replicas 50000.

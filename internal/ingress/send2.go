@@ -93,6 +93,15 @@ func (x *exchange) relayHTTP2(p *http.Response) {
 	case length < 0:
 		length = http1.Chunked
 	}
+	if p.ContentLength == 0 || p.Body == http.NoBody { // gRPC's errors have their trailers in the head: they must stay there
+		if x.isGRPC() {
+			length = noLength
+		}
+		if x.answer.begin(x.status, x.out, length) == nil {
+			_ = x.answer.end(nil) // a client that is gone needs no answer
+		}
+		return
+	}
 	out, fields, length := x.compress(x.out, length)
 	if x.answer.begin(x.status, fields, length) != nil {
 		return
