@@ -64,6 +64,9 @@ func (w *World) actSilence(c *rand.Rand) {
 	uid, length := one.GetMetadata().GetUid(), draw(c, time.Second, time.Hour)
 	w.loads[uid], w.busy[uid] = max(w.loads[uid], 1.5), w.now
 	w.after(draw(c, time.Second, 10*time.Minute), func() {
+		if w.healed {
+			return
+		}
 		if !w.unmeasured(uid) {
 			w.silentSince[uid] = w.now
 		}

@@ -78,7 +78,8 @@ func (w *World) anyChange(c *rand.Rand, s *server, snap *state.Snapshot, b *stat
 	wanted := anySpec(c)
 	wanted.Restart.Policy, wanted.Update, wanted.Release, wanted.Singleton = "always", nil, nil, false
 	old := w.workload(c)
-	if old.GetSpec().GetKind() != "" || old.GetSpec().GetUpdate() != nil || old.GetSpec().GetRelease() != nil || old.GetSpec().GetSingleton() || old.GetSpec().GetRestart().GetPolicy() != "always" || c.IntN(4) == 0 {
+	waits := len(old.GetSpec().GetDependsOn()) > 0 // a plan assumes that what it depends on is ready
+	if waits || old.GetSpec().GetKind() != "" || old.GetSpec().GetUpdate() != nil || old.GetSpec().GetRelease() != nil || old.GetSpec().GetSingleton() || old.GetSpec().GetRestart().GetPolicy() != "always" || c.IntN(4) == 0 {
 		w.names++
 		name := "planned" + string(rune('a'+w.names%26))
 		if !w.buildCreate(s, snap, b, name, wanted) {

@@ -403,9 +403,9 @@ func TestRebalancingKeepsServicesAndConverges(t *testing.T) {
 				}
 			}
 		}
-		l.pass(time.Hour)
+		l.pass(40 * time.Minute)
 		before := len(l.told(eventMoving))
-		l.pass(2 * time.Hour)
+		l.pass(time.Hour)
 		if more := len(l.told(eventMoving)) - before; more > 2 {
 			t.Fatalf("%d moves in a cluster in which nothing happens: %q", more, l.told(eventMoving))
 		}
