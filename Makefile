@@ -8,7 +8,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 GOFLAGS_STATIC := -trimpath -ldflags "-s -w -X main.version=$(VERSION)"
 # The programs that are embedded in cloudless, compressed, in a folder for each architecture.
 EMBEDDED := internal/programs/embedded
-PROGRAMS = $(EMBEDDED)/$(shell go env GOARCH)/cloudless-shim.gz $(EMBEDDED)/$(shell go env GOARCH)/cloudless-net.gz
+PROGRAMS = $(addprefix $(EMBEDDED)/$(shell go env GOARCH)/,cloudless-shim.gz cloudless-net.gz cloudless-ingress.gz)
 TOOL := go tool -modfile=$(CURDIR)/tools/go.mod
 # What running and testing need from the distribution, as command=package.
 RUN_NEEDS := runc=runc nft=nftables ip=iproute2
@@ -64,6 +64,12 @@ $(EMBEDDED)/%/cloudless-net.gz: go.mod go.sum $(filter-out %_test.go,$(wildcard 
 	gzip -9nc build/cloudless-net-$* > $@.tmp
 	mv $@.tmp $@
 
+# Like the shim without gRPC: it needs the messages of the API, and not its services.
+$(EMBEDDED)/%/cloudless-ingress.gz: go.mod go.sum $(filter-out %_test.go,$(wildcard cmd/cloudless-ingress/*.go internal/ingressd/*.go internal/ingress/*.go internal/ingress/*/*.go internal/trafficstat/*.go internal/listeners/*.go internal/sleep/*.go api/gen/cloudless/v1/*.go))
+	CGO_ENABLED=0 GOOS=linux GOARCH=$* go build -tags no_grpc -trimpath -ldflags "-s -w" -o build/cloudless-ingress-$* ./cmd/cloudless-ingress
+	gzip -9nc build/cloudless-ingress-$* > $@.tmp
+	mv $@.tmp $@
+
 .PHONY: build
 build: $(PROGRAMS) ## Build bin/cloudless: one static binary with its programs inside.
 	CGO_ENABLED=0 go build $(GOFLAGS_STATIC) -o bin/cloudless ./cmd/cloudless
@@ -73,7 +79,7 @@ build-all: bin/cloudless-linux-amd64 bin/cloudless-linux-arm64 ## Build bin/clou
 
 # go build itself knows what is up to date, so it always runs. Programs of other architectures are kept for the next time.
 .SECONDARY:
-bin/cloudless-linux-%: $(EMBEDDED)/%/cloudless-shim.gz $(EMBEDDED)/%/cloudless-net.gz FORCE
+bin/cloudless-linux-%: $(EMBEDDED)/%/cloudless-shim.gz $(EMBEDDED)/%/cloudless-net.gz $(EMBEDDED)/%/cloudless-ingress.gz FORCE
 	CGO_ENABLED=0 GOOS=linux GOARCH=$* go build $(GOFLAGS_STATIC) -o $@ ./cmd/cloudless
 
 .PHONY: FORCE

@@ -19,6 +19,10 @@ func main() {
 		os.Exit(2)
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	if err := ingressd.Confine(os.Args[1], os.Args[2]); err != nil {
+		log.Error("the ingress process cannot give up its privileges", "error", err)
+		os.Exit(1)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	err := ingressd.Serve(ctx, ingressd.Process{Dir: os.Args[1], LogDir: os.Args[2], Program: filepath.Base(os.Args[0]), Log: log})

@@ -32,19 +32,19 @@ type Options struct {
 
 // Engine answers for routes.
 type Engine struct {
-	opts    Options
-	current atomic.Pointer[state]
-	dated   atomic.Pointer[dated]
-	ports   *ports
-	traffic traffic
-	limits  *limits
-	access  *accesslog.Log
-	auth    *passwords
-	http2   *http2Front
-	urgent  chan struct{}
-	wakes   waking
+	opts      Options
+	current   atomic.Pointer[state]
+	dated     atomic.Pointer[dated]
+	ports     *ports
+	traffic   traffic
+	limits    *limits
+	access    *accesslog.Log
+	auth      *passwords
+	http2     *http2Front
+	urgent    chan struct{}
+	wakes     waking
 	accepting sync.WaitGroup // the loops that accept clients
-	open    sync.WaitGroup // connections of clients
+	open      sync.WaitGroup // connections of clients
 	draining,
 	closed atomic.Bool
 
@@ -217,7 +217,6 @@ func (e *Engine) Close() {
 		e.access.Close()
 	}
 }
-
 
 // dated is the time of a second as answers have it.
 type dated struct {

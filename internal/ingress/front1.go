@@ -44,10 +44,12 @@ func (e *Engine) serveHTTP1(c *client, conn net.Conn, secure bool, serverName st
 	f.r.Reset(conn)
 	f.w.Reset(conn)
 	defer func() {
-		f.r.Reset(nil)
 		f.w.Reset(nil)
-		readers.Put(f.r)
 		writers.Put(f.w)
+		if f.r != nil {
+			f.r.Reset(nil)
+			readers.Put(f.r)
+		}
 	}()
 	defer func() { _ = conn.Close() }()
 	f.watch.init(f)
@@ -57,6 +59,7 @@ func (e *Engine) serveHTTP1(c *client, conn net.Conn, secure bool, serverName st
 		}
 		if first && !secure && f.isHTTP2() {
 			e.http2.serve(&replayed{client: c, r: f.r}, c)
+			f.r = nil // the server may read until it notices that the connection is closed
 			return
 		}
 		if err := f.q.Read(f.r, e.current.Load().maxHead); err != nil {

@@ -46,8 +46,10 @@ func newHTTP2Front(e *Engine) *http2Front {
 			MaxConcurrentStreams: mostStreams, SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second, WriteByteTimeout: clientSilence,
 			MaxReceiveBufferPerConnection: 1 << 20, MaxReceiveBufferPerStream: 256 << 10,
 		},
-		ErrorLog:    log.New(io.Discard, "", 0), // what clients do wrong
-		ConnContext: func(ctx context.Context, conn net.Conn) context.Context { return context.WithValue(ctx, clientKey{}, clientOf(conn)) },
+		ErrorLog: log.New(io.Discard, "", 0), // what clients do wrong
+		ConnContext: func(ctx context.Context, conn net.Conn) context.Context {
+			return context.WithValue(ctx, clientKey{}, clientOf(conn))
+		},
 	}
 	f.done.Go(func() { _ = f.server.Serve(f) }) // it ends with the listener
 	return f

@@ -5,7 +5,7 @@ import (
 	"strings"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/doctor"
+	"github.com/cloudless/cloudless/internal/listeners"
 	"github.com/cloudless/cloudless/internal/trafficstat"
 )
 
@@ -49,7 +49,8 @@ func nameUser(p *v1.IngressPort) {
 	if !strings.HasPrefix(p.GetProblem(), "Another program") {
 		return
 	}
-	if user := doctor.UserOf(p.GetProtocol(), uint16(p.GetPort())); user != "" {
+	at := listeners.Port{Network: p.GetProtocol(), Number: uint16(p.GetPort())}
+	if user := listeners.Of(at)[at].Name; user != "" {
 		p.Problem = strings.Replace(p.GetProblem(), "Another program", "Another program, "+user+",", 1)
 	}
 }

@@ -129,7 +129,7 @@ func TestExtractSaysThatTheShimIsMissing(t *testing.T) {
 // The programs are build products, one per architecture: one that was built for another architecture than its folder
 // says would fail when it is needed.
 func TestEveryBuiltProgramIsForItsArchitecture(t *testing.T) {
-	for _, program := range []Program{Shim, Net} {
+	for _, program := range []Program{Shim, Net, Ingress} {
 		if _, err := embedded.Open(program.packed()); err != nil {
 			t.Errorf("%s for this architecture is not built: run make programs (%v)", program, err)
 		}

@@ -33,6 +33,15 @@ var layer = map[string]int{
 	"internal/deadpeer":                0,
 	"internal/trafficstat":             0,
 	"internal/gcpacer":                 0,
+	"internal/listeners":               0,
+	"internal/trafficstat":             0,
+	"internal/ingress/http1":           0,
+	"internal/ingress/proxyproto":      0,
+	"internal/ingress/accesslog":       0,
+	"internal/ingress/table":           0,
+	"internal/ingress/config":          1,
+	"internal/ingress":                 2,
+	"internal/ingressd":                3,
 	"internal/logfile":                 1,
 	"internal/programs":                1,
 	"internal/driver":                  1,
@@ -121,6 +130,7 @@ var layer = map[string]int{
 	"cmd/cloudless":                    6,
 	"docs/generate":                    6,
 	"cmd/cloudless-net":                6,
+	"cmd/cloudless-ingress":            6,
 	"cmd/cloudless-shim":               6,
 }
 

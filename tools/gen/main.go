@@ -41,13 +41,18 @@ type plugin struct {
 	name, parameter string
 	// public plugins see only the public API.
 	public bool
+	// grpc plugins make code that needs gRPC. Small programs use the messages without it.
+	grpc bool
 }
+
+// withoutGRPC leaves a file out of programs that are built with the tag no_grpc.
+const withoutGRPC = "//go:build !no_grpc\n\n"
 
 var plugins = []plugin{
 	{name: "protoc-gen-go", parameter: "paths=source_relative"},
-	{name: "protoc-gen-go-grpc", parameter: "paths=source_relative"},
+	{name: "protoc-gen-go-grpc", parameter: "paths=source_relative", grpc: true},
 	{name: "protoc-gen-go-vtproto", parameter: "paths=source_relative,features=marshal+unmarshal+size"},
-	{name: "protoc-gen-grpc-gateway", parameter: "paths=source_relative", public: true},
+	{name: "protoc-gen-grpc-gateway", parameter: "paths=source_relative", public: true, grpc: true},
 	{name: "protoc-gen-openapiv2", parameter: "allow_merge=true,merge_file_name=cloudless,json_names_for_fields=true,simple_operation_ids=true,output_format=json", public: true},
 }
 
@@ -181,7 +186,11 @@ func generate(ctx context.Context, p plugin, set []*descriptorpb.FileDescriptorP
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			return err
 		}
-		if err := os.WriteFile(path, []byte(file.GetContent()), 0o644); err != nil {
+		content := file.GetContent()
+		if p.grpc {
+			content = withoutGRPC + content
+		}
+		if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
 			return err
 		}
 	}
