@@ -39,7 +39,10 @@ func configurationReference(openAPI []byte) (string, error) {
 	}
 	var rows strings.Builder
 	rows.WriteString("| setting | default | what |\n| --- | --- | --- |\n")
-	for _, s := range spec.Settings(&v1.ClusterSpec{NodeClasses: []*v1.NodeClass{{Name: "NAME"}}}) {
+	for _, s := range spec.Settings(&v1.ClusterSpec{
+		NodeClasses: []*v1.NodeClass{{Name: "NAME"}},
+		Acme:        &v1.Acme{Dns: &v1.AcmeDns{Settings: map[string]string{"NAME": "none"}}},
+	}) {
 		steps := strings.Split(s.Key, ".")
 		if last := len(steps) - 1; steps[last-min(1, last)] == "reserved" {
 			steps = steps[:last] // the amounts are described as those of workloads
@@ -74,7 +77,7 @@ func (d document) about(message string, steps []string) string {
 		property := d.Definitions[message].Properties[steps[0]]
 		ref := property.Ref
 		steps = steps[1:]
-		if property.Items != nil { // the next step is the name of an entry
+		if property.Items != nil && len(steps) > 0 { // the next step is the name of an entry
 			ref, steps = property.Items.Ref, steps[1:]
 		}
 		message = ref[strings.LastIndexByte(ref, '/')+1:]

@@ -56,8 +56,7 @@ type cluster struct {
 	cloudlessv1.UnimplementedPlanServiceServer
 	cloudlessv1.UnimplementedNamespaceServiceServer
 	cloudlessv1.UnimplementedExplainServiceServer
-	cloudlessv1.UnimplementedRouteServiceServer
-	cloudlessv1.UnimplementedCertificateServiceServer
+	routeStore
 
 	config   string // client configuration with the address of this cluster
 	address  string // where it listens
@@ -88,12 +87,6 @@ type cluster struct {
 	// story are the changes that a watch of replicas sends after the beginning.
 	story func(send func(*cloudlessv1.Replica))
 	exec  func(grpc.BidiStreamingServer[cloudlessv1.ExecRequest, cloudlessv1.ExecResponse]) error
-
-	routes map[string]*cloudlessv1.Route // as they are stored
-	// answering is the status of a route; nil answers on node box.
-	answering    func(*cloudlessv1.Route) *cloudlessv1.RouteStatus
-	certificates map[string]*cloudlessv1.Certificate
-	key          []byte // the newest one that was sent
 
 	namespaces  map[string]*cloudlessv1.Namespace
 	versions    *settled // of the configuration
@@ -133,7 +126,6 @@ func newCluster(t *testing.T) *cluster {
 	}
 	c := &cluster{
 		workloads: map[string]*cloudlessv1.Workload{}, namespaces: map[string]*cloudlessv1.Namespace{},
-		routes: map[string]*cloudlessv1.Route{}, certificates: map[string]*cloudlessv1.Certificate{},
 		config: filepath.Join(t.TempDir(), "config.yaml"), address: listener.Addr().String(), ca: ca.Trust(),
 	}
 	server := grpc.NewServer()
@@ -147,8 +139,7 @@ func newCluster(t *testing.T) *cluster {
 	cloudlessv1.RegisterPlanServiceServer(server, c)
 	cloudlessv1.RegisterNamespaceServiceServer(server, c)
 	cloudlessv1.RegisterExplainServiceServer(server, c)
-	cloudlessv1.RegisterRouteServiceServer(server, c)
-	cloudlessv1.RegisterCertificateServiceServer(server, c)
+	c.registerRoutes(server)
 	edge := &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			c.mu.Lock()

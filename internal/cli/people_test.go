@@ -289,7 +289,7 @@ func TestCompletion(t *testing.T) {
 		"exec web --replica |": "web-a web-c web-z",
 		"ps -o |":              "json table yaml",
 		"workload h|":          "history\tList the revisions of a workload and their changes",
-		"help workload hi|":    "describe edit get history ls restart rm rollback run scale",
+		"help workload hi|":    "autoscale describe edit get history ls restart rm rollback run scale",
 	} {
 		words := strings.Split(line, " ")
 		last := len(words) - 1

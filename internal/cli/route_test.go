@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"golang.org/x/crypto/bcrypt"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -22,6 +23,23 @@ import (
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/spec"
 )
+
+// routeStore is what a cluster remembers of routes and certificates.
+type routeStore struct {
+	cloudlessv1.UnimplementedRouteServiceServer
+	cloudlessv1.UnimplementedCertificateServiceServer
+	routes map[string]*cloudlessv1.Route // as they are stored
+	// answering is the status of a route; nil answers on node box.
+	answering    func(*cloudlessv1.Route) *cloudlessv1.RouteStatus
+	certificates map[string]*cloudlessv1.Certificate
+	key          []byte // the newest one that was sent
+}
+
+func (c *cluster) registerRoutes(server *grpc.Server) {
+	c.routes, c.certificates = map[string]*cloudlessv1.Route{}, map[string]*cloudlessv1.Certificate{}
+	cloudlessv1.RegisterRouteServiceServer(server, c)
+	cloudlessv1.RegisterCertificateServiceServer(server, c)
+}
 
 func (c *cluster) presented(r *cloudlessv1.Route) *cloudlessv1.Route {
 	shown := proto.CloneOf(spec.WithoutPasswords(r))
@@ -152,7 +170,7 @@ func TestRouteAddRefuses(t *testing.T) {
 		{"route add a.org api:80 --tls on", "spec.tls.mode: must be auto, cluster, own or off", 1},
 		{"route add a.org api:80 --tls own", "spec.tls.certificate: is missing", 1},
 		{"route add a_b.org api:80", "spec.host: must be a host name in lower case", 1},
-		{"route add localhost api:80 --tls auto", "spec.tls.mode: auto needs a public name", 1},
+		{"route add localhost api:80 --tls auto", "spec.tls.mode: auto needs a name", 1},
 		{"route add a.org api:80 --redirect", "spec.http.plain: redirect is only for routes with TLS", 1},
 		{"route add --udp 53 dns --compress", "spec.http: is only for routes with a host", 1},
 		{"edit certificate x", "certificate cannot be edited", 1},

@@ -45,7 +45,7 @@ func Replicas(w *v1.Workload) int32 {
 func Bounds(s *v1.WorkloadSpec) (least, most int32) {
 	a := s.GetAutoscale()
 	least = 1
-	if a.Min != nil {
+	if a != nil && a.Min != nil {
 		least = a.GetMin()
 	}
 	if least > 0 {

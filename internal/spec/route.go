@@ -241,8 +241,8 @@ func checkRouteTLS(s *v1.RouteSpec, found *violations) {
 		found.add(mode, "must be off for a UDP route: TLS is for hosts and TCP ports")
 	case (tls == TLSAuto || tls == TLSCluster) && s.GetTcp() != 0:
 		found.add(mode, "%s is for routes with a host, because a certificate is made for a host; use own with a certificate of yours, or off", tls)
-	case tls == TLSAuto && !isPublicName(s.GetHost()) && s.GetHost() != "" && !found.has("spec.host"):
-		found.add(mode, "auto needs a public name such as shop.example.org, and authorities know no %s; use cluster, own or off", s.GetHost())
+	case tls == TLSAuto && !hasDomain(s.GetHost()) && s.GetHost() != "" && !found.has("spec.host"):
+		found.add(mode, "auto needs a name such as shop.example.org, and authorities make no certificates for %s; use cluster, own or off", s.GetHost())
 	case tls == TLSOwn && s.GetTls().GetCertificate() == "":
 		found.add(certificate, "is missing: mode own needs the name of a certificate; add one with: %s",
 			"cloudless certificate add NAME --cert FILE --key FILE")
@@ -251,11 +251,11 @@ func checkRouteTLS(s *v1.RouteSpec, found *violations) {
 	}
 }
 
-// isPublicName reports whether a host may be a name in the public DNS: it has a dot and is no address.
-func isPublicName(host string) bool {
+// hasDomain reports whether a host is a name that an authority may know: it has a dot and is no address. The authority of a
+// company may know names that the public DNS does not.
+func hasDomain(host string) bool {
 	_, err := netip.ParseAddr(host)
-	last := host[strings.LastIndex(host, ".")+1:]
-	return err != nil && last != host && !slices.Contains([]string{"internal", "local", "localhost", "invalid"}, last)
+	return err != nil && strings.Contains(host, ".")
 }
 
 func checkRouteHTTP(s *v1.RouteSpec, found *violations) {

@@ -141,6 +141,7 @@ var sideways = map[string][]string{
 	"api/gen/cloudless/state/v1":       {"api/gen/cloudless/v1"},
 	"internal/routes":                  {"internal/services"},
 	"internal/gcpacer":                 {"internal/sleep"},
+	"internal/routes":                  {"internal/services"},
 	"internal/driver/drivertest":       {"internal/driver", "internal/logfile"},
 	"internal/scheduler/schedulertest": {"internal/scheduler"},
 	"internal/cli":                     {"client", "internal/cli/command", "internal/cli/local", "internal/cli/network", "internal/cli/route", "internal/cli/stream", "internal/cli/usage", "internal/cli/wait"},
