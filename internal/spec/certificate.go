@@ -283,7 +283,7 @@ func DescribeCertificate(leaf *x509.Certificate, now time.Time) *v1.CertificateS
 		State: CertificateReady, Issuer: issuerOf(leaf), Fingerprint: hex.EncodeToString(sum[:]),
 		NotBefore: timestamppb.New(leaf.NotBefore), NotAfter: timestamppb.New(leaf.NotAfter),
 	}
-	if now.After(leaf.NotAfter) {
+	if !now.Before(leaf.NotAfter) {
 		status.State = CertificateExpired
 	}
 	return status
@@ -296,11 +296,11 @@ func ExpiryWarning(c *v1.Certificate, now time.Time) string {
 		return ""
 	}
 	verb := "expires"
-	if now.After(end) {
+	if !now.Before(end) {
 		verb = "has expired"
 	}
 	return fmt.Sprintf("it %s on %s; give a new one with: %s", verb, end.UTC().Format(time.DateTime),
-		Hint(m.GetNamespace(), "cloudless certificate add "+m.GetName()+" --cert FILE --key FILE"))
+		Hint(m.GetNamespace(), "cloudless certificate add "+m.GetName()+" --cert FILE --key FILE --update"))
 }
 
 func subjectOf(c *x509.Certificate) string {

@@ -205,7 +205,7 @@ func TestOnlyCertificatesOfUsersAskToBeReplaced(t *testing.T) {
 	if words := spec.ExpiryWarning(c, issued.AddDate(0, 0, -15)); words != "" {
 		t.Errorf("15 days before: %q", words)
 	}
-	want := "it expires on 2026-11-01 00:00:00; give a new one with: cloudless certificate add shop --cert FILE --key FILE -n web"
+	want := "it expires on 2026-11-01 00:00:00; give a new one with: cloudless certificate add shop --cert FILE --key FILE --update -n web"
 	if words := spec.ExpiryWarning(c, issued.AddDate(0, 0, -2)); words != want {
 		t.Errorf("2 days before: %q", words)
 	}

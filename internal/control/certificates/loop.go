@@ -3,6 +3,7 @@ package certificates
 import (
 	"context"
 	"crypto/x509"
+	"iter"
 	"log/slog"
 	"math/rand/v2"
 	"net"
@@ -172,6 +173,11 @@ func (t *term) tick(ctx context.Context) (*state.Snapshot, error) {
 		return nil, err
 	}
 	snap = t.Store.Snapshot()
+	for uid := range t.askAt {
+		if snap.Certificate(uid) == nil {
+			delete(t.askAt, uid)
+		}
+	}
 	for uid, o := range t.orders {
 		// An order ends with its certificate, and with its source.
 		if now := snap.Certificate(uid); now == nil || now.GetSpec().GetSource() != spec.TLSAuto {
@@ -241,11 +247,8 @@ func (t *term) ask(ctx context.Context, snap *state.Snapshot, now time.Time) {
 	if len(t.orders) > 0 {
 		return
 	}
-	for c := range snap.Certificates("", "") {
+	for c := range asked(snap) {
 		uid := c.GetMetadata().GetUid()
-		if c.GetSpec().GetSource() != spec.TLSAuto || c.GetStatus().GetState() != spec.CertificateReady || c.GetStatus().GetFailures() > 0 {
-			continue
-		}
 		at, known := t.askAt[uid]
 		if !known {
 			// A new leader does not ask about all of them at once.
@@ -256,6 +259,18 @@ func (t *term) ask(ctx context.Context, snap *state.Snapshot, now time.Time) {
 			t.askAt[uid] = now.Add(askAgain)
 			t.begin(ctx, &order{certificate: c, asks: true})
 			return
+		}
+	}
+}
+
+// asked lists the certificates that the authority may want to have renewed earlier.
+func asked(snap *state.Snapshot) iter.Seq[*v1.Certificate] {
+	return func(yield func(*v1.Certificate) bool) {
+		for c := range snap.Certificates("", "") {
+			status := c.GetStatus()
+			if c.GetSpec().GetSource() == spec.TLSAuto && status.GetState() == spec.CertificateReady && status.GetFailures() == 0 && !yield(c) {
+				return
+			}
 		}
 	}
 }
@@ -294,8 +309,8 @@ func (t *term) pause(snap *state.Snapshot) time.Duration {
 	if now.Before(t.pausedUntil) {
 		hear(t.pausedUntil)
 	} else if len(t.orders) == 0 {
-		for _, at := range t.askAt {
-			hear(at)
+		for c := range asked(snap) {
+			hear(t.askAt[c.GetMetadata().GetUid()])
 		}
 	}
 	return pause
