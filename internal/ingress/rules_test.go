@@ -464,6 +464,22 @@ func TestDrainingReplicaEndsWhatItHas(t *testing.T) {
 	}
 }
 
+// A service may be restarted that has only one replica, and its node may count as offline because the servers do not hear it.
+func TestDrainingReplicaIsBetterThanNothing(t *testing.T) {
+	leaving := replica("web-0", says(t, "leaving"))
+	leaving.State = "draining"
+	n := newNode(t, serviceOf("web", leaving), routed("a.test", "web"))
+	if _, body := n.get("http://a.test/"); body != "leaving" {
+		t.Errorf("without another replica a request gets %q", body)
+	}
+	n.change(serviceOf("web", leaving, replica("web-1", says(t, "ready"))))
+	for range 5 {
+		if _, body := n.get("http://a.test/"); body != "ready" {
+			t.Errorf("with another replica a request gets %q", body)
+		}
+	}
+}
+
 func TestPortsFollowTheRoutes(t *testing.T) {
 	n := newNode(t, routed("a.test", "web"), service("web", says(t, "hello")))
 	if up := n.Report(false); !up.GetPortsSet() || len(up.GetPorts()) != 1 || int(up.GetPorts()[0].GetPort()) != n.http || up.GetPorts()[0].GetProblem() != "" {

@@ -61,6 +61,7 @@ type backend struct {
 	weight          int
 	wakes, starting bool
 	ready           choices
+	leaving         choices // they end what they have, and take the requests of a route that has no others
 	canary          choices // of them, for testers
 }
 
@@ -182,7 +183,22 @@ func (e *Engine) route(known *v1.IngressRoute, s *state, certificates map[string
 		}
 		r.backends = append(r.backends, e.backend(r, b, uid, weight, s))
 	}
+	r.useLeaving()
 	return r
+}
+
+// useLeaving uses the endpoints that leave soon, if the route has no others: they are better than nothing.
+func (r *route) useLeaving() {
+	others := slices.ContainsFunc(r.backends, func(b *backend) bool { return b.weight > 0 && (b.ready.total() > 0 || b.wakes) })
+	for _, b := range r.backends {
+		if !others {
+			b.ready = b.leaving
+			continue
+		}
+		for _, c := range b.leaving.all {
+			c.to.closeIdle(time.Now()) // so that no request meets a connection that closes
+		}
+	}
 }
 
 func (e *Engine) backend(r *route, spec *v1.RouteBackend, uid string, weight int, s *state) *backend {
@@ -206,19 +222,19 @@ func (e *Engine) backend(r *route, spec *v1.RouteBackend, uid string, weight int
 			continue
 		}
 		s.endpoints[to] = true // also one that drains: it keeps what it has
+		c := choice{
+			to: to, id: known.GetId(), weight: int(known.GetWeight()),
+			meter: e.traffic.meter(meterKey{route: r.uid, service: uid, revision: known.GetRevisionUid()}),
+		}
 		switch known.GetState() {
 		case "ready":
-			c := choice{
-				to: to, id: known.GetId(), weight: int(known.GetWeight()),
-				meter: e.traffic.meter(meterKey{route: r.uid, service: uid, revision: known.GetRevisionUid()}),
-			}
 			b.ready.add(c)
 			if known.GetCanary() {
 				c.weight = max(c.weight, 1) // a tester comes whatever its share is
 				b.canary.add(c)
 			}
 		case "draining":
-			to.closeIdle(time.Now()) // so that no request meets a connection that closes
+			b.leaving.add(c)
 		default:
 			b.starting = true
 		}

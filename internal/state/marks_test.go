@@ -72,6 +72,50 @@ func TestChangesThatPlacementsRelyOnAdvanceMarks(t *testing.T) {
 	expect("the node is deleted", 13, 0)
 }
 
+// The marks of routes advance with what routes claim and, once there is a route, with what workloads publish. A check before
+// all changes sees the marks as they were.
+func TestClaimsOfRoutesAdvanceMarks(t *testing.T) {
+	store, index := state.New(), uint64(0)
+	do := func(what string, routes, published uint64, add func(*state.Batch)) {
+		t.Helper()
+		index++
+		var b state.Batch
+		add(&b)
+		b.CheckFirst(state.KindMark, state.MarkRoutes, store.Snapshot().MarkVersion(state.MarkRoutes))
+		if _, err := store.Apply(index, b.Transaction(noon)); err != nil {
+			t.Fatal(err)
+		}
+		if s := store.Snapshot(); s.MarkVersion(state.MarkRoutes) != routes || s.MarkVersion(state.MarkPublished) != published {
+			t.Errorf("%s: routes are at %d, published ports at %d, want %d and %d", what, s.MarkVersion(state.MarkRoutes), s.MarkVersion(state.MarkPublished), routes, published)
+		}
+	}
+	web := workload("web", "web")
+	publish := func(port int32) func(*state.Batch) {
+		return func(b *state.Batch) {
+			web.Spec = &v1.WorkloadSpec{Ports: []*v1.Port{{Port: 80, Publish: port}}}
+			b.Put(proto.CloneOf(web))
+		}
+	}
+	route := &v1.Route{Metadata: &v1.Metadata{Uid: "r", Name: "r", Namespace: "default"}, Spec: &v1.RouteSpec{Host: "a.org"}}
+	change := func(f func(*v1.RouteSpec)) func(*state.Batch) {
+		return func(b *state.Batch) { f(route.Spec); b.Put(proto.CloneOf(route)) }
+	}
+	do("a workload publishes before the first route", 0, 0, publish(8080))
+	do("a route is created", 2, 0, change(func(*v1.RouteSpec) {}))
+	do("a workload publishes another port", 2, 3, publish(8081))
+	do("it stays as it is", 2, 3, publish(8081))
+	do("a route leads elsewhere", 2, 3, change(func(s *v1.RouteSpec) { s.Backends = []*v1.RouteBackend{{Service: "api"}} }))
+	do("a route has another host", 6, 3, change(func(s *v1.RouteSpec) { s.Host = "b.org" }))
+	do("a route is deleted", 6, 3, func(b *state.Batch) { b.Delete(state.KindRoute, "r") })
+
+	var late state.Batch
+	late.Create(&v1.Route{Metadata: &v1.Metadata{Uid: "l", Name: "l", Namespace: "default"}, Spec: &v1.RouteSpec{Host: "a.org"}})
+	late.CheckFirst(state.KindMark, state.MarkRoutes, 2)
+	if _, err := store.Apply(index+1, late.Transaction(noon)); !state.MovedOn(err) {
+		t.Errorf("a claim that was judged on an older state ends with %v", err)
+	}
+}
+
 func TestTransactionsCannotChangeMarks(t *testing.T) {
 	for what, change := range map[string]func(*state.Batch){
 		"put":    func(b *state.Batch) { b.Put(&statev1.Mark{Metadata: &v1.Metadata{Uid: state.MarkLayout}}) },
