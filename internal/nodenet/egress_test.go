@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
@@ -261,5 +262,33 @@ func TestRefusedConnectionsAreTold(t *testing.T) {
 	event := l.events.await(t, "EgressRefused")
 	if event.UID != "web" || !event.Warning || !strings.Contains(event.Message, "198.51.100.2:8000/tcp, [2001:db8::2]:9000/udp") && !strings.Contains(event.Message, "198.51.100.2:8000/tcp.") {
 		t.Errorf("the event is %+v", event)
+	}
+}
+
+// A new process writes the whole table again, with as many addresses of names as the replicas of a node have.
+func TestManyLearnedAddressesAreKept(t *testing.T) {
+	l := newLab(t)
+	l.serve(l.outside, "outside")
+	rule := named("*.example.org", "")
+	web := l.attachWith("shop", "web", allow(rule))
+	learner := learned.New("cloudless_" + l.opts.ID)
+	defer learner.Close()
+	const many, each = 100_000, 5000
+	for start := 0; start < many; start += each {
+		var list []learned.Address
+		for i := range each {
+			n := start + i
+			list = append(list, learned.Address{Replica: web.Addresses[0], Rule: rule.ID(), Address: netip.AddrFrom4([4]byte{192, byte(n >> 16), byte(n >> 8), byte(n)})})
+		}
+		l.must(learner.Learn(list))
+	}
+	l.must(learner.Learn([]learned.Address{{Replica: web.Addresses[0], Rule: rule.ID(), Address: netip.MustParseAddr(there4)}}))
+	l.restart()
+	l.attachIn("shop", "db", "db") // writes the rules
+	l.open(web.Namespace, "tcp", outside4, "outside")
+	out, err := exec.Command("nft", "list", "set", "inet", "cloudless_"+l.opts.ID, "learned4").Output()
+	l.must(err)
+	if n := strings.Count(string(out), "expires"); n <= many {
+		t.Errorf("%d addresses are left of %d", n, many+1)
 	}
 }

@@ -26,8 +26,9 @@ const (
 	Least = 10 * time.Minute
 	// Used is how long it counts after the last connection to it: some programs look a name up only when they start.
 	Used = time.Hour
-	// most limits the addresses of all replicas of a node.
-	most = 1 << 20
+	// most limits the addresses of all replicas of a node: all of them are part of the transaction when the table is
+	// written again.
+	most = 1 << 17
 )
 
 // SetName is the name of the set for a family of addresses.

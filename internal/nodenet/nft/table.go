@@ -237,7 +237,11 @@ func (t *Table) replace() error {
 	if err != nil {
 		return err
 	}
-	return t.commit(now, func(b *batch) error { return b.replace(t, kept) })
+	err = t.commit(now, func(b *batch) error { return b.replace(t, kept) })
+	if err != nil && len(kept) > 0 { // the rules matter more
+		err = t.commit(now, func(b *batch) error { return b.replace(t, nil) })
+	}
+	return err
 }
 
 // Replaced is how often the whole table was written. That empties dynamic sets and sets counters to zero.
