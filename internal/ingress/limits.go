@@ -66,12 +66,6 @@ func (l *limits) crowded() bool {
 	return len(l.conns) > l.most/2
 }
 
-func (l *limits) count() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.conns)
-}
-
 // closeAll closes all connections, and those that come later.
 func (l *limits) closeAll() {
 	l.mu.Lock()

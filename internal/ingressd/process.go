@@ -41,7 +41,7 @@ type Process struct {
 	LogDir string
 	// Program is the name of its program, by which agents recognize their version.
 	Program string
-	// Connections is how many clients may be connected, 0 for the engine's default.
+	// Connections is how many clients may be connected, 0 for as many as there are file descriptors for.
 	Connections int
 	Log         *slog.Logger
 }
@@ -68,6 +68,9 @@ func Serve(ctx context.Context, o Process) error {
 	socket := filepath.Join(o.Dir, socketName)
 	before := takeOver(socket, o.Log)
 	p := &process{Process: o, stop: cancel}
+	if o.Connections == 0 {
+		o.Connections = connections()
+	}
 	p.engine = ingress.New(ingress.Options{LogDir: o.LogDir, Inherited: before.ports, Connections: o.Connections, Logger: o.Log})
 	defer p.engine.Close()
 	if before.known == nil {
@@ -397,4 +400,16 @@ func (p *process) forget() {
 func isMemory(dir string) bool {
 	var info unix.Statfs_t
 	return unix.Statfs(dir, &info) == nil && (info.Type == unix.TMPFS_MAGIC || info.Type == unix.RAMFS_MAGIC)
+}
+
+// mostConnections is how many clients may be connected if there are enough file descriptors. Each needs two, and some are
+// needed for other things.
+const mostConnections, otherFiles = 100_000, 256
+
+func connections() int {
+	var limit unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil || limit.Cur > 2*mostConnections+otherFiles {
+		return mostConnections
+	}
+	return max((int(limit.Cur)-otherFiles)/2, otherFiles)
 }
