@@ -219,8 +219,14 @@ func TestAnswersAreCompressedWhereThatHelps(t *testing.T) {
 		_, _ = io.WriteString(w, text)
 	})))
 	for _, c := range []struct{ query, accepts, want string }{
-		{"type=text/html", "gzip, deflate, br, zstd", "zstd"}, {"type=application/json", "gzip", "gzip"}, {"type=text/html", "zstd;q=0, gzip", "gzip"},
-		{"type=text/html", "", ""}, {"type=text/html", "br", ""}, {"type=image/png", "gzip", ""}, {"type=text/html&encoding=br", "gzip", "br"}, {"type=text/html&part=1", "gzip", ""},
+		{"type=text/html", "gzip, deflate, br, zstd", "zstd"},
+		{"type=application/json", "gzip", "gzip"},
+		{"type=text/html", "zstd;q=0, gzip", "gzip"},
+		{"type=text/html", "", ""},
+		{"type=text/html", "br", ""},
+		{"type=image/png", "gzip", ""},
+		{"type=text/html&encoding=br", "gzip", "br"},
+		{"type=text/html&part=1", "gzip", ""},
 	} {
 		for _, multi := range []bool{false, true} {
 			p, body := n.send(n.client(multi), "GET", "http://a.test/?"+c.query, "", "Accept-Encoding: "+c.accepts)
