@@ -120,13 +120,13 @@ func TestCertificatesAreRenewedAfterTwoThirdsOfTheirLife(t *testing.T) {
 	inTime(t, func(t *testing.T, w *world, _ *slowAuthority) {
 		w.route("shop", "shop.example.org", spec.TLSAuto)
 		w.route("home", "home.internal", spec.TLSCluster)
-		pass(58 * day)
+		pass(57 * day)
 		for _, host := range []string{"shop.example.org", "home.internal"} {
 			if n := w.certificate(host).GetStatus().GetKeyVersion(); n != 1 {
-				t.Errorf("after 58 days the certificate of %s was made %d times", host, n)
+				t.Errorf("after 57 days the certificate of %s was made %d times", host, n)
 			}
 		}
-		pass(3 * day)
+		pass(4 * day)
 		for _, host := range []string{"shop.example.org", "home.internal"} {
 			c := w.certificate(host)
 			if n := c.GetStatus().GetKeyVersion(); n != 2 {
