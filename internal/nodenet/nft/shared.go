@@ -23,20 +23,43 @@ func (t *Table) sharedElements() ([]Element, error) {
 	}
 	var list []Element
 	for name := range t.shared {
-		elements, err := c.GetSetElements(&nftables.Set{Table: tableOf(t.name, false), Name: name})
-		if IsMissing(err) {
-			continue
-		}
+		elements, err := allElements(c, &nftables.Set{Table: tableOf(t.name, false), Name: name})
 		if err != nil {
 			return nil, fmt.Errorf("read the elements of set %s: %w", name, err)
 		}
-		for _, e := range elements {
-			if e.Expires > 0 {
-				list = append(list, Element{Set: name, Key: string(e.Key), Timeout: e.Expires})
-			}
+		for key, left := range elements {
+			list = append(list, Element{Set: name, Key: key, Timeout: left})
 		}
 	}
 	return list, nil
+}
+
+// mostReads limits how often a set is read.
+const mostReads = 20
+
+// allElements are the elements of a set and how long they have left. A set that grows is moved to a larger table by the
+// kernel in the background, and who reads it meanwhile misses some: it is read until that finds nothing new.
+func allElements(c *nftables.Conn, set *nftables.Set) (map[string]time.Duration, error) {
+	all := map[string]time.Duration{}
+	for range mostReads {
+		before := len(all)
+		elements, err := c.GetSetElements(set)
+		if IsMissing(err) {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range elements {
+			if e.Expires > 0 {
+				all[string(e.Key)] = e.Expires
+			}
+		}
+		if len(all) == before {
+			break
+		}
+	}
+	return all, nil
 }
 
 // IsMissing reports whether a set or a table does not exist. The library passes on only the text of the kernel's error.
