@@ -81,7 +81,14 @@ type generationMark struct {
 func (m generationMark) is(generation uint32) bool { return m.set && m.low == uint16(generation) }
 
 // Listener is for one reader of the kernel's messages.
-func (t *Table) Listener() *Listener { return &Listener{table: t} }
+func (t *Table) Listener() *Listener {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.moved == nil {
+		t.moved = make(chan struct{})
+	}
+	return &Listener{table: t}
+}
 
 // Message reports whether a message ends a transaction of another program. One that only adds elements to Shared sets
 // does not count.

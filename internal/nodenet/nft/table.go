@@ -85,6 +85,8 @@ type Table struct {
 	tampered bool // another program has changed the table
 	replaced int
 	open     connections
+	// moved is closed when a Listener has heard of another generation; nil without a Listener.
+	moved chan struct{}
 }
 
 type elementKey struct{ set, key string }
@@ -117,6 +119,7 @@ func New(name string, sets []Set) *Table {
 // Update sets parts, or removes those that are nil. The table has them even if the kernel refuses: the next Restore
 // tries again.
 func (t *Table) Update(parts map[string]*Part) error {
+	t.catchUp()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	change := t.merge(parts)
@@ -127,6 +130,31 @@ func (t *Table) Update(parts map[string]*Part) error {
 		return nil
 	}
 	return t.replace()
+}
+
+// catchUpTime is how long a change waits for the Listener at most.
+const catchUpTime = 100 * time.Millisecond
+
+// catchUp waits until the Listener has heard of transactions that have just been made. Otherwise one that added to a
+// Shared set would look like a change by another program, and the whole table would be written again.
+func (t *Table) catchUp() {
+	timeout := time.NewTimer(catchUpTime)
+	defer timeout.Stop()
+	for {
+		t.mu.Lock()
+		now, err := t.generation()
+		moved := t.moved
+		behind := moved != nil && err == nil && t.clean && !t.tampered && t.at != 0 && t.at < now
+		t.mu.Unlock()
+		if !behind {
+			return
+		}
+		select {
+		case <-moved:
+		case <-timeout.C:
+			return
+		}
+	}
 }
 
 // Describe is Update without writing: the next Restore writes the whole table.
@@ -142,6 +170,10 @@ func (t *Table) Describe(parts map[string]*Part) {
 func (t *Table) announced(generation uint32, touched bool) (foreign bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.moved != nil {
+		close(t.moved)
+		t.moved = make(chan struct{})
+	}
 	switch {
 	case t.at != 0 && t.from <= generation && generation <= t.at:
 		return false
