@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cloudless/cloudless/internal/ingress/proxyproto"
@@ -22,6 +23,7 @@ type client struct {
 	from    netip.AddrPort // the client itself
 	to      netip.AddrPort // that it has connected to
 	trusted bool
+	busy    atomic.Bool // it has a request, or is another protocol's
 	ourPort int
 	once    sync.Once
 	closed  chan struct{}
@@ -42,7 +44,7 @@ func (c *client) Read(p []byte) (int, error) {
 func (c *client) Close() error {
 	err := c.Conn.Close()
 	c.once.Do(func() {
-		c.e.limits.leave(c.Conn)
+		c.e.limits.leave(c)
 		close(c.closed)
 	})
 	return err
@@ -66,11 +68,11 @@ func (e *Engine) accept(p port, conn net.Conn) {
 	s := e.current.Load()
 	peer := addressOf(conn.RemoteAddr())
 	trusted := within(s.trusted, peer.Addr())
-	if !e.limits.enter(conn, peer.Addr(), trusted) {
+	c := &client{Conn: conn, e: e, peer: peer, from: peer, to: addressOf(conn.LocalAddr()), trusted: trusted, ourPort: p.number, closed: make(chan struct{})}
+	if !e.limits.enter(c) {
 		_ = conn.Close()
 		return
 	}
-	c := &client{Conn: conn, e: e, peer: peer, from: peer, to: addressOf(conn.LocalAddr()), trusted: trusted, ourPort: p.number, closed: make(chan struct{})}
 	defer func() { _ = c.Close() }()
 	if trusted && !c.introduce() {
 		return

@@ -67,7 +67,9 @@ func (e *Engine) serveHTTP1(c *client, conn net.Conn, secure bool, serverName st
 			return
 		}
 		_ = conn.SetReadDeadline(time.Time{}) // if it is closed, reading the next request reports it
+		c.busy.Store(true)
 		f.exchange(secure, serverName)
+		c.busy.Store(false)
 		if f.taken {
 			return
 		}

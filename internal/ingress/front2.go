@@ -92,6 +92,7 @@ func (f *http2Front) Addr() net.Addr { return &net.TCPAddr{} }
 
 // serve returns when the connection has ended.
 func (f *http2Front) serve(conn net.Conn, c *client) {
+	c.busy.Store(true) // it ends if it is idle for long
 	select {
 	case f.conns <- conn:
 		<-c.closed

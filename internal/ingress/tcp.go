@@ -26,6 +26,7 @@ func (e *Engine) serveTCP(c *client, p port, r *route) {
 	} else if c.r == nil { // without a layer in between, the kernel can copy
 		conn = c.Conn
 	}
+	c.busy.Store(true)
 	backend, one, ok := e.dialBackend(r, "tcp")
 	if !ok {
 		r.local.answered(time.Since(began), true)

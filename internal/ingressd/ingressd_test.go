@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -357,6 +358,45 @@ func TestProcessKeepsFewPrivileges(t *testing.T) {
 	for _, want := range []string{"CapEff:\t0000000000000400", "CapBnd:\t0000000000000400", "NoNewPrivs:\t1"} {
 		if !strings.Contains(status, want) {
 			t.Errorf("the process has not %q: %s", want, status)
+		}
+	}
+}
+
+// Ten thousand clients that send nothing, or too little, hold connections and no more.
+func TestSlowClientsDoNotKeepOthersFromBeingServed(t *testing.T) {
+	const slow = 10_000
+	var limit syscall.Rlimit
+	if must.Succeed(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit)); limit.Cur < slow+1000 || os.Getuid() != 0 {
+		t.Skipf("%d connections need more than %d files, and root", slow, limit.Cur)
+	}
+	m := newMachine(t)
+	c := m.agent()
+	must.Succeed(t, c.Send(m.full(says(t, "hello"))))
+	opened(t, c)
+	conns := make([]net.Conn, slow)
+	var dialing sync.WaitGroup
+	for part := range 8 {
+		dialing.Go(func() {
+			for i := part; i < slow; i += 8 {
+				conn, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(m.http)))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				conns[i] = conn
+				_, _ = io.WriteString(conn, []string{"", "G", "GET / HTTP/1.1\r\nHost: web.test\r\nX: "}[i%3])
+			}
+		})
+	}
+	dialing.Wait()
+	for range 50 {
+		if got := m.get("/"); got != "hello" {
+			t.Fatalf("the answer is %q", got)
+		}
+	}
+	for _, conn := range conns {
+		if conn != nil {
+			conn.Close()
 		}
 	}
 }

@@ -48,6 +48,11 @@ type plugin struct {
 // withoutGRPC leaves a file out of programs that are built with the tag no_grpc.
 const withoutGRPC = "//go:build !no_grpc\n\n"
 
+// markGRPC puts that behind the comment that says that the code is generated.
+func markGRPC(code string) string {
+	return strings.Replace(code, "\n\n", "\n\n"+withoutGRPC, 1)
+}
+
 var plugins = []plugin{
 	{name: "protoc-gen-go", parameter: "paths=source_relative"},
 	{name: "protoc-gen-go-grpc", parameter: "paths=source_relative", grpc: true},
@@ -188,7 +193,7 @@ func generate(ctx context.Context, p plugin, set []*descriptorpb.FileDescriptorP
 		}
 		content := file.GetContent()
 		if p.grpc {
-			content = withoutGRPC + content
+			content = markGRPC(content)
 		}
 		if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
 			return err
