@@ -14,6 +14,7 @@ import (
 
 const (
 	shopPublished  = 18080
+	shopHost       = "shop.example.org"
 	callersPerNode = 4
 	callPause      = 40 * time.Millisecond
 	// requestPatience is how long a caller waits for an answer.
@@ -24,16 +25,18 @@ const (
 type request struct {
 	begin, end time.Duration
 	by         string // the node that it was sent to
+	way        string // "route" or "port"
 	// replica and release are in the answer.
 	replica, release string
 	failure          string // why there was no answer
 }
 
 func (r request) String() string {
-	return fmt.Sprintf("by %s from %.3fs to %.3fs: %s", r.by, r.begin.Seconds(), r.end.Seconds(), r.failure)
+	return fmt.Sprintf("by the %s of %s from %.3fs to %.3fs: %s", cmp.Or(r.way, "port"), r.by, r.begin.Seconds(), r.end.Seconds(), r.failure)
 }
 
-// load is the constant load on the shop: callers outside of the cluster that ask every node at the published port.
+// load is the constant load on the shop: callers outside of the cluster that ask every node, half of them at the published
+// port and half of them by the route, the latter over connections that they keep.
 type load struct {
 	lab *lab
 
@@ -45,19 +48,23 @@ type load struct {
 func (c *load) run(ctx context.Context) {
 	var callers sync.WaitGroup
 	for _, m := range c.lab.nodes {
-		for range callersPerNode {
-			callers.Go(func() { c.call(ctx, m) })
+		for i := range callersPerNode {
+			byRoute := i%2 == 1
+			callers.Go(func() { c.call(ctx, m, byRoute) })
 		}
 	}
 	callers.Wait()
 }
 
-func (c *load) call(ctx context.Context, m *machine) {
-	caller := &http.Client{Timeout: requestPatience, Transport: &http.Transport{DisableKeepAlives: true}}
-	url := fmt.Sprintf("http://%s:%d/", m.address, shopPublished)
+func (c *load) call(ctx context.Context, m *machine, byRoute bool) {
+	caller := &http.Client{Timeout: requestPatience, Transport: &http.Transport{DisableKeepAlives: !byRoute}}
+	way, url, host := "port", fmt.Sprintf("http://%s:%d/", m.address, shopPublished), ""
+	if byRoute {
+		way, url, host = "route", fmt.Sprintf("http://%s/", m.address), shopHost
+	}
 	for ; ctx.Err() == nil; time.Sleep(callPause) {
-		r := request{by: m.name, begin: c.lab.told.now()}
-		answer, err := ask(caller, url)
+		r := request{by: m.name, way: way, begin: c.lab.told.now()}
+		answer, err := ask(caller, url, host)
 		r.end = c.lab.told.now()
 		if err == nil {
 			if _, scanErr := fmt.Sscan(answer, &r.replica, &r.release); scanErr != nil {
@@ -73,13 +80,33 @@ func (c *load) call(ctx context.Context, m *machine) {
 	}
 }
 
-func ask(caller *http.Client, url string) (string, error) {
-	answer, err := caller.Get(url)
+// routed says which node does not answer for the route of the shop yet.
+func (l *lab) routed(context.Context) error {
+	for _, m := range l.nodes {
+		caller := &http.Client{Timeout: requestPatience, Transport: &http.Transport{DisableKeepAlives: true}}
+		if _, err := ask(caller, fmt.Sprintf("http://%s/", m.address), shopHost); err != nil {
+			return fmt.Errorf("the route on %s: %w", m.name, err)
+		}
+	}
+	return nil
+}
+
+// ask makes one request, for another host than the one of the address if that is given.
+func ask(caller *http.Client, url, host string) (string, error) {
+	request, err := http.NewRequest(http.MethodGet, url, nil)
+	if err != nil {
+		return "", err
+	}
+	request.Host = cmp.Or(host, request.Host)
+	answer, err := caller.Do(request)
 	if err != nil {
 		return "", err
 	}
 	defer answer.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(answer.Body, 200))
+	if err == nil && answer.StatusCode != http.StatusOK {
+		err = fmt.Errorf("status %d: %.100s", answer.StatusCode, body)
+	}
 	return string(body), err
 }
 

@@ -73,11 +73,17 @@ func (l *lab) open(ctx context.Context, seed uint64) (*operator, error) {
 	}}); err != nil {
 		return nil, err
 	}
+	if _, err := client.Service(l.admin, v1.NewRouteServiceClient).CreateRoute(ctx, &v1.CreateRouteRequest{Route: &v1.Route{
+		Metadata: &v1.Metadata{Name: shopName},
+		Spec:     &v1.RouteSpec{Host: shopHost, Backends: []*v1.RouteBackend{{Service: shopName}}},
+	}}); err != nil {
+		return nil, err
+	}
 	o := &operator{lab: l, image: image, seed: seed}
 	if err := o.release(ctx, goodRelease+"-0", false); err != nil {
 		return nil, err
 	}
-	return o, nil
+	return o, l.until(ctx, l.routed)
 }
 
 func (o *operator) workload(name string) *v1.Workload {

@@ -8,6 +8,7 @@ import (
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/routes"
 	"github.com/cloudless/cloudless/internal/services"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
@@ -221,14 +222,14 @@ func (l *Loop) measure(now time.Time, snap *state.Snapshot, w *v1.Workload, s sp
 	all := 0
 	m.Quiet = s.Least == 0
 	for service := range snap.Services(w.GetMetadata().GetNamespace(), "") {
-		if !services.Chooses(service, w) {
+		if !services.Chooses(service, w) || len(routes.LeadsTo(snap, service)) == 0 {
 			continue
 		}
 		all++
 		uid := service.GetMetadata().GetUid()
-		if rate, known := l.Traffic.Requests(uid, rateWithin); known {
-			m.Requests, m.RequestsKnown = m.Requests+rate, true
-		}
+		// A sum with a part missing would scale in.
+		rate, known := l.Traffic.Requests(uid, rateWithin)
+		m.Requests, m.RequestsKnown = m.Requests+rate, known && (all == 1 || m.RequestsKnown)
 		if m.Quiet {
 			rate, known := l.Traffic.Requests(uid, s.Idle)
 			m.Quiet = known && rate == 0

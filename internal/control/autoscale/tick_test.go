@@ -63,6 +63,10 @@ func newWorld(t fatal, replicas int32, a *v1.Autoscale, change ...func(*v1.Workl
 		b.Create(&v1.Revision{Metadata: &v1.Metadata{Uid: "r1", Name: "web-1", Namespace: "default"}, Spec: &v1.RevisionSpec{WorkloadUid: "web", Number: 1, Workload: made.GetSpec()}})
 		b.Create(made)
 		b.Create(&v1.Service{Metadata: &v1.Metadata{Uid: "svc", Name: "web", Namespace: "default"}, Spec: &v1.ServiceSpec{}, Status: &v1.ServiceStatus{}})
+		b.Create(&v1.Route{
+			Metadata: &v1.Metadata{Uid: "route", Name: "web", Namespace: "default"},
+			Spec:     &v1.RouteSpec{Host: "web.example.org", Backends: []*v1.RouteBackend{{Service: "web"}}}, Status: &v1.RouteStatus{},
+		})
 		b.Create(&v1.Node{Metadata: &v1.Metadata{Uid: "n1", Name: "n1"}, Status: &v1.NodeStatus{State: spec.NodeReady}})
 	})
 	w.start()
