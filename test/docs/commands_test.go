@@ -18,7 +18,7 @@ func TestCommandsOfTheDocumentationWork(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs root and containers; make test runs it")
 	}
-	for _, page := range []string{"README.md", "docs/first-app.md", "docs/tutorial-network.md"} {
+	for _, page := range []string{"README.md", "docs/first-app.md", "docs/tutorial-network.md", "docs/tutorial-routes.md"} {
 		t.Run(filepath.Base(page), func(t *testing.T) {
 			here, there := newMachines(t)
 			clone := cloneRepository(t)
