@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"net"
 	"net/netip"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -74,6 +75,7 @@ func (e *Engine) accept(p port, conn net.Conn) {
 		return
 	}
 	defer func() { _ = c.Close() }()
+	defer e.survive(peer)
 	if trusted && !c.introduce() {
 		return
 	}
@@ -84,6 +86,13 @@ func (e *Engine) accept(p port, conn net.Conn) {
 		e.serveTLS(c)
 	default:
 		e.serveHTTP1(c, c, false, "")
+	}
+}
+
+// survive keeps a mistake of ours that one client has found from ending the connections of all others.
+func (e *Engine) survive(peer netip.AddrPort) {
+	if mistake := recover(); mistake != nil {
+		e.opts.Logger.Error("a connection ends by a panic", "client", peer, "panic", mistake, "stack", string(debug.Stack()))
 	}
 }
 
