@@ -230,8 +230,8 @@ func TestRouteAddWaits(t *testing.T) {
 	c.answering = func(*cloudlessv1.Route) *cloudlessv1.RouteStatus {
 		return &cloudlessv1.RouteStatus{Nodes: []*cloudlessv1.RouteNode{{Node: "box", Problem: "nginx uses port 443"}}}
 	}
-	c.run(t.Context(), "", "route", "add", "b.org", "api", "--timeout", "1ms").
-		expect(t, 1, "route b-org created\n", "cloudless: route b-org stays, but after 1ms no node answers yet; node box nginx uses port 443; see: cloudless route get b-org\n")
+	c.run(t.Context(), "", "route", "add", "b.org", "api", "--timeout", "2s").
+		expect(t, 1, "route b-org created\n", "cloudless: route b-org stays, but after 2s no node answers yet; node box nginx uses port 443; see: cloudless route get b-org\n")
 	calls := 0
 	c.answering = func(*cloudlessv1.Route) *cloudlessv1.RouteStatus {
 		if calls++; calls == 3 {

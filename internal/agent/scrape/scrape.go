@@ -6,6 +6,7 @@
 package scrape
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -218,15 +219,19 @@ func fetch(ctx context.Context, t Target) (map[string]*dto.MetricFamily, error) 
 	return families, nil
 }
 
-// parse reads metrics in Prometheus text format, up to a bound.
+// parse reads metrics in Prometheus text format, up to a bound. It reads all of them first, so that the time for an answer
+// is not used up by parsing it.
 func parse(from io.Reader) (map[string]*dto.MetricFamily, error) {
-	bounded := &io.LimitedReader{R: from, N: maxBody + 1}
-	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(bounded)
+	body, err := io.ReadAll(io.LimitReader(from, maxBody+1))
 	switch {
-	case bounded.N <= 0:
-		return nil, fmt.Errorf("the answer has more than %d MiB", maxBody>>20)
 	case err != nil:
+		return nil, fmt.Errorf("read the answer: %w", err)
+	case len(body) > maxBody:
+		return nil, fmt.Errorf("the answer has more than %d MiB", maxBody>>20)
+	}
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(bytes.NewReader(body))
+	if err != nil {
 		return nil, fmt.Errorf("the answer is not in Prometheus text format: %w", err)
 	}
 	return families, nil

@@ -1093,26 +1093,26 @@ const file_cloudless_v1_route_service_proto_rawDesc = "" +
 	"\tselection\x18\x01 \x01(\v2\x17.cloudless.v1.SelectionR\tselection\"h\n" +
 	"\x11CertificateChange\x12\x16\n" +
 	"\x06change\x18\x01 \x01(\tR\x06change\x12;\n" +
-	"\vcertificate\x18\x02 \x01(\v2\x19.cloudless.v1.CertificateR\vcertificate2\xe2\x06\n" +
+	"\vcertificate\x18\x02 \x01(\v2\x19.cloudless.v1.CertificateR\vcertificate2\xe8\x06\n" +
 	"\fRouteService\x12c\n" +
 	"\vCreateRoute\x12 .cloudless.v1.CreateRouteRequest\x1a\x13.cloudless.v1.Route\"\x1d\xe2\xcc'\x04\b\x02 \x01\x82\xd3\xe4\x93\x02\x0f:\x01*\"\n" +
 	"/v1/routes\x12t\n" +
 	"\n" +
 	"ApplyRoute\x12\x1f.cloudless.v1.ApplyRouteRequest\x1a .cloudless.v1.ApplyRouteResponse\"#\xe2\xcc'\x04\b\x02 \x01\x82\xd3\xe4\x93\x02\x15:\x01*\"\x10/v1/routes:apply\x12\xa1\x01\n" +
 	"\vUpdateRoute\x12 .cloudless.v1.UpdateRouteRequest\x1a\x13.cloudless.v1.Route\"[\xe2\xcc'\x02\b\x02\x82\xd3\xe4\x93\x02O:\x05route\x1aF/v1/namespaces/{route.metadata.namespace}/routes/{route.metadata.name}\x12|\n" +
-	"\vDeleteRoute\x12 .cloudless.v1.DeleteRouteRequest\x1a\x13.cloudless.v1.Route\"6\xe2\xcc'\x02\b\x02\x82\xd3\xe4\x93\x02**(/v1/namespaces/{namespace}/routes/{name}\x12x\n" +
-	"\bGetRoute\x12\x1d.cloudless.v1.GetRouteRequest\x1a\x13.cloudless.v1.Route\"8\xe2\xcc'\x04\b\x01\x10\x01\x82\xd3\xe4\x93\x02*\x12(/v1/namespaces/{namespace}/routes/{name}\x12k\n" +
+	"\vDeleteRoute\x12 .cloudless.v1.DeleteRouteRequest\x1a\x13.cloudless.v1.Route\"6\xe2\xcc'\x02\b\x02\x82\xd3\xe4\x93\x02**(/v1/namespaces/{namespace}/routes/{name}\x12z\n" +
+	"\bGetRoute\x12\x1d.cloudless.v1.GetRouteRequest\x1a\x13.cloudless.v1.Route\":\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02*\x12(/v1/namespaces/{namespace}/routes/{name}\x12m\n" +
 	"\n" +
-	"ListRoutes\x12\x1f.cloudless.v1.ListRoutesRequest\x1a .cloudless.v1.ListRoutesResponse\"\x1a\xe2\xcc'\x04\b\x01\x10\x01\x82\xd3\xe4\x93\x02\f\x12\n" +
-	"/v1/routes\x12n\n" +
-	"\vWatchRoutes\x12 .cloudless.v1.WatchRoutesRequest\x1a\x19.cloudless.v1.RouteChange\" \xe2\xcc'\x04\b\x01\x10\x01\x82\xd3\xe4\x93\x02\x12\x12\x10/v1/routes:watch0\x012\xd9\x06\n" +
+	"ListRoutes\x12\x1f.cloudless.v1.ListRoutesRequest\x1a .cloudless.v1.ListRoutesResponse\"\x1c\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\f\x12\n" +
+	"/v1/routes\x12p\n" +
+	"\vWatchRoutes\x12 .cloudless.v1.WatchRoutesRequest\x1a\x19.cloudless.v1.RouteChange\"\"\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\x12\x12\x10/v1/routes:watch0\x012\xdf\x06\n" +
 	"\x12CertificateService\x12{\n" +
 	"\x11CreateCertificate\x12&.cloudless.v1.CreateCertificateRequest\x1a\x19.cloudless.v1.Certificate\"#\xe2\xcc'\x04\b\x02 \x01\x82\xd3\xe4\x93\x02\x15:\x01*\"\x10/v1/certificates\x12\x8c\x01\n" +
 	"\x10ApplyCertificate\x12%.cloudless.v1.ApplyCertificateRequest\x1a&.cloudless.v1.ApplyCertificateResponse\")\xe2\xcc'\x04\b\x02 \x01\x82\xd3\xe4\x93\x02\x1b:\x01*\"\x16/v1/certificates:apply\x12\x94\x01\n" +
-	"\x11DeleteCertificate\x12&.cloudless.v1.DeleteCertificateRequest\x1a\x19.cloudless.v1.Certificate\"<\xe2\xcc'\x02\b\x02\x82\xd3\xe4\x93\x020*./v1/namespaces/{namespace}/certificates/{name}\x12\x90\x01\n" +
-	"\x0eGetCertificate\x12#.cloudless.v1.GetCertificateRequest\x1a\x19.cloudless.v1.Certificate\">\xe2\xcc'\x04\b\x01\x10\x01\x82\xd3\xe4\x93\x020\x12./v1/namespaces/{namespace}/certificates/{name}\x12\x83\x01\n" +
-	"\x10ListCertificates\x12%.cloudless.v1.ListCertificatesRequest\x1a&.cloudless.v1.ListCertificatesResponse\" \xe2\xcc'\x04\b\x01\x10\x01\x82\xd3\xe4\x93\x02\x12\x12\x10/v1/certificates\x12\x86\x01\n" +
-	"\x11WatchCertificates\x12&.cloudless.v1.WatchCertificatesRequest\x1a\x1f.cloudless.v1.CertificateChange\"&\xe2\xcc'\x04\b\x01\x10\x01\x82\xd3\xe4\x93\x02\x18\x12\x16/v1/certificates:watch0\x01BAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
+	"\x11DeleteCertificate\x12&.cloudless.v1.DeleteCertificateRequest\x1a\x19.cloudless.v1.Certificate\"<\xe2\xcc'\x02\b\x02\x82\xd3\xe4\x93\x020*./v1/namespaces/{namespace}/certificates/{name}\x12\x92\x01\n" +
+	"\x0eGetCertificate\x12#.cloudless.v1.GetCertificateRequest\x1a\x19.cloudless.v1.Certificate\"@\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x020\x12./v1/namespaces/{namespace}/certificates/{name}\x12\x85\x01\n" +
+	"\x10ListCertificates\x12%.cloudless.v1.ListCertificatesRequest\x1a&.cloudless.v1.ListCertificatesResponse\"\"\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\x12\x12\x10/v1/certificates\x12\x88\x01\n" +
+	"\x11WatchCertificates\x12&.cloudless.v1.WatchCertificatesRequest\x1a\x1f.cloudless.v1.CertificateChange\"(\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\x18\x12\x16/v1/certificates:watch0\x01BAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
 
 var (
 	file_cloudless_v1_route_service_proto_rawDescOnce sync.Once
