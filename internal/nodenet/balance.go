@@ -157,8 +157,9 @@ const (
 	maxSlots  = 4096
 )
 
-// weighted lists the addresses as often as their weights say. If that is too often, each one gets the nearest smaller number
-// of slots, at least one, and those that lack most to their share get what is left.
+// weighted lists the addresses as often as their weights say. If that is too often, it rounds the slots of the first one,
+// of the first two, and so on, so that together those with equal weights are at most one slot away from their share. Each
+// one gets at least one slot.
 func weighted(shares []share) []netip.AddrPort {
 	if len(shares) == 0 {
 		return nil
@@ -168,33 +169,15 @@ func weighted(shares []share) []netip.AddrPort {
 		total += s.weight
 		divisor = gcd(s.weight, divisor)
 	}
-	most := uint64(min(max(minSlots, slotsEach*len(shares)), max(maxSlots, len(shares))))
-	counts, left := make([]uint64, len(shares)), most
-	for i, s := range shares {
-		if counts[i] = s.weight / divisor; total/divisor > most {
-			counts[i] = max(s.weight*most/total, 1)
-		}
-		left -= min(left, counts[i])
-	}
-	if total/divisor > most {
-		lacking := make([]int, len(shares))
-		for i := range lacking {
-			lacking[i] = i
-		}
-		lacks := func(i int) uint64 {
-			if exact := shares[i].weight * most; exact > total {
-				return exact % total
-			}
-			return 0 // it has more than its share already
-		}
-		slices.SortStableFunc(lacking, func(a, b int) int { return cmp.Compare(lacks(b), lacks(a)) })
-		for _, i := range lacking[:min(left, uint64(len(lacking)))] {
-			counts[i]++
-		}
-	}
+	slots := min(total/divisor, uint64(min(max(minSlots, slotsEach*len(shares)), max(maxSlots, len(shares)))))
+	byWeight := slices.Clone(shares)
+	slices.SortStableFunc(byWeight, func(a, b share) int { return cmp.Compare(a.weight, b.weight) })
 	var list []netip.AddrPort
-	for i, s := range shares {
-		list = append(list, slices.Repeat([]netip.AddrPort{s.to}, int(counts[i]))...)
+	sum := uint64(0)
+	for _, s := range byWeight {
+		sum += s.weight
+		end := (sum*slots + total/2) / total
+		list = append(list, slices.Repeat([]netip.AddrPort{s.to}, max(int(end)-len(list), 1))...)
 	}
 	return list
 }

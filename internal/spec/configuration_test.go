@@ -351,12 +351,15 @@ func TestWeightsAreSettings(t *testing.T) {
 func TestEverySettingCanBeSetAndDiffers(t *testing.T) {
 	classed := &v1.ClusterSpec{NodeClasses: []*v1.NodeClass{{Name: "laptops"}}}
 	for _, key := range SettingKeys(classed) {
-		changed := proto.CloneOf(classed)
-		if err := Set(changed, key, "1"); err != nil { // validity is checked later
-			t.Errorf("%s=1: %v", key, err)
+		changed, value := proto.CloneOf(classed), "1"
+		if strings.HasSuffix(key, ".enabled") {
+			value = "true"
+		}
+		if err := Set(changed, key, value); err != nil { // validity is checked later
+			t.Errorf("%s=%s: %v", key, value, err)
 		}
 		if changes := DiffCluster(classed, changed); len(changes) != 1 || changes[0].Field != key {
-			t.Errorf("%s=1 makes the difference %v", key, changes)
+			t.Errorf("%s=%s makes the difference %v", key, value, changes)
 		}
 	}
 }

@@ -43,11 +43,11 @@ func main() {
 func run(address net.IP, folder string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	names, err := net.ListenPacket("udp", "127.0.0.1:0")
+	names, err := net.Listen("tcp", "127.0.0.1:0") // pebble asks by TCP
 	if err != nil {
 		return err
 	}
-	server := &dns.Server{PacketConn: names, Handler: everyNameAt(address)}
+	server := &dns.Server{Listener: names, Handler: everyNameAt(address)}
 	ended := make(chan error, 1)
 	go func() { ended <- server.ActivateAndServe() }()
 
@@ -56,7 +56,7 @@ func run(address net.IP, folder string) error {
 	}
 	quiet, store := log.New(io.Discard, "", 0), db.NewMemoryStore()
 	issuer := ca.New(quiet, store, "", "ecdsa", 0, 1, map[string]ca.Profile{"default": {Description: "default", ValidityPeriod: validity}})
-	validator := va.New(quiet, 80, 443, false, names.LocalAddr().String(), store)
+	validator := va.New(quiet, 80, 443, false, names.Addr().String(), store)
 	front := wfe.New(quiet, store, validator, issuer, nil, false, false, 1, 1)
 	directory := httptest.NewTLSServer(front.Handler())
 	defer directory.Close()
