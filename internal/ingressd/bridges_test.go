@@ -18,9 +18,13 @@ func TestAddressesOfBridgesAreKnown(t *testing.T) {
 	if testing.Short() || os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
-	runtime.LockOSThread() // and never unlocked: the thread ends with its namespace
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	before := must.Get(netns.Get())(t)
+	defer before.Close()
 	ns := must.Get(netns.New())(t)
 	defer ns.Close()
+	defer func() { must.Succeed(t, netns.Set(before)) }()
 	for name, address := range map[string]string{bridgePrefix + "testtest": "10.64.3.1/24", "wire": "198.51.100.1/24"} {
 		link := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: name}}
 		must.Succeed(t, netlink.LinkAdd(link))
