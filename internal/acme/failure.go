@@ -77,7 +77,8 @@ func (a *Authority) explainProblem(f *Failure, host string, p acme.Problem) {
 	name, detail := a.name(), short(detailOf(p))
 	switch p.Type {
 	case acme.ProblemTypeRateLimited:
-		f.Busy = host == "" || f.Wait > 0
+		// Most limits are for one host: other orders go on. The sentence is all that tells a limit of the whole account.
+		f.Busy = host == "" || strings.Contains(detail, "new orders")
 		f.Reason = fmt.Sprintf("the ACME authority %s limits the rate of orders: %s; the cluster tries again when it may", name, detail)
 	case acme.ProblemTypeAccountDoesNotExist:
 		f.NoAccount = true

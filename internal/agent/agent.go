@@ -291,7 +291,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.work.Go(func() { a.logs.run(ctx) })
 	a.work.Go(func() { a.runNetwork(ctx) })
 	a.work.Go(func() { a.runMesh(ctx) })
-	a.work.Go(func() { a.ingress.Run(ctx, a.ownStates) })
+	a.work.Go(func() { a.ingress.Run(ctx, a.ownStates, a.openIngress) })
 	a.work.Go(func() { a.keepWill(ctx) })
 	a.work.Go(func() { a.watchMachine(ctx) })
 	a.work.Go(func() { a.watchReadiness(ctx) })

@@ -50,6 +50,8 @@ type Network interface {
 	SetEgress(uid string, to *nodenet.Egress) (changed bool, err error)
 	// SetBandwidth limits what a replica may receive and send, in bits per second; 0 is no limit.
 	SetBandwidth(uid string, bits int64) error
+	// SetIngress names the ports at which the ingress of this node answers, which replicas may reach.
+	SetIngress(ports []nodenet.Port) error
 	// Table is the name of the table with the node's rules.
 	Table() string
 	// Clients are this node's replicas by their addresses, and the names that they may connect to.
@@ -317,5 +319,19 @@ func (r *replica) withdraw() {
 	}
 	if err := r.network.Withdraw(r.uid); err != nil {
 		r.log.Warn("published ports still lead to the replica", "error", err)
+	}
+}
+
+// openIngress lets replicas reach the open ports of the ingress.
+func (a *Agent) openIngress(open []*v1.IngressPort) {
+	if a.network == nil {
+		return
+	}
+	ports := make([]nodenet.Port, 0, len(open))
+	for _, p := range open {
+		ports = append(ports, nodenet.Port{Protocol: p.GetProtocol(), Host: uint16(p.GetPort())})
+	}
+	if err := a.network.SetIngress(ports); err != nil {
+		a.log.Warn("replicas of this node do not reach its routes yet", "error", err)
 	}
 }

@@ -331,6 +331,8 @@ func TestEventsAreBounded(t *testing.T) {
 	}
 }
 
+func (n *fakeNetwork) SetIngress([]nodenet.Port) error { return nil }
+
 func (n *fakeNetwork) SetRanges(nodenet.Ranges) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()

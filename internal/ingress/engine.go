@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/netip"
 	"net/http"
 	"os"
 	"sync"
@@ -27,6 +28,10 @@ type Options struct {
 	// Inherited are open ports of a process before this one, by names such as "tcp/443". They are used if they are wanted,
 	// and closed otherwise when the first full set is known.
 	Inherited map[string]*os.File
+	// SharedUDP is a UDP port that others use at addresses of this machine, as the node's resolver does with that of DNS. A
+	// route may have the port at all other addresses. Theirs says which are not for routes, also while nobody answers there.
+	SharedUDP int
+	Theirs    func(netip.Addr) bool
 	Logger    *slog.Logger
 }
 

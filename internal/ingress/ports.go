@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
@@ -162,7 +164,11 @@ func (p *ports) listen(at port) (*listener, error) {
 	}
 	address := net.JoinHostPort(p.address, strconv.Itoa(at.number))
 	if at.protocol == "udp" {
-		conn, err := net.ListenPacket("udp", address)
+		var config net.ListenConfig
+		if at.number == p.e.opts.SharedUDP {
+			config.Control = share
+		}
+		conn, err := config.ListenPacket(p.e.ctx, "udp", address)
 		if err != nil {
 			return nil, err
 		}
@@ -173,6 +179,12 @@ func (p *ports) listen(at port) (*listener, error) {
 		return nil, err
 	}
 	return &listener{tcp: l.(*net.TCPListener)}, nil
+}
+
+// share lets others have the same port at single addresses, if they do the same. What is sent there comes to them.
+func share(_, _ string, socket syscall.RawConn) (err error) {
+	control := socket.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) })
+	return errors.Join(control, err)
 }
 
 func inherit(at port, file *os.File) (*listener, error) {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"strings"
 	"sync"
 	"testing"
@@ -164,6 +165,73 @@ func TestUDPPasses(t *testing.T) {
 	}
 	if flows != 3 {
 		t.Errorf("%d flows were counted", flows)
+	}
+}
+
+// The node's resolver has the port of DNS at some addresses: a UDP route has it at all others, whoever was first, and gets
+// nothing of what is for the resolver, also while that does not run.
+func TestUDPRouteLeavesTheResolverItsAddresses(t *testing.T) {
+	backend := must.Get(net.ListenPacket("udp", "127.0.0.1:0"))(t)
+	defer backend.Close()
+	go func() { // ends with the socket
+		b := make([]byte, 2048)
+		for {
+			n, from, err := backend.ReadFrom(b)
+			if err != nil {
+				return
+			}
+			_, _ = backend.WriteTo(append([]byte("route: "), b[:n]...), from)
+		}
+	}()
+	port, theirs := freePort(t), netip.MustParseAddr("127.0.0.2")
+	resolver := func() net.PacketConn {
+		config := net.ListenConfig{Control: share}
+		return must.Get(config.ListenPacket(t.Context(), "udp", netip.AddrPortFrom(theirs, uint16(port)).String()))(t)
+	}
+	before := resolver()
+	e := New(Options{SharedUDP: port, Theirs: func(a netip.Addr) bool { return a == theirs }})
+	defer e.Close()
+	down := &v1.IngressDown{Full: true, Settings: &v1.Ingress{HttpPort: int32(freePort(t)), HttpsPort: int32(freePort(t))}}
+	n := &node{t: t, Engine: e}
+	service("dns", backend.LocalAddr().String())(n, down)
+	routedAs(&v1.RouteSpec{Udp: int32(port)}, "", "dns")(n, down)
+	e.Apply(down)
+	route := must.Get(net.Dial("udp", fmt.Sprintf("127.0.0.1:%d", port)))(t)
+	defer route.Close()
+	ask := func(query, want string) {
+		t.Helper()
+		must.Get(route.Write([]byte(query)))(t)
+		b := make([]byte, 2048)
+		if n := must.Get(route.Read(b))(t); string(b[:n]) != want {
+			t.Errorf("got %q, want %q", b[:n], want)
+		}
+	}
+	ask("one", "route: one")
+	client := must.Get(net.Dial("udp", fmt.Sprintf("127.0.0.2:%d", port)))(t)
+	defer client.Close()
+	heard := func(at net.PacketConn, want string) {
+		t.Helper()
+		b := make([]byte, 2048)
+		if n, _, err := at.ReadFrom(b); err != nil || string(b[:n]) != want {
+			t.Errorf("the resolver got %q, %v, want %q", b[:n], err, want)
+		}
+	}
+	must.Get(client.Write([]byte("first")))(t)
+	heard(before, "first")
+	before.Close()
+	must.Get(client.Write([]byte("nobody")))(t)
+	ask("two", "route: two") // after it in the queue of the same socket
+	after := resolver()
+	defer after.Close()
+	must.Get(client.Write([]byte("second")))(t)
+	heard(after, "second")
+	if received := func() (n int64) {
+		for _, s := range e.Report(false).GetTraffic() {
+			n += s.GetReceived()
+		}
+		return n
+	}(); received != int64(len("one")+len("two")) {
+		t.Errorf("the route got %d bytes", received)
 	}
 }
 

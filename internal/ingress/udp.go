@@ -59,6 +59,9 @@ func (e *Engine) serveUDP(at port, conn *net.UDPConn) {
 		if r == nil || len(r.allow) > 0 && !within(r.allow, from.Addr().Unmap()) {
 			continue
 		}
+		if at.number == e.opts.SharedUDP && e.opts.Theirs != nil && e.opts.Theirs(destination(control[:size])) {
+			continue
+		}
 		one, isNew := f.get(from, control[:size])
 		if one == nil {
 			continue
@@ -199,4 +202,21 @@ func sourceOf(control []byte) []byte {
 		}
 	}
 	return nil
+}
+
+// destination is the address to which a packet was sent, by what the kernel says of it; not valid if it does not say.
+func destination(control []byte) netip.Addr {
+	messages, err := unix.ParseSocketControlMessage(control)
+	if err != nil {
+		return netip.Addr{}
+	}
+	for _, m := range messages {
+		switch {
+		case m.Header.Level == unix.IPPROTO_IPV6 && m.Header.Type == unix.IPV6_PKTINFO && len(m.Data) >= unix.SizeofInet6Pktinfo:
+			return netip.AddrFrom16([16]byte(m.Data[:16])).Unmap()
+		case m.Header.Level == unix.IPPROTO_IP && m.Header.Type == unix.IP_PKTINFO && len(m.Data) >= unix.SizeofInet4Pktinfo:
+			return netip.AddrFrom4([4]byte(m.Data[8:12]))
+		}
+	}
+	return netip.Addr{}
 }

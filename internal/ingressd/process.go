@@ -71,7 +71,9 @@ func Serve(ctx context.Context, o Process) error {
 	if o.Connections == 0 {
 		o.Connections = connections()
 	}
-	p.engine = ingress.New(ingress.Options{LogDir: o.LogDir, Inherited: before.ports, Connections: o.Connections, Logger: o.Log})
+	p.engine = ingress.New(ingress.Options{
+		LogDir: o.LogDir, Inherited: before.ports, Connections: o.Connections, SharedUDP: dnsPort, Theirs: new(bridges).have, Logger: o.Log,
+	})
 	defer p.engine.Close()
 	if before.known == nil {
 		before.known = p.stored()

@@ -129,6 +129,39 @@ func TestReplicasReachNoServicesOfTheMachine(t *testing.T) {
 	}
 }
 
+// Replicas call routes of their own node as anybody does, while the ingress answers and as far as their egress rules allow.
+func TestReplicasReachTheIngressOfTheirNode(t *testing.T) {
+	l := newLab(t)
+	a := l.attach("a", "web")
+	listener, err := net.Listen("tcp", ":9000")
+	l.must(err)
+	defer listener.Close()
+	go answerTCP(listener, "ingress")
+	l.closed(a.Namespace, "tcp", here4+":9000", "web", "host")
+	l.must(l.network.SetIngress([]nodenet.Port{{Protocol: "tcp", Host: 9000}, {Protocol: "udp", Host: 9001}}))
+	l.open(a.Namespace, "tcp", here4+":9000", "ingress")
+	l.open(a.Namespace, "tcp", "["+here6+"]:9000", "ingress")
+	l.closed(a.Namespace, "udp", here4+":9000", "web", "host")
+	for _, addr := range []string{"10.64.3.1", "[fd00:64:0:3::1]"} {
+		l.closed(a.Namespace, "tcp", addr+":9000", "web", "host")
+	}
+	l.run("", "nft", "flush", "ruleset")
+	eventually(t, func() error {
+		got, _, err := ask(a.Namespace, "tcp", here4+":9000")
+		if err == nil && got != "ingress" {
+			return fmt.Errorf("%q answers", got)
+		}
+		return err
+	})
+	_, err = l.network.SetEgress("a", &nodenet.Egress{})
+	l.must(err)
+	l.closed(a.Namespace, "tcp", here4+":9000", "web", "egress")
+	_, err = l.network.SetEgress("a", nil)
+	l.must(err)
+	l.must(l.network.SetIngress(nil))
+	l.closed(a.Namespace, "tcp", here4+":9000", "web", "host")
+}
+
 // ping sends an echo request and awaits the answer.
 func ping(addr string) error {
 	conn, err := net.Dial("ip4:icmp", addr)

@@ -21,8 +21,8 @@ import (
 //	output        the same for the machine itself, but not for ::1
 //	sent          what the machine itself sends to virtual addresses without backends is refused
 //	forward       what comes from or goes to a replica or the mesh; see below
-//	input         what replicas, other nodes and neighbours send to the machine: nothing of it is open but the resolver,
-//	              to replicas
+//	input         what replicas, other nodes and neighbours send to the machine: nothing of it is open but the resolver
+//	              and the ingress, to replicas
 //	postrouting   masquerade what leaves the cluster, what enters it, and what returns to its sender
 //	leaving       nothing for a replica leaves the machine unencrypted
 //	tcp_8080      a published port: choose one of its backends
@@ -39,6 +39,7 @@ import (
 //	namespace_*   what the replicas of a namespace may reach
 //	egress_*      what the replicas of a workload may reach outside of the cluster; see egress.go
 //	inside_*      the same inside of it
+//	to_ingress    what replicas ask of the ingress, which is outside of the cluster to egress rules
 //	drop_*        count the packet by workload, and drop it
 //
 // An accepted packet still passes the chains of other programs. Packets that have nothing to do with replicas and the
@@ -50,6 +51,7 @@ const (
 	chainInCluster   = "in_cluster"
 	chainFromInside  = "input_from_replica"
 	chainFromNodes   = "input_from_mesh"
+	chainToIngress   = "to_ingress"
 )
 
 // The sets of our table. Those with a 4 have a twin with a 6.
@@ -62,6 +64,7 @@ const (
 	setMembers   = "members"   // number of a namespace . address of a replica
 	setSelf      = "self"      // address . address of every replica here
 	setOpened    = "opened"    // interfaces that forward only because of us
+	setIngress   = "ingress"   // protocol . port that the ingress of this node has open
 	setDrops     = "drops"     // address of a replica here, or zero . rule, with a counter
 )
 
@@ -73,6 +76,7 @@ func tableSets(guarded bool) []nft.Set {
 	concat := nftables.MustConcatSetType
 	sets := []nft.Set{
 		{Name: setPublished, Key: concat(nftables.TypeInetProto, nftables.TypeInetService), IsMap: true, Value: nftables.TypeVerdict},
+		{Name: setIngress, Key: concat(nftables.TypeInetProto, nftables.TypeInetService)},
 	}
 	if guarded {
 		sets = append(sets, bridgeSets()...)
@@ -383,7 +387,7 @@ const DNSPort = 53
 func (b base) input() []nft.Chain {
 	input := nft.Chain{Name: "input", Hook: &nft.Hook{Type: nftables.ChainTypeFilter, Hook: nftables.ChainHookInput, Priority: nftables.ChainPriorityFilter}}
 	input.Rules = append(input.Rules, join(comesIn("lo"), accept), join(comesIn(b.bridge), goTo(chainFromInside)))
-	chains := []nft.Chain{b.fromInside(), b.sent()}
+	chains := []nft.Chain{b.fromInside(), toIngress(), b.sent()}
 	if b.mesh != "" {
 		input.Rules = append(input.Rules, join(comesIn(b.mesh), goTo(chainFromNodes)))
 		chains = append(chains, b.fromNodes())
@@ -408,6 +412,15 @@ func answered() [][]expr.Any {
 func (b base) fromInside() nft.Chain {
 	c := nft.Chain{Name: chainFromInside, Rules: answered()}
 	c.Rules = append(c.Rules, b.toResolver(accept)...)
+	for _, f := range families { // the bridge's address is for the resolver
+		if own := b.own(f); own.IsValid() {
+			c.Rules = append(c.Rules, join(f.to(own), goTo(dropHost.chain())))
+		}
+	}
+	for _, f := range families {
+		c.Rules = append(c.Rules, join(f.to(f.linkLocal), goTo(dropHost.chain())))
+	}
+	c.Rules = append(c.Rules, join(loadPort(register1), []expr.Any{lookUp(setIngress, register1)}, goTo(chainToIngress)))
 	c.Rules = append(c.Rules, goTo(dropHost.chain()))
 	return c
 }

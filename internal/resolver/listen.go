@@ -114,14 +114,15 @@ func (r *Resolver) serveOnce(ctx context.Context, address netip.AddrPort) error 
 // vanishes: they work again when it is back.
 func open(ctx context.Context, address netip.AddrPort) (*net.UDPConn, net.Listener, error) {
 	config := net.ListenConfig{Control: socketOptions}
-	packets, err := config.ListenPacket(ctx, "udp", address.String())
+	// TCP comes first: the kernel refuses it while another resolver has the address, which it does not for UDP.
+	listener, err := config.Listen(ctx, "tcp", address.String())
 	if err != nil {
 		return nil, nil, err
 	}
-	port := uint16(packets.LocalAddr().(*net.UDPAddr).Port) // the same if any port will do
-	listener, err := config.Listen(ctx, "tcp", netip.AddrPortFrom(address.Addr(), port).String())
+	port := uint16(listener.Addr().(*net.TCPAddr).Port) // the same if any port will do
+	packets, err := config.ListenPacket(ctx, "udp", netip.AddrPortFrom(address.Addr(), port).String())
 	if err != nil {
-		return nil, nil, errors.Join(err, packets.Close())
+		return nil, nil, errors.Join(err, listener.Close())
 	}
 	return packets.(*net.UDPConn), listener, nil
 }
@@ -130,6 +131,8 @@ func socketOptions(network, _ string, socket syscall.RawConn) (err error) {
 	control := socket.Control(func(fd uintptr) {
 		if strings.HasPrefix(network, "udp") {
 			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer)
+			// A route may have the port at all other addresses of the machine; what is sent to this one still comes here.
+			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
 		}
 		if strings.HasSuffix(network, "6") {
 			err = unix.SetsockoptInt(int(fd), unix.SOL_IPV6, unix.IPV6_FREEBIND, 1)

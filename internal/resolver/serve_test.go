@@ -10,9 +10,12 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
 
 	"github.com/cloudless/cloudless/internal/must"
 )
@@ -266,6 +269,35 @@ func TestListensWhenThePortIsFree(t *testing.T) {
 	must.Succeed(t, <-ended)
 	if _, err := raw.Read(make([]byte, 1)); !errors.Is(err, io.EOF) && !strings.Contains(fmt.Sprint(err), "reset") {
 		t.Errorf("the connection is open: %v", err)
+	}
+}
+
+// A UDP route has the port at every address of the machine. The resolver gets what is sent to its own, whoever was first.
+func TestListensBesideARoute(t *testing.T) {
+	route := net.ListenConfig{Control: func(_, _ string, socket syscall.RawConn) error {
+		return socket.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) })
+	}}
+	first, err := route.ListenPacket(t.Context(), "udp", ":0")
+	must.Succeed(t, err)
+	defer first.Close()
+	address := netip.AddrPortFrom(addr("127.0.0.1"), first.LocalAddr().(*net.UDPAddr).AddrPort().Port())
+	packets, listener, err := open(t.Context(), address)
+	must.Succeed(t, err)
+	defer func() { _, _ = packets.Close(), listener.Close() }()
+	second, err := route.ListenPacket(t.Context(), "udp", fmt.Sprintf(":%d", address.Port()))
+	must.Succeed(t, err)
+	defer second.Close()
+	client, err := net.Dial("udp", address.String())
+	must.Succeed(t, err)
+	defer client.Close()
+	_, err = client.Write([]byte("a query"))
+	must.Succeed(t, err)
+	must.Succeed(t, packets.SetReadDeadline(time.Now().Add(10*time.Second)))
+	query := make([]byte, 100)
+	n, err := packets.Read(query)
+	must.Succeed(t, err)
+	if string(query[:n]) != "a query" {
+		t.Errorf("got %q", query[:n])
 	}
 }
 

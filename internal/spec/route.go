@@ -193,6 +193,9 @@ func checkRouteKind(s *v1.RouteSpec, found *violations) {
 	if s.GetTcp() == sshPort {
 		found.add("spec.tcp", "%d is the port of SSH, by which people reach the node; choose another", sshPort)
 	}
+	if s.GetTcp() == dnsPort {
+		found.add("spec.tcp", "%d is the port of the resolver that every node has; choose another", dnsPort)
+	}
 	if s.GetUdp() == meshPort {
 		found.add("spec.udp", "%d is the port of the mesh, by which the nodes reach each other; choose another", meshPort)
 	}
@@ -466,6 +469,9 @@ func checkIngress(c *v1.ClusterSpec, found *violations) {
 		field string
 		port  int32
 	}{{".httpPort", http}, {".httpsPort", https}} {
+		if p.port == dnsPort {
+			found.add(at+p.field, "%d is the port of the resolver that every node has; choose another", dnsPort)
+		}
 		if p.port == sshPort {
 			found.add(at+p.field, "%d is the port of SSH, by which people reach the node; choose another", sshPort)
 		}

@@ -169,8 +169,8 @@ func (i *Ingress) Take() *v1.IngressUp {
 }
 
 // Run works until ctx ends, and leaves the process running. states returns the states of this node's replicas as it knows
-// them, by their addresses.
-func (i *Ingress) Run(ctx context.Context, states func() map[string]string) {
+// them, by their addresses. It calls opened, which may be nil, with the ports that are open whenever they may have changed.
+func (i *Ingress) Run(ctx context.Context, states func() map[string]string, opened func([]*v1.IngressPort)) {
 	if i == nil {
 		return
 	}
@@ -180,7 +180,7 @@ func (i *Ingress) Run(ctx context.Context, states func() map[string]string) {
 	saver.Go(func() { i.keepSet(saving) })
 	defer saver.Wait()
 	defer stopSaving()
-	r := runner{Ingress: i}
+	r := runner{Ingress: i, opened: opened}
 	defer r.close()
 	beat := time.NewTicker(beatEvery)
 	defer beat.Stop()
@@ -269,6 +269,14 @@ type runner struct {
 	// notBefore is when the next attempt is due after a failure; zero if nothing has failed.
 	notBefore time.Time
 	problem   string // why there is no process, as last reported
+	opened    func([]*v1.IngressPort)
+}
+
+// tellOpen says which of the ports are open.
+func (r *runner) tellOpen(ports []*v1.IngressPort) {
+	if r.opened != nil {
+		r.opened(slices.DeleteFunc(slices.Clone(ports), func(p *v1.IngressPort) bool { return p.GetProblem() != "" }))
+	}
 }
 
 // retry has a value when the next attempt is due.
@@ -315,6 +323,7 @@ func (r *runner) start(ctx context.Context) bool {
 // failed reports that the process does not run, so that servers do not wait for this node's figures, and plans another
 // attempt.
 func (r *runner) failed(err error) {
+	r.tellOpen(nil)
 	r.pause = min(max(2*r.pause, retryFirst), retryMax)
 	r.notBefore = time.Now().Add(r.pause)
 	if err.Error() == r.problem {
@@ -368,6 +377,7 @@ func (r *runner) end(ctx context.Context) {
 	case r.process != nil:
 		err = r.process.Stop()
 		r.process = nil
+		r.tellOpen(nil)
 	case !r.cleared:
 		err = r.Clear(ctx)
 	default:
@@ -399,6 +409,9 @@ func (r *runner) hear(up *v1.IngressUp, more bool) {
 		r.failed(errors.New("it has ended"))
 		return
 	}
+	if up.GetPortsSet() {
+		r.tellOpen(up.GetPorts())
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.out.add(up)
@@ -420,6 +433,7 @@ func (r *runner) remove(ctx context.Context) error {
 	r.mu.Lock()
 	r.set = newSet()
 	r.mu.Unlock()
+	r.tellOpen(nil)
 	var err error
 	if r.process != nil {
 		err = r.process.Stop()

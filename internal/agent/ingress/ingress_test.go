@@ -26,6 +26,7 @@ type program struct {
 	log     []string
 	fails   int // so many attempts to start it
 	running *conversation
+	open    []*v1.IngressPort // as said last
 }
 
 type conversation struct {
@@ -84,10 +85,42 @@ func (p *program) run(dir string, states map[string]string) (i *Ingress, stop fu
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		i.Run(ctx, func() map[string]string { return states })
+		i.Run(ctx, func() map[string]string { return states }, func(open []*v1.IngressPort) { p.open = open })
 	}()
 	synctest.Wait()
 	return i, func() { cancel(); <-done }
+}
+
+// Whoever opens the way to the ports hears of those that are open, and that none are when the process has ended.
+func TestOpenPortsAreTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &program{t: t}
+		i, stop := p.run(t.TempDir(), nil)
+		defer stop()
+		i.Apply(shop())
+		synctest.Wait()
+		ports := []*v1.IngressPort{{Protocol: "tcp", Port: 8080}, {Protocol: "tcp", Port: 443, Problem: "Another program uses it."}}
+		for name, end := range map[string]func(){
+			"ended itself":  func() { close(p.running.reports) },
+			"is not needed": func() { i.Apply(&v1.IngressDown{RemovedRoutes: []string{"shop"}}) },
+		} {
+			i.Apply(shop())
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			p.running.reports <- &v1.IngressUp{PortsSet: true, Ports: ports}
+			synctest.Wait()
+			p.running.reports <- &v1.IngressUp{Wake: []string{"api"}}
+			synctest.Wait()
+			if len(p.open) != 1 || p.open[0].GetPort() != 8080 {
+				t.Errorf("open is %v", p.open)
+			}
+			end()
+			synctest.Wait()
+			if len(p.open) != 0 {
+				t.Errorf("open is %v, and the process %s", p.open, name)
+			}
+		}
+	})
 }
 
 // The process runs only while the node answers for a route, and an agent that ends leaves it running.
@@ -286,7 +319,7 @@ func TestNilIngressDoesNothing(t *testing.T) {
 	i.Apply(shop())
 	i.Connected()
 	i.ServingChanged(nil)
-	i.Run(t.Context(), nil)
+	i.Run(t.Context(), nil, nil)
 	if err := i.Remove(t.Context()); err != nil || i.News() != nil {
 		t.Errorf("it does something: %v", err)
 	}

@@ -222,7 +222,11 @@ func (l *Loop) measure(now time.Time, snap *state.Snapshot, w *v1.Workload, s sp
 	all := 0
 	m.Quiet = s.Least == 0
 	for service := range snap.Services(w.GetMetadata().GetNamespace(), "") {
-		if !services.Chooses(service, w) || len(routes.LeadsTo(snap, service)) == 0 {
+		if !services.Chooses(service, w) {
+			continue
+		}
+		if len(routes.LeadsTo(snap, service)) == 0 {
+			m.Quiet = false // nobody counts what callers inside the cluster ask of it
 			continue
 		}
 		all++

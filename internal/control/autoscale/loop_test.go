@@ -80,6 +80,36 @@ func TestLoopScalesByReportsAndWakesAtOnce(t *testing.T) {
 	})
 }
 
+// Callers inside the cluster use services directly. Where they may have a service of their own, the workload is not idle.
+func TestServiceWithoutARouteKeepsItsWorkloadAwake(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, &v1.Autoscale{Min: proto.Int32(0), Max: 2, Cpu: "50%", Idle: "1m"})
+		inside := &v1.Service{
+			Metadata: &v1.Metadata{Uid: "inside", Name: "inside", Namespace: "default"},
+			Spec:     &v1.ServiceSpec{Selector: map[string]string{"app": "web"}}, Status: &v1.ServiceStatus{},
+		}
+		w.change(func(web *v1.Workload) { web.Metadata.Labels = map[string]string{"app": "web"} })
+		w.do(func(b *state.Batch) { b.Create(inside) })
+		s := &servers{world: w, nanos: map[string]uint64{}}
+		s.quiet.Store(true)
+		l := New(Options{Store: w.store, Proposer: s, Reports: s, Traffic: s})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- l.Run(ctx) }()
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if w.replicas() == 0 {
+			t.Error("the workload sleeps beside a service that no route leads to")
+		}
+		w.do(func(b *state.Batch) { b.Delete(state.KindService, "inside") })
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		w.want(0)
+		cancel()
+		<-done
+	})
+}
+
 // Without autoscaled workloads, the loop sleeps until there is one.
 func TestLoopBeginsWithTheFirstWorkload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
