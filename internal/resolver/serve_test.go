@@ -40,6 +40,9 @@ func run(t *testing.T, r *Resolver) netip.AddrPort {
 func upstreamServer(t *testing.T, handler dns.HandlerFunc) netip.AddrPort {
 	t.Helper()
 	packets, listener, err := open(t.Context(), netip.AddrPortFrom(host, 0))
+	for errors.Is(err, syscall.EADDRINUSE) { // the port is free for one of the protocols only
+		packets, listener, err = open(t.Context(), netip.AddrPortFrom(host, 0))
+	}
 	must.Succeed(t, err)
 	for _, s := range []*dns.Server{{PacketConn: packets, Handler: handler}, {Listener: listener, Handler: handler}} {
 		started := make(chan struct{})
