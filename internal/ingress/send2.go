@@ -8,6 +8,8 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cloudless/cloudless/internal/ingress/http1"
@@ -45,6 +47,8 @@ func (x *exchange) roundTrip(ctx context.Context, to *endpoint, timer *time.Time
 		body.r = x.body
 		q.Body, q.ContentLength = body, x.length
 	}
+	// Go's transport may be reading the body when it returns, whether or not there is an answer.
+	defer body.stop()
 	x.requestFields(func(name, value string) { q.Header.Add(name, value) })
 	if http1.HasToken(http1.Get(x.fields, "te"), "trailers") {
 		q.Header.Set("Te", "trailers")
@@ -57,6 +61,7 @@ func (x *exchange) roundTrip(ctx context.Context, to *endpoint, timer *time.Time
 		timer.Stop()
 	}
 	if err != nil {
+		body.stop()
 		if cause := context.Cause(ctx); errors.Is(cause, errTimeout) {
 			return errTimeout
 		}
@@ -66,8 +71,8 @@ func (x *exchange) roundTrip(ctx context.Context, to *endpoint, timer *time.Time
 		return err
 	}
 	defer func() {
+		body.stop() // before Close, which waits for the reading to end
 		_ = p.Body.Close()
-		x.answer.stopBody()
 	}()
 	x.relayHTTP2(p)
 	return nil
@@ -125,27 +130,56 @@ func (x *exchange) relayHTTP2(p *http.Response) {
 	_ = x.answer.end(trailers) // a client that is gone needs no answer
 }
 
-// clientBody is the body of a client on its way to a backend that speaks HTTP/2.
+// clientBody is the body of a client on its way to a backend that speaks HTTP/2. Go's transport reads it in a goroutine of
+// its own, which nobody else can wait for.
 type clientBody struct {
 	limited
-	err error // that the client is to blame for
+	err error // that the client is to blame for; only after stop
+
+	mu      sync.Mutex // held while the client is read
+	ending  sync.Mutex
+	begun   atomic.Bool
+	stopped atomic.Bool
 }
 
+var errStopped = errors.New("the request is over")
+
 func (b *clientBody) Read(p []byte) (int, error) {
+	b.begun.Store(true)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.stopped.Load() {
+		return 0, errStopped
+	}
 	n, err := b.limited.Read(p)
 	switch {
 	case errors.Is(err, io.EOF):
 		b.x.bodyRead.Store(true)
 	case errors.Is(err, errTooLarge):
 		b.err = err
-	case err != nil:
+	case err != nil && !b.stopped.Load():
 		b.err = errors.Join(errClientBody, err)
 	}
 	return n, err
 }
 
-// Close is called while another goroutine reads.
-func (b *clientBody) Close() error { return nil }
+// Close ends the reading without waiting for that. Go's transport calls it when the request ends, however it ends. A body
+// that was not begun can still be sent to another endpoint.
+func (b *clientBody) Close() error {
+	b.ending.Lock()
+	defer b.ending.Unlock()
+	if !b.stopped.Swap(true) && b.begun.Load() && !b.x.bodyRead.Load() {
+		b.x.answer.stopBody()
+	}
+	return nil
+}
+
+// stop ends the reading, and returns when it has ended: the client's connection belongs to others afterwards.
+func (b *clientBody) stop() {
+	_ = b.Close() // never fails
+	b.mu.Lock()
+	defer b.mu.Unlock()
+}
 
 // idleBody ends an answer that is silent for too long.
 type idleBody struct {
