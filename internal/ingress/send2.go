@@ -24,21 +24,49 @@ func (x *exchange) sendHTTP2(to *endpoint) error {
 	defer cancel(nil)
 	x.abort.on(func() { cancel(context.Canceled) })
 	defer x.abort.on(nil)
-	if x.route.timeout > 0 {
-		timer := time.AfterFunc(x.route.timeout, func() { cancel(errTimeout) })
-		defer timer.Stop()
-		return x.roundTrip(ctx, to, timer)
-	}
-	return x.roundTrip(ctx, to, nil)
+	p := &patience{out: func() { cancel(errTimeout) }}
+	defer p.end()
+	return x.roundTrip(ctx, to, p)
 }
 
-func (x *exchange) roundTrip(ctx context.Context, to *endpoint, timer *time.Timer) error {
+// patience ends a request that the backend is too slow with. It does not run while the client is to send.
+type patience struct {
+	out func()
+
+	mu    sync.Mutex
+	timer *time.Timer
+	ended bool
+}
+
+// begin sets the time that the backend has from now on; 0 is for ever.
+func (p *patience) begin(limit time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.timer != nil {
+		p.timer.Stop()
+	}
+	if !p.ended && limit > 0 {
+		p.timer = time.AfterFunc(limit, p.out)
+	}
+}
+
+// end says that the backend has answered.
+func (p *patience) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ended = true
+	if p.timer != nil {
+		p.timer.Stop()
+	}
+}
+
+func (x *exchange) roundTrip(ctx context.Context, to *endpoint, waiting *patience) error {
 	target, err := url.ParseRequestURI(x.target)
 	if err != nil {
 		return &http1.Error{Status: http.StatusBadRequest, Reason: fmt.Sprintf("the path cannot be read: %v", err)}
 	}
 	target.Scheme, target.Host = "http", to.addresses[0]
-	body := &clientBody{limited: limited{x: x, most: x.route.maxBody}}
+	body := &clientBody{limited: limited{x: x, most: x.route.maxBody}, waiting: waiting}
 	q := (&http.Request{Method: x.method, URL: target, Host: x.host, Header: http.Header{}, Proto: "HTTP/2.0", ProtoMajor: 2}).WithContext(ctx)
 	switch {
 	case x.filled:
@@ -56,10 +84,9 @@ func (x *exchange) roundTrip(ctx context.Context, to *endpoint, timer *time.Time
 	if q.Header.Get("User-Agent") == "" {
 		q.Header["User-Agent"] = nil // none instead of Go's
 	}
+	waiting.begin(x.route.timeout)
 	p, err := to.multi().RoundTrip(q)
-	if timer != nil {
-		timer.Stop()
-	}
+	waiting.end()
 	if err != nil {
 		body.stop()
 		if cause := context.Cause(ctx); errors.Is(cause, errTimeout) {
@@ -134,7 +161,8 @@ func (x *exchange) relayHTTP2(p *http.Response) {
 // its own, which nobody else can wait for.
 type clientBody struct {
 	limited
-	err error // that the client is to blame for; only after stop
+	waiting *patience
+	err     error // that the client is to blame for; only after stop
 
 	mu      sync.Mutex // held while the client is read
 	ending  sync.Mutex
@@ -151,10 +179,15 @@ func (b *clientBody) Read(p []byte) (int, error) {
 	if b.stopped.Load() {
 		return 0, errStopped
 	}
+	b.waiting.begin(0)
 	n, err := b.limited.Read(p)
+	limit := b.x.route.timeout
 	switch {
+	case err == nil && limit > 0: // to take this part
+		b.waiting.begin(max(limit, clientSilence))
 	case errors.Is(err, io.EOF):
 		b.x.bodyRead.Store(true)
+		b.waiting.begin(limit)
 	case errors.Is(err, errTooLarge):
 		b.err = err
 	case err != nil && !b.stopped.Load():

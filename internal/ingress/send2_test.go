@@ -23,6 +23,9 @@ import (
 func TestServerEndsAStreamFirst(t *testing.T) {
 	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	s := grpc.NewServer(grpc.UnknownServiceHandler(func(_ any, stream grpc.ServerStream) error {
+		if err := stream.RecvMsg(new(healthpb.HealthCheckRequest)); err != nil {
+			return err
+		}
 		if err := stream.SendMsg(&healthpb.HealthCheckRequest{Service: "first"}); err != nil {
 			return err
 		}
@@ -82,5 +85,34 @@ func TestConnectionsStayAfterABodyByHTTP2(t *testing.T) {
 		if p.Close {
 			break // the answer may have begun before the end of the body was read
 		}
+	}
+}
+
+// The route's timeout is the backend's. A client may take longer to send its body.
+func TestTimeoutBeginsAtTheEndOfTheBody(t *testing.T) {
+	n := newNode(t, routedAs(with(&v1.RouteHttp{BackendProtocol: "h2c", Timeout: "100ms"}), "a.test", "web"), service("web", server(t, func(w http.ResponseWriter, r *http.Request) {
+		b, _ := io.ReadAll(r.Body)
+		if r.URL.Path == "/silent" {
+			<-r.Context().Done()
+			return
+		}
+		_, _ = w.Write(b)
+	})))
+	c := n.client(true)
+	r, w := io.Pipe()
+	go func() {
+		defer w.Close()
+		_, _ = io.WriteString(w, "slow ")
+		for range 2 { // the timeout passes meanwhile
+			if p, _ := n.send(c, "POST", "http://a.test/silent", "quick"); p.StatusCode != http.StatusGatewayTimeout {
+				t.Errorf("status %d from a backend that is silent", p.StatusCode)
+			}
+		}
+		_, _ = io.WriteString(w, "but complete")
+	}()
+	p := must.Get(c.Do(must.Get(http.NewRequest("POST", "http://a.test/", r))(t)))(t)
+	defer p.Body.Close()
+	if body, err := io.ReadAll(p.Body); string(body) != "slow but complete" {
+		t.Errorf("status %d, %q, %v", p.StatusCode, body, err)
 	}
 }
