@@ -155,6 +155,22 @@ func TestPROXYHeadersCountOnlyFromTrustedProxies(t *testing.T) {
 	}
 }
 
+// A balancer that ends TLS has to say so: otherwise its clients would be redirected for ever.
+func TestClientsOfABalancerWithTLSAreNotRedirected(t *testing.T) {
+	n := newNode(t, routedAs(encrypted, "a.test", "web"), certified("a.test"), service("web", says(t, "hello")))
+	if p, _ := n.get("http://a.test/", "X-Forwarded-Proto: https"); p.StatusCode != http.StatusPermanentRedirect {
+		t.Errorf("status %d for anybody who claims TLS", p.StatusCode)
+	}
+	n.change(func(n *node, down *v1.IngressDown) {
+		down.Settings = &v1.Ingress{HttpPort: int32(n.http), HttpsPort: int32(n.https), TrustedProxies: []string{"127.0.0.1"}}
+	})
+	for proto, want := range map[string]int{"https": 200, "http, HTTPS": 200, "https, http": 308, "http": 308, "": 308} {
+		if p, _ := n.get("http://a.test/", "X-Forwarded-Proto: "+proto); p.StatusCode != want {
+			t.Errorf("status %d if the balancer says %q, want %d", p.StatusCode, proto, want)
+		}
+	}
+}
+
 func TestPasswordsAreCheckedOnceEach(t *testing.T) {
 	hash := must.Get(bcrypt.GenerateFromPassword([]byte("secret"), bcrypt.MinCost))(t)
 	n := newNode(t, routedAs(with(&v1.RouteHttp{Users: []*v1.RouteUser{{Name: "ann", PasswordHash: string(hash)}}}), "a.test", "web"), service("web", says(t, "hello")))
