@@ -182,6 +182,10 @@ func (x *exchange) handle() {
 		x.refuse(http.StatusBadRequest, "The host of the request is not a name.")
 		return
 	}
+	if table.Ambiguous(path) {
+		x.refuse(http.StatusBadRequest, "The path can be read in several ways.")
+		return
+	}
 	r, found, known := x.state.routes.Find(x.name, path)
 	if x.misdirected(r, found, known) {
 		x.refuse(http.StatusMisdirectedRequest, "This connection is for another host.")
