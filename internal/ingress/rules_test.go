@@ -189,6 +189,15 @@ func TestPathsCannotGoAroundRules(t *testing.T) {
 	}
 }
 
+func TestLargestHeadersPassByBothProtocols(t *testing.T) {
+	n := newNode(t, routedAs(with(&v1.RouteHttp{MaxHeaders: "1Mi"}), "a.test", "web"), service("web", says(t, "hello")))
+	for _, multi := range []bool{false, true} {
+		if p, body := n.send(n.client(multi), "GET", "http://a.test/", "", "X: "+strings.Repeat("x", 900<<10)); body != "hello" {
+			t.Errorf("HTTP/2 %v: status %d, %s", multi, p.StatusCode, body)
+		}
+	}
+}
+
 func TestPasswordsAreCheckedOnceEach(t *testing.T) {
 	hash := must.Get(bcrypt.GenerateFromPassword([]byte("secret"), bcrypt.MinCost))(t)
 	n := newNode(t, routedAs(with(&v1.RouteHttp{Users: []*v1.RouteUser{{Name: "ann", PasswordHash: string(hash)}}}), "a.test", "web"), service("web", says(t, "hello")))
