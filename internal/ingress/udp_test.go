@@ -67,10 +67,10 @@ func TestUDPFlowsLeaveBackendsThatAreGone(t *testing.T) {
 				size, _ := conn.Read(b)
 				return string(b[:size])
 			}
-			for ask() != "old" { //nolint:revive // until it comes through
+			for ask() != "old" { // until it comes through
 			}
 			leave(n, port, old, one, other)
-			for ask() != "new" { //nolint:revive // as above
+			for ask() != "new" { // as above
 			}
 		})
 	}
