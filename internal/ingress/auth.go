@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
+	"errors"
 	"net/http"
 	"runtime"
 	"strings"
@@ -22,9 +23,16 @@ type passwords struct {
 	salt   [32]byte
 	checks chan struct{}
 
-	mu    sync.Mutex
-	known map[[32]byte]bool
+	mu      sync.Mutex
+	known   map[[32]byte]bool
+	running map[[32]byte]chan struct{} // closed when the check has ended
+	waiting map[string]int             // checks by route, those that run included
 }
+
+// mostChecks is how many checks of one route wait, so that a route that is attacked does not keep those of others.
+const mostChecks = 8
+
+var errBusy = errors.New("too many passwords are being checked")
 
 // mostKnown is how many outcomes are remembered.
 const mostKnown = 10_000
@@ -36,34 +44,69 @@ var nobody = sync.OnceValue(func() string {
 })
 
 func newPasswords() *passwords {
-	p := &passwords{known: map[[32]byte]bool{}, checks: make(chan struct{}, max(runtime.GOMAXPROCS(0)/2, 1))}
+	p := &passwords{known: map[[32]byte]bool{}, running: map[[32]byte]chan struct{}{}, waiting: map[string]int{}, checks: make(chan struct{}, max(runtime.GOMAXPROCS(0)/2, 1))}
 	_, _ = rand.Read(p.salt[:]) // never fails
 	return p
 }
 
-// right reports whether a password belongs to a hash.
-func (p *passwords) right(ctx context.Context, hash, password string) (bool, error) {
+// right reports whether a password belongs to a hash. It returns errBusy at once if the route has too many checks.
+func (p *passwords) right(ctx context.Context, route, hash, password string) (bool, error) {
 	h := sha256.New()
 	h.Write(p.salt[:])
 	h.Write([]byte(hash))
 	h.Write([]byte{0})
 	h.Write([]byte(password))
 	key := [32]byte(h.Sum(nil))
-	p.mu.Lock()
-	right, known := p.known[key]
-	p.mu.Unlock()
-	if known {
-		return right, nil
+	for {
+		p.mu.Lock()
+		right, known := p.known[key]
+		ended := p.running[key]
+		switch {
+		case known:
+			p.mu.Unlock()
+			return right, nil
+		case ended == nil && p.waiting[route] >= mostChecks:
+			p.mu.Unlock()
+			return false, errBusy
+		case ended == nil:
+			p.waiting[route]++
+			ended = make(chan struct{})
+			p.running[key] = ended
+			p.mu.Unlock()
+			return p.check(ctx, route, hash, password, key, ended)
+		}
+		p.mu.Unlock()
+		select { // browsers send several requests at a time
+		case <-ctx.Done():
+			return false, ctx.Err()
+		case <-ended:
+		}
 	}
+}
+
+func (p *passwords) check(ctx context.Context, route, hash, password string, key [32]byte, ended chan struct{}) (right bool, err error) {
 	select {
 	case <-ctx.Done():
-		return false, ctx.Err()
+		err = ctx.Err()
 	case p.checks <- struct{}{}:
+		right = bcrypt.CompareHashAndPassword([]byte(hash), []byte(password)) == nil
+		<-p.checks
 	}
-	right = bcrypt.CompareHashAndPassword([]byte(hash), []byte(password)) == nil
-	<-p.checks
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	close(ended)
+	delete(p.running, key)
+	if p.waiting[route]--; p.waiting[route] <= 0 {
+		delete(p.waiting, route)
+	}
+	if err == nil {
+		p.remember(key, right)
+	}
+	return right, err
+}
+
+// remember keeps an outcome. The caller holds mu.
+func (p *passwords) remember(key [32]byte, right bool) {
 	if len(p.known) >= mostKnown {
 		for old, was := range p.known { // any that was wrong, or else all
 			if !was {
@@ -75,7 +118,6 @@ func (p *passwords) right(ctx context.Context, hash, password string) (bool, err
 		}
 	}
 	p.known[key] = right
-	return right, nil
 }
 
 // mostCheck is how long a request waits for its password to be checked.
@@ -91,7 +133,11 @@ func (x *exchange) authenticated() bool {
 		}
 		ctx, cancel := context.WithTimeout(x.e.ctx, mostCheck)
 		defer cancel()
-		right, err := x.e.auth.right(ctx, hash, password)
+		right, err := x.e.auth.right(ctx, x.route.uid, hash, password)
+		if errors.Is(err, errBusy) {
+			x.refuse(http.StatusTooManyRequests, "Too many passwords of this route are being checked.", retryAfter)
+			return false
+		}
 		if err != nil {
 			x.refuse(http.StatusServiceUnavailable, "Too many passwords are being checked.", retryAfter)
 			return false

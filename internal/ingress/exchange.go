@@ -182,6 +182,10 @@ func (x *exchange) handle() {
 		x.refuse(http.StatusBadRequest, "The host of the request is not a name.")
 		return
 	}
+	if table.Ambiguous(path) {
+		x.refuse(http.StatusBadRequest, "The path can be read in several ways.")
+		return
+	}
 	r, found, known := x.state.routes.Find(x.name, path)
 	if x.misdirected(r, found, known) {
 		x.refuse(http.StatusMisdirectedRequest, "This connection is for another host.")
@@ -200,7 +204,7 @@ func (x *exchange) handle() {
 		x.refuse(http.StatusForbidden, "Your address may not use this route.")
 		return
 	}
-	if r.redirect && !x.secure {
+	if r.redirect && !x.secure && !x.secureBefore() {
 		x.redirect()
 		return
 	}
@@ -244,6 +248,17 @@ func (x *exchange) challenge(token string) bool {
 		}
 	}
 	return false
+}
+
+// secureBefore reports whether the client speaks TLS with a balancer in front of us: it would be redirected for ever.
+func (x *exchange) secureBefore() bool {
+	proto := ""
+	for _, f := range x.fields {
+		if x.trusted && f.Is("x-forwarded-proto") {
+			proto = f.Value[strings.LastIndexByte(f.Value, ',')+1:] // the nearest balancer's
+		}
+	}
+	return strings.EqualFold(strings.TrimSpace(proto), "https")
 }
 
 func (x *exchange) redirect() {

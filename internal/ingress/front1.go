@@ -6,8 +6,10 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cloudless/cloudless/internal/ingress/http1"
@@ -167,6 +169,7 @@ type http1Body struct {
 	f      *http1Front
 	expect bool
 	moved  time.Time
+	over   atomic.Bool // nobody may wait for more of it
 }
 
 func (b *http1Body) Read(p []byte) (int, error) {
@@ -182,13 +185,17 @@ func (b *http1Body) Read(p []byte) (int, error) {
 			b.moved = now
 			_ = f.conn.SetReadDeadline(now.Add(clientSilence)) // if it is closed, reading reports it
 		}
+		if b.over.Load() { // the deadline may have replaced that of stopBody
+			return 0, os.ErrDeadlineExceeded
+		}
 	}
 	return f.bodies.Read(p)
 }
 
+// stopBody may be called by any goroutine. The connection ends with the answer, because the body was not read.
 func (f *http1Front) stopBody() {
+	f.body.over.Store(true)
 	_ = f.conn.SetReadDeadline(time.Unix(1, 0)) // if it is closed, nobody reads
-	f.keep = false
 }
 
 // inform sends an answer before the answer.

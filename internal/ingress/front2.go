@@ -19,8 +19,8 @@ import (
 const (
 	// mostStreams is how many requests a client may have open on a connection.
 	mostStreams = 250
-	// mostHead2 limits the head of a request by HTTP/2.
-	mostHead2 = 256 << 10
+	// mostHead2 limits the head of a request by HTTP/2, before its route is known.
+	mostHead2 = mostMaxHead
 	// idle2 is how long a connection may be without a request.
 	idle2 = 3 * time.Minute
 )

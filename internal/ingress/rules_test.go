@@ -155,6 +155,49 @@ func TestPROXYHeadersCountOnlyFromTrustedProxies(t *testing.T) {
 	}
 }
 
+// A balancer that ends TLS has to say so: otherwise its clients would be redirected for ever.
+func TestClientsOfABalancerWithTLSAreNotRedirected(t *testing.T) {
+	n := newNode(t, routedAs(encrypted, "a.test", "web"), certified("a.test"), service("web", says(t, "hello")))
+	if p, _ := n.get("http://a.test/", "X-Forwarded-Proto: https"); p.StatusCode != http.StatusPermanentRedirect {
+		t.Errorf("status %d for anybody who claims TLS", p.StatusCode)
+	}
+	n.change(func(n *node, down *v1.IngressDown) {
+		down.Settings = &v1.Ingress{HttpPort: int32(n.http), HttpsPort: int32(n.https), TrustedProxies: []string{"127.0.0.1"}}
+	})
+	for proto, want := range map[string]int{"https": 200, "http, HTTPS": 200, "https, http": 308, "http": 308, "": 308} {
+		if p, _ := n.get("http://a.test/", "X-Forwarded-Proto: "+proto); p.StatusCode != want {
+			t.Errorf("status %d if the balancer says %q, want %d", p.StatusCode, proto, want)
+		}
+	}
+}
+
+// The backend gets the path as the client wrote it. It must not be another one to the backend than to the rules.
+func TestPathsCannotGoAroundRules(t *testing.T) {
+	n := newNode(t, service("web", server(t, func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.RequestURI) })),
+		routed("a.test", "web"), routedAs(&v1.RouteSpec{Allow: []string{"192.0.2.1"}}, "a.test/admin", "web"))
+	for target, want := range map[string]int{
+		"/admin": 403, "/%61dmin": 403, "/x/../admin": 403, "/admin;x=y": 403, "/admin;/users": 403, "/admin/%2e%2e/x": 400, "/admin/..%2fx": 400, "/x/..;/admin": 400, "/x%2f..%2fadmin": 400,
+		"/x%2Fy": 200, "/x;a=b": 200, "/x?..%2fadmin": 200, "/a..b": 200,
+	} {
+		conn := must.Get(net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", n.http)))(t)
+		fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: a.test\r\n\r\n", target)
+		p := must.Get(http.ReadResponse(bufio.NewReader(conn), nil))(t)
+		if body, _ := io.ReadAll(p.Body); p.StatusCode != want || want == 200 && string(body) != target {
+			t.Errorf("%s: status %d, want %d: %s", target, p.StatusCode, want, body)
+		}
+		conn.Close()
+	}
+}
+
+func TestLargestHeadersPassByBothProtocols(t *testing.T) {
+	n := newNode(t, routedAs(with(&v1.RouteHttp{MaxHeaders: "1Mi"}), "a.test", "web"), service("web", says(t, "hello")))
+	for _, multi := range []bool{false, true} {
+		if p, body := n.send(n.client(multi), "GET", "http://a.test/", "", "X: "+strings.Repeat("x", 900<<10)); body != "hello" {
+			t.Errorf("HTTP/2 %v: status %d, %s", multi, p.StatusCode, body)
+		}
+	}
+}
+
 func TestPasswordsAreCheckedOnceEach(t *testing.T) {
 	hash := must.Get(bcrypt.GenerateFromPassword([]byte("secret"), bcrypt.MinCost))(t)
 	n := newNode(t, routedAs(with(&v1.RouteHttp{Users: []*v1.RouteUser{{Name: "ann", PasswordHash: string(hash)}}}), "a.test", "web"), service("web", says(t, "hello")))

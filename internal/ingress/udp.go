@@ -4,7 +4,9 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -34,9 +36,12 @@ type flows struct {
 
 // flow is what one client sends and gets.
 type flow struct {
-	from    netip.AddrPort
-	packets chan []byte
-	source  []byte // says with which of our addresses to answer
+	from     netip.AddrPort
+	packets  chan []byte
+	ended    chan struct{} // closed when the flow has lost its place
+	source   []byte        // says with which of our addresses to answer
+	used     time.Time     // when the client has sent the last packet; the mutex of flows guards it
+	answered atomic.Bool
 }
 
 // serveUDP passes packets on until the port is closed, and waits for its flows.
@@ -80,42 +85,71 @@ func (f *flows) get(from netip.AddrPort, control []byte) (one *flow, isNew bool)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if one = f.all[from]; one != nil {
+		one.used = time.Now()
 		return one, false
 	}
 	who := group(from.Addr())
-	if len(f.all) >= mostFlows || f.each[who] >= mostFlowsEach {
+	if f.each[who] >= mostFlowsEach {
 		return nil, false
 	}
-	one = &flow{from: from, packets: make(chan []byte, queued), source: sourceOf(control)}
+	if len(f.all) >= mostFlows {
+		f.evict()
+	}
+	one = &flow{from: from, packets: make(chan []byte, queued), ended: make(chan struct{}), source: sourceOf(control), used: time.Now()}
 	f.all[from] = one
 	f.each[who]++
 	return one, true
 }
 
-func (f *flows) end(one *flow) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+// evict ends one of some flows at random: one without an answer, because its client may not exist, or else the one that
+// has been silent for the longest time. The caller holds mu.
+func (f *flows) evict() {
+	var victim *flow
+	looked := 0
+	for _, one := range f.all {
+		if victim == nil {
+			victim = one
+		}
+		waits, victimWaits := !one.answered.Load(), !victim.answered.Load()
+		if waits && !victimWaits || waits == victimWaits && one.used.Before(victim.used) {
+			victim = one
+		}
+		if looked++; looked == mostLooked {
+			break
+		}
+	}
+	f.remove(victim)
+}
+
+// remove takes the place of a flow. The caller holds mu.
+func (f *flows) remove(one *flow) {
 	if f.all[one.from] != one {
 		return
 	}
 	delete(f.all, one.from)
-	close(one.packets)
+	close(one.ended)
 	who := group(one.from.Addr())
 	if f.each[who]--; f.each[who] <= 0 {
 		delete(f.each, who)
 	}
 }
 
+func (f *flows) end(one *flow) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.remove(one)
+}
+
 func (f *flows) endAll() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, one := range f.all {
-		close(one.packets)
+		f.remove(one)
 	}
-	clear(f.all)
 }
 
-// run passes on the packets of a flow until it is silent for too long.
+// run passes on the packets of a flow until it is silent for too long, or its endpoint is not the route's any more: the
+// next packet of the client begins another flow then.
 func (f *flows) run(one *flow, r *route) {
 	defer f.end(one)
 	began := time.Now()
@@ -134,41 +168,79 @@ func (f *flows) run(one *flow, r *route) {
 	var answers sync.WaitGroup
 	defer answers.Wait()
 	defer func() { _ = backend.Close() }()
-	answered := make(chan struct{}, 1)
+	answered, gone := make(chan struct{}, 1), make(chan struct{})
 	answers.Go(func() {
-		packet := make([]byte, largestPacket)
-		for {
-			n, err := backend.Read(packet)
-			if errors.Is(err, net.ErrClosed) {
-				return
-			}
-			if err != nil {
-				time.Sleep(time.Millisecond) // nothing listens there; it may soon
-				continue
-			}
-			c.meter.sent.Add(int64(n))
-			select {
-			case answered <- struct{}{}:
-			default:
-			}
-			_, _, _ = f.conn.WriteMsgUDPAddrPort(packet[:n], one.source, one.from) // packets may be lost
-		}
+		defer close(gone)
+		f.answer(one, backend.(*net.UDPConn), c, answered)
 	})
 	timer := time.NewTimer(idle)
 	defer timer.Stop()
-	for {
+	s := f.e.current.Load()
+	for s.leads(f.at, r.uid, c.to) {
 		select {
-		case packet, open := <-one.packets:
-			if !open {
-				return
-			}
+		case packet := <-one.packets:
 			c.meter.received.Add(int64(len(packet)))
 			_, _ = backend.Write(packet) // packets may be lost
 		case <-answered:
+		case <-s.superseded:
+			s = f.e.current.Load()
+			continue
+		case <-one.ended:
+			return
+		case <-gone:
+			c.to.failed.Store(time.Now().UnixNano())
+			return
 		case <-timer.C:
 			return
 		}
 		timer.Reset(idle)
+	}
+}
+
+// leads reports whether a port belongs to a route, which leads to an endpoint.
+func (s *state) leads(at port, uid string, to *endpoint) bool {
+	r := s.byPort[at]
+	if r == nil || r.uid != uid {
+		return false
+	}
+	return slices.ContainsFunc(r.backends, func(b *backend) bool {
+		return b.weight > 0 && slices.ContainsFunc(b.ready.all, func(c choice) bool { return c.weight > 0 && c.to == to })
+	})
+}
+
+// packets are buffers for answers. A flow has one only while there is something to read.
+var packets = sync.Pool{New: func() any { return new([largestPacket]byte) }}
+
+// answer sends the client what its backend sends. It returns when the backend is closed or refuses packets.
+func (f *flows) answer(one *flow, backend *net.UDPConn, c choice, answered chan<- struct{}) {
+	raw, err := backend.SyscallConn()
+	if err != nil {
+		return
+	}
+	for {
+		var failed error
+		err := raw.Read(func(fd uintptr) bool {
+			packet := packets.Get().(*[largestPacket]byte)
+			defer packets.Put(packet)
+			var n int
+			if n, failed = unix.Read(int(fd), packet[:]); errors.Is(failed, unix.EAGAIN) {
+				return false
+			}
+			if failed != nil {
+				return true
+			}
+			one.answered.Store(true)
+			c.meter.sent.Add(int64(n))
+			_, _, _ = f.conn.WriteMsgUDPAddrPort(packet[:n], one.source, one.from) // packets may be lost
+			return true
+		})
+		if err != nil || failed != nil && !errors.Is(failed, unix.EINTR) {
+			return
+		}
+		select {
+		case answered <- struct{}{}:
+		default:
+		}
 	}
 }
 

@@ -66,8 +66,11 @@ func readText(r *bufio.Reader) (from, to netip.AddrPort, err error) {
 	if err != nil || from.Addr().Is4() != (words[1] == "TCP4") || to.Addr().Is4() != (words[1] == "TCP4") {
 		return netip.AddrPort{}, netip.AddrPort{}, ErrMalformed
 	}
-	return from, to, nil
+	return unmap(from), unmap(to), nil
 }
+
+// unmap turns an IPv4 address that is written as an IPv6 address into what lists of addresses have.
+func unmap(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()) }
 
 func address(host, port string) (netip.AddrPort, error) {
 	a, err := netip.ParseAddr(host)
@@ -116,7 +119,7 @@ func readBinary(r *bufio.Reader) (from, to netip.AddrPort, err error) {
 	source, _ := netip.AddrFromSlice(body[:size])
 	target, _ := netip.AddrFromSlice(body[size : 2*size])
 	ports := body[2*size:]
-	return netip.AddrPortFrom(source, binary.BigEndian.Uint16(ports)), netip.AddrPortFrom(target, binary.BigEndian.Uint16(ports[2:])), nil
+	return unmap(netip.AddrPortFrom(source, binary.BigEndian.Uint16(ports))), unmap(netip.AddrPortFrom(target, binary.BigEndian.Uint16(ports[2:]))), nil
 }
 
 func readFull(r *bufio.Reader, p []byte) (n int, err error) {

@@ -28,6 +28,21 @@ func TestHeadersAreReadAsTheyWereWritten(t *testing.T) {
 	}
 }
 
+// Lists of addresses have IPv4 addresses as such.
+func TestMappedAddressesAreIPv4(t *testing.T) {
+	mapped := netip.MustParseAddr("::ffff:203.0.113.9").As16()
+	binary := signature + "\x21\x21\x00\x24" + string(mapped[:]) + string(mapped[:]) + "\x00\x05\x00\x50"
+	for _, text := range []string{"PROXY TCP6 ::ffff:203.0.113.9 ::ffff:203.0.113.9 5 80\r\n", binary} {
+		from, to, err := Read(bufio.NewReader(strings.NewReader(text)))
+		if err != nil || from != netip.MustParseAddrPort("203.0.113.9:5") || to != netip.MustParseAddrPort("203.0.113.9:80") {
+			t.Errorf("%q: %v to %v, %v", text, from, to, err)
+		}
+	}
+	if _, _, err := Read(bufio.NewReader(strings.NewReader("PROXY TCP4 ::ffff:203.0.113.9 203.0.113.9 5 80\r\n"))); !errors.Is(err, ErrMalformed) {
+		t.Errorf("a mapped address of the family TCP4: %v", err)
+	}
+}
+
 func TestOtherProtocolsStayAsTheyAre(t *testing.T) {
 	for _, text := range []string{"GET / HTTP/1.1\r\n", "POST / HTTP/1.1\r\n", "PRI * HTTP/2.0", "\x16\x03\x01", "\r\nGET /", "P\x00"} {
 		r := bufio.NewReader(strings.NewReader(text))

@@ -137,7 +137,45 @@ func lower(s string) string {
 	return s
 }
 
-// Clean returns the path that a request is for: without escapes, doubled slashes, and dots. It begins with a slash.
+// Ambiguous reports whether programs disagree about which resource a path is for: its dots or slashes are escaped, have
+// parameters, or lead back over such. A backend gets the path as it is, and might not see what Clean sees.
+func Ambiguous(path string) bool {
+	var odd []bool // for each segment up to here, whether programs divide it differently
+	for segment := range strings.SplitSeq(strings.TrimPrefix(path, "/"), "/") {
+		switch segment {
+		case ".":
+			continue
+		case "..":
+			if n := len(odd); n > 0 {
+				if odd[n-1] {
+					return true
+				}
+				odd = odd[:n-1]
+			}
+			continue
+		}
+		divided := segment == ""
+		if strings.ContainsAny(segment, `%;\`) {
+			plain := unescape(segment)
+			for part := range strings.FieldsFuncSeq(plain, isSlash) {
+				if part, _, _ = strings.Cut(part, ";"); part == "." || part == ".." {
+					return true
+				}
+			}
+			if _, parameters, _ := strings.Cut(plain, ";"); strings.ContainsFunc(parameters, isSlash) {
+				return true
+			}
+			divided = strings.ContainsFunc(plain, isSlash)
+		}
+		odd = append(odd, divided)
+	}
+	return false
+}
+
+func isSlash(c rune) bool { return c == '/' || c == '\\' }
+
+// Clean returns the path that a request is for: without escapes, doubled slashes, dots, and the parameters of segments
+// (what follows a semicolon). It begins with a slash.
 func Clean(path string) string {
 	if isClean(path) {
 		return path
@@ -145,6 +183,7 @@ func Clean(path string) string {
 	path = unescape(path)
 	var parts []string
 	for part := range strings.SplitSeq(path, "/") {
+		part, _, _ = strings.Cut(part, ";")
 		switch part {
 		case "", ".":
 		case "..":
@@ -167,7 +206,7 @@ func isClean(path string) bool {
 	}
 	for i := range len(path) {
 		switch path[i] {
-		case '%':
+		case '%', ';':
 			return false
 		case '/', '.':
 			if i > 0 && path[i-1] == '/' {

@@ -30,6 +30,7 @@ func TestRoutesAreFoundByHostAndPath(t *testing.T) {
 		"shop.example.org/./v2/./admin":        "shop.example.org/v2/admin",
 		"shop.example.org/v2%2fadmin":          "shop.example.org/v2/admin",
 		"shop.example.org/../../v2":            "shop.example.org/v2",
+		"shop.example.org/v2;a=b/admin;c":      "shop.example.org/v2/admin",
 		"any.example.org/":                     "*.example.org/",
 		"any.example.org/v2/x":                 "*.example.org/v2",
 		"two.labels.example.org/":              "",
@@ -49,6 +50,19 @@ func TestRoutesAreFoundByHostAndPath(t *testing.T) {
 		}
 		if wantKnown := want != "" || host == "other.org" || host == "upper.example.org"; known != wantKnown {
 			t.Errorf("the host of %s is known: %v", request, known)
+		}
+	}
+}
+
+func TestAmbiguousPaths(t *testing.T) {
+	for path, want := range map[string]bool{
+		"/": false, "/a/../b": false, "/a/./b": false, "/../a": false, "/a//b": false, "/a%2Fb": false, "/a%2fb/c": false, "/a%20b": false,
+		"/a..b": false, "/a%2e%2eb": false, "/a;b=c/d": false, "/a/...": false, "/%": false, "/a%2fb/c/../d": false, "/a;b/../c": false, "/.well-known/x": false,
+		"/a/%2e%2e/b": true, "/a/.%2E/b": true, "/a/..%2fb": true, "/a%2f..%2fb": true, "/a%2f../b": true, "/a/%2e/b": true, "/a/..;/b": true, "/a/..;x=y/b": true,
+		"/a/..%3b/b": true, "/a/..%5cb": true, `/a/..\b`: true, "/a%2fb/../c": true, "/a//../b": true, "/a;%2f/b": true, "/a/%2e%2e": true,
+	} {
+		if got := Ambiguous(path); got != want {
+			t.Errorf("%s is ambiguous: %v", path, got)
 		}
 	}
 }
