@@ -42,7 +42,7 @@ func TestWrongRoutesAreRefused(t *testing.T) {
 		"{host: a.org, tls: {mode: on}, " + to + "}":                                            "spec.tls.mode: must be auto, cluster, own or off",
 		"{host: a.org, tls: {mode: own}, " + to + "}":                                           "spec.tls.certificate: is missing: mode own needs the name of a certificate; add one with: cloudless certificate add",
 		"{host: a.org, tls: {mode: auto, certificate: c}, " + to + "}":                          "spec.tls.certificate: is only for mode own",
-		"{tcp: 53, " + to + "}":                                                                "spec.tcp: 53 is the port of the resolver that every node has; choose another",
+		"{tcp: 53, " + to + "}":                                                                 "spec.tcp: 53 is the port of the resolver that every node has; choose another",
 		"{tcp: 5432, tls: {mode: auto}, " + to + "}":                                            "spec.tls.mode: auto is for routes with a host",
 		"{udp: 53, tls: {mode: own, certificate: c}, " + to + "}":                               "spec.tls.mode: must be off for a UDP route",
 		"{host: localhost, tls: {mode: auto}, " + to + "}":                                      "spec.tls.mode: auto needs a name such as shop.example.org, and authorities make no certificates for localhost",
