@@ -96,8 +96,8 @@ func (c *Client) receive() error {
 
 // Verify closes the connection if the relay sends nothing for a while, although it is asked to.
 func (c *Client) Verify(within time.Duration) {
-	c.ask()
 	_ = c.conn.SetReadDeadline(time.Now().Add(within)) // until the next read; it fails only on a closed connection
+	c.ask()                                            // not before: the answer would not lift a deadline that comes after it
 }
 
 // ask sends a ping.
