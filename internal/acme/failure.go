@@ -35,7 +35,7 @@ func (f *Failure) Unwrap() error { return f.Err }
 // maxDetail bounds what an authority says in a sentence.
 const maxDetail = 300
 
-// explain turns an error of an order into a Failure. The host is empty if it is about none.
+// explain turns an error of an order into a Failure. The host is empty if the error concerns no single host.
 func (a *Authority) explain(s *session, host string, err error) error {
 	if f, ok := errors.AsType[*Failure](err); ok {
 		return f

@@ -18,7 +18,7 @@ import (
 	"github.com/cloudless/cloudless/internal/must"
 )
 
-// grpcurl asks the program what it offers, by a stream in both directions, and calls it.
+// grpcurl lists the services by reflection, which is a bidirectional stream, and calls one of them.
 func TestGrpcurlListsAndCalls(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds grpcurl; make test runs it")

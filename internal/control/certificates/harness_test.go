@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -16,6 +17,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -299,15 +301,8 @@ const (
 func newNameserver(t *testing.T) *nameserver {
 	t.Helper()
 	n := &nameserver{records: map[string][]string{}}
-	packets, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	packets, conns := bothProtocols(t)
 	n.address = packets.LocalAddr().String()
-	conns, err := net.Listen("tcp", n.address)
-	if err != nil {
-		t.Skipf("the port of the nameserver is taken for TCP: %v", err)
-	}
 	secrets := map[string]string{tsigName: tsigKey}
 	for _, server := range []*dns.Server{
 		{PacketConn: packets, Handler: n, TsigSecret: secrets},
@@ -318,6 +313,25 @@ func newNameserver(t *testing.T) *nameserver {
 		t.Cleanup(func() { _ = server.Shutdown(); <-ended })
 	}
 	return n
+}
+
+// bothProtocols listens on a port that is free for UDP and TCP.
+func bothProtocols(t *testing.T) (net.PacketConn, net.Listener) {
+	t.Helper()
+	for {
+		conns, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		packets, err := net.ListenPacket("udp", conns.Addr().String())
+		if err == nil {
+			return packets, conns
+		}
+		_ = conns.Close()
+		if !errors.Is(err, syscall.EADDRINUSE) {
+			t.Fatal(err)
+		}
+	}
 }
 
 func (n *nameserver) ServeDNS(out dns.ResponseWriter, query *dns.Msg) {
