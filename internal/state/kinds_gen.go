@@ -27,6 +27,10 @@ const (
 	KindDeployment           Kind = "deployment"
 	KindRoute                Kind = "route"
 	KindCertificate          Kind = "certificate"
+	KindSecret               Kind = "secret"
+	KindRole                 Kind = "role"
+	KindRoleBinding          Kind = "role_binding"
+	KindPolicy               Kind = "policy"
 	KindAuthority            Kind = "authority"
 	KindCredential           Kind = "credential"
 	KindReceipt              Kind = "receipt"
@@ -38,6 +42,10 @@ const (
 	KindCertificateKey       Kind = "certificate_key"
 	KindCertificateChallenge Kind = "certificate_challenge"
 	KindAcmeAccount          Kind = "acme_account"
+	KindSecretValue          Kind = "secret_value"
+	KindSecretReceipt        Kind = "secret_receipt"
+	KindKeyEncryptionKey     Kind = "key_encryption_key"
+	KindWorkloadKey          Kind = "workload_key"
 )
 
 var tables = []table{
@@ -57,6 +65,10 @@ var tables = []table{
 	{kind: KindDeployment, named: true},
 	{kind: KindRoute, named: true},
 	{kind: KindCertificate, named: true},
+	{kind: KindSecret, named: true},
+	{kind: KindRole, named: true},
+	{kind: KindRoleBinding, named: true},
+	{kind: KindPolicy, named: true},
 	{kind: KindAuthority, single: true},
 	{kind: KindCredential},
 	{kind: KindReceipt, named: true},
@@ -68,6 +80,10 @@ var tables = []table{
 	{kind: KindCertificateKey},
 	{kind: KindCertificateChallenge},
 	{kind: KindAcmeAccount},
+	{kind: KindSecretValue},
+	{kind: KindSecretReceipt},
+	{kind: KindKeyEncryptionKey, single: true},
+	{kind: KindWorkloadKey},
 }
 
 // KindOf returns the kind of an object, or "" if objects of its type are not stored.
@@ -105,6 +121,14 @@ func KindOf(o Object) Kind {
 		return KindRoute
 	case *v1.Certificate:
 		return KindCertificate
+	case *v1.Secret:
+		return KindSecret
+	case *v1.Role:
+		return KindRole
+	case *v1.RoleBinding:
+		return KindRoleBinding
+	case *v1.Policy:
+		return KindPolicy
 	case *statev1.Authority:
 		return KindAuthority
 	case *statev1.Credential:
@@ -127,6 +151,14 @@ func KindOf(o Object) Kind {
 		return KindCertificateChallenge
 	case *statev1.AcmeAccount:
 		return KindAcmeAccount
+	case *statev1.SecretValue:
+		return KindSecretValue
+	case *statev1.SecretReceipt:
+		return KindSecretReceipt
+	case *statev1.KeyEncryptionKey:
+		return KindKeyEncryptionKey
+	case *statev1.WorkloadKey:
+		return KindWorkloadKey
 	}
 	return ""
 }
@@ -166,6 +198,14 @@ func wrap(o Object) *statev1.Object {
 		return &statev1.Object{Kind: &statev1.Object_Route{Route: o}}
 	case *v1.Certificate:
 		return &statev1.Object{Kind: &statev1.Object_Certificate{Certificate: o}}
+	case *v1.Secret:
+		return &statev1.Object{Kind: &statev1.Object_Secret{Secret: o}}
+	case *v1.Role:
+		return &statev1.Object{Kind: &statev1.Object_Role{Role: o}}
+	case *v1.RoleBinding:
+		return &statev1.Object{Kind: &statev1.Object_RoleBinding{RoleBinding: o}}
+	case *v1.Policy:
+		return &statev1.Object{Kind: &statev1.Object_Policy{Policy: o}}
 	case *statev1.Authority:
 		return &statev1.Object{Kind: &statev1.Object_Authority{Authority: o}}
 	case *statev1.Credential:
@@ -188,6 +228,14 @@ func wrap(o Object) *statev1.Object {
 		return &statev1.Object{Kind: &statev1.Object_CertificateChallenge{CertificateChallenge: o}}
 	case *statev1.AcmeAccount:
 		return &statev1.Object{Kind: &statev1.Object_AcmeAccount{AcmeAccount: o}}
+	case *statev1.SecretValue:
+		return &statev1.Object{Kind: &statev1.Object_SecretValue{SecretValue: o}}
+	case *statev1.SecretReceipt:
+		return &statev1.Object{Kind: &statev1.Object_SecretReceipt{SecretReceipt: o}}
+	case *statev1.KeyEncryptionKey:
+		return &statev1.Object{Kind: &statev1.Object_KeyEncryptionKey{KeyEncryptionKey: o}}
+	case *statev1.WorkloadKey:
+		return &statev1.Object{Kind: &statev1.Object_WorkloadKey{WorkloadKey: o}}
 	}
 	return &statev1.Object{}
 }
@@ -227,6 +275,14 @@ func unwrap(wrapped *statev1.Object) (Kind, Object) {
 		return KindRoute, o.Route
 	case *statev1.Object_Certificate:
 		return KindCertificate, o.Certificate
+	case *statev1.Object_Secret:
+		return KindSecret, o.Secret
+	case *statev1.Object_Role:
+		return KindRole, o.Role
+	case *statev1.Object_RoleBinding:
+		return KindRoleBinding, o.RoleBinding
+	case *statev1.Object_Policy:
+		return KindPolicy, o.Policy
 	case *statev1.Object_Authority:
 		return KindAuthority, o.Authority
 	case *statev1.Object_Credential:
@@ -249,6 +305,14 @@ func unwrap(wrapped *statev1.Object) (Kind, Object) {
 		return KindCertificateChallenge, o.CertificateChallenge
 	case *statev1.Object_AcmeAccount:
 		return KindAcmeAccount, o.AcmeAccount
+	case *statev1.Object_SecretValue:
+		return KindSecretValue, o.SecretValue
+	case *statev1.Object_SecretReceipt:
+		return KindSecretReceipt, o.SecretReceipt
+	case *statev1.Object_KeyEncryptionKey:
+		return KindKeyEncryptionKey, o.KeyEncryptionKey
+	case *statev1.Object_WorkloadKey:
+		return KindWorkloadKey, o.WorkloadKey
 	}
 	return "", nil
 }
@@ -433,6 +497,66 @@ func (s *Snapshot) Certificates(namespace, after string) iter.Seq[*v1.Certificat
 	return ListByName[*v1.Certificate](s, KindCertificate, namespace, after)
 }
 
+// Secret returns the secret with this uid.
+func (s *Snapshot) Secret(uid string) *v1.Secret {
+	return ByUID[*v1.Secret](s, KindSecret, uid)
+}
+
+// SecretByName returns the secret with this name in a namespace.
+func (s *Snapshot) SecretByName(namespace, name string) *v1.Secret {
+	return ByName[*v1.Secret](s, KindSecret, namespace, name)
+}
+
+// Secrets lists the secrets by namespace and name.
+func (s *Snapshot) Secrets(namespace, after string) iter.Seq[*v1.Secret] {
+	return ListByName[*v1.Secret](s, KindSecret, namespace, after)
+}
+
+// Role returns the role with this uid.
+func (s *Snapshot) Role(uid string) *v1.Role {
+	return ByUID[*v1.Role](s, KindRole, uid)
+}
+
+// RoleByName returns the role with this name.
+func (s *Snapshot) RoleByName(name string) *v1.Role {
+	return ByName[*v1.Role](s, KindRole, "", name)
+}
+
+// Roles lists the roles by name.
+func (s *Snapshot) Roles(after string) iter.Seq[*v1.Role] {
+	return ListByName[*v1.Role](s, KindRole, "", after)
+}
+
+// RoleBinding returns the role binding with this uid.
+func (s *Snapshot) RoleBinding(uid string) *v1.RoleBinding {
+	return ByUID[*v1.RoleBinding](s, KindRoleBinding, uid)
+}
+
+// RoleBindingByName returns the role binding with this name.
+func (s *Snapshot) RoleBindingByName(name string) *v1.RoleBinding {
+	return ByName[*v1.RoleBinding](s, KindRoleBinding, "", name)
+}
+
+// RoleBindings lists the role bindings by name.
+func (s *Snapshot) RoleBindings(after string) iter.Seq[*v1.RoleBinding] {
+	return ListByName[*v1.RoleBinding](s, KindRoleBinding, "", after)
+}
+
+// Policy returns the policy with this uid.
+func (s *Snapshot) Policy(uid string) *v1.Policy {
+	return ByUID[*v1.Policy](s, KindPolicy, uid)
+}
+
+// PolicyByName returns the policy with this name.
+func (s *Snapshot) PolicyByName(name string) *v1.Policy {
+	return ByName[*v1.Policy](s, KindPolicy, "", name)
+}
+
+// Policies lists the policies by name.
+func (s *Snapshot) Policies(after string) iter.Seq[*v1.Policy] {
+	return ListByName[*v1.Policy](s, KindPolicy, "", after)
+}
+
 // Authority returns the only authority.
 func (s *Snapshot) Authority() *statev1.Authority {
 	return only[*statev1.Authority](s, KindAuthority)
@@ -526,4 +650,39 @@ func (s *Snapshot) AcmeAccount(uid string) *statev1.AcmeAccount {
 // AcmeAccounts lists the acme accounts by uid.
 func (s *Snapshot) AcmeAccounts() iter.Seq[*statev1.AcmeAccount] {
 	return listByPrefix[*statev1.AcmeAccount](s, KindAcmeAccount, indexUID, nil)
+}
+
+// SecretValue returns the secret value with this uid.
+func (s *Snapshot) SecretValue(uid string) *statev1.SecretValue {
+	return ByUID[*statev1.SecretValue](s, KindSecretValue, uid)
+}
+
+// SecretValues lists the secret values by uid.
+func (s *Snapshot) SecretValues() iter.Seq[*statev1.SecretValue] {
+	return listByPrefix[*statev1.SecretValue](s, KindSecretValue, indexUID, nil)
+}
+
+// SecretReceipt returns the secret receipt with this uid.
+func (s *Snapshot) SecretReceipt(uid string) *statev1.SecretReceipt {
+	return ByUID[*statev1.SecretReceipt](s, KindSecretReceipt, uid)
+}
+
+// SecretReceipts lists the secret receipts by uid.
+func (s *Snapshot) SecretReceipts() iter.Seq[*statev1.SecretReceipt] {
+	return listByPrefix[*statev1.SecretReceipt](s, KindSecretReceipt, indexUID, nil)
+}
+
+// KeyEncryptionKey returns the only key encryption key.
+func (s *Snapshot) KeyEncryptionKey() *statev1.KeyEncryptionKey {
+	return only[*statev1.KeyEncryptionKey](s, KindKeyEncryptionKey)
+}
+
+// WorkloadKey returns the workload key with this uid.
+func (s *Snapshot) WorkloadKey(uid string) *statev1.WorkloadKey {
+	return ByUID[*statev1.WorkloadKey](s, KindWorkloadKey, uid)
+}
+
+// WorkloadKeys lists the workload keys by uid.
+func (s *Snapshot) WorkloadKeys() iter.Seq[*statev1.WorkloadKey] {
+	return listByPrefix[*statev1.WorkloadKey](s, KindWorkloadKey, indexUID, nil)
 }

@@ -38,3 +38,17 @@ func Caller(ctx context.Context) Principal {
 	p, _ := ctx.Value(principalKey{}).(Principal)
 	return p
 }
+
+// Can reports whether the caller may do something with a kind of object, such as "update" with "workload". The namespace
+// is empty for all of them, and for kinds that are in none.
+func (p Principal) Can(verb, kind, namespace string) bool {
+	switch p.Role {
+	case RoleAdmin:
+		return true
+	case RoleOperator:
+		return verb != "privileged" || kind != "workload"
+	case RoleViewer:
+		return verb == "get" || verb == "logs"
+	}
+	return false
+}

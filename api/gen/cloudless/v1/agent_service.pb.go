@@ -557,8 +557,10 @@ func (x *RenewRequest) GetCsr() []byte {
 }
 
 type RenewResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Certificates  [][]byte               `protobuf:"bytes,1,rep,name=certificates,proto3" json:"certificates,omitempty"`
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	Certificates [][]byte               `protobuf:"bytes,1,rep,name=certificates,proto3" json:"certificates,omitempty"`
+	// All authorities to trust; DER.
+	Authorities   [][]byte `protobuf:"bytes,2,rep,name=authorities,proto3" json:"authorities,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -600,6 +602,13 @@ func (x *RenewResponse) GetCertificates() [][]byte {
 	return nil
 }
 
+func (x *RenewResponse) GetAuthorities() [][]byte {
+	if x != nil {
+		return x.Authorities
+	}
+	return nil
+}
+
 type SessionUp struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Message:
@@ -611,6 +620,8 @@ type SessionUp struct {
 	//	*SessionUp_Goodbye
 	//	*SessionUp_Follow
 	//	*SessionUp_Ingress
+	//	*SessionUp_Secrets
+	//	*SessionUp_Trust
 	Message       isSessionUp_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -716,6 +727,24 @@ func (x *SessionUp) GetIngress() *IngressUp {
 	return nil
 }
 
+func (x *SessionUp) GetSecrets() *SecretsUp {
+	if x != nil {
+		if x, ok := x.Message.(*SessionUp_Secrets); ok {
+			return x.Secrets
+		}
+	}
+	return nil
+}
+
+func (x *SessionUp) GetTrust() *TrustUp {
+	if x != nil {
+		if x, ok := x.Message.(*SessionUp_Trust); ok {
+			return x.Trust
+		}
+	}
+	return nil
+}
+
 type isSessionUp_Message interface {
 	isSessionUp_Message()
 }
@@ -752,6 +781,14 @@ type SessionUp_Ingress struct {
 	Ingress *IngressUp `protobuf:"bytes,7,opt,name=ingress,proto3,oneof"`
 }
 
+type SessionUp_Secrets struct {
+	Secrets *SecretsUp `protobuf:"bytes,8,opt,name=secrets,proto3,oneof"`
+}
+
+type SessionUp_Trust struct {
+	Trust *TrustUp `protobuf:"bytes,9,opt,name=trust,proto3,oneof"`
+}
+
 func (*SessionUp_Hello) isSessionUp_Message() {}
 
 func (*SessionUp_Heartbeat) isSessionUp_Message() {}
@@ -766,6 +803,169 @@ func (*SessionUp_Follow) isSessionUp_Message() {}
 
 func (*SessionUp_Ingress) isSessionUp_Message() {}
 
+func (*SessionUp_Secrets) isSessionUp_Message() {}
+
+func (*SessionUp_Trust) isSessionUp_Message() {}
+
+// What the node has done with secrets. It is sent again in each session for what the server does not know.
+type SecretsUp struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Applied       []*SecretApplied       `protobuf:"bytes,1,rep,name=applied,proto3" json:"applied,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SecretsUp) Reset() {
+	*x = SecretsUp{}
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SecretsUp) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SecretsUp) ProtoMessage() {}
+
+func (x *SecretsUp) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SecretsUp.ProtoReflect.Descriptor instead.
+func (*SecretsUp) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *SecretsUp) GetApplied() []*SecretApplied {
+	if x != nil {
+		return x.Applied
+	}
+	return nil
+}
+
+// A replica has a version of a secret: its file was written, or its program was started with it.
+type SecretApplied struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	SecretUid     string                 `protobuf:"bytes,1,opt,name=secret_uid,json=secretUid,proto3" json:"secret_uid,omitempty"`
+	Version       uint64                 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
+	ReplicaUid    string                 `protobuf:"bytes,3,opt,name=replica_uid,json=replicaUid,proto3" json:"replica_uid,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SecretApplied) Reset() {
+	*x = SecretApplied{}
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SecretApplied) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SecretApplied) ProtoMessage() {}
+
+func (x *SecretApplied) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SecretApplied.ProtoReflect.Descriptor instead.
+func (*SecretApplied) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *SecretApplied) GetSecretUid() string {
+	if x != nil {
+		return x.SecretUid
+	}
+	return ""
+}
+
+func (x *SecretApplied) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *SecretApplied) GetReplicaUid() string {
+	if x != nil {
+		return x.ReplicaUid
+	}
+	return ""
+}
+
+// Which authorities the node trusts now, and which one its certificate is from, by fingerprint. Sent after every change.
+type TrustUp struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Trusted       []string               `protobuf:"bytes,1,rep,name=trusted,proto3" json:"trusted,omitempty"`
+	Issuer        string                 `protobuf:"bytes,2,opt,name=issuer,proto3" json:"issuer,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TrustUp) Reset() {
+	*x = TrustUp{}
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TrustUp) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TrustUp) ProtoMessage() {}
+
+func (x *TrustUp) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TrustUp.ProtoReflect.Descriptor instead.
+func (*TrustUp) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *TrustUp) GetTrusted() []string {
+	if x != nil {
+		return x.Trusted
+	}
+	return nil
+}
+
+func (x *TrustUp) GetIssuer() string {
+	if x != nil {
+		return x.Issuer
+	}
+	return ""
+}
+
 // Asks for the services of more namespaces, because a program of the machine looks one up.
 type Follow struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -776,7 +976,7 @@ type Follow struct {
 
 func (x *Follow) Reset() {
 	*x = Follow{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[10]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -788,7 +988,7 @@ func (x *Follow) String() string {
 func (*Follow) ProtoMessage() {}
 
 func (x *Follow) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[10]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -801,7 +1001,7 @@ func (x *Follow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Follow.ProtoReflect.Descriptor instead.
 func (*Follow) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{10}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Follow) GetNamespaces() []string {
@@ -821,7 +1021,7 @@ type Goodbye struct {
 
 func (x *Goodbye) Reset() {
 	*x = Goodbye{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[11]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -833,7 +1033,7 @@ func (x *Goodbye) String() string {
 func (*Goodbye) ProtoMessage() {}
 
 func (x *Goodbye) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[11]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -846,7 +1046,7 @@ func (x *Goodbye) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Goodbye.ProtoReflect.Descriptor instead.
 func (*Goodbye) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{11}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Goodbye) GetReason() string {
@@ -866,7 +1066,7 @@ type Ping struct {
 
 func (x *Ping) Reset() {
 	*x = Ping{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[12]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -878,7 +1078,7 @@ func (x *Ping) String() string {
 func (*Ping) ProtoMessage() {}
 
 func (x *Ping) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[12]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -891,7 +1091,7 @@ func (x *Ping) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ping.ProtoReflect.Descriptor instead.
 func (*Ping) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{12}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Ping) GetSequence() uint64 {
@@ -911,7 +1111,7 @@ type Pong struct {
 
 func (x *Pong) Reset() {
 	*x = Pong{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[13]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -923,7 +1123,7 @@ func (x *Pong) String() string {
 func (*Pong) ProtoMessage() {}
 
 func (x *Pong) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[13]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -936,7 +1136,7 @@ func (x *Pong) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pong.ProtoReflect.Descriptor instead.
 func (*Pong) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{13}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Pong) GetSequence() uint64 {
@@ -966,7 +1166,7 @@ type Hello struct {
 
 func (x *Hello) Reset() {
 	*x = Hello{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[14]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -978,7 +1178,7 @@ func (x *Hello) String() string {
 func (*Hello) ProtoMessage() {}
 
 func (x *Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[14]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -991,7 +1191,7 @@ func (x *Hello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hello.ProtoReflect.Descriptor instead.
 func (*Hello) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{14}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Hello) GetStatus() *NodeStatus {
@@ -1047,7 +1247,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[15]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1059,7 +1259,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[15]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1072,7 +1272,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{15}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Heartbeat) GetUsage() *NodeResources {
@@ -1128,7 +1328,7 @@ type Report struct {
 
 func (x *Report) Reset() {
 	*x = Report{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[16]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1140,7 +1340,7 @@ func (x *Report) String() string {
 func (*Report) ProtoMessage() {}
 
 func (x *Report) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[16]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1153,7 +1353,7 @@ func (x *Report) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report.ProtoReflect.Descriptor instead.
 func (*Report) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{16}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Report) GetReplicas() []*ReplicaReport {
@@ -1187,7 +1387,7 @@ type EventReport struct {
 
 func (x *EventReport) Reset() {
 	*x = EventReport{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[17]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1199,7 +1399,7 @@ func (x *EventReport) String() string {
 func (*EventReport) ProtoMessage() {}
 
 func (x *EventReport) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[17]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1212,7 +1412,7 @@ func (x *EventReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventReport.ProtoReflect.Descriptor instead.
 func (*EventReport) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{17}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *EventReport) GetSeverity() string {
@@ -1260,7 +1460,7 @@ type ReplicaReport struct {
 
 func (x *ReplicaReport) Reset() {
 	*x = ReplicaReport{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[18]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1272,7 +1472,7 @@ func (x *ReplicaReport) String() string {
 func (*ReplicaReport) ProtoMessage() {}
 
 func (x *ReplicaReport) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[18]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1285,7 +1485,7 @@ func (x *ReplicaReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaReport.ProtoReflect.Descriptor instead.
 func (*ReplicaReport) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{18}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ReplicaReport) GetUid() string {
@@ -1313,6 +1513,8 @@ type SessionDown struct {
 	//	*SessionDown_Network
 	//	*SessionDown_Lease
 	//	*SessionDown_Ingress
+	//	*SessionDown_Secrets
+	//	*SessionDown_Trust
 	Message       isSessionDown_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1320,7 +1522,7 @@ type SessionDown struct {
 
 func (x *SessionDown) Reset() {
 	*x = SessionDown{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[19]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1332,7 +1534,7 @@ func (x *SessionDown) String() string {
 func (*SessionDown) ProtoMessage() {}
 
 func (x *SessionDown) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[19]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1345,7 +1547,7 @@ func (x *SessionDown) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionDown.ProtoReflect.Descriptor instead.
 func (*SessionDown) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{19}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *SessionDown) GetMessage() isSessionDown_Message {
@@ -1418,6 +1620,24 @@ func (x *SessionDown) GetIngress() *IngressDown {
 	return nil
 }
 
+func (x *SessionDown) GetSecrets() *SecretsDown {
+	if x != nil {
+		if x, ok := x.Message.(*SessionDown_Secrets); ok {
+			return x.Secrets
+		}
+	}
+	return nil
+}
+
+func (x *SessionDown) GetTrust() *TrustDown {
+	if x != nil {
+		if x, ok := x.Message.(*SessionDown_Trust); ok {
+			return x.Trust
+		}
+	}
+	return nil
+}
+
 type isSessionDown_Message interface {
 	isSessionDown_Message()
 }
@@ -1451,6 +1671,14 @@ type SessionDown_Ingress struct {
 	Ingress *IngressDown `protobuf:"bytes,7,opt,name=ingress,proto3,oneof"`
 }
 
+type SessionDown_Secrets struct {
+	Secrets *SecretsDown `protobuf:"bytes,8,opt,name=secrets,proto3,oneof"`
+}
+
+type SessionDown_Trust struct {
+	Trust *TrustDown `protobuf:"bytes,9,opt,name=trust,proto3,oneof"`
+}
+
 func (*SessionDown_Assignments) isSessionDown_Message() {}
 
 func (*SessionDown_Open) isSessionDown_Message() {}
@@ -1464,6 +1692,223 @@ func (*SessionDown_Network) isSessionDown_Message() {}
 func (*SessionDown_Lease) isSessionDown_Message() {}
 
 func (*SessionDown_Ingress) isSessionDown_Message() {}
+
+func (*SessionDown_Secrets) isSessionDown_Message() {}
+
+func (*SessionDown_Trust) isSessionDown_Message() {}
+
+// The secrets of the replicas on the node. The first message of a session has the full set; later ones are deltas. Never
+// written to the node's disk.
+type SecretsDown struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Full    bool                   `protobuf:"varint,1,opt,name=full,proto3" json:"full,omitempty"`
+	Secrets []*NodeSecret          `protobuf:"bytes,2,rep,name=secrets,proto3" json:"secrets,omitempty"`
+	// Uids of secrets that no replica on the node may have any more. Those that a full message does not name are gone, too.
+	Removed       []string `protobuf:"bytes,3,rep,name=removed,proto3" json:"removed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SecretsDown) Reset() {
+	*x = SecretsDown{}
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SecretsDown) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SecretsDown) ProtoMessage() {}
+
+func (x *SecretsDown) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SecretsDown.ProtoReflect.Descriptor instead.
+func (*SecretsDown) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *SecretsDown) GetFull() bool {
+	if x != nil {
+		return x.Full
+	}
+	return false
+}
+
+func (x *SecretsDown) GetSecrets() []*NodeSecret {
+	if x != nil {
+		return x.Secrets
+	}
+	return nil
+}
+
+func (x *SecretsDown) GetRemoved() []string {
+	if x != nil {
+		return x.Removed
+	}
+	return nil
+}
+
+// A version of a secret, and the replicas on the node that get it.
+type NodeSecret struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Uid       string                 `protobuf:"bytes,1,opt,name=uid,proto3" json:"uid,omitempty"`
+	Namespace string                 `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Name      string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	Version   uint64                 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"`
+	// Empty if the node has this version already.
+	Value []byte `protobuf:"bytes,5,opt,name=value,proto3" json:"value,omitempty"`
+	// Not set if the version does not expire.
+	ExpireTime    *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
+	Replicas      []string               `protobuf:"bytes,7,rep,name=replicas,proto3" json:"replicas,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeSecret) Reset() {
+	*x = NodeSecret{}
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeSecret) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeSecret) ProtoMessage() {}
+
+func (x *NodeSecret) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeSecret.ProtoReflect.Descriptor instead.
+func (*NodeSecret) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *NodeSecret) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+func (x *NodeSecret) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *NodeSecret) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *NodeSecret) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *NodeSecret) GetValue() []byte {
+	if x != nil {
+		return x.Value
+	}
+	return nil
+}
+
+func (x *NodeSecret) GetExpireTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ExpireTime
+	}
+	return nil
+}
+
+func (x *NodeSecret) GetReplicas() []string {
+	if x != nil {
+		return x.Replicas
+	}
+	return nil
+}
+
+// The authorities that the node must trust. Sent first in each session and whenever they change.
+type TrustDown struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// DER, the one that signs first.
+	Certificates [][]byte `protobuf:"bytes,1,rep,name=certificates,proto3" json:"certificates,omitempty"`
+	// The node's certificate must be from the first one: renew it now.
+	Renew         bool `protobuf:"varint,2,opt,name=renew,proto3" json:"renew,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TrustDown) Reset() {
+	*x = TrustDown{}
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TrustDown) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TrustDown) ProtoMessage() {}
+
+func (x *TrustDown) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TrustDown.ProtoReflect.Descriptor instead.
+func (*TrustDown) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *TrustDown) GetCertificates() [][]byte {
+	if x != nil {
+		return x.Certificates
+	}
+	return nil
+}
+
+func (x *TrustDown) GetRenew() bool {
+	if x != nil {
+		return x.Renew
+	}
+	return false
+}
 
 // Lets a node run replicas of singletons for a while.
 type Lease struct {
@@ -1479,7 +1924,7 @@ type Lease struct {
 
 func (x *Lease) Reset() {
 	*x = Lease{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[20]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1491,7 +1936,7 @@ func (x *Lease) String() string {
 func (*Lease) ProtoMessage() {}
 
 func (x *Lease) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[20]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1504,7 +1949,7 @@ func (x *Lease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lease.ProtoReflect.Descriptor instead.
 func (*Lease) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{20}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Lease) GetNumber() uint64 {
@@ -1536,7 +1981,7 @@ type Alive struct {
 
 func (x *Alive) Reset() {
 	*x = Alive{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[21]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1548,7 +1993,7 @@ func (x *Alive) String() string {
 func (*Alive) ProtoMessage() {}
 
 func (x *Alive) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[21]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1561,7 +2006,7 @@ func (x *Alive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Alive.ProtoReflect.Descriptor instead.
 func (*Alive) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{21}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{27}
 }
 
 // What the node's network must know of other machines. The first message of a session has the
@@ -1598,7 +2043,7 @@ type Network struct {
 
 func (x *Network) Reset() {
 	*x = Network{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[22]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1610,7 +2055,7 @@ func (x *Network) String() string {
 func (*Network) ProtoMessage() {}
 
 func (x *Network) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[22]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1623,7 +2068,7 @@ func (x *Network) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Network.ProtoReflect.Descriptor instead.
 func (*Network) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{22}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Network) GetFull() bool {
@@ -1734,7 +2179,7 @@ type NetworkService struct {
 
 func (x *NetworkService) Reset() {
 	*x = NetworkService{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[23]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1746,7 +2191,7 @@ func (x *NetworkService) String() string {
 func (*NetworkService) ProtoMessage() {}
 
 func (x *NetworkService) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[23]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1759,7 +2204,7 @@ func (x *NetworkService) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkService.ProtoReflect.Descriptor instead.
 func (*NetworkService) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{23}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *NetworkService) GetUid() string {
@@ -1855,7 +2300,7 @@ type NetworkEndpoint struct {
 
 func (x *NetworkEndpoint) Reset() {
 	*x = NetworkEndpoint{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[24]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1867,7 +2312,7 @@ func (x *NetworkEndpoint) String() string {
 func (*NetworkEndpoint) ProtoMessage() {}
 
 func (x *NetworkEndpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[24]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1880,7 +2325,7 @@ func (x *NetworkEndpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkEndpoint.ProtoReflect.Descriptor instead.
 func (*NetworkEndpoint) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{24}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *NetworkEndpoint) GetName() string {
@@ -1937,7 +2382,7 @@ type NetworkReplica struct {
 
 func (x *NetworkReplica) Reset() {
 	*x = NetworkReplica{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[25]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1949,7 +2394,7 @@ func (x *NetworkReplica) String() string {
 func (*NetworkReplica) ProtoMessage() {}
 
 func (x *NetworkReplica) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[25]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1962,7 +2407,7 @@ func (x *NetworkReplica) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkReplica.ProtoReflect.Descriptor instead.
 func (*NetworkReplica) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{25}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *NetworkReplica) GetUid() string {
@@ -2005,7 +2450,7 @@ type NetworkPeer struct {
 
 func (x *NetworkPeer) Reset() {
 	*x = NetworkPeer{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[26]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2017,7 +2462,7 @@ func (x *NetworkPeer) String() string {
 func (*NetworkPeer) ProtoMessage() {}
 
 func (x *NetworkPeer) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[26]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2030,7 +2475,7 @@ func (x *NetworkPeer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkPeer.ProtoReflect.Descriptor instead.
 func (*NetworkPeer) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{26}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *NetworkPeer) GetId() string {
@@ -2087,7 +2532,7 @@ type NetworkRelay struct {
 
 func (x *NetworkRelay) Reset() {
 	*x = NetworkRelay{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[27]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2099,7 +2544,7 @@ func (x *NetworkRelay) String() string {
 func (*NetworkRelay) ProtoMessage() {}
 
 func (x *NetworkRelay) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[27]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2112,7 +2557,7 @@ func (x *NetworkRelay) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkRelay.ProtoReflect.Descriptor instead.
 func (*NetworkRelay) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{27}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *NetworkRelay) GetId() string {
@@ -2160,7 +2605,7 @@ type Assignments struct {
 
 func (x *Assignments) Reset() {
 	*x = Assignments{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[28]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2172,7 +2617,7 @@ func (x *Assignments) String() string {
 func (*Assignments) ProtoMessage() {}
 
 func (x *Assignments) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[28]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2185,7 +2630,7 @@ func (x *Assignments) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Assignments.ProtoReflect.Descriptor instead.
 func (*Assignments) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{28}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Assignments) GetEpoch() uint64 {
@@ -2277,7 +2722,7 @@ type Assignment struct {
 
 func (x *Assignment) Reset() {
 	*x = Assignment{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[29]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2289,7 +2734,7 @@ func (x *Assignment) String() string {
 func (*Assignment) ProtoMessage() {}
 
 func (x *Assignment) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[29]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2302,7 +2747,7 @@ func (x *Assignment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Assignment.ProtoReflect.Descriptor instead.
 func (*Assignment) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{29}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Assignment) GetReplica() *Replica {
@@ -2358,7 +2803,7 @@ type RegistryLogin struct {
 
 func (x *RegistryLogin) Reset() {
 	*x = RegistryLogin{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[30]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2370,7 +2815,7 @@ func (x *RegistryLogin) String() string {
 func (*RegistryLogin) ProtoMessage() {}
 
 func (x *RegistryLogin) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[30]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2383,7 +2828,7 @@ func (x *RegistryLogin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegistryLogin.ProtoReflect.Descriptor instead.
 func (*RegistryLogin) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{30}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *RegistryLogin) GetHost() string {
@@ -2427,7 +2872,7 @@ type Open struct {
 
 func (x *Open) Reset() {
 	*x = Open{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[31]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2439,7 +2884,7 @@ func (x *Open) String() string {
 func (*Open) ProtoMessage() {}
 
 func (x *Open) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[31]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2452,7 +2897,7 @@ func (x *Open) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Open.ProtoReflect.Descriptor instead.
 func (*Open) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{31}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Open) GetId() string {
@@ -2580,7 +3025,7 @@ type OpenLogs struct {
 
 func (x *OpenLogs) Reset() {
 	*x = OpenLogs{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[32]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2592,7 +3037,7 @@ func (x *OpenLogs) String() string {
 func (*OpenLogs) ProtoMessage() {}
 
 func (x *OpenLogs) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[32]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2605,7 +3050,7 @@ func (x *OpenLogs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenLogs.ProtoReflect.Descriptor instead.
 func (*OpenLogs) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{32}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *OpenLogs) GetReplicaUid() string {
@@ -2667,7 +3112,7 @@ type OpenExec struct {
 
 func (x *OpenExec) Reset() {
 	*x = OpenExec{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[33]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2679,7 +3124,7 @@ func (x *OpenExec) String() string {
 func (*OpenExec) ProtoMessage() {}
 
 func (x *OpenExec) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[33]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2692,7 +3137,7 @@ func (x *OpenExec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenExec.ProtoReflect.Descriptor instead.
 func (*OpenExec) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{33}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *OpenExec) GetReplicaUid() string {
@@ -2719,7 +3164,7 @@ type OpenCopy struct {
 
 func (x *OpenCopy) Reset() {
 	*x = OpenCopy{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[34]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2731,7 +3176,7 @@ func (x *OpenCopy) String() string {
 func (*OpenCopy) ProtoMessage() {}
 
 func (x *OpenCopy) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[34]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2744,7 +3189,7 @@ func (x *OpenCopy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenCopy.ProtoReflect.Descriptor instead.
 func (*OpenCopy) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{34}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *OpenCopy) GetReplicaUid() string {
@@ -2771,7 +3216,7 @@ type OpenForward struct {
 
 func (x *OpenForward) Reset() {
 	*x = OpenForward{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[35]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2783,7 +3228,7 @@ func (x *OpenForward) String() string {
 func (*OpenForward) ProtoMessage() {}
 
 func (x *OpenForward) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[35]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2796,7 +3241,7 @@ func (x *OpenForward) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenForward.ProtoReflect.Descriptor instead.
 func (*OpenForward) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{35}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *OpenForward) GetReplicaUid() string {
@@ -2824,7 +3269,7 @@ type OpenNetworkStatus struct {
 
 func (x *OpenNetworkStatus) Reset() {
 	*x = OpenNetworkStatus{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[36]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2836,7 +3281,7 @@ func (x *OpenNetworkStatus) String() string {
 func (*OpenNetworkStatus) ProtoMessage() {}
 
 func (x *OpenNetworkStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[36]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2849,7 +3294,7 @@ func (x *OpenNetworkStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenNetworkStatus.ProtoReflect.Descriptor instead.
 func (*OpenNetworkStatus) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{36}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *OpenNetworkStatus) GetAll() bool {
@@ -2879,7 +3324,7 @@ type OpenNetworkProbe struct {
 
 func (x *OpenNetworkProbe) Reset() {
 	*x = OpenNetworkProbe{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[37]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2891,7 +3336,7 @@ func (x *OpenNetworkProbe) String() string {
 func (*OpenNetworkProbe) ProtoMessage() {}
 
 func (x *OpenNetworkProbe) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[37]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2904,7 +3349,7 @@ func (x *OpenNetworkProbe) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenNetworkProbe.ProtoReflect.Descriptor instead.
 func (*OpenNetworkProbe) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{37}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *OpenNetworkProbe) GetReplicaUid() string {
@@ -2968,7 +3413,7 @@ type AttachUp struct {
 
 func (x *AttachUp) Reset() {
 	*x = AttachUp{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[38]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2980,7 +3425,7 @@ func (x *AttachUp) String() string {
 func (*AttachUp) ProtoMessage() {}
 
 func (x *AttachUp) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[38]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2993,7 +3438,7 @@ func (x *AttachUp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachUp.ProtoReflect.Descriptor instead.
 func (*AttachUp) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{38}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *AttachUp) GetMessage() isAttachUp_Message {
@@ -3143,7 +3588,7 @@ type AttachDown struct {
 
 func (x *AttachDown) Reset() {
 	*x = AttachDown{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[39]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3155,7 +3600,7 @@ func (x *AttachDown) String() string {
 func (*AttachDown) ProtoMessage() {}
 
 func (x *AttachDown) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[39]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3168,7 +3613,7 @@ func (x *AttachDown) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachDown.ProtoReflect.Descriptor instead.
 func (*AttachDown) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{39}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *AttachDown) GetMessage() isAttachDown_Message {
@@ -3281,9 +3726,10 @@ const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"\x10sealed_authority\x18\a \x01(\fR\x0fsealedAuthority\",\n" +
 	"\fRenewRequest\x12\x1c\n" +
 	"\x03csr\x18\x01 \x01(\fB\n" +
-	"\xbaH\az\x05\x10\x01\x18\x80@R\x03csr\"3\n" +
+	"\xbaH\az\x05\x10\x01\x18\x80@R\x03csr\"U\n" +
 	"\rRenewResponse\x12\"\n" +
-	"\fcertificates\x18\x01 \x03(\fR\fcertificates\"\xee\x02\n" +
+	"\fcertificates\x18\x01 \x03(\fR\fcertificates\x12 \n" +
+	"\vauthorities\x18\x02 \x03(\fR\vauthorities\"\xd2\x03\n" +
 	"\tSessionUp\x12+\n" +
 	"\x05hello\x18\x01 \x01(\v2\x13.cloudless.v1.HelloH\x00R\x05hello\x127\n" +
 	"\theartbeat\x18\x02 \x01(\v2\x17.cloudless.v1.HeartbeatH\x00R\theartbeat\x12.\n" +
@@ -3291,8 +3737,21 @@ const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"\x04pong\x18\x04 \x01(\v2\x12.cloudless.v1.PongH\x00R\x04pong\x121\n" +
 	"\agoodbye\x18\x05 \x01(\v2\x15.cloudless.v1.GoodbyeH\x00R\agoodbye\x12.\n" +
 	"\x06follow\x18\x06 \x01(\v2\x14.cloudless.v1.FollowH\x00R\x06follow\x123\n" +
-	"\aingress\x18\a \x01(\v2\x17.cloudless.v1.IngressUpH\x00R\aingressB\t\n" +
-	"\amessage\"9\n" +
+	"\aingress\x18\a \x01(\v2\x17.cloudless.v1.IngressUpH\x00R\aingress\x123\n" +
+	"\asecrets\x18\b \x01(\v2\x17.cloudless.v1.SecretsUpH\x00R\asecrets\x12-\n" +
+	"\x05trust\x18\t \x01(\v2\x15.cloudless.v1.TrustUpH\x00R\x05trustB\t\n" +
+	"\amessage\"M\n" +
+	"\tSecretsUp\x12@\n" +
+	"\aapplied\x18\x01 \x03(\v2\x1b.cloudless.v1.SecretAppliedB\t\xbaH\x06\x92\x01\x03\x10\x90NR\aapplied\"{\n" +
+	"\rSecretApplied\x12&\n" +
+	"\n" +
+	"secret_uid\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18@R\tsecretUid\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\x04R\aversion\x12(\n" +
+	"\vreplica_uid\x18\x03 \x01(\tB\a\xbaH\x04r\x02\x18@R\n" +
+	"replicaUid\"T\n" +
+	"\aTrustUp\x12(\n" +
+	"\atrusted\x18\x01 \x03(\tB\x0e\xbaH\v\x92\x01\b\x10\b\"\x04r\x02\x18@R\atrusted\x12\x1f\n" +
+	"\x06issuer\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x18@R\x06issuer\"9\n" +
 	"\x06Follow\x12/\n" +
 	"\n" +
 	"namespaces\x18\x01 \x03(\tB\x0f\xbaH\f\x92\x01\t\x10\x80\x02\"\x04r\x02\x18@R\n" +
@@ -3329,7 +3788,7 @@ const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"\x04time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\"V\n" +
 	"\rReplicaReport\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x123\n" +
-	"\x06status\x18\x02 \x01(\v2\x1b.cloudless.v1.ReplicaStatusR\x06status\"\xef\x02\n" +
+	"\x06status\x18\x02 \x01(\v2\x1b.cloudless.v1.ReplicaStatusR\x06status\"\xd7\x03\n" +
 	"\vSessionDown\x12=\n" +
 	"\vassignments\x18\x01 \x01(\v2\x19.cloudless.v1.AssignmentsH\x00R\vassignments\x12(\n" +
 	"\x04open\x18\x02 \x01(\v2\x12.cloudless.v1.OpenH\x00R\x04open\x12(\n" +
@@ -3337,8 +3796,27 @@ const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"\x05alive\x18\x04 \x01(\v2\x13.cloudless.v1.AliveH\x00R\x05alive\x121\n" +
 	"\anetwork\x18\x05 \x01(\v2\x15.cloudless.v1.NetworkH\x00R\anetwork\x12+\n" +
 	"\x05lease\x18\x06 \x01(\v2\x13.cloudless.v1.LeaseH\x00R\x05lease\x125\n" +
-	"\aingress\x18\a \x01(\v2\x19.cloudless.v1.IngressDownH\x00R\aingressB\t\n" +
-	"\amessage\"r\n" +
+	"\aingress\x18\a \x01(\v2\x19.cloudless.v1.IngressDownH\x00R\aingress\x125\n" +
+	"\asecrets\x18\b \x01(\v2\x19.cloudless.v1.SecretsDownH\x00R\asecrets\x12/\n" +
+	"\x05trust\x18\t \x01(\v2\x17.cloudless.v1.TrustDownH\x00R\x05trustB\t\n" +
+	"\amessage\"o\n" +
+	"\vSecretsDown\x12\x12\n" +
+	"\x04full\x18\x01 \x01(\bR\x04full\x122\n" +
+	"\asecrets\x18\x02 \x03(\v2\x18.cloudless.v1.NodeSecretR\asecrets\x12\x18\n" +
+	"\aremoved\x18\x03 \x03(\tR\aremoved\"\xd9\x01\n" +
+	"\n" +
+	"NodeSecret\x12\x10\n" +
+	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x1c\n" +
+	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x12\x18\n" +
+	"\aversion\x18\x04 \x01(\x04R\aversion\x12\x14\n" +
+	"\x05value\x18\x05 \x01(\fR\x05value\x12;\n" +
+	"\vexpire_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"expireTime\x12\x1a\n" +
+	"\breplicas\x18\a \x03(\tR\breplicas\"E\n" +
+	"\tTrustDown\x12\"\n" +
+	"\fcertificates\x18\x01 \x03(\fR\fcertificates\x12\x14\n" +
+	"\x05renew\x18\x02 \x01(\bR\x05renew\"r\n" +
 	"\x05Lease\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x125\n" +
 	"\bduration\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\bduration\x12\x1a\n" +
@@ -3497,7 +3975,7 @@ func file_cloudless_v1_agent_service_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_agent_service_proto_rawDescData
 }
 
-var file_cloudless_v1_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 42)
+var file_cloudless_v1_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
 var file_cloudless_v1_agent_service_proto_goTypes = []any{
 	(*ReportAgentLossRequest)(nil),  // 0: cloudless.v1.ReportAgentLossRequest
 	(*ReportAgentLossResponse)(nil), // 1: cloudless.v1.ReportAgentLossResponse
@@ -3509,153 +3987,166 @@ var file_cloudless_v1_agent_service_proto_goTypes = []any{
 	(*RenewRequest)(nil),            // 7: cloudless.v1.RenewRequest
 	(*RenewResponse)(nil),           // 8: cloudless.v1.RenewResponse
 	(*SessionUp)(nil),               // 9: cloudless.v1.SessionUp
-	(*Follow)(nil),                  // 10: cloudless.v1.Follow
-	(*Goodbye)(nil),                 // 11: cloudless.v1.Goodbye
-	(*Ping)(nil),                    // 12: cloudless.v1.Ping
-	(*Pong)(nil),                    // 13: cloudless.v1.Pong
-	(*Hello)(nil),                   // 14: cloudless.v1.Hello
-	(*Heartbeat)(nil),               // 15: cloudless.v1.Heartbeat
-	(*Report)(nil),                  // 16: cloudless.v1.Report
-	(*EventReport)(nil),             // 17: cloudless.v1.EventReport
-	(*ReplicaReport)(nil),           // 18: cloudless.v1.ReplicaReport
-	(*SessionDown)(nil),             // 19: cloudless.v1.SessionDown
-	(*Lease)(nil),                   // 20: cloudless.v1.Lease
-	(*Alive)(nil),                   // 21: cloudless.v1.Alive
-	(*Network)(nil),                 // 22: cloudless.v1.Network
-	(*NetworkService)(nil),          // 23: cloudless.v1.NetworkService
-	(*NetworkEndpoint)(nil),         // 24: cloudless.v1.NetworkEndpoint
-	(*NetworkReplica)(nil),          // 25: cloudless.v1.NetworkReplica
-	(*NetworkPeer)(nil),             // 26: cloudless.v1.NetworkPeer
-	(*NetworkRelay)(nil),            // 27: cloudless.v1.NetworkRelay
-	(*Assignments)(nil),             // 28: cloudless.v1.Assignments
-	(*Assignment)(nil),              // 29: cloudless.v1.Assignment
-	(*RegistryLogin)(nil),           // 30: cloudless.v1.RegistryLogin
-	(*Open)(nil),                    // 31: cloudless.v1.Open
-	(*OpenLogs)(nil),                // 32: cloudless.v1.OpenLogs
-	(*OpenExec)(nil),                // 33: cloudless.v1.OpenExec
-	(*OpenCopy)(nil),                // 34: cloudless.v1.OpenCopy
-	(*OpenForward)(nil),             // 35: cloudless.v1.OpenForward
-	(*OpenNetworkStatus)(nil),       // 36: cloudless.v1.OpenNetworkStatus
-	(*OpenNetworkProbe)(nil),        // 37: cloudless.v1.OpenNetworkProbe
-	(*AttachUp)(nil),                // 38: cloudless.v1.AttachUp
-	(*AttachDown)(nil),              // 39: cloudless.v1.AttachDown
-	nil,                             // 40: cloudless.v1.EnrollRequest.LabelsEntry
-	nil,                             // 41: cloudless.v1.EnrollOwnNodeRequest.LabelsEntry
-	(*Node)(nil),                    // 42: cloudless.v1.Node
-	(*Server)(nil),                  // 43: cloudless.v1.Server
-	(*IngressUp)(nil),               // 44: cloudless.v1.IngressUp
-	(*NodeStatus)(nil),              // 45: cloudless.v1.NodeStatus
-	(*NodeResources)(nil),           // 46: cloudless.v1.NodeResources
-	(*ReplicaUsage)(nil),            // 47: cloudless.v1.ReplicaUsage
-	(*timestamppb.Timestamp)(nil),   // 48: google.protobuf.Timestamp
-	(*ReplicaStatus)(nil),           // 49: cloudless.v1.ReplicaStatus
-	(*IngressDown)(nil),             // 50: cloudless.v1.IngressDown
-	(*durationpb.Duration)(nil),     // 51: google.protobuf.Duration
-	(*ServicePort)(nil),             // 52: cloudless.v1.ServicePort
-	(*Port)(nil),                    // 53: cloudless.v1.Port
-	(*NodeSpec)(nil),                // 54: cloudless.v1.NodeSpec
-	(*Replica)(nil),                 // 55: cloudless.v1.Replica
-	(*Revision)(nil),                // 56: cloudless.v1.Revision
-	(*AutoscaleMetric)(nil),         // 57: cloudless.v1.AutoscaleMetric
-	(*Egress)(nil),                  // 58: cloudless.v1.Egress
-	(*ExecStart)(nil),               // 59: cloudless.v1.ExecStart
-	(*CopyStart)(nil),               // 60: cloudless.v1.CopyStart
-	(*ForwardStart)(nil),            // 61: cloudless.v1.ForwardStart
-	(*LogEntry)(nil),                // 62: cloudless.v1.LogEntry
-	(*ExecResponse)(nil),            // 63: cloudless.v1.ExecResponse
-	(*CopyResponse)(nil),            // 64: cloudless.v1.CopyResponse
-	(*ForwardResponse)(nil),         // 65: cloudless.v1.ForwardResponse
-	(*NodeNetwork)(nil),             // 66: cloudless.v1.NodeNetwork
-	(*NetworkProbe)(nil),            // 67: cloudless.v1.NetworkProbe
-	(*ExecRequest)(nil),             // 68: cloudless.v1.ExecRequest
-	(*CopyRequest)(nil),             // 69: cloudless.v1.CopyRequest
-	(*ForwardRequest)(nil),          // 70: cloudless.v1.ForwardRequest
+	(*SecretsUp)(nil),               // 10: cloudless.v1.SecretsUp
+	(*SecretApplied)(nil),           // 11: cloudless.v1.SecretApplied
+	(*TrustUp)(nil),                 // 12: cloudless.v1.TrustUp
+	(*Follow)(nil),                  // 13: cloudless.v1.Follow
+	(*Goodbye)(nil),                 // 14: cloudless.v1.Goodbye
+	(*Ping)(nil),                    // 15: cloudless.v1.Ping
+	(*Pong)(nil),                    // 16: cloudless.v1.Pong
+	(*Hello)(nil),                   // 17: cloudless.v1.Hello
+	(*Heartbeat)(nil),               // 18: cloudless.v1.Heartbeat
+	(*Report)(nil),                  // 19: cloudless.v1.Report
+	(*EventReport)(nil),             // 20: cloudless.v1.EventReport
+	(*ReplicaReport)(nil),           // 21: cloudless.v1.ReplicaReport
+	(*SessionDown)(nil),             // 22: cloudless.v1.SessionDown
+	(*SecretsDown)(nil),             // 23: cloudless.v1.SecretsDown
+	(*NodeSecret)(nil),              // 24: cloudless.v1.NodeSecret
+	(*TrustDown)(nil),               // 25: cloudless.v1.TrustDown
+	(*Lease)(nil),                   // 26: cloudless.v1.Lease
+	(*Alive)(nil),                   // 27: cloudless.v1.Alive
+	(*Network)(nil),                 // 28: cloudless.v1.Network
+	(*NetworkService)(nil),          // 29: cloudless.v1.NetworkService
+	(*NetworkEndpoint)(nil),         // 30: cloudless.v1.NetworkEndpoint
+	(*NetworkReplica)(nil),          // 31: cloudless.v1.NetworkReplica
+	(*NetworkPeer)(nil),             // 32: cloudless.v1.NetworkPeer
+	(*NetworkRelay)(nil),            // 33: cloudless.v1.NetworkRelay
+	(*Assignments)(nil),             // 34: cloudless.v1.Assignments
+	(*Assignment)(nil),              // 35: cloudless.v1.Assignment
+	(*RegistryLogin)(nil),           // 36: cloudless.v1.RegistryLogin
+	(*Open)(nil),                    // 37: cloudless.v1.Open
+	(*OpenLogs)(nil),                // 38: cloudless.v1.OpenLogs
+	(*OpenExec)(nil),                // 39: cloudless.v1.OpenExec
+	(*OpenCopy)(nil),                // 40: cloudless.v1.OpenCopy
+	(*OpenForward)(nil),             // 41: cloudless.v1.OpenForward
+	(*OpenNetworkStatus)(nil),       // 42: cloudless.v1.OpenNetworkStatus
+	(*OpenNetworkProbe)(nil),        // 43: cloudless.v1.OpenNetworkProbe
+	(*AttachUp)(nil),                // 44: cloudless.v1.AttachUp
+	(*AttachDown)(nil),              // 45: cloudless.v1.AttachDown
+	nil,                             // 46: cloudless.v1.EnrollRequest.LabelsEntry
+	nil,                             // 47: cloudless.v1.EnrollOwnNodeRequest.LabelsEntry
+	(*Node)(nil),                    // 48: cloudless.v1.Node
+	(*Server)(nil),                  // 49: cloudless.v1.Server
+	(*IngressUp)(nil),               // 50: cloudless.v1.IngressUp
+	(*NodeStatus)(nil),              // 51: cloudless.v1.NodeStatus
+	(*NodeResources)(nil),           // 52: cloudless.v1.NodeResources
+	(*ReplicaUsage)(nil),            // 53: cloudless.v1.ReplicaUsage
+	(*timestamppb.Timestamp)(nil),   // 54: google.protobuf.Timestamp
+	(*ReplicaStatus)(nil),           // 55: cloudless.v1.ReplicaStatus
+	(*IngressDown)(nil),             // 56: cloudless.v1.IngressDown
+	(*durationpb.Duration)(nil),     // 57: google.protobuf.Duration
+	(*ServicePort)(nil),             // 58: cloudless.v1.ServicePort
+	(*Port)(nil),                    // 59: cloudless.v1.Port
+	(*NodeSpec)(nil),                // 60: cloudless.v1.NodeSpec
+	(*Replica)(nil),                 // 61: cloudless.v1.Replica
+	(*Revision)(nil),                // 62: cloudless.v1.Revision
+	(*AutoscaleMetric)(nil),         // 63: cloudless.v1.AutoscaleMetric
+	(*Egress)(nil),                  // 64: cloudless.v1.Egress
+	(*ExecStart)(nil),               // 65: cloudless.v1.ExecStart
+	(*CopyStart)(nil),               // 66: cloudless.v1.CopyStart
+	(*ForwardStart)(nil),            // 67: cloudless.v1.ForwardStart
+	(*LogEntry)(nil),                // 68: cloudless.v1.LogEntry
+	(*ExecResponse)(nil),            // 69: cloudless.v1.ExecResponse
+	(*CopyResponse)(nil),            // 70: cloudless.v1.CopyResponse
+	(*ForwardResponse)(nil),         // 71: cloudless.v1.ForwardResponse
+	(*NodeNetwork)(nil),             // 72: cloudless.v1.NodeNetwork
+	(*NetworkProbe)(nil),            // 73: cloudless.v1.NetworkProbe
+	(*ExecRequest)(nil),             // 74: cloudless.v1.ExecRequest
+	(*CopyRequest)(nil),             // 75: cloudless.v1.CopyRequest
+	(*ForwardRequest)(nil),          // 76: cloudless.v1.ForwardRequest
 }
 var file_cloudless_v1_agent_service_proto_depIdxs = []int32{
-	40, // 0: cloudless.v1.EnrollRequest.labels:type_name -> cloudless.v1.EnrollRequest.LabelsEntry
+	46, // 0: cloudless.v1.EnrollRequest.labels:type_name -> cloudless.v1.EnrollRequest.LabelsEntry
 	5,  // 1: cloudless.v1.EnrollRequest.server:type_name -> cloudless.v1.EnrollServer
 	3,  // 2: cloudless.v1.EnrollRequest.networks:type_name -> cloudless.v1.UsedNetwork
-	41, // 3: cloudless.v1.EnrollOwnNodeRequest.labels:type_name -> cloudless.v1.EnrollOwnNodeRequest.LabelsEntry
+	47, // 3: cloudless.v1.EnrollOwnNodeRequest.labels:type_name -> cloudless.v1.EnrollOwnNodeRequest.LabelsEntry
 	3,  // 4: cloudless.v1.EnrollOwnNodeRequest.networks:type_name -> cloudless.v1.UsedNetwork
-	42, // 5: cloudless.v1.EnrollResponse.node:type_name -> cloudless.v1.Node
-	43, // 6: cloudless.v1.EnrollResponse.server:type_name -> cloudless.v1.Server
-	14, // 7: cloudless.v1.SessionUp.hello:type_name -> cloudless.v1.Hello
-	15, // 8: cloudless.v1.SessionUp.heartbeat:type_name -> cloudless.v1.Heartbeat
-	16, // 9: cloudless.v1.SessionUp.report:type_name -> cloudless.v1.Report
-	13, // 10: cloudless.v1.SessionUp.pong:type_name -> cloudless.v1.Pong
-	11, // 11: cloudless.v1.SessionUp.goodbye:type_name -> cloudless.v1.Goodbye
-	10, // 12: cloudless.v1.SessionUp.follow:type_name -> cloudless.v1.Follow
-	44, // 13: cloudless.v1.SessionUp.ingress:type_name -> cloudless.v1.IngressUp
-	45, // 14: cloudless.v1.Hello.status:type_name -> cloudless.v1.NodeStatus
-	18, // 15: cloudless.v1.Hello.replicas:type_name -> cloudless.v1.ReplicaReport
-	46, // 16: cloudless.v1.Heartbeat.usage:type_name -> cloudless.v1.NodeResources
-	45, // 17: cloudless.v1.Heartbeat.status:type_name -> cloudless.v1.NodeStatus
-	47, // 18: cloudless.v1.Heartbeat.replicas:type_name -> cloudless.v1.ReplicaUsage
-	18, // 19: cloudless.v1.Report.replicas:type_name -> cloudless.v1.ReplicaReport
-	17, // 20: cloudless.v1.Report.events:type_name -> cloudless.v1.EventReport
-	48, // 21: cloudless.v1.EventReport.time:type_name -> google.protobuf.Timestamp
-	49, // 22: cloudless.v1.ReplicaReport.status:type_name -> cloudless.v1.ReplicaStatus
-	28, // 23: cloudless.v1.SessionDown.assignments:type_name -> cloudless.v1.Assignments
-	31, // 24: cloudless.v1.SessionDown.open:type_name -> cloudless.v1.Open
-	12, // 25: cloudless.v1.SessionDown.ping:type_name -> cloudless.v1.Ping
-	21, // 26: cloudless.v1.SessionDown.alive:type_name -> cloudless.v1.Alive
-	22, // 27: cloudless.v1.SessionDown.network:type_name -> cloudless.v1.Network
-	20, // 28: cloudless.v1.SessionDown.lease:type_name -> cloudless.v1.Lease
-	50, // 29: cloudless.v1.SessionDown.ingress:type_name -> cloudless.v1.IngressDown
-	51, // 30: cloudless.v1.Lease.duration:type_name -> google.protobuf.Duration
-	26, // 31: cloudless.v1.Network.peers:type_name -> cloudless.v1.NetworkPeer
-	27, // 32: cloudless.v1.Network.relays:type_name -> cloudless.v1.NetworkRelay
-	25, // 33: cloudless.v1.Network.replicas:type_name -> cloudless.v1.NetworkReplica
-	23, // 34: cloudless.v1.Network.services:type_name -> cloudless.v1.NetworkService
-	52, // 35: cloudless.v1.NetworkService.ports:type_name -> cloudless.v1.ServicePort
-	51, // 36: cloudless.v1.NetworkService.affinity:type_name -> google.protobuf.Duration
-	24, // 37: cloudless.v1.NetworkService.endpoints:type_name -> cloudless.v1.NetworkEndpoint
-	53, // 38: cloudless.v1.NetworkService.published:type_name -> cloudless.v1.Port
-	29, // 39: cloudless.v1.Assignments.assign:type_name -> cloudless.v1.Assignment
-	54, // 40: cloudless.v1.Assignments.node:type_name -> cloudless.v1.NodeSpec
-	48, // 41: cloudless.v1.Assignments.time:type_name -> google.protobuf.Timestamp
-	55, // 42: cloudless.v1.Assignment.replica:type_name -> cloudless.v1.Replica
-	56, // 43: cloudless.v1.Assignment.revision:type_name -> cloudless.v1.Revision
-	30, // 44: cloudless.v1.Assignment.login:type_name -> cloudless.v1.RegistryLogin
-	57, // 45: cloudless.v1.Assignment.metric:type_name -> cloudless.v1.AutoscaleMetric
-	58, // 46: cloudless.v1.Assignment.egress:type_name -> cloudless.v1.Egress
-	32, // 47: cloudless.v1.Open.logs:type_name -> cloudless.v1.OpenLogs
-	33, // 48: cloudless.v1.Open.exec:type_name -> cloudless.v1.OpenExec
-	34, // 49: cloudless.v1.Open.copy:type_name -> cloudless.v1.OpenCopy
-	35, // 50: cloudless.v1.Open.forward:type_name -> cloudless.v1.OpenForward
-	36, // 51: cloudless.v1.Open.network_status:type_name -> cloudless.v1.OpenNetworkStatus
-	37, // 52: cloudless.v1.Open.network_probe:type_name -> cloudless.v1.OpenNetworkProbe
-	48, // 53: cloudless.v1.OpenLogs.since:type_name -> google.protobuf.Timestamp
-	48, // 54: cloudless.v1.OpenLogs.until:type_name -> google.protobuf.Timestamp
-	59, // 55: cloudless.v1.OpenExec.start:type_name -> cloudless.v1.ExecStart
-	60, // 56: cloudless.v1.OpenCopy.start:type_name -> cloudless.v1.CopyStart
-	61, // 57: cloudless.v1.OpenForward.start:type_name -> cloudless.v1.ForwardStart
-	62, // 58: cloudless.v1.AttachUp.log:type_name -> cloudless.v1.LogEntry
-	63, // 59: cloudless.v1.AttachUp.exec:type_name -> cloudless.v1.ExecResponse
-	64, // 60: cloudless.v1.AttachUp.copy:type_name -> cloudless.v1.CopyResponse
-	65, // 61: cloudless.v1.AttachUp.forward:type_name -> cloudless.v1.ForwardResponse
-	66, // 62: cloudless.v1.AttachUp.network_status:type_name -> cloudless.v1.NodeNetwork
-	67, // 63: cloudless.v1.AttachUp.network_probe:type_name -> cloudless.v1.NetworkProbe
-	68, // 64: cloudless.v1.AttachDown.exec:type_name -> cloudless.v1.ExecRequest
-	69, // 65: cloudless.v1.AttachDown.copy:type_name -> cloudless.v1.CopyRequest
-	70, // 66: cloudless.v1.AttachDown.forward:type_name -> cloudless.v1.ForwardRequest
-	2,  // 67: cloudless.v1.EnrollmentService.Enroll:input_type -> cloudless.v1.EnrollRequest
-	4,  // 68: cloudless.v1.EnrollmentService.EnrollOwnNode:input_type -> cloudless.v1.EnrollOwnNodeRequest
-	7,  // 69: cloudless.v1.EnrollmentService.Renew:input_type -> cloudless.v1.RenewRequest
-	9,  // 70: cloudless.v1.AgentService.Session:input_type -> cloudless.v1.SessionUp
-	38, // 71: cloudless.v1.AgentService.Attach:input_type -> cloudless.v1.AttachUp
-	0,  // 72: cloudless.v1.AgentService.ReportAgentLoss:input_type -> cloudless.v1.ReportAgentLossRequest
-	6,  // 73: cloudless.v1.EnrollmentService.Enroll:output_type -> cloudless.v1.EnrollResponse
-	6,  // 74: cloudless.v1.EnrollmentService.EnrollOwnNode:output_type -> cloudless.v1.EnrollResponse
-	8,  // 75: cloudless.v1.EnrollmentService.Renew:output_type -> cloudless.v1.RenewResponse
-	19, // 76: cloudless.v1.AgentService.Session:output_type -> cloudless.v1.SessionDown
-	39, // 77: cloudless.v1.AgentService.Attach:output_type -> cloudless.v1.AttachDown
-	1,  // 78: cloudless.v1.AgentService.ReportAgentLoss:output_type -> cloudless.v1.ReportAgentLossResponse
-	73, // [73:79] is the sub-list for method output_type
-	67, // [67:73] is the sub-list for method input_type
-	67, // [67:67] is the sub-list for extension type_name
-	67, // [67:67] is the sub-list for extension extendee
-	0,  // [0:67] is the sub-list for field type_name
+	48, // 5: cloudless.v1.EnrollResponse.node:type_name -> cloudless.v1.Node
+	49, // 6: cloudless.v1.EnrollResponse.server:type_name -> cloudless.v1.Server
+	17, // 7: cloudless.v1.SessionUp.hello:type_name -> cloudless.v1.Hello
+	18, // 8: cloudless.v1.SessionUp.heartbeat:type_name -> cloudless.v1.Heartbeat
+	19, // 9: cloudless.v1.SessionUp.report:type_name -> cloudless.v1.Report
+	16, // 10: cloudless.v1.SessionUp.pong:type_name -> cloudless.v1.Pong
+	14, // 11: cloudless.v1.SessionUp.goodbye:type_name -> cloudless.v1.Goodbye
+	13, // 12: cloudless.v1.SessionUp.follow:type_name -> cloudless.v1.Follow
+	50, // 13: cloudless.v1.SessionUp.ingress:type_name -> cloudless.v1.IngressUp
+	10, // 14: cloudless.v1.SessionUp.secrets:type_name -> cloudless.v1.SecretsUp
+	12, // 15: cloudless.v1.SessionUp.trust:type_name -> cloudless.v1.TrustUp
+	11, // 16: cloudless.v1.SecretsUp.applied:type_name -> cloudless.v1.SecretApplied
+	51, // 17: cloudless.v1.Hello.status:type_name -> cloudless.v1.NodeStatus
+	21, // 18: cloudless.v1.Hello.replicas:type_name -> cloudless.v1.ReplicaReport
+	52, // 19: cloudless.v1.Heartbeat.usage:type_name -> cloudless.v1.NodeResources
+	51, // 20: cloudless.v1.Heartbeat.status:type_name -> cloudless.v1.NodeStatus
+	53, // 21: cloudless.v1.Heartbeat.replicas:type_name -> cloudless.v1.ReplicaUsage
+	21, // 22: cloudless.v1.Report.replicas:type_name -> cloudless.v1.ReplicaReport
+	20, // 23: cloudless.v1.Report.events:type_name -> cloudless.v1.EventReport
+	54, // 24: cloudless.v1.EventReport.time:type_name -> google.protobuf.Timestamp
+	55, // 25: cloudless.v1.ReplicaReport.status:type_name -> cloudless.v1.ReplicaStatus
+	34, // 26: cloudless.v1.SessionDown.assignments:type_name -> cloudless.v1.Assignments
+	37, // 27: cloudless.v1.SessionDown.open:type_name -> cloudless.v1.Open
+	15, // 28: cloudless.v1.SessionDown.ping:type_name -> cloudless.v1.Ping
+	27, // 29: cloudless.v1.SessionDown.alive:type_name -> cloudless.v1.Alive
+	28, // 30: cloudless.v1.SessionDown.network:type_name -> cloudless.v1.Network
+	26, // 31: cloudless.v1.SessionDown.lease:type_name -> cloudless.v1.Lease
+	56, // 32: cloudless.v1.SessionDown.ingress:type_name -> cloudless.v1.IngressDown
+	23, // 33: cloudless.v1.SessionDown.secrets:type_name -> cloudless.v1.SecretsDown
+	25, // 34: cloudless.v1.SessionDown.trust:type_name -> cloudless.v1.TrustDown
+	24, // 35: cloudless.v1.SecretsDown.secrets:type_name -> cloudless.v1.NodeSecret
+	54, // 36: cloudless.v1.NodeSecret.expire_time:type_name -> google.protobuf.Timestamp
+	57, // 37: cloudless.v1.Lease.duration:type_name -> google.protobuf.Duration
+	32, // 38: cloudless.v1.Network.peers:type_name -> cloudless.v1.NetworkPeer
+	33, // 39: cloudless.v1.Network.relays:type_name -> cloudless.v1.NetworkRelay
+	31, // 40: cloudless.v1.Network.replicas:type_name -> cloudless.v1.NetworkReplica
+	29, // 41: cloudless.v1.Network.services:type_name -> cloudless.v1.NetworkService
+	58, // 42: cloudless.v1.NetworkService.ports:type_name -> cloudless.v1.ServicePort
+	57, // 43: cloudless.v1.NetworkService.affinity:type_name -> google.protobuf.Duration
+	30, // 44: cloudless.v1.NetworkService.endpoints:type_name -> cloudless.v1.NetworkEndpoint
+	59, // 45: cloudless.v1.NetworkService.published:type_name -> cloudless.v1.Port
+	35, // 46: cloudless.v1.Assignments.assign:type_name -> cloudless.v1.Assignment
+	60, // 47: cloudless.v1.Assignments.node:type_name -> cloudless.v1.NodeSpec
+	54, // 48: cloudless.v1.Assignments.time:type_name -> google.protobuf.Timestamp
+	61, // 49: cloudless.v1.Assignment.replica:type_name -> cloudless.v1.Replica
+	62, // 50: cloudless.v1.Assignment.revision:type_name -> cloudless.v1.Revision
+	36, // 51: cloudless.v1.Assignment.login:type_name -> cloudless.v1.RegistryLogin
+	63, // 52: cloudless.v1.Assignment.metric:type_name -> cloudless.v1.AutoscaleMetric
+	64, // 53: cloudless.v1.Assignment.egress:type_name -> cloudless.v1.Egress
+	38, // 54: cloudless.v1.Open.logs:type_name -> cloudless.v1.OpenLogs
+	39, // 55: cloudless.v1.Open.exec:type_name -> cloudless.v1.OpenExec
+	40, // 56: cloudless.v1.Open.copy:type_name -> cloudless.v1.OpenCopy
+	41, // 57: cloudless.v1.Open.forward:type_name -> cloudless.v1.OpenForward
+	42, // 58: cloudless.v1.Open.network_status:type_name -> cloudless.v1.OpenNetworkStatus
+	43, // 59: cloudless.v1.Open.network_probe:type_name -> cloudless.v1.OpenNetworkProbe
+	54, // 60: cloudless.v1.OpenLogs.since:type_name -> google.protobuf.Timestamp
+	54, // 61: cloudless.v1.OpenLogs.until:type_name -> google.protobuf.Timestamp
+	65, // 62: cloudless.v1.OpenExec.start:type_name -> cloudless.v1.ExecStart
+	66, // 63: cloudless.v1.OpenCopy.start:type_name -> cloudless.v1.CopyStart
+	67, // 64: cloudless.v1.OpenForward.start:type_name -> cloudless.v1.ForwardStart
+	68, // 65: cloudless.v1.AttachUp.log:type_name -> cloudless.v1.LogEntry
+	69, // 66: cloudless.v1.AttachUp.exec:type_name -> cloudless.v1.ExecResponse
+	70, // 67: cloudless.v1.AttachUp.copy:type_name -> cloudless.v1.CopyResponse
+	71, // 68: cloudless.v1.AttachUp.forward:type_name -> cloudless.v1.ForwardResponse
+	72, // 69: cloudless.v1.AttachUp.network_status:type_name -> cloudless.v1.NodeNetwork
+	73, // 70: cloudless.v1.AttachUp.network_probe:type_name -> cloudless.v1.NetworkProbe
+	74, // 71: cloudless.v1.AttachDown.exec:type_name -> cloudless.v1.ExecRequest
+	75, // 72: cloudless.v1.AttachDown.copy:type_name -> cloudless.v1.CopyRequest
+	76, // 73: cloudless.v1.AttachDown.forward:type_name -> cloudless.v1.ForwardRequest
+	2,  // 74: cloudless.v1.EnrollmentService.Enroll:input_type -> cloudless.v1.EnrollRequest
+	4,  // 75: cloudless.v1.EnrollmentService.EnrollOwnNode:input_type -> cloudless.v1.EnrollOwnNodeRequest
+	7,  // 76: cloudless.v1.EnrollmentService.Renew:input_type -> cloudless.v1.RenewRequest
+	9,  // 77: cloudless.v1.AgentService.Session:input_type -> cloudless.v1.SessionUp
+	44, // 78: cloudless.v1.AgentService.Attach:input_type -> cloudless.v1.AttachUp
+	0,  // 79: cloudless.v1.AgentService.ReportAgentLoss:input_type -> cloudless.v1.ReportAgentLossRequest
+	6,  // 80: cloudless.v1.EnrollmentService.Enroll:output_type -> cloudless.v1.EnrollResponse
+	6,  // 81: cloudless.v1.EnrollmentService.EnrollOwnNode:output_type -> cloudless.v1.EnrollResponse
+	8,  // 82: cloudless.v1.EnrollmentService.Renew:output_type -> cloudless.v1.RenewResponse
+	22, // 83: cloudless.v1.AgentService.Session:output_type -> cloudless.v1.SessionDown
+	45, // 84: cloudless.v1.AgentService.Attach:output_type -> cloudless.v1.AttachDown
+	1,  // 85: cloudless.v1.AgentService.ReportAgentLoss:output_type -> cloudless.v1.ReportAgentLossResponse
+	80, // [80:86] is the sub-list for method output_type
+	74, // [74:80] is the sub-list for method input_type
+	74, // [74:74] is the sub-list for extension type_name
+	74, // [74:74] is the sub-list for extension extendee
+	0,  // [0:74] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_agent_service_proto_init() }
@@ -3682,8 +4173,10 @@ func file_cloudless_v1_agent_service_proto_init() {
 		(*SessionUp_Goodbye)(nil),
 		(*SessionUp_Follow)(nil),
 		(*SessionUp_Ingress)(nil),
+		(*SessionUp_Secrets)(nil),
+		(*SessionUp_Trust)(nil),
 	}
-	file_cloudless_v1_agent_service_proto_msgTypes[19].OneofWrappers = []any{
+	file_cloudless_v1_agent_service_proto_msgTypes[22].OneofWrappers = []any{
 		(*SessionDown_Assignments)(nil),
 		(*SessionDown_Open)(nil),
 		(*SessionDown_Ping)(nil),
@@ -3691,9 +4184,11 @@ func file_cloudless_v1_agent_service_proto_init() {
 		(*SessionDown_Network)(nil),
 		(*SessionDown_Lease)(nil),
 		(*SessionDown_Ingress)(nil),
+		(*SessionDown_Secrets)(nil),
+		(*SessionDown_Trust)(nil),
 	}
-	file_cloudless_v1_agent_service_proto_msgTypes[22].OneofWrappers = []any{}
-	file_cloudless_v1_agent_service_proto_msgTypes[31].OneofWrappers = []any{
+	file_cloudless_v1_agent_service_proto_msgTypes[28].OneofWrappers = []any{}
+	file_cloudless_v1_agent_service_proto_msgTypes[37].OneofWrappers = []any{
 		(*Open_Logs)(nil),
 		(*Open_Exec)(nil),
 		(*Open_Copy)(nil),
@@ -3701,8 +4196,8 @@ func file_cloudless_v1_agent_service_proto_init() {
 		(*Open_NetworkStatus)(nil),
 		(*Open_NetworkProbe)(nil),
 	}
-	file_cloudless_v1_agent_service_proto_msgTypes[32].OneofWrappers = []any{}
-	file_cloudless_v1_agent_service_proto_msgTypes[38].OneofWrappers = []any{
+	file_cloudless_v1_agent_service_proto_msgTypes[38].OneofWrappers = []any{}
+	file_cloudless_v1_agent_service_proto_msgTypes[44].OneofWrappers = []any{
 		(*AttachUp_Id)(nil),
 		(*AttachUp_Log)(nil),
 		(*AttachUp_Exec)(nil),
@@ -3712,7 +4207,7 @@ func file_cloudless_v1_agent_service_proto_init() {
 		(*AttachUp_NetworkStatus)(nil),
 		(*AttachUp_NetworkProbe)(nil),
 	}
-	file_cloudless_v1_agent_service_proto_msgTypes[39].OneofWrappers = []any{
+	file_cloudless_v1_agent_service_proto_msgTypes[45].OneofWrappers = []any{
 		(*AttachDown_Exec)(nil),
 		(*AttachDown_Copy)(nil),
 		(*AttachDown_Forward)(nil),
@@ -3723,7 +4218,7 @@ func file_cloudless_v1_agent_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_agent_service_proto_rawDesc), len(file_cloudless_v1_agent_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   42,
+			NumMessages:   48,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

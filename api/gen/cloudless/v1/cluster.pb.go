@@ -10,6 +10,7 @@ import (
 	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -137,7 +138,11 @@ type ClusterSpec struct {
 	// The authority that makes certificates for routes with tls mode "auto".
 	Acme *Acme `protobuf:"bytes,27,opt,name=acme,proto3" json:"acme,omitempty"`
 	// Whether and how fast replicas that run are moved to better nodes.
-	Rebalance     *Rebalance `protobuf:"bytes,28,opt,name=rebalance,proto3" json:"rebalance,omitempty"`
+	Rebalance *Rebalance `protobuf:"bytes,28,opt,name=rebalance,proto3" json:"rebalance,omitempty"`
+	// Who may do what, and how the cluster protects itself.
+	Security *ClusterSecurity `protobuf:"bytes,29,opt,name=security,proto3" json:"security,omitempty"`
+	// How users log in without a token.
+	Oidc          *Oidc `protobuf:"bytes,30,opt,name=oidc,proto3" json:"oidc,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -287,6 +292,20 @@ func (x *ClusterSpec) GetAcme() *Acme {
 func (x *ClusterSpec) GetRebalance() *Rebalance {
 	if x != nil {
 		return x.Rebalance
+	}
+	return nil
+}
+
+func (x *ClusterSpec) GetSecurity() *ClusterSecurity {
+	if x != nil {
+		return x.Security
+	}
+	return nil
+}
+
+func (x *ClusterSpec) GetOidc() *Oidc {
+	if x != nil {
+		return x.Oidc
 	}
 	return nil
 }
@@ -1583,11 +1602,28 @@ func (x *Token) GetStatus() *TokenStatus {
 
 type TokenSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// "admin", "operator" or "viewer" to call the API; "node" or "server" to let a machine join.
+	// The name of a role to call the API; "node" or "server" to let a machine join. Empty for the token of a user who has
+	// logged in: then bindings alone say what he may do.
 	Role       string                 `protobuf:"bytes,1,opt,name=role,proto3" json:"role,omitempty"`
 	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
 	// How many machines may join with it; 0 for API tokens.
-	Uses          int32 `protobuf:"varint,3,opt,name=uses,proto3" json:"uses,omitempty"`
+	Uses int32 `protobuf:"varint,3,opt,name=uses,proto3" json:"uses,omitempty"`
+	// The only namespace in which the role counts; all of them, and what is in no namespace, if empty.
+	Namespace string `protobuf:"bytes,4,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// What it is for, in a sentence.
+	Purpose string `protobuf:"bytes,5,opt,name=purpose,proto3" json:"purpose,omitempty"`
+	// Its bearer may give it a new secret and a new lifetime, of this length, until the time below; not renewable if not
+	// set.
+	Renew      *durationpb.Duration   `protobuf:"bytes,6,opt,name=renew,proto3" json:"renew,omitempty"`
+	RenewUntil *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=renew_until,json=renewUntil,proto3" json:"renew_until,omitempty"`
+	// The user who has logged in, with the groups that the OpenID provider named.
+	User   string   `protobuf:"bytes,8,opt,name=user,proto3" json:"user,omitempty"`
+	Groups []string `protobuf:"bytes,9,rep,name=groups,proto3" json:"groups,omitempty"`
+	// Of a token that lets a machine join: what the machine is called, and its labels and zone. The machine cannot choose
+	// others.
+	NodeName      string            `protobuf:"bytes,10,opt,name=node_name,json=nodeName,proto3" json:"node_name,omitempty"`
+	NodeLabels    map[string]string `protobuf:"bytes,11,rep,name=node_labels,json=nodeLabels,proto3" json:"node_labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Zone          string            `protobuf:"bytes,12,opt,name=zone,proto3" json:"zone,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1643,11 +1679,80 @@ func (x *TokenSpec) GetUses() int32 {
 	return 0
 }
 
+func (x *TokenSpec) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *TokenSpec) GetPurpose() string {
+	if x != nil {
+		return x.Purpose
+	}
+	return ""
+}
+
+func (x *TokenSpec) GetRenew() *durationpb.Duration {
+	if x != nil {
+		return x.Renew
+	}
+	return nil
+}
+
+func (x *TokenSpec) GetRenewUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.RenewUntil
+	}
+	return nil
+}
+
+func (x *TokenSpec) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *TokenSpec) GetGroups() []string {
+	if x != nil {
+		return x.Groups
+	}
+	return nil
+}
+
+func (x *TokenSpec) GetNodeName() string {
+	if x != nil {
+		return x.NodeName
+	}
+	return ""
+}
+
+func (x *TokenSpec) GetNodeLabels() map[string]string {
+	if x != nil {
+		return x.NodeLabels
+	}
+	return nil
+}
+
+func (x *TokenSpec) GetZone() string {
+	if x != nil {
+		return x.Zone
+	}
+	return ""
+}
+
 type TokenStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Used  int32                  `protobuf:"varint,1,opt,name=used,proto3" json:"used,omitempty"`
 	// The public part of the secret, which identifies it.
-	SecretId      string `protobuf:"bytes,2,opt,name=secret_id,json=secretId,proto3" json:"secret_id,omitempty"`
+	SecretId string `protobuf:"bytes,2,opt,name=secret_id,json=secretId,proto3" json:"secret_id,omitempty"`
+	// When it was last used, to within a few minutes, and where from.
+	LastUseTime    *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=last_use_time,json=lastUseTime,proto3" json:"last_use_time,omitempty"`
+	LastUseAddress string                 `protobuf:"bytes,4,opt,name=last_use_address,json=lastUseAddress,proto3" json:"last_use_address,omitempty"`
+	// The secret before the last renewal, and until when it is valid.
+	OldSecretId   string                 `protobuf:"bytes,5,opt,name=old_secret_id,json=oldSecretId,proto3" json:"old_secret_id,omitempty"`
+	OldExpireTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=old_expire_time,json=oldExpireTime,proto3" json:"old_expire_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1694,6 +1799,34 @@ func (x *TokenStatus) GetSecretId() string {
 		return x.SecretId
 	}
 	return ""
+}
+
+func (x *TokenStatus) GetLastUseTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LastUseTime
+	}
+	return nil
+}
+
+func (x *TokenStatus) GetLastUseAddress() string {
+	if x != nil {
+		return x.LastUseAddress
+	}
+	return ""
+}
+
+func (x *TokenStatus) GetOldSecretId() string {
+	if x != nil {
+		return x.OldSecretId
+	}
+	return ""
+}
+
+func (x *TokenStatus) GetOldExpireTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.OldExpireTime
+	}
+	return nil
 }
 
 // An image in the cluster's own registry.
@@ -2013,7 +2146,7 @@ var File_cloudless_v1_cluster_proto protoreflect.FileDescriptor
 
 const file_cloudless_v1_cluster_proto_rawDesc = "" +
 	"\n" +
-	"\x1acloudless/v1/cluster.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1acloudless/v1/ingress.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x1acloudless/v1/options.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1bcloudless/v1/workload.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe6\x01\n" +
+	"\x1acloudless/v1/cluster.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1acloudless/v1/ingress.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x1acloudless/v1/options.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1bcloudless/v1/security.proto\x1a\x1bcloudless/v1/workload.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe6\x01\n" +
 	"\aCluster\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
@@ -2022,7 +2155,7 @@ const file_cloudless_v1_cluster_proto_rawDesc = "" +
 	"\x04spec\x18\x04 \x01(\v2\x19.cloudless.v1.ClusterSpecR\x04spec\x123\n" +
 	"\x06status\x18\x05 \x01(\v2\x1b.cloudless.v1.ClusterStatusR\x06status:\x0e\xea\xcc'\n" +
 	"\n" +
-	"\bclusters\"\x89\r\n" +
+	"\bclusters\"\xec\r\n" +
 	"\vClusterSpec\x12\xad\x01\n" +
 	"\brange_v4\x18\x01 \x01(\tB\x91\x01\xbaH\x8d\x01\xba\x01\x86\x01\n" +
 	"\brange_v4\x12`must be a range of IPv4 addresses such as 10.64.0.0/10, with nothing but zeros behind its length\x1a\x18this.isIpPrefix(4, true)\xd8\x01\x01R\arangeV4\x12\xb4\x01\n" +
@@ -2047,7 +2180,9 @@ const file_cloudless_v1_cluster_proto_rawDesc = "" +
 	"\bfailover\x18\x19 \x01(\v2\x16.cloudless.v1.FailoverR\bfailover\x12/\n" +
 	"\aingress\x18\x1a \x01(\v2\x15.cloudless.v1.IngressR\aingress\x12&\n" +
 	"\x04acme\x18\x1b \x01(\v2\x12.cloudless.v1.AcmeR\x04acme\x125\n" +
-	"\trebalance\x18\x1c \x01(\v2\x17.cloudless.v1.RebalanceR\trebalanceB\x11\n" +
+	"\trebalance\x18\x1c \x01(\v2\x17.cloudless.v1.RebalanceR\trebalance\x129\n" +
+	"\bsecurity\x18\x1d \x01(\v2\x1d.cloudless.v1.ClusterSecurityR\bsecurity\x12&\n" +
+	"\x04oidc\x18\x1e \x01(\v2\x12.cloudless.v1.OidcR\x04oidcB\x11\n" +
 	"\x0f_desired_voters\"b\n" +
 	"\bFailover\x12,\n" +
 	"\breplicas\x18\x01 \x01(\x05B\v\xbaH\b\x1a\x06\x18\xa0\x8d\x06(\x01H\x00R\breplicas\x88\x01\x01\x12\x1b\n" +
@@ -2186,15 +2321,34 @@ const file_cloudless_v1_cluster_proto_rawDesc = "" +
 	"\bmetadata\x18\x03 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\x12+\n" +
 	"\x04spec\x18\x04 \x01(\v2\x17.cloudless.v1.TokenSpecR\x04spec\x121\n" +
 	"\x06status\x18\x05 \x01(\v2\x19.cloudless.v1.TokenStatusR\x06status:\f\xea\xcc'\b\n" +
-	"\x06tokens\"p\n" +
+	"\x06tokens\"\xfc\x03\n" +
 	"\tTokenSpec\x12\x12\n" +
 	"\x04role\x18\x01 \x01(\tR\x04role\x12;\n" +
 	"\vexpire_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"expireTime\x12\x12\n" +
-	"\x04uses\x18\x03 \x01(\x05R\x04uses\">\n" +
+	"\x04uses\x18\x03 \x01(\x05R\x04uses\x12\x1c\n" +
+	"\tnamespace\x18\x04 \x01(\tR\tnamespace\x12\x18\n" +
+	"\apurpose\x18\x05 \x01(\tR\apurpose\x12/\n" +
+	"\x05renew\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x05renew\x12;\n" +
+	"\vrenew_until\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"renewUntil\x12\x12\n" +
+	"\x04user\x18\b \x01(\tR\x04user\x12\x16\n" +
+	"\x06groups\x18\t \x03(\tR\x06groups\x12\x1b\n" +
+	"\tnode_name\x18\n" +
+	" \x01(\tR\bnodeName\x12H\n" +
+	"\vnode_labels\x18\v \x03(\v2'.cloudless.v1.TokenSpec.NodeLabelsEntryR\n" +
+	"nodeLabels\x12\x12\n" +
+	"\x04zone\x18\f \x01(\tR\x04zone\x1a=\n" +
+	"\x0fNodeLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x90\x02\n" +
 	"\vTokenStatus\x12\x12\n" +
 	"\x04used\x18\x01 \x01(\x05R\x04used\x12\x1b\n" +
-	"\tsecret_id\x18\x02 \x01(\tR\bsecretId\"\xb1\x01\n" +
+	"\tsecret_id\x18\x02 \x01(\tR\bsecretId\x12>\n" +
+	"\rlast_use_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\vlastUseTime\x12(\n" +
+	"\x10last_use_address\x18\x04 \x01(\tR\x0elastUseAddress\x12\"\n" +
+	"\rold_secret_id\x18\x05 \x01(\tR\voldSecretId\x12B\n" +
+	"\x0fold_expire_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\roldExpireTime\"\xb1\x01\n" +
 	"\x05Image\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
@@ -2240,7 +2394,7 @@ func file_cloudless_v1_cluster_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_cluster_proto_rawDescData
 }
 
-var file_cloudless_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_cloudless_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_cloudless_v1_cluster_proto_goTypes = []any{
 	(*Cluster)(nil),               // 0: cloudless.v1.Cluster
 	(*ClusterSpec)(nil),           // 1: cloudless.v1.ClusterSpec
@@ -2265,18 +2419,22 @@ var file_cloudless_v1_cluster_proto_goTypes = []any{
 	(*ImageStatus)(nil),           // 20: cloudless.v1.ImageStatus
 	(*Login)(nil),                 // 21: cloudless.v1.Login
 	(*LoginSpec)(nil),             // 22: cloudless.v1.LoginSpec
-	(*Metadata)(nil),              // 23: cloudless.v1.Metadata
-	(*ScoreWeights)(nil),          // 24: cloudless.v1.ScoreWeights
-	(*ResourceAmounts)(nil),       // 25: cloudless.v1.ResourceAmounts
-	(*Ingress)(nil),               // 26: cloudless.v1.Ingress
-	(*Acme)(nil),                  // 27: cloudless.v1.Acme
-	(*Restart)(nil),               // 28: cloudless.v1.Restart
-	(*Stop)(nil),                  // 29: cloudless.v1.Stop
-	(*FieldChange)(nil),           // 30: cloudless.v1.FieldChange
-	(*timestamppb.Timestamp)(nil), // 31: google.protobuf.Timestamp
+	nil,                           // 23: cloudless.v1.TokenSpec.NodeLabelsEntry
+	(*Metadata)(nil),              // 24: cloudless.v1.Metadata
+	(*ScoreWeights)(nil),          // 25: cloudless.v1.ScoreWeights
+	(*ResourceAmounts)(nil),       // 26: cloudless.v1.ResourceAmounts
+	(*Ingress)(nil),               // 27: cloudless.v1.Ingress
+	(*Acme)(nil),                  // 28: cloudless.v1.Acme
+	(*ClusterSecurity)(nil),       // 29: cloudless.v1.ClusterSecurity
+	(*Oidc)(nil),                  // 30: cloudless.v1.Oidc
+	(*Restart)(nil),               // 31: cloudless.v1.Restart
+	(*Stop)(nil),                  // 32: cloudless.v1.Stop
+	(*FieldChange)(nil),           // 33: cloudless.v1.FieldChange
+	(*timestamppb.Timestamp)(nil), // 34: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 35: google.protobuf.Duration
 }
 var file_cloudless_v1_cluster_proto_depIdxs = []int32{
-	23, // 0: cloudless.v1.Cluster.metadata:type_name -> cloudless.v1.Metadata
+	24, // 0: cloudless.v1.Cluster.metadata:type_name -> cloudless.v1.Metadata
 	1,  // 1: cloudless.v1.Cluster.spec:type_name -> cloudless.v1.ClusterSpec
 	12, // 2: cloudless.v1.Cluster.status:type_name -> cloudless.v1.ClusterStatus
 	5,  // 3: cloudless.v1.ClusterSpec.liveness:type_name -> cloudless.v1.Liveness
@@ -2284,43 +2442,50 @@ var file_cloudless_v1_cluster_proto_depIdxs = []int32{
 	7,  // 5: cloudless.v1.ClusterSpec.retention:type_name -> cloudless.v1.Retention
 	8,  // 6: cloudless.v1.ClusterSpec.defaults:type_name -> cloudless.v1.WorkloadDefaults
 	9,  // 7: cloudless.v1.ClusterSpec.limits:type_name -> cloudless.v1.ClusterLimits
-	24, // 8: cloudless.v1.ClusterSpec.weights:type_name -> cloudless.v1.ScoreWeights
+	25, // 8: cloudless.v1.ClusterSpec.weights:type_name -> cloudless.v1.ScoreWeights
 	4,  // 9: cloudless.v1.ClusterSpec.overcommit:type_name -> cloudless.v1.Overcommit
-	25, // 10: cloudless.v1.ClusterSpec.reserved:type_name -> cloudless.v1.ResourceAmounts
+	26, // 10: cloudless.v1.ClusterSpec.reserved:type_name -> cloudless.v1.ResourceAmounts
 	2,  // 11: cloudless.v1.ClusterSpec.failover:type_name -> cloudless.v1.Failover
-	26, // 12: cloudless.v1.ClusterSpec.ingress:type_name -> cloudless.v1.Ingress
-	27, // 13: cloudless.v1.ClusterSpec.acme:type_name -> cloudless.v1.Acme
+	27, // 12: cloudless.v1.ClusterSpec.ingress:type_name -> cloudless.v1.Ingress
+	28, // 13: cloudless.v1.ClusterSpec.acme:type_name -> cloudless.v1.Acme
 	3,  // 14: cloudless.v1.ClusterSpec.rebalance:type_name -> cloudless.v1.Rebalance
-	5,  // 15: cloudless.v1.NodeClass.liveness:type_name -> cloudless.v1.Liveness
-	4,  // 16: cloudless.v1.NodeClass.overcommit:type_name -> cloudless.v1.Overcommit
-	25, // 17: cloudless.v1.NodeClass.reserved:type_name -> cloudless.v1.ResourceAmounts
-	25, // 18: cloudless.v1.WorkloadDefaults.requests:type_name -> cloudless.v1.ResourceAmounts
-	25, // 19: cloudless.v1.WorkloadDefaults.limits:type_name -> cloudless.v1.ResourceAmounts
-	28, // 20: cloudless.v1.WorkloadDefaults.restart:type_name -> cloudless.v1.Restart
-	29, // 21: cloudless.v1.WorkloadDefaults.stop:type_name -> cloudless.v1.Stop
-	23, // 22: cloudless.v1.Configuration.metadata:type_name -> cloudless.v1.Metadata
-	11, // 23: cloudless.v1.Configuration.spec:type_name -> cloudless.v1.ConfigurationSpec
-	1,  // 24: cloudless.v1.ConfigurationSpec.cluster:type_name -> cloudless.v1.ClusterSpec
-	30, // 25: cloudless.v1.ConfigurationSpec.changes:type_name -> cloudless.v1.FieldChange
-	13, // 26: cloudless.v1.ClusterStatus.servers:type_name -> cloudless.v1.ServerStatus
-	23, // 27: cloudless.v1.Event.metadata:type_name -> cloudless.v1.Metadata
-	15, // 28: cloudless.v1.Event.spec:type_name -> cloudless.v1.EventSpec
-	31, // 29: cloudless.v1.EventSpec.time:type_name -> google.protobuf.Timestamp
-	23, // 30: cloudless.v1.Token.metadata:type_name -> cloudless.v1.Metadata
-	17, // 31: cloudless.v1.Token.spec:type_name -> cloudless.v1.TokenSpec
-	18, // 32: cloudless.v1.Token.status:type_name -> cloudless.v1.TokenStatus
-	31, // 33: cloudless.v1.TokenSpec.expire_time:type_name -> google.protobuf.Timestamp
-	23, // 34: cloudless.v1.Image.metadata:type_name -> cloudless.v1.Metadata
-	20, // 35: cloudless.v1.Image.status:type_name -> cloudless.v1.ImageStatus
-	31, // 36: cloudless.v1.ImageStatus.expire_time:type_name -> google.protobuf.Timestamp
-	31, // 37: cloudless.v1.ImageStatus.push_time:type_name -> google.protobuf.Timestamp
-	23, // 38: cloudless.v1.Login.metadata:type_name -> cloudless.v1.Metadata
-	22, // 39: cloudless.v1.Login.spec:type_name -> cloudless.v1.LoginSpec
-	40, // [40:40] is the sub-list for method output_type
-	40, // [40:40] is the sub-list for method input_type
-	40, // [40:40] is the sub-list for extension type_name
-	40, // [40:40] is the sub-list for extension extendee
-	0,  // [0:40] is the sub-list for field type_name
+	29, // 15: cloudless.v1.ClusterSpec.security:type_name -> cloudless.v1.ClusterSecurity
+	30, // 16: cloudless.v1.ClusterSpec.oidc:type_name -> cloudless.v1.Oidc
+	5,  // 17: cloudless.v1.NodeClass.liveness:type_name -> cloudless.v1.Liveness
+	4,  // 18: cloudless.v1.NodeClass.overcommit:type_name -> cloudless.v1.Overcommit
+	26, // 19: cloudless.v1.NodeClass.reserved:type_name -> cloudless.v1.ResourceAmounts
+	26, // 20: cloudless.v1.WorkloadDefaults.requests:type_name -> cloudless.v1.ResourceAmounts
+	26, // 21: cloudless.v1.WorkloadDefaults.limits:type_name -> cloudless.v1.ResourceAmounts
+	31, // 22: cloudless.v1.WorkloadDefaults.restart:type_name -> cloudless.v1.Restart
+	32, // 23: cloudless.v1.WorkloadDefaults.stop:type_name -> cloudless.v1.Stop
+	24, // 24: cloudless.v1.Configuration.metadata:type_name -> cloudless.v1.Metadata
+	11, // 25: cloudless.v1.Configuration.spec:type_name -> cloudless.v1.ConfigurationSpec
+	1,  // 26: cloudless.v1.ConfigurationSpec.cluster:type_name -> cloudless.v1.ClusterSpec
+	33, // 27: cloudless.v1.ConfigurationSpec.changes:type_name -> cloudless.v1.FieldChange
+	13, // 28: cloudless.v1.ClusterStatus.servers:type_name -> cloudless.v1.ServerStatus
+	24, // 29: cloudless.v1.Event.metadata:type_name -> cloudless.v1.Metadata
+	15, // 30: cloudless.v1.Event.spec:type_name -> cloudless.v1.EventSpec
+	34, // 31: cloudless.v1.EventSpec.time:type_name -> google.protobuf.Timestamp
+	24, // 32: cloudless.v1.Token.metadata:type_name -> cloudless.v1.Metadata
+	17, // 33: cloudless.v1.Token.spec:type_name -> cloudless.v1.TokenSpec
+	18, // 34: cloudless.v1.Token.status:type_name -> cloudless.v1.TokenStatus
+	34, // 35: cloudless.v1.TokenSpec.expire_time:type_name -> google.protobuf.Timestamp
+	35, // 36: cloudless.v1.TokenSpec.renew:type_name -> google.protobuf.Duration
+	34, // 37: cloudless.v1.TokenSpec.renew_until:type_name -> google.protobuf.Timestamp
+	23, // 38: cloudless.v1.TokenSpec.node_labels:type_name -> cloudless.v1.TokenSpec.NodeLabelsEntry
+	34, // 39: cloudless.v1.TokenStatus.last_use_time:type_name -> google.protobuf.Timestamp
+	34, // 40: cloudless.v1.TokenStatus.old_expire_time:type_name -> google.protobuf.Timestamp
+	24, // 41: cloudless.v1.Image.metadata:type_name -> cloudless.v1.Metadata
+	20, // 42: cloudless.v1.Image.status:type_name -> cloudless.v1.ImageStatus
+	34, // 43: cloudless.v1.ImageStatus.expire_time:type_name -> google.protobuf.Timestamp
+	34, // 44: cloudless.v1.ImageStatus.push_time:type_name -> google.protobuf.Timestamp
+	24, // 45: cloudless.v1.Login.metadata:type_name -> cloudless.v1.Metadata
+	22, // 46: cloudless.v1.Login.spec:type_name -> cloudless.v1.LoginSpec
+	47, // [47:47] is the sub-list for method output_type
+	47, // [47:47] is the sub-list for method input_type
+	47, // [47:47] is the sub-list for extension type_name
+	47, // [47:47] is the sub-list for extension extendee
+	0,  // [0:47] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_cluster_proto_init() }
@@ -2332,6 +2497,7 @@ func file_cloudless_v1_cluster_proto_init() {
 	file_cloudless_v1_metadata_proto_init()
 	file_cloudless_v1_options_proto_init()
 	file_cloudless_v1_rules_proto_init()
+	file_cloudless_v1_security_proto_init()
 	file_cloudless_v1_workload_proto_init()
 	file_cloudless_v1_cluster_proto_msgTypes[1].OneofWrappers = []any{}
 	file_cloudless_v1_cluster_proto_msgTypes[2].OneofWrappers = []any{}
@@ -2345,7 +2511,7 @@ func file_cloudless_v1_cluster_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_cluster_proto_rawDesc), len(file_cloudless_v1_cluster_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   23,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

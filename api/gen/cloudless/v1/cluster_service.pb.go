@@ -382,8 +382,14 @@ func (*WhoAmIRequest) Descriptor() ([]byte, []int) {
 type WhoAmIResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// SPIFFE id of the caller.
-	Id            string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	Role          string `protobuf:"bytes,2,opt,name=role,proto3" json:"role,omitempty"`
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// The role of the caller's token or certificate; empty if only bindings say what the caller may do.
+	Role string `protobuf:"bytes,2,opt,name=role,proto3" json:"role,omitempty"`
+	// The only namespace in which the role counts.
+	Namespace string   `protobuf:"bytes,3,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Groups    []string `protobuf:"bytes,4,rep,name=groups,proto3" json:"groups,omitempty"`
+	// All roles of the caller, such as "operator", or "deployer in shop" if it counts in one namespace.
+	Roles         []string `protobuf:"bytes,5,rep,name=roles,proto3" json:"roles,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -430,6 +436,27 @@ func (x *WhoAmIResponse) GetRole() string {
 		return x.Role
 	}
 	return ""
+}
+
+func (x *WhoAmIResponse) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *WhoAmIResponse) GetGroups() []string {
+	if x != nil {
+		return x.Groups
+	}
+	return nil
+}
+
+func (x *WhoAmIResponse) GetRoles() []string {
+	if x != nil {
+		return x.Roles
+	}
+	return nil
 }
 
 type GetNodeRequest struct {
@@ -1114,6 +1141,7 @@ type CreateTokenRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Chosen by the cluster if empty.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// A role, or "node" or "server" to let a machine join.
 	Role string `protobuf:"bytes,2,opt,name=role,proto3" json:"role,omitempty"`
 	// "24h" if empty.
 	Ttl string `protobuf:"bytes,3,opt,name=ttl,proto3" json:"ttl,omitempty"`
@@ -1122,8 +1150,17 @@ type CreateTokenRequest struct {
 	Uses           int32             `protobuf:"varint,4,opt,name=uses,proto3" json:"uses,omitempty"`
 	IdempotencyKey string            `protobuf:"bytes,5,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
 	Labels         map[string]string `protobuf:"bytes,6,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// The only namespace in which the role counts.
+	Namespace string `protobuf:"bytes,7,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Purpose   string `protobuf:"bytes,8,opt,name=purpose,proto3" json:"purpose,omitempty"`
+	// The bearer may renew the token, each time by ttl.
+	Renewable bool `protobuf:"varint,9,opt,name=renewable,proto3" json:"renewable,omitempty"`
+	// What the joining machine is called, and its labels and zone; only for roles node and server.
+	NodeName      string            `protobuf:"bytes,10,opt,name=node_name,json=nodeName,proto3" json:"node_name,omitempty"`
+	NodeLabels    map[string]string `protobuf:"bytes,11,rep,name=node_labels,json=nodeLabels,proto3" json:"node_labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Zone          string            `protobuf:"bytes,12,opt,name=zone,proto3" json:"zone,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CreateTokenRequest) Reset() {
@@ -1196,6 +1233,48 @@ func (x *CreateTokenRequest) GetLabels() map[string]string {
 		return x.Labels
 	}
 	return nil
+}
+
+func (x *CreateTokenRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *CreateTokenRequest) GetPurpose() string {
+	if x != nil {
+		return x.Purpose
+	}
+	return ""
+}
+
+func (x *CreateTokenRequest) GetRenewable() bool {
+	if x != nil {
+		return x.Renewable
+	}
+	return false
+}
+
+func (x *CreateTokenRequest) GetNodeName() string {
+	if x != nil {
+		return x.NodeName
+	}
+	return ""
+}
+
+func (x *CreateTokenRequest) GetNodeLabels() map[string]string {
+	if x != nil {
+		return x.NodeLabels
+	}
+	return nil
+}
+
+func (x *CreateTokenRequest) GetZone() string {
+	if x != nil {
+		return x.Zone
+	}
+	return ""
 }
 
 type CreateTokenResponse struct {
@@ -2411,10 +2490,13 @@ const file_cloudless_v1_cluster_service_proto_rawDesc = "" +
 	"\x04from\x18\x02 \x01(\x04R\x04from\x12\"\n" +
 	"\acomment\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\acomment\x12\x17\n" +
 	"\adry_run\x18\x04 \x01(\bR\x06dryRun\"\x0f\n" +
-	"\rWhoAmIRequest\"4\n" +
+	"\rWhoAmIRequest\"\x80\x01\n" +
 	"\x0eWhoAmIResponse\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
-	"\x04role\x18\x02 \x01(\tR\x04role\"2\n" +
+	"\x04role\x18\x02 \x01(\tR\x04role\x12\x1c\n" +
+	"\tnamespace\x18\x03 \x01(\tR\tnamespace\x12\x16\n" +
+	"\x06groups\x18\x04 \x03(\tR\x06groups\x12\x14\n" +
+	"\x05roles\x18\x05 \x03(\tR\x05roles\"2\n" +
 	"\x0eGetNodeRequest\x12 \n" +
 	"\x04name\x18\x01 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xc0\xc6'\x01R\x04name\"e\n" +
 	"\x11DeleteNodeRequest\x12 \n" +
@@ -2466,16 +2548,27 @@ const file_cloudless_v1_cluster_service_proto_rawDesc = "" +
 	"\n" +
 	"NodeChange\x12\x16\n" +
 	"\x06change\x18\x01 \x01(\tR\x06change\x12&\n" +
-	"\x04node\x18\x02 \x01(\v2\x12.cloudless.v1.NodeR\x04node\"\x80\x03\n" +
+	"\x04node\x18\x02 \x01(\v2\x12.cloudless.v1.NodeR\x04node\"\xbe\x05\n" +
 	"\x12CreateTokenRequest\x12\x1d\n" +
-	"\x04name\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\x04name\x12@\n" +
-	"\x04role\x18\x02 \x01(\tB,\xbaH)r'R\x05adminR\boperatorR\x06viewerR\x04nodeR\x06serverR\x04role\x12\x1b\n" +
+	"\x04name\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\x04name\x12 \n" +
+	"\x04role\x18\x02 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xc0\xc6'\x01R\x04role\x12\x1b\n" +
 	"\x03ttl\x18\x03 \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\x03ttl\x12\x1e\n" +
 	"\x04uses\x18\x04 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\x90N(\x00R\x04uses\x121\n" +
 	"\x0fidempotency_key\x18\x05 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x0eidempotencyKey\x12^\n" +
-	"\x06labels\x18\x06 \x03(\v2,.cloudless.v1.CreateTokenRequest.LabelsEntryB\x18\xbaH\x15\x9a\x01\x12\x10@\"\x06r\x04\xe0\xc6'\x01*\x06r\x04\xe8\xc6'\x01R\x06labels\x1a9\n" +
+	"\x06labels\x18\x06 \x03(\v2,.cloudless.v1.CreateTokenRequest.LabelsEntryB\x18\xbaH\x15\x9a\x01\x12\x10@\"\x06r\x04\xe0\xc6'\x01*\x06r\x04\xe8\xc6'\x01R\x06labels\x12'\n" +
+	"\tnamespace\x18\a \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\tnamespace\x12\"\n" +
+	"\apurpose\x18\b \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\apurpose\x12\x1c\n" +
+	"\trenewable\x18\t \x01(\bR\trenewable\x12&\n" +
+	"\tnode_name\x18\n" +
+	" \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\bnodeName\x12k\n" +
+	"\vnode_labels\x18\v \x03(\v20.cloudless.v1.CreateTokenRequest.NodeLabelsEntryB\x18\xbaH\x15\x9a\x01\x12\x10@\"\x06r\x04\xe0\xc6'\x01*\x06r\x04\xe8\xc6'\x01R\n" +
+	"nodeLabels\x12\x1d\n" +
+	"\x04zone\x18\f \x01(\tB\t\xbaH\x06r\x04\xe8\xc6'\x01R\x04zone\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a=\n" +
+	"\x0fNodeLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"X\n" +
 	"\x13CreateTokenResponse\x12)\n" +
@@ -2620,7 +2713,7 @@ func file_cloudless_v1_cluster_service_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_cluster_service_proto_rawDescData
 }
 
-var file_cloudless_v1_cluster_service_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
+var file_cloudless_v1_cluster_service_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
 var file_cloudless_v1_cluster_service_proto_goTypes = []any{
 	(*GetClusterRequest)(nil),            // 0: cloudless.v1.GetClusterRequest
 	(*GetConfigurationRequest)(nil),      // 1: cloudless.v1.GetConfigurationRequest
@@ -2667,102 +2760,104 @@ var file_cloudless_v1_cluster_service_proto_goTypes = []any{
 	(*WatchEventsRequest)(nil),           // 42: cloudless.v1.WatchEventsRequest
 	nil,                                  // 43: cloudless.v1.UpdateNodeRequest.LabelsEntry
 	nil,                                  // 44: cloudless.v1.CreateTokenRequest.LabelsEntry
-	(*Configuration)(nil),                // 45: cloudless.v1.Configuration
-	(*Page)(nil),                         // 46: cloudless.v1.Page
-	(*Taint)(nil),                        // 47: cloudless.v1.Taint
-	(*Node)(nil),                         // 48: cloudless.v1.Node
-	(*Token)(nil),                        // 49: cloudless.v1.Token
-	(*Image)(nil),                        // 50: cloudless.v1.Image
-	(*Login)(nil),                        // 51: cloudless.v1.Login
-	(*Event)(nil),                        // 52: cloudless.v1.Event
-	(*Cluster)(nil),                      // 53: cloudless.v1.Cluster
+	nil,                                  // 45: cloudless.v1.CreateTokenRequest.NodeLabelsEntry
+	(*Configuration)(nil),                // 46: cloudless.v1.Configuration
+	(*Page)(nil),                         // 47: cloudless.v1.Page
+	(*Taint)(nil),                        // 48: cloudless.v1.Taint
+	(*Node)(nil),                         // 49: cloudless.v1.Node
+	(*Token)(nil),                        // 50: cloudless.v1.Token
+	(*Image)(nil),                        // 51: cloudless.v1.Image
+	(*Login)(nil),                        // 52: cloudless.v1.Login
+	(*Event)(nil),                        // 53: cloudless.v1.Event
+	(*Cluster)(nil),                      // 54: cloudless.v1.Cluster
 }
 var file_cloudless_v1_cluster_service_proto_depIdxs = []int32{
-	45, // 0: cloudless.v1.SetConfigurationRequest.configuration:type_name -> cloudless.v1.Configuration
-	46, // 1: cloudless.v1.ListConfigurationsRequest.page:type_name -> cloudless.v1.Page
-	45, // 2: cloudless.v1.ListConfigurationsResponse.items:type_name -> cloudless.v1.Configuration
+	46, // 0: cloudless.v1.SetConfigurationRequest.configuration:type_name -> cloudless.v1.Configuration
+	47, // 1: cloudless.v1.ListConfigurationsRequest.page:type_name -> cloudless.v1.Page
+	46, // 2: cloudless.v1.ListConfigurationsResponse.items:type_name -> cloudless.v1.Configuration
 	43, // 3: cloudless.v1.UpdateNodeRequest.labels:type_name -> cloudless.v1.UpdateNodeRequest.LabelsEntry
-	47, // 4: cloudless.v1.UpdateNodeRequest.taints:type_name -> cloudless.v1.Taint
+	48, // 4: cloudless.v1.UpdateNodeRequest.taints:type_name -> cloudless.v1.Taint
 	13, // 5: cloudless.v1.UpdateNodeRequest.remove_taints:type_name -> cloudless.v1.TaintName
-	46, // 6: cloudless.v1.ListNodesRequest.page:type_name -> cloudless.v1.Page
-	48, // 7: cloudless.v1.ListNodesResponse.items:type_name -> cloudless.v1.Node
-	48, // 8: cloudless.v1.NodeChange.node:type_name -> cloudless.v1.Node
+	47, // 6: cloudless.v1.ListNodesRequest.page:type_name -> cloudless.v1.Page
+	49, // 7: cloudless.v1.ListNodesResponse.items:type_name -> cloudless.v1.Node
+	49, // 8: cloudless.v1.NodeChange.node:type_name -> cloudless.v1.Node
 	44, // 9: cloudless.v1.CreateTokenRequest.labels:type_name -> cloudless.v1.CreateTokenRequest.LabelsEntry
-	49, // 10: cloudless.v1.CreateTokenResponse.token:type_name -> cloudless.v1.Token
-	46, // 11: cloudless.v1.ListTokensRequest.page:type_name -> cloudless.v1.Page
-	49, // 12: cloudless.v1.ListTokensResponse.items:type_name -> cloudless.v1.Token
-	46, // 13: cloudless.v1.ListImagesRequest.page:type_name -> cloudless.v1.Page
-	50, // 14: cloudless.v1.ListImagesResponse.items:type_name -> cloudless.v1.Image
-	50, // 15: cloudless.v1.PruneImagesResponse.items:type_name -> cloudless.v1.Image
-	46, // 16: cloudless.v1.ListLoginsRequest.page:type_name -> cloudless.v1.Page
-	51, // 17: cloudless.v1.ListLoginsResponse.items:type_name -> cloudless.v1.Login
-	46, // 18: cloudless.v1.ListEventsRequest.page:type_name -> cloudless.v1.Page
-	52, // 19: cloudless.v1.ListEventsResponse.items:type_name -> cloudless.v1.Event
-	0,  // 20: cloudless.v1.ClusterService.GetCluster:input_type -> cloudless.v1.GetClusterRequest
-	6,  // 21: cloudless.v1.ClusterService.WhoAmI:input_type -> cloudless.v1.WhoAmIRequest
-	1,  // 22: cloudless.v1.ClusterService.GetConfiguration:input_type -> cloudless.v1.GetConfigurationRequest
-	2,  // 23: cloudless.v1.ClusterService.SetConfiguration:input_type -> cloudless.v1.SetConfigurationRequest
-	3,  // 24: cloudless.v1.ClusterService.ListConfigurations:input_type -> cloudless.v1.ListConfigurationsRequest
-	5,  // 25: cloudless.v1.ClusterService.RollbackConfiguration:input_type -> cloudless.v1.RollbackConfigurationRequest
-	8,  // 26: cloudless.v1.NodeService.GetNode:input_type -> cloudless.v1.GetNodeRequest
-	15, // 27: cloudless.v1.NodeService.ListNodes:input_type -> cloudless.v1.ListNodesRequest
-	9,  // 28: cloudless.v1.NodeService.DeleteNode:input_type -> cloudless.v1.DeleteNodeRequest
-	10, // 29: cloudless.v1.NodeService.CordonNode:input_type -> cloudless.v1.CordonNodeRequest
-	11, // 30: cloudless.v1.NodeService.DrainNode:input_type -> cloudless.v1.DrainNodeRequest
-	14, // 31: cloudless.v1.NodeService.UncordonNode:input_type -> cloudless.v1.UncordonNodeRequest
-	12, // 32: cloudless.v1.NodeService.UpdateNode:input_type -> cloudless.v1.UpdateNodeRequest
-	17, // 33: cloudless.v1.NodeService.WatchNodes:input_type -> cloudless.v1.WatchNodesRequest
-	19, // 34: cloudless.v1.TokenService.CreateToken:input_type -> cloudless.v1.CreateTokenRequest
-	21, // 35: cloudless.v1.TokenService.GetToken:input_type -> cloudless.v1.GetTokenRequest
-	22, // 36: cloudless.v1.TokenService.ListTokens:input_type -> cloudless.v1.ListTokensRequest
-	24, // 37: cloudless.v1.TokenService.DeleteToken:input_type -> cloudless.v1.DeleteTokenRequest
-	26, // 38: cloudless.v1.ImageService.GetImage:input_type -> cloudless.v1.GetImageRequest
-	27, // 39: cloudless.v1.ImageService.ListImages:input_type -> cloudless.v1.ListImagesRequest
-	29, // 40: cloudless.v1.ImageService.DeleteImage:input_type -> cloudless.v1.DeleteImageRequest
-	30, // 41: cloudless.v1.ImageService.RestoreImage:input_type -> cloudless.v1.RestoreImageRequest
-	31, // 42: cloudless.v1.ImageService.PruneImages:input_type -> cloudless.v1.PruneImagesRequest
-	33, // 43: cloudless.v1.ImageService.SetLogin:input_type -> cloudless.v1.SetLoginRequest
-	34, // 44: cloudless.v1.ImageService.GetLogin:input_type -> cloudless.v1.GetLoginRequest
-	35, // 45: cloudless.v1.ImageService.ListLogins:input_type -> cloudless.v1.ListLoginsRequest
-	37, // 46: cloudless.v1.ImageService.DeleteLogin:input_type -> cloudless.v1.DeleteLoginRequest
-	39, // 47: cloudless.v1.EventService.GetEvent:input_type -> cloudless.v1.GetEventRequest
-	40, // 48: cloudless.v1.EventService.ListEvents:input_type -> cloudless.v1.ListEventsRequest
-	42, // 49: cloudless.v1.EventService.WatchEvents:input_type -> cloudless.v1.WatchEventsRequest
-	53, // 50: cloudless.v1.ClusterService.GetCluster:output_type -> cloudless.v1.Cluster
-	7,  // 51: cloudless.v1.ClusterService.WhoAmI:output_type -> cloudless.v1.WhoAmIResponse
-	45, // 52: cloudless.v1.ClusterService.GetConfiguration:output_type -> cloudless.v1.Configuration
-	45, // 53: cloudless.v1.ClusterService.SetConfiguration:output_type -> cloudless.v1.Configuration
-	4,  // 54: cloudless.v1.ClusterService.ListConfigurations:output_type -> cloudless.v1.ListConfigurationsResponse
-	45, // 55: cloudless.v1.ClusterService.RollbackConfiguration:output_type -> cloudless.v1.Configuration
-	48, // 56: cloudless.v1.NodeService.GetNode:output_type -> cloudless.v1.Node
-	16, // 57: cloudless.v1.NodeService.ListNodes:output_type -> cloudless.v1.ListNodesResponse
-	48, // 58: cloudless.v1.NodeService.DeleteNode:output_type -> cloudless.v1.Node
-	48, // 59: cloudless.v1.NodeService.CordonNode:output_type -> cloudless.v1.Node
-	48, // 60: cloudless.v1.NodeService.DrainNode:output_type -> cloudless.v1.Node
-	48, // 61: cloudless.v1.NodeService.UncordonNode:output_type -> cloudless.v1.Node
-	48, // 62: cloudless.v1.NodeService.UpdateNode:output_type -> cloudless.v1.Node
-	18, // 63: cloudless.v1.NodeService.WatchNodes:output_type -> cloudless.v1.NodeChange
-	20, // 64: cloudless.v1.TokenService.CreateToken:output_type -> cloudless.v1.CreateTokenResponse
-	49, // 65: cloudless.v1.TokenService.GetToken:output_type -> cloudless.v1.Token
-	23, // 66: cloudless.v1.TokenService.ListTokens:output_type -> cloudless.v1.ListTokensResponse
-	25, // 67: cloudless.v1.TokenService.DeleteToken:output_type -> cloudless.v1.DeleteTokenResponse
-	50, // 68: cloudless.v1.ImageService.GetImage:output_type -> cloudless.v1.Image
-	28, // 69: cloudless.v1.ImageService.ListImages:output_type -> cloudless.v1.ListImagesResponse
-	50, // 70: cloudless.v1.ImageService.DeleteImage:output_type -> cloudless.v1.Image
-	50, // 71: cloudless.v1.ImageService.RestoreImage:output_type -> cloudless.v1.Image
-	32, // 72: cloudless.v1.ImageService.PruneImages:output_type -> cloudless.v1.PruneImagesResponse
-	51, // 73: cloudless.v1.ImageService.SetLogin:output_type -> cloudless.v1.Login
-	51, // 74: cloudless.v1.ImageService.GetLogin:output_type -> cloudless.v1.Login
-	36, // 75: cloudless.v1.ImageService.ListLogins:output_type -> cloudless.v1.ListLoginsResponse
-	38, // 76: cloudless.v1.ImageService.DeleteLogin:output_type -> cloudless.v1.DeleteLoginResponse
-	52, // 77: cloudless.v1.EventService.GetEvent:output_type -> cloudless.v1.Event
-	41, // 78: cloudless.v1.EventService.ListEvents:output_type -> cloudless.v1.ListEventsResponse
-	52, // 79: cloudless.v1.EventService.WatchEvents:output_type -> cloudless.v1.Event
-	50, // [50:80] is the sub-list for method output_type
-	20, // [20:50] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	45, // 10: cloudless.v1.CreateTokenRequest.node_labels:type_name -> cloudless.v1.CreateTokenRequest.NodeLabelsEntry
+	50, // 11: cloudless.v1.CreateTokenResponse.token:type_name -> cloudless.v1.Token
+	47, // 12: cloudless.v1.ListTokensRequest.page:type_name -> cloudless.v1.Page
+	50, // 13: cloudless.v1.ListTokensResponse.items:type_name -> cloudless.v1.Token
+	47, // 14: cloudless.v1.ListImagesRequest.page:type_name -> cloudless.v1.Page
+	51, // 15: cloudless.v1.ListImagesResponse.items:type_name -> cloudless.v1.Image
+	51, // 16: cloudless.v1.PruneImagesResponse.items:type_name -> cloudless.v1.Image
+	47, // 17: cloudless.v1.ListLoginsRequest.page:type_name -> cloudless.v1.Page
+	52, // 18: cloudless.v1.ListLoginsResponse.items:type_name -> cloudless.v1.Login
+	47, // 19: cloudless.v1.ListEventsRequest.page:type_name -> cloudless.v1.Page
+	53, // 20: cloudless.v1.ListEventsResponse.items:type_name -> cloudless.v1.Event
+	0,  // 21: cloudless.v1.ClusterService.GetCluster:input_type -> cloudless.v1.GetClusterRequest
+	6,  // 22: cloudless.v1.ClusterService.WhoAmI:input_type -> cloudless.v1.WhoAmIRequest
+	1,  // 23: cloudless.v1.ClusterService.GetConfiguration:input_type -> cloudless.v1.GetConfigurationRequest
+	2,  // 24: cloudless.v1.ClusterService.SetConfiguration:input_type -> cloudless.v1.SetConfigurationRequest
+	3,  // 25: cloudless.v1.ClusterService.ListConfigurations:input_type -> cloudless.v1.ListConfigurationsRequest
+	5,  // 26: cloudless.v1.ClusterService.RollbackConfiguration:input_type -> cloudless.v1.RollbackConfigurationRequest
+	8,  // 27: cloudless.v1.NodeService.GetNode:input_type -> cloudless.v1.GetNodeRequest
+	15, // 28: cloudless.v1.NodeService.ListNodes:input_type -> cloudless.v1.ListNodesRequest
+	9,  // 29: cloudless.v1.NodeService.DeleteNode:input_type -> cloudless.v1.DeleteNodeRequest
+	10, // 30: cloudless.v1.NodeService.CordonNode:input_type -> cloudless.v1.CordonNodeRequest
+	11, // 31: cloudless.v1.NodeService.DrainNode:input_type -> cloudless.v1.DrainNodeRequest
+	14, // 32: cloudless.v1.NodeService.UncordonNode:input_type -> cloudless.v1.UncordonNodeRequest
+	12, // 33: cloudless.v1.NodeService.UpdateNode:input_type -> cloudless.v1.UpdateNodeRequest
+	17, // 34: cloudless.v1.NodeService.WatchNodes:input_type -> cloudless.v1.WatchNodesRequest
+	19, // 35: cloudless.v1.TokenService.CreateToken:input_type -> cloudless.v1.CreateTokenRequest
+	21, // 36: cloudless.v1.TokenService.GetToken:input_type -> cloudless.v1.GetTokenRequest
+	22, // 37: cloudless.v1.TokenService.ListTokens:input_type -> cloudless.v1.ListTokensRequest
+	24, // 38: cloudless.v1.TokenService.DeleteToken:input_type -> cloudless.v1.DeleteTokenRequest
+	26, // 39: cloudless.v1.ImageService.GetImage:input_type -> cloudless.v1.GetImageRequest
+	27, // 40: cloudless.v1.ImageService.ListImages:input_type -> cloudless.v1.ListImagesRequest
+	29, // 41: cloudless.v1.ImageService.DeleteImage:input_type -> cloudless.v1.DeleteImageRequest
+	30, // 42: cloudless.v1.ImageService.RestoreImage:input_type -> cloudless.v1.RestoreImageRequest
+	31, // 43: cloudless.v1.ImageService.PruneImages:input_type -> cloudless.v1.PruneImagesRequest
+	33, // 44: cloudless.v1.ImageService.SetLogin:input_type -> cloudless.v1.SetLoginRequest
+	34, // 45: cloudless.v1.ImageService.GetLogin:input_type -> cloudless.v1.GetLoginRequest
+	35, // 46: cloudless.v1.ImageService.ListLogins:input_type -> cloudless.v1.ListLoginsRequest
+	37, // 47: cloudless.v1.ImageService.DeleteLogin:input_type -> cloudless.v1.DeleteLoginRequest
+	39, // 48: cloudless.v1.EventService.GetEvent:input_type -> cloudless.v1.GetEventRequest
+	40, // 49: cloudless.v1.EventService.ListEvents:input_type -> cloudless.v1.ListEventsRequest
+	42, // 50: cloudless.v1.EventService.WatchEvents:input_type -> cloudless.v1.WatchEventsRequest
+	54, // 51: cloudless.v1.ClusterService.GetCluster:output_type -> cloudless.v1.Cluster
+	7,  // 52: cloudless.v1.ClusterService.WhoAmI:output_type -> cloudless.v1.WhoAmIResponse
+	46, // 53: cloudless.v1.ClusterService.GetConfiguration:output_type -> cloudless.v1.Configuration
+	46, // 54: cloudless.v1.ClusterService.SetConfiguration:output_type -> cloudless.v1.Configuration
+	4,  // 55: cloudless.v1.ClusterService.ListConfigurations:output_type -> cloudless.v1.ListConfigurationsResponse
+	46, // 56: cloudless.v1.ClusterService.RollbackConfiguration:output_type -> cloudless.v1.Configuration
+	49, // 57: cloudless.v1.NodeService.GetNode:output_type -> cloudless.v1.Node
+	16, // 58: cloudless.v1.NodeService.ListNodes:output_type -> cloudless.v1.ListNodesResponse
+	49, // 59: cloudless.v1.NodeService.DeleteNode:output_type -> cloudless.v1.Node
+	49, // 60: cloudless.v1.NodeService.CordonNode:output_type -> cloudless.v1.Node
+	49, // 61: cloudless.v1.NodeService.DrainNode:output_type -> cloudless.v1.Node
+	49, // 62: cloudless.v1.NodeService.UncordonNode:output_type -> cloudless.v1.Node
+	49, // 63: cloudless.v1.NodeService.UpdateNode:output_type -> cloudless.v1.Node
+	18, // 64: cloudless.v1.NodeService.WatchNodes:output_type -> cloudless.v1.NodeChange
+	20, // 65: cloudless.v1.TokenService.CreateToken:output_type -> cloudless.v1.CreateTokenResponse
+	50, // 66: cloudless.v1.TokenService.GetToken:output_type -> cloudless.v1.Token
+	23, // 67: cloudless.v1.TokenService.ListTokens:output_type -> cloudless.v1.ListTokensResponse
+	25, // 68: cloudless.v1.TokenService.DeleteToken:output_type -> cloudless.v1.DeleteTokenResponse
+	51, // 69: cloudless.v1.ImageService.GetImage:output_type -> cloudless.v1.Image
+	28, // 70: cloudless.v1.ImageService.ListImages:output_type -> cloudless.v1.ListImagesResponse
+	51, // 71: cloudless.v1.ImageService.DeleteImage:output_type -> cloudless.v1.Image
+	51, // 72: cloudless.v1.ImageService.RestoreImage:output_type -> cloudless.v1.Image
+	32, // 73: cloudless.v1.ImageService.PruneImages:output_type -> cloudless.v1.PruneImagesResponse
+	52, // 74: cloudless.v1.ImageService.SetLogin:output_type -> cloudless.v1.Login
+	52, // 75: cloudless.v1.ImageService.GetLogin:output_type -> cloudless.v1.Login
+	36, // 76: cloudless.v1.ImageService.ListLogins:output_type -> cloudless.v1.ListLoginsResponse
+	38, // 77: cloudless.v1.ImageService.DeleteLogin:output_type -> cloudless.v1.DeleteLoginResponse
+	53, // 78: cloudless.v1.EventService.GetEvent:output_type -> cloudless.v1.Event
+	41, // 79: cloudless.v1.EventService.ListEvents:output_type -> cloudless.v1.ListEventsResponse
+	53, // 80: cloudless.v1.EventService.WatchEvents:output_type -> cloudless.v1.Event
+	51, // [51:81] is the sub-list for method output_type
+	21, // [21:51] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_cluster_service_proto_init() }
@@ -2782,7 +2877,7 @@ func file_cloudless_v1_cluster_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_cluster_service_proto_rawDesc), len(file_cloudless_v1_cluster_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   45,
+			NumMessages:   46,
 			NumExtensions: 0,
 			NumServices:   5,
 		},

@@ -103,10 +103,18 @@ func (x *Namespace) GetStatus() *NamespaceStatus {
 }
 
 type NamespaceSpec struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Quota         *Quota                 `protobuf:"bytes,1,opt,name=quota,proto3" json:"quota,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Quota *Quota                 `protobuf:"bytes,1,opt,name=quota,proto3" json:"quota,omitempty"`
+	// The highest priority that its workloads may have; 1000 if not set.
+	MaxPriority *int32 `protobuf:"varint,2,opt,name=max_priority,json=maxPriority,proto3,oneof" json:"max_priority,omitempty"`
+	// The profile of its workloads that name none, and the most that they may name: "restricted", "default" or
+	// "privileged". If empty, that of the cluster.
+	Profile string `protobuf:"bytes,3,opt,name=profile,proto3" json:"profile,omitempty"`
+	// What is reserved for each replica of a workload without its own value. If it is not set here and the quota limits it, the
+	// cluster's default counts, or else 100m of CPU and 128Mi of memory.
+	DefaultRequests *ResourceAmounts `protobuf:"bytes,4,opt,name=default_requests,json=defaultRequests,proto3" json:"default_requests,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *NamespaceSpec) Reset() {
@@ -142,6 +150,27 @@ func (*NamespaceSpec) Descriptor() ([]byte, []int) {
 func (x *NamespaceSpec) GetQuota() *Quota {
 	if x != nil {
 		return x.Quota
+	}
+	return nil
+}
+
+func (x *NamespaceSpec) GetMaxPriority() int32 {
+	if x != nil && x.MaxPriority != nil {
+		return *x.MaxPriority
+	}
+	return 0
+}
+
+func (x *NamespaceSpec) GetProfile() string {
+	if x != nil {
+		return x.Profile
+	}
+	return ""
+}
+
+func (x *NamespaceSpec) GetDefaultRequests() *ResourceAmounts {
+	if x != nil {
+		return x.DefaultRequests
 	}
 	return nil
 }
@@ -352,7 +381,7 @@ var File_cloudless_v1_namespace_proto protoreflect.FileDescriptor
 
 const file_cloudless_v1_namespace_proto_rawDesc = "" +
 	"\n" +
-	"\x1ccloudless/v1/namespace.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x1acloudless/v1/options.proto\x1a\x18cloudless/v1/rules.proto\"\xf2\x01\n" +
+	"\x1ccloudless/v1/namespace.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x1acloudless/v1/options.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1bcloudless/v1/workload.proto\"\xf2\x01\n" +
 	"\tNamespace\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
@@ -361,9 +390,16 @@ const file_cloudless_v1_namespace_proto_rawDesc = "" +
 	"\x04spec\x18\x04 \x01(\v2\x1b.cloudless.v1.NamespaceSpecR\x04spec\x125\n" +
 	"\x06status\x18\x05 \x01(\v2\x1d.cloudless.v1.NamespaceStatusR\x06status:\x14\xea\xcc'\x10\n" +
 	"\n" +
-	"namespaces\x1a\x02ns\":\n" +
+	"namespaces\x1a\x02ns\"\x8d\x02\n" +
 	"\rNamespaceSpec\x12)\n" +
-	"\x05quota\x18\x01 \x01(\v2\x13.cloudless.v1.QuotaR\x05quota\"\xfa\x01\n" +
+	"\x05quota\x18\x01 \x01(\v2\x13.cloudless.v1.QuotaR\x05quota\x122\n" +
+	"\fmax_priority\x18\x02 \x01(\x05B\n" +
+	"\xbaH\a\x1a\x05\x18\xe8\a(\x00H\x00R\vmaxPriority\x88\x01\x01\x12B\n" +
+	"\aprofile\x18\x03 \x01(\tB(\xbaH%r#R\x00R\n" +
+	"restrictedR\adefaultR\n" +
+	"privilegedR\aprofile\x12H\n" +
+	"\x10default_requests\x18\x04 \x01(\v2\x1d.cloudless.v1.ResourceAmountsR\x0fdefaultRequestsB\x0f\n" +
+	"\r_max_priority\"\xfa\x01\n" +
 	"\x05Quota\x12\x1b\n" +
 	"\x03cpu\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xc8\xc6'\x01R\x03cpu\x12!\n" +
 	"\x06memory\x18\x02 \x01(\tB\t\xbaH\x06r\x04\xd0\xc6'\x01R\x06memory\x12\x1d\n" +
@@ -405,17 +441,19 @@ var file_cloudless_v1_namespace_proto_goTypes = []any{
 	(*Quota)(nil),           // 2: cloudless.v1.Quota
 	(*NamespaceStatus)(nil), // 3: cloudless.v1.NamespaceStatus
 	(*Metadata)(nil),        // 4: cloudless.v1.Metadata
+	(*ResourceAmounts)(nil), // 5: cloudless.v1.ResourceAmounts
 }
 var file_cloudless_v1_namespace_proto_depIdxs = []int32{
 	4, // 0: cloudless.v1.Namespace.metadata:type_name -> cloudless.v1.Metadata
 	1, // 1: cloudless.v1.Namespace.spec:type_name -> cloudless.v1.NamespaceSpec
 	3, // 2: cloudless.v1.Namespace.status:type_name -> cloudless.v1.NamespaceStatus
 	2, // 3: cloudless.v1.NamespaceSpec.quota:type_name -> cloudless.v1.Quota
-	4, // [4:4] is the sub-list for method output_type
-	4, // [4:4] is the sub-list for method input_type
-	4, // [4:4] is the sub-list for extension type_name
-	4, // [4:4] is the sub-list for extension extendee
-	0, // [0:4] is the sub-list for field type_name
+	5, // 4: cloudless.v1.NamespaceSpec.default_requests:type_name -> cloudless.v1.ResourceAmounts
+	5, // [5:5] is the sub-list for method output_type
+	5, // [5:5] is the sub-list for method input_type
+	5, // [5:5] is the sub-list for extension type_name
+	5, // [5:5] is the sub-list for extension extendee
+	0, // [0:5] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_namespace_proto_init() }
@@ -426,6 +464,8 @@ func file_cloudless_v1_namespace_proto_init() {
 	file_cloudless_v1_metadata_proto_init()
 	file_cloudless_v1_options_proto_init()
 	file_cloudless_v1_rules_proto_init()
+	file_cloudless_v1_workload_proto_init()
+	file_cloudless_v1_namespace_proto_msgTypes[1].OneofWrappers = []any{}
 	file_cloudless_v1_namespace_proto_msgTypes[2].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{

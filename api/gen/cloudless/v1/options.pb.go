@@ -166,7 +166,13 @@ type Method struct {
 	AnsweredBy Method_AnsweredBy `protobuf:"varint,3,opt,name=answered_by,json=answeredBy,proto3,enum=cloudless.v1.Method_AnsweredBy" json:"answered_by,omitempty"`
 	// A call that may have taken effect may be made again: the cluster recognizes
 	// it. If the request has an idempotency_key, this holds for calls that set it.
-	Retry         bool `protobuf:"varint,4,opt,name=retry,proto3" json:"retry,omitempty"`
+	Retry bool `protobuf:"varint,4,opt,name=retry,proto3" json:"retry,omitempty"`
+	// What a role must grant for the call, as verbs with commas between them, such as "create,update". If empty, the name
+	// of the method says it: GetX, ListXs and WatchXs need "get", CreateX "create", ApplyX "create,update", DeleteX
+	// "delete", all others "update".
+	Verbs string `protobuf:"bytes,5,opt,name=verbs,proto3" json:"verbs,omitempty"`
+	// The kind that the verbs are about, such as "workload". If empty, the name of the method or of its service says it.
+	Kind          string `protobuf:"bytes,6,opt,name=kind,proto3" json:"kind,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -227,6 +233,20 @@ func (x *Method) GetRetry() bool {
 		return x.Retry
 	}
 	return false
+}
+
+func (x *Method) GetVerbs() string {
+	if x != nil {
+		return x.Verbs
+	}
+	return ""
+}
+
+func (x *Method) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
 }
 
 // A kind of object with metadata. The name of the kind is that of the message.
@@ -334,13 +354,15 @@ var File_cloudless_v1_options_proto protoreflect.FileDescriptor
 
 const file_cloudless_v1_options_proto_rawDesc = "" +
 	"\n" +
-	"\x1acloudless/v1/options.proto\x12\fcloudless.v1\x1a google/protobuf/descriptor.proto\"\xeb\x02\n" +
+	"\x1acloudless/v1/options.proto\x12\fcloudless.v1\x1a google/protobuf/descriptor.proto\"\x95\x03\n" +
 	"\x06Method\x123\n" +
 	"\x06caller\x18\x01 \x01(\x0e2\x1b.cloudless.v1.Method.CallerR\x06caller\x12\x14\n" +
 	"\x05reads\x18\x02 \x01(\bR\x05reads\x12@\n" +
 	"\vanswered_by\x18\x03 \x01(\x0e2\x1f.cloudless.v1.Method.AnsweredByR\n" +
 	"answeredBy\x12\x14\n" +
-	"\x05retry\x18\x04 \x01(\bR\x05retry\"\x80\x01\n" +
+	"\x05retry\x18\x04 \x01(\bR\x05retry\x12\x14\n" +
+	"\x05verbs\x18\x05 \x01(\tR\x05verbs\x12\x12\n" +
+	"\x04kind\x18\x06 \x01(\tR\x04kind\"\x80\x01\n" +
 	"\x06Caller\x12\n" +
 	"\n" +
 	"\x06NOBODY\x10\x00\x12\n" +

@@ -33,6 +33,9 @@ type Manifest struct {
 	//	*Manifest_Service
 	//	*Manifest_Node
 	//	*Manifest_Route
+	//	*Manifest_Role
+	//	*Manifest_RoleBinding
+	//	*Manifest_Policy
 	Object        isManifest_Object `protobuf_oneof:"object"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -120,6 +123,33 @@ func (x *Manifest) GetRoute() *Route {
 	return nil
 }
 
+func (x *Manifest) GetRole() *Role {
+	if x != nil {
+		if x, ok := x.Object.(*Manifest_Role); ok {
+			return x.Role
+		}
+	}
+	return nil
+}
+
+func (x *Manifest) GetRoleBinding() *RoleBinding {
+	if x != nil {
+		if x, ok := x.Object.(*Manifest_RoleBinding); ok {
+			return x.RoleBinding
+		}
+	}
+	return nil
+}
+
+func (x *Manifest) GetPolicy() *Policy {
+	if x != nil {
+		if x, ok := x.Object.(*Manifest_Policy); ok {
+			return x.Policy
+		}
+	}
+	return nil
+}
+
 type isManifest_Object interface {
 	isManifest_Object()
 }
@@ -144,6 +174,18 @@ type Manifest_Route struct {
 	Route *Route `protobuf:"bytes,5,opt,name=route,proto3,oneof"`
 }
 
+type Manifest_Role struct {
+	Role *Role `protobuf:"bytes,6,opt,name=role,proto3,oneof"`
+}
+
+type Manifest_RoleBinding struct {
+	RoleBinding *RoleBinding `protobuf:"bytes,7,opt,name=role_binding,json=roleBinding,proto3,oneof"`
+}
+
+type Manifest_Policy struct {
+	Policy *Policy `protobuf:"bytes,8,opt,name=policy,proto3,oneof"`
+}
+
 func (*Manifest_Namespace) isManifest_Object() {}
 
 func (*Manifest_Workload) isManifest_Object() {}
@@ -153,6 +195,12 @@ func (*Manifest_Service) isManifest_Object() {}
 func (*Manifest_Node) isManifest_Object() {}
 
 func (*Manifest_Route) isManifest_Object() {}
+
+func (*Manifest_Role) isManifest_Object() {}
+
+func (*Manifest_RoleBinding) isManifest_Object() {}
+
+func (*Manifest_Policy) isManifest_Object() {}
 
 type PlanRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -424,7 +472,9 @@ type PlanChange struct {
 	// Pending replicas that a namespace's new quota would let start.
 	Woken int32 `protobuf:"varint,27,opt,name=woken,proto3" json:"woken,omitempty"`
 	// What is allowed but probably not meant, in sentences.
-	Warnings      []string `protobuf:"bytes,28,rep,name=warnings,proto3" json:"warnings,omitempty"`
+	Warnings []string `protobuf:"bytes,28,rep,name=warnings,proto3" json:"warnings,omitempty"`
+	// Rules that the object breaks. Applying a plan with one of mode "enforce" is refused.
+	Findings      []*PolicyFinding `protobuf:"bytes,29,rep,name=findings,proto3" json:"findings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -553,6 +603,13 @@ func (x *PlanChange) GetWoken() int32 {
 func (x *PlanChange) GetWarnings() []string {
 	if x != nil {
 		return x.Warnings
+	}
+	return nil
+}
+
+func (x *PlanChange) GetFindings() []*PolicyFinding {
+	if x != nil {
+		return x.Findings
 	}
 	return nil
 }
@@ -756,13 +813,16 @@ var File_cloudless_v1_plan_service_proto protoreflect.FileDescriptor
 
 const file_cloudless_v1_plan_service_proto_rawDesc = "" +
 	"\n" +
-	"\x1fcloudless/v1/plan_service.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1dcloudless/v1/deployment.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x1ccloudless/v1/namespace.proto\x1a\x17cloudless/v1/node.proto\x1a\x1acloudless/v1/options.proto\x1a\x18cloudless/v1/route.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1acloudless/v1/service.proto\x1a\x1bcloudless/v1/workload.proto\x1a\x1cgoogle/api/annotations.proto\"\x8d\x02\n" +
+	"\x1fcloudless/v1/plan_service.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1dcloudless/v1/deployment.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x1ccloudless/v1/namespace.proto\x1a\x17cloudless/v1/node.proto\x1a\x1acloudless/v1/options.proto\x1a\x19cloudless/v1/policy.proto\x1a\x17cloudless/v1/role.proto\x1a\x18cloudless/v1/route.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1acloudless/v1/service.proto\x1a\x1bcloudless/v1/workload.proto\x1a\x1cgoogle/api/annotations.proto\"\xa7\x03\n" +
 	"\bManifest\x127\n" +
 	"\tnamespace\x18\x01 \x01(\v2\x17.cloudless.v1.NamespaceH\x00R\tnamespace\x124\n" +
 	"\bworkload\x18\x02 \x01(\v2\x16.cloudless.v1.WorkloadH\x00R\bworkload\x121\n" +
 	"\aservice\x18\x03 \x01(\v2\x15.cloudless.v1.ServiceH\x00R\aservice\x12(\n" +
 	"\x04node\x18\x04 \x01(\v2\x12.cloudless.v1.NodeH\x00R\x04node\x12+\n" +
-	"\x05route\x18\x05 \x01(\v2\x13.cloudless.v1.RouteH\x00R\x05routeB\b\n" +
+	"\x05route\x18\x05 \x01(\v2\x13.cloudless.v1.RouteH\x00R\x05route\x12(\n" +
+	"\x04role\x18\x06 \x01(\v2\x12.cloudless.v1.RoleH\x00R\x04role\x12>\n" +
+	"\frole_binding\x18\a \x01(\v2\x19.cloudless.v1.RoleBindingH\x00R\vroleBinding\x12.\n" +
+	"\x06policy\x18\b \x01(\v2\x14.cloudless.v1.PolicyH\x00R\x06policyB\b\n" +
 	"\x06object\"\x9e\x01\n" +
 	"\vPlanRequest\x12;\n" +
 	"\aobjects\x18\x04 \x03(\v2\x16.cloudless.v1.ManifestB\t\xbaH\x06\x92\x01\x03\x10\xd0\x0fR\aobjects\x12\x1e\n" +
@@ -784,7 +844,7 @@ const file_cloudless_v1_plan_service_proto_rawDesc = "" +
 	"\ffor_priority\x18\b \x01(\x05H\x01R\vforPriority\x88\x01\x01\x12\x17\n" +
 	"\ato_node\x18\t \x01(\tR\x06toNodeB\v\n" +
 	"\t_priorityB\x0f\n" +
-	"\r_for_priority\"\xc1\x03\n" +
+	"\r_for_priority\"\xfa\x03\n" +
 	"\n" +
 	"PlanChange\x12\x12\n" +
 	"\x04kind\x18\n" +
@@ -801,7 +861,8 @@ const file_cloudless_v1_plan_service_proto_rawDesc = "" +
 	"\x05quota\x18\x19 \x01(\tR\x05quota\x12\x12\n" +
 	"\x04over\x18\x1a \x03(\tR\x04over\x12\x14\n" +
 	"\x05woken\x18\x1b \x01(\x05R\x05woken\x12\x1a\n" +
-	"\bwarnings\x18\x1c \x03(\tR\bwarnings\"u\n" +
+	"\bwarnings\x18\x1c \x03(\tR\bwarnings\x127\n" +
+	"\bfindings\x18\x1d \x03(\v2\x1b.cloudless.v1.PolicyFindingR\bfindings\"u\n" +
 	"\vReplicaStep\x12\x16\n" +
 	"\x06action\x18\x01 \x01(\tR\x06action\x12\x18\n" +
 	"\areplica\x18\x02 \x01(\tR\areplica\x12\x1b\n" +
@@ -847,9 +908,13 @@ var file_cloudless_v1_plan_service_proto_goTypes = []any{
 	(*Service)(nil),           // 10: cloudless.v1.Service
 	(*Node)(nil),              // 11: cloudless.v1.Node
 	(*Route)(nil),             // 12: cloudless.v1.Route
-	(*FieldChange)(nil),       // 13: cloudless.v1.FieldChange
-	(*NodeReason)(nil),        // 14: cloudless.v1.NodeReason
-	(*Deployment)(nil),        // 15: cloudless.v1.Deployment
+	(*Role)(nil),              // 13: cloudless.v1.Role
+	(*RoleBinding)(nil),       // 14: cloudless.v1.RoleBinding
+	(*Policy)(nil),            // 15: cloudless.v1.Policy
+	(*FieldChange)(nil),       // 16: cloudless.v1.FieldChange
+	(*NodeReason)(nil),        // 17: cloudless.v1.NodeReason
+	(*PolicyFinding)(nil),     // 18: cloudless.v1.PolicyFinding
+	(*Deployment)(nil),        // 19: cloudless.v1.Deployment
 }
 var file_cloudless_v1_plan_service_proto_depIdxs = []int32{
 	8,  // 0: cloudless.v1.Manifest.namespace:type_name -> cloudless.v1.Namespace
@@ -857,25 +922,29 @@ var file_cloudless_v1_plan_service_proto_depIdxs = []int32{
 	10, // 2: cloudless.v1.Manifest.service:type_name -> cloudless.v1.Service
 	11, // 3: cloudless.v1.Manifest.node:type_name -> cloudless.v1.Node
 	12, // 4: cloudless.v1.Manifest.route:type_name -> cloudless.v1.Route
-	0,  // 5: cloudless.v1.PlanRequest.objects:type_name -> cloudless.v1.Manifest
-	4,  // 6: cloudless.v1.Plan.changes:type_name -> cloudless.v1.PlanChange
-	3,  // 7: cloudless.v1.Plan.preemptions:type_name -> cloudless.v1.Preemption
-	13, // 8: cloudless.v1.PlanChange.fields:type_name -> cloudless.v1.FieldChange
-	5,  // 9: cloudless.v1.PlanChange.replicas:type_name -> cloudless.v1.ReplicaStep
-	14, // 10: cloudless.v1.PlanChange.unplaced_reasons:type_name -> cloudless.v1.NodeReason
-	1,  // 11: cloudless.v1.ApplyPlanRequest.request:type_name -> cloudless.v1.PlanRequest
-	2,  // 12: cloudless.v1.ApplyPlanResponse.plan:type_name -> cloudless.v1.Plan
-	0,  // 13: cloudless.v1.ApplyPlanResponse.objects:type_name -> cloudless.v1.Manifest
-	15, // 14: cloudless.v1.ApplyPlanResponse.deployments:type_name -> cloudless.v1.Deployment
-	1,  // 15: cloudless.v1.PlanService.MakePlan:input_type -> cloudless.v1.PlanRequest
-	6,  // 16: cloudless.v1.PlanService.ApplyPlan:input_type -> cloudless.v1.ApplyPlanRequest
-	2,  // 17: cloudless.v1.PlanService.MakePlan:output_type -> cloudless.v1.Plan
-	7,  // 18: cloudless.v1.PlanService.ApplyPlan:output_type -> cloudless.v1.ApplyPlanResponse
-	17, // [17:19] is the sub-list for method output_type
-	15, // [15:17] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	13, // 5: cloudless.v1.Manifest.role:type_name -> cloudless.v1.Role
+	14, // 6: cloudless.v1.Manifest.role_binding:type_name -> cloudless.v1.RoleBinding
+	15, // 7: cloudless.v1.Manifest.policy:type_name -> cloudless.v1.Policy
+	0,  // 8: cloudless.v1.PlanRequest.objects:type_name -> cloudless.v1.Manifest
+	4,  // 9: cloudless.v1.Plan.changes:type_name -> cloudless.v1.PlanChange
+	3,  // 10: cloudless.v1.Plan.preemptions:type_name -> cloudless.v1.Preemption
+	16, // 11: cloudless.v1.PlanChange.fields:type_name -> cloudless.v1.FieldChange
+	5,  // 12: cloudless.v1.PlanChange.replicas:type_name -> cloudless.v1.ReplicaStep
+	17, // 13: cloudless.v1.PlanChange.unplaced_reasons:type_name -> cloudless.v1.NodeReason
+	18, // 14: cloudless.v1.PlanChange.findings:type_name -> cloudless.v1.PolicyFinding
+	1,  // 15: cloudless.v1.ApplyPlanRequest.request:type_name -> cloudless.v1.PlanRequest
+	2,  // 16: cloudless.v1.ApplyPlanResponse.plan:type_name -> cloudless.v1.Plan
+	0,  // 17: cloudless.v1.ApplyPlanResponse.objects:type_name -> cloudless.v1.Manifest
+	19, // 18: cloudless.v1.ApplyPlanResponse.deployments:type_name -> cloudless.v1.Deployment
+	1,  // 19: cloudless.v1.PlanService.MakePlan:input_type -> cloudless.v1.PlanRequest
+	6,  // 20: cloudless.v1.PlanService.ApplyPlan:input_type -> cloudless.v1.ApplyPlanRequest
+	2,  // 21: cloudless.v1.PlanService.MakePlan:output_type -> cloudless.v1.Plan
+	7,  // 22: cloudless.v1.PlanService.ApplyPlan:output_type -> cloudless.v1.ApplyPlanResponse
+	21, // [21:23] is the sub-list for method output_type
+	19, // [19:21] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_plan_service_proto_init() }
@@ -888,6 +957,8 @@ func file_cloudless_v1_plan_service_proto_init() {
 	file_cloudless_v1_namespace_proto_init()
 	file_cloudless_v1_node_proto_init()
 	file_cloudless_v1_options_proto_init()
+	file_cloudless_v1_policy_proto_init()
+	file_cloudless_v1_role_proto_init()
 	file_cloudless_v1_route_proto_init()
 	file_cloudless_v1_rules_proto_init()
 	file_cloudless_v1_service_proto_init()
@@ -898,6 +969,9 @@ func file_cloudless_v1_plan_service_proto_init() {
 		(*Manifest_Service)(nil),
 		(*Manifest_Node)(nil),
 		(*Manifest_Route)(nil),
+		(*Manifest_Role)(nil),
+		(*Manifest_RoleBinding)(nil),
+		(*Manifest_Policy)(nil),
 	}
 	file_cloudless_v1_plan_service_proto_msgTypes[3].OneofWrappers = []any{}
 	type x struct{}

@@ -160,7 +160,15 @@ type WorkloadSpec struct {
 	Autoscale *Autoscale `protobuf:"bytes,27,opt,name=autoscale,proto3" json:"autoscale,omitempty"`
 	// What replicas may connect to; if not given, everything that their namespace and the node do not close. Not for
 	// network "host", and not needed for "none".
-	Egress        *Egress `protobuf:"bytes,28,opt,name=egress,proto3" json:"egress,omitempty"`
+	Egress *Egress `protobuf:"bytes,28,opt,name=egress,proto3" json:"egress,omitempty"`
+	// Secrets that replicas get.
+	Secrets []*SecretRef `protobuf:"bytes,29,rep,name=secrets,proto3" json:"secrets,omitempty"`
+	// What the program may do on its machine.
+	Security *Security `protobuf:"bytes,30,opt,name=security,proto3" json:"security,omitempty"`
+	// "gvisor" runs the program on a kernel of its own in user space; the machine's kernel if empty.
+	Sandbox string `protobuf:"bytes,31,opt,name=sandbox,proto3" json:"sandbox,omitempty"`
+	// If given, even if it is empty, replicas get an identity of their own.
+	Identity      *WorkloadIdentity `protobuf:"bytes,32,opt,name=identity,proto3" json:"identity,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -387,6 +395,34 @@ func (x *WorkloadSpec) GetAutoscale() *Autoscale {
 func (x *WorkloadSpec) GetEgress() *Egress {
 	if x != nil {
 		return x.Egress
+	}
+	return nil
+}
+
+func (x *WorkloadSpec) GetSecrets() []*SecretRef {
+	if x != nil {
+		return x.Secrets
+	}
+	return nil
+}
+
+func (x *WorkloadSpec) GetSecurity() *Security {
+	if x != nil {
+		return x.Security
+	}
+	return nil
+}
+
+func (x *WorkloadSpec) GetSandbox() string {
+	if x != nil {
+		return x.Sandbox
+	}
+	return ""
+}
+
+func (x *WorkloadSpec) GetIdentity() *WorkloadIdentity {
+	if x != nil {
+		return x.Identity
 	}
 	return nil
 }
@@ -2323,9 +2359,13 @@ type RevisionSpec struct {
 	// W3C traceparent of the call that created it, if that was traced.
 	Trace string `protobuf:"bytes,6,opt,name=trace,proto3" json:"trace,omitempty"`
 	// The platforms of the image, such as "linux/amd64", if they are known.
-	Platforms     []string `protobuf:"bytes,7,rep,name=platforms,proto3" json:"platforms,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Platforms []string `protobuf:"bytes,7,rep,name=platforms,proto3" json:"platforms,omitempty"`
+	// The versions of the secrets that its environment has, by name of the secret.
+	SecretVersions map[string]uint64 `protobuf:"bytes,8,rep,name=secret_versions,json=secretVersions,proto3" json:"secret_versions,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	// The filter of system calls that the workload names, as it was when the revision was made (JSON).
+	SeccompProfile string `protobuf:"bytes,9,opt,name=seccomp_profile,json=seccompProfile,proto3" json:"seccomp_profile,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *RevisionSpec) Reset() {
@@ -2405,6 +2445,20 @@ func (x *RevisionSpec) GetPlatforms() []string {
 		return x.Platforms
 	}
 	return nil
+}
+
+func (x *RevisionSpec) GetSecretVersions() map[string]uint64 {
+	if x != nil {
+		return x.SecretVersions
+	}
+	return nil
+}
+
+func (x *RevisionSpec) GetSeccompProfile() string {
+	if x != nil {
+		return x.SeccompProfile
+	}
+	return ""
 }
 
 // One running copy of a workload, placed on one node.
@@ -3022,7 +3076,7 @@ var File_cloudless_v1_workload_proto protoreflect.FileDescriptor
 
 const file_cloudless_v1_workload_proto_rawDesc = "" +
 	"\n" +
-	"\x1bcloudless/v1/workload.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1ccloudless/v1/autoscale.proto\x1a\x19cloudless/v1/egress.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x1acloudless/v1/options.proto\x1a\x18cloudless/v1/probe.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa6\x02\n" +
+	"\x1bcloudless/v1/workload.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1ccloudless/v1/autoscale.proto\x1a\x19cloudless/v1/egress.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x1acloudless/v1/options.proto\x1a\x18cloudless/v1/probe.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1bcloudless/v1/security.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa6\x02\n" +
 	"\bWorkload\x126\n" +
 	"\vapi_version\x18\x01 \x01(\tB\x15\xbaH\x12r\x10R\x00R\fcloudless/v1R\n" +
 	"apiVersion\x12%\n" +
@@ -3030,7 +3084,7 @@ const file_cloudless_v1_workload_proto_rawDesc = "" +
 	"\bmetadata\x18\x03 \x01(\v2\x16.cloudless.v1.MetadataB\x06\xbaH\x03\xc8\x01\x01R\bmetadata\x126\n" +
 	"\x04spec\x18\x04 \x01(\v2\x1a.cloudless.v1.WorkloadSpecB\x06\xbaH\x03\xc8\x01\x01R\x04spec\x124\n" +
 	"\x06status\x18\x05 \x01(\v2\x1c.cloudless.v1.WorkloadStatusR\x06status:\x11\xea\xcc'\r\n" +
-	"\tworkloads\x10\x01\"\xfc\x0f\n" +
+	"\tworkloads\x10\x01\"\xd4\x11\n" +
 	"\fWorkloadSpec\x12_\n" +
 	"\x05image\x18\x01 \x01(\tBI\xbaHF\xba\x01>\n" +
 	"\x05image\x12)is missing: name an image such as hello:1\x1a\n" +
@@ -3069,7 +3123,12 @@ const file_cloudless_v1_workload_proto_rawDesc = "" +
 	"\n" +
 	"depends_on\x18\x1a \x03(\v2).cloudless.v1.WorkloadSpec.DependsOnEntryB&\xbaH#\x9a\x01 \x10@\"\x06r\x04\xc0\xc6'\x01*\x14r\x12R\x05readyR\tcompletedR\tdependsOn\x125\n" +
 	"\tautoscale\x18\x1b \x01(\v2\x17.cloudless.v1.AutoscaleR\tautoscale\x12,\n" +
-	"\x06egress\x18\x1c \x01(\v2\x14.cloudless.v1.EgressR\x06egress\x1a6\n" +
+	"\x06egress\x18\x1c \x01(\v2\x14.cloudless.v1.EgressR\x06egress\x12;\n" +
+	"\asecrets\x18\x1d \x03(\v2\x17.cloudless.v1.SecretRefB\b\xbaH\x05\x92\x01\x02\x10@R\asecrets\x122\n" +
+	"\bsecurity\x18\x1e \x01(\v2\x16.cloudless.v1.SecurityR\bsecurity\x12)\n" +
+	"\asandbox\x18\x1f \x01(\tB\x0f\xbaH\fr\n" +
+	"R\x00R\x06gvisorR\asandbox\x12:\n" +
+	"\bidentity\x18  \x01(\v2\x1e.cloudless.v1.WorkloadIdentityR\bidentity\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a<\n" +
@@ -3259,7 +3318,7 @@ const file_cloudless_v1_workload_proto_rawDesc = "" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x122\n" +
 	"\bmetadata\x18\x03 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\x12.\n" +
 	"\x04spec\x18\x04 \x01(\v2\x1a.cloudless.v1.RevisionSpecR\x04spec:\x11\xea\xcc'\r\n" +
-	"\trevisions\x10\x01\"\xe5\x01\n" +
+	"\trevisions\x10\x01\"\xaa\x03\n" +
 	"\fRevisionSpec\x12!\n" +
 	"\fworkload_uid\x18\x01 \x01(\tR\vworkloadUid\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x126\n" +
@@ -3267,7 +3326,12 @@ const file_cloudless_v1_workload_proto_rawDesc = "" +
 	"\x05image\x18\x04 \x01(\tR\x05image\x12\x18\n" +
 	"\arestart\x18\x05 \x01(\x04R\arestart\x12\x14\n" +
 	"\x05trace\x18\x06 \x01(\tR\x05trace\x12\x1c\n" +
-	"\tplatforms\x18\a \x03(\tR\tplatforms\"\xe8\x01\n" +
+	"\tplatforms\x18\a \x03(\tR\tplatforms\x12W\n" +
+	"\x0fsecret_versions\x18\b \x03(\v2..cloudless.v1.RevisionSpec.SecretVersionsEntryR\x0esecretVersions\x12'\n" +
+	"\x0fseccomp_profile\x18\t \x01(\tR\x0eseccompProfile\x1aA\n" +
+	"\x13SecretVersionsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"\xe8\x01\n" +
 	"\aReplica\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
@@ -3344,7 +3408,7 @@ func file_cloudless_v1_workload_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_workload_proto_rawDescData
 }
 
-var file_cloudless_v1_workload_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
+var file_cloudless_v1_workload_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
 var file_cloudless_v1_workload_proto_goTypes = []any{
 	(*Workload)(nil),              // 0: cloudless.v1.Workload
 	(*WorkloadSpec)(nil),          // 1: cloudless.v1.WorkloadSpec
@@ -3382,16 +3446,20 @@ var file_cloudless_v1_workload_proto_goTypes = []any{
 	nil,                           // 33: cloudless.v1.WorkloadSpec.EnvEntry
 	nil,                           // 34: cloudless.v1.WorkloadSpec.DependsOnEntry
 	nil,                           // 35: cloudless.v1.Placement.LabelsEntry
-	(*Metadata)(nil),              // 36: cloudless.v1.Metadata
-	(*Probes)(nil),                // 37: cloudless.v1.Probes
-	(*Autoscale)(nil),             // 38: cloudless.v1.Autoscale
-	(*Egress)(nil),                // 39: cloudless.v1.Egress
-	(*ScaleStatus)(nil),           // 40: cloudless.v1.ScaleStatus
-	(*timestamppb.Timestamp)(nil), // 41: google.protobuf.Timestamp
-	(*ProbeFailure)(nil),          // 42: cloudless.v1.ProbeFailure
+	nil,                           // 36: cloudless.v1.RevisionSpec.SecretVersionsEntry
+	(*Metadata)(nil),              // 37: cloudless.v1.Metadata
+	(*Probes)(nil),                // 38: cloudless.v1.Probes
+	(*Autoscale)(nil),             // 39: cloudless.v1.Autoscale
+	(*Egress)(nil),                // 40: cloudless.v1.Egress
+	(*SecretRef)(nil),             // 41: cloudless.v1.SecretRef
+	(*Security)(nil),              // 42: cloudless.v1.Security
+	(*WorkloadIdentity)(nil),      // 43: cloudless.v1.WorkloadIdentity
+	(*ScaleStatus)(nil),           // 44: cloudless.v1.ScaleStatus
+	(*timestamppb.Timestamp)(nil), // 45: google.protobuf.Timestamp
+	(*ProbeFailure)(nil),          // 46: cloudless.v1.ProbeFailure
 }
 var file_cloudless_v1_workload_proto_depIdxs = []int32{
-	36, // 0: cloudless.v1.Workload.metadata:type_name -> cloudless.v1.Metadata
+	37, // 0: cloudless.v1.Workload.metadata:type_name -> cloudless.v1.Metadata
 	1,  // 1: cloudless.v1.Workload.spec:type_name -> cloudless.v1.WorkloadSpec
 	21, // 2: cloudless.v1.Workload.status:type_name -> cloudless.v1.WorkloadStatus
 	33, // 3: cloudless.v1.WorkloadSpec.env:type_name -> cloudless.v1.WorkloadSpec.EnvEntry
@@ -3402,52 +3470,56 @@ var file_cloudless_v1_workload_proto_depIdxs = []int32{
 	20, // 8: cloudless.v1.WorkloadSpec.stop:type_name -> cloudless.v1.Stop
 	6,  // 9: cloudless.v1.WorkloadSpec.job:type_name -> cloudless.v1.Job
 	7,  // 10: cloudless.v1.WorkloadSpec.cron:type_name -> cloudless.v1.Cron
-	37, // 11: cloudless.v1.WorkloadSpec.probes:type_name -> cloudless.v1.Probes
+	38, // 11: cloudless.v1.WorkloadSpec.probes:type_name -> cloudless.v1.Probes
 	3,  // 12: cloudless.v1.WorkloadSpec.update:type_name -> cloudless.v1.Update
 	2,  // 13: cloudless.v1.WorkloadSpec.release:type_name -> cloudless.v1.Release
 	34, // 14: cloudless.v1.WorkloadSpec.depends_on:type_name -> cloudless.v1.WorkloadSpec.DependsOnEntry
-	38, // 15: cloudless.v1.WorkloadSpec.autoscale:type_name -> cloudless.v1.Autoscale
-	39, // 16: cloudless.v1.WorkloadSpec.egress:type_name -> cloudless.v1.Egress
-	4,  // 17: cloudless.v1.Update.canary:type_name -> cloudless.v1.Canary
-	5,  // 18: cloudless.v1.Canary.analysis:type_name -> cloudless.v1.CanaryAnalysis
-	10, // 19: cloudless.v1.Resources.requests:type_name -> cloudless.v1.ResourceAmounts
-	10, // 20: cloudless.v1.Resources.limits:type_name -> cloudless.v1.ResourceAmounts
-	9,  // 21: cloudless.v1.Resources.gpu:type_name -> cloudless.v1.Gpu
-	35, // 22: cloudless.v1.Placement.labels:type_name -> cloudless.v1.Placement.LabelsEntry
-	14, // 23: cloudless.v1.Placement.require:type_name -> cloudless.v1.LabelRule
-	15, // 24: cloudless.v1.Placement.prefer:type_name -> cloudless.v1.LabelPreference
-	16, // 25: cloudless.v1.Placement.tolerations:type_name -> cloudless.v1.Toleration
-	17, // 26: cloudless.v1.Placement.spread:type_name -> cloudless.v1.Spread
-	18, // 27: cloudless.v1.Placement.affinity:type_name -> cloudless.v1.Affinity
-	19, // 28: cloudless.v1.Placement.weights:type_name -> cloudless.v1.ScoreWeights
-	14, // 29: cloudless.v1.LabelPreference.rule:type_name -> cloudless.v1.LabelRule
-	24, // 30: cloudless.v1.WorkloadStatus.unplaced:type_name -> cloudless.v1.NodeReason
-	22, // 31: cloudless.v1.WorkloadStatus.job:type_name -> cloudless.v1.JobStatus
-	23, // 32: cloudless.v1.WorkloadStatus.cron:type_name -> cloudless.v1.CronStatus
-	40, // 33: cloudless.v1.WorkloadStatus.scale:type_name -> cloudless.v1.ScaleStatus
-	41, // 34: cloudless.v1.JobStatus.end_time:type_name -> google.protobuf.Timestamp
-	41, // 35: cloudless.v1.CronStatus.last_run:type_name -> google.protobuf.Timestamp
-	41, // 36: cloudless.v1.CronStatus.next_run:type_name -> google.protobuf.Timestamp
-	41, // 37: cloudless.v1.CronStatus.seen_time:type_name -> google.protobuf.Timestamp
-	36, // 38: cloudless.v1.Revision.metadata:type_name -> cloudless.v1.Metadata
-	26, // 39: cloudless.v1.Revision.spec:type_name -> cloudless.v1.RevisionSpec
-	1,  // 40: cloudless.v1.RevisionSpec.workload:type_name -> cloudless.v1.WorkloadSpec
-	36, // 41: cloudless.v1.Replica.metadata:type_name -> cloudless.v1.Metadata
-	28, // 42: cloudless.v1.Replica.spec:type_name -> cloudless.v1.ReplicaSpec
-	30, // 43: cloudless.v1.Replica.status:type_name -> cloudless.v1.ReplicaStatus
-	29, // 44: cloudless.v1.ReplicaSpec.replaces:type_name -> cloudless.v1.Replaced
-	41, // 45: cloudless.v1.ReplicaSpec.not_before:type_name -> google.protobuf.Timestamp
-	41, // 46: cloudless.v1.ReplicaStatus.start_time:type_name -> google.protobuf.Timestamp
-	32, // 47: cloudless.v1.ReplicaStatus.last_exit:type_name -> cloudless.v1.Exit
-	41, // 48: cloudless.v1.ReplicaStatus.end_time:type_name -> google.protobuf.Timestamp
-	31, // 49: cloudless.v1.ReplicaStatus.progress:type_name -> cloudless.v1.Progress
-	42, // 50: cloudless.v1.ReplicaStatus.failed_probe:type_name -> cloudless.v1.ProbeFailure
-	41, // 51: cloudless.v1.Exit.time:type_name -> google.protobuf.Timestamp
-	52, // [52:52] is the sub-list for method output_type
-	52, // [52:52] is the sub-list for method input_type
-	52, // [52:52] is the sub-list for extension type_name
-	52, // [52:52] is the sub-list for extension extendee
-	0,  // [0:52] is the sub-list for field type_name
+	39, // 15: cloudless.v1.WorkloadSpec.autoscale:type_name -> cloudless.v1.Autoscale
+	40, // 16: cloudless.v1.WorkloadSpec.egress:type_name -> cloudless.v1.Egress
+	41, // 17: cloudless.v1.WorkloadSpec.secrets:type_name -> cloudless.v1.SecretRef
+	42, // 18: cloudless.v1.WorkloadSpec.security:type_name -> cloudless.v1.Security
+	43, // 19: cloudless.v1.WorkloadSpec.identity:type_name -> cloudless.v1.WorkloadIdentity
+	4,  // 20: cloudless.v1.Update.canary:type_name -> cloudless.v1.Canary
+	5,  // 21: cloudless.v1.Canary.analysis:type_name -> cloudless.v1.CanaryAnalysis
+	10, // 22: cloudless.v1.Resources.requests:type_name -> cloudless.v1.ResourceAmounts
+	10, // 23: cloudless.v1.Resources.limits:type_name -> cloudless.v1.ResourceAmounts
+	9,  // 24: cloudless.v1.Resources.gpu:type_name -> cloudless.v1.Gpu
+	35, // 25: cloudless.v1.Placement.labels:type_name -> cloudless.v1.Placement.LabelsEntry
+	14, // 26: cloudless.v1.Placement.require:type_name -> cloudless.v1.LabelRule
+	15, // 27: cloudless.v1.Placement.prefer:type_name -> cloudless.v1.LabelPreference
+	16, // 28: cloudless.v1.Placement.tolerations:type_name -> cloudless.v1.Toleration
+	17, // 29: cloudless.v1.Placement.spread:type_name -> cloudless.v1.Spread
+	18, // 30: cloudless.v1.Placement.affinity:type_name -> cloudless.v1.Affinity
+	19, // 31: cloudless.v1.Placement.weights:type_name -> cloudless.v1.ScoreWeights
+	14, // 32: cloudless.v1.LabelPreference.rule:type_name -> cloudless.v1.LabelRule
+	24, // 33: cloudless.v1.WorkloadStatus.unplaced:type_name -> cloudless.v1.NodeReason
+	22, // 34: cloudless.v1.WorkloadStatus.job:type_name -> cloudless.v1.JobStatus
+	23, // 35: cloudless.v1.WorkloadStatus.cron:type_name -> cloudless.v1.CronStatus
+	44, // 36: cloudless.v1.WorkloadStatus.scale:type_name -> cloudless.v1.ScaleStatus
+	45, // 37: cloudless.v1.JobStatus.end_time:type_name -> google.protobuf.Timestamp
+	45, // 38: cloudless.v1.CronStatus.last_run:type_name -> google.protobuf.Timestamp
+	45, // 39: cloudless.v1.CronStatus.next_run:type_name -> google.protobuf.Timestamp
+	45, // 40: cloudless.v1.CronStatus.seen_time:type_name -> google.protobuf.Timestamp
+	37, // 41: cloudless.v1.Revision.metadata:type_name -> cloudless.v1.Metadata
+	26, // 42: cloudless.v1.Revision.spec:type_name -> cloudless.v1.RevisionSpec
+	1,  // 43: cloudless.v1.RevisionSpec.workload:type_name -> cloudless.v1.WorkloadSpec
+	36, // 44: cloudless.v1.RevisionSpec.secret_versions:type_name -> cloudless.v1.RevisionSpec.SecretVersionsEntry
+	37, // 45: cloudless.v1.Replica.metadata:type_name -> cloudless.v1.Metadata
+	28, // 46: cloudless.v1.Replica.spec:type_name -> cloudless.v1.ReplicaSpec
+	30, // 47: cloudless.v1.Replica.status:type_name -> cloudless.v1.ReplicaStatus
+	29, // 48: cloudless.v1.ReplicaSpec.replaces:type_name -> cloudless.v1.Replaced
+	45, // 49: cloudless.v1.ReplicaSpec.not_before:type_name -> google.protobuf.Timestamp
+	45, // 50: cloudless.v1.ReplicaStatus.start_time:type_name -> google.protobuf.Timestamp
+	32, // 51: cloudless.v1.ReplicaStatus.last_exit:type_name -> cloudless.v1.Exit
+	45, // 52: cloudless.v1.ReplicaStatus.end_time:type_name -> google.protobuf.Timestamp
+	31, // 53: cloudless.v1.ReplicaStatus.progress:type_name -> cloudless.v1.Progress
+	46, // 54: cloudless.v1.ReplicaStatus.failed_probe:type_name -> cloudless.v1.ProbeFailure
+	45, // 55: cloudless.v1.Exit.time:type_name -> google.protobuf.Timestamp
+	56, // [56:56] is the sub-list for method output_type
+	56, // [56:56] is the sub-list for method input_type
+	56, // [56:56] is the sub-list for extension type_name
+	56, // [56:56] is the sub-list for extension extendee
+	0,  // [0:56] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_workload_proto_init() }
@@ -3461,6 +3533,7 @@ func file_cloudless_v1_workload_proto_init() {
 	file_cloudless_v1_options_proto_init()
 	file_cloudless_v1_probe_proto_init()
 	file_cloudless_v1_rules_proto_init()
+	file_cloudless_v1_security_proto_init()
 	file_cloudless_v1_workload_proto_msgTypes[1].OneofWrappers = []any{}
 	file_cloudless_v1_workload_proto_msgTypes[5].OneofWrappers = []any{}
 	file_cloudless_v1_workload_proto_msgTypes[6].OneofWrappers = []any{}
@@ -3472,7 +3545,7 @@ func file_cloudless_v1_workload_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_workload_proto_rawDesc), len(file_cloudless_v1_workload_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   36,
+			NumMessages:   37,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

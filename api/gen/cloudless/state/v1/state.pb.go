@@ -48,6 +48,10 @@ type Object struct {
 	//	*Object_Deployment
 	//	*Object_Route
 	//	*Object_Certificate
+	//	*Object_Secret
+	//	*Object_Role
+	//	*Object_RoleBinding
+	//	*Object_Policy
 	//	*Object_Authority
 	//	*Object_Credential
 	//	*Object_Receipt
@@ -59,6 +63,10 @@ type Object struct {
 	//	*Object_CertificateKey
 	//	*Object_CertificateChallenge
 	//	*Object_AcmeAccount
+	//	*Object_SecretValue
+	//	*Object_SecretReceipt
+	//	*Object_KeyEncryptionKey
+	//	*Object_WorkloadKey
 	Kind          isObject_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -245,6 +253,42 @@ func (x *Object) GetCertificate() *v1.Certificate {
 	return nil
 }
 
+func (x *Object) GetSecret() *v1.Secret {
+	if x != nil {
+		if x, ok := x.Kind.(*Object_Secret); ok {
+			return x.Secret
+		}
+	}
+	return nil
+}
+
+func (x *Object) GetRole() *v1.Role {
+	if x != nil {
+		if x, ok := x.Kind.(*Object_Role); ok {
+			return x.Role
+		}
+	}
+	return nil
+}
+
+func (x *Object) GetRoleBinding() *v1.RoleBinding {
+	if x != nil {
+		if x, ok := x.Kind.(*Object_RoleBinding); ok {
+			return x.RoleBinding
+		}
+	}
+	return nil
+}
+
+func (x *Object) GetPolicy() *v1.Policy {
+	if x != nil {
+		if x, ok := x.Kind.(*Object_Policy); ok {
+			return x.Policy
+		}
+	}
+	return nil
+}
+
 func (x *Object) GetAuthority() *Authority {
 	if x != nil {
 		if x, ok := x.Kind.(*Object_Authority); ok {
@@ -344,6 +388,42 @@ func (x *Object) GetAcmeAccount() *AcmeAccount {
 	return nil
 }
 
+func (x *Object) GetSecretValue() *SecretValue {
+	if x != nil {
+		if x, ok := x.Kind.(*Object_SecretValue); ok {
+			return x.SecretValue
+		}
+	}
+	return nil
+}
+
+func (x *Object) GetSecretReceipt() *SecretReceipt {
+	if x != nil {
+		if x, ok := x.Kind.(*Object_SecretReceipt); ok {
+			return x.SecretReceipt
+		}
+	}
+	return nil
+}
+
+func (x *Object) GetKeyEncryptionKey() *KeyEncryptionKey {
+	if x != nil {
+		if x, ok := x.Kind.(*Object_KeyEncryptionKey); ok {
+			return x.KeyEncryptionKey
+		}
+	}
+	return nil
+}
+
+func (x *Object) GetWorkloadKey() *WorkloadKey {
+	if x != nil {
+		if x, ok := x.Kind.(*Object_WorkloadKey); ok {
+			return x.WorkloadKey
+		}
+	}
+	return nil
+}
+
 type isObject_Kind interface {
 	isObject_Kind()
 }
@@ -413,6 +493,22 @@ type Object_Certificate struct {
 	Certificate *v1.Certificate `protobuf:"bytes,16,opt,name=certificate,proto3,oneof"`
 }
 
+type Object_Secret struct {
+	Secret *v1.Secret `protobuf:"bytes,17,opt,name=secret,proto3,oneof"`
+}
+
+type Object_Role struct {
+	Role *v1.Role `protobuf:"bytes,18,opt,name=role,proto3,oneof"`
+}
+
+type Object_RoleBinding struct {
+	RoleBinding *v1.RoleBinding `protobuf:"bytes,19,opt,name=role_binding,json=roleBinding,proto3,oneof"`
+}
+
+type Object_Policy struct {
+	Policy *v1.Policy `protobuf:"bytes,20,opt,name=policy,proto3,oneof"`
+}
+
 type Object_Authority struct {
 	Authority *Authority `protobuf:"bytes,32,opt,name=authority,proto3,oneof"`
 }
@@ -457,6 +553,22 @@ type Object_AcmeAccount struct {
 	AcmeAccount *AcmeAccount `protobuf:"bytes,44,opt,name=acme_account,json=acmeAccount,proto3,oneof"`
 }
 
+type Object_SecretValue struct {
+	SecretValue *SecretValue `protobuf:"bytes,45,opt,name=secret_value,json=secretValue,proto3,oneof"`
+}
+
+type Object_SecretReceipt struct {
+	SecretReceipt *SecretReceipt `protobuf:"bytes,46,opt,name=secret_receipt,json=secretReceipt,proto3,oneof"`
+}
+
+type Object_KeyEncryptionKey struct {
+	KeyEncryptionKey *KeyEncryptionKey `protobuf:"bytes,47,opt,name=key_encryption_key,json=keyEncryptionKey,proto3,oneof"`
+}
+
+type Object_WorkloadKey struct {
+	WorkloadKey *WorkloadKey `protobuf:"bytes,48,opt,name=workload_key,json=workloadKey,proto3,oneof"`
+}
+
 func (*Object_Cluster) isObject_Kind() {}
 
 func (*Object_Node) isObject_Kind() {}
@@ -489,6 +601,14 @@ func (*Object_Route) isObject_Kind() {}
 
 func (*Object_Certificate) isObject_Kind() {}
 
+func (*Object_Secret) isObject_Kind() {}
+
+func (*Object_Role) isObject_Kind() {}
+
+func (*Object_RoleBinding) isObject_Kind() {}
+
+func (*Object_Policy) isObject_Kind() {}
+
 func (*Object_Authority) isObject_Kind() {}
 
 func (*Object_Credential) isObject_Kind() {}
@@ -511,13 +631,34 @@ func (*Object_CertificateChallenge) isObject_Kind() {}
 
 func (*Object_AcmeAccount) isObject_Kind() {}
 
+func (*Object_SecretValue) isObject_Kind() {}
+
+func (*Object_SecretReceipt) isObject_Kind() {}
+
+func (*Object_KeyEncryptionKey) isObject_Kind() {}
+
+func (*Object_WorkloadKey) isObject_Kind() {}
+
 // The cluster's certificate authority. The key is sealed by the servers'
 // key-encryption key.
 type Authority struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Metadata      *v1.Metadata           `protobuf:"bytes,1,opt,name=metadata,proto3" json:"metadata,omitempty"`
-	Certificate   []byte                 `protobuf:"bytes,2,opt,name=certificate,proto3" json:"certificate,omitempty"`
-	SealedKey     []byte                 `protobuf:"bytes,3,opt,name=sealed_key,json=sealedKey,proto3" json:"sealed_key,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Metadata *v1.Metadata           `protobuf:"bytes,1,opt,name=metadata,proto3" json:"metadata,omitempty"`
+	// The one that signs.
+	Certificate []byte `protobuf:"bytes,2,opt,name=certificate,proto3" json:"certificate,omitempty"`
+	SealedKey   []byte `protobuf:"bytes,3,opt,name=sealed_key,json=sealedKey,proto3" json:"sealed_key,omitempty"`
+	// The one that will sign next, while all members learn to trust it.
+	NextCertificate []byte `protobuf:"bytes,4,opt,name=next_certificate,json=nextCertificate,proto3" json:"next_certificate,omitempty"`
+	SealedNextKey   []byte `protobuf:"bytes,5,opt,name=sealed_next_key,json=sealedNextKey,proto3" json:"sealed_next_key,omitempty"`
+	// The one that signed before, which is trusted until all members have new certificates. Its key is gone.
+	PreviousCertificate []byte `protobuf:"bytes,6,opt,name=previous_certificate,json=previousCertificate,proto3" json:"previous_certificate,omitempty"`
+	// As in AuthorityReport; empty if no rotation runs.
+	Step       string                 `protobuf:"bytes,7,opt,name=step,proto3" json:"step,omitempty"`
+	RotateTime *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=rotate_time,json=rotateTime,proto3" json:"rotate_time,omitempty"`
+	// Members, by uid, that the step does not wait for.
+	LeftBehind []string `protobuf:"bytes,9,rep,name=left_behind,json=leftBehind,proto3" json:"left_behind,omitempty"`
+	// Why the rotation began: a server that was removed, or the caller.
+	Reason        string `protobuf:"bytes,10,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -573,6 +714,385 @@ func (x *Authority) GetSealedKey() []byte {
 	return nil
 }
 
+func (x *Authority) GetNextCertificate() []byte {
+	if x != nil {
+		return x.NextCertificate
+	}
+	return nil
+}
+
+func (x *Authority) GetSealedNextKey() []byte {
+	if x != nil {
+		return x.SealedNextKey
+	}
+	return nil
+}
+
+func (x *Authority) GetPreviousCertificate() []byte {
+	if x != nil {
+		return x.PreviousCertificate
+	}
+	return nil
+}
+
+func (x *Authority) GetStep() string {
+	if x != nil {
+		return x.Step
+	}
+	return ""
+}
+
+func (x *Authority) GetRotateTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.RotateTime
+	}
+	return nil
+}
+
+func (x *Authority) GetLeftBehind() []string {
+	if x != nil {
+		return x.LeftBehind
+	}
+	return nil
+}
+
+func (x *Authority) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// Which key-encryption key seals. The keys themselves are in files on the servers.
+type KeyEncryptionKey struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The uid is the cluster's.
+	Metadata *v1.Metadata `protobuf:"bytes,1,opt,name=metadata,proto3" json:"metadata,omitempty"`
+	// Ids of the key that seals, of the one that all servers get now, and of the one that sealed before.
+	Id         string `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	NextId     string `protobuf:"bytes,3,opt,name=next_id,json=nextId,proto3" json:"next_id,omitempty"`
+	PreviousId string `protobuf:"bytes,4,opt,name=previous_id,json=previousId,proto3" json:"previous_id,omitempty"`
+	// The next key, sealed by the current one.
+	SealedNext []byte `protobuf:"bytes,5,opt,name=sealed_next,json=sealedNext,proto3" json:"sealed_next,omitempty"`
+	// As in AuthorityReport; empty if no rotation runs.
+	Step          string                 `protobuf:"bytes,6,opt,name=step,proto3" json:"step,omitempty"`
+	RotateTime    *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=rotate_time,json=rotateTime,proto3" json:"rotate_time,omitempty"`
+	Reason        string                 `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KeyEncryptionKey) Reset() {
+	*x = KeyEncryptionKey{}
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KeyEncryptionKey) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KeyEncryptionKey) ProtoMessage() {}
+
+func (x *KeyEncryptionKey) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KeyEncryptionKey.ProtoReflect.Descriptor instead.
+func (*KeyEncryptionKey) Descriptor() ([]byte, []int) {
+	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *KeyEncryptionKey) GetMetadata() *v1.Metadata {
+	if x != nil {
+		return x.Metadata
+	}
+	return nil
+}
+
+func (x *KeyEncryptionKey) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *KeyEncryptionKey) GetNextId() string {
+	if x != nil {
+		return x.NextId
+	}
+	return ""
+}
+
+func (x *KeyEncryptionKey) GetPreviousId() string {
+	if x != nil {
+		return x.PreviousId
+	}
+	return ""
+}
+
+func (x *KeyEncryptionKey) GetSealedNext() []byte {
+	if x != nil {
+		return x.SealedNext
+	}
+	return nil
+}
+
+func (x *KeyEncryptionKey) GetStep() string {
+	if x != nil {
+		return x.Step
+	}
+	return ""
+}
+
+func (x *KeyEncryptionKey) GetRotateTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.RotateTime
+	}
+	return nil
+}
+
+func (x *KeyEncryptionKey) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// A version of a secret. It is not part of the secret, so that no answer of the API can contain it.
+type SecretValue struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The uid is that of the secret, a colon and the number of the version.
+	Metadata  *v1.Metadata `protobuf:"bytes,1,opt,name=metadata,proto3" json:"metadata,omitempty"`
+	SecretUid string       `protobuf:"bytes,2,opt,name=secret_uid,json=secretUid,proto3" json:"secret_uid,omitempty"`
+	Version   uint64       `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
+	// The data key of this version, sealed by the key-encryption key.
+	SealedKey []byte `protobuf:"bytes,4,opt,name=sealed_key,json=sealedKey,proto3" json:"sealed_key,omitempty"`
+	// The value, encrypted by the data key.
+	Ciphertext    []byte `protobuf:"bytes,5,opt,name=ciphertext,proto3" json:"ciphertext,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SecretValue) Reset() {
+	*x = SecretValue{}
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SecretValue) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SecretValue) ProtoMessage() {}
+
+func (x *SecretValue) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SecretValue.ProtoReflect.Descriptor instead.
+func (*SecretValue) Descriptor() ([]byte, []int) {
+	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *SecretValue) GetMetadata() *v1.Metadata {
+	if x != nil {
+		return x.Metadata
+	}
+	return nil
+}
+
+func (x *SecretValue) GetSecretUid() string {
+	if x != nil {
+		return x.SecretUid
+	}
+	return ""
+}
+
+func (x *SecretValue) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *SecretValue) GetSealedKey() []byte {
+	if x != nil {
+		return x.SealedKey
+	}
+	return nil
+}
+
+func (x *SecretValue) GetCiphertext() []byte {
+	if x != nil {
+		return x.Ciphertext
+	}
+	return nil
+}
+
+// The versions of a secret that a replica got.
+type SecretReceipt struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The uid is that of the secret, a colon and the uid of the replica.
+	Metadata  *v1.Metadata `protobuf:"bytes,1,opt,name=metadata,proto3" json:"metadata,omitempty"`
+	SecretUid string       `protobuf:"bytes,2,opt,name=secret_uid,json=secretUid,proto3" json:"secret_uid,omitempty"`
+	// Newest first; of many, only the newest.
+	Deliveries    []*v1.SecretDelivery `protobuf:"bytes,3,rep,name=deliveries,proto3" json:"deliveries,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SecretReceipt) Reset() {
+	*x = SecretReceipt{}
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SecretReceipt) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SecretReceipt) ProtoMessage() {}
+
+func (x *SecretReceipt) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SecretReceipt.ProtoReflect.Descriptor instead.
+func (*SecretReceipt) Descriptor() ([]byte, []int) {
+	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *SecretReceipt) GetMetadata() *v1.Metadata {
+	if x != nil {
+		return x.Metadata
+	}
+	return nil
+}
+
+func (x *SecretReceipt) GetSecretUid() string {
+	if x != nil {
+		return x.SecretUid
+	}
+	return ""
+}
+
+func (x *SecretReceipt) GetDeliveries() []*v1.SecretDelivery {
+	if x != nil {
+		return x.Deliveries
+	}
+	return nil
+}
+
+// A key that signs the tokens of workloads.
+type WorkloadKey struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The uid is the id of the key.
+	Metadata *v1.Metadata `protobuf:"bytes,1,opt,name=metadata,proto3" json:"metadata,omitempty"`
+	// The public key as a JSON Web Key.
+	PublicKey []byte `protobuf:"bytes,2,opt,name=public_key,json=publicKey,proto3" json:"public_key,omitempty"`
+	// PKCS #8, sealed by the key-encryption key.
+	SealedKey []byte `protobuf:"bytes,3,opt,name=sealed_key,json=sealedKey,proto3" json:"sealed_key,omitempty"`
+	// "active" signs; "previous" only verifies.
+	State string `protobuf:"bytes,4,opt,name=state,proto3" json:"state,omitempty"`
+	// When a key that only verifies is removed.
+	ExpireTime    *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WorkloadKey) Reset() {
+	*x = WorkloadKey{}
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WorkloadKey) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WorkloadKey) ProtoMessage() {}
+
+func (x *WorkloadKey) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WorkloadKey.ProtoReflect.Descriptor instead.
+func (*WorkloadKey) Descriptor() ([]byte, []int) {
+	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *WorkloadKey) GetMetadata() *v1.Metadata {
+	if x != nil {
+		return x.Metadata
+	}
+	return nil
+}
+
+func (x *WorkloadKey) GetPublicKey() []byte {
+	if x != nil {
+		return x.PublicKey
+	}
+	return nil
+}
+
+func (x *WorkloadKey) GetSealedKey() []byte {
+	if x != nil {
+		return x.SealedKey
+	}
+	return nil
+}
+
+func (x *WorkloadKey) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *WorkloadKey) GetExpireTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ExpireTime
+	}
+	return nil
+}
+
 // The hash of a token's secret. It is not part of the token, so that no answer
 // of the API can contain it.
 type Credential struct {
@@ -587,7 +1107,7 @@ type Credential struct {
 
 func (x *Credential) Reset() {
 	*x = Credential{}
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[2]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -599,7 +1119,7 @@ func (x *Credential) String() string {
 func (*Credential) ProtoMessage() {}
 
 func (x *Credential) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[2]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -612,7 +1132,7 @@ func (x *Credential) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Credential.ProtoReflect.Descriptor instead.
 func (*Credential) Descriptor() ([]byte, []int) {
-	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{2}
+	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Credential) GetMetadata() *v1.Metadata {
@@ -649,7 +1169,7 @@ type Password struct {
 
 func (x *Password) Reset() {
 	*x = Password{}
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[3]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -661,7 +1181,7 @@ func (x *Password) String() string {
 func (*Password) ProtoMessage() {}
 
 func (x *Password) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[3]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -674,7 +1194,7 @@ func (x *Password) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Password.ProtoReflect.Descriptor instead.
 func (*Password) Descriptor() ([]byte, []int) {
-	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{3}
+	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Password) GetMetadata() *v1.Metadata {
@@ -705,7 +1225,7 @@ type Revocation struct {
 
 func (x *Revocation) Reset() {
 	*x = Revocation{}
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[4]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -717,7 +1237,7 @@ func (x *Revocation) String() string {
 func (*Revocation) ProtoMessage() {}
 
 func (x *Revocation) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[4]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -730,7 +1250,7 @@ func (x *Revocation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Revocation.ProtoReflect.Descriptor instead.
 func (*Revocation) Descriptor() ([]byte, []int) {
-	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{4}
+	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Revocation) GetMetadata() *v1.Metadata {
@@ -761,7 +1281,7 @@ type GossipKey struct {
 
 func (x *GossipKey) Reset() {
 	*x = GossipKey{}
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[5]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -773,7 +1293,7 @@ func (x *GossipKey) String() string {
 func (*GossipKey) ProtoMessage() {}
 
 func (x *GossipKey) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[5]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -786,7 +1306,7 @@ func (x *GossipKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GossipKey.ProtoReflect.Descriptor instead.
 func (*GossipKey) Descriptor() ([]byte, []int) {
-	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{5}
+	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GossipKey) GetMetadata() *v1.Metadata {
@@ -822,7 +1342,7 @@ type Tag struct {
 
 func (x *Tag) Reset() {
 	*x = Tag{}
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[6]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -834,7 +1354,7 @@ func (x *Tag) String() string {
 func (*Tag) ProtoMessage() {}
 
 func (x *Tag) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[6]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -847,7 +1367,7 @@ func (x *Tag) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tag.ProtoReflect.Descriptor instead.
 func (*Tag) Descriptor() ([]byte, []int) {
-	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{6}
+	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Tag) GetMetadata() *v1.Metadata {
@@ -890,7 +1410,7 @@ type DeletedImage struct {
 
 func (x *DeletedImage) Reset() {
 	*x = DeletedImage{}
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[7]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -902,7 +1422,7 @@ func (x *DeletedImage) String() string {
 func (*DeletedImage) ProtoMessage() {}
 
 func (x *DeletedImage) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[7]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -915,7 +1435,7 @@ func (x *DeletedImage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletedImage.ProtoReflect.Descriptor instead.
 func (*DeletedImage) Descriptor() ([]byte, []int) {
-	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{7}
+	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *DeletedImage) GetDigest() string {
@@ -958,7 +1478,7 @@ type Mark struct {
 
 func (x *Mark) Reset() {
 	*x = Mark{}
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[8]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -970,7 +1490,7 @@ func (x *Mark) String() string {
 func (*Mark) ProtoMessage() {}
 
 func (x *Mark) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[8]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -983,7 +1503,7 @@ func (x *Mark) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mark.ProtoReflect.Descriptor instead.
 func (*Mark) Descriptor() ([]byte, []int) {
-	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{8}
+	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Mark) GetMetadata() *v1.Metadata {
@@ -1006,7 +1526,7 @@ type CertificateKey struct {
 
 func (x *CertificateKey) Reset() {
 	*x = CertificateKey{}
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[9]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1018,7 +1538,7 @@ func (x *CertificateKey) String() string {
 func (*CertificateKey) ProtoMessage() {}
 
 func (x *CertificateKey) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[9]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1031,7 +1551,7 @@ func (x *CertificateKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CertificateKey.ProtoReflect.Descriptor instead.
 func (*CertificateKey) Descriptor() ([]byte, []int) {
-	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{9}
+	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *CertificateKey) GetMetadata() *v1.Metadata {
@@ -1065,7 +1585,7 @@ type CertificateChallenge struct {
 
 func (x *CertificateChallenge) Reset() {
 	*x = CertificateChallenge{}
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[10]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1077,7 +1597,7 @@ func (x *CertificateChallenge) String() string {
 func (*CertificateChallenge) ProtoMessage() {}
 
 func (x *CertificateChallenge) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[10]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1090,7 +1610,7 @@ func (x *CertificateChallenge) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CertificateChallenge.ProtoReflect.Descriptor instead.
 func (*CertificateChallenge) Descriptor() ([]byte, []int) {
-	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{10}
+	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *CertificateChallenge) GetMetadata() *v1.Metadata {
@@ -1149,7 +1669,7 @@ type AcmeAccount struct {
 
 func (x *AcmeAccount) Reset() {
 	*x = AcmeAccount{}
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[11]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1161,7 +1681,7 @@ func (x *AcmeAccount) String() string {
 func (*AcmeAccount) ProtoMessage() {}
 
 func (x *AcmeAccount) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[11]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1174,7 +1694,7 @@ func (x *AcmeAccount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcmeAccount.ProtoReflect.Descriptor instead.
 func (*AcmeAccount) Descriptor() ([]byte, []int) {
-	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{11}
+	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *AcmeAccount) GetMetadata() *v1.Metadata {
@@ -1211,7 +1731,7 @@ type Receipt struct {
 
 func (x *Receipt) Reset() {
 	*x = Receipt{}
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[12]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1223,7 +1743,7 @@ func (x *Receipt) String() string {
 func (*Receipt) ProtoMessage() {}
 
 func (x *Receipt) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[12]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1236,7 +1756,7 @@ func (x *Receipt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Receipt.ProtoReflect.Descriptor instead.
 func (*Receipt) Descriptor() ([]byte, []int) {
-	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{12}
+	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Receipt) GetMetadata() *v1.Metadata {
@@ -1275,7 +1795,7 @@ type Transaction struct {
 
 func (x *Transaction) Reset() {
 	*x = Transaction{}
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[13]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1287,7 +1807,7 @@ func (x *Transaction) String() string {
 func (*Transaction) ProtoMessage() {}
 
 func (x *Transaction) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[13]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1300,7 +1820,7 @@ func (x *Transaction) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transaction.ProtoReflect.Descriptor instead.
 func (*Transaction) Descriptor() ([]byte, []int) {
-	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{13}
+	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Transaction) GetChanges() []*Change {
@@ -1345,7 +1865,7 @@ type Change struct {
 
 func (x *Change) Reset() {
 	*x = Change{}
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[14]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1357,7 +1877,7 @@ func (x *Change) String() string {
 func (*Change) ProtoMessage() {}
 
 func (x *Change) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[14]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1370,7 +1890,7 @@ func (x *Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Change.ProtoReflect.Descriptor instead.
 func (*Change) Descriptor() ([]byte, []int) {
-	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{14}
+	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Change) GetAction() isChange_Action {
@@ -1455,7 +1975,7 @@ type Key struct {
 
 func (x *Key) Reset() {
 	*x = Key{}
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[15]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1467,7 +1987,7 @@ func (x *Key) String() string {
 func (*Key) ProtoMessage() {}
 
 func (x *Key) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[15]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1480,7 +2000,7 @@ func (x *Key) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Key.ProtoReflect.Descriptor instead.
 func (*Key) Descriptor() ([]byte, []int) {
-	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{15}
+	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Key) GetKind() string {
@@ -1509,7 +2029,7 @@ type SnapshotHeader struct {
 
 func (x *SnapshotHeader) Reset() {
 	*x = SnapshotHeader{}
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[16]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1521,7 +2041,7 @@ func (x *SnapshotHeader) String() string {
 func (*SnapshotHeader) ProtoMessage() {}
 
 func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[16]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1534,7 +2054,7 @@ func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotHeader.ProtoReflect.Descriptor instead.
 func (*SnapshotHeader) Descriptor() ([]byte, []int) {
-	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{16}
+	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *SnapshotHeader) GetFormat() uint32 {
@@ -1562,7 +2082,7 @@ var File_cloudless_state_v1_state_proto protoreflect.FileDescriptor
 
 const file_cloudless_state_v1_state_proto_rawDesc = "" +
 	"\n" +
-	"\x1ecloudless/state/v1/state.proto\x12\x12cloudless.state.v1\x1a cloudless/state/v1/options.proto\x1a\x1acloudless/v1/cluster.proto\x1a\x1dcloudless/v1/deployment.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x1ccloudless/v1/namespace.proto\x1a\x17cloudless/v1/node.proto\x1a\x18cloudless/v1/route.proto\x1a\x19cloudless/v1/server.proto\x1a\x1acloudless/v1/service.proto\x1a\x1bcloudless/v1/workload.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xab\r\n" +
+	"\x1ecloudless/state/v1/state.proto\x12\x12cloudless.state.v1\x1a cloudless/state/v1/options.proto\x1a\x1acloudless/v1/cluster.proto\x1a\x1dcloudless/v1/deployment.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x1ccloudless/v1/namespace.proto\x1a\x17cloudless/v1/node.proto\x1a\x19cloudless/v1/policy.proto\x1a\x17cloudless/v1/role.proto\x1a\x18cloudless/v1/route.proto\x1a\x19cloudless/v1/secret.proto\x1a\x19cloudless/v1/server.proto\x1a\x1acloudless/v1/service.proto\x1a\x1bcloudless/v1/workload.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc5\x11\n" +
 	"\x06Object\x12;\n" +
 	"\acluster\x18\x01 \x01(\v2\x15.cloudless.v1.ClusterB\b\x88\xb5\x18\x01\x98\xb5\x18\x01H\x00R\acluster\x12.\n" +
 	"\x04node\x18\x02 \x01(\v2\x12.cloudless.v1.NodeB\x04\x88\xb5\x18\x01H\x00R\x04node\x12>\n" +
@@ -1582,7 +2102,11 @@ const file_cloudless_state_v1_state_proto_rawDesc = "" +
 	"deployment\x18\x0e \x01(\v2\x18.cloudless.v1.DeploymentB\b\x88\xb5\x18\x01\x90\xb5\x18\x01H\x00R\n" +
 	"deployment\x125\n" +
 	"\x05route\x18\x0f \x01(\v2\x13.cloudless.v1.RouteB\b\x88\xb5\x18\x01\x90\xb5\x18\x01H\x00R\x05route\x12G\n" +
-	"\vcertificate\x18\x10 \x01(\v2\x19.cloudless.v1.CertificateB\b\x88\xb5\x18\x01\x90\xb5\x18\x01H\x00R\vcertificate\x12C\n" +
+	"\vcertificate\x18\x10 \x01(\v2\x19.cloudless.v1.CertificateB\b\x88\xb5\x18\x01\x90\xb5\x18\x01H\x00R\vcertificate\x128\n" +
+	"\x06secret\x18\x11 \x01(\v2\x14.cloudless.v1.SecretB\b\x88\xb5\x18\x01\x90\xb5\x18\x01H\x00R\x06secret\x12.\n" +
+	"\x04role\x18\x12 \x01(\v2\x12.cloudless.v1.RoleB\x04\x88\xb5\x18\x01H\x00R\x04role\x12D\n" +
+	"\frole_binding\x18\x13 \x01(\v2\x19.cloudless.v1.RoleBindingB\x04\x88\xb5\x18\x01H\x00R\vroleBinding\x124\n" +
+	"\x06policy\x18\x14 \x01(\v2\x14.cloudless.v1.PolicyB\x04\x88\xb5\x18\x01H\x00R\x06policy\x12C\n" +
 	"\tauthority\x18  \x01(\v2\x1d.cloudless.state.v1.AuthorityB\x04\x98\xb5\x18\x01H\x00R\tauthority\x12@\n" +
 	"\n" +
 	"credential\x18! \x01(\v2\x1e.cloudless.state.v1.CredentialH\x00R\n" +
@@ -1598,13 +2122,65 @@ const file_cloudless_state_v1_state_proto_rawDesc = "" +
 	"\x04mark\x18) \x01(\v2\x18.cloudless.state.v1.MarkH\x00R\x04mark\x12M\n" +
 	"\x0fcertificate_key\x18* \x01(\v2\".cloudless.state.v1.CertificateKeyH\x00R\x0ecertificateKey\x12_\n" +
 	"\x15certificate_challenge\x18+ \x01(\v2(.cloudless.state.v1.CertificateChallengeH\x00R\x14certificateChallenge\x12D\n" +
-	"\facme_account\x18, \x01(\v2\x1f.cloudless.state.v1.AcmeAccountH\x00R\vacmeAccountB\x06\n" +
-	"\x04kind\"\x80\x01\n" +
+	"\facme_account\x18, \x01(\v2\x1f.cloudless.state.v1.AcmeAccountH\x00R\vacmeAccount\x12D\n" +
+	"\fsecret_value\x18- \x01(\v2\x1f.cloudless.state.v1.SecretValueH\x00R\vsecretValue\x12J\n" +
+	"\x0esecret_receipt\x18. \x01(\v2!.cloudless.state.v1.SecretReceiptH\x00R\rsecretReceipt\x12Z\n" +
+	"\x12key_encryption_key\x18/ \x01(\v2$.cloudless.state.v1.KeyEncryptionKeyB\x04\x98\xb5\x18\x01H\x00R\x10keyEncryptionKey\x12D\n" +
+	"\fworkload_key\x180 \x01(\v2\x1f.cloudless.state.v1.WorkloadKeyH\x00R\vworkloadKeyB\x06\n" +
+	"\x04kind\"\x90\x03\n" +
 	"\tAuthority\x122\n" +
 	"\bmetadata\x18\x01 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\x12 \n" +
 	"\vcertificate\x18\x02 \x01(\fR\vcertificate\x12\x1d\n" +
 	"\n" +
-	"sealed_key\x18\x03 \x01(\fR\tsealedKey\"q\n" +
+	"sealed_key\x18\x03 \x01(\fR\tsealedKey\x12)\n" +
+	"\x10next_certificate\x18\x04 \x01(\fR\x0fnextCertificate\x12&\n" +
+	"\x0fsealed_next_key\x18\x05 \x01(\fR\rsealedNextKey\x121\n" +
+	"\x14previous_certificate\x18\x06 \x01(\fR\x13previousCertificate\x12\x12\n" +
+	"\x04step\x18\a \x01(\tR\x04step\x12;\n" +
+	"\vrotate_time\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"rotateTime\x12\x1f\n" +
+	"\vleft_behind\x18\t \x03(\tR\n" +
+	"leftBehind\x12\x16\n" +
+	"\x06reason\x18\n" +
+	" \x01(\tR\x06reason\"\x9a\x02\n" +
+	"\x10KeyEncryptionKey\x122\n" +
+	"\bmetadata\x18\x01 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\tR\x02id\x12\x17\n" +
+	"\anext_id\x18\x03 \x01(\tR\x06nextId\x12\x1f\n" +
+	"\vprevious_id\x18\x04 \x01(\tR\n" +
+	"previousId\x12\x1f\n" +
+	"\vsealed_next\x18\x05 \x01(\fR\n" +
+	"sealedNext\x12\x12\n" +
+	"\x04step\x18\x06 \x01(\tR\x04step\x12;\n" +
+	"\vrotate_time\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"rotateTime\x12\x16\n" +
+	"\x06reason\x18\b \x01(\tR\x06reason\"\xb9\x01\n" +
+	"\vSecretValue\x122\n" +
+	"\bmetadata\x18\x01 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\x12\x1d\n" +
+	"\n" +
+	"secret_uid\x18\x02 \x01(\tR\tsecretUid\x12\x18\n" +
+	"\aversion\x18\x03 \x01(\x04R\aversion\x12\x1d\n" +
+	"\n" +
+	"sealed_key\x18\x04 \x01(\fR\tsealedKey\x12\x1e\n" +
+	"\n" +
+	"ciphertext\x18\x05 \x01(\fR\n" +
+	"ciphertext\"\xa0\x01\n" +
+	"\rSecretReceipt\x122\n" +
+	"\bmetadata\x18\x01 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\x12\x1d\n" +
+	"\n" +
+	"secret_uid\x18\x02 \x01(\tR\tsecretUid\x12<\n" +
+	"\n" +
+	"deliveries\x18\x03 \x03(\v2\x1c.cloudless.v1.SecretDeliveryR\n" +
+	"deliveries\"\xd2\x01\n" +
+	"\vWorkloadKey\x122\n" +
+	"\bmetadata\x18\x01 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\x12\x1d\n" +
+	"\n" +
+	"public_key\x18\x02 \x01(\fR\tpublicKey\x12\x1d\n" +
+	"\n" +
+	"sealed_key\x18\x03 \x01(\fR\tsealedKey\x12\x14\n" +
+	"\x05state\x18\x04 \x01(\tR\x05state\x12;\n" +
+	"\vexpire_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"expireTime\"q\n" +
 	"\n" +
 	"Credential\x122\n" +
 	"\bmetadata\x18\x01 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\x12\x12\n" +
@@ -1687,99 +2263,124 @@ func file_cloudless_state_v1_state_proto_rawDescGZIP() []byte {
 	return file_cloudless_state_v1_state_proto_rawDescData
 }
 
-var file_cloudless_state_v1_state_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_cloudless_state_v1_state_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_cloudless_state_v1_state_proto_goTypes = []any{
 	(*Object)(nil),                // 0: cloudless.state.v1.Object
 	(*Authority)(nil),             // 1: cloudless.state.v1.Authority
-	(*Credential)(nil),            // 2: cloudless.state.v1.Credential
-	(*Password)(nil),              // 3: cloudless.state.v1.Password
-	(*Revocation)(nil),            // 4: cloudless.state.v1.Revocation
-	(*GossipKey)(nil),             // 5: cloudless.state.v1.GossipKey
-	(*Tag)(nil),                   // 6: cloudless.state.v1.Tag
-	(*DeletedImage)(nil),          // 7: cloudless.state.v1.DeletedImage
-	(*Mark)(nil),                  // 8: cloudless.state.v1.Mark
-	(*CertificateKey)(nil),        // 9: cloudless.state.v1.CertificateKey
-	(*CertificateChallenge)(nil),  // 10: cloudless.state.v1.CertificateChallenge
-	(*AcmeAccount)(nil),           // 11: cloudless.state.v1.AcmeAccount
-	(*Receipt)(nil),               // 12: cloudless.state.v1.Receipt
-	(*Transaction)(nil),           // 13: cloudless.state.v1.Transaction
-	(*Change)(nil),                // 14: cloudless.state.v1.Change
-	(*Key)(nil),                   // 15: cloudless.state.v1.Key
-	(*SnapshotHeader)(nil),        // 16: cloudless.state.v1.SnapshotHeader
-	(*v1.Cluster)(nil),            // 17: cloudless.v1.Cluster
-	(*v1.Node)(nil),               // 18: cloudless.v1.Node
-	(*v1.Workload)(nil),           // 19: cloudless.v1.Workload
-	(*v1.Revision)(nil),           // 20: cloudless.v1.Revision
-	(*v1.Replica)(nil),            // 21: cloudless.v1.Replica
-	(*v1.Token)(nil),              // 22: cloudless.v1.Token
-	(*v1.Event)(nil),              // 23: cloudless.v1.Event
-	(*v1.Login)(nil),              // 24: cloudless.v1.Login
-	(*v1.Server)(nil),             // 25: cloudless.v1.Server
-	(*v1.Configuration)(nil),      // 26: cloudless.v1.Configuration
-	(*v1.Namespace)(nil),          // 27: cloudless.v1.Namespace
-	(*v1.Service)(nil),            // 28: cloudless.v1.Service
-	(*v1.Endpoint)(nil),           // 29: cloudless.v1.Endpoint
-	(*v1.Deployment)(nil),         // 30: cloudless.v1.Deployment
-	(*v1.Route)(nil),              // 31: cloudless.v1.Route
-	(*v1.Certificate)(nil),        // 32: cloudless.v1.Certificate
-	(*v1.Metadata)(nil),           // 33: cloudless.v1.Metadata
-	(*timestamppb.Timestamp)(nil), // 34: google.protobuf.Timestamp
+	(*KeyEncryptionKey)(nil),      // 2: cloudless.state.v1.KeyEncryptionKey
+	(*SecretValue)(nil),           // 3: cloudless.state.v1.SecretValue
+	(*SecretReceipt)(nil),         // 4: cloudless.state.v1.SecretReceipt
+	(*WorkloadKey)(nil),           // 5: cloudless.state.v1.WorkloadKey
+	(*Credential)(nil),            // 6: cloudless.state.v1.Credential
+	(*Password)(nil),              // 7: cloudless.state.v1.Password
+	(*Revocation)(nil),            // 8: cloudless.state.v1.Revocation
+	(*GossipKey)(nil),             // 9: cloudless.state.v1.GossipKey
+	(*Tag)(nil),                   // 10: cloudless.state.v1.Tag
+	(*DeletedImage)(nil),          // 11: cloudless.state.v1.DeletedImage
+	(*Mark)(nil),                  // 12: cloudless.state.v1.Mark
+	(*CertificateKey)(nil),        // 13: cloudless.state.v1.CertificateKey
+	(*CertificateChallenge)(nil),  // 14: cloudless.state.v1.CertificateChallenge
+	(*AcmeAccount)(nil),           // 15: cloudless.state.v1.AcmeAccount
+	(*Receipt)(nil),               // 16: cloudless.state.v1.Receipt
+	(*Transaction)(nil),           // 17: cloudless.state.v1.Transaction
+	(*Change)(nil),                // 18: cloudless.state.v1.Change
+	(*Key)(nil),                   // 19: cloudless.state.v1.Key
+	(*SnapshotHeader)(nil),        // 20: cloudless.state.v1.SnapshotHeader
+	(*v1.Cluster)(nil),            // 21: cloudless.v1.Cluster
+	(*v1.Node)(nil),               // 22: cloudless.v1.Node
+	(*v1.Workload)(nil),           // 23: cloudless.v1.Workload
+	(*v1.Revision)(nil),           // 24: cloudless.v1.Revision
+	(*v1.Replica)(nil),            // 25: cloudless.v1.Replica
+	(*v1.Token)(nil),              // 26: cloudless.v1.Token
+	(*v1.Event)(nil),              // 27: cloudless.v1.Event
+	(*v1.Login)(nil),              // 28: cloudless.v1.Login
+	(*v1.Server)(nil),             // 29: cloudless.v1.Server
+	(*v1.Configuration)(nil),      // 30: cloudless.v1.Configuration
+	(*v1.Namespace)(nil),          // 31: cloudless.v1.Namespace
+	(*v1.Service)(nil),            // 32: cloudless.v1.Service
+	(*v1.Endpoint)(nil),           // 33: cloudless.v1.Endpoint
+	(*v1.Deployment)(nil),         // 34: cloudless.v1.Deployment
+	(*v1.Route)(nil),              // 35: cloudless.v1.Route
+	(*v1.Certificate)(nil),        // 36: cloudless.v1.Certificate
+	(*v1.Secret)(nil),             // 37: cloudless.v1.Secret
+	(*v1.Role)(nil),               // 38: cloudless.v1.Role
+	(*v1.RoleBinding)(nil),        // 39: cloudless.v1.RoleBinding
+	(*v1.Policy)(nil),             // 40: cloudless.v1.Policy
+	(*v1.Metadata)(nil),           // 41: cloudless.v1.Metadata
+	(*timestamppb.Timestamp)(nil), // 42: google.protobuf.Timestamp
+	(*v1.SecretDelivery)(nil),     // 43: cloudless.v1.SecretDelivery
 }
 var file_cloudless_state_v1_state_proto_depIdxs = []int32{
-	17, // 0: cloudless.state.v1.Object.cluster:type_name -> cloudless.v1.Cluster
-	18, // 1: cloudless.state.v1.Object.node:type_name -> cloudless.v1.Node
-	19, // 2: cloudless.state.v1.Object.workload:type_name -> cloudless.v1.Workload
-	20, // 3: cloudless.state.v1.Object.revision:type_name -> cloudless.v1.Revision
-	21, // 4: cloudless.state.v1.Object.replica:type_name -> cloudless.v1.Replica
-	22, // 5: cloudless.state.v1.Object.token:type_name -> cloudless.v1.Token
-	23, // 6: cloudless.state.v1.Object.event:type_name -> cloudless.v1.Event
-	24, // 7: cloudless.state.v1.Object.login:type_name -> cloudless.v1.Login
-	25, // 8: cloudless.state.v1.Object.server:type_name -> cloudless.v1.Server
-	26, // 9: cloudless.state.v1.Object.configuration:type_name -> cloudless.v1.Configuration
-	27, // 10: cloudless.state.v1.Object.namespace:type_name -> cloudless.v1.Namespace
-	28, // 11: cloudless.state.v1.Object.service:type_name -> cloudless.v1.Service
-	29, // 12: cloudless.state.v1.Object.endpoint:type_name -> cloudless.v1.Endpoint
-	30, // 13: cloudless.state.v1.Object.deployment:type_name -> cloudless.v1.Deployment
-	31, // 14: cloudless.state.v1.Object.route:type_name -> cloudless.v1.Route
-	32, // 15: cloudless.state.v1.Object.certificate:type_name -> cloudless.v1.Certificate
-	1,  // 16: cloudless.state.v1.Object.authority:type_name -> cloudless.state.v1.Authority
-	2,  // 17: cloudless.state.v1.Object.credential:type_name -> cloudless.state.v1.Credential
-	12, // 18: cloudless.state.v1.Object.receipt:type_name -> cloudless.state.v1.Receipt
-	3,  // 19: cloudless.state.v1.Object.password:type_name -> cloudless.state.v1.Password
-	4,  // 20: cloudless.state.v1.Object.revocation:type_name -> cloudless.state.v1.Revocation
-	5,  // 21: cloudless.state.v1.Object.gossip_key:type_name -> cloudless.state.v1.GossipKey
-	6,  // 22: cloudless.state.v1.Object.tag:type_name -> cloudless.state.v1.Tag
-	8,  // 23: cloudless.state.v1.Object.mark:type_name -> cloudless.state.v1.Mark
-	9,  // 24: cloudless.state.v1.Object.certificate_key:type_name -> cloudless.state.v1.CertificateKey
-	10, // 25: cloudless.state.v1.Object.certificate_challenge:type_name -> cloudless.state.v1.CertificateChallenge
-	11, // 26: cloudless.state.v1.Object.acme_account:type_name -> cloudless.state.v1.AcmeAccount
-	33, // 27: cloudless.state.v1.Authority.metadata:type_name -> cloudless.v1.Metadata
-	33, // 28: cloudless.state.v1.Credential.metadata:type_name -> cloudless.v1.Metadata
-	33, // 29: cloudless.state.v1.Password.metadata:type_name -> cloudless.v1.Metadata
-	33, // 30: cloudless.state.v1.Revocation.metadata:type_name -> cloudless.v1.Metadata
-	33, // 31: cloudless.state.v1.GossipKey.metadata:type_name -> cloudless.v1.Metadata
-	33, // 32: cloudless.state.v1.Tag.metadata:type_name -> cloudless.v1.Metadata
-	34, // 33: cloudless.state.v1.Tag.push_time:type_name -> google.protobuf.Timestamp
-	7,  // 34: cloudless.state.v1.Tag.deleted:type_name -> cloudless.state.v1.DeletedImage
-	34, // 35: cloudless.state.v1.DeletedImage.push_time:type_name -> google.protobuf.Timestamp
-	34, // 36: cloudless.state.v1.DeletedImage.delete_time:type_name -> google.protobuf.Timestamp
-	34, // 37: cloudless.state.v1.DeletedImage.expire_time:type_name -> google.protobuf.Timestamp
-	33, // 38: cloudless.state.v1.Mark.metadata:type_name -> cloudless.v1.Metadata
-	33, // 39: cloudless.state.v1.CertificateKey.metadata:type_name -> cloudless.v1.Metadata
-	33, // 40: cloudless.state.v1.CertificateChallenge.metadata:type_name -> cloudless.v1.Metadata
-	33, // 41: cloudless.state.v1.AcmeAccount.metadata:type_name -> cloudless.v1.Metadata
-	33, // 42: cloudless.state.v1.Receipt.metadata:type_name -> cloudless.v1.Metadata
-	14, // 43: cloudless.state.v1.Transaction.changes:type_name -> cloudless.state.v1.Change
-	34, // 44: cloudless.state.v1.Transaction.time:type_name -> google.protobuf.Timestamp
-	13, // 45: cloudless.state.v1.Transaction.others:type_name -> cloudless.state.v1.Transaction
-	0,  // 46: cloudless.state.v1.Change.put:type_name -> cloudless.state.v1.Object
-	15, // 47: cloudless.state.v1.Change.delete:type_name -> cloudless.state.v1.Key
-	15, // 48: cloudless.state.v1.Change.check:type_name -> cloudless.state.v1.Key
-	49, // [49:49] is the sub-list for method output_type
-	49, // [49:49] is the sub-list for method input_type
-	49, // [49:49] is the sub-list for extension type_name
-	49, // [49:49] is the sub-list for extension extendee
-	0,  // [0:49] is the sub-list for field type_name
+	21, // 0: cloudless.state.v1.Object.cluster:type_name -> cloudless.v1.Cluster
+	22, // 1: cloudless.state.v1.Object.node:type_name -> cloudless.v1.Node
+	23, // 2: cloudless.state.v1.Object.workload:type_name -> cloudless.v1.Workload
+	24, // 3: cloudless.state.v1.Object.revision:type_name -> cloudless.v1.Revision
+	25, // 4: cloudless.state.v1.Object.replica:type_name -> cloudless.v1.Replica
+	26, // 5: cloudless.state.v1.Object.token:type_name -> cloudless.v1.Token
+	27, // 6: cloudless.state.v1.Object.event:type_name -> cloudless.v1.Event
+	28, // 7: cloudless.state.v1.Object.login:type_name -> cloudless.v1.Login
+	29, // 8: cloudless.state.v1.Object.server:type_name -> cloudless.v1.Server
+	30, // 9: cloudless.state.v1.Object.configuration:type_name -> cloudless.v1.Configuration
+	31, // 10: cloudless.state.v1.Object.namespace:type_name -> cloudless.v1.Namespace
+	32, // 11: cloudless.state.v1.Object.service:type_name -> cloudless.v1.Service
+	33, // 12: cloudless.state.v1.Object.endpoint:type_name -> cloudless.v1.Endpoint
+	34, // 13: cloudless.state.v1.Object.deployment:type_name -> cloudless.v1.Deployment
+	35, // 14: cloudless.state.v1.Object.route:type_name -> cloudless.v1.Route
+	36, // 15: cloudless.state.v1.Object.certificate:type_name -> cloudless.v1.Certificate
+	37, // 16: cloudless.state.v1.Object.secret:type_name -> cloudless.v1.Secret
+	38, // 17: cloudless.state.v1.Object.role:type_name -> cloudless.v1.Role
+	39, // 18: cloudless.state.v1.Object.role_binding:type_name -> cloudless.v1.RoleBinding
+	40, // 19: cloudless.state.v1.Object.policy:type_name -> cloudless.v1.Policy
+	1,  // 20: cloudless.state.v1.Object.authority:type_name -> cloudless.state.v1.Authority
+	6,  // 21: cloudless.state.v1.Object.credential:type_name -> cloudless.state.v1.Credential
+	16, // 22: cloudless.state.v1.Object.receipt:type_name -> cloudless.state.v1.Receipt
+	7,  // 23: cloudless.state.v1.Object.password:type_name -> cloudless.state.v1.Password
+	8,  // 24: cloudless.state.v1.Object.revocation:type_name -> cloudless.state.v1.Revocation
+	9,  // 25: cloudless.state.v1.Object.gossip_key:type_name -> cloudless.state.v1.GossipKey
+	10, // 26: cloudless.state.v1.Object.tag:type_name -> cloudless.state.v1.Tag
+	12, // 27: cloudless.state.v1.Object.mark:type_name -> cloudless.state.v1.Mark
+	13, // 28: cloudless.state.v1.Object.certificate_key:type_name -> cloudless.state.v1.CertificateKey
+	14, // 29: cloudless.state.v1.Object.certificate_challenge:type_name -> cloudless.state.v1.CertificateChallenge
+	15, // 30: cloudless.state.v1.Object.acme_account:type_name -> cloudless.state.v1.AcmeAccount
+	3,  // 31: cloudless.state.v1.Object.secret_value:type_name -> cloudless.state.v1.SecretValue
+	4,  // 32: cloudless.state.v1.Object.secret_receipt:type_name -> cloudless.state.v1.SecretReceipt
+	2,  // 33: cloudless.state.v1.Object.key_encryption_key:type_name -> cloudless.state.v1.KeyEncryptionKey
+	5,  // 34: cloudless.state.v1.Object.workload_key:type_name -> cloudless.state.v1.WorkloadKey
+	41, // 35: cloudless.state.v1.Authority.metadata:type_name -> cloudless.v1.Metadata
+	42, // 36: cloudless.state.v1.Authority.rotate_time:type_name -> google.protobuf.Timestamp
+	41, // 37: cloudless.state.v1.KeyEncryptionKey.metadata:type_name -> cloudless.v1.Metadata
+	42, // 38: cloudless.state.v1.KeyEncryptionKey.rotate_time:type_name -> google.protobuf.Timestamp
+	41, // 39: cloudless.state.v1.SecretValue.metadata:type_name -> cloudless.v1.Metadata
+	41, // 40: cloudless.state.v1.SecretReceipt.metadata:type_name -> cloudless.v1.Metadata
+	43, // 41: cloudless.state.v1.SecretReceipt.deliveries:type_name -> cloudless.v1.SecretDelivery
+	41, // 42: cloudless.state.v1.WorkloadKey.metadata:type_name -> cloudless.v1.Metadata
+	42, // 43: cloudless.state.v1.WorkloadKey.expire_time:type_name -> google.protobuf.Timestamp
+	41, // 44: cloudless.state.v1.Credential.metadata:type_name -> cloudless.v1.Metadata
+	41, // 45: cloudless.state.v1.Password.metadata:type_name -> cloudless.v1.Metadata
+	41, // 46: cloudless.state.v1.Revocation.metadata:type_name -> cloudless.v1.Metadata
+	41, // 47: cloudless.state.v1.GossipKey.metadata:type_name -> cloudless.v1.Metadata
+	41, // 48: cloudless.state.v1.Tag.metadata:type_name -> cloudless.v1.Metadata
+	42, // 49: cloudless.state.v1.Tag.push_time:type_name -> google.protobuf.Timestamp
+	11, // 50: cloudless.state.v1.Tag.deleted:type_name -> cloudless.state.v1.DeletedImage
+	42, // 51: cloudless.state.v1.DeletedImage.push_time:type_name -> google.protobuf.Timestamp
+	42, // 52: cloudless.state.v1.DeletedImage.delete_time:type_name -> google.protobuf.Timestamp
+	42, // 53: cloudless.state.v1.DeletedImage.expire_time:type_name -> google.protobuf.Timestamp
+	41, // 54: cloudless.state.v1.Mark.metadata:type_name -> cloudless.v1.Metadata
+	41, // 55: cloudless.state.v1.CertificateKey.metadata:type_name -> cloudless.v1.Metadata
+	41, // 56: cloudless.state.v1.CertificateChallenge.metadata:type_name -> cloudless.v1.Metadata
+	41, // 57: cloudless.state.v1.AcmeAccount.metadata:type_name -> cloudless.v1.Metadata
+	41, // 58: cloudless.state.v1.Receipt.metadata:type_name -> cloudless.v1.Metadata
+	18, // 59: cloudless.state.v1.Transaction.changes:type_name -> cloudless.state.v1.Change
+	42, // 60: cloudless.state.v1.Transaction.time:type_name -> google.protobuf.Timestamp
+	17, // 61: cloudless.state.v1.Transaction.others:type_name -> cloudless.state.v1.Transaction
+	0,  // 62: cloudless.state.v1.Change.put:type_name -> cloudless.state.v1.Object
+	19, // 63: cloudless.state.v1.Change.delete:type_name -> cloudless.state.v1.Key
+	19, // 64: cloudless.state.v1.Change.check:type_name -> cloudless.state.v1.Key
+	65, // [65:65] is the sub-list for method output_type
+	65, // [65:65] is the sub-list for method input_type
+	65, // [65:65] is the sub-list for extension type_name
+	65, // [65:65] is the sub-list for extension extendee
+	0,  // [0:65] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_state_v1_state_proto_init() }
@@ -1805,6 +2406,10 @@ func file_cloudless_state_v1_state_proto_init() {
 		(*Object_Deployment)(nil),
 		(*Object_Route)(nil),
 		(*Object_Certificate)(nil),
+		(*Object_Secret)(nil),
+		(*Object_Role)(nil),
+		(*Object_RoleBinding)(nil),
+		(*Object_Policy)(nil),
 		(*Object_Authority)(nil),
 		(*Object_Credential)(nil),
 		(*Object_Receipt)(nil),
@@ -1816,8 +2421,12 @@ func file_cloudless_state_v1_state_proto_init() {
 		(*Object_CertificateKey)(nil),
 		(*Object_CertificateChallenge)(nil),
 		(*Object_AcmeAccount)(nil),
+		(*Object_SecretValue)(nil),
+		(*Object_SecretReceipt)(nil),
+		(*Object_KeyEncryptionKey)(nil),
+		(*Object_WorkloadKey)(nil),
 	}
-	file_cloudless_state_v1_state_proto_msgTypes[14].OneofWrappers = []any{
+	file_cloudless_state_v1_state_proto_msgTypes[18].OneofWrappers = []any{
 		(*Change_Put)(nil),
 		(*Change_Delete)(nil),
 		(*Change_Check)(nil),
@@ -1828,7 +2437,7 @@ func file_cloudless_state_v1_state_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_state_v1_state_proto_rawDesc), len(file_cloudless_state_v1_state_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   17,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
