@@ -34,6 +34,9 @@ func (d *Driver) Start(ctx context.Context, task driver.Task) (_ driver.Status, 
 	if err := validateTask(task); err != nil {
 		return driver.Status{}, err
 	}
+	if task.SecretEnv != "" && !d.opts.embedded() { // the shim of an outside daemon would write it to disk
+		return driver.Status{}, fmt.Errorf("start task %s: secrets cannot be in its environment with an outside containerd, only in files: %w", task.ID, driver.ErrInvalid)
+	}
 	d.tasks.Lock(task.ID)
 	defer d.tasks.Unlock(task.ID)
 	before, err := d.started(ctx, task.ID)
@@ -106,7 +109,13 @@ func (d *Driver) create(ctx context.Context, task driver.Task, img image) ([]mou
 		d.images.drop(task.Image)
 		return nil, fmt.Errorf("make the root filesystem of task %s: %w", task.ID, err)
 	}
-	return mounts, d.setUser(ctx, firstOf(task.User, img.config.User, "root"), container, spec)
+	if err := d.setUser(ctx, firstOf(task.User, img.config.User, "root"), container, spec); err != nil || task.Owner == nil {
+		return mounts, err
+	}
+	if err := task.Owner(userOf(spec)); err != nil {
+		return nil, fmt.Errorf("start task %s: %w", task.ID, err)
+	}
+	return mounts, nil
 }
 
 // setUser completes the container once its root filesystem exists and the user can be
