@@ -61,13 +61,7 @@ func (k *Keeper) removeExpired(now time.Time, notice func(string)) (next time.Du
 func (k *Keeper) expire(s *v1.NodeSecret) {
 	k.drop(idOf(s))
 	if k.expired[s.GetUid()].GetVersion() <= s.GetVersion() {
-		k.expired[s.GetUid()] = &v1.NodeSecret{
-			Uid: s.GetUid(), Namespace: s.GetNamespace(), Name: s.GetName(), Version: s.GetVersion(), Replicas: s.GetReplicas(),
-		}
+		k.expired[s.GetUid()] = copyOf(s, nil, s.GetReplicas())
 	}
-	for _, replica := range s.GetReplicas() {
-		if news := k.news[replica]; news != nil {
-			k.signal(news)
-		}
-	}
+	k.tell(s)
 }

@@ -129,6 +129,9 @@ func idOf(s *v1.NodeSecret) id { return id{s.GetUid(), s.GetVersion()} }
 
 // Apply takes what a server says.
 func (k *Keeper) Apply(down *v1.SecretsDown) {
+	if k == nil {
+		return
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.broken != nil || k.destroyed {
@@ -174,27 +177,55 @@ func (k *Keeper) hold(s *v1.NodeSecret) {
 			k.log.Error("a server has not sent a version of a secret that this node does not have", "secret", s.GetName(), "version", s.GetVersion())
 			return
 		}
-		s = &v1.NodeSecret{
-			Uid: s.GetUid(), Namespace: s.GetNamespace(), Name: s.GetName(), Version: s.GetVersion(), Value: before.GetValue(),
-			ExpireTime: s.GetExpireTime(), Replicas: s.GetReplicas(),
-		}
+		s = copyOf(s, before.GetValue(), s.GetReplicas())
 	}
 	if hasExpired(s, time.Now()) {
 		k.expire(s)
 		return
 	}
-	k.tell(before)
-	k.tell(s)
-	k.held[version] = s
 	if proto.Equal(before, s) {
 		return
 	}
+	k.replaceOthers(s)
+	k.keep(s)
+}
+
+// replaceOthers takes the other versions of a secret from the replicas that get this one.
+func (k *Keeper) replaceOthers(s *v1.NodeSecret) {
+	for version, other := range k.held {
+		if version.uid != s.GetUid() || version == idOf(s) {
+			continue
+		}
+		rest := slices.DeleteFunc(slices.Clone(other.GetReplicas()), func(r string) bool { return slices.Contains(s.GetReplicas(), r) })
+		switch {
+		case len(rest) == 0:
+			k.drop(version)
+		case len(rest) < len(other.GetReplicas()):
+			k.keep(copyOf(other, other.GetValue(), rest))
+		}
+	}
+}
+
+// keep makes a version known, also to the next process.
+func (k *Keeper) keep(s *v1.NodeSecret) {
+	version := idOf(s)
+	k.tell(k.held[version])
+	k.tell(s)
+	k.held[version] = s
 	data, err := encodeValue(s)
 	if err == nil {
 		err = k.place(k.valuePath(version), data, 0, -1, -1)
 	}
 	if err != nil { // it is known until the agent restarts
 		k.log.Error("cannot keep a secret for a restart of the agent", "secret", s.GetName(), "error", err)
+	}
+}
+
+// copyOf is a version with another value and for other replicas.
+func copyOf(s *v1.NodeSecret, value []byte, replicas []string) *v1.NodeSecret {
+	return &v1.NodeSecret{
+		Uid: s.GetUid(), Namespace: s.GetNamespace(), Name: s.GetName(), Version: s.GetVersion(), Value: value,
+		ExpireTime: s.GetExpireTime(), Replicas: replicas,
 	}
 }
 
@@ -240,23 +271,43 @@ func (k *Keeper) News(replica string) <-chan struct{} {
 	return k.news[replica]
 }
 
+// Wake is News with a token at once.
+func (k *Keeper) Wake(replica string) <-chan struct{} {
+	if k == nil {
+		return nil
+	}
+	news := k.News(replica)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.signal(k.news[replica])
+	return news
+}
+
 // Wanted says which secrets a replica uses, and how.
 type Wanted struct {
 	Replica, Namespace string
 	Refs               []*v1.SecretRef
-	// Versions are those that its environment must have, by name; the newest one if it is not named.
-	Versions map[string]uint64
 }
 
-// find returns the version of a secret that a replica gets: that one, or the newest if version is 0.
-func (k *Keeper) find(w Wanted, name string, version uint64) (found *v1.NodeSecret) {
+// find returns the version of a secret that a replica gets.
+func (k *Keeper) find(w Wanted, name string) *v1.NodeSecret {
 	for _, s := range k.held {
-		if s.GetName() == name && s.GetNamespace() == w.Namespace && slices.Contains(s.GetReplicas(), w.Replica) &&
-			(version == 0 || s.GetVersion() == version) && s.GetVersion() > found.GetVersion() {
-			found = s
+		if s.GetName() == name && s.GetNamespace() == w.Namespace && slices.Contains(s.GetReplicas(), w.Replica) {
+			return s
 		}
 	}
-	return found
+	return nil
+}
+
+// Check says which secrets are missing for a replica, by a MissingError. It is nil in a nil keeper.
+func (k *Keeper) Check(w Wanted) error {
+	if k == nil || k.broken != nil {
+		return nil
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	_, err := k.findAll(w)
+	return err
 }
 
 // MissingError says that a replica cannot start yet, because secrets are missing.

@@ -70,8 +70,8 @@ type given struct {
 // findAll finds the secrets of a replica, for each use in the order of the spec.
 func (k *Keeper) findAll(w Wanted) (all []given, err error) {
 	var missing []string
-	add := func(ref *v1.SecretRef, version uint64, e entry) {
-		secret := k.find(w, ref.GetName(), version)
+	add := func(ref *v1.SecretRef, e entry) {
+		secret := k.find(w, ref.GetName())
 		if secret == nil {
 			missing = append(missing, ref.GetName())
 			return
@@ -81,10 +81,10 @@ func (k *Keeper) findAll(w Wanted) (all []given, err error) {
 	}
 	for _, ref := range w.Refs {
 		if ref.GetEnv() != "" {
-			add(ref, w.Versions[ref.GetName()], entry{Env: ref.GetEnv()})
+			add(ref, entry{Env: ref.GetEnv()})
 		}
 		if ref.GetPath() != "" {
-			add(ref, 0, entry{File: ref.GetPath()})
+			add(ref, entry{File: ref.GetPath()})
 		}
 	}
 	if len(missing) > 0 {
@@ -102,7 +102,7 @@ func (k *Keeper) write(w Wanted, all []given) (Placed, error) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return Placed{}, noRoom(err)
 	}
-	folders, err := k.makeFolders(dir, w.Refs)
+	folders, err := makeFolders(dir, w.Refs)
 	if err != nil {
 		return Placed{}, err
 	}
@@ -158,33 +158,18 @@ func (k *Keeper) writeVariables(replica string, variables map[string]string) err
 	return k.place(filepath.Join(k.replicaDir(replica), envName), data, 0, -1, -1)
 }
 
-// makeFolders makes a folder for each folder in which the replica has files, and returns their numbers. A folder that is
-// in another one gets a place there to be mounted at, because nothing can be made in a read-only mount.
-func (k *Keeper) makeFolders(dir string, refs []*v1.SecretRef) (map[string]int, error) {
+// makeFolders makes a folder for each folder in which the replica has files, and returns their numbers.
+func makeFolders(dir string, refs []*v1.SecretRef) (map[string]int, error) {
 	folders := map[string]int{}
 	for _, ref := range refs {
 		if ref.GetPath() != "" {
 			folders[path.Dir(ref.GetPath())] = 0
 		}
 	}
-	sorted := slices.Sorted(maps.Keys(folders))
-	for number, parent := range sorted {
+	for number, parent := range slices.Sorted(maps.Keys(folders)) {
 		folders[parent] = number
 		if err := makeDir(filepath.Join(dir, strconv.Itoa(number))); err != nil {
 			return nil, err
-		}
-		for _, above := range sorted[:number] {
-			below, inside := strings.CutPrefix(parent, above+"/")
-			if !inside {
-				continue
-			}
-			at := filepath.Join(dir, strconv.Itoa(folders[above]))
-			for part := range strings.SplitSeq(below, "/") {
-				at = filepath.Join(at, part)
-				if err := makeDir(at); err != nil {
-					return nil, err
-				}
-			}
 		}
 	}
 	return folders, nil
@@ -204,18 +189,10 @@ func (k *Keeper) filePath(replica string, e entry) string {
 	return filepath.Join(k.replicaDir(replica), strconv.Itoa(e.Folder), path.Base(e.File))
 }
 
-// reserved are folders that every container needs for something else.
-var reserved = []string{"/", "/bin", "/dev", "/etc", "/lib", "/lib64", "/proc", "/sbin", "/sys", "/usr", "/usr/bin", "/usr/lib", "/usr/sbin"}
-
-// checkPath refuses a path that no file can be mounted at.
+// checkPath refuses a path that no file can be mounted at. Servers refuse more, with better words.
 func checkPath(file string) error {
-	switch parent := path.Dir(file); {
-	case !path.IsAbs(file) || path.Clean(file) != file || file == "/" || strings.ContainsRune(file, 0):
-		return fmt.Errorf("%w: %q is not the absolute path of a file", ErrInvalid, file)
-	case slices.Contains(reserved, parent):
-		return fmt.Errorf("%w: the folder of %s would hold nothing else: use a folder of its own, such as /run/secrets", ErrInvalid, file)
-	case strings.HasPrefix(file, "/proc/") || strings.HasPrefix(file, "/sys/") || strings.HasPrefix(file, "/dev/"):
-		return fmt.Errorf("%w: %s is in a folder of the kernel: use another one, such as /run/secrets", ErrInvalid, file)
+	if !path.IsAbs(file) || path.Clean(file) != file || path.Dir(file) == "/" || strings.ContainsRune(file, 0) {
+		return fmt.Errorf("%w: %q is not the absolute path of a file in a folder", ErrInvalid, file)
 	}
 	return nil
 }
@@ -235,13 +212,6 @@ func checkPaths(refs []*v1.SecretRef) error {
 			return fmt.Errorf("%w: two secrets have the path %s", ErrInvalid, file)
 		}
 		files[file] = true
-	}
-	for file := range files {
-		for parent := path.Dir(file); parent != "/"; parent = path.Dir(parent) {
-			if files[parent] {
-				return fmt.Errorf("%w: %s cannot be a file and the folder of %s", ErrInvalid, parent, file)
-			}
-		}
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package secrets
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"os"
@@ -8,15 +9,10 @@ import (
 	"slices"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
-// What a replica wants when one of its files has changed.
-const (
-	OnChangeNone    = "none"
-	OnChangeSignal  = "signal"
-	OnChangeRestart = "restart"
-)
-
+// defaultSignal tells a program that a file has changed.
 const defaultSignal = "SIGHUP"
 
 // Change is what a running program must be told, because its files have changed.
@@ -42,13 +38,11 @@ func (k *Keeper) Refresh(w Wanted) (change Change, err error) {
 	next := &state{User: s.User, Started: true, Entries: slices.Clone(s.Entries)}
 	changed, env := !s.Started, false
 	for i, e := range next.Entries {
-		switch now := k.current(w, e); {
-		case now != nil && idOf(now) == e.id(), now == nil && e.UID == "":
-		case e.Env != "": // the program keeps it, further processes do not get it
-			if now == nil {
-				changed, env = true, true
-				next.Entries[i].UID, next.Entries[i].Version = "", 0
-			}
+		switch now := k.find(w, e.Name); {
+		case now != nil && idOf(now) == e.id(), e.Env != "" && e.UID == "", now == nil && e.UID == "":
+		case e.Env != "": // only a new program gets another version, and further processes of this one none
+			changed, env = true, true
+			next.Entries[i].UID, next.Entries[i].Version = "", 0
 		case now == nil:
 			if err := os.Remove(k.filePath(w.Replica, e)); err != nil && !errors.Is(err, os.ErrNotExist) {
 				return change, noRoom(err)
@@ -63,7 +57,9 @@ func (k *Keeper) Refresh(w Wanted) (change Change, err error) {
 			if err := k.place(k.filePath(w.Replica, e), now.GetValue(), mode, uid, gid); err != nil {
 				return change, err
 			}
-			next.Entries[i].UID, next.Entries[i].Version, next.Entries[i].Untold = now.GetUid(), now.GetVersion(), true
+			onChange := refOf(w.Refs, e).GetOnChange()
+			untold := onChange == spec.OnChangeSignal || onChange == spec.OnChangeRestart
+			next.Entries[i].UID, next.Entries[i].Version, next.Entries[i].Untold = now.GetUid(), now.GetVersion(), untold
 			change.Updated, changed = append(change.Updated, e.Name), true
 		}
 	}
@@ -79,17 +75,6 @@ func (k *Keeper) Refresh(w Wanted) (change Change, err error) {
 	}
 	change.add(w.Refs, next)
 	return change, nil
-}
-
-// current is the version that a replica has, or should have. A variable keeps its version.
-func (k *Keeper) current(w Wanted, e entry) *v1.NodeSecret {
-	if e.Env == "" {
-		return k.find(w, e.Name, 0)
-	}
-	if e.Version == 0 {
-		return nil
-	}
-	return k.find(w, e.Name, e.Version)
 }
 
 // keepVariables removes the variables of a replica whose secrets are gone, for the processes that start from now on.
@@ -117,15 +102,12 @@ func (c *Change) add(refs []*v1.SecretRef, s *state) {
 			continue
 		}
 		switch ref := refOf(refs, e); ref.GetOnChange() {
-		case OnChangeSignal:
-			signal := ref.GetSignal()
-			if signal == "" {
-				signal = defaultSignal
-			}
+		case spec.OnChangeSignal:
+			signal := cmp.Or(ref.GetSignal(), defaultSignal)
 			if !slices.Contains(c.Signals, signal) {
 				c.Signals = append(c.Signals, signal)
 			}
-		case OnChangeRestart:
+		case spec.OnChangeRestart:
 			c.Restart = append(c.Restart, e.Name)
 		}
 	}
