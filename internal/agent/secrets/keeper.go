@@ -174,7 +174,7 @@ func (k *Keeper) hold(s *v1.NodeSecret) {
 	}
 	if len(s.GetValue()) == 0 {
 		if before == nil {
-			k.log.Error("a server has not sent a version of a secret that this node does not have", "secret", s.GetName(), "version", s.GetVersion())
+			k.log.Debug("a server will send a version of a secret later", "secret", s.GetName(), "version", s.GetVersion())
 			return
 		}
 		s = copyOf(s, before.GetValue(), s.GetReplicas())

@@ -9,9 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// FolderName is the folder of the secrets in the folder of a cloud's running things.
-const FolderName = "secrets"
-
 // Size is how large the file system is at most, for a machine with that much memory in bytes.
 func Size(memory int64) int64 { return max(32<<20, memory/16) }
 
