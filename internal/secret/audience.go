@@ -89,22 +89,23 @@ func runsWith(snap *state.Snapshot, w *v1.Workload, name string) bool {
 	return false
 }
 
-// Pin returns the versions that the environment of a new revision has. A secret that does not exist yet, or has expired,
-// will have the next version when it is set: the revision waits for that one.
-func Pin(snap *state.Snapshot, namespace string, w *v1.WorkloadSpec, now time.Time) map[string]uint64 {
-	_, environment := Names(w)
+// Pin gives a new revision the versions that its environment has. A secret that does not exist yet, or has expired, will
+// have the next version when it is set: the revision waits for that one.
+func Pin(snap *state.Snapshot, revision *v1.Revision, now time.Time) {
+	_, environment := Names(revision.GetSpec().GetWorkload())
+	revision.Spec.SecretVersions = nil
 	if len(environment) == 0 {
-		return nil
+		return
 	}
 	pinned := make(map[string]uint64, len(environment))
 	for name := range environment {
-		s := snap.SecretByName(namespace, name)
+		s := snap.SecretByName(revision.GetMetadata().GetNamespace(), name)
 		pinned[name] = s.GetStatus().GetVersion()
 		if pinned[name] == 0 || Expired(VersionOf(s, pinned[name]), now) {
 			pinned[name]++
 		}
 	}
-	return pinned
+	revision.Spec.SecretVersions = pinned
 }
 
 // Use is the version of a secret that a replica gets.

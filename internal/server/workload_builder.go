@@ -82,7 +82,7 @@ func (b *workloadBuilder) create(ctx context.Context, tx *transaction) (*v1.Work
 		Spec:   wanted.GetSpec(),
 		Status: &v1.WorkloadStatus{Configuration: wanted.GetStatus().GetConfiguration()},
 	}
-	revise(tx.batch, w, image)
+	b.revise(tx, w, image)
 	b.deploy(ctx, tx, nil, w, spec.CauseCreate)
 	tx.batch.Create(w)
 	tx.batch.Create(b.Event(ctx, w, "Created", fmt.Sprintf("%s of %s%s", sizeText(w.GetSpec()), w.GetSpec().GetImage(), images.PinNote(image.Image))))
@@ -119,7 +119,7 @@ func (b *workloadBuilder) update(ctx context.Context, tx *transaction, old *v1.W
 	w.Metadata.Annotations = wanted.GetMetadata().GetAnnotations()
 	if !sameTemplate {
 		w.Status.Configuration = wanted.GetStatus().GetConfiguration()
-		revision := revise(tx.batch, w, image)
+		revision := b.revise(tx, w, image)
 		revision.Spec.Restart = current.GetSpec().GetRestart()
 	}
 	if !sameTemplate || again {
