@@ -157,7 +157,7 @@ func (s *Server) presentReplica(snap *state.Snapshot, stored *v1.Replica) *v1.Re
 		if placement.HeldBack(time.Now(), stored) {
 			return stored // its reason holds until then
 		}
-		return presentWaiting(stored)
+		return presentWaiting(stored, placement.AwaitsSecret(snap, snap.Revision(stored.GetSpec().GetRevisionUid()), s.Now()))
 	}
 	if !s.offlineIn(snap).host(stored) {
 		return s.sessions.WithProgress(stored)
@@ -198,10 +198,10 @@ func isWaiting(r *v1.Replica) bool {
 }
 
 // presentWaiting replaces the stored reason, which is from the moment when the replica began
-// to wait, by the command that shows the present one.
-func presentWaiting(stored *v1.Replica) *v1.Replica {
+// to wait, by the secret that it waits for or the command that shows the present reason.
+func presentWaiting(stored *v1.Replica, secret string) *v1.Replica {
 	status := proto.CloneOf(stored.GetStatus())
-	status.Reason = "cannot be placed " + explainHint(stored.GetMetadata().GetNamespace(), stored.GetSpec().GetWorkload())
+	status.Reason = cmp.Or(secret, "cannot be placed "+explainHint(stored.GetMetadata().GetNamespace(), stored.GetSpec().GetWorkload()))
 	return &v1.Replica{
 		ApiVersion: stored.GetApiVersion(), Kind: stored.GetKind(),
 		Metadata: stored.GetMetadata(), Spec: stored.GetSpec(), Status: status,
