@@ -177,6 +177,28 @@ func TestReadersSeeOneVersionOrTheOther(t *testing.T) {
 	readers.Wait()
 }
 
+// A server with much to say names a version first, and sends its value later.
+func TestOldVersionStaysUntilTheValueOfTheNextOneArrives(t *testing.T) {
+	k, _ := open(t, t.TempDir())
+	k.Apply(delta(of("a", 1, "old", "r", "gone")))
+	placed := run(t, k, wants("r", file), User{UID: os.Getuid(), GID: os.Getgid()})
+	k.Apply(&v1.SecretsDown{Full: true, Secrets: []*v1.NodeSecret{of("a", 2, "", "r")}})
+	change, err := k.Refresh(wants("r", file))
+	must(t, err)
+	if got := content(placed, "/run/secrets/a"); got != "old" || len(change.Lost) > 0 {
+		t.Errorf("content %q, %+v", got, change)
+	}
+	if err := k.Check(wants("gone", file)); err == nil {
+		t.Error("a replica that does not get it any more still does")
+	}
+	k.Apply(delta(of("a", 2, "new", "r")))
+	_, err = k.Refresh(wants("r", file))
+	must(t, err)
+	if got := content(placed, "/run/secrets/a"); got != "new" || len(k.held) != 1 {
+		t.Errorf("content %q, %d versions", got, len(k.held))
+	}
+}
+
 func TestExpiredVersionGoesAtItsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k, _ := open(t, t.TempDir())
