@@ -20,6 +20,7 @@ import (
 	"github.com/cloudless/cloudless/internal/agent/pressure"
 	"github.com/cloudless/cloudless/internal/agent/probe"
 	"github.com/cloudless/cloudless/internal/agent/scrape"
+	"github.com/cloudless/cloudless/internal/agent/storage"
 	"github.com/cloudless/cloudless/internal/driver"
 	"github.com/cloudless/cloudless/internal/mesh"
 	"github.com/cloudless/cloudless/internal/sleep"
@@ -93,6 +94,8 @@ type Machine interface {
 	// Memory is the machine's memory, and the share of the last ten seconds in which its programs stalled for lack of
 	// it, in percent.
 	Memory() (room pressure.Room, stalled float64, err error)
+	// Disk is the part of the disk that the node may use.
+	Disk() (storage.Disk, error)
 	// Watch calls changed once it is watching, and then whenever the machine may have
 	// changed, until ctx ends.
 	Watch(ctx context.Context, changed func()) error
@@ -296,6 +299,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.work.Go(func() { a.watchMachine(ctx) })
 	a.work.Go(func() { a.watchReadiness(ctx) })
 	a.work.Go(func() { a.watchMemory(ctx) })
+	a.work.Go(func() { a.watchDisk(ctx) })
 	a.work.Go(func() { a.scraper.Run(ctx) })
 	if a.departs != nil {
 		a.work.Go(func() { a.departs(ctx, a.depart, a.departure.end) })

@@ -25,6 +25,7 @@ import (
 	"github.com/cloudless/cloudless/internal/agent/machine"
 	"github.com/cloudless/cloudless/internal/agent/pressure"
 	"github.com/cloudless/cloudless/internal/agent/probe"
+	"github.com/cloudless/cloudless/internal/agent/storage"
 	"github.com/cloudless/cloudless/internal/driver"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/telemetry"
@@ -129,6 +130,7 @@ type fakeMachine struct {
 	mu         sync.Mutex
 	disk       string
 	memoryUsed int64
+	diskUsed   int64 // of 100 GiB
 	conditions []*v1.Condition
 	gpus       []machine.GPU
 }
@@ -143,6 +145,12 @@ func (m *fakeMachine) Memory() (pressure.Room, float64, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return pressure.Room{Total: 8 << 30, Available: 8<<30 - m.memoryUsed}, 0, nil
+}
+
+func (m *fakeMachine) Disk() (storage.Disk, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return storage.Disk{Total: 100 << 30, Used: m.diskUsed}, nil
 }
 
 func (m *fakeMachine) GPUs() []machine.GPU {

@@ -150,6 +150,7 @@ func (r *replica) startTask(ctx context.Context) (started driver.Status, err err
 		return started, err
 	}
 	task.Login = r.login()
+	task.MaxUnpacked = r.disk.Load().GetMaxUnpackedImage()
 	task.Resources.OOMScore = pressure.OOMScore(spec.PriorityOf(r.rec.Assignment.GetRevision().GetSpec().GetWorkload()), memoryRequest(r.rec.Assignment), r.memory)
 	if r.rec.singleton() {
 		task.Lease = r.leases.Path(r.uid)

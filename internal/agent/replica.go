@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -43,6 +44,8 @@ type replicaEnv struct {
 	listening func(pid int, w *v1.WorkloadSpec) probe.Result
 	// memory is how much the machine has, in bytes.
 	memory int64
+	// disk is what the cluster says of the node's disk; nil until it has said anything.
+	disk atomic.Pointer[v1.DiskLimits]
 	// execs has one token for each command of a probe that runs.
 	execs   chan struct{}
 	log     *slog.Logger

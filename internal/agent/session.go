@@ -276,6 +276,9 @@ func (a *Agent) receive(stream sessionStream, detector *hangDetector, pings chan
 			if err := a.reserveMemory(message.Assignments.GetReservedMemory()); err != nil {
 				a.log.Error("cannot reserve memory for the system", "error", err)
 			}
+			if disk := message.Assignments.GetDisk(); disk != nil {
+				a.disk.Store(disk)
+			}
 			if servers := message.Assignments.GetServers(); len(servers) > 0 && a.servers != nil {
 				a.servers(servers)
 			}

@@ -55,3 +55,26 @@ func durationOf(text string) time.Duration {
 	}
 	return d
 }
+
+// The limits of the disk that a configuration without its own has.
+const (
+	defaultUnpacked    = 20 << 30
+	defaultHighPercent = 80
+	defaultWritable    = 10 << 30
+)
+
+// DiskLimitsOf is how the nodes of a cluster keep their disks from filling up.
+func DiskLimitsOf(c *v1.ClusterSpec) *v1.DiskLimits {
+	s := c.GetSecurity()
+	limits := &v1.DiskLimits{MaxUnpackedImage: defaultUnpacked, ImageHighPercent: defaultHighPercent, MaxWritableLayer: defaultWritable}
+	if n, err := ParseBytes(s.GetMaxUnpackedImage()); err == nil && n > 0 {
+		limits.MaxUnpackedImage = n
+	}
+	if s.GetImageHighPercent() > 0 {
+		limits.ImageHighPercent = s.GetImageHighPercent()
+	}
+	if n, err := ParseBytes(s.GetMaxWritableLayer()); err == nil && n > 0 {
+		limits.MaxWritableLayer = n
+	}
+	return limits
+}

@@ -108,6 +108,7 @@ var layer = map[string]int{
 	"internal/agent/machine":           3,
 	"internal/agent/ingress":           3,
 	"internal/agent/pressure":          1,
+	"internal/agent/storage":           2,
 	"internal/agent/probe":             1,
 	"internal/agent/scrape":            1,
 	"internal/agent/lease":             1,
