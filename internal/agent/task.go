@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -62,6 +63,9 @@ func describe(a *v1.Assignment, attempt int, logDir string, limits driver.LogLim
 		User:         w.GetUser(),
 		Hostname:     hostname(a.GetReplica().GetMetadata().GetName()),
 		ReadOnlyRoot: w.GetReadOnlyRoot(),
+		Security:     securityOf(revision),
+		Sandbox:      w.GetSandbox(),
+		Devices:      slices.Clone(w.GetSecurity().GetDevices()),
 		Network:      driver.Network(w.GetNetwork()),
 		Resources:    resources,
 		LogDir:       logDir,
@@ -81,6 +85,29 @@ func describe(a *v1.Assignment, attempt int, logDir string, limits driver.LogLim
 		task.Network = driver.NetworkNode
 	}
 	return task, nil
+}
+
+// securityOf is what the replicas of a revision may do on the machine.
+func securityOf(revision *v1.RevisionSpec) driver.Security {
+	w := revision.GetWorkload()
+	asked := w.GetSecurity()
+	s := driver.Security{
+		AddCapabilities: asked.GetCapabilities().GetAdd(), DropCapabilities: asked.GetCapabilities().GetDrop(),
+		Seccomp: asked.GetSeccomp(), AppArmor: asked.GetApparmor(),
+	}
+	if name := spec.SeccompName(w); name != "" {
+		s.Seccomp = cmp.Or(revision.GetSeccompProfile(), name) // the driver refuses a name
+	}
+	switch spec.ProfileOf(w) {
+	case spec.ProfileRestricted:
+		s.Profile = driver.Restricted
+	case spec.ProfilePrivileged:
+		s.Profile = driver.Privileged
+	}
+	if asked != nil {
+		s.NewPrivileges, s.UserNamespace = asked.AllowPrivilegeEscalation, asked.UserNamespace
+	}
+	return s
 }
 
 // maxHostname is the longest DNS label; the kernel accepts one more character.

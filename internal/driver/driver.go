@@ -95,8 +95,10 @@ type Rooter interface {
 type Root struct {
 	// Dir cannot be read itself, only used for lookups. The caller closes it.
 	Dir *os.File
-	// UID and GID are those of the task's first process.
+	// UID and GID are those of the task's first process, as the machine numbers them.
 	UID, GID int
+	// Hidden are the folders of the task in which Dir has not what the task sees.
+	Hidden []string
 }
 
 // Dialer is a driver that can connect from inside a running task's network.
@@ -174,6 +176,10 @@ type Capabilities struct {
 	Version string
 	// Missing has one sentence for each thing that this driver cannot do here.
 	Missing []string
+	// Sandboxes are those that tasks can run in.
+	Sandboxes []string
+	// UserNamespaces is whether tasks can run in user namespaces.
+	UserNamespaces bool
 }
 
 // Task describes one attempt at running a replica.
@@ -193,7 +199,10 @@ type Task struct {
 	Hostname    string
 
 	ReadOnlyRoot bool
-	Network      Network
+	Security     Security
+	// Sandbox is the kernel that the task runs on, if it is not that of the machine: "gvisor".
+	Sandbox string
+	Network Network
 	// NetworkNamespace is the path of the namespace for NetworkNode. Its owner creates it
 	// before the start and removes it after the removal.
 	NetworkNamespace string
@@ -211,6 +220,33 @@ type Task struct {
 	// renew it. The driver kills the task afterwards, even if the owner is dead. Empty means that it may run forever.
 	Lease string
 }
+
+// Security is what a task may do on its machine. The zero value is the default profile.
+type Security struct {
+	Profile Profile
+	// AddCapabilities and DropCapabilities change those of the profile. They have no prefix; ALL stands for all of them.
+	AddCapabilities, DropCapabilities []string
+	// Seccomp is "default", "unconfined" or a filter of system calls as JSON, in the format of OCI runtimes. If it is
+	// empty, the profile decides.
+	Seccomp string
+	// AppArmor is "default", "unconfined" or a profile that is loaded on the machine. If it is empty, the profile decides.
+	// Machines without AppArmor ignore it.
+	AppArmor string
+	// NewPrivileges is whether processes may get more rights than the first one has. If it is nil, the profile decides.
+	NewPrivileges *bool
+	// UserNamespace is whether users of the task are nobody on the machine. If it is nil, the driver decides.
+	UserNamespace *bool
+}
+
+// Profile is what a task may do at most, unless more is added.
+type Profile string
+
+// The profiles.
+const (
+	Restricted Profile = "restricted" // no root, no capabilities, a read-only root folder
+	Default    Profile = ""           // a few capabilities
+	Privileged Profile = "privileged" // everything, including all devices
+)
 
 // Login is the credentials for a registry. It does not reveal them when it is printed,
 // logged or encoded.

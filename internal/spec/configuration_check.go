@@ -48,6 +48,7 @@ func checkConfiguration(c *v1.Configuration, found *violations) {
 	checkAcme(clusterPath+".acme", s.GetAcme(), found)
 	checkIngress(s, found)
 	checkDisks(clusterPath+".security", s.GetSecurity(), found)
+	checkSeccompProfiles(s.GetSecurity().GetSeccompProfiles(), found)
 }
 
 // checkDisks refuses limits with which no image and no replica could run.

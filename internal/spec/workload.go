@@ -107,6 +107,7 @@ func checkWorkload(w *v1.Workload, found *violations) {
 	readAmount("spec.lostAfter", s.GetLostAfter(), ParseDuration, found)
 	checkAutoscale(w.GetSpec(), s, found)
 	checkEgress(s, found)
+	checkSecurity(s, found)
 	checkRelease(w.GetMetadata().GetName(), s, found)
 	checkDependsOn(w.GetMetadata().GetName(), s, found)
 }
@@ -170,6 +171,7 @@ func checkExec(msg proto.Message, found *violations) {
 	}
 	checkNoZeros("start.", process{command: s.Command, env: s.Env, workingDir: s.WorkingDir}, found)
 	checkUser("start.user", s.User, found)
+	checkWorkingDir("start.workingDir", s.WorkingDir, found)
 }
 
 // checkUser refuses numbers that no user or group can have.

@@ -86,7 +86,7 @@ func (d *Driver) kill(ctx context.Context, id string, sig syscall.Signal) error 
 		}
 	}
 	_, err := d.client.TaskService().Kill(ctx, &tasks.KillRequest{ContainerID: id, Signal: uint32(sig)})
-	if err = native(err); err != nil && !errdefs.IsNotFound(err) && !errdefs.IsFailedPrecondition(err) {
+	if err = native(err); err != nil && !errdefs.IsNotFound(err) && !errdefs.IsFailedPrecondition(err) && !sandboxEnded(err) {
 		return fmt.Errorf("send signal %d to task %s: %w", sig, id, err)
 	}
 	return nil
@@ -125,8 +125,10 @@ func (d *Driver) remove(ctx context.Context, id string) error {
 		d.removeBundle(id),
 		d.cgroups.remove(path),
 		os.RemoveAll(filepath.Join(d.opts.runcDir(), d.opts.namespace(), id)),
+		d.removeSandbox(id),
 		removeDeadSocket(d.shimSocket(id)),
 		os.RemoveAll(d.opts.pipeDir(id)),
+		d.removeSys(id),
 		d.removeSnapshot(ctx, id),
 	)
 	if err == nil { // otherwise the next removal can still read the exit
