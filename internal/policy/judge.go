@@ -145,8 +145,14 @@ func (p *Policy) RefusesNode(w *v1.Workload, node *v1.Node) string {
 	return ""
 }
 
-// Cache keeps compiled policies, because compiling takes a thousand times as long as judging. Its zero value is empty.
-type Cache struct {
+// Compiled returns a stored policy compiled. Compiling takes a thousand times as long as judging, so the result is kept until
+// the policy changes.
+func Compiled(p *v1.Policy) *Policy { return compiled.of(p) }
+
+// compiled is shared by everything that judges in this process: the same policy compiles to the same.
+var compiled memory
+
+type memory struct {
 	mu    sync.Mutex
 	known map[string]cached // by uid
 }
@@ -159,8 +165,7 @@ type cached struct {
 // maxCached bounds what deleted policies leave behind.
 const maxCached = 4096
 
-// Of returns a stored policy compiled.
-func (c *Cache) Of(p *v1.Policy) *Policy {
+func (c *memory) of(p *v1.Policy) *Policy {
 	uid := p.GetMetadata().GetUid()
 	c.mu.Lock()
 	defer c.mu.Unlock()

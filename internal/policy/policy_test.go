@@ -211,15 +211,13 @@ func TestStoredPolicyThatDoesNotCompile(t *testing.T) {
 	}
 }
 
-func TestCacheCompilesOnce(t *testing.T) {
-	var c policy.Cache
+func TestPolicyIsCompiledOnce(t *testing.T) {
 	p := with("true")
-	first := c.Of(p)
-	again := with("true")
-	if c.Of(p) != first || c.Of(again) != first {
+	first := policy.Compiled(p)
+	if policy.Compiled(p) != first || policy.Compiled(with("true")) != first {
 		t.Error("an unchanged policy is compiled again")
 	}
-	if changed := with("false"); c.Of(changed) == first {
+	if policy.Compiled(with("false")) == first {
 		t.Error("a changed policy is not compiled again")
 	}
 }
