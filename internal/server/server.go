@@ -331,6 +331,7 @@ func (s *Server) newGRPC(guard *auth.Guard) *edge {
 	v1.RegisterNamespaceServiceServer(server, &namespaceService{collection: namespaces})
 	v1.RegisterServiceServiceServer(server, &serviceService{collection: offered})
 	v1.RegisterCertificateServiceServer(server, &certificateService{collection: newCertificates(s)})
+	v1.RegisterSecretServiceServer(server, &secretService{collection: newSecrets(s)})
 	v1.RegisterRouteServiceServer(server, &routeService{collection: leading})
 	v1.RegisterEndpointServiceServer(server, &endpointService{collection: offered})
 	v1.RegisterConnectivityServiceServer(server, network.New(s.Core, s.sessions.Open))

@@ -82,7 +82,7 @@ func (b *workloadBuilder) create(ctx context.Context, tx *transaction) (*v1.Work
 		Spec:   wanted.GetSpec(),
 		Status: &v1.WorkloadStatus{Configuration: wanted.GetStatus().GetConfiguration()},
 	}
-	if err := filterCalls(tx.base, revise(tx.batch, w, image)); err != nil {
+	if err := filterCalls(tx.base, b.revise(tx, w, image)); err != nil {
 		return nil, err
 	}
 	b.deploy(ctx, tx, nil, w, spec.CauseCreate)
@@ -121,7 +121,7 @@ func (b *workloadBuilder) update(ctx context.Context, tx *transaction, old *v1.W
 	w.Metadata.Annotations = wanted.GetMetadata().GetAnnotations()
 	if !sameTemplate {
 		w.Status.Configuration = wanted.GetStatus().GetConfiguration()
-		revision := revise(tx.batch, w, image)
+		revision := b.revise(tx, w, image)
 		revision.Spec.Restart = current.GetSpec().GetRestart()
 		if err := filterCalls(tx.base, revision); err != nil {
 			return nil, err

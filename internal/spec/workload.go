@@ -108,6 +108,7 @@ func checkWorkload(w *v1.Workload, found *violations) {
 	checkAutoscale(w.GetSpec(), s, found)
 	checkEgress(s, found)
 	checkSecurity(s, found)
+	checkSecrets(w.GetSpec(), s, found)
 	checkRelease(w.GetMetadata().GetName(), s, found)
 	checkDependsOn(w.GetMetadata().GetName(), s, found)
 }
