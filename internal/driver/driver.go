@@ -84,6 +84,12 @@ type Execer interface {
 	Exec(ctx context.Context, id string, exec Exec) (Process, error)
 }
 
+// Signaler is a driver that can send a signal to the first process of a task.
+type Signaler interface {
+	// Signal sends a signal by name, for example "SIGHUP".
+	Signal(ctx context.Context, id string, signal string) error
+}
+
 // Rooter is a driver whose tasks have files that are accessible from outside.
 type Rooter interface {
 	// Root opens the root folder of a running task as its processes see it, mounts
@@ -208,6 +214,9 @@ type Task struct {
 	NetworkNamespace string
 	// Files of this machine, by the path at which the task sees them, read-only.
 	Files map[string]string
+	// Folders of this machine, by the path at which the task sees them, read-only. Their owner may change what is in them
+	// while the task runs.
+	Folders map[string]string
 	// Devices are device files of this machine that the task may read and write, at the
 	// same paths.
 	Devices   []string
@@ -219,6 +228,21 @@ type Task struct {
 	// Lease is a file with the time by CLOCK_BOOTTIME, in nanoseconds, until which the task may run. Its owner may
 	// renew it. The driver kills the task afterwards, even if the owner is dead. Empty means that it may run forever.
 	Lease string
+
+	// SecretEnv is a file of this machine with variables for every process of the task, which replace those of Env: a JSON
+	// object. The file is on a file system in memory and belongs to the owner of the task, who keeps it while the task
+	// exists. The driver writes its content to no disk, log or error. Empty means none.
+	SecretEnv string
+	// Owner is called once the user of the task's first process is known, before it starts. If it fails, Start does. It
+	// may be nil.
+	Owner func(User) error
+}
+
+// User is the user of a task's first process, as the task sees it.
+type User struct {
+	UID, GID int
+	// Shift is added to ids of the task to get those of the machine; 0 without a user namespace.
+	Shift int
 }
 
 // Security is what a task may do on its machine. The zero value is the default profile.

@@ -35,6 +35,9 @@ func (d *Driver) Start(ctx context.Context, task driver.Task) (_ driver.Status, 
 	if err := validateTask(task); err != nil {
 		return driver.Status{}, err
 	}
+	if task.SecretEnv != "" && !d.opts.embedded() { // the shim of an outside daemon would write it to disk
+		return driver.Status{}, fmt.Errorf("start task %s: secrets cannot be in its environment with an outside containerd, only in files: %w", task.ID, driver.ErrInvalid)
+	}
 	d.tasks.Lock(task.ID)
 	defer d.tasks.Unlock(task.ID)
 	before, err := d.started(ctx, task.ID)
@@ -122,6 +125,11 @@ func (d *Driver) create(ctx context.Context, task driver.Task, img image) ([]mou
 	}
 	if err := d.setUser(ctx, firstOf(task.User, img.config.User, "root"), container, spec); err != nil {
 		return nil, err
+	}
+	if task.Owner != nil {
+		if err := task.Owner(userOf(spec)); err != nil {
+			return nil, fmt.Errorf("start task %s: %w", task.ID, err)
+		}
 	}
 	return mounts, checkRestricted(task, spec)
 }
