@@ -156,7 +156,11 @@ func (a *Authenticator) ofToken(token *v1.Token) (core.Principal, error) {
 	if err != nil {
 		return core.Principal{}, err
 	}
-	return core.Principal{ID: id, Role: token.GetSpec().GetRole(), TokenUID: token.GetMetadata().GetUid(), Expires: expires}, nil
+	about := token.GetSpec()
+	return core.Principal{
+		ID: id, Role: about.GetRole(), TokenUID: token.GetMetadata().GetUid(), Expires: expires,
+		Namespace: about.GetNamespace(), User: about.GetUser(), Groups: about.GetGroups(),
+	}, nil
 }
 
 // fromServer authenticates the caller of a call that another server relays. That server must be a member. It only names
