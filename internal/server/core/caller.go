@@ -20,8 +20,8 @@ const (
 type Principal struct {
 	ID   identity.ID
 	Role string
-	// TokenUID is set if the caller used an API token.
-	TokenUID string
+	// TokenUID is set if the caller used an API token, and SecretID is the public part of the secret that was used.
+	TokenUID, SecretID string
 	// Expires is when the credentials end; zero for certificates.
 	Expires time.Time
 	// Namespace is the only one in which the role of an API token counts; all of them, and what is in none, if empty.
