@@ -70,7 +70,11 @@ func expectedVoters(cluster *v1.Cluster) int {
 
 func (s *clusterService) WhoAmI(ctx context.Context, _ *v1.WhoAmIRequest) (*v1.WhoAmIResponse, error) {
 	p := core.Caller(ctx)
-	return &v1.WhoAmIResponse{Id: p.ID.String(), Role: p.Role}, nil
+	answer := &v1.WhoAmIResponse{Id: p.ID.String(), Role: p.Role, Namespace: p.Namespace, User: p.User, Groups: p.Groups}
+	if token := s.Store.Snapshot().Token(p.TokenUID); token != nil {
+		answer.ExpireTime, answer.Renewable = token.GetSpec().GetExpireTime(), token.GetSpec().GetRenew() != nil
+	}
+	return answer, nil
 }
 
 // The configuration of the cluster is the spec of the Cluster. All parts read it at the

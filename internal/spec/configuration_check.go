@@ -48,6 +48,7 @@ func checkConfiguration(c *v1.Configuration, found *violations) {
 	checkAcme(clusterPath+".acme", s.GetAcme(), found)
 	checkIngress(s, found)
 	checkDisks(clusterPath+".security", s.GetSecurity(), found)
+	checkOidc(clusterPath+".oidc", s.GetOidc(), found)
 	checkSeccompProfiles(s.GetSecurity().GetSeccompProfiles(), found)
 }
 

@@ -82,7 +82,7 @@ func (g *Guard) Unary(ctx context.Context, request any, info *grpc.UnaryServerIn
 		}
 		return handler(ctx, request)
 	})
-	if err == nil {
+	if err == nil && !asksOnly(info.FullMethod) {
 		oneport.StrangerOf(ctx).Authenticated()
 	}
 	return response, err
