@@ -15,6 +15,7 @@ import (
 	"github.com/cloudless/cloudless/internal/control/images"
 	"github.com/cloudless/cloudless/internal/control/replicas"
 	"github.com/cloudless/cloudless/internal/control/retention"
+	"github.com/cloudless/cloudless/internal/control/secrets"
 	"github.com/cloudless/cloudless/internal/control/servers"
 	"github.com/cloudless/cloudless/internal/control/services"
 	"github.com/cloudless/cloudless/internal/gcpacer"
@@ -63,6 +64,7 @@ func (p *controlPlane) leaderParts() []part {
 		Leases: p.server.Sessions().Leases(), Traffic: p.traffic,
 	}
 	cronLoop := cron.Loop{Store: p.store, Proposer: p.consensus}
+	secretLoop := secrets.Loop{Store: p.store, Proposer: p.consensus}
 	serviceLoop := services.Loop{Store: p.store, Proposer: p.consensus}
 	serverLoop := servers.Loop{
 		Store: p.store, Proposer: p.consensus, Self: p.peers.Self, Term: p.consensus.Stats().Term, Seen: p.peers.Seen, Wake: p.peers.Changed(),
@@ -80,6 +82,7 @@ func (p *controlPlane) leaderParts() []part {
 		p.nodes.Run,         // decides which nodes are online
 		replicaLoop.Run,     // creates, places and stops replicas
 		cronLoop.Run,        // starts the jobs of crons
+		secretLoop.Run,      // rolls out and removes versions of secrets
 		p.autoscale.Run,     // decides how many replicas autoscaled services have
 		serviceLoop.Run,     // gives workloads with ports a service
 		p.traffic.Run,       // forgets the traffic of routes that are gone

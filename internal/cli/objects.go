@@ -17,6 +17,7 @@ import (
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/cli/command"
+	"github.com/cloudless/cloudless/internal/cli/secret"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/suggest"
@@ -129,6 +130,7 @@ var columns = map[string]struct {
 		}
 	}},
 	"Certificate": {[]string{"HOSTS", "SOURCE", "STATE", "EXPIRES", "PROBLEM"}, certificateRow},
+	"Secret":      {secret.Headings, secret.Row},
 	"Route":       {[]string{"URL", "TO", "NODES", "REQUESTS/S", "REASON"}, routeRow},
 	"Revision": {[]string{"REVISION", "IMAGE"}, func(o client.Object) []string {
 		r := o.(*cloudlessv1.Revision)

@@ -283,7 +283,7 @@ func (s *Server) forecast(p *planned, fork *state.Fork) error {
 		switch p.objects[i].kind {
 		case state.KindWorkload:
 			change.Replicas, change.Unplaced, change.UnplacedReasons = own[0].GetReplicas(), own[0].GetUnplaced(), own[0].GetUnplacedReasons()
-			change.Quota = own[0].GetQuota()
+			change.Quota, change.WaitsFor = own[0].GetQuota(), own[0].GetWaitsFor()
 		case state.KindNamespace:
 			change.Woken = woken(own)
 		}

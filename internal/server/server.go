@@ -253,7 +253,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	s.connect(o, certificate)
 	s.sessions = sessions.New(sessions.Options{
 		Core: s.Core, Nodes: o.Nodes, Collector: o.Collector, Login: s.images.LoginOf, Addresses: s.membership.Addresses, Duplicates: &s.duplicates,
-		Traffic: o.TrafficReports, Wake: o.Wake, Unseal: o.Sealer.Unseal,
+		Traffic: o.TrafficReports, Wake: o.Wake, Unseal: o.Sealer.Unseal, Metrics: s.metrics,
 	})
 	guard := &auth.Guard{
 		Auth: s.auth, MemberCalls: &s.memberCalls, Router: s.router, Revoked: s.revoked, Logger: s.Logger,
