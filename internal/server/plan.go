@@ -19,6 +19,7 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 
 	"github.com/cloudless/cloudless/internal/server/core"
+	"github.com/cloudless/cloudless/internal/server/policies"
 
 	"github.com/cloudless/cloudless/internal/server/auth"
 )
@@ -80,7 +81,14 @@ func (s *planService) ApplyPlan(ctx context.Context, request *v1.ApplyPlanReques
 		if err := s.mayApply(ctx, p); err != nil {
 			return err
 		}
-		return p.propose(b, receipt)
+		if err := p.verdict.Refusal(); err != nil {
+			return err
+		}
+		if err := p.propose(b, receipt); err != nil || p.batch.Len() == 0 {
+			return err
+		}
+		p.verdict.Record(ctx, s.Core, b)
+		return nil
 	})
 	if err != nil {
 		return nil, err
@@ -193,6 +201,8 @@ type planned struct {
 	plan *v1.Plan
 	// objects are the kinds and uids of the objects, in the order of the changes.
 	objects []plannedObject
+	// verdict is what policies say of what the plan changes.
+	verdict *policies.Verdict
 }
 
 type plannedObject struct {
@@ -233,6 +243,7 @@ func (s *Server) plan(ctx context.Context, wanted *wanted, snap *state.Snapshot)
 		return nil, err
 	}
 	p.plan.Fingerprint = fingerprint(wanted, p.plan)
+	p.judge(ctx, s.Core) // what policies say depends on the caller, and is no part of what the plan does
 	return p, nil
 }
 

@@ -76,6 +76,8 @@ type Placement interface {
 	Departing(snap *state.Snapshot, n *v1.Node) []*v1.DepartingReplica
 	// Undrainable says why a drain that was forecast would not do, and what would help.
 	Undrainable(before, after *state.Snapshot, n *v1.Node) (reasons []string, help string)
+	// CountedDefaults says in sentences what counts against the quota of a namespace although a workload does not request it.
+	CountedDefaults(n *v1.Namespace, w *v1.WorkloadSpec) []string
 	// Forecast applies a transaction to the fork, simulates what follows, and returns the outcome for the replicas of
 	// each workload.
 	Forecast(now time.Time, fork *state.Fork, tx *statev1.Transaction, workloads []string) ([]*v1.PlanChange, []*v1.Preemption, error)
@@ -325,8 +327,8 @@ func (s *Server) newGRPC(guard *auth.Guard) *edge {
 	server := newEdge(s.port, guard)
 	s.passed = &relay.PassedCalls{Guard: guard.Unary, Methods: server.methods, Stopping: s.stopping}
 	all, namespaces, nodes := newWorkloads(s), newNamespaces(s), newNodes(s)
-	offered, leading := newServices(s), newRoutes(s)
-	s.kinds = planKinds{namespaces, all, offered, leading, nodes}
+	offered, leading, ruling := newServices(s), newRoutes(s), newPolicies(s)
+	s.kinds = planKinds{namespaces, all, offered, leading, nodes, ruling}
 	v1.RegisterWorkloadServiceServer(server, &workloads{collection: all, replicas: newReplicas(s), Streams: s.newStreams()})
 	v1.RegisterDeploymentServiceServer(server, &deploymentService{collection: newDeployments(s)})
 	v1.RegisterNodeServiceServer(server, &nodeService{collection: nodes})
@@ -337,6 +339,7 @@ func (s *Server) newGRPC(guard *auth.Guard) *edge {
 	v1.RegisterEventServiceServer(server, &eventService{collection: newEvents(s)})
 	v1.RegisterPlanServiceServer(server, &planService{Server: s})
 	v1.RegisterNamespaceServiceServer(server, &namespaceService{collection: namespaces})
+	v1.RegisterPolicyServiceServer(server, &policyService{collection: ruling})
 	v1.RegisterServiceServiceServer(server, &serviceService{collection: offered})
 	v1.RegisterCertificateServiceServer(server, &certificateService{collection: newCertificates(s)})
 	v1.RegisterSecretServiceServer(server, &secretService{collection: newSecrets(s)})
