@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/agent/identity"
 	"github.com/cloudless/cloudless/internal/agent/lease"
 	"github.com/cloudless/cloudless/internal/agent/probe"
 	"github.com/cloudless/cloudless/internal/driver"
@@ -37,6 +38,8 @@ type replicaEnv struct {
 	// pids has a token when the process of a replica has changed.
 	pids   chan struct{}
 	leases *lease.Keeper
+	// identity gives replicas identities of their own; it may be nil.
+	identity *identity.Service
 	// wantsLease makes the agent ask for leases now.
 	wantsLease func()
 	// listening looks whether a process listens on the ports of a workload.
@@ -310,6 +313,7 @@ func (r *replica) run(ctx context.Context) {
 	defer r.watchers.Wait()
 	defer r.endHealth()
 	r.reconnect(ctx)
+	r.identifyAgain()
 	var pause backoff
 	for ctx.Err() == nil {
 		armed, cancel := r.arm(ctx)

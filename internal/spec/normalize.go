@@ -69,6 +69,7 @@ func normalizeSpec(s *v1.WorkloadSpec) {
 	normalRelease(s.Release)
 	normalAutoscale(s.Autoscale)
 	normalEgress(s.Egress)
+	normalIdentity(s.Identity)
 	if s.GetPriority() == DefaultPriority {
 		s.Priority = nil
 	}

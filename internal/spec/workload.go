@@ -107,6 +107,7 @@ func checkWorkload(w *v1.Workload, found *violations) {
 	readAmount("spec.lostAfter", s.GetLostAfter(), ParseDuration, found)
 	checkAutoscale(w.GetSpec(), s, found)
 	checkEgress(s, found)
+	checkIdentity(s, found)
 	checkRelease(w.GetMetadata().GetName(), s, found)
 	checkDependsOn(w.GetMetadata().GetName(), s, found)
 }

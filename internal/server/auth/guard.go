@@ -82,10 +82,16 @@ func (g *Guard) Unary(ctx context.Context, request any, info *grpc.UnaryServerIn
 		}
 		return handler(ctx, request)
 	})
-	if err == nil {
+	if err == nil && !public(info.FullMethod) {
 		oneport.StrangerOf(ctx).Authenticated()
 	}
 	return response, err
+}
+
+// public reports whether an answer is for everyone, so that a successful call says nothing about its caller.
+func public(method string) bool {
+	m, ok := api.MethodOf(method)
+	return ok && m.IsOpen() && m.Reads
 }
 
 // Stream guards streams.
