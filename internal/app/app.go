@@ -88,9 +88,9 @@ func (p *controlPlane) leaderParts() []part {
 		certificateLoop.Run, // makes, renews and removes the certificates of routes
 		serverLoop.Run,      // records the servers
 		func(ctx context.Context) error { return p.consensus.Pilot(ctx, pilot) }, // decides which servers vote
-		keyLoop.Run,   // gives the gossip a key
+		keyLoop.Run,         // gives the gossip a key
 		workloadKeyLoop.Run, // makes and rotates the keys of workloads' tokens
-		imageLoop.Run, // copies images to every server
+		imageLoop.Run,       // copies images to every server
 		func(ctx context.Context) error { return retention.Run(ctx, p.store, p.consensus) }, // deletes what is old
 	}
 }
