@@ -152,8 +152,9 @@ func fuzz(ctx context.Context, build string, t target, execs int) result {
 		r.err = fmt.Errorf("build: %w\n%s", err, out)
 		return r
 	}
+	// Shorter inputs are not worth much time: making each new one as short as possible takes up to a minute otherwise.
 	cmd := exec.CommandContext(ctx, binary, "-test.run=^$", "-test.fuzz=^"+t.name+"$", "-test.fuzztime="+strconv.Itoa(execs)+"x",
-		"-test.fuzzcachedir="+filepath.Join(build, "cache", t.pkg), "-test.fuzzminimizetime=10s")
+		"-test.fuzzcachedir="+filepath.Join(build, "cache", t.pkg), "-test.fuzzminimizetime=20x")
 	cmd.Dir = t.dir
 	cmd.Env = append(os.Environ(), "TMPDIR="+tempDir())
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
