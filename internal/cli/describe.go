@@ -122,7 +122,7 @@ func (c *cli) printDescription(d *description) error {
 	if err != nil {
 		return err
 	}
-	_, err = c.Stdout.Write(data)
+	_, err = terminal.Safe(c.Stdout).Write(data)
 	return err
 }
 

@@ -34,6 +34,7 @@ import (
 	"github.com/cloudless/cloudless/internal/server/relay"
 	"github.com/cloudless/cloudless/internal/server/sessions"
 	"github.com/cloudless/cloudless/internal/server/streams"
+	"github.com/cloudless/cloudless/internal/server/svid"
 	"github.com/cloudless/cloudless/internal/state"
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
@@ -186,6 +187,7 @@ type Server struct {
 	router            *relay.Router
 	passed            *relay.PassedCalls
 	packets           *packets.Server
+	identities        *svid.Service
 
 	grpc  *edge
 	http  *http.Server
@@ -257,6 +259,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		Core: s.Core, Nodes: o.Nodes, Collector: o.Collector, Login: s.images.LoginOf, Addresses: s.membership.Addresses, Duplicates: &s.duplicates,
 		Traffic: o.TrafficReports, Wake: o.Wake, Unseal: o.Sealer.Unseal, Metrics: s.metrics,
 	})
+	s.identities = svid.New(s.Core, s.ca, s.sealer)
 	guard := &auth.Guard{
 		Auth: s.auth, MemberCalls: &s.memberCalls, Router: s.router, Revoked: s.revoked, Logger: s.Logger,
 		Metrics: s.metrics, Tracing: s.Tracing, Stopping: s.stopping,
@@ -265,6 +268,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	handler, err := gateway.New(gateway.Options{
 		Auth: s.auth, Revoked: s.revoked, Metrics: s.metrics, Logger: s.Logger, Inner: s.inner, Stopping: s.stopping,
 		Registry: s.images.Handler(), RefuseRegistry: images.WriteError, Scrape: s.scrape.Handler(),
+		WorkloadKeys: s.identities.Keys,
 	})
 	if err != nil {
 		return nil, errors.Join(err, s.port.Close())
@@ -351,6 +355,7 @@ func (s *Server) newGRPC(guard *auth.Guard) *edge {
 	v1.RegisterAgentServiceServer(server, s.sessions)
 	v1.RegisterServerServiceServer(server, &serverService{collection: newServers(s)})
 	v1.RegisterPeerServiceServer(server, &peerService{Membership: s.membership, Copies: images.Copies{Images: s.images}, PassedCalls: s.passed, Uses: s.tokenUses})
+	v1.RegisterIdentityServiceServer(server, s.identities)
 	healthv1.RegisterHealthServer(server, health.NewServer())
 	reflection.Register(server)
 	return server
