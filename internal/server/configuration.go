@@ -70,7 +70,14 @@ func expectedVoters(cluster *v1.Cluster) int {
 
 func (s *clusterService) WhoAmI(ctx context.Context, _ *v1.WhoAmIRequest) (*v1.WhoAmIResponse, error) {
 	p := core.Caller(ctx)
-	return &v1.WhoAmIResponse{Id: p.ID.String(), Role: p.Role}, nil
+	me := &v1.WhoAmIResponse{Id: p.ID.String(), Role: p.Role}
+	if token := s.Store.Snapshot().Token(p.TokenUID); token != nil {
+		me.Namespace, me.Groups = token.GetSpec().GetNamespace(), token.GetSpec().GetGroups()
+	}
+	for _, granted := range p.Permissions.Grants() {
+		me.Roles = append(me.Roles, granted.String())
+	}
+	return me, nil
 }
 
 // The configuration of the cluster is the spec of the Cluster. All parts read it at the

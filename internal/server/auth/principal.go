@@ -64,6 +64,8 @@ type Authenticator struct {
 	core    *core.Core
 	cluster string
 	unknown *unknownCallers
+	// permissions are those of the tokens that called lately.
+	permissions permissions
 }
 
 // NewAuthenticator returns the authenticator of a cluster. It calls catchUp before it refuses a caller that the state
@@ -133,14 +135,19 @@ func (a *Authenticator) FromToken(secret string) (core.Principal, error) {
 	return a.ofToken(snap.Token(credential.GetTokenUid()))
 }
 
-// stillValid reports whether a caller that was authenticated by a token, before its message was read, still is. All
-// others are authenticated again.
-func (a *Authenticator) stillValid(p core.Principal) bool {
+// stillValid returns a caller that was authenticated by a token, before its message was read, with what the token permits
+// now. It is false if the token is not valid any more, and for all other callers, which are authenticated again.
+func (a *Authenticator) stillValid(p core.Principal) (core.Principal, bool) {
 	if p.TokenUID == "" {
-		return false
+		return p, false
 	}
-	token := a.snapshot().Token(p.TokenUID)
-	return token != nil && token.GetSpec().GetRole() == p.Role && a.core.Now().Before(token.GetSpec().GetExpireTime().AsTime())
+	now, err := a.again(p)
+	return now, err == nil
+}
+
+// again returns the bearer of a token with what the token permits now.
+func (a *Authenticator) again(p core.Principal) (core.Principal, error) {
+	return a.ofToken(a.snapshot().Token(p.TokenUID))
 }
 
 // ofToken returns the bearer of a token, which may be nil.
@@ -156,7 +163,10 @@ func (a *Authenticator) ofToken(token *v1.Token) (core.Principal, error) {
 	if err != nil {
 		return core.Principal{}, err
 	}
-	return core.Principal{ID: id, Role: token.GetSpec().GetRole(), TokenUID: token.GetMetadata().GetUid(), Expires: expires}, nil
+	return core.Principal{
+		ID: id, Role: token.GetSpec().GetRole(), TokenUID: token.GetMetadata().GetUid(), Expires: expires,
+		Permissions: a.permissions.ofToken(a.snapshot(), token),
+	}, nil
 }
 
 // fromServer authenticates the caller of a call that another server relays. That server must be a member. It only names
