@@ -79,6 +79,11 @@ func (c *Client) Plans() cloudlessv1.PlanServiceClient {
 // Service calls any service of the contract, such as Service(c, cloudlessv1.NewNodeServiceClient).
 func Service[T any](c *Client, service func(grpc.ClientConnInterface) T) T { return service(c.conn) }
 
+// Roles calls the service for roles, and for who has them.
+func (c *Client) Roles() cloudlessv1.RoleServiceClient {
+	return cloudlessv1.NewRoleServiceClient(c.conn)
+}
+
 // Namespaces calls the service for namespaces and their quotas.
 func (c *Client) Namespaces() cloudlessv1.NamespaceServiceClient {
 	return cloudlessv1.NewNamespaceServiceClient(c.conn)

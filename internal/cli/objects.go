@@ -17,6 +17,7 @@ import (
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/cli/command"
+	"github.com/cloudless/cloudless/internal/cli/role"
 	"github.com/cloudless/cloudless/internal/cli/secret"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
 	"github.com/cloudless/cloudless/internal/spec"
@@ -128,6 +129,11 @@ var columns = map[string]struct {
 			d.GetSpec().GetWorkload(), strconv.FormatUint(d.GetSpec().GetRevision(), 10), d.GetSpec().GetCause(), d.GetSpec().GetAuthor(),
 			deploymentDuration(d, time.Now()), d.GetStatus().GetPhase(),
 		}
+	}},
+	"Role": {[]string{"GRANTS"}, func(o client.Object) []string { return []string{role.Rules(o.(*cloudlessv1.Role))} }},
+	"RoleBinding": {[]string{"ROLE", "NAMESPACE", "FOR"}, func(o client.Object) []string {
+		b := o.(*cloudlessv1.RoleBinding)
+		return []string{b.GetSpec().GetRole(), cmp.Or(b.GetSpec().GetNamespace(), "all"), role.Subjects(b)}
 	}},
 	"Certificate": {[]string{"HOSTS", "SOURCE", "STATE", "EXPIRES", "PROBLEM"}, certificateRow},
 	"Secret":      {secret.Headings, secret.Row},

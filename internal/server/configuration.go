@@ -76,6 +76,9 @@ func (s *clusterService) WhoAmI(ctx context.Context, _ *v1.WhoAmIRequest) (*v1.W
 	if token := s.Store.Snapshot().Token(p.TokenUID); token != nil {
 		answer.ExpireTime, answer.Renewable = token.GetSpec().GetExpireTime(), token.GetSpec().GetRenew() != nil
 	}
+	for _, granted := range p.Permissions.Grants() {
+		answer.Roles = append(answer.Roles, granted.String())
+	}
 	return answer, nil
 }
 

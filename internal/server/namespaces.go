@@ -263,8 +263,9 @@ func namespaceNames(snap *state.Snapshot) []string {
 }
 
 func missingNamespace(snap *state.Snapshot, name string) error {
+	missing := core.Refuse(codes.NotFound, "namespace %s does not exist", name)
 	if near := suggest.To(name, slices.Values(namespaceNames(snap))); near != "" {
-		return core.Refuse(codes.NotFound, "namespace %s does not exist; did you mean %s?", name, near)
+		return core.Elsewhere("namespace", missing, "namespace %s does not exist; did you mean %s?", name, near)
 	}
 	return core.Refuse(codes.NotFound, "namespace %s does not exist; it comes with its first object, or with: cloudless namespace create %s", name, name)
 }

@@ -98,7 +98,7 @@ func checkNodeRemovable(snap *state.Snapshot, n *v1.Node) error {
 }
 
 func (s *nodeService) WatchNodes(request *v1.WatchNodesRequest, stream grpc.ServerStreamingServer[v1.NodeChange]) error {
-	matches, err := s.matcher(selection[*v1.Node]{labels: request.GetLabels()})
+	matches, err := s.matcher(stream.Context(), selection[*v1.Node]{labels: request.GetLabels()})
 	if err != nil {
 		return err
 	}

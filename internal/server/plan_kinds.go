@@ -22,8 +22,6 @@ import (
 type plannable interface {
 	// message is an empty object of the kind.
 	message() proto.Message
-	// method is the gRPC method that does what an action of a plan does. Its callers may also apply such a plan.
-	method(action string) string
 	prepareObject(ctx context.Context, given proto.Message, rank int, p *preparation) (planObject, error)
 	// manifest returns an object as it is now; nil if there is none.
 	manifest(snap *state.Snapshot, namespace, name string) *v1.Manifest
@@ -78,16 +76,6 @@ func (k planKinds) prepare(ctx context.Context, index int, manifest *v1.Manifest
 }
 
 func (c *collection[T]) message() proto.Message { return *new(T) }
-
-func (c *collection[T]) method(action string) string {
-	switch {
-	case action == spec.ActionDelete:
-		return c.declared.Delete.Name
-	case c.declared.Apply == nil:
-		return c.declared.Update.Name
-	}
-	return c.declared.Apply.Name
-}
 
 func (c *collection[T]) prepareObject(ctx context.Context, given proto.Message, rank int, p *preparation) (planObject, error) {
 	b, err := c.prepare(ctx, given.(T), p)

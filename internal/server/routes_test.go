@@ -122,7 +122,7 @@ func TestRoutesAreCreatedChangedAndDeleted(t *testing.T) {
 // A host belongs to the namespace of its first route, also for wildcards, and others learn only which namespace that is.
 func TestHostsBelongToOneNamespace(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(core.RoleOperator)
+	op := c.as(core.RoleAdmin)
 	c.leads(op, to("secret-name", "a.example.org", below("/secret"), under("shop")))
 	for _, host := range []string{"a.example.org", "*.example.org"} {
 		_, err := op.routes().CreateRoute(c.ctx, &v1.CreateRouteRequest{Route: to("x", host, under("blog"))})
@@ -149,7 +149,7 @@ func TestHostsBelongToOneNamespace(t *testing.T) {
 // Of many namespaces that claim a host at the same time, one gets it.
 func TestOneOfManyClaimsSucceeds(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(core.RoleOperator)
+	op := c.as(core.RoleAdmin)
 	var all sync.WaitGroup
 	results := make([]error, 8)
 	for i := range results {
@@ -173,7 +173,7 @@ func TestOneOfManyClaimsSucceeds(t *testing.T) {
 
 func TestTwoRoutesNeverAnswerForTheSame(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(core.RoleOperator)
+	op := c.as(core.RoleAdmin)
 	c.leads(op, to("shop", "a.org", securedBy(spec.TLSCluster)))
 	c.leads(op, to("v2", "a.org", below("/v2"), securedBy(spec.TLSCluster)))
 	c.leads(op, to("db", "", onTCP(5432)))

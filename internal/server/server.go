@@ -1,3 +1,10 @@
+// Package server is the API edge: it authenticates, authorizes and validates every call,
+// proposes the changes, and answers from the replicated state. gRPC, HTTP/JSON, the
+// registry, metrics and the agents' sessions all use one address.
+//
+// It guarantees that only /healthz is answered without an identity, and that a node can act
+// only as itself. It decides nothing about placement or rollout, and it never connects to a
+// node: logs and exec travel on streams that the agent opens.
 package server
 
 import (
@@ -332,7 +339,8 @@ func (s *Server) newGRPC(guard *auth.Guard) *edge {
 	s.passed = &relay.PassedCalls{Guard: guard.Unary, Methods: server.methods, Stopping: s.stopping}
 	all, namespaces, nodes := newWorkloads(s), newNamespaces(s), newNodes(s)
 	offered, leading, ruling := newServices(s), newRoutes(s), newPolicies(s)
-	s.kinds = planKinds{namespaces, all, offered, leading, nodes, ruling}
+	named, bindings := newRoles(s), newRoleBindings(s)
+	s.kinds = planKinds{namespaces, all, offered, leading, nodes, named, bindings, ruling}
 	v1.RegisterWorkloadServiceServer(server, &workloads{collection: all, replicas: newReplicas(s), Streams: s.newStreams()})
 	v1.RegisterDeploymentServiceServer(server, &deploymentService{collection: newDeployments(s)})
 	v1.RegisterNodeServiceServer(server, &nodeService{collection: nodes})
@@ -342,6 +350,7 @@ func (s *Server) newGRPC(guard *auth.Guard) *edge {
 	v1.RegisterImageServiceServer(server, &imageService{Server: s, logins: newLogins(s)})
 	v1.RegisterEventServiceServer(server, &eventService{collection: newEvents(s)})
 	v1.RegisterPlanServiceServer(server, &planService{Server: s})
+	v1.RegisterRoleServiceServer(server, &roleService{collection: named, bindings: bindings})
 	v1.RegisterNamespaceServiceServer(server, &namespaceService{collection: namespaces})
 	v1.RegisterPolicyServiceServer(server, &policyService{collection: ruling})
 	v1.RegisterServiceServiceServer(server, &serviceService{collection: offered})
@@ -446,13 +455,19 @@ func (s *Server) dispatch(ctx context.Context) error {
 func (s *Server) catchUp(snap *state.Snapshot) {
 	s.sessions.CatchUp(snap)
 	s.revoked.RevokeMissing(snap)
+	s.revoked.Recheck(s.auth, "")
 	s.membership.CatchUp(snap)
 }
 
 func (s *Server) route(c state.Change) {
 	s.sessions.Route(c)
 	s.membership.Route(c)
-	if c.Kind == state.KindToken && c.New == nil {
+	switch {
+	case c.Kind == state.KindToken && c.New == nil:
 		s.revoked.Revoke(c.Old.GetMetadata().GetUid())
+	case c.Kind == state.KindToken && c.Old != nil:
+		s.revoked.Recheck(s.auth, c.Old.GetMetadata().GetUid())
+	case c.Kind == state.KindRole || c.Kind == state.KindRoleBinding:
+		s.revoked.Recheck(s.auth, "")
 	}
 }

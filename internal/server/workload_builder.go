@@ -13,7 +13,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/cloudless/cloudless/api"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/roles"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/images"
 	"github.com/cloudless/cloudless/internal/server/policies"
@@ -66,6 +68,9 @@ func (b *workloadBuilder) create(ctx context.Context, tx *transaction) (*v1.Work
 	if err := checkCreate(tx.base, wanted, tx.created); err != nil {
 		return nil, err
 	}
+	if err := b.mayRun(ctx); err != nil {
+		return nil, err
+	}
 	image, err := b.pin(ctx, tx)
 	if err != nil {
 		return nil, err
@@ -98,6 +103,11 @@ func (b *workloadBuilder) update(ctx context.Context, tx *transaction, old *v1.W
 	wanted := b.accept(tx)
 	if err := checkUpdate(tx.base, old, wanted); err != nil {
 		return nil, err
+	}
+	if !spec.SameImage(old.GetSpec().GetImage(), wanted.GetSpec().GetImage()) {
+		if err := b.mayRun(ctx); err != nil {
+			return nil, err
+		}
 	}
 	image, err := b.pin(ctx, tx)
 	if err != nil {
@@ -167,6 +177,20 @@ func (b *workloadBuilder) accept(tx *transaction) *v1.Workload {
 	spec.Normalize(w)
 	w.Status = &v1.WorkloadStatus{Configuration: number}
 	return w
+}
+
+// mayRun refuses an image of the cluster's registry that the caller may not pull: a command in a replica could read it.
+func (b *workloadBuilder) mayRun(ctx context.Context) error {
+	name := b.image.Name
+	if !name.Local() {
+		return nil
+	}
+	namespace := roles.NamespaceOfImage(name.Repository)
+	if err := b.Require(ctx, api.VerbGet, "image", namespace, "run image "+b.image.From); err != nil {
+		return core.NewForbidden("%w; a role in one namespace includes the images whose names begin with it, such as %s/%s",
+			err, b.given.GetMetadata().GetNamespace(), name.Repository)
+	}
+	return nil
 }
 
 // pin resolves the image to a digest, once for all workloads of a transaction that name it.
@@ -311,6 +335,9 @@ func (tx *transaction) checkPublishedOnce() error {
 		}
 		for other := range tx.workloads() {
 			if err := publishedTwice(w, other); err != nil {
+				if hidden := tx.hide("workload", other, err.Violations[0].Message); hidden != "" {
+					err.Violations[0].Message = hidden
+				}
 				return err
 			}
 		}
@@ -393,7 +420,7 @@ func publishesAnew(before, now *v1.Workload) bool {
 		!slices.EqualFunc(before.GetSpec().GetPorts(), now.GetSpec().GetPorts(), func(a, b *v1.Port) bool { return proto.Equal(a, b) })
 }
 
-func publishedTwice(w, other *v1.Workload) error {
+func publishedTwice(w, other *v1.Workload) *spec.Error {
 	m := other.GetMetadata()
 	if m.GetUid() == w.GetMetadata().GetUid() || m.GetDeleteTime() != nil {
 		return nil

@@ -12,6 +12,18 @@ const KindNamespace = "Namespace"
 func init() {
 	checkObjects(checkNamespace)
 	checkObjects(checkPolicy)
+	checkObjects(func(r *v1.Role, found *violations) { checkUnscoped(r.GetMetadata(), "role", found) })
+	checkObjects(func(b *v1.RoleBinding, found *violations) { checkUnscoped(b.GetMetadata(), "binding", found) })
+}
+
+// checkUnscoped checks the metadata of what is in no namespace, although it may be about one.
+func checkUnscoped(m *v1.Metadata, noun string, found *violations) {
+	if m.GetName() == "" && !found.has("metadata.name") {
+		found.add("metadata.name", "is missing")
+	}
+	if m.GetNamespace() != "" {
+		found.add("metadata.namespace", "must be left out: a %s is in no namespace; where a role counts is in spec.namespace of a binding", noun)
+	}
 }
 
 // checkNamespace checks what the API's rules cannot express.

@@ -76,6 +76,18 @@ func validDigest(s string) bool {
 
 func init() { checkObjects(checkWorkload) }
 
+// HiddenValue is what callers who may not update a workload see in place of the value of a variable. It is refused as a
+// value, so that nobody stores it by writing what they have read.
+const HiddenValue = "(hidden: shown to roles that may update the workload)"
+
+func checkHidden(s *v1.WorkloadSpec, found *violations) {
+	for _, name := range slices.Sorted(maps.Keys(s.GetEnv())) {
+		if s.GetEnv()[name] == HiddenValue {
+			found.add("spec.env["+name+"]", "is not the value, but the mark that replaces it for callers who may not see it; give the value, or ask for a role that may update the workload")
+		}
+	}
+}
+
 // checkWorkload checks what the API's rules cannot express: how fields depend on each
 // other.
 func checkWorkload(w *v1.Workload, found *violations) {
@@ -96,6 +108,7 @@ func checkWorkload(w *v1.Workload, found *violations) {
 		found.add("spec.image", "must be the name of an image such as hello:1, example.com/team/hello:1 or hello@sha256:…")
 	}
 	checkArguments(s, found)
+	checkHidden(s, found)
 	checkResources(w.GetSpec().GetResources(), s.Resources, found)
 	checkPorts(s, found)
 	checkDurations(s, found)

@@ -108,6 +108,16 @@ func (b *Batch) Deleted() iter.Seq2[Kind, string] {
 	}
 }
 
+// Concerns reports whether the batch writes or deletes objects of some kinds.
+func (b *Batch) Concerns(kinds ...Kind) bool {
+	return slices.ContainsFunc(b.changes, func(c *statev1.Change) bool {
+		if _, o := unwrap(c.GetPut()); o != nil {
+			return slices.Contains(kinds, KindOf(o))
+		}
+		return c.GetDelete() != nil && slices.Contains(kinds, Kind(c.GetDelete().GetKind()))
+	})
+}
+
 // Transaction returns the transaction. Objects that it creates or updates get this time.
 func (b *Batch) Transaction(now time.Time) *statev1.Transaction {
 	return &statev1.Transaction{Changes: b.changes, Time: timestamppb.New(now)}

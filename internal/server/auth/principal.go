@@ -69,6 +69,8 @@ type Authenticator struct {
 	unknown *unknownCallers
 	// Uses are the last uses of tokens at this server.
 	Uses Uses
+	// permissions are those of the tokens that called lately.
+	permissions permissions
 }
 
 // NewAuthenticator returns the authenticator of a cluster. It calls catchUp before it refuses a caller that the state
@@ -147,14 +149,19 @@ func (a *Authenticator) ofCaller(by presentedToken) (core.Principal, error) {
 	return p, err
 }
 
-// stillValid reports whether a caller that was authenticated by a token, before its message was read, still is. All
-// others are authenticated again.
-func (a *Authenticator) stillValid(p core.Principal) bool {
+// stillValid returns a caller that was authenticated by a token, before its message was read, with what the token permits
+// now. It is false if the token is not valid any more, and for all other callers, which are authenticated again.
+func (a *Authenticator) stillValid(p core.Principal) (core.Principal, bool) {
 	if p.TokenUID == "" {
-		return false
+		return p, false
 	}
-	token := a.snapshot().Token(p.TokenUID)
-	return token != nil && token.GetSpec().GetRole() == p.Role && a.core.Now().Before(token.GetSpec().GetExpireTime().AsTime())
+	now, err := a.again(p)
+	return now, err == nil
+}
+
+// again returns the bearer of a token with what the token permits now.
+func (a *Authenticator) again(p core.Principal) (core.Principal, error) {
+	return a.ofToken(a.snapshot().Token(p.TokenUID), p.SecretID)
 }
 
 // ofToken returns the bearer of a token, which may be nil, and of one of its secrets.
@@ -177,6 +184,7 @@ func (a *Authenticator) ofToken(token *v1.Token, secret string) (core.Principal,
 	return core.Principal{
 		ID: id, Role: about.GetRole(), TokenUID: token.GetMetadata().GetUid(), SecretID: secret, Expires: expires,
 		Namespace: about.GetNamespace(), User: about.GetUser(), Groups: about.GetGroups(),
+		Permissions: a.permissions.ofToken(a.snapshot(), token),
 	}, nil
 }
 

@@ -2709,16 +2709,17 @@ const file_cloudless_v1_cluster_service_proto_rawDesc = "" +
 	"\n" +
 	"ListTokens\x12\x1f.cloudless.v1.ListTokensRequest\x1a .cloudless.v1.ListTokensResponse\"\x1c\xe2\xcc'\x06\b\x03\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\f\x12\n" +
 	"/v1/tokens\x12s\n" +
-	"\vDeleteToken\x12 .cloudless.v1.DeleteTokenRequest\x1a!.cloudless.v1.DeleteTokenResponse\"\x1f\xe2\xcc'\x02\b\x03\x82\xd3\xe4\x93\x02\x13*\x11/v1/tokens/{name}2\xd9\a\n" +
+	"\vDeleteToken\x12 .cloudless.v1.DeleteTokenRequest\x1a!.cloudless.v1.DeleteTokenResponse\"\x1f\xe2\xcc'\x02\b\x03\x82\xd3\xe4\x93\x02\x13*\x11/v1/tokens/{name}2\xf0\a\n" +
 	"\fImageService\x12f\n" +
 	"\bGetImage\x12\x1d.cloudless.v1.GetImageRequest\x1a\x13.cloudless.v1.Image\"&\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\x16\x12\x14/v1/images/{name=**}\x12m\n" +
 	"\n" +
 	"ListImages\x12\x1f.cloudless.v1.ListImagesRequest\x1a .cloudless.v1.ListImagesResponse\"\x1c\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\f\x12\n" +
 	"/v1/images\x12h\n" +
 	"\vDeleteImage\x12 .cloudless.v1.DeleteImageRequest\x1a\x13.cloudless.v1.Image\"\"\xe2\xcc'\x02\b\x02\x82\xd3\xe4\x93\x02\x16*\x14/v1/images/{name=**}\x12k\n" +
-	"\fRestoreImage\x12!.cloudless.v1.RestoreImageRequest\x1a\x13.cloudless.v1.Image\"#\xe2\xcc'\x02\b\x02\x82\xd3\xe4\x93\x02\x17:\x01*\"\x12/v1/images:restore\x12u\n" +
-	"\vPruneImages\x12 .cloudless.v1.PruneImagesRequest\x1a!.cloudless.v1.PruneImagesResponse\"!\xe2\xcc'\x02\b\x02\x82\xd3\xe4\x93\x02\x15:\x01*\"\x10/v1/images:prune\x12[\n" +
-	"\bSetLogin\x12\x1d.cloudless.v1.SetLoginRequest\x1a\x13.cloudless.v1.Login\"\x1b\xe2\xcc'\x02\b\x03\x82\xd3\xe4\x93\x02\x0f:\x01*\"\n" +
+	"\fRestoreImage\x12!.cloudless.v1.RestoreImageRequest\x1a\x13.cloudless.v1.Image\"#\xe2\xcc'\x02\b\x02\x82\xd3\xe4\x93\x02\x17:\x01*\"\x12/v1/images:restore\x12}\n" +
+	"\vPruneImages\x12 .cloudless.v1.PruneImagesRequest\x1a!.cloudless.v1.PruneImagesResponse\")\xe2\xcc'\n" +
+	"\b\x02*\x06delete\x82\xd3\xe4\x93\x02\x15:\x01*\"\x10/v1/images:prune\x12j\n" +
+	"\bSetLogin\x12\x1d.cloudless.v1.SetLoginRequest\x1a\x13.cloudless.v1.Login\"*\xe2\xcc'\x11\b\x03*\rcreate,update\x82\xd3\xe4\x93\x02\x0f:\x01*\"\n" +
 	"/v1/logins\x12c\n" +
 	"\bGetLogin\x12\x1d.cloudless.v1.GetLoginRequest\x1a\x13.cloudless.v1.Login\"#\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\x13\x12\x11/v1/logins/{name}\x12m\n" +
 	"\n" +
