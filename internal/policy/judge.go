@@ -196,3 +196,19 @@ func Sorted(found []*v1.PolicyFinding) []*v1.PolicyFinding {
 	}
 	return all
 }
+
+// Words says in a sentence which rule is broken, what is wrong and what to do about it.
+func Words(f *v1.PolicyFinding) string {
+	words := f.GetMessage()
+	switch {
+	case f.GetPolicy() == BuiltIn:
+	case f.GetRule() == "":
+		words = fmt.Sprintf("policy %s: %s", f.GetPolicy(), words)
+	default:
+		words = fmt.Sprintf("breaks rule %s of policy %s: %s", f.GetRule(), f.GetPolicy(), words)
+	}
+	if f.GetFix() != "" {
+		words += "; " + f.GetFix()
+	}
+	return words
+}
