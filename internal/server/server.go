@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"runtime"
 	"sync/atomic"
 	"time"
 
@@ -185,16 +186,19 @@ type Server struct {
 	metrics           *telemetry.Server
 	kinds             planKinds
 	plans             *plans
-	membership        *membership.Membership
-	enrollment        *membership.Enrollment
-	login             *login.Service
-	tokenUses         *login.Uses
-	peers             *relay.Conns
-	images            *images.Images
-	router            *relay.Router
-	passed            *relay.PassedCalls
-	packets           *packets.Server
-	identities        *svid.Service
+	// planning and applying bound the plans that are made and applied at a time: each one simulates what follows. Whoever may
+	// only look cannot keep others from applying.
+	planning, applying *core.Turns
+	membership         *membership.Membership
+	enrollment         *membership.Enrollment
+	login              *login.Service
+	tokenUses          *login.Uses
+	peers              *relay.Conns
+	images             *images.Images
+	router             *relay.Router
+	passed             *relay.PassedCalls
+	packets            *packets.Server
+	identities         *svid.Service
 
 	grpc  *edge
 	http  *http.Server
@@ -221,6 +225,9 @@ const readBuffer = 1 << 10
 // httpStreams is how many requests one HTTP/2 connection may have open.
 const httpStreams = 250
 
+// plansWaiting is how many calls may wait until they can make a plan. More are refused, and clients retry.
+const plansWaiting = 128
+
 // streamWorkers is the number of goroutines that are reused for calls, so that their stacks need not grow again for
 // each call. Further concurrent calls get new goroutines.
 const streamWorkers = 64
@@ -246,6 +253,9 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		plans:   newPlans(),
 		inner:   gateway.NewInner(),
 	}
+	atOnce := max(4, runtime.GOMAXPROCS(0))
+	s.planning = core.NewTurns("plans", atOnce, 2, plansWaiting, plansWaiting/8)
+	s.applying = core.NewTurns("plans", atOnce, 2, plansWaiting, plansWaiting/4)
 	s.stopping, s.stop = context.WithCancelCause(context.WithoutCancel(ctx))
 	s.registerMetrics(s.scrape)
 	certificate, err := membership.NewCertificate(s.Core, o.CA, o.CertificateTTL, o.Hosts)
