@@ -22,6 +22,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/agent/identity"
 	"github.com/cloudless/cloudless/internal/agent/machine"
 	"github.com/cloudless/cloudless/internal/agent/pressure"
 	"github.com/cloudless/cloudless/internal/agent/probe"
@@ -43,6 +44,7 @@ type node struct {
 	leave   func()           // may be nil
 	quiet   func() time.Duration
 	deaf    atomic.Bool // whether programs do not listen on their ports
+	sockets string      // the folder for identity sockets; may be empty
 
 	agent  *Agent
 	driver *handle
@@ -75,6 +77,9 @@ func (n *node) options() Options {
 	}
 	if n.mesh != nil {
 		opts.Mesh = n.mesh
+	}
+	if n.sockets != "" {
+		opts.Identity = identity.New(identity.Options{Dir: n.sockets, Cluster: "home", Logger: opts.Logger})
 	}
 	return opts
 }
