@@ -31,7 +31,9 @@ func TestReplicaSeesItsIdentitySocket(t *testing.T) {
 	}
 	n.start()
 	s := n.join()
-	s.send(t, full(assignment("a", func(w *v1.WorkloadSpec) { w.Identity = &v1.WorkloadIdentity{} }), assignment("b")))
+	a := assignment("a", func(w *v1.WorkloadSpec) { w.Identity = &v1.WorkloadIdentity{} })
+	a.Replica.Metadata.Namespace, a.Replica.Spec.Workload = "default", "web"
+	s.send(t, full(a, assignment("b")))
 	s.await(t, "a", "running")
 	s.await(t, "b", "running")
 	n.tasks.mu.Lock()
