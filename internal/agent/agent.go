@@ -20,6 +20,8 @@ import (
 	"github.com/cloudless/cloudless/internal/agent/pressure"
 	"github.com/cloudless/cloudless/internal/agent/probe"
 	"github.com/cloudless/cloudless/internal/agent/scrape"
+	"github.com/cloudless/cloudless/internal/agent/secrets"
+	"github.com/cloudless/cloudless/internal/agent/storage"
 	"github.com/cloudless/cloudless/internal/driver"
 	"github.com/cloudless/cloudless/internal/mesh"
 	"github.com/cloudless/cloudless/internal/sleep"
@@ -41,6 +43,8 @@ type Options struct {
 	MeshBase mesh.Setup
 	// Ingress answers for routes. It may be nil.
 	Ingress *ingress.Ingress
+	// Secrets keeps the secrets of replicas. It may be nil: then no replica can have any.
+	Secrets *secrets.Keeper
 	// Machine describes the computer that the agent runs on.
 	Machine Machine
 	Logger  *slog.Logger
@@ -93,6 +97,8 @@ type Machine interface {
 	// Memory is the machine's memory, and the share of the last ten seconds in which its programs stalled for lack of
 	// it, in percent.
 	Memory() (room pressure.Room, stalled float64, err error)
+	// Disk is the part of the disk that the node may use.
+	Disk() (storage.Disk, error)
 	// Watch calls changed once it is watching, and then whenever the machine may have
 	// changed, until ctx ends.
 	Watch(ctx context.Context, changed func()) error
@@ -162,6 +168,9 @@ type Agent struct {
 	// instance distinguishes this agent from one on a copy of its data folder.
 	instance string
 
+	// outdated is whether the server of this session is one that the cluster has left behind.
+	outdated atomic.Bool
+
 	mu       sync.Mutex
 	running  context.Context // the context of Run; replicas live within it
 	epoch    uint64
@@ -229,6 +238,7 @@ func (a *Agent) build(dir string, opts Options) (h *replicaEnv, err error) {
 	h = &replicaEnv{
 		boot:     opts.Machine.BootID(),
 		network:  opts.Network,
+		secrets:  opts.Secrets,
 		gpus:     newGPUs(opts.Machine.GPUs),
 		reports:  newReports(),
 		drivers:  map[string]driver.Driver{},
@@ -288,6 +298,10 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.restoreNetwork()
 	a.restoreReplicas(ctx)
 	a.work.Go(func() { a.cache.run(ctx, func(err error) { a.log.Warn("cannot write to disk", "error", err) }) })
+	a.secrets.Retain(a.knows)
+	a.work.Go(func() {
+		a.secrets.Run(ctx, func(message string) { a.reportEvent("warning", "SecretExpired", "", message) })
+	})
 	a.work.Go(func() { a.logs.run(ctx) })
 	a.work.Go(func() { a.runNetwork(ctx) })
 	a.work.Go(func() { a.runMesh(ctx) })
@@ -296,6 +310,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.work.Go(func() { a.watchMachine(ctx) })
 	a.work.Go(func() { a.watchReadiness(ctx) })
 	a.work.Go(func() { a.watchMemory(ctx) })
+	a.work.Go(func() { a.watchDisk(ctx) })
 	a.work.Go(func() { a.scraper.Run(ctx) })
 	if a.departs != nil {
 		a.work.Go(func() { a.departs(ctx, a.depart, a.departure.end) })

@@ -168,6 +168,9 @@ func unplacedText(change *cloudlessv1.PlanChange) string {
 	if n > 1 {
 		text = fmt.Sprintf("%d replicas have no place", n)
 	}
+	if waits := change.GetWaitsFor(); waits != "" {
+		return text + ": it " + terminal.Plain(waits)
+	}
 	return text + phrase.NoPlace(change.GetQuota(), change.GetUnplacedReasons())
 }
 

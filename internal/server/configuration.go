@@ -52,7 +52,7 @@ func (s *clusterService) GetCluster(ctx context.Context, request *v1.GetClusterR
 		problems = append(problems, fmt.Sprintf("server %s has the longest log of the servers that answer: it ends with entry %d of term %d",
 			furthest.GetName(), furthest.GetLastIndex(), furthest.GetLastTerm()))
 	}
-	cluster.Status.Problems = slices.Concat(problems, leaderProblems(snap, s.Now()), s.nodeProblems(snap), s.duplicates.Problems(s.Now()))
+	cluster.Status.Problems = slices.Concat(problems, leaderProblems(snap, s.Now()), s.nodeProblems(snap), s.secretProblems(snap), s.duplicates.Problems(s.Now()))
 	return cluster, nil
 }
 
@@ -70,14 +70,14 @@ func expectedVoters(cluster *v1.Cluster) int {
 
 func (s *clusterService) WhoAmI(ctx context.Context, _ *v1.WhoAmIRequest) (*v1.WhoAmIResponse, error) {
 	p := core.Caller(ctx)
-	me := &v1.WhoAmIResponse{Id: p.ID.String(), Role: p.Role}
+	answer := &v1.WhoAmIResponse{Id: p.ID.String(), Role: p.Role, Namespace: p.Namespace, User: p.User, Groups: p.Groups}
 	if token := s.Store.Snapshot().Token(p.TokenUID); token != nil {
-		me.Namespace, me.Groups = token.GetSpec().GetNamespace(), token.GetSpec().GetGroups()
+		answer.ExpireTime, answer.Renewable = token.GetSpec().GetExpireTime(), token.GetSpec().GetRenew() != nil
 	}
 	for _, granted := range p.Permissions.Grants() {
-		me.Roles = append(me.Roles, granted.String())
+		answer.Roles = append(answer.Roles, granted.String())
 	}
-	return me, nil
+	return answer, nil
 }
 
 // The configuration of the cluster is the spec of the Cluster. All parts read it at the

@@ -32,6 +32,7 @@ import (
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/gateway"
 	"github.com/cloudless/cloudless/internal/server/images"
+	"github.com/cloudless/cloudless/internal/server/login"
 	"github.com/cloudless/cloudless/internal/server/membership"
 	"github.com/cloudless/cloudless/internal/server/network"
 	"github.com/cloudless/cloudless/internal/server/oneport"
@@ -183,6 +184,8 @@ type Server struct {
 	plans             *plans
 	membership        *membership.Membership
 	enrollment        *membership.Enrollment
+	login             *login.Service
+	tokenUses         *login.Uses
 	peers             *relay.Conns
 	images            *images.Images
 	router            *relay.Router
@@ -307,6 +310,10 @@ func (s *Server) connect(o Options, certificate *identity.Rotator) {
 	})
 	s.auth = auth.NewAuthenticator(s.stopping, s.Core, s.ca.Trust().Cluster(), func(ctx context.Context) error { return s.catchUpWithLeader(ctx) })
 	s.enrollment = membership.NewEnrollment(s.stopping, s.membership, s.auth)
+	s.login = login.New(login.Options{
+		Core: s.Core, Fingerprint: func() identity.Fingerprint { return s.ca.Trust().Fingerprint() }, Foreign: o.Foreign,
+	})
+	s.tokenUses = login.NewUses(s.Core, s.peers, &s.auth.Uses)
 }
 
 // Images returns the images that this server serves.
@@ -333,6 +340,7 @@ func (s *Server) newGRPC(guard *auth.Guard) *edge {
 	v1.RegisterNodeServiceServer(server, &nodeService{collection: nodes})
 	v1.RegisterClusterServiceServer(server, &clusterService{Server: s})
 	v1.RegisterTokenServiceServer(server, &tokenService{collection: newTokens(s)})
+	v1.RegisterLoginServiceServer(server, s.login)
 	v1.RegisterImageServiceServer(server, &imageService{Server: s, logins: newLogins(s)})
 	v1.RegisterEventServiceServer(server, &eventService{collection: newEvents(s)})
 	v1.RegisterPlanServiceServer(server, &planService{Server: s})
@@ -340,6 +348,7 @@ func (s *Server) newGRPC(guard *auth.Guard) *edge {
 	v1.RegisterNamespaceServiceServer(server, &namespaceService{collection: namespaces})
 	v1.RegisterServiceServiceServer(server, &serviceService{collection: offered})
 	v1.RegisterCertificateServiceServer(server, &certificateService{collection: newCertificates(s)})
+	v1.RegisterSecretServiceServer(server, &secretService{collection: newSecrets(s)})
 	v1.RegisterRouteServiceServer(server, &routeService{collection: leading})
 	v1.RegisterEndpointServiceServer(server, &endpointService{collection: offered})
 	v1.RegisterConnectivityServiceServer(server, network.New(s.Core, s.sessions.Open))
@@ -347,7 +356,7 @@ func (s *Server) newGRPC(guard *auth.Guard) *edge {
 	v1.RegisterEnrollmentServiceServer(server, s.enrollment)
 	v1.RegisterAgentServiceServer(server, s.sessions)
 	v1.RegisterServerServiceServer(server, &serverService{collection: newServers(s)})
-	v1.RegisterPeerServiceServer(server, &peerService{Membership: s.membership, Copies: images.Copies{Images: s.images}, PassedCalls: s.passed})
+	v1.RegisterPeerServiceServer(server, &peerService{Membership: s.membership, Copies: images.Copies{Images: s.images}, PassedCalls: s.passed, Uses: s.tokenUses})
 	healthv1.RegisterHealthServer(server, health.NewServer())
 	reflection.Register(server)
 	return server
@@ -371,6 +380,7 @@ func (s *Server) Run(ctx context.Context) error {
 	g.Go(func() error { return s.packets.Run(ctx) })
 	g.Go(func() error { return s.enrollment.Run(ctx) })
 	g.Go(func() error { return s.images.Prune(ctx) })
+	g.Go(func() error { return s.tokenUses.Run(ctx) })
 	g.Go(func() error { return s.grpc.serve(s.port, s.inner) })
 	g.Go(func() error { return ignoreClosed(s.http.Serve(s.port.HTTP())) })
 	g.Go(func() error {

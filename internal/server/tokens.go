@@ -35,6 +35,9 @@ func newTokens(s *Server) *collection[*v1.Token] {
 	c.remove = func(ctx context.Context, tx *transaction, token *v1.Token) *v1.Token {
 		tx.batch.DeleteVersion(state.KindToken, token.GetMetadata().GetUid(), token.GetMetadata().GetVersion())
 		tx.batch.Delete(state.KindCredential, token.GetStatus().GetSecretId())
+		if old := token.GetStatus().GetOldSecretId(); old != "" {
+			tx.batch.Delete(state.KindCredential, old)
+		}
 		tx.batch.Create(s.Event(ctx, token, "Revoked", "it can be used no longer"))
 		return token
 	}

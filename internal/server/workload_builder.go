@@ -87,7 +87,9 @@ func (b *workloadBuilder) create(ctx context.Context, tx *transaction) (*v1.Work
 		Spec:   wanted.GetSpec(),
 		Status: &v1.WorkloadStatus{Configuration: wanted.GetStatus().GetConfiguration()},
 	}
-	revise(tx.batch, w, image)
+	if err := filterCalls(tx.base, b.revise(tx, w, image)); err != nil {
+		return nil, err
+	}
 	b.deploy(ctx, tx, nil, w, spec.CauseCreate)
 	tx.batch.Create(w)
 	tx.batch.Create(b.Event(ctx, w, "Created", fmt.Sprintf("%s of %s%s", sizeText(w.GetSpec()), w.GetSpec().GetImage(), images.PinNote(image.Image))))
@@ -129,8 +131,11 @@ func (b *workloadBuilder) update(ctx context.Context, tx *transaction, old *v1.W
 	w.Metadata.Annotations = wanted.GetMetadata().GetAnnotations()
 	if !sameTemplate {
 		w.Status.Configuration = wanted.GetStatus().GetConfiguration()
-		revision := revise(tx.batch, w, image)
+		revision := b.revise(tx, w, image)
 		revision.Spec.Restart = current.GetSpec().GetRestart()
+		if err := filterCalls(tx.base, revision); err != nil {
+			return nil, err
+		}
 	}
 	if !sameTemplate || again {
 		b.deploy(ctx, tx, old, w, spec.CauseApply)

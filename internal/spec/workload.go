@@ -120,6 +120,8 @@ func checkWorkload(w *v1.Workload, found *violations) {
 	readAmount("spec.lostAfter", s.GetLostAfter(), ParseDuration, found)
 	checkAutoscale(w.GetSpec(), s, found)
 	checkEgress(s, found)
+	checkSecurity(s, found)
+	checkSecrets(w.GetSpec(), s, found)
 	checkRelease(w.GetMetadata().GetName(), s, found)
 	checkDependsOn(w.GetMetadata().GetName(), s, found)
 }
@@ -183,6 +185,7 @@ func checkExec(msg proto.Message, found *violations) {
 	}
 	checkNoZeros("start.", process{command: s.Command, env: s.Env, workingDir: s.WorkingDir}, found)
 	checkUser("start.user", s.User, found)
+	checkWorkingDir("start.workingDir", s.WorkingDir, found)
 }
 
 // checkUser refuses numbers that no user or group can have.
@@ -224,15 +227,21 @@ func checkResources(written, r *v1.Resources, found *violations) {
 	}
 }
 
-// checkNetworkAndDisk refuses a limit of the disk, which can only be requested, and a limit of the bandwidth that makes no
-// sense.
+// minDisk is the smallest limit of the disk: a layer always has a few files.
+const minDisk = 1 << 20
+
+// checkNetworkAndDisk refuses limits of the disk and the bandwidth that make no sense.
 func checkNetworkAndDisk(written *v1.Resources, found *violations) {
 	const path = "spec.resources"
-	readAmount(path+".requests.disk", written.GetRequests().GetDisk(), ParseBytes, found)
-	readAmount(path+".requests.bandwidth", written.GetRequests().GetBandwidth(), ParseBandwidth, found)
-	if written.GetLimits().GetDisk() != "" {
-		found.add(path+".limits.disk", "cannot be limited; request it")
+	requestedDisk, _ := readAmount(path+".requests.disk", written.GetRequests().GetDisk(), ParseBytes, found)
+	disk, ok := readAmount(path+".limits.disk", written.GetLimits().GetDisk(), ParseBytes, found)
+	switch {
+	case ok && disk < minDisk:
+		found.add(path+".limits.disk", "a disk limit of %s is too small: give at least %s, or leave it out for that of the cluster", FormatBytes(disk), FormatBytes(minDisk))
+	case ok && requestedDisk > disk:
+		found.add(path+".requests.disk", "must be at most the limit: %s is more than %s", FormatBytes(requestedDisk), FormatBytes(disk))
 	}
+	readAmount(path+".requests.bandwidth", written.GetRequests().GetBandwidth(), ParseBandwidth, found)
 	limit, ok := readAmount(path+".limits.bandwidth", written.GetLimits().GetBandwidth(), ParseBandwidth, found)
 	switch requested, _ := ParseBandwidth(written.GetRequests().GetBandwidth()); {
 	case ok && limit < minBandwidth:

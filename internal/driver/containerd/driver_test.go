@@ -39,6 +39,7 @@ func TestOutside(t *testing.T) {
 		Import:         importArchive,
 		UnknownImage:   unknownImage,
 		LateLogs:       true,
+		NoSecretEnv:    true,
 		KillSupervisor: func(t *testing.T, _ drivertest.Driver, id string) { killStockShim(t, opts, id) },
 		Traces:         func(t *testing.T) []string { return traces(t, opts, root, state) },
 	})

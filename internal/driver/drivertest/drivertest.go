@@ -27,6 +27,7 @@ type Driver interface {
 	driver.Meter
 	driver.Rooter
 	driver.Dialer
+	driver.Signaler
 	Close() error
 }
 
@@ -45,6 +46,9 @@ type Harness struct {
 	// LateLogs is set for a driver whose capabilities say that the end of a log may reach
 	// the disk after the exit was reported.
 	LateLogs bool
+
+	// NoSecretEnv is set for a driver whose capabilities say that tasks cannot have secrets in their environment.
+	NoSecretEnv bool
 
 	// KillSupervisor kills the process between the driver and the task, without a chance to
 	// clean up.
@@ -76,7 +80,11 @@ func Run(t *testing.T, h Harness) {
 		{"images", images},
 		{"resources", resources},
 		{"security", security},
+		{"profiles", profiles},
+		{"user namespaces", userNamespaces},
+		{"sandbox", sandboxes},
 		{"exec", execs},
+		{"secrets", secrets},
 		{"root", roots},
 		{"dial", dials},
 		{"recovery", recovery},

@@ -87,7 +87,7 @@ func (a *Authenticator) fromContext(ctx context.Context) (core.Principal, error)
 	if !ok {
 		return core.Principal{}, errNoIdentity
 	}
-	return a.FromToken(secret)
+	return a.ofCaller(presentedToken{token: secret, address: MachineOf(ctx)})
 }
 
 // presentedToken is the API token or join token that a caller without a certificate sends, and its address.

@@ -43,6 +43,12 @@ func open(method string) bool {
 	return ok && m.IsOpen()
 }
 
+// asksOnly reports whether a method needs no identity and its success proves none.
+func asksOnly(method string) bool {
+	m, ok := api.MethodOf(method)
+	return ok && m.IsOpen() && m.Reads
+}
+
 // forMembers reports whether servers may call a method only once the state lists them.
 // Before that, they need a few methods to join the cluster.
 func forMembers(method string) bool {

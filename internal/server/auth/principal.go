@@ -25,11 +25,14 @@ var (
 
 // expiredToken refuses an expired API token.
 type expiredToken struct {
-	name, role string
-	at         time.Time
+	name, role, user string
+	at               time.Time
 }
 
 func (e *expiredToken) Error() string {
+	if e.user != "" {
+		return "the login of " + e.user + " ended at " + e.at.UTC().Format(time.RFC3339) + ": log in again with: cloudless login ADDRESS --oidc"
+	}
 	return "API token " + e.name + " expired at " + e.at.UTC().Format(time.RFC3339) + ": " + newTokenWayOut(e.role)
 }
 
@@ -66,6 +69,8 @@ type Authenticator struct {
 	unknown *unknownCallers
 	// permissions are those of the tokens that called lately.
 	permissions permissions
+	// Uses are the last uses of tokens at this server.
+	Uses Uses
 }
 
 // NewAuthenticator returns the authenticator of a cluster. It calls catchUp before it refuses a caller that the state
@@ -132,7 +137,16 @@ func (a *Authenticator) FromToken(secret string) (core.Principal, error) {
 	if credential == nil || !parsed.Matches(credential.GetHash()) {
 		return core.Principal{}, ErrUnknownToken
 	}
-	return a.ofToken(snap.Token(credential.GetTokenUid()))
+	return a.ofToken(snap.Token(credential.GetTokenUid()), parsed.ID())
+}
+
+// ofCaller authenticates the bearer of an API token that has called this server itself, and remembers the use.
+func (a *Authenticator) ofCaller(by presentedToken) (core.Principal, error) {
+	p, err := a.FromToken(by.token)
+	if err == nil {
+		a.Uses.add(p, by.address, a.core.Now())
+	}
+	return p, err
 }
 
 // stillValid returns a caller that was authenticated by a token, before its message was read, with what the token permits
@@ -147,25 +161,30 @@ func (a *Authenticator) stillValid(p core.Principal) (core.Principal, bool) {
 
 // again returns the bearer of a token with what the token permits now.
 func (a *Authenticator) again(p core.Principal) (core.Principal, error) {
-	return a.ofToken(a.snapshot().Token(p.TokenUID))
+	return a.ofToken(a.snapshot().Token(p.TokenUID), p.SecretID)
 }
 
-// ofToken returns the bearer of a token, which may be nil.
-func (a *Authenticator) ofToken(token *v1.Token) (core.Principal, error) {
+// ofToken returns the bearer of a token, which may be nil, and of one of its secrets.
+func (a *Authenticator) ofToken(token *v1.Token, secret string) (core.Principal, error) {
 	if token == nil {
 		return core.Principal{}, ErrUnknownToken
 	}
+	if st := token.GetStatus(); secret != "" && secret == st.GetOldSecretId() && !a.core.Now().Before(st.GetOldExpireTime().AsTime()) {
+		return core.Principal{}, ErrUnknownToken // it was renewed
+	}
 	expires := token.GetSpec().GetExpireTime().AsTime()
 	if !a.core.Now().Before(expires) {
-		return core.Principal{}, &expiredToken{name: token.GetMetadata().GetName(), role: token.GetSpec().GetRole(), at: expires}
+		return core.Principal{}, &expiredToken{name: token.GetMetadata().GetName(), role: token.GetSpec().GetRole(), user: token.GetSpec().GetUser(), at: expires}
 	}
 	id, err := identity.NewID(a.cluster, identity.KindUser, token.GetMetadata().GetName())
 	if err != nil {
 		return core.Principal{}, err
 	}
+	about := token.GetSpec()
 	return core.Principal{
-		ID: id, Role: token.GetSpec().GetRole(), TokenUID: token.GetMetadata().GetUid(), Expires: expires,
+		ID: id, Role: about.GetRole(), TokenUID: token.GetMetadata().GetUid(), SecretID: secret, Expires: expires,
 		Permissions: a.permissions.ofToken(a.snapshot(), token),
+		Namespace:   about.GetNamespace(), User: about.GetUser(), Groups: about.GetGroups(),
 	}, nil
 }
 
@@ -193,7 +212,7 @@ func (a *Authenticator) fromServer(by identity.ID, md metadata.MD) (core.Princip
 		}
 		return core.Principal{ID: named.ID, Role: core.RoleServer}, nil
 	default:
-		return a.ofToken(snap.Token(named.TokenUID))
+		return a.ofToken(snap.Token(named.TokenUID), named.SecretID)
 	}
 }
 

@@ -22,12 +22,18 @@ const (
 type Principal struct {
 	ID   identity.ID
 	Role string
-	// TokenUID is set if the caller used an API token.
-	TokenUID string
+	// TokenUID is set if the caller used an API token, and SecretID is the public part of the secret that was used.
+	TokenUID, SecretID string
 	// Permissions is what the roles of the token permit; nil for certificates, whose bearers call methods by their kind.
 	Permissions *roles.Permissions
 	// Expires is when the credentials end; zero for certificates.
 	Expires time.Time
+	// Namespace is the only one in which the role of an API token counts; all of them, and what is in none, if empty.
+	Namespace string
+	// User and Groups are set if the token is that of a user who has logged in. Such a caller may have no role but those
+	// that bindings give.
+	User   string
+	Groups []string
 }
 
 type principalKey struct{}
@@ -41,6 +47,14 @@ func WithPrincipal(ctx context.Context, p Principal) context.Context {
 func Caller(ctx context.Context) Principal {
 	p, _ := ctx.Value(principalKey{}).(Principal)
 	return p
+}
+
+// Name is the name of the caller for people: that of the user who has logged in, or else that of the token or member.
+func (p Principal) Name() string {
+	if p.User != "" {
+		return p.User
+	}
+	return p.ID.Name()
 }
 
 // Can reports whether the caller may do something with a kind of object, such as "update" with "workload". The namespace
