@@ -17,6 +17,7 @@ type Revocations struct {
 }
 
 type boundStream struct {
+	as  core.Principal
 	end context.CancelCauseFunc
 	// still refuses a caller that may not do any more what the stream does; nil refuses none.
 	still func(core.Principal) error
@@ -41,7 +42,7 @@ func (r *Revocations) Bind(ctx context.Context, p core.Principal, still func(cor
 	if r.streams[p.TokenUID] == nil {
 		r.streams[p.TokenUID] = map[int]boundStream{}
 	}
-	r.streams[p.TokenUID][key] = boundStream{cancel, still}
+	r.streams[p.TokenUID][key] = boundStream{p, cancel, still}
 	return ctx, func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -86,8 +87,8 @@ func (r *Revocations) Recheck(a *Authenticator, changed string) {
 		if changed != "" && changed != uid {
 			continue
 		}
-		now, err := a.again(core.Principal{TokenUID: uid})
 		for _, stream := range streams {
+			now, err := a.again(stream.as)
 			switch {
 			case err != nil:
 				stream.end(ErrUnknownToken)
