@@ -20,6 +20,7 @@ import (
 	"github.com/cloudless/cloudless/internal/agent/pressure"
 	"github.com/cloudless/cloudless/internal/agent/probe"
 	"github.com/cloudless/cloudless/internal/agent/scrape"
+	"github.com/cloudless/cloudless/internal/agent/secrets"
 	"github.com/cloudless/cloudless/internal/driver"
 	"github.com/cloudless/cloudless/internal/mesh"
 	"github.com/cloudless/cloudless/internal/sleep"
@@ -41,6 +42,8 @@ type Options struct {
 	MeshBase mesh.Setup
 	// Ingress answers for routes. It may be nil.
 	Ingress *ingress.Ingress
+	// Secrets keeps the secrets of replicas. It may be nil: then no replica can have any.
+	Secrets *secrets.Keeper
 	// Machine describes the computer that the agent runs on.
 	Machine Machine
 	Logger  *slog.Logger
@@ -162,6 +165,9 @@ type Agent struct {
 	// instance distinguishes this agent from one on a copy of its data folder.
 	instance string
 
+	// outdated is whether the server of this session is one that the cluster has left behind.
+	outdated atomic.Bool
+
 	mu       sync.Mutex
 	running  context.Context // the context of Run; replicas live within it
 	epoch    uint64
@@ -229,6 +235,7 @@ func (a *Agent) build(dir string, opts Options) (h *replicaEnv, err error) {
 	h = &replicaEnv{
 		boot:     opts.Machine.BootID(),
 		network:  opts.Network,
+		secrets:  opts.Secrets,
 		gpus:     newGPUs(opts.Machine.GPUs),
 		reports:  newReports(),
 		drivers:  map[string]driver.Driver{},
@@ -288,6 +295,10 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.restoreNetwork()
 	a.restoreReplicas(ctx)
 	a.work.Go(func() { a.cache.run(ctx, func(err error) { a.log.Warn("cannot write to disk", "error", err) }) })
+	a.secrets.Retain(a.knows)
+	a.work.Go(func() {
+		a.secrets.Run(ctx, func(message string) { a.reportEvent("warning", "SecretExpired", "", message) })
+	})
 	a.work.Go(func() { a.logs.run(ctx) })
 	a.work.Go(func() { a.runNetwork(ctx) })
 	a.work.Go(func() { a.runMesh(ctx) })

@@ -32,6 +32,7 @@ type tasks struct {
 	changed *sync.Cond
 	starts  []string   // ids of all tasks ever started
 	stops   []string   // "id signal grace" of every stop
+	signals []string   // "id signal" of every signal
 	execs   []*process // every further process
 
 	unknown  string                                   // a signal that is refused
@@ -210,6 +211,11 @@ func (h *handle) Start(_ context.Context, described driver.Task) (driver.Status,
 	if err := h.check(); err != nil {
 		return driver.Status{}, err
 	}
+	if described.Owner != nil {
+		if err := described.Owner(driver.User{UID: os.Getuid(), GID: os.Getgid()}); err != nil {
+			return driver.Status{}, err
+		}
+	}
 	h.mu.Lock()
 	hold := h.hold
 	if h.byID[described.ID] == nil {
@@ -276,6 +282,17 @@ func (h *handle) Stop(_ context.Context, id, signal string, grace time.Duration)
 	}
 	h.stops = append(h.stops, fmt.Sprint(id, " ", signal, " ", grace))
 	h.end(found, driver.Exit{Code: 143})
+	return nil
+}
+
+// Signal notes the signal.
+func (h *handle) Signal(_ context.Context, id, signal string) error {
+	if _, err := h.get(id); err != nil {
+		return err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.signals = append(h.signals, id+" "+signal)
 	return nil
 }
 

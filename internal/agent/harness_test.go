@@ -25,6 +25,7 @@ import (
 	"github.com/cloudless/cloudless/internal/agent/machine"
 	"github.com/cloudless/cloudless/internal/agent/pressure"
 	"github.com/cloudless/cloudless/internal/agent/probe"
+	"github.com/cloudless/cloudless/internal/agent/secrets"
 	"github.com/cloudless/cloudless/internal/driver"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/telemetry"
@@ -43,6 +44,7 @@ type node struct {
 	leave   func()           // may be nil
 	quiet   func() time.Duration
 	deaf    atomic.Bool // whether programs do not listen on their ports
+	secrets string      // the folder of secrets, empty for a node that cannot keep any
 
 	agent  *Agent
 	driver *handle
@@ -75,6 +77,12 @@ func (n *node) options() Options {
 	}
 	if n.mesh != nil {
 		opts.Mesh = n.mesh
+	}
+	if n.secrets != "" {
+		var err error
+		if opts.Secrets, err = secrets.Open(secrets.Options{Dir: n.secrets, Log: opts.Logger}); err != nil {
+			n.t.Fatal(err)
+		}
 	}
 	return opts
 }
@@ -289,6 +297,7 @@ type session struct {
 	ups      chan *v1.SessionUp
 	reported map[string][]*v1.ReplicaStatus // by uid: received and not yet awaited
 	events   []*v1.EventReport              // received while something was awaited
+	applied  []*v1.SecretApplied            // received while something was awaited
 	end      chan struct{}
 }
 
@@ -352,6 +361,7 @@ func (s *session) awaitStatus(t *testing.T, uid, what string, is func(*v1.Replic
 		case up := <-s.ups:
 			s.keep(up.GetReport().GetReplicas())
 			s.events = append(s.events, up.GetReport().GetEvents()...)
+			s.applied = append(s.applied, up.GetSecrets().GetApplied()...)
 		case <-s.stream.Context().Done():
 			t.Fatalf("the session has ended before replica %s was %s", uid, what)
 		}

@@ -36,7 +36,9 @@ func (a *Agent) status() (*v1.NodeStatus, error) {
 	status.Mesh = a.meshState.status()
 	for name, d := range a.drivers {
 		can := d.Capabilities()
-		status.Drivers = append(status.Drivers, &v1.DriverInfo{Name: name, Version: can.Version, Missing: can.Missing})
+		status.Drivers = append(status.Drivers, &v1.DriverInfo{
+			Name: name, Version: can.Version, Missing: can.Missing, Sandboxes: can.Sandboxes, UserNamespaces: can.UserNamespaces,
+		})
 	}
 	slices.SortFunc(status.Drivers, func(x, y *v1.DriverInfo) int { return cmp.Compare(x.GetName(), y.GetName()) })
 	return status, nil

@@ -12,6 +12,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/agent/lease"
 	"github.com/cloudless/cloudless/internal/agent/probe"
+	"github.com/cloudless/cloudless/internal/agent/secrets"
 	"github.com/cloudless/cloudless/internal/driver"
 	"github.com/cloudless/cloudless/internal/sleep"
 	"github.com/cloudless/cloudless/internal/spec"
@@ -37,6 +38,8 @@ type replicaEnv struct {
 	// pids has a token when the process of a replica has changed.
 	pids   chan struct{}
 	leases *lease.Keeper
+	// secrets may be nil: then no replica can have any.
+	secrets *secrets.Keeper
 	// wantsLease makes the agent ask for leases now.
 	wantsLease func()
 	// listening looks whether a process listens on the ports of a workload.

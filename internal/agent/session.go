@@ -172,6 +172,7 @@ func (a *Agent) session(asked context.Context) (worked bool, err error) {
 		return false, err
 	}
 	a.ingress.Connected()
+	a.secrets.Connected()
 	var receiver sync.WaitGroup
 	pings := make(chan uint64, 1)
 	receiver.Go(func() {
@@ -293,6 +294,10 @@ func (a *Agent) receive(stream sessionStream, detector *hangDetector, pings chan
 			a.applyNetwork(message.Network)
 		case *v1.SessionDown_Ingress:
 			a.ingress.Apply(message.Ingress)
+		case *v1.SessionDown_Secrets:
+			if !a.outdated.Load() {
+				a.secrets.Apply(message.Secrets)
+			}
 		case *v1.SessionDown_Open:
 			a.open(message.Open)
 		case *v1.SessionDown_Ping:
@@ -350,6 +355,10 @@ func (a *Agent) send(ctx context.Context, asked <-chan struct{}, stream sessionS
 		case <-a.ingress.News():
 			if up := a.ingress.Take(); up != nil {
 				err = stream.Send(&v1.SessionUp{Message: &v1.SessionUp_Ingress{Ingress: up}})
+			}
+		case <-a.secrets.Acknowledgements():
+			if up := a.secrets.Take(); up != nil {
+				err = stream.Send(&v1.SessionUp{Message: &v1.SessionUp_Secrets{Secrets: up}})
 			}
 		case sequence := <-pings:
 			err = stream.Send(&v1.SessionUp{Message: &v1.SessionUp_Pong{Pong: &v1.Pong{Sequence: sequence}}})

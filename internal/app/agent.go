@@ -20,6 +20,7 @@ import (
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/agent"
 	"github.com/cloudless/cloudless/internal/agent/machine"
+	"github.com/cloudless/cloudless/internal/agent/secrets"
 	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/cli/local"
 	"github.com/cloudless/cloudless/internal/datadir"
@@ -150,8 +151,12 @@ func openMember(ctx context.Context, f *datadir.Folder, link *clusterLink, d dri
 	if err != nil {
 		return nil, err
 	}
+	kept, err := openSecrets(f, facts, logger)
+	if err != nil {
+		return nil, err
+	}
 	p.agent, err = agent.New(agent.Options{
-		DataDir: f.Path(), Client: v1.NewAgentServiceClient(conn), Drivers: []driver.Driver{d}, Machine: facts, Network: network, Mesh: connected, MeshBase: setup, Ingress: enroll.OpenIngress(f, logger), Logger: logger,
+		DataDir: f.Path(), Client: v1.NewAgentServiceClient(conn), Drivers: []driver.Driver{d}, Machine: facts, Network: network, Mesh: connected, MeshBase: setup, Ingress: enroll.OpenIngress(f, logger), Secrets: kept, Logger: logger,
 		Metrics: i.agent(), Tracing: i.tracing, GoingDown: f.GoingDown, Departures: departures(logger),
 		LogLimits: driver.LogLimits{MaxAge: outputAge},
 		Servers: func(addresses []string) {
@@ -166,6 +171,17 @@ func openMember(ctx context.Context, f *datadir.Folder, link *clusterLink, d dri
 	}
 	u.add(p.agent.Observe(i.registry))
 	return p, nil
+}
+
+// openSecrets opens the memory in which this machine keeps secrets. A machine without any still runs replicas that use none.
+func openSecrets(f *datadir.Folder, facts *machine.Machine, logger *slog.Logger) (*secrets.Keeper, error) {
+	memory, _, err := facts.Memory()
+	if err != nil {
+		return nil, err
+	}
+	broken := secrets.Mount(f.SecretsDir(), secrets.Size(memory.Total))
+	logError(logger, "keep secrets in memory", broken)
+	return secrets.Open(secrets.Options{Dir: f.SecretsDir(), Broken: broken, Log: logger})
 }
 
 // busPause is how long to wait before trying again to reach the system bus.

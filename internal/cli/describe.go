@@ -269,6 +269,8 @@ func (c *cli) workloadFacts(w *cloudlessv1.Workload, revision *cloudlessv1.Revis
 	if s.GetReadOnlyRoot() {
 		f.Add("Root", "read-only")
 	}
+	f.Add("Security", spec.SecurityInWords(s))
+	f.Add("Sandbox", s.GetSandbox())
 	f.Add("Network", s.GetNetwork())
 	f.Add("Ports", ports(s.GetPorts()))
 	if e := s.GetEgress(); e != nil {

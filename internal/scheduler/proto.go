@@ -126,6 +126,7 @@ func needs(s *v1.WorkloadSpec) (Needs, error) {
 	placement := s.GetPlacement()
 	n := Needs{
 		Resources: resources, GPUModel: s.GetResources().GetGpu().GetModel(), Driver: s.GetDriver(),
+		Sandbox: s.GetSandbox(), UserNamespace: s.GetSecurity().GetUserNamespace(),
 		Regions: placement.GetRegions(), Zones: placement.GetZones(),
 	}
 	for _, key := range slices.Sorted(maps.Keys(placement.GetLabels())) {

@@ -77,6 +77,7 @@ func (s *workloads) rollBack(ctx context.Context, tx *transaction, old *v1.Workl
 		// A new revision does the work of the earlier one again, which may have ended.
 		repeated := s.revise(tx, w, images.PinnedBy(target))
 		repeated.Spec.Restart = current.GetSpec().GetRestart()
+		repeated.Spec.SeccompProfile = target.GetSpec().GetSeccompProfile()
 	}
 	s.deploy(ctx, tx, old, w, spec.CauseRollback)
 	tx.batch.Update(w, old.GetMetadata().GetVersion())

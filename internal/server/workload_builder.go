@@ -82,7 +82,9 @@ func (b *workloadBuilder) create(ctx context.Context, tx *transaction) (*v1.Work
 		Spec:   wanted.GetSpec(),
 		Status: &v1.WorkloadStatus{Configuration: wanted.GetStatus().GetConfiguration()},
 	}
-	b.revise(tx, w, image)
+	if err := filterCalls(tx.base, b.revise(tx, w, image)); err != nil {
+		return nil, err
+	}
 	b.deploy(ctx, tx, nil, w, spec.CauseCreate)
 	tx.batch.Create(w)
 	tx.batch.Create(b.Event(ctx, w, "Created", fmt.Sprintf("%s of %s%s", sizeText(w.GetSpec()), w.GetSpec().GetImage(), images.PinNote(image.Image))))
@@ -121,6 +123,9 @@ func (b *workloadBuilder) update(ctx context.Context, tx *transaction, old *v1.W
 		w.Status.Configuration = wanted.GetStatus().GetConfiguration()
 		revision := b.revise(tx, w, image)
 		revision.Spec.Restart = current.GetSpec().GetRestart()
+		if err := filterCalls(tx.base, revision); err != nil {
+			return nil, err
+		}
 	}
 	if !sameTemplate || again {
 		b.deploy(ctx, tx, old, w, spec.CauseApply)

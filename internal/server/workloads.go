@@ -182,6 +182,9 @@ func (s *workloads) RestartWorkload(ctx context.Context, request *v1.RestartWork
 		current := tx.base.Revision(old.GetStatus().GetRevisionUid())
 		revision := s.revise(tx, w, images.PinnedBy(current))
 		revision.Spec.Restart = current.GetSpec().GetRestart() + 1
+		if err := filterCalls(tx.base, revision); err != nil {
+			revision.Spec.SeccompProfile = current.GetSpec().GetSeccompProfile() // no longer configured
+		}
 		s.deploy(ctx, tx, old, w, spec.CauseRestart)
 		tx.batch.Update(w, old.GetMetadata().GetVersion())
 		tx.batch.Create(s.Event(ctx, w, "Restarted", fmt.Sprintf("every replica is replaced by one of revision %d", revision.GetSpec().GetNumber())))
@@ -220,6 +223,17 @@ func (s *Server) revise(tx *transaction, w *v1.Workload, image images.Pinned) *v
 	revision.Spec.Image, revision.Spec.Platforms = image.Image, image.Platforms
 	tx.batch.Create(revision)
 	return revision
+}
+
+// filterCalls writes the filter of system calls that the workload names into a new revision, which keeps it when the
+// configuration changes.
+func filterCalls(snap *state.Snapshot, revision *v1.Revision) error {
+	filter, err := spec.SeccompOf(revision.GetSpec().GetWorkload(), snap.Cluster().GetSpec())
+	if err != nil {
+		return core.Refuse(codes.FailedPrecondition, "%s", err)
+	}
+	revision.Spec.SeccompProfile = filter
+	return nil
 }
 
 func orDefault(namespace string) string {

@@ -47,6 +47,7 @@ func checkConfiguration(c *v1.Configuration, found *violations) {
 	checkWeights(clusterPath+".weights", s.GetWeights(), found)
 	checkAcme(clusterPath+".acme", s.GetAcme(), found)
 	checkIngress(s, found)
+	checkSeccompProfiles(s.GetSecurity().GetSeccompProfiles(), found)
 }
 
 // checkReserved refuses amounts that no node could read: the node would accept nothing.

@@ -70,6 +70,7 @@ func normalizeSpec(s *v1.WorkloadSpec) {
 	normalAutoscale(s.Autoscale)
 	normalEgress(s.Egress)
 	normalSecrets(s.Secrets)
+	s.Security = normalSecurity(s.Security)
 	if s.GetPriority() == DefaultPriority {
 		s.Priority = nil
 	}

@@ -108,6 +108,7 @@ func checkWorkload(w *v1.Workload, found *violations) {
 	checkAutoscale(w.GetSpec(), s, found)
 	checkEgress(s, found)
 	checkSecrets(w.GetSpec(), s, found)
+	checkSecurity(s, found)
 	checkRelease(w.GetMetadata().GetName(), s, found)
 	checkDependsOn(w.GetMetadata().GetName(), s, found)
 }
@@ -171,6 +172,7 @@ func checkExec(msg proto.Message, found *violations) {
 	}
 	checkNoZeros("start.", process{command: s.Command, env: s.Env, workingDir: s.WorkingDir}, found)
 	checkUser("start.user", s.User, found)
+	checkWorkingDir("start.workingDir", s.WorkingDir, found)
 }
 
 // checkUser refuses numbers that no user or group can have.

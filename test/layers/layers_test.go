@@ -113,6 +113,7 @@ var layer = map[string]int{
 	"internal/agent/probe":             1,
 	"internal/agent/scrape":            1,
 	"internal/agent/lease":             1,
+	"internal/agent/secrets":           1,
 	"client":                           4,
 	"internal/cli":                     4,
 	"internal/cli/command":             4,
