@@ -79,6 +79,11 @@ func (c *Client) Plans() cloudlessv1.PlanServiceClient {
 // Service calls any service of the contract, such as Service(c, cloudlessv1.NewNodeServiceClient).
 func Service[T any](c *Client, service func(grpc.ClientConnInterface) T) T { return service(c.conn) }
 
+// Roles calls the service for roles, and for who has them.
+func (c *Client) Roles() cloudlessv1.RoleServiceClient {
+	return cloudlessv1.NewRoleServiceClient(c.conn)
+}
+
 // Namespaces calls the service for namespaces and their quotas.
 func (c *Client) Namespaces() cloudlessv1.NamespaceServiceClient {
 	return cloudlessv1.NewNamespaceServiceClient(c.conn)
@@ -117,6 +122,11 @@ func (c *Client) Events() cloudlessv1.EventServiceClient {
 // Cluster calls the service for the cluster itself.
 func (c *Client) Cluster() cloudlessv1.ClusterServiceClient {
 	return cloudlessv1.NewClusterServiceClient(c.conn)
+}
+
+// Authority calls the service for the keys that the cluster's trust is based on.
+func (c *Client) Authority() cloudlessv1.AuthorityServiceClient {
+	return cloudlessv1.NewAuthorityServiceClient(c.conn)
 }
 
 // maxAnswer is the longest answer in bytes: a full page of large workloads.

@@ -277,6 +277,9 @@ func (a *Agent) receive(stream sessionStream, detector *hangDetector, pings chan
 			if err := a.reserveMemory(message.Assignments.GetReservedMemory()); err != nil {
 				a.log.Error("cannot reserve memory for the system", "error", err)
 			}
+			if disk := message.Assignments.GetDisk(); disk != nil {
+				a.disk.Store(disk)
+			}
 			if servers := message.Assignments.GetServers(); len(servers) > 0 && a.servers != nil {
 				a.servers(servers)
 			}
@@ -292,6 +295,8 @@ func (a *Agent) receive(stream sessionStream, detector *hangDetector, pings chan
 			}
 		case *v1.SessionDown_Network:
 			a.applyNetwork(message.Network)
+		case *v1.SessionDown_Trust:
+			a.identity.SetAuthorities(message.Trust.GetCertificates())
 		case *v1.SessionDown_Ingress:
 			a.ingress.Apply(message.Ingress)
 		case *v1.SessionDown_Secrets:

@@ -18,6 +18,7 @@ import (
 	"github.com/cloudless/cloudless/internal/control/secrets"
 	"github.com/cloudless/cloudless/internal/control/servers"
 	"github.com/cloudless/cloudless/internal/control/services"
+	"github.com/cloudless/cloudless/internal/control/workloadkeys"
 	"github.com/cloudless/cloudless/internal/gcpacer"
 	"github.com/cloudless/cloudless/internal/maintenance"
 	"github.com/cloudless/cloudless/internal/spec"
@@ -72,6 +73,7 @@ func (p *controlPlane) leaderParts() []part {
 	certificateLoop := certificates.New(certificates.Options{
 		Store: p.store, Proposer: p.server, CA: p.ca, Sealer: p.sealer, Metrics: p.metrics, Logger: p.logger,
 	})
+	workloadKeyLoop := workloadkeys.Loop{Proposer: p.server, Cluster: p.ca.Trust().Cluster(), Sealer: p.sealer}
 	keyLoop := gossipkey.Loop{Proposer: p.server, Cluster: p.ca.Trust().Cluster(), Sealer: p.sealer}
 	imageLoop := images.Loop{Store: p.store, Consensus: p.consensus, Images: p.server.Images(), Logger: p.logger}
 	pilot := consensus.PilotOptions{
@@ -89,8 +91,9 @@ func (p *controlPlane) leaderParts() []part {
 		certificateLoop.Run, // makes, renews and removes the certificates of routes
 		serverLoop.Run,      // records the servers
 		func(ctx context.Context) error { return p.consensus.Pilot(ctx, pilot) }, // decides which servers vote
-		keyLoop.Run,   // gives the gossip a key
-		imageLoop.Run, // copies images to every server
+		keyLoop.Run,         // gives the gossip a key
+		workloadKeyLoop.Run, // makes and rotates the keys of workloads' tokens
+		imageLoop.Run,       // copies images to every server
 		func(ctx context.Context) error { return retention.Run(ctx, p.store, p.consensus) }, // deletes what is old
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/cloudless/cloudless/internal/consensus"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/images"
+	"github.com/cloudless/cloudless/internal/server/login"
 	"github.com/cloudless/cloudless/internal/server/membership"
 	"github.com/cloudless/cloudless/internal/server/relay"
 	"github.com/cloudless/cloudless/internal/spec"
@@ -46,6 +47,7 @@ type peerService struct {
 	*membership.Membership
 	*relay.PassedCalls
 	images.Copies
+	*login.Uses
 }
 
 func (s *serverService) GetServer(ctx context.Context, request *v1.GetServerRequest) (*v1.Server, error) {

@@ -1,9 +1,11 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -13,6 +15,7 @@ import (
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/roles"
 	"github.com/cloudless/cloudless/internal/server/auth"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/spec"
@@ -32,6 +35,9 @@ func newTokens(s *Server) *collection[*v1.Token] {
 	c.remove = func(ctx context.Context, tx *transaction, token *v1.Token) *v1.Token {
 		tx.batch.DeleteVersion(state.KindToken, token.GetMetadata().GetUid(), token.GetMetadata().GetVersion())
 		tx.batch.Delete(state.KindCredential, token.GetStatus().GetSecretId())
+		if old := token.GetStatus().GetOldSecretId(); old != "" {
+			tx.batch.Delete(state.KindCredential, old)
+		}
 		tx.batch.Create(s.Event(ctx, token, "Revoked", "it can be used no longer"))
 		return token
 	}
@@ -52,7 +58,7 @@ func (s *tokenService) CreateToken(ctx context.Context, request *v1.CreateTokenR
 // CreateToken creates a token on behalf of the caller in ctx. Secrets are not stored. If a call is repeated by its
 // idempotency key, the first answer must have been lost, and the token gets a new secret.
 func (s *Server) CreateToken(ctx context.Context, request *v1.CreateTokenRequest) (*v1.CreateTokenResponse, error) {
-	token, secret, err := s.newToken(request)
+	token, secret, err := s.newToken(ctx, request)
 	if err != nil {
 		return nil, err
 	}
@@ -71,12 +77,15 @@ func (s *Server) CreateToken(ctx context.Context, request *v1.CreateTokenRequest
 			return s.replaceSecret(ctx, b, snap.Token(uid), secret)
 		}
 		m := token.GetMetadata()
+		if err := mayCreate(ctx, s.Now(), snap, token); err != nil {
+			return err
+		}
 		if snap.TokenByName(m.GetName()) != nil {
 			return core.Refuse(codes.AlreadyExists, "token %s exists already; choose another name, or revoke it with: cloudless token rm %s", m.GetName(), m.GetName())
 		}
 		b.Create(token)
 		b.Create(credentialOf(token, secret))
-		b.Create(s.Event(ctx, token, "Created", fmt.Sprintf("for role %s until %s", token.GetSpec().GetRole(), token.GetSpec().GetExpireTime().AsTime().Format(time.RFC3339))))
+		b.Create(s.Event(ctx, token, "Created", fmt.Sprintf("for role %s until %s", roles.Granted{Role: token.GetSpec().GetRole(), Namespace: token.GetSpec().GetNamespace()}, token.GetSpec().GetExpireTime().AsTime().Format(time.RFC3339))))
 		receipt.Keep(b, m.GetUid(), "")
 		return nil
 	})
@@ -108,7 +117,7 @@ func (s *Server) replaceSecret(ctx context.Context, b *state.Batch, token *v1.To
 	return nil
 }
 
-func (s *Server) newToken(request *v1.CreateTokenRequest) (*v1.Token, tokenSecret, error) {
+func (s *Server) newToken(ctx context.Context, request *v1.CreateTokenRequest) (*v1.Token, tokenSecret, error) {
 	ttl := defaultTokenTTL
 	if request.GetTtl() != "" {
 		var err error
@@ -141,15 +150,54 @@ func (s *Server) newToken(request *v1.CreateTokenRequest) (*v1.Token, tokenSecre
 		ApiVersion: spec.APIVersion,
 		Kind:       "Token",
 		Metadata:   &v1.Metadata{Uid: state.NewUID(), Name: name, Labels: request.GetLabels()},
-		Spec:       &v1.TokenSpec{Role: request.GetRole(), ExpireTime: timestamppb.New(s.Now().Add(ttl)), Uses: uses},
-		Status:     &v1.TokenStatus{SecretId: secret.ID()},
+		Spec: &v1.TokenSpec{
+			Role: request.GetRole(), ExpireTime: timestamppb.New(s.Now().Add(ttl)), Uses: uses, Namespace: request.GetNamespace(), Purpose: request.GetPurpose(),
+		},
+		Status: &v1.TokenStatus{SecretId: secret.ID()},
 	}, secret, nil
 }
 
-// RoleOf returns the role that an API token gives its bearer now. known is false if this server does not know the
-// token.
+// defaultMaxTokenTTL is how long a token for one namespace may be valid, if the configuration says nothing else.
+const defaultMaxTokenTTL = "720h"
+
+// mayCreate refuses a token for a role or a namespace that does not exist, one for a namespace that would be valid too
+// long, and one that would permit more than its author may do.
+func mayCreate(ctx context.Context, now time.Time, snap *state.Snapshot, token *v1.Token) error {
+	about := token.GetSpec()
+	if about.GetRole() == core.RoleNode || about.GetRole() == core.RoleServer {
+		if about.GetNamespace() != "" {
+			return invalid("namespace", "is only for API tokens: machines are in no namespace")
+		}
+		return nil
+	}
+	if roles.Named(about.GetRole(), snap.RoleByName) == nil {
+		return missingRole(snap, "role", about.GetRole())
+	}
+	if namespace := about.GetNamespace(); namespace != "" {
+		if findNamespace(snap, namespace) == nil {
+			return missingNamespace(snap, namespace)
+		}
+		longest := cmp.Or(snap.Cluster().GetSpec().GetSecurity().GetMaxTokenTtl(), defaultMaxTokenTTL)
+		if most, err := spec.ParseDuration(longest); err == nil && about.GetExpireTime().AsTime().Sub(now) > most {
+			return invalid("ttl", fmt.Sprintf("must be at most %s for a token of one namespace; make another token when it ends, or raise security.maxTokenTtl in the configuration", longest))
+		}
+	}
+	for _, granted := range auth.PermissionsOf(snap, token).Grants() { // also by bindings that name the token already
+		role := roles.Named(granted.Role, snap.RoleByName)
+		if err := mayGive(ctx, role.GetSpec(), granted.Namespace, "token "+token.GetMetadata().GetName()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// RoleOf returns the role that an API token gives its bearer now in all namespaces. known is false if this server does not
+// know the token.
 func (s *Server) RoleOf(secret string) (role string, known bool) {
 	p, err := s.auth.FromToken(secret)
+	if !slices.ContainsFunc(p.Permissions.Grants(), func(g roles.Granted) bool { return g == roles.Granted{Role: p.Role} }) {
+		p.Role = ""
+	}
 	return p.Role, !errors.Is(err, auth.ErrUnknownToken)
 }
 

@@ -9,8 +9,11 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/terminal"
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
@@ -56,7 +59,20 @@ func (e *Env) Dial(ctx context.Context) (*client.Client, error) {
 
 // DialContext connects to the cluster of a context.
 func (e *Env) DialContext(ctx context.Context, where client.Context) (*client.Client, error) {
-	return client.Dial(ctx, where, client.WithDialOptions(e.tracing.DialOptions()...))
+	return client.Dial(ctx, where, client.WithDialOptions(append(e.tracing.DialOptions(), grpc.WithChainUnaryInterceptor(e.tellWarnings))...))
+}
+
+// warningHeader is the header of an answer with what policies say of an object that they do not refuse.
+const warningHeader = "cloudless-warning"
+
+// tellWarnings shows the warnings that come with an answer.
+func (e *Env) tellWarnings(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	var header metadata.MD
+	err := invoke(ctx, method, req, reply, conn, append(slices.Clip(opts), grpc.Header(&header))...)
+	for _, words := range header.Get(warningHeader) {
+		e.Note("warning: %s", terminal.Plain(words))
+	}
+	return err
 }
 
 // ConfigPath is the path of the client configuration.
@@ -92,13 +108,13 @@ func (e *Env) MarkStale(cl *client.Client) {
 
 // Printf writes to standard output.
 func (e *Env) Printf(format string, args ...any) error {
-	_, err := fmt.Fprintf(e.Stdout, format, args...)
+	_, err := fmt.Fprintf(terminal.Safe(e.Stdout), format, args...)
 	return err
 }
 
 // Note writes a line to standard error.
 func (e *Env) Note(format string, args ...any) {
-	fmt.Fprintf(e.Stderr, format+"\n", args...)
+	fmt.Fprintf(terminal.Safe(e.Stderr), format+"\n", args...)
 }
 
 // errContextChanged says that another process has changed the context. That change counts.

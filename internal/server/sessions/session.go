@@ -132,10 +132,11 @@ type session struct {
 	nextBeat chan struct{}
 	every    time.Duration // the agent's interval between heartbeats
 
-	// heartbeat and alive are the intervals, and reserved the memory, that were sent to the agent. Only the sender uses
+	// heartbeat and alive are the intervals, reserved the memory, and disk the limits, that were sent to the agent. Only the sender uses
 	// them.
 	heartbeat, alive time.Duration
 	reserved         string
+	disk             *v1.DiskLimits
 	// ingressKnown is what the agent knows of routes; nil if nothing was sent. Only the sender uses it.
 	ingressKnown *routes.Set
 	// granting is set while a request for leases is being answered.
