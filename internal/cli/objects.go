@@ -298,6 +298,7 @@ var insteadOf = map[string]map[string]string{
 		"Login":         "its password cannot be read; replace it with: cloudless image login HOST",
 		"Replica":       "it follows its workload; change that with: cloudless edit workload NAME",
 		"Revision":      "it records what a workload was; change that with: cloudless edit workload NAME",
+		"Secret":        "its value cannot be read; give it another one with: cloudless secret set NAME, or change who may use it with --keep",
 		"Server":        "it reports its own settings; change the flags of cloudless server on its machine and restart it",
 		"Token":         "its rights never change; create another with: cloudless token create, and revoke it with: cloudless token rm NAME",
 	},
