@@ -14,6 +14,7 @@ import (
 	"time"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/agent/identity"
 	"github.com/cloudless/cloudless/internal/agent/ingress"
 	"github.com/cloudless/cloudless/internal/agent/lease"
 	"github.com/cloudless/cloudless/internal/agent/machine"
@@ -45,6 +46,8 @@ type Options struct {
 	Ingress *ingress.Ingress
 	// Secrets keeps the secrets of replicas. It may be nil: then no replica can have any.
 	Secrets *secrets.Keeper
+	// Identity gives replicas identities of their own. It may be nil.
+	Identity *identity.Service
 	// Machine describes the computer that the agent runs on.
 	Machine Machine
 	Logger  *slog.Logger
@@ -250,6 +253,7 @@ func (a *Agent) build(dir string, opts Options) (h *replicaEnv, err error) {
 		pids:     make(chan struct{}, 1),
 
 		servingChanged: a.servingChanged,
+		identity:       opts.Identity,
 		wantsLease:     a.noteChange,
 		listening:      probe.Listening,
 		log:            opts.Logger,
@@ -297,6 +301,10 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	a.restoreNetwork()
 	a.restoreReplicas(ctx)
+	if err := a.identity.Retain(a.knows); err != nil {
+		a.log.Warn("cannot remove the identity sockets of removed replicas", "error", err)
+	}
+	a.work.Go(func() { a.identity.Run(ctx) })
 	a.work.Go(func() { a.cache.run(ctx, func(err error) { a.log.Warn("cannot write to disk", "error", err) }) })
 	a.secrets.Retain(a.knows)
 	a.work.Go(func() {

@@ -167,6 +167,9 @@ func (r *replica) startTask(ctx context.Context) (started driver.Status, err err
 	if err := r.addSecrets(&task); err != nil {
 		return started, err
 	}
+	if err := r.identify(&task); err != nil {
+		return started, err
+	}
 	select { // more in parallel would only compete for the same CPUs
 	case r.starts <- struct{}{}:
 		defer func() { <-r.starts }()
@@ -569,6 +572,9 @@ func (r *replica) cleanUp(ctx context.Context) (gone bool, err error) {
 		return false, err
 	}
 	if err := r.store.remove(r.uid); err != nil {
+		return false, err
+	}
+	if err := r.identity.Close(r.uid); err != nil {
 		return false, err
 	}
 	r.leases.Forget(r.uid)

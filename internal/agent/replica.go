@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/agent/identity"
 	"github.com/cloudless/cloudless/internal/agent/lease"
 	"github.com/cloudless/cloudless/internal/agent/probe"
 	"github.com/cloudless/cloudless/internal/agent/secrets"
@@ -41,6 +42,8 @@ type replicaEnv struct {
 	leases *lease.Keeper
 	// secrets may be nil: then no replica can have any.
 	secrets *secrets.Keeper
+	// identity gives replicas identities of their own; it may be nil.
+	identity *identity.Service
 	// wantsLease makes the agent ask for leases now.
 	wantsLease func()
 	// listening looks whether a process listens on the ports of a workload.
@@ -316,6 +319,7 @@ func (r *replica) run(ctx context.Context) {
 	defer r.watchers.Wait()
 	defer r.endHealth()
 	r.reconnect(ctx)
+	r.identifyAgain()
 	var pause backoff
 	for ctx.Err() == nil {
 		armed, cancel := r.arm(ctx)

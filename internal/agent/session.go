@@ -295,6 +295,8 @@ func (a *Agent) receive(stream sessionStream, detector *hangDetector, pings chan
 			}
 		case *v1.SessionDown_Network:
 			a.applyNetwork(message.Network)
+		case *v1.SessionDown_Trust:
+			a.identity.SetAuthorities(message.Trust.GetCertificates())
 		case *v1.SessionDown_Ingress:
 			a.ingress.Apply(message.Ingress)
 		case *v1.SessionDown_Secrets:

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/agent/identity"
 	"github.com/cloudless/cloudless/internal/agent/secrets"
 	"github.com/cloudless/cloudless/internal/driver"
 	"github.com/cloudless/cloudless/internal/spec"
@@ -208,6 +209,41 @@ func (r *replica) signal(ctx context.Context, name string) error {
 		return fmt.Errorf("driver %s cannot send signals", r.driver.Name())
 	}
 	return r.drive(ctx, "signal", func(ctx context.Context) error { return signaler.Signal(ctx, taskID(r.uid, r.rec.Attempt), name) })
+}
+
+// identify lets the program of a replica get its identity, if the replica asks for one.
+func (r *replica) identify(task *driver.Task) error {
+	a := r.rec.Assignment
+	asked := a.GetRevision().GetSpec().GetWorkload().GetIdentity()
+	if asked == nil {
+		return nil
+	}
+	dir, err := r.identity.Open(identity.Subject{
+		UID: r.uid, Namespace: a.GetReplica().GetMetadata().GetNamespace(), Workload: a.GetReplica().GetSpec().GetWorkload(),
+		TTL: spec.IdentityTTL(asked),
+	})
+	if err != nil || task == nil {
+		return err
+	}
+	task.Files, task.Env = maps.Clone(task.Files), maps.Clone(task.Env)
+	if task.Files == nil {
+		task.Files = map[string]string{}
+	}
+	if task.Env == nil {
+		task.Env = map[string]string{}
+	}
+	task.Files[identity.MountPath], task.Env[identity.EndpointVariable] = dir, identity.Endpoint
+	return nil
+}
+
+// identifyAgain opens the socket of a replica whose program has outlived an earlier agent.
+func (r *replica) identifyAgain() {
+	if r.rec.Status.GetPhase() != spec.PhaseRunning {
+		return
+	}
+	if err := r.identify(nil); err != nil {
+		r.log.Warn("the replica gets no new certificates and tokens for its identity", "error", err)
+	}
 }
 
 // maxHostname is the longest DNS label; the kernel accepts one more character.

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -19,6 +20,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/agent"
+	workload "github.com/cloudless/cloudless/internal/agent/identity"
 	"github.com/cloudless/cloudless/internal/agent/machine"
 	"github.com/cloudless/cloudless/internal/agent/secrets"
 	"github.com/cloudless/cloudless/internal/cli/command"
@@ -157,6 +159,10 @@ func openMember(ctx context.Context, f *datadir.Folder, link *clusterLink, d dri
 	}
 	p.agent, err = agent.New(agent.Options{
 		DataDir: f.Path(), Client: v1.NewAgentServiceClient(conn), Drivers: []driver.Driver{d}, Machine: facts, Network: network, Mesh: connected, MeshBase: setup, Ingress: enroll.OpenIngress(f, logger), Secrets: kept, Logger: logger,
+		Identity: workload.New(workload.Options{
+			Dir: filepath.Join(f.RunDir(), "identity"), Client: v1.NewIdentityServiceClient(conn),
+			Cluster: creds.Trust().Cluster(), Authorities: [][]byte{creds.Trust().DER()}, Logger: logger,
+		}),
 		Metrics: i.agent(), Tracing: i.tracing, GoingDown: f.GoingDown, Departures: departures(logger),
 		LogLimits: driver.LogLimits{MaxAge: outputAge},
 		Servers: func(addresses []string) {

@@ -80,6 +80,8 @@ func exampleOf(kind api.Kind) string {
 		return "shop-example-org"
 	case "Certificate":
 		return "shop"
+	case "Secret":
+		return "db-password"
 	case "Node":
 		return "box1"
 	case "Workload":

@@ -17,7 +17,11 @@ import (
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/cli/command"
+<<<<<<< HEAD
 	"github.com/cloudless/cloudless/internal/cli/role"
+=======
+	"github.com/cloudless/cloudless/internal/cli/secret"
+>>>>>>> main
 	"github.com/cloudless/cloudless/internal/cli/terminal"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/suggest"
@@ -135,6 +139,7 @@ var columns = map[string]struct {
 		return []string{b.GetSpec().GetRole(), cmp.Or(b.GetSpec().GetNamespace(), "all"), role.Subjects(b)}
 	}},
 	"Certificate": {[]string{"HOSTS", "SOURCE", "STATE", "EXPIRES", "PROBLEM"}, certificateRow},
+	"Secret":      {secret.Headings, secret.Row},
 	"Route":       {[]string{"URL", "TO", "NODES", "REQUESTS/S", "REASON"}, routeRow},
 	"Revision": {[]string{"REVISION", "IMAGE"}, func(o client.Object) []string {
 		r := o.(*cloudlessv1.Revision)

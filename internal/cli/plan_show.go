@@ -45,7 +45,7 @@ func (c *cli) showPlan(plan *cloudlessv1.Plan) error {
 		fmt.Fprintf(t, "Plan: %d to create, %d to update, %d to delete, %d unchanged.\n",
 			counts[spec.ActionCreate], counts[spec.ActionUpdate], counts[spec.ActionDelete], counts[spec.ActionUnchanged])
 	}
-	_, err := c.Stdout.Write([]byte(t.String()))
+	_, err := terminal.Safe(c.Stdout).Write([]byte(t.String()))
 	return err
 }
 

@@ -53,10 +53,10 @@ type rule struct {
 }
 
 // Judged reports whether policies may be about a kind: users write its objects. Policies themselves are not judged, so that
-// no policy keeps others from being corrected.
+// no policy keeps others from being corrected; nor are tokens, which roles limit.
 func Judged(kind string) bool {
 	declared, known := api.KindOf(kind)
-	return known && declared.Noun() == kind && kind != "policy" &&
+	return known && declared.Noun() == kind && kind != "policy" && kind != "token" &&
 		(declared.Create != nil || declared.Apply != nil || declared.Update != nil)
 }
 
@@ -109,7 +109,8 @@ func compile(p *v1.Policy, try bool) (*Policy, []spec.Violation) {
 		found = append(found, spec.Violation{Field: field, Message: fmt.Sprintf(format, args...)})
 	}
 	for i, kind := range made.kinds {
-		if !Judged(kind) {
+		made.kinds[i] = strings.ToLower(kind)
+		if kind = made.kinds[i]; !Judged(kind) {
 			add(fmt.Sprintf("spec.match.kinds[%d]", i), "%s", unknownKind(kind))
 		}
 	}

@@ -11,6 +11,9 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
+// maxVariable is how long a value may be that the environment has: the kernel allows 128 KiB with the name.
+const maxVariable = 128<<10 - 256
+
 // KeptVersions is how many of its newest versions a secret lists.
 const KeptVersions = 10
 
@@ -167,8 +170,13 @@ func Waits(snap *state.Snapshot, w *v1.Workload, revision *v1.Revision, now time
 			return fmt.Sprintf("waits for secret %s: it does not exist; set it with: %s", name, spec.Hint(namespace, "cloudless secret set "+name))
 		case !Admits(s, NameOf(w)):
 			return fmt.Sprintf("waits for secret %s: its audience does not include workload %s; add it with: %s", name, NameOf(w),
-				spec.Hint(namespace, "cloudless secret audience "+name+" --add "+NameOf(w)))
-		case usable(snap, s, revision, environment[name], now) == nil:
+				spec.Hint(namespace, "cloudless secret set "+name+" --keep --also-for "+NameOf(w)))
+		}
+		v := usable(snap, s, revision, environment[name], now)
+		switch {
+		case environment[name] && v.GetSize() > maxVariable:
+			return fmt.Sprintf("waits for secret %s: version %d has %d bytes, and a variable of the environment at most %d; use a path instead of env", name, v.GetNumber(), v.GetSize(), maxVariable)
+		case v == nil:
 			return fmt.Sprintf("waits for secret %s: %s; set a new version with: %s", name, unusable(s, now), spec.Hint(namespace, "cloudless secret set "+name))
 		}
 	}

@@ -20,6 +20,10 @@ const MaxSize = 1 << 20
 // Wrapper wraps data keys by the key-encryption key. The context says which data key it is, and unwrapping needs the same.
 type Wrapper interface {
 	Seal(plaintext []byte, context string) ([]byte, error)
+}
+
+// Unwrapper undoes what a Wrapper did.
+type Unwrapper interface {
 	Unseal(sealed []byte, context string) ([]byte, error)
 }
 
@@ -71,7 +75,7 @@ func Seal(kek Wrapper, secretUID string, version uint64, value []byte) (*statev1
 }
 
 // Open decrypts a stored value. The caller clears the result as soon as it has no more use for it.
-func Open(kek Wrapper, stored *statev1.SecretValue) ([]byte, error) {
+func Open(kek Unwrapper, stored *statev1.SecretValue) ([]byte, error) {
 	uid, version := stored.GetSecretUid(), stored.GetVersion()
 	key, err := kek.Unseal(stored.GetSealedKey(), KeyContext(uid, version))
 	if err != nil {

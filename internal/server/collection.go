@@ -12,6 +12,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/images"
+	"github.com/cloudless/cloudless/internal/server/policies"
 	"github.com/cloudless/cloudless/internal/services"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
@@ -259,6 +260,7 @@ func (c *collection[T]) deleteIn(ctx context.Context, tx *transaction, namespace
 // change runs f until the transaction that it builds is accepted, and returns the object as the API shows it.
 func (c *collection[T]) change(ctx context.Context, f func(*transaction) (T, error)) (shown T, err error) {
 	var now T
+	var verdict *policies.Verdict
 	snap, err := c.Propose(ctx, func(snap *state.Snapshot, b *state.Batch) (err error) {
 		tx := &transaction{base: snap, batch: b, caller: core.Caller(ctx)}
 		if now, err = f(tx); err != nil {
@@ -277,11 +279,17 @@ func (c *collection[T]) change(ctx context.Context, f func(*transaction) (T, err
 		if err := tx.checkPublishedOnce(); err != nil {
 			return err
 		}
-		return tx.checkRoutes()
+		if err := tx.checkRoutes(); err != nil {
+			return err
+		}
+		verdict = policies.Judge(ctx, c.Core, snap, b)
+		verdict.Record(ctx, c.Core, b)
+		return verdict.Refusal()
 	})
 	if err != nil {
 		return shown, err
 	}
+	verdict.Tell(ctx)
 	if stored := c.get(snap, now.GetMetadata().GetUid()); stored != *new(T) {
 		now = stored
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 
 	"github.com/cloudless/cloudless/internal/server/core"
+	"github.com/cloudless/cloudless/internal/server/policies"
 )
 
 // nodeService is the NodeService.
@@ -73,7 +74,7 @@ func (s *nodeService) DeleteNode(ctx context.Context, request *v1.DeleteNodeRequ
 		}
 		event = s.Event(ctx, removed, "Removed", fmt.Sprintf("%d replicas on it count as lost", lost))
 		b.Create(event)
-		return nil
+		return policies.Judge(ctx, s.Core, snap, b).Refusal()
 	})
 	if err != nil {
 		return nil, err

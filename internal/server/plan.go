@@ -20,6 +20,12 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 
 	"github.com/cloudless/cloudless/internal/server/core"
+<<<<<<< HEAD
+=======
+	"github.com/cloudless/cloudless/internal/server/policies"
+
+	"github.com/cloudless/cloudless/internal/server/auth"
+>>>>>>> main
 )
 
 // planService is the PlanService. A plan is the transaction that ApplyPlan would propose, built on a fork of the state,
@@ -79,7 +85,14 @@ func (s *planService) ApplyPlan(ctx context.Context, request *v1.ApplyPlanReques
 		if err := s.mayApply(ctx, p); err != nil {
 			return err
 		}
-		return p.propose(b, receipt)
+		if err := p.verdict.Refusal(); err != nil {
+			return err
+		}
+		if err := p.propose(b, receipt); err != nil || p.batch.Len() == 0 {
+			return err
+		}
+		p.verdict.Record(ctx, s.Core, b)
+		return nil
 	})
 	if err != nil {
 		return nil, err
@@ -215,6 +228,8 @@ type planned struct {
 	plan *v1.Plan
 	// objects are the kinds and uids of the objects, in the order of the changes.
 	objects []plannedObject
+	// verdict is what policies say of what the plan changes.
+	verdict *policies.Verdict
 }
 
 type plannedObject struct {
@@ -261,6 +276,7 @@ func (s *Server) plan(ctx context.Context, wanted *wanted, snap *state.Snapshot)
 		return nil, err
 	}
 	p.plan.Fingerprint = fingerprint(wanted, p.plan)
+	p.judge(ctx, s.Core) // what policies say depends on the caller, and is no part of what the plan does
 	return p, nil
 }
 
@@ -311,7 +327,7 @@ func (s *Server) forecast(p *planned, fork *state.Fork) error {
 		switch p.objects[i].kind {
 		case state.KindWorkload:
 			change.Replicas, change.Unplaced, change.UnplacedReasons = own[0].GetReplicas(), own[0].GetUnplaced(), own[0].GetUnplacedReasons()
-			change.Quota = own[0].GetQuota()
+			change.Quota, change.WaitsFor = own[0].GetQuota(), own[0].GetWaitsFor()
 		case state.KindNamespace:
 			change.Woken = woken(own)
 		}

@@ -5,12 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/policy"
 	"github.com/cloudless/cloudless/internal/server/core"
+	"github.com/cloudless/cloudless/internal/server/policies"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -131,6 +134,27 @@ func (o *collected[T]) plan(ctx context.Context, p *planned) error {
 	o.builder.describe(p.transaction, old, now, change)
 	p.add(o.collection.kind, now, change)
 	return nil
+}
+
+// judge adds to the plan what policies say of its objects, also of those that it does not change: these stay as they are,
+// whatever policies say, but their authors see what would refuse the next change.
+func (p *planned) judge(ctx context.Context, c *core.Core) {
+	p.verdict = policies.Judge(ctx, c, p.base, p.batch)
+	kept := policies.JudgeAll(ctx, c, p.base, p.batch, func(yield func(policies.Change) bool) {
+		for i, o := range p.objects {
+			stored := state.ByUID[state.Object](p.base, o.kind, o.uid)
+			if p.plan.GetChanges()[i].GetAction() == spec.ActionUnchanged && stored != nil && !yield(policies.Change{Verb: policy.Update, Before: stored, Object: stored}) {
+				return
+			}
+		}
+	})
+	for _, change := range p.plan.GetChanges() {
+		from := p.verdict
+		if change.GetAction() == spec.ActionUnchanged {
+			from = kept
+		}
+		change.Findings = from.Of(strings.ToLower(change.GetKind()), change.GetNamespace(), change.GetName())
+	}
 }
 
 // title is an object's kind and name for people, such as "workload default/web".

@@ -230,7 +230,7 @@ func TestPortsOfRoutesAndWorkloads(t *testing.T) {
 		wantCode(t, err, codes.InvalidArgument, words)
 	}
 	refused(5432, "spec.ports[0].publish: 5432/tcp is the port of a route in namespace default")
-	c.made(op, "plain", publishes(80), replicasOf(0)) // no route has a host yet
+	c.made(c.as(core.RoleAdmin), "plain", publishes(80), replicasOf(0)) // no route has a host yet
 	c.refusesRoute(op, to("x", "a.org"), "spec.host: needs port 80/tcp of the nodes, which workload plain in namespace default publishes")
 	_, err = op.DeleteWorkload(c.ctx, &v1.DeleteWorkloadRequest{Name: "plain"})
 	must(t, err)

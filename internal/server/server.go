@@ -41,6 +41,7 @@ import (
 	"github.com/cloudless/cloudless/internal/server/relay"
 	"github.com/cloudless/cloudless/internal/server/sessions"
 	"github.com/cloudless/cloudless/internal/server/streams"
+	"github.com/cloudless/cloudless/internal/server/svid"
 	"github.com/cloudless/cloudless/internal/state"
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
@@ -83,6 +84,8 @@ type Placement interface {
 	Departing(snap *state.Snapshot, n *v1.Node) []*v1.DepartingReplica
 	// Undrainable says why a drain that was forecast would not do, and what would help.
 	Undrainable(before, after *state.Snapshot, n *v1.Node) (reasons []string, help string)
+	// CountedDefaults says in sentences what counts against the quota of a namespace although a workload does not request it.
+	CountedDefaults(n *v1.Namespace, w *v1.WorkloadSpec) []string
 	// Forecast applies a transaction to the fork, simulates what follows, and returns the outcome for the replicas of
 	// each workload.
 	Forecast(now time.Time, fork *state.Fork, tx *statev1.Transaction, workloads []string) ([]*v1.PlanChange, []*v1.Preemption, error)
@@ -191,6 +194,7 @@ type Server struct {
 	router            *relay.Router
 	passed            *relay.PassedCalls
 	packets           *packets.Server
+	identities        *svid.Service
 
 	grpc  *edge
 	http  *http.Server
@@ -260,8 +264,9 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	s.connect(o, certificate)
 	s.sessions = sessions.New(sessions.Options{
 		Core: s.Core, Nodes: o.Nodes, Collector: o.Collector, Login: s.images.LoginOf, Addresses: s.membership.Addresses, Duplicates: &s.duplicates,
-		Traffic: o.TrafficReports, Wake: o.Wake, Unseal: o.Sealer.Unseal,
+		Traffic: o.TrafficReports, Wake: o.Wake, Unseal: o.Sealer.Unseal, Metrics: s.metrics,
 	})
+	s.identities = svid.New(s.Core, s.ca, s.sealer)
 	guard := &auth.Guard{
 		Auth: s.auth, MemberCalls: &s.memberCalls, Router: s.router, Revoked: s.revoked, Logger: s.Logger,
 		Metrics: s.metrics, Tracing: s.Tracing, Stopping: s.stopping,
@@ -270,6 +275,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	handler, err := gateway.New(gateway.Options{
 		Auth: s.auth, Revoked: s.revoked, Metrics: s.metrics, Logger: s.Logger, Inner: s.inner, Stopping: s.stopping,
 		Registry: s.images.Handler(), RefuseRegistry: images.WriteError, Scrape: s.scrape.Handler(),
+		WorkloadKeys: s.identities.Keys,
 	})
 	if err != nil {
 		return nil, errors.Join(err, s.port.Close())
@@ -332,9 +338,14 @@ func (s *Server) newGRPC(guard *auth.Guard) *edge {
 	server := newEdge(s.port, guard)
 	s.passed = &relay.PassedCalls{Guard: guard.Unary, Methods: server.methods, Stopping: s.stopping}
 	all, namespaces, nodes := newWorkloads(s), newNamespaces(s), newNodes(s)
+<<<<<<< HEAD
 	offered, leading := newServices(s), newRoutes(s)
 	named, bindings := newRoles(s), newRoleBindings(s)
 	s.kinds = planKinds{namespaces, all, offered, leading, nodes, named, bindings}
+=======
+	offered, leading, ruling := newServices(s), newRoutes(s), newPolicies(s)
+	s.kinds = planKinds{namespaces, all, offered, leading, nodes, ruling}
+>>>>>>> main
 	v1.RegisterWorkloadServiceServer(server, &workloads{collection: all, replicas: newReplicas(s), Streams: s.newStreams()})
 	v1.RegisterDeploymentServiceServer(server, &deploymentService{collection: newDeployments(s)})
 	v1.RegisterNodeServiceServer(server, &nodeService{collection: nodes})
@@ -346,6 +357,7 @@ func (s *Server) newGRPC(guard *auth.Guard) *edge {
 	v1.RegisterPlanServiceServer(server, &planService{Server: s})
 	v1.RegisterRoleServiceServer(server, &roleService{collection: named, bindings: bindings})
 	v1.RegisterNamespaceServiceServer(server, &namespaceService{collection: namespaces})
+	v1.RegisterPolicyServiceServer(server, &policyService{collection: ruling})
 	v1.RegisterServiceServiceServer(server, &serviceService{collection: offered})
 	v1.RegisterCertificateServiceServer(server, &certificateService{collection: newCertificates(s)})
 	v1.RegisterSecretServiceServer(server, &secretService{collection: newSecrets(s)})
@@ -357,6 +369,7 @@ func (s *Server) newGRPC(guard *auth.Guard) *edge {
 	v1.RegisterAgentServiceServer(server, s.sessions)
 	v1.RegisterServerServiceServer(server, &serverService{collection: newServers(s)})
 	v1.RegisterPeerServiceServer(server, &peerService{Membership: s.membership, Copies: images.Copies{Images: s.images}, PassedCalls: s.passed, Uses: s.tokenUses})
+	v1.RegisterIdentityServiceServer(server, s.identities)
 	healthv1.RegisterHealthServer(server, health.NewServer())
 	reflection.Register(server)
 	return server

@@ -18,6 +18,7 @@ import (
 	"github.com/cloudless/cloudless/internal/roles"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/images"
+	"github.com/cloudless/cloudless/internal/server/policies"
 	"github.com/cloudless/cloudless/internal/services"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
@@ -63,7 +64,7 @@ func (p *preparation) lookUp(ctx context.Context, all *images.Images, from strin
 func (b *workloadBuilder) wanted() *v1.Workload { return b.given }
 
 func (b *workloadBuilder) create(ctx context.Context, tx *transaction) (*v1.Workload, error) {
-	wanted := b.accept(tx.base)
+	wanted := b.accept(tx)
 	if err := checkCreate(tx.base, wanted, tx.created); err != nil {
 		return nil, err
 	}
@@ -99,7 +100,7 @@ func (b *workloadBuilder) create(ctx context.Context, tx *transaction) (*v1.Work
 
 // update creates a new revision only if the replicas would run something different.
 func (b *workloadBuilder) update(ctx context.Context, tx *transaction, old *v1.Workload) (*v1.Workload, error) {
-	wanted := b.accept(tx.base)
+	wanted := b.accept(tx)
 	if err := checkUpdate(tx.base, old, wanted); err != nil {
 		return nil, err
 	}
@@ -157,7 +158,8 @@ func failedToBegin(snap *state.Snapshot, w *v1.Workload) bool {
 //
 // A stored workload keeps the defaults that it was created with as long as its author changes nothing: applying the
 // same file again replaces nothing, even if the defaults have changed.
-func (b *workloadBuilder) accept(snap *state.Snapshot) *v1.Workload {
+func (b *workloadBuilder) accept(tx *transaction) *v1.Workload {
+	snap := tx.base
 	w := &v1.Workload{Metadata: b.given.GetMetadata(), Spec: proto.CloneOf(b.given.GetSpec())}
 	cluster := snap.Cluster()
 	defaults, number := cluster.GetSpec().GetDefaults(), cluster.GetStatus().GetConfiguration()
@@ -170,6 +172,7 @@ func (b *workloadBuilder) accept(snap *state.Snapshot) *v1.Workload {
 	}
 	if w.Spec != nil {
 		spec.FillDefaults(w.Spec, defaults)
+		policies.FillFromNamespace(w.Spec, old.GetSpec(), policies.NamespaceAfter(snap, tx.batch, w.GetMetadata().GetNamespace()), cluster)
 	}
 	spec.Normalize(w)
 	w.Status = &v1.WorkloadStatus{Configuration: number}
@@ -227,11 +230,12 @@ func (b *workloadBuilder) describe(tx *transaction, old, now *v1.Workload, chang
 	image, _ := tx.image(b.image.From)
 	change.Image = image.Image
 	if change.GetAction() != spec.ActionUnchanged {
-		change.Warnings = publishedNowhere(tx.base, now.GetSpec())
+		n := policies.NamespaceAfter(tx.base, tx.batch, now.GetMetadata().GetNamespace())
+		change.Warnings = append(publishedNowhere(tx.base, now.GetSpec()), b.placement.CountedDefaults(n, now.GetSpec())...)
 	}
 	switch change.GetAction() {
 	case spec.ActionCreate:
-		change.Fields = fieldChanges(spec.Given(b.withClusterDefaults(tx.base, now)))
+		change.Fields = fieldChanges(spec.Given(b.withClusterDefaults(tx, now)))
 	case spec.ActionUpdate:
 		change.Fields = fieldChanges(spec.DiffWorkload(old, now))
 		before := tx.base.Revision(old.GetStatus().GetRevisionUid()).GetSpec().GetImage()
@@ -243,11 +247,14 @@ func (b *workloadBuilder) describe(tx *transaction, old, now *v1.Workload, chang
 }
 
 // withClusterDefaults is the workload as its author gives it, with the defaults that the cluster adds.
-func (b *workloadBuilder) withClusterDefaults(snap *state.Snapshot, now *v1.Workload) *v1.Workload {
-	defaults := snap.Configuration(now.GetStatus().GetConfiguration()).GetSpec().GetCluster().GetDefaults()
+func (b *workloadBuilder) withClusterDefaults(tx *transaction, now *v1.Workload) *v1.Workload {
+	defaults := tx.base.Configuration(now.GetStatus().GetConfiguration()).GetSpec().GetCluster().GetDefaults()
 	with := proto.CloneOf(b.given)
 	if defaults != nil && with.Spec != nil {
 		spec.FillDefaults(with.Spec, defaults)
+	}
+	if with.Spec != nil {
+		policies.FillFromNamespace(with.Spec, nil, policies.NamespaceAfter(tx.base, tx.batch, now.GetMetadata().GetNamespace()), tx.base.Cluster())
 	}
 	return with
 }

@@ -71,6 +71,7 @@ func normalizeSpec(s *v1.WorkloadSpec) {
 	normalEgress(s.Egress)
 	s.Security = normalSecurity(s.Security)
 	normalSecrets(s.Secrets)
+	normalIdentity(s.Identity)
 	if s.GetPriority() == DefaultPriority {
 		s.Priority = nil
 	}

@@ -122,6 +122,7 @@ func checkWorkload(w *v1.Workload, found *violations) {
 	checkEgress(s, found)
 	checkSecurity(s, found)
 	checkSecrets(w.GetSpec(), s, found)
+	checkIdentity(s, found)
 	checkRelease(w.GetMetadata().GetName(), s, found)
 	checkDependsOn(w.GetMetadata().GetName(), s, found)
 }

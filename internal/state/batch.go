@@ -107,6 +107,17 @@ func (b *Batch) Concerns(kinds ...Kind) bool {
 	})
 }
 
+// Deleted yields the kinds and uids of the objects that the batch deletes.
+func (b *Batch) Deleted() iter.Seq2[Kind, string] {
+	return func(yield func(Kind, string) bool) {
+		for _, c := range b.changes {
+			if key := c.GetDelete(); key != nil && !yield(Kind(key.GetKind()), key.GetUid()) {
+				return
+			}
+		}
+	}
+}
+
 // Transaction returns the transaction. Objects that it creates or updates get this time.
 func (b *Batch) Transaction(now time.Time) *statev1.Transaction {
 	return &statev1.Transaction{Changes: b.changes, Time: timestamppb.New(now)}

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/terminal"
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
@@ -92,13 +93,13 @@ func (e *Env) MarkStale(cl *client.Client) {
 
 // Printf writes to standard output.
 func (e *Env) Printf(format string, args ...any) error {
-	_, err := fmt.Fprintf(e.Stdout, format, args...)
+	_, err := fmt.Fprintf(terminal.Safe(e.Stdout), format, args...)
 	return err
 }
 
 // Note writes a line to standard error.
 func (e *Env) Note(format string, args ...any) {
-	fmt.Fprintf(e.Stderr, format+"\n", args...)
+	fmt.Fprintf(terminal.Safe(e.Stderr), format+"\n", args...)
 }
 
 // errContextChanged says that another process has changed the context. That change counts.

@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"fmt"
 	"slices"
 	"sync"
 
@@ -141,4 +142,30 @@ func sameDefaults(before, after *v1.Namespace) bool {
 	addDefaults(before, &was)
 	addDefaults(after, &is)
 	return was == is
+}
+
+// CountedDefaults says in sentences what counts against the quota of a namespace although a workload does not request it.
+func (Queries) CountedDefaults(n *v1.Namespace, w *v1.WorkloadSpec) (all []string) {
+	given, err := scheduler.RevisionFromProto(nil, &v1.Revision{Spec: &v1.RevisionSpec{Workload: w}})
+	if err != nil || n == nil {
+		return nil
+	}
+	need := given.Needs.Resources
+	addDefaults(n, &need)
+	for _, one := range []struct {
+		of     scheduler.Resource
+		name   string
+		format func(int64) string
+	}{
+		{scheduler.CPU, "CPU", spec.FormatCPU},
+		{scheduler.Memory, "memory", spec.FormatBytes},
+		{scheduler.Disk, "disk", spec.FormatBytes},
+		{scheduler.Bandwidth, "bandwidth", spec.FormatBandwidth},
+	} {
+		if was := given.Needs.Resources[one.of]; was != need[one.of] {
+			all = append(all, fmt.Sprintf("it requests no %s, so each replica is given %s and counts with that in namespace %s",
+				one.name, one.format(need[one.of]), n.GetMetadata().GetName()))
+		}
+	}
+	return all
 }

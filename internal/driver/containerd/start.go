@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -126,12 +127,13 @@ func (d *Driver) create(ctx context.Context, task driver.Task, img image) ([]mou
 	if err := d.setUser(ctx, firstOf(task.User, img.config.User, "root"), container, spec); err != nil {
 		return nil, err
 	}
-	if task.Owner != nil {
-		if err := task.Owner(userOf(spec)); err != nil {
-			return nil, fmt.Errorf("start task %s: %w", task.ID, err)
-		}
+	if err := checkRestricted(task, spec); err != nil || task.Owner == nil {
+		return mounts, err
 	}
-	return mounts, checkRestricted(task, spec)
+	if err := task.Owner(userOf(spec)); err != nil {
+		return nil, fmt.Errorf("start task %s: %w", task.ID, err)
+	}
+	return mounts, nil
 }
 
 // addContainer gives containerd the container of a task.
@@ -192,7 +194,11 @@ func (d *Driver) runtime(task driver.Task, mapped bool) (containers.RuntimeInfo,
 	if err != nil {
 		return containers.RuntimeInfo{}, err
 	}
-	opts, err := typeurl.MarshalAny(&options.Options{BinaryName: program, Root: d.opts.runcDir()})
+	root := d.opts.runcDir()
+	if task.Sandbox != "" && task.SecretEnv != "" { // unlike runc, the program of a sandbox keeps variables in its state
+		root = filepath.Join(filepath.Dir(task.SecretEnv), "state-of-sandbox")
+	}
+	opts, err := typeurl.MarshalAny(&options.Options{BinaryName: program, Root: root})
 	if err != nil {
 		return containers.RuntimeInfo{}, fmt.Errorf("describe the runtime: %w", err)
 	}

@@ -57,6 +57,9 @@ type Harness struct {
 	// Traces names everything on the machine that exists because of tasks: processes,
 	// mounts, cgroups, sockets, files.
 	Traces func(t *testing.T) []string
+
+	// Files names all files on disks that the driver writes, also of what it runs.
+	Files func(t *testing.T) []string
 }
 
 // hangs is how long the suite waits before it declares a hang. It is not a measure of

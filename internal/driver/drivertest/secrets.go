@@ -21,8 +21,22 @@ const secretValue = "a-secret-of-the-suite"
 const sameSecret = `"$(printf '%s-of-the-%s' a-secret suite)"`
 
 func secrets(t *testing.T, s *suite) {
-	t.Run("variables", func(t *testing.T) { secretVariables(t, s) })
-	t.Run("a folder of the machine is seen as it changes", func(t *testing.T) { folders(t, s) })
+	yes, can := true, s.driver.Capabilities()
+	for _, kind := range []struct {
+		name string
+		able bool
+		edit func(*driver.Task)
+	}{
+		{"by default", true, func(*driver.Task) {}},
+		{"in a user namespace", can.UserNamespaces, func(task *driver.Task) { task.Security.UserNamespace = &yes }},
+		{"in a sandbox", len(can.Sandboxes) > 0, func(task *driver.Task) { task.Sandbox = "gvisor" }},
+	} {
+		if !kind.able {
+			continue // the suite says so elsewhere
+		}
+		t.Run("variables "+kind.name, func(t *testing.T) { secretVariables(t, s, kind.edit) })
+		t.Run("a folder of the machine is seen as it changes "+kind.name, func(t *testing.T) { folders(t, s, kind.edit) })
+	}
 	t.Run("the owner learns the user before the task starts", func(t *testing.T) { owners(t, s) })
 	t.Run("a signal reaches the first process", func(t *testing.T) {
 		task := s.shell(t, "trap 'echo got it; exit 9' HUP; echo ready; while true; do sleep 0.05; done")
@@ -39,13 +53,14 @@ func secrets(t *testing.T, s *suite) {
 	})
 }
 
-func secretVariables(t *testing.T, s *suite) {
+func secretVariables(t *testing.T, s *suite, edit func(*driver.Task)) {
 	path := filepath.Join(memory(t), "env")
 	must(t, os.WriteFile(path, []byte(`{"PASSWORD":"`+secretValue+`","FROM_TASK":"secret"}`), 0o600))
 	check := `[ "$PASSWORD" = ` + sameSecret + ` ] && echo "same, $FROM_TASK"`
 	task := s.shell(t, check+"; exec sleep 100000")
 	task.Env = map[string]string{"FROM_TASK": "plain"}
 	task.SecretEnv = path
+	edit(&task)
 	if s.NoSecretEnv {
 		_, err := s.driver.Start(s.ctx(t), task)
 		wantError(t, err, driver.ErrInvalid)
@@ -59,9 +74,17 @@ func secretVariables(t *testing.T, s *suite) {
 	if code, err := process.Wait(s.ctx(t)); err != nil || code != 0 || out.String() != "same, secret\n" {
 		t.Errorf("a further process: %q, code %d, %v", out.String(), code, err)
 	}
+	t.Run("no file of the driver has them", func(t *testing.T) {
+		for _, path := range s.Files(t) {
+			if data, err := os.ReadFile(path); err == nil && bytes.Contains(data, []byte(secretValue)) {
+				t.Errorf("%s has the secret", path)
+			}
+		}
+	})
 	t.Run("missing ones keep the task from starting", func(t *testing.T) {
 		missing := s.shell(t, "true")
 		missing.SecretEnv = path + ".missing"
+		edit(&missing)
 		if _, err := s.driver.Start(s.ctx(t), missing); err == nil || errors.Is(err, driver.ErrInvalid) {
 			t.Errorf("got %v", err)
 		}
@@ -69,10 +92,9 @@ func secretVariables(t *testing.T, s *suite) {
 	t.Run("a failed start does not show them", func(t *testing.T) {
 		failing := s.shell(t, "true")
 		failing.SecretEnv, failing.Command = path, []string{"/no/such/program"}
-		_, err := s.driver.Start(s.ctx(t), failing)
-		wantError(t, err, driver.ErrInvalid)
-		if strings.Contains(err.Error(), secretValue) {
-			t.Error("the error has the secret")
+		edit(&failing)
+		if _, err := s.driver.Start(s.ctx(t), failing); err == nil || strings.Contains(err.Error(), secretValue) {
+			t.Errorf("got %v", err)
 		}
 	})
 }
@@ -85,33 +107,40 @@ func memory(t *testing.T) string {
 	return dir
 }
 
-func folders(t *testing.T, s *suite) {
+func folders(t *testing.T, s *suite, edit func(*driver.Task)) {
 	dir := memory(t)
-	inner, outer := filepath.Join(dir, "inner"), filepath.Join(dir, "outer")
-	must(t, os.MkdirAll(inner, 0o755))
-	must(t, os.MkdirAll(filepath.Join(outer, "inner"), 0o755))
-	write := func(name, content string) {
+	folder := filepath.Join(dir, "folder")
+	must(t, os.Mkdir(folder, 0o755))
+	user := 0 // of the task, on this machine
+	write := func(content string) {
 		t.Helper()
 		temp := filepath.Join(dir, "new")
-		must(t, os.WriteFile(temp, []byte(content), 0o444))
-		must(t, os.Rename(temp, name))
+		must(t, os.WriteFile(temp, []byte(content), 0o400))
+		must(t, os.Chown(temp, user, user))
+		must(t, os.Rename(temp, filepath.Join(folder, "file")))
 	}
-	write(filepath.Join(outer, "file"), "first")
-	write(filepath.Join(inner, "other"), "second")
-	task := s.shell(t, `cat /run/secrets/file /run/secrets/inner/other; echo
+	task := s.shell(t, `cat /run/secrets/file; echo
 		touch /run/secrets/new 2>/dev/null && echo wrote
 		while [ "$(cat /run/secrets/file)" = first ]; do sleep 0.02; done
 		cat /run/secrets/file; echo
-		grep -c ' /run/secrets.* ro,nosuid,nodev,noexec' /proc/self/mountinfo
 		echo done`)
-	task.ReadOnlyRoot = true
-	task.Folders = map[string]string{"/run/secrets/inner": inner, "/run/secrets": outer}
+	task.User, task.ReadOnlyRoot = "web", true
+	task.Folders = map[string]string{"/run/secrets": folder}
+	task.Owner = func(u driver.User) error {
+		user = u.UID + u.Shift
+		write("first")
+		return nil
+	}
+	edit(&task)
 	s.start(t, task)
-	if lines := s.logUntil(t, task, "firstsecond"); len(lines) != 1 {
+	if lines := s.logUntil(t, task, "first"); len(lines) != 1 {
 		t.Errorf("got %q", lines)
 	}
-	write(filepath.Join(outer, "file"), "third")
-	if lines := s.logUntil(t, task, "done"); fmt.Sprint(lines) != "[firstsecond third 2 done]" {
+	if user < 1234 || task.Security.UserNamespace != nil && user == 1234 {
+		t.Errorf("its user is %d on this machine", user)
+	}
+	write("second")
+	if lines := s.logUntil(t, task, "done"); fmt.Sprint(lines) != "[first second done]" {
 		t.Errorf("got %q", lines)
 	}
 }

@@ -37,8 +37,31 @@ func (s *gateway) newHTTP() (http.Handler, error) {
 		}
 		_, _ = w.Write([]byte("ok\n"))
 	})
+	mux.HandleFunc("GET /.well-known/jwks.json", s.serveKeys)
+	mux.HandleFunc("GET /v1/identity/keys", s.serveKeys)
 	mux.Handle("/", s.identified(known))
 	return s.requested(mux), nil
+}
+
+// serveKeys answers with the keys of workloads' tokens, as they are at the first path, and as the API's message at the
+// other.
+func (s *gateway) serveKeys(w http.ResponseWriter, r *http.Request) {
+	if oneport.StrangerOf(r.Context()).Refused() { // the answer is for everyone, so it proves nothing about the caller
+		w.Header().Set("Connection", "close")
+	}
+	keys, err := s.workloadKeys()
+	if err != nil {
+		writeError(w, core.StatusOf(err))
+		return
+	}
+	// A new key is published a day before it signs.
+	w.Header().Set("Cache-Control", "public, max-age=300")
+	w.Header().Set("Content-Type", "application/json")
+	if strings.HasPrefix(r.URL.Path, "/v1/") {
+		_ = json.NewEncoder(w).Encode(map[string][]byte{"jwks": keys})
+		return
+	}
+	_, _ = w.Write(keys)
 }
 
 // maxUnread is how much of a too long request is read and discarded.

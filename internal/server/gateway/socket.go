@@ -145,5 +145,5 @@ func execPath(path string) (namespace, workload string, ok bool) {
 		return "", "", false
 	}
 	namespace, workload, ok = strings.Cut(rest, "/workloads/")
-	return namespace, workload, ok && namespace != "" && workload != "" && !strings.Contains(workload, "/")
+	return namespace, workload, ok && namespace != "" && workload != "" && !strings.Contains(namespace+workload, "/")
 }

@@ -58,7 +58,9 @@ func (p *Port) track(raw net.Conn) *conn {
 // identify records the peer of a connection. From then on it can be cut. If the member was cut off just before, it is
 // refused now.
 func (p *Port) identify(c *conn, state tls.ConnectionState) error {
-	id, member := identity.PeerID(state)
+	id, known := identity.PeerID(state)
+	// The program of a replica has a certificate as well, and is a stranger nevertheless.
+	member := known && (id.Kind() == identity.KindNode || id.Kind() == identity.KindServer)
 	p.mu.Lock()
 	c.id = id
 	if member {

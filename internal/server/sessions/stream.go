@@ -117,8 +117,10 @@ func (s *Sessions) receive(stream sessionStream, current *session) error {
 			current.follow(m.Follow.GetNamespaces(), s.Store.Snapshot)
 		case *v1.SessionUp_Ingress:
 			current.handle(func() { s.hearIngress(node, m.Ingress) })
+		case *v1.SessionUp_Secrets:
+			current.handle(func() { s.hearSecrets(current, m.Secrets) })
 		default:
-			return core.Refuse(codes.InvalidArgument, "after hello a session takes heartbeats, reports, pongs, follows, reports of routes and a goodbye only")
+			return core.Refuse(codes.InvalidArgument, "after hello a session takes heartbeats, reports, pongs, follows, reports of routes, acknowledgements of secrets and a goodbye only")
 		}
 	}
 }
@@ -150,6 +152,9 @@ func (s *Sessions) send(stream sessionStream, current *session, received <-chan 
 			if err := stream.Send(&v1.SessionDown{Message: &v1.SessionDown_Lease{Lease: lease}}); err != nil {
 				return err
 			}
+		}
+		if err := s.sendSecrets(stream, current); err != nil { // before the replicas that need them
+			return err
 		}
 		if current.mayAssign() {
 			sent, err := s.sendAssignments(stream, current)

@@ -1020,7 +1020,8 @@ type WorkloadKey struct {
 	PublicKey []byte `protobuf:"bytes,2,opt,name=public_key,json=publicKey,proto3" json:"public_key,omitempty"`
 	// PKCS #8, sealed by the key-encryption key.
 	SealedKey []byte `protobuf:"bytes,3,opt,name=sealed_key,json=sealedKey,proto3" json:"sealed_key,omitempty"`
-	// "active" signs; "previous" only verifies.
+	// "next" is published and signs later, so that everyone who verifies knows it by then; "active" signs; "previous" only
+	// verifies.
 	State string `protobuf:"bytes,4,opt,name=state,proto3" json:"state,omitempty"`
 	// When a key that only verifies is removed.
 	ExpireTime    *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
