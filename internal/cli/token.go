@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -25,9 +26,12 @@ func (c *cli) tokenCreateCommand() *cobra.Command {
 		Use:   "create --role node|server|admin|operator|viewer",
 		Short: "Create a token; its secret is shown only once",
 		Long: "Create creates a token and prints its secret, which is not stored and never shown again. A token with role node\n" +
-			"or server lets machines join; the other roles let programs call the API.",
+			"or server lets machines join; the other roles let programs call the API. A token that lets a machine join can fix\n" +
+			"its name, labels and zone: the machine cannot choose others. The bearer of a renewable token may renew it again and\n" +
+			"again, each time for --ttl; the context that logs in with it does so by itself.",
 		Example: "  cloudless token create --role node > join-token\n" +
 			"  cloudless token create --role node --ttl 1h --uses 3\n" +
+			"  cloudless token create --role node --node-name box-7 --zone berlin --node-label rack=b2\n" +
 			"  cloudless token create --role viewer --name ci --ttl 720h",
 		Args: command.ExactArgs(),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -55,6 +59,10 @@ func (c *cli) tokenCreateCommand() *cobra.Command {
 	flags.Int32Var(&request.Uses, "uses", 0, "how many machines may join with the token (default 1)")
 	flags.StringVar(&request.Name, "name", "", "`name` of the token (default: chosen by the cluster)")
 	flags.StringToStringVar(&request.Labels, "label", nil, "`labels` of the token, such as team=web")
+	flags.BoolVar(&request.Renewable, "renewable", false, "let the bearer renew the token, each time for --ttl")
+	flags.StringVar(&request.NodeName, "node-name", "", "`name` of the machine that joins with the token")
+	flags.StringToStringVar(&request.NodeLabels, "node-label", nil, "`labels` of the machine that joins, such as rack=b2")
+	flags.StringVar(&request.Zone, "zone", "", "`zone` of the machine that joins")
 	return cmd
 }
 
@@ -95,10 +103,10 @@ func (c *cli) tokenListCommand() *cobra.Command {
 			if !c.ForPeople() {
 				return command.PrintList(c.Env, tokens)
 			}
-			t := terminal.NewTable(c.Stdout, "NAME", "ROLE", "USED", "EXPIRES", "AGE")
+			t := terminal.NewTable(c.Stdout, "NAME", "ROLE", "USED", "LAST USED", "EXPIRES", "AGE", "PURPOSE")
 			for _, token := range tokens {
-				t.Row(token.GetMetadata().GetName(), token.GetSpec().GetRole(), tokenUses(token),
-					tokenEnd(token, time.Now()), command.Age(token.GetMetadata().GetCreateTime(), time.Now()))
+				t.Row(token.GetMetadata().GetName(), cmp.Or(token.GetSpec().GetRole(), "user "+token.GetSpec().GetUser()), tokenUses(token), lastUse(token, time.Now()),
+					tokenEnd(token, time.Now()), command.Age(token.GetMetadata().GetCreateTime(), time.Now()), token.GetSpec().GetPurpose())
 			}
 			return t.Flush()
 		}),
@@ -112,6 +120,20 @@ func tokenUses(token *cloudlessv1.Token) string {
 		return ""
 	}
 	return fmt.Sprintf("%d of %d", token.GetStatus().GetUsed(), token.GetSpec().GetUses())
+}
+
+// lastUse is when an API token was last used, and where from. Join tokens are counted.
+func lastUse(token *cloudlessv1.Token, now time.Time) string {
+	st := token.GetStatus()
+	switch {
+	case token.GetSpec().GetUses() > 0:
+		return ""
+	case st.GetLastUseTime() == nil:
+		return "never"
+	case st.GetLastUseAddress() == "":
+		return command.Age(st.GetLastUseTime(), now) + " ago"
+	}
+	return command.Age(st.GetLastUseTime(), now) + " ago from " + st.GetLastUseAddress()
 }
 
 func tokenEnd(token *cloudlessv1.Token, now time.Time) string {

@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
@@ -111,6 +112,30 @@ func (s *Server) replaceSecret(ctx context.Context, b *state.Batch, token *v1.To
 	return nil
 }
 
+// describe adds to a new token what it is for, whether it is renewable, and what the machine that joins with it is called.
+func describe(token *v1.Token, request *v1.CreateTokenRequest, ttl time.Duration) error {
+	about := token.GetSpec()
+	joins := about.GetRole() == core.RoleNode || about.GetRole() == core.RoleServer
+	refuse := func(field, message string) error {
+		return &spec.Error{Violations: []spec.Violation{{Field: field, Message: message}}}
+	}
+	switch {
+	case !joins && (request.GetNodeName() != "" || len(request.GetNodeLabels()) > 0 || request.GetZone() != ""):
+		return refuse("role", "must be node or server: the name, labels and zone are those of the machine that joins")
+	case about.GetRole() == core.RoleServer && len(request.GetNodeLabels()) > 0:
+		return refuse("nodeLabels", "are only for tokens of role node: a server has none")
+	case request.GetNodeName() != "" && about.GetUses() != 1:
+		return refuse("uses", "must be 1 if the token fixes the name: two machines cannot have the same")
+	case joins && request.GetRenewable():
+		return refuse("renewable", "is only for API tokens: a machine joins once")
+	}
+	about.Purpose, about.NodeName, about.NodeLabels, about.Zone = request.GetPurpose(), request.GetNodeName(), request.GetNodeLabels(), request.GetZone()
+	if request.GetRenewable() {
+		about.Renew = durationpb.New(ttl)
+	}
+	return nil
+}
+
 func (s *Server) newToken(request *v1.CreateTokenRequest) (*v1.Token, tokenSecret, error) {
 	ttl := defaultTokenTTL
 	if request.GetTtl() != "" {
@@ -140,13 +165,23 @@ func (s *Server) newToken(request *v1.CreateTokenRequest) (*v1.Token, tokenSecre
 	if name == "" {
 		name = request.GetRole() + "-" + secret.ID()
 	}
-	return &v1.Token{
+	token := &v1.Token{
 		ApiVersion: spec.APIVersion,
 		Kind:       "Token",
 		Metadata:   &v1.Metadata{Uid: state.NewUID(), Name: name, Labels: request.GetLabels()},
 		Spec:       &v1.TokenSpec{Role: request.GetRole(), ExpireTime: timestamppb.New(s.Now().Add(ttl)), Uses: uses},
 		Status:     &v1.TokenStatus{SecretId: secret.ID()},
-	}, secret, nil
+	}
+	return token, secret, describe(token, request, ttl)
+}
+
+// TokenOf returns the token of an API secret; nil if it gives its bearer nothing now, as far as this server knows.
+func (s *Server) TokenOf(secret string) *v1.Token {
+	p, err := s.auth.FromToken(secret)
+	if err != nil {
+		return nil
+	}
+	return s.Store.Snapshot().Token(p.TokenUID)
 }
 
 // RoleOf returns the role that an API token gives its bearer now. known is false if this server does not know the
