@@ -40,9 +40,9 @@ type part func(context.Context) error
 // parts run in a process with a server: up, server, and join --role server.
 func (s *service) parts() []part {
 	if s.node == nil {
-		return []part{s.runPlane, s.reportServer}
+		return []part{s.runPlane, s.reportServer, s.keepContext}
 	}
-	return []part{s.runPlane, s.runNode, s.reportNoLeader}
+	return []part{s.runPlane, s.runNode, s.reportNoLeader, s.keepContext}
 }
 
 // parts run in every server.

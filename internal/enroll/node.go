@@ -88,7 +88,7 @@ func joinAt(ctx context.Context, f *datadir.Folder, o NodeOptions, address strin
 	defer func() { _ = conn.Close() }()
 	return becomeNode(ctx, f, o.Request, address, token.CA(), o.Logger, func(csr []byte) (*v1.EnrollResponse, error) {
 		return ask(ctx, conn, address, &v1.EnrollRequest{
-			Token: o.Token, Csr: csr, Name: Name(o.Request.Name), Labels: o.Request.Labels, Used: usedRanges(), Networks: usedNetworks(),
+			Token: o.Token, Csr: csr, Name: Name(o.Request.Name), Named: o.Request.Name != "", Labels: o.Request.Labels, Used: usedRanges(), Networks: usedNetworks(),
 		})
 	})
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -37,6 +39,8 @@ type Env struct {
 	tokenFile *pflag.Flag
 	// tokenSource says, for people, where the token of the command comes from.
 	tokenSource string
+	// tokenFrom is the From of the context that it comes from.
+	tokenFrom string
 	// tracing is nil unless the environment says where traces go.
 	tracing *telemetry.Tracing
 }
@@ -54,8 +58,38 @@ func (e *Env) Dial(ctx context.Context) (*client.Client, error) {
 	if e.server != "" {
 		where.Addresses = []string{e.server}
 	}
-	return e.DialContext(ctx, where)
+	if !where.Renews {
+		return e.DialContext(ctx, where)
+	}
+	path, err := e.ConfigPath()
+	if err != nil {
+		return nil, err
+	}
+	return client.Dial(ctx, where, client.WithDialOptions(e.tracing.DialOptions()...), client.WithTokenOf(client.TokenOf(path, where)))
 }
+
+// keepFresh renews the token of the context whenever that is due, until ctx ends: a command may run for days.
+func (e *Env) keepFresh(ctx context.Context, where client.Context) {
+	path, err := e.ConfigPath()
+	if err != nil {
+		return
+	}
+	for !where.RenewAt().IsZero() {
+		wait := time.NewTimer(max(time.Until(where.RenewAt()), renewPause))
+		select {
+		case <-ctx.Done():
+			wait.Stop()
+			return
+		case <-wait.C:
+		}
+		if now, err := client.Renew(ctx, path, where.Name); err == nil {
+			where = now
+		}
+	}
+}
+
+// renewPause is the shortest time between two attempts to renew a token.
+const renewPause = 30 * time.Second
 
 // DialContext connects to the cluster of a context.
 func (e *Env) DialContext(ctx context.Context, where client.Context) (*client.Client, error) {
@@ -95,7 +129,12 @@ func (e *Env) WithClient(do func(ctx context.Context, cl *client.Client, cmd *co
 			ctx = client.WithStale(ctx)
 			e.MarkStale(cl)
 		}
+		renewing, stop := context.WithCancel(ctx)
+		var renewal sync.WaitGroup
+		renewal.Go(func() { e.keepFresh(renewing, e.began) })
 		err = do(ctx, cl, cmd, args)
+		stop()
+		renewal.Wait()
 		e.keepAddresses(cl)
 		return errors.Join(err, cl.Close())
 	}

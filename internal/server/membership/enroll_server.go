@@ -81,6 +81,13 @@ func (s *Enrollment) admitServer(ctx context.Context, snap *state.Snapshot, b *s
 	if token.GetStatus().GetUsed() >= token.GetSpec().GetUses() {
 		return nil, auth.UnknownJoinToken(core.RoleServer)
 	}
+	request, err := fixedBy(token, request)
+	if err != nil {
+		return nil, err
+	}
+	if err := nameFree(token, snap.ServerByName(token.GetSpec().GetNodeName()) != nil, "server"); err != nil {
+		return nil, err
+	}
 	used := proto.CloneOf(token)
 	used.Status.Used++
 	b.Update(used, token.GetMetadata().GetVersion())

@@ -130,7 +130,9 @@ type EnrollRequest struct {
 	Server *EnrollServer `protobuf:"bytes,6,opt,name=server,proto3" json:"server,omitempty"`
 	// The networks among the used ranges that do not belong to a cloud. A machine with a
 	// network inside of the cluster's own ranges is refused.
-	Networks      []*UsedNetwork `protobuf:"bytes,7,rep,name=networks,proto3" json:"networks,omitempty"`
+	Networks []*UsedNetwork `protobuf:"bytes,7,rep,name=networks,proto3" json:"networks,omitempty"`
+	// The name was chosen by a user. Otherwise it is that of the host, and gives way to the name that the token fixes.
+	Named         bool `protobuf:"varint,8,opt,name=named,proto3" json:"named,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -212,6 +214,13 @@ func (x *EnrollRequest) GetNetworks() []*UsedNetwork {
 		return x.Networks
 	}
 	return nil
+}
+
+func (x *EnrollRequest) GetNamed() bool {
+	if x != nil {
+		return x.Named
+	}
+	return false
 }
 
 // A network that a machine reaches by one of its interfaces.
@@ -3753,7 +3762,7 @@ const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"\x16ReportAgentLossRequest\x12#\n" +
 	"\binstance\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18@R\binstance\x12\x18\n" +
 	"\arunning\x18\x02 \x01(\bR\arunning\"\x19\n" +
-	"\x17ReportAgentLossResponse\"\xa2\x03\n" +
+	"\x17ReportAgentLossResponse\"\xb8\x03\n" +
 	"\rEnrollRequest\x12 \n" +
 	"\x05token\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x04R\x05token\x12\x1c\n" +
@@ -3763,7 +3772,8 @@ const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"\x06labels\x18\x04 \x03(\v2'.cloudless.v1.EnrollRequest.LabelsEntryB\x18\xbaH\x15\x9a\x01\x12\x10@\"\x06r\x04\xe0\xc6'\x01*\x06r\x04\xe8\xc6'\x01R\x06labels\x12#\n" +
 	"\x04used\x18\x05 \x03(\tB\x0f\xbaH\f\x92\x01\t\x10\x80\b\"\x04r\x02\x18@R\x04used\x122\n" +
 	"\x06server\x18\x06 \x01(\v2\x1a.cloudless.v1.EnrollServerR\x06server\x12@\n" +
-	"\bnetworks\x18\a \x03(\v2\x19.cloudless.v1.UsedNetworkB\t\xbaH\x06\x92\x01\x03\x10\x80\bR\bnetworks\x1a9\n" +
+	"\bnetworks\x18\a \x03(\v2\x19.cloudless.v1.UsedNetworkB\t\xbaH\x06\x92\x01\x03\x10\x80\bR\bnetworks\x12\x14\n" +
+	"\x05named\x18\b \x01(\bR\x05named\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"S\n" +
