@@ -26,6 +26,7 @@ import (
 // Client is a connection to a cluster. It is safe for concurrent use, and reconnects by itself.
 type Client struct {
 	conn     *grpc.ClientConn
+	trust    *identity.Trust
 	link     *link
 	shortcut *shortcut
 	http     *http.Transport
@@ -46,7 +47,7 @@ func Dial(ctx context.Context, where Context, options ...Option) (*Client, error
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{link: &link{addresses: where.Addresses}, shortcut: newShortcut(where.Addresses), auth: token(where.Token)}
+	c := &Client{trust: trust, link: &link{addresses: where.Addresses}, shortcut: newShortcut(where.Addresses), auth: token(where.Token)}
 	c.http = newHTTPTransport(trust, c.link)
 	if c.conn, err = c.newConn(trust, c.link, options); err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", where.Name, err)
@@ -59,6 +60,9 @@ func Dial(ctx context.Context, where Context, options ...Option) (*Client, error
 	}
 	return c, nil
 }
+
+// CA is the certificates of the cluster's authorities as the servers show them now, in PEM form, for [Context.CA].
+func (c *Client) CA() string { return string(c.trust.PEM()) }
 
 // Close ends the connection and every call on it.
 func (c *Client) Close() error {
@@ -133,7 +137,7 @@ func (c *Client) newConn(trust *identity.Trust, link *link, options []Option) (*
 	servers := manual.NewBuilderWithScheme("cloudless")
 	servers.InitialState(ResolverState(link.addresses))
 	link.resolver = servers
-	config := identity.ClientTLS(trust, nil)
+	config := identity.FollowTLS(trust, func() {})
 	config.NextProtos = []string{"h2"} // only that: it distinguishes gRPC from the rest on one port
 	calls := interceptor{link: c.link, shortcut: c.shortcut}
 	dial := []grpc.DialOption{

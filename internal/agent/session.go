@@ -293,6 +293,8 @@ func (a *Agent) receive(stream sessionStream, detector *hangDetector, pings chan
 			a.applyNetwork(message.Network)
 		case *v1.SessionDown_Ingress:
 			a.ingress.Apply(message.Ingress)
+		case *v1.SessionDown_Trust:
+			a.setTrust(message.Trust)
 		case *v1.SessionDown_Open:
 			a.open(message.Open)
 		case *v1.SessionDown_Ping:
@@ -351,6 +353,10 @@ func (a *Agent) send(ctx context.Context, asked <-chan struct{}, stream sessionS
 			if up := a.ingress.Take(); up != nil {
 				err = stream.Send(&v1.SessionUp{Message: &v1.SessionUp_Ingress{Ingress: up}})
 			}
+		case <-a.trustDue:
+			err = stream.Send(&v1.SessionUp{Message: &v1.SessionUp_Trust{Trust: a.trust.Report()}})
+		case <-a.trustChanges():
+			err = stream.Send(&v1.SessionUp{Message: &v1.SessionUp_Trust{Trust: a.trust.Report()}})
 		case sequence := <-pings:
 			err = stream.Send(&v1.SessionUp{Message: &v1.SessionUp_Pong{Pong: &v1.Pong{Sequence: sequence}}})
 		}

@@ -241,10 +241,10 @@ func (c *cli) nameFor(ctx context.Context, made client.Context, name string, own
 	}
 	have := config.Contexts[i]
 	const wayOut = "choose another name, or remove it first with: cloudless context rm "
-	if have.CA != made.CA {
+	if have.Cluster != made.Cluster {
 		return "", fmt.Errorf("context %s is of another cluster: %s%s", name, wayOut, name)
 	}
-	have.Addresses = made.Addresses
+	have.Addresses, have.CA = made.Addresses, made.CA
 	current, _, err := c.ownerOf(ctx, have)
 	switch {
 	case status.Code(err) == codes.Unauthenticated, err == nil && current == owner:

@@ -108,6 +108,14 @@ func (s *Server) replaceSecret(ctx context.Context, b *state.Batch, token *v1.To
 	return nil
 }
 
+// lastingAuthority is the authority that a new token names: the next one if the cluster replaces its authority.
+func (s *Server) lastingAuthority() identity.Fingerprint {
+	if next, err := identity.ParseTrust(s.Store.Snapshot().Authority().GetNextCertificate()); err == nil {
+		return next.Fingerprint()
+	}
+	return s.ca.Lasting()
+}
+
 func (s *Server) newToken(request *v1.CreateTokenRequest) (*v1.Token, tokenSecret, error) {
 	ttl := defaultTokenTTL
 	if request.GetTtl() != "" {
@@ -121,7 +129,7 @@ func (s *Server) newToken(request *v1.CreateTokenRequest) (*v1.Token, tokenSecre
 	}
 	uses := request.GetUses()
 	var secret tokenSecret
-	ca := s.ca.Trust().Fingerprint()
+	ca := s.lastingAuthority()
 	if request.GetRole() == core.RoleNode || request.GetRole() == core.RoleServer {
 		secret = identity.NewJoinToken(ca)
 		uses = max(uses, 1)

@@ -49,6 +49,8 @@ type Sessions struct {
 	meshKeys    *meshKeys
 	leases      *lease.Table
 
+	trustChanged chan struct{}
+
 	ingress     *ingress
 	traffic     Traffic
 	wakeService func(service string)
@@ -82,7 +84,8 @@ func New(o Options) *Sessions {
 		connected: newTable(o.Collector.Pause), encoded: newEncodedRevisions(),
 		attachments: &attachments{waiting: map[string]*attachment{}}, reports: newReports(), progress: newProgress(), network: newNetwork(),
 		meshKeys: &meshKeys{byNode: map[string]string{}, nodes: map[string]string{}}, leases: &lease.Table{},
-		ingress: newIngress(), traffic: o.Traffic, wakeService: o.Wake, unseal: o.Unseal,
+		trustChanged: make(chan struct{}, 1),
+		ingress:      newIngress(), traffic: o.Traffic, wakeService: o.Wake, unseal: o.Unseal,
 	}
 	if s.traffic == nil {
 		s.traffic = noTraffic{}
@@ -126,6 +129,8 @@ func (s *Sessions) Route(c state.Change) {
 			one.markServers()
 			one.markPace() // a lone server sends no keepalives
 		})
+	case c.Kind == state.KindAuthority:
+		s.connected.each(func(one *session) { one.raise(&one.trustDue) })
 	case c.Kind == state.KindPassword:
 		s.connected.each((*session).markAll) // any node may need the new password for its pulls
 	case c.Kind == state.KindCluster:
@@ -171,6 +176,7 @@ func (s *Sessions) CatchUp(snap *state.Snapshot) {
 		one.markAll()
 		one.raise(&one.networkFull)
 		one.markIngress()
+		one.raise(&one.trustDue)
 		if snap.Node(one.node).GetStatus().GetState() == spec.NodeOffline {
 			one.cancel(errSilent)
 		}
