@@ -26,6 +26,7 @@ import (
 // Client is a connection to a cluster. It is safe for concurrent use, and reconnects by itself.
 type Client struct {
 	conn     *grpc.ClientConn
+	trust    *identity.Trust
 	link     *link
 	shortcut *shortcut
 	http     *http.Transport
@@ -67,7 +68,7 @@ func Greet(ctx context.Context, where Context, options ...Option) (*Client, erro
 }
 
 func dial(ctx context.Context, where Context, trust *identity.Trust, options []Option) (*Client, error) {
-	c := &Client{link: &link{addresses: where.Addresses}, shortcut: newShortcut(where.Addresses)}
+	c := &Client{trust: trust, link: &link{addresses: where.Addresses}, shortcut: newShortcut(where.Addresses)}
 	c.auth = func() string { return where.Token }
 	for _, option := range options {
 		if option.token != nil {
@@ -87,6 +88,9 @@ func dial(ctx context.Context, where Context, trust *identity.Trust, options []O
 	}
 	return c, nil
 }
+
+// CA is the certificates of the cluster's authorities as the servers show them now, in PEM form, for [Context.CA].
+func (c *Client) CA() string { return string(c.trust.PEM()) }
 
 // Close ends the connection and every call on it.
 func (c *Client) Close() error {
@@ -176,7 +180,7 @@ func (c *Client) newConn(trust *identity.Trust, link *link, options []Option) (*
 	servers := manual.NewBuilderWithScheme("cloudless")
 	servers.InitialState(ResolverState(link.addresses))
 	link.resolver = servers
-	config := identity.ClientTLS(trust, nil)
+	config := identity.FollowTLS(trust, func() {})
 	config.NextProtos = []string{"h2"} // only that: it distinguishes gRPC from the rest on one port
 	calls := interceptor{link: c.link, shortcut: c.shortcut}
 	dial := []grpc.DialOption{

@@ -41,7 +41,7 @@ type Context struct {
 	Addresses []string `yaml:"addresses"`
 	// Cluster is the cluster's id, which is the trust domain of its SPIFFE ids.
 	Cluster string `yaml:"cluster"`
-	// CA is the certificate of the cluster's authority, PEM.
+	// CA is the certificates of the cluster's authorities, PEM. There is one, except while the cluster replaces it.
 	CA string `yaml:"ca"`
 	// Token is the API token. Printing a Context omits it.
 	Token string `yaml:"token"`

@@ -73,5 +73,5 @@ func (c Context) Fits(token identity.APIToken) bool {
 		return true
 	}
 	trust, err := identity.ParseTrustPEM([]byte(c.CA))
-	return err == nil && trust.Fingerprint() == ca
+	return err == nil && trust.Has(ca)
 }

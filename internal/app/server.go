@@ -85,7 +85,7 @@ func openControlPlane(ctx context.Context, f *datadir.Folder, o planeOptions, i 
 	p.autoscale = autoscale.New(autoscale.Options{Store: p.store, Proposer: p.consensus, Reports: p.nodes, Traffic: p.traffic, Metrics: p.metrics})
 	p.server, err = server.New(ctx, server.Options{
 		UID: f.ServerUID, Version: o.version, Address: o.address, Advertise: o.advertise, Hosts: hosts(o.address, o.advertise),
-		Store: p.store, Consensus: p.consensus, CA: p.ca, Sealer: p.sealer, Addresses: p.peers.AddressOf, Registry: p.registry,
+		Store: p.store, Consensus: p.consensus, CA: p.ca, Sealer: p.sealer, KeepAuthority: keeper(f), Addresses: p.peers.AddressOf, Registry: p.registry,
 		Nodes: p.nodes, Placement: replicas.Placement{Queries: placement.Queries{Decisions: p.decisions}}, Logger: logger, Clock: o.clock, CertificateTTL: o.certificateTTL,
 		Scrape: i.registry, Metrics: p.metrics, Tracing: i.tracing, Collector: p.collector, Scaling: p.autoscale,
 		Traffic: p.traffic, TrafficReports: p.traffic, Wake: p.autoscale.Wake,

@@ -26,6 +26,7 @@ import (
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/consensus"
+	"github.com/cloudless/cloudless/internal/control/authority"
 	"github.com/cloudless/cloudless/internal/gcpacer"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/registry"
@@ -43,6 +44,7 @@ import (
 	"github.com/cloudless/cloudless/internal/server/sessions"
 	"github.com/cloudless/cloudless/internal/server/streams"
 	"github.com/cloudless/cloudless/internal/server/svid"
+	"github.com/cloudless/cloudless/internal/server/trust"
 	"github.com/cloudless/cloudless/internal/state"
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
@@ -121,6 +123,8 @@ type Options struct {
 	Store     *state.Store
 	Consensus *consensus.Consensus
 	CA        *identity.CA
+	// KeepAuthority writes a copy of the cluster's authority for the next start; nil keeps none.
+	KeepAuthority func(*statev1.Authority) error
 	// Sealer holds the key-encryption key, which servers that join receive.
 	Sealer *identity.Sealer
 	// Addresses returns the current address of another server; nil if only the state knows addresses.
@@ -314,12 +318,14 @@ func New(ctx context.Context, o Options) (*Server, error) {
 func (s *Server) connect(o Options, certificate *identity.Rotator) {
 	s.membership = membership.New(membership.Options{
 		Core: s.Core, Version: o.Version, Advertise: o.Advertise, Addresses: o.Addresses, CA: o.CA, Sealer: o.Sealer,
-		Certificate: certificate, CertificateTTL: o.CertificateTTL, Port: s.port, Duplicates: &s.duplicates,
+		KeepAuthority: o.KeepAuthority,
+		Certificate:   certificate, CertificateTTL: o.CertificateTTL, Port: s.port, Duplicates: &s.duplicates,
 		ForgetServer: func(server string) { s.images.ForgetServer(server) },
 	})
 	s.peers = s.membership.Conns()
 	s.router = relay.NewRouter(s.Core, s.peers, s.membership.Addresses, s.membership.Expel)
 	s.catchUpWithLeader = s.router.CatchUp
+	s.membership.CatchUpWithLeader = s.router.CatchUp
 	s.images = images.New(images.Options{
 		Core: s.Core, Registry: s.registry, Sealer: s.sealer, Foreign: o.Foreign, Conns: s.peers, Router: s.router,
 		PeerConfig: s.membership.PeerConfig(), Address: s.address, Stopping: s.stopping,
@@ -340,6 +346,11 @@ func (s *Server) Membership() *membership.Membership { return s.membership }
 
 // Sessions returns the sessions of the agents with this server.
 func (s *Server) Sessions() *sessions.Sessions { return s.sessions }
+
+// KeyReports are what the members say of their keys.
+func (s *Server) KeyReports(ctx context.Context) authority.Reports {
+	return authority.Reports{Servers: s.membership.KeyReports(ctx), Nodes: s.sessions.TrustReports()}
+}
 
 // Address is the address that the server listens on.
 func (s *Server) Address() string { return s.address }
@@ -375,6 +386,7 @@ func (s *Server) newGRPC(guard *auth.Guard) *edge {
 	v1.RegisterServerServiceServer(server, &serverService{collection: newServers(s)})
 	v1.RegisterPeerServiceServer(server, &peerService{Membership: s.membership, Copies: images.Copies{Images: s.images}, PassedCalls: s.passed, Uses: s.tokenUses})
 	v1.RegisterIdentityServiceServer(server, s.identities)
+	v1.RegisterAuthorityServiceServer(server, trust.New(s.Core, s.membership.Keys(), s.KeyReports))
 	healthv1.RegisterHealthServer(server, health.NewServer())
 	reflection.Register(server)
 	return server

@@ -142,6 +142,14 @@ func describe(token *v1.Token, request *v1.CreateTokenRequest, ttl time.Duration
 	return nil
 }
 
+// lastingAuthority is the authority that a new token names: the next one if the cluster replaces its authority.
+func (s *Server) lastingAuthority() identity.Fingerprint {
+	if next, err := identity.ParseTrust(s.Store.Snapshot().Authority().GetNextCertificate()); err == nil {
+		return next.Fingerprint()
+	}
+	return s.ca.Lasting()
+}
+
 func (s *Server) newToken(request *v1.CreateTokenRequest) (*v1.Token, tokenSecret, error) {
 	ttl := defaultTokenTTL
 	if request.GetTtl() != "" {
@@ -155,7 +163,7 @@ func (s *Server) newToken(request *v1.CreateTokenRequest) (*v1.Token, tokenSecre
 	}
 	uses := request.GetUses()
 	var secret tokenSecret
-	ca := s.ca.Trust().Fingerprint()
+	ca := s.lastingAuthority()
 	if request.GetRole() == core.RoleNode || request.GetRole() == core.RoleServer {
 		secret = identity.NewJoinToken(ca)
 		uses = max(uses, 1)

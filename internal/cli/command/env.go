@@ -159,11 +159,11 @@ func (e *Env) Note(format string, args ...any) {
 // errContextChanged says that another process has changed the context. That change counts.
 var errContextChanged = errors.New("the context was changed meanwhile")
 
-// keepAddresses stores the servers that the client has learnt of in the context, so that the next command finds them
-// even if all the old ones are gone. A command may have run for days: if another one has changed the context since,
+// keepAddresses stores the servers and the authorities that the client has learnt of in the context, so that the next
+// command finds them even if all the old ones are gone. A command may have run for days: if another one has changed the context since,
 // that newer change stays.
 func (e *Env) keepAddresses(cl *client.Client) {
-	if len(cl.Addresses()) == 0 || slices.Equal(e.began.Addresses, cl.Addresses()) {
+	if len(cl.Addresses()) == 0 || slices.Equal(e.began.Addresses, cl.Addresses()) && e.began.CA == cl.CA() {
 		return
 	}
 	path, err := e.ConfigPath()
@@ -177,6 +177,11 @@ func (e *Env) keepAddresses(cl *client.Client) {
 		}
 		have.Addresses = cl.Addresses()
 		config.Set(have)
+		for i, other := range config.Contexts {
+			if other.Cluster == have.Cluster && other.CA == e.began.CA {
+				config.Contexts[i].CA = cl.CA()
+			}
+		}
 		return nil
 	})
 	if err != nil && !errors.Is(err, errContextChanged) {

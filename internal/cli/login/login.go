@@ -215,10 +215,10 @@ func (c *commands) nameFor(ctx context.Context, made client.Context, name string
 	}
 	have := config.Contexts[i]
 	const wayOut = "choose another name, or remove it first with: cloudless context rm "
-	if have.CA != made.CA {
+	if have.Cluster != made.Cluster {
 		return "", fmt.Errorf("context %s is of another cluster: %s%s", name, wayOut, name)
 	}
-	have.Addresses = made.Addresses
+	have.Addresses, have.CA = made.Addresses, made.CA
 	current, err := c.identified(ctx, &have)
 	switch {
 	case status.Code(err) == codes.Unauthenticated, err == nil && current == owner:

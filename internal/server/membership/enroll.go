@@ -182,5 +182,5 @@ func (s *Enrollment) Renew(ctx context.Context, request *v1.RenewRequest) (*v1.R
 	if err != nil {
 		return nil, err
 	}
-	return &v1.RenewResponse{Certificates: chain}, nil
+	return &v1.RenewResponse{Certificates: chain, Authorities: s.ca.Trust().DERs()}, nil
 }

@@ -60,6 +60,9 @@ func (s *Enrollment) enrollServer(ctx context.Context, request *v1.EnrollRequest
 		return nil, err
 	}
 	answer.SealedAuthority = snap.Authority().GetSealedKey()
+	if answer.Authority, err = proto.Marshal(snap.Authority()); err != nil {
+		return nil, err
+	}
 	answer.Servers = s.addresses(snap)
 	return answer, nil
 }

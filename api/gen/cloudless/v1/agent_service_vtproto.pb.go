@@ -444,6 +444,13 @@ func (m *EnrollResponse) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if len(m.Authority) > 0 {
+		i -= len(m.Authority)
+		copy(dAtA[i:], m.Authority)
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(len(m.Authority)))
+		i--
+		dAtA[i] = 0x42
+	}
 	if len(m.SealedAuthority) > 0 {
 		i -= len(m.SealedAuthority)
 		copy(dAtA[i:], m.SealedAuthority)
@@ -3960,6 +3967,10 @@ func (m *EnrollResponse) SizeVT() (n int) {
 	if l > 0 {
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
+	l = len(m.Authority)
+	if l > 0 {
+		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
+	}
 	n += len(m.unknownFields)
 	return n
 }
@@ -6862,6 +6873,40 @@ func (m *EnrollResponse) UnmarshalVT(dAtA []byte) error {
 			m.SealedAuthority = append(m.SealedAuthority[:0], dAtA[iNdEx:postIndex]...)
 			if m.SealedAuthority == nil {
 				m.SealedAuthority = []byte{}
+			}
+			iNdEx = postIndex
+		case 8:
+			if wireType != 2 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Authority", wireType)
+			}
+			var byteLen int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				byteLen |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			if byteLen < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			postIndex := iNdEx + byteLen
+			if postIndex < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			if postIndex > l {
+				return io.ErrUnexpectedEOF
+			}
+			m.Authority = append(m.Authority[:0], dAtA[iNdEx:postIndex]...)
+			if m.Authority == nil {
+				m.Authority = []byte{}
 			}
 			iNdEx = postIndex
 		default:
