@@ -40,9 +40,11 @@ type tasks struct {
 	ending   time.Duration                            // how long a task runs after it was asked to stop
 	prepare  func(context.Context, driver.Task) error // nil succeeds
 	stats    func(id string) driver.Stats             // nil means that nothing can be measured
-	progress driver.Progress                          // of every pull; none if its total is 0
-	root     string                                   // root folder of every task
-	hold     chan struct{}                            // if set, Start does its work but returns only when this is closed
+	written  map[string]int64                         // what tasks have written, by id
+	images   []driver.StoredImage
+	progress driver.Progress // of every pull; none if its total is 0
+	root     string          // root folder of every task
+	hold     chan struct{}   // if set, Start does its work but returns only when this is closed
 }
 
 type task struct {
@@ -335,6 +337,25 @@ func (h *handle) Stats(_ context.Context, id string) (driver.Stats, error) {
 		return driver.Stats{}, driver.ErrNotRunning
 	}
 	return h.tasks.stats(id), nil
+}
+
+func (h *handle) DiskUsage(_ context.Context, id string) (int64, error) {
+	h.tasks.mu.Lock()
+	defer h.tasks.mu.Unlock()
+	return h.tasks.written[id], nil
+}
+
+func (h *handle) Images(context.Context) ([]driver.StoredImage, error) {
+	h.tasks.mu.Lock()
+	defer h.tasks.mu.Unlock()
+	return slices.Clone(h.tasks.images), nil
+}
+
+func (h *handle) RemoveImage(_ context.Context, ref string) error {
+	h.tasks.mu.Lock()
+	defer h.tasks.mu.Unlock()
+	h.tasks.images = slices.DeleteFunc(h.tasks.images, func(i driver.StoredImage) bool { return i.Ref == ref })
+	return nil
 }
 
 func (h *handle) Exec(ctx context.Context, id string, e driver.Exec) (driver.Process, error) {

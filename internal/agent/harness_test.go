@@ -22,10 +22,12 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/agent/identity"
 	"github.com/cloudless/cloudless/internal/agent/machine"
 	"github.com/cloudless/cloudless/internal/agent/pressure"
 	"github.com/cloudless/cloudless/internal/agent/probe"
 	"github.com/cloudless/cloudless/internal/agent/secrets"
+	"github.com/cloudless/cloudless/internal/agent/storage"
 	"github.com/cloudless/cloudless/internal/driver"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/telemetry"
@@ -45,6 +47,7 @@ type node struct {
 	quiet   func() time.Duration
 	deaf    atomic.Bool // whether programs do not listen on their ports
 	secrets string      // the folder of secrets, empty for a node that cannot keep any
+	sockets string      // the folder for identity sockets; may be empty
 
 	agent  *Agent
 	driver *handle
@@ -83,6 +86,9 @@ func (n *node) options() Options {
 		if opts.Secrets, err = secrets.Open(secrets.Options{Dir: n.secrets, Log: opts.Logger}); err != nil {
 			n.t.Fatal(err)
 		}
+	}
+	if n.sockets != "" {
+		opts.Identity = identity.New(identity.Options{Dir: n.sockets, Cluster: "home", Logger: opts.Logger})
 	}
 	return opts
 }
@@ -137,6 +143,7 @@ type fakeMachine struct {
 	mu         sync.Mutex
 	disk       string
 	memoryUsed int64
+	diskUsed   int64 // of 100 GiB
 	conditions []*v1.Condition
 	gpus       []machine.GPU
 }
@@ -151,6 +158,12 @@ func (m *fakeMachine) Memory() (pressure.Room, float64, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return pressure.Room{Total: 8 << 30, Available: 8<<30 - m.memoryUsed}, 0, nil
+}
+
+func (m *fakeMachine) Disk() (storage.Disk, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return storage.Disk{Total: 100 << 30, Used: m.diskUsed}, nil
 }
 
 func (m *fakeMachine) GPUs() []machine.GPU {

@@ -150,6 +150,7 @@ func (r *replica) startTask(ctx context.Context) (started driver.Status, err err
 		return started, err
 	}
 	task.Login = r.login()
+	task.MaxUnpacked = r.disk.Load().GetMaxUnpackedImage()
 	task.Resources.OOMScore = pressure.OOMScore(spec.PriorityOf(r.rec.Assignment.GetRevision().GetSpec().GetWorkload()), memoryRequest(r.rec.Assignment), r.memory)
 	if r.rec.singleton() {
 		task.Lease = r.leases.Path(r.uid)
@@ -164,6 +165,9 @@ func (r *replica) startTask(ctx context.Context) (started driver.Status, err err
 		return started, err
 	}
 	if err := r.addSecrets(&task); err != nil {
+		return started, err
+	}
+	if err := r.identify(&task); err != nil {
 		return started, err
 	}
 	select { // more in parallel would only compete for the same CPUs
@@ -569,6 +573,9 @@ func (r *replica) cleanUp(ctx context.Context) (gone bool, err error) {
 		return false, err
 	}
 	if err := r.store.remove(r.uid); err != nil {
+		return false, err
+	}
+	if err := r.identity.Close(r.uid); err != nil {
 		return false, err
 	}
 	r.leases.Forget(r.uid)

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/agent/identity"
 	"github.com/cloudless/cloudless/internal/agent/secrets"
 	"github.com/cloudless/cloudless/internal/driver"
 	"github.com/cloudless/cloudless/internal/spec"
@@ -86,6 +87,29 @@ func describe(a *v1.Assignment, attempt int, logDir string, limits driver.LogLim
 		task.Network = driver.NetworkNode
 	}
 	return task, nil
+}
+
+// securityOf is what the replicas of a revision may do on the machine.
+func securityOf(revision *v1.RevisionSpec) driver.Security {
+	w := revision.GetWorkload()
+	asked := w.GetSecurity()
+	s := driver.Security{
+		AddCapabilities: asked.GetCapabilities().GetAdd(), DropCapabilities: asked.GetCapabilities().GetDrop(),
+		Seccomp: asked.GetSeccomp(), AppArmor: asked.GetApparmor(),
+	}
+	if name := spec.SeccompName(w); name != "" {
+		s.Seccomp = cmp.Or(revision.GetSeccompProfile(), name) // the driver refuses a name
+	}
+	switch spec.ProfileOf(w) {
+	case spec.ProfileRestricted:
+		s.Profile = driver.Restricted
+	case spec.ProfilePrivileged:
+		s.Profile = driver.Privileged
+	}
+	if asked != nil {
+		s.NewPrivileges, s.UserNamespace = asked.AllowPrivilegeEscalation, asked.UserNamespace
+	}
+	return s
 }
 
 // wantedSecrets are the secrets that the replica uses.
@@ -190,27 +214,39 @@ func (r *replica) signal(ctx context.Context, name string) error {
 	return r.drive(ctx, "signal", func(ctx context.Context) error { return signaler.Signal(ctx, taskID(r.uid, r.rec.Attempt), name) })
 }
 
-// securityOf is what the replicas of a revision may do on the machine.
-func securityOf(revision *v1.RevisionSpec) driver.Security {
-	w := revision.GetWorkload()
-	asked := w.GetSecurity()
-	s := driver.Security{
-		AddCapabilities: asked.GetCapabilities().GetAdd(), DropCapabilities: asked.GetCapabilities().GetDrop(),
-		Seccomp: asked.GetSeccomp(), AppArmor: asked.GetApparmor(),
+// identify lets the program of a replica get its identity, if the replica asks for one.
+func (r *replica) identify(task *driver.Task) error {
+	a := r.rec.Assignment
+	asked := a.GetRevision().GetSpec().GetWorkload().GetIdentity()
+	if asked == nil {
+		return nil
 	}
-	if name := spec.SeccompName(w); name != "" {
-		s.Seccomp = cmp.Or(revision.GetSeccompProfile(), name) // the driver refuses a name
+	dir, err := r.identity.Open(identity.Subject{
+		UID: r.uid, Namespace: a.GetReplica().GetMetadata().GetNamespace(), Workload: a.GetReplica().GetSpec().GetWorkload(),
+		TTL: spec.IdentityTTL(asked),
+	})
+	if err != nil || task == nil {
+		return err
 	}
-	switch spec.ProfileOf(w) {
-	case spec.ProfileRestricted:
-		s.Profile = driver.Restricted
-	case spec.ProfilePrivileged:
-		s.Profile = driver.Privileged
+	task.Files, task.Env = maps.Clone(task.Files), maps.Clone(task.Env)
+	if task.Files == nil {
+		task.Files = map[string]string{}
 	}
-	if asked != nil {
-		s.NewPrivileges, s.UserNamespace = asked.AllowPrivilegeEscalation, asked.UserNamespace
+	if task.Env == nil {
+		task.Env = map[string]string{}
 	}
-	return s
+	task.Files[identity.MountPath], task.Env[identity.EndpointVariable] = dir, identity.Endpoint
+	return nil
+}
+
+// identifyAgain opens the socket of a replica whose program has outlived an earlier agent.
+func (r *replica) identifyAgain() {
+	if r.rec.Status.GetPhase() != spec.PhaseRunning {
+		return
+	}
+	if err := r.identify(nil); err != nil {
+		r.log.Warn("the replica gets no new certificates and tokens for its identity", "error", err)
+	}
 }
 
 // maxHostname is the longest DNS label; the kernel accepts one more character.

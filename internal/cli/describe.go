@@ -122,7 +122,7 @@ func (c *cli) printDescription(d *description) error {
 	if err != nil {
 		return err
 	}
-	_, err = c.Stdout.Write(data)
+	_, err = terminal.Safe(c.Stdout).Write(data)
 	return err
 }
 
@@ -275,6 +275,9 @@ func (c *cli) workloadFacts(w *cloudlessv1.Workload, revision *cloudlessv1.Revis
 	f.Add("Ports", ports(s.GetPorts()))
 	if e := s.GetEgress(); e != nil {
 		f.Add("Egress", spec.EgressInWords(e))
+	}
+	if i := s.GetIdentity(); i != nil {
+		f.Add("Identity", "certificates and tokens for "+spec.FormatDuration(spec.IdentityTTL(i)))
 	}
 	f.Add("Limits", amounts(s.GetResources().GetLimits()))
 	f.Add("Requests", amounts(s.GetResources().GetRequests()))

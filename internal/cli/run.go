@@ -32,7 +32,7 @@ type runFlags struct {
 	replicas, priority                           int32
 	env, envFiles, publish, labels, onlyOn       []string
 	secrets                                      []string
-	update, detach, remove, singleton            bool
+	update, detach, remove, singleton, identity  bool
 	securityFlags
 }
 
@@ -83,6 +83,7 @@ func (c *cli) runCommand() *cobra.Command {
 	flags.StringVar(&f.restart, "restart", "", "when to restart a replica that ended: always (default), on-failure or never")
 	flags.StringVar(&f.lostAfter, "lost-after", "", "`time` after which replicas of an unreachable node are replaced, such as 1h")
 	flags.BoolVar(&f.singleton, "singleton", false, "never run two replicas at once, even if the network is cut")
+	flags.BoolVar(&f.identity, "identity", false, "give each replica certificates and tokens of its own (SPIFFE Workload API)")
 	flags.StringArrayVarP(&f.labels, "label", "l", nil, "label `KEY=VALUE` of the workload; may be repeated")
 	flags.StringArrayVar(&f.onlyOn, "only-on", nil, "label `KEY=VALUE` that a node must have; may be repeated")
 	flags.StringVar(&f.image, "image", "", "`name` of the image for the program (default: that of the program)")
@@ -190,6 +191,9 @@ func (f *runFlags) workload(namespace, what string, args []string) (*cloudlessv1
 	}
 	if f.cpu != "" || f.memory != "" {
 		s.Resources = &cloudlessv1.Resources{Limits: &cloudlessv1.ResourceAmounts{Cpu: f.cpu, Memory: f.memory}}
+	}
+	if f.identity {
+		s.Identity = &cloudlessv1.WorkloadIdentity{}
 	}
 	if f.restart != "" {
 		s.Restart = &cloudlessv1.Restart{Policy: f.restart}

@@ -141,6 +141,28 @@ type Pool struct {
 	Stalled float64
 }
 
+// ImageStore is a driver that keeps images on this machine.
+type ImageStore interface {
+	// Images lists the images that are here.
+	Images(ctx context.Context) ([]StoredImage, error)
+	// RemoveImage removes an image, unless a task uses it.
+	RemoveImage(ctx context.Context, ref string) error
+}
+
+// StoredImage is an image on this machine.
+type StoredImage struct {
+	Ref     string
+	Bytes   int64 // with its unpacked layers, also those that it shares
+	InUse   bool
+	LastUse time.Time
+}
+
+// Weigher is a driver that measures what tasks write to their own layers.
+type Weigher interface {
+	// DiskUsage is what the task has written to its own layer, in bytes. It may take long if there are many files.
+	DiskUsage(ctx context.Context, id string) (int64, error)
+}
+
 // Progresser is a driver that can report the progress of fetching an image while Prepare or
 // Start is running.
 type Progresser interface {
@@ -171,14 +193,16 @@ type Task struct {
 	ID     string            // unique on this machine, made of [a-z0-9-], at most 76 characters
 	Labels map[string]string // handed back by List, for the owner's own use
 
-	Image      string            // full reference, pinned by digest if known
-	Login      *Login            // for the image's registry, nil for none; never stored
-	Command    []string          // replaces the image's entrypoint and command if not empty
-	Args       []string          // replaces the image's command if not empty
-	Env        map[string]string // added to the image's environment
-	WorkingDir string            // the image's own if empty
-	User       string            // name or uid[:gid]; the image's own if empty
-	Hostname   string
+	Image string // full reference, pinned by digest if known
+	// MaxUnpacked is how large the image may be once it is unpacked, in bytes; 0 for no limit.
+	MaxUnpacked int64
+	Login       *Login            // for the image's registry, nil for none; never stored
+	Command     []string          // replaces the image's entrypoint and command if not empty
+	Args        []string          // replaces the image's command if not empty
+	Env         map[string]string // added to the image's environment
+	WorkingDir  string            // the image's own if empty
+	User        string            // name or uid[:gid]; the image's own if empty
+	Hostname    string
 
 	ReadOnlyRoot bool
 	Security     Security

@@ -190,6 +190,6 @@ func (s *Server) allUsage() *v1.Usage {
 	if !s.Consensus.IsLeader() {
 		return nil
 	}
-	frame, _ := s.usage(s.Store.Snapshot(), &v1.GetUsageRequest{})
+	frame, _ := s.usage(core.Principal{}, s.Store.Snapshot(), &v1.GetUsageRequest{})
 	return frame
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 
 	"github.com/cloudless/cloudless/internal/server/core"
+	"github.com/cloudless/cloudless/internal/server/policies"
 )
 
 // nodeService is the NodeService.
@@ -73,7 +74,7 @@ func (s *nodeService) DeleteNode(ctx context.Context, request *v1.DeleteNodeRequ
 		}
 		event = s.Event(ctx, removed, "Removed", fmt.Sprintf("%d replicas on it count as lost", lost))
 		b.Create(event)
-		return nil
+		return policies.Judge(ctx, s.Core, snap, b).Refusal()
 	})
 	if err != nil {
 		return nil, err
@@ -97,7 +98,7 @@ func checkNodeRemovable(snap *state.Snapshot, n *v1.Node) error {
 }
 
 func (s *nodeService) WatchNodes(request *v1.WatchNodesRequest, stream grpc.ServerStreamingServer[v1.NodeChange]) error {
-	matches, err := s.matcher(selection[*v1.Node]{labels: request.GetLabels()})
+	matches, err := s.matcher(stream.Context(), selection[*v1.Node]{labels: request.GetLabels()})
 	if err != nil {
 		return err
 	}

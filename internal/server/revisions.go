@@ -228,7 +228,8 @@ func (s *workloads) ListRevisions(ctx context.Context, request *v1.ListRevisions
 	if request.GetWorkload() == "" {
 		items, next, err := page(request.GetPage(), func(after string) iter.Seq[*v1.Revision] { return revisionsAfter(snap, after) }, uidOf[*v1.Revision],
 			func(r *v1.Revision) bool {
-				return request.GetNamespace() == "" || r.GetMetadata().GetNamespace() == request.GetNamespace()
+				namespace := r.GetMetadata().GetNamespace()
+				return (request.GetNamespace() == "" || namespace == request.GetNamespace()) && core.Caller(ctx).Sees("revision", namespace)
 			})
 		return &v1.ListRevisionsResponse{Items: items, Next: next}, err
 	}

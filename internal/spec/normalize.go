@@ -69,8 +69,9 @@ func normalizeSpec(s *v1.WorkloadSpec) {
 	normalRelease(s.Release)
 	normalAutoscale(s.Autoscale)
 	normalEgress(s.Egress)
-	normalSecrets(s.Secrets)
 	s.Security = normalSecurity(s.Security)
+	normalSecrets(s.Secrets)
+	normalIdentity(s.Identity)
 	if s.GetPriority() == DefaultPriority {
 		s.Priority = nil
 	}

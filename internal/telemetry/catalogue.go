@@ -277,7 +277,13 @@ var (
 		Name: "cloudless_agent_restarts_total", Kind: KindCounter, From: FromAgent, Help: "Restarts of replicas after an exit.",
 	}
 	AgentEvictions = Metric{
-		Name: "cloudless_agent_evictions_total", Kind: KindCounter, From: FromAgent, Help: "Replicas that were evicted because memory was short.",
+		Name: "cloudless_agent_evictions_total", Kind: KindCounter, From: FromAgent, Help: "Replicas that were evicted because memory or disk was short, or because they had written more than they may.",
+	}
+	AgentImagesRemoved = Metric{
+		Name: "cloudless_agent_images_removed_total", Kind: KindCounter, From: FromAgent, Help: "Unused images that were removed because the disk was filling up.",
+	}
+	AgentImageBytesRemoved = Metric{
+		Name: "cloudless_agent_image_bytes_removed_total", Kind: KindCounter, Unit: "bytes", From: FromAgent, Help: "Their size, with layers that other images may share.",
 	}
 	AgentExits = Metric{
 		Name: "cloudless_agent_exits_total", Kind: KindCounter, From: FromAgent,
@@ -360,6 +366,6 @@ func Catalogue() []Metric {
 	return append(all,
 		NodeReceived, NodeSent, NodeRead, NodeWritten,
 		AgentReplicas, AgentConnected, AgentSessions, AgentSessionFailures, AgentDriverSeconds,
-		AgentRestarts, AgentEvictions, AgentExits, AgentProbes, AgentPulls, AgentLogBytes, AgentMeasureSeconds,
+		AgentRestarts, AgentEvictions, AgentImagesRemoved, AgentImageBytesRemoved, AgentExits, AgentProbes, AgentPulls, AgentLogBytes, AgentMeasureSeconds,
 	)
 }

@@ -57,6 +57,7 @@ type Driver struct {
 	records        *records
 	images         imageCache
 	pulls          pulls
+	uses           uses
 	tasks          *locker.Locker // one of Start and Remove at a time per task
 	bootID         string
 	closed         context.Context // done once Close was called

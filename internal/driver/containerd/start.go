@@ -45,7 +45,7 @@ func (d *Driver) Start(ctx context.Context, task driver.Task) (_ driver.Status, 
 	if before.ID != "" || err != nil {
 		return before, err
 	}
-	img, err := d.image(ctx, task.Image, task.Login)
+	img, err := d.image(ctx, task)
 	if err != nil {
 		return driver.Status{}, fmt.Errorf("start task %s: %w", task.ID, err)
 	}

@@ -886,10 +886,10 @@ const file_cloudless_v1_plan_service_proto_rawDesc = "" +
 	"\x11ApplyPlanResponse\x12&\n" +
 	"\x04plan\x18\x01 \x01(\v2\x12.cloudless.v1.PlanR\x04plan\x120\n" +
 	"\aobjects\x18\x03 \x03(\v2\x16.cloudless.v1.ManifestR\aobjects\x12:\n" +
-	"\vdeployments\x18\x04 \x03(\v2\x18.cloudless.v1.DeploymentR\vdeployments2\xd6\x01\n" +
-	"\vPlanService\x12V\n" +
-	"\bMakePlan\x12\x19.cloudless.v1.PlanRequest\x1a\x12.cloudless.v1.Plan\"\x1b\xe2\xcc'\x04\b\x01\x10\x01\x82\xd3\xe4\x93\x02\r:\x01*\"\b/v1/plan\x12o\n" +
-	"\tApplyPlan\x12\x1e.cloudless.v1.ApplyPlanRequest\x1a\x1f.cloudless.v1.ApplyPlanResponse\"!\xe2\xcc'\x04\b\x02 \x01\x82\xd3\xe4\x93\x02\x13:\x01*\"\x0e/v1/plan:applyBAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
+	"\vdeployments\x18\x04 \x03(\v2\x18.cloudless.v1.DeploymentR\vdeployments2\xf8\x01\n" +
+	"\vPlanService\x12^\n" +
+	"\bMakePlan\x12\x19.cloudless.v1.PlanRequest\x1a\x12.cloudless.v1.Plan\"#\xe2\xcc'\f\b\x01\x10\x01*\x03get2\x01*\x82\xd3\xe4\x93\x02\r:\x01*\"\b/v1/plan\x12\x88\x01\n" +
+	"\tApplyPlan\x12\x1e.cloudless.v1.ApplyPlanRequest\x1a\x1f.cloudless.v1.ApplyPlanResponse\":\xe2\xcc'\x1d\b\x02 \x01*\x14create,update,delete2\x01*\x82\xd3\xe4\x93\x02\x13:\x01*\"\x0e/v1/plan:applyBAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
 
 var (
 	file_cloudless_v1_plan_service_proto_rawDescOnce sync.Once
