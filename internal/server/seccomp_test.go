@@ -22,7 +22,7 @@ func TestRevisionsKeepTheirFilters(t *testing.T) {
 	}
 	filterOf := func(w *v1.Workload) string {
 		t.Helper()
-		return c.snapshot().Revision(w.GetStatus().GetRevisionUid()).GetSpec().GetSeccompProfile()
+		return c.Store.Snapshot().Revision(w.GetStatus().GetRevisionUid()).GetSpec().GetSeccompProfile()
 	}
 
 	_, err := admin.CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web", strict)})
