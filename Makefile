@@ -114,22 +114,38 @@ demo-net: deps build ## Show on network namespaces how replicas behind two NATs 
 	build/demo-net $(DEMO_FLAGS)
 
 .PHONY: lint
-lint: $(PROGRAMS) ## Check format, vet, staticcheck and that the generated kinds are current.
+lint: $(PROGRAMS) ## Check format, vet, staticcheck, known vulnerabilities and that the generated kinds are current.
 	@unformatted="$$($(TOOL) gofumpt -l $$(git ls-files -co --exclude-standard '*.go' | grep -v '^api/gen/'))"; \
 	if [ -n "$$unformatted" ]; then echo "not formatted by gofumpt:"; echo "$$unformatted"; exit 1; fi
 	go vet ./...
 	$(TOOL) staticcheck ./...
+	@tools/vulncheck.sh $(TOOL) govulncheck
 	cd tools && go vet ./... && go test ./...
 
 .PHONY: test
 test: test-deps build lint ## Everything that must pass: lint, all tests with -race, end to end as root.
 	@$(MAKE) --no-print-directory -j2 test-race test-sim
+	@$(MAKE) --no-print-directory test-fuzz
 
 # More at a time than there are cores: most of them wait for elections, containers and each other.
 # The stories take longest and wait most, so they begin first, beside everything else.
 .PHONY: test-race
 test-race:
 	go test -race -count=1 -p 3 -parallel 4 -timeout 20m $$(go list ./test/e2e ./... | grep -v '/test/sim$$')
+
+# How often make fuzz executes the targets, all together.
+FUZZ_EXECS ?= 10000000
+# Targets of small packages, whose builds for fuzzing are quick.
+SHORT_FUZZ := ./internal/ingress/http1 ./internal/ingress/proxyproto ./internal/ingress/table ./internal/crontab ./internal/tarcopy ./internal/logfile ./internal/listeners
+
+.PHONY: fuzz
+fuzz: ## Try random input on every parser; prints a table and appends to build/bench.jsonl (FUZZ_EXECS=200000 is shorter).
+	go run ./test/fuzz -execs $(FUZZ_EXECS)
+
+# The corpora of all targets are part of their packages' tests.
+.PHONY: test-fuzz
+test-fuzz:
+	@go run ./test/fuzz -execs 30000 -record=false $(SHORT_FUZZ)
 
 # How many hours of clusters test-sim simulates: 0 is what make test does.
 HOURS ?= 0

@@ -4,14 +4,17 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/agent/identity"
 	"github.com/cloudless/cloudless/internal/agent/lease"
 	"github.com/cloudless/cloudless/internal/agent/probe"
+	"github.com/cloudless/cloudless/internal/agent/secrets"
 	"github.com/cloudless/cloudless/internal/driver"
 	"github.com/cloudless/cloudless/internal/sleep"
 	"github.com/cloudless/cloudless/internal/spec"
@@ -37,12 +40,18 @@ type replicaEnv struct {
 	// pids has a token when the process of a replica has changed.
 	pids   chan struct{}
 	leases *lease.Keeper
+	// secrets may be nil: then no replica can have any.
+	secrets *secrets.Keeper
+	// identity gives replicas identities of their own; it may be nil.
+	identity *identity.Service
 	// wantsLease makes the agent ask for leases now.
 	wantsLease func()
 	// listening looks whether a process listens on the ports of a workload.
 	listening func(pid int, w *v1.WorkloadSpec) probe.Result
 	// memory is how much the machine has, in bytes.
 	memory int64
+	// disk is what the cluster says of the node's disk; nil until it has said anything.
+	disk atomic.Pointer[v1.DiskLimits]
 	// execs has one token for each command of a probe that runs.
 	execs   chan struct{}
 	log     *slog.Logger
@@ -310,6 +319,7 @@ func (r *replica) run(ctx context.Context) {
 	defer r.watchers.Wait()
 	defer r.endHealth()
 	r.reconnect(ctx)
+	r.identifyAgain()
 	var pause backoff
 	for ctx.Err() == nil {
 		armed, cancel := r.arm(ctx)

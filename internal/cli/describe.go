@@ -18,6 +18,7 @@ import (
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/cli/phrase"
+	"github.com/cloudless/cloudless/internal/cli/secret"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
 	"github.com/cloudless/cloudless/internal/spec"
 )
@@ -121,7 +122,7 @@ func (c *cli) printDescription(d *description) error {
 	if err != nil {
 		return err
 	}
-	_, err = c.Stdout.Write(data)
+	_, err = terminal.Safe(c.Stdout).Write(data)
 	return err
 }
 
@@ -262,6 +263,7 @@ func (c *cli) workloadFacts(w *cloudlessv1.Workload, revision *cloudlessv1.Revis
 	}
 	f.Add("Command", strings.Join(append(append([]string{}, s.GetCommand()...), s.GetArgs()...), " "))
 	f.Add("Environment", terminal.Pairs(s.GetEnv()))
+	f.Add("Secrets", secret.InWords(s.GetSecrets()))
 	f.Add("User", s.GetUser())
 	f.Add("Folder", s.GetWorkingDir())
 	if s.GetReadOnlyRoot() {
@@ -273,6 +275,9 @@ func (c *cli) workloadFacts(w *cloudlessv1.Workload, revision *cloudlessv1.Revis
 	f.Add("Ports", ports(s.GetPorts()))
 	if e := s.GetEgress(); e != nil {
 		f.Add("Egress", spec.EgressInWords(e))
+	}
+	if i := s.GetIdentity(); i != nil {
+		f.Add("Identity", "certificates and tokens for "+spec.FormatDuration(spec.IdentityTTL(i)))
 	}
 	f.Add("Limits", amounts(s.GetResources().GetLimits()))
 	f.Add("Requests", amounts(s.GetResources().GetRequests()))

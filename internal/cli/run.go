@@ -17,6 +17,7 @@ import (
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/cli/command"
+	"github.com/cloudless/cloudless/internal/cli/secret"
 	"github.com/cloudless/cloudless/internal/cli/stream"
 	"github.com/cloudless/cloudless/internal/cli/wait"
 	"github.com/cloudless/cloudless/internal/image"
@@ -30,7 +31,8 @@ type runFlags struct {
 	cpu, memory, lostAfter                       string
 	replicas, priority                           int32
 	env, envFiles, publish, labels, onlyOn       []string
-	update, detach, remove, singleton            bool
+	secrets                                      []string
+	update, detach, remove, singleton, identity  bool
 	securityFlags
 }
 
@@ -73,6 +75,7 @@ func (c *cli) runCommand() *cobra.Command {
 	flags.Int32Var(&f.priority, "priority", spec.DefaultPriority, "0 to 1000; higher ones are placed first, and above 100 they may preempt lower ones")
 	flags.StringArrayVarP(&f.env, "env", "e", nil, "environment variable `KEY=VALUE`, or KEY to copy it from here; may be repeated")
 	flags.StringArrayVar(&f.envFiles, "env-file", nil, "`file` with KEY=VALUE lines; --env takes precedence; may be repeated")
+	flags.StringArrayVar(&f.secrets, "secret", nil, "secret as a variable, `NAME=VARIABLE`, or as a file, NAME:/path; may be repeated")
 	flags.StringArrayVarP(&f.publish, "publish", "p", nil, "publish a port on the nodes, `HOST:PORT[/udp]`, such as 8080:80, http=8080:80 or 127.0.0.1:8080:80; may be repeated")
 	flags.StringVar(&f.cpu, "cpu", "", "`CPU` limit of each replica, such as 500m or 2")
 	flags.StringVar(&f.memory, "memory", "", "`memory` limit of each replica, such as 256Mi")
@@ -80,6 +83,7 @@ func (c *cli) runCommand() *cobra.Command {
 	flags.StringVar(&f.restart, "restart", "", "when to restart a replica that ended: always (default), on-failure or never")
 	flags.StringVar(&f.lostAfter, "lost-after", "", "`time` after which replicas of an unreachable node are replaced, such as 1h")
 	flags.BoolVar(&f.singleton, "singleton", false, "never run two replicas at once, even if the network is cut")
+	flags.BoolVar(&f.identity, "identity", false, "give each replica certificates and tokens of its own (SPIFFE Workload API)")
 	flags.StringArrayVarP(&f.labels, "label", "l", nil, "label `KEY=VALUE` of the workload; may be repeated")
 	flags.StringArrayVar(&f.onlyOn, "only-on", nil, "label `KEY=VALUE` that a node must have; may be repeated")
 	flags.StringVar(&f.image, "image", "", "`name` of the image for the program (default: that of the program)")
@@ -157,6 +161,10 @@ func (f *runFlags) workload(namespace, what string, args []string) (*cloudlessv1
 	if err != nil {
 		return nil, err
 	}
+	secrets, err := secret.Refs(f.secrets)
+	if err != nil {
+		return nil, err
+	}
 	labels, err := command.ParsePairs("label", f.labels, nil)
 	if err != nil {
 		return nil, err
@@ -166,7 +174,7 @@ func (f *runFlags) workload(namespace, what string, args []string) (*cloudlessv1
 		return nil, err
 	}
 	s := &cloudlessv1.WorkloadSpec{
-		Image: f.imageName(what), Args: args, Env: env,
+		Image: f.imageName(what), Args: args, Env: env, Secrets: secrets,
 		Network: f.network, User: f.user, WorkingDir: f.workdir, LostAfter: f.lostAfter, Singleton: f.singleton,
 	}
 	f.apply(s, f.replicas)
@@ -183,6 +191,9 @@ func (f *runFlags) workload(namespace, what string, args []string) (*cloudlessv1
 	}
 	if f.cpu != "" || f.memory != "" {
 		s.Resources = &cloudlessv1.Resources{Limits: &cloudlessv1.ResourceAmounts{Cpu: f.cpu, Memory: f.memory}}
+	}
+	if f.identity {
+		s.Identity = &cloudlessv1.WorkloadIdentity{}
 	}
 	if f.restart != "" {
 		s.Restart = &cloudlessv1.Restart{Policy: f.restart}

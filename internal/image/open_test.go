@@ -149,7 +149,7 @@ func TestOpenRefusesInOneSentence(t *testing.T) {
 	}
 }
 
-// Reading any archive ends with an image or an error.
+// Reading any archive and all its parts ends with an image or an error.
 func FuzzOpenArchive(f *testing.F) {
 	config := `{"architecture":"amd64","os":"linux","rootfs":{"type":"layers","diff_ids":["` + digest + `"]}}`
 	f.Add(tarFile(f, map[string]string{"manifest.json": `[{"Config":"c","Layers":["l"]}]`, "c": config, "l": "layer"}))
@@ -159,7 +159,7 @@ func FuzzOpenArchive(f *testing.F) {
 		if err != nil {
 			return
 		}
-		_, _ = image.Push(t.Context(), read, parse(t, "localhost/x:1"), image.PushOptions{Transport: refuseAll{}})
+		_ = image.TakeApart(read) // without a registry, which a push asks again and again
 	})
 }
 

@@ -30,6 +30,7 @@ func NodeFromProto(n *v1.Node, policy spec.NodePolicy) Node {
 		Reliability:   unknownReliability,
 		Battery:       status.GetInfo().GetBattery(),
 		Price:         n.GetSpec().GetPrice(),
+		Source:        n,
 		Overcommit: Resources{
 			CPU: permille(policy.Overcommit.GetCpu()), Memory: permille(policy.Overcommit.GetMemory()),
 			Disk: permille(policy.Overcommit.GetDisk()), Bandwidth: permille(policy.Overcommit.GetBandwidth()),

@@ -362,3 +362,52 @@ func TestExecOverWebSocket(t *testing.T) {
 		t.Errorf("exec at a wrong path: %v, %v", response, err)
 	}
 }
+
+// recorded are the events with one of these reasons: who, where and what.
+func (c *cluster) recorded(u *user, reason string) (lines []string) {
+	c.t.Helper()
+	events, err := u.ListEvents(c.ctx, &v1.ListEventsRequest{})
+	must(c.t, err)
+	for _, e := range events.GetItems() {
+		if s := e.GetSpec(); s.GetReason() == reason {
+			lines = append(lines, s.GetActor()+" "+s.GetObjectKind()+" "+s.GetWorkload()+" "+s.GetMessage())
+		}
+	}
+	return lines
+}
+
+// The events say who ran which command where, even if the agent refused it.
+func TestExecIsRecorded(t *testing.T) {
+	c := newCluster(t)
+	op := c.as(core.RoleOperator)
+	c.work("n1", func(_ *v1.Open, stream attachClient) {
+		_ = stream.Send(&v1.AttachUp{Message: &v1.AttachUp_Error{Error: "the replica has just ended"}})
+		awaitEnd(stream)
+	})
+	c.create(op, workload("web"))
+	stream, err := op.Exec(c.ctx)
+	must(t, err)
+	must(t, stream.Send(execStart("web", "sh", "-c", "echo \x1b[2J")))
+	_, err = stream.Recv()
+	wantCode(t, err, codes.FailedPrecondition, "has just ended")
+	copying, err := op.Copy(c.ctx)
+	must(t, err)
+	must(t, copying.Send(&v1.CopyRequest{Message: &v1.CopyRequest_Start{Start: &v1.CopyStart{Workload: "web", Path: "/etc/my file", Into: true}}}))
+	_, err = copying.Recv()
+	wantCode(t, err, codes.FailedPrecondition, "has just ended")
+	for range 3 {
+		forwarding, err := op.Forward(c.ctx)
+		must(t, err)
+		must(t, forwarding.Send(&v1.ForwardRequest{Message: &v1.ForwardRequest_Start{Start: &v1.ForwardStart{Workload: "web", Port: 80}}}))
+		_, err = forwarding.Recv()
+		wantCode(t, err, codes.FailedPrecondition, "has just ended")
+	}
+	for reason, want := range map[string]string{
+		"Exec": `replica web sh -c "echo \x1b[2J"`, "Copy": `replica web files into "/etc/my file"`, "Forward": "replica web connections to port 80",
+	} {
+		got := c.recorded(op, reason)
+		if len(got) != 1 || !strings.HasPrefix(got[0], "user/") || !strings.HasSuffix(got[0], want) {
+			t.Errorf("%s is recorded as %q, want one event by the user that ends with %s", reason, got, want)
+		}
+	}
+}

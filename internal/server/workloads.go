@@ -10,6 +10,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/secret"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/images"
 	"github.com/cloudless/cloudless/internal/server/notfound"
@@ -179,7 +180,7 @@ func (s *workloads) RestartWorkload(ctx context.Context, request *v1.RestartWork
 		}
 		w := proto.CloneOf(old)
 		current := tx.base.Revision(old.GetStatus().GetRevisionUid())
-		revision := revise(tx.batch, w, images.PinnedBy(current))
+		revision := s.revise(tx, w, images.PinnedBy(current))
 		revision.Spec.Restart = current.GetSpec().GetRestart() + 1
 		if err := filterCalls(tx.base, revision); err != nil {
 			revision.Spec.SeccompProfile = current.GetSpec().GetSeccompProfile() // no longer configured
@@ -215,11 +216,12 @@ func workloadExists(old *v1.Workload) error {
 	return core.Refuse(codes.AlreadyExists, "workload %s exists already in namespace %s", m.GetName(), m.GetNamespace())
 }
 
-// revise adds the next revision of w to the batch and points w at it.
-func revise(b *state.Batch, w *v1.Workload, image images.Pinned) *v1.Revision {
+// revise adds the next revision of w to the transaction and points w at it.
+func (s *Server) revise(tx *transaction, w *v1.Workload, image images.Pinned) *v1.Revision {
 	revision := rollout.Revise(w, state.NewUID())
+	secret.Pin(tx.base, revision, s.Now())
 	revision.Spec.Image, revision.Spec.Platforms = image.Image, image.Platforms
-	b.Create(revision)
+	tx.batch.Create(revision)
 	return revision
 }
 

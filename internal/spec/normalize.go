@@ -70,6 +70,8 @@ func normalizeSpec(s *v1.WorkloadSpec) {
 	normalAutoscale(s.Autoscale)
 	normalEgress(s.Egress)
 	s.Security = normalSecurity(s.Security)
+	normalSecrets(s.Secrets)
+	normalIdentity(s.Identity)
 	if s.GetPriority() == DefaultPriority {
 		s.Priority = nil
 	}

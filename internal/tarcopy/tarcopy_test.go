@@ -406,6 +406,29 @@ func TestBase(t *testing.T) {
 	}
 }
 
+// A file with holes takes a few bytes in an archive, and could fill the disk of whoever copies it out of a replica.
+func TestFilesWithHolesAreRefused(t *testing.T) {
+	dir := world(t, "in/")
+	err := inside(t, dir).Unpack(t.Context(), bytes.NewReader(sparse(t)), tarcopy.UnpackOptions{Path: "/in"})
+	if err == nil || !strings.Contains(err.Error(), `"t/huge" with holes`) {
+		t.Errorf("error %v", err)
+	}
+}
+
+// sparse is an archive with a file of a terabyte that has one byte.
+func sparse(t testing.TB) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	w := tar.NewWriter(&out)
+	must.Succeed(t, w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: "t/", Mode: 0o755}))
+	must.Succeed(t, w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "t/huge", Size: 1, Mode: 0o644, PAXRecords: map[string]string{
+		"TNU.sparse.major": "0", "TNU.sparse.minor": "1", "TNU.sparse.numblocks": "1", "TNU.sparse.map": "0,1", "TNU.sparse.size": "1099511627776",
+	}}))
+	_, err := w.Write([]byte("x"))
+	must.Succeed(t, errors.Join(err, w.Close()))
+	return bytes.ReplaceAll(out.Bytes(), []byte("TNU."), []byte("GNU.")) // which the writer does not write
+}
+
 // FuzzUnpack feeds what a hostile replica may send: whatever it is, nothing
 // appears outside of the folder that receives it.
 func FuzzUnpack(f *testing.F) {
@@ -418,6 +441,7 @@ func FuzzUnpack(f *testing.F) {
 		_ = w.Close()
 		f.Add(out.Bytes())
 	}
+	f.Add(sparse(f))
 	f.Fuzz(func(t *testing.T, archive []byte) {
 		dir := t.TempDir()
 		if err := os.Mkdir(dir+"/in", 0o755); err != nil {

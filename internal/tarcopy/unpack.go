@@ -295,6 +295,9 @@ func (u *unpacker) put(h *tar.Header, name, shown string, confirm func() error) 
 	write := u.write
 	switch h.Typeflag {
 	case tar.TypeReg:
+		if isSparse(h) {
+			return fmt.Errorf("the archive holds %q with holes: its real content could be far larger than what arrives", h.Name)
+		}
 	case tar.TypeSymlink:
 		write = u.link
 	case tar.TypeFifo, tar.TypeChar, tar.TypeBlock:
@@ -331,6 +334,17 @@ func (u *unpacker) put(h *tar.Header, name, shown string, confirm func() error) 
 		return u.failed(shown, err)
 	}
 	return nil
+}
+
+// isSparse reports whether an archive leaves zeros of a file out. A few bytes could then fill any disk. [Tree.Pack] never
+// does.
+func isSparse(h *tar.Header) bool {
+	for key := range h.PAXRecords {
+		if strings.HasPrefix(key, "GNU.sparse.") {
+			return true
+		}
+	}
+	return false
 }
 
 func (u *unpacker) write(h *tar.Header, name string) (err error) {

@@ -3,6 +3,7 @@ package command
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -54,7 +55,7 @@ func (e *Env) PrintObject(object proto.Message) error {
 	if err != nil {
 		return err
 	}
-	_, err = e.Stdout.Write(data)
+	_, err = terminal.Safe(e.Stdout).Write(data)
 	return err
 }
 
@@ -78,7 +79,7 @@ func (e *Env) PrintItem(object proto.Message) error {
 		}
 		out.WriteByte('\n')
 	}
-	_, err := e.Stdout.Write(out.Bytes())
+	_, err := terminal.Safe(e.Stdout).Write(out.Bytes())
 	return err
 }
 
@@ -92,7 +93,7 @@ func PrintList[T proto.Message](e *Env, objects []T) error {
 	if err != nil {
 		return err
 	}
-	_, err = e.Stdout.Write(data)
+	_, err = terminal.Safe(e.Stdout).Write(data)
 	return err
 }
 
@@ -181,14 +182,16 @@ func ShortDuration(d time.Duration) string {
 // PrintValue writes a value that is not an API object.
 func (e *Env) PrintValue(value any) error {
 	if e.WantsYAML() {
-		encoder := yaml.NewEncoder(e.Stdout)
+		var out bytes.Buffer // the encoder writes pieces
+		encoder := yaml.NewEncoder(&out)
 		encoder.SetIndent(2)
-		if err := encoder.Encode(value); err != nil {
+		if err := errors.Join(encoder.Encode(value), encoder.Close()); err != nil {
 			return err
 		}
-		return encoder.Close()
+		_, err := terminal.Safe(e.Stdout).Write(out.Bytes())
+		return err
 	}
-	encoder := json.NewEncoder(e.Stdout)
+	encoder := json.NewEncoder(terminal.Safe(e.Stdout)) // which writes a value at once
 	encoder.SetIndent("", "  ")
 	return encoder.Encode(value)
 }

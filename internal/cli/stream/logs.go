@@ -18,9 +18,9 @@ import (
 )
 
 type logsFlags struct {
-	follow, timestamps, noPrefix, all bool
-	tail                              int32
-	since, until, replica             string
+	follow, timestamps, noPrefix, all, raw bool
+	tail                                   int32
+	since, until, replica                  string
 }
 
 // Logs is the command logs.
@@ -32,7 +32,9 @@ func Logs(e *command.Env) *cobra.Command {
 		Short: "Show the output of a workload's replicas",
 		Long: "Logs shows the output of a workload's running replicas, merged by time, or of the newest one if all have ended.\n" +
 			"With more than one replica, every line begins with the replica's name. The output of ended replicas is kept for a\n" +
-			"while; --all shows it, too.",
+			"while; --all shows it, too.\n\n" +
+			"On a terminal, control characters are shown as text such as ^[, except for colours, because they could change what\n" +
+			"the terminal shows or does. --raw sends them. Files and pipes always get the output as it is.",
 		Example: "  cloudless logs -f --tail 20 web\n  cloudless logs --all web\n  cloudless logs --since 5m --timestamps web\n" +
 			"  cloudless logs --since 2026-01-02T15:00:00Z --until 2026-01-02T16:00:00Z web",
 		Args: command.ExactArgs("NAME"),
@@ -57,6 +59,7 @@ func Logs(e *command.Env) *cobra.Command {
 	flags.BoolVarP(&f.timestamps, "timestamps", "t", false, "show when each line was printed")
 	flags.BoolVarP(&f.all, "all", "a", false, "include replicas that have ended")
 	flags.StringVar(&f.replica, "replica", "", "show only this `replica`")
+	flags.BoolVar(&f.raw, "raw", false, "send control characters to the terminal, too")
 	flags.BoolVar(&f.noPrefix, "no-prefix", false, "never show the names of replicas")
 	return cmd
 }
@@ -107,7 +110,7 @@ func (c *commands) logEntries(ctx context.Context, cl *client.Client, request *c
 }
 
 func (c *commands) logs(ctx context.Context, cl *client.Client, f logsFlags, request *cloudlessv1.LogsRequest) error {
-	printer := &logPrinter{out: bufio.NewWriter(c.Stdout), timestamps: f.timestamps, quiet: f.noPrefix}
+	printer := &logPrinter{out: bufio.NewWriter(c.Stdout), timestamps: f.timestamps, quiet: f.noPrefix, harmless: !f.raw && terminal.IsTerminal(c.Stdout)}
 	if f.replica == "" && !f.noPrefix {
 		replicas, err := command.ListReplicas(ctx, cl, &cloudlessv1.ListReplicasRequest{
 			Selection: &cloudlessv1.Selection{Namespace: request.GetNamespace()}, Workload: request.GetWorkload(), Ended: f.all,
@@ -157,6 +160,7 @@ type logPrinter struct {
 	out        *bufio.Writer
 	timestamps bool
 	quiet      bool // never prefix
+	harmless   bool // keep control characters from a terminal
 
 	prefix bool
 	only   string // the first replica seen
@@ -194,6 +198,9 @@ func (p *logPrinter) print(line client.LogLine) error {
 	if p.timestamps {
 		p.out.WriteString(line.Time.UTC().Format(logTime))
 		p.out.WriteByte(' ')
+	}
+	if p.harmless {
+		line.Line = terminal.HarmlessLine(line.Line)
 	}
 	p.out.Write(line.Line)
 	return p.out.WriteByte('\n') // a bufio.Writer keeps its first error

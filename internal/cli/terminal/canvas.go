@@ -60,7 +60,7 @@ func (c *Canvas) Draw(lines []string) error {
 		fmt.Fprintf(&b, "\x1b[%dA\r", c.drawn)
 	}
 	for _, line := range lines {
-		b.WriteString(cut(line, width))
+		b.WriteString(cut(string(HarmlessLine([]byte(line))), width))
 		b.WriteString(clearLine + "\r\n")
 	}
 	b.WriteString(clearBelow)

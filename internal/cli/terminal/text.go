@@ -3,19 +3,8 @@ package terminal
 import (
 	"fmt"
 	"strings"
-	"unicode"
 	"unicode/utf8"
 )
-
-// Plain makes untrusted text safe to show on a terminal: one line, no control characters.
-func Plain(s string) string {
-	return strings.TrimSpace(strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
-			return ' '
-		}
-		return r
-	}, s))
-}
 
 // abbreviate cuts a plain text to a width and marks the cut with an ellipsis.
 func abbreviate(s string, width int) string {

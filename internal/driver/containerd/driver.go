@@ -57,6 +57,7 @@ type Driver struct {
 	records        *records
 	images         imageCache
 	pulls          pulls
+	uses           uses
 	tasks          *locker.Locker // one of Start and Remove at a time per task
 	bootID         string
 	closed         context.Context // done once Close was called
@@ -65,11 +66,12 @@ type Driver struct {
 }
 
 var (
-	_ driver.Driver = (*Driver)(nil)
-	_ driver.Execer = (*Driver)(nil)
-	_ driver.Meter  = (*Driver)(nil)
-	_ driver.Pooler = (*Driver)(nil)
-	_ driver.Rooter = (*Driver)(nil)
+	_ driver.Driver   = (*Driver)(nil)
+	_ driver.Execer   = (*Driver)(nil)
+	_ driver.Meter    = (*Driver)(nil)
+	_ driver.Pooler   = (*Driver)(nil)
+	_ driver.Rooter   = (*Driver)(nil)
+	_ driver.Signaler = (*Driver)(nil)
 )
 
 // Open starts the embedded daemon, or connects to the outside one, and reattaches to the
@@ -240,6 +242,7 @@ func (d *Driver) Capabilities() driver.Capabilities {
 			"The last lines of a task's log may reach the disk shortly after its exit was reported.",
 			"A task blocks on its output when its logger process is stopped, and its output is lost when that is killed.",
 			"The exit code of a task that ends while containerd is down is lost.",
+			"Secrets cannot be in the environment of a task, only in files.",
 		}
 	}
 	return caps

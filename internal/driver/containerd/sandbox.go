@@ -33,6 +33,9 @@ var gVisorOptions = []struct{ name, value string }{
 	// Others read and write the task's files while it runs.
 	{"file-access", "shared"},
 	{"overlay2", "none"},
+	// Sockets in folders that the task is given, such as that of its identity. The second name is that of old versions.
+	{"host-uds", "open"},
+	{"fsgofer-host-uds", "true"},
 }
 
 // findSandbox looks for runsc and writes the program that calls it. There is no sandbox if it is missing.
@@ -120,8 +123,11 @@ func gVisorFlags(ctx context.Context, runsc string) string {
 	defer cancel()
 	known, _ := exec.CommandContext(ctx, runsc, "flags").CombinedOutput()
 	var options strings.Builder
+	has := func(name string) bool {
+		return bytes.Contains(known, []byte("\n  -"+name+" ")) || bytes.Contains(known, []byte("\n  -"+name+"\n"))
+	}
 	for _, o := range gVisorOptions {
-		if bytes.Contains(known, []byte("-"+o.name)) {
+		if has(o.name) && (o.name != "fsgofer-host-uds" || !has("host-uds")) {
 			fmt.Fprintf(&options, " --%s=%s", o.name, o.value)
 		}
 	}

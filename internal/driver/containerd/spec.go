@@ -37,6 +37,9 @@ const (
 // leaseAnnotation names the lease of a task to its shim.
 const leaseAnnotation = "cloudless.lease"
 
+// secretsAnnotation names the file with the secret variables of a task to its shim, which adds them.
+const secretsAnnotation = "cloudless.secrets"
+
 // processLimits are the kernel's limits for every process of a task.
 type processLimits struct {
 	openFiles specs.POSIXRlimit
@@ -89,6 +92,8 @@ func validateTask(task driver.Task) error {
 		problem = fmt.Sprintf("its working folder %q leads to the kernel and not to files", task.WorkingDir)
 	case r.CPURequest < 0 || r.CPULimit < 0 || r.MemoryLimit < 0 || r.PIDLimit < 0 || r.OOMScore < 0:
 		problem = "a resource is negative"
+	case task.SecretEnv != "" && !filepath.IsAbs(task.SecretEnv):
+		problem = fmt.Sprintf("the file with its secret variables %q is not an absolute path", task.SecretEnv)
 	default:
 		return nil
 	}
@@ -115,8 +120,11 @@ func (d *Driver) spec(ctx context.Context, task driver.Task, container *containe
 	if err != nil {
 		return nil, fmt.Errorf("describe the container of task %s: %w", task.ID, err)
 	}
-	if task.Lease != "" {
-		spec.Annotations = map[string]string{leaseAnnotation: task.Lease}
+	spec.Annotations = map[string]string{}
+	for name, path := range map[string]string{leaseAnnotation: task.Lease, secretsAnnotation: task.SecretEnv} {
+		if path != "" {
+			spec.Annotations[name] = path
+		}
 	}
 	spec.Process.Env = environment(config.Env, task.Env)
 	spec.Process.Rlimits = []specs.POSIXRlimit{d.limits.openFiles}
@@ -139,6 +147,9 @@ func (d *Driver) spec(ctx context.Context, task driver.Task, container *containe
 	}
 	for _, path := range slices.Sorted(maps.Keys(task.Files)) {
 		spec.Mounts = append(spec.Mounts, readOnlyFile(task.Files[path], path))
+	}
+	for _, path := range slices.Sorted(maps.Keys(task.Folders)) { // a folder in another one comes after it
+		spec.Mounts = append(spec.Mounts, readOnlyFile(task.Folders[path], path))
 	}
 	return spec, nil
 }
@@ -287,6 +298,16 @@ func useNamespace(spec *oci.Spec, path string) {
 	}
 }
 
+// userOf is the user of the first process. The user of a user namespace's root is the machine's at the shift.
+func userOf(spec *oci.Spec) driver.User {
+	user := driver.User{UID: int(spec.Process.User.UID), GID: int(spec.Process.User.GID)}
+	if mappings := spec.Linux.UIDMappings; len(mappings) > 0 {
+		user.Shift = int(mappings[0].HostID) - int(mappings[0].ContainerID)
+	}
+	return user
+}
+
+// readOnlyFile binds a file or a folder.
 func readOnlyFile(source, destination string) specs.Mount {
 	return specs.Mount{
 		Destination: destination, Source: source, Type: "bind", Options: []string{"bind", "ro", "nosuid", "noexec", "nodev"},

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -35,13 +36,16 @@ func (d *Driver) Start(ctx context.Context, task driver.Task) (_ driver.Status, 
 	if err := validateTask(task); err != nil {
 		return driver.Status{}, err
 	}
+	if task.SecretEnv != "" && !d.opts.embedded() { // the shim of an outside daemon would write it to disk
+		return driver.Status{}, fmt.Errorf("start task %s: secrets cannot be in its environment with an outside containerd, only in files: %w", task.ID, driver.ErrInvalid)
+	}
 	d.tasks.Lock(task.ID)
 	defer d.tasks.Unlock(task.ID)
 	before, err := d.started(ctx, task.ID)
 	if before.ID != "" || err != nil {
 		return before, err
 	}
-	img, err := d.image(ctx, task.Image, task.Login)
+	img, err := d.image(ctx, task)
 	if err != nil {
 		return driver.Status{}, fmt.Errorf("start task %s: %w", task.ID, err)
 	}
@@ -123,7 +127,13 @@ func (d *Driver) create(ctx context.Context, task driver.Task, img image) ([]mou
 	if err := d.setUser(ctx, firstOf(task.User, img.config.User, "root"), container, spec); err != nil {
 		return nil, err
 	}
-	return mounts, checkRestricted(task, spec)
+	if err := checkRestricted(task, spec); err != nil || task.Owner == nil {
+		return mounts, err
+	}
+	if err := task.Owner(userOf(spec)); err != nil {
+		return nil, fmt.Errorf("start task %s: %w", task.ID, err)
+	}
+	return mounts, nil
 }
 
 // addContainer gives containerd the container of a task.
@@ -184,7 +194,11 @@ func (d *Driver) runtime(task driver.Task, mapped bool) (containers.RuntimeInfo,
 	if err != nil {
 		return containers.RuntimeInfo{}, err
 	}
-	opts, err := typeurl.MarshalAny(&options.Options{BinaryName: program, Root: d.opts.runcDir()})
+	root := d.opts.runcDir()
+	if task.Sandbox != "" && task.SecretEnv != "" { // unlike runc, the program of a sandbox keeps variables in its state
+		root = filepath.Join(filepath.Dir(task.SecretEnv), "state-of-sandbox")
+	}
+	opts, err := typeurl.MarshalAny(&options.Options{BinaryName: program, Root: root})
 	if err != nil {
 		return containers.RuntimeInfo{}, fmt.Errorf("describe the runtime: %w", err)
 	}

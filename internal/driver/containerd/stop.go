@@ -92,6 +92,21 @@ func (d *Driver) kill(ctx context.Context, id string, sig syscall.Signal) error 
 	return nil
 }
 
+// Signal sends a signal to the task's first process.
+func (d *Driver) Signal(ctx context.Context, id string, name string) error {
+	sig, err := parseSignal(name)
+	if err != nil {
+		return fmt.Errorf("signal task %s: %w", id, err)
+	}
+	if _, err := d.container(ctx, id); err != nil {
+		return err
+	}
+	if _, err := d.runningPID(ctx, id); err != nil {
+		return fmt.Errorf("signal task %s: %w", id, err)
+	}
+	return d.kill(ctx, id, sig)
+}
+
 // Remove kills the task if it runs and removes everything of it.
 func (d *Driver) Remove(ctx context.Context, id string) error {
 	if !validTaskID.MatchString(id) {

@@ -1,8 +1,8 @@
 // Package gateway is the HTTP side of a server: HTTP/JSON, which it turns into gRPC calls, exec by WebSocket, and the
 // routes to the registry and to the metrics.
 //
-// It guarantees that only /healthz is answered without an identity. It knows no noun but what the .proto files declare,
-// except exec.
+// It guarantees that only /healthz and the public keys of workloads' tokens are answered without an identity. It knows no
+// noun but what the .proto files declare, except exec and these keys.
 package gateway
 
 import (
@@ -27,6 +27,7 @@ type gateway struct {
 	stopping         context.Context
 	registry, scrape http.Handler
 	refuseRegistry   func(http.ResponseWriter, error)
+	workloadKeys     func() ([]byte, error)
 }
 
 // Options are the parts of a gateway.
@@ -44,6 +45,8 @@ type Options struct {
 	RefuseRegistry func(http.ResponseWriter, error)
 	// Scrape answers /metrics.
 	Scrape http.Handler
+	// WorkloadKeys is the JSON Web Key Set by which everyone can verify tokens of workloads.
+	WorkloadKeys func() ([]byte, error)
 }
 
 // New returns the handler of all requests that are not gRPC.
@@ -51,6 +54,7 @@ func New(o Options) (http.Handler, error) {
 	g := &gateway{
 		auth: o.Auth, revoked: o.Revoked, metrics: o.Metrics, logger: o.Logger, inner: o.Inner, stopping: o.Stopping,
 		registry: o.Registry, refuseRegistry: o.RefuseRegistry, scrape: o.Scrape,
+		workloadKeys: o.WorkloadKeys,
 	}
 	return g.newHTTP()
 }

@@ -11,7 +11,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/cloudless/cloudless/api"
-	"github.com/cloudless/cloudless/internal/server/auth"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/oneport"
 )
@@ -38,8 +37,31 @@ func (s *gateway) newHTTP() (http.Handler, error) {
 		}
 		_, _ = w.Write([]byte("ok\n"))
 	})
+	mux.HandleFunc("GET /.well-known/jwks.json", s.serveKeys)
+	mux.HandleFunc("GET /v1/identity/keys", s.serveKeys)
 	mux.Handle("/", s.identified(known))
 	return s.requested(mux), nil
+}
+
+// serveKeys answers with the keys of workloads' tokens, as they are at the first path, and as the API's message at the
+// other.
+func (s *gateway) serveKeys(w http.ResponseWriter, r *http.Request) {
+	if oneport.StrangerOf(r.Context()).Refused() { // the answer is for everyone, so it proves nothing about the caller
+		w.Header().Set("Connection", "close")
+	}
+	keys, err := s.workloadKeys()
+	if err != nil {
+		writeError(w, core.StatusOf(err))
+		return
+	}
+	// A new key is published a day before it signs.
+	w.Header().Set("Cache-Control", "public, max-age=300")
+	w.Header().Set("Content-Type", "application/json")
+	if strings.HasPrefix(r.URL.Path, "/v1/") {
+		_ = json.NewEncoder(w).Encode(map[string][]byte{"jwks": keys})
+		return
+	}
+	_, _ = w.Write(keys)
 }
 
 // maxUnread is how much of a too long request is read and discarded.
@@ -90,12 +112,12 @@ func (s *gateway) identified(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		write := r.Method != http.MethodGet && r.Method != http.MethodHead
-		if err := auth.AuthorizeHTTP(p, registry, write); err != nil && !auth.Copying(p, r) {
+		p, still, err := s.auth.AuthorizeHTTP(r, p)
+		if err != nil {
 			writeError(w, core.StatusOf(err))
 			return
 		}
-		ctx, release := s.revoked.Bind(r.Context(), p)
+		ctx, release := s.revoked.Bind(core.WithPrincipal(r.Context(), p), p, still)
 		defer release()
 		next.ServeHTTP(w, r.WithContext(ctx))
 	})

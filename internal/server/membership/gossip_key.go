@@ -9,6 +9,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/control/gossipkey"
+	"github.com/cloudless/cloudless/internal/control/workloadkeys"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/peers"
 	"github.com/cloudless/cloudless/internal/state"
@@ -29,8 +30,10 @@ func (s *Membership) openGossipKey(sealed []byte) ([]byte, error) {
 	return gossipkey.Open(s.ca.Trust().Cluster(), s.sealer, sealed)
 }
 
-// RotateGossipKey adds a new gossip key to a transaction.
+// RotateGossipKey adds a new gossip key to a transaction that removes a server. The key that signs tokens of workloads,
+// which that server knows as well, retires.
 func (s *Membership) RotateGossipKey(snap *state.Snapshot, b *state.Batch) error {
+	workloadkeys.Replace(s.Now(), snap, b)
 	return gossipkey.Rotate(s.ca.Trust().Cluster(), s.sealer, snap, b)
 }
 

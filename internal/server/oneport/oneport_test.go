@@ -36,9 +36,9 @@ func newCluster(t *testing.T) cluster {
 	return cluster{ca}
 }
 
-func (c cluster) member(t *testing.T, kind identity.Kind, name string) *identity.Credentials {
+func (c cluster) member(t *testing.T, kind identity.Kind, name ...string) *identity.Credentials {
 	t.Helper()
-	id, err := identity.NewID(c.ca.Trust().Cluster(), kind, name)
+	id, err := identity.NewID(c.ca.Trust().Cluster(), kind, name...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -256,6 +256,39 @@ func TestNonMembersAreRefused(t *testing.T) {
 		}
 		if err == nil || errors.Is(err, io.EOF) {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// The program of a replica may have a certificate of the cluster. It is a stranger nevertheless: the limits for strangers
+// apply, and no protocol of members is spoken with it.
+func TestWorkloadsAreStrangers(t *testing.T) {
+	c := newCluster(t)
+	o := c.options(t)
+	o.Peers, o.Members = []string{"peer/1"}, []string{"member/1"}
+	s := serve(t, c, o)
+	workload := c.member(t, identity.KindWorkload, "default", "web")
+	for _, protocol := range []string{"peer/1", "member/1"} {
+		config := identity.ClientTLS(c.ca.Trust(), workload.Certificate)
+		config.NextProtos = []string{protocol}
+		conn, err := tls.Dial("tcp", s.port.Addr().String(), config)
+		if err == nil {
+			_, err = conn.Read(make([]byte, 1))
+			_ = conn.Close()
+		}
+		if err == nil || errors.Is(err, io.EOF) {
+			t.Errorf("%s: %v", protocol, err)
+		}
+	}
+	client := s.dial(t, identity.ClientTLS(c.ca.Trust(), workload.Certificate))
+	if _, err := client.Check(t.Context(), &healthpb.HealthCheckRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	s.port.mu.Lock()
+	defer s.port.mu.Unlock()
+	for one := range s.port.conns {
+		if one.id.Kind() == identity.KindWorkload && one.route == s.port.grpc {
+			t.Error("the connection of a workload is treated as that of a member")
 		}
 	}
 }

@@ -19,9 +19,11 @@ import (
 type call[Request, Response any] struct {
 	// name is the name of the call in logs, and what is its name in errors.
 	name, what string
-	find       func(*state.Snapshot) (*v1.Replica, error)
-	open       func(replicaUID string) *v1.Open
-	down       func(*Request) *v1.AttachDown
+	// reason and message are those of the event that records the call.
+	reason, message string
+	find            func(*state.Snapshot) (*v1.Replica, error)
+	open            func(replicaUID string) *v1.Open
+	down            func(*Request) *v1.AttachDown
 	// up extracts the answer from a message of the node, and reports whether it is the
 	// last one. The answer is nil if the message has none.
 	up func(*v1.AttachUp) (answer *Response, last bool)
@@ -37,6 +39,9 @@ func (c call[Request, Response]) relay(s *Streams, stream grpc.BidiStreamingServ
 	}
 	r, err := c.find(snap)
 	if err != nil {
+		return err
+	}
+	if err := s.record(stream.Context(), r, c.reason, c.message); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancelCause(stream.Context())

@@ -22,7 +22,7 @@ func (s *Streams) Copy(stream grpc.BidiStreamingServer[v1.CopyRequest, v1.CopyRe
 		return core.Refuse(codes.InvalidArgument, "copy begins with start")
 	}
 	return call[v1.CopyRequest, v1.CopyResponse]{
-		name: "copy", what: "copy", find: running(start),
+		name: "copy", what: "copy", find: running(start), reason: reasonCopy, message: copyMessage(start),
 		open: func(uid string) *v1.Open {
 			return &v1.Open{What: &v1.Open_Copy{Copy: &v1.OpenCopy{ReplicaUid: uid, Start: start}}}
 		},

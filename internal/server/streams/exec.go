@@ -22,7 +22,7 @@ func (s *Streams) Exec(stream grpc.BidiStreamingServer[v1.ExecRequest, v1.ExecRe
 		return core.Refuse(codes.InvalidArgument, "exec begins with start")
 	}
 	return call[v1.ExecRequest, v1.ExecResponse]{
-		name: "exec", what: "command", find: running(start),
+		name: "exec", what: "command", find: running(start), reason: reasonExec, message: execMessage(start),
 		open: func(uid string) *v1.Open {
 			return &v1.Open{What: &v1.Open_Exec{Exec: &v1.OpenExec{ReplicaUid: uid, Start: start}}}
 		},

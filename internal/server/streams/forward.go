@@ -37,7 +37,7 @@ func (s *Streams) Forward(stream grpc.BidiStreamingServer[v1.ForwardRequest, v1.
 		return stream.Send(&v1.ForwardResponse{Message: &v1.ForwardResponse_Started{Started: &v1.ForwardStarted{Replica: r.GetMetadata().GetName()}}})
 	}
 	return call[v1.ForwardRequest, v1.ForwardResponse]{
-		name: "forward", what: "connection", find: find,
+		name: "forward", what: "connection", find: find, reason: reasonForward, message: forwardMessage(start),
 		open: func(uid string) *v1.Open {
 			return &v1.Open{What: &v1.Open_Forward{Forward: &v1.OpenForward{ReplicaUid: uid, Start: start}}}
 		},

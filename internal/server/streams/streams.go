@@ -3,7 +3,7 @@
 // and passes messages between agents and caller.
 //
 // It knows no session of an agent, only how to ask for a stream. It changes nothing
-// in the state.
+// in the state, but records in events who reached into which replica, and what for.
 package streams
 
 import (
@@ -25,6 +25,7 @@ type Streams struct {
 	attach    func(ctx context.Context, node string, open *v1.Open) (stream AgentStream, release func(), err error)
 	connected func(node string) (connected bool, changed <-chan struct{})
 	hasOutput func(*state.Snapshot, *v1.Workload) error
+	forwards  forwards
 }
 
 // Options is what Streams are made of.
