@@ -54,6 +54,15 @@ func KindOf(word string) (Kind, bool) {
 }
 
 var kinds = sync.OnceValue(func() []Kind {
+	all := slices.Clone(kindNames())
+	for i := range all {
+		all[i].findMethods()
+	}
+	return all
+})
+
+// kindNames are the kinds without their methods.
+var kindNames = sync.OnceValue(func() []Kind {
 	var all []Kind
 	for file := range files() {
 		for message := range each(file.Messages()) {
@@ -68,18 +77,20 @@ var kinds = sync.OnceValue(func() []Kind {
 })
 
 func newKind(message protoreflect.MessageDescriptor, declared *v1.Kind) Kind {
-	one, many := string(message.Name()), strings.ToUpper(declared.GetPlural()[:1])+declared.GetPlural()[1:]
-	k := Kind{
-		Name: one, Plural: declared.GetPlural(), Namespaced: declared.GetNamespaced(), Aliases: declared.GetAliases(),
+	return Kind{
+		Name: string(message.Name()), Plural: declared.GetPlural(), Namespaced: declared.GetNamespaced(), Aliases: declared.GetAliases(),
 		Message: message,
 	}
+}
+
+func (k *Kind) findMethods() {
+	one, many := k.Name, strings.ToUpper(k.Plural[:1])+k.Plural[1:]
 	for name, method := range map[string]**Method{
 		"Get" + one: &k.Get, "List" + many: &k.List, "Watch" + many: &k.Watch, "Create" + one: &k.Create,
 		"Apply" + one: &k.Apply, "Update" + one: &k.Update, "Delete" + one: &k.Delete,
 	} {
-		*method = methodNamed(message.ParentFile().Package(), name)
+		*method = methodNamed(k.Message.ParentFile().Package(), name)
 	}
-	return k
 }
 
 // methodNamed finds a method in any service of a package, or returns nil.

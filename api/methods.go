@@ -26,7 +26,15 @@ type Method struct {
 	// Retry says that the method may be called again after a call that may have
 	// taken effect, if the request sets its idempotency key, where it has one.
 	Retry bool
+	// Verbs are what a role must grant on the kind for the call, such as "update"; one of them is sufficient for a call to be
+	// looked at. They are empty for methods that no role grants: those for machines, for everyone, and for every identity.
+	Verbs []string
+	// Kind is a kind in lower case, such as "workload", or AnyKind. It is empty if Verbs are.
+	Kind string
 }
+
+// AnyKind is the kind of methods whose requests hold objects of several kinds: their handlers authorize each object.
+const AnyKind = "*"
 
 // MethodOf returns the method with a name as gRPC uses it. It is false for
 // methods that do not exist and for those that declare no caller: no caller may call
@@ -83,6 +91,7 @@ var methods = sync.OnceValue(func() map[string]Method {
 		all[name] = Method{
 			Name: name, Descriptor: method, Caller: declared.GetCaller(), Reads: declared.GetReads(),
 			AnsweredBy: declared.GetAnsweredBy(), Retry: declared.GetReads() || declared.GetRetry(),
+			Verbs: verbsOf(method, declared), Kind: kindOf(method, declared),
 		}
 	}
 	for service := range services() {

@@ -210,17 +210,26 @@ func (c *container) disconnect() {
 // create creates the container's process with its output in the log.
 func (c *container) create(terminal bool) {
 	c.t.Helper()
-	opts, err := typeurl.MarshalAnyToProto(&options.Options{Root: filepath.Join(c.dir, "runc")})
+	resp, err := c.createTask(terminal)
 	c.must(err)
+	c.pid = resp.Pid
+}
+
+// tryToCreate is create without output to a terminal, which may fail.
+func (c *container) tryToCreate() (*taskapi.CreateTaskResponse, error) { return c.createTask(false) }
+
+func (c *container) createTask(terminal bool) (*taskapi.CreateTaskResponse, error) {
+	opts, err := typeurl.MarshalAnyToProto(&options.Options{Root: filepath.Join(c.dir, "runc")})
+	if err != nil {
+		return nil, err
+	}
 	stderr := c.uri
 	if terminal {
 		stderr = ""
 	}
-	resp, err := c.Create(c.ctx, &taskapi.CreateTaskRequest{
+	return c.Create(c.ctx, &taskapi.CreateTaskRequest{
 		ID: c.id(), Bundle: c.bundle, Stdout: c.uri, Stderr: stderr, Terminal: terminal, Options: opts,
 	})
-	c.must(err)
-	c.pid = resp.Pid
 }
 
 // run creates and starts the container.

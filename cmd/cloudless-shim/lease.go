@@ -19,17 +19,17 @@ import (
 // it may run. Package driver/containerd sets it.
 const leaseAnnotation = "cloudless.lease"
 
-// leaseOf is the file with the lease of the container in a bundle; empty if it needs none.
-func leaseOf(bundle string) (string, error) {
-	data, err := os.ReadFile(filepath.Join(bundle, "config.json"))
+// annotationsOf are those of the container in a bundle.
+func annotationsOf(bundle string) (map[string]string, error) {
+	data, err := os.ReadFile(filepath.Join(bundle, configName))
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	var config struct{ Annotations map[string]string }
 	if err := json.Unmarshal(data, &config); err != nil {
-		return "", err
+		return nil, err
 	}
-	return config.Annotations[leaseAnnotation], nil
+	return config.Annotations, nil
 }
 
 // enforceLease kills a container when its lease has expired, however often it was renewed before. The agent may be dead

@@ -7,6 +7,9 @@
 // has exited, its output is on disk. If another process keeps the output open, the shim
 // waits only for a limited time.
 //
+// If a container has secret variables, the shim adds them to its processes. They are in its
+// memory and in files on a file system in memory, never on a disk (secrets.go).
+//
 // An external containerd that cannot run this shim uses the program as the logging binary
 // of its stock shim instead: "cloudless-shim log URI".
 //
@@ -66,5 +69,5 @@ func newPlugin(ic *plugin.InitContext) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &service{inner, outputs}, nil
+	return &service{TTRPCTaskService: inner, outputs: outputs, secrets: map[string]secrets{}}, nil
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"sync"
 
 	eventsapi "github.com/containerd/containerd/api/events"
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
@@ -12,7 +13,9 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/containerd/ttrpc"
+	"github.com/sirupsen/logrus"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/cloudless/cloudless/internal/logfile"
 )
@@ -22,6 +25,9 @@ import (
 type service struct {
 	taskapi.TTRPCTaskService
 	outputs *outputs
+
+	mu      sync.Mutex
+	secrets map[string]secrets // by container
 }
 
 // RegisterTTRPC is called by package shim.
@@ -30,17 +36,49 @@ func (s *service) RegisterTTRPC(server *ttrpc.Server) error {
 	return nil
 }
 
-// Create gives the stock service pipes if the client named a log, and ends the container with its lease if it has one.
+// Create gives the stock service pipes if the client named a log, ends the container with its lease if it has one, and
+// adds its secret variables.
 func (s *service) Create(ctx context.Context, r *taskapi.CreateTaskRequest) (*taskapi.CreateTaskResponse, error) {
-	lease, err := leaseOf(r.Bundle)
+	annotations, err := annotationsOf(r.Bundle)
 	if err != nil {
 		return nil, errgrpc.ToGRPC(err)
 	}
-	resp, err := s.create(ctx, r)
-	if err == nil && lease != "" {
+	resp, err := s.createWith(ctx, r, secrets{annotations[secretsAnnotation]})
+	if lease := annotations[leaseAnnotation]; err == nil && lease != "" {
 		go s.enforceLease(context.WithoutCancel(ctx), r.ID, lease)
 	}
 	return resp, err
+}
+
+// createWith creates a container with secret variables.
+func (s *service) createWith(ctx context.Context, r *taskapi.CreateTaskRequest, secret secrets) (*taskapi.CreateTaskResponse, error) {
+	if err := secret.useMemory(); err != nil {
+		return nil, errgrpc.ToGRPC(err)
+	}
+	back, err := secret.lend(r.Bundle)
+	if err != nil {
+		return nil, errgrpc.ToGRPC(err)
+	}
+	s.mu.Lock()
+	s.secrets[r.ID] = secret
+	s.mu.Unlock()
+	resp, err := s.create(ctx, r)
+	if unlent := back(); unlent != nil {
+		logrus.WithError(unlent).Error("cannot restore the configuration of the container")
+	}
+	return resp, err
+}
+
+// Exec adds the secret variables of the container to a further process.
+func (s *service) Exec(ctx context.Context, r *taskapi.ExecProcessRequest) (*emptypb.Empty, error) {
+	s.mu.Lock()
+	secret := s.secrets[r.ID]
+	s.mu.Unlock()
+	amended, err := secret.amend(r)
+	if err != nil {
+		return nil, errgrpc.ToGRPC(err)
+	}
+	return s.TTRPCTaskService.Exec(ctx, amended)
 }
 
 func (s *service) create(ctx context.Context, r *taskapi.CreateTaskRequest) (*taskapi.CreateTaskResponse, error) {

@@ -21,6 +21,8 @@ import (
 	"github.com/cloudless/cloudless/internal/agent/pressure"
 	"github.com/cloudless/cloudless/internal/agent/probe"
 	"github.com/cloudless/cloudless/internal/agent/scrape"
+	"github.com/cloudless/cloudless/internal/agent/secrets"
+	"github.com/cloudless/cloudless/internal/agent/storage"
 	"github.com/cloudless/cloudless/internal/driver"
 	"github.com/cloudless/cloudless/internal/mesh"
 	"github.com/cloudless/cloudless/internal/sleep"
@@ -42,6 +44,8 @@ type Options struct {
 	MeshBase mesh.Setup
 	// Ingress answers for routes. It may be nil.
 	Ingress *ingress.Ingress
+	// Secrets keeps the secrets of replicas. It may be nil: then no replica can have any.
+	Secrets *secrets.Keeper
 	// Identity gives replicas identities of their own. It may be nil.
 	Identity *identity.Service
 	// Machine describes the computer that the agent runs on.
@@ -78,6 +82,8 @@ type Options struct {
 	LogRetention time.Duration
 	// LogLimits bound each replica's log. Zero fields mean the log's own defaults.
 	LogLimits driver.LogLimits
+	// Trust keeps the node's certificate, and which authorities the node trusts. It may be nil.
+	Trust Trust
 	// Metrics and Tracing record what the agent does. They may be nil.
 	Metrics *telemetry.Agent
 	Tracing *telemetry.Tracing
@@ -96,6 +102,8 @@ type Machine interface {
 	// Memory is the machine's memory, and the share of the last ten seconds in which its programs stalled for lack of
 	// it, in percent.
 	Memory() (room pressure.Room, stalled float64, err error)
+	// Disk is the part of the disk that the node may use.
+	Disk() (storage.Disk, error)
 	// Watch calls changed once it is watching, and then whenever the machine may have
 	// changed, until ctx ends.
 	Watch(ctx context.Context, changed func()) error
@@ -162,8 +170,13 @@ type Agent struct {
 	meshState meshState
 	cache     *networkCache
 	ingress   *ingress.Ingress // may be nil
+	trust     Trust            // may be nil
+	trustDue  chan struct{}    // has a value when a server must hear what the node trusts
 	// instance distinguishes this agent from one on a copy of its data folder.
 	instance string
+
+	// outdated is whether the server of this session is one that the cluster has left behind.
+	outdated atomic.Bool
 
 	mu       sync.Mutex
 	running  context.Context // the context of Run; replicas live within it
@@ -193,6 +206,8 @@ func New(opts Options) (*Agent, error) {
 		mesh:      opts.Mesh,
 		meshBase:  opts.MeshBase,
 		ingress:   opts.Ingress,
+		trust:     opts.Trust,
+		trustDue:  make(chan struct{}, 1),
 		servers:   opts.Servers,
 		leave:     opts.Leave,
 		moved:     opts.Moved,
@@ -232,6 +247,7 @@ func (a *Agent) build(dir string, opts Options) (h *replicaEnv, err error) {
 	h = &replicaEnv{
 		boot:     opts.Machine.BootID(),
 		network:  opts.Network,
+		secrets:  opts.Secrets,
 		gpus:     newGPUs(opts.Machine.GPUs),
 		reports:  newReports(),
 		drivers:  map[string]driver.Driver{},
@@ -296,6 +312,10 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	a.work.Go(func() { a.identity.Run(ctx) })
 	a.work.Go(func() { a.cache.run(ctx, func(err error) { a.log.Warn("cannot write to disk", "error", err) }) })
+	a.secrets.Retain(a.knows)
+	a.work.Go(func() {
+		a.secrets.Run(ctx, func(message string) { a.reportEvent("warning", "SecretExpired", "", message) })
+	})
 	a.work.Go(func() { a.logs.run(ctx) })
 	a.work.Go(func() { a.runNetwork(ctx) })
 	a.work.Go(func() { a.runMesh(ctx) })
@@ -304,6 +324,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.work.Go(func() { a.watchMachine(ctx) })
 	a.work.Go(func() { a.watchReadiness(ctx) })
 	a.work.Go(func() { a.watchMemory(ctx) })
+	a.work.Go(func() { a.watchDisk(ctx) })
 	a.work.Go(func() { a.scraper.Run(ctx) })
 	if a.departs != nil {
 		a.work.Go(func() { a.departs(ctx, a.depart, a.departure.end) })

@@ -8,7 +8,8 @@ import (
 func (a *Agent) assign(message *v1.Assignments) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if message.GetEpoch() < a.epoch {
+	a.outdated.Store(message.GetEpoch() < a.epoch)
+	if a.outdated.Load() {
 		a.log.Warn("ignored assignments of an older epoch, from a server that the cluster has left behind",
 			"epoch", message.GetEpoch(), "newest", a.epoch)
 		return nil

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -39,7 +41,9 @@ func (a *Agent) serveCopy(ctx context.Context, at *attachment, open *v1.OpenCopy
 	if open.GetStart().GetInto() {
 		serve = a.copyInto
 	}
-	err = serve(work, at, r, root, open.GetStart())
+	if err = visible(r.name(), root, open.GetStart().GetPath()); err == nil {
+		err = serve(work, at, r, root, open.GetStart())
+	}
 	if err != nil && errors.Is(context.Cause(work), errReplicaEnded) {
 		err = errReplicaEnded
 	}
@@ -62,6 +66,17 @@ func (a *Agent) copyTarget(ctx context.Context, uid string) (*replica, driver.Ro
 		return nil, driver.Root{}, "", notRunning(r)
 	}
 	return r, root, task, err
+}
+
+// visible refuses a path at which the replica sees other files than this machine does.
+func visible(replica string, root driver.Root, name string) error {
+	name = path.Clean("/" + name)
+	for _, hidden := range root.Hidden {
+		if name == hidden || strings.HasPrefix(name, hidden+"/") {
+			return fmt.Errorf("%s of replica %s is in the memory of its sandbox and cannot be reached; copy from or to another folder", name, replica)
+		}
+	}
+	return nil
 }
 
 // copyFrom sends the file or folder at the path.

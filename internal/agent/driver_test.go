@@ -32,6 +32,7 @@ type tasks struct {
 	changed *sync.Cond
 	starts  []string   // ids of all tasks ever started
 	stops   []string   // "id signal grace" of every stop
+	signals []string   // "id signal" of every signal
 	execs   []*process // every further process
 
 	unknown  string                                   // a signal that is refused
@@ -39,9 +40,11 @@ type tasks struct {
 	ending   time.Duration                            // how long a task runs after it was asked to stop
 	prepare  func(context.Context, driver.Task) error // nil succeeds
 	stats    func(id string) driver.Stats             // nil means that nothing can be measured
-	progress driver.Progress                          // of every pull; none if its total is 0
-	root     string                                   // root folder of every task
-	hold     chan struct{}                            // if set, Start does its work but returns only when this is closed
+	written  map[string]int64                         // what tasks have written, by id
+	images   []driver.StoredImage
+	progress driver.Progress // of every pull; none if its total is 0
+	root     string          // root folder of every task
+	hold     chan struct{}   // if set, Start does its work but returns only when this is closed
 }
 
 type task struct {
@@ -210,6 +213,11 @@ func (h *handle) Start(_ context.Context, described driver.Task) (driver.Status,
 	if err := h.check(); err != nil {
 		return driver.Status{}, err
 	}
+	if described.Owner != nil {
+		if err := described.Owner(driver.User{UID: os.Getuid(), GID: os.Getgid()}); err != nil {
+			return driver.Status{}, err
+		}
+	}
 	h.mu.Lock()
 	hold := h.hold
 	if h.byID[described.ID] == nil {
@@ -279,6 +287,17 @@ func (h *handle) Stop(_ context.Context, id, signal string, grace time.Duration)
 	return nil
 }
 
+// Signal notes the signal.
+func (h *handle) Signal(_ context.Context, id, signal string) error {
+	if _, err := h.get(id); err != nil {
+		return err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.signals = append(h.signals, id+" "+signal)
+	return nil
+}
+
 func (h *handle) Remove(_ context.Context, id string) error {
 	if err := h.check(); err != nil {
 		return err
@@ -318,6 +337,25 @@ func (h *handle) Stats(_ context.Context, id string) (driver.Stats, error) {
 		return driver.Stats{}, driver.ErrNotRunning
 	}
 	return h.tasks.stats(id), nil
+}
+
+func (h *handle) DiskUsage(_ context.Context, id string) (int64, error) {
+	h.tasks.mu.Lock()
+	defer h.tasks.mu.Unlock()
+	return h.tasks.written[id], nil
+}
+
+func (h *handle) Images(context.Context) ([]driver.StoredImage, error) {
+	h.tasks.mu.Lock()
+	defer h.tasks.mu.Unlock()
+	return slices.Clone(h.tasks.images), nil
+}
+
+func (h *handle) RemoveImage(_ context.Context, ref string) error {
+	h.tasks.mu.Lock()
+	defer h.tasks.mu.Unlock()
+	h.tasks.images = slices.DeleteFunc(h.tasks.images, func(i driver.StoredImage) bool { return i.Ref == ref })
+	return nil
 }
 
 func (h *handle) Exec(ctx context.Context, id string, e driver.Exec) (driver.Process, error) {

@@ -86,7 +86,7 @@ func TestShortageOfMemoryEvictsTheOverusingReplica(t *testing.T) {
 		if started := n.tasks.started(); !slices.Equal(sorted(started), []string{"a-1", "b-1"}) {
 			t.Errorf("started %q", started)
 		}
-		want := "# HELP cloudless_agent_evictions_total Replicas that were evicted because memory was short.\n# TYPE cloudless_agent_evictions_total counter\ncloudless_agent_evictions_total 1\n"
+		want := "# HELP cloudless_agent_evictions_total Replicas that were evicted because memory or disk was short, or because they had written more than they may.\n# TYPE cloudless_agent_evictions_total counter\ncloudless_agent_evictions_total 1\n"
 		if err := testutil.GatherAndCompare(registry.Gatherer(), strings.NewReader(want), "cloudless_agent_evictions_total"); err != nil {
 			t.Error(err)
 		}
@@ -146,4 +146,84 @@ func TestTaskHasAnOOMScore(t *testing.T) {
 func sorted(words []string) []string {
 	slices.Sort(words)
 	return words
+}
+
+// writes lets tasks have written so many GiB to their own layers.
+func (n *node) writes(gibibytes map[string]int64) {
+	n.tasks.mu.Lock()
+	defer n.tasks.mu.Unlock()
+	n.tasks.stats = func(string) driver.Stats { return driver.Stats{At: time.Now()} }
+	n.tasks.written = map[string]int64{}
+	for id, many := range gibibytes {
+		n.tasks.written[id] = many << 30
+	}
+}
+
+// disk is what a workload may write.
+func disk(request, limit string) func(*v1.WorkloadSpec) {
+	return func(w *v1.WorkloadSpec) {
+		w.Resources = &v1.Resources{Requests: &v1.ResourceAmounts{Disk: request}, Limits: &v1.ResourceAmounts{Disk: limit}}
+	}
+}
+
+// A replica may write what it has as a limit, or what it requests, or what the cluster allows to all.
+func TestReplicaThatWritesMoreThanItMayIsEvicted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.start()
+		s := n.join()
+		all := full(assignment("a"), assignment("b", disk("8Gi", "")), assignment("c", disk("", "1Gi")), assignment("d"))
+		all.Disk = &v1.DiskLimits{MaxWritableLayer: 4 << 30, ImageHighPercent: 80, MaxUnpackedImage: 20 << 30}
+		s.send(t, all)
+		for _, uid := range []string{"a", "b", "c", "d"} {
+			s.awaitReady(t, uid)
+		}
+		n.writes(map[string]int64{"a-1": 3, "b-1": 7, "c-1": 2, "d-1": 5})
+		for uid, want := range map[string]string{
+			"c": "Evicted: it has written 2Gi to its own layer, and its limit is 1Gi. Write to a volume, or set resources.limits.disk.",
+			"d": "Evicted: it has written 5Gi to its own layer, and its limit is 4Gi. Write to a volume, or set resources.limits.disk.",
+		} {
+			if got := s.await(t, uid, "stopped"); got.GetReason() != want {
+				t.Errorf("the reason is %q, want %q", got.GetReason(), want)
+			}
+		}
+		if stopped := len(n.tasks.stopped()); stopped != 2 {
+			t.Errorf("%d tasks were stopped", stopped)
+		}
+		n.tasks.mu.Lock()
+		if got := n.tasks.byID["a-1"].MaxUnpacked; got != 20<<30 {
+			t.Errorf("an image may unpack to %d bytes", got)
+		}
+		n.tasks.mu.Unlock()
+		n.stop()
+	})
+}
+
+// While the disk fills up, images that nothing uses go first, and no replica has to.
+func TestUnusedImagesMakeRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.tasks.images = []driver.StoredImage{
+			{Ref: "old", Bytes: 20 << 30, LastUse: time.Now().Add(-time.Hour)},
+			{Ref: "used", Bytes: 20 << 30, LastUse: time.Now().Add(-time.Hour), InUse: true},
+		}
+		n.start()
+		s := n.join()
+		s.send(t, full(assignment("a")))
+		s.awaitReady(t, "a")
+		n.writes(map[string]int64{"a-1": 1})
+		n.machine.mu.Lock()
+		n.machine.diskUsed = 90 << 30
+		n.machine.mu.Unlock()
+		time.Sleep(time.Minute)
+		n.tasks.mu.Lock()
+		if len(n.tasks.images) != 1 || n.tasks.images[0].Ref != "used" {
+			t.Errorf("these images are left: %v", n.tasks.images)
+		}
+		n.tasks.mu.Unlock()
+		if stopped := n.tasks.stopped(); len(stopped) > 0 {
+			t.Errorf("stopped %q", stopped)
+		}
+		n.stop()
+	})
 }

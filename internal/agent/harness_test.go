@@ -26,6 +26,8 @@ import (
 	"github.com/cloudless/cloudless/internal/agent/machine"
 	"github.com/cloudless/cloudless/internal/agent/pressure"
 	"github.com/cloudless/cloudless/internal/agent/probe"
+	"github.com/cloudless/cloudless/internal/agent/secrets"
+	"github.com/cloudless/cloudless/internal/agent/storage"
 	"github.com/cloudless/cloudless/internal/driver"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/telemetry"
@@ -44,6 +46,7 @@ type node struct {
 	leave   func()           // may be nil
 	quiet   func() time.Duration
 	deaf    atomic.Bool // whether programs do not listen on their ports
+	secrets string      // the folder of secrets, empty for a node that cannot keep any
 	sockets string      // the folder for identity sockets; may be empty
 
 	agent  *Agent
@@ -77,6 +80,12 @@ func (n *node) options() Options {
 	}
 	if n.mesh != nil {
 		opts.Mesh = n.mesh
+	}
+	if n.secrets != "" {
+		var err error
+		if opts.Secrets, err = secrets.Open(secrets.Options{Dir: n.secrets, Log: opts.Logger}); err != nil {
+			n.t.Fatal(err)
+		}
 	}
 	if n.sockets != "" {
 		opts.Identity = identity.New(identity.Options{Dir: n.sockets, Cluster: "home", Logger: opts.Logger})
@@ -134,6 +143,7 @@ type fakeMachine struct {
 	mu         sync.Mutex
 	disk       string
 	memoryUsed int64
+	diskUsed   int64 // of 100 GiB
 	conditions []*v1.Condition
 	gpus       []machine.GPU
 }
@@ -148,6 +158,12 @@ func (m *fakeMachine) Memory() (pressure.Room, float64, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return pressure.Room{Total: 8 << 30, Available: 8<<30 - m.memoryUsed}, 0, nil
+}
+
+func (m *fakeMachine) Disk() (storage.Disk, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return storage.Disk{Total: 100 << 30, Used: m.diskUsed}, nil
 }
 
 func (m *fakeMachine) GPUs() []machine.GPU {
@@ -294,6 +310,7 @@ type session struct {
 	ups      chan *v1.SessionUp
 	reported map[string][]*v1.ReplicaStatus // by uid: received and not yet awaited
 	events   []*v1.EventReport              // received while something was awaited
+	applied  []*v1.SecretApplied            // received while something was awaited
 	end      chan struct{}
 }
 
@@ -357,6 +374,7 @@ func (s *session) awaitStatus(t *testing.T, uid, what string, is func(*v1.Replic
 		case up := <-s.ups:
 			s.keep(up.GetReport().GetReplicas())
 			s.events = append(s.events, up.GetReport().GetEvents()...)
+			s.applied = append(s.applied, up.GetSecrets().GetApplied()...)
 		case <-s.stream.Context().Done():
 			t.Fatalf("the session has ended before replica %s was %s", uid, what)
 		}

@@ -81,7 +81,7 @@ func (r *replica) step(ctx, armed context.Context) (gone bool, err error) {
 		r.begin()
 		return false, nil
 	case spec.PhasePreparing:
-		if !r.awaitLease(armed) {
+		if !r.awaitLease(armed) || !r.awaitSecrets(armed) {
 			return false, nil
 		}
 		return false, r.start(armed)
@@ -126,7 +126,7 @@ func (r *replica) start(ctx context.Context) error {
 		})
 	case ctx.Err() != nil:
 		return nil // a failed start leaves nothing
-	case errors.Is(err, errNoGPU):
+	case errors.Is(err, errNoGPU), errors.Is(err, errNoSecrets):
 		return err // not the replica's fault
 	}
 	r.log.Warn("replica could not be started", "attempt", r.rec.Attempt, "error", err)
@@ -150,6 +150,7 @@ func (r *replica) startTask(ctx context.Context) (started driver.Status, err err
 		return started, err
 	}
 	task.Login = r.login()
+	task.MaxUnpacked = r.disk.Load().GetMaxUnpackedImage()
 	task.Resources.OOMScore = pressure.OOMScore(spec.PriorityOf(r.rec.Assignment.GetRevision().GetSpec().GetWorkload()), memoryRequest(r.rec.Assignment), r.memory)
 	if r.rec.singleton() {
 		task.Lease = r.leases.Path(r.uid)
@@ -161,6 +162,9 @@ func (r *replica) startTask(ctx context.Context) (started driver.Status, err err
 		return started, err
 	}
 	if err := r.connect(ctx, &task); err != nil {
+		return started, err
+	}
+	if err := r.addSecrets(&task); err != nil {
 		return started, err
 	}
 	if err := r.identify(&task); err != nil {
@@ -191,8 +195,13 @@ func (r *replica) watch(ctx, armed context.Context) error {
 	}()
 	expired, stop := r.leaseExpires()
 	defer stop()
+	changes := r.watchSecrets()
 	for {
 		select {
+		case <-changes:
+			if restart, err := r.refreshSecrets(armed); err != nil || restart != "" {
+				return errors.Join(err, r.endChanged(armed, restart))
+			}
 		case <-expired:
 			if left, _ := r.leases.Left(r.uid); left < leaseReserve {
 				return r.endExpired(ctx)
@@ -308,6 +317,20 @@ func (r *replica) endExpired(ctx context.Context) error {
 	}
 	return r.advance(func(rec *record) {
 		const reason = "No server has renewed its lease in time."
+		rec.Status.LastExit = &v1.Exit{Code: lostCode, Reason: reason, Time: now()}
+		rec.interrupted(reason, time.Now())
+	})
+}
+
+// endChanged stops a task because files of it have changed, and the next attempt begins. That counts as no failure.
+func (r *replica) endChanged(ctx context.Context, reason string) error {
+	if reason == "" {
+		return nil
+	}
+	if _, err := r.stopTask(ctx); err != nil {
+		return err
+	}
+	return r.advance(func(rec *record) {
 		rec.Status.LastExit = &v1.Exit{Code: lostCode, Reason: reason, Time: now()}
 		rec.interrupted(reason, time.Now())
 	})
@@ -464,29 +487,6 @@ func (r *replica) stop(ctx context.Context) error {
 	})
 }
 
-// A replica with ports runs on for a while after it has left its services: until all nodes have heard of it and send new
-// connections elsewhere. That takes at least leavePause, and as long as the last new connection came within leaveQuiet,
-// but at most leaveLimit.
-const (
-	leavePause = 500 * time.Millisecond
-	leaveQuiet = 250 * time.Millisecond
-	leaveLimit = 3 * time.Second
-	leaveLook  = 50 * time.Millisecond
-)
-
-func (r *replica) leave(ctx context.Context) {
-	began, pid := time.Now(), int(r.rec.Status.GetPid())
-	accepted, last := probe.Accepted(pid), began
-	for time.Since(began) < leaveLimit {
-		if time.Since(began) >= leavePause && time.Since(last) >= leaveQuiet || sleep.For(ctx, leaveLook) != nil {
-			return
-		}
-		if now := probe.Accepted(pid); now != accepted {
-			accepted, last = now, time.Now()
-		}
-	}
-}
-
 // stopTask stops and removes the task. The exit is nil if there was no task.
 func (r *replica) stopTask(ctx context.Context) (*v1.Exit, error) {
 	r.withdraw()
@@ -538,6 +538,9 @@ func (r *replica) awaitChange(ctx, armed context.Context) error {
 		return err
 	}
 	r.gpus.release(r.uid)
+	if err := r.secrets.Release(r.uid); err != nil {
+		return err
+	}
 	r.clearProblem() // no later step may clear it
 	<-armed.Done()
 	return nil
@@ -562,7 +565,7 @@ func (r *replica) cleanUp(ctx context.Context) (gone bool, err error) {
 		return false, err
 	}
 	r.gpus.release(r.uid)
-	if err := r.network.Detach(ctx, r.uid); err != nil {
+	if err := errors.Join(r.network.Detach(ctx, r.uid), r.secrets.Release(r.uid)); err != nil {
 		return false, err
 	}
 	if err := r.logs.release(r.uid); err != nil {

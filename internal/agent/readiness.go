@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/agent/probe"
 	"github.com/cloudless/cloudless/internal/driver"
 	"github.com/cloudless/cloudless/internal/sleep"
 )
@@ -109,4 +110,27 @@ func (s *store) check() error {
 	}
 	_, err = file.WriteString("x")
 	return errors.Join(err, file.Close(), os.Remove(file.Name()))
+}
+
+// A replica with ports runs on for a while after it has left its services: until all nodes have heard of it and send new
+// connections elsewhere. That takes at least leavePause, and as long as the last new connection came within leaveQuiet,
+// but at most leaveLimit.
+const (
+	leavePause = 500 * time.Millisecond
+	leaveQuiet = 250 * time.Millisecond
+	leaveLimit = 3 * time.Second
+	leaveLook  = 50 * time.Millisecond
+)
+
+func (r *replica) leave(ctx context.Context) {
+	began, pid := time.Now(), int(r.rec.Status.GetPid())
+	accepted, last := probe.Accepted(pid), began
+	for time.Since(began) < leaveLimit {
+		if time.Since(began) >= leavePause && time.Since(last) >= leaveQuiet || sleep.For(ctx, leaveLook) != nil {
+			return
+		}
+		if now := probe.Accepted(pid); now != accepted {
+			accepted, last = now, time.Now()
+		}
+	}
 }

@@ -61,6 +61,9 @@ func (a *Agent) endRemoved(ctx context.Context, why error) error {
 	if ctx.Err() != nil {
 		return nil
 	}
+	if err := a.secrets.Destroy(); err != nil {
+		a.log.Error("the removed node may still have secrets in memory", "error", err)
+	}
 	return removalError{why: messageOf(why)}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -13,6 +14,7 @@ import (
 	"github.com/cloudless/cloudless/internal/agent/identity"
 	"github.com/cloudless/cloudless/internal/agent/lease"
 	"github.com/cloudless/cloudless/internal/agent/probe"
+	"github.com/cloudless/cloudless/internal/agent/secrets"
 	"github.com/cloudless/cloudless/internal/driver"
 	"github.com/cloudless/cloudless/internal/sleep"
 	"github.com/cloudless/cloudless/internal/spec"
@@ -38,6 +40,8 @@ type replicaEnv struct {
 	// pids has a token when the process of a replica has changed.
 	pids   chan struct{}
 	leases *lease.Keeper
+	// secrets may be nil: then no replica can have any.
+	secrets *secrets.Keeper
 	// identity gives replicas identities of their own; it may be nil.
 	identity *identity.Service
 	// wantsLease makes the agent ask for leases now.
@@ -46,6 +50,8 @@ type replicaEnv struct {
 	listening func(pid int, w *v1.WorkloadSpec) probe.Result
 	// memory is how much the machine has, in bytes.
 	memory int64
+	// disk is what the cluster says of the node's disk; nil until it has said anything.
+	disk atomic.Pointer[v1.DiskLimits]
 	// execs has one token for each command of a probe that runs.
 	execs   chan struct{}
 	log     *slog.Logger

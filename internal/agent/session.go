@@ -172,6 +172,7 @@ func (a *Agent) session(asked context.Context) (worked bool, err error) {
 		return false, err
 	}
 	a.ingress.Connected()
+	a.secrets.Connected()
 	var receiver sync.WaitGroup
 	pings := make(chan uint64, 1)
 	receiver.Go(func() {
@@ -276,6 +277,9 @@ func (a *Agent) receive(stream sessionStream, detector *hangDetector, pings chan
 			if err := a.reserveMemory(message.Assignments.GetReservedMemory()); err != nil {
 				a.log.Error("cannot reserve memory for the system", "error", err)
 			}
+			if disk := message.Assignments.GetDisk(); disk != nil {
+				a.disk.Store(disk)
+			}
 			if servers := message.Assignments.GetServers(); len(servers) > 0 && a.servers != nil {
 				a.servers(servers)
 			}
@@ -291,10 +295,15 @@ func (a *Agent) receive(stream sessionStream, detector *hangDetector, pings chan
 			}
 		case *v1.SessionDown_Network:
 			a.applyNetwork(message.Network)
-		case *v1.SessionDown_Trust:
-			a.identity.SetAuthorities(message.Trust.GetCertificates())
 		case *v1.SessionDown_Ingress:
 			a.ingress.Apply(message.Ingress)
+		case *v1.SessionDown_Secrets:
+			if !a.outdated.Load() {
+				a.secrets.Apply(message.Secrets)
+			}
+		case *v1.SessionDown_Trust:
+			a.setTrust(message.Trust)
+			a.identity.SetAuthorities(message.Trust.GetCertificates())
 		case *v1.SessionDown_Open:
 			a.open(message.Open)
 		case *v1.SessionDown_Ping:
@@ -353,6 +362,14 @@ func (a *Agent) send(ctx context.Context, asked <-chan struct{}, stream sessionS
 			if up := a.ingress.Take(); up != nil {
 				err = stream.Send(&v1.SessionUp{Message: &v1.SessionUp_Ingress{Ingress: up}})
 			}
+		case <-a.secrets.Acknowledgements():
+			if up := a.secrets.Take(); up != nil {
+				err = stream.Send(&v1.SessionUp{Message: &v1.SessionUp_Secrets{Secrets: up}})
+			}
+		case <-a.trustDue:
+			err = stream.Send(&v1.SessionUp{Message: &v1.SessionUp_Trust{Trust: a.trust.Report()}})
+		case <-a.trustChanges():
+			err = stream.Send(&v1.SessionUp{Message: &v1.SessionUp_Trust{Trust: a.trust.Report()}})
 		case sequence := <-pings:
 			err = stream.Send(&v1.SessionUp{Message: &v1.SessionUp_Pong{Pong: &v1.Pong{Sequence: sequence}}})
 		}

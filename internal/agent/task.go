@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -16,6 +17,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/agent/identity"
+	"github.com/cloudless/cloudless/internal/agent/secrets"
 	"github.com/cloudless/cloudless/internal/driver"
 	"github.com/cloudless/cloudless/internal/spec"
 )
@@ -63,6 +65,9 @@ func describe(a *v1.Assignment, attempt int, logDir string, limits driver.LogLim
 		User:         w.GetUser(),
 		Hostname:     hostname(a.GetReplica().GetMetadata().GetName()),
 		ReadOnlyRoot: w.GetReadOnlyRoot(),
+		Security:     securityOf(revision),
+		Sandbox:      w.GetSandbox(),
+		Devices:      slices.Clone(w.GetSecurity().GetDevices()),
 		Network:      driver.Network(w.GetNetwork()),
 		Resources:    resources,
 		LogDir:       logDir,
@@ -82,6 +87,128 @@ func describe(a *v1.Assignment, attempt int, logDir string, limits driver.LogLim
 		task.Network = driver.NetworkNode
 	}
 	return task, nil
+}
+
+// securityOf is what the replicas of a revision may do on the machine.
+func securityOf(revision *v1.RevisionSpec) driver.Security {
+	w := revision.GetWorkload()
+	asked := w.GetSecurity()
+	s := driver.Security{
+		AddCapabilities: asked.GetCapabilities().GetAdd(), DropCapabilities: asked.GetCapabilities().GetDrop(),
+		Seccomp: asked.GetSeccomp(), AppArmor: asked.GetApparmor(),
+	}
+	if name := spec.SeccompName(w); name != "" {
+		s.Seccomp = cmp.Or(revision.GetSeccompProfile(), name) // the driver refuses a name
+	}
+	switch spec.ProfileOf(w) {
+	case spec.ProfileRestricted:
+		s.Profile = driver.Restricted
+	case spec.ProfilePrivileged:
+		s.Profile = driver.Privileged
+	}
+	if asked != nil {
+		s.NewPrivileges, s.UserNamespace = asked.AllowPrivilegeEscalation, asked.UserNamespace
+	}
+	return s
+}
+
+// wantedSecrets are the secrets that the replica uses.
+func (r *replica) wantedSecrets() secrets.Wanted {
+	return secrets.Wanted{
+		Replica: r.uid, Namespace: r.rec.Assignment.GetReplica().GetMetadata().GetNamespace(),
+		Refs: r.rec.Assignment.GetRevision().GetSpec().GetWorkload().GetSecrets(),
+	}
+}
+
+// awaitSecrets waits until the node has the secrets of the replica, and reports whether it has.
+func (r *replica) awaitSecrets(ctx context.Context) bool {
+	wanted := r.wantedSecrets()
+	if len(wanted.Refs) == 0 {
+		return true
+	}
+	news := r.secrets.News(r.uid)
+	for {
+		err := r.secrets.Check(wanted)
+		if err == nil {
+			r.clearProblem()
+			return true
+		}
+		r.reportProblem(err)
+		select {
+		case <-ctx.Done():
+			return false
+		case <-news:
+		}
+	}
+}
+
+// errNoSecrets means that the node cannot give a replica its secrets at the moment.
+var errNoSecrets = errors.New("the secrets are not ready")
+
+// addSecrets gives the task its secrets.
+func (r *replica) addSecrets(task *driver.Task) error {
+	wanted := r.wantedSecrets()
+	placed, err := r.secrets.Prepare(wanted)
+	if errors.Is(err, secrets.ErrInvalid) {
+		return fmt.Errorf("%w: %w", driver.ErrInvalid, err)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", errNoSecrets, err)
+	}
+	if len(wanted.Refs) == 0 {
+		return nil
+	}
+	task.SecretEnv, task.Folders = placed.Env, placed.Folders
+	task.Owner = func(user driver.User) error { return r.secrets.Own(r.uid, wanted.Refs, secrets.User(user)) }
+	return nil
+}
+
+// watchSecrets has a token at once and whenever a secret of the replica may have changed. It is nil if it uses none.
+func (r *replica) watchSecrets() <-chan struct{} {
+	if len(r.wantedSecrets().Refs) == 0 {
+		return nil
+	}
+	return r.secrets.Wake(r.uid)
+}
+
+// refreshSecrets brings the files of the running task up to date and tells its program, by a signal if it wants one. It
+// returns why the task must be restarted, if so.
+func (r *replica) refreshSecrets(ctx context.Context) (restart string, err error) {
+	change, err := r.secrets.Refresh(r.wantedSecrets())
+	if err != nil {
+		return "", err
+	}
+	for _, name := range change.Lost {
+		r.event("warning", "SecretLost", fmt.Sprintf("Its file of secret %s was removed, because the secret was deleted, has expired, or is no longer for this workload. The program goes on.", name))
+	}
+	if len(change.Restart) > 0 {
+		reason := fmt.Sprintf("It is restarted because secret %s has a new version.", strings.Join(change.Restart, ", "))
+		if r.rec.policy().when != "never" {
+			r.event("info", "SecretChanged", reason)
+			return reason, nil
+		}
+		r.event("warning", "SecretChanged", fmt.Sprintf("Secret %s has a new version, but its restart policy is never: the program goes on.", strings.Join(change.Restart, ", ")))
+	}
+	for _, signal := range change.Signals {
+		err := r.signal(ctx, signal)
+		if errors.Is(err, driver.ErrNotRunning) || errors.Is(err, driver.ErrNotFound) {
+			break // how it has ended is seen by another way
+		}
+		if err != nil {
+			return "", fmt.Errorf("tell the program that a secret has changed: %w", err)
+		}
+		r.event("info", "SecretChanged", fmt.Sprintf("Its program got %s because a secret has a new version.", signal))
+	}
+	return "", r.secrets.Told(r.uid)
+}
+
+// signal sends a signal to the first process of the task.
+func (r *replica) signal(ctx context.Context, name string) error {
+	signaler, able := r.driver.(driver.Signaler)
+	if !able {
+		return fmt.Errorf("driver %s cannot send signals", r.driver.Name())
+	}
+	return r.drive(ctx, "signal", func(ctx context.Context) error { return signaler.Signal(ctx, taskID(r.uid, r.rec.Attempt), name) })
 }
 
 // identify lets the program of a replica get its identity, if the replica asks for one.

@@ -22,6 +22,7 @@ import (
 	"github.com/cloudless/cloudless/internal/agent"
 	workload "github.com/cloudless/cloudless/internal/agent/identity"
 	"github.com/cloudless/cloudless/internal/agent/machine"
+	"github.com/cloudless/cloudless/internal/agent/secrets"
 	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/cli/local"
 	"github.com/cloudless/cloudless/internal/datadir"
@@ -136,7 +137,7 @@ func openMember(ctx context.Context, f *datadir.Folder, link *clusterLink, d dri
 	if err != nil {
 		return nil, err
 	}
-	link.rotator, link.trust = p.rotator, creds.Trust()
+	link.rotator, link.trust = p.rotator, p.rotator.Trust()
 	facts, err := machine.New(machine.Options{DataDir: f.Path(), Version: version})
 	if err != nil {
 		return nil, err
@@ -152,8 +153,12 @@ func openMember(ctx context.Context, f *datadir.Folder, link *clusterLink, d dri
 	if err != nil {
 		return nil, err
 	}
+	kept, err := openSecrets(f, facts, logger)
+	if err != nil {
+		return nil, err
+	}
 	p.agent, err = agent.New(agent.Options{
-		DataDir: f.Path(), Client: v1.NewAgentServiceClient(conn), Drivers: []driver.Driver{d}, Machine: facts, Network: network, Mesh: connected, MeshBase: setup, Ingress: enroll.OpenIngress(f, logger), Logger: logger,
+		DataDir: f.Path(), Client: v1.NewAgentServiceClient(conn), Drivers: []driver.Driver{d}, Machine: facts, Network: network, Mesh: connected, MeshBase: setup, Ingress: enroll.OpenIngress(f, logger), Secrets: kept, Logger: logger,
 		Identity: workload.New(workload.Options{
 			Dir: filepath.Join(f.RunDir(), "identity"), Client: v1.NewIdentityServiceClient(conn),
 			Cluster: creds.Trust().Cluster(), Authorities: [][]byte{creds.Trust().DER()}, Logger: logger,
@@ -163,7 +168,7 @@ func openMember(ctx context.Context, f *datadir.Folder, link *clusterLink, d dri
 		Servers: func(addresses []string) {
 			logError(logger, "keep the servers' addresses", link.servers.Learn(addresses))
 		},
-		Leave: link.servers.Leave, Quiet: link.servers.Quiet,
+		Trust: nodeTrust{p.rotator}, Leave: link.servers.Leave, Quiet: link.servers.Quiet,
 		Moved:     link.servers.Moved,
 		NoSession: p.noSession, Ending: p.ending,
 	})
@@ -172,6 +177,40 @@ func openMember(ctx context.Context, f *datadir.Folder, link *clusterLink, d dri
 	}
 	u.add(p.agent.Observe(i.registry))
 	return p, nil
+}
+
+// openSecrets opens the memory in which this machine keeps secrets. A machine without any still runs replicas that use none.
+func openSecrets(f *datadir.Folder, facts *machine.Machine, logger *slog.Logger) (*secrets.Keeper, error) {
+	memory, _, err := facts.Memory()
+	if err != nil {
+		return nil, err
+	}
+	broken := secrets.Mount(f.SecretsDir(), secrets.Size(memory.Total))
+	logError(logger, "keep secrets in memory", broken)
+	return secrets.Open(secrets.Options{Dir: f.SecretsDir(), Broken: broken, Log: logger})
+}
+
+// nodeTrust lets the agent follow a rotation of the cluster's authority.
+type nodeTrust struct{ *identity.Rotator }
+
+// Set implements agent.Trust.
+func (t nodeTrust) Set(authorities [][]byte, renew bool) error {
+	if err := t.SetTrust(authorities...); err != nil {
+		return err
+	}
+	if renew {
+		t.WantIssuer(t.Trust().Fingerprint())
+	}
+	return nil
+}
+
+// Report implements agent.Trust.
+func (t nodeTrust) Report() *v1.TrustUp {
+	up := &v1.TrustUp{Issuer: t.Issuer().String()}
+	for _, one := range t.Trust().Fingerprints() {
+		up.Trusted = append(up.Trusted, one.String())
+	}
+	return up
 }
 
 // busPause is how long to wait before trying again to reach the system bus.

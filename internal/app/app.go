@@ -9,12 +9,14 @@ import (
 	"github.com/cloudless/cloudless/internal/checkup"
 	"github.com/cloudless/cloudless/internal/cli/local"
 	"github.com/cloudless/cloudless/internal/consensus"
+	"github.com/cloudless/cloudless/internal/control/authority"
 	"github.com/cloudless/cloudless/internal/control/certificates"
 	"github.com/cloudless/cloudless/internal/control/cron"
 	"github.com/cloudless/cloudless/internal/control/gossipkey"
 	"github.com/cloudless/cloudless/internal/control/images"
 	"github.com/cloudless/cloudless/internal/control/replicas"
 	"github.com/cloudless/cloudless/internal/control/retention"
+	"github.com/cloudless/cloudless/internal/control/secrets"
 	"github.com/cloudless/cloudless/internal/control/servers"
 	"github.com/cloudless/cloudless/internal/control/services"
 	"github.com/cloudless/cloudless/internal/control/workloadkeys"
@@ -39,9 +41,9 @@ type part func(context.Context) error
 // parts run in a process with a server: up, server, and join --role server.
 func (s *service) parts() []part {
 	if s.node == nil {
-		return []part{s.runPlane, s.reportServer}
+		return []part{s.runPlane, s.reportServer, s.keepContext}
 	}
-	return []part{s.runPlane, s.runNode, s.reportNoLeader}
+	return []part{s.runPlane, s.runNode, s.reportNoLeader, s.keepContext}
 }
 
 // parts run in every server.
@@ -64,6 +66,7 @@ func (p *controlPlane) leaderParts() []part {
 		Leases: p.server.Sessions().Leases(), Traffic: p.traffic,
 	}
 	cronLoop := cron.Loop{Store: p.store, Proposer: p.consensus}
+	secretLoop := secrets.Loop{Store: p.store, Proposer: p.consensus}
 	serviceLoop := services.Loop{Store: p.store, Proposer: p.consensus}
 	serverLoop := servers.Loop{
 		Store: p.store, Proposer: p.consensus, Self: p.peers.Self, Term: p.consensus.Stats().Term, Seen: p.peers.Seen, Wake: p.peers.Changed(),
@@ -72,6 +75,10 @@ func (p *controlPlane) leaderParts() []part {
 		Store: p.store, Proposer: p.server, CA: p.ca, Sealer: p.sealer, Metrics: p.metrics, Logger: p.logger,
 	})
 	workloadKeyLoop := workloadkeys.Loop{Proposer: p.server, Cluster: p.ca.Trust().Cluster(), Sealer: p.sealer}
+	authorityLoop := authority.Loop{
+		Keys: p.server.Membership().Keys(), Store: p.store, Proposer: p.server, Logger: p.logger, Self: p.folder.ServerUID,
+		Reports: p.server.KeyReports, Changed: p.server.Sessions().TrustChanged(),
+	}
 	keyLoop := gossipkey.Loop{Proposer: p.server, Cluster: p.ca.Trust().Cluster(), Sealer: p.sealer}
 	imageLoop := images.Loop{Store: p.store, Consensus: p.consensus, Images: p.server.Images(), Logger: p.logger}
 	pilot := consensus.PilotOptions{
@@ -82,12 +89,14 @@ func (p *controlPlane) leaderParts() []part {
 		p.nodes.Run,         // decides which nodes are online
 		replicaLoop.Run,     // creates, places and stops replicas
 		cronLoop.Run,        // starts the jobs of crons
+		secretLoop.Run,      // rolls out and removes versions of secrets
 		p.autoscale.Run,     // decides how many replicas autoscaled services have
 		serviceLoop.Run,     // gives workloads with ports a service
 		p.traffic.Run,       // forgets the traffic of routes that are gone
 		certificateLoop.Run, // makes, renews and removes the certificates of routes
 		serverLoop.Run,      // records the servers
 		func(ctx context.Context) error { return p.consensus.Pilot(ctx, pilot) }, // decides which servers vote
+		authorityLoop.Run,   // replaces the certificate authority and the key-encryption key
 		keyLoop.Run,         // gives the gossip a key
 		workloadKeyLoop.Run, // makes and rotates the keys of workloads' tokens
 		imageLoop.Run,       // copies images to every server

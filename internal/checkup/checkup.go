@@ -41,6 +41,9 @@ var furtherChecks = []func(context.Context, local.DoctorOptions) []doctor.Findin
 
 // Examine runs all checks: those of package doctor about the machine, and those that need the files of a cloud.
 func Examine(ctx context.Context, o local.DoctorOptions) ([]doctor.Finding, error) {
+	if o.Security {
+		return Harden(ctx, o)
+	}
 	folder := lookFolder(o.DataDir)
 	cluster := "" // its server may use the API port, too
 	if o.APIAddr == "" {

@@ -18,6 +18,7 @@ import (
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/cli/phrase"
+	"github.com/cloudless/cloudless/internal/cli/secret"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
 	"github.com/cloudless/cloudless/internal/spec"
 )
@@ -262,11 +263,14 @@ func (c *cli) workloadFacts(w *cloudlessv1.Workload, revision *cloudlessv1.Revis
 	}
 	f.Add("Command", strings.Join(append(append([]string{}, s.GetCommand()...), s.GetArgs()...), " "))
 	f.Add("Environment", terminal.Pairs(s.GetEnv()))
+	f.Add("Secrets", secret.InWords(s.GetSecrets()))
 	f.Add("User", s.GetUser())
 	f.Add("Folder", s.GetWorkingDir())
 	if s.GetReadOnlyRoot() {
 		f.Add("Root", "read-only")
 	}
+	f.Add("Security", spec.SecurityInWords(s))
+	f.Add("Sandbox", s.GetSandbox())
 	f.Add("Network", s.GetNetwork())
 	f.Add("Ports", ports(s.GetPorts()))
 	if e := s.GetEgress(); e != nil {

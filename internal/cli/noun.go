@@ -76,10 +76,14 @@ func exampleOf(kind api.Kind) string {
 	switch kind.Name {
 	case "Service":
 		return "api"
+	case "Policy":
+		return "registries"
 	case "Route":
 		return "shop-example-org"
 	case "Certificate":
 		return "shop"
+	case "Secret":
+		return "db-password"
 	case "Node":
 		return "box1"
 	case "Workload":

@@ -17,6 +17,8 @@ import (
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/cli/command"
+	"github.com/cloudless/cloudless/internal/cli/role"
+	"github.com/cloudless/cloudless/internal/cli/secret"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/suggest"
@@ -128,8 +130,29 @@ var columns = map[string]struct {
 			deploymentDuration(d, time.Now()), d.GetStatus().GetPhase(),
 		}
 	}},
+	"Role": {[]string{"GRANTS"}, func(o client.Object) []string { return []string{role.Rules(o.(*cloudlessv1.Role))} }},
+	"RoleBinding": {[]string{"ROLE", "NAMESPACE", "FOR"}, func(o client.Object) []string {
+		b := o.(*cloudlessv1.RoleBinding)
+		return []string{b.GetSpec().GetRole(), cmp.Or(b.GetSpec().GetNamespace(), "all"), role.Subjects(b)}
+	}},
 	"Certificate": {[]string{"HOSTS", "SOURCE", "STATE", "EXPIRES", "PROBLEM"}, certificateRow},
-	"Route":       {[]string{"URL", "TO", "NODES", "REQUESTS/S", "REASON"}, routeRow},
+	"Secret":      {secret.Headings, secret.Row},
+	"Policy": {[]string{"MODE", "KINDS", "NAMESPACES", "RULES"}, func(o client.Object) []string {
+		p := o.(*cloudlessv1.Policy)
+		m := p.GetSpec().GetMatch()
+		kinds, namespaces := "workload", "all"
+		if len(m.GetKinds()) > 0 {
+			kinds = strings.Join(m.GetKinds(), ",")
+		}
+		if len(m.GetNamespaces()) > 0 {
+			namespaces = strings.Join(m.GetNamespaces(), ",")
+		}
+		if len(m.GetExceptNamespaces()) > 0 {
+			namespaces += " but " + strings.Join(m.GetExceptNamespaces(), ",")
+		}
+		return []string{p.GetSpec().GetMode(), kinds, namespaces, strconv.Itoa(len(p.GetSpec().GetRules()))}
+	}},
+	"Route": {[]string{"URL", "TO", "NODES", "REQUESTS/S", "REASON"}, routeRow},
 	"Revision": {[]string{"REVISION", "IMAGE"}, func(o client.Object) []string {
 		r := o.(*cloudlessv1.Revision)
 		return []string{strconv.FormatUint(r.GetSpec().GetNumber(), 10), r.GetSpec().GetWorkload().GetImage()}
@@ -275,6 +298,7 @@ var insteadOf = map[string]map[string]string{
 		"Login":         "its password cannot be read; replace it with: cloudless image login HOST",
 		"Replica":       "it follows its workload; change that with: cloudless edit workload NAME",
 		"Revision":      "it records what a workload was; change that with: cloudless edit workload NAME",
+		"Secret":        "its value cannot be read; give it another one with: cloudless secret set NAME, or change who may use it with --keep",
 		"Server":        "it reports its own settings; change the flags of cloudless server on its machine and restart it",
 		"Token":         "its rights never change; create another with: cloudless token create, and revoke it with: cloudless token rm NAME",
 	},

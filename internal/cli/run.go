@@ -17,6 +17,7 @@ import (
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/cli/command"
+	"github.com/cloudless/cloudless/internal/cli/secret"
 	"github.com/cloudless/cloudless/internal/cli/stream"
 	"github.com/cloudless/cloudless/internal/cli/wait"
 	"github.com/cloudless/cloudless/internal/image"
@@ -30,7 +31,9 @@ type runFlags struct {
 	cpu, memory, lostAfter                       string
 	replicas, priority                           int32
 	env, envFiles, publish, labels, onlyOn       []string
+	secrets                                      []string
 	update, detach, remove, singleton, identity  bool
+	securityFlags
 }
 
 func (c *cli) runCommand() *cobra.Command {
@@ -46,6 +49,7 @@ func (c *cli) runCommand() *cobra.Command {
 			"  cloudless run docker.io/library/nginx:1.27 --replicas 2\n" +
 			"  cloudless run ./indexer --only-on kind=laptop --lost-after 1h\n" +
 			"  cloudless run ./ledger --singleton\n" +
+			"  cloudless run ./parser --sandbox gvisor --security-profile restricted --user 1000:1000\n" +
 			"  cloudless run ./import --kind job --completions 8 --parallelism 2\n" +
 			"  cloudless run ./migrate --kind job --rm --env-file ./production.env\n" +
 			"  cloudless run ./backup --schedule \"30 3 * * *\" --time-zone Europe/Berlin",
@@ -71,6 +75,7 @@ func (c *cli) runCommand() *cobra.Command {
 	flags.Int32Var(&f.priority, "priority", spec.DefaultPriority, "0 to 1000; higher ones are placed first, and above 100 they may preempt lower ones")
 	flags.StringArrayVarP(&f.env, "env", "e", nil, "environment variable `KEY=VALUE`, or KEY to copy it from here; may be repeated")
 	flags.StringArrayVar(&f.envFiles, "env-file", nil, "`file` with KEY=VALUE lines; --env takes precedence; may be repeated")
+	flags.StringArrayVar(&f.secrets, "secret", nil, "secret as a variable, `NAME=VARIABLE`, or as a file, NAME:/path; may be repeated")
 	flags.StringArrayVarP(&f.publish, "publish", "p", nil, "publish a port on the nodes, `HOST:PORT[/udp]`, such as 8080:80, http=8080:80 or 127.0.0.1:8080:80; may be repeated")
 	flags.StringVar(&f.cpu, "cpu", "", "`CPU` limit of each replica, such as 500m or 2")
 	flags.StringVar(&f.memory, "memory", "", "`memory` limit of each replica, such as 256Mi")
@@ -88,6 +93,7 @@ func (c *cli) runCommand() *cobra.Command {
 	flags.BoolVarP(&f.detach, "detach", "d", false, "do not wait, the same as --wait=false")
 	flags.BoolVar(&f.remove, "rm", false, "remove the job after it has ended and its output is shown")
 	f.kindFlags.register(cmd)
+	f.securityFlags.register(cmd)
 	f.Flags.Register(cmd, "it runs, or a job is done")
 	return cmd
 }
@@ -155,6 +161,10 @@ func (f *runFlags) workload(namespace, what string, args []string) (*cloudlessv1
 	if err != nil {
 		return nil, err
 	}
+	secrets, err := secret.Refs(f.secrets)
+	if err != nil {
+		return nil, err
+	}
 	labels, err := command.ParsePairs("label", f.labels, nil)
 	if err != nil {
 		return nil, err
@@ -164,10 +174,11 @@ func (f *runFlags) workload(namespace, what string, args []string) (*cloudlessv1
 		return nil, err
 	}
 	s := &cloudlessv1.WorkloadSpec{
-		Image: f.imageName(what), Args: args, Env: env,
+		Image: f.imageName(what), Args: args, Env: env, Secrets: secrets,
 		Network: f.network, User: f.user, WorkingDir: f.workdir, LostAfter: f.lostAfter, Singleton: f.singleton,
 	}
 	f.apply(s, f.replicas)
+	s.Sandbox, s.Security = f.sandbox, f.security()
 	if f.changed("priority") {
 		s.Priority = &f.priority
 	}
@@ -359,4 +370,38 @@ func (c *cli) endJob(ctx context.Context, cl *client.Client, f runFlags, made *c
 	}
 	_, err = cl.Workloads().DeleteWorkload(ctx, &cloudlessv1.DeleteWorkloadRequest{Namespace: meta.GetNamespace(), Name: meta.GetName()})
 	return errors.Join(waited, err)
+}
+
+// securityFlags say what the program may do on its machine.
+type securityFlags struct {
+	sandbox, profile         string
+	capAdd, capDrop, devices []string
+	userNamespace            bool
+	userNamespaceGiven       func() bool
+}
+
+func (f *securityFlags) register(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&f.sandbox, "sandbox", "", "run on a kernel of its own: gvisor")
+	flags.StringVar(&f.profile, "security-profile", "", "`profile` of what the program may do: restricted, default or privileged")
+	flags.StringArrayVar(&f.capAdd, "cap-add", nil, "`capability` that the program has besides, such as NET_RAW; may be repeated")
+	flags.StringArrayVar(&f.capDrop, "cap-drop", nil, "`capability` that the program lacks, or ALL; may be repeated")
+	flags.BoolVar(&f.userNamespace, "user-namespace", false, "root of the program is nobody on its node (default: where nodes can)")
+	flags.StringArrayVar(&f.devices, "device", nil, "`device` of the node that the program may use, such as /dev/fuse; may be repeated")
+	f.userNamespaceGiven = func() bool { return flags.Changed("user-namespace") }
+}
+
+// security is nil if no flag was given.
+func (f *securityFlags) security() *cloudlessv1.Security {
+	s := &cloudlessv1.Security{Profile: f.profile, Devices: f.devices}
+	if len(f.capAdd)+len(f.capDrop) > 0 {
+		s.Capabilities = &cloudlessv1.Capabilities{Add: f.capAdd, Drop: f.capDrop}
+	}
+	if f.userNamespaceGiven() {
+		s.UserNamespace = &f.userNamespace
+	}
+	if s.GetProfile() == "" && s.GetCapabilities() == nil && s.UserNamespace == nil && len(s.GetDevices()) == 0 {
+		return nil
+	}
+	return s
 }

@@ -52,6 +52,10 @@ func (f *Folder) LockMachine() error {
 	if err := os.MkdirAll(f.RunDir(), 0o700); err != nil {
 		return fmt.Errorf("make the folder of running things: %w", err)
 	}
+	// Replicas in user namespaces must get through to their root folders. What is in this folder stays closed.
+	if err := os.Chmod(filepath.Dir(f.RunDir()), 0o711); err != nil {
+		return fmt.Errorf("open the way to root folders: %w", err)
+	}
 	path := filepath.Join(f.RunDir(), "lock")
 	lock, err := lockfile.Hold(path)
 	if errors.Is(err, lockfile.ErrHeld) {

@@ -101,6 +101,9 @@ func (f *Folder) RunDir() string { return RunDir(f.ID) }
 // RunDir is where the sockets and locks of a cloud are. It is short, because paths of sockets must be.
 func RunDir(id string) string { return filepath.Join("/run/cloudless", id) }
 
+// SecretsDir is where the secrets of this cloud's replicas are, in memory.
+func (f *Folder) SecretsDir() string { return filepath.Join(f.RunDir(), "secrets") }
+
 // HasServer reports whether a server has stored something in the folder.
 func (f *Folder) HasServer() bool {
 	_, err := os.Stat(f.Path("server", "raft"))

@@ -16,7 +16,7 @@ var now = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 func healthy() View {
 	return View{
 		OS: "linux", Arch: "arm64", Kernel: "6.1.0-13-arm64", Root: true, Installer: "apt-get install -y",
-		Runc:       Runc{Path: "/usr/bin/runc", Version: "1.1.5+ds1"},
+		Runc:       Runc{Path: "/usr/bin/runc", Version: "1.3.3"},
 		Forwarding: true,
 		Cgroups:    Cgroups{Version: "2", Controllers: []string{"cpuset", "cpu", "io", "memory", "pids"}},
 		Disk:       Disk{Path: "/data", Free: 30 << 30, Total: 50 << 30, FreeInodes: 900_000, Inodes: 1_000_000},
@@ -62,6 +62,10 @@ func TestEveryCheckFindsItsProblem(t *testing.T) {
 		{"runc", Fail, func(v *View) { v.Runc = Runc{Err: fs.ErrNotExist}; v.Installer = "" }, "not installed", "install the package runc"},
 		{"runc", Fail, func(v *View) { v.Runc.Err = errors.New("exec format error") }, "runc at /usr/bin/runc does not run: exec format error", "apt-get install -y runc"},
 		{"runc", Warn, func(v *View) { v.Runc.Version = "1.0.3" }, "older than 1.1", "apt-get install -y runc"},
+		{"runc", Warn, func(v *View) { v.Runc.Version = "1.1.11" }, "runc 1.1.11 has no fix for CVE-2024-21626, CVE-2024-45310", "apt-get install -y runc"},
+		{"runc", Unknown, func(v *View) {
+			v.Runc.Version, v.Runc.Package = "1.1.5+ds1", "1.1.5+ds1-1+deb12u1"
+		}, "nothing tells whether runc 1.1.5+ds1 (package 1.1.5+ds1-1+deb12u1) has the fixes for CVE-2024-45310", "ask your distribution"},
 		{"cgroups", Fail, func(v *View) { v.Cgroups = Cgroups{} }, "no cgroups are mounted", "mount -t cgroup2"},
 		{"cgroups", Fail, func(v *View) { v.Cgroups.Controllers = []string{"cpu", "pids"} }, "cgroups (version 2) lack memory", "cgroup_enable=memory"},
 		{"overlayfs", Warn, func(v *View) { v.Overlay = syscall.EINVAL }, "overlayfs does not work below /data", "modprobe overlay"},

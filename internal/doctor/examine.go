@@ -97,6 +97,9 @@ func runc(v View) []Finding {
 	case olderThan(v.Runc.Version, [2]int{1, 1}):
 		return warn(fmt.Sprintf("runc %s at %s is older than 1.1, which is tested", v.Runc.Version, v.Runc.Path), v.install("runc"))
 	}
+	if found := escapeProof(v); Worst(found) != OK {
+		return found
+	}
 	return ok(fmt.Sprintf("runc %s at %s", v.Runc.Version, v.Runc.Path))
 }
 

@@ -8,11 +8,12 @@ import (
 // Level is how bad a finding is.
 type Level string
 
-// The levels. A failure keeps something from working; a warning does not yet.
+// The levels. A failure keeps something from working; a warning does not yet. Unknown is what nothing on the machine tells.
 const (
-	OK   Level = "ok"
-	Warn Level = "warn"
-	Fail Level = "fail"
+	OK      Level = "ok"
+	Unknown Level = "unknown"
+	Warn    Level = "warn"
+	Fail    Level = "fail"
 )
 
 // Finding is the result of one check.
@@ -27,7 +28,7 @@ type Finding struct {
 
 // Worst is the worst level among the findings.
 func Worst(all []Finding) Level {
-	rank := []Level{OK, Warn, Fail}
+	rank := []Level{OK, Unknown, Warn, Fail}
 	worst := OK
 	for _, f := range all {
 		if cmp.Compare(slices.Index(rank, f.Level), slices.Index(rank, worst)) > 0 {

@@ -89,6 +89,9 @@ func lookRunc(ctx context.Context) Runc {
 	if err == nil && r.Version == "" {
 		r.Err = fmt.Errorf("it says %q when it is asked for its version", bytes.TrimSpace(out[:min(len(out), 80)]))
 	}
+	if r.Err == nil {
+		r.lookPackage(ctx)
+	}
 	return r
 }
 

@@ -32,6 +32,11 @@ type Runc struct {
 	Path, Version string
 	// Err is why it cannot be found or run.
 	Err error
+	// Package is the version of the distribution's package that it is from; empty if it is from none.
+	Package string
+	// Patched are the CVEs that the package's changelog names, if it could be read.
+	Patched       []string
+	ChangelogRead bool
 }
 
 // Cgroups are the kernel's control groups.

@@ -84,6 +84,12 @@ type Execer interface {
 	Exec(ctx context.Context, id string, exec Exec) (Process, error)
 }
 
+// Signaler is a driver that can send a signal to the first process of a task.
+type Signaler interface {
+	// Signal sends a signal by name, for example "SIGHUP".
+	Signal(ctx context.Context, id string, signal string) error
+}
+
 // Rooter is a driver whose tasks have files that are accessible from outside.
 type Rooter interface {
 	// Root opens the root folder of a running task as its processes see it, mounts
@@ -95,8 +101,10 @@ type Rooter interface {
 type Root struct {
 	// Dir cannot be read itself, only used for lookups. The caller closes it.
 	Dir *os.File
-	// UID and GID are those of the task's first process.
+	// UID and GID are those of the task's first process, as the machine numbers them.
 	UID, GID int
+	// Hidden are the folders of the task in which Dir has not what the task sees.
+	Hidden []string
 }
 
 // Dialer is a driver that can connect from inside a running task's network.
@@ -133,6 +141,28 @@ type Pool struct {
 	Stalled float64
 }
 
+// ImageStore is a driver that keeps images on this machine.
+type ImageStore interface {
+	// Images lists the images that are here.
+	Images(ctx context.Context) ([]StoredImage, error)
+	// RemoveImage removes an image, unless a task uses it.
+	RemoveImage(ctx context.Context, ref string) error
+}
+
+// StoredImage is an image on this machine.
+type StoredImage struct {
+	Ref     string
+	Bytes   int64 // with its unpacked layers, also those that it shares
+	InUse   bool
+	LastUse time.Time
+}
+
+// Weigher is a driver that measures what tasks write to their own layers.
+type Weigher interface {
+	// DiskUsage is what the task has written to its own layer, in bytes. It may take long if there are many files.
+	DiskUsage(ctx context.Context, id string) (int64, error)
+}
+
 // Progresser is a driver that can report the progress of fetching an image while Prepare or
 // Start is running.
 type Progresser interface {
@@ -152,6 +182,10 @@ type Capabilities struct {
 	Version string
 	// Missing has one sentence for each thing that this driver cannot do here.
 	Missing []string
+	// Sandboxes are those that tasks can run in.
+	Sandboxes []string
+	// UserNamespaces is whether tasks can run in user namespaces.
+	UserNamespaces bool
 }
 
 // Task describes one attempt at running a replica.
@@ -159,22 +193,30 @@ type Task struct {
 	ID     string            // unique on this machine, made of [a-z0-9-], at most 76 characters
 	Labels map[string]string // handed back by List, for the owner's own use
 
-	Image      string            // full reference, pinned by digest if known
-	Login      *Login            // for the image's registry, nil for none; never stored
-	Command    []string          // replaces the image's entrypoint and command if not empty
-	Args       []string          // replaces the image's command if not empty
-	Env        map[string]string // added to the image's environment
-	WorkingDir string            // the image's own if empty
-	User       string            // name or uid[:gid]; the image's own if empty
-	Hostname   string
+	Image string // full reference, pinned by digest if known
+	// MaxUnpacked is how large the image may be once it is unpacked, in bytes; 0 for no limit.
+	MaxUnpacked int64
+	Login       *Login            // for the image's registry, nil for none; never stored
+	Command     []string          // replaces the image's entrypoint and command if not empty
+	Args        []string          // replaces the image's command if not empty
+	Env         map[string]string // added to the image's environment
+	WorkingDir  string            // the image's own if empty
+	User        string            // name or uid[:gid]; the image's own if empty
+	Hostname    string
 
 	ReadOnlyRoot bool
-	Network      Network
+	Security     Security
+	// Sandbox is the kernel that the task runs on, if it is not that of the machine: "gvisor".
+	Sandbox string
+	Network Network
 	// NetworkNamespace is the path of the namespace for NetworkNode. Its owner creates it
 	// before the start and removes it after the removal.
 	NetworkNamespace string
 	// Files of this machine, by the path at which the task sees them, read-only.
 	Files map[string]string
+	// Folders of this machine, by the path at which the task sees them, read-only. Their owner may change what is in them
+	// while the task runs.
+	Folders map[string]string
 	// Devices are device files of this machine that the task may read and write, at the
 	// same paths.
 	Devices   []string
@@ -186,7 +228,49 @@ type Task struct {
 	// Lease is a file with the time by CLOCK_BOOTTIME, in nanoseconds, until which the task may run. Its owner may
 	// renew it. The driver kills the task afterwards, even if the owner is dead. Empty means that it may run forever.
 	Lease string
+
+	// SecretEnv is a file of this machine with variables for every process of the task, which replace those of Env: a JSON
+	// object. The file is on a file system in memory and belongs to the owner of the task, who keeps it while the task
+	// exists. The driver writes its content to no disk, log or error. Empty means none.
+	SecretEnv string
+	// Owner is called once the user of the task's first process is known, before it starts. If it fails, Start does. It
+	// may be nil.
+	Owner func(User) error `json:"-"`
 }
+
+// User is the user of a task's first process, as the task sees it.
+type User struct {
+	UID, GID int
+	// Shift is added to ids of the task to get those of the machine; 0 without a user namespace.
+	Shift int
+}
+
+// Security is what a task may do on its machine. The zero value is the default profile.
+type Security struct {
+	Profile Profile
+	// AddCapabilities and DropCapabilities change those of the profile. They have no prefix; ALL stands for all of them.
+	AddCapabilities, DropCapabilities []string
+	// Seccomp is "default", "unconfined" or a filter of system calls as JSON, in the format of OCI runtimes. If it is
+	// empty, the profile decides.
+	Seccomp string
+	// AppArmor is "default", "unconfined" or a profile that is loaded on the machine. If it is empty, the profile decides.
+	// Machines without AppArmor ignore it.
+	AppArmor string
+	// NewPrivileges is whether processes may get more rights than the first one has. If it is nil, the profile decides.
+	NewPrivileges *bool
+	// UserNamespace is whether users of the task are nobody on the machine. If it is nil, the driver decides.
+	UserNamespace *bool
+}
+
+// Profile is what a task may do at most, unless more is added.
+type Profile string
+
+// The profiles.
+const (
+	Restricted Profile = "restricted" // no root, no capabilities, a read-only root folder
+	Default    Profile = ""           // a few capabilities
+	Privileged Profile = "privileged" // everything, including all devices
+)
 
 // Login is the credentials for a registry. It does not reveal them when it is printed,
 // logged or encoded.

@@ -14,6 +14,8 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"slices"
+	"sync/atomic"
 	"time"
 )
 
@@ -26,10 +28,19 @@ const (
 	clockSkew = 24 * time.Hour
 )
 
-// CA is the certificate authority of a cluster. It is safe for concurrent use.
+// CA is the certificate authority of a cluster: the key that signs now, and the authorities that are trusted now. Both
+// change while the cluster replaces its authority, see [CA.Set]. It is safe for concurrent use.
 type CA struct {
 	trust *Trust
-	key   *ecdsa.PrivateKey
+	now   atomic.Pointer[signer]
+}
+
+// signer is the authority that signs. It does not change.
+type signer struct {
+	root    *x509.Certificate
+	key     *ecdsa.PrivateKey
+	shown   [][]byte // the other authorities and the endorsements, which servers show along with their certificates
+	lasting Fingerprint
 }
 
 // NewCA makes the certificate authority of a new cluster, with an ECDSA P-256 key, good for ten years.
@@ -41,7 +52,26 @@ func NewCA(cluster string, now time.Time) (*CA, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create key of CA: %w", err)
 	}
-	template := &x509.Certificate{
+	template := rootTemplate(cluster, now)
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		return nil, fmt.Errorf("create CA certificate: %w", err)
+	}
+	root, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, err
+	}
+	trust, err := newTrust(root)
+	if err != nil {
+		return nil, err
+	}
+	c := &CA{trust: trust}
+	c.now.Store(&signer{root: root, key: key, lasting: trust.Fingerprint()})
+	return c, nil
+}
+
+func rootTemplate(cluster string, now time.Time) *x509.Certificate {
+	return &x509.Certificate{
 		Subject:               pkix.Name{Organization: []string{"Cloudless"}, CommonName: "Cloudless CA"},
 		URIs:                  []*url.URL{{Scheme: "spiffe", Host: cluster}},
 		NotBefore:             now.Add(-clockSkew),
@@ -51,35 +81,74 @@ func NewCA(cluster string, now time.Time) (*CA, error) {
 		IsCA:                  true,
 		MaxPathLenZero:        true, // it issues to members only, never to another CA
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		return nil, fmt.Errorf("create CA certificate: %w", err)
-	}
-	trust, err := ParseTrust(der)
-	if err != nil {
-		return nil, err
-	}
-	return &CA{trust: trust, key: key}, nil
 }
 
 // LoadCA puts a CA together again from [Trust.DER] and [CA.MarshalKey].
 func LoadCA(certificate, key []byte) (*CA, error) {
-	trust, err := ParseTrust(certificate)
+	return OpenCA(Authorities{Active: certificate, Key: key})
+}
+
+// Authorities are the authorities of a cluster at one time, in DER form.
+type Authorities struct {
+	// Active signs with Key, as by [CA.MarshalKey].
+	Active, Key []byte
+	// Next and Previous are trusted, if there are any.
+	Next, Previous []byte
+	// Endorsements are those of [CA.Successor].
+	Endorsements [][]byte
+}
+
+// OpenCA puts a CA together again.
+func OpenCA(a Authorities) (*CA, error) {
+	trust, err := ParseTrust(a.trusted()...)
 	if err != nil {
 		return nil, err
 	}
-	parsed, err := x509.ParsePKCS8PrivateKey(key)
+	c := &CA{trust: trust}
+	return c, c.Set(a)
+}
+
+// trusted returns all authorities, the one that signs first.
+func (a Authorities) trusted() [][]byte {
+	all := [][]byte{a.Active}
+	for _, other := range [][]byte{a.Next, a.Previous} {
+		if len(other) > 0 {
+			all = append(all, other)
+		}
+	}
+	return all
+}
+
+// Set replaces the authorities. From then on the CA signs with the new key, and everything that uses its trust verifies
+// by the new authorities. It changes nothing if it fails.
+func (c *CA) Set(a Authorities) error {
+	root, err := x509.ParseCertificate(a.Active)
+	if err != nil {
+		return fmt.Errorf("parse CA certificate: %w", err)
+	}
+	parsed, err := x509.ParsePKCS8PrivateKey(a.Key)
 	if err != nil {
 		// The parser's error could quote what it parsed, and that is a private key.
-		return nil, errors.New("parse key of CA: it is not a PKCS #8 private key")
+		return errors.New("parse key of CA: it is not a PKCS #8 private key")
 	}
-	signer, ok := parsed.(*ecdsa.PrivateKey)
-	if !ok || !signer.PublicKey.Equal(trust.root.PublicKey) {
-		return nil, fmt.Errorf("the key does not belong to CA certificate %s: restore both from the same backup",
-			serial(trust.root))
+	key, ok := parsed.(*ecdsa.PrivateKey)
+	if !ok || !key.PublicKey.Equal(root.PublicKey) {
+		return fmt.Errorf("the key does not belong to CA certificate %s: restore both from the same backup",
+			serial(root))
 	}
-	return &CA{trust: trust, key: signer}, nil
+	next := &signer{root: root, key: key, shown: slices.Concat(a.trusted()[1:], a.Endorsements), lasting: sha256.Sum256(root.Raw)}
+	if len(a.Next) > 0 {
+		next.lasting = sha256.Sum256(a.Next)
+	}
+	if _, err := c.trust.Set(a.trusted()...); err != nil {
+		return err
+	}
+	c.now.Store(next)
+	return nil
 }
+
+// Lasting identifies the authority that stays: the next one if the authority is being replaced. Tokens name it.
+func (c *CA) Lasting() Fingerprint { return c.now.Load().lasting }
 
 // Trust is the public half, by which members verify each other.
 func (c *CA) Trust() *Trust { return c.trust }
@@ -87,7 +156,7 @@ func (c *CA) Trust() *Trust { return c.trust }
 // MarshalKey returns the private key in PKCS #8 form. Its holder can impersonate any identity in the cluster: seal it before
 // storing it.
 func (c *CA) MarshalKey() ([]byte, error) {
-	der, err := x509.MarshalPKCS8PrivateKey(c.key)
+	der, err := x509.MarshalPKCS8PrivateKey(c.now.Load().key)
 	if err != nil {
 		return nil, fmt.Errorf("marshal key of CA: %w", err)
 	}
@@ -105,8 +174,8 @@ type IssueOptions struct {
 	IPs      []net.IP
 }
 
-// Issue answers a certificate request, as made by [NewKeyAndCSR], with the chain of the new certificate and the
-// CA's, in DER form. From the request it takes the public key alone, after checking that the requester holds the
+// Issue answers a certificate request, as made by [NewKeyAndCSR], in DER form: with the new certificate, the CA's, and
+// what else a server shows while or after the authority is replaced. From the request it takes the public key alone, after checking that the requester holds the
 // private one: names and usages come from id and options.
 func (c *CA) Issue(csr []byte, id ID, o IssueOptions, now time.Time) ([][]byte, error) {
 	if id.Cluster() != c.trust.cluster {
@@ -115,9 +184,10 @@ func (c *CA) Issue(csr []byte, id ID, o IssueOptions, now time.Time) ([][]byte, 
 	if o.TTL <= 0 {
 		return nil, fmt.Errorf("issue certificate to %s: the lifetime must be positive, not %s", id, o.TTL)
 	}
-	if !now.Before(c.trust.root.NotAfter) {
+	signer := c.now.Load()
+	if !now.Before(signer.root.NotAfter) {
 		return nil, fmt.Errorf("issue certificate to %s: the CA ended on %s: the cluster needs a new one",
-			id, c.trust.root.NotAfter.Format(time.DateOnly))
+			id, signer.root.NotAfter.Format(time.DateOnly))
 	}
 	var usages []x509.ExtKeyUsage
 	if o.Server {
@@ -134,9 +204,7 @@ func (c *CA) Issue(csr []byte, id ID, o IssueOptions, now time.Time) ([][]byte, 
 		return nil, fmt.Errorf("issue certificate to %s: %w", id, err)
 	}
 	notAfter := now.Add(o.TTL)
-	if notAfter.After(c.trust.root.NotAfter) {
-		notAfter = c.trust.root.NotAfter
-	}
+	notAfter = earlier(notAfter, signer.root.NotAfter)
 	template := &x509.Certificate{
 		Subject:               pkix.Name{Organization: []string{"Cloudless"}, CommonName: string(id.Kind())},
 		URIs:                  []*url.URL{id.url()},
@@ -148,11 +216,11 @@ func (c *CA) Issue(csr []byte, id ID, o IssueOptions, now time.Time) ([][]byte, 
 		ExtKeyUsage:           usages,
 		BasicConstraintsValid: true,
 	}
-	leaf, err := x509.CreateCertificate(rand.Reader, template, c.trust.root, public, c.key)
+	leaf, err := x509.CreateCertificate(rand.Reader, template, signer.root, public, signer.key)
 	if err != nil {
 		return nil, fmt.Errorf("issue certificate to %s: %w", id, err)
 	}
-	return [][]byte{leaf, c.trust.root.Raw}, nil
+	return append([][]byte{leaf, signer.root.Raw}, signer.shown...), nil
 }
 
 // requestedKey returns the public key of a certificate request, after checking that the requester holds the private

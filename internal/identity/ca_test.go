@@ -204,7 +204,7 @@ func TestEd25519KeysAreWelcome(t *testing.T) {
 func TestNoCertificateOutlivesTheCA(t *testing.T) {
 	ca := newTestCA(t, testCluster)
 	member := issue(t, ca, 2*caLifetime, KindUser, "ada")
-	if member.NotAfter().After(ca.Trust().root.NotAfter) {
-		t.Errorf("certificate until %s, CA until %s", member.NotAfter(), ca.Trust().root.NotAfter)
+	if member.NotAfter().After(ca.Trust().root().NotAfter) {
+		t.Errorf("certificate until %s, CA until %s", member.NotAfter(), ca.Trust().root().NotAfter)
 	}
 }

@@ -2,12 +2,14 @@ package identity
 
 import (
 	"crypto"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/cloudless/cloudless/internal/atomicfile"
@@ -18,29 +20,36 @@ const (
 	pemPrivateKey  = "PRIVATE KEY"
 )
 
-// Credentials authenticate a member: a private key, its certificate and the CA's. They do not change.
+// Credentials authenticate a member: a private key, its certificate and those of the cluster's authorities. Only the
+// trust may change.
 type Credentials struct {
-	id    ID
-	trust *Trust
-	cert  *tls.Certificate
+	id     ID
+	trust  *Trust
+	issuer Fingerprint
+	cert   *tls.Certificate
 }
 
-// NewCredentials puts together a key and the chain that [CA.Issue] answered its request with. It checks that they
-// belong together, not that the certificate still holds.
+// NewCredentials puts together a key and the chain that [CA.Issue] answered its request with: the certificate, and
+// those of the authorities to trust. It checks that they belong together, not that the certificate still holds.
 func NewCredentials(key crypto.Signer, chain [][]byte) (*Credentials, error) {
-	if len(chain) != 2 {
+	if len(chain) < 2 {
 		return nil, fmt.Errorf("expected the certificate and that of its CA, got %d certificates", len(chain))
 	}
 	leaf, err := x509.ParseCertificate(chain[0])
 	if err != nil {
 		return nil, fmt.Errorf("parse certificate: %w", err)
 	}
-	trust, err := ParseTrust(chain[1])
+	roots, err := parseRoots(chain[1:])
 	if err != nil {
 		return nil, err
 	}
-	if err := leaf.CheckSignatureFrom(trust.root); err != nil {
-		return nil, fmt.Errorf("certificate %s is not from the CA that came with it: %w", serial(leaf), err)
+	from := slices.IndexFunc(roots, func(root *x509.Certificate) bool { return leaf.CheckSignatureFrom(root) == nil })
+	if from < 0 {
+		return nil, fmt.Errorf("certificate %s is not from the CA that came with it", serial(leaf))
+	}
+	trust, err := newTrust(roots...)
+	if err != nil {
+		return nil, err
 	}
 	id, err := trust.member(leaf)
 	if err != nil {
@@ -51,7 +60,31 @@ func NewCredentials(key crypto.Signer, chain [][]byte) (*Credentials, error) {
 		return nil, fmt.Errorf("certificate %s of %s is for another key", serial(leaf), id)
 	}
 	cert := &tls.Certificate{Certificate: chain, PrivateKey: key, Leaf: leaf}
-	return &Credentials{id: id, trust: trust, cert: cert}, nil
+	return &Credentials{id: id, trust: trust, issuer: sha256.Sum256(roots[from].Raw), cert: cert}, nil
+}
+
+// parseRoots returns the authorities in a chain, without endorsements.
+func parseRoots(chain [][]byte) (roots []*x509.Certificate, err error) {
+	for _, der := range chain {
+		root, err := x509.ParseCertificate(der)
+		if err != nil {
+			return nil, fmt.Errorf("parse CA certificate: %w", err)
+		}
+		if _, err := clusterOf(root); err != nil {
+			return nil, err
+		}
+		if selfSigned(root) {
+			roots = append(roots, root)
+		}
+	}
+	return roots, nil
+}
+
+// trusting returns the same credentials with another trust.
+func (c *Credentials) trusting(trust *Trust) *Credentials {
+	next := *c
+	next.trust = trust
+	return &next
 }
 
 // LoadCredentials reads what [Credentials.Save] wrote. The error is fs.ErrNotExist when there is nothing yet.
@@ -102,7 +135,7 @@ func (c *Credentials) Save(path string) error {
 		return fmt.Errorf("save credentials of %s: %w", c.id, err)
 	}
 	data := pem.EncodeToMemory(&pem.Block{Type: pemPrivateKey, Bytes: key})
-	for _, der := range c.cert.Certificate {
+	for _, der := range append([][]byte{c.cert.Certificate[0]}, c.trust.DERs()...) {
 		data = append(data, pem.EncodeToMemory(&pem.Block{Type: pemCertificate, Bytes: der})...)
 	}
 	if err := atomicfile.Replace(path, data); err != nil {
@@ -116,6 +149,9 @@ func (c *Credentials) ID() ID { return c.id }
 
 // Trust verifies the other members of the cluster.
 func (c *Credentials) Trust() *Trust { return c.trust }
+
+// Issuer is the authority that issued the certificate.
+func (c *Credentials) Issuer() Fingerprint { return c.issuer }
 
 // NotAfter is when the certificate expires.
 func (c *Credentials) NotAfter() time.Time { return c.cert.Leaf.NotAfter }

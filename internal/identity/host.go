@@ -17,18 +17,15 @@ const HostTTL = 90*24*time.Hour - clockSkew
 // IssueHost makes a certificate for the host of a route, in DER form. It proves the host to
 // clients that trust the CA, and nobody's identity: it has no URI, without which no member accepts a certificate.
 func (c *CA) IssueHost(host string, public crypto.PublicKey, now time.Time) ([]byte, error) {
-	if !now.Before(c.trust.root.NotAfter) {
+	signer := c.now.Load()
+	if !now.Before(signer.root.NotAfter) {
 		return nil, fmt.Errorf("issue certificate for %s: the CA ended on %s: the cluster needs a new one",
-			host, c.trust.root.NotAfter.Format(time.DateOnly))
-	}
-	notAfter := now.Add(HostTTL)
-	if notAfter.After(c.trust.root.NotAfter) {
-		notAfter = c.trust.root.NotAfter
+			host, signer.root.NotAfter.Format(time.DateOnly))
 	}
 	template := &x509.Certificate{
 		Subject:               pkix.Name{Organization: []string{"Cloudless"}},
 		NotBefore:             now.Add(-clockSkew),
-		NotAfter:              notAfter,
+		NotAfter:              earlier(now.Add(HostTTL), signer.root.NotAfter),
 		KeyUsage:              x509.KeyUsageDigitalSignature,
 		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 		BasicConstraintsValid: true,
@@ -38,7 +35,7 @@ func (c *CA) IssueHost(host string, public crypto.PublicKey, now time.Time) ([]b
 	} else {
 		template.DNSNames = []string{host}
 	}
-	leaf, err := x509.CreateCertificate(rand.Reader, template, c.trust.root, public, c.key)
+	leaf, err := x509.CreateCertificate(rand.Reader, template, signer.root, public, signer.key)
 	if err != nil {
 		return nil, fmt.Errorf("issue certificate for %s: %w", host, err)
 	}

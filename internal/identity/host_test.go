@@ -32,7 +32,7 @@ func TestACertificateForAHostIsValidForThatHostOnly(t *testing.T) {
 		if host[0] == '*' {
 			name = "any" + host[1:]
 		}
-		options := x509.VerifyOptions{Roots: ca.trust.pool, DNSName: name, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
+		options := x509.VerifyOptions{Roots: ca.trust.pool(), DNSName: name, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
 		if _, err := leaf.Verify(options); err != nil {
 			t.Errorf("%s: %v", host, err)
 		}

@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
@@ -137,6 +138,15 @@ func PeerID(state tls.ConnectionState) (ID, bool) {
 	}
 	id, err := FromCertificate(state.VerifiedChains[0][0])
 	return id, err == nil
+}
+
+// PeerIssuer returns the authority that issued the certificate for which [PeerID] returns an identity.
+func PeerIssuer(state tls.ConnectionState) Fingerprint {
+	if len(state.VerifiedChains) == 0 {
+		return Fingerprint{}
+	}
+	chain := state.VerifiedChains[0]
+	return sha256.Sum256(chain[len(chain)-1].Raw)
 }
 
 // checkCluster holds the id of a cluster to the alphabet of a SPIFFE trust domain.

@@ -2,8 +2,10 @@ package identity
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -114,5 +116,67 @@ func TestFirstStartsAtOnceAgreeOnOneKey(t *testing.T) {
 		if _, err := s.Unseal(sealed, "x"); err != nil {
 			t.Errorf("sealer %d: %v", i, err)
 		}
+	}
+}
+
+// A rotation of the key-encryption key: nothing that was sealed is unreadable at any step, and the file on disk is
+// always enough.
+func TestKeyEncryptionKeyIsReplacedStepByStep(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "kek.json")
+	s, err := OpenOrCreateSealer(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const context = "test"
+	first := s.KeyID()
+	sealed, err := s.Seal([]byte("secret"), context)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, key, err := NextKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	opens := func(sealed []byte) bool {
+		t.Helper()
+		fresh, err := OpenSealer(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if fresh.KeyID() != s.KeyID() {
+			t.Errorf("the file seals by %s, the process by %s", fresh.KeyID(), s.KeyID())
+		}
+		plain, err := fresh.Unseal(sealed, context)
+		if err != nil && !errors.Is(err, ErrUnknownKey) {
+			t.Errorf("unseal: %v", err)
+		}
+		return string(plain) == "secret"
+	}
+	if err := s.UseKey(id); err == nil {
+		t.Error("a key that is not there seals")
+	}
+	for range 2 { // a step that is repeated changes nothing
+		if err := s.AddKey(key); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !slices.Equal(s.KeyIDs(), []string{first, id}) || s.KeyID() != first || !opens(sealed) {
+		t.Errorf("distribute: %v, %s seals", s.KeyIDs(), s.KeyID())
+	}
+	if err := s.UseKey(id); err != nil {
+		t.Fatal(err)
+	}
+	if SealedBy(sealed) != first || !opens(sealed) {
+		t.Error("seal: the old key must still open")
+	}
+	again, err := s.Reseal(sealed, context)
+	if err != nil || SealedBy(again) != id {
+		t.Fatalf("sealed again by %s, %v", SealedBy(again), err)
+	}
+	if err := s.DropKeys(); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(s.KeyIDs(), []string{id}) || opens(sealed) || !opens(again) {
+		t.Errorf("drop: %v", s.KeyIDs())
 	}
 }

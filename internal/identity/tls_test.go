@@ -127,7 +127,7 @@ func misissued(t *testing.T, ca *CA, uri string) *Credentials {
 	}
 	template := *c.cert.Leaf
 	template.URIs, template.ExtraExtensions = []*url.URL{u}, nil
-	der, err := x509.CreateCertificate(rand.Reader, &template, ca.trust.root, c.cert.Leaf.PublicKey, ca.key)
+	der, err := x509.CreateCertificate(rand.Reader, &template, ca.trust.root(), c.cert.Leaf.PublicKey, ca.now.Load().key)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/agent"
 	"github.com/cloudless/cloudless/internal/agent/machine"
+	"github.com/cloudless/cloudless/internal/agent/secrets"
 	"github.com/cloudless/cloudless/internal/atomicfile"
 	"github.com/cloudless/cloudless/internal/cli/local"
 	"github.com/cloudless/cloudless/internal/datadir"
@@ -130,6 +131,9 @@ func purgeBut(ctx context.Context, f *datadir.Folder, configPath string, logger 
 		}
 	}
 	if err := leaveConfig(f, configPath); err != nil {
+		return err
+	}
+	if err := secrets.Unmount(f.SecretsDir()); err != nil {
 		return err
 	}
 	if err := os.RemoveAll(f.RunDir()); err != nil {

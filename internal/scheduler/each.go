@@ -135,6 +135,9 @@ func (s Suit) of(r *Revision, n *Node) Suit {
 			s.Takes, s.Keeps = false, false
 		}
 	}
+	if s.Takes && r.Needs.Policy != nil && r.Needs.Policy(n) != "" {
+		s.Takes = false // what runs there stays
+	}
 	return s
 }
 

@@ -40,6 +40,7 @@ var (
 	classFilters = []classFilter{
 		{filter{"ready", explainReady}, func(_ *placing, c *class) bool { return c.ready }, always},
 		{filter{"driver", explainDriver}, passesDriver, func(p *placing) bool { return p.rev.Needs.Driver != "" }},
+		{filter{"sandbox", explainSandbox}, passesSandbox, func(p *placing) bool { return p.rev.Needs.Sandbox != "" || p.rev.Needs.UserNamespace }},
 		{filter{"platform", explainPlatform}, passesPlatform, func(p *placing) bool { return len(p.rev.Needs.Platforms) > 0 }},
 		{filter{"place", explainPlace}, passesPlace, func(p *placing) bool { return len(p.rev.Needs.Regions)+len(p.rev.Needs.Zones) > 0 }},
 		{filter{"labels", explainLabels}, passesLabels, func(p *placing) bool { return len(p.rev.Needs.Rules) > 0 }},
@@ -137,6 +138,24 @@ func explainDriver(p *placing, i int32) string {
 		has = strings.Join(slices.Sorted(slices.Values(drivers)), ", ")
 	}
 	return fmt.Sprintf("driver %s is not there; it has %s", p.rev.Needs.Driver, has)
+}
+
+func passesSandbox(p *placing, c *class) bool { return lacksForSandbox(&p.rev.Needs, c.labels) == "" }
+
+func explainSandbox(p *placing, i int32) string {
+	return lacksForSandbox(&p.rev.Needs, p.v.nodes[i].Labels)
+}
+
+// lacksForSandbox continues the name of a node with the given labels.
+func lacksForSandbox(needs *Needs, labels map[string]string) string {
+	var lacks []string
+	if needs.Sandbox == spec.SandboxGVisor && labels[spec.LabelGVisor] != "true" {
+		lacks = append(lacks, "has no runsc, which the sandbox gvisor needs (cloudless doctor --security on it shows how to install it)")
+	}
+	if needs.UserNamespace && labels[spec.LabelUserNamespaces] != "true" {
+		lacks = append(lacks, "has no user namespaces with the right owners of files (cloudless doctor --security on it shows why)")
+	}
+	return joined(lacks...)
 }
 
 func passesPlatform(p *placing, c *class) bool {

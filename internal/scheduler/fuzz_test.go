@@ -120,7 +120,7 @@ func TestFromProto(t *testing.T) {
 		t.Error("a request of lots was read")
 	}
 
-	n := scheduler.NodeFromProto(&v1.Node{
+	source := &v1.Node{
 		Metadata: &v1.Metadata{Uid: "n", Name: "n", Labels: map[string]string{"region": "eu", "zone": "eu-1"}},
 		Spec:     &v1.NodeSpec{Price: 7, Bandwidth: "1G", Taints: []*v1.Taint{{Key: "spot", Value: "yes", Effect: "NoExecute"}}},
 		Status: &v1.NodeStatus{
@@ -128,7 +128,8 @@ func TestFromProto(t *testing.T) {
 			Capacity: &v1.NodeResources{Cpu: "4", Bandwidth: "100M", Gpu: 2, GpuModel: "tesla-t4"},
 			Info:     &v1.NodeInfo{Os: "linux", Arch: "arm64", Kernel: "6.1.0-18", Hostname: "box", Battery: true}, Reliability: &v1.Reliability{Score: 87},
 		},
-	}, spec.NodePolicyOf(&v1.ClusterSpec{
+	}
+	n := scheduler.NodeFromProto(source, spec.NodePolicyOf(&v1.ClusterSpec{
 		Overcommit:  &v1.Overcommit{Cpu: new(int32(200)), Memory: new(int32(150))},
 		NodeClasses: []*v1.NodeClass{{Name: "edge", Labels: "region=eu", Overcommit: &v1.Overcommit{Cpu: new(int32(100))}, Reserved: &v1.ResourceAmounts{Cpu: "500m"}}},
 	}, &v1.Node{Metadata: &v1.Metadata{Labels: map[string]string{"region": "eu"}}}))
@@ -141,7 +142,7 @@ func TestFromProto(t *testing.T) {
 		Unschedulable: "has DiskPressure: 2% are free", Platform: "linux/arm64", Battery: true, Reliability: 870, Price: 7,
 		Taints:   []scheduler.Taint{{Key: "spot", Value: "yes", Effect: scheduler.NoExecute}},
 		Capacity: scheduler.Resources{scheduler.CPU: 4000, scheduler.Bandwidth: 1e9, scheduler.GPU: 2}, Reserved: scheduler.Resources{scheduler.CPU: 500},
-		Overcommit: scheduler.Resources{scheduler.CPU: 1000, scheduler.Memory: 1500},
+		Overcommit: scheduler.Resources{scheduler.CPU: 1000, scheduler.Memory: 1500}, Source: source,
 	}
 	if !reflect.DeepEqual(n, wanted) {
 		t.Errorf("got\n%+v\nwant\n%+v", n, wanted)

@@ -1,5 +1,7 @@
 package scheduler
 
+import v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+
 // Node is a machine as the scheduler sees it, without what runs there.
 type Node struct {
 	UID  string
@@ -32,6 +34,8 @@ type Node struct {
 	Price int64
 	// Link is the bandwidth of the node's network in bits per second; 0 if unknown.
 	Link int64
+	// Source is the node that all this was read from, for Needs.Policy. It may be nil.
+	Source *v1.Node
 }
 
 // Allocatable is what may be promised on a node.

@@ -30,6 +30,7 @@ func NodeFromProto(n *v1.Node, policy spec.NodePolicy) Node {
 		Reliability:   unknownReliability,
 		Battery:       status.GetInfo().GetBattery(),
 		Price:         n.GetSpec().GetPrice(),
+		Source:        n,
 		Overcommit: Resources{
 			CPU: permille(policy.Overcommit.GetCpu()), Memory: permille(policy.Overcommit.GetMemory()),
 			Disk: permille(policy.Overcommit.GetDisk()), Bandwidth: permille(policy.Overcommit.GetBandwidth()),
@@ -126,6 +127,7 @@ func needs(s *v1.WorkloadSpec) (Needs, error) {
 	placement := s.GetPlacement()
 	n := Needs{
 		Resources: resources, GPUModel: s.GetResources().GetGpu().GetModel(), Driver: s.GetDriver(),
+		Sandbox: s.GetSandbox(), UserNamespace: s.GetSecurity().GetUserNamespace(),
 		Regions: placement.GetRegions(), Zones: placement.GetZones(),
 	}
 	for _, key := range slices.Sorted(maps.Keys(placement.GetLabels())) {

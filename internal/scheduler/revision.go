@@ -31,6 +31,10 @@ type Needs struct {
 	// GPUModel is empty if any will do.
 	GPUModel string
 	Driver   string
+	// Sandbox is the kernel that the replica runs on; empty for that of the node.
+	Sandbox string
+	// UserNamespace is whether it must run in a user namespace.
+	UserNamespace bool
 	// Platforms are those of the image; empty if unknown.
 	Platforms []string
 	// Rules must all hold.

@@ -12,6 +12,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/images"
+	"github.com/cloudless/cloudless/internal/server/policies"
 	"github.com/cloudless/cloudless/internal/services"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
@@ -92,6 +93,8 @@ type preparation struct {
 type transaction struct {
 	base  *state.Snapshot
 	batch *state.Batch
+	// caller is on whose behalf it is built.
+	caller core.Principal
 	// created counts new workloads. images are those that workloads rely on.
 	created int
 	images  []reliedOn
@@ -131,8 +134,19 @@ func (c *collection[T]) create(ctx context.Context, request keyedRequest, given 
 // apply creates the object, or updates the stored one.
 func (c *collection[T]) apply(ctx context.Context, request keyedRequest, given T) (now T, result string, err error) {
 	return c.write(ctx, c.declared.Apply.Name, request, given, func(tx *transaction, b builder[T]) (T, string, error) {
-		return c.build(ctx, tx, b)
+		now, action, err := c.build(ctx, tx, b)
+		if err == nil && action != spec.ActionUnchanged { // the guard knows only that the caller may do one of both
+			err = c.mayWrite(ctx, action, now)
+		}
+		return now, action, err
 	})
+}
+
+// mayWrite refuses a caller that may not create, update or delete an object. In a namespaced kind, the verb counts in the
+// namespace of the object.
+func (c *collection[T]) mayWrite(ctx context.Context, action string, o T) error {
+	m := o.GetMetadata()
+	return c.Require(ctx, action, c.declared.Noun(), m.GetNamespace(), action+" "+c.declared.Noun()+" "+m.GetName())
 }
 
 // update changes an object if it still has the version that the caller has read.
@@ -246,23 +260,36 @@ func (c *collection[T]) deleteIn(ctx context.Context, tx *transaction, namespace
 // change runs f until the transaction that it builds is accepted, and returns the object as the API shows it.
 func (c *collection[T]) change(ctx context.Context, f func(*transaction) (T, error)) (shown T, err error) {
 	var now T
+	var verdict *policies.Verdict
 	snap, err := c.Propose(ctx, func(snap *state.Snapshot, b *state.Batch) (err error) {
-		tx := &transaction{base: snap, batch: b}
+		tx := &transaction{base: snap, batch: b, caller: core.Caller(ctx)}
 		if now, err = f(tx); err != nil {
 			return err
 		}
 		tx.relyOnImages()
+		if err := c.checkNamespaces(ctx, tx); err != nil {
+			return err
+		}
+		if err := c.checkAdmins(tx); err != nil {
+			return err
+		}
 		if err := tx.checkDependencies(); err != nil {
 			return err
 		}
 		if err := tx.checkPublishedOnce(); err != nil {
 			return err
 		}
-		return tx.checkRoutes()
+		if err := tx.checkRoutes(); err != nil {
+			return err
+		}
+		verdict = policies.Judge(ctx, c.Core, snap, b)
+		verdict.Record(ctx, c.Core, b)
+		return verdict.Refusal()
 	})
 	if err != nil {
 		return shown, err
 	}
+	verdict.Tell(ctx)
 	if stored := c.get(snap, now.GetMetadata().GetUid()); stored != *new(T) {
 		now = stored
 	}

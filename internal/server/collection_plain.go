@@ -4,6 +4,7 @@ import (
 	"context"
 	"iter"
 	"maps"
+	"strings"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
@@ -21,7 +22,7 @@ import (
 // newCollection returns the collection of a kind without special rules: its objects are found by name, shown as they
 // are stored, and stored as their author gives them. A kind that differs replaces fields of the result.
 func newCollection[T object](s *Server, kind state.Kind) *collection[T] {
-	declared, known := api.KindOf(string(kind))
+	declared, known := api.KindOf(strings.ReplaceAll(string(kind), "_", ""))
 	if !known {
 		panic("the contract declares no kind " + string(kind))
 	}
@@ -65,9 +66,9 @@ func (c *collection[T]) removePlain(ctx context.Context, tx *transaction, old T)
 
 func (c *collection[T]) missingPlain(snap *state.Snapshot, namespace, name string) error {
 	near := suggest.To(name, notfound.Names(c.all(snap, namespace, "")))
-	see := "cloudless " + string(c.kind) + " ls"
+	see := "cloudless " + c.declared.Noun() + " ls"
 	if !c.declared.Namespaced {
-		return core.Refuse(codes.NotFound, "%s %s does not exist%s", c.kind, name, notfound.Hint(near, see))
+		return core.Refuse(codes.NotFound, "%s %s does not exist%s", c.declared.Noun(), name, notfound.Hint(near, see))
 	}
 	return core.Refuse(codes.NotFound, "%s %s does not exist in namespace %s%s", c.kind, name, namespace, notfound.Hint(near, spec.Hint(namespace, see)))
 }
@@ -75,7 +76,7 @@ func (c *collection[T]) missingPlain(snap *state.Snapshot, namespace, name strin
 func (c *collection[T]) existsAlready(old T) error {
 	m := old.GetMetadata()
 	if !c.declared.Namespaced {
-		return core.Refuse(codes.AlreadyExists, "%s %s exists already", c.kind, m.GetName())
+		return core.Refuse(codes.AlreadyExists, "%s %s exists already", c.declared.Noun(), m.GetName())
 	}
 	return core.Refuse(codes.AlreadyExists, "%s %s exists already in namespace %s", c.kind, m.GetName(), m.GetNamespace())
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -18,7 +19,7 @@ func (c *collection[T]) read(ctx context.Context, namespace, name string) (none 
 		return none, err
 	}
 	found := c.find(snap, namespace, name)
-	if found == none {
+	if found == none || !c.seenBy(core.Caller(ctx), found) {
 		return none, c.missing(snap, namespace, name)
 	}
 	return c.present(snap, found), nil
@@ -32,14 +33,25 @@ type selection[T object] struct {
 	also func(T) bool
 }
 
-// matcher compiles a selection.
-func (c *collection[T]) matcher(s selection[T]) (func(T) bool, error) {
+// seenBy reports whether a caller may know of an object. Lists and watches of all namespaces leave out the others.
+func (c *collection[T]) seenBy(p core.Principal, o T) bool {
+	namespace := o.GetMetadata().GetNamespace()
+	if c.kind == state.KindNamespace {
+		namespace = o.GetMetadata().GetName()
+	}
+	return p.Sees(c.declared.Noun(), namespace)
+}
+
+// matcher compiles a selection, of what the caller may see.
+func (c *collection[T]) matcher(ctx context.Context, s selection[T]) (func(T) bool, error) {
 	selector, err := spec.ParseSelector(s.labels)
 	if err != nil {
 		return nil, err
 	}
+	p := core.Caller(ctx)
+	all := p.Sees(c.declared.Noun(), "")
 	return func(o T) bool {
-		return (s.namespace == "" || s.namespace == o.GetMetadata().GetNamespace()) &&
+		return (all || c.seenBy(p, o)) && (s.namespace == "" || s.namespace == o.GetMetadata().GetNamespace()) &&
 			(s.also == nil || s.also(o)) && (selector.Empty() || selector.Matches(c.labelsOf(o)))
 	}, nil
 }
@@ -57,7 +69,7 @@ func (c *collection[T]) list(ctx context.Context, wanted *v1.Page, s selection[T
 	if err != nil {
 		return nil, "", err
 	}
-	matches, err := c.matcher(s)
+	matches, err := c.matcher(ctx, s)
 	if err != nil {
 		return nil, "", err
 	}
@@ -76,7 +88,7 @@ func (c *collection[T]) presentAll(snap *state.Snapshot, items []T) []T {
 // watch sends the selected objects as the API shows them, then changeSynced, then every
 // change.
 func (c *collection[T]) watch(ctx context.Context, s selection[T], send func(change string, object T) error) error {
-	matches, err := c.matcher(s)
+	matches, err := c.matcher(ctx, s)
 	if err != nil {
 		return err
 	}

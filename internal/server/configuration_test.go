@@ -178,7 +178,7 @@ func TestOnlyAdminsChangeTheConfiguration(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(core.RoleOperator)
 	_, err := c.set(op, voters(5))
-	wantCode(t, err, codes.PermissionDenied, "needs role admin")
+	wantCode(t, err, codes.PermissionDenied, "role admin would be sufficient")
 	_, err = op.RollbackConfiguration(c.ctx, &v1.RollbackConfigurationRequest{Number: 1})
 	wantCode(t, err, codes.PermissionDenied)
 }

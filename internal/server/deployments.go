@@ -103,7 +103,7 @@ func (s *deploymentService) listNewestFirst(workload string) func(context.Contex
 		if w == nil {
 			return nil, "", notfound.Workload(snap, namespace, workload)
 		}
-		matches, err := s.matcher(selected)
+		matches, err := s.matcher(ctx, selected)
 		if err != nil {
 			return nil, "", err
 		}

@@ -231,7 +231,7 @@ func (s *endpointService) ListEndpoints(ctx context.Context, request *v1.ListEnd
 	if err != nil {
 		return nil, err
 	}
-	matches, err := s.endpointMatcher(snap, request.GetSelection(), request.GetService())
+	matches, err := s.endpointMatcher(ctx, snap, request.GetSelection(), request.GetService())
 	if err != nil {
 		return nil, err
 	}
@@ -245,7 +245,7 @@ func (s *endpointService) ListEndpoints(ctx context.Context, request *v1.ListEnd
 }
 
 // endpointMatcher says which services are selected: one by name, or those of a selection. A named service must exist.
-func (s *endpointService) endpointMatcher(snap *state.Snapshot, selected *v1.Selection, service string) (func(*v1.Service) bool, error) {
+func (s *endpointService) endpointMatcher(ctx context.Context, snap *state.Snapshot, selected *v1.Selection, service string) (func(*v1.Service) bool, error) {
 	namespace := selected.GetNamespace()
 	if service != "" {
 		namespace = orDefault(namespace)
@@ -253,10 +253,14 @@ func (s *endpointService) endpointMatcher(snap *state.Snapshot, selected *v1.Sel
 			return nil, s.missing(snap, namespace, service)
 		}
 	}
-	return s.matcher(selection[*v1.Service]{
+	sees := core.Caller(ctx)
+	matches, err := s.matcher(core.WithPrincipal(ctx, core.Principal{}), selection[*v1.Service]{
 		namespace: namespace, labels: selected.GetLabels(),
 		also: func(o *v1.Service) bool { return service == "" || service == o.GetMetadata().GetName() },
 	})
+	return func(o *v1.Service) bool {
+		return sees.Sees("endpoint", o.GetMetadata().GetNamespace()) && matches(o)
+	}, err
 }
 
 // allEndpoints yields the endpoints of the matching services by namespace, service and name, from the first one after a
@@ -315,7 +319,7 @@ func (s *endpointService) WatchEndpoints(request *v1.WatchEndpointsRequest, stre
 		return nil
 	}
 	return s.Server.watch(stream.Context(), func(snap *state.Snapshot) (err error) {
-		if matches, err = s.endpointMatcher(snap, request.GetSelection(), request.GetService()); err != nil {
+		if matches, err = s.endpointMatcher(stream.Context(), snap, request.GetSelection(), request.GetService()); err != nil {
 			return err
 		}
 		for of := range snap.Services("", "") {

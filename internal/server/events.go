@@ -75,12 +75,13 @@ func (s *eventService) ListEvents(ctx context.Context, request *v1.ListEventsReq
 }
 
 func (s *eventService) WatchEvents(request *v1.WatchEventsRequest, stream grpc.ServerStreamingServer[v1.Event]) error {
+	sees := core.Caller(stream.Context())
 	// A caller that has the header misses no event from then on.
 	start := func(*state.Snapshot) error { return core.BeginStream(stream) }
 	return s.Server.watch(stream.Context(), start, func(_ *state.Snapshot, changes []state.Change) error {
 		for _, c := range changes {
 			e, ok := c.New.(*v1.Event)
-			if !ok || !eventMatches(e, request) {
+			if !ok || !sees.Sees("event", e.GetMetadata().GetNamespace()) || !eventMatches(e, request) {
 				continue
 			}
 			if err := stream.Send(e); err != nil {

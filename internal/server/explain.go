@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/notfound"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -54,7 +55,7 @@ func (s *explainService) ExplainWorkload(ctx context.Context, request *v1.Explai
 	if err != nil {
 		return nil, err
 	}
-	fork, p := snap.Fork(), newPlanned(snap)
+	fork, p := snap.Fork(), newPlanned(core.Caller(ctx), snap)
 	if err := wanted.objects[0].plan(ctx, p); err != nil {
 		return nil, err
 	}

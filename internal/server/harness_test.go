@@ -24,6 +24,7 @@ import (
 	"github.com/cloudless/cloudless/internal/consensus"
 	"github.com/cloudless/cloudless/internal/control/nodes"
 	"github.com/cloudless/cloudless/internal/control/replicas"
+	"github.com/cloudless/cloudless/internal/control/secrets"
 	"github.com/cloudless/cloudless/internal/control/services"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/registry"
@@ -134,6 +135,8 @@ func (c *cluster) run(agreed *consensus.Consensus, loop *nodes.Loop) (stop func(
 			both.Go(func() { _ = loop.Run(ctx) })
 			offered := services.Loop{Store: c.Store, Proposer: agreed}
 			both.Go(func() { _ = offered.Run(ctx) })
+			kept := secrets.Loop{Store: c.Store, Proposer: agreed}
+			both.Go(func() { _ = kept.Run(ctx) })
 			placement := replicas.Loop{Store: c.Store, Proposer: agreed}
 			err := placement.Run(ctx)
 			both.Wait()

@@ -15,6 +15,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/image"
 	"github.com/cloudless/cloudless/internal/registry"
+	"github.com/cloudless/cloudless/internal/roles"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/images"
 	"github.com/cloudless/cloudless/internal/server/notfound"
@@ -44,7 +45,7 @@ func (s *imageService) GetImage(ctx context.Context, request *v1.GetImageRequest
 	if err != nil {
 		return nil, err
 	}
-	uses := images.UsesOf(snap)
+	uses := images.UsesOf(snap).SeenBy(core.Caller(ctx))
 	found, err := s.images.Resolve(ctx, snap, name)
 	if err == nil {
 		return presentImage(name.Repository, name.Tag, found, uses), nil
@@ -73,7 +74,7 @@ func (s *imageService) ListImages(ctx context.Context, request *v1.ListImagesReq
 	if err != nil {
 		return nil, err
 	}
-	uses := images.UsesOf(snap)
+	uses := images.UsesOf(snap).SeenBy(core.Caller(ctx))
 	all, err := s.readyImages(ctx, snap, uses)
 	if err != nil {
 		return nil, err
@@ -97,8 +98,9 @@ func (s *imageService) ListImages(ctx context.Context, request *v1.ListImagesReq
 		}
 	}
 	slices.SortFunc(all, func(a, b *v1.Image) int { return strings.Compare(imageCursor(a), imageCursor(b)) })
+	p := core.Caller(ctx)
 	items, next, err := page(request.GetPage(), imagesAfter(all), imageCursor, func(i *v1.Image) bool {
-		return selector.Matches(i.GetMetadata().GetLabels())
+		return p.Sees("image", roles.NamespaceOfImage(i.GetStatus().GetRepository())) && selector.Matches(i.GetMetadata().GetLabels())
 	})
 	if err != nil {
 		return nil, err
@@ -184,7 +186,7 @@ func presentImage(repository, tag string, found registry.Descriptor, uses images
 		Status: &v1.ImageStatus{
 			Repository: repository, Tag: tag, Digest: found.Digest, Size: found.Size, Platforms: found.Platforms,
 			Phase: imageReady, PushTime: pushed, UsedBy: uses.Of(repository, tag, found.Digest),
-			KeptBy: uses.Earlier[repository+"@"+found.Digest],
+			KeptBy: uses.EarlierOf(repository, found.Digest),
 		},
 	}
 }
@@ -211,7 +213,7 @@ func (s *imageService) DeleteImage(ctx context.Context, request *v1.DeleteImageR
 	if err != nil {
 		return nil, err
 	}
-	uses := images.UsesOf(snap)
+	uses := images.UsesOf(snap).SeenBy(core.Caller(ctx))
 	digest := images.DigestIn(snap, name.Repository, name.Reference())
 	found, err := s.registry.Resolve(ctx, name.Repository, cmp.Or(digest, name.Reference()))
 	if tagged := !images.IsDigest(name.Reference()) && digest != ""; tagged && errors.Is(err, registry.ErrNotFound) {
@@ -348,7 +350,7 @@ func (s *imageService) RestoreImage(ctx context.Context, request *v1.RestoreImag
 	if err != nil {
 		return nil, err
 	}
-	shown := presentImage(back.Repository, back.Tag, found, images.UsesOf(snap))
+	shown := presentImage(back.Repository, back.Tag, found, images.UsesOf(snap).SeenBy(core.Caller(ctx)))
 	s.recordEvent(ctx, shown, "Restored", "")
 	return shown, nil
 }
@@ -358,7 +360,7 @@ func (s *imageService) PruneImages(ctx context.Context, request *v1.PruneImagesR
 	if err != nil {
 		return nil, err
 	}
-	uses := images.UsesOf(snap)
+	uses := images.UsesOf(snap).SeenBy(core.Caller(ctx))
 	all, err := s.readyImages(ctx, snap, uses)
 	if err != nil {
 		return nil, err

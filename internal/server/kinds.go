@@ -12,6 +12,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/crontab"
 	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/secret"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/notfound"
 	"github.com/cloudless/cloudless/internal/spec"
@@ -42,6 +43,7 @@ func (s *workloads) RunWorkload(ctx context.Context, request *v1.RunWorkloadRequ
 		}
 		uid := state.NewUID()
 		run, revision := rollout.NewRun(cron, tx.base.Revision(cron.GetStatus().GetRevisionUid()), rollout.ExtraRunName(request.GetName(), uid), state.NewUID)
+		secret.Pin(tx.base, revision, s.Now())
 		if err := checkCreate(tx.base, run, 0); err != nil {
 			return nil, "", err
 		}

@@ -76,7 +76,7 @@ func TestPagesTolerateConcurrentChanges(t *testing.T) {
 
 func TestListsBySelectorAndNamespace(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(core.RoleOperator)
+	op := c.as(core.RoleAdmin)
 	for i, labels := range []map[string]string{{"app": "web"}, {"app": "db"}, nil} {
 		for _, namespace := range []string{"default", "test"} {
 			_, err := op.CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload(fmt.Sprintf("w%d", i), replicasOf(0), func(w *v1.Workload) {

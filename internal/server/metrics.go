@@ -5,6 +5,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/control/placement"
+	"github.com/cloudless/cloudless/internal/secret"
 	"github.com/cloudless/cloudless/internal/services"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
@@ -25,6 +26,7 @@ func (s *Server) registerMetrics(r *telemetry.Registry) {
 	}, s.collectState)
 	r.Collect([]telemetry.Metric{telemetry.Images}, s.collectImages)
 	r.Collect([]telemetry.Metric{telemetry.Certificates, telemetry.CertificatesFailing, telemetry.CertificateExpiry}, s.collectCertificates)
+	r.Collect([]telemetry.Metric{telemetry.Secrets}, s.collectSecrets)
 	r.Collect([]telemetry.Metric{telemetry.Services, telemetry.Endpoints}, s.collectServices)
 	r.Collect([]telemetry.Metric{
 		telemetry.NodeCPU, telemetry.NodeCPUCapacity, telemetry.NodeMemory, telemetry.NodeMemoryCapacity,
@@ -45,6 +47,20 @@ func (s *Server) collectRaft(emit telemetry.Emit) {
 	emit(telemetry.RaftCommitIndex, float64(stats.CommitIndex))
 	emit(telemetry.RaftAppliedIndex, float64(stats.AppliedIndex))
 	emit(telemetry.RaftSnapshotIndex, float64(stats.SnapshotIndex))
+}
+
+func (s *Server) collectSecrets(emit telemetry.Emit) {
+	counts := map[string]float64{"valid": 0, "expired": 0}
+	for one := range s.Store.Snapshot().Secrets("", "") {
+		if secret.Expired(secret.VersionOf(one, one.GetStatus().GetVersion()), s.Now()) {
+			counts["expired"]++
+		} else {
+			counts["valid"]++
+		}
+	}
+	for label, count := range counts {
+		emit(telemetry.Secrets, count, label)
+	}
 }
 
 func (s *Server) collectState(emit telemetry.Emit) {
@@ -174,6 +190,6 @@ func (s *Server) allUsage() *v1.Usage {
 	if !s.Consensus.IsLeader() {
 		return nil
 	}
-	frame, _ := s.usage(s.Store.Snapshot(), &v1.GetUsageRequest{})
+	frame, _ := s.usage(core.Principal{}, s.Store.Snapshot(), &v1.GetUsageRequest{})
 	return frame
 }

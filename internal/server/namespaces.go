@@ -14,6 +14,7 @@ import (
 	"github.com/cloudless/cloudless/api"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/server/core"
+	"github.com/cloudless/cloudless/internal/server/policies"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 	"github.com/cloudless/cloudless/internal/suggest"
@@ -178,14 +179,14 @@ type namespaceBuilder struct {
 
 func (b *namespaceBuilder) describe(tx *transaction, old, now *v1.Namespace, change *v1.PlanChange) {
 	b.builder.describe(tx, old, now, change)
-	change.Over = b.placement.Used(tx.base, b.wanted()).GetOver()
+	change.Over = append(b.placement.Used(tx.base, b.wanted()).GetOver(), overCeilings(tx.base, b.wanted())...)
 }
 
 // quotaText is a quota in words.
 func quotaText(n *v1.Namespace) string {
 	var parts []string
 	for _, c := range spec.DiffObject(nil, &v1.Namespace{Spec: n.GetSpec()}) {
-		parts = append(parts, strings.TrimPrefix(c.Field, "spec.quota.")+" "+c.New)
+		parts = append(parts, strings.TrimPrefix(strings.TrimPrefix(c.Field, "spec."), "quota.")+" "+c.New)
 	}
 	if parts == nil {
 		return "no quota"
@@ -195,11 +196,34 @@ func quotaText(n *v1.Namespace) string {
 
 // presentNamespace returns a namespace as the API shows it: with its current usage.
 func (s *Server) presentNamespace(snap *state.Snapshot, n *v1.Namespace) *v1.Namespace {
-	return &v1.Namespace{
-		ApiVersion: n.GetApiVersion(), Kind: n.GetKind(), Metadata: n.GetMetadata(), Spec: n.GetSpec(),
-		Status: s.placement.Used(snap, n),
-	}
+	status := s.placement.Used(snap, n)
+	status.Over = append(status.Over, overCeilings(snap, n)...)
+	return &v1.Namespace{ApiVersion: n.GetApiVersion(), Kind: n.GetKind(), Metadata: n.GetMetadata(), Spec: n.GetSpec(), Status: status}
 }
+
+// overCeilings says which workloads exceed the ceilings of a namespace, because these were lowered. The workloads stay as
+// they are.
+func overCeilings(snap *state.Snapshot, n *v1.Namespace) (over []string) {
+	if s := n.GetSpec(); (s == nil || s.MaxPriority == nil) && policies.Ceiling(n, snap.Cluster()) == "" {
+		return nil
+	}
+	for w := range snap.Workloads(n.GetMetadata().GetName(), "") {
+		m := w.GetMetadata()
+		if why := policies.AbovePriority(n, w); why != "" {
+			over = append(over, "the priority of workload "+m.GetName()+" "+why)
+		}
+		if why := policies.AboveProfile(n, snap.Cluster(), w); why != "" {
+			over = append(over, "the security profile of workload "+m.GetName()+" "+why)
+		}
+		if len(over) >= mostOver {
+			return append(over, "there may be more workloads above the ceilings")
+		}
+	}
+	return over
+}
+
+// mostOver is how many workloads above the ceilings of their namespace are named.
+const mostOver = 20
 
 // findNamespace returns a namespace that exists, created or not; nil if there is none.
 func findNamespace(snap *state.Snapshot, name string) *v1.Namespace {
@@ -239,8 +263,9 @@ func namespaceNames(snap *state.Snapshot) []string {
 }
 
 func missingNamespace(snap *state.Snapshot, name string) error {
+	missing := core.Refuse(codes.NotFound, "namespace %s does not exist", name)
 	if near := suggest.To(name, slices.Values(namespaceNames(snap))); near != "" {
-		return core.Refuse(codes.NotFound, "namespace %s does not exist; did you mean %s?", name, near)
+		return core.Elsewhere("namespace", missing, "namespace %s does not exist; did you mean %s?", name, near)
 	}
 	return core.Refuse(codes.NotFound, "namespace %s does not exist; it comes with its first object, or with: cloudless namespace create %s", name, name)
 }

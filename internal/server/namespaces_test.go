@@ -259,7 +259,7 @@ func TestPlanWithNamespaces(t *testing.T) {
 		t.Errorf("planned %v", change)
 	}
 	_, err := op.ApplyPlan(c.ctx, &v1.ApplyPlanRequest{Request: three, Fingerprint: plan.GetFingerprint()})
-	wantCode(t, err, codes.PermissionDenied, "may not create namespace shop", "it needs role admin")
+	wantCode(t, err, codes.PermissionDenied, "may not create namespace shop", "role admin would be sufficient")
 	if snap := c.Store.Snapshot(); snap.Count(state.KindNamespace)+snap.Count(state.KindWorkload) != 0 {
 		t.Error("a refused plan has left something behind")
 	}

@@ -23,7 +23,7 @@ func TestOnlyReasonsOfUnplacedReplicasPointToExplain(t *testing.T) {
 		}
 		shown := r
 		if isWaiting(r) {
-			shown = presentWaiting(r)
+			shown = presentWaiting(r, "")
 		}
 		if got := shown.GetStatus().GetReason(); got != one.want || r.GetStatus().GetReason() != one.reason {
 			t.Errorf("%s, %q is shown as %q, want %q; stored is %q", one.phase, one.reason, got, one.want, r.GetStatus().GetReason())

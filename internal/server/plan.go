@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/cloudless/cloudless/api"
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/consensus"
@@ -19,8 +20,7 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 
 	"github.com/cloudless/cloudless/internal/server/core"
-
-	"github.com/cloudless/cloudless/internal/server/auth"
+	"github.com/cloudless/cloudless/internal/server/policies"
 )
 
 // planService is the PlanService. A plan is the transaction that ApplyPlan would propose, built on a fork of the state,
@@ -34,6 +34,11 @@ type planService struct {
 }
 
 func (s *planService) MakePlan(ctx context.Context, request *v1.PlanRequest) (*v1.Plan, error) {
+	done, err := s.planning.Take(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
 	wanted, err := s.prepareAll(ctx, request)
 	if err != nil {
 		return nil, err
@@ -62,6 +67,11 @@ func (s *planService) ApplyPlan(ctx context.Context, request *v1.ApplyPlanReques
 	if done != nil {
 		return s.repeatedPlan(done, request.GetFingerprint())
 	}
+	end, err := s.applying.Take(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
 	wanted, err := s.prepareAll(ctx, request.GetRequest())
 	if err != nil {
 		return nil, err
@@ -80,7 +90,14 @@ func (s *planService) ApplyPlan(ctx context.Context, request *v1.ApplyPlanReques
 		if err := s.mayApply(ctx, p); err != nil {
 			return err
 		}
-		return p.propose(b, receipt)
+		if err := p.verdict.Refusal(); err != nil {
+			return err
+		}
+		if err := p.propose(b, receipt); err != nil || p.batch.Len() == 0 {
+			return err
+		}
+		p.verdict.Record(ctx, s.Core, b)
+		return nil
 	})
 	if err != nil {
 		return nil, err
@@ -91,14 +108,14 @@ func (s *planService) ApplyPlan(ctx context.Context, request *v1.ApplyPlanReques
 	return s.applied(snap, p.plan), nil
 }
 
-// mayApply refuses a plan with changes that its caller could not apply one by one either.
+// mayApply refuses a plan with changes that its caller could not make one by one either.
 func (s *Server) mayApply(ctx context.Context, p *planned) error {
 	for _, change := range p.plan.GetChanges() {
 		if change.GetAction() == spec.ActionUnchanged {
 			continue
 		}
-		what := fmt.Sprintf("%s %s %s", change.GetAction(), strings.ToLower(change.GetKind()), change.GetName())
-		if err := auth.AuthorizeTo(core.Caller(ctx), s.kinds.named(change.GetKind()).method(change.GetAction()), what); err != nil {
+		kind := strings.ToLower(change.GetKind())
+		if err := s.Require(ctx, change.GetAction(), kind, change.GetNamespace(), fmt.Sprintf("%s %s %s", change.GetAction(), kind, change.GetName())); err != nil {
 			return err
 		}
 	}
@@ -159,6 +176,11 @@ func (s *Server) prepareAll(ctx context.Context, request *v1.PlanRequest) (*want
 	if w.prune, err = parsePrune(request.GetPrune()); err != nil {
 		return nil, err
 	}
+	if request.GetPrune() != "" {
+		if err := s.Require(ctx, api.VerbGet, "workload", w.namespace, "plan what is pruned in namespace "+w.namespace); err != nil {
+			return nil, err
+		}
+	}
 	shared, seen := &preparation{}, map[string]bool{}
 	for i, manifest := range request.GetObjects() {
 		o, err := s.kinds.prepare(ctx, i, manifest, shared)
@@ -168,11 +190,29 @@ func (s *Server) prepareAll(ctx context.Context, request *v1.PlanRequest) (*want
 		if seen[o.title()] {
 			return nil, core.Refuse(codes.InvalidArgument, "%s is given twice; leave one of them out", o.title())
 		}
+		if err := s.mayPlan(ctx, o.given()); err != nil {
+			return nil, err
+		}
 		seen[o.title()] = true
 		w.objects = append(w.objects, o)
 	}
 	slices.SortStableFunc(w.objects, func(a, b planObject) int { return cmp.Compare(a.rank(), b.rank()) })
 	return w, nil
+}
+
+// mayPlan refuses a plan of an object that the caller may not see: the plan tells what the object is now. An object that
+// the caller may create is no secret either.
+func (s *Server) mayPlan(ctx context.Context, o proto.Message) error {
+	p, m := core.Caller(ctx), o.(state.Object).GetMetadata()
+	if !p.IsUser() {
+		return nil
+	}
+	kind := strings.ToLower(string(o.ProtoReflect().Descriptor().Name()))
+	namespace := m.GetNamespace()
+	if kind == "namespace" {
+		namespace = m.GetName()
+	}
+	return core.Permit(s.Store.Snapshot(), p, core.Need{Verbs: []string{api.VerbGet}, Kind: kind, Namespace: namespace}, "plan "+kind+" "+m.GetName())
 }
 
 // parsePrune refuses selectors that also match objects without any of their labels.
@@ -193,6 +233,8 @@ type planned struct {
 	plan *v1.Plan
 	// objects are the kinds and uids of the objects, in the order of the changes.
 	objects []plannedObject
+	// verdict is what policies say of what the plan changes.
+	verdict *policies.Verdict
 }
 
 type plannedObject struct {
@@ -200,13 +242,13 @@ type plannedObject struct {
 	uid  string
 }
 
-func newPlanned(base *state.Snapshot) *planned {
-	return &planned{transaction: &transaction{base: base, batch: &state.Batch{}}, plan: &v1.Plan{}}
+func newPlanned(caller core.Principal, base *state.Snapshot) *planned {
+	return &planned{transaction: &transaction{base: base, batch: &state.Batch{}, caller: caller}, plan: &v1.Plan{}}
 }
 
 // plan builds the plan of a request on a state.
 func (s *Server) plan(ctx context.Context, wanted *wanted, snap *state.Snapshot) (*planned, error) {
-	p := newPlanned(snap)
+	p := newPlanned(core.Caller(ctx), snap)
 	given := map[string]bool{}
 	for _, o := range wanted.objects {
 		given[o.title()] = true
@@ -218,6 +260,12 @@ func (s *Server) plan(ctx context.Context, wanted *wanted, snap *state.Snapshot)
 		for _, kind := range s.kinds {
 			kind.prune(ctx, p, wanted, given)
 		}
+	}
+	if err := s.checkNamespaces(ctx, p.transaction); err != nil {
+		return nil, err
+	}
+	if err := s.checkAdmins(p.transaction); err != nil {
+		return nil, err
 	}
 	if err := p.checkPublishedOnce(); err != nil {
 		return nil, err
@@ -233,6 +281,7 @@ func (s *Server) plan(ctx context.Context, wanted *wanted, snap *state.Snapshot)
 		return nil, err
 	}
 	p.plan.Fingerprint = fingerprint(wanted, p.plan)
+	p.judge(ctx, s.Core) // what policies say depends on the caller, and is no part of what the plan does
 	return p, nil
 }
 
@@ -283,7 +332,7 @@ func (s *Server) forecast(p *planned, fork *state.Fork) error {
 		switch p.objects[i].kind {
 		case state.KindWorkload:
 			change.Replicas, change.Unplaced, change.UnplacedReasons = own[0].GetReplicas(), own[0].GetUnplaced(), own[0].GetUnplacedReasons()
-			change.Quota = own[0].GetQuota()
+			change.Quota, change.WaitsFor = own[0].GetQuota(), own[0].GetWaitsFor()
 		case state.KindNamespace:
 			change.Woken = woken(own)
 		}

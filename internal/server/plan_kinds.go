@@ -5,12 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/policy"
 	"github.com/cloudless/cloudless/internal/server/core"
+	"github.com/cloudless/cloudless/internal/server/policies"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -19,8 +22,6 @@ import (
 type plannable interface {
 	// message is an empty object of the kind.
 	message() proto.Message
-	// method is the gRPC method that does what an action of a plan does. Its callers may also apply such a plan.
-	method(action string) string
 	prepareObject(ctx context.Context, given proto.Message, rank int, p *preparation) (planObject, error)
 	// manifest returns an object as it is now; nil if there is none.
 	manifest(snap *state.Snapshot, namespace, name string) *v1.Manifest
@@ -75,16 +76,6 @@ func (k planKinds) prepare(ctx context.Context, index int, manifest *v1.Manifest
 }
 
 func (c *collection[T]) message() proto.Message { return *new(T) }
-
-func (c *collection[T]) method(action string) string {
-	switch {
-	case action == spec.ActionDelete:
-		return c.declared.Delete.Name
-	case c.declared.Apply == nil:
-		return c.declared.Update.Name
-	}
-	return c.declared.Apply.Name
-}
 
 func (c *collection[T]) prepareObject(ctx context.Context, given proto.Message, rank int, p *preparation) (planObject, error) {
 	b, err := c.prepare(ctx, given.(T), p)
@@ -143,6 +134,27 @@ func (o *collected[T]) plan(ctx context.Context, p *planned) error {
 	o.builder.describe(p.transaction, old, now, change)
 	p.add(o.collection.kind, now, change)
 	return nil
+}
+
+// judge adds to the plan what policies say of its objects, also of those that it does not change: these stay as they are,
+// whatever policies say, but their authors see what would refuse the next change.
+func (p *planned) judge(ctx context.Context, c *core.Core) {
+	p.verdict = policies.Judge(ctx, c, p.base, p.batch)
+	kept := policies.JudgeAll(ctx, c, p.base, p.batch, func(yield func(policies.Change) bool) {
+		for i, o := range p.objects {
+			stored := state.ByUID[state.Object](p.base, o.kind, o.uid)
+			if p.plan.GetChanges()[i].GetAction() == spec.ActionUnchanged && stored != nil && !yield(policies.Change{Verb: policy.Update, Before: stored, Object: stored}) {
+				return
+			}
+		}
+	})
+	for _, change := range p.plan.GetChanges() {
+		from := p.verdict
+		if change.GetAction() == spec.ActionUnchanged {
+			from = kept
+		}
+		change.Findings = from.Of(strings.ToLower(change.GetKind()), change.GetNamespace(), change.GetName())
+	}
 }
 
 // title is an object's kind and name for people, such as "workload default/web".

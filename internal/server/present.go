@@ -121,6 +121,13 @@ func (s *Server) presentWorkload(snap *state.Snapshot, stored *v1.Workload, expl
 	if st.Reason == "" && unplaced > 0 && !explain {
 		st.Reason = fmt.Sprintf("%d cannot be placed %s", unplaced, explainHint(w.GetMetadata().GetNamespace(), w.GetMetadata().GetName()))
 	}
+	secret := ""
+	if unplaced > 0 || st.Outdated > 0 {
+		secret = placement.AwaitsSecret(snap, snap.Revision(st.GetRevisionUid()), s.Now())
+	}
+	if secret != "" {
+		st.Reason = secret
+	}
 	if d := snap.Deployment(st.GetDeploymentUid()); st.Reason == "" && spec.Waits(stored, d) && spec.HasDeployments(stored.GetSpec()) {
 		st.Reason = fmt.Sprintf("deployment %d %s", d.GetSpec().GetNumber(), waitText(d))
 	}
@@ -133,7 +140,7 @@ func (s *Server) presentWorkload(snap *state.Snapshot, stored *v1.Workload, expl
 	st.Phase = phaseOf(w, completed)
 	s.presentKind(snap, stored, w, completed)
 	// A job that has ended waits for nothing, though some replicas may still be stopping.
-	if explain && st.Pending+st.Outdated > 0 && st.GetJob().GetOutcome() == "" {
+	if explain && secret == "" && st.Pending+st.Outdated > 0 && st.GetJob().GetOutcome() == "" {
 		s.explainPending(snap, w, offlineNames)
 	}
 	return w

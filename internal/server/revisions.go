@@ -75,8 +75,9 @@ func (s *workloads) rollBack(ctx context.Context, tx *transaction, old *v1.Workl
 	}
 	if runsToEnd := !spec.HasDeployments(w.GetSpec()); runsToEnd {
 		// A new revision does the work of the earlier one again, which may have ended.
-		repeated := revise(tx.batch, w, images.PinnedBy(target))
+		repeated := s.revise(tx, w, images.PinnedBy(target))
 		repeated.Spec.Restart = current.GetSpec().GetRestart()
+		repeated.Spec.SeccompProfile = target.GetSpec().GetSeccompProfile()
 	}
 	s.deploy(ctx, tx, old, w, spec.CauseRollback)
 	tx.batch.Update(w, old.GetMetadata().GetVersion())
@@ -227,7 +228,8 @@ func (s *workloads) ListRevisions(ctx context.Context, request *v1.ListRevisions
 	if request.GetWorkload() == "" {
 		items, next, err := page(request.GetPage(), func(after string) iter.Seq[*v1.Revision] { return revisionsAfter(snap, after) }, uidOf[*v1.Revision],
 			func(r *v1.Revision) bool {
-				return request.GetNamespace() == "" || r.GetMetadata().GetNamespace() == request.GetNamespace()
+				namespace := r.GetMetadata().GetNamespace()
+				return (request.GetNamespace() == "" || namespace == request.GetNamespace()) && core.Caller(ctx).Sees("revision", namespace)
 			})
 		return &v1.ListRevisionsResponse{Items: items, Next: next}, err
 	}

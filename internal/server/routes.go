@@ -245,6 +245,7 @@ func (tx *transaction) checkClaim(r *v1.Route) error {
 			break
 		}
 		field, words = routes.Conflict(r, other)
+		words = tx.hide("route", other, words)
 	}
 	for w := range tx.workloads() {
 		if words != "" {
@@ -252,6 +253,7 @@ func (tx *transaction) checkClaim(r *v1.Route) error {
 		}
 		if w.GetMetadata().GetDeleteTime() == nil {
 			field, words = routes.Published(settings, r, w)
+			words = tx.hide("workload", w, words)
 		}
 	}
 	if words == "" {
@@ -260,10 +262,20 @@ func (tx *transaction) checkClaim(r *v1.Route) error {
 	return &spec.Error{Violations: []spec.Violation{{Field: field, Message: words}}}
 }
 
+// hide replaces words about an object in a namespace that the caller may not see. The caller learns that something is taken,
+// and not by what.
+func (tx *transaction) hide(kind string, other state.Object, words string) string {
+	if words == "" || tx.caller.Sees(kind, other.GetMetadata().GetNamespace()) {
+		return words
+	}
+	return "is taken by another namespace; choose another"
+}
+
 // checkFree refuses a workload that publishes the port of a route.
 func (tx *transaction) checkFree(w *v1.Workload) error {
 	for r := range tx.routes() {
 		if i, words := routes.TakenBy(tx.base.Cluster().GetSpec(), w, r); words != "" {
+			words = tx.hide("route", r, words)
 			return &spec.Error{Violations: []spec.Violation{{Field: fmt.Sprintf("spec.ports[%d].publish", i), Message: words}}}
 		}
 	}

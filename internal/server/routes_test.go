@@ -122,7 +122,7 @@ func TestRoutesAreCreatedChangedAndDeleted(t *testing.T) {
 // A host belongs to the namespace of its first route, also for wildcards, and others learn only which namespace that is.
 func TestHostsBelongToOneNamespace(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(core.RoleOperator)
+	op := c.as(core.RoleAdmin)
 	c.leads(op, to("secret-name", "a.example.org", below("/secret"), under("shop")))
 	for _, host := range []string{"a.example.org", "*.example.org"} {
 		_, err := op.routes().CreateRoute(c.ctx, &v1.CreateRouteRequest{Route: to("x", host, under("blog"))})
@@ -149,7 +149,7 @@ func TestHostsBelongToOneNamespace(t *testing.T) {
 // Of many namespaces that claim a host at the same time, one gets it.
 func TestOneOfManyClaimsSucceeds(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(core.RoleOperator)
+	op := c.as(core.RoleAdmin)
 	var all sync.WaitGroup
 	results := make([]error, 8)
 	for i := range results {
@@ -173,7 +173,7 @@ func TestOneOfManyClaimsSucceeds(t *testing.T) {
 
 func TestTwoRoutesNeverAnswerForTheSame(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(core.RoleOperator)
+	op := c.as(core.RoleAdmin)
 	c.leads(op, to("shop", "a.org", securedBy(spec.TLSCluster)))
 	c.leads(op, to("v2", "a.org", below("/v2"), securedBy(spec.TLSCluster)))
 	c.leads(op, to("db", "", onTCP(5432)))
@@ -230,14 +230,14 @@ func TestPortsOfRoutesAndWorkloads(t *testing.T) {
 		wantCode(t, err, codes.InvalidArgument, words)
 	}
 	refused(5432, "spec.ports[0].publish: 5432/tcp is the port of a route in namespace default")
-	c.made(op, "plain", publishes(80), replicasOf(0)) // no route has a host yet
+	c.made(c.as(core.RoleAdmin), "plain", publishes(80), replicasOf(0)) // no route has a host yet
 	c.refusesRoute(op, to("x", "a.org"), "spec.host: needs port 80/tcp of the nodes, which workload plain in namespace default publishes")
 	_, err = op.DeleteWorkload(c.ctx, &v1.DeleteWorkloadRequest{Name: "plain"})
 	must(t, err)
 	c.until(func(snap *state.Snapshot) bool { return snap.WorkloadByName("default", "plain") == nil })
 	c.leads(op, to("x", "a.org"))
 	refused(80, "80/tcp is the port at which nodes answer for routes with a host")
-	c.made(op, "late", publishes(443), replicasOf(0)) // no route has TLS
+	c.made(c.as(core.RoleAdmin), "late", publishes(443), replicasOf(0)) // no route has TLS
 
 	admin := c.as(core.RoleAdmin)
 	for words, ingress := range map[string]*v1.Ingress{

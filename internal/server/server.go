@@ -1,3 +1,10 @@
+// Package server is the API edge: it authenticates, authorizes and validates every call,
+// proposes the changes, and answers from the replicated state. gRPC, HTTP/JSON, the
+// registry, metrics and the agents' sessions all use one address.
+//
+// It guarantees that only /healthz is answered without an identity, and that a node can act
+// only as itself. It decides nothing about placement or rollout, and it never connects to a
+// node: logs and exec travel on streams that the agent opens.
 package server
 
 import (
@@ -6,6 +13,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"runtime"
 	"sync/atomic"
 	"time"
 
@@ -18,6 +26,7 @@ import (
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/consensus"
+	"github.com/cloudless/cloudless/internal/control/authority"
 	"github.com/cloudless/cloudless/internal/gcpacer"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/registry"
@@ -25,6 +34,7 @@ import (
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/gateway"
 	"github.com/cloudless/cloudless/internal/server/images"
+	"github.com/cloudless/cloudless/internal/server/login"
 	"github.com/cloudless/cloudless/internal/server/membership"
 	"github.com/cloudless/cloudless/internal/server/network"
 	"github.com/cloudless/cloudless/internal/server/oneport"
@@ -34,6 +44,7 @@ import (
 	"github.com/cloudless/cloudless/internal/server/sessions"
 	"github.com/cloudless/cloudless/internal/server/streams"
 	"github.com/cloudless/cloudless/internal/server/svid"
+	"github.com/cloudless/cloudless/internal/server/trust"
 	"github.com/cloudless/cloudless/internal/state"
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
@@ -76,6 +87,8 @@ type Placement interface {
 	Departing(snap *state.Snapshot, n *v1.Node) []*v1.DepartingReplica
 	// Undrainable says why a drain that was forecast would not do, and what would help.
 	Undrainable(before, after *state.Snapshot, n *v1.Node) (reasons []string, help string)
+	// CountedDefaults says in sentences what counts against the quota of a namespace although a workload does not request it.
+	CountedDefaults(n *v1.Namespace, w *v1.WorkloadSpec) []string
 	// Forecast applies a transaction to the fork, simulates what follows, and returns the outcome for the replicas of
 	// each workload.
 	Forecast(now time.Time, fork *state.Fork, tx *statev1.Transaction, workloads []string) ([]*v1.PlanChange, []*v1.Preemption, error)
@@ -110,6 +123,8 @@ type Options struct {
 	Store     *state.Store
 	Consensus *consensus.Consensus
 	CA        *identity.CA
+	// KeepAuthority writes a copy of the cluster's authority for the next start; nil keeps none.
+	KeepAuthority func(*statev1.Authority) error
 	// Sealer holds the key-encryption key, which servers that join receive.
 	Sealer *identity.Sealer
 	// Addresses returns the current address of another server; nil if only the state knows addresses.
@@ -175,14 +190,19 @@ type Server struct {
 	metrics           *telemetry.Server
 	kinds             planKinds
 	plans             *plans
-	membership        *membership.Membership
-	enrollment        *membership.Enrollment
-	peers             *relay.Conns
-	images            *images.Images
-	router            *relay.Router
-	passed            *relay.PassedCalls
-	packets           *packets.Server
-	identities        *svid.Service
+	// planning and applying bound the plans that are made and applied at a time: each one simulates what follows. Whoever may
+	// only look cannot keep others from applying.
+	planning, applying *core.Turns
+	membership         *membership.Membership
+	enrollment         *membership.Enrollment
+	login              *login.Service
+	tokenUses          *login.Uses
+	peers              *relay.Conns
+	images             *images.Images
+	router             *relay.Router
+	passed             *relay.PassedCalls
+	packets            *packets.Server
+	identities         *svid.Service
 
 	grpc  *edge
 	http  *http.Server
@@ -209,6 +229,9 @@ const readBuffer = 1 << 10
 // httpStreams is how many requests one HTTP/2 connection may have open.
 const httpStreams = 250
 
+// plansWaiting is how many calls may wait until they can make a plan. More are refused, and clients retry.
+const plansWaiting = 128
+
 // streamWorkers is the number of goroutines that are reused for calls, so that their stacks need not grow again for
 // each call. Further concurrent calls get new goroutines.
 const streamWorkers = 64
@@ -234,6 +257,9 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		plans:   newPlans(),
 		inner:   gateway.NewInner(),
 	}
+	atOnce := max(4, runtime.GOMAXPROCS(0))
+	s.planning = core.NewTurns("plans", atOnce, 2, plansWaiting, plansWaiting/8)
+	s.applying = core.NewTurns("plans", atOnce, 2, plansWaiting, plansWaiting/4)
 	s.stopping, s.stop = context.WithCancelCause(context.WithoutCancel(ctx))
 	s.registerMetrics(s.scrape)
 	certificate, err := membership.NewCertificate(s.Core, o.CA, o.CertificateTTL, o.Hosts)
@@ -252,7 +278,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	s.connect(o, certificate)
 	s.sessions = sessions.New(sessions.Options{
 		Core: s.Core, Nodes: o.Nodes, Collector: o.Collector, Login: s.images.LoginOf, Addresses: s.membership.Addresses, Duplicates: &s.duplicates,
-		Traffic: o.TrafficReports, Wake: o.Wake, Unseal: o.Sealer.Unseal,
+		Traffic: o.TrafficReports, Wake: o.Wake, Unseal: o.Sealer.Unseal, Metrics: s.metrics,
 	})
 	s.identities = svid.New(s.Core, s.ca, s.sealer)
 	guard := &auth.Guard{
@@ -292,18 +318,24 @@ func New(ctx context.Context, o Options) (*Server, error) {
 func (s *Server) connect(o Options, certificate *identity.Rotator) {
 	s.membership = membership.New(membership.Options{
 		Core: s.Core, Version: o.Version, Advertise: o.Advertise, Addresses: o.Addresses, CA: o.CA, Sealer: o.Sealer,
-		Certificate: certificate, CertificateTTL: o.CertificateTTL, Port: s.port, Duplicates: &s.duplicates,
+		KeepAuthority: o.KeepAuthority,
+		Certificate:   certificate, CertificateTTL: o.CertificateTTL, Port: s.port, Duplicates: &s.duplicates,
 		ForgetServer: func(server string) { s.images.ForgetServer(server) },
 	})
 	s.peers = s.membership.Conns()
 	s.router = relay.NewRouter(s.Core, s.peers, s.membership.Addresses, s.membership.Expel)
 	s.catchUpWithLeader = s.router.CatchUp
+	s.membership.CatchUpWithLeader = s.router.CatchUp
 	s.images = images.New(images.Options{
 		Core: s.Core, Registry: s.registry, Sealer: s.sealer, Foreign: o.Foreign, Conns: s.peers, Router: s.router,
 		PeerConfig: s.membership.PeerConfig(), Address: s.address, Stopping: s.stopping,
 	})
 	s.auth = auth.NewAuthenticator(s.stopping, s.Core, s.ca.Trust().Cluster(), func(ctx context.Context) error { return s.catchUpWithLeader(ctx) })
 	s.enrollment = membership.NewEnrollment(s.stopping, s.membership, s.auth)
+	s.login = login.New(login.Options{
+		Core: s.Core, Fingerprint: func() identity.Fingerprint { return s.ca.Trust().Fingerprint() }, Foreign: o.Foreign,
+	})
+	s.tokenUses = login.NewUses(s.Core, s.peers, &s.auth.Uses)
 }
 
 // Images returns the images that this server serves.
@@ -315,6 +347,11 @@ func (s *Server) Membership() *membership.Membership { return s.membership }
 // Sessions returns the sessions of the agents with this server.
 func (s *Server) Sessions() *sessions.Sessions { return s.sessions }
 
+// KeyReports are what the members say of their keys.
+func (s *Server) KeyReports(ctx context.Context) authority.Reports {
+	return authority.Reports{Servers: s.membership.KeyReports(ctx), Nodes: s.sessions.TrustReports()}
+}
+
 // Address is the address that the server listens on.
 func (s *Server) Address() string { return s.address }
 
@@ -322,19 +359,24 @@ func (s *Server) newGRPC(guard *auth.Guard) *edge {
 	server := newEdge(s.port, guard)
 	s.passed = &relay.PassedCalls{Guard: guard.Unary, Methods: server.methods, Stopping: s.stopping}
 	all, namespaces, nodes := newWorkloads(s), newNamespaces(s), newNodes(s)
-	offered, leading := newServices(s), newRoutes(s)
-	s.kinds = planKinds{namespaces, all, offered, leading, nodes}
+	offered, leading, ruling := newServices(s), newRoutes(s), newPolicies(s)
+	named, bindings := newRoles(s), newRoleBindings(s)
+	s.kinds = planKinds{namespaces, all, offered, leading, nodes, named, bindings, ruling}
 	v1.RegisterWorkloadServiceServer(server, &workloads{collection: all, replicas: newReplicas(s), Streams: s.newStreams()})
 	v1.RegisterDeploymentServiceServer(server, &deploymentService{collection: newDeployments(s)})
 	v1.RegisterNodeServiceServer(server, &nodeService{collection: nodes})
 	v1.RegisterClusterServiceServer(server, &clusterService{Server: s})
 	v1.RegisterTokenServiceServer(server, &tokenService{collection: newTokens(s)})
+	v1.RegisterLoginServiceServer(server, s.login)
 	v1.RegisterImageServiceServer(server, &imageService{Server: s, logins: newLogins(s)})
 	v1.RegisterEventServiceServer(server, &eventService{collection: newEvents(s)})
 	v1.RegisterPlanServiceServer(server, &planService{Server: s})
+	v1.RegisterRoleServiceServer(server, &roleService{collection: named, bindings: bindings})
 	v1.RegisterNamespaceServiceServer(server, &namespaceService{collection: namespaces})
+	v1.RegisterPolicyServiceServer(server, &policyService{collection: ruling})
 	v1.RegisterServiceServiceServer(server, &serviceService{collection: offered})
 	v1.RegisterCertificateServiceServer(server, &certificateService{collection: newCertificates(s)})
+	v1.RegisterSecretServiceServer(server, &secretService{collection: newSecrets(s)})
 	v1.RegisterRouteServiceServer(server, &routeService{collection: leading})
 	v1.RegisterEndpointServiceServer(server, &endpointService{collection: offered})
 	v1.RegisterConnectivityServiceServer(server, network.New(s.Core, s.sessions.Open))
@@ -342,8 +384,9 @@ func (s *Server) newGRPC(guard *auth.Guard) *edge {
 	v1.RegisterEnrollmentServiceServer(server, s.enrollment)
 	v1.RegisterAgentServiceServer(server, s.sessions)
 	v1.RegisterServerServiceServer(server, &serverService{collection: newServers(s)})
-	v1.RegisterPeerServiceServer(server, &peerService{Membership: s.membership, Copies: images.Copies{Images: s.images}, PassedCalls: s.passed})
+	v1.RegisterPeerServiceServer(server, &peerService{Membership: s.membership, Copies: images.Copies{Images: s.images}, PassedCalls: s.passed, Uses: s.tokenUses})
 	v1.RegisterIdentityServiceServer(server, s.identities)
+	v1.RegisterAuthorityServiceServer(server, trust.New(s.Core, s.membership.Keys(), s.KeyReports))
 	healthv1.RegisterHealthServer(server, health.NewServer())
 	reflection.Register(server)
 	return server
@@ -367,6 +410,7 @@ func (s *Server) Run(ctx context.Context) error {
 	g.Go(func() error { return s.packets.Run(ctx) })
 	g.Go(func() error { return s.enrollment.Run(ctx) })
 	g.Go(func() error { return s.images.Prune(ctx) })
+	g.Go(func() error { return s.tokenUses.Run(ctx) })
 	g.Go(func() error { return s.grpc.serve(s.port, s.inner) })
 	g.Go(func() error { return ignoreClosed(s.http.Serve(s.port.HTTP())) })
 	g.Go(func() error {
@@ -433,13 +477,19 @@ func (s *Server) dispatch(ctx context.Context) error {
 func (s *Server) catchUp(snap *state.Snapshot) {
 	s.sessions.CatchUp(snap)
 	s.revoked.RevokeMissing(snap)
+	s.revoked.Recheck(s.auth, "")
 	s.membership.CatchUp(snap)
 }
 
 func (s *Server) route(c state.Change) {
 	s.sessions.Route(c)
 	s.membership.Route(c)
-	if c.Kind == state.KindToken && c.New == nil {
+	switch {
+	case c.Kind == state.KindToken && c.New == nil:
 		s.revoked.Revoke(c.Old.GetMetadata().GetUid())
+	case c.Kind == state.KindToken && c.Old != nil:
+		s.revoked.Recheck(s.auth, c.Old.GetMetadata().GetUid())
+	case c.Kind == state.KindRole || c.Kind == state.KindRoleBinding:
+		s.revoked.Recheck(s.auth, "")
 	}
 }

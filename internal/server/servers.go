@@ -16,6 +16,7 @@ import (
 	"github.com/cloudless/cloudless/internal/consensus"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/images"
+	"github.com/cloudless/cloudless/internal/server/login"
 	"github.com/cloudless/cloudless/internal/server/membership"
 	"github.com/cloudless/cloudless/internal/server/relay"
 	"github.com/cloudless/cloudless/internal/spec"
@@ -46,6 +47,7 @@ type peerService struct {
 	*membership.Membership
 	*relay.PassedCalls
 	images.Copies
+	*login.Uses
 }
 
 func (s *serverService) GetServer(ctx context.Context, request *v1.GetServerRequest) (*v1.Server, error) {
@@ -214,6 +216,7 @@ func (s *serverService) DeleteServer(ctx context.Context, request *v1.DeleteServ
 		if event, err = s.membership.Revoke(ctx, b, removed, "it is no server of this cluster any more"); err != nil {
 			return err
 		}
+		s.membership.Keys().Request(snap, b, "server "+removed.GetMetadata().GetName()+", which knows them, was removed")
 		return s.membership.RotateGossipKey(snap, b)
 	})
 	if err != nil {

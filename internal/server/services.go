@@ -137,7 +137,9 @@ func (s *serviceService) ResolveService(ctx context.Context, request *v1.Resolve
 		return nil, err
 	}
 	found := s.find(snap, namespace, name)
-	switch {
+	switch hidden := !found.GetSpec().GetExported() && !core.Caller(ctx).Sees("service", namespace); {
+	case hidden && namespace != from:
+		return nil, core.NotFound("service", namespace, name)
 	case found == nil:
 		return nil, s.missing(snap, namespace, name)
 	case namespace != from && !found.GetSpec().GetExported():

@@ -71,6 +71,7 @@ func TestCertificatesOfNonMembersAreRefusedBeforeTheirMessageIsRead(t *testing.T
 
 func TestDeletedTokenIsRefusedBeforeTheMessageIsRead(t *testing.T) {
 	c := newCluster(t)
+	c.as(core.RoleAdmin) // who stays
 	as := c.dial(nil, c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleAdmin, Name: "gone"}))
 	_, err := as.DeleteToken(c.ctx, &v1.DeleteTokenRequest{Name: "gone"}) // authenticates the connection
 	must(t, err)
@@ -80,6 +81,7 @@ func TestDeletedTokenIsRefusedBeforeTheMessageIsRead(t *testing.T) {
 // The server authenticates the caller before and after it reads the message.
 func TestTokenDeletedDuringTheMessageIsRefused(t *testing.T) {
 	c := newCluster(t)
+	c.as(core.RoleAdmin) // who stays
 	as := c.dial(nil, c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleAdmin, Name: "gone"}))
 	stream, err := as.conn.NewStream(c.ctx, &grpc.StreamDesc{ClientStreams: true}, v1.WorkloadService_CreateWorkload_FullMethodName)
 	must(t, err)
@@ -93,6 +95,7 @@ func TestTokenDeletedDuringTheMessageIsRefused(t *testing.T) {
 // A connection that was authenticated once is also closed if it then brings nothing but refused calls.
 func TestRefusedCallsCloseAnAuthenticatedConnection(t *testing.T) {
 	c := newCluster(t)
+	c.as(core.RoleAdmin) // who stays
 	as := c.dial(nil, c.newTokenSecret(&v1.CreateTokenRequest{Role: core.RoleAdmin, Name: "gone"}))
 	_, err := as.DeleteToken(c.ctx, &v1.DeleteTokenRequest{Name: "gone"})
 	must(t, err)

@@ -26,10 +26,10 @@ func (s *workloads) GetUsage(ctx context.Context, request *v1.GetUsageRequest) (
 	if err != nil {
 		return nil, err
 	}
-	if err := checkWorkload(snap, request); err != nil {
+	if err := checkWorkload(core.Caller(ctx), snap, request); err != nil {
 		return nil, err
 	}
-	frame, _ := s.usage(snap, request)
+	frame, _ := s.usage(core.Caller(ctx), snap, request)
 	return frame, nil
 }
 
@@ -40,13 +40,13 @@ func (s *workloads) WatchUsage(request *v1.GetUsageRequest, stream grpc.ServerSt
 	if err != nil {
 		return err
 	}
-	if err := checkWorkload(snap, request); err != nil {
+	if err := checkWorkload(core.Caller(ctx), snap, request); err != nil {
 		return err
 	}
 	pause := time.NewTimer(usageFrame)
 	defer pause.Stop()
 	for {
-		frame, news := s.usage(s.Store.Snapshot(), request)
+		frame, news := s.usage(core.Caller(ctx), s.Store.Snapshot(), request)
 		if err := stream.Send(frame); err != nil {
 			return err
 		}
@@ -85,12 +85,12 @@ func (s *workloads) awaitNews(ctx context.Context, news <-chan struct{}) error {
 
 // checkWorkload refuses a workload that does not exist. Otherwise it would look like one
 // that uses nothing.
-func checkWorkload(snap *state.Snapshot, request *v1.GetUsageRequest) error {
+func checkWorkload(p core.Principal, snap *state.Snapshot, request *v1.GetUsageRequest) error {
 	if request.GetWorkload() == "" {
 		return nil
 	}
 	for w := range snap.Workloads(request.GetNamespace(), "") {
-		if w.GetMetadata().GetName() == request.GetWorkload() {
+		if w.GetMetadata().GetName() == request.GetWorkload() && p.Sees("workload", w.GetMetadata().GetNamespace()) {
 			return nil
 		}
 	}
@@ -100,14 +100,15 @@ func checkWorkload(snap *state.Snapshot, request *v1.GetUsageRequest) error {
 	return core.NotFound("workload", "", request.GetWorkload())
 }
 
-// usage returns the usage that a request asks for, sorted by name, and a channel that is
+// usage returns the usage that a request asks for and its caller may see, sorted by name, and a channel that is
 // closed when there is news.
-func (s *Server) usage(snap *state.Snapshot, of *v1.GetUsageRequest) (*v1.Usage, <-chan struct{}) {
+func (s *Server) usage(p core.Principal, snap *state.Snapshot, of *v1.GetUsageRequest) (*v1.Usage, <-chan struct{}) {
 	nodes, replicas, news := s.nodes.Usage()
 	frame := &v1.Usage{Time: timestamppb.New(s.Now())}
 	concerned := map[string]bool{} // names of the nodes that a workload runs on
 	for _, u := range replicas {
-		if (of.GetNamespace() == "" || u.GetNamespace() == of.GetNamespace()) && (of.GetWorkload() == "" || u.GetWorkload() == of.GetWorkload()) {
+		if (of.GetNamespace() == "" || u.GetNamespace() == of.GetNamespace()) && (of.GetWorkload() == "" || u.GetWorkload() == of.GetWorkload()) &&
+			p.Sees("workload", u.GetNamespace()) {
 			frame.Replicas = append(frame.Replicas, u)
 			concerned[u.GetNode()] = true
 		}
@@ -117,7 +118,7 @@ func (s *Server) usage(snap *state.Snapshot, of *v1.GetUsageRequest) (*v1.Usage,
 	})
 	for n := range snap.Nodes("") {
 		m := n.GetMetadata()
-		if of.GetWorkload() != "" && !concerned[m.GetName()] {
+		if of.GetWorkload() != "" && !concerned[m.GetName()] || !p.Sees("node", "") {
 			continue
 		}
 		frame.Nodes = append(frame.Nodes, &v1.NodeUsage{

@@ -120,7 +120,7 @@ func touchedWorkloads(snap *state.Snapshot, changes []state.Change) map[string]b
 
 func (s *workloads) WatchReplicas(request *v1.WatchReplicasRequest, stream grpc.ServerStreamingServer[v1.ReplicaChange]) error {
 	namespace := request.GetSelection().GetNamespace()
-	matches, err := s.replicas.matcher(selection[*v1.Replica]{
+	matches, err := s.replicas.matcher(stream.Context(), selection[*v1.Replica]{
 		namespace: namespace, labels: request.GetSelection().GetLabels(),
 		also: func(r *v1.Replica) bool {
 			return (request.GetWorkload() == "" || request.GetWorkload() == r.GetSpec().GetWorkload()) &&

@@ -13,9 +13,13 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/cloudless/cloudless/api"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/policy"
+	"github.com/cloudless/cloudless/internal/roles"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/images"
+	"github.com/cloudless/cloudless/internal/server/policies"
 	"github.com/cloudless/cloudless/internal/services"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
@@ -36,6 +40,9 @@ func (s *Server) prepareWorkload(ctx context.Context, given *v1.Workload, p *pre
 		m = &v1.Metadata{}
 	}
 	m.Namespace = orDefault(m.GetNamespace())
+	if caller := core.Caller(ctx); !caller.Can(policy.Create, string(state.KindWorkload), m.GetNamespace()) && !caller.Can(policy.Update, string(state.KindWorkload), m.GetNamespace()) {
+		ctx, p = images.WithoutLookUps(ctx), &preparation{receipt: p.receipt}
+	}
 	image, err := p.lookUp(ctx, s.images, given.GetSpec().GetImage())
 	if err != nil {
 		return nil, err
@@ -61,8 +68,11 @@ func (p *preparation) lookUp(ctx context.Context, all *images.Images, from strin
 func (b *workloadBuilder) wanted() *v1.Workload { return b.given }
 
 func (b *workloadBuilder) create(ctx context.Context, tx *transaction) (*v1.Workload, error) {
-	wanted := b.accept(tx.base)
+	wanted := b.accept(tx)
 	if err := checkCreate(tx.base, wanted, tx.created); err != nil {
+		return nil, err
+	}
+	if err := b.mayRun(ctx); err != nil {
 		return nil, err
 	}
 	image, err := b.pin(ctx, tx)
@@ -82,7 +92,9 @@ func (b *workloadBuilder) create(ctx context.Context, tx *transaction) (*v1.Work
 		Spec:   wanted.GetSpec(),
 		Status: &v1.WorkloadStatus{Configuration: wanted.GetStatus().GetConfiguration()},
 	}
-	revise(tx.batch, w, image)
+	if err := filterCalls(tx.base, b.revise(tx, w, image)); err != nil {
+		return nil, err
+	}
 	b.deploy(ctx, tx, nil, w, spec.CauseCreate)
 	tx.batch.Create(w)
 	tx.batch.Create(b.Event(ctx, w, "Created", fmt.Sprintf("%s of %s%s", sizeText(w.GetSpec()), w.GetSpec().GetImage(), images.PinNote(image.Image))))
@@ -92,9 +104,14 @@ func (b *workloadBuilder) create(ctx context.Context, tx *transaction) (*v1.Work
 
 // update creates a new revision only if the replicas would run something different.
 func (b *workloadBuilder) update(ctx context.Context, tx *transaction, old *v1.Workload) (*v1.Workload, error) {
-	wanted := b.accept(tx.base)
+	wanted := b.accept(tx)
 	if err := checkUpdate(tx.base, old, wanted); err != nil {
 		return nil, err
+	}
+	if !spec.SameImage(old.GetSpec().GetImage(), wanted.GetSpec().GetImage()) {
+		if err := b.mayRun(ctx); err != nil {
+			return nil, err
+		}
 	}
 	image, err := b.pin(ctx, tx)
 	if err != nil {
@@ -119,8 +136,11 @@ func (b *workloadBuilder) update(ctx context.Context, tx *transaction, old *v1.W
 	w.Metadata.Annotations = wanted.GetMetadata().GetAnnotations()
 	if !sameTemplate {
 		w.Status.Configuration = wanted.GetStatus().GetConfiguration()
-		revision := revise(tx.batch, w, image)
+		revision := b.revise(tx, w, image)
 		revision.Spec.Restart = current.GetSpec().GetRestart()
+		if err := filterCalls(tx.base, revision); err != nil {
+			return nil, err
+		}
 	}
 	if !sameTemplate || again {
 		b.deploy(ctx, tx, old, w, spec.CauseApply)
@@ -142,7 +162,8 @@ func failedToBegin(snap *state.Snapshot, w *v1.Workload) bool {
 //
 // A stored workload keeps the defaults that it was created with as long as its author changes nothing: applying the
 // same file again replaces nothing, even if the defaults have changed.
-func (b *workloadBuilder) accept(snap *state.Snapshot) *v1.Workload {
+func (b *workloadBuilder) accept(tx *transaction) *v1.Workload {
+	snap := tx.base
 	w := &v1.Workload{Metadata: b.given.GetMetadata(), Spec: proto.CloneOf(b.given.GetSpec())}
 	cluster := snap.Cluster()
 	defaults, number := cluster.GetSpec().GetDefaults(), cluster.GetStatus().GetConfiguration()
@@ -155,10 +176,25 @@ func (b *workloadBuilder) accept(snap *state.Snapshot) *v1.Workload {
 	}
 	if w.Spec != nil {
 		spec.FillDefaults(w.Spec, defaults)
+		policies.FillFromNamespace(w.Spec, old.GetSpec(), policies.NamespaceAfter(snap, tx.batch, w.GetMetadata().GetNamespace()), cluster)
 	}
 	spec.Normalize(w)
 	w.Status = &v1.WorkloadStatus{Configuration: number}
 	return w
+}
+
+// mayRun refuses an image of the cluster's registry that the caller may not pull: a command in a replica could read it.
+func (b *workloadBuilder) mayRun(ctx context.Context) error {
+	name := b.image.Name
+	if !name.Local() {
+		return nil
+	}
+	namespace := roles.NamespaceOfImage(name.Repository)
+	if err := b.Require(ctx, api.VerbGet, "image", namespace, "run image "+b.image.From); err != nil {
+		return core.NewForbidden("%w; a role in one namespace includes the images whose names begin with it, such as %s/%s",
+			err, b.given.GetMetadata().GetNamespace(), name.Repository)
+	}
+	return nil
 }
 
 // pin resolves the image to a digest, once for all workloads of a transaction that name it.
@@ -198,11 +234,16 @@ func (b *workloadBuilder) describe(tx *transaction, old, now *v1.Workload, chang
 	image, _ := tx.image(b.image.From)
 	change.Image = image.Image
 	if change.GetAction() != spec.ActionUnchanged {
-		change.Warnings = publishedNowhere(tx.base, now.GetSpec())
+		n := policies.NamespaceAfter(tx.base, tx.batch, now.GetMetadata().GetNamespace())
+		change.Warnings = append(publishedNowhere(tx.base, now.GetSpec()), b.placement.CountedDefaults(n, now.GetSpec())...)
+	}
+	if b.image.LeftOut {
+		change.Warnings = append(change.Warnings, fmt.Sprintf("registry %s was not asked for the image, because you may not create workloads in namespace %s: the plan of someone who may can differ",
+			b.image.Name.Registry, now.GetMetadata().GetNamespace()))
 	}
 	switch change.GetAction() {
 	case spec.ActionCreate:
-		change.Fields = fieldChanges(spec.Given(b.withClusterDefaults(tx.base, now)))
+		change.Fields = fieldChanges(spec.Given(b.withClusterDefaults(tx, now)))
 	case spec.ActionUpdate:
 		change.Fields = fieldChanges(spec.DiffWorkload(old, now))
 		before := tx.base.Revision(old.GetStatus().GetRevisionUid()).GetSpec().GetImage()
@@ -214,11 +255,14 @@ func (b *workloadBuilder) describe(tx *transaction, old, now *v1.Workload, chang
 }
 
 // withClusterDefaults is the workload as its author gives it, with the defaults that the cluster adds.
-func (b *workloadBuilder) withClusterDefaults(snap *state.Snapshot, now *v1.Workload) *v1.Workload {
-	defaults := snap.Configuration(now.GetStatus().GetConfiguration()).GetSpec().GetCluster().GetDefaults()
+func (b *workloadBuilder) withClusterDefaults(tx *transaction, now *v1.Workload) *v1.Workload {
+	defaults := tx.base.Configuration(now.GetStatus().GetConfiguration()).GetSpec().GetCluster().GetDefaults()
 	with := proto.CloneOf(b.given)
 	if defaults != nil && with.Spec != nil {
 		spec.FillDefaults(with.Spec, defaults)
+	}
+	if with.Spec != nil {
+		policies.FillFromNamespace(with.Spec, nil, policies.NamespaceAfter(tx.base, tx.batch, now.GetMetadata().GetNamespace()), tx.base.Cluster())
 	}
 	return with
 }
@@ -299,6 +343,9 @@ func (tx *transaction) checkPublishedOnce() error {
 		}
 		for other := range tx.workloads() {
 			if err := publishedTwice(w, other); err != nil {
+				if hidden := tx.hide("workload", other, err.Violations[0].Message); hidden != "" {
+					err.Violations[0].Message = hidden
+				}
 				return err
 			}
 		}
@@ -381,7 +428,7 @@ func publishesAnew(before, now *v1.Workload) bool {
 		!slices.EqualFunc(before.GetSpec().GetPorts(), now.GetSpec().GetPorts(), func(a, b *v1.Port) bool { return proto.Equal(a, b) })
 }
 
-func publishedTwice(w, other *v1.Workload) error {
+func publishedTwice(w, other *v1.Workload) *spec.Error {
 	m := other.GetMetadata()
 	if m.GetUid() == w.GetMetadata().GetUid() || m.GetDeleteTime() != nil {
 		return nil

@@ -10,6 +10,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/secret"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/images"
 	"github.com/cloudless/cloudless/internal/server/notfound"
@@ -179,8 +180,11 @@ func (s *workloads) RestartWorkload(ctx context.Context, request *v1.RestartWork
 		}
 		w := proto.CloneOf(old)
 		current := tx.base.Revision(old.GetStatus().GetRevisionUid())
-		revision := revise(tx.batch, w, images.PinnedBy(current))
+		revision := s.revise(tx, w, images.PinnedBy(current))
 		revision.Spec.Restart = current.GetSpec().GetRestart() + 1
+		if err := filterCalls(tx.base, revision); err != nil {
+			revision.Spec.SeccompProfile = current.GetSpec().GetSeccompProfile() // no longer configured
+		}
 		s.deploy(ctx, tx, old, w, spec.CauseRestart)
 		tx.batch.Update(w, old.GetMetadata().GetVersion())
 		tx.batch.Create(s.Event(ctx, w, "Restarted", fmt.Sprintf("every replica is replaced by one of revision %d", revision.GetSpec().GetNumber())))
@@ -212,12 +216,24 @@ func workloadExists(old *v1.Workload) error {
 	return core.Refuse(codes.AlreadyExists, "workload %s exists already in namespace %s", m.GetName(), m.GetNamespace())
 }
 
-// revise adds the next revision of w to the batch and points w at it.
-func revise(b *state.Batch, w *v1.Workload, image images.Pinned) *v1.Revision {
+// revise adds the next revision of w to the transaction and points w at it.
+func (s *Server) revise(tx *transaction, w *v1.Workload, image images.Pinned) *v1.Revision {
 	revision := rollout.Revise(w, state.NewUID())
+	secret.Pin(tx.base, revision, s.Now())
 	revision.Spec.Image, revision.Spec.Platforms = image.Image, image.Platforms
-	b.Create(revision)
+	tx.batch.Create(revision)
 	return revision
+}
+
+// filterCalls writes the filter of system calls that the workload names into a new revision, which keeps it when the
+// configuration changes.
+func filterCalls(snap *state.Snapshot, revision *v1.Revision) error {
+	filter, err := spec.SeccompOf(revision.GetSpec().GetWorkload(), snap.Cluster().GetSpec())
+	if err != nil {
+		return core.Refuse(codes.FailedPrecondition, "%s", err)
+	}
+	revision.Spec.SeccompProfile = filter
+	return nil
 }
 
 func orDefault(namespace string) string {

@@ -123,7 +123,7 @@ func TestPortIsNotPublishedInsideTheCluster(t *testing.T) {
 	c := newCluster(t)
 	create := func(address string) error {
 		_, err := c.as(core.RoleOperator).CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web", func(w *v1.Workload) {
-			w.Spec.Network, w.Spec.Ports = "node", []*v1.Port{{Port: 80, Publish: 80, PublishAddress: address}}
+			w.Spec.Network, w.Spec.Ports = "node", []*v1.Port{{Port: 80, Publish: 8080, PublishAddress: address}}
 		})})
 		return err
 	}

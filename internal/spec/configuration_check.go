@@ -47,6 +47,18 @@ func checkConfiguration(c *v1.Configuration, found *violations) {
 	checkWeights(clusterPath+".weights", s.GetWeights(), found)
 	checkAcme(clusterPath+".acme", s.GetAcme(), found)
 	checkIngress(s, found)
+	checkDisks(clusterPath+".security", s.GetSecurity(), found)
+	checkOidc(clusterPath+".oidc", s.GetOidc(), found)
+	checkSeccompProfiles(s.GetSecurity().GetSeccompProfiles(), found)
+}
+
+// checkDisks refuses limits with which no image and no replica could run.
+func checkDisks(path string, s *v1.ClusterSecurity, found *violations) {
+	for name, text := range map[string]string{".maxUnpackedImage": s.GetMaxUnpackedImage(), ".maxWritableLayer": s.GetMaxWritableLayer()} {
+		if n, ok := readAmount(path+name, text, ParseBytes, found); ok && n < minDisk {
+			found.add(path+name, "%s is too small: give at least %s", FormatBytes(n), FormatBytes(minDisk))
+		}
+	}
 }
 
 // checkReserved refuses amounts that no node could read: the node would accept nothing.

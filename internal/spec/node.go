@@ -23,6 +23,10 @@ const (
 	LabelKernel   = OwnLabels + "kernel"
 	LabelVersion  = OwnLabels + "version"
 	LabelGPU      = OwnLabels + "gpu"
+
+	// "true" where programs can run in the sandbox gvisor, or in user namespaces of their own.
+	LabelGVisor         = OwnLabels + "gvisor"
+	LabelUserNamespaces = OwnLabels + "user-namespaces"
 )
 
 // The labels that say where a node is.
@@ -46,6 +50,8 @@ func NodeLabels(n *v1.Node) map[string]string {
 		{LabelKernel, info.GetKernel()},
 		{LabelVersion, info.GetVersion()},
 		{LabelGPU, n.GetStatus().GetCapacity().GetGpuModel()},
+		{LabelGVisor, trueIf(anyDriver(n, func(d *v1.DriverInfo) bool { return slices.Contains(d.GetSandboxes(), SandboxGVisor) }))},
+		{LabelUserNamespaces, trueIf(anyDriver(n, (*v1.DriverInfo).GetUserNamespaces))},
 	} {
 		if one.value != "" {
 			all[one.key] = one.value
@@ -54,6 +60,17 @@ func NodeLabels(n *v1.Node) map[string]string {
 		}
 	}
 	return all
+}
+
+func anyDriver(n *v1.Node, can func(*v1.DriverInfo) bool) bool {
+	return slices.ContainsFunc(n.GetStatus().GetDrivers(), can)
+}
+
+func trueIf(it bool) string {
+	if it {
+		return "true"
+	}
+	return ""
 }
 
 // Drains reports whether the replicas of a node are to leave it.

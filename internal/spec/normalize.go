@@ -69,6 +69,8 @@ func normalizeSpec(s *v1.WorkloadSpec) {
 	normalRelease(s.Release)
 	normalAutoscale(s.Autoscale)
 	normalEgress(s.Egress)
+	s.Security = normalSecurity(s.Security)
+	normalSecrets(s.Secrets)
 	normalIdentity(s.Identity)
 	if s.GetPriority() == DefaultPriority {
 		s.Priority = nil

@@ -66,9 +66,13 @@ func TestPlacementIsChecked(t *testing.T) {
 		t.Errorf("a bandwidth of 5x: %v", err)
 	}
 	limited := placed(nil)
-	limited.Spec.Resources = &v1.Resources{Limits: &v1.ResourceAmounts{Disk: "1Gi"}}
-	if err := Validate(limited); err == nil || !strings.Contains(err.Error(), "spec.resources.limits.disk: cannot be limited; request it") {
-		t.Errorf("a limit of disk: %v", err)
+	limited.Spec.Resources = &v1.Resources{Requests: &v1.ResourceAmounts{Disk: "2Gi"}, Limits: &v1.ResourceAmounts{Disk: "1Gi"}}
+	if err := Validate(limited); err == nil || !strings.Contains(err.Error(), "spec.resources.requests.disk: must be at most the limit: 2Gi is more than 1Gi") {
+		t.Errorf("a request above the limit of disk: %v", err)
+	}
+	limited.Spec.Resources = &v1.Resources{Limits: &v1.ResourceAmounts{Disk: "4Ki"}}
+	if err := Validate(limited); err == nil || !strings.Contains(err.Error(), "spec.resources.limits.disk: a disk limit of 4Ki is too small: give at least 1Mi") {
+		t.Errorf("a tiny limit of disk: %v", err)
 	}
 }
 

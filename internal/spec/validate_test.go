@@ -168,7 +168,7 @@ func TestOtherRequests(t *testing.T) {
 		"workload: is missing":                                  &v1.CreateWorkloadRequest{},
 		"name: is missing":                                      &v1.GetWorkloadRequest{},
 		"page.size: must be between 0 and 1000":                 &v1.ListWorkloadsRequest{Page: &v1.Page{Size: 1001}},
-		"role: must be admin, operator, viewer, node or server": &v1.CreateTokenRequest{Role: "root"},
+		"role: is missing":                                      &v1.CreateTokenRequest{},
 		"tail: must be at least 0":                              &v1.LogsRequest{Workload: "web", Tail: proto.Int32(-1)},
 		"command: is missing":                                   &v1.ExecStart{Workload: "web"},
 		"selection.labels: must be at most 1024 characters":     &v1.ListWorkloadsRequest{Selection: &v1.Selection{Labels: strings.Repeat("a", 1025)}},

@@ -76,6 +76,18 @@ func validDigest(s string) bool {
 
 func init() { checkObjects(checkWorkload) }
 
+// HiddenValue is what callers who may not update a workload see in place of the value of a variable. It is refused as a
+// value, so that nobody stores it by writing what they have read.
+const HiddenValue = "(hidden: shown to roles that may update the workload)"
+
+func checkHidden(s *v1.WorkloadSpec, found *violations) {
+	for _, name := range slices.Sorted(maps.Keys(s.GetEnv())) {
+		if s.GetEnv()[name] == HiddenValue {
+			found.add("spec.env["+name+"]", "is not the value, but the mark that replaces it for callers who may not see it; give the value, or ask for a role that may update the workload")
+		}
+	}
+}
+
 // checkWorkload checks what the API's rules cannot express: how fields depend on each
 // other.
 func checkWorkload(w *v1.Workload, found *violations) {
@@ -96,6 +108,7 @@ func checkWorkload(w *v1.Workload, found *violations) {
 		found.add("spec.image", "must be the name of an image such as hello:1, example.com/team/hello:1 or hello@sha256:…")
 	}
 	checkArguments(s, found)
+	checkHidden(s, found)
 	checkResources(w.GetSpec().GetResources(), s.Resources, found)
 	checkPorts(s, found)
 	checkDurations(s, found)
@@ -107,6 +120,8 @@ func checkWorkload(w *v1.Workload, found *violations) {
 	readAmount("spec.lostAfter", s.GetLostAfter(), ParseDuration, found)
 	checkAutoscale(w.GetSpec(), s, found)
 	checkEgress(s, found)
+	checkSecurity(s, found)
+	checkSecrets(w.GetSpec(), s, found)
 	checkIdentity(s, found)
 	checkRelease(w.GetMetadata().GetName(), s, found)
 	checkDependsOn(w.GetMetadata().GetName(), s, found)
@@ -171,6 +186,7 @@ func checkExec(msg proto.Message, found *violations) {
 	}
 	checkNoZeros("start.", process{command: s.Command, env: s.Env, workingDir: s.WorkingDir}, found)
 	checkUser("start.user", s.User, found)
+	checkWorkingDir("start.workingDir", s.WorkingDir, found)
 }
 
 // checkUser refuses numbers that no user or group can have.
@@ -212,15 +228,21 @@ func checkResources(written, r *v1.Resources, found *violations) {
 	}
 }
 
-// checkNetworkAndDisk refuses a limit of the disk, which can only be requested, and a limit of the bandwidth that makes no
-// sense.
+// minDisk is the smallest limit of the disk: a layer always has a few files.
+const minDisk = 1 << 20
+
+// checkNetworkAndDisk refuses limits of the disk and the bandwidth that make no sense.
 func checkNetworkAndDisk(written *v1.Resources, found *violations) {
 	const path = "spec.resources"
-	readAmount(path+".requests.disk", written.GetRequests().GetDisk(), ParseBytes, found)
-	readAmount(path+".requests.bandwidth", written.GetRequests().GetBandwidth(), ParseBandwidth, found)
-	if written.GetLimits().GetDisk() != "" {
-		found.add(path+".limits.disk", "cannot be limited; request it")
+	requestedDisk, _ := readAmount(path+".requests.disk", written.GetRequests().GetDisk(), ParseBytes, found)
+	disk, ok := readAmount(path+".limits.disk", written.GetLimits().GetDisk(), ParseBytes, found)
+	switch {
+	case ok && disk < minDisk:
+		found.add(path+".limits.disk", "a disk limit of %s is too small: give at least %s, or leave it out for that of the cluster", FormatBytes(disk), FormatBytes(minDisk))
+	case ok && requestedDisk > disk:
+		found.add(path+".requests.disk", "must be at most the limit: %s is more than %s", FormatBytes(requestedDisk), FormatBytes(disk))
 	}
+	readAmount(path+".requests.bandwidth", written.GetRequests().GetBandwidth(), ParseBandwidth, found)
 	limit, ok := readAmount(path+".limits.bandwidth", written.GetLimits().GetBandwidth(), ParseBandwidth, found)
 	switch requested, _ := ParseBandwidth(written.GetRequests().GetBandwidth()); {
 	case ok && limit < minBandwidth:

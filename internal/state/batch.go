@@ -97,6 +97,27 @@ func (b *Batch) Deletes(kind Kind, uid string) bool {
 	})
 }
 
+// Deleted yields the kinds and uids of the objects that the batch deletes.
+func (b *Batch) Deleted() iter.Seq2[Kind, string] {
+	return func(yield func(Kind, string) bool) {
+		for _, c := range b.changes {
+			if key := c.GetDelete(); key != nil && !yield(Kind(key.GetKind()), key.GetUid()) {
+				return
+			}
+		}
+	}
+}
+
+// Concerns reports whether the batch writes or deletes objects of some kinds.
+func (b *Batch) Concerns(kinds ...Kind) bool {
+	return slices.ContainsFunc(b.changes, func(c *statev1.Change) bool {
+		if _, o := unwrap(c.GetPut()); o != nil {
+			return slices.Contains(kinds, KindOf(o))
+		}
+		return c.GetDelete() != nil && slices.Contains(kinds, Kind(c.GetDelete().GetKind()))
+	})
+}
+
 // Transaction returns the transaction. Objects that it creates or updates get this time.
 func (b *Batch) Transaction(now time.Time) *statev1.Transaction {
 	return &statev1.Transaction{Changes: b.changes, Time: timestamppb.New(now)}

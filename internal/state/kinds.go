@@ -3,6 +3,7 @@ package state
 import (
 	"encoding/binary"
 
+	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
@@ -23,6 +24,7 @@ const (
 	indexAddressV6 = "address_v6"
 	indexSelector  = "selector"
 	indexMeshKey   = "mesh_key"
+	indexSecret    = "secret"
 )
 
 // table says how the objects of one kind are kept, as the options in state.proto declare it.
@@ -67,6 +69,16 @@ var indexes = map[Kind]map[string]keyFunc{
 		indexMeshKey: by(func(key []byte, n *v1.Node) []byte { return appendText(key, n.GetStatus().GetMesh().GetKey()) }),
 	},
 	KindService: serviceIndexes,
+	KindSecretValue: {
+		indexSecret: by(func(key []byte, v *statev1.SecretValue) []byte {
+			return binary.BigEndian.AppendUint64(appendID(key, v.GetSecretUid()), v.GetVersion())
+		}),
+	},
+	KindSecretReceipt: {
+		indexSecret: by(func(key []byte, r *statev1.SecretReceipt) []byte {
+			return appendText(appendID(key, r.GetSecretUid()), r.GetMetadata().GetUid())
+		}),
+	},
 	KindEndpoint: {
 		indexService: by(func(key []byte, e *v1.Endpoint) []byte {
 			return appendText(appendID(key, e.GetSpec().GetServiceUid()), e.GetMetadata().GetName())

@@ -67,6 +67,16 @@ func (s *Snapshot) ReplicasOn(nodeUID string) iter.Seq[*v1.Replica] {
 	return listByPrefix[*v1.Replica](s, KindReplica, indexNode, appendID(nil, nodeUID))
 }
 
+// SecretValuesOf lists the stored values of a secret by version.
+func (s *Snapshot) SecretValuesOf(secretUID string) iter.Seq[*statev1.SecretValue] {
+	return listByPrefix[*statev1.SecretValue](s, KindSecretValue, indexSecret, appendID(nil, secretUID))
+}
+
+// SecretReceiptsOf lists the receipts of a secret by replica.
+func (s *Snapshot) SecretReceiptsOf(secretUID string) iter.Seq[*statev1.SecretReceipt] {
+	return listByPrefix[*statev1.SecretReceipt](s, KindSecretReceipt, indexSecret, appendID(nil, secretUID))
+}
+
 // OldestReceipts lists the receipts from the oldest to the newest.
 func (s *Snapshot) OldestReceipts() iter.Seq[*statev1.Receipt] {
 	return listByPrefix[*statev1.Receipt](s, KindReceipt, indexUID, nil)

@@ -9,6 +9,7 @@ import (
 // Agent is the metrics of an agent. A nil *Agent counts nothing.
 type Agent struct {
 	sessions, failures, restarts, evictions prometheus.Counter
+	imagesRemoved, imageBytesRemoved        prometheus.Counter
 	connected                               prometheus.Gauge
 	exits, pulls, probes                    *prometheus.CounterVec
 	driverSeconds                           *prometheus.HistogramVec
@@ -20,8 +21,9 @@ func NewAgent(r *Registry) *Agent {
 	return &Agent{
 		sessions: r.Counter(AgentSessions).WithLabelValues(), failures: r.Counter(AgentSessionFailures).WithLabelValues(),
 		restarts: r.Counter(AgentRestarts).WithLabelValues(), connected: r.Gauge(AgentConnected).WithLabelValues(),
-		evictions: r.Counter(AgentEvictions).WithLabelValues(),
-		exits:     r.Counter(AgentExits), pulls: r.Counter(AgentPulls), probes: r.Counter(AgentProbes),
+		evictions: r.Counter(AgentEvictions).WithLabelValues(), imagesRemoved: r.Counter(AgentImagesRemoved).WithLabelValues(),
+		imageBytesRemoved: r.Counter(AgentImageBytesRemoved).WithLabelValues(),
+		exits:             r.Counter(AgentExits), pulls: r.Counter(AgentPulls), probes: r.Counter(AgentProbes),
 		driverSeconds: r.Histogram(AgentDriverSeconds), measureSeconds: r.Histogram(AgentMeasureSeconds).WithLabelValues(),
 	}
 }
@@ -64,7 +66,15 @@ func (a *Agent) Restarted() {
 	}
 }
 
-// Evicted counts a replica that was evicted for lack of memory.
+// ImageRemoved counts an unused image that was removed for the space on the disk.
+func (a *Agent) ImageRemoved(bytes int64) {
+	if a != nil {
+		a.imagesRemoved.Inc()
+		a.imageBytesRemoved.Add(float64(max(0, bytes)))
+	}
+}
+
+// Evicted counts a replica that was evicted for lack of memory or disk.
 func (a *Agent) Evicted() {
 	if a != nil {
 		a.evictions.Inc()

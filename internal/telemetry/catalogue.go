@@ -148,6 +148,22 @@ var (
 		Name: "cloudless_certificate_expiry_timestamp_seconds", Kind: KindGauge, Unit: "seconds", From: FromServer,
 		Labels: []string{"source"}, Help: "When the first certificate of a source expires, in seconds since 1970.",
 	}
+	Secrets = Metric{
+		Name: "cloudless_secrets", Kind: KindGauge, From: FromServer,
+		Labels: []string{"state"}, Help: "Secrets by the state of their current version (valid, expired).",
+	}
+	SecretsSent = Metric{
+		Name: "cloudless_secrets_sent_total", Kind: KindCounter, From: FromServer,
+		Help: "Values of secrets that this server sent to nodes.",
+	}
+	SecretsDelivered = Metric{
+		Name: "cloudless_secrets_delivered_total", Kind: KindCounter, From: FromServer,
+		Help: "Acknowledgements of nodes that a replica has a version of a secret.",
+	}
+	SecretFailures = Metric{
+		Name: "cloudless_secret_failures_total", Kind: KindCounter, From: FromServer,
+		Labels: []string{"reason"}, Help: "Secrets that could not be decrypted (open), and acknowledgements that did not count (refused).",
+	}
 	CertificateOrders = Metric{
 		Name: "cloudless_certificate_orders_total", Kind: KindCounter, From: FromServer,
 		Labels: []string{"source", "result"}, Help: "Attempts of this server to issue certificates, by source (auto, cluster) and result (issued, failed).",
@@ -190,7 +206,7 @@ var (
 	}
 	PendingReplicas = Metric{
 		Name: "cloudless_pending_replicas", Kind: KindGauge, From: FromServer, Labels: []string{"reason"},
-		Help: "Replicas without a node, by main reason: the filter that refused most nodes (such as ready, driver, labels, fit or ports), quota (used up), nodes (none exist), revision (deleted), placing (about to be placed), preemption (victims are still ending), update (the predecessor has not ended yet) or backoff (earlier replicas took their nodes down or were evicted).",
+		Help: "Replicas without a node, by main reason: the filter that refused most nodes (such as ready, driver, labels, fit or ports), quota (used up), nodes (none exist), revision (deleted), placing (about to be placed), preemption (victims are still ending), update (the predecessor has not ended yet), backoff (earlier replicas took their nodes down or were evicted) or secret (one that they use does not exist, has expired or is for others).",
 	}
 
 	NodeCPU = Metric{
@@ -261,7 +277,13 @@ var (
 		Name: "cloudless_agent_restarts_total", Kind: KindCounter, From: FromAgent, Help: "Restarts of replicas after an exit.",
 	}
 	AgentEvictions = Metric{
-		Name: "cloudless_agent_evictions_total", Kind: KindCounter, From: FromAgent, Help: "Replicas that were evicted because memory was short.",
+		Name: "cloudless_agent_evictions_total", Kind: KindCounter, From: FromAgent, Help: "Replicas that were evicted because memory or disk was short, or because they had written more than they may.",
+	}
+	AgentImagesRemoved = Metric{
+		Name: "cloudless_agent_images_removed_total", Kind: KindCounter, From: FromAgent, Help: "Unused images that were removed because the disk was filling up.",
+	}
+	AgentImageBytesRemoved = Metric{
+		Name: "cloudless_agent_image_bytes_removed_total", Kind: KindCounter, Unit: "bytes", From: FromAgent, Help: "Their size, with layers that other images may share.",
 	}
 	AgentExits = Metric{
 		Name: "cloudless_agent_exits_total", Kind: KindCounter, From: FromAgent,
@@ -334,7 +356,7 @@ func Catalogue() []Metric {
 		APICalls, APIErrors, APISeconds, APIOpen, HTTPRequests,
 		RaftLeader, RaftTerm, RaftLastIndex, RaftCommitIndex, RaftAppliedIndex, RaftSnapshotIndex,
 		RaftCommitSeconds, RaftFsyncSeconds, RaftSnapshotSeconds,
-		StateIndex, StateObjects, Workloads, Replicas, Services, Endpoints, ReplicaRestarts, Nodes, DrainingReplicas, LostReplicas, DeferredReplicas, AutoscaleDecisions, MovedReplicas, Certificates, CertificatesFailing, CertificateExpiry, CertificateOrders, Users, Images, Sessions,
+		StateIndex, StateObjects, Workloads, Replicas, Services, Endpoints, ReplicaRestarts, Nodes, DrainingReplicas, LostReplicas, DeferredReplicas, AutoscaleDecisions, MovedReplicas, Certificates, CertificatesFailing, CertificateExpiry, CertificateOrders, Secrets, SecretsSent, SecretsDelivered, SecretFailures, Users, Images, Sessions,
 		SchedulingDecisions, SchedulingSeconds, PendingReplicas,
 		NodeCPU, NodeCPUCapacity, NodeMemory, NodeMemoryCapacity, NodeDisk, NodeDiskCapacity,
 	}
@@ -344,6 +366,6 @@ func Catalogue() []Metric {
 	return append(all,
 		NodeReceived, NodeSent, NodeRead, NodeWritten,
 		AgentReplicas, AgentConnected, AgentSessions, AgentSessionFailures, AgentDriverSeconds,
-		AgentRestarts, AgentEvictions, AgentExits, AgentProbes, AgentPulls, AgentLogBytes, AgentMeasureSeconds,
+		AgentRestarts, AgentEvictions, AgentImagesRemoved, AgentImageBytesRemoved, AgentExits, AgentProbes, AgentPulls, AgentLogBytes, AgentMeasureSeconds,
 	)
 }

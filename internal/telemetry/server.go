@@ -11,10 +11,11 @@ import (
 // Registry.Collect. A nil *Server counts nothing.
 type Server struct {
 	calls, errors, requests, decisions, autoscaled, orders *prometheus.CounterVec
+	secretFailures                                         *prometheus.CounterVec
 	callSeconds, commitSeconds                             *prometheus.HistogramVec
 	fsyncSeconds, snapshotSeconds, scheduleSeconds         prometheus.Observer
 	open, deferred                                         prometheus.Gauge
-	moved                                                  prometheus.Counter
+	moved, secretsSent, secretsDelivered                   prometheus.Counter
 }
 
 // NewServer registers them.
@@ -25,7 +26,8 @@ func NewServer(r *Registry) *Server {
 		fsyncSeconds: r.Histogram(RaftFsyncSeconds).WithLabelValues(), snapshotSeconds: r.Histogram(RaftSnapshotSeconds).WithLabelValues(),
 		scheduleSeconds: r.Histogram(SchedulingSeconds).WithLabelValues(), open: r.Gauge(APIOpen).WithLabelValues(),
 		deferred: r.Gauge(DeferredReplicas).WithLabelValues(), autoscaled: r.Counter(AutoscaleDecisions), orders: r.Counter(CertificateOrders),
-		moved: r.Counter(MovedReplicas).WithLabelValues(),
+		moved: r.Counter(MovedReplicas).WithLabelValues(), secretsSent: r.Counter(SecretsSent).WithLabelValues(),
+		secretsDelivered: r.Counter(SecretsDelivered).WithLabelValues(), secretFailures: r.Counter(SecretFailures),
 	}
 }
 
@@ -112,6 +114,27 @@ func (s *Server) CertificateOrdered(source string, issued bool) {
 		result = "issued"
 	}
 	s.orders.WithLabelValues(source, result).Inc()
+}
+
+// SecretsSent counts values of secrets that were sent to nodes.
+func (s *Server) SecretsSent(count int) {
+	if s != nil && count > 0 {
+		s.secretsSent.Add(float64(count))
+	}
+}
+
+// SecretsDelivered counts acknowledgements of nodes that replicas have a version of a secret.
+func (s *Server) SecretsDelivered(count int) {
+	if s != nil && count > 0 {
+		s.secretsDelivered.Add(float64(count))
+	}
+}
+
+// SecretFailed counts what failed with secrets: "open" a value, or an acknowledgement that was "refused".
+func (s *Server) SecretFailed(what string) {
+	if s != nil {
+		s.secretFailures.WithLabelValues(what).Inc()
+	}
 }
 
 // Deferred says how many lost replicas wait for their turn to be replaced.

@@ -186,7 +186,7 @@ var measurements = slices.Concat([]measurement{
 		what:  "1,000 simulated nodes that each follow 20 of 1,000 services with 10 endpoints each, while 100 endpoints a second change: from the API call to the node, P95 of one minute",
 		floor: "none",
 	},
-}, routeMeasurements, trafficMeasurements, rolloutMeasurements, lossMeasurements, schedulerMeasurements)
+}, routeMeasurements, trafficMeasurements, secretMeasurements, rolloutMeasurements, lossMeasurements, schedulerMeasurements)
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

@@ -59,6 +59,9 @@ var commands = map[string]func(ts *testscript.TestScript, neg bool, args []strin
 	"pretend":     pretend,
 	"lan":         lan,
 	"cable":       cable,
+
+	"marker":  makeMarker,
+	"nowhere": nowhere,
 }
 
 // patience limits how long eventually retries. It is generous, for slow machines.

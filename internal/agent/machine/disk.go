@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cloudless/cloudless/internal/agent/storage"
 )
 
 // readDisk measures the filesystem that holds dir. The reserve for root counts neither as
@@ -19,4 +21,10 @@ func readDisk(dir string) (disk amount, reserved int64, err error) {
 		used:  int64(stat.Blocks-stat.Bfree) * size,
 	}
 	return disk, int64(stat.Bfree-stat.Bavail) * size, nil
+}
+
+// Disk is the part of the disk of the data folder that the node may use.
+func (m *Machine) Disk() (storage.Disk, error) {
+	disk, reserved, err := readDisk(m.dataDir)
+	return storage.Disk{Total: disk.total - reserved, Used: disk.used}, err
 }

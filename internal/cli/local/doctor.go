@@ -1,6 +1,7 @@
 package local
 
 import (
+	"fmt"
 	"net"
 	"strings"
 
@@ -24,6 +25,8 @@ type DoctorOptions struct {
 	ContainerdAddress string
 	// ConfigPath and Context name the cluster whose clock is compared.
 	ConfigPath, Context string
+	// Security asks for what a hardening guide requires of this machine and the cluster, instead of what Cloudless needs.
+	Security bool
 }
 
 func (c *Commands) Doctor() *cobra.Command {
@@ -33,8 +36,10 @@ func (c *Commands) Doctor() *cobra.Command {
 		Use:   "doctor",
 		Short: "Check this machine for problems and show how to fix them",
 		Long: "Doctor checks whether this machine can run Cloudless, and changes nothing. It exits with 1 if a check fails, but\n" +
-			"not for warnings.",
-		Example: "  cloudless doctor\n  cloudless doctor --port 8080 --port 53/udp\n  cloudless doctor -o json",
+			"not for warnings.\n\n" +
+			"With --security, it checks what a hardening guide requires of this machine and of the cluster of the current\n" +
+			"context, as far as your role may read it.",
+		Example: "  cloudless doctor\n  cloudless doctor --security\n  cloudless doctor --port 8080 --port 53/udp\n  cloudless doctor -o json",
 		Args:    command.ExactArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if o.DataDir, err = p.absoluteDataDir(cmd); err != nil {
@@ -73,6 +78,7 @@ func (c *Commands) Doctor() *cobra.Command {
 	p.registerDataDir(cmd)
 	cmd.Flags().StringVar(&o.APIAddr, "api-addr", "", "`address` where the API should listen"+listenedBefore)
 	cmd.Flags().StringArrayVar(&o.Ports, "port", nil, "`port` that you want to publish: 8080 or 53/udp; may be repeated")
+	cmd.Flags().BoolVar(&o.Security, "security", false, "check how well this machine and the cluster are hardened")
 	cmd.Flags().StringVar(&o.ContainerdAddress, "containerd-address", "", "`socket` of an external containerd (default: the one that was used last)")
 	return cmd
 }
@@ -121,11 +127,17 @@ func (c *Commands) printFindings(found []doctor.Finding) error {
 			return err
 		}
 	}
+	open := ""
+	if n := counts[doctor.Unknown]; n > 0 {
+		open = fmt.Sprintf(", %d cannot be known", n)
+	}
 	switch {
 	case counts[doctor.Fail] > 0:
-		return c.Printf("\n%d of %d checks fail, %d warn\n", counts[doctor.Fail], len(found), counts[doctor.Warn])
+		return c.Printf("\n%d of %d checks fail, %d warn%s\n", counts[doctor.Fail], len(found), counts[doctor.Warn], open)
 	case counts[doctor.Warn] > 0:
-		return c.Printf("\nnothing fails; %d of %d checks warn\n", counts[doctor.Warn], len(found))
+		return c.Printf("\nnothing fails; %d of %d checks warn%s\n", counts[doctor.Warn], len(found), open)
+	case open != "":
+		return c.Printf("\nnothing fails%s\n", open)
 	}
 	return c.Printf("\nthis machine has what it needs\n")
 }

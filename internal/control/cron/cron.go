@@ -22,6 +22,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/crontab"
 	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/secret"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -185,6 +186,7 @@ func (t *tick) run(w *v1.Workload, name string, due time.Time, runs []*v1.Worklo
 		}
 	}
 	run, revision := rollout.NewRun(w, t.snap.Revision(w.GetStatus().GetRevisionUid()), name, t.newUID)
+	secret.Pin(t.snap, revision, t.now)
 	t.batch.Create(revision)
 	t.batch.Create(run)
 	w.Status.Cron.LastRun = timestamppb.New(due)

@@ -146,6 +146,9 @@ func (d *departing) explainService(w *v1.Workload, now int) stay {
 
 // refusals says why no other node takes one more replica of a service. It is empty if one does.
 func (d *departing) refusals(w *v1.Workload) string {
+	if why := AwaitsSecret(d.snap, d.snap.Revision(w.GetStatus().GetRevisionUid()), time.Now()); why != "" {
+		return "a new replica " + why
+	}
 	if d.model == nil {
 		d.model = NewModel(d.snap)
 	}

@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/secret"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -29,6 +31,19 @@ func Unmet(snap *state.Snapshot, w *v1.Workload) (waiting, failure string) {
 		}
 	}
 	return "", ""
+}
+
+// AwaitsSecret says which secret keeps new replicas of a revision from starting, why, and what helps. It is empty if none
+// does. The revision may be nil.
+func AwaitsSecret(snap *state.Snapshot, revision *v1.Revision, now time.Time) string {
+	if len(revision.GetSpec().GetWorkload().GetSecrets()) == 0 {
+		return "" // nearly always
+	}
+	w := snap.Workload(revision.GetSpec().GetWorkloadUid())
+	if w == nil || w.GetMetadata().GetDeleteTime() != nil {
+		return ""
+	}
+	return secret.Waits(snap, w, revision, now)
 }
 
 // ready reports whether a service or daemon is rolled out and all its replicas serve. A service that sleeps is ready: the

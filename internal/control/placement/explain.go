@@ -39,6 +39,7 @@ func (p Queries) Explanation(snap *state.Snapshot, workloadUID, nodeUID string, 
 		return nil, fmt.Errorf("explain workload %s: %w", w.GetMetadata().GetName(), err)
 	}
 	x := &explainer{decisions: p.Decisions, snap: snap, cluster: c, workload: w, revision: revision, only: nodeUID, all: all}
+	x.secret = AwaitsSecret(snap, snap.Revision(w.GetStatus().GetRevisionUid()), time.Now())
 	x.sort()
 	return x.answer(), nil
 }
@@ -67,6 +68,8 @@ type explainer struct {
 	each map[string]daemonNode
 
 	outlook outlook
+	// secret says which secret new replicas wait for.
+	secret string
 }
 
 // sort classifies the live replicas, oldest first.

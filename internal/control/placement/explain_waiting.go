@@ -25,6 +25,10 @@ func (x *explainer) plan() outlook {
 	if o.count == 0 {
 		return o
 	}
+	if x.secret != "" {
+		o.unplaced = o.count
+		return o
+	}
 	held := making(x.snap, x.workload.GetMetadata().GetUid())
 	ask := scheduler.Ask{Revision: x.revision, Count: o.count - len(held), Held: held}
 	if ask.Pinned = x.workload.GetSpec().GetKind() == spec.KindDaemon; ask.Pinned {
@@ -57,6 +61,9 @@ func (x *explainer) expect(waiting []*v1.Replica, count int, plan scheduler.Plan
 	described := groupOf(waiting)
 	described.Count, described.Revision = int32(count), x.workload.GetStatus().GetRevision()
 	var texts []string
+	if x.secret != "" {
+		texts = append(texts, x.secret)
+	}
 	if n := len(plan.Placements); n > 0 {
 		texts = append(texts, fmt.Sprintf("%d %s a place: %s", n, verb(n, count), placesOf(plan)))
 	}

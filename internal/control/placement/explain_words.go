@@ -45,6 +45,13 @@ func (x *explainer) summary(answer *v1.Explanation) string {
 		}
 		parts = append(parts, text)
 	}
+	if x.secret != "" {
+		text := x.secret
+		if nodeless+x.covers+len(x.outdated) == 0 {
+			text = "one more " + text
+		}
+		parts = append(parts, text)
+	}
 	if answer.GetQuota() != "" {
 		text := answer.GetQuota()
 		if nodeless+x.covers+len(x.outdated) == 0 {

@@ -26,13 +26,15 @@ type Model struct {
 	Offline map[string]bool
 	// Successors maps the uid of a replica to the uid of the successor that waits for its room.
 	Successors map[string]string
+	// rules are the policies' rules about nodes.
+	rules *nodeRules
 }
 
 // emptyModel has only the cluster configuration.
 func emptyModel(snap *state.Snapshot) *Model {
 	return &Model{
 		View: scheduler.NewView(options(snap)), revisions: map[string]*scheduler.Revision{}, Offline: map[string]bool{},
-		Successors: map[string]string{},
+		Successors: map[string]string{}, rules: nodeRulesOf(snap),
 	}
 }
 
@@ -74,6 +76,8 @@ func (c *Model) Follow(snap *state.Snapshot, changes []state.Change) {
 			c.followNode(snap, change)
 		case state.KindNamespace:
 			c.followNamespace(snap, change)
+		case state.KindPolicy:
+			c.followPolicy(snap, change)
 		case state.KindWorkload:
 			c.followWorkload(snap, change)
 		case state.KindRevision:
@@ -233,6 +237,8 @@ func (c *Model) Revision(snap *state.Snapshot, uid string) (*scheduler.Revision,
 	if err != nil {
 		return nil, err
 	}
+	c.judge(w, stored, revision)
+	addDefaults(snap.NamespaceByName(w.GetMetadata().GetNamespace()), &revision.Needs.Resources)
 	c.revisions[uid] = revision
 	return revision, nil
 }

@@ -82,6 +82,9 @@ type Queries struct {
 // the successor of its oldest outdated one. It is empty if they fit.
 func (Queries) Explain(snap *state.Snapshot, workloadUID string) []*v1.NodeReason {
 	w := snap.Workload(workloadUID)
+	if AwaitsSecret(snap, snap.Revision(w.GetStatus().GetRevisionUid()), time.Now()) != "" {
+		return nil // the nodes are not the reason
+	}
 	if w.GetSpec().GetKind() == spec.KindDaemon {
 		return explainDaemon(snap, w)
 	}
@@ -187,7 +190,7 @@ func nodeResources(r scheduler.Resources) *v1.NodeResources {
 // Pending counts the replicas without a node by what refuses most nodes: the name of a
 // filter, "nodes" if there are none, "placing" if a place will be found at once,
 // "preemption" if room is being made, "update" if the predecessor has not ended yet, "backoff"
-// if it waits because earlier replicas took their nodes down or were evicted.
+// if it waits because earlier replicas took their nodes down or were evicted, "secret" if it waits for a secret.
 func (Queries) Pending(snap *state.Snapshot) map[string]int {
 	waiting := map[string][]*v1.Replica{} // by workload
 	counts := map[string]int{}
@@ -211,6 +214,10 @@ func (Queries) Pending(snap *state.Snapshot) map[string]int {
 	c := NewModel(snap)
 	var request scheduler.Request
 	for _, uid := range slices.Sorted(maps.Keys(waiting)) {
+		if AwaitsSecret(snap, snap.Revision(snap.Workload(uid).GetStatus().GetRevisionUid()), time.Now()) != "" {
+			counts["secret"] += len(waiting[uid])
+			continue
+		}
 		revision, err := c.Revision(snap, snap.Workload(uid).GetStatus().GetRevisionUid())
 		if err != nil {
 			counts["revision"] += len(waiting[uid])

@@ -37,6 +37,10 @@ func (c *Model) followNamespace(snap *state.Snapshot, change state.Change) {
 	}
 	name := about.GetMetadata().GetName()
 	c.View.SetQuota(name, quotaOf(snap.NamespaceByName(name)))
+	before, _ := change.Old.(*v1.Namespace)
+	if !sameDefaults(before, snap.NamespaceByName(name)) {
+		c.reread(snap, name)
+	}
 }
 
 // Counts reports whether a replica counts against its quota, by the same rules as the view.

@@ -58,6 +58,9 @@ func Unmovable(snap *state.Snapshot, w *v1.Workload) string {
 	case spec.DeploymentOpen(d) || spec.Waits(w, d):
 		return fmt.Sprintf("its deployment %d has not ended", d.GetSpec().GetNumber())
 	}
+	if why := AwaitsSecret(snap, snap.Revision(w.GetStatus().GetRevisionUid()), time.Now()); why != "" {
+		return "a new replica of it " + why
+	}
 	live := 0
 	for r := range snap.ReplicasOf(w.GetMetadata().GetUid()) {
 		if !spec.Live(r.GetStatus().GetPhase()) {

@@ -112,6 +112,8 @@ func (m *memory) followDaemons(changes []state.Change, due *Due) {
 			before, _ := c.Old.(*v1.Node)
 			after, _ := c.New.(*v1.Node)
 			other = other || after == nil || daemonsMayChange(before, after)
+		case state.KindPolicy:
+			other = other || placement.ChangesPlacement(c)
 		}
 	}
 	if other {

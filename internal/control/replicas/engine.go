@@ -5,7 +5,9 @@ import (
 	"time"
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/control/placement"
+	"github.com/cloudless/cloudless/internal/secret"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -50,6 +52,7 @@ func (e *Engine) Follow(snap *state.Snapshot, changes []state.Change) {
 	for _, uid := range e.cluster.View.Wake() {
 		due.Workloads[uid] = true
 	}
+	wakeForSecrets(snap, changes, &due)
 	for _, change := range changes {
 		if change.Kind == state.KindCluster && rebalanceChanged(change) {
 			due.Rebalance = true
@@ -61,6 +64,21 @@ func (e *Engine) Follow(snap *state.Snapshot, changes []state.Change) {
 		}
 	}
 	e.Due.add(due)
+}
+
+// wakeForSecrets makes the workloads due that use a changed secret: their replicas may have waited for it.
+func wakeForSecrets(snap *state.Snapshot, changes []state.Change, due *Due) {
+	for _, c := range changes {
+		changed, _ := c.New.(*v1.Secret)
+		if changed == nil {
+			continue
+		}
+		for w := range snap.Workloads(changed.GetMetadata().GetNamespace(), "") {
+			if secret.Uses(w.GetSpec(), changed.GetMetadata().GetName()) {
+				due.Workloads[w.GetMetadata().GetUid()] = true
+			}
+		}
+	}
 }
 
 // Next is when something becomes due without a change. It is zero if nothing will.

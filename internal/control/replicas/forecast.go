@@ -269,6 +269,7 @@ func (f *forecast) outcome(before *state.Snapshot, workloadUID string) *v1.PlanC
 	if planned.Unplaced > 0 {
 		planned.UnplacedReasons = Placement{}.Explain(after, workloadUID)
 		planned.Quota = Placement{}.ShortOfQuota(after, workloadUID)
+		planned.WaitsFor = placement.AwaitsSecret(after, after.Revision(revision), f.now)
 	}
 	return planned
 }

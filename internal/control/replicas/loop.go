@@ -208,6 +208,8 @@ func dueAfter(changes []state.Change) Due {
 			}
 		case state.KindCluster:
 			due.Placement = due.Placement || capacityChanged(c)
+		case state.KindPolicy:
+			due.Placement = due.Placement || placement.ChangesPlacement(c)
 		case state.KindNamespace:
 			due.Placement = due.Placement || quotaChanged(c)
 		case state.KindNode:

@@ -49,6 +49,10 @@ func (t *tick) place() {
 	var all []*asked // by ask
 	for _, key := range slices.Sorted(maps.Keys(asks)) {
 		a := asks[key]
+		if why := t.awaitsSecret(t.revisionOf(a)); why != "" {
+			t.keepPending(append(a.held, a.waiting...), why)
+			continue
+		}
 		var err error
 		if a.revision, err = t.cluster.Revision(t.snap, t.revisionOf(a)); err != nil {
 			t.keepPending(append(a.held, a.waiting...), err.Error())
@@ -62,6 +66,12 @@ func (t *tick) place() {
 	if len(request.Asks) > 0 {
 		t.carryOut(t.plan(request), all)
 	}
+}
+
+// awaitsSecret says which secret keeps new replicas of a revision from starting. A change of the secret makes their
+// workload due, see [Engine.Follow].
+func (t *tick) awaitsSecret(revisionUID string) string {
+	return placement.AwaitsSecret(t.snap, t.snap.Revision(revisionUID), t.now)
 }
 
 func (t *tick) revisionOf(a *asked) string {

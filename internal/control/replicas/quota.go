@@ -11,7 +11,8 @@ import (
 func quotaChanged(change state.Change) bool {
 	before, _ := change.Old.(*v1.Namespace)
 	after, _ := change.New.(*v1.Namespace)
-	return !proto.Equal(before.GetSpec().GetQuota(), after.GetSpec().GetQuota())
+	return !proto.Equal(before.GetSpec().GetQuota(), after.GetSpec().GetQuota()) ||
+		!proto.Equal(before.GetSpec().GetDefaultRequests(), after.GetSpec().GetDefaultRequests())
 }
 
 // capacityChanged reports whether a change of the cluster's configuration may change what

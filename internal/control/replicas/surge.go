@@ -37,7 +37,7 @@ func (t *tick) surge(w *v1.Workload, replicas []*v1.Replica, most int, outdated 
 
 // fitting are those of the new replicas that would find a node now without preempting others.
 func (t *tick) fitting(w *v1.Workload, replicas []*v1.Replica) []*v1.Replica {
-	if len(replicas) == 0 {
+	if len(replicas) == 0 || t.awaitsSecret(w.GetStatus().GetRevisionUid()) != "" {
 		return nil
 	}
 	revision, err := t.cluster.Revision(t.snap, w.GetStatus().GetRevisionUid())

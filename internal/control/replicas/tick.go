@@ -388,7 +388,7 @@ func (t *tick) blocked(w *v1.Workload) {
 // on the old one's, in its place.
 func (t *tick) hasSuccessor(w *v1.Workload, old *v1.Replica, there bool) bool {
 	revision, err := t.cluster.Revision(t.snap, w.GetStatus().GetRevisionUid())
-	if err != nil {
+	if err != nil || t.awaitsSecret(w.GetStatus().GetRevisionUid()) != "" {
 		return false
 	}
 	ask := placement.AskFor(revision, []*v1.Replica{old}, nil)

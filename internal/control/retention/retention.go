@@ -100,8 +100,10 @@ func Tick(now time.Time, snap *state.Snapshot, limits Limits) *state.Batch {
 		if now.Sub(t.GetSpec().GetExpireTime().AsTime()) <= limits.Tokens {
 			continue
 		}
-		if secret := t.GetStatus().GetSecretId(); secret != "" {
-			batch.Delete(state.KindCredential, secret)
+		for _, secret := range []string{t.GetStatus().GetSecretId(), t.GetStatus().GetOldSecretId()} {
+			if secret != "" {
+				batch.Delete(state.KindCredential, secret)
+			}
 		}
 		if !drop(state.KindToken, t.GetMetadata().GetUid()) {
 			return batch

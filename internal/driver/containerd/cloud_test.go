@@ -330,7 +330,7 @@ func TestCrashBeforeStart(t *testing.T) {
 	ref, archive := drivertest.Image(t)
 	importArchive(t, d, archive)
 	task := counter(t, ref, "half")
-	img, err := d.image(t.Context(), ref, nil)
+	img, err := d.image(t.Context(), driver.Task{Image: ref})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -356,7 +356,7 @@ func TestReboot(t *testing.T) {
 	d := mustOpen(t, opts)
 	ref, archive := drivertest.Image(t)
 	importArchive(t, d, archive)
-	img, err := d.image(t.Context(), ref, nil)
+	img, err := d.image(t.Context(), driver.Task{Image: ref})
 	if err != nil {
 		t.Fatal(err)
 	}

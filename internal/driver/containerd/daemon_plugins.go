@@ -50,9 +50,18 @@ func collectAfterEveryRemoval(config any) error {
 // probes at every start for features that are not used here.
 func (d *daemon) snapshotters() []plugin.Registration {
 	return []plugin.Registration{
-		snapshotter(overlayfs, func(root string) (snapshots.Snapshotter, error) { return overlay.NewSnapshotter(root) }),
+		snapshotter(overlayfs, openOverlay),
 		snapshotter(nativeCopy, copying.NewSnapshotter),
 	}
+}
+
+// openOverlay makes overlayfs show images with other owners to tasks in user namespaces, if the kernel can. Newer kernels
+// are recognized by their version.
+func openOverlay(root string) (snapshots.Snapshotter, error) {
+	if able, err := overlayutils.SupportsIDMappedMounts(); err != nil || !able {
+		return overlay.NewSnapshotter(root)
+	}
+	return overlay.NewSnapshotter(root, overlay.WithRemapIDs)
 }
 
 func snapshotter(id string, open func(root string) (snapshots.Snapshotter, error)) plugin.Registration {

@@ -36,6 +36,7 @@ import (
 
 	"github.com/cloudless/cloudless/internal/driver"
 	"github.com/cloudless/cloudless/internal/programs"
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 // Driver runs tasks with containerd. Open creates it. It is safe for concurrent use.
@@ -46,26 +47,31 @@ type Driver struct {
 	version     string
 	shim        string // path of our own shim
 	runc        string
+	sandbox     string // the program that runs tasks in a sandbox; empty if there is none
 	snapshotter string
 	cgroups     cgroups
 	limits      processLimits
-	memoryLimit atomic.Int64 // of all tasks together, 0 for none
-	records     *records
-	images      imageCache
-	pulls       pulls
-	tasks       *locker.Locker // one of Start and Remove at a time per task
-	bootID      string
-	closed      context.Context // done once Close was called
-	close       context.CancelFunc
-	work        sync.WaitGroup // background work until then
+
+	userNamespaces userNamespaces
+	memoryLimit    atomic.Int64 // of all tasks together, 0 for none
+	records        *records
+	images         imageCache
+	pulls          pulls
+	uses           uses
+	tasks          *locker.Locker // one of Start and Remove at a time per task
+	bootID         string
+	closed         context.Context // done once Close was called
+	close          context.CancelFunc
+	work           sync.WaitGroup // background work until then
 }
 
 var (
-	_ driver.Driver = (*Driver)(nil)
-	_ driver.Execer = (*Driver)(nil)
-	_ driver.Meter  = (*Driver)(nil)
-	_ driver.Pooler = (*Driver)(nil)
-	_ driver.Rooter = (*Driver)(nil)
+	_ driver.Driver   = (*Driver)(nil)
+	_ driver.Execer   = (*Driver)(nil)
+	_ driver.Meter    = (*Driver)(nil)
+	_ driver.Pooler   = (*Driver)(nil)
+	_ driver.Rooter   = (*Driver)(nil)
+	_ driver.Signaler = (*Driver)(nil)
 )
 
 // Open starts the embedded daemon, or connects to the outside one, and reattaches to the
@@ -100,6 +106,10 @@ func Open(ctx context.Context, opts Options) (_ *Driver, err error) {
 	if err := d.connect(ctx); err != nil {
 		return nil, fmt.Errorf("containerd driver: %w", err)
 	}
+	d.userNamespaces = d.findUserNamespaces(ctx)
+	if err := d.findSandbox(ctx); err != nil {
+		return nil, fmt.Errorf("containerd driver: %w", err)
+	}
 	if err := d.recoverTasks(ctx); err != nil {
 		return nil, fmt.Errorf("containerd driver: %w", err)
 	}
@@ -123,7 +133,7 @@ func (d *Driver) findParts() (err error) {
 	if d.bootID, err = readBootID(); err != nil {
 		return err
 	}
-	for _, dir := range []string{d.opts.recordDir(), d.opts.fifoDir(), d.opts.runcDir()} {
+	for _, dir := range []string{d.opts.recordDir(), d.opts.fifoDir(), d.opts.sysDirs(), d.opts.runcDir()} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return fmt.Errorf("make a folder for running tasks: %w", err)
 		}
@@ -223,12 +233,16 @@ func (d *Driver) Name() string { return "container" }
 // Capabilities names containerd's version and, with an outside daemon, what the
 // stock shim cannot do.
 func (d *Driver) Capabilities() driver.Capabilities {
-	caps := driver.Capabilities{Version: "containerd " + d.version}
+	caps := driver.Capabilities{Version: "containerd " + d.version, UserNamespaces: d.userNamespaces.why == ""}
+	if d.sandbox != "" {
+		caps.Sandboxes = []string{spec.SandboxGVisor}
+	}
 	if !d.opts.embedded() {
 		caps.Missing = []string{
 			"The last lines of a task's log may reach the disk shortly after its exit was reported.",
 			"A task blocks on its output when its logger process is stopped, and its output is lost when that is killed.",
 			"The exit code of a task that ends while containerd is down is lost.",
+			"Secrets cannot be in the environment of a task, only in files.",
 		}
 	}
 	return caps

@@ -26,6 +26,7 @@ func TestEmbedded(t *testing.T) {
 		UnknownImage:   unknownImage,
 		KillSupervisor: func(t *testing.T, _ drivertest.Driver, id string) { killOwnShim(t, opts, id) },
 		Traces:         func(t *testing.T) []string { return traces(t, opts) },
+		Files:          func(t *testing.T) []string { return files(t, opts) },
 	})
 }
 
@@ -39,8 +40,10 @@ func TestOutside(t *testing.T) {
 		Import:         importArchive,
 		UnknownImage:   unknownImage,
 		LateLogs:       true,
+		NoSecretEnv:    true,
 		KillSupervisor: func(t *testing.T, _ drivertest.Driver, id string) { killStockShim(t, opts, id) },
 		Traces:         func(t *testing.T) []string { return traces(t, opts, root, state) },
+		Files:          func(t *testing.T) []string { return files(t, opts, root, state) },
 	})
 	d := mustOpen(t, opts)
 	defer d.Close()

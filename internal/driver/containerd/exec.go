@@ -28,6 +28,9 @@ func (d *Driver) Exec(ctx context.Context, id string, exec driver.Exec) (_ drive
 	if len(exec.Command) == 0 || exec.Command[0] == "" {
 		return nil, fmt.Errorf("exec in task %s: no command given: %w", id, driver.ErrInvalid)
 	}
+	if inKernel(exec.WorkingDir) {
+		return nil, fmt.Errorf("exec in task %s: the working folder %q leads to the kernel and not to files: %w", id, exec.WorkingDir, driver.ErrInvalid)
+	}
 	container, err := d.container(ctx, id)
 	if err != nil {
 		return nil, err

@@ -131,6 +131,15 @@ func traces(t *testing.T, opts Options, daemonDirs ...string) []string {
 	return append(found, processes(t, opts)...)
 }
 
+// files are all files of the driver and its daemon, also those of images that are in use.
+func files(t *testing.T, opts Options, daemonDirs ...string) (found []string) {
+	t.Helper()
+	for _, dir := range append([]string{opts.DataDir, opts.RunDir}, daemonDirs...) {
+		found = append(found, tree(t, dir, fs.FileMode.IsRegular)...)
+	}
+	return found
+}
+
 func tree(t *testing.T, root string, want func(fs.FileMode) bool) []string {
 	var found []string
 	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {

@@ -54,14 +54,16 @@ func (c *imageCache) drop(ref string) {
 
 // Prepare pulls and unpacks the task's image unless that has been done.
 func (d *Driver) Prepare(ctx context.Context, task driver.Task) error {
-	_, err := d.image(ctx, task.Image, task.Login)
+	_, err := d.image(ctx, task)
 	return err
 }
 
 // image returns the image of that reference, and pulls it if it is missing. It does not
 // check for a newer version: the meaning of a reference must not change under a running
 // replica, and owners pin it by digest.
-func (d *Driver) image(ctx context.Context, ref string, login *driver.Login) (image, error) {
+func (d *Driver) image(ctx context.Context, task driver.Task) (image, error) {
+	ref := task.Image
+	d.uses.note(ref)
 	if found, ok := d.images.get(ref); ok {
 		return found, nil
 	}
@@ -74,7 +76,7 @@ func (d *Driver) image(ctx context.Context, ref string, login *driver.Login) (im
 	ctx = d.scope(ctx)
 	here, err := d.client.ImageService().Get(ctx, ref)
 	if errdefs.IsNotFound(err) {
-		here, err = d.pull(ctx, ref, login)
+		here, err = d.pull(ctx, task)
 	} else if err != nil {
 		err = fmt.Errorf("look for image %s: %w", ref, err)
 	}

@@ -77,6 +77,13 @@ func (o Options) runcDir() string   { return filepath.Join(o.RunDir, "runc") }
 func (o Options) recordDir() string { return filepath.Join(o.RunDir, "tasks") }
 func (o Options) fifoDir() string   { return filepath.Join(o.RunDir, "fifo") }
 
+// runcOf is the program in place of runc for a task in a user namespace. The run folder may forbid to run programs.
+func (o Options) runcOf(task string) string { return filepath.Join(o.shimDir(), "runc-"+task) }
+
+// sysDir shows the network of a task in a user namespace.
+func (o Options) sysDir(task string) string { return filepath.Join(o.sysDirs(), task) }
+func (o Options) sysDirs() string           { return filepath.Join(o.RunDir, "sys") }
+
 // pipeDir holds the pipes of the processes that Exec has started in a task.
 func (o Options) pipeDir(task string) string { return filepath.Join(o.fifoDir(), task) }
 

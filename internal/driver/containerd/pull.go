@@ -32,7 +32,8 @@ const parallelLayers = 4
 
 // pull fetches and unpacks an image. It skips layers that are here. An interrupted layer
 // resumes at the next attempt from what the content store has of it.
-func (d *Driver) pull(ctx context.Context, ref string, login *driver.Login) (images.Image, error) {
+func (d *Driver) pull(ctx context.Context, task driver.Task) (images.Image, error) {
+	ref, login := task.Image, task.Login
 	full, err := reference.Parse(ref)
 	if err != nil || full.Object == "" {
 		return images.Image{}, fmt.Errorf("image %q is not a full reference such as registry.example/name:tag: %w", ref, driver.ErrImage)
@@ -40,7 +41,9 @@ func (d *Driver) pull(ctx context.Context, ref string, login *driver.Login) (ima
 	resolver := docker.NewResolver(docker.ResolverOptions{Hosts: d.registryHosts(full.Hostname(), login)})
 	fetching := d.pulls.begin(ref)
 	defer d.pulls.end(ref)
-	pulled, err := d.client.Pull(ctx, ref,
+	guarded, stop := d.guard(ctx, ref, fetching, task.MaxUnpacked)
+	defer stop()
+	pulled, err := d.client.Pull(guarded, ref,
 		client.WithResolver(resolver),
 		client.WithPlatformMatcher(platforms.OnlyStrict(platforms.DefaultSpec())),
 		client.WithPullUnpack,
@@ -48,8 +51,15 @@ func (d *Driver) pull(ctx context.Context, ref string, login *driver.Login) (ima
 		client.WithMaxConcurrentDownloads(parallelLayers),
 		client.WithImageHandlerWrapper(fetching.observe),
 	)
+	if err != nil && guarded.Err() != nil && ctx.Err() == nil {
+		return images.Image{}, context.Cause(guarded)
+	}
 	if err != nil {
 		return images.Image{}, d.pullError(ctx, ref, login, resolver, err)
+	}
+	if size, err := d.unpackedBytes(ctx, fetching.all()); task.MaxUnpacked > 0 && err == nil && size > task.MaxUnpacked {
+		err = tooLarge(ref, task.MaxUnpacked) // a small one that was quicker than the guard
+		return images.Image{}, errors.Join(err, absent(d.client.ImageService().Delete(ctx, ref)))
 	}
 	return pulled.Metadata(), nil
 }

@@ -144,7 +144,7 @@ func (d *Driver) removeSnapshots(ctx context.Context) error {
 func removeFolders(opts Options) error {
 	var errs []error
 	for _, dir := range []string{
-		opts.stateDir(), opts.socketDir(), opts.runcDir(), opts.recordDir(), opts.fifoDir(),
+		opts.stateDir(), opts.socketDir(), opts.runcDir(), opts.recordDir(), opts.fifoDir(), opts.sysDirs(),
 		opts.rootDir(), opts.shimDir(),
 	} {
 		if err := unmountBelow(dir); err != nil {

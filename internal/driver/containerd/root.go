@@ -26,11 +26,23 @@ func (d *Driver) Root(ctx context.Context, id string) (driver.Root, error) {
 	if err := typeurl.UnmarshalTo(container.Spec, &spec); err != nil {
 		return driver.Root{}, fmt.Errorf("read the description of task %s: %w", id, err)
 	}
-	dir, err := d.openOfProcess(ctx, id, "root", unix.O_PATH|unix.O_DIRECTORY)
+	var dir *os.File
+	if container.Labels[labelSandbox] == "" {
+		dir, err = d.openOfProcess(ctx, id, "root", unix.O_PATH|unix.O_DIRECTORY)
+	} else if _, err = d.runningPID(ctx, id); err == nil {
+		dir, err = d.openMountedRoot(id)
+	}
 	if err != nil {
 		return driver.Root{}, fmt.Errorf("open the root folder of task %s: %w", id, err)
 	}
-	return driver.Root{Dir: dir, UID: int(spec.Process.User.UID), GID: int(spec.Process.User.GID)}, nil
+	root := driver.Root{Dir: dir, UID: int(spec.Process.User.UID), GID: int(spec.Process.User.GID)}
+	if mappings := spec.Linux.UIDMappings; len(mappings) > 0 {
+		root.UID, root.GID = root.UID+int(mappings[0].HostID), root.GID+int(mappings[0].HostID)
+	}
+	if container.Labels[labelSandbox] != "" {
+		root.Hidden = hiddenInSandbox(&spec)
+	}
+	return root, nil
 }
 
 // openOfProcess opens a file in the /proc folder of the task's first process.

@@ -8,12 +8,10 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 
-	"github.com/containerd/containerd/v2/contrib/seccomp"
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/pkg/oci"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -39,18 +37,8 @@ const (
 // leaseAnnotation names the lease of a task to its shim.
 const leaseAnnotation = "cloudless.lease"
 
-// capabilities are what root in a container keeps. They do not allow making devices, raw
-// packets, new roots or audit records, nor passing capabilities on.
-var capabilities = []string{
-	"CAP_CHOWN",
-	"CAP_DAC_OVERRIDE",
-	"CAP_FOWNER",
-	"CAP_FSETID",
-	"CAP_KILL",
-	"CAP_NET_BIND_SERVICE",
-	"CAP_SETGID",
-	"CAP_SETUID",
-}
+// secretsAnnotation names the file with the secret variables of a task to its shim, which adds them.
+const secretsAnnotation = "cloudless.secrets"
 
 // processLimits are the kernel's limits for every process of a task.
 type processLimits struct {
@@ -100,8 +88,12 @@ func validateTask(task driver.Task) error {
 		problem = fmt.Sprintf("a network namespace goes with network %q and no other", driver.NetworkNode)
 	case task.WorkingDir != "" && !filepath.IsAbs(task.WorkingDir):
 		problem = fmt.Sprintf("its working folder %q is not an absolute path", task.WorkingDir)
+	case inKernel(task.WorkingDir):
+		problem = fmt.Sprintf("its working folder %q leads to the kernel and not to files", task.WorkingDir)
 	case r.CPURequest < 0 || r.CPULimit < 0 || r.MemoryLimit < 0 || r.PIDLimit < 0 || r.OOMScore < 0:
 		problem = "a resource is negative"
+	case task.SecretEnv != "" && !filepath.IsAbs(task.SecretEnv):
+		problem = fmt.Sprintf("the file with its secret variables %q is not an absolute path", task.SecretEnv)
 	default:
 		return nil
 	}
@@ -115,12 +107,12 @@ func (d *Driver) spec(ctx context.Context, task driver.Task, container *containe
 	if err != nil {
 		return nil, err
 	}
+	if err := checkImage(task, config); err != nil {
+		return nil, err
+	}
 	spec, err := oci.GenerateSpec(d.scope(ctx), d.client, container,
 		oci.WithProcessArgs(args...),
-		oci.WithCapabilities(capabilities),
-		seccomp.WithDefaultProfile(),
-		ownArchitectureOnly,
-		oci.WithNoNewPrivileges,
+		d.secure(task),
 		oci.WithCgroup(d.cgroupPath(task.ID)),
 		oci.WithHostname(task.Hostname),
 		oci.WithProcessCwd(firstOf(task.WorkingDir, config.WorkingDir, "/")),
@@ -128,14 +120,17 @@ func (d *Driver) spec(ctx context.Context, task driver.Task, container *containe
 	if err != nil {
 		return nil, fmt.Errorf("describe the container of task %s: %w", task.ID, err)
 	}
-	if task.Lease != "" {
-		spec.Annotations = map[string]string{leaseAnnotation: task.Lease}
+	spec.Annotations = map[string]string{}
+	for name, path := range map[string]string{leaseAnnotation: task.Lease, secretsAnnotation: task.SecretEnv} {
+		if path != "" {
+			spec.Annotations[name] = path
+		}
 	}
 	spec.Process.Env = environment(config.Env, task.Env)
 	spec.Process.Rlimits = []specs.POSIXRlimit{d.limits.openFiles}
 	score := min(max(task.Resources.OOMScore, d.limits.oomScore), highestOOMScore)
 	spec.Process.OOMScoreAdj = &score
-	spec.Root.Readonly = task.ReadOnlyRoot
+	spec.Root.Readonly = task.ReadOnlyRoot || task.Security.Profile == driver.Restricted
 	if uid, gid, ok := numericUser(firstOf(task.User, config.User, "0:0")); ok {
 		spec.Process.User = specs.User{UID: uid, GID: gid, AdditionalGids: []uint32{gid}}
 	}
@@ -143,7 +138,7 @@ func (d *Driver) spec(ctx context.Context, task driver.Task, container *containe
 		return nil, fmt.Errorf("task %s: %w", task.ID, err)
 	}
 	d.setResources(spec.Linux.Resources, task.Resources)
-	d.setCgroupView(spec)
+	d.setCgroupView(task, spec)
 	switch task.Network {
 	case driver.NetworkHost:
 		useHostNetwork(spec)
@@ -152,6 +147,9 @@ func (d *Driver) spec(ctx context.Context, task driver.Task, container *containe
 	}
 	for _, path := range slices.Sorted(maps.Keys(task.Files)) {
 		spec.Mounts = append(spec.Mounts, readOnlyFile(task.Files[path], path))
+	}
+	for _, path := range slices.Sorted(maps.Keys(task.Folders)) { // a folder in another one comes after it
+		spec.Mounts = append(spec.Mounts, readOnlyFile(task.Folders[path], path))
 	}
 	return spec, nil
 }
@@ -168,17 +166,6 @@ func allowDevices(spec *oci.Spec, paths []string) error {
 		spec.Linux.Resources.Devices = append(spec.Linux.Resources.Devices, specs.LinuxDeviceCgroup{
 			Allow: true, Type: device.Type, Major: &device.Major, Minor: &device.Minor, Access: "rw",
 		})
-	}
-	return nil
-}
-
-// ownArchitectureOnly refuses the system calls of other architectures that the processor
-// supports, such as 32-bit ones: they are less tested in the kernel, and take half of the
-// time in which runc builds the filter.
-func ownArchitectureOnly(_ context.Context, _ oci.Client, _ *containers.Container, spec *oci.Spec) error {
-	own, ok := map[string]specs.Arch{"amd64": specs.ArchX86_64, "arm64": specs.ArchAARCH64}[runtime.GOARCH]
-	if ok {
-		spec.Linux.Seccomp.Architectures = []specs.Arch{own}
 	}
 	return nil
 }
@@ -271,14 +258,18 @@ func (d *Driver) setResources(to *specs.LinuxResources, from driver.Resources) {
 	to.Pids = &specs.LinuxPids{Limit: &pids}
 }
 
-// setCgroupView shows the container its own cgroup, read-only, so that programs can see
+// setCgroupView shows the container its own cgroup, read-only unless it is privileged, so that programs can see
 // their limits.
-func (d *Driver) setCgroupView(spec *oci.Spec) {
+func (d *Driver) setCgroupView(task driver.Task, spec *oci.Spec) {
+	access := "ro"
+	if isPrivileged(task) {
+		access = "rw"
+	}
 	spec.Mounts = append(spec.Mounts, specs.Mount{
 		Destination: "/sys/fs/cgroup",
 		Type:        "cgroup",
 		Source:      "cgroup",
-		Options:     []string{"ro", "nosuid", "noexec", "nodev"},
+		Options:     []string{access, "nosuid", "noexec", "nodev"},
 	})
 	if d.cgroups.unified != "" {
 		spec.Linux.Namespaces = append(spec.Linux.Namespaces, specs.LinuxNamespace{Type: specs.CgroupNamespace})
@@ -307,6 +298,16 @@ func useNamespace(spec *oci.Spec, path string) {
 	}
 }
 
+// userOf is the user of the first process. The user of a user namespace's root is the machine's at the shift.
+func userOf(spec *oci.Spec) driver.User {
+	user := driver.User{UID: int(spec.Process.User.UID), GID: int(spec.Process.User.GID)}
+	if mappings := spec.Linux.UIDMappings; len(mappings) > 0 {
+		user.Shift = int(mappings[0].HostID) - int(mappings[0].ContainerID)
+	}
+	return user
+}
+
+// readOnlyFile binds a file or a folder.
 func readOnlyFile(source, destination string) specs.Mount {
 	return specs.Mount{
 		Destination: destination, Source: source, Type: "bind", Options: []string{"bind", "ro", "nosuid", "noexec", "nodev"},

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/containerd/containerd/api/types/runc/options"
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/containerd/v2/pkg/oci"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/typeurl/v2"
@@ -34,13 +36,16 @@ func (d *Driver) Start(ctx context.Context, task driver.Task) (_ driver.Status, 
 	if err := validateTask(task); err != nil {
 		return driver.Status{}, err
 	}
+	if task.SecretEnv != "" && !d.opts.embedded() { // the shim of an outside daemon would write it to disk
+		return driver.Status{}, fmt.Errorf("start task %s: secrets cannot be in its environment with an outside containerd, only in files: %w", task.ID, driver.ErrInvalid)
+	}
 	d.tasks.Lock(task.ID)
 	defer d.tasks.Unlock(task.ID)
 	before, err := d.started(ctx, task.ID)
 	if before.ID != "" || err != nil {
 		return before, err
 	}
-	img, err := d.image(ctx, task.Image, task.Login)
+	img, err := d.image(ctx, task)
 	if err != nil {
 		return driver.Status{}, fmt.Errorf("start task %s: %w", task.ID, err)
 	}
@@ -81,9 +86,10 @@ func (d *Driver) started(ctx context.Context, id string) (driver.Status, error) 
 // create creates the container and its snapshot. The container comes first: it keeps the
 // snapshot from being collected, and makes List name the task.
 func (d *Driver) create(ctx context.Context, task driver.Task, img image) ([]mount.Mount, error) {
+	labels := d.labels(task, img)
 	container := containers.Container{
 		ID:          task.ID,
-		Labels:      d.labels(task, img),
+		Labels:      labels,
 		Image:       task.Image,
 		Snapshotter: d.snapshotter,
 		SnapshotKey: task.ID,
@@ -92,21 +98,56 @@ func (d *Driver) create(ctx context.Context, task driver.Task, img image) ([]mou
 	if err != nil {
 		return nil, err
 	}
-	if container.Spec, err = typeurl.MarshalAny(spec); err != nil {
-		return nil, fmt.Errorf("describe the container of task %s: %w", task.ID, err)
-	}
-	if container.Runtime, err = d.runtime(); err != nil {
+	var snapshot []snapshots.Opt
+	if mapped, err := d.wantsUserNamespace(task); err != nil {
+		return nil, err
+	} else if mapped {
+		const lock = "ids"
+		d.tasks.Lock(lock)
+		ids, err := d.freeRange(ctx)
+		if err == nil {
+			err = d.mapUsers(ctx, task, ids, spec)
+		}
+		if err == nil {
+			labels[labelIDs], snapshot = ids.label(), append(snapshot, ids.remapped())
+			err = d.addContainer(ctx, task, &container, spec)
+		}
+		d.tasks.Unlock(lock)
+		if err != nil {
+			return nil, err
+		}
+	} else if err := d.addContainer(ctx, task, &container, spec); err != nil {
 		return nil, err
 	}
-	if _, err := d.client.ContainerService().Create(ctx, container); err != nil {
-		return nil, fmt.Errorf("make the container of task %s: %w", task.ID, err)
-	}
-	mounts, err := d.client.SnapshotService(d.snapshotter).Prepare(ctx, task.ID, img.parent)
+	mounts, err := d.client.SnapshotService(d.snapshotter).Prepare(ctx, task.ID, img.parent, snapshot...)
 	if err != nil {
 		d.images.drop(task.Image)
 		return nil, fmt.Errorf("make the root filesystem of task %s: %w", task.ID, err)
 	}
-	return mounts, d.setUser(ctx, firstOf(task.User, img.config.User, "root"), container, spec)
+	if err := d.setUser(ctx, firstOf(task.User, img.config.User, "root"), container, spec); err != nil {
+		return nil, err
+	}
+	if err := checkRestricted(task, spec); err != nil || task.Owner == nil {
+		return mounts, err
+	}
+	if err := task.Owner(userOf(spec)); err != nil {
+		return nil, fmt.Errorf("start task %s: %w", task.ID, err)
+	}
+	return mounts, nil
+}
+
+// addContainer gives containerd the container of a task.
+func (d *Driver) addContainer(ctx context.Context, task driver.Task, container *containers.Container, spec *oci.Spec) (err error) {
+	if container.Spec, err = typeurl.MarshalAny(spec); err != nil {
+		return fmt.Errorf("describe the container of task %s: %w", task.ID, err)
+	}
+	if container.Runtime, err = d.runtime(task, container.Labels[labelIDs] != ""); err != nil {
+		return err
+	}
+	if _, err := d.client.ContainerService().Create(ctx, *container); err != nil {
+		return fmt.Errorf("make the container of task %s: %w", task.ID, err)
+	}
+	return nil
 }
 
 // setUser completes the container once its root filesystem exists and the user can be
@@ -133,6 +174,9 @@ func (d *Driver) labels(task driver.Task, img image) map[string]string {
 	if img.config.StopSignal != "" {
 		labels[labelStop] = img.config.StopSignal
 	}
+	if task.Sandbox != "" {
+		labels[labelSandbox] = task.Sandbox
+	}
 	for key, value := range maps.All(task.Labels) {
 		labels[labelOwner+key] = value
 	}
@@ -141,16 +185,24 @@ func (d *Driver) labels(task driver.Task, img image) map[string]string {
 
 // runtime is our own shim under the embedded daemon and the stock one otherwise, in both
 // cases with a state folder that no other cloud uses.
-func (d *Driver) runtime() (containers.RuntimeInfo, error) {
+func (d *Driver) runtime(task driver.Task, mapped bool) (containers.RuntimeInfo, error) {
 	name := d.shim
 	if !d.opts.embedded() {
 		name = stockRuntime
 	}
-	runc, err := typeurl.MarshalAny(&options.Options{BinaryName: d.runc, Root: d.opts.runcDir()})
+	program, err := d.runtimeFor(task, mapped)
+	if err != nil {
+		return containers.RuntimeInfo{}, err
+	}
+	root := d.opts.runcDir()
+	if task.Sandbox != "" && task.SecretEnv != "" { // unlike runc, the program of a sandbox keeps variables in its state
+		root = filepath.Join(filepath.Dir(task.SecretEnv), "state-of-sandbox")
+	}
+	opts, err := typeurl.MarshalAny(&options.Options{BinaryName: program, Root: root})
 	if err != nil {
 		return containers.RuntimeInfo{}, fmt.Errorf("describe the runtime: %w", err)
 	}
-	return containers.RuntimeInfo{Name: name, Options: runc}, nil
+	return containers.RuntimeInfo{Name: name, Options: opts}, nil
 }
 
 // run starts the shim and, through it, the container's first process.

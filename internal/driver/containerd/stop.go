@@ -86,10 +86,25 @@ func (d *Driver) kill(ctx context.Context, id string, sig syscall.Signal) error 
 		}
 	}
 	_, err := d.client.TaskService().Kill(ctx, &tasks.KillRequest{ContainerID: id, Signal: uint32(sig)})
-	if err = native(err); err != nil && !errdefs.IsNotFound(err) && !errdefs.IsFailedPrecondition(err) {
+	if err = native(err); err != nil && !errdefs.IsNotFound(err) && !errdefs.IsFailedPrecondition(err) && !sandboxEnded(err) {
 		return fmt.Errorf("send signal %d to task %s: %w", sig, id, err)
 	}
 	return nil
+}
+
+// Signal sends a signal to the task's first process.
+func (d *Driver) Signal(ctx context.Context, id string, name string) error {
+	sig, err := parseSignal(name)
+	if err != nil {
+		return fmt.Errorf("signal task %s: %w", id, err)
+	}
+	if _, err := d.container(ctx, id); err != nil {
+		return err
+	}
+	if _, err := d.runningPID(ctx, id); err != nil {
+		return fmt.Errorf("signal task %s: %w", id, err)
+	}
+	return d.kill(ctx, id, sig)
 }
 
 // Remove kills the task if it runs and removes everything of it.
@@ -125,8 +140,10 @@ func (d *Driver) remove(ctx context.Context, id string) error {
 		d.removeBundle(id),
 		d.cgroups.remove(path),
 		os.RemoveAll(filepath.Join(d.opts.runcDir(), d.opts.namespace(), id)),
+		d.removeSandbox(id),
 		removeDeadSocket(d.shimSocket(id)),
 		os.RemoveAll(d.opts.pipeDir(id)),
+		d.removeSys(id),
 		d.removeSnapshot(ctx, id),
 	)
 	if err == nil { // otherwise the next removal can still read the exit

@@ -27,6 +27,7 @@ type Driver interface {
 	driver.Meter
 	driver.Rooter
 	driver.Dialer
+	driver.Signaler
 	Close() error
 }
 
@@ -46,6 +47,9 @@ type Harness struct {
 	// the disk after the exit was reported.
 	LateLogs bool
 
+	// NoSecretEnv is set for a driver whose capabilities say that tasks cannot have secrets in their environment.
+	NoSecretEnv bool
+
 	// KillSupervisor kills the process between the driver and the task, without a chance to
 	// clean up.
 	KillSupervisor func(t *testing.T, d Driver, id string)
@@ -53,6 +57,9 @@ type Harness struct {
 	// Traces names everything on the machine that exists because of tasks: processes,
 	// mounts, cgroups, sockets, files.
 	Traces func(t *testing.T) []string
+
+	// Files names all files on disks that the driver writes, also of what it runs.
+	Files func(t *testing.T) []string
 }
 
 // hangs is how long the suite waits before it declares a hang. It is not a measure of
@@ -76,7 +83,11 @@ func Run(t *testing.T, h Harness) {
 		{"images", images},
 		{"resources", resources},
 		{"security", security},
+		{"profiles", profiles},
+		{"user namespaces", userNamespaces},
+		{"sandbox", sandboxes},
 		{"exec", execs},
+		{"secrets", secrets},
 		{"root", roots},
 		{"dial", dials},
 		{"recovery", recovery},

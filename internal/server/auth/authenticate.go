@@ -42,7 +42,7 @@ func refuseBehind(ctx context.Context, why error) error {
 
 // authenticateCall authenticates the caller of a gRPC method, by the headers of the call alone.
 func (a *Authenticator) authenticateCall(ctx context.Context, method string) (core.Principal, error) {
-	if p := core.Caller(ctx); a.stillValid(p) {
+	if p, ok := a.stillValid(core.Caller(ctx)); ok {
 		return p, nil // authenticated by its headers
 	}
 	return a.authenticate(ctx, tokenOfCall(ctx), func() (core.Principal, error) {
@@ -63,7 +63,11 @@ func (a *Authenticator) fromContext(ctx context.Context) (core.Principal, error)
 	switch info := from.AuthInfo.(type) {
 	case InnerAuth:
 		md, _ := metadata.FromIncomingContext(ctx)
-		return principalFromMetadata(md)
+		p, err := principalFromMetadata(md)
+		if err == nil && p.TokenUID != "" {
+			return a.again(p) // with what it permits now
+		}
+		return p, err
 	case credentials.TLSInfo:
 		if p, ok, err := a.fromTLS(info); ok {
 			if err == nil && p.Role == core.RoleServer && len(metadata.ValueFromIncomingContext(ctx, metadataID)) > 0 {
@@ -83,7 +87,7 @@ func (a *Authenticator) fromContext(ctx context.Context) (core.Principal, error)
 	if !ok {
 		return core.Principal{}, errNoIdentity
 	}
-	return a.FromToken(secret)
+	return a.ofCaller(presentedToken{token: secret, address: MachineOf(ctx)})
 }
 
 // presentedToken is the API token or join token that a caller without a certificate sends, and its address.
@@ -111,4 +115,21 @@ func tokenOfCall(ctx context.Context) presentedToken {
 	}
 	secret, _ := bearer(header[0])
 	return presentedToken{address: MachineOf(ctx), token: secret}
+}
+
+// decide lets a check decide about a caller. A server refuses a caller only if it knows as much as the leader does: the
+// state of a server that lags behind may lack a role, a binding, or a change of one.
+func (a *Authenticator) decide(ctx context.Context, p core.Principal, check func(core.Principal) error) (core.Principal, error) {
+	err := check(p)
+	if err == nil || !p.IsUser() {
+		return p, err
+	}
+	now, late := a.unknown.afterCatchUp(ctx, func() (core.Principal, error) { return a.again(p) })
+	if behind, ok := errors.AsType[behindError](late); ok {
+		return p, refuseBehind(ctx, behind)
+	}
+	if late != nil {
+		return p, unauthenticated(late)
+	}
+	return now, check(now)
 }

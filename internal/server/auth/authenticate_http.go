@@ -47,7 +47,7 @@ func (a *Authenticator) identify(r *http.Request) (core.Principal, error) {
 		return p, err
 	}
 	if by := tokenOfRequest(r); by.token != "" {
-		return a.FromToken(by.token)
+		return a.ofCaller(by)
 	}
 	return core.Principal{}, errNoIdentity
 }

@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -17,6 +18,7 @@ import (
 	"github.com/cloudless/cloudless/api"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/oneport"
+	"github.com/cloudless/cloudless/internal/server/redaction"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
@@ -50,8 +52,25 @@ func (g *Guard) admit(ctx context.Context, method string) (context.Context, erro
 		return ctx, err
 	}
 	g.MemberCalls.add()
-	ctx = core.WithPrincipal(ctx, p)
-	return ctx, Authorize(p, method)
+	p, err = g.Auth.decide(ctx, p, func(p core.Principal) error { return g.Auth.Authorize(p, method) })
+	return core.WithPrincipal(ctx, p), err
+}
+
+// admitRequest refuses a call by what its first message is about.
+func (g *Guard) admitRequest(ctx context.Context, method string, request any) (context.Context, error) {
+	if open(method) {
+		return ctx, nil
+	}
+	p, err := g.Auth.decide(ctx, core.Caller(ctx), func(p core.Principal) error { return g.Auth.AuthorizeRequest(p, method, request) })
+	return core.WithPrincipal(ctx, p), err
+}
+
+// precise returns a refusal that also names the namespace, which the request says.
+func (g *Guard) precise(ctx context.Context, method string, request any, refusal error) error {
+	if _, forbidden := errors.AsType[*core.Forbidden](refusal); !forbidden {
+		return refusal
+	}
+	return cmp.Or(g.Auth.AuthorizeRequest(core.Caller(ctx), method, request), refusal)
 }
 
 // NoSuchMethod answers calls to methods that do not exist. gRPC itself would answer them
@@ -67,9 +86,12 @@ func (g *Guard) Unary(ctx context.Context, request any, info *grpc.UnaryServerIn
 	_ = grpc.SetHeader(ctx, metadata.Pairs(telemetry.RequestIDHeader, telemetry.RequestID(ctx)))
 	defer func() { err = g.finish(ctx, call, recover(), err) }()
 	if ctx, err = g.admit(ctx, info.FullMethod); err != nil {
-		return nil, err
+		return nil, g.precise(ctx, info.FullMethod, request, err)
 	}
 	if err = shortEnough(info.FullMethod, request); err != nil {
+		return nil, err
+	}
+	if ctx, err = g.admitRequest(ctx, info.FullMethod, request); err != nil {
 		return nil, err
 	}
 	response, err = g.Router.Unary(ctx, request, info.FullMethod, func(ctx context.Context, request any) (any, error) {
@@ -80,18 +102,13 @@ func (g *Guard) Unary(ctx context.Context, request any, info *grpc.UnaryServerIn
 				return nil, err
 			}
 		}
-		return handler(ctx, request)
+		answer, err := handler(ctx, request)
+		return redaction.Hide(core.Caller(ctx), answer), err
 	})
-	if err == nil && !public(info.FullMethod) {
+	if err == nil && !asksOnly(info.FullMethod) {
 		oneport.StrangerOf(ctx).Authenticated()
 	}
 	return response, err
-}
-
-// public reports whether an answer is for everyone, so that a successful call says nothing about its caller.
-func public(method string) bool {
-	m, ok := api.MethodOf(method)
-	return ok && m.IsOpen() && m.Reads
 }
 
 // Stream guards streams.
@@ -109,20 +126,23 @@ func (g *Guard) Stream(service any, stream grpc.ServerStream, info *grpc.StreamS
 	if err != nil {
 		return err
 	}
-	ctx, release := g.Revoked.Bind(ctx, core.Caller(ctx))
+	gate := &gate{guard: g, method: info.FullMethod}
+	ctx, release := g.Revoked.Bind(ctx, core.Caller(ctx), gate.still)
 	defer release()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(g.Stopping, func() { cancel(core.ErrStopping) })()
-	if p := core.Caller(ctx); p.TokenUID != "" && g.Auth.snapshot().Token(p.TokenUID) == nil {
+	if p := core.Caller(ctx); p.IsUser() && g.Auth.snapshot().Token(p.TokenUID) == nil {
 		return status.Error(codes.Unauthenticated, ErrUnknownToken.Error()) // revoked before it was bound
 	}
-	err = g.Router.Stream(service, &GuardedStream{ServerStream: stream, ctx: ctx, revocable: core.Caller(ctx).TokenUID != ""}, info, handler)
+	err = g.Router.Stream(service, &GuardedStream{ServerStream: stream, ctx: ctx, gate: gate, revocable: core.Caller(ctx).IsUser()}, info, handler)
 	switch cause := context.Cause(ctx); {
 	case errors.Is(cause, core.ErrStopping):
 		return status.Error(codes.Unavailable, cause.Error())
 	case errors.Is(cause, ErrUnknownToken):
 		return status.Error(codes.Unauthenticated, cause.Error())
+	case isChange(cause):
+		return core.StatusOf(cause)
 	}
 	return err
 }
@@ -154,7 +174,7 @@ func (g *Guard) finish(ctx context.Context, c call, panicked any, err error) err
 		g.Logger.ErrorContext(ctx, "call panicked", "method", c.method, "panic", panicked, "stack", string(debug.Stack()))
 		err = status.Error(codes.Internal, "the server failed to answer this call; its log says more")
 	}
-	err = core.StatusOf(err)
+	err = core.StatusOf(core.For(core.Caller(ctx), err))
 	code := status.Code(err)
 	if code == codes.Internal {
 		err = quotable(err, telemetry.RequestID(ctx))
@@ -211,7 +231,8 @@ func validate(message any) error {
 // GuardedStream validates incoming messages and carries the principal.
 type GuardedStream struct {
 	grpc.ServerStream
-	ctx context.Context
+	ctx  context.Context
+	gate *gate
 	// revocable streams end with their context even while they wait for the caller's next
 	// message. Streams of members do without, which saves a goroutine.
 	revocable bool
@@ -221,11 +242,19 @@ func (s *GuardedStream) Context() context.Context { return s.ctx }
 
 // With returns the stream with another context.
 func (s *GuardedStream) With(ctx context.Context) *GuardedStream {
-	return &GuardedStream{ServerStream: s.ServerStream, ctx: ctx, revocable: s.revocable}
+	return &GuardedStream{ServerStream: s.ServerStream, ctx: ctx, gate: s.gate, revocable: s.revocable}
+}
+
+// SendMsg hides from the caller what it may not see.
+func (s *GuardedStream) SendMsg(m any) error {
+	return s.ServerStream.SendMsg(redaction.Hide(core.Caller(s.ctx), m))
 }
 
 func (s *GuardedStream) RecvMsg(m any) error {
 	if err := s.receive(m); err != nil {
+		return err
+	}
+	if err := s.gate.first(s.ctx, m); err != nil {
 		return err
 	}
 	return validate(m)

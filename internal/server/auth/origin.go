@@ -75,6 +75,7 @@ const (
 	metadataID      = "x-cloudless-id"
 	metadataRole    = "x-cloudless-role"
 	metadataToken   = "x-cloudless-token-uid"
+	metadataSecret  = "x-cloudless-secret-id"
 	metadataExpires = "x-cloudless-expires"
 )
 
@@ -83,6 +84,7 @@ func MetadataOf(p core.Principal) metadata.MD {
 	md := metadata.Pairs(metadataID, p.ID.String(), metadataRole, p.Role)
 	if p.TokenUID != "" {
 		md.Set(metadataToken, p.TokenUID)
+		md.Set(metadataSecret, p.SecretID)
 		md.Set(metadataExpires, p.Expires.Format(time.RFC3339Nano))
 	}
 	return md
@@ -99,7 +101,7 @@ func principalFromMetadata(md metadata.MD) (core.Principal, error) {
 	if err != nil {
 		return core.Principal{}, errNoIdentity
 	}
-	p := core.Principal{ID: id, Role: first(metadataRole), TokenUID: first(metadataToken)}
+	p := core.Principal{ID: id, Role: first(metadataRole), TokenUID: first(metadataToken), SecretID: first(metadataSecret)}
 	if p.TokenUID != "" {
 		if p.Expires, err = time.Parse(time.RFC3339Nano, first(metadataExpires)); err != nil {
 			return core.Principal{}, errNoIdentity
@@ -110,7 +112,7 @@ func principalFromMetadata(md metadata.MD) (core.Principal, error) {
 
 // SetCaller names the caller in the headers of a request to another server, and replaces what the caller sent.
 func SetCaller(h http.Header, p core.Principal) {
-	for _, key := range []string{"Authorization", HeaderCopy, metadataID, metadataRole, metadataToken, metadataExpires} {
+	for _, key := range []string{"Authorization", HeaderCopy, metadataID, metadataRole, metadataToken, metadataSecret, metadataExpires} {
 		h.Del(key)
 	}
 	for key, values := range MetadataOf(p) {
@@ -121,7 +123,7 @@ func SetCaller(h http.Header, p core.Principal) {
 // principalHeaders returns what another server says about the caller.
 func principalHeaders(h http.Header) metadata.MD {
 	md := metadata.MD{}
-	for _, key := range []string{metadataID, metadataRole, metadataToken, metadataExpires} {
+	for _, key := range []string{metadataID, metadataRole, metadataToken, metadataSecret, metadataExpires} {
 		if value := h.Get(key); value != "" {
 			md.Set(key, value)
 		}

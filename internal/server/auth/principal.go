@@ -25,11 +25,14 @@ var (
 
 // expiredToken refuses an expired API token.
 type expiredToken struct {
-	name, role string
-	at         time.Time
+	name, role, user string
+	at               time.Time
 }
 
 func (e *expiredToken) Error() string {
+	if e.user != "" {
+		return "the login of " + e.user + " ended at " + e.at.UTC().Format(time.RFC3339) + ": log in again with: cloudless login ADDRESS --oidc"
+	}
 	return "API token " + e.name + " expired at " + e.at.UTC().Format(time.RFC3339) + ": " + newTokenWayOut(e.role)
 }
 
@@ -64,6 +67,10 @@ type Authenticator struct {
 	core    *core.Core
 	cluster string
 	unknown *unknownCallers
+	// Uses are the last uses of tokens at this server.
+	Uses Uses
+	// permissions are those of the tokens that called lately.
+	permissions permissions
 }
 
 // NewAuthenticator returns the authenticator of a cluster. It calls catchUp before it refuses a caller that the state
@@ -130,33 +137,55 @@ func (a *Authenticator) FromToken(secret string) (core.Principal, error) {
 	if credential == nil || !parsed.Matches(credential.GetHash()) {
 		return core.Principal{}, ErrUnknownToken
 	}
-	return a.ofToken(snap.Token(credential.GetTokenUid()))
+	return a.ofToken(snap.Token(credential.GetTokenUid()), parsed.ID())
 }
 
-// stillValid reports whether a caller that was authenticated by a token, before its message was read, still is. All
-// others are authenticated again.
-func (a *Authenticator) stillValid(p core.Principal) bool {
-	if p.TokenUID == "" {
-		return false
+// ofCaller authenticates the bearer of an API token that has called this server itself, and remembers the use.
+func (a *Authenticator) ofCaller(by presentedToken) (core.Principal, error) {
+	p, err := a.FromToken(by.token)
+	if err == nil {
+		a.Uses.add(p, by.address, a.core.Now())
 	}
-	token := a.snapshot().Token(p.TokenUID)
-	return token != nil && token.GetSpec().GetRole() == p.Role && a.core.Now().Before(token.GetSpec().GetExpireTime().AsTime())
+	return p, err
 }
 
-// ofToken returns the bearer of a token, which may be nil.
-func (a *Authenticator) ofToken(token *v1.Token) (core.Principal, error) {
+// stillValid returns a caller that was authenticated by a token, before its message was read, with what the token permits
+// now. It is false if the token is not valid any more, and for all other callers, which are authenticated again.
+func (a *Authenticator) stillValid(p core.Principal) (core.Principal, bool) {
+	if p.TokenUID == "" {
+		return p, false
+	}
+	now, err := a.again(p)
+	return now, err == nil
+}
+
+// again returns the bearer of a token with what the token permits now.
+func (a *Authenticator) again(p core.Principal) (core.Principal, error) {
+	return a.ofToken(a.snapshot().Token(p.TokenUID), p.SecretID)
+}
+
+// ofToken returns the bearer of a token, which may be nil, and of one of its secrets.
+func (a *Authenticator) ofToken(token *v1.Token, secret string) (core.Principal, error) {
 	if token == nil {
 		return core.Principal{}, ErrUnknownToken
 	}
+	if st := token.GetStatus(); secret != "" && secret == st.GetOldSecretId() && !a.core.Now().Before(st.GetOldExpireTime().AsTime()) {
+		return core.Principal{}, ErrUnknownToken // it was renewed
+	}
 	expires := token.GetSpec().GetExpireTime().AsTime()
 	if !a.core.Now().Before(expires) {
-		return core.Principal{}, &expiredToken{name: token.GetMetadata().GetName(), role: token.GetSpec().GetRole(), at: expires}
+		return core.Principal{}, &expiredToken{name: token.GetMetadata().GetName(), role: token.GetSpec().GetRole(), user: token.GetSpec().GetUser(), at: expires}
 	}
 	id, err := identity.NewID(a.cluster, identity.KindUser, token.GetMetadata().GetName())
 	if err != nil {
 		return core.Principal{}, err
 	}
-	return core.Principal{ID: id, Role: token.GetSpec().GetRole(), TokenUID: token.GetMetadata().GetUid(), Expires: expires}, nil
+	about := token.GetSpec()
+	return core.Principal{
+		ID: id, Role: about.GetRole(), TokenUID: token.GetMetadata().GetUid(), SecretID: secret, Expires: expires,
+		Namespace: about.GetNamespace(), User: about.GetUser(), Groups: about.GetGroups(),
+		Permissions: a.permissions.ofToken(a.snapshot(), token),
+	}, nil
 }
 
 // fromServer authenticates the caller of a call that another server relays. That server must be a member. It only names
@@ -183,7 +212,7 @@ func (a *Authenticator) fromServer(by identity.ID, md metadata.MD) (core.Princip
 		}
 		return core.Principal{ID: named.ID, Role: core.RoleServer}, nil
 	default:
-		return a.ofToken(snap.Token(named.TokenUID))
+		return a.ofToken(snap.Token(named.TokenUID), named.SecretID)
 	}
 }
 

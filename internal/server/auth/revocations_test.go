@@ -14,7 +14,7 @@ import (
 func TestStreamsEndWhenTheirTokenExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := NewRevocations()
-		ctx, release := r.Bind(t.Context(), core.Principal{TokenUID: "t", Expires: time.Now().Add(time.Hour)})
+		ctx, release := r.Bind(t.Context(), core.Principal{TokenUID: "t", Expires: time.Now().Add(time.Hour)}, nil)
 		defer release()
 		time.Sleep(time.Hour - time.Second)
 		if ctx.Err() != nil {
@@ -36,9 +36,9 @@ func TestLaggingServerStillEndsRevokedStreams(t *testing.T) {
 		t.Fatal(err)
 	}
 	later := time.Now().Add(time.Hour)
-	kept, release := r.Bind(t.Context(), core.Principal{TokenUID: "kept", Expires: later})
+	kept, release := r.Bind(t.Context(), core.Principal{TokenUID: "kept", Expires: later}, nil)
 	defer release()
-	gone, releaseGone := r.Bind(t.Context(), core.Principal{TokenUID: "gone", Expires: later})
+	gone, releaseGone := r.Bind(t.Context(), core.Principal{TokenUID: "gone", Expires: later}, nil)
 	r.RevokeMissing(store.Snapshot())
 	if kept.Err() != nil || context.Cause(gone) != ErrUnknownToken {
 		t.Errorf("kept ended by %v, gone by %v", context.Cause(kept), context.Cause(gone))

@@ -49,7 +49,7 @@ func (g *Guard) TapMember(ctx context.Context, about *tap.Info) (context.Context
 	}
 	p, err := g.Auth.authenticateCall(ctx, about.FullMethodName)
 	if err == nil {
-		err = authorizeEarly(p, about.FullMethodName) // servers that are not members may call only a few methods
+		err = g.Auth.authorizeEarly(p, about.FullMethodName) // servers that are not members may call only a few methods
 	}
 	return ctx, core.StatusOf(err)
 }
@@ -90,7 +90,8 @@ func (g *Guard) authenticateOverHTTP(r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return authorizeEarly(p, r.URL.Path)
+	_, err = g.Auth.decide(r.Context(), p, func(p core.Principal) error { return g.Auth.authorizeEarly(p, r.URL.Path) })
+	return err
 }
 
 func certified(r *http.Request) bool {

@@ -101,8 +101,8 @@ func (c *Core) Event(ctx context.Context, about state.Object, reason, message st
 
 // Actor is the caller, or this server if there is none.
 func (c *Core) Actor(ctx context.Context) string {
-	if id := Caller(ctx).ID; !id.IsZero() {
-		return string(id.Kind()) + "/" + id.Name()
+	if p := Caller(ctx); !p.ID.IsZero() {
+		return string(p.ID.Kind()) + "/" + p.Name()
 	}
 	return "server/" + c.UID
 }

@@ -21,6 +21,9 @@ import (
 type Refusal struct {
 	code    codes.Code
 	message string
+	// narrow is the message for callers who may not see all namespaces; empty if it is the same.
+	narrow string
+	kind   string
 }
 
 func (r *Refusal) Error() string { return r.message }
@@ -28,6 +31,21 @@ func (r *Refusal) Error() string { return r.message }
 // Refuse returns a refusal with a message.
 func Refuse(code codes.Code, format string, args ...any) error {
 	return &Refusal{code: code, message: fmt.Sprintf(format, args...)}
+}
+
+// For returns the refusal without what it says about other namespaces, unless the caller may see them all.
+func For(p Principal, err error) error {
+	r, ok := errors.AsType[*Refusal](err)
+	if !ok || r.narrow == "" || p.Sees(r.kind, "") {
+		return err
+	}
+	return &Refusal{code: r.code, message: r.narrow}
+}
+
+// Elsewhere adds to a refusal what is in other namespaces, for callers who may see objects of a kind in all of them.
+func Elsewhere(kind string, refusal error, format string, args ...any) error {
+	r := refusal.(*Refusal)
+	return &Refusal{code: r.code, message: fmt.Sprintf(format, args...), narrow: r.message, kind: kind}
 }
 
 // IsRefusal reports whether a retry would give the same answer.

@@ -45,10 +45,13 @@ func (r Receipt) Find(snap *state.Snapshot) (*statev1.Receipt, error) {
 	}
 	earlier := snap.ReceiptByName(r.Name)
 	if earlier != nil && !bytes.Equal(earlier.GetRequestHash(), r.request) {
-		return nil, Refuse(codes.InvalidArgument, "this idempotency key was used for a different request; use a new key for each request")
+		return nil, ErrOtherRequest
 	}
 	return earlier, nil
 }
+
+// ErrOtherRequest refuses an idempotency key that an earlier, different request had.
+var ErrOtherRequest = Refuse(codes.InvalidArgument, "this idempotency key was used for a different request; use a new key for each request")
 
 // ResultOf is the annotation of a receipt that holds the result in the answer, besides the
 // object.

@@ -42,7 +42,7 @@ func (s *gateway) newCalls() (http.Handler, error) {
 	if err := v1.RegisterHandlers(s.stopping, mux, conn); err != nil {
 		return nil, err
 	}
-	exec := &execSocket{client: v1.NewWorkloadServiceClient(conn)}
+	exec := &execSocket{client: v1.NewWorkloadServiceClient(conn), auth: s.auth}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasSuffix(r.URL.Path, ":exec") {
 			exec.ServeHTTP(w, r)

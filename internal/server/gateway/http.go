@@ -11,7 +11,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/cloudless/cloudless/api"
-	"github.com/cloudless/cloudless/internal/server/auth"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/oneport"
 )
@@ -113,12 +112,12 @@ func (s *gateway) identified(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		write := r.Method != http.MethodGet && r.Method != http.MethodHead
-		if err := auth.AuthorizeHTTP(p, registry, write); err != nil && !auth.Copying(p, r) {
+		p, still, err := s.auth.AuthorizeHTTP(r, p)
+		if err != nil {
 			writeError(w, core.StatusOf(err))
 			return
 		}
-		ctx, release := s.revoked.Bind(r.Context(), p)
+		ctx, release := s.revoked.Bind(core.WithPrincipal(r.Context(), p), p, still)
 		defer release()
 		next.ServeHTTP(w, r.WithContext(ctx))
 	})

@@ -23,6 +23,7 @@ import (
 // ExecResponse in each WebSocket frame.
 type execSocket struct {
 	client v1.WorkloadServiceClient
+	auth   *auth.Authenticator
 }
 
 const maxSocketFrame = 1 << 20
@@ -41,7 +42,7 @@ func (e *execSocket) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		writeError(w, core.StatusOf(core.Refuse(codes.InvalidArgument, "exec is a WebSocket: open one at %s, over HTTP/1.1", r.URL.Path)))
 		return
 	}
-	if err := auth.Authorize(core.Caller(r.Context()), v1.WorkloadService_Exec_FullMethodName); err != nil {
+	if err := e.auth.Authorize(core.Caller(r.Context()), v1.WorkloadService_Exec_FullMethodName); err != nil {
 		writeError(w, core.StatusOf(err))
 		return
 	}

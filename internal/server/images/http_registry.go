@@ -69,7 +69,7 @@ func (s *Images) checkUnused(r *http.Request) error {
 	if digest == "" {
 		return nil
 	}
-	if users := UsesOf(snap).Of(name, tag, digest); len(users) > 0 {
+	if users := UsesOf(snap).SeenBy(core.Caller(r.Context())).Of(name, tag, digest); len(users) > 0 {
 		return core.Refuse(codes.FailedPrecondition, "image %s is used by %s; remove what uses it first, or delete it all the same with: cloudless image rm --force", name, core.Listed(users))
 	}
 	return nil

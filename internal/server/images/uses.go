@@ -11,12 +11,16 @@ import (
 	"github.com/cloudless/cloudless/internal/assignment"
 	"github.com/cloudless/cloudless/internal/image"
 	"github.com/cloudless/cloudless/internal/registry"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
 // Users are the workloads that use an image, by repository:tag and by repository@digest,
 // and the earlier revisions with it, by repository@digest.
-type Users struct{ now, Earlier map[string][]string }
+type Users struct {
+	now, Earlier map[string][]string
+	viewer       core.Principal
+}
 
 // UsesOf finds out which images are used: by the current revision of a workload, by
 // revisions that still run, and by those that a rollback can restore.
@@ -79,10 +83,31 @@ func (u Users) Digests() iter.Seq[string] {
 	}
 }
 
+// SeenBy returns the same, where a caller learns only that there are users in namespaces that it may not see.
+func (u Users) SeenBy(p core.Principal) Users {
+	u.viewer = p
+	return u
+}
+
+// Of returns the users of an image by name.
 func (u Users) Of(repository, tag, digest string) []string {
 	users := slices.Clone(u.now[repository+"@"+digest])
 	if tag != "" {
 		users = append(users, u.now[repository+":"+tag]...)
+	}
+	return u.seen(users)
+}
+
+// EarlierOf returns the earlier revisions with an image.
+func (u Users) EarlierOf(repository, digest string) []string {
+	return u.seen(slices.Clone(u.Earlier[repository+"@"+digest]))
+}
+
+func (u Users) seen(users []string) []string {
+	for i, user := range users {
+		if namespace, _, _ := strings.Cut(user, "/"); !u.viewer.Sees("workload", namespace) {
+			users[i] = "workloads of other namespaces"
+		}
 	}
 	slices.Sort(users)
 	return slices.Compact(users)

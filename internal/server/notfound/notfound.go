@@ -30,6 +30,7 @@ func Workload(snap *state.Snapshot, namespace, name string) error {
 	if near := suggest.To(name, Names(snap.Workloads(namespace, ""))); near != "" {
 		return core.Refuse(codes.NotFound, "%s; did you mean %s?", missing, near)
 	}
+	here := core.Refuse(codes.NotFound, "%s; see: %s", missing, spec.Hint(namespace, "cloudless workload ls"))
 	var elsewhere string
 	var namespaces []string
 	for w := range bounded(snap.Workloads("", "")) {
@@ -45,16 +46,16 @@ func Workload(snap *state.Snapshot, namespace, name string) error {
 	switch {
 	case withReplica >= 0:
 		in := namespaces[withReplica]
-		return core.Refuse(codes.NotFound, "%s, but replica %s does in namespace %s: add -n %s", missing, name, in, in)
+		return core.Elsewhere("workload", here, "%s, but replica %s does in namespace %s: add -n %s", missing, name, in, in)
 	case elsewhere != "":
-		return core.Refuse(codes.NotFound, "%s, but in namespace %s: add -n %s", missing, elsewhere, elsewhere)
+		return core.Elsewhere("workload", here, "%s, but in namespace %s: add -n %s", missing, elsewhere, elsewhere)
 	case slices.Contains(namespaces, namespace):
-		return core.Refuse(codes.NotFound, "%s; see: %s", missing, spec.Hint(namespace, "cloudless workload ls"))
+		return here
 	}
 	if near := suggest.To(namespace, slices.Values(namespaces)); near != "" {
-		return core.Refuse(codes.NotFound, "%s, which is empty; did you mean namespace %s?", missing, near)
+		return core.Elsewhere("workload", here, "%s, which is empty; did you mean namespace %s?", missing, near)
 	}
-	return core.Refuse(codes.NotFound, "%s; see: cloudless workload ls --all-namespaces", missing)
+	return core.Elsewhere("workload", here, "%s; see: cloudless workload ls --all-namespaces", missing)
 }
 
 // Replica is the error for a replica that workload w does not have.
@@ -65,7 +66,8 @@ func Replica(snap *state.Snapshot, w *v1.Workload, name string) error {
 
 // Image is the error for an image that is not in the cluster's own registry.
 func Image(snap *state.Snapshot, name string) error {
-	return core.Refuse(codes.NotFound, "image %s does not exist%s", name, Hint(images.Nearest(snap, name), "cloudless image ls"))
+	missing := core.Refuse(codes.NotFound, "image %s does not exist; see: cloudless image ls", name)
+	return core.Elsewhere("image", missing, "image %s does not exist%s", name, Hint(images.Nearest(snap, name), "cloudless image ls"))
 }
 
 // Hint is the end of such an error: it suggests a similar name or, without one, the

@@ -18,7 +18,10 @@ import (
 type conn struct {
 	net.Conn
 	port *Port
-	id   identity.ID // of the peer, once known; guarded by port.mu
+
+	// Of the peer, once known; guarded by port.mu.
+	id     identity.ID
+	issuer identity.Fingerprint
 
 	// These belong to the goroutine of the handshake and do not change after it.
 	route   *route
@@ -60,6 +63,9 @@ func (p *Port) identify(c *conn, state tls.ConnectionState) error {
 	member := known && (id.Kind() == identity.KindNode || id.Kind() == identity.KindServer)
 	p.mu.Lock()
 	c.id = id
+	if member {
+		c.issuer = identity.PeerIssuer(state)
+	}
 	p.mu.Unlock()
 	if !p.gate.finished(c, member) {
 		return net.ErrClosed
@@ -150,7 +156,9 @@ func (c *conn) keepAlive() {
 type route struct {
 	addr net.Addr
 	tls  *tls.Config
-	next chan net.Conn
+	// accepted is tls with the authorities that are trusted now.
+	accepted atomic.Pointer[tls.Config]
+	next     chan net.Conn
 
 	closing sync.Once
 	closed  chan struct{}
@@ -160,6 +168,19 @@ func newRoute(addr net.Addr, base *tls.Config, protocols ...string) *route {
 	config := base.Clone()
 	config.NextProtos = protocols
 	return &route{addr: addr, tls: config, next: make(chan net.Conn), closed: make(chan struct{})}
+}
+
+// accepting returns the route's configuration, which verifies clients by the authorities that are trusted now.
+func (r *route) accepting(trust *identity.Trust) *tls.Config {
+	last := r.accepted.Load()
+	if last == nil {
+		last = r.tls
+	}
+	now := identity.Accepting(trust, last)
+	if now != last {
+		r.accepted.Store(now)
+	}
+	return now
 }
 
 // deliver passes a connection to the server that accepts from the route.

@@ -87,6 +87,7 @@ type Options struct {
 type Port struct {
 	listener net.Listener
 	tls      *tls.Config
+	trust    *identity.Trust
 	grpc     *route // of members
 	http     *route
 	peers    map[string]*route
@@ -148,6 +149,7 @@ func newPort(listener net.Listener, o Options) *Port {
 	p := &Port{
 		listener: listener,
 		tls:      config,
+		trust:    o.Trust,
 		grpc:     newRoute(listener.Addr(), config, "h2"),
 		http:     newRoute(listener.Addr(), strict, "h2", "http/1.1"),
 		gate:     newGate(o.Limits, o.HandshakeTimeout),
@@ -281,7 +283,7 @@ func (p *Port) admit(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 	if err := c.enter(hello.Context()); err != nil {
 		return nil, err
 	}
-	return c.route.tls, nil
+	return c.route.accepting(p.trust), nil
 }
 
 // Pressed reports whether unauthenticated clients keep coming.
@@ -297,6 +299,15 @@ func (p *Port) CloseIdentity(id identity.ID) int {
 func (p *Port) CloseMembers(meant func(identity.ID) bool) int {
 	return p.cut(func(c *conn) bool { return !c.id.IsZero() && meant(c.id) })
 }
+
+// CloseUntrusted cuts all connections of members whose certificate is from an authority that is not trusted any more,
+// and returns how many.
+func (p *Port) CloseUntrusted() int {
+	return p.cut(func(c *conn) bool { return !c.id.IsZero() && !p.trust.Has(c.issuer) })
+}
+
+// RenewTickets seals session tickets with the current keys from now on, and opens no others.
+func (p *Port) RenewTickets() error { return setTicketKeys(p.tls, p.ticketKeys) }
 
 // Close ends the port and cuts every connection. It may be called more than once.
 func (p *Port) Close() error {

@@ -107,3 +107,64 @@ func TestPortWithoutTicketKeysSaysWhy(t *testing.T) {
 func containsLine(answer, want string) bool {
 	return len(answer) >= len(want) && answer[len(answer)-len(want):] == want
 }
+
+// The cluster replaces its authority: connections that a dropped authority has vouched for end, and nothing of them is
+// resumed, while members with new certificates notice nothing.
+func TestConnectionsEndWithTheirAuthority(t *testing.T) {
+	c := newCluster(t)
+	o := c.options(t)
+	o.TicketKeys = c.ca.TicketKeys
+	o.Certificate = func() (*tls.Certificate, error) { return c.member(t, identity.KindServer, "s-1").Certificate() }
+	s := serve(t, c, o)
+	old := c.member(t, identity.KindNode, "n-1")
+	resumed := resuming(c, old)
+	if _, _, err := s.visit(resumed); err != nil {
+		t.Fatal(err)
+	}
+	next, endorsements, err := c.ca.Successor(time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := next.MarshalKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	held, err := tls.Dial("tcp", s.port.Addr().String(), resuming(c, old))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	if _, err := io.WriteString(held, "GET / HTTP/1.1\r\nHost: cloudless\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := held.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.ca.Set(identity.Authorities{Active: next.Trust().DER(), Key: key, Previous: c.ca.Trust().DER(), Endorsements: endorsements}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.port.RenewTickets(); err != nil {
+		t.Fatal(err)
+	}
+	if cut := s.port.CloseUntrusted(); cut != 0 {
+		t.Errorf("%d connections were cut while both authorities are trusted", cut)
+	}
+	if _, _, err := s.visit(resumed); err != nil {
+		t.Errorf("an old certificate while both authorities are trusted: %v", err)
+	}
+	if err := c.ca.Set(identity.Authorities{Active: next.Trust().DER(), Key: key}); err != nil {
+		t.Fatal(err)
+	}
+	if cut := s.port.CloseUntrusted(); cut != 1 {
+		t.Errorf("%d connections were cut, want the one with the old certificate", cut)
+	}
+	if _, err := io.Copy(io.Discard, held); err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Logf("the held connection ended: %v", err)
+	}
+	if _, answer, err := s.visit(resumed); err == nil && answer != "" {
+		t.Errorf("an old certificate after the rotation: %q", answer)
+	}
+	if _, _, err := s.visit(resuming(c, c.member(t, identity.KindNode, "n-1"))); err != nil {
+		t.Errorf("a new certificate: %v", err)
+	}
+}

@@ -94,7 +94,8 @@ func (s *Sessions) withPace(current *session, message *v1.Assignments) *v1.Assig
 	live := spec.LivenessOf(snap.Cluster().GetSpec(), snap.Node(current.node))
 	every := aliveEvery(snap, live)
 	reserved := spec.NodePolicyOf(snap.Cluster().GetSpec(), snap.Node(current.node)).Reserved.GetMemory()
-	if live.Heartbeat == current.heartbeat && every == current.alive && reserved == current.reserved {
+	disk := spec.DiskLimitsOf(snap.Cluster().GetSpec())
+	if live.Heartbeat == current.heartbeat && every == current.alive && reserved == current.reserved && proto.Equal(disk, current.disk) {
 		return message
 	}
 	if message == nil {
@@ -109,7 +110,10 @@ func (s *Sessions) withPace(current *session, message *v1.Assignments) *v1.Assig
 	if reserved != current.reserved {
 		message.ReservedMemory = reserved
 	}
-	current.heartbeat, current.alive, current.reserved = live.Heartbeat, every, reserved
+	if !proto.Equal(disk, current.disk) {
+		message.Disk = disk
+	}
+	current.heartbeat, current.alive, current.reserved, current.disk = live.Heartbeat, every, reserved, disk
 	return message
 }
 

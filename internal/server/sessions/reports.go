@@ -80,6 +80,9 @@ func (s *Sessions) writeReports(ctx context.Context) error {
 		if err == nil {
 			err = s.writeEvents(ctx, s.reports.takeEvents())
 		}
+		if err == nil {
+			err = s.writeDeliveries(ctx, s.deliveries.take())
+		}
 		if err != nil && ctx.Err() == nil {
 			s.Logger.WarnContext(ctx, "cannot write the agents' reports; all agents have to reconnect and report again", slog.Any("error", err))
 			s.connected.endAll(ctx, err)

@@ -68,7 +68,7 @@ func (t *table) enter(ctx context.Context, node, instance string, begin func()) 
 	ctx, cancel := context.WithCancelCause(ctx)
 	entered := &session{
 		node: node, instance: instance, relay: auth.RelayedBy(ctx), ctx: ctx, cancel: cancel, wake: make(chan struct{}, 1),
-		full: true, servers: true, pace: true, networkFull: true, ingressDue: true, asked: map[string]bool{}, dirty: map[string]bool{}, turns: t.turns,
+		full: true, servers: true, pace: true, networkFull: true, ingressDue: true, secretsDue: true, trustDue: true, asked: map[string]bool{}, dirty: map[string]bool{}, turns: t.turns,
 	}
 	entered.signal()
 	t.mu.Lock()
@@ -125,14 +125,21 @@ type session struct {
 	namespaces, asked map[string]bool
 	// ingressDue says that the agent may need something else for routes.
 	ingressDue bool
+	// secretsDue says that the agent may need other secrets, and secrets is what was sent to it. Only the sender changes it.
+	secretsDue bool
+	secrets    nodeSecrets
+	// trustDue says that the agent may need to trust other authorities; trusts is what it has said last.
+	trustDue bool
+	trusts   *v1.TrustUp
 	// nextBeat is closed at the agent's next heartbeat, and nil if nothing waits for it.
 	nextBeat chan struct{}
 	every    time.Duration // the agent's interval between heartbeats
 
-	// heartbeat and alive are the intervals, and reserved the memory, that were sent to the agent. Only the sender uses
+	// heartbeat and alive are the intervals, reserved the memory, and disk the limits, that were sent to the agent. Only the sender uses
 	// them.
 	heartbeat, alive time.Duration
 	reserved         string
+	disk             *v1.DiskLimits
 	// ingressKnown is what the agent knows of routes; nil if nothing was sent. Only the sender uses it.
 	ingressKnown *routes.Set
 	// granting is set while a request for leases is being answered.

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/assignment"
 	"github.com/cloudless/cloudless/internal/control/lease"
@@ -14,6 +15,7 @@ import (
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
+	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
 // Nodes receives what the agents' sessions report. Its methods must not block.
@@ -49,10 +51,14 @@ type Sessions struct {
 	meshKeys    *meshKeys
 	leases      *lease.Table
 
+	trustChanged chan struct{}
+
 	ingress     *ingress
 	traffic     Traffic
 	wakeService func(service string)
 	unseal      func(sealed []byte, use string) ([]byte, error)
+	deliveries  deliveries
+	metrics     *telemetry.Server
 }
 
 // Options is what Sessions are made of.
@@ -71,8 +77,10 @@ type Options struct {
 	Traffic Traffic
 	// Wake is called for a service that is scaled to zero and has requests waiting. It must not block, and may be nil.
 	Wake func(service string)
-	// Unseal opens the keys of certificates, which were sealed for a use.
+	// Unseal opens the keys of certificates and of secrets, which were sealed for a use.
 	Unseal func(sealed []byte, use string) ([]byte, error)
+	// Metrics counts delivered secrets. It may be nil.
+	Metrics *telemetry.Server
 }
 
 // New returns Sessions without any session.
@@ -82,7 +90,8 @@ func New(o Options) *Sessions {
 		connected: newTable(o.Collector.Pause), encoded: newEncodedRevisions(),
 		attachments: &attachments{waiting: map[string]*attachment{}}, reports: newReports(), progress: newProgress(), network: newNetwork(),
 		meshKeys: &meshKeys{byNode: map[string]string{}, nodes: map[string]string{}}, leases: &lease.Table{},
-		ingress: newIngress(), traffic: o.Traffic, wakeService: o.Wake, unseal: o.Unseal,
+		trustChanged: make(chan struct{}, 1),
+		ingress:      newIngress(), traffic: o.Traffic, wakeService: o.Wake, unseal: o.Unseal, metrics: o.Metrics,
 	}
 	if s.traffic == nil {
 		s.traffic = noTraffic{}
@@ -126,10 +135,23 @@ func (s *Sessions) Route(c state.Change) {
 			one.markServers()
 			one.markPace() // a lone server sends no keepalives
 		})
+	case c.Kind == state.KindAuthority:
+		s.connected.each(func(one *session) { one.raise(&one.trustDue) })
 	case c.Kind == state.KindPassword:
 		s.connected.each((*session).markAll) // any node may need the new password for its pulls
 	case c.Kind == state.KindCluster:
 		s.connected.each((*session).markPace)
+	case c.Kind == state.KindSecret:
+		changed, _ := c.New.(*v1.Secret)
+		if changed == nil {
+			changed, _ = c.Old.(*v1.Secret)
+		}
+		s.routeSecret(changed)
+	case c.Kind == state.KindSecretValue && c.New == nil: // it has expired
+		old, _ := c.Old.(*statev1.SecretValue)
+		if of := s.Store.Snapshot().Secret(old.GetSecretUid()); of != nil {
+			s.routeSecret(of)
+		}
 	case c.Kind == state.KindNode && c.New != nil:
 		s.routeNode(c)
 	case c.Kind == state.KindWorkload:
@@ -145,8 +167,12 @@ func (s *Sessions) Route(c state.Change) {
 		if after == nil {
 			s.progress.forget(uid)
 		}
+		secrets := len(nodes) > 0 && s.mayUseSecrets(before, after)
 		for _, node := range nodes {
 			if current := s.connected.get(node); current != nil {
+				if secrets {
+					current.markSecrets()
+				}
 				current.mark(uid)
 			}
 		}
@@ -171,6 +197,8 @@ func (s *Sessions) CatchUp(snap *state.Snapshot) {
 		one.markAll()
 		one.raise(&one.networkFull)
 		one.markIngress()
+		one.markSecrets()
+		one.raise(&one.trustDue)
 		if snap.Node(one.node).GetStatus().GetState() == spec.NodeOffline {
 			one.cancel(errSilent)
 		}

@@ -18,7 +18,7 @@ import (
 
 func main() {
 	if len(os.Args) < 2 {
-		fail("usage: probe count|sleep|exit|eat|limits|size|signal|kill|cat|status|links|both|burn|work|long|owner|env|touch|remove|health|alive|file|serve|ask|digest|send ...")
+		fail("usage: probe count|sleep|exit|eat|limits|size|signal|kill|cat|status|links|both|burn|work|long|owner|secret|env|touch|remove|health|alive|file|serve|ask|digest|send ...")
 	}
 	args := os.Args[2:]
 	switch os.Args[1] {
@@ -87,6 +87,8 @@ func main() {
 		}
 	case "owner":
 		owner(args[0])
+	case "secret":
+		secret(args[0], args[1], len(args) > 2)
 	default:
 		fail("unknown verb " + os.Args[1])
 	}

@@ -130,7 +130,9 @@ type EnrollRequest struct {
 	Server *EnrollServer `protobuf:"bytes,6,opt,name=server,proto3" json:"server,omitempty"`
 	// The networks among the used ranges that do not belong to a cloud. A machine with a
 	// network inside of the cluster's own ranges is refused.
-	Networks      []*UsedNetwork `protobuf:"bytes,7,rep,name=networks,proto3" json:"networks,omitempty"`
+	Networks []*UsedNetwork `protobuf:"bytes,7,rep,name=networks,proto3" json:"networks,omitempty"`
+	// The name was chosen by a user. Otherwise it is that of the host, and gives way to the name that the token fixes.
+	Named         bool `protobuf:"varint,8,opt,name=named,proto3" json:"named,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -212,6 +214,13 @@ func (x *EnrollRequest) GetNetworks() []*UsedNetwork {
 		return x.Networks
 	}
 	return nil
+}
+
+func (x *EnrollRequest) GetNamed() bool {
+	if x != nil {
+		return x.Named
+	}
+	return false
 }
 
 // A network that a machine reaches by one of its interfaces.
@@ -419,7 +428,7 @@ type EnrollResponse struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Node      *Node                  `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
 	ClusterId string                 `protobuf:"bytes,2,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
-	// The node's certificate first, then the authority's; DER.
+	// The node's certificate first, then those of the authorities to trust; DER.
 	Certificates [][]byte `protobuf:"bytes,3,rep,name=certificates,proto3" json:"certificates,omitempty"`
 	// Addresses of the servers.
 	Servers []string `protobuf:"bytes,4,rep,name=servers,proto3" json:"servers,omitempty"`
@@ -429,8 +438,10 @@ type EnrollResponse struct {
 	SealedKey []byte `protobuf:"bytes,6,opt,name=sealed_key,json=sealedKey,proto3" json:"sealed_key,omitempty"`
 	// The key of the certificate authority, sealed by the key-encryption key.
 	SealedAuthority []byte `protobuf:"bytes,7,opt,name=sealed_authority,json=sealedAuthority,proto3" json:"sealed_authority,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// For a server: all that the state has about the authority, encoded.
+	Authority     []byte `protobuf:"bytes,8,opt,name=authority,proto3" json:"authority,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *EnrollResponse) Reset() {
@@ -508,6 +519,13 @@ func (x *EnrollResponse) GetSealedKey() []byte {
 func (x *EnrollResponse) GetSealedAuthority() []byte {
 	if x != nil {
 		return x.SealedAuthority
+	}
+	return nil
+}
+
+func (x *EnrollResponse) GetAuthority() []byte {
+	if x != nil {
+		return x.Authority
 	}
 	return nil
 }
@@ -2599,8 +2617,10 @@ type Assignments struct {
 	// The memory that the node's containers as a whole must leave to the system; set in the first
 	// message and whenever it changes.
 	ReservedMemory string `protobuf:"bytes,11,opt,name=reserved_memory,json=reservedMemory,proto3" json:"reserved_memory,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Set in the first message and whenever it changes.
+	Disk          *DiskLimits `protobuf:"bytes,12,opt,name=disk,proto3" json:"disk,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Assignments) Reset() {
@@ -2703,6 +2723,77 @@ func (x *Assignments) GetReservedMemory() string {
 	return ""
 }
 
+func (x *Assignments) GetDisk() *DiskLimits {
+	if x != nil {
+		return x.Disk
+	}
+	return nil
+}
+
+// How a node keeps its disk from filling up.
+type DiskLimits struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How large an image may be once it is unpacked, in bytes.
+	MaxUnpackedImage int64 `protobuf:"varint,1,opt,name=max_unpacked_image,json=maxUnpackedImage,proto3" json:"max_unpacked_image,omitempty"`
+	// Unused images are removed when the disk is fuller than this, in percent.
+	ImageHighPercent int32 `protobuf:"varint,2,opt,name=image_high_percent,json=imageHighPercent,proto3" json:"image_high_percent,omitempty"`
+	// What a replica that says nothing else may write to its own layer, in bytes.
+	MaxWritableLayer int64 `protobuf:"varint,3,opt,name=max_writable_layer,json=maxWritableLayer,proto3" json:"max_writable_layer,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *DiskLimits) Reset() {
+	*x = DiskLimits{}
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DiskLimits) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DiskLimits) ProtoMessage() {}
+
+func (x *DiskLimits) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DiskLimits.ProtoReflect.Descriptor instead.
+func (*DiskLimits) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *DiskLimits) GetMaxUnpackedImage() int64 {
+	if x != nil {
+		return x.MaxUnpackedImage
+	}
+	return 0
+}
+
+func (x *DiskLimits) GetImageHighPercent() int32 {
+	if x != nil {
+		return x.ImageHighPercent
+	}
+	return 0
+}
+
+func (x *DiskLimits) GetMaxWritableLayer() int64 {
+	if x != nil {
+		return x.MaxWritableLayer
+	}
+	return 0
+}
+
 type Assignment struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Replica  *Replica               `protobuf:"bytes,1,opt,name=replica,proto3" json:"replica,omitempty"`
@@ -2722,7 +2813,7 @@ type Assignment struct {
 
 func (x *Assignment) Reset() {
 	*x = Assignment{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[35]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2734,7 +2825,7 @@ func (x *Assignment) String() string {
 func (*Assignment) ProtoMessage() {}
 
 func (x *Assignment) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[35]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2747,7 +2838,7 @@ func (x *Assignment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Assignment.ProtoReflect.Descriptor instead.
 func (*Assignment) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{35}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Assignment) GetReplica() *Replica {
@@ -2803,7 +2894,7 @@ type RegistryLogin struct {
 
 func (x *RegistryLogin) Reset() {
 	*x = RegistryLogin{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[36]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2815,7 +2906,7 @@ func (x *RegistryLogin) String() string {
 func (*RegistryLogin) ProtoMessage() {}
 
 func (x *RegistryLogin) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[36]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2828,7 +2919,7 @@ func (x *RegistryLogin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegistryLogin.ProtoReflect.Descriptor instead.
 func (*RegistryLogin) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{36}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *RegistryLogin) GetHost() string {
@@ -2872,7 +2963,7 @@ type Open struct {
 
 func (x *Open) Reset() {
 	*x = Open{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[37]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2884,7 +2975,7 @@ func (x *Open) String() string {
 func (*Open) ProtoMessage() {}
 
 func (x *Open) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[37]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2897,7 +2988,7 @@ func (x *Open) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Open.ProtoReflect.Descriptor instead.
 func (*Open) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{37}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Open) GetId() string {
@@ -3025,7 +3116,7 @@ type OpenLogs struct {
 
 func (x *OpenLogs) Reset() {
 	*x = OpenLogs{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[38]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3037,7 +3128,7 @@ func (x *OpenLogs) String() string {
 func (*OpenLogs) ProtoMessage() {}
 
 func (x *OpenLogs) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[38]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3050,7 +3141,7 @@ func (x *OpenLogs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenLogs.ProtoReflect.Descriptor instead.
 func (*OpenLogs) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{38}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *OpenLogs) GetReplicaUid() string {
@@ -3112,7 +3203,7 @@ type OpenExec struct {
 
 func (x *OpenExec) Reset() {
 	*x = OpenExec{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[39]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3124,7 +3215,7 @@ func (x *OpenExec) String() string {
 func (*OpenExec) ProtoMessage() {}
 
 func (x *OpenExec) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[39]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3137,7 +3228,7 @@ func (x *OpenExec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenExec.ProtoReflect.Descriptor instead.
 func (*OpenExec) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{39}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *OpenExec) GetReplicaUid() string {
@@ -3164,7 +3255,7 @@ type OpenCopy struct {
 
 func (x *OpenCopy) Reset() {
 	*x = OpenCopy{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[40]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3176,7 +3267,7 @@ func (x *OpenCopy) String() string {
 func (*OpenCopy) ProtoMessage() {}
 
 func (x *OpenCopy) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[40]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3189,7 +3280,7 @@ func (x *OpenCopy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenCopy.ProtoReflect.Descriptor instead.
 func (*OpenCopy) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{40}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *OpenCopy) GetReplicaUid() string {
@@ -3216,7 +3307,7 @@ type OpenForward struct {
 
 func (x *OpenForward) Reset() {
 	*x = OpenForward{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[41]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3228,7 +3319,7 @@ func (x *OpenForward) String() string {
 func (*OpenForward) ProtoMessage() {}
 
 func (x *OpenForward) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[41]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3241,7 +3332,7 @@ func (x *OpenForward) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenForward.ProtoReflect.Descriptor instead.
 func (*OpenForward) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{41}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *OpenForward) GetReplicaUid() string {
@@ -3269,7 +3360,7 @@ type OpenNetworkStatus struct {
 
 func (x *OpenNetworkStatus) Reset() {
 	*x = OpenNetworkStatus{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[42]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3281,7 +3372,7 @@ func (x *OpenNetworkStatus) String() string {
 func (*OpenNetworkStatus) ProtoMessage() {}
 
 func (x *OpenNetworkStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[42]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3294,7 +3385,7 @@ func (x *OpenNetworkStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenNetworkStatus.ProtoReflect.Descriptor instead.
 func (*OpenNetworkStatus) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{42}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *OpenNetworkStatus) GetAll() bool {
@@ -3324,7 +3415,7 @@ type OpenNetworkProbe struct {
 
 func (x *OpenNetworkProbe) Reset() {
 	*x = OpenNetworkProbe{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[43]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3336,7 +3427,7 @@ func (x *OpenNetworkProbe) String() string {
 func (*OpenNetworkProbe) ProtoMessage() {}
 
 func (x *OpenNetworkProbe) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[43]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3349,7 +3440,7 @@ func (x *OpenNetworkProbe) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenNetworkProbe.ProtoReflect.Descriptor instead.
 func (*OpenNetworkProbe) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{43}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *OpenNetworkProbe) GetReplicaUid() string {
@@ -3413,7 +3504,7 @@ type AttachUp struct {
 
 func (x *AttachUp) Reset() {
 	*x = AttachUp{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[44]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3425,7 +3516,7 @@ func (x *AttachUp) String() string {
 func (*AttachUp) ProtoMessage() {}
 
 func (x *AttachUp) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[44]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3438,7 +3529,7 @@ func (x *AttachUp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachUp.ProtoReflect.Descriptor instead.
 func (*AttachUp) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{44}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *AttachUp) GetMessage() isAttachUp_Message {
@@ -3588,7 +3679,7 @@ type AttachDown struct {
 
 func (x *AttachDown) Reset() {
 	*x = AttachDown{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[45]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3600,7 +3691,7 @@ func (x *AttachDown) String() string {
 func (*AttachDown) ProtoMessage() {}
 
 func (x *AttachDown) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[45]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3613,7 +3704,7 @@ func (x *AttachDown) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachDown.ProtoReflect.Descriptor instead.
 func (*AttachDown) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{45}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *AttachDown) GetMessage() isAttachDown_Message {
@@ -3680,7 +3771,7 @@ const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"\x16ReportAgentLossRequest\x12#\n" +
 	"\binstance\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18@R\binstance\x12\x18\n" +
 	"\arunning\x18\x02 \x01(\bR\arunning\"\x19\n" +
-	"\x17ReportAgentLossResponse\"\xa2\x03\n" +
+	"\x17ReportAgentLossResponse\"\xb8\x03\n" +
 	"\rEnrollRequest\x12 \n" +
 	"\x05token\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x04R\x05token\x12\x1c\n" +
@@ -3690,7 +3781,8 @@ const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"\x06labels\x18\x04 \x03(\v2'.cloudless.v1.EnrollRequest.LabelsEntryB\x18\xbaH\x15\x9a\x01\x12\x10@\"\x06r\x04\xe0\xc6'\x01*\x06r\x04\xe8\xc6'\x01R\x06labels\x12#\n" +
 	"\x04used\x18\x05 \x03(\tB\x0f\xbaH\f\x92\x01\t\x10\x80\b\"\x04r\x02\x18@R\x04used\x122\n" +
 	"\x06server\x18\x06 \x01(\v2\x1a.cloudless.v1.EnrollServerR\x06server\x12@\n" +
-	"\bnetworks\x18\a \x03(\v2\x19.cloudless.v1.UsedNetworkB\t\xbaH\x06\x92\x01\x03\x10\x80\bR\bnetworks\x1a9\n" +
+	"\bnetworks\x18\a \x03(\v2\x19.cloudless.v1.UsedNetworkB\t\xbaH\x06\x92\x01\x03\x10\x80\bR\bnetworks\x12\x14\n" +
+	"\x05named\x18\b \x01(\bR\x05named\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"S\n" +
@@ -3713,7 +3805,7 @@ const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"\x04zone\x18\x02 \x01(\tB\t\xbaH\x06r\x04\xe8\xc6'\x01R\x04zone\x12\"\n" +
 	"\aversion\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\aversion\x12#\n" +
 	"\aseal_to\x18\x04 \x01(\fB\n" +
-	"\xbaH\az\x05\x10\x01\x18\x80 R\x06sealTo\"\x8d\x02\n" +
+	"\xbaH\az\x05\x10\x01\x18\x80 R\x06sealTo\"\xab\x02\n" +
 	"\x0eEnrollResponse\x12&\n" +
 	"\x04node\x18\x01 \x01(\v2\x12.cloudless.v1.NodeR\x04node\x12\x1d\n" +
 	"\n" +
@@ -3723,7 +3815,8 @@ const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"\x06server\x18\x05 \x01(\v2\x14.cloudless.v1.ServerR\x06server\x12\x1d\n" +
 	"\n" +
 	"sealed_key\x18\x06 \x01(\fR\tsealedKey\x12)\n" +
-	"\x10sealed_authority\x18\a \x01(\fR\x0fsealedAuthority\",\n" +
+	"\x10sealed_authority\x18\a \x01(\fR\x0fsealedAuthority\x12\x1c\n" +
+	"\tauthority\x18\b \x01(\fR\tauthority\",\n" +
 	"\fRenewRequest\x12\x1c\n" +
 	"\x03csr\x18\x01 \x01(\fB\n" +
 	"\xbaH\az\x05\x10\x01\x18\x80@R\x03csr\"U\n" +
@@ -3872,7 +3965,7 @@ const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"\x05relay\x18\x06 \x01(\tR\x05relay\"8\n" +
 	"\fNetworkRelay\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
-	"\aaddress\x18\x02 \x01(\tR\aaddress\"\xea\x02\n" +
+	"\aaddress\x18\x02 \x01(\tR\aaddress\"\x98\x03\n" +
 	"\vAssignments\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x12\n" +
 	"\x04full\x18\x02 \x01(\bR\x04full\x120\n" +
@@ -3884,7 +3977,13 @@ const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"\x05alive\x18\b \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\x05alive\x12.\n" +
 	"\x04time\x18\n" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12'\n" +
-	"\x0freserved_memory\x18\v \x01(\tR\x0ereservedMemory\"\xa7\x02\n" +
+	"\x0freserved_memory\x18\v \x01(\tR\x0ereservedMemory\x12,\n" +
+	"\x04disk\x18\f \x01(\v2\x18.cloudless.v1.DiskLimitsR\x04disk\"\x96\x01\n" +
+	"\n" +
+	"DiskLimits\x12,\n" +
+	"\x12max_unpacked_image\x18\x01 \x01(\x03R\x10maxUnpackedImage\x12,\n" +
+	"\x12image_high_percent\x18\x02 \x01(\x05R\x10imageHighPercent\x12,\n" +
+	"\x12max_writable_layer\x18\x03 \x01(\x03R\x10maxWritableLayer\"\xa7\x02\n" +
 	"\n" +
 	"Assignment\x12/\n" +
 	"\areplica\x18\x01 \x01(\v2\x15.cloudless.v1.ReplicaR\areplica\x122\n" +
@@ -3975,7 +4074,7 @@ func file_cloudless_v1_agent_service_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_agent_service_proto_rawDescData
 }
 
-var file_cloudless_v1_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
+var file_cloudless_v1_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
 var file_cloudless_v1_agent_service_proto_goTypes = []any{
 	(*ReportAgentLossRequest)(nil),  // 0: cloudless.v1.ReportAgentLossRequest
 	(*ReportAgentLossResponse)(nil), // 1: cloudless.v1.ReportAgentLossResponse
@@ -4012,141 +4111,143 @@ var file_cloudless_v1_agent_service_proto_goTypes = []any{
 	(*NetworkPeer)(nil),             // 32: cloudless.v1.NetworkPeer
 	(*NetworkRelay)(nil),            // 33: cloudless.v1.NetworkRelay
 	(*Assignments)(nil),             // 34: cloudless.v1.Assignments
-	(*Assignment)(nil),              // 35: cloudless.v1.Assignment
-	(*RegistryLogin)(nil),           // 36: cloudless.v1.RegistryLogin
-	(*Open)(nil),                    // 37: cloudless.v1.Open
-	(*OpenLogs)(nil),                // 38: cloudless.v1.OpenLogs
-	(*OpenExec)(nil),                // 39: cloudless.v1.OpenExec
-	(*OpenCopy)(nil),                // 40: cloudless.v1.OpenCopy
-	(*OpenForward)(nil),             // 41: cloudless.v1.OpenForward
-	(*OpenNetworkStatus)(nil),       // 42: cloudless.v1.OpenNetworkStatus
-	(*OpenNetworkProbe)(nil),        // 43: cloudless.v1.OpenNetworkProbe
-	(*AttachUp)(nil),                // 44: cloudless.v1.AttachUp
-	(*AttachDown)(nil),              // 45: cloudless.v1.AttachDown
-	nil,                             // 46: cloudless.v1.EnrollRequest.LabelsEntry
-	nil,                             // 47: cloudless.v1.EnrollOwnNodeRequest.LabelsEntry
-	(*Node)(nil),                    // 48: cloudless.v1.Node
-	(*Server)(nil),                  // 49: cloudless.v1.Server
-	(*IngressUp)(nil),               // 50: cloudless.v1.IngressUp
-	(*NodeStatus)(nil),              // 51: cloudless.v1.NodeStatus
-	(*NodeResources)(nil),           // 52: cloudless.v1.NodeResources
-	(*ReplicaUsage)(nil),            // 53: cloudless.v1.ReplicaUsage
-	(*timestamppb.Timestamp)(nil),   // 54: google.protobuf.Timestamp
-	(*ReplicaStatus)(nil),           // 55: cloudless.v1.ReplicaStatus
-	(*IngressDown)(nil),             // 56: cloudless.v1.IngressDown
-	(*durationpb.Duration)(nil),     // 57: google.protobuf.Duration
-	(*ServicePort)(nil),             // 58: cloudless.v1.ServicePort
-	(*Port)(nil),                    // 59: cloudless.v1.Port
-	(*NodeSpec)(nil),                // 60: cloudless.v1.NodeSpec
-	(*Replica)(nil),                 // 61: cloudless.v1.Replica
-	(*Revision)(nil),                // 62: cloudless.v1.Revision
-	(*AutoscaleMetric)(nil),         // 63: cloudless.v1.AutoscaleMetric
-	(*Egress)(nil),                  // 64: cloudless.v1.Egress
-	(*ExecStart)(nil),               // 65: cloudless.v1.ExecStart
-	(*CopyStart)(nil),               // 66: cloudless.v1.CopyStart
-	(*ForwardStart)(nil),            // 67: cloudless.v1.ForwardStart
-	(*LogEntry)(nil),                // 68: cloudless.v1.LogEntry
-	(*ExecResponse)(nil),            // 69: cloudless.v1.ExecResponse
-	(*CopyResponse)(nil),            // 70: cloudless.v1.CopyResponse
-	(*ForwardResponse)(nil),         // 71: cloudless.v1.ForwardResponse
-	(*NodeNetwork)(nil),             // 72: cloudless.v1.NodeNetwork
-	(*NetworkProbe)(nil),            // 73: cloudless.v1.NetworkProbe
-	(*ExecRequest)(nil),             // 74: cloudless.v1.ExecRequest
-	(*CopyRequest)(nil),             // 75: cloudless.v1.CopyRequest
-	(*ForwardRequest)(nil),          // 76: cloudless.v1.ForwardRequest
+	(*DiskLimits)(nil),              // 35: cloudless.v1.DiskLimits
+	(*Assignment)(nil),              // 36: cloudless.v1.Assignment
+	(*RegistryLogin)(nil),           // 37: cloudless.v1.RegistryLogin
+	(*Open)(nil),                    // 38: cloudless.v1.Open
+	(*OpenLogs)(nil),                // 39: cloudless.v1.OpenLogs
+	(*OpenExec)(nil),                // 40: cloudless.v1.OpenExec
+	(*OpenCopy)(nil),                // 41: cloudless.v1.OpenCopy
+	(*OpenForward)(nil),             // 42: cloudless.v1.OpenForward
+	(*OpenNetworkStatus)(nil),       // 43: cloudless.v1.OpenNetworkStatus
+	(*OpenNetworkProbe)(nil),        // 44: cloudless.v1.OpenNetworkProbe
+	(*AttachUp)(nil),                // 45: cloudless.v1.AttachUp
+	(*AttachDown)(nil),              // 46: cloudless.v1.AttachDown
+	nil,                             // 47: cloudless.v1.EnrollRequest.LabelsEntry
+	nil,                             // 48: cloudless.v1.EnrollOwnNodeRequest.LabelsEntry
+	(*Node)(nil),                    // 49: cloudless.v1.Node
+	(*Server)(nil),                  // 50: cloudless.v1.Server
+	(*IngressUp)(nil),               // 51: cloudless.v1.IngressUp
+	(*NodeStatus)(nil),              // 52: cloudless.v1.NodeStatus
+	(*NodeResources)(nil),           // 53: cloudless.v1.NodeResources
+	(*ReplicaUsage)(nil),            // 54: cloudless.v1.ReplicaUsage
+	(*timestamppb.Timestamp)(nil),   // 55: google.protobuf.Timestamp
+	(*ReplicaStatus)(nil),           // 56: cloudless.v1.ReplicaStatus
+	(*IngressDown)(nil),             // 57: cloudless.v1.IngressDown
+	(*durationpb.Duration)(nil),     // 58: google.protobuf.Duration
+	(*ServicePort)(nil),             // 59: cloudless.v1.ServicePort
+	(*Port)(nil),                    // 60: cloudless.v1.Port
+	(*NodeSpec)(nil),                // 61: cloudless.v1.NodeSpec
+	(*Replica)(nil),                 // 62: cloudless.v1.Replica
+	(*Revision)(nil),                // 63: cloudless.v1.Revision
+	(*AutoscaleMetric)(nil),         // 64: cloudless.v1.AutoscaleMetric
+	(*Egress)(nil),                  // 65: cloudless.v1.Egress
+	(*ExecStart)(nil),               // 66: cloudless.v1.ExecStart
+	(*CopyStart)(nil),               // 67: cloudless.v1.CopyStart
+	(*ForwardStart)(nil),            // 68: cloudless.v1.ForwardStart
+	(*LogEntry)(nil),                // 69: cloudless.v1.LogEntry
+	(*ExecResponse)(nil),            // 70: cloudless.v1.ExecResponse
+	(*CopyResponse)(nil),            // 71: cloudless.v1.CopyResponse
+	(*ForwardResponse)(nil),         // 72: cloudless.v1.ForwardResponse
+	(*NodeNetwork)(nil),             // 73: cloudless.v1.NodeNetwork
+	(*NetworkProbe)(nil),            // 74: cloudless.v1.NetworkProbe
+	(*ExecRequest)(nil),             // 75: cloudless.v1.ExecRequest
+	(*CopyRequest)(nil),             // 76: cloudless.v1.CopyRequest
+	(*ForwardRequest)(nil),          // 77: cloudless.v1.ForwardRequest
 }
 var file_cloudless_v1_agent_service_proto_depIdxs = []int32{
-	46, // 0: cloudless.v1.EnrollRequest.labels:type_name -> cloudless.v1.EnrollRequest.LabelsEntry
+	47, // 0: cloudless.v1.EnrollRequest.labels:type_name -> cloudless.v1.EnrollRequest.LabelsEntry
 	5,  // 1: cloudless.v1.EnrollRequest.server:type_name -> cloudless.v1.EnrollServer
 	3,  // 2: cloudless.v1.EnrollRequest.networks:type_name -> cloudless.v1.UsedNetwork
-	47, // 3: cloudless.v1.EnrollOwnNodeRequest.labels:type_name -> cloudless.v1.EnrollOwnNodeRequest.LabelsEntry
+	48, // 3: cloudless.v1.EnrollOwnNodeRequest.labels:type_name -> cloudless.v1.EnrollOwnNodeRequest.LabelsEntry
 	3,  // 4: cloudless.v1.EnrollOwnNodeRequest.networks:type_name -> cloudless.v1.UsedNetwork
-	48, // 5: cloudless.v1.EnrollResponse.node:type_name -> cloudless.v1.Node
-	49, // 6: cloudless.v1.EnrollResponse.server:type_name -> cloudless.v1.Server
+	49, // 5: cloudless.v1.EnrollResponse.node:type_name -> cloudless.v1.Node
+	50, // 6: cloudless.v1.EnrollResponse.server:type_name -> cloudless.v1.Server
 	17, // 7: cloudless.v1.SessionUp.hello:type_name -> cloudless.v1.Hello
 	18, // 8: cloudless.v1.SessionUp.heartbeat:type_name -> cloudless.v1.Heartbeat
 	19, // 9: cloudless.v1.SessionUp.report:type_name -> cloudless.v1.Report
 	16, // 10: cloudless.v1.SessionUp.pong:type_name -> cloudless.v1.Pong
 	14, // 11: cloudless.v1.SessionUp.goodbye:type_name -> cloudless.v1.Goodbye
 	13, // 12: cloudless.v1.SessionUp.follow:type_name -> cloudless.v1.Follow
-	50, // 13: cloudless.v1.SessionUp.ingress:type_name -> cloudless.v1.IngressUp
+	51, // 13: cloudless.v1.SessionUp.ingress:type_name -> cloudless.v1.IngressUp
 	10, // 14: cloudless.v1.SessionUp.secrets:type_name -> cloudless.v1.SecretsUp
 	12, // 15: cloudless.v1.SessionUp.trust:type_name -> cloudless.v1.TrustUp
 	11, // 16: cloudless.v1.SecretsUp.applied:type_name -> cloudless.v1.SecretApplied
-	51, // 17: cloudless.v1.Hello.status:type_name -> cloudless.v1.NodeStatus
+	52, // 17: cloudless.v1.Hello.status:type_name -> cloudless.v1.NodeStatus
 	21, // 18: cloudless.v1.Hello.replicas:type_name -> cloudless.v1.ReplicaReport
-	52, // 19: cloudless.v1.Heartbeat.usage:type_name -> cloudless.v1.NodeResources
-	51, // 20: cloudless.v1.Heartbeat.status:type_name -> cloudless.v1.NodeStatus
-	53, // 21: cloudless.v1.Heartbeat.replicas:type_name -> cloudless.v1.ReplicaUsage
+	53, // 19: cloudless.v1.Heartbeat.usage:type_name -> cloudless.v1.NodeResources
+	52, // 20: cloudless.v1.Heartbeat.status:type_name -> cloudless.v1.NodeStatus
+	54, // 21: cloudless.v1.Heartbeat.replicas:type_name -> cloudless.v1.ReplicaUsage
 	21, // 22: cloudless.v1.Report.replicas:type_name -> cloudless.v1.ReplicaReport
 	20, // 23: cloudless.v1.Report.events:type_name -> cloudless.v1.EventReport
-	54, // 24: cloudless.v1.EventReport.time:type_name -> google.protobuf.Timestamp
-	55, // 25: cloudless.v1.ReplicaReport.status:type_name -> cloudless.v1.ReplicaStatus
+	55, // 24: cloudless.v1.EventReport.time:type_name -> google.protobuf.Timestamp
+	56, // 25: cloudless.v1.ReplicaReport.status:type_name -> cloudless.v1.ReplicaStatus
 	34, // 26: cloudless.v1.SessionDown.assignments:type_name -> cloudless.v1.Assignments
-	37, // 27: cloudless.v1.SessionDown.open:type_name -> cloudless.v1.Open
+	38, // 27: cloudless.v1.SessionDown.open:type_name -> cloudless.v1.Open
 	15, // 28: cloudless.v1.SessionDown.ping:type_name -> cloudless.v1.Ping
 	27, // 29: cloudless.v1.SessionDown.alive:type_name -> cloudless.v1.Alive
 	28, // 30: cloudless.v1.SessionDown.network:type_name -> cloudless.v1.Network
 	26, // 31: cloudless.v1.SessionDown.lease:type_name -> cloudless.v1.Lease
-	56, // 32: cloudless.v1.SessionDown.ingress:type_name -> cloudless.v1.IngressDown
+	57, // 32: cloudless.v1.SessionDown.ingress:type_name -> cloudless.v1.IngressDown
 	23, // 33: cloudless.v1.SessionDown.secrets:type_name -> cloudless.v1.SecretsDown
 	25, // 34: cloudless.v1.SessionDown.trust:type_name -> cloudless.v1.TrustDown
 	24, // 35: cloudless.v1.SecretsDown.secrets:type_name -> cloudless.v1.NodeSecret
-	54, // 36: cloudless.v1.NodeSecret.expire_time:type_name -> google.protobuf.Timestamp
-	57, // 37: cloudless.v1.Lease.duration:type_name -> google.protobuf.Duration
+	55, // 36: cloudless.v1.NodeSecret.expire_time:type_name -> google.protobuf.Timestamp
+	58, // 37: cloudless.v1.Lease.duration:type_name -> google.protobuf.Duration
 	32, // 38: cloudless.v1.Network.peers:type_name -> cloudless.v1.NetworkPeer
 	33, // 39: cloudless.v1.Network.relays:type_name -> cloudless.v1.NetworkRelay
 	31, // 40: cloudless.v1.Network.replicas:type_name -> cloudless.v1.NetworkReplica
 	29, // 41: cloudless.v1.Network.services:type_name -> cloudless.v1.NetworkService
-	58, // 42: cloudless.v1.NetworkService.ports:type_name -> cloudless.v1.ServicePort
-	57, // 43: cloudless.v1.NetworkService.affinity:type_name -> google.protobuf.Duration
+	59, // 42: cloudless.v1.NetworkService.ports:type_name -> cloudless.v1.ServicePort
+	58, // 43: cloudless.v1.NetworkService.affinity:type_name -> google.protobuf.Duration
 	30, // 44: cloudless.v1.NetworkService.endpoints:type_name -> cloudless.v1.NetworkEndpoint
-	59, // 45: cloudless.v1.NetworkService.published:type_name -> cloudless.v1.Port
-	35, // 46: cloudless.v1.Assignments.assign:type_name -> cloudless.v1.Assignment
-	60, // 47: cloudless.v1.Assignments.node:type_name -> cloudless.v1.NodeSpec
-	54, // 48: cloudless.v1.Assignments.time:type_name -> google.protobuf.Timestamp
-	61, // 49: cloudless.v1.Assignment.replica:type_name -> cloudless.v1.Replica
-	62, // 50: cloudless.v1.Assignment.revision:type_name -> cloudless.v1.Revision
-	36, // 51: cloudless.v1.Assignment.login:type_name -> cloudless.v1.RegistryLogin
-	63, // 52: cloudless.v1.Assignment.metric:type_name -> cloudless.v1.AutoscaleMetric
-	64, // 53: cloudless.v1.Assignment.egress:type_name -> cloudless.v1.Egress
-	38, // 54: cloudless.v1.Open.logs:type_name -> cloudless.v1.OpenLogs
-	39, // 55: cloudless.v1.Open.exec:type_name -> cloudless.v1.OpenExec
-	40, // 56: cloudless.v1.Open.copy:type_name -> cloudless.v1.OpenCopy
-	41, // 57: cloudless.v1.Open.forward:type_name -> cloudless.v1.OpenForward
-	42, // 58: cloudless.v1.Open.network_status:type_name -> cloudless.v1.OpenNetworkStatus
-	43, // 59: cloudless.v1.Open.network_probe:type_name -> cloudless.v1.OpenNetworkProbe
-	54, // 60: cloudless.v1.OpenLogs.since:type_name -> google.protobuf.Timestamp
-	54, // 61: cloudless.v1.OpenLogs.until:type_name -> google.protobuf.Timestamp
-	65, // 62: cloudless.v1.OpenExec.start:type_name -> cloudless.v1.ExecStart
-	66, // 63: cloudless.v1.OpenCopy.start:type_name -> cloudless.v1.CopyStart
-	67, // 64: cloudless.v1.OpenForward.start:type_name -> cloudless.v1.ForwardStart
-	68, // 65: cloudless.v1.AttachUp.log:type_name -> cloudless.v1.LogEntry
-	69, // 66: cloudless.v1.AttachUp.exec:type_name -> cloudless.v1.ExecResponse
-	70, // 67: cloudless.v1.AttachUp.copy:type_name -> cloudless.v1.CopyResponse
-	71, // 68: cloudless.v1.AttachUp.forward:type_name -> cloudless.v1.ForwardResponse
-	72, // 69: cloudless.v1.AttachUp.network_status:type_name -> cloudless.v1.NodeNetwork
-	73, // 70: cloudless.v1.AttachUp.network_probe:type_name -> cloudless.v1.NetworkProbe
-	74, // 71: cloudless.v1.AttachDown.exec:type_name -> cloudless.v1.ExecRequest
-	75, // 72: cloudless.v1.AttachDown.copy:type_name -> cloudless.v1.CopyRequest
-	76, // 73: cloudless.v1.AttachDown.forward:type_name -> cloudless.v1.ForwardRequest
-	2,  // 74: cloudless.v1.EnrollmentService.Enroll:input_type -> cloudless.v1.EnrollRequest
-	4,  // 75: cloudless.v1.EnrollmentService.EnrollOwnNode:input_type -> cloudless.v1.EnrollOwnNodeRequest
-	7,  // 76: cloudless.v1.EnrollmentService.Renew:input_type -> cloudless.v1.RenewRequest
-	9,  // 77: cloudless.v1.AgentService.Session:input_type -> cloudless.v1.SessionUp
-	44, // 78: cloudless.v1.AgentService.Attach:input_type -> cloudless.v1.AttachUp
-	0,  // 79: cloudless.v1.AgentService.ReportAgentLoss:input_type -> cloudless.v1.ReportAgentLossRequest
-	6,  // 80: cloudless.v1.EnrollmentService.Enroll:output_type -> cloudless.v1.EnrollResponse
-	6,  // 81: cloudless.v1.EnrollmentService.EnrollOwnNode:output_type -> cloudless.v1.EnrollResponse
-	8,  // 82: cloudless.v1.EnrollmentService.Renew:output_type -> cloudless.v1.RenewResponse
-	22, // 83: cloudless.v1.AgentService.Session:output_type -> cloudless.v1.SessionDown
-	45, // 84: cloudless.v1.AgentService.Attach:output_type -> cloudless.v1.AttachDown
-	1,  // 85: cloudless.v1.AgentService.ReportAgentLoss:output_type -> cloudless.v1.ReportAgentLossResponse
-	80, // [80:86] is the sub-list for method output_type
-	74, // [74:80] is the sub-list for method input_type
-	74, // [74:74] is the sub-list for extension type_name
-	74, // [74:74] is the sub-list for extension extendee
-	0,  // [0:74] is the sub-list for field type_name
+	60, // 45: cloudless.v1.NetworkService.published:type_name -> cloudless.v1.Port
+	36, // 46: cloudless.v1.Assignments.assign:type_name -> cloudless.v1.Assignment
+	61, // 47: cloudless.v1.Assignments.node:type_name -> cloudless.v1.NodeSpec
+	55, // 48: cloudless.v1.Assignments.time:type_name -> google.protobuf.Timestamp
+	35, // 49: cloudless.v1.Assignments.disk:type_name -> cloudless.v1.DiskLimits
+	62, // 50: cloudless.v1.Assignment.replica:type_name -> cloudless.v1.Replica
+	63, // 51: cloudless.v1.Assignment.revision:type_name -> cloudless.v1.Revision
+	37, // 52: cloudless.v1.Assignment.login:type_name -> cloudless.v1.RegistryLogin
+	64, // 53: cloudless.v1.Assignment.metric:type_name -> cloudless.v1.AutoscaleMetric
+	65, // 54: cloudless.v1.Assignment.egress:type_name -> cloudless.v1.Egress
+	39, // 55: cloudless.v1.Open.logs:type_name -> cloudless.v1.OpenLogs
+	40, // 56: cloudless.v1.Open.exec:type_name -> cloudless.v1.OpenExec
+	41, // 57: cloudless.v1.Open.copy:type_name -> cloudless.v1.OpenCopy
+	42, // 58: cloudless.v1.Open.forward:type_name -> cloudless.v1.OpenForward
+	43, // 59: cloudless.v1.Open.network_status:type_name -> cloudless.v1.OpenNetworkStatus
+	44, // 60: cloudless.v1.Open.network_probe:type_name -> cloudless.v1.OpenNetworkProbe
+	55, // 61: cloudless.v1.OpenLogs.since:type_name -> google.protobuf.Timestamp
+	55, // 62: cloudless.v1.OpenLogs.until:type_name -> google.protobuf.Timestamp
+	66, // 63: cloudless.v1.OpenExec.start:type_name -> cloudless.v1.ExecStart
+	67, // 64: cloudless.v1.OpenCopy.start:type_name -> cloudless.v1.CopyStart
+	68, // 65: cloudless.v1.OpenForward.start:type_name -> cloudless.v1.ForwardStart
+	69, // 66: cloudless.v1.AttachUp.log:type_name -> cloudless.v1.LogEntry
+	70, // 67: cloudless.v1.AttachUp.exec:type_name -> cloudless.v1.ExecResponse
+	71, // 68: cloudless.v1.AttachUp.copy:type_name -> cloudless.v1.CopyResponse
+	72, // 69: cloudless.v1.AttachUp.forward:type_name -> cloudless.v1.ForwardResponse
+	73, // 70: cloudless.v1.AttachUp.network_status:type_name -> cloudless.v1.NodeNetwork
+	74, // 71: cloudless.v1.AttachUp.network_probe:type_name -> cloudless.v1.NetworkProbe
+	75, // 72: cloudless.v1.AttachDown.exec:type_name -> cloudless.v1.ExecRequest
+	76, // 73: cloudless.v1.AttachDown.copy:type_name -> cloudless.v1.CopyRequest
+	77, // 74: cloudless.v1.AttachDown.forward:type_name -> cloudless.v1.ForwardRequest
+	2,  // 75: cloudless.v1.EnrollmentService.Enroll:input_type -> cloudless.v1.EnrollRequest
+	4,  // 76: cloudless.v1.EnrollmentService.EnrollOwnNode:input_type -> cloudless.v1.EnrollOwnNodeRequest
+	7,  // 77: cloudless.v1.EnrollmentService.Renew:input_type -> cloudless.v1.RenewRequest
+	9,  // 78: cloudless.v1.AgentService.Session:input_type -> cloudless.v1.SessionUp
+	45, // 79: cloudless.v1.AgentService.Attach:input_type -> cloudless.v1.AttachUp
+	0,  // 80: cloudless.v1.AgentService.ReportAgentLoss:input_type -> cloudless.v1.ReportAgentLossRequest
+	6,  // 81: cloudless.v1.EnrollmentService.Enroll:output_type -> cloudless.v1.EnrollResponse
+	6,  // 82: cloudless.v1.EnrollmentService.EnrollOwnNode:output_type -> cloudless.v1.EnrollResponse
+	8,  // 83: cloudless.v1.EnrollmentService.Renew:output_type -> cloudless.v1.RenewResponse
+	22, // 84: cloudless.v1.AgentService.Session:output_type -> cloudless.v1.SessionDown
+	46, // 85: cloudless.v1.AgentService.Attach:output_type -> cloudless.v1.AttachDown
+	1,  // 86: cloudless.v1.AgentService.ReportAgentLoss:output_type -> cloudless.v1.ReportAgentLossResponse
+	81, // [81:87] is the sub-list for method output_type
+	75, // [75:81] is the sub-list for method input_type
+	75, // [75:75] is the sub-list for extension type_name
+	75, // [75:75] is the sub-list for extension extendee
+	0,  // [0:75] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_agent_service_proto_init() }
@@ -4188,7 +4289,7 @@ func file_cloudless_v1_agent_service_proto_init() {
 		(*SessionDown_Trust)(nil),
 	}
 	file_cloudless_v1_agent_service_proto_msgTypes[28].OneofWrappers = []any{}
-	file_cloudless_v1_agent_service_proto_msgTypes[37].OneofWrappers = []any{
+	file_cloudless_v1_agent_service_proto_msgTypes[38].OneofWrappers = []any{
 		(*Open_Logs)(nil),
 		(*Open_Exec)(nil),
 		(*Open_Copy)(nil),
@@ -4196,8 +4297,8 @@ func file_cloudless_v1_agent_service_proto_init() {
 		(*Open_NetworkStatus)(nil),
 		(*Open_NetworkProbe)(nil),
 	}
-	file_cloudless_v1_agent_service_proto_msgTypes[38].OneofWrappers = []any{}
-	file_cloudless_v1_agent_service_proto_msgTypes[44].OneofWrappers = []any{
+	file_cloudless_v1_agent_service_proto_msgTypes[39].OneofWrappers = []any{}
+	file_cloudless_v1_agent_service_proto_msgTypes[45].OneofWrappers = []any{
 		(*AttachUp_Id)(nil),
 		(*AttachUp_Log)(nil),
 		(*AttachUp_Exec)(nil),
@@ -4207,7 +4308,7 @@ func file_cloudless_v1_agent_service_proto_init() {
 		(*AttachUp_NetworkStatus)(nil),
 		(*AttachUp_NetworkProbe)(nil),
 	}
-	file_cloudless_v1_agent_service_proto_msgTypes[45].OneofWrappers = []any{
+	file_cloudless_v1_agent_service_proto_msgTypes[46].OneofWrappers = []any{
 		(*AttachDown_Exec)(nil),
 		(*AttachDown_Copy)(nil),
 		(*AttachDown_Forward)(nil),
@@ -4218,7 +4319,7 @@ func file_cloudless_v1_agent_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_agent_service_proto_rawDesc), len(file_cloudless_v1_agent_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   48,
+			NumMessages:   49,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

@@ -11,6 +11,7 @@ import (
 	_ "google.golang.org/genproto/googleapis/api/annotations"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -389,7 +390,12 @@ type WhoAmIResponse struct {
 	Namespace string   `protobuf:"bytes,3,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	Groups    []string `protobuf:"bytes,4,rep,name=groups,proto3" json:"groups,omitempty"`
 	// All roles of the caller, such as "operator", or "deployer in shop" if it counts in one namespace.
-	Roles         []string `protobuf:"bytes,5,rep,name=roles,proto3" json:"roles,omitempty"`
+	Roles []string `protobuf:"bytes,5,rep,name=roles,proto3" json:"roles,omitempty"`
+	// The name of the user, if the caller has logged in.
+	User string `protobuf:"bytes,6,opt,name=user,proto3" json:"user,omitempty"`
+	// When the caller's token ends, and whether the caller may renew it until then.
+	ExpireTime    *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
+	Renewable     bool                   `protobuf:"varint,8,opt,name=renewable,proto3" json:"renewable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -457,6 +463,27 @@ func (x *WhoAmIResponse) GetRoles() []string {
 		return x.Roles
 	}
 	return nil
+}
+
+func (x *WhoAmIResponse) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *WhoAmIResponse) GetExpireTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ExpireTime
+	}
+	return nil
+}
+
+func (x *WhoAmIResponse) GetRenewable() bool {
+	if x != nil {
+		return x.Renewable
+	}
+	return false
 }
 
 type GetNodeRequest struct {
@@ -2471,7 +2498,7 @@ var File_cloudless_v1_cluster_service_proto protoreflect.FileDescriptor
 
 const file_cloudless_v1_cluster_service_proto_rawDesc = "" +
 	"\n" +
-	"\"cloudless/v1/cluster_service.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1acloudless/v1/cluster.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x17cloudless/v1/node.proto\x1a\x1acloudless/v1/options.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1cgoogle/api/annotations.proto\"1\n" +
+	"\"cloudless/v1/cluster_service.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1acloudless/v1/cluster.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x17cloudless/v1/node.proto\x1a\x1acloudless/v1/options.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"1\n" +
 	"\x11GetClusterRequest\x12\x1c\n" +
 	"\x04name\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x04name\"O\n" +
 	"\x17GetConfigurationRequest\x12\x16\n" +
@@ -2490,13 +2517,17 @@ const file_cloudless_v1_cluster_service_proto_rawDesc = "" +
 	"\x04from\x18\x02 \x01(\x04R\x04from\x12\"\n" +
 	"\acomment\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\acomment\x12\x17\n" +
 	"\adry_run\x18\x04 \x01(\bR\x06dryRun\"\x0f\n" +
-	"\rWhoAmIRequest\"\x80\x01\n" +
+	"\rWhoAmIRequest\"\xef\x01\n" +
 	"\x0eWhoAmIResponse\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04role\x18\x02 \x01(\tR\x04role\x12\x1c\n" +
 	"\tnamespace\x18\x03 \x01(\tR\tnamespace\x12\x16\n" +
 	"\x06groups\x18\x04 \x03(\tR\x06groups\x12\x14\n" +
-	"\x05roles\x18\x05 \x03(\tR\x05roles\"2\n" +
+	"\x05roles\x18\x05 \x03(\tR\x05roles\x12\x12\n" +
+	"\x04user\x18\x06 \x01(\tR\x04user\x12;\n" +
+	"\vexpire_time\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"expireTime\x12\x1c\n" +
+	"\trenewable\x18\b \x01(\bR\trenewable\"2\n" +
 	"\x0eGetNodeRequest\x12 \n" +
 	"\x04name\x18\x01 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xc0\xc6'\x01R\x04name\"e\n" +
 	"\x11DeleteNodeRequest\x12 \n" +
@@ -2678,16 +2709,17 @@ const file_cloudless_v1_cluster_service_proto_rawDesc = "" +
 	"\n" +
 	"ListTokens\x12\x1f.cloudless.v1.ListTokensRequest\x1a .cloudless.v1.ListTokensResponse\"\x1c\xe2\xcc'\x06\b\x03\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\f\x12\n" +
 	"/v1/tokens\x12s\n" +
-	"\vDeleteToken\x12 .cloudless.v1.DeleteTokenRequest\x1a!.cloudless.v1.DeleteTokenResponse\"\x1f\xe2\xcc'\x02\b\x03\x82\xd3\xe4\x93\x02\x13*\x11/v1/tokens/{name}2\xd9\a\n" +
+	"\vDeleteToken\x12 .cloudless.v1.DeleteTokenRequest\x1a!.cloudless.v1.DeleteTokenResponse\"\x1f\xe2\xcc'\x02\b\x03\x82\xd3\xe4\x93\x02\x13*\x11/v1/tokens/{name}2\xf0\a\n" +
 	"\fImageService\x12f\n" +
 	"\bGetImage\x12\x1d.cloudless.v1.GetImageRequest\x1a\x13.cloudless.v1.Image\"&\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\x16\x12\x14/v1/images/{name=**}\x12m\n" +
 	"\n" +
 	"ListImages\x12\x1f.cloudless.v1.ListImagesRequest\x1a .cloudless.v1.ListImagesResponse\"\x1c\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\f\x12\n" +
 	"/v1/images\x12h\n" +
 	"\vDeleteImage\x12 .cloudless.v1.DeleteImageRequest\x1a\x13.cloudless.v1.Image\"\"\xe2\xcc'\x02\b\x02\x82\xd3\xe4\x93\x02\x16*\x14/v1/images/{name=**}\x12k\n" +
-	"\fRestoreImage\x12!.cloudless.v1.RestoreImageRequest\x1a\x13.cloudless.v1.Image\"#\xe2\xcc'\x02\b\x02\x82\xd3\xe4\x93\x02\x17:\x01*\"\x12/v1/images:restore\x12u\n" +
-	"\vPruneImages\x12 .cloudless.v1.PruneImagesRequest\x1a!.cloudless.v1.PruneImagesResponse\"!\xe2\xcc'\x02\b\x02\x82\xd3\xe4\x93\x02\x15:\x01*\"\x10/v1/images:prune\x12[\n" +
-	"\bSetLogin\x12\x1d.cloudless.v1.SetLoginRequest\x1a\x13.cloudless.v1.Login\"\x1b\xe2\xcc'\x02\b\x03\x82\xd3\xe4\x93\x02\x0f:\x01*\"\n" +
+	"\fRestoreImage\x12!.cloudless.v1.RestoreImageRequest\x1a\x13.cloudless.v1.Image\"#\xe2\xcc'\x02\b\x02\x82\xd3\xe4\x93\x02\x17:\x01*\"\x12/v1/images:restore\x12}\n" +
+	"\vPruneImages\x12 .cloudless.v1.PruneImagesRequest\x1a!.cloudless.v1.PruneImagesResponse\")\xe2\xcc'\n" +
+	"\b\x02*\x06delete\x82\xd3\xe4\x93\x02\x15:\x01*\"\x10/v1/images:prune\x12j\n" +
+	"\bSetLogin\x12\x1d.cloudless.v1.SetLoginRequest\x1a\x13.cloudless.v1.Login\"*\xe2\xcc'\x11\b\x03*\rcreate,update\x82\xd3\xe4\x93\x02\x0f:\x01*\"\n" +
 	"/v1/logins\x12c\n" +
 	"\bGetLogin\x12\x1d.cloudless.v1.GetLoginRequest\x1a\x13.cloudless.v1.Login\"#\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\x13\x12\x11/v1/logins/{name}\x12m\n" +
 	"\n" +
@@ -2763,101 +2795,103 @@ var file_cloudless_v1_cluster_service_proto_goTypes = []any{
 	nil,                                  // 45: cloudless.v1.CreateTokenRequest.NodeLabelsEntry
 	(*Configuration)(nil),                // 46: cloudless.v1.Configuration
 	(*Page)(nil),                         // 47: cloudless.v1.Page
-	(*Taint)(nil),                        // 48: cloudless.v1.Taint
-	(*Node)(nil),                         // 49: cloudless.v1.Node
-	(*Token)(nil),                        // 50: cloudless.v1.Token
-	(*Image)(nil),                        // 51: cloudless.v1.Image
-	(*Login)(nil),                        // 52: cloudless.v1.Login
-	(*Event)(nil),                        // 53: cloudless.v1.Event
-	(*Cluster)(nil),                      // 54: cloudless.v1.Cluster
+	(*timestamppb.Timestamp)(nil),        // 48: google.protobuf.Timestamp
+	(*Taint)(nil),                        // 49: cloudless.v1.Taint
+	(*Node)(nil),                         // 50: cloudless.v1.Node
+	(*Token)(nil),                        // 51: cloudless.v1.Token
+	(*Image)(nil),                        // 52: cloudless.v1.Image
+	(*Login)(nil),                        // 53: cloudless.v1.Login
+	(*Event)(nil),                        // 54: cloudless.v1.Event
+	(*Cluster)(nil),                      // 55: cloudless.v1.Cluster
 }
 var file_cloudless_v1_cluster_service_proto_depIdxs = []int32{
 	46, // 0: cloudless.v1.SetConfigurationRequest.configuration:type_name -> cloudless.v1.Configuration
 	47, // 1: cloudless.v1.ListConfigurationsRequest.page:type_name -> cloudless.v1.Page
 	46, // 2: cloudless.v1.ListConfigurationsResponse.items:type_name -> cloudless.v1.Configuration
-	43, // 3: cloudless.v1.UpdateNodeRequest.labels:type_name -> cloudless.v1.UpdateNodeRequest.LabelsEntry
-	48, // 4: cloudless.v1.UpdateNodeRequest.taints:type_name -> cloudless.v1.Taint
-	13, // 5: cloudless.v1.UpdateNodeRequest.remove_taints:type_name -> cloudless.v1.TaintName
-	47, // 6: cloudless.v1.ListNodesRequest.page:type_name -> cloudless.v1.Page
-	49, // 7: cloudless.v1.ListNodesResponse.items:type_name -> cloudless.v1.Node
-	49, // 8: cloudless.v1.NodeChange.node:type_name -> cloudless.v1.Node
-	44, // 9: cloudless.v1.CreateTokenRequest.labels:type_name -> cloudless.v1.CreateTokenRequest.LabelsEntry
-	45, // 10: cloudless.v1.CreateTokenRequest.node_labels:type_name -> cloudless.v1.CreateTokenRequest.NodeLabelsEntry
-	50, // 11: cloudless.v1.CreateTokenResponse.token:type_name -> cloudless.v1.Token
-	47, // 12: cloudless.v1.ListTokensRequest.page:type_name -> cloudless.v1.Page
-	50, // 13: cloudless.v1.ListTokensResponse.items:type_name -> cloudless.v1.Token
-	47, // 14: cloudless.v1.ListImagesRequest.page:type_name -> cloudless.v1.Page
-	51, // 15: cloudless.v1.ListImagesResponse.items:type_name -> cloudless.v1.Image
-	51, // 16: cloudless.v1.PruneImagesResponse.items:type_name -> cloudless.v1.Image
-	47, // 17: cloudless.v1.ListLoginsRequest.page:type_name -> cloudless.v1.Page
-	52, // 18: cloudless.v1.ListLoginsResponse.items:type_name -> cloudless.v1.Login
-	47, // 19: cloudless.v1.ListEventsRequest.page:type_name -> cloudless.v1.Page
-	53, // 20: cloudless.v1.ListEventsResponse.items:type_name -> cloudless.v1.Event
-	0,  // 21: cloudless.v1.ClusterService.GetCluster:input_type -> cloudless.v1.GetClusterRequest
-	6,  // 22: cloudless.v1.ClusterService.WhoAmI:input_type -> cloudless.v1.WhoAmIRequest
-	1,  // 23: cloudless.v1.ClusterService.GetConfiguration:input_type -> cloudless.v1.GetConfigurationRequest
-	2,  // 24: cloudless.v1.ClusterService.SetConfiguration:input_type -> cloudless.v1.SetConfigurationRequest
-	3,  // 25: cloudless.v1.ClusterService.ListConfigurations:input_type -> cloudless.v1.ListConfigurationsRequest
-	5,  // 26: cloudless.v1.ClusterService.RollbackConfiguration:input_type -> cloudless.v1.RollbackConfigurationRequest
-	8,  // 27: cloudless.v1.NodeService.GetNode:input_type -> cloudless.v1.GetNodeRequest
-	15, // 28: cloudless.v1.NodeService.ListNodes:input_type -> cloudless.v1.ListNodesRequest
-	9,  // 29: cloudless.v1.NodeService.DeleteNode:input_type -> cloudless.v1.DeleteNodeRequest
-	10, // 30: cloudless.v1.NodeService.CordonNode:input_type -> cloudless.v1.CordonNodeRequest
-	11, // 31: cloudless.v1.NodeService.DrainNode:input_type -> cloudless.v1.DrainNodeRequest
-	14, // 32: cloudless.v1.NodeService.UncordonNode:input_type -> cloudless.v1.UncordonNodeRequest
-	12, // 33: cloudless.v1.NodeService.UpdateNode:input_type -> cloudless.v1.UpdateNodeRequest
-	17, // 34: cloudless.v1.NodeService.WatchNodes:input_type -> cloudless.v1.WatchNodesRequest
-	19, // 35: cloudless.v1.TokenService.CreateToken:input_type -> cloudless.v1.CreateTokenRequest
-	21, // 36: cloudless.v1.TokenService.GetToken:input_type -> cloudless.v1.GetTokenRequest
-	22, // 37: cloudless.v1.TokenService.ListTokens:input_type -> cloudless.v1.ListTokensRequest
-	24, // 38: cloudless.v1.TokenService.DeleteToken:input_type -> cloudless.v1.DeleteTokenRequest
-	26, // 39: cloudless.v1.ImageService.GetImage:input_type -> cloudless.v1.GetImageRequest
-	27, // 40: cloudless.v1.ImageService.ListImages:input_type -> cloudless.v1.ListImagesRequest
-	29, // 41: cloudless.v1.ImageService.DeleteImage:input_type -> cloudless.v1.DeleteImageRequest
-	30, // 42: cloudless.v1.ImageService.RestoreImage:input_type -> cloudless.v1.RestoreImageRequest
-	31, // 43: cloudless.v1.ImageService.PruneImages:input_type -> cloudless.v1.PruneImagesRequest
-	33, // 44: cloudless.v1.ImageService.SetLogin:input_type -> cloudless.v1.SetLoginRequest
-	34, // 45: cloudless.v1.ImageService.GetLogin:input_type -> cloudless.v1.GetLoginRequest
-	35, // 46: cloudless.v1.ImageService.ListLogins:input_type -> cloudless.v1.ListLoginsRequest
-	37, // 47: cloudless.v1.ImageService.DeleteLogin:input_type -> cloudless.v1.DeleteLoginRequest
-	39, // 48: cloudless.v1.EventService.GetEvent:input_type -> cloudless.v1.GetEventRequest
-	40, // 49: cloudless.v1.EventService.ListEvents:input_type -> cloudless.v1.ListEventsRequest
-	42, // 50: cloudless.v1.EventService.WatchEvents:input_type -> cloudless.v1.WatchEventsRequest
-	54, // 51: cloudless.v1.ClusterService.GetCluster:output_type -> cloudless.v1.Cluster
-	7,  // 52: cloudless.v1.ClusterService.WhoAmI:output_type -> cloudless.v1.WhoAmIResponse
-	46, // 53: cloudless.v1.ClusterService.GetConfiguration:output_type -> cloudless.v1.Configuration
-	46, // 54: cloudless.v1.ClusterService.SetConfiguration:output_type -> cloudless.v1.Configuration
-	4,  // 55: cloudless.v1.ClusterService.ListConfigurations:output_type -> cloudless.v1.ListConfigurationsResponse
-	46, // 56: cloudless.v1.ClusterService.RollbackConfiguration:output_type -> cloudless.v1.Configuration
-	49, // 57: cloudless.v1.NodeService.GetNode:output_type -> cloudless.v1.Node
-	16, // 58: cloudless.v1.NodeService.ListNodes:output_type -> cloudless.v1.ListNodesResponse
-	49, // 59: cloudless.v1.NodeService.DeleteNode:output_type -> cloudless.v1.Node
-	49, // 60: cloudless.v1.NodeService.CordonNode:output_type -> cloudless.v1.Node
-	49, // 61: cloudless.v1.NodeService.DrainNode:output_type -> cloudless.v1.Node
-	49, // 62: cloudless.v1.NodeService.UncordonNode:output_type -> cloudless.v1.Node
-	49, // 63: cloudless.v1.NodeService.UpdateNode:output_type -> cloudless.v1.Node
-	18, // 64: cloudless.v1.NodeService.WatchNodes:output_type -> cloudless.v1.NodeChange
-	20, // 65: cloudless.v1.TokenService.CreateToken:output_type -> cloudless.v1.CreateTokenResponse
-	50, // 66: cloudless.v1.TokenService.GetToken:output_type -> cloudless.v1.Token
-	23, // 67: cloudless.v1.TokenService.ListTokens:output_type -> cloudless.v1.ListTokensResponse
-	25, // 68: cloudless.v1.TokenService.DeleteToken:output_type -> cloudless.v1.DeleteTokenResponse
-	51, // 69: cloudless.v1.ImageService.GetImage:output_type -> cloudless.v1.Image
-	28, // 70: cloudless.v1.ImageService.ListImages:output_type -> cloudless.v1.ListImagesResponse
-	51, // 71: cloudless.v1.ImageService.DeleteImage:output_type -> cloudless.v1.Image
-	51, // 72: cloudless.v1.ImageService.RestoreImage:output_type -> cloudless.v1.Image
-	32, // 73: cloudless.v1.ImageService.PruneImages:output_type -> cloudless.v1.PruneImagesResponse
-	52, // 74: cloudless.v1.ImageService.SetLogin:output_type -> cloudless.v1.Login
-	52, // 75: cloudless.v1.ImageService.GetLogin:output_type -> cloudless.v1.Login
-	36, // 76: cloudless.v1.ImageService.ListLogins:output_type -> cloudless.v1.ListLoginsResponse
-	38, // 77: cloudless.v1.ImageService.DeleteLogin:output_type -> cloudless.v1.DeleteLoginResponse
-	53, // 78: cloudless.v1.EventService.GetEvent:output_type -> cloudless.v1.Event
-	41, // 79: cloudless.v1.EventService.ListEvents:output_type -> cloudless.v1.ListEventsResponse
-	53, // 80: cloudless.v1.EventService.WatchEvents:output_type -> cloudless.v1.Event
-	51, // [51:81] is the sub-list for method output_type
-	21, // [21:51] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	48, // 3: cloudless.v1.WhoAmIResponse.expire_time:type_name -> google.protobuf.Timestamp
+	43, // 4: cloudless.v1.UpdateNodeRequest.labels:type_name -> cloudless.v1.UpdateNodeRequest.LabelsEntry
+	49, // 5: cloudless.v1.UpdateNodeRequest.taints:type_name -> cloudless.v1.Taint
+	13, // 6: cloudless.v1.UpdateNodeRequest.remove_taints:type_name -> cloudless.v1.TaintName
+	47, // 7: cloudless.v1.ListNodesRequest.page:type_name -> cloudless.v1.Page
+	50, // 8: cloudless.v1.ListNodesResponse.items:type_name -> cloudless.v1.Node
+	50, // 9: cloudless.v1.NodeChange.node:type_name -> cloudless.v1.Node
+	44, // 10: cloudless.v1.CreateTokenRequest.labels:type_name -> cloudless.v1.CreateTokenRequest.LabelsEntry
+	45, // 11: cloudless.v1.CreateTokenRequest.node_labels:type_name -> cloudless.v1.CreateTokenRequest.NodeLabelsEntry
+	51, // 12: cloudless.v1.CreateTokenResponse.token:type_name -> cloudless.v1.Token
+	47, // 13: cloudless.v1.ListTokensRequest.page:type_name -> cloudless.v1.Page
+	51, // 14: cloudless.v1.ListTokensResponse.items:type_name -> cloudless.v1.Token
+	47, // 15: cloudless.v1.ListImagesRequest.page:type_name -> cloudless.v1.Page
+	52, // 16: cloudless.v1.ListImagesResponse.items:type_name -> cloudless.v1.Image
+	52, // 17: cloudless.v1.PruneImagesResponse.items:type_name -> cloudless.v1.Image
+	47, // 18: cloudless.v1.ListLoginsRequest.page:type_name -> cloudless.v1.Page
+	53, // 19: cloudless.v1.ListLoginsResponse.items:type_name -> cloudless.v1.Login
+	47, // 20: cloudless.v1.ListEventsRequest.page:type_name -> cloudless.v1.Page
+	54, // 21: cloudless.v1.ListEventsResponse.items:type_name -> cloudless.v1.Event
+	0,  // 22: cloudless.v1.ClusterService.GetCluster:input_type -> cloudless.v1.GetClusterRequest
+	6,  // 23: cloudless.v1.ClusterService.WhoAmI:input_type -> cloudless.v1.WhoAmIRequest
+	1,  // 24: cloudless.v1.ClusterService.GetConfiguration:input_type -> cloudless.v1.GetConfigurationRequest
+	2,  // 25: cloudless.v1.ClusterService.SetConfiguration:input_type -> cloudless.v1.SetConfigurationRequest
+	3,  // 26: cloudless.v1.ClusterService.ListConfigurations:input_type -> cloudless.v1.ListConfigurationsRequest
+	5,  // 27: cloudless.v1.ClusterService.RollbackConfiguration:input_type -> cloudless.v1.RollbackConfigurationRequest
+	8,  // 28: cloudless.v1.NodeService.GetNode:input_type -> cloudless.v1.GetNodeRequest
+	15, // 29: cloudless.v1.NodeService.ListNodes:input_type -> cloudless.v1.ListNodesRequest
+	9,  // 30: cloudless.v1.NodeService.DeleteNode:input_type -> cloudless.v1.DeleteNodeRequest
+	10, // 31: cloudless.v1.NodeService.CordonNode:input_type -> cloudless.v1.CordonNodeRequest
+	11, // 32: cloudless.v1.NodeService.DrainNode:input_type -> cloudless.v1.DrainNodeRequest
+	14, // 33: cloudless.v1.NodeService.UncordonNode:input_type -> cloudless.v1.UncordonNodeRequest
+	12, // 34: cloudless.v1.NodeService.UpdateNode:input_type -> cloudless.v1.UpdateNodeRequest
+	17, // 35: cloudless.v1.NodeService.WatchNodes:input_type -> cloudless.v1.WatchNodesRequest
+	19, // 36: cloudless.v1.TokenService.CreateToken:input_type -> cloudless.v1.CreateTokenRequest
+	21, // 37: cloudless.v1.TokenService.GetToken:input_type -> cloudless.v1.GetTokenRequest
+	22, // 38: cloudless.v1.TokenService.ListTokens:input_type -> cloudless.v1.ListTokensRequest
+	24, // 39: cloudless.v1.TokenService.DeleteToken:input_type -> cloudless.v1.DeleteTokenRequest
+	26, // 40: cloudless.v1.ImageService.GetImage:input_type -> cloudless.v1.GetImageRequest
+	27, // 41: cloudless.v1.ImageService.ListImages:input_type -> cloudless.v1.ListImagesRequest
+	29, // 42: cloudless.v1.ImageService.DeleteImage:input_type -> cloudless.v1.DeleteImageRequest
+	30, // 43: cloudless.v1.ImageService.RestoreImage:input_type -> cloudless.v1.RestoreImageRequest
+	31, // 44: cloudless.v1.ImageService.PruneImages:input_type -> cloudless.v1.PruneImagesRequest
+	33, // 45: cloudless.v1.ImageService.SetLogin:input_type -> cloudless.v1.SetLoginRequest
+	34, // 46: cloudless.v1.ImageService.GetLogin:input_type -> cloudless.v1.GetLoginRequest
+	35, // 47: cloudless.v1.ImageService.ListLogins:input_type -> cloudless.v1.ListLoginsRequest
+	37, // 48: cloudless.v1.ImageService.DeleteLogin:input_type -> cloudless.v1.DeleteLoginRequest
+	39, // 49: cloudless.v1.EventService.GetEvent:input_type -> cloudless.v1.GetEventRequest
+	40, // 50: cloudless.v1.EventService.ListEvents:input_type -> cloudless.v1.ListEventsRequest
+	42, // 51: cloudless.v1.EventService.WatchEvents:input_type -> cloudless.v1.WatchEventsRequest
+	55, // 52: cloudless.v1.ClusterService.GetCluster:output_type -> cloudless.v1.Cluster
+	7,  // 53: cloudless.v1.ClusterService.WhoAmI:output_type -> cloudless.v1.WhoAmIResponse
+	46, // 54: cloudless.v1.ClusterService.GetConfiguration:output_type -> cloudless.v1.Configuration
+	46, // 55: cloudless.v1.ClusterService.SetConfiguration:output_type -> cloudless.v1.Configuration
+	4,  // 56: cloudless.v1.ClusterService.ListConfigurations:output_type -> cloudless.v1.ListConfigurationsResponse
+	46, // 57: cloudless.v1.ClusterService.RollbackConfiguration:output_type -> cloudless.v1.Configuration
+	50, // 58: cloudless.v1.NodeService.GetNode:output_type -> cloudless.v1.Node
+	16, // 59: cloudless.v1.NodeService.ListNodes:output_type -> cloudless.v1.ListNodesResponse
+	50, // 60: cloudless.v1.NodeService.DeleteNode:output_type -> cloudless.v1.Node
+	50, // 61: cloudless.v1.NodeService.CordonNode:output_type -> cloudless.v1.Node
+	50, // 62: cloudless.v1.NodeService.DrainNode:output_type -> cloudless.v1.Node
+	50, // 63: cloudless.v1.NodeService.UncordonNode:output_type -> cloudless.v1.Node
+	50, // 64: cloudless.v1.NodeService.UpdateNode:output_type -> cloudless.v1.Node
+	18, // 65: cloudless.v1.NodeService.WatchNodes:output_type -> cloudless.v1.NodeChange
+	20, // 66: cloudless.v1.TokenService.CreateToken:output_type -> cloudless.v1.CreateTokenResponse
+	51, // 67: cloudless.v1.TokenService.GetToken:output_type -> cloudless.v1.Token
+	23, // 68: cloudless.v1.TokenService.ListTokens:output_type -> cloudless.v1.ListTokensResponse
+	25, // 69: cloudless.v1.TokenService.DeleteToken:output_type -> cloudless.v1.DeleteTokenResponse
+	52, // 70: cloudless.v1.ImageService.GetImage:output_type -> cloudless.v1.Image
+	28, // 71: cloudless.v1.ImageService.ListImages:output_type -> cloudless.v1.ListImagesResponse
+	52, // 72: cloudless.v1.ImageService.DeleteImage:output_type -> cloudless.v1.Image
+	52, // 73: cloudless.v1.ImageService.RestoreImage:output_type -> cloudless.v1.Image
+	32, // 74: cloudless.v1.ImageService.PruneImages:output_type -> cloudless.v1.PruneImagesResponse
+	53, // 75: cloudless.v1.ImageService.SetLogin:output_type -> cloudless.v1.Login
+	53, // 76: cloudless.v1.ImageService.GetLogin:output_type -> cloudless.v1.Login
+	36, // 77: cloudless.v1.ImageService.ListLogins:output_type -> cloudless.v1.ListLoginsResponse
+	38, // 78: cloudless.v1.ImageService.DeleteLogin:output_type -> cloudless.v1.DeleteLoginResponse
+	54, // 79: cloudless.v1.EventService.GetEvent:output_type -> cloudless.v1.Event
+	41, // 80: cloudless.v1.EventService.ListEvents:output_type -> cloudless.v1.ListEventsResponse
+	54, // 81: cloudless.v1.EventService.WatchEvents:output_type -> cloudless.v1.Event
+	52, // [52:82] is the sub-list for method output_type
+	22, // [22:52] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_cluster_service_proto_init() }

@@ -1283,11 +1283,11 @@ const file_cloudless_v1_connectivity_service_proto_rawDesc = "" +
 	"\x04rule\x18\x03 \x01(\tR\x04rule\x12\x16\n" +
 	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x18\n" +
 	"\apackets\x18\x05 \x01(\x03R\apackets\x12\x14\n" +
-	"\x05bytes\x18\x06 \x01(\x03R\x05bytes2\xfe\x02\n" +
-	"\x13ConnectivityService\x12z\n" +
-	"\x10GetNetworkStatus\x12%.cloudless.v1.GetNetworkStatusRequest\x1a\x1b.cloudless.v1.NetworkStatus\"\"\xe2\xcc'\x04\b\x01\x10\x01\x82\xd3\xe4\x93\x02\x14\x12\x12/v1/network/status\x12x\n" +
-	"\x0fGetNetworkUsage\x12$.cloudless.v1.GetNetworkUsageRequest\x1a\x1a.cloudless.v1.NetworkUsage\"#\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\x13\x12\x11/v1/network/usage\x12q\n" +
-	"\fCheckNetwork\x12!.cloudless.v1.CheckNetworkRequest\x1a\x1a.cloudless.v1.NetworkCheck\"\"\xe2\xcc'\x02\b\x02\x82\xd3\xe4\x93\x02\x16:\x01*\"\x11/v1/network:checkBAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
+	"\x05bytes\x18\x06 \x01(\x03R\x05bytes2\x9b\x03\n" +
+	"\x13ConnectivityService\x12\x83\x01\n" +
+	"\x10GetNetworkStatus\x12%.cloudless.v1.GetNetworkStatusRequest\x1a\x1b.cloudless.v1.NetworkStatus\"+\xe2\xcc'\r\b\x01\x10\x012\anetwork\x82\xd3\xe4\x93\x02\x14\x12\x12/v1/network/status\x12\x81\x01\n" +
+	"\x0fGetNetworkUsage\x12$.cloudless.v1.GetNetworkUsageRequest\x1a\x1a.cloudless.v1.NetworkUsage\",\xe2\xcc'\x0f\b\x01\x10\x01\x18\x012\anetwork\x82\xd3\xe4\x93\x02\x13\x12\x11/v1/network/usage\x12z\n" +
+	"\fCheckNetwork\x12!.cloudless.v1.CheckNetworkRequest\x1a\x1a.cloudless.v1.NetworkCheck\"+\xe2\xcc'\v\b\x022\anetwork\x82\xd3\xe4\x93\x02\x16:\x01*\"\x11/v1/network:checkBAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
 
 var (
 	file_cloudless_v1_connectivity_service_proto_rawDescOnce sync.Once

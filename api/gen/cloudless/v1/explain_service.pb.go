@@ -974,10 +974,10 @@ const file_cloudless_v1_explain_service_proto_rawDesc = "" +
 	"\x05score\x18\x06 \x01(\v2\x17.cloudless.v1.NodeScoreR\x05score\x12\x16\n" +
 	"\x06reason\x18\a \x01(\tR\x06reason\x12\x16\n" +
 	"\x06better\x18\b \x01(\tR\x06better\x12:\n" +
-	"\fplaced_score\x18\t \x01(\v2\x17.cloudless.v1.NodeScoreR\vplacedScore2\xa8\x02\n" +
-	"\x0eExplainService\x12\x97\x01\n" +
-	"\x0eGetExplanation\x12#.cloudless.v1.GetExplanationRequest\x1a\x19.cloudless.v1.Explanation\"E\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x025\x123/v1/namespaces/{namespace}/workloads/{name}:explain\x12|\n" +
-	"\x0fExplainWorkload\x12$.cloudless.v1.ExplainWorkloadRequest\x1a\x19.cloudless.v1.Explanation\"(\xe2\xcc'\x04\b\x01\x10\x01\x82\xd3\xe4\x93\x02\x1a:\x01*\"\x15/v1/workloads:explainBAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
+	"\fplaced_score\x18\t \x01(\v2\x17.cloudless.v1.NodeScoreR\vplacedScore2\xb8\x02\n" +
+	"\x0eExplainService\x12\xa1\x01\n" +
+	"\x0eGetExplanation\x12#.cloudless.v1.GetExplanationRequest\x1a\x19.cloudless.v1.Explanation\"O\xe2\xcc'\x10\b\x01\x10\x01\x18\x012\bworkload\x82\xd3\xe4\x93\x025\x123/v1/namespaces/{namespace}/workloads/{name}:explain\x12\x81\x01\n" +
+	"\x0fExplainWorkload\x12$.cloudless.v1.ExplainWorkloadRequest\x1a\x19.cloudless.v1.Explanation\"-\xe2\xcc'\t\b\x01\x10\x01*\x03get\x82\xd3\xe4\x93\x02\x1a:\x01*\"\x15/v1/workloads:explainBAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
 
 var (
 	file_cloudless_v1_explain_service_proto_rawDescOnce sync.Once

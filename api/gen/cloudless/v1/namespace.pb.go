@@ -107,8 +107,8 @@ type NamespaceSpec struct {
 	Quota *Quota                 `protobuf:"bytes,1,opt,name=quota,proto3" json:"quota,omitempty"`
 	// The highest priority that its workloads may have; 1000 if not set.
 	MaxPriority *int32 `protobuf:"varint,2,opt,name=max_priority,json=maxPriority,proto3,oneof" json:"max_priority,omitempty"`
-	// The profile of its workloads that name none, and the most that they may name: "restricted", "default" or
-	// "privileged". If empty, that of the cluster.
+	// The most that its workloads may name as their profile: "restricted", "default" or "privileged". It is also the profile
+	// of those that name none, which have "default" at most. If empty, that of the cluster.
 	Profile string `protobuf:"bytes,3,opt,name=profile,proto3" json:"profile,omitempty"`
 	// What is reserved for each replica of a workload without its own value. If it is not set here and the quota limits it, the
 	// cluster's default counts, or else 100m of CPU and 128Mi of memory.

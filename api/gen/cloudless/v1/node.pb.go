@@ -1360,9 +1360,13 @@ type DriverInfo struct {
 	Name    string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Version string                 `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`
 	// What this driver cannot do on this node, one sentence each.
-	Missing       []string `protobuf:"bytes,3,rep,name=missing,proto3" json:"missing,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Missing []string `protobuf:"bytes,3,rep,name=missing,proto3" json:"missing,omitempty"`
+	// The sandboxes that it can run programs in, such as "gvisor".
+	Sandboxes []string `protobuf:"bytes,4,rep,name=sandboxes,proto3" json:"sandboxes,omitempty"`
+	// Whether it can run programs in user namespaces of their own.
+	UserNamespaces bool `protobuf:"varint,5,opt,name=user_namespaces,json=userNamespaces,proto3" json:"user_namespaces,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *DriverInfo) Reset() {
@@ -1414,6 +1418,20 @@ func (x *DriverInfo) GetMissing() []string {
 		return x.Missing
 	}
 	return nil
+}
+
+func (x *DriverInfo) GetSandboxes() []string {
+	if x != nil {
+		return x.Sandboxes
+	}
+	return nil
+}
+
+func (x *DriverInfo) GetUserNamespaces() bool {
+	if x != nil {
+		return x.UserNamespaces
+	}
+	return false
 }
 
 var File_cloudless_v1_node_proto protoreflect.FileDescriptor
@@ -1546,12 +1564,14 @@ const file_cloudless_v1_node_proto_rawDesc = "" +
 	"\x06kernel\x18\x05 \x01(\tR\x06kernel\x12\x18\n" +
 	"\aversion\x18\x06 \x01(\tR\aversion\x12\x18\n" +
 	"\abattery\x18\n" +
-	" \x01(\bR\abattery\"T\n" +
+	" \x01(\bR\abattery\"\x9b\x01\n" +
 	"\n" +
 	"DriverInfo\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x18\n" +
-	"\amissing\x18\x03 \x03(\tR\amissingBAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
+	"\amissing\x18\x03 \x03(\tR\amissing\x12\x1c\n" +
+	"\tsandboxes\x18\x04 \x03(\tR\tsandboxes\x12'\n" +
+	"\x0fuser_namespaces\x18\x05 \x01(\bR\x0euserNamespacesBAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
 
 var (
 	file_cloudless_v1_node_proto_rawDescOnce sync.Once

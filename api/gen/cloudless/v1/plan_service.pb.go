@@ -467,6 +467,8 @@ type PlanChange struct {
 	// Which part of the namespace's quota is used up, if that is why replicas are
 	// unplaced.
 	Quota string `protobuf:"bytes,25,opt,name=quota,proto3" json:"quota,omitempty"`
+	// What else keeps replicas unplaced: "waits for secret …"; empty if it is only the nodes or the quota.
+	WaitsFor string `protobuf:"bytes,45,opt,name=waits_for,json=waitsFor,proto3" json:"waits_for,omitempty"`
 	// What a namespace would use beyond its quota. Running replicas stay; new ones wait.
 	Over []string `protobuf:"bytes,26,rep,name=over,proto3" json:"over,omitempty"`
 	// Pending replicas that a namespace's new quota would let start.
@@ -582,6 +584,13 @@ func (x *PlanChange) GetImage() string {
 func (x *PlanChange) GetQuota() string {
 	if x != nil {
 		return x.Quota
+	}
+	return ""
+}
+
+func (x *PlanChange) GetWaitsFor() string {
+	if x != nil {
+		return x.WaitsFor
 	}
 	return ""
 }
@@ -844,7 +853,7 @@ const file_cloudless_v1_plan_service_proto_rawDesc = "" +
 	"\ffor_priority\x18\b \x01(\x05H\x01R\vforPriority\x88\x01\x01\x12\x17\n" +
 	"\ato_node\x18\t \x01(\tR\x06toNodeB\v\n" +
 	"\t_priorityB\x0f\n" +
-	"\r_for_priority\"\xfa\x03\n" +
+	"\r_for_priority\"\x97\x04\n" +
 	"\n" +
 	"PlanChange\x12\x12\n" +
 	"\x04kind\x18\n" +
@@ -858,7 +867,8 @@ const file_cloudless_v1_plan_service_proto_rawDesc = "" +
 	"\bunplaced\x18\a \x01(\x05R\bunplaced\x12C\n" +
 	"\x10unplaced_reasons\x18\b \x03(\v2\x18.cloudless.v1.NodeReasonR\x0funplacedReasons\x12\x14\n" +
 	"\x05image\x18\t \x01(\tR\x05image\x12\x14\n" +
-	"\x05quota\x18\x19 \x01(\tR\x05quota\x12\x12\n" +
+	"\x05quota\x18\x19 \x01(\tR\x05quota\x12\x1b\n" +
+	"\twaits_for\x18- \x01(\tR\bwaitsFor\x12\x12\n" +
 	"\x04over\x18\x1a \x03(\tR\x04over\x12\x14\n" +
 	"\x05woken\x18\x1b \x01(\x05R\x05woken\x12\x1a\n" +
 	"\bwarnings\x18\x1c \x03(\tR\bwarnings\x127\n" +
@@ -876,10 +886,10 @@ const file_cloudless_v1_plan_service_proto_rawDesc = "" +
 	"\x11ApplyPlanResponse\x12&\n" +
 	"\x04plan\x18\x01 \x01(\v2\x12.cloudless.v1.PlanR\x04plan\x120\n" +
 	"\aobjects\x18\x03 \x03(\v2\x16.cloudless.v1.ManifestR\aobjects\x12:\n" +
-	"\vdeployments\x18\x04 \x03(\v2\x18.cloudless.v1.DeploymentR\vdeployments2\xd6\x01\n" +
-	"\vPlanService\x12V\n" +
-	"\bMakePlan\x12\x19.cloudless.v1.PlanRequest\x1a\x12.cloudless.v1.Plan\"\x1b\xe2\xcc'\x04\b\x01\x10\x01\x82\xd3\xe4\x93\x02\r:\x01*\"\b/v1/plan\x12o\n" +
-	"\tApplyPlan\x12\x1e.cloudless.v1.ApplyPlanRequest\x1a\x1f.cloudless.v1.ApplyPlanResponse\"!\xe2\xcc'\x04\b\x02 \x01\x82\xd3\xe4\x93\x02\x13:\x01*\"\x0e/v1/plan:applyBAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
+	"\vdeployments\x18\x04 \x03(\v2\x18.cloudless.v1.DeploymentR\vdeployments2\xf8\x01\n" +
+	"\vPlanService\x12^\n" +
+	"\bMakePlan\x12\x19.cloudless.v1.PlanRequest\x1a\x12.cloudless.v1.Plan\"#\xe2\xcc'\f\b\x01\x10\x01*\x03get2\x01*\x82\xd3\xe4\x93\x02\r:\x01*\"\b/v1/plan\x12\x88\x01\n" +
+	"\tApplyPlan\x12\x1e.cloudless.v1.ApplyPlanRequest\x1a\x1f.cloudless.v1.ApplyPlanResponse\":\xe2\xcc'\x1d\b\x02 \x01*\x14create,update,delete2\x01*\x82\xd3\xe4\x93\x02\x13:\x01*\"\x0e/v1/plan:applyBAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
 
 var (
 	file_cloudless_v1_plan_service_proto_rawDescOnce sync.Once

@@ -247,8 +247,9 @@ func (x *PolicyMatch) GetLabels() string {
 type PolicyRule struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// CEL. It is true if the rule is fulfilled. Variables: object (the object after the change), before (the object until now;
-	// null for a new one), verb, namespace, caller (id, user, groups, roles), and now. In a rule about nodes also node.
+	// CEL. It is true if the rule is fulfilled. Fields are named as in files. Variables: object (the object after the change; for
+	// "delete" the object until now), before (the object until now; null for a new one), verb, caller (see
+	// PolicyCaller), and now. In a rule about nodes: object and node.
 	Expression string `protobuf:"bytes,2,opt,name=expression,proto3" json:"expression,omitempty"`
 	// The field that breaks the rule, such as "spec.network".
 	Field string `protobuf:"bytes,3,opt,name=field,proto3" json:"field,omitempty"`
@@ -334,6 +335,77 @@ func (x *PolicyRule) GetAbout() string {
 	return ""
 }
 
+// Who makes a call, as rules see it: the variable caller.
+type PolicyCaller struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Such as "user/ada", the identity in certificates and events.
+	Id     string   `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	User   string   `protobuf:"bytes,2,opt,name=user,proto3" json:"user,omitempty"`
+	Groups []string `protobuf:"bytes,3,rep,name=groups,proto3" json:"groups,omitempty"`
+	// The names of all roles that the caller has, in whatever namespace.
+	Roles         []string `protobuf:"bytes,4,rep,name=roles,proto3" json:"roles,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PolicyCaller) Reset() {
+	*x = PolicyCaller{}
+	mi := &file_cloudless_v1_policy_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PolicyCaller) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PolicyCaller) ProtoMessage() {}
+
+func (x *PolicyCaller) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_policy_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PolicyCaller.ProtoReflect.Descriptor instead.
+func (*PolicyCaller) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_policy_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *PolicyCaller) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *PolicyCaller) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *PolicyCaller) GetGroups() []string {
+	if x != nil {
+		return x.Groups
+	}
+	return nil
+}
+
+func (x *PolicyCaller) GetRoles() []string {
+	if x != nil {
+		return x.Roles
+	}
+	return nil
+}
+
 // What a policy says of an object.
 type PolicyFinding struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
@@ -353,7 +425,7 @@ type PolicyFinding struct {
 
 func (x *PolicyFinding) Reset() {
 	*x = PolicyFinding{}
-	mi := &file_cloudless_v1_policy_proto_msgTypes[4]
+	mi := &file_cloudless_v1_policy_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -365,7 +437,7 @@ func (x *PolicyFinding) String() string {
 func (*PolicyFinding) ProtoMessage() {}
 
 func (x *PolicyFinding) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_policy_proto_msgTypes[4]
+	mi := &file_cloudless_v1_policy_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -378,7 +450,7 @@ func (x *PolicyFinding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PolicyFinding.ProtoReflect.Descriptor instead.
 func (*PolicyFinding) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_policy_proto_rawDescGZIP(), []int{4}
+	return file_cloudless_v1_policy_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *PolicyFinding) GetPolicy() string {
@@ -454,7 +526,7 @@ type CreatePolicyRequest struct {
 
 func (x *CreatePolicyRequest) Reset() {
 	*x = CreatePolicyRequest{}
-	mi := &file_cloudless_v1_policy_proto_msgTypes[5]
+	mi := &file_cloudless_v1_policy_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -466,7 +538,7 @@ func (x *CreatePolicyRequest) String() string {
 func (*CreatePolicyRequest) ProtoMessage() {}
 
 func (x *CreatePolicyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_policy_proto_msgTypes[5]
+	mi := &file_cloudless_v1_policy_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -479,7 +551,7 @@ func (x *CreatePolicyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreatePolicyRequest.ProtoReflect.Descriptor instead.
 func (*CreatePolicyRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_policy_proto_rawDescGZIP(), []int{5}
+	return file_cloudless_v1_policy_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *CreatePolicyRequest) GetPolicy() *Policy {
@@ -506,7 +578,7 @@ type ApplyPolicyRequest struct {
 
 func (x *ApplyPolicyRequest) Reset() {
 	*x = ApplyPolicyRequest{}
-	mi := &file_cloudless_v1_policy_proto_msgTypes[6]
+	mi := &file_cloudless_v1_policy_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -518,7 +590,7 @@ func (x *ApplyPolicyRequest) String() string {
 func (*ApplyPolicyRequest) ProtoMessage() {}
 
 func (x *ApplyPolicyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_policy_proto_msgTypes[6]
+	mi := &file_cloudless_v1_policy_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -531,7 +603,7 @@ func (x *ApplyPolicyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyPolicyRequest.ProtoReflect.Descriptor instead.
 func (*ApplyPolicyRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_policy_proto_rawDescGZIP(), []int{6}
+	return file_cloudless_v1_policy_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ApplyPolicyRequest) GetPolicy() *Policy {
@@ -559,7 +631,7 @@ type ApplyPolicyResponse struct {
 
 func (x *ApplyPolicyResponse) Reset() {
 	*x = ApplyPolicyResponse{}
-	mi := &file_cloudless_v1_policy_proto_msgTypes[7]
+	mi := &file_cloudless_v1_policy_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -571,7 +643,7 @@ func (x *ApplyPolicyResponse) String() string {
 func (*ApplyPolicyResponse) ProtoMessage() {}
 
 func (x *ApplyPolicyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_policy_proto_msgTypes[7]
+	mi := &file_cloudless_v1_policy_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -584,7 +656,7 @@ func (x *ApplyPolicyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyPolicyResponse.ProtoReflect.Descriptor instead.
 func (*ApplyPolicyResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_policy_proto_rawDescGZIP(), []int{7}
+	return file_cloudless_v1_policy_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ApplyPolicyResponse) GetPolicy() *Policy {
@@ -610,7 +682,7 @@ type UpdatePolicyRequest struct {
 
 func (x *UpdatePolicyRequest) Reset() {
 	*x = UpdatePolicyRequest{}
-	mi := &file_cloudless_v1_policy_proto_msgTypes[8]
+	mi := &file_cloudless_v1_policy_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -622,7 +694,7 @@ func (x *UpdatePolicyRequest) String() string {
 func (*UpdatePolicyRequest) ProtoMessage() {}
 
 func (x *UpdatePolicyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_policy_proto_msgTypes[8]
+	mi := &file_cloudless_v1_policy_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -635,7 +707,7 @@ func (x *UpdatePolicyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdatePolicyRequest.ProtoReflect.Descriptor instead.
 func (*UpdatePolicyRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_policy_proto_rawDescGZIP(), []int{8}
+	return file_cloudless_v1_policy_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *UpdatePolicyRequest) GetPolicy() *Policy {
@@ -656,7 +728,7 @@ type DeletePolicyRequest struct {
 
 func (x *DeletePolicyRequest) Reset() {
 	*x = DeletePolicyRequest{}
-	mi := &file_cloudless_v1_policy_proto_msgTypes[9]
+	mi := &file_cloudless_v1_policy_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -668,7 +740,7 @@ func (x *DeletePolicyRequest) String() string {
 func (*DeletePolicyRequest) ProtoMessage() {}
 
 func (x *DeletePolicyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_policy_proto_msgTypes[9]
+	mi := &file_cloudless_v1_policy_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -681,7 +753,7 @@ func (x *DeletePolicyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePolicyRequest.ProtoReflect.Descriptor instead.
 func (*DeletePolicyRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_policy_proto_rawDescGZIP(), []int{9}
+	return file_cloudless_v1_policy_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *DeletePolicyRequest) GetName() string {
@@ -707,7 +779,7 @@ type GetPolicyRequest struct {
 
 func (x *GetPolicyRequest) Reset() {
 	*x = GetPolicyRequest{}
-	mi := &file_cloudless_v1_policy_proto_msgTypes[10]
+	mi := &file_cloudless_v1_policy_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -719,7 +791,7 @@ func (x *GetPolicyRequest) String() string {
 func (*GetPolicyRequest) ProtoMessage() {}
 
 func (x *GetPolicyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_policy_proto_msgTypes[10]
+	mi := &file_cloudless_v1_policy_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -732,7 +804,7 @@ func (x *GetPolicyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPolicyRequest.ProtoReflect.Descriptor instead.
 func (*GetPolicyRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_policy_proto_rawDescGZIP(), []int{10}
+	return file_cloudless_v1_policy_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *GetPolicyRequest) GetName() string {
@@ -752,7 +824,7 @@ type ListPoliciesRequest struct {
 
 func (x *ListPoliciesRequest) Reset() {
 	*x = ListPoliciesRequest{}
-	mi := &file_cloudless_v1_policy_proto_msgTypes[11]
+	mi := &file_cloudless_v1_policy_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -764,7 +836,7 @@ func (x *ListPoliciesRequest) String() string {
 func (*ListPoliciesRequest) ProtoMessage() {}
 
 func (x *ListPoliciesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_policy_proto_msgTypes[11]
+	mi := &file_cloudless_v1_policy_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -777,7 +849,7 @@ func (x *ListPoliciesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPoliciesRequest.ProtoReflect.Descriptor instead.
 func (*ListPoliciesRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_policy_proto_rawDescGZIP(), []int{11}
+	return file_cloudless_v1_policy_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListPoliciesRequest) GetPage() *Page {
@@ -804,7 +876,7 @@ type ListPoliciesResponse struct {
 
 func (x *ListPoliciesResponse) Reset() {
 	*x = ListPoliciesResponse{}
-	mi := &file_cloudless_v1_policy_proto_msgTypes[12]
+	mi := &file_cloudless_v1_policy_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -816,7 +888,7 @@ func (x *ListPoliciesResponse) String() string {
 func (*ListPoliciesResponse) ProtoMessage() {}
 
 func (x *ListPoliciesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_policy_proto_msgTypes[12]
+	mi := &file_cloudless_v1_policy_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -829,7 +901,7 @@ func (x *ListPoliciesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPoliciesResponse.ProtoReflect.Descriptor instead.
 func (*ListPoliciesResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_policy_proto_rawDescGZIP(), []int{12}
+	return file_cloudless_v1_policy_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListPoliciesResponse) GetItems() []*Policy {
@@ -885,7 +957,12 @@ const file_cloudless_v1_policy_proto_rawDesc = "" +
 	"\amessage\x18\x04 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\bR\amessage\x12\x1a\n" +
 	"\x03fix\x18\x05 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x03fix\x12+\n" +
-	"\x05about\x18\x06 \x01(\tB\x15\xbaH\x12r\x10R\x00R\x06objectR\x04nodeR\x05about\"\xd7\x01\n" +
+	"\x05about\x18\x06 \x01(\tB\x15\xbaH\x12r\x10R\x00R\x06objectR\x04nodeR\x05about\"`\n" +
+	"\fPolicyCaller\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
+	"\x04user\x18\x02 \x01(\tR\x04user\x12\x16\n" +
+	"\x06groups\x18\x03 \x03(\tR\x06groups\x12\x14\n" +
+	"\x05roles\x18\x04 \x03(\tR\x05roles\"\xd7\x01\n" +
 	"\rPolicyFinding\x12\x16\n" +
 	"\x06policy\x18\x01 \x01(\tR\x06policy\x12\x12\n" +
 	"\x04rule\x18\x02 \x01(\tR\x04rule\x12\x12\n" +
@@ -938,26 +1015,27 @@ func file_cloudless_v1_policy_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_policy_proto_rawDescData
 }
 
-var file_cloudless_v1_policy_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_cloudless_v1_policy_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_cloudless_v1_policy_proto_goTypes = []any{
 	(*Policy)(nil),               // 0: cloudless.v1.Policy
 	(*PolicySpec)(nil),           // 1: cloudless.v1.PolicySpec
 	(*PolicyMatch)(nil),          // 2: cloudless.v1.PolicyMatch
 	(*PolicyRule)(nil),           // 3: cloudless.v1.PolicyRule
-	(*PolicyFinding)(nil),        // 4: cloudless.v1.PolicyFinding
-	(*CreatePolicyRequest)(nil),  // 5: cloudless.v1.CreatePolicyRequest
-	(*ApplyPolicyRequest)(nil),   // 6: cloudless.v1.ApplyPolicyRequest
-	(*ApplyPolicyResponse)(nil),  // 7: cloudless.v1.ApplyPolicyResponse
-	(*UpdatePolicyRequest)(nil),  // 8: cloudless.v1.UpdatePolicyRequest
-	(*DeletePolicyRequest)(nil),  // 9: cloudless.v1.DeletePolicyRequest
-	(*GetPolicyRequest)(nil),     // 10: cloudless.v1.GetPolicyRequest
-	(*ListPoliciesRequest)(nil),  // 11: cloudless.v1.ListPoliciesRequest
-	(*ListPoliciesResponse)(nil), // 12: cloudless.v1.ListPoliciesResponse
-	(*Metadata)(nil),             // 13: cloudless.v1.Metadata
-	(*Page)(nil),                 // 14: cloudless.v1.Page
+	(*PolicyCaller)(nil),         // 4: cloudless.v1.PolicyCaller
+	(*PolicyFinding)(nil),        // 5: cloudless.v1.PolicyFinding
+	(*CreatePolicyRequest)(nil),  // 6: cloudless.v1.CreatePolicyRequest
+	(*ApplyPolicyRequest)(nil),   // 7: cloudless.v1.ApplyPolicyRequest
+	(*ApplyPolicyResponse)(nil),  // 8: cloudless.v1.ApplyPolicyResponse
+	(*UpdatePolicyRequest)(nil),  // 9: cloudless.v1.UpdatePolicyRequest
+	(*DeletePolicyRequest)(nil),  // 10: cloudless.v1.DeletePolicyRequest
+	(*GetPolicyRequest)(nil),     // 11: cloudless.v1.GetPolicyRequest
+	(*ListPoliciesRequest)(nil),  // 12: cloudless.v1.ListPoliciesRequest
+	(*ListPoliciesResponse)(nil), // 13: cloudless.v1.ListPoliciesResponse
+	(*Metadata)(nil),             // 14: cloudless.v1.Metadata
+	(*Page)(nil),                 // 15: cloudless.v1.Page
 }
 var file_cloudless_v1_policy_proto_depIdxs = []int32{
-	13, // 0: cloudless.v1.Policy.metadata:type_name -> cloudless.v1.Metadata
+	14, // 0: cloudless.v1.Policy.metadata:type_name -> cloudless.v1.Metadata
 	1,  // 1: cloudless.v1.Policy.spec:type_name -> cloudless.v1.PolicySpec
 	2,  // 2: cloudless.v1.PolicySpec.match:type_name -> cloudless.v1.PolicyMatch
 	3,  // 3: cloudless.v1.PolicySpec.rules:type_name -> cloudless.v1.PolicyRule
@@ -965,20 +1043,20 @@ var file_cloudless_v1_policy_proto_depIdxs = []int32{
 	0,  // 5: cloudless.v1.ApplyPolicyRequest.policy:type_name -> cloudless.v1.Policy
 	0,  // 6: cloudless.v1.ApplyPolicyResponse.policy:type_name -> cloudless.v1.Policy
 	0,  // 7: cloudless.v1.UpdatePolicyRequest.policy:type_name -> cloudless.v1.Policy
-	14, // 8: cloudless.v1.ListPoliciesRequest.page:type_name -> cloudless.v1.Page
+	15, // 8: cloudless.v1.ListPoliciesRequest.page:type_name -> cloudless.v1.Page
 	0,  // 9: cloudless.v1.ListPoliciesResponse.items:type_name -> cloudless.v1.Policy
-	5,  // 10: cloudless.v1.PolicyService.CreatePolicy:input_type -> cloudless.v1.CreatePolicyRequest
-	6,  // 11: cloudless.v1.PolicyService.ApplyPolicy:input_type -> cloudless.v1.ApplyPolicyRequest
-	8,  // 12: cloudless.v1.PolicyService.UpdatePolicy:input_type -> cloudless.v1.UpdatePolicyRequest
-	9,  // 13: cloudless.v1.PolicyService.DeletePolicy:input_type -> cloudless.v1.DeletePolicyRequest
-	10, // 14: cloudless.v1.PolicyService.GetPolicy:input_type -> cloudless.v1.GetPolicyRequest
-	11, // 15: cloudless.v1.PolicyService.ListPolicies:input_type -> cloudless.v1.ListPoliciesRequest
+	6,  // 10: cloudless.v1.PolicyService.CreatePolicy:input_type -> cloudless.v1.CreatePolicyRequest
+	7,  // 11: cloudless.v1.PolicyService.ApplyPolicy:input_type -> cloudless.v1.ApplyPolicyRequest
+	9,  // 12: cloudless.v1.PolicyService.UpdatePolicy:input_type -> cloudless.v1.UpdatePolicyRequest
+	10, // 13: cloudless.v1.PolicyService.DeletePolicy:input_type -> cloudless.v1.DeletePolicyRequest
+	11, // 14: cloudless.v1.PolicyService.GetPolicy:input_type -> cloudless.v1.GetPolicyRequest
+	12, // 15: cloudless.v1.PolicyService.ListPolicies:input_type -> cloudless.v1.ListPoliciesRequest
 	0,  // 16: cloudless.v1.PolicyService.CreatePolicy:output_type -> cloudless.v1.Policy
-	7,  // 17: cloudless.v1.PolicyService.ApplyPolicy:output_type -> cloudless.v1.ApplyPolicyResponse
+	8,  // 17: cloudless.v1.PolicyService.ApplyPolicy:output_type -> cloudless.v1.ApplyPolicyResponse
 	0,  // 18: cloudless.v1.PolicyService.UpdatePolicy:output_type -> cloudless.v1.Policy
 	0,  // 19: cloudless.v1.PolicyService.DeletePolicy:output_type -> cloudless.v1.Policy
 	0,  // 20: cloudless.v1.PolicyService.GetPolicy:output_type -> cloudless.v1.Policy
-	12, // 21: cloudless.v1.PolicyService.ListPolicies:output_type -> cloudless.v1.ListPoliciesResponse
+	13, // 21: cloudless.v1.PolicyService.ListPolicies:output_type -> cloudless.v1.ListPoliciesResponse
 	16, // [16:22] is the sub-list for method output_type
 	10, // [10:16] is the sub-list for method input_type
 	10, // [10:10] is the sub-list for extension type_name
@@ -1000,7 +1078,7 @@ func file_cloudless_v1_policy_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_policy_proto_rawDesc), len(file_cloudless_v1_policy_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   13,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -340,10 +340,11 @@ type ClusterSecurity struct {
 	PrivateRegistries []string `protobuf:"bytes,3,rep,name=private_registries,json=privateRegistries,proto3" json:"private_registries,omitempty"`
 	// How large an image may be once it is unpacked; "20Gi" if empty.
 	MaxUnpackedImage string `protobuf:"bytes,4,opt,name=max_unpacked_image,json=maxUnpackedImage,proto3" json:"max_unpacked_image,omitempty"`
-	// A node removes unused images when its disk is fuller than this, in percent; 85 if not set.
+	// A node removes unused images when its disk is fuller than this, in percent; 80 if not set. A node with a
+	// disk that is more than 85 % full gets no new replicas.
 	ImageHighPercent *int32 `protobuf:"varint,5,opt,name=image_high_percent,json=imageHighPercent,proto3,oneof" json:"image_high_percent,omitempty"`
-	// What a replica may write to its own layer and logs before it is evicted, unless it requests or limits more disk;
-	// "10Gi" if empty.
+	// What a replica may write to its own layer before it is evicted, unless it requests more disk or has a limit of its
+	// own; "10Gi" if empty.
 	MaxWritableLayer string `protobuf:"bytes,6,opt,name=max_writable_layer,json=maxWritableLayer,proto3" json:"max_writable_layer,omitempty"`
 	// The profile of namespaces that name none; "default" if empty.
 	Profile       string `protobuf:"bytes,7,opt,name=profile,proto3" json:"profile,omitempty"`

@@ -164,6 +164,157 @@ func (x *ServerSpec) GetVersion() string {
 	return ""
 }
 
+type ReportTokenUsesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Uses          []*TokenUse            `protobuf:"bytes,1,rep,name=uses,proto3" json:"uses,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReportTokenUsesRequest) Reset() {
+	*x = ReportTokenUsesRequest{}
+	mi := &file_cloudless_v1_server_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportTokenUsesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportTokenUsesRequest) ProtoMessage() {}
+
+func (x *ReportTokenUsesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_server_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportTokenUsesRequest.ProtoReflect.Descriptor instead.
+func (*ReportTokenUsesRequest) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *ReportTokenUsesRequest) GetUses() []*TokenUse {
+	if x != nil {
+		return x.Uses
+	}
+	return nil
+}
+
+type ReportTokenUsesResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReportTokenUsesResponse) Reset() {
+	*x = ReportTokenUsesResponse{}
+	mi := &file_cloudless_v1_server_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportTokenUsesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportTokenUsesResponse) ProtoMessage() {}
+
+func (x *ReportTokenUsesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_server_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportTokenUsesResponse.ProtoReflect.Descriptor instead.
+func (*ReportTokenUsesResponse) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{3}
+}
+
+// The last use of an API token.
+type TokenUse struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	TokenUid string                 `protobuf:"bytes,1,opt,name=token_uid,json=tokenUid,proto3" json:"token_uid,omitempty"`
+	Time     *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=time,proto3" json:"time,omitempty"`
+	// The machine that the call came from.
+	Address string `protobuf:"bytes,3,opt,name=address,proto3" json:"address,omitempty"`
+	// The public part of the secret that was used.
+	SecretId      string `protobuf:"bytes,4,opt,name=secret_id,json=secretId,proto3" json:"secret_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TokenUse) Reset() {
+	*x = TokenUse{}
+	mi := &file_cloudless_v1_server_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TokenUse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TokenUse) ProtoMessage() {}
+
+func (x *TokenUse) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_server_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TokenUse.ProtoReflect.Descriptor instead.
+func (*TokenUse) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *TokenUse) GetTokenUid() string {
+	if x != nil {
+		return x.TokenUid
+	}
+	return ""
+}
+
+func (x *TokenUse) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
+func (x *TokenUse) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *TokenUse) GetSecretId() string {
+	if x != nil {
+		return x.SecretId
+	}
+	return ""
+}
+
 type PassCallsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Calls []*PassedCall          `protobuf:"bytes,1,rep,name=calls,proto3" json:"calls,omitempty"`
@@ -175,7 +326,7 @@ type PassCallsRequest struct {
 
 func (x *PassCallsRequest) Reset() {
 	*x = PassCallsRequest{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[2]
+	mi := &file_cloudless_v1_server_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -187,7 +338,7 @@ func (x *PassCallsRequest) String() string {
 func (*PassCallsRequest) ProtoMessage() {}
 
 func (x *PassCallsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[2]
+	mi := &file_cloudless_v1_server_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -200,7 +351,7 @@ func (x *PassCallsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PassCallsRequest.ProtoReflect.Descriptor instead.
 func (*PassCallsRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{2}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *PassCallsRequest) GetCalls() []*PassedCall {
@@ -232,7 +383,7 @@ type PassedCall struct {
 
 func (x *PassedCall) Reset() {
 	*x = PassedCall{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[3]
+	mi := &file_cloudless_v1_server_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -244,7 +395,7 @@ func (x *PassedCall) String() string {
 func (*PassedCall) ProtoMessage() {}
 
 func (x *PassedCall) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[3]
+	mi := &file_cloudless_v1_server_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -257,7 +408,7 @@ func (x *PassedCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PassedCall.ProtoReflect.Descriptor instead.
 func (*PassedCall) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{3}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *PassedCall) GetNumber() uint64 {
@@ -300,7 +451,7 @@ type PassCallsResponse struct {
 
 func (x *PassCallsResponse) Reset() {
 	*x = PassCallsResponse{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[4]
+	mi := &file_cloudless_v1_server_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -312,7 +463,7 @@ func (x *PassCallsResponse) String() string {
 func (*PassCallsResponse) ProtoMessage() {}
 
 func (x *PassCallsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[4]
+	mi := &file_cloudless_v1_server_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -325,7 +476,7 @@ func (x *PassCallsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PassCallsResponse.ProtoReflect.Descriptor instead.
 func (*PassCallsResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{4}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *PassCallsResponse) GetAnswers() []*PassedAnswer {
@@ -357,7 +508,7 @@ type PassedAnswer struct {
 
 func (x *PassedAnswer) Reset() {
 	*x = PassedAnswer{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[5]
+	mi := &file_cloudless_v1_server_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -369,7 +520,7 @@ func (x *PassedAnswer) String() string {
 func (*PassedAnswer) ProtoMessage() {}
 
 func (x *PassedAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[5]
+	mi := &file_cloudless_v1_server_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -382,7 +533,7 @@ func (x *PassedAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PassedAnswer.ProtoReflect.Descriptor instead.
 func (*PassedAnswer) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{5}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *PassedAnswer) GetNumber() uint64 {
@@ -425,7 +576,7 @@ type ImageCopy struct {
 
 func (x *ImageCopy) Reset() {
 	*x = ImageCopy{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[6]
+	mi := &file_cloudless_v1_server_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -437,7 +588,7 @@ func (x *ImageCopy) String() string {
 func (*ImageCopy) ProtoMessage() {}
 
 func (x *ImageCopy) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[6]
+	mi := &file_cloudless_v1_server_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -450,7 +601,7 @@ func (x *ImageCopy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImageCopy.ProtoReflect.Descriptor instead.
 func (*ImageCopy) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{6}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ImageCopy) GetRepository() string {
@@ -482,7 +633,7 @@ type GetGossipKeyRequest struct {
 
 func (x *GetGossipKeyRequest) Reset() {
 	*x = GetGossipKeyRequest{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[7]
+	mi := &file_cloudless_v1_server_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -494,7 +645,7 @@ func (x *GetGossipKeyRequest) String() string {
 func (*GetGossipKeyRequest) ProtoMessage() {}
 
 func (x *GetGossipKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[7]
+	mi := &file_cloudless_v1_server_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -507,7 +658,7 @@ func (x *GetGossipKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetGossipKeyRequest.ProtoReflect.Descriptor instead.
 func (*GetGossipKeyRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{7}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{10}
 }
 
 type GetGossipKeyResponse struct {
@@ -521,7 +672,7 @@ type GetGossipKeyResponse struct {
 
 func (x *GetGossipKeyResponse) Reset() {
 	*x = GetGossipKeyResponse{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[8]
+	mi := &file_cloudless_v1_server_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -533,7 +684,7 @@ func (x *GetGossipKeyResponse) String() string {
 func (*GetGossipKeyResponse) ProtoMessage() {}
 
 func (x *GetGossipKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[8]
+	mi := &file_cloudless_v1_server_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -546,7 +697,7 @@ func (x *GetGossipKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetGossipKeyResponse.ProtoReflect.Descriptor instead.
 func (*GetGossipKeyResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{8}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *GetGossipKeyResponse) GetVersion() uint64 {
@@ -571,7 +722,7 @@ type ListCopiesRequest struct {
 
 func (x *ListCopiesRequest) Reset() {
 	*x = ListCopiesRequest{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[9]
+	mi := &file_cloudless_v1_server_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -583,7 +734,7 @@ func (x *ListCopiesRequest) String() string {
 func (*ListCopiesRequest) ProtoMessage() {}
 
 func (x *ListCopiesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[9]
+	mi := &file_cloudless_v1_server_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -596,7 +747,7 @@ func (x *ListCopiesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCopiesRequest.ProtoReflect.Descriptor instead.
 func (*ListCopiesRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{9}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{12}
 }
 
 type ListCopiesResponse struct {
@@ -608,7 +759,7 @@ type ListCopiesResponse struct {
 
 func (x *ListCopiesResponse) Reset() {
 	*x = ListCopiesResponse{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[10]
+	mi := &file_cloudless_v1_server_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -620,7 +771,7 @@ func (x *ListCopiesResponse) String() string {
 func (*ListCopiesResponse) ProtoMessage() {}
 
 func (x *ListCopiesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[10]
+	mi := &file_cloudless_v1_server_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -633,7 +784,7 @@ func (x *ListCopiesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCopiesResponse.ProtoReflect.Descriptor instead.
 func (*ListCopiesResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{10}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListCopiesResponse) GetItems() []*ImageCopy {
@@ -652,7 +803,7 @@ type CopyImageRequest struct {
 
 func (x *CopyImageRequest) Reset() {
 	*x = CopyImageRequest{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[11]
+	mi := &file_cloudless_v1_server_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -664,7 +815,7 @@ func (x *CopyImageRequest) String() string {
 func (*CopyImageRequest) ProtoMessage() {}
 
 func (x *CopyImageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[11]
+	mi := &file_cloudless_v1_server_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -677,7 +828,7 @@ func (x *CopyImageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyImageRequest.ProtoReflect.Descriptor instead.
 func (*CopyImageRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{11}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *CopyImageRequest) GetImage() *ImageCopy {
@@ -695,7 +846,7 @@ type CopyImageResponse struct {
 
 func (x *CopyImageResponse) Reset() {
 	*x = CopyImageResponse{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[12]
+	mi := &file_cloudless_v1_server_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -707,7 +858,7 @@ func (x *CopyImageResponse) String() string {
 func (*CopyImageResponse) ProtoMessage() {}
 
 func (x *CopyImageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[12]
+	mi := &file_cloudless_v1_server_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -720,7 +871,7 @@ func (x *CopyImageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyImageResponse.ProtoReflect.Descriptor instead.
 func (*CopyImageResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{12}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{15}
 }
 
 type DropImageRequest struct {
@@ -735,7 +886,7 @@ type DropImageRequest struct {
 
 func (x *DropImageRequest) Reset() {
 	*x = DropImageRequest{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[13]
+	mi := &file_cloudless_v1_server_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -747,7 +898,7 @@ func (x *DropImageRequest) String() string {
 func (*DropImageRequest) ProtoMessage() {}
 
 func (x *DropImageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[13]
+	mi := &file_cloudless_v1_server_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -760,7 +911,7 @@ func (x *DropImageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropImageRequest.ProtoReflect.Descriptor instead.
 func (*DropImageRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{13}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *DropImageRequest) GetRepository() string {
@@ -792,7 +943,7 @@ type DropImageResponse struct {
 
 func (x *DropImageResponse) Reset() {
 	*x = DropImageResponse{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[14]
+	mi := &file_cloudless_v1_server_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -804,7 +955,7 @@ func (x *DropImageResponse) String() string {
 func (*DropImageResponse) ProtoMessage() {}
 
 func (x *DropImageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[14]
+	mi := &file_cloudless_v1_server_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -817,7 +968,7 @@ func (x *DropImageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropImageResponse.ProtoReflect.Descriptor instead.
 func (*DropImageResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{14}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{17}
 }
 
 type GetServerRequest struct {
@@ -829,7 +980,7 @@ type GetServerRequest struct {
 
 func (x *GetServerRequest) Reset() {
 	*x = GetServerRequest{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[15]
+	mi := &file_cloudless_v1_server_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -841,7 +992,7 @@ func (x *GetServerRequest) String() string {
 func (*GetServerRequest) ProtoMessage() {}
 
 func (x *GetServerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[15]
+	mi := &file_cloudless_v1_server_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -854,7 +1005,7 @@ func (x *GetServerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetServerRequest.ProtoReflect.Descriptor instead.
 func (*GetServerRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{15}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *GetServerRequest) GetName() string {
@@ -875,7 +1026,7 @@ type ListServersRequest struct {
 
 func (x *ListServersRequest) Reset() {
 	*x = ListServersRequest{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[16]
+	mi := &file_cloudless_v1_server_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -887,7 +1038,7 @@ func (x *ListServersRequest) String() string {
 func (*ListServersRequest) ProtoMessage() {}
 
 func (x *ListServersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[16]
+	mi := &file_cloudless_v1_server_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -900,7 +1051,7 @@ func (x *ListServersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListServersRequest.ProtoReflect.Descriptor instead.
 func (*ListServersRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{16}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ListServersRequest) GetPage() *Page {
@@ -927,7 +1078,7 @@ type ListServersResponse struct {
 
 func (x *ListServersResponse) Reset() {
 	*x = ListServersResponse{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[17]
+	mi := &file_cloudless_v1_server_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -939,7 +1090,7 @@ func (x *ListServersResponse) String() string {
 func (*ListServersResponse) ProtoMessage() {}
 
 func (x *ListServersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[17]
+	mi := &file_cloudless_v1_server_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -952,7 +1103,7 @@ func (x *ListServersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListServersResponse.ProtoReflect.Descriptor instead.
 func (*ListServersResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{17}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ListServersResponse) GetItems() []*Server {
@@ -980,7 +1131,7 @@ type DeleteServerRequest struct {
 
 func (x *DeleteServerRequest) Reset() {
 	*x = DeleteServerRequest{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[18]
+	mi := &file_cloudless_v1_server_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -992,7 +1143,7 @@ func (x *DeleteServerRequest) String() string {
 func (*DeleteServerRequest) ProtoMessage() {}
 
 func (x *DeleteServerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[18]
+	mi := &file_cloudless_v1_server_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1005,7 +1156,7 @@ func (x *DeleteServerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteServerRequest.ProtoReflect.Descriptor instead.
 func (*DeleteServerRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{18}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *DeleteServerRequest) GetName() string {
@@ -1032,7 +1183,7 @@ type TransferLeaderRequest struct {
 
 func (x *TransferLeaderRequest) Reset() {
 	*x = TransferLeaderRequest{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[19]
+	mi := &file_cloudless_v1_server_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1044,7 +1195,7 @@ func (x *TransferLeaderRequest) String() string {
 func (*TransferLeaderRequest) ProtoMessage() {}
 
 func (x *TransferLeaderRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[19]
+	mi := &file_cloudless_v1_server_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1057,7 +1208,7 @@ func (x *TransferLeaderRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeaderRequest.ProtoReflect.Descriptor instead.
 func (*TransferLeaderRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{19}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *TransferLeaderRequest) GetTo() string {
@@ -1077,7 +1228,7 @@ type TransferLeaderResponse struct {
 
 func (x *TransferLeaderResponse) Reset() {
 	*x = TransferLeaderResponse{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[20]
+	mi := &file_cloudless_v1_server_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1089,7 +1240,7 @@ func (x *TransferLeaderResponse) String() string {
 func (*TransferLeaderResponse) ProtoMessage() {}
 
 func (x *TransferLeaderResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[20]
+	mi := &file_cloudless_v1_server_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1102,7 +1253,7 @@ func (x *TransferLeaderResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeaderResponse.ProtoReflect.Descriptor instead.
 func (*TransferLeaderResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{20}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *TransferLeaderResponse) GetLeader() *Server {
@@ -1122,7 +1273,7 @@ type GetProgressRequest struct {
 
 func (x *GetProgressRequest) Reset() {
 	*x = GetProgressRequest{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[21]
+	mi := &file_cloudless_v1_server_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1134,7 +1285,7 @@ func (x *GetProgressRequest) String() string {
 func (*GetProgressRequest) ProtoMessage() {}
 
 func (x *GetProgressRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[21]
+	mi := &file_cloudless_v1_server_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1147,7 +1298,7 @@ func (x *GetProgressRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetProgressRequest.ProtoReflect.Descriptor instead.
 func (*GetProgressRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{21}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *GetProgressRequest) GetLeading() bool {
@@ -1176,14 +1327,19 @@ type GetProgressResponse struct {
 	// Chosen at its start, to distinguish it from one that runs on a copy of its data folder.
 	Instance string `protobuf:"bytes,12,opt,name=instance,proto3" json:"instance,omitempty"`
 	// Uid of the leader that it knows; empty if there is none.
-	Leader        string `protobuf:"bytes,13,opt,name=leader,proto3" json:"leader,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Leader string `protobuf:"bytes,13,opt,name=leader,proto3" json:"leader,omitempty"`
+	// The certificate authorities that it trusts, now and after a restart, by fingerprint; the one that its certificate is
+	// from first.
+	Authorities []string `protobuf:"bytes,14,rep,name=authorities,proto3" json:"authorities,omitempty"`
+	// Ids of the key-encryption keys in its file, the one that seals first.
+	KeyEncryptionKeys []string `protobuf:"bytes,15,rep,name=key_encryption_keys,json=keyEncryptionKeys,proto3" json:"key_encryption_keys,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *GetProgressResponse) Reset() {
 	*x = GetProgressResponse{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[22]
+	mi := &file_cloudless_v1_server_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1195,7 +1351,7 @@ func (x *GetProgressResponse) String() string {
 func (*GetProgressResponse) ProtoMessage() {}
 
 func (x *GetProgressResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[22]
+	mi := &file_cloudless_v1_server_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1208,7 +1364,7 @@ func (x *GetProgressResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetProgressResponse.ProtoReflect.Descriptor instead.
 func (*GetProgressResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{22}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *GetProgressResponse) GetLastTerm() uint64 {
@@ -1274,6 +1430,20 @@ func (x *GetProgressResponse) GetLeader() string {
 	return ""
 }
 
+func (x *GetProgressResponse) GetAuthorities() []string {
+	if x != nil {
+		return x.Authorities
+	}
+	return nil
+}
+
+func (x *GetProgressResponse) GetKeyEncryptionKeys() []string {
+	if x != nil {
+		return x.KeyEncryptionKeys
+	}
+	return nil
+}
+
 type LocateServerRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Uid   string                 `protobuf:"bytes,1,opt,name=uid,proto3" json:"uid,omitempty"`
@@ -1285,7 +1455,7 @@ type LocateServerRequest struct {
 
 func (x *LocateServerRequest) Reset() {
 	*x = LocateServerRequest{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[23]
+	mi := &file_cloudless_v1_server_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1297,7 +1467,7 @@ func (x *LocateServerRequest) String() string {
 func (*LocateServerRequest) ProtoMessage() {}
 
 func (x *LocateServerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[23]
+	mi := &file_cloudless_v1_server_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1310,7 +1480,7 @@ func (x *LocateServerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LocateServerRequest.ProtoReflect.Descriptor instead.
 func (*LocateServerRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{23}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *LocateServerRequest) GetUid() string {
@@ -1337,7 +1507,7 @@ type LocateServerResponse struct {
 
 func (x *LocateServerResponse) Reset() {
 	*x = LocateServerResponse{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[24]
+	mi := &file_cloudless_v1_server_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1349,7 +1519,7 @@ func (x *LocateServerResponse) String() string {
 func (*LocateServerResponse) ProtoMessage() {}
 
 func (x *LocateServerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[24]
+	mi := &file_cloudless_v1_server_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1362,7 +1532,7 @@ func (x *LocateServerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LocateServerResponse.ProtoReflect.Descriptor instead.
 func (*LocateServerResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{24}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *LocateServerResponse) GetAddress() string {
@@ -1389,7 +1559,15 @@ const file_cloudless_v1_server_proto_rawDesc = "" +
 	"ServerSpec\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04zone\x18\x02 \x01(\tR\x04zone\x12\x18\n" +
-	"\aversion\x18\x03 \x01(\tR\aversion\"V\n" +
+	"\aversion\x18\x03 \x01(\tR\aversion\"O\n" +
+	"\x16ReportTokenUsesRequest\x125\n" +
+	"\x04uses\x18\x01 \x03(\v2\x16.cloudless.v1.TokenUseB\t\xbaH\x06\x92\x01\x03\x10\x90NR\x04uses\"\x19\n" +
+	"\x17ReportTokenUsesResponse\"\xab\x01\n" +
+	"\bTokenUse\x12&\n" +
+	"\ttoken_uid\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\btokenUid\x12.\n" +
+	"\x04time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12!\n" +
+	"\aaddress\x18\x03 \x01(\tB\a\xbaH\x04r\x02\x18@R\aaddress\x12$\n" +
+	"\tsecret_id\x18\x04 \x01(\tB\a\xbaH\x04r\x02\x18@R\bsecretId\"V\n" +
 	"\x10PassCallsRequest\x12.\n" +
 	"\x05calls\x18\x01 \x03(\v2\x18.cloudless.v1.PassedCallR\x05calls\x12\x12\n" +
 	"\x04gone\x18\x02 \x03(\x04R\x04gone\"\xd7\x01\n" +
@@ -1453,7 +1631,7 @@ const file_cloudless_v1_server_proto_rawDesc = "" +
 	"\x16TransferLeaderResponse\x12,\n" +
 	"\x06leader\x18\x01 \x01(\v2\x14.cloudless.v1.ServerR\x06leader\".\n" +
 	"\x12GetProgressRequest\x12\x18\n" +
-	"\aleading\x18\x01 \x01(\bR\aleading\"\xb2\x02\n" +
+	"\aleading\x18\x01 \x01(\bR\aleading\"\x84\x03\n" +
 	"\x13GetProgressResponse\x12\x1b\n" +
 	"\tlast_term\x18\x01 \x01(\x04R\blastTerm\x12\x1d\n" +
 	"\n" +
@@ -1466,7 +1644,9 @@ const file_cloudless_v1_server_proto_rawDesc = "" +
 	" \x01(\bR\x04full\x12.\n" +
 	"\x04time\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x1a\n" +
 	"\binstance\x18\f \x01(\tR\binstance\x12\x16\n" +
-	"\x06leader\x18\r \x01(\tR\x06leader\"V\n" +
+	"\x06leader\x18\r \x01(\tR\x06leader\x12 \n" +
+	"\vauthorities\x18\x0e \x03(\tR\vauthorities\x12.\n" +
+	"\x13key_encryption_keys\x18\x0f \x03(\tR\x11keyEncryptionKeys\"V\n" +
 	"\x13LocateServerRequest\x12\x1b\n" +
 	"\x03uid\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\x03uid\x12\"\n" +
 	"\aaddress\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x04R\aaddress\"0\n" +
@@ -1476,7 +1656,7 @@ const file_cloudless_v1_server_proto_rawDesc = "" +
 	"\tGetServer\x12\x1e.cloudless.v1.GetServerRequest\x1a\x14.cloudless.v1.Server\"$\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\x14\x12\x12/v1/servers/{name}\x12q\n" +
 	"\vListServers\x12 .cloudless.v1.ListServersRequest\x1a!.cloudless.v1.ListServersResponse\"\x1d\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\r\x12\v/v1/servers\x12i\n" +
 	"\fDeleteServer\x12!.cloudless.v1.DeleteServerRequest\x1a\x14.cloudless.v1.Server\" \xe2\xcc'\x02\b\x03\x82\xd3\xe4\x93\x02\x14*\x12/v1/servers/{name}\x12\x81\x01\n" +
-	"\x0eTransferLeader\x12#.cloudless.v1.TransferLeaderRequest\x1a$.cloudless.v1.TransferLeaderResponse\"$\xe2\xcc'\x02\b\x03\x82\xd3\xe4\x93\x02\x18:\x01*\"\x13/v1/leader:transfer2\x9c\x05\n" +
+	"\x0eTransferLeader\x12#.cloudless.v1.TransferLeaderRequest\x1a$.cloudless.v1.TransferLeaderResponse\"$\xe2\xcc'\x02\b\x03\x82\xd3\xe4\x93\x02\x18:\x01*\"\x13/v1/leader:transfer2\x84\x06\n" +
 	"\vPeerService\x12^\n" +
 	"\vGetProgress\x12 .cloudless.v1.GetProgressRequest\x1a!.cloudless.v1.GetProgressResponse\"\n" +
 	"\xe2\xcc'\x06\b\x06\x10\x01\x18\x02\x12a\n" +
@@ -1489,7 +1669,8 @@ const file_cloudless_v1_server_proto_rawDesc = "" +
 	"\fGetGossipKey\x12!.cloudless.v1.GetGossipKeyRequest\x1a\".cloudless.v1.GetGossipKeyResponse\"\n" +
 	"\xe2\xcc'\x06\b\x06\x10\x01\x18\x02\x12V\n" +
 	"\tDropImage\x12\x1e.cloudless.v1.DropImageRequest\x1a\x1f.cloudless.v1.DropImageResponse\"\b\xe2\xcc'\x04\b\a\x18\x02\x12Z\n" +
-	"\tPassCalls\x12\x1e.cloudless.v1.PassCallsRequest\x1a\x1f.cloudless.v1.PassCallsResponse\"\b\xe2\xcc'\x04\b\a\x18\x02(\x010\x01BAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
+	"\tPassCalls\x12\x1e.cloudless.v1.PassCallsRequest\x1a\x1f.cloudless.v1.PassCallsResponse\"\b\xe2\xcc'\x04\b\a\x18\x02(\x010\x01\x12f\n" +
+	"\x0fReportTokenUses\x12$.cloudless.v1.ReportTokenUsesRequest\x1a%.cloudless.v1.ReportTokenUsesResponse\"\x06\xe2\xcc'\x02\b\aBAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
 
 var (
 	file_cloudless_v1_server_proto_rawDescOnce sync.Once
@@ -1503,79 +1684,86 @@ func file_cloudless_v1_server_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_server_proto_rawDescData
 }
 
-var file_cloudless_v1_server_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_cloudless_v1_server_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
 var file_cloudless_v1_server_proto_goTypes = []any{
-	(*Server)(nil),                 // 0: cloudless.v1.Server
-	(*ServerSpec)(nil),             // 1: cloudless.v1.ServerSpec
-	(*PassCallsRequest)(nil),       // 2: cloudless.v1.PassCallsRequest
-	(*PassedCall)(nil),             // 3: cloudless.v1.PassedCall
-	(*PassCallsResponse)(nil),      // 4: cloudless.v1.PassCallsResponse
-	(*PassedAnswer)(nil),           // 5: cloudless.v1.PassedAnswer
-	(*ImageCopy)(nil),              // 6: cloudless.v1.ImageCopy
-	(*GetGossipKeyRequest)(nil),    // 7: cloudless.v1.GetGossipKeyRequest
-	(*GetGossipKeyResponse)(nil),   // 8: cloudless.v1.GetGossipKeyResponse
-	(*ListCopiesRequest)(nil),      // 9: cloudless.v1.ListCopiesRequest
-	(*ListCopiesResponse)(nil),     // 10: cloudless.v1.ListCopiesResponse
-	(*CopyImageRequest)(nil),       // 11: cloudless.v1.CopyImageRequest
-	(*CopyImageResponse)(nil),      // 12: cloudless.v1.CopyImageResponse
-	(*DropImageRequest)(nil),       // 13: cloudless.v1.DropImageRequest
-	(*DropImageResponse)(nil),      // 14: cloudless.v1.DropImageResponse
-	(*GetServerRequest)(nil),       // 15: cloudless.v1.GetServerRequest
-	(*ListServersRequest)(nil),     // 16: cloudless.v1.ListServersRequest
-	(*ListServersResponse)(nil),    // 17: cloudless.v1.ListServersResponse
-	(*DeleteServerRequest)(nil),    // 18: cloudless.v1.DeleteServerRequest
-	(*TransferLeaderRequest)(nil),  // 19: cloudless.v1.TransferLeaderRequest
-	(*TransferLeaderResponse)(nil), // 20: cloudless.v1.TransferLeaderResponse
-	(*GetProgressRequest)(nil),     // 21: cloudless.v1.GetProgressRequest
-	(*GetProgressResponse)(nil),    // 22: cloudless.v1.GetProgressResponse
-	(*LocateServerRequest)(nil),    // 23: cloudless.v1.LocateServerRequest
-	(*LocateServerResponse)(nil),   // 24: cloudless.v1.LocateServerResponse
-	nil,                            // 25: cloudless.v1.PassedCall.MetadataEntry
-	(*Metadata)(nil),               // 26: cloudless.v1.Metadata
-	(*ServerStatus)(nil),           // 27: cloudless.v1.ServerStatus
-	(*Page)(nil),                   // 28: cloudless.v1.Page
-	(*timestamppb.Timestamp)(nil),  // 29: google.protobuf.Timestamp
+	(*Server)(nil),                  // 0: cloudless.v1.Server
+	(*ServerSpec)(nil),              // 1: cloudless.v1.ServerSpec
+	(*ReportTokenUsesRequest)(nil),  // 2: cloudless.v1.ReportTokenUsesRequest
+	(*ReportTokenUsesResponse)(nil), // 3: cloudless.v1.ReportTokenUsesResponse
+	(*TokenUse)(nil),                // 4: cloudless.v1.TokenUse
+	(*PassCallsRequest)(nil),        // 5: cloudless.v1.PassCallsRequest
+	(*PassedCall)(nil),              // 6: cloudless.v1.PassedCall
+	(*PassCallsResponse)(nil),       // 7: cloudless.v1.PassCallsResponse
+	(*PassedAnswer)(nil),            // 8: cloudless.v1.PassedAnswer
+	(*ImageCopy)(nil),               // 9: cloudless.v1.ImageCopy
+	(*GetGossipKeyRequest)(nil),     // 10: cloudless.v1.GetGossipKeyRequest
+	(*GetGossipKeyResponse)(nil),    // 11: cloudless.v1.GetGossipKeyResponse
+	(*ListCopiesRequest)(nil),       // 12: cloudless.v1.ListCopiesRequest
+	(*ListCopiesResponse)(nil),      // 13: cloudless.v1.ListCopiesResponse
+	(*CopyImageRequest)(nil),        // 14: cloudless.v1.CopyImageRequest
+	(*CopyImageResponse)(nil),       // 15: cloudless.v1.CopyImageResponse
+	(*DropImageRequest)(nil),        // 16: cloudless.v1.DropImageRequest
+	(*DropImageResponse)(nil),       // 17: cloudless.v1.DropImageResponse
+	(*GetServerRequest)(nil),        // 18: cloudless.v1.GetServerRequest
+	(*ListServersRequest)(nil),      // 19: cloudless.v1.ListServersRequest
+	(*ListServersResponse)(nil),     // 20: cloudless.v1.ListServersResponse
+	(*DeleteServerRequest)(nil),     // 21: cloudless.v1.DeleteServerRequest
+	(*TransferLeaderRequest)(nil),   // 22: cloudless.v1.TransferLeaderRequest
+	(*TransferLeaderResponse)(nil),  // 23: cloudless.v1.TransferLeaderResponse
+	(*GetProgressRequest)(nil),      // 24: cloudless.v1.GetProgressRequest
+	(*GetProgressResponse)(nil),     // 25: cloudless.v1.GetProgressResponse
+	(*LocateServerRequest)(nil),     // 26: cloudless.v1.LocateServerRequest
+	(*LocateServerResponse)(nil),    // 27: cloudless.v1.LocateServerResponse
+	nil,                             // 28: cloudless.v1.PassedCall.MetadataEntry
+	(*Metadata)(nil),                // 29: cloudless.v1.Metadata
+	(*ServerStatus)(nil),            // 30: cloudless.v1.ServerStatus
+	(*timestamppb.Timestamp)(nil),   // 31: google.protobuf.Timestamp
+	(*Page)(nil),                    // 32: cloudless.v1.Page
 }
 var file_cloudless_v1_server_proto_depIdxs = []int32{
-	26, // 0: cloudless.v1.Server.metadata:type_name -> cloudless.v1.Metadata
+	29, // 0: cloudless.v1.Server.metadata:type_name -> cloudless.v1.Metadata
 	1,  // 1: cloudless.v1.Server.spec:type_name -> cloudless.v1.ServerSpec
-	27, // 2: cloudless.v1.Server.status:type_name -> cloudless.v1.ServerStatus
-	3,  // 3: cloudless.v1.PassCallsRequest.calls:type_name -> cloudless.v1.PassedCall
-	25, // 4: cloudless.v1.PassedCall.metadata:type_name -> cloudless.v1.PassedCall.MetadataEntry
-	5,  // 5: cloudless.v1.PassCallsResponse.answers:type_name -> cloudless.v1.PassedAnswer
-	6,  // 6: cloudless.v1.ListCopiesResponse.items:type_name -> cloudless.v1.ImageCopy
-	6,  // 7: cloudless.v1.CopyImageRequest.image:type_name -> cloudless.v1.ImageCopy
-	28, // 8: cloudless.v1.ListServersRequest.page:type_name -> cloudless.v1.Page
-	0,  // 9: cloudless.v1.ListServersResponse.items:type_name -> cloudless.v1.Server
-	0,  // 10: cloudless.v1.TransferLeaderResponse.leader:type_name -> cloudless.v1.Server
-	29, // 11: cloudless.v1.GetProgressResponse.time:type_name -> google.protobuf.Timestamp
-	15, // 12: cloudless.v1.ServerService.GetServer:input_type -> cloudless.v1.GetServerRequest
-	16, // 13: cloudless.v1.ServerService.ListServers:input_type -> cloudless.v1.ListServersRequest
-	18, // 14: cloudless.v1.ServerService.DeleteServer:input_type -> cloudless.v1.DeleteServerRequest
-	19, // 15: cloudless.v1.ServerService.TransferLeader:input_type -> cloudless.v1.TransferLeaderRequest
-	21, // 16: cloudless.v1.PeerService.GetProgress:input_type -> cloudless.v1.GetProgressRequest
-	23, // 17: cloudless.v1.PeerService.LocateServer:input_type -> cloudless.v1.LocateServerRequest
-	9,  // 18: cloudless.v1.PeerService.ListCopies:input_type -> cloudless.v1.ListCopiesRequest
-	11, // 19: cloudless.v1.PeerService.CopyImage:input_type -> cloudless.v1.CopyImageRequest
-	7,  // 20: cloudless.v1.PeerService.GetGossipKey:input_type -> cloudless.v1.GetGossipKeyRequest
-	13, // 21: cloudless.v1.PeerService.DropImage:input_type -> cloudless.v1.DropImageRequest
-	2,  // 22: cloudless.v1.PeerService.PassCalls:input_type -> cloudless.v1.PassCallsRequest
-	0,  // 23: cloudless.v1.ServerService.GetServer:output_type -> cloudless.v1.Server
-	17, // 24: cloudless.v1.ServerService.ListServers:output_type -> cloudless.v1.ListServersResponse
-	0,  // 25: cloudless.v1.ServerService.DeleteServer:output_type -> cloudless.v1.Server
-	20, // 26: cloudless.v1.ServerService.TransferLeader:output_type -> cloudless.v1.TransferLeaderResponse
-	22, // 27: cloudless.v1.PeerService.GetProgress:output_type -> cloudless.v1.GetProgressResponse
-	24, // 28: cloudless.v1.PeerService.LocateServer:output_type -> cloudless.v1.LocateServerResponse
-	10, // 29: cloudless.v1.PeerService.ListCopies:output_type -> cloudless.v1.ListCopiesResponse
-	12, // 30: cloudless.v1.PeerService.CopyImage:output_type -> cloudless.v1.CopyImageResponse
-	8,  // 31: cloudless.v1.PeerService.GetGossipKey:output_type -> cloudless.v1.GetGossipKeyResponse
-	14, // 32: cloudless.v1.PeerService.DropImage:output_type -> cloudless.v1.DropImageResponse
-	4,  // 33: cloudless.v1.PeerService.PassCalls:output_type -> cloudless.v1.PassCallsResponse
-	23, // [23:34] is the sub-list for method output_type
-	12, // [12:23] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	30, // 2: cloudless.v1.Server.status:type_name -> cloudless.v1.ServerStatus
+	4,  // 3: cloudless.v1.ReportTokenUsesRequest.uses:type_name -> cloudless.v1.TokenUse
+	31, // 4: cloudless.v1.TokenUse.time:type_name -> google.protobuf.Timestamp
+	6,  // 5: cloudless.v1.PassCallsRequest.calls:type_name -> cloudless.v1.PassedCall
+	28, // 6: cloudless.v1.PassedCall.metadata:type_name -> cloudless.v1.PassedCall.MetadataEntry
+	8,  // 7: cloudless.v1.PassCallsResponse.answers:type_name -> cloudless.v1.PassedAnswer
+	9,  // 8: cloudless.v1.ListCopiesResponse.items:type_name -> cloudless.v1.ImageCopy
+	9,  // 9: cloudless.v1.CopyImageRequest.image:type_name -> cloudless.v1.ImageCopy
+	32, // 10: cloudless.v1.ListServersRequest.page:type_name -> cloudless.v1.Page
+	0,  // 11: cloudless.v1.ListServersResponse.items:type_name -> cloudless.v1.Server
+	0,  // 12: cloudless.v1.TransferLeaderResponse.leader:type_name -> cloudless.v1.Server
+	31, // 13: cloudless.v1.GetProgressResponse.time:type_name -> google.protobuf.Timestamp
+	18, // 14: cloudless.v1.ServerService.GetServer:input_type -> cloudless.v1.GetServerRequest
+	19, // 15: cloudless.v1.ServerService.ListServers:input_type -> cloudless.v1.ListServersRequest
+	21, // 16: cloudless.v1.ServerService.DeleteServer:input_type -> cloudless.v1.DeleteServerRequest
+	22, // 17: cloudless.v1.ServerService.TransferLeader:input_type -> cloudless.v1.TransferLeaderRequest
+	24, // 18: cloudless.v1.PeerService.GetProgress:input_type -> cloudless.v1.GetProgressRequest
+	26, // 19: cloudless.v1.PeerService.LocateServer:input_type -> cloudless.v1.LocateServerRequest
+	12, // 20: cloudless.v1.PeerService.ListCopies:input_type -> cloudless.v1.ListCopiesRequest
+	14, // 21: cloudless.v1.PeerService.CopyImage:input_type -> cloudless.v1.CopyImageRequest
+	10, // 22: cloudless.v1.PeerService.GetGossipKey:input_type -> cloudless.v1.GetGossipKeyRequest
+	16, // 23: cloudless.v1.PeerService.DropImage:input_type -> cloudless.v1.DropImageRequest
+	5,  // 24: cloudless.v1.PeerService.PassCalls:input_type -> cloudless.v1.PassCallsRequest
+	2,  // 25: cloudless.v1.PeerService.ReportTokenUses:input_type -> cloudless.v1.ReportTokenUsesRequest
+	0,  // 26: cloudless.v1.ServerService.GetServer:output_type -> cloudless.v1.Server
+	20, // 27: cloudless.v1.ServerService.ListServers:output_type -> cloudless.v1.ListServersResponse
+	0,  // 28: cloudless.v1.ServerService.DeleteServer:output_type -> cloudless.v1.Server
+	23, // 29: cloudless.v1.ServerService.TransferLeader:output_type -> cloudless.v1.TransferLeaderResponse
+	25, // 30: cloudless.v1.PeerService.GetProgress:output_type -> cloudless.v1.GetProgressResponse
+	27, // 31: cloudless.v1.PeerService.LocateServer:output_type -> cloudless.v1.LocateServerResponse
+	13, // 32: cloudless.v1.PeerService.ListCopies:output_type -> cloudless.v1.ListCopiesResponse
+	15, // 33: cloudless.v1.PeerService.CopyImage:output_type -> cloudless.v1.CopyImageResponse
+	11, // 34: cloudless.v1.PeerService.GetGossipKey:output_type -> cloudless.v1.GetGossipKeyResponse
+	17, // 35: cloudless.v1.PeerService.DropImage:output_type -> cloudless.v1.DropImageResponse
+	7,  // 36: cloudless.v1.PeerService.PassCalls:output_type -> cloudless.v1.PassCallsResponse
+	3,  // 37: cloudless.v1.PeerService.ReportTokenUses:output_type -> cloudless.v1.ReportTokenUsesResponse
+	26, // [26:38] is the sub-list for method output_type
+	14, // [14:26] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_server_proto_init() }
@@ -1593,7 +1781,7 @@ func file_cloudless_v1_server_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_server_proto_rawDesc), len(file_cloudless_v1_server_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   26,
+			NumMessages:   29,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

@@ -247,13 +247,14 @@ var ServerService_ServiceDesc = grpc.ServiceDesc{
 }
 
 const (
-	PeerService_GetProgress_FullMethodName  = "/cloudless.v1.PeerService/GetProgress"
-	PeerService_LocateServer_FullMethodName = "/cloudless.v1.PeerService/LocateServer"
-	PeerService_ListCopies_FullMethodName   = "/cloudless.v1.PeerService/ListCopies"
-	PeerService_CopyImage_FullMethodName    = "/cloudless.v1.PeerService/CopyImage"
-	PeerService_GetGossipKey_FullMethodName = "/cloudless.v1.PeerService/GetGossipKey"
-	PeerService_DropImage_FullMethodName    = "/cloudless.v1.PeerService/DropImage"
-	PeerService_PassCalls_FullMethodName    = "/cloudless.v1.PeerService/PassCalls"
+	PeerService_GetProgress_FullMethodName     = "/cloudless.v1.PeerService/GetProgress"
+	PeerService_LocateServer_FullMethodName    = "/cloudless.v1.PeerService/LocateServer"
+	PeerService_ListCopies_FullMethodName      = "/cloudless.v1.PeerService/ListCopies"
+	PeerService_CopyImage_FullMethodName       = "/cloudless.v1.PeerService/CopyImage"
+	PeerService_GetGossipKey_FullMethodName    = "/cloudless.v1.PeerService/GetGossipKey"
+	PeerService_DropImage_FullMethodName       = "/cloudless.v1.PeerService/DropImage"
+	PeerService_PassCalls_FullMethodName       = "/cloudless.v1.PeerService/PassCalls"
+	PeerService_ReportTokenUses_FullMethodName = "/cloudless.v1.PeerService/ReportTokenUses"
 )
 
 // PeerServiceClient is the client API for PeerService service.
@@ -280,6 +281,8 @@ type PeerServiceClient interface {
 	// Answers calls that the calling server relays, many at a time: a separate gRPC call for
 	// each of them would cost both servers more than the answer does.
 	PassCalls(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[PassCallsRequest, PassCallsResponse], error)
+	// When API tokens were last used at the calling server.
+	ReportTokenUses(ctx context.Context, in *ReportTokenUsesRequest, opts ...grpc.CallOption) (*ReportTokenUsesResponse, error)
 }
 
 type peerServiceClient struct {
@@ -363,6 +366,16 @@ func (c *peerServiceClient) PassCalls(ctx context.Context, opts ...grpc.CallOpti
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type PeerService_PassCallsClient = grpc.BidiStreamingClient[PassCallsRequest, PassCallsResponse]
 
+func (c *peerServiceClient) ReportTokenUses(ctx context.Context, in *ReportTokenUsesRequest, opts ...grpc.CallOption) (*ReportTokenUsesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReportTokenUsesResponse)
+	err := c.cc.Invoke(ctx, PeerService_ReportTokenUses_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // PeerServiceServer is the server API for PeerService service.
 // All implementations must embed UnimplementedPeerServiceServer
 // for forward compatibility.
@@ -387,6 +400,8 @@ type PeerServiceServer interface {
 	// Answers calls that the calling server relays, many at a time: a separate gRPC call for
 	// each of them would cost both servers more than the answer does.
 	PassCalls(grpc.BidiStreamingServer[PassCallsRequest, PassCallsResponse]) error
+	// When API tokens were last used at the calling server.
+	ReportTokenUses(context.Context, *ReportTokenUsesRequest) (*ReportTokenUsesResponse, error)
 	mustEmbedUnimplementedPeerServiceServer()
 }
 
@@ -417,6 +432,9 @@ func (UnimplementedPeerServiceServer) DropImage(context.Context, *DropImageReque
 }
 func (UnimplementedPeerServiceServer) PassCalls(grpc.BidiStreamingServer[PassCallsRequest, PassCallsResponse]) error {
 	return status.Error(codes.Unimplemented, "method PassCalls not implemented")
+}
+func (UnimplementedPeerServiceServer) ReportTokenUses(context.Context, *ReportTokenUsesRequest) (*ReportTokenUsesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReportTokenUses not implemented")
 }
 func (UnimplementedPeerServiceServer) mustEmbedUnimplementedPeerServiceServer() {}
 func (UnimplementedPeerServiceServer) testEmbeddedByValue()                     {}
@@ -554,6 +572,24 @@ func _PeerService_PassCalls_Handler(srv interface{}, stream grpc.ServerStream) e
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type PeerService_PassCallsServer = grpc.BidiStreamingServer[PassCallsRequest, PassCallsResponse]
 
+func _PeerService_ReportTokenUses_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReportTokenUsesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PeerServiceServer).ReportTokenUses(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PeerService_ReportTokenUses_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PeerServiceServer).ReportTokenUses(ctx, req.(*ReportTokenUsesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // PeerService_ServiceDesc is the grpc.ServiceDesc for PeerService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -584,6 +620,10 @@ var PeerService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "DropImage",
 			Handler:    _PeerService_DropImage_Handler,
+		},
+		{
+			MethodName: "ReportTokenUses",
+			Handler:    _PeerService_ReportTokenUses_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

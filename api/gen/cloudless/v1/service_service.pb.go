@@ -1338,7 +1338,7 @@ const file_cloudless_v1_service_service_proto_rawDesc = "" +
 	"\aservice\x18\x02 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\aservice\"\\\n" +
 	"\x0eEndpointChange\x12\x16\n" +
 	"\x06change\x18\x01 \x01(\tR\x06change\x122\n" +
-	"\bendpoint\x18\x02 \x01(\v2\x16.cloudless.v1.EndpointR\bendpoint2\x81\v\n" +
+	"\bendpoint\x18\x02 \x01(\v2\x16.cloudless.v1.EndpointR\bendpoint2\x86\v\n" +
 	"\x0eServiceService\x12q\n" +
 	"\rCreateService\x12\".cloudless.v1.CreateServiceRequest\x1a\x15.cloudless.v1.Service\"%\xe2\xcc'\x04\b\x02 \x01\x82\xd3\xe4\x93\x02\x17:\aservice\"\f/v1/services\x12\x82\x01\n" +
 	"\fApplyService\x12!.cloudless.v1.ApplyServiceRequest\x1a\".cloudless.v1.ApplyServiceResponse\"+\xe2\xcc'\x04\b\x02 \x01\x82\xd3\xe4\x93\x02\x1d:\aservice\"\x12/v1/services:apply\x12\xaf\x01\n" +
@@ -1349,8 +1349,8 @@ const file_cloudless_v1_service_service_proto_rawDesc = "" +
 	"\fListServices\x12!.cloudless.v1.ListServicesRequest\x1a\".cloudless.v1.ListServicesResponse\"\x1e\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\x0e\x12\f/v1/services\x12x\n" +
 	"\rWatchServices\x12\".cloudless.v1.WatchServicesRequest\x1a\x1b.cloudless.v1.ServiceChange\"$\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\x14\x12\x12/v1/services:watch0\x01\x12\x91\x01\n" +
 	"\vGetBalancer\x12 .cloudless.v1.GetBalancerRequest\x1a\x16.cloudless.v1.Balancer\"H\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x028\x126/v1/namespaces/{namespace}/services/{service}/balancer\x12\x96\x01\n" +
-	"\vSetBalancer\x12 .cloudless.v1.SetBalancerRequest\x1a\x15.cloudless.v1.Service\"N\xe2\xcc'\x02\b\x02\x82\xd3\xe4\x93\x02B:\bbalancer\x1a6/v1/namespaces/{namespace}/services/{service}/balancer\x12\x9a\x01\n" +
-	"\x0eResolveService\x12#.cloudless.v1.ResolveServiceRequest\x1a\x1d.cloudless.v1.ResolvedService\"D\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x024\x122/v1/namespaces/{namespace}/services/{name}:resolve2\xfc\x05\n" +
+	"\vSetBalancer\x12 .cloudless.v1.SetBalancerRequest\x1a\x15.cloudless.v1.Service\"N\xe2\xcc'\x02\b\x02\x82\xd3\xe4\x93\x02B:\bbalancer\x1a6/v1/namespaces/{namespace}/services/{service}/balancer\x12\x9f\x01\n" +
+	"\x0eResolveService\x12#.cloudless.v1.ResolveServiceRequest\x1a\x1d.cloudless.v1.ResolvedService\"I\xe2\xcc'\v\b\x01\x10\x01\x18\x01*\x03get\x82\xd3\xe4\x93\x024\x122/v1/namespaces/{namespace}/services/{name}:resolve2\xfc\x05\n" +
 	"\x0fEndpointService\x12\x9b\x01\n" +
 	"\x10RegisterEndpoint\x12%.cloudless.v1.RegisterEndpointRequest\x1a\x16.cloudless.v1.Endpoint\"H\xe2\xcc'\x02\b\x02\x82\xd3\xe4\x93\x02<:\x01*\"7/v1/namespaces/{namespace}/services/{service}/endpoints\x12\xa3\x01\n" +
 	"\x12DeregisterEndpoint\x12'.cloudless.v1.DeregisterEndpointRequest\x1a\x16.cloudless.v1.Endpoint\"L\xe2\xcc'\x02\b\x02\x82\xd3\xe4\x93\x02@*>/v1/namespaces/{namespace}/services/{service}/endpoints/{name}\x12\xab\x01\n" +

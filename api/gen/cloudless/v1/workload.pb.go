@@ -1022,7 +1022,7 @@ type ResourceAmounts struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Cpu    string                 `protobuf:"bytes,1,opt,name=cpu,proto3" json:"cpu,omitempty"`
 	Memory string                 `protobuf:"bytes,2,opt,name=memory,proto3" json:"memory,omitempty"`
-	// Only requested, not limited.
+	// As a limit: what a replica may write to its own layer before it is evicted. It is measured every ten seconds.
 	Disk string `protobuf:"bytes,3,opt,name=disk,proto3" json:"disk,omitempty"`
 	// Bits per second such as "100M". A limit holds for what a replica receives and for what it sends.
 	Bandwidth     string `protobuf:"bytes,4,opt,name=bandwidth,proto3" json:"bandwidth,omitempty"`

@@ -3594,7 +3594,7 @@ const file_cloudless_v1_workload_service_proto_rawDesc = "" +
 	"\areplica\x18\x01 \x01(\tR\areplica\"4\n" +
 	"\bExecExit\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\x05R\x04code\x12\x14\n" +
-	"\x05error\x18\x02 \x01(\tR\x05error2\xa1\x17\n" +
+	"\x05error\x18\x02 \x01(\tR\x05error2\xbc\x17\n" +
 	"\x0fWorkloadService\x12v\n" +
 	"\x0eCreateWorkload\x12#.cloudless.v1.CreateWorkloadRequest\x1a\x16.cloudless.v1.Workload\"'\xe2\xcc'\x04\b\x02 \x01\x82\xd3\xe4\x93\x02\x19:\bworkload\"\r/v1/workloads\x12\x87\x01\n" +
 	"\rApplyWorkload\x12\".cloudless.v1.ApplyWorkloadRequest\x1a#.cloudless.v1.ApplyWorkloadResponse\"-\xe2\xcc'\x04\b\x02 \x01\x82\xd3\xe4\x93\x02\x1f:\bworkload\"\x13/v1/workloads:apply\x12\xb6\x01\n" +
@@ -3611,16 +3611,17 @@ const file_cloudless_v1_workload_service_proto_rawDesc = "" +
 	"\n" +
 	"GetReplica\x12\x1f.cloudless.v1.GetReplicaRequest\x1a\x15.cloudless.v1.Replica\"<\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02,\x12*/v1/namespaces/{namespace}/replicas/{name}\x12u\n" +
 	"\fListReplicas\x12!.cloudless.v1.ListReplicasRequest\x1a\".cloudless.v1.ListReplicasResponse\"\x1e\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\x0e\x12\f/v1/replicas\x12x\n" +
-	"\rWatchReplicas\x12\".cloudless.v1.WatchReplicasRequest\x1a\x1b.cloudless.v1.ReplicaChange\"$\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\x14\x12\x12/v1/replicas:watch0\x01\x12\x81\x01\n" +
-	"\x04Logs\x12\x19.cloudless.v1.LogsRequest\x1a\x16.cloudless.v1.LogEntry\"D\xe2\xcc'\x04\b\x01\x10\x01\x82\xd3\xe4\x93\x026\x124/v1/namespaces/{namespace}/workloads/{workload}:logs0\x01\x12\x86\x01\n" +
+	"\rWatchReplicas\x12\".cloudless.v1.WatchReplicasRequest\x1a\x1b.cloudless.v1.ReplicaChange\"$\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\x14\x12\x12/v1/replicas:watch0\x01\x12\x87\x01\n" +
+	"\x04Logs\x12\x19.cloudless.v1.LogsRequest\x1a\x16.cloudless.v1.LogEntry\"J\xe2\xcc'\n" +
+	"\b\x01\x10\x01*\x04logs\x82\xd3\xe4\x93\x026\x124/v1/namespaces/{namespace}/workloads/{workload}:logs0\x01\x12\x86\x01\n" +
 	"\vGetRevision\x12 .cloudless.v1.GetRevisionRequest\x1a\x16.cloudless.v1.Revision\"=\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02-\x12+/v1/namespaces/{namespace}/revisions/{name}\x12\xa5\x01\n" +
 	"\rListRevisions\x12\".cloudless.v1.ListRevisionsRequest\x1a#.cloudless.v1.ListRevisionsResponse\"K\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02;\x129/v1/namespaces/{namespace}/workloads/{workload}/revisions\x12Y\n" +
 	"\bGetUsage\x12\x1d.cloudless.v1.GetUsageRequest\x1a\x13.cloudless.v1.Usage\"\x19\xe2\xcc'\x04\b\x01\x10\x01\x82\xd3\xe4\x93\x02\v\x12\t/v1/usage\x12c\n" +
 	"\n" +
-	"WatchUsage\x12\x1d.cloudless.v1.GetUsageRequest\x1a\x13.cloudless.v1.Usage\"\x1f\xe2\xcc'\x04\b\x01\x10\x01\x82\xd3\xe4\x93\x02\x11\x12\x0f/v1/usage:watch0\x01\x12I\n" +
-	"\x04Copy\x12\x19.cloudless.v1.CopyRequest\x1a\x1a.cloudless.v1.CopyResponse\"\x06\xe2\xcc'\x02\b\x02(\x010\x01\x12R\n" +
-	"\aForward\x12\x1c.cloudless.v1.ForwardRequest\x1a\x1d.cloudless.v1.ForwardResponse\"\x06\xe2\xcc'\x02\b\x02(\x010\x01\x12I\n" +
-	"\x04Exec\x12\x19.cloudless.v1.ExecRequest\x1a\x1a.cloudless.v1.ExecResponse\"\x06\xe2\xcc'\x02\b\x02(\x010\x01BAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
+	"WatchUsage\x12\x1d.cloudless.v1.GetUsageRequest\x1a\x13.cloudless.v1.Usage\"\x1f\xe2\xcc'\x04\b\x01\x10\x01\x82\xd3\xe4\x93\x02\x11\x12\x0f/v1/usage:watch0\x01\x12O\n" +
+	"\x04Copy\x12\x19.cloudless.v1.CopyRequest\x1a\x1a.cloudless.v1.CopyResponse\"\f\xe2\xcc'\b\b\x02*\x04exec(\x010\x01\x12[\n" +
+	"\aForward\x12\x1c.cloudless.v1.ForwardRequest\x1a\x1d.cloudless.v1.ForwardResponse\"\x0f\xe2\xcc'\v\b\x02*\aforward(\x010\x01\x12O\n" +
+	"\x04Exec\x12\x19.cloudless.v1.ExecRequest\x1a\x1a.cloudless.v1.ExecResponse\"\f\xe2\xcc'\b\b\x02*\x04exec(\x010\x01BAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
 
 var (
 	file_cloudless_v1_workload_service_proto_rawDescOnce sync.Once

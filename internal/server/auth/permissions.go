@@ -1,0 +1,48 @@
+package auth
+
+import (
+	"sync"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/roles"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// maxKnown limits how many tokens have their permissions kept.
+const maxKnown = 4096
+
+// permissions keeps what tokens permit, because adding up roles and bindings costs more than a call should. It begins anew
+// with every change of a role or a binding.
+type permissions struct {
+	mu              sync.RWMutex
+	roles, bindings state.Generation
+	of              map[*v1.Token]*roles.Permissions
+}
+
+// of returns what a token permits in a state.
+func (p *permissions) ofToken(snap *state.Snapshot, token *v1.Token) *roles.Permissions {
+	rolesNow, bindingsNow := snap.Generation(state.KindRole), snap.Generation(state.KindRoleBinding)
+	p.mu.RLock()
+	current := p.roles == rolesNow && p.bindings == bindingsNow
+	known := p.of[token]
+	p.mu.RUnlock()
+	if current && known != nil {
+		return known
+	}
+	made := PermissionsOf(snap, token)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.roles != rolesNow || p.bindings != bindingsNow || len(p.of) >= maxKnown || p.of == nil {
+		p.roles, p.bindings, p.of = rolesNow, bindingsNow, map[*v1.Token]*roles.Permissions{}
+	}
+	p.of[token] = made
+	return made
+}
+
+// PermissionsOf adds up what a token permits in a state.
+func PermissionsOf(snap *state.Snapshot, token *v1.Token) *roles.Permissions {
+	spec := token.GetSpec()
+	return roles.Of(roles.Subject{
+		Role: spec.GetRole(), Namespace: spec.GetNamespace(), Token: token.GetMetadata().GetName(), User: spec.GetUser(), Groups: spec.GetGroups(),
+	}, snap.RoleByName, snap.RoleBindings(""))
+}

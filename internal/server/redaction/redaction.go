@@ -1,0 +1,146 @@
+// Package redaction hides the values of variables in answers from callers who may not update the workload: they see that a
+// variable is set, and not its value.
+//
+// It works on whole answers of any type, by their descriptors, so that no method can forget it. It knows no method, and it
+// never changes an answer in place, because answers share their parts with the state.
+package redaction
+
+import (
+	"strings"
+	"sync"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/cloudless/cloudless/api"
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/server/core"
+	"github.com/cloudless/cloudless/internal/spec"
+)
+
+// Hide returns an answer as a caller may see it.
+func Hide(p core.Principal, answer any) any {
+	message, ok := answer.(proto.Message)
+	if !ok || !p.IsUser() || p.Can(api.VerbUpdate, "workload", "") || !holdsValues(message.ProtoReflect().Descriptor()) {
+		return answer
+	}
+	hidden := false
+	each(message.ProtoReflect(), "", func(namespace string, part proto.Message) {
+		hidden = hidden || hasValues(part) && !p.Can(api.VerbUpdate, "workload", namespace)
+	})
+	if !hidden {
+		return answer
+	}
+	message = proto.Clone(message)
+	each(message.ProtoReflect(), "", func(namespace string, part proto.Message) {
+		if !p.Can(api.VerbUpdate, "workload", namespace) {
+			hide(part)
+		}
+	})
+	return message
+}
+
+func hasValues(part proto.Message) bool {
+	switch part := part.(type) {
+	case *v1.WorkloadSpec:
+		return len(part.GetEnv()) > 0
+	case *v1.PlanChange:
+		for _, field := range part.GetFields() {
+			if isVariable(field) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func hide(part proto.Message) {
+	switch part := part.(type) {
+	case *v1.WorkloadSpec:
+		for name := range part.GetEnv() {
+			part.Env[name] = spec.HiddenValue
+		}
+	case *v1.PlanChange:
+		for _, field := range part.GetFields() {
+			if !isVariable(field) {
+				continue
+			}
+			for _, value := range []*string{&field.Before, &field.After} {
+				if *value != "" {
+					*value = spec.HiddenValue
+				}
+			}
+		}
+	}
+}
+
+func isVariable(field *v1.FieldChange) bool {
+	return field.GetPath() == "spec.env" || strings.HasPrefix(field.GetPath(), "spec.env[") || strings.HasPrefix(field.GetPath(), "spec.env.")
+}
+
+// each calls f with the parts of a message that hold values of variables, and the namespaces that they are in.
+func each(m protoreflect.Message, namespace string, f func(namespace string, part proto.Message)) {
+	if o, ok := m.Interface().(interface{ GetMetadata() *v1.Metadata }); ok && o.GetMetadata() != nil {
+		namespace = o.GetMetadata().GetNamespace()
+	}
+	switch part := m.Interface().(type) {
+	case *v1.WorkloadSpec:
+		f(namespace, part)
+		return
+	case *v1.PlanChange:
+		f(part.GetNamespace(), part)
+		return
+	}
+	m.Range(func(field protoreflect.FieldDescriptor, value protoreflect.Value) bool {
+		switch {
+		case field.IsMap():
+			if inside := field.MapValue().Message(); inside != nil && holdsValues(inside) {
+				value.Map().Range(func(_ protoreflect.MapKey, one protoreflect.Value) bool {
+					each(one.Message(), namespace, f)
+					return true
+				})
+			}
+		case field.Message() == nil || !holdsValues(field.Message()):
+		case field.IsList():
+			for i := range value.List().Len() {
+				each(value.List().Get(i).Message(), namespace, f)
+			}
+		default:
+			each(value.Message(), namespace, f)
+		}
+		return true
+	})
+}
+
+var known sync.Map // from the full names of messages to whether they can hold values
+
+// holdsValues reports whether messages of a type can hold values of variables, themselves or in their parts.
+func holdsValues(d protoreflect.MessageDescriptor) bool {
+	if found, ok := known.Load(d.FullName()); ok {
+		return found.(bool)
+	}
+	found := reaches(d, map[protoreflect.FullName]bool{})
+	known.Store(d.FullName(), found)
+	return found
+}
+
+func reaches(d protoreflect.MessageDescriptor, seen map[protoreflect.FullName]bool) bool {
+	switch d.FullName() {
+	case "cloudless.v1.WorkloadSpec", "cloudless.v1.PlanChange":
+		return true
+	}
+	if seen[d.FullName()] {
+		return false
+	}
+	seen[d.FullName()] = true
+	for i := range d.Fields().Len() {
+		field := d.Fields().Get(i)
+		if field.IsMap() {
+			field = field.MapValue()
+		}
+		if field.Message() != nil && reaches(field.Message(), seen) {
+			return true
+		}
+	}
+	return false
+}
