@@ -17,11 +17,8 @@ import (
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/cli/command"
-<<<<<<< HEAD
 	"github.com/cloudless/cloudless/internal/cli/role"
-=======
 	"github.com/cloudless/cloudless/internal/cli/secret"
->>>>>>> main
 	"github.com/cloudless/cloudless/internal/cli/terminal"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/suggest"

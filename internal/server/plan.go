@@ -20,12 +20,7 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 
 	"github.com/cloudless/cloudless/internal/server/core"
-<<<<<<< HEAD
-=======
 	"github.com/cloudless/cloudless/internal/server/policies"
-
-	"github.com/cloudless/cloudless/internal/server/auth"
->>>>>>> main
 )
 
 // planService is the PlanService. A plan is the transaction that ApplyPlan would propose, built on a fork of the state,

@@ -338,14 +338,9 @@ func (s *Server) newGRPC(guard *auth.Guard) *edge {
 	server := newEdge(s.port, guard)
 	s.passed = &relay.PassedCalls{Guard: guard.Unary, Methods: server.methods, Stopping: s.stopping}
 	all, namespaces, nodes := newWorkloads(s), newNamespaces(s), newNodes(s)
-<<<<<<< HEAD
-	offered, leading := newServices(s), newRoutes(s)
-	named, bindings := newRoles(s), newRoleBindings(s)
-	s.kinds = planKinds{namespaces, all, offered, leading, nodes, named, bindings}
-=======
 	offered, leading, ruling := newServices(s), newRoutes(s), newPolicies(s)
-	s.kinds = planKinds{namespaces, all, offered, leading, nodes, ruling}
->>>>>>> main
+	named, bindings := newRoles(s), newRoleBindings(s)
+	s.kinds = planKinds{namespaces, all, offered, leading, nodes, ruling, named, bindings}
 	v1.RegisterWorkloadServiceServer(server, &workloads{collection: all, replicas: newReplicas(s), Streams: s.newStreams()})
 	v1.RegisterDeploymentServiceServer(server, &deploymentService{collection: newDeployments(s)})
 	v1.RegisterNodeServiceServer(server, &nodeService{collection: nodes})

@@ -11,7 +11,7 @@ const KindNamespace = "Namespace"
 
 func init() {
 	checkObjects(checkNamespace)
-<<<<<<< HEAD
+	checkObjects(checkPolicy)
 	checkObjects(func(r *v1.Role, found *violations) { checkUnscoped(r.GetMetadata(), "role", found) })
 	checkObjects(func(b *v1.RoleBinding, found *violations) { checkUnscoped(b.GetMetadata(), "binding", found) })
 }
@@ -24,9 +24,6 @@ func checkUnscoped(m *v1.Metadata, noun string, found *violations) {
 	if m.GetNamespace() != "" {
 		found.add("metadata.namespace", "must be left out: a %s is in no namespace; where a role counts is in spec.namespace of a binding", noun)
 	}
-=======
-	checkObjects(checkPolicy)
->>>>>>> main
 }
 
 // checkNamespace checks what the API's rules cannot express.
