@@ -26,6 +26,7 @@ import (
 // Client is a connection to a cluster. It is safe for concurrent use, and reconnects by itself.
 type Client struct {
 	conn     *grpc.ClientConn
+	trust    *identity.Trust
 	link     *link
 	shortcut *shortcut
 	http     *http.Transport
@@ -33,11 +34,18 @@ type Client struct {
 }
 
 // Option changes how a Client connects.
-type Option struct{ dial []grpc.DialOption }
+type Option struct {
+	dial  []grpc.DialOption
+	token func() string
+}
 
 // WithDialOptions adds options to the gRPC connection, such as interceptors. They come after the Client's own and see
 // every attempt of a call.
 func WithDialOptions(options ...grpc.DialOption) Option { return Option{dial: options} }
+
+// WithTokenOf makes each call send the token that current returns at that time, instead of the one that the context had when
+// the Client connected: it may be renewed meanwhile.
+func WithTokenOf(current func() string) Option { return Option{token: current} }
 
 // Dial connects to the cluster. It returns an [*UnreachableError] when none of its servers answers, or when the answer
 // does not come from a server of that cluster.
@@ -46,8 +54,29 @@ func Dial(ctx context.Context, where Context, options ...Option) (*Client, error
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{link: &link{addresses: where.Addresses}, shortcut: newShortcut(where.Addresses), auth: token(where.Token)}
+	return dial(ctx, where, trust, options)
+}
+
+// Greet connects without a token, for the few calls that need no identity.
+func Greet(ctx context.Context, where Context, options ...Option) (*Client, error) {
+	where.Token = ""
+	trust, err := where.trustOnly()
+	if err != nil {
+		return nil, err
+	}
+	return dial(ctx, where, trust, options)
+}
+
+func dial(ctx context.Context, where Context, trust *identity.Trust, options []Option) (*Client, error) {
+	c := &Client{trust: trust, link: &link{addresses: where.Addresses}, shortcut: newShortcut(where.Addresses)}
+	c.auth = func() string { return where.Token }
+	for _, option := range options {
+		if option.token != nil {
+			c.auth = option.token
+		}
+	}
 	c.http = newHTTPTransport(trust, c.link)
+	var err error
 	if c.conn, err = c.newConn(trust, c.link, options); err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", where.Name, err)
 	}
@@ -59,6 +88,9 @@ func Dial(ctx context.Context, where Context, options ...Option) (*Client, error
 	}
 	return c, nil
 }
+
+// CA is the certificates of the cluster's authorities as the servers show them now, in PEM form, for [Context.CA].
+func (c *Client) CA() string { return string(c.trust.PEM()) }
 
 // Close ends the connection and every call on it.
 func (c *Client) Close() error {
@@ -104,6 +136,11 @@ func (c *Client) Nodes() cloudlessv1.NodeServiceClient {
 	return cloudlessv1.NewNodeServiceClient(c.conn)
 }
 
+// Logins calls the service by which users get and renew their own tokens.
+func (c *Client) Logins() cloudlessv1.LoginServiceClient {
+	return cloudlessv1.NewLoginServiceClient(c.conn)
+}
+
 // Tokens calls the service for tokens.
 func (c *Client) Tokens() cloudlessv1.TokenServiceClient {
 	return cloudlessv1.NewTokenServiceClient(c.conn)
@@ -143,7 +180,7 @@ func (c *Client) newConn(trust *identity.Trust, link *link, options []Option) (*
 	servers := manual.NewBuilderWithScheme("cloudless")
 	servers.InitialState(ResolverState(link.addresses))
 	link.resolver = servers
-	config := identity.ClientTLS(trust, nil)
+	config := identity.FollowTLS(trust, func() {})
 	config.NextProtos = []string{"h2"} // only that: it distinguishes gRPC from the rest on one port
 	calls := interceptor{link: c.link, shortcut: c.shortcut}
 	dial := []grpc.DialOption{
@@ -204,16 +241,19 @@ var retries = sync.OnceValue(func() string {
 }]}`
 })
 
-// token is the bearer token of every call.
-type token string
+// token is the bearer token of the next call; empty if it has none.
+type token func() string
 
 func (t token) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	if t() == "" {
+		return nil, nil
+	}
 	return map[string]string{"authorization": t.header()}, nil
 }
 
 func (token) RequireTransportSecurity() bool { return true }
 
-func (t token) header() string { return "Bearer " + string(t) }
+func (t token) header() string { return "Bearer " + t() }
 
 // link dials the servers and remembers why the last attempt failed, which gRPC keeps only as text.
 type link struct {

@@ -14,6 +14,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/rogpeppe/go-internal/lockedfile"
 	"go.yaml.in/yaml/v3"
@@ -40,10 +41,17 @@ type Context struct {
 	Addresses []string `yaml:"addresses"`
 	// Cluster is the cluster's id, which is the trust domain of its SPIFFE ids.
 	Cluster string `yaml:"cluster"`
-	// CA is the certificate of the cluster's authority, PEM.
+	// CA is the certificates of the cluster's authorities, PEM. There is one, except while the cluster replaces it.
 	CA string `yaml:"ca"`
 	// Token is the API token. Printing a Context omits it.
 	Token string `yaml:"token"`
+	// From says where the token is from, if it was not given to the user: FromUp or FromOidc.
+	From string `yaml:"from,omitempty"`
+	// Since and Until are the lifetime of the token by the clock of this machine, if the client knows it.
+	Since time.Time `yaml:"since,omitempty"`
+	Until time.Time `yaml:"until,omitempty"`
+	// Renews is set if the client renews the token.
+	Renews bool `yaml:"renews,omitempty"`
 }
 
 // String is the context without its token.
@@ -64,6 +72,15 @@ func (c Context) Validate() error {
 }
 
 func (c Context) trust() (*identity.Trust, error) {
+	// The token becomes a header line.
+	if c.Token == "" || strings.ContainsFunc(c.Token, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return nil, fmt.Errorf("context %q cannot be used: it has no token, or one with characters that no token has", c.Name)
+	}
+	return c.trustOnly()
+}
+
+// trustOnly does not look at the token.
+func (c Context) trustOnly() (*identity.Trust, error) {
 	refuse := func(err error) error { return fmt.Errorf("context %q cannot be used: %w", c.Name, err) }
 	if c.Name == "" {
 		return nil, errors.New("a context has no name: give it one")
@@ -75,10 +92,6 @@ func (c Context) trust() (*identity.Trust, error) {
 		if _, port, err := net.SplitHostPort(address); err != nil || port == "" {
 			return nil, refuse(fmt.Errorf("address %q is not of the form host:port", address))
 		}
-	}
-	// The token becomes a header line.
-	if c.Token == "" || strings.ContainsFunc(c.Token, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return nil, refuse(errors.New("it has no token, or one with characters that no token has"))
 	}
 	trust, err := identity.ParseTrustPEM([]byte(c.CA))
 	if err != nil {

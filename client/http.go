@@ -23,7 +23,7 @@ const (
 )
 
 func newHTTPTransport(trust *identity.Trust, link *link) *http.Transport {
-	config := identity.ClientTLS(trust, nil)
+	config := identity.FollowTLS(trust, func() {})
 	config.NextProtos = []string{"http/1.1"}
 	return &http.Transport{
 		DialTLSContext: func(ctx context.Context, _, _ string) (net.Conn, error) {

@@ -2,6 +2,8 @@ package client
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 
@@ -20,7 +22,34 @@ func Locate(ctx context.Context, address, token string) (Context, error) {
 	if !ok {
 		return Context{}, errors.New("the token was made by an older version and does not say which server to trust: create a new one with: cloudless token create")
 	}
-	config := identity.JoinTLS(ca)
+	found, err := LocateBy(ctx, address, ca)
+	found.Token = token
+	return found, err
+}
+
+// LocateBy makes a context without a token of the cluster whose authority has the fingerprint.
+func LocateBy(ctx context.Context, address string, ca identity.Fingerprint) (Context, error) {
+	return locate(ctx, address, identity.JoinTLS(ca), func(chain []*x509.Certificate) (*identity.Trust, error) {
+		return identity.TrustByFingerprint(chain, ca)
+	})
+}
+
+// LocateUnknown makes a context without a token of the cluster to which the server at an address says that it belongs, and
+// returns the fingerprint of its authority. Nothing proves that it is the cluster that the user means: somebody must compare
+// the fingerprint before anything is sent there.
+func LocateUnknown(ctx context.Context, address string) (Context, identity.Fingerprint, error) {
+	var ca identity.Fingerprint
+	found, err := locate(ctx, address, identity.UnknownTLS(), func(chain []*x509.Certificate) (*identity.Trust, error) {
+		trust, err := identity.TrustShown(chain)
+		if err == nil {
+			ca = trust.Fingerprint()
+		}
+		return trust, err
+	})
+	return found, ca, err
+}
+
+func locate(ctx context.Context, address string, config *tls.Config, trustIn func([]*x509.Certificate) (*identity.Trust, error)) (Context, error) {
 	config.NextProtos = []string{"http/1.1"}
 	conn, err := shakeHands(ctx, config, address)
 	if err != nil {
@@ -30,11 +59,11 @@ func Locate(ctx context.Context, address, token string) (Context, error) {
 		return Context{}, &UnreachableError{Addresses: []string{address}, Err: err}
 	}
 	defer conn.Close()
-	trust, err := identity.TrustByFingerprint(conn.ConnectionState().PeerCertificates, ca)
+	trust, err := trustIn(conn.ConnectionState().PeerCertificates)
 	if err != nil {
 		return Context{}, err
 	}
-	return Context{Name: address, Addresses: []string{address}, Cluster: trust.Cluster(), CA: string(trust.PEM()), Token: token}, nil
+	return Context{Name: address, Addresses: []string{address}, Cluster: trust.Cluster(), CA: string(trust.PEM())}, nil
 }
 
 // Fits reports whether the token is for the context's cluster, as far as the token says.
@@ -44,5 +73,5 @@ func (c Context) Fits(token identity.APIToken) bool {
 		return true
 	}
 	trust, err := identity.ParseTrustPEM([]byte(c.CA))
-	return err == nil && trust.Fingerprint() == ca
+	return err == nil && trust.Has(ca)
 }

@@ -82,6 +82,8 @@ type Options struct {
 	LogRetention time.Duration
 	// LogLimits bound each replica's log. Zero fields mean the log's own defaults.
 	LogLimits driver.LogLimits
+	// Trust keeps the node's certificate, and which authorities the node trusts. It may be nil.
+	Trust Trust
 	// Metrics and Tracing record what the agent does. They may be nil.
 	Metrics *telemetry.Agent
 	Tracing *telemetry.Tracing
@@ -168,6 +170,8 @@ type Agent struct {
 	meshState meshState
 	cache     *networkCache
 	ingress   *ingress.Ingress // may be nil
+	trust     Trust            // may be nil
+	trustDue  chan struct{}    // has a value when a server must hear what the node trusts
 	// instance distinguishes this agent from one on a copy of its data folder.
 	instance string
 
@@ -202,6 +206,8 @@ func New(opts Options) (*Agent, error) {
 		mesh:      opts.Mesh,
 		meshBase:  opts.MeshBase,
 		ingress:   opts.Ingress,
+		trust:     opts.Trust,
+		trustDue:  make(chan struct{}, 1),
 		servers:   opts.Servers,
 		leave:     opts.Leave,
 		moved:     opts.Moved,

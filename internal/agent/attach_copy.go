@@ -41,7 +41,7 @@ func (a *Agent) serveCopy(ctx context.Context, at *attachment, open *v1.OpenCopy
 	if open.GetStart().GetInto() {
 		serve = a.copyInto
 	}
-	if err = visible(r, root, open.GetStart().GetPath()); err == nil {
+	if err = visible(r.name(), root, open.GetStart().GetPath()); err == nil {
 		err = serve(work, at, r, root, open.GetStart())
 	}
 	if err != nil && errors.Is(context.Cause(work), errReplicaEnded) {
@@ -69,11 +69,11 @@ func (a *Agent) copyTarget(ctx context.Context, uid string) (*replica, driver.Ro
 }
 
 // visible refuses a path at which the replica sees other files than this machine does.
-func visible(r *replica, root driver.Root, name string) error {
+func visible(replica string, root driver.Root, name string) error {
 	name = path.Clean("/" + name)
 	for _, hidden := range root.Hidden {
 		if name == hidden || strings.HasPrefix(name, hidden+"/") {
-			return fmt.Errorf("%s of replica %s is in the memory of its sandbox and cannot be reached; copy from or to another folder", name, r.name())
+			return fmt.Errorf("%s of replica %s is in the memory of its sandbox and cannot be reached; copy from or to another folder", name, replica)
 		}
 	}
 	return nil

@@ -22,6 +22,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/agent/identity"
 	"github.com/cloudless/cloudless/internal/agent/machine"
 	"github.com/cloudless/cloudless/internal/agent/pressure"
 	"github.com/cloudless/cloudless/internal/agent/probe"
@@ -46,6 +47,7 @@ type node struct {
 	quiet   func() time.Duration
 	deaf    atomic.Bool // whether programs do not listen on their ports
 	secrets string      // the folder of secrets, empty for a node that cannot keep any
+	sockets string      // the folder for identity sockets; may be empty
 
 	agent  *Agent
 	driver *handle
@@ -84,6 +86,9 @@ func (n *node) options() Options {
 		if opts.Secrets, err = secrets.Open(secrets.Options{Dir: n.secrets, Log: opts.Logger}); err != nil {
 			n.t.Fatal(err)
 		}
+	}
+	if n.sockets != "" {
+		opts.Identity = identity.New(identity.Options{Dir: n.sockets, Cluster: "home", Logger: opts.Logger})
 	}
 	return opts
 }

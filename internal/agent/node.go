@@ -282,3 +282,36 @@ func (a *Agent) diskLimit(w *v1.WorkloadSpec, request int64) int64 {
 	}
 	return max(request, cmp.Or(a.disk.Load().GetMaxWritableLayer(), storage.DefaultLimit))
 }
+
+// Trust keeps the node's certificate, and which authorities the node trusts.
+type Trust interface {
+	// Set replaces the authorities to trust, in DER form, the one that signs first, and keeps them for the next start. If
+	// renew is set, the node's certificate will soon be from that one.
+	Set(authorities [][]byte, renew bool) error
+	// Report is what the node trusts, and which authority its certificate is from.
+	Report() *v1.TrustUp
+	// Changed has a value when that has changed.
+	Changed() <-chan struct{}
+}
+
+// setTrust does what a server says about authorities, and reports what the node trusts then.
+func (a *Agent) setTrust(down *v1.TrustDown) {
+	if a.trust == nil {
+		return
+	}
+	if err := a.trust.Set(down.GetCertificates(), down.GetRenew()); err != nil {
+		a.log.Error("this node does not follow the rotation of the cluster's authority", "error", err)
+	}
+	select {
+	case a.trustDue <- struct{}{}:
+	default:
+	}
+}
+
+// trustChanges has a value when a server must hear what the node trusts now.
+func (a *Agent) trustChanges() <-chan struct{} {
+	if a.trust == nil {
+		return nil
+	}
+	return a.trust.Changed()
+}

@@ -295,14 +295,15 @@ func (a *Agent) receive(stream sessionStream, detector *hangDetector, pings chan
 			}
 		case *v1.SessionDown_Network:
 			a.applyNetwork(message.Network)
-		case *v1.SessionDown_Trust:
-			a.identity.SetAuthorities(message.Trust.GetCertificates())
 		case *v1.SessionDown_Ingress:
 			a.ingress.Apply(message.Ingress)
 		case *v1.SessionDown_Secrets:
 			if !a.outdated.Load() {
 				a.secrets.Apply(message.Secrets)
 			}
+		case *v1.SessionDown_Trust:
+			a.setTrust(message.Trust)
+			a.identity.SetAuthorities(message.Trust.GetCertificates())
 		case *v1.SessionDown_Open:
 			a.open(message.Open)
 		case *v1.SessionDown_Ping:
@@ -365,6 +366,10 @@ func (a *Agent) send(ctx context.Context, asked <-chan struct{}, stream sessionS
 			if up := a.secrets.Take(); up != nil {
 				err = stream.Send(&v1.SessionUp{Message: &v1.SessionUp_Secrets{Secrets: up}})
 			}
+		case <-a.trustDue:
+			err = stream.Send(&v1.SessionUp{Message: &v1.SessionUp_Trust{Trust: a.trust.Report()}})
+		case <-a.trustChanges():
+			err = stream.Send(&v1.SessionUp{Message: &v1.SessionUp_Trust{Trust: a.trust.Report()}})
 		case sequence := <-pings:
 			err = stream.Send(&v1.SessionUp{Message: &v1.SessionUp_Pong{Pong: &v1.Pong{Sequence: sequence}}})
 		}

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/driver"
 )
 
 func TestUnreadableStopFallsBackToDefaults(t *testing.T) {
@@ -58,4 +60,48 @@ func TestHostnameFitsAndKeepsTheUniquePart(t *testing.T) {
 			t.Errorf("%s-%s became %s", workload, suffix, got)
 		}
 	})
+}
+
+func TestReplicaMayDoWhatItsRevisionSays(t *testing.T) {
+	yes := true
+	for name, c := range map[string]struct {
+		asked  *v1.Security
+		filter string // of the revision
+		want   driver.Security
+	}{
+		"nothing":    {nil, "", driver.Security{}},
+		"restricted": {&v1.Security{Profile: "restricted"}, "", driver.Security{Profile: driver.Restricted}},
+		"everything": {
+			&v1.Security{
+				Profile: "privileged", Capabilities: &v1.Capabilities{Add: []string{"ALL"}, Drop: []string{"SYS_TIME"}}, Seccomp: "default",
+				Apparmor: "own", AllowPrivilegeEscalation: &yes, UserNamespace: &yes,
+			}, "",
+			driver.Security{
+				Profile: driver.Privileged, AddCapabilities: []string{"ALL"}, DropCapabilities: []string{"SYS_TIME"}, Seccomp: "default",
+				AppArmor: "own", NewPrivileges: &yes, UserNamespace: &yes,
+			},
+		},
+		"a filter of the revision": {&v1.Security{Seccomp: "strict"}, "{}", driver.Security{Seccomp: "{}"}},
+		// A driver refuses a name, so that no replica runs without the filter.
+		"a filter that is missing": {&v1.Security{Seccomp: "strict"}, "", driver.Security{Seccomp: "strict"}},
+	} {
+		a := assignment("a", func(w *v1.WorkloadSpec) { w.Security, w.Sandbox = c.asked, "gvisor" })
+		a.Revision.Spec.SeccompProfile = c.filter
+		task, err := describe(a, 1, "/logs", driver.LogLimits{})
+		if err != nil || !reflect.DeepEqual(task.Security, c.want) || task.Sandbox != "gvisor" {
+			t.Errorf("%s: got %+v, %v", name, task.Security, err)
+		}
+	}
+}
+
+func TestFilesInTheMemoryOfASandboxAreNotCopied(t *testing.T) {
+	root := driver.Root{Hidden: []string{"/tmp", "/proc"}}
+	for path, seen := range map[string]bool{
+		"/": true, "/tmpfile": true, "/data/tmp": true, "data": true,
+		"/tmp": false, "/tmp/x": false, "tmp/x": false, "/data/../tmp/x": false, "//proc/1/": false,
+	} {
+		if err := visible("web-1", root, path); (err == nil) != seen {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
 }

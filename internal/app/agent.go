@@ -137,7 +137,7 @@ func openMember(ctx context.Context, f *datadir.Folder, link *clusterLink, d dri
 	if err != nil {
 		return nil, err
 	}
-	link.rotator, link.trust = p.rotator, creds.Trust()
+	link.rotator, link.trust = p.rotator, p.rotator.Trust()
 	facts, err := machine.New(machine.Options{DataDir: f.Path(), Version: version})
 	if err != nil {
 		return nil, err
@@ -168,7 +168,7 @@ func openMember(ctx context.Context, f *datadir.Folder, link *clusterLink, d dri
 		Servers: func(addresses []string) {
 			logError(logger, "keep the servers' addresses", link.servers.Learn(addresses))
 		},
-		Leave: link.servers.Leave, Quiet: link.servers.Quiet,
+		Trust: nodeTrust{p.rotator}, Leave: link.servers.Leave, Quiet: link.servers.Quiet,
 		Moved:     link.servers.Moved,
 		NoSession: p.noSession, Ending: p.ending,
 	})
@@ -188,6 +188,29 @@ func openSecrets(f *datadir.Folder, facts *machine.Machine, logger *slog.Logger)
 	broken := secrets.Mount(f.SecretsDir(), secrets.Size(memory.Total))
 	logError(logger, "keep secrets in memory", broken)
 	return secrets.Open(secrets.Options{Dir: f.SecretsDir(), Broken: broken, Log: logger})
+}
+
+// nodeTrust lets the agent follow a rotation of the cluster's authority.
+type nodeTrust struct{ *identity.Rotator }
+
+// Set implements agent.Trust.
+func (t nodeTrust) Set(authorities [][]byte, renew bool) error {
+	if err := t.SetTrust(authorities...); err != nil {
+		return err
+	}
+	if renew {
+		t.WantIssuer(t.Trust().Fingerprint())
+	}
+	return nil
+}
+
+// Report implements agent.Trust.
+func (t nodeTrust) Report() *v1.TrustUp {
+	up := &v1.TrustUp{Issuer: t.Issuer().String()}
+	for _, one := range t.Trust().Fingerprints() {
+		up.Trusted = append(up.Trusted, one.String())
+	}
+	return up
 }
 
 // busPause is how long to wait before trying again to reach the system bus.

@@ -3,9 +3,11 @@ package app
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"time"
 
+	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	"github.com/cloudless/cloudless/internal/consensus"
 	"github.com/cloudless/cloudless/internal/datadir"
 	"github.com/cloudless/cloudless/internal/identity"
@@ -38,11 +40,15 @@ type planeOptions struct {
 // cluster that is founded now.
 func (p *controlPlane) openAgreement(ctx context.Context, f *datadir.Folder, o planeOptions, u *undo) error {
 	var err error
-	if p.sealer, err = identity.OpenOrCreateSealer(f.KeyPath()); err != nil {
-		return err
-	}
-	p.ca, err = membership.OpenAuthority(f.AuthorityPath(), p.sealer)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	p.sealer, p.ca, err = membership.OpenKeys(f.KeyPath(), f.AuthorityPath())
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && f.Cluster != "":
+		return fmt.Errorf("%s is missing, and without it this server has no certificate: restore it from a backup, or let this server join again in another data folder", f.AuthorityPath())
+	case errors.Is(err, fs.ErrNotExist):
+		if p.sealer, err = identity.OpenOrCreateSealer(f.KeyPath()); err != nil {
+			return err
+		}
+	case err != nil:
 		return err
 	}
 	p.peers = peering.New(p.store, p.logger)
@@ -68,6 +74,11 @@ func (p *controlPlane) openAgreement(ctx context.Context, f *datadir.Folder, o p
 		}
 	}
 	return f.BindCluster(p.ca.Trust().Cluster())
+}
+
+// keeper keeps a copy of the cluster's authority in a folder.
+func keeper(f *datadir.Folder) func(*statev1.Authority) error {
+	return func(a *statev1.Authority) error { return membership.KeepAuthority(f.AuthorityPath(), a) }
 }
 
 // site describes the machine on which a cluster is founded. Errors are ignored: the new cluster then avoids fewer

@@ -13,9 +13,17 @@ func (p *controlPlane) prepareAnnouncement(f *datadir.Folder, o planeOptions) {
 		return
 	}
 	p.announcement = &discover.AnnounceOptions{
-		Name: f.ServerUID, Cluster: p.ca.Trust().Fingerprint().String(),
+		Name: f.ServerUID, Authorities: p.authorities,
 		Listen: p.server.Address(), Advertise: o.advertise, Logger: p.logger,
 	}
+}
+
+// authorities are the fingerprints of those that are trusted now.
+func (p *controlPlane) authorities() (all []string) {
+	for _, one := range p.ca.Trust().Fingerprints() {
+		all = append(all, one.String())
+	}
+	return all
 }
 
 // announceOnNetwork lets machines of the same network find this server. The server runs on if that fails.

@@ -9,6 +9,7 @@ import (
 	"github.com/cloudless/cloudless/internal/checkup"
 	"github.com/cloudless/cloudless/internal/cli/local"
 	"github.com/cloudless/cloudless/internal/consensus"
+	"github.com/cloudless/cloudless/internal/control/authority"
 	"github.com/cloudless/cloudless/internal/control/certificates"
 	"github.com/cloudless/cloudless/internal/control/cron"
 	"github.com/cloudless/cloudless/internal/control/gossipkey"
@@ -40,9 +41,9 @@ type part func(context.Context) error
 // parts run in a process with a server: up, server, and join --role server.
 func (s *service) parts() []part {
 	if s.node == nil {
-		return []part{s.runPlane, s.reportServer}
+		return []part{s.runPlane, s.reportServer, s.keepContext}
 	}
-	return []part{s.runPlane, s.runNode, s.reportNoLeader}
+	return []part{s.runPlane, s.runNode, s.reportNoLeader, s.keepContext}
 }
 
 // parts run in every server.
@@ -74,6 +75,10 @@ func (p *controlPlane) leaderParts() []part {
 		Store: p.store, Proposer: p.server, CA: p.ca, Sealer: p.sealer, Metrics: p.metrics, Logger: p.logger,
 	})
 	workloadKeyLoop := workloadkeys.Loop{Proposer: p.server, Cluster: p.ca.Trust().Cluster(), Sealer: p.sealer}
+	authorityLoop := authority.Loop{
+		Keys: p.server.Membership().Keys(), Store: p.store, Proposer: p.server, Logger: p.logger, Self: p.folder.ServerUID,
+		Reports: p.server.KeyReports, Changed: p.server.Sessions().TrustChanged(),
+	}
 	keyLoop := gossipkey.Loop{Proposer: p.server, Cluster: p.ca.Trust().Cluster(), Sealer: p.sealer}
 	imageLoop := images.Loop{Store: p.store, Consensus: p.consensus, Images: p.server.Images(), Logger: p.logger}
 	pilot := consensus.PilotOptions{
@@ -91,6 +96,7 @@ func (p *controlPlane) leaderParts() []part {
 		certificateLoop.Run, // makes, renews and removes the certificates of routes
 		serverLoop.Run,      // records the servers
 		func(ctx context.Context) error { return p.consensus.Pilot(ctx, pilot) }, // decides which servers vote
+		authorityLoop.Run,   // replaces the certificate authority and the key-encryption key
 		keyLoop.Run,         // gives the gossip a key
 		workloadKeyLoop.Run, // makes and rotates the keys of workloads' tokens
 		imageLoop.Run,       // copies images to every server

@@ -125,9 +125,10 @@ func (s *service) enrollSelf(ctx context.Context) error {
 		return s.enrollOwnNode(ctx, *s.node)
 	case err != nil:
 		return err
-	case creds.Trust().Fingerprint() != p.ca.Trust().Fingerprint():
+	case creds.Trust().Cluster() != p.ca.Trust().Cluster():
 		return enroll.OtherCluster(f, creds)
-	case time.Now().After(creds.NotAfter()):
+	// The authority may have been replaced while this machine was off.
+	case time.Now().After(creds.NotAfter()) || !p.ca.Trust().Has(creds.Issuer()):
 		if creds, err = s.recertify(creds); err != nil {
 			return err
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 
@@ -30,6 +31,9 @@ type service struct {
 	sameRole func(*datadir.AlreadyRunningError) error
 	// ready is called once, with a message for the user.
 	ready func(string)
+
+	// context is the name of the context that this process has written.
+	context atomic.Pointer[string]
 
 	folder      *datadir.Folder
 	instruments *instruments

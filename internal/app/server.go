@@ -10,6 +10,9 @@ import (
 	"os"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/consensus"
@@ -82,7 +85,7 @@ func openControlPlane(ctx context.Context, f *datadir.Folder, o planeOptions, i 
 	p.autoscale = autoscale.New(autoscale.Options{Store: p.store, Proposer: p.consensus, Reports: p.nodes, Traffic: p.traffic, Metrics: p.metrics})
 	p.server, err = server.New(ctx, server.Options{
 		UID: f.ServerUID, Version: o.version, Address: o.address, Advertise: o.advertise, Hosts: hosts(o.address, o.advertise),
-		Store: p.store, Consensus: p.consensus, CA: p.ca, Sealer: p.sealer, Addresses: p.peers.AddressOf, Registry: p.registry,
+		Store: p.store, Consensus: p.consensus, CA: p.ca, Sealer: p.sealer, KeepAuthority: keeper(f), Addresses: p.peers.AddressOf, Registry: p.registry,
 		Nodes: p.nodes, Placement: replicas.Placement{Queries: placement.Queries{Decisions: p.decisions}}, Logger: logger, Clock: o.clock, CertificateTTL: o.certificateTTL,
 		Scrape: i.registry, Metrics: p.metrics, Tracing: i.tracing, Collector: p.collector, Scaling: p.autoscale,
 		Traffic: p.traffic, TrafficReports: p.traffic, Wake: p.autoscale.Wake,
@@ -186,8 +189,12 @@ func startedAs(f *datadir.Folder, o planeOptions) error {
 	})
 }
 
-// adminTTL is the lifetime of the admin token in the client configuration.
-const adminTTL = "8760h"
+// adminTTL is the lifetime of the admin token in the client configuration, which its user and this process renew. Older
+// releases made tokens that lasted for longestAdmin.
+const (
+	adminTTL     = "24h"
+	longestAdmin = 8760 * time.Hour
+)
 
 // writeContext writes a context with admin credentials to the client configuration, unless it has a valid one for this
 // cluster, and returns a message about it. It keeps the current context, if there is one. Only the server that founded
@@ -199,17 +206,26 @@ func (s *service) writeContext(ctx context.Context) (said string, err error) {
 	p, preferred := s.plane, cmp.Or(s.Context, "cloudless")
 	trust := p.ca.Trust()
 	err = client.UpdateConfig(s.ConfigPath, func(config *client.Config) error {
-		made := client.Context{Cluster: trust.Cluster(), CA: string(trust.PEM()), Addresses: p.contextAddresses()}
-		made.Name, made.Token = p.adminContext(config, preferred)
-		if made.Token == "" {
-			token, err := p.createToken(ctx, &v1.CreateTokenRequest{Role: "admin", Ttl: adminTTL})
+		made := p.adminContext(config, preferred)
+		made.Cluster, made.CA, made.Addresses = trust.Cluster(), string(trust.PEM()), p.contextAddresses()
+		var outlived string
+		if made.Token == "" || made.Due(time.Now()) || p.isLasting(made.Token) {
+			token, err := p.createToken(ctx, &v1.CreateTokenRequest{Role: "admin", Ttl: adminTTL, Renewable: true, Purpose: "context " + made.Name + " of cloudless up"})
 			if err != nil {
 				return fmt.Errorf("create admin token: %w", err)
 			}
-			made.Token = token.GetSecret()
+			if old := p.server.TokenOf(made.Token); old != nil && old.GetSpec().GetRenew() == nil {
+				outlived = old.GetMetadata().GetName()
+			}
+			made.TakeToken(token, time.Now())
+			made.From = client.FromUp
 		}
 		config.Set(made)
+		s.context.Store(&made.Name)
 		said = fmt.Sprintf("context %s is in %s", made.Name, s.ConfigPath)
+		if outlived != "" {
+			said += fmt.Sprintf("; its token %s, which lasted a year, was replaced by one that renews itself: revoke it, unless you use it elsewhere, with: cloudless token rm %s", outlived, outlived)
+		}
 		if config.Current != made.Name {
 			said += fmt.Sprintf("; the current context is still %s: change that with: cloudless context use %s", config.Current, made.Name)
 		}
@@ -237,9 +253,9 @@ func (p *controlPlane) createToken(ctx context.Context, request *v1.CreateTokenR
 	}
 }
 
-// adminContext is the name and token of the configuration's admin context for this cluster. If there is none, it returns
-// a free name and no token. It ignores contexts with tokens of other roles.
-func (p *controlPlane) adminContext(config *client.Config, preferred string) (name, token string) {
+// adminContext is the configuration's admin context for this cluster. If there is none, it returns a free name and no token.
+// It ignores contexts with tokens of other roles.
+func (p *controlPlane) adminContext(config *client.Config, preferred string) client.Context {
 	cluster := p.ca.Trust().Cluster()
 	for _, context := range config.Contexts {
 		if context.Cluster != cluster || context.Token == "" {
@@ -247,10 +263,58 @@ func (p *controlPlane) adminContext(config *client.Config, preferred string) (na
 		}
 		role, known := p.server.RoleOf(context.Token)
 		if role == "admin" || !known && !p.consensus.IsLeader() { // a follower may be behind
-			return context.Name, context.Token
+			return context
 		}
 	}
-	return config.FreeName(cluster, preferred), ""
+	for _, context := range config.Contexts {
+		if context.Cluster == cluster && context.From == client.FromUp { // its token has ended
+			return client.Context{Name: context.Name}
+		}
+	}
+	return client.Context{Name: config.FreeName(cluster, preferred)}
+}
+
+// isLasting reports whether a token is that of an older release.
+func (p *controlPlane) isLasting(secret string) bool {
+	token := p.server.TokenOf(secret)
+	life := token.GetSpec().GetExpireTime().AsTime().Sub(token.GetMetadata().GetCreateTime().AsTime())
+	return token != nil && token.GetSpec().GetRenew() == nil && (life-longestAdmin).Abs() < time.Minute
+}
+
+// How long to wait between two looks at the context.
+const (
+	leastRest = 30 * time.Second
+	mostRest  = 10 * time.Minute
+)
+
+// keepContext renews the token of the context that this process has written, until ctx ends. If the token has ended, which
+// happens to a machine that was asleep for long, it gets a new one.
+func (s *service) keepContext(ctx context.Context) error {
+	for rest := leastRest; pause(ctx, rest) == nil; {
+		rest = mostRest
+		config, err := client.LoadConfig(cmp.Or(s.ConfigPath, os.DevNull))
+		name := s.context.Load()
+		if err != nil || name == nil {
+			continue
+		}
+		have, err := config.Context(*name)
+		if err != nil || have.From != client.FromUp || have.Cluster != s.plane.ca.Trust().Cluster() {
+			continue // the user has changed it
+		}
+		if have.Due(time.Now()) {
+			have, err = client.Renew(ctx, s.ConfigPath, *name)
+			if status.Code(err) == codes.Unauthenticated {
+				_, err = s.writeContext(ctx)
+			}
+			if err != nil {
+				s.logger.DebugContext(ctx, "the token of the context is renewed later", "error", err)
+				rest = leastRest
+				continue
+			}
+		}
+		rest = max(leastRest, min(mostRest, time.Until(have.RenewAt())))
+	}
+	return nil
 }
 
 // hosts are the names and addresses of this machine.

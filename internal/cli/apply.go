@@ -16,6 +16,7 @@ import (
 	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
 	"github.com/cloudless/cloudless/internal/cli/wait"
+	"github.com/cloudless/cloudless/internal/policy"
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
@@ -27,7 +28,7 @@ func (c *cli) applyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE|FOLDER|-",
 		Short: "Create or update the objects in a file",
-		Long: "Apply creates or updates the objects in a file, of kind Workload, Service, Route, Namespace or Node: all of them,\n" +
+		Long: "Apply creates or updates the objects in a file, of kind Workload, Service, Route, Namespace, Policy …: all of them,\n" +
 			"or none if one is refused.\n" +
 			"Then it shows the replicas until the deployments have ended, or says why replicas cannot run.\n" +
 			"A file is YAML or JSON and may hold several documents. - is standard input. A folder stands for all files in it.\n\n" +
@@ -147,6 +148,11 @@ func (c *cli) warn(plan *cloudlessv1.Plan) {
 		}
 		for _, warning := range change.GetWarnings() {
 			c.Note("warning: %s %s: %s", kindWord(change), change.GetName(), terminal.Plain(warning))
+		}
+		for _, f := range change.GetFindings() {
+			if f.GetMode() == policy.Warn {
+				c.Note("warning: %s %s: %s", kindWord(change), change.GetName(), terminal.Plain(findingText(f)))
+			}
 		}
 		if image := change.GetImage(); image != "" && !strings.Contains(image, "@") {
 			c.Note("warning: workload %s: image %s could not be checked, because its registry cannot be reached from the server", change.GetName(), terminal.Plain(image))

@@ -276,6 +276,9 @@ func (c *cli) workloadFacts(w *cloudlessv1.Workload, revision *cloudlessv1.Revis
 	if e := s.GetEgress(); e != nil {
 		f.Add("Egress", spec.EgressInWords(e))
 	}
+	if i := s.GetIdentity(); i != nil {
+		f.Add("Identity", "certificates and tokens for "+spec.FormatDuration(spec.IdentityTTL(i)))
+	}
 	f.Add("Limits", amounts(s.GetResources().GetLimits()))
 	f.Add("Requests", amounts(s.GetResources().GetRequests()))
 	schedulingFacts(f, s)

@@ -145,6 +145,13 @@ func (c *cli) showNamespace(n *cloudlessv1.Namespace) error {
 	f.Add("Labels", terminal.Pairs(n.GetMetadata().GetLabels()))
 	f.Add("Workloads", fmt.Sprint(n.GetStatus().GetWorkloads()))
 	f.Add("Pending", fmt.Sprint(n.GetStatus().GetPending()))
+	if s := n.GetSpec(); s != nil && s.MaxPriority != nil {
+		f.Add("Max priority", fmt.Sprint(s.GetMaxPriority()))
+	}
+	f.Add("Profile", n.GetSpec().GetProfile())
+	if d := n.GetSpec().GetDefaultRequests(); d != nil {
+		f.Add("Default requests", strings.Trim("CPU "+d.GetCpu()+", memory "+d.GetMemory(), ", "))
+	}
 	f.Add("Over quota", strings.Join(n.GetStatus().GetOver(), ", "))
 	f.Add("Age", command.Age(n.GetMetadata().GetCreateTime(), time.Now()))
 	if err := f.Flush(); err != nil {
@@ -182,11 +189,51 @@ var (
 )
 
 func quotaFlags(cmd *cobra.Command) {
+	cmd.Flags().String("max-priority", "", "highest `priority` that its workloads may have, 0 to 1000")
+	cmd.Flags().String("profile", "", "most that its workloads may name as their security `profile`, and what others have: restricted, default or privileged")
+	cmd.Flags().String("default-cpu", "", "`CPU` that counts for a replica of a workload without a request of its own")
+	cmd.Flags().String("default-memory", "", "`memory` that counts for a replica of a workload without a request of its own")
 	for _, flags := range []map[string]string{quotaAmounts, quotaCounts} {
 		for name, help := range flags {
 			cmd.Flags().String(name, "", help)
 		}
 	}
+}
+
+// changeNamespace sets the fields of a namespace whose flags are given, and reports whether any is.
+func changeNamespace(cmd *cobra.Command, to *cloudlessv1.NamespaceSpec) (changed bool, err error) {
+	if to.Quota == nil {
+		to.Quota = &cloudlessv1.Quota{}
+	}
+	if changed, err = changeQuota(cmd, to.Quota); err != nil {
+		return false, err
+	}
+	if text, given := givenFlag(cmd, "max-priority"); given {
+		changed, to.MaxPriority = true, nil
+		if n, err := strconv.ParseInt(text, 10, 32); err == nil {
+			to.MaxPriority = proto.Int32(int32(n))
+		} else if text != unlimited {
+			return false, command.Usagef(cmd, "--max-priority %q is not a number: write one from 0 to 1000, or %s for no ceiling", text, unlimited)
+		}
+	}
+	if text, given := givenFlag(cmd, "profile"); given {
+		if changed = true; text == unlimited {
+			text = ""
+		}
+		to.Profile = text
+	}
+	for flag, field := range map[string]func(*cloudlessv1.ResourceAmounts) *string{
+		"default-cpu":    func(a *cloudlessv1.ResourceAmounts) *string { return &a.Cpu },
+		"default-memory": func(a *cloudlessv1.ResourceAmounts) *string { return &a.Memory },
+	} {
+		if text, given := givenFlag(cmd, flag); given {
+			if changed = true; to.DefaultRequests == nil {
+				to.DefaultRequests = &cloudlessv1.ResourceAmounts{}
+			}
+			*field(to.DefaultRequests) = text
+		}
+	}
+	return changed, nil
 }
 
 // changeQuota sets the fields of a quota whose flags are given, and reports whether any is.
@@ -232,13 +279,14 @@ func (c *cli) namespaceCreateCommand() *cobra.Command {
 		Short: "Create a namespace",
 		Long: "Create creates a namespace, with a quota if the flags give one. This is optional: a namespace also comes into\n" +
 			"being with its first workload, without limits.",
-		Example: "  cloudless namespace create shop --cpu 4 --memory 8Gi --replicas 20",
-		Args:    command.ExactArgs("NAME"),
+		Example: "  cloudless namespace create shop --cpu 4 --memory 8Gi --replicas 20\n" +
+			"  cloudless namespace create shop --max-priority 200 --profile restricted",
+		Args: command.ExactArgs("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			n := &cloudlessv1.Namespace{
 				Metadata: &cloudlessv1.Metadata{Name: args[0]}, Spec: &cloudlessv1.NamespaceSpec{Quota: &cloudlessv1.Quota{}},
 			}
-			if _, err := changeQuota(cmd, n.GetSpec().GetQuota()); err != nil {
+			if _, err := changeNamespace(cmd, n.GetSpec()); err != nil {
 				return err
 			}
 			return c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
@@ -258,15 +306,15 @@ func (c *cli) namespaceSetCommand() *cobra.Command {
 	var lift bool
 	cmd := &cobra.Command{
 		Use:   "set NAME",
-		Short: "Change the quota of a namespace",
-		Long: "Set changes the given limits of the quota and keeps the others. 0 allows nothing, and unlimited lifts a limit. A\n" +
+		Short: "Change the quota and the ceilings of a namespace",
+		Long: "Set changes the given limits and keeps the others. 0 allows nothing, and unlimited lifts a limit. A\n" +
 			"lower quota stops no running replica: new replicas are pending until there is room. After a higher quota, pending\n" +
 			"replicas are placed at once.",
 		Example: "  cloudless namespace set shop --cpu 4 --memory 8Gi --replicas 20 --gpu 0\n" +
 			"  cloudless namespace set shop --replicas unlimited\n  cloudless namespace set shop --unlimited",
 		Args: command.ExactArgs("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			changed, err := changeQuota(cmd, &cloudlessv1.Quota{})
+			changed, err := changeNamespace(cmd, &cloudlessv1.NamespaceSpec{})
 			if err != nil {
 				return err
 			}
@@ -274,11 +322,11 @@ func (c *cli) namespaceSetCommand() *cobra.Command {
 				return command.Usagef(cmd, "nothing is given to change: %s --cpu 4", cmd.CommandPath()+" "+args[0])
 			}
 			return c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
-				answer, err := setQuota(ctx, cl, args[0], func(to *cloudlessv1.Quota) {
+				answer, err := setNamespace(ctx, cl, args[0], func(to *cloudlessv1.NamespaceSpec) {
 					if lift {
-						proto.Reset(to)
+						to.Quota = nil
 					}
-					_, _ = changeQuota(cmd, to) // the flags were checked above
+					_, _ = changeNamespace(cmd, to) // the flags were checked above
 				})
 				if err != nil {
 					return err
@@ -295,8 +343,8 @@ func (c *cli) namespaceSetCommand() *cobra.Command {
 // maxSets limits the attempts to change a quota that another user changes at the same time.
 const maxSets = 10
 
-// setQuota changes the current quota, and retries if another user has changed it meanwhile.
-func setQuota(ctx context.Context, cl *client.Client, name string, change func(*cloudlessv1.Quota)) (*cloudlessv1.ApplyNamespaceResponse, error) {
+// setNamespace changes a namespace, and retries if another user has changed it meanwhile.
+func setNamespace(ctx context.Context, cl *client.Client, name string, change func(*cloudlessv1.NamespaceSpec)) (*cloudlessv1.ApplyNamespaceResponse, error) {
 	for try := 1; ; try++ {
 		n, err := cl.Namespaces().GetNamespace(ctx, &cloudlessv1.GetNamespaceRequest{Name: name})
 		switch {
@@ -305,12 +353,10 @@ func setQuota(ctx context.Context, cl *client.Client, name string, change func(*
 		case err != nil:
 			return nil, err
 		}
-		quota := n.GetSpec().GetQuota()
-		if quota == nil {
-			quota = &cloudlessv1.Quota{}
+		if n.Status = nil; n.Spec == nil {
+			n.Spec = &cloudlessv1.NamespaceSpec{}
 		}
-		change(quota)
-		n.Spec, n.Status = &cloudlessv1.NamespaceSpec{Quota: quota}, nil
+		change(n.Spec)
 		if n.GetMetadata().GetUid() == "" { // the namespace was not created yet
 			made, err := cl.Namespaces().CreateNamespace(ctx, &cloudlessv1.CreateNamespaceRequest{Namespace: n})
 			if status.Code(err) == codes.AlreadyExists && try < maxSets {

@@ -76,6 +76,8 @@ func exampleOf(kind api.Kind) string {
 	switch kind.Name {
 	case "Service":
 		return "api"
+	case "Policy":
+		return "registries"
 	case "Route":
 		return "shop-example-org"
 	case "Certificate":

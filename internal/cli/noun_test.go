@@ -469,9 +469,9 @@ func TestTokens(t *testing.T) {
 		t.Errorf("for a server: %+v", got)
 	}
 	c.run(t.Context(), "", "token", "ls").expect(t, 0,
-		"NAME  ROLE    NAMESPACE  USED    LAST USE  EXPIRES    AGE  PURPOSE\n"+
-			"t1    node    -          1 of 2  -         has ended  -    -\n"+
-			"ci    viewer  -          -       -         never      -    -\n", "")
+		"NAME  ROLE    NAMESPACE  USED    LAST USED  EXPIRES    AGE  PURPOSE\n"+
+			"t1    node    -          1 of 2  -          has ended  -    -\n"+
+			"ci    viewer  -          -       never      never      -    -\n", "")
 	c.run(t.Context(), "", "token", "rm", "ci").expect(t, 0, "token ci revoked\n", "")
 }
 

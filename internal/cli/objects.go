@@ -137,7 +137,22 @@ var columns = map[string]struct {
 	}},
 	"Certificate": {[]string{"HOSTS", "SOURCE", "STATE", "EXPIRES", "PROBLEM"}, certificateRow},
 	"Secret":      {secret.Headings, secret.Row},
-	"Route":       {[]string{"URL", "TO", "NODES", "REQUESTS/S", "REASON"}, routeRow},
+	"Policy": {[]string{"MODE", "KINDS", "NAMESPACES", "RULES"}, func(o client.Object) []string {
+		p := o.(*cloudlessv1.Policy)
+		m := p.GetSpec().GetMatch()
+		kinds, namespaces := "workload", "all"
+		if len(m.GetKinds()) > 0 {
+			kinds = strings.Join(m.GetKinds(), ",")
+		}
+		if len(m.GetNamespaces()) > 0 {
+			namespaces = strings.Join(m.GetNamespaces(), ",")
+		}
+		if len(m.GetExceptNamespaces()) > 0 {
+			namespaces += " but " + strings.Join(m.GetExceptNamespaces(), ",")
+		}
+		return []string{p.GetSpec().GetMode(), kinds, namespaces, strconv.Itoa(len(p.GetSpec().GetRules()))}
+	}},
+	"Route": {[]string{"URL", "TO", "NODES", "REQUESTS/S", "REASON"}, routeRow},
 	"Revision": {[]string{"REVISION", "IMAGE"}, func(o client.Object) []string {
 		r := o.(*cloudlessv1.Revision)
 		return []string{strconv.FormatUint(r.GetSpec().GetNumber(), 10), r.GetSpec().GetWorkload().GetImage()}
@@ -283,6 +298,7 @@ var insteadOf = map[string]map[string]string{
 		"Login":         "its password cannot be read; replace it with: cloudless image login HOST",
 		"Replica":       "it follows its workload; change that with: cloudless edit workload NAME",
 		"Revision":      "it records what a workload was; change that with: cloudless edit workload NAME",
+		"Secret":        "its value cannot be read; give it another one with: cloudless secret set NAME, or change who may use it with --keep",
 		"Server":        "it reports its own settings; change the flags of cloudless server on its machine and restart it",
 		"Token":         "its rights never change; create another with: cloudless token create, and revoke it with: cloudless token rm NAME",
 	},

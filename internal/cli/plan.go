@@ -13,6 +13,7 @@ import (
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
+	"github.com/cloudless/cloudless/internal/policy"
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
@@ -133,4 +134,83 @@ func changes(plan *cloudlessv1.Plan) bool {
 		}
 	}
 	return false
+}
+
+func (c *cli) policyCommand() *cobra.Command {
+	apply := c.applyCommand()
+	apply.Short = "Create or update the policies in a file"
+	apply.Long = "Apply creates or updates the policies in a file. An expression that does not compile, that is not true or false, or that\n" +
+		"could take too long is refused. Objects that exist and break a rule stay as they are; policy test shows them."
+	apply.Example = "  cloudless policy apply -f policy.yaml\n  cloudless policy apply -f policies/"
+	return c.nounCommand("policy", "Rules for objects and nodes, as expressions in CEL",
+		"  cloudless policy apply -f policy.yaml\n  cloudless policy test -f app.yaml --policy policy.yaml\n  cloudless policy ls",
+		apply, c.policyTestCommand())
+}
+
+func (c *cli) policyTestCommand() *cobra.Command {
+	var input planInput
+	var drafts []string
+	cmd := &cobra.Command{
+		Use:   "test -f FILE|FOLDER|-",
+		Short: "Show what the policies say of the objects in a file",
+		Long: "Test shows which rules the objects in a file break, in which field, and how to fix it. It changes nothing. With --policy it\n" +
+			"tries policies that the cluster does not have yet, beside those that it has. Objects that exist already are judged, too.\n\n" +
+			"The exit code is 0 if nothing would be refused, and 1 if something would.",
+		Example: "  cloudless policy test -f app.yaml\n  cloudless policy test -f shop/ --policy new.yaml\n  cloudless policy test -f app.yaml -o json",
+		Args:    command.ExactArgs(),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			input.files = append(input.files, drafts...)
+			if len(input.files) == len(drafts) {
+				return command.Usagef(cmd, "the file is missing: %s", cmd.UseLine())
+			}
+			request, err := c.planRequest(cmd, input)
+			if err != nil {
+				return err
+			}
+			return c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
+				return c.policyTest(ctx, cl, request)
+			})(cmd, args)
+		},
+	}
+	cmd.Flags().StringArrayVarP(&input.files, "file", "f", nil, "`file` or folder to test, - for standard input; may be repeated")
+	cmd.Flags().StringArrayVar(&drafts, "policy", nil, "`file` or folder with policies to try; may be repeated")
+	return cmd
+}
+
+// policyTest shows the findings of a plan. Refused objects are an error without a message of its own.
+func (c *cli) policyTest(ctx context.Context, cl *client.Client, request *cloudlessv1.PlanRequest) error {
+	plan, err := cl.Plan(ctx, request)
+	if err != nil {
+		return fmt.Errorf("judge the objects: %w", err)
+	}
+	refused, judged := 0, 0
+	report := &cloudlessv1.Plan{}
+	t := &planText{style: terminal.StyleFor(c.Stdout)}
+	for _, change := range plan.GetChanges() {
+		report.Changes = append(report.Changes, &cloudlessv1.PlanChange{
+			Kind: change.GetKind(), Namespace: change.GetNamespace(), Name: change.GetName(), Action: change.GetAction(), Findings: change.GetFindings(),
+		})
+		if change.GetKind() == spec.KindPolicy {
+			continue
+		}
+		judged++
+		if slices.ContainsFunc(change.GetFindings(), func(f *cloudlessv1.PolicyFinding) bool { return f.GetMode() == policy.Enforce }) {
+			refused++
+		}
+		if len(change.GetFindings()) > 0 {
+			fmt.Fprintf(t, "%s %s\n", kindWord(change), terminal.Plain(inNamespace(change.GetName(), change.GetNamespace(), c.Namespace)))
+		}
+		for _, f := range change.GetFindings() {
+			t.finding(f)
+		}
+	}
+	if !c.ForPeople() {
+		err = c.PrintObject(report)
+	} else {
+		err = c.Printf("%s%s judged, %d refused.\n", t.String(), spec.Count(judged, "object"), refused)
+	}
+	if err == nil && refused > 0 {
+		err = command.Exit(1, nil)
+	}
+	return err
 }

@@ -7,6 +7,7 @@ import (
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/cli/phrase"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
+	"github.com/cloudless/cloudless/internal/policy"
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
@@ -73,10 +74,36 @@ func (t *planText) change(change *cloudlessv1.PlanChange, namespace string) {
 	for _, warning := range change.GetWarnings() {
 		t.WriteString("    " + t.style.Paint(terminal.Yellow, "! "+terminal.Plain(warning)) + "\n")
 	}
+	for _, f := range change.GetFindings() {
+		t.finding(f)
+	}
 	t.quota(change)
 	if change.GetAction() != spec.ActionUnchanged {
 		t.WriteByte('\n')
 	}
+}
+
+// finding shows a rule that the object breaks.
+func (t *planText) finding(f *cloudlessv1.PolicyFinding) {
+	colour := terminal.Yellow
+	if f.GetMode() == policy.Enforce {
+		colour = terminal.Red
+	}
+	t.WriteString("    " + t.style.Paint(colour, "! "+terminal.Plain(findingText(f))) + "\n")
+}
+
+func findingText(f *cloudlessv1.PolicyFinding) string {
+	text := policy.Words(f)
+	if f.GetField() != "" {
+		text = f.GetField() + ": " + text
+	}
+	switch f.GetMode() {
+	case policy.Enforce:
+		return "refused: " + text
+	case policy.Record:
+		return "recorded: " + text
+	}
+	return text
 }
 
 // kindWord is the kind of a changed object in a sentence.

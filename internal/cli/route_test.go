@@ -24,8 +24,9 @@ import (
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
-// routeStore is what a cluster remembers of routes and certificates.
+// routeStore is what a cluster remembers of routes, certificates and secrets.
 type routeStore struct {
+	secretStore
 	cloudlessv1.UnimplementedRouteServiceServer
 	cloudlessv1.UnimplementedCertificateServiceServer
 	routes map[string]*cloudlessv1.Route // as they are stored
@@ -37,6 +38,7 @@ type routeStore struct {
 
 func (c *cluster) registerRoutes(server *grpc.Server) {
 	c.routes, c.certificates = map[string]*cloudlessv1.Route{}, map[string]*cloudlessv1.Certificate{}
+	c.registerSecrets(server)
 	cloudlessv1.RegisterRouteServiceServer(server, c)
 	cloudlessv1.RegisterCertificateServiceServer(server, c)
 }

@@ -233,8 +233,8 @@ func (c *cli) printClusterStatus(cluster *cloudlessv1.Cluster, nodes []*cloudles
 			voters++
 		}
 	}
-	if err := c.Printf("Cluster %s\nServers: %d, %d vote (%d desired); %s\n\n",
-		cluster.GetMetadata().GetUid(), len(st.GetServers()), voters, st.GetDesiredVoters(), mayFail(st)); err != nil {
+	if err := c.Printf("Cluster %s\nFingerprint: %s\nServers: %d, %d vote (%d desired); %s\n\n",
+		cluster.GetMetadata().GetUid(), st.GetCaFingerprint(), len(st.GetServers()), voters, st.GetDesiredVoters(), mayFail(st)); err != nil {
 		return err
 	}
 	far, how := "LAG", serverLag

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -45,9 +46,13 @@ func (c *cli) tokenCreateCommand() *cobra.Command {
 		Use:   "create --role node|server|ROLE",
 		Short: "Create a token; its secret is shown only once",
 		Long: "Create creates a token and prints its secret, which is not stored and never shown again. A token with role node\n" +
-			"or server lets machines join; the other roles let programs call the API. With -n, the role counts in that namespace only.",
+			"or server lets machines join; the other roles let programs call the API. With -n, the role counts in that namespace\n" +
+			"only. A token that lets a machine join can fix its name, labels and zone: the machine cannot choose others. The\n" +
+			"bearer of a renewable token may renew it again and again, each time for --ttl; the context that logs in with it does\n" +
+			"so by itself.",
 		Example: "  cloudless token create --role node > join-token\n" +
 			"  cloudless token create --role node --ttl 1h --uses 3\n" +
+			"  cloudless token create --role node --node-name box-7 --zone berlin --node-label rack=b2\n" +
 			"  cloudless token create --role viewer --name ci --ttl 720h\n" +
 			"  cloudless token create --role deployer -n shop --ttl 8h --purpose \"releases of the shop\"",
 		Args: command.ExactArgs(),
@@ -80,6 +85,10 @@ func (c *cli) tokenCreateCommand() *cobra.Command {
 	flags.StringVar(&request.Name, "name", "", "`name` of the token (default: chosen by the cluster)")
 	flags.StringVar(&request.Purpose, "purpose", "", "what the token is for, in a `sentence`")
 	flags.StringToStringVar(&request.Labels, "label", nil, "`labels` of the token, such as team=web")
+	flags.BoolVar(&request.Renewable, "renewable", false, "let the bearer renew the token, each time for --ttl")
+	flags.StringVar(&request.NodeName, "node-name", "", "`name` of the machine that joins with the token")
+	flags.StringToStringVar(&request.NodeLabels, "node-label", nil, "`labels` of the machine that joins, such as rack=b2")
+	flags.StringVar(&request.Zone, "zone", "", "`zone` of the machine that joins")
 	return cmd
 }
 
@@ -123,9 +132,9 @@ func (c *cli) tokenListCommand() *cobra.Command {
 			if !c.ForPeople() {
 				return command.PrintList(c.Env, tokens)
 			}
-			t := terminal.NewTable(c.Stdout, "NAME", "ROLE", "NAMESPACE", "USED", "LAST USE", "EXPIRES", "AGE", "PURPOSE")
+			t := terminal.NewTable(c.Stdout, "NAME", "ROLE", "NAMESPACE", "USED", "LAST USED", "EXPIRES", "AGE", "PURPOSE")
 			for _, token := range tokens {
-				t.Row(token.GetMetadata().GetName(), token.GetSpec().GetRole(), token.GetSpec().GetNamespace(), tokenUses(token), tokenLastUse(token, time.Now()),
+				t.Row(token.GetMetadata().GetName(), cmp.Or(token.GetSpec().GetRole(), "user "+token.GetSpec().GetUser()), token.GetSpec().GetNamespace(), tokenUses(token), lastUse(token, time.Now()),
 					tokenEnd(token, time.Now()), command.Age(token.GetMetadata().GetCreateTime(), time.Now()), token.GetSpec().GetPurpose())
 			}
 			return t.Flush()
@@ -142,12 +151,18 @@ func tokenUses(token *cloudlessv1.Token) string {
 	return fmt.Sprintf("%d of %d", token.GetStatus().GetUsed(), token.GetSpec().GetUses())
 }
 
-// tokenLastUse is how long ago a token was used.
-func tokenLastUse(token *cloudlessv1.Token, now time.Time) string {
-	if token.GetStatus().GetLastUseTime() == nil {
+// lastUse is when an API token was last used, and where from. Join tokens are counted.
+func lastUse(token *cloudlessv1.Token, now time.Time) string {
+	st := token.GetStatus()
+	switch {
+	case token.GetSpec().GetUses() > 0:
 		return ""
+	case st.GetLastUseTime() == nil:
+		return "never"
+	case st.GetLastUseAddress() == "":
+		return command.Age(st.GetLastUseTime(), now) + " ago"
 	}
-	return command.Age(token.GetStatus().GetLastUseTime(), now) + " ago"
+	return command.Age(st.GetLastUseTime(), now) + " ago from " + st.GetLastUseAddress()
 }
 
 func tokenEnd(token *cloudlessv1.Token, now time.Time) string {

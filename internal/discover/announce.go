@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -18,6 +19,8 @@ type AnnounceOptions struct {
 	Name string
 	// Cluster is the fingerprint of the cluster's authority.
 	Cluster string
+	// Authorities, if it is set, replaces Cluster by the fingerprints of all authorities that are trusted now.
+	Authorities func() []string
 	// Listen is where the server listens. If that is one address, only its network gets answers; if it is all of them,
 	// each network gets the address on it.
 	Listen string
@@ -166,7 +169,11 @@ func (a *announcer) reply(s *socket, index int, from net.Addr, id uint16) error 
 		return nil
 	}
 	legacy := asker.Port != port
-	message, err := answer(id, legacy, a.Name, Found{Address: address, Cluster: a.Cluster})
+	cluster := a.Cluster
+	if a.Authorities != nil {
+		cluster = strings.Join(a.Authorities(), ",")
+	}
+	message, err := answer(id, legacy, a.Name, Found{Address: address, Cluster: cluster})
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -15,8 +16,14 @@ import (
 type Found struct {
 	// Address is where it is reached, host:port.
 	Address string
-	// Cluster is the fingerprint of its cluster's authority.
+	// Cluster is the fingerprint of its cluster's authority; while the authority is replaced, those of both, with a comma
+	// between.
 	Cluster string
+}
+
+// Trusts reports whether the server says that its cluster trusts an authority.
+func (f Found) Trusts(authority string) bool {
+	return slices.Contains(strings.Split(f.Cluster, ","), authority)
 }
 
 const (

@@ -86,11 +86,11 @@ const (
 )
 
 func privateFiles(h Hardening) (all []Finding) {
-	good := 0
+	good, closed := 0, 0
 	for _, f := range h.Files {
 		switch {
 		case errors.Is(f.Err, fs.ErrPermission):
-			all = append(all, unknown(f.Path+" cannot be seen by you", "sudo cloudless doctor --security")...)
+			closed++
 		case f.Err != nil:
 			all = append(all, unknown(fmt.Sprintf("%s cannot be read: %v", f.Path, f.Err), "ls -l "+f.Path)...)
 		case f.UID != 0:
@@ -102,6 +102,9 @@ func privateFiles(h Hardening) (all []Finding) {
 		default:
 			good++
 		}
+	}
+	if closed > 0 {
+		all = append(all, unknown(fmt.Sprintf("%d of %d files and folders with keys and data cannot be seen by you", closed, len(h.Files)), "sudo cloudless doctor --security")...)
 	}
 	switch {
 	case len(h.Files) == 0:

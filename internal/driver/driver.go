@@ -235,7 +235,7 @@ type Task struct {
 	SecretEnv string
 	// Owner is called once the user of the task's first process is known, before it starts. If it fails, Start does. It
 	// may be nil.
-	Owner func(User) error
+	Owner func(User) error `json:"-"`
 }
 
 // User is the user of a task's first process, as the task sees it.

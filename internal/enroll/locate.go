@@ -71,7 +71,7 @@ func newCandidates(token identity.JoinToken) *candidates {
 // try lets a candidate prove itself, and calls found if it does. It does not wait, so that an unreachable candidate
 // does not delay the others.
 func (c *candidates) try(ctx context.Context, f discover.Found, found func()) {
-	if f.Cluster != c.token.CA().String() {
+	if !f.Trusts(c.token.CA().String()) {
 		c.note(func() { c.strangers = append(c.strangers, f.Address) })
 		return
 	}

@@ -2,6 +2,7 @@ package enroll
 
 import (
 	"context"
+	"crypto/tls"
 	"time"
 
 	"google.golang.org/grpc"
@@ -59,4 +60,42 @@ func serversToAsk(f *datadir.Folder, address string) []string {
 		return all
 	}
 	return append(all, peering.NewServerList(about, nil).Addresses()...)
+}
+
+// ofOtherCluster reports whether a token is for another cluster than a trust. A token that names an authority which the
+// trust does not have may be of a later time: then a server of the cluster tells, which proves itself by the token.
+func ofOtherCluster(ctx context.Context, servers []string, token identity.JoinToken, trust *identity.Trust) bool {
+	if trust.Has(token.CA()) {
+		return false
+	}
+	now := provenTrust(ctx, servers, token)
+	return now == nil || now.Cluster() != trust.Cluster()
+}
+
+// missed reports whether the cluster no longer trusts the authority that a member's certificate is from.
+func missed(ctx context.Context, servers []string, token identity.JoinToken, creds *identity.Credentials) bool {
+	if creds.Issuer() == token.CA() {
+		return false
+	}
+	now := provenTrust(ctx, servers, token)
+	return now != nil && !now.Has(creds.Issuer())
+}
+
+// provenTrust is what the servers of the token's cluster trust, as the first one shows that proves itself; nil if none
+// does.
+func provenTrust(ctx context.Context, servers []string, token identity.JoinToken) *identity.Trust {
+	ctx, cancel := context.WithTimeout(ctx, MemberPatience)
+	defer cancel()
+	for _, address := range servers {
+		conn, err := (&tls.Dialer{Config: identity.JoinTLS(token.CA())}).DialContext(ctx, "tcp", address)
+		if err != nil {
+			continue
+		}
+		state := conn.(*tls.Conn).ConnectionState()
+		_ = conn.Close()
+		if trust, err := identity.TrustByFingerprint(state.PeerCertificates, token.CA()); err == nil {
+			return trust
+		}
+	}
+	return nil
 }

@@ -53,8 +53,10 @@ func Node(ctx context.Context, f *datadir.Folder, o NodeOptions) (enroll func() 
 		}
 	case err != nil:
 		return nil, err
-	case creds.Trust().Fingerprint() != token.CA():
+	case ofOtherCluster(ctx, serversToAsk(f, o.Address), token, creds.Trust()):
 		return nil, OtherCluster(f, creds)
+	case missed(ctx, serversToAsk(f, o.Address), token, creds):
+		o.Logger.Warn("the cluster has replaced its certificate authority while this machine was away: it becomes a new node")
 	case time.Now().Before(creds.NotAfter()) && !expelled(ctx, serversToAsk(f, o.Address), creds):
 		if err := f.CheckSameNode(o.Request); err != nil {
 			return nil, err
@@ -88,7 +90,7 @@ func joinAt(ctx context.Context, f *datadir.Folder, o NodeOptions, address strin
 	defer func() { _ = conn.Close() }()
 	return becomeNode(ctx, f, o.Request, address, token.CA(), o.Logger, func(csr []byte) (*v1.EnrollResponse, error) {
 		return ask(ctx, conn, address, &v1.EnrollRequest{
-			Token: o.Token, Csr: csr, Name: Name(o.Request.Name), Labels: o.Request.Labels, Used: usedRanges(), Networks: usedNetworks(),
+			Token: o.Token, Csr: csr, Name: Name(o.Request.Name), Named: o.Request.Name != "", Labels: o.Request.Labels, Used: usedRanges(), Networks: usedNetworks(),
 		})
 	})
 }
@@ -189,7 +191,7 @@ func credentialsOf(key crypto.Signer, answer *v1.EnrollResponse, ca identity.Fin
 	if err != nil {
 		return nil, err
 	}
-	if creds.Trust().Fingerprint() != ca {
+	if !creds.Trust().Has(ca) {
 		return nil, errors.New("the server answered with a certificate of another cluster than the token's: create a new token and join again")
 	}
 	return creds, nil
@@ -246,8 +248,10 @@ func CheckRunningNode(ctx context.Context, held *datadir.AlreadyRunningError, se
 		return held // it is joining
 	case err != nil:
 		return err
-	case creds.Trust().Fingerprint() != token.CA():
+	case ofOtherCluster(ctx, serversToAsk(f, address), token, creds.Trust()):
 		return OtherCluster(f, creds)
+	case missed(ctx, serversToAsk(f, address), token, creds):
+		return formerNode(held, "the cluster has replaced its certificate authority while it was away")
 	case !time.Now().Before(creds.NotAfter()):
 		return formerNode(held, "its certificate has ended")
 	case expelled(ctx, serversToAsk(f, address), creds):

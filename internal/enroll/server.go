@@ -10,6 +10,8 @@ import (
 	"os"
 	"strings"
 
+	"google.golang.org/protobuf/proto"
+
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/datadir"
@@ -62,7 +64,7 @@ func Server(ctx context.Context, f *datadir.Folder, o ServerOptions) (datadir.En
 
 // joinedServer is where a server listens that has joined the token's cluster before.
 func joinedServer(ctx context.Context, f *datadir.Folder, o ServerOptions, token identity.JoinToken) (datadir.Endpoint, error) {
-	if err := checkJoined(f, token); err != nil {
+	if err := checkJoined(ctx, f, o.Address, token); err != nil {
 		return o.Endpoint, err
 	}
 	if f.Listen != "" {
@@ -109,15 +111,15 @@ func CheckRunningServer(held *datadir.AlreadyRunningError, secret string) error 
 	if _, err := os.Stat(f.AuthorityPath()); errors.Is(err, fs.ErrNotExist) {
 		return nil // it is joining
 	}
-	return checkAuthority(f, token)
+	return checkAuthority(context.Background(), f, "", token)
 }
 
 // checkJoined refuses a folder that belongs to another cluster than the token, or that no joined server uses.
-func checkJoined(f *datadir.Folder, token identity.JoinToken) error {
+func checkJoined(ctx context.Context, f *datadir.Folder, address string, token identity.JoinToken) error {
 	if _, err := os.Stat(f.AuthorityPath()); errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("data folder %s is used already, and not by a server: choose another --data-dir", f.Path())
 	}
-	if err := checkAuthority(f, token); err != nil {
+	if err := checkAuthority(ctx, f, address, token); err != nil {
 		return err
 	}
 	if f.Founds() {
@@ -128,25 +130,34 @@ func checkJoined(f *datadir.Folder, token identity.JoinToken) error {
 }
 
 // checkAuthority refuses the folder of a server of another cluster than the token's.
-func checkAuthority(f *datadir.Folder, token identity.JoinToken) error {
+func checkAuthority(ctx context.Context, f *datadir.Folder, address string, token identity.JoinToken) error {
 	ca, err := OpenAuthority(f)
 	if err != nil {
 		return err
 	}
-	if ca.Trust().Fingerprint() != token.CA() {
+	if trust := ca.Trust(); trust.Has(token.CA()) {
+		return nil
+	}
+	servers := strings.Split(f.Joined, ",")
+	if address != "" {
+		servers = append([]string{address}, servers...)
+	}
+	now := provenTrust(ctx, servers, token)
+	switch {
+	case now == nil || now.Cluster() != ca.Trust().Cluster():
 		return fmt.Errorf("data folder %s belongs to a server of another cluster (%s): choose another --data-dir, or remove the old one with: cloudless down --purge --data-dir %s",
 			f.Path(), ca.Trust().Cluster(), f.Path())
+	case !now.Shares(ca.Trust()):
+		return fmt.Errorf("the cluster has replaced its certificate authority while the server of data folder %s was away: remove the folder with: cloudless down --purge --data-dir %s, and join again",
+			f.Path(), f.Path())
 	}
 	return nil
 }
 
 // OpenAuthority opens the authority of the cluster that the folder's server belongs to.
 func OpenAuthority(f *datadir.Folder) (*identity.CA, error) {
-	sealer, err := identity.OpenOrCreateSealer(f.KeyPath())
-	if err != nil {
-		return nil, err
-	}
-	return membership.OpenAuthority(f.AuthorityPath(), sealer)
+	_, ca, err := membership.OpenKeys(f.KeyPath(), f.AuthorityPath())
+	return ca, err
 }
 
 // reachableByOthers refuses an address that only this machine can reach, if the other servers are elsewhere.
@@ -219,10 +230,16 @@ func keepServer(f *datadir.Folder, answer *v1.EnrollResponse, creds *identity.Cr
 	if err := handover.Accept(answer.GetSealedKey(), cluster, f.KeyPath()); err != nil {
 		return err
 	}
-	err := membership.KeepAuthority(f.AuthorityPath(), &statev1.Authority{
+	authority := &statev1.Authority{
 		Metadata: &v1.Metadata{Uid: cluster}, Certificate: creds.Trust().DER(), SealedKey: answer.GetSealedAuthority(),
-	})
-	if err != nil {
+	}
+	if len(answer.GetAuthority()) > 0 { // a server of this version sends all of it
+		authority = &statev1.Authority{}
+		if err := proto.Unmarshal(answer.GetAuthority(), authority); err != nil || authority.GetMetadata().GetUid() != cluster {
+			return errors.New("the cluster sent a damaged authority: join again")
+		}
+	}
+	if err := membership.KeepAuthority(f.AuthorityPath(), authority); err != nil {
 		return err
 	}
 	return f.Update(func(r *datadir.Record) {

@@ -118,6 +118,26 @@ func FollowTLS(trust *Trust, learned func()) *tls.Config {
 	})
 }
 
+// UnknownTLS is the configuration of a user who does not know the cluster yet. It accepts every server that sends its CA's
+// certificate along: the user has to compare its fingerprint.
+func UnknownTLS() *tls.Config {
+	return verifyingClient(func(chain []*x509.Certificate) error {
+		_, err := TrustShown(chain)
+		return err
+	})
+}
+
+// TrustShown is the trust in the CA whose certificate a server sent along, if it is a server under it. It proves nothing
+// before somebody has compared the fingerprint.
+func TrustShown(chain []*x509.Certificate) (*Trust, error) {
+	for _, cert := range chain {
+		if trust, err := newTrust(cert); err == nil {
+			return trust, verifyServer(trust, chain)
+		}
+	}
+	return nil, errors.New("the server shows no certificate of a cluster: check the address")
+}
+
 // verifyingClient replaces the verification by host name with another. VerifyConnection, unlike
 // VerifyPeerCertificate, is called for resumed sessions too.
 func verifyingClient(verify func(chain []*x509.Certificate) error) *tls.Config {

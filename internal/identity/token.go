@@ -6,6 +6,7 @@ import (
 	"crypto/subtle"
 	"encoding/base32"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"hash/crc32"
@@ -211,4 +212,14 @@ func tokenNoun(kind string) string {
 		return "join"
 	}
 	return "API"
+}
+
+// ParseFingerprint reads what [Fingerprint.String] writes; colons as openssl shows them are ignored.
+func ParseFingerprint(s string) (Fingerprint, error) {
+	var f Fingerprint
+	data, err := hex.DecodeString(strings.ReplaceAll(strings.TrimSpace(s), ":", ""))
+	if err != nil || len(data) != len(f) {
+		return f, fmt.Errorf("%q is not a fingerprint: it has %d hexadecimal digits", s, 2*len(f))
+	}
+	return Fingerprint(data), nil
 }

@@ -20,6 +20,10 @@ type gossipKey struct {
 // takeStoredKey takes the key that the state has, if it is newer.
 func (p *Peers) takeStoredKey() error {
 	key, version, err := p.Server.GossipKey()
+	if errors.Is(err, identity.ErrUnknownKey) {
+		p.logger.Debug("the key of the gossip in the state is of an earlier time; this server is still catching up", "error", err)
+		return nil
+	}
 	if err != nil {
 		return err
 	}

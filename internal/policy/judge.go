@@ -22,7 +22,7 @@ type Object interface {
 	GetMetadata() *v1.Metadata
 }
 
-// Request is a change of an object that policies judge.
+// Request is a change of an object that policies judge. One goroutine uses it.
 type Request struct {
 	// Kind is in lower case, such as "workload". Verb is one of Create, Update and Delete.
 	Kind, Verb string
@@ -30,6 +30,29 @@ type Request struct {
 	Object, Before Object
 	Caller         *v1.PolicyCaller
 	Now            time.Time
+
+	// values are the variables, read once for all policies.
+	values map[string]any
+}
+
+// variables returns the values of the variables of expressions.
+func (r *Request) variables() map[string]any {
+	if r.values != nil {
+		return r.values
+	}
+	r.values = map[string]any{varObject: r.Object, varBefore: null, varVerb: r.Verb, varCaller: r.Caller, varNow: r.Now}
+	if r.Before != nil {
+		r.values[varBefore] = r.Before
+	}
+	if r.Caller == nil {
+		r.values[varCaller] = &v1.PolicyCaller{}
+	}
+	if env, err := environment(subject{r.Kind, aboutObject}); err == nil {
+		for name, value := range r.values {
+			r.values[name] = env.CELTypeAdapter().NativeToValue(value)
+		}
+	}
+	return r.values
 }
 
 // Judge returns the rules that an object breaks.
@@ -47,15 +70,7 @@ func (p *Policy) Judge(ctx context.Context, r *Request) []*v1.PolicyFinding {
 	if p.broken != nil {
 		return []*v1.PolicyFinding{finding("", "", "the policy cannot be used by this release: "+p.broken.Error(), "correct the policy: cloudless policy edit "+p.Name)}
 	}
-	values := map[string]any{
-		varObject: r.Object, varBefore: null, varVerb: r.Verb, varCaller: r.Caller, varNow: r.Now,
-	}
-	if r.Before != nil {
-		values[varBefore] = r.Before
-	}
-	if r.Caller == nil {
-		values[varCaller] = &v1.PolicyCaller{}
-	}
+	values := r.variables()
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	var found []*v1.PolicyFinding
@@ -195,4 +210,20 @@ func Sorted(found []*v1.PolicyFinding) []*v1.PolicyFinding {
 		all = append(all, seen[key])
 	}
 	return all
+}
+
+// Words says in a sentence which rule is broken, what is wrong and what to do about it.
+func Words(f *v1.PolicyFinding) string {
+	words := f.GetMessage()
+	switch {
+	case f.GetPolicy() == BuiltIn:
+	case f.GetRule() == "":
+		words = fmt.Sprintf("policy %s: %s", f.GetPolicy(), words)
+	default:
+		words = fmt.Sprintf("breaks rule %s of policy %s: %s", f.GetRule(), f.GetPolicy(), words)
+	}
+	if f.GetFix() != "" {
+		words += "; " + f.GetFix()
+	}
+	return words
 }

@@ -192,6 +192,32 @@ func TestExplain(t *testing.T) {
 	}
 }
 
+// Nodes that cannot keep a program in as its workload asks are refused, with the reason.
+func TestSandboxesAndUserNamespacesNeedTheirNodes(t *testing.T) {
+	v := view(
+		node("gvisor", labelled(spec.LabelGVisor, "true")),
+		node("users", labelled(spec.LabelUserNamespaces, "true")),
+		node("plain"),
+	)
+	for _, test := range []struct {
+		needs func(*scheduler.Revision)
+		fits  string
+		lacks string
+	}{
+		{func(r *scheduler.Revision) { r.Needs.Sandbox = spec.SandboxGVisor }, "gvisor", "has no runsc, which the sandbox gvisor needs"},
+		{func(r *scheduler.Revision) { r.Needs.UserNamespace = true }, "users", "has no user namespaces"},
+	} {
+		plan := v.Plan(ask(revision("web", 100, test.needs), 1))
+		if len(plan.Placements) != 1 || plan.Placements[0].NodeName != test.fits {
+			t.Errorf("want it on %s: %+v", test.fits, plan)
+		}
+		plan = view(node("plain")).Plan(ask(revision("web", 100, test.needs), 1))
+		if len(plan.Unplaced) != 1 || !strings.Contains(plan.Unplaced[0].Summary(), test.lacks) {
+			t.Errorf("want %q: %+v", test.lacks, plan)
+		}
+	}
+}
+
 func TestNoNodes(t *testing.T) {
 	plan := view().Plan(scheduler.Request{Asks: []scheduler.Ask{{Revision: revision("web", 1), Count: 1}, {Revision: revision("none", 1)}}})
 	if len(plan.Unplaced) != 1 || plan.Unplaced[0].Summary() != "1 replica of web cannot be placed: the cluster has no nodes yet" {

@@ -110,6 +110,9 @@ func TestEveryMethodIsForItsDeclaredCallers(t *testing.T) {
 			if isOpen(method) {
 				continue
 			}
+			if method == v1.LoginService_Logout_FullMethodName {
+				continue // it would end the caller
+			}
 			err := knock(c.ctx, as.conn, method, streams)
 			allowed := slices.Contains(auth.Permitted(method), role)
 			if denied := status.Code(err) == codes.PermissionDenied; denied == allowed || status.Code(err) == codes.Unauthenticated {

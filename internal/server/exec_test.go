@@ -380,8 +380,9 @@ func (c *cluster) recorded(u *user, reason string) (lines []string) {
 func TestExecIsRecorded(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(core.RoleOperator)
-	c.work("n1", func(open *v1.Open, stream attachClient) {
+	c.work("n1", func(_ *v1.Open, stream attachClient) {
 		_ = stream.Send(&v1.AttachUp{Message: &v1.AttachUp_Error{Error: "the replica has just ended"}})
+		awaitEnd(stream)
 	})
 	c.create(op, workload("web"))
 	stream, err := op.Exec(c.ctx)

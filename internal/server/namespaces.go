@@ -204,7 +204,7 @@ func (s *Server) presentNamespace(snap *state.Snapshot, n *v1.Namespace) *v1.Nam
 // overCeilings says which workloads exceed the ceilings of a namespace, because these were lowered. The workloads stay as
 // they are.
 func overCeilings(snap *state.Snapshot, n *v1.Namespace) (over []string) {
-	if n.GetSpec().MaxPriority == nil && policies.Ceiling(n, snap.Cluster()) == "" {
+	if s := n.GetSpec(); (s == nil || s.MaxPriority == nil) && policies.Ceiling(n, snap.Cluster()) == "" {
 		return nil
 	}
 	for w := range snap.Workloads(n.GetMetadata().GetName(), "") {

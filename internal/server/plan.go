@@ -34,6 +34,11 @@ type planService struct {
 }
 
 func (s *planService) MakePlan(ctx context.Context, request *v1.PlanRequest) (*v1.Plan, error) {
+	done, err := s.planning.Take(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
 	wanted, err := s.prepareAll(ctx, request)
 	if err != nil {
 		return nil, err
@@ -62,6 +67,11 @@ func (s *planService) ApplyPlan(ctx context.Context, request *v1.ApplyPlanReques
 	if done != nil {
 		return s.repeatedPlan(done, request.GetFingerprint())
 	}
+	end, err := s.applying.Take(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
 	wanted, err := s.prepareAll(ctx, request.GetRequest())
 	if err != nil {
 		return nil, err

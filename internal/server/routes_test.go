@@ -237,7 +237,7 @@ func TestPortsOfRoutesAndWorkloads(t *testing.T) {
 	c.until(func(snap *state.Snapshot) bool { return snap.WorkloadByName("default", "plain") == nil })
 	c.leads(op, to("x", "a.org"))
 	refused(80, "80/tcp is the port at which nodes answer for routes with a host")
-	c.made(op, "late", publishes(443), replicasOf(0)) // no route has TLS
+	c.made(c.as(core.RoleAdmin), "late", publishes(443), replicasOf(0)) // no route has TLS
 
 	admin := c.as(core.RoleAdmin)
 	for words, ingress := range map[string]*v1.Ingress{

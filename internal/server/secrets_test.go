@@ -329,3 +329,46 @@ func (c *cluster) hasEvent(reason, object, message string) *v1.Event {
 	}
 	return nil
 }
+
+// An update that waits for a secret stops nothing: what runs goes on until the new replicas can start.
+func TestUpdateThatWaitsForASecretKeepsWhatRuns(t *testing.T) {
+	c := newCluster(t)
+	op := c.as(core.RoleOperator)
+	c.work("n1", idle)
+	for _, strategy := range []string{spec.StrategyRolling, spec.StrategyRecreate} {
+		update := func(w *v1.Workload) {
+			w.Spec.Replicas, w.Spec.Update = proto.Int32(2), &v1.Update{Strategy: strategy}
+		}
+		made := c.create(op, workload(strategy, update))
+		_, err := op.ApplyWorkload(c.ctx, &v1.ApplyWorkloadRequest{Workload: workload(strategy, update, using(&v1.SecretRef{Name: strategy, Env: "DB"}))})
+		must(t, err)
+		uid := made.GetMetadata().GetUid()
+		// A later change of another workload has been settled, so the update was, too.
+		c.create(op, workload(strategy+"-later"))
+		snap := c.Store.Snapshot()
+		running := 0
+		for r := range snap.ReplicasOf(uid) {
+			if r.GetStatus().GetPhase() == spec.PhaseRunning && r.GetSpec().GetDesired() == spec.DesiredRunning {
+				running++
+			}
+		}
+		if running != 2 {
+			t.Errorf("%s: %d replicas run", strategy, running)
+		}
+		got, err := op.GetWorkload(c.ctx, &v1.GetWorkloadRequest{Name: strategy})
+		must(t, err)
+		if reason := got.GetStatus().GetReason(); !strings.Contains(reason, "waits for secret "+strategy) {
+			t.Errorf("%s: the reason is %q", strategy, reason)
+		}
+		c.keepSecret(op, strategy, "value")
+		c.until(func(snap *state.Snapshot) bool {
+			current := 0
+			for r := range snap.ReplicasOf(uid) {
+				if r.GetSpec().GetRevision() == 2 && r.GetStatus().GetPhase() == spec.PhaseRunning {
+					current++
+				}
+			}
+			return current == 2
+		})
+	}
+}

@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"runtime"
 	"sync/atomic"
 	"time"
 
@@ -25,6 +26,7 @@ import (
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/consensus"
+	"github.com/cloudless/cloudless/internal/control/authority"
 	"github.com/cloudless/cloudless/internal/gcpacer"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/registry"
@@ -42,6 +44,7 @@ import (
 	"github.com/cloudless/cloudless/internal/server/sessions"
 	"github.com/cloudless/cloudless/internal/server/streams"
 	"github.com/cloudless/cloudless/internal/server/svid"
+	"github.com/cloudless/cloudless/internal/server/trust"
 	"github.com/cloudless/cloudless/internal/state"
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
@@ -120,6 +123,8 @@ type Options struct {
 	Store     *state.Store
 	Consensus *consensus.Consensus
 	CA        *identity.CA
+	// KeepAuthority writes a copy of the cluster's authority for the next start; nil keeps none.
+	KeepAuthority func(*statev1.Authority) error
 	// Sealer holds the key-encryption key, which servers that join receive.
 	Sealer *identity.Sealer
 	// Addresses returns the current address of another server; nil if only the state knows addresses.
@@ -185,16 +190,19 @@ type Server struct {
 	metrics           *telemetry.Server
 	kinds             planKinds
 	plans             *plans
-	membership        *membership.Membership
-	enrollment        *membership.Enrollment
-	login             *login.Service
-	tokenUses         *login.Uses
-	peers             *relay.Conns
-	images            *images.Images
-	router            *relay.Router
-	passed            *relay.PassedCalls
-	packets           *packets.Server
-	identities        *svid.Service
+	// planning and applying bound the plans that are made and applied at a time: each one simulates what follows. Whoever may
+	// only look cannot keep others from applying.
+	planning, applying *core.Turns
+	membership         *membership.Membership
+	enrollment         *membership.Enrollment
+	login              *login.Service
+	tokenUses          *login.Uses
+	peers              *relay.Conns
+	images             *images.Images
+	router             *relay.Router
+	passed             *relay.PassedCalls
+	packets            *packets.Server
+	identities         *svid.Service
 
 	grpc  *edge
 	http  *http.Server
@@ -221,6 +229,9 @@ const readBuffer = 1 << 10
 // httpStreams is how many requests one HTTP/2 connection may have open.
 const httpStreams = 250
 
+// plansWaiting is how many calls may wait until they can make a plan. More are refused, and clients retry.
+const plansWaiting = 128
+
 // streamWorkers is the number of goroutines that are reused for calls, so that their stacks need not grow again for
 // each call. Further concurrent calls get new goroutines.
 const streamWorkers = 64
@@ -246,6 +257,9 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		plans:   newPlans(),
 		inner:   gateway.NewInner(),
 	}
+	atOnce := max(4, runtime.GOMAXPROCS(0))
+	s.planning = core.NewTurns("plans", atOnce, 2, plansWaiting, plansWaiting/8)
+	s.applying = core.NewTurns("plans", atOnce, 2, plansWaiting, plansWaiting/4)
 	s.stopping, s.stop = context.WithCancelCause(context.WithoutCancel(ctx))
 	s.registerMetrics(s.scrape)
 	certificate, err := membership.NewCertificate(s.Core, o.CA, o.CertificateTTL, o.Hosts)
@@ -304,12 +318,14 @@ func New(ctx context.Context, o Options) (*Server, error) {
 func (s *Server) connect(o Options, certificate *identity.Rotator) {
 	s.membership = membership.New(membership.Options{
 		Core: s.Core, Version: o.Version, Advertise: o.Advertise, Addresses: o.Addresses, CA: o.CA, Sealer: o.Sealer,
-		Certificate: certificate, CertificateTTL: o.CertificateTTL, Port: s.port, Duplicates: &s.duplicates,
+		KeepAuthority: o.KeepAuthority,
+		Certificate:   certificate, CertificateTTL: o.CertificateTTL, Port: s.port, Duplicates: &s.duplicates,
 		ForgetServer: func(server string) { s.images.ForgetServer(server) },
 	})
 	s.peers = s.membership.Conns()
 	s.router = relay.NewRouter(s.Core, s.peers, s.membership.Addresses, s.membership.Expel)
 	s.catchUpWithLeader = s.router.CatchUp
+	s.membership.CatchUpWithLeader = s.router.CatchUp
 	s.images = images.New(images.Options{
 		Core: s.Core, Registry: s.registry, Sealer: s.sealer, Foreign: o.Foreign, Conns: s.peers, Router: s.router,
 		PeerConfig: s.membership.PeerConfig(), Address: s.address, Stopping: s.stopping,
@@ -331,6 +347,11 @@ func (s *Server) Membership() *membership.Membership { return s.membership }
 // Sessions returns the sessions of the agents with this server.
 func (s *Server) Sessions() *sessions.Sessions { return s.sessions }
 
+// KeyReports are what the members say of their keys.
+func (s *Server) KeyReports(ctx context.Context) authority.Reports {
+	return authority.Reports{Servers: s.membership.KeyReports(ctx), Nodes: s.sessions.TrustReports()}
+}
+
 // Address is the address that the server listens on.
 func (s *Server) Address() string { return s.address }
 
@@ -340,7 +361,7 @@ func (s *Server) newGRPC(guard *auth.Guard) *edge {
 	all, namespaces, nodes := newWorkloads(s), newNamespaces(s), newNodes(s)
 	offered, leading, ruling := newServices(s), newRoutes(s), newPolicies(s)
 	named, bindings := newRoles(s), newRoleBindings(s)
-	s.kinds = planKinds{namespaces, all, offered, leading, nodes, ruling, named, bindings}
+	s.kinds = planKinds{namespaces, all, offered, leading, nodes, named, bindings, ruling}
 	v1.RegisterWorkloadServiceServer(server, &workloads{collection: all, replicas: newReplicas(s), Streams: s.newStreams()})
 	v1.RegisterDeploymentServiceServer(server, &deploymentService{collection: newDeployments(s)})
 	v1.RegisterNodeServiceServer(server, &nodeService{collection: nodes})
@@ -365,6 +386,7 @@ func (s *Server) newGRPC(guard *auth.Guard) *edge {
 	v1.RegisterServerServiceServer(server, &serverService{collection: newServers(s)})
 	v1.RegisterPeerServiceServer(server, &peerService{Membership: s.membership, Copies: images.Copies{Images: s.images}, PassedCalls: s.passed, Uses: s.tokenUses})
 	v1.RegisterIdentityServiceServer(server, s.identities)
+	v1.RegisterAuthorityServiceServer(server, trust.New(s.Core, s.membership.Keys(), s.KeyReports))
 	healthv1.RegisterHealthServer(server, health.NewServer())
 	reflection.Register(server)
 	return server

@@ -216,6 +216,7 @@ func (s *serverService) DeleteServer(ctx context.Context, request *v1.DeleteServ
 		if event, err = s.membership.Revoke(ctx, b, removed, "it is no server of this cluster any more"); err != nil {
 			return err
 		}
+		s.membership.Keys().Request(snap, b, "server "+removed.GetMetadata().GetName()+", which knows them, was removed")
 		return s.membership.RotateGossipKey(snap, b)
 	})
 	if err != nil {

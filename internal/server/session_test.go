@@ -125,7 +125,7 @@ func TestSessionMustBeginWithHello(t *testing.T) {
 	stream = m.connect(c.ctx)
 	assignments(t, stream)
 	must(t, stream.Send(&v1.SessionUp{Message: &v1.SessionUp_Hello{Hello: &v1.Hello{}}}))
-	wantCode(t, ending(stream), codes.InvalidArgument, "heartbeats, reports, pongs, follows, reports of routes and a goodbye only")
+	wantCode(t, ending(stream), codes.InvalidArgument, "heartbeats, reports, pongs, follows, reports of routes, acknowledgements of secrets and a goodbye only")
 }
 
 func TestNodeReportsOnlyItsOwnReplicas(t *testing.T) {

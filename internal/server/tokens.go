@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
@@ -58,7 +59,7 @@ func (s *tokenService) CreateToken(ctx context.Context, request *v1.CreateTokenR
 // CreateToken creates a token on behalf of the caller in ctx. Secrets are not stored. If a call is repeated by its
 // idempotency key, the first answer must have been lost, and the token gets a new secret.
 func (s *Server) CreateToken(ctx context.Context, request *v1.CreateTokenRequest) (*v1.CreateTokenResponse, error) {
-	token, secret, err := s.newToken(ctx, request)
+	token, secret, err := s.newToken(request)
 	if err != nil {
 		return nil, err
 	}
@@ -117,7 +118,39 @@ func (s *Server) replaceSecret(ctx context.Context, b *state.Batch, token *v1.To
 	return nil
 }
 
-func (s *Server) newToken(ctx context.Context, request *v1.CreateTokenRequest) (*v1.Token, tokenSecret, error) {
+// describe adds to a new token what it is for, whether it is renewable, and what the machine that joins with it is called.
+func describe(token *v1.Token, request *v1.CreateTokenRequest, ttl time.Duration) error {
+	about := token.GetSpec()
+	joins := about.GetRole() == core.RoleNode || about.GetRole() == core.RoleServer
+	refuse := func(field, message string) error {
+		return &spec.Error{Violations: []spec.Violation{{Field: field, Message: message}}}
+	}
+	switch {
+	case !joins && (request.GetNodeName() != "" || len(request.GetNodeLabels()) > 0 || request.GetZone() != ""):
+		return refuse("role", "must be node or server: the name, labels and zone are those of the machine that joins")
+	case about.GetRole() == core.RoleServer && len(request.GetNodeLabels()) > 0:
+		return refuse("nodeLabels", "are only for tokens of role node: a server has none")
+	case request.GetNodeName() != "" && about.GetUses() != 1:
+		return refuse("uses", "must be 1 if the token fixes the name: two machines cannot have the same")
+	case joins && request.GetRenewable():
+		return refuse("renewable", "is only for API tokens: a machine joins once")
+	}
+	about.Purpose, about.NodeName, about.NodeLabels, about.Zone = request.GetPurpose(), request.GetNodeName(), request.GetNodeLabels(), request.GetZone()
+	if request.GetRenewable() {
+		about.Renew = durationpb.New(ttl)
+	}
+	return nil
+}
+
+// lastingAuthority is the authority that a new token names: the next one if the cluster replaces its authority.
+func (s *Server) lastingAuthority() identity.Fingerprint {
+	if next, err := identity.ParseTrust(s.Store.Snapshot().Authority().GetNextCertificate()); err == nil {
+		return next.Fingerprint()
+	}
+	return s.ca.Lasting()
+}
+
+func (s *Server) newToken(request *v1.CreateTokenRequest) (*v1.Token, tokenSecret, error) {
 	ttl := defaultTokenTTL
 	if request.GetTtl() != "" {
 		var err error
@@ -130,7 +163,7 @@ func (s *Server) newToken(ctx context.Context, request *v1.CreateTokenRequest) (
 	}
 	uses := request.GetUses()
 	var secret tokenSecret
-	ca := s.ca.Trust().Fingerprint()
+	ca := s.lastingAuthority()
 	if request.GetRole() == core.RoleNode || request.GetRole() == core.RoleServer {
 		secret = identity.NewJoinToken(ca)
 		uses = max(uses, 1)
@@ -146,15 +179,25 @@ func (s *Server) newToken(ctx context.Context, request *v1.CreateTokenRequest) (
 	if name == "" {
 		name = request.GetRole() + "-" + secret.ID()
 	}
-	return &v1.Token{
+	token := &v1.Token{
 		ApiVersion: spec.APIVersion,
 		Kind:       "Token",
 		Metadata:   &v1.Metadata{Uid: state.NewUID(), Name: name, Labels: request.GetLabels()},
 		Spec: &v1.TokenSpec{
-			Role: request.GetRole(), ExpireTime: timestamppb.New(s.Now().Add(ttl)), Uses: uses, Namespace: request.GetNamespace(), Purpose: request.GetPurpose(),
+			Role: request.GetRole(), ExpireTime: timestamppb.New(s.Now().Add(ttl)), Uses: uses, Namespace: request.GetNamespace(),
 		},
 		Status: &v1.TokenStatus{SecretId: secret.ID()},
-	}, secret, nil
+	}
+	return token, secret, describe(token, request, ttl)
+}
+
+// TokenOf returns the token of an API secret; nil if it gives its bearer nothing now, as far as this server knows.
+func (s *Server) TokenOf(secret string) *v1.Token {
+	p, err := s.auth.FromToken(secret)
+	if err != nil {
+		return nil
+	}
+	return s.Store.Snapshot().Token(p.TokenUID)
 }
 
 // defaultMaxTokenTTL is how long a token for one namespace may be valid, if the configuration says nothing else.
@@ -168,7 +211,8 @@ func mayCreate(ctx context.Context, now time.Time, snap *state.Snapshot, token *
 		if about.GetNamespace() != "" {
 			return invalid("namespace", "is only for API tokens: machines are in no namespace")
 		}
-		return nil
+		// A server knows every key, and a node every secret of what runs there: who lets one in gives that away.
+		return mayGive(ctx, roles.Named(core.RoleAdmin, snap.RoleByName).GetSpec(), "", "token "+token.GetMetadata().GetName())
 	}
 	if roles.Named(about.GetRole(), snap.RoleByName) == nil {
 		return missingRole(snap, "role", about.GetRole())
@@ -180,6 +224,8 @@ func mayCreate(ctx context.Context, now time.Time, snap *state.Snapshot, token *
 		longest := cmp.Or(snap.Cluster().GetSpec().GetSecurity().GetMaxTokenTtl(), defaultMaxTokenTTL)
 		if most, err := spec.ParseDuration(longest); err == nil && about.GetExpireTime().AsTime().Sub(now) > most {
 			return invalid("ttl", fmt.Sprintf("must be at most %s for a token of one namespace; make another token when it ends, or raise security.maxTokenTtl in the configuration", longest))
+		} else if about.GetRenew() != nil && err == nil {
+			about.RenewUntil = timestamppb.New(now.Add(most)) // renewing does not go beyond the limit
 		}
 	}
 	for _, granted := range auth.PermissionsOf(snap, token).Grants() { // also by bindings that name the token already

@@ -15,6 +15,7 @@ import (
 
 	"github.com/cloudless/cloudless/api"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/policy"
 	"github.com/cloudless/cloudless/internal/roles"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/images"
@@ -39,6 +40,9 @@ func (s *Server) prepareWorkload(ctx context.Context, given *v1.Workload, p *pre
 		m = &v1.Metadata{}
 	}
 	m.Namespace = orDefault(m.GetNamespace())
+	if caller := core.Caller(ctx); !caller.Can(policy.Create, string(state.KindWorkload), m.GetNamespace()) && !caller.Can(policy.Update, string(state.KindWorkload), m.GetNamespace()) {
+		ctx, p = images.WithoutLookUps(ctx), &preparation{receipt: p.receipt}
+	}
 	image, err := p.lookUp(ctx, s.images, given.GetSpec().GetImage())
 	if err != nil {
 		return nil, err
@@ -232,6 +236,10 @@ func (b *workloadBuilder) describe(tx *transaction, old, now *v1.Workload, chang
 	if change.GetAction() != spec.ActionUnchanged {
 		n := policies.NamespaceAfter(tx.base, tx.batch, now.GetMetadata().GetNamespace())
 		change.Warnings = append(publishedNowhere(tx.base, now.GetSpec()), b.placement.CountedDefaults(n, now.GetSpec())...)
+	}
+	if b.image.LeftOut {
+		change.Warnings = append(change.Warnings, fmt.Sprintf("registry %s was not asked for the image, because you may not create workloads in namespace %s: the plan of someone who may can differ",
+			b.image.Name.Registry, now.GetMetadata().GetNamespace()))
 	}
 	switch change.GetAction() {
 	case spec.ActionCreate:

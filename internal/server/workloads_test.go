@@ -145,7 +145,7 @@ func TestPlanWarnsOfAddressesThatNoNodeHas(t *testing.T) {
 	_, err := store.Apply(1, b.Transaction(time.Unix(1e9, 0)))
 	must(t, err)
 	for address, want := range map[string]int{"": 0, "127.0.0.1": 0, "192.0.2.7": 0, "192.0.2.8": 1, "192.0.2.9": 1} {
-		got := publishedNowhere(store.Snapshot(), &v1.WorkloadSpec{Ports: []*v1.Port{{Port: 80, Publish: 8080, PublishAddress: address}}})
+		got := publishedNowhere(store.Snapshot(), &v1.WorkloadSpec{Ports: []*v1.Port{{Port: 80, Publish: 80, PublishAddress: address}}})
 		if len(got) != want || want > 0 && got[0] != "port 80 is published at "+address+", which no ready node has, so nothing answers there until one gets it" {
 			t.Errorf("of %q, the plan says %q", address, got)
 		}

@@ -97,16 +97,6 @@ func (b *Batch) Deletes(kind Kind, uid string) bool {
 	})
 }
 
-// Concerns reports whether the batch writes or deletes objects of some kinds.
-func (b *Batch) Concerns(kinds ...Kind) bool {
-	return slices.ContainsFunc(b.changes, func(c *statev1.Change) bool {
-		if _, o := unwrap(c.GetPut()); o != nil {
-			return slices.Contains(kinds, KindOf(o))
-		}
-		return c.GetDelete() != nil && slices.Contains(kinds, Kind(c.GetDelete().GetKind()))
-	})
-}
-
 // Deleted yields the kinds and uids of the objects that the batch deletes.
 func (b *Batch) Deleted() iter.Seq2[Kind, string] {
 	return func(yield func(Kind, string) bool) {
@@ -116,6 +106,16 @@ func (b *Batch) Deleted() iter.Seq2[Kind, string] {
 			}
 		}
 	}
+}
+
+// Concerns reports whether the batch writes or deletes objects of some kinds.
+func (b *Batch) Concerns(kinds ...Kind) bool {
+	return slices.ContainsFunc(b.changes, func(c *statev1.Change) bool {
+		if _, o := unwrap(c.GetPut()); o != nil {
+			return slices.Contains(kinds, KindOf(o))
+		}
+		return c.GetDelete() != nil && slices.Contains(kinds, Kind(c.GetDelete().GetKind()))
+	})
 }
 
 // Transaction returns the transaction. Objects that it creates or updates get this time.

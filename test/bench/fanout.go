@@ -13,6 +13,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/sleep"
+	"github.com/cloudless/cloudless/test/bench/secrets"
 )
 
 const (
@@ -152,4 +153,57 @@ func (f *fleetProcess) changes(ctx context.Context) (sample, error) {
 	}
 	w, err := f.answer(ctx)
 	return w.Millis, err
+}
+
+var secretMeasurements = []measurement{
+	{
+		name: "secret_deliver", unit: "ms", measure: measureSecrets, target: under(500),
+		what:  "from setting a secret until it is in a file of 10 real replicas and acknowledged by the nodes of 1,000 simulated ones, as a watch sees it, median of 9",
+		floor: "none",
+	},
+}
+
+const (
+	secretNodes    = 1000
+	secretReplicas = 10 // real ones
+	secretVersions = 9
+)
+
+// measureSecrets measures on a cloud of one real node, which simulated ones join.
+func measureSecrets(ctx context.Context, l *lab) (_ result, err error) {
+	c, err := l.newStage(ctx, "secrets")
+	if err != nil {
+		return result{}, err
+	}
+	defer c.close()
+	nodes, err := c.api.Nodes().ListNodes(ctx, &v1.ListNodesRequest{})
+	if err != nil {
+		return result{}, err
+	}
+	if err := c.run(ctx, "node", "label", nodes.GetItems()[0].GetMetadata().GetName(), secrets.Where+"="+secrets.Real); err != nil {
+		return result{}, err
+	}
+	conn, err := c.connect()
+	if err != nil {
+		return result{}, err
+	}
+	defer func() { err = errors.Join(err, conn.Close()) }()
+	watching, stop := context.WithCancel(ctx)
+	defer stop()
+	seen, err := watchNodes(watching, v1.NewNodeServiceClient(conn))
+	if err != nil {
+		return result{}, err
+	}
+	here := func(start func() error) error { return start() }
+	f, err := c.startFleet(ctx, fleetPlan{nodes: secretNodes, args: []string{"--sources", fleetSources, "--label", secrets.Where + "=" + secrets.Simulated}, inside: here}, conn)
+	if err != nil {
+		return result{}, err
+	}
+	defer func() { err = errors.Join(err, f.end()) }()
+	if err := f.await(ctx, seen); err != nil {
+		return result{}, err
+	}
+	took, err := (&secrets.Stand{API: c.api, Image: c.image, Real: secretReplicas, Simulated: secretNodes}).Deliver(ctx, secretVersions)
+	all := inMilliseconds(took)
+	return result{value: all.median(), notes: []string{all.spread("each in ms"), "one server, which is also the real node; a version has 22 bytes"}}, err
 }

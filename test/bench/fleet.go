@@ -110,6 +110,11 @@ func (l *lab) withServer(ctx context.Context, name string, measure func(*cloud, 
 
 // connect is a plain gRPC connection to a cloud in the yard.
 func (y *yard) connect(c *cloud) (*grpc.ClientConn, error) {
+	return c.connect(grpc.WithContextDialer(y.dial))
+}
+
+// connect is a plain gRPC connection to a cloud.
+func (c *cloud) connect(more ...grpc.DialOption) (*grpc.ClientConn, error) {
 	where, err := c.context()
 	if err != nil {
 		return nil, err
@@ -120,8 +125,8 @@ func (y *yard) connect(c *cloud) (*grpc.ClientConn, error) {
 	}
 	config := identity.ClientTLS(trust, nil)
 	config.NextProtos = []string{"h2"}
-	return grpc.NewClient("passthrough:///"+c.address, grpc.WithTransportCredentials(credentials.NewTLS(config)),
-		grpc.WithPerRPCCredentials(bearer(where.Token)), grpc.WithContextDialer(y.dial))
+	return grpc.NewClient("passthrough:///"+c.address, append(more, grpc.WithTransportCredentials(credentials.NewTLS(config)),
+		grpc.WithPerRPCCredentials(bearer(where.Token)))...)
 }
 
 func (c *cloud) fleetRun(ctx context.Context, y *yard, conn *grpc.ClientConn) (r fleetRun, err error) {

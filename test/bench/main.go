@@ -193,7 +193,7 @@ var measurements = slices.Concat([]measurement{
 		what:  "one decision whether a user with 1,000 bindings of 100 roles in 100 namespaces may do something, median of 5 rounds",
 		floor: "none",
 	},
-}, routeMeasurements, trafficMeasurements, rolloutMeasurements, lossMeasurements, schedulerMeasurements)
+}, routeMeasurements, trafficMeasurements, secretMeasurements, rolloutMeasurements, lossMeasurements, schedulerMeasurements)
 
 func measureAuthorization(context.Context, *lab) (result, error) {
 	decision, adding, err := authz.Cost()

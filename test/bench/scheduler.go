@@ -10,6 +10,7 @@ import (
 
 	"github.com/cloudless/cloudless/internal/scheduler"
 	"github.com/cloudless/cloudless/internal/scheduler/schedulertest"
+	"github.com/cloudless/cloudless/test/bench/policies"
 )
 
 // What Nomad 2.0 was measured to need with 5,000 nodes.
@@ -65,6 +66,15 @@ var schedulerMeasurements = []measurement{
 		name: "affinity_hit", unit: "share", measure: measureHit, target: exactly(1),
 		what: "of 1,000 replicas that are on a node they prefer while one has room, the least of 20 fleets", floor: "none",
 	},
+	{
+		name: "policy_cost", unit: "us", measure: measurePolicies, target: under(200),
+		what: "20 policies judge one workload when it is written, median of 2,000", floor: "none",
+	},
+}
+
+func measurePolicies(ctx context.Context, _ *lab) (result, error) {
+	cost, err := policies.Cost(ctx)
+	return result{value: float64(cost.Nanoseconds()) / 1000}, err
 }
 
 const schedulerNodes = 5000

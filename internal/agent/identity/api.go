@@ -81,7 +81,7 @@ func (e *endpoint) FetchX509SVID(_ *workload.X509SVIDRequest, stream workload.Sp
 	var sentBundle []byte
 	for {
 		trusted, trustChanged := e.replica.svc.trusted()
-		now, problem, changed := e.replica.current()
+		now, changed, problem := e.replica.current()
 		if bundle := slices.Concat(trusted...); now != nil && (now != sent || !slices.Equal(bundle, sentBundle)) {
 			err := stream.Send(&workload.X509SVIDResponse{Svids: []*workload.X509SVID{{
 				SpiffeId: e.replica.id, X509Svid: now.chain, X509SvidKey: now.key, Bundle: bundle,
@@ -101,7 +101,7 @@ func (e *endpoint) FetchX509SVID(_ *workload.X509SVIDRequest, stream workload.Sp
 		case <-trustChanged:
 		case <-first.C:
 			if sent == nil {
-				_, problem, _ := e.replica.current()
+				_, _, problem := e.replica.current()
 				return unavailable("certificate", problem)
 			}
 		}
@@ -165,7 +165,7 @@ func (e *endpoint) FetchJWTBundles(_ *workload.JWTBundlesRequest, stream workloa
 	defer first.Stop()
 	var sent []byte
 	for {
-		set, problem, changed := e.replica.svc.keys.current()
+		set, changed, problem := e.replica.svc.keys.current()
 		if set != nil && !slices.Equal(set, sent) {
 			if err := stream.Send(&workload.JWTBundlesResponse{Bundles: map[string][]byte{e.replica.svc.domain: set}}); err != nil {
 				return err

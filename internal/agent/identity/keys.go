@@ -118,12 +118,12 @@ func spiffeSet(data []byte) ([]byte, error) {
 	return json.Marshal(set)
 }
 
-// current is the set, why there is none or no newer one, and a channel that is closed when that changes.
-func (k *keys) current() ([]byte, error, <-chan struct{}) {
+// current is the set, a channel that is closed when it changes, and why there is none or no newer one.
+func (k *keys) current() ([]byte, <-chan struct{}, error) {
 	k.once.Do(func() { close(k.needed) })
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.set, k.problem, k.changed
+	return k.set, k.changed, k.problem
 }
 
 // verify checks a token for a recipient. If it is signed by an unknown key, there may be a newer one.

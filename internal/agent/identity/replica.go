@@ -126,9 +126,9 @@ func (r *replica) close() {
 	r.server.Stop()
 }
 
-// current is the newest valid certificate, why there is none or no newer one, and a channel that is closed when that
-// changes. The first call begins to get certificates.
-func (r *replica) current() (*svid, error, <-chan struct{}) {
+// current is the newest valid certificate, a channel that is closed when it changes, and why there is none or no newer
+// one. The first call begins to get certificates.
+func (r *replica) current() (*svid, <-chan struct{}, error) {
 	r.begin.Do(func() {
 		r.svc.mu.Lock()
 		defer r.svc.mu.Unlock()
@@ -139,9 +139,9 @@ func (r *replica) current() (*svid, error, <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.svid != nil && r.svid.expired() {
-		return nil, r.problem, r.changed
+		return nil, r.changed, r.problem
 	}
-	return r.svid, r.problem, r.changed
+	return r.svid, r.changed, r.problem
 }
 
 // rotate replaces the certificate after half of its life, and when another authority signs.

@@ -145,8 +145,11 @@ func (k *Keeper) Apply(down *v1.SecretsDown) {
 		named[idOf(s)] = true
 	}
 	for version := range k.held {
-		if gone[version.uid] || down.GetFull() && !named[version] {
+		switch {
+		case gone[version.uid]:
 			k.drop(version)
+		case down.GetFull() && !named[version]:
+			k.dropUnlessFollowed(version, down)
 		}
 	}
 	for uid := range k.expired {
@@ -236,6 +239,28 @@ func (k *Keeper) drop(version id) {
 	if err := os.Remove(k.valuePath(version)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		k.log.Error("cannot remove a secret from memory", "error", err)
 	}
+}
+
+// dropUnlessFollowed forgets a version that a full set does not name. Replicas that get another one, whose value follows in
+// a later message, keep theirs until then.
+func (k *Keeper) dropUnlessFollowed(version id, full *v1.SecretsDown) {
+	held := k.held[version]
+	var keep []string
+	for _, next := range full.GetSecrets() {
+		if next.GetUid() != version.uid || len(next.GetValue()) > 0 || k.held[idOf(next)] != nil {
+			continue
+		}
+		for _, replica := range next.GetReplicas() {
+			if slices.Contains(held.GetReplicas(), replica) {
+				keep = append(keep, replica)
+			}
+		}
+	}
+	if len(keep) == 0 {
+		k.drop(version)
+		return
+	}
+	k.keep(copyOf(held, held.GetValue(), keep))
 }
 
 func (k *Keeper) valuePath(version id) string {

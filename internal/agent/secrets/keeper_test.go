@@ -177,13 +177,35 @@ func TestReadersSeeOneVersionOrTheOther(t *testing.T) {
 	readers.Wait()
 }
 
+// A server with much to say names a version first, and sends its value later.
+func TestOldVersionStaysUntilTheValueOfTheNextOneArrives(t *testing.T) {
+	k, _ := open(t, t.TempDir())
+	k.Apply(delta(of("a", 1, "old", "r", "gone")))
+	placed := run(t, k, wants("r", file), User{UID: os.Getuid(), GID: os.Getgid()})
+	k.Apply(&v1.SecretsDown{Full: true, Secrets: []*v1.NodeSecret{of("a", 2, "", "r")}})
+	change, err := k.Refresh(wants("r", file))
+	must(t, err)
+	if got := content(placed, "/run/secrets/a"); got != "old" || len(change.Lost) > 0 {
+		t.Errorf("content %q, %+v", got, change)
+	}
+	if err := k.Check(wants("gone", file)); err == nil {
+		t.Error("a replica that does not get it any more still does")
+	}
+	k.Apply(delta(of("a", 2, "new", "r")))
+	_, err = k.Refresh(wants("r", file))
+	must(t, err)
+	if got := content(placed, "/run/secrets/a"); got != "new" || len(k.held) != 1 {
+		t.Errorf("content %q, %d versions", got, len(k.held))
+	}
+}
+
 func TestExpiredVersionGoesAtItsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k, _ := open(t, t.TempDir())
-		var said []string
+		said := make(chan string, 10)
 		ctx, cancel := context.WithCancel(t.Context())
 		var runs sync.WaitGroup
-		runs.Go(func() { k.Run(ctx, func(message string) { said = append(said, message) }) })
+		runs.Go(func() { k.Run(ctx, func(message string) { said <- message }) })
 		soon, late := of("a", 1, "soon-gone", "r"), of("b", 1, "stays", "r")
 		soon.ExpireTime = timestamppb.New(time.Now().Add(90 * time.Minute))
 		late.ExpireTime = timestamppb.New(time.Now().Add(48 * time.Hour))
@@ -192,12 +214,15 @@ func TestExpiredVersionGoesAtItsTime(t *testing.T) {
 		time.Sleep(90*time.Minute - time.Second)
 		synctest.Wait()
 		if len(said) > 0 || len(news) > 0 {
-			t.Fatalf("too early: %q", said)
+			t.Fatal("too early")
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if len(said) != 1 || !strings.Contains(said[0], "Version 1 of secret name-a in namespace shop has expired") || len(news) != 1 {
-			t.Errorf("said %q", said)
+		if len(said) != 1 || len(news) != 1 {
+			t.Fatalf("said %d times", len(said))
+		}
+		if message := <-said; !strings.Contains(message, "Version 1 of secret name-a in namespace shop has expired") {
+			t.Errorf("said %q", message)
 		}
 		if found := filesWith(t, k.dir, "soon-gone"); len(found) > 0 {
 			t.Errorf("left in %q", found)

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -73,10 +74,26 @@ func (e *Env) where(ctx context.Context) (client.Context, error) {
 	}
 	if given == nil {
 		where, err := config.Context(e.Context)
-		e.tokenSource = "context " + where.Name
+		e.tokenSource, e.tokenFrom = "context "+where.Name, where.From
+		if err == nil && where.Due(time.Now()) {
+			return e.renewed(ctx, path, where), nil
+		}
 		return where, err
 	}
 	return e.whereWith(ctx, config, given)
+}
+
+// renewed is the context with a renewed token. Without one, the command goes on with the old token, which may still be valid,
+// and otherwise is told so by the server.
+func (e *Env) renewed(ctx context.Context, path string, where client.Context) client.Context {
+	now, err := client.Renew(ctx, path, where.Name, client.WithDialOptions(e.tracing.DialOptions()...))
+	if err == nil {
+		return now
+	}
+	if code := status.Code(err); code != codes.Unauthenticated && code != codes.Unavailable {
+		e.Note("%s; it ends at %s", client.Message(err), where.Until.Local().Format(time.DateTime))
+	}
+	return where
 }
 
 // whereWith is the cluster of a given token: that of the context, or else that of --server.
@@ -84,7 +101,7 @@ func (e *Env) whereWith(ctx context.Context, config *client.Config, given *Token
 	known, err := config.Context(e.Context)
 	switch {
 	case err == nil && known.Fits(given.APIToken):
-		known.Token = given.Reveal()
+		known.Token, known.Renews, known.From = given.Reveal(), false, ""
 		return known, nil
 	case err != nil && e.Context != "":
 		return client.Context{}, err
@@ -109,13 +126,16 @@ func fitting(config *client.Config, token identity.APIToken) string {
 
 // tokenUsed says which token a cluster refused, if it refused one.
 func (e *Env) tokenUsed(err error) string {
-	switch status.Code(err) {
-	case codes.Unauthenticated, codes.PermissionDenied:
-		if e.tokenSource != "" {
-			return " (the token is from " + e.tokenSource + ")"
-		}
+	code := status.Code(err)
+	switch {
+	case e.tokenSource == "", code != codes.Unauthenticated && code != codes.PermissionDenied:
+		return ""
+	case code == codes.Unauthenticated && e.tokenFrom == client.FromUp:
+		return " (the token is from " + e.tokenSource + ": run cloudless up on the machine that wrote the context, and it writes a new one)"
+	case code == codes.Unauthenticated && e.tokenFrom == client.FromOidc:
+		return " (the token is from " + e.tokenSource + ": log in again with: cloudless login " + strings.Join(e.began.Addresses[:min(len(e.began.Addresses), 1)], "") + " --oidc)"
 	}
-	return ""
+	return " (the token is from " + e.tokenSource + ")"
 }
 
 // TokenEnv names the environment variable that holds the token: an API token, or a join token for cloudless join.

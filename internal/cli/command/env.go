@@ -6,9 +6,13 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
@@ -35,6 +39,8 @@ type Env struct {
 	tokenFile *pflag.Flag
 	// tokenSource says, for people, where the token of the command comes from.
 	tokenSource string
+	// tokenFrom is the From of the context that it comes from.
+	tokenFrom string
 	// tracing is nil unless the environment says where traces go.
 	tracing *telemetry.Tracing
 }
@@ -52,12 +58,55 @@ func (e *Env) Dial(ctx context.Context) (*client.Client, error) {
 	if e.server != "" {
 		where.Addresses = []string{e.server}
 	}
-	return e.DialContext(ctx, where)
+	if !where.Renews {
+		return e.DialContext(ctx, where)
+	}
+	path, err := e.ConfigPath()
+	if err != nil {
+		return nil, err
+	}
+	return client.Dial(ctx, where, client.WithDialOptions(e.tracing.DialOptions()...), client.WithTokenOf(client.TokenOf(path, where)))
 }
+
+// keepFresh renews the token of the context whenever that is due, until ctx ends: a command may run for days.
+func (e *Env) keepFresh(ctx context.Context, where client.Context) {
+	path, err := e.ConfigPath()
+	if err != nil {
+		return
+	}
+	for !where.RenewAt().IsZero() {
+		wait := time.NewTimer(max(time.Until(where.RenewAt()), renewPause))
+		select {
+		case <-ctx.Done():
+			wait.Stop()
+			return
+		case <-wait.C:
+		}
+		if now, err := client.Renew(ctx, path, where.Name); err == nil {
+			where = now
+		}
+	}
+}
+
+// renewPause is the shortest time between two attempts to renew a token.
+const renewPause = 30 * time.Second
 
 // DialContext connects to the cluster of a context.
 func (e *Env) DialContext(ctx context.Context, where client.Context) (*client.Client, error) {
-	return client.Dial(ctx, where, client.WithDialOptions(e.tracing.DialOptions()...))
+	return client.Dial(ctx, where, client.WithDialOptions(append(e.tracing.DialOptions(), grpc.WithChainUnaryInterceptor(e.tellWarnings))...))
+}
+
+// warningHeader is the header of an answer with what policies say of an object that they do not refuse.
+const warningHeader = "cloudless-warning"
+
+// tellWarnings shows the warnings that come with an answer.
+func (e *Env) tellWarnings(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	var header metadata.MD
+	err := invoke(ctx, method, req, reply, conn, append(slices.Clip(opts), grpc.Header(&header))...)
+	for _, words := range header.Get(warningHeader) {
+		e.Note("warning: %s", terminal.Plain(words))
+	}
+	return err
 }
 
 // ConfigPath is the path of the client configuration.
@@ -80,7 +129,12 @@ func (e *Env) WithClient(do func(ctx context.Context, cl *client.Client, cmd *co
 			ctx = client.WithStale(ctx)
 			e.MarkStale(cl)
 		}
+		renewing, stop := context.WithCancel(ctx)
+		var renewal sync.WaitGroup
+		renewal.Go(func() { e.keepFresh(renewing, e.began) })
 		err = do(ctx, cl, cmd, args)
+		stop()
+		renewal.Wait()
 		e.keepAddresses(cl)
 		return errors.Join(err, cl.Close())
 	}
@@ -105,11 +159,11 @@ func (e *Env) Note(format string, args ...any) {
 // errContextChanged says that another process has changed the context. That change counts.
 var errContextChanged = errors.New("the context was changed meanwhile")
 
-// keepAddresses stores the servers that the client has learnt of in the context, so that the next command finds them
-// even if all the old ones are gone. A command may have run for days: if another one has changed the context since,
+// keepAddresses stores the servers and the authorities that the client has learnt of in the context, so that the next
+// command finds them even if all the old ones are gone. A command may have run for days: if another one has changed the context since,
 // that newer change stays.
 func (e *Env) keepAddresses(cl *client.Client) {
-	if len(cl.Addresses()) == 0 || slices.Equal(e.began.Addresses, cl.Addresses()) {
+	if len(cl.Addresses()) == 0 || slices.Equal(e.began.Addresses, cl.Addresses()) && e.began.CA == cl.CA() {
 		return
 	}
 	path, err := e.ConfigPath()
@@ -123,6 +177,11 @@ func (e *Env) keepAddresses(cl *client.Client) {
 		}
 		have.Addresses = cl.Addresses()
 		config.Set(have)
+		for i, other := range config.Contexts {
+			if other.Cluster == have.Cluster && other.CA == e.began.CA {
+				config.Contexts[i].CA = cl.CA()
+			}
+		}
 		return nil
 	})
 	if err != nil && !errors.Is(err, errContextChanged) {

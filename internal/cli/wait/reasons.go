@@ -86,6 +86,7 @@ func lastLine(ctx context.Context, cl *client.Client, r *cloudlessv1.Replica) st
 // stuckError says which workloads have no place, node by node. It is nil if one of them may still get one: that may make
 // room for the others. Offline names nodes that may have room when they are back.
 func stuckError(ctx context.Context, cl *client.Client, stuck []*tracked) (offline []string, err error) {
+	then := "they start when there is room"
 	var why []string
 	var waiting []*cloudlessv1.Workload
 	for _, s := range stuck {
@@ -99,6 +100,9 @@ func stuckError(ctx context.Context, cl *client.Client, stuck []*tracked) (offli
 			return nil, err
 		}
 		reasons, quota := w.GetStatus().GetUnplaced(), w.GetStatus().GetQuota()
+		if why := w.GetStatus().GetReason(); strings.HasPrefix(why, "waits for secret ") {
+			quota, then = "it "+why, "they start as soon as they have it"
+		}
 		if len(reasons) == 0 && quota == "" {
 			if none, err := noNodes(ctx, cl); err != nil || !none {
 				return nil, err
@@ -115,7 +119,7 @@ func stuckError(ctx context.Context, cl *client.Client, stuck []*tracked) (offli
 		}
 		why = append(why, fmt.Sprintf("workload %s %s, %s%s", meta.GetName(), what, phrase.Counts(w.GetStatus()), phrase.NoPlace(quota, reasons)))
 	}
-	return offline, fmt.Errorf("%s; they start when there is room (details: %s)", strings.Join(why, "; "), phrase.ExplainHint(waiting))
+	return offline, fmt.Errorf("%s; %s (details: %s)", strings.Join(why, "; "), then, phrase.ExplainHint(waiting))
 }
 
 // backSoon reports whether one of the nodes went offline only a moment ago. Most are back soon.

@@ -2,9 +2,7 @@ package certificates
 
 import (
 	"crypto/sha256"
-	"encoding/base64"
 	"fmt"
-	"strings"
 
 	"google.golang.org/protobuf/proto"
 
@@ -16,11 +14,8 @@ import (
 
 func sha256Sum(text string) [sha256.Size]byte { return sha256.Sum256([]byte(text)) }
 
-// sealedMark begins a sealed setting of a DNS provider. What a user writes is always sealed, also if it begins so.
-const sealedMark = "sealed:"
-
 // SealSettings returns the configuration of a cluster as it is stored: what a user has written about a DNS provider is
-// sealed, and what is empty stays as it is stored, if the provider is the same.
+// sealed, even if it looks as if it were, and what is empty stays as it is stored, if the provider is the same.
 func SealSettings(sealer *identity.Sealer, stored, written *v1.ClusterSpec) (*v1.ClusterSpec, error) {
 	dns := written.GetAcme().GetDns()
 	if len(dns.GetSettings()) == 0 {
@@ -52,7 +47,7 @@ func SealSettings(sealer *identity.Sealer, stored, written *v1.ClusterSpec) (*v1
 		if err != nil {
 			return nil, err
 		}
-		now.Acme.Dns.Settings[key] = sealedMark + base64.StdEncoding.EncodeToString(sealed)
+		now.Acme.Dns.Settings[key] = state.SettingText(sealed)
 	}
 	return now, nil
 }
@@ -74,9 +69,8 @@ func WithoutSettings(c *v1.ClusterSpec) *v1.ClusterSpec {
 }
 
 func unsealSetting(sealer *identity.Sealer, text, context string) (string, error) {
-	encoded, ok := strings.CutPrefix(text, sealedMark)
-	sealed, err := base64.StdEncoding.DecodeString(encoded)
-	if !ok || err != nil {
+	sealed, ok := state.SealedSetting(text)
+	if !ok {
 		return "", fmt.Errorf("unseal %s: it is not sealed", context)
 	}
 	plain, err := sealer.Unseal(sealed, context)

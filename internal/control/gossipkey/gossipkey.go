@@ -22,16 +22,13 @@ import (
 // keySize is that of AES-256.
 const keySize = 32
 
-// useOf binds the sealed key to its use.
-func useOf(cluster string) string { return "cloudless/gossip-key/" + cluster }
-
 // New generates a key.
 func New(cluster string, sealer *identity.Sealer) (*statev1.GossipKey, error) {
 	key := make([]byte, keySize)
 	if _, err := rand.Read(key); err != nil {
 		return nil, fmt.Errorf("draw a key for the gossip: %w", err)
 	}
-	sealed, err := sealer.Seal(key, useOf(cluster))
+	sealed, err := sealer.Seal(key, state.GossipKeyContext(cluster))
 	if err != nil {
 		return nil, err
 	}
@@ -40,7 +37,7 @@ func New(cluster string, sealer *identity.Sealer) (*statev1.GossipKey, error) {
 
 // Open opens a sealed key.
 func Open(cluster string, sealer *identity.Sealer, sealed []byte) ([]byte, error) {
-	return sealer.Unseal(sealed, useOf(cluster))
+	return sealer.Unseal(sealed, state.GossipKeyContext(cluster))
 }
 
 // Rotate replaces the key that a removed server knows. Without a sealer the server is alone, and there is no gossip.

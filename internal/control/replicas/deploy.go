@@ -174,6 +174,9 @@ func (t *tick) switchOver(w *v1.Workload, d *v1.Deployment, p rollout.Progress) 
 // lead, and whether it keeps the outdated replicas. A blue-green deployment keeps them until some time after the switch,
 // because a rollback leads the service back to them.
 func (t *tick) steer(w *v1.Workload, u *rollout.Update) {
+	if t.awaitsSecret(w.GetStatus().GetRevisionUid()) != "" { // stopping a replica would gain nothing
+		defer func() { u.Paused, u.Recreate = true, false }()
+	}
 	d := t.snap.Deployment(w.GetStatus().GetDeploymentUid())
 	if d == nil || d.GetSpec().GetRevisionUid() != w.GetStatus().GetRevisionUid() {
 		return // none, or one that waits

@@ -199,3 +199,33 @@ func FuzzRequest(f *testing.F) {
 		}
 	})
 }
+
+// FuzzResponse: a replica may answer anything. What is accepted has the same body as for Go's parser, so that nothing of
+// one response can become the next one.
+func FuzzResponse(f *testing.F) {
+	f.Add([]byte("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabcHTTP/1.1"), "GET")
+	f.Add([]byte("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"), "GET")
+	f.Add([]byte("HTTP/1.0 200\r\n\r\nabc"), "GET")
+	f.Add([]byte("HTTP/1.1 204 No Content\r\nContent-Length: 3\r\n\r\n"), "HEAD")
+	f.Fuzz(func(t *testing.T, text []byte, method string) {
+		b := bufio.NewReaderSize(bytes.NewReader(text), 64)
+		var got Response
+		if err := got.Read(b, 1<<16, method); err != nil {
+			return
+		}
+		var of Body
+		of.Reset(b, got.Length)
+		ours, err := io.ReadAll(&of)
+		if err != nil || got.Status < 200 {
+			return
+		}
+		other, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(bytes.TrimLeft(text, "\r\n"))), &http.Request{Method: method})
+		if err != nil {
+			return // it is stricter with some fields
+		}
+		theirs, err := io.ReadAll(other.Body)
+		if err != nil || !bytes.Equal(ours, theirs) || other.StatusCode != got.Status {
+			t.Errorf("%q for %q: we read %d with %q, Go %d with %q, %v", text, method, got.Status, ours, other.StatusCode, theirs, err)
+		}
+	})
+}

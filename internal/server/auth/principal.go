@@ -67,10 +67,10 @@ type Authenticator struct {
 	core    *core.Core
 	cluster string
 	unknown *unknownCallers
-	// permissions are those of the tokens that called lately.
-	permissions permissions
 	// Uses are the last uses of tokens at this server.
 	Uses Uses
+	// permissions are those of the tokens that called lately.
+	permissions permissions
 }
 
 // NewAuthenticator returns the authenticator of a cluster. It calls catchUp before it refuses a caller that the state
@@ -183,8 +183,8 @@ func (a *Authenticator) ofToken(token *v1.Token, secret string) (core.Principal,
 	about := token.GetSpec()
 	return core.Principal{
 		ID: id, Role: about.GetRole(), TokenUID: token.GetMetadata().GetUid(), SecretID: secret, Expires: expires,
+		Namespace: about.GetNamespace(), User: about.GetUser(), Groups: about.GetGroups(),
 		Permissions: a.permissions.ofToken(a.snapshot(), token),
-		Namespace:   about.GetNamespace(), User: about.GetUser(), Groups: about.GetGroups(),
 	}, nil
 }
 

@@ -47,7 +47,9 @@ func (b bodies) NewDecoder(from io.Reader) runtime.Decoder {
 			return err
 		}
 		if err != nil || !json.Valid(data) { // the library would read only the first of several values
-			of.wrong = explainBody(data, target)
+			if of.wrong = explainBody(data, target); of.wrong == nil && holdsSecret(target) {
+				of.wrong = &spec.Error{Violations: []spec.Violation{{Message: "is not a valid request in JSON"}}} // the library's error may quote the value
+			}
 		} else {
 			of.wrong = of.another(target)
 		}
@@ -69,6 +71,15 @@ func explainBody(data []byte, target any) *spec.Error {
 		return nil
 	}
 	return spec.ExplainJSON(data, message)
+}
+
+// holdsSecret reports whether a request carries the value of a secret.
+func holdsSecret(target any) bool {
+	switch target.(type) {
+	case *v1.SetSecretRequest, **v1.SetSecretRequest:
+		return true
+	}
+	return false
 }
 
 // another refuses a body that names another object than the path, which the gateway library

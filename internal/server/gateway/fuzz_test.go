@@ -77,6 +77,8 @@ func FuzzExecPath(f *testing.F) {
 		if ok && (namespace == "" || workload == "" || strings.ContainsAny(namespace+workload, "/")) {
 			t.Fatalf("%q leads to %q in %q", path, workload, namespace)
 		}
-		route(path)
+		if route(path) == "" {
+			t.Fatalf("%q is counted nowhere", path)
+		}
 	})
 }

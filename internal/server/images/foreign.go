@@ -29,6 +29,8 @@ type foreign struct {
 	// offers are the platforms of images, by registry, repository and digest.
 	offers map[string][]string
 	away   map[string]time.Time
+	// running bounds the questions at a time.
+	running chan struct{}
 }
 
 // answer is cached for a moment, so that a file with many workloads of one image asks once.
@@ -49,11 +51,26 @@ const (
 // errAway means that the registry could not be reached.
 var errAway = errors.New("the registry cannot be reached from the server")
 
-func newForeign(base http.RoundTripper, now func() time.Time) *foreign {
+// newForeign asks by the given transport, or if that is nil, by one that connects to private addresses only where the list
+// names the registry.
+func newForeign(base http.RoundTripper, now func() time.Time, named func() []string) *foreign {
 	if base == nil {
-		base = remote.DefaultTransport
+		base = guarded(named)
 	}
-	return &foreign{transport: secretKeeper{base}, now: now, known: map[string]answer{}, offers: map[string][]string{}, away: map[string]time.Time{}}
+	return &foreign{
+		transport: secretKeeper{base}, now: now, known: map[string]answer{}, offers: map[string][]string{}, away: map[string]time.Time{},
+		running: make(chan struct{}, lookUps),
+	}
+}
+
+// turn waits until few enough questions run.
+func (f *foreign) turn(ctx context.Context) (done func(), err error) {
+	select {
+	case f.running <- struct{}{}:
+		return func() { <-f.running }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 // secretKeeper permits plain HTTP only to this machine: elsewhere others could read the
@@ -86,9 +103,16 @@ func (f *foreign) digest(ctx context.Context, n image.Name, login *registryLogin
 	case away:
 		return "", errAway
 	}
+	done, err := f.turn(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer done()
 	ctx, cancel := context.WithTimeout(ctx, foreignPatience)
 	defer cancel()
+	ctx, denied := withDenied(ctx)
 	digest, err := f.ask(ctx, n, login)
+	err = denied.err(err)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if errors.Is(err, errAway) {
@@ -158,7 +182,10 @@ func (s *Images) pinForeign(ctx context.Context, n image.Name) (Pinned, error) {
 	}
 	switch {
 	case err == nil:
-		return Pinned{Image: n.Pinned(digest), Platforms: s.foreignPlatforms(ctx, n, digest, login)}, nil
+		platforms, err := s.foreignPlatforms(ctx, n, digest, login)
+		return Pinned{Image: n.Pinned(digest), Platforms: platforms}, err
+	case errors.Is(err, errPrivate):
+		return Pinned{}, refusePrivateRegistry(n, err)
 	case errors.Is(err, errAway):
 		s.Logger.DebugContext(ctx, "an image is not pinned", "image", n.String(), "error", err)
 		return Pinned{Image: n.String()}, nil
@@ -174,6 +201,13 @@ func (s *Images) pinForeign(ctx context.Context, n image.Name) (Pinned, error) {
 			n, n.Registry, login.username, n.Registry)
 	}
 	return Pinned{}, err
+}
+
+// refusePrivateRegistry says how to allow the registry of an image.
+func refusePrivateRegistry(n image.Name, why error) error {
+	return core.Refuse(codes.FailedPrecondition,
+		"image %s is not used, because %v: servers ask registries at such addresses only if the configuration names them; an admin allows it with: cloudless cluster config set security.privateRegistries=%s",
+		n, why, n.Registry)
 }
 
 // Unpinned reports whether the nodes still have to resolve an image.

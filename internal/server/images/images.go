@@ -50,7 +50,7 @@ type Options struct {
 	// Sealer opens the passwords of registries.
 	Sealer *identity.Sealer
 	// Foreign carries requests to registries outside the cluster; nil means a transport with the proxy settings of the
-	// environment.
+	// environment, which connects to private addresses only where the configuration says so.
 	Foreign http.RoundTripper
 	Conns   *relay.Conns
 	Router  *relay.Router
@@ -65,7 +65,9 @@ type Options struct {
 // New makes the images of a server.
 func New(o Options) *Images {
 	return &Images{
-		Core: o.Core, registry: o.Registry, sealer: o.Sealer, foreign: newForeign(o.Foreign, o.Core.Now),
+		Core: o.Core, registry: o.Registry, sealer: o.Sealer, foreign: newForeign(o.Foreign, o.Core.Now, func() []string {
+			return o.Core.Store.Snapshot().Cluster().GetSpec().GetSecurity().GetPrivateRegistries()
+		}),
 		peers: o.Conns, router: o.Router, peerConfig: o.PeerConfig, address: o.Address, stopping: o.Stopping,
 		mirrors: mirrors{transports: map[string]*http.Transport{}}, Patience: copyPatience,
 	}

@@ -29,7 +29,7 @@ func (l *registryLogin) authenticator() authn.Authenticator {
 }
 
 // PasswordContext binds a sealed password to its use.
-func PasswordContext(loginUID string) string { return "cloudless/registry-password/" + loginUID }
+func PasswordContext(loginUID string) string { return state.PasswordContext(loginUID) }
 
 // loginFor returns the cluster's login to a registry; nil if there is none.
 func (s *Images) loginFor(snap *state.Snapshot, host string) (*registryLogin, error) {

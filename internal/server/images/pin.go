@@ -21,6 +21,8 @@ import (
 type Named struct {
 	From string
 	Name image.Name
+	// LeftOut is whether a registry outside the cluster was not asked, because the caller may not have it asked.
+	LeftOut bool
 	// foreign is the image in a registry outside the cluster.
 	foreign Pinned
 }
@@ -42,6 +44,10 @@ func (s *Images) Name(ctx context.Context, from string, r core.Receipt) (n Named
 	}
 	if done, err := r.Find(s.Store.Snapshot()); done != nil || err != nil {
 		return n, err
+	}
+	if n.LeftOut = !looksUp(ctx); n.LeftOut {
+		n.foreign = Pinned{Image: n.Name.String()}
+		return n, nil
 	}
 	n.foreign, err = s.pinForeign(ctx, n.Name)
 	return n, err

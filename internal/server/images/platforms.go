@@ -41,12 +41,15 @@ func (s *Images) platforms(ctx context.Context, repository, digest string) []str
 
 // foreignPlatforms returns the platforms of an image in another registry. If the registry
 // does not tell, the image is accepted.
-func (s *Images) foreignPlatforms(ctx context.Context, n image.Name, digest string, login *registryLogin) []string {
+func (s *Images) foreignPlatforms(ctx context.Context, n image.Name, digest string, login *registryLogin) ([]string, error) {
 	offers, err := s.foreign.platforms(ctx, n, digest, login)
+	if errors.Is(err, errPrivate) {
+		return nil, refusePrivateRegistry(n, err)
+	}
 	if err != nil {
 		s.Logger.DebugContext(ctx, "cannot read the platforms of an image", "image", n.String(), "error", err)
 	}
-	return plainPlatforms(offers)
+	return plainPlatforms(offers), nil
 }
 
 // plainPlatforms drops variants of an architecture, such as v7 of arm: only the machine
@@ -75,9 +78,16 @@ func (f *foreign) platforms(ctx context.Context, n image.Name, digest string, lo
 	case away:
 		return nil, errAway
 	}
+	done, err := f.turn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
 	ctx, cancel := context.WithTimeout(ctx, foreignPatience)
 	defer cancel()
+	ctx, denied := withDenied(ctx)
 	offers, err := f.askPlatforms(ctx, n, digest, login)
+	err = denied.err(err)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if errors.Is(err, errAway) {

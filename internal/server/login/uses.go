@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -38,16 +39,19 @@ type Uses struct {
 	core  *core.Core
 	conns *relay.Conns
 	seen  *auth.Uses
+
+	mu      sync.Mutex
+	waiting map[string]auth.Use // by token
 }
 
 // NewUses reports what a server sees.
 func NewUses(c *core.Core, conns *relay.Conns, seen *auth.Uses) *Uses {
-	return &Uses{core: c, conns: conns, seen: seen}
+	return &Uses{core: c, conns: conns, seen: seen, waiting: map[string]auth.Use{}}
 }
 
 // Run reports until ctx ends.
 func (u *Uses) Run(ctx context.Context) error {
-	waiting, reported := map[string]auth.Use{}, time.Now()
+	reported := time.Now()
 	for tick := time.NewTicker(renewedPause); ; {
 		select {
 		case <-ctx.Done():
@@ -55,25 +59,39 @@ func (u *Uses) Run(ctx context.Context) error {
 			return ctx.Err()
 		case <-tick.C:
 		}
-		for _, use := range u.seen.Take() {
-			waiting[use.TokenUID] = use
-		}
-		due := waiting
-		if time.Since(reported) < reportPause {
-			due = u.endsOld(waiting)
-		} else {
+		all := time.Since(reported) >= reportPause
+		if all {
 			reported = time.Now()
 		}
-		for part := range slices.Chunk(slices.Collect(maps.Values(due)), mostReported) {
-			if err := u.report(ctx, part); err != nil {
-				u.core.Logger.DebugContext(ctx, "the last uses of tokens are kept until the leader can be told", "error", err)
-				break
-			}
-			for _, use := range part {
-				delete(waiting, use.TokenUID)
-			}
+		if err := u.reportSome(ctx, all); err != nil {
+			u.core.Logger.DebugContext(ctx, "the last uses of tokens are kept until the leader can be told", "error", err)
 		}
 	}
+}
+
+// Report tells the leader everything now.
+func (u *Uses) Report(ctx context.Context) error { return u.reportSome(ctx, true) }
+
+// reportSome tells the leader all uses, or those that cannot wait.
+func (u *Uses) reportSome(ctx context.Context, all bool) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, use := range u.seen.Take() {
+		u.waiting[use.TokenUID] = use
+	}
+	due := u.waiting
+	if !all {
+		due = u.endsOld(u.waiting)
+	}
+	for part := range slices.Chunk(slices.Collect(maps.Values(due)), mostReported) {
+		if err := u.report(ctx, part); err != nil {
+			return err
+		}
+		for _, use := range part {
+			delete(u.waiting, use.TokenUID)
+		}
+	}
+	return nil
 }
 
 // endsOld are the uses that end the secret before a renewal.

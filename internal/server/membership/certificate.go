@@ -41,5 +41,5 @@ func NewCertificate(c *core.Core, ca *identity.CA, ttl time.Duration, hosts []st
 	if err != nil {
 		return nil, err
 	}
-	return identity.NewRotator(identity.RotatorOptions{Current: credentials, Renew: issue, Log: c.Logger})
+	return identity.NewRotator(identity.RotatorOptions{Current: credentials, Renew: issue, Trust: ca.Trust(), Log: c.Logger})
 }

@@ -118,7 +118,14 @@ func (s *Enrollment) admitNode(snap *state.Snapshot, l *ledger, b *state.Batch, 
 	if err := checkNetworks(snap, a.request.GetNetworks()); err != nil {
 		return nil, err
 	}
-	node, err := s.newNode(snap, l, a.request)
+	request, err := fixedBy(token, a.request)
+	if err != nil {
+		return nil, err
+	}
+	if err := nameFree(token, snap.NodeByName(token.GetSpec().GetNodeName()) != nil || l.names[token.GetSpec().GetNodeName()], "node"); err != nil {
+		return nil, err
+	}
+	node, err := s.newNode(snap, l, request)
 	if err != nil {
 		return nil, err
 	}
@@ -175,5 +182,5 @@ func (s *Enrollment) Renew(ctx context.Context, request *v1.RenewRequest) (*v1.R
 	if err != nil {
 		return nil, err
 	}
-	return &v1.RenewResponse{Certificates: chain}, nil
+	return &v1.RenewResponse{Certificates: chain, Authorities: s.ca.Trust().DERs()}, nil
 }

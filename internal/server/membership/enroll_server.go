@@ -60,6 +60,9 @@ func (s *Enrollment) enrollServer(ctx context.Context, request *v1.EnrollRequest
 		return nil, err
 	}
 	answer.SealedAuthority = snap.Authority().GetSealedKey()
+	if answer.Authority, err = proto.Marshal(snap.Authority()); err != nil {
+		return nil, err
+	}
 	answer.Servers = s.addresses(snap)
 	return answer, nil
 }
@@ -80,6 +83,13 @@ func (s *Enrollment) admitServer(ctx context.Context, snap *state.Snapshot, b *s
 	}
 	if token.GetStatus().GetUsed() >= token.GetSpec().GetUses() {
 		return nil, auth.UnknownJoinToken(core.RoleServer)
+	}
+	request, err := fixedBy(token, request)
+	if err != nil {
+		return nil, err
+	}
+	if err := nameFree(token, snap.ServerByName(token.GetSpec().GetNodeName()) != nil, "server"); err != nil {
+		return nil, err
 	}
 	used := proto.CloneOf(token)
 	used.Status.Used++

@@ -21,10 +21,6 @@ import (
 // with every kind of object or change that an older server could not apply.
 const featureLevel = 2
 
-// sealContext binds the sealed CA key to its use. Data that was sealed for another use
-// cannot be opened as a CA key.
-func sealContext(cluster string) string { return "cloudless/ca-key/" + cluster }
-
 // Site has the addresses that the nodes of a new cluster must not get: nodes could not
 // reach a server whose address is in their range.
 type Site struct {
@@ -60,7 +56,7 @@ func found(ctx context.Context, c *consensus.Consensus, sealer *identity.Sealer,
 	if err != nil {
 		return err
 	}
-	sealed, err := sealer.Seal(key, sealContext(id))
+	sealed, err := sealer.Seal(key, state.AuthorityKeyContext(id))
 	if err != nil {
 		return err
 	}

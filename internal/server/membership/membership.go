@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/oneport"
@@ -37,9 +38,12 @@ type Membership struct {
 	certificate    *identity.Rotator
 	certificateTTL time.Duration
 
-	port         *oneport.Port
-	conns        *relay.Conns
-	forgetServer func(server string)
+	port          *oneport.Port
+	conns         *relay.Conns
+	forgetServer  func(server string)
+	keepAuthority func(*statev1.Authority) error
+	// CatchUpWithLeader waits until this server has applied what the leader had committed when it was called.
+	CatchUpWithLeader func(context.Context) error
 	// Lookup resolves host names.
 	Lookup func(ctx context.Context, network, host string) ([]netip.Addr, error)
 
@@ -69,6 +73,8 @@ type Options struct {
 	Certificate    *identity.Rotator
 	CertificateTTL time.Duration
 	Port           *oneport.Port
+	// KeepAuthority writes a copy of the authority for the next start; nil keeps none.
+	KeepAuthority func(*statev1.Authority) error
 	// ForgetServer frees what is kept for a server that was removed.
 	ForgetServer func(server string)
 	Duplicates   *core.Duplicates
@@ -79,7 +85,7 @@ func New(o Options) *Membership {
 	s := &Membership{
 		Core: o.Core, version: o.Version, advertised: AdvertisedAddress(o.Advertise, o.Port.Addr().String()), instance: rand.Text(), duplicates: o.Duplicates,
 		ca: o.CA, sealer: o.Sealer, certificate: o.Certificate, certificateTTL: o.CertificateTTL,
-		port: o.Port, forgetServer: o.ForgetServer, Lookup: net.DefaultResolver.LookupNetIP,
+		keepAuthority: o.KeepAuthority, port: o.Port, forgetServer: o.ForgetServer, Lookup: net.DefaultResolver.LookupNetIP,
 	}
 	s.conns = relay.NewConns(s.PeerConfig(), func(server string) string {
 		if o.Addresses != nil {
@@ -107,6 +113,7 @@ func New(o Options) *Membership {
 func (s *Membership) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.certificate.Run(ctx) })
+	g.Go(func() error { return s.followKeys(ctx) })
 	g.Go(func() error { return s.waitExpelled(ctx) })
 	g.Go(func() error { return s.watchDuplicates(ctx) })
 	return g.Wait()

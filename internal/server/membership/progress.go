@@ -19,10 +19,11 @@ func (s *Membership) GetProgress(ctx context.Context, request *v1.GetProgressReq
 	}
 	p := s.Consensus.Progress()
 	leader, _ := s.Consensus.Leader()
+	keys := s.keyReport()
 	return &v1.GetProgressResponse{
 		LastTerm: p.LastTerm, LastIndex: p.LastIndex, AppliedIndex: p.AppliedIndex, LastContact: int64(p.LastContact),
 		Full: p.Full, Time: timestamppb.New(s.Now()), Instance: s.instance,
-		ActedIndex: s.acted.Load(), Leader: leader.ID,
+		ActedIndex: s.acted.Load(), Leader: leader.ID, Authorities: keys.Authorities, KeyEncryptionKeys: keys.Keys,
 	}, nil
 }
 

@@ -2,6 +2,7 @@ package membership
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc/credentials"
@@ -71,6 +72,7 @@ func (s *Membership) RevokeOthers(ctx context.Context) (names []string, err erro
 			return nil
 		}
 		beginEpoch(snap, b)
+		s.Keys().Request(snap, b, "servers that know them were lost: "+strings.Join(names, ", "))
 		return s.RotateGossipKey(snap, b)
 	})
 	return names, err

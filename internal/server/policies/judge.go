@@ -201,7 +201,11 @@ func FillFromNamespace(s, old *v1.WorkloadSpec, n *v1.Namespace, cluster *v1.Clu
 			setProfile(s, profile)
 		}
 	}
-	if most := n.GetSpec().GetMaxPriority(); n.GetSpec() != nil && n.GetSpec().MaxPriority != nil && s.Priority == nil && most < spec.DefaultPriority {
+	limits := n.GetSpec()
+	if limits == nil || limits.MaxPriority == nil {
+		return
+	}
+	if most := limits.GetMaxPriority(); s.Priority == nil && most < spec.DefaultPriority {
 		kept := old != nil && unchangedBut(s, old, func(given *v1.WorkloadSpec) { given.Priority = old.Priority })
 		if kept {
 			s.Priority = old.Priority

@@ -8,7 +8,6 @@ package policies
 
 import (
 	"context"
-	"fmt"
 	"iter"
 	"maps"
 	"slices"
@@ -128,7 +127,7 @@ func (v *Verdict) Refusal() error {
 		if f.GetMode() != policy.Enforce {
 			continue
 		}
-		words := Words(f)
+		words := policy.Words(f)
 		if several {
 			words = title(f) + ": " + words
 		}
@@ -147,22 +146,6 @@ func title(f *v1.PolicyFinding) string {
 	return f.GetKind() + " " + f.GetNamespace() + "/" + f.GetName()
 }
 
-// Words says in a sentence which rule is broken, what is wrong and what to do about it.
-func Words(f *v1.PolicyFinding) string {
-	words := f.GetMessage()
-	switch {
-	case f.GetPolicy() == policy.BuiltIn:
-	case f.GetRule() == "":
-		words = fmt.Sprintf("policy %s: %s", f.GetPolicy(), words)
-	default:
-		words = fmt.Sprintf("breaks rule %s of policy %s: %s", f.GetRule(), f.GetPolicy(), words)
-	}
-	if f.GetFix() != "" {
-		words += "; " + f.GetFix()
-	}
-	return words
-}
-
 // Record adds an event for every finding that refuses nothing. It must be called once for each attempt to commit.
 func (v *Verdict) Record(ctx context.Context, c *core.Core, b *state.Batch) {
 	for _, f := range policy.Sorted(v.Findings) {
@@ -174,7 +157,7 @@ func (v *Verdict) Record(ctx context.Context, c *core.Core, b *state.Batch) {
 		if f.GetMode() == policy.Warn {
 			severity = state.SeverityWarning
 		}
-		b.Create(state.NewEvent(state.NewUID(), c.Now(), about, severity, "PolicyBroken", Words(f), c.Actor(ctx)))
+		b.Create(state.NewEvent(state.NewUID(), c.Now(), about, severity, "PolicyBroken", policy.Words(f), c.Actor(ctx)))
 	}
 }
 
@@ -182,7 +165,7 @@ func (v *Verdict) Record(ctx context.Context, c *core.Core, b *state.Batch) {
 func (v *Verdict) Warnings() (all []string) {
 	for _, f := range policy.Sorted(v.Findings) {
 		if f.GetMode() == policy.Warn {
-			all = append(all, Words(f))
+			all = append(all, policy.Words(f))
 		}
 	}
 	return all

@@ -29,6 +29,8 @@ type Conns struct {
 	mu     sync.Mutex
 	closed bool
 	conns  map[string]*peerConn
+	// replaced are closed a moment after Renew.
+	replaced []*peerConn
 }
 
 type peerConn struct {
@@ -124,8 +126,34 @@ func (p *Conns) Drop(server string) {
 	}
 }
 
+// renewGrace is how long calls may go on on a connection that was replaced.
+const renewGrace = 10 * time.Second
+
+// Renew makes new calls use new connections, by the certificate that this server has now. Calls in progress get a
+// moment to end.
+func (p *Conns) Renew() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for server, conn := range p.conns {
+		p.replaced = append(p.replaced, conn)
+		delete(p.conns, server)
+	}
+	time.AfterFunc(renewGrace, p.closeReplaced)
+}
+
+// closeReplaced closes the connections that new ones have replaced.
+func (p *Conns) closeReplaced() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, conn := range p.replaced {
+		_ = conn.Close()
+	}
+	p.replaced = nil
+}
+
 // Close closes all connections, and prevents new ones.
 func (p *Conns) Close() {
+	p.closeReplaced()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.closed = true

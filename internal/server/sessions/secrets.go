@@ -105,6 +105,8 @@ func (n *nodeSecrets) next(wanted map[string]*v1.NodeSecret, exists func(uid str
 		gone := n.known[key]
 		switch {
 		case after.known[key] != nil:
+		case rest && exists(gone.GetUid()): // the next version may follow, and no file may be missing until then
+			after.known[key] = gone
 		case exists(gone.GetUid()):
 			down.Secrets = append(down.Secrets, &v1.NodeSecret{Uid: gone.GetUid(), Namespace: gone.GetNamespace(), Name: gone.GetName(), Version: gone.GetVersion()})
 		case !slices.Contains(down.Removed, gone.GetUid()):

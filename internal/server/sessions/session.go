@@ -68,7 +68,7 @@ func (t *table) enter(ctx context.Context, node, instance string, begin func()) 
 	ctx, cancel := context.WithCancelCause(ctx)
 	entered := &session{
 		node: node, instance: instance, relay: auth.RelayedBy(ctx), ctx: ctx, cancel: cancel, wake: make(chan struct{}, 1),
-		full: true, servers: true, pace: true, networkFull: true, ingressDue: true, secretsDue: true, asked: map[string]bool{}, dirty: map[string]bool{}, turns: t.turns,
+		full: true, servers: true, pace: true, networkFull: true, ingressDue: true, secretsDue: true, trustDue: true, asked: map[string]bool{}, dirty: map[string]bool{}, turns: t.turns,
 	}
 	entered.signal()
 	t.mu.Lock()
@@ -128,6 +128,9 @@ type session struct {
 	// secretsDue says that the agent may need other secrets, and secrets is what was sent to it. Only the sender changes it.
 	secretsDue bool
 	secrets    nodeSecrets
+	// trustDue says that the agent may need to trust other authorities; trusts is what it has said last.
+	trustDue bool
+	trusts   *v1.TrustUp
 	// nextBeat is closed at the agent's next heartbeat, and nil if nothing waits for it.
 	nextBeat chan struct{}
 	every    time.Duration // the agent's interval between heartbeats

@@ -51,6 +51,8 @@ type Sessions struct {
 	meshKeys    *meshKeys
 	leases      *lease.Table
 
+	trustChanged chan struct{}
+
 	ingress     *ingress
 	traffic     Traffic
 	wakeService func(service string)
@@ -88,7 +90,8 @@ func New(o Options) *Sessions {
 		connected: newTable(o.Collector.Pause), encoded: newEncodedRevisions(),
 		attachments: &attachments{waiting: map[string]*attachment{}}, reports: newReports(), progress: newProgress(), network: newNetwork(),
 		meshKeys: &meshKeys{byNode: map[string]string{}, nodes: map[string]string{}}, leases: &lease.Table{},
-		ingress: newIngress(), traffic: o.Traffic, wakeService: o.Wake, unseal: o.Unseal, metrics: o.Metrics,
+		trustChanged: make(chan struct{}, 1),
+		ingress:      newIngress(), traffic: o.Traffic, wakeService: o.Wake, unseal: o.Unseal, metrics: o.Metrics,
 	}
 	if s.traffic == nil {
 		s.traffic = noTraffic{}
@@ -132,6 +135,8 @@ func (s *Sessions) Route(c state.Change) {
 			one.markServers()
 			one.markPace() // a lone server sends no keepalives
 		})
+	case c.Kind == state.KindAuthority:
+		s.connected.each(func(one *session) { one.raise(&one.trustDue) })
 	case c.Kind == state.KindPassword:
 		s.connected.each((*session).markAll) // any node may need the new password for its pulls
 	case c.Kind == state.KindCluster:
@@ -193,6 +198,7 @@ func (s *Sessions) CatchUp(snap *state.Snapshot) {
 		one.raise(&one.networkFull)
 		one.markIngress()
 		one.markSecrets()
+		one.raise(&one.trustDue)
 		if snap.Node(one.node).GetStatus().GetState() == spec.NodeOffline {
 			one.cancel(errSilent)
 		}

@@ -119,6 +119,8 @@ func (s *Sessions) receive(stream sessionStream, current *session) error {
 			current.handle(func() { s.hearIngress(node, m.Ingress) })
 		case *v1.SessionUp_Secrets:
 			current.handle(func() { s.hearSecrets(current, m.Secrets) })
+		case *v1.SessionUp_Trust:
+			s.hearTrust(current, m.Trust)
 		default:
 			return core.Refuse(codes.InvalidArgument, "after hello a session takes heartbeats, reports, pongs, follows, reports of routes, acknowledgements of secrets and a goodbye only")
 		}
@@ -147,6 +149,9 @@ func (s *Sessions) send(stream sessionStream, current *session, received <-chan 
 			}
 			continue
 		case <-current.wake:
+		}
+		if err := s.sendTrust(stream, current); err != nil {
+			return err
 		}
 		if lease := current.takeLease(); lease != nil {
 			if err := stream.Send(&v1.SessionDown{Message: &v1.SessionDown_Lease{Lease: lease}}); err != nil {

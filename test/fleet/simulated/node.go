@@ -53,6 +53,8 @@ type Node struct {
 	replicas map[uuid.UUID]replica
 	// unsaid are the replicas with unreported changes.
 	unsaid []uuid.UUID
+	// applied are the secrets that were not acknowledged yet.
+	applied []*v1.SecretApplied
 	// away is not nil while the node is killed or silent, and is closed when it is back.
 	away   chan struct{}
 	killed bool

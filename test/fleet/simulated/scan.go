@@ -42,6 +42,7 @@ var (
 	downAssignments = field(&v1.SessionDown{}, "assignments")
 	downPing        = field(&v1.SessionDown{}, "ping")
 	downNetwork     = field(&v1.SessionDown{}, "network")
+	downSecrets     = field(&v1.SessionDown{}, "secrets")
 	upPong          = field(&v1.SessionUp{}, "pong")
 
 	fieldEpoch     = field(&v1.Assignments{}, "epoch")
@@ -64,6 +65,8 @@ type heard struct {
 	pong   []byte  // the encoded answer to a ping; nil if there was none
 	// network is the encoded news of the network; nil if there was none.
 	network []byte
+	// secrets is the encoded news of secrets; nil if there was none.
+	secrets []byte
 }
 
 // scan reads a SessionDown. A simulated node ignores everything else.
@@ -75,6 +78,8 @@ func scan(down []byte) (h heard, err error) {
 			return h.orders.scan(value)
 		case downNetwork:
 			h.network = value
+		case downSecrets:
+			h.secrets = value
 		case downPing:
 			// An answer has the same fields as the question.
 			h.pong = protowire.AppendBytes(protowire.AppendTag(nil, upPong, protowire.BytesType), value)

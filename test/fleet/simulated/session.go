@@ -81,6 +81,14 @@ func (n *Node) message(down []byte) error {
 		}
 		n.fleet.options.Network(&network)
 	}
+	if h.secrets != nil {
+		var secrets v1.SecretsDown
+		if err := proto.Unmarshal(h.secrets, &secrets); err != nil {
+			return err
+		}
+		n.apply(&secrets)
+		n.acknowledge()
+	}
 	if h.orders == nil {
 		return nil
 	}
@@ -102,7 +110,46 @@ func (n *Node) answer(pong []byte) {
 }
 
 // mayWrite sends what could not be sent before.
-func (n *Node) mayWrite() { n.say() }
+func (n *Node) mayWrite() {
+	n.say()
+	n.acknowledge()
+}
+
+// apply gives replicas their secrets, which takes no time.
+func (n *Node) apply(down *v1.SecretsDown) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, s := range down.GetSecrets() {
+		if len(s.GetValue()) == 0 {
+			continue
+		}
+		for _, replica := range s.GetReplicas() {
+			n.applied = append(n.applied, &v1.SecretApplied{SecretUid: s.GetUid(), Version: s.GetVersion(), ReplicaUid: replica})
+		}
+	}
+}
+
+// acknowledge says which secrets the replicas have.
+func (n *Node) acknowledge() {
+	n.mu.Lock()
+	applied, l := n.applied, n.link
+	if n.applied = nil; l == nil || n.away != nil {
+		applied = nil // the next session begins with all secrets
+	}
+	n.mu.Unlock()
+	if len(applied) == 0 {
+		return
+	}
+	message, err := encode(&v1.SessionUp{Message: &v1.SessionUp_Secrets{Secrets: &v1.SecretsUp{Applied: applied}}})
+	if err == nil {
+		err = l.send(message)
+	}
+	if err != nil { // sent when the window grows
+		n.mu.Lock()
+		n.applied = append(applied, n.applied...)
+		n.mu.Unlock()
+	}
+}
 
 func (n *Node) take(o orders) {
 	n.mu.Lock()

@@ -130,7 +130,9 @@ type EnrollRequest struct {
 	Server *EnrollServer `protobuf:"bytes,6,opt,name=server,proto3" json:"server,omitempty"`
 	// The networks among the used ranges that do not belong to a cloud. A machine with a
 	// network inside of the cluster's own ranges is refused.
-	Networks      []*UsedNetwork `protobuf:"bytes,7,rep,name=networks,proto3" json:"networks,omitempty"`
+	Networks []*UsedNetwork `protobuf:"bytes,7,rep,name=networks,proto3" json:"networks,omitempty"`
+	// The name was chosen by a user. Otherwise it is that of the host, and gives way to the name that the token fixes.
+	Named         bool `protobuf:"varint,8,opt,name=named,proto3" json:"named,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -212,6 +214,13 @@ func (x *EnrollRequest) GetNetworks() []*UsedNetwork {
 		return x.Networks
 	}
 	return nil
+}
+
+func (x *EnrollRequest) GetNamed() bool {
+	if x != nil {
+		return x.Named
+	}
+	return false
 }
 
 // A network that a machine reaches by one of its interfaces.
@@ -419,7 +428,7 @@ type EnrollResponse struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Node      *Node                  `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
 	ClusterId string                 `protobuf:"bytes,2,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
-	// The node's certificate first, then the authority's; DER.
+	// The node's certificate first, then those of the authorities to trust; DER.
 	Certificates [][]byte `protobuf:"bytes,3,rep,name=certificates,proto3" json:"certificates,omitempty"`
 	// Addresses of the servers.
 	Servers []string `protobuf:"bytes,4,rep,name=servers,proto3" json:"servers,omitempty"`
@@ -429,8 +438,10 @@ type EnrollResponse struct {
 	SealedKey []byte `protobuf:"bytes,6,opt,name=sealed_key,json=sealedKey,proto3" json:"sealed_key,omitempty"`
 	// The key of the certificate authority, sealed by the key-encryption key.
 	SealedAuthority []byte `protobuf:"bytes,7,opt,name=sealed_authority,json=sealedAuthority,proto3" json:"sealed_authority,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// For a server: all that the state has about the authority, encoded.
+	Authority     []byte `protobuf:"bytes,8,opt,name=authority,proto3" json:"authority,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *EnrollResponse) Reset() {
@@ -508,6 +519,13 @@ func (x *EnrollResponse) GetSealedKey() []byte {
 func (x *EnrollResponse) GetSealedAuthority() []byte {
 	if x != nil {
 		return x.SealedAuthority
+	}
+	return nil
+}
+
+func (x *EnrollResponse) GetAuthority() []byte {
+	if x != nil {
+		return x.Authority
 	}
 	return nil
 }
@@ -3753,7 +3771,7 @@ const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"\x16ReportAgentLossRequest\x12#\n" +
 	"\binstance\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18@R\binstance\x12\x18\n" +
 	"\arunning\x18\x02 \x01(\bR\arunning\"\x19\n" +
-	"\x17ReportAgentLossResponse\"\xa2\x03\n" +
+	"\x17ReportAgentLossResponse\"\xb8\x03\n" +
 	"\rEnrollRequest\x12 \n" +
 	"\x05token\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x04R\x05token\x12\x1c\n" +
@@ -3763,7 +3781,8 @@ const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"\x06labels\x18\x04 \x03(\v2'.cloudless.v1.EnrollRequest.LabelsEntryB\x18\xbaH\x15\x9a\x01\x12\x10@\"\x06r\x04\xe0\xc6'\x01*\x06r\x04\xe8\xc6'\x01R\x06labels\x12#\n" +
 	"\x04used\x18\x05 \x03(\tB\x0f\xbaH\f\x92\x01\t\x10\x80\b\"\x04r\x02\x18@R\x04used\x122\n" +
 	"\x06server\x18\x06 \x01(\v2\x1a.cloudless.v1.EnrollServerR\x06server\x12@\n" +
-	"\bnetworks\x18\a \x03(\v2\x19.cloudless.v1.UsedNetworkB\t\xbaH\x06\x92\x01\x03\x10\x80\bR\bnetworks\x1a9\n" +
+	"\bnetworks\x18\a \x03(\v2\x19.cloudless.v1.UsedNetworkB\t\xbaH\x06\x92\x01\x03\x10\x80\bR\bnetworks\x12\x14\n" +
+	"\x05named\x18\b \x01(\bR\x05named\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"S\n" +
@@ -3786,7 +3805,7 @@ const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"\x04zone\x18\x02 \x01(\tB\t\xbaH\x06r\x04\xe8\xc6'\x01R\x04zone\x12\"\n" +
 	"\aversion\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\aversion\x12#\n" +
 	"\aseal_to\x18\x04 \x01(\fB\n" +
-	"\xbaH\az\x05\x10\x01\x18\x80 R\x06sealTo\"\x8d\x02\n" +
+	"\xbaH\az\x05\x10\x01\x18\x80 R\x06sealTo\"\xab\x02\n" +
 	"\x0eEnrollResponse\x12&\n" +
 	"\x04node\x18\x01 \x01(\v2\x12.cloudless.v1.NodeR\x04node\x12\x1d\n" +
 	"\n" +
@@ -3796,7 +3815,8 @@ const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"\x06server\x18\x05 \x01(\v2\x14.cloudless.v1.ServerR\x06server\x12\x1d\n" +
 	"\n" +
 	"sealed_key\x18\x06 \x01(\fR\tsealedKey\x12)\n" +
-	"\x10sealed_authority\x18\a \x01(\fR\x0fsealedAuthority\",\n" +
+	"\x10sealed_authority\x18\a \x01(\fR\x0fsealedAuthority\x12\x1c\n" +
+	"\tauthority\x18\b \x01(\fR\tauthority\",\n" +
 	"\fRenewRequest\x12\x1c\n" +
 	"\x03csr\x18\x01 \x01(\fB\n" +
 	"\xbaH\az\x05\x10\x01\x18\x80@R\x03csr\"U\n" +

@@ -155,6 +155,11 @@ type AuthorityReport struct {
 	KekWaiting    []*AuthorityMember     `protobuf:"bytes,8,rep,name=kek_waiting,json=kekWaiting,proto3" json:"kek_waiting,omitempty"`
 	RotateTime    *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=rotate_time,json=rotateTime,proto3" json:"rotate_time,omitempty"`
 	KekRotateTime *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=kek_rotate_time,json=kekRotateTime,proto3" json:"kek_rotate_time,omitempty"`
+	// Why the rotations that run began.
+	Reason    string `protobuf:"bytes,11,opt,name=reason,proto3" json:"reason,omitempty"`
+	KekReason string `protobuf:"bytes,12,opt,name=kek_reason,json=kekReason,proto3" json:"kek_reason,omitempty"`
+	// Since when the step runs. Members that cannot be reached are left behind a day later.
+	StepTime      *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=step_time,json=stepTime,proto3" json:"step_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -255,6 +260,27 @@ func (x *AuthorityReport) GetRotateTime() *timestamppb.Timestamp {
 func (x *AuthorityReport) GetKekRotateTime() *timestamppb.Timestamp {
 	if x != nil {
 		return x.KekRotateTime
+	}
+	return nil
+}
+
+func (x *AuthorityReport) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *AuthorityReport) GetKekReason() string {
+	if x != nil {
+		return x.KekReason
+	}
+	return ""
+}
+
+func (x *AuthorityReport) GetStepTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.StepTime
 	}
 	return nil
 }
@@ -409,7 +435,7 @@ const file_cloudless_v1_authority_proto_rawDesc = "" +
 	"\x02ca\x18\x01 \x01(\bR\x02ca\x12\x10\n" +
 	"\x03kek\x18\x02 \x01(\bR\x03kek\x122\n" +
 	"\fleave_behind\x18\x03 \x03(\tB\x0f\xbaH\f\x92\x01\t\x10\x90N\"\x04r\x02\x18@R\vleaveBehind\x12+\n" +
-	"\x11leave_unreachable\x18\x04 \x01(\bR\x10leaveUnreachable\"\xcf\x03\n" +
+	"\x11leave_unreachable\x18\x04 \x01(\bR\x10leaveUnreachable\"\xbf\x04\n" +
 	"\x0fAuthorityReport\x12F\n" +
 	"\fcertificates\x18\x01 \x03(\v2\".cloudless.v1.AuthorityCertificateR\fcertificates\x12\x12\n" +
 	"\x04step\x18\x02 \x01(\tR\x04step\x127\n" +
@@ -423,7 +449,11 @@ const file_cloudless_v1_authority_proto_rawDesc = "" +
 	"\vrotate_time\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"rotateTime\x12B\n" +
 	"\x0fkek_rotate_time\x18\n" +
-	" \x01(\v2\x1a.google.protobuf.TimestampR\rkekRotateTime\"\xad\x01\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\rkekRotateTime\x12\x16\n" +
+	"\x06reason\x18\v \x01(\tR\x06reason\x12\x1d\n" +
+	"\n" +
+	"kek_reason\x18\f \x01(\tR\tkekReason\x127\n" +
+	"\tstep_time\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\bstepTime\"\xad\x01\n" +
 	"\x14AuthorityCertificate\x12 \n" +
 	"\vcertificate\x18\x01 \x01(\tR\vcertificate\x12 \n" +
 	"\vfingerprint\x18\x02 \x01(\tR\vfingerprint\x12;\n" +
@@ -466,16 +496,17 @@ var file_cloudless_v1_authority_proto_depIdxs = []int32{
 	4, // 2: cloudless.v1.AuthorityReport.kek_waiting:type_name -> cloudless.v1.AuthorityMember
 	5, // 3: cloudless.v1.AuthorityReport.rotate_time:type_name -> google.protobuf.Timestamp
 	5, // 4: cloudless.v1.AuthorityReport.kek_rotate_time:type_name -> google.protobuf.Timestamp
-	5, // 5: cloudless.v1.AuthorityCertificate.expire_time:type_name -> google.protobuf.Timestamp
-	0, // 6: cloudless.v1.AuthorityService.GetAuthority:input_type -> cloudless.v1.GetAuthorityRequest
-	1, // 7: cloudless.v1.AuthorityService.RotateAuthority:input_type -> cloudless.v1.RotateAuthorityRequest
-	2, // 8: cloudless.v1.AuthorityService.GetAuthority:output_type -> cloudless.v1.AuthorityReport
-	2, // 9: cloudless.v1.AuthorityService.RotateAuthority:output_type -> cloudless.v1.AuthorityReport
-	8, // [8:10] is the sub-list for method output_type
-	6, // [6:8] is the sub-list for method input_type
-	6, // [6:6] is the sub-list for extension type_name
-	6, // [6:6] is the sub-list for extension extendee
-	0, // [0:6] is the sub-list for field type_name
+	5, // 5: cloudless.v1.AuthorityReport.step_time:type_name -> google.protobuf.Timestamp
+	5, // 6: cloudless.v1.AuthorityCertificate.expire_time:type_name -> google.protobuf.Timestamp
+	0, // 7: cloudless.v1.AuthorityService.GetAuthority:input_type -> cloudless.v1.GetAuthorityRequest
+	1, // 8: cloudless.v1.AuthorityService.RotateAuthority:input_type -> cloudless.v1.RotateAuthorityRequest
+	2, // 9: cloudless.v1.AuthorityService.GetAuthority:output_type -> cloudless.v1.AuthorityReport
+	2, // 10: cloudless.v1.AuthorityService.RotateAuthority:output_type -> cloudless.v1.AuthorityReport
+	9, // [9:11] is the sub-list for method output_type
+	7, // [7:9] is the sub-list for method input_type
+	7, // [7:7] is the sub-list for extension type_name
+	7, // [7:7] is the sub-list for extension extendee
+	0, // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_authority_proto_init() }

@@ -1327,9 +1327,14 @@ type GetProgressResponse struct {
 	// Chosen at its start, to distinguish it from one that runs on a copy of its data folder.
 	Instance string `protobuf:"bytes,12,opt,name=instance,proto3" json:"instance,omitempty"`
 	// Uid of the leader that it knows; empty if there is none.
-	Leader        string `protobuf:"bytes,13,opt,name=leader,proto3" json:"leader,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Leader string `protobuf:"bytes,13,opt,name=leader,proto3" json:"leader,omitempty"`
+	// The certificate authorities that it trusts, now and after a restart, by fingerprint; the one that its certificate is
+	// from first.
+	Authorities []string `protobuf:"bytes,14,rep,name=authorities,proto3" json:"authorities,omitempty"`
+	// Ids of the key-encryption keys in its file, the one that seals first.
+	KeyEncryptionKeys []string `protobuf:"bytes,15,rep,name=key_encryption_keys,json=keyEncryptionKeys,proto3" json:"key_encryption_keys,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *GetProgressResponse) Reset() {
@@ -1423,6 +1428,20 @@ func (x *GetProgressResponse) GetLeader() string {
 		return x.Leader
 	}
 	return ""
+}
+
+func (x *GetProgressResponse) GetAuthorities() []string {
+	if x != nil {
+		return x.Authorities
+	}
+	return nil
+}
+
+func (x *GetProgressResponse) GetKeyEncryptionKeys() []string {
+	if x != nil {
+		return x.KeyEncryptionKeys
+	}
+	return nil
 }
 
 type LocateServerRequest struct {
@@ -1612,7 +1631,7 @@ const file_cloudless_v1_server_proto_rawDesc = "" +
 	"\x16TransferLeaderResponse\x12,\n" +
 	"\x06leader\x18\x01 \x01(\v2\x14.cloudless.v1.ServerR\x06leader\".\n" +
 	"\x12GetProgressRequest\x12\x18\n" +
-	"\aleading\x18\x01 \x01(\bR\aleading\"\xb2\x02\n" +
+	"\aleading\x18\x01 \x01(\bR\aleading\"\x84\x03\n" +
 	"\x13GetProgressResponse\x12\x1b\n" +
 	"\tlast_term\x18\x01 \x01(\x04R\blastTerm\x12\x1d\n" +
 	"\n" +
@@ -1625,7 +1644,9 @@ const file_cloudless_v1_server_proto_rawDesc = "" +
 	" \x01(\bR\x04full\x12.\n" +
 	"\x04time\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x1a\n" +
 	"\binstance\x18\f \x01(\tR\binstance\x12\x16\n" +
-	"\x06leader\x18\r \x01(\tR\x06leader\"V\n" +
+	"\x06leader\x18\r \x01(\tR\x06leader\x12 \n" +
+	"\vauthorities\x18\x0e \x03(\tR\vauthorities\x12.\n" +
+	"\x13key_encryption_keys\x18\x0f \x03(\tR\x11keyEncryptionKeys\"V\n" +
 	"\x13LocateServerRequest\x12\x1b\n" +
 	"\x03uid\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\x03uid\x12\"\n" +
 	"\aaddress\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x04R\aaddress\"0\n" +

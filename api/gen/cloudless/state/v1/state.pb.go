@@ -658,7 +658,14 @@ type Authority struct {
 	// Members, by uid, that the step does not wait for.
 	LeftBehind []string `protobuf:"bytes,9,rep,name=left_behind,json=leftBehind,proto3" json:"left_behind,omitempty"`
 	// Why the rotation began: a server that was removed, or the caller.
-	Reason        string `protobuf:"bytes,10,opt,name=reason,proto3" json:"reason,omitempty"`
+	Reason string `protobuf:"bytes,10,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Certificates of one authority that another one has signed. Servers show them, so that those who know only one of
+	// the authorities can verify the servers.
+	Endorsements [][]byte `protobuf:"bytes,11,rep,name=endorsements,proto3" json:"endorsements,omitempty"`
+	// When the step began.
+	StepTime *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=step_time,json=stepTime,proto3" json:"step_time,omitempty"`
+	// Why another rotation follows this one; empty if none does.
+	Again         string `protobuf:"bytes,13,opt,name=again,proto3" json:"again,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -763,6 +770,27 @@ func (x *Authority) GetReason() string {
 	return ""
 }
 
+func (x *Authority) GetEndorsements() [][]byte {
+	if x != nil {
+		return x.Endorsements
+	}
+	return nil
+}
+
+func (x *Authority) GetStepTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.StepTime
+	}
+	return nil
+}
+
+func (x *Authority) GetAgain() string {
+	if x != nil {
+		return x.Again
+	}
+	return ""
+}
+
 // Which key-encryption key seals. The keys themselves are in files on the servers.
 type KeyEncryptionKey struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -775,9 +803,13 @@ type KeyEncryptionKey struct {
 	// The next key, sealed by the current one.
 	SealedNext []byte `protobuf:"bytes,5,opt,name=sealed_next,json=sealedNext,proto3" json:"sealed_next,omitempty"`
 	// As in AuthorityReport; empty if no rotation runs.
-	Step          string                 `protobuf:"bytes,6,opt,name=step,proto3" json:"step,omitempty"`
-	RotateTime    *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=rotate_time,json=rotateTime,proto3" json:"rotate_time,omitempty"`
-	Reason        string                 `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"`
+	Step       string                 `protobuf:"bytes,6,opt,name=step,proto3" json:"step,omitempty"`
+	RotateTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=rotate_time,json=rotateTime,proto3" json:"rotate_time,omitempty"`
+	Reason     string                 `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"`
+	// As in Authority.
+	StepTime      *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=step_time,json=stepTime,proto3" json:"step_time,omitempty"`
+	Again         string                 `protobuf:"bytes,10,opt,name=again,proto3" json:"again,omitempty"`
+	LeftBehind    []string               `protobuf:"bytes,11,rep,name=left_behind,json=leftBehind,proto3" json:"left_behind,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -866,6 +898,27 @@ func (x *KeyEncryptionKey) GetReason() string {
 		return x.Reason
 	}
 	return ""
+}
+
+func (x *KeyEncryptionKey) GetStepTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.StepTime
+	}
+	return nil
+}
+
+func (x *KeyEncryptionKey) GetAgain() string {
+	if x != nil {
+		return x.Again
+	}
+	return ""
+}
+
+func (x *KeyEncryptionKey) GetLeftBehind() []string {
+	if x != nil {
+		return x.LeftBehind
+	}
+	return nil
 }
 
 // A version of a secret. It is not part of the secret, so that no answer of the API can contain it.
@@ -2128,7 +2181,7 @@ const file_cloudless_state_v1_state_proto_rawDesc = "" +
 	"\x0esecret_receipt\x18. \x01(\v2!.cloudless.state.v1.SecretReceiptH\x00R\rsecretReceipt\x12Z\n" +
 	"\x12key_encryption_key\x18/ \x01(\v2$.cloudless.state.v1.KeyEncryptionKeyB\x04\x98\xb5\x18\x01H\x00R\x10keyEncryptionKey\x12D\n" +
 	"\fworkload_key\x180 \x01(\v2\x1f.cloudless.state.v1.WorkloadKeyH\x00R\vworkloadKeyB\x06\n" +
-	"\x04kind\"\x90\x03\n" +
+	"\x04kind\"\x83\x04\n" +
 	"\tAuthority\x122\n" +
 	"\bmetadata\x18\x01 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\x12 \n" +
 	"\vcertificate\x18\x02 \x01(\fR\vcertificate\x12\x1d\n" +
@@ -2143,7 +2196,10 @@ const file_cloudless_state_v1_state_proto_rawDesc = "" +
 	"\vleft_behind\x18\t \x03(\tR\n" +
 	"leftBehind\x12\x16\n" +
 	"\x06reason\x18\n" +
-	" \x01(\tR\x06reason\"\x9a\x02\n" +
+	" \x01(\tR\x06reason\x12\"\n" +
+	"\fendorsements\x18\v \x03(\fR\fendorsements\x127\n" +
+	"\tstep_time\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\bstepTime\x12\x14\n" +
+	"\x05again\x18\r \x01(\tR\x05again\"\x8a\x03\n" +
 	"\x10KeyEncryptionKey\x122\n" +
 	"\bmetadata\x18\x01 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x17\n" +
@@ -2155,7 +2211,12 @@ const file_cloudless_state_v1_state_proto_rawDesc = "" +
 	"\x04step\x18\x06 \x01(\tR\x04step\x12;\n" +
 	"\vrotate_time\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"rotateTime\x12\x16\n" +
-	"\x06reason\x18\b \x01(\tR\x06reason\"\xb9\x01\n" +
+	"\x06reason\x18\b \x01(\tR\x06reason\x127\n" +
+	"\tstep_time\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\bstepTime\x12\x14\n" +
+	"\x05again\x18\n" +
+	" \x01(\tR\x05again\x12\x1f\n" +
+	"\vleft_behind\x18\v \x03(\tR\n" +
+	"leftBehind\"\xb9\x01\n" +
 	"\vSecretValue\x122\n" +
 	"\bmetadata\x18\x01 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\x12\x1d\n" +
 	"\n" +
@@ -2349,39 +2410,41 @@ var file_cloudless_state_v1_state_proto_depIdxs = []int32{
 	5,  // 34: cloudless.state.v1.Object.workload_key:type_name -> cloudless.state.v1.WorkloadKey
 	41, // 35: cloudless.state.v1.Authority.metadata:type_name -> cloudless.v1.Metadata
 	42, // 36: cloudless.state.v1.Authority.rotate_time:type_name -> google.protobuf.Timestamp
-	41, // 37: cloudless.state.v1.KeyEncryptionKey.metadata:type_name -> cloudless.v1.Metadata
-	42, // 38: cloudless.state.v1.KeyEncryptionKey.rotate_time:type_name -> google.protobuf.Timestamp
-	41, // 39: cloudless.state.v1.SecretValue.metadata:type_name -> cloudless.v1.Metadata
-	41, // 40: cloudless.state.v1.SecretReceipt.metadata:type_name -> cloudless.v1.Metadata
-	43, // 41: cloudless.state.v1.SecretReceipt.deliveries:type_name -> cloudless.v1.SecretDelivery
-	41, // 42: cloudless.state.v1.WorkloadKey.metadata:type_name -> cloudless.v1.Metadata
-	42, // 43: cloudless.state.v1.WorkloadKey.expire_time:type_name -> google.protobuf.Timestamp
-	41, // 44: cloudless.state.v1.Credential.metadata:type_name -> cloudless.v1.Metadata
-	41, // 45: cloudless.state.v1.Password.metadata:type_name -> cloudless.v1.Metadata
-	41, // 46: cloudless.state.v1.Revocation.metadata:type_name -> cloudless.v1.Metadata
-	41, // 47: cloudless.state.v1.GossipKey.metadata:type_name -> cloudless.v1.Metadata
-	41, // 48: cloudless.state.v1.Tag.metadata:type_name -> cloudless.v1.Metadata
-	42, // 49: cloudless.state.v1.Tag.push_time:type_name -> google.protobuf.Timestamp
-	11, // 50: cloudless.state.v1.Tag.deleted:type_name -> cloudless.state.v1.DeletedImage
-	42, // 51: cloudless.state.v1.DeletedImage.push_time:type_name -> google.protobuf.Timestamp
-	42, // 52: cloudless.state.v1.DeletedImage.delete_time:type_name -> google.protobuf.Timestamp
-	42, // 53: cloudless.state.v1.DeletedImage.expire_time:type_name -> google.protobuf.Timestamp
-	41, // 54: cloudless.state.v1.Mark.metadata:type_name -> cloudless.v1.Metadata
-	41, // 55: cloudless.state.v1.CertificateKey.metadata:type_name -> cloudless.v1.Metadata
-	41, // 56: cloudless.state.v1.CertificateChallenge.metadata:type_name -> cloudless.v1.Metadata
-	41, // 57: cloudless.state.v1.AcmeAccount.metadata:type_name -> cloudless.v1.Metadata
-	41, // 58: cloudless.state.v1.Receipt.metadata:type_name -> cloudless.v1.Metadata
-	18, // 59: cloudless.state.v1.Transaction.changes:type_name -> cloudless.state.v1.Change
-	42, // 60: cloudless.state.v1.Transaction.time:type_name -> google.protobuf.Timestamp
-	17, // 61: cloudless.state.v1.Transaction.others:type_name -> cloudless.state.v1.Transaction
-	0,  // 62: cloudless.state.v1.Change.put:type_name -> cloudless.state.v1.Object
-	19, // 63: cloudless.state.v1.Change.delete:type_name -> cloudless.state.v1.Key
-	19, // 64: cloudless.state.v1.Change.check:type_name -> cloudless.state.v1.Key
-	65, // [65:65] is the sub-list for method output_type
-	65, // [65:65] is the sub-list for method input_type
-	65, // [65:65] is the sub-list for extension type_name
-	65, // [65:65] is the sub-list for extension extendee
-	0,  // [0:65] is the sub-list for field type_name
+	42, // 37: cloudless.state.v1.Authority.step_time:type_name -> google.protobuf.Timestamp
+	41, // 38: cloudless.state.v1.KeyEncryptionKey.metadata:type_name -> cloudless.v1.Metadata
+	42, // 39: cloudless.state.v1.KeyEncryptionKey.rotate_time:type_name -> google.protobuf.Timestamp
+	42, // 40: cloudless.state.v1.KeyEncryptionKey.step_time:type_name -> google.protobuf.Timestamp
+	41, // 41: cloudless.state.v1.SecretValue.metadata:type_name -> cloudless.v1.Metadata
+	41, // 42: cloudless.state.v1.SecretReceipt.metadata:type_name -> cloudless.v1.Metadata
+	43, // 43: cloudless.state.v1.SecretReceipt.deliveries:type_name -> cloudless.v1.SecretDelivery
+	41, // 44: cloudless.state.v1.WorkloadKey.metadata:type_name -> cloudless.v1.Metadata
+	42, // 45: cloudless.state.v1.WorkloadKey.expire_time:type_name -> google.protobuf.Timestamp
+	41, // 46: cloudless.state.v1.Credential.metadata:type_name -> cloudless.v1.Metadata
+	41, // 47: cloudless.state.v1.Password.metadata:type_name -> cloudless.v1.Metadata
+	41, // 48: cloudless.state.v1.Revocation.metadata:type_name -> cloudless.v1.Metadata
+	41, // 49: cloudless.state.v1.GossipKey.metadata:type_name -> cloudless.v1.Metadata
+	41, // 50: cloudless.state.v1.Tag.metadata:type_name -> cloudless.v1.Metadata
+	42, // 51: cloudless.state.v1.Tag.push_time:type_name -> google.protobuf.Timestamp
+	11, // 52: cloudless.state.v1.Tag.deleted:type_name -> cloudless.state.v1.DeletedImage
+	42, // 53: cloudless.state.v1.DeletedImage.push_time:type_name -> google.protobuf.Timestamp
+	42, // 54: cloudless.state.v1.DeletedImage.delete_time:type_name -> google.protobuf.Timestamp
+	42, // 55: cloudless.state.v1.DeletedImage.expire_time:type_name -> google.protobuf.Timestamp
+	41, // 56: cloudless.state.v1.Mark.metadata:type_name -> cloudless.v1.Metadata
+	41, // 57: cloudless.state.v1.CertificateKey.metadata:type_name -> cloudless.v1.Metadata
+	41, // 58: cloudless.state.v1.CertificateChallenge.metadata:type_name -> cloudless.v1.Metadata
+	41, // 59: cloudless.state.v1.AcmeAccount.metadata:type_name -> cloudless.v1.Metadata
+	41, // 60: cloudless.state.v1.Receipt.metadata:type_name -> cloudless.v1.Metadata
+	18, // 61: cloudless.state.v1.Transaction.changes:type_name -> cloudless.state.v1.Change
+	42, // 62: cloudless.state.v1.Transaction.time:type_name -> google.protobuf.Timestamp
+	17, // 63: cloudless.state.v1.Transaction.others:type_name -> cloudless.state.v1.Transaction
+	0,  // 64: cloudless.state.v1.Change.put:type_name -> cloudless.state.v1.Object
+	19, // 65: cloudless.state.v1.Change.delete:type_name -> cloudless.state.v1.Key
+	19, // 66: cloudless.state.v1.Change.check:type_name -> cloudless.state.v1.Key
+	67, // [67:67] is the sub-list for method output_type
+	67, // [67:67] is the sub-list for method input_type
+	67, // [67:67] is the sub-list for extension type_name
+	67, // [67:67] is the sub-list for extension extendee
+	0,  // [0:67] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_state_v1_state_proto_init() }
