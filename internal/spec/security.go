@@ -81,7 +81,7 @@ func SeccompOf(s *v1.WorkloadSpec, c *v1.ClusterSpec) (string, error) {
 	if text, found := known[name]; found {
 		return text, nil
 	}
-	hint := "the configuration has none; add it with: cloudless cluster config set --file FILE"
+	hint := "the configuration has none; add it with: cloudless cluster config set -f FILE"
 	if near := suggest.To(name, maps.Keys(known)); near != "" {
 		hint = fmt.Sprintf("did you mean %q?", near)
 	} else if len(known) > 0 {
