@@ -327,11 +327,15 @@ func (r *replica) endChanged(ctx context.Context, reason string) error {
 	if reason == "" {
 		return nil
 	}
-	if _, err := r.stopTask(ctx); err != nil {
+	exit, err := r.stopTask(ctx)
+	if err != nil {
 		return err
 	}
 	return r.advance(func(rec *record) {
-		rec.Status.LastExit = &v1.Exit{Code: lostCode, Reason: reason, Time: now()}
+		if exit != nil {
+			exit.Reason = reason
+			rec.Status.LastExit = exit
+		}
 		rec.interrupted(reason, time.Now())
 	})
 }
@@ -519,7 +523,7 @@ func (r *replica) stopTask(ctx context.Context) (*v1.Exit, error) {
 	return exit, r.removeTask(ctx)
 }
 
-// removeTask removes the task of the current attempt, if it exists.
+// removeTask removes the task of the current attempt, if it exists, and the secrets that it had.
 func (r *replica) removeTask(ctx context.Context) error {
 	if r.driver == nil {
 		return nil
@@ -529,7 +533,7 @@ func (r *replica) removeTask(ctx context.Context) error {
 	if err != nil && !errors.Is(err, driver.ErrNotFound) {
 		return fmt.Errorf("remove task: %w", err)
 	}
-	return nil
+	return r.secrets.Release(r.uid)
 }
 
 // awaitChange waits until the cluster wants something else of a replica that has ended.
@@ -538,9 +542,6 @@ func (r *replica) awaitChange(ctx, armed context.Context) error {
 		return err
 	}
 	r.gpus.release(r.uid)
-	if err := r.secrets.Release(r.uid); err != nil {
-		return err
-	}
 	r.clearProblem() // no later step may clear it
 	<-armed.Done()
 	return nil
@@ -565,7 +566,7 @@ func (r *replica) cleanUp(ctx context.Context) (gone bool, err error) {
 		return false, err
 	}
 	r.gpus.release(r.uid)
-	if err := errors.Join(r.network.Detach(ctx, r.uid), r.secrets.Release(r.uid)); err != nil {
+	if err := r.network.Detach(ctx, r.uid); err != nil {
 		return false, err
 	}
 	if err := r.logs.release(r.uid); err != nil {

@@ -133,7 +133,10 @@ func (r *replica) awaitSecrets(ctx context.Context) bool {
 			r.clearProblem()
 			return true
 		}
-		r.reportProblem(err)
+		before := r.problem
+		if r.reportProblem(err); r.problem != before { // a node without a server says it on the machine, too
+			r.log.Warn("replica waits for secrets", "reason", err)
+		}
 		select {
 		case <-ctx.Done():
 			return false

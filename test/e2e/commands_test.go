@@ -60,8 +60,10 @@ var commands = map[string]func(ts *testscript.TestScript, neg bool, args []strin
 	"lan":         lan,
 	"cable":       cable,
 
-	"marker":  makeMarker,
-	"nowhere": nowhere,
+	"marker": makeMarker,
+
+	"trace-collector": startTraceCollector,
+	"nowhere":         nowhere,
 }
 
 // patience limits how long eventually retries. It is generous, for slow machines.

@@ -2,18 +2,24 @@ package e2e
 
 import (
 	"bytes"
+	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 )
 
 // makeMarker makes a secret value that occurs nowhere else, in a file that is the only place of the test that has it, and
@@ -59,6 +65,44 @@ func nowhere(ts *testscript.TestScript, _ bool, args []string) {
 		ts.Fatalf("only %d files were searched", s.read)
 	}
 	ts.Logf("searched %d files", s.read)
+}
+
+// startTraceCollector starts a collector of traces, which writes what it receives into a file, and sets $OTLP to its address:
+//
+//	trace-collector out-traces
+func startTraceCollector(ts *testscript.TestScript, _ bool, args []string) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	ts.Check(err)
+	file, err := os.Create(ts.MkAbs(args[0]))
+	ts.Check(err)
+	srv := grpc.NewServer()
+	collector.RegisterTraceServiceServer(srv, &traceFile{file: file})
+	var served sync.WaitGroup
+	served.Go(func() { _ = srv.Serve(listener) })
+	ts.Defer(func() {
+		srv.Stop()
+		served.Wait()
+		_ = file.Close()
+	})
+	ts.Setenv("OTLP", "http://"+listener.Addr().String())
+}
+
+// traceFile is a collector that appends what it receives to a file.
+type traceFile struct {
+	collector.UnimplementedTraceServiceServer
+	mu   sync.Mutex
+	file *os.File
+}
+
+func (t *traceFile) Export(_ context.Context, request *collector.ExportTraceServiceRequest) (*collector.ExportTraceServiceResponse, error) {
+	data, err := proto.Marshal(request)
+	if err != nil {
+		return nil, err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	_, err = t.file.Write(data)
+	return &collector.ExportTraceServiceResponse{}, err
 }
 
 // search looks for a value in its forms.
