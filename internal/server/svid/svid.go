@@ -52,7 +52,8 @@ func (s *Service) IssueX509(ctx context.Context, request *v1.IssueX509Request) (
 	if err != nil {
 		return nil, core.Refuse(codes.InvalidArgument, "certificate request: %s", err)
 	}
-	return &v1.IssueX509Response{Certificates: chain, Bundle: s.ca.Trust().DERs()}, nil
+	// What follows is for members that do not know the newest authority yet, which workloads do by the bundle.
+	return &v1.IssueX509Response{Certificates: chain[:2], Bundle: s.ca.Trust().DERs()}, nil
 }
 
 // IssueJwt signs a token for a replica.
