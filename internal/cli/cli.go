@@ -52,7 +52,7 @@ func newWith(e *command.Env, roles local.Roles) *cli {
 func (c *cli) secretCommand() *cobra.Command {
 	return c.nounCommand("secret", "Keep passwords and keys, and give them to workloads",
 		"  cloudless secret set db-password\n  cloudless secret ls\n  cloudless secret get db-password\n  cloudless secret rotate session-key",
-		secret.Set(c.Env), secret.Get(c.Env), secret.Rotate(c.Env), secret.Remove(c.Env), secret.Deliveries(c.Env))
+		secret.Set(c.Env), secret.Get(c.Env), secret.Rotate(c.Env), secret.Remove(c.Env), secret.Deliveries(c.Env), c.secretRekeyCommand())
 }
 
 func (c *cli) rootCommand() *cobra.Command {
