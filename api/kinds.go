@@ -93,10 +93,11 @@ func (k *Kind) findMethods() {
 	}
 }
 
-// methodNamed finds a method in any service of a package, or returns nil.
+// methodNamed finds a method in any service of a package, or returns nil. Case does not count: the plural of RoleBinding is
+// rolebindings.
 func methodNamed(in protoreflect.FullName, name string) *Method {
 	for m := range Methods() {
-		if m.Descriptor.ParentFile().Package() == in && string(m.Descriptor.Name()) == name {
+		if m.Descriptor.ParentFile().Package() == in && strings.EqualFold(string(m.Descriptor.Name()), name) {
 			return &m
 		}
 	}

@@ -45,6 +45,12 @@ type refusal struct {
 
 func (r *refusal) Error() string { return r.text }
 
+// Forbidden reports whether a push failed because the registry does not let the caller push this image.
+func Forbidden(err error) bool {
+	r, ok := errors.AsType[*refusal](err)
+	return ok && r.status == http.StatusForbidden
+}
+
 // lostError says that the registry has forgotten an upload. In a cluster, another server leads now: it knows nothing of
 // the upload, and the next attempt begins there.
 type lostError struct{ status int }
