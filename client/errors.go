@@ -32,6 +32,7 @@ func (e *UnreachableError) Error() string {
 	switch {
 	case errors.As(e.Err, &handshake) && unknownAuthority(handshake.err):
 		return fmt.Sprintf("what answers at %s is not a server of the cluster that the context names, but of another one: "+
+			"if it has replaced its certificate authority months ago, log in again with: cloudless login; "+
 			"if the cluster was created again, start it with cloudless up, or choose another context", handshake.address)
 	case errors.As(e.Err, &handshake):
 		return fmt.Sprintf("what answers at %s is not a server of the cluster that the context names: %v: "+

@@ -18,7 +18,7 @@ import (
 const endorsementTTL = 90 * 24 * time.Hour
 
 // ErrReplaced says that the server belongs to the cluster, which has replaced its authority while this member was away.
-var ErrReplaced = errors.New("the cluster has replaced its certificate authority, and this machine missed it")
+var ErrReplaced = errors.New("the cluster has replaced its certificate authority, and this machine missed it: join again with a new token: cloudless join ADDRESS --token-file FILE")
 
 // Successor makes the next authority of the same cluster, and the endorsements of each of both by the other.
 func (c *CA) Successor(now time.Time) (next *CA, endorsements [][]byte, err error) {
