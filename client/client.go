@@ -161,11 +161,6 @@ func (c *Client) Cluster() cloudlessv1.ClusterServiceClient {
 	return cloudlessv1.NewClusterServiceClient(c.conn)
 }
 
-// Authority calls the service for the keys that the cluster's trust is based on.
-func (c *Client) Authority() cloudlessv1.AuthorityServiceClient {
-	return cloudlessv1.NewAuthorityServiceClient(c.conn)
-}
-
 // maxAnswer is the longest answer in bytes: a full page of large workloads.
 const maxAnswer = 64 << 20
 

@@ -161,7 +161,7 @@ func openMember(ctx context.Context, f *datadir.Folder, link *clusterLink, d dri
 		DataDir: f.Path(), Client: v1.NewAgentServiceClient(conn), Drivers: []driver.Driver{d}, Machine: facts, Network: network, Mesh: connected, MeshBase: setup, Ingress: enroll.OpenIngress(f, logger), Secrets: kept, Logger: logger,
 		Identity: workload.New(workload.Options{
 			Dir: filepath.Join(f.RunDir(), "identity"), Client: v1.NewIdentityServiceClient(conn),
-			Cluster: creds.Trust().Cluster(), Authorities: [][]byte{creds.Trust().DER()}, Logger: logger,
+			Cluster: creds.Trust().Cluster(), Authorities: creds.Trust().DERs(), Logger: logger,
 		}),
 		Metrics: i.agent(), Tracing: i.tracing, GoingDown: f.GoingDown, Departures: departures(logger),
 		LogLimits: driver.LogLimits{MaxAge: outputAge},

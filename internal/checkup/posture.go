@@ -134,7 +134,7 @@ func old(p *posture, rotated time.Time, known bool, what, mend string) []doctor.
 
 func login(p *posture) []doctor.Finding {
 	if p.settings.GetOidc().GetIssuer() == "" {
-		return weak("set oidc.issuer and oidc.clientId in the configuration", "users have no login of their own, only tokens that they pass on")
+		return weak("cloudless cluster config set oidc.issuer=URL oidc.clientId=ID", "users have no login of their own, only tokens that they pass on")
 	}
 	return good("users log in at %s", p.settings.GetOidc().GetIssuer())
 }
@@ -254,10 +254,10 @@ func profiles(p *posture) []doctor.Finding {
 		}
 	}
 	if len(loose) > 0 {
-		return weak("set profile: default in the namespace", "privileged workloads are allowed in %s", some(loose))
+		return weak("cloudless namespace set NAME --profile default", "privileged workloads are allowed in %s", some(loose))
 	}
 	if p.settings.GetSecurity().GetProfile() != spec.ProfileRestricted {
-		return weak("set security.profile: restricted in the configuration, and profile: default in the namespaces that need more",
+		return weak("cloudless cluster config set security.profile=restricted, and cloudless namespace set NAME --profile default where more is needed",
 			"workloads may run as root unless they say otherwise")
 	}
 	return good("workloads are restricted unless their namespace says otherwise")
@@ -271,7 +271,7 @@ func quotas(p *posture) []doctor.Finding {
 		}
 	}
 	if len(without) > 0 {
-		return weak("cloudless namespace apply with quota.cpu and quota.memory", "nothing limits how much %s may take of the cluster", namespacesNamed(without))
+		return weak("cloudless namespace set NAME --cpu 8 --memory 16Gi", "nothing limits how much %s may take of the cluster", namespacesNamed(without))
 	}
 	return good("every namespace has a quota of CPU and memory")
 }

@@ -120,7 +120,7 @@ func askPosture(ctx context.Context, cl *client.Client) *posture {
 	configuration, err := cl.Cluster().GetConfiguration(ctx, &cloudlessv1.GetConfigurationRequest{})
 	p.settings = configuration.GetSpec().GetCluster()
 	p.note(askedSettings, err)
-	p.authority, err = cl.Authority().GetAuthority(ctx, &cloudlessv1.GetAuthorityRequest{})
+	p.authority, err = client.Service(cl, cloudlessv1.NewAuthorityServiceClient).GetAuthority(ctx, &cloudlessv1.GetAuthorityRequest{})
 	p.note(askedAuthority, err)
 	p.note(askedNamespaces, list(ctx, cl, askedNamespaces, &p.namespaces))
 	p.note(askedWorkloads, list(ctx, cl, askedWorkloads, &p.workloads))

@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -112,7 +114,12 @@ func (c *cli) run(cmd *cobra.Command, f runFlags, what string, args []string) er
 			return err
 		}
 		if isProgram(what) {
-			if err := c.pushProgram(ctx, cl, what, workload.GetSpec().GetImage()); err != nil {
+			err := c.pushProgram(ctx, cl, what, workload.GetSpec().GetImage())
+			if own := c.Namespace + "/" + workload.GetSpec().GetImage(); f.image == "" && refusedPush(err) {
+				workload.Spec.Image = own // a token for one namespace has images of its own there
+				err = c.pushProgram(ctx, cl, what, own)
+			}
+			if err != nil {
 				return err
 			}
 		}
@@ -277,6 +284,12 @@ func (c *cli) pushProgram(ctx context.Context, cl *client.Client, path, local st
 		return fmt.Errorf("--image %s names another registry: a program is pushed to the cluster's own, so give a name without a registry", local)
 	}
 	return c.push(ctx, cl, name, path, false)
+}
+
+// refusedPush reports whether the registry has refused an image because the caller may not push it.
+func refusedPush(err error) bool {
+	refused, ok := errors.AsType[*transport.Error](err)
+	return ok && refused.StatusCode == http.StatusForbidden
 }
 
 // environment merges the variables of the files in order, and then those of the flags. Later values win.

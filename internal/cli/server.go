@@ -106,8 +106,9 @@ func (c *cli) serverRemoveCommand() *cobra.Command {
 		Aliases: []string{"remove", "delete"},
 		Short:   "Remove servers for good: they are cut off at once",
 		Long: "Rm removes a server from the cluster. Before the command returns, the server has lost its vote, its certificate is\n" +
-			"revoked, its connections are closed, and the gossip key is replaced. The server's process exits as soon as it\n" +
-			"learns of the removal, at the latest when it is started again.",
+			"revoked, its connections are closed, and the gossip key is replaced. The cluster then replaces the other keys that\n" +
+			"the server knows: see cloudless ca status. The server's process exits as soon as it learns of the removal, at the\n" +
+			"latest when it is started again.",
 		Example: "  cloudless server rm old-box",
 		Args:    command.AtLeastOne("NAME"),
 		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {

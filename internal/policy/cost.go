@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
+	"weak"
 
 	"cel.dev/cel-go/cel"
 	"cel.dev/cel-go/checker"
@@ -74,24 +76,46 @@ func (sizes) EstimateCallCost(function, _ string, target *checker.AstNode, args 
 
 // tried refuses an expression that takes too long on a large object.
 func tried(of subject, program cel.Program) error {
-	empty, err := emptyObject(of.kind)
+	found, err := trialOf(of)
 	if err != nil {
 		return err
 	}
-	object := large(empty)
-	values := map[string]any{varObject: object}
-	if of.about == aboutNode {
-		values[varNode] = large(&v1.Node{})
-		return takesLong(program, values)
-	}
-	values[varVerb], values[varCaller], values[varNow] = Update, large(&v1.PolicyCaller{}), time.Unix(0, 0)
-	for _, before := range []any{object, null} {
-		values[varBefore] = before
+	for _, values := range found.values {
 		if err := takesLong(program, values); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// trial are the values of the variables with which an expression is tried.
+type trial struct{ values []map[string]any }
+
+// trials are kept as long as the memory is not needed: several rules are tried with the same.
+var trials sync.Map // of weak.Pointer[trial], by subject
+
+func trialOf(of subject) (*trial, error) {
+	if kept, ok := trials.Load(of); ok {
+		if found := kept.(weak.Pointer[trial]).Value(); found != nil {
+			return found, nil
+		}
+	}
+	empty, err := emptyObject(of.kind)
+	if err != nil {
+		return nil, err
+	}
+	made := &trial{}
+	object := large(empty)
+	if of.about == aboutNode {
+		made.values = []map[string]any{{varObject: object, varNode: large(&v1.Node{})}}
+	} else {
+		caller := large(&v1.PolicyCaller{})
+		for _, before := range []any{object, null} {
+			made.values = append(made.values, map[string]any{varObject: object, varBefore: before, varVerb: Update, varCaller: caller, varNow: time.Unix(0, 0)})
+		}
+	}
+	trials.Store(of, weak.Make(made))
+	return made, nil
 }
 
 func takesLong(program cel.Program, values map[string]any) error {

@@ -40,6 +40,7 @@ type Registry struct {
 
 	app       *handlers.App
 	images    catalog
+	reaches   reaches
 	digests   digests
 	offers    offers
 	pushes    pushes

@@ -116,7 +116,7 @@ func lines(data []byte) func(func(string) bool) {
 		s := bufio.NewScanner(bytes.NewReader(data))
 		s.Buffer(nil, 1<<20)
 		for s.Scan() {
-			if !yield(s.Text()) {
+			if !yield(strings.TrimRight(s.Text(), "\r")) { // the scanner removes only one
 				return
 			}
 		}

@@ -74,14 +74,14 @@ func report(stream sessionClient, uid string, status *v1.ReplicaStatus) error {
 	}}})
 }
 
-// receive receives the next message that is more than a sign of life, which may come
+// receive receives the next message that is more than a sign of life or about trust, which may come
 // at any time.
 func receive(t *testing.T, stream sessionClient) *v1.SessionDown {
 	t.Helper()
 	for {
 		down, err := stream.Recv()
 		must(t, err)
-		if down.GetAlive() == nil && down.GetNetwork() == nil && down.GetIngress() == nil && down.GetSecrets() == nil {
+		if down.GetAlive() == nil && down.GetNetwork() == nil && down.GetIngress() == nil && down.GetSecrets() == nil && down.GetTrust() == nil {
 			return down
 		}
 	}

@@ -27,6 +27,7 @@ func (s *Server) registerMetrics(r *telemetry.Registry) {
 	r.Collect([]telemetry.Metric{telemetry.Images}, s.collectImages)
 	r.Collect([]telemetry.Metric{telemetry.Certificates, telemetry.CertificatesFailing, telemetry.CertificateExpiry}, s.collectCertificates)
 	r.Collect([]telemetry.Metric{telemetry.Secrets}, s.collectSecrets)
+	r.Collect([]telemetry.Metric{telemetry.AuthorityExpiry, telemetry.Rotation}, s.collectAuthority)
 	r.Collect([]telemetry.Metric{telemetry.Services, telemetry.Endpoints}, s.collectServices)
 	r.Collect([]telemetry.Metric{
 		telemetry.NodeCPU, telemetry.NodeCPUCapacity, telemetry.NodeMemory, telemetry.NodeMemoryCapacity,
@@ -146,6 +147,17 @@ func (s *Server) collectCertificates(emit telemetry.Emit) {
 		emit(telemetry.CertificateExpiry, float64(end.Unix()), source)
 	}
 	emit(telemetry.CertificatesFailing, float64(failing))
+}
+
+func (s *Server) collectAuthority(emit telemetry.Emit) {
+	snap := s.Store.Snapshot()
+	emit(telemetry.AuthorityExpiry, float64(s.ca.Trust().NotAfter().Unix()))
+	if step := snap.Authority().GetStep(); step != "" {
+		emit(telemetry.Rotation, 1, "ca", step)
+	}
+	if step := snap.KeyEncryptionKey().GetStep(); step != "" {
+		emit(telemetry.Rotation, 1, "kek", step)
+	}
 }
 
 func (s *Server) collectServices(emit telemetry.Emit) {

@@ -288,3 +288,19 @@ func TestPlanSaysWhatCountsWithoutARequest(t *testing.T) {
 		t.Errorf("the plan warns: %q", got)
 	}
 }
+
+// The servers ask no registry for somebody who may not create workloads; the plan says what it leaves out.
+func TestPlanOfAViewerAsksNoRegistry(t *testing.T) {
+	a := newAbroad(t)
+	c := newCluster(t, func(o *Options) { o.Foreign = a })
+	viewer, op := c.as(core.RoleViewer), c.as(core.RoleOperator)
+	request := asking(workload("web", imageOf(a.host+"/app:1"), replicasOf(0)))
+	asked := a.asked.Load()
+	plan := c.plan(viewer, request)
+	if got := strings.Join(plan.GetChanges()[0].GetWarnings(), "; "); !strings.Contains(got, "registry "+a.host+" was not asked for the image") || a.asked.Load() != asked {
+		t.Errorf("after %d questions the plan warns: %q", a.asked.Load()-asked, got)
+	}
+	if _, err := op.MakePlan(c.ctx, request); a.asked.Load() == asked {
+		t.Errorf("for an operator no registry is asked either: %v", err)
+	}
+}

@@ -67,6 +67,18 @@ func aheadOrBehind(skew string) string {
 	return skew + " ahead of"
 }
 
+// authorityWarning is how long before its end the certificate authority becomes a problem.
+const authorityWarning = 365 * 24 * time.Hour
+
+// authorityProblems warns of the end of the certificate authority.
+func authorityProblems(end, now time.Time) []string {
+	if end.Sub(now) > authorityWarning {
+		return nil
+	}
+	return []string{fmt.Sprintf("the certificate authority of the cluster ends on %s, and no certificate is valid afterwards: replace it, without downtime, with: cloudless ca rotate",
+		end.UTC().Format(time.DateOnly))}
+}
+
 // diskProblems says which servers have a full disk.
 func diskProblems(servers []*v1.ServerStatus) (problems []string) {
 	voters, full := 0, 0

@@ -370,3 +370,14 @@ func TestDiskAndClockProblems(t *testing.T) {
 		}
 	}
 }
+
+func TestEndOfTheAuthorityIsAnnouncedAYearBefore(t *testing.T) {
+	now := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+	if problems := authorityProblems(now.AddDate(2, 0, 0), now); len(problems) != 0 {
+		t.Errorf("two years before: %q", problems)
+	}
+	problems := authorityProblems(now.AddDate(0, 6, 0), now)
+	if len(problems) != 1 || !strings.Contains(problems[0], "2030-07-01") || !strings.Contains(problems[0], "cloudless ca rotate") {
+		t.Errorf("half a year before: %q", problems)
+	}
+}

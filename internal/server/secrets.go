@@ -111,7 +111,14 @@ func (s *secretService) set(ctx context.Context, c *settingSecret) (*v1.Secret, 
 			return nil, err
 		}
 		now, err := s.writeSecret(ctx, tx, c, old)
-		if err == nil && now != old {
+		if err != nil || now == old {
+			return now, err
+		}
+		action := spec.ActionUpdate
+		if old == nil {
+			action = spec.ActionCreate
+		}
+		if err = s.mayWrite(ctx, action, now); err == nil { // the guard knows only that the caller may do one of both
 			receipt.Keep(tx.batch, now.GetMetadata().GetUid(), strconv.FormatUint(now.GetStatus().GetVersion(), 10))
 		}
 		return now, err

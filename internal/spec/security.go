@@ -52,31 +52,13 @@ var capabilities = map[string]bool{
 	"SYS_TIME": false, "SYS_TTY_CONFIG": false, "WAKE_ALARM": false,
 }
 
-// ProfileOf is the security profile of a workload. A workload that names none has that of its namespace, which the caller
-// fills in by FillProfile; "default" if nobody did.
+// ProfileOf is the security profile of a workload. The server writes that of the namespace into a workload that names
+// none.
 func ProfileOf(s *v1.WorkloadSpec) string {
 	if p := s.GetSecurity().GetProfile(); p != "" {
 		return p
 	}
 	return ProfileDefault
-}
-
-// StricterProfile reports whether profile a allows less than b.
-func StricterProfile(a, b string) bool {
-	order := []string{ProfileRestricted, ProfileDefault, ProfilePrivileged}
-	return slices.Index(order, a) < slices.Index(order, b)
-}
-
-// FillProfile writes a profile into the spec of a workload that names none. "default" is not written: it is what counts
-// for a workload without one.
-func FillProfile(s *v1.WorkloadSpec, profile string) {
-	if s.GetSecurity().GetProfile() != "" || profile == "" || profile == ProfileDefault {
-		return
-	}
-	if s.Security == nil {
-		s.Security = &v1.Security{}
-	}
-	s.Security.Profile = profile
 }
 
 // SeccompName is the name of a filter in the cluster's configuration that a workload names; empty if it names none.
@@ -99,7 +81,7 @@ func SeccompOf(s *v1.WorkloadSpec, c *v1.ClusterSpec) (string, error) {
 	if text, found := known[name]; found {
 		return text, nil
 	}
-	hint := "the configuration has none; add it with: cloudless cluster config set --file FILE"
+	hint := "the configuration has none; add it with: cloudless cluster config set -f FILE"
 	if near := suggest.To(name, maps.Keys(known)); near != "" {
 		hint = fmt.Sprintf("did you mean %q?", near)
 	} else if len(known) > 0 {

@@ -164,6 +164,14 @@ var (
 		Name: "cloudless_secret_failures_total", Kind: KindCounter, From: FromServer,
 		Labels: []string{"reason"}, Help: "Secrets that could not be decrypted (open), and acknowledgements that did not count (refused).",
 	}
+	AuthorityExpiry = Metric{
+		Name: "cloudless_authority_expiry_timestamp_seconds", Kind: KindGauge, Unit: "seconds", From: FromServer,
+		Help: "When the cluster's certificate authority expires, in seconds since 1970.",
+	}
+	Rotation = Metric{
+		Name: "cloudless_rotation_step", Kind: KindGauge, From: FromServer,
+		Labels: []string{"key", "step"}, Help: "1 for the step of a rotation that runs, by key (ca, kek).",
+	}
 	CertificateOrders = Metric{
 		Name: "cloudless_certificate_orders_total", Kind: KindCounter, From: FromServer,
 		Labels: []string{"source", "result"}, Help: "Attempts of this server to issue certificates, by source (auto, cluster) and result (issued, failed).",
@@ -356,7 +364,7 @@ func Catalogue() []Metric {
 		APICalls, APIErrors, APISeconds, APIOpen, HTTPRequests,
 		RaftLeader, RaftTerm, RaftLastIndex, RaftCommitIndex, RaftAppliedIndex, RaftSnapshotIndex,
 		RaftCommitSeconds, RaftFsyncSeconds, RaftSnapshotSeconds,
-		StateIndex, StateObjects, Workloads, Replicas, Services, Endpoints, ReplicaRestarts, Nodes, DrainingReplicas, LostReplicas, DeferredReplicas, AutoscaleDecisions, MovedReplicas, Certificates, CertificatesFailing, CertificateExpiry, CertificateOrders, Secrets, SecretsSent, SecretsDelivered, SecretFailures, Users, Images, Sessions,
+		StateIndex, StateObjects, Workloads, Replicas, Services, Endpoints, ReplicaRestarts, Nodes, DrainingReplicas, LostReplicas, DeferredReplicas, AutoscaleDecisions, MovedReplicas, Certificates, CertificatesFailing, CertificateExpiry, CertificateOrders, AuthorityExpiry, Rotation, Secrets, SecretsSent, SecretsDelivered, SecretFailures, Users, Images, Sessions,
 		SchedulingDecisions, SchedulingSeconds, PendingReplicas,
 		NodeCPU, NodeCPUCapacity, NodeMemory, NodeMemoryCapacity, NodeDisk, NodeDiskCapacity,
 	}

@@ -19,6 +19,8 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+
+	"github.com/cloudless/cloudless/test/bench/authz"
 )
 
 // measurement is one figure that can be measured.
@@ -186,7 +188,20 @@ var measurements = slices.Concat([]measurement{
 		what:  "1,000 simulated nodes that each follow 20 of 1,000 services with 10 endpoints each, while 100 endpoints a second change: from the API call to the node, P95 of one minute",
 		floor: "none",
 	},
+	{
+		name: "authz_cost", unit: "us", measure: measureAuthorization, target: under(5),
+		what:  "one decision whether a user with 1,000 bindings of 100 roles in 100 namespaces may do something, median of 5 rounds",
+		floor: "none",
+	},
 }, routeMeasurements, trafficMeasurements, secretMeasurements, rolloutMeasurements, lossMeasurements, schedulerMeasurements)
+
+func measureAuthorization(context.Context, *lab) (result, error) {
+	decision, adding, err := authz.Cost()
+	return result{
+		value: float64(decision.Nanoseconds()) / 1000,
+		notes: []string{fmt.Sprintf("to add up the roles, once after each change: %.0f us", float64(adding.Nanoseconds())/1000)},
+	}, err
+}
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

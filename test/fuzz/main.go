@@ -5,6 +5,7 @@
 //	make fuzz
 //	make fuzz FUZZ_EXECS=200000
 //	go run ./test/fuzz -execs 20000 ./internal/ingress/... ./internal/crontab
+//	go run ./test/fuzz -keep 8        # also keep some inputs that reach different code, in testdata/fuzz
 package main
 
 import (
@@ -12,6 +13,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -36,6 +38,7 @@ const share = 100
 func main() {
 	execs := flag.Int("execs", 10_000_000, "how many executions in all; each target gets at least a hundredth of them")
 	only := flag.String("run", "", "run only the targets whose package and name match this `pattern`")
+	keep := flag.Int("keep", 0, "how many of the inputs that reach different code each target keeps in its testdata/fuzz")
 	record := flag.Bool("record", true, "append the total to build/bench.jsonl")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -44,7 +47,7 @@ func main() {
 	if len(patterns) == 0 {
 		patterns = []string{"./..."}
 	}
-	if err := run(ctx, *execs, *only, *record, patterns); err != nil {
+	if err := run(ctx, *execs, *keep, *only, *record, patterns); err != nil {
 		fmt.Fprintln(os.Stderr, "fuzz:", err)
 		os.Exit(1)
 	}
@@ -63,7 +66,7 @@ type result struct {
 	err           error
 }
 
-func run(ctx context.Context, execs int, only string, record bool, patterns []string) error {
+func run(ctx context.Context, execs, keep int, only string, record bool, patterns []string) error {
 	pattern, err := regexp.Compile(only)
 	if err != nil {
 		return err
@@ -92,6 +95,9 @@ func run(ctx context.Context, execs int, only string, record bool, patterns []st
 			fmt.Fprintf(os.Stderr, "%s failed: %v\n", t, r.err)
 		}
 		results = append(results, r)
+		if err := keepInputs(build, t, keep); err != nil {
+			return err
+		}
 	}
 	if err := table(os.Stdout, results); err != nil {
 		return err
@@ -177,6 +183,45 @@ func tempDir() string {
 		return "/dev/shm"
 	}
 	return os.TempDir()
+}
+
+// maxKept is how large a kept input may be, in bytes.
+const maxKept = 1 << 10
+
+// keepInputs copies inputs that reach different code into the repository, where every test tries them again: short and long
+// ones, until the target has so many.
+func keepInputs(build string, t target, most int) error {
+	found, err := filepath.Glob(filepath.Join(build, "cache", t.pkg, t.name, "*"))
+	if err != nil || most == 0 {
+		return err
+	}
+	to := filepath.Join(t.dir, "testdata", "fuzz", t.name)
+	have, err := filepath.Glob(filepath.Join(to, "*"))
+	if err != nil {
+		return err
+	}
+	var inputs [][]byte
+	for _, path := range found {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		if len(data) <= maxKept {
+			inputs = append(inputs, data)
+		}
+	}
+	slices.SortFunc(inputs, func(a, b []byte) int { return cmp.Or(cmp.Compare(len(a), len(b)), bytes.Compare(a, b)) })
+	missing := min(most-len(have), len(inputs))
+	for i := range missing {
+		data := inputs[(i+1)*len(inputs)/(missing+1)]
+		if err := os.MkdirAll(to, 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(to, fmt.Sprintf("%x", sha256.Sum256(data))[:16]), data, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 var status = regexp.MustCompile(`^fuzz: elapsed: .*, execs: (\d+) .*\(total: (\d+)\)`)

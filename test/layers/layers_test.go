@@ -181,7 +181,7 @@ var sideways = map[string][]string{
 	"internal/server/images":           {"internal/server/auth", "internal/server/core", "internal/server/peers", "internal/server/relay"},
 	"internal/server/membership":       {"internal/control/authority", "internal/control/gossipkey", "internal/control/workloadkeys", "internal/server/auth", "internal/server/core", "internal/server/oneport", "internal/server/peers", "internal/server/relay"},
 	"internal/server/login":            {"internal/server/auth", "internal/server/core", "internal/server/oneport", "internal/server/relay"},
-	"internal/control/authority":       {"internal/control/gossipkey"},
+	"internal/control/authority":       {"internal/control/gossipkey", "internal/control/workloadkeys"},
 	"internal/server/trust":            {"internal/control/authority", "internal/server/core"},
 	"internal/server/notfound":         {"internal/server/core", "internal/server/images"},
 	"internal/server/policies":         {"internal/server/core"},

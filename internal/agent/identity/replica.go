@@ -222,8 +222,7 @@ func (r *replica) issue() (*svid, error) {
 	if len(chain) < 2 {
 		return nil, fmt.Errorf("the server answered with %d certificates instead of the replica's and its authority's", len(chain))
 	}
-	last := len(chain) - 1
-	made.chain, made.issuer = slices.Concat(chain[:last]...), chain[last]
+	made.chain, made.issuer = chain[0], chain[1] // the authority that signed belongs to the bundle
 	r.svc.setAuthorities(answer.GetBundle(), false)
 	r.agree(made.issuer)
 	return made, nil

@@ -225,7 +225,11 @@ func Refs(flags []string) (refs []*v1.SecretRef, err error) {
 		case at < 0:
 		case text[at] == '=':
 			name, rest, found = strings.Cut(text, "=")
-			ref.Env = rest
+			if strings.HasPrefix(rest, "/") {
+				ref.Path = rest
+			} else {
+				ref.Env = rest
+			}
 		default:
 			name, rest, found = strings.Cut(text, ":")
 			ref.Path = rest

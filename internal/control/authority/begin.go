@@ -12,6 +12,7 @@ import (
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/control/gossipkey"
+	"github.com/cloudless/cloudless/internal/control/workloadkeys"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -77,7 +78,8 @@ func (k Keys) begin(now time.Time, snap *state.Snapshot, b *state.Batch, a *stat
 	if err := publish(snap, b, a); err != nil {
 		return err
 	}
-	if !changesGossip(b) {
+	if !changesGossip(b) { // as the removal of a server does, with the key for tokens
+		workloadkeys.Replace(now, snap, b)
 		if err := gossipkey.Rotate(cluster, k.Sealer, snap, b); err != nil {
 			return err
 		}

@@ -240,6 +240,9 @@ func (p *process) kill(ctx context.Context) error {
 	case <-p.done: // the number may be that of another process by now
 		return nil
 	default:
+		if p.signalInside(ctx, syscall.SIGKILL) {
+			return nil
+		}
 		if p.pid > 1 {
 			_ = syscall.Kill(-p.pid, syscall.SIGKILL)
 		}
@@ -290,6 +293,9 @@ func (p *process) Signal(ctx context.Context, name string) error {
 }
 
 func (p *process) signal(ctx context.Context, sig syscall.Signal) error {
+	if p.signalInside(ctx, sig) {
+		return nil
+	}
 	_, err := p.driver.client.TaskService().Kill(ctx, &tasks.KillRequest{ContainerID: p.task, ExecID: p.id, Signal: uint32(sig)})
 	if err = absent(native(err)); err != nil {
 		return fmt.Errorf("signal the process in task %s: %w", p.task, err)

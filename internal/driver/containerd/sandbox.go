@@ -8,7 +8,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/containerd/containerd/v2/pkg/oci"
@@ -31,6 +33,9 @@ var gVisorOptions = []struct{ name, value string }{
 	// Others read and write the task's files while it runs.
 	{"file-access", "shared"},
 	{"overlay2", "none"},
+	// Sockets in folders that the task is given, such as that of its identity. The second name is that of old versions.
+	{"host-uds", "open"},
+	{"fsgofer-host-uds", "true"},
 }
 
 // findSandbox looks for runsc and writes the program that calls it. There is no sandbox if it is missing.
@@ -43,7 +48,7 @@ func (d *Driver) findSandbox(ctx context.Context) error {
 		}
 	}
 	options := gVisorFlags(ctx, runsc)
-	script := fmt.Sprintf("#!/bin/sh\nexec %s%s \"$@\"\n", quoted(runsc), options)
+	script := fmt.Sprintf(sandboxScript, quoted(runsc)+options)
 	path := filepath.Join(d.opts.shimDir(), sandboxRuntime)
 	if err := writeProgram(path, script); err != nil {
 		return err
@@ -67,14 +72,62 @@ func writeProgram(path, script string) error {
 	return nil
 }
 
+// sandboxScript calls runsc. For exec, it also has runsc write which number the process has inside: a signal to the process
+// that runsc has outside does not reach it.
+const sandboxScript = `#!/bin/sh
+file= last= exec=
+for word; do
+	[ "$last" = --pid-file ] && file=$word
+	[ "$word" = exec ] && exec=yes
+	last=$word
+done
+if [ -n "$exec" ]; then
+	left=$#
+	while [ "$left" -gt 0 ]; do
+		word=$1
+		shift
+		set -- "$@" "$word"
+		[ "$word" = exec ] && set -- "$@" --internal-pid-file "$file` + insideSuffix + `"
+		left=$((left - 1))
+	done
+fi
+exec %s "$@"
+`
+
+// insideSuffix ends the name of the file with the number that a process has inside of its sandbox.
+const insideSuffix = ".inside"
+
+// signalInside sends a signal to a process of a sandbox that was started by exec. It reports false for a process that is in
+// none.
+func (p *process) signalInside(ctx context.Context, sig syscall.Signal) bool {
+	d := p.driver
+	if d.sandbox == "" {
+		return false
+	}
+	root, err := d.mountedRoot(p.task)
+	if err != nil {
+		return false
+	}
+	inside, err := os.ReadFile(filepath.Join(filepath.Dir(root), p.id+".pid"+insideSuffix))
+	if err != nil {
+		return false
+	}
+	// A process that has ended cannot be told from another failure; then the shim knows better.
+	return exec.CommandContext(ctx, d.sandbox, "--root", filepath.Join(d.opts.runcDir(), d.opts.namespace()),
+		"kill", "--pid", strings.TrimSpace(string(inside)), p.task, strconv.Itoa(int(sig))).Run() == nil
+}
+
 // gVisorFlags are the options that this runsc knows.
 func gVisorFlags(ctx context.Context, runsc string) string {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	known, _ := exec.CommandContext(ctx, runsc, "flags").CombinedOutput()
 	var options strings.Builder
+	has := func(name string) bool {
+		return bytes.Contains(known, []byte("\n  -"+name+" ")) || bytes.Contains(known, []byte("\n  -"+name+"\n"))
+	}
 	for _, o := range gVisorOptions {
-		if bytes.Contains(known, []byte("-"+o.name)) {
+		if has(o.name) && (o.name != "fsgofer-host-uds" || !has("host-uds")) {
 			fmt.Fprintf(&options, " --%s=%s", o.name, o.value)
 		}
 	}
@@ -104,21 +157,30 @@ const labelSandbox = "cloudless.sandbox"
 
 // openMountedRoot opens the root filesystem of a task where it is mounted. Other mounts in the task are not in it.
 func (d *Driver) openMountedRoot(id string) (*os.File, error) {
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	path, err := d.mountedRoot(id)
 	if err != nil {
 		return nil, err
+	}
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), path), nil
+}
+
+// mountedRoot is where the root filesystem of a task is mounted, in its bundle.
+func (d *Driver) mountedRoot(id string) (string, error) {
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return "", err
 	}
 	suffix := filepath.Join("/", d.opts.namespace(), id, "rootfs")
 	for line := range strings.Lines(string(mounts)) {
 		if fields := strings.Fields(line); len(fields) > 4 && strings.HasSuffix(fields[4], suffix) {
-			fd, err := unix.Open(fields[4], unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-			if err != nil {
-				return nil, err
-			}
-			return os.NewFile(uintptr(fd), fields[4]), nil
+			return fields[4], nil
 		}
 	}
-	return nil, driver.ErrNotRunning
+	return "", driver.ErrNotRunning
 }
 
 // hiddenInSandbox are the folders that the kernel of a sandbox mounts and the machine does not see. It has a file system in

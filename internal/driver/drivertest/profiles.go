@@ -1,6 +1,7 @@
 package drivertest
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -312,6 +313,30 @@ func sandboxes(t *testing.T, s *suite) {
 		must(t, err)
 		if stats.MemoryBytes == 0 || stats.MemoryLimit != 256<<20 || stats.CPUNanos == 0 {
 			t.Errorf("statistics: %+v", stats)
+		}
+	})
+	t.Run("a process of exec gets signals and ends with its caller", func(t *testing.T) {
+		task := sandboxed(t, "echo ready; sleep 1000")
+		s.start(t, task)
+		s.logUntil(t, task, "ready")
+		process, err := s.driver.Exec(s.ctx(t), task.ID, driver.Exec{Command: []string{"sleep", "777"}})
+		must(t, err)
+		must(t, process.Signal(s.ctx(t), "SIGTERM"))
+		if code, err := process.Wait(s.ctx(t)); code != 128+15 || err != nil {
+			t.Errorf("signalled: %d, %v", code, err)
+		}
+		process, err = s.driver.Exec(s.ctx(t), task.ID, driver.Exec{Command: []string{"sleep", "888"}})
+		must(t, err)
+		ctx, cancel := context.WithCancel(s.ctx(t))
+		cancel()
+		if _, err := process.Wait(ctx); !errors.Is(err, context.Canceled) {
+			t.Errorf("left by its caller: %v", err)
+		}
+		var out strings.Builder
+		process, err = s.driver.Exec(s.ctx(t), task.ID, driver.Exec{Command: []string{"sh", "-c", "cat /proc/[0-9]*/cmdline"}, Stdout: &out})
+		must(t, err)
+		if code, err := process.Wait(s.ctx(t)); code != 0 || err != nil || strings.Contains(out.String(), "888") || !strings.Contains(out.String(), "1000") {
+			t.Errorf("ps: %d, %v\n%s", code, err, out.String())
 		}
 	})
 	t.Run("the limit of memory is for all of the sandbox", func(t *testing.T) {

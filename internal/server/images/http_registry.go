@@ -42,7 +42,7 @@ func WriteError(w http.ResponseWriter, err error) {
 // Handler returns the registry. Its clients cannot delete images that are in use either.
 func (s *Images) Handler() http.Handler {
 	next := s.registry.Handler()
-	return s.mirrored(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return s.forNodes(s.mirrored(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodDelete {
 			if err := s.checkUnused(r); err != nil {
 				WriteError(w, err)
@@ -50,7 +50,7 @@ func (s *Images) Handler() http.Handler {
 			}
 		}
 		next.ServeHTTP(w, r)
-	}))
+	})))
 }
 
 func (s *Images) checkUnused(r *http.Request) error {

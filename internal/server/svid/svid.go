@@ -52,11 +52,9 @@ func (s *Service) IssueX509(ctx context.Context, request *v1.IssueX509Request) (
 	if err != nil {
 		return nil, core.Refuse(codes.InvalidArgument, "certificate request: %s", err)
 	}
-	return &v1.IssueX509Response{Certificates: chain, Bundle: authorities(s.ca.Trust())}, nil
+	// What follows is for members that do not know the newest authority yet, which workloads do by the bundle.
+	return &v1.IssueX509Response{Certificates: chain[:2], Bundle: s.ca.Trust().DERs()}, nil
 }
-
-// authorities are the certificates of all authorities that members trust now, the one that signs first.
-func authorities(trust *identity.Trust) [][]byte { return [][]byte{trust.DER()} }
 
 // IssueJwt signs a token for a replica.
 func (s *Service) IssueJwt(ctx context.Context, request *v1.IssueJwtRequest) (*v1.IssueJwtResponse, error) {
