@@ -130,3 +130,18 @@ func TestAcknowledgementCountsForWhatWasSent(t *testing.T) {
 		t.Error("it counts for a replica for which it was not sent")
 	}
 }
+
+// A node keeps the old version until the value of the next one is sent: no file may be missing meanwhile.
+func TestOldVersionIsNotTakenBeforeTheNextOneIsSent(t *testing.T) {
+	large := func(string) []byte { return make([]byte, maxSecretBytes) }
+	_, n, _ := (&nodeSecrets{}).next(wantedSecrets(map[string]uint64{"b": 1}, "r"), existing("b"), openSmall)
+	wanted := wantedSecrets(map[string]uint64{"a": 1, "b": 2}, "r")
+	down, n, rest := n.next(wanted, existing("a", "b"), large)
+	if got := describe(down); len(got) != 1 || !rest {
+		t.Errorf("the first message has %q, rest %v", got, rest)
+	}
+	down, _, rest = n.next(wanted, existing("a", "b"), large)
+	if got := describe(down); len(got) != 2 || got[1] != "b.1 0 bytes for 0" || rest {
+		t.Errorf("the second message has %q, rest %v", got, rest)
+	}
+}
