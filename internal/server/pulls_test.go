@@ -73,7 +73,7 @@ func TestNodePullsOnlyImagesOfItsReplicas(t *testing.T) {
 	for _, path := range []string{
 		"secret/manifests/1", "secret/manifests/" + foreign.String(), "secret/blobs/" + is.Config.Digest.String(), "secret/blobs/" + is.Layers[0].Digest.String(),
 		"app/blobs/" + is.Layers[0].Digest.String(), "app/manifests/other", "app/manifests/" + other, "app/manifests/none",
-		"_catalog", "app/tags/list", "secret/tags/list", 
+		"_catalog", "app/tags/list", "secret/tags/list",
 	} {
 		if code, body := mine.pull(path); code == http.StatusOK || code == http.StatusForbidden && !strings.Contains(body, "node mine may pull only images of replicas that are assigned to it") {
 			t.Errorf("the node gets %d for %q, which it does not run: %s", code, path, body)
