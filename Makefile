@@ -12,7 +12,7 @@ PROGRAMS = $(addprefix $(EMBEDDED)/$(shell go env GOARCH)/,cloudless-shim.gz clo
 TOOL := go tool -modfile=$(CURDIR)/tools/go.mod
 # What running and testing need from the distribution, as command=package.
 RUN_NEEDS := runc=runc nft=nftables ip=iproute2
-TEST_NEEDS := $(RUN_NEEDS) busybox=busybox-static containerd=containerd gcc=gcc curl=curl skopeo=skopeo systemd-analyze=systemd mkfs.ext4=e2fsprogs git=git pgrep=procps dig=bind9-dnsutils musl-gcc=musl-tools tcpdump=tcpdump openssl=openssl iperf3=iperf3 miniupnpd=miniupnpd-nftables runsc=runsc
+TEST_NEEDS := $(RUN_NEEDS) busybox=busybox-static containerd=containerd gcc=gcc curl=curl skopeo=skopeo systemd-analyze=systemd mkfs.ext4=e2fsprogs git=git pgrep=procps dig=bind9-dnsutils musl-gcc=musl-tools tcpdump=tcpdump openssl=openssl node=nodejs npm=npm iperf3=iperf3 miniupnpd=miniupnpd-nftables runsc=runsc
 # Flags of every cloudless that make up calls, and how the example app is published.
 UP_FLAGS ?=
 # Flags of the guided demonstrations.
@@ -48,6 +48,12 @@ bench-deps: ## Install what measuring needs and is missing (apt, as root).
 .PHONY: test-deps
 test-deps: ## Install what the tests need and is missing (apt, as root).
 	$(call install-missing,$(TEST_NEEDS))
+	@$(MAKE) --no-print-directory test/openid/provider/node_modules/.package-lock.json
+
+# The OpenID provider that the tests log in at, as its lock file names it.
+test/openid/provider/node_modules/.package-lock.json: test/openid/provider/package-lock.json
+	cd test/openid/provider && npm ci --ignore-scripts --no-audit --no-fund
+	@touch $@
 
 .PHONY: generate
 generate: ## Make api/gen and internal/state/kinds_gen.go from the .proto files.

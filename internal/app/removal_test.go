@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/cloudless/cloudless/api"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
@@ -179,7 +180,9 @@ func TestRemovedNodeIsCutOffAtEveryServer(t *testing.T) {
 	as := peers.Config{Trust: creds.Trust(), Certificate: creds.Certificate}
 	session, err := v1.NewAgentServiceClient(s.call(as, follower)).Session(s.ctx)
 	must.Succeed(t, err)
-	must.Succeed(t, session.Send(&v1.SessionUp{Message: &v1.SessionUp_Hello{Hello: &v1.Hello{Status: &v1.NodeStatus{}}}}))
+	must.Succeed(t, session.Send(&v1.SessionUp{Message: &v1.SessionUp_Hello{Hello: &v1.Hello{Status: &v1.NodeStatus{
+		Capacity: &v1.NodeResources{Cpu: "4", Memory: "8Gi"}, Drivers: []*v1.DriverInfo{{Name: "container"}},
+	}}}}))
 	_, err = session.Recv()
 	must.Succeed(t, err)
 	pull := s.slowPull(creds, follower)
@@ -292,6 +295,11 @@ func (s *testCluster) slowPull(creds *identity.Credentials, from *testServer) io
 	must.Succeed(s.t, err)
 	_, err = image.Push(s.ctx, pushed, name, image.PushOptions{Transport: s.client.HTTPTransport()})
 	must.Succeed(s.t, err)
+	// A node pulls only what it runs.
+	_, err = s.client.Workloads().CreateWorkload(s.ctx, &v1.CreateWorkloadRequest{Workload: &v1.Workload{
+		Metadata: &v1.Metadata{Name: "large"}, Spec: &v1.WorkloadSpec{Image: "large:1", Network: "none", Replicas: proto.Int32(1)},
+	}})
+	must.Succeed(s.t, err)
 	digest, err := layer.Digest()
 	must.Succeed(s.t, err)
 	config := identity.ClientTLS(creds.Trust(), creds.Certificate)
@@ -303,7 +311,7 @@ func (s *testCluster) slowPull(creds *identity.Credentials, from *testServer) io
 	request, err := http.NewRequestWithContext(s.ctx, http.MethodGet, "https://"+from.address+"/v2/large/blobs/"+digest.String(), nil)
 	must.Succeed(s.t, err)
 	var body io.ReadCloser
-	for body == nil { // the image may not be copied to this server yet
+	for body == nil { // the replica may not be placed yet, and the image not be copied to this server
 		response, err := (&http.Client{Transport: transport}).Do(request)
 		must.Succeed(s.t, err)
 		if response.StatusCode == http.StatusOK {

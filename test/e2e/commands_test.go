@@ -43,6 +43,7 @@ var commands = map[string]func(ts *testscript.TestScript, neg bool, args []strin
 	"fill-disk":  fillDisk,
 	"notify":     notify,
 	"with-token": withToken,
+	"openid":     startOpenID,
 
 	"pack":             pack,
 	"registry":         startRegistry,

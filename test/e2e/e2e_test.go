@@ -48,7 +48,7 @@ func run(m *testing.M) (int, error) {
 	if err := os.Symlink(built, filepath.Join(dir, "cloudless")); err != nil {
 		return 1, err
 	}
-	for name, source := range map[string]string{"probe": "./probe", "authority": "./authority", "spiffe": "./spiffe", "hello": "../../examples/hello"} {
+	for name, source := range map[string]string{"probe": "./probe", "authority": "./authority", "spiffe": "./spiffe", "browser": "../openid/browser", "hello": "../../examples/hello"} {
 		build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(dir, name), source)
 		build.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := build.CombinedOutput(); err != nil {

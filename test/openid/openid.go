@@ -25,7 +25,6 @@ import (
 	"regexp"
 	"runtime"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -46,80 +45,89 @@ type Provider struct {
 // Start runs a provider until the test ends.
 func Start(t testing.TB) *Provider {
 	t.Helper()
-	dir := installed(t)
-	key, certificate := selfSigned(t)
-	folder := t.TempDir()
-	keyFile, certificateFile := filepath.Join(folder, "key.pem"), filepath.Join(folder, "certificate.pem")
+	if _, err := exec.LookPath("node"); err != nil && testing.Short() {
+		t.Skip("node is missing")
+	}
+	p, stop, err := Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+	return p
+}
+
+// Open runs a provider until stop is called. It keeps its key in a folder.
+func Open(folder string) (_ *Provider, stop func(), err error) {
+	dir, err := installed()
+	if err != nil {
+		return nil, nil, err
+	}
+	key, certificate, err := selfSigned()
+	if err != nil {
+		return nil, nil, err
+	}
+	keyFile, certificateFile := filepath.Join(folder, "openid-key.pem"), filepath.Join(folder, "openid.pem")
 	for file, data := range map[string][]byte{keyFile: key, certificateFile: certificate} {
 		if err := os.WriteFile(file, data, 0o600); err != nil {
-			t.Fatal(err)
+			return nil, nil, err
 		}
 	}
 	cmd := exec.Command("node", filepath.Join(dir, "main.mjs"), keyFile, certificateFile)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // with the thread that starts it, so:
-	runtime.LockOSThread()
-	t.Cleanup(runtime.UnlockOSThread)
-	stop, err := cmd.StdinPipe() // it ends with its input
+	input, err := cmd.StdinPipe() // the provider ends with its input, and so with this process
 	if err != nil {
-		t.Fatal(err)
+		return nil, nil, err
 	}
 	out, err := cmd.StdoutPipe()
 	if err != nil {
-		t.Fatal(err)
+		return nil, nil, err
 	}
 	var said strings.Builder
 	cmd.Stderr = &said
 	if err := cmd.Start(); err != nil {
-		t.Fatalf("start the provider: %v", err)
+		return nil, nil, fmt.Errorf("start the provider: %w", err)
 	}
-	t.Cleanup(func() {
-		_ = stop.Close()
+	stop = func() {
+		_ = input.Close()
 		_ = cmd.Wait()
-	})
+	}
 	issuer, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil {
-		_ = stop.Close()
-		_ = cmd.Wait()
-		t.Fatalf("the provider did not start: %v\n%s", err, said.String())
+		stop()
+		return nil, nil, fmt.Errorf("the provider did not start: %w\n%s", err, said.String())
 	}
-	return &Provider{Issuer: strings.TrimSpace(issuer), CA: string(certificate)}
+	return &Provider{Issuer: strings.TrimSpace(issuer), CA: string(certificate)}, stop, nil
 }
 
 // installed returns the folder of the provider, after npm has put what the lock file names beside it.
-func installed(t testing.TB) string {
-	t.Helper()
+func installed() (string, error) {
 	_, here, _, _ := runtime.Caller(0)
 	dir := filepath.Join(filepath.Dir(here), "provider")
 	for _, program := range []string{"node", "npm"} {
 		if _, err := exec.LookPath(program); err != nil {
-			if testing.Short() {
-				t.Skipf("%s is missing", program)
-			}
-			t.Fatalf("%s is missing: run make test-deps", program)
+			return "", fmt.Errorf("%s is missing: run make test-deps", program)
 		}
 	}
 	unlock, err := lockedfile.MutexAt(filepath.Join(os.TempDir(), "cloudless-test-openid.lock")).Lock()
 	if err != nil {
-		t.Fatal(err)
+		return "", err
 	}
 	defer unlock()
 	if _, err := os.Stat(filepath.Join(dir, "node_modules", ".package-lock.json")); err == nil {
-		return dir
+		return dir, nil
 	}
 	install := exec.Command("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund")
 	install.Dir = dir
 	if said, err := install.CombinedOutput(); err != nil {
-		t.Fatalf("npm ci: %v\n%s", err, said)
+		return "", fmt.Errorf("npm ci: %w\n%s", err, said)
 	}
-	return dir
+	return dir, nil
 }
 
 // selfSigned is a key and a certificate for 127.0.0.1.
-func selfSigned(t testing.TB) (key, certificate []byte) {
-	t.Helper()
+func selfSigned() (key, certificate []byte, err error) {
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		t.Fatal(err)
+		return nil, nil, err
 	}
 	about := &x509.Certificate{
 		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
@@ -128,13 +136,13 @@ func selfSigned(t testing.TB) (key, certificate []byte) {
 	}
 	der, err := x509.CreateCertificate(rand.Reader, about, about, &private.PublicKey, private)
 	if err != nil {
-		t.Fatal(err)
+		return nil, nil, err
 	}
 	encoded, err := x509.MarshalPKCS8PrivateKey(private)
 	if err != nil {
-		t.Fatal(err)
+		return nil, nil, err
 	}
-	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: encoded}), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: encoded}), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), nil
 }
 
 // Browser is what a user logs in with: it follows redirects, keeps cookies, and fills in the provider's forms.
