@@ -36,6 +36,7 @@ func checkConfiguration(c *v1.Configuration, found *violations) {
 	}
 	s := c.GetSpec().GetCluster()
 	checkRanges(s, found)
+	checkPrivateRegistries(s, found)
 	checkServiceRanges(s, found)
 	checkLiveness(clusterPath+".liveness", s.GetLiveness(), LivenessOf(&v1.ClusterSpec{Liveness: s.GetLiveness()}, nil), found)
 	checkClasses(s, found)

@@ -102,3 +102,12 @@ func checkPolicy(p *v1.Policy, found *violations) {
 		found.add("spec.rules", "is missing: a policy has at least one rule")
 	}
 }
+
+// checkPrivateRegistries refuses entries that could never be the host of a registry.
+func checkPrivateRegistries(s *v1.ClusterSpec, found *violations) {
+	for i, host := range s.GetSecurity().GetPrivateRegistries() {
+		if host == "" || strings.ContainsAny(host, "/ \t*@") {
+			found.add(indexPath(clusterPath+".security.privateRegistries", i), "must be the host of a registry with its port, such as registry.lan:5000, without https:// and without a path")
+		}
+	}
+}

@@ -1,6 +1,8 @@
 package spec
 
 import (
+	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -88,6 +90,30 @@ func TestReservedHasOneForm(t *testing.T) {
 	} {
 		if err := Validate(configuration(c)); err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("%v gives %v, want something about %s", c, err, field)
+		}
+	}
+}
+
+// Policies, ceilings and registries that cannot be meant are refused with the field.
+func TestPoliciesAndCeilingsAreChecked(t *testing.T) {
+	for field, o := range map[string]proto.Message{
+		"metadata.name":       &v1.Policy{Spec: &v1.PolicySpec{Rules: []*v1.PolicyRule{{Name: "r", Expression: "true", Message: "m"}}}},
+		"metadata.namespace":  &v1.Policy{Metadata: &v1.Metadata{Name: "p", Namespace: "shop"}, Spec: &v1.PolicySpec{Rules: []*v1.PolicyRule{{Name: "r", Expression: "true", Message: "m"}}}},
+		"spec.rules":          &v1.Policy{Metadata: &v1.Metadata{Name: "p"}},
+		"spec.mode":           &v1.Policy{Metadata: &v1.Metadata{Name: "p"}, Spec: &v1.PolicySpec{Mode: "maybe"}},
+		"spec.rules[0].about": &v1.Policy{Metadata: &v1.Metadata{Name: "p"}, Spec: &v1.PolicySpec{Rules: []*v1.PolicyRule{{Name: "r", Expression: "true", Message: "m", About: "x"}}}},
+		"spec.maxPriority":    &v1.Namespace{Metadata: &v1.Metadata{Name: "shop"}, Spec: &v1.NamespaceSpec{MaxPriority: new(int32(1001))}},
+		"spec.profile":        &v1.Namespace{Metadata: &v1.Metadata{Name: "shop"}, Spec: &v1.NamespaceSpec{Profile: "wild"}},
+		"spec.defaultRequests.cpu": &v1.Namespace{
+			Metadata: &v1.Metadata{Name: "shop"}, Spec: &v1.NamespaceSpec{DefaultRequests: &v1.ResourceAmounts{Cpu: "much"}},
+		},
+		"spec.cluster.security.privateRegistries[0]": &v1.Configuration{Spec: &v1.ConfigurationSpec{Cluster: &v1.ClusterSpec{
+			Security: &v1.ClusterSecurity{PrivateRegistries: []string{"https://registry.lan"}},
+		}}},
+	} {
+		broken, ok := errors.AsType[*Error](Validate(o))
+		if !ok || !slices.ContainsFunc(broken.Violations, func(v Violation) bool { return v.Field == field }) {
+			t.Errorf("%s: %v", field, Validate(o))
 		}
 	}
 }
