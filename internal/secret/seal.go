@@ -12,12 +12,14 @@ import (
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/state"
 )
 
 // MaxSize is how long a value may be, in bytes. The rule in secret.proto says the same.
 const MaxSize = 1 << 20
 
-// Wrapper wraps data keys by the key-encryption key. The context says which data key it is, and unwrapping needs the same.
+// Wrapper wraps data keys by the key-encryption key, under [state.SecretKeyContext]. Whoever wraps one by another key needs
+// the same context.
 type Wrapper interface {
 	Seal(plaintext []byte, context string) ([]byte, error)
 }
@@ -30,11 +32,6 @@ type Unwrapper interface {
 // ValueUID is the uid of the stored value of a version.
 func ValueUID(secretUID string, version uint64) string {
 	return fmt.Sprintf("%s:%d", secretUID, version)
-}
-
-// KeyContext binds the wrapped data key of a version to it. Whoever wraps it by another key-encryption key needs it, too.
-func KeyContext(secretUID string, version uint64) string {
-	return "cloudless/secret-key/" + ValueUID(secretUID, version)
 }
 
 // valueContext binds an encrypted value to its secret and version.
@@ -64,7 +61,7 @@ func Seal(kek Wrapper, secretUID string, version uint64, value []byte) (*statev1
 	if err := insecurecleartextkeyset.Write(handle, keyset.NewBinaryWriter(&key)); err != nil {
 		return fail(err)
 	}
-	sealed, err := kek.Seal(key.Bytes(), KeyContext(secretUID, version))
+	sealed, err := kek.Seal(key.Bytes(), state.SecretKeyContext(secretUID, version))
 	if err != nil {
 		return fail(err)
 	}
@@ -77,7 +74,7 @@ func Seal(kek Wrapper, secretUID string, version uint64, value []byte) (*statev1
 // Open decrypts a stored value. The caller clears the result as soon as it has no more use for it.
 func Open(kek Unwrapper, stored *statev1.SecretValue) ([]byte, error) {
 	uid, version := stored.GetSecretUid(), stored.GetVersion()
-	key, err := kek.Unseal(stored.GetSealedKey(), KeyContext(uid, version))
+	key, err := kek.Unseal(stored.GetSealedKey(), state.SecretKeyContext(uid, version))
 	if err != nil {
 		return nil, fmt.Errorf("open version %d of a secret: %w", version, err)
 	}

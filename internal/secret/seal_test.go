@@ -11,6 +11,7 @@ import (
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/secret"
+	"github.com/cloudless/cloudless/internal/state"
 )
 
 func newKEK(t testing.TB) *identity.Sealer {
@@ -51,12 +52,12 @@ func TestValueIsEncryptedByAKeyOfItsOwn(t *testing.T) {
 func TestDataKeyCanBeWrappedAgain(t *testing.T) {
 	old, next := newKEK(t), newKEK(t)
 	stored := seal(t, old, 3, "hunter2")
-	key, err := old.Unseal(stored.GetSealedKey(), secret.KeyContext("uid", 3))
+	key, err := old.Unseal(stored.GetSealedKey(), state.SecretKeyContext("uid", 3))
 	if err != nil {
 		t.Fatal(err)
 	}
 	again := proto.CloneOf(stored)
-	if again.SealedKey, err = next.Seal(key, secret.KeyContext("uid", 3)); err != nil {
+	if again.SealedKey, err = next.Seal(key, state.SecretKeyContext("uid", 3)); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := secret.Open(next, again); err != nil || string(got) != "hunter2" {
@@ -89,7 +90,7 @@ func TestDamagedDataKeyIsNotQuoted(t *testing.T) {
 	kek := newKEK(t)
 	stored := seal(t, kek, 1, "hunter2")
 	var err error
-	if stored.SealedKey, err = kek.Seal([]byte("sesame sesame"), secret.KeyContext("uid", 1)); err != nil {
+	if stored.SealedKey, err = kek.Seal([]byte("sesame sesame"), state.SecretKeyContext("uid", 1)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := secret.Open(kek, stored); err == nil || strings.Contains(err.Error(), "sesame") || !strings.Contains(err.Error(), "its data key is damaged") {
