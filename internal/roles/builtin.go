@@ -70,19 +70,24 @@ func declared(callers ...v1.Method_Caller) []*v1.RoleRule {
 	return all
 }
 
-var compiledBuiltin = sync.OnceValue(func() map[*v1.Role]*rules {
-	all := map[*v1.Role]*rules{}
+// compiledBuiltin are the rules of the roles that always exist: in all namespaces, and in one.
+var compiledBuiltin = sync.OnceValue(func() map[*v1.Role][2]*rules {
+	all := map[*v1.Role][2]*rules{}
 	for _, role := range builtin() {
-		all[role] = compile(role.GetSpec())
+		all[role] = [2]*rules{compile(role.GetSpec(), false), compile(role.GetSpec(), true)}
 	}
 	return all
 })
 
-func compiled(role *v1.Role) *rules {
-	if done := compiledBuiltin()[role]; done != nil {
-		return done
+func compiled(role *v1.Role, inOne bool) *rules {
+	done, always := compiledBuiltin()[role]
+	switch {
+	case !always:
+		return compile(role.GetSpec(), inOne)
+	case inOne:
+		return done[1]
 	}
-	return compile(role.GetSpec())
+	return done[0]
 }
 
 // Builtin yields the roles that always exist, from the smallest to the largest. They must not be changed.
@@ -110,9 +115,9 @@ func Sufficient(verbs []string, kind, namespace string, custom iter.Seq[*v1.Role
 	}
 	var all []candidate
 	consider := func(role *v1.Role) {
-		granted := compiled(role)
+		granted := compiled(role, namespace != "")
 		for _, verb := range verbs {
-			if bit := bitOf[verb]; bit != 0 && granted.on(kind)&bit == bit && (namespace == "" || Scoped(verb, kind)) {
+			if bit := bitOf[verb]; bit != 0 && granted.includes(bit, kind) && (namespace == "" || Scoped(verb, kind)) {
 				all = append(all, candidate{role.GetMetadata().GetName(), granted.size()})
 				return
 			}

@@ -44,7 +44,7 @@ type Subject struct {
 
 // Of adds up the roles of a subject. Roles that do not exist grant nothing.
 func Of(subject Subject, find func(name string) *v1.Role, bindings iter.Seq[*v1.RoleBinding]) *Permissions {
-	p := &Permissions{everywhere: compile(nil), in: map[string]*rules{}, anywhere: compile(nil)}
+	p := &Permissions{everywhere: &rules{kinds: map[string]verbs{}}, in: map[string]*rules{}, anywhere: &rules{kinds: map[string]verbs{}}}
 	if subject.Role != "" {
 		p.grant(Granted{subject.Role, subject.Namespace}, find)
 	}
@@ -69,14 +69,14 @@ func (p *Permissions) grant(g Granted, find func(string) *v1.Role) {
 		return
 	}
 	p.granted = append(p.granted, g)
-	granted := compiled(role)
+	granted := compiled(role, g.Namespace != "")
 	p.anywhere.add(granted)
 	if g.Namespace == "" {
 		p.everywhere.add(granted)
 		return
 	}
 	if p.in[g.Namespace] == nil {
-		p.in[g.Namespace] = compile(nil)
+		p.in[g.Namespace] = &rules{kinds: map[string]verbs{}}
 	}
 	p.in[g.Namespace].add(granted)
 }
@@ -154,8 +154,8 @@ func (r *rules) within(other *rules) bool {
 // not include, such as "delete on node". It is empty if there is nothing: only then may their owner give the role to
 // others.
 func (p *Permissions) Lacks(role *v1.RoleSpec, namespace string) string {
-	given := compile(role)
-	held := compile(nil)
+	given := compile(role, namespace != "")
+	held := &rules{kinds: map[string]verbs{}}
 	if p != nil {
 		held.add(p.everywhere)
 		if mine := p.in[namespace]; namespace != "" && mine != nil {

@@ -65,7 +65,7 @@ func TestRolesInOneNamespaceCountOnlyThere(t *testing.T) {
 		want                  bool
 	}{
 		{"delete", "workload", "shop", true},
-		{"privileged", "workload", "shop", true},
+		{"privileged", "workload", "shop", false}, // a role must name it
 		{"get", "workload", "other", false},
 		{"get", "workload", "", false},
 		{"get", "namespace", "shop", true},
@@ -139,6 +139,8 @@ func TestSufficientRolesBeginWithTheSmallest(t *testing.T) {
 		{"get", "node", "", "viewer operator admin"},
 		{"create", "token", "", "admin"},
 		{"get", "node", "shop", ""}, // is in no namespace
+		{"privileged", "workload", "", "admin"},
+		{"privileged", "workload", "shop", ""},
 	} {
 		if got := strings.Join(Sufficient([]string{test.verb}, test.kind, test.namespace, custom), " "); got != test.want {
 			t.Errorf("to %s %s: %q, want %q", test.verb, test.kind, got, test.want)

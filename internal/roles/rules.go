@@ -34,12 +34,18 @@ type rules struct {
 	kinds map[string]verbs
 }
 
-func compile(spec *v1.RoleSpec) *rules {
+// compile returns what a role grants, in all namespaces or in one. In one, "*" does not include "privileged", which gives
+// power over the machines of all: there, a role must name it.
+func compile(spec *v1.RoleSpec, inOne bool) *rules {
 	r := &rules{kinds: map[string]verbs{}}
 	for _, rule := range spec.GetRules() {
 		var granted verbs
 		for _, verb := range rule.GetVerbs() {
-			granted |= bitOf[verb] // an unknown verb, of a later release, grants nothing
+			if verb == Any && inOne {
+				granted |= allVerbs &^ bitOf[api.VerbPrivileged]
+			} else {
+				granted |= bitOf[verb] // an unknown verb, of a later release, grants nothing
+			}
 		}
 		for _, kind := range rule.GetKinds() {
 			if kind == Any {
@@ -58,6 +64,14 @@ func (r *rules) on(kind string) verbs {
 		return 0
 	}
 	return r.any | r.kinds[kind]
+}
+
+// includes reports whether a verb is granted on a kind, or on any if the kind is [Any].
+func (r *rules) includes(bit verbs, kind string) bool {
+	if kind == Any {
+		return slices.ContainsFunc(api.GrantableKinds(), func(one string) bool { return r.includes(bit, one) })
+	}
+	return r.on(kind)&bit == bit
 }
 
 func (r *rules) add(more *rules) {

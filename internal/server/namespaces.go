@@ -104,7 +104,7 @@ func emptyNamespace(snap *state.Snapshot, name string) error {
 var namespacedKinds = sync.OnceValue(func() map[state.Kind]api.Kind {
 	all := map[state.Kind]api.Kind{}
 	for _, kind := range api.Kinds() {
-		if kind.Namespaced && (kind.Create != nil || kind.Apply != nil) {
+		if kind.Namespaced && (kind.Create != nil || kind.Apply != nil || kind.Name == "Secret") { // a secret is set
 			all[state.Kind(kind.Noun())] = kind
 		}
 	}

@@ -236,7 +236,7 @@ func TestCeilingsOfNamespaces(t *testing.T) {
 	important := func(priority int32) func(*v1.Workload) {
 		return func(w *v1.Workload) { w.Spec.Priority = &priority }
 	}
-	c.made(op, "early", inNamespace("shop"), important(800), replicasOf(0))
+	c.made(admin, "early", inNamespace("shop"), important(800), replicasOf(0)) // an operator may not use a new namespace
 	shop := namespace("shop", nil)
 	shop.Spec.MaxPriority, shop.Spec.Profile = new(int32(50)), "restricted"
 	plan := c.plan(admin, &v1.PlanRequest{Objects: manifests(shop)})

@@ -2,6 +2,7 @@ package state
 
 import (
 	"iter"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -60,7 +61,7 @@ func NewEvent(uid string, now time.Time, about Object, severity, reason, message
 			Severity:   severity,
 			Reason:     reason,
 			Message:    message,
-			ObjectKind: string(KindOf(about)),
+			ObjectKind: strings.ReplaceAll(string(KindOf(about)), "_", ""), // as commands write it: rolebinding
 			ObjectName: m.GetName(),
 			ObjectUid:  m.GetUid(),
 			Actor:      actor,

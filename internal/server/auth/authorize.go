@@ -148,7 +148,7 @@ func registryNeed(r *http.Request) (need core.Need, what string) {
 	repository := repositoryOf(r.URL.Path)
 	need = core.Need{Kind: "image", Namespace: roles.NamespaceOfImage(repository)}
 	switch {
-	case repository == "" && reads(r) && !strings.HasPrefix(r.URL.Path, "/v2/_"): // whether it is a registry, asked by every client
+	case reads(r) && strings.Trim(r.URL.Path, "/") == "v2": // whether it is a registry, asked by every client
 		return core.Need{Verbs: []string{api.VerbGet, api.VerbCreate}, Kind: "image", Somewhere: true}, "pull images"
 	case r.Method == http.MethodDelete:
 		need.Verbs, what = []string{api.VerbDelete}, "delete images of "
@@ -168,6 +168,9 @@ func registryNeed(r *http.Request) (need core.Need, what string) {
 // repositoryOf returns the repository in the path of a request to the registry; empty if it has none.
 func repositoryOf(path string) string {
 	rest := strings.TrimPrefix(path, "/v2/")
+	if strings.Contains(rest, "..") || strings.Contains(rest, "//") {
+		return "" // it could become another one
+	}
 	for _, part := range []string{"/manifests/", "/blobs/", "/tags/", "/referrers/", "/_"} {
 		if i := strings.Index(rest, part); i > 0 {
 			return rest[:i]

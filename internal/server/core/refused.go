@@ -86,6 +86,10 @@ func held(p Principal) string {
 // WayOut says which role would be sufficient, and how to get it.
 func WayOut(snap *state.Snapshot, need Need) string {
 	sufficient := roles.Sufficient(need.Verbs, need.Kind, need.Namespace, snap.Roles(""))
+	if len(sufficient) == 0 && need.Namespace != "" {
+		need.Namespace = "" // no role in that namespace alone would do
+		sufficient = roles.Sufficient(need.Verbs, need.Kind, "", snap.Roles(""))
+	}
 	if len(sufficient) == 0 {
 		sufficient = []string{roles.Viewer} // of any kind, by any role
 	}

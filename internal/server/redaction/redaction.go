@@ -1,5 +1,5 @@
-// Package redaction hides the values of variables in answers from callers who may not update the workload: they see that a
-// variable is set, and not its value.
+// Package redaction hides in answers what callers may not see. Who may not update a workload sees that a variable is set,
+// and not its value. Who may not see a namespace learns that replicas would make room for another one, and not which.
 //
 // It works on whole answers of any type, by their descriptors, so that no method can forget it. It knows no method, and it
 // never changes an answer in place, because answers share their parts with the state.
@@ -21,24 +21,36 @@ import (
 // Hide returns an answer as a caller may see it.
 func Hide(p core.Principal, answer any) any {
 	message, ok := answer.(proto.Message)
-	if !ok || !p.IsUser() || p.Can(api.VerbUpdate, "workload", "") || !holdsValues(message.ProtoReflect().Descriptor()) {
+	if !ok || !p.IsUser() || p.Can(api.VerbUpdate, "workload", "") && p.Can(api.VerbGet, "workload", "") || !holdsValues(message.ProtoReflect().Descriptor()) {
 		return answer
 	}
 	hidden := false
 	each(message.ProtoReflect(), "", func(namespace string, part proto.Message) {
-		hidden = hidden || hasValues(part) && !p.Can(api.VerbUpdate, "workload", namespace)
+		hidden = hidden || hasValues(part) && !p.Can(verbFor(part), "workload", namespace)
 	})
 	if !hidden {
 		return answer
 	}
 	message = proto.Clone(message)
 	each(message.ProtoReflect(), "", func(namespace string, part proto.Message) {
-		if !p.Can(api.VerbUpdate, "workload", namespace) {
+		if !p.Can(verbFor(part), "workload", namespace) {
 			hide(part)
 		}
 	})
 	return message
 }
+
+// verbFor is what a caller must be permitted to do with workloads to see a part of an answer.
+func verbFor(part proto.Message) string {
+	switch part.(type) {
+	case *v1.Preemption, *v1.Displaced:
+		return api.VerbGet
+	}
+	return api.VerbUpdate
+}
+
+// hiddenName stands for a workload or a replica in a namespace that the caller may not see.
+const hiddenName = "(another)"
 
 func hasValues(part proto.Message) bool {
 	switch part := part.(type) {
@@ -50,6 +62,8 @@ func hasValues(part proto.Message) bool {
 				return true
 			}
 		}
+	case *v1.Preemption, *v1.Displaced:
+		return true
 	}
 	return false
 }
@@ -60,6 +74,10 @@ func hide(part proto.Message) {
 		for name := range part.GetEnv() {
 			part.Env[name] = spec.HiddenValue
 		}
+	case *v1.Preemption:
+		part.Namespace, part.Workload, part.Replica = hiddenName, hiddenName, hiddenName
+	case *v1.Displaced:
+		part.Namespace, part.Workload, part.Replica = hiddenName, hiddenName, hiddenName
 	case *v1.PlanChange:
 		for _, field := range part.GetFields() {
 			if !isVariable(field) {
@@ -87,9 +105,11 @@ func each(m protoreflect.Message, namespace string, f func(namespace string, par
 	case *v1.WorkloadSpec:
 		f(namespace, part)
 		return
-	case *v1.PlanChange:
-		f(part.GetNamespace(), part)
-		return
+	case interface{ GetNamespace() string }:
+		if isPart(m.Descriptor()) {
+			f(part.GetNamespace(), m.Interface())
+			return
+		}
 	}
 	m.Range(func(field protoreflect.FieldDescriptor, value protoreflect.Value) bool {
 		switch {
@@ -124,9 +144,17 @@ func holdsValues(d protoreflect.MessageDescriptor) bool {
 	return found
 }
 
-func reaches(d protoreflect.MessageDescriptor, seen map[protoreflect.FullName]bool) bool {
+// isPart reports whether messages of a type hold themselves what may have to be hidden.
+func isPart(d protoreflect.MessageDescriptor) bool {
 	switch d.FullName() {
-	case "cloudless.v1.WorkloadSpec", "cloudless.v1.PlanChange":
+	case "cloudless.v1.WorkloadSpec", "cloudless.v1.PlanChange", "cloudless.v1.Preemption", "cloudless.v1.Displaced":
+		return true
+	}
+	return false
+}
+
+func reaches(d protoreflect.MessageDescriptor, seen map[protoreflect.FullName]bool) bool {
+	if isPart(d) {
 		return true
 	}
 	if seen[d.FullName()] {

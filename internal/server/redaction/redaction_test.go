@@ -61,6 +61,17 @@ func TestValuesAreHiddenFromCallersWhoMayNotUpdateThem(t *testing.T) {
 	}
 }
 
+func TestVictimsInOtherNamespacesAreHidden(t *testing.T) {
+	plan := &v1.Plan{Preemptions: []*v1.Preemption{{Namespace: "bank", Workload: "vault", Replica: "vault-1", Node: "n1"}, {Namespace: "shop", Workload: "web", Replica: "web-1"}}}
+	shown := Hide(caller(roles.Operator, "shop"), plan).(*v1.Plan)
+	if text := shown.String(); strings.Contains(text, "vault") || strings.Contains(text, "bank") || !strings.Contains(text, "web-1") || !strings.Contains(text, "n1") {
+		t.Errorf("a tenant sees %s", text)
+	}
+	if shown := Hide(caller(roles.Viewer, ""), plan); !proto.Equal(shown.(proto.Message), plan) {
+		t.Errorf("a viewer sees %v", shown)
+	}
+}
+
 // An answer in which no rule finds the values of a new field would show them.
 func TestEveryPathToAVariableIsKnown(t *testing.T) {
 	for m := range api.Methods() {
