@@ -241,7 +241,7 @@ func policies(p *posture) []doctor.Finding {
 		}
 	}
 	if enforced == 0 {
-		return weak("cloudless policy apply -f FILE; docs/policies.md has examples", "no policy is enforced: every registry is allowed, and every label is optional")
+		return weak("cloudless policy apply -f FILE; docs/policy.md has examples", "no policy is enforced: every registry is allowed, and every label is optional")
 	}
 	return good("%s enforced", counted(enforced, "policy is", "policies are"))
 }

@@ -1,6 +1,7 @@
 package policies
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -25,7 +26,6 @@ type judge struct {
 	// policies are compiled at the first change.
 	policies []*policy.Policy
 	read     bool
-	rules    *v1.PolicyCaller
 }
 
 func (j *judge) of(ctx context.Context, c Change) []*v1.PolicyFinding {
@@ -34,26 +34,29 @@ func (j *judge) of(ctx context.Context, c Change) []*v1.PolicyFinding {
 	if c.Verb != policy.Delete {
 		found = append(j.accesses(kind, c), j.ceilings(c)...)
 	}
-	request := policy.Request{Kind: kind, Verb: c.Verb, Object: c.Object, Before: c.Before, Caller: j.callerOf(), Now: j.now}
+	request := policy.Request{Kind: kind, Verb: c.Verb, Object: c.Object, Before: c.Before, Caller: j.callerOf(c.Object.GetMetadata().GetNamespace()), Now: j.now}
 	for _, p := range j.all() {
 		found = append(found, p.Judge(ctx, &request)...)
 	}
 	return found
 }
 
-// callerOf is the caller as rules see it.
-func (j *judge) callerOf() *v1.PolicyCaller {
-	if j.rules == nil {
-		id := j.caller.ID
-		j.rules = &v1.PolicyCaller{}
-		if !id.IsZero() {
-			j.rules.Id, j.rules.User = string(id.Kind())+"/"+id.Name(), id.Name()
-		}
-		if j.caller.Role != "" {
-			j.rules.Roles = []string{j.caller.Role}
+// callerOf is the caller as rules about an object of a namespace see it, with the roles that count there.
+func (j *judge) callerOf(namespace string) *v1.PolicyCaller {
+	id := j.caller.ID
+	seen := &v1.PolicyCaller{Groups: j.caller.Groups}
+	if !id.IsZero() {
+		seen.Id, seen.User = string(id.Kind())+"/"+id.Name(), cmp.Or(j.caller.User, id.Name())
+	}
+	if !j.caller.IsUser() && j.caller.Role != "" {
+		seen.Roles = []string{j.caller.Role}
+	}
+	for _, granted := range j.caller.Permissions.Grants() {
+		if granted.Namespace == "" || granted.Namespace == namespace {
+			seen.Roles = append(seen.Roles, granted.Role)
 		}
 	}
-	return j.rules
+	return seen
 }
 
 // all are the policies as the transaction leaves them.

@@ -342,7 +342,7 @@ type PolicyCaller struct {
 	Id     string   `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	User   string   `protobuf:"bytes,2,opt,name=user,proto3" json:"user,omitempty"`
 	Groups []string `protobuf:"bytes,3,rep,name=groups,proto3" json:"groups,omitempty"`
-	// The names of all roles that the caller has, in whatever namespace.
+	// The names of the roles of the caller that count in the namespace of the object.
 	Roles         []string `protobuf:"bytes,4,rep,name=roles,proto3" json:"roles,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
