@@ -81,7 +81,7 @@ func receive(t *testing.T, stream sessionClient) *v1.SessionDown {
 	for {
 		down, err := stream.Recv()
 		must(t, err)
-		if down.GetAlive() == nil && down.GetNetwork() == nil && down.GetIngress() == nil && down.GetSecrets() == nil {
+		if down.GetAlive() == nil && down.GetNetwork() == nil && down.GetIngress() == nil && down.GetSecrets() == nil && down.GetTrust() == nil {
 			return down
 		}
 	}
