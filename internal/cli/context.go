@@ -241,7 +241,7 @@ func (c *cli) nameFor(ctx context.Context, made client.Context, name string, own
 	}
 	have := config.Contexts[i]
 	const wayOut = "choose another name, or remove it first with: cloudless context rm "
-	if have.Cluster != made.Cluster {
+	if !sameAuthority(have, made) {
 		return "", fmt.Errorf("context %s is of another cluster: %s%s", name, wayOut, name)
 	}
 	have.Addresses, have.CA = made.Addresses, made.CA
@@ -253,6 +253,13 @@ func (c *cli) nameFor(ctx context.Context, made client.Context, name string, own
 		return "", fmt.Errorf("find out whether the token of context %s still works: %w", name, err)
 	}
 	return "", fmt.Errorf("context %s holds a token that still works, of %s: %s%s", name, current, wayOut, name)
+}
+
+// sameAuthority reports whether contexts are of the same cluster, which may be replacing its authority.
+func sameAuthority(a, b client.Context) bool {
+	one, err := identity.ParseTrustPEM([]byte(a.CA))
+	other, failed := identity.ParseTrustPEM([]byte(b.CA))
+	return err == nil && failed == nil && a.Cluster == b.Cluster && one.Shares(other)
 }
 
 // storeContext writes a context to the client configuration.
