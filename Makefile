@@ -137,7 +137,7 @@ test: test-deps build lint ## Everything that must pass: lint, all tests with -r
 # The stories take longest and wait most, so they begin first, beside everything else.
 .PHONY: test-race
 test-race:
-	go test -race -count=1 -p 3 -parallel 4 -timeout 20m $$(go list ./test/e2e ./... | grep -v '/test/sim$$')
+	go test -race -count=1 -p 3 -parallel 4 -timeout 40m $$(go list ./test/e2e ./... | grep -v '/test/sim$$')
 
 # How often make fuzz executes the targets, all together.
 FUZZ_EXECS ?= 10000000

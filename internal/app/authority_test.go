@@ -48,6 +48,15 @@ func (s *testCluster) untilAuthority(reached func(*v1.AuthorityReport) bool) *v1
 	}
 }
 
+// untilAuthorityAt is untilAuthority for one server, in place of all.
+func (s *testCluster) untilAuthorityAt(o *testServer, reached func(*v1.AuthorityReport) bool) {
+	s.t.Helper()
+	all := s.client
+	s.client = s.at(o)
+	defer func() { s.client = all }()
+	s.untilAuthority(reached)
+}
+
 func settled(r *v1.AuthorityReport) bool {
 	return r.GetStep() == "" && r.GetKekStep() == "" && len(r.GetCertificates()) == 1
 }

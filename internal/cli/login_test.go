@@ -143,7 +143,7 @@ func TestLoginVerifiesTheServerByTheToken(t *testing.T) {
 	_, file := other.token(t)
 	c.run(t.Context(), "", "login", c.address, "--token-file", file).expect(t, 1, "",
 		"cloudless: cannot trust what answers at "+c.address+": the server does not belong to the cluster that the token is for: "+
-			"check the address, or create a token in the cluster that is meant\n")
+			"check the address, or create a token in the cluster that is meant; a token of before the replacement of the certificate authority has ended, too: create a new token\n")
 	if got := c.usedToken(); got != "" {
 		t.Errorf("the token was sent to a server that had not proved itself: %s", got)
 	}

@@ -69,12 +69,14 @@ func endorsed(by []*x509.Certificate, chain []*x509.Certificate, now time.Time) 
 	if len(chain) > mostShown {
 		return nil
 	}
+	// An authority between the known one and the current one is shown only by its endorsement, which has its key.
 	trusted := slices.Clone(by)
 	for i := 0; i < len(trusted); i++ {
 		for _, one := range chain {
-			if !one.IsCA || now.Before(one.NotBefore) || now.After(one.NotAfter) || one.CheckSignatureFrom(trusted[i]) != nil {
+			if !one.IsCA || now.Before(one.NotBefore) || now.After(one.NotAfter) || slices.ContainsFunc(trusted, one.Equal) || one.CheckSignatureFrom(trusted[i]) != nil {
 				continue
 			}
+			trusted = append(trusted, one)
 			for _, root := range chain {
 				if sameKey(root, one) && selfSigned(root) && !slices.ContainsFunc(trusted, root.Equal) {
 					trusted, found = append(trusted, root), append(found, root)

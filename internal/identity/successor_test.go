@@ -291,3 +291,29 @@ func TestEndorsementIsNoAuthority(t *testing.T) {
 		}
 	}
 }
+
+func TestUserFollowsSeveralRotations(t *testing.T) {
+	r := newRotation(t)
+	trust, err := ParseTrust(r.ca.Trust().DER())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.step(t, "done")
+	kept := r.endorsements[:1]
+	again, endorsements, err := r.ca.Successor(time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := authoritiesOf(t, again)
+	a.Endorsements = append(endorsements[:1:1], kept...)
+	if err := r.ca.Set(a); err != nil {
+		t.Fatal(err)
+	}
+	server := ServerTLS(r.ca.Trust(), certified(t, r.ca, KindServer, "s-1"))
+	if _, err := connect(t, server, FollowTLS(trust, func() {})); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(trust.Fingerprints(), r.ca.Trust().Fingerprints()) {
+		t.Errorf("trusts %v, want %v", trust.Fingerprints(), r.ca.Trust().Fingerprints())
+	}
+}

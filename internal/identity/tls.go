@@ -87,8 +87,8 @@ func TrustByFingerprint(chain []*x509.Certificate, ca Fingerprint) (*Trust, erro
 		}
 		return trust, verifyServer(trust, chain)
 	}
-	return nil, errors.New("the server does not belong to the cluster that the token is for, " +
-		"or that cluster has replaced its certificate authority since: check the address, or create a new token in the cluster that is meant")
+	return nil, errors.New("the server does not belong to the cluster that the token is for: " +
+		"check the address, or create a token in the cluster that is meant; a token of before the replacement of the certificate authority has ended, too: create a new token")
 }
 
 // FollowTLS is [ClientTLS] for a user who calls the cluster only now and then: it also accepts an authority that one of

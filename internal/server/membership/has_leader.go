@@ -2,6 +2,7 @@ package membership
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -31,7 +32,8 @@ func HasLeader(ctx context.Context, ca *identity.CA, uid string, other consensus
 	if err != nil {
 		return false, err
 	}
-	config := peers.TLS(peers.Config{Trust: ca.Trust(), Certificate: own.Certificate}, other.ID)
+	var replaced atomic.Bool
+	config := peers.TLS(peers.Config{Trust: ca.Trust(), Certificate: own.Certificate, Replaced: func() { replaced.Store(true) }}, other.ID)
 	conn, err := grpc.NewClient("passthrough:///"+other.Address, grpc.WithTransportCredentials(credentials.NewTLS(config)))
 	if err != nil {
 		return false, err
@@ -40,7 +42,7 @@ func HasLeader(ctx context.Context, ca *identity.CA, uid string, other consensus
 	there := v1.NewPeerServiceClient(conn)
 	_, err = there.GetProgress(ctx, &v1.GetProgressRequest{Leading: true})
 	switch {
-	case core.HasReason(err, core.ReasonRemoved):
+	case core.HasReason(err, core.ReasonRemoved), replaced.Load(): // it was removed, or left behind by a rotation
 		return false, ErrRemoved
 	case !core.HasReason(err, core.ReasonNotLeader):
 		return err == nil, err

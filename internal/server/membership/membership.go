@@ -127,7 +127,14 @@ func (s *Membership) Expel() { s.expel() }
 
 // PeerConfig is how this server authenticates to the others, and they to it.
 func (s *Membership) PeerConfig() peers.Config {
-	return peers.Config{Trust: s.ca.Trust(), Certificate: s.certificate.Certificate, Admit: AdmitMembers(s.Store)}
+	return peers.Config{Trust: s.ca.Trust(), Certificate: s.certificate.Certificate, Admit: AdmitMembers(s.Store), Replaced: s.replaced}
+}
+
+// replaced ends this server, because the cluster has replaced its authority without it: it was removed, or away for too
+// long. No other server accepts its certificate any more, not even to tell it so.
+func (s *Membership) replaced() {
+	s.Logger.Error("this server is no member any more", "error", identity.ErrReplaced)
+	s.expel()
 }
 
 // OpenLink lets other servers connect to this one by a protocol.

@@ -49,6 +49,9 @@ type Config struct {
 	Certificate identity.CertificateSource
 	// Admit refuses servers; nil refuses none.
 	Admit func(identity.ID) error
+	// Replaced is called when another server proves that the cluster has replaced its authority without this one; it may
+	// be nil.
+	Replaced func()
 }
 
 // NewLink returns the link of a protocol.
@@ -115,7 +118,11 @@ func TLS(c Config, server string) *tls.Config {
 	config := identity.ClientTLS(c.Trust, c.Certificate)
 	verify := config.VerifyConnection
 	config.VerifyConnection = func(state tls.ConnectionState) error {
-		if err := verify(state); err != nil {
+		err := verify(state)
+		if errors.Is(err, identity.ErrReplaced) && c.Replaced != nil {
+			c.Replaced()
+		}
+		if err != nil {
 			return err
 		}
 		id, err := identity.FromCertificate(state.PeerCertificates[0])
