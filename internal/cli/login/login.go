@@ -215,7 +215,7 @@ func (c *commands) nameFor(ctx context.Context, made client.Context, name string
 	}
 	have := config.Contexts[i]
 	const wayOut = "choose another name, or remove it first with: cloudless context rm "
-	if have.Cluster != made.Cluster {
+	if !sameAuthority(have, made) {
 		return "", fmt.Errorf("context %s is of another cluster: %s%s", name, wayOut, name)
 	}
 	have.Addresses, have.CA = made.Addresses, made.CA
@@ -242,4 +242,11 @@ func (c *commands) storeContext(made client.Context, use bool) error {
 		}
 		return nil
 	})
+}
+
+// sameAuthority reports whether contexts are of the same cluster, which may be replacing its authority.
+func sameAuthority(a, b client.Context) bool {
+	one, err := identity.ParseTrustPEM([]byte(a.CA))
+	other, failed := identity.ParseTrustPEM([]byte(b.CA))
+	return err == nil && failed == nil && a.Cluster == b.Cluster && one.Shares(other)
 }
