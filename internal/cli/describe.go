@@ -241,7 +241,7 @@ func (c *cli) eventTable(events []*cloudlessv1.Event, now time.Time) *terminal.T
 	t := terminal.NewTable(c.Stdout, "AGO", "SEVERITY", "REASON", "ABOUT", "MESSAGE")
 	for _, event := range events {
 		s := event.GetSpec()
-		t.Row(command.Age(s.GetTime(), now), s.GetSeverity(), s.GetReason(), s.GetObjectKind()+" "+s.GetObjectName(), s.GetMessage())
+		t.Row(command.Age(s.GetTime(), now), s.GetSeverity(), s.GetReason(), s.GetObjectKind()+" "+s.GetObjectName(), phrase.Happened(s))
 	}
 	return t
 }

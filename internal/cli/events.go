@@ -18,6 +18,7 @@ import (
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/cli/command"
+	"github.com/cloudless/cloudless/internal/cli/phrase"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
 	"github.com/cloudless/cloudless/internal/spec"
 )
@@ -256,7 +257,7 @@ func (c *cli) eventPrinter() func(...*cloudlessv1.Event) error {
 		for _, event := range events {
 			s := event.GetSpec()
 			t.Row(s.GetTime().AsTime().Local().Format(time.DateTime), s.GetSeverity(), s.GetReason(),
-				s.GetObjectKind()+" "+s.GetObjectName(), s.GetMessage())
+				s.GetObjectKind()+" "+s.GetObjectName(), phrase.Happened(s))
 		}
 		return t.Flush()
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/tink-crypto/tink-go/v2/keyset"
 	tinkpb "github.com/tink-crypto/tink-go/v2/proto/tink_go_proto"
 	"github.com/tink-crypto/tink-go/v2/tink"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/cloudless/cloudless/internal/atomicfile"
 )
@@ -93,11 +94,15 @@ func newSealingKeys(handle *keyset.Handle) (*sealingKeys, error) {
 	if err != nil {
 		return nil, err
 	}
-	var all keyset.MemReaderWriter
-	if err := insecurecleartextkeyset.Write(handle, &all); err != nil {
+	var data bytes.Buffer
+	if err := insecurecleartextkeyset.Write(handle, keyset.NewBinaryWriter(&data)); err != nil {
 		return nil, err
 	}
-	return &sealingKeys{keyset: all.Keyset, aead: primitive}, nil
+	all := &tinkpb.Keyset{}
+	if err := proto.Unmarshal(data.Bytes(), all); err != nil {
+		return nil, errors.New("the key-encryption keys cannot be read") // the error could quote them
+	}
+	return &sealingKeys{keyset: all, aead: primitive}, nil
 }
 
 // keyName is the id of a key as users see it.
@@ -196,7 +201,11 @@ func (s *Sealer) replace(change func(*tinkpb.Keyset)) error {
 	if next.PrimaryKeyId == old.PrimaryKeyId && len(next.Key) == len(old.Key) {
 		return nil
 	}
-	handle, err := insecurecleartextkeyset.Read(&keyset.MemReaderWriter{Keyset: next})
+	encoded, err := proto.Marshal(next)
+	if err != nil {
+		return errors.New("the key-encryption keys cannot be encoded") // the error could quote them
+	}
+	handle, err := insecurecleartextkeyset.Read(keyset.NewBinaryReader(bytes.NewReader(encoded)))
 	if err != nil {
 		return errors.New("the key-encryption keys cannot be used together")
 	}

@@ -236,13 +236,3 @@ func parse(t *testing.T, s string) image.Name {
 	}
 	return n
 }
-
-// refuseAll is a registry that refuses everything.
-type refuseAll struct{}
-
-func (refuseAll) RoundTrip(req *http.Request) (*http.Response, error) {
-	if req.Body != nil {
-		_ = req.Body.Close()
-	}
-	return &http.Response{StatusCode: http.StatusForbidden, Body: http.NoBody, Request: req}, nil
-}

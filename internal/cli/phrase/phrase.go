@@ -191,3 +191,12 @@ func Value(s string) string {
 
 // Path is the namespace and name of an object.
 func Path(m *cloudlessv1.Metadata) string { return m.GetNamespace() + "/" + m.GetName() }
+
+// Happened is the message of an event. If somebody has reached into a replica, it says who.
+func Happened(event *cloudlessv1.EventSpec) string {
+	switch event.GetReason() {
+	case "Exec", "Copy", "Forward":
+		return event.GetMessage() + ", by " + event.GetActor()
+	}
+	return event.GetMessage()
+}
