@@ -23,8 +23,18 @@ func readDisk(dir string) (disk amount, reserved int64, err error) {
 	return disk, int64(stat.Bfree-stat.Bavail) * size, nil
 }
 
-// Disk is the part of the disk of the data folder that the node may use.
+// Disk is the part of the disk of the data folder that the node may use. A disk without room for more files is as full as
+// one without room for more bytes, so the scarcer of both counts.
 func (m *Machine) Disk() (storage.Disk, error) {
 	disk, reserved, err := readDisk(m.dataDir)
-	return storage.Disk{Total: disk.total - reserved, Used: disk.used}, err
+	if err != nil {
+		return storage.Disk{}, err
+	}
+	usable := storage.Disk{Total: disk.total - reserved, Used: disk.used}
+	var stat unix.Statfs_t
+	if err := unix.Statfs(m.dataDir, &stat); err == nil && stat.Files > 0 { // some filesystems have no limit
+		files := float64(stat.Files-stat.Ffree) / float64(stat.Files)
+		usable.Used = max(usable.Used, int64(files*float64(usable.Total)))
+	}
+	return usable, nil
 }

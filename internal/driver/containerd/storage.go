@@ -160,6 +160,9 @@ func (d *Driver) fits(ctx context.Context, ref string, pull *fetching, limit int
 		if free < min(total/pullReserveShare, pullReserveMost) {
 			return fmt.Errorf("the disk has only %s left, so image %s is not pulled: remove images or data from the node", spec.HumanBytes(free), ref)
 		}
+		if disk.Files > 0 && disk.Ffree < disk.Files/pullReserveShare {
+			return fmt.Errorf("the disk has room for only %d more files, so image %s is not pulled: remove images or data from the node", disk.Ffree, ref)
+		}
 	}
 	if limit <= 0 {
 		return nil
