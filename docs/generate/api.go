@@ -143,6 +143,7 @@ var callers = map[v1.Method_Caller]string{
 	v1.Method_ADMIN:        "admins",
 	v1.Method_ANY_IDENTITY: "every caller with an identity",
 	v1.Method_NODE:         "nodes, by their certificate",
+	v1.Method_ANYONE:       "everyone, without an identity",
 }
 
 // declared says in words what the contract declares about a method.
