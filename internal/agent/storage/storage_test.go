@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -123,13 +124,30 @@ func TestWatchMakesRoomStepByStep(t *testing.T) {
 		disk := storage.Disk{Total: 100 * gi, Used: 50 * gi}
 		images := []storage.Image{{Ref: "old", Bytes: 5 * gi, LastUse: began.Add(-time.Hour)}, {Ref: "stuck", Bytes: gi, LastUse: began.Add(-2 * time.Hour)}}
 		replicas := []storage.Replica{{UID: "small", Used: 3 * gi}, {UID: "large", Used: 40 * gi}}
+		var mu sync.Mutex // guards all of these
 		var did []string
 		var failures int
+		set := func(used int64) {
+			mu.Lock()
+			defer mu.Unlock()
+			disk.Used = used
+		}
+		sofar := func() ([]string, int) {
+			mu.Lock()
+			defer mu.Unlock()
+			return slices.Clone(did), failures
+		}
 		go storage.Watch(ctx, storage.Options{
-			Read:        func() (storage.Disk, error) { return disk, nil },
+			Read: func() (storage.Disk, error) {
+				mu.Lock()
+				defer mu.Unlock()
+				return disk, nil
+			},
 			HighPercent: func() int { return 85 },
 			Images:      func(context.Context) ([]storage.Image, error) { return images, nil },
 			Remove: func(_ context.Context, one storage.Image) error {
+				mu.Lock()
+				defer mu.Unlock()
 				if one.Ref == "stuck" {
 					return errors.New("it is held")
 				}
@@ -140,27 +158,34 @@ func TestWatchMakesRoomStepByStep(t *testing.T) {
 			},
 			Replicas: func(context.Context) []storage.Replica { return replicas },
 			Evict: func(_ context.Context, uid, _ string) {
+				mu.Lock()
+				defer mu.Unlock()
 				did = append(did, "evict "+uid)
 				disk.Used -= 40 * gi
 				replicas = slices.DeleteFunc(replicas, func(r storage.Replica) bool { return r.UID == uid })
 			},
-			Failed: func(error) { failures++ },
+			Failed: func(error) {
+				mu.Lock()
+				defer mu.Unlock()
+				failures++
+			},
 		})
 		time.Sleep(time.Minute)
-		if len(did) > 0 {
+		if did, _ := sofar(); len(did) > 0 {
 			t.Errorf("with room it did %q", did)
 		}
-		disk.Used = 90 * gi
+		set(90 * gi)
 		time.Sleep(time.Minute)
-		if want := []string{"remove old"}; !slices.Equal(did, want) {
-			t.Errorf("on a disk that is filling up it did %q, want %q", did, want)
+		if did, _ := sofar(); !slices.Equal(did, []string{"remove old"}) {
+			t.Errorf("on a disk that is filling up it did %q", did)
 		}
-		disk.Used = 100*gi - 1
+		set(100*gi - 1)
 		time.Sleep(time.Minute)
 		cancel()
 		synctest.Wait()
-		if want := []string{"remove old", "evict large"}; !slices.Equal(did, want) || failures == 0 {
-			t.Errorf("on a full disk it did %q with %d failures, want %q", did, failures, want)
+		allDid, failed := sofar()
+		if want := []string{"remove old", "evict large"}; !slices.Equal(allDid, want) || failed == 0 {
+			t.Errorf("on a full disk it did %q with %d failures, want %q", allDid, failed, want)
 		}
 	})
 }
