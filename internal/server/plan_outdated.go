@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
@@ -12,11 +13,13 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/server/core"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
 // fingerprint identifies a request together with everything that its plan shows and depends on: versions, digests,
-// fields and steps.
+// fields and steps. The values of variables before a change are left out: from the fingerprint, who may not see them
+// could find out whether a guess is right. The version stands for them.
 func fingerprint(wanted *wanted, plan *v1.Plan) string {
 	hash := sha256.New()
 	add := func(m proto.Message) {
@@ -31,8 +34,21 @@ func fingerprint(wanted *wanted, plan *v1.Plan) string {
 		add(o.given())
 	}
 	fmt.Fprintf(hash, "prune %q in %q:", wanted.prune, wanted.namespace)
-	add(&v1.Plan{Changes: plan.GetChanges(), Preemptions: plan.GetPreemptions()})
+	add(&v1.Plan{Changes: withoutVariables(plan.GetChanges()), Preemptions: plan.GetPreemptions()})
 	return hex.EncodeToString(hash.Sum(nil))
+}
+
+// withoutVariables returns changes without the fields that are variables.
+func withoutVariables(changes []*v1.PlanChange) []*v1.PlanChange {
+	isVariable := func(field *v1.FieldChange) bool { return spec.IsVariable(field.GetPath()) }
+	all := slices.Clone(changes)
+	for i, change := range all {
+		if slices.ContainsFunc(change.GetFields(), isVariable) {
+			all[i] = proto.CloneOf(change)
+			all[i].Fields = slices.DeleteFunc(all[i].Fields, isVariable)
+		}
+	}
+	return all
 }
 
 // plans remembers what the newest plans depended on, so that the refusal of an outdated plan can say what has changed

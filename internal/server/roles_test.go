@@ -2,12 +2,14 @@ package server
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/roles"
@@ -323,6 +325,118 @@ func TestHiddenValuesCannotBeStored(t *testing.T) {
 	read.Metadata.Version = 0
 	_, err = operator.ApplyWorkload(c.ctx, &v1.ApplyWorkloadRequest{Workload: read})
 	wantCode(t, err, codes.InvalidArgument, "spec.env[PASSWORD]", "is not the value, but the mark")
+}
+
+// The refusal of an outdated object carries the stored one, as its caller may see it, whichever server is called.
+func TestRefusalsHideValues(t *testing.T) {
+	leader, follower := pair(t)
+	operator, admin := leader.as(roles.Operator), leader.as(roles.Admin)
+	password := func(w *v1.Workload) { w.Spec.Env = map[string]string{"PASSWORD": marker} }
+	_, err := operator.CreateWorkload(leader.ctx, &v1.CreateWorkloadRequest{Workload: workload("web", replicasOf(0), password)})
+	must(t, err)
+	stale := workload("web", replicasOf(0), func(w *v1.Workload) { w.Metadata.Version = 1 })
+	must(t, leader.applyRole(admin, role("reader", granting("get create", "workload"))))
+	must(t, leader.applyRole(admin, role("creator", granting("create", "workload"))))
+	must(t, leader.applyRole(admin, role("writer", granting("update", "workload"))))
+	for name, one := range map[string]struct {
+		role       string
+		call       func(*user) error
+		has, shows bool
+	}{
+		"a viewer plans":                   {roles.Viewer, planning(leader, stale), true, false},
+		"a viewer asks for an explanation": {roles.Viewer, explaining(leader, stale), true, false},
+		"who may create applies":           {"reader", applying(leader, stale), true, false},
+		"who may only create applies":      {"creator", applying(leader, stale), false, false},
+		"who may only update applies":      {"writer", applying(leader, stale), false, false},
+		"an operator applies":              {roles.Operator, applying(leader, stale), true, true},
+	} {
+		secret := leader.newTokenSecret(&v1.CreateTokenRequest{Role: one.role})
+		for where, c := range map[string]*cluster{"leader": leader, "follower": follower} {
+			err := one.call(c.dial(nil, secret))
+			wantCode(t, err, codes.Aborted, "has changed")
+			details := status.Convert(err).Details()
+			text := fmt.Sprint(details)
+			if (len(details) > 0) != one.has || strings.Contains(text, marker) != one.shows || one.has && !strings.Contains(text, "PASSWORD") {
+				t.Errorf("%s at the %s: the refusal carries %s", name, where, text)
+			}
+		}
+	}
+	_, body := leader.request(nil, "POST", "/v1/plan", `{"objects":[{"workload":{"apiVersion":"cloudless/v1","kind":"Workload","metadata":{"name":"web","version":"1"},"spec":{"image":"web:1"}}}]}`,
+		"Authorization", "Bearer "+leader.newTokenSecret(&v1.CreateTokenRequest{Role: roles.Viewer}))
+	if strings.Contains(body, marker) {
+		t.Errorf("over HTTP the refusal is %s", body)
+	}
+}
+
+func planning(c *cluster, w *v1.Workload) func(*user) error {
+	return func(u *user) error {
+		_, err := u.MakePlan(c.ctx, asking(w))
+		return err
+	}
+}
+
+func explaining(c *cluster, w *v1.Workload) func(*user) error {
+	return func(u *user) error {
+		_, err := u.ExplainWorkload(c.ctx, &v1.ExplainWorkloadRequest{Workload: w})
+		return err
+	}
+}
+
+func applying(c *cluster, w *v1.Workload) func(*user) error {
+	return func(u *user) error {
+		_, err := u.ApplyWorkload(c.ctx, &v1.ApplyWorkloadRequest{Workload: w})
+		return err
+	}
+}
+
+// Whether a guess of a hidden value is right changes nothing that a caller sees.
+func TestPlansDoNotConfirmGuesses(t *testing.T) {
+	c := newCluster(t)
+	operator, admin, viewer := c.as(roles.Operator), c.as(roles.Admin), c.as(roles.Viewer)
+	guessing := func(value string) *v1.Workload {
+		return workload("web", replicasOf(0), func(w *v1.Workload) { w.Spec.Env = map[string]string{"PASSWORD": value} })
+	}
+	_, err := operator.CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: guessing(marker)})
+	must(t, err)
+	right, err := viewer.MakePlan(c.ctx, asking(guessing(marker)))
+	must(t, err)
+	wrong, err := viewer.MakePlan(c.ctx, asking(guessing("wrong")))
+	must(t, err)
+	right.Fingerprint, wrong.Fingerprint = "", "" // which identify the requests
+	if !proto.Equal(right, wrong) {
+		t.Errorf("a viewer is told\n%v\nof the right guess, and\n%v\nof a wrong one", right, wrong)
+	}
+	change := right.GetChanges()[0]
+	if f := change.GetFields(); change.GetAction() != spec.ActionUpdate || len(f) != 1 || f[0].GetPath() != "spec.env[PASSWORD]" || f[0].GetBefore() != spec.HiddenValue || f[0].GetAfter() != spec.HiddenValue {
+		t.Errorf("a viewer sees %v", change)
+	}
+	if plan, err := operator.MakePlan(c.ctx, asking(guessing(marker))); err != nil || plan.GetChanges()[0].GetAction() != spec.ActionUnchanged {
+		t.Errorf("an operator sees %v, %v", plan, err)
+	}
+	// Nor does the right guess succeed where a wrong one is refused.
+	must(t, c.applyRole(admin, role("creator", granting("create get", "workload"))))
+	creator := c.as("creator")
+	for _, guess := range []string{marker, "wrong"} {
+		wantCode(t, applying(c, guessing(guess))(creator), codes.PermissionDenied, "needs update on workload")
+	}
+	if got := c.Store.Snapshot().WorkloadByName("default", "web").GetSpec().GetEnv()["PASSWORD"]; got != marker {
+		t.Errorf("the value is %q now", got)
+	}
+}
+
+// The fingerprint of a plan depends on no value that is stored: its caller could try all short ones.
+func TestFingerprintsDependOnNoStoredValue(t *testing.T) {
+	of := func(before, after string) string {
+		return fingerprint(&wanted{}, &v1.Plan{Changes: []*v1.PlanChange{{Name: "web", Version: 7, Fields: []*v1.FieldChange{
+			{Path: "spec.env[PASSWORD]", Before: before, After: "guess"}, {Path: "spec.image", Before: "web:1", After: after},
+		}}}})
+	}
+	if of("one", "web:2") != of("other", "web:2") {
+		t.Error("the fingerprint depends on the stored value")
+	}
+	if of("one", "web:2") == of("one", "web:3") {
+		t.Error("the fingerprint depends on no other field either")
+	}
 }
 
 // A server that lags behind asks the leader before it refuses a caller.

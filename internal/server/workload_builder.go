@@ -68,7 +68,7 @@ func (p *preparation) lookUp(ctx context.Context, all *images.Images, from strin
 func (b *workloadBuilder) wanted() *v1.Workload { return b.given }
 
 func (b *workloadBuilder) create(ctx context.Context, tx *transaction) (*v1.Workload, error) {
-	wanted := b.accept(tx)
+	wanted := b.accept(tx, nil)
 	if err := checkCreate(tx.base, wanted, tx.created); err != nil {
 		return nil, err
 	}
@@ -104,7 +104,7 @@ func (b *workloadBuilder) create(ctx context.Context, tx *transaction) (*v1.Work
 
 // update creates a new revision only if the replicas would run something different.
 func (b *workloadBuilder) update(ctx context.Context, tx *transaction, old *v1.Workload) (*v1.Workload, error) {
-	wanted := b.accept(tx)
+	wanted := b.accept(tx, old)
 	if err := checkUpdate(tx.base, old, wanted); err != nil {
 		return nil, err
 	}
@@ -162,12 +162,19 @@ func failedToBegin(snap *state.Snapshot, w *v1.Workload) bool {
 //
 // A stored workload keeps the defaults that it was created with as long as its author changes nothing: applying the
 // same file again replaces nothing, even if the defaults have changed.
-func (b *workloadBuilder) accept(tx *transaction) *v1.Workload {
+//
+// old is nil if the workload is new. For a caller who may not update it, all given variables count as changed, whatever
+// their values: who could compare them with the stored ones could guess these. Such a caller can only plan.
+func (b *workloadBuilder) accept(tx *transaction, old *v1.Workload) *v1.Workload {
 	snap := tx.base
 	w := &v1.Workload{Metadata: b.given.GetMetadata(), Spec: proto.CloneOf(b.given.GetSpec())}
 	cluster := snap.Cluster()
 	defaults, number := cluster.GetSpec().GetDefaults(), cluster.GetStatus().GetConfiguration()
-	old := snap.WorkloadByName(w.GetMetadata().GetNamespace(), w.GetMetadata().GetName())
+	if old != nil && tx.caller.IsUser() && !tx.caller.Can(api.VerbUpdate, string(state.KindWorkload), w.GetMetadata().GetNamespace()) {
+		for name := range w.GetSpec().GetEnv() {
+			w.Spec.Env[name] = spec.HiddenValue // which is never stored
+		}
+	}
 	if had := old.GetStatus().GetConfiguration(); old != nil && had != number && w.GetSpec() != nil {
 		earlier := snap.Configuration(had).GetSpec().GetCluster().GetDefaults()
 		if spec.ReplacesNone(spec.WithDefaults(w.GetSpec(), earlier), old.GetSpec()) {

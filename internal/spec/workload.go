@@ -80,6 +80,11 @@ func init() { checkObjects(checkWorkload) }
 // value, so that nobody stores it by writing what they have read.
 const HiddenValue = "(hidden: shown to roles that may update the workload)"
 
+// IsVariable reports whether the path of a changed field is that of variables, whose values may be hidden.
+func IsVariable(path string) bool {
+	return path == "spec.env" || strings.HasPrefix(path, "spec.env[") || strings.HasPrefix(path, "spec.env.")
+}
+
 func checkHidden(s *v1.WorkloadSpec, found *violations) {
 	for _, name := range slices.Sorted(maps.Keys(s.GetEnv())) {
 		if s.GetEnv()[name] == HiddenValue {

@@ -167,14 +167,14 @@ func (g *Guard) begin(ctx context.Context, method string, stream bool) (context.
 	return ctx, begun
 }
 
-// finish is the one place that maps errors to codes and that prevents a bug in one call
-// from ending the process.
+// finish is the one place that maps errors to codes, that hides in them what the caller may not see, and that prevents
+// a bug in one call from ending the process.
 func (g *Guard) finish(ctx context.Context, c call, panicked any, err error) error {
 	if panicked != nil {
 		g.Logger.ErrorContext(ctx, "call panicked", "method", c.method, "panic", panicked, "stack", string(debug.Stack()))
 		err = status.Error(codes.Internal, "the server failed to answer this call; its log says more")
 	}
-	err = core.StatusOf(core.For(core.Caller(ctx), err))
+	err = redaction.HideInError(core.Caller(ctx), core.StatusOf(core.For(core.Caller(ctx), err)))
 	code := status.Code(err)
 	if code == codes.Internal {
 		err = quotable(err, telemetry.RequestID(ctx))

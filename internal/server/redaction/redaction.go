@@ -1,4 +1,4 @@
-// Package redaction hides in answers what callers may not see. Who may not update a workload sees that a variable is set,
+// Package redaction hides in answers and in refusals what callers may not see. Who may not update a workload sees that a variable is set,
 // and not its value. Who may not see a namespace learns that replicas would make room for another one, and not which.
 //
 // It works on whole answers of any type, by their descriptors, so that no method can forget it. It knows no method, and it
@@ -9,8 +9,10 @@ import (
 	"strings"
 	"sync"
 
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/cloudless/cloudless/api"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
@@ -40,6 +42,43 @@ func Hide(p core.Principal, answer any) any {
 	return message
 }
 
+// HideInError returns an error as a caller may see it: objects in its details are as in answers, and those that the caller
+// may not get are left out.
+func HideInError(p core.Principal, err error) error {
+	if err == nil || !p.IsUser() {
+		return err
+	}
+	st := status.Convert(err).Proto()
+	if len(st.GetDetails()) == 0 {
+		return err
+	}
+	kept := st.Details[:0]
+	for _, detail := range st.GetDetails() {
+		message, unknown := detail.UnmarshalNew()
+		if unknown != nil || !mayGet(p, message) {
+			continue
+		}
+		if packed, failed := anypb.New(Hide(p, message).(proto.Message)); failed == nil {
+			kept = append(kept, packed)
+		}
+	}
+	st.Details = kept
+	return status.FromProto(st).Err()
+}
+
+// mayGet reports whether a caller may see a detail of an error. Only objects are limited by roles.
+func mayGet(p core.Principal, detail proto.Message) bool {
+	object, ok := detail.(interface{ GetMetadata() *v1.Metadata })
+	if !ok {
+		return true
+	}
+	kind, namespace := strings.ToLower(string(detail.ProtoReflect().Descriptor().Name())), object.GetMetadata().GetNamespace()
+	if kind == "namespace" {
+		namespace = object.GetMetadata().GetName()
+	}
+	return p.Can(api.VerbGet, kind, namespace)
+}
+
 // verbFor is what a caller must be permitted to do with workloads to see a part of an answer.
 func verbFor(part proto.Message) string {
 	switch part.(type) {
@@ -58,7 +97,7 @@ func hasValues(part proto.Message) bool {
 		return len(part.GetEnv()) > 0
 	case *v1.PlanChange:
 		for _, field := range part.GetFields() {
-			if isVariable(field) {
+			if spec.IsVariable(field.GetPath()) {
 				return true
 			}
 		}
@@ -80,7 +119,7 @@ func hide(part proto.Message) {
 		part.Namespace, part.Workload, part.Replica = hiddenName, hiddenName, hiddenName
 	case *v1.PlanChange:
 		for _, field := range part.GetFields() {
-			if !isVariable(field) {
+			if !spec.IsVariable(field.GetPath()) {
 				continue
 			}
 			for _, value := range []*string{&field.Before, &field.After} {
@@ -90,10 +129,6 @@ func hide(part proto.Message) {
 			}
 		}
 	}
-}
-
-func isVariable(field *v1.FieldChange) bool {
-	return field.GetPath() == "spec.env" || strings.HasPrefix(field.GetPath(), "spec.env[") || strings.HasPrefix(field.GetPath(), "spec.env.")
 }
 
 // each calls f with the parts of a message that hold values of variables, and the namespaces that they are in.

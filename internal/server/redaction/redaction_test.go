@@ -1,10 +1,14 @@
 package redaction
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
@@ -58,6 +62,37 @@ func TestValuesAreHiddenFromCallersWhoMayNotUpdateThem(t *testing.T) {
 		if !proto.Equal(before, answer) {
 			t.Errorf("%s was changed in place", answer.ProtoReflect().Descriptor().Name())
 		}
+	}
+}
+
+// Errors carry objects in their details: an outdated update is refused with the newest version.
+func TestDetailsOfErrorsAreHiddenLikeAnswers(t *testing.T) {
+	refusal := func() error {
+		st, err := status.New(codes.Aborted, "has changed").WithDetails(workload("shop"), &errdetails.ErrorInfo{Reason: "X"}, &v1.Namespace{Metadata: &v1.Metadata{Name: "shop"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return st.Err()
+	}
+	for _, who := range []struct {
+		principal core.Principal
+		details   int
+		sees      bool
+	}{
+		{caller(roles.Viewer, ""), 3, false},
+		{caller(roles.Viewer, "shop"), 3, false},
+		{caller(roles.Operator, "other"), 1, false}, // no objects, only the reason
+		{caller(roles.Operator, "shop"), 3, true},
+		{core.Principal{Role: core.RoleServer}, 3, true},
+	} {
+		shown := status.Convert(HideInError(who.principal, refusal()))
+		text := fmt.Sprint(shown.Details())
+		if shown.Code() != codes.Aborted || shown.Message() != "has changed" || len(shown.Details()) != who.details || strings.Contains(text, marker) != who.sees {
+			t.Errorf("%v sees %v with %s", who.principal.Permissions.Grants(), shown, text)
+		}
+	}
+	if err := HideInError(caller(roles.Viewer, ""), nil); err != nil {
+		t.Errorf("success became %v", err)
 	}
 }
 
