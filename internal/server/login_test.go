@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/cli/oidc"
@@ -116,8 +117,19 @@ func TestIDTokensThatProveNothingAreRefused(t *testing.T) {
 	wantCode(t, err, codes.Unauthenticated, "not an ID token")
 	_, err = c.exchange(ada)
 	must(t, err)
-	_, err = c.exchange(ada)
-	wantCode(t, err, codes.Unauthenticated, "used before", "counts once")
+	for how, again := range map[string]string{
+		"as it is":                              ada.ID,
+		"with other unused bits at its end":     ada.ID[:len(ada.ID)-1] + string(sameBits(ada.ID[len(ada.ID)-1])),
+		"with a line end in the signature":      ada.ID[:len(ada.ID)-10] + "\n" + ada.ID[len(ada.ID)-10:],
+		"with a line end in the claims":         header + "." + claims[:10] + "\r\n" + claims[10:] + "." + signature,
+		"with a line end between header and it": header + "\n." + claims + "." + signature,
+	} {
+		if _, err := c.exchange(oidc.Token{ID: again, Nonce: ada.Nonce}); status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), "used before, and it counts once") {
+			t.Errorf("an ID token again, %s: %v", how, err)
+		}
+	}
+	_, err = c.exchange(c.atProvider(provider, "methuselah", false))
+	wantCode(t, err, codes.Unauthenticated, "the ID token is valid until", "more than 24h0m0s from now", "have the provider give ID tokens a shorter life")
 	_, err = c.exchange(c.atProvider(provider, "mallory", false))
 	wantCode(t, err, codes.PermissionDenied, "has not verified", "mallory@example.org")
 
@@ -134,6 +146,12 @@ func TestIDTokensThatProveNothingAreRefused(t *testing.T) {
 	c.setConfiguration(func(s *v1.ClusterSpec) { s.Oidc = nil })
 	_, err = c.exchange(bob)
 	wantCode(t, err, codes.FailedPrecondition, "no OpenID provider", "oidc.issuer")
+}
+
+// sameBits is another character of base64 that means the same as the last one of a text: only two of its bits count.
+func sameBits(last byte) byte {
+	const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+	return alphabet[strings.IndexByte(alphabet, last)^1]
 }
 
 // The error names both clocks, however the server's is wrong.

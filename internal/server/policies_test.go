@@ -13,6 +13,7 @@ import (
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/policies"
 	"github.com/cloudless/cloudless/internal/spec"
+	"github.com/cloudless/cloudless/test/openid"
 )
 
 func (u *user) policies() v1.PolicyServiceClient { return v1.NewPolicyServiceClient(u.conn) }
@@ -303,4 +304,36 @@ func TestPlanOfAViewerAsksNoRegistry(t *testing.T) {
 	if _, err := op.MakePlan(c.ctx, request); a.asked.Load() == asked {
 		t.Errorf("for an operator no registry is asked either: %v", err)
 	}
+}
+
+// Rules see who calls: a user with the groups of the provider, and the roles that count where the object is, however the
+// caller has them.
+func TestPoliciesSeeTheCaller(t *testing.T) {
+	provider := openid.Start(t)
+	c := withProvider(t, provider, &v1.Oidc{Scopes: []string{"email", "groups"}})
+	c.namespaced("shop", "lab")
+	admin := c.as(core.RoleAdmin)
+	login, err := c.exchange(c.atProvider(provider, "ada", false))
+	must(t, err)
+	ci := c.dial(nil, c.newTokenSecret(&v1.CreateTokenRequest{Name: "ci", Role: core.RoleViewer, Namespace: "lab"}))
+	ada := c.dial(nil, login.GetSecret())
+	must(t, c.applyRole(admin, role("deployer", granting("*", "workload"))))
+	deployers := binding("deployers", "deployer", "shop")
+	deployers.Spec.Groups = []string{"deployers"}
+	must(t, c.applyBinding(admin, deployers))
+	must(t, c.applyBinding(admin, binding("robots", core.RoleOperator, "shop", "ci")))
+	must(t, c.applyBinding(admin, binding("robots-lab", "deployer", "lab", "ci")))
+
+	sees := func(who *user, namespace, rest string) {
+		t.Helper()
+		c.rules(admin, rule("caller", "enforce", "!("+rest+")")) // so that it is refused by what it sees
+		_, err := who.CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: placedIn(workload("web", replicasOf(0)), namespace)})
+		wantCode(t, err, codes.InvalidArgument, "breaks rule team of policy caller")
+	}
+	sees(ada, "shop", `caller.user == "ada@example.org" && caller.id == "user/ada@example.org"`)
+	sees(ada, "shop", `"deployers" in caller.groups && "readers" in caller.groups && size(caller.groups) == 2`)
+	sees(ada, "shop", `caller.roles == ["deployer"]`)
+	sees(ci, "shop", `caller.user == "ci" && caller.id == "user/ci" && size(caller.groups) == 0`)
+	sees(ci, "shop", `caller.roles == ["operator"]`) // its own role counts in the other namespace only
+	sees(ci, "lab", `"viewer" in caller.roles && "deployer" in caller.roles && size(caller.roles) == 2`)
 }

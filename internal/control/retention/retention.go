@@ -46,7 +46,9 @@ type Limits struct {
 
 // Limits that the configuration does not set.
 const (
-	receipts       = 24 * time.Hour
+	// receipts is a day, which is promised to callers, and an hour: an ID token may be valid for a day, and the clocks of
+	// servers and provider differ.
+	receipts       = 25 * time.Hour
 	configurations = 1000
 	deployments    = 20
 	releases       = 3

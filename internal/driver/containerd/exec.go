@@ -71,15 +71,14 @@ func (d *Driver) execSpec(ctx context.Context, container containers.Container, e
 			process.Env = append(process.Env, "TERM=xterm")
 		}
 	}
-	if exec.User == "" {
-		return process, nil
-	}
 	if uid, gid, ok := numericUser(exec.User); ok {
 		process.User = specs.User{UID: uid, GID: gid, AdditionalGids: []uint32{gid}}
-		return process, nil
+	} else if exec.User != "" {
+		if _, err := d.lookupUser(ctx, exec.User, &container, &spec); err != nil {
+			return nil, err
+		}
 	}
-	_, err := d.lookupUser(ctx, exec.User, &container, &spec)
-	return spec.Process, err
+	return process, checkRestrictedExec(container, process)
 }
 
 // process is a process started by Exec. A goroutine of its own waits for its end, even if

@@ -159,6 +159,18 @@ func checkRestricted(task driver.Task, of *specs.Spec) error {
 		task.ID, whose, driver.ErrInvalid)
 }
 
+// labelProfile marks a container whose security profile also limits what runs in it later.
+const labelProfile = "cloudless.profile"
+
+// checkRestrictedExec refuses root beside the first process of a restricted task, once the user is known.
+func checkRestrictedExec(of containers.Container, process *specs.Process) error {
+	if of.Labels[labelProfile] != string(driver.Restricted) || process.User.UID != 0 {
+		return nil
+	}
+	return fmt.Errorf("the user is root, which the security profile restricted does not allow; name another one, such as 1000:1000, or none for the task's own: %w",
+		driver.ErrInvalid)
+}
+
 // shortName is an image's name without its digest.
 func shortName(image string) string {
 	name, _, _ := strings.Cut(image, "@")

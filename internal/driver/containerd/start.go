@@ -177,6 +177,9 @@ func (d *Driver) labels(task driver.Task, img image) map[string]string {
 	if task.Sandbox != "" {
 		labels[labelSandbox] = task.Sandbox
 	}
+	if task.Security.Profile == driver.Restricted {
+		labels[labelProfile] = string(driver.Restricted)
+	}
 	for key, value := range maps.All(task.Labels) {
 		labels[labelOwner+key] = value
 	}

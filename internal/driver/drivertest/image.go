@@ -104,7 +104,7 @@ func layer(t testing.TB) []byte {
 	} {
 		add(tar.Header{Name: "bin/" + applet, Typeflag: tar.TypeSymlink, Linkname: "busybox", Mode: 0o777}, nil)
 	}
-	add(tar.Header{Name: "etc/passwd", Typeflag: tar.TypeReg, Mode: 0o644}, []byte("root:x:0:0::/:/bin/sh\nweb:x:1234:5678::/:/bin/sh\n"))
+	add(tar.Header{Name: "etc/passwd", Typeflag: tar.TypeReg, Mode: 0o644}, []byte("root:x:0:0::/:/bin/sh\ntoor:x:0:0::/:/bin/sh\nweb:x:1234:5678::/:/bin/sh\n"))
 	add(tar.Header{Name: "etc/group", Typeflag: tar.TypeReg, Mode: 0o644}, []byte("root:x:0:\nweb:x:5678:\nlogs:x:77:web\n"))
 	add(tar.Header{Name: "etc/not-a-program", Typeflag: tar.TypeReg, Mode: 0o644}, []byte("text\n"))
 	must(t, w.Close())

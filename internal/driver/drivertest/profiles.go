@@ -68,6 +68,34 @@ func profiles(t *testing.T, s *suite) {
 			}
 		}
 	})
+	t.Run("restricted refuses root in what runs later, by number and by any name", func(t *testing.T) {
+		task := s.shell(t, "echo ready; exec sleep 100000")
+		task.Security.Profile, task.User = driver.Restricted, "web"
+		s.start(t, task)
+		s.logUntil(t, task, "ready")
+		s.close(t) // the profile is known to a driver that has not started the task
+		s.open(t)
+		exec := func(user string) (string, error) {
+			var out strings.Builder
+			process, err := s.driver.Exec(s.ctx(t), task.ID, driver.Exec{Command: []string{"id", "-u"}, User: user, Stdout: &out})
+			if err != nil {
+				return "", err
+			}
+			_, err = process.Wait(s.ctx(t))
+			return strings.TrimSpace(out.String()), err
+		}
+		for _, user := range []string{"0", "00", "root", "0:0", "0:1234", "root:root", "toor"} {
+			_, err := exec(user)
+			if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), "is root, which the security profile restricted does not allow") {
+				t.Errorf("user %q: %v", user, err)
+			}
+		}
+		for user, want := range map[string]string{"": "1234", "web": "1234", "1000:1000": "1000"} {
+			if got, err := exec(user); got != want || err != nil {
+				t.Errorf("user %q is %q: %v", user, got, err)
+			}
+		}
+	})
 	t.Run("a capability that is added works for users who are not root", func(t *testing.T) {
 		security := driver.Security{Profile: driver.Restricted, AddCapabilities: []string{"NET_BIND_SERVICE"}}
 		if got := bits(t, s.rights(t, security, "1000:1000")["CapEff"]); got != bindService {

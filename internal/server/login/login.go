@@ -53,8 +53,12 @@ func New(o Options) *Service {
 	return &Service{Core: o.Core, fingerprint: o.Fingerprint, providers: newProviders(o.Foreign)}
 }
 
-// longestLife is the longest lifetime of the token of a user who has logged in. A longer login is renewed.
-const longestLife = 24 * time.Hour
+const (
+	// longestLife is the longest lifetime of the token of a user who has logged in. A longer login is renewed.
+	longestLife = 24 * time.Hour
+	// longestIDToken is how long an ID token may still be valid: it counts once because of its receipt, which must outlive it.
+	longestIDToken = 24 * time.Hour
+)
 
 func (s *Service) GetLoginMethods(context.Context, *v1.GetLoginMethodsRequest) (*v1.GetLoginMethodsResponse, error) {
 	o, offered := spec.OidcOf(s.Store.Snapshot().Cluster().GetSpec())
@@ -83,11 +87,11 @@ func (s *Service) LoginOidc(ctx context.Context, request *v1.LoginOidcRequest) (
 		return nil, err
 	}
 	oneport.StrangerOf(ctx).Authenticated()
-	return s.enter(ctx, o, who, request.GetIdToken())
+	return s.enter(ctx, o, who)
 }
 
 // enter creates the token of a verified user.
-func (s *Service) enter(ctx context.Context, o spec.Oidc, who user, idToken string) (*v1.CreateTokenResponse, error) {
+func (s *Service) enter(ctx context.Context, o spec.Oidc, who user) (*v1.CreateTokenResponse, error) {
 	secret, now := identity.NewAPIToken(s.fingerprint()), s.Now()
 	life := min(o.Session, longestLife)
 	token := &v1.Token{
@@ -100,7 +104,7 @@ func (s *Service) enter(ctx context.Context, o spec.Oidc, who user, idToken stri
 		},
 		Status: &v1.TokenStatus{SecretId: secret.ID()},
 	}
-	used := core.Receipt{Name: idTokenHash(idToken)}
+	used := core.Receipt{Name: who.proof}
 	snap, err := s.Propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
 		if snap.ReceiptByName(used.Name) != nil {
 			return core.Refuse(codes.Unauthenticated, "this ID token was used before, and it counts once: log in again with: cloudless login --oidc")
@@ -123,9 +127,10 @@ func credential(token *v1.Token, secret identity.APIToken) *statev1.Credential {
 	return &statev1.Credential{Metadata: &v1.Metadata{Uid: secret.ID()}, Hash: secret.Hash(), TokenUid: token.GetMetadata().GetUid()}
 }
 
-// idTokenHash is the name of the receipt of an ID token.
-func idTokenHash(idToken string) string {
-	h := sha256.Sum256([]byte(v1.LoginService_LoginOidc_FullMethodName + "\x00" + idToken))
+// proofOf is the name of the receipt of an ID token. It follows from what the provider has signed and not from the text of
+// the token: the same token can be written in several ways, because the decoding of base64 ignores some bits and line ends.
+func proofOf(issuer string, claims []byte) string {
+	h := sha256.Sum256([]byte(v1.LoginService_LoginOidc_FullMethodName + "\x00" + issuer + "\x00" + string(claims)))
 	return hex.EncodeToString(h[:])
 }
 

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"time"
@@ -116,8 +117,10 @@ type rareFetches struct {
 }
 
 func (f *rareFetches) RoundTrip(r *http.Request) (*http.Response, error) {
-	if !f.limit.Allow() {
-		return nil, errors.New("it was asked a moment ago")
+	// Waiting and not refusing: all who need keys share one fetch, and whoever caused those before, one that comes in its turn
+	// has the keys of an honest caller too.
+	if err := f.limit.Wait(r.Context()); err != nil {
+		return nil, fmt.Errorf("it was asked a moment ago: %w", err)
 	}
 	response, err := f.next.RoundTrip(r)
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -22,6 +23,8 @@ import (
 type user struct {
 	name   string
 	groups []string
+	// proof is the name of the receipt of the ID token.
+	proof string
 }
 
 // The bounds of what an ID token may say.
@@ -55,11 +58,19 @@ func (s *Service) verify(ctx context.Context, o spec.Oidc, request *v1.LoginOidc
 	if token.Nonce != request.GetNonce() {
 		return user{}, core.Refuse(codes.Unauthenticated, "the ID token is not for this login, because its nonce is another one: log in again with: cloudless login --oidc")
 	}
+	// By the verified claims: those that were compared before may be others.
+	if now := s.Now(); token.Expiry.After(now.Add(longestIDToken + clockSlack)) {
+		return user{}, core.Refuse(codes.Unauthenticated, "the ID token is valid until %s, and one that is valid for more than %s from now (%s on server %s) is refused, because this cluster remembers for about that long that it counted: have the provider give ID tokens a shorter life, such as 10 minutes, and log in again",
+			stamp(token.Expiry), longestIDToken, stamp(now), s.serverName())
+	}
+	var signed json.RawMessage
 	var claims map[string]json.RawMessage
-	if err := token.Claims(&claims); err != nil {
+	if err := errors.Join(token.Claims(&signed), token.Claims(&claims)); err != nil {
 		return user{}, core.Refuse(codes.Unauthenticated, "the claims of the ID token cannot be read: %s", err)
 	}
-	return userOf(o, claims)
+	who, err := userOf(o, claims)
+	who.proof = proofOf(token.Issuer, signed)
+	return who, err
 }
 
 // unverifiedClaims are what an ID token says of itself.

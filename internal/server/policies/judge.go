@@ -1,7 +1,6 @@
 package policies
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -46,7 +45,7 @@ func (j *judge) callerOf(namespace string) *v1.PolicyCaller {
 	id := j.caller.ID
 	seen := &v1.PolicyCaller{Groups: j.caller.Groups}
 	if !id.IsZero() {
-		seen.Id, seen.User = string(id.Kind())+"/"+id.Name(), cmp.Or(j.caller.User, id.Name())
+		seen.Id, seen.User = string(id.Kind())+"/"+j.caller.Name(), j.caller.Name() // as in events
 	}
 	if !j.caller.IsUser() && j.caller.Role != "" {
 		seen.Roles = []string{j.caller.Role}
@@ -105,9 +104,9 @@ func (j *judge) name() string {
 		return "the caller"
 	}
 	if j.caller.Role == "" {
-		return j.caller.ID.Name()
+		return j.caller.Name()
 	}
-	return fmt.Sprintf("%s with role %q", j.caller.ID.Name(), j.caller.Role)
+	return fmt.Sprintf("%s with role %q", j.caller.Name(), j.caller.Role)
 }
 
 func builtIn(kind string, o state.Object, rule, field, message, fix string) *v1.PolicyFinding {

@@ -4,7 +4,7 @@
 //   node main.mjs [KEY CERTIFICATE]
 //
 // Everybody may log in under any name and with any password. What the ID token says of a user follows from the name: ada has
-// a verified e-mail address and groups, mallory's address is not verified.
+// a verified e-mail address and groups, mallory's address is not verified, and methuselah's ID token is valid for three days.
 import { readFileSync } from 'node:fs';
 import http from 'node:http';
 import https from 'node:https';
@@ -35,7 +35,7 @@ server.listen(0, '127.0.0.1', () => {
     conformIdTokenClaims: false, // claims are in the ID token itself
     pkce: { required: () => true, methods: ['S256'] },
     features: { deviceFlow: { enabled: true }, devInteractions: { enabled: true } },
-    ttl: { IdToken: 600, DeviceCode: 600, Interaction: 600, Session: 600, Grant: 600, AccessToken: 600 },
+    ttl: { IdToken: (ctx) => (ctx.oidc.account?.accountId === 'methuselah' ? 3 * 86400 : 600), DeviceCode: 600, Interaction: 600, Session: 600, Grant: 600, AccessToken: 600 },
     cookies: { keys: ['of a test'] },
     findAccount: (ctx, id) => ({
       accountId: id,
