@@ -219,6 +219,9 @@ func (c *cli) printAuthority(r *cloudlessv1.AuthorityReport) error {
 	f.Add("Key-encryption key", fmt.Sprintf("%s, has sealed %d of %d values", r.GetKek(), r.GetSealed(), r.GetSealedTotal()))
 	f.Add("Key replaced", since(r.GetKekRotateTime(), r.GetKekReason()))
 	f.Add("Now", progressOf(r))
+	for _, name := range r.GetUnreadable() {
+		f.Add("Unreadable", terminal.Plain(name)+": no key opens it; set it again or delete it")
+	}
 	return f.Flush()
 }
 

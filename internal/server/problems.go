@@ -2,12 +2,14 @@ package server
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/control/authority"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -77,6 +79,18 @@ func authorityProblems(end, now time.Time) []string {
 	}
 	return []string{fmt.Sprintf("the certificate authority of the cluster ends on %s, and no certificate is valid afterwards: replace it, without downtime, with: cloudless ca rotate",
 		end.UTC().Format(time.DateOnly))}
+}
+
+// rotationProblems says for whom the rotation of a key waits for too long. Only the leader hears the nodes.
+func (s *Server) rotationProblems(ctx context.Context, snap *state.Snapshot) []string {
+	if !authority.Overdue(s.Now(), snap) {
+		return nil
+	}
+	if !s.Consensus.IsLeader() {
+		return authority.Problems(s.Now(), snap, nil)
+	}
+	reports := s.KeyReports(ctx)
+	return authority.Problems(s.Now(), snap, &reports)
 }
 
 // diskProblems says which servers have a full disk.

@@ -249,7 +249,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		o.Clock = time.Now
 	}
 	s := &Server{
-		Core: &core.Core{UID: o.UID, Store: o.Store, Consensus: o.Consensus, Clock: o.Clock, Logger: o.Logger, Tracing: o.Tracing},
+		Core: &core.Core{UID: o.UID, Store: o.Store, Consensus: o.Consensus, Clock: o.Clock, Logger: o.Logger, Tracing: o.Tracing, Seals: authority.Keys{Sealer: o.Sealer}.SealedNow},
 		ca:   o.CA, sealer: o.Sealer, registry: o.Registry, nodes: o.Nodes, placement: o.Placement, scaling: o.Scaling, traffic: o.Traffic,
 		revoked: auth.NewRevocations(),
 		scrape:  o.Scrape,

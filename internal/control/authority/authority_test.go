@@ -323,3 +323,173 @@ func newOf(t *testing.T, kind state.Kind) state.Object {
 	t.Fatalf("kind %s is not known to this test", kind)
 	return nil
 }
+
+// finish rotates the key-encryption key alone, as far as it gets.
+func (w *world) finish(resealer *Resealer, ticks int) {
+	w.t.Helper()
+	for range ticks {
+		w.follow(true)
+		w.tick(resealer)
+	}
+}
+
+func (w *world) beginKEK() {
+	w.t.Helper()
+	w.change(func(b *state.Batch) {
+		must.Succeed(w.t, w.keys.BeginKEK(w.now, w.store.Snapshot(), b, "a test", "user/test"))
+	})
+}
+
+// What no key opens can never be opened: it does not keep the old key, and everybody sees what it is.
+func TestUnreadableValueDoesNotKeepTheOldKey(t *testing.T) {
+	w := newWorld(t)
+	stranger, err := identity.OpenOrCreateSealer(filepath.Join(t.TempDir(), "kek.json"))
+	must.Succeed(t, err)
+	foreign, err := stranger.Seal([]byte("hidden"), state.PasswordContext("foreign"))
+	must.Succeed(t, err)
+	damaged, err := w.keys.Sealer.Seal([]byte("hidden"), state.PasswordContext("damaged"))
+	must.Succeed(t, err)
+	damaged[len(damaged)-1]++
+	w.change(func(b *state.Batch) {
+		b.Create(&v1.Login{ApiVersion: spec.APIVersion, Kind: "Login", Metadata: &v1.Metadata{Uid: "foreign", Name: "images.example.com"}})
+		b.Create(&statev1.Password{Metadata: &v1.Metadata{Uid: "foreign"}, Sealed: foreign})
+		b.Create(&statev1.Password{Metadata: &v1.Metadata{Uid: "damaged"}, Sealed: damaged})
+	})
+	old := w.keys.Sealer.KeyID()
+	w.beginKEK()
+	w.finish(&Resealer{Sealer: w.keys.Sealer}, 30)
+	snap := w.store.Snapshot()
+	if Running(snap) || slices.Contains(w.keys.Sealer.KeyIDs(), old) {
+		t.Fatalf("the rotation hangs at %s, with the keys %v", w.steps(), w.keys.Sealer.KeyIDs())
+	}
+	want := []string{"login images.example.com", "password damaged"}
+	if got := Report(snap, w.report, w.keys.Sealer).GetUnreadable(); !slices.Equal(got, want) {
+		t.Errorf("unreadable are %q, want %q", got, want)
+	}
+	said := 0
+	for e := range snap.Events("") {
+		if text := e.GetSpec().GetMessage(); e.GetSpec().GetReason() == "Unreadable" {
+			said++
+			if !strings.Contains(text, "login images.example.com") || !strings.Contains(text, "damaged") || strings.Contains(text, "hidden") {
+				t.Errorf("the event says %q", text)
+			}
+		}
+	}
+	if said != 1 {
+		t.Errorf("%d events name what is unreadable, want one", said)
+	}
+	if by, total := Count(snap, w.keys.Sealer.KeyID()); by != 4 || total != 6 {
+		t.Errorf("%d of %d values are sealed by the new key, want all but two", by, total)
+	}
+}
+
+// A server that lacks the old key cannot say that a value is lost.
+func TestServerWithoutTheOldKeyGivesNothingUp(t *testing.T) {
+	w := newWorld(t)
+	w.beginKEK()
+	for w.store.Snapshot().KeyEncryptionKey().GetStep() != StepSeal {
+		w.finish(nil, 1)
+	}
+	w.follow(true)
+	must.Succeed(t, w.keys.Sealer.DropKeys())
+	var b state.Batch
+	if _, err := (&Resealer{Sealer: w.keys.Sealer}).Reseal(w.store.Snapshot(), &b); err == nil || b.Len() > 0 {
+		t.Errorf("it goes on: %v", err)
+	}
+	if names := Unreadable(w.store.Snapshot(), w.keys.Sealer); len(names) != 0 {
+		t.Errorf("it gives up %q", names)
+	}
+}
+
+// However long a transaction is on its way, it does not bring back what the old key has sealed.
+func TestLateTransactionIsSealedByTheNewKey(t *testing.T) {
+	w := newWorld(t)
+	login := func(sealed []byte) *state.Batch {
+		var b state.Batch
+		b.Create(&statev1.Password{Metadata: &v1.Metadata{Uid: "late"}, Sealed: sealed})
+		return &b
+	}
+	apply := func(b *state.Batch) error {
+		w.index++
+		_, err := w.store.Apply(w.index, b.Transaction(w.now))
+		return err
+	}
+	w.beginKEK()
+	sealed, err := w.keys.Sealer.Seal([]byte("late"), state.PasswordContext("late"))
+	must.Succeed(t, err)
+	early := login(sealed)
+	must.Succeed(t, w.keys.SealedNow(w.store.Snapshot(), early))
+	resealer := &Resealer{Sealer: w.keys.Sealer}
+	for w.store.Snapshot().KeyEncryptionKey().GetStep() != StepSeal {
+		w.finish(resealer, 1)
+	}
+	if err := apply(early); !state.MovedOn(err) {
+		t.Fatalf("a transaction of before the change of the key is stored: %v", err)
+	}
+	// A server that has not followed yet must not store what it seals.
+	behind, err := identity.OpenOrCreateSealer(filepath.Join(t.TempDir(), "kek.json"))
+	must.Succeed(t, err)
+	if err := (Keys{Sealer: behind}).SealedNow(w.store.Snapshot(), login(sealed)); err == nil {
+		t.Error("a server without the new key stores a sealed value")
+	}
+	// One that has followed seals again what it sealed before.
+	w.follow(true)
+	again := login(sealed)
+	must.Succeed(t, w.keys.SealedNow(w.store.Snapshot(), again))
+	must.Succeed(t, apply(again))
+	if by := identity.SealedBy(w.store.Snapshot().Password("late").GetSealed()); by != w.keys.Sealer.KeyID() {
+		t.Errorf("it is sealed by %s, want the new key", by)
+	}
+	// What is stored already may be written again: the leader seals it.
+	var copied state.Batch
+	cluster := proto.CloneOf(w.store.Snapshot().Cluster())
+	copied.Update(cluster, cluster.GetMetadata().GetVersion())
+	must.Succeed(t, w.keys.SealedNow(w.store.Snapshot(), &copied))
+	must.Succeed(t, apply(&copied))
+	w.finish(resealer, 30)
+	if Running(w.store.Snapshot()) {
+		t.Fatalf("the rotation hangs at %s", w.steps())
+	}
+	text, err := w.keys.Sealer.Unseal(w.store.Snapshot().Password("late").GetSealed(), state.PasswordContext("late"))
+	if err != nil || string(text) != "late" {
+		t.Errorf("after the rotation: %q, %v", text, err)
+	}
+	// The key is gone: what it has sealed is refused instead of lost.
+	if err := w.keys.SealedNow(w.store.Snapshot(), login(sealed)); err == nil {
+		t.Error("a value of the old key is stored after the rotation")
+	}
+}
+
+// A member that is connected and never done is waited for no longer than one that is away.
+func TestConnectedMemberIsWaitedForADay(t *testing.T) {
+	w := newWorld(t)
+	w.begin()
+	resealer := &Resealer{Sealer: w.keys.Sealer}
+	stuck := func(ticks int) {
+		for range ticks {
+			w.follow(true)
+			w.report.Nodes["n-1"] = NodeReport{}
+			w.tick(resealer)
+		}
+	}
+	stuck(20)
+	if step := w.store.Snapshot().Authority().GetStep(); step != StepDistribute {
+		t.Fatalf("it did not wait for the node: step %q", step)
+	}
+	if problems := Problems(w.now, w.store.Snapshot(), &w.report); len(problems) != 0 || Overdue(w.now, w.store.Snapshot()) {
+		t.Errorf("problems after seconds: %q", problems)
+	}
+	w.now = w.now.Add(11 * time.Minute)
+	problems := Problems(w.now, w.store.Snapshot(), &w.report)
+	if len(problems) != 1 || !strings.Contains(problems[0], "node box") || !strings.Contains(problems[0], "cloudless ca rotate --leave box") {
+		t.Errorf("problems after eleven minutes: %q", problems)
+	}
+	if unknown := Problems(w.now, w.store.Snapshot(), nil); len(unknown) != 1 || !strings.Contains(unknown[0], "cloudless ca status") {
+		t.Errorf("problems without reports: %q", unknown)
+	}
+	w.now = w.now.Add(Patience)
+	stuck(20)
+	if snap := w.store.Snapshot(); snap.Authority().GetStep() != "" || snap.Authority().GetPreviousCertificate() != nil {
+		t.Errorf("after a day it still waits, at step %s", snap.Authority().GetStep())
+	}
+}

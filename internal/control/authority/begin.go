@@ -28,6 +28,9 @@ const (
 var (
 	errNoKey  = errors.New("the keys cannot be replaced: this server does not hold the key-encryption key")
 	errBehind = errors.New("this server does not use the cluster's current keys yet: try again in a moment")
+
+	errLacksKeys = errors.New("the key-encryption key in this server's file is not the one that has sealed the state: " +
+		"copy the file from another server, or let another server lead with: cloudless leader transfer")
 )
 
 // Keys are those of the server that changes the state.

@@ -1,8 +1,10 @@
 package authority
 
 import (
+	"cmp"
 	"iter"
 	"slices"
+	"strconv"
 
 	"google.golang.org/protobuf/proto"
 
@@ -175,8 +177,12 @@ type Resealer struct {
 	done   map[string][]byte
 }
 
-// Reseal adds to a batch what is not sealed by the key that seals now. More is left to do unless it returns true.
+// Reseal adds to a batch what is not sealed by the key that seals now. More is left to do unless it returns true. What no
+// key opens stays as it is: the old key would not help anybody to read it.
 func (r *Resealer) Reseal(snap *state.Snapshot, b *state.Batch) (complete bool, err error) {
+	if !holdsKeys(snap, r.Sealer) {
+		return false, errLacksKeys // what it cannot open may be good
+	}
 	cluster, key, changed := uid(snap.Cluster()), r.Sealer.KeyID(), 0
 	if r.done == nil {
 		r.done = map[string][]byte{}
@@ -186,24 +192,145 @@ func (r *Resealer) Reseal(snap *state.Snapshot, b *state.Batch) (complete bool, 
 			if !slices.ContainsFunc(kind.values(o, cluster), func(v value) bool { return identity.SealedBy(v.sealed) != key }) {
 				continue
 			}
-			if changed++; changed > maxResealed {
-				return false, nil
-			}
-			now := proto.Clone(o).(state.Object)
+			now, some := proto.Clone(o).(state.Object), false
 			for _, v := range kind.values(now, cluster) {
 				if identity.SealedBy(v.sealed) == key {
 					continue
 				}
-				same := v.context + "\x00" + string(v.sealed)
-				if r.done[same] == nil {
-					if r.done[same], err = r.Sealer.Reseal(v.sealed, v.context); err != nil {
-						return false, err
-					}
+				if sealed := r.again(v); sealed != nil {
+					v.replace(sealed)
+					some = true
 				}
-				v.replace(r.done[same])
+			}
+			if !some {
+				continue
+			}
+			if changed++; changed > maxResealed {
+				return false, nil
 			}
 			b.Update(now, o.GetMetadata().GetVersion())
 		}
 	}
 	return changed == 0, nil
+}
+
+// again is a value sealed by the key that seals now; nil if no key opens it.
+func (r *Resealer) again(v value) []byte {
+	same := v.context + "\x00" + string(v.sealed)
+	if r.done[same] == nil {
+		sealed, err := r.Sealer.Reseal(v.sealed, v.context)
+		if err != nil {
+			return nil
+		}
+		r.done[same] = sealed
+	}
+	return r.done[same]
+}
+
+// holdsKeys reports whether a server has the keys that seal now and sealed before. Otherwise it cannot say what is
+// unreadable.
+func holdsKeys(snap *state.Snapshot, sealer *identity.Sealer) bool {
+	for _, id := range []string{snap.KeyEncryptionKey().GetId(), snap.KeyEncryptionKey().GetPreviousId()} {
+		if id != "" && !slices.Contains(sealer.KeyIDs(), id) {
+			return false
+		}
+	}
+	return true
+}
+
+// Unreadable names the objects with a sealed value that no key opens: the key that sealed it is gone, or it was damaged.
+func Unreadable(snap *state.Snapshot, sealer *identity.Sealer) (names []string) {
+	if sealer == nil || !holdsKeys(snap, sealer) {
+		return nil
+	}
+	cluster, key := uid(snap.Cluster()), cmp.Or(snap.KeyEncryptionKey().GetId(), sealer.KeyID())
+	for kind, one := range sealedKinds {
+		for o := range one.all(snap) {
+			if slices.ContainsFunc(one.values(o, cluster), func(v value) bool {
+				if identity.SealedBy(v.sealed) == key {
+					return false
+				}
+				plain, err := sealer.Unseal(v.sealed, v.context)
+				clear(plain)
+				return err != nil
+			}) {
+				names = append(names, nameOf(snap, kind, o))
+			}
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// nameOf names an object as users know it: most of what is sealed belongs to another object.
+func nameOf(snap *state.Snapshot, kind state.Kind, o state.Object) string {
+	full := func(kind string, o state.Object) string {
+		if namespace := o.GetMetadata().GetNamespace(); namespace != "" {
+			return kind + " " + namespace + "/" + o.GetMetadata().GetName()
+		}
+		return kind + " " + o.GetMetadata().GetName()
+	}
+	if v, ok := o.(*statev1.SecretValue); ok {
+		if owner := snap.Secret(v.GetSecretUid()); owner != nil {
+			return full("secret", owner) + " version " + strconv.FormatUint(v.GetVersion(), 10)
+		}
+	}
+	if owner := snap.Login(uid(o)); owner != nil && kind == state.KindPassword {
+		return full("login", owner)
+	}
+	if owner := snap.Certificate(uid(o)); owner != nil && kind == state.KindCertificateKey {
+		return full("certificate", owner)
+	}
+	return string(kind) + " " + cmp.Or(o.GetMetadata().GetName(), uid(o))
+}
+
+// SealedNow makes sure that what a transaction adds to the sealed values is sealed by the key that seals when it is
+// stored: it seals again what was sealed before the key changed, and the transaction fails if the key changes before it
+// is stored. So the old key can go when the state has nothing of it, however long a transaction has been on its way.
+func (k Keys) SealedNow(snap *state.Snapshot, b *state.Batch) error {
+	cluster, kek := uid(snap.Cluster()), snap.KeyEncryptionKey()
+	var stored map[string]bool // filled only while a key is being replaced
+	seals := false
+	for o := range state.Puts[state.Object](b) {
+		kind, ok := sealedKinds[state.KindOf(o)]
+		if !ok {
+			continue
+		}
+		for _, v := range kind.values(o, cluster) {
+			seals = true
+			if kek == nil || identity.SealedBy(v.sealed) == kek.GetId() {
+				continue
+			}
+			if stored == nil {
+				stored = storedValues(snap)
+			}
+			if stored[string(v.sealed)] { // the leader seals it again, or nobody can
+				continue
+			}
+			if k.Sealer == nil || k.Sealer.KeyID() != kek.GetId() {
+				return errBehind
+			}
+			sealed, err := k.Sealer.Reseal(v.sealed, v.context)
+			if err != nil {
+				return err
+			}
+			v.replace(sealed)
+		}
+	}
+	if seals && cluster != "" {
+		b.CheckFirst(state.KindKeyEncryptionKey, cluster, kek.GetMetadata().GetVersion())
+	}
+	return nil
+}
+
+func storedValues(snap *state.Snapshot) map[string]bool {
+	cluster, all := uid(snap.Cluster()), map[string]bool{}
+	for _, kind := range sealedKinds {
+		for o := range kind.all(snap) {
+			for _, v := range kind.values(o, cluster) {
+				all[string(v.sealed)] = true
+			}
+		}
+	}
+	return all
 }

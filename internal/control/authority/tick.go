@@ -8,6 +8,7 @@ import (
 	"encoding/pem"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -15,16 +16,16 @@ import (
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// Patience is how long a step waits for members that cannot be reached. They miss the rotation afterwards, and have to
-// join again with a token.
+// Patience is how long a step waits for members. They miss the rotation afterwards, and have to join again with a token.
 const Patience = 24 * time.Hour
 
-// sealGrace is how long the old key-encryption key stays after nothing was found that it has sealed: a call may have
-// sealed something and not stored it yet.
+// sealGrace is how long the old key-encryption key stays after nothing was found that it has sealed. [Keys.SealedNow] keeps
+// new values of it out of the state; the grace is for servers of an earlier release, which do not ask for that.
 const sealGrace = 5 * time.Second
 
 // Reports are what members say of themselves, by uid. Members that cannot be reached now are missing.
@@ -117,11 +118,82 @@ func first(all []string) string {
 }
 
 // blocked reports whether members keep a step from ending. Those that cannot be reached do not keep anything from being
-// dropped: they hear of that when they are back.
+// dropped: they hear of that when they are back. One that is connected and never done is as good as gone.
 func blocked(now time.Time, waiting []*v1.AuthorityMember, step string, since *timestamppb.Timestamp) bool {
-	return slices.ContainsFunc(waiting, func(m *v1.AuthorityMember) bool {
-		return m.GetReachable() || step != StepDrop && now.Sub(since.AsTime()) < Patience
+	return now.Sub(since.AsTime()) < Patience && slices.ContainsFunc(waiting, func(m *v1.AuthorityMember) bool {
+		return m.GetReachable() || step != StepDrop
 	})
+}
+
+// overdue is how long a step may wait before that is a problem.
+const overdue = 10 * time.Minute
+
+// Overdue reports whether a step waits for too long.
+func Overdue(now time.Time, snap *state.Snapshot) bool {
+	a, k := snap.Authority(), snap.KeyEncryptionKey()
+	return late(now, a.GetStep(), a.GetStepTime()) || late(now, k.GetStep(), k.GetStepTime())
+}
+
+func late(now time.Time, step string, since *timestamppb.Timestamp) bool {
+	return step != "" && now.Sub(since.AsTime()) > overdue
+}
+
+// Problems says for which members a step waits for too long, and the way out. Without reports it cannot name them.
+func Problems(now time.Time, snap *state.Snapshot, reports *Reports) (problems []string) {
+	a, k := snap.Authority(), snap.KeyEncryptionKey()
+	say := func(what, still, command, step string, since *timestamppb.Timestamp, waiting func(*state.Snapshot, Reports) []*v1.AuthorityMember) {
+		if !late(now, step, since) {
+			return
+		}
+		sentence := "the " + what + " is being replaced, and step " + step + " has waited for " +
+			spec.FormatDuration(now.Sub(since.AsTime()).Truncate(time.Minute)) + ", while the old one " + still
+		var members []*v1.AuthorityMember
+		if reports != nil {
+			members = waiting(snap, *reports)
+		}
+		if len(members) == 0 {
+			problems = append(problems, sentence+": see what it waits for with: cloudless ca status, and the log of the server that leads")
+			return
+		}
+		const most = 5
+		var names []string
+		for _, m := range members[:min(len(members), most)] {
+			name := m.GetKind() + " " + m.GetName()
+			if !m.GetReachable() {
+				name += " (cannot be reached)"
+			}
+			names = append(names, name)
+		}
+		more := ""
+		if n := len(members) - len(names); n > 0 {
+			more = " and " + strconv.Itoa(n) + " more"
+		}
+		problems = append(problems, sentence+", for "+strings.Join(names, ", ")+more+": start what is off, or go on without a member, "+
+			"which must join again with a token then, with: "+command+" --leave "+members[0].GetName())
+	}
+	say("certificate authority", "is trusted", "cloudless ca rotate", a.GetStep(), a.GetStepTime(), Waiting)
+	say("key-encryption key", "stays in use", "cloudless ca rotate --only-kek", k.GetStep(), k.GetStepTime(), KEKWaiting)
+	return problems
+}
+
+// left says which members a step did not wait for any longer.
+func left(waiting []*v1.AuthorityMember, member string) string {
+	return "; " + spec.Count(len(waiting), member) + " could not be reached or did not follow for a day and must join again with a token"
+}
+
+const mostUnreadable = 10
+
+// noteUnreadable names what no key opens, so that somebody sets it again.
+func noteUnreadable(now time.Time, snap *state.Snapshot, b *state.Batch, names []string, actor string) {
+	if len(names) == 0 {
+		return
+	}
+	more := ""
+	if n := len(names) - mostUnreadable; n > 0 {
+		more = " and " + strconv.Itoa(n) + " more"
+	}
+	b.Create(state.NewEvent(state.NewUID(), now, snap.Cluster(), state.SeverityWarning, "Unreadable", "no key-encryption key opens what is sealed of "+
+		strings.Join(names[:min(len(names), mostUnreadable)], ", ")+more+": set it again or delete it; cloudless ca status lists all", actor))
 }
 
 // Tick takes the step of a rotation that is due, if there is one.
@@ -159,8 +231,8 @@ func (k Keys) tickAuthority(now time.Time, snap *state.Snapshot, reports Reports
 		return nil
 	}
 	missed := ""
-	if n := len(waiting); n > 0 && a.GetStep() != StepDrop {
-		missed = "; " + spec.Count(n, "member") + " could not be reached for a day and must join again with a token"
+	if len(waiting) > 0 && a.GetStep() != StepDrop {
+		missed = left(waiting, "member")
 		for _, m := range waiting {
 			a.LeftBehind = union(a.LeftBehind, []string{m.GetUid()})
 		}
@@ -259,8 +331,8 @@ func (k Keys) tickKEK(now time.Time, snap *state.Snapshot, reports Reports, self
 		return nil
 	}
 	missed := ""
-	if n := len(waiting); n > 0 && kek.GetStep() != StepDrop {
-		missed = "; " + spec.Count(n, "server") + " could not be reached for a day and must join again with a token"
+	if len(waiting) > 0 && kek.GetStep() != StepDrop {
+		missed = left(waiting, "server")
 		for _, m := range waiting {
 			kek.LeftBehind = union(kek.LeftBehind, []string{m.GetUid()})
 		}
@@ -271,9 +343,14 @@ func (k Keys) tickKEK(now time.Time, snap *state.Snapshot, reports Reports, self
 		kek.Step, kek.PreviousId, kek.Id, kek.NextId, kek.SealedNext = StepSeal, kek.GetId(), kek.GetNextId(), "", nil
 		note(now, snap, b, "KeyRotation", "all servers have the new key-encryption key, which seals from now on"+missed, actor)
 	case StepSeal:
-		_, total := Count(snap, kek.GetId())
+		by, total := Count(snap, kek.GetId())
+		what := "all " + strconv.FormatInt(total, 10)
+		if by < total {
+			what = strconv.FormatInt(by, 10) + " of " + strconv.FormatInt(total, 10)
+			noteUnreadable(now, snap, b, Unreadable(snap, k.Sealer), actor)
+		}
 		kek.Step = StepDrop
-		note(now, snap, b, "KeyRotation", "all "+strconv.FormatInt(total, 10)+" sealed values are sealed by the new key-encryption key: the old one is removed"+missed, actor)
+		note(now, snap, b, "KeyRotation", what+" sealed values are sealed by the new key-encryption key: the old one is removed"+missed, actor)
 	case StepDrop:
 		kek.Step, kek.StepTime, kek.PreviousId, kek.LeftBehind = "", nil, "", nil
 		note(now, snap, b, "KeyRotated", "the key-encryption key was replaced: "+kek.GetReason(), actor)
@@ -283,13 +360,18 @@ func (k Keys) tickKEK(now time.Time, snap *state.Snapshot, reports Reports, self
 }
 
 // Report is the state of the keys as users see it.
-func Report(snap *state.Snapshot, reports Reports, sealing string) *v1.AuthorityReport {
+func Report(snap *state.Snapshot, reports Reports, sealer *identity.Sealer) *v1.AuthorityReport {
 	a, k := snap.Authority(), snap.KeyEncryptionKey()
+	sealing := ""
+	if sealer != nil {
+		sealing = sealer.KeyID()
+	}
 	r := &v1.AuthorityReport{
 		Step: a.GetStep(), Waiting: Waiting(snap, reports), RotateTime: a.GetRotateTime(), Reason: a.GetReason(), StepTime: a.GetStepTime(),
 		Kek: cmp.Or(k.GetId(), sealing), KekStep: k.GetStep(), KekWaiting: KEKWaiting(snap, reports), KekRotateTime: k.GetRotateTime(), KekReason: k.GetReason(),
 	}
 	r.Sealed, r.SealedTotal = Count(snap, r.GetKek())
+	r.Unreadable = Unreadable(snap, sealer)
 	for _, one := range []struct {
 		der   []byte
 		state string

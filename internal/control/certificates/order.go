@@ -247,11 +247,7 @@ func (t *term) sign(host string) (acme.Issued, error) {
 func (t *term) store(ctx context.Context, c *v1.Certificate, issued acme.Issued, renewAt time.Time) error {
 	uid := c.GetMetadata().GetUid()
 	leaf := spec.ParseLeaf(string(issued.Chain))
-	sealed, err := t.Sealer.Seal(issued.Key, state.CertificateKeyContext(uid))
-	if err != nil {
-		return err
-	}
-	_, err = t.Proposer.Propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
+	_, err := t.Proposer.Propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
 		old := snap.Certificate(uid)
 		if old == nil || old.GetSpec().GetSource() != c.GetSpec().GetSource() {
 			return nil
@@ -261,6 +257,10 @@ func (t *term) store(ctx context.Context, c *v1.Certificate, issued acme.Issued,
 		now.Status = spec.DescribeCertificate(leaf, t.now())
 		now.Status.NextTry, now.Status.KeyVersion = timestamppb.New(renewAt), old.GetStatus().GetKeyVersion()+1
 		b.Update(now, old.GetMetadata().GetVersion())
+		sealed, err := t.Sealer.Seal(issued.Key, state.CertificateKeyContext(uid))
+		if err != nil {
+			return err
+		}
 		key := &statev1.CertificateKey{Metadata: &v1.Metadata{Uid: uid}, Sealed: sealed}
 		reason, message := eventIssued, fmt.Sprintf("by %s until %s", now.GetStatus().GetIssuer(), leaf.NotAfter.UTC().Format(time.DateOnly))
 		if stored := snap.CertificateKey(uid); stored != nil {

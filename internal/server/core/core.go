@@ -10,9 +10,12 @@ import (
 	"log/slog"
 	"time"
 
+	"google.golang.org/grpc/codes"
+
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/consensus"
+	"github.com/cloudless/cloudless/internal/sleep"
 	"github.com/cloudless/cloudless/internal/state"
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
@@ -27,6 +30,8 @@ type Core struct {
 	Clock   func() time.Time
 	Logger  *slog.Logger
 	Tracing *telemetry.Tracing // may be nil
+	// Seals sees to it that what a transaction stores is sealed by the key of its state; may be nil.
+	Seals func(*state.Snapshot, *state.Batch) error
 }
 
 // ErrStopping ends calls that a stopping server does not finish.
@@ -39,6 +44,9 @@ func (c *Core) Now() time.Time { return c.Clock().UTC() }
 // that another proposal succeeded.
 const maxAttempts = 64
 
+// sealPause is the pause before a transaction is built again for which this server has no key yet.
+const sealPause = 50 * time.Millisecond
+
 // Propose builds a transaction on the newest state, and builds it again if the state has
 // changed meanwhile. The returned snapshot contains the changes.
 //
@@ -47,11 +55,21 @@ const maxAttempts = 64
 // its leadership without knowing it yet.
 func (c *Core) Propose(ctx context.Context, build func(*state.Snapshot, *state.Batch) error) (*state.Snapshot, error) {
 	snap, sure := c.Store.Snapshot(), false
-	var err error
+	var err, unsealed error
 	for range maxAttempts {
 		var b state.Batch
 		refused := build(snap, &b)
 		if refused == nil && b.Len() > 0 {
+			if c.Seals != nil {
+				if err = c.Seals(snap, &b); err != nil { // this server gets the key in a moment
+					if sleep.For(ctx, sealPause) != nil {
+						return nil, context.Cause(ctx)
+					}
+					unsealed, snap, sure = err, c.Store.Snapshot(), false
+					continue
+				}
+				unsealed = nil
+			}
 			if err = c.agree(ctx, b.Transaction(c.Now())); err == nil {
 				return c.Store.Snapshot(), nil
 			}
@@ -71,6 +89,9 @@ func (c *Core) Propose(ctx context.Context, build func(*state.Snapshot, *state.B
 			return nil, err
 		}
 		sure = true
+	}
+	if unsealed != nil {
+		return nil, Refuse(codes.Unavailable, "%s", unsealed)
 	}
 	return nil, fmt.Errorf("gave up after %d attempts: %w", maxAttempts, err)
 }

@@ -38,11 +38,7 @@ func (s *Service) report(ctx context.Context, snap *state.Snapshot) *v1.Authorit
 	if known {
 		reports = s.reports(ctx)
 	}
-	sealing := ""
-	if s.keys.Sealer != nil {
-		sealing = s.keys.Sealer.KeyID()
-	}
-	r := authority.Report(snap, reports, sealing)
+	r := authority.Report(snap, reports, s.keys.Sealer)
 	if !known {
 		r.Waiting, r.KekWaiting = nil, nil
 	}

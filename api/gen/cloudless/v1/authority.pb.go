@@ -158,8 +158,10 @@ type AuthorityReport struct {
 	// Why the rotations that run began.
 	Reason    string `protobuf:"bytes,11,opt,name=reason,proto3" json:"reason,omitempty"`
 	KekReason string `protobuf:"bytes,12,opt,name=kek_reason,json=kekReason,proto3" json:"kek_reason,omitempty"`
-	// Since when the step runs. Members that cannot be reached are left behind a day later.
-	StepTime      *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=step_time,json=stepTime,proto3" json:"step_time,omitempty"`
+	// Since when the step runs. Members that are not done a day later are left behind.
+	StepTime *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=step_time,json=stepTime,proto3" json:"step_time,omitempty"`
+	// What has a sealed value that no key opens, by kind and name: it must be set again or deleted.
+	Unreadable    []string `protobuf:"bytes,14,rep,name=unreadable,proto3" json:"unreadable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -281,6 +283,13 @@ func (x *AuthorityReport) GetKekReason() string {
 func (x *AuthorityReport) GetStepTime() *timestamppb.Timestamp {
 	if x != nil {
 		return x.StepTime
+	}
+	return nil
+}
+
+func (x *AuthorityReport) GetUnreadable() []string {
+	if x != nil {
+		return x.Unreadable
 	}
 	return nil
 }
@@ -435,7 +444,7 @@ const file_cloudless_v1_authority_proto_rawDesc = "" +
 	"\x02ca\x18\x01 \x01(\bR\x02ca\x12\x10\n" +
 	"\x03kek\x18\x02 \x01(\bR\x03kek\x122\n" +
 	"\fleave_behind\x18\x03 \x03(\tB\x0f\xbaH\f\x92\x01\t\x10\x90N\"\x04r\x02\x18@R\vleaveBehind\x12+\n" +
-	"\x11leave_unreachable\x18\x04 \x01(\bR\x10leaveUnreachable\"\xbf\x04\n" +
+	"\x11leave_unreachable\x18\x04 \x01(\bR\x10leaveUnreachable\"\xdf\x04\n" +
 	"\x0fAuthorityReport\x12F\n" +
 	"\fcertificates\x18\x01 \x03(\v2\".cloudless.v1.AuthorityCertificateR\fcertificates\x12\x12\n" +
 	"\x04step\x18\x02 \x01(\tR\x04step\x127\n" +
@@ -453,7 +462,10 @@ const file_cloudless_v1_authority_proto_rawDesc = "" +
 	"\x06reason\x18\v \x01(\tR\x06reason\x12\x1d\n" +
 	"\n" +
 	"kek_reason\x18\f \x01(\tR\tkekReason\x127\n" +
-	"\tstep_time\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\bstepTime\"\xad\x01\n" +
+	"\tstep_time\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\bstepTime\x12\x1e\n" +
+	"\n" +
+	"unreadable\x18\x0e \x03(\tR\n" +
+	"unreadable\"\xad\x01\n" +
 	"\x14AuthorityCertificate\x12 \n" +
 	"\vcertificate\x18\x01 \x01(\tR\vcertificate\x12 \n" +
 	"\vfingerprint\x18\x02 \x01(\tR\vfingerprint\x12;\n" +

@@ -155,6 +155,15 @@ func (m *AuthorityReport) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if len(m.Unreadable) > 0 {
+		for iNdEx := len(m.Unreadable) - 1; iNdEx >= 0; iNdEx-- {
+			i -= len(m.Unreadable[iNdEx])
+			copy(dAtA[i:], m.Unreadable[iNdEx])
+			i = protohelpers.EncodeVarint(dAtA, i, uint64(len(m.Unreadable[iNdEx])))
+			i--
+			dAtA[i] = 0x72
+		}
+	}
 	if m.StepTime != nil {
 		size, err := (*timestamppb.Timestamp)(m.StepTime).MarshalToSizedBufferVT(dAtA[:i])
 		if err != nil {
@@ -493,6 +502,12 @@ func (m *AuthorityReport) SizeVT() (n int) {
 	if m.StepTime != nil {
 		l = (*timestamppb.Timestamp)(m.StepTime).SizeVT()
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
+	}
+	if len(m.Unreadable) > 0 {
+		for _, s := range m.Unreadable {
+			l = len(s)
+			n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
+		}
 	}
 	n += len(m.unknownFields)
 	return n
@@ -1179,6 +1194,38 @@ func (m *AuthorityReport) UnmarshalVT(dAtA []byte) error {
 			if err := (*timestamppb.Timestamp)(m.StepTime).UnmarshalVT(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
+			iNdEx = postIndex
+		case 14:
+			if wireType != 2 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Unreadable", wireType)
+			}
+			var stringLen uint64
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				stringLen |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			intStringLen := int(stringLen)
+			if intStringLen < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			postIndex := iNdEx + intStringLen
+			if postIndex < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			if postIndex > l {
+				return io.ErrUnexpectedEOF
+			}
+			m.Unreadable = append(m.Unreadable, string(dAtA[iNdEx:postIndex]))
 			iNdEx = postIndex
 		default:
 			iNdEx = preIndex
