@@ -270,7 +270,7 @@ func (c *collection[T]) change(ctx context.Context, f func(*transaction) (T, err
 		if err := c.checkNamespaces(ctx, tx); err != nil {
 			return err
 		}
-		if err := c.checkAdmins(tx); err != nil {
+		if err := c.checkAdmins(snap, b); err != nil {
 			return err
 		}
 		if err := tx.checkDependencies(); err != nil {

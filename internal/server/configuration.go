@@ -16,6 +16,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/control/certificates"
 	"github.com/cloudless/cloudless/internal/ipam"
+	"github.com/cloudless/cloudless/internal/roles"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/membership"
 	"github.com/cloudless/cloudless/internal/spec"
@@ -219,7 +220,7 @@ func sameConfiguration(current *v1.Configuration, from uint64) error {
 }
 
 // reconfigure stores the spec that build returns as the next version, unless nothing would
-// change. A dry run stops before the proposal.
+// change. A dry run is refused like the change itself, and proposes nothing.
 func (s *Server) reconfigure(ctx context.Context, dryRun bool, build func(*state.Snapshot, *v1.Configuration) (*v1.ConfigurationSpec, error)) (*v1.Configuration, error) {
 	var made *v1.Configuration
 	where := s.membership.ResolveHosts(ctx, s.membership.Addresses()...)
@@ -235,11 +236,17 @@ func (s *Server) reconfigure(ctx context.Context, dryRun bool, build func(*state
 		if made, err = s.nextConfiguration(ctx, snap, where, current, wanted); err != nil {
 			return err
 		}
-		if made == current || dryRun {
+		if made == current {
 			return nil
 		}
+		if err := mayTrust(ctx, current.GetSpec().GetCluster(), made.GetSpec().GetCluster()); err != nil {
+			return err
+		}
+		if dryRun {
+			b = &state.Batch{}
+		}
 		s.putConfiguration(ctx, snap, b, current, made)
-		return nil
+		return s.checkAdmins(snap, b)
 	})
 	if err != nil {
 		return nil, err
@@ -248,6 +255,24 @@ func (s *Server) reconfigure(ctx context.Context, dryRun bool, build func(*state
 		made = stored
 	}
 	return withoutSecrets(made), nil
+}
+
+// mayTrust refuses a change of the settings that decide who may do what to all but admins. Whoever names the provider can
+// log in as any user, and whoever chooses the profiles and the lifetime of tokens undoes what limits tenants.
+func mayTrust(ctx context.Context, before, after *v1.ClusterSpec) error {
+	before = spec.NormalizedCluster(before)
+	var changed []string
+	if !proto.Equal(before.GetOidc(), after.GetOidc()) {
+		changed = append(changed, "oidc")
+	}
+	if !proto.Equal(before.GetSecurity(), after.GetSecurity()) {
+		changed = append(changed, "security")
+	}
+	if changed == nil {
+		return nil
+	}
+	admin := roles.Named(roles.Admin, nil).GetSpec()
+	return mayGive(ctx, admin, "", "changing "+strings.Join(changed, " and ")+" in the configuration, which decides who may do what,")
 }
 
 // nextConfiguration returns the version that follows the current one, validated, or the

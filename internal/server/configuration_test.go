@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/roles"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
@@ -181,6 +182,46 @@ func TestOnlyAdminsChangeTheConfiguration(t *testing.T) {
 	wantCode(t, err, codes.PermissionDenied, "role admin would be sufficient")
 	_, err = op.RollbackConfiguration(c.ctx, &v1.RollbackConfigurationRequest{Number: 1})
 	wantCode(t, err, codes.PermissionDenied)
+}
+
+// Who may change the configuration does not become admin by it: not by naming a provider of its own, not by looser limits,
+// and not by going back to a version that has them.
+func TestOnlyAdminsChangeWhoIsTrusted(t *testing.T) {
+	c := newCluster(t)
+	admin := c.as(roles.Admin)
+	loose := c.mustSet(admin, func(s *v1.ClusterSpec) {
+		s.Oidc = &v1.Oidc{Issuer: "https://old.example.org", ClientId: "cloudless"}
+		s.Security = &v1.ClusterSecurity{MaxTokenTtl: "8760h"}
+	})
+	c.mustSet(admin, func(s *v1.ClusterSpec) { s.Oidc.Issuer, s.Security = "https://accounts.example.org", nil })
+	must(t, c.applyRole(admin, role("tuner", granting("*", "configuration cluster"))))
+	tuner := c.dial(nil, c.newTokenSecret(&v1.CreateTokenRequest{Name: "tuner", Role: "tuner"}))
+	before := c.mustSet(tuner, voters(5)).GetSpec().GetNumber()
+	for section, change := range map[string]func(*v1.ClusterSpec){
+		"changing oidc in":     func(s *v1.ClusterSpec) { s.Oidc.Issuer = "https://tuner.example.org" },
+		"changing oidc in the": func(s *v1.ClusterSpec) { s.Oidc.UsernameClaim = "nickname" },
+		"changing oidc":        func(s *v1.ClusterSpec) { s.Oidc = nil },
+		"changing security in": func(s *v1.ClusterSpec) { s.Security = &v1.ClusterSecurity{MaxTokenTtl: "87600h"} },
+		"changing oidc and security in": func(s *v1.ClusterSpec) {
+			s.Oidc.Session, s.Security = "99h", &v1.ClusterSecurity{Profile: "privileged"}
+		},
+		"changing security in the": func(s *v1.ClusterSpec) {
+			s.Security = &v1.ClusterSecurity{SeccompProfiles: map[string]string{"open": `{"defaultAction": "SCMP_ACT_ALLOW"}`}}
+		},
+	} {
+		_, err := c.set(tuner, change)
+		wantCode(t, err, codes.PermissionDenied, section, "would grant every verb on every kind in all namespaces", "tuner does not have", "ask an admin")
+	}
+	for _, dry := range []bool{true, false} {
+		_, err := tuner.RollbackConfiguration(c.ctx, &v1.RollbackConfigurationRequest{Number: loose.GetSpec().GetNumber(), DryRun: dry})
+		wantCode(t, err, codes.PermissionDenied, "changing oidc and security in the configuration")
+	}
+	if now := c.current(admin).GetSpec(); now.GetNumber() != before {
+		t.Errorf("after the refusals, configuration %d is in force instead of %d", now.GetNumber(), before)
+	}
+	c.mustSet(tuner, func(s *v1.ClusterSpec) { s.Security = &v1.ClusterSecurity{}; s.DesiredVoters = proto.Int32(3) }) // nothing of it differs
+	must(t, c.applyRole(admin, role("all", granting("*", "*"))))
+	c.mustSet(c.dial(nil, c.newTokenSecret(&v1.CreateTokenRequest{Role: "all"})), func(s *v1.ClusterSpec) { s.Oidc = nil })
 }
 
 func TestConfigurationOverHTTP(t *testing.T) {

@@ -264,7 +264,7 @@ func (s *Server) plan(ctx context.Context, wanted *wanted, snap *state.Snapshot)
 	if err := s.checkNamespaces(ctx, p.transaction); err != nil {
 		return nil, err
 	}
-	if err := s.checkAdmins(p.transaction); err != nil {
+	if err := s.checkAdmins(snap, p.batch); err != nil {
 		return nil, err
 	}
 	if err := p.checkPublishedOnce(); err != nil {

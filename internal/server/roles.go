@@ -6,6 +6,7 @@ import (
 	"iter"
 	"slices"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc/codes"
 
@@ -314,25 +315,32 @@ func (s *roleService) CanI(ctx context.Context, request *v1.CanIRequest) (*v1.Ca
 	return answer, nil
 }
 
-// checkAdmins refuses a transaction after which nobody would have the role admin in all namespaces any more.
+// checkAdmins refuses a batch after which nobody would have the role admin in all namespaces any more.
 //
-// It relies on what gives the role to somebody: if that changes meanwhile, the transaction is built again.
-func (s *Server) checkAdmins(tx *transaction) error {
-	if !tx.changesRoles() || !isAdministered(tx.base, s) {
+// It relies on what gives the role to somebody: if that changes meanwhile, the batch is built again.
+func (s *Server) checkAdmins(base *state.Snapshot, b *state.Batch) error {
+	// The configuration names the provider at which users log in.
+	if !b.Concerns(state.KindToken, state.KindRole, state.KindRoleBinding, state.KindCluster) || !isAdministered(base, s) {
 		return nil
 	}
-	after := tx.base.Fork()
-	if _, err := after.Apply(tx.batch.Transaction(s.Now())); err != nil {
+	fork := base.Fork()
+	if _, err := fork.Apply(b.Transaction(s.Now())); err != nil {
 		return nil // the proposal fails in the same way, and says so
 	}
-	for t, by := range s.admins(after.Snapshot()) {
-		// An object of this transaction is relied on already, by the version that it replaces.
-		if before := tx.base.Token(t.GetMetadata().GetUid()); before != nil && before.GetMetadata().GetVersion() == t.GetMetadata().GetVersion() {
-			tx.batch.Check(state.KindToken, t.GetMetadata().GetUid(), t.GetMetadata().GetVersion())
+	after := fork.Snapshot()
+	for t, by := range s.admins(after) {
+		// An object of this batch is relied on already, by the version that it replaces.
+		rely := func(kind state.Kind, before, now *v1.Metadata) {
+			if before != nil && before.GetVersion() == now.GetVersion() {
+				b.Check(kind, now.GetUid(), now.GetVersion())
+			}
 		}
-		if before := tx.base.RoleBinding(by.GetMetadata().GetUid()); before != nil && before.GetMetadata().GetVersion() == by.GetMetadata().GetVersion() {
-			tx.batch.Check(state.KindRoleBinding, by.GetMetadata().GetUid(), by.GetMetadata().GetVersion())
+		if t != nil {
+			rely(state.KindToken, base.Token(t.GetMetadata().GetUid()).GetMetadata(), t.GetMetadata())
+			return nil
 		}
+		rely(state.KindRoleBinding, base.RoleBinding(by.GetMetadata().GetUid()).GetMetadata(), by.GetMetadata())
+		rely(state.KindCluster, base.Cluster().GetMetadata(), after.Cluster().GetMetadata())
 		return nil
 	}
 	return core.Refuse(codes.FailedPrecondition, "nobody would have the role %s in all namespaces any more, and nobody could change the cluster: give it to somebody else first, with: cloudless token create --role %s",
@@ -346,9 +354,20 @@ func isAdministered(snap *state.Snapshot, s *Server) bool {
 	return false
 }
 
-// changesRoles reports whether a transaction removes or changes what gives permissions.
-func (tx *transaction) changesRoles() bool {
-	return tx.batch.Concerns(state.KindToken, state.KindRole, state.KindRoleBinding)
+// shortestRest is how long a token must be valid yet to count as that of an admin: long enough to create another one.
+const shortestRest = time.Minute
+
+// lasts reports whether the bearer of a token can keep using it. The login of a user lasts only for hours.
+func (s *Server) lasts(t *v1.TokenSpec) bool {
+	now := s.Now()
+	soon := now.Add(shortestRest)
+	switch {
+	case t.GetUser() != "" || !now.Before(t.GetExpireTime().AsTime()):
+		return false
+	case soon.Before(t.GetExpireTime().AsTime()):
+		return true
+	}
+	return t.GetRenew() != nil && (t.GetRenewUntil() == nil || soon.Before(t.GetRenewUntil().AsTime()))
 }
 
 // admins yields the tokens whose bearers may do everything, and the bindings by which users may. One of both is nil.
@@ -356,14 +375,14 @@ func (s *Server) admins(snap *state.Snapshot) iter.Seq2[*v1.Token, *v1.RoleBindi
 	return func(yield func(*v1.Token, *v1.RoleBinding) bool) {
 		for t := range snap.Tokens("") {
 			m := t.GetSpec()
-			if m.GetRole() == core.RoleNode || m.GetRole() == core.RoleServer || m.GetUser() != "" || !s.Now().Before(m.GetExpireTime().AsTime()) {
-				continue // the login of a user lasts only for hours
+			if m.GetRole() == core.RoleNode || m.GetRole() == core.RoleServer || !s.lasts(m) {
+				continue
 			}
 			if auth.PermissionsOf(snap, t).IsAdmin() && !yield(t, nil) {
 				return
 			}
 		}
-		if snap.Cluster().GetSpec().GetOidc() == nil {
+		if _, offered := spec.OidcOf(snap.Cluster().GetSpec()); !offered {
 			return // no user can log in
 		}
 		for b := range snap.RoleBindings("") {

@@ -192,6 +192,79 @@ func TestLastAdminStays(t *testing.T) {
 	refused(c.applyRole(second, role("all", granting("get", "*"))))
 }
 
+// onlyAdmin is a caller with the only token of an admin.
+func (c *cluster) onlyAdmin() *user {
+	c.t.Helper()
+	for _, token := range c.tokensOf(roles.Admin) {
+		c.dropToken(token)
+	}
+	return c.dial(nil, c.newTokenSecret(&v1.CreateTokenRequest{Name: "root", Role: roles.Admin}))
+}
+
+func (c *cluster) logOut(as *user) error {
+	_, err := v1.NewLoginServiceClient(as.conn).Logout(c.ctx, &v1.LogoutRequest{})
+	return err
+}
+
+func TestLastAdminCannotLogOut(t *testing.T) {
+	c := newCluster(t)
+	root := c.onlyAdmin()
+	wantCode(t, c.logOut(root), codes.FailedPrecondition, "nobody would have the role admin", "cloudless token create --role admin")
+	viewer := c.as(roles.Viewer)
+	must(t, c.logOut(viewer)) // was never an admin
+	second := c.dial(nil, c.newTokenSecret(&v1.CreateTokenRequest{Name: "second", Role: roles.Admin}))
+	must(t, c.logOut(root))
+	wantCode(t, c.logOut(second), codes.FailedPrecondition, "nobody would have the role admin")
+}
+
+// A token that is about to end leaves no time to create another one, unless it can be renewed.
+func TestTokensAboutToEndAreNotTheLastAdmin(t *testing.T) {
+	clock := &shiftedClock{}
+	c := newCluster(t, func(o *Options) { o.Clock = clock.now })
+	c.onlyAdmin()
+	root := c.dial(nil, c.newTokenSecret(&v1.CreateTokenRequest{Name: "lasting", Role: roles.Admin, Ttl: "48h"}))
+	c.dropToken("root")
+	c.newTokenSecret(&v1.CreateTokenRequest{Name: "ending", Role: roles.Admin, Ttl: "1h"})
+	clock.move(time.Hour - 30*time.Second)
+	wantCode(t, c.logOut(root), codes.FailedPrecondition, "nobody would have the role admin")
+	c.newTokenSecret(&v1.CreateTokenRequest{Name: "renewed", Role: roles.Admin, Ttl: "1h", Renewable: true})
+	clock.move(time.Hour - 30*time.Second)
+	must(t, c.logOut(root))
+}
+
+// Users count as admins only while they can log in, so the provider at which they do cannot be removed either.
+func TestBoundUsersAreAdminsWhileTheyCanLogIn(t *testing.T) {
+	c := newCluster(t)
+	root := c.onlyAdmin()
+	bound := binding("admins", roles.Admin, "")
+	bound.Spec.Users = []string{"ada@example.org"}
+	must(t, c.applyBinding(root, bound))
+	wantCode(t, c.logOut(root), codes.FailedPrecondition, "nobody would have the role admin")
+	c.mustSet(root, func(s *v1.ClusterSpec) {
+		s.Oidc = &v1.Oidc{Issuer: "https://accounts.example.org", ClientId: "cloudless"}
+	})
+	must(t, c.applyRole(root, role("all", granting("*", "*"))))
+	// Ada has logged in, and her token is none that lasts.
+	secret := c.newTokenSecret(&v1.CreateTokenRequest{Name: "ada", Role: "all"})
+	c.change(func(snap *state.Snapshot, b *state.Batch) {
+		token := proto.CloneOf(snap.TokenByName("ada"))
+		token.Spec.User = "ada@example.org"
+		b.Update(token, token.GetMetadata().GetVersion())
+	})
+	ada := c.dial(nil, secret)
+	must(t, c.logOut(root))
+	wanted := proto.CloneOf(c.current(ada))
+	wanted.Spec.Cluster.Oidc = nil
+	for _, dry := range []bool{true, false} {
+		_, err := ada.SetConfiguration(c.ctx, &v1.SetConfigurationRequest{Configuration: wanted, DryRun: dry})
+		wantCode(t, err, codes.FailedPrecondition, "nobody would have the role admin")
+	}
+	_, err := ada.RollbackConfiguration(c.ctx, &v1.RollbackConfigurationRequest{Number: 1})
+	wantCode(t, err, codes.FailedPrecondition, "nobody would have the role admin")
+	c.newTokenSecret(&v1.CreateTokenRequest{Name: "root", Role: roles.Admin})
+	c.mustSet(ada, func(s *v1.ClusterSpec) { s.Oidc = nil })
+}
+
 // tokensOf are the names of the tokens with a role.
 func (c *cluster) tokensOf(role string) (names []string) {
 	for token := range c.Store.Snapshot().Tokens("") {

@@ -333,7 +333,7 @@ func (s *Server) connect(o Options, certificate *identity.Rotator) {
 	s.auth = auth.NewAuthenticator(s.stopping, s.Core, s.ca.Trust().Cluster(), func(ctx context.Context) error { return s.catchUpWithLeader(ctx) })
 	s.enrollment = membership.NewEnrollment(s.stopping, s.membership, s.auth)
 	s.login = login.New(login.Options{
-		Core: s.Core, Fingerprint: func() identity.Fingerprint { return s.ca.Trust().Fingerprint() }, Foreign: o.Foreign,
+		Core: s.Core, Fingerprint: func() identity.Fingerprint { return s.ca.Trust().Fingerprint() }, Foreign: o.Foreign, CheckAdmins: s.checkAdmins,
 	})
 	s.tokenUses = login.NewUses(s.Core, s.peers, &s.auth.Uses)
 }

@@ -205,7 +205,7 @@ func NormalizedCluster(c *v1.ClusterSpec) *v1.ClusterSpec {
 		n.Defaults = unlessEmpty(d)
 	}
 	n.Ingress, n.Acme = normalIngress(n.Ingress), normalAcme(n.Acme)
-	n.Oidc = normalOidc(n.Oidc)
+	n.Oidc, n.Security = normalOidc(n.Oidc), unlessEmpty(n.Security)
 	n.Limits, n.Weights = unlessEmpty(n.Limits), unlessEmpty(n.Weights)
 	n.Overcommit, n.Reserved = unlessEmpty(n.Overcommit), normalAmounts(n.Reserved)
 	return n

@@ -131,7 +131,7 @@ func (e *Env) tokenUsed(err error) string {
 	case e.tokenSource == "", code != codes.Unauthenticated && code != codes.PermissionDenied:
 		return ""
 	case code == codes.Unauthenticated && e.tokenFrom == client.FromUp:
-		return " (the token is from " + e.tokenSource + ": run cloudless up on the machine that wrote the context, and it writes a new one)"
+		return " (the token is from " + e.tokenSource + ": restart cloudless up on the machine that wrote the context, with kill and cloudless up --detach, or systemctl restart cloudless: it writes a new one, and replicas keep running)"
 	case code == codes.Unauthenticated && e.tokenFrom == client.FromOidc:
 		return " (the token is from " + e.tokenSource + ": log in again with: cloudless login " + strings.Join(e.began.Addresses[:min(len(e.began.Addresses), 1)], "") + " --oidc)"
 	}

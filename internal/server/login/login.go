@@ -37,6 +37,7 @@ type Service struct {
 	fingerprint func() identity.Fingerprint
 	providers   *providers
 	attempts    attempts
+	checkAdmins func(*state.Snapshot, *state.Batch) error
 }
 
 // Options are the parts of a Service.
@@ -46,11 +47,13 @@ type Options struct {
 	Fingerprint func() identity.Fingerprint
 	// Foreign carries requests to the OpenID provider; nil means a transport with the proxy settings of the environment.
 	Foreign http.RoundTripper
+	// CheckAdmins refuses a batch after which the cluster would have no admin.
+	CheckAdmins func(*state.Snapshot, *state.Batch) error
 }
 
 // New makes the LoginService of a server.
 func New(o Options) *Service {
-	return &Service{Core: o.Core, fingerprint: o.Fingerprint, providers: newProviders(o.Foreign)}
+	return &Service{Core: o.Core, fingerprint: o.Fingerprint, providers: newProviders(o.Foreign), checkAdmins: o.CheckAdmins}
 }
 
 const (

@@ -86,7 +86,7 @@ func secretsOf(token *v1.Token) []string {
 	return all
 }
 
-// Logout revokes the caller's own token.
+// Logout revokes the caller's own token, unless that is the last one of an admin.
 func (s *Service) Logout(ctx context.Context, _ *v1.LogoutRequest) (*v1.LogoutResponse, error) {
 	caller := core.Caller(ctx)
 	if caller.TokenUID == "" {
@@ -102,7 +102,7 @@ func (s *Service) Logout(ctx context.Context, _ *v1.LogoutRequest) (*v1.LogoutRe
 			b.Delete(state.KindCredential, secret)
 		}
 		b.Create(s.Event(ctx, token, "Revoked", "its bearer has logged out"))
-		return nil
+		return s.checkAdmins(snap, b)
 	})
 	if err != nil {
 		return nil, err
