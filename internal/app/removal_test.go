@@ -185,6 +185,12 @@ func TestRemovedNodeIsCutOffAtEveryServer(t *testing.T) {
 	}}}}))
 	_, err = session.Recv()
 	must.Succeed(t, err)
+	go func() { // a silent node gets no replica; ends with the session
+		beat := &v1.SessionUp{Message: &v1.SessionUp_Heartbeat{Heartbeat: &v1.Heartbeat{Interval: "500ms"}}}
+		for session.Send(beat) == nil {
+			time.Sleep(500 * time.Millisecond)
+		}
+	}()
 	pull := s.slowPull(creds, follower)
 
 	_, err = s.client.Nodes().DeleteNode(s.ctx, &v1.DeleteNodeRequest{Name: answer.GetNode().GetMetadata().GetName(), Force: true})
