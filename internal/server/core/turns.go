@@ -13,7 +13,7 @@ import (
 const ReasonBusy = "BUSY"
 
 // Turns bounds how many expensive calls run at a time: in all, and of one caller, so that one caller cannot keep others
-// waiting. Calls beyond that wait for their turn, up to a number; any more are refused at once.
+// waiting. Further calls wait for their turn. If too many wait already, they are refused at once.
 type Turns struct {
 	// what is the name of the calls in a refusal, such as "plans".
 	what           string

@@ -51,8 +51,8 @@ const (
 // errAway means that the registry could not be reached.
 var errAway = errors.New("the registry cannot be reached from the server")
 
-// newForeign asks by the given transport, or if that is nil, by one that connects to private addresses only where the list
-// names the registry.
+// newForeign uses the given transport. If that is nil, it makes one that connects to a private address only if the list names
+// the registry.
 func newForeign(base http.RoundTripper, now func() time.Time, named func() []string) *foreign {
 	if base == nil {
 		base = guarded(named)
