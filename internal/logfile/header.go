@@ -10,7 +10,8 @@ import (
 )
 
 // bootStep is by how much the numbers of files increase when the machine was restarted. Files that were begun shortly
-// before a crash may be gone after it, and their numbers must not be reused: a reader may know them.
+// before a crash may be gone after it, and their numbers must not be reused: a reader may know them. The first file
+// after a restart is written through to the disk, so the numbers of two restarts differ.
 const bootStep = 1000
 
 // header is the first line of a file. Files of releases before positions have none; for them the header is zero. The

@@ -275,6 +275,9 @@ func (w *Writer) createFile(seq uint64) (_ *os.File, head int64, err error) {
 		h.prev = w.skipped[0]
 	}
 	n, err := f.Write(h.line())
+	if err == nil && seq == w.skipped[1] {
+		err = f.Sync()
+	}
 	if err == nil {
 		err = os.Link(unnamed, filePath(w.dir, seq))
 	}
@@ -282,7 +285,21 @@ func (w *Writer) createFile(seq uint64) (_ *os.File, head int64, err error) {
 		f.Close()
 		return nil, 0, err
 	}
+	if seq == w.skipped[1] {
+		w.syncFolder()
+	}
 	return f, int64(n), nil
+}
+
+// syncFolder makes the first file after a restart of the machine survive the next crash. If it could be lost, the
+// writer after that crash would skip to the same number, and a reader would take its files for those that it has read.
+func (w *Writer) syncFolder() {
+	folder, err := os.Open(w.dir)
+	if err != nil {
+		return
+	}
+	_ = folder.Sync() // the log goes on without it
+	folder.Close()
 }
 
 // retire completes the current file.
