@@ -3,7 +3,6 @@ package chunks
 import (
 	"encoding/binary"
 	"errors"
-	"fmt"
 
 	"github.com/cockroachdb/pebble/v2"
 )
@@ -75,7 +74,7 @@ func (s *Store) change(nested bool, f func(*change) error) (err error) {
 	}
 	if err := c.batch.Commit(pebble.NoSync); err != nil {
 		s.index.damaged(err)
-		return fmt.Errorf("write the index of chunks: %w", err)
+		return errNoIndex
 	}
 	if c.dead {
 		s.wakeReclaim()

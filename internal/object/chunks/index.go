@@ -261,8 +261,8 @@ func (ix *index) flushIfRoom() error {
 	}
 }
 
-// errNoIndex is returned while the index is being replaced and after that has failed.
-var errNoIndex = errors.New("the index of chunks cannot be used now; the log says why")
+// errNoIndex is returned from when the index turns out to be damaged until there is a new one.
+var errNoIndex = errors.New("the index of chunks is damaged and is being built anew; try again")
 
 // find returns the entry of a chunk.
 func (ix *index) find(hash Hash) (entry, bool, error) {
@@ -290,7 +290,7 @@ func (ix *index) findIn(r pebble.Reader, hash Hash) (entry, bool, error) {
 		}
 	}
 	ix.damaged(err)
-	return entry{}, false, fmt.Errorf("look up chunk %s: %w", hash, err)
+	return entry{}, false, fmt.Errorf("look up chunk %s: %w", hash, errNoIndex)
 }
 
 // has is whether there is a key.
@@ -310,7 +310,7 @@ func (ix *index) hasIn(r pebble.Reader, key []byte) (bool, error) {
 	}
 	if err != nil {
 		ix.damaged(err)
-		return false, fmt.Errorf("read the index of chunks: %w", err)
+		return false, errNoIndex
 	}
 	return true, done.Close()
 }
@@ -336,7 +336,7 @@ func (ix *index) eachIn(letter byte, after []byte, f func(key, value []byte) (bo
 	it, err := ix.db.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: []byte{letter + 1}})
 	if err != nil {
 		ix.damaged(err)
-		return fmt.Errorf("read the index of chunks: %w", err)
+		return errNoIndex
 	}
 	var visitErr error
 	for more := it.First(); more && visitErr == nil; {
@@ -349,7 +349,7 @@ func (ix *index) eachIn(letter byte, after []byte, f func(key, value []byte) (bo
 	err = it.Error()
 	if err = errors.Join(err, it.Close()); err != nil {
 		ix.damaged(err)
-		return fmt.Errorf("read the index of chunks: %w", err)
+		return errNoIndex
 	}
 	return visitErr
 }

@@ -173,7 +173,7 @@ func (l *lane) close() {
 func (l *lane) write(batch []*request) error {
 	l.writing.Lock()
 	defer l.writing.Unlock()
-	if err := l.prepare(); err != nil {
+	if err := l.prepare(batch); err != nil {
 		return l.s.writeError(err)
 	}
 	end := l.lay(batch)
@@ -218,7 +218,7 @@ func (l *lane) lay(batch []*request) (end int64) {
 // append writes the batch. If that fails, the pack ends where it did before.
 func (l *lane) append(batch []*request) error {
 	err := l.pack.write(l.vectors, l.tail)
-	if isFull(err) && l.small() && l.s.room.giveUpBallast() {
+	if isFull(err) && small(batch) && l.s.room.giveUpBallast() {
 		l.lay(batch) // write has consumed a part of it
 		err = l.pack.write(l.vectors, l.tail)
 	}
@@ -239,12 +239,12 @@ func (l *lane) append(batch []*request) error {
 }
 
 // small is whether a batch deletes or stamps chunks only, which must work on a full disk.
-func (l *lane) small() bool {
-	return !slices.ContainsFunc(l.ops, func(o op) bool { return o.kind == kindChunk })
+func small(batch []*request) bool {
+	return !slices.ContainsFunc(batch, func(r *request) bool { return r.kind == kindChunk })
 }
 
 // prepare has a pack with room.
-func (l *lane) prepare() error {
+func (l *lane) prepare(batch []*request) error {
 	if l.pack != nil && l.tail < l.s.options.PackSize {
 		return nil
 	}
@@ -252,6 +252,9 @@ func (l *lane) prepare() error {
 		l.seal()
 	}
 	p, err := l.s.newPack()
+	if isFull(err) && small(batch) && l.s.room.giveUpBallast() {
+		p, err = l.s.newPack()
+	}
 	if err != nil {
 		return err
 	}
