@@ -35,6 +35,8 @@ const (
 const (
 	pingAfter   = 10 * time.Second
 	pingTimeout = 5 * time.Second
+	// handshakeTimeout is how long a new connection may take until it can be used.
+	handshakeTimeout = 10 * time.Second
 )
 
 // memory holds whole chunks.
@@ -50,7 +52,7 @@ func ServerOptions(creds credentials.TransportCredentials) []grpc.ServerOption {
 		creds = insecure.NewCredentials()
 	}
 	return []grpc.ServerOption{
-		grpc.Creds(creds), grpc.ForceServerCodecV2(Codec()),
+		grpc.Creds(creds), grpc.ForceServerCodecV2(Codec()), grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.StaticStreamWindowSize(streamWindow), grpc.StaticConnWindowSize(connWindow),
 		grpc.ReadBufferSize(readBuffer), grpc.WriteBufferSize(writeBuffer), grpc.SharedWriteBuffer(true),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingAfter, Timeout: pingTimeout}),
