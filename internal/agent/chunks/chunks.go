@@ -17,7 +17,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/netip"
 	"sync"
 
 	"golang.org/x/sync/semaphore"
@@ -47,9 +46,8 @@ type Options struct {
 	Servers func() (addresses []string, changed <-chan struct{})
 	// Dial connects to an address of a server.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
-	// Mesh returns the addresses of this node inside of the mesh, and a channel that is closed when they have changed. It
-	// may be nil: then no other node can get chunks from this one.
-	Mesh func() (addresses []netip.Addr, changed <-chan struct{})
+	// Mesh are the addresses of this node inside of the mesh. Without any, no other node can get chunks from this one.
+	Mesh *Addresses
 	// Port is where the node answers others at these addresses. 0 is any port.
 	Port uint16
 }
@@ -58,7 +56,7 @@ func (o *Options) validate() error {
 	var missing []error
 	for name, absent := range map[string]bool{
 		"Dir": o.Dir == "", "Logger": o.Logger == nil, "Trust": o.Trust == nil, "Certificate": o.Certificate == nil,
-		"Servers": o.Servers == nil, "Dial": o.Dial == nil,
+		"Servers": o.Servers == nil, "Dial": o.Dial == nil, "Mesh": o.Mesh == nil,
 	} {
 		if absent {
 			missing = append(missing, fmt.Errorf("option %s is missing", name))
@@ -113,7 +111,10 @@ func Open(o Options) (*Chunks, error) {
 // nodeStreams is how many chunks another node may read at a time.
 const nodeStreams = 64
 
-// Run serves until ctx ends, and closes the store.
+// Close closes the store. Run must have ended.
+func (c *Chunks) Close() error { return c.store.Close() }
+
+// Run serves until ctx ends.
 func (c *Chunks) Run(ctx context.Context) error {
 	var parts sync.WaitGroup
 	parts.Go(func() { _ = c.toServers.Serve(c.links) })
@@ -125,7 +126,7 @@ func (c *Chunks) Run(ctx context.Context) error {
 	c.toNodes.Stop()
 	parts.Wait()
 	c.peers.close()
-	return c.store.Close()
+	return nil
 }
 
 // toNodes is what other nodes may call.

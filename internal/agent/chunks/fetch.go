@@ -79,7 +79,7 @@ func (c *Chunks) fetch(ctx context.Context, wanted *v1.FetchChunk, epoch uint64)
 	for _, source := range wanted.GetSources() {
 		data, err := c.peers.get(ctx, source, hash, (*memory)[:0])
 		if err == nil { // the store checks the digest
-			err = c.store.Put(context.WithoutCancel(ctx), hash, data, epoch)
+			err = c.store.Put(ctx, hash, data, epoch)
 		}
 		if err == nil || errors.Is(err, transfer.ErrFull) || ctx.Err() != nil {
 			return err

@@ -4,6 +4,8 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/cloudless/cloudless/internal/sleep"
@@ -16,13 +18,38 @@ const (
 	maxPause = 10 * time.Second
 )
 
+// Addresses are those of this node inside of the mesh.
+type Addresses struct {
+	mu      sync.Mutex
+	all     []netip.Addr
+	changed chan struct{}
+}
+
+// NewAddresses returns none, until Set is called.
+func NewAddresses() *Addresses { return &Addresses{changed: make(chan struct{})} }
+
+// Set replaces the addresses.
+func (a *Addresses) Set(all []netip.Addr) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !slices.Equal(a.all, all) {
+		a.all = slices.Clone(all)
+		close(a.changed)
+		a.changed = make(chan struct{})
+	}
+}
+
+// follow returns the addresses, and a channel that is closed when there are others.
+func (a *Addresses) follow() ([]netip.Addr, <-chan struct{}) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.all, a.changed
+}
+
 // serveMesh answers other nodes at this node's address in the mesh until ctx ends.
 func (c *Chunks) serveMesh(ctx context.Context) {
-	if c.opts.Mesh == nil {
-		return
-	}
 	for ctx.Err() == nil {
-		addresses, changed := c.opts.Mesh()
+		addresses, changed := c.opts.Mesh.follow()
 		here, stop := context.WithCancel(ctx)
 		left := make(chan struct{})
 		go func() {

@@ -153,8 +153,7 @@ func (p *puts) enqueue(one *incoming) error {
 		return p.ctx.Err()
 	}
 	p.stores.Go(func() {
-		// The store reads the memory until it returns, whatever happens to the stream.
-		err := p.store.Put(context.WithoutCancel(p.ctx), one.hash, *one.memory, one.epoch)
+		err := p.store.Put(p.ctx, one.hash, *one.memory, one.epoch)
 		p.opts.Metrics.Chunk("put", resultOf(err), one.have)
 		one.free()
 		p.storing.Release(weight)

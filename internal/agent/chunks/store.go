@@ -81,33 +81,42 @@ func (d onDisk) Stamp(ctx context.Context, hash transfer.Hash, epoch uint64) (bo
 	return had, translated(err)
 }
 
-func (d onDisk) Get(ctx context.Context, hash transfer.Hash, offset, length uint32, buf []byte) ([]byte, error) {
-	data, err := d.store.Get(ctx, chunks.Hash(hash), offset, length, buf)
+func (d onDisk) Get(_ context.Context, hash transfer.Hash, offset, length uint32, buf []byte) ([]byte, error) {
+	data, err := d.store.Get(chunks.Hash(hash), offset, length, buf)
 	return data, translated(err)
 }
 
 func (d onDisk) Delete(ctx context.Context, hashes []transfer.Hash, epoch uint64) ([]transfer.Hash, error) {
 	named := make([]chunks.Hash, len(hashes))
 	for i, hash := range hashes {
-		named[i] = hash
+		named[i] = chunks.Hash(hash)
 	}
 	deleted, err := d.store.Delete(ctx, named, epoch)
 	gone := make([]transfer.Hash, len(deleted))
 	for i, hash := range deleted {
-		gone[i] = hash
+		gone[i] = transfer.Hash(hash)
 	}
 	return gone, translated(err)
 }
 
 func (d onDisk) List(ctx context.Context, after transfer.Hash, limit int) ([]Held, bool, error) {
-	held, last, err := d.store.List(ctx, chunks.Hash(after), limit)
-	page := make([]Held, 0, len(held))
-	for _, one := range held {
-		if !one.Damaged { // it has to be written again
-			page = append(page, Held{Hash: one.Hash, Epoch: one.Epoch})
-		}
+	var from *chunks.Hash
+	if after != (transfer.Hash{}) {
+		from = (*chunks.Hash)(&after)
 	}
-	return page, last, translated(err)
+	for {
+		held, last, err := d.store.List(from, limit)
+		page := make([]Held, 0, len(held))
+		for _, one := range held {
+			if !one.Damaged { // it has to be written again
+				page = append(page, Held{Hash: transfer.Hash(one.Hash), Epoch: one.Epoch})
+			}
+		}
+		if err != nil || last || len(page) > 0 || ctx.Err() != nil {
+			return page, last, translated(errors.Join(err, ctx.Err()))
+		}
+		from = &held[len(held)-1].Hash
+	}
 }
 
 func (d onDisk) Scrub(ctx context.Context, rate int64, progress func(checked, total, damaged int64)) error {

@@ -180,13 +180,6 @@ func (d *Disks) SetLocal(node string) {
 	d.touch()
 }
 
-// Count is how many nodes are connected.
-func (d *Disks) Count() int {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return len(d.links)
-}
-
 // Changed implements object.Disks.
 func (d *Disks) Changed() <-chan struct{} {
 	d.mu.Lock()
