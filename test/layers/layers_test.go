@@ -42,6 +42,7 @@ var layer = map[string]int{
 	"internal/ingress":                 2,
 	"internal/ingressd":                3,
 	"internal/logfile":                 1,
+	"internal/object/chunks":           1,
 	"internal/programs":                1,
 	"internal/driver":                  1,
 	"internal/driver/drivertest":       1,
