@@ -20,7 +20,7 @@ type Store interface {
 	Get(ctx context.Context, hash transfer.Hash, offset, length uint32, buf []byte) ([]byte, error)
 	// Delete returns the chunks that are not here any more. It keeps those that were written after the epoch.
 	Delete(ctx context.Context, hashes []transfer.Hash, epoch uint64) ([]transfer.Hash, error)
-	// List returns a page of chunks, in ascending order.
+	// List returns a page of the chunks that are not damaged, in ascending order.
 	List(ctx context.Context, after transfer.Hash, limit int) (page []Held, last bool, err error)
 	// Scrub checks all chunks.
 	Scrub(ctx context.Context, rate int64, progress func(checked, total, damaged int64)) error
@@ -100,23 +100,12 @@ func (d onDisk) Delete(ctx context.Context, hashes []transfer.Hash, epoch uint64
 }
 
 func (d onDisk) List(ctx context.Context, after transfer.Hash, limit int) ([]Held, bool, error) {
-	var from *chunks.Hash
-	if after != (transfer.Hash{}) {
-		from = (*chunks.Hash)(&after)
+	held, last, err := d.store.List(ctx, chunks.Hash(after), limit)
+	page := make([]Held, len(held))
+	for i, one := range held {
+		page[i] = Held{Hash: transfer.Hash(one.Hash), Epoch: one.Epoch}
 	}
-	for {
-		held, last, err := d.store.List(from, limit)
-		page := make([]Held, 0, len(held))
-		for _, one := range held {
-			if !one.Damaged { // it has to be written again
-				page = append(page, Held{Hash: transfer.Hash(one.Hash), Epoch: one.Epoch})
-			}
-		}
-		if err != nil || last || len(page) > 0 || ctx.Err() != nil {
-			return page, last, translated(errors.Join(err, ctx.Err()))
-		}
-		from = &held[len(held)-1].Hash
-	}
+	return page, last, translated(err)
 }
 
 func (d onDisk) Scrub(ctx context.Context, rate int64, progress func(checked, total, damaged int64)) error {
