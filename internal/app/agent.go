@@ -178,7 +178,7 @@ func openMember(ctx context.Context, f *datadir.Folder, link *clusterLink, d dri
 			logError(logger, "keep the servers' addresses", link.servers.Learn(addresses))
 		},
 		Trust: nodeTrust{p.rotator}, Leave: link.servers.Leave, Quiet: link.servers.Quiet,
-		Moved:     link.servers.Moved, InMesh: inMesh.Set,
+		Moved: link.servers.Moved, InMesh: inMesh.Set,
 		NoSession: p.noSession, Ending: p.ending,
 	})
 	if err != nil {

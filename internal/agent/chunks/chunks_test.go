@@ -232,9 +232,9 @@ func TestPartsOfChunksAreNotStored(t *testing.T) {
 	whole, hashWhole := random(3, 1000)
 	p := n.puts()
 	p.first(1, hashLeft, len(left), left[:400_000])
-	p.more(1, nil)              // it is given up
-	p.more(1, left[400_000:])   // this comes too late
-	p.more(99, left[:1000])     // this belongs to nothing
+	p.more(1, nil)            // it is given up
+	p.more(1, left[400_000:]) // this comes too late
+	p.more(99, left[:1000])   // this belongs to nothing
 	p.first(2, hashTorn, len(torn), torn[:499_999])
 	p.first(3, hashWhole, len(whole), whole)
 	if answer := p.answer(); answer.GetNumber() != 3 || answer.GetProblem() != "" {
@@ -273,13 +273,15 @@ func TestStreamThatBreaksTheRulesEnds(t *testing.T) {
 	n := c.accept()
 	data, hash := random(1, 1000)
 	for what, send := range map[string]func(puts){
-		"more data than announced": func(p puts) { p.first(1, hash, 999, data) },
+		"more data than announced":  func(p puts) { p.first(1, hash, 999, data) },
 		"a chunk that is too large": func(p puts) { p.first(1, hash, transfer.ChunkSize+1, data) },
 		"a number twice": func(p puts) {
 			p.first(1, hash, 2000, data)
 			p.first(1, hash, 2000, data)
 		},
-		"a digest of another size": func(p puts) { _ = p.stream.Send(&v1.PutChunk{Number: 1, Hash: []byte("short"), Size: 1, Data: []byte("x")}) },
+		"a digest of another size": func(p puts) {
+			_ = p.stream.Send(&v1.PutChunk{Number: 1, Hash: []byte("short"), Size: 1, Data: []byte("x")})
+		},
 		"too many at a time": func(p puts) {
 			for number := range uint64(1000) {
 				if p.stream.Send(&v1.PutChunk{Number: number, Hash: hash[:], Size: 2000, Data: data}) != nil {

@@ -62,7 +62,9 @@ func (d *disk) look(now *v1.DiskStatus) {
 
 // differs reports whether a change is noticeable.
 func differs(before, now *v1.DiskStatus) bool {
-	much := func(a, b int64) bool { return (a-b)*noticeable > now.GetCapacity() || (b-a)*noticeable > now.GetCapacity() }
+	much := func(a, b int64) bool {
+		return (a-b)*noticeable > now.GetCapacity() || (b-a)*noticeable > now.GetCapacity()
+	}
 	return before.GetProblem() != now.GetProblem() || before.GetAddress() != now.GetAddress() || before.GetClass() != now.GetClass() ||
 		before.GetCapacity() != now.GetCapacity() || before.GetScrubbed() != now.GetScrubbed() || before.GetDamagedTotal() != now.GetDamagedTotal() ||
 		much(before.GetFree(), now.GetFree()) || much(before.GetUsed(), now.GetUsed()) ||

@@ -53,6 +53,7 @@ func ServerOptions(creds credentials.TransportCredentials) []grpc.ServerOption {
 	}
 	return []grpc.ServerOption{
 		grpc.Creds(creds), grpc.ForceServerCodecV2(Codec()), grpc.ConnectionTimeout(handshakeTimeout),
+		grpc.WaitForHandlers(true), // they use a store that is closed afterwards
 		grpc.StaticStreamWindowSize(streamWindow), grpc.StaticConnWindowSize(connWindow),
 		grpc.ReadBufferSize(readBuffer), grpc.WriteBufferSize(writeBuffer), grpc.SharedWriteBuffer(true),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingAfter, Timeout: pingTimeout}),

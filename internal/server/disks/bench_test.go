@@ -51,7 +51,9 @@ func BenchmarkGet(b *testing.B) {
 			hashes = append(hashes, hash)
 		}
 		for name, get := range map[string]func(object.Hash, []byte) ([]byte, error){
-			"floor":   func(hash object.Hash, buf []byte) ([]byte, error) { return floor.Get(chunks.Hash(hash), 0, uint32(size), buf) },
+			"floor": func(hash object.Hash, buf []byte) ([]byte, error) {
+				return floor.Get(chunks.Hash(hash), 0, uint32(size), buf)
+			},
 			"through": func(hash object.Hash, buf []byte) ([]byte, error) {
 				return through.Get(b.Context(), "a", hash, 0, uint32(size), buf)
 			},
@@ -83,4 +85,3 @@ func pair(b *testing.B) (*chunks.Store, *cluster) {
 	c.start("a")
 	return floor, c
 }
-

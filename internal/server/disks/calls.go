@@ -25,6 +25,9 @@ const (
 // Put implements object.Disks.
 func (d *Disks) Put(ctx context.Context, node string, hash object.Hash, data []byte, epoch uint64) error {
 	began := time.Now()
+	if len(data) > transfer.ChunkSize {
+		return fmt.Errorf("a chunk of %d bytes is put on node %s, and may have %d", len(data), d.name(node), transfer.ChunkSize)
+	}
 	l, err := d.reach(node)
 	if err != nil {
 		return err
@@ -127,10 +130,12 @@ func (d *Disks) Fetch(ctx context.Context, node string, chunks []object.Fetch, e
 	if err != nil {
 		return err
 	}
-	for batch := range slices.Chunk(chunks, fetchBatch) {
-		rest, err := d.fetch(ctx, l, batch, epoch, done)
+	for len(chunks) > 0 {
+		n := min(len(chunks), fetchBatch)
+		rest, err := d.fetch(ctx, l, chunks[:n], epoch, done)
+		chunks = chunks[n:]
 		if err != nil {
-			for _, one := range rest {
+			for _, one := range slices.Concat(rest, chunks) {
 				done(one.Hash, err)
 			}
 			return err

@@ -64,8 +64,6 @@ type Disks struct {
 	known   map[string]*v1.DiskStatus
 	local   string
 	changed chan struct{}
-	// changes counts, so that a list of nodes that was made before a change is not kept.
-	changes uint64
 	damaged []func(node string, hashes []object.Hash)
 }
 
@@ -191,7 +189,6 @@ func (d *Disks) Changed() <-chan struct{} {
 func (d *Disks) touch() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.changes++
 	d.nodes.Store(nil)
 	close(d.changed)
 	d.changed = make(chan struct{})
