@@ -11,7 +11,7 @@ import (
 // op is a record and its place.
 type op struct {
 	header
-	location
+	at location
 }
 
 // change collects what records change in the index. It is used under Store.commits, which orders all changes.
@@ -106,7 +106,7 @@ func (c *change) apply(o op) error {
 		if !found || old.seq >= o.seq {
 			return nil
 		}
-		old.seq, old.epoch = o.seq, max(old.epoch, o.epoch)
+		old.seq, old.epoch = o.seq, o.epoch
 		return c.set(o.hash, old)
 	case kindTombstone:
 		if !found || old.seq >= o.seq {
@@ -123,14 +123,13 @@ func (c *change) apply(o op) error {
 
 func (c *change) applyChunk(o op, old entry, found bool) error {
 	if found && old.seq >= o.seq {
-		if old.location == o.location {
+		if old.location == o.at {
 			return nil
 		}
-		return c.erase(o.location)
+		return c.erase(o.at)
 	}
-	e := entry{location: o.location, seq: o.seq, epoch: o.epoch}
+	e := entry{location: o.at, seq: o.seq, epoch: o.epoch}
 	if found {
-		e.epoch = max(e.epoch, old.epoch)
 		if err := c.bury(old.location); err != nil {
 			return err
 		}
@@ -138,7 +137,7 @@ func (c *change) applyChunk(o op, old entry, found bool) error {
 			return err
 		}
 	}
-	if p := c.s.pack(o.pack); p != nil {
+	if p := c.s.pack(o.at.pack); p != nil {
 		p.state.live += recordSize(o.size)
 		p.state.chunks++
 		c.touch(p)

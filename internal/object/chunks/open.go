@@ -239,7 +239,10 @@ func (s *Store) enter() error {
 func (s *Store) leave() { s.calls.RUnlock() }
 
 // Close waits for calls that have begun, and closes all files. Later calls fail with [ErrClosed].
-func (s *Store) Close() error {
+func (s *Store) Close() error { return s.end(true) }
+
+// end closes the store. Without flush, the index forgets its newest changes.
+func (s *Store) end(flush bool) error {
 	s.cancel()
 	s.calls.Lock()
 	closed := s.closed
@@ -252,7 +255,7 @@ func (s *Store) Close() error {
 		l.close()
 	}
 	s.wait.Wait()
-	if err := s.release(true); err != nil {
+	if err := s.release(flush); err != nil {
 		return fmt.Errorf("close the chunks in %s: %w", s.options.Dir, err)
 	}
 	return nil

@@ -180,7 +180,7 @@ func (r *replayed) verify() (torn []op) {
 		if o.kind != kindChunk {
 			return false
 		}
-		_, err := r.p.readWhole(o.location, o.hash, (*buf)[:0])
+		_, err := r.p.readWhole(o.at, o.hash, (*buf)[:0])
 		if err != nil {
 			torn = append(torn, o)
 		}
@@ -209,7 +209,7 @@ func (r *replayed) apply(ops []op) error {
 				return err
 			}
 			r.p.state.seq = max(r.p.state.seq, o.seq)
-			r.good = max(r.good, o.offset+recordSize(o.size))
+			r.good = max(r.good, o.at.offset+recordSize(o.size))
 		}
 		r.s.seq.Store(max(r.s.seq.Load(), r.p.state.seq))
 		r.p.state.end = max(r.p.state.end, r.good)
@@ -220,13 +220,13 @@ func (r *replayed) apply(ops []op) error {
 
 // erase has torn records erased that good ones follow.
 func (r *replayed) erase(torn []op) error {
-	torn = slices.DeleteFunc(torn, func(o op) bool { return o.offset >= r.good })
+	torn = slices.DeleteFunc(torn, func(o op) bool { return o.at.offset >= r.good })
 	if len(torn) == 0 {
 		return nil
 	}
 	return r.s.change(false, func(c *change) error {
 		for _, o := range torn {
-			if err := c.erase(o.location); err != nil {
+			if err := c.erase(o.at); err != nil {
 				return err
 			}
 		}

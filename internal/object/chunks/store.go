@@ -34,7 +34,7 @@ func (s *Store) Put(ctx context.Context, hash Hash, data []byte, epoch uint64) e
 	if err != nil {
 		return err
 	}
-	h := header{kind: kindChunk, size: uint32(len(data)), epoch: epoch, hash: hash}
+	h := header{kind: kindChunk, size: uint32(len(data)), epoch: max(epoch, e.epoch), hash: hash}
 	if found && s.same(e, hash, data) {
 		if err := s.clearDamaged(hash); err != nil {
 			return err
