@@ -36,6 +36,7 @@ type cluster struct {
 	t     testing.TB
 	ca    *identity.CA
 	store *state.Store
+	feed  *state.Follower
 	index uint64
 	port  *oneport.Port
 	*disks.Disks
@@ -49,6 +50,8 @@ func newCluster(t testing.TB) *cluster {
 	ca, err := identity.NewCA("test", time.Now())
 	must(t, err)
 	c := &cluster{t: t, ca: ca, store: state.New(), refused: map[string]bool{}}
+	c.feed = c.store.Follow()
+	c.feed.Newest()
 	c.port, err = oneport.Listen(t.Context(), oneport.Options{
 		Address: "127.0.0.1:0", Trust: ca.Trust(), Certificate: c.member(identity.KindServer, "s-1").Certificate,
 		Log: slog.New(slog.DiscardHandler), Nodes: []string{disks.Protocol}, Admit: c.admit,
@@ -104,9 +107,9 @@ func (c *cluster) member(kind identity.Kind, name string) *identity.Credentials 
 func (c *cluster) change(b *state.Batch) {
 	c.t.Helper()
 	c.index++
-	changes, err := c.store.Apply(c.index, b.Transaction(time.Unix(1_700_000_000, 0)))
+	_, err := c.store.Apply(c.index, b.Transaction(time.Unix(1_700_000_000, 0)))
 	must(c.t, err)
-	for _, one := range changes {
+	for _, one := range c.feed.Newest().Changes {
 		c.Route(one)
 	}
 }
