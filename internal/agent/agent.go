@@ -62,6 +62,9 @@ type Options struct {
 	Quiet func() time.Duration
 	// Moved is called with the machine's addresses whenever they may have changed. It may be nil and must not block.
 	Moved func(have []netip.Addr)
+	// InMesh is called with the addresses of this node inside of the mesh, whenever they may have changed. It may be nil and
+	// must not block.
+	InMesh func(addresses []netip.Addr)
 	// NoSession is called with the reason whenever a session fails or ends. It may be nil
 	// and must not block.
 	NoSession func(why error)
@@ -145,6 +148,7 @@ type Agent struct {
 	servers   func([]string)
 	leave     func()
 	moved     func(have []netip.Addr)
+	inMesh    func(addresses []netip.Addr)
 	retryNow  chan struct{} // wakes a session that waits before it tries again: servers may be reached now
 	noSession func(error)
 	ending    func(replicas int, atMost time.Duration)
@@ -211,6 +215,7 @@ func New(opts Options) (*Agent, error) {
 		servers:   opts.Servers,
 		leave:     opts.Leave,
 		moved:     opts.Moved,
+		inMesh:    opts.InMesh,
 		retryNow:  make(chan struct{}, 1),
 		noSession: opts.NoSession,
 		ending:    opts.Ending,

@@ -79,7 +79,7 @@ func (n *node) options() Options {
 		Quiet:   n.quiet,
 	}
 	if n.mesh != nil {
-		opts.Mesh = n.mesh
+		opts.Mesh, opts.InMesh = n.mesh, func(own []netip.Addr) { n.mesh.own.Store(&own) }
 	}
 	if n.secrets != "" {
 		var err error

@@ -277,6 +277,13 @@ func (a *Agent) configureMesh() {
 		return
 	}
 	a.mesh.Configure(setup, key)
+	if a.inMesh != nil {
+		var addresses []netip.Addr
+		for _, own := range setup.Addresses {
+			addresses = append(addresses, own.Addr())
+		}
+		a.inMesh(addresses)
+	}
 }
 
 // ReplaceMeshKey gives this node another key in the mesh. Its peers learn the key from a server; packets that arrive

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
@@ -17,6 +18,7 @@ import (
 // fakeMesh records what the agent says.
 type fakeMesh struct {
 	events chan netd.Events
+	own    atomic.Pointer[[]netip.Addr] // what the agent says of its addresses
 
 	mu       sync.Mutex
 	names    netd.Names
@@ -162,6 +164,9 @@ func TestAgentJoinsTheMesh(t *testing.T) {
 	own := []netip.Prefix{netip.MustParsePrefix("10.64.3.1/32"), netip.MustParsePrefix("fd00:0:0:3::1/128")}
 	if !slices.Equal(n.mesh.setup.Addresses, own) {
 		t.Errorf("the node's addresses are %v, want %v", n.mesh.setup.Addresses, own)
+	}
+	if told := *n.mesh.own.Load(); !slices.Equal(told, []netip.Addr{own[0].Addr(), own[1].Addr()}) {
+		t.Errorf("the agent says that its addresses are %v, want %v", told, own)
 	}
 	if got := n.mesh.peers["node/2"]; got.Key != key.Public() || got.Relay != "s-1" || len(got.Candidates) != 1 || len(got.Prefixes) != 1 {
 		t.Errorf("the peer is %+v", got)

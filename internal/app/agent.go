@@ -20,9 +20,11 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/agent"
+	"github.com/cloudless/cloudless/internal/agent/chunks"
 	workload "github.com/cloudless/cloudless/internal/agent/identity"
 	"github.com/cloudless/cloudless/internal/agent/machine"
 	"github.com/cloudless/cloudless/internal/agent/secrets"
+	"github.com/cloudless/cloudless/internal/agent/storage"
 	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/cli/local"
 	"github.com/cloudless/cloudless/internal/datadir"
@@ -41,7 +43,9 @@ import (
 type member struct {
 	agent   *agent.Agent
 	rotator *identity.Rotator
-	name    string
+	chunks  *chunks.Chunks
+	// name and uid are those of the node.
+	name, uid string
 	// refusal is why the last attempt to open a session failed; nil if none has failed yet.
 	refusal atomic.Pointer[string]
 	// progress shows refusals until there is a session; may be nil.
@@ -117,7 +121,7 @@ func openMember(ctx context.Context, f *datadir.Folder, link *clusterLink, d dri
 	if err := f.BindCluster(creds.Trust().Cluster()); err != nil {
 		return nil, err
 	}
-	p := &member{name: about.Node}
+	p := &member{name: about.Node, uid: creds.ID().Name()}
 	link.servers = peering.NewServerList(about, func(servers []string) error {
 		about.Servers = servers
 		return f.WriteMembership(about)
@@ -157,6 +161,11 @@ func openMember(ctx context.Context, f *datadir.Folder, link *clusterLink, d dri
 	if err != nil {
 		return nil, err
 	}
+	inMesh := chunks.NewAddresses()
+	if p.chunks, err = openChunks(f, link, facts, inMesh, i, logger); err != nil {
+		return nil, err
+	}
+	u.add(func() { logError(logger, "close the store of chunks", p.chunks.Close()) })
 	p.agent, err = agent.New(agent.Options{
 		DataDir: f.Path(), Client: v1.NewAgentServiceClient(conn), Drivers: []driver.Driver{d}, Machine: facts, Network: network, Mesh: connected, MeshBase: setup, Ingress: enroll.OpenIngress(f, logger), Secrets: kept, Logger: logger,
 		Identity: workload.New(workload.Options{
@@ -169,7 +178,7 @@ func openMember(ctx context.Context, f *datadir.Folder, link *clusterLink, d dri
 			logError(logger, "keep the servers' addresses", link.servers.Learn(addresses))
 		},
 		Trust: nodeTrust{p.rotator}, Leave: link.servers.Leave, Quiet: link.servers.Quiet,
-		Moved:     link.servers.Moved,
+		Moved: link.servers.Moved, InMesh: inMesh.Set,
 		NoSession: p.noSession, Ending: p.ending,
 	})
 	if err != nil {
@@ -177,6 +186,19 @@ func openMember(ctx context.Context, f *datadir.Folder, link *clusterLink, d dri
 	}
 	u.add(p.agent.Observe(i.registry))
 	return p, nil
+}
+
+// openChunks opens what the object store keeps on this machine's disk.
+func openChunks(f *datadir.Folder, link *clusterLink, facts *machine.Machine, inMesh *chunks.Addresses, i *instruments, logger *slog.Logger) (*chunks.Chunks, error) {
+	disk, err := facts.Disk()
+	if err != nil {
+		return nil, err
+	}
+	return chunks.Open(chunks.Options{
+		Dir: f.Path("agent", "chunks"), Reserve: disk.Reserve(storage.DefaultHighPercent), Logger: logger, Metrics: i.agent(),
+		Trust: link.trust, Certificate: link.rotator.Certificate, Servers: link.servers.Follow, Dial: link.servers.Dial,
+		Mesh: inMesh, Port: nodenet.ChunkPort,
+	})
 }
 
 // openSecrets opens the memory in which this machine keeps secrets. A machine without any still runs replicas that use none.

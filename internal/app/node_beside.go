@@ -57,6 +57,7 @@ func (s *service) runMember(ctx context.Context, context string) (m *member, acc
 		return nil, false, err
 	}
 	m.progress = s.Progress
+	s.plane.server.Disks().SetLocal(m.uid)
 	over := make(chan struct{})
 	var watches sync.WaitGroup
 	watches.Go(func() { s.sayNoSession(m, over) })

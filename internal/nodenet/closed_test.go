@@ -309,6 +309,36 @@ func TestMachineIsClosedToOtherNodes(t *testing.T) {
 	}
 }
 
+// The chunks of the object store are open to other nodes, but to none of their replicas, and not to replicas here. No
+// published port takes their place.
+func TestChunksAreOpenToOtherNodesOnly(t *testing.T) {
+	l := newLab(t)
+	a := l.attach("a", "web", tcp(nodenet.ChunkPort, insidePort))
+	l.must(l.network.SetRanges(nodenet.Ranges{Replicas: []netip.Prefix{netip.MustParsePrefix("10.64.0.0/10"), netip.MustParsePrefix("fd00:64::/48")}}))
+	node := l.connectNode()
+	addresses := []string{fmt.Sprintf("10.64.3.1:%d", nodenet.ChunkPort), fmt.Sprintf("[fd00:64:0:3::1]:%d", nodenet.ChunkPort)}
+	for _, at := range addresses {
+		listener, err := net.Listen("tcp", at)
+		l.must(err)
+		defer listener.Close()
+		go answerTCP(listener, "chunks")
+	}
+	comeFrom := func(place string) {
+		l.run(node, "ip", "route", "replace", "10.64.3.0/24", "dev", "cm-testtest", "src", "10.64.4."+place)
+		l.run(node, "ip", "-6", "route", "del", "fd00:64:0:3::/64", "dev", "cm-testtest")
+		l.run(node, "ip", "-6", "route", "add", "fd00:64:0:3::/64", "dev", "cm-testtest", "src", "fd00:64:0:4::"+place)
+	}
+	comeFrom("2") // a replica of the other node
+	for _, addr := range addresses {
+		l.closed(node, "tcp", addr, "", "host")
+		l.closed(a.Namespace, "tcp", addr, "web", "host")
+	}
+	comeFrom("1") // the other node itself
+	for _, addr := range addresses {
+		l.open(node, "tcp", addr, "chunks")
+	}
+}
+
 // connectNode creates another node behind the mesh, with a replica at .2 and its own address at .1.
 func (l *lab) connectNode() (namespace string) {
 	l.t.Helper()

@@ -17,12 +17,12 @@ import (
 //	guard         first of all: replicas use only addresses of this node, and never 127.0.0.0/8 of the machine. That they
 //	              use only their own is up to rules of family bridge; see spoofing.go
 //	prerouting    looks up the port of packets from replicas to virtual addresses, and from anywhere to the machine,
-//	              except that of the resolver
+//	              except those of the resolver and of the chunks
 //	output        the same for the machine itself, but not for ::1
 //	sent          what the machine itself sends to virtual addresses without backends is refused
 //	forward       what comes from or goes to a replica or the mesh; see below
 //	input         what replicas, other nodes and neighbours send to the machine: nothing of it is open but the resolver
-//	              and the ingress, to replicas
+//	              and the ingress, to replicas, and the chunks of the object store, to nodes
 //	postrouting   masquerade what leaves the cluster, what enters it, and what returns to its sender
 //	leaving       nothing for a replica leaves the machine unencrypted
 //	tcp_8080      a published port: choose one of its backends
@@ -213,7 +213,7 @@ func (b base) prerouting() nft.Chain {
 	return nft.Chain{
 		Name:  "prerouting",
 		Hook:  &nft.Hook{Type: nftables.ChainTypeNAT, Hook: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityNATDest},
-		Rules: slices.Concat(b.askedOfServices(), lookUpService(comesIn(b.bridge)), b.toResolver(leave), lookUpPort()),
+		Rules: slices.Concat(b.askedOfServices(), lookUpService(comesIn(b.bridge)), b.toResolver(leave), b.toChunks(nil, leave), lookUpPort()),
 	}
 }
 
@@ -222,7 +222,7 @@ func (b base) output() nft.Chain {
 		Name: "output",
 		Hook: &nft.Hook{Type: nftables.ChainTypeNAT, Hook: nftables.ChainHookOutput, Priority: nftables.ChainPriorityNATDest},
 		// The kernel cannot translate ::1.
-		Rules: slices.Concat([][]expr.Any{join(ipv6.to(ipv6.loopback), leave)}, lookUpService(nil), b.toResolver(leave), lookUpPort()),
+		Rules: slices.Concat([][]expr.Any{join(ipv6.to(ipv6.loopback), leave)}, lookUpService(nil), b.toResolver(leave), b.toChunks(nil, leave), lookUpPort()),
 	}
 }
 
@@ -441,10 +441,31 @@ func (b base) toResolver(then []expr.Any) [][]expr.Any {
 	return rules
 }
 
-// fromNodes closes the machine to all others: nodes talk to each other outside the mesh, and published ports lead to
-// replicas.
+// ChunkPort is where a node gives chunks of the object store to other nodes, at its addresses inside of the mesh.
+const ChunkPort = 7702
+
+// toChunks are rules for what is sent to the node's chunks.
+func (b base) toChunks(from func(f ipFamily, own netip.Prefix) []expr.Any, then []expr.Any) [][]expr.Any {
+	var rules [][]expr.Any
+	for _, f := range families {
+		own := b.own(f)
+		if !own.IsValid() {
+			continue
+		}
+		var sender []expr.Any
+		if from != nil {
+			sender = from(f, own)
+		}
+		here := netip.PrefixFrom(at(own, gateway), own.Addr().BitLen())
+		rules = append(rules, join(f.to(here), sender, portIs(unix.IPPROTO_TCP, ChunkPort), then))
+	}
+	return rules
+}
+
+// fromNodes closes the machine to all others but nodes that get chunks: published ports lead to replicas.
 func (b base) fromNodes() nft.Chain {
-	return nft.Chain{Name: chainFromNodes, Rules: append(answered(), goTo(dropHost.chain()))}
+	chunks := b.toChunks(ipFamily.fromNode, accept)
+	return nft.Chain{Name: chainFromNodes, Rules: slices.Concat(answered(), chunks, [][]expr.Any{goTo(dropHost.chain())})}
 }
 
 // sent refuses virtual addresses without backends to the machine itself. It also drops the kernel's advice to replicas

@@ -36,11 +36,12 @@ type ServerList struct {
 	via     string      // by which the machine joined; it may lead where no advertised address does
 	all     []string
 	open    map[*serverConn]bool
+	changed chan struct{}
 }
 
 // NewServerList begins with the servers that the node knows. It calls keep with every new list.
 func NewServerList(about datadir.Membership, keep func([]string) error) *ServerList {
-	l := &ServerList{resolver: manual.NewBuilderWithScheme("cloudless"), keep: keep, via: about.Via, all: about.Servers, open: map[*serverConn]bool{}}
+	l := &ServerList{resolver: manual.NewBuilderWithScheme("cloudless"), keep: keep, via: about.Via, all: about.Servers, open: map[*serverConn]bool{}, changed: make(chan struct{})}
 	l.resolver.InitialState(client.ResolverState(l.Addresses()))
 	return l
 }
@@ -50,12 +51,18 @@ func (l *ServerList) Target() string { return "cloudless:///servers" }
 
 // Addresses are all addresses to try, in this order.
 func (l *ServerList) Addresses() []string {
+	all, _ := l.Follow()
+	return all
+}
+
+// Follow returns all addresses, and a channel that is closed when there are others.
+func (l *ServerList) Follow() (addresses []string, changed <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.via == "" || slices.Contains(l.all, l.via) {
-		return slices.Clone(l.all)
+		return slices.Clone(l.all), l.changed
 	}
-	return append(slices.Clone(l.all), l.via)
+	return append(slices.Clone(l.all), l.via), l.changed
 }
 
 // Learn takes a new list.
@@ -63,6 +70,10 @@ func (l *ServerList) Learn(addresses []string) error {
 	l.mu.Lock()
 	known := slices.Equal(l.all, addresses)
 	l.all = slices.Clone(addresses)
+	if !known {
+		close(l.changed)
+		l.changed = make(chan struct{})
+	}
 	l.mu.Unlock()
 	if known {
 		return nil
@@ -74,11 +85,12 @@ func (l *ServerList) Learn(addresses []string) error {
 // Options let gRPC fail over between the servers.
 func (l *ServerList) Options() []grpc.DialOption {
 	return []grpc.DialOption{
-		grpc.WithResolvers(l.resolver), grpc.WithContextDialer(l.dial), grpc.WithStreamInterceptor(l.watchStream),
+		grpc.WithResolvers(l.resolver), grpc.WithContextDialer(l.Dial), grpc.WithStreamInterceptor(l.watchStream),
 	}
 }
 
-func (l *ServerList) dial(ctx context.Context, address string) (net.Conn, error) {
+// Dial connects to one of the addresses. The connection ends when the machine loses the address that it comes from.
+func (l *ServerList) Dial(ctx context.Context, address string) (net.Conn, error) {
 	conn, err := deadpeer.Dialer().DialContext(ctx, "tcp", address)
 	if err != nil {
 		return nil, err

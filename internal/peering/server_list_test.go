@@ -229,3 +229,22 @@ func TestOtherServersDoNotHideAQuietSessionServer(t *testing.T) {
 		}
 	})
 }
+
+func TestFollowersHearOfNewServers(t *testing.T) {
+	l := NewServerList(datadir.Membership{Servers: []string{"10.0.0.1:7700"}, Via: "127.0.0.1:7700"}, func([]string) error { return nil })
+	addresses, changed := l.Follow()
+	if !slices.Equal(addresses, []string{"10.0.0.1:7700", "127.0.0.1:7700"}) {
+		t.Errorf("the servers are %q", addresses)
+	}
+	must.Succeed(t, l.Learn([]string{"10.0.0.1:7700"}))
+	select {
+	case <-changed:
+		t.Error("the same list counts as a change")
+	default:
+	}
+	must.Succeed(t, l.Learn([]string{"10.0.0.1:7700", "10.0.0.2:7700"}))
+	<-changed
+	if addresses, _ = l.Follow(); len(addresses) != 3 {
+		t.Errorf("the servers are %q, want the new one, too", addresses)
+	}
+}

@@ -33,6 +33,7 @@ func (s *Server) registerMetrics(r *telemetry.Registry) {
 		telemetry.NodeCPU, telemetry.NodeCPUCapacity, telemetry.NodeMemory, telemetry.NodeMemoryCapacity,
 		telemetry.NodeDisk, telemetry.NodeDiskCapacity,
 	}, s.collectNodes)
+	r.Collect(telemetry.Disks(), s.collectDisks)
 	r.Collect(telemetry.ReplicaUsage(), func(emit telemetry.Emit) { telemetry.EmitReplicas(emit, s.allUsage().GetReplicas()) })
 }
 
@@ -194,6 +195,20 @@ func (s *Server) collectNodes(emit telemetry.Emit) {
 		emitAmount(telemetry.NodeDisk, n.GetUsage().GetDisk(), spec.ParseBytes, 1)
 		emitAmount(telemetry.NodeDiskCapacity, n.GetCapacity().GetDisk(), spec.ParseBytes, 1)
 	}
+}
+
+func (s *Server) collectDisks(emit telemetry.Emit) {
+	connected := 0
+	for _, n := range s.disks.Nodes() {
+		if !n.Connected {
+			continue
+		}
+		connected++
+		emit(telemetry.DiskStoreUsed, float64(n.Used), n.Name)
+		emit(telemetry.DiskStoreFree, float64(n.Free), n.Name)
+		emit(telemetry.DiskStoreChunks, float64(n.Chunks), n.Name)
+	}
+	emit(telemetry.DisksConnected, float64(connected))
 }
 
 // allUsage returns the usage of everything. Only the leader receives reports from nodes:

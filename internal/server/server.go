@@ -32,6 +32,7 @@ import (
 	"github.com/cloudless/cloudless/internal/registry"
 	"github.com/cloudless/cloudless/internal/server/auth"
 	"github.com/cloudless/cloudless/internal/server/core"
+	"github.com/cloudless/cloudless/internal/server/disks"
 	"github.com/cloudless/cloudless/internal/server/gateway"
 	"github.com/cloudless/cloudless/internal/server/images"
 	"github.com/cloudless/cloudless/internal/server/login"
@@ -202,6 +203,7 @@ type Server struct {
 	router             *relay.Router
 	passed             *relay.PassedCalls
 	packets            *packets.Server
+	disks              *disks.Disks
 	identities         *svid.Service
 
 	grpc  *edge
@@ -268,13 +270,16 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	}
 	s.port, err = oneport.Listen(ctx, oneport.Options{
 		Address: o.Address, Trust: o.CA.Trust(), Certificate: certificate.Certificate, Log: o.Logger,
-		Peers: peers.Protocols(), Members: []string{packets.Protocol}, Admit: membership.AdmitMembers(s.Store), TicketKeys: o.CA.TicketKeys, Hold: sessions.HoldNodes(o.Collector), Limits: o.Strangers,
+		Peers: peers.Protocols(), Members: []string{packets.Protocol}, Nodes: []string{disks.Protocol}, Admit: membership.AdmitMembers(s.Store), TicketKeys: o.CA.TicketKeys, Hold: sessions.HoldNodes(o.Collector), Limits: o.Strangers,
 	})
 	if err != nil {
 		return nil, err
 	}
 	s.address = s.port.Addr().String()
 	s.packets = packets.New(s.port.Peers(packets.Protocol), s.address, o.Logger)
+	s.disks = disks.New(disks.Options{
+		Connections: s.port.Peers(disks.Protocol), Store: s.Store, Logger: o.Logger, Metrics: telemetry.NewChunks(s.scrape),
+	})
 	s.connect(o, certificate)
 	s.sessions = sessions.New(sessions.Options{
 		Core: s.Core, Nodes: o.Nodes, Collector: o.Collector, Login: s.images.LoginOf, Addresses: s.membership.Addresses, Duplicates: &s.duplicates,
@@ -347,6 +352,9 @@ func (s *Server) Membership() *membership.Membership { return s.membership }
 // Sessions returns the sessions of the agents with this server.
 func (s *Server) Sessions() *sessions.Sessions { return s.sessions }
 
+// Disks returns the disks of the nodes, as far as they are connected to this server.
+func (s *Server) Disks() *disks.Disks { return s.disks }
+
 // KeyReports are what the members say of their keys.
 func (s *Server) KeyReports(ctx context.Context) authority.Reports {
 	return authority.Reports{Servers: s.membership.KeyReports(ctx), Nodes: s.sessions.TrustReports()}
@@ -408,6 +416,7 @@ func (s *Server) Run(ctx context.Context) error {
 	g.Go(func() error { return s.dispatch(ctx) })
 	g.Go(func() error { return s.sessions.Run(ctx) })
 	g.Go(func() error { return s.packets.Run(ctx) })
+	g.Go(func() error { return s.disks.Run(ctx) })
 	g.Go(func() error { return s.enrollment.Run(ctx) })
 	g.Go(func() error { return s.images.Prune(ctx) })
 	g.Go(func() error { return s.tokenUses.Run(ctx) })
@@ -476,6 +485,7 @@ func (s *Server) dispatch(ctx context.Context) error {
 // catchUp does what route does, for all changes that this server may have missed.
 func (s *Server) catchUp(snap *state.Snapshot) {
 	s.sessions.CatchUp(snap)
+	s.disks.CatchUp(snap)
 	s.revoked.RevokeMissing(snap)
 	s.revoked.Recheck(s.auth, "")
 	s.membership.CatchUp(snap)
@@ -483,6 +493,7 @@ func (s *Server) catchUp(snap *state.Snapshot) {
 
 func (s *Server) route(c state.Change) {
 	s.sessions.Route(c)
+	s.disks.Route(c)
 	s.membership.Route(c)
 	switch {
 	case c.Kind == state.KindToken && c.New == nil:

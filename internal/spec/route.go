@@ -196,6 +196,9 @@ func checkRouteKind(s *v1.RouteSpec, found *violations) {
 	if s.GetTcp() == dnsPort {
 		found.add("spec.tcp", "%d is the port of the resolver that every node has; choose another", dnsPort)
 	}
+	if s.GetTcp() == chunkPort {
+		found.add("spec.tcp", "%d is the port by which the nodes get chunks of the object store from each other; choose another", chunkPort)
+	}
 	if s.GetUdp() == meshPort {
 		found.add("spec.udp", "%d is the port of the mesh, by which the nodes reach each other; choose another", meshPort)
 	}

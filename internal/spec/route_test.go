@@ -26,6 +26,7 @@ func TestWrongRoutesAreRefused(t *testing.T) {
 		"{" + to + "}":                                                                          "spec: says nothing to answer for: give a host such as shop.example.org, or a tcp or udp port",
 		"{host: a.org, tcp: 5432, " + to + "}":                                                  "spec.tcp: is given beside host, and a route has exactly one of host, tcp and udp",
 		"{tcp: 22, " + to + "}":                                                                 "spec.tcp: 22 is the port of SSH",
+		"{tcp: 7702, " + to + "}":                                                               "spec.tcp: 7702 is the port by which the nodes get chunks",
 		"{udp: 7701, " + to + "}":                                                               "spec.udp: 7701 is the port of the mesh",
 		"{host: Shop.Example.org, " + to + "}":                                                  "spec.host: must be a host name in lower case",
 		"{host: '*', " + to + "}":                                                               "spec.host: must be a host name",

@@ -88,6 +88,12 @@ func TestRefusals(t *testing.T) {
 		},
 		{
 			func(w *v1.Workload) {
+				w.Spec.Ports = []*v1.Port{{Port: 80, Publish: 7702, Protocol: "udp"}, {Port: 81, Publish: 7702}}
+			},
+			`spec.ports[1].publish: 7702/tcp is the port by which the nodes get chunks of the object store from each other; choose another`,
+		},
+		{
+			func(w *v1.Workload) {
 				w.Spec.Ports = []*v1.Port{{Port: 80, Publish: 80, PublishAddress: "169.254.1.1"}}
 			},
 			`spec.ports[0].publishAddress: "169.254.1.1" is a link-local address, which nothing is published at; give another address of the nodes, such as 192.0.2.7, or leave it out for all`,

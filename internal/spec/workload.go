@@ -272,9 +272,9 @@ func readAmount[T any](path, s string, parse func(string) (T, error), found *vio
 	return n, true
 }
 
-// sshPort cannot be published, nor meshPort by UDP, and dnsPort only at one address: the resolver of each node has it at
-// the address of the bridge.
-const sshPort, dnsPort, meshPort = 22, 53, 7701
+// sshPort cannot be published, nor meshPort by UDP and chunkPort by TCP, and dnsPort only at one address: the resolver of
+// each node has it at the address of the bridge.
+const sshPort, dnsPort, meshPort, chunkPort = 22, 53, 7701, 7702
 
 func checkPorts(s *v1.WorkloadSpec, found *violations) {
 	if s.Network == "none" && len(s.Ports) > 0 {
@@ -326,6 +326,9 @@ func checkPublish(s *v1.WorkloadSpec, p *v1.Port, path string, found *violations
 	}
 	if p.GetPublish() == meshPort && p.GetProtocol() == "udp" {
 		found.add(path+".publish", "%d/udp is the port of the mesh, by which the nodes reach each other; choose another", meshPort)
+	}
+	if p.GetPublish() == chunkPort && p.GetProtocol() != "udp" {
+		found.add(path+".publish", "%d/tcp is the port by which the nodes get chunks of the object store from each other; choose another", chunkPort)
 	}
 	for _, field := range []struct{ name, value string }{{".publishMode", p.GetPublishMode()}, {".publishAddress", p.GetPublishAddress()}} {
 		switch {

@@ -12,6 +12,7 @@ type Agent struct {
 	imagesRemoved, imageBytesRemoved        prometheus.Counter
 	connected                               prometheus.Gauge
 	exits, pulls, probes                    *prometheus.CounterVec
+	chunks, chunkBytes                      *prometheus.CounterVec
 	driverSeconds                           *prometheus.HistogramVec
 	measureSeconds                          prometheus.Observer
 }
@@ -24,6 +25,7 @@ func NewAgent(r *Registry) *Agent {
 		evictions: r.Counter(AgentEvictions).WithLabelValues(), imagesRemoved: r.Counter(AgentImagesRemoved).WithLabelValues(),
 		imageBytesRemoved: r.Counter(AgentImageBytesRemoved).WithLabelValues(),
 		exits:             r.Counter(AgentExits), pulls: r.Counter(AgentPulls), probes: r.Counter(AgentProbes),
+		chunks: r.Counter(AgentChunkOperations), chunkBytes: r.Counter(AgentChunkBytes),
 		driverSeconds: r.Histogram(AgentDriverSeconds), measureSeconds: r.Histogram(AgentMeasureSeconds).WithLabelValues(),
 	}
 }
@@ -99,5 +101,16 @@ func (a *Agent) Exited(result string) {
 func (a *Agent) Measured(took time.Duration) {
 	if a != nil {
 		a.measureSeconds.Observe(took.Seconds())
+	}
+}
+
+// Chunk counts what was done with a chunk of the object store: put, get or fetch, with its result.
+func (a *Agent) Chunk(operation, result string, bytes int) {
+	if a == nil {
+		return
+	}
+	a.chunks.WithLabelValues(operation, result).Inc()
+	if result == "done" {
+		a.chunkBytes.WithLabelValues(operation).Add(float64(max(0, bytes)))
 	}
 }

@@ -313,6 +313,45 @@ var (
 		Help: "Time to measure all running replicas once.",
 	}
 
+	ChunkOperations = Metric{
+		Name: "cloudless_chunk_operations_total", Kind: KindCounter, From: FromServer, Labels: []string{"operation", "result"},
+		Help: "Chunks of the object store that this server has put on nodes, got from them, or had them fetch from each other, by operation (put, get, fetch) and result: done, missing, damaged, full, cancelled or failed.",
+	}
+	ChunkBytes = Metric{
+		Name: "cloudless_chunk_bytes_total", Kind: KindCounter, Unit: "bytes", From: FromServer, Labels: []string{"operation"},
+		Help: "Bytes of these chunks, of those that were done.",
+	}
+	ChunkSeconds = Metric{
+		Name: "cloudless_chunk_seconds", Kind: KindHistogram, Unit: "seconds", From: FromServer, Labels: []string{"operation"}, Buckets: callBuckets,
+		Help: "Time to put a chunk durably on a node, or to get it.",
+	}
+	ChunksDeleted = Metric{
+		Name: "cloudless_chunks_deleted_total", Kind: KindCounter, From: FromServer, Help: "Chunks that this server has deleted from nodes.",
+	}
+	ChunksDamaged = Metric{
+		Name: "cloudless_chunks_damaged_total", Kind: KindCounter, From: FromServer, Help: "Chunks that nodes have reported to this server as damaged or missing.",
+	}
+	DisksConnected = Metric{
+		Name: "cloudless_disks_connected", Kind: KindGauge, From: FromServer, Help: "Nodes whose chunks this server can reach now.",
+	}
+	DiskStoreUsed = Metric{
+		Name: "cloudless_disk_store_used_bytes", Kind: KindGauge, Unit: "bytes", From: FromServer, Labels: []string{"node"}, Help: "What the object store uses of a node's disk.",
+	}
+	DiskStoreFree = Metric{
+		Name: "cloudless_disk_store_free_bytes", Kind: KindGauge, Unit: "bytes", From: FromServer, Labels: []string{"node"}, Help: "What the object store may still use of a node's disk.",
+	}
+	DiskStoreChunks = Metric{
+		Name: "cloudless_disk_store_chunks", Kind: KindGauge, From: FromServer, Labels: []string{"node"}, Help: "Chunks on a node's disk.",
+	}
+	AgentChunkOperations = Metric{
+		Name: "cloudless_agent_chunk_operations_total", Kind: KindCounter, From: FromAgent, Labels: []string{"operation", "result"},
+		Help: "Chunks that this node has stored, read, or fetched from other nodes, by operation (put, get, fetch) and result: done, missing, damaged, full or failed.",
+	}
+	AgentChunkBytes = Metric{
+		Name: "cloudless_agent_chunk_bytes_total", Kind: KindCounter, Unit: "bytes", From: FromAgent, Labels: []string{"operation"},
+		Help: "Bytes of these chunks, of those that were done.",
+	}
+
 	MeshPeers = Metric{
 		Name: "cloudless_mesh_peers", Kind: KindGauge, From: FromAgent,
 		Labels: []string{"state"}, Help: "Other nodes by how this one reaches them (direct, relayed, down, idle).",
@@ -331,6 +370,11 @@ var (
 		Labels: []string{"rule"}, Help: "Packets that the rules of the node have dropped, by rule.",
 	}
 )
+
+// Disks are the metrics of the disks of the object store, as a server knows them.
+func Disks() []Metric {
+	return []Metric{DisksConnected, DiskStoreUsed, DiskStoreFree, DiskStoreChunks}
+}
 
 // Mesh is the metrics of a node's network.
 func Mesh() []Metric {
@@ -368,6 +412,8 @@ func Catalogue() []Metric {
 		SchedulingDecisions, SchedulingSeconds, PendingReplicas,
 		NodeCPU, NodeCPUCapacity, NodeMemory, NodeMemoryCapacity, NodeDisk, NodeDiskCapacity,
 	}
+	all = append(all, ChunkOperations, ChunkBytes, ChunkSeconds, ChunksDeleted, ChunksDamaged)
+	all = append(all, Disks()...)
 	all = append(all, Routes()...)
 	all = append(all, ReplicaUsage()...)
 	all = append(all, Mesh()...)
@@ -375,5 +421,6 @@ func Catalogue() []Metric {
 		NodeReceived, NodeSent, NodeRead, NodeWritten,
 		AgentReplicas, AgentConnected, AgentSessions, AgentSessionFailures, AgentDriverSeconds,
 		AgentRestarts, AgentEvictions, AgentImagesRemoved, AgentImageBytesRemoved, AgentExits, AgentProbes, AgentPulls, AgentLogBytes, AgentMeasureSeconds,
+		AgentChunkOperations, AgentChunkBytes,
 	)
 }

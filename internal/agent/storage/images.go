@@ -12,6 +12,10 @@ type Disk struct{ Total, Used int64 }
 // Free is what is left.
 func (d Disk) Free() int64 { return max(0, d.Total-d.Used) }
 
+// Reserve is what the chunks of the object store leave free. They never fill the disk so far that images are removed, nor
+// that the node has DiskPressure.
+func (d Disk) Reserve(high int) int64 { return d.Total - d.Total*int64(high)/100 }
+
 func (d Disk) above(percent int) bool { return d.Total > 0 && d.Used*100 > d.Total*int64(percent) }
 
 const (

@@ -70,6 +70,8 @@ type Options struct {
 	Peers []string
 	// Members are the names of protocols that only nodes and servers of the cluster may speak.
 	Members []string
+	// Nodes are the names of protocols that only nodes of the cluster may speak.
+	Nodes []string
 	// Admit may refuse members with a valid certificate in the handshake; nil refuses none. Members that speak gRPC are
 	// admitted: a refused call tells them the reason.
 	Admit func(identity.ID) error
@@ -153,7 +155,7 @@ func newPort(listener net.Listener, o Options) *Port {
 		grpc:     newRoute(listener.Addr(), config, "h2"),
 		http:     newRoute(listener.Addr(), strict, "h2", "http/1.1"),
 		gate:     newGate(o.Limits, o.HandshakeTimeout),
-		peers:    newPeerRoutes(listener.Addr(), strict, o.Peers, o.Members),
+		peers:    newPeerRoutes(listener.Addr(), strict, o),
 		timeout:  o.HandshakeTimeout,
 		slots:    make(chan struct{}, o.MaxHandshakes),
 		log:      o.Log,

@@ -9,8 +9,8 @@ import (
 	"github.com/cloudless/cloudless/internal/identity"
 )
 
-// Peers returns the connections for one of the protocols in [Options.Peers] or [Options.Members]. The handshake refuses
-// clients that may not speak it. It is nil for any other protocol.
+// Peers returns the connections for one of the protocols in [Options.Peers], [Options.Members] or [Options.Nodes]. The
+// handshake refuses clients that may not speak it. It is nil for any other protocol.
 func (p *Port) Peers(protocol string) net.Listener {
 	if r := p.peers[protocol]; r != nil {
 		return r
@@ -18,13 +18,16 @@ func (p *Port) Peers(protocol string) net.Listener {
 	return nil
 }
 
-func newPeerRoutes(addr net.Addr, base *tls.Config, servers, members []string) map[string]*route {
-	routes := make(map[string]*route, len(servers)+len(members))
-	for _, protocol := range servers {
+func newPeerRoutes(addr net.Addr, base *tls.Config, o Options) map[string]*route {
+	routes := make(map[string]*route, len(o.Peers)+len(o.Members)+len(o.Nodes))
+	for _, protocol := range o.Peers {
 		routes[protocol] = newPeerRoute(addr, base, protocol, identity.KindServer)
 	}
-	for _, protocol := range members {
+	for _, protocol := range o.Members {
 		routes[protocol] = newPeerRoute(addr, base, protocol, identity.KindServer, identity.KindNode)
+	}
+	for _, protocol := range o.Nodes {
+		routes[protocol] = newPeerRoute(addr, base, protocol, identity.KindNode)
 	}
 	return routes
 }

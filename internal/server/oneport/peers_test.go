@@ -99,6 +99,25 @@ func TestOnlyServersSpeakProtocolsBetweenServers(t *testing.T) {
 	}
 }
 
+func TestOnlyNodesSpeakProtocolsOfNodes(t *testing.T) {
+	c := newCluster(t)
+	o := c.options(t)
+	o.Nodes = []string{talk}
+	s := serve(t, c, o)
+	s.echo(t)
+	if err := s.speak(t, c.member(t, identity.KindNode, "n-1")); err != nil {
+		t.Errorf("a node: %v", err)
+	}
+	for _, kind := range []identity.Kind{identity.KindServer, identity.KindUser} {
+		if err := s.speak(t, c.member(t, kind, "ann")); err == nil {
+			t.Errorf("a %s may speak the protocol of the nodes", kind)
+		}
+	}
+	if err := s.speak(t, nil); err == nil {
+		t.Error("nobody may speak the protocol of the nodes")
+	}
+}
+
 // The code that cuts the connections of a removed member may miss one whose peer is not known yet.
 func TestMemberRemovedDuringItsHandshakeIsRefused(t *testing.T) {
 	c := newCluster(t)
