@@ -1,6 +1,7 @@
 package object
 
 import (
+	"errors"
 	"fmt"
 
 	objectv1 "github.com/cloudless/cloudless/api/gen/cloudless/object/v1"
@@ -22,8 +23,10 @@ func aboutUpload(b Bucket, key, upload string, err error) error {
 
 func aboutBucket(b Bucket, err error) error { return fmt.Errorf("bucket %s: %w", b.Name, err) }
 
-// refused are the reasons of the names that callers handle. "quota" and "epoch" are not here: the first one has figures,
-// the second one is handled in this package.
+// errTooSlow is what is left of "epoch" after some attempts.
+var errTooSlow = errors.New("the content was stored too long ago to be kept: put it again")
+
+// refused are the reasons of the names that callers handle. "quota" is not here because it has figures.
 var refused = map[string]error{
 	"no_bucket":    ErrNoBucket,
 	"no_key":       ErrNoKey,
@@ -33,6 +36,7 @@ var refused = map[string]error{
 	"precondition": ErrPrecondition,
 	"bad_part":     ErrBadPart,
 	"small_part":   ErrSmallPart,
+	"epoch":        errTooSlow,
 }
 
 // refusal is the error of an operation that was refused, or nil.

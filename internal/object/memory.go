@@ -48,7 +48,15 @@ func (m *memory) take(ctx context.Context, size int) (*buffer, error) {
 	return m.buffer(class), nil
 }
 
-// try returns a buffer for size bytes if others do not need the memory more.
+// ahead returns a buffer for size bytes that are not needed yet, unless memory is short.
+func (m *memory) ahead(size int) *buffer {
+	if m.total-m.used.Load()-int64(classes[classOf(size)]) < m.total/4 {
+		return nil
+	}
+	return m.try(size)
+}
+
+// try returns a buffer for size bytes, or nil if there is no memory for it now.
 func (m *memory) try(size int) *buffer {
 	class := classOf(size)
 	if !m.bounded.TryAcquire(int64(classes[class])) {

@@ -222,7 +222,7 @@ func (g *rangeReader) begin() error {
 			if err != nil {
 				return err
 			}
-		} else if buf = g.reader.store.memory.try(p.room()); buf == nil {
+		} else if buf = g.reader.store.memory.ahead(p.room()); buf == nil {
 			return nil
 		}
 		g.at += int64(p.length)
