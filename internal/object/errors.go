@@ -23,7 +23,7 @@ func aboutUpload(b Bucket, key, upload string, err error) error {
 
 func aboutBucket(b Bucket, err error) error { return fmt.Errorf("bucket %s: %w", b.Name, err) }
 
-// errTooSlow is what is left of "epoch" after some attempts.
+// errTooSlow is what is left of "epoch" after some attempts, and of "stale": the staged lists have expired.
 var errTooSlow = errors.New("the content was stored too long ago to be kept: put it again")
 
 // refused are the reasons of the names that callers handle. "quota" is not here because it has figures.
@@ -37,6 +37,7 @@ var refused = map[string]error{
 	"bad_part":     ErrBadPart,
 	"small_part":   ErrSmallPart,
 	"epoch":        errTooSlow,
+	"stale":        errTooSlow,
 }
 
 // refusal is the error of an operation that was refused, or nil.

@@ -55,7 +55,13 @@ func (s *Store) admit(ctx context.Context, b Bucket, r PutRequest) error {
 	if err := met(view, b, r.Key, r.Condition); err != nil {
 		return err
 	}
-	return roomFor(view, b, max(r.Size, 0))
+	var replaced *objectv1.Version
+	if b.Versioning != "enabled" {
+		if replaced, err = view.Version(b.UID, r.Key, []byte(nullVersion)); err != nil {
+			return err
+		}
+	}
+	return roomFor(view, b, max(r.Size, 0)-replaced.GetCharged())
 }
 
 // met is whether a condition holds now.

@@ -124,7 +124,15 @@ func (s *Store) openUpload(ctx context.Context, b Bucket, p Part) error {
 	if u == nil {
 		return ErrNoUpload
 	}
-	return roomFor(view, b, max(p.Size, 0))
+	var replaced int64
+	before, _, err := view.Parts(id, uint32(p.Number-1), 1)
+	if err != nil {
+		return err
+	}
+	if len(before) == 1 && before[0].GetNumber() == uint32(p.Number) {
+		replaced = before[0].GetSize()
+	}
+	return roomFor(view, b, max(p.Size, 0)-replaced)
 }
 
 // putPart gives an upload the content that was taken in.
