@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"log/slog"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -152,6 +153,14 @@ func (p places) why() string {
 	return text.String()
 }
 
+// source is a node to read from.
+type source struct {
+	uid             string
+	doubtful, local bool
+	// wait is how many seconds a read will take; 0 is not known.
+	wait float64
+}
+
 // sources orders nodes that have a chunk for reading: healthy before doubtful ones, then the local one, then those that
 // will answer first.
 func (f *fleet) sources(uids []string) []string {
@@ -159,27 +168,26 @@ func (f *fleet) sources(uids []string) []string {
 	defer f.mu.Unlock()
 	f.refresh()
 	now := time.Now()
-	type source struct {
-		uid      string
-		doubtful bool
-		local    bool
-		wait     float64
-	}
-	known := make([]source, 0, len(uids))
+	var known []source
+	best := math.Inf(1)
 	for _, uid := range uids {
 		i, there := f.index[uid]
 		if !there || !f.nodes[i].Connected {
 			continue
 		}
 		h := f.health[uid]
-		known = append(known, source{uid, now.Before(h.doubted), f.nodes[i].Local, float64(h.reading+1) * h.pace})
+		s := source{uid, now.Before(h.doubted), f.nodes[i].Local, float64(h.reading+1) * h.pace}
+		if !s.local && s.wait > 0 {
+			best = min(best, s.wait)
+		}
+		known = append(known, s)
 	}
 	slices.SortStableFunc(known, func(a, b source) int {
 		if a.doubtful != b.doubtful {
 			return order(b.doubtful)
 		}
-		if a.local != b.local {
-			return order(a.local)
+		if a, b := a.near(best), b.near(best); a != b {
+			return order(a)
 		}
 		return cmp.Compare(a.wait, b.wait)
 	})
@@ -189,6 +197,9 @@ func (f *fleet) sources(uids []string) []string {
 	}
 	return sorted
 }
+
+// near is whether the node is on this machine, and its disk not much slower than the best of the others.
+func (s source) near(best float64) bool { return s.local && s.wait < 4*best }
 
 // order puts the first of two before the second.
 func order(first bool) int {
