@@ -2,14 +2,28 @@ package names
 
 import (
 	"errors"
-	"iter"
+	"fmt"
 	"log/slog"
+	"sync"
+	"sync/atomic"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
 
 	objectv1 "github.com/cloudless/cloudless/api/gen/cloudless/object/v1"
 )
 
+const (
+	defaultCache = 32 << 20
+	// maxChange is how large a change in memory gets before it is committed.
+	maxChange = 4 << 20
+)
+
+// ErrClosed says that the store was closed.
+var ErrClosed = errors.New("the names are closed")
+
 // Hash is the BLAKE3 digest of a chunk.
-type Hash [32]byte
+type Hash [hashSize]byte
 
 // Options configures the store.
 type Options struct {
@@ -18,6 +32,8 @@ type Options struct {
 	Logger *slog.Logger
 	// Cache is how many bytes of the data are kept in memory; 32 MiB if 0.
 	Cache int64
+	// files is the file system; that of the machine if nil.
+	files vfs.FS
 }
 
 // Entry is a committed log entry.
@@ -27,165 +43,198 @@ type Entry struct {
 	Data []byte
 }
 
-// Names is the store. It is the machine of a group of package consensus.
-type Names struct{}
+// Names is the store. It is the machine of a group of package consensus. All methods may be called at once.
+type Names struct {
+	logger  *slog.Logger
+	folder  *folder
+	applied atomic.Uint64
+
+	// writing is held by whoever changes the store, and guards what follows.
+	writing sync.Mutex
+	meta    meta
+	nodes   map[uint32]bool
+	// broken is why nothing can be applied any more.
+	broken error
+
+	// mu guards current, which is nil after Close.
+	mu      sync.RWMutex
+	current *database
+}
 
 // Open opens or creates the store.
-func Open(Options) (*Names, error) { return nil, errors.ErrUnsupported }
+func Open(options Options) (_ *Names, err error) {
+	if options.Dir == "" {
+		return nil, errors.New("the names need a folder")
+	}
+	if options.Logger == nil {
+		options.Logger = slog.New(slog.DiscardHandler)
+	}
+	if options.Cache == 0 {
+		options.Cache = defaultCache
+	}
+	if options.files == nil {
+		options.files = vfs.Default
+	}
+	f, err := openFolder(options)
+	if err != nil {
+		return nil, fmt.Errorf("open the names in %s: %w", options.Dir, err)
+	}
+	db, err := f.openCurrent()
+	if err != nil {
+		return nil, fmt.Errorf("open the names in %s: %w", options.Dir, errors.Join(err, f.close()))
+	}
+	n := &Names{logger: options.Logger, folder: f}
+	n.use(db)
+	return n, nil
+}
 
-// Close writes what is in memory and closes all files.
-func (*Names) Close() error { return errors.ErrUnsupported }
+// use makes a database the current one.
+func (n *Names) use(db *database) {
+	n.meta, n.nodes, n.broken = db.meta, db.nodes, nil
+	n.applied.Store(n.meta.applied)
+	n.mu.Lock()
+	n.current = db
+	n.mu.Unlock()
+}
+
+// acquire returns the current database, which stays open until it is released.
+func (n *Names) acquire() (*database, error) {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	if n.current == nil {
+		return nil, ErrClosed
+	}
+	n.current.acquire()
+	return n.current, nil
+}
+
+// Close writes what is in memory and closes all files. Those of open views are closed with them.
+func (n *Names) Close() error {
+	n.writing.Lock()
+	defer n.writing.Unlock()
+	n.mu.Lock()
+	db := n.current
+	n.current = nil
+	n.mu.Unlock()
+	if db == nil {
+		return nil
+	}
+	err := db.flush()
+	if err != nil {
+		err = fmt.Errorf("write the names in %s (the log still has what is missing): %w", n.folder.dir, err)
+	}
+	return errors.Join(err, db.release(), n.folder.close())
+}
 
 // Apply applies committed entries, one after the other, and returns the results of each. It skips those that it has
-// applied before a restart. An error means that an entry is not understood: nothing may be applied after it.
-func (*Names) Apply([]Entry) ([]*objectv1.Results, error) { return nil, errors.ErrUnsupported }
+// applied before a restart; their results are nil. An error means that an entry is not understood, or that the disk
+// failed: nothing may be applied after it, and only the entries that have results were applied.
+func (n *Names) Apply(entries []Entry) ([]*objectv1.Results, error) {
+	n.writing.Lock()
+	defer n.writing.Unlock()
+	db, err := n.acquire()
+	if err != nil {
+		return nil, err
+	}
+	defer n.releaseOrLog(db)
+	if n.broken != nil {
+		return nil, n.broken
+	}
+	all := make([]*objectv1.Results, 0, len(entries))
+	for len(all) < len(entries) && err == nil {
+		var results []*objectv1.Results
+		results, err = n.applySome(db, entries[len(all):])
+		all = append(all, results...)
+	}
+	n.broken = err
+	return all, err
+}
+
+// applySome applies entries in one change, until it becomes large.
+func (n *Names) applySome(db *database, entries []Entry) ([]*objectv1.Results, error) {
+	change := newChange(db.DB, n.meta, n.nodes)
+	defer func() { n.warn("close a batch", change.Close()) }()
+	var results []*objectv1.Results
+	var bad error // an entry that is not understood; those before it are applied
+	for _, e := range entries {
+		if e.Index <= change.meta.applied {
+			results = append(results, nil)
+			continue
+		}
+		if change.Len() > maxChange {
+			break
+		}
+		entry, err := decodeEntry(e.Data)
+		if err != nil {
+			bad = fmt.Errorf("entry %d of the log of names is not understood: %w", e.Index, err)
+			break
+		}
+		result, err := change.apply(e.Index, entry)
+		if err != nil {
+			return nil, fmt.Errorf("apply entry %d of the log of names: %w", e.Index, err)
+		}
+		results = append(results, result)
+	}
+	if change.meta.applied == n.meta.applied {
+		return results, bad
+	}
+	if err := change.commit(); err != nil {
+		return nil, fmt.Errorf("write entries of the log of names: %w", err)
+	}
+	n.meta = change.meta
+	n.applied.Store(n.meta.applied)
+	return results, bad
+}
 
 // Applied is the index of the newest entry that was applied. After a restart it may be smaller than before: the log
 // has those that are missing.
-func (*Names) Applied() uint64 { return 0 }
+func (n *Names) Applied() uint64 { return n.applied.Load() }
 
 // Checkpoint makes everything durable, and a complete copy in a new folder, by hard links. It returns the index of the
-// newest entry in the copy.
-func (*Names) Checkpoint(string) (uint64, error) { return 0, errors.ErrUnsupported }
+// newest entry in the copy. Entries may be applied meanwhile.
+func (n *Names) Checkpoint(dir string) (uint64, error) {
+	db, err := n.acquire()
+	if err != nil {
+		return 0, err
+	}
+	defer n.releaseOrLog(db)
+	if err := db.flush(); err != nil {
+		return 0, fmt.Errorf("write the names in %s: %w", n.folder.dir, err)
+	}
+	if err := db.Checkpoint(dir); err != nil {
+		return 0, fmt.Errorf("copy the names to %s: %w", dir, err)
+	}
+	index, err := n.folder.indexOf(dir)
+	if err != nil {
+		return 0, fmt.Errorf("read the copy of the names in %s: %w", dir, err)
+	}
+	return index, nil
+}
 
 // Restore replaces everything with a copy that Checkpoint has made, perhaps on another server. The folder is gone
-// afterwards. Views that are open stay valid.
-func (*Names) Restore(string) error { return errors.ErrUnsupported }
-
-// View returns the current state. It does not change, and must be closed.
-func (*Names) View() *View { return nil }
-
-// View is the state after one entry.
-type View struct{}
-
-// Close gives up the view.
-func (*View) Close() {}
-
-// Index is that of the newest entry in the view.
-func (*View) Index() uint64 { return 0 }
-
-// Epoch is the current one of the collection of garbage, from 1.
-func (*View) Epoch() uint64 { return 0 }
-
-// Current returns the current version of a key, which may be a delete marker, or nil.
-func (*View) Current(bucket, key string) (*objectv1.Version, error) {
-	return nil, errors.ErrUnsupported
+// afterwards. Views that are open stay valid. A crash leaves either everything as it was, or the copy.
+func (n *Names) Restore(dir string) error {
+	n.writing.Lock()
+	defer n.writing.Unlock()
+	old, err := n.acquire()
+	if err != nil {
+		return err
+	}
+	defer n.releaseOrLog(old)
+	db, err := n.folder.replace(dir)
+	if err != nil {
+		return fmt.Errorf("restore the names from %s: %w", dir, err)
+	}
+	n.use(db)
+	old.discard()
+	n.releaseOrLog(old) // for the store itself
+	return nil
 }
 
-// Version returns a version by its id of 16 bytes, or by "null", or nil.
-func (*View) Version(bucket, key string, id []byte) (*objectv1.Version, error) {
-	return nil, errors.ErrUnsupported
+func (n *Names) releaseOrLog(db *database) { n.warn("close the database", db.release()) }
+
+func (n *Names) warn(what string, err error) {
+	if err != nil {
+		n.logger.Warn("names: "+what, "error", err)
+	}
 }
-
-// Blocks returns the blocks of a version in order, from the one that has the byte at an offset. It yields the offset of
-// each block in the object.
-func (*View) Blocks(version *objectv1.Version, offset int64) iter.Seq2[Placed, error] { return nil }
-
-// Placed is a block at its offset.
-type Placed struct {
-	Offset int64
-	Block  *objectv1.Block
-}
-
-// Chunk returns what is known of a chunk, or nil.
-func (*View) Chunk(Hash) (*objectv1.Chunk, error) { return nil, errors.ErrUnsupported }
-
-// ListRequest selects a page of a bucket's keys, in the order of their bytes.
-type ListRequest struct {
-	Prefix, Delimiter string
-	// After is the last key or common prefix of the page before; AfterVersion the last version of that key.
-	After        string
-	AfterVersion []byte
-	// Versions lists all versions and delete markers, the newest of a key first; otherwise only current versions.
-	Versions bool
-	Limit    int
-}
-
-// Listing is a page.
-type Listing struct {
-	Items []Listed
-	// More is whether another page follows. It begins after Last and LastVersion.
-	More        bool
-	Last        string
-	LastVersion []byte
-}
-
-// Listed is a version or a common prefix.
-type Listed struct {
-	// Key is the common prefix if Version is nil.
-	Key     string
-	Version *objectv1.Version
-	// Latest is whether it is the current version.
-	Latest bool
-}
-
-// List returns a page of a bucket.
-func (*View) List(bucket string, request ListRequest) (Listing, error) {
-	return Listing{}, errors.ErrUnsupported
-}
-
-// Usage returns what a bucket holds, never nil; NamespaceUsage the bytes of a namespace.
-func (*View) Usage(bucket string) (*objectv1.BucketUsage, error) { return nil, errors.ErrUnsupported }
-
-// NamespaceUsage returns the bytes of all buckets of a namespace.
-func (*View) NamespaceUsage(namespace string) (int64, error) { return 0, errors.ErrUnsupported }
-
-// Upload returns an upload, or nil.
-func (*View) Upload(bucket, key string, id []byte) (*objectv1.Upload, error) {
-	return nil, errors.ErrUnsupported
-}
-
-// Uploads returns a page of the uploads of a bucket, in the order of their keys and, for a key, of their ids.
-func (*View) Uploads(bucket, prefix, afterKey string, afterID []byte, limit int) (uploads []*objectv1.Upload, more bool, err error) {
-	return nil, false, errors.ErrUnsupported
-}
-
-// Parts returns a page of the parts of an upload, in the order of their numbers.
-func (*View) Parts(upload []byte, after uint32, limit int) (parts []*objectv1.Part, more bool, err error) {
-	return nil, false, errors.ErrUnsupported
-}
-
-// Nodes returns the numbers of the nodes by their uids.
-func (*View) Nodes() (map[string]uint32, error) { return nil, errors.ErrUnsupported }
-
-// Found is a chunk that a query has found.
-type Found struct {
-	Hash  Hash
-	Chunk *objectv1.Chunk
-}
-
-// Short returns chunks that fewer nodes have than should, in ascending order.
-func (*View) Short(after Hash, limit int) ([]Found, error) { return nil, errors.ErrUnsupported }
-
-// ChunksOn returns chunks that a node should have, in ascending order.
-func (*View) ChunksOn(node uint32, after Hash, limit int) ([]Found, error) {
-	return nil, errors.ErrUnsupported
-}
-
-// FoundDead is a chunk that nothing refers to.
-type FoundDead struct {
-	Hash Hash
-	Dead *objectv1.DeadChunk
-}
-
-// Dead returns chunks that nothing has referred to since an epoch or before, in ascending order.
-func (*View) Dead(epoch uint64, after Hash, limit int) ([]FoundDead, error) {
-	return nil, errors.ErrUnsupported
-}
-
-// Unreferenced returns block lists that Release has to be proposed for.
-func (*View) Unreferenced(limit int) ([]*objectv1.ReleasedList, error) {
-	return nil, errors.ErrUnsupported
-}
-
-// Expired is something whose time is over: the operation that removes it.
-type Expired struct{ Operation *objectv1.Operation }
-
-// Expired returns operations, without their times, that remove versions, uploads and staged lists whose time is over.
-func (*View) Expired(now int64, limit int) ([]Expired, error) { return nil, errors.ErrUnsupported }
-
-// Totals are counted while entries are applied.
-type Totals struct{ Objects, Versions, Bytes, Chunks, ChunkBytes, Short, Dead int64 }
-
-// Totals returns the totals of all buckets.
-func (*View) Totals() (Totals, error) { return Totals{}, errors.ErrUnsupported }
