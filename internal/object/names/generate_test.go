@@ -29,11 +29,11 @@ type generator struct {
 }
 
 func (g *generator) pick(label string, from []string) string {
-	return rapid.SampledFrom(from).Draw(g, label)
+	return rapid.SampledFrom(from).Draw(g.T, label)
 }
 
 func (g *generator) number(label string, below int) int {
-	return rapid.IntRange(0, below-1).Draw(g, label)
+	return rapid.IntRange(0, below-1).Draw(g.T, label)
 }
 
 func (g *generator) rarely(label string) bool { return g.number(label, 8) == 0 }
@@ -128,7 +128,7 @@ func (g *generator) content(most int) (blocks []*objectv1.Block, chunks []*objec
 func (g *generator) etag() string { return g.pick("etag", []string{"1", "2", "3"}) }
 
 func (g *generator) tags() map[string]string {
-	return rapid.MapOfN(rapid.SampledFrom(someKeys), rapid.Just("v"), 0, 3).Draw(g, "tags")
+	return rapid.MapOfN(rapid.SampledFrom(someKeys), rapid.Just("v"), 0, 3).Draw(g.T, "tags")
 }
 
 // segments are staged lists, or others.

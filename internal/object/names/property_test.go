@@ -73,7 +73,7 @@ func encode(t interface{ Fatal(...any) }, entry *objectv1.Entry) []byte {
 // crash loses what was not written to the disk. Raft then replays what the store has not applied.
 func (m *machine) crash(*rapid.T) {
 	before := m.names
-	seed := rapid.Uint64().Draw(m, "seed")
+	seed := rapid.Uint64().Draw(m.T, "seed")
 	m.files = m.files.CrashClone(vfs.CrashCloneCfg{
 		UnsyncedDataPercent: m.number("survives", 101), RNG: rand.New(rand.NewPCG(seed, 0)),
 	})

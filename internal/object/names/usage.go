@@ -34,11 +34,11 @@ func (c *change) bucket(target *objectv1.Target) (*bucket, error) {
 	if err != nil {
 		return nil, err
 	}
-	if usage == nil {
-		usage = &objectv1.BucketUsage{Namespace: target.GetNamespace()}
-	}
 	b := &bucket{uid: uid, usage: usage, totals: &c.meta.totals}
-	if b.namespace, err = c.namespace(usage.GetNamespace()); err != nil {
+	if usage == nil { // its namespace stays, whatever later operations say
+		b.usage, b.changed = &objectv1.BucketUsage{Namespace: target.GetNamespace()}, true
+	}
+	if b.namespace, err = c.namespace(b.usage.GetNamespace()); err != nil {
 		return nil, err
 	}
 	c.buckets[uid] = b
