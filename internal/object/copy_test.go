@@ -3,6 +3,7 @@ package object_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -13,22 +14,24 @@ import (
 
 func TestCopyMovesNoContent(t *testing.T) {
 	for _, size := range []int{0, 100, 9 << 20, 40 << 20} {
-		c := newCluster(t, "a", "b")
-		data := content(size, 1)
-		source := c.put("k", data)
-		_, before := c.disks.Calls("uid-a")
-		copied, err := c.store.Copy(t.Context(), photos, object.PutRequest{Key: "k2"}, object.Source{Bucket: photos, Key: "k"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		gets, puts := c.disks.Calls("uid-a")
-		if gets != 0 || puts != before || copied.Version.GetEtag() != source.Version.GetEtag() {
-			t.Errorf("copying %d bytes got %d chunks and put %d; its ETag is %s", size, gets, puts-before, copied.Version.GetEtag())
-		}
-		if _, err := c.store.Delete(t.Context(), photos, "k", "", object.Condition{}); err != nil {
-			t.Fatal(err)
-		}
-		c.has("k2", data)
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			c := newCluster(t, "a", "b")
+			data := content(size, 1)
+			source := c.put("k", data)
+			_, before := c.disks.Calls("uid-a")
+			copied, err := c.store.Copy(t.Context(), photos, object.PutRequest{Key: "k2"}, object.Source{Bucket: photos, Key: "k"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			gets, puts := c.disks.Calls("uid-a")
+			if gets != 0 || puts != before || copied.Version.GetEtag() != source.Version.GetEtag() {
+				t.Errorf("copying got %d chunks and put %d; the ETag is %s", gets, puts-before, copied.Version.GetEtag())
+			}
+			if _, err := c.store.Delete(t.Context(), photos, "k", "", object.Condition{}); err != nil {
+				t.Fatal(err)
+			}
+			c.has("k2", data)
+		})
 	}
 }
 

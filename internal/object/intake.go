@@ -238,13 +238,7 @@ func (in *intake) stage(ctx context.Context) error {
 	_, err := in.commit(ctx, func() *objectv1.Operation {
 		op.Chunks, op.Epoch = in.chunks(), in.epoch
 		return &objectv1.Operation{What: &objectv1.Operation_StageBlocks{StageBlocks: op}}
-	}, func(op *objectv1.Operation) (*objectv1.Result, error) {
-		result, err := in.store.proposeOne(ctx, op)
-		if err != nil && ctx.Err() == nil {
-			result, err = in.store.proposeOne(ctx, op) // the second time it does nothing if the first one did it
-		}
-		return result, err
-	})
+	}, func(op *objectv1.Operation) (*objectv1.Result, error) { return in.store.proposeAgain(ctx, op) })
 	if err != nil {
 		return fmt.Errorf("staging a list of blocks: %w", err)
 	}

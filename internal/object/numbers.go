@@ -75,7 +75,7 @@ func (s *Store) numberOf(ctx context.Context, uid string) (uint32, error) {
 	if number, known := s.numbers.number(uid); known {
 		return number, nil
 	}
-	result, err := s.proposeOne(ctx, &objectv1.Operation{What: &objectv1.Operation_RegisterNode{
+	result, err := s.proposeAgain(ctx, &objectv1.Operation{What: &objectv1.Operation_RegisterNode{
 		RegisterNode: &objectv1.RegisterNode{Uid: uid},
 	}})
 	if err == nil {

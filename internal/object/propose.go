@@ -64,3 +64,12 @@ func (s *Store) proposeOnce(ctx context.Context, op *objectv1.Operation, applied
 	}
 	return nil, err
 }
+
+// proposeAgain has an operation applied that does nothing the second time. After an error it is proposed once more.
+func (s *Store) proposeAgain(ctx context.Context, op *objectv1.Operation) (*objectv1.Result, error) {
+	result, err := s.proposeOne(ctx, op)
+	if err != nil && ctx.Err() == nil {
+		return s.proposeOne(ctx, op)
+	}
+	return result, err
+}

@@ -267,7 +267,7 @@ func TestUnknownOutcomeIsFoundOut(t *testing.T) {
 	for name, applied := range map[string]bool{"applied": true, "not applied": false} {
 		t.Run(name, func(t *testing.T) {
 			c := newCluster(t, "a")
-			c.put("before", nil) // so that the node has a number
+			c.put("before", []byte("x")) // so that the node has a number
 			c.names.Before(func(*objectv1.Entry) (bool, error) { return applied, objecttest.ErrLost })
 			_, err := c.store.Put(t.Context(), photos, object.PutRequest{Key: "k", Body: strings.NewReader("data"), Size: 4})
 			if applied != (err == nil) || !applied && !errors.Is(err, objecttest.ErrLost) {
