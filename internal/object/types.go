@@ -11,7 +11,7 @@ import (
 	"github.com/cloudless/cloudless/internal/object/names"
 )
 
-// ChunkSize is the size of every chunk of an object but the last.
+// ChunkSize is the most bytes of a chunk. Chunks are smaller at the end of an object, and when memory is short.
 const ChunkSize = 4 << 20
 
 // Hash is the BLAKE3 digest of a chunk as nodes store it.
@@ -159,6 +159,7 @@ var (
 	ErrBadDigest    = errors.New("the content does not have the MD5 that the caller sent")
 	ErrIncomplete   = errors.New("the content is shorter or longer than announced")
 	ErrBadKey       = errors.New("an object's key is 1 to 1,024 bytes of UTF-8")
+	ErrBadRange     = errors.New("the object does not have these bytes")
 	// ErrNoQuorum says that too few nodes can store chunks now.
 	ErrNoQuorum = errors.New("too few nodes can store data now")
 	// ErrUnreachable says that no node that answers has a chunk.
