@@ -165,6 +165,7 @@ var layer = map[string]int{
 var sideways = map[string][]string{
 	"api":                              {"api/gen/cloudless/v1"},
 	"internal/spec":                    {"api", "api/gen/cloudless/v1", "internal/crontab", "internal/spec/rules", "internal/suggest"},
+	"api/gen/cloudless/v1":             {"api/gen/cloudless/object/v1"},
 	"api/gen/cloudless/state/v1":       {"api/gen/cloudless/v1"},
 	"internal/nodenet/learned":         {"internal/nodenet/nft"},
 	"internal/policy":                  {"internal/image"},
