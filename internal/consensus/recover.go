@@ -3,6 +3,10 @@ package consensus
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
 	"slices"
 
 	"github.com/hashicorp/raft"
@@ -36,8 +40,20 @@ func Recover(o Options) (was Recovered, err error) {
 	})
 }
 
-// RecoverGroup is [Recover] for another group than the control group, which was recovered before. It does nothing if Dir
-// holds no group.
+// HoldsGroup reports whether a folder has anything of a group.
+func HoldsGroup(dir string) (bool, error) {
+	if _, err := os.Stat(filepath.Join(dir, logDir)); errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	d, err := openDisk(dir, newHCLogger(slog.New(slog.DiscardHandler)))
+	if err != nil {
+		return false, err
+	}
+	holds, err := raft.HasExistingState(d.log, d.log, d.snapshots)
+	return holds, errors.Join(err, d.close())
+}
+
+// RecoverGroup is [Recover] for another group than the control group, which was recovered before.
 func RecoverGroup(o Options, machine Machine) (was Recovered, err error) {
 	return recoverGroup(o, machine, func(*disk, []Server) error { return nil })
 }
