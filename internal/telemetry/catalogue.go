@@ -413,6 +413,7 @@ func Catalogue() []Metric {
 		NodeCPU, NodeCPUCapacity, NodeMemory, NodeMemoryCapacity, NodeDisk, NodeDiskCapacity,
 	}
 	all = append(all, ChunkOperations, ChunkBytes, ChunkSeconds, ChunksDeleted, ChunksDamaged)
+	all = append(all, S3Requests, S3Seconds, S3Received, S3Sent)
 	all = append(all, Disks()...)
 	all = append(all, Routes()...)
 	all = append(all, ReplicaUsage()...)

@@ -99,6 +99,8 @@ var layer = map[string]int{
 	"internal/server/notfound":         3,
 	"internal/server/oneport":          3,
 	"internal/server/redaction":        3,
+	"internal/server/s3":               3,
+	"internal/server/s3/s3test":        3,
 	"internal/server/relay":            3,
 	"internal/server/packets":          3,
 	"internal/server/peers":            3,
