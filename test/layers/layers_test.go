@@ -116,6 +116,7 @@ var layer = map[string]int{
 	"internal/server/svid":             3,
 	"internal/agent/identity":          3,
 	"internal/control/images":          3,
+	"internal/control/objects":         3,
 	"internal/control/nodes":           3,
 	"internal/control/autoscale":       3,
 	"internal/control/traffic":         3,

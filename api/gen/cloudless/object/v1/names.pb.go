@@ -2468,10 +2468,12 @@ func (x *Locate) GetChunks() []*Located {
 }
 
 type Located struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Hash          []byte                 `protobuf:"bytes,1,opt,name=hash,proto3" json:"hash,omitempty"`
-	Add           []uint32               `protobuf:"varint,2,rep,packed,name=add,proto3" json:"add,omitempty"`
-	Remove        []uint32               `protobuf:"varint,3,rep,packed,name=remove,proto3" json:"remove,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Hash   []byte                 `protobuf:"bytes,1,opt,name=hash,proto3" json:"hash,omitempty"`
+	Add    []uint32               `protobuf:"varint,2,rep,packed,name=add,proto3" json:"add,omitempty"`
+	Remove []uint32               `protobuf:"varint,3,rep,packed,name=remove,proto3" json:"remove,omitempty"`
+	// Nothing is removed if fewer nodes than this would be left.
+	Least         uint32 `protobuf:"varint,4,opt,name=least,proto3" json:"least,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2525,6 +2527,13 @@ func (x *Located) GetRemove() []uint32 {
 		return x.Remove
 	}
 	return nil
+}
+
+func (x *Located) GetLeast() uint32 {
+	if x != nil {
+		return x.Least
+	}
+	return 0
 }
 
 // Gives up the references of block lists that nothing refers to, one list at a time.
@@ -3087,11 +3096,12 @@ const file_cloudless_object_v1_names_proto_rawDesc = "" +
 	"ForgetNode\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\">\n" +
 	"\x06Locate\x124\n" +
-	"\x06chunks\x18\x01 \x03(\v2\x1c.cloudless.object.v1.LocatedR\x06chunks\"G\n" +
+	"\x06chunks\x18\x01 \x03(\v2\x1c.cloudless.object.v1.LocatedR\x06chunks\"]\n" +
 	"\aLocated\x12\x12\n" +
 	"\x04hash\x18\x01 \x01(\fR\x04hash\x12\x10\n" +
 	"\x03add\x18\x02 \x03(\rR\x03add\x12\x16\n" +
-	"\x06remove\x18\x03 \x03(\rR\x06remove\"B\n" +
+	"\x06remove\x18\x03 \x03(\rR\x06remove\x12\x14\n" +
+	"\x05least\x18\x04 \x01(\rR\x05least\"B\n" +
 	"\aRelease\x127\n" +
 	"\x05lists\x18\x01 \x03(\v2!.cloudless.object.v1.ReleasedListR\x05lists\":\n" +
 	"\fReleasedList\x12\x12\n" +

@@ -2462,6 +2462,11 @@ func (m *Located) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.Least != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Least))
+		i--
+		dAtA[i] = 0x20
+	}
 	if len(m.Remove) > 0 {
 		var pksize2 int
 		for _, num := range m.Remove {
@@ -3877,6 +3882,9 @@ func (m *Located) SizeVT() (n int) {
 			l += protohelpers.SizeOfVarint(uint64(e))
 		}
 		n += 1 + protohelpers.SizeOfVarint(uint64(l)) + l
+	}
+	if m.Least != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.Least))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -10623,6 +10631,25 @@ func (m *Located) UnmarshalVT(dAtA []byte) error {
 				}
 			} else {
 				return fmt.Errorf("proto: wrong wireType = %d for field Remove", wireType)
+			}
+		case 4:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Least", wireType)
+			}
+			m.Least = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Least |= uint32(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
 			}
 		default:
 			iNdEx = preIndex
