@@ -2497,14 +2497,14 @@ const file_cloudless_v1_object_service_proto_rawDesc = "" +
 	"CopyObject\x12\x1f.cloudless.v1.CopyObjectRequest\x1a\x14.cloudless.v1.Object\"3\xe2\xcc'\x14\b\x02\x18\x02*\x06update2\x06object\x82\xd3\xe4\x93\x02\x15:\x01*\"\x10/v1/objects:copy\x12s\n" +
 	"\x12CreateObjectUpload\x12'.cloudless.v1.CreateObjectUploadRequest\x1a\x1a.cloudless.v1.ObjectUpload\"\x18\xe2\xcc'\x14\b\x02\x18\x02*\x06update2\x06object\x12i\n" +
 	"\rPutObjectPart\x12\".cloudless.v1.PutObjectPartRequest\x1a\x18.cloudless.v1.ObjectPart\"\x18\xe2\xcc'\x14\b\x02\x18\x02*\x06update2\x06object(\x01\x12z\n" +
-	"\x0fListObjectParts\x12$.cloudless.v1.ListObjectPartsRequest\x1a%.cloudless.v1.ListObjectPartsResponse\"\x1a\xe2\xcc'\x16\b\x02\x10\x01\x18\x02*\x06update2\x06object\x12q\n" +
+	"\x0fListObjectParts\x12$.cloudless.v1.ListObjectPartsRequest\x1a%.cloudless.v1.ListObjectPartsResponse\"\x1a\xe2\xcc'\x16\b\x02\x18\x02 \x01*\x06update2\x06object\x12q\n" +
 	"\x14CompleteObjectUpload\x12).cloudless.v1.CompleteObjectUploadRequest\x1a\x14.cloudless.v1.Object\"\x18\xe2\xcc'\x14\b\x02\x18\x02*\x06update2\x06object\x12~\n" +
 	"\x11AbortObjectUpload\x12&.cloudless.v1.AbortObjectUploadRequest\x1a'.cloudless.v1.AbortObjectUploadResponse\"\x18\xe2\xcc'\x14\b\x02\x18\x02*\x06update2\x06object\x12\xb0\x01\n" +
-	"\fLocateObject\x12!.cloudless.v1.LocateObjectRequest\x1a\".cloudless.v1.LocateObjectResponse\"Y\xe2\xcc'\x13\b\x01\x10\x01\x18\x02*\x03get2\x06object\x82\xd3\xe4\x93\x02<\x12:/v1/namespaces/{namespace}/buckets/{bucket}/objects:locate2\xaa\x03\n" +
-	"\x0eStorageService\x12\x82\x01\n" +
-	"\x10GetStorageStatus\x12%.cloudless.v1.GetStorageStatusRequest\x1a\x1b.cloudless.v1.StorageStatus\"*\xe2\xcc'\x13\b\x01\x10\x01\x18\x02*\x03get2\x06bucket\x82\xd3\xe4\x93\x02\r\x12\v/v1/storage\x12\x86\x01\n" +
-	"\fScrubStorage\x12!.cloudless.v1.ScrubStorageRequest\x1a\x1d.cloudless.v1.StorageProgress\"2\xe2\xcc'\x12\b\x03\x18\x02*\x06update2\x04node\x82\xd3\xe4\x93\x02\x16:\x01*\"\x11/v1/storage:scrub0\x01\x12\x89\x01\n" +
-	"\rRepairStorage\x12\".cloudless.v1.RepairStorageRequest\x1a\x1d.cloudless.v1.StorageProgress\"3\xe2\xcc'\x12\b\x03\x18\x02*\x06update2\x04node\x82\xd3\xe4\x93\x02\x17:\x01*\"\x12/v1/storage:repair0\x01BAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
+	"\fLocateObject\x12!.cloudless.v1.LocateObjectRequest\x1a\".cloudless.v1.LocateObjectResponse\"Y\xe2\xcc'\x13\b\x01\x10\x01\x18\x02*\x03get2\x06object\x82\xd3\xe4\x93\x02<\x12:/v1/namespaces/{namespace}/buckets/{bucket}/objects:locate2\x9b\x03\n" +
+	"\x0eStorageService\x12~\n" +
+	"\x10GetStorageStatus\x12%.cloudless.v1.GetStorageStatusRequest\x1a\x1b.cloudless.v1.StorageStatus\"&\xe2\xcc'\x0f\b\x01\x10\x01\x18\x022\astorage\x82\xd3\xe4\x93\x02\r\x12\v/v1/storage\x12\x81\x01\n" +
+	"\fScrubStorage\x12!.cloudless.v1.ScrubStorageRequest\x1a\x1d.cloudless.v1.StorageProgress\"-\xe2\xcc'\r\b\x03\x18\x022\astorage\x82\xd3\xe4\x93\x02\x16:\x01*\"\x11/v1/storage:scrub0\x01\x12\x84\x01\n" +
+	"\rRepairStorage\x12\".cloudless.v1.RepairStorageRequest\x1a\x1d.cloudless.v1.StorageProgress\".\xe2\xcc'\r\b\x03\x18\x022\astorage\x82\xd3\xe4\x93\x02\x17:\x01*\"\x12/v1/storage:repair0\x01BAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
 
 var (
 	file_cloudless_v1_object_service_proto_rawDescOnce sync.Once
