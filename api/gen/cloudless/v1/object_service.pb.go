@@ -2485,7 +2485,7 @@ const file_cloudless_v1_object_service_proto_rawDesc = "" +
 	"\x05total\x18\x03 \x01(\x03R\x05total\x12\x18\n" +
 	"\adamaged\x18\x04 \x01(\x03R\adamaged\x12\x1a\n" +
 	"\bfinished\x18\x05 \x01(\bR\bfinished\x12\x18\n" +
-	"\amessage\x18\x06 \x01(\tR\amessage2\xb6\f\n" +
+	"\amessage\x18\x06 \x01(\tR\amessage2\xae\f\n" +
 	"\rObjectService\x12]\n" +
 	"\tPutObject\x12\x1e.cloudless.v1.PutObjectRequest\x1a\x14.cloudless.v1.Object\"\x18\xe2\xcc'\x14\b\x02\x18\x02*\x06update2\x06object(\x01\x12b\n" +
 	"\tGetObject\x12\x1e.cloudless.v1.GetObjectRequest\x1a\x1f.cloudless.v1.GetObjectResponse\"\x12\xe2\xcc'\x0e\b\x01\x10\x01\x18\x022\x06object0\x01\x12\x9c\x01\n" +
@@ -2496,8 +2496,8 @@ const file_cloudless_v1_object_service_proto_rawDesc = "" +
 	"\n" +
 	"CopyObject\x12\x1f.cloudless.v1.CopyObjectRequest\x1a\x14.cloudless.v1.Object\"3\xe2\xcc'\x14\b\x02\x18\x02*\x06update2\x06object\x82\xd3\xe4\x93\x02\x15:\x01*\"\x10/v1/objects:copy\x12s\n" +
 	"\x12CreateObjectUpload\x12'.cloudless.v1.CreateObjectUploadRequest\x1a\x1a.cloudless.v1.ObjectUpload\"\x18\xe2\xcc'\x14\b\x02\x18\x02*\x06update2\x06object\x12i\n" +
-	"\rPutObjectPart\x12\".cloudless.v1.PutObjectPartRequest\x1a\x18.cloudless.v1.ObjectPart\"\x18\xe2\xcc'\x14\b\x02\x18\x02*\x06update2\x06object(\x01\x12z\n" +
-	"\x0fListObjectParts\x12$.cloudless.v1.ListObjectPartsRequest\x1a%.cloudless.v1.ListObjectPartsResponse\"\x1a\xe2\xcc'\x16\b\x02\x18\x02 \x01*\x06update2\x06object\x12q\n" +
+	"\rPutObjectPart\x12\".cloudless.v1.PutObjectPartRequest\x1a\x18.cloudless.v1.ObjectPart\"\x18\xe2\xcc'\x14\b\x02\x18\x02*\x06update2\x06object(\x01\x12r\n" +
+	"\x0fListObjectParts\x12$.cloudless.v1.ListObjectPartsRequest\x1a%.cloudless.v1.ListObjectPartsResponse\"\x12\xe2\xcc'\x0e\b\x01\x10\x01\x18\x022\x06object\x12q\n" +
 	"\x14CompleteObjectUpload\x12).cloudless.v1.CompleteObjectUploadRequest\x1a\x14.cloudless.v1.Object\"\x18\xe2\xcc'\x14\b\x02\x18\x02*\x06update2\x06object\x12~\n" +
 	"\x11AbortObjectUpload\x12&.cloudless.v1.AbortObjectUploadRequest\x1a'.cloudless.v1.AbortObjectUploadResponse\"\x18\xe2\xcc'\x14\b\x02\x18\x02*\x06update2\x06object\x12\xb0\x01\n" +
 	"\fLocateObject\x12!.cloudless.v1.LocateObjectRequest\x1a\".cloudless.v1.LocateObjectResponse\"Y\xe2\xcc'\x13\b\x01\x10\x01\x18\x02*\x03get2\x06object\x82\xd3\xe4\x93\x02<\x12:/v1/namespaces/{namespace}/buckets/{bucket}/objects:locate2\x9b\x03\n" +
