@@ -89,7 +89,7 @@ func emptyNamespace(snap *state.Snapshot, name string) error {
 			n++
 		}
 		if n > 0 {
-			content, lists = append(content, spec.Count(n, string(kind))), append(lists, "cloudless get "+namespacedKinds()[kind].Plural+" -n "+name)
+			content, lists = append(content, spec.Count(n, namespacedKinds()[kind].Noun())), append(lists, "cloudless get "+namespacedKinds()[kind].Plural+" -n "+name)
 		}
 	}
 	if content == nil {
@@ -103,9 +103,10 @@ func emptyNamespace(snap *state.Snapshot, name string) error {
 // replicas and events, come and go with these.
 var namespacedKinds = sync.OnceValue(func() map[state.Kind]api.Kind {
 	all := map[state.Kind]api.Kind{}
-	for _, kind := range api.Kinds() {
-		if kind.Namespaced && (kind.Create != nil || kind.Apply != nil || kind.Name == "Secret") { // a secret is set
-			all[state.Kind(kind.Noun())] = kind
+	for _, stored := range state.Kinds() {
+		kind, declared := api.KindOf(strings.ReplaceAll(string(stored), "_", ""))
+		if declared && kind.Namespaced && (kind.Create != nil || kind.Apply != nil || kind.Name == "Secret") { // a secret is set
+			all[stored] = kind
 		}
 	}
 	return all

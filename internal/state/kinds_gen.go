@@ -31,6 +31,8 @@ const (
 	KindRole                 Kind = "role"
 	KindRoleBinding          Kind = "role_binding"
 	KindPolicy               Kind = "policy"
+	KindBucket               Kind = "bucket"
+	KindAccessKey            Kind = "access_key"
 	KindAuthority            Kind = "authority"
 	KindCredential           Kind = "credential"
 	KindReceipt              Kind = "receipt"
@@ -46,6 +48,7 @@ const (
 	KindSecretReceipt        Kind = "secret_receipt"
 	KindKeyEncryptionKey     Kind = "key_encryption_key"
 	KindWorkloadKey          Kind = "workload_key"
+	KindAccessKeySecret      Kind = "access_key_secret"
 )
 
 var tables = []table{
@@ -69,6 +72,8 @@ var tables = []table{
 	{kind: KindRole, named: true},
 	{kind: KindRoleBinding, named: true},
 	{kind: KindPolicy, named: true},
+	{kind: KindBucket, named: true},
+	{kind: KindAccessKey, named: true},
 	{kind: KindAuthority, single: true},
 	{kind: KindCredential},
 	{kind: KindReceipt, named: true},
@@ -84,6 +89,7 @@ var tables = []table{
 	{kind: KindSecretReceipt},
 	{kind: KindKeyEncryptionKey, single: true},
 	{kind: KindWorkloadKey},
+	{kind: KindAccessKeySecret},
 }
 
 // KindOf returns the kind of an object, or "" if objects of its type are not stored.
@@ -129,6 +135,10 @@ func KindOf(o Object) Kind {
 		return KindRoleBinding
 	case *v1.Policy:
 		return KindPolicy
+	case *v1.Bucket:
+		return KindBucket
+	case *v1.AccessKey:
+		return KindAccessKey
 	case *statev1.Authority:
 		return KindAuthority
 	case *statev1.Credential:
@@ -159,6 +169,8 @@ func KindOf(o Object) Kind {
 		return KindKeyEncryptionKey
 	case *statev1.WorkloadKey:
 		return KindWorkloadKey
+	case *statev1.AccessKeySecret:
+		return KindAccessKeySecret
 	}
 	return ""
 }
@@ -206,6 +218,10 @@ func wrap(o Object) *statev1.Object {
 		return &statev1.Object{Kind: &statev1.Object_RoleBinding{RoleBinding: o}}
 	case *v1.Policy:
 		return &statev1.Object{Kind: &statev1.Object_Policy{Policy: o}}
+	case *v1.Bucket:
+		return &statev1.Object{Kind: &statev1.Object_Bucket{Bucket: o}}
+	case *v1.AccessKey:
+		return &statev1.Object{Kind: &statev1.Object_AccessKey{AccessKey: o}}
 	case *statev1.Authority:
 		return &statev1.Object{Kind: &statev1.Object_Authority{Authority: o}}
 	case *statev1.Credential:
@@ -236,6 +252,8 @@ func wrap(o Object) *statev1.Object {
 		return &statev1.Object{Kind: &statev1.Object_KeyEncryptionKey{KeyEncryptionKey: o}}
 	case *statev1.WorkloadKey:
 		return &statev1.Object{Kind: &statev1.Object_WorkloadKey{WorkloadKey: o}}
+	case *statev1.AccessKeySecret:
+		return &statev1.Object{Kind: &statev1.Object_AccessKeySecret{AccessKeySecret: o}}
 	}
 	return &statev1.Object{}
 }
@@ -283,6 +301,10 @@ func unwrap(wrapped *statev1.Object) (Kind, Object) {
 		return KindRoleBinding, o.RoleBinding
 	case *statev1.Object_Policy:
 		return KindPolicy, o.Policy
+	case *statev1.Object_Bucket:
+		return KindBucket, o.Bucket
+	case *statev1.Object_AccessKey:
+		return KindAccessKey, o.AccessKey
 	case *statev1.Object_Authority:
 		return KindAuthority, o.Authority
 	case *statev1.Object_Credential:
@@ -313,6 +335,8 @@ func unwrap(wrapped *statev1.Object) (Kind, Object) {
 		return KindKeyEncryptionKey, o.KeyEncryptionKey
 	case *statev1.Object_WorkloadKey:
 		return KindWorkloadKey, o.WorkloadKey
+	case *statev1.Object_AccessKeySecret:
+		return KindAccessKeySecret, o.AccessKeySecret
 	}
 	return "", nil
 }
@@ -557,6 +581,36 @@ func (s *Snapshot) Policies(after string) iter.Seq[*v1.Policy] {
 	return ListByName[*v1.Policy](s, KindPolicy, "", after)
 }
 
+// Bucket returns the bucket with this uid.
+func (s *Snapshot) Bucket(uid string) *v1.Bucket {
+	return ByUID[*v1.Bucket](s, KindBucket, uid)
+}
+
+// BucketByName returns the bucket with this name in a namespace.
+func (s *Snapshot) BucketByName(namespace, name string) *v1.Bucket {
+	return ByName[*v1.Bucket](s, KindBucket, namespace, name)
+}
+
+// Buckets lists the buckets by namespace and name.
+func (s *Snapshot) Buckets(namespace, after string) iter.Seq[*v1.Bucket] {
+	return ListByName[*v1.Bucket](s, KindBucket, namespace, after)
+}
+
+// AccessKey returns the access key with this uid.
+func (s *Snapshot) AccessKey(uid string) *v1.AccessKey {
+	return ByUID[*v1.AccessKey](s, KindAccessKey, uid)
+}
+
+// AccessKeyByName returns the access key with this name in a namespace.
+func (s *Snapshot) AccessKeyByName(namespace, name string) *v1.AccessKey {
+	return ByName[*v1.AccessKey](s, KindAccessKey, namespace, name)
+}
+
+// AccessKeys lists the access keys by namespace and name.
+func (s *Snapshot) AccessKeys(namespace, after string) iter.Seq[*v1.AccessKey] {
+	return ListByName[*v1.AccessKey](s, KindAccessKey, namespace, after)
+}
+
 // Authority returns the only authority.
 func (s *Snapshot) Authority() *statev1.Authority {
 	return only[*statev1.Authority](s, KindAuthority)
@@ -685,4 +739,14 @@ func (s *Snapshot) WorkloadKey(uid string) *statev1.WorkloadKey {
 // WorkloadKeys lists the workload keys by uid.
 func (s *Snapshot) WorkloadKeys() iter.Seq[*statev1.WorkloadKey] {
 	return listByPrefix[*statev1.WorkloadKey](s, KindWorkloadKey, indexUID, nil)
+}
+
+// AccessKeySecret returns the access key secret with this uid.
+func (s *Snapshot) AccessKeySecret(uid string) *statev1.AccessKeySecret {
+	return ByUID[*statev1.AccessKeySecret](s, KindAccessKeySecret, uid)
+}
+
+// AccessKeySecrets lists the access key secrets by uid.
+func (s *Snapshot) AccessKeySecrets() iter.Seq[*statev1.AccessKeySecret] {
+	return listByPrefix[*statev1.AccessKeySecret](s, KindAccessKeySecret, indexUID, nil)
 }

@@ -43,6 +43,9 @@ func SecretKeyContext(secretUID string, version uint64) string {
 	return fmt.Sprintf("cloudless/secret-key/%s:%d", secretUID, version)
 }
 
+// AccessKeyContext binds the secret of an access key.
+func AccessKeyContext(keyUID string) string { return "cloudless/access-key/" + keyUID }
+
 // WorkloadKeyContext binds a key that signs the tokens of workloads.
 func WorkloadKeyContext(cluster, key string) string {
 	return "cloudless/workload-key/" + cluster + "/" + key

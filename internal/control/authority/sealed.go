@@ -92,6 +92,13 @@ var sealedKinds = map[state.Kind]sealedKind{
 			return []value{{o.GetSealedKey(), state.WorkloadKeyContext(cluster, uid(o)), func(b []byte) { o.SealedKey = b }}}
 		}),
 	},
+	state.KindAccessKeySecret: {
+		[]string{"sealed"},
+		every((*state.Snapshot).AccessKeySecrets),
+		of(func(o *statev1.AccessKeySecret, _ string) []value {
+			return []value{{o.GetSealed(), state.AccessKeyContext(uid(o)), func(b []byte) { o.Sealed = b }}}
+		}),
+	},
 	// The settings of a DNS provider are sealed texts.
 	state.KindCluster: {
 		nil, single((*state.Snapshot).Cluster),
@@ -280,6 +287,9 @@ func nameOf(snap *state.Snapshot, kind state.Kind, o state.Object) string {
 	}
 	if owner := snap.Certificate(uid(o)); owner != nil && kind == state.KindCertificateKey {
 		return full("certificate", owner)
+	}
+	if owner := snap.AccessKey(uid(o)); owner != nil && kind == state.KindAccessKeySecret {
+		return full("access key", owner)
 	}
 	return string(kind) + " " + cmp.Or(o.GetMetadata().GetName(), uid(o))
 }

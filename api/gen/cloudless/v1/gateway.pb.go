@@ -14,6 +14,7 @@ import (
 // RegisterHandlers registers the HTTP form of every service that has one.
 func RegisterHandlers(ctx context.Context, mux *runtime.ServeMux, conn *grpc.ClientConn) error {
 	for _, register := range []func(context.Context, *runtime.ServeMux, *grpc.ClientConn) error{
+		RegisterBucketServiceHandler,
 		RegisterPolicyServiceHandler,
 		RegisterClusterServiceHandler,
 		RegisterNodeServiceHandler,
@@ -28,7 +29,6 @@ func RegisterHandlers(ctx context.Context, mux *runtime.ServeMux, conn *grpc.Cli
 		RegisterWorkloadServiceHandler,
 		RegisterAgentServiceHandler,
 		RegisterAuthorityServiceHandler,
-		RegisterBucketServiceHandler,
 		RegisterDeploymentServiceHandler,
 		RegisterExplainServiceHandler,
 		RegisterIdentityServiceHandler,
