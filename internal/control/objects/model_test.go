@@ -20,8 +20,9 @@ import (
 // has its copies and nothing dead remains.
 func TestLoopsKeepTheirPromises(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
+		names := objecttest.NewNames(t)
 		synctest.Test(t, func(t *testing.T) {
-			m := &model{world: newWorld(t, modelNodes...), rt: rt, objects: map[string]uint64{}, down: map[string]bool{}}
+			m := &model{world: newWorld(t, names, modelNodes...), rt: rt, objects: map[string]uint64{}, down: map[string]bool{}}
 			m.lead()
 			for range rapid.IntRange(5, 40).Draw(rt, "steps") {
 				m.step()

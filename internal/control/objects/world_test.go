@@ -39,16 +39,18 @@ type world struct {
 // inWorld runs a test in a world whose clock is artificial.
 func inWorld(t *testing.T, nodes []string, test func(*world)) {
 	t.Helper()
+	// Outside of the bubble: the database has goroutines that tick ten times a second.
+	names := objecttest.NewNames(t)
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nodes...)
+		w := newWorld(t, names, nodes...)
 		w.lead()
 		test(w)
 	})
 }
 
-func newWorld(t testing.TB, nodes ...string) *world {
+func newWorld(t testing.TB, names *objecttest.Names, nodes ...string) *world {
 	t.Helper()
-	w := &world{t: t, names: objecttest.NewNames(t), disks: objecttest.NewDisks(nodes...), removed: map[string]bool{}}
+	w := &world{t: t, names: names, disks: objecttest.NewDisks(nodes...), removed: map[string]bool{}}
 	var err error
 	logger := slog.New(slog.DiscardHandler)
 	if w.store, err = object.New(object.Options{Names: w.names, Disks: w.disks, Logger: logger}); err != nil {
