@@ -40,6 +40,9 @@ type Node struct {
 	Draining bool
 	// Local is whether it is the node of this server's machine.
 	Local bool
+	// Scrubbed is when all of its chunks were last checked, zero if never, and Damaged how many were found damaged so far.
+	Scrubbed time.Time
+	Damaged  int64
 }
 
 // Disks reaches the chunks of the nodes. Errors are one of the Err values below, or those of the connection.

@@ -97,6 +97,27 @@ var (
 		Help: "Time to write a snapshot of the state to disk.",
 	}
 
+	NamesLeader = Metric{
+		Name: "cloudless_names_leader", Kind: KindGauge, From: FromServer,
+		Help: "1 while this server leads the group that keeps the names of objects.",
+	}
+	NamesAppliedIndex = Metric{
+		Name: "cloudless_names_applied_index", Kind: KindGauge, From: FromServer,
+		Help: "Index of the newest entry of that group that this server has applied.",
+	}
+	NamesProposals = Metric{
+		Name: "cloudless_names_proposals_total", Kind: KindCounter, From: FromServer, Labels: []string{"result"},
+		Help: "Changes of the names of objects that this server was asked for while it led, by result: accepted, refused or failed.",
+	}
+	NamesCommitSeconds = Metric{
+		Name: "cloudless_names_commit_seconds", Kind: KindHistogram, Unit: "seconds", From: FromServer, Buckets: callBuckets,
+		Help: "Time from such a proposal to its outcome, of those that were accepted.",
+	}
+	NamesFsyncSeconds = Metric{
+		Name: "cloudless_names_fsync_seconds", Kind: KindHistogram, Unit: "seconds", From: FromServer, Buckets: diskBuckets,
+		Help: "Time to write entries to the log of that group on disk, fsync included.",
+	}
+
 	StateIndex = Metric{
 		Name: "cloudless_state_index", Kind: KindGauge, From: FromServer, Help: "Index of the newest entry that the state includes.",
 	}
@@ -343,6 +364,38 @@ var (
 	DiskStoreChunks = Metric{
 		Name: "cloudless_disk_store_chunks", Kind: KindGauge, From: FromServer, Labels: []string{"node"}, Help: "Chunks on a node's disk.",
 	}
+	ObjectChunksShort = Metric{
+		Name: "cloudless_object_chunks_short", Kind: KindGauge, From: FromServer,
+		Help: "Chunks that have fewer copies on nodes that answer than they should and could have. Only the server that leads the names of objects has this and what follows.",
+	}
+	ObjectChunksUnreachable = Metric{
+		Name: "cloudless_object_chunks_unreachable", Kind: KindGauge, From: FromServer, Help: "Chunks of which no node that answers has a copy.",
+	}
+	ObjectChunksGarbage = Metric{
+		Name: "cloudless_object_chunks_garbage", Kind: KindGauge, From: FromServer, Help: "Chunks that nothing refers to and that are not deleted yet.",
+	}
+	ObjectEpoch = Metric{
+		Name: "cloudless_object_epoch", Kind: KindGauge, From: FromServer, Help: "Epoch of the collection of garbage.",
+	}
+	ObjectChunksRepaired = Metric{
+		Name: "cloudless_object_chunks_repaired_total", Kind: KindCounter, From: FromServer, Help: "Copies that chunks with too few of them have got.",
+	}
+	ObjectBytesRepaired = Metric{
+		Name: "cloudless_object_repaired_bytes_total", Kind: KindCounter, Unit: "bytes", From: FromServer, Help: "Bytes of these copies.",
+	}
+	ObjectRepairsFailed = Metric{
+		Name: "cloudless_object_repairs_failed_total", Kind: KindCounter, From: FromServer, Help: "Copies that could not be made; they are tried again.",
+	}
+	ObjectPlacesCorrected = Metric{
+		Name: "cloudless_object_places_corrected_total", Kind: KindCounter, From: FromServer, Labels: []string{"kind"},
+		Help: "Copies about which a node and the names did not agree, by kind: missing or damaged (the node does not have it), found (the names did not know it), stray (nothing needs it; deleted), surplus (one more than needed).",
+	}
+	ObjectChunksCollected = Metric{
+		Name: "cloudless_object_chunks_collected_total", Kind: KindCounter, From: FromServer, Help: "Chunks that nothing referred to and that were deleted from all nodes.",
+	}
+	ObjectsExpired = Metric{
+		Name: "cloudless_objects_expired_total", Kind: KindCounter, From: FromServer, Help: "Objects, unfinished uploads and lists of blocks that were removed because their time was over.",
+	}
 	AgentChunkOperations = Metric{
 		Name: "cloudless_agent_chunk_operations_total", Kind: KindCounter, From: FromAgent, Labels: []string{"operation", "result"},
 		Help: "Chunks that this node has stored, read, or fetched from other nodes, by operation (put, get, fetch) and result: done, missing, damaged, full or failed.",
@@ -374,6 +427,14 @@ var (
 // Disks are the metrics of the disks of the object store, as a server knows them.
 func Disks() []Metric {
 	return []Metric{DisksConnected, DiskStoreUsed, DiskStoreFree, DiskStoreChunks}
+}
+
+// objectLoops are the metrics of the server that leads the names of objects.
+func objectLoops() []Metric {
+	return []Metric{
+		ObjectChunksShort, ObjectChunksUnreachable, ObjectChunksGarbage, ObjectEpoch, ObjectChunksRepaired, ObjectBytesRepaired,
+		ObjectRepairsFailed, ObjectPlacesCorrected, ObjectChunksCollected, ObjectsExpired,
+	}
 }
 
 // Mesh is the metrics of a node's network.
@@ -412,8 +473,11 @@ func Catalogue() []Metric {
 		SchedulingDecisions, SchedulingSeconds, PendingReplicas,
 		NodeCPU, NodeCPUCapacity, NodeMemory, NodeMemoryCapacity, NodeDisk, NodeDiskCapacity,
 	}
+	all = append(all, NamesLeader, NamesAppliedIndex, NamesProposals, NamesCommitSeconds, NamesFsyncSeconds)
 	all = append(all, ChunkOperations, ChunkBytes, ChunkSeconds, ChunksDeleted, ChunksDamaged)
+	all = append(all, S3Requests, S3Seconds, S3Received, S3Sent)
 	all = append(all, Disks()...)
+	all = append(all, objectLoops()...)
 	all = append(all, Routes()...)
 	all = append(all, ReplicaUsage()...)
 	all = append(all, Mesh()...)

@@ -224,7 +224,10 @@ func (c *change) locate(op *objectv1.Locate) (*objectv1.Result, error) {
 			continue
 		}
 		nodes := c.merge(old.GetNodes(), located.GetAdd())
-		nodes = slices.DeleteFunc(nodes, func(node uint32) bool { return slices.Contains(located.GetRemove(), node) })
+		left := slices.DeleteFunc(slices.Clone(nodes), func(node uint32) bool { return slices.Contains(located.GetRemove(), node) })
+		if len(left) >= int(located.GetLeast()) {
+			nodes = left
+		}
 		if slices.Equal(nodes, old.GetNodes()) {
 			continue
 		}

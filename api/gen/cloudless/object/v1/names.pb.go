@@ -797,7 +797,9 @@ type Upload struct {
 	Checksum   *Checksum   `protobuf:"bytes,7,opt,name=checksum,proto3" json:"checksum,omitempty"`
 	Encryption *Encryption `protobuf:"bytes,8,opt,name=encryption,proto3" json:"encryption,omitempty"`
 	// SPIFFE id or access key of the caller.
-	Author        string `protobuf:"bytes,9,opt,name=author,proto3" json:"author,omitempty"`
+	Author string `protobuf:"bytes,9,opt,name=author,proto3" json:"author,omitempty"`
+	// By which the same caller finds the upload again; empty if it need not.
+	Resume        string `protobuf:"bytes,10,opt,name=resume,proto3" json:"resume,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -891,6 +893,13 @@ func (x *Upload) GetEncryption() *Encryption {
 func (x *Upload) GetAuthor() string {
 	if x != nil {
 		return x.Author
+	}
+	return ""
+}
+
+func (x *Upload) GetResume() string {
+	if x != nil {
+		return x.Resume
 	}
 	return ""
 }
@@ -2459,10 +2468,12 @@ func (x *Locate) GetChunks() []*Located {
 }
 
 type Located struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Hash          []byte                 `protobuf:"bytes,1,opt,name=hash,proto3" json:"hash,omitempty"`
-	Add           []uint32               `protobuf:"varint,2,rep,packed,name=add,proto3" json:"add,omitempty"`
-	Remove        []uint32               `protobuf:"varint,3,rep,packed,name=remove,proto3" json:"remove,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Hash   []byte                 `protobuf:"bytes,1,opt,name=hash,proto3" json:"hash,omitempty"`
+	Add    []uint32               `protobuf:"varint,2,rep,packed,name=add,proto3" json:"add,omitempty"`
+	Remove []uint32               `protobuf:"varint,3,rep,packed,name=remove,proto3" json:"remove,omitempty"`
+	// Nothing is removed if fewer nodes than this would be left.
+	Least         uint32 `protobuf:"varint,4,opt,name=least,proto3" json:"least,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2516,6 +2527,13 @@ func (x *Located) GetRemove() []uint32 {
 		return x.Remove
 	}
 	return nil
+}
+
+func (x *Located) GetLeast() uint32 {
+	if x != nil {
+		return x.Least
+	}
+	return 0
 }
 
 // Gives up the references of block lists that nothing refers to, one list at a time.
@@ -2941,7 +2959,7 @@ const file_cloudless_object_v1_names_proto_rawDesc = "" +
 	"\vStoredChunk\x12\x12\n" +
 	"\x04hash\x18\x01 \x01(\fR\x04hash\x12\x12\n" +
 	"\x04size\x18\x02 \x01(\rR\x04size\x12\x14\n" +
-	"\x05nodes\x18\x03 \x03(\rR\x05nodes\"\x9f\x03\n" +
+	"\x05nodes\x18\x03 \x03(\rR\x05nodes\"\xb7\x03\n" +
 	"\x06Upload\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\fR\x02id\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x12\n" +
@@ -2954,7 +2972,9 @@ const file_cloudless_object_v1_names_proto_rawDesc = "" +
 	"\n" +
 	"encryption\x18\b \x01(\v2\x1f.cloudless.object.v1.EncryptionR\n" +
 	"encryption\x12\x16\n" +
-	"\x06author\x18\t \x01(\tR\x06author\x1a7\n" +
+	"\x06author\x18\t \x01(\tR\x06author\x12\x16\n" +
+	"\x06resume\x18\n" +
+	" \x01(\tR\x06resume\x1a7\n" +
 	"\tTagsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x81\x02\n" +
@@ -3076,11 +3096,12 @@ const file_cloudless_object_v1_names_proto_rawDesc = "" +
 	"ForgetNode\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\">\n" +
 	"\x06Locate\x124\n" +
-	"\x06chunks\x18\x01 \x03(\v2\x1c.cloudless.object.v1.LocatedR\x06chunks\"G\n" +
+	"\x06chunks\x18\x01 \x03(\v2\x1c.cloudless.object.v1.LocatedR\x06chunks\"]\n" +
 	"\aLocated\x12\x12\n" +
 	"\x04hash\x18\x01 \x01(\fR\x04hash\x12\x10\n" +
 	"\x03add\x18\x02 \x03(\rR\x03add\x12\x16\n" +
-	"\x06remove\x18\x03 \x03(\rR\x06remove\"B\n" +
+	"\x06remove\x18\x03 \x03(\rR\x06remove\x12\x14\n" +
+	"\x05least\x18\x04 \x01(\rR\x05least\"B\n" +
 	"\aRelease\x127\n" +
 	"\x05lists\x18\x01 \x03(\v2!.cloudless.object.v1.ReleasedListR\x05lists\":\n" +
 	"\fReleasedList\x12\x12\n" +
