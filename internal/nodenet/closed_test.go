@@ -309,11 +309,10 @@ func TestMachineIsClosedToOtherNodes(t *testing.T) {
 	}
 }
 
-// The chunks of the object store are open to other nodes, but to none of their replicas, and not to replicas here. No
-// published port takes their place.
+// The chunks of the object store are open to other nodes, but to none of their replicas, and not to replicas here.
 func TestChunksAreOpenToOtherNodesOnly(t *testing.T) {
 	l := newLab(t)
-	a := l.attach("a", "web", tcp(nodenet.ChunkPort, insidePort))
+	a := l.attach("a", "web")
 	l.must(l.network.SetRanges(nodenet.Ranges{Replicas: []netip.Prefix{netip.MustParsePrefix("10.64.0.0/10"), netip.MustParsePrefix("fd00:64::/48")}}))
 	node := l.connectNode()
 	addresses := []string{fmt.Sprintf("10.64.3.1:%d", nodenet.ChunkPort), fmt.Sprintf("[fd00:64:0:3::1]:%d", nodenet.ChunkPort)}

@@ -31,6 +31,7 @@ import (
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/registry"
 	"github.com/cloudless/cloudless/internal/server/auth"
+	"github.com/cloudless/cloudless/internal/server/buckets"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/disks"
 	"github.com/cloudless/cloudless/internal/server/gateway"
@@ -160,6 +161,9 @@ type Options struct {
 	// Strangers limits callers without an identity; zero means the defaults.
 	Strangers oneport.Limits
 
+	// Contents is what buckets hold; nil if there is no object store.
+	Contents buckets.Objects
+
 	// Foreign carries requests to registries outside the cluster; nil means a transport with the proxy settings of the
 	// environment.
 	Foreign http.RoundTripper
@@ -205,6 +209,10 @@ type Server struct {
 	packets            *packets.Server
 	disks              *disks.Disks
 	identities         *svid.Service
+	// contents is what buckets hold; nil if there is no object store.
+	contents buckets.Objects
+	// directory knows buckets and access keys for the front ends of the object store.
+	directory *buckets.Directory
 
 	grpc  *edge
 	http  *http.Server
@@ -258,6 +266,8 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		metrics: o.Metrics,
 		plans:   newPlans(),
 		inner:   gateway.NewInner(),
+
+		contents: o.Contents,
 	}
 	atOnce := max(4, runtime.GOMAXPROCS(0))
 	s.planning = core.NewTurns("plans", atOnce, 2, plansWaiting, plansWaiting/8)
@@ -291,6 +301,9 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		Metrics: s.metrics, Tracing: s.Tracing, Stopping: s.stopping,
 	}
 	s.grpc = s.newGRPC(guard)
+	if s.directory, err = s.newDirectory(); err != nil {
+		return nil, errors.Join(err, s.port.Close())
+	}
 	handler, err := gateway.New(gateway.Options{
 		Auth: s.auth, Revoked: s.revoked, Metrics: s.metrics, Logger: s.Logger, Inner: s.inner, Stopping: s.stopping,
 		Registry: s.images.Handler(), RefuseRegistry: images.WriteError, Scrape: s.scrape.Handler(),
@@ -368,8 +381,8 @@ func (s *Server) newGRPC(guard *auth.Guard) *edge {
 	s.passed = &relay.PassedCalls{Guard: guard.Unary, Methods: server.methods, Stopping: s.stopping}
 	all, namespaces, nodes := newWorkloads(s), newNamespaces(s), newNodes(s)
 	offered, leading, ruling := newServices(s), newRoutes(s), newPolicies(s)
-	named, bindings := newRoles(s), newRoleBindings(s)
-	s.kinds = planKinds{namespaces, all, offered, leading, nodes, named, bindings, ruling}
+	named, bindings, stores := newRoles(s), newRoleBindings(s), newBuckets(s)
+	s.kinds = planKinds{namespaces, all, offered, leading, nodes, named, bindings, ruling, stores}
 	v1.RegisterWorkloadServiceServer(server, &workloads{collection: all, replicas: newReplicas(s), Streams: s.newStreams()})
 	v1.RegisterDeploymentServiceServer(server, &deploymentService{collection: newDeployments(s)})
 	v1.RegisterNodeServiceServer(server, &nodeService{collection: nodes})
@@ -386,6 +399,7 @@ func (s *Server) newGRPC(guard *auth.Guard) *edge {
 	v1.RegisterCertificateServiceServer(server, &certificateService{collection: newCertificates(s)})
 	v1.RegisterSecretServiceServer(server, &secretService{collection: newSecrets(s)})
 	v1.RegisterRouteServiceServer(server, &routeService{collection: leading})
+	v1.RegisterBucketServiceServer(server, &bucketService{collection: stores, keys: newAccessKeys(s)})
 	v1.RegisterEndpointServiceServer(server, &endpointService{collection: offered})
 	v1.RegisterConnectivityServiceServer(server, network.New(s.Core, s.sessions.Open))
 	v1.RegisterExplainServiceServer(server, newExplainService(nodes))

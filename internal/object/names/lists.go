@@ -16,14 +16,16 @@ func (c *change) stageBlocks(op *objectv1.StageBlocks) (*objectv1.Result, error)
 	if err != nil {
 		return nil, err
 	}
+	if before == nil {
+		if err := c.refuseUsed(op.GetList()); err != nil {
+			return nil, err
+		}
+	}
 	there, err := has(c, listKey(op.GetList(), op.GetNumber()))
 	if err != nil {
 		return nil, err
 	}
 	if there {
-		if before == nil {
-			return nil, refuse(RefusedStale, "list %x was adopted", op.GetList())
-		}
 		return &objectv1.Result{}, nil // proposed twice
 	}
 	content, err := c.prepare(op.GetTarget(), op.GetBlocks(), op.GetChunks(), op.GetEpoch())
@@ -37,6 +39,19 @@ func (c *change) stageBlocks(op *objectv1.StageBlocks) (*objectv1.Result, error)
 		return nil, err
 	}
 	return &objectv1.Result{}, c.addStaged(op, before)
+}
+
+// refuseUsed refuses to stage more of a list that was adopted or has expired.
+func (c *change) refuseUsed(list []byte) error {
+	prefix, used := key(tableList, string(list)), false
+	err := scan(c, prefix, after(prefix), func(_, _ []byte) (bool, error) {
+		used = true
+		return false, nil
+	})
+	if err == nil && used {
+		err = refuse(RefusedStale, "list %x was adopted or has expired", list)
+	}
+	return err
 }
 
 func (c *change) addStaged(op *objectv1.StageBlocks, before *staged) error {
