@@ -194,7 +194,7 @@ var sideways = map[string][]string{
 	"internal/cli/local":               {"client", "internal/cli/command"},
 	"internal/server":                  {"internal/control/authority", "internal/control/certificates", "internal/server/auth", "internal/server/buckets", "internal/server/core", "internal/server/disks", "internal/server/gateway", "internal/server/images", "internal/server/login", "internal/server/membership", "internal/server/names", "internal/server/network", "internal/server/notfound", "internal/server/objects", "internal/server/oneport", "internal/server/packets", "internal/server/peers", "internal/server/policies", "internal/server/relay", "internal/server/sessions", "internal/server/streams", "internal/server/svid", "internal/server/trust"},
 	"internal/server/buckets":          {"internal/server/auth", "internal/server/core", "internal/server/notfound"},
-	"internal/server/objects":          {"internal/server/core"},
+	"internal/server/objects":          {"internal/control/objects", "internal/server/auth", "internal/server/core", "internal/server/relay"},
 	"internal/server/svid":             {"internal/control/workloadkeys", "internal/server/core"},
 	"internal/server/gateway":          {"internal/server/auth", "internal/server/core", "internal/server/oneport", "internal/server/relay"},
 	"internal/server/images":           {"internal/server/auth", "internal/server/core", "internal/server/peers", "internal/server/relay"},
