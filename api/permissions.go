@@ -28,7 +28,7 @@ func Verbs() []string {
 }
 
 // partKinds are the kinds that roles grant verbs on and that are no kinds of objects.
-var partKinds = []string{"authority", "network"}
+var partKinds = []string{"authority", "network", "object", "storage"}
 
 // GrantableKinds are all kinds that roles can grant verbs on, in lower case and sorted.
 var GrantableKinds = sync.OnceValue(func() []string {

@@ -89,24 +89,24 @@ func (l bulkyLog) StoreLogs(entries []*raft.Log) error {
 }
 
 // shorten takes a snapshot whenever the log has grown too large, until this server stops.
-func (c *Consensus) shorten() {
+func (g *Group) shorten() {
 	for {
 		select {
-		case <-c.bulk.full:
-		case <-c.done:
+		case <-g.bulk.full:
+		case <-g.done:
 			return
 		}
-		usual := c.raft.ReloadableConfig()
+		usual := g.raft.ReloadableConfig()
 		short := usual
-		short.TrailingLogs = min(usual.TrailingLogs, c.bulk.trailing())
-		if err := c.raft.ReloadConfig(short); err != nil {
-			c.logger.Error("the log stays as long as it is", "error", err)
+		short.TrailingLogs = min(usual.TrailingLogs, g.bulk.trailing())
+		if err := g.raft.ReloadConfig(short); err != nil {
+			g.logger.Error("the log stays as long as it is", "error", err)
 		}
-		if err := c.raft.Snapshot().Error(); err != nil { // raft logs it
-			c.bulk.began() // the next one is due after as much growth again
+		if err := g.raft.Snapshot().Error(); err != nil { // raft logs it
+			g.bulk.began() // the next one is due after as much growth again
 		}
-		if err := c.raft.ReloadConfig(usual); err != nil {
-			c.logger.Error("the log stays as short as it is", "error", err)
+		if err := g.raft.ReloadConfig(usual); err != nil {
+			g.logger.Error("the log stays as short as it is", "error", err)
 		}
 	}
 }

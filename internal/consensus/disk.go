@@ -11,7 +11,6 @@ import (
 	"github.com/hashicorp/raft-wal/metadb"
 
 	"github.com/cloudless/cloudless/internal/lockfile"
-	"github.com/cloudless/cloudless/internal/state"
 )
 
 const (
@@ -69,15 +68,15 @@ func openDisk(dir string, logger *hcLogger) (_ *disk, err error) {
 // stepped is the log for deleting its beginning in steps.
 func (d *disk) stepped() steppedLog { return steppedLog{d.log, d.logs} }
 
-// restore loads the newest snapshot into the store and checks that the log continues from there.
-func (d *disk) restore(store *state.Store) error {
+// restore loads the newest snapshot into the machine and checks that the log continues from there.
+func (d *disk) restore(machine content) error {
 	newest, err := d.snapshots.List()
 	if err != nil {
 		return fmt.Errorf("list the snapshots: %w", err)
 	}
 	covered := uint64(0)
 	if len(newest) > 0 {
-		if err := d.restoreSnapshot(newest[0].ID, store); err != nil {
+		if err := d.restoreSnapshot(newest[0].ID, machine); err != nil {
 			return fmt.Errorf("the snapshot %s cannot be used: %w; %s", newest[0].ID, err, wayBack)
 		}
 		covered = newest[0].Index
@@ -109,12 +108,12 @@ func (d *disk) dropCovered(first, covered uint64) error {
 	return nil
 }
 
-func (d *disk) restoreSnapshot(id string, store *state.Store) error {
+func (d *disk) restoreSnapshot(id string, machine content) error {
 	_, saved, err := d.snapshots.Open(id)
 	if err != nil {
 		return err
 	}
-	return errors.Join(store.Restore(saved), saved.Close())
+	return errors.Join(machine.restore(saved), saved.Close())
 }
 
 func (d *disk) close() error {

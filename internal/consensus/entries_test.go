@@ -16,11 +16,11 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// Entries hold the proposals of a group in their order, no more than fit, and come back from the log unchanged. A
+// Entries hold the proposals of a batch in their order, no more than fit, and come back from the log unchanged. A
 // proposal without a version comes first in its entry.
 func TestEntriesHoldTheirProposals(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		var group []proposal
+		var batch []waiting
 		for n := range rapid.IntRange(1, 60).Draw(t, "proposals") {
 			var b state.Batch
 			node := &v1.Node{Metadata: &v1.Metadata{Uid: fmt.Sprint(n)}}
@@ -40,10 +40,10 @@ func TestEntriesHoldTheirProposals(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			group = append(group, proposal{tx: tx, data: data})
+			batch = append(batch, waiting{Proposal: Proposal{Data: data, Value: tx}})
 		}
 		n := 0
-		for _, e := range entriesOf(group) {
+		for _, e := range (&Group{machine: &transactions{}}).entriesOf(batch) {
 			decoded, _, err := (&proposed{}).decode(e.data)
 			if err != nil {
 				t.Fatal(err)
@@ -52,8 +52,8 @@ func TestEntriesHoldTheirProposals(t *testing.T) {
 				t.Fatalf("an entry of %d proposals and %d bytes comes back with %d transactions", len(e.proposals), len(e.data), len(decoded))
 			}
 			for i, tx := range decoded {
-				if !proto.Equal(tx, group[n].tx) {
-					t.Fatalf("transaction %d is %v, want %v", n, tx, group[n].tx)
+				if !proto.Equal(tx, transactionOf(batch[n].Proposal)) {
+					t.Fatalf("transaction %d is %v, want %v", n, tx, batch[n].Value)
 				}
 				if i > 0 && tx.GetChanges()[0].ExpectVersion == nil {
 					t.Fatalf("transaction %d names no version and shares an entry", n)
@@ -61,8 +61,8 @@ func TestEntriesHoldTheirProposals(t *testing.T) {
 				n++
 			}
 		}
-		if n != len(group) {
-			t.Fatalf("%d proposals of %d are in the entries", n, len(group))
+		if n != len(batch) {
+			t.Fatalf("%d proposals of %d are in the entries", n, len(batch))
 		}
 	})
 }
@@ -78,7 +78,7 @@ func (l lostEntry) Error() error { return l.err }
 // When raft stops, the others may have committed what it had, and what it could not write may still be found on disk at
 // the next start: no caller may be told that nothing has happened.
 func TestEntryAcceptedByRaftIsUncertain(t *testing.T) {
-	c := &Consensus{}
+	c := &Group{}
 	for _, why := range []error{raft.ErrRaftShutdown, raft.ErrLeadershipLost, syscall.EIO} {
 		if _, err := c.outcomes(entry{}, lostEntry{err: why}); !errors.Is(err, ErrUncertain) || errors.Is(err, ErrShutdown) || errors.Is(err, ErrNotLeader) {
 			t.Errorf("after %v its outcome is %v", why, err)

@@ -42,15 +42,15 @@ func (e *TooLargeError) Error() string {
 }
 
 // translate converts errors of raft.
-func (c *Consensus) translate(err error) error {
+func (g *Group) translate(err error) error {
 	switch {
 	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipTransferInProgress):
-		leader, _ := c.Leader()
+		leader, _ := g.Leader()
 		return &NotLeaderError{Leader: leader}
 	case errors.Is(err, raft.ErrLeadershipLost), errors.Is(err, raft.ErrAbortedByRestore):
 		return fmt.Errorf("%w: %w", err, ErrUncertain)
 	case errors.Is(err, raft.ErrRaftShutdown):
-		return c.stopped()
+		return g.stopped()
 	}
 	return err
 }

@@ -52,21 +52,21 @@ func (c *Consensus) ApplyRaw(tx *statev1.Transaction) error {
 	if err != nil {
 		return err
 	}
-	p := proposal{tx: tx, data: data, outcome: make(chan state.Outcome, 1)}
-	answerAll(c.answers(entry{proposals: []proposal{p}, data: data}, c.raft.Apply(data, 0)))
+	p := waiting{Proposal: Proposal{Data: data, Value: tx}, outcome: make(chan Outcome, 1)}
+	answerAll(c.answers(entry{callers: []waiting{p}, proposals: []Proposal{p.Proposal}, data: data}, c.raft.Apply(data, 0)))
 	return (<-p.outcome).Err
 }
 
 // AnswerOrder returns the order in which proposals of these sizes are answered.
 func AnswerOrder(sizes ...int) (order []int) {
-	outcome := make(chan state.Outcome, len(sizes))
+	outcome := make(chan Outcome, len(sizes))
 	answers := make([]answer, len(sizes))
 	for i, size := range sizes {
-		answers[i] = answer{to: proposal{data: make([]byte, size), outcome: outcome}, is: state.Outcome{Result: state.Result{Index: uint64(size)}}}
+		answers[i] = answer{to: waiting{Proposal: Proposal{Data: make([]byte, size)}, outcome: outcome}, is: Outcome{Response: size}}
 	}
 	answerAll(answers)
 	for range sizes {
-		order = append(order, int((<-outcome).Result.Index))
+		order = append(order, (<-outcome).Response.(int))
 	}
 	return order
 }
@@ -88,9 +88,9 @@ func Silent() hclog.Logger { return newHCLogger(slog.New(slog.DiscardHandler)) }
 
 // OnTheirWay returns how many transactions of this server are remembered in order not to decode them.
 func (c *Consensus) OnTheirWay() int {
-	c.fsm.proposed.mu.Lock()
-	defer c.fsm.proposed.mu.Unlock()
-	return len(c.fsm.proposed.byStart)
+	c.transactions.proposed.mu.Lock()
+	defer c.transactions.proposed.mu.Unlock()
+	return len(c.transactions.proposed.byStart)
 }
 
 // MissTerm makes this server forget that raft has elected it the last time, and returns a function that tells it.
@@ -107,7 +107,7 @@ func (c *Consensus) MissTerm() (learn func()) {
 
 // Look returns the verdicts of a new leader's pilot about another server, look by look.
 func Look(c *Consensus, firstLook time.Duration) func(id string, healthy bool) Health {
-	p := newPilot(c, PilotOptions{FirstLook: firstLook})
+	p := newPilot(c.Group, PilotOptions{FirstLook: firstLook})
 	return func(id string, healthy bool) Health {
 		status := autopilot.NodeFailed
 		if healthy {
@@ -124,7 +124,7 @@ func Look(c *Consensus, firstLook time.Duration) func(id string, healthy bool) H
 // LagOfLeader is by how much a leader seems to be behind itself if something happens between its questions and its
 // conclusion.
 func LagOfLeader(t *testing.T, c *Consensus, between func()) uint64 {
-	p := newPilot(c, PilotOptions{})
+	p := newPilot(c.Group, PilotOptions{})
 	id := raft.ServerID(c.id)
 	stats := p.FetchServerStats(t.Context(), map[raft.ServerID]*autopilot.Server{id: {ID: id}})
 	between()
@@ -132,21 +132,21 @@ func LagOfLeader(t *testing.T, c *Consensus, between func()) uint64 {
 	return c.Health()[0].Lag
 }
 
-// Groups counts proposals that wait for each other.
-type Groups struct{ groups groups }
+// Batches counts proposals that wait for each other.
+type Batches struct{ batches batches }
 
 // Come adds proposals.
-func (g *Groups) Come(n int) {
+func (b *Batches) Come(n int) {
 	for range n {
-		g.groups.add(proposal{})
+		b.batches.add(waiting{})
 	}
 }
 
-// Take returns the size of a group of all waiting proposals, and gathers the next one.
-func (g *Groups) Take() int {
-	group := g.groups.take()
-	g.groups.gather()
-	return len(group)
+// Take returns the size of a batch of all waiting proposals, and gathers the next one.
+func (b *Batches) Take() int {
+	batch := b.batches.take()
+	b.batches.gather()
+	return len(batch)
 }
 
 // Save writes so many bytes to a snapshot, and returns whether its file was found and how many are not synced yet.

@@ -3,22 +3,19 @@ package consensus
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
+	"path/filepath"
 	"time"
 
 	"github.com/hashicorp/raft"
-
-	"github.com/cloudless/cloudless/internal/state"
 )
 
-// fsm applies committed entries to the store. It stops at the first entry that it cannot understand, so that this
-// server's state does not diverge from that of the others. Raft calls it from one goroutine.
+// fsm applies committed entries to the machine. It stops at the first entry that the machine cannot apply. Raft calls it
+// from one goroutine.
 type fsm struct {
-	store    *state.Store
+	machine  Machine
+	content  content
 	observer Observer
-	// proposed are this server's transactions in flight, so that it need not decode what it has encoded itself.
-	proposed proposed
 	broken   error
 	// saving is called with every snapshot, and saved with its size.
 	saving func()
@@ -28,66 +25,63 @@ type fsm struct {
 	// pause may delay the writing of a snapshot. It may be nil.
 	pause func(context.Context) bool
 	// failed receives the error that stopped it.
-	failed chan error
+	failed  chan error
+	applied applied
 }
 
 var _ raft.BatchingFSM = (*fsm)(nil)
 
-func newFSM(store *state.Store, observer Observer) *fsm {
-	return &fsm{store: store, observer: observer, saving: func() {}, saved: func(int64) {}, failed: make(chan error, 1)}
+// content is how the state of a machine gets into snapshots and back.
+type content interface {
+	// save returns a function that writes what a snapshot of the current state contains.
+	save() func(io.Writer) error
+	restore(io.Reader) error
+	// store is where raft keeps snapshots and finds those for other servers.
+	store(*raft.FileSnapshotStore) raft.SnapshotStore
+}
+
+func newFSM(machine Machine, o Options) *fsm {
+	return &fsm{
+		machine: machine, content: contentOf(machine, o), observer: o.Observer, saving: func() {}, saved: func(int64) {},
+		snapshots: filepath.Join(o.Dir, "snapshots"), pause: o.Pause, failed: make(chan error, 1),
+	}
+}
+
+func contentOf(machine Machine, o Options) content {
+	if m, ok := machine.(DiskMachine); ok {
+		return onDisk{machine: m, copies: filepath.Join(o.Dir, "copies"), logger: o.Logger}
+	}
+	return inMemory{machine.(SavedMachine)}
 }
 
 // Apply implements raft.FSM.
 func (f *fsm) Apply(log *raft.Log) any { return f.ApplyBatch([]*raft.Log{log})[0] }
 
-// ApplyBatch implements raft.BatchingFSM. It responds with a []state.Outcome for each log that it understands, one for
-// each of its transactions.
+// ApplyBatch implements raft.BatchingFSM. It responds with what the machine responds.
 func (f *fsm) ApplyBatch(logs []*raft.Log) []any {
-	entries := make([]state.Entry, 0, len(logs))
-	ends := make([]int, len(logs)) // of each log's part of the entries
-	for i, log := range logs {
-		if log.Type == raft.LogCommand && f.broken == nil {
-			transactions, here, err := f.proposed.decode(log.Data)
-			if err != nil {
-				// The logs before it are intact and still have to be applied.
-				return f.applyEntries(entries, ends[:i], len(logs), func() { f.fail(log.Index, err) })
-			}
-			for _, tx := range transactions {
-				entries = append(entries, state.Entry{Index: log.Index, Transaction: tx, Valid: here})
-			}
-		}
-		ends[i] = len(entries)
+	responses := make([]any, len(logs))
+	if f.broken != nil {
+		return responses
 	}
-	return f.applyEntries(entries, ends, len(logs), func() {})
-}
-
-func (f *fsm) applyEntries(entries []state.Entry, ends []int, logs int, afterwards func()) []any {
-	defer afterwards()
-	responses := make([]any, logs)
+	entries, at := make([]Entry, 0, len(logs)), make([]int, 0, len(logs))
+	for i, log := range logs {
+		if log.Type == raft.LogCommand {
+			entries, at = append(entries, Entry{Index: log.Index, Data: log.Data}), append(at, i)
+		}
+	}
 	if len(entries) == 0 {
 		return responses
 	}
-	outcomes := f.store.ApplyAll(entries)
-	begin := 0
-	for i, end := range ends {
-		for at := begin; at < end; at++ {
-			if _, invalid := errors.AsType[*state.InvalidError](outcomes[at].Err); invalid {
-				f.fail(entries[at].Index, outcomes[at].Err)
-				return responses
-			}
-		}
-		responses[i] = outcomes[begin:end:end]
-		begin = end
+	answers, err := f.machine.Apply(entries)
+	for i, a := range answers {
+		responses[at[i]] = a
 	}
+	if err != nil {
+		f.broken = err
+		f.failed <- err
+	}
+	f.applied.broadcast()
 	return responses
-}
-
-func (f *fsm) fail(index uint64, reason error) {
-	if f.broken != nil {
-		return
-	}
-	f.broken = fmt.Errorf("the log entry %d is not understood, a newer release must have written it: update this server: %w", index, reason)
-	f.failed <- f.broken
 }
 
 // Snapshot implements raft.FSM.
@@ -96,18 +90,19 @@ func (f *fsm) Snapshot() (raft.FSMSnapshot, error) {
 		return nil, f.broken
 	}
 	f.saving()
-	return saver{f, f.store.Snapshot()}, nil
+	return saver{f, f.content.save()}, nil
 }
 
 // Restore implements raft.FSM.
 func (f *fsm) Restore(saved io.ReadCloser) error {
-	return errors.Join(f.store.Restore(saved), saved.Close())
+	defer f.applied.broadcast()
+	return errors.Join(f.content.restore(saved), saved.Close())
 }
 
 // saver streams a snapshot to raft's sink.
 type saver struct {
-	fsm      *fsm
-	snapshot *state.Snapshot
+	fsm  *fsm
+	save func(io.Writer) error
 }
 
 // Persist implements raft.FSMSnapshot.
@@ -115,7 +110,7 @@ func (s saver) Persist(sink raft.SnapshotSink) error {
 	began := time.Now()
 	to := newSnapshotWriter(sink, s.fsm.snapshots, s.fsm.pause)
 	counted := &countedWriter{Writer: to}
-	if err := errors.Join(s.snapshot.Save(counted), to.Close()); err != nil {
+	if err := errors.Join(s.save(counted), to.Close()); err != nil {
 		return errors.Join(err, sink.Cancel())
 	}
 	err := sink.Close()
@@ -126,3 +121,12 @@ func (s saver) Persist(sink raft.SnapshotSink) error {
 
 // Release implements raft.FSMSnapshot.
 func (saver) Release() {}
+
+// inMemory is the content of a machine in memory.
+type inMemory struct{ machine SavedMachine }
+
+func (m inMemory) save() func(io.Writer) error { return m.machine.Save() }
+
+func (m inMemory) restore(from io.Reader) error { return m.machine.Restore(from) }
+
+func (m inMemory) store(files *raft.FileSnapshotStore) raft.SnapshotStore { return files }

@@ -88,54 +88,54 @@ func (l *leadership) broadcast() {
 }
 
 // watch follows raft's leadership notifications until this server stops.
-func (c *Consensus) watch(notify <-chan bool) {
+func (g *Group) watch(notify <-chan bool) {
 	observed := make(chan raft.Observation, 16)
 	observer := raft.NewObserver(observed, false, func(o *raft.Observation) bool {
 		_, ok := o.Data.(raft.LeaderObservation)
 		return ok
 	})
-	c.raft.RegisterObserver(observer)
-	defer c.raft.DeregisterObserver(observer)
+	g.raft.RegisterObserver(observer)
+	defer g.raft.DeregisterObserver(observer)
 	changed := func() {
-		_, led := c.Leader()
-		c.leadership.changed(led)
+		_, led := g.Leader()
+		g.leadership.changed(led)
 	}
 	changed() // for what happened before the observer existed
 	for {
 		select {
 		case leads := <-notify:
-			c.take(leads)
+			g.take(leads)
 		case <-observed:
 			changed()
-		case err := <-c.fsm.failed:
-			c.logger.Error("this server stops", "error", err)
-			c.shutdown(err)
-		case <-c.done:
+		case err := <-g.fsm.failed:
+			g.logger.Error("this server stops", "error", err)
+			g.shutdown(err)
+		case <-g.done:
 			return
 		}
 	}
 }
 
 // take makes this server leader, or ends that.
-func (c *Consensus) take(leads bool) {
+func (g *Group) take(leads bool) {
 	if !leads {
-		c.leadership.end(ErrNotLeader)
-		c.logger.Info("this server leads no more")
+		g.leadership.end(ErrNotLeader)
+		g.logger.Info("this server leads no more")
 		return
 	}
-	number := c.raft.CurrentTerm()
-	if err := c.barrier(number); err != nil {
-		c.logger.Info("leadership was lost before it began", "error", err)
+	number := g.raft.CurrentTerm()
+	if err := g.barrier(number); err != nil {
+		g.logger.Info("leadership was lost before it began", "error", err)
 		return
 	}
-	if c.raft.CurrentTerm() != number {
+	if g.raft.CurrentTerm() != number {
 		return // it was lost meanwhile; raft notifies of that next
 	}
-	if len(c.fsm.failed) > 0 {
+	if len(g.fsm.failed) > 0 {
 		return // the state is not that of the log, and this server is about to stop
 	}
-	c.leadership.begin(number)
-	c.logger.Info("this server leads", "term", number, "index", c.store.Snapshot().Index())
+	g.leadership.begin(number)
+	g.logger.Info("this server leads", "term", number, "index", g.machine.Applied())
 }
 
 const (
@@ -147,60 +147,60 @@ const (
 // barrier returns when everything before this server's term is applied. Raft may still be trying to transfer leadership
 // to another server, as requested in an earlier term. This server leads nevertheless, once raft is done with that. If
 // the other server hangs, raft may never be, and does nothing else: then this server stops.
-func (c *Consensus) barrier(number uint64) error {
+func (g *Group) barrier(number uint64) error {
 	for began := time.Now(); ; {
 		applied := make(chan error, 1)
-		if !c.start(func() { applied <- c.raft.Barrier(0).Error() }) {
+		if !g.start(func() { applied <- g.raft.Barrier(0).Error() }) {
 			return ErrShutdown
 		}
 		err := <-applied // raft answers as soon as leadership is lost
-		if !errors.Is(err, raft.ErrLeadershipTransferInProgress) || c.raft.CurrentTerm() != number || c.raft.State() != raft.Leader {
+		if !errors.Is(err, raft.ErrLeadershipTransferInProgress) || g.raft.CurrentTerm() != number || g.raft.State() != raft.Leader {
 			return err
 		}
 		if time.Since(began) > barrierPatience {
 			err = fmt.Errorf("this server was elected but cannot lead: %w; start it again", err)
-			c.shutdown(err)
+			g.shutdown(err)
 			return err
 		}
 		select {
 		case <-time.After(barrierPause):
-		case <-c.done:
+		case <-g.done:
 			return ErrShutdown
 		}
 	}
 }
 
 // IsLeader reports whether this server leads and has the newest state.
-func (c *Consensus) IsLeader() bool {
-	term, _ := c.leadership.now()
+func (g *Group) IsLeader() bool {
+	term, _ := g.leadership.now()
 	return term != nil
 }
 
 // Leader returns the leader, as far as this server knows.
-func (c *Consensus) Leader() (Server, bool) {
-	address, id := c.raft.LeaderWithID()
+func (g *Group) Leader() (Server, bool) {
+	address, id := g.raft.LeaderWithID()
 	return Server{ID: string(id), Address: plainAddress(address), Voter: id != ""}, id != ""
 }
 
 // Leaderless is for how long there has been no leader, as far as this server knows; 0 while there is one.
-func (c *Consensus) Leaderless() time.Duration {
-	_, led := c.Leader()
-	c.leadership.mu.Lock()
-	defer c.leadership.mu.Unlock()
-	if led || c.leadership.alone.IsZero() {
+func (g *Group) Leaderless() time.Duration {
+	_, led := g.Leader()
+	g.leadership.mu.Lock()
+	defer g.leadership.mu.Unlock()
+	if led || g.leadership.alone.IsZero() {
 		return 0
 	}
-	return time.Since(c.leadership.alone)
+	return time.Since(g.leadership.alone)
 }
 
 // WaitLeader waits until there is a leader; if it is this server, until it has the newest state.
-func (c *Consensus) WaitLeader(ctx context.Context) error {
+func (g *Group) WaitLeader(ctx context.Context) error {
 	for {
-		term, change := c.leadership.now()
-		if leader, known := c.Leader(); known && (leader.ID != c.id || term != nil) {
+		term, change := g.leadership.now()
+		if leader, known := g.Leader(); known && (leader.ID != g.id || term != nil) {
 			return nil
 		}
-		if err := c.await(ctx, change); err != nil {
+		if err := g.await(ctx, change); err != nil {
 			return fmt.Errorf("wait for a leader: %w", err)
 		}
 	}
@@ -209,16 +209,16 @@ func (c *Consensus) WaitLeader(ctx context.Context) error {
 // Lead runs f while this server leads: f begins when the state includes everything earlier leaders did, its context
 // ends with leadership, and it runs again when leadership comes back. If f fails while this server leads, Lead returns
 // that error; if it returns nil, it has done its work for this term. Lead returns when ctx ends, after f.
-func (c *Consensus) Lead(ctx context.Context, f func(context.Context) error) error {
+func (g *Group) Lead(ctx context.Context, f func(context.Context) error) error {
 	for {
-		term, change := c.leadership.now()
+		term, change := g.leadership.now()
 		if term != nil {
 			if err := term.run(ctx, f); err != nil {
 				return err
 			}
 			change = term.ctx.Done()
 		}
-		if err := c.await(ctx, change); err != nil {
+		if err := g.await(ctx, change); err != nil {
 			return err
 		}
 	}
@@ -236,10 +236,10 @@ func (t *term) run(ctx context.Context, f func(context.Context) error) error {
 }
 
 // await waits for a change, unless waiting is pointless.
-func (c *Consensus) await(ctx context.Context, change <-chan struct{}) error {
+func (g *Group) await(ctx context.Context, change <-chan struct{}) error {
 	select {
-	case <-c.done:
-		return c.stopped()
+	case <-g.done:
+		return g.stopped()
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	default:
@@ -249,7 +249,7 @@ func (c *Consensus) await(ctx context.Context, change <-chan struct{}) error {
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
-	case <-c.done:
-		return c.stopped()
+	case <-g.done:
+		return g.stopped()
 	}
 }

@@ -86,7 +86,7 @@ type Health struct {
 
 // pilot keeps the right servers voting while this one leads.
 type pilot struct {
-	*Consensus
+	*Group
 	PilotOptions
 
 	mu    sync.Mutex
@@ -105,9 +105,9 @@ type lastAnswer struct {
 	stats autopilot.ServerStats
 }
 
-func newPilot(c *Consensus, o PilotOptions) *pilot {
+func newPilot(g *Group, o PilotOptions) *pilot {
 	return &pilot{
-		Consensus: c, PilotOptions: o, began: time.Now(),
+		Group: g, PilotOptions: o, began: time.Now(),
 		met: map[string]bool{}, since: map[string]time.Time{}, said: map[string]Progress{}, answered: map[raft.ServerID]lastAnswer{},
 	}
 }
@@ -115,24 +115,24 @@ func newPilot(c *Consensus, o PilotOptions) *pilot {
 // Pilot manages members and votes while this server leads, until ctx ends. It adds servers that should take part,
 // without a vote. Those that have caught up get a vote, up to the desired number. It removes servers that should not
 // take part, and those that are long dead, if the rest is a majority.
-func (c *Consensus) Pilot(ctx context.Context, o PilotOptions) error {
+func (g *Group) Pilot(ctx context.Context, o PilotOptions) error {
 	if err := o.validate(); err != nil {
 		return err
 	}
-	p := newPilot(c, o)
-	auto := autopilot.New(c.raft, p, autopilot.WithPromoter(promoter{p}), autopilot.WithLogger(newHCLogger(c.logger)),
+	p := newPilot(g, o)
+	auto := autopilot.New(g.raft, p, autopilot.WithPromoter(promoter{p}), autopilot.WithLogger(newHCLogger(g.logger)),
 		autopilot.WithUpdateInterval(pilotUpdate), autopilot.WithReconcileInterval(pilotReconcile))
 	auto.Start(ctx)
 	defer func() {
 		<-auto.Stop()
-		c.health.Store(nil)
+		g.health.Store(nil)
 	}()
 	ticker := time.NewTicker(pilotUpdate)
 	defer ticker.Stop()
 	for {
 		p.yieldWhenFull(ctx)
 		if err := p.updateMembers(ctx); err != nil && ctx.Err() == nil {
-			c.logger.Warn("the servers that take part could not be changed", "error", err)
+			g.logger.Warn("the servers that take part could not be changed", "error", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -276,7 +276,7 @@ func (p *pilot) FetchServerStats(ctx context.Context, servers map[raft.ServerID]
 	var asking sync.WaitGroup
 	for id := range servers {
 		asking.Go(func() {
-			progress, err := p.Consensus.Progress(), error(nil)
+			progress, err := p.Group.Progress(), error(nil)
 			if string(id) != p.id {
 				progress, err = p.PilotOptions.Progress(ctx, string(id))
 			}
@@ -376,8 +376,8 @@ func (p *pilot) RemoveFailedServer(s *autopilot.Server) {
 }
 
 // Health returns what the leader knows of the members; nothing on other servers.
-func (c *Consensus) Health() []Health {
-	if all := c.health.Load(); all != nil {
+func (g *Group) Health() []Health {
+	if all := g.health.Load(); all != nil {
 		return *all
 	}
 	return nil

@@ -27,35 +27,45 @@ func (c *Consensus) Propose(ctx context.Context, tx *statev1.Transaction) (resul
 	if err != nil {
 		return state.Result{}, fmt.Errorf("encode the change: %w", err)
 	}
-	if len(data) > MaxTransaction {
-		return state.Result{}, &TooLargeError{Size: len(data)}
-	}
-	if err := c.room.check(len(data)); err != nil {
+	response, err := c.Agree(ctx, Proposal{Data: data, Value: tx})
+	if err != nil {
 		return state.Result{}, err
 	}
-	if err := ctx.Err(); err != nil {
-		return state.Result{}, context.Cause(ctx)
+	return response.(state.Result), nil
+}
+
+// Agree has a proposal applied and returns the machine's response to it. Its errors are those of [Consensus.Propose],
+// and the machine's.
+func (g *Group) Agree(ctx context.Context, p Proposal) (any, error) {
+	if len(p.Data) > MaxTransaction {
+		return nil, &TooLargeError{Size: len(p.Data)}
 	}
-	p := proposal{tx: tx, data: data, outcome: make(chan state.Outcome, 1)}
-	if !c.submit(p) {
-		return state.Result{}, c.stopped()
+	if err := g.room.check(len(p.Data)); err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, context.Cause(ctx)
+	}
+	w := waiting{Proposal: p, outcome: make(chan Outcome, 1)}
+	if !g.submit(w) {
+		return nil, g.stopped()
 	}
 	select {
-	case o := <-p.outcome:
-		return o.Result, o.Err
+	case o := <-w.outcome:
+		return o.Response, o.Err
 	case <-ctx.Done():
-		return state.Result{}, fmt.Errorf("%w: %w", context.Cause(ctx), ErrUncertain)
+		return nil, fmt.Errorf("%w: %w", context.Cause(ctx), ErrUncertain)
 	}
 }
 
 // start runs something that takes a while unless this server is stopping.
-func (c *Consensus) start(proposal func()) bool {
-	c.gate.RLock()
-	defer c.gate.RUnlock()
-	if c.closed {
+func (g *Group) start(proposal func()) bool {
+	g.gate.RLock()
+	defer g.gate.RUnlock()
+	if g.closed {
 		return false
 	}
-	c.proposals.Go(proposal)
+	g.proposals.Go(proposal)
 	return true
 }
 
@@ -65,35 +75,45 @@ func (c *Consensus) Read(ctx context.Context) (*state.Snapshot, error) {
 	if IsStale(ctx) {
 		return c.Stale(), nil
 	}
+	if _, err := c.Confirm(ctx); err != nil {
+		return nil, err
+	}
+	return c.store.Snapshot(), nil
+}
+
+// Confirm returns an index up to which this server, which leads, has applied everything that was acknowledged before,
+// on any server.
+func (g *Group) Confirm(ctx context.Context) (uint64, error) {
 	for {
-		term, change, err := c.leads(ctx)
+		term, change, err := g.leads(ctx)
 		if err != nil {
-			return nil, err
+			return 0, err
 		}
-		if err := c.verify(ctx); err != nil {
-			return nil, err
+		index := g.machine.Applied()
+		if err := g.verify(ctx); err != nil {
+			return 0, err
 		}
 		// As long as no other server can have been elected, everything acknowledged was applied here. Leading is not
 		// enough: another server may have led in between, which this one has not noticed yet.
-		if c.raft.CurrentTerm() == term.number {
-			return c.store.Snapshot(), nil
+		if g.raft.CurrentTerm() == term.number {
+			return index, nil
 		}
-		if err := c.await(ctx, change); err != nil {
-			return nil, err
+		if err := g.await(ctx, change); err != nil {
+			return 0, err
 		}
 	}
 }
 
 // verify asks the others whether this server still leads.
-func (c *Consensus) verify(ctx context.Context) error {
+func (g *Group) verify(ctx context.Context) error {
 	verified := make(chan error, 1)
-	if !c.start(func() { verified <- c.raft.VerifyLeader().Error() }) {
-		return c.stopped()
+	if !g.start(func() { verified <- g.raft.VerifyLeader().Error() }) {
+		return g.stopped()
 	}
 	select {
 	case err := <-verified:
 		if err != nil {
-			return c.readError(err)
+			return g.readError(err)
 		}
 		return nil
 	case <-ctx.Done():
@@ -103,16 +123,16 @@ func (c *Consensus) verify(ctx context.Context) error {
 
 // leads waits until a server that has just been elected has the newest state. It returns its term and a channel that is
 // closed when there may be another.
-func (c *Consensus) leads(ctx context.Context) (*term, <-chan struct{}, error) {
+func (g *Group) leads(ctx context.Context) (*term, <-chan struct{}, error) {
 	for {
-		term, change := c.leadership.now()
+		term, change := g.leadership.now()
 		if term != nil {
 			return term, change, nil
 		}
-		if leader, _ := c.Leader(); leader.ID != c.id {
+		if leader, _ := g.Leader(); leader.ID != g.id {
 			return nil, nil, &NotLeaderError{Leader: leader}
 		}
-		if err := c.await(ctx, change); err != nil {
+		if err := g.await(ctx, change); err != nil {
 			return nil, nil, err
 		}
 	}

@@ -14,23 +14,17 @@ type proposed struct {
 	byStart map[*byte][]*statev1.Transaction
 }
 
-func (p *proposed) add(entries []entry) {
+func (p *proposed) add(data []byte, proposals []Proposal) {
+	all := make([]*statev1.Transaction, len(proposals))
+	for i, one := range proposals {
+		all[i] = transactionOf(one)
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.byStart == nil {
 		p.byStart = map[*byte][]*statev1.Transaction{}
 	}
-	for _, e := range entries {
-		p.byStart[&e.data[0]] = e.transactions()
-	}
-}
-
-func (p *proposed) remove(entries []entry) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, e := range entries {
-		delete(p.byStart, &e.data[0])
-	}
+	p.byStart[&data[0]] = all
 }
 
 // decode returns the transactions of an entry, and whether they were proposed here. Those are valid, and are returned

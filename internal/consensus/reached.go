@@ -84,17 +84,17 @@ func (r *reached) refuseLoss(d *disk) error {
 }
 
 // noteReached records how far this server is, until it stops.
-func (c *Consensus) noteReached() {
+func (g *Group) noteReached() {
 	ticker := time.NewTicker(reachedEvery)
 	defer ticker.Stop()
 	for {
 		select {
 		case <-ticker.C:
 			// It is retried, and a full disk is reported elsewhere.
-			if err := c.reached.note(c.raft.AppliedIndex()); err != nil {
-				c.logger.Debug("how far this server has come is not written down", "error", err)
+			if err := g.reached.note(g.raft.AppliedIndex()); err != nil {
+				g.logger.Debug("how far this server has come is not written down", "error", err)
 			}
-		case <-c.done:
+		case <-g.done:
 			return
 		}
 	}

@@ -3,6 +3,10 @@ package consensus
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
 	"slices"
 
 	"github.com/hashicorp/raft"
@@ -21,6 +25,40 @@ type Recovered struct{ Term, Index, Reached uint64 }
 //
 // It returns how far the server was. What its log has lost is given up.
 func Recover(o Options) (was Recovered, err error) {
+	if o.Store == nil {
+		return was, errNoStore
+	}
+	return recoverGroup(o, &transactions{store: o.Store}, func(d *disk, have []Server) error {
+		if o.Lost == nil {
+			return nil
+		}
+		newest, err := d.newest(o)
+		if err != nil {
+			return err
+		}
+		return o.Lost(have, newest)
+	})
+}
+
+// HoldsGroup reports whether a folder has anything of a group.
+func HoldsGroup(dir string) (bool, error) {
+	if _, err := os.Stat(filepath.Join(dir, logDir)); errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	d, err := openDisk(dir, newHCLogger(slog.New(slog.DiscardHandler)))
+	if err != nil {
+		return false, err
+	}
+	holds, err := raft.HasExistingState(d.log, d.log, d.snapshots)
+	return holds, errors.Join(err, d.close())
+}
+
+// RecoverGroup is [Recover] for another group than the control group, which was recovered before.
+func RecoverGroup(o Options, machine Machine) (was Recovered, err error) {
+	return recoverGroup(o, machine, func(*disk, []Server) error { return nil })
+}
+
+func recoverGroup(o Options, machine Machine, lost func(*disk, []Server) error) (was Recovered, err error) {
 	if err := o.validate(); err != nil {
 		return was, err
 	}
@@ -30,7 +68,8 @@ func Recover(o Options) (was Recovered, err error) {
 		return was, fmt.Errorf("open the log of server %s in %s: %w", o.ServerID, o.Dir, err)
 	}
 	defer func() { err = errors.Join(err, d.close()) }()
-	if err := d.restore(o.Store); err != nil { // refuses damage
+	f := newFSM(machine, o)
+	if err := d.restore(f.content); err != nil { // refuses damage
 		return was, err
 	}
 	if was.Term, was.Index, err = d.end(); err != nil {
@@ -42,25 +81,17 @@ func Recover(o Options) (was Recovered, err error) {
 	}
 	_, transport := raft.NewInmemTransport(raft.ServerAddress(o.Address))
 	defer func() { err = errors.Join(err, transport.Close()) }()
-	machine := newFSM(o.Store, o.Observer)
-	if o.Lost != nil {
-		have, err := raft.GetConfiguration(configOf(o, log, nil), machine, d.log, d.log, d.snapshots, transport)
-		if err != nil {
-			return was, fmt.Errorf("read who takes part: %w", err)
-		}
-		lost := slices.DeleteFunc(serversOf(have), func(s Server) bool { return s.ID == o.ServerID })
-		newest, err := d.newest(o.Observer)
-		if err != nil {
-			return was, err
-		}
-		if err := o.Lost(lost, newest); err != nil {
-			return was, err
-		}
+	have, err := raft.GetConfiguration(configOf(o, log, nil), f, d.log, d.log, d.snapshots, transport)
+	if err != nil {
+		return was, fmt.Errorf("read who takes part: %w", err)
+	}
+	if err := lost(d, slices.DeleteFunc(serversOf(have), func(s Server) bool { return s.ID == o.ServerID })); err != nil {
+		return was, err
 	}
 	alone := raft.Configuration{Servers: []raft.Server{{
 		Suffrage: raft.Voter, ID: raft.ServerID(o.ServerID), Address: raft.ServerAddress(o.Address),
 	}}}
-	if err := raft.RecoverCluster(configOf(o, log, nil), machine, d.log, d.log, d.snapshots, transport, alone); err != nil {
+	if err := raft.RecoverCluster(configOf(o, log, nil), f, d.log, d.log, d.snapshots, transport, alone); err != nil {
 		return was, fmt.Errorf("make server %s the only one: %w", o.ServerID, err)
 	}
 	if was.Reached > was.Index {
@@ -69,14 +100,15 @@ func Recover(o Options) (was Recovered, err error) {
 			return was, err
 		}
 	}
-	return was, machine.broken
+	return was, f.broken
 }
 
 // newest is the state with the whole log, committed or not. If the server was killed, the newest snapshot may be old or
 // missing. An unreadable log fails later, when raft opens it.
-func (d *disk) newest(observer Observer) (*state.Snapshot, error) {
+func (d *disk) newest(o Options) (*state.Snapshot, error) {
 	store := state.New()
-	if err := d.restore(store); err != nil {
+	machine := newFSM(&transactions{store: store}, o)
+	if err := d.restore(machine.content); err != nil {
 		return nil, err
 	}
 	first, err := d.log.FirstIndex()
@@ -87,7 +119,6 @@ func (d *disk) newest(observer Observer) (*state.Snapshot, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find the end of the log: %w", err)
 	}
-	machine := newFSM(store, observer)
 	for index := max(first, store.Snapshot().Index()+1); index <= last; index++ {
 		var entry raft.Log
 		if err := d.log.GetLog(index, &entry); err != nil {

@@ -22,23 +22,26 @@ const (
 type FullError struct {
 	Dir  string
 	Free uint64
+	// Reserve is how much must stay free.
+	Reserve uint64
 }
 
 func (e *FullError) Error() string {
 	return fmt.Sprintf("there is no space left on the disk for the state of the cluster: %d MiB are free for %s, and %d MiB are kept in reserve; make room there, nothing was changed",
-		e.Free>>20, e.Dir, reserve>>20)
+		e.Free>>20, e.Dir, e.Reserve>>20)
 }
 
 // room knows how much the disk of a folder can still take.
 type room struct {
-	dir    string
-	opened time.Time
-	looked atomic.Int64 // when, since opened
-	free   atomic.Uint64
+	dir     string
+	reserve uint64
+	opened  time.Time
+	looked  atomic.Int64 // when, since opened
+	free    atomic.Uint64
 }
 
-func newRoom(dir string) *room {
-	r := &room{dir: dir, opened: time.Now()}
+func newRoom(dir string, reserve uint64) *room {
+	r := &room{dir: dir, reserve: reserve, opened: time.Now()}
 	r.looked.Store(int64(-roomHolds))
 	return r
 }
@@ -53,8 +56,8 @@ func (r *room) check(size int) error {
 		r.free.Store(s.Bavail * uint64(s.Bsize))
 		r.looked.Store(now)
 	}
-	if free := r.free.Load(); free < reserve+uint64(size) {
-		return &FullError{Dir: r.dir, Free: free}
+	if free := r.free.Load(); free < r.reserve+uint64(size) {
+		return &FullError{Dir: r.dir, Free: free, Reserve: r.reserve}
 	}
 	return nil
 }
@@ -86,7 +89,7 @@ func (l watchedLog) DeleteRange(first, last uint64) error {
 }
 
 // logFailed is called by raft's own goroutine, for which a shutdown waits.
-func (c *Consensus) logFailed(err error) {
-	c.logger.Error("the log cannot be written; this server stops", "error", err)
-	go c.shutdown(fmt.Errorf("the log of this server cannot be written: %w; make room if the disk is full, and start it again", err))
+func (g *Group) logFailed(err error) {
+	g.logger.Error("the log cannot be written; this server stops", "error", err)
+	go g.shutdown(fmt.Errorf("the log of this server cannot be written: %w; make room if the disk is full, and start it again", err))
 }

@@ -15,6 +15,19 @@ func WithStale(ctx context.Context) context.Context { return context.WithValue(c
 // IsStale reports whether ctx comes from [WithStale].
 func IsStale(ctx context.Context) bool { return ctx.Value(staleKey{}) != nil }
 
+// WaitApplied waits until this server's machine has applied the entry with an index.
+func (g *Group) WaitApplied(ctx context.Context, index uint64) error {
+	for {
+		next := g.fsm.applied.next()
+		if g.machine.Applied() >= index {
+			return nil
+		}
+		if err := g.await(ctx, next); err != nil {
+			return err
+		}
+	}
+}
+
 // WaitApplied waits until this server's state includes the transaction with an index.
 func (c *Consensus) WaitApplied(ctx context.Context, index uint64) error {
 	_, err := c.store.Await(ctx, index)
@@ -22,10 +35,10 @@ func (c *Consensus) WaitApplied(ctx context.Context, index uint64) error {
 }
 
 // readError is why a read failed: unlike a proposal, an unfinished read has changed nothing.
-func (c *Consensus) readError(err error) error {
+func (g *Group) readError(err error) error {
 	if errors.Is(err, raft.ErrLeadershipLost) {
-		leader, _ := c.Leader()
+		leader, _ := g.Leader()
 		return &NotLeaderError{Leader: leader}
 	}
-	return c.translate(err)
+	return g.translate(err)
 }

@@ -17,8 +17,8 @@ type Server struct {
 }
 
 // Servers returns all servers of the cluster, as far as this one knows.
-func (c *Consensus) Servers() []Server {
-	return serversOf(c.raft.GetConfiguration().Configuration())
+func (g *Group) Servers() []Server {
+	return serversOf(g.raft.GetConfiguration().Configuration())
 }
 
 func serversOf(c raft.Configuration) (servers []Server) {
@@ -39,14 +39,14 @@ type Stats struct {
 }
 
 // Stats returns the newest figures.
-func (c *Consensus) Stats() Stats {
-	all := c.raft.Stats()
+func (g *Group) Stats() Stats {
+	all := g.raft.Stats()
 	number := func(name string) uint64 {
 		n, _ := strconv.ParseUint(all[name], 10, 64) // raft formats them itself
 		return n
 	}
 	return Stats{
-		State: stateName(c.raft.State()), Term: number("term"),
+		State: stateName(g.raft.State()), Term: number("term"),
 		LastIndex: number("last_log_index"), CommitIndex: number("commit_index"),
 		AppliedIndex: number("applied_index"), SnapshotIndex: number("last_snapshot_index"),
 	}
@@ -65,15 +65,15 @@ func stateName(s raft.RaftState) string {
 }
 
 // Snapshot writes a snapshot now and shortens the log. Nothing to write is no error.
-func (c *Consensus) Snapshot(ctx context.Context) error {
+func (g *Group) Snapshot(ctx context.Context) error {
 	taken := make(chan error, 1)
-	if !c.start(func() { taken <- c.raft.Snapshot().Error() }) {
-		return c.stopped()
+	if !g.start(func() { taken <- g.raft.Snapshot().Error() }) {
+		return g.stopped()
 	}
 	select {
 	case err := <-taken:
 		if err != nil && !errors.Is(err, raft.ErrNothingNewToSnapshot) {
-			return fmt.Errorf("take a snapshot: %w", c.translate(err))
+			return fmt.Errorf("take a snapshot: %w", g.translate(err))
 		}
 		return nil
 	case <-ctx.Done():

@@ -23,8 +23,8 @@ func aboutUpload(b Bucket, key, upload string, err error) error {
 
 func aboutBucket(b Bucket, err error) error { return fmt.Errorf("bucket %s: %w", b.Name, err) }
 
-// errTooSlow is what is left of "epoch" after some attempts, and of "stale": the staged lists have expired.
-var errTooSlow = errors.New("the content was stored too long ago to be kept: put it again")
+// ErrTooSlow is what is left of "epoch" after some attempts, and of "stale": the staged lists have expired.
+var ErrTooSlow = errors.New("the content was stored too long ago to be kept: put it again")
 
 // refused are the reasons of the names that callers handle. "quota" is not here because it has figures.
 var refused = map[string]error{
@@ -36,8 +36,8 @@ var refused = map[string]error{
 	"precondition": ErrPrecondition,
 	"bad_part":     ErrBadPart,
 	"small_part":   ErrSmallPart,
-	"epoch":        errTooSlow,
-	"stale":        errTooSlow,
+	"epoch":        ErrTooSlow,
+	"stale":        ErrTooSlow,
 }
 
 // refusal is the error of an operation that was refused, or nil.

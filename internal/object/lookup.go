@@ -87,16 +87,27 @@ func (s *Store) List(ctx context.Context, b Bucket, r names.ListRequest) (names.
 
 // Usage returns what a bucket holds.
 func (s *Store) Usage(ctx context.Context, b Bucket) (*objectv1.BucketUsage, error) {
+	all, err := s.Usages(ctx, []Bucket{b})
+	if err != nil {
+		return nil, err
+	}
+	return all[0], nil
+}
+
+// Usages returns what each bucket holds, all at the same moment.
+func (s *Store) Usages(ctx context.Context, all []Bucket) ([]*objectv1.BucketUsage, error) {
 	view, err := s.view(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer view.Close()
-	usage, err := view.Usage(b.UID)
-	if err != nil {
-		return nil, aboutBucket(b, err)
+	usages := make([]*objectv1.BucketUsage, len(all))
+	for i, b := range all {
+		if usages[i], err = view.Usage(b.UID); err != nil {
+			return nil, aboutBucket(b, err)
+		}
 	}
-	return usage, nil
+	return usages, nil
 }
 
 // Piece is a part of an object and where it is.

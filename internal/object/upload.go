@@ -29,12 +29,17 @@ type UploadRequest struct {
 	Checksum *objectv1.Checksum
 	// Author is the SPIFFE id or access key of the caller.
 	Author string
+	// Resume identifies the content, if not empty: an unfinished upload of the same author with the same goes on.
+	Resume string
 }
 
 // CreateUpload begins an upload. Its id is UploadID of the result.
 func (s *Store) CreateUpload(ctx context.Context, b Bucket, r UploadRequest) (*objectv1.Upload, error) {
 	if err := check(b, r.Key); err != nil {
 		return nil, err
+	}
+	if found, err := s.begun(ctx, b, r); found != nil || err != nil {
+		return found, err
 	}
 	id, err := newID()
 	if err != nil {
@@ -47,7 +52,7 @@ func (s *Store) CreateUpload(ctx context.Context, b Bucket, r UploadRequest) (*o
 	now := s.now()
 	u := &objectv1.Upload{
 		Id: id, Key: r.Key, Time: now.UnixNano(), ExpireTime: now.Add(ttl).UnixNano(), Headers: r.Headers, Tags: r.Tags,
-		Checksum: r.Checksum, Author: r.Author,
+		Checksum: r.Checksum, Author: r.Author, Resume: r.Resume,
 	}
 	op := &objectv1.Operation{What: &objectv1.Operation_CreateUpload{
 		CreateUpload: &objectv1.CreateUpload{Target: b.target(), Upload: u},
@@ -66,6 +71,39 @@ func (s *Store) CreateUpload(ctx context.Context, b Bucket, r UploadRequest) (*o
 		return nil, aboutKey(b, r.Key, err)
 	}
 	return u, nil
+}
+
+// begun finds an upload that goes on; nil if there is none.
+func (s *Store) begun(ctx context.Context, b Bucket, r UploadRequest) (*objectv1.Upload, error) {
+	if r.Resume == "" {
+		return nil, nil
+	}
+	for after := ""; ; {
+		page, more, err := s.Uploads(ctx, b, r.Key, keyBefore(r.Key, after), after, 100)
+		if err != nil {
+			return nil, err
+		}
+		for _, u := range page {
+			switch {
+			case u.GetKey() != r.Key: // a longer one
+				return nil, nil
+			case u.GetResume() == r.Resume && u.GetAuthor() == r.Author:
+				return u, nil
+			}
+			after = UploadID(u)
+		}
+		if !more {
+			return nil, nil
+		}
+	}
+}
+
+// keyBefore is the key after which a page of uploads begins: none for the first page.
+func keyBefore(key, upload string) string {
+	if upload == "" {
+		return ""
+	}
+	return key
 }
 
 // PutPart stores a part, in place of an earlier one with its number.

@@ -188,3 +188,24 @@ func TestLostPartIsFoundOut(t *testing.T) {
 	}
 	c.has("k", content(100, 1))
 }
+
+func TestAnUploadGoesOnForItsAuthor(t *testing.T) {
+	c := newCluster(t, "a")
+	begin := func(key, author, resume string) string {
+		u, err := c.store.CreateUpload(t.Context(), photos, object.UploadRequest{Key: key, Author: author, Resume: resume})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return object.UploadID(u)
+	}
+	begin("cat.jpg.old", "ada", "file 1")
+	first := begin("cat.jpg", "ada", "file 1")
+	if again := begin("cat.jpg", "ada", "file 1"); again != first {
+		t.Errorf("the upload of the same file is %s, want %s", again, first)
+	}
+	for _, other := range []string{begin("cat.jpg", "ada", "file 2"), begin("cat.jpg", "bob", "file 1"), begin("cat.jpg", "ada", "")} {
+		if other == first {
+			t.Errorf("an upload of other content or of another author has gone on with %s", first)
+		}
+	}
+}

@@ -143,12 +143,12 @@ func unknown(what, word string, all []string) string {
 // namespace and needs a role that counts in all of them.
 //
 // A namespace itself can be read by roles in it, but not changed: its quota binds them. An image is in the namespace that
-// its name begins with, as shop/web is in shop.
+// its name begins with, as shop/web is in shop. An object is in the namespace of its bucket.
 func Scoped(verb, kind string) bool {
 	switch kind {
 	case "namespace":
 		return verb == api.VerbGet
-	case "image", Any:
+	case "image", "object", Any:
 		return true
 	}
 	return namespaced()[kind]

@@ -31,12 +31,14 @@ import (
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/registry"
 	"github.com/cloudless/cloudless/internal/server/auth"
+	"github.com/cloudless/cloudless/internal/server/buckets"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/disks"
 	"github.com/cloudless/cloudless/internal/server/gateway"
 	"github.com/cloudless/cloudless/internal/server/images"
 	"github.com/cloudless/cloudless/internal/server/login"
 	"github.com/cloudless/cloudless/internal/server/membership"
+	"github.com/cloudless/cloudless/internal/server/names"
 	"github.com/cloudless/cloudless/internal/server/network"
 	"github.com/cloudless/cloudless/internal/server/oneport"
 	"github.com/cloudless/cloudless/internal/server/packets"
@@ -128,6 +130,8 @@ type Options struct {
 	KeepAuthority func(*statev1.Authority) error
 	// Sealer holds the key-encryption key, which servers that join receive.
 	Sealer *identity.Sealer
+	// Names is this server's part in the group that keeps the names of objects; nil if it has none.
+	Names *names.Group
 	// Addresses returns the current address of another server; nil if only the state knows addresses.
 	Addresses func(server string) string
 	Registry  *registry.Registry
@@ -159,6 +163,9 @@ type Options struct {
 
 	// Strangers limits callers without an identity; zero means the defaults.
 	Strangers oneport.Limits
+
+	// Contents is what buckets hold; nil if there is no object store.
+	Contents buckets.Objects
 
 	// Foreign carries requests to registries outside the cluster; nil means a transport with the proxy settings of the
 	// environment.
@@ -204,7 +211,12 @@ type Server struct {
 	passed             *relay.PassedCalls
 	packets            *packets.Server
 	disks              *disks.Disks
+	names              *names.Group
 	identities         *svid.Service
+	// contents is what buckets hold; nil if there is no object store.
+	contents buckets.Objects
+	// directory knows buckets and access keys for the front ends of the object store.
+	directory *buckets.Directory
 
 	grpc  *edge
 	http  *http.Server
@@ -252,12 +264,14 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	}
 	s := &Server{
 		Core: &core.Core{UID: o.UID, Store: o.Store, Consensus: o.Consensus, Clock: o.Clock, Logger: o.Logger, Tracing: o.Tracing, Seals: authority.Keys{Sealer: o.Sealer}.SealedNow},
-		ca:   o.CA, sealer: o.Sealer, registry: o.Registry, nodes: o.Nodes, placement: o.Placement, scaling: o.Scaling, traffic: o.Traffic,
+		ca:   o.CA, sealer: o.Sealer, registry: o.Registry, nodes: o.Nodes, placement: o.Placement, scaling: o.Scaling, traffic: o.Traffic, names: o.Names,
 		revoked: auth.NewRevocations(),
 		scrape:  o.Scrape,
 		metrics: o.Metrics,
 		plans:   newPlans(),
 		inner:   gateway.NewInner(),
+
+		contents: o.Contents,
 	}
 	atOnce := max(4, runtime.GOMAXPROCS(0))
 	s.planning = core.NewTurns("plans", atOnce, 2, plansWaiting, plansWaiting/8)
@@ -291,6 +305,9 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		Metrics: s.metrics, Tracing: s.Tracing, Stopping: s.stopping,
 	}
 	s.grpc = s.newGRPC(guard)
+	if s.directory, err = s.newDirectory(); err != nil {
+		return nil, errors.Join(err, s.port.Close())
+	}
 	handler, err := gateway.New(gateway.Options{
 		Auth: s.auth, Revoked: s.revoked, Metrics: s.metrics, Logger: s.Logger, Inner: s.inner, Stopping: s.stopping,
 		Registry: s.images.Handler(), RefuseRegistry: images.WriteError, Scrape: s.scrape.Handler(),
@@ -368,8 +385,8 @@ func (s *Server) newGRPC(guard *auth.Guard) *edge {
 	s.passed = &relay.PassedCalls{Guard: guard.Unary, Methods: server.methods, Stopping: s.stopping}
 	all, namespaces, nodes := newWorkloads(s), newNamespaces(s), newNodes(s)
 	offered, leading, ruling := newServices(s), newRoutes(s), newPolicies(s)
-	named, bindings := newRoles(s), newRoleBindings(s)
-	s.kinds = planKinds{namespaces, all, offered, leading, nodes, named, bindings, ruling}
+	named, bindings, stores := newRoles(s), newRoleBindings(s), newBuckets(s)
+	s.kinds = planKinds{namespaces, all, offered, leading, nodes, named, bindings, ruling, stores}
 	v1.RegisterWorkloadServiceServer(server, &workloads{collection: all, replicas: newReplicas(s), Streams: s.newStreams()})
 	v1.RegisterDeploymentServiceServer(server, &deploymentService{collection: newDeployments(s)})
 	v1.RegisterNodeServiceServer(server, &nodeService{collection: nodes})
@@ -386,12 +403,16 @@ func (s *Server) newGRPC(guard *auth.Guard) *edge {
 	v1.RegisterCertificateServiceServer(server, &certificateService{collection: newCertificates(s)})
 	v1.RegisterSecretServiceServer(server, &secretService{collection: newSecrets(s)})
 	v1.RegisterRouteServiceServer(server, &routeService{collection: leading})
+	v1.RegisterBucketServiceServer(server, &bucketService{collection: stores, keys: newAccessKeys(s)})
 	v1.RegisterEndpointServiceServer(server, &endpointService{collection: offered})
 	v1.RegisterConnectivityServiceServer(server, network.New(s.Core, s.sessions.Open))
 	v1.RegisterExplainServiceServer(server, newExplainService(nodes))
 	v1.RegisterEnrollmentServiceServer(server, s.enrollment)
 	v1.RegisterAgentServiceServer(server, s.sessions)
 	v1.RegisterServerServiceServer(server, &serverService{collection: newServers(s)})
+	if s.names != nil {
+		v1.RegisterNamesServiceServer(server, s.names)
+	}
 	v1.RegisterPeerServiceServer(server, &peerService{Membership: s.membership, Copies: images.Copies{Images: s.images}, PassedCalls: s.passed, Uses: s.tokenUses})
 	v1.RegisterIdentityServiceServer(server, s.identities)
 	v1.RegisterAuthorityServiceServer(server, trust.New(s.Core, s.membership.Keys(), s.KeyReports))

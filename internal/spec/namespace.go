@@ -40,6 +40,7 @@ func checkNamespace(n *v1.Namespace, found *violations) {
 	readAmount(path+".memory", q.GetMemory(), ParseBytes, found)
 	readAmount(path+".disk", q.GetDisk(), ParseBytes, found)
 	readAmount(path+".bandwidth", q.GetBandwidth(), ParseBandwidth, found)
+	readAmount(path+".storage", q.GetStorage(), ParseBytes, found)
 	const defaults = "spec.defaultRequests"
 	d := n.GetSpec().GetDefaultRequests()
 	readAmount(defaults+".cpu", d.GetCpu(), ParseCPU, found)
@@ -69,6 +70,7 @@ func normalQuota(q *v1.Quota) *v1.Quota {
 	if normal := normalAmounts(amounts); normal != nil {
 		q.Cpu, q.Memory, q.Disk, q.Bandwidth = normal.Cpu, normal.Memory, normal.Disk, normal.Bandwidth
 	}
+	normalBytes(&q.Storage)
 	return unlessEmpty(q)
 }
 

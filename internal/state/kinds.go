@@ -25,6 +25,7 @@ const (
 	indexSelector  = "selector"
 	indexMeshKey   = "mesh_key"
 	indexSecret    = "secret"
+	indexKeyID     = "key_id"
 )
 
 // table says how the objects of one kind are kept, as the options in state.proto declare it.
@@ -73,6 +74,9 @@ var indexes = map[Kind]map[string]keyFunc{
 		indexSecret: by(func(key []byte, v *statev1.SecretValue) []byte {
 			return binary.BigEndian.AppendUint64(appendID(key, v.GetSecretUid()), v.GetVersion())
 		}),
+	},
+	KindAccessKey: {
+		indexKeyID: by(func(key []byte, k *v1.AccessKey) []byte { return appendText(key, k.GetMetadata().GetName()) }),
 	},
 	KindSecretReceipt: {
 		indexSecret: by(func(key []byte, r *statev1.SecretReceipt) []byte {

@@ -116,6 +116,14 @@ func (s *Snapshot) NodesWithMeshKey(key string) iter.Seq[*v1.Node] {
 	return listByPrefix[*v1.Node](s, KindNode, indexMeshKey, appendText(nil, key))
 }
 
+// AccessKeyByID returns the access key with an id, whatever its namespace. Ids are random, so that there is one at most.
+func (s *Snapshot) AccessKeyByID(id string) (found *v1.AccessKey) {
+	for found = range listByPrefix[*v1.AccessKey](s, KindAccessKey, indexKeyID, appendText(nil, id)) {
+		break
+	}
+	return found
+}
+
 // ListByName lists the objects of a named kind by namespace and name, from the first one after a path on.
 func ListByName[T Object](s *Snapshot, kind Kind, namespace, after string) iter.Seq[T] {
 	return func(yield func(T) bool) {

@@ -97,6 +97,27 @@ var (
 		Help: "Time to write a snapshot of the state to disk.",
 	}
 
+	NamesLeader = Metric{
+		Name: "cloudless_names_leader", Kind: KindGauge, From: FromServer,
+		Help: "1 while this server leads the group that keeps the names of objects.",
+	}
+	NamesAppliedIndex = Metric{
+		Name: "cloudless_names_applied_index", Kind: KindGauge, From: FromServer,
+		Help: "Index of the newest entry of that group that this server has applied.",
+	}
+	NamesProposals = Metric{
+		Name: "cloudless_names_proposals_total", Kind: KindCounter, From: FromServer, Labels: []string{"result"},
+		Help: "Changes of the names of objects that this server was asked for while it led, by result: accepted, refused or failed.",
+	}
+	NamesCommitSeconds = Metric{
+		Name: "cloudless_names_commit_seconds", Kind: KindHistogram, Unit: "seconds", From: FromServer, Buckets: callBuckets,
+		Help: "Time from such a proposal to its outcome, of those that were accepted.",
+	}
+	NamesFsyncSeconds = Metric{
+		Name: "cloudless_names_fsync_seconds", Kind: KindHistogram, Unit: "seconds", From: FromServer, Buckets: diskBuckets,
+		Help: "Time to write entries to the log of that group on disk, fsync included.",
+	}
+
 	StateIndex = Metric{
 		Name: "cloudless_state_index", Kind: KindGauge, From: FromServer, Help: "Index of the newest entry that the state includes.",
 	}
@@ -452,6 +473,7 @@ func Catalogue() []Metric {
 		SchedulingDecisions, SchedulingSeconds, PendingReplicas,
 		NodeCPU, NodeCPUCapacity, NodeMemory, NodeMemoryCapacity, NodeDisk, NodeDiskCapacity,
 	}
+	all = append(all, NamesLeader, NamesAppliedIndex, NamesProposals, NamesCommitSeconds, NamesFsyncSeconds)
 	all = append(all, ChunkOperations, ChunkBytes, ChunkSeconds, ChunksDeleted, ChunksDamaged)
 	all = append(all, S3Requests, S3Seconds, S3Received, S3Sent)
 	all = append(all, Disks()...)

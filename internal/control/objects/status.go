@@ -1,15 +1,21 @@
 package objects
 
 import (
+	"cmp"
 	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/cloudless/cloudless/internal/object"
+	"github.com/cloudless/cloudless/internal/object/names"
 )
 
 // Status is how the object store is.
 type Status struct {
-	// Leading is whether this server runs the loops. Otherwise it knows only totals and nodes.
+	// Leading is whether this server runs the loops. Otherwise it knows only totals, nodes and classes.
 	Leading bool
 	// Objects are current objects, Versions all versions, and Bytes their bytes.
 	Objects, Versions, Bytes int64
@@ -44,6 +50,8 @@ type NodeStatus struct {
 	State string
 	// Scrubbing is whether its chunks are being checked now.
 	Scrubbing bool
+	// Lacking are the chunks that lack a copy because of it, or, while it is draining, those that are still there.
+	Lacking int64
 }
 
 // ClassStatus are all disks of a class.
@@ -63,19 +71,144 @@ type Progress struct {
 	Message string
 }
 
-// Status returns how the object store is. It asks no node.
-func (l *Loops) Status(ctx context.Context) (Status, error) { return Status{}, ErrNotLeading }
-
-// RepairNow copies what has too few copies, without the delay, and returns when that is done as far as it can be. It is
-// ErrNotLeading on other servers. progress may be nil.
-func (l *Loops) RepairNow(ctx context.Context, progress func(Progress)) error { return ErrNotLeading }
-
-// Scrub has nodes check all of their chunks, by their UIDs; all connected nodes if there are none. A rate of 0 is the
-// usual one. It may be called on any server, which needs a connection to the nodes.
-func (l *Loops) Scrub(ctx context.Context, nodes []string, rate int64, progress func(Progress)) error {
-	return ErrNotLeading
+// Status returns how the object store is. It asks no node. What chunks lack is as the last survey has found it, minutes
+// ago at most while something is wrong.
+func (l *Loops) Status(ctx context.Context) (Status, error) {
+	s := Status{}
+	err := l.read(ctx, func(view *names.View) error {
+		totals, err := view.Totals()
+		s.Objects, s.Versions, s.Bytes = totals.Objects, totals.Versions, totals.Bytes
+		s.Chunks, s.ChunkBytes, s.Garbage, s.Epoch = totals.Chunks, totals.ChunkBytes, totals.Dead, view.Epoch()
+		return err
+	})
+	if err != nil {
+		return s, err
+	}
+	nodes := l.o.Disks.Nodes()
+	for _, n := range nodes {
+		s.Nodes = append(s.Nodes, NodeStatus{Node: n, State: stateOf(n)})
+	}
+	slices.SortFunc(s.Nodes, func(a, b NodeStatus) int { return cmp.Compare(a.Name, b.Name) })
+	s.Classes = classesOf(nodes)
+	if t := l.leading(); t != nil {
+		delay, _ := l.settings()
+		t.describe(&s, delay)
+	}
+	return s, nil
 }
 
-// Left returns how many chunks have a copy on a node according to the names. A node that is draining can be removed
-// without loss when there are none. It may be called on any server.
-func (l *Loops) Left(ctx context.Context, node string) (int64, error) { return 0, ErrNotLeading }
+func stateOf(n object.Node) string {
+	switch {
+	case n.Draining:
+		return Draining
+	case !n.Connected:
+		return Offline
+	case n.Capacity == 0:
+		return None
+	case n.Problem != "":
+		return Full
+	}
+	return Online
+}
+
+func classesOf(nodes []object.Node) []ClassStatus {
+	classes := map[string]*ClassStatus{}
+	for _, n := range nodes {
+		if n.Class == "" {
+			continue // it has not said yet what disk it has
+		}
+		c := classes[n.Class]
+		if c == nil {
+			c = &ClassStatus{Class: n.Class}
+			classes[n.Class] = c
+		}
+		c.Nodes++
+		c.Capacity += n.Capacity
+		c.Used += n.Used
+		c.Free += n.Free
+	}
+	var all []ClassStatus
+	for _, name := range slices.Sorted(maps.Keys(classes)) {
+		all = append(all, *classes[name])
+	}
+	return all
+}
+
+// describe adds what the loops know.
+func (t *term) describe(s *Status, delay time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s.Leading, s.UnderReplicated, s.Unreachable = true, t.found.lacking, t.found.unreachable
+	for i := range s.Nodes {
+		s.Nodes[i].Scrubbing = t.scrubbing[s.Nodes[i].UID]
+		s.Nodes[i].Lacking = t.found.on[s.Nodes[i].UID]
+	}
+	s.Reasons = t.found.reasons(time.Now(), delay)
+	s.RepairBytesLeft = t.found.bytes
+	if c := t.copying; c.active {
+		s.RepairBytesLeft = max(0, c.total-c.done)
+		if s.RepairRate = c.perSecond(); s.RepairRate > 0 {
+			left := float64(s.RepairBytesLeft) / float64(s.RepairRate)
+			s.RepairEnd = time.Now().Add(time.Duration(left * float64(time.Second))).Truncate(time.Second)
+		}
+	}
+}
+
+// reasons says why chunks lack copies.
+func (s survey) reasons(now time.Time, delay time.Duration) []string {
+	var all []string
+	if s.fleet == nil {
+		return nil
+	}
+	for _, m := range s.fleet.troubled() {
+		if reason := s.because(m, now, delay); reason != "" {
+			all = append(all, reason)
+		}
+	}
+	if s.roomless > 0 {
+		all = append(all, fmt.Sprintf("%d pieces of objects lack a copy, and no other node has room for it: free space, or add a node", s.roomless))
+	}
+	if s.few > 0 {
+		all = append(all, fmt.Sprintf("%d pieces of objects should have more copies than the %d nodes that there are: they get them when nodes join", s.few, s.fleet.existing))
+	}
+	if offline := s.unreachable - s.lost; offline > 0 {
+		all = append(all, fmt.Sprintf("%d pieces of objects are only on nodes that do not answer (%s): bring one of these back", offline, s.offline()))
+	}
+	if s.lost > 0 {
+		all = append(all, fmt.Sprintf("%d pieces of objects are on no node any more: put these objects again, or bring back a node that has them", s.lost))
+	}
+	return all
+}
+
+// because says what a node that does not serve has to do with it.
+func (s survey) because(m *member, now time.Time, delay time.Duration) string {
+	count := s.on[m.UID]
+	if count == 0 {
+		return ""
+	}
+	passed := now.Sub(m.since).Round(time.Second)
+	switch m.standing {
+	case away:
+		return fmt.Sprintf("node %s has not answered for %s: %d pieces of objects have a copy less, and others copy them if it stays away for %s",
+			m.Name, passed, count, delay)
+	case lost:
+		if m.since.IsZero() {
+			return fmt.Sprintf("node %s is not in the cluster any more: %d pieces of objects have a copy less", m.Name, count)
+		}
+		return fmt.Sprintf("node %s has not answered for %s: %d pieces of objects have a copy less, and are copied to other nodes", m.Name, passed, count)
+	case leaving:
+		return fmt.Sprintf("node %s is draining: %d pieces of objects are moved to other nodes", m.Name, count)
+	}
+	return ""
+}
+
+// offline names nodes that do not answer.
+func (s survey) offline() string {
+	var all []string
+	for _, m := range s.fleet.troubled() {
+		if !m.Connected {
+			all = append(all, m.Name)
+		}
+	}
+	return strings.Join(all, ", ")
+}

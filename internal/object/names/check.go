@@ -24,15 +24,26 @@ func decodeEntry(data []byte) (*objectv1.Entry, error) {
 	if err := proto.Unmarshal(data, entry); err != nil {
 		return nil, fmt.Errorf("it is damaged: %w", err)
 	}
+	return entry, Validate(entry)
+}
+
+// InvalidError says why an entry must not be proposed: no server could apply it.
+type InvalidError struct{ reason string }
+
+// Error implements error.
+func (e *InvalidError) Error() string { return e.reason }
+
+// Validate returns an InvalidError unless this release understands an entry completely.
+func Validate(entry *objectv1.Entry) error {
 	if hasUnknown(entry.ProtoReflect()) {
-		return nil, fmt.Errorf("it has fields that this release does not know: update this server")
+		return &InvalidError{"it has fields that this release does not know: update this server"}
 	}
 	for i, operation := range entry.GetOperations() {
 		if operation.GetWhat() == nil {
-			return nil, fmt.Errorf("its operation %d says nothing", i)
+			return &InvalidError{fmt.Sprintf("its operation %d says nothing", i)}
 		}
 	}
-	return entry, nil
+	return nil
 }
 
 // hasUnknown reports whether a message has fields that this release does not know. Ignoring them would let the servers'

@@ -189,6 +189,19 @@ func (n *Names) applySome(db *database, entries []Entry) ([]*objectv1.Results, e
 // has those that are missing.
 func (n *Names) Applied() uint64 { return n.applied.Load() }
 
+// Flush makes everything durable that was applied before.
+func (n *Names) Flush() error {
+	db, err := n.acquire()
+	if err != nil {
+		return err
+	}
+	defer n.releaseOrLog(db)
+	if err := db.flush(); err != nil {
+		return fmt.Errorf("write the names in %s: %w", n.folder.dir, err)
+	}
+	return nil
+}
+
 // Checkpoint makes everything durable, and a complete copy in a new folder, by hard links. It returns the index of the
 // newest entry in the copy. Entries may be applied meanwhile.
 func (n *Names) Checkpoint(dir string) (uint64, error) {

@@ -16,26 +16,38 @@ const maxKnown = 4096
 type permissions struct {
 	mu              sync.RWMutex
 	roles, bindings state.Generation
-	of              map[*v1.Token]*roles.Permissions
+	of              map[state.Object]*roles.Permissions // by token or access key
 }
 
-// of returns what a token permits in a state.
+// ofToken returns what a token permits in a state.
 func (p *permissions) ofToken(snap *state.Snapshot, token *v1.Token) *roles.Permissions {
+	return p.known(snap, token, func() *roles.Permissions { return PermissionsOf(snap, token) })
+}
+
+// ofKey returns what an access key permits in a state.
+func (p *permissions) ofKey(snap *state.Snapshot, key *v1.AccessKey) *roles.Permissions {
+	return p.known(snap, key, func() *roles.Permissions {
+		subject := roles.Subject{Role: key.GetSpec().GetRole(), Namespace: key.GetMetadata().GetNamespace()}
+		return roles.Of(subject, snap.RoleByName, func(func(*v1.RoleBinding) bool) {})
+	})
+}
+
+func (p *permissions) known(snap *state.Snapshot, of state.Object, sum func() *roles.Permissions) *roles.Permissions {
 	rolesNow, bindingsNow := snap.Generation(state.KindRole), snap.Generation(state.KindRoleBinding)
 	p.mu.RLock()
 	current := p.roles == rolesNow && p.bindings == bindingsNow
-	known := p.of[token]
+	known := p.of[of]
 	p.mu.RUnlock()
 	if current && known != nil {
 		return known
 	}
-	made := PermissionsOf(snap, token)
+	made := sum()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.roles != rolesNow || p.bindings != bindingsNow || len(p.of) >= maxKnown || p.of == nil {
-		p.roles, p.bindings, p.of = rolesNow, bindingsNow, map[*v1.Token]*roles.Permissions{}
+		p.roles, p.bindings, p.of = rolesNow, bindingsNow, map[state.Object]*roles.Permissions{}
 	}
-	p.of[token] = made
+	p.of[of] = made
 	return made
 }
 

@@ -159,9 +159,13 @@ func (a *Authenticator) stillValid(p core.Principal) (core.Principal, bool) {
 	return now, err == nil
 }
 
-// again returns the bearer of a token with what the token permits now.
+// again returns the bearer of a token or an access key with what it permits now.
 func (a *Authenticator) again(p core.Principal) (core.Principal, error) {
-	return a.ofToken(a.snapshot().Token(p.TokenUID), p.SecretID)
+	snap := a.snapshot()
+	if key := snap.AccessKey(p.TokenUID); key != nil {
+		return a.OfKey(key)
+	}
+	return a.ofToken(snap.Token(p.TokenUID), p.SecretID)
 }
 
 // ofToken returns the bearer of a token, which may be nil, and of one of its secrets.
@@ -212,7 +216,7 @@ func (a *Authenticator) fromServer(by identity.ID, md metadata.MD) (core.Princip
 		}
 		return core.Principal{ID: named.ID, Role: core.RoleServer}, nil
 	default:
-		return a.ofToken(snap.Token(named.TokenUID), named.SecretID)
+		return a.again(named)
 	}
 }
 

@@ -88,6 +88,9 @@ var scopes = sync.OnceValue(func() map[string]scope {
 // lists reports whether a method shows the objects of all namespaces if the request names none.
 func lists(m api.Method) bool {
 	name := string(m.Descriptor.Name())
+	if m.Kind == "object" { // they are in a bucket, which is in one namespace
+		return false
+	}
 	return m.Reads && (strings.HasPrefix(name, "List") || strings.HasPrefix(name, "Watch")) || m.Name == v1.WorkloadService_GetUsage_FullMethodName
 }
 
@@ -105,7 +108,7 @@ func namespaceIn(m api.Method) []protoreflect.FieldDescriptor {
 	if own := fields.ByName("namespace"); own != nil {
 		return []protoreflect.FieldDescriptor{own}
 	}
-	for _, around := range []protoreflect.Name{"selection", "start", protoreflect.Name(m.Kind)} {
+	for _, around := range []protoreflect.Name{"selection", "start", "header", protoreflect.Name(m.Kind)} {
 		field := fields.ByName(around)
 		if field == nil || field.Message() == nil {
 			continue

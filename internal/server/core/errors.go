@@ -66,6 +66,8 @@ const (
 	ReasonRemoved = "REMOVED"
 	// ReasonNotMember: the calling server is not a member of the cluster.
 	ReasonNotMember = "NOT_MEMBER"
+	// ReasonNotEmpty: the bucket has objects.
+	ReasonNotEmpty = "NOT_EMPTY"
 )
 
 // NotFound refuses a name that does not exist.

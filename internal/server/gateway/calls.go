@@ -17,7 +17,7 @@ import (
 // newCalls turns HTTP/JSON into gRPC calls over the inner listener. Streams
 // are JSON lines; exec is a WebSocket.
 func (s *gateway) newCalls() (http.Handler, error) {
-	conn, err := s.inner.dial()
+	conn, err := s.inner.Dial()
 	if err != nil {
 		return nil, err
 	}

@@ -149,6 +149,10 @@ func (u *Uses) ReportTokenUses(ctx context.Context, request *v1.ReportTokenUsesR
 }
 
 func (u *Uses) write(snap *state.Snapshot, b *state.Batch, use *v1.TokenUse) {
+	if key := snap.AccessKey(use.GetTokenUid()); key != nil {
+		writeKeyUse(b, key, use)
+		return
+	}
 	token := snap.Token(use.GetTokenUid())
 	if token == nil {
 		return
@@ -171,4 +175,17 @@ func (u *Uses) write(snap *state.Snapshot, b *state.Batch, use *v1.TokenUse) {
 	if !proto.Equal(next, token) {
 		b.Update(next, token.GetMetadata().GetVersion())
 	}
+}
+
+// writeKeyUse writes the last use of an access key.
+func writeKeyUse(b *state.Batch, key *v1.AccessKey, use *v1.TokenUse) {
+	if !use.GetTime().AsTime().After(key.GetStatus().GetLastUsed().AsTime()) {
+		return
+	}
+	next := proto.CloneOf(key)
+	if next.Status == nil {
+		next.Status = &v1.AccessKeyStatus{}
+	}
+	next.Status.LastUsed = use.GetTime()
+	b.Update(next, key.GetMetadata().GetVersion())
 }

@@ -327,11 +327,15 @@ type BucketStatus struct {
 	// Computed when it is read; not set while the store's servers cannot be reached.
 	Objects  int64 `protobuf:"varint,1,opt,name=objects,proto3" json:"objects,omitempty"`
 	Versions int64 `protobuf:"varint,2,opt,name=versions,proto3" json:"versions,omitempty"`
-	// All versions, and the parts of unfinished uploads.
+	// All versions, and the parts of unfinished uploads. This is what the quota limits.
 	Bytes   int64 `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	Uploads int64 `protobuf:"varint,4,opt,name=uploads,proto3" json:"uploads,omitempty"`
-	// How many nodes really have each piece now, at least, if the spec leaves it open.
-	Copies        int32 `protobuf:"varint,5,opt,name=copies,proto3" json:"copies,omitempty"`
+	// How many nodes should have each piece, as far as there are so many nodes now.
+	Copies int32 `protobuf:"varint,5,opt,name=copies,proto3" json:"copies,omitempty"`
+	// "ready" or "deleting".
+	Phase string `protobuf:"bytes,6,opt,name=phase,proto3" json:"phase,omitempty"`
+	// Why the figures are missing, or why nothing can be put.
+	Problem       string `protobuf:"bytes,7,opt,name=problem,proto3" json:"problem,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -399,6 +403,20 @@ func (x *BucketStatus) GetCopies() int32 {
 		return x.Copies
 	}
 	return 0
+}
+
+func (x *BucketStatus) GetPhase() string {
+	if x != nil {
+		return x.Phase
+	}
+	return ""
+}
+
+func (x *BucketStatus) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
 }
 
 // Lets S3 clients in, with what a role grants in a namespace.
@@ -555,7 +573,7 @@ type AccessKeyStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// SPIFFE id of the caller who made it.
 	Author string `protobuf:"bytes,1,opt,name=author,proto3" json:"author,omitempty"`
-	// Written about once a minute.
+	// Written every few minutes.
 	LastUsed      *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=last_used,json=lastUsed,proto3" json:"last_used,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -709,6 +727,103 @@ func (x *ApplyBucketRequest) GetIdempotencyKey() string {
 	return ""
 }
 
+type ApplyBucketResponse struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Bucket *Bucket                `protobuf:"bytes,1,opt,name=bucket,proto3" json:"bucket,omitempty"`
+	// "created", "updated" or "unchanged".
+	Result        string `protobuf:"bytes,2,opt,name=result,proto3" json:"result,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ApplyBucketResponse) Reset() {
+	*x = ApplyBucketResponse{}
+	mi := &file_cloudless_v1_bucket_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ApplyBucketResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ApplyBucketResponse) ProtoMessage() {}
+
+func (x *ApplyBucketResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_bucket_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ApplyBucketResponse.ProtoReflect.Descriptor instead.
+func (*ApplyBucketResponse) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_bucket_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *ApplyBucketResponse) GetBucket() *Bucket {
+	if x != nil {
+		return x.Bucket
+	}
+	return nil
+}
+
+func (x *ApplyBucketResponse) GetResult() string {
+	if x != nil {
+		return x.Result
+	}
+	return ""
+}
+
+type UpdateBucketRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Bucket        *Bucket                `protobuf:"bytes,1,opt,name=bucket,proto3" json:"bucket,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UpdateBucketRequest) Reset() {
+	*x = UpdateBucketRequest{}
+	mi := &file_cloudless_v1_bucket_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpdateBucketRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpdateBucketRequest) ProtoMessage() {}
+
+func (x *UpdateBucketRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_bucket_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpdateBucketRequest.ProtoReflect.Descriptor instead.
+func (*UpdateBucketRequest) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_bucket_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *UpdateBucketRequest) GetBucket() *Bucket {
+	if x != nil {
+		return x.Bucket
+	}
+	return nil
+}
+
 type DeleteBucketRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Namespace string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
@@ -723,7 +838,7 @@ type DeleteBucketRequest struct {
 
 func (x *DeleteBucketRequest) Reset() {
 	*x = DeleteBucketRequest{}
-	mi := &file_cloudless_v1_bucket_proto_msgTypes[10]
+	mi := &file_cloudless_v1_bucket_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -735,7 +850,7 @@ func (x *DeleteBucketRequest) String() string {
 func (*DeleteBucketRequest) ProtoMessage() {}
 
 func (x *DeleteBucketRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_bucket_proto_msgTypes[10]
+	mi := &file_cloudless_v1_bucket_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -748,7 +863,7 @@ func (x *DeleteBucketRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteBucketRequest.ProtoReflect.Descriptor instead.
 func (*DeleteBucketRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_bucket_proto_rawDescGZIP(), []int{10}
+	return file_cloudless_v1_bucket_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *DeleteBucketRequest) GetNamespace() string {
@@ -789,7 +904,7 @@ type GetBucketRequest struct {
 
 func (x *GetBucketRequest) Reset() {
 	*x = GetBucketRequest{}
-	mi := &file_cloudless_v1_bucket_proto_msgTypes[11]
+	mi := &file_cloudless_v1_bucket_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -801,7 +916,7 @@ func (x *GetBucketRequest) String() string {
 func (*GetBucketRequest) ProtoMessage() {}
 
 func (x *GetBucketRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_bucket_proto_msgTypes[11]
+	mi := &file_cloudless_v1_bucket_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -814,7 +929,7 @@ func (x *GetBucketRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetBucketRequest.ProtoReflect.Descriptor instead.
 func (*GetBucketRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_bucket_proto_rawDescGZIP(), []int{11}
+	return file_cloudless_v1_bucket_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *GetBucketRequest) GetNamespace() string {
@@ -841,7 +956,7 @@ type ListBucketsRequest struct {
 
 func (x *ListBucketsRequest) Reset() {
 	*x = ListBucketsRequest{}
-	mi := &file_cloudless_v1_bucket_proto_msgTypes[12]
+	mi := &file_cloudless_v1_bucket_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -853,7 +968,7 @@ func (x *ListBucketsRequest) String() string {
 func (*ListBucketsRequest) ProtoMessage() {}
 
 func (x *ListBucketsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_bucket_proto_msgTypes[12]
+	mi := &file_cloudless_v1_bucket_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -866,7 +981,7 @@ func (x *ListBucketsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListBucketsRequest.ProtoReflect.Descriptor instead.
 func (*ListBucketsRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_bucket_proto_rawDescGZIP(), []int{12}
+	return file_cloudless_v1_bucket_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListBucketsRequest) GetSelection() *Selection {
@@ -894,7 +1009,7 @@ type ListBucketsResponse struct {
 
 func (x *ListBucketsResponse) Reset() {
 	*x = ListBucketsResponse{}
-	mi := &file_cloudless_v1_bucket_proto_msgTypes[13]
+	mi := &file_cloudless_v1_bucket_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -906,7 +1021,7 @@ func (x *ListBucketsResponse) String() string {
 func (*ListBucketsResponse) ProtoMessage() {}
 
 func (x *ListBucketsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_bucket_proto_msgTypes[13]
+	mi := &file_cloudless_v1_bucket_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -919,7 +1034,7 @@ func (x *ListBucketsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListBucketsResponse.ProtoReflect.Descriptor instead.
 func (*ListBucketsResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_bucket_proto_rawDescGZIP(), []int{13}
+	return file_cloudless_v1_bucket_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListBucketsResponse) GetItems() []*Bucket {
@@ -945,7 +1060,7 @@ type WatchBucketsRequest struct {
 
 func (x *WatchBucketsRequest) Reset() {
 	*x = WatchBucketsRequest{}
-	mi := &file_cloudless_v1_bucket_proto_msgTypes[14]
+	mi := &file_cloudless_v1_bucket_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -957,7 +1072,7 @@ func (x *WatchBucketsRequest) String() string {
 func (*WatchBucketsRequest) ProtoMessage() {}
 
 func (x *WatchBucketsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_bucket_proto_msgTypes[14]
+	mi := &file_cloudless_v1_bucket_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -970,7 +1085,7 @@ func (x *WatchBucketsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchBucketsRequest.ProtoReflect.Descriptor instead.
 func (*WatchBucketsRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_bucket_proto_rawDescGZIP(), []int{14}
+	return file_cloudless_v1_bucket_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *WatchBucketsRequest) GetSelection() *Selection {
@@ -991,7 +1106,7 @@ type BucketChange struct {
 
 func (x *BucketChange) Reset() {
 	*x = BucketChange{}
-	mi := &file_cloudless_v1_bucket_proto_msgTypes[15]
+	mi := &file_cloudless_v1_bucket_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1003,7 +1118,7 @@ func (x *BucketChange) String() string {
 func (*BucketChange) ProtoMessage() {}
 
 func (x *BucketChange) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_bucket_proto_msgTypes[15]
+	mi := &file_cloudless_v1_bucket_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1016,7 +1131,7 @@ func (x *BucketChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BucketChange.ProtoReflect.Descriptor instead.
 func (*BucketChange) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_bucket_proto_rawDescGZIP(), []int{15}
+	return file_cloudless_v1_bucket_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *BucketChange) GetChange() string {
@@ -1045,7 +1160,7 @@ type CreateAccessKeyRequest struct {
 
 func (x *CreateAccessKeyRequest) Reset() {
 	*x = CreateAccessKeyRequest{}
-	mi := &file_cloudless_v1_bucket_proto_msgTypes[16]
+	mi := &file_cloudless_v1_bucket_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1057,7 +1172,7 @@ func (x *CreateAccessKeyRequest) String() string {
 func (*CreateAccessKeyRequest) ProtoMessage() {}
 
 func (x *CreateAccessKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_bucket_proto_msgTypes[16]
+	mi := &file_cloudless_v1_bucket_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1070,7 +1185,7 @@ func (x *CreateAccessKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateAccessKeyRequest.ProtoReflect.Descriptor instead.
 func (*CreateAccessKeyRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_bucket_proto_rawDescGZIP(), []int{16}
+	return file_cloudless_v1_bucket_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *CreateAccessKeyRequest) GetNamespace() string {
@@ -1108,7 +1223,7 @@ type CreateAccessKeyResponse struct {
 
 func (x *CreateAccessKeyResponse) Reset() {
 	*x = CreateAccessKeyResponse{}
-	mi := &file_cloudless_v1_bucket_proto_msgTypes[17]
+	mi := &file_cloudless_v1_bucket_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1120,7 +1235,7 @@ func (x *CreateAccessKeyResponse) String() string {
 func (*CreateAccessKeyResponse) ProtoMessage() {}
 
 func (x *CreateAccessKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_bucket_proto_msgTypes[17]
+	mi := &file_cloudless_v1_bucket_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1133,7 +1248,7 @@ func (x *CreateAccessKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateAccessKeyResponse.ProtoReflect.Descriptor instead.
 func (*CreateAccessKeyResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_bucket_proto_rawDescGZIP(), []int{17}
+	return file_cloudless_v1_bucket_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *CreateAccessKeyResponse) GetAccessKey() *AccessKey {
@@ -1174,7 +1289,7 @@ type DeleteAccessKeyRequest struct {
 
 func (x *DeleteAccessKeyRequest) Reset() {
 	*x = DeleteAccessKeyRequest{}
-	mi := &file_cloudless_v1_bucket_proto_msgTypes[18]
+	mi := &file_cloudless_v1_bucket_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1186,7 +1301,7 @@ func (x *DeleteAccessKeyRequest) String() string {
 func (*DeleteAccessKeyRequest) ProtoMessage() {}
 
 func (x *DeleteAccessKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_bucket_proto_msgTypes[18]
+	mi := &file_cloudless_v1_bucket_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1199,7 +1314,7 @@ func (x *DeleteAccessKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteAccessKeyRequest.ProtoReflect.Descriptor instead.
 func (*DeleteAccessKeyRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_bucket_proto_rawDescGZIP(), []int{18}
+	return file_cloudless_v1_bucket_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *DeleteAccessKeyRequest) GetNamespace() string {
@@ -1226,7 +1341,7 @@ type GetAccessKeyRequest struct {
 
 func (x *GetAccessKeyRequest) Reset() {
 	*x = GetAccessKeyRequest{}
-	mi := &file_cloudless_v1_bucket_proto_msgTypes[19]
+	mi := &file_cloudless_v1_bucket_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1238,7 +1353,7 @@ func (x *GetAccessKeyRequest) String() string {
 func (*GetAccessKeyRequest) ProtoMessage() {}
 
 func (x *GetAccessKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_bucket_proto_msgTypes[19]
+	mi := &file_cloudless_v1_bucket_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1251,7 +1366,7 @@ func (x *GetAccessKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetAccessKeyRequest.ProtoReflect.Descriptor instead.
 func (*GetAccessKeyRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_bucket_proto_rawDescGZIP(), []int{19}
+	return file_cloudless_v1_bucket_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *GetAccessKeyRequest) GetNamespace() string {
@@ -1278,7 +1393,7 @@ type ListAccessKeysRequest struct {
 
 func (x *ListAccessKeysRequest) Reset() {
 	*x = ListAccessKeysRequest{}
-	mi := &file_cloudless_v1_bucket_proto_msgTypes[20]
+	mi := &file_cloudless_v1_bucket_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1290,7 +1405,7 @@ func (x *ListAccessKeysRequest) String() string {
 func (*ListAccessKeysRequest) ProtoMessage() {}
 
 func (x *ListAccessKeysRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_bucket_proto_msgTypes[20]
+	mi := &file_cloudless_v1_bucket_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1303,7 +1418,7 @@ func (x *ListAccessKeysRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAccessKeysRequest.ProtoReflect.Descriptor instead.
 func (*ListAccessKeysRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_bucket_proto_rawDescGZIP(), []int{20}
+	return file_cloudless_v1_bucket_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListAccessKeysRequest) GetSelection() *Selection {
@@ -1330,7 +1445,7 @@ type ListAccessKeysResponse struct {
 
 func (x *ListAccessKeysResponse) Reset() {
 	*x = ListAccessKeysResponse{}
-	mi := &file_cloudless_v1_bucket_proto_msgTypes[21]
+	mi := &file_cloudless_v1_bucket_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1342,7 +1457,7 @@ func (x *ListAccessKeysResponse) String() string {
 func (*ListAccessKeysResponse) ProtoMessage() {}
 
 func (x *ListAccessKeysResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_bucket_proto_msgTypes[21]
+	mi := &file_cloudless_v1_bucket_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1355,7 +1470,7 @@ func (x *ListAccessKeysResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAccessKeysResponse.ProtoReflect.Descriptor instead.
 func (*ListAccessKeysResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_bucket_proto_rawDescGZIP(), []int{21}
+	return file_cloudless_v1_bucket_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ListAccessKeysResponse) GetItems() []*AccessKey {
@@ -1408,13 +1523,15 @@ const file_cloudless_v1_bucket_proto_rawDesc = "" +
 	"\x04tags\x18\x05 \x03(\v2'.cloudless.v1.BucketDocuments.TagsEntryB\b\xbaH\x05\x9a\x01\x02\x102R\x04tags\x1a7\n" +
 	"\tTagsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x8c\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xbc\x01\n" +
 	"\fBucketStatus\x12\x18\n" +
 	"\aobjects\x18\x01 \x01(\x03R\aobjects\x12\x1a\n" +
 	"\bversions\x18\x02 \x01(\x03R\bversions\x12\x14\n" +
 	"\x05bytes\x18\x03 \x01(\x03R\x05bytes\x12\x18\n" +
 	"\auploads\x18\x04 \x01(\x03R\auploads\x12\x16\n" +
-	"\x06copies\x18\x05 \x01(\x05R\x06copies\"\xf0\x01\n" +
+	"\x06copies\x18\x05 \x01(\x05R\x06copies\x12\x14\n" +
+	"\x05phase\x18\x06 \x01(\tR\x05phase\x12\x18\n" +
+	"\aproblem\x18\a \x01(\tR\aproblem\"\xf0\x01\n" +
 	"\tAccessKey\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
@@ -1438,7 +1555,12 @@ const file_cloudless_v1_bucket_proto_rawDesc = "" +
 	"\x0fidempotency_key\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x0eidempotencyKey\"}\n" +
 	"\x12ApplyBucketRequest\x124\n" +
 	"\x06bucket\x18\x01 \x01(\v2\x14.cloudless.v1.BucketB\x06\xbaH\x03\xc8\x01\x01R\x06bucket\x121\n" +
-	"\x0fidempotency_key\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x0eidempotencyKey\"\x90\x01\n" +
+	"\x0fidempotency_key\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x0eidempotencyKey\"[\n" +
+	"\x13ApplyBucketResponse\x12,\n" +
+	"\x06bucket\x18\x01 \x01(\v2\x14.cloudless.v1.BucketR\x06bucket\x12\x16\n" +
+	"\x06result\x18\x02 \x01(\tR\x06result\"K\n" +
+	"\x13UpdateBucketRequest\x124\n" +
+	"\x06bucket\x18\x01 \x01(\v2\x14.cloudless.v1.BucketB\x06\xbaH\x03\xc8\x01\x01R\x06bucket\"\x90\x01\n" +
 	"\x13DeleteBucketRequest\x12'\n" +
 	"\tnamespace\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\tnamespace\x12 \n" +
 	"\x04name\x18\x02 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xc0\xc6'\x01R\x04name\x12\x18\n" +
@@ -1479,10 +1601,11 @@ const file_cloudless_v1_bucket_proto_rawDesc = "" +
 	"\x04page\x18\x02 \x01(\v2\x12.cloudless.v1.PageR\x04page\"[\n" +
 	"\x16ListAccessKeysResponse\x12-\n" +
 	"\x05items\x18\x01 \x03(\v2\x17.cloudless.v1.AccessKeyR\x05items\x12\x12\n" +
-	"\x04next\x18\x02 \x01(\tR\x04next2\xed\t\n" +
+	"\x04next\x18\x02 \x01(\tR\x04next2\xa5\v\n" +
 	"\rBucketService\x12g\n" +
-	"\fCreateBucket\x12!.cloudless.v1.CreateBucketRequest\x1a\x14.cloudless.v1.Bucket\"\x1e\xe2\xcc'\x04\b\x02 \x01\x82\xd3\xe4\x93\x02\x10:\x01*\"\v/v1/buckets\x12k\n" +
-	"\vApplyBucket\x12 .cloudless.v1.ApplyBucketRequest\x1a\x14.cloudless.v1.Bucket\"$\xe2\xcc'\x04\b\x02 \x01\x82\xd3\xe4\x93\x02\x16:\x01*\"\x11/v1/buckets:apply\x12\x80\x01\n" +
+	"\fCreateBucket\x12!.cloudless.v1.CreateBucketRequest\x1a\x14.cloudless.v1.Bucket\"\x1e\xe2\xcc'\x04\b\x02 \x01\x82\xd3\xe4\x93\x02\x10:\x01*\"\v/v1/buckets\x12x\n" +
+	"\vApplyBucket\x12 .cloudless.v1.ApplyBucketRequest\x1a!.cloudless.v1.ApplyBucketResponse\"$\xe2\xcc'\x04\b\x02 \x01\x82\xd3\xe4\x93\x02\x16:\x01*\"\x11/v1/buckets:apply\x12\xa8\x01\n" +
+	"\fUpdateBucket\x12!.cloudless.v1.UpdateBucketRequest\x1a\x14.cloudless.v1.Bucket\"_\xe2\xcc'\x02\b\x02\x82\xd3\xe4\x93\x02S:\x06bucket\x1aI/v1/namespaces/{bucket.metadata.namespace}/buckets/{bucket.metadata.name}\x12\x80\x01\n" +
 	"\fDeleteBucket\x12!.cloudless.v1.DeleteBucketRequest\x1a\x14.cloudless.v1.Bucket\"7\xe2\xcc'\x02\b\x02\x82\xd3\xe4\x93\x02+*)/v1/namespaces/{namespace}/buckets/{name}\x12~\n" +
 	"\tGetBucket\x12\x1e.cloudless.v1.GetBucketRequest\x1a\x14.cloudless.v1.Bucket\";\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02+\x12)/v1/namespaces/{namespace}/buckets/{name}\x12q\n" +
 	"\vListBuckets\x12 .cloudless.v1.ListBucketsRequest\x1a!.cloudless.v1.ListBucketsResponse\"\x1d\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\r\x12\v/v1/buckets\x12t\n" +
@@ -1504,7 +1627,7 @@ func file_cloudless_v1_bucket_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_bucket_proto_rawDescData
 }
 
-var file_cloudless_v1_bucket_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_cloudless_v1_bucket_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_cloudless_v1_bucket_proto_goTypes = []any{
 	(*Bucket)(nil),                  // 0: cloudless.v1.Bucket
 	(*BucketSpec)(nil),              // 1: cloudless.v1.BucketSpec
@@ -1516,73 +1639,79 @@ var file_cloudless_v1_bucket_proto_goTypes = []any{
 	(*AccessKeyStatus)(nil),         // 7: cloudless.v1.AccessKeyStatus
 	(*CreateBucketRequest)(nil),     // 8: cloudless.v1.CreateBucketRequest
 	(*ApplyBucketRequest)(nil),      // 9: cloudless.v1.ApplyBucketRequest
-	(*DeleteBucketRequest)(nil),     // 10: cloudless.v1.DeleteBucketRequest
-	(*GetBucketRequest)(nil),        // 11: cloudless.v1.GetBucketRequest
-	(*ListBucketsRequest)(nil),      // 12: cloudless.v1.ListBucketsRequest
-	(*ListBucketsResponse)(nil),     // 13: cloudless.v1.ListBucketsResponse
-	(*WatchBucketsRequest)(nil),     // 14: cloudless.v1.WatchBucketsRequest
-	(*BucketChange)(nil),            // 15: cloudless.v1.BucketChange
-	(*CreateAccessKeyRequest)(nil),  // 16: cloudless.v1.CreateAccessKeyRequest
-	(*CreateAccessKeyResponse)(nil), // 17: cloudless.v1.CreateAccessKeyResponse
-	(*DeleteAccessKeyRequest)(nil),  // 18: cloudless.v1.DeleteAccessKeyRequest
-	(*GetAccessKeyRequest)(nil),     // 19: cloudless.v1.GetAccessKeyRequest
-	(*ListAccessKeysRequest)(nil),   // 20: cloudless.v1.ListAccessKeysRequest
-	(*ListAccessKeysResponse)(nil),  // 21: cloudless.v1.ListAccessKeysResponse
-	nil,                             // 22: cloudless.v1.BucketDocuments.TagsEntry
-	(*Metadata)(nil),                // 23: cloudless.v1.Metadata
-	(*timestamppb.Timestamp)(nil),   // 24: google.protobuf.Timestamp
-	(*Selection)(nil),               // 25: cloudless.v1.Selection
-	(*Page)(nil),                    // 26: cloudless.v1.Page
+	(*ApplyBucketResponse)(nil),     // 10: cloudless.v1.ApplyBucketResponse
+	(*UpdateBucketRequest)(nil),     // 11: cloudless.v1.UpdateBucketRequest
+	(*DeleteBucketRequest)(nil),     // 12: cloudless.v1.DeleteBucketRequest
+	(*GetBucketRequest)(nil),        // 13: cloudless.v1.GetBucketRequest
+	(*ListBucketsRequest)(nil),      // 14: cloudless.v1.ListBucketsRequest
+	(*ListBucketsResponse)(nil),     // 15: cloudless.v1.ListBucketsResponse
+	(*WatchBucketsRequest)(nil),     // 16: cloudless.v1.WatchBucketsRequest
+	(*BucketChange)(nil),            // 17: cloudless.v1.BucketChange
+	(*CreateAccessKeyRequest)(nil),  // 18: cloudless.v1.CreateAccessKeyRequest
+	(*CreateAccessKeyResponse)(nil), // 19: cloudless.v1.CreateAccessKeyResponse
+	(*DeleteAccessKeyRequest)(nil),  // 20: cloudless.v1.DeleteAccessKeyRequest
+	(*GetAccessKeyRequest)(nil),     // 21: cloudless.v1.GetAccessKeyRequest
+	(*ListAccessKeysRequest)(nil),   // 22: cloudless.v1.ListAccessKeysRequest
+	(*ListAccessKeysResponse)(nil),  // 23: cloudless.v1.ListAccessKeysResponse
+	nil,                             // 24: cloudless.v1.BucketDocuments.TagsEntry
+	(*Metadata)(nil),                // 25: cloudless.v1.Metadata
+	(*timestamppb.Timestamp)(nil),   // 26: google.protobuf.Timestamp
+	(*Selection)(nil),               // 27: cloudless.v1.Selection
+	(*Page)(nil),                    // 28: cloudless.v1.Page
 }
 var file_cloudless_v1_bucket_proto_depIdxs = []int32{
-	23, // 0: cloudless.v1.Bucket.metadata:type_name -> cloudless.v1.Metadata
+	25, // 0: cloudless.v1.Bucket.metadata:type_name -> cloudless.v1.Metadata
 	1,  // 1: cloudless.v1.Bucket.spec:type_name -> cloudless.v1.BucketSpec
 	4,  // 2: cloudless.v1.Bucket.status:type_name -> cloudless.v1.BucketStatus
 	2,  // 3: cloudless.v1.BucketSpec.expiry:type_name -> cloudless.v1.ExpiryRule
 	3,  // 4: cloudless.v1.BucketSpec.s3:type_name -> cloudless.v1.BucketDocuments
-	22, // 5: cloudless.v1.BucketDocuments.tags:type_name -> cloudless.v1.BucketDocuments.TagsEntry
-	23, // 6: cloudless.v1.AccessKey.metadata:type_name -> cloudless.v1.Metadata
+	24, // 5: cloudless.v1.BucketDocuments.tags:type_name -> cloudless.v1.BucketDocuments.TagsEntry
+	25, // 6: cloudless.v1.AccessKey.metadata:type_name -> cloudless.v1.Metadata
 	6,  // 7: cloudless.v1.AccessKey.spec:type_name -> cloudless.v1.AccessKeySpec
 	7,  // 8: cloudless.v1.AccessKey.status:type_name -> cloudless.v1.AccessKeyStatus
-	24, // 9: cloudless.v1.AccessKeySpec.expire_time:type_name -> google.protobuf.Timestamp
-	24, // 10: cloudless.v1.AccessKeyStatus.last_used:type_name -> google.protobuf.Timestamp
+	26, // 9: cloudless.v1.AccessKeySpec.expire_time:type_name -> google.protobuf.Timestamp
+	26, // 10: cloudless.v1.AccessKeyStatus.last_used:type_name -> google.protobuf.Timestamp
 	0,  // 11: cloudless.v1.CreateBucketRequest.bucket:type_name -> cloudless.v1.Bucket
 	0,  // 12: cloudless.v1.ApplyBucketRequest.bucket:type_name -> cloudless.v1.Bucket
-	25, // 13: cloudless.v1.ListBucketsRequest.selection:type_name -> cloudless.v1.Selection
-	26, // 14: cloudless.v1.ListBucketsRequest.page:type_name -> cloudless.v1.Page
-	0,  // 15: cloudless.v1.ListBucketsResponse.items:type_name -> cloudless.v1.Bucket
-	25, // 16: cloudless.v1.WatchBucketsRequest.selection:type_name -> cloudless.v1.Selection
-	0,  // 17: cloudless.v1.BucketChange.bucket:type_name -> cloudless.v1.Bucket
-	6,  // 18: cloudless.v1.CreateAccessKeyRequest.spec:type_name -> cloudless.v1.AccessKeySpec
-	5,  // 19: cloudless.v1.CreateAccessKeyResponse.access_key:type_name -> cloudless.v1.AccessKey
-	25, // 20: cloudless.v1.ListAccessKeysRequest.selection:type_name -> cloudless.v1.Selection
-	26, // 21: cloudless.v1.ListAccessKeysRequest.page:type_name -> cloudless.v1.Page
-	5,  // 22: cloudless.v1.ListAccessKeysResponse.items:type_name -> cloudless.v1.AccessKey
-	8,  // 23: cloudless.v1.BucketService.CreateBucket:input_type -> cloudless.v1.CreateBucketRequest
-	9,  // 24: cloudless.v1.BucketService.ApplyBucket:input_type -> cloudless.v1.ApplyBucketRequest
-	10, // 25: cloudless.v1.BucketService.DeleteBucket:input_type -> cloudless.v1.DeleteBucketRequest
-	11, // 26: cloudless.v1.BucketService.GetBucket:input_type -> cloudless.v1.GetBucketRequest
-	12, // 27: cloudless.v1.BucketService.ListBuckets:input_type -> cloudless.v1.ListBucketsRequest
-	14, // 28: cloudless.v1.BucketService.WatchBuckets:input_type -> cloudless.v1.WatchBucketsRequest
-	16, // 29: cloudless.v1.BucketService.CreateAccessKey:input_type -> cloudless.v1.CreateAccessKeyRequest
-	18, // 30: cloudless.v1.BucketService.DeleteAccessKey:input_type -> cloudless.v1.DeleteAccessKeyRequest
-	19, // 31: cloudless.v1.BucketService.GetAccessKey:input_type -> cloudless.v1.GetAccessKeyRequest
-	20, // 32: cloudless.v1.BucketService.ListAccessKeys:input_type -> cloudless.v1.ListAccessKeysRequest
-	0,  // 33: cloudless.v1.BucketService.CreateBucket:output_type -> cloudless.v1.Bucket
-	0,  // 34: cloudless.v1.BucketService.ApplyBucket:output_type -> cloudless.v1.Bucket
-	0,  // 35: cloudless.v1.BucketService.DeleteBucket:output_type -> cloudless.v1.Bucket
-	0,  // 36: cloudless.v1.BucketService.GetBucket:output_type -> cloudless.v1.Bucket
-	13, // 37: cloudless.v1.BucketService.ListBuckets:output_type -> cloudless.v1.ListBucketsResponse
-	15, // 38: cloudless.v1.BucketService.WatchBuckets:output_type -> cloudless.v1.BucketChange
-	17, // 39: cloudless.v1.BucketService.CreateAccessKey:output_type -> cloudless.v1.CreateAccessKeyResponse
-	5,  // 40: cloudless.v1.BucketService.DeleteAccessKey:output_type -> cloudless.v1.AccessKey
-	5,  // 41: cloudless.v1.BucketService.GetAccessKey:output_type -> cloudless.v1.AccessKey
-	21, // 42: cloudless.v1.BucketService.ListAccessKeys:output_type -> cloudless.v1.ListAccessKeysResponse
-	33, // [33:43] is the sub-list for method output_type
-	23, // [23:33] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	0,  // 13: cloudless.v1.ApplyBucketResponse.bucket:type_name -> cloudless.v1.Bucket
+	0,  // 14: cloudless.v1.UpdateBucketRequest.bucket:type_name -> cloudless.v1.Bucket
+	27, // 15: cloudless.v1.ListBucketsRequest.selection:type_name -> cloudless.v1.Selection
+	28, // 16: cloudless.v1.ListBucketsRequest.page:type_name -> cloudless.v1.Page
+	0,  // 17: cloudless.v1.ListBucketsResponse.items:type_name -> cloudless.v1.Bucket
+	27, // 18: cloudless.v1.WatchBucketsRequest.selection:type_name -> cloudless.v1.Selection
+	0,  // 19: cloudless.v1.BucketChange.bucket:type_name -> cloudless.v1.Bucket
+	6,  // 20: cloudless.v1.CreateAccessKeyRequest.spec:type_name -> cloudless.v1.AccessKeySpec
+	5,  // 21: cloudless.v1.CreateAccessKeyResponse.access_key:type_name -> cloudless.v1.AccessKey
+	27, // 22: cloudless.v1.ListAccessKeysRequest.selection:type_name -> cloudless.v1.Selection
+	28, // 23: cloudless.v1.ListAccessKeysRequest.page:type_name -> cloudless.v1.Page
+	5,  // 24: cloudless.v1.ListAccessKeysResponse.items:type_name -> cloudless.v1.AccessKey
+	8,  // 25: cloudless.v1.BucketService.CreateBucket:input_type -> cloudless.v1.CreateBucketRequest
+	9,  // 26: cloudless.v1.BucketService.ApplyBucket:input_type -> cloudless.v1.ApplyBucketRequest
+	11, // 27: cloudless.v1.BucketService.UpdateBucket:input_type -> cloudless.v1.UpdateBucketRequest
+	12, // 28: cloudless.v1.BucketService.DeleteBucket:input_type -> cloudless.v1.DeleteBucketRequest
+	13, // 29: cloudless.v1.BucketService.GetBucket:input_type -> cloudless.v1.GetBucketRequest
+	14, // 30: cloudless.v1.BucketService.ListBuckets:input_type -> cloudless.v1.ListBucketsRequest
+	16, // 31: cloudless.v1.BucketService.WatchBuckets:input_type -> cloudless.v1.WatchBucketsRequest
+	18, // 32: cloudless.v1.BucketService.CreateAccessKey:input_type -> cloudless.v1.CreateAccessKeyRequest
+	20, // 33: cloudless.v1.BucketService.DeleteAccessKey:input_type -> cloudless.v1.DeleteAccessKeyRequest
+	21, // 34: cloudless.v1.BucketService.GetAccessKey:input_type -> cloudless.v1.GetAccessKeyRequest
+	22, // 35: cloudless.v1.BucketService.ListAccessKeys:input_type -> cloudless.v1.ListAccessKeysRequest
+	0,  // 36: cloudless.v1.BucketService.CreateBucket:output_type -> cloudless.v1.Bucket
+	10, // 37: cloudless.v1.BucketService.ApplyBucket:output_type -> cloudless.v1.ApplyBucketResponse
+	0,  // 38: cloudless.v1.BucketService.UpdateBucket:output_type -> cloudless.v1.Bucket
+	0,  // 39: cloudless.v1.BucketService.DeleteBucket:output_type -> cloudless.v1.Bucket
+	0,  // 40: cloudless.v1.BucketService.GetBucket:output_type -> cloudless.v1.Bucket
+	15, // 41: cloudless.v1.BucketService.ListBuckets:output_type -> cloudless.v1.ListBucketsResponse
+	17, // 42: cloudless.v1.BucketService.WatchBuckets:output_type -> cloudless.v1.BucketChange
+	19, // 43: cloudless.v1.BucketService.CreateAccessKey:output_type -> cloudless.v1.CreateAccessKeyResponse
+	5,  // 44: cloudless.v1.BucketService.DeleteAccessKey:output_type -> cloudless.v1.AccessKey
+	5,  // 45: cloudless.v1.BucketService.GetAccessKey:output_type -> cloudless.v1.AccessKey
+	23, // 46: cloudless.v1.BucketService.ListAccessKeys:output_type -> cloudless.v1.ListAccessKeysResponse
+	36, // [36:47] is the sub-list for method output_type
+	25, // [25:36] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_bucket_proto_init() }
@@ -1599,7 +1728,7 @@ func file_cloudless_v1_bucket_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_bucket_proto_rawDesc), len(file_cloudless_v1_bucket_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   23,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

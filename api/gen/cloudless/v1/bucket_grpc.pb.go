@@ -23,6 +23,7 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	BucketService_CreateBucket_FullMethodName    = "/cloudless.v1.BucketService/CreateBucket"
 	BucketService_ApplyBucket_FullMethodName     = "/cloudless.v1.BucketService/ApplyBucket"
+	BucketService_UpdateBucket_FullMethodName    = "/cloudless.v1.BucketService/UpdateBucket"
 	BucketService_DeleteBucket_FullMethodName    = "/cloudless.v1.BucketService/DeleteBucket"
 	BucketService_GetBucket_FullMethodName       = "/cloudless.v1.BucketService/GetBucket"
 	BucketService_ListBuckets_FullMethodName     = "/cloudless.v1.BucketService/ListBuckets"
@@ -41,7 +42,10 @@ const (
 type BucketServiceClient interface {
 	CreateBucket(ctx context.Context, in *CreateBucketRequest, opts ...grpc.CallOption) (*Bucket, error)
 	// Creates the bucket or makes its spec the given one.
-	ApplyBucket(ctx context.Context, in *ApplyBucketRequest, opts ...grpc.CallOption) (*Bucket, error)
+	ApplyBucket(ctx context.Context, in *ApplyBucketRequest, opts ...grpc.CallOption) (*ApplyBucketResponse, error)
+	// Changes a bucket that was read before: metadata.version must name the version that was read.
+	UpdateBucket(ctx context.Context, in *UpdateBucketRequest, opts ...grpc.CallOption) (*Bucket, error)
+	// Refuses a bucket with objects, unless it is forced. A call that ends early has begun to delete: another one goes on.
 	DeleteBucket(ctx context.Context, in *DeleteBucketRequest, opts ...grpc.CallOption) (*Bucket, error)
 	GetBucket(ctx context.Context, in *GetBucketRequest, opts ...grpc.CallOption) (*Bucket, error)
 	ListBuckets(ctx context.Context, in *ListBucketsRequest, opts ...grpc.CallOption) (*ListBucketsResponse, error)
@@ -72,10 +76,20 @@ func (c *bucketServiceClient) CreateBucket(ctx context.Context, in *CreateBucket
 	return out, nil
 }
 
-func (c *bucketServiceClient) ApplyBucket(ctx context.Context, in *ApplyBucketRequest, opts ...grpc.CallOption) (*Bucket, error) {
+func (c *bucketServiceClient) ApplyBucket(ctx context.Context, in *ApplyBucketRequest, opts ...grpc.CallOption) (*ApplyBucketResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ApplyBucketResponse)
+	err := c.cc.Invoke(ctx, BucketService_ApplyBucket_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *bucketServiceClient) UpdateBucket(ctx context.Context, in *UpdateBucketRequest, opts ...grpc.CallOption) (*Bucket, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(Bucket)
-	err := c.cc.Invoke(ctx, BucketService_ApplyBucket_FullMethodName, in, out, cOpts...)
+	err := c.cc.Invoke(ctx, BucketService_UpdateBucket_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -179,7 +193,10 @@ func (c *bucketServiceClient) ListAccessKeys(ctx context.Context, in *ListAccess
 type BucketServiceServer interface {
 	CreateBucket(context.Context, *CreateBucketRequest) (*Bucket, error)
 	// Creates the bucket or makes its spec the given one.
-	ApplyBucket(context.Context, *ApplyBucketRequest) (*Bucket, error)
+	ApplyBucket(context.Context, *ApplyBucketRequest) (*ApplyBucketResponse, error)
+	// Changes a bucket that was read before: metadata.version must name the version that was read.
+	UpdateBucket(context.Context, *UpdateBucketRequest) (*Bucket, error)
+	// Refuses a bucket with objects, unless it is forced. A call that ends early has begun to delete: another one goes on.
 	DeleteBucket(context.Context, *DeleteBucketRequest) (*Bucket, error)
 	GetBucket(context.Context, *GetBucketRequest) (*Bucket, error)
 	ListBuckets(context.Context, *ListBucketsRequest) (*ListBucketsResponse, error)
@@ -203,8 +220,11 @@ type UnimplementedBucketServiceServer struct{}
 func (UnimplementedBucketServiceServer) CreateBucket(context.Context, *CreateBucketRequest) (*Bucket, error) {
 	return nil, status.Error(codes.Unimplemented, "method CreateBucket not implemented")
 }
-func (UnimplementedBucketServiceServer) ApplyBucket(context.Context, *ApplyBucketRequest) (*Bucket, error) {
+func (UnimplementedBucketServiceServer) ApplyBucket(context.Context, *ApplyBucketRequest) (*ApplyBucketResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ApplyBucket not implemented")
+}
+func (UnimplementedBucketServiceServer) UpdateBucket(context.Context, *UpdateBucketRequest) (*Bucket, error) {
+	return nil, status.Error(codes.Unimplemented, "method UpdateBucket not implemented")
 }
 func (UnimplementedBucketServiceServer) DeleteBucket(context.Context, *DeleteBucketRequest) (*Bucket, error) {
 	return nil, status.Error(codes.Unimplemented, "method DeleteBucket not implemented")
@@ -283,6 +303,24 @@ func _BucketService_ApplyBucket_Handler(srv interface{}, ctx context.Context, de
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(BucketServiceServer).ApplyBucket(ctx, req.(*ApplyBucketRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _BucketService_UpdateBucket_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(UpdateBucketRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(BucketServiceServer).UpdateBucket(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: BucketService_UpdateBucket_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(BucketServiceServer).UpdateBucket(ctx, req.(*UpdateBucketRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -438,6 +476,10 @@ var BucketService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ApplyBucket",
 			Handler:    _BucketService_ApplyBucket_Handler,
+		},
+		{
+			MethodName: "UpdateBucket",
+			Handler:    _BucketService_UpdateBucket_Handler,
 		},
 		{
 			MethodName: "DeleteBucket",

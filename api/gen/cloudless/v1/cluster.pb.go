@@ -1069,6 +1069,8 @@ type ClusterStatus struct {
 	Problems []string `protobuf:"bytes,8,rep,name=problems,proto3" json:"problems,omitempty"`
 	// The number of the configuration in spec.
 	Configuration uint64 `protobuf:"varint,9,opt,name=configuration,proto3" json:"configuration,omitempty"`
+	// UID of the server that founds the group that keeps the names of objects. All others join it.
+	NamesFounder  string `protobuf:"bytes,10,opt,name=names_founder,json=namesFounder,proto3" json:"names_founder,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1164,6 +1166,13 @@ func (x *ClusterStatus) GetConfiguration() uint64 {
 		return x.Configuration
 	}
 	return 0
+}
+
+func (x *ClusterStatus) GetNamesFounder() string {
+	if x != nil {
+		return x.NamesFounder
+	}
+	return ""
 }
 
 type ServerStatus struct {
@@ -2262,7 +2271,7 @@ const file_cloudless_v1_cluster_proto_rawDesc = "" +
 	"\acomment\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\acomment\x123\n" +
 	"\acluster\x18\x04 \x01(\v2\x19.cloudless.v1.ClusterSpecR\acluster\x12$\n" +
 	"\x0erolled_back_to\x18\x05 \x01(\x04R\frolledBackTo\x123\n" +
-	"\achanges\x18\x06 \x03(\v2\x19.cloudless.v1.FieldChangeR\achanges\"\xe6\x02\n" +
+	"\achanges\x18\x06 \x03(\v2\x19.cloudless.v1.FieldChangeR\achanges\"\x8b\x03\n" +
 	"\rClusterStatus\x12%\n" +
 	"\x0eca_certificate\x18\x01 \x01(\tR\rcaCertificate\x12%\n" +
 	"\x0eca_fingerprint\x18\x02 \x01(\tR\rcaFingerprint\x12\x14\n" +
@@ -2272,7 +2281,9 @@ const file_cloudless_v1_cluster_proto_rawDesc = "" +
 	"\x12tolerated_failures\x18\x06 \x01(\x05R\x11toleratedFailures\x12%\n" +
 	"\x0edesired_voters\x18\a \x01(\x05R\rdesiredVoters\x12\x1a\n" +
 	"\bproblems\x18\b \x03(\tR\bproblems\x12$\n" +
-	"\rconfiguration\x18\t \x01(\x04R\rconfiguration\"\x91\x03\n" +
+	"\rconfiguration\x18\t \x01(\x04R\rconfiguration\x12#\n" +
+	"\rnames_founder\x18\n" +
+	" \x01(\tR\fnamesFounder\"\x91\x03\n" +
 	"\fServerStatus\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x16\n" +

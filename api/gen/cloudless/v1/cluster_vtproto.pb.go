@@ -1000,6 +1000,13 @@ func (m *ClusterStatus) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if len(m.NamesFounder) > 0 {
+		i -= len(m.NamesFounder)
+		copy(dAtA[i:], m.NamesFounder)
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(len(m.NamesFounder)))
+		i--
+		dAtA[i] = 0x52
+	}
 	if m.Configuration != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Configuration))
 		i--
@@ -2398,6 +2405,10 @@ func (m *ClusterStatus) SizeVT() (n int) {
 	}
 	if m.Configuration != 0 {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.Configuration))
+	}
+	l = len(m.NamesFounder)
+	if l > 0 {
+		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -5675,6 +5686,38 @@ func (m *ClusterStatus) UnmarshalVT(dAtA []byte) error {
 					break
 				}
 			}
+		case 10:
+			if wireType != 2 {
+				return fmt.Errorf("proto: wrong wireType = %d for field NamesFounder", wireType)
+			}
+			var stringLen uint64
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				stringLen |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			intStringLen := int(stringLen)
+			if intStringLen < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			postIndex := iNdEx + intStringLen
+			if postIndex < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			if postIndex > l {
+				return io.ErrUnexpectedEOF
+			}
+			m.NamesFounder = string(dAtA[iNdEx:postIndex])
+			iNdEx = postIndex
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])

@@ -190,6 +190,202 @@ func (x *GetNamesIndexResponse) GetIndex() uint64 {
 	return 0
 }
 
+type GetNamesProgressRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetNamesProgressRequest) Reset() {
+	*x = GetNamesProgressRequest{}
+	mi := &file_cloudless_v1_names_service_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetNamesProgressRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetNamesProgressRequest) ProtoMessage() {}
+
+func (x *GetNamesProgressRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_names_service_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetNamesProgressRequest.ProtoReflect.Descriptor instead.
+func (*GetNamesProgressRequest) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_names_service_proto_rawDescGZIP(), []int{4}
+}
+
+type GetNamesProgressResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of the newest entry in its log.
+	LastTerm     uint64 `protobuf:"varint,1,opt,name=last_term,json=lastTerm,proto3" json:"last_term,omitempty"`
+	LastIndex    uint64 `protobuf:"varint,2,opt,name=last_index,json=lastIndex,proto3" json:"last_index,omitempty"`
+	AppliedIndex uint64 `protobuf:"varint,3,opt,name=applied_index,json=appliedIndex,proto3" json:"applied_index,omitempty"`
+	// Nanoseconds since it heard from the leader, 0 for the leader itself, negative for never.
+	LastContact int64 `protobuf:"varint,4,opt,name=last_contact,json=lastContact,proto3" json:"last_contact,omitempty"`
+	// Its disk has no room for changes.
+	Full          bool `protobuf:"varint,5,opt,name=full,proto3" json:"full,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetNamesProgressResponse) Reset() {
+	*x = GetNamesProgressResponse{}
+	mi := &file_cloudless_v1_names_service_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetNamesProgressResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetNamesProgressResponse) ProtoMessage() {}
+
+func (x *GetNamesProgressResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_names_service_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetNamesProgressResponse.ProtoReflect.Descriptor instead.
+func (*GetNamesProgressResponse) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_names_service_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *GetNamesProgressResponse) GetLastTerm() uint64 {
+	if x != nil {
+		return x.LastTerm
+	}
+	return 0
+}
+
+func (x *GetNamesProgressResponse) GetLastIndex() uint64 {
+	if x != nil {
+		return x.LastIndex
+	}
+	return 0
+}
+
+func (x *GetNamesProgressResponse) GetAppliedIndex() uint64 {
+	if x != nil {
+		return x.AppliedIndex
+	}
+	return 0
+}
+
+func (x *GetNamesProgressResponse) GetLastContact() int64 {
+	if x != nil {
+		return x.LastContact
+	}
+	return 0
+}
+
+func (x *GetNamesProgressResponse) GetFull() bool {
+	if x != nil {
+		return x.Full
+	}
+	return false
+}
+
+type RemoveNamesMemberRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// UID of the server.
+	Server        string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveNamesMemberRequest) Reset() {
+	*x = RemoveNamesMemberRequest{}
+	mi := &file_cloudless_v1_names_service_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveNamesMemberRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveNamesMemberRequest) ProtoMessage() {}
+
+func (x *RemoveNamesMemberRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_names_service_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveNamesMemberRequest.ProtoReflect.Descriptor instead.
+func (*RemoveNamesMemberRequest) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_names_service_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *RemoveNamesMemberRequest) GetServer() string {
+	if x != nil {
+		return x.Server
+	}
+	return ""
+}
+
+type RemoveNamesMemberResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveNamesMemberResponse) Reset() {
+	*x = RemoveNamesMemberResponse{}
+	mi := &file_cloudless_v1_names_service_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveNamesMemberResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveNamesMemberResponse) ProtoMessage() {}
+
+func (x *RemoveNamesMemberResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_names_service_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveNamesMemberResponse.ProtoReflect.Descriptor instead.
+func (*RemoveNamesMemberResponse) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_names_service_proto_rawDescGZIP(), []int{7}
+}
+
 var File_cloudless_v1_names_service_proto protoreflect.FileDescriptor
 
 const file_cloudless_v1_names_service_proto_rawDesc = "" +
@@ -201,11 +397,25 @@ const file_cloudless_v1_names_service_proto_rawDesc = "" +
 	"\aresults\x18\x01 \x01(\v2\x1c.cloudless.object.v1.ResultsR\aresults\"\x16\n" +
 	"\x14GetNamesIndexRequest\"-\n" +
 	"\x15GetNamesIndexResponse\x12\x14\n" +
-	"\x05index\x18\x01 \x01(\x04R\x05index2\xd5\x01\n" +
+	"\x05index\x18\x01 \x01(\x04R\x05index\"\x19\n" +
+	"\x17GetNamesProgressRequest\"\xb2\x01\n" +
+	"\x18GetNamesProgressResponse\x12\x1b\n" +
+	"\tlast_term\x18\x01 \x01(\x04R\blastTerm\x12\x1d\n" +
+	"\n" +
+	"last_index\x18\x02 \x01(\x04R\tlastIndex\x12#\n" +
+	"\rapplied_index\x18\x03 \x01(\x04R\fappliedIndex\x12!\n" +
+	"\flast_contact\x18\x04 \x01(\x03R\vlastContact\x12\x12\n" +
+	"\x04full\x18\x05 \x01(\bR\x04full\"2\n" +
+	"\x18RemoveNamesMemberRequest\x12\x16\n" +
+	"\x06server\x18\x01 \x01(\tR\x06server\"\x1b\n" +
+	"\x19RemoveNamesMemberResponse2\xb4\x03\n" +
 	"\fNamesService\x12_\n" +
 	"\fProposeNames\x12!.cloudless.v1.ProposeNamesRequest\x1a\".cloudless.v1.ProposeNamesResponse\"\b\xe2\xcc'\x04\b\a\x18\x02\x12d\n" +
 	"\rGetNamesIndex\x12\".cloudless.v1.GetNamesIndexRequest\x1a#.cloudless.v1.GetNamesIndexResponse\"\n" +
-	"\xe2\xcc'\x06\b\a\x10\x01\x18\x02BAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
+	"\xe2\xcc'\x06\b\a\x10\x01\x18\x02\x12m\n" +
+	"\x10GetNamesProgress\x12%.cloudless.v1.GetNamesProgressRequest\x1a&.cloudless.v1.GetNamesProgressResponse\"\n" +
+	"\xe2\xcc'\x06\b\a\x10\x01\x18\x02\x12n\n" +
+	"\x11RemoveNamesMember\x12&.cloudless.v1.RemoveNamesMemberRequest\x1a'.cloudless.v1.RemoveNamesMemberResponse\"\b\xe2\xcc'\x04\b\a\x18\x02BAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
 
 var (
 	file_cloudless_v1_names_service_proto_rawDescOnce sync.Once
@@ -219,24 +429,32 @@ func file_cloudless_v1_names_service_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_names_service_proto_rawDescData
 }
 
-var file_cloudless_v1_names_service_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_cloudless_v1_names_service_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_cloudless_v1_names_service_proto_goTypes = []any{
-	(*ProposeNamesRequest)(nil),   // 0: cloudless.v1.ProposeNamesRequest
-	(*ProposeNamesResponse)(nil),  // 1: cloudless.v1.ProposeNamesResponse
-	(*GetNamesIndexRequest)(nil),  // 2: cloudless.v1.GetNamesIndexRequest
-	(*GetNamesIndexResponse)(nil), // 3: cloudless.v1.GetNamesIndexResponse
-	(*v1.Entry)(nil),              // 4: cloudless.object.v1.Entry
-	(*v1.Results)(nil),            // 5: cloudless.object.v1.Results
+	(*ProposeNamesRequest)(nil),       // 0: cloudless.v1.ProposeNamesRequest
+	(*ProposeNamesResponse)(nil),      // 1: cloudless.v1.ProposeNamesResponse
+	(*GetNamesIndexRequest)(nil),      // 2: cloudless.v1.GetNamesIndexRequest
+	(*GetNamesIndexResponse)(nil),     // 3: cloudless.v1.GetNamesIndexResponse
+	(*GetNamesProgressRequest)(nil),   // 4: cloudless.v1.GetNamesProgressRequest
+	(*GetNamesProgressResponse)(nil),  // 5: cloudless.v1.GetNamesProgressResponse
+	(*RemoveNamesMemberRequest)(nil),  // 6: cloudless.v1.RemoveNamesMemberRequest
+	(*RemoveNamesMemberResponse)(nil), // 7: cloudless.v1.RemoveNamesMemberResponse
+	(*v1.Entry)(nil),                  // 8: cloudless.object.v1.Entry
+	(*v1.Results)(nil),                // 9: cloudless.object.v1.Results
 }
 var file_cloudless_v1_names_service_proto_depIdxs = []int32{
-	4, // 0: cloudless.v1.ProposeNamesRequest.entry:type_name -> cloudless.object.v1.Entry
-	5, // 1: cloudless.v1.ProposeNamesResponse.results:type_name -> cloudless.object.v1.Results
+	8, // 0: cloudless.v1.ProposeNamesRequest.entry:type_name -> cloudless.object.v1.Entry
+	9, // 1: cloudless.v1.ProposeNamesResponse.results:type_name -> cloudless.object.v1.Results
 	0, // 2: cloudless.v1.NamesService.ProposeNames:input_type -> cloudless.v1.ProposeNamesRequest
 	2, // 3: cloudless.v1.NamesService.GetNamesIndex:input_type -> cloudless.v1.GetNamesIndexRequest
-	1, // 4: cloudless.v1.NamesService.ProposeNames:output_type -> cloudless.v1.ProposeNamesResponse
-	3, // 5: cloudless.v1.NamesService.GetNamesIndex:output_type -> cloudless.v1.GetNamesIndexResponse
-	4, // [4:6] is the sub-list for method output_type
-	2, // [2:4] is the sub-list for method input_type
+	4, // 4: cloudless.v1.NamesService.GetNamesProgress:input_type -> cloudless.v1.GetNamesProgressRequest
+	6, // 5: cloudless.v1.NamesService.RemoveNamesMember:input_type -> cloudless.v1.RemoveNamesMemberRequest
+	1, // 6: cloudless.v1.NamesService.ProposeNames:output_type -> cloudless.v1.ProposeNamesResponse
+	3, // 7: cloudless.v1.NamesService.GetNamesIndex:output_type -> cloudless.v1.GetNamesIndexResponse
+	5, // 8: cloudless.v1.NamesService.GetNamesProgress:output_type -> cloudless.v1.GetNamesProgressResponse
+	7, // 9: cloudless.v1.NamesService.RemoveNamesMember:output_type -> cloudless.v1.RemoveNamesMemberResponse
+	6, // [6:10] is the sub-list for method output_type
+	2, // [2:6] is the sub-list for method input_type
 	2, // [2:2] is the sub-list for extension type_name
 	2, // [2:2] is the sub-list for extension extendee
 	0, // [0:2] is the sub-list for field type_name
@@ -254,7 +472,7 @@ func file_cloudless_v1_names_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_names_service_proto_rawDesc), len(file_cloudless_v1_names_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   4,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

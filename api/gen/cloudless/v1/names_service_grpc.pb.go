@@ -21,8 +21,10 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	NamesService_ProposeNames_FullMethodName  = "/cloudless.v1.NamesService/ProposeNames"
-	NamesService_GetNamesIndex_FullMethodName = "/cloudless.v1.NamesService/GetNamesIndex"
+	NamesService_ProposeNames_FullMethodName      = "/cloudless.v1.NamesService/ProposeNames"
+	NamesService_GetNamesIndex_FullMethodName     = "/cloudless.v1.NamesService/GetNamesIndex"
+	NamesService_GetNamesProgress_FullMethodName  = "/cloudless.v1.NamesService/GetNamesProgress"
+	NamesService_RemoveNamesMember_FullMethodName = "/cloudless.v1.NamesService/RemoveNamesMember"
 )
 
 // NamesServiceClient is the client API for NamesService service.
@@ -37,6 +39,11 @@ type NamesServiceClient interface {
 	// Returns the index that a server's own copy must have reached before it answers a read. The leader has made sure
 	// that it still leads.
 	GetNamesIndex(ctx context.Context, in *GetNamesIndexRequest, opts ...grpc.CallOption) (*GetNamesIndexResponse, error)
+	// How far the called server's part of the group is.
+	GetNamesProgress(ctx context.Context, in *GetNamesProgressRequest, opts ...grpc.CallOption) (*GetNamesProgressResponse, error)
+	// Takes a server that is about to be removed from the cluster out of the group. The leader gives up leading first if it
+	// is the one, and refuses with UNAVAILABLE then.
+	RemoveNamesMember(ctx context.Context, in *RemoveNamesMemberRequest, opts ...grpc.CallOption) (*RemoveNamesMemberResponse, error)
 }
 
 type namesServiceClient struct {
@@ -67,6 +74,26 @@ func (c *namesServiceClient) GetNamesIndex(ctx context.Context, in *GetNamesInde
 	return out, nil
 }
 
+func (c *namesServiceClient) GetNamesProgress(ctx context.Context, in *GetNamesProgressRequest, opts ...grpc.CallOption) (*GetNamesProgressResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetNamesProgressResponse)
+	err := c.cc.Invoke(ctx, NamesService_GetNamesProgress_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *namesServiceClient) RemoveNamesMember(ctx context.Context, in *RemoveNamesMemberRequest, opts ...grpc.CallOption) (*RemoveNamesMemberResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RemoveNamesMemberResponse)
+	err := c.cc.Invoke(ctx, NamesService_RemoveNamesMember_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // NamesServiceServer is the server API for NamesService service.
 // All implementations must embed UnimplementedNamesServiceServer
 // for forward compatibility.
@@ -79,6 +106,11 @@ type NamesServiceServer interface {
 	// Returns the index that a server's own copy must have reached before it answers a read. The leader has made sure
 	// that it still leads.
 	GetNamesIndex(context.Context, *GetNamesIndexRequest) (*GetNamesIndexResponse, error)
+	// How far the called server's part of the group is.
+	GetNamesProgress(context.Context, *GetNamesProgressRequest) (*GetNamesProgressResponse, error)
+	// Takes a server that is about to be removed from the cluster out of the group. The leader gives up leading first if it
+	// is the one, and refuses with UNAVAILABLE then.
+	RemoveNamesMember(context.Context, *RemoveNamesMemberRequest) (*RemoveNamesMemberResponse, error)
 	mustEmbedUnimplementedNamesServiceServer()
 }
 
@@ -94,6 +126,12 @@ func (UnimplementedNamesServiceServer) ProposeNames(context.Context, *ProposeNam
 }
 func (UnimplementedNamesServiceServer) GetNamesIndex(context.Context, *GetNamesIndexRequest) (*GetNamesIndexResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetNamesIndex not implemented")
+}
+func (UnimplementedNamesServiceServer) GetNamesProgress(context.Context, *GetNamesProgressRequest) (*GetNamesProgressResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetNamesProgress not implemented")
+}
+func (UnimplementedNamesServiceServer) RemoveNamesMember(context.Context, *RemoveNamesMemberRequest) (*RemoveNamesMemberResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RemoveNamesMember not implemented")
 }
 func (UnimplementedNamesServiceServer) mustEmbedUnimplementedNamesServiceServer() {}
 func (UnimplementedNamesServiceServer) testEmbeddedByValue()                      {}
@@ -152,6 +190,42 @@ func _NamesService_GetNamesIndex_Handler(srv interface{}, ctx context.Context, d
 	return interceptor(ctx, in, info, handler)
 }
 
+func _NamesService_GetNamesProgress_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetNamesProgressRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(NamesServiceServer).GetNamesProgress(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: NamesService_GetNamesProgress_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(NamesServiceServer).GetNamesProgress(ctx, req.(*GetNamesProgressRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _NamesService_RemoveNamesMember_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RemoveNamesMemberRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(NamesServiceServer).RemoveNamesMember(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: NamesService_RemoveNamesMember_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(NamesServiceServer).RemoveNamesMember(ctx, req.(*RemoveNamesMemberRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // NamesService_ServiceDesc is the grpc.ServiceDesc for NamesService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -166,6 +240,14 @@ var NamesService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetNamesIndex",
 			Handler:    _NamesService_GetNamesIndex_Handler,
+		},
+		{
+			MethodName: "GetNamesProgress",
+			Handler:    _NamesService_GetNamesProgress_Handler,
+		},
+		{
+			MethodName: "RemoveNamesMember",
+			Handler:    _NamesService_RemoveNamesMember_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

@@ -185,8 +185,10 @@ type Quota struct {
 	// Bits per second such as "1G".
 	Bandwidth string `protobuf:"bytes,4,opt,name=bandwidth,proto3" json:"bandwidth,omitempty"`
 	// How many replicas may have a node at once.
-	Replicas      *int64 `protobuf:"varint,5,opt,name=replicas,proto3,oneof" json:"replicas,omitempty"`
-	Gpu           *int64 `protobuf:"varint,6,opt,name=gpu,proto3,oneof" json:"gpu,omitempty"`
+	Replicas *int64 `protobuf:"varint,5,opt,name=replicas,proto3,oneof" json:"replicas,omitempty"`
+	Gpu      *int64 `protobuf:"varint,6,opt,name=gpu,proto3,oneof" json:"gpu,omitempty"`
+	// Bytes in all of its buckets together, such as "1Ti".
+	Storage       string `protobuf:"bytes,7,opt,name=storage,proto3" json:"storage,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -261,6 +263,13 @@ func (x *Quota) GetGpu() int64 {
 		return *x.Gpu
 	}
 	return 0
+}
+
+func (x *Quota) GetStorage() string {
+	if x != nil {
+		return x.Storage
+	}
+	return ""
 }
 
 // What a namespace uses now, computed when it is read.
@@ -399,7 +408,7 @@ const file_cloudless_v1_namespace_proto_rawDesc = "" +
 	"restrictedR\adefaultR\n" +
 	"privilegedR\aprofile\x12H\n" +
 	"\x10default_requests\x18\x04 \x01(\v2\x1d.cloudless.v1.ResourceAmountsR\x0fdefaultRequestsB\x0f\n" +
-	"\r_max_priority\"\xfa\x01\n" +
+	"\r_max_priority\"\x9f\x02\n" +
 	"\x05Quota\x12\x1b\n" +
 	"\x03cpu\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xc8\xc6'\x01R\x03cpu\x12!\n" +
 	"\x06memory\x18\x02 \x01(\tB\t\xbaH\x06r\x04\xd0\xc6'\x01R\x06memory\x12\x1d\n" +
@@ -408,7 +417,8 @@ const file_cloudless_v1_namespace_proto_rawDesc = "" +
 	"\breplicas\x18\x05 \x01(\x03B\r\xbaH\n" +
 	"\"\b\x18\x80\x94\xeb\xdc\x03(\x00H\x00R\breplicas\x88\x01\x01\x12$\n" +
 	"\x03gpu\x18\x06 \x01(\x03B\r\xbaH\n" +
-	"\"\b\x18\x80\x94\xeb\xdc\x03(\x00H\x01R\x03gpu\x88\x01\x01B\v\n" +
+	"\"\b\x18\x80\x94\xeb\xdc\x03(\x00H\x01R\x03gpu\x88\x01\x01\x12#\n" +
+	"\astorage\x18\a \x01(\tB\t\xbaH\x06r\x04\xd0\xc6'\x01R\astorageB\v\n" +
 	"\t_replicasB\x06\n" +
 	"\x04_gpu\"\xe7\x01\n" +
 	"\x0fNamespaceStatus\x12\x10\n" +

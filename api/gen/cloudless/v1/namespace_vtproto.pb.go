@@ -190,6 +190,13 @@ func (m *Quota) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if len(m.Storage) > 0 {
+		i -= len(m.Storage)
+		copy(dAtA[i:], m.Storage)
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(len(m.Storage)))
+		i--
+		dAtA[i] = 0x3a
+	}
 	if m.Gpu != nil {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(*m.Gpu))
 		i--
@@ -403,6 +410,10 @@ func (m *Quota) SizeVT() (n int) {
 	}
 	if m.Gpu != nil {
 		n += 1 + protohelpers.SizeOfVarint(uint64(*m.Gpu))
+	}
+	l = len(m.Storage)
+	if l > 0 {
+		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -1047,6 +1058,38 @@ func (m *Quota) UnmarshalVT(dAtA []byte) error {
 				}
 			}
 			m.Gpu = &v
+		case 7:
+			if wireType != 2 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Storage", wireType)
+			}
+			var stringLen uint64
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				stringLen |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			intStringLen := int(stringLen)
+			if intStringLen < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			postIndex := iNdEx + intStringLen
+			if postIndex < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			if postIndex > l {
+				return io.ErrUnexpectedEOF
+			}
+			m.Storage = string(dAtA[iNdEx:postIndex])
+			iNdEx = postIndex
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])

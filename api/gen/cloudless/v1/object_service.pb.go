@@ -991,8 +991,11 @@ func (x *ObjectUpload) GetExpireTime() *timestamppb.Timestamp {
 }
 
 type CreateObjectUploadRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Header        *PutObjectHeader       `protobuf:"bytes,1,opt,name=header,proto3" json:"header,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Header *PutObjectHeader       `protobuf:"bytes,1,opt,name=header,proto3" json:"header,omitempty"`
+	// What identifies the content, in the words of the client. If the caller has an unfinished upload of the key with the
+	// same, that one goes on. Without it, every call begins an upload.
+	Resume        string `protobuf:"bytes,2,opt,name=resume,proto3" json:"resume,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1032,6 +1035,13 @@ func (x *CreateObjectUploadRequest) GetHeader() *PutObjectHeader {
 		return x.Header
 	}
 	return nil
+}
+
+func (x *CreateObjectUploadRequest) GetResume() string {
+	if x != nil {
+		return x.Resume
+	}
+	return ""
 }
 
 type PutObjectPartRequest struct {
@@ -1569,11 +1579,13 @@ func (*AbortObjectUploadResponse) Descriptor() ([]byte, []int) {
 }
 
 type LocateObjectRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	Bucket        string                 `protobuf:"bytes,2,opt,name=bucket,proto3" json:"bucket,omitempty"`
-	Key           string                 `protobuf:"bytes,3,opt,name=key,proto3" json:"key,omitempty"`
-	Version       string                 `protobuf:"bytes,4,opt,name=version,proto3" json:"version,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Namespace string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Bucket    string                 `protobuf:"bytes,2,opt,name=bucket,proto3" json:"bucket,omitempty"`
+	Key       string                 `protobuf:"bytes,3,opt,name=key,proto3" json:"key,omitempty"`
+	Version   string                 `protobuf:"bytes,4,opt,name=version,proto3" json:"version,omitempty"`
+	// Only pieces from this byte on.
+	Offset        int64 `protobuf:"varint,5,opt,name=offset,proto3" json:"offset,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1636,10 +1648,19 @@ func (x *LocateObjectRequest) GetVersion() string {
 	return ""
 }
 
+func (x *LocateObjectRequest) GetOffset() int64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
 type LocateObjectResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Object        *Object                `protobuf:"bytes,1,opt,name=object,proto3" json:"object,omitempty"`
-	Pieces        []*ObjectPiece         `protobuf:"bytes,2,rep,name=pieces,proto3" json:"pieces,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Object *Object                `protobuf:"bytes,1,opt,name=object,proto3" json:"object,omitempty"`
+	Pieces []*ObjectPiece         `protobuf:"bytes,2,rep,name=pieces,proto3" json:"pieces,omitempty"`
+	// Where the next piece begins; 0 if there is none.
+	NextOffset    int64 `protobuf:"varint,3,opt,name=next_offset,json=nextOffset,proto3" json:"next_offset,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1686,6 +1707,13 @@ func (x *LocateObjectResponse) GetPieces() []*ObjectPiece {
 		return x.Pieces
 	}
 	return nil
+}
+
+func (x *LocateObjectResponse) GetNextOffset() int64 {
+	if x != nil {
+		return x.NextOffset
+	}
+	return 0
 }
 
 // A piece of an object, and the nodes that have it, by name.
@@ -2350,9 +2378,10 @@ const file_cloudless_v1_object_service_proto_rawDesc = "" +
 	"\fObjectUpload\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12;\n" +
 	"\vexpire_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"expireTime\"Z\n" +
+	"expireTime\"|\n" +
 	"\x19CreateObjectUploadRequest\x12=\n" +
-	"\x06header\x18\x01 \x01(\v2\x1d.cloudless.v1.PutObjectHeaderB\x06\xbaH\x03\xc8\x01\x01R\x06header\"q\n" +
+	"\x06header\x18\x01 \x01(\v2\x1d.cloudless.v1.PutObjectHeaderB\x06\xbaH\x03\xc8\x01\x01R\x06header\x12 \n" +
+	"\x06resume\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x06resume\"q\n" +
 	"\x14PutObjectPartRequest\x12;\n" +
 	"\x06header\x18\x01 \x01(\v2!.cloudless.v1.PutObjectPartHeaderH\x00R\x06header\x12\x14\n" +
 	"\x04data\x18\x02 \x01(\fH\x00R\x04dataB\x06\n" +
@@ -2394,16 +2423,19 @@ const file_cloudless_v1_object_service_proto_rawDesc = "" +
 	"\x03key\x18\x03 \x01(\tB\n" +
 	"\xbaH\ar\x05 \x01(\x80\bR\x03key\x12\x16\n" +
 	"\x06upload\x18\x04 \x01(\tR\x06upload\"\x1b\n" +
-	"\x19AbortObjectUploadResponse\"\x9c\x01\n" +
+	"\x19AbortObjectUploadResponse\"\xbd\x01\n" +
 	"\x13LocateObjectRequest\x12'\n" +
 	"\tnamespace\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\tnamespace\x12$\n" +
 	"\x06bucket\x18\x02 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xc0\xc6'\x01R\x06bucket\x12\x1c\n" +
 	"\x03key\x18\x03 \x01(\tB\n" +
 	"\xbaH\ar\x05 \x01(\x80\bR\x03key\x12\x18\n" +
-	"\aversion\x18\x04 \x01(\tR\aversion\"w\n" +
+	"\aversion\x18\x04 \x01(\tR\aversion\x12\x1f\n" +
+	"\x06offset\x18\x05 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\x06offset\"\x98\x01\n" +
 	"\x14LocateObjectResponse\x12,\n" +
 	"\x06object\x18\x01 \x01(\v2\x14.cloudless.v1.ObjectR\x06object\x121\n" +
-	"\x06pieces\x18\x02 \x03(\v2\x19.cloudless.v1.ObjectPieceR\x06pieces\"{\n" +
+	"\x06pieces\x18\x02 \x03(\v2\x19.cloudless.v1.ObjectPieceR\x06pieces\x12\x1f\n" +
+	"\vnext_offset\x18\x03 \x01(\x03R\n" +
+	"nextOffset\"{\n" +
 	"\vObjectPiece\x12\x16\n" +
 	"\x06offset\x18\x01 \x01(\x03R\x06offset\x12\x12\n" +
 	"\x04size\x18\x02 \x01(\x03R\x04size\x12\x12\n" +
@@ -2453,27 +2485,26 @@ const file_cloudless_v1_object_service_proto_rawDesc = "" +
 	"\x05total\x18\x03 \x01(\x03R\x05total\x12\x18\n" +
 	"\adamaged\x18\x04 \x01(\x03R\adamaged\x12\x1a\n" +
 	"\bfinished\x18\x05 \x01(\bR\bfinished\x12\x18\n" +
-	"\amessage\x18\x06 \x01(\tR\amessage2\xfe\v\n" +
-	"\rObjectService\x12U\n" +
-	"\tPutObject\x12\x1e.cloudless.v1.PutObjectRequest\x1a\x14.cloudless.v1.Object\"\x10\xe2\xcc'\f\b\x02\x18\x02*\x06update(\x01\x12Z\n" +
-	"\tGetObject\x12\x1e.cloudless.v1.GetObjectRequest\x1a\x1f.cloudless.v1.GetObjectResponse\"\n" +
-	"\xe2\xcc'\x06\b\x01\x10\x01\x18\x020\x01\x12\x94\x01\n" +
+	"\amessage\x18\x06 \x01(\tR\amessage2\xae\f\n" +
+	"\rObjectService\x12]\n" +
+	"\tPutObject\x12\x1e.cloudless.v1.PutObjectRequest\x1a\x14.cloudless.v1.Object\"\x18\xe2\xcc'\x14\b\x02\x18\x02*\x06update2\x06object(\x01\x12b\n" +
+	"\tGetObject\x12\x1e.cloudless.v1.GetObjectRequest\x1a\x1f.cloudless.v1.GetObjectResponse\"\x12\xe2\xcc'\x0e\b\x01\x10\x01\x18\x022\x06object0\x01\x12\x9c\x01\n" +
 	"\n" +
-	"HeadObject\x12\x1f.cloudless.v1.HeadObjectRequest\x1a\x14.cloudless.v1.Object\"O\xe2\xcc'\v\b\x01\x10\x01\x18\x02*\x03get\x82\xd3\xe4\x93\x02:\x128/v1/namespaces/{namespace}/buckets/{bucket}/objects:head\x12\x99\x01\n" +
-	"\vListObjects\x12 .cloudless.v1.ListObjectsRequest\x1a!.cloudless.v1.ListObjectsResponse\"E\xe2\xcc'\x06\b\x01\x10\x01\x18\x02\x82\xd3\xe4\x93\x025\x123/v1/namespaces/{namespace}/buckets/{bucket}/objects\x12\x9a\x01\n" +
-	"\fDeleteObject\x12!.cloudless.v1.DeleteObjectRequest\x1a\".cloudless.v1.DeleteObjectResponse\"C\xe2\xcc'\x04\b\x02\x18\x02\x82\xd3\xe4\x93\x025*3/v1/namespaces/{namespace}/buckets/{bucket}/objects\x12p\n" +
+	"HeadObject\x12\x1f.cloudless.v1.HeadObjectRequest\x1a\x14.cloudless.v1.Object\"W\xe2\xcc'\x13\b\x01\x10\x01\x18\x02*\x03get2\x06object\x82\xd3\xe4\x93\x02:\x128/v1/namespaces/{namespace}/buckets/{bucket}/objects:head\x12\xa1\x01\n" +
+	"\vListObjects\x12 .cloudless.v1.ListObjectsRequest\x1a!.cloudless.v1.ListObjectsResponse\"M\xe2\xcc'\x0e\b\x01\x10\x01\x18\x022\x06object\x82\xd3\xe4\x93\x025\x123/v1/namespaces/{namespace}/buckets/{bucket}/objects\x12\xa2\x01\n" +
+	"\fDeleteObject\x12!.cloudless.v1.DeleteObjectRequest\x1a\".cloudless.v1.DeleteObjectResponse\"K\xe2\xcc'\f\b\x02\x18\x022\x06object\x82\xd3\xe4\x93\x025*3/v1/namespaces/{namespace}/buckets/{bucket}/objects\x12x\n" +
 	"\n" +
-	"CopyObject\x12\x1f.cloudless.v1.CopyObjectRequest\x1a\x14.cloudless.v1.Object\"+\xe2\xcc'\f\b\x02\x18\x02*\x06update\x82\xd3\xe4\x93\x02\x15:\x01*\"\x10/v1/objects:copy\x12s\n" +
+	"CopyObject\x12\x1f.cloudless.v1.CopyObjectRequest\x1a\x14.cloudless.v1.Object\"3\xe2\xcc'\x14\b\x02\x18\x02*\x06update2\x06object\x82\xd3\xe4\x93\x02\x15:\x01*\"\x10/v1/objects:copy\x12s\n" +
 	"\x12CreateObjectUpload\x12'.cloudless.v1.CreateObjectUploadRequest\x1a\x1a.cloudless.v1.ObjectUpload\"\x18\xe2\xcc'\x14\b\x02\x18\x02*\x06update2\x06object\x12i\n" +
-	"\rPutObjectPart\x12\".cloudless.v1.PutObjectPartRequest\x1a\x18.cloudless.v1.ObjectPart\"\x18\xe2\xcc'\x14\b\x02\x18\x02*\x06update2\x06object(\x01\x12z\n" +
-	"\x0fListObjectParts\x12$.cloudless.v1.ListObjectPartsRequest\x1a%.cloudless.v1.ListObjectPartsResponse\"\x1a\xe2\xcc'\x16\b\x02\x10\x01\x18\x02*\x06update2\x06object\x12q\n" +
+	"\rPutObjectPart\x12\".cloudless.v1.PutObjectPartRequest\x1a\x18.cloudless.v1.ObjectPart\"\x18\xe2\xcc'\x14\b\x02\x18\x02*\x06update2\x06object(\x01\x12r\n" +
+	"\x0fListObjectParts\x12$.cloudless.v1.ListObjectPartsRequest\x1a%.cloudless.v1.ListObjectPartsResponse\"\x12\xe2\xcc'\x0e\b\x01\x10\x01\x18\x022\x06object\x12q\n" +
 	"\x14CompleteObjectUpload\x12).cloudless.v1.CompleteObjectUploadRequest\x1a\x14.cloudless.v1.Object\"\x18\xe2\xcc'\x14\b\x02\x18\x02*\x06update2\x06object\x12~\n" +
-	"\x11AbortObjectUpload\x12&.cloudless.v1.AbortObjectUploadRequest\x1a'.cloudless.v1.AbortObjectUploadResponse\"\x18\xe2\xcc'\x14\b\x02\x18\x02*\x06update2\x06object\x12\xa8\x01\n" +
-	"\fLocateObject\x12!.cloudless.v1.LocateObjectRequest\x1a\".cloudless.v1.LocateObjectResponse\"Q\xe2\xcc'\v\b\x01\x10\x01\x18\x02*\x03get\x82\xd3\xe4\x93\x02<\x12:/v1/namespaces/{namespace}/buckets/{bucket}/objects:locate2\xaa\x03\n" +
-	"\x0eStorageService\x12\x82\x01\n" +
-	"\x10GetStorageStatus\x12%.cloudless.v1.GetStorageStatusRequest\x1a\x1b.cloudless.v1.StorageStatus\"*\xe2\xcc'\x13\b\x01\x10\x01\x18\x02*\x03get2\x06bucket\x82\xd3\xe4\x93\x02\r\x12\v/v1/storage\x12\x86\x01\n" +
-	"\fScrubStorage\x12!.cloudless.v1.ScrubStorageRequest\x1a\x1d.cloudless.v1.StorageProgress\"2\xe2\xcc'\x12\b\x03\x18\x02*\x06update2\x04node\x82\xd3\xe4\x93\x02\x16:\x01*\"\x11/v1/storage:scrub0\x01\x12\x89\x01\n" +
-	"\rRepairStorage\x12\".cloudless.v1.RepairStorageRequest\x1a\x1d.cloudless.v1.StorageProgress\"3\xe2\xcc'\x12\b\x03\x18\x02*\x06update2\x04node\x82\xd3\xe4\x93\x02\x17:\x01*\"\x12/v1/storage:repair0\x01BAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
+	"\x11AbortObjectUpload\x12&.cloudless.v1.AbortObjectUploadRequest\x1a'.cloudless.v1.AbortObjectUploadResponse\"\x18\xe2\xcc'\x14\b\x02\x18\x02*\x06update2\x06object\x12\xb0\x01\n" +
+	"\fLocateObject\x12!.cloudless.v1.LocateObjectRequest\x1a\".cloudless.v1.LocateObjectResponse\"Y\xe2\xcc'\x13\b\x01\x10\x01\x18\x02*\x03get2\x06object\x82\xd3\xe4\x93\x02<\x12:/v1/namespaces/{namespace}/buckets/{bucket}/objects:locate2\x9b\x03\n" +
+	"\x0eStorageService\x12~\n" +
+	"\x10GetStorageStatus\x12%.cloudless.v1.GetStorageStatusRequest\x1a\x1b.cloudless.v1.StorageStatus\"&\xe2\xcc'\x0f\b\x01\x10\x01\x18\x022\astorage\x82\xd3\xe4\x93\x02\r\x12\v/v1/storage\x12\x81\x01\n" +
+	"\fScrubStorage\x12!.cloudless.v1.ScrubStorageRequest\x1a\x1d.cloudless.v1.StorageProgress\"-\xe2\xcc'\r\b\x03\x18\x022\astorage\x82\xd3\xe4\x93\x02\x16:\x01*\"\x11/v1/storage:scrub0\x01\x12\x84\x01\n" +
+	"\rRepairStorage\x12\".cloudless.v1.RepairStorageRequest\x1a\x1d.cloudless.v1.StorageProgress\".\xe2\xcc'\r\b\x03\x18\x022\astorage\x82\xd3\xe4\x93\x02\x17:\x01*\"\x12/v1/storage:repair0\x01BAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
 
 var (
 	file_cloudless_v1_object_service_proto_rawDescOnce sync.Once

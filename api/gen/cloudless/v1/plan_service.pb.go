@@ -36,6 +36,7 @@ type Manifest struct {
 	//	*Manifest_Role
 	//	*Manifest_RoleBinding
 	//	*Manifest_Policy
+	//	*Manifest_Bucket
 	Object        isManifest_Object `protobuf_oneof:"object"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -150,6 +151,15 @@ func (x *Manifest) GetPolicy() *Policy {
 	return nil
 }
 
+func (x *Manifest) GetBucket() *Bucket {
+	if x != nil {
+		if x, ok := x.Object.(*Manifest_Bucket); ok {
+			return x.Bucket
+		}
+	}
+	return nil
+}
+
 type isManifest_Object interface {
 	isManifest_Object()
 }
@@ -186,6 +196,10 @@ type Manifest_Policy struct {
 	Policy *Policy `protobuf:"bytes,8,opt,name=policy,proto3,oneof"`
 }
 
+type Manifest_Bucket struct {
+	Bucket *Bucket `protobuf:"bytes,9,opt,name=bucket,proto3,oneof"`
+}
+
 func (*Manifest_Namespace) isManifest_Object() {}
 
 func (*Manifest_Workload) isManifest_Object() {}
@@ -201,6 +215,8 @@ func (*Manifest_Role) isManifest_Object() {}
 func (*Manifest_RoleBinding) isManifest_Object() {}
 
 func (*Manifest_Policy) isManifest_Object() {}
+
+func (*Manifest_Bucket) isManifest_Object() {}
 
 type PlanRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -822,7 +838,7 @@ var File_cloudless_v1_plan_service_proto protoreflect.FileDescriptor
 
 const file_cloudless_v1_plan_service_proto_rawDesc = "" +
 	"\n" +
-	"\x1fcloudless/v1/plan_service.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1dcloudless/v1/deployment.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x1ccloudless/v1/namespace.proto\x1a\x17cloudless/v1/node.proto\x1a\x1acloudless/v1/options.proto\x1a\x19cloudless/v1/policy.proto\x1a\x17cloudless/v1/role.proto\x1a\x18cloudless/v1/route.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1acloudless/v1/service.proto\x1a\x1bcloudless/v1/workload.proto\x1a\x1cgoogle/api/annotations.proto\"\xa7\x03\n" +
+	"\x1fcloudless/v1/plan_service.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x19cloudless/v1/bucket.proto\x1a\x1dcloudless/v1/deployment.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x1ccloudless/v1/namespace.proto\x1a\x17cloudless/v1/node.proto\x1a\x1acloudless/v1/options.proto\x1a\x19cloudless/v1/policy.proto\x1a\x17cloudless/v1/role.proto\x1a\x18cloudless/v1/route.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1acloudless/v1/service.proto\x1a\x1bcloudless/v1/workload.proto\x1a\x1cgoogle/api/annotations.proto\"\xd7\x03\n" +
 	"\bManifest\x127\n" +
 	"\tnamespace\x18\x01 \x01(\v2\x17.cloudless.v1.NamespaceH\x00R\tnamespace\x124\n" +
 	"\bworkload\x18\x02 \x01(\v2\x16.cloudless.v1.WorkloadH\x00R\bworkload\x121\n" +
@@ -831,7 +847,8 @@ const file_cloudless_v1_plan_service_proto_rawDesc = "" +
 	"\x05route\x18\x05 \x01(\v2\x13.cloudless.v1.RouteH\x00R\x05route\x12(\n" +
 	"\x04role\x18\x06 \x01(\v2\x12.cloudless.v1.RoleH\x00R\x04role\x12>\n" +
 	"\frole_binding\x18\a \x01(\v2\x19.cloudless.v1.RoleBindingH\x00R\vroleBinding\x12.\n" +
-	"\x06policy\x18\b \x01(\v2\x14.cloudless.v1.PolicyH\x00R\x06policyB\b\n" +
+	"\x06policy\x18\b \x01(\v2\x14.cloudless.v1.PolicyH\x00R\x06policy\x12.\n" +
+	"\x06bucket\x18\t \x01(\v2\x14.cloudless.v1.BucketH\x00R\x06bucketB\b\n" +
 	"\x06object\"\x9e\x01\n" +
 	"\vPlanRequest\x12;\n" +
 	"\aobjects\x18\x04 \x03(\v2\x16.cloudless.v1.ManifestB\t\xbaH\x06\x92\x01\x03\x10\xd0\x0fR\aobjects\x12\x1e\n" +
@@ -921,10 +938,11 @@ var file_cloudless_v1_plan_service_proto_goTypes = []any{
 	(*Role)(nil),              // 13: cloudless.v1.Role
 	(*RoleBinding)(nil),       // 14: cloudless.v1.RoleBinding
 	(*Policy)(nil),            // 15: cloudless.v1.Policy
-	(*FieldChange)(nil),       // 16: cloudless.v1.FieldChange
-	(*NodeReason)(nil),        // 17: cloudless.v1.NodeReason
-	(*PolicyFinding)(nil),     // 18: cloudless.v1.PolicyFinding
-	(*Deployment)(nil),        // 19: cloudless.v1.Deployment
+	(*Bucket)(nil),            // 16: cloudless.v1.Bucket
+	(*FieldChange)(nil),       // 17: cloudless.v1.FieldChange
+	(*NodeReason)(nil),        // 18: cloudless.v1.NodeReason
+	(*PolicyFinding)(nil),     // 19: cloudless.v1.PolicyFinding
+	(*Deployment)(nil),        // 20: cloudless.v1.Deployment
 }
 var file_cloudless_v1_plan_service_proto_depIdxs = []int32{
 	8,  // 0: cloudless.v1.Manifest.namespace:type_name -> cloudless.v1.Namespace
@@ -935,26 +953,27 @@ var file_cloudless_v1_plan_service_proto_depIdxs = []int32{
 	13, // 5: cloudless.v1.Manifest.role:type_name -> cloudless.v1.Role
 	14, // 6: cloudless.v1.Manifest.role_binding:type_name -> cloudless.v1.RoleBinding
 	15, // 7: cloudless.v1.Manifest.policy:type_name -> cloudless.v1.Policy
-	0,  // 8: cloudless.v1.PlanRequest.objects:type_name -> cloudless.v1.Manifest
-	4,  // 9: cloudless.v1.Plan.changes:type_name -> cloudless.v1.PlanChange
-	3,  // 10: cloudless.v1.Plan.preemptions:type_name -> cloudless.v1.Preemption
-	16, // 11: cloudless.v1.PlanChange.fields:type_name -> cloudless.v1.FieldChange
-	5,  // 12: cloudless.v1.PlanChange.replicas:type_name -> cloudless.v1.ReplicaStep
-	17, // 13: cloudless.v1.PlanChange.unplaced_reasons:type_name -> cloudless.v1.NodeReason
-	18, // 14: cloudless.v1.PlanChange.findings:type_name -> cloudless.v1.PolicyFinding
-	1,  // 15: cloudless.v1.ApplyPlanRequest.request:type_name -> cloudless.v1.PlanRequest
-	2,  // 16: cloudless.v1.ApplyPlanResponse.plan:type_name -> cloudless.v1.Plan
-	0,  // 17: cloudless.v1.ApplyPlanResponse.objects:type_name -> cloudless.v1.Manifest
-	19, // 18: cloudless.v1.ApplyPlanResponse.deployments:type_name -> cloudless.v1.Deployment
-	1,  // 19: cloudless.v1.PlanService.MakePlan:input_type -> cloudless.v1.PlanRequest
-	6,  // 20: cloudless.v1.PlanService.ApplyPlan:input_type -> cloudless.v1.ApplyPlanRequest
-	2,  // 21: cloudless.v1.PlanService.MakePlan:output_type -> cloudless.v1.Plan
-	7,  // 22: cloudless.v1.PlanService.ApplyPlan:output_type -> cloudless.v1.ApplyPlanResponse
-	21, // [21:23] is the sub-list for method output_type
-	19, // [19:21] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	16, // 8: cloudless.v1.Manifest.bucket:type_name -> cloudless.v1.Bucket
+	0,  // 9: cloudless.v1.PlanRequest.objects:type_name -> cloudless.v1.Manifest
+	4,  // 10: cloudless.v1.Plan.changes:type_name -> cloudless.v1.PlanChange
+	3,  // 11: cloudless.v1.Plan.preemptions:type_name -> cloudless.v1.Preemption
+	17, // 12: cloudless.v1.PlanChange.fields:type_name -> cloudless.v1.FieldChange
+	5,  // 13: cloudless.v1.PlanChange.replicas:type_name -> cloudless.v1.ReplicaStep
+	18, // 14: cloudless.v1.PlanChange.unplaced_reasons:type_name -> cloudless.v1.NodeReason
+	19, // 15: cloudless.v1.PlanChange.findings:type_name -> cloudless.v1.PolicyFinding
+	1,  // 16: cloudless.v1.ApplyPlanRequest.request:type_name -> cloudless.v1.PlanRequest
+	2,  // 17: cloudless.v1.ApplyPlanResponse.plan:type_name -> cloudless.v1.Plan
+	0,  // 18: cloudless.v1.ApplyPlanResponse.objects:type_name -> cloudless.v1.Manifest
+	20, // 19: cloudless.v1.ApplyPlanResponse.deployments:type_name -> cloudless.v1.Deployment
+	1,  // 20: cloudless.v1.PlanService.MakePlan:input_type -> cloudless.v1.PlanRequest
+	6,  // 21: cloudless.v1.PlanService.ApplyPlan:input_type -> cloudless.v1.ApplyPlanRequest
+	2,  // 22: cloudless.v1.PlanService.MakePlan:output_type -> cloudless.v1.Plan
+	7,  // 23: cloudless.v1.PlanService.ApplyPlan:output_type -> cloudless.v1.ApplyPlanResponse
+	22, // [22:24] is the sub-list for method output_type
+	20, // [20:22] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_plan_service_proto_init() }
@@ -962,6 +981,7 @@ func file_cloudless_v1_plan_service_proto_init() {
 	if File_cloudless_v1_plan_service_proto != nil {
 		return
 	}
+	file_cloudless_v1_bucket_proto_init()
 	file_cloudless_v1_deployment_proto_init()
 	file_cloudless_v1_metadata_proto_init()
 	file_cloudless_v1_namespace_proto_init()
@@ -982,6 +1002,7 @@ func file_cloudless_v1_plan_service_proto_init() {
 		(*Manifest_Role)(nil),
 		(*Manifest_RoleBinding)(nil),
 		(*Manifest_Policy)(nil),
+		(*Manifest_Bucket)(nil),
 	}
 	file_cloudless_v1_plan_service_proto_msgTypes[3].OneofWrappers = []any{}
 	type x struct{}

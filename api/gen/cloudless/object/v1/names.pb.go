@@ -797,7 +797,9 @@ type Upload struct {
 	Checksum   *Checksum   `protobuf:"bytes,7,opt,name=checksum,proto3" json:"checksum,omitempty"`
 	Encryption *Encryption `protobuf:"bytes,8,opt,name=encryption,proto3" json:"encryption,omitempty"`
 	// SPIFFE id or access key of the caller.
-	Author        string `protobuf:"bytes,9,opt,name=author,proto3" json:"author,omitempty"`
+	Author string `protobuf:"bytes,9,opt,name=author,proto3" json:"author,omitempty"`
+	// By which the same caller finds the upload again; empty if it need not.
+	Resume        string `protobuf:"bytes,10,opt,name=resume,proto3" json:"resume,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -891,6 +893,13 @@ func (x *Upload) GetEncryption() *Encryption {
 func (x *Upload) GetAuthor() string {
 	if x != nil {
 		return x.Author
+	}
+	return ""
+}
+
+func (x *Upload) GetResume() string {
+	if x != nil {
+		return x.Resume
 	}
 	return ""
 }
@@ -2950,7 +2959,7 @@ const file_cloudless_object_v1_names_proto_rawDesc = "" +
 	"\vStoredChunk\x12\x12\n" +
 	"\x04hash\x18\x01 \x01(\fR\x04hash\x12\x12\n" +
 	"\x04size\x18\x02 \x01(\rR\x04size\x12\x14\n" +
-	"\x05nodes\x18\x03 \x03(\rR\x05nodes\"\x9f\x03\n" +
+	"\x05nodes\x18\x03 \x03(\rR\x05nodes\"\xb7\x03\n" +
 	"\x06Upload\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\fR\x02id\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x12\n" +
@@ -2963,7 +2972,9 @@ const file_cloudless_object_v1_names_proto_rawDesc = "" +
 	"\n" +
 	"encryption\x18\b \x01(\v2\x1f.cloudless.object.v1.EncryptionR\n" +
 	"encryption\x12\x16\n" +
-	"\x06author\x18\t \x01(\tR\x06author\x1a7\n" +
+	"\x06author\x18\t \x01(\tR\x06author\x12\x16\n" +
+	"\x06resume\x18\n" +
+	" \x01(\tR\x06resume\x1a7\n" +
 	"\tTagsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x81\x02\n" +

@@ -14,7 +14,7 @@ import (
 
 // Proposals that come together travel together, but each has its own outcome: of several that want the same name, one
 // gets it.
-func TestProposalsOfAGroupHaveTheirOwnOutcomes(t *testing.T) {
+func TestProposalsOfABatchHaveTheirOwnOutcomes(t *testing.T) {
 	c := open(t, lone(t.TempDir()))
 	const names, rivals = 50, 8
 	outcomes := make([][rivals]error, names)
@@ -69,21 +69,21 @@ func TestProposalsShareEntries(t *testing.T) {
 	}
 }
 
-// Clients that were just answered are about to propose again. A group waits for many of them, so that they travel
+// Clients that were just answered are about to propose again. A batch waits for many of them, so that they travel
 // together, and not for few.
-func TestGroupsWaitForManyProposers(t *testing.T) {
-	waited := func(groups *consensus.Groups, come int) time.Duration {
+func TestBatchesWaitForManyProposers(t *testing.T) {
+	waited := func(batches *consensus.Batches, come int) time.Duration {
 		began := time.Now()
-		groups.Come(come)
-		if got := groups.Take(); got != come {
+		batches.Come(come)
+		if got := batches.Take(); got != come {
 			t.Errorf("%d came, %d were taken", come, got)
 		}
 		return time.Since(began).Round(time.Microsecond)
 	}
 	tests := []struct {
 		name  string
-		sizes []int // of the groups before
-		back  int   // how many come back, 100 us after the last group
+		sizes []int // of the batches before
+		back  int   // how many come back, 100 us after the last batch
 		want  time.Duration
 	}{
 		{"few", []int{3, 2, 3}, 0, 0},
@@ -95,12 +95,12 @@ func TestGroupsWaitForManyProposers(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				groups := &consensus.Groups{}
+				batches := &consensus.Batches{}
 				for _, size := range tt.sizes[:len(tt.sizes)-1] {
-					waited(groups, size)
+					waited(batches, size)
 				}
-				time.AfterFunc(100*time.Microsecond, func() { groups.Come(tt.back) })
-				if got := waited(groups, tt.sizes[len(tt.sizes)-1]); got != tt.want {
+				time.AfterFunc(100*time.Microsecond, func() { batches.Come(tt.back) })
+				if got := waited(batches, tt.sizes[len(tt.sizes)-1]); got != tt.want {
 					t.Errorf("waited %s, want %s", got, tt.want)
 				}
 				time.Sleep(time.Second)
