@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"sync"
 	"time"
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
@@ -95,5 +96,8 @@ const leaveTime = 5 * time.Second
 func (p *controlPlane) leave() {
 	ctx, cancel := context.WithTimeout(context.Background(), leaveTime)
 	defer cancel()
+	var groups sync.WaitGroup
+	groups.Go(func() { p.names.Leave(ctx) })
 	p.consensus.Leave(ctx)
+	groups.Wait()
 }

@@ -53,9 +53,11 @@ func (p *controlPlane) parts() []part {
 		p.server.Run,        // serves the API, agents, images and the other servers
 		p.announceOnNetwork, // lets machines of this network find the server
 		func(ctx context.Context) error { return p.consensus.Lead(ctx, p.lead) },
+		p.runNames,      // replicates the names of objects
 		p.collector.Run, // paces Go's garbage collector
 		gcpacer.Rest,    // returns memory after work
-		p.watchConsensus,
+		func(ctx context.Context) error { return watch(ctx, p.consensus) },
+		func(ctx context.Context) error { return watch(ctx, p.names) },
 	}
 }
 
@@ -96,6 +98,7 @@ func (p *controlPlane) leaderParts() []part {
 		certificateLoop.Run, // makes, renews and removes the certificates of routes
 		serverLoop.Run,      // records the servers
 		func(ctx context.Context) error { return p.consensus.Pilot(ctx, pilot) }, // decides which servers vote
+		p.foundNames,        // lets a server found the group that keeps the names of objects
 		authorityLoop.Run,   // replaces the certificate authority and the key-encryption key
 		keyLoop.Run,         // gives the gossip a key
 		workloadKeyLoop.Run, // makes and rotates the keys of workloads' tokens

@@ -134,7 +134,7 @@ func TestKeysAreReplacedWithoutDowntime(t *testing.T) {
 	s.stop("s2")
 	s.start("s2", s2.path, s2.address, "")
 	s.until(func(all map[string]*v1.ServerStatus) bool { return all["s2"].GetHealthy() && all["s4"].GetHealthy() })
-	if all := names(t, s.client, s.ctx); !slices.Contains(all, "before") {
+	if all := tokenNames(t, s.client, s.ctx); !slices.Contains(all, "before") {
 		t.Error("what was written before is lost")
 	}
 }

@@ -46,7 +46,7 @@ func TestTornLogOfOneServer(t *testing.T) {
 	must.Succeed(t, s.write(s.client, "meanwhile"))
 	s.start("s3", torn.path, torn.address, "")
 	s.until(func(all map[string]*v1.ServerStatus) bool { return all["s3"].GetHealthy() && all["s3"].GetVoter() })
-	if all := names(t, s.at(s.running["s3"]), s.ctx); !slices.Contains(all, "before") || !slices.Contains(all, "meanwhile") {
+	if all := tokenNames(t, s.at(s.running["s3"]), s.ctx); !slices.Contains(all, "before") || !slices.Contains(all, "meanwhile") {
 		t.Errorf("it knows %v", all)
 	}
 }
@@ -80,7 +80,7 @@ func TestDamagedLogOfOneServer(t *testing.T) {
 	_, err = s.client.Servers().DeleteServer(s.ctx, &v1.DeleteServerRequest{Name: "s3"})
 	must.Succeed(t, err)
 	s.join("s3-again")
-	if all := names(t, s.at(s.running["s3-again"]), s.ctx); !slices.Contains(all, "before") || !slices.Contains(all, "meanwhile") {
+	if all := tokenNames(t, s.at(s.running["s3-again"]), s.ctx); !slices.Contains(all, "before") || !slices.Contains(all, "meanwhile") {
 		t.Errorf("it knows %v", all)
 	}
 }
@@ -129,7 +129,7 @@ func TestServerBackAfterAWeek(t *testing.T) {
 		t.Errorf("it has the snapshots %v, none of which can have brought it the entry %d", all, missed)
 	}
 	after := s.at(s.running["s3"])
-	if all := names(t, after, s.ctx); !slices.Contains(all, "before") || !slices.Contains(all, "meanwhile") {
+	if all := tokenNames(t, after, s.ctx); !slices.Contains(all, "before") || !slices.Contains(all, "meanwhile") {
 		t.Errorf("it knows %v", all)
 	}
 	want, err := s.client.Workloads().GetWorkload(s.ctx, &v1.GetWorkloadRequest{Name: "large"})

@@ -60,7 +60,7 @@ func TestClockFiveMinutesOff(t *testing.T) {
 			must.Succeed(t, err)
 			for _, o := range s.running { // a token of one clock is valid by the others
 				c := s.as(o, admin.GetSecret())
-				if all := names(t, c, s.ctx); !slices.Contains(all, "before") || !slices.Contains(all, "during") {
+				if all := tokenNames(t, c, s.ctx); !slices.Contains(all, "before") || !slices.Contains(all, "during") {
 					t.Errorf("server %s knows %v", o.name, all)
 				}
 			}
@@ -126,7 +126,7 @@ func TestCopyOfAServer(t *testing.T) {
 	s.until(func(all map[string]*v1.ServerStatus) bool {
 		return all["s3"].GetAddress() == elsewhere && all["s3"].GetHealthy() && all["s3"].GetVoter()
 	})
-	if all := names(t, s.at(s.running["s3"]), s.ctx); !slices.Contains(all, "while-s3-leads") {
+	if all := tokenNames(t, s.at(s.running["s3"]), s.ctx); !slices.Contains(all, "while-s3-leads") {
 		t.Errorf("it knows %v", all)
 	}
 }
@@ -182,7 +182,7 @@ func TestSecondBootstrap(t *testing.T) {
 	s.start("s1", founded.path, founded.address, "")
 	after, err := s.client.Cluster().GetCluster(s.ctx, &v1.GetClusterRequest{})
 	must.Succeed(t, err)
-	if after.GetMetadata().GetUid() != before.GetMetadata().GetUid() || !slices.Contains(names(t, s.client, s.ctx), "kept") {
+	if after.GetMetadata().GetUid() != before.GetMetadata().GetUid() || !slices.Contains(tokenNames(t, s.client, s.ctx), "kept") {
 		t.Errorf("it was cluster %s and is %s", before.GetMetadata().GetUid(), after.GetMetadata().GetUid())
 	}
 }

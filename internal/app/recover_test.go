@@ -64,7 +64,7 @@ func TestLostServersUndoNothing(t *testing.T) {
 	}
 	s.endsRemoved("s1")
 	s.endsRemoved("s2")
-	if all := names(t, s.at(left), s.ctx); !slices.Contains(all, "before") || !slices.Contains(all, "alone") || slices.Contains(all, "elsewhere") {
+	if all := tokenNames(t, s.at(left), s.ctx); !slices.Contains(all, "before") || !slices.Contains(all, "alone") || slices.Contains(all, "elsewhere") {
 		t.Errorf("there is %v", all)
 	}
 	cluster, err := s.at(left).Cluster().GetCluster(s.ctx, &v1.GetClusterRequest{})

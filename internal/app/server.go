@@ -30,6 +30,7 @@ import (
 	"github.com/cloudless/cloudless/internal/peering"
 	"github.com/cloudless/cloudless/internal/registry"
 	"github.com/cloudless/cloudless/internal/server"
+	"github.com/cloudless/cloudless/internal/server/names"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 	"github.com/cloudless/cloudless/internal/telemetry"
@@ -39,6 +40,7 @@ import (
 type controlPlane struct {
 	store     *state.Store
 	consensus *consensus.Consensus
+	names     *names.Group
 	registry  *registry.Registry
 	nodes     *nodes.Loop
 	decisions *placement.Decisions
@@ -69,6 +71,9 @@ func openControlPlane(ctx context.Context, f *datadir.Folder, o planeOptions, i 
 	if err := p.openAgreement(ctx, f, o, u); err != nil {
 		return nil, err
 	}
+	if err := p.openNames(ctx, f, o, i, u); err != nil {
+		return nil, err
+	}
 	var err error
 	p.registry, err = registry.Open(ctx, registry.Options{
 		Dir: f.Path("server", "registry"), Logger: logger,
@@ -85,7 +90,7 @@ func openControlPlane(ctx context.Context, f *datadir.Folder, o planeOptions, i 
 	p.autoscale = autoscale.New(autoscale.Options{Store: p.store, Proposer: p.consensus, Reports: p.nodes, Traffic: p.traffic, Metrics: p.metrics})
 	p.server, err = server.New(ctx, server.Options{
 		UID: f.ServerUID, Version: o.version, Address: o.address, Advertise: o.advertise, Hosts: hosts(o.address, o.advertise),
-		Store: p.store, Consensus: p.consensus, CA: p.ca, Sealer: p.sealer, KeepAuthority: keeper(f), Addresses: p.peers.AddressOf, Registry: p.registry,
+		Store: p.store, Consensus: p.consensus, Names: p.names, CA: p.ca, Sealer: p.sealer, KeepAuthority: keeper(f), Addresses: p.peers.AddressOf, Registry: p.registry,
 		Nodes: p.nodes, Placement: replicas.Placement{Queries: placement.Queries{Decisions: p.decisions}}, Logger: logger, Clock: o.clock, CertificateTTL: o.certificateTTL,
 		Scrape: i.registry, Metrics: p.metrics, Tracing: i.tracing, Collector: p.collector, Scaling: p.autoscale,
 		Traffic: p.traffic, TrafficReports: p.traffic, Wake: p.autoscale.Wake,
@@ -140,13 +145,16 @@ func (p *controlPlane) Run(asked context.Context) error {
 	return endedByContext(wayOut(p.folder, together(ctx, append(p.parts(), handOver)...)))
 }
 
-// watchConsensus stops the server when consensus has stopped by itself.
-func (p *controlPlane) watchConsensus(ctx context.Context) error {
+// watch stops the server when its part in a group has stopped by itself.
+func watch(ctx context.Context, group interface {
+	Done() <-chan struct{}
+	Err() error
+}) error {
 	select {
 	case <-ctx.Done():
 		return nil
-	case <-p.consensus.Done():
-		return p.consensus.Err()
+	case <-group.Done():
+		return group.Err()
 	}
 }
 

@@ -241,7 +241,7 @@ func (s *testCluster) write(c *client.Client, name string) error {
 	return err
 }
 
-func names(t *testing.T, c *client.Client, ctx context.Context) []string {
+func tokenNames(t *testing.T, c *client.Client, ctx context.Context) []string {
 	t.Helper()
 	tokens, err := client.AllPages(func(page *v1.Page) ([]*v1.Token, string, error) {
 		answer, err := c.Tokens().ListTokens(ctx, &v1.ListTokensRequest{Page: page})
@@ -267,7 +267,7 @@ func TestThreeServers(t *testing.T) {
 		name := fmt.Sprintf("by-%d", i)
 		c := s.at(s.running[o])
 		must.Succeed(t, s.write(c, name))
-		if all := names(t, c, s.ctx); !slices.Contains(all, name) || !slices.Contains(all, "before") {
+		if all := tokenNames(t, c, s.ctx); !slices.Contains(all, name) || !slices.Contains(all, "before") {
 			t.Errorf("server %s does not see what it has just written: %v", o, all)
 		}
 	}
@@ -288,7 +288,7 @@ func TestThreeServers(t *testing.T) {
 	if _, err := c.Nodes().ListNodes(s.ctx, &v1.ListNodesRequest{}); err != nil {
 		t.Errorf("who logged in at the server that is gone cannot call: %v", err)
 	}
-	if all := names(t, s.client, s.ctx); !slices.Contains(all, "by-0") || !slices.Contains(all, "by-1") || !slices.Contains(all, "after") {
+	if all := tokenNames(t, s.client, s.ctx); !slices.Contains(all, "by-0") || !slices.Contains(all, "by-1") || !slices.Contains(all, "after") {
 		t.Errorf("after the leader has gone there is %v", all)
 	}
 	if now := s.leader(); now == leader {
@@ -358,7 +358,7 @@ func TestReplacementOfAllServers(t *testing.T) {
 	if len(done) < 10 {
 		t.Errorf("only %d writes were acknowledged", len(done))
 	}
-	all := names(t, s.client, s.ctx)
+	all := tokenNames(t, s.client, s.ctx)
 	for _, name := range done {
 		if !slices.Contains(all, name) {
 			t.Errorf("the acknowledged write %s is lost", name)
@@ -442,7 +442,7 @@ func TestWithoutQuorum(t *testing.T) {
 	must.Succeed(t, s.write(s.client, "before"))
 	kept := s.at(s.running["s3"])
 	stale := client.WithStale(s.ctx)
-	for !slices.Contains(names(t, kept, stale), "before") {
+	for !slices.Contains(tokenNames(t, kept, stale), "before") {
 		time.Sleep(time.Millisecond) // it learns of the commit a moment later
 	}
 	s1, s2 := s.running["s1"], s.running["s2"]
@@ -453,7 +453,7 @@ func TestWithoutQuorum(t *testing.T) {
 	if _, err := kept.Tokens().ListTokens(soon, &v1.ListTokensRequest{}); err == nil {
 		t.Error("a read that must be up to date was answered without a majority")
 	}
-	if all := names(t, kept, stale); !slices.Contains(all, "before") {
+	if all := tokenNames(t, kept, stale); !slices.Contains(all, "before") {
 		t.Errorf("the stale read gives %v", all)
 	}
 	for problems := ""; !strings.Contains(problems, "2 of the 3 voting servers must run"); {
@@ -514,7 +514,7 @@ func TestAllServersMove(t *testing.T) {
 		return true
 	})
 	must.Succeed(t, s.write(s.client, "moved"))
-	if all := names(t, s.client, s.ctx); !slices.Contains(all, "before") {
+	if all := tokenNames(t, s.client, s.ctx); !slices.Contains(all, "before") {
 		t.Errorf("they know %v", all)
 	}
 }

@@ -1,4 +1,5 @@
-// Package consensus makes several servers agree on one sequence of transactions, by Raft, and keeps it on disk.
+// Package consensus makes several servers agree on one sequence of entries, by Raft, and keeps it on disk. A [Group] hands
+// the entries to a [Machine]. [Consensus] is the control group, whose entries are transactions of the state.
 //
 // It guarantees:
 // - A proposal that was acknowledged is on the disks of a majority and survives kill -9 and power loss.
@@ -9,6 +10,6 @@
 // end of the log, whose writing a crash interrupted, is dropped.
 // - An entry that this release does not understand stops the server instead of letting its state diverge.
 //
-// The package must not know what the transactions mean; it hands them to a [state.Store]. The transport knows the
+// The package must not know what the entries mean, but for handing transactions to a [state.Store]. The transport knows the
 // addresses of servers: a server is identified by its id.
 package consensus

@@ -137,6 +137,10 @@ func (f *Folder) JoiningServerPath() string { return f.Path("server", "joining.p
 // ReachedPath is where a server keeps how far its log had come. It is beside the log, so that it survives the log.
 func (f *Folder) ReachedPath() string { return f.Path("server", "reached") }
 
+// NamesPath is where a server keeps the names of objects, and NamesReachedPath how far their log had come.
+func (f *Folder) NamesPath() string        { return f.Path("server", "names") }
+func (f *Folder) NamesReachedPath() string { return f.Path("server", "names-reached") }
+
 // Open takes the folder for this process and creates it if it does not exist.
 func Open(path string) (*Folder, error) {
 	if err := os.MkdirAll(path, 0o700); err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/cloudless/cloudless/internal/enroll"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/server/membership"
+	"github.com/cloudless/cloudless/internal/server/names"
 	"github.com/cloudless/cloudless/internal/state"
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
@@ -43,7 +44,21 @@ func Recover(ctx context.Context, o local.RecoverOptions) (was local.LogEnd, err
 	if err == nil && end.Reached > end.Index {
 		_, err = fmt.Fprintf(o.Log, "the log of this server had lost the entries %d to %d, which are given up now\n", end.Index+1, end.Reached)
 	}
+	if err == nil {
+		err = recoverNames(f, o)
+	}
 	return local.LogEnd{Term: end.Term, Index: end.Index}, err
+}
+
+// recoverNames makes the server the only one of the group that keeps the names of objects, too.
+func recoverNames(f *datadir.Folder, o local.RecoverOptions) error {
+	was, err := names.Recover(names.Options{
+		Dir: f.NamesPath(), Reached: f.NamesReachedPath(), ServerID: f.ServerUID, Logger: telemetry.NewLogger(o.Log, slog.LevelWarn, telemetry.LogText),
+	})
+	if err == nil && was.Reached > was.Index {
+		_, err = fmt.Fprintf(o.Log, "the log of the names of objects had lost the entries %d to %d, which are given up now\n", was.Index+1, was.Reached)
+	}
+	return err
 }
 
 // giveUp marks the folder if the other servers are lost. The mark comes before any change: without it, the server would

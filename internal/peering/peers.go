@@ -21,7 +21,7 @@ type Peers struct {
 	store  *state.Store
 	logger *slog.Logger
 
-	raft, gossipLink *peers.Link
+	raft, namesRaft, gossipLink *peers.Link
 	// gossip exists once the port is open.
 	gossip atomic.Pointer[gossip.Gossip]
 	// changed tells that a server came, went or moved.
@@ -60,13 +60,16 @@ type Server interface {
 // New makes the links. The server finds no peer before Open.
 func New(store *state.Store, logger *slog.Logger) *Peers {
 	return &Peers{
-		store: store, logger: logger, raft: peers.NewLink(peers.Raft), gossipLink: peers.NewLink(peers.Gossip),
+		store: store, logger: logger, raft: peers.NewLink(peers.Raft), namesRaft: peers.NewLink(peers.NamesRaft), gossipLink: peers.NewLink(peers.Gossip),
 		changed: make(chan struct{}, 1), moved: make(chan struct{}, 1),
 	}
 }
 
 // Raft is the link by which servers agree.
 func (p *Peers) Raft() *peers.Link { return p.raft }
+
+// NamesRaft is the link by which servers agree on the names of objects.
+func (p *Peers) NamesRaft() *peers.Link { return p.namesRaft }
 
 // Changed tells that a server came, went or moved.
 func (p *Peers) Changed() <-chan struct{} { return p.changed }
@@ -79,6 +82,7 @@ func (p *Peers) Open(ctx context.Context, o Options) error {
 		return err
 	}
 	o.Server.OpenLink(p.raft, peers.Raft)
+	o.Server.OpenLink(p.namesRaft, peers.NamesRaft)
 	o.Server.OpenLink(p.gossipLink, peers.Gossip)
 	if err := p.takeStoredKey(); err != nil {
 		return err

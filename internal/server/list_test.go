@@ -18,7 +18,7 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-func names[T interface{ GetMetadata() *v1.Metadata }](items []T) []string {
+func namesOf[T interface{ GetMetadata() *v1.Metadata }](items []T) []string {
 	var all []string
 	for _, i := range items {
 		all = append(all, i.GetMetadata().GetName())
@@ -56,7 +56,7 @@ func TestPagesTolerateConcurrentChanges(t *testing.T) {
 	remove("h")
 	second := page(first.GetNext())
 	third := page(second.GetNext())
-	got := slices.Concat(names(first.GetItems()), names(second.GetItems()), names(third.GetItems()))
+	got := slices.Concat(namesOf(first.GetItems()), namesOf(second.GetItems()), namesOf(third.GetItems()))
 	if want := []string{"b", "d", "e", "f", "j"}; !slices.Equal(got, want) || third.GetNext() != "" {
 		t.Errorf("the pages have %v and then %q, want %v", got, third.GetNext(), want)
 	}
@@ -98,7 +98,7 @@ func TestListsBySelectorAndNamespace(t *testing.T) {
 	} {
 		answer, err := op.ListWorkloads(c.ctx, &v1.ListWorkloadsRequest{Selection: ask.selection})
 		must(t, err)
-		if got := names(answer.GetItems()); !slices.Equal(got, ask.want) {
+		if got := namesOf(answer.GetItems()); !slices.Equal(got, ask.want) {
 			t.Errorf("%v: %v, want %v", ask.selection, got, ask.want)
 		}
 	}
@@ -131,7 +131,7 @@ func TestReplicasAreListedByWorkloadNodeAndWhetherTheyHaveEnded(t *testing.T) {
 		answer, err := op.ListReplicas(c.ctx, ask.request)
 		must(t, err)
 		if len(answer.GetItems()) != ask.want {
-			t.Errorf("%v: %v, want %d", ask.request, names(answer.GetItems()), ask.want)
+			t.Errorf("%v: %v, want %d", ask.request, namesOf(answer.GetItems()), ask.want)
 		}
 	}
 }
@@ -158,7 +158,7 @@ func TestEventsAreListedNewestFirstAndByObject(t *testing.T) {
 	for token, more := "", true; more; more = token != "" {
 		part, err := op.ListEvents(c.ctx, &v1.ListEventsRequest{Page: &v1.Page{Size: 3, Token: token}})
 		must(t, err)
-		all = append(all, names(part.GetItems())...)
+		all = append(all, namesOf(part.GetItems())...)
 		token = part.GetNext()
 	}
 	if len(all) != c.Store.Snapshot().Count(state.KindEvent) {
@@ -176,7 +176,7 @@ func TestImagesAreListedAndFound(t *testing.T) {
 	for token, more := "", true; more; more = token != "" {
 		part, err := viewer.ListImages(c.ctx, &v1.ListImagesRequest{Page: &v1.Page{Size: 1, Token: token}})
 		must(t, err)
-		all = append(all, names(part.GetItems())...)
+		all = append(all, namesOf(part.GetItems())...)
 		token = part.GetNext()
 	}
 	if want := []string{"app:latest", "team/hello:1", "team/hello:2"}; !slices.Equal(all, want) {
@@ -224,7 +224,7 @@ func TestNodeIsShownWithItsUsage(t *testing.T) {
 	list, err := viewer.ListNodes(c.ctx, &v1.ListNodesRequest{Labels: "disk=ssd"})
 	must(t, err)
 	if len(list.GetItems()) != 0 {
-		t.Errorf("a selector that matches nothing found %v", names(list.GetItems()))
+		t.Errorf("a selector that matches nothing found %v", namesOf(list.GetItems()))
 	}
 	_, err = viewer.GetNode(c.ctx, &v1.GetNodeRequest{Name: "nope"})
 	wantCode(t, err, codes.NotFound, "node nope does not exist")
@@ -240,7 +240,7 @@ func TestServersTokensAndImagesHaveSelectorsAndPages(t *testing.T) {
 	}
 	tokens, err := admin.ListTokens(c.ctx, &v1.ListTokensRequest{Labels: "team=web"})
 	must(t, err)
-	if got := names(tokens.GetItems()); !slices.Equal(got, []string{"ci-1", "ci-2"}) {
+	if got := namesOf(tokens.GetItems()); !slices.Equal(got, []string{"ci-1", "ci-2"}) {
 		t.Errorf("the tokens of the team are %v", got)
 	}
 
@@ -252,7 +252,7 @@ func TestServersTokensAndImagesHaveSelectorsAndPages(t *testing.T) {
 	c.push("other:1")
 	images, err := admin.ListImages(c.ctx, &v1.ListImagesRequest{Labels: "team=web"})
 	must(t, err)
-	if got := names(images.GetItems()); !slices.Equal(got, []string{"hello:1"}) {
+	if got := namesOf(images.GetItems()); !slices.Equal(got, []string{"hello:1"}) {
 		t.Errorf("the images of the team are %v", got)
 	}
 
@@ -267,14 +267,14 @@ func TestServersTokensAndImagesHaveSelectorsAndPages(t *testing.T) {
 	servers := v1.NewServerServiceClient(admin.conn)
 	inZone, err := servers.ListServers(c.ctx, &v1.ListServersRequest{Labels: "zone=b"})
 	must(t, err)
-	if got := names(inZone.GetItems()); !slices.Equal(got, []string{"s-2", "s-3"}) {
+	if got := namesOf(inZone.GetItems()); !slices.Equal(got, []string{"s-2", "s-3"}) {
 		t.Errorf("the servers of the zone are %v", got)
 	}
 	var all []string
 	for page := (&v1.Page{Size: 2}); ; {
 		answer, err := servers.ListServers(c.ctx, &v1.ListServersRequest{Page: page})
 		must(t, err)
-		all = append(all, names(answer.GetItems())...)
+		all = append(all, namesOf(answer.GetItems())...)
 		if page.Token = answer.GetNext(); page.Token == "" {
 			break
 		}

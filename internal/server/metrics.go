@@ -20,6 +20,7 @@ func (s *Server) registerMetrics(r *telemetry.Registry) {
 		telemetry.RaftLeader, telemetry.RaftTerm, telemetry.RaftLastIndex, telemetry.RaftCommitIndex,
 		telemetry.RaftAppliedIndex, telemetry.RaftSnapshotIndex,
 	}, s.collectRaft)
+	r.Collect([]telemetry.Metric{telemetry.NamesLeader, telemetry.NamesAppliedIndex}, s.collectNames)
 	r.Collect([]telemetry.Metric{
 		telemetry.StateIndex, telemetry.StateObjects, telemetry.Workloads, telemetry.Replicas, telemetry.ReplicaRestarts,
 		telemetry.Nodes, telemetry.DrainingReplicas, telemetry.LostReplicas, telemetry.Users, telemetry.Sessions, telemetry.PendingReplicas,
@@ -49,6 +50,18 @@ func (s *Server) collectRaft(emit telemetry.Emit) {
 	emit(telemetry.RaftCommitIndex, float64(stats.CommitIndex))
 	emit(telemetry.RaftAppliedIndex, float64(stats.AppliedIndex))
 	emit(telemetry.RaftSnapshotIndex, float64(stats.SnapshotIndex))
+}
+
+func (s *Server) collectNames(emit telemetry.Emit) {
+	if s.names == nil {
+		return
+	}
+	leads := 0.0
+	if s.names.IsLeader() {
+		leads = 1
+	}
+	emit(telemetry.NamesLeader, leads)
+	emit(telemetry.NamesAppliedIndex, float64(s.names.Stats().AppliedIndex))
 }
 
 func (s *Server) collectSecrets(emit telemetry.Emit) {

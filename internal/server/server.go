@@ -38,6 +38,7 @@ import (
 	"github.com/cloudless/cloudless/internal/server/images"
 	"github.com/cloudless/cloudless/internal/server/login"
 	"github.com/cloudless/cloudless/internal/server/membership"
+	"github.com/cloudless/cloudless/internal/server/names"
 	"github.com/cloudless/cloudless/internal/server/network"
 	"github.com/cloudless/cloudless/internal/server/oneport"
 	"github.com/cloudless/cloudless/internal/server/packets"
@@ -129,6 +130,8 @@ type Options struct {
 	KeepAuthority func(*statev1.Authority) error
 	// Sealer holds the key-encryption key, which servers that join receive.
 	Sealer *identity.Sealer
+	// Names is this server's part in the group that keeps the names of objects; nil if it has none.
+	Names *names.Group
 	// Addresses returns the current address of another server; nil if only the state knows addresses.
 	Addresses func(server string) string
 	Registry  *registry.Registry
@@ -208,6 +211,7 @@ type Server struct {
 	passed             *relay.PassedCalls
 	packets            *packets.Server
 	disks              *disks.Disks
+	names              *names.Group
 	identities         *svid.Service
 	// contents is what buckets hold; nil if there is no object store.
 	contents buckets.Objects
@@ -260,7 +264,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	}
 	s := &Server{
 		Core: &core.Core{UID: o.UID, Store: o.Store, Consensus: o.Consensus, Clock: o.Clock, Logger: o.Logger, Tracing: o.Tracing, Seals: authority.Keys{Sealer: o.Sealer}.SealedNow},
-		ca:   o.CA, sealer: o.Sealer, registry: o.Registry, nodes: o.Nodes, placement: o.Placement, scaling: o.Scaling, traffic: o.Traffic,
+		ca:   o.CA, sealer: o.Sealer, registry: o.Registry, nodes: o.Nodes, placement: o.Placement, scaling: o.Scaling, traffic: o.Traffic, names: o.Names,
 		revoked: auth.NewRevocations(),
 		scrape:  o.Scrape,
 		metrics: o.Metrics,
@@ -406,6 +410,9 @@ func (s *Server) newGRPC(guard *auth.Guard) *edge {
 	v1.RegisterEnrollmentServiceServer(server, s.enrollment)
 	v1.RegisterAgentServiceServer(server, s.sessions)
 	v1.RegisterServerServiceServer(server, &serverService{collection: newServers(s)})
+	if s.names != nil {
+		v1.RegisterNamesServiceServer(server, s.names)
+	}
 	v1.RegisterPeerServiceServer(server, &peerService{Membership: s.membership, Copies: images.Copies{Images: s.images}, PassedCalls: s.passed, Uses: s.tokenUses})
 	v1.RegisterIdentityServiceServer(server, s.identities)
 	v1.RegisterAuthorityServiceServer(server, trust.New(s.Core, s.membership.Keys(), s.KeyReports))

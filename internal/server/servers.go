@@ -206,6 +206,9 @@ func (s *serverService) DeleteServer(ctx context.Context, request *v1.DeleteServ
 		return nil, err
 	}
 	uid := removed.GetMetadata().GetUid()
+	if err := s.releaseNames(ctx, removed, request.GetForce()); err != nil {
+		return nil, err
+	}
 	defer s.membership.Spare(ctx, uid)()
 	var event *v1.Event
 	after, err := s.Propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
@@ -228,6 +231,23 @@ func (s *serverService) DeleteServer(ctx context.Context, request *v1.DeleteServ
 	}
 	s.membership.WaitActedOn(ctx, after, event)
 	return removed, nil
+}
+
+// releaseNames takes a server out of the group that keeps the names of objects while it still runs: two servers could not
+// agree that one of them is gone.
+func (s *Server) releaseNames(ctx context.Context, removed *v1.Server, force bool) error {
+	if s.names == nil {
+		return nil
+	}
+	name := removed.GetMetadata().GetName()
+	err := s.names.Release(ctx, removed.GetMetadata().GetUid())
+	if err != nil && !force {
+		return core.Refuse(codes.FailedPrecondition, "without server %s the names of objects would not be safe: %s; repair the other servers first, or use --force", name, err)
+	}
+	if err != nil {
+		s.Logger.WarnContext(ctx, "a removed server could not be taken out of the group that keeps the names of objects", "server", name, "error", err)
+	}
+	return nil
 }
 
 // removalTimeout is for a new leader or a busy machine, which learns the health of the

@@ -135,15 +135,6 @@ func (t *term) progress(err error) Progress {
 	return p
 }
 
-// homes is how many nodes may have copies that count.
-func (l *Loops) homes(t *term, forced bool) int {
-	numbers := map[string]uint32{}
-	for i, n := range l.o.Disks.Nodes() {
-		numbers[n.UID] = uint32(i + 1)
-	}
-	return newFleet(l.o.Disks.Nodes(), numbers, l.circumstances(t, forced)).home
-}
-
 // Left returns how many chunks have a copy on a node according to the names. A node that is draining can be removed
 // without loss when there are none. It may be called on any server.
 func (l *Loops) Left(ctx context.Context, node string) (left int64, err error) {

@@ -119,7 +119,7 @@ func (l *Loops) copyAll(ctx context.Context, t *term, found survey, forced bool)
 		loops: l, term: t, open: map[string]*batch{}, full: map[string]bool{}, due: time.Now(),
 	}
 	c.running.SetLimit(min(maxBatches, batchesPerNode*max(1, len(found.fleet.targets))))
-	walk := &scan{loops: l, term: t, forced: forced, hurry: true, short: true}
+	walk := &scan{loops: l, term: t, forced: forced, hurry: true}
 	err = walk.each(ctx, func(g glance) error { return c.take(ctx, g) })
 	err = errors.Join(err, c.finish(ctx))
 	done := t.copied()

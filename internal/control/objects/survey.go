@@ -31,7 +31,8 @@ type survey struct {
 	// roomless are chunks that lack a copy and for which no node has room, and few those that want more copies than there
 	// are nodes.
 	roomless, few int64
-	nodes         int
+	// lonely is whether there was one node only.
+	lonely bool
 	// on are the chunks that lack something on each troubled node, by UID.
 	on    map[string]int64
 	fleet *fleet
@@ -63,17 +64,13 @@ type scan struct {
 	forced bool
 	// hurry lets it go on without pauses.
 	hurry bool
-	// short is whether it begins with short chunks.
-	short bool
 	fleet *fleet
 }
 
 // each calls f for each of the chunks, once.
 func (s *scan) each(ctx context.Context, f func(glance) error) error {
-	if s.short {
-		if err := s.pages(ctx, nil, f); err != nil {
-			return err
-		}
+	if err := s.pages(ctx, nil, f); err != nil {
+		return err
 	}
 	if err := s.loops.read(ctx, s.refresh); err != nil {
 		return err
@@ -145,7 +142,7 @@ func (s *scan) page(ctx context.Context, on *member, after object.Hash) (glances
 
 // first is whether a chunk was not seen before the walk came to a node.
 func (s *scan) first(chunk *objectv1.Chunk, on *member) bool {
-	if s.short && len(chunk.GetNodes()) < int(chunk.GetCopies()) {
+	if len(chunk.GetNodes()) < int(chunk.GetCopies()) {
 		return false
 	}
 	for _, number := range chunk.GetNodes() {
@@ -194,16 +191,25 @@ func (s *survey) add(g glance) {
 
 // survey counts what all chunks lack.
 func (l *Loops) survey(ctx context.Context, t *term, forced bool) (survey, error) {
-	s := survey{began: time.Now(), on: map[string]int64{}}
-	walk := &scan{loops: l, term: t, forced: forced, hurry: forced}
-	walk.short = forced || l.homes(t, forced) > 1 || time.Since(t.shortSeen()) >= lonelyEvery
-	if walk.short {
-		t.sawShort()
+	if before := t.surveyed(); !forced && time.Since(before.began) < lonelyEvery && l.lonely(t) && before.lonely {
+		return before, nil
 	}
+	s := survey{began: time.Now(), on: map[string]int64{}, lonely: l.lonely(t)}
+	walk := &scan{loops: l, term: t, forced: forced, hurry: forced}
 	err := walk.each(ctx, func(g glance) error {
 		s.add(g)
 		return nil
 	})
 	s.fleet, s.took = walk.fleet, time.Since(s.began)
 	return s, err
+}
+
+// lonely is whether there is one node only, and it serves.
+func (l *Loops) lonely(t *term) bool {
+	nodes := l.o.Disks.Nodes()
+	if len(nodes) != 1 {
+		return false
+	}
+	standing, _ := l.circumstances(t, false).stand(nodes[0])
+	return standing == serving
 }

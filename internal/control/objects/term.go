@@ -27,8 +27,6 @@ type term struct {
 	scrubbing map[string]bool
 	// reported are chunks that nodes found damaged.
 	reported map[string]map[object.Hash]bool
-	// short is when short chunks were last looked at.
-	short time.Time
 	// found is what the last survey has found, and copying what the repair that goes on has done.
 	found   survey
 	copying copying
@@ -109,14 +107,9 @@ func (t *term) at(uid string) presence {
 	return presence{since: time.Now()}
 }
 
-func (t *term) sawShort() {
+// surveyed returns what the last survey has found.
+func (t *term) surveyed() survey {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.short = time.Now()
-}
-
-func (t *term) shortSeen() time.Time {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.short
+	return t.found
 }

@@ -86,7 +86,7 @@ func found(ctx context.Context, c *consensus.Consensus, sealer *identity.Sealer,
 		Spec:       settings,
 		Status: &v1.ClusterStatus{
 			CaCertificate: string(ca.Trust().PEM()), CaFingerprint: ca.Trust().Fingerprint().String(),
-			Epoch: 1, FeatureLevel: featureLevel, Configuration: spec.FirstConfiguration,
+			Epoch: 1, FeatureLevel: featureLevel, Configuration: spec.FirstConfiguration, NamesFounder: c.ID(),
 		},
 	})
 	b.Create(spec.NewConfiguration(state.NewUID(), spec.FirstConfiguration, founder.String(), settings))

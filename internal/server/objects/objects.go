@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"time"
 
+	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	objectv1 "github.com/cloudless/cloudless/api/gen/cloudless/object/v1"
@@ -24,8 +25,8 @@ import (
 
 // Directory finds buckets.
 type Directory interface {
-	// Bucket returns a bucket with its quotas. Its error is one that callers may see.
-	Bucket(ctx context.Context, namespace, name string) (object.Bucket, error)
+	// FindBucket returns a bucket as the store needs it and as the API shows it; or object.ErrNoBucket.
+	FindBucket(ctx context.Context, namespace, name string) (object.Bucket, *v1.Bucket, error)
 }
 
 // Options is what a Service is made of.
@@ -65,7 +66,16 @@ type address interface {
 }
 
 func (s *Service) bucket(ctx context.Context, a address) (object.Bucket, error) {
-	return s.directory.Bucket(ctx, cmp.Or(a.GetNamespace(), spec.DefaultNamespace), a.GetBucket())
+	return s.find(ctx, cmp.Or(a.GetNamespace(), spec.DefaultNamespace), a.GetBucket())
+}
+
+func (s *Service) find(ctx context.Context, namespace, name string) (object.Bucket, error) {
+	b, _, err := s.directory.FindBucket(ctx, namespace, name)
+	if errors.Is(err, object.ErrNoBucket) {
+		err = core.Refuse(codes.NotFound, "bucket %s does not exist in namespace %s; see: %s, or create it with: %s", name, namespace,
+			spec.Hint(namespace, "cloudless bucket ls"), spec.Hint(namespace, "cloudless bucket create "+name))
+	}
+	return b, err
 }
 
 // present is a version as the API shows it.
@@ -142,7 +152,7 @@ func (s *Service) CopyObject(ctx context.Context, request *v1.CopyObjectRequest)
 	if err != nil {
 		return nil, err
 	}
-	source, err := s.directory.Bucket(ctx, namespace, request.GetSourceBucket())
+	source, err := s.find(ctx, namespace, request.GetSourceBucket())
 	if err != nil {
 		return nil, err
 	}

@@ -27,12 +27,12 @@ import (
 // directory has the buckets of a test by their names, all in the default namespace.
 type directory map[string]object.Bucket
 
-func (d directory) Bucket(_ context.Context, namespace, name string) (object.Bucket, error) {
+func (d directory) FindBucket(_ context.Context, namespace, name string) (object.Bucket, *v1.Bucket, error) {
 	b, ok := d[name]
 	if !ok || namespace != "default" {
-		return b, core.NotFound("bucket", namespace, name)
+		return b, nil, object.ErrNoBucket
 	}
-	return b, nil
+	return b, &v1.Bucket{}, nil
 }
 
 // cluster is the service over real names and nodes in memory, and a client of it.
@@ -171,7 +171,7 @@ func TestRefusalsSayWhatHelps(t *testing.T) {
 	must(t, err)
 
 	_, err = c.objects.HeadObject(t.Context(), &v1.HeadObjectRequest{Bucket: "videos", Key: "cat"})
-	coretest.WantCode(t, err, codes.NotFound, "videos does not exist")
+	coretest.WantCode(t, err, codes.NotFound, "videos does not exist in namespace default", "cloudless bucket create videos")
 	_, err = c.objects.HeadObject(t.Context(), &v1.HeadObjectRequest{Bucket: "photos", Key: "dog.jpg"})
 	coretest.WantCode(t, err, codes.NotFound, `"dog.jpg"`, "cloudless object ls photos")
 	_, err = c.objects.HeadObject(t.Context(), &v1.HeadObjectRequest{Bucket: "notes", Key: "todo"})

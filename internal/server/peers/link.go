@@ -21,12 +21,13 @@ import (
 
 // The protocols between servers, as named in ALPN.
 const (
-	Raft   = "cloudless-raft"
-	Gossip = "cloudless-gossip"
+	Raft      = "cloudless-raft"
+	NamesRaft = "cloudless-names-raft"
+	Gossip    = "cloudless-gossip"
 )
 
 // Protocols returns all of them.
-func Protocols() []string { return []string{Raft, Gossip} }
+func Protocols() []string { return []string{Raft, NamesRaft, Gossip} }
 
 var errClosed = fmt.Errorf("the link to the other servers is closed: %w", net.ErrClosed)
 

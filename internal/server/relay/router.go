@@ -287,6 +287,9 @@ func repeatable(method api.Method, request proto.Message) proto.Message {
 	return request
 }
 
+// Outgoing returns the context of a call that this server relays by itself, to a server that the router does not know of.
+func Outgoing(ctx context.Context) context.Context { return outgoing(ctx) }
+
 // outgoing returns the context of a relayed call: with the caller, and the mark that it was relayed. It drops
 // everything else that the caller said about itself.
 func outgoing(ctx context.Context) context.Context {
