@@ -66,7 +66,7 @@ func (s *Server) newDirectory() (*buckets.Directory, error) {
 		return nil, err
 	}
 	context.AfterFunc(s.stopping, func() { _ = conn.Close() })
-	return buckets.New(buckets.Options{Core: s.Core, Auth: s.auth, Unseal: s.sealer.Unseal, Calls: v1.NewBucketServiceClient(conn)}), nil
+	return buckets.New(buckets.Options{Core: s.Core, Auth: s.auth, Unseal: s.sealer.Unseal, CatchUp: s.router.CatchUp, Calls: v1.NewBucketServiceClient(conn)}), nil
 }
 
 // openStorage opens the object store, if this server keeps names of objects.

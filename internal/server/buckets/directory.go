@@ -28,6 +28,8 @@ type Options struct {
 	Auth *auth.Authenticator
 	// Unseal opens the secrets of access keys.
 	Unseal func(sealed []byte, context string) ([]byte, error)
+	// CatchUp waits until this server has applied what the leader had committed when it was called.
+	CatchUp func(context.Context) error
 	// Calls are calls to this server itself. They pass its guard, and find the leader.
 	Calls v1.BucketServiceClient
 }
@@ -38,6 +40,8 @@ type Directory struct {
 	auth   *auth.Authenticator
 	unseal func([]byte, string) ([]byte, error)
 	calls  v1.BucketServiceClient
+	// catchUp may be nil on a server that leads.
+	catchUp func(context.Context) error
 
 	mu      sync.Mutex
 	secrets map[string]opened // by the uid of the key
@@ -54,7 +58,7 @@ const maxOpened = 4096
 
 // New returns a directory.
 func New(o Options) *Directory {
-	return &Directory{core: o.Core, auth: o.Auth, unseal: o.Unseal, calls: o.Calls, secrets: map[string]opened{}}
+	return &Directory{core: o.Core, auth: o.Auth, unseal: o.Unseal, calls: o.Calls, catchUp: o.CatchUp, secrets: map[string]opened{}}
 }
 
 // AccessKey returns a key and its secret, or nil if there is none or it has expired. The signature of the request is not
@@ -123,7 +127,7 @@ func (d *Directory) FindBucket(ctx context.Context, namespace, name string) (obj
 	found := snap.BucketByName(namespace, name)
 	if found == nil { // this server may be behind the others
 		var err error
-		if snap, err = d.core.Consensus.Read(ctx); err != nil {
+		if snap, err = d.newest(ctx); err != nil {
 			return object.Bucket{}, nil, core.StatusOf(err)
 		}
 		found = snap.BucketByName(namespace, name)
@@ -145,9 +149,20 @@ func (d *Directory) Bucket(ctx context.Context, namespace, name string) (object.
 		notfound.Hint(near, spec.Hint(namespace, "cloudless bucket ls")))
 }
 
+// newest is a state with everything that was acknowledged before, on any server.
+func (d *Directory) newest(ctx context.Context) (*state.Snapshot, error) {
+	if d.catchUp == nil {
+		return d.core.Consensus.Read(ctx)
+	}
+	if err := d.catchUp(ctx); err != nil {
+		return nil, core.Refuse(codes.Unavailable, "this server is behind the others and does not know the bucket: %s; try again", err)
+	}
+	return d.core.Store.Snapshot(), nil
+}
+
 // ListBuckets returns the buckets of a namespace by name.
 func (d *Directory) ListBuckets(ctx context.Context, namespace string) (all []*v1.Bucket, err error) {
-	snap, err := d.core.Consensus.Read(ctx)
+	snap, err := d.newest(ctx)
 	if err != nil {
 		return nil, core.StatusOf(err)
 	}
@@ -184,7 +199,7 @@ func (d *Directory) UpdateBucket(ctx context.Context, key *v1.AccessKey, name st
 		return err
 	}
 	for range changeAttempts {
-		snap, read := d.core.Consensus.Read(ctx)
+		snap, read := d.newest(ctx)
 		if read != nil {
 			return core.StatusOf(read)
 		}
