@@ -11,8 +11,10 @@ import (
 	"github.com/cloudless/cloudless/internal/cli/local"
 	"github.com/cloudless/cloudless/internal/cli/login"
 	"github.com/cloudless/cloudless/internal/cli/network"
+	"github.com/cloudless/cloudless/internal/cli/object"
 	"github.com/cloudless/cloudless/internal/cli/role"
 	"github.com/cloudless/cloudless/internal/cli/secret"
+	"github.com/cloudless/cloudless/internal/cli/storage"
 	"github.com/cloudless/cloudless/internal/cli/stream"
 	"github.com/cloudless/cloudless/internal/cli/usage"
 )
@@ -66,7 +68,7 @@ func (c *cli) rootCommand() *cobra.Command {
 	root := c.NewRoot()
 	command.Add(root, command.GroupWorkloads, c.runCommand(), c.planCommand(), c.applyCommand(), c.psCommand(), c.getCommand(), c.editCommand(), c.rmCommand(), c.describeCommand(), c.explainCommand(), c.workloadCommand(), c.rolloutCommand(), stream.Logs(c.Env), stream.Exec(c.Env),
 		stream.Copy(c.Env), stream.Forward(c.Env), usage.Stats(c.Env), usage.Top(c.Env))
-	command.Add(root, command.GroupCluster, c.clusterCommand(), c.leaderCommand(), c.nodeCommand(), c.namespaceCommand(), c.policyCommand(), c.serviceCommand(), c.endpointCommand(), c.routeCommand(), c.certificateCommand(), c.secretCommand(), c.bucketCommand(), network.Network(c.Env), c.tokenCommand(), c.caCommand(), c.roleCommand(), c.roleBindingCommand(), role.CanI(c.Env), role.WhoAmI(c.Env), c.imageCommand(), c.eventsCommand(), login.Login(c.Env), login.Logout(c.Env), login.Context(c.Env),
+	command.Add(root, command.GroupCluster, c.clusterCommand(), c.leaderCommand(), c.nodeCommand(), c.namespaceCommand(), c.policyCommand(), c.serviceCommand(), c.endpointCommand(), c.routeCommand(), c.certificateCommand(), c.secretCommand(), c.bucketCommand(), object.Object(c.Env), storage.Storage(c.Env), network.Network(c.Env), c.tokenCommand(), c.caCommand(), c.roleCommand(), c.roleBindingCommand(), role.CanI(c.Env), role.WhoAmI(c.Env), c.imageCommand(), c.eventsCommand(), login.Login(c.Env), login.Logout(c.Env), login.Context(c.Env),
 		c.completionCommand(), c.versionCommand())
 	command.Add(root, command.GroupMachine, c.machine.Up(), c.machine.Server(c.serverCommands()...), c.machine.Agent(),
 		c.machine.Join(), c.machine.Down(), c.machine.Install(), c.machine.Uninstall(), c.machine.Doctor())
