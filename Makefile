@@ -12,7 +12,7 @@ PROGRAMS = $(addprefix $(EMBEDDED)/$(shell go env GOARCH)/,cloudless-shim.gz clo
 TOOL := go tool -modfile=$(CURDIR)/tools/go.mod
 # What running and testing need from the distribution, as command=package.
 RUN_NEEDS := runc=runc nft=nftables ip=iproute2
-TEST_NEEDS := $(RUN_NEEDS) busybox=busybox-static containerd=containerd gcc=gcc curl=curl skopeo=skopeo systemd-analyze=systemd mkfs.ext4=e2fsprogs git=git pgrep=procps dig=bind9-dnsutils musl-gcc=musl-tools tcpdump=tcpdump openssl=openssl node=nodejs npm=npm iperf3=iperf3 miniupnpd=miniupnpd-nftables runsc=runsc
+TEST_NEEDS := $(RUN_NEEDS) busybox=busybox-static containerd=containerd gcc=gcc curl=curl skopeo=skopeo systemd-analyze=systemd mkfs.ext4=e2fsprogs git=git pgrep=procps dig=bind9-dnsutils musl-gcc=musl-tools tcpdump=tcpdump openssl=openssl node=nodejs npm=npm iperf3=iperf3 miniupnpd=miniupnpd-nftables runsc=runsc aws=awscli s3cmd=s3cmd rclone=rclone restic=restic
 # Flags of every cloudless that make up calls, and how the example app is published.
 UP_FLAGS ?=
 # Flags of the guided demonstrations.

@@ -69,6 +69,8 @@ func newGatewayWith(t testing.TB, o Options) *gateway {
 	return g
 }
 
+var discard = slog.New(slog.DiscardHandler)
+
 // client returns a client with a key.
 func (g *gateway) client(id, secret string) *s3.Client {
 	return s3.New(s3.Options{
@@ -136,4 +138,3 @@ func bytesOf(size int) []byte {
 	}
 	return data
 }
-

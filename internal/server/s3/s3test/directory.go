@@ -42,7 +42,7 @@ func NewDirectory(store *object.Store) *Directory {
 	return &Directory{store: store, keys: map[string]held{}, buckets: map[address]*v1.Bucket{}, quotas: map[address]int64{}}
 }
 
-// AddKey adds an access key. The role viewer reads, none may do nothing, and any other one may do everything.
+// AddKey adds an access key. The role viewer reads, none may do nothing, creator only creates buckets, and any other one may do everything.
 func (d *Directory) AddKey(id, secret, namespace, role string, buckets ...string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -89,6 +89,8 @@ func (d *Directory) Allowed(_ context.Context, key *v1.AccessKey, verb, _, bucke
 	switch spec.GetRole() {
 	case "none":
 		return false
+	case "creator":
+		return verb == "create"
 	case "viewer":
 		return verb == "get"
 	}
