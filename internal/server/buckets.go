@@ -352,7 +352,7 @@ func (s *bucketService) CreateAccessKey(ctx context.Context, request *v1.CreateA
 	if err != nil {
 		return nil, err
 	}
-	return &v1.CreateAccessKeyResponse{AccessKey: made, Secret: text, Endpoints: endpoints(s.Store.Snapshot()), Region: spec.Region}, nil
+	return &v1.CreateAccessKeyResponse{AccessKey: made, Secret: text, Endpoints: s.endpoints(), Region: spec.Region}, nil
 }
 
 func (s *bucketService) newKey(ctx context.Context, request *v1.CreateAccessKeyRequest) (*v1.AccessKey, error) {
@@ -407,11 +407,14 @@ func keySummary(key *v1.AccessKey) string {
 }
 
 // endpoints are the addresses at which S3 clients reach the cluster.
-func endpoints(snap *state.Snapshot) (all []string) {
-	for server := range snap.Servers("") {
+func (s *Server) endpoints() (all []string) {
+	for server := range s.Store.Snapshot().Servers("") {
 		if address := server.GetSpec().GetAddress(); address != "" {
 			all = append(all, "https://"+address)
 		}
+	}
+	if all == nil {
+		return []string{"https://" + s.address}
 	}
 	return all
 }
