@@ -71,7 +71,7 @@ func runSuite(endpoint string) int {
 		if g.versions {
 			options = append(options, integration.WithVersioningEnabled())
 		}
-		fmt.Println("GROUP", g.title)
+		fmt.Printf("\nGROUP %s\n", g.title)
 		state := integration.NewTestState(context.Background(), integration.NewS3Conf(options...), true)
 		g.run(state)
 		state.Wait()
@@ -100,7 +100,7 @@ func outcomes(t *testing.T, endpoint string) []outcome {
 		t.Fatal(err)
 	}
 	run := exec.CommandContext(t.Context(), self)
-	run.Dir, run.Env = folder, append(os.Environ(), suiteEndpoint+"="+endpoint, "HOME="+folder)
+	run.Dir, run.Env = folder, []string{suiteEndpoint + "=" + endpoint, "HOME=" + folder, "PATH=/usr/bin:/bin"}
 	var said bytes.Buffer
 	run.Stderr = &said
 	printed, err := run.Output()

@@ -1,8 +1,13 @@
 package s3
 
 import (
+	"bufio"
+	"bytes"
+	"fmt"
 	"io"
+	"maps"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -15,12 +20,16 @@ import (
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c := &call{ctx: r.Context(), claimed: claimedKey(r), operation: unknownOperation, began: time.Now()}
 	in := &incoming{call: c, body: r.Body, control: http.NewResponseController(w), stall: g.stall, waits: expects(r)}
+	c.chunked = r.Header.Get("X-Amz-Decoded-Content-Length") != ""
 	c.escaped = r.URL.Query().Get("encoding-type") == "url"
 	c.form = strings.HasPrefix(r.Header.Get("Content-Type"), "multipart/form-data") && r.Method == http.MethodPost
 	rc := &fasthttp.RequestCtx{}
 	rc.Init2(&peer{request: r, in: in}, silent{}, true)
 	rc.SetUserValue(callKey{}, c)
-	convert(&rc.Request, r, in)
+	if err := convert(&rc.Request, r, in); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
 	rc.Response.Header.SetNoDefaultContentType(true)
 
 	g.handler(rc)
@@ -35,22 +44,29 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // convert makes fasthttp's request of a request. Nothing is changed: the client may have signed every byte of the header.
-func convert(to *fasthttp.Request, r *http.Request, body io.Reader) {
-	to.Header.SetMethod(r.Method)
-	to.Header.SetProtocol(r.Proto)
-	to.SetRequestURI(r.RequestURI)
-	for name, values := range r.Header {
-		for _, value := range values {
-			to.Header.Add(name, value)
+// fasthttp reads the header as bytes, because it looks into them again for metadata.
+func convert(to *fasthttp.Request, r *http.Request, body io.Reader) error {
+	var head bytes.Buffer
+	fmt.Fprintf(&head, "%s %s HTTP/1.1\r\nHost: %s\r\n", r.Method, r.RequestURI, r.Host)
+	for _, name := range slices.Sorted(maps.Keys(r.Header)) {
+		for _, value := range r.Header[name] {
+			fmt.Fprintf(&head, "%s: %s\r\n", name, value)
 		}
 	}
-	to.Header.SetHost(r.Host)
+	if r.ContentLength > 0 && r.Header.Get("Content-Length") == "" {
+		fmt.Fprintf(&head, "Content-Length: %d\r\n", r.ContentLength)
+	}
+	head.WriteString("\r\n")
+	if err := to.Header.Read(bufio.NewReaderSize(&head, head.Len())); err != nil {
+		return fmt.Errorf("reading the header: %w", err)
+	}
 	if r.TLS != nil {
 		to.URI().SetScheme("https")
 	}
 	if r.ContentLength != 0 {
 		to.SetBodyStream(body, int(r.ContentLength))
 	}
+	return nil
 }
 
 func expects(r *http.Request) bool {

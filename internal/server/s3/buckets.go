@@ -3,6 +3,7 @@ package s3
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -15,7 +16,9 @@ import (
 	"github.com/versity/versitygw/s3response"
 
 	"github.com/cloudless/cloudless/api"
+	objectv1 "github.com/cloudless/cloudless/api/gen/cloudless/object/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/object"
 )
 
 // ListBuckets implements backend.Backend. It shows the buckets that the key may read.
@@ -109,7 +112,44 @@ func (s *store) DeleteBucket(ctx context.Context, name string) error {
 		return s3err.GetAPIError(s3err.ErrAccessDenied)
 	}
 	name = strings.Clone(name)
-	return s.fail(s.directory.DeleteBucket(callOf(ctx).ctx, key, name), about{bucket: name})
+	err = s.directory.DeleteBucket(callOf(ctx).ctx, key, name)
+	if errors.Is(err, object.ErrNotEmpty) {
+		if err = s.abortUploads(ctx, name); err == nil {
+			err = s.directory.DeleteBucket(callOf(ctx).ctx, key, name)
+		}
+	}
+	if b, _, findErr := s.find(ctx, name); errors.Is(err, object.ErrNotEmpty) && findErr == nil && b.Versioning != "" {
+		return s3err.GetAPIError(s3err.ErrVersionedBucketNotEmpty)
+	}
+	return s.fail(err, about{bucket: name})
+}
+
+// abortUploads gives up the unfinished uploads of a bucket that has nothing else: in S3 they do not keep a bucket.
+func (s *store) abortUploads(ctx context.Context, name string) error {
+	b, _, err := s.find(ctx, name)
+	if err != nil {
+		return err
+	}
+	usage, err := s.objects.Usage(callOf(ctx).ctx, b)
+	if err != nil {
+		return err
+	}
+	if usage.GetVersions() > 0 {
+		return object.ErrNotEmpty
+	}
+	for more := true; more; {
+		var uploads []*objectv1.Upload
+		if uploads, more, err = s.objects.Uploads(callOf(ctx).ctx, b, "", "", "", uploadsPage); err != nil {
+			return err
+		}
+		for _, u := range uploads {
+			err := s.objects.AbortUpload(callOf(ctx).ctx, b, u.GetKey(), object.UploadID(u))
+			if err != nil && !errors.Is(err, object.ErrNoUpload) {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // GetBucketAcl implements backend.Backend.

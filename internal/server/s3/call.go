@@ -25,6 +25,8 @@ type call struct {
 	operation string
 	began     time.Time
 	received  int64
+	// chunked is whether the body has chunks with signatures or a checksum behind it.
+	chunked bool
 	// escaped is whether an answer escapes keys.
 	escaped bool
 	// form is whether the request is an upload by an HTML form.

@@ -100,9 +100,11 @@ func (s *store) DeleteObjects(ctx context.Context, in *s3.DeleteObjectsInput) (s
 			continue
 		}
 		d := types.DeletedObject{Key: &r.Key, VersionId: filled(r.VersionID)}
-		if removed := answer.Object; removed.Version.GetDeleteMarker() {
-			yes := true
-			d.DeleteMarker, d.DeleteMarkerVersionId = &yes, filled(removed.VersionID)
+		if b.Versioning != "" {
+			marker := answer.Object.Version.GetDeleteMarker()
+			if d.DeleteMarker = &marker; marker {
+				d.DeleteMarkerVersionId = filled(answer.Object.VersionID)
+			}
 		}
 		out.Deleted = append(out.Deleted, d)
 	}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
@@ -147,9 +148,9 @@ func (s *store) missing(err error, b object.Bucket, key, version string) error {
 	return s.fail(err, about{bucket: b.Name, key: key, version: version})
 }
 
-// badVersion is whether no version has such an id.
+// badVersion is whether an id is none at all. Clients may ask for ids of other stores, which are of letters and digits.
 func badVersion(id string) bool {
-	return id != "" && id != "null" && (len(id) != 32 || strings.Trim(id, "0123456789abcdef") != "")
+	return strings.ContainsFunc(id, func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) })
 }
 
 // HeadObject implements backend.Backend.

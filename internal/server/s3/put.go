@@ -2,6 +2,7 @@ package s3
 
 import (
 	"context"
+	"errors"
 	"strings"
 
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
@@ -53,7 +54,7 @@ func (s *store) PutObject(ctx context.Context, in s3response.PutObjectInput) (s3
 		Checksum: func() *objectv1.Checksum { return body.checksum(types.ChecksumTypeFullObject) },
 	})
 	if err != nil {
-		return s3response.PutObjectOutput{}, s.fail(err, about{bucket: b.Name, key: key, condition: unmet(condition)})
+		return s3response.PutObjectOutput{}, s.fail(cutOff(ctx, err), about{bucket: b.Name, key: key, condition: unmet(condition)})
 	}
 	return putOutput(b, o), nil
 }
@@ -107,4 +108,12 @@ func unmet(c object.Condition) s3err.Condition {
 		return s3err.ConditionIfNoneMatch
 	}
 	return s3err.ConditionIfMatch
+}
+
+// cutOff says it in S3's words if a body in chunks had another size than announced.
+func cutOff(ctx context.Context, err error) error {
+	if callOf(ctx).chunked && errors.Is(err, object.ErrIncomplete) {
+		return s3err.GetAPIError(s3err.ErrContentLengthMismatch)
+	}
+	return err
 }

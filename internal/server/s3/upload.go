@@ -89,7 +89,7 @@ func (s *store) UploadPart(ctx context.Context, in *s3.UploadPartInput) (*s3.Upl
 	p.Checksum = func() *objectv1.Checksum { return own.checksum(types.ChecksumType(kind)) }
 	part, err := s.objects.PutPart(callOf(ctx).ctx, b, p)
 	if err != nil {
-		return nil, s.fail(err, where)
+		return nil, s.fail(cutOff(ctx, err), where)
 	}
 	out := &s3.UploadPartOutput{ETag: quoted(part.GetEtag())}
 	if body.asked {
