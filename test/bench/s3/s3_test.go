@@ -28,3 +28,13 @@ func TestPlainServesSignedRequests(t *testing.T) {
 		t.Error("a request with a wrong signature was answered")
 	}
 }
+
+func TestKeysAreListedInPages(t *testing.T) {
+	k, err := MeasureKeys(context.Background(), t.TempDir(), 2500)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if k.Pages != 3 || k.Disk <= 0 || k.List <= 0 {
+		t.Errorf("2,500 keys: %+v", k)
+	}
+}
