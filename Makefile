@@ -200,6 +200,10 @@ bench: test-deps bench-deps build build-all ## Measure; prints a table and appen
 # Such as -c2m-nodes 610 -c2m-workloads 100 -c2m-replicas 50000.
 C2M_FLAGS ?=
 
+.PHONY: bench-s3
+bench-s3: bench-deps build ## Measure the object store beside plain files and versitygw's POSIX backend (root, minutes).
+	go run ./test/bench -only s3_put_4k,s3_get_4k,s3_put_1m,s3_get_1m,s3_put_64m,s3_get_64m,s3_put_1m_r3,s3_list_1m,s3_meta,s3_repair,s3_rss
+
 .PHONY: bench-c2m
 bench-c2m: test-deps build ## Place two million replicas on 6,100 simulated nodes, and measure (root, 10 GiB, minutes).
 	go run ./test/bench -only c2m_seconds,c2m_rss_gb,c2m_snapshot_stall $(C2M_FLAGS)

@@ -19,7 +19,20 @@ import (
 
 func (c *cli) caCommand() *cobra.Command {
 	return command.Group("ca", "Show and replace the keys that the cluster's trust is based on",
-		"  cloudless ca status\n  cloudless ca rotate --wait\n  cloudless ca rotate --kek", c.caStatusCommand(), c.caRotateCommand())
+		"  cloudless ca status\n  cloudless ca rotate --wait\n  cloudless ca rotate --kek", c.caStatusCommand(), c.caShowCommand(), c.caRotateCommand())
+}
+
+func (c *cli) caShowCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "show", Short: "Print the certificates that other programs must trust, as PEM",
+		Long: "Show prints the certificates of the authorities that this machine trusts for the cluster. Programs such as curl and S3\n" +
+			"clients take them from a file.",
+		Example: "  cloudless ca show > ca.pem\n  curl --cacert ca.pem https://SERVER:7700/healthz",
+		Args:    command.ExactArgs(),
+		RunE: c.WithClient(func(_ context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
+			return c.Printf("%s", cl.CA())
+		}),
+	}
 }
 
 func (c *cli) caStatusCommand() *cobra.Command {

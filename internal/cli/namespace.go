@@ -181,6 +181,7 @@ var (
 		"memory":    "most `memory`, such as 8Gi",
 		"disk":      "most `disk`, such as 100Gi",
 		"bandwidth": "most `bandwidth` in bits per second, such as 1G",
+		"storage":   "most `bytes` in all of its buckets together, such as 1Ti",
 	}
 	quotaCounts = map[string]string{
 		"gpu":      "most `GPUs`; 0 for none",
@@ -238,7 +239,7 @@ func changeNamespace(cmd *cobra.Command, to *cloudlessv1.NamespaceSpec) (changed
 
 // changeQuota sets the fields of a quota whose flags are given, and reports whether any is.
 func changeQuota(cmd *cobra.Command, to *cloudlessv1.Quota) (changed bool, err error) {
-	amounts := map[string]*string{"cpu": &to.Cpu, "memory": &to.Memory, "disk": &to.Disk, "bandwidth": &to.Bandwidth}
+	amounts := map[string]*string{"cpu": &to.Cpu, "memory": &to.Memory, "disk": &to.Disk, "bandwidth": &to.Bandwidth, "storage": &to.Storage}
 	for name, field := range amounts {
 		text, given := givenFlag(cmd, name)
 		switch {

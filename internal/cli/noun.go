@@ -84,6 +84,8 @@ func exampleOf(kind api.Kind) string {
 		return "shop"
 	case "Secret":
 		return "db-password"
+	case "Bucket":
+		return "photos"
 	case "Node":
 		return "box1"
 	case "Workload":

@@ -16,6 +16,7 @@ import (
 	"github.com/cloudless/cloudless/api"
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/bucket"
 	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/cli/role"
 	"github.com/cloudless/cloudless/internal/cli/secret"
@@ -137,6 +138,8 @@ var columns = map[string]struct {
 	}},
 	"Certificate": {[]string{"HOSTS", "SOURCE", "STATE", "EXPIRES", "PROBLEM"}, certificateRow},
 	"Secret":      {secret.Headings, secret.Row},
+	"Bucket":      {bucket.Headings, bucket.Row},
+	"AccessKey":   {bucket.KeyHeadings, bucket.KeyRow},
 	"Policy": {[]string{"MODE", "KINDS", "NAMESPACES", "RULES"}, func(o client.Object) []string {
 		p := o.(*cloudlessv1.Policy)
 		m := p.GetSpec().GetMatch()
@@ -289,6 +292,7 @@ func editable(kind api.Kind) bool {
 // insteadOf says why objects of a kind cannot be edited or removed, and what to do instead.
 var insteadOf = map[string]map[string]string{
 	"edited": {
+		"AccessKey":     "what it may do never changes; make another with: cloudless bucket key BUCKET, and remove it with: cloudless bucket key rm KEY",
 		"Certificate":   "it is what its authority has signed; replace it with: cloudless certificate add NAME --cert FILE --key FILE --update",
 		"Configuration": "a version never changes; make the next one with: cloudless edit cluster",
 		"Deployment":    "it records how a revision was rolled out; steer it with: cloudless rollout, or change its workload with: cloudless edit workload NAME",

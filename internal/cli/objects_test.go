@@ -50,7 +50,7 @@ func TestGetWorksForEveryKind(t *testing.T) {
 	for _, wrong := range []struct{ command, want string }{
 		{"get", "KIND is missing"},
 		{"get workloda", `there is no kind "workloda"; did you mean workload?`},
-		{"get zzzzzz x", "the kinds are certificate, cluster, "},
+		{"get zzzzzz x", "the kinds are accesskey, bucket, certificate, cluster, "},
 		{"rm workload", "NAME is missing"},
 		{"rm event e1", "an event cannot be removed: the cluster removes old ones itself; change when with: cloudless cluster config set retention.events=DURATION"},
 		{"rm cluster", "a cluster cannot be removed: "},

@@ -167,7 +167,7 @@ func TestDescribeShowsEverything(t *testing.T) {
 	if got := c.run(t.Context(), "", "events", "--for", "nod/box"); got.code == 0 || !strings.Contains(got.stderr, `there is no kind "nod"`) {
 		t.Errorf("events of no kind: %+v", got)
 	}
-	if got := c.run(t.Context(), "", "describe", "pod/web"); got.code != 2 || !strings.Contains(got.stderr, "or KIND/NAME such as node/box1; the kinds are certificate, cluster, configuration") {
+	if got := c.run(t.Context(), "", "describe", "pod/web"); got.code != 2 || !strings.Contains(got.stderr, "or KIND/NAME such as node/box1; the kinds are accesskey, bucket, certificate, cluster, configuration") {
 		t.Errorf("%+v", got)
 	}
 }

@@ -27,6 +27,7 @@ import (
 // routeStore is what a cluster remembers of routes, certificates and secrets.
 type routeStore struct {
 	secretStore
+	store *bucketStore
 	cloudlessv1.UnimplementedRouteServiceServer
 	cloudlessv1.UnimplementedCertificateServiceServer
 	routes map[string]*cloudlessv1.Route // as they are stored
@@ -39,6 +40,7 @@ type routeStore struct {
 func (c *cluster) registerRoutes(server *grpc.Server) {
 	c.routes, c.certificates = map[string]*cloudlessv1.Route{}, map[string]*cloudlessv1.Certificate{}
 	c.registerSecrets(server)
+	c.registerBuckets(server)
 	cloudlessv1.RegisterRouteServiceServer(server, c)
 	cloudlessv1.RegisterCertificateServiceServer(server, c)
 }

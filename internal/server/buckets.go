@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -20,6 +21,7 @@ import (
 	"github.com/cloudless/cloudless/internal/server/buckets"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/policies"
+	"github.com/cloudless/cloudless/internal/server/storage"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -65,6 +67,37 @@ func (s *Server) newDirectory() (*buckets.Directory, error) {
 	}
 	context.AfterFunc(s.stopping, func() { _ = conn.Close() })
 	return buckets.New(buckets.Options{Core: s.Core, Auth: s.auth, Unseal: s.sealer.Unseal, Calls: v1.NewBucketServiceClient(conn)}), nil
+}
+
+// openStorage opens the object store, if this server keeps names of objects.
+func (s *Server) openStorage() (err error) {
+	if s.directory, err = s.newDirectory(); err != nil || s.names == nil {
+		return err
+	}
+	if s.storage, err = storage.New(storage.Options{
+		ID: s.UID, Names: s.names, Disks: s.disks, State: s.Store, Logger: s.Logger, Scrape: s.scrape, Conn: s.peers.Ready,
+	}); err != nil {
+		return err
+	}
+	if s.contents == nil {
+		s.contents = s.storage.Store
+	}
+	return nil
+}
+
+// withS3 also answers S3 clients.
+func (s *Server) withS3(others http.Handler) http.Handler {
+	if s.storage == nil {
+		return others
+	}
+	return s.storage.Handler(others)
+}
+
+func (s *Server) runStorage(ctx context.Context) error {
+	if s.storage == nil {
+		return nil
+	}
+	return s.storage.Run(ctx)
 }
 
 // Directory returns the buckets and access keys of the cluster, for front ends of the object store.
@@ -319,7 +352,7 @@ func (s *bucketService) CreateAccessKey(ctx context.Context, request *v1.CreateA
 	if err != nil {
 		return nil, err
 	}
-	return &v1.CreateAccessKeyResponse{AccessKey: made, Secret: text, Endpoints: endpoints(s.Store.Snapshot()), Region: spec.Region}, nil
+	return &v1.CreateAccessKeyResponse{AccessKey: made, Secret: text, Endpoints: s.endpoints(), Region: spec.Region}, nil
 }
 
 func (s *bucketService) newKey(ctx context.Context, request *v1.CreateAccessKeyRequest) (*v1.AccessKey, error) {
@@ -374,11 +407,14 @@ func keySummary(key *v1.AccessKey) string {
 }
 
 // endpoints are the addresses at which S3 clients reach the cluster.
-func endpoints(snap *state.Snapshot) (all []string) {
-	for server := range snap.Servers("") {
+func (s *Server) endpoints() (all []string) {
+	for server := range s.Store.Snapshot().Servers("") {
 		if address := server.GetSpec().GetAddress(); address != "" {
 			all = append(all, "https://"+address)
 		}
+	}
+	if all == nil {
+		return []string{"https://" + s.address}
 	}
 	return all
 }

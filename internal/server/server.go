@@ -45,6 +45,7 @@ import (
 	"github.com/cloudless/cloudless/internal/server/peers"
 	"github.com/cloudless/cloudless/internal/server/relay"
 	"github.com/cloudless/cloudless/internal/server/sessions"
+	"github.com/cloudless/cloudless/internal/server/storage"
 	"github.com/cloudless/cloudless/internal/server/streams"
 	"github.com/cloudless/cloudless/internal/server/svid"
 	"github.com/cloudless/cloudless/internal/server/trust"
@@ -164,7 +165,7 @@ type Options struct {
 	// Strangers limits callers without an identity; zero means the defaults.
 	Strangers oneport.Limits
 
-	// Contents is what buckets hold; nil if there is no object store.
+	// Contents is what buckets hold; that of the object store if nil.
 	Contents buckets.Objects
 
 	// Foreign carries requests to registries outside the cluster; nil means a transport with the proxy settings of the
@@ -215,6 +216,8 @@ type Server struct {
 	identities         *svid.Service
 	// contents is what buckets hold; nil if there is no object store.
 	contents buckets.Objects
+	// storage is the object store; nil without names.
+	storage *storage.Storage
 	// directory knows buckets and access keys for the front ends of the object store.
 	directory *buckets.Directory
 
@@ -304,8 +307,10 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		Auth: s.auth, MemberCalls: &s.memberCalls, Router: s.router, Revoked: s.revoked, Logger: s.Logger,
 		Metrics: s.metrics, Tracing: s.Tracing, Stopping: s.stopping,
 	}
-	s.grpc = s.newGRPC(guard)
-	if s.directory, err = s.newDirectory(); err != nil {
+	if err := s.openStorage(); err != nil {
+		return nil, errors.Join(err, s.port.Close())
+	}
+	if s.grpc, err = s.newGRPC(guard); err != nil {
 		return nil, errors.Join(err, s.port.Close())
 	}
 	handler, err := gateway.New(gateway.Options{
@@ -317,7 +322,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		return nil, errors.Join(err, s.port.Close())
 	}
 	s.http = &http.Server{
-		Handler:           oneport.Handler(guard.TapHTTP(s.grpc.strangers), handler),
+		Handler:           oneport.Handler(guard.TapHTTP(s.grpc.strangers), s.withS3(handler)),
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaders,
@@ -380,7 +385,7 @@ func (s *Server) KeyReports(ctx context.Context) authority.Reports {
 // Address is the address that the server listens on.
 func (s *Server) Address() string { return s.address }
 
-func (s *Server) newGRPC(guard *auth.Guard) *edge {
+func (s *Server) newGRPC(guard *auth.Guard) (*edge, error) {
 	server := newEdge(s.port, guard)
 	s.passed = &relay.PassedCalls{Guard: guard.Unary, Methods: server.methods, Stopping: s.stopping}
 	all, namespaces, nodes := newWorkloads(s), newNamespaces(s), newNodes(s)
@@ -416,9 +421,14 @@ func (s *Server) newGRPC(guard *auth.Guard) *edge {
 	v1.RegisterPeerServiceServer(server, &peerService{Membership: s.membership, Copies: images.Copies{Images: s.images}, PassedCalls: s.passed, Uses: s.tokenUses})
 	v1.RegisterIdentityServiceServer(server, s.identities)
 	v1.RegisterAuthorityServiceServer(server, trust.New(s.Core, s.membership.Keys(), s.KeyReports))
+	if s.storage != nil {
+		if err := s.storage.Serve(server, s.directory); err != nil {
+			return nil, err
+		}
+	}
 	healthv1.RegisterHealthServer(server, health.NewServer())
 	reflection.Register(server)
-	return server
+	return server, nil
 }
 
 // newStreams makes what serves logs, exec, cp and forward by the sessions of the nodes.
@@ -438,6 +448,7 @@ func (s *Server) Run(ctx context.Context) error {
 	g.Go(func() error { return s.sessions.Run(ctx) })
 	g.Go(func() error { return s.packets.Run(ctx) })
 	g.Go(func() error { return s.disks.Run(ctx) })
+	g.Go(func() error { return s.runStorage(ctx) })
 	g.Go(func() error { return s.enrollment.Run(ctx) })
 	g.Go(func() error { return s.images.Prune(ctx) })
 	g.Go(func() error { return s.tokenUses.Run(ctx) })
@@ -465,6 +476,9 @@ func (s *Server) shutdown() {
 	}
 	s.grpc.stop(patience)
 	_ = s.inner.Close()
+	if s.storage != nil {
+		s.storage.Close()
+	}
 	s.images.Close()
 	s.peers.Close()
 	_ = s.port.Close()
@@ -473,6 +487,9 @@ func (s *Server) shutdown() {
 // Close frees the port of a server that never ran. After Run it does nothing.
 func (s *Server) Close() error {
 	s.stop(core.ErrStopping)
+	if s.storage != nil {
+		s.storage.Close()
+	}
 	return s.port.Close()
 }
 

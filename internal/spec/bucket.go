@@ -49,7 +49,9 @@ func checkBucket(b *v1.Bucket, found *violations) {
 		}
 	}
 	s := b.GetSpec()
-	readAmount("spec.quota", s.GetQuota(), ParseBytes, found)
+	if most, ok := readAmount("spec.quota", s.GetQuota(), ParseBytes, found); ok && most == 0 {
+		found.add("spec.quota", "must be more than 0; leave it out for a bucket without limit")
+	}
 	if ttl, ok := readAmount("spec.uploadTtl", s.GetUploadTtl(), ParseDuration, found); ok && ttl < shortestUploadTTL {
 		found.add("spec.uploadTtl", "must be at least 1h: a client may pause for some time between two parts")
 	}

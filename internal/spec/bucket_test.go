@@ -26,6 +26,7 @@ func TestBucketsThatS3ClientsCouldNotUseAreRefused(t *testing.T) {
 		{"photos", &v1.BucketSpec{Replicas: 4}, "spec.replicas", "3"},
 		{"photos", &v1.BucketSpec{Replicas: -1}, "spec.replicas", "0"},
 		{"photos", &v1.BucketSpec{Quota: "much"}, "spec.quota", ""},
+		{"photos", &v1.BucketSpec{Quota: "0"}, "spec.quota", "more than 0"},
 		{"photos", &v1.BucketSpec{Versioning: "on"}, "spec.versioning", "enabled"},
 		{"photos", &v1.BucketSpec{UploadTtl: "1m"}, "spec.uploadTtl", "at least 1h"},
 		{"photos", &v1.BucketSpec{Expiry: []*v1.ExpiryRule{{After: "0s"}}}, "spec.expiry[0].after", "more than 0"},

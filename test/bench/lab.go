@@ -16,6 +16,7 @@ import (
 
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/image"
+	"github.com/cloudless/cloudless/test/bench/s3"
 )
 
 // cleanupTime bounds the cleanup of one cloud.
@@ -35,6 +36,8 @@ type lab struct {
 	crowded   *crowdRun
 	rolling   *rollingRun
 	switching *switchRun
+	objects   *objectStand
+	listed    *s3.Keys
 }
 
 func newLab(ctx context.Context, out io.Writer) (_ *lab, err error) {
@@ -65,6 +68,9 @@ func newLab(ctx context.Context, out io.Writer) (_ *lab, err error) {
 }
 
 func (l *lab) close() {
+	if l.objects != nil {
+		l.objects.close()
+	}
 	if err := os.RemoveAll(l.dir); err != nil {
 		l.say("clear away: %v", err)
 	}

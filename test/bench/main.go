@@ -252,7 +252,7 @@ func parse(args []string, stderr io.Writer) (chosen []measurement, size crowd, e
 		fmt.Fprintf(stderr, "Measures bin/cloudless as root; run make build first.\n\n  go run ./test/bench -only start_p50,write_1\n\n")
 		flags.PrintDefaults()
 		fmt.Fprintln(stderr)
-		for _, m := range slices.Concat(measurements, crowdMeasurements) {
+		for _, m := range slices.Concat(measurements, crowdMeasurements, objectMeasurements) {
 			fmt.Fprintf(stderr, "%s [%s]: %s.\n  Floor: %s. Target: %s.\n", m.name, m.unit, m.what, m.floor, m.target.text)
 		}
 	}
@@ -270,14 +270,14 @@ func parse(args []string, stderr io.Writer) (chosen []measurement, size crowd, e
 }
 
 // choose returns the named measurements in their usual order; if none is named, all but those of the two-million
-// challenge.
+// challenge and of the object store.
 func choose(only string) ([]measurement, error) {
 	if only == "" {
 		return measurements, nil
 	}
 	names := strings.Split(only, ",")
 	var chosen []measurement
-	for _, m := range slices.Concat(measurements, crowdMeasurements) {
+	for _, m := range slices.Concat(measurements, crowdMeasurements, objectMeasurements) {
 		if slices.Contains(names, m.name) {
 			chosen = append(chosen, m)
 			names = slices.DeleteFunc(names, func(n string) bool { return n == m.name })

@@ -11,7 +11,7 @@ import (
 
 const (
 	// expireEvery is how often the loop looks for what has expired and for lists that nothing refers to.
-	expireEvery = 30 * time.Second
+	expireEvery = time.Minute
 	// expireBatch is how many objects one entry removes.
 	expireBatch = 256
 	// releaseBatch is how many lists one entry gives up; each may have a thousand chunks.

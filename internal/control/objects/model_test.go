@@ -159,8 +159,16 @@ func (m *model) loseOne() {
 	node := m.node()
 	if hash, some := m.anyChunk(node); some && !m.down[node] {
 		m.disks.Lose("uid-"+node, hash)
-		m.pass(26 * time.Hour) // until it is noticed: the next loss might be the last copy
+		m.again(node)
+		m.pass(5 * time.Minute) // until it is noticed: the next loss might be the last copy
 	}
+}
+
+// again lets a node connect again, so that it is compared with the names soon.
+func (m *model) again(node string) {
+	m.cut(node)
+	m.pass(2 * time.Second)
+	m.join(node)
 }
 
 func (m *model) drainOne() {
@@ -209,7 +217,7 @@ func (m *model) check(when string) {
 	}
 }
 
-// recover ends all faults, and fails unless everything is as it should be some days later.
+// recover ends all faults, and fails unless everything is as it should be some hours later.
 func (m *model) recover() {
 	for _, node := range modelNodes {
 		m.disks.Break("uid-"+node, objecttest.Faults{})
@@ -218,7 +226,10 @@ func (m *model) recover() {
 	for _, end := range m.rivals {
 		end()
 	}
-	m.pass(3 * 24 * time.Hour)
+	for _, node := range modelNodes {
+		m.again(node)
+	}
+	m.pass(6 * time.Hour)
 	m.check("at the end")
 	if totals := m.totals(); totals.Dead != 0 || totals.Short != 0 {
 		m.rt.Fatalf("at the end: %+v", totals)

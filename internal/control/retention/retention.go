@@ -111,6 +111,16 @@ func Tick(now time.Time, snap *state.Snapshot, limits Limits) *state.Batch {
 			return batch
 		}
 	}
+	for k := range snap.AccessKeys("", "") {
+		end := k.GetSpec().GetExpireTime()
+		if end == nil || now.Sub(end.AsTime()) <= limits.Tokens {
+			continue
+		}
+		batch.Delete(state.KindAccessKeySecret, k.GetMetadata().GetUid())
+		if !drop(state.KindAccessKey, k.GetMetadata().GetUid()) {
+			return batch
+		}
+	}
 	for r := range snap.Revocations() {
 		old := now.Sub(r.GetMetadata().GetCreateTime().AsTime()) > limits.RemovedNodes
 		if old && ofNode(r) && !drop(state.KindRevocation, r.GetMetadata().GetUid()) {

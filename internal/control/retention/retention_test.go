@@ -154,6 +154,25 @@ func TestExpiredTokenTakesItsHashAlong(t *testing.T) {
 	}
 }
 
+func TestExpiredAccessKeyTakesItsSecretAlong(t *testing.T) {
+	l := &log{store: state.New()}
+	l.put(
+		t, now,
+		&v1.AccessKey{
+			Metadata: &v1.Metadata{Uid: "old", Name: "clold", Namespace: "default"},
+			Spec:     &v1.AccessKeySpec{ExpireTime: timestamppb.New(now.Add(-9 * time.Hour))},
+		},
+		&statev1.AccessKeySecret{Metadata: &v1.Metadata{Uid: "old"}},
+		&v1.AccessKey{Metadata: &v1.Metadata{Uid: "lasting", Name: "cllasting", Namespace: "default"}, Spec: &v1.AccessKeySpec{}},
+		&statev1.AccessKeySecret{Metadata: &v1.Metadata{Uid: "lasting"}},
+	)
+	l.tick(t)
+	snap := l.store.Snapshot()
+	if snap.AccessKey("old") != nil || snap.AccessKeySecret("old") != nil || snap.AccessKey("lasting") == nil || snap.AccessKeySecret("lasting") == nil {
+		t.Errorf("left are %d keys and %d secrets", snap.Count(state.KindAccessKey), snap.Count(state.KindAccessKeySecret))
+	}
+}
+
 // The end of a job is what keeps it from being done again.
 func TestProofOfFinishedWorkIsKept(t *testing.T) {
 	l := &log{store: state.New()}

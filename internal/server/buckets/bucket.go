@@ -23,7 +23,10 @@ func Of(snap *state.Snapshot, b *v1.Bucket) object.Bucket {
 		Replicas:     int(s.GetReplicas()), Versioning: s.GetVersioning(),
 	}
 	of.Quota, _ = spec.ParseBytes(s.GetQuota())
-	of.NamespaceQuota, _ = spec.ParseBytes(snap.NamespaceByName(m.GetNamespace()).GetSpec().GetQuota().GetStorage())
+	if most := snap.NamespaceByName(m.GetNamespace()).GetSpec().GetQuota().GetStorage(); most != "" {
+		n, _ := spec.ParseBytes(most)
+		of.NamespaceQuota = max(n, 1) // 0 is without limit for the store, and none at all for a namespace
+	}
 	of.UploadTTL, _ = spec.ParseDuration(s.GetUploadTtl())
 	for _, rule := range s.GetExpiry() {
 		if after, err := spec.ParseDuration(rule.GetAfter()); err == nil && after > 0 {

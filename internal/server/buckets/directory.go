@@ -65,10 +65,10 @@ func (d *Directory) AccessKey(ctx context.Context, id string) (*v1.AccessKey, st
 	}
 	key, err := d.auth.AccessKey(ctx, id)
 	if key == nil || err != nil {
-		return nil, "", err
+		return nil, "", core.StatusOf(err)
 	}
 	secret, err := d.secretOf(key)
-	return key, secret, err
+	return key, secret, core.StatusOf(err)
 }
 
 func (d *Directory) secretOf(key *v1.AccessKey) (string, error) {
@@ -124,7 +124,7 @@ func (d *Directory) FindBucket(ctx context.Context, namespace, name string) (obj
 	if found == nil { // this server may be behind the others
 		var err error
 		if snap, err = d.core.Consensus.Read(ctx); err != nil {
-			return object.Bucket{}, nil, err
+			return object.Bucket{}, nil, core.StatusOf(err)
 		}
 		found = snap.BucketByName(namespace, name)
 	}
@@ -149,7 +149,7 @@ func (d *Directory) Bucket(ctx context.Context, namespace, name string) (object.
 func (d *Directory) ListBuckets(ctx context.Context, namespace string) (all []*v1.Bucket, err error) {
 	snap, err := d.core.Consensus.Read(ctx)
 	if err != nil {
-		return nil, err
+		return nil, core.StatusOf(err)
 	}
 	for b := range snap.Buckets(namespace, "") {
 		if !IsDeleting(b) {
@@ -186,7 +186,7 @@ func (d *Directory) UpdateBucket(ctx context.Context, key *v1.AccessKey, name st
 	for range changeAttempts {
 		snap, read := d.core.Consensus.Read(ctx)
 		if read != nil {
-			return read
+			return core.StatusOf(read)
 		}
 		old := snap.BucketByName(key.GetMetadata().GetNamespace(), name)
 		if old == nil || IsDeleting(old) {
@@ -230,7 +230,7 @@ func (d *Directory) as(ctx context.Context, key *v1.AccessKey, bucket string) (c
 		return nil, core.StatusOf(err)
 	}
 	if !mayUse(key, bucket) {
-		return nil, core.Refuse(codes.PermissionDenied, "access key %s is not for bucket %s", key.GetMetadata().GetName(), bucket)
+		return nil, core.StatusOf(core.Refuse(codes.PermissionDenied, "access key %s is not for bucket %s", key.GetMetadata().GetName(), bucket))
 	}
 	return metadata.NewOutgoingContext(ctx, auth.MetadataOf(p)), nil
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
 
 	objectv1 "github.com/cloudless/cloudless/api/gen/cloudless/object/v1"
@@ -173,7 +174,7 @@ func (c *cluster) addressOf(id string) string {
 	return ""
 }
 
-// connOf dials a server for each call, so that a cut is noticed at once.
+// connOf connects to a server for each call, so that a cut is noticed at once.
 func (c *cluster) connOf(from *server) func(context.Context, string) (*grpc.ClientConn, error) {
 	return func(ctx context.Context, id string) (*grpc.ClientConn, error) {
 		c.mu.Lock()
@@ -190,10 +191,17 @@ func (c *cluster) connOf(from *server) func(context.Context, string) (*grpc.Clie
 				}
 				return from.network.keep((&net.Dialer{}).DialContext(ctx, "tcp", address))
 			}))
-		if err == nil {
-			context.AfterFunc(ctx, func() { _ = conn.Close() })
+		if err != nil {
+			return nil, err
 		}
-		return conn, err
+		context.AfterFunc(ctx, func() { _ = conn.Close() })
+		conn.Connect()
+		for state := conn.GetState(); state != connectivity.Ready; state = conn.GetState() {
+			if state == connectivity.TransientFailure || !conn.WaitForStateChange(ctx, state) {
+				return nil, errors.Join(errors.New("not connected"), conn.Close())
+			}
+		}
+		return conn, nil
 	}
 }
 

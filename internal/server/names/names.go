@@ -8,6 +8,7 @@
 package names
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -51,10 +52,11 @@ type Options struct {
 }
 
 func (o Options) consensus() consensus.Options {
+	logger := cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	return consensus.Options{
 		Dir: filepath.Join(o.Dir, "raft"), Reached: o.Reached, ServerID: o.ServerID, Address: o.Address, Network: o.Network, Addresses: o.Addresses,
 		Bootstrap: o.Bootstrap, ElectionTimeout: o.ElectionTimeout, SnapshotThreshold: o.SnapshotThreshold, MaxLogGrowth: o.MaxLogGrowth,
-		Observer: o.Metrics, Reserve: reserve, Logger: o.Logger.With("group", "names"),
+		Observer: o.Metrics, Reserve: reserve, Logger: logger.With("group", "names"),
 	}
 }
 

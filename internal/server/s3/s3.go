@@ -57,6 +57,9 @@ type Gateway struct {
 // running makes sure of versitygw's limit: it keeps some of its configuration in global variables.
 var running atomic.Bool
 
+// ErrServed says that another gateway of this process is open.
+var ErrServed = errors.New("a process can serve the S3 API only once")
+
 // New returns a gateway. A process can have one at a time.
 func New(o Options) (*Gateway, error) {
 	if o.Store == nil || o.Directory == nil || o.Logger == nil {
@@ -69,7 +72,7 @@ func New(o Options) (*Gateway, error) {
 		o.Stall = defaultStall
 	}
 	if !running.CompareAndSwap(false, true) {
-		return nil, errors.New("a process can serve the S3 API only once")
+		return nil, ErrServed
 	}
 	g := &Gateway{store: o.Store, directory: o.Directory, logger: o.Logger, metrics: o.Metrics, stall: o.Stall}
 	if err := g.assemble(o.Region); err != nil {
