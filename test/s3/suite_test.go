@@ -193,7 +193,7 @@ func table(all []outcome, reasons map[string]string) string {
 		for _, reason := range slices.Sorted(maps.Keys(others)) {
 			why = append(why, fmt.Sprintf("%d: %s", others[reason], reason))
 		}
-		fmt.Fprintf(&text, "| %s | %d | %s |\n", strings.ToLower(g.title[:1])+g.title[1:], passed, strings.Join(why, "; "))
+		fmt.Fprintf(&text, "| %s | %d | %s |\n", g.title, passed, strings.Join(why, "; "))
 	}
 	return text.String()
 }
