@@ -35,8 +35,8 @@ func newShell(t *testing.T, e *endpoint, command ...string) *shell {
 		t.Fatal(err)
 	}
 	return &shell{t: t, endpoint: e, folder: folder, before: command, env: []string{
-		"HOME=" + folder, "PATH=/usr/bin:/bin", "LANG=C.UTF-8", "AWS_ACCESS_KEY_ID=" + keyID, "AWS_SECRET_ACCESS_KEY=" + secret,
-		"AWS_DEFAULT_REGION=" + region, "AWS_CA_BUNDLE=" + authority, "AWS_EC2_METADATA_DISABLED=true", "AWS_PAGER=",
+		"HOME=" + folder, "PATH=/usr/bin:/bin", "LANG=C.UTF-8", "AWS_ACCESS_KEY_ID=" + toolsID, "AWS_SECRET_ACCESS_KEY=" + secret,
+		"AWS_DEFAULT_REGION=" + region, "AWS_EC2_METADATA_DISABLED=true", "AWS_PAGER=",
 		"RESTIC_PASSWORD=secret", "RESTIC_CACHE_DIR=" + filepath.Join(folder, "cache"),
 		"RCLONE_CONFIG_C_TYPE=s3", "RCLONE_CONFIG_C_PROVIDER=Other", "RCLONE_CONFIG_C_ENV_AUTH=true",
 		"RCLONE_CONFIG_C_ENDPOINT=" + e.encrypted.URL, "RCLONE_CONFIG_C_REGION=" + region, "RCLONE_CONFIG_C_CHUNK_SIZE=5Mi",
@@ -106,6 +106,7 @@ func (s *shell) contains(printed string, wanted ...string) {
 func awsClient(t *testing.T, e *endpoint) {
 	s := newShell(t, e, "/usr/bin/aws")
 	s.before = append(s.before, "--endpoint-url", s.endpoint.encrypted.URL)
+	s.env = append(s.env, "AWS_CA_BUNDLE="+s.ca())
 	small, large := s.write("cat.jpg", 4096), s.write("large.bin", 17<<20)
 	s.write("folder/a.txt", 10)
 	s.write("folder/b/ä ö+%.txt", 20)
@@ -153,7 +154,7 @@ func (s *shell) presigned(url string, want []byte) {
 func s3cmdClient(t *testing.T, e *endpoint) {
 	s := newShell(t, e, "s3cmd")
 	host := strings.TrimPrefix(s.endpoint.encrypted.URL, "https://")
-	s.before = append(s.before, "--host", host, "--host-bucket", host, "--access_key", keyID, "--secret_key", secret, "--region", region,
+	s.before = append(s.before, "--host", host, "--host-bucket", host, "--access_key", toolsID, "--secret_key", secret, "--region", region,
 		"--ca-certs", s.ca(), "--no-progress")
 	small, large := s.write("cat.jpg", 4096), s.write("large.bin", 12<<20)
 	s.write("folder/a.txt", 10)

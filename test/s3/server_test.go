@@ -23,7 +23,9 @@ import (
 const (
 	keyID  = "default"
 	secret = "secretsecretsecretsecretsecretsecretsecr"
-	region = "us-east-1"
+	// toolsID is the key of the other clients. The suite expects that it has a namespace for itself.
+	toolsID = "cltoolskey0000000000"
+	region  = "us-east-1"
 )
 
 // endpoint is the S3 API over nodes in memory.
@@ -44,6 +46,7 @@ func start(t *testing.T) *endpoint {
 	t.Cleanup(store.Close)
 	e := &endpoint{store: store, directory: s3test.NewDirectory(store)}
 	e.directory.AddKey(keyID, secret, keyID, "operator")
+	e.directory.AddKey(toolsID, secret, "tools", "operator")
 	handler, err := gateway.New(gateway.Options{
 		Store: store, Directory: e.directory, Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"flag"
 	"fmt"
 	"maps"
 	"os"
@@ -144,11 +145,15 @@ func unsupported(t *testing.T) map[string]string {
 	return reasons
 }
 
+// update writes the table of docs/s3.md instead of comparing it.
+var update = flag.Bool("update", false, "write the table of docs/s3.md")
+
 // The suite of versitygw has some hundred cases. Each of them passes, or it is listed as not supported and fails.
 func suite(t *testing.T, e *endpoint) {
 	reasons := unsupported(t)
 	seen := map[string]bool{}
-	for _, o := range outcomes(t, e.plain.URL) {
+	all := outcomes(t, e.plain.URL)
+	for _, o := range all {
 		_, listed := reasons[o.name]
 		seen[o.name] = true
 		switch {
@@ -162,5 +167,57 @@ func suite(t *testing.T, e *endpoint) {
 		if !seen[name] {
 			t.Errorf("%s is listed as not supported, and is not part of the suite", name)
 		}
+	}
+	if !t.Failed() {
+		documented(t, table(all, reasons))
+	}
+}
+
+// table says for each group how many cases pass, and why the others do not.
+func table(all []outcome, reasons map[string]string) string {
+	var text strings.Builder
+	text.WriteString("| cases about | pass | do not pass |\n| --- | --- | --- |\n")
+	for _, g := range groups {
+		passed, others := 0, map[string]int{}
+		for _, o := range all {
+			if o.group != g.title {
+				continue
+			}
+			if o.passed {
+				passed++
+			} else {
+				others[reasons[o.name]]++
+			}
+		}
+		var why []string
+		for _, reason := range slices.Sorted(maps.Keys(others)) {
+			why = append(why, fmt.Sprintf("%d: %s", others[reason], reason))
+		}
+		fmt.Fprintf(&text, "| %s | %d | %s |\n", g.title, passed, strings.Join(why, "; "))
+	}
+	return text.String()
+}
+
+const page = "../../docs/s3.md"
+
+// documented compares the table with that of the page.
+func documented(t *testing.T, want string) {
+	t.Helper()
+	data, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, found := strings.Cut(string(data), "-update -->\n")
+	_, after, ended := strings.Cut(rest, "<!-- end of suite -->")
+	if !found || !ended {
+		t.Fatalf("%s has no place for the table", page)
+	}
+	now := before + "-update -->\n" + want + "<!-- end of suite -->" + after
+	if *update {
+		if err := os.WriteFile(page, []byte(now), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	} else if now != string(data) {
+		t.Errorf("the table of %s is not what the suite says: go test ./test/s3 -update", page)
 	}
 }

@@ -115,6 +115,9 @@ func headerName(name string) string {
 	case "Etag":
 		return "ETag"
 	default:
+		if strings.HasPrefix(canonical, "X-Amz-") {
+			return strings.ToLower(canonical) // clients show the names of metadata as they get them
+		}
 		return canonical
 	}
 }

@@ -135,7 +135,7 @@ func copiedHeaders(in s3response.CopyObjectInput, from *objectv1.Headers, replac
 		return h
 	}
 	return &objectv1.Headers{
-		ContentType: text(in.ContentType), ContentEncoding: text(in.ContentEncoding), ContentLanguage: text(in.ContentLanguage),
+		ContentType: text(in.ContentType), ContentEncoding: encodingOf(in.ContentEncoding), ContentLanguage: text(in.ContentLanguage),
 		ContentDisposition: text(in.ContentDisposition), CacheControl: text(in.CacheControl), Expires: text(in.Expires),
 		WebsiteRedirect: text(in.WebsiteRedirectLocation), User: copyMap(in.Metadata),
 	}

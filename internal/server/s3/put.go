@@ -47,7 +47,7 @@ func (s *store) PutObject(ctx context.Context, in s3response.PutObjectInput) (s3
 	o, err := s.objects.Put(callOf(ctx).ctx, b, object.PutRequest{
 		Key: key, Body: body, Size: sizeOf(ctx, in), Condition: condition, Tags: copyMap(tags),
 		Headers: &objectv1.Headers{
-			ContentType: text(in.ContentType), ContentEncoding: text(in.ContentEncoding), ContentLanguage: text(in.ContentLanguage),
+			ContentType: text(in.ContentType), ContentEncoding: encodingOf(in.ContentEncoding), ContentLanguage: text(in.ContentLanguage),
 			ContentDisposition: text(in.ContentDisposition), CacheControl: text(in.CacheControl), Expires: text(in.Expires),
 			WebsiteRedirect: text(in.WebsiteRedirectLocation), User: copyMap(in.Metadata),
 		},
@@ -116,4 +116,15 @@ func cutOff(ctx context.Context, err error) error {
 		return s3err.GetAPIError(s3err.ErrContentLengthMismatch)
 	}
 	return err
+}
+
+// encodingOf leaves out of an encoding what only describes how the body was sent.
+func encodingOf(header *string) string {
+	var kept []string
+	for encoding := range strings.SplitSeq(text(header), ",") {
+		if encoding = strings.TrimSpace(encoding); encoding != "" && !strings.EqualFold(encoding, "aws-chunked") {
+			kept = append(kept, encoding)
+		}
+	}
+	return strings.Join(kept, ",")
 }

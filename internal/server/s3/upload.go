@@ -33,7 +33,7 @@ func (s *store) CreateMultipartUpload(ctx context.Context, in s3response.CreateM
 	r := object.UploadRequest{
 		Key: text(in.Key), Tags: copyMap(tags), Author: author(ctx),
 		Headers: &objectv1.Headers{
-			ContentType: text(in.ContentType), ContentEncoding: text(in.ContentEncoding), ContentLanguage: text(in.ContentLanguage),
+			ContentType: text(in.ContentType), ContentEncoding: encodingOf(in.ContentEncoding), ContentLanguage: text(in.ContentLanguage),
 			ContentDisposition: text(in.ContentDisposition), CacheControl: text(in.CacheControl), Expires: text(in.Expires),
 			WebsiteRedirect: text(in.WebsiteRedirectLocation), User: copyMap(in.Metadata),
 		},
@@ -92,7 +92,7 @@ func (s *store) UploadPart(ctx context.Context, in *s3.UploadPartInput) (*s3.Upl
 		return nil, s.fail(cutOff(ctx, err), where)
 	}
 	out := &s3.UploadPartOutput{ETag: quoted(part.GetEtag())}
-	if body.asked {
+	if body.asked || u.GetChecksum().GetType() != "" {
 		setPartChecksum(out, shown(body.checksum(types.ChecksumTypeFullObject)))
 	}
 	return out, nil
