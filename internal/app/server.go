@@ -145,16 +145,19 @@ func (p *controlPlane) Run(asked context.Context) error {
 	return endedByContext(wayOut(p.folder, together(ctx, append(p.parts(), handOver)...)))
 }
 
-// watch stops the server when its part in a group has stopped by itself.
-func watch(ctx context.Context, group interface {
+// group is a group of servers that this one has a part in.
+type group interface {
 	Done() <-chan struct{}
 	Err() error
-}) error {
+}
+
+// watch stops the server when its part in a group has stopped by itself.
+func watch(ctx context.Context, g group) error {
 	select {
 	case <-ctx.Done():
 		return nil
-	case <-group.Done():
-		return group.Err()
+	case <-g.Done():
+		return g.Err()
 	}
 }
 

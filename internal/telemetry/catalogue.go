@@ -422,6 +422,21 @@ var (
 		Name: "cloudless_network_dropped_packets_total", Kind: KindCounter, From: FromAgent,
 		Labels: []string{"rule"}, Help: "Packets that the rules of the node have dropped, by rule.",
 	}
+
+	S3Requests = Metric{
+		Name: "cloudless_s3_requests_total", Kind: KindCounter, From: FromServer, Labels: []string{"operation", "code"},
+		Help: "Requests to the S3 API that have ended, by operation, such as GetObject, and HTTP status code.",
+	}
+	S3Seconds = Metric{
+		Name: "cloudless_s3_request_seconds", Kind: KindHistogram, Unit: "seconds", From: FromServer, Labels: []string{"operation"}, Buckets: callBuckets,
+		Help: "Time to answer such a request, with the transfer of its content.",
+	}
+	S3Received = Metric{
+		Name: "cloudless_s3_received_bytes_total", Kind: KindCounter, Unit: "bytes", From: FromServer, Help: "Bytes of the bodies of these requests.",
+	}
+	S3Sent = Metric{
+		Name: "cloudless_s3_sent_bytes_total", Kind: KindCounter, Unit: "bytes", From: FromServer, Help: "Bytes of the bodies of their answers.",
+	}
 )
 
 // Disks are the metrics of the disks of the object store, as a server knows them.
