@@ -90,21 +90,21 @@ func (c *cluster) certificateOf(kind identity.Kind, parts ...string) *identity.C
 }
 
 func TestServerRegistersEveryMethodOfTheContractAndNoOther(t *testing.T) {
-	methods := newCluster(t).methods()
+	methods := newCluster(t, withNames(t)).methods()
 	for method := range methods {
 		if _, ok := api.MethodOf(method); !ok {
 			t.Errorf("%s is registered, and the contract declares no caller for it", method)
 		}
 	}
 	for m := range api.Methods() {
-		if _, ok := methods[m.Name]; !ok {
+		if _, ok := methods[m.Name]; !ok && !strings.HasPrefix(m.Name, "/cloudless.v1.ChunkService/") { // nodes answer that one
 			t.Errorf("%s is in the contract and not registered", m.Name)
 		}
 	}
 }
 
 func TestEveryMethodIsForItsDeclaredCallers(t *testing.T) {
-	c := newCluster(t)
+	c := newCluster(t, withNames(t))
 	for role, as := range c.callers() {
 		for method, streams := range c.methods() {
 			if isOpen(method) {

@@ -30,6 +30,7 @@ import (
 	"github.com/cloudless/cloudless/internal/registry"
 	"github.com/cloudless/cloudless/internal/server/core/coretest"
 	"github.com/cloudless/cloudless/internal/server/membership"
+	"github.com/cloudless/cloudless/internal/server/names"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -85,6 +86,17 @@ func newCluster(t *testing.T, change ...func(*Options)) *cluster {
 	c.stop = c.run(agreed, loop)
 	t.Cleanup(c.stop)
 	return c
+}
+
+// withNames gives a server the names of objects, and with them the object store.
+func withNames(t *testing.T) func(*Options) {
+	t.Helper()
+	group, err := names.Open(t.Context(), names.Options{
+		Dir: filepath.Join(t.TempDir(), "names"), ServerID: "s-1", Address: "127.0.0.1:0", Bootstrap: true, Logger: slog.New(slog.DiscardHandler),
+	})
+	must(t, err)
+	t.Cleanup(func() { check(t, group.Close()) })
+	return func(o *Options) { o.Names = group }
 }
 
 // tolerateSilence lets nodes be silent for as long as a test may take: most simulated

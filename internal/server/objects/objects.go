@@ -185,7 +185,7 @@ func (s *Service) LocateObject(ctx context.Context, request *v1.LocateObjectRequ
 	answer := &v1.LocateObjectResponse{Object: present(b, o)}
 	names := nodeNames(s.disks)
 	for _, p := range pieces {
-		shown := &v1.ObjectPiece{Offset: p.Offset, Size: int64(p.Size), Hash: hex.EncodeToString(p.Hash[:]), Copies: int32(p.Copies)}
+		shown := &v1.ObjectPiece{Offset: p.Offset, Size: int64(p.Size), Hash: hex.EncodeToString(p.Hash[:]), Copies: int32(min(p.Copies, max(len(names), 1)))}
 		for _, uid := range p.Nodes {
 			shown.Nodes = append(shown.Nodes, cmp.Or(names[uid], uid))
 		}

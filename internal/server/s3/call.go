@@ -93,6 +93,9 @@ func caller(ctx context.Context, d Directory) (*v1.AccessKey, error) {
 	if err == nil && key == nil {
 		err = s3err.GetInvalidAccessKeyIdErr(account.Access) // it was deleted meanwhile
 	}
+	if v, wants := d.(Verifier); wants && key != nil && err == nil {
+		v.Verified(callOf(ctx).ctx)
+	}
 	return key, err
 }
 

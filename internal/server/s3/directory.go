@@ -33,3 +33,9 @@ type Directory interface {
 	// DeleteBucket removes a bucket without objects, or returns object.ErrNotEmpty.
 	DeleteBucket(ctx context.Context, key *v1.AccessKey, name string) error
 }
+
+// Verifier is a directory that wants to know which requests have proved who sends them.
+type Verifier interface {
+	// Verified is called with the context of a request whose signature is correct, before its body is read.
+	Verified(ctx context.Context)
+}

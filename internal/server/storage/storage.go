@@ -100,11 +100,8 @@ func preflight(r *http.Request) bool {
 // vouching tells the port that the caller of a connection has proved who it is.
 type vouching struct{ s3.Directory }
 
-// Allowed is only called for requests with a correct signature.
-func (v vouching) Allowed(ctx context.Context, key *v1.AccessKey, verb, kind, bucket string) bool {
-	oneport.StrangerOf(ctx).Authenticated()
-	return v.Directory.Allowed(ctx, key, verb, kind, bucket)
-}
+// Verified implements s3.Verifier.
+func (vouching) Verified(ctx context.Context) { oneport.StrangerOf(ctx).Authenticated() }
 
 // Run keeps what the store promises, on the server that leads the names, until ctx ends.
 func (s *Storage) Run(ctx context.Context) error { return s.o.Names.Lead(ctx, s.lead) }

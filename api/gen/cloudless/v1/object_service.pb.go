@@ -1723,7 +1723,7 @@ type ObjectPiece struct {
 	Size   int64                  `protobuf:"varint,2,opt,name=size,proto3" json:"size,omitempty"`
 	Hash   string                 `protobuf:"bytes,3,opt,name=hash,proto3" json:"hash,omitempty"`
 	Nodes  []string               `protobuf:"bytes,4,rep,name=nodes,proto3" json:"nodes,omitempty"`
-	// How many nodes should have it.
+	// How many nodes should have it, of those that there are.
 	Copies        int32 `protobuf:"varint,5,opt,name=copies,proto3" json:"copies,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
