@@ -20,7 +20,6 @@ type bucketStore struct {
 	c       *cluster
 	buckets map[string]*cloudlessv1.Bucket
 	key     *cloudlessv1.CreateAccessKeyRequest // the newest one
-	ttl     string
 	forced  bool
 }
 

@@ -49,9 +49,9 @@ func TestPartsBecomeOneObjectInTheirOrder(t *testing.T) {
 	u := c.begin("k")
 	small, large, last := content(leastPart, 1), content(40<<20, 2), content(100, 3)
 	three := u.part(3, last)
-	two := u.part(2, content(leastPart, 4))
+	u.part(2, content(leastPart, 4))
 	one := u.part(1, small)
-	two = u.part(2, large) // in place of the other one
+	two := u.part(2, large) // in place of the other one
 	o, err := u.complete(one, two, three)
 	if err != nil {
 		t.Fatal(err)

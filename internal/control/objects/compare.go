@@ -93,7 +93,6 @@ func (l *Loops) keepCompared(ctx context.Context, t *term) {
 // comparison is what of a range of hashes a node has and should have.
 type comparison struct {
 	node   *member
-	epoch  uint64
 	held   map[object.Hash]uint64
 	listed map[object.Hash]*objectv1.Chunk
 	// until is the last hash of the range, unless it is the last range.

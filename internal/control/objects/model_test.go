@@ -41,8 +41,6 @@ type model struct {
 	rt      *rapid.T
 	objects map[string]uint64
 	down    map[string]bool
-	gone    int
-	seed    uint64
 	rivals  []func()
 }
 

@@ -130,9 +130,8 @@ func (s *stored) decode(row []byte) error {
 	return decodeMessage(row[1+n:], s.Version)
 }
 
-// isMarker and mayHaveOlder look at the row of a version without decoding it.
-func isMarker(row []byte) bool     { return len(row) > 0 && row[0]&flagMarker != 0 }
-func mayHaveOlder(row []byte) bool { return len(row) > 0 && row[0]&flagOlder != 0 }
+// isMarker looks at the row of a version without decoding it.
+func isMarker(row []byte) bool { return len(row) > 0 && row[0]&flagMarker != 0 }
 
 // staged is the row of a list that nothing has adopted. Lists are numbered from 0 and may come in any order.
 type staged struct {

@@ -55,7 +55,7 @@ func ServerOptions(creds credentials.TransportCredentials) []grpc.ServerOption {
 		grpc.Creds(creds), grpc.ForceServerCodecV2(Codec()), grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.WaitForHandlers(true), // they use a store that is closed afterwards
 		grpc.StaticStreamWindowSize(streamWindow), grpc.StaticConnWindowSize(connWindow),
-		grpc.ReadBufferSize(readBuffer), grpc.WriteBufferSize(writeBuffer), grpc.SharedWriteBuffer(true),
+		grpc.ReadBufferSize(readBuffer), grpc.WriteBufferSize(writeBuffer),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingAfter, Timeout: pingTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingAfter / 2, PermitWithoutStream: true}),
 	}
@@ -69,7 +69,7 @@ func DialOptions(creds credentials.TransportCredentials) []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithTransportCredentials(creds), grpc.WithDefaultCallOptions(grpc.ForceCodecV2(Codec())),
 		grpc.WithStaticStreamWindowSize(streamWindow), grpc.WithStaticConnWindowSize(connWindow),
-		grpc.WithReadBufferSize(readBuffer), grpc.WithWriteBufferSize(writeBuffer), grpc.WithSharedWriteBuffer(true),
+		grpc.WithReadBufferSize(readBuffer), grpc.WithWriteBufferSize(writeBuffer),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingAfter, Timeout: pingTimeout, PermitWithoutStream: true}),
 		grpc.WithDisableRetry(), // a call that is made again would be made on another connection
 		grpc.WithDisableServiceConfig(),
