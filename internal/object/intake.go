@@ -200,7 +200,9 @@ func (in *intake) refer(ctx context.Context, block *objectv1.Block, epoch uint64
 		in.since, in.epoch = time.Now(), epoch
 	}
 	in.epoch = min(in.epoch, epoch)
+	in.mu.Lock() // chunks before it may still be on their way
 	in.pending = append(in.pending, newLanding(Hash(block.GetHash()), int(block.GetSize())))
+	in.mu.Unlock()
 	in.size += int64(block.GetSize())
 	return nil
 }
