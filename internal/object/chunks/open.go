@@ -208,11 +208,17 @@ func (s *Store) newPack() (*pack, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create a pack of chunks: %w", err)
 	}
+	p.open.Store(true) // before others see it: an empty pack that nobody appends to is removed
 	s.addPack(p)
-	return p, s.alter(func(c *change) error {
+	err = s.alter(func(c *change) error {
 		c.touch(p)
 		return c.batch.Set(metaNameKey(nextPackMeta), number(uint64(id)+1), nil)
 	})
+	if err != nil {
+		p.open.Store(false)
+		return nil, err
+	}
+	return p, nil
 }
 
 func (s *Store) closePacks() {

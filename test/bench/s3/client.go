@@ -11,6 +11,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"sync"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -24,20 +25,21 @@ const region = "us-east-1"
 type Endpoint struct {
 	Name, URL, Key, Secret string
 
+	once   sync.Once
 	http   *http.Client
 	signer *v4.Signer
 }
 
 // client returns the endpoint's client. Its connections stay open.
 func (e *Endpoint) client() *http.Client {
-	if e.http == nil {
+	e.once.Do(func() {
 		e.signer = v4.NewSigner(func(o *v4.SignerOptions) { o.DisableURIPathEscaping = true })
 		e.http = &http.Client{Transport: &http.Transport{
 			MaxIdleConnsPerHost: 4 * Clients, DisableCompression: true,
 			TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, // on this machine, with keys made for this run
 			WriteBufferSize: 128 << 10, ReadBufferSize: 128 << 10,
 		}}
-	}
+	})
 	return e.http
 }
 
