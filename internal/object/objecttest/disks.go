@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -33,13 +34,14 @@ type Faults struct {
 	Lies bool
 }
 
-// Disks are nodes that keep their chunks in memory.
+// Disks are nodes that keep their chunks in memory, and large ones in a file that is gone with them.
 type Disks struct {
 	mu      sync.Mutex
 	nodes   []object.Node
 	disks   map[string]*disk
 	changed chan struct{}
 	damage  func(string, []object.Hash)
+	large   *spool
 }
 
 type disk struct {
@@ -56,7 +58,8 @@ type held struct {
 
 // NewDisks returns nodes that are connected and have 100 GiB each. The first one is local.
 func NewDisks(names ...string) *Disks {
-	d := &Disks{disks: map[string]*disk{}, changed: make(chan struct{})}
+	d := &Disks{disks: map[string]*disk{}, changed: make(chan struct{}), large: &spool{}}
+	runtime.AddCleanup(d, (*spool).close, d.large)
 	for i, name := range names {
 		d.nodes = append(d.nodes, object.Node{
 			UID: "uid-" + name, Name: name, Class: "ssd", Capacity: 200 << 30, Free: 100 << 30, Connected: true, Local: i == 0,
@@ -189,8 +192,25 @@ func (d *Disks) Put(ctx context.Context, uid string, hash object.Hash, data []by
 		chunks[hash] = held{old.data, max(old.epoch, epoch)}
 		return nil
 	}
-	chunks[hash] = held{bytes.Clone(data), epoch}
+	kept, err := d.keep(hash, data)
+	if err != nil {
+		return fmt.Errorf("node %s: %w", uid, err)
+	}
+	chunks[hash] = held{kept, epoch}
 	return nil
+}
+
+// keep returns a copy of a chunk, which all nodes that have it share.
+func (d *Disks) keep(hash object.Hash, data []byte) ([]byte, error) {
+	for _, other := range d.disks {
+		if h, there := other.chunks[hash]; there && bytes.Equal(h.data, data) {
+			return h.data, nil
+		}
+	}
+	if len(data) >= largeChunk {
+		return d.large.keep(data)
+	}
+	return bytes.Clone(data), nil
 }
 
 // Get implements object.Disks. A node that finds a damaged chunk does not have it any more.
