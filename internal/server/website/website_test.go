@@ -341,7 +341,7 @@ func TestLaggingServerCatchesUp(t *testing.T) {
 func TestUnreadableContent(t *testing.T) {
 	w := newWorld(t)
 	w.put("site", "page", strings.Repeat("content", 1000), &objectv1.Headers{ContentType: "text/css", ContentEncoding: "br"})
-	w.disks.Break("a", objecttest.Faults{Gone: true})
+	w.disks.Break("uid-a", objecttest.Faults{Gone: true})
 	a := w.get("/page")
 	if a.want(t, 503, "The content cannot be read now.\n"); a.Header.Get("Retry-After") == "" || a.Header.Get("ETag") != "" || a.Header.Get("Content-Encoding") != "" {
 		t.Errorf("the answer has %v", a.Header)
