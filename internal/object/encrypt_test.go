@@ -77,7 +77,7 @@ func marked(size int) []byte {
 	return []byte(strings.Repeat(marker, size/len(marker)+1))[:size]
 }
 
-func TestNodesSeeNothingOfEncryptedContent(t *testing.T) {
+func TestEncryptionChangesNeitherSizeNorETag(t *testing.T) {
 	c := newCluster(t, "a", "b")
 	vault := encrypted(t, "vault")
 	for _, size := range []int{0, 1, 100, 5000, object.ChunkSize, 40<<20 + 3} {
@@ -93,17 +93,21 @@ func TestNodesSeeNothingOfEncryptedContent(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	fresh := newCluster(t, "a", "b")
-	fresh.putInto(vault, "k", marked(40<<20))
-	fresh.putInto(vault, "again", marked(5000))
-	if n := fresh.seen("uid-a") + fresh.seen("uid-b"); n != 0 {
+}
+
+func TestNodesSeeNothingOfEncryptedContent(t *testing.T) {
+	c := newCluster(t, "a", "b")
+	vault := encrypted(t, "vault")
+	c.putInto(vault, "k", marked(40<<20))
+	c.putInto(vault, "again", marked(5000))
+	if n := c.seen("uid-a") + c.seen("uid-b"); n != 0 {
 		t.Errorf("%d chunks on nodes have the plaintext", n)
 	}
-	fresh.putInto(plain(vault), "open", marked(5000))
-	if n := fresh.seen("uid-a"); n != 1 {
+	c.putInto(plain(vault), "open", marked(5000))
+	if n := c.seen("uid-a"); n != 1 {
 		t.Errorf("%d chunks have the plaintext of an object that is not encrypted: this test would not notice any", n)
 	}
-	fresh.holds(vault, "k", marked(40<<20), "key-of-vault")
+	c.holds(vault, "k", marked(40<<20), "key-of-vault")
 }
 
 func TestRangesOfEncryptedObjectsBeginAnywhere(t *testing.T) {
