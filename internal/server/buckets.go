@@ -121,7 +121,7 @@ func (s *Server) openStorage() (err error) {
 		return err
 	}
 	if s.storage, err = storage.New(storage.Options{
-		ID: s.UID, Names: s.names, Disks: s.disks, State: s.Store, Logger: s.Logger, Scrape: s.scrape, Conn: s.peers.Ready,
+		ID: s.UID, Names: s.names, Disks: s.disks, State: s.Store, Logger: s.Logger, Scrape: s.scrape, Conn: s.peers.Ready, News: s.storageNews,
 	}); err != nil {
 		return err
 	}

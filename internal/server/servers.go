@@ -19,6 +19,7 @@ import (
 	"github.com/cloudless/cloudless/internal/server/login"
 	"github.com/cloudless/cloudless/internal/server/membership"
 	"github.com/cloudless/cloudless/internal/server/relay"
+	"github.com/cloudless/cloudless/internal/server/storage"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -48,6 +49,7 @@ type peerService struct {
 	*relay.PassedCalls
 	images.Copies
 	*login.Uses
+	*storage.News
 }
 
 func (s *serverService) GetServer(ctx context.Context, request *v1.GetServerRequest) (*v1.Server, error) {

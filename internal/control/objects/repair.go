@@ -214,7 +214,7 @@ func (c *copier) drop(ctx context.Context) error {
 // start runs a batch when the rate permits it and others have made room.
 func (c *copier) start(ctx context.Context, b *batch) error {
 	delete(c.open, b.target.UID)
-	if err := c.pace(ctx, b.bytes); err != nil {
+	if err := c.pace(ctx, b); err != nil {
 		return err
 	}
 	c.running.Go(func() error {
@@ -224,20 +224,32 @@ func (c *copier) start(ctx context.Context, b *batch) error {
 	return ctx.Err()
 }
 
-// pace waits until so many bytes are permitted. Idle machines need not wait.
-func (c *copier) pace(ctx context.Context, bytes int64) error {
-	for time.Until(c.due) > 0 && !c.loops.o.Idle() {
+// pace waits until the rate permits a batch, or until its node is idle.
+func (c *copier) pace(ctx context.Context, b *batch) error {
+	for time.Until(c.due) > 0 {
+		if c.loops.idle(b.target.UID) {
+			return ctx.Err()
+		}
 		if err := sleep.For(ctx, min(time.Until(c.due), time.Second)); err != nil {
 			return err
 		}
 	}
-	now := time.Now()
-	if c.due.Before(now) || c.loops.o.Idle() {
+	if now := time.Now(); c.due.Before(now) {
 		c.due = now
 	}
-	_, rate := c.loops.settings()
-	c.due = c.due.Add(time.Duration(float64(bytes) / float64(rate) * float64(time.Second)))
+	seconds := float64(b.bytes) / float64(c.loops.o.Settings().RepairRate)
+	c.due = c.due.Add(time.Duration(seconds * float64(time.Second)))
 	return ctx.Err()
+}
+
+// idle is whether a node has time for a repair. Those that it copies from have little to do with it, as there are many.
+func (l *Loops) idle(node string) bool {
+	for _, n := range l.o.Disks.Nodes() {
+		if n.UID == node {
+			return n.Idle
+		}
+	}
+	return false
 }
 
 // finish runs what is left.

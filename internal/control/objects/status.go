@@ -52,6 +52,8 @@ type NodeStatus struct {
 	Scrubbing bool
 	// Lacking are the chunks that lack a copy because of it, or, while it is draining, those that are still there.
 	Lacking int64
+	// Emptied is whether it is draining and other nodes have copies of all that it had.
+	Emptied bool
 }
 
 // ClassStatus are all disks of a class.
@@ -91,8 +93,7 @@ func (l *Loops) Status(ctx context.Context) (Status, error) {
 	slices.SortFunc(s.Nodes, func(a, b NodeStatus) int { return cmp.Compare(a.Name, b.Name) })
 	s.Classes = classesOf(nodes)
 	if t := l.leading(); t != nil {
-		delay, _ := l.settings()
-		t.describe(&s, delay)
+		t.describe(&s, l.o.Settings().RepairDelay)
 	}
 	return s, nil
 }
@@ -140,8 +141,9 @@ func (t *term) describe(s *Status, delay time.Duration) {
 	defer t.mu.Unlock()
 	s.Leading, s.UnderReplicated, s.Unreachable = true, t.found.lacking, t.found.unreachable
 	for i := range s.Nodes {
-		s.Nodes[i].Scrubbing = t.scrubbing[s.Nodes[i].UID]
-		s.Nodes[i].Lacking = t.found.on[s.Nodes[i].UID]
+		n := &s.Nodes[i]
+		n.Scrubbing, n.Lacking = t.scrubbing[n.UID], t.found.on[n.UID]
+		n.Emptied = n.Draining && t.found.emptied(n.UID)
 	}
 	s.Reasons = t.found.reasons(time.Now(), delay)
 	s.RepairBytesLeft = t.found.bytes
@@ -152,6 +154,15 @@ func (t *term) describe(s *Status, delay time.Duration) {
 			s.RepairEnd = time.Now().Add(time.Duration(left * float64(time.Second))).Truncate(time.Second)
 		}
 	}
+}
+
+// emptied is whether a node was leaving and had nothing that others lack. A node without a number never had anything.
+func (s survey) emptied(uid string) bool {
+	if s.fleet == nil {
+		return false
+	}
+	m := s.fleet.byUID[uid]
+	return m == nil || m.standing == leaving && s.on[uid] == 0
 }
 
 // reasons says why chunks lack copies.

@@ -247,14 +247,15 @@ var ServerService_ServiceDesc = grpc.ServiceDesc{
 }
 
 const (
-	PeerService_GetProgress_FullMethodName     = "/cloudless.v1.PeerService/GetProgress"
-	PeerService_LocateServer_FullMethodName    = "/cloudless.v1.PeerService/LocateServer"
-	PeerService_ListCopies_FullMethodName      = "/cloudless.v1.PeerService/ListCopies"
-	PeerService_CopyImage_FullMethodName       = "/cloudless.v1.PeerService/CopyImage"
-	PeerService_GetGossipKey_FullMethodName    = "/cloudless.v1.PeerService/GetGossipKey"
-	PeerService_DropImage_FullMethodName       = "/cloudless.v1.PeerService/DropImage"
-	PeerService_PassCalls_FullMethodName       = "/cloudless.v1.PeerService/PassCalls"
-	PeerService_ReportTokenUses_FullMethodName = "/cloudless.v1.PeerService/ReportTokenUses"
+	PeerService_GetProgress_FullMethodName        = "/cloudless.v1.PeerService/GetProgress"
+	PeerService_LocateServer_FullMethodName       = "/cloudless.v1.PeerService/LocateServer"
+	PeerService_ListCopies_FullMethodName         = "/cloudless.v1.PeerService/ListCopies"
+	PeerService_CopyImage_FullMethodName          = "/cloudless.v1.PeerService/CopyImage"
+	PeerService_GetGossipKey_FullMethodName       = "/cloudless.v1.PeerService/GetGossipKey"
+	PeerService_DropImage_FullMethodName          = "/cloudless.v1.PeerService/DropImage"
+	PeerService_PassCalls_FullMethodName          = "/cloudless.v1.PeerService/PassCalls"
+	PeerService_ReportTokenUses_FullMethodName    = "/cloudless.v1.PeerService/ReportTokenUses"
+	PeerService_RecordStorageEvent_FullMethodName = "/cloudless.v1.PeerService/RecordStorageEvent"
 )
 
 // PeerServiceClient is the client API for PeerService service.
@@ -283,6 +284,8 @@ type PeerServiceClient interface {
 	PassCalls(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[PassCallsRequest, PassCallsResponse], error)
 	// When API tokens were last used at the calling server.
 	ReportTokenUses(ctx context.Context, in *ReportTokenUsesRequest, opts ...grpc.CallOption) (*ReportTokenUsesResponse, error)
+	// Makes an event of what the calling server, which leads the names of objects, has to tell of the object store.
+	RecordStorageEvent(ctx context.Context, in *RecordStorageEventRequest, opts ...grpc.CallOption) (*RecordStorageEventResponse, error)
 }
 
 type peerServiceClient struct {
@@ -376,6 +379,16 @@ func (c *peerServiceClient) ReportTokenUses(ctx context.Context, in *ReportToken
 	return out, nil
 }
 
+func (c *peerServiceClient) RecordStorageEvent(ctx context.Context, in *RecordStorageEventRequest, opts ...grpc.CallOption) (*RecordStorageEventResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RecordStorageEventResponse)
+	err := c.cc.Invoke(ctx, PeerService_RecordStorageEvent_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // PeerServiceServer is the server API for PeerService service.
 // All implementations must embed UnimplementedPeerServiceServer
 // for forward compatibility.
@@ -402,6 +415,8 @@ type PeerServiceServer interface {
 	PassCalls(grpc.BidiStreamingServer[PassCallsRequest, PassCallsResponse]) error
 	// When API tokens were last used at the calling server.
 	ReportTokenUses(context.Context, *ReportTokenUsesRequest) (*ReportTokenUsesResponse, error)
+	// Makes an event of what the calling server, which leads the names of objects, has to tell of the object store.
+	RecordStorageEvent(context.Context, *RecordStorageEventRequest) (*RecordStorageEventResponse, error)
 	mustEmbedUnimplementedPeerServiceServer()
 }
 
@@ -435,6 +450,9 @@ func (UnimplementedPeerServiceServer) PassCalls(grpc.BidiStreamingServer[PassCal
 }
 func (UnimplementedPeerServiceServer) ReportTokenUses(context.Context, *ReportTokenUsesRequest) (*ReportTokenUsesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ReportTokenUses not implemented")
+}
+func (UnimplementedPeerServiceServer) RecordStorageEvent(context.Context, *RecordStorageEventRequest) (*RecordStorageEventResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RecordStorageEvent not implemented")
 }
 func (UnimplementedPeerServiceServer) mustEmbedUnimplementedPeerServiceServer() {}
 func (UnimplementedPeerServiceServer) testEmbeddedByValue()                     {}
@@ -590,6 +608,24 @@ func _PeerService_ReportTokenUses_Handler(srv interface{}, ctx context.Context, 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _PeerService_RecordStorageEvent_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RecordStorageEventRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PeerServiceServer).RecordStorageEvent(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PeerService_RecordStorageEvent_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PeerServiceServer).RecordStorageEvent(ctx, req.(*RecordStorageEventRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // PeerService_ServiceDesc is the grpc.ServiceDesc for PeerService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -624,6 +660,10 @@ var PeerService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ReportTokenUses",
 			Handler:    _PeerService_ReportTokenUses_Handler,
+		},
+		{
+			MethodName: "RecordStorageEvent",
+			Handler:    _PeerService_RecordStorageEvent_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
