@@ -10,6 +10,8 @@ import (
 var (
 	// ErrNotLeader matches every [NotLeaderError].
 	ErrNotLeader = errors.New("this server is not the leader")
+	// ErrFull matches every [FullError], also that of another server.
+	ErrFull = errors.New("the server that leads has no space left on its disk")
 	// ErrUncertain says that a proposal may or may not have been applied.
 	ErrUncertain = errors.New("it is not known whether the change was made: read again before you repeat it")
 	// ErrShutdown says that this server has stopped.

@@ -31,6 +31,9 @@ func (e *FullError) Error() string {
 		e.Free>>20, e.Dir, e.Reserve>>20)
 }
 
+// Is makes every FullError match [ErrFull].
+func (e *FullError) Is(target error) bool { return target == ErrFull }
+
 // room knows how much the disk of a folder can still take.
 type room struct {
 	dir     string

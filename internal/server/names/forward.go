@@ -70,7 +70,9 @@ func outcomeOf(err error) error {
 		return errors.Join(consensus.ErrNotLeader, err)
 	}
 	switch status.Code(err) {
-	case codes.InvalidArgument, codes.ResourceExhausted, codes.Unimplemented, codes.PermissionDenied, codes.Unauthenticated:
+	case codes.ResourceExhausted:
+		return fmt.Errorf("%w (%w)", consensus.ErrFull, err)
+	case codes.InvalidArgument, codes.Unimplemented, codes.PermissionDenied, codes.Unauthenticated:
 		return err
 	}
 	return fmt.Errorf("%w (%w)", consensus.ErrUncertain, err)

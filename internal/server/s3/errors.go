@@ -107,7 +107,7 @@ func badKey(a about) error {
 // unavailable is whether the same request may succeed a little later.
 func unavailable(err error) bool {
 	for _, passing := range []error{
-		object.ErrNoQuorum, object.ErrUnreachable, object.ErrDiskFull, consensus.ErrNotLeader, consensus.ErrUncertain, consensus.ErrShutdown,
+		object.ErrNoQuorum, object.ErrUnreachable, object.ErrDiskFull, object.ErrTooSlow, consensus.ErrFull, consensus.ErrNotLeader, consensus.ErrUncertain, consensus.ErrShutdown,
 		context.DeadlineExceeded, context.Canceled,
 	} {
 		if errors.Is(err, passing) {
