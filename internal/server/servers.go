@@ -14,6 +14,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/consensus"
+	"github.com/cloudless/cloudless/internal/server/buckets"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/images"
 	"github.com/cloudless/cloudless/internal/server/login"
@@ -48,6 +49,7 @@ type peerService struct {
 	*relay.PassedCalls
 	images.Copies
 	*login.Uses
+	*buckets.Refusals
 }
 
 func (s *serverService) GetServer(ctx context.Context, request *v1.GetServerRequest) (*v1.Server, error) {

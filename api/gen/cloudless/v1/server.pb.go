@@ -164,6 +164,94 @@ func (x *ServerSpec) GetVersion() string {
 	return ""
 }
 
+type ReportOverQuotaRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	BucketUid     string                 `protobuf:"bytes,1,opt,name=bucket_uid,json=bucketUid,proto3" json:"bucket_uid,omitempty"`
+	Message       string                 `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReportOverQuotaRequest) Reset() {
+	*x = ReportOverQuotaRequest{}
+	mi := &file_cloudless_v1_server_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportOverQuotaRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportOverQuotaRequest) ProtoMessage() {}
+
+func (x *ReportOverQuotaRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_server_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportOverQuotaRequest.ProtoReflect.Descriptor instead.
+func (*ReportOverQuotaRequest) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *ReportOverQuotaRequest) GetBucketUid() string {
+	if x != nil {
+		return x.BucketUid
+	}
+	return ""
+}
+
+func (x *ReportOverQuotaRequest) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+type ReportOverQuotaResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReportOverQuotaResponse) Reset() {
+	*x = ReportOverQuotaResponse{}
+	mi := &file_cloudless_v1_server_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportOverQuotaResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportOverQuotaResponse) ProtoMessage() {}
+
+func (x *ReportOverQuotaResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_server_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportOverQuotaResponse.ProtoReflect.Descriptor instead.
+func (*ReportOverQuotaResponse) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{3}
+}
+
 type ReportTokenUsesRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Uses          []*TokenUse            `protobuf:"bytes,1,rep,name=uses,proto3" json:"uses,omitempty"`
@@ -173,7 +261,7 @@ type ReportTokenUsesRequest struct {
 
 func (x *ReportTokenUsesRequest) Reset() {
 	*x = ReportTokenUsesRequest{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[2]
+	mi := &file_cloudless_v1_server_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -185,7 +273,7 @@ func (x *ReportTokenUsesRequest) String() string {
 func (*ReportTokenUsesRequest) ProtoMessage() {}
 
 func (x *ReportTokenUsesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[2]
+	mi := &file_cloudless_v1_server_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -198,7 +286,7 @@ func (x *ReportTokenUsesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportTokenUsesRequest.ProtoReflect.Descriptor instead.
 func (*ReportTokenUsesRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{2}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ReportTokenUsesRequest) GetUses() []*TokenUse {
@@ -216,7 +304,7 @@ type ReportTokenUsesResponse struct {
 
 func (x *ReportTokenUsesResponse) Reset() {
 	*x = ReportTokenUsesResponse{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[3]
+	mi := &file_cloudless_v1_server_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -228,7 +316,7 @@ func (x *ReportTokenUsesResponse) String() string {
 func (*ReportTokenUsesResponse) ProtoMessage() {}
 
 func (x *ReportTokenUsesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[3]
+	mi := &file_cloudless_v1_server_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -241,7 +329,7 @@ func (x *ReportTokenUsesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportTokenUsesResponse.ProtoReflect.Descriptor instead.
 func (*ReportTokenUsesResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{3}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{5}
 }
 
 // The last use of an API token.
@@ -259,7 +347,7 @@ type TokenUse struct {
 
 func (x *TokenUse) Reset() {
 	*x = TokenUse{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[4]
+	mi := &file_cloudless_v1_server_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -271,7 +359,7 @@ func (x *TokenUse) String() string {
 func (*TokenUse) ProtoMessage() {}
 
 func (x *TokenUse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[4]
+	mi := &file_cloudless_v1_server_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -284,7 +372,7 @@ func (x *TokenUse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenUse.ProtoReflect.Descriptor instead.
 func (*TokenUse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{4}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *TokenUse) GetTokenUid() string {
@@ -326,7 +414,7 @@ type PassCallsRequest struct {
 
 func (x *PassCallsRequest) Reset() {
 	*x = PassCallsRequest{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[5]
+	mi := &file_cloudless_v1_server_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -338,7 +426,7 @@ func (x *PassCallsRequest) String() string {
 func (*PassCallsRequest) ProtoMessage() {}
 
 func (x *PassCallsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[5]
+	mi := &file_cloudless_v1_server_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -351,7 +439,7 @@ func (x *PassCallsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PassCallsRequest.ProtoReflect.Descriptor instead.
 func (*PassCallsRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{5}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *PassCallsRequest) GetCalls() []*PassedCall {
@@ -383,7 +471,7 @@ type PassedCall struct {
 
 func (x *PassedCall) Reset() {
 	*x = PassedCall{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[6]
+	mi := &file_cloudless_v1_server_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -395,7 +483,7 @@ func (x *PassedCall) String() string {
 func (*PassedCall) ProtoMessage() {}
 
 func (x *PassedCall) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[6]
+	mi := &file_cloudless_v1_server_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -408,7 +496,7 @@ func (x *PassedCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PassedCall.ProtoReflect.Descriptor instead.
 func (*PassedCall) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{6}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *PassedCall) GetNumber() uint64 {
@@ -451,7 +539,7 @@ type PassCallsResponse struct {
 
 func (x *PassCallsResponse) Reset() {
 	*x = PassCallsResponse{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[7]
+	mi := &file_cloudless_v1_server_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -463,7 +551,7 @@ func (x *PassCallsResponse) String() string {
 func (*PassCallsResponse) ProtoMessage() {}
 
 func (x *PassCallsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[7]
+	mi := &file_cloudless_v1_server_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -476,7 +564,7 @@ func (x *PassCallsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PassCallsResponse.ProtoReflect.Descriptor instead.
 func (*PassCallsResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{7}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *PassCallsResponse) GetAnswers() []*PassedAnswer {
@@ -508,7 +596,7 @@ type PassedAnswer struct {
 
 func (x *PassedAnswer) Reset() {
 	*x = PassedAnswer{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[8]
+	mi := &file_cloudless_v1_server_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -520,7 +608,7 @@ func (x *PassedAnswer) String() string {
 func (*PassedAnswer) ProtoMessage() {}
 
 func (x *PassedAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[8]
+	mi := &file_cloudless_v1_server_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -533,7 +621,7 @@ func (x *PassedAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PassedAnswer.ProtoReflect.Descriptor instead.
 func (*PassedAnswer) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{8}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *PassedAnswer) GetNumber() uint64 {
@@ -576,7 +664,7 @@ type ImageCopy struct {
 
 func (x *ImageCopy) Reset() {
 	*x = ImageCopy{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[9]
+	mi := &file_cloudless_v1_server_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -588,7 +676,7 @@ func (x *ImageCopy) String() string {
 func (*ImageCopy) ProtoMessage() {}
 
 func (x *ImageCopy) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[9]
+	mi := &file_cloudless_v1_server_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -601,7 +689,7 @@ func (x *ImageCopy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImageCopy.ProtoReflect.Descriptor instead.
 func (*ImageCopy) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{9}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ImageCopy) GetRepository() string {
@@ -633,7 +721,7 @@ type GetGossipKeyRequest struct {
 
 func (x *GetGossipKeyRequest) Reset() {
 	*x = GetGossipKeyRequest{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[10]
+	mi := &file_cloudless_v1_server_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -645,7 +733,7 @@ func (x *GetGossipKeyRequest) String() string {
 func (*GetGossipKeyRequest) ProtoMessage() {}
 
 func (x *GetGossipKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[10]
+	mi := &file_cloudless_v1_server_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -658,7 +746,7 @@ func (x *GetGossipKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetGossipKeyRequest.ProtoReflect.Descriptor instead.
 func (*GetGossipKeyRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{10}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{12}
 }
 
 type GetGossipKeyResponse struct {
@@ -672,7 +760,7 @@ type GetGossipKeyResponse struct {
 
 func (x *GetGossipKeyResponse) Reset() {
 	*x = GetGossipKeyResponse{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[11]
+	mi := &file_cloudless_v1_server_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -684,7 +772,7 @@ func (x *GetGossipKeyResponse) String() string {
 func (*GetGossipKeyResponse) ProtoMessage() {}
 
 func (x *GetGossipKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[11]
+	mi := &file_cloudless_v1_server_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -697,7 +785,7 @@ func (x *GetGossipKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetGossipKeyResponse.ProtoReflect.Descriptor instead.
 func (*GetGossipKeyResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{11}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *GetGossipKeyResponse) GetVersion() uint64 {
@@ -722,7 +810,7 @@ type ListCopiesRequest struct {
 
 func (x *ListCopiesRequest) Reset() {
 	*x = ListCopiesRequest{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[12]
+	mi := &file_cloudless_v1_server_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -734,7 +822,7 @@ func (x *ListCopiesRequest) String() string {
 func (*ListCopiesRequest) ProtoMessage() {}
 
 func (x *ListCopiesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[12]
+	mi := &file_cloudless_v1_server_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -747,7 +835,7 @@ func (x *ListCopiesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCopiesRequest.ProtoReflect.Descriptor instead.
 func (*ListCopiesRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{12}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{14}
 }
 
 type ListCopiesResponse struct {
@@ -759,7 +847,7 @@ type ListCopiesResponse struct {
 
 func (x *ListCopiesResponse) Reset() {
 	*x = ListCopiesResponse{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[13]
+	mi := &file_cloudless_v1_server_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -771,7 +859,7 @@ func (x *ListCopiesResponse) String() string {
 func (*ListCopiesResponse) ProtoMessage() {}
 
 func (x *ListCopiesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[13]
+	mi := &file_cloudless_v1_server_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -784,7 +872,7 @@ func (x *ListCopiesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCopiesResponse.ProtoReflect.Descriptor instead.
 func (*ListCopiesResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{13}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListCopiesResponse) GetItems() []*ImageCopy {
@@ -803,7 +891,7 @@ type CopyImageRequest struct {
 
 func (x *CopyImageRequest) Reset() {
 	*x = CopyImageRequest{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[14]
+	mi := &file_cloudless_v1_server_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -815,7 +903,7 @@ func (x *CopyImageRequest) String() string {
 func (*CopyImageRequest) ProtoMessage() {}
 
 func (x *CopyImageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[14]
+	mi := &file_cloudless_v1_server_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -828,7 +916,7 @@ func (x *CopyImageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyImageRequest.ProtoReflect.Descriptor instead.
 func (*CopyImageRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{14}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *CopyImageRequest) GetImage() *ImageCopy {
@@ -846,7 +934,7 @@ type CopyImageResponse struct {
 
 func (x *CopyImageResponse) Reset() {
 	*x = CopyImageResponse{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[15]
+	mi := &file_cloudless_v1_server_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -858,7 +946,7 @@ func (x *CopyImageResponse) String() string {
 func (*CopyImageResponse) ProtoMessage() {}
 
 func (x *CopyImageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[15]
+	mi := &file_cloudless_v1_server_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -871,7 +959,7 @@ func (x *CopyImageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyImageResponse.ProtoReflect.Descriptor instead.
 func (*CopyImageResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{15}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{17}
 }
 
 type DropImageRequest struct {
@@ -886,7 +974,7 @@ type DropImageRequest struct {
 
 func (x *DropImageRequest) Reset() {
 	*x = DropImageRequest{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[16]
+	mi := &file_cloudless_v1_server_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -898,7 +986,7 @@ func (x *DropImageRequest) String() string {
 func (*DropImageRequest) ProtoMessage() {}
 
 func (x *DropImageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[16]
+	mi := &file_cloudless_v1_server_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -911,7 +999,7 @@ func (x *DropImageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropImageRequest.ProtoReflect.Descriptor instead.
 func (*DropImageRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{16}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *DropImageRequest) GetRepository() string {
@@ -943,7 +1031,7 @@ type DropImageResponse struct {
 
 func (x *DropImageResponse) Reset() {
 	*x = DropImageResponse{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[17]
+	mi := &file_cloudless_v1_server_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -955,7 +1043,7 @@ func (x *DropImageResponse) String() string {
 func (*DropImageResponse) ProtoMessage() {}
 
 func (x *DropImageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[17]
+	mi := &file_cloudless_v1_server_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -968,7 +1056,7 @@ func (x *DropImageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropImageResponse.ProtoReflect.Descriptor instead.
 func (*DropImageResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{17}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{19}
 }
 
 type GetServerRequest struct {
@@ -980,7 +1068,7 @@ type GetServerRequest struct {
 
 func (x *GetServerRequest) Reset() {
 	*x = GetServerRequest{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[18]
+	mi := &file_cloudless_v1_server_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -992,7 +1080,7 @@ func (x *GetServerRequest) String() string {
 func (*GetServerRequest) ProtoMessage() {}
 
 func (x *GetServerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[18]
+	mi := &file_cloudless_v1_server_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1005,7 +1093,7 @@ func (x *GetServerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetServerRequest.ProtoReflect.Descriptor instead.
 func (*GetServerRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{18}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *GetServerRequest) GetName() string {
@@ -1026,7 +1114,7 @@ type ListServersRequest struct {
 
 func (x *ListServersRequest) Reset() {
 	*x = ListServersRequest{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[19]
+	mi := &file_cloudless_v1_server_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1038,7 +1126,7 @@ func (x *ListServersRequest) String() string {
 func (*ListServersRequest) ProtoMessage() {}
 
 func (x *ListServersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[19]
+	mi := &file_cloudless_v1_server_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1051,7 +1139,7 @@ func (x *ListServersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListServersRequest.ProtoReflect.Descriptor instead.
 func (*ListServersRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{19}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ListServersRequest) GetPage() *Page {
@@ -1078,7 +1166,7 @@ type ListServersResponse struct {
 
 func (x *ListServersResponse) Reset() {
 	*x = ListServersResponse{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[20]
+	mi := &file_cloudless_v1_server_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1090,7 +1178,7 @@ func (x *ListServersResponse) String() string {
 func (*ListServersResponse) ProtoMessage() {}
 
 func (x *ListServersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[20]
+	mi := &file_cloudless_v1_server_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1103,7 +1191,7 @@ func (x *ListServersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListServersResponse.ProtoReflect.Descriptor instead.
 func (*ListServersResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{20}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListServersResponse) GetItems() []*Server {
@@ -1131,7 +1219,7 @@ type DeleteServerRequest struct {
 
 func (x *DeleteServerRequest) Reset() {
 	*x = DeleteServerRequest{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[21]
+	mi := &file_cloudless_v1_server_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1143,7 +1231,7 @@ func (x *DeleteServerRequest) String() string {
 func (*DeleteServerRequest) ProtoMessage() {}
 
 func (x *DeleteServerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[21]
+	mi := &file_cloudless_v1_server_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1156,7 +1244,7 @@ func (x *DeleteServerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteServerRequest.ProtoReflect.Descriptor instead.
 func (*DeleteServerRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{21}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *DeleteServerRequest) GetName() string {
@@ -1183,7 +1271,7 @@ type TransferLeaderRequest struct {
 
 func (x *TransferLeaderRequest) Reset() {
 	*x = TransferLeaderRequest{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[22]
+	mi := &file_cloudless_v1_server_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1195,7 +1283,7 @@ func (x *TransferLeaderRequest) String() string {
 func (*TransferLeaderRequest) ProtoMessage() {}
 
 func (x *TransferLeaderRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[22]
+	mi := &file_cloudless_v1_server_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1208,7 +1296,7 @@ func (x *TransferLeaderRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeaderRequest.ProtoReflect.Descriptor instead.
 func (*TransferLeaderRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{22}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *TransferLeaderRequest) GetTo() string {
@@ -1228,7 +1316,7 @@ type TransferLeaderResponse struct {
 
 func (x *TransferLeaderResponse) Reset() {
 	*x = TransferLeaderResponse{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[23]
+	mi := &file_cloudless_v1_server_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1240,7 +1328,7 @@ func (x *TransferLeaderResponse) String() string {
 func (*TransferLeaderResponse) ProtoMessage() {}
 
 func (x *TransferLeaderResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[23]
+	mi := &file_cloudless_v1_server_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1253,7 +1341,7 @@ func (x *TransferLeaderResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeaderResponse.ProtoReflect.Descriptor instead.
 func (*TransferLeaderResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{23}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *TransferLeaderResponse) GetLeader() *Server {
@@ -1273,7 +1361,7 @@ type GetProgressRequest struct {
 
 func (x *GetProgressRequest) Reset() {
 	*x = GetProgressRequest{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[24]
+	mi := &file_cloudless_v1_server_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1285,7 +1373,7 @@ func (x *GetProgressRequest) String() string {
 func (*GetProgressRequest) ProtoMessage() {}
 
 func (x *GetProgressRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[24]
+	mi := &file_cloudless_v1_server_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1298,7 +1386,7 @@ func (x *GetProgressRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetProgressRequest.ProtoReflect.Descriptor instead.
 func (*GetProgressRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{24}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *GetProgressRequest) GetLeading() bool {
@@ -1339,7 +1427,7 @@ type GetProgressResponse struct {
 
 func (x *GetProgressResponse) Reset() {
 	*x = GetProgressResponse{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[25]
+	mi := &file_cloudless_v1_server_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1351,7 +1439,7 @@ func (x *GetProgressResponse) String() string {
 func (*GetProgressResponse) ProtoMessage() {}
 
 func (x *GetProgressResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[25]
+	mi := &file_cloudless_v1_server_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1364,7 +1452,7 @@ func (x *GetProgressResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetProgressResponse.ProtoReflect.Descriptor instead.
 func (*GetProgressResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{25}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *GetProgressResponse) GetLastTerm() uint64 {
@@ -1455,7 +1543,7 @@ type LocateServerRequest struct {
 
 func (x *LocateServerRequest) Reset() {
 	*x = LocateServerRequest{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[26]
+	mi := &file_cloudless_v1_server_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1467,7 +1555,7 @@ func (x *LocateServerRequest) String() string {
 func (*LocateServerRequest) ProtoMessage() {}
 
 func (x *LocateServerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[26]
+	mi := &file_cloudless_v1_server_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1480,7 +1568,7 @@ func (x *LocateServerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LocateServerRequest.ProtoReflect.Descriptor instead.
 func (*LocateServerRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{26}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *LocateServerRequest) GetUid() string {
@@ -1507,7 +1595,7 @@ type LocateServerResponse struct {
 
 func (x *LocateServerResponse) Reset() {
 	*x = LocateServerResponse{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[27]
+	mi := &file_cloudless_v1_server_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1519,7 +1607,7 @@ func (x *LocateServerResponse) String() string {
 func (*LocateServerResponse) ProtoMessage() {}
 
 func (x *LocateServerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[27]
+	mi := &file_cloudless_v1_server_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1532,7 +1620,7 @@ func (x *LocateServerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LocateServerResponse.ProtoReflect.Descriptor instead.
 func (*LocateServerResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{27}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *LocateServerResponse) GetAddress() string {
@@ -1559,7 +1647,12 @@ const file_cloudless_v1_server_proto_rawDesc = "" +
 	"ServerSpec\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04zone\x18\x02 \x01(\tR\x04zone\x12\x18\n" +
-	"\aversion\x18\x03 \x01(\tR\aversion\"O\n" +
+	"\aversion\x18\x03 \x01(\tR\aversion\"f\n" +
+	"\x16ReportOverQuotaRequest\x12(\n" +
+	"\n" +
+	"bucket_uid\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\tbucketUid\x12\"\n" +
+	"\amessage\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\amessage\"\x19\n" +
+	"\x17ReportOverQuotaResponse\"O\n" +
 	"\x16ReportTokenUsesRequest\x125\n" +
 	"\x04uses\x18\x01 \x03(\v2\x16.cloudless.v1.TokenUseB\t\xbaH\x06\x92\x01\x03\x10\x90NR\x04uses\"\x19\n" +
 	"\x17ReportTokenUsesResponse\"\xab\x01\n" +
@@ -1656,7 +1749,7 @@ const file_cloudless_v1_server_proto_rawDesc = "" +
 	"\tGetServer\x12\x1e.cloudless.v1.GetServerRequest\x1a\x14.cloudless.v1.Server\"$\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\x14\x12\x12/v1/servers/{name}\x12q\n" +
 	"\vListServers\x12 .cloudless.v1.ListServersRequest\x1a!.cloudless.v1.ListServersResponse\"\x1d\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\r\x12\v/v1/servers\x12i\n" +
 	"\fDeleteServer\x12!.cloudless.v1.DeleteServerRequest\x1a\x14.cloudless.v1.Server\" \xe2\xcc'\x02\b\x03\x82\xd3\xe4\x93\x02\x14*\x12/v1/servers/{name}\x12\x81\x01\n" +
-	"\x0eTransferLeader\x12#.cloudless.v1.TransferLeaderRequest\x1a$.cloudless.v1.TransferLeaderResponse\"$\xe2\xcc'\x02\b\x03\x82\xd3\xe4\x93\x02\x18:\x01*\"\x13/v1/leader:transfer2\x84\x06\n" +
+	"\x0eTransferLeader\x12#.cloudless.v1.TransferLeaderRequest\x1a$.cloudless.v1.TransferLeaderResponse\"$\xe2\xcc'\x02\b\x03\x82\xd3\xe4\x93\x02\x18:\x01*\"\x13/v1/leader:transfer2\xec\x06\n" +
 	"\vPeerService\x12^\n" +
 	"\vGetProgress\x12 .cloudless.v1.GetProgressRequest\x1a!.cloudless.v1.GetProgressResponse\"\n" +
 	"\xe2\xcc'\x06\b\x06\x10\x01\x18\x02\x12a\n" +
@@ -1670,7 +1763,8 @@ const file_cloudless_v1_server_proto_rawDesc = "" +
 	"\xe2\xcc'\x06\b\x06\x10\x01\x18\x02\x12V\n" +
 	"\tDropImage\x12\x1e.cloudless.v1.DropImageRequest\x1a\x1f.cloudless.v1.DropImageResponse\"\b\xe2\xcc'\x04\b\a\x18\x02\x12Z\n" +
 	"\tPassCalls\x12\x1e.cloudless.v1.PassCallsRequest\x1a\x1f.cloudless.v1.PassCallsResponse\"\b\xe2\xcc'\x04\b\a\x18\x02(\x010\x01\x12f\n" +
-	"\x0fReportTokenUses\x12$.cloudless.v1.ReportTokenUsesRequest\x1a%.cloudless.v1.ReportTokenUsesResponse\"\x06\xe2\xcc'\x02\b\aBAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
+	"\x0fReportTokenUses\x12$.cloudless.v1.ReportTokenUsesRequest\x1a%.cloudless.v1.ReportTokenUsesResponse\"\x06\xe2\xcc'\x02\b\a\x12f\n" +
+	"\x0fReportOverQuota\x12$.cloudless.v1.ReportOverQuotaRequest\x1a%.cloudless.v1.ReportOverQuotaResponse\"\x06\xe2\xcc'\x02\b\aBAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
 
 var (
 	file_cloudless_v1_server_proto_rawDescOnce sync.Once
@@ -1684,83 +1778,87 @@ func file_cloudless_v1_server_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_server_proto_rawDescData
 }
 
-var file_cloudless_v1_server_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
+var file_cloudless_v1_server_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_cloudless_v1_server_proto_goTypes = []any{
 	(*Server)(nil),                  // 0: cloudless.v1.Server
 	(*ServerSpec)(nil),              // 1: cloudless.v1.ServerSpec
-	(*ReportTokenUsesRequest)(nil),  // 2: cloudless.v1.ReportTokenUsesRequest
-	(*ReportTokenUsesResponse)(nil), // 3: cloudless.v1.ReportTokenUsesResponse
-	(*TokenUse)(nil),                // 4: cloudless.v1.TokenUse
-	(*PassCallsRequest)(nil),        // 5: cloudless.v1.PassCallsRequest
-	(*PassedCall)(nil),              // 6: cloudless.v1.PassedCall
-	(*PassCallsResponse)(nil),       // 7: cloudless.v1.PassCallsResponse
-	(*PassedAnswer)(nil),            // 8: cloudless.v1.PassedAnswer
-	(*ImageCopy)(nil),               // 9: cloudless.v1.ImageCopy
-	(*GetGossipKeyRequest)(nil),     // 10: cloudless.v1.GetGossipKeyRequest
-	(*GetGossipKeyResponse)(nil),    // 11: cloudless.v1.GetGossipKeyResponse
-	(*ListCopiesRequest)(nil),       // 12: cloudless.v1.ListCopiesRequest
-	(*ListCopiesResponse)(nil),      // 13: cloudless.v1.ListCopiesResponse
-	(*CopyImageRequest)(nil),        // 14: cloudless.v1.CopyImageRequest
-	(*CopyImageResponse)(nil),       // 15: cloudless.v1.CopyImageResponse
-	(*DropImageRequest)(nil),        // 16: cloudless.v1.DropImageRequest
-	(*DropImageResponse)(nil),       // 17: cloudless.v1.DropImageResponse
-	(*GetServerRequest)(nil),        // 18: cloudless.v1.GetServerRequest
-	(*ListServersRequest)(nil),      // 19: cloudless.v1.ListServersRequest
-	(*ListServersResponse)(nil),     // 20: cloudless.v1.ListServersResponse
-	(*DeleteServerRequest)(nil),     // 21: cloudless.v1.DeleteServerRequest
-	(*TransferLeaderRequest)(nil),   // 22: cloudless.v1.TransferLeaderRequest
-	(*TransferLeaderResponse)(nil),  // 23: cloudless.v1.TransferLeaderResponse
-	(*GetProgressRequest)(nil),      // 24: cloudless.v1.GetProgressRequest
-	(*GetProgressResponse)(nil),     // 25: cloudless.v1.GetProgressResponse
-	(*LocateServerRequest)(nil),     // 26: cloudless.v1.LocateServerRequest
-	(*LocateServerResponse)(nil),    // 27: cloudless.v1.LocateServerResponse
-	nil,                             // 28: cloudless.v1.PassedCall.MetadataEntry
-	(*Metadata)(nil),                // 29: cloudless.v1.Metadata
-	(*ServerStatus)(nil),            // 30: cloudless.v1.ServerStatus
-	(*timestamppb.Timestamp)(nil),   // 31: google.protobuf.Timestamp
-	(*Page)(nil),                    // 32: cloudless.v1.Page
+	(*ReportOverQuotaRequest)(nil),  // 2: cloudless.v1.ReportOverQuotaRequest
+	(*ReportOverQuotaResponse)(nil), // 3: cloudless.v1.ReportOverQuotaResponse
+	(*ReportTokenUsesRequest)(nil),  // 4: cloudless.v1.ReportTokenUsesRequest
+	(*ReportTokenUsesResponse)(nil), // 5: cloudless.v1.ReportTokenUsesResponse
+	(*TokenUse)(nil),                // 6: cloudless.v1.TokenUse
+	(*PassCallsRequest)(nil),        // 7: cloudless.v1.PassCallsRequest
+	(*PassedCall)(nil),              // 8: cloudless.v1.PassedCall
+	(*PassCallsResponse)(nil),       // 9: cloudless.v1.PassCallsResponse
+	(*PassedAnswer)(nil),            // 10: cloudless.v1.PassedAnswer
+	(*ImageCopy)(nil),               // 11: cloudless.v1.ImageCopy
+	(*GetGossipKeyRequest)(nil),     // 12: cloudless.v1.GetGossipKeyRequest
+	(*GetGossipKeyResponse)(nil),    // 13: cloudless.v1.GetGossipKeyResponse
+	(*ListCopiesRequest)(nil),       // 14: cloudless.v1.ListCopiesRequest
+	(*ListCopiesResponse)(nil),      // 15: cloudless.v1.ListCopiesResponse
+	(*CopyImageRequest)(nil),        // 16: cloudless.v1.CopyImageRequest
+	(*CopyImageResponse)(nil),       // 17: cloudless.v1.CopyImageResponse
+	(*DropImageRequest)(nil),        // 18: cloudless.v1.DropImageRequest
+	(*DropImageResponse)(nil),       // 19: cloudless.v1.DropImageResponse
+	(*GetServerRequest)(nil),        // 20: cloudless.v1.GetServerRequest
+	(*ListServersRequest)(nil),      // 21: cloudless.v1.ListServersRequest
+	(*ListServersResponse)(nil),     // 22: cloudless.v1.ListServersResponse
+	(*DeleteServerRequest)(nil),     // 23: cloudless.v1.DeleteServerRequest
+	(*TransferLeaderRequest)(nil),   // 24: cloudless.v1.TransferLeaderRequest
+	(*TransferLeaderResponse)(nil),  // 25: cloudless.v1.TransferLeaderResponse
+	(*GetProgressRequest)(nil),      // 26: cloudless.v1.GetProgressRequest
+	(*GetProgressResponse)(nil),     // 27: cloudless.v1.GetProgressResponse
+	(*LocateServerRequest)(nil),     // 28: cloudless.v1.LocateServerRequest
+	(*LocateServerResponse)(nil),    // 29: cloudless.v1.LocateServerResponse
+	nil,                             // 30: cloudless.v1.PassedCall.MetadataEntry
+	(*Metadata)(nil),                // 31: cloudless.v1.Metadata
+	(*ServerStatus)(nil),            // 32: cloudless.v1.ServerStatus
+	(*timestamppb.Timestamp)(nil),   // 33: google.protobuf.Timestamp
+	(*Page)(nil),                    // 34: cloudless.v1.Page
 }
 var file_cloudless_v1_server_proto_depIdxs = []int32{
-	29, // 0: cloudless.v1.Server.metadata:type_name -> cloudless.v1.Metadata
+	31, // 0: cloudless.v1.Server.metadata:type_name -> cloudless.v1.Metadata
 	1,  // 1: cloudless.v1.Server.spec:type_name -> cloudless.v1.ServerSpec
-	30, // 2: cloudless.v1.Server.status:type_name -> cloudless.v1.ServerStatus
-	4,  // 3: cloudless.v1.ReportTokenUsesRequest.uses:type_name -> cloudless.v1.TokenUse
-	31, // 4: cloudless.v1.TokenUse.time:type_name -> google.protobuf.Timestamp
-	6,  // 5: cloudless.v1.PassCallsRequest.calls:type_name -> cloudless.v1.PassedCall
-	28, // 6: cloudless.v1.PassedCall.metadata:type_name -> cloudless.v1.PassedCall.MetadataEntry
-	8,  // 7: cloudless.v1.PassCallsResponse.answers:type_name -> cloudless.v1.PassedAnswer
-	9,  // 8: cloudless.v1.ListCopiesResponse.items:type_name -> cloudless.v1.ImageCopy
-	9,  // 9: cloudless.v1.CopyImageRequest.image:type_name -> cloudless.v1.ImageCopy
-	32, // 10: cloudless.v1.ListServersRequest.page:type_name -> cloudless.v1.Page
+	32, // 2: cloudless.v1.Server.status:type_name -> cloudless.v1.ServerStatus
+	6,  // 3: cloudless.v1.ReportTokenUsesRequest.uses:type_name -> cloudless.v1.TokenUse
+	33, // 4: cloudless.v1.TokenUse.time:type_name -> google.protobuf.Timestamp
+	8,  // 5: cloudless.v1.PassCallsRequest.calls:type_name -> cloudless.v1.PassedCall
+	30, // 6: cloudless.v1.PassedCall.metadata:type_name -> cloudless.v1.PassedCall.MetadataEntry
+	10, // 7: cloudless.v1.PassCallsResponse.answers:type_name -> cloudless.v1.PassedAnswer
+	11, // 8: cloudless.v1.ListCopiesResponse.items:type_name -> cloudless.v1.ImageCopy
+	11, // 9: cloudless.v1.CopyImageRequest.image:type_name -> cloudless.v1.ImageCopy
+	34, // 10: cloudless.v1.ListServersRequest.page:type_name -> cloudless.v1.Page
 	0,  // 11: cloudless.v1.ListServersResponse.items:type_name -> cloudless.v1.Server
 	0,  // 12: cloudless.v1.TransferLeaderResponse.leader:type_name -> cloudless.v1.Server
-	31, // 13: cloudless.v1.GetProgressResponse.time:type_name -> google.protobuf.Timestamp
-	18, // 14: cloudless.v1.ServerService.GetServer:input_type -> cloudless.v1.GetServerRequest
-	19, // 15: cloudless.v1.ServerService.ListServers:input_type -> cloudless.v1.ListServersRequest
-	21, // 16: cloudless.v1.ServerService.DeleteServer:input_type -> cloudless.v1.DeleteServerRequest
-	22, // 17: cloudless.v1.ServerService.TransferLeader:input_type -> cloudless.v1.TransferLeaderRequest
-	24, // 18: cloudless.v1.PeerService.GetProgress:input_type -> cloudless.v1.GetProgressRequest
-	26, // 19: cloudless.v1.PeerService.LocateServer:input_type -> cloudless.v1.LocateServerRequest
-	12, // 20: cloudless.v1.PeerService.ListCopies:input_type -> cloudless.v1.ListCopiesRequest
-	14, // 21: cloudless.v1.PeerService.CopyImage:input_type -> cloudless.v1.CopyImageRequest
-	10, // 22: cloudless.v1.PeerService.GetGossipKey:input_type -> cloudless.v1.GetGossipKeyRequest
-	16, // 23: cloudless.v1.PeerService.DropImage:input_type -> cloudless.v1.DropImageRequest
-	5,  // 24: cloudless.v1.PeerService.PassCalls:input_type -> cloudless.v1.PassCallsRequest
-	2,  // 25: cloudless.v1.PeerService.ReportTokenUses:input_type -> cloudless.v1.ReportTokenUsesRequest
-	0,  // 26: cloudless.v1.ServerService.GetServer:output_type -> cloudless.v1.Server
-	20, // 27: cloudless.v1.ServerService.ListServers:output_type -> cloudless.v1.ListServersResponse
-	0,  // 28: cloudless.v1.ServerService.DeleteServer:output_type -> cloudless.v1.Server
-	23, // 29: cloudless.v1.ServerService.TransferLeader:output_type -> cloudless.v1.TransferLeaderResponse
-	25, // 30: cloudless.v1.PeerService.GetProgress:output_type -> cloudless.v1.GetProgressResponse
-	27, // 31: cloudless.v1.PeerService.LocateServer:output_type -> cloudless.v1.LocateServerResponse
-	13, // 32: cloudless.v1.PeerService.ListCopies:output_type -> cloudless.v1.ListCopiesResponse
-	15, // 33: cloudless.v1.PeerService.CopyImage:output_type -> cloudless.v1.CopyImageResponse
-	11, // 34: cloudless.v1.PeerService.GetGossipKey:output_type -> cloudless.v1.GetGossipKeyResponse
-	17, // 35: cloudless.v1.PeerService.DropImage:output_type -> cloudless.v1.DropImageResponse
-	7,  // 36: cloudless.v1.PeerService.PassCalls:output_type -> cloudless.v1.PassCallsResponse
-	3,  // 37: cloudless.v1.PeerService.ReportTokenUses:output_type -> cloudless.v1.ReportTokenUsesResponse
-	26, // [26:38] is the sub-list for method output_type
-	14, // [14:26] is the sub-list for method input_type
+	33, // 13: cloudless.v1.GetProgressResponse.time:type_name -> google.protobuf.Timestamp
+	20, // 14: cloudless.v1.ServerService.GetServer:input_type -> cloudless.v1.GetServerRequest
+	21, // 15: cloudless.v1.ServerService.ListServers:input_type -> cloudless.v1.ListServersRequest
+	23, // 16: cloudless.v1.ServerService.DeleteServer:input_type -> cloudless.v1.DeleteServerRequest
+	24, // 17: cloudless.v1.ServerService.TransferLeader:input_type -> cloudless.v1.TransferLeaderRequest
+	26, // 18: cloudless.v1.PeerService.GetProgress:input_type -> cloudless.v1.GetProgressRequest
+	28, // 19: cloudless.v1.PeerService.LocateServer:input_type -> cloudless.v1.LocateServerRequest
+	14, // 20: cloudless.v1.PeerService.ListCopies:input_type -> cloudless.v1.ListCopiesRequest
+	16, // 21: cloudless.v1.PeerService.CopyImage:input_type -> cloudless.v1.CopyImageRequest
+	12, // 22: cloudless.v1.PeerService.GetGossipKey:input_type -> cloudless.v1.GetGossipKeyRequest
+	18, // 23: cloudless.v1.PeerService.DropImage:input_type -> cloudless.v1.DropImageRequest
+	7,  // 24: cloudless.v1.PeerService.PassCalls:input_type -> cloudless.v1.PassCallsRequest
+	4,  // 25: cloudless.v1.PeerService.ReportTokenUses:input_type -> cloudless.v1.ReportTokenUsesRequest
+	2,  // 26: cloudless.v1.PeerService.ReportOverQuota:input_type -> cloudless.v1.ReportOverQuotaRequest
+	0,  // 27: cloudless.v1.ServerService.GetServer:output_type -> cloudless.v1.Server
+	22, // 28: cloudless.v1.ServerService.ListServers:output_type -> cloudless.v1.ListServersResponse
+	0,  // 29: cloudless.v1.ServerService.DeleteServer:output_type -> cloudless.v1.Server
+	25, // 30: cloudless.v1.ServerService.TransferLeader:output_type -> cloudless.v1.TransferLeaderResponse
+	27, // 31: cloudless.v1.PeerService.GetProgress:output_type -> cloudless.v1.GetProgressResponse
+	29, // 32: cloudless.v1.PeerService.LocateServer:output_type -> cloudless.v1.LocateServerResponse
+	15, // 33: cloudless.v1.PeerService.ListCopies:output_type -> cloudless.v1.ListCopiesResponse
+	17, // 34: cloudless.v1.PeerService.CopyImage:output_type -> cloudless.v1.CopyImageResponse
+	13, // 35: cloudless.v1.PeerService.GetGossipKey:output_type -> cloudless.v1.GetGossipKeyResponse
+	19, // 36: cloudless.v1.PeerService.DropImage:output_type -> cloudless.v1.DropImageResponse
+	9,  // 37: cloudless.v1.PeerService.PassCalls:output_type -> cloudless.v1.PassCallsResponse
+	5,  // 38: cloudless.v1.PeerService.ReportTokenUses:output_type -> cloudless.v1.ReportTokenUsesResponse
+	3,  // 39: cloudless.v1.PeerService.ReportOverQuota:output_type -> cloudless.v1.ReportOverQuotaResponse
+	27, // [27:40] is the sub-list for method output_type
+	14, // [14:27] is the sub-list for method input_type
 	14, // [14:14] is the sub-list for extension type_name
 	14, // [14:14] is the sub-list for extension extendee
 	0,  // [0:14] is the sub-list for field type_name
@@ -1781,7 +1879,7 @@ func file_cloudless_v1_server_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_server_proto_rawDesc), len(file_cloudless_v1_server_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   29,
+			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

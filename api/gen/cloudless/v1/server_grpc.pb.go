@@ -255,6 +255,7 @@ const (
 	PeerService_DropImage_FullMethodName       = "/cloudless.v1.PeerService/DropImage"
 	PeerService_PassCalls_FullMethodName       = "/cloudless.v1.PeerService/PassCalls"
 	PeerService_ReportTokenUses_FullMethodName = "/cloudless.v1.PeerService/ReportTokenUses"
+	PeerService_ReportOverQuota_FullMethodName = "/cloudless.v1.PeerService/ReportOverQuota"
 )
 
 // PeerServiceClient is the client API for PeerService service.
@@ -283,6 +284,8 @@ type PeerServiceClient interface {
 	PassCalls(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[PassCallsRequest, PassCallsResponse], error)
 	// When API tokens were last used at the calling server.
 	ReportTokenUses(ctx context.Context, in *ReportTokenUsesRequest, opts ...grpc.CallOption) (*ReportTokenUsesResponse, error)
+	// That the calling server has refused to put an object, because of a quota.
+	ReportOverQuota(ctx context.Context, in *ReportOverQuotaRequest, opts ...grpc.CallOption) (*ReportOverQuotaResponse, error)
 }
 
 type peerServiceClient struct {
@@ -376,6 +379,16 @@ func (c *peerServiceClient) ReportTokenUses(ctx context.Context, in *ReportToken
 	return out, nil
 }
 
+func (c *peerServiceClient) ReportOverQuota(ctx context.Context, in *ReportOverQuotaRequest, opts ...grpc.CallOption) (*ReportOverQuotaResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReportOverQuotaResponse)
+	err := c.cc.Invoke(ctx, PeerService_ReportOverQuota_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // PeerServiceServer is the server API for PeerService service.
 // All implementations must embed UnimplementedPeerServiceServer
 // for forward compatibility.
@@ -402,6 +415,8 @@ type PeerServiceServer interface {
 	PassCalls(grpc.BidiStreamingServer[PassCallsRequest, PassCallsResponse]) error
 	// When API tokens were last used at the calling server.
 	ReportTokenUses(context.Context, *ReportTokenUsesRequest) (*ReportTokenUsesResponse, error)
+	// That the calling server has refused to put an object, because of a quota.
+	ReportOverQuota(context.Context, *ReportOverQuotaRequest) (*ReportOverQuotaResponse, error)
 	mustEmbedUnimplementedPeerServiceServer()
 }
 
@@ -435,6 +450,9 @@ func (UnimplementedPeerServiceServer) PassCalls(grpc.BidiStreamingServer[PassCal
 }
 func (UnimplementedPeerServiceServer) ReportTokenUses(context.Context, *ReportTokenUsesRequest) (*ReportTokenUsesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ReportTokenUses not implemented")
+}
+func (UnimplementedPeerServiceServer) ReportOverQuota(context.Context, *ReportOverQuotaRequest) (*ReportOverQuotaResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReportOverQuota not implemented")
 }
 func (UnimplementedPeerServiceServer) mustEmbedUnimplementedPeerServiceServer() {}
 func (UnimplementedPeerServiceServer) testEmbeddedByValue()                     {}
@@ -590,6 +608,24 @@ func _PeerService_ReportTokenUses_Handler(srv interface{}, ctx context.Context, 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _PeerService_ReportOverQuota_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReportOverQuotaRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PeerServiceServer).ReportOverQuota(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PeerService_ReportOverQuota_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PeerServiceServer).ReportOverQuota(ctx, req.(*ReportOverQuotaRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // PeerService_ServiceDesc is the grpc.ServiceDesc for PeerService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -624,6 +660,10 @@ var PeerService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ReportTokenUses",
 			Handler:    _PeerService_ReportTokenUses_Handler,
+		},
+		{
+			MethodName: "ReportOverQuota",
+			Handler:    _PeerService_ReportOverQuota_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
