@@ -197,7 +197,7 @@ func openChunks(f *datadir.Folder, link *clusterLink, facts *machine.Machine, in
 	return chunks.Open(chunks.Options{
 		Dir: f.Path("agent", "chunks"), Reserve: disk.Reserve(storage.DefaultHighPercent), Logger: logger, Metrics: i.agent(),
 		Trust: link.trust, Certificate: link.rotator.Certificate, Servers: link.servers.Follow, Dial: link.servers.Dial,
-		Mesh: inMesh, Port: nodenet.ChunkPort,
+		Mesh: inMesh, Port: nodenet.ChunkPort, Others: facts.Others(),
 	})
 }
 

@@ -19,13 +19,14 @@ func (c *cli) nodeDrainCommand() *cobra.Command {
 	var detach bool
 	cmd := &cobra.Command{
 		Use:   "drain NAME",
-		Short: "Move all replicas of a node to other nodes",
+		Short: "Move all replicas and data of a node to other nodes",
 		Long: "Drain cordons a node and moves its replicas elsewhere. Each one leaves when its replacement serves: it gets no new\n" +
 			"connections, then SIGTERM, and SIGKILL after the grace period. Jobs may finish until the timeout, and daemons leave\n" +
 			"last. A drain is refused before anything moves, unless it is forced, if it would have to break a workload's\n" +
-			"minAvailable, or if a service would have no serving replica because no other node takes one.\n\n" +
-			"The exit code is 0 if the node is empty, and 3 if replicas are left after the timeout. The node keeps draining then,\n" +
-			"as it does after Ctrl-C; run the command again to go on waiting. cloudless node uncordon ends the drain and brings\n" +
+			"minAvailable, or if a service would have no serving replica because no other node takes one. Other nodes copy what\n" +
+			"the object store keeps on the node.\n\n" +
+			"The exit code is 0 if the node is empty, and 3 if replicas or data are left after the timeout. The node keeps draining\n" +
+			"then, as it does after Ctrl-C; run the command again to go on waiting. cloudless node uncordon ends the drain and brings\n" +
 			"the node back.",
 		Example: "  cloudless node drain box1\n  cloudless node drain box1 --grace 30s --timeout 10m --reason \"new disk\"\n  cloudless node drain box1 --force",
 		Args:    command.ExactArgs("NAME"),

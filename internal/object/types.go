@@ -40,6 +40,8 @@ type Node struct {
 	Draining bool
 	// Local is whether it is the node of this server's machine.
 	Local bool
+	// Idle is whether the machine has time for work that nobody waits for.
+	Idle bool
 	// Scrubbed is when all of its chunks were last checked, zero if never, and Damaged how many were found damaged so far.
 	Scrubbed time.Time
 	Damaged  int64

@@ -76,7 +76,7 @@ func (s *Server) openStorage() (err error) {
 		return err
 	}
 	if s.storage, err = storage.New(storage.Options{
-		ID: s.UID, Names: s.names, Disks: s.disks, State: s.Store, Logger: s.Logger, Scrape: s.scrape, Conn: s.peers.Ready, OverQuota: s.refusals.Refused,
+		ID: s.UID, Names: s.names, Disks: s.disks, State: s.Store, Logger: s.Logger, Scrape: s.scrape, Conn: s.peers.Ready, OverQuota: s.refusals.Refused, News: s.storageNews,
 	}); err != nil {
 		return err
 	}

@@ -218,7 +218,8 @@ type Server struct {
 	// contents is what buckets hold; nil if there is no object store.
 	contents buckets.Objects
 	// storage is the object store; nil without names.
-	storage *storage.Storage
+	storage     *storage.Storage
+	storageNews *storage.News
 	// directory knows buckets and access keys for the front ends of the object store.
 	directory *buckets.Directory
 
@@ -364,6 +365,7 @@ func (s *Server) connect(o Options, certificate *identity.Rotator) {
 		Core: s.Core, Fingerprint: func() identity.Fingerprint { return s.ca.Trust().Fingerprint() }, Foreign: o.Foreign, CheckAdmins: s.checkAdmins,
 	})
 	s.tokenUses = login.NewUses(s.Core, s.peers, &s.auth.Uses)
+	s.storageNews = storage.NewNews(s.Core, s.peers.Ready)
 }
 
 // Images returns the images that this server serves.
@@ -419,7 +421,7 @@ func (s *Server) newGRPC(guard *auth.Guard) (*edge, error) {
 	if s.names != nil {
 		v1.RegisterNamesServiceServer(server, s.names)
 	}
-	v1.RegisterPeerServiceServer(server, &peerService{Membership: s.membership, Copies: images.Copies{Images: s.images}, PassedCalls: s.passed, Uses: s.tokenUses, Refusals: s.refusals})
+	v1.RegisterPeerServiceServer(server, &peerService{Membership: s.membership, Copies: images.Copies{Images: s.images}, PassedCalls: s.passed, Uses: s.tokenUses, News: s.storageNews, Refusals: s.refusals})
 	v1.RegisterIdentityServiceServer(server, s.identities)
 	v1.RegisterAuthorityServiceServer(server, trust.New(s.Core, s.membership.Keys(), s.KeyReports))
 	if s.storage != nil {

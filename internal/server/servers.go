@@ -20,6 +20,7 @@ import (
 	"github.com/cloudless/cloudless/internal/server/login"
 	"github.com/cloudless/cloudless/internal/server/membership"
 	"github.com/cloudless/cloudless/internal/server/relay"
+	"github.com/cloudless/cloudless/internal/server/storage"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -50,6 +51,7 @@ type peerService struct {
 	images.Copies
 	*login.Uses
 	*buckets.Refusals
+	*storage.News
 }
 
 func (s *serverService) GetServer(ctx context.Context, request *v1.GetServerRequest) (*v1.Server, error) {

@@ -1,6 +1,7 @@
 package spec
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -123,4 +124,57 @@ func NormalAccessKey(s *v1.AccessKeySpec) *v1.AccessKeySpec {
 	c := proto.CloneOf(s)
 	slices.Sort(c.Buckets)
 	return c
+}
+
+// Storage says how the object store keeps its promises.
+type Storage struct {
+	// RepairDelay is how long a node may be away before others copy what it has.
+	RepairDelay time.Duration
+	// RepairRate is how many bytes a second are copied to nodes that are not idle.
+	RepairRate int64
+	// ScrubEvery is how often a node checks everything that it has.
+	ScrubEvery time.Duration
+}
+
+const (
+	// A reboot with updates takes minutes, and copying the disk of a node takes hours; two more nodes rarely fail meanwhile.
+	defaultRepairDelay             = 10 * time.Minute
+	minRepairDelay, maxRepairDelay = 10 * time.Second, 30 * 24 * time.Hour
+	// Half of a line of 1 Gbit/s.
+	defaultRepairRate = 64 << 20
+	// With less, a single piece of 4 MiB would take longer than a node may take for it.
+	minRepairRate                = 1 << 20
+	defaultScrubEvery            = 7 * 24 * time.Hour
+	minScrubEvery, maxScrubEvery = time.Hour, 365 * 24 * time.Hour
+)
+
+// StorageOf returns the configured object store.
+func StorageOf(c *v1.ClusterSpec) Storage {
+	s := c.GetStorage()
+	rate, err := ParseBytes(s.GetRepairRate())
+	if err != nil || rate == 0 {
+		rate = defaultRepairRate
+	}
+	return Storage{
+		RepairDelay: cmp.Or(durationOf(s.GetRepairDelay()), defaultRepairDelay), RepairRate: rate,
+		ScrubEvery: cmp.Or(durationOf(s.GetScrubEvery()), defaultScrubEvery),
+	}
+}
+
+func normalStorage(s *v1.ObjectStorage) *v1.ObjectStorage {
+	if s == nil {
+		return nil
+	}
+	canonicalDuration(&s.RepairDelay)
+	normalBytes(&s.RepairRate)
+	canonicalDuration(&s.ScrubEvery)
+	return unlessEmpty(s)
+}
+
+func checkStorage(path string, s *v1.ObjectStorage, found *violations) {
+	within(path+".repairDelay", s.GetRepairDelay(), minRepairDelay, maxRepairDelay, found)
+	within(path+".scrubEvery", s.GetScrubEvery(), minScrubEvery, maxScrubEvery, found)
+	if n, ok := readAmount(path+".repairRate", s.GetRepairRate(), ParseBytes, found); ok && n < minRepairRate {
+		found.add(path+".repairRate", "%s is too slow: give at least %s", FormatBytes(n), FormatBytes(minRepairRate))
+	}
 }

@@ -189,7 +189,7 @@ func NormalizedCluster(c *v1.ClusterSpec) *v1.ClusterSpec {
 		canonicalDuration(&n.Failover.Per)
 		n.Failover = unlessEmpty(n.Failover)
 	}
-	n.Rebalance = normalRebalance(n.Rebalance)
+	n.Rebalance, n.Storage = normalRebalance(n.Rebalance), normalStorage(n.Storage)
 	if d := n.Defaults; d != nil {
 		d.Requests, d.Limits = normalAmounts(d.Requests), normalAmounts(d.Limits)
 		if r := d.Restart; r != nil {

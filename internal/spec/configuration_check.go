@@ -43,6 +43,7 @@ func checkConfiguration(c *v1.Configuration, found *violations) {
 	checkRetention(s.GetRetention(), found)
 	within(clusterPath+".failover.per", s.GetFailover().GetPer(), minPer, MaxPer, found)
 	checkRebalance(clusterPath+".rebalance", s.GetRebalance(), found)
+	checkStorage(clusterPath+".storage", s.GetStorage(), found)
 	checkDefaults(s.GetDefaults(), found)
 	checkReserved(clusterPath+".reserved", s.GetReserved(), found)
 	checkWeights(clusterPath+".weights", s.GetWeights(), found)

@@ -4,9 +4,11 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -37,29 +39,8 @@ func TestChaos(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs root and containers; make test runs it")
 	}
-	if *seed == 0 {
-		*seed = rand.Uint64N(1 << 32)
-	}
-	names := kindNames()
-	if *only != "" {
-		names = strings.Split(*only, ",")
-	}
-	steps := schedule(*seed, names, *length)
-	dir := filepath.Join(sandbox.Dir(), "lab")
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	l, err := newLab(t.Context(), dir)
-	defer l.close()
-	defer func() {
-		if t.Failed() {
-			t.Logf("seed %d; run it again with: make test-chaos SEED=%d CHAOS=%v\nschedule:\n%s\ntimeline:\n%s\nlogs: %s",
-				*seed, *seed, *length, describe(steps), l.told, keep(t, l))
-		}
-	}()
-	if err != nil {
-		t.Fatal(err)
-	}
+	steps := plan(t, kinds)
+	l := openLab(t, "lab", 3, nodeDisk, steps)
 	listeners, err := l.follow(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -92,6 +73,42 @@ func TestChaos(t *testing.T) {
 	}
 }
 
+// plan is the schedule of the wanted kinds of faults.
+func plan(t *testing.T, kinds map[string]fault) []step {
+	if *seed == 0 {
+		*seed = rand.Uint64N(1 << 32)
+	}
+	names := slices.Sorted(maps.Keys(kinds))
+	if *only != "" {
+		wanted := strings.Split(*only, ",")
+		names = slices.DeleteFunc(names, func(name string) bool { return !slices.Contains(wanted, name) })
+	}
+	if len(names) == 0 {
+		t.Skipf("it has no faults of the kinds %s", *only)
+	}
+	return schedule(*seed, names, *length)
+}
+
+// openLab starts a lab that is closed with the test. If the test fails, it tells how to repeat it and keeps the evidence.
+func openLab(t *testing.T, name string, nodes, disk int, steps []step) *lab {
+	dir := filepath.Join(sandbox.Dir(), name)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	l, err := newLab(t.Context(), dir, nodes, disk)
+	t.Cleanup(l.close)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("seed %d; run it again with: make test-chaos SEED=%d CHAOS=%v\nschedule:\n%s\ntimeline:\n%s\nlogs: %s",
+				*seed, *seed, *length, describe(steps), l.told, keep(t, l))
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
 // run injects faults while clients call, and returns what they saw once everything has
 // healed.
 func run(t *testing.T, l *lab, steps []step) *crowd {
@@ -116,7 +133,7 @@ func run(t *testing.T, l *lab, steps []step) *crowd {
 	for _, loop := range loops {
 		calling.Go(func() { loop(ctx) })
 	}
-	harm := u.bear(t.Context(), func(ctx context.Context) error { return inflict(ctx, l, steps) })
+	harm := u.bear(t.Context(), func(ctx context.Context) error { return inflict(ctx, l, kinds, steps) })
 	healed := l.converge(t.Context())
 	if healed == nil {
 		healed = c.resume(t.Context())
@@ -172,7 +189,10 @@ func evidence(t *testing.T) string {
 
 // keep copies the logs of all machines, and the events of the cluster, to where they outlive the test.
 func keep(t *testing.T, l *lab) string {
-	dir := evidence(t)
+	dir := filepath.Join(evidence(t), filepath.Base(l.dir))
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Error(err)
+	}
 	for _, m := range l.machines() {
 		data, err := os.ReadFile(m.log)
 		if err == nil {

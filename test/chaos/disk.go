@@ -19,8 +19,9 @@ import (
 // disk is the disk of a machine: a file system on a block device of its own, which the kernel keeps in memory. A control
 // group holds the processes of the machine, so that the kernel can make their writes to the device slow.
 type disk struct {
-	device string // as major:minor
-	group  string // the folder of the control group; empty if the kernel has none for disks
+	image, path string
+	device      string // as major:minor
+	group       string // the folder of the control group; empty if the kernel has none for disks
 }
 
 // Where the controllers of disks are, in both versions of control groups.
@@ -62,8 +63,15 @@ func newDisk(path string, size int) (*disk, error) {
 	if err := unix.Stat(path, &about); err != nil {
 		return nil, err
 	}
-	d := &disk{device: fmt.Sprintf("%d:%d", unix.Major(about.Dev), unix.Minor(about.Dev))}
+	d := &disk{image: image, path: path, device: fmt.Sprintf("%d:%d", unix.Major(about.Dev), unix.Minor(about.Dev))}
 	return d, d.makeGroup(fmt.Sprintf("chaos-%016x", rand.Uint64())) // other sandboxes have the same process ids
+}
+
+// close removes the disk.
+func (d *disk) close() {
+	if d != nil && unix.Unmount(d.path, unix.MNT_DETACH) == nil {
+		_ = os.Remove(d.image)
+	}
 }
 
 func (d *disk) makeGroup(id string) error {

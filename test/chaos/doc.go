@@ -12,6 +12,10 @@
 // replicas may fail because of a server or an agent (talkers.go). No request to the service may fail, and it may never have
 // fewer replicas than minAvailable, unless a fault explains it. The singleton may never run twice.
 //
+// The object store has a run of its own with four nodes (objects_test.go): clients use it over S3 (objects_clients.go) while
+// its machines suffer the same faults and bits are flipped on their disks (objects_faults.go). Package consistency judges
+// what they saw.
+//
 // All of it happens in the test's own namespaces (test/sandbox): whatever happens to the
 // test, nothing is left on the machine.
 package chaos

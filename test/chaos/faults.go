@@ -3,7 +3,6 @@ package chaos
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"syscall"
@@ -53,10 +52,8 @@ var kinds = map[string]fault{
 	"transfer": transfer,
 }
 
-func kindNames() []string { return slices.Sorted(maps.Keys(kinds)) }
-
-// inflict runs the schedule, and has undone all of it when it returns.
-func inflict(ctx context.Context, l *lab, steps []step) error {
+// inflict runs the schedule of kinds of faults, and has undone all of it when it returns.
+func inflict(ctx context.Context, l *lab, kinds map[string]fault, steps []step) error {
 	var running sync.WaitGroup
 	var mu sync.Mutex
 	var failures []error
@@ -66,7 +63,7 @@ func inflict(ctx context.Context, l *lab, steps []step) error {
 			break
 		}
 		running.Go(func() {
-			if err := suffer(ctx, l, s); err != nil {
+			if err := suffer(ctx, l, kinds[s.kind], s); err != nil {
 				mu.Lock()
 				defer mu.Unlock()
 				failures = append(failures, fmt.Errorf("%s: %w", s.kind, err))
@@ -81,9 +78,9 @@ func inflict(ctx context.Context, l *lab, steps []step) error {
 }
 
 // suffer is one fault from its beginning to its end.
-func suffer(ctx context.Context, l *lab, s step) error {
+func suffer(ctx context.Context, l *lab, begin fault, s step) error {
 	at := l.told.now()
-	what, undo, err := kinds[s.kind](ctx, l, s)
+	what, undo, err := begin(ctx, l, s)
 	if err != nil {
 		return err
 	}

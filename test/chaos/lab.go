@@ -45,9 +45,9 @@ type lab struct {
 
 func apiAddress(m *machine) string { return m.address + ":7700" }
 
-// newLab starts three servers and three nodes and waits until they are one
-// cluster. close must be called whatever it returns.
-func newLab(ctx context.Context, dir string) (*lab, error) {
+// newLab starts three servers and nodes with disks of so many MiB, and waits until they are one cluster. close must be
+// called whatever it returns.
+func newLab(ctx context.Context, dir string, nodes, disk int) (*lab, error) {
 	l := &lab{dir: dir, told: newTimeline()}
 	var err error
 	if l.network, err = newNetwork(); err != nil {
@@ -58,8 +58,8 @@ func newLab(ctx context.Context, dir string) (*lab, error) {
 			return l, err
 		}
 	}
-	for i := range 3 {
-		if err := l.addNode(ctx, i); err != nil {
+	for i := range nodes {
+		if err := l.addNode(ctx, i, disk); err != nil {
 			return l, err
 		}
 	}
@@ -74,6 +74,9 @@ func (l *lab) close() {
 	}
 	for _, m := range l.machines() {
 		m.close()
+	}
+	if l.network != nil {
+		l.network.close()
 	}
 }
 
@@ -107,9 +110,9 @@ func (l *lab) addServer(ctx context.Context, i int) error {
 	return l.until(ctx, func(ctx context.Context) error { return l.healthyServers(ctx, i+1) })
 }
 
-func (l *lab) addNode(ctx context.Context, i int) error {
+func (l *lab) addNode(ctx context.Context, i, disk int) error {
 	name := fmt.Sprintf("n%d", i+1)
-	m, err := newMachine(l.network, l.told, l.dir, name, fmt.Sprintf("10.77.0.%d", 11+i), nodeDisk)
+	m, err := newMachine(l.network, l.told, l.dir, name, fmt.Sprintf("10.77.0.%d", 11+i), disk)
 	if err != nil {
 		return err
 	}
@@ -119,7 +122,7 @@ func (l *lab) addNode(ctx context.Context, i int) error {
 		return err
 	}
 	m.again = []string{"agent", "--data-dir", m.data}
-	if err := m.start("join", apiAddress(l.servers[i]), "--token-file", token, "--data-dir", m.data, "--name", name); err != nil {
+	if err := m.start("join", apiAddress(l.servers[i%len(l.servers)]), "--token-file", token, "--data-dir", m.data, "--name", name); err != nil {
 		return err
 	}
 	var id string

@@ -166,11 +166,14 @@ func (m *machine) signal(s os.Signal) error {
 	return nil
 }
 
+// close ends everything on the machine and removes its disk, so that the same test program can have another lab. What
+// cannot be removed goes with the sandbox.
 func (m *machine) close() {
 	close(m.closed)
-	_ = m.kill(nil)
+	_ = m.kill(m.others)
 	m.loops.Wait()
 	_ = m.space.Close()
+	m.disk.close()
 }
 
 func (m *machine) fillerPath() string { return filepath.Join(m.data, "filler") }

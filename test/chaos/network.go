@@ -20,6 +20,7 @@ const clientsAddress = "10.77.0.254"
 // drops what one address sends to the other.
 type network struct {
 	bridge *netlink.Bridge
+	wires  []netlink.Link
 
 	mu   sync.Mutex
 	cuts map[pair]int // how many faults want the pair to be cut
@@ -47,6 +48,15 @@ func newNetwork() (*network, error) {
 		}`)
 }
 
+// close removes the bridge and what is attached to it.
+func (n *network) close() {
+	for _, wire := range n.wires {
+		_ = netlink.LinkDel(wire) // it may have gone with its namespace
+	}
+	_ = netlink.LinkDel(n.bridge)
+	_ = nft("delete table bridge chaos")
+}
+
 // attach creates a namespace with an address on the bridge.
 func (n *network) attach(name, address string) (netns.NsHandle, error) {
 	space, err := newNamespace()
@@ -59,6 +69,7 @@ func (n *network) attach(name, address string) (netns.NsHandle, error) {
 	if err := netlink.LinkAdd(wire); err != nil {
 		return space, fmt.Errorf("connect %s: %w", name, err)
 	}
+	n.wires = append(n.wires, wire)
 	if err := netlink.LinkSetUp(wire); err != nil {
 		return space, err
 	}

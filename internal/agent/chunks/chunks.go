@@ -48,6 +48,8 @@ type Options struct {
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 	// Mesh are the addresses of this node inside of the mesh. Without any, no other node can get chunks from this one.
 	Mesh *Addresses
+	// Others is which share of this machine's CPUs other processes have used since its last call.
+	Others func() (float64, error)
 	// Port is where the node answers others at these addresses. 0 is any port.
 	Port uint16
 }
@@ -57,6 +59,7 @@ func (o *Options) validate() error {
 	for name, absent := range map[string]bool{
 		"Dir": o.Dir == "", "Logger": o.Logger == nil, "Trust": o.Trust == nil, "Certificate": o.Certificate == nil,
 		"Servers": o.Servers == nil, "Dial": o.Dial == nil, "Mesh": o.Mesh == nil,
+		"Others": o.Others == nil,
 	} {
 		if absent {
 			missing = append(missing, fmt.Errorf("option %s is missing", name))
@@ -77,6 +80,7 @@ type Chunks struct {
 	opts  Options
 	store Store
 	disk  *disk
+	idle  *idleness
 	log   *slog.Logger
 
 	storing, reading *semaphore.Weighted
@@ -93,7 +97,7 @@ func Open(o Options) (*Chunks, error) {
 		return nil, fmt.Errorf("chunks of the node: %w", err)
 	}
 	c := &Chunks{
-		opts: o, log: o.Logger, disk: newDisk(),
+		opts: o, log: o.Logger, disk: newDisk(), idle: &idleness{others: o.Others},
 		storing: semaphore.NewWeighted(storing), reading: semaphore.NewWeighted(reading),
 		peers: newPeers(o.Trust, o.Certificate),
 	}
@@ -119,7 +123,7 @@ func (c *Chunks) Run(ctx context.Context) error {
 	var parts sync.WaitGroup
 	parts.Go(func() { _ = c.toServers.Serve(c.links) })
 	parts.Go(func() { c.links.run(ctx) })
-	parts.Go(func() { c.disk.follow(ctx, c.store.Stats) })
+	parts.Go(func() { c.disk.follow(ctx, c.status) })
 	parts.Go(func() { c.serveMesh(ctx) })
 	<-ctx.Done()
 	c.toServers.Stop()
@@ -127,6 +131,13 @@ func (c *Chunks) Run(ctx context.Context) error {
 	parts.Wait()
 	c.peers.close()
 	return nil
+}
+
+// status is how the disk is now.
+func (c *Chunks) status() *v1.DiskStatus {
+	now := c.store.Stats()
+	now.Idle = c.idle.look()
+	return now
 }
 
 // toNodes is what other nodes may call.
@@ -137,5 +148,5 @@ type toNodes struct {
 
 // GetChunk implements the ChunkService.
 func (n *toNodes) GetChunk(request *v1.GetChunkRequest, stream grpc.ServerStreamingServer[v1.ChunkPiece]) error {
-	return n.chunks.GetChunk(request, stream)
+	return n.chunks.send(request, stream)
 }

@@ -77,6 +77,7 @@ func (c *cluster) options(uid string) chunks.Options {
 		Dir: filepath.Join(c.t.TempDir(), "chunks"), Logger: slog.New(slog.DiscardHandler),
 		Trust: c.ca.Trust(), Certificate: c.member(identity.KindNode, uid).Certificate, Mesh: inMesh,
 		Servers: func() ([]string, <-chan struct{}) { return []string{c.listener.Addr().String()}, nil },
+		Others:  func() (float64, error) { return 0, nil },
 		Dial: func(ctx context.Context, address string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "tcp", address)
 		},

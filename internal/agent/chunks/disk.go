@@ -68,7 +68,7 @@ func differs(before, now *v1.DiskStatus) bool {
 	return before.GetProblem() != now.GetProblem() || before.GetAddress() != now.GetAddress() || before.GetClass() != now.GetClass() ||
 		before.GetCapacity() != now.GetCapacity() || before.GetScrubbed() != now.GetScrubbed() || before.GetDamagedTotal() != now.GetDamagedTotal() ||
 		much(before.GetFree(), now.GetFree()) || much(before.GetUsed(), now.GetUsed()) ||
-		before.GetFree() > 0 != (now.GetFree() > 0)
+		before.GetFree() > 0 != (now.GetFree() > 0) || before.GetIdle() != now.GetIdle()
 }
 
 // tell makes a status the newest one. The caller holds mu.

@@ -13,8 +13,14 @@ import (
 // leastWeight is what even a tiny chunk weighs, so that the number of those in memory is bounded, too.
 const leastWeight = 64 << 10
 
-// GetChunk implements the ChunkService.
+// GetChunk implements the ChunkService, for servers.
 func (c *Chunks) GetChunk(request *v1.GetChunkRequest, stream grpc.ServerStreamingServer[v1.ChunkPiece]) error {
+	c.idle.asked.Store(true)
+	return c.send(request, stream)
+}
+
+// send sends a chunk to a server, or to a node that copies it.
+func (c *Chunks) send(request *v1.GetChunkRequest, stream grpc.ServerStreamingServer[v1.ChunkPiece]) error {
 	hash, err := hashOf(request.GetHash())
 	if err != nil {
 		return err

@@ -152,6 +152,7 @@ func (p *puts) enqueue(one *incoming) error {
 		one.free()
 		return p.ctx.Err()
 	}
+	p.idle.asked.Store(true)
 	p.stores.Go(func() {
 		err := p.store.Put(p.ctx, one.hash, *one.memory, one.epoch)
 		p.opts.Metrics.Chunk("put", resultOf(err), one.have)

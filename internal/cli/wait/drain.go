@@ -22,7 +22,7 @@ import (
 // exitUndrained is the exit code of a drain that did not empty the node in time.
 const exitUndrained = 3
 
-// ForDrain shows the replicas of a draining node until none is left. A timeout of 0 is no limit.
+// ForDrain shows the replicas of a draining node until none is left, then the data of the object store that is moved. A timeout of 0 is no limit.
 func ForDrain(ctx context.Context, e *command.Env, cl *client.Client, node *cloudlessv1.Node, timeout time.Duration) error {
 	interrupted := ctx
 	ctx, cancel := limit(ctx, timeout)
@@ -31,14 +31,27 @@ func ForDrain(ctx context.Context, e *command.Env, cl *client.Client, node *clou
 	d := newDraining(e, node)
 	err := cl.FollowReplicasOn(ctx, name, d.see)
 	d.close()
+	if !errors.Is(err, errDone) {
+		return d.stopped(interrupted, ctx, err, func() error { return undrained(interrupted, cl, name, timeout) })
+	}
+	data, err := d.waitForData(ctx, cl)
+	if err != nil {
+		return d.stopped(interrupted, ctx, err, func() error {
+			return fmt.Errorf("node %s is not empty after %s: %s; the node keeps draining until: cloudless node uncordon %s", name, timeout, data, name)
+		})
+	}
+	return d.done(interrupted, cl, data)
+}
+
+// stopped is the outcome of a wait that has ended too early. late says what is left after the timeout.
+func (d *draining) stopped(interrupted, limited context.Context, err error, late func() error) error {
+	name := d.node.GetMetadata().GetName()
 	switch {
-	case errors.Is(err, errDone):
-		return d.done(interrupted, cl)
 	case interrupted.Err() != nil:
-		e.Note("Stopped waiting. The drain of node %s goes on; end it with: cloudless node uncordon %s", name, name)
+		d.env.Note("Stopped waiting. The drain of node %s goes on; end it with: cloudless node uncordon %s", name, name)
 		return command.Exit(command.ExitInterrupted, nil)
-	case errors.Is(context.Cause(ctx), errWaitedEnough):
-		return command.Exit(exitUndrained, undrained(interrupted, cl, name, timeout))
+	case errors.Is(context.Cause(limited), errWaitedEnough):
+		return command.Exit(exitUndrained, late())
 	default:
 		return err
 	}
@@ -138,8 +151,8 @@ func (d *draining) close() {
 	}
 }
 
-// done says that the node is empty.
-func (d *draining) done(ctx context.Context, cl *client.Client) error {
+// done says that the node is empty, and what became of its data.
+func (d *draining) done(ctx context.Context, cl *client.Client, data string) error {
 	name := d.node.GetMetadata().GetName()
 	if !d.env.ForPeople() {
 		node, err := cl.Nodes().GetNode(ctx, &cloudlessv1.GetNodeRequest{Name: name})
@@ -151,6 +164,9 @@ func (d *draining) done(ctx context.Context, cl *client.Client) error {
 	became, err := d.became(ctx, cl)
 	if err != nil {
 		return err
+	}
+	if data != "" {
+		became += ", " + data
 	}
 	return d.env.Printf("node %s is drained in %s: %s\n", name, spec.FormatDuration(time.Since(d.began).Round(time.Second)), became)
 }

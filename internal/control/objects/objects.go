@@ -1,6 +1,7 @@
 package objects
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -9,19 +10,13 @@ import (
 
 	"github.com/cloudless/cloudless/internal/object"
 	"github.com/cloudless/cloudless/internal/retentionclock"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
 const (
-	// DefaultDelay is how long a node may be away before others copy its chunks. A reboot with updates takes minutes, and
-	// copying the disk of a node takes hours; two more nodes rarely fail meanwhile.
-	DefaultDelay = 10 * time.Minute
-	// DefaultRepairRate is how many bytes a second are copied while machines are busy: half of a line of 1 Gbit/s.
-	DefaultRepairRate = 64 << 20
 	// DefaultEpoch is how long an epoch of the garbage lasts.
 	DefaultEpoch = 10 * time.Minute
-	// DefaultScrubEvery is how often all chunks of a node are read and checked.
-	DefaultScrubEvery = 7 * 24 * time.Hour
 	// leastEpoch is more than the time after which uploads refer to what they have written, and more than batchTimeout.
 	leastEpoch = 6 * time.Minute
 )
@@ -33,8 +28,6 @@ type Options struct {
 	Logger *slog.Logger
 	// Now is the clock of what expires. If nil, it is one that distrusts jumps.
 	Now func() time.Time
-	// Idle is whether the machines have time: then repairs exceed their rate. It may be nil: they never do.
-	Idle func() bool
 	// OfflineSince is since when a node is offline, if it is. It may be nil: then the loops know only since when this
 	// server has no connection to it.
 	OfflineSince func(node string) (time.Time, bool)
@@ -44,14 +37,10 @@ type Options struct {
 	Tell func(Event)
 	// Metrics may be nil.
 	Metrics *telemetry.Objects
-
-	// Delay, RepairRate, Epoch and ScrubEvery have the defaults above if they are 0. Settings, if not nil, replaces the
-	// first two whenever they are needed.
-	Delay      time.Duration
-	RepairRate int64
-	Epoch      time.Duration
-	ScrubEvery time.Duration
-	Settings   func() (delay time.Duration, repairRate int64)
+	// Settings are those of the cluster, now.
+	Settings func() spec.Storage
+	// Epoch has the default above if it is 0.
+	Epoch time.Duration
 }
 
 // Event is something that users should know.
@@ -88,14 +77,11 @@ type Loops struct {
 
 // New returns loops. Run runs them.
 func New(o Options) (*Loops, error) {
-	if o.Names == nil || o.Disks == nil || o.Logger == nil {
-		return nil, errors.New("the loops of the object store need names, disks and a logger")
+	if o.Names == nil || o.Disks == nil || o.Logger == nil || o.Settings == nil {
+		return nil, errors.New("the loops of the object store need names, disks, a logger and settings")
 	}
 	if o.Now == nil {
 		o.Now = retentionclock.New().Now
-	}
-	if o.Idle == nil {
-		o.Idle = func() bool { return false }
 	}
 	if o.OfflineSince == nil {
 		o.OfflineSince = func(string) (time.Time, bool) { return time.Time{}, false }
@@ -106,31 +92,12 @@ func New(o Options) (*Loops, error) {
 	if o.Tell == nil {
 		o.Tell = func(Event) {}
 	}
-	o.Delay, o.RepairRate = orDefault(o.Delay, DefaultDelay), orDefault(o.RepairRate, DefaultRepairRate)
-	o.Epoch, o.ScrubEvery = orDefault(o.Epoch, DefaultEpoch), orDefault(o.ScrubEvery, DefaultScrubEvery)
-	if o.Epoch < leastEpoch || o.Delay < 0 || o.RepairRate < 0 || o.ScrubEvery < 0 {
-		return nil, errors.New("an epoch of the object store is at least six minutes, and delay, rate and interval are not negative")
+	if o.Epoch = cmp.Or(o.Epoch, DefaultEpoch); o.Epoch < leastEpoch {
+		return nil, errors.New("an epoch of the object store is at least six minutes")
 	}
 	l := &Loops{o: o}
 	o.Disks.OnDamage(l.damaged)
 	return l, nil
-}
-
-func orDefault[T comparable](value, otherwise T) T {
-	var zero T
-	if value == zero {
-		return otherwise
-	}
-	return value
-}
-
-// settings are the delay and the rate of repairs, now.
-func (l *Loops) settings() (delay time.Duration, rate int64) {
-	if l.o.Settings == nil {
-		return l.o.Delay, l.o.RepairRate
-	}
-	delay, rate = l.o.Settings()
-	return orDefault(delay, l.o.Delay), orDefault(rate, l.o.RepairRate)
 }
 
 // Run runs the loops until ctx ends.

@@ -96,8 +96,8 @@ func (l *Loops) noteSurvey(t *term, s survey) {
 	t.mu.Unlock()
 	l.o.Metrics.Lacking(s.lacking, s.unreachable)
 	if s.lost > before.lost {
-		l.o.Tell(Event{Warning: true, Reason: DataLost, Message: fmt.Sprintf(
-			"no node has %d pieces of objects any more: put these objects again, or bring back a node that has them", s.lost)})
+		l.o.Tell(Event{Warning: true, Reason: DataLost, Message: pieces(s.lost, "is", "are") +
+			" on no node any more: put what is damaged again, or bring back a node that has it"})
 	}
 	for uid, was := range before.on {
 		m := s.fleet.byUID[uid]
@@ -113,7 +113,7 @@ func (l *Loops) copyAll(ctx context.Context, t *term, found survey, forced bool)
 	defer t.endCopying()
 	began := time.Now()
 	if found.todo > 0 {
-		l.o.Tell(Event{Reason: RepairStarted, Message: fmt.Sprintf("%d pieces of objects get %s on other nodes", found.todo, sizeOf(found.bytes))})
+		l.o.Tell(Event{Reason: RepairStarted, Message: fmt.Sprintf("%s copied to other nodes (%s)", pieces(found.todo, "is", "are"), sizeOf(found.bytes))})
 	}
 	c := &copier{
 		loops: l, term: t, open: map[string]*batch{}, full: map[string]bool{}, due: time.Now(),
@@ -124,9 +124,11 @@ func (l *Loops) copyAll(ctx context.Context, t *term, found survey, forced bool)
 	err = errors.Join(err, c.finish(ctx))
 	done := t.copied()
 	if found.todo > 0 && err == nil {
-		l.o.Tell(Event{Reason: RepairFinished, Warning: done.failed > 0, Message: fmt.Sprintf(
-			"%d pieces of objects were copied (%s in %s), %d could not be copied and are tried again",
-			done.copies, sizeOf(done.done), time.Since(began).Round(time.Second), done.failed)})
+		message := fmt.Sprintf("%s copied (%s in %s)", pieces(done.copies, "was", "were"), sizeOf(done.done), time.Since(began).Round(time.Second))
+		if done.failed > 0 {
+			message += "; " + pieces(done.failed, "could not be, and is", "could not be, and are") + " tried again"
+		}
+		l.o.Tell(Event{Reason: RepairFinished, Warning: done.failed > 0, Message: message})
 	}
 	return done.failed, err
 }
@@ -214,7 +216,7 @@ func (c *copier) drop(ctx context.Context) error {
 // start runs a batch when the rate permits it and others have made room.
 func (c *copier) start(ctx context.Context, b *batch) error {
 	delete(c.open, b.target.UID)
-	if err := c.pace(ctx, b.bytes); err != nil {
+	if err := c.pace(ctx, b); err != nil {
 		return err
 	}
 	c.running.Go(func() error {
@@ -224,20 +226,32 @@ func (c *copier) start(ctx context.Context, b *batch) error {
 	return ctx.Err()
 }
 
-// pace waits until so many bytes are permitted. Idle machines need not wait.
-func (c *copier) pace(ctx context.Context, bytes int64) error {
-	for time.Until(c.due) > 0 && !c.loops.o.Idle() {
+// pace waits until the rate permits a batch, or until its node is idle.
+func (c *copier) pace(ctx context.Context, b *batch) error {
+	for time.Until(c.due) > 0 {
+		if c.loops.idle(b.target.UID) {
+			return ctx.Err()
+		}
 		if err := sleep.For(ctx, min(time.Until(c.due), time.Second)); err != nil {
 			return err
 		}
 	}
-	now := time.Now()
-	if c.due.Before(now) || c.loops.o.Idle() {
+	if now := time.Now(); c.due.Before(now) {
 		c.due = now
 	}
-	_, rate := c.loops.settings()
-	c.due = c.due.Add(time.Duration(float64(bytes) / float64(rate) * float64(time.Second)))
+	seconds := float64(b.bytes) / float64(c.loops.o.Settings().RepairRate)
+	c.due = c.due.Add(time.Duration(seconds * float64(time.Second)))
 	return ctx.Err()
+}
+
+// idle is whether a node has time for a repair. Those that it copies from have little to do with it, as there are many.
+func (l *Loops) idle(node string) bool {
+	for _, n := range l.o.Disks.Nodes() {
+		if n.UID == node {
+			return n.Idle
+		}
+	}
+	return false
 }
 
 // finish runs what is left.

@@ -13,6 +13,7 @@ import (
 	"github.com/cloudless/cloudless/internal/object"
 	"github.com/cloudless/cloudless/internal/object/names"
 	"github.com/cloudless/cloudless/internal/object/objecttest"
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 const many = 40
@@ -31,7 +32,7 @@ func TestLostNodeIsReplacedAfterTheDelay(t *testing.T) {
 		w.pass(time.Minute)
 		lost := w.on("b")
 		w.cut("b")
-		w.pass(objects.DefaultDelay - time.Minute)
+		w.pass(settings().RepairDelay - time.Minute)
 		if on := w.on("a") + w.on("c"); on != 2*many-lost {
 			t.Errorf("%d copies are on the other nodes before the delay has passed", on)
 		}
@@ -111,11 +112,10 @@ func TestLastNodeKeepsItsChunksWhileDraining(t *testing.T) {
 	})
 }
 
-func TestRepairKeepsItsRateUnlessMachinesAreIdle(t *testing.T) {
+func TestRepairKeepsItsRateUnlessTheNodeIsIdle(t *testing.T) {
 	for _, idle := range []bool{false, true} {
 		t.Run(fmt.Sprint("idle ", idle), func(t *testing.T) {
 			inWorld(t, []string{"a", "b"}, func(w *world) {
-				w.idle = idle
 				w.cut("b")
 				w.pass(time.Hour)
 				for i := range 24 {
@@ -123,7 +123,10 @@ func TestRepairKeepsItsRateUnlessMachinesAreIdle(t *testing.T) {
 				}
 				w.resign()
 				w.join("b")
-				w.loops = w.loopsWith(func(o *objects.Options) { o.RepairRate = 1 << 20 })
+				w.disks.Change("uid-b", func(n *object.Node) { n.Idle = idle })
+				slow := settings()
+				slow.RepairRate = 1 << 20
+				w.loops = w.loopsWith(func(o *objects.Options) { o.Settings = func() spec.Storage { return slow } })
 				w.lead()
 				w.pass(20 * time.Second)
 				copied := w.on("b")
@@ -141,7 +144,7 @@ func TestRepairKeepsItsRateUnlessMachinesAreIdle(t *testing.T) {
 func (w *world) loopsWith(change func(*objects.Options)) *objects.Loops {
 	w.t.Helper()
 	o := objects.Options{
-		Names: w.names, Disks: w.disks, Logger: discard, Idle: w.isIdle, Removed: w.isRemoved, Tell: w.tell,
+		Names: w.names, Disks: w.disks, Logger: discard, Settings: settings, Removed: w.isRemoved, Tell: w.tell,
 	}
 	change(&o)
 	loops, err := objects.New(o)
@@ -257,7 +260,7 @@ func TestSmallClusterIsNotUnderReplicated(t *testing.T) {
 		w.fill(many)
 		w.pass(2 * time.Hour)
 		status := w.status()
-		if status.UnderReplicated != 0 || len(status.Reasons) != 1 || !strings.Contains(status.Reasons[0], "should have more copies than the 1 nodes") {
+		if status.UnderReplicated != 0 || len(status.Reasons) != 1 || !strings.Contains(status.Reasons[0], "more copies than the cluster has nodes (1)") {
 			t.Errorf("one node: %+v", status)
 		}
 	})

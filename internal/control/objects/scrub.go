@@ -38,7 +38,7 @@ func (l *Loops) keepScrubbed(ctx context.Context, t *term) {
 	var mu sync.Mutex
 	for {
 		mu.Lock()
-		due := dueScrubs(l.o.Disks.Nodes(), t.scrubs(), failed, l.o.ScrubEvery, time.Now())
+		due := dueScrubs(l.o.Disks.Nodes(), t.scrubs(), failed, l.o.Settings().ScrubEvery, time.Now())
 		mu.Unlock()
 		for _, n := range due {
 			t.startScrub(n.UID)

@@ -49,9 +49,8 @@ type glance struct {
 
 // circumstances of now.
 func (l *Loops) circumstances(t *term, forced bool) circumstances {
-	delay, _ := l.settings()
 	return circumstances{
-		now: time.Now(), began: t.began, delay: delay, forced: forced,
+		now: time.Now(), began: t.began, delay: l.o.Settings().RepairDelay, forced: forced,
 		disconnected: func(uid string) time.Time { return t.at(uid).since }, offlineSince: l.o.OfflineSince,
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/cloudless/cloudless/internal/object"
 	"github.com/cloudless/cloudless/internal/object/names"
 	"github.com/cloudless/cloudless/internal/object/objecttest"
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 var photos = object.Bucket{UID: "bucket-1", Name: "photos", Namespace: "shop", NamespaceUID: "namespace-1", Replicas: 2}
@@ -30,7 +31,6 @@ type world struct {
 
 	mu      sync.Mutex
 	removed map[string]bool
-	idle    bool
 	events  []objects.Event
 	stop    context.CancelFunc
 	ended   chan struct{}
@@ -58,7 +58,7 @@ func newWorld(t testing.TB, names *objecttest.Names, nodes ...string) *world {
 	}
 	t.Cleanup(w.store.Close)
 	w.loops, err = objects.New(objects.Options{
-		Names: w.names, Disks: w.disks, Logger: logger, Idle: w.isIdle, Removed: w.isRemoved, Tell: w.tell,
+		Names: w.names, Disks: w.disks, Logger: logger, Settings: settings, Removed: w.isRemoved, Tell: w.tell,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -67,11 +67,8 @@ func newWorld(t testing.TB, names *objecttest.Names, nodes ...string) *world {
 	return w
 }
 
-func (w *world) isIdle() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.idle
-}
+// settings are the defaults.
+func settings() spec.Storage { return spec.StorageOf(nil) }
 
 func (w *world) isRemoved(uid string) bool {
 	w.mu.Lock()

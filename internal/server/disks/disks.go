@@ -259,6 +259,7 @@ func (d *Disks) node(n *v1.Node) object.Node {
 		UID: uid, Name: at.name, Zone: at.zone, Draining: at.draining, Local: uid == d.local, Connected: l != nil,
 		Class: disk.GetClass(), Capacity: disk.GetCapacity(), Used: disk.GetUsed(), Free: disk.GetFree(), Chunks: disk.GetChunks(),
 		Address: disk.GetAddress(), Problem: disk.GetProblem(), Damaged: disk.GetDamagedTotal(),
+		Idle: disk.GetIdle(),
 	}
 	if disk.GetScrubbed() > 0 {
 		described.Scrubbed = time.Unix(disk.GetScrubbed(), 0)

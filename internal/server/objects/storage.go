@@ -110,10 +110,18 @@ func (s *Storage) present(known loops.Status) *v1.StorageStatus {
 		answer.Nodes = append(answer.Nodes, &v1.NodeStorage{
 			Node: n.Name, NodeUid: n.UID, Zone: n.Zone, Class: n.Class, State: n.State, Capacity: n.Capacity, Used: n.Used,
 			Free: n.Free, Chunks: n.Chunks, Problem: n.Problem, ScrubTime: stamp(n.Scrubbed), Damaged: n.Damaged,
+			Leaving: leaving(n), Emptied: n.Emptied,
 		})
 	}
 	slices.SortFunc(answer.Nodes, func(a, b *v1.NodeStorage) int { return cmp.Compare(a.GetNode(), b.GetNode()) })
 	return answer
+}
+
+func leaving(n loops.NodeStatus) int64 {
+	if n.State != loops.Draining {
+		return 0
+	}
+	return n.Lacking
 }
 
 // stamp is not set for the zero time.

@@ -1,13 +1,14 @@
 // Package storage puts the object store of one server together: the engine over the names and the disks, the loops that
-// keep what it promises, and its front ends. It knows what starts and ends in which order, and nothing else.
+// keep what it promises and tell of it by events, and its front ends. It knows what starts and ends in which order, and
+// nothing of objects.
 package storage
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"log/slog"
 	"net/http"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -19,6 +20,7 @@ import (
 	"github.com/cloudless/cloudless/internal/server/objects"
 	"github.com/cloudless/cloudless/internal/server/oneport"
 	"github.com/cloudless/cloudless/internal/server/s3"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
@@ -32,6 +34,8 @@ type Options struct {
 	State  *state.Store
 	Logger *slog.Logger
 	Scrape *telemetry.Registry
+	// News makes events of what the loops tell.
+	News *News
 	// Conn connects with another server.
 	Conn func(ctx context.Context, server string) (*grpc.ClientConn, error)
 	// OverQuota is called for whatever a quota refuses, and must return at once.
@@ -51,8 +55,8 @@ func New(o Options) (*Storage, error) {
 	s := &Storage{o: o}
 	var err error
 	if s.loops, err = loops.New(loops.Options{
-		Names: o.Names, Disks: o.Disks, Logger: o.Logger, OfflineSince: s.offlineSince, Removed: s.removed, Tell: s.tell,
-		Metrics: telemetry.NewObjects(o.Scrape),
+		Names: o.Names, Disks: o.Disks, Logger: o.Logger, OfflineSince: s.offlineSince, Removed: s.removed, Tell: o.News.tell,
+		Settings: s.settings, Metrics: telemetry.NewObjects(o.Scrape),
 	}); err != nil {
 		return nil, err
 	}
@@ -112,6 +116,9 @@ func (s *Storage) Run(ctx context.Context) error { return s.o.Names.Lead(ctx, s.
 const leadPause = time.Second
 
 func (s *Storage) lead(ctx context.Context) error {
+	var telling sync.WaitGroup
+	telling.Go(func() { s.o.News.run(ctx) })
+	defer telling.Wait()
 	for {
 		err := s.loops.Run(ctx)
 		if ctx.Err() != nil {
@@ -150,12 +157,7 @@ func (s *Storage) removed(uid string) bool {
 	return snap.Node(uid) == nil && snap.Revocation(uid) != nil
 }
 
-// tell writes what users should know to the log.
-func (s *Storage) tell(e loops.Event) {
-	level := slog.LevelInfo
-	if e.Warning {
-		level = slog.LevelWarn
-	}
-	name := cmp.Or(s.o.State.Snapshot().Node(e.Node).GetMetadata().GetName(), e.Node)
-	s.o.Logger.Log(context.Background(), level, e.Message, "reason", e.Reason, "node", name)
+// settings are those of the cluster, now.
+func (s *Storage) settings() spec.Storage {
+	return spec.StorageOf(s.o.State.Snapshot().Cluster().GetSpec())
 }

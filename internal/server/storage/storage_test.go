@@ -15,6 +15,7 @@ import (
 
 	"github.com/cloudless/cloudless/internal/object"
 	"github.com/cloudless/cloudless/internal/object/objecttest"
+	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/names"
 	"github.com/cloudless/cloudless/internal/server/s3/s3test"
 	"github.com/cloudless/cloudless/internal/state"
@@ -53,6 +54,7 @@ func newStorage(t *testing.T, logger *slog.Logger) (*Storage, *names.Group) {
 	must(t, group.WaitLeader(t.Context()))
 	s, err := New(Options{
 		ID: "server-1", Names: group, Disks: objecttest.NewDisks("one", "two"), State: state.New(), Logger: logger, Scrape: telemetry.NewRegistry(),
+		News: NewNews(&core.Core{Logger: logger}, nil),
 	})
 	must(t, err)
 	return s, group

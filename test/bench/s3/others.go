@@ -41,7 +41,7 @@ func StartOthers(ctx context.Context, dir, plain, gateway string) (_ *Others, er
 			o.Close()
 		}
 	}()
-	for _, folder := range []string{"plain", "posix"} {
+	for _, folder := range []string{"plain-files", "posix"} {
 		if err := os.MkdirAll(filepath.Join(dir, folder), 0o755); err != nil {
 			return nil, err
 		}
@@ -56,7 +56,7 @@ func StartOthers(ctx context.Context, dir, plain, gateway string) (_ *Others, er
 	}
 	o.Plain = &Endpoint{Name: "plain files", URL: "https://" + first, Key: otherKey, Secret: otherSecret}
 	if err := o.start(ctx, []string{"PLAIN_KEY=" + otherKey, "PLAIN_SECRET=" + otherSecret},
-		plain, filepath.Join(dir, "plain"), first, certificate, key); err != nil {
+		plain, filepath.Join(dir, "plain-files"), first, certificate, key); err != nil {
 		return nil, err
 	}
 	second, err := freeAddress()

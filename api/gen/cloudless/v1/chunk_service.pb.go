@@ -757,8 +757,10 @@ type DiskStatus struct {
 	// Where the node answers other nodes inside of the mesh, host:port; empty if it does not.
 	Address string `protobuf:"bytes,7,opt,name=address,proto3" json:"address,omitempty"`
 	// Of the last complete check of all chunks, Unix seconds; 0 if there was none.
-	Scrubbed      int64 `protobuf:"varint,8,opt,name=scrubbed,proto3" json:"scrubbed,omitempty"`
-	DamagedTotal  int64 `protobuf:"varint,9,opt,name=damaged_total,json=damagedTotal,proto3" json:"damaged_total,omitempty"`
+	Scrubbed     int64 `protobuf:"varint,8,opt,name=scrubbed,proto3" json:"scrubbed,omitempty"`
+	DamagedTotal int64 `protobuf:"varint,9,opt,name=damaged_total,json=damagedTotal,proto3" json:"damaged_total,omitempty"`
+	// The machine has time for work that nobody waits for, such as repairs.
+	Idle          bool `protobuf:"varint,10,opt,name=idle,proto3" json:"idle,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -854,6 +856,13 @@ func (x *DiskStatus) GetDamagedTotal() int64 {
 		return x.DamagedTotal
 	}
 	return 0
+}
+
+func (x *DiskStatus) GetIdle() bool {
+	if x != nil {
+		return x.Idle
+	}
+	return false
 }
 
 type ScrubChunksRequest struct {
@@ -1019,7 +1028,7 @@ const file_cloudless_v1_chunk_service_proto_rawDesc = "" +
 	"\n" +
 	"DiskReport\x120\n" +
 	"\x06status\x18\x01 \x01(\v2\x18.cloudless.v1.DiskStatusR\x06status\x12\x18\n" +
-	"\adamaged\x18\x02 \x03(\fR\adamaged\"\xf3\x01\n" +
+	"\adamaged\x18\x02 \x03(\fR\adamaged\"\x87\x02\n" +
 	"\n" +
 	"DiskStatus\x12\x1a\n" +
 	"\bcapacity\x18\x01 \x01(\x03R\bcapacity\x12\x12\n" +
@@ -1030,7 +1039,9 @@ const file_cloudless_v1_chunk_service_proto_rawDesc = "" +
 	"\aproblem\x18\x06 \x01(\tR\aproblem\x12\x18\n" +
 	"\aaddress\x18\a \x01(\tR\aaddress\x12\x1a\n" +
 	"\bscrubbed\x18\b \x01(\x03R\bscrubbed\x12#\n" +
-	"\rdamaged_total\x18\t \x01(\x03R\fdamagedTotal\"(\n" +
+	"\rdamaged_total\x18\t \x01(\x03R\fdamagedTotal\x12\x12\n" +
+	"\x04idle\x18\n" +
+	" \x01(\bR\x04idle\"(\n" +
 	"\x12ScrubChunksRequest\x12\x12\n" +
 	"\x04rate\x18\x01 \x01(\x03R\x04rate\"m\n" +
 	"\rScrubProgress\x12\x18\n" +

@@ -702,6 +702,16 @@ func (m *DiskStatus) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.Idle {
+		i--
+		if m.Idle {
+			dAtA[i] = 1
+		} else {
+			dAtA[i] = 0
+		}
+		i--
+		dAtA[i] = 0x50
+	}
 	if m.DamagedTotal != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.DamagedTotal))
 		i--
@@ -1139,6 +1149,9 @@ func (m *DiskStatus) SizeVT() (n int) {
 	}
 	if m.DamagedTotal != 0 {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.DamagedTotal))
+	}
+	if m.Idle {
+		n += 2
 	}
 	n += len(m.unknownFields)
 	return n
@@ -2967,6 +2980,26 @@ func (m *DiskStatus) UnmarshalVT(dAtA []byte) error {
 					break
 				}
 			}
+		case 10:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Idle", wireType)
+			}
+			var v int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				v |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			m.Idle = bool(v != 0)
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])

@@ -142,7 +142,9 @@ type ClusterSpec struct {
 	// Who may do what, and how the cluster protects itself.
 	Security *ClusterSecurity `protobuf:"bytes,29,opt,name=security,proto3" json:"security,omitempty"`
 	// How users log in without a token.
-	Oidc          *Oidc `protobuf:"bytes,30,opt,name=oidc,proto3" json:"oidc,omitempty"`
+	Oidc *Oidc `protobuf:"bytes,30,opt,name=oidc,proto3" json:"oidc,omitempty"`
+	// How the object store keeps its promises.
+	Storage       *ObjectStorage `protobuf:"bytes,31,opt,name=storage,proto3" json:"storage,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -310,6 +312,79 @@ func (x *ClusterSpec) GetOidc() *Oidc {
 	return nil
 }
 
+func (x *ClusterSpec) GetStorage() *ObjectStorage {
+	if x != nil {
+		return x.Storage
+	}
+	return nil
+}
+
+// How the object store keeps its promises.
+type ObjectStorage struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How long a node may be away before other nodes copy what it has; "10m" if empty. What is copied then is not needed if
+	// the node comes back.
+	RepairDelay string `protobuf:"bytes,1,opt,name=repair_delay,json=repairDelay,proto3" json:"repair_delay,omitempty"`
+	// How many bytes a second all repairs together copy to nodes that somebody uses; "64Mi" if empty. Idle nodes copy as
+	// fast as they can.
+	RepairRate string `protobuf:"bytes,2,opt,name=repair_rate,json=repairRate,proto3" json:"repair_rate,omitempty"`
+	// How often a node reads and checks everything that it has; "168h" if empty.
+	ScrubEvery    string `protobuf:"bytes,3,opt,name=scrub_every,json=scrubEvery,proto3" json:"scrub_every,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ObjectStorage) Reset() {
+	*x = ObjectStorage{}
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ObjectStorage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ObjectStorage) ProtoMessage() {}
+
+func (x *ObjectStorage) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ObjectStorage.ProtoReflect.Descriptor instead.
+func (*ObjectStorage) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *ObjectStorage) GetRepairDelay() string {
+	if x != nil {
+		return x.RepairDelay
+	}
+	return ""
+}
+
+func (x *ObjectStorage) GetRepairRate() string {
+	if x != nil {
+		return x.RepairRate
+	}
+	return ""
+}
+
+func (x *ObjectStorage) GetScrubEvery() string {
+	if x != nil {
+		return x.ScrubEvery
+	}
+	return ""
+}
+
 // How fast the replicas of lost nodes are replaced. After a mass failure, replacing everything at once could overload the
 // nodes that are left.
 type Failover struct {
@@ -325,7 +400,7 @@ type Failover struct {
 
 func (x *Failover) Reset() {
 	*x = Failover{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[2]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -337,7 +412,7 @@ func (x *Failover) String() string {
 func (*Failover) ProtoMessage() {}
 
 func (x *Failover) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[2]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -350,7 +425,7 @@ func (x *Failover) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failover.ProtoReflect.Descriptor instead.
 func (*Failover) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{2}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Failover) GetReplicas() int32 {
@@ -388,7 +463,7 @@ type Rebalance struct {
 
 func (x *Rebalance) Reset() {
 	*x = Rebalance{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[3]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -400,7 +475,7 @@ func (x *Rebalance) String() string {
 func (*Rebalance) ProtoMessage() {}
 
 func (x *Rebalance) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[3]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -413,7 +488,7 @@ func (x *Rebalance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rebalance.ProtoReflect.Descriptor instead.
 func (*Rebalance) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{3}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Rebalance) GetEnabled() bool {
@@ -464,7 +539,7 @@ type Overcommit struct {
 
 func (x *Overcommit) Reset() {
 	*x = Overcommit{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[4]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -476,7 +551,7 @@ func (x *Overcommit) String() string {
 func (*Overcommit) ProtoMessage() {}
 
 func (x *Overcommit) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[4]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -489,7 +564,7 @@ func (x *Overcommit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Overcommit.ProtoReflect.Descriptor instead.
 func (*Overcommit) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{4}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Overcommit) GetCpu() int32 {
@@ -535,7 +610,7 @@ type Liveness struct {
 
 func (x *Liveness) Reset() {
 	*x = Liveness{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[5]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -547,7 +622,7 @@ func (x *Liveness) String() string {
 func (*Liveness) ProtoMessage() {}
 
 func (x *Liveness) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[5]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -560,7 +635,7 @@ func (x *Liveness) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Liveness.ProtoReflect.Descriptor instead.
 func (*Liveness) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{5}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Liveness) GetHeartbeat() string {
@@ -602,7 +677,7 @@ type NodeClass struct {
 
 func (x *NodeClass) Reset() {
 	*x = NodeClass{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[6]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -614,7 +689,7 @@ func (x *NodeClass) String() string {
 func (*NodeClass) ProtoMessage() {}
 
 func (x *NodeClass) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[6]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -627,7 +702,7 @@ func (x *NodeClass) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeClass.ProtoReflect.Descriptor instead.
 func (*NodeClass) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{6}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *NodeClass) GetName() string {
@@ -687,7 +762,7 @@ type Retention struct {
 
 func (x *Retention) Reset() {
 	*x = Retention{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[7]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -699,7 +774,7 @@ func (x *Retention) String() string {
 func (*Retention) ProtoMessage() {}
 
 func (x *Retention) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[7]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -712,7 +787,7 @@ func (x *Retention) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Retention.ProtoReflect.Descriptor instead.
 func (*Retention) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{7}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Retention) GetReplicas() string {
@@ -773,7 +848,7 @@ type WorkloadDefaults struct {
 
 func (x *WorkloadDefaults) Reset() {
 	*x = WorkloadDefaults{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[8]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -785,7 +860,7 @@ func (x *WorkloadDefaults) String() string {
 func (*WorkloadDefaults) ProtoMessage() {}
 
 func (x *WorkloadDefaults) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[8]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -798,7 +873,7 @@ func (x *WorkloadDefaults) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkloadDefaults.ProtoReflect.Descriptor instead.
 func (*WorkloadDefaults) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{8}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *WorkloadDefaults) GetRequests() *ResourceAmounts {
@@ -844,7 +919,7 @@ type ClusterLimits struct {
 
 func (x *ClusterLimits) Reset() {
 	*x = ClusterLimits{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[9]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -856,7 +931,7 @@ func (x *ClusterLimits) String() string {
 func (*ClusterLimits) ProtoMessage() {}
 
 func (x *ClusterLimits) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[9]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -869,7 +944,7 @@ func (x *ClusterLimits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterLimits.ProtoReflect.Descriptor instead.
 func (*ClusterLimits) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{9}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ClusterLimits) GetNodes() int32 {
@@ -906,7 +981,7 @@ type Configuration struct {
 
 func (x *Configuration) Reset() {
 	*x = Configuration{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[10]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -918,7 +993,7 @@ func (x *Configuration) String() string {
 func (*Configuration) ProtoMessage() {}
 
 func (x *Configuration) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[10]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -931,7 +1006,7 @@ func (x *Configuration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Configuration.ProtoReflect.Descriptor instead.
 func (*Configuration) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{10}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Configuration) GetApiVersion() string {
@@ -981,7 +1056,7 @@ type ConfigurationSpec struct {
 
 func (x *ConfigurationSpec) Reset() {
 	*x = ConfigurationSpec{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[11]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -993,7 +1068,7 @@ func (x *ConfigurationSpec) String() string {
 func (*ConfigurationSpec) ProtoMessage() {}
 
 func (x *ConfigurationSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[11]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1006,7 +1081,7 @@ func (x *ConfigurationSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigurationSpec.ProtoReflect.Descriptor instead.
 func (*ConfigurationSpec) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{11}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ConfigurationSpec) GetNumber() uint64 {
@@ -1077,7 +1152,7 @@ type ClusterStatus struct {
 
 func (x *ClusterStatus) Reset() {
 	*x = ClusterStatus{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[12]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1089,7 +1164,7 @@ func (x *ClusterStatus) String() string {
 func (*ClusterStatus) ProtoMessage() {}
 
 func (x *ClusterStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[12]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1102,7 +1177,7 @@ func (x *ClusterStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterStatus.ProtoReflect.Descriptor instead.
 func (*ClusterStatus) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{12}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ClusterStatus) GetCaCertificate() string {
@@ -1209,7 +1284,7 @@ type ServerStatus struct {
 
 func (x *ServerStatus) Reset() {
 	*x = ServerStatus{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[13]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1221,7 +1296,7 @@ func (x *ServerStatus) String() string {
 func (*ServerStatus) ProtoMessage() {}
 
 func (x *ServerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[13]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1234,7 +1309,7 @@ func (x *ServerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServerStatus.ProtoReflect.Descriptor instead.
 func (*ServerStatus) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{13}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ServerStatus) GetUid() string {
@@ -1362,7 +1437,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[14]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1374,7 +1449,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[14]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1387,7 +1462,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{14}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Event) GetApiVersion() string {
@@ -1440,7 +1515,7 @@ type EventSpec struct {
 
 func (x *EventSpec) Reset() {
 	*x = EventSpec{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[15]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1452,7 +1527,7 @@ func (x *EventSpec) String() string {
 func (*EventSpec) ProtoMessage() {}
 
 func (x *EventSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[15]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1465,7 +1540,7 @@ func (x *EventSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventSpec.ProtoReflect.Descriptor instead.
 func (*EventSpec) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{15}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *EventSpec) GetTime() *timestamppb.Timestamp {
@@ -1546,7 +1621,7 @@ type Token struct {
 
 func (x *Token) Reset() {
 	*x = Token{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[16]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1558,7 +1633,7 @@ func (x *Token) String() string {
 func (*Token) ProtoMessage() {}
 
 func (x *Token) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[16]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1571,7 +1646,7 @@ func (x *Token) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Token.ProtoReflect.Descriptor instead.
 func (*Token) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{16}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Token) GetApiVersion() string {
@@ -1639,7 +1714,7 @@ type TokenSpec struct {
 
 func (x *TokenSpec) Reset() {
 	*x = TokenSpec{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[17]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1651,7 +1726,7 @@ func (x *TokenSpec) String() string {
 func (*TokenSpec) ProtoMessage() {}
 
 func (x *TokenSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[17]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1664,7 +1739,7 @@ func (x *TokenSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenSpec.ProtoReflect.Descriptor instead.
 func (*TokenSpec) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{17}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *TokenSpec) GetRole() string {
@@ -1768,7 +1843,7 @@ type TokenStatus struct {
 
 func (x *TokenStatus) Reset() {
 	*x = TokenStatus{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[18]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1780,7 +1855,7 @@ func (x *TokenStatus) String() string {
 func (*TokenStatus) ProtoMessage() {}
 
 func (x *TokenStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[18]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1793,7 +1868,7 @@ func (x *TokenStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenStatus.ProtoReflect.Descriptor instead.
 func (*TokenStatus) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{18}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *TokenStatus) GetUsed() int32 {
@@ -1852,7 +1927,7 @@ type Image struct {
 
 func (x *Image) Reset() {
 	*x = Image{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[19]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1864,7 +1939,7 @@ func (x *Image) String() string {
 func (*Image) ProtoMessage() {}
 
 func (x *Image) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[19]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1877,7 +1952,7 @@ func (x *Image) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Image.ProtoReflect.Descriptor instead.
 func (*Image) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{19}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Image) GetApiVersion() string {
@@ -1931,7 +2006,7 @@ type ImageStatus struct {
 
 func (x *ImageStatus) Reset() {
 	*x = ImageStatus{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[20]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1943,7 +2018,7 @@ func (x *ImageStatus) String() string {
 func (*ImageStatus) ProtoMessage() {}
 
 func (x *ImageStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[20]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1956,7 +2031,7 @@ func (x *ImageStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImageStatus.ProtoReflect.Descriptor instead.
 func (*ImageStatus) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{20}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ImageStatus) GetRepository() string {
@@ -2043,7 +2118,7 @@ type Login struct {
 
 func (x *Login) Reset() {
 	*x = Login{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[21]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2055,7 +2130,7 @@ func (x *Login) String() string {
 func (*Login) ProtoMessage() {}
 
 func (x *Login) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[21]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2068,7 +2143,7 @@ func (x *Login) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Login.ProtoReflect.Descriptor instead.
 func (*Login) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{21}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Login) GetApiVersion() string {
@@ -2109,7 +2184,7 @@ type LoginSpec struct {
 
 func (x *LoginSpec) Reset() {
 	*x = LoginSpec{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[22]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2121,7 +2196,7 @@ func (x *LoginSpec) String() string {
 func (*LoginSpec) ProtoMessage() {}
 
 func (x *LoginSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[22]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2134,7 +2209,7 @@ func (x *LoginSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LoginSpec.ProtoReflect.Descriptor instead.
 func (*LoginSpec) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{22}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *LoginSpec) GetHost() string {
@@ -2164,7 +2239,7 @@ const file_cloudless_v1_cluster_proto_rawDesc = "" +
 	"\x04spec\x18\x04 \x01(\v2\x19.cloudless.v1.ClusterSpecR\x04spec\x123\n" +
 	"\x06status\x18\x05 \x01(\v2\x1b.cloudless.v1.ClusterStatusR\x06status:\x0e\xea\xcc'\n" +
 	"\n" +
-	"\bclusters\"\xec\r\n" +
+	"\bclusters\"\xa3\x0e\n" +
 	"\vClusterSpec\x12\xad\x01\n" +
 	"\brange_v4\x18\x01 \x01(\tB\x91\x01\xbaH\x8d\x01\xba\x01\x86\x01\n" +
 	"\brange_v4\x12`must be a range of IPv4 addresses such as 10.64.0.0/10, with nothing but zeros behind its length\x1a\x18this.isIpPrefix(4, true)\xd8\x01\x01R\arangeV4\x12\xb4\x01\n" +
@@ -2191,8 +2266,15 @@ const file_cloudless_v1_cluster_proto_rawDesc = "" +
 	"\x04acme\x18\x1b \x01(\v2\x12.cloudless.v1.AcmeR\x04acme\x125\n" +
 	"\trebalance\x18\x1c \x01(\v2\x17.cloudless.v1.RebalanceR\trebalance\x129\n" +
 	"\bsecurity\x18\x1d \x01(\v2\x1d.cloudless.v1.ClusterSecurityR\bsecurity\x12&\n" +
-	"\x04oidc\x18\x1e \x01(\v2\x12.cloudless.v1.OidcR\x04oidcB\x11\n" +
-	"\x0f_desired_voters\"b\n" +
+	"\x04oidc\x18\x1e \x01(\v2\x12.cloudless.v1.OidcR\x04oidc\x125\n" +
+	"\astorage\x18\x1f \x01(\v2\x1b.cloudless.v1.ObjectStorageR\astorageB\x11\n" +
+	"\x0f_desired_voters\"\x95\x01\n" +
+	"\rObjectStorage\x12,\n" +
+	"\frepair_delay\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\vrepairDelay\x12*\n" +
+	"\vrepair_rate\x18\x02 \x01(\tB\t\xbaH\x06r\x04\xd0\xc6'\x01R\n" +
+	"repairRate\x12*\n" +
+	"\vscrub_every\x18\x03 \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\n" +
+	"scrubEvery\"b\n" +
 	"\bFailover\x12,\n" +
 	"\breplicas\x18\x01 \x01(\x05B\v\xbaH\b\x1a\x06\x18\xa0\x8d\x06(\x01H\x00R\breplicas\x88\x01\x01\x12\x1b\n" +
 	"\x03per\x18\x02 \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\x03perB\v\n" +
@@ -2405,98 +2487,100 @@ func file_cloudless_v1_cluster_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_cluster_proto_rawDescData
 }
 
-var file_cloudless_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_cloudless_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_cloudless_v1_cluster_proto_goTypes = []any{
 	(*Cluster)(nil),               // 0: cloudless.v1.Cluster
 	(*ClusterSpec)(nil),           // 1: cloudless.v1.ClusterSpec
-	(*Failover)(nil),              // 2: cloudless.v1.Failover
-	(*Rebalance)(nil),             // 3: cloudless.v1.Rebalance
-	(*Overcommit)(nil),            // 4: cloudless.v1.Overcommit
-	(*Liveness)(nil),              // 5: cloudless.v1.Liveness
-	(*NodeClass)(nil),             // 6: cloudless.v1.NodeClass
-	(*Retention)(nil),             // 7: cloudless.v1.Retention
-	(*WorkloadDefaults)(nil),      // 8: cloudless.v1.WorkloadDefaults
-	(*ClusterLimits)(nil),         // 9: cloudless.v1.ClusterLimits
-	(*Configuration)(nil),         // 10: cloudless.v1.Configuration
-	(*ConfigurationSpec)(nil),     // 11: cloudless.v1.ConfigurationSpec
-	(*ClusterStatus)(nil),         // 12: cloudless.v1.ClusterStatus
-	(*ServerStatus)(nil),          // 13: cloudless.v1.ServerStatus
-	(*Event)(nil),                 // 14: cloudless.v1.Event
-	(*EventSpec)(nil),             // 15: cloudless.v1.EventSpec
-	(*Token)(nil),                 // 16: cloudless.v1.Token
-	(*TokenSpec)(nil),             // 17: cloudless.v1.TokenSpec
-	(*TokenStatus)(nil),           // 18: cloudless.v1.TokenStatus
-	(*Image)(nil),                 // 19: cloudless.v1.Image
-	(*ImageStatus)(nil),           // 20: cloudless.v1.ImageStatus
-	(*Login)(nil),                 // 21: cloudless.v1.Login
-	(*LoginSpec)(nil),             // 22: cloudless.v1.LoginSpec
-	nil,                           // 23: cloudless.v1.TokenSpec.NodeLabelsEntry
-	(*Metadata)(nil),              // 24: cloudless.v1.Metadata
-	(*ScoreWeights)(nil),          // 25: cloudless.v1.ScoreWeights
-	(*ResourceAmounts)(nil),       // 26: cloudless.v1.ResourceAmounts
-	(*Ingress)(nil),               // 27: cloudless.v1.Ingress
-	(*Acme)(nil),                  // 28: cloudless.v1.Acme
-	(*ClusterSecurity)(nil),       // 29: cloudless.v1.ClusterSecurity
-	(*Oidc)(nil),                  // 30: cloudless.v1.Oidc
-	(*Restart)(nil),               // 31: cloudless.v1.Restart
-	(*Stop)(nil),                  // 32: cloudless.v1.Stop
-	(*FieldChange)(nil),           // 33: cloudless.v1.FieldChange
-	(*timestamppb.Timestamp)(nil), // 34: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 35: google.protobuf.Duration
+	(*ObjectStorage)(nil),         // 2: cloudless.v1.ObjectStorage
+	(*Failover)(nil),              // 3: cloudless.v1.Failover
+	(*Rebalance)(nil),             // 4: cloudless.v1.Rebalance
+	(*Overcommit)(nil),            // 5: cloudless.v1.Overcommit
+	(*Liveness)(nil),              // 6: cloudless.v1.Liveness
+	(*NodeClass)(nil),             // 7: cloudless.v1.NodeClass
+	(*Retention)(nil),             // 8: cloudless.v1.Retention
+	(*WorkloadDefaults)(nil),      // 9: cloudless.v1.WorkloadDefaults
+	(*ClusterLimits)(nil),         // 10: cloudless.v1.ClusterLimits
+	(*Configuration)(nil),         // 11: cloudless.v1.Configuration
+	(*ConfigurationSpec)(nil),     // 12: cloudless.v1.ConfigurationSpec
+	(*ClusterStatus)(nil),         // 13: cloudless.v1.ClusterStatus
+	(*ServerStatus)(nil),          // 14: cloudless.v1.ServerStatus
+	(*Event)(nil),                 // 15: cloudless.v1.Event
+	(*EventSpec)(nil),             // 16: cloudless.v1.EventSpec
+	(*Token)(nil),                 // 17: cloudless.v1.Token
+	(*TokenSpec)(nil),             // 18: cloudless.v1.TokenSpec
+	(*TokenStatus)(nil),           // 19: cloudless.v1.TokenStatus
+	(*Image)(nil),                 // 20: cloudless.v1.Image
+	(*ImageStatus)(nil),           // 21: cloudless.v1.ImageStatus
+	(*Login)(nil),                 // 22: cloudless.v1.Login
+	(*LoginSpec)(nil),             // 23: cloudless.v1.LoginSpec
+	nil,                           // 24: cloudless.v1.TokenSpec.NodeLabelsEntry
+	(*Metadata)(nil),              // 25: cloudless.v1.Metadata
+	(*ScoreWeights)(nil),          // 26: cloudless.v1.ScoreWeights
+	(*ResourceAmounts)(nil),       // 27: cloudless.v1.ResourceAmounts
+	(*Ingress)(nil),               // 28: cloudless.v1.Ingress
+	(*Acme)(nil),                  // 29: cloudless.v1.Acme
+	(*ClusterSecurity)(nil),       // 30: cloudless.v1.ClusterSecurity
+	(*Oidc)(nil),                  // 31: cloudless.v1.Oidc
+	(*Restart)(nil),               // 32: cloudless.v1.Restart
+	(*Stop)(nil),                  // 33: cloudless.v1.Stop
+	(*FieldChange)(nil),           // 34: cloudless.v1.FieldChange
+	(*timestamppb.Timestamp)(nil), // 35: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 36: google.protobuf.Duration
 }
 var file_cloudless_v1_cluster_proto_depIdxs = []int32{
-	24, // 0: cloudless.v1.Cluster.metadata:type_name -> cloudless.v1.Metadata
+	25, // 0: cloudless.v1.Cluster.metadata:type_name -> cloudless.v1.Metadata
 	1,  // 1: cloudless.v1.Cluster.spec:type_name -> cloudless.v1.ClusterSpec
-	12, // 2: cloudless.v1.Cluster.status:type_name -> cloudless.v1.ClusterStatus
-	5,  // 3: cloudless.v1.ClusterSpec.liveness:type_name -> cloudless.v1.Liveness
-	6,  // 4: cloudless.v1.ClusterSpec.node_classes:type_name -> cloudless.v1.NodeClass
-	7,  // 5: cloudless.v1.ClusterSpec.retention:type_name -> cloudless.v1.Retention
-	8,  // 6: cloudless.v1.ClusterSpec.defaults:type_name -> cloudless.v1.WorkloadDefaults
-	9,  // 7: cloudless.v1.ClusterSpec.limits:type_name -> cloudless.v1.ClusterLimits
-	25, // 8: cloudless.v1.ClusterSpec.weights:type_name -> cloudless.v1.ScoreWeights
-	4,  // 9: cloudless.v1.ClusterSpec.overcommit:type_name -> cloudless.v1.Overcommit
-	26, // 10: cloudless.v1.ClusterSpec.reserved:type_name -> cloudless.v1.ResourceAmounts
-	2,  // 11: cloudless.v1.ClusterSpec.failover:type_name -> cloudless.v1.Failover
-	27, // 12: cloudless.v1.ClusterSpec.ingress:type_name -> cloudless.v1.Ingress
-	28, // 13: cloudless.v1.ClusterSpec.acme:type_name -> cloudless.v1.Acme
-	3,  // 14: cloudless.v1.ClusterSpec.rebalance:type_name -> cloudless.v1.Rebalance
-	29, // 15: cloudless.v1.ClusterSpec.security:type_name -> cloudless.v1.ClusterSecurity
-	30, // 16: cloudless.v1.ClusterSpec.oidc:type_name -> cloudless.v1.Oidc
-	5,  // 17: cloudless.v1.NodeClass.liveness:type_name -> cloudless.v1.Liveness
-	4,  // 18: cloudless.v1.NodeClass.overcommit:type_name -> cloudless.v1.Overcommit
-	26, // 19: cloudless.v1.NodeClass.reserved:type_name -> cloudless.v1.ResourceAmounts
-	26, // 20: cloudless.v1.WorkloadDefaults.requests:type_name -> cloudless.v1.ResourceAmounts
-	26, // 21: cloudless.v1.WorkloadDefaults.limits:type_name -> cloudless.v1.ResourceAmounts
-	31, // 22: cloudless.v1.WorkloadDefaults.restart:type_name -> cloudless.v1.Restart
-	32, // 23: cloudless.v1.WorkloadDefaults.stop:type_name -> cloudless.v1.Stop
-	24, // 24: cloudless.v1.Configuration.metadata:type_name -> cloudless.v1.Metadata
-	11, // 25: cloudless.v1.Configuration.spec:type_name -> cloudless.v1.ConfigurationSpec
-	1,  // 26: cloudless.v1.ConfigurationSpec.cluster:type_name -> cloudless.v1.ClusterSpec
-	33, // 27: cloudless.v1.ConfigurationSpec.changes:type_name -> cloudless.v1.FieldChange
-	13, // 28: cloudless.v1.ClusterStatus.servers:type_name -> cloudless.v1.ServerStatus
-	24, // 29: cloudless.v1.Event.metadata:type_name -> cloudless.v1.Metadata
-	15, // 30: cloudless.v1.Event.spec:type_name -> cloudless.v1.EventSpec
-	34, // 31: cloudless.v1.EventSpec.time:type_name -> google.protobuf.Timestamp
-	24, // 32: cloudless.v1.Token.metadata:type_name -> cloudless.v1.Metadata
-	17, // 33: cloudless.v1.Token.spec:type_name -> cloudless.v1.TokenSpec
-	18, // 34: cloudless.v1.Token.status:type_name -> cloudless.v1.TokenStatus
-	34, // 35: cloudless.v1.TokenSpec.expire_time:type_name -> google.protobuf.Timestamp
-	35, // 36: cloudless.v1.TokenSpec.renew:type_name -> google.protobuf.Duration
-	34, // 37: cloudless.v1.TokenSpec.renew_until:type_name -> google.protobuf.Timestamp
-	23, // 38: cloudless.v1.TokenSpec.node_labels:type_name -> cloudless.v1.TokenSpec.NodeLabelsEntry
-	34, // 39: cloudless.v1.TokenStatus.last_use_time:type_name -> google.protobuf.Timestamp
-	34, // 40: cloudless.v1.TokenStatus.old_expire_time:type_name -> google.protobuf.Timestamp
-	24, // 41: cloudless.v1.Image.metadata:type_name -> cloudless.v1.Metadata
-	20, // 42: cloudless.v1.Image.status:type_name -> cloudless.v1.ImageStatus
-	34, // 43: cloudless.v1.ImageStatus.expire_time:type_name -> google.protobuf.Timestamp
-	34, // 44: cloudless.v1.ImageStatus.push_time:type_name -> google.protobuf.Timestamp
-	24, // 45: cloudless.v1.Login.metadata:type_name -> cloudless.v1.Metadata
-	22, // 46: cloudless.v1.Login.spec:type_name -> cloudless.v1.LoginSpec
-	47, // [47:47] is the sub-list for method output_type
-	47, // [47:47] is the sub-list for method input_type
-	47, // [47:47] is the sub-list for extension type_name
-	47, // [47:47] is the sub-list for extension extendee
-	0,  // [0:47] is the sub-list for field type_name
+	13, // 2: cloudless.v1.Cluster.status:type_name -> cloudless.v1.ClusterStatus
+	6,  // 3: cloudless.v1.ClusterSpec.liveness:type_name -> cloudless.v1.Liveness
+	7,  // 4: cloudless.v1.ClusterSpec.node_classes:type_name -> cloudless.v1.NodeClass
+	8,  // 5: cloudless.v1.ClusterSpec.retention:type_name -> cloudless.v1.Retention
+	9,  // 6: cloudless.v1.ClusterSpec.defaults:type_name -> cloudless.v1.WorkloadDefaults
+	10, // 7: cloudless.v1.ClusterSpec.limits:type_name -> cloudless.v1.ClusterLimits
+	26, // 8: cloudless.v1.ClusterSpec.weights:type_name -> cloudless.v1.ScoreWeights
+	5,  // 9: cloudless.v1.ClusterSpec.overcommit:type_name -> cloudless.v1.Overcommit
+	27, // 10: cloudless.v1.ClusterSpec.reserved:type_name -> cloudless.v1.ResourceAmounts
+	3,  // 11: cloudless.v1.ClusterSpec.failover:type_name -> cloudless.v1.Failover
+	28, // 12: cloudless.v1.ClusterSpec.ingress:type_name -> cloudless.v1.Ingress
+	29, // 13: cloudless.v1.ClusterSpec.acme:type_name -> cloudless.v1.Acme
+	4,  // 14: cloudless.v1.ClusterSpec.rebalance:type_name -> cloudless.v1.Rebalance
+	30, // 15: cloudless.v1.ClusterSpec.security:type_name -> cloudless.v1.ClusterSecurity
+	31, // 16: cloudless.v1.ClusterSpec.oidc:type_name -> cloudless.v1.Oidc
+	2,  // 17: cloudless.v1.ClusterSpec.storage:type_name -> cloudless.v1.ObjectStorage
+	6,  // 18: cloudless.v1.NodeClass.liveness:type_name -> cloudless.v1.Liveness
+	5,  // 19: cloudless.v1.NodeClass.overcommit:type_name -> cloudless.v1.Overcommit
+	27, // 20: cloudless.v1.NodeClass.reserved:type_name -> cloudless.v1.ResourceAmounts
+	27, // 21: cloudless.v1.WorkloadDefaults.requests:type_name -> cloudless.v1.ResourceAmounts
+	27, // 22: cloudless.v1.WorkloadDefaults.limits:type_name -> cloudless.v1.ResourceAmounts
+	32, // 23: cloudless.v1.WorkloadDefaults.restart:type_name -> cloudless.v1.Restart
+	33, // 24: cloudless.v1.WorkloadDefaults.stop:type_name -> cloudless.v1.Stop
+	25, // 25: cloudless.v1.Configuration.metadata:type_name -> cloudless.v1.Metadata
+	12, // 26: cloudless.v1.Configuration.spec:type_name -> cloudless.v1.ConfigurationSpec
+	1,  // 27: cloudless.v1.ConfigurationSpec.cluster:type_name -> cloudless.v1.ClusterSpec
+	34, // 28: cloudless.v1.ConfigurationSpec.changes:type_name -> cloudless.v1.FieldChange
+	14, // 29: cloudless.v1.ClusterStatus.servers:type_name -> cloudless.v1.ServerStatus
+	25, // 30: cloudless.v1.Event.metadata:type_name -> cloudless.v1.Metadata
+	16, // 31: cloudless.v1.Event.spec:type_name -> cloudless.v1.EventSpec
+	35, // 32: cloudless.v1.EventSpec.time:type_name -> google.protobuf.Timestamp
+	25, // 33: cloudless.v1.Token.metadata:type_name -> cloudless.v1.Metadata
+	18, // 34: cloudless.v1.Token.spec:type_name -> cloudless.v1.TokenSpec
+	19, // 35: cloudless.v1.Token.status:type_name -> cloudless.v1.TokenStatus
+	35, // 36: cloudless.v1.TokenSpec.expire_time:type_name -> google.protobuf.Timestamp
+	36, // 37: cloudless.v1.TokenSpec.renew:type_name -> google.protobuf.Duration
+	35, // 38: cloudless.v1.TokenSpec.renew_until:type_name -> google.protobuf.Timestamp
+	24, // 39: cloudless.v1.TokenSpec.node_labels:type_name -> cloudless.v1.TokenSpec.NodeLabelsEntry
+	35, // 40: cloudless.v1.TokenStatus.last_use_time:type_name -> google.protobuf.Timestamp
+	35, // 41: cloudless.v1.TokenStatus.old_expire_time:type_name -> google.protobuf.Timestamp
+	25, // 42: cloudless.v1.Image.metadata:type_name -> cloudless.v1.Metadata
+	21, // 43: cloudless.v1.Image.status:type_name -> cloudless.v1.ImageStatus
+	35, // 44: cloudless.v1.ImageStatus.expire_time:type_name -> google.protobuf.Timestamp
+	35, // 45: cloudless.v1.ImageStatus.push_time:type_name -> google.protobuf.Timestamp
+	25, // 46: cloudless.v1.Login.metadata:type_name -> cloudless.v1.Metadata
+	23, // 47: cloudless.v1.Login.spec:type_name -> cloudless.v1.LoginSpec
+	48, // [48:48] is the sub-list for method output_type
+	48, // [48:48] is the sub-list for method input_type
+	48, // [48:48] is the sub-list for extension type_name
+	48, // [48:48] is the sub-list for extension extendee
+	0,  // [0:48] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_cluster_proto_init() }
@@ -2511,18 +2595,18 @@ func file_cloudless_v1_cluster_proto_init() {
 	file_cloudless_v1_security_proto_init()
 	file_cloudless_v1_workload_proto_init()
 	file_cloudless_v1_cluster_proto_msgTypes[1].OneofWrappers = []any{}
-	file_cloudless_v1_cluster_proto_msgTypes[2].OneofWrappers = []any{}
 	file_cloudless_v1_cluster_proto_msgTypes[3].OneofWrappers = []any{}
 	file_cloudless_v1_cluster_proto_msgTypes[4].OneofWrappers = []any{}
-	file_cloudless_v1_cluster_proto_msgTypes[7].OneofWrappers = []any{}
-	file_cloudless_v1_cluster_proto_msgTypes[9].OneofWrappers = []any{}
+	file_cloudless_v1_cluster_proto_msgTypes[5].OneofWrappers = []any{}
+	file_cloudless_v1_cluster_proto_msgTypes[8].OneofWrappers = []any{}
+	file_cloudless_v1_cluster_proto_msgTypes[10].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_cluster_proto_rawDesc), len(file_cloudless_v1_cluster_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   24,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

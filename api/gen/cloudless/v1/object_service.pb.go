@@ -1984,14 +1984,18 @@ type NodeStorage struct {
 	Zone    string                 `protobuf:"bytes,3,opt,name=zone,proto3" json:"zone,omitempty"`
 	Class   string                 `protobuf:"bytes,4,opt,name=class,proto3" json:"class,omitempty"`
 	// "online", "offline", "full", "draining" or "none" if it keeps no data.
-	State         string                 `protobuf:"bytes,5,opt,name=state,proto3" json:"state,omitempty"`
-	Capacity      int64                  `protobuf:"varint,6,opt,name=capacity,proto3" json:"capacity,omitempty"`
-	Used          int64                  `protobuf:"varint,7,opt,name=used,proto3" json:"used,omitempty"`
-	Free          int64                  `protobuf:"varint,8,opt,name=free,proto3" json:"free,omitempty"`
-	Chunks        int64                  `protobuf:"varint,9,opt,name=chunks,proto3" json:"chunks,omitempty"`
-	ScrubTime     *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=scrub_time,json=scrubTime,proto3" json:"scrub_time,omitempty"`
-	Damaged       int64                  `protobuf:"varint,11,opt,name=damaged,proto3" json:"damaged,omitempty"`
-	Problem       string                 `protobuf:"bytes,12,opt,name=problem,proto3" json:"problem,omitempty"`
+	State     string                 `protobuf:"bytes,5,opt,name=state,proto3" json:"state,omitempty"`
+	Capacity  int64                  `protobuf:"varint,6,opt,name=capacity,proto3" json:"capacity,omitempty"`
+	Used      int64                  `protobuf:"varint,7,opt,name=used,proto3" json:"used,omitempty"`
+	Free      int64                  `protobuf:"varint,8,opt,name=free,proto3" json:"free,omitempty"`
+	Chunks    int64                  `protobuf:"varint,9,opt,name=chunks,proto3" json:"chunks,omitempty"`
+	ScrubTime *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=scrub_time,json=scrubTime,proto3" json:"scrub_time,omitempty"`
+	Damaged   int64                  `protobuf:"varint,11,opt,name=damaged,proto3" json:"damaged,omitempty"`
+	Problem   string                 `protobuf:"bytes,12,opt,name=problem,proto3" json:"problem,omitempty"`
+	// While the node drains: how many of its chunks have too few copies on other nodes, as was found last.
+	Leaving int64 `protobuf:"varint,13,opt,name=leaving,proto3" json:"leaving,omitempty"`
+	// The node drains, and nothing is lost if it is removed: other nodes have copies of all that it had.
+	Emptied       bool `protobuf:"varint,14,opt,name=emptied,proto3" json:"emptied,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2108,6 +2112,20 @@ func (x *NodeStorage) GetProblem() string {
 		return x.Problem
 	}
 	return ""
+}
+
+func (x *NodeStorage) GetLeaving() int64 {
+	if x != nil {
+		return x.Leaving
+	}
+	return 0
+}
+
+func (x *NodeStorage) GetEmptied() bool {
+	if x != nil {
+		return x.Emptied
+	}
+	return false
 }
 
 type ScrubStorageRequest struct {
@@ -2459,7 +2477,7 @@ const file_cloudless_v1_object_service_proto_rawDesc = "" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\trepairEnd\x12\x18\n" +
 	"\aservers\x18\v \x03(\tR\aservers\x12\x16\n" +
 	"\x06leader\x18\f \x01(\tR\x06leader\x12%\n" +
-	"\x0egarbage_chunks\x18\r \x01(\x03R\rgarbageChunks\"\xc7\x02\n" +
+	"\x0egarbage_chunks\x18\r \x01(\x03R\rgarbageChunks\"\xfb\x02\n" +
 	"\vNodeStorage\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x19\n" +
 	"\bnode_uid\x18\x02 \x01(\tR\anodeUid\x12\x12\n" +
@@ -2474,7 +2492,9 @@ const file_cloudless_v1_object_service_proto_rawDesc = "" +
 	"scrub_time\x18\n" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\tscrubTime\x12\x18\n" +
 	"\adamaged\x18\v \x01(\x03R\adamaged\x12\x18\n" +
-	"\aproblem\x18\f \x01(\tR\aproblem\"U\n" +
+	"\aproblem\x18\f \x01(\tR\aproblem\x12\x18\n" +
+	"\aleaving\x18\r \x01(\x03R\aleaving\x12\x18\n" +
+	"\aemptied\x18\x0e \x01(\bR\aemptied\"U\n" +
 	"\x13ScrubStorageRequest\x12\x1f\n" +
 	"\x05nodes\x18\x01 \x03(\tB\t\xbaH\x06\x92\x01\x03\x10\xe8\aR\x05nodes\x12\x1d\n" +
 	"\x04rate\x18\x02 \x01(\tB\t\xbaH\x06r\x04\xd0\xc6'\x01R\x04rate\"\x16\n" +

@@ -1858,6 +1858,21 @@ func (m *NodeStorage) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.Emptied {
+		i--
+		if m.Emptied {
+			dAtA[i] = 1
+		} else {
+			dAtA[i] = 0
+		}
+		i--
+		dAtA[i] = 0x70
+	}
+	if m.Leaving != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Leaving))
+		i--
+		dAtA[i] = 0x68
+	}
 	if len(m.Problem) > 0 {
 		i -= len(m.Problem)
 		copy(dAtA[i:], m.Problem)
@@ -2913,6 +2928,12 @@ func (m *NodeStorage) SizeVT() (n int) {
 	l = len(m.Problem)
 	if l > 0 {
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
+	}
+	if m.Leaving != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.Leaving))
+	}
+	if m.Emptied {
+		n += 2
 	}
 	n += len(m.unknownFields)
 	return n
@@ -8292,6 +8313,45 @@ func (m *NodeStorage) UnmarshalVT(dAtA []byte) error {
 			}
 			m.Problem = string(dAtA[iNdEx:postIndex])
 			iNdEx = postIndex
+		case 13:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Leaving", wireType)
+			}
+			m.Leaving = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Leaving |= int64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 14:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Emptied", wireType)
+			}
+			var v int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				v |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			m.Emptied = bool(v != 0)
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])

@@ -247,15 +247,16 @@ var ServerService_ServiceDesc = grpc.ServiceDesc{
 }
 
 const (
-	PeerService_GetProgress_FullMethodName     = "/cloudless.v1.PeerService/GetProgress"
-	PeerService_LocateServer_FullMethodName    = "/cloudless.v1.PeerService/LocateServer"
-	PeerService_ListCopies_FullMethodName      = "/cloudless.v1.PeerService/ListCopies"
-	PeerService_CopyImage_FullMethodName       = "/cloudless.v1.PeerService/CopyImage"
-	PeerService_GetGossipKey_FullMethodName    = "/cloudless.v1.PeerService/GetGossipKey"
-	PeerService_DropImage_FullMethodName       = "/cloudless.v1.PeerService/DropImage"
-	PeerService_PassCalls_FullMethodName       = "/cloudless.v1.PeerService/PassCalls"
-	PeerService_ReportTokenUses_FullMethodName = "/cloudless.v1.PeerService/ReportTokenUses"
-	PeerService_ReportOverQuota_FullMethodName = "/cloudless.v1.PeerService/ReportOverQuota"
+	PeerService_GetProgress_FullMethodName        = "/cloudless.v1.PeerService/GetProgress"
+	PeerService_LocateServer_FullMethodName       = "/cloudless.v1.PeerService/LocateServer"
+	PeerService_ListCopies_FullMethodName         = "/cloudless.v1.PeerService/ListCopies"
+	PeerService_CopyImage_FullMethodName          = "/cloudless.v1.PeerService/CopyImage"
+	PeerService_GetGossipKey_FullMethodName       = "/cloudless.v1.PeerService/GetGossipKey"
+	PeerService_DropImage_FullMethodName          = "/cloudless.v1.PeerService/DropImage"
+	PeerService_PassCalls_FullMethodName          = "/cloudless.v1.PeerService/PassCalls"
+	PeerService_ReportTokenUses_FullMethodName    = "/cloudless.v1.PeerService/ReportTokenUses"
+	PeerService_ReportOverQuota_FullMethodName    = "/cloudless.v1.PeerService/ReportOverQuota"
+	PeerService_RecordStorageEvent_FullMethodName = "/cloudless.v1.PeerService/RecordStorageEvent"
 )
 
 // PeerServiceClient is the client API for PeerService service.
@@ -286,6 +287,8 @@ type PeerServiceClient interface {
 	ReportTokenUses(ctx context.Context, in *ReportTokenUsesRequest, opts ...grpc.CallOption) (*ReportTokenUsesResponse, error)
 	// That the calling server has refused to put an object, because of a quota.
 	ReportOverQuota(ctx context.Context, in *ReportOverQuotaRequest, opts ...grpc.CallOption) (*ReportOverQuotaResponse, error)
+	// Makes an event of what the calling server, which leads the names of objects, has to tell of the object store.
+	RecordStorageEvent(ctx context.Context, in *RecordStorageEventRequest, opts ...grpc.CallOption) (*RecordStorageEventResponse, error)
 }
 
 type peerServiceClient struct {
@@ -389,6 +392,16 @@ func (c *peerServiceClient) ReportOverQuota(ctx context.Context, in *ReportOverQ
 	return out, nil
 }
 
+func (c *peerServiceClient) RecordStorageEvent(ctx context.Context, in *RecordStorageEventRequest, opts ...grpc.CallOption) (*RecordStorageEventResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RecordStorageEventResponse)
+	err := c.cc.Invoke(ctx, PeerService_RecordStorageEvent_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // PeerServiceServer is the server API for PeerService service.
 // All implementations must embed UnimplementedPeerServiceServer
 // for forward compatibility.
@@ -417,6 +430,8 @@ type PeerServiceServer interface {
 	ReportTokenUses(context.Context, *ReportTokenUsesRequest) (*ReportTokenUsesResponse, error)
 	// That the calling server has refused to put an object, because of a quota.
 	ReportOverQuota(context.Context, *ReportOverQuotaRequest) (*ReportOverQuotaResponse, error)
+	// Makes an event of what the calling server, which leads the names of objects, has to tell of the object store.
+	RecordStorageEvent(context.Context, *RecordStorageEventRequest) (*RecordStorageEventResponse, error)
 	mustEmbedUnimplementedPeerServiceServer()
 }
 
@@ -453,6 +468,9 @@ func (UnimplementedPeerServiceServer) ReportTokenUses(context.Context, *ReportTo
 }
 func (UnimplementedPeerServiceServer) ReportOverQuota(context.Context, *ReportOverQuotaRequest) (*ReportOverQuotaResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ReportOverQuota not implemented")
+}
+func (UnimplementedPeerServiceServer) RecordStorageEvent(context.Context, *RecordStorageEventRequest) (*RecordStorageEventResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RecordStorageEvent not implemented")
 }
 func (UnimplementedPeerServiceServer) mustEmbedUnimplementedPeerServiceServer() {}
 func (UnimplementedPeerServiceServer) testEmbeddedByValue()                     {}
@@ -626,6 +644,24 @@ func _PeerService_ReportOverQuota_Handler(srv interface{}, ctx context.Context, 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _PeerService_RecordStorageEvent_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RecordStorageEventRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PeerServiceServer).RecordStorageEvent(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PeerService_RecordStorageEvent_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PeerServiceServer).RecordStorageEvent(ctx, req.(*RecordStorageEventRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // PeerService_ServiceDesc is the grpc.ServiceDesc for PeerService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -664,6 +700,10 @@ var PeerService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ReportOverQuota",
 			Handler:    _PeerService_ReportOverQuota_Handler,
+		},
+		{
+			MethodName: "RecordStorageEvent",
+			Handler:    _PeerService_RecordStorageEvent_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
