@@ -37,7 +37,7 @@ func (c *cluster) founder() string {
 // chooseOn lets a server lead the control group until the test or the returned function ends that.
 func (c *cluster) chooseOn(s *server) (stop func()) {
 	c.t.Helper()
-	ctx, cancel := context.WithCancelCause(c.t.Context())
+	ctx, cancel := context.WithCancelCause(context.Background()) // that of the test ends before its cleanups
 	ended := make(chan error, 1)
 	go func() { ended <- s.ChooseFounder(ctx, c.store, c) }()
 	stopped := false

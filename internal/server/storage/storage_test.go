@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 
@@ -22,32 +23,13 @@ import (
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
-// begun counts how often the loops of a server began, or began again.
-type begun struct {
-	slog.Handler
-	again chan string
-}
-
-func (b begun) Handle(_ context.Context, r slog.Record) error {
-	if r.Level >= slog.LevelError {
-		select {
-		case b.again <- r.Message:
-		default:
-		}
-	}
-	return nil
-}
-
-func (b begun) Enabled(context.Context, slog.Level) bool { return true }
-func (b begun) WithAttrs([]slog.Attr) slog.Handler       { return b }
-func (b begun) WithGroup(string) slog.Handler            { return b }
-
 // newStorage is the object store of a server that is alone, and its names.
-func newStorage(t *testing.T, logger *slog.Logger) (*Storage, *names.Group) {
+func newStorage(t *testing.T) (*Storage, *names.Group) {
 	t.Helper()
+	logger := slog.New(slog.DiscardHandler)
 	dir := t.TempDir()
 	group, err := names.Open(t.Context(), names.Options{
-		Dir: filepath.Join(dir, "names"), Reached: filepath.Join(dir, "reached"), ServerID: "server-1", Bootstrap: true, Logger: slog.New(slog.DiscardHandler),
+		Dir: filepath.Join(dir, "names"), Reached: filepath.Join(dir, "reached"), ServerID: "server-1", Bootstrap: true, Logger: logger,
 	})
 	must(t, err)
 	t.Cleanup(func() { must(t, group.Close()) })
@@ -78,7 +60,7 @@ func (s *Storage) leads(t *testing.T) bool {
 
 // The engine works as soon as it is open. The loops run while Run does, and nothing is left after Close.
 func TestTheStoreStartsAndEnds(t *testing.T) {
-	s, group := newStorage(t, slog.New(slog.DiscardHandler))
+	s, group := newStorage(t)
 	put := func(key string) error {
 		_, err := s.Put(t.Context(), bucket, object.PutRequest{Key: key, Body: strings.NewReader("meow"), Size: 4})
 		return err
@@ -124,11 +106,11 @@ func answer(h http.Handler, method string, headers map[string]string) string {
 
 // S3 clients and browsers that ask for them get to the gateway, and all others past it.
 func TestFrontEnds(t *testing.T) {
-	s, _ := newStorage(t, slog.New(slog.DiscardHandler))
+	s, _ := newStorage(t)
 	defer s.Close()
 	passed := atomic.Int32{}
 	others := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { passed.Add(1) })
-	if answer(s.Handler(others), http.MethodGet, signed); passed.Load() != 1 {
+	if answer(s.Handler(others), http.MethodGet, signed()); passed.Load() != 1 {
 		t.Error("before Serve, a signed request did not get past the gateway")
 	}
 	server := grpc.NewServer()
@@ -139,7 +121,7 @@ func TestFrontEnds(t *testing.T) {
 		}
 	}
 	h := s.Handler(others)
-	if got := answer(h, http.MethodGet, signed); !strings.Contains(got, "InvalidAccessKeyId") {
+	if got := answer(h, http.MethodGet, signed()); !strings.Contains(got, "InvalidAccessKeyId") {
 		t.Errorf("a signed request got %q", got)
 	}
 	answer(h, http.MethodOptions, map[string]string{"Origin": "https://example.com", "Access-Control-Request-Method": "GET"})
@@ -153,46 +135,31 @@ func TestFrontEnds(t *testing.T) {
 	}
 }
 
-var signed = map[string]string{
-	"Authorization": "AWS4-HMAC-SHA256 Credential=clabcdefghijklmnopqr/20260101/us-east-1/s3/aws4_request, SignedHeaders=host;x-amz-date, Signature=" + strings.Repeat("0", 64),
-	"X-Amz-Date":    "20260101T000000Z", "X-Amz-Content-Sha256": "UNSIGNED-PAYLOAD",
+// signed are the headers of a request that is signed by an access key that does not exist.
+func signed() map[string]string {
+	now := time.Now().UTC()
+	return map[string]string{
+		"Authorization": "AWS4-HMAC-SHA256 Credential=clabcdefghijklmnopqr/" + now.Format("20060102") +
+			"/us-east-1/s3/aws4_request, SignedHeaders=host;x-amz-date, Signature=" + strings.Repeat("0", 64),
+		"X-Amz-Date": now.Format("20060102T150405Z"), "X-Amz-Content-Sha256": "UNSIGNED-PAYLOAD",
+	}
 }
 
 // A process can answer S3 clients once. Another server in it goes on without, and takes over when the first one has ended.
 func TestOneServerOfAProcessAnswersS3Clients(t *testing.T) {
-	first, _ := newStorage(t, slog.New(slog.DiscardHandler))
+	first, _ := newStorage(t)
 	must(t, first.Serve(grpc.NewServer(), s3test.NewDirectory(first.Store)))
-	second, _ := newStorage(t, slog.New(slog.DiscardHandler))
+	second, _ := newStorage(t)
 	must(t, second.Serve(grpc.NewServer(), s3test.NewDirectory(second.Store)))
 	if first.gateway == nil || second.gateway != nil {
 		t.Error("not the first server answers S3 clients")
 	}
 	second.Close()
 	first.Close()
-	third, _ := newStorage(t, slog.New(slog.DiscardHandler))
+	third, _ := newStorage(t)
 	must(t, third.Serve(grpc.NewServer(), s3test.NewDirectory(third.Store)))
 	if third.gateway == nil {
 		t.Error("the gateway of a server that has ended is still there")
 	}
 	third.Close()
-}
-
-// Loops that fail, such as on a disk that cannot be read, begin again after a pause.
-func TestLoopsThatFailBeginAgain(t *testing.T) {
-	again := make(chan string, 10)
-	s, group := newStorage(t, slog.New(begun{again: again}))
-	defer s.Close()
-	must(t, group.Close())
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- s.lead(ctx) }()
-	for range 2 {
-		if message := <-again; !strings.Contains(message, "begin again") {
-			t.Errorf("the log says %q", message)
-		}
-	}
-	cancel()
-	if err := <-ended; err != nil {
-		t.Errorf("the loops ended with %v", err)
-	}
 }
