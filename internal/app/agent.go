@@ -23,6 +23,7 @@ import (
 	"github.com/cloudless/cloudless/internal/agent/chunks"
 	workload "github.com/cloudless/cloudless/internal/agent/identity"
 	"github.com/cloudless/cloudless/internal/agent/machine"
+	"github.com/cloudless/cloudless/internal/agent/origin"
 	"github.com/cloudless/cloudless/internal/agent/secrets"
 	"github.com/cloudless/cloudless/internal/agent/storage"
 	"github.com/cloudless/cloudless/internal/cli/command"
@@ -31,6 +32,7 @@ import (
 	"github.com/cloudless/cloudless/internal/driver"
 	"github.com/cloudless/cloudless/internal/enroll"
 	"github.com/cloudless/cloudless/internal/identity"
+	way "github.com/cloudless/cloudless/internal/ingress/origin"
 	"github.com/cloudless/cloudless/internal/logind"
 	"github.com/cloudless/cloudless/internal/nodenet"
 	"github.com/cloudless/cloudless/internal/peering"
@@ -44,6 +46,7 @@ type member struct {
 	agent   *agent.Agent
 	rotator *identity.Rotator
 	chunks  *chunks.Chunks
+	origin  *origin.Relay
 	// name and uid are those of the node.
 	name, uid string
 	// refusal is why the last attempt to open a session failed; nil if none has failed yet.
@@ -103,6 +106,13 @@ func (l *clusterLink) registryClient() *http.Client {
 		},
 	}
 	return &http.Client{Transport: transport}
+}
+
+// dialOrigin reaches the object store at a server that answers, for the ingress of this node.
+func (l *clusterLink) dialOrigin(ctx context.Context) (net.Conn, error) {
+	config := identity.ClientTLS(l.trust, l.rotator.Certificate)
+	config.NextProtos = []string{way.Protocol}
+	return l.servers.DialTLS(ctx, config)
 }
 
 // outputAge is how long the output of a replica is kept at most.
@@ -166,6 +176,9 @@ func openMember(ctx context.Context, f *datadir.Folder, link *clusterLink, d dri
 		return nil, err
 	}
 	u.add(func() { logError(logger, "close the store of chunks", p.chunks.Close()) })
+	if p.origin, err = origin.New(origin.Options{Dir: f.RunDir(), Dial: link.dialOrigin, Logger: logger}); err != nil {
+		return nil, err
+	}
 	p.agent, err = agent.New(agent.Options{
 		DataDir: f.Path(), Client: v1.NewAgentServiceClient(conn), Drivers: []driver.Driver{d}, Machine: facts, Network: network, Mesh: connected, MeshBase: setup, Ingress: enroll.OpenIngress(f, logger), Secrets: kept, Logger: logger,
 		Identity: workload.New(workload.Options{

@@ -113,6 +113,7 @@ func (m *member) parts(ready func()) []part {
 		m.agent.Run,   // runs replicas
 		m.rotator.Run, // renews the node's certificate
 		m.chunks.Run,  // stores chunks of objects for the servers
+		m.origin.Run,  // leads routes for buckets to the servers
 		func(ctx context.Context) error {
 			select {
 			case <-ctx.Done():

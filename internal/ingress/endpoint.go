@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"io"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -21,6 +22,8 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/ingress/http1"
+	"github.com/cloudless/cloudless/internal/ingress/origin"
+	"github.com/cloudless/cloudless/internal/sleep"
 )
 
 // choices are endpoints of which one is chosen at random, by weight.
@@ -94,6 +97,7 @@ const (
 // endpoint is an address where a service is, with the connections to it. It is the same in all states.
 type endpoint struct {
 	addresses []string // host and port; the second one is tried if the first does not answer
+	greeting  string   // the first line on each connection to the object store, whose address is a socket; otherwise empty
 	failed    atomic.Int64
 	multi     func() *http.Transport // for HTTP/2
 
@@ -122,6 +126,17 @@ func (e *Engine) endpoint(known *v1.IngressEndpoint, target int32) *endpoint {
 	return to
 }
 
+// store returns the endpoint of the object store for one backend of a route. The caller holds mu.
+func (e *Engine) store(g origin.Greeting) *endpoint {
+	to := e.endpoints[g.String()]
+	if to == nil {
+		to = &endpoint{addresses: []string{e.opts.Store}, greeting: g.String()}
+		to.multi = sync.OnceValue(to.newTransport)
+		e.endpoints[g.String()] = to
+	}
+	return to
+}
+
 func (to *endpoint) failing() bool {
 	at := to.failed.Load()
 	return at != 0 && time.Now().UnixNano()-at < int64(failingFor)
@@ -136,6 +151,9 @@ func (e *connectError) Unwrap() error { return e.err }
 func (to *endpoint) dial(ctx context.Context, network string, timeout time.Duration) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
+	if to.greeting != "" {
+		return to.dialStore(ctx)
+	}
 	var d net.Dialer
 	var all []error
 	for _, address := range to.addresses {
@@ -150,6 +168,28 @@ func (to *endpoint) dial(ctx context.Context, network string, timeout time.Durat
 	}
 	to.failed.Store(time.Now().UnixNano())
 	return nil, &connectError{errors.Join(all...)}
+}
+
+// storePause is the pause between attempts to reach the agent, which may be restarting.
+const storePause = 100 * time.Millisecond
+
+// dialStore connects to the object store, by way of the agent of this node.
+func (to *endpoint) dialStore(ctx context.Context) (net.Conn, error) {
+	var d net.Dialer
+	for {
+		conn, err := d.DialContext(ctx, "unix", to.addresses[0])
+		if err == nil {
+			if _, err = io.WriteString(conn, to.greeting); err == nil {
+				to.failed.Store(0)
+				return conn, nil
+			}
+			_ = conn.Close()
+		}
+		if to.failing() || sleep.For(ctx, storePause) != nil {
+			to.failed.Store(time.Now().UnixNano())
+			return nil, &connectError{err}
+		}
+	}
 }
 
 // upstream is a connection to a backend that speaks HTTP/1.1.

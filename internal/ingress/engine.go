@@ -22,6 +22,8 @@ type Options struct {
 	LogDir string
 	// Address is where ports are opened; everywhere if it is empty.
 	Address string
+	// Store is the socket of the agent that leads to the object store.
+	Store string
 	// Connections is how many clients may be connected, 0 for a hundred thousand. A quarter of them may come from one
 	// address.
 	Connections int

@@ -51,7 +51,7 @@ var retryAfter = http1.Field{Name: "Retry-After", Value: "5"}
 func (x *exchange) send(to *endpoint) error {
 	x.choice.meter.open.Add(1)
 	defer x.choice.meter.open.Add(-1)
-	if x.route.protocol == "h2c" || x.route.protocol == "" && x.isGRPC() {
+	if to.greeting == "" && (x.route.protocol == "h2c" || x.route.protocol == "" && x.isGRPC()) {
 		return x.sendHTTP2(to)
 	}
 	return x.sendHTTP1(to)

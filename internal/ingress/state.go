@@ -9,6 +9,7 @@ import (
 	"time"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/ingress/origin"
 	"github.com/cloudless/cloudless/internal/ingress/table"
 )
 
@@ -55,9 +56,9 @@ type route struct {
 	protocol               string
 }
 
-// backend is a service that a route leads to.
+// backend is a service that a route leads to, or a part of the object store.
 type backend struct {
-	uid             string // of the service; empty if there is none
+	uid             string // of the service or bucket; empty if there is none
 	weight          int
 	wakes, starting bool
 	ready           choices
@@ -203,6 +204,12 @@ func (r *route) useLeaving() {
 
 func (e *Engine) backend(r *route, spec *v1.RouteBackend, uid string, weight int, s *state) *backend {
 	b := &backend{uid: uid, weight: weight}
+	if spec.GetBucket() != nil && uid != "" || spec.GetS3() {
+		to := e.store(origin.Greeting{Route: r.uid, Bucket: spec.GetBucket().GetName()})
+		s.endpoints[to] = true
+		b.ready.add(choice{to: to, id: strings.TrimSpace("store " + spec.GetBucket().GetName()), weight: 1, meter: r.local})
+		return b
+	}
 	service := e.config.Services[uid]
 	if service == nil {
 		return b

@@ -18,6 +18,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/ingress"
+	"github.com/cloudless/cloudless/internal/ingress/origin"
 )
 
 const (
@@ -72,7 +73,7 @@ func Serve(ctx context.Context, o Process) error {
 		o.Connections = connections()
 	}
 	p.engine = ingress.New(ingress.Options{
-		LogDir: o.LogDir, Inherited: before.ports, Connections: o.Connections, SharedUDP: dnsPort, Theirs: new(bridges).have, Logger: o.Log,
+		LogDir: o.LogDir, Store: filepath.Join(o.Dir, origin.Socket), Inherited: before.ports, Connections: o.Connections, SharedUDP: dnsPort, Theirs: new(bridges).have, Logger: o.Log,
 	})
 	defer p.engine.Close()
 	if before.known == nil {

@@ -27,8 +27,9 @@ type Ingress struct {
 	// challenges are answered by every node that answers for a route.
 	challenges map[string]*Challenge
 
-	// leading and securing are the uids of the routes that lead to a service, or need a certificate, by its path.
-	leading, securing map[string]map[string]bool
+	// leading, serving and securing are the uids of the routes that lead to a service, serve a bucket, or need a certificate,
+	// by its path.
+	leading, serving, securing map[string]map[string]bool
 	// selectors count the routes with each selector.
 	selectors map[string]int
 	parsed    map[string]selector
@@ -46,8 +47,9 @@ type Ingress struct {
 type route struct {
 	message  *v1.IngressRoute
 	selector string
-	// services and certificate are the paths of what it names, whether that exists or not.
+	// services, buckets and certificate are the paths of what it names, whether that exists or not.
 	services    []string
+	buckets     []string
 	certificate string
 }
 
@@ -69,7 +71,7 @@ type Challenge struct {
 func NewIngress(snap *state.Snapshot) *Ingress {
 	i := &Ingress{
 		routes: map[string]*route{}, certs: map[string]*Certificate{}, services: map[string]*v1.IngressService{}, challenges: map[string]*Challenge{},
-		leading: map[string]map[string]bool{}, securing: map[string]map[string]bool{}, selectors: map[string]int{}, parsed: map[string]selector{},
+		leading: map[string]map[string]bool{}, serving: map[string]map[string]bool{}, securing: map[string]map[string]bool{}, selectors: map[string]int{}, parsed: map[string]selector{},
 		changedServices: map[string]bool{}, classes: map[string]*Set{}, deltas: map[[2]*Set]*v1.IngressDown{},
 	}
 	i.setCluster(snap)
@@ -88,6 +90,8 @@ func Matters(c state.Change) bool {
 	switch c.Kind {
 	case state.KindRoute, state.KindCertificate, state.KindCertificateKey, state.KindCertificateChallenge:
 		return true
+	case state.KindBucket:
+		return c.Old == nil || c.New == nil
 	case state.KindCluster:
 		before, _ := c.Old.(*v1.Cluster)
 		after, _ := c.New.(*v1.Cluster)
@@ -134,6 +138,8 @@ func (i *Ingress) Update(snap *state.Snapshot, changes []state.Change) bool {
 			i.touchNamed(touched, i.securing, c)
 		case state.KindService:
 			i.touchNamed(touched, i.leading, c)
+		case state.KindBucket:
+			i.touchNamed(touched, i.serving, c)
 		case state.KindWorkload:
 			if sleeps(c) {
 				i.touchWorkload(snap, touched, c)
@@ -271,6 +277,9 @@ func (i *Ingress) link(uid string, r *route) {
 	for _, service := range r.services {
 		add(i.leading, service, uid)
 	}
+	for _, bucket := range r.buckets {
+		add(i.serving, bucket, uid)
+	}
 	if r.certificate != "" {
 		add(i.securing, r.certificate, uid)
 	}
@@ -283,6 +292,9 @@ func (i *Ingress) link(uid string, r *route) {
 func (i *Ingress) unlink(uid string, r *route) {
 	for _, service := range r.services {
 		remove(i.leading, service, uid)
+	}
+	for _, bucket := range r.buckets {
+		remove(i.serving, bucket, uid)
 	}
 	remove(i.securing, r.certificate, uid)
 	if i.selectors[r.selector]--; i.selectors[r.selector] == 0 {

@@ -18,8 +18,7 @@ func newRoute(snap *state.Snapshot, r *v1.Route) *route {
 		selector: r.GetSpec().GetNodes(),
 	}
 	for _, b := range r.GetSpec().GetBackends() {
-		made.services = append(made.services, path(m.GetNamespace(), b.GetService()))
-		made.message.ServiceUids = append(made.message.ServiceUids, snap.ServiceByName(m.GetNamespace(), b.GetService()).GetMetadata().GetUid())
+		made.message.ServiceUids = append(made.message.ServiceUids, made.lead(snap, m.GetNamespace(), b))
 	}
 	if name := CertificateOf(r); name != "" {
 		made.certificate = path(m.GetNamespace(), name)
@@ -28,6 +27,19 @@ func newRoute(snap *state.Snapshot, r *v1.Route) *route {
 		}
 	}
 	return made
+}
+
+// lead notes what a backend names, and returns its uid; empty if it does not exist.
+func (r *route) lead(snap *state.Snapshot, namespace string, b *v1.RouteBackend) string {
+	switch {
+	case b.GetS3():
+		return ""
+	case b.GetBucket() != nil:
+		r.buckets = append(r.buckets, path(namespace, b.GetBucket().GetName()))
+		return snap.BucketByName(namespace, b.GetBucket().GetName()).GetMetadata().GetUid()
+	}
+	r.services = append(r.services, path(namespace, b.GetService()))
+	return snap.ServiceByName(namespace, b.GetService()).GetMetadata().GetUid()
 }
 
 // usable reports whether a certificate can be served: it was made, and has its key.

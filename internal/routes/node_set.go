@@ -189,11 +189,23 @@ func differ[T comparable](from, to map[string]T) (changed []T, removed []string)
 func LeadsTo(snap *state.Snapshot, s *v1.Service) (all []*v1.Route) {
 	for r := range snap.Routes(s.GetMetadata().GetNamespace(), "") {
 		for _, b := range r.GetSpec().GetBackends() {
-			if b.GetService() == s.GetMetadata().GetName() {
+			if b.GetService() == s.GetMetadata().GetName() { // never that of a bucket
 				all = append(all, r)
 				break
 			}
 		}
 	}
 	return all
+}
+
+// Serving is a route that serves a bucket; nil if there is none.
+func Serving(snap *state.Snapshot, namespace, bucket string) *v1.Route {
+	for r := range snap.Routes(namespace, "") {
+		for _, b := range r.GetSpec().GetBackends() {
+			if b.GetBucket() != nil && b.GetBucket().GetName() == bucket {
+				return r
+			}
+		}
+	}
+	return nil
 }

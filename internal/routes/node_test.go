@@ -382,3 +382,29 @@ func BenchmarkChangeOfAnEndpoint(b *testing.B) {
 		known = now
 	}
 }
+
+// A node hears of a bucket that a route serves when it is made and when it is gone, and nothing of its content.
+func TestBucketOfARoute(t *testing.T) {
+	r := newRouteTo("www", "www.example.org")
+	r.Spec.Backends = []*v1.RouteBackend{{Bucket: &v1.RouteBucket{Name: "site"}}, {S3: true}}
+	w := newWorld(node("a", "eu"), r)
+	uids := func() []string { return w.full("eu").GetRoutes()[0].GetServiceUids() }
+	if got := uids(); !slices.Equal(got, []string{"", ""}) {
+		t.Errorf("without the bucket: %q", got)
+	}
+	bucket := &v1.Bucket{Metadata: metadata("b", "site"), Spec: &v1.BucketSpec{}}
+	w.put(bucket)
+	if got := uids(); !slices.Equal(got, []string{"b-site", ""}) {
+		t.Errorf("with the bucket: %q", got)
+	}
+	before := w.ingress.For(spec.NodeLabels(node("a", "eu")))
+	bucket.Spec.Quota = "1Gi"
+	w.put(bucket)
+	if w.ingress.For(spec.NodeLabels(node("a", "eu"))) != before {
+		t.Error("the node hears of a quota")
+	}
+	w.remove(state.KindBucket, "b-site")
+	if got := uids(); !slices.Equal(got, []string{"", ""}) {
+		t.Errorf("without the bucket again: %q", got)
+	}
+}

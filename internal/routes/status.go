@@ -208,6 +208,14 @@ func backendsOf(snap *state.Snapshot, r *v1.Route) (ready int32, reason string) 
 	namespace := r.GetMetadata().GetNamespace()
 	counted := map[string]bool{}
 	for _, b := range r.GetSpec().GetBackends() {
+		if stored(b) {
+			if b.GetBucket() != nil && snap.BucketByName(namespace, b.GetBucket().GetName()) == nil {
+				reason = cmp.Or(reason, noBucket(b)+in(namespace))
+			} else if b.GetWeight() > 0 {
+				ready++
+			}
+			continue
+		}
 		s := snap.ServiceByName(namespace, b.GetService())
 		if words := backendProblem(s, b, r.GetSpec().GetUdp() != 0); words != "" {
 			reason = cmp.Or(reason, words+in(namespace))
@@ -225,6 +233,14 @@ func backendsOf(snap *state.Snapshot, r *v1.Route) (ready int32, reason string) 
 		}
 	}
 	return ready, reason
+}
+
+// stored reports whether the object store answers for a backend.
+func stored(b *v1.RouteBackend) bool { return b.GetBucket() != nil || b.GetS3() }
+
+func noBucket(b *v1.RouteBackend) string {
+	name := b.GetBucket().GetName()
+	return fmt.Sprintf("bucket %s does not exist: make it with: cloudless bucket create %s", name, name)
 }
 
 func in(namespace string) string {
@@ -266,9 +282,15 @@ func backendProblem(s *v1.Service, b *v1.RouteBackend, udp bool) string {
 }
 
 // Unmet says what is wrong with the backends of a route that is about to be written. found returns the service with a name
-// as the transaction leaves it; coming reports whether one is about to be made.
-func Unmet(r *v1.Route, found func(name string) *v1.Service, coming func(name string) bool) (warnings []string) {
+// as the transaction leaves it; coming reports whether one is about to be made, and bucket whether there is such a bucket.
+func Unmet(r *v1.Route, found func(name string) *v1.Service, coming, bucket func(name string) bool) (warnings []string) {
 	for _, b := range r.GetSpec().GetBackends() {
+		if stored(b) {
+			if b.GetBucket() != nil && !bucket(b.GetBucket().GetName()) {
+				warnings = append(warnings, noBucket(b))
+			}
+			continue
+		}
 		s := found(b.GetService())
 		if s == nil && coming(b.GetService()) {
 			continue
@@ -360,6 +382,7 @@ func plainReason(snap *state.Snapshot, r *v1.Route, live Live) string {
 func StatusAffected(snap *state.Snapshot, changes []state.Change) map[string]bool {
 	touched, all := map[string]bool{}, false
 	named := map[string]bool{}  // services, by namespace and name
+	filled := map[string]bool{} // buckets, likewise
 	proofs := map[string]bool{} // certificates, likewise
 	for _, c := range changes {
 		for _, o := range []state.Object{c.Old, c.New} {
@@ -370,6 +393,8 @@ func StatusAffected(snap *state.Snapshot, changes []state.Change) map[string]boo
 				proofs[state.Path(o)] = true
 			case *v1.Service:
 				named[state.Path(o)] = true
+			case *v1.Bucket:
+				filled[state.Path(o)] = true
 			case *v1.Cluster:
 				all = true
 			case *v1.Node:
@@ -382,13 +407,13 @@ func StatusAffected(snap *state.Snapshot, changes []state.Change) map[string]boo
 			named[state.Path(s)] = true
 		}
 	}
-	if !all && len(named) == 0 && len(proofs) == 0 {
+	if !all && len(named)+len(filled)+len(proofs) == 0 {
 		return touched
 	}
 	for r := range snap.Routes("", "") {
 		namespace := r.GetMetadata().GetNamespace()
 		hit := all || proofs[namespace+"/"+CertificateOf(r)] || slices.ContainsFunc(r.GetSpec().GetBackends(), func(b *v1.RouteBackend) bool {
-			return named[namespace+"/"+b.GetService()]
+			return named[namespace+"/"+b.GetService()] || filled[namespace+"/"+b.GetBucket().GetName()]
 		})
 		if hit {
 			touched[r.GetMetadata().GetUid()] = true

@@ -152,6 +152,9 @@ func TestReasonsOfRoutes(t *testing.T) {
 		{"service api has no TCP port 80; it has 8080", ofHost("a.org"), all, []state.Object{api(8080)}},
 		{"service api has the TCP ports 80, 81: say which one the route leads to", ofHost("a.org", func(s *v1.RouteSpec) { s.Backends[0].Port = 0 }), all, []state.Object{api(80, 81)}},
 		{"service api has no UDP port", ofHost("", func(s *v1.RouteSpec) { s.Udp = 53 }), all, []state.Object{api(80)}},
+		{"bucket site does not exist: make it with: cloudless bucket create site", ofHost("a.org", toBucket), all, nil},
+		{"", ofHost("a.org", toBucket), all, []state.Object{site()}},
+		{"", ofHost("a.org", func(s *v1.RouteSpec) { s.Backends = []*v1.RouteBackend{{S3: true}} }), all, nil},
 		{"certificate tls-a-org is not there yet", ofHost("a.org", tls("auto")), all, []state.Object{api(80)}},
 		{
 			"certificate tls-a-org is not there yet: the authority does not answer", ofHost("a.org", tls("auto")), all,
@@ -171,6 +174,13 @@ func TestReasonsOfRoutes(t *testing.T) {
 		}
 	}
 }
+
+// toBucket leads a route to bucket site.
+func toBucket(s *v1.RouteSpec) {
+	s.Backends = []*v1.RouteBackend{{Bucket: &v1.RouteBucket{Name: "site"}, Weight: proto.Int32(1)}}
+}
+
+func site() *v1.Bucket { return &v1.Bucket{Metadata: named("b", "site"), Spec: &v1.BucketSpec{}} }
 
 // A service that sleeps is nothing wrong: the first request wakes it. One without replicas is.
 func TestReadyBackends(t *testing.T) {
@@ -196,16 +206,19 @@ func TestReadyBackends(t *testing.T) {
 func TestChangesConcernRoutes(t *testing.T) {
 	other := ofHost("b.org", tls("auto"))
 	other.Metadata, other.Spec.Backends[0].Service = named("rt", "y"), "other"
-	s := newSetting(cluster(nil), box("a", spec.NodeReady), api(80), ofHost("a.org"), other)
+	www := ofHost("c.org", toBucket)
+	www.Metadata = named("rt", "z")
+	s := newSetting(cluster(nil), box("a", spec.NodeReady), api(80), ofHost("a.org"), other, www)
 	snap := s.store.Snapshot()
 	moved := box("a", spec.NodeReady)
 	moved.Status.Usage = &v1.NodeResources{Cpu: "1"}
 	for want, change := range map[string]state.Change{
-		"rt-x":      {Kind: state.KindService, Old: api(80), New: api(81)},
-		"rt-y":      {Kind: state.KindCertificate, New: &v1.Certificate{Metadata: named("c", spec.CertificateName("b.org"))}},
-		"rt-x rt-y": {Kind: state.KindNode, Old: box("a", spec.NodeReady), New: box("a", spec.NodeOffline)},
-		"":          {Kind: state.KindNode, Old: box("a", spec.NodeReady), New: moved},
-		"rt-gone":   {Kind: state.KindRoute, Old: &v1.Route{Metadata: named("rt", "gone")}},
+		"rt-x":           {Kind: state.KindService, Old: api(80), New: api(81)},
+		"rt-y":           {Kind: state.KindCertificate, New: &v1.Certificate{Metadata: named("c", spec.CertificateName("b.org"))}},
+		"rt-z":           {Kind: state.KindBucket, New: site()},
+		"rt-x rt-y rt-z": {Kind: state.KindNode, Old: box("a", spec.NodeReady), New: box("a", spec.NodeOffline)},
+		"":               {Kind: state.KindNode, Old: box("a", spec.NodeReady), New: moved},
+		"rt-gone":        {Kind: state.KindRoute, Old: &v1.Route{Metadata: named("rt", "gone")}},
 	} {
 		var got []string
 		for uid := range routes.StatusAffected(snap, []state.Change{change}) {

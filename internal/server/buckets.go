@@ -18,10 +18,13 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	objects "github.com/cloudless/cloudless/internal/object"
 	"github.com/cloudless/cloudless/internal/roles"
+	"github.com/cloudless/cloudless/internal/routes"
 	"github.com/cloudless/cloudless/internal/server/buckets"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/policies"
+	"github.com/cloudless/cloudless/internal/server/s3"
 	"github.com/cloudless/cloudless/internal/server/storage"
+	"github.com/cloudless/cloudless/internal/server/website"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -92,6 +95,25 @@ func (s *Server) withS3(others http.Handler) http.Handler {
 		return others
 	}
 	return s.storage.Handler(others)
+}
+
+// newSites makes what answers for routes to buckets.
+func (s *Server) newSites() *website.Server {
+	o := website.Options{
+		State: s.Store, CatchUp: s.router.CatchUp, Claims: s3.Claimed, Logger: s.Logger,
+		Bucket: func(ctx context.Context, namespace, name string) (objects.Bucket, error) {
+			found, _, err := s.directory.FindBucket(ctx, namespace, name)
+			return found, err
+		},
+		KeyNamespace: func(ctx context.Context, id string) (string, error) {
+			key, _, err := s.directory.AccessKey(ctx, id)
+			return key.GetMetadata().GetNamespace(), err
+		},
+	}
+	if s.storage != nil {
+		o.Objects, o.S3 = s.storage.Store, s.storage.S3()
+	}
+	return website.New(s.stopping, o)
 }
 
 func (s *Server) runStorage(ctx context.Context) error {
@@ -191,6 +213,10 @@ func (s *bucketService) deletable(ctx context.Context, request *v1.DeleteBucketR
 	old, err := s.deleteIn(ctx, tx, namespace, request.GetName(), request.GetVersion())
 	if err != nil {
 		return of, err
+	}
+	if r := routes.Serving(snap, namespace, request.GetName()); r != nil {
+		return of, core.Refuse(codes.FailedPrecondition, "bucket %s is served by route %s; remove the route first with: %s",
+			request.GetName(), r.GetMetadata().GetName(), spec.Hint(namespace, "cloudless route rm "+r.GetMetadata().GetName()))
 	}
 	return buckets.Of(snap, old), policies.Judge(ctx, s.Core, snap, tx.batch).Refusal()
 }

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/cloudless/cloudless/api"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/routes"
 	"github.com/cloudless/cloudless/internal/spec"
@@ -30,11 +31,25 @@ func newRoutes(s *Server) *collection[*v1.Route] {
 	c.normalize, c.summary, c.public = spec.NormalizeRoute, routeSummary, spec.WithoutPasswords
 	c.present = func(snap *state.Snapshot, r *v1.Route) *v1.Route { return routes.Present(snap, r, s.live()) }
 	c.prepare = func(ctx context.Context, given *v1.Route, p *preparation) (builder[*v1.Route], error) {
+		if err := s.mayServe(ctx, given); err != nil {
+			return nil, err
+		}
 		plain, err := c.preparePlain(ctx, given, p)
 		return &routeBuilder{builder: plain, collection: c}, err
 	}
 	c.followed.touched = routes.StatusAffected
 	return c
+}
+
+// mayServe refuses a caller who would show everybody what they may not read themselves.
+func (s *Server) mayServe(ctx context.Context, r *v1.Route) error {
+	for _, b := range r.GetSpec().GetBackends() {
+		if b.GetBucket() != nil {
+			namespace := orDefault(r.GetMetadata().GetNamespace())
+			return s.Require(ctx, api.VerbGet, "object", namespace, "serve bucket "+b.GetBucket().GetName()+" as a web site")
+		}
+	}
+	return nil
 }
 
 // live is what nodes have reported; nil if nobody collects it.
@@ -91,10 +106,7 @@ func (s *routeService) WatchRoutes(request *v1.WatchRoutesRequest, stream grpc.S
 func routeSummary(r *v1.Route) string {
 	var to []string
 	for _, b := range r.GetSpec().GetBackends() {
-		text := b.GetService()
-		if b.GetPort() != 0 {
-			text += fmt.Sprintf(":%d", b.GetPort())
-		}
+		text := spec.BackendTitle(b)
 		if len(r.GetSpec().GetBackends()) > 1 {
 			text += fmt.Sprintf("=%d", b.GetWeight())
 		}
@@ -148,7 +160,7 @@ func (b *routeBuilder) describe(tx *transaction, old, now *v1.Route, change *v1.
 	change.Warnings = routes.Unmet(now, func(name string) *v1.Service { return tx.service(namespace, name) }, func(name string) bool {
 		w := tx.workload(namespace, name)
 		return w != nil && w.GetMetadata().GetDeleteTime() == nil && spec.HasService(w.GetSpec())
-	})
+	}, func(name string) bool { return tx.hasBucket(namespace, name) })
 	if change.GetAction() != spec.ActionUnchanged {
 		before, after := shownPasswords(old, now)
 		change.Fields = fieldChanges(spec.DiffObject(before, after))
@@ -181,6 +193,16 @@ func (tx *transaction) service(namespace, name string) *v1.Service {
 		return s
 	}
 	return nil
+}
+
+// hasBucket reports whether there is a bucket with a name as the transaction leaves it. None deletes buckets and writes routes.
+func (tx *transaction) hasBucket(namespace, name string) bool {
+	for b := range state.Puts[*v1.Bucket](tx.batch) {
+		if b.GetMetadata().GetName() == name && b.GetMetadata().GetNamespace() == namespace {
+			return true
+		}
+	}
+	return tx.base.BucketByName(namespace, name) != nil
 }
 
 // routes yields all routes as the transaction leaves them.

@@ -448,3 +448,30 @@ func TestWatchFollowsWhatARouteLeadsTo(t *testing.T) {
 		t.Errorf("with a problem: %v", st)
 	}
 }
+
+// A route may serve a bucket that does not exist yet, and says so. Nobody deletes a bucket that a route serves.
+func TestRouteServesABucket(t *testing.T) {
+	c, _ := withObjects(t)
+	op := c.as(core.RoleOperator)
+	www := to("www", "www.example.org", func(r *v1.Route) {
+		r.Spec.Backends = []*v1.RouteBackend{{Bucket: &v1.RouteBucket{Name: "site", NotFound: "404.html"}}}
+	})
+	made := c.leads(op, www)
+	if b := made.GetSpec().GetBackends()[0].GetBucket(); b.GetIndex() != "index.html" || !strings.HasPrefix(made.GetStatus().GetReason(), "bucket site does not exist: make it with") {
+		t.Errorf("it is %v", made)
+	}
+	_, err := op.buckets().CreateBucket(c.ctx, &v1.CreateBucketRequest{Bucket: bucketNamed("site", nil)})
+	must(t, err)
+	got, err := op.routes().GetRoute(c.ctx, &v1.GetRouteRequest{Name: "www"})
+	if err != nil || got.GetStatus().GetReady() != 1 || strings.Contains(got.GetStatus().GetReason(), "bucket") {
+		t.Errorf("with the bucket: %v, %v", got.GetStatus(), err)
+	}
+	for _, force := range []bool{false, true} {
+		_, err = op.buckets().DeleteBucket(c.ctx, &v1.DeleteBucketRequest{Name: "site", Force: force})
+		wantCode(t, err, codes.FailedPrecondition, "bucket site is served by route www; remove the route first with: cloudless route rm www")
+	}
+	_, err = op.routes().DeleteRoute(c.ctx, &v1.DeleteRouteRequest{Name: "www"})
+	must(t, err)
+	_, err = op.buckets().DeleteBucket(c.ctx, &v1.DeleteBucketRequest{Name: "site"})
+	must(t, err)
+}

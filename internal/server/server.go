@@ -29,6 +29,7 @@ import (
 	"github.com/cloudless/cloudless/internal/control/authority"
 	"github.com/cloudless/cloudless/internal/gcpacer"
 	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/ingress/origin"
 	"github.com/cloudless/cloudless/internal/registry"
 	"github.com/cloudless/cloudless/internal/server/auth"
 	"github.com/cloudless/cloudless/internal/server/buckets"
@@ -49,6 +50,7 @@ import (
 	"github.com/cloudless/cloudless/internal/server/streams"
 	"github.com/cloudless/cloudless/internal/server/svid"
 	"github.com/cloudless/cloudless/internal/server/trust"
+	"github.com/cloudless/cloudless/internal/server/website"
 	"github.com/cloudless/cloudless/internal/state"
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
@@ -220,6 +222,7 @@ type Server struct {
 	// storage is the object store; nil without names.
 	storage     *storage.Storage
 	storageNews *storage.News
+	sites       *website.Server
 	// directory knows buckets and access keys for the front ends of the object store.
 	directory *buckets.Directory
 
@@ -289,7 +292,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	}
 	s.port, err = oneport.Listen(ctx, oneport.Options{
 		Address: o.Address, Trust: o.CA.Trust(), Certificate: certificate.Certificate, Log: o.Logger,
-		Peers: peers.Protocols(), Members: []string{packets.Protocol}, Nodes: []string{disks.Protocol}, Admit: membership.AdmitMembers(s.Store), TicketKeys: o.CA.TicketKeys, Hold: sessions.HoldNodes(o.Collector), Limits: o.Strangers,
+		Peers: peers.Protocols(), Members: []string{packets.Protocol}, Nodes: []string{disks.Protocol, origin.Protocol}, Admit: membership.AdmitMembers(s.Store), TicketKeys: o.CA.TicketKeys, Hold: sessions.HoldNodes(o.Collector), Limits: o.Strangers,
 	})
 	if err != nil {
 		return nil, err
@@ -340,6 +343,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		BaseContext: func(net.Listener) context.Context { return s.stopping },
 		ConnContext: oneport.ConnContext,
 	}
+	s.sites = s.newSites()
 	return s, nil
 }
 
@@ -458,6 +462,7 @@ func (s *Server) Run(ctx context.Context) error {
 	g.Go(func() error { return s.refusals.Run(ctx) })
 	g.Go(func() error { return s.grpc.serve(s.port, s.inner) })
 	g.Go(func() error { return ignoreClosed(s.http.Serve(s.port.HTTP())) })
+	g.Go(func() error { return ignoreClosed(s.sites.Serve(s.port.Peers(origin.Protocol))) })
 	g.Go(func() error {
 		<-ctx.Done()
 		s.shutdown()
@@ -478,6 +483,7 @@ func (s *Server) shutdown() {
 	if err := s.http.Shutdown(patience); err != nil {
 		_ = s.http.Close()
 	}
+	s.sites.Shutdown(patience)
 	s.grpc.stop(patience)
 	_ = s.inner.Close()
 	if s.storage != nil {

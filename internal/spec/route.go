@@ -44,6 +44,7 @@ const (
 	defaultRouteRetries   = 2
 	defaultMaxHeaders     = "64Ki"
 	defaultPageType       = "text/html; charset=utf-8"
+	defaultIndex          = "index.html"
 )
 
 // The bounds of what a route may say.
@@ -213,15 +214,16 @@ func checkRouteKind(s *v1.RouteSpec, found *violations) {
 
 func checkBackends(s *v1.RouteSpec, found *violations) {
 	if len(s.GetBackends()) == 0 && !found.has("spec.backends") {
-		found.add("spec.backends", "is missing: say which service gets the requests, such as {service: api, port: 8080}")
+		found.add("spec.backends", "is missing: say which service or bucket gets the requests, such as {service: api, port: 8080} or {bucket: {name: site}}")
 		return
 	}
 	seen, weight := map[string]int{}, int32(0)
 	for i, b := range s.GetBackends() {
 		at := indexPath("spec.backends", i)
-		key := fmt.Sprintf("%s:%d", b.GetService(), b.GetPort())
-		if first, twice := seen[key]; twice {
-			found.add(at, "is the same service and port as %s: give it once, with the sum of the weights", indexPath("spec.backends", first))
+		checkBackend(at, b, s, found)
+		key := BackendTitle(b)
+		if first, twice := seen[key]; twice && key != "" {
+			found.add(at, "is the same as %s: give it once, with the sum of the weights", indexPath("spec.backends", first))
 		} else {
 			seen[key] = i
 		}
@@ -230,6 +232,48 @@ func checkBackends(s *v1.RouteSpec, found *violations) {
 	if weight == 0 && !found.has("spec.backends") {
 		found.add("spec.backends", "all have weight 0, so nothing would answer: give one of them a weight, or remove the route")
 	}
+}
+
+// checkBackend checks what one backend leads to.
+func checkBackend(at string, b *v1.RouteBackend, s *v1.RouteSpec, found *violations) {
+	kinds := 0
+	for _, given := range []bool{b.GetService() != "", b.GetBucket() != nil, b.GetS3()} {
+		if given {
+			kinds++
+		}
+	}
+	stored := b.GetBucket() != nil || b.GetS3()
+	switch {
+	case kinds == 0 && !found.has(at+".service"):
+		found.add(at, "leads to nothing: give a service, a bucket, or s3: true")
+	case kinds > 1:
+		found.add(at, "must be one of service, bucket and s3; make a backend for each")
+	case stored && s.GetHost() == "":
+		found.add(at, "is only for routes with a host: buckets are served by HTTP")
+	case stored && b.GetPort() != 0:
+		found.add(at+".port", "is only for services; leave it out")
+	case stored && s.GetHttp().GetBackendProtocol() == "h2c":
+		found.add("spec.http.backendProtocol", "is only for services: buckets are served by HTTP/1.1; leave it out")
+	}
+	if strings.Contains(b.GetBucket().GetIndex(), "/") {
+		found.add(at+".bucket.index", "must have no slash: it is the name of an object within each folder, such as index.html")
+	}
+	if strings.HasPrefix(b.GetBucket().GetNotFound(), "/") {
+		found.add(at+".bucket.notFound", "is the key of an object, and begins with no slash: write %s", strings.TrimLeft(b.GetBucket().GetNotFound(), "/"))
+	}
+}
+
+// BackendTitle names what a backend leads to, such as "api:8080", "bucket site" or "S3".
+func BackendTitle(b *v1.RouteBackend) string {
+	switch {
+	case b.GetS3():
+		return "S3"
+	case b.GetBucket() != nil:
+		return "bucket " + b.GetBucket().GetName()
+	case b.GetPort() != 0:
+		return fmt.Sprintf("%s:%d", b.GetService(), b.GetPort())
+	}
+	return b.GetService()
 }
 
 func weightOf(b *v1.RouteBackend) int32 {
@@ -372,6 +416,9 @@ func NormalizeRoute(r *v1.Route) {
 	s := r.Spec
 	for _, b := range s.Backends {
 		b.Weight = proto.Int32(weightOf(b))
+		if b.Bucket != nil {
+			fill(&b.Bucket.Index, defaultIndex)
+		}
 	}
 	if s.Tls == nil {
 		s.Tls = &v1.RouteTls{}

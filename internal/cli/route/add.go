@@ -30,10 +30,11 @@ type flags struct {
 	name, path, tls, certificate, nodes, proxy            string
 	response, connect, idle, maxHeaders, maxBody, backend string
 	pinHeader, pinCookie                                  string
+	bucket, index, notFound                               string
 	tcp, udp, retries                                     int32
 	redirect, plain, compress, accessLog                  bool
 	users, allow, pages, labels                           []string
-	passwords, update, detach                             bool
+	passwords, update, detach, s3                         bool
 	changed                                               func(flag string) bool
 }
 
@@ -42,22 +43,28 @@ func Add(e *command.Env) *cobra.Command {
 	var f flags
 	cmd := &cobra.Command{
 		Use:   "add HOST[/PATH] SERVICE[:PORT][=WEIGHT]...",
-		Short: "Make a service reachable from outside, by a host name or a port",
+		Short: "Make a service or bucket reachable from outside, by a host name or a port",
 		Long: "Add creates a route: every node of the ingress answers for the host, or at the TCP or UDP port, and passes requests to\n" +
 			"the services. It says which DNS records the host needs, waits until a node answers and, with --tls auto, until the\n" +
 			"certificate is there. If the wait ends early, the route stays. Repeating the command does no harm; to change a route,\n" +
 			"add --update.\n\n" +
+			"With --bucket the host is a web site, and everybody may read the objects of the bucket. With --s3 clients reach the S3\n" +
+			"API at the host, with access keys of the namespace.\n\n" +
 			"With --tls auto the cluster gets a certificate from its ACME authority, which is Let's Encrypt unless the configuration\n" +
 			"names another one (acme.directory). For that, the host's DNS records must lead to the nodes.",
 		Example: "  cloudless route add shop.example.org api:8080 --tls auto\n" +
 			"  cloudless route add shop.example.org/v2 api:8080=9 api-next:8080=1 --tls auto\n" +
 			"  cloudless route add admin.example.org admin:80 --tls auto --user ann --allow 192.0.2.0/24\n" +
+			"  cloudless route add www.example.org --bucket site --not-found 404.html --tls auto\n" +
+			"  cloudless route add s3.example.org --s3 --tls auto\n" +
 			"  cloudless route add --tcp 5432 db:5432 --nodes zone=eu\n" +
 			"  cloudless route add --udp 53 dns:53",
 		Args: func(cmd *cobra.Command, args []string) error {
 			least, words := 2, []string{"HOST", "SERVICE:PORT"}
 			if cmd.Flags().Changed("tcp") || cmd.Flags().Changed("udp") {
 				least, words = 1, words[1:]
+			} else if cmd.Flags().Changed("bucket") || f.s3 {
+				least = 1
 			}
 			if len(args) < least {
 				return command.Usagef(cmd, "%s is missing: %s", words[len(args)], cmd.UseLine())
@@ -91,6 +98,10 @@ func (f *flags) register(cmd *cobra.Command) {
 	flags.StringVar(&f.path, "path", "", "only requests for this `path` and below it, such as /v2")
 	flags.Int32Var(&f.tcp, "tcp", 0, "TCP `port` that nodes open, instead of a host")
 	flags.Int32Var(&f.udp, "udp", 0, "UDP `port` that nodes open, instead of a host")
+	flags.StringVar(&f.bucket, "bucket", "", "serve this `bucket` as a web site, instead of a service")
+	flags.StringVar(&f.index, "index", "", "`name` of the object that is shown of a folder (default: index.html)")
+	flags.StringVar(&f.notFound, "not-found", "", "`key` of the object that is shown with status 404")
+	flags.BoolVar(&f.s3, "s3", false, "serve the S3 API, instead of a service")
 	flags.StringVar(&f.tls, "tls", "", "where the certificate is from: auto (ACME), cluster, own or off (default)")
 	flags.StringVar(&f.certificate, "certificate", "", "`name` of a certificate of yours; implies --tls own")
 	flags.BoolVar(&f.redirect, "redirect", false, "redirect plain HTTP to HTTPS (default with TLS)")
@@ -125,20 +136,16 @@ func (f *flags) register(cmd *cobra.Command) {
 
 // route makes the route of the arguments and flags.
 func (f *flags) route(namespace string, args []string) (*v1.Route, error) {
+	var err error
 	s := &v1.RouteSpec{Path: f.path, Tcp: f.tcp, Udp: f.udp, Allow: f.allow, ProxyProtocol: f.proxy, Nodes: f.nodes}
 	if !f.changed("tcp") && !f.changed("udp") {
-		var err error
 		if s.Host, s.Path, err = hostAndPath(args[0], f.path); err != nil {
 			return nil, err
 		}
 		args = args[1:]
 	}
-	for _, text := range args {
-		b, err := backend(text)
-		if err != nil {
-			return nil, err
-		}
-		s.Backends = append(s.Backends, b)
+	if s.Backends, err = f.backends(args); err != nil {
+		return nil, err
 	}
 	switch {
 	case f.redirect && f.plain:
@@ -166,6 +173,31 @@ func (f *flags) route(namespace string, args []string) (*v1.Route, error) {
 		ApiVersion: spec.APIVersion, Kind: spec.KindRoute,
 		Metadata: &v1.Metadata{Name: cmp.Or(f.name, spec.RouteName(s)), Namespace: namespace, Labels: labels}, Spec: s,
 	}, nil
+}
+
+// backends are what the route leads to: services, a bucket or S3.
+func (f *flags) backends(services []string) (all []*v1.RouteBackend, err error) {
+	bucket := f.changed("bucket")
+	switch {
+	case bucket && f.s3:
+		return nil, errors.New("--bucket and --s3 exclude each other: make a route for each")
+	case (bucket || f.s3) && len(services) > 0:
+		return nil, fmt.Errorf("%.64q is a service, and --bucket and --s3 are given instead of services: make a route for each", services[0])
+	case !bucket && (f.index != "" || f.notFound != ""):
+		return nil, errors.New("--index and --not-found are for a web site: say which with --bucket")
+	case f.s3:
+		return []*v1.RouteBackend{{S3: true}}, nil
+	case bucket:
+		return []*v1.RouteBackend{{Bucket: &v1.RouteBucket{Name: f.bucket, Index: f.index, NotFound: f.notFound}}}, nil
+	}
+	for _, text := range services {
+		b, err := backend(text)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, b)
+	}
+	return all, nil
 }
 
 func (f *flags) http() (*v1.RouteHttp, error) {

@@ -132,7 +132,7 @@ func percent(share float64) string {
 	return fmt.Sprintf("%.0f %%", share*100)
 }
 
-// Backends are the services of a route in one line, such as "api:8080 90 %, api-next:8080 10 %".
+// Backends are what a route leads to in one line, such as "api:8080 90 %, api-next:8080 10 %".
 func Backends(r *v1.Route) string {
 	all, sum := r.GetSpec().GetBackends(), int32(0)
 	for _, b := range all {
@@ -140,10 +140,7 @@ func Backends(r *v1.Route) string {
 	}
 	var texts []string
 	for _, b := range all {
-		text := b.GetService()
-		if b.GetPort() != 0 {
-			text += fmt.Sprintf(":%d", b.GetPort())
-		}
+		text := spec.BackendTitle(b)
 		if len(all) > 1 && sum > 0 {
 			text += fmt.Sprintf(" %.3g %%", float64(b.GetWeight())*100/float64(sum))
 		}

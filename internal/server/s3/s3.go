@@ -126,3 +126,6 @@ func (g *Gateway) Close() {
 func Signed(r *http.Request) bool {
 	return claimedKey(r) != ""
 }
+
+// Claimed is the access key that a request names; empty without an AWS signature. Nothing has checked the signature.
+func Claimed(r *http.Request) string { return claimedKey(r) }

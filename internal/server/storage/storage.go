@@ -98,6 +98,14 @@ func (s *Storage) Handler(others http.Handler) http.Handler {
 	})
 }
 
+// S3 answers all requests as those of S3 clients; nil if this server does not.
+func (s *Storage) S3() http.Handler {
+	if s.gateway == nil {
+		return nil
+	}
+	return s.gateway
+}
+
 // preflight is whether a browser asks if a page may send a request. The API itself answers no pages of others.
 func preflight(r *http.Request) bool {
 	return r.Method == http.MethodOptions && r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != ""

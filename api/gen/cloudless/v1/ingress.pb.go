@@ -351,7 +351,7 @@ type IngressRoute struct {
 	Spec *RouteSpec `protobuf:"bytes,4,opt,name=spec,proto3" json:"spec,omitempty"`
 	// Without TLS or before there is a certificate: empty.
 	CertificateUid string `protobuf:"bytes,5,opt,name=certificate_uid,json=certificateUid,proto3" json:"certificate_uid,omitempty"`
-	// One for each backend of the spec. A service that does not exist has no uid.
+	// One for each backend of the spec, the uid of its service or bucket. What does not exist has no uid, nor has S3.
 	ServiceUids   []string `protobuf:"bytes,6,rep,name=service_uids,json=serviceUids,proto3" json:"service_uids,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

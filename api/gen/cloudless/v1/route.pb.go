@@ -23,7 +23,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// A public way to services: a host and a path for HTTP, or a TCP or UDP port. Every node of the ingress answers for it.
+// A public way to services and buckets: a host and a path for HTTP, or a TCP or UDP port. Every node of the ingress answers for it.
 type Route struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	ApiVersion    string                 `protobuf:"bytes,1,opt,name=api_version,json=apiVersion,proto3" json:"api_version,omitempty"`
@@ -226,6 +226,7 @@ func (x *RouteSpec) GetNodes() string {
 	return ""
 }
 
+// A backend has exactly one of service, bucket and s3.
 type RouteBackend struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// A service of the same namespace.
@@ -233,7 +234,11 @@ type RouteBackend struct {
 	// The port of the service; may be left out if the service has only one.
 	Port int32 `protobuf:"varint,2,opt,name=port,proto3" json:"port,omitempty"`
 	// Its share of the requests compared to the other backends; 1 if not given. A backend with 0 gets none.
-	Weight        *int32 `protobuf:"varint,3,opt,name=weight,proto3,oneof" json:"weight,omitempty"`
+	Weight *int32 `protobuf:"varint,3,opt,name=weight,proto3,oneof" json:"weight,omitempty"`
+	// Only for routes with a host: a bucket of the same namespace, whose objects everybody may then read as a web site.
+	Bucket *RouteBucket `protobuf:"bytes,4,opt,name=bucket,proto3" json:"bucket,omitempty"`
+	// Only for routes with a host: the S3 API, for the access keys of the same namespace.
+	S3            bool `protobuf:"varint,5,opt,name=s3,proto3" json:"s3,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -289,6 +294,83 @@ func (x *RouteBackend) GetWeight() int32 {
 	return 0
 }
 
+func (x *RouteBackend) GetBucket() *RouteBucket {
+	if x != nil {
+		return x.Bucket
+	}
+	return nil
+}
+
+func (x *RouteBackend) GetS3() bool {
+	if x != nil {
+		return x.S3
+	}
+	return false
+}
+
+// A bucket as a web site. The key of an object is the path of the request without the first slash.
+type RouteBucket struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// What is shown of a folder: the end of the key for paths that end with a slash; "index.html" if empty.
+	Index string `protobuf:"bytes,2,opt,name=index,proto3" json:"index,omitempty"`
+	// The key of the object that is shown with status 404; a short text if empty.
+	NotFound      string `protobuf:"bytes,3,opt,name=not_found,json=notFound,proto3" json:"not_found,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RouteBucket) Reset() {
+	*x = RouteBucket{}
+	mi := &file_cloudless_v1_route_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RouteBucket) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RouteBucket) ProtoMessage() {}
+
+func (x *RouteBucket) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_route_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RouteBucket.ProtoReflect.Descriptor instead.
+func (*RouteBucket) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_route_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *RouteBucket) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *RouteBucket) GetIndex() string {
+	if x != nil {
+		return x.Index
+	}
+	return ""
+}
+
+func (x *RouteBucket) GetNotFound() string {
+	if x != nil {
+		return x.NotFound
+	}
+	return ""
+}
+
 type RouteTls struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// "auto": a certificate of the ACME authority of the cluster. "cluster": a certificate of the cluster's own authority.
@@ -302,7 +384,7 @@ type RouteTls struct {
 
 func (x *RouteTls) Reset() {
 	*x = RouteTls{}
-	mi := &file_cloudless_v1_route_proto_msgTypes[3]
+	mi := &file_cloudless_v1_route_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -314,7 +396,7 @@ func (x *RouteTls) String() string {
 func (*RouteTls) ProtoMessage() {}
 
 func (x *RouteTls) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_route_proto_msgTypes[3]
+	mi := &file_cloudless_v1_route_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -327,7 +409,7 @@ func (x *RouteTls) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RouteTls.ProtoReflect.Descriptor instead.
 func (*RouteTls) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_route_proto_rawDescGZIP(), []int{3}
+	return file_cloudless_v1_route_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *RouteTls) GetMode() string {
@@ -378,7 +460,7 @@ type RouteHttp struct {
 
 func (x *RouteHttp) Reset() {
 	*x = RouteHttp{}
-	mi := &file_cloudless_v1_route_proto_msgTypes[4]
+	mi := &file_cloudless_v1_route_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -390,7 +472,7 @@ func (x *RouteHttp) String() string {
 func (*RouteHttp) ProtoMessage() {}
 
 func (x *RouteHttp) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_route_proto_msgTypes[4]
+	mi := &file_cloudless_v1_route_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -403,7 +485,7 @@ func (x *RouteHttp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RouteHttp.ProtoReflect.Descriptor instead.
 func (*RouteHttp) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_route_proto_rawDescGZIP(), []int{4}
+	return file_cloudless_v1_route_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *RouteHttp) GetPlain() string {
@@ -508,7 +590,7 @@ type RouteUser struct {
 
 func (x *RouteUser) Reset() {
 	*x = RouteUser{}
-	mi := &file_cloudless_v1_route_proto_msgTypes[5]
+	mi := &file_cloudless_v1_route_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -520,7 +602,7 @@ func (x *RouteUser) String() string {
 func (*RouteUser) ProtoMessage() {}
 
 func (x *RouteUser) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_route_proto_msgTypes[5]
+	mi := &file_cloudless_v1_route_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -533,7 +615,7 @@ func (x *RouteUser) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RouteUser.ProtoReflect.Descriptor instead.
 func (*RouteUser) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_route_proto_rawDescGZIP(), []int{5}
+	return file_cloudless_v1_route_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *RouteUser) GetName() string {
@@ -564,7 +646,7 @@ type RouteErrorPage struct {
 
 func (x *RouteErrorPage) Reset() {
 	*x = RouteErrorPage{}
-	mi := &file_cloudless_v1_route_proto_msgTypes[6]
+	mi := &file_cloudless_v1_route_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -576,7 +658,7 @@ func (x *RouteErrorPage) String() string {
 func (*RouteErrorPage) ProtoMessage() {}
 
 func (x *RouteErrorPage) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_route_proto_msgTypes[6]
+	mi := &file_cloudless_v1_route_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -589,7 +671,7 @@ func (x *RouteErrorPage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RouteErrorPage.ProtoReflect.Descriptor instead.
 func (*RouteErrorPage) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_route_proto_rawDescGZIP(), []int{6}
+	return file_cloudless_v1_route_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *RouteErrorPage) GetStatus() int32 {
@@ -627,7 +709,7 @@ type RoutePin struct {
 
 func (x *RoutePin) Reset() {
 	*x = RoutePin{}
-	mi := &file_cloudless_v1_route_proto_msgTypes[7]
+	mi := &file_cloudless_v1_route_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -639,7 +721,7 @@ func (x *RoutePin) String() string {
 func (*RoutePin) ProtoMessage() {}
 
 func (x *RoutePin) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_route_proto_msgTypes[7]
+	mi := &file_cloudless_v1_route_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -652,7 +734,7 @@ func (x *RoutePin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoutePin.ProtoReflect.Descriptor instead.
 func (*RoutePin) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_route_proto_rawDescGZIP(), []int{7}
+	return file_cloudless_v1_route_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *RoutePin) GetHeader() string {
@@ -696,7 +778,7 @@ type RouteStatus struct {
 
 func (x *RouteStatus) Reset() {
 	*x = RouteStatus{}
-	mi := &file_cloudless_v1_route_proto_msgTypes[8]
+	mi := &file_cloudless_v1_route_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -708,7 +790,7 @@ func (x *RouteStatus) String() string {
 func (*RouteStatus) ProtoMessage() {}
 
 func (x *RouteStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_route_proto_msgTypes[8]
+	mi := &file_cloudless_v1_route_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -721,7 +803,7 @@ func (x *RouteStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RouteStatus.ProtoReflect.Descriptor instead.
 func (*RouteStatus) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_route_proto_rawDescGZIP(), []int{8}
+	return file_cloudless_v1_route_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *RouteStatus) GetUrl() string {
@@ -780,7 +862,7 @@ type RouteNode struct {
 
 func (x *RouteNode) Reset() {
 	*x = RouteNode{}
-	mi := &file_cloudless_v1_route_proto_msgTypes[9]
+	mi := &file_cloudless_v1_route_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -792,7 +874,7 @@ func (x *RouteNode) String() string {
 func (*RouteNode) ProtoMessage() {}
 
 func (x *RouteNode) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_route_proto_msgTypes[9]
+	mi := &file_cloudless_v1_route_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -805,7 +887,7 @@ func (x *RouteNode) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RouteNode.ProtoReflect.Descriptor instead.
 func (*RouteNode) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_route_proto_rawDescGZIP(), []int{9}
+	return file_cloudless_v1_route_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *RouteNode) GetNode() string {
@@ -850,7 +932,7 @@ type RouteTraffic struct {
 
 func (x *RouteTraffic) Reset() {
 	*x = RouteTraffic{}
-	mi := &file_cloudless_v1_route_proto_msgTypes[10]
+	mi := &file_cloudless_v1_route_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -862,7 +944,7 @@ func (x *RouteTraffic) String() string {
 func (*RouteTraffic) ProtoMessage() {}
 
 func (x *RouteTraffic) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_route_proto_msgTypes[10]
+	mi := &file_cloudless_v1_route_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -875,7 +957,7 @@ func (x *RouteTraffic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RouteTraffic.ProtoReflect.Descriptor instead.
 func (*RouteTraffic) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_route_proto_rawDescGZIP(), []int{10}
+	return file_cloudless_v1_route_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *RouteTraffic) GetRequests() float64 {
@@ -948,7 +1030,7 @@ type BackendTraffic struct {
 
 func (x *BackendTraffic) Reset() {
 	*x = BackendTraffic{}
-	mi := &file_cloudless_v1_route_proto_msgTypes[11]
+	mi := &file_cloudless_v1_route_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -960,7 +1042,7 @@ func (x *BackendTraffic) String() string {
 func (*BackendTraffic) ProtoMessage() {}
 
 func (x *BackendTraffic) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_route_proto_msgTypes[11]
+	mi := &file_cloudless_v1_route_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -973,7 +1055,7 @@ func (x *BackendTraffic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackendTraffic.ProtoReflect.Descriptor instead.
 func (*BackendTraffic) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_route_proto_rawDescGZIP(), []int{11}
+	return file_cloudless_v1_route_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *BackendTraffic) GetService() string {
@@ -1025,7 +1107,7 @@ type Certificate struct {
 
 func (x *Certificate) Reset() {
 	*x = Certificate{}
-	mi := &file_cloudless_v1_route_proto_msgTypes[12]
+	mi := &file_cloudless_v1_route_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1037,7 +1119,7 @@ func (x *Certificate) String() string {
 func (*Certificate) ProtoMessage() {}
 
 func (x *Certificate) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_route_proto_msgTypes[12]
+	mi := &file_cloudless_v1_route_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1050,7 +1132,7 @@ func (x *Certificate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Certificate.ProtoReflect.Descriptor instead.
 func (*Certificate) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_route_proto_rawDescGZIP(), []int{12}
+	return file_cloudless_v1_route_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Certificate) GetApiVersion() string {
@@ -1103,7 +1185,7 @@ type CertificateSpec struct {
 
 func (x *CertificateSpec) Reset() {
 	*x = CertificateSpec{}
-	mi := &file_cloudless_v1_route_proto_msgTypes[13]
+	mi := &file_cloudless_v1_route_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1115,7 +1197,7 @@ func (x *CertificateSpec) String() string {
 func (*CertificateSpec) ProtoMessage() {}
 
 func (x *CertificateSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_route_proto_msgTypes[13]
+	mi := &file_cloudless_v1_route_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1128,7 +1210,7 @@ func (x *CertificateSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CertificateSpec.ProtoReflect.Descriptor instead.
 func (*CertificateSpec) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_route_proto_rawDescGZIP(), []int{13}
+	return file_cloudless_v1_route_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *CertificateSpec) GetSource() string {
@@ -1175,7 +1257,7 @@ type CertificateStatus struct {
 
 func (x *CertificateStatus) Reset() {
 	*x = CertificateStatus{}
-	mi := &file_cloudless_v1_route_proto_msgTypes[14]
+	mi := &file_cloudless_v1_route_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1187,7 +1269,7 @@ func (x *CertificateStatus) String() string {
 func (*CertificateStatus) ProtoMessage() {}
 
 func (x *CertificateStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_route_proto_msgTypes[14]
+	mi := &file_cloudless_v1_route_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1200,7 +1282,7 @@ func (x *CertificateStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CertificateStatus.ProtoReflect.Descriptor instead.
 func (*CertificateStatus) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_route_proto_rawDescGZIP(), []int{14}
+	return file_cloudless_v1_route_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *CertificateStatus) GetState() string {
@@ -1293,13 +1375,19 @@ const file_cloudless_v1_route_proto_rawDesc = "" +
 	"\x0eproxy_protocol\x18\t \x01(\tB\x0f\xbaH\fr\n" +
 	"R\x00R\x02v1R\x02v2R\rproxyProtocol\x12\x1e\n" +
 	"\x05nodes\x18\n" +
-	" \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x05nodes\"\x8b\x01\n" +
-	"\fRouteBackend\x12&\n" +
-	"\aservice\x18\x01 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xc0\xc6'\x01R\aservice\x12\x1f\n" +
+	" \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x05nodes\"\xcb\x01\n" +
+	"\fRouteBackend\x12#\n" +
+	"\aservice\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\aservice\x12\x1f\n" +
 	"\x04port\x18\x02 \x01(\x05B\v\xbaH\b\x1a\x06\x18\xff\xff\x03(\x00R\x04port\x12'\n" +
 	"\x06weight\x18\x03 \x01(\x05B\n" +
-	"\xbaH\a\x1a\x05\x18\xe8\a(\x00H\x00R\x06weight\x88\x01\x01B\t\n" +
-	"\a_weight\"m\n" +
+	"\xbaH\a\x1a\x05\x18\xe8\a(\x00H\x00R\x06weight\x88\x01\x01\x121\n" +
+	"\x06bucket\x18\x04 \x01(\v2\x19.cloudless.v1.RouteBucketR\x06bucket\x12\x0e\n" +
+	"\x02s3\x18\x05 \x01(\bR\x02s3B\t\n" +
+	"\a_weight\"v\n" +
+	"\vRouteBucket\x12 \n" +
+	"\x04name\x18\x01 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xc0\xc6'\x01R\x04name\x12\x1e\n" +
+	"\x05index\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\x05index\x12%\n" +
+	"\tnot_found\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\bnotFound\"m\n" +
 	"\bRouteTls\x124\n" +
 	"\x04mode\x18\x01 \x01(\tB \xbaH\x1dr\x1bR\x00R\x04autoR\aclusterR\x03ownR\x03offR\x04mode\x12+\n" +
 	"\vcertificate\x18\x02 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\vcertificate\"\xee\x04\n" +
@@ -1402,50 +1490,52 @@ func file_cloudless_v1_route_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_route_proto_rawDescData
 }
 
-var file_cloudless_v1_route_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_cloudless_v1_route_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_cloudless_v1_route_proto_goTypes = []any{
 	(*Route)(nil),                 // 0: cloudless.v1.Route
 	(*RouteSpec)(nil),             // 1: cloudless.v1.RouteSpec
 	(*RouteBackend)(nil),          // 2: cloudless.v1.RouteBackend
-	(*RouteTls)(nil),              // 3: cloudless.v1.RouteTls
-	(*RouteHttp)(nil),             // 4: cloudless.v1.RouteHttp
-	(*RouteUser)(nil),             // 5: cloudless.v1.RouteUser
-	(*RouteErrorPage)(nil),        // 6: cloudless.v1.RouteErrorPage
-	(*RoutePin)(nil),              // 7: cloudless.v1.RoutePin
-	(*RouteStatus)(nil),           // 8: cloudless.v1.RouteStatus
-	(*RouteNode)(nil),             // 9: cloudless.v1.RouteNode
-	(*RouteTraffic)(nil),          // 10: cloudless.v1.RouteTraffic
-	(*BackendTraffic)(nil),        // 11: cloudless.v1.BackendTraffic
-	(*Certificate)(nil),           // 12: cloudless.v1.Certificate
-	(*CertificateSpec)(nil),       // 13: cloudless.v1.CertificateSpec
-	(*CertificateStatus)(nil),     // 14: cloudless.v1.CertificateStatus
-	(*Metadata)(nil),              // 15: cloudless.v1.Metadata
-	(*timestamppb.Timestamp)(nil), // 16: google.protobuf.Timestamp
+	(*RouteBucket)(nil),           // 3: cloudless.v1.RouteBucket
+	(*RouteTls)(nil),              // 4: cloudless.v1.RouteTls
+	(*RouteHttp)(nil),             // 5: cloudless.v1.RouteHttp
+	(*RouteUser)(nil),             // 6: cloudless.v1.RouteUser
+	(*RouteErrorPage)(nil),        // 7: cloudless.v1.RouteErrorPage
+	(*RoutePin)(nil),              // 8: cloudless.v1.RoutePin
+	(*RouteStatus)(nil),           // 9: cloudless.v1.RouteStatus
+	(*RouteNode)(nil),             // 10: cloudless.v1.RouteNode
+	(*RouteTraffic)(nil),          // 11: cloudless.v1.RouteTraffic
+	(*BackendTraffic)(nil),        // 12: cloudless.v1.BackendTraffic
+	(*Certificate)(nil),           // 13: cloudless.v1.Certificate
+	(*CertificateSpec)(nil),       // 14: cloudless.v1.CertificateSpec
+	(*CertificateStatus)(nil),     // 15: cloudless.v1.CertificateStatus
+	(*Metadata)(nil),              // 16: cloudless.v1.Metadata
+	(*timestamppb.Timestamp)(nil), // 17: google.protobuf.Timestamp
 }
 var file_cloudless_v1_route_proto_depIdxs = []int32{
-	15, // 0: cloudless.v1.Route.metadata:type_name -> cloudless.v1.Metadata
+	16, // 0: cloudless.v1.Route.metadata:type_name -> cloudless.v1.Metadata
 	1,  // 1: cloudless.v1.Route.spec:type_name -> cloudless.v1.RouteSpec
-	8,  // 2: cloudless.v1.Route.status:type_name -> cloudless.v1.RouteStatus
+	9,  // 2: cloudless.v1.Route.status:type_name -> cloudless.v1.RouteStatus
 	2,  // 3: cloudless.v1.RouteSpec.backends:type_name -> cloudless.v1.RouteBackend
-	3,  // 4: cloudless.v1.RouteSpec.tls:type_name -> cloudless.v1.RouteTls
-	4,  // 5: cloudless.v1.RouteSpec.http:type_name -> cloudless.v1.RouteHttp
-	5,  // 6: cloudless.v1.RouteHttp.users:type_name -> cloudless.v1.RouteUser
-	6,  // 7: cloudless.v1.RouteHttp.error_pages:type_name -> cloudless.v1.RouteErrorPage
-	7,  // 8: cloudless.v1.RouteHttp.pin:type_name -> cloudless.v1.RoutePin
-	9,  // 9: cloudless.v1.RouteStatus.nodes:type_name -> cloudless.v1.RouteNode
-	10, // 10: cloudless.v1.RouteStatus.traffic:type_name -> cloudless.v1.RouteTraffic
-	11, // 11: cloudless.v1.RouteTraffic.backends:type_name -> cloudless.v1.BackendTraffic
-	15, // 12: cloudless.v1.Certificate.metadata:type_name -> cloudless.v1.Metadata
-	13, // 13: cloudless.v1.Certificate.spec:type_name -> cloudless.v1.CertificateSpec
-	14, // 14: cloudless.v1.Certificate.status:type_name -> cloudless.v1.CertificateStatus
-	16, // 15: cloudless.v1.CertificateStatus.not_before:type_name -> google.protobuf.Timestamp
-	16, // 16: cloudless.v1.CertificateStatus.not_after:type_name -> google.protobuf.Timestamp
-	16, // 17: cloudless.v1.CertificateStatus.next_try:type_name -> google.protobuf.Timestamp
-	18, // [18:18] is the sub-list for method output_type
-	18, // [18:18] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	4,  // 4: cloudless.v1.RouteSpec.tls:type_name -> cloudless.v1.RouteTls
+	5,  // 5: cloudless.v1.RouteSpec.http:type_name -> cloudless.v1.RouteHttp
+	3,  // 6: cloudless.v1.RouteBackend.bucket:type_name -> cloudless.v1.RouteBucket
+	6,  // 7: cloudless.v1.RouteHttp.users:type_name -> cloudless.v1.RouteUser
+	7,  // 8: cloudless.v1.RouteHttp.error_pages:type_name -> cloudless.v1.RouteErrorPage
+	8,  // 9: cloudless.v1.RouteHttp.pin:type_name -> cloudless.v1.RoutePin
+	10, // 10: cloudless.v1.RouteStatus.nodes:type_name -> cloudless.v1.RouteNode
+	11, // 11: cloudless.v1.RouteStatus.traffic:type_name -> cloudless.v1.RouteTraffic
+	12, // 12: cloudless.v1.RouteTraffic.backends:type_name -> cloudless.v1.BackendTraffic
+	16, // 13: cloudless.v1.Certificate.metadata:type_name -> cloudless.v1.Metadata
+	14, // 14: cloudless.v1.Certificate.spec:type_name -> cloudless.v1.CertificateSpec
+	15, // 15: cloudless.v1.Certificate.status:type_name -> cloudless.v1.CertificateStatus
+	17, // 16: cloudless.v1.CertificateStatus.not_before:type_name -> google.protobuf.Timestamp
+	17, // 17: cloudless.v1.CertificateStatus.not_after:type_name -> google.protobuf.Timestamp
+	17, // 18: cloudless.v1.CertificateStatus.next_try:type_name -> google.protobuf.Timestamp
+	19, // [19:19] is the sub-list for method output_type
+	19, // [19:19] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_route_proto_init() }
@@ -1457,14 +1547,14 @@ func file_cloudless_v1_route_proto_init() {
 	file_cloudless_v1_options_proto_init()
 	file_cloudless_v1_rules_proto_init()
 	file_cloudless_v1_route_proto_msgTypes[2].OneofWrappers = []any{}
-	file_cloudless_v1_route_proto_msgTypes[4].OneofWrappers = []any{}
+	file_cloudless_v1_route_proto_msgTypes[5].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_route_proto_rawDesc), len(file_cloudless_v1_route_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   15,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
