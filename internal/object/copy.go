@@ -20,13 +20,16 @@ type Source struct {
 	Offset, Length int64
 }
 
-// Copy puts an object with the content of another one, without moving the content where that is possible. Body, Size,
+// Copy puts an object with the content of another one. The content is moved only if it is encrypted in another way. Body, Size,
 // MD5 and Checksum of the request are ignored. Headers and Tags that are nil are those of the source.
 func (s *Store) Copy(ctx context.Context, b Bucket, r PutRequest, from Source) (Object, error) {
 	if err := check(b, r.Key); err != nil {
 		return Object{}, err
 	}
-	in, ctx := s.intake(ctx, b)
+	in, ctx, err := s.intake(ctx, b, b.encryption())
+	if err != nil {
+		return Object{}, aboutKey(b, r.Key, err)
+	}
 	defer in.end()
 	c, err := s.copyInto(ctx, in, from)
 	if err != nil {
@@ -55,6 +58,10 @@ func (s *Store) Copy(ctx context.Context, b Bucket, r PutRequest, from Source) (
 type copied struct {
 	source        *objectv1.Version
 	offset, limit int64
+	// shares is whether the copy can have the same blocks: it has the same key, or none either.
+	shares bool
+	// key is that of the source.
+	key *Key
 }
 
 func (c copied) whole() bool { return c.offset == 0 && c.limit == c.source.GetSize() }
@@ -67,7 +74,8 @@ func (c copied) tag(in *intake) string {
 	return hex.EncodeToString(in.tag())
 }
 
-// copyInto takes in bytes of another object: blocks that are wanted as a whole by reference, the others by copying.
+// copyInto takes in bytes of another object: blocks that are wanted as a whole by reference if that is possible, the
+// others by copying.
 func (s *Store) copyInto(ctx context.Context, in *intake, from Source) (copied, error) {
 	view, err := s.view(ctx)
 	if err != nil {
@@ -88,6 +96,10 @@ func (s *Store) copyInto(ctx context.Context, in *intake, from Source) (copied, 
 	if from.Length > 0 {
 		c.limit = from.Offset + from.Length
 	}
+	if c.key, err = from.Bucket.key(ctx, c.source.GetEncryption()); err != nil {
+		return c, err
+	}
+	c.shares = in.shares(from.Bucket, c.key)
 	for placed, err := range view.Blocks(c.source, c.offset) {
 		if err != nil {
 			return c, err
@@ -105,18 +117,30 @@ func (s *Store) copyInto(ctx context.Context, in *intake, from Source) (copied, 
 	return c, in.wait()
 }
 
+// shares is whether what a bucket has by a key can be referred to.
+func (in *intake) shares(b Bucket, key *Key) bool {
+	if in.key == nil || key == nil {
+		return in.key == key
+	}
+	return in.key.id == key.id && in.target.GetBucket() == b.UID
+}
+
 func (s *Store) copyBlock(ctx context.Context, in *intake, view *names.View, placed names.Placed, c copied) error {
 	begin := max(c.offset-placed.Offset, 0)
 	end := min(c.limit-placed.Offset, int64(placed.Block.GetSize()))
-	if begin == 0 && end == int64(placed.Block.GetSize()) {
+	if c.shares && begin == 0 && end == int64(placed.Block.GetSize()) {
 		return in.refer(ctx, placed.Block, view.Epoch())
 	}
 	found, err := s.pieceOf(view, placed)
 	if err != nil {
 		return err
 	}
+	sealed, err := sealingOf(placed.Block, c.key)
+	if err != nil {
+		return err
+	}
 	buf, err := s.fetch(ctx, piece{
-		hash: found.Hash, size: found.Size, offset: uint32(begin), length: uint32(end - begin), nodes: found.Nodes,
+		hash: found.Hash, size: found.Size, offset: uint32(begin), length: uint32(end - begin), nodes: found.Nodes, sealed: sealed,
 	}, nil)
 	if err != nil {
 		return err

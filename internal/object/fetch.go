@@ -27,6 +27,8 @@ type piece struct {
 	offset, length uint32
 	// nodes are the UIDs of those that have it.
 	nodes []string
+	// sealed is how the chunk is decrypted.
+	sealed sealing
 }
 
 // whole is whether all of the chunk is read, so that its digest can be checked here. For a smaller part of it that would
@@ -254,6 +256,7 @@ func (s *Store) readChecked(ctx context.Context, node string, p piece, buf *buff
 		}
 		data = data[p.offset : p.offset+p.length]
 	}
+	p.sealed.open(p.offset, data)
 	buf.data = data
 	return nil
 }

@@ -31,6 +31,8 @@ const (
 type intake struct {
 	store  *Store
 	target *objectv1.Target
+	// key encrypts the content; nil if it stays plain.
+	key *Key
 	// epoch is that of the oldest chunk in pending, and since the time when it was written.
 	epoch   uint64
 	since   time.Time
@@ -53,12 +55,16 @@ type intake struct {
 }
 
 // intake begins with content for a bucket. The caller ends it.
-func (s *Store) intake(ctx context.Context, b Bucket) (*intake, context.Context) {
+func (s *Store) intake(ctx context.Context, b Bucket, e *objectv1.Encryption) (*intake, context.Context, error) {
+	key, err := b.key(ctx, e)
+	if err != nil {
+		return nil, nil, err
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	return &intake{
-		store: s, target: b.target(), identity: md5.New(), slots: make(chan struct{}, inFlight), cancel: cancel,
+		store: s, target: b.target(), key: key, identity: md5.New(), slots: make(chan struct{}, inFlight), cancel: cancel,
 		expire: s.now().Add(stagedFor).UnixNano(),
-	}, ctx
+	}, ctx, nil
 }
 
 // end stops writes that are still going on, and waits for those who count them.
@@ -79,17 +85,26 @@ func (in *intake) body(ctx context.Context, body io.Reader, size int64) ([]byte,
 		if err != nil {
 			return nil, err
 		}
+		if in.key != nil {
+			digest.hash.Write(buf.data) // now, because it is encrypted in place
+		}
 		if len(buf.data) > 0 {
 			if err := in.write(ctx, buf); err != nil {
 				buf.drop()
 				return nil, err
 			}
 		}
-		if last {
+		switch {
+		case in.key != nil:
+			buf.drop()
+		case last:
 			digest.last(buf)
+		default:
+			digest.add(buf)
+		}
+		if last {
 			break
 		}
-		digest.add(buf)
 	}
 	if size >= 0 && in.size != size {
 		return nil, fmt.Errorf("%w: %d bytes were announced", ErrIncomplete, size)
@@ -140,7 +155,8 @@ func fill(body io.Reader, p []byte) (int, error) {
 	return total, nil
 }
 
-// write has the next chunk written while the caller goes on. The caller keeps its hold of the buffer.
+// write has the next chunk written while the caller goes on. The caller keeps its hold of the buffer, but what is in it
+// may be encrypted at any moment.
 func (in *intake) write(ctx context.Context, buf *buffer) error {
 	if err := in.prepare(ctx); err != nil {
 		return err
@@ -158,7 +174,7 @@ func (in *intake) write(ctx context.Context, buf *buffer) error {
 	in.writing.Go(func() {
 		defer func() { <-in.slots }()
 		defer buf.drop()
-		l, err := in.store.land(ctx, buf, int(in.target.GetCopies()), epoch)
+		l, err := in.store.land(ctx, buf, in.key, int(in.target.GetCopies()), epoch)
 		in.mu.Lock()
 		defer in.mu.Unlock()
 		if err != nil {
@@ -201,7 +217,7 @@ func (in *intake) refer(ctx context.Context, block *objectv1.Block, epoch uint64
 	}
 	in.epoch = min(in.epoch, epoch)
 	in.mu.Lock() // chunks before it may still be on their way
-	in.pending = append(in.pending, newLanding(Hash(block.GetHash()), int(block.GetSize())))
+	in.pending = append(in.pending, newLanding(Hash(block.GetHash()), block.GetSize(), block.GetNonce()))
 	in.mu.Unlock()
 	in.size += int64(block.GetSize())
 	return nil
@@ -296,7 +312,8 @@ func (in *intake) chunks() []*objectv1.StoredChunk {
 	return chunks
 }
 
-// tag identifies content whose MD5 is not known: it depends on nothing else. It is called once, before content.
+// tag identifies content whose MD5 is not known: it depends on the stored blocks alone, so equal content that is encrypted
+// twice has two tags. It is called once, before content.
 func (in *intake) tag() []byte {
 	in.identify()
 	return in.identity.Sum(nil)

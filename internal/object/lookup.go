@@ -59,7 +59,7 @@ func (s *Store) Open(ctx context.Context, b Bucket, key, versionID string) (Obje
 	v, err := lookup(view, b, key, versionID)
 	var r *Reader
 	if err == nil {
-		r, err = s.reader(view, v)
+		r, err = s.opened(ctx, view, b, v)
 	}
 	if err != nil {
 		view.Close()
@@ -70,6 +70,15 @@ func (s *Store) Open(ctx context.Context, b Bucket, key, versionID string) (Obje
 		return objectOf(key, v), nil, err
 	}
 	return objectOf(key, v), r, nil
+}
+
+// opened takes over the view, unless there is an error.
+func (s *Store) opened(ctx context.Context, view *names.View, b Bucket, v *objectv1.Version) (*Reader, error) {
+	key, err := b.key(ctx, v.GetEncryption())
+	if err != nil {
+		return nil, err
+	}
+	return s.reader(view, v, key)
 }
 
 // List returns a page of a bucket.

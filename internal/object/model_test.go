@@ -95,6 +95,9 @@ func TestClientsSeeOneHistoryWhileANodeFails(t *testing.T) {
 	var written atomic.Uint64
 	rapid.Check(t, func(t *rapid.T) {
 		b := photos
+		if rapid.Bool().Draw(t, "encrypted") {
+			b = encrypted(c.t, "vault")
+		}
 		b.UID = fmt.Sprint("model-", iteration.Add(1))
 		victim := rapid.SampledFrom([]string{"uid-a", "uid-b", "uid-c", "uid-d"}).Draw(t, "victim")
 		keys := []string{"x", "y"}

@@ -25,7 +25,10 @@ func (s *Store) Put(ctx context.Context, b Bucket, r PutRequest) (Object, error)
 			return Object{}, aboutKey(b, r.Key, err)
 		}
 	}
-	in, ctx := s.intake(ctx, b)
+	in, ctx, err := s.intake(ctx, b, b.encryption())
+	if err != nil {
+		return Object{}, aboutKey(b, r.Key, err)
+	}
 	defer in.end()
 	sum, err := in.body(ctx, r.Body, r.Size)
 	if err == nil && r.MD5 != nil && !bytes.Equal(sum, r.MD5) {
@@ -117,6 +120,7 @@ func (s *Store) putVersion(ctx context.Context, b Bucket, r PutRequest, in *inta
 	if v.Blocks, v.Segments, err = in.content(ctx); err != nil {
 		return Object{}, err
 	}
+	v.Encryption = in.key.encryption()
 	now := s.now()
 	v.Size, v.Charged, v.Time, v.ExpireTime = in.size, in.size, now.UnixNano(), b.expiry(r.Key, now)
 	put := &objectv1.Put{Target: in.target, Key: r.Key, Version: v, Condition: condition(r.Condition)}

@@ -20,6 +20,8 @@ const ahead = 2
 type Reader struct {
 	store   *Store
 	version *objectv1.Version
+	// key decrypts the content; nil if it is not encrypted.
+	key *Key
 	// few has the blocks of a version that has them itself. Otherwise view keeps the lists.
 	few  []foundBlock
 	view *names.View
@@ -32,8 +34,8 @@ type foundBlock struct {
 }
 
 // reader takes over the view.
-func (s *Store) reader(view *names.View, v *objectv1.Version) (*Reader, error) {
-	r := &Reader{store: s, version: v, view: view}
+func (s *Store) reader(view *names.View, v *objectv1.Version, key *Key) (*Reader, error) {
+	r := &Reader{store: s, version: v, key: key, view: view}
 	if len(v.GetSegments()) > 0 {
 		return r, nil
 	}
@@ -247,10 +249,14 @@ func (g *rangeReader) plan() (piece, error) {
 		g.block = block
 	}
 	b := g.block.Block
+	sealed, err := sealingOf(b, g.reader.key)
+	if err != nil {
+		return piece{}, err
+	}
 	offset := g.at - g.block.Offset
 	length := min(int64(b.GetSize())-offset, g.end-g.at, int64(g.reader.store.memory.chunk()))
 	return piece{
-		hash: Hash(b.GetHash()), size: b.GetSize(), offset: uint32(offset), length: uint32(length), nodes: g.block.nodes,
+		hash: Hash(b.GetHash()), size: b.GetSize(), offset: uint32(offset), length: uint32(length), nodes: g.block.nodes, sealed: sealed,
 	}, nil
 }
 

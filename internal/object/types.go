@@ -101,6 +101,10 @@ type Bucket struct {
 	Expiry     []ExpiryRule
 	// UploadTTL is how long an upload may stay unfinished; 0 is a week.
 	UploadTTL time.Duration
+	// Encryption is the id of the key that encrypts what is put; empty if nothing is encrypted.
+	Encryption string
+	// Keys returns a key of the bucket by its id, or [ErrKeyLost]; nil if there is none.
+	Keys func(ctx context.Context, id string) (*Key, error)
 }
 
 // ExpiryRule deletes objects some time after they were put.

@@ -52,7 +52,7 @@ func (s *Store) CreateUpload(ctx context.Context, b Bucket, r UploadRequest) (*o
 	now := s.now()
 	u := &objectv1.Upload{
 		Id: id, Key: r.Key, Time: now.UnixNano(), ExpireTime: now.Add(ttl).UnixNano(), Headers: r.Headers, Tags: r.Tags,
-		Checksum: r.Checksum, Author: r.Author, Resume: r.Resume,
+		Checksum: r.Checksum, Author: r.Author, Resume: r.Resume, Encryption: b.encryption(),
 	}
 	op := &objectv1.Operation{What: &objectv1.Operation_CreateUpload{
 		CreateUpload: &objectv1.CreateUpload{Target: b.target(), Upload: u},
@@ -87,7 +87,7 @@ func (s *Store) begun(ctx context.Context, b Bucket, r UploadRequest) (*objectv1
 			switch {
 			case u.GetKey() != r.Key: // a longer one
 				return nil, nil
-			case u.GetResume() == r.Resume && u.GetAuthor() == r.Author:
+			case u.GetResume() == r.Resume && u.GetAuthor() == r.Author && u.GetEncryption().GetKey() == b.Encryption:
 				return u, nil
 			}
 			after = UploadID(u)
@@ -108,10 +108,10 @@ func keyBefore(key, upload string) string {
 
 // PutPart stores a part, in place of an earlier one with its number.
 func (s *Store) PutPart(ctx context.Context, b Bucket, p Part) (*objectv1.Part, error) {
-	if err := s.openUpload(ctx, b, p); err != nil {
+	in, ctx, err := s.openUpload(ctx, b, p)
+	if err != nil {
 		return nil, aboutUpload(b, p.Key, p.Upload, err)
 	}
-	in, ctx := s.intake(ctx, b)
 	defer in.end()
 	sum, err := in.body(ctx, p.Body, p.Size)
 	if err == nil && p.MD5 != nil && !bytes.Equal(sum, p.MD5) {
@@ -129,10 +129,10 @@ func (s *Store) PutPart(ctx context.Context, b Bucket, p Part) (*objectv1.Part, 
 
 // CopyPart is PutPart with content of an object. Body, Size, MD5 and Checksum of the part are ignored.
 func (s *Store) CopyPart(ctx context.Context, b Bucket, p Part, from Source) (*objectv1.Part, error) {
-	if err := s.openUpload(ctx, b, p); err != nil {
+	in, ctx, err := s.openUpload(ctx, b, p)
+	if err != nil {
 		return nil, aboutUpload(b, p.Key, p.Upload, err)
 	}
-	in, ctx := s.intake(ctx, b)
 	defer in.end()
 	c, err := s.copyInto(ctx, in, from)
 	if err != nil {
@@ -141,36 +141,45 @@ func (s *Store) CopyPart(ctx context.Context, b Bucket, p Part, from Source) (*o
 	return s.putPart(ctx, b, p, in, &objectv1.Part{Etag: c.tag(in)})
 }
 
-// openUpload refuses a part that cannot be stored, before its body is read.
-func (s *Store) openUpload(ctx context.Context, b Bucket, p Part) error {
+// openUpload begins with the content of a part. It refuses one that cannot be stored, before its body is read.
+func (s *Store) openUpload(ctx context.Context, b Bucket, p Part) (*intake, context.Context, error) {
+	u, err := s.admitPart(ctx, b, p)
+	if err != nil {
+		return nil, nil, err
+	}
+	return s.intake(ctx, b, u.GetEncryption()) // whatever the bucket does meanwhile: an object has one key
+}
+
+// admitPart returns the upload of a part that can be stored.
+func (s *Store) admitPart(ctx context.Context, b Bucket, p Part) (*objectv1.Upload, error) {
 	if p.Number < 1 || p.Number > maxParts {
-		return fmt.Errorf("%w: numbers of parts are 1 to %d", ErrBadPart, maxParts)
+		return nil, fmt.Errorf("%w: numbers of parts are 1 to %d", ErrBadPart, maxParts)
 	}
 	id, err := uploadBytes(p.Upload)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	view, err := s.view(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer view.Close()
 	u, err := view.Upload(b.UID, p.Key, id)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if u == nil {
-		return ErrNoUpload
+		return nil, ErrNoUpload
 	}
 	var replaced int64
 	before, _, err := view.Parts(id, uint32(p.Number-1), 1)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if len(before) == 1 && before[0].GetNumber() == uint32(p.Number) {
 		replaced = before[0].GetSize()
 	}
-	return s.overQuota(b, roomFor(view, b, max(p.Size, 0)-replaced))
+	return u, s.overQuota(b, roomFor(view, b, max(p.Size, 0)-replaced))
 }
 
 // putPart gives an upload the content that was taken in.

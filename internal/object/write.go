@@ -34,8 +34,8 @@ type landing struct {
 	late             []uint32
 }
 
-func newLanding(hash Hash, size int) *landing {
-	return &landing{hash: hash, block: &objectv1.Block{Hash: hash[:], Size: uint32(size)}}
+func newLanding(hash Hash, size uint32, nonce []byte) *landing {
+	return &landing{hash: hash, block: &objectv1.Block{Hash: hash[:], Size: size, Nonce: nonce}}
 }
 
 // arrived notes that a node has the chunk.
@@ -72,9 +72,11 @@ func (s *Store) landed(l *landing) {
 	l.late = nil
 }
 
-// land stores the chunk that is in a buffer, and returns when enough nodes have it. Other nodes go on in the background.
-func (s *Store) land(ctx context.Context, buf *buffer, copies int, epoch uint64) (*landing, error) {
-	l := newLanding(blake3.Sum256(buf.data), len(buf.data))
+// land stores what is in a buffer, which it encrypts first if there is a key, and returns when enough nodes have it. Other
+// nodes go on in the background.
+func (s *Store) land(ctx context.Context, buf *buffer, key *Key, copies int, epoch uint64) (*landing, error) {
+	nonce := key.encrypt(buf)
+	l := newLanding(blake3.Sum256(buf.data), uint32(len(buf.data)), nonce)
 	return l, s.write(ctx, l, buf, copies, epoch)
 }
 

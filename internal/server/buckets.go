@@ -44,6 +44,16 @@ func newBuckets(s *Server) *collection[*v1.Bucket] {
 	c := newCollection[*v1.Bucket](s, state.KindBucket)
 	c.normalize, c.summary = spec.NormalizeBucket, bucketSummary
 	c.present = func(_ *state.Snapshot, b *v1.Bucket) *v1.Bucket { return buckets.Present(b, len(s.disks.Nodes())) }
+	c.prepare = func(ctx context.Context, given *v1.Bucket, p *preparation) (builder[*v1.Bucket], error) {
+		plain, err := c.preparePlain(ctx, given, p)
+		return bucketBuilder{builder: plain, sealer: s.sealer}, err
+	}
+	c.remove = func(ctx context.Context, tx *transaction, old *v1.Bucket) *v1.Bucket {
+		if key := tx.base.BucketKey(old.GetMetadata().GetUid()); key != nil {
+			tx.batch.Delete(state.KindBucketKey, key.GetMetadata().GetUid())
+		}
+		return c.removePlain(ctx, tx, old)
+	}
 	c.frozen = func(b *v1.Bucket) error {
 		if buckets.IsDeleting(b) {
 			return beingDeleted(b)
@@ -59,6 +69,42 @@ func newBuckets(s *Server) *collection[*v1.Bucket] {
 	// A plan is one transaction, and cannot see to it that a bucket is empty.
 	c.prunable = func(*state.Snapshot, *v1.Bucket, *v1.PlanChange) bool { return false }
 	return c
+}
+
+// bucketBuilder also makes the key of a bucket that is encrypted for the first time. A bucket that is not encrypted any
+// more keeps the key, which opens what was put before.
+type bucketBuilder struct {
+	builder[*v1.Bucket]
+	sealer buckets.Sealer
+}
+
+func (b bucketBuilder) create(ctx context.Context, tx *transaction) (*v1.Bucket, error) {
+	made, err := b.builder.create(ctx, tx)
+	if err != nil {
+		return nil, err
+	}
+	return made, b.withKey(tx, made)
+}
+
+func (b bucketBuilder) update(ctx context.Context, tx *transaction, old *v1.Bucket) (*v1.Bucket, error) {
+	now, err := b.builder.update(ctx, tx, old)
+	if err != nil || now == old {
+		return now, err
+	}
+	return now, b.withKey(tx, now)
+}
+
+func (b bucketBuilder) withKey(tx *transaction, now *v1.Bucket) error {
+	uid := now.GetMetadata().GetUid()
+	if !now.GetSpec().GetEncrypted() || tx.base.BucketKey(uid) != nil {
+		return nil
+	}
+	key, err := buckets.NewBucketKey(b.sealer, uid)
+	if err != nil {
+		return fmt.Errorf("make the key of bucket %s: %w", now.GetMetadata().GetName(), err)
+	}
+	tx.batch.Create(key)
+	return nil
 }
 
 // newDirectory makes what front ends of the object store ask. What they change for the bearers of access keys, this server
@@ -154,6 +200,9 @@ func bucketSummary(b *v1.Bucket) string {
 	}
 	if n := len(s.GetExpiry()); n > 0 {
 		parts = append(parts, spec.Count(n, "expiry rule"))
+	}
+	if s.GetEncrypted() {
+		parts = append(parts, "encrypted")
 	}
 	return strings.Join(parts, ", ")
 }

@@ -49,6 +49,7 @@ const (
 	KindKeyEncryptionKey     Kind = "key_encryption_key"
 	KindWorkloadKey          Kind = "workload_key"
 	KindAccessKeySecret      Kind = "access_key_secret"
+	KindBucketKey            Kind = "bucket_key"
 )
 
 var tables = []table{
@@ -90,6 +91,7 @@ var tables = []table{
 	{kind: KindKeyEncryptionKey, single: true},
 	{kind: KindWorkloadKey},
 	{kind: KindAccessKeySecret},
+	{kind: KindBucketKey},
 }
 
 // KindOf returns the kind of an object, or "" if objects of its type are not stored.
@@ -171,6 +173,8 @@ func KindOf(o Object) Kind {
 		return KindWorkloadKey
 	case *statev1.AccessKeySecret:
 		return KindAccessKeySecret
+	case *statev1.BucketKey:
+		return KindBucketKey
 	}
 	return ""
 }
@@ -254,6 +258,8 @@ func wrap(o Object) *statev1.Object {
 		return &statev1.Object{Kind: &statev1.Object_WorkloadKey{WorkloadKey: o}}
 	case *statev1.AccessKeySecret:
 		return &statev1.Object{Kind: &statev1.Object_AccessKeySecret{AccessKeySecret: o}}
+	case *statev1.BucketKey:
+		return &statev1.Object{Kind: &statev1.Object_BucketKey{BucketKey: o}}
 	}
 	return &statev1.Object{}
 }
@@ -337,6 +343,8 @@ func unwrap(wrapped *statev1.Object) (Kind, Object) {
 		return KindWorkloadKey, o.WorkloadKey
 	case *statev1.Object_AccessKeySecret:
 		return KindAccessKeySecret, o.AccessKeySecret
+	case *statev1.Object_BucketKey:
+		return KindBucketKey, o.BucketKey
 	}
 	return "", nil
 }
@@ -749,4 +757,14 @@ func (s *Snapshot) AccessKeySecret(uid string) *statev1.AccessKeySecret {
 // AccessKeySecrets lists the access key secrets by uid.
 func (s *Snapshot) AccessKeySecrets() iter.Seq[*statev1.AccessKeySecret] {
 	return listByPrefix[*statev1.AccessKeySecret](s, KindAccessKeySecret, indexUID, nil)
+}
+
+// BucketKey returns the bucket key with this uid.
+func (s *Snapshot) BucketKey(uid string) *statev1.BucketKey {
+	return ByUID[*statev1.BucketKey](s, KindBucketKey, uid)
+}
+
+// BucketKeys lists the bucket keys by uid.
+func (s *Snapshot) BucketKeys() iter.Seq[*statev1.BucketKey] {
+	return listByPrefix[*statev1.BucketKey](s, KindBucketKey, indexUID, nil)
 }

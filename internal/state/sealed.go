@@ -46,6 +46,11 @@ func SecretKeyContext(secretUID string, version uint64) string {
 // AccessKeyContext binds the secret of an access key.
 func AccessKeyContext(keyUID string) string { return "cloudless/access-key/" + keyUID }
 
+// BucketKeyContext binds the key that encrypts what is in a bucket.
+func BucketKeyContext(bucketUID, id string) string {
+	return "cloudless/bucket-key/" + bucketUID + ":" + id
+}
+
 // WorkloadKeyContext binds a key that signs the tokens of workloads.
 func WorkloadKeyContext(cluster, key string) string {
 	return "cloudless/workload-key/" + cluster + "/" + key

@@ -24,6 +24,7 @@ type settings struct {
 	quota, versioning string
 	expire, labels    []string
 	uploadTTL         string
+	encrypt           bool
 }
 
 func (f *settings) register(cmd *cobra.Command) {
@@ -33,6 +34,7 @@ func (f *settings) register(cmd *cobra.Command) {
 	flags.StringVar(&f.versioning, "versioning", "", "keep old versions of objects: `enabled` or suspended")
 	flags.StringArrayVar(&f.expire, "expire", nil, "delete objects after a `time`, such as 720h, or tmp/=24h for keys that begin with tmp/; may be repeated; none for never")
 	flags.StringVar(&f.uploadTTL, "upload-ttl", "", "`time` that an upload in parts may stay unfinished (default 168h)")
+	flags.BoolVar(&f.encrypt, "encrypt", false, "encrypt what is put from now on; --encrypt=false stops that")
 	flags.StringArrayVarP(&f.labels, "label", "l", nil, "label `KEY=VALUE` of the bucket; may be repeated")
 }
 
@@ -49,6 +51,9 @@ func (f *settings) change(cmd *cobra.Command, b *v1.Bucket) error {
 	}
 	if given("versioning") {
 		s.Versioning = f.versioning
+	}
+	if given("encrypt") {
+		s.Encrypted = f.encrypt
 	}
 	if given("upload-ttl") {
 		s.UploadTtl = f.uploadTTL
@@ -102,7 +107,7 @@ func Create(e *command.Env) *cobra.Command {
 		Example: "  cloudless bucket create photos\n" +
 			"  cloudless bucket create photos --replicas 3 --quota 100Gi\n" +
 			"  cloudless bucket create builds --expire 720h --expire tmp/=24h\n" +
-			"  cloudless bucket create documents --versioning enabled -n shop",
+			"  cloudless bucket create documents --versioning enabled --encrypt -n shop",
 		Args: command.ExactArgs("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			wanted, err := f.wanted(e, cmd, args[0])
@@ -173,14 +178,16 @@ func Update(e *command.Env) *cobra.Command {
 	var f settings
 	cmd := &cobra.Command{
 		Use: "update NAME", Short: "Change some settings of a bucket",
-		Long: "Update changes the settings whose flags are given, and keeps the others. Another number of replicas, and another\n" +
-			"expiry, are for what is put from now on. A quota below what the bucket holds deletes nothing; it refuses what is new.",
+		Long: "Update changes the settings whose flags are given, and keeps the others. Another number of replicas, another\n" +
+			"expiry and encryption are for what is put from now on. A quota below what the bucket holds deletes nothing; it\n" +
+			"refuses what is new.",
 		Example: "  cloudless bucket update photos --quota 200Gi\n" +
+			"  cloudless bucket update photos --encrypt\n" +
 			"  cloudless bucket update photos --quota unlimited --expire none",
 		Args: command.ExactArgs("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if !slices.ContainsFunc([]string{"replicas", "quota", "versioning", "expire", "upload-ttl", "label"}, cmd.Flags().Changed) {
-				return command.Usagef(cmd, "nothing is to change: give --replicas, --quota, --versioning, --expire, --upload-ttl or --label")
+			if !slices.ContainsFunc([]string{"replicas", "quota", "versioning", "expire", "upload-ttl", "encrypt", "label"}, cmd.Flags().Changed) {
+				return command.Usagef(cmd, "nothing is to change: give --replicas, --quota, --versioning, --expire, --upload-ttl, --encrypt or --label")
 			}
 			return e.WithClient(func(ctx context.Context, cl *client.Client, cmd *cobra.Command, _ []string) error {
 				calls := service(cl)

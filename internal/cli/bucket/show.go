@@ -88,6 +88,7 @@ func show(e *command.Env, b *v1.Bucket) error {
 	}
 	f.Add("Copies", strconv.Itoa(int(st.GetCopies()))+" "+wanted)
 	f.Add("Versioning", cmp.Or(s.GetVersioning(), "off"))
+	f.Add("Encryption", encryption(s))
 	var rules []string
 	for _, r := range s.GetExpiry() {
 		rules = append(rules, strings.TrimSpace("after "+r.GetAfter()+" "+prefixed(r.GetPrefix())))
@@ -96,6 +97,14 @@ func show(e *command.Env, b *v1.Bucket) error {
 	f.Add("Upload TTL", s.GetUploadTtl())
 	f.Add("Age", command.Age(b.GetMetadata().GetCreateTime(), time.Now()))
 	return f.Flush()
+}
+
+// encryption is what happens to objects that are put now.
+func encryption(s *v1.BucketSpec) string {
+	if s.GetEncrypted() {
+		return "on"
+	}
+	return "off"
 }
 
 func prefixed(prefix string) string {

@@ -150,6 +150,9 @@ func headCommand(e *command.Env) *cobra.Command {
 			f.Add("ETag", o.GetEtag())
 			f.Add("Version", o.GetVersion())
 			f.Add("Put", o.GetTime().AsTime().Local().Format(time.DateTime))
+			if o.GetEncrypted() {
+				f.Add("Encryption", "on")
+			}
 			f.Add("Type", terminal.Plain(o.GetContentType()))
 			f.Add("Metadata", terminal.Pairs(o.GetMetadata()))
 			f.Add("Tags", terminal.Pairs(o.GetTags()))

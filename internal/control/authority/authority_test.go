@@ -315,6 +315,7 @@ func newOf(t *testing.T, kind state.Kind) state.Object {
 	for _, o := range []state.Object{
 		&statev1.Authority{}, &statev1.GossipKey{}, &statev1.Password{}, &statev1.CertificateKey{}, &statev1.CertificateChallenge{},
 		&statev1.AcmeAccount{}, &statev1.SecretValue{}, &statev1.WorkloadKey{}, &statev1.AccessKeySecret{},
+		&statev1.BucketKey{},
 	} {
 		if state.KindOf(o) == kind {
 			return proto.Clone(o).(state.Object)

@@ -99,6 +99,13 @@ var sealedKinds = map[state.Kind]sealedKind{
 			return []value{{o.GetSealed(), state.AccessKeyContext(uid(o)), func(b []byte) { o.Sealed = b }}}
 		}),
 	},
+	state.KindBucketKey: {
+		[]string{"sealed"},
+		every((*state.Snapshot).BucketKeys),
+		of(func(o *statev1.BucketKey, _ string) []value {
+			return []value{{o.GetSealed(), state.BucketKeyContext(uid(o), o.GetId()), func(b []byte) { o.Sealed = b }}}
+		}),
+	},
 	// The settings of a DNS provider are sealed texts.
 	state.KindCluster: {
 		nil, single((*state.Snapshot).Cluster),
@@ -290,6 +297,9 @@ func nameOf(snap *state.Snapshot, kind state.Kind, o state.Object) string {
 	}
 	if owner := snap.AccessKey(uid(o)); owner != nil && kind == state.KindAccessKeySecret {
 		return full("access key", owner)
+	}
+	if owner := snap.Bucket(uid(o)); owner != nil && kind == state.KindBucketKey {
+		return full("bucket", owner)
 	}
 	return string(kind) + " " + cmp.Or(o.GetMetadata().GetName(), uid(o))
 }

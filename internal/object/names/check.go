@@ -14,6 +14,8 @@ const (
 	maxUID  = 255
 	maxSize = 1 << 48
 	maxPart = 10_000
+	// nonceSize is that of the nonce of an encrypted block.
+	nonceSize = 16
 	// maxBlocks is how many blocks one row may have.
 	maxBlocks = 1024
 )
@@ -101,6 +103,7 @@ func (c *checks) content(blocks []*objectv1.Block, segments []*objectv1.Segment,
 	c.must(len(blocks) == 0 || len(segments) == 0, "blocks and segments")
 	for _, block := range blocks {
 		c.hash(block.GetHash())
+		c.must(len(block.GetNonce()) == 0 || len(block.GetNonce()) == nonceSize, "nonce")
 	}
 	for _, chunk := range chunks {
 		c.hash(chunk.GetHash())

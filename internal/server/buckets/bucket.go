@@ -12,7 +12,10 @@ import (
 // wantedCopies is how many nodes should have each piece of a bucket that does not say it.
 const wantedCopies = 3
 
-// Of is a stored bucket as the object store needs it. Texts that cannot be read limit nothing: they were refused when the
+// lostKey stands for the key of a bucket that has lost it: what is put there is refused, and never stored in plain.
+const lostKey = "lost"
+
+// Of is a stored bucket as the object store needs it, without its keys. Texts that cannot be read limit nothing: they were refused when the
 // bucket was written, unless another release wrote it.
 func Of(snap *state.Snapshot, b *v1.Bucket) object.Bucket {
 	m, s := b.GetMetadata(), b.GetSpec()
@@ -20,6 +23,9 @@ func Of(snap *state.Snapshot, b *v1.Bucket) object.Bucket {
 		UID: m.GetUid(), Name: m.GetName(), Namespace: m.GetNamespace(),
 		NamespaceUID: NamespaceUID(m.GetNamespace()),
 		Replicas:     int(s.GetReplicas()), Versioning: s.GetVersioning(),
+	}
+	if s.GetEncrypted() {
+		of.Encryption = cmp.Or(snap.BucketKey(m.GetUid()).GetId(), lostKey)
 	}
 	of.Quota, _ = spec.ParseBytes(s.GetQuota())
 	if most := snap.NamespaceByName(m.GetNamespace()).GetSpec().GetQuota().GetStorage(); most != "" {

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/object"
 	"github.com/cloudless/cloudless/internal/server/auth"
@@ -26,7 +27,7 @@ import (
 type Options struct {
 	Core *core.Core
 	Auth *auth.Authenticator
-	// Unseal opens the secrets of access keys.
+	// Unseal opens the secrets of access keys, and the keys of buckets.
 	Unseal func(sealed []byte, context string) ([]byte, error)
 	// CatchUp waits until this server has applied what the leader had committed when it was called.
 	CatchUp func(context.Context) error
@@ -44,7 +45,8 @@ type Directory struct {
 	catchUp func(context.Context) error
 
 	mu      sync.Mutex
-	secrets map[string]opened // by the uid of the key
+	secrets map[string]opened      // by the uid of the key
+	keys    map[string]*object.Key // of buckets, by the context under which they are sealed
 }
 
 // opened is a secret in memory, and what it was opened from.
@@ -53,12 +55,15 @@ type opened struct {
 	secret string
 }
 
-// maxOpened bounds the secrets in memory.
+// maxOpened bounds the secrets in memory, and the keys of buckets.
 const maxOpened = 4096
 
 // New returns a directory.
 func New(o Options) *Directory {
-	return &Directory{core: o.Core, auth: o.Auth, unseal: o.Unseal, calls: o.Calls, catchUp: o.CatchUp, secrets: map[string]opened{}}
+	return &Directory{
+		core: o.Core, auth: o.Auth, unseal: o.Unseal, calls: o.Calls, catchUp: o.CatchUp,
+		secrets: map[string]opened{}, keys: map[string]*object.Key{},
+	}
 }
 
 // AccessKey returns a key and its secret, or nil if there is none or it has expired. The signature of the request is not
@@ -135,7 +140,54 @@ func (d *Directory) FindBucket(ctx context.Context, namespace, name string) (obj
 	if found == nil || IsDeleting(found) {
 		return object.Bucket{}, nil, object.ErrNoBucket
 	}
-	return Of(snap, found), found, nil
+	of := Of(snap, found)
+	of.Keys = func(ctx context.Context, id string) (*object.Key, error) { return d.keyOf(ctx, of, id) }
+	return of, found, nil
+}
+
+// keyOf returns a key of a bucket. It is opened when it is first needed, and stays in memory.
+func (d *Directory) keyOf(ctx context.Context, b object.Bucket, id string) (*object.Key, error) {
+	stored := d.core.Store.Snapshot().BucketKey(b.UID)
+	if stored.GetId() != id { // this server may be behind the others
+		snap, err := d.newest(ctx)
+		if err != nil {
+			return nil, core.StatusOf(err)
+		}
+		stored = snap.BucketKey(b.UID)
+	}
+	if stored.GetId() != id {
+		return nil, object.ErrKeyLost
+	}
+	sealedFor := state.BucketKeyContext(b.UID, id)
+	d.mu.Lock()
+	known := d.keys[sealedFor]
+	d.mu.Unlock()
+	if known != nil {
+		return known, nil
+	}
+	key, err := d.openKey(stored, sealedFor)
+	if err != nil {
+		d.core.Logger.Error("the key of a bucket cannot be opened, and what it has encrypted cannot be read here",
+			"bucket", b.Name, "namespace", b.Namespace, "error", err)
+		return nil, core.StatusOf(core.Refuse(codes.Unavailable, "the key of bucket %s cannot be opened on this server, which may not have the "+
+			"key-encryption key yet: try again, or see: cloudless ca status", b.Name))
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.keys) >= maxOpened {
+		clear(d.keys)
+	}
+	d.keys[sealedFor] = key
+	return key, nil
+}
+
+func (d *Directory) openKey(stored *statev1.BucketKey, sealedFor string) (*object.Key, error) {
+	plain, err := d.unseal(stored.GetSealed(), sealedFor)
+	if err != nil {
+		return nil, err
+	}
+	defer clear(plain)
+	return object.NewKey(stored.GetId(), plain)
 }
 
 // Bucket returns a bucket as the store needs it, or an error for people.

@@ -2,10 +2,12 @@ package buckets
 
 import (
 	"crypto/rand"
+	"encoding/hex"
 	"strings"
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/object"
 	"github.com/cloudless/cloudless/internal/secret"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -49,4 +51,21 @@ func NewSecret(sealer Sealer, key *v1.AccessKey) (text string, stored *statev1.A
 		return "", nil, err
 	}
 	return string(plain), &statev1.AccessKeySecret{Metadata: &v1.Metadata{Uid: uid}, Sealed: sealed}, nil
+}
+
+// idLength is how many random bytes the id of a bucket's key has.
+const idLength = 8
+
+// NewBucketKey makes the key that encrypts what is in a bucket, as it is stored.
+func NewBucketKey(sealer Sealer, bucketUID string) (*statev1.BucketKey, error) {
+	plain, random := make([]byte, object.KeySize), make([]byte, idLength)
+	defer clear(plain)
+	_, _ = rand.Read(plain) // it never fails
+	_, _ = rand.Read(random)
+	id := hex.EncodeToString(random)
+	sealed, err := sealer.Seal(plain, state.BucketKeyContext(bucketUID, id))
+	if err != nil {
+		return nil, err
+	}
+	return &statev1.BucketKey{Metadata: &v1.Metadata{Uid: bucketUID}, Id: id, Sealed: sealed}, nil
 }

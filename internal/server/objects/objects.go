@@ -85,6 +85,7 @@ func present(b object.Bucket, o object.Object) *v1.Object {
 		Bucket: b.Name, Namespace: b.Namespace, Key: o.Key, Size: v.GetSize(), Etag: v.GetEtag(), Version: o.VersionID,
 		Time: timeOf(v.GetTime()), ContentType: v.GetHeaders().GetContentType(), Metadata: v.GetHeaders().GetUser(),
 		Tags: v.GetTags(), DeleteMarker: v.GetDeleteMarker(), ExpireTime: timeOf(v.GetExpireTime()),
+		Encrypted: v.GetEncryption().GetKey() != "",
 	}
 	return shown
 }

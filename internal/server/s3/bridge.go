@@ -33,6 +33,9 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	rc.Response.Header.SetNoDefaultContentType(true)
 
 	g.handler(rc)
+	if c.encrypted && rc.Response.StatusCode() < http.StatusMultipleChoices {
+		rc.Response.Header.Set("x-amz-server-side-encryption", "AES256")
+	}
 
 	out := &outgoing{ResponseWriter: w, control: in.control, stall: g.stall}
 	err := answer(out, r, &rc.Response)

@@ -31,6 +31,8 @@ type call struct {
 	escaped bool
 	// form is whether the request is an upload by an HTML form.
 	form bool
+	// encrypted is whether what the answer is about is encrypted on the disks.
+	encrypted bool
 	// found are the keys that the request has used.
 	found map[string]*v1.AccessKey
 }

@@ -48,6 +48,7 @@ func (s *store) CompleteMultipartUpload(ctx context.Context, in *s3.CompleteMult
 	if err != nil {
 		return none, "", s.fail(err, where)
 	}
+	showEncryption(ctx, o.Version.GetEncryption())
 	return completeOutput(b, o), shownVersion(b, o), nil
 }
 

@@ -121,6 +121,7 @@ func (s *store) copyObject(ctx context.Context, in s3response.CopyObjectInput) (
 	if err != nil {
 		return s3response.CopyObjectOutput{}, s.fail(err, about{bucket: b.Name, key: key})
 	}
+	showEncryption(ctx, o.Version.GetEncryption())
 	return copyOutput(b, o, src), nil
 }
 
@@ -222,6 +223,7 @@ func (s *store) UploadPartCopy(ctx context.Context, in *s3.UploadPartCopyInput) 
 	if err != nil {
 		return s3response.CopyPartResult{}, s.fail(err, where)
 	}
+	showEncryption(ctx, u.GetEncryption())
 	sum := shown(part.GetChecksum())
 	out := s3response.CopyPartResult{
 		ETag: quoted(part.GetEtag()), LastModified: *moment(part.GetTime()),

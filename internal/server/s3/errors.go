@@ -83,6 +83,9 @@ var failures = []struct {
 	{object.ErrIncomplete, func(a about) error { return s3err.GetAPIError(s3err.ErrIncompleteBody) }},
 	{object.ErrBadRange, func(a about) error { return s3err.GetAPIError(s3err.ErrInvalidRange) }},
 	{object.ErrBadKey, badKey},
+	{object.ErrKeyLost, func(about) error {
+		return s3err.APIError{Code: "InvalidObjectState", Description: "The key that encrypts it does not exist any more.", HTTPStatusCode: http.StatusForbidden}
+	}},
 	{os.ErrDeadlineExceeded, func(about) error {
 		return s3err.APIError{
 			Code:           "RequestTimeout",

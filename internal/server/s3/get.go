@@ -91,6 +91,7 @@ func (s *store) GetObject(ctx context.Context, in *s3.GetObjectInput) (*s3.GetOb
 		reader.Close()
 		return nil, err
 	}
+	showEncryption(ctx, o.Version.GetEncryption())
 	head := headOf(b, o)
 	out := getOutput(head)
 	out.ContentLength, out.ContentRange, out.PartsCount = &wanted.length, wanted.contentRange, wanted.parts
@@ -175,12 +176,18 @@ func (s *store) HeadObject(ctx context.Context, in *s3.HeadObjectInput) (*s3.Hea
 	if err != nil {
 		return nil, err
 	}
+	showEncryption(ctx, o.Version.GetEncryption())
 	out := headOf(b, o)
 	out.ContentLength, out.ContentRange, out.PartsCount = &wanted.length, wanted.contentRange, wanted.parts
 	if in.ChecksumMode == types.ChecksumModeEnabled && wanted.contentRange == nil {
 		setHeadChecksum(out, shown(o.Version.GetChecksum()))
 	}
 	return out, nil
+}
+
+// showEncryption has the answer say how content is encrypted, which versitygw never does.
+func showEncryption(ctx context.Context, e *objectv1.Encryption) {
+	callOf(ctx).encrypted = e.GetKey() != ""
 }
 
 // headOf is what clients may know of an object, without the size of the part that they want.

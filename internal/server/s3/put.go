@@ -56,6 +56,7 @@ func (s *store) PutObject(ctx context.Context, in s3response.PutObjectInput) (s3
 	if err != nil {
 		return s3response.PutObjectOutput{}, s.fail(cutOff(ctx, err), about{bucket: b.Name, key: key, condition: unmet(condition)})
 	}
+	showEncryption(ctx, o.Version.GetEncryption())
 	return putOutput(b, o), nil
 }
 

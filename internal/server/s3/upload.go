@@ -47,6 +47,7 @@ func (s *store) CreateMultipartUpload(ctx context.Context, in s3response.CreateM
 	if err != nil {
 		return s3response.InitiateMultipartUploadResult{}, s.fail(err, about{bucket: b.Name, key: r.Key})
 	}
+	showEncryption(ctx, u.GetEncryption())
 	return s3response.InitiateMultipartUploadResult{Bucket: b.Name, Key: r.Key, UploadId: object.UploadID(u)}, nil
 }
 
@@ -91,6 +92,7 @@ func (s *store) UploadPart(ctx context.Context, in *s3.UploadPartInput) (*s3.Upl
 	if err != nil {
 		return nil, s.fail(cutOff(ctx, err), where)
 	}
+	showEncryption(ctx, u.GetEncryption())
 	out := &s3.UploadPartOutput{ETag: quoted(part.GetEtag())}
 	if body.asked || u.GetChecksum().GetType() != "" {
 		setPartChecksum(out, shown(body.checksum(types.ChecksumTypeFullObject)))

@@ -114,7 +114,9 @@ type BucketSpec struct {
 	// How long an upload in parts may stay unfinished, such as "72h"; 7 days if empty.
 	UploadTtl string `protobuf:"bytes,5,opt,name=upload_ttl,json=uploadTtl,proto3" json:"upload_ttl,omitempty"`
 	// What S3 clients have set; empty if nothing.
-	S3            *BucketDocuments `protobuf:"bytes,6,opt,name=s3,proto3" json:"s3,omitempty"`
+	S3 *BucketDocuments `protobuf:"bytes,6,opt,name=s3,proto3" json:"s3,omitempty"`
+	// Encrypts what is put from now on, by a key of its own.
+	Encrypted     bool `protobuf:"varint,7,opt,name=encrypted,proto3" json:"encrypted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -189,6 +191,13 @@ func (x *BucketSpec) GetS3() *BucketDocuments {
 		return x.S3
 	}
 	return nil
+}
+
+func (x *BucketSpec) GetEncrypted() bool {
+	if x != nil {
+		return x.Encrypted
+	}
+	return false
 }
 
 type ExpiryRule struct {
@@ -1499,7 +1508,7 @@ const file_cloudless_v1_bucket_proto_rawDesc = "" +
 	"\bmetadata\x18\x03 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\x12,\n" +
 	"\x04spec\x18\x04 \x01(\v2\x18.cloudless.v1.BucketSpecR\x04spec\x122\n" +
 	"\x06status\x18\x05 \x01(\v2\x1a.cloudless.v1.BucketStatusR\x06status:\x0f\xea\xcc'\v\n" +
-	"\abuckets\x10\x01\"\xa6\x02\n" +
+	"\abuckets\x10\x01\"\xc4\x02\n" +
 	"\n" +
 	"BucketSpec\x12%\n" +
 	"\breplicas\x18\x01 \x01(\x05B\t\xbaH\x06\x1a\x04\x18\x03(\x00R\breplicas\x12\x1f\n" +
@@ -1510,7 +1519,8 @@ const file_cloudless_v1_bucket_proto_rawDesc = "" +
 	"\x06expiry\x18\x04 \x03(\v2\x18.cloudless.v1.ExpiryRuleB\b\xbaH\x05\x92\x01\x02\x10dR\x06expiry\x12(\n" +
 	"\n" +
 	"upload_ttl\x18\x05 \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\tuploadTtl\x12-\n" +
-	"\x02s3\x18\x06 \x01(\v2\x1d.cloudless.v1.BucketDocumentsR\x02s3\"R\n" +
+	"\x02s3\x18\x06 \x01(\v2\x1d.cloudless.v1.BucketDocumentsR\x02s3\x12\x1c\n" +
+	"\tencrypted\x18\a \x01(\bR\tencrypted\"R\n" +
 	"\n" +
 	"ExpiryRule\x12 \n" +
 	"\x06prefix\x18\x01 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\x06prefix\x12\"\n" +

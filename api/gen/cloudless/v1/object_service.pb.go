@@ -33,13 +33,15 @@ type Object struct {
 	Size      int64                  `protobuf:"varint,4,opt,name=size,proto3" json:"size,omitempty"`
 	Etag      string                 `protobuf:"bytes,5,opt,name=etag,proto3" json:"etag,omitempty"`
 	// As S3 names it: "null", or the id of the version.
-	Version       string                 `protobuf:"bytes,6,opt,name=version,proto3" json:"version,omitempty"`
-	Time          *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=time,proto3" json:"time,omitempty"`
-	ContentType   string                 `protobuf:"bytes,8,opt,name=content_type,json=contentType,proto3" json:"content_type,omitempty"`
-	Metadata      map[string]string      `protobuf:"bytes,9,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	Tags          map[string]string      `protobuf:"bytes,10,rep,name=tags,proto3" json:"tags,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	DeleteMarker  bool                   `protobuf:"varint,11,opt,name=delete_marker,json=deleteMarker,proto3" json:"delete_marker,omitempty"`
-	ExpireTime    *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
+	Version      string                 `protobuf:"bytes,6,opt,name=version,proto3" json:"version,omitempty"`
+	Time         *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=time,proto3" json:"time,omitempty"`
+	ContentType  string                 `protobuf:"bytes,8,opt,name=content_type,json=contentType,proto3" json:"content_type,omitempty"`
+	Metadata     map[string]string      `protobuf:"bytes,9,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Tags         map[string]string      `protobuf:"bytes,10,rep,name=tags,proto3" json:"tags,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	DeleteMarker bool                   `protobuf:"varint,11,opt,name=delete_marker,json=deleteMarker,proto3" json:"delete_marker,omitempty"`
+	ExpireTime   *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
+	// Whether its content is encrypted on the disks.
+	Encrypted     bool `protobuf:"varint,13,opt,name=encrypted,proto3" json:"encrypted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -156,6 +158,13 @@ func (x *Object) GetExpireTime() *timestamppb.Timestamp {
 		return x.ExpireTime
 	}
 	return nil
+}
+
+func (x *Object) GetEncrypted() bool {
+	if x != nil {
+		return x.Encrypted
+	}
+	return false
 }
 
 // The key of an object: UTF-8, at most 1,024 bytes. It is only a name: ".." and "/" have no meaning.
@@ -2305,7 +2314,7 @@ var File_cloudless_v1_object_service_proto protoreflect.FileDescriptor
 
 const file_cloudless_v1_object_service_proto_rawDesc = "" +
 	"\n" +
-	"!cloudless/v1/object_service.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x1acloudless/v1/options.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb1\x04\n" +
+	"!cloudless/v1/object_service.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x1acloudless/v1/options.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xcf\x04\n" +
 	"\x06Object\x12\x16\n" +
 	"\x06bucket\x18\x01 \x01(\tR\x06bucket\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x10\n" +
@@ -2320,7 +2329,8 @@ const file_cloudless_v1_object_service_proto_rawDesc = "" +
 	" \x03(\v2\x1e.cloudless.v1.Object.TagsEntryR\x04tags\x12#\n" +
 	"\rdelete_marker\x18\v \x01(\bR\fdeleteMarker\x12;\n" +
 	"\vexpire_time\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"expireTime\x1a;\n" +
+	"expireTime\x12\x1c\n" +
+	"\tencrypted\x18\r \x01(\bR\tencrypted\x1a;\n" +
 	"\rMetadataEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a7\n" +

@@ -3,6 +3,7 @@ package s3test
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"maps"
 	"slices"
@@ -107,10 +108,20 @@ func (d *Directory) FindBucket(_ context.Context, namespace, name string) (objec
 	if b == nil {
 		return object.Bucket{}, nil, fmt.Errorf("bucket %s of namespace %s: %w", name, namespace, object.ErrNoBucket)
 	}
-	return object.Bucket{
+	of := object.Bucket{
 		UID: b.GetMetadata().GetUid(), Name: name, Namespace: namespace, NamespaceUID: "uid-" + namespace,
-		Quota: d.quotas[at], Versioning: b.GetSpec().GetVersioning(),
-	}, b, nil
+		Quota: d.quotas[at], Versioning: b.GetSpec().GetVersioning(), Keys: keyNamed,
+	}
+	if b.GetSpec().GetEncrypted() {
+		of.Encryption = "key-" + of.UID
+	}
+	return of, b, nil
+}
+
+// keyNamed is a key that depends on its id alone.
+func keyNamed(_ context.Context, id string) (*object.Key, error) {
+	secret := sha256.Sum256([]byte(id))
+	return object.NewKey(id, secret[:])
 }
 
 // ListBuckets implements s3.Directory.

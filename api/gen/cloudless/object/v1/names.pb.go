@@ -30,8 +30,10 @@ const (
 type Block struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// 32 bytes.
-	Hash          []byte `protobuf:"bytes,1,opt,name=hash,proto3" json:"hash,omitempty"`
-	Size          uint32 `protobuf:"varint,2,opt,name=size,proto3" json:"size,omitempty"`
+	Hash []byte `protobuf:"bytes,1,opt,name=hash,proto3" json:"hash,omitempty"`
+	Size uint32 `protobuf:"varint,2,opt,name=size,proto3" json:"size,omitempty"`
+	// 16 bytes with which it is encrypted; empty if it is not.
+	Nonce         []byte `protobuf:"bytes,3,opt,name=nonce,proto3" json:"nonce,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -78,6 +80,13 @@ func (x *Block) GetSize() uint32 {
 		return x.Size
 	}
 	return 0
+}
+
+func (x *Block) GetNonce() []byte {
+	if x != nil {
+		return x.Nonce
+	}
+	return nil
 }
 
 // Blocks that are stored under a key of their own, because the list of a large object is long.
@@ -546,8 +555,8 @@ func (x *Version) GetCharged() int64 {
 
 type Encryption struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The data key, sealed by the key of the bucket.
-	SealedKey     []byte `protobuf:"bytes,1,opt,name=sealed_key,json=sealedKey,proto3" json:"sealed_key,omitempty"`
+	// Id of the bucket's key that encrypts the blocks, each with its own nonce.
+	Key           string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -582,11 +591,11 @@ func (*Encryption) Descriptor() ([]byte, []int) {
 	return file_cloudless_object_v1_names_proto_rawDescGZIP(), []int{6}
 }
 
-func (x *Encryption) GetSealedKey() []byte {
+func (x *Encryption) GetKey() string {
 	if x != nil {
-		return x.SealedKey
+		return x.Key
 	}
-	return nil
+	return ""
 }
 
 // What the group knows of a chunk that something refers to.
@@ -2889,10 +2898,11 @@ var File_cloudless_object_v1_names_proto protoreflect.FileDescriptor
 
 const file_cloudless_object_v1_names_proto_rawDesc = "" +
 	"\n" +
-	"\x1fcloudless/object/v1/names.proto\x12\x13cloudless.object.v1\"/\n" +
+	"\x1fcloudless/object/v1/names.proto\x12\x13cloudless.object.v1\"E\n" +
 	"\x05Block\x12\x12\n" +
 	"\x04hash\x18\x01 \x01(\fR\x04hash\x12\x12\n" +
-	"\x04size\x18\x02 \x01(\rR\x04size\"?\n" +
+	"\x04size\x18\x02 \x01(\rR\x04size\x12\x14\n" +
+	"\x05nonce\x18\x03 \x01(\fR\x05nonce\"?\n" +
 	"\tBlockList\x122\n" +
 	"\x06blocks\x18\x01 \x03(\v2\x1a.cloudless.object.v1.BlockR\x06blocks\"\x96\x01\n" +
 	"\aSegment\x12\x12\n" +
@@ -2940,11 +2950,10 @@ const file_cloudless_object_v1_names_proto_rawDesc = "" +
 	"\acharged\x18\x0f \x01(\x03R\acharged\x1a7\n" +
 	"\tTagsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"+\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x1e\n" +
 	"\n" +
-	"Encryption\x12\x1d\n" +
-	"\n" +
-	"sealed_key\x18\x01 \x01(\fR\tsealedKey\"i\n" +
+	"Encryption\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\"i\n" +
 	"\x05Chunk\x12\x12\n" +
 	"\x04size\x18\x01 \x01(\rR\x04size\x12\x1e\n" +
 	"\n" +

@@ -70,6 +70,7 @@ type Object struct {
 	//	*Object_KeyEncryptionKey
 	//	*Object_WorkloadKey
 	//	*Object_AccessKeySecret
+	//	*Object_BucketKey
 	Kind          isObject_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -454,6 +455,15 @@ func (x *Object) GetAccessKeySecret() *AccessKeySecret {
 	return nil
 }
 
+func (x *Object) GetBucketKey() *BucketKey {
+	if x != nil {
+		if x, ok := x.Kind.(*Object_BucketKey); ok {
+			return x.BucketKey
+		}
+	}
+	return nil
+}
+
 type isObject_Kind interface {
 	isObject_Kind()
 }
@@ -611,6 +621,10 @@ type Object_AccessKeySecret struct {
 	AccessKeySecret *AccessKeySecret `protobuf:"bytes,49,opt,name=access_key_secret,json=accessKeySecret,proto3,oneof"`
 }
 
+type Object_BucketKey struct {
+	BucketKey *BucketKey `protobuf:"bytes,50,opt,name=bucket_key,json=bucketKey,proto3,oneof"`
+}
+
 func (*Object_Cluster) isObject_Kind() {}
 
 func (*Object_Node) isObject_Kind() {}
@@ -686,6 +700,8 @@ func (*Object_KeyEncryptionKey) isObject_Kind() {}
 func (*Object_WorkloadKey) isObject_Kind() {}
 
 func (*Object_AccessKeySecret) isObject_Kind() {}
+
+func (*Object_BucketKey) isObject_Kind() {}
 
 // The cluster's certificate authority. The key is sealed by the servers'
 // key-encryption key.
@@ -1725,6 +1741,70 @@ func (x *AccessKeySecret) GetSealed() []byte {
 	return nil
 }
 
+// The key that encrypts what is in a bucket. It is not part of the bucket, so that no answer of the API can contain it.
+type BucketKey struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The uid is the bucket's.
+	Metadata *v1.Metadata `protobuf:"bytes,1,opt,name=metadata,proto3" json:"metadata,omitempty"`
+	// What objects name it by. A key that is made again has another id, so that nothing is decrypted by a wrong one.
+	Id string `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	// Sealed by the servers' key-encryption key.
+	Sealed        []byte `protobuf:"bytes,3,opt,name=sealed,proto3" json:"sealed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BucketKey) Reset() {
+	*x = BucketKey{}
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BucketKey) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BucketKey) ProtoMessage() {}
+
+func (x *BucketKey) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BucketKey.ProtoReflect.Descriptor instead.
+func (*BucketKey) Descriptor() ([]byte, []int) {
+	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *BucketKey) GetMetadata() *v1.Metadata {
+	if x != nil {
+		return x.Metadata
+	}
+	return nil
+}
+
+func (x *BucketKey) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *BucketKey) GetSealed() []byte {
+	if x != nil {
+		return x.Sealed
+	}
+	return nil
+}
+
 // What every node of the ingress answers while an ACME authority checks that a host belongs to the cluster.
 type CertificateChallenge struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -1742,7 +1822,7 @@ type CertificateChallenge struct {
 
 func (x *CertificateChallenge) Reset() {
 	*x = CertificateChallenge{}
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[15]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1754,7 +1834,7 @@ func (x *CertificateChallenge) String() string {
 func (*CertificateChallenge) ProtoMessage() {}
 
 func (x *CertificateChallenge) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[15]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1767,7 +1847,7 @@ func (x *CertificateChallenge) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CertificateChallenge.ProtoReflect.Descriptor instead.
 func (*CertificateChallenge) Descriptor() ([]byte, []int) {
-	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{15}
+	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *CertificateChallenge) GetMetadata() *v1.Metadata {
@@ -1826,7 +1906,7 @@ type AcmeAccount struct {
 
 func (x *AcmeAccount) Reset() {
 	*x = AcmeAccount{}
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[16]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1838,7 +1918,7 @@ func (x *AcmeAccount) String() string {
 func (*AcmeAccount) ProtoMessage() {}
 
 func (x *AcmeAccount) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[16]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1851,7 +1931,7 @@ func (x *AcmeAccount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcmeAccount.ProtoReflect.Descriptor instead.
 func (*AcmeAccount) Descriptor() ([]byte, []int) {
-	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{16}
+	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *AcmeAccount) GetMetadata() *v1.Metadata {
@@ -1888,7 +1968,7 @@ type Receipt struct {
 
 func (x *Receipt) Reset() {
 	*x = Receipt{}
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[17]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1900,7 +1980,7 @@ func (x *Receipt) String() string {
 func (*Receipt) ProtoMessage() {}
 
 func (x *Receipt) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[17]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1913,7 +1993,7 @@ func (x *Receipt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Receipt.ProtoReflect.Descriptor instead.
 func (*Receipt) Descriptor() ([]byte, []int) {
-	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{17}
+	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Receipt) GetMetadata() *v1.Metadata {
@@ -1952,7 +2032,7 @@ type Transaction struct {
 
 func (x *Transaction) Reset() {
 	*x = Transaction{}
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[18]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1964,7 +2044,7 @@ func (x *Transaction) String() string {
 func (*Transaction) ProtoMessage() {}
 
 func (x *Transaction) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[18]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1977,7 +2057,7 @@ func (x *Transaction) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transaction.ProtoReflect.Descriptor instead.
 func (*Transaction) Descriptor() ([]byte, []int) {
-	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{18}
+	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Transaction) GetChanges() []*Change {
@@ -2022,7 +2102,7 @@ type Change struct {
 
 func (x *Change) Reset() {
 	*x = Change{}
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[19]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2034,7 +2114,7 @@ func (x *Change) String() string {
 func (*Change) ProtoMessage() {}
 
 func (x *Change) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[19]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2047,7 +2127,7 @@ func (x *Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Change.ProtoReflect.Descriptor instead.
 func (*Change) Descriptor() ([]byte, []int) {
-	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{19}
+	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Change) GetAction() isChange_Action {
@@ -2132,7 +2212,7 @@ type Key struct {
 
 func (x *Key) Reset() {
 	*x = Key{}
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[20]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2144,7 +2224,7 @@ func (x *Key) String() string {
 func (*Key) ProtoMessage() {}
 
 func (x *Key) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[20]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2157,7 +2237,7 @@ func (x *Key) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Key.ProtoReflect.Descriptor instead.
 func (*Key) Descriptor() ([]byte, []int) {
-	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{20}
+	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Key) GetKind() string {
@@ -2186,7 +2266,7 @@ type SnapshotHeader struct {
 
 func (x *SnapshotHeader) Reset() {
 	*x = SnapshotHeader{}
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[21]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2198,7 +2278,7 @@ func (x *SnapshotHeader) String() string {
 func (*SnapshotHeader) ProtoMessage() {}
 
 func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[21]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2211,7 +2291,7 @@ func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotHeader.ProtoReflect.Descriptor instead.
 func (*SnapshotHeader) Descriptor() ([]byte, []int) {
-	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{21}
+	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *SnapshotHeader) GetFormat() uint32 {
@@ -2239,7 +2319,7 @@ var File_cloudless_state_v1_state_proto protoreflect.FileDescriptor
 
 const file_cloudless_state_v1_state_proto_rawDesc = "" +
 	"\n" +
-	"\x1ecloudless/state/v1/state.proto\x12\x12cloudless.state.v1\x1a cloudless/state/v1/options.proto\x1a\x19cloudless/v1/bucket.proto\x1a\x1acloudless/v1/cluster.proto\x1a\x1dcloudless/v1/deployment.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x1ccloudless/v1/namespace.proto\x1a\x17cloudless/v1/node.proto\x1a\x19cloudless/v1/policy.proto\x1a\x17cloudless/v1/role.proto\x1a\x18cloudless/v1/route.proto\x1a\x19cloudless/v1/secret.proto\x1a\x19cloudless/v1/server.proto\x1a\x1acloudless/v1/service.proto\x1a\x1bcloudless/v1/workload.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x96\x13\n" +
+	"\x1ecloudless/state/v1/state.proto\x12\x12cloudless.state.v1\x1a cloudless/state/v1/options.proto\x1a\x19cloudless/v1/bucket.proto\x1a\x1acloudless/v1/cluster.proto\x1a\x1dcloudless/v1/deployment.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x1ccloudless/v1/namespace.proto\x1a\x17cloudless/v1/node.proto\x1a\x19cloudless/v1/policy.proto\x1a\x17cloudless/v1/role.proto\x1a\x18cloudless/v1/route.proto\x1a\x19cloudless/v1/secret.proto\x1a\x19cloudless/v1/server.proto\x1a\x1acloudless/v1/service.proto\x1a\x1bcloudless/v1/workload.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd6\x13\n" +
 	"\x06Object\x12;\n" +
 	"\acluster\x18\x01 \x01(\v2\x15.cloudless.v1.ClusterB\b\x88\xb5\x18\x01\x98\xb5\x18\x01H\x00R\acluster\x12.\n" +
 	"\x04node\x18\x02 \x01(\v2\x12.cloudless.v1.NodeB\x04\x88\xb5\x18\x01H\x00R\x04node\x12>\n" +
@@ -2287,7 +2367,9 @@ const file_cloudless_state_v1_state_proto_rawDesc = "" +
 	"\x0esecret_receipt\x18. \x01(\v2!.cloudless.state.v1.SecretReceiptH\x00R\rsecretReceipt\x12Z\n" +
 	"\x12key_encryption_key\x18/ \x01(\v2$.cloudless.state.v1.KeyEncryptionKeyB\x04\x98\xb5\x18\x01H\x00R\x10keyEncryptionKey\x12D\n" +
 	"\fworkload_key\x180 \x01(\v2\x1f.cloudless.state.v1.WorkloadKeyH\x00R\vworkloadKey\x12Q\n" +
-	"\x11access_key_secret\x181 \x01(\v2#.cloudless.state.v1.AccessKeySecretH\x00R\x0faccessKeySecretB\x06\n" +
+	"\x11access_key_secret\x181 \x01(\v2#.cloudless.state.v1.AccessKeySecretH\x00R\x0faccessKeySecret\x12>\n" +
+	"\n" +
+	"bucket_key\x182 \x01(\v2\x1d.cloudless.state.v1.BucketKeyH\x00R\tbucketKeyB\x06\n" +
 	"\x04kind\"\x83\x04\n" +
 	"\tAuthority\x122\n" +
 	"\bmetadata\x18\x01 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\x12 \n" +
@@ -2384,7 +2466,11 @@ const file_cloudless_state_v1_state_proto_rawDesc = "" +
 	"\x06sealed\x18\x02 \x01(\fR\x06sealed\"]\n" +
 	"\x0fAccessKeySecret\x122\n" +
 	"\bmetadata\x18\x01 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\x12\x16\n" +
-	"\x06sealed\x18\x02 \x01(\fR\x06sealed\"\xd6\x01\n" +
+	"\x06sealed\x18\x02 \x01(\fR\x06sealed\"g\n" +
+	"\tBucketKey\x122\n" +
+	"\bmetadata\x18\x01 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\tR\x02id\x12\x16\n" +
+	"\x06sealed\x18\x03 \x01(\fR\x06sealed\"\xd6\x01\n" +
 	"\x14CertificateChallenge\x122\n" +
 	"\bmetadata\x18\x01 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\x12\x12\n" +
 	"\x04host\x18\x02 \x01(\tR\x04host\x12\x14\n" +
@@ -2435,7 +2521,7 @@ func file_cloudless_state_v1_state_proto_rawDescGZIP() []byte {
 	return file_cloudless_state_v1_state_proto_rawDescData
 }
 
-var file_cloudless_state_v1_state_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_cloudless_state_v1_state_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_cloudless_state_v1_state_proto_goTypes = []any{
 	(*Object)(nil),                // 0: cloudless.state.v1.Object
 	(*Authority)(nil),             // 1: cloudless.state.v1.Authority
@@ -2452,116 +2538,119 @@ var file_cloudless_state_v1_state_proto_goTypes = []any{
 	(*Mark)(nil),                  // 12: cloudless.state.v1.Mark
 	(*CertificateKey)(nil),        // 13: cloudless.state.v1.CertificateKey
 	(*AccessKeySecret)(nil),       // 14: cloudless.state.v1.AccessKeySecret
-	(*CertificateChallenge)(nil),  // 15: cloudless.state.v1.CertificateChallenge
-	(*AcmeAccount)(nil),           // 16: cloudless.state.v1.AcmeAccount
-	(*Receipt)(nil),               // 17: cloudless.state.v1.Receipt
-	(*Transaction)(nil),           // 18: cloudless.state.v1.Transaction
-	(*Change)(nil),                // 19: cloudless.state.v1.Change
-	(*Key)(nil),                   // 20: cloudless.state.v1.Key
-	(*SnapshotHeader)(nil),        // 21: cloudless.state.v1.SnapshotHeader
-	(*v1.Cluster)(nil),            // 22: cloudless.v1.Cluster
-	(*v1.Node)(nil),               // 23: cloudless.v1.Node
-	(*v1.Workload)(nil),           // 24: cloudless.v1.Workload
-	(*v1.Revision)(nil),           // 25: cloudless.v1.Revision
-	(*v1.Replica)(nil),            // 26: cloudless.v1.Replica
-	(*v1.Token)(nil),              // 27: cloudless.v1.Token
-	(*v1.Event)(nil),              // 28: cloudless.v1.Event
-	(*v1.Login)(nil),              // 29: cloudless.v1.Login
-	(*v1.Server)(nil),             // 30: cloudless.v1.Server
-	(*v1.Configuration)(nil),      // 31: cloudless.v1.Configuration
-	(*v1.Namespace)(nil),          // 32: cloudless.v1.Namespace
-	(*v1.Service)(nil),            // 33: cloudless.v1.Service
-	(*v1.Endpoint)(nil),           // 34: cloudless.v1.Endpoint
-	(*v1.Deployment)(nil),         // 35: cloudless.v1.Deployment
-	(*v1.Route)(nil),              // 36: cloudless.v1.Route
-	(*v1.Certificate)(nil),        // 37: cloudless.v1.Certificate
-	(*v1.Secret)(nil),             // 38: cloudless.v1.Secret
-	(*v1.Role)(nil),               // 39: cloudless.v1.Role
-	(*v1.RoleBinding)(nil),        // 40: cloudless.v1.RoleBinding
-	(*v1.Policy)(nil),             // 41: cloudless.v1.Policy
-	(*v1.Bucket)(nil),             // 42: cloudless.v1.Bucket
-	(*v1.AccessKey)(nil),          // 43: cloudless.v1.AccessKey
-	(*v1.Metadata)(nil),           // 44: cloudless.v1.Metadata
-	(*timestamppb.Timestamp)(nil), // 45: google.protobuf.Timestamp
-	(*v1.SecretDelivery)(nil),     // 46: cloudless.v1.SecretDelivery
+	(*BucketKey)(nil),             // 15: cloudless.state.v1.BucketKey
+	(*CertificateChallenge)(nil),  // 16: cloudless.state.v1.CertificateChallenge
+	(*AcmeAccount)(nil),           // 17: cloudless.state.v1.AcmeAccount
+	(*Receipt)(nil),               // 18: cloudless.state.v1.Receipt
+	(*Transaction)(nil),           // 19: cloudless.state.v1.Transaction
+	(*Change)(nil),                // 20: cloudless.state.v1.Change
+	(*Key)(nil),                   // 21: cloudless.state.v1.Key
+	(*SnapshotHeader)(nil),        // 22: cloudless.state.v1.SnapshotHeader
+	(*v1.Cluster)(nil),            // 23: cloudless.v1.Cluster
+	(*v1.Node)(nil),               // 24: cloudless.v1.Node
+	(*v1.Workload)(nil),           // 25: cloudless.v1.Workload
+	(*v1.Revision)(nil),           // 26: cloudless.v1.Revision
+	(*v1.Replica)(nil),            // 27: cloudless.v1.Replica
+	(*v1.Token)(nil),              // 28: cloudless.v1.Token
+	(*v1.Event)(nil),              // 29: cloudless.v1.Event
+	(*v1.Login)(nil),              // 30: cloudless.v1.Login
+	(*v1.Server)(nil),             // 31: cloudless.v1.Server
+	(*v1.Configuration)(nil),      // 32: cloudless.v1.Configuration
+	(*v1.Namespace)(nil),          // 33: cloudless.v1.Namespace
+	(*v1.Service)(nil),            // 34: cloudless.v1.Service
+	(*v1.Endpoint)(nil),           // 35: cloudless.v1.Endpoint
+	(*v1.Deployment)(nil),         // 36: cloudless.v1.Deployment
+	(*v1.Route)(nil),              // 37: cloudless.v1.Route
+	(*v1.Certificate)(nil),        // 38: cloudless.v1.Certificate
+	(*v1.Secret)(nil),             // 39: cloudless.v1.Secret
+	(*v1.Role)(nil),               // 40: cloudless.v1.Role
+	(*v1.RoleBinding)(nil),        // 41: cloudless.v1.RoleBinding
+	(*v1.Policy)(nil),             // 42: cloudless.v1.Policy
+	(*v1.Bucket)(nil),             // 43: cloudless.v1.Bucket
+	(*v1.AccessKey)(nil),          // 44: cloudless.v1.AccessKey
+	(*v1.Metadata)(nil),           // 45: cloudless.v1.Metadata
+	(*timestamppb.Timestamp)(nil), // 46: google.protobuf.Timestamp
+	(*v1.SecretDelivery)(nil),     // 47: cloudless.v1.SecretDelivery
 }
 var file_cloudless_state_v1_state_proto_depIdxs = []int32{
-	22, // 0: cloudless.state.v1.Object.cluster:type_name -> cloudless.v1.Cluster
-	23, // 1: cloudless.state.v1.Object.node:type_name -> cloudless.v1.Node
-	24, // 2: cloudless.state.v1.Object.workload:type_name -> cloudless.v1.Workload
-	25, // 3: cloudless.state.v1.Object.revision:type_name -> cloudless.v1.Revision
-	26, // 4: cloudless.state.v1.Object.replica:type_name -> cloudless.v1.Replica
-	27, // 5: cloudless.state.v1.Object.token:type_name -> cloudless.v1.Token
-	28, // 6: cloudless.state.v1.Object.event:type_name -> cloudless.v1.Event
-	29, // 7: cloudless.state.v1.Object.login:type_name -> cloudless.v1.Login
-	30, // 8: cloudless.state.v1.Object.server:type_name -> cloudless.v1.Server
-	31, // 9: cloudless.state.v1.Object.configuration:type_name -> cloudless.v1.Configuration
-	32, // 10: cloudless.state.v1.Object.namespace:type_name -> cloudless.v1.Namespace
-	33, // 11: cloudless.state.v1.Object.service:type_name -> cloudless.v1.Service
-	34, // 12: cloudless.state.v1.Object.endpoint:type_name -> cloudless.v1.Endpoint
-	35, // 13: cloudless.state.v1.Object.deployment:type_name -> cloudless.v1.Deployment
-	36, // 14: cloudless.state.v1.Object.route:type_name -> cloudless.v1.Route
-	37, // 15: cloudless.state.v1.Object.certificate:type_name -> cloudless.v1.Certificate
-	38, // 16: cloudless.state.v1.Object.secret:type_name -> cloudless.v1.Secret
-	39, // 17: cloudless.state.v1.Object.role:type_name -> cloudless.v1.Role
-	40, // 18: cloudless.state.v1.Object.role_binding:type_name -> cloudless.v1.RoleBinding
-	41, // 19: cloudless.state.v1.Object.policy:type_name -> cloudless.v1.Policy
-	42, // 20: cloudless.state.v1.Object.bucket:type_name -> cloudless.v1.Bucket
-	43, // 21: cloudless.state.v1.Object.access_key:type_name -> cloudless.v1.AccessKey
+	23, // 0: cloudless.state.v1.Object.cluster:type_name -> cloudless.v1.Cluster
+	24, // 1: cloudless.state.v1.Object.node:type_name -> cloudless.v1.Node
+	25, // 2: cloudless.state.v1.Object.workload:type_name -> cloudless.v1.Workload
+	26, // 3: cloudless.state.v1.Object.revision:type_name -> cloudless.v1.Revision
+	27, // 4: cloudless.state.v1.Object.replica:type_name -> cloudless.v1.Replica
+	28, // 5: cloudless.state.v1.Object.token:type_name -> cloudless.v1.Token
+	29, // 6: cloudless.state.v1.Object.event:type_name -> cloudless.v1.Event
+	30, // 7: cloudless.state.v1.Object.login:type_name -> cloudless.v1.Login
+	31, // 8: cloudless.state.v1.Object.server:type_name -> cloudless.v1.Server
+	32, // 9: cloudless.state.v1.Object.configuration:type_name -> cloudless.v1.Configuration
+	33, // 10: cloudless.state.v1.Object.namespace:type_name -> cloudless.v1.Namespace
+	34, // 11: cloudless.state.v1.Object.service:type_name -> cloudless.v1.Service
+	35, // 12: cloudless.state.v1.Object.endpoint:type_name -> cloudless.v1.Endpoint
+	36, // 13: cloudless.state.v1.Object.deployment:type_name -> cloudless.v1.Deployment
+	37, // 14: cloudless.state.v1.Object.route:type_name -> cloudless.v1.Route
+	38, // 15: cloudless.state.v1.Object.certificate:type_name -> cloudless.v1.Certificate
+	39, // 16: cloudless.state.v1.Object.secret:type_name -> cloudless.v1.Secret
+	40, // 17: cloudless.state.v1.Object.role:type_name -> cloudless.v1.Role
+	41, // 18: cloudless.state.v1.Object.role_binding:type_name -> cloudless.v1.RoleBinding
+	42, // 19: cloudless.state.v1.Object.policy:type_name -> cloudless.v1.Policy
+	43, // 20: cloudless.state.v1.Object.bucket:type_name -> cloudless.v1.Bucket
+	44, // 21: cloudless.state.v1.Object.access_key:type_name -> cloudless.v1.AccessKey
 	1,  // 22: cloudless.state.v1.Object.authority:type_name -> cloudless.state.v1.Authority
 	6,  // 23: cloudless.state.v1.Object.credential:type_name -> cloudless.state.v1.Credential
-	17, // 24: cloudless.state.v1.Object.receipt:type_name -> cloudless.state.v1.Receipt
+	18, // 24: cloudless.state.v1.Object.receipt:type_name -> cloudless.state.v1.Receipt
 	7,  // 25: cloudless.state.v1.Object.password:type_name -> cloudless.state.v1.Password
 	8,  // 26: cloudless.state.v1.Object.revocation:type_name -> cloudless.state.v1.Revocation
 	9,  // 27: cloudless.state.v1.Object.gossip_key:type_name -> cloudless.state.v1.GossipKey
 	10, // 28: cloudless.state.v1.Object.tag:type_name -> cloudless.state.v1.Tag
 	12, // 29: cloudless.state.v1.Object.mark:type_name -> cloudless.state.v1.Mark
 	13, // 30: cloudless.state.v1.Object.certificate_key:type_name -> cloudless.state.v1.CertificateKey
-	15, // 31: cloudless.state.v1.Object.certificate_challenge:type_name -> cloudless.state.v1.CertificateChallenge
-	16, // 32: cloudless.state.v1.Object.acme_account:type_name -> cloudless.state.v1.AcmeAccount
+	16, // 31: cloudless.state.v1.Object.certificate_challenge:type_name -> cloudless.state.v1.CertificateChallenge
+	17, // 32: cloudless.state.v1.Object.acme_account:type_name -> cloudless.state.v1.AcmeAccount
 	3,  // 33: cloudless.state.v1.Object.secret_value:type_name -> cloudless.state.v1.SecretValue
 	4,  // 34: cloudless.state.v1.Object.secret_receipt:type_name -> cloudless.state.v1.SecretReceipt
 	2,  // 35: cloudless.state.v1.Object.key_encryption_key:type_name -> cloudless.state.v1.KeyEncryptionKey
 	5,  // 36: cloudless.state.v1.Object.workload_key:type_name -> cloudless.state.v1.WorkloadKey
 	14, // 37: cloudless.state.v1.Object.access_key_secret:type_name -> cloudless.state.v1.AccessKeySecret
-	44, // 38: cloudless.state.v1.Authority.metadata:type_name -> cloudless.v1.Metadata
-	45, // 39: cloudless.state.v1.Authority.rotate_time:type_name -> google.protobuf.Timestamp
-	45, // 40: cloudless.state.v1.Authority.step_time:type_name -> google.protobuf.Timestamp
-	44, // 41: cloudless.state.v1.KeyEncryptionKey.metadata:type_name -> cloudless.v1.Metadata
-	45, // 42: cloudless.state.v1.KeyEncryptionKey.rotate_time:type_name -> google.protobuf.Timestamp
-	45, // 43: cloudless.state.v1.KeyEncryptionKey.step_time:type_name -> google.protobuf.Timestamp
-	44, // 44: cloudless.state.v1.SecretValue.metadata:type_name -> cloudless.v1.Metadata
-	44, // 45: cloudless.state.v1.SecretReceipt.metadata:type_name -> cloudless.v1.Metadata
-	46, // 46: cloudless.state.v1.SecretReceipt.deliveries:type_name -> cloudless.v1.SecretDelivery
-	44, // 47: cloudless.state.v1.WorkloadKey.metadata:type_name -> cloudless.v1.Metadata
-	45, // 48: cloudless.state.v1.WorkloadKey.expire_time:type_name -> google.protobuf.Timestamp
-	44, // 49: cloudless.state.v1.Credential.metadata:type_name -> cloudless.v1.Metadata
-	44, // 50: cloudless.state.v1.Password.metadata:type_name -> cloudless.v1.Metadata
-	44, // 51: cloudless.state.v1.Revocation.metadata:type_name -> cloudless.v1.Metadata
-	44, // 52: cloudless.state.v1.GossipKey.metadata:type_name -> cloudless.v1.Metadata
-	44, // 53: cloudless.state.v1.Tag.metadata:type_name -> cloudless.v1.Metadata
-	45, // 54: cloudless.state.v1.Tag.push_time:type_name -> google.protobuf.Timestamp
-	11, // 55: cloudless.state.v1.Tag.deleted:type_name -> cloudless.state.v1.DeletedImage
-	45, // 56: cloudless.state.v1.DeletedImage.push_time:type_name -> google.protobuf.Timestamp
-	45, // 57: cloudless.state.v1.DeletedImage.delete_time:type_name -> google.protobuf.Timestamp
-	45, // 58: cloudless.state.v1.DeletedImage.expire_time:type_name -> google.protobuf.Timestamp
-	44, // 59: cloudless.state.v1.Mark.metadata:type_name -> cloudless.v1.Metadata
-	44, // 60: cloudless.state.v1.CertificateKey.metadata:type_name -> cloudless.v1.Metadata
-	44, // 61: cloudless.state.v1.AccessKeySecret.metadata:type_name -> cloudless.v1.Metadata
-	44, // 62: cloudless.state.v1.CertificateChallenge.metadata:type_name -> cloudless.v1.Metadata
-	44, // 63: cloudless.state.v1.AcmeAccount.metadata:type_name -> cloudless.v1.Metadata
-	44, // 64: cloudless.state.v1.Receipt.metadata:type_name -> cloudless.v1.Metadata
-	19, // 65: cloudless.state.v1.Transaction.changes:type_name -> cloudless.state.v1.Change
-	45, // 66: cloudless.state.v1.Transaction.time:type_name -> google.protobuf.Timestamp
-	18, // 67: cloudless.state.v1.Transaction.others:type_name -> cloudless.state.v1.Transaction
-	0,  // 68: cloudless.state.v1.Change.put:type_name -> cloudless.state.v1.Object
-	20, // 69: cloudless.state.v1.Change.delete:type_name -> cloudless.state.v1.Key
-	20, // 70: cloudless.state.v1.Change.check:type_name -> cloudless.state.v1.Key
-	71, // [71:71] is the sub-list for method output_type
-	71, // [71:71] is the sub-list for method input_type
-	71, // [71:71] is the sub-list for extension type_name
-	71, // [71:71] is the sub-list for extension extendee
-	0,  // [0:71] is the sub-list for field type_name
+	15, // 38: cloudless.state.v1.Object.bucket_key:type_name -> cloudless.state.v1.BucketKey
+	45, // 39: cloudless.state.v1.Authority.metadata:type_name -> cloudless.v1.Metadata
+	46, // 40: cloudless.state.v1.Authority.rotate_time:type_name -> google.protobuf.Timestamp
+	46, // 41: cloudless.state.v1.Authority.step_time:type_name -> google.protobuf.Timestamp
+	45, // 42: cloudless.state.v1.KeyEncryptionKey.metadata:type_name -> cloudless.v1.Metadata
+	46, // 43: cloudless.state.v1.KeyEncryptionKey.rotate_time:type_name -> google.protobuf.Timestamp
+	46, // 44: cloudless.state.v1.KeyEncryptionKey.step_time:type_name -> google.protobuf.Timestamp
+	45, // 45: cloudless.state.v1.SecretValue.metadata:type_name -> cloudless.v1.Metadata
+	45, // 46: cloudless.state.v1.SecretReceipt.metadata:type_name -> cloudless.v1.Metadata
+	47, // 47: cloudless.state.v1.SecretReceipt.deliveries:type_name -> cloudless.v1.SecretDelivery
+	45, // 48: cloudless.state.v1.WorkloadKey.metadata:type_name -> cloudless.v1.Metadata
+	46, // 49: cloudless.state.v1.WorkloadKey.expire_time:type_name -> google.protobuf.Timestamp
+	45, // 50: cloudless.state.v1.Credential.metadata:type_name -> cloudless.v1.Metadata
+	45, // 51: cloudless.state.v1.Password.metadata:type_name -> cloudless.v1.Metadata
+	45, // 52: cloudless.state.v1.Revocation.metadata:type_name -> cloudless.v1.Metadata
+	45, // 53: cloudless.state.v1.GossipKey.metadata:type_name -> cloudless.v1.Metadata
+	45, // 54: cloudless.state.v1.Tag.metadata:type_name -> cloudless.v1.Metadata
+	46, // 55: cloudless.state.v1.Tag.push_time:type_name -> google.protobuf.Timestamp
+	11, // 56: cloudless.state.v1.Tag.deleted:type_name -> cloudless.state.v1.DeletedImage
+	46, // 57: cloudless.state.v1.DeletedImage.push_time:type_name -> google.protobuf.Timestamp
+	46, // 58: cloudless.state.v1.DeletedImage.delete_time:type_name -> google.protobuf.Timestamp
+	46, // 59: cloudless.state.v1.DeletedImage.expire_time:type_name -> google.protobuf.Timestamp
+	45, // 60: cloudless.state.v1.Mark.metadata:type_name -> cloudless.v1.Metadata
+	45, // 61: cloudless.state.v1.CertificateKey.metadata:type_name -> cloudless.v1.Metadata
+	45, // 62: cloudless.state.v1.AccessKeySecret.metadata:type_name -> cloudless.v1.Metadata
+	45, // 63: cloudless.state.v1.BucketKey.metadata:type_name -> cloudless.v1.Metadata
+	45, // 64: cloudless.state.v1.CertificateChallenge.metadata:type_name -> cloudless.v1.Metadata
+	45, // 65: cloudless.state.v1.AcmeAccount.metadata:type_name -> cloudless.v1.Metadata
+	45, // 66: cloudless.state.v1.Receipt.metadata:type_name -> cloudless.v1.Metadata
+	20, // 67: cloudless.state.v1.Transaction.changes:type_name -> cloudless.state.v1.Change
+	46, // 68: cloudless.state.v1.Transaction.time:type_name -> google.protobuf.Timestamp
+	19, // 69: cloudless.state.v1.Transaction.others:type_name -> cloudless.state.v1.Transaction
+	0,  // 70: cloudless.state.v1.Change.put:type_name -> cloudless.state.v1.Object
+	21, // 71: cloudless.state.v1.Change.delete:type_name -> cloudless.state.v1.Key
+	21, // 72: cloudless.state.v1.Change.check:type_name -> cloudless.state.v1.Key
+	73, // [73:73] is the sub-list for method output_type
+	73, // [73:73] is the sub-list for method input_type
+	73, // [73:73] is the sub-list for extension type_name
+	73, // [73:73] is the sub-list for extension extendee
+	0,  // [0:73] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_state_v1_state_proto_init() }
@@ -2609,8 +2698,9 @@ func file_cloudless_state_v1_state_proto_init() {
 		(*Object_KeyEncryptionKey)(nil),
 		(*Object_WorkloadKey)(nil),
 		(*Object_AccessKeySecret)(nil),
+		(*Object_BucketKey)(nil),
 	}
-	file_cloudless_state_v1_state_proto_msgTypes[19].OneofWrappers = []any{
+	file_cloudless_state_v1_state_proto_msgTypes[20].OneofWrappers = []any{
 		(*Change_Put)(nil),
 		(*Change_Delete)(nil),
 		(*Change_Check)(nil),
@@ -2621,7 +2711,7 @@ func file_cloudless_state_v1_state_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_state_v1_state_proto_rawDesc), len(file_cloudless_state_v1_state_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   22,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
