@@ -137,6 +137,9 @@ func TestBucketCommandsSayWhatTheyDid(t *testing.T) {
 			}
 		}
 	}
+	run(t, c, "bucket", "create", "photos")
+	run(t, c, "bucket", "update", "photos", "--replicas", "2").
+		expect(t, 0, "bucket photos updated\n", "What is in the bucket keeps its number of copies until it is put again.\n")
 	if c.store.key.GetSpec().GetRole() != "operator" || !c.store.forced {
 		t.Errorf("the newest key is %v, the deletion was forced: %t", c.store.key, c.store.forced)
 	}

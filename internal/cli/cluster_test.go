@@ -128,7 +128,7 @@ func newCluster(t *testing.T) *cluster {
 		workloads: map[string]*cloudlessv1.Workload{}, namespaces: map[string]*cloudlessv1.Namespace{},
 		config: filepath.Join(t.TempDir(), "config.yaml"), address: listener.Addr().String(), ca: ca.Trust(),
 	}
-	server := grpc.NewServer()
+	server := grpc.NewServer(statusOf()...)
 	cloudlessv1.RegisterWorkloadServiceServer(server, c)
 	cloudlessv1.RegisterDeploymentServiceServer(server, c)
 	cloudlessv1.RegisterNodeServiceServer(server, c)

@@ -70,6 +70,7 @@ const (
 	quotaBandwidth
 	quotaGPU
 	quotaReplicas
+	quotaStorage
 )
 
 // quotaRow is one resource that a quota limits.
@@ -102,6 +103,7 @@ func quotaRows(n *cloudlessv1.Namespace) []quotaRow {
 		quotaBandwidth: {"bandwidth", s.GetBandwidth(), q.GetBandwidth()},
 		quotaGPU:       {"GPU", strconv.FormatInt(s.GetGpu(), 10), count(gpu)},
 		quotaReplicas:  {"replicas", strconv.FormatInt(s.GetReplicas(), 10), count(replicas)},
+		quotaStorage:   {"storage", shortQuantity(s.GetStorage()), shortQuantity(q.GetStorage())},
 	}
 }
 
@@ -165,6 +167,9 @@ func (c *cli) showNamespace(n *cloudlessv1.Namespace) error {
 		limit := shortQuantity(row.limit)
 		if limit == "" {
 			limit = unlimited
+		}
+		if row.used == "" { // such as what buckets hold while no server leads their names
+			row.used = "unknown"
 		}
 		t.Row(row.what, shortQuantity(row.used), limit)
 	}

@@ -20,7 +20,7 @@ func (c *cluster) putNamespace(n *cloudlessv1.Namespace) *cloudlessv1.Namespace 
 	c.version++
 	n = proto.CloneOf(n)
 	n.Metadata.Uid, n.Metadata.Version = "uid-"+n.GetMetadata().GetName(), c.version
-	n.Status = &cloudlessv1.NamespaceStatus{Cpu: "1500m", Memory: "3Gi", Disk: "0", Bandwidth: "0", Replicas: 3, Workloads: 2, Pending: 1}
+	n.Status = &cloudlessv1.NamespaceStatus{Cpu: "1500m", Memory: "3Gi", Disk: "0", Bandwidth: "0", Replicas: 3, Workloads: 2, Pending: 1, Storage: "5Gi"}
 	if q := n.GetSpec().GetQuota(); q != nil && q.Replicas != nil && q.GetReplicas() < 3 {
 		n.Status.Over = []string{"3 replicas of 2"}
 	}
@@ -91,6 +91,7 @@ disk       0      unlimited
 bandwidth  0      unlimited
 GPU        0      0
 replicas   3      unlimited
+storage    5Gi    unlimited
 `, "")
 
 	if got := c.run(t.Context(), "", "describe", "namespace/shop"); got.code != 0 || !strings.Contains(got.stdout, "bandwidth  0      unlimited\n") {

@@ -27,7 +27,9 @@ import (
 // routeStore is what a cluster remembers of routes, certificates and secrets.
 type routeStore struct {
 	secretStore
-	store *bucketStore
+	store   *bucketStore
+	objects *objectStore
+	storage storageService
 	cloudlessv1.UnimplementedRouteServiceServer
 	cloudlessv1.UnimplementedCertificateServiceServer
 	routes map[string]*cloudlessv1.Route // as they are stored
@@ -41,6 +43,9 @@ func (c *cluster) registerRoutes(server *grpc.Server) {
 	c.routes, c.certificates = map[string]*cloudlessv1.Route{}, map[string]*cloudlessv1.Certificate{}
 	c.registerSecrets(server)
 	c.registerBuckets(server)
+	c.objects = &objectStore{ObjectServiceServer: cloudlessv1.UnimplementedObjectServiceServer{}}
+	cloudlessv1.RegisterObjectServiceServer(server, c.objects)
+	cloudlessv1.RegisterStorageServiceServer(server, &c.storage)
 	cloudlessv1.RegisterRouteServiceServer(server, c)
 	cloudlessv1.RegisterCertificateServiceServer(server, c)
 }

@@ -82,6 +82,8 @@ type places struct {
 	existing int
 	// unable says for some of the others why they cannot.
 	unable []string
+	// never says why no node can until somebody helps; it is empty if that may change by itself.
+	never string
 }
 
 // place returns the nodes for a chunk.
@@ -110,7 +112,30 @@ func (f *fleet) place(hash Hash, size, copies int) places {
 	if roomless := len(able) - len(p.order); roomless > 0 && len(p.order) < copies {
 		p.unable = append(p.unable, fmt.Sprintf("%d more have no room", roomless))
 	}
+	p.never = never(f.nodes, p.unable)
 	return p
+}
+
+// never says why no node can store data until somebody helps; it is empty if that may change by itself. A node that is not
+// connected may come back.
+func never(nodes []Node, reasons []string) string {
+	for _, n := range nodes {
+		if !n.Draining && (!n.Connected || n.Problem == "" || n.Capacity > 0) {
+			return ""
+		}
+	}
+	if len(nodes) == 0 {
+		return "the cluster has no nodes; add one with: cloudless join"
+	}
+	return listed(reasons)
+}
+
+// listed shows the first few of many reasons.
+func listed(reasons []string) string {
+	if more := len(reasons) - shownNodes; more > 0 {
+		return fmt.Sprintf("%s, and %d more cannot", strings.Join(reasons[:shownNodes], "; "), more)
+	}
+	return strings.Join(reasons, "; ")
 }
 
 func unable(n Node, h *health, now time.Time) string {
@@ -141,16 +166,11 @@ func quorum(copies, existing, able int) int {
 
 // why explains that nothing can be stored.
 func (p places) why() string {
-	var text strings.Builder
-	fmt.Fprintf(&text, "%d of %d nodes can", len(p.order), p.existing)
-	for i, reason := range p.unable {
-		if i == shownNodes {
-			fmt.Fprintf(&text, ", and %d more cannot", len(p.unable)-i)
-			break
-		}
-		text.WriteString("; " + reason)
+	text := fmt.Sprintf("%d of %d nodes can", len(p.order), p.existing)
+	if len(p.unable) > 0 {
+		text += "; " + listed(p.unable)
 	}
-	return text.String()
+	return text
 }
 
 // source is a node to read from.

@@ -2,6 +2,7 @@ package object
 
 import (
 	"context"
+	"fmt"
 
 	objectv1 "github.com/cloudless/cloudless/api/gen/cloudless/object/v1"
 	"github.com/cloudless/cloudless/internal/object/names"
@@ -114,6 +115,22 @@ func (s *Store) Usages(ctx context.Context, all []Bucket) ([]*objectv1.BucketUsa
 	for i, b := range all {
 		if usages[i], err = view.Usage(b.UID); err != nil {
 			return nil, aboutBucket(b, err)
+		}
+	}
+	return usages, nil
+}
+
+// NamespaceUsages returns the bytes that count against the quota of each namespace, all at the same moment.
+func (s *Store) NamespaceUsages(ctx context.Context, uids []string) ([]int64, error) {
+	view, err := s.view(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer view.Close()
+	usages := make([]int64, len(uids))
+	for i, uid := range uids {
+		if usages[i], err = view.NamespaceUsage(uid); err != nil {
+			return nil, fmt.Errorf("namespace %s: %w", uid, err)
 		}
 	}
 	return usages, nil

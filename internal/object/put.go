@@ -64,7 +64,7 @@ func (s *Store) admit(ctx context.Context, b Bucket, r PutRequest) error {
 			return err
 		}
 	}
-	return roomFor(view, b, max(r.Size, 0)-replaced.GetCharged())
+	return s.overQuota(b, roomFor(view, b, max(r.Size, 0)-replaced.GetCharged()))
 }
 
 // met is whether a condition holds now.
@@ -131,7 +131,7 @@ func (s *Store) putVersion(ctx context.Context, b Bucket, r PutRequest, in *inta
 		return s.proposeOnce(ctx, op, madeVersion(b, r.Key, v.Id))
 	})
 	if err != nil {
-		return Object{}, named(b, err)
+		return Object{}, s.overQuota(b, err)
 	}
 	return objectOf(r.Key, result.GetVersion()), nil
 }
@@ -154,12 +154,14 @@ func condition(c Condition) *objectv1.Condition {
 	return &objectv1.Condition{IfMatch: c.IfMatch, IfNoneMatch: c.IfNoneMatch}
 }
 
-// named makes the scope of a quota readable: the names know only ids.
-func named(b Bucket, err error) error {
+// overQuota makes the scope of a quota readable, because the names know only ids, and tells of the refusal. Other errors
+// stay as they are.
+func (s *Store) overQuota(b Bucket, err error) error {
 	var quota *QuotaError
 	if !errors.As(err, &quota) {
 		return err
 	}
+	defer func() { s.told(b, quota) }()
 	switch quota.Scope {
 	case "bucket":
 		quota.Scope = fmt.Sprintf("bucket %s", b.Name)

@@ -114,7 +114,12 @@ func TestWrongContentIsRefusedAndLeavesNothing(t *testing.T) {
 }
 
 func TestQuotaIsKeptAndNamed(t *testing.T) {
-	c := newCluster(t, "a")
+	told := 0
+	c := newClusterOver(t, objecttest.NewNames(t), objecttest.NewDisks("a"), object.Options{OverQuota: func(b object.Bucket, q *object.QuotaError) {
+		if told++; b.Name != "photos" || q.Scope != "bucket photos" {
+			t.Errorf("told of bucket %s and the quota of %s", b.Name, q.Scope)
+		}
+	}})
 	b := photos
 	b.Quota = 10
 	c.putInto(b, "k", []byte("123456"))
@@ -124,6 +129,36 @@ func TestQuotaIsKeptAndNamed(t *testing.T) {
 		if !errors.As(err, &quota) || quota.Scope != "bucket photos" || quota.Used != 6 || quota.Wanted != int64(size) || quota.Max != 10 {
 			t.Errorf("%d bytes: %v (%+v), want the quota of bucket photos with its figures", size, err, quota)
 		}
+	}
+	if told != 2 {
+		t.Errorf("told of %d refusals, want 2", told)
+	}
+}
+
+// Without somebody's help no node will store anything, and clients that wait would wait for ever.
+func TestAPutSaysIfNoNodeWillEverStoreIt(t *testing.T) {
+	for name, test := range map[string]struct {
+		nodes  []string
+		change func(*object.Node)
+		want   string // empty if a node may store it later
+	}{
+		"no nodes":                      {nil, nil, "no node stores data: the cluster has no nodes; add one with: cloudless join"},
+		"all are draining":              {[]string{"a", "b"}, func(n *object.Node) { n.Draining = true }, "no node stores data: a is draining; b is draining"},
+		"none has a disk for it":        {[]string{"a"}, func(n *object.Node) { n.Capacity, n.Problem = 0, "cannot write to its folder" }, "no node stores data: a cannot write to its folder"},
+		"a node is away":                {[]string{"a"}, func(n *object.Node) { n.Connected, n.Capacity, n.Problem = false, 0, "is not connected" }, ""},
+		"a disk is full":                {[]string{"a"}, func(n *object.Node) { n.Problem = "has no room" }, ""},
+		"a node has just been enrolled": {[]string{"a"}, func(n *object.Node) { n.Capacity, n.Free = 0, 0 }, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t, test.nodes...)
+			for _, node := range test.nodes {
+				c.disks.Change("uid-"+node, test.change)
+			}
+			_, err := c.store.Put(t.Context(), photos, object.PutRequest{Key: "k", Body: strings.NewReader("meow"), Size: 4})
+			if !errors.Is(err, object.ErrNoQuorum) || errors.Is(err, object.ErrNoStorage) != (test.want != "") || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("%v, want %q", err, test.want)
+			}
+		})
 	}
 }
 

@@ -36,6 +36,8 @@ type Options struct {
 	Logger *slog.Logger
 	// Now is the clock of versions; time.Now if nil.
 	Now func() time.Time
+	// OverQuota is called for whatever a quota refuses, and must return at once; it may be nil.
+	OverQuota func(Bucket, *QuotaError)
 	// Memory is how many bytes of content all requests together may have in memory; 64 MiB if 0.
 	Memory int64
 }
@@ -46,6 +48,7 @@ type Store struct {
 	disks  Disks
 	logger *slog.Logger
 	now    func() time.Time
+	told   func(Bucket, *QuotaError)
 
 	memory *memory
 	// late bounds the memory of writes that go on after their quorum.
@@ -72,6 +75,9 @@ func New(o Options) (*Store, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
+	if o.OverQuota == nil {
+		o.OverQuota = func(Bucket, *QuotaError) {}
+	}
 	if o.Memory == 0 {
 		o.Memory = defaultMemory
 	}
@@ -79,7 +85,7 @@ func New(o Options) (*Store, error) {
 		return nil, errors.New("an object store needs memory for at least four chunks")
 	}
 	s := &Store{
-		names: o.Names, disks: o.Disks, logger: o.Logger, now: o.Now,
+		names: o.Names, disks: o.Disks, logger: o.Logger, now: o.Now, told: o.OverQuota,
 		memory: newMemory(o.Memory), late: semaphore.NewWeighted(o.Memory / 2), fleet: newFleet(o.Disks, o.Logger),
 		located: make(chan *objectv1.Located, 4096), damages: make(chan damage, 256),
 	}

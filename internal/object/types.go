@@ -171,9 +171,16 @@ var (
 	ErrBadRange     = errors.New("the object does not have these bytes")
 	// ErrNoQuorum says that too few nodes can store chunks now.
 	ErrNoQuorum = errors.New("too few nodes can store data now")
+	// ErrNoStorage says that no node will be able to store chunks without somebody's help. It is an ErrNoQuorum, too.
+	ErrNoStorage error = noStorage{}
 	// ErrUnreachable says that no node that answers has a chunk.
 	ErrUnreachable = errors.New("no node that answers has the data")
 )
+
+type noStorage struct{}
+
+func (noStorage) Error() string        { return "no node stores data" }
+func (noStorage) Is(target error) bool { return target == ErrNoQuorum }
 
 // QuotaError refuses what would exceed a quota.
 type QuotaError struct {

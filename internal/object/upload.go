@@ -179,13 +179,13 @@ func (s *Store) admitPart(ctx context.Context, b Bucket, p Part) (*objectv1.Uplo
 	if len(before) == 1 && before[0].GetNumber() == uint32(p.Number) {
 		replaced = before[0].GetSize()
 	}
-	return u, roomFor(view, b, max(p.Size, 0)-replaced)
+	return u, s.overQuota(b, roomFor(view, b, max(p.Size, 0)-replaced))
 }
 
 // putPart gives an upload the content that was taken in.
 func (s *Store) putPart(ctx context.Context, b Bucket, p Part, in *intake, part *objectv1.Part) (*objectv1.Part, error) {
 	if err := s.commitPart(ctx, b, p, in, part); err != nil {
-		return nil, aboutUpload(b, p.Key, p.Upload, fmt.Errorf("part %d: %w", p.Number, named(b, err)))
+		return nil, aboutUpload(b, p.Key, p.Upload, fmt.Errorf("part %d: %w", p.Number, s.overQuota(b, err)))
 	}
 	return part, nil
 }
@@ -237,7 +237,7 @@ type CompleteRequest struct {
 func (s *Store) CompleteUpload(ctx context.Context, b Bucket, r CompleteRequest) (Object, error) {
 	object, err := s.complete(ctx, b, r)
 	if err != nil {
-		return Object{}, aboutUpload(b, r.Key, r.Upload, named(b, err))
+		return Object{}, aboutUpload(b, r.Key, r.Upload, s.overQuota(b, err))
 	}
 	return object, nil
 }

@@ -108,6 +108,9 @@ func (s *Store) write(ctx context.Context, l *landing, buf *buffer, copies int, 
 		places: s.fleet.place(l.hash, len(buf.data), copies), waiting: map[string]bool{},
 	}
 	able := len(w.places.order)
+	if why := w.places.never; why != "" {
+		return fmt.Errorf("%w: %s", ErrNoStorage, why)
+	}
 	if need := quorum(copies, w.places.existing, able); able < need {
 		return fmt.Errorf("%w: %d are needed, and %s", ErrNoQuorum, need, w.places.why())
 	}

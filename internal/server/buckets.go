@@ -120,11 +120,12 @@ func (s *Server) newDirectory() (*buckets.Directory, error) {
 
 // openStorage opens the object store, if this server keeps names of objects.
 func (s *Server) openStorage() (err error) {
+	s.refusals = buckets.NewRefusals(s.Core, s.peers)
 	if s.directory, err = s.newDirectory(); err != nil || s.names == nil {
 		return err
 	}
 	if s.storage, err = storage.New(storage.Options{
-		ID: s.UID, Names: s.names, Disks: s.disks, State: s.Store, Logger: s.Logger, Scrape: s.scrape, Conn: s.peers.Ready, News: s.storageNews,
+		ID: s.UID, Names: s.names, Disks: s.disks, State: s.Store, Logger: s.Logger, Scrape: s.scrape, Conn: s.peers.Ready, OverQuota: s.refusals.Refused, News: s.storageNews,
 	}); err != nil {
 		return err
 	}
@@ -166,6 +167,14 @@ func (s *Server) runStorage(ctx context.Context) error {
 		return nil
 	}
 	return s.storage.Run(ctx)
+}
+
+// storageProblems says what is wrong with the servers' part of the object store.
+func (s *Server) storageProblems(ctx context.Context, servers []*v1.ServerStatus) []string {
+	if s.storage == nil {
+		return nil
+	}
+	return s.storage.Problems(ctx, servers)
 }
 
 // Directory returns the buckets and access keys of the cluster, for front ends of the object store.

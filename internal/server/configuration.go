@@ -55,7 +55,7 @@ func (s *clusterService) GetCluster(ctx context.Context, request *v1.GetClusterR
 		problems = append(problems, fmt.Sprintf("server %s has the longest log of the servers that answer: it ends with entry %d of term %d",
 			furthest.GetName(), furthest.GetLastIndex(), furthest.GetLastTerm()))
 	}
-	cluster.Status.Problems = slices.Concat(problems, leaderProblems(snap, s.Now()), authorityProblems(s.ca.Trust().NotAfter(), s.Now()), s.rotationProblems(ctx, snap), s.nodeProblems(snap), s.secretProblems(snap), s.duplicates.Problems(s.Now()))
+	cluster.Status.Problems = slices.Concat(problems, leaderProblems(snap, s.Now()), authorityProblems(s.ca.Trust().NotAfter(), s.Now()), s.rotationProblems(ctx, snap), s.nodeProblems(snap), s.secretProblems(snap), s.storageProblems(ctx, cluster.GetStatus().GetServers()), s.duplicates.Problems(s.Now()))
 	return cluster, nil
 }
 

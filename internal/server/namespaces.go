@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"fmt"
 	"iter"
 	"maps"
 	"slices"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/cloudless/cloudless/api"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/server/buckets"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/policies"
 	"github.com/cloudless/cloudless/internal/spec"
@@ -121,7 +123,9 @@ func (s *namespaceService) GetNamespace(ctx context.Context, request *v1.GetName
 	if n == nil {
 		return nil, missingNamespace(snap, request.GetName())
 	}
-	return s.presentNamespace(snap, n), nil
+	shown := s.presentNamespace(snap, n)
+	s.countStorage(ctx, shown)
+	return shown, nil
 }
 
 func (s *namespaceService) ListNamespaces(ctx context.Context, request *v1.ListNamespacesRequest) (*v1.ListNamespacesResponse, error) {
@@ -129,6 +133,7 @@ func (s *namespaceService) ListNamespaces(ctx context.Context, request *v1.ListN
 	if err != nil {
 		return nil, err
 	}
+	s.countStorage(ctx, items...)
 	return &v1.ListNamespacesResponse{Items: items, Next: next}, nil
 }
 
@@ -200,6 +205,31 @@ func (s *Server) presentNamespace(snap *state.Snapshot, n *v1.Namespace) *v1.Nam
 	status := s.placement.Used(snap, n)
 	status.Over = append(status.Over, overCeilings(snap, n)...)
 	return &v1.Namespace{ApiVersion: n.GetApiVersion(), Kind: n.GetKind(), Metadata: n.GetMetadata(), Spec: n.GetSpec(), Status: status}
+}
+
+// countStorage adds to shown namespaces what their buckets hold. It stays empty if that is not known.
+func (s *Server) countStorage(ctx context.Context, all ...*v1.Namespace) {
+	if s.contents == nil || len(all) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, countPatience)
+	defer cancel()
+	uids := make([]string, len(all))
+	for i, n := range all {
+		uids[i] = buckets.NamespaceUID(n.GetMetadata().GetName())
+	}
+	usages, err := s.contents.NamespaceUsages(ctx, uids)
+	if err != nil {
+		s.Logger.DebugContext(ctx, "what buckets hold is not known now", "error", err)
+		return
+	}
+	for i, n := range all {
+		n.Status.Storage = spec.FormatBytes(usages[i])
+		most := n.GetSpec().GetQuota().GetStorage()
+		if limit, err := spec.ParseBytes(most); most != "" && err == nil && usages[i] > limit {
+			n.Status.Over = append(n.Status.Over, fmt.Sprintf("%s storage of %s", n.Status.Storage, most))
+		}
+	}
 }
 
 // overCeilings says which workloads exceed the ceilings of a namespace, because these were lowered. The workloads stay as

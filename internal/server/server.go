@@ -208,6 +208,7 @@ type Server struct {
 	enrollment         *membership.Enrollment
 	login              *login.Service
 	tokenUses          *login.Uses
+	refusals           *buckets.Refusals
 	peers              *relay.Conns
 	images             *images.Images
 	router             *relay.Router
@@ -424,7 +425,7 @@ func (s *Server) newGRPC(guard *auth.Guard) (*edge, error) {
 	if s.names != nil {
 		v1.RegisterNamesServiceServer(server, s.names)
 	}
-	v1.RegisterPeerServiceServer(server, &peerService{Membership: s.membership, Copies: images.Copies{Images: s.images}, PassedCalls: s.passed, Uses: s.tokenUses, News: s.storageNews})
+	v1.RegisterPeerServiceServer(server, &peerService{Membership: s.membership, Copies: images.Copies{Images: s.images}, PassedCalls: s.passed, Uses: s.tokenUses, News: s.storageNews, Refusals: s.refusals})
 	v1.RegisterIdentityServiceServer(server, s.identities)
 	v1.RegisterAuthorityServiceServer(server, trust.New(s.Core, s.membership.Keys(), s.KeyReports))
 	if s.storage != nil {
@@ -458,6 +459,7 @@ func (s *Server) Run(ctx context.Context) error {
 	g.Go(func() error { return s.enrollment.Run(ctx) })
 	g.Go(func() error { return s.images.Prune(ctx) })
 	g.Go(func() error { return s.tokenUses.Run(ctx) })
+	g.Go(func() error { return s.refusals.Run(ctx) })
 	g.Go(func() error { return s.grpc.serve(s.port, s.inner) })
 	g.Go(func() error { return ignoreClosed(s.http.Serve(s.port.HTTP())) })
 	g.Go(func() error { return ignoreClosed(s.sites.Serve(s.port.Peers(origin.Protocol))) })

@@ -14,6 +14,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/consensus"
+	"github.com/cloudless/cloudless/internal/server/buckets"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/images"
 	"github.com/cloudless/cloudless/internal/server/login"
@@ -49,6 +50,7 @@ type peerService struct {
 	*relay.PassedCalls
 	images.Copies
 	*login.Uses
+	*buckets.Refusals
 	*storage.News
 }
 

@@ -204,7 +204,7 @@ var sideways = map[string][]string{
 	"internal/cli/local":               {"client", "internal/cli/command"},
 	"internal/server":                  {"internal/control/authority", "internal/control/certificates", "internal/server/auth", "internal/server/buckets", "internal/server/core", "internal/server/disks", "internal/server/gateway", "internal/server/images", "internal/server/login", "internal/server/membership", "internal/server/names", "internal/server/network", "internal/server/notfound", "internal/server/objects", "internal/server/oneport", "internal/server/packets", "internal/server/peers", "internal/server/policies", "internal/server/relay", "internal/server/sessions", "internal/server/storage", "internal/server/streams", "internal/server/svid", "internal/server/trust"},
 	"internal/server/storage":          {"internal/control/objects", "internal/server/core", "internal/server/names", "internal/server/objects", "internal/server/oneport", "internal/server/s3"},
-	"internal/server/buckets":          {"internal/server/auth", "internal/server/core", "internal/server/notfound"},
+	"internal/server/buckets":          {"internal/server/auth", "internal/server/core", "internal/server/notfound", "internal/server/relay"},
 	"internal/server/objects":          {"internal/control/objects", "internal/server/auth", "internal/server/core", "internal/server/relay"},
 	"internal/server/svid":             {"internal/control/workloadkeys", "internal/server/core"},
 	"internal/server/gateway":          {"internal/server/auth", "internal/server/core", "internal/server/oneport", "internal/server/relay"},

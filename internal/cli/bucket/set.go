@@ -211,6 +211,9 @@ func Update(e *command.Env) *cobra.Command {
 				if now.GetMetadata().GetVersion() == old.GetMetadata().GetVersion() {
 					return e.Printf("bucket %s unchanged\n", args[0])
 				}
+				if n := old.GetStatus().GetVersions(); n > 0 && now.GetSpec().GetReplicas() != old.GetSpec().GetReplicas() {
+					e.Note("What is in the bucket keeps its number of copies until it is put again.")
+				}
 				return e.Printf("bucket %s updated\n", args[0])
 			})(cmd, args)
 		},

@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/cli/command"
@@ -60,6 +62,9 @@ func (w *work) removeAll(ctx context.Context, p place) error {
 	err := w.each(ctx, &v1.ListObjectsRequest{Bucket: p.bucket, Prefix: p.key}, func(page *v1.ListObjectsResponse) error {
 		for _, o := range page.GetItems() {
 			gone, err := w.remove(ctx, place{p.bucket, o.GetKey()}, "")
+			if status.Code(err) == codes.NotFound {
+				continue // somebody else has deleted it meanwhile
+			}
 			if err != nil {
 				return err
 			}

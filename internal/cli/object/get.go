@@ -2,6 +2,8 @@ package object
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +12,7 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -100,7 +103,14 @@ func (w *work) getFolder(ctx context.Context, from place, to string) error {
 				continue
 			}
 			w.meter.expect("getting "+o.GetKey(), o.GetSize())
-			if err := w.getFile(ctx, o, filepath.Join(to, relative)); err != nil {
+			err := w.getFile(ctx, o, filepath.Join(to, relative))
+			if unwritable(err) {
+				refused++
+				w.meter.Clear()
+				w.Note("left out %s: %s", terminal.Plain(o.GetKey()), terminal.Plain(err.Error()))
+				continue
+			}
+			if err != nil {
 				return err
 			}
 			count++
@@ -124,17 +134,41 @@ func (w *work) getFolder(ctx context.Context, from place, to string) error {
 	return w.Printf("%s are in %s\n", spec.Count(count, "object"), terminal.Plain(to))
 }
 
-// getFile writes an object to a file. What is there of it is beside the file, under a name that has the ETag of the
-// object, so that only a download of the same content goes on with it.
+// unwritable is whether an error is about the name of one file, and not about all of them.
+func unwritable(err error) bool {
+	return errors.Is(err, errNotFile) || errors.Is(err, syscall.ENAMETOOLONG) || errors.Is(err, syscall.ENOTDIR)
+}
+
+var errNotFile = errors.New("exists and is not a file")
+
+// partName is where the beginning of a file is until it is complete. It has the ETag of the object, so that only a
+// download of the same content goes on with it, and is no longer than the names of files may be.
+func partName(file, etag string) string {
+	folder, name := filepath.Split(file)
+	ending := "." + etag + ".part"
+	if len(name)+len(ending) > longestName {
+		sum := sha256.Sum256([]byte(name))
+		name = hex.EncodeToString(sum[:16])
+	}
+	return folder + name + ending
+}
+
+// longestName is how many bytes the name of a file has at most.
+const longestName = 255
+
+// getFile writes an object to a file. What is there of it is beside the file.
 func (w *work) getFile(ctx context.Context, o *v1.Object, to string) (err error) {
 	if err := os.MkdirAll(filepath.Dir(to), 0o777); err != nil {
 		return err
 	}
 	if info, err := os.Stat(to); err == nil && !info.Mode().IsRegular() {
-		return fmt.Errorf("%s exists and is not a file", to)
+		return fmt.Errorf("%s %w", to, errNotFile)
 	}
-	part := to + "." + o.GetEtag() + ".part"
-	f, err := os.OpenFile(part, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o666)
+	if name := filepath.Base(to); len(name) > longestName {
+		return fmt.Errorf("%s... is too long for the name of a file: %w", name[:40], syscall.ENAMETOOLONG)
+	}
+	part := partName(to, o.GetEtag())
+	f, err := os.OpenFile(part, os.O_CREATE|os.O_WRONLY, 0o666)
 	if err != nil {
 		return err
 	}
@@ -156,7 +190,8 @@ func (w *work) getFile(ctx context.Context, o *v1.Object, to string) (err error)
 		done = 0
 	}
 	w.meter.add(done)
-	if err := w.download(ctx, o, &done, f); err != nil {
+	// Two commands that get the same object write the same bytes to the same places.
+	if err := w.download(ctx, o, &done, io.NewOffsetWriter(f, done)); err != nil {
 		return err
 	}
 	if err := f.Close(); err != nil {
@@ -177,11 +212,12 @@ func (w *work) download(ctx context.Context, o *v1.Object, done *int64, to io.Wr
 	if *done == o.GetSize() {
 		return nil
 	}
+	// With the version, an overwrite meanwhile does not matter if the bucket keeps versions.
 	return w.again(ctx, func() int64 { return *done }, func() error {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		stream, err := w.objects.GetObject(ctx, &v1.GetObjectRequest{
-			Namespace: w.Namespace, Bucket: o.GetBucket(), Key: o.GetKey(), Version: versionOf(o), Offset: *done, IfMatch: o.GetEtag(),
+			Namespace: w.Namespace, Bucket: o.GetBucket(), Key: o.GetKey(), Version: o.GetVersion(), Offset: *done, IfMatch: o.GetEtag(),
 		})
 		if err != nil {
 			return err
@@ -206,12 +242,4 @@ func (w *work) download(ctx context.Context, o *v1.Object, done *int64, to io.Wr
 		}
 		return nil
 	})
-}
-
-// versionOf is the version to get, so that an overwrite meanwhile does not matter if the bucket keeps versions.
-func versionOf(o *v1.Object) string {
-	if o.GetVersion() == "null" {
-		return ""
-	}
-	return o.GetVersion()
 }

@@ -75,9 +75,13 @@ func isLocal(text string) bool {
 // patience is how long a command goes on although no server answers.
 const patience = time.Minute
 
+// quiet is how long a command retries before it says why.
+const quiet = 2 * time.Second
+
 // again does something until it succeeds or fails for good. It gives up after a while in which progress did not grow.
 func (w *work) again(ctx context.Context, progress func() int64, do func() error) error {
 	pause, since, before := 200*time.Millisecond, time.Now(), progress()
+	told := ""
 	for {
 		err := do()
 		if status.Code(err) != codes.Unavailable || ctx.Err() != nil {
@@ -88,6 +92,11 @@ func (w *work) again(ctx context.Context, progress func() int64, do func() error
 		}
 		if time.Since(since) > patience {
 			return err
+		}
+		if why := client.Message(err); why != told && time.Since(since)+pause > quiet {
+			w.meter.Clear()
+			w.Note("Trying again for up to %s: %s", command.ShortDuration(patience), terminal.Plain(why))
+			told = why
 		}
 		if sleep.For(ctx, pause) != nil {
 			return context.Cause(ctx)

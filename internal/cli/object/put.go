@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -29,6 +30,8 @@ const (
 	partSize = 16 << 20
 	// mostParts is fewer than the store allows.
 	mostParts = 9000
+	// maxKey is how many bytes a key may have.
+	maxKey = 1024
 	// messageSize is how much content one message has.
 	messageSize = 256 << 10
 	// abortTime is how long an interrupted command takes to clean up.
@@ -83,10 +86,15 @@ func (w *work) put(ctx context.Context, cmd *cobra.Command, from string, to plac
 		if to.key == "" || strings.HasSuffix(to.key, "/") {
 			return command.Usagef(cmd, "standard input has no name: write BUCKET/KEY")
 		}
+		if w.TokenFromStdin() {
+			return command.Usagef(cmd, "standard input cannot be both the token and the object: write the token to a file")
+		}
 		w.meter.expect("putting "+to.String(), -1)
 		h := header(to.key)
 		h.Size = -1
-		made, err := w.putStream(ctx, h, w.Stdin)
+		content, end := untilDone(ctx, w.Stdin)
+		defer end()
+		made, err := w.putStream(ctx, h, content)
 		return w.putDone(made, err)
 	}
 	info, err := os.Stat(from)
@@ -110,6 +118,21 @@ func (w *work) put(ctx context.Context, cmd *cobra.Command, from string, to plac
 	return w.putDone(made, err)
 }
 
+// untilDone reads what another program or a keyboard writes, until ctx ends: a read may wait for ever. Such a read is left
+// behind, and ends with the program.
+func untilDone(ctx context.Context, from io.Reader) (content io.Reader, end func()) {
+	content, feed := io.Pipe()
+	stop := context.AfterFunc(ctx, func() { _ = feed.CloseWithError(context.Cause(ctx)) })
+	go func() {
+		_, err := io.Copy(feed, from)
+		_ = feed.CloseWithError(err)
+	}()
+	return content, func() {
+		stop()
+		_ = feed.CloseWithError(io.ErrClosedPipe)
+	}
+}
+
 func (w *work) putDone(made *v1.Object, err error) error {
 	w.meter.Clear()
 	switch {
@@ -128,6 +151,7 @@ func (w *work) putFolder(ctx context.Context, from string, to place, header func
 	}
 	type file struct{ path, key string }
 	var files []file
+	refused := 0
 	err := filepath.WalkDir(from, func(at string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
@@ -144,8 +168,14 @@ func (w *work) putFolder(ctx context.Context, from string, to place, header func
 			w.Note("left out %s: it is not a file", terminal.Plain(at))
 			return nil
 		}
+		key := to.key + filepath.ToSlash(relative)
+		if len(key) > maxKey || !utf8.ValidString(key) {
+			refused++
+			w.Note("left out %s: a key is 1 to 1,024 bytes of UTF-8", terminal.Plain(at))
+			return nil
+		}
 		w.meter.total.Add(info.Size())
-		files = append(files, file{at, to.key + filepath.ToSlash(relative)})
+		files = append(files, file{at, key})
 		return nil
 	})
 	if err != nil {
@@ -166,7 +196,10 @@ func (w *work) putFolder(ctx context.Context, from string, to place, header func
 		}
 	}
 	w.meter.Clear()
-	if !w.ForPeople() {
+	switch {
+	case refused > 0:
+		return fmt.Errorf("%s could not be put; put each with a key of your own: cloudless object put FILE BUCKET/KEY", spec.Count(refused, "file"))
+	case !w.ForPeople():
 		return nil
 	}
 	return w.Printf("%s put into %s: %s\n", spec.Count(len(files), "file"), terminal.Plain(to.String()), spec.HumanBytes(bytes))
@@ -219,11 +252,11 @@ func (w *work) putStream(ctx context.Context, header *v1.PutObjectHeader, conten
 	return stream.CloseAndRecv() // io.EOF of Send means that the server has answered early
 }
 
-// send sends content in messages. io.EOF is the error of a stream whose answer says more.
+// send sends content in messages, each as soon as it is there: the server gives up uploads that stall. io.EOF is the error of a stream whose answer says more.
 func (w *work) send(content io.Reader, send func([]byte) error) error {
 	buf := make([]byte, messageSize)
 	for {
-		n, err := io.ReadFull(content, buf)
+		n, err := content.Read(buf)
 		if n > 0 {
 			if err := send(buf[:n]); err != nil {
 				return err
@@ -231,7 +264,7 @@ func (w *work) send(content io.Reader, send func([]byte) error) error {
 			w.meter.add(int64(n))
 		}
 		switch {
-		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
 			return err

@@ -163,7 +163,11 @@ func scrubCommand(e *command.Env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return follow(e, stream, "scrubbing", "%d damaged chunks were found on the nodes; they are replaced from other nodes: see cloudless storage status")
+			damaged, err := follow(e, stream, "scrubbing", scrubbed)
+			if damaged > 0 && err == nil {
+				err = fmt.Errorf("%s found on the nodes; copies of others replace what was damaged: see cloudless storage status", spec.Count(int(damaged), "damaged chunk"))
+			}
+			return err
 		}),
 	}
 	cmd.Flags().StringVar(&rate, "rate", "", "`bytes` a second that each node reads, such as 200Mi")
@@ -182,27 +186,42 @@ func repairCommand(e *command.Env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return follow(e, stream, "repairing", "")
+			_, err = follow(e, stream, "repairing", repaired)
+			return err
 		}),
 	}
 }
 
-// follow shows progress until the work has ended. damage is the error for damaged chunks, if there is one.
-func follow(e *command.Env, stream grpc.ServerStreamingClient[v1.StorageProgress], doing, damage string) error {
+// scrubbed and repaired say what has come of the work.
+func scrubbed(p *v1.StorageProgress) string {
+	return fmt.Sprintf("%s done, %d damaged", spec.HumanBytes(p.GetDone()), p.GetDamaged())
+}
+
+func repaired(p *v1.StorageProgress) string {
+	if p.GetDone() == 0 {
+		return "nothing was to be copied"
+	}
+	return spec.HumanBytes(p.GetDone()) + " done"
+}
+
+// follow shows progress until the work has ended, and returns how many chunks were found damaged.
+func follow(e *command.Env, stream grpc.ServerStreamingClient[v1.StorageProgress], doing string, result func(*v1.StorageProgress) string) (damaged int64, err error) {
 	line := terminal.NewProgressLine(e.Stderr)
 	defer line.Clear()
-	var damaged int64
 	for {
 		p, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
-			break
+			return damaged, nil
 		}
 		if err != nil {
-			return err
+			return damaged, err
+		}
+		if p.GetFinished() {
+			damaged += p.GetDamaged()
 		}
 		if !e.ForPeople() {
 			if err := e.PrintItem(p); err != nil {
-				return err
+				return damaged, err
 			}
 			continue
 		}
@@ -213,15 +232,10 @@ func follow(e *command.Env, stream grpc.ServerStreamingClient[v1.StorageProgress
 			e.Note("%s", terminal.Plain(strings.TrimSpace(p.GetNode()+" "+p.GetMessage())))
 		}
 		if p.GetFinished() {
-			damaged += p.GetDamaged()
 			line.Clear()
-			if err := e.Printf("%s: %s done, %d damaged\n", what, spec.HumanBytes(p.GetDone()), p.GetDamaged()); err != nil {
-				return err
+			if err := e.Printf("%s: %s\n", what, result(p)); err != nil {
+				return damaged, err
 			}
 		}
 	}
-	if damaged > 0 && damage != "" {
-		return fmt.Errorf(damage, damaged)
-	}
-	return nil
 }

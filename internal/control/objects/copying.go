@@ -3,6 +3,7 @@ package objects
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/cloudless/cloudless/internal/object/names"
@@ -128,11 +129,23 @@ func (t *term) progress(err error) Progress {
 	case err != nil:
 		p.Message = err.Error()
 	case t.found.lacking > 0 || t.found.unreachable > 0:
-		p.Message = fmt.Sprintf("%d pieces of objects still have too few copies, and %d none that can be reached", t.found.lacking, t.found.unreachable)
+		p.Message = unfinished(t.found)
 	default:
 		p.Message = "all objects have their copies"
 	}
 	return p
+}
+
+// unfinished says what a repair could not do.
+func unfinished(s survey) string {
+	var all []string
+	if s.lacking > 0 {
+		all = append(all, pieces(s.lacking, "still has", "still have")+" too few copies")
+	}
+	if s.unreachable > 0 {
+		all = append(all, pieces(s.unreachable, "has", "have")+" no copy that can be reached")
+	}
+	return strings.Join(all, ", and ") + "; see why with: cloudless storage status"
 }
 
 // Left returns how many chunks have a copy on a node according to the names. A node that is draining can be removed

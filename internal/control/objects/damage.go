@@ -2,7 +2,6 @@ package objects
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	objectv1 "github.com/cloudless/cloudless/api/gen/cloudless/object/v1"
@@ -100,7 +99,7 @@ func (l *Loops) dropDamaged(ctx context.Context, node string, hashes []object.Ha
 		return err
 	}
 	l.o.Metrics.Corrected(telemetry.CorrectDamaged, len(changes))
-	l.o.Tell(Event{Node: node, Warning: true, Reason: DataDamaged, Message: fmt.Sprintf(
-		"%d pieces of objects on the disk of the node are damaged; they are replaced from other nodes", len(changes))})
+	l.o.Tell(Event{Node: node, Warning: true, Reason: DataDamaged, Message: pieces(int64(len(changes)), "was", "were") +
+		" damaged on the disk of the node; copies of other nodes replace what is damaged"})
 	return nil
 }

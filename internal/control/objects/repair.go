@@ -96,8 +96,8 @@ func (l *Loops) noteSurvey(t *term, s survey) {
 	t.mu.Unlock()
 	l.o.Metrics.Lacking(s.lacking, s.unreachable)
 	if s.lost > before.lost {
-		l.o.Tell(Event{Warning: true, Reason: DataLost, Message: fmt.Sprintf(
-			"no node has %d pieces of objects any more: put these objects again, or bring back a node that has them", s.lost)})
+		l.o.Tell(Event{Warning: true, Reason: DataLost, Message: pieces(s.lost, "is", "are") +
+			" on no node any more: put what is damaged again, or bring back a node that has it"})
 	}
 	for uid, was := range before.on {
 		m := s.fleet.byUID[uid]
@@ -113,7 +113,7 @@ func (l *Loops) copyAll(ctx context.Context, t *term, found survey, forced bool)
 	defer t.endCopying()
 	began := time.Now()
 	if found.todo > 0 {
-		l.o.Tell(Event{Reason: RepairStarted, Message: fmt.Sprintf("%d pieces of objects get %s on other nodes", found.todo, sizeOf(found.bytes))})
+		l.o.Tell(Event{Reason: RepairStarted, Message: fmt.Sprintf("%s copied to other nodes (%s)", pieces(found.todo, "is", "are"), sizeOf(found.bytes))})
 	}
 	c := &copier{
 		loops: l, term: t, open: map[string]*batch{}, full: map[string]bool{}, due: time.Now(),
@@ -124,9 +124,11 @@ func (l *Loops) copyAll(ctx context.Context, t *term, found survey, forced bool)
 	err = errors.Join(err, c.finish(ctx))
 	done := t.copied()
 	if found.todo > 0 && err == nil {
-		l.o.Tell(Event{Reason: RepairFinished, Warning: done.failed > 0, Message: fmt.Sprintf(
-			"%d pieces of objects were copied (%s in %s), %d could not be copied and are tried again",
-			done.copies, sizeOf(done.done), time.Since(began).Round(time.Second), done.failed)})
+		message := fmt.Sprintf("%s copied (%s in %s)", pieces(done.copies, "was", "were"), sizeOf(done.done), time.Since(began).Round(time.Second))
+		if done.failed > 0 {
+			message += "; " + pieces(done.failed, "could not be, and is", "could not be, and are") + " tried again"
+		}
+		l.o.Tell(Event{Reason: RepairFinished, Warning: done.failed > 0, Message: message})
 	}
 	return done.failed, err
 }

@@ -260,7 +260,7 @@ func TestSmallClusterIsNotUnderReplicated(t *testing.T) {
 		w.fill(many)
 		w.pass(2 * time.Hour)
 		status := w.status()
-		if status.UnderReplicated != 0 || len(status.Reasons) != 1 || !strings.Contains(status.Reasons[0], "should have more copies than the 1 nodes") {
+		if status.UnderReplicated != 0 || len(status.Reasons) != 1 || !strings.Contains(status.Reasons[0], "more copies than the cluster has nodes (1)") {
 			t.Errorf("one node: %+v", status)
 		}
 	})

@@ -165,6 +165,14 @@ func (s survey) emptied(uid string) bool {
 	return m == nil || m.standing == leaving && s.on[uid] == 0
 }
 
+// pieces is a number of chunks for people, who know objects, with the right form of a verb.
+func pieces(n int64, one, many string) string {
+	if n == 1 {
+		return "1 piece of an object " + one
+	}
+	return fmt.Sprintf("%d pieces of objects %s", n, many)
+}
+
 // reasons says why chunks lack copies.
 func (s survey) reasons(now time.Time, delay time.Duration) []string {
 	var all []string
@@ -177,16 +185,16 @@ func (s survey) reasons(now time.Time, delay time.Duration) []string {
 		}
 	}
 	if s.roomless > 0 {
-		all = append(all, fmt.Sprintf("%d pieces of objects lack a copy, and no other node has room for it: free space, or add a node", s.roomless))
+		all = append(all, pieces(s.roomless, "lacks", "lack")+" a copy, and no other node has room for it: free space, or add a node")
 	}
 	if s.few > 0 {
-		all = append(all, fmt.Sprintf("%d pieces of objects should have more copies than the %d nodes that there are: they get them when nodes join", s.few, s.fleet.existing))
+		all = append(all, fmt.Sprintf("%s more copies than the cluster has nodes (%d): copies are made when nodes join", pieces(s.few, "wants", "want"), s.fleet.existing))
 	}
 	if offline := s.unreachable - s.lost; offline > 0 {
-		all = append(all, fmt.Sprintf("%d pieces of objects are only on nodes that do not answer (%s): bring one of these back", offline, s.offline()))
+		all = append(all, fmt.Sprintf("%s only on nodes that do not answer (%s): bring one of these back", pieces(offline, "is", "are"), s.offline()))
 	}
 	if s.lost > 0 {
-		all = append(all, fmt.Sprintf("%d pieces of objects are on no node any more: put these objects again, or bring back a node that has them", s.lost))
+		all = append(all, pieces(s.lost, "is", "are")+" on no node any more: put what is damaged again, or bring back a node that has it")
 	}
 	return all
 }
@@ -200,15 +208,15 @@ func (s survey) because(m *member, now time.Time, delay time.Duration) string {
 	passed := now.Sub(m.since).Round(time.Second)
 	switch m.standing {
 	case away:
-		return fmt.Sprintf("node %s has not answered for %s: %d pieces of objects have a copy less, and others copy them if it stays away for %s",
-			m.Name, passed, count, delay)
+		return fmt.Sprintf("node %s has not answered for %s: %s a copy less, and other nodes make new ones if it stays away for %s",
+			m.Name, passed, pieces(count, "has", "have"), delay)
 	case lost:
 		if m.since.IsZero() {
-			return fmt.Sprintf("node %s is not in the cluster any more: %d pieces of objects have a copy less", m.Name, count)
+			return fmt.Sprintf("node %s is not in the cluster any more: %s a copy less", m.Name, pieces(count, "has", "have"))
 		}
-		return fmt.Sprintf("node %s has not answered for %s: %d pieces of objects have a copy less, and are copied to other nodes", m.Name, passed, count)
+		return fmt.Sprintf("node %s has not answered for %s: %s a copy less, and other nodes make new ones", m.Name, passed, pieces(count, "has", "have"))
 	case leaving:
-		return fmt.Sprintf("node %s is draining: %d pieces of objects are moved to other nodes", m.Name, count)
+		return fmt.Sprintf("node %s is draining: %s moved to other nodes", m.Name, pieces(count, "is", "are"))
 	}
 	return ""
 }

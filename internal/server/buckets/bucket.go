@@ -21,8 +21,7 @@ func Of(snap *state.Snapshot, b *v1.Bucket) object.Bucket {
 	m, s := b.GetMetadata(), b.GetSpec()
 	of := object.Bucket{
 		UID: m.GetUid(), Name: m.GetName(), Namespace: m.GetNamespace(),
-		// A namespace may exist without an object. Its name can only be used again after its buckets are gone.
-		NamespaceUID: m.GetNamespace(),
+		NamespaceUID: NamespaceUID(m.GetNamespace()),
 		Replicas:     int(s.GetReplicas()), Versioning: s.GetVersioning(),
 	}
 	if s.GetEncrypted() {
@@ -41,6 +40,10 @@ func Of(snap *state.Snapshot, b *v1.Bucket) object.Bucket {
 	}
 	return of
 }
+
+// NamespaceUID identifies a namespace for the object store: by its name, because it may exist without an object. The name can
+// only be used again after its buckets are gone.
+func NamespaceUID(name string) string { return name }
 
 // IsDeleting reports whether the deletion of a bucket has begun: nothing is in it for anybody any more.
 func IsDeleting(b *v1.Bucket) bool { return b.GetMetadata().GetDeleteTime() != nil }

@@ -15,6 +15,8 @@ import (
 type Objects interface {
 	// Usages returns what each bucket holds.
 	Usages(ctx context.Context, all []object.Bucket) ([]*objectv1.BucketUsage, error)
+	// NamespaceUsages returns the bytes in all buckets of each namespace, by the NamespaceUID of buckets.
+	NamespaceUsages(ctx context.Context, uids []string) ([]int64, error)
 	List(ctx context.Context, b object.Bucket, r names.ListRequest) (names.Listing, error)
 	DeleteAll(ctx context.Context, b object.Bucket, removals []object.Removal) ([]object.Removed, error)
 	Uploads(ctx context.Context, b object.Bucket, prefix, afterKey, afterUpload string, limit int) ([]*objectv1.Upload, bool, error)

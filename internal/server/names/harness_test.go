@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	objectv1 "github.com/cloudless/cloudless/api/gen/cloudless/object/v1"
+	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/consensus"
 	objectnames "github.com/cloudless/cloudless/internal/object/names"
@@ -38,6 +39,8 @@ type cluster struct {
 	store *state.Store // of the control group
 
 	mu      sync.Mutex
+	index   uint64          // of the control group
+	watch   func(id string) // called for each connection to a server; may be nil
 	members []consensus.Member
 	servers map[string]*server
 }
@@ -102,17 +105,40 @@ func (n *network) setCut(cut bool) {
 // newCluster starts servers, the first of which founds the group, and returns when all of them vote.
 func newCluster(t *testing.T, size int) *cluster {
 	t.Helper()
-	c := &cluster{t: t, store: state.New(), servers: map[string]*server{}}
-	var b state.Batch
-	b.Create(&v1.Cluster{Metadata: &v1.Metadata{Uid: "cluster", Name: "cloudless"}, Status: &v1.ClusterStatus{NamesFounder: "server-1"}})
-	if _, err := c.store.Apply(1, b.Transaction(time.Unix(1, 0))); err != nil {
-		t.Fatal(err)
-	}
+	c := emptyCluster(t, "server-1")
 	for i := range size {
 		c.start(fmt.Sprintf("server-%d", i+1), filepath.Join(t.TempDir(), "names"))
 	}
 	c.waitVoters(size)
 	return c
+}
+
+// emptyCluster has no servers yet. founder is the one that the state of the control group names.
+func emptyCluster(t *testing.T, founder string) *cluster {
+	t.Helper()
+	c := &cluster{t: t, store: state.New(), servers: map[string]*server{}}
+	c.change(func(b *state.Batch) {
+		b.Create(&v1.Cluster{Metadata: &v1.Metadata{Uid: "cluster", Name: "cloudless"}, Status: &v1.ClusterStatus{NamesFounder: founder}})
+	})
+	return c
+}
+
+// change changes the state of the control group.
+func (c *cluster) change(build func(*state.Batch)) {
+	c.t.Helper()
+	var b state.Batch
+	build(&b)
+	if _, err := c.Propose(c.t.Context(), b.Transaction(time.Unix(1, 0))); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// Propose implements names.Proposer.
+func (c *cluster) Propose(_ context.Context, tx *statev1.Transaction) (state.Result, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.index++
+	return c.store.Apply(c.index, tx)
 }
 
 // start starts a server, which becomes a member.
@@ -178,8 +204,11 @@ func (c *cluster) addressOf(id string) string {
 func (c *cluster) connOf(from *server) func(context.Context, string) (*grpc.ClientConn, error) {
 	return func(ctx context.Context, id string) (*grpc.ClientConn, error) {
 		c.mu.Lock()
-		to := c.servers[id]
+		to, watch := c.servers[id], c.watch
 		c.mu.Unlock()
+		if watch != nil {
+			watch(id)
+		}
 		if to == nil {
 			return nil, errors.New("unknown server")
 		}

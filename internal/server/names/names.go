@@ -186,6 +186,9 @@ func (g *Group) Leader() string {
 	return leader.ID
 }
 
+// Leaderless is for how long there has been no leader, as far as this server knows; 0 while there is one.
+func (g *Group) Leaderless() time.Duration { return g.group.Leaderless() }
+
 // IsLeader reports whether this server leads and has all names.
 func (g *Group) IsLeader() bool { return g.group.IsLeader() }
 

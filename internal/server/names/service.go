@@ -31,9 +31,31 @@ func (g *Group) GetNamesIndex(ctx context.Context, _ *v1.GetNamesIndexRequest) (
 // GetNamesProgress implements NamesService.
 func (g *Group) GetNamesProgress(context.Context, *v1.GetNamesProgressRequest) (*v1.GetNamesProgressResponse, error) {
 	p := g.group.Progress()
-	return &v1.GetNamesProgressResponse{
+	answer := &v1.GetNamesProgressResponse{
 		LastTerm: p.LastTerm, LastIndex: p.LastIndex, AppliedIndex: p.AppliedIndex, LastContact: int64(p.LastContact), Full: p.Full,
-	}, nil
+	}
+	for _, h := range g.group.Health() {
+		answer.Members = append(answer.Members, &v1.NamesMember{Server: h.ID, Healthy: h.Healthy, Unknown: h.Unknown, Reason: h.Reason, Lag: h.Lag})
+	}
+	return answer, nil
+}
+
+// Health returns how the members are, as their leader sees it; nothing while there is none.
+func (g *Group) Health(ctx context.Context) ([]*v1.NamesMember, error) {
+	leader := g.Leader()
+	if leader == "" {
+		return nil, nil
+	}
+	if leader == g.id {
+		own, err := g.GetNamesProgress(ctx, &v1.GetNamesProgressRequest{})
+		return own.GetMembers(), err
+	}
+	conn, err := g.conn(ctx, leader)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := v1.NewNamesServiceClient(conn).GetNamesProgress(ctx, &v1.GetNamesProgressRequest{})
+	return answer.GetMembers(), err
 }
 
 // RemoveNamesMember implements NamesService.

@@ -31,6 +31,7 @@ var refusals = []struct {
 	{object.ErrBadKey, codes.InvalidArgument, "", ""},
 	{object.ErrBadRange, codes.OutOfRange, "see its size with", "cloudless object head OBJECT"},
 	{object.ErrTooSlow, codes.Aborted, "", ""},
+	{object.ErrNoStorage, codes.FailedPrecondition, "see the nodes with", "cloudless storage status"},
 	{object.ErrKeyLost, codes.FailedPrecondition, "nobody can read it; see its bucket with", "cloudless bucket get BUCKET"},
 	{object.ErrNoQuorum, codes.Unavailable, "see which can, and why others cannot, with", "cloudless storage status"},
 	{object.ErrUnreachable, codes.Unavailable, "see which nodes have it with", "cloudless object where OBJECT"},

@@ -38,6 +38,8 @@ type Options struct {
 	News *News
 	// Conn connects with another server.
 	Conn func(ctx context.Context, server string) (*grpc.ClientConn, error)
+	// OverQuota is called for whatever a quota refuses, and must return at once.
+	OverQuota func(object.Bucket, *object.QuotaError)
 }
 
 // Storage is the object store of a server.
@@ -58,7 +60,7 @@ func New(o Options) (*Storage, error) {
 	}); err != nil {
 		return nil, err
 	}
-	s.Store, err = object.New(object.Options{Names: o.Names, Disks: o.Disks, Logger: o.Logger})
+	s.Store, err = object.New(object.Options{Names: o.Names, Disks: o.Disks, Logger: o.Logger, OverQuota: o.OverQuota})
 	return s, err
 }
 

@@ -235,7 +235,9 @@ type GetNamesProgressResponse struct {
 	// Nanoseconds since it heard from the leader, 0 for the leader itself, negative for never.
 	LastContact int64 `protobuf:"varint,4,opt,name=last_contact,json=lastContact,proto3" json:"last_contact,omitempty"`
 	// Its disk has no room for changes.
-	Full          bool `protobuf:"varint,5,opt,name=full,proto3" json:"full,omitempty"`
+	Full bool `protobuf:"varint,5,opt,name=full,proto3" json:"full,omitempty"`
+	// How the servers of the group are, if the called one leads it.
+	Members       []*NamesMember `protobuf:"bytes,6,rep,name=members,proto3" json:"members,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -305,6 +307,93 @@ func (x *GetNamesProgressResponse) GetFull() bool {
 	return false
 }
 
+func (x *GetNamesProgressResponse) GetMembers() []*NamesMember {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
+type NamesMember struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// UID of the server.
+	Server  string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
+	Healthy bool   `protobuf:"varint,2,opt,name=healthy,proto3" json:"healthy,omitempty"`
+	// Its health is unknown: the leader has just begun to check.
+	Unknown bool `protobuf:"varint,3,opt,name=unknown,proto3" json:"unknown,omitempty"`
+	// The reason why it is not healthy.
+	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	// How many log entries it is behind the leader.
+	Lag           uint64 `protobuf:"varint,5,opt,name=lag,proto3" json:"lag,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NamesMember) Reset() {
+	*x = NamesMember{}
+	mi := &file_cloudless_v1_names_service_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NamesMember) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NamesMember) ProtoMessage() {}
+
+func (x *NamesMember) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_names_service_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NamesMember.ProtoReflect.Descriptor instead.
+func (*NamesMember) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_names_service_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *NamesMember) GetServer() string {
+	if x != nil {
+		return x.Server
+	}
+	return ""
+}
+
+func (x *NamesMember) GetHealthy() bool {
+	if x != nil {
+		return x.Healthy
+	}
+	return false
+}
+
+func (x *NamesMember) GetUnknown() bool {
+	if x != nil {
+		return x.Unknown
+	}
+	return false
+}
+
+func (x *NamesMember) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *NamesMember) GetLag() uint64 {
+	if x != nil {
+		return x.Lag
+	}
+	return 0
+}
+
 type RemoveNamesMemberRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// UID of the server.
@@ -315,7 +404,7 @@ type RemoveNamesMemberRequest struct {
 
 func (x *RemoveNamesMemberRequest) Reset() {
 	*x = RemoveNamesMemberRequest{}
-	mi := &file_cloudless_v1_names_service_proto_msgTypes[6]
+	mi := &file_cloudless_v1_names_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -327,7 +416,7 @@ func (x *RemoveNamesMemberRequest) String() string {
 func (*RemoveNamesMemberRequest) ProtoMessage() {}
 
 func (x *RemoveNamesMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_names_service_proto_msgTypes[6]
+	mi := &file_cloudless_v1_names_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -340,7 +429,7 @@ func (x *RemoveNamesMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNamesMemberRequest.ProtoReflect.Descriptor instead.
 func (*RemoveNamesMemberRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_names_service_proto_rawDescGZIP(), []int{6}
+	return file_cloudless_v1_names_service_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *RemoveNamesMemberRequest) GetServer() string {
@@ -358,7 +447,7 @@ type RemoveNamesMemberResponse struct {
 
 func (x *RemoveNamesMemberResponse) Reset() {
 	*x = RemoveNamesMemberResponse{}
-	mi := &file_cloudless_v1_names_service_proto_msgTypes[7]
+	mi := &file_cloudless_v1_names_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -370,7 +459,7 @@ func (x *RemoveNamesMemberResponse) String() string {
 func (*RemoveNamesMemberResponse) ProtoMessage() {}
 
 func (x *RemoveNamesMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_names_service_proto_msgTypes[7]
+	mi := &file_cloudless_v1_names_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -383,7 +472,7 @@ func (x *RemoveNamesMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNamesMemberResponse.ProtoReflect.Descriptor instead.
 func (*RemoveNamesMemberResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_names_service_proto_rawDescGZIP(), []int{7}
+	return file_cloudless_v1_names_service_proto_rawDescGZIP(), []int{8}
 }
 
 var File_cloudless_v1_names_service_proto protoreflect.FileDescriptor
@@ -398,14 +487,21 @@ const file_cloudless_v1_names_service_proto_rawDesc = "" +
 	"\x14GetNamesIndexRequest\"-\n" +
 	"\x15GetNamesIndexResponse\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\"\x19\n" +
-	"\x17GetNamesProgressRequest\"\xb2\x01\n" +
+	"\x17GetNamesProgressRequest\"\xe7\x01\n" +
 	"\x18GetNamesProgressResponse\x12\x1b\n" +
 	"\tlast_term\x18\x01 \x01(\x04R\blastTerm\x12\x1d\n" +
 	"\n" +
 	"last_index\x18\x02 \x01(\x04R\tlastIndex\x12#\n" +
 	"\rapplied_index\x18\x03 \x01(\x04R\fappliedIndex\x12!\n" +
 	"\flast_contact\x18\x04 \x01(\x03R\vlastContact\x12\x12\n" +
-	"\x04full\x18\x05 \x01(\bR\x04full\"2\n" +
+	"\x04full\x18\x05 \x01(\bR\x04full\x123\n" +
+	"\amembers\x18\x06 \x03(\v2\x19.cloudless.v1.NamesMemberR\amembers\"\x83\x01\n" +
+	"\vNamesMember\x12\x16\n" +
+	"\x06server\x18\x01 \x01(\tR\x06server\x12\x18\n" +
+	"\ahealthy\x18\x02 \x01(\bR\ahealthy\x12\x18\n" +
+	"\aunknown\x18\x03 \x01(\bR\aunknown\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x10\n" +
+	"\x03lag\x18\x05 \x01(\x04R\x03lag\"2\n" +
 	"\x18RemoveNamesMemberRequest\x12\x16\n" +
 	"\x06server\x18\x01 \x01(\tR\x06server\"\x1b\n" +
 	"\x19RemoveNamesMemberResponse2\xb4\x03\n" +
@@ -429,7 +525,7 @@ func file_cloudless_v1_names_service_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_names_service_proto_rawDescData
 }
 
-var file_cloudless_v1_names_service_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_cloudless_v1_names_service_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_cloudless_v1_names_service_proto_goTypes = []any{
 	(*ProposeNamesRequest)(nil),       // 0: cloudless.v1.ProposeNamesRequest
 	(*ProposeNamesResponse)(nil),      // 1: cloudless.v1.ProposeNamesResponse
@@ -437,27 +533,29 @@ var file_cloudless_v1_names_service_proto_goTypes = []any{
 	(*GetNamesIndexResponse)(nil),     // 3: cloudless.v1.GetNamesIndexResponse
 	(*GetNamesProgressRequest)(nil),   // 4: cloudless.v1.GetNamesProgressRequest
 	(*GetNamesProgressResponse)(nil),  // 5: cloudless.v1.GetNamesProgressResponse
-	(*RemoveNamesMemberRequest)(nil),  // 6: cloudless.v1.RemoveNamesMemberRequest
-	(*RemoveNamesMemberResponse)(nil), // 7: cloudless.v1.RemoveNamesMemberResponse
-	(*v1.Entry)(nil),                  // 8: cloudless.object.v1.Entry
-	(*v1.Results)(nil),                // 9: cloudless.object.v1.Results
+	(*NamesMember)(nil),               // 6: cloudless.v1.NamesMember
+	(*RemoveNamesMemberRequest)(nil),  // 7: cloudless.v1.RemoveNamesMemberRequest
+	(*RemoveNamesMemberResponse)(nil), // 8: cloudless.v1.RemoveNamesMemberResponse
+	(*v1.Entry)(nil),                  // 9: cloudless.object.v1.Entry
+	(*v1.Results)(nil),                // 10: cloudless.object.v1.Results
 }
 var file_cloudless_v1_names_service_proto_depIdxs = []int32{
-	8, // 0: cloudless.v1.ProposeNamesRequest.entry:type_name -> cloudless.object.v1.Entry
-	9, // 1: cloudless.v1.ProposeNamesResponse.results:type_name -> cloudless.object.v1.Results
-	0, // 2: cloudless.v1.NamesService.ProposeNames:input_type -> cloudless.v1.ProposeNamesRequest
-	2, // 3: cloudless.v1.NamesService.GetNamesIndex:input_type -> cloudless.v1.GetNamesIndexRequest
-	4, // 4: cloudless.v1.NamesService.GetNamesProgress:input_type -> cloudless.v1.GetNamesProgressRequest
-	6, // 5: cloudless.v1.NamesService.RemoveNamesMember:input_type -> cloudless.v1.RemoveNamesMemberRequest
-	1, // 6: cloudless.v1.NamesService.ProposeNames:output_type -> cloudless.v1.ProposeNamesResponse
-	3, // 7: cloudless.v1.NamesService.GetNamesIndex:output_type -> cloudless.v1.GetNamesIndexResponse
-	5, // 8: cloudless.v1.NamesService.GetNamesProgress:output_type -> cloudless.v1.GetNamesProgressResponse
-	7, // 9: cloudless.v1.NamesService.RemoveNamesMember:output_type -> cloudless.v1.RemoveNamesMemberResponse
-	6, // [6:10] is the sub-list for method output_type
-	2, // [2:6] is the sub-list for method input_type
-	2, // [2:2] is the sub-list for extension type_name
-	2, // [2:2] is the sub-list for extension extendee
-	0, // [0:2] is the sub-list for field type_name
+	9,  // 0: cloudless.v1.ProposeNamesRequest.entry:type_name -> cloudless.object.v1.Entry
+	10, // 1: cloudless.v1.ProposeNamesResponse.results:type_name -> cloudless.object.v1.Results
+	6,  // 2: cloudless.v1.GetNamesProgressResponse.members:type_name -> cloudless.v1.NamesMember
+	0,  // 3: cloudless.v1.NamesService.ProposeNames:input_type -> cloudless.v1.ProposeNamesRequest
+	2,  // 4: cloudless.v1.NamesService.GetNamesIndex:input_type -> cloudless.v1.GetNamesIndexRequest
+	4,  // 5: cloudless.v1.NamesService.GetNamesProgress:input_type -> cloudless.v1.GetNamesProgressRequest
+	7,  // 6: cloudless.v1.NamesService.RemoveNamesMember:input_type -> cloudless.v1.RemoveNamesMemberRequest
+	1,  // 7: cloudless.v1.NamesService.ProposeNames:output_type -> cloudless.v1.ProposeNamesResponse
+	3,  // 8: cloudless.v1.NamesService.GetNamesIndex:output_type -> cloudless.v1.GetNamesIndexResponse
+	5,  // 9: cloudless.v1.NamesService.GetNamesProgress:output_type -> cloudless.v1.GetNamesProgressResponse
+	8,  // 10: cloudless.v1.NamesService.RemoveNamesMember:output_type -> cloudless.v1.RemoveNamesMemberResponse
+	7,  // [7:11] is the sub-list for method output_type
+	3,  // [3:7] is the sub-list for method input_type
+	3,  // [3:3] is the sub-list for extension type_name
+	3,  // [3:3] is the sub-list for extension extendee
+	0,  // [0:3] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_names_service_proto_init() }
@@ -472,7 +570,7 @@ func file_cloudless_v1_names_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_names_service_proto_rawDesc), len(file_cloudless_v1_names_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   8,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -288,7 +288,9 @@ type NamespaceStatus struct {
 	Workloads int64 `protobuf:"varint,8,opt,name=workloads,proto3" json:"workloads,omitempty"`
 	// What exceeds the quota, because the quota was lowered. Running replicas stay; new ones
 	// wait.
-	Over          []string `protobuf:"bytes,9,rep,name=over,proto3" json:"over,omitempty"`
+	Over []string `protobuf:"bytes,9,rep,name=over,proto3" json:"over,omitempty"`
+	// Bytes in all of its buckets, with the parts of unfinished uploads; empty while that is not known.
+	Storage       string `protobuf:"bytes,10,opt,name=storage,proto3" json:"storage,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -386,6 +388,13 @@ func (x *NamespaceStatus) GetOver() []string {
 	return nil
 }
 
+func (x *NamespaceStatus) GetStorage() string {
+	if x != nil {
+		return x.Storage
+	}
+	return ""
+}
+
 var File_cloudless_v1_namespace_proto protoreflect.FileDescriptor
 
 const file_cloudless_v1_namespace_proto_rawDesc = "" +
@@ -420,7 +429,7 @@ const file_cloudless_v1_namespace_proto_rawDesc = "" +
 	"\"\b\x18\x80\x94\xeb\xdc\x03(\x00H\x01R\x03gpu\x88\x01\x01\x12#\n" +
 	"\astorage\x18\a \x01(\tB\t\xbaH\x06r\x04\xd0\xc6'\x01R\astorageB\v\n" +
 	"\t_replicasB\x06\n" +
-	"\x04_gpu\"\xe7\x01\n" +
+	"\x04_gpu\"\x81\x02\n" +
 	"\x0fNamespaceStatus\x12\x10\n" +
 	"\x03cpu\x18\x01 \x01(\tR\x03cpu\x12\x16\n" +
 	"\x06memory\x18\x02 \x01(\tR\x06memory\x12\x12\n" +
@@ -430,7 +439,9 @@ const file_cloudless_v1_namespace_proto_rawDesc = "" +
 	"\x03gpu\x18\x06 \x01(\x03R\x03gpu\x12\x18\n" +
 	"\apending\x18\a \x01(\x03R\apending\x12\x1c\n" +
 	"\tworkloads\x18\b \x01(\x03R\tworkloads\x12\x12\n" +
-	"\x04over\x18\t \x03(\tR\x04overBAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
+	"\x04over\x18\t \x03(\tR\x04over\x12\x18\n" +
+	"\astorage\x18\n" +
+	" \x01(\tR\astorageBAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
 
 var (
 	file_cloudless_v1_namespace_proto_rawDescOnce sync.Once

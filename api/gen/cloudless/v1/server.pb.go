@@ -164,6 +164,94 @@ func (x *ServerSpec) GetVersion() string {
 	return ""
 }
 
+type ReportOverQuotaRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	BucketUid     string                 `protobuf:"bytes,1,opt,name=bucket_uid,json=bucketUid,proto3" json:"bucket_uid,omitempty"`
+	Message       string                 `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReportOverQuotaRequest) Reset() {
+	*x = ReportOverQuotaRequest{}
+	mi := &file_cloudless_v1_server_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportOverQuotaRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportOverQuotaRequest) ProtoMessage() {}
+
+func (x *ReportOverQuotaRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_server_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportOverQuotaRequest.ProtoReflect.Descriptor instead.
+func (*ReportOverQuotaRequest) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *ReportOverQuotaRequest) GetBucketUid() string {
+	if x != nil {
+		return x.BucketUid
+	}
+	return ""
+}
+
+func (x *ReportOverQuotaRequest) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+type ReportOverQuotaResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReportOverQuotaResponse) Reset() {
+	*x = ReportOverQuotaResponse{}
+	mi := &file_cloudless_v1_server_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportOverQuotaResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportOverQuotaResponse) ProtoMessage() {}
+
+func (x *ReportOverQuotaResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_server_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportOverQuotaResponse.ProtoReflect.Descriptor instead.
+func (*ReportOverQuotaResponse) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{3}
+}
+
 type RecordStorageEventRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The node that it is about. If it is empty or unknown, the event is about the cluster.
@@ -177,7 +265,7 @@ type RecordStorageEventRequest struct {
 
 func (x *RecordStorageEventRequest) Reset() {
 	*x = RecordStorageEventRequest{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[2]
+	mi := &file_cloudless_v1_server_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -189,7 +277,7 @@ func (x *RecordStorageEventRequest) String() string {
 func (*RecordStorageEventRequest) ProtoMessage() {}
 
 func (x *RecordStorageEventRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[2]
+	mi := &file_cloudless_v1_server_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -202,7 +290,7 @@ func (x *RecordStorageEventRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordStorageEventRequest.ProtoReflect.Descriptor instead.
 func (*RecordStorageEventRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{2}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *RecordStorageEventRequest) GetNodeUid() string {
@@ -241,7 +329,7 @@ type RecordStorageEventResponse struct {
 
 func (x *RecordStorageEventResponse) Reset() {
 	*x = RecordStorageEventResponse{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[3]
+	mi := &file_cloudless_v1_server_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -253,7 +341,7 @@ func (x *RecordStorageEventResponse) String() string {
 func (*RecordStorageEventResponse) ProtoMessage() {}
 
 func (x *RecordStorageEventResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[3]
+	mi := &file_cloudless_v1_server_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -266,7 +354,7 @@ func (x *RecordStorageEventResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordStorageEventResponse.ProtoReflect.Descriptor instead.
 func (*RecordStorageEventResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{3}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{5}
 }
 
 type ReportTokenUsesRequest struct {
@@ -278,7 +366,7 @@ type ReportTokenUsesRequest struct {
 
 func (x *ReportTokenUsesRequest) Reset() {
 	*x = ReportTokenUsesRequest{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[4]
+	mi := &file_cloudless_v1_server_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -290,7 +378,7 @@ func (x *ReportTokenUsesRequest) String() string {
 func (*ReportTokenUsesRequest) ProtoMessage() {}
 
 func (x *ReportTokenUsesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[4]
+	mi := &file_cloudless_v1_server_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -303,7 +391,7 @@ func (x *ReportTokenUsesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportTokenUsesRequest.ProtoReflect.Descriptor instead.
 func (*ReportTokenUsesRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{4}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ReportTokenUsesRequest) GetUses() []*TokenUse {
@@ -321,7 +409,7 @@ type ReportTokenUsesResponse struct {
 
 func (x *ReportTokenUsesResponse) Reset() {
 	*x = ReportTokenUsesResponse{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[5]
+	mi := &file_cloudless_v1_server_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -333,7 +421,7 @@ func (x *ReportTokenUsesResponse) String() string {
 func (*ReportTokenUsesResponse) ProtoMessage() {}
 
 func (x *ReportTokenUsesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[5]
+	mi := &file_cloudless_v1_server_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -346,7 +434,7 @@ func (x *ReportTokenUsesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportTokenUsesResponse.ProtoReflect.Descriptor instead.
 func (*ReportTokenUsesResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{5}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{7}
 }
 
 // The last use of an API token.
@@ -364,7 +452,7 @@ type TokenUse struct {
 
 func (x *TokenUse) Reset() {
 	*x = TokenUse{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[6]
+	mi := &file_cloudless_v1_server_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -376,7 +464,7 @@ func (x *TokenUse) String() string {
 func (*TokenUse) ProtoMessage() {}
 
 func (x *TokenUse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[6]
+	mi := &file_cloudless_v1_server_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -389,7 +477,7 @@ func (x *TokenUse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenUse.ProtoReflect.Descriptor instead.
 func (*TokenUse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{6}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *TokenUse) GetTokenUid() string {
@@ -431,7 +519,7 @@ type PassCallsRequest struct {
 
 func (x *PassCallsRequest) Reset() {
 	*x = PassCallsRequest{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[7]
+	mi := &file_cloudless_v1_server_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -443,7 +531,7 @@ func (x *PassCallsRequest) String() string {
 func (*PassCallsRequest) ProtoMessage() {}
 
 func (x *PassCallsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[7]
+	mi := &file_cloudless_v1_server_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -456,7 +544,7 @@ func (x *PassCallsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PassCallsRequest.ProtoReflect.Descriptor instead.
 func (*PassCallsRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{7}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *PassCallsRequest) GetCalls() []*PassedCall {
@@ -488,7 +576,7 @@ type PassedCall struct {
 
 func (x *PassedCall) Reset() {
 	*x = PassedCall{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[8]
+	mi := &file_cloudless_v1_server_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -500,7 +588,7 @@ func (x *PassedCall) String() string {
 func (*PassedCall) ProtoMessage() {}
 
 func (x *PassedCall) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[8]
+	mi := &file_cloudless_v1_server_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -513,7 +601,7 @@ func (x *PassedCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PassedCall.ProtoReflect.Descriptor instead.
 func (*PassedCall) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{8}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *PassedCall) GetNumber() uint64 {
@@ -556,7 +644,7 @@ type PassCallsResponse struct {
 
 func (x *PassCallsResponse) Reset() {
 	*x = PassCallsResponse{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[9]
+	mi := &file_cloudless_v1_server_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -568,7 +656,7 @@ func (x *PassCallsResponse) String() string {
 func (*PassCallsResponse) ProtoMessage() {}
 
 func (x *PassCallsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[9]
+	mi := &file_cloudless_v1_server_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -581,7 +669,7 @@ func (x *PassCallsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PassCallsResponse.ProtoReflect.Descriptor instead.
 func (*PassCallsResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{9}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *PassCallsResponse) GetAnswers() []*PassedAnswer {
@@ -613,7 +701,7 @@ type PassedAnswer struct {
 
 func (x *PassedAnswer) Reset() {
 	*x = PassedAnswer{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[10]
+	mi := &file_cloudless_v1_server_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -625,7 +713,7 @@ func (x *PassedAnswer) String() string {
 func (*PassedAnswer) ProtoMessage() {}
 
 func (x *PassedAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[10]
+	mi := &file_cloudless_v1_server_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -638,7 +726,7 @@ func (x *PassedAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PassedAnswer.ProtoReflect.Descriptor instead.
 func (*PassedAnswer) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{10}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *PassedAnswer) GetNumber() uint64 {
@@ -681,7 +769,7 @@ type ImageCopy struct {
 
 func (x *ImageCopy) Reset() {
 	*x = ImageCopy{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[11]
+	mi := &file_cloudless_v1_server_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -693,7 +781,7 @@ func (x *ImageCopy) String() string {
 func (*ImageCopy) ProtoMessage() {}
 
 func (x *ImageCopy) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[11]
+	mi := &file_cloudless_v1_server_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -706,7 +794,7 @@ func (x *ImageCopy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImageCopy.ProtoReflect.Descriptor instead.
 func (*ImageCopy) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{11}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ImageCopy) GetRepository() string {
@@ -738,7 +826,7 @@ type GetGossipKeyRequest struct {
 
 func (x *GetGossipKeyRequest) Reset() {
 	*x = GetGossipKeyRequest{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[12]
+	mi := &file_cloudless_v1_server_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -750,7 +838,7 @@ func (x *GetGossipKeyRequest) String() string {
 func (*GetGossipKeyRequest) ProtoMessage() {}
 
 func (x *GetGossipKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[12]
+	mi := &file_cloudless_v1_server_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -763,7 +851,7 @@ func (x *GetGossipKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetGossipKeyRequest.ProtoReflect.Descriptor instead.
 func (*GetGossipKeyRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{12}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{14}
 }
 
 type GetGossipKeyResponse struct {
@@ -777,7 +865,7 @@ type GetGossipKeyResponse struct {
 
 func (x *GetGossipKeyResponse) Reset() {
 	*x = GetGossipKeyResponse{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[13]
+	mi := &file_cloudless_v1_server_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -789,7 +877,7 @@ func (x *GetGossipKeyResponse) String() string {
 func (*GetGossipKeyResponse) ProtoMessage() {}
 
 func (x *GetGossipKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[13]
+	mi := &file_cloudless_v1_server_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -802,7 +890,7 @@ func (x *GetGossipKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetGossipKeyResponse.ProtoReflect.Descriptor instead.
 func (*GetGossipKeyResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{13}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *GetGossipKeyResponse) GetVersion() uint64 {
@@ -827,7 +915,7 @@ type ListCopiesRequest struct {
 
 func (x *ListCopiesRequest) Reset() {
 	*x = ListCopiesRequest{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[14]
+	mi := &file_cloudless_v1_server_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -839,7 +927,7 @@ func (x *ListCopiesRequest) String() string {
 func (*ListCopiesRequest) ProtoMessage() {}
 
 func (x *ListCopiesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[14]
+	mi := &file_cloudless_v1_server_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -852,7 +940,7 @@ func (x *ListCopiesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCopiesRequest.ProtoReflect.Descriptor instead.
 func (*ListCopiesRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{14}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{16}
 }
 
 type ListCopiesResponse struct {
@@ -864,7 +952,7 @@ type ListCopiesResponse struct {
 
 func (x *ListCopiesResponse) Reset() {
 	*x = ListCopiesResponse{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[15]
+	mi := &file_cloudless_v1_server_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -876,7 +964,7 @@ func (x *ListCopiesResponse) String() string {
 func (*ListCopiesResponse) ProtoMessage() {}
 
 func (x *ListCopiesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[15]
+	mi := &file_cloudless_v1_server_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -889,7 +977,7 @@ func (x *ListCopiesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCopiesResponse.ProtoReflect.Descriptor instead.
 func (*ListCopiesResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{15}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListCopiesResponse) GetItems() []*ImageCopy {
@@ -908,7 +996,7 @@ type CopyImageRequest struct {
 
 func (x *CopyImageRequest) Reset() {
 	*x = CopyImageRequest{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[16]
+	mi := &file_cloudless_v1_server_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -920,7 +1008,7 @@ func (x *CopyImageRequest) String() string {
 func (*CopyImageRequest) ProtoMessage() {}
 
 func (x *CopyImageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[16]
+	mi := &file_cloudless_v1_server_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -933,7 +1021,7 @@ func (x *CopyImageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyImageRequest.ProtoReflect.Descriptor instead.
 func (*CopyImageRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{16}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *CopyImageRequest) GetImage() *ImageCopy {
@@ -951,7 +1039,7 @@ type CopyImageResponse struct {
 
 func (x *CopyImageResponse) Reset() {
 	*x = CopyImageResponse{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[17]
+	mi := &file_cloudless_v1_server_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -963,7 +1051,7 @@ func (x *CopyImageResponse) String() string {
 func (*CopyImageResponse) ProtoMessage() {}
 
 func (x *CopyImageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[17]
+	mi := &file_cloudless_v1_server_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -976,7 +1064,7 @@ func (x *CopyImageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyImageResponse.ProtoReflect.Descriptor instead.
 func (*CopyImageResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{17}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{19}
 }
 
 type DropImageRequest struct {
@@ -991,7 +1079,7 @@ type DropImageRequest struct {
 
 func (x *DropImageRequest) Reset() {
 	*x = DropImageRequest{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[18]
+	mi := &file_cloudless_v1_server_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1003,7 +1091,7 @@ func (x *DropImageRequest) String() string {
 func (*DropImageRequest) ProtoMessage() {}
 
 func (x *DropImageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[18]
+	mi := &file_cloudless_v1_server_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1016,7 +1104,7 @@ func (x *DropImageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropImageRequest.ProtoReflect.Descriptor instead.
 func (*DropImageRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{18}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *DropImageRequest) GetRepository() string {
@@ -1048,7 +1136,7 @@ type DropImageResponse struct {
 
 func (x *DropImageResponse) Reset() {
 	*x = DropImageResponse{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[19]
+	mi := &file_cloudless_v1_server_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1060,7 +1148,7 @@ func (x *DropImageResponse) String() string {
 func (*DropImageResponse) ProtoMessage() {}
 
 func (x *DropImageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[19]
+	mi := &file_cloudless_v1_server_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1073,7 +1161,7 @@ func (x *DropImageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropImageResponse.ProtoReflect.Descriptor instead.
 func (*DropImageResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{19}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{21}
 }
 
 type GetServerRequest struct {
@@ -1085,7 +1173,7 @@ type GetServerRequest struct {
 
 func (x *GetServerRequest) Reset() {
 	*x = GetServerRequest{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[20]
+	mi := &file_cloudless_v1_server_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1097,7 +1185,7 @@ func (x *GetServerRequest) String() string {
 func (*GetServerRequest) ProtoMessage() {}
 
 func (x *GetServerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[20]
+	mi := &file_cloudless_v1_server_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1110,7 +1198,7 @@ func (x *GetServerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetServerRequest.ProtoReflect.Descriptor instead.
 func (*GetServerRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{20}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *GetServerRequest) GetName() string {
@@ -1131,7 +1219,7 @@ type ListServersRequest struct {
 
 func (x *ListServersRequest) Reset() {
 	*x = ListServersRequest{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[21]
+	mi := &file_cloudless_v1_server_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1143,7 +1231,7 @@ func (x *ListServersRequest) String() string {
 func (*ListServersRequest) ProtoMessage() {}
 
 func (x *ListServersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[21]
+	mi := &file_cloudless_v1_server_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1156,7 +1244,7 @@ func (x *ListServersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListServersRequest.ProtoReflect.Descriptor instead.
 func (*ListServersRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{21}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ListServersRequest) GetPage() *Page {
@@ -1183,7 +1271,7 @@ type ListServersResponse struct {
 
 func (x *ListServersResponse) Reset() {
 	*x = ListServersResponse{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[22]
+	mi := &file_cloudless_v1_server_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1195,7 +1283,7 @@ func (x *ListServersResponse) String() string {
 func (*ListServersResponse) ProtoMessage() {}
 
 func (x *ListServersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[22]
+	mi := &file_cloudless_v1_server_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1208,7 +1296,7 @@ func (x *ListServersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListServersResponse.ProtoReflect.Descriptor instead.
 func (*ListServersResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{22}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ListServersResponse) GetItems() []*Server {
@@ -1236,7 +1324,7 @@ type DeleteServerRequest struct {
 
 func (x *DeleteServerRequest) Reset() {
 	*x = DeleteServerRequest{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[23]
+	mi := &file_cloudless_v1_server_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1248,7 +1336,7 @@ func (x *DeleteServerRequest) String() string {
 func (*DeleteServerRequest) ProtoMessage() {}
 
 func (x *DeleteServerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[23]
+	mi := &file_cloudless_v1_server_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1261,7 +1349,7 @@ func (x *DeleteServerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteServerRequest.ProtoReflect.Descriptor instead.
 func (*DeleteServerRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{23}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *DeleteServerRequest) GetName() string {
@@ -1288,7 +1376,7 @@ type TransferLeaderRequest struct {
 
 func (x *TransferLeaderRequest) Reset() {
 	*x = TransferLeaderRequest{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[24]
+	mi := &file_cloudless_v1_server_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1300,7 +1388,7 @@ func (x *TransferLeaderRequest) String() string {
 func (*TransferLeaderRequest) ProtoMessage() {}
 
 func (x *TransferLeaderRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[24]
+	mi := &file_cloudless_v1_server_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1313,7 +1401,7 @@ func (x *TransferLeaderRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeaderRequest.ProtoReflect.Descriptor instead.
 func (*TransferLeaderRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{24}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *TransferLeaderRequest) GetTo() string {
@@ -1333,7 +1421,7 @@ type TransferLeaderResponse struct {
 
 func (x *TransferLeaderResponse) Reset() {
 	*x = TransferLeaderResponse{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[25]
+	mi := &file_cloudless_v1_server_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1345,7 +1433,7 @@ func (x *TransferLeaderResponse) String() string {
 func (*TransferLeaderResponse) ProtoMessage() {}
 
 func (x *TransferLeaderResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[25]
+	mi := &file_cloudless_v1_server_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1358,7 +1446,7 @@ func (x *TransferLeaderResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeaderResponse.ProtoReflect.Descriptor instead.
 func (*TransferLeaderResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{25}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *TransferLeaderResponse) GetLeader() *Server {
@@ -1378,7 +1466,7 @@ type GetProgressRequest struct {
 
 func (x *GetProgressRequest) Reset() {
 	*x = GetProgressRequest{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[26]
+	mi := &file_cloudless_v1_server_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1390,7 +1478,7 @@ func (x *GetProgressRequest) String() string {
 func (*GetProgressRequest) ProtoMessage() {}
 
 func (x *GetProgressRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[26]
+	mi := &file_cloudless_v1_server_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1403,7 +1491,7 @@ func (x *GetProgressRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetProgressRequest.ProtoReflect.Descriptor instead.
 func (*GetProgressRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{26}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *GetProgressRequest) GetLeading() bool {
@@ -1444,7 +1532,7 @@ type GetProgressResponse struct {
 
 func (x *GetProgressResponse) Reset() {
 	*x = GetProgressResponse{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[27]
+	mi := &file_cloudless_v1_server_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1456,7 +1544,7 @@ func (x *GetProgressResponse) String() string {
 func (*GetProgressResponse) ProtoMessage() {}
 
 func (x *GetProgressResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[27]
+	mi := &file_cloudless_v1_server_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1469,7 +1557,7 @@ func (x *GetProgressResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetProgressResponse.ProtoReflect.Descriptor instead.
 func (*GetProgressResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{27}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *GetProgressResponse) GetLastTerm() uint64 {
@@ -1560,7 +1648,7 @@ type LocateServerRequest struct {
 
 func (x *LocateServerRequest) Reset() {
 	*x = LocateServerRequest{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[28]
+	mi := &file_cloudless_v1_server_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1572,7 +1660,7 @@ func (x *LocateServerRequest) String() string {
 func (*LocateServerRequest) ProtoMessage() {}
 
 func (x *LocateServerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[28]
+	mi := &file_cloudless_v1_server_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1585,7 +1673,7 @@ func (x *LocateServerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LocateServerRequest.ProtoReflect.Descriptor instead.
 func (*LocateServerRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{28}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *LocateServerRequest) GetUid() string {
@@ -1612,7 +1700,7 @@ type LocateServerResponse struct {
 
 func (x *LocateServerResponse) Reset() {
 	*x = LocateServerResponse{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[29]
+	mi := &file_cloudless_v1_server_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1624,7 +1712,7 @@ func (x *LocateServerResponse) String() string {
 func (*LocateServerResponse) ProtoMessage() {}
 
 func (x *LocateServerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[29]
+	mi := &file_cloudless_v1_server_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1637,7 +1725,7 @@ func (x *LocateServerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LocateServerResponse.ProtoReflect.Descriptor instead.
 func (*LocateServerResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{29}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *LocateServerResponse) GetAddress() string {
@@ -1664,7 +1752,12 @@ const file_cloudless_v1_server_proto_rawDesc = "" +
 	"ServerSpec\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04zone\x18\x02 \x01(\tR\x04zone\x12\x18\n" +
-	"\aversion\x18\x03 \x01(\tR\aversion\"\xa2\x01\n" +
+	"\aversion\x18\x03 \x01(\tR\aversion\"f\n" +
+	"\x16ReportOverQuotaRequest\x12(\n" +
+	"\n" +
+	"bucket_uid\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\tbucketUid\x12\"\n" +
+	"\amessage\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\amessage\"\x19\n" +
+	"\x17ReportOverQuotaResponse\"\xa2\x01\n" +
 	"\x19RecordStorageEventRequest\x12\"\n" +
 	"\bnode_uid\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18@R\anodeUid\x12\x18\n" +
 	"\awarning\x18\x02 \x01(\bR\awarning\x12!\n" +
@@ -1768,7 +1861,7 @@ const file_cloudless_v1_server_proto_rawDesc = "" +
 	"\tGetServer\x12\x1e.cloudless.v1.GetServerRequest\x1a\x14.cloudless.v1.Server\"$\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\x14\x12\x12/v1/servers/{name}\x12q\n" +
 	"\vListServers\x12 .cloudless.v1.ListServersRequest\x1a!.cloudless.v1.ListServersResponse\"\x1d\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\r\x12\v/v1/servers\x12i\n" +
 	"\fDeleteServer\x12!.cloudless.v1.DeleteServerRequest\x1a\x14.cloudless.v1.Server\" \xe2\xcc'\x02\b\x03\x82\xd3\xe4\x93\x02\x14*\x12/v1/servers/{name}\x12\x81\x01\n" +
-	"\x0eTransferLeader\x12#.cloudless.v1.TransferLeaderRequest\x1a$.cloudless.v1.TransferLeaderResponse\"$\xe2\xcc'\x02\b\x03\x82\xd3\xe4\x93\x02\x18:\x01*\"\x13/v1/leader:transfer2\xf5\x06\n" +
+	"\x0eTransferLeader\x12#.cloudless.v1.TransferLeaderRequest\x1a$.cloudless.v1.TransferLeaderResponse\"$\xe2\xcc'\x02\b\x03\x82\xd3\xe4\x93\x02\x18:\x01*\"\x13/v1/leader:transfer2\xdd\a\n" +
 	"\vPeerService\x12^\n" +
 	"\vGetProgress\x12 .cloudless.v1.GetProgressRequest\x1a!.cloudless.v1.GetProgressResponse\"\n" +
 	"\xe2\xcc'\x06\b\x06\x10\x01\x18\x02\x12a\n" +
@@ -1782,7 +1875,8 @@ const file_cloudless_v1_server_proto_rawDesc = "" +
 	"\xe2\xcc'\x06\b\x06\x10\x01\x18\x02\x12V\n" +
 	"\tDropImage\x12\x1e.cloudless.v1.DropImageRequest\x1a\x1f.cloudless.v1.DropImageResponse\"\b\xe2\xcc'\x04\b\a\x18\x02\x12Z\n" +
 	"\tPassCalls\x12\x1e.cloudless.v1.PassCallsRequest\x1a\x1f.cloudless.v1.PassCallsResponse\"\b\xe2\xcc'\x04\b\a\x18\x02(\x010\x01\x12f\n" +
-	"\x0fReportTokenUses\x12$.cloudless.v1.ReportTokenUsesRequest\x1a%.cloudless.v1.ReportTokenUsesResponse\"\x06\xe2\xcc'\x02\b\a\x12o\n" +
+	"\x0fReportTokenUses\x12$.cloudless.v1.ReportTokenUsesRequest\x1a%.cloudless.v1.ReportTokenUsesResponse\"\x06\xe2\xcc'\x02\b\a\x12f\n" +
+	"\x0fReportOverQuota\x12$.cloudless.v1.ReportOverQuotaRequest\x1a%.cloudless.v1.ReportOverQuotaResponse\"\x06\xe2\xcc'\x02\b\a\x12o\n" +
 	"\x12RecordStorageEvent\x12'.cloudless.v1.RecordStorageEventRequest\x1a(.cloudless.v1.RecordStorageEventResponse\"\x06\xe2\xcc'\x02\b\aBAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
 
 var (
@@ -1797,87 +1891,91 @@ func file_cloudless_v1_server_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_server_proto_rawDescData
 }
 
-var file_cloudless_v1_server_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
+var file_cloudless_v1_server_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
 var file_cloudless_v1_server_proto_goTypes = []any{
 	(*Server)(nil),                     // 0: cloudless.v1.Server
 	(*ServerSpec)(nil),                 // 1: cloudless.v1.ServerSpec
-	(*RecordStorageEventRequest)(nil),  // 2: cloudless.v1.RecordStorageEventRequest
-	(*RecordStorageEventResponse)(nil), // 3: cloudless.v1.RecordStorageEventResponse
-	(*ReportTokenUsesRequest)(nil),     // 4: cloudless.v1.ReportTokenUsesRequest
-	(*ReportTokenUsesResponse)(nil),    // 5: cloudless.v1.ReportTokenUsesResponse
-	(*TokenUse)(nil),                   // 6: cloudless.v1.TokenUse
-	(*PassCallsRequest)(nil),           // 7: cloudless.v1.PassCallsRequest
-	(*PassedCall)(nil),                 // 8: cloudless.v1.PassedCall
-	(*PassCallsResponse)(nil),          // 9: cloudless.v1.PassCallsResponse
-	(*PassedAnswer)(nil),               // 10: cloudless.v1.PassedAnswer
-	(*ImageCopy)(nil),                  // 11: cloudless.v1.ImageCopy
-	(*GetGossipKeyRequest)(nil),        // 12: cloudless.v1.GetGossipKeyRequest
-	(*GetGossipKeyResponse)(nil),       // 13: cloudless.v1.GetGossipKeyResponse
-	(*ListCopiesRequest)(nil),          // 14: cloudless.v1.ListCopiesRequest
-	(*ListCopiesResponse)(nil),         // 15: cloudless.v1.ListCopiesResponse
-	(*CopyImageRequest)(nil),           // 16: cloudless.v1.CopyImageRequest
-	(*CopyImageResponse)(nil),          // 17: cloudless.v1.CopyImageResponse
-	(*DropImageRequest)(nil),           // 18: cloudless.v1.DropImageRequest
-	(*DropImageResponse)(nil),          // 19: cloudless.v1.DropImageResponse
-	(*GetServerRequest)(nil),           // 20: cloudless.v1.GetServerRequest
-	(*ListServersRequest)(nil),         // 21: cloudless.v1.ListServersRequest
-	(*ListServersResponse)(nil),        // 22: cloudless.v1.ListServersResponse
-	(*DeleteServerRequest)(nil),        // 23: cloudless.v1.DeleteServerRequest
-	(*TransferLeaderRequest)(nil),      // 24: cloudless.v1.TransferLeaderRequest
-	(*TransferLeaderResponse)(nil),     // 25: cloudless.v1.TransferLeaderResponse
-	(*GetProgressRequest)(nil),         // 26: cloudless.v1.GetProgressRequest
-	(*GetProgressResponse)(nil),        // 27: cloudless.v1.GetProgressResponse
-	(*LocateServerRequest)(nil),        // 28: cloudless.v1.LocateServerRequest
-	(*LocateServerResponse)(nil),       // 29: cloudless.v1.LocateServerResponse
-	nil,                                // 30: cloudless.v1.PassedCall.MetadataEntry
-	(*Metadata)(nil),                   // 31: cloudless.v1.Metadata
-	(*ServerStatus)(nil),               // 32: cloudless.v1.ServerStatus
-	(*timestamppb.Timestamp)(nil),      // 33: google.protobuf.Timestamp
-	(*Page)(nil),                       // 34: cloudless.v1.Page
+	(*ReportOverQuotaRequest)(nil),     // 2: cloudless.v1.ReportOverQuotaRequest
+	(*ReportOverQuotaResponse)(nil),    // 3: cloudless.v1.ReportOverQuotaResponse
+	(*RecordStorageEventRequest)(nil),  // 4: cloudless.v1.RecordStorageEventRequest
+	(*RecordStorageEventResponse)(nil), // 5: cloudless.v1.RecordStorageEventResponse
+	(*ReportTokenUsesRequest)(nil),     // 6: cloudless.v1.ReportTokenUsesRequest
+	(*ReportTokenUsesResponse)(nil),    // 7: cloudless.v1.ReportTokenUsesResponse
+	(*TokenUse)(nil),                   // 8: cloudless.v1.TokenUse
+	(*PassCallsRequest)(nil),           // 9: cloudless.v1.PassCallsRequest
+	(*PassedCall)(nil),                 // 10: cloudless.v1.PassedCall
+	(*PassCallsResponse)(nil),          // 11: cloudless.v1.PassCallsResponse
+	(*PassedAnswer)(nil),               // 12: cloudless.v1.PassedAnswer
+	(*ImageCopy)(nil),                  // 13: cloudless.v1.ImageCopy
+	(*GetGossipKeyRequest)(nil),        // 14: cloudless.v1.GetGossipKeyRequest
+	(*GetGossipKeyResponse)(nil),       // 15: cloudless.v1.GetGossipKeyResponse
+	(*ListCopiesRequest)(nil),          // 16: cloudless.v1.ListCopiesRequest
+	(*ListCopiesResponse)(nil),         // 17: cloudless.v1.ListCopiesResponse
+	(*CopyImageRequest)(nil),           // 18: cloudless.v1.CopyImageRequest
+	(*CopyImageResponse)(nil),          // 19: cloudless.v1.CopyImageResponse
+	(*DropImageRequest)(nil),           // 20: cloudless.v1.DropImageRequest
+	(*DropImageResponse)(nil),          // 21: cloudless.v1.DropImageResponse
+	(*GetServerRequest)(nil),           // 22: cloudless.v1.GetServerRequest
+	(*ListServersRequest)(nil),         // 23: cloudless.v1.ListServersRequest
+	(*ListServersResponse)(nil),        // 24: cloudless.v1.ListServersResponse
+	(*DeleteServerRequest)(nil),        // 25: cloudless.v1.DeleteServerRequest
+	(*TransferLeaderRequest)(nil),      // 26: cloudless.v1.TransferLeaderRequest
+	(*TransferLeaderResponse)(nil),     // 27: cloudless.v1.TransferLeaderResponse
+	(*GetProgressRequest)(nil),         // 28: cloudless.v1.GetProgressRequest
+	(*GetProgressResponse)(nil),        // 29: cloudless.v1.GetProgressResponse
+	(*LocateServerRequest)(nil),        // 30: cloudless.v1.LocateServerRequest
+	(*LocateServerResponse)(nil),       // 31: cloudless.v1.LocateServerResponse
+	nil,                                // 32: cloudless.v1.PassedCall.MetadataEntry
+	(*Metadata)(nil),                   // 33: cloudless.v1.Metadata
+	(*ServerStatus)(nil),               // 34: cloudless.v1.ServerStatus
+	(*timestamppb.Timestamp)(nil),      // 35: google.protobuf.Timestamp
+	(*Page)(nil),                       // 36: cloudless.v1.Page
 }
 var file_cloudless_v1_server_proto_depIdxs = []int32{
-	31, // 0: cloudless.v1.Server.metadata:type_name -> cloudless.v1.Metadata
+	33, // 0: cloudless.v1.Server.metadata:type_name -> cloudless.v1.Metadata
 	1,  // 1: cloudless.v1.Server.spec:type_name -> cloudless.v1.ServerSpec
-	32, // 2: cloudless.v1.Server.status:type_name -> cloudless.v1.ServerStatus
-	6,  // 3: cloudless.v1.ReportTokenUsesRequest.uses:type_name -> cloudless.v1.TokenUse
-	33, // 4: cloudless.v1.TokenUse.time:type_name -> google.protobuf.Timestamp
-	8,  // 5: cloudless.v1.PassCallsRequest.calls:type_name -> cloudless.v1.PassedCall
-	30, // 6: cloudless.v1.PassedCall.metadata:type_name -> cloudless.v1.PassedCall.MetadataEntry
-	10, // 7: cloudless.v1.PassCallsResponse.answers:type_name -> cloudless.v1.PassedAnswer
-	11, // 8: cloudless.v1.ListCopiesResponse.items:type_name -> cloudless.v1.ImageCopy
-	11, // 9: cloudless.v1.CopyImageRequest.image:type_name -> cloudless.v1.ImageCopy
-	34, // 10: cloudless.v1.ListServersRequest.page:type_name -> cloudless.v1.Page
+	34, // 2: cloudless.v1.Server.status:type_name -> cloudless.v1.ServerStatus
+	8,  // 3: cloudless.v1.ReportTokenUsesRequest.uses:type_name -> cloudless.v1.TokenUse
+	35, // 4: cloudless.v1.TokenUse.time:type_name -> google.protobuf.Timestamp
+	10, // 5: cloudless.v1.PassCallsRequest.calls:type_name -> cloudless.v1.PassedCall
+	32, // 6: cloudless.v1.PassedCall.metadata:type_name -> cloudless.v1.PassedCall.MetadataEntry
+	12, // 7: cloudless.v1.PassCallsResponse.answers:type_name -> cloudless.v1.PassedAnswer
+	13, // 8: cloudless.v1.ListCopiesResponse.items:type_name -> cloudless.v1.ImageCopy
+	13, // 9: cloudless.v1.CopyImageRequest.image:type_name -> cloudless.v1.ImageCopy
+	36, // 10: cloudless.v1.ListServersRequest.page:type_name -> cloudless.v1.Page
 	0,  // 11: cloudless.v1.ListServersResponse.items:type_name -> cloudless.v1.Server
 	0,  // 12: cloudless.v1.TransferLeaderResponse.leader:type_name -> cloudless.v1.Server
-	33, // 13: cloudless.v1.GetProgressResponse.time:type_name -> google.protobuf.Timestamp
-	20, // 14: cloudless.v1.ServerService.GetServer:input_type -> cloudless.v1.GetServerRequest
-	21, // 15: cloudless.v1.ServerService.ListServers:input_type -> cloudless.v1.ListServersRequest
-	23, // 16: cloudless.v1.ServerService.DeleteServer:input_type -> cloudless.v1.DeleteServerRequest
-	24, // 17: cloudless.v1.ServerService.TransferLeader:input_type -> cloudless.v1.TransferLeaderRequest
-	26, // 18: cloudless.v1.PeerService.GetProgress:input_type -> cloudless.v1.GetProgressRequest
-	28, // 19: cloudless.v1.PeerService.LocateServer:input_type -> cloudless.v1.LocateServerRequest
-	14, // 20: cloudless.v1.PeerService.ListCopies:input_type -> cloudless.v1.ListCopiesRequest
-	16, // 21: cloudless.v1.PeerService.CopyImage:input_type -> cloudless.v1.CopyImageRequest
-	12, // 22: cloudless.v1.PeerService.GetGossipKey:input_type -> cloudless.v1.GetGossipKeyRequest
-	18, // 23: cloudless.v1.PeerService.DropImage:input_type -> cloudless.v1.DropImageRequest
-	7,  // 24: cloudless.v1.PeerService.PassCalls:input_type -> cloudless.v1.PassCallsRequest
-	4,  // 25: cloudless.v1.PeerService.ReportTokenUses:input_type -> cloudless.v1.ReportTokenUsesRequest
-	2,  // 26: cloudless.v1.PeerService.RecordStorageEvent:input_type -> cloudless.v1.RecordStorageEventRequest
-	0,  // 27: cloudless.v1.ServerService.GetServer:output_type -> cloudless.v1.Server
-	22, // 28: cloudless.v1.ServerService.ListServers:output_type -> cloudless.v1.ListServersResponse
-	0,  // 29: cloudless.v1.ServerService.DeleteServer:output_type -> cloudless.v1.Server
-	25, // 30: cloudless.v1.ServerService.TransferLeader:output_type -> cloudless.v1.TransferLeaderResponse
-	27, // 31: cloudless.v1.PeerService.GetProgress:output_type -> cloudless.v1.GetProgressResponse
-	29, // 32: cloudless.v1.PeerService.LocateServer:output_type -> cloudless.v1.LocateServerResponse
-	15, // 33: cloudless.v1.PeerService.ListCopies:output_type -> cloudless.v1.ListCopiesResponse
-	17, // 34: cloudless.v1.PeerService.CopyImage:output_type -> cloudless.v1.CopyImageResponse
-	13, // 35: cloudless.v1.PeerService.GetGossipKey:output_type -> cloudless.v1.GetGossipKeyResponse
-	19, // 36: cloudless.v1.PeerService.DropImage:output_type -> cloudless.v1.DropImageResponse
-	9,  // 37: cloudless.v1.PeerService.PassCalls:output_type -> cloudless.v1.PassCallsResponse
-	5,  // 38: cloudless.v1.PeerService.ReportTokenUses:output_type -> cloudless.v1.ReportTokenUsesResponse
-	3,  // 39: cloudless.v1.PeerService.RecordStorageEvent:output_type -> cloudless.v1.RecordStorageEventResponse
-	27, // [27:40] is the sub-list for method output_type
-	14, // [14:27] is the sub-list for method input_type
+	35, // 13: cloudless.v1.GetProgressResponse.time:type_name -> google.protobuf.Timestamp
+	22, // 14: cloudless.v1.ServerService.GetServer:input_type -> cloudless.v1.GetServerRequest
+	23, // 15: cloudless.v1.ServerService.ListServers:input_type -> cloudless.v1.ListServersRequest
+	25, // 16: cloudless.v1.ServerService.DeleteServer:input_type -> cloudless.v1.DeleteServerRequest
+	26, // 17: cloudless.v1.ServerService.TransferLeader:input_type -> cloudless.v1.TransferLeaderRequest
+	28, // 18: cloudless.v1.PeerService.GetProgress:input_type -> cloudless.v1.GetProgressRequest
+	30, // 19: cloudless.v1.PeerService.LocateServer:input_type -> cloudless.v1.LocateServerRequest
+	16, // 20: cloudless.v1.PeerService.ListCopies:input_type -> cloudless.v1.ListCopiesRequest
+	18, // 21: cloudless.v1.PeerService.CopyImage:input_type -> cloudless.v1.CopyImageRequest
+	14, // 22: cloudless.v1.PeerService.GetGossipKey:input_type -> cloudless.v1.GetGossipKeyRequest
+	20, // 23: cloudless.v1.PeerService.DropImage:input_type -> cloudless.v1.DropImageRequest
+	9,  // 24: cloudless.v1.PeerService.PassCalls:input_type -> cloudless.v1.PassCallsRequest
+	6,  // 25: cloudless.v1.PeerService.ReportTokenUses:input_type -> cloudless.v1.ReportTokenUsesRequest
+	2,  // 26: cloudless.v1.PeerService.ReportOverQuota:input_type -> cloudless.v1.ReportOverQuotaRequest
+	4,  // 27: cloudless.v1.PeerService.RecordStorageEvent:input_type -> cloudless.v1.RecordStorageEventRequest
+	0,  // 28: cloudless.v1.ServerService.GetServer:output_type -> cloudless.v1.Server
+	24, // 29: cloudless.v1.ServerService.ListServers:output_type -> cloudless.v1.ListServersResponse
+	0,  // 30: cloudless.v1.ServerService.DeleteServer:output_type -> cloudless.v1.Server
+	27, // 31: cloudless.v1.ServerService.TransferLeader:output_type -> cloudless.v1.TransferLeaderResponse
+	29, // 32: cloudless.v1.PeerService.GetProgress:output_type -> cloudless.v1.GetProgressResponse
+	31, // 33: cloudless.v1.PeerService.LocateServer:output_type -> cloudless.v1.LocateServerResponse
+	17, // 34: cloudless.v1.PeerService.ListCopies:output_type -> cloudless.v1.ListCopiesResponse
+	19, // 35: cloudless.v1.PeerService.CopyImage:output_type -> cloudless.v1.CopyImageResponse
+	15, // 36: cloudless.v1.PeerService.GetGossipKey:output_type -> cloudless.v1.GetGossipKeyResponse
+	21, // 37: cloudless.v1.PeerService.DropImage:output_type -> cloudless.v1.DropImageResponse
+	11, // 38: cloudless.v1.PeerService.PassCalls:output_type -> cloudless.v1.PassCallsResponse
+	7,  // 39: cloudless.v1.PeerService.ReportTokenUses:output_type -> cloudless.v1.ReportTokenUsesResponse
+	3,  // 40: cloudless.v1.PeerService.ReportOverQuota:output_type -> cloudless.v1.ReportOverQuotaResponse
+	5,  // 41: cloudless.v1.PeerService.RecordStorageEvent:output_type -> cloudless.v1.RecordStorageEventResponse
+	28, // [28:42] is the sub-list for method output_type
+	14, // [14:28] is the sub-list for method input_type
 	14, // [14:14] is the sub-list for extension type_name
 	14, // [14:14] is the sub-list for extension extendee
 	0,  // [0:14] is the sub-list for field type_name
@@ -1898,7 +1996,7 @@ func file_cloudless_v1_server_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_server_proto_rawDesc), len(file_cloudless_v1_server_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   31,
+			NumMessages:   33,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

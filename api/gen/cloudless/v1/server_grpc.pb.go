@@ -255,6 +255,7 @@ const (
 	PeerService_DropImage_FullMethodName          = "/cloudless.v1.PeerService/DropImage"
 	PeerService_PassCalls_FullMethodName          = "/cloudless.v1.PeerService/PassCalls"
 	PeerService_ReportTokenUses_FullMethodName    = "/cloudless.v1.PeerService/ReportTokenUses"
+	PeerService_ReportOverQuota_FullMethodName    = "/cloudless.v1.PeerService/ReportOverQuota"
 	PeerService_RecordStorageEvent_FullMethodName = "/cloudless.v1.PeerService/RecordStorageEvent"
 )
 
@@ -284,6 +285,8 @@ type PeerServiceClient interface {
 	PassCalls(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[PassCallsRequest, PassCallsResponse], error)
 	// When API tokens were last used at the calling server.
 	ReportTokenUses(ctx context.Context, in *ReportTokenUsesRequest, opts ...grpc.CallOption) (*ReportTokenUsesResponse, error)
+	// That the calling server has refused to put an object, because of a quota.
+	ReportOverQuota(ctx context.Context, in *ReportOverQuotaRequest, opts ...grpc.CallOption) (*ReportOverQuotaResponse, error)
 	// Makes an event of what the calling server, which leads the names of objects, has to tell of the object store.
 	RecordStorageEvent(ctx context.Context, in *RecordStorageEventRequest, opts ...grpc.CallOption) (*RecordStorageEventResponse, error)
 }
@@ -379,6 +382,16 @@ func (c *peerServiceClient) ReportTokenUses(ctx context.Context, in *ReportToken
 	return out, nil
 }
 
+func (c *peerServiceClient) ReportOverQuota(ctx context.Context, in *ReportOverQuotaRequest, opts ...grpc.CallOption) (*ReportOverQuotaResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReportOverQuotaResponse)
+	err := c.cc.Invoke(ctx, PeerService_ReportOverQuota_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *peerServiceClient) RecordStorageEvent(ctx context.Context, in *RecordStorageEventRequest, opts ...grpc.CallOption) (*RecordStorageEventResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(RecordStorageEventResponse)
@@ -415,6 +428,8 @@ type PeerServiceServer interface {
 	PassCalls(grpc.BidiStreamingServer[PassCallsRequest, PassCallsResponse]) error
 	// When API tokens were last used at the calling server.
 	ReportTokenUses(context.Context, *ReportTokenUsesRequest) (*ReportTokenUsesResponse, error)
+	// That the calling server has refused to put an object, because of a quota.
+	ReportOverQuota(context.Context, *ReportOverQuotaRequest) (*ReportOverQuotaResponse, error)
 	// Makes an event of what the calling server, which leads the names of objects, has to tell of the object store.
 	RecordStorageEvent(context.Context, *RecordStorageEventRequest) (*RecordStorageEventResponse, error)
 	mustEmbedUnimplementedPeerServiceServer()
@@ -450,6 +465,9 @@ func (UnimplementedPeerServiceServer) PassCalls(grpc.BidiStreamingServer[PassCal
 }
 func (UnimplementedPeerServiceServer) ReportTokenUses(context.Context, *ReportTokenUsesRequest) (*ReportTokenUsesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ReportTokenUses not implemented")
+}
+func (UnimplementedPeerServiceServer) ReportOverQuota(context.Context, *ReportOverQuotaRequest) (*ReportOverQuotaResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReportOverQuota not implemented")
 }
 func (UnimplementedPeerServiceServer) RecordStorageEvent(context.Context, *RecordStorageEventRequest) (*RecordStorageEventResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RecordStorageEvent not implemented")
@@ -608,6 +626,24 @@ func _PeerService_ReportTokenUses_Handler(srv interface{}, ctx context.Context, 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _PeerService_ReportOverQuota_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReportOverQuotaRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PeerServiceServer).ReportOverQuota(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PeerService_ReportOverQuota_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PeerServiceServer).ReportOverQuota(ctx, req.(*ReportOverQuotaRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _PeerService_RecordStorageEvent_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(RecordStorageEventRequest)
 	if err := dec(in); err != nil {
@@ -660,6 +696,10 @@ var PeerService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ReportTokenUses",
 			Handler:    _PeerService_ReportTokenUses_Handler,
+		},
+		{
+			MethodName: "ReportOverQuota",
+			Handler:    _PeerService_ReportOverQuota_Handler,
 		},
 		{
 			MethodName: "RecordStorageEvent",
