@@ -22,7 +22,6 @@ import (
 	"github.com/cloudless/cloudless/internal/server/buckets"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/policies"
-	"github.com/cloudless/cloudless/internal/server/s3"
 	"github.com/cloudless/cloudless/internal/server/storage"
 	"github.com/cloudless/cloudless/internal/server/website"
 	"github.com/cloudless/cloudless/internal/spec"
@@ -146,7 +145,7 @@ func (s *Server) withS3(others http.Handler) http.Handler {
 // newSites makes what answers for routes to buckets.
 func (s *Server) newSites() *website.Server {
 	o := website.Options{
-		State: s.Store, CatchUp: s.router.CatchUp, Claims: s3.Claimed, Logger: s.Logger,
+		State: s.Store, CatchUp: s.router.CatchUp, Logger: s.Logger,
 		Bucket: func(ctx context.Context, namespace, name string) (objects.Bucket, error) {
 			found, _, err := s.directory.FindBucket(ctx, namespace, name)
 			return found, err
@@ -157,7 +156,8 @@ func (s *Server) newSites() *website.Server {
 		},
 	}
 	if s.storage != nil {
-		o.Objects, o.S3 = s.storage.Store, s.storage.S3()
+		o.Objects = s.storage.Store
+		o.S3, o.Claims = s.storage.S3()
 	}
 	return website.New(s.stopping, o)
 }

@@ -475,3 +475,19 @@ func TestRouteServesABucket(t *testing.T) {
 	_, err = op.buckets().DeleteBucket(c.ctx, &v1.DeleteBucketRequest{Name: "site"})
 	must(t, err)
 }
+
+// A route to a bucket shows it to everybody, so its author must be allowed to read it.
+func TestRouteShowsNothingThatItsAuthorMayNotRead(t *testing.T) {
+	c, _ := withObjects(t)
+	must(t, c.applyRole(c.as(core.RoleAdmin), role("router", granting("get create update", "route"))))
+	router := c.as("router")
+	www := to("www", "www.example.org", func(r *v1.Route) {
+		r.Spec.Backends = []*v1.RouteBackend{{Bucket: &v1.RouteBucket{Name: "site"}}}
+	})
+	_, err := router.routes().CreateRoute(c.ctx, &v1.CreateRouteRequest{Route: www})
+	wantCode(t, err, codes.PermissionDenied, "serve bucket site as a web site")
+	c.leads(router, to("api", "api.example.org"))
+	www.Metadata.Name, www.Spec.Host = "api", "api.example.org"
+	_, err = router.routes().ApplyRoute(c.ctx, &v1.ApplyRouteRequest{Route: www})
+	wantCode(t, err, codes.PermissionDenied, "serve bucket site as a web site")
+}

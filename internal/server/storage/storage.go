@@ -98,12 +98,13 @@ func (s *Storage) Handler(others http.Handler) http.Handler {
 	})
 }
 
-// S3 answers all requests as those of S3 clients; nil if this server does not.
-func (s *Storage) S3() http.Handler {
+// S3 returns what answers all requests as those of S3 clients, and what finds the access key that a request claims to be
+// signed by. The handler is nil if this server answers none.
+func (s *Storage) S3() (handler http.Handler, claimed func(*http.Request) string) {
 	if s.gateway == nil {
-		return nil
+		return nil, s3.Claimed
 	}
-	return s.gateway
+	return s.gateway, s3.Claimed
 }
 
 // preflight is whether a browser asks if a page may send a request. The API itself answers no pages of others.
