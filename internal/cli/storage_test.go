@@ -96,7 +96,8 @@ func TestStorageStatus(t *testing.T) {
 func TestScrubsAndRepairsShowHowTheyEnd(t *testing.T) {
 	c := newCluster(t)
 	c.storage.progress = []*cloudlessv1.StorageProgress{
-		{Node: "one", Done: 1 << 30, Total: 4 << 30}, {Node: "one", Done: 4 << 30, Total: 4 << 30, Finished: true},
+		{Node: "one", Done: 1 << 30, Total: 4 << 30},
+		{Node: "one", Done: 4 << 30, Total: 4 << 30, Finished: true},
 		{Node: "two", Message: "is not connected"},
 	}
 	c.do(t, "storage", "scrub", "one", "two", "--rate", "1Gi").expect(t, 0, "scrubbing one: 4Gi done, 0 damaged\n", "two is not connected\n")

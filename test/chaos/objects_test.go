@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"context"
+	"flag"
 	"slices"
 	"testing"
 )
@@ -10,7 +11,10 @@ import (
 // that they saw nothing that S3 promises not to happen, and that everything that was acknowledged is there and intact.
 func TestChaosObjects(t *testing.T) {
 	if testing.Short() {
-		t.Skip("needs root; make test runs it")
+		t.Skip("needs root")
+	}
+	if !isSet("length") {
+		t.Skip("takes minutes: make test-chaos runs it")
 	}
 	steps := plan(t, new(objects).kinds())
 	if *only == "" {
@@ -48,4 +52,10 @@ func TestChaosObjects(t *testing.T) {
 	if !t.Failed() {
 		t.Logf("timeline:\n%s", l.told)
 	}
+}
+
+// isSet is whether a flag was given.
+func isSet(name string) (given bool) {
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == name })
+	return given
 }

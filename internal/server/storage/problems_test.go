@@ -24,8 +24,10 @@ func (g group) Health(context.Context) ([]*v1.NamesMember, error) { return g.mem
 
 func TestProblemsOfTheNames(t *testing.T) {
 	servers := []*v1.ServerStatus{
-		{Uid: "1", Name: "one", Voter: true, Healthy: true}, {Uid: "2", Name: "two", Voter: true, Healthy: true},
-		{Uid: "3", Name: "three", Voter: true, Reason: "it does not answer"}, {Uid: "4", Name: "four", Joining: true},
+		{Uid: "1", Name: "one", Voter: true, Healthy: true},
+		{Uid: "2", Name: "two", Voter: true, Healthy: true},
+		{Uid: "3", Name: "three", Voter: true, Reason: "it does not answer"},
+		{Uid: "4", Name: "four", Joining: true},
 	}
 	well := func(uid string) *v1.NamesMember { return &v1.NamesMember{Server: uid, Healthy: true} }
 	ill := func(uid string) *v1.NamesMember {

@@ -316,8 +316,7 @@ func TestOnlyBucketsOfRoutesAreServed(t *testing.T) {
 
 // A server that has not heard of a route yet asks the leader.
 func TestLaggingServerCatchesUp(t *testing.T) {
-	var w *world
-	w = newWorld(t, func(o *Options) {
+	w := newWorld(t, func(o *Options) {
 		o.CatchUp = func(context.Context) error {
 			var b state.Batch
 			b.Put(routed("late", &v1.RouteBackend{Bucket: &v1.RouteBucket{Name: "site"}}))
