@@ -163,6 +163,7 @@ func TestLocalNodeIsReadFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // on a busy machine, another node would be asked as well
 		c := newCluster(t, "a", "b", "c")
 		c.put("k", content(20<<20, 1))
+		time.Sleep(time.Minute) // a put does not wait for the last copy of each chunk, which may be the local one
 		c.get("k")
 		for _, uid := range []string{"uid-b", "uid-c"} {
 			if gets, _ := c.disks.Calls(uid); gets != 0 {
