@@ -49,7 +49,7 @@ func (k *Key) apply(nonce []byte, offset uint32, data []byte) {
 	stream.XORKeyStream(data, data)
 }
 
-// counterAt is the counter some steps after a nonce.
+// counterAt returns the nonce plus a number of steps, as a 128-bit counter.
 func counterAt(nonce []byte, steps uint64) []byte {
 	high, low := binary.BigEndian.Uint64(nonce), binary.BigEndian.Uint64(nonce[8:])
 	if low+steps < low {

@@ -6,11 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/consensus"
 	"github.com/cloudless/cloudless/internal/object"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/relay"
@@ -114,23 +110,7 @@ func (r *Refusals) tell(ctx context.Context) error {
 func (r *Refusals) tellOne(ctx context.Context, request *v1.ReportOverQuotaRequest) error {
 	ctx, cancel := context.WithTimeout(ctx, tellPatience)
 	defer cancel()
-	leader, known := r.core.Consensus.Leader()
-	if !known {
-		return consensus.ErrNotLeader
-	}
-	if leader.ID == r.core.UID {
-		_, err := r.ReportOverQuota(ctx, request)
-		return err
-	}
-	conn, err := r.conns.Ready(ctx, leader.ID)
-	if err != nil {
-		return err
-	}
-	_, err = v1.NewPeerServiceClient(conn).ReportOverQuota(ctx, request)
-	if status.Code(err) == codes.Unimplemented { // by a server of an older release
-		return nil
-	}
-	return err
+	return core.TellLeader(ctx, r.core, r.conns.Ready, request, r.ReportOverQuota, v1.PeerServiceClient.ReportOverQuota)
 }
 
 // ReportOverQuota makes an event of a refusal, unless the bucket has had one a moment ago.

@@ -8,13 +8,10 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/consensus"
 	"github.com/cloudless/cloudless/internal/server/auth"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/server/relay"
@@ -115,23 +112,7 @@ func (u *Uses) report(ctx context.Context, uses []auth.Use) error {
 			TokenUid: use.TokenUID, SecretId: use.SecretID, Time: timestamppb.New(use.Time), Address: use.Address.String(),
 		})
 	}
-	leader, known := u.core.Consensus.Leader()
-	if !known {
-		return consensus.ErrNotLeader
-	}
-	if leader.ID == u.core.UID {
-		_, err := u.ReportTokenUses(ctx, request)
-		return err
-	}
-	conn, err := u.conns.Ready(ctx, leader.ID)
-	if err != nil {
-		return err
-	}
-	_, err = v1.NewPeerServiceClient(conn).ReportTokenUses(ctx, request)
-	if status.Code(err) == codes.Unimplemented { // by a server of an older release
-		return nil
-	}
-	return err
+	return core.TellLeader(ctx, u.core, u.conns.Ready, request, u.ReportTokenUses, v1.PeerServiceClient.ReportTokenUses)
 }
 
 // ReportTokenUses writes what a server has seen.

@@ -6,11 +6,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/consensus"
 	loops "github.com/cloudless/cloudless/internal/control/objects"
 	"github.com/cloudless/cloudless/internal/server/core"
 	"github.com/cloudless/cloudless/internal/sleep"
@@ -66,24 +63,8 @@ func (n *News) run(ctx context.Context) {
 func (n *News) record(ctx context.Context, e loops.Event) error {
 	ctx, cancel := context.WithTimeout(ctx, newsPatience)
 	defer cancel()
-	leader, known := n.core.Consensus.Leader()
-	if !known {
-		return consensus.ErrNotLeader
-	}
 	request := &v1.RecordStorageEventRequest{NodeUid: e.Node, Warning: e.Warning, Reason: e.Reason, Message: e.Message}
-	if leader.ID == n.core.UID {
-		_, err := n.RecordStorageEvent(ctx, request)
-		return err
-	}
-	conn, err := n.conn(ctx, leader.ID)
-	if err != nil {
-		return err
-	}
-	_, err = v1.NewPeerServiceClient(conn).RecordStorageEvent(ctx, request)
-	if status.Code(err) == codes.Unimplemented { // by a server of an older release
-		return nil
-	}
-	return err
+	return core.TellLeader(ctx, n.core, n.conn, request, n.RecordStorageEvent, v1.PeerServiceClient.RecordStorageEvent)
 }
 
 // RecordStorageEvent implements the PeerService.

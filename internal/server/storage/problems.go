@@ -71,7 +71,7 @@ func enough(servers []*v1.ServerStatus) string {
 	return fmt.Sprintf("%d of the %d voting servers must run and reach each other", voters/2+1, voters)
 }
 
-// well is whether nothing else is said of a server.
+// well reports whether the status already shows no problem with a server.
 func well(servers []*v1.ServerStatus, uid string) bool {
 	i := find(servers, uid)
 	return i >= 0 && !servers[i].GetJoining() && (servers[i].GetHealthy() || servers[i].GetUnknown())
